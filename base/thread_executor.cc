@@ -1,0 +1,48 @@
+#include "base/thread_executor.h"
+
+#include <pthread.h>
+
+#include <utility>
+
+namespace kvtier {
+
+ThreadExecutor::ThreadExecutor(std::string name, int threads, EventQueue* loop) : loop_(loop) {
+  for (int i = 0; i < threads; ++i) {
+    threads_.emplace_back([this] { Work(); });
+    pthread_setname_np(threads_.back().native_handle(), (name + "-" + std::to_string(i)).c_str());
+  }
+}
+
+ThreadExecutor::~ThreadExecutor() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  wake_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void ThreadExecutor::Run(std::function<void()> work, std::function<void()> done) {
+  {
+    const std::lock_guard lock(mutex_);
+    tasks_.push_back({std::move(work), std::move(done)});
+  }
+  wake_.notify_one();
+}
+
+void ThreadExecutor::Work() {
+  while (true) {
+    Task task;
+    {
+      std::unique_lock lock(mutex_);
+      wake_.wait(lock, [this] { return stopping_ || !tasks_.empty(); });
+      if (tasks_.empty()) return;
+      task = std::move(tasks_.front());
+      tasks_.pop_front();
+    }
+    task.work();
+    if (task.done) loop_->Post(std::move(task.done));
+  }
+}
+
+}  // namespace kvtier

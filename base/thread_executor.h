@@ -1,0 +1,43 @@
+// Executor on real threads.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/executor.h"
+
+namespace kvtier {
+
+// `loop` must outlive this object. The destructor finishes queued work and joins; `done` events of
+// that work are still posted.
+class ThreadExecutor final : public Executor {
+ public:
+  // `name` (at most 12 characters) shows in `top -H`.
+  ThreadExecutor(std::string name, int threads, EventQueue* loop);
+  ~ThreadExecutor() override;
+  ThreadExecutor(const ThreadExecutor&) = delete;
+  ThreadExecutor& operator=(const ThreadExecutor&) = delete;
+
+  void Run(std::function<void()> work, std::function<void()> done) override;
+
+ private:
+  struct Task {
+    std::function<void()> work;
+    std::function<void()> done;
+  };
+  void Work();
+
+  EventQueue* const loop_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<Task> tasks_;
+  bool stopping_ = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace kvtier

@@ -1,0 +1,96 @@
+// A pool as one session reaches it: the calls about its blocks, in one daemon's life.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/digest.h"
+#include "base/ids.h"
+#include "base/result.h"
+#include "client/deadline.h"
+#include "client/load_table.h"
+#include "client/pool_mapping.h"
+#include "client/session.h"
+#include "protocol/messages.h"
+
+namespace kvtier::client {
+
+// The outcome of one entry of a commit or release.
+struct EntryOutcome {
+  bool ok = true;
+  bool duplicate = false;  // commits only
+  ErrorCode code = ErrorCode::kInternal;
+  std::string reason;
+};
+
+// Thread-safe and constant. Every call fails with kUnavailable once the session is lost, for good:
+// what was acquired here is lost with it.
+class Attachment {
+ public:
+  // Attaches over `session`. `known` (may be null) is the mapping of this pool's last attachment
+  // and is used again if it is the same memory. Errors: the daemon's; kUnavailable; kTimeout;
+  // kCorrupt, kIoError from mapping.
+  [[nodiscard]] static Result<std::shared_ptr<const Attachment>> Open(
+      std::shared_ptr<Session> session, const wire::Attach& request, uint64_t block_bytes,
+      uint32_t block_tokens, const std::shared_ptr<PoolMapping>& known, Deadline deadline);
+
+  // Differs between any two attachments of this process, never 0.
+  [[nodiscard]] uint64_t id() const { return id_; }
+  [[nodiscard]] const std::shared_ptr<Session>& session() const { return session_; }
+  [[nodiscard]] const std::shared_ptr<PoolMapping>& mapping() const { return mapping_; }
+  [[nodiscard]] uint32_t blocks() const { return blocks_; }
+  [[nodiscard]] uint64_t block_bytes() const { return block_bytes_; }
+  [[nodiscard]] uint32_t block_tokens() const { return block_tokens_; }
+  // Whether the session still stands; takes in what has arrived.
+  [[nodiscard]] bool Alive() const { return session_->channel().Poll(); }
+
+  // See Cache::Acquire. One round trip; the reply is checked against the request. Errors: the
+  // daemon's; kLimitExceeded "too_many_hashes", "too_many_tails"; kUnavailable; kTimeout (what is
+  // granted later is released).
+  [[nodiscard]] Result<wire::AcquireReply> Acquire(std::span<const BlockHash> hashes,
+                                                   std::span<const BlockHash> tails,
+                                                   uint32_t new_blocks, Deadline deadline) const;
+  // Waits until the first `up_to` hits are ready or the load has finished, and says how far it is.
+  // A time-out is not an error: neither holds then. Errors: kNotFound, kUnavailable.
+  [[nodiscard]] Result<LoadState> Wait(LoadId load, uint32_t up_to, Deadline deadline) const;
+
+  // Publishes blocks; with `outcomes` waits for them, else errors go to the session's AsyncErrors.
+  [[nodiscard]] Status Commit(std::vector<wire::CommitItem> items,
+                              std::vector<EntryOutcome>* outcomes, Deadline deadline) const;
+  // Gives references back; `outcomes` as above.
+  [[nodiscard]] Status Release(std::vector<BlockHandle> blocks, std::vector<EntryOutcome>* outcomes,
+                               Deadline deadline) const;
+
+  // See Cache. Errors: the daemon's; kLimitExceeded "too_many_hashes"; kUnavailable; kTimeout.
+  [[nodiscard]] Result<uint32_t> Prefetch(std::span<const BlockHash> hashes,
+                                          Deadline deadline) const;
+  [[nodiscard]] Result<uint32_t> Pin(std::span<const BlockHash> hashes, int64_t ttl_ms,
+                                     Deadline deadline) const;
+  [[nodiscard]] Result<std::vector<uint8_t>> Lookup(std::span<const BlockHash> hashes,
+                                                    Deadline deadline) const;
+
+ private:
+  Attachment() = default;
+
+  [[nodiscard]] Status CheckHashCount(size_t count) const;
+  [[nodiscard]] Status CheckReply(const wire::AcquireReply& reply, size_t hash_count,
+                                  size_t tail_count, uint32_t new_blocks) const;
+  [[nodiscard]] Status CommitBatch(std::vector<wire::CommitItem> items,
+                                   std::span<EntryOutcome> outcomes, bool want_reply,
+                                   Deadline deadline) const;
+  [[nodiscard]] Status ReleaseBatch(std::span<const BlockHandle> blocks,
+                                    std::span<EntryOutcome> outcomes, bool want_reply,
+                                    Deadline deadline) const;
+
+  uint64_t id_ = 0;
+  std::shared_ptr<Session> session_;
+  std::shared_ptr<PoolMapping> mapping_;
+  PoolId pool_;
+  uint32_t blocks_ = 0;
+  uint64_t block_bytes_ = 0;
+  uint32_t block_tokens_ = 0;
+};
+
+}  // namespace kvtier::client

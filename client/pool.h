@@ -1,0 +1,55 @@
+// A pool as the application holds it: the same object through all reconnections.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "base/result.h"
+#include "client/attachment.h"
+#include "client/connection.h"
+#include "client/pool_mapping.h"
+
+namespace kvtier::client {
+
+// Thread-safe. The connection must outlive it.
+class Pool {
+ public:
+  // Attaches for the first time. Errors: those of Connection::ModelIn and Attachment::Open.
+  [[nodiscard]] static Result<std::unique_ptr<Pool>> Open(Connection* connection, uint32_t model,
+                                                          uint32_t device, uint64_t pool_bytes);
+
+  // An attachment over the connection's current session: attaches again after a reconnection.
+  // Errors: kUnavailable, for whatever reason.
+  [[nodiscard]] Result<std::shared_ptr<const Attachment>> Attached();
+  // The last attachment, alive or not; never null.
+  [[nodiscard]] std::shared_ptr<const Attachment> Latest() const;
+  // The mapping that an attachment used. Errors: kStaleHandle once it has been dropped.
+  [[nodiscard]] Result<std::shared_ptr<PoolMapping>> MappingOf(uint64_t attachment) const;
+  // Forgets the mappings of earlier generations.
+  void DropStaleMappings();
+
+  [[nodiscard]] Connection& connection() { return *connection_; }
+  [[nodiscard]] uint32_t model() const { return model_; }
+
+ private:
+  Pool(Connection* connection, uint32_t model, uint32_t device, uint64_t pool_bytes)
+      : connection_(connection), model_(model), device_(device), pool_bytes_(pool_bytes) {}
+  // REQUIRES: attach_mutex_ is held.
+  [[nodiscard]] Status Attach(const std::shared_ptr<Session>& session);
+
+  Connection* const connection_;
+  const uint32_t model_;
+  const uint32_t device_;
+  const uint64_t pool_bytes_;
+
+  // One thread attaches; taken before mutex_.
+  std::mutex attach_mutex_;
+  mutable std::mutex mutex_;
+  std::shared_ptr<const Attachment> latest_;
+  // By the first attachment that used each, so that pointers into them stay good.
+  std::map<uint64_t, std::shared_ptr<PoolMapping>> mappings_;
+};
+
+}  // namespace kvtier::client

@@ -1,0 +1,54 @@
+#include "client/pool_mapping.h"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+namespace kvtier::client {
+
+Result<std::shared_ptr<PoolMapping>> PoolMapping::Map(UniqueFd fd, uint64_t generation,
+                                                      uint64_t bytes,
+                                                      wire::DeviceKind device_kind) {
+  if (!fd.valid()) return MakeError(ErrorCode::kCorrupt, "pool_descriptor_missing");
+  if (device_kind != wire::DeviceKind::kHost) {
+    return std::make_shared<PoolMapping>(std::move(fd), nullptr, generation, bytes, device_kind);
+  }
+  struct stat status {};
+  if (::fstat(fd.get(), &status) != 0 || static_cast<uint64_t>(status.st_size) < bytes) {
+    return MakeError(ErrorCode::kCorrupt, "pool_too_small",
+                     fmt::format("{} bytes announced, {} there", bytes, status.st_size));
+  }
+  void* base =
+      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd.get(), 0);
+  if (base == MAP_FAILED) {
+    return MakeError(ErrorCode::kIoError, "pool_map_failed",
+                     fmt::format("{} bytes: {}", bytes, std::strerror(errno)));
+  }
+  return std::make_shared<PoolMapping>(std::move(fd), static_cast<std::byte*>(base), generation,
+                                       bytes, device_kind);
+}
+
+PoolMapping::PoolMapping(UniqueFd fd, std::byte* base, uint64_t generation, uint64_t bytes,
+                         wire::DeviceKind device_kind)
+    : fd_(std::move(fd)),
+      base_(base),
+      generation_(generation),
+      bytes_(bytes),
+      device_kind_(device_kind) {}
+
+PoolMapping::~PoolMapping() {
+  if (base_ != nullptr) (void)::munmap(base_, bytes_);
+}
+
+void PoolMapping::Empty() {
+  fd_.Reset();
+  if (base_ == nullptr) return;
+  (void)::mmap(base_, bytes_, PROT_READ | PROT_WRITE,
+               MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
+}
+
+}  // namespace kvtier::client

@@ -1,0 +1,75 @@
+// One session with a daemon: a channel that has said hello, and what the daemon has told over it.
+// Lost with its channel.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "client/async_errors.h"
+#include "client/channel.h"
+#include "client/load_table.h"
+#include "protocol/messages.h"
+
+namespace kvtier::client {
+
+// Thread-safe.
+class Session {
+ public:
+  // Connects and says hello. `errors` receives what fire-and-forget calls bring; it must outlive
+  // the session. Errors: those of ConnectUnixSocket; the daemon's refusal; kUnavailable; kTimeout.
+  [[nodiscard]] static Result<std::shared_ptr<Session>> Open(const std::string& socket_path,
+                                                             const std::string& client_name,
+                                                             Deadline deadline,
+                                                             AsyncErrors* errors);
+  explicit Session(UniqueFd socket, AsyncErrors* errors);
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  [[nodiscard]] Channel& channel() { return channel_; }
+  // What the daemon accepts. Constant once open.
+  [[nodiscard]] const wire::HelloReply& limits() const { return hello_; }
+
+  // REQUIRES: the channel's lock is held.
+  [[nodiscard]] LoadTable& loads() { return loads_; }
+  // An acquire was given up by its caller: should it still be granted, everything is released.
+  // REQUIRES: the channel's lock is held.
+  void AbandonAcquire(uint64_t request_id, PoolId pool);
+  // Remembers what a fire-and-forget call was about, so that its errors can name the blocks.
+  // REQUIRES: the channel's lock is held.
+  void RememberPosted(uint64_t request_id, uint64_t attachment, std::vector<BlockHandle> blocks);
+
+ private:
+  struct Posted {
+    uint64_t request_id = 0;
+    uint64_t attachment = 0;
+    std::vector<BlockHandle> blocks;
+  };
+
+  [[nodiscard]] Status SayHello(const std::string& client_name, Deadline deadline);
+  // The channel's sink.
+  [[nodiscard]] Status OnFrame(const wire::Frame& frame);
+  [[nodiscard]] Status OnLateAcquire(const wire::Frame& frame);
+  [[nodiscard]] Status OnCommitReply(const wire::Frame& frame);
+  [[nodiscard]] Status OnReleaseReply(const wire::Frame& frame);
+  [[nodiscard]] Status OnError(const wire::Frame& frame);
+  void Report(uint64_t request_id, uint32_t position, ErrorCode code, std::string reason);
+
+  AsyncErrors* const errors_;
+  wire::HelloReply hello_;
+  // Guarded by the channel's lock.
+  LoadTable loads_;
+  std::unordered_map<uint64_t, PoolId> abandoned_acquires_;
+  std::deque<Posted> posted_;
+  size_t posted_blocks_ = 0;
+
+  Channel channel_;
+};
+
+}  // namespace kvtier::client

@@ -1,0 +1,25 @@
+# Warnings, optimisation and sanitizers, the same for every target.
+
+find_program(CCACHE_PROGRAM ccache)
+if(CCACHE_PROGRAM)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+  set(CMAKE_C_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+endif()
+
+add_compile_options(-Wall -Wextra -Werror -Wno-missing-field-initializers
+  $<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor>)
+# Optimised builds keep frame pointers and line numbers, so that a profile or a core can be read.
+add_compile_options(-fno-omit-frame-pointer -g1)
+include_directories(${CMAKE_SOURCE_DIR})
+
+if(KVTIER_SANITIZE)
+  add_compile_options(-fsanitize=${KVTIER_SANITIZE} -fno-sanitize-recover=all -O1)
+  add_link_options(-fsanitize=${KVTIER_SANITIZE})
+  # g++ 12 reports false positives of these under sanitizer instrumentation.
+  add_compile_options(-Wno-maybe-uninitialized -Wno-stringop-overflow -Wno-restrict)
+  if(KVTIER_SANITIZE MATCHES "thread")
+    # Asio's standalone fences are invisible to ThreadSanitizer and would be reported as races.
+    add_compile_definitions(BOOST_ASIO_DISABLE_FENCED_BLOCK)
+    add_compile_options(-Wno-tsan)
+  endif()
+endif()

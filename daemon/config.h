@@ -1,0 +1,84 @@
+// What kvtierd is told: one value per key of docs/CONFIGURATION.md. Plain data; config_schema.h
+// says which keys exist, config_loader.h reads them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/byte_size.h"
+#include "protocol/limits.h"
+#include "tiers/cache_options.h"
+
+namespace kvtier {
+
+struct ServerConfig {
+  std::string socket = "/run/kvtier/kvtier.sock";
+  std::string admin_socket = "/run/kvtier/admin.sock";
+  uint32_t max_clients = 256;
+  uint64_t max_frame_bytes = wire::kMaxFrameBytes;
+  uint32_t max_hashes_per_call = wire::kMaxHashesPerCall;
+  uint32_t max_models_per_tenant = 64;
+  uint64_t max_outbound_bytes_per_client = 4 * kMiB;
+  int64_t slow_reader_timeout_ms = 5000;
+  int64_t hello_timeout_ms = 5000;
+};
+
+// Which processes are one tenant: those of any of the users or groups.
+struct TenantConfig {
+  std::string name;
+  std::vector<uint32_t> uids;
+  std::vector<uint32_t> gids;
+};
+
+enum class DeviceChoice : uint8_t { kAuto, kHost, kCuda };
+
+struct PoolConfig {
+  DeviceChoice device = DeviceChoice::kAuto;
+  uint32_t copy_threads = 2;
+};
+
+struct HostConfig {
+  uint64_t bytes = 1 * kGiB;
+  uint32_t touch_threads = 2;
+  uint32_t checksum_threads = 2;
+};
+
+enum class DiskEngineChoice : uint8_t { kAuto, kIoUring, kPread };
+
+struct DiskConfig {
+  std::string directory = "/var/lib/kvtier";
+  uint64_t bytes = 0;  // 0: no disk tier
+  uint32_t files = 1;
+  DiskEngineChoice engine = DiskEngineChoice::kAuto;
+  uint64_t queue_bytes = 32 * kMiB;
+  uint32_t pread_threads = 8;
+  bool reformat = false;
+  uint64_t free_floor_bytes = 1 * kGiB;
+};
+
+enum class LogLevel : uint8_t { kDebug, kInfo, kWarning, kError };
+enum class LogFormat : uint8_t { kText, kJson };
+
+struct LogConfig {
+  LogLevel level = LogLevel::kInfo;
+  LogFormat format = LogFormat::kText;
+};
+
+struct DrainConfig {
+  int64_t deadline_ms = 60 * 1000;
+};
+
+struct Config {
+  ServerConfig server;
+  std::vector<TenantConfig> tenants;
+  PoolConfig pool;
+  HostConfig host;
+  DiskConfig disk;
+  LogConfig log;
+  DrainConfig drain;
+  // [retention], [cache] and the cache's share of [server], [pool] and [disk].
+  CacheOptions cache;
+};
+
+}  // namespace kvtier

@@ -1,0 +1,75 @@
+#include "daemon/shutdown.h"
+
+#include <utility>
+
+namespace kvtier {
+namespace {
+
+constexpr int64_t kPollMs = 2;
+constexpr int64_t kReportMs = 1000;
+// For clients to take their farewell.
+constexpr int64_t kSessionGraceMs = 500;
+// For I/O under way when the deadline has passed.
+constexpr int64_t kIdleGraceMs = 5000;
+
+}  // namespace
+
+void Shutdown::Begin(std::function<void()> finished) {
+  if (std::exchange(begun_, true)) return;
+  finished_ = std::move(finished);
+  env_.server->StopListening();
+  env_.server->CloseSessions(
+      {ErrorCode::kUnavailable, "shutting_down", "the daemon is being stopped"});
+  BeginStep();
+  WaitForSessions();
+}
+
+void Shutdown::WaitForSessions() {
+  if (env_.server->session_count() > 0 && ElapsedMs() < kSessionGraceMs) {
+    return timer_.Start(kPollMs, [this] { WaitForSessions(); });
+  }
+  BeginDrain();
+}
+
+void Shutdown::BeginDrain() {
+  BeginStep();
+  reported_ms_ = 0;
+  if (env_.drain_deadline_ms == 0) {
+    env_.log->Info("drain.skipped", "drain.deadline is 0");
+    return WaitForIdle();
+  }
+  env_.log->Info("drain.begun", "{} blocks are to be written to disk",
+                 env_.cache->Gauges().unpersisted_blocks);
+  env_.cache->Drain([this] { drained_ = true; });
+  WaitForDrain();
+}
+
+void Shutdown::WaitForDrain() {
+  const int64_t elapsed_ms = ElapsedMs();
+  if (!drained_ && elapsed_ms < env_.drain_deadline_ms) {
+    if (elapsed_ms - reported_ms_ >= kReportMs) {
+      reported_ms_ = elapsed_ms;
+      env_.log->Info("drain.progress", "{} blocks are left",
+                     env_.cache->Gauges().unpersisted_blocks);
+    }
+    return timer_.Start(kPollMs, [this] { WaitForDrain(); });
+  }
+  const uint64_t left = env_.cache->Gauges().unpersisted_blocks;
+  if (left == 0) {
+    env_.log->Info("drain.done", "after {} ms", elapsed_ms);
+  } else {
+    env_.log->Warning("drain.incomplete", "{} blocks were not written{}", left,
+                      drained_ ? "" : " before the deadline");
+  }
+  BeginStep();
+  WaitForIdle();
+}
+
+void Shutdown::WaitForIdle() {
+  if (!env_.cache->Idle() && ElapsedMs() < kIdleGraceMs) {
+    return timer_.Start(kPollMs, [this] { WaitForIdle(); });
+  }
+  std::exchange(finished_, nullptr)();
+}
+
+}  // namespace kvtier

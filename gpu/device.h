@@ -1,0 +1,71 @@
+// A device holds the pool: the memory in which inference processes use KV blocks in place.
+//
+// Two devices exist: host memory (HostDevice), for CPU inference and machines without a GPU, and
+// CUDA. `tiers/` knows only this interface; no CUDA header is included here.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+
+namespace kvtier {
+
+// What `kvtierctl status` says about a device.
+struct DeviceInfo {
+  std::string kind;  // "host" or "cuda"
+  std::string name;  // for people, for example "host memory (memfd)"
+  int ordinal = 0;
+  uint64_t total_bytes = 0;
+};
+
+// One contiguous allocation that other processes can map. Freed by its destructor; mappings in
+// other processes live on until these unmap.
+class DevicePool {
+ public:
+  virtual ~DevicePool() = default;
+  [[nodiscard]] virtual uint64_t bytes() const = 0;
+  // A descriptor to hand to clients with SCM_RIGHTS. Owned by the pool.
+  [[nodiscard]] virtual int shareable_fd() const = 0;
+};
+
+enum class CopyDirection : uint8_t { kPoolToHost, kHostToPool };
+
+// Served in this order; within one priority first come, first served.
+enum class CopyPriority : uint8_t { kDemand = 0, kPrefetch = 1, kBackground = 2 };
+inline constexpr int kCopyPriorityCount = 3;
+
+// One contiguous copy between the pool and host memory.
+struct BlockCopy {
+  uint64_t pool_offset = 0;
+  std::byte* host = nullptr;
+  uint64_t bytes = 0;
+};
+
+// `done` is called once on the event loop when all copies have completed or one has failed; on
+// failure the destination's contents are unspecified. The caller keeps the pool and the host memory
+// alive and (the source) unchanged until then.
+struct CopyRequest {
+  DevicePool* pool = nullptr;
+  CopyDirection direction = CopyDirection::kPoolToHost;
+  CopyPriority priority = CopyPriority::kDemand;
+  std::vector<BlockCopy> copies;
+  std::function<void(Status)> done;
+};
+
+// All calls are made on the event loop's thread.
+class Device {
+ public:
+  virtual ~Device() = default;
+  [[nodiscard]] virtual DeviceInfo info() const = 0;
+  // Errors: kResourceExhausted when the memory cannot be had.
+  [[nodiscard]] virtual Result<std::unique_ptr<DevicePool>> CreatePool(uint64_t bytes) = 0;
+  // Never blocks. Copies out of bounds of the pool fail with kInvalidArgument.
+  virtual void Copy(CopyRequest request) = 0;
+};
+
+}  // namespace kvtier

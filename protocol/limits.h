@@ -1,0 +1,41 @@
+// The protocol's numbers. Both sides refuse what passes them, before allocating for it; the daemon
+// may be configured to lower ones and says so in HELLO_REPLY.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace kvtier::wire {
+
+// "KVT1" as it lies on the wire.
+inline constexpr uint32_t kMagic = 0x3154564b;
+inline constexpr uint16_t kProtocolVersionMin = 1;
+inline constexpr uint16_t kProtocolVersionMax = 1;
+
+// A frame is its 16-byte header and its payload; these bound the two together.
+inline constexpr uint32_t kFrameHeaderBytes = 16;
+inline constexpr uint32_t kMaxFrameBytes = 1u << 20;  // data socket, both directions
+inline constexpr uint32_t kMaxAdminRequestTextBytes = 64u << 10;
+inline constexpr uint32_t kMaxAdminReplyTextBytes = 8u << 20;
+inline constexpr uint32_t kMaxAdminRequestFrameBytes =
+    kFrameHeaderBytes + sizeof(uint32_t) + kMaxAdminRequestTextBytes;
+inline constexpr uint32_t kMaxAdminReplyFrameBytes =
+    kFrameHeaderBytes + sizeof(uint32_t) + kMaxAdminReplyTextBytes;
+
+// 16,384 blocks of 16 tokens are a context of 262,144 tokens: one call names a whole sequence.
+inline constexpr uint32_t kMaxHashesPerCall = 16384;
+inline constexpr uint32_t kMaxBlocksPerCall = 16384;
+// A tail is a partial block: no more of them than a block has tokens.
+inline constexpr uint32_t kMaxTailsPerCall = 1024;
+// So that a COMMIT with every optional field still fits a frame.
+inline constexpr uint32_t kMaxCommitsPerCall = 8192;
+
+inline constexpr size_t kMaxClientNameBytes = 128;
+inline constexpr size_t kMaxTenantBytes = 64;
+// Longer ones are cut by the sender.
+inline constexpr size_t kMaxReasonBytes = 40;
+inline constexpr size_t kMaxContextBytes = 512;
+
+inline constexpr size_t kMaxModelRecordBytes = 16384;
+
+}  // namespace kvtier::wire

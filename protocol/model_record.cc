@@ -1,0 +1,191 @@
+#include "protocol/model_record.h"
+
+#include <fmt/format.h>
+
+#include "base/byte_reader.h"
+#include "base/sha256.h"
+#include "protocol/limits.h"
+#include "protocol/text.h"
+
+namespace kvtier {
+namespace {
+
+constexpr uint32_t kModelMagic = 0x4d54564b;  // "KVTM"
+constexpr uint16_t kModelVersion = 1;
+
+// Magic, version, dtype, layout, seven u32, three lengths or counts.
+constexpr size_t kLongestFixedPart = 4 + 2 + 1 + 1 + 7 * 4 + 3 * 2;
+static_assert(kLongestFixedPart + 2 * kMaxModelNameBytes +
+                  kMaxModelExtraCount * (4 + kMaxModelExtraKeyBytes + kMaxModelExtraValueBytes) <=
+              wire::kMaxModelRecordBytes);
+
+Status CheckRange(uint32_t value, uint32_t max, const char* noun) {
+  if (value >= 1 && value <= max) return {};
+  return MakeError(ErrorCode::kInvalidArgument, fmt::format("bad_{}", noun),
+                   fmt::format("{} given; must be 1 to {}", value, max));
+}
+
+Status CheckText(const std::string& text, size_t max_bytes, bool may_be_empty, const char* noun) {
+  const bool long_enough = may_be_empty || !text.empty();
+  if (long_enough && text.size() <= max_bytes && IsPlainText(text)) return {};
+  return MakeError(ErrorCode::kInvalidArgument, fmt::format("bad_{}", noun),
+                   fmt::format("{} bytes given; must be {} to {} bytes of printable UTF-8",
+                               text.size(), may_be_empty ? 0 : 1, max_bytes));
+}
+
+Status CheckExtraCount(size_t count) {
+  if (count <= kMaxModelExtraCount) return {};
+  return MakeError(ErrorCode::kInvalidArgument, "too_many_extra",
+                   fmt::format("{} given, at most {}", count, kMaxModelExtraCount));
+}
+
+Status CheckExtra(const std::vector<std::pair<std::string, std::string>>& extra) {
+  KVT_RETURN_IF_ERROR(CheckExtraCount(extra.size()));
+  for (size_t i = 0; i < extra.size(); ++i) {
+    KVT_RETURN_IF_ERROR(CheckText(extra[i].first, kMaxModelExtraKeyBytes, false, "extra_key"));
+    KVT_RETURN_IF_ERROR(CheckText(extra[i].second, kMaxModelExtraValueBytes, true, "extra_value"));
+    if (i > 0 && extra[i - 1].first >= extra[i].first) {
+      return MakeError(ErrorCode::kInvalidArgument, "extra_not_sorted",
+                       fmt::format("\"{}\" after \"{}\"", extra[i].first, extra[i - 1].first));
+    }
+  }
+  return {};
+}
+
+bool IsKnown(KvDtype dtype) { return dtype >= KvDtype::kFloat32 && dtype <= KvDtype::kInt8; }
+
+Status CheckKinds(const ModelRecord& record) {
+  if (!IsKnown(record.dtype)) {
+    return MakeError(ErrorCode::kUnsupported, "model_dtype",
+                     fmt::format("number {}", static_cast<int>(record.dtype)));
+  }
+  if (record.layout != KvLayoutKind::kBlockFirst) {
+    return MakeError(ErrorCode::kUnsupported, "model_layout",
+                     fmt::format("number {}", static_cast<int>(record.layout)));
+  }
+  return {};
+}
+
+}  // namespace
+
+uint32_t KvDtypeBytes(KvDtype dtype) {
+  switch (dtype) {
+    case KvDtype::kFloat32:
+      return 4;
+    case KvDtype::kFloat16:
+    case KvDtype::kBfloat16:
+      return 2;
+    case KvDtype::kFloat8E4m3:
+    case KvDtype::kFloat8E5m2:
+    case KvDtype::kInt8:
+      return 1;
+  }
+  return 0;
+}
+
+std::string_view KvDtypeName(KvDtype dtype) {
+  switch (dtype) {
+    case KvDtype::kFloat32:
+      return "f32";
+    case KvDtype::kFloat16:
+      return "f16";
+    case KvDtype::kBfloat16:
+      return "bf16";
+    case KvDtype::kFloat8E4m3:
+      return "f8e4m3";
+    case KvDtype::kFloat8E5m2:
+      return "f8e5m2";
+    case KvDtype::kInt8:
+      return "i8";
+  }
+  return "unknown";
+}
+
+Status ModelRecord::Validate() const {
+  KVT_RETURN_IF_ERROR(CheckKinds(*this));
+  KVT_RETURN_IF_ERROR(CheckText(name, kMaxModelNameBytes, false, "name"));
+  KVT_RETURN_IF_ERROR(CheckText(revision, kMaxModelNameBytes, true, "revision"));
+  KVT_RETURN_IF_ERROR(CheckRange(layers, kMaxModelLayers, "layers"));
+  KVT_RETURN_IF_ERROR(CheckRange(kv_heads, kMaxModelKvHeads, "kv_heads"));
+  KVT_RETURN_IF_ERROR(CheckRange(k_head_dim, kMaxModelHeadDim, "k_head_dim"));
+  KVT_RETURN_IF_ERROR(CheckRange(v_head_dim, kMaxModelHeadDim, "v_head_dim"));
+  KVT_RETURN_IF_ERROR(CheckRange(block_tokens, kMaxModelBlockTokens, "block_tokens"));
+  KVT_RETURN_IF_ERROR(
+      CheckRange(tensor_parallel_size, kMaxModelTensorParallelSize, "tensor_parallel_size"));
+  if (tensor_parallel_rank >= tensor_parallel_size) {
+    return MakeError(ErrorCode::kInvalidArgument, "bad_tensor_parallel_rank",
+                     fmt::format("rank {} of {}", tensor_parallel_rank, tensor_parallel_size));
+  }
+  KVT_RETURN_IF_ERROR(CheckExtra(extra));
+  if (BlockBytes() > kMaxModelBlockBytes) {
+    return MakeError(ErrorCode::kLimitExceeded, "block_too_large",
+                     fmt::format("{} bytes, at most {}", BlockBytes(), kMaxModelBlockBytes));
+  }
+  return {};
+}
+
+std::vector<std::byte> ModelRecord::Encode() const {
+  ByteWriter writer;
+  writer.Write(kModelMagic);
+  writer.Write(kModelVersion);
+  writer.Write(static_cast<uint8_t>(dtype));
+  writer.Write(static_cast<uint8_t>(layout));
+  for (const uint32_t field : {layers, kv_heads, k_head_dim, v_head_dim, block_tokens,
+                               tensor_parallel_rank, tensor_parallel_size}) {
+    writer.Write(field);
+  }
+  writer.WriteString(name);
+  writer.WriteString(revision);
+  writer.Write(static_cast<uint16_t>(extra.size()));
+  for (const auto& [key, value] : extra) {
+    writer.WriteString(key);
+    writer.WriteString(value);
+  }
+  return writer.Take();
+}
+
+Result<ModelRecord> ModelRecord::Decode(std::span<const std::byte> bytes) {
+  ByteReader reader(bytes);
+  if (const auto magic = reader.Read<uint32_t>(); reader.ok() && magic != kModelMagic) {
+    return MakeError(ErrorCode::kInvalidArgument, "bad_model_magic",
+                     fmt::format("{:#010x}", magic));
+  }
+  if (const auto version = reader.Read<uint16_t>(); reader.ok() && version != kModelVersion) {
+    return MakeError(ErrorCode::kUnsupported, "model_version", fmt::format("{}", version));
+  }
+  ModelRecord record;
+  record.dtype = static_cast<KvDtype>(reader.Read<uint8_t>());
+  record.layout = static_cast<KvLayoutKind>(reader.Read<uint8_t>());
+  for (uint32_t* field :
+       {&record.layers, &record.kv_heads, &record.k_head_dim, &record.v_head_dim,
+        &record.block_tokens, &record.tensor_parallel_rank, &record.tensor_parallel_size}) {
+    *field = reader.Read<uint32_t>();
+  }
+  // Texts that are too long are Validate's to refuse; here only the input's end bounds them.
+  record.name = reader.ReadString(UINT16_MAX);
+  record.revision = reader.ReadString(UINT16_MAX);
+  const size_t extra_count = reader.Read<uint16_t>();
+  KVT_RETURN_IF_ERROR(CheckExtraCount(extra_count));
+  for (size_t i = 0; i < extra_count && reader.ok(); ++i) {
+    std::string key = reader.ReadString(UINT16_MAX);
+    record.extra.emplace_back(std::move(key), reader.ReadString(UINT16_MAX));
+  }
+  if (!reader.ok()) {
+    return MakeError(ErrorCode::kInvalidArgument, "truncated_model",
+                     fmt::format("{} bytes end within a field", bytes.size()));
+  }
+  if (!reader.AtEnd()) {
+    return MakeError(ErrorCode::kInvalidArgument, "trailing_bytes",
+                     fmt::format("{} after the model record", reader.remaining()));
+  }
+  KVT_RETURN_IF_ERROR(record.Validate());
+  return record;
+}
+
+ModelFingerprint ModelRecord::Fingerprint() const { return Sha256(Encode()); }
+
+uint64_t ModelRecord::BytesPerToken() const {
+  return uint64_t{layers} * kv_heads * (uint64_t{k_head_dim} + v_head_dim) * KvDtypeBytes(dtype);
+}
+
+}  // namespace kvtier

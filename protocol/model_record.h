@@ -1,0 +1,85 @@
+// The model record: a KV geometry and everything else that must be equal for blocks to be
+// interchangeable. Never inferred from a shape.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/digest.h"
+#include "base/result.h"
+
+namespace kvtier {
+
+inline constexpr uint32_t kMaxModelLayers = 1024;
+inline constexpr uint32_t kMaxModelKvHeads = 1024;
+inline constexpr uint32_t kMaxModelHeadDim = 4096;
+inline constexpr uint32_t kMaxModelBlockTokens = 1024;
+inline constexpr uint32_t kMaxModelTensorParallelSize = 1024;
+inline constexpr uint64_t kMaxModelBlockBytes = uint64_t{1} << 30;
+inline constexpr size_t kMaxModelNameBytes = 256;
+inline constexpr size_t kMaxModelExtraCount = 32;
+inline constexpr size_t kMaxModelExtraKeyBytes = 64;
+inline constexpr size_t kMaxModelExtraValueBytes = 256;
+
+// Values are part of the fingerprint and never change; new ones are appended.
+enum class KvDtype : uint8_t {
+  kFloat32 = 1,
+  kFloat16 = 2,
+  kBfloat16 = 3,
+  kFloat8E4m3 = 4,
+  kFloat8E5m2 = 5,
+  kInt8 = 6,
+};
+
+[[nodiscard]] uint32_t KvDtypeBytes(KvDtype dtype);
+// "bf16", "f8e4m3", ...
+[[nodiscard]] std::string_view KvDtypeName(KvDtype dtype);
+
+// Order of dimensions in the pool; strides follow from it, see kv_layout.h.
+enum class KvLayoutKind : uint8_t {
+  kBlockFirst = 1,  // [block][layer][K,V][token][head][dim]
+};
+
+struct ModelRecord {
+  std::string name;      // 1 to kMaxModelNameBytes bytes of printable UTF-8
+  std::string revision;  // of the weights; may be empty
+  uint32_t layers = 0;
+  uint32_t kv_heads = 0;  // stored by this tensor-parallel rank
+  uint32_t k_head_dim = 0;
+  uint32_t v_head_dim = 0;
+  KvDtype dtype = KvDtype::kBfloat16;
+  uint32_t block_tokens = 16;
+  KvLayoutKind layout = KvLayoutKind::kBlockFirst;
+  uint32_t tensor_parallel_rank = 0;
+  uint32_t tensor_parallel_size = 1;
+  // Whatever else changes the bytes: rope, quantisation scales. Sorted by key, keys unique.
+  std::vector<std::pair<std::string, std::string>> extra;
+
+  friend bool operator==(const ModelRecord&, const ModelRecord&) = default;
+
+  // Errors: kInvalidArgument with a reason per field ("bad_name", "bad_layers", "bad_k_head_dim",
+  // "bad_tensor_parallel_rank", "bad_extra_key", ...; "too_many_extra", "extra_not_sorted") and the
+  // bounds in the context; kUnsupported "model_dtype", "model_layout"; kLimitExceeded
+  // "block_too_large".
+  [[nodiscard]] Status Validate() const;
+
+  // Equal records have equal encodings, and nothing else decodes to them.
+  // REQUIRES: Validate() passed.
+  [[nodiscard]] std::vector<std::byte> Encode() const;
+  // Errors: those of Validate; kInvalidArgument "bad_model_magic", "truncated_model",
+  // "trailing_bytes"; kUnsupported "model_version".
+  [[nodiscard]] static Result<ModelRecord> Decode(std::span<const std::byte> bytes);
+
+  // SHA-256 of the encoding. REQUIRES: Validate() passed, as for the following.
+  [[nodiscard]] ModelFingerprint Fingerprint() const;
+  // K and V of one token in all layers.
+  [[nodiscard]] uint64_t BytesPerToken() const;
+  [[nodiscard]] uint64_t BlockBytes() const { return BytesPerToken() * block_tokens; }
+};
+
+}  // namespace kvtier

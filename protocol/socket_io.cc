@@ -1,0 +1,83 @@
+#include "protocol/socket_io.h"
+
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace kvtier::wire {
+namespace {
+
+bool WouldBlock(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
+
+bool PeerIsGone(int error) { return error == EPIPE || error == ECONNRESET || error == ENOTCONN; }
+
+tl::unexpected<Error> SocketError(int error, const char* reason) {
+  if (PeerIsGone(error)) {
+    return MakeError(ErrorCode::kUnavailable, "peer_closed", std::strerror(error));
+  }
+  return MakeError(ErrorCode::kIoError, reason, std::strerror(error));
+}
+
+// Takes ownership of every descriptor in the message, also of those nobody wants: what is not
+// closed here would stay open in this process for ever.
+void CollectDescriptors(msghdr* message, std::vector<UniqueFd>* descriptors) {
+  for (cmsghdr* c = CMSG_FIRSTHDR(message); c != nullptr; c = CMSG_NXTHDR(message, c)) {
+    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
+    const size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < count; ++i) {
+      int fd;
+      std::memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(int));
+      UniqueFd owner(fd);
+      if (descriptors != nullptr) descriptors->push_back(std::move(owner));
+    }
+  }
+}
+
+}  // namespace
+
+Result<std::optional<size_t>> Send(int socket, std::span<const std::byte> bytes, int descriptor) {
+  iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  if (descriptor >= 0) {
+    message.msg_control = control;
+    message.msg_controllen = sizeof(control);
+    cmsghdr* const rights = CMSG_FIRSTHDR(&message);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(sizeof(int));
+    std::memcpy(CMSG_DATA(rights), &descriptor, sizeof(int));
+  }
+  while (true) {
+    const ssize_t sent = ::sendmsg(socket, &message, MSG_NOSIGNAL);
+    if (sent >= 0) return static_cast<size_t>(sent);
+    if (WouldBlock(errno)) return std::nullopt;
+    if (errno != EINTR) return SocketError(errno, "send_failed");
+  }
+}
+
+Result<std::optional<size_t>> Receive(int socket, std::span<std::byte> space,
+                                      std::vector<UniqueFd>* descriptors) {
+  iovec part{space.data(), space.size()};
+  alignas(cmsghdr) char control[CMSG_SPACE(kMaxDescriptorsPerReceive * sizeof(int))];
+  while (true) {
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof(control);
+    const ssize_t received = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
+    if (received >= 0) {
+      CollectDescriptors(&message, descriptors);
+      return static_cast<size_t>(received);
+    }
+    if (WouldBlock(errno)) return std::nullopt;
+    if (errno != EINTR) return SocketError(errno, "receive_failed");
+  }
+}
+
+}  // namespace kvtier::wire

@@ -1,0 +1,30 @@
+// Bytes and descriptors over a Unix stream socket: the part of sendmsg and recvmsg that both sides
+// need. Never blocks on a non-blocking socket; EINTR is retried.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+
+namespace kvtier::wire {
+
+// More than this in one message are closed unread.
+inline constexpr size_t kMaxDescriptorsPerReceive = 4;
+
+// Sends a first part of `bytes`, with `descriptor` (if not -1) attached to its first byte; returns
+// how many bytes went, or nothing if the socket would block. The descriptor has gone exactly if a
+// byte has. Errors: kUnavailable "peer_closed", kIoError "send_failed".
+[[nodiscard]] Result<std::optional<size_t>> Send(int socket, std::span<const std::byte> bytes,
+                                                 int descriptor = -1);
+
+// Receives into `space`; returns how many bytes came (0: the peer closed), or nothing if the socket
+// would block. Descriptors that came along are appended to `descriptors` in order, close-on-exec;
+// if it is null they are closed. Errors: kUnavailable "peer_closed", kIoError "receive_failed".
+[[nodiscard]] Result<std::optional<size_t>> Receive(int socket, std::span<std::byte> space,
+                                                    std::vector<UniqueFd>* descriptors);
+
+}  // namespace kvtier::wire

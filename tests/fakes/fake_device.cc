@@ -1,0 +1,123 @@
+#include "tests/fakes/fake_device.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <utility>
+
+#include "base/check.h"
+#include "base/checksum.h"
+
+namespace kvtier {
+namespace {
+
+constexpr int kGarbage = 0xdb;
+
+std::byte* PoolSide(const CopyRequest& request, const BlockCopy& copy) {
+  return static_cast<FakeDevicePool*>(request.pool)->data() + copy.pool_offset;
+}
+
+std::byte* Source(const CopyRequest& request, const BlockCopy& copy) {
+  return request.direction == CopyDirection::kPoolToHost ? PoolSide(request, copy) : copy.host;
+}
+
+std::byte* Destination(const CopyRequest& request, const BlockCopy& copy) {
+  return request.direction == CopyDirection::kPoolToHost ? copy.host : PoolSide(request, copy);
+}
+
+// One checksum over the sources of all copies.
+uint64_t ChecksumSources(const CopyRequest& request) {
+  uint64_t sum = 0;
+  for (const BlockCopy& copy : request.copies) {
+    sum = std::rotl(sum, 1) ^ ChecksumHeader({Source(request, copy), copy.bytes});
+  }
+  return sum;
+}
+
+bool InBounds(const CopyRequest& request) {
+  return std::ranges::all_of(request.copies, [&](const BlockCopy& copy) {
+    return copy.pool_offset <= request.pool->bytes() &&
+           copy.bytes <= request.pool->bytes() - copy.pool_offset;
+  });
+}
+
+}  // namespace
+
+FakeDevicePool::FakeDevicePool(FakeDevice* device, uint64_t bytes, int fd)
+    : device_(device), memory_(bytes, kGarbage), fd_(fd) {
+  device_->pools_.push_back(this);
+  device_->allocated_bytes_ += bytes;
+}
+
+FakeDevicePool::~FakeDevicePool() {
+  std::erase(device_->pools_, this);
+  device_->allocated_bytes_ -= bytes();
+}
+
+FakeDevice::FakeDevice(FakeLoop* loop, uint64_t total_bytes, uint64_t seed)
+    : loop_(loop),
+      source_(loop->AddSource(FakeLoop::Order::kAny)),
+      total_bytes_(total_bytes),
+      random_(seed) {}
+
+FakeDevice::~FakeDevice() { KVT_CHECK(pools_.empty()); }
+
+DeviceInfo FakeDevice::info() const {
+  return DeviceInfo{.kind = "fake", .name = "fake device", .total_bytes = total_bytes_};
+}
+
+Result<std::unique_ptr<DevicePool>> FakeDevice::CreatePool(uint64_t bytes) {
+  if (bytes > total_bytes_ - allocated_bytes_) {
+    return MakeError(ErrorCode::kResourceExhausted, "device_memory");
+  }
+  return std::make_unique<FakeDevicePool>(this, bytes, next_fd_++);
+}
+
+FakeDevicePool* FakeDevice::PoolByFd(int fd) const {
+  const auto found = std::ranges::find(pools_, fd, &FakeDevicePool::shareable_fd);
+  return found == pools_.end() ? nullptr : *found;
+}
+
+bool FakeDevice::ShouldFail() {
+  if (fail_next_ > 0) {
+    --fail_next_;
+    return true;
+  }
+  return random_.Chance(failure_rate_);
+}
+
+void FakeDevice::Copy(CopyRequest request) {
+  KVT_CHECK(!request.copies.empty());
+  if (!InBounds(request)) {
+    loop_->PostFrom(source_, [done = std::move(request.done)] {
+      done(MakeError(ErrorCode::kInvalidArgument, "copy_out_of_bounds"));
+    });
+    return;
+  }
+  const uint64_t source_checksum = ChecksumSources(request);
+  for (const BlockCopy& copy : request.copies) {
+    std::memset(Destination(request, copy), kGarbage, copy.bytes);
+  }
+  loop_->PostFrom(source_, [this, request = std::move(request), source_checksum] {
+    Complete(request, source_checksum);
+  });
+}
+
+void FakeDevice::Complete(const CopyRequest& request, uint64_t source_checksum) {
+  KVT_CHECK(ChecksumSources(request) == source_checksum);
+  const bool failed = ShouldFail();
+  size_t copies = request.copies.size();
+  if (failed) copies = random_.Below(copies);
+  for (size_t i = 0; i < copies; ++i) {
+    const BlockCopy& copy = request.copies[i];
+    std::memcpy(Destination(request, copy), Source(request, copy), copy.bytes);
+  }
+  copies_completed_ += copies;
+  if (failed) {
+    request.done(MakeError(ErrorCode::kInternal, "copy_failed", "injected"));
+  } else {
+    request.done({});
+  }
+}
+
+}  // namespace kvtier

@@ -1,0 +1,76 @@
+// A device whose pools are plain memory and whose copies complete when the loop is stepped.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "gpu/device.h"
+#include "tests/fakes/aligned_bytes.h"
+#include "tests/fakes/fake_loop.h"
+#include "tests/fakes/seeded_random.h"
+
+namespace kvtier {
+
+class FakeDevice;
+
+class FakeDevicePool final : public DevicePool {
+ public:
+  FakeDevicePool(FakeDevice* device, uint64_t bytes, int fd);
+  ~FakeDevicePool() override;
+  FakeDevicePool(const FakeDevicePool&) = delete;
+  FakeDevicePool& operator=(const FakeDevicePool&) = delete;
+
+  [[nodiscard]] uint64_t bytes() const override { return memory_.size(); }
+  [[nodiscard]] int shareable_fd() const override { return fd_; }
+  [[nodiscard]] std::byte* data() { return memory_.data(); }
+
+ private:
+  FakeDevice* const device_;
+  const AlignedBytes memory_;
+  const int fd_;
+};
+
+// Each copy's destination is filled with garbage when the copy is requested and gets its bytes when
+// it completes, so that whoever looks too early sees it. A source that changes meanwhile is a
+// broken promise of the caller and aborts.
+class FakeDevice final : public Device {
+ public:
+  FakeDevice(FakeLoop* loop, uint64_t total_bytes, uint64_t seed);
+  ~FakeDevice() override;
+
+  [[nodiscard]] DeviceInfo info() const override;
+  [[nodiscard]] Result<std::unique_ptr<DevicePool>> CreatePool(uint64_t bytes) override;
+  void Copy(CopyRequest request) override;
+
+  // What a client sees that mapped the pool with this descriptor.
+  [[nodiscard]] FakeDevicePool* PoolByFd(int fd) const;
+
+  // The next `count` requests fail after copying a part.
+  void FailNextCopies(int count) { fail_next_ = count; }
+  // Each later request fails with this probability.
+  void FailCopiesAtRate(double rate) { failure_rate_ = rate; }
+
+  [[nodiscard]] EventSource source() const { return source_; }
+  [[nodiscard]] uint64_t copies_completed() const { return copies_completed_; }
+  [[nodiscard]] uint64_t allocated_bytes() const { return allocated_bytes_; }
+
+ private:
+  friend class FakeDevicePool;
+  void Complete(const CopyRequest& request, uint64_t source_checksum);
+  [[nodiscard]] bool ShouldFail();
+
+  FakeLoop* const loop_;
+  const EventSource source_;
+  const uint64_t total_bytes_;
+  SeededRandom random_;
+  std::vector<FakeDevicePool*> pools_;
+  uint64_t allocated_bytes_ = 0;
+  int next_fd_ = 1'000'000;
+  int fail_next_ = 0;
+  double failure_rate_ = 0;
+  uint64_t copies_completed_ = 0;
+};
+
+}  // namespace kvtier

@@ -1,0 +1,56 @@
+#include "tests/fakes/fake_index.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+namespace kvtier {
+
+FakeIndex::FakeIndex(FakeLoop* loop, uint64_t seed)
+    : loop_(loop), source_(loop->AddSource(FakeLoop::Order::kAsPosted)), random_(seed) {}
+
+void FakeIndex::Apply(IndexBatch batch, std::function<void(Status)> done) {
+  under_way_.push_back(std::move(batch));
+  loop_->PostFrom(source_, [this, done = std::move(done)] { CompleteFirst(done); });
+}
+
+void FakeIndex::CompleteFirst(const std::function<void(Status)>& done) {
+  IndexBatch batch = std::move(under_way_.front());
+  under_way_.pop_front();
+  const bool failed = fail_next_ > 0 || random_.Chance(failure_rate_);
+  if (fail_next_ > 0) --fail_next_;
+  if (!failed || random_.Chance(0.5)) log_.push_back(std::move(batch));
+  if (failed) return done(MakeError(ErrorCode::kIoError, "index_write", "injected"));
+  done({});
+}
+
+void FakeIndex::Crash() {
+  const size_t applied = random_.Below(under_way_.size() + 1);
+  for (size_t i = 0; i < applied; ++i) log_.push_back(std::move(under_way_[i]));
+  under_way_.clear();
+}
+
+void FakeIndex::LoseTail(size_t batches) {
+  log_.resize(log_.size() - std::min(batches, log_.size()));
+}
+
+void FakeIndex::ReplaceWith(const IndexSnapshot& snapshot) {
+  log_ = {IndexBatch{.spaces = snapshot.spaces, .puts = snapshot.records}};
+}
+
+IndexSnapshot FakeIndex::Snapshot() const {
+  IndexSnapshot snapshot;
+  std::map<uint32_t, SpaceIdentity> spaces;
+  std::map<std::pair<uint32_t, BlockHash>, IndexRecord> records;
+  for (const IndexBatch& batch : log_) {
+    for (const auto& [id, identity] : batch.spaces) spaces[id.value] = identity;
+    for (const BlockKey& key : batch.deletes) records.erase({key.space.value, key.hash});
+    for (const IndexRecord& put : batch.puts) records[{put.key.space.value, put.key.hash}] = put;
+    if (batch.budget) snapshot.budget = *batch.budget;
+  }
+  for (auto& [id, identity] : spaces) snapshot.spaces.emplace_back(SpaceId(id), identity);
+  for (auto& [key, record] : records) snapshot.records.push_back(record);
+  return snapshot;
+}
+
+}  // namespace kvtier

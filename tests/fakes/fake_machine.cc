@@ -1,0 +1,63 @@
+#include "tests/fakes/fake_machine.h"
+
+namespace kvtier {
+
+FakeMachine::FakeMachine(const MachineSizes& sizes, uint64_t seed) : sizes_(sizes), random_(seed) {
+  executor = std::make_unique<FakeExecutor>(&loop);
+  device = std::make_unique<FakeDevice>(&loop, sizes_.device_bytes, random_.Next());
+  MakeArena();
+  for (uint32_t i = 0; i < sizes_.disk_files; ++i) {
+    files.push_back(
+        std::make_unique<FakeBlockFile>(&loop, geometry().FileBytes(i), random_.Next()));
+  }
+  if (sizes_.disk_files > 0) index = std::make_unique<FakeIndex>(&loop, random_.Next());
+}
+
+void FakeMachine::MakeArena() {
+  arena = std::make_unique<FakeArena>(sizes_.host_chunks * sizes_.chunk_bytes,
+                                      sizes_.host_chunks_ready * sizes_.chunk_bytes);
+}
+
+DiskGeometry FakeMachine::geometry() const {
+  return DiskGeometry{sizes_.chunk_bytes, sizes_.disk_files, sizes_.disk_chunks};
+}
+
+CacheEnvironment FakeMachine::Environment() {
+  CacheEnvironment environment{.clock = &clock,
+                               .loop = &loop,
+                               .executor = executor.get(),
+                               .device = device.get(),
+                               .arena = arena.get(),
+                               .geometry = geometry(),
+                               .index = index.get()};
+  for (const auto& file : files) environment.files.push_back(file.get());
+  return environment;
+}
+
+IndexSnapshot FakeMachine::Snapshot() const { return index ? index->Snapshot() : IndexSnapshot{}; }
+
+void FakeMachine::Crash() {
+  loop.DropAll();
+  KVT_CHECK(device->allocated_bytes() == 0);
+  MakeArena();
+  for (const auto& file : files) file->Crash();
+  if (index) index->Crash();
+}
+
+void FakeMachine::SetDiskFaultRates(const DiskFaultRates& rates) {
+  for (const auto& file : files) file->SetFaultRates(rates);
+}
+
+uint64_t FakeMachine::disk_reads() const {
+  uint64_t reads = 0;
+  for (const auto& file : files) reads += file->reads();
+  return reads;
+}
+
+uint64_t FakeMachine::disk_writes() const {
+  uint64_t writes = 0;
+  for (const auto& file : files) writes += file->writes();
+  return writes;
+}
+
+}  // namespace kvtier

@@ -1,0 +1,66 @@
+// Everything a cache needs of the world, in memory: what stays over a crash (files, index, clock)
+// and what does not (arena, device, events).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "tests/fakes/fake_arena.h"
+#include "tests/fakes/fake_block_file.h"
+#include "tests/fakes/fake_clock.h"
+#include "tests/fakes/fake_device.h"
+#include "tests/fakes/fake_executor.h"
+#include "tests/fakes/fake_index.h"
+#include "tests/fakes/fake_loop.h"
+#include "tiers/cache.h"
+#include "tiers/disk_geometry.h"
+
+namespace kvtier {
+
+struct MachineSizes {
+  uint64_t device_bytes = 64 * kMiB;
+  uint64_t chunk_bytes = 256 * kKiB;  // equal to the cache options'
+  uint32_t host_chunks = 4;
+  uint32_t host_chunks_ready = 4;  // at the start; the rest when grown
+  uint32_t disk_chunks = 8;
+  uint32_t disk_files = 1;  // 0: no disk tier
+};
+
+class FakeMachine {
+ public:
+  FakeMachine(const MachineSizes& sizes, uint64_t seed);
+
+  // For the next cache.
+  [[nodiscard]] CacheEnvironment Environment();
+  // What the index holds.
+  [[nodiscard]] IndexSnapshot Snapshot() const;
+
+  // The machine lost power and came back: events are gone, arena and device are empty, of what was
+  // not synced or acknowledged a part is left. REQUIRES: the cache is destroyed.
+  void Crash();
+
+  // Of all files; index and device have their own.
+  void SetDiskFaultRates(const DiskFaultRates& rates);
+  [[nodiscard]] uint64_t disk_reads() const;
+  [[nodiscard]] uint64_t disk_writes() const;
+
+  [[nodiscard]] const MachineSizes& sizes() const { return sizes_; }
+  [[nodiscard]] DiskGeometry geometry() const;
+
+  FakeClock clock;
+  FakeLoop loop;
+  std::unique_ptr<FakeExecutor> executor;
+  std::unique_ptr<FakeDevice> device;
+  std::unique_ptr<FakeArena> arena;
+  std::vector<std::unique_ptr<FakeBlockFile>> files;
+  std::unique_ptr<FakeIndex> index;  // null without a disk tier
+
+ private:
+  void MakeArena();
+
+  const MachineSizes sizes_;
+  SeededRandom random_;
+};
+
+}  // namespace kvtier

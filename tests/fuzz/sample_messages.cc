@@ -1,0 +1,130 @@
+#include "tests/fuzz/sample_messages.h"
+
+#include <utility>
+
+#include "protocol/messages.h"
+
+namespace kvtier::wire {
+namespace {
+
+// 32 equal bytes: easy to find in a dump.
+BlockHash HashOf(uint8_t byte) {
+  BlockHash hash;
+  hash.bytes.fill(byte);
+  return hash;
+}
+
+class SampleList {
+ public:
+  template <typename Message>
+  void Add(std::string name, uint64_t request_id, const Message& message) {
+    std::vector<std::byte> frame;
+    message.Encode(request_id, &frame);
+    samples_.push_back({std::move(name), std::move(frame)});
+  }
+  template <typename Message>
+  void AddFireAndForget(std::string name, uint64_t request_id, bool want_reply,
+                        const Message& message) {
+    std::vector<std::byte> frame;
+    message.Encode(request_id, want_reply, &frame);
+    samples_.push_back({std::move(name), std::move(frame)});
+  }
+  std::vector<Sample> Take() { return std::move(samples_); }
+
+ private:
+  std::vector<Sample> samples_;
+};
+
+void AddSession(SampleList* list) {
+  list->Add("hello", 1, Hello{1, 1, 0, "engine-0"});
+  HelloReply reply;
+  reply.session = SessionId{5};
+  reply.daemon_generation = 0x1122334455667788;
+  reply.max_references = 1u << 20;
+  reply.tenant = "default";
+  list->Add("hello_reply", 1, reply);
+  list->Add("register_model", 2, RegisterModel{SampleModelRecord()});
+  list->Add("register_model_reply", 2, RegisterModelReply{ModelId{1}, HashOf(0xfe), 1024});
+  list->Add("attach", 3, Attach{ModelId{1}, 0, 0});
+  list->Add("attach_reply", 3, AttachReply{PoolId{1}, 9, 4096, 1024, 4, DeviceKind::kHost});
+}
+
+void AddBlocks(SampleList* list) {
+  const std::vector<BlockHash> hashes = {HashOf(0xa1), HashOf(0xa2)};
+  const std::vector<BlockHash> tails = {HashOf(0xb1)};
+  list->Add("acquire", 4, Acquire{PoolId{1}, 1, hashes, tails});
+  list->Add("acquire_nothing", 4, Acquire{PoolId{1}, 0, {}, {}});
+  AcquireReply reply;
+  reply.load = LoadId{7};
+  reply.miss_reason = 1;
+  reply.tail = 0;
+  reply.hits = {{{BlockIndex{2}, 3}, 16, Tier::kPool}, {{BlockIndex{0}, 1}, 5, Tier::kDisk}};
+  reply.fresh = {{BlockIndex{1}, 4}};
+  list->Add("acquire_reply", 4, reply);
+  list->Add("acquire_reply_nothing", 4, AcquireReply{});
+  list->Add("load_progress", 0, LoadProgress{LoadId{7}, 2, true, 0});
+
+  CommitItem first{{BlockIndex{1}, 4}, HashOf(0xa1), {}, 16, 0, RetentionClass::kExtended, {}};
+  CommitItem second = first;
+  second.parent = HashOf(0xa1);
+  second.hash = HashOf(0xa2);
+  second.depth = 1;
+  second.tokens = 5;
+  second.retention = RetentionClass::kMemory;
+  second.checksum.emplace().bytes.fill(0xcc);
+  list->AddFireAndForget("commit", 5, false, Commit{PoolId{1}, {first, second}});
+  list->Add(
+      "commit_reply", 5,
+      CommitReply{{{0, CommitOutcome::kDuplicate, ErrorCode::kInternal, ""},
+                   {1, CommitOutcome::kFailed, ErrorCode::kStaleHandle, "stale_generation"}}});
+  list->AddFireAndForget("release", 6, true,
+                         Release{PoolId{1}, {{BlockIndex{2}, 3}, {BlockIndex{1}, 4}}});
+  list->Add("release_reply", 6, ReleaseReply{{{1, ErrorCode::kNotOwner, "not_held"}}});
+}
+
+void AddLookups(SampleList* list) {
+  const std::vector<BlockHash> hashes = {HashOf(0xa1), HashOf(0xa2)};
+  list->Add("prefetch", 7, Prefetch{PoolId{1}, hashes});
+  list->Add("prefetch_reply", 7, PrefetchReply{2});
+  list->Add("lookup", 8, Lookup{PoolId{1}, hashes});
+  list->Add("lookup_reply", 8, LookupReply{{kPresentInPool | kPersistedOnDisk, 0}});
+  list->Add("pin", 9, Pin{PoolId{1}, 60000, hashes});
+  list->Add("pin_reply", 9, PinReply{1});
+}
+
+void AddRest(SampleList* list) {
+  list->Add("stats", 10, Stats{});
+  list->Add("stats_reply", 10, StatsReply{10, 4, 3, 2, 1, 64, 32, 8, 20, 4});
+  list->Add("ping", 11, Ping{});
+  list->Add("pong", 11, Pong{});
+  list->Add("error", 4,
+            ErrorReply{{ErrorCode::kResourceExhausted, "pool_full", "64 blocks asked, 3 free"}});
+  list->Add("admin_request", 1, AdminRequest{R"({"verb":"status"})"});
+  list->Add("admin_progress", 1, AdminProgress{R"({"checked":512})"});
+  list->Add("admin_reply", 1, AdminReply{R"({"ok":true})"});
+}
+
+}  // namespace
+
+ModelRecord SampleModelRecord() {
+  ModelRecord record;
+  record.name = "tiny";
+  record.revision = "r1";
+  record.layers = 2;
+  record.kv_heads = 1;
+  record.k_head_dim = 8;
+  record.v_head_dim = 8;
+  record.extra = {{"rope_theta", "10000"}};
+  return record;
+}
+
+std::vector<Sample> SampleMessages() {
+  SampleList list;
+  AddSession(&list);
+  AddBlocks(&list);
+  AddLookups(&list);
+  AddRest(&list);
+  return list.Take();
+}
+
+}  // namespace kvtier::wire

@@ -1,0 +1,103 @@
+#include "tests/integration/harness/daemon_test.h"
+
+#include <fmt/format.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "base/byte_reader.h"
+#include "base/sha256.h"
+#include "tools/support/admin.h"
+
+namespace kvtier {
+namespace {
+
+constexpr int64_t kAdminSilenceMs = 60'000;
+
+uint64_t TierBytes(uint64_t blocks) {
+  return (blocks + kTestSlotsPerChunk - 1) / kTestSlotsPerChunk * kTestChunkBytes;
+}
+
+}  // namespace
+
+std::vector<std::string> SettingsOf(const TierSizes& sizes) {
+  return {
+      fmt::format("pool.bytes={}B", sizes.pool_blocks * kTestBlockBytes),
+      fmt::format("host.bytes={}B", TierBytes(sizes.host_blocks)),
+      fmt::format("disk.bytes={}B", TierBytes(sizes.disk_blocks)),
+      fmt::format("cache.chunk_bytes={}B", kTestChunkBytes),
+      "disk.free_floor_bytes=0B",
+  };
+}
+
+void DaemonTest::SetUp() {
+  auto directory = TemporaryDirectory::Create();
+  ASSERT_TRUE(directory) << directory.error().ToString();
+  directory_.emplace(std::move(*directory));
+}
+
+void DaemonTest::TearDown() {
+  if (!daemon_) return;
+  std::ifstream file(daemon_->log_path());
+  std::ostringstream log;
+  log << file.rdbuf();
+  for (const char* alarm : {"check failed", "Sanitizer", "runtime error"}) {
+    EXPECT_EQ(log.view().find(alarm), std::string_view::npos) << log.view();
+  }
+}
+
+void DaemonTest::StartDaemon(const TierSizes& sizes, std::vector<std::string> more_settings) {
+  PrivateDaemonOptions options;
+  options.program = KvtierdPath();
+  options.directory = directory();
+  options.settings = SettingsOf(sizes);
+  options.settings.insert(options.settings.end(), more_settings.begin(), more_settings.end());
+  auto daemon = PrivateDaemon::Start(std::move(options));
+  ASSERT_TRUE(daemon) << daemon.error().ToString();
+  daemon_.emplace(std::move(*daemon));
+}
+
+std::unique_ptr<ReplayClient> DaemonTest::Connect() {
+  ReplayTarget target;
+  target.socket = daemon().socket();
+  target.settle_admin_socket = daemon().admin_socket();
+  target.block_bytes = kTestBlockBytes;
+  auto client = ReplayClient::Connect(target, kTestBlockTokens);
+  EXPECT_TRUE(client) << client.error().ToString();
+  return client ? std::make_unique<ReplayClient>(std::move(*client)) : nullptr;
+}
+
+TraceRequest DaemonTest::Prompt(const std::string& name, size_t blocks) {
+  TraceRequest request;
+  request.input_tokens = static_cast<uint32_t>(blocks * kTestBlockTokens);
+  for (uint64_t i = 0; i < blocks; ++i) {
+    ByteWriter writer;
+    writer.WriteString(name);
+    writer.Write(i);
+    request.hashes.push_back(Sha256(writer.data()));
+  }
+  return request;
+}
+
+ReplayReport DaemonTest::Play(const TraceRequest& request) {
+  const auto client = Connect();
+  if (client == nullptr) return {};
+  const Status played = client->Play(request);
+  EXPECT_TRUE(played) << played.error().ToString();
+  return client->Finish();
+}
+
+ProgramResult DaemonTest::Ctl(std::vector<std::string> arguments) {
+  std::vector<std::string> all = {KvtierctlPath(), "--socket", directory() + "/kvtier.sock"};
+  all.insert(all.end(), arguments.begin(), arguments.end());
+  return RunProgram(all);
+}
+
+boost::json::value DaemonTest::Admin(const std::string& operation) {
+  const auto reply = CallAdmin(daemon().admin_socket(), fmt::format(R"({{"op":"{}"}})", operation),
+                               kAdminSilenceMs);
+  EXPECT_TRUE(reply) << reply.error().ToString();
+  return reply ? boost::json::parse(*reply) : boost::json::value();
+}
+
+}  // namespace kvtier

@@ -1,0 +1,65 @@
+// The base of tests that run a real daemon with small tiers in a directory of their own.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <boost/json.hpp>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/byte_size.h"
+#include "tests/integration/harness/program.h"
+#include "tools/replay/replay_client.h"
+#include "tools/support/json_view.h"
+#include "tools/support/private_daemon.h"
+#include "tools/support/temporary_directory.h"
+
+namespace kvtier {
+
+// Sizes in blocks of kTestBlockBytes.
+struct TierSizes {
+  uint64_t pool_blocks = 64;
+  uint64_t host_blocks = 128;
+  uint64_t disk_blocks = 1024;  // 0: no disk tier
+};
+
+inline constexpr uint64_t kTestBlockBytes = 16 * kKiB;
+inline constexpr uint32_t kTestBlockTokens = 16;
+// A slot is a block and its 4 KiB header; a chunk holds three of them beside its own header.
+inline constexpr uint64_t kTestChunkBytes = 64 * kKiB;
+inline constexpr uint64_t kTestSlotsPerChunk = 3;
+
+// Settings that give a daemon tiers of these sizes.
+[[nodiscard]] std::vector<std::string> SettingsOf(const TierSizes& sizes);
+
+class DaemonTest : public testing::Test {
+ protected:
+  void SetUp() override;
+  // Fails the test if the daemon's log tells of a failed check or a sanitizer's finding.
+  void TearDown() override;
+
+  // Starts (or starts again) a daemon in the test's directory. Fails the test if it does not come.
+  void StartDaemon(const TierSizes& sizes = {}, std::vector<std::string> more_settings = {});
+  [[nodiscard]] PrivateDaemon& daemon() { return *daemon_; }
+  [[nodiscard]] std::string directory() const { return directory_->path(); }
+
+  // A new client; fails the test if it cannot connect.
+  [[nodiscard]] std::unique_ptr<ReplayClient> Connect();
+  // A request for `blocks` blocks; equal names are equal prefixes.
+  [[nodiscard]] static TraceRequest Prompt(const std::string& name, size_t blocks);
+  // Plays `request` with a client of its own and waits until the daemon is at rest.
+  [[nodiscard]] ReplayReport Play(const TraceRequest& request);
+
+  // kvtierctl with this daemon's socket.
+  [[nodiscard]] ProgramResult Ctl(std::vector<std::string> arguments);
+  // The reply of an admin operation.
+  [[nodiscard]] boost::json::value Admin(const std::string& operation);
+
+ private:
+  std::optional<TemporaryDirectory> directory_;
+  std::optional<PrivateDaemon> daemon_;
+};
+
+}  // namespace kvtier

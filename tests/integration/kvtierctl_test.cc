@@ -1,0 +1,258 @@
+// kvtierctl against a real daemon: what it prints and how it ends.
+#include <signal.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "tests/integration/harness/daemon_test.h"
+
+namespace kvtier {
+namespace {
+
+constexpr size_t kBlocks = 30;
+constexpr unsigned kNobody = 65534;
+
+class KvtierctlTest : public DaemonTest {
+ protected:
+  static boost::json::value Json(const ProgramResult& result) {
+    boost::json::error_code error;
+    const boost::json::value value = boost::json::parse(result.output, error);
+    EXPECT_FALSE(error) << result.output << result.errors;
+    return value;
+  }
+  static std::string Schema(const boost::json::value& value) {
+    return JsonView(&value)["schema"].Text();
+  }
+
+  // A trace file of `requests` prompts of five blocks, every second one repeated.
+  std::string WriteTrace(int requests) {
+    const std::string path = directory() + "/trace.jsonl";
+    std::ofstream file(path);
+    for (int i = 0; i < requests; ++i) {
+      const int first = i / 2 * 5;
+      file << R"({"timestamp": )" << i << R"(, "input_length": 2560, "output_length": 1, )"
+           << R"("hash_ids": [)" << first;
+      for (int j = 1; j < 5; ++j) file << ", " << first + j;
+      file << "]}\n";
+    }
+    return path;
+  }
+
+  // Changes one byte in every slot's payload area of the data file that holds data.
+  void DamagePayloads() {
+    for (const auto& entry : std::filesystem::directory_iterator(daemon().disk_directory())) {
+      if (!entry.is_regular_file() || entry.file_size() < kMiB) continue;
+      std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
+      for (uint64_t offset = kMiB; offset + kTestChunkBytes <= entry.file_size();
+           offset += kTestChunkBytes) {
+        // The first slot of a chunk follows the chunk's header; its payload follows its own.
+        const auto place = static_cast<std::streamoff>(offset + 8 * kKiB + 100);
+        file.seekg(place);
+        const char byte = static_cast<char>(file.get());
+        file.seekp(place);
+        file.put(static_cast<char>(byte ^ 1));
+      }
+    }
+  }
+};
+
+TEST_F(KvtierctlTest, StatusShowsTiersSessionsAndEnginesInEightyColumns) {
+  StartDaemon();
+  const auto client = Connect();
+  ASSERT_NE(client, nullptr);
+  ASSERT_TRUE(client->Play(Prompt("a", kBlocks)));
+  const ProgramResult status = Ctl({"status"});
+  EXPECT_EQ(status.exit_code, 0) << status.errors;
+  for (const char* word : {"kvtierd", "serving", "pool", "host", "disk", "sessions 1"}) {
+    EXPECT_NE(status.output.find(word), std::string::npos) << word << "\n" << status.output;
+  }
+  EXPECT_TRUE(status.output.find("io_uring") != std::string::npos ||
+              status.output.find("pread") != std::string::npos);
+  EXPECT_EQ(status.output.find('\x1b'), std::string::npos) << "colour without a terminal";
+  std::istringstream lines(status.output);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80u) << line;
+}
+
+TEST_F(KvtierctlTest, StatusInJsonIsTheDaemonsDocument) {
+  StartDaemon();
+  const ProgramResult result = Ctl({"status", "--json"});
+  EXPECT_EQ(result.exit_code, 0);
+  const boost::json::value status = Json(result);
+  EXPECT_EQ(Schema(status), "kvtier.status/1");
+  EXPECT_EQ(JsonView(&status)["pid"].Count(), static_cast<uint64_t>(daemon().pid()));
+  EXPECT_EQ(JsonView(&status)["device"]["kind"].Text(), "host");
+}
+
+TEST_F(KvtierctlTest, SocketOptionTakesTheAdminSocketToo) {
+  StartDaemon();
+  EXPECT_EQ(
+      RunProgram({KvtierctlPath(), "--admin-socket", daemon().admin_socket(), "status"}).exit_code,
+      0);
+  EXPECT_EQ(RunProgram({KvtierctlPath(), "--socket", daemon().admin_socket(), "status"}).exit_code,
+            0);
+}
+
+TEST_F(KvtierctlTest, DrainWritesEverythingAndVerifyReadsItBack) {
+  StartDaemon();
+  EXPECT_EQ(Play(Prompt("a", kBlocks)).blocks.miss, kBlocks);
+  const ProgramResult drained = Ctl({"drain", "--json"});
+  EXPECT_EQ(drained.exit_code, 0) << drained.errors;
+  const boost::json::value drain = Json(drained);
+  EXPECT_EQ(Schema(drain), "kvtier.drain/1");
+  EXPECT_EQ(JsonView(&drain)["left"].Count(), 0u);
+
+  const ProgramResult verified = Ctl({"verify", "--json"});
+  EXPECT_EQ(verified.exit_code, 0) << verified.errors;
+  const boost::json::value verify = Json(verified);
+  EXPECT_EQ(Schema(verify), "kvtier.verify/1");
+  EXPECT_EQ(JsonView(&verify)["checked"].Count(), kBlocks);
+  EXPECT_EQ(JsonView(&verify)["bad"].Count(), 0u);
+}
+
+TEST_F(KvtierctlTest, DamagedPayloadsAreFoundByVerifyAndNeverServed) {
+  StartDaemon();
+  EXPECT_EQ(Play(Prompt("a", kBlocks)).blocks.miss, kBlocks);
+  EXPECT_EQ(Ctl({"drain"}).exit_code, 0);
+  daemon().Kill();
+  DamagePayloads();
+  ASSERT_TRUE(daemon().Restart());
+
+  const ProgramResult verified = Ctl({"verify", "--json"});
+  EXPECT_EQ(verified.exit_code, 5) << verified.output << verified.errors;
+  const boost::json::value verify = Json(verified);
+  EXPECT_EQ(JsonView(&verify)["bad"].Count(), kBlocks / kTestSlotsPerChunk);
+  const ReplayReport report = Play(Prompt("a", kBlocks));
+  EXPECT_EQ(report.wrong_blocks, 0u);
+  EXPECT_GT(report.blocks.miss, 0u);
+}
+
+TEST_F(KvtierctlTest, FsckFindsAStoppedDirectoryCleanAndARunningOneLocked) {
+  StartDaemon();
+  EXPECT_EQ(Play(Prompt("a", kBlocks)).blocks.miss, kBlocks);
+  const std::string disk = daemon().disk_directory();
+  const ProgramResult locked = Ctl({"fsck", "--directory", disk});
+  EXPECT_EQ(locked.exit_code, 1);
+  EXPECT_NE(locked.errors.find("lock"), std::string::npos) << locked.errors;
+  EXPECT_EQ(daemon().Terminate(), 0);
+
+  const ProgramResult clean = Ctl({"fsck", "--directory", disk, "--payloads", "--json"});
+  EXPECT_EQ(clean.exit_code, 0) << clean.output << clean.errors;
+  const boost::json::value fsck = Json(clean);
+  EXPECT_EQ(Schema(fsck), "kvtier.fsck/1");
+  EXPECT_TRUE(JsonView(&fsck)["clean"].IsTrue());
+  EXPECT_EQ(JsonView(&fsck)["entries"].Count(), kBlocks);
+  EXPECT_EQ(JsonView(&fsck)["payloads_checked"].Count(), kBlocks);
+}
+
+TEST_F(KvtierctlTest, FsckReportsDamagedPayloads) {
+  StartDaemon();
+  EXPECT_EQ(Play(Prompt("a", kBlocks)).blocks.miss, kBlocks);
+  EXPECT_EQ(daemon().Terminate(), 0);
+  DamagePayloads();
+  const ProgramResult result =
+      Ctl({"fsck", "--directory", daemon().disk_directory(), "--payloads", "--json"});
+  EXPECT_EQ(result.exit_code, 5) << result.output;
+  const boost::json::value fsck = Json(result);
+  EXPECT_EQ(JsonView(&fsck)["faults"]["payload_corrupt"].Count(), kBlocks / kTestSlotsPerChunk);
+}
+
+TEST_F(KvtierctlTest, FsckRebuildsTheIndexFromTheHeaders) {
+  StartDaemon();
+  EXPECT_EQ(Play(Prompt("a", kBlocks)).blocks.miss, kBlocks);
+  EXPECT_EQ(daemon().Terminate(), 0);
+  const ProgramResult result =
+      Ctl({"fsck", "--directory", daemon().disk_directory(), "--rebuild-index", "--json"});
+  EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
+  const boost::json::value fsck = Json(result);
+  EXPECT_EQ(JsonView(&fsck)["rebuilt"]["entries"].Count(), kBlocks);
+  ASSERT_TRUE(daemon().Restart());
+  EXPECT_EQ(Play(Prompt("a", kBlocks)).blocks.hit[static_cast<int>(Tier::kDisk)], kBlocks);
+}
+
+TEST_F(KvtierctlTest, ReplayReportsInTheDocumentedForm) {
+  StartDaemon();
+  const std::string trace = WriteTrace(8);
+  const ProgramResult result = Ctl({"replay", trace, "--block-bytes", "16384", "--json"});
+  EXPECT_EQ(result.exit_code, 0) << result.errors;
+  const boost::json::value report = Json(result);
+  const JsonView view(&report);
+  EXPECT_EQ(view["schema"].Text(), "kvtier.replay/1");
+  EXPECT_EQ(view["requests"].Count(), 8u);
+  EXPECT_EQ(view["blocks"]["asked"].Count(), 40u);
+  EXPECT_EQ(view["blocks"]["miss"].Count(), 20u);
+  EXPECT_EQ(view["tokens"]["asked"].Count(), 8u * 2560);
+  EXPECT_EQ(view["wrong_blocks"].Count(), 0u);
+  for (const char* member : {"acquire_us", "onload_gbps", "seconds"}) {
+    EXPECT_TRUE(view[member].present()) << member;
+  }
+}
+
+TEST_F(KvtierctlTest, ReplayStartsADaemonOfItsOwnAndLeavesNothingBehind) {
+  const std::string trace = WriteTrace(8);
+  const std::string parent = directory() + "/spawn";
+  std::filesystem::create_directory(parent);
+  for (const char* kind : {"--json", "--processes"}) {
+    const ProgramResult result =
+        Ctl({"replay", trace, "--spawn", "--pool", "4MiB", "--host", "16MiB", "--disk", "16MiB",
+             "--directory", parent, "--clients", "3", kind});
+    EXPECT_EQ(result.exit_code, 0) << result.errors;
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(parent));
+}
+
+TEST_F(KvtierctlTest, PoolTooSmallForARequestIsPartialSuccess) {
+  // One block less than each of the requests has.
+  StartDaemon({.pool_blocks = 4, .host_blocks = 64, .disk_blocks = 64});
+  const std::string trace = WriteTrace(2);
+  const ProgramResult result = Ctl({"replay", trace, "--block-bytes", "16KiB", "--json"});
+  EXPECT_EQ(result.exit_code, 8) << result.errors;
+  EXPECT_NE(result.errors.find("no room"), std::string::npos) << result.errors;
+}
+
+TEST_F(KvtierctlTest, ExitCodesTellWhatWentWrong) {
+  const std::string nowhere = directory() + "/absent.sock";
+  EXPECT_EQ(RunProgram({KvtierctlPath()}).exit_code, 2);
+  EXPECT_EQ(RunProgram({KvtierctlPath(), "frobnicate"}).exit_code, 2);
+  EXPECT_EQ(RunProgram({KvtierctlPath(), "status", "--nonsense"}).exit_code, 2);
+  EXPECT_EQ(RunProgram({KvtierctlPath(), "--help"}).exit_code, 0);
+  EXPECT_EQ(RunProgram({KvtierctlPath(), "--version"}).exit_code, 0);
+  EXPECT_EQ(RunProgram({KvtierctlPath(), "--socket", nowhere, "status"}).exit_code, 3);
+  EXPECT_EQ(RunProgram({KvtierctlPath(), "--socket", nowhere, "verify"}).exit_code, 3);
+  EXPECT_EQ(RunProgram({KvtierctlPath(), "--socket", nowhere, "replay", WriteTrace(1)}).exit_code,
+            3);
+  EXPECT_EQ(RunProgram({KvtierctlPath(), "replay", directory() + "/absent"}).exit_code, 4);
+  EXPECT_EQ(RunProgram({KvtierctlPath(), "fsck", "--directory", directory() + "/absent"}).exit_code,
+            4);
+  EXPECT_EQ(
+      RunProgram({KvtierctlPath(), "replay", WriteTrace(1), "--block-bytes", "100"}).exit_code, 2);
+}
+
+TEST_F(KvtierctlTest, SilentDaemonIsATimeout) {
+  StartDaemon();
+  ASSERT_EQ(::kill(daemon().pid(), SIGSTOP), 0);
+  EXPECT_EQ(Ctl({"--timeout", "1", "status"}).exit_code, 6);
+  ASSERT_EQ(::kill(daemon().pid(), SIGCONT), 0);
+  EXPECT_EQ(Ctl({"status"}).exit_code, 0);
+}
+
+TEST_F(KvtierctlTest, OtherUsersMayNotAdminister) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  StartDaemon();
+  std::filesystem::permissions(directory(), std::filesystem::perms::all);
+  const ProgramResult denied =
+      RunProgram({KvtierctlPath(), "--socket", daemon().socket(), "status"}, kNobody);
+  EXPECT_EQ(denied.exit_code, 7) << denied.errors;
+}
+
+TEST_F(KvtierctlTest, ErrorsInJsonNameCodeAndReason) {
+  const ProgramResult result =
+      RunProgram({KvtierctlPath(), "--socket", directory() + "/absent.sock", "status", "--json"});
+  const boost::json::value error = Json(result);
+  EXPECT_EQ(Schema(error), "kvtier.error/1");
+  EXPECT_EQ(JsonView(&error)["code"].Text(), "unavailable");
+  EXPECT_FALSE(JsonView(&error)["reason"].Text().empty());
+}
+
+}  // namespace
+}  // namespace kvtier

@@ -1,0 +1,87 @@
+// Several processes, one cache.
+#include <fmt/format.h>
+
+#include <fstream>
+
+#include "tests/integration/harness/daemon_test.h"
+#include "tools/replay/replayer.h"
+
+namespace kvtier {
+namespace {
+
+constexpr size_t kBlocks = 20;
+
+class SharedPrefixTest : public DaemonTest {
+ protected:
+  // Runs kvtier-generate in a process of its own; fails the test if it fails.
+  boost::json::value Generate(const std::string& prompt) {
+    const ProgramResult result =
+        RunProgram({GeneratePath(), "--socket", daemon().socket(), "--prompt", prompt, "--tokens",
+                    "12", "--threads", "1", "--json"});
+    EXPECT_EQ(result.exit_code, 0) << result.errors;
+    boost::json::error_code error;
+    const boost::json::value report = boost::json::parse(result.output, error);
+    EXPECT_FALSE(error) << result.output;
+    return report;
+  }
+};
+
+TEST_F(SharedPrefixTest, WhatOneProcessComputedAnotherFindsInThePool) {
+  StartDaemon();
+  Trace trace;
+  trace.block_tokens = kTestBlockTokens;
+  trace.streams = 1;
+  trace.requests = {Prompt("shared", kBlocks)};
+  ReplayOptions options;
+  options.target.socket = daemon().socket();
+  options.target.block_bytes = kTestBlockBytes;
+  options.processes = true;
+  const auto first = Replay(trace, options);
+  ASSERT_TRUE(first) << first.error().ToString();
+  EXPECT_EQ(first->blocks.miss, kBlocks);
+
+  const ReplayReport second = Play(Prompt("shared", kBlocks));
+  EXPECT_EQ(second.blocks.hit[static_cast<int>(Tier::kPool)], kBlocks);
+  EXPECT_EQ(second.wrong_blocks, 0u);
+}
+
+TEST_F(SharedPrefixTest, GenerationsInTwoProcessesShareThePrompt) {
+  StartDaemon({.pool_blocks = 1024, .host_blocks = 300, .disk_blocks = 300},
+              {fmt::format("cache.chunk_bytes={}B", kMiB), "host.bytes=8MiB", "disk.bytes=8MiB"});
+  const std::string prompt = "And it came to pass in those days, that there went out a decree.";
+  const boost::json::value first = Generate(prompt);
+  const boost::json::value second = Generate(prompt);
+  EXPECT_EQ(JsonView(&first)["cached_tokens"].Count(), 0u);
+  EXPECT_GT(JsonView(&second)["tiers"]["pool"].Count(), 0u);
+  EXPECT_EQ(JsonView(&first)["text"].Text(), JsonView(&second)["text"].Text());
+}
+
+TEST_F(SharedPrefixTest, ManyClientsOnOneTraceSeeNoWrongByte) {
+  StartDaemon({.pool_blocks = 160, .host_blocks = 120, .disk_blocks = 600});
+  Trace trace;
+  trace.block_tokens = kTestBlockTokens;
+  for (uint32_t i = 0; i < 240; ++i) {
+    // Every second request is of one of three busy conversations, the others come back rarely.
+    const uint32_t conversation = i % 2 == 0 ? i % 3 : i % 37;
+    TraceRequest request = Prompt(fmt::format("conversation {}", conversation), 4 + i % 29);
+    request.stream = i;
+    trace.requests.push_back(std::move(request));
+  }
+  trace.streams = 240;
+  ReplayOptions options;
+  options.target.socket = daemon().socket();
+  options.target.block_bytes = kTestBlockBytes;
+  options.clients = 4;
+  const auto report = Replay(trace, options);
+  ASSERT_TRUE(report) << report.error().ToString();
+  const HitCounts& blocks = report->blocks;
+  EXPECT_EQ(report->wrong_blocks, 0u);
+  EXPECT_EQ(report->requests, 240u);
+  EXPECT_EQ(blocks.asked, blocks.hit[0] + blocks.hit[1] + blocks.hit[2] + blocks.miss);
+  EXPECT_GT(blocks.hit[0], 0u);
+  EXPECT_GT(blocks.hit[1], 0u);
+  EXPECT_GT(blocks.hit[2], 0u);
+}
+
+}  // namespace
+}  // namespace kvtier

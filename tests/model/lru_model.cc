@@ -1,0 +1,182 @@
+#include "tests/model/lru_model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <ranges>
+#include <utility>
+
+#include "base/check.h"
+
+namespace kvtier {
+namespace {
+
+uint64_t Share(double fraction, uint64_t blocks) {
+  return static_cast<uint64_t>(std::ceil(fraction * static_cast<double>(blocks)));
+}
+
+}  // namespace
+
+LruModel::LruModel(const LruModelOptions& options)
+    : pool_clean_(Share(options.pool_clean_fraction, options.pool)),
+      host_clean_(Share(options.host_clean_fraction, options.host)),
+      disk_free_(Share(options.disk_free_fraction, options.disk)),
+      pool_(options.pool),
+      host_(options.host),
+      disk_(options.disk) {}
+
+LruModelCounts LruModel::Request(std::span<const BlockHash> hashes) {
+  const LruModelCounts counts = Acquire(hashes);
+  Commit(hashes, counts.asked - counts.miss);
+  Release(hashes);
+  total_.asked += counts.asked;
+  total_.pool += counts.pool;
+  total_.host += counts.host;
+  total_.disk += counts.disk;
+  total_.miss += counts.miss;
+  return counts;
+}
+
+uint64_t LruModel::PrefixLength(std::span<const BlockHash> hashes) const {
+  const auto missing = std::ranges::find_if(hashes, [&](const BlockHash& hash) {
+    return !pool_.Contains(hash) && !host_.Contains(hash) && !disk_.Contains(hash);
+  });
+  return static_cast<uint64_t>(missing - hashes.begin());
+}
+
+LruModelCounts LruModel::Acquire(std::span<const BlockHash> hashes) {
+  std::vector<BlockHash> resident, to_load;
+  for (const BlockHash& hash : hashes.first(PrefixLength(hashes))) {
+    (pool_.Contains(hash) ? resident : to_load).push_back(hash);
+  }
+  for (const BlockHash& hash : resident) Hold(hash);
+  MakeRoomInPool(to_load.size());
+  // What sank to make room may have pushed out what was to be loaded.
+  const auto gone = std::ranges::find_if(hashes, [&](const BlockHash& hash) {
+    return !held_.contains(hash) && !host_.Contains(hash) && !disk_.Contains(hash);
+  });
+  const auto hits = hashes.first(static_cast<size_t>(gone - hashes.begin()));
+  LruModelCounts counts{.asked = hashes.size(), .miss = hashes.size() - hits.size()};
+  std::vector<BlockHash> loading;
+  for (const BlockHash& hash : hits) {
+    if (held_.contains(hash)) {
+      ++counts.pool;
+      continue;
+    }
+    Hold(hash);
+    (host_.Contains(hash) ? counts.host : counts.disk) += 1;
+    loading.push_back(hash);
+  }
+  for (const BlockHash& hash : std::views::reverse(hits)) TouchDisk(hash);
+  std::vector<Arrival> to_read;
+  for (const BlockHash& hash : std::views::reverse(loading)) ArriveInHost(hash, &to_read);
+  // They are read in the order of the prefix.
+  std::ranges::reverse(to_read);
+  PreparePool(pool_clean_);
+  SettleHost();
+  FillHost(to_read);
+  SettlePool();
+  return counts;
+}
+
+void LruModel::Hold(const BlockHash& hash) {
+  pool_.Remove(hash);
+  held_.insert(hash);
+}
+
+void LruModel::Commit(std::span<const BlockHash> hashes, uint64_t hits) {
+  MakeRoomInPool(hashes.size() - hits);
+  // A later block of the sequence may be in the pool although an earlier one is not: the private
+  // block is given back and the one in the pool is left alone.
+  private_ = hashes.size() - hits;
+  SettlePool();
+  for (const BlockHash& hash : hashes.subspan(hits)) {
+    TouchDisk(hash);
+    if (!pool_.Contains(hash)) held_.insert(hash);
+  }
+  private_ = 0;
+}
+
+void LruModel::Release(std::span<const BlockHash> hashes) {
+  for (const BlockHash& hash : std::views::reverse(hashes)) {
+    if (held_.erase(hash) == 0) continue;
+    pool_.Place(hash, ++now_);
+    TouchDisk(hash);
+  }
+  SettlePool();
+}
+
+void LruModel::MakeRoomInPool(uint64_t blocks) {
+  if (FreePoolBlocks() >= blocks) return;
+  const uint64_t leaving = blocks - FreePoolBlocks();
+  KVT_CHECK(leaving <= pool_.size());
+  PreparePool(blocks);
+  // Whoever has to wait for copies lets the pool prepare more meanwhile.
+  if (!sinking_.empty()) SettlePool();
+  for (uint64_t i = 0; i < leaving; ++i) pool_.Remove(BlockHash(pool_.coldest()));
+}
+
+// `target`: free and prepared blocks together.
+void LruModel::PreparePool(uint64_t target) {
+  while (FreePoolBlocks() + pool_.prepared() < target && pool_.prepared() < pool_.size()) {
+    const BlockHash hash = pool_.PrepareNext();
+    ArriveInHost(hash, &sinking_);
+  }
+}
+
+void LruModel::ArriveInHost(const BlockHash& hash, std::vector<Arrival>* arrivals) {
+  ++now_;
+  if (host_.Contains(hash)) {
+    host_.Place(hash, now_);
+  } else {
+    arrivals->push_back({hash, now_});
+  }
+}
+
+void LruModel::SettlePool() {
+  PreparePool(pool_clean_);
+  SettleHost();
+  FillHost(std::exchange(sinking_, {}));
+}
+
+void LruModel::FillHost(const std::vector<Arrival>& arrivals) {
+  for (const Arrival& arrival : arrivals) {
+    if (host_.size() == host_.capacity()) MakeRoomInHost();
+    host_.Place(arrival.hash, arrival.time);
+  }
+  SettleHost();
+}
+
+void LruModel::MakeRoomInHost() {
+  if (host_.prepared() == 0) PrepareHost(1);
+  const BlockHash leaving = host_.coldest();
+  if (!disk_.Contains(leaving)) {
+    WriteToDisk(leaving, ++now_);
+    SettleHost();
+  }
+  host_.Remove(leaving);
+}
+
+void LruModel::PrepareHost(uint64_t target) {
+  std::vector<Arrival> to_write;
+  while (host_.capacity() - host_.size() + host_.prepared() < target &&
+         host_.prepared() < host_.size()) {
+    const BlockHash hash = host_.PrepareNext();
+    ++now_;
+    if (disk_.Contains(hash)) {
+      disk_.Place(hash, now_);
+    } else {
+      to_write.push_back({hash, now_});
+    }
+  }
+  for (const Arrival& arrival : to_write) WriteToDisk(arrival.hash, arrival.time);
+}
+
+void LruModel::SettleHost() { PrepareHost(host_clean_); }
+
+void LruModel::WriteToDisk(const BlockHash& hash, uint64_t time) {
+  if (disk_.size() == disk_.capacity()) disk_.Remove(BlockHash(disk_.coldest()));
+  disk_.Place(hash, time);
+  while (disk_.capacity() - disk_.size() < disk_free_) disk_.Remove(BlockHash(disk_.coldest()));
+}
+
+}  // namespace kvtier

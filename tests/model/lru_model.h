@@ -1,0 +1,122 @@
+// What a cache of three LRU tiers must serve, told from the rules alone. Shares no code with the
+// cache, so that equal counts mean something.
+//
+// One client; each request acquires the longest prefix, waits for its load, allocates and commits
+// the rest, releases everything, and lets the cache come to rest before the next. All blocks have
+// one size and class `extended`; nothing expires, nothing fails, nothing is pinned.
+//
+// Rules:
+//  1. A block is a hit in the uppermost tier that holds it. The first block that no tier holds ends
+//     the prefix; it and all after it are misses. Hits below the pool are judged when room for them
+//     has been made in the pool: what sinks to make it may push them down a tier, or out.
+//  2. A block that is acquired leaves the pool's order and, if it is on disk, becomes the hottest
+//     there; of one acquire the deepest first, so that the sequence's start is the hottest. The
+//     same happens when it is committed and, in the order of release, when it is released.
+//  3. A hit below the pool is brought to the pool; the lower copies stay. A host copy that serves a
+//     hit, or that a disk hit leaves behind, becomes the hottest in host, the deepest first.
+//  4. Released blocks become the hottest in the pool, the deepest first.
+//  5. The pool evicts its coldest when a block is needed. What leaves it has a copy in host.
+//  6. At rest, ceil(clean fraction * blocks) of the pool are free or prepared, the coldest first.
+//     To prepare a block is to make its copy in host the hottest there, which may mean to make the
+//     copy first. How long that takes does not matter for the order. A block is prepared once; a
+//     use ends it. Whoever waits for such copies lets the pool prepare up to its share meanwhile.
+//  7. Host does the same with the disk: evicts its coldest, which has a copy on disk by then.
+//  8. A write takes a free slot of the disk, or its coldest; then the coldest leave until
+//     ceil(free fraction * slots) are free.
+#pragma once
+
+#include <cstdint>
+#include <ostream>
+#include <span>
+#include <unordered_set>
+#include <vector>
+
+#include "base/digest.h"
+#include "tests/model/lru_tier.h"
+
+namespace kvtier {
+
+struct LruModelOptions {
+  // In blocks.
+  uint64_t pool = 0;
+  uint64_t host = 0;
+  uint64_t disk = 0;
+  double pool_clean_fraction = 0;
+  double host_clean_fraction = 0;
+  double disk_free_fraction = 0;
+};
+
+struct LruModelCounts {
+  uint64_t asked = 0, pool = 0, host = 0, disk = 0, miss = 0;
+  friend bool operator==(const LruModelCounts&, const LruModelCounts&) = default;
+};
+
+// For test failures.
+inline void PrintTo(const LruModelCounts& counts, std::ostream* out) {
+  *out << "asked " << counts.asked << " pool " << counts.pool << " host " << counts.host << " disk "
+       << counts.disk << " miss " << counts.miss;
+}
+
+class LruModel {
+ public:
+  // REQUIRES: every tier has room for the blocks of one request.
+  explicit LruModel(const LruModelOptions& options);
+
+  // Serves one request; returns what it counted. The hashes are those of one sequence, from its
+  // first block on, each once.
+  LruModelCounts Request(std::span<const BlockHash> hashes);
+
+  // Which tiers hold the block now. Between requests only.
+  struct Presence {
+    bool pool = false, host = false, disk = false;
+    friend bool operator==(const Presence&, const Presence&) = default;
+  };
+  [[nodiscard]] Presence Where(const BlockHash& hash) const {
+    return {pool_.Contains(hash), host_.Contains(hash), disk_.Contains(hash)};
+  }
+
+  [[nodiscard]] const LruModelCounts& total() const { return total_; }
+
+ private:
+  [[nodiscard]] uint64_t PrefixLength(std::span<const BlockHash> hashes) const;
+  LruModelCounts Acquire(std::span<const BlockHash> hashes);
+  void Hold(const BlockHash& hash);
+  void Commit(std::span<const BlockHash> hashes, uint64_t hits);
+  void Release(std::span<const BlockHash> hashes);
+
+  [[nodiscard]] uint64_t FreePoolBlocks() const {
+    return pool_.capacity() - pool_.size() - held_.size() - private_;
+  }
+  void MakeRoomInPool(uint64_t blocks);
+  void PreparePool(uint64_t target);
+  void SettlePool();
+  // A block that will be in host once there is room, as young as it is now.
+  struct Arrival {
+    BlockHash hash;
+    uint64_t time = 0;
+  };
+  // Makes the block's host copy the hottest, or says that one is to be made.
+  void ArriveInHost(const BlockHash& hash, std::vector<Arrival>* arrivals);
+  void FillHost(const std::vector<Arrival>& arrivals);
+  void MakeRoomInHost();
+  void PrepareHost(uint64_t target);
+  void SettleHost();
+  void WriteToDisk(const BlockHash& hash, uint64_t time);
+  void TouchDisk(const BlockHash& hash) {
+    if (disk_.Contains(hash)) disk_.Place(hash, ++now_);
+  }
+
+  const uint64_t pool_clean_;
+  const uint64_t host_clean_;
+  const uint64_t disk_free_;
+  LruTier pool_;  // what nobody holds
+  LruTier host_;
+  LruTier disk_;
+  std::unordered_set<BlockHash> held_;  // in the pool, by the request under way
+  uint64_t private_ = 0;                // allocated for blocks to be committed
+  std::vector<Arrival> sinking_;        // prepared in the pool, not yet in host
+  uint64_t now_ = 0;                    // counts the moments at which blocks became young
+  LruModelCounts total_;
+};
+
+}  // namespace kvtier

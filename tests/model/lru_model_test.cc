@@ -1,0 +1,222 @@
+// The model by hand, and the cache against the model.
+
+#include "tests/model/lru_model.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <optional>
+#include <ostream>
+#include <set>
+#include <string>
+
+#include "tests/fakes/derived_bytes.h"
+#include "tests/fakes/fake_machine.h"
+#include "tests/fakes/seeded_random.h"
+
+namespace kvtier {
+namespace {
+
+std::vector<BlockHash> Sequence(uint64_t stream, uint64_t blocks) {
+  std::vector<BlockHash> hashes;
+  for (uint64_t i = 0; i < blocks; ++i) hashes.push_back(TestHash(stream, i));
+  return hashes;
+}
+
+TEST(LruModelTest, FirstRequestMissesEverything) {
+  LruModel model({.pool = 4, .host = 4, .disk = 4});
+  EXPECT_EQ(model.Request(Sequence(1, 3)), (LruModelCounts{.asked = 3, .miss = 3}));
+}
+
+TEST(LruModelTest, SecondRequestHitsThePool) {
+  LruModel model({.pool = 4, .host = 4, .disk = 4});
+  model.Request(Sequence(1, 3));
+  EXPECT_EQ(model.Request(Sequence(1, 4)), (LruModelCounts{.asked = 4, .pool = 3, .miss = 1}));
+}
+
+TEST(LruModelTest, EvictedBlocksAreHitInHostThenOnDisk) {
+  LruModel model({.pool = 2, .host = 4, .disk = 8});
+  model.Request(Sequence(1, 2));
+  model.Request(Sequence(2, 2));
+  EXPECT_EQ(model.Request(Sequence(1, 2)), (LruModelCounts{.asked = 2, .host = 2}));
+  model.Request(Sequence(3, 2));
+  model.Request(Sequence(4, 2));
+  EXPECT_EQ(model.Request(Sequence(2, 2)), (LruModelCounts{.asked = 2, .disk = 2}));
+}
+
+TEST(LruModelTest, DeepestBlocksLeaveThePoolFirst) {
+  LruModel model({.pool = 4, .host = 4, .disk = 8});
+  model.Request(Sequence(1, 4));
+  model.Request(Sequence(2, 1));
+  EXPECT_EQ(model.Request(Sequence(1, 4)), (LruModelCounts{.asked = 4, .pool = 3, .host = 1}));
+}
+
+TEST(LruModelTest, DiskForgetsItsColdest) {
+  LruModel model({.pool = 1, .host = 1, .disk = 1});
+  for (uint64_t stream = 1; stream <= 4; ++stream) model.Request(Sequence(stream, 1));
+  EXPECT_EQ(model.Request(Sequence(1, 1)).miss, 1u);
+}
+
+// --- the cache against the model ---
+
+// One client that settles after each request, as `kvtierctl replay --clients 1` does.
+class SettlingClient {
+ public:
+  // Copies, reads and writes end in an order drawn from `seed`: it must not matter.
+  SettlingClient(const LruModelOptions& sizes, uint64_t seed) : machine_(Sizes(sizes), seed) {
+    machine_.loop.Shuffle(seed);
+    cache_.emplace(Options(sizes), machine_.Environment(), IndexSnapshot{});
+    cache_->OpenSession(kSession, [](const LoadProgress&) {});
+    SpaceIdentity identity{.tenant = "tenant", .block_bytes = kBlockBytes};
+    pool_ = *cache_->AttachPool(identity, 0);
+  }
+  ~SettlingClient() {
+    cache_.reset();
+    machine_.loop.DropAll();
+  }
+
+  LruModelCounts Request(const std::vector<BlockHash>& hashes) {
+    const AcquireReply found = Acquire(hashes, 0);
+    const auto missing = static_cast<uint32_t>(hashes.size() - found.hits.size());
+    const AcquireReply fresh = Acquire({}, missing);
+    std::vector<BlockHandle> held;
+    for (const AcquiredBlock& hit : found.hits) held.push_back(hit.handle);
+    for (uint32_t i = 0; i < missing; ++i) {
+      const auto depth = static_cast<uint32_t>(held.size());
+      const auto committed = cache_->Commit(
+          kSession, pool_.id,
+          {.block = fresh.fresh[i], .hash = hashes[depth], .tokens = 16, .depth = depth});
+      EXPECT_TRUE(committed);
+      held.push_back(fresh.fresh[i]);
+    }
+    std::ranges::reverse(held);
+    EXPECT_TRUE(cache_->Release(kSession, pool_.id, held).empty());
+    machine_.loop.RunAll();
+    EXPECT_TRUE(cache_->Idle());
+    return CountTiers(hashes.size(), found);
+  }
+
+  LruModel::Presence Where(const BlockHash& hash) const {
+    const BlockPresence present = cache_->Lookup(pool_.id, std::vector{hash}).front();
+    return {present.pool, present.host, present.disk};
+  }
+
+ private:
+  static constexpr SessionId kSession{1};
+  static constexpr uint64_t kBlockBytes = 4 * kKiB;
+  static constexpr uint64_t kSlotsPerChunk = 8;
+  static constexpr uint64_t kChunkBytes = kSlotsPerChunk * 2 * kBlockBytes + 4 * kKiB;
+
+  static MachineSizes Sizes(const LruModelOptions& sizes) {
+    const auto host_chunks = static_cast<uint32_t>(sizes.host / kSlotsPerChunk);
+    return {.chunk_bytes = kChunkBytes,
+            .host_chunks = host_chunks,
+            .host_chunks_ready = host_chunks,
+            .disk_chunks = static_cast<uint32_t>(sizes.disk / kSlotsPerChunk)};
+  }
+  static CacheOptions Options(const LruModelOptions& sizes) {
+    CacheOptions options;
+    options.pool_bytes = sizes.pool * kBlockBytes;
+    options.chunk_bytes = kChunkBytes;
+    options.pool_clean_fraction = sizes.pool_clean_fraction;
+    options.host_clean_fraction = sizes.host_clean_fraction;
+    options.disk_free_fraction = sizes.disk_free_fraction;
+    return options;
+  }
+  AcquireReply Acquire(const std::vector<BlockHash>& hashes, uint32_t new_blocks) {
+    std::optional<Result<AcquireReply>> reply;
+    cache_->Acquire(
+        {.session = kSession, .pool = pool_.id, .hashes = hashes, .new_blocks = new_blocks},
+        [&](const Result<AcquireReply>& result) { reply = result; });
+    machine_.loop.RunAll();
+    EXPECT_TRUE(reply.has_value() && reply->has_value());
+    return reply->value();
+  }
+  static LruModelCounts CountTiers(uint64_t asked, const AcquireReply& reply) {
+    LruModelCounts counts{.asked = asked, .miss = asked - reply.hits.size()};
+    for (const AcquiredBlock& hit : reply.hits) {
+      counts.pool += hit.tier == Tier::kPool;
+      counts.host += hit.tier == Tier::kHost;
+      counts.disk += hit.tier == Tier::kDisk;
+    }
+    return counts;
+  }
+
+  FakeMachine machine_;
+  std::optional<Cache> cache_;
+  PoolInfo pool_;
+};
+
+struct ModelCase {
+  const char* name;
+  uint64_t streams;
+  LruModelOptions sizes;
+};
+
+void PrintTo(const ModelCase& model_case, std::ostream* out) { *out << model_case.name; }
+
+class CacheAgainstModelTest : public ::testing::TestWithParam<ModelCase> {};
+
+// A sequence with a prefix that others share; popular ones come back.
+std::vector<BlockHash> RandomRequest(SeededRandom& random, uint64_t streams, uint64_t longest) {
+  const uint64_t stream = std::min(random.Below(streams), random.Below(streams));
+  const uint64_t fork = TestHash(stream, 999).bytes[0] % (longest / 2);
+  const uint64_t blocks = random.Between(1, longest);
+  std::vector<BlockHash> hashes;
+  for (uint64_t i = 0; i < blocks; ++i) {
+    hashes.push_back(TestHash(i < fork ? stream / 4 + 10'000 : stream, i));
+  }
+  return hashes;
+}
+
+// The first block that cache and model do not agree on.
+std::string Difference(const LruModel& model, const SettlingClient& client,
+                       const std::set<BlockHash>& hashes) {
+  for (const BlockHash& hash : hashes) {
+    const LruModel::Presence a = client.Where(hash);
+    const LruModel::Presence b = model.Where(hash);
+    if (a == b) continue;
+    return fmt::format("{}: cache pool {} host {} disk {}, model pool {} host {} disk {}",
+                       hash.Hex().substr(0, 8), a.pool, a.host, a.disk, b.pool, b.host, b.disk);
+  }
+  return "";
+}
+
+TEST_P(CacheAgainstModelTest, EveryRequestIsServedAsTheModelSays) {
+  const LruModelOptions& sizes = GetParam().sizes;
+  LruModelCounts total;
+  for (uint64_t seed = 1; seed <= 10; ++seed) {
+    LruModel model(sizes);
+    SettlingClient client(sizes, seed);
+    SeededRandom random(seed);
+    std::set<BlockHash> seen;
+    for (int i = 0; i < 200; ++i) {
+      const std::vector<BlockHash> hashes = RandomRequest(random, GetParam().streams, 8);
+      seen.insert(hashes.begin(), hashes.end());
+      const LruModelCounts expected = model.Request(hashes);
+      ASSERT_EQ(client.Request(hashes), expected) << "seed " << seed << " request " << i;
+      ASSERT_EQ(Difference(model, client, seen), "") << "seed " << seed << " request " << i;
+    }
+    total.pool += model.total().pool;
+    total.host += model.total().host;
+    total.disk += model.total().disk;
+    total.miss += model.total().miss;
+  }
+  EXPECT_GT(total.pool, 100u);
+  EXPECT_GT(total.host, 100u);
+  EXPECT_GT(total.disk, 100u);
+  EXPECT_GT(total.miss, 100u);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Sizes, CacheAgainstModelTest,
+    ::testing::Values(ModelCase{"AmpleDisk", 40, {16, 48, 1600, 0.1, 0.1, 0.01}},
+                      ModelCase{"DiskThatForgets", 40, {16, 32, 96, 0.1, 0.1, 0.05}},
+                      ModelCase{"NothingCleanAhead", 40, {16, 32, 160, 0, 0, 0}},
+                      ModelCase{"HalfClean", 60, {24, 64, 256, 0.5, 0.5, 0.1}},
+                      ModelCase{"PoolAsLargeAsHost", 60, {64, 64, 320, 0.2, 0.2, 0.02}}),
+    [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace kvtier

@@ -1,0 +1,311 @@
+#include "tests/sim/sim_client.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/checksum.h"
+#include "tests/fakes/derived_bytes.h"
+#include "tests/sim/sim_check.h"
+
+namespace kvtier {
+namespace {
+
+// What a private block holds until it is filled: differs between any two handles.
+BlockHash PatternOf(uint32_t space, BlockHandle block) {
+  return TestHash(0x9a77e59 + space, uint64_t{block.index.value} << 32 | block.generation);
+}
+
+}  // namespace
+
+void SimClient::Open() {
+  context_.world.cache().OpenSession(session_, [this](const LoadProgress& p) { OnProgress(p); });
+}
+
+std::vector<SimBlock> SimClient::Close() {
+  context_.world.cache().CloseSession(session_);
+  std::vector<SimBlock> quarantined;
+  for (auto& [id, sequence] : sequences_) {
+    SIM_CHECK(sequence.answered, "an acquire was not answered when its session closed");
+    for (const Held& held : sequence.held) {
+      context_.oracle.OnReferenceDropped({sequence.space, held.handle});
+    }
+    for (const BlockHandle block : sequence.fresh) {
+      quarantined.push_back({sequence.space, block});
+      context_.oracle.OnQuarantined(quarantined.back());
+    }
+  }
+  sequences_.clear();
+  return quarantined;
+}
+
+void SimClient::BeginSequence() {
+  Sequence sequence;
+  sequence.space = static_cast<uint32_t>(random_.Below(context_.plan.spaces.size()));
+  sequence.stream = static_cast<uint32_t>(random_.Below(SimUniverse::kStreams));
+  const auto length = static_cast<uint32_t>(random_.Between(0, SimUniverse::kDepth));
+  for (uint32_t depth = 0; depth < length; ++depth) {
+    sequence.request.hashes.push_back(context_.universe.HashAt(sequence.stream, depth));
+  }
+  for (uint64_t which = random_.Below(SimUniverse::kTails + 1); which > 0; --which) {
+    sequence.request.tails.push_back(
+        context_.universe.TailAt(sequence.stream, length, static_cast<uint32_t>(which - 1)));
+  }
+  sequence.request.new_blocks = static_cast<uint32_t>(random_.Below(10));
+  Acquire(std::move(sequence));
+}
+
+void SimClient::Fork() {
+  const Sequence* parent = PickAnswered();
+  if (parent == nullptr) return;
+  Sequence sequence;
+  sequence.space = parent->space;
+  sequence.stream = parent->stream;
+  sequence.request.hashes = parent->request.hashes;
+  sequence.request.new_blocks = static_cast<uint32_t>(random_.Below(3));
+  Acquire(std::move(sequence));
+}
+
+void SimClient::Acquire(Sequence sequence) {
+  sequence.request.session = session_;
+  sequence.request.pool = context_.world.pool(sequence.space).id;
+  const uint64_t id = next_sequence_++;
+  const AcquireRequest request = sequence.request;
+  sequences_.emplace(id, std::move(sequence));
+  context_.world.cache().Acquire(request,
+                                 [self = weak_from_this(), id](const Result<AcquireReply>& result) {
+                                   if (const auto client = self.lock())
+                                     client->OnAcquired(id, result);
+                                 });
+}
+
+void SimClient::OnAcquired(uint64_t id, const Result<AcquireReply>& result) {
+  const auto found = sequences_.find(id);
+  SIM_CHECK(found != sequences_.end(), "an acquire was answered that nobody made");
+  Sequence& sequence = found->second;
+  SIM_CHECK(!sequence.answered, "an acquire was answered twice");
+  if (!result) {
+    const ErrorCode code = result.error().code;
+    SIM_CHECK(code == ErrorCode::kResourceExhausted || code == ErrorCode::kLimitExceeded ||
+                  code == ErrorCode::kCancelled,
+              result.error().ToString());
+    // It may have held what it found while it waited.
+    TouchRequested(sequence);
+    sequences_.erase(found);
+    return;
+  }
+  CheckReply(sequence, *result);
+  sequence.answered = true;
+  TakeHits(&sequence, *result);
+  TakeFresh(&sequence, *result);
+}
+
+void SimClient::CheckReply(const Sequence& sequence, const AcquireReply& reply) const {
+  const AcquireRequest& request = sequence.request;
+  SIM_CHECK(reply.fresh.size() == request.new_blocks, "private blocks are all or nothing");
+  const size_t full_hits = reply.hits.size() - (reply.tail ? 1 : 0);
+  SIM_CHECK(full_hits <= request.hashes.size(), "more hits than hashes");
+  SIM_CHECK(
+      !reply.tail || (*reply.tail < request.tails.size() && full_hits == request.hashes.size()),
+      "a tail without its prefix");
+  const bool all_served =
+      full_hits == request.hashes.size() && (request.tails.empty() || reply.tail);
+  SIM_CHECK(!all_served || reply.miss == MissReason::kNone, "a reason without a miss");
+  SIM_CHECK(full_hits == request.hashes.size() || reply.miss != MissReason::kNone,
+            "a miss without a reason");
+  const bool below = std::ranges::any_of(
+      reply.hits, [](const AcquiredBlock& hit) { return hit.tier != Tier::kPool; });
+  SIM_CHECK(below == (reply.load.value != 0), "a load for nothing, or none for something");
+}
+
+void SimClient::TakeHits(Sequence* sequence, const AcquireReply& reply) {
+  sequence->load = reply.load;
+  sequence->load_finished = reply.load.value == 0;
+  sequence->hits = static_cast<uint32_t>(reply.hits.size());
+  sequence->ended = reply.tail.has_value();
+  for (size_t i = 0; i < reply.hits.size(); ++i) {
+    const bool is_tail = i == sequence->request.hashes.size();
+    const BlockHash& hash =
+        is_tail ? sequence->request.tails[*reply.tail] : sequence->request.hashes[i];
+    sequence->held.push_back({reply.hits[i].handle, hash});
+    context_.oracle.OnHit({sequence->space, reply.hits[i].handle}, hash);
+    if (reply.hits[i].tier == Tier::kPool) MarkUsable(*sequence, &sequence->held.back());
+  }
+  if (sequence->load_finished) sequence->good = sequence->hits;
+}
+
+void SimClient::MarkUsable(const Sequence& sequence, Held* held) {
+  if (held->usable) return;
+  held->usable = true;
+  context_.oracle.CheckBytes({sequence.space, held->handle}, held->hash);
+}
+
+void SimClient::TakeFresh(Sequence* sequence, const AcquireReply& reply) {
+  for (const BlockHandle block : reply.fresh) {
+    context_.oracle.OnPrivate({sequence->space, block});
+    FillFromHash(PatternOf(sequence->space, block), context_.world.Bytes(sequence->space, block));
+    sequence->fresh.push_back(block);
+  }
+}
+
+void SimClient::OnProgress(const LoadProgress& progress) {
+  SIM_CHECK(progress.session == session_, "progress of another session");
+  if (forgotten_loads_.contains(progress.load)) return;
+  const auto found = std::ranges::find_if(sequences_, [&](const auto& entry) {
+    return entry.second.answered && entry.second.load == progress.load;
+  });
+  SIM_CHECK(found != sequences_.end(), "progress of an unknown load");
+  Sequence& sequence = found->second;
+  SIM_CHECK(!sequence.load_finished, "progress after the end");
+  SIM_CHECK(progress.ready >= sequence.ready && progress.ready <= sequence.hits,
+            fmt::format("ready {} after {} of {}", progress.ready, sequence.ready, sequence.hits));
+  SIM_CHECK(!progress.finished ||
+                (progress.ready == sequence.hits) == (progress.miss == MissReason::kNone),
+            "an unfinished load without a reason, or a reason without cause");
+  sequence.ready = progress.ready;
+  sequence.load_finished = progress.finished;
+  for (uint32_t i = 0; i < progress.ready && i < sequence.held.size(); ++i) {
+    MarkUsable(sequence, &sequence.held[i]);
+  }
+  if (!progress.finished) return;
+  sequence.good = progress.ready;
+  if (progress.ready < sequence.hits) sequence.ended = false;
+}
+
+SimClient::Sequence* SimClient::PickAnswered() {
+  std::vector<Sequence*> answered;
+  for (auto& [id, sequence] : sequences_) {
+    if (sequence.answered) answered.push_back(&sequence);
+  }
+  return answered.empty() ? nullptr : answered[random_.Below(answered.size())];
+}
+
+void SimClient::CommitSome() {
+  Sequence* const sequence = PickAnswered();
+  if (sequence == nullptr || !sequence->load_finished) return;
+  for (uint64_t count = random_.Between(1, 6); count > 0 && !sequence->fresh.empty(); --count) {
+    if (sequence->ended || sequence->good >= SimUniverse::kDepth) return;
+    CommitNext(sequence);
+  }
+}
+
+void SimClient::CommitNext(Sequence* sequence) {
+  const uint32_t depth = sequence->good;
+  const bool partial = random_.Chance(0.05);
+  const BlockHash hash = partial ? context_.universe.TailAt(sequence->stream, depth, 0)
+                                 : context_.universe.HashAt(sequence->stream, depth);
+  const BlockHandle block = sequence->fresh.back();
+  CheckPattern(sequence->space, block);
+  const std::span<std::byte> bytes = context_.world.Bytes(sequence->space, block);
+  FillFromHash(SimUniverse::ContentsOf(sequence->space, hash), bytes);
+  CommitRequest request{.block = block, .hash = hash, .tokens = 16, .depth = depth};
+  request.tokens = partial ? 5 : 16;
+  request.retention = SimUniverse::RetentionOf(hash);
+  if (depth > 0) request.parent = context_.universe.HashAt(sequence->stream, depth - 1);
+  if (random_.Chance(0.5)) request.checksum = ChecksumPayload(bytes);
+  const auto reply =
+      context_.world.cache().Commit(session_, context_.world.pool(sequence->space).id, request);
+  SIM_CHECK(reply.has_value(), reply.error().ToString());
+  sequence->ended = partial || reply->duplicate;
+  context_.oracle.OnTouched(sequence->space, hash);
+  if (reply->duplicate) {
+    FillFromHash(PatternOf(sequence->space, block), bytes);
+    return;
+  }
+  sequence->fresh.pop_back();
+  sequence->held.push_back({block, hash, true});
+  ++sequence->good;
+  context_.oracle.OnCommitted({sequence->space, block}, hash);
+}
+
+void SimClient::CheckPattern(uint32_t space, BlockHandle block) {
+  SIM_CHECK(MatchesHash(PatternOf(space, block), context_.world.Bytes(space, block)),
+            "somebody wrote to a private block");
+}
+
+void SimClient::ReleaseSome() {
+  Sequence* const sequence = PickAnswered();
+  if (sequence == nullptr) return;
+  const size_t all = sequence->held.size() + sequence->fresh.size();
+  const size_t count = random_.Chance(0.8) ? all : random_.Below(all + 1);
+  ReleaseLast(sequence, count);
+  if (!sequence->held.empty() || !sequence->fresh.empty()) return;
+  if (!sequence->load_finished) forgotten_loads_.insert(sequence->load);
+  std::erase_if(sequences_, [&](const auto& entry) { return &entry.second == sequence; });
+}
+
+void SimClient::ReleaseLast(Sequence* sequence, size_t count) {
+  std::vector<BlockHandle> blocks;
+  while (blocks.size() < count && !sequence->fresh.empty()) {
+    const BlockHandle block = sequence->fresh.back();
+    CheckPattern(sequence->space, block);
+    context_.oracle.OnPrivateReleased({sequence->space, block});
+    stale_.push_back({sequence->space, block});
+    blocks.push_back(block);
+    sequence->fresh.pop_back();
+  }
+  while (blocks.size() < count) {
+    const Held& held = sequence->held.back();
+    const SimBlock block{sequence->space, held.handle};
+    if (held.usable) context_.oracle.CheckBytes(block, held.hash);
+    context_.oracle.OnReferenceDropped(block);
+    blocks.push_back(held.handle);
+    sequence->held.pop_back();
+    sequence->ended = true;
+  }
+  ReleaseBlocks(sequence->space, blocks);
+}
+
+void SimClient::ReleaseBlocks(uint32_t space, const std::vector<BlockHandle>& blocks) {
+  const auto errors =
+      context_.world.cache().Release(session_, context_.world.pool(space).id, blocks);
+  SIM_CHECK(errors.empty(), errors.front().error.ToString());
+}
+
+void SimClient::Misbehave() {
+  Cache& cache = context_.world.cache();
+  if (!stale_.empty()) {
+    const SimBlock block = stale_[random_.Below(stale_.size())];
+    const PoolId pool = context_.world.pool(block.space).id;
+    SIM_CHECK(cache.Release(session_, pool, std::vector{block.handle}).size() == 1,
+              "a stale handle was released");
+    SIM_CHECK(!cache.Commit(session_, pool, {.block = block.handle, .hash = {}, .tokens = 1}),
+              "a stale handle was committed");
+  }
+  const Sequence* const sequence = PickAnswered();
+  if (sequence == nullptr || sequence->held.empty()) return;
+  const BlockHandle held = sequence->held[random_.Below(sequence->held.size())].handle;
+  const PoolId pool = context_.world.pool(sequence->space).id;
+  SIM_CHECK(!cache.Commit(session_, pool, {.block = held, .hash = {}, .tokens = 1}),
+            "a committed block was committed again");
+  const BlockHandle wrong{held.index, held.generation + 1};
+  SIM_CHECK(cache.Release(session_, pool, std::vector{wrong}).size() == 1,
+            "a handle of another generation was released");
+}
+
+void SimClient::TouchAwaited() {
+  for (const auto& [id, sequence] : sequences_) {
+    if (!sequence.answered) TouchRequested(sequence);
+  }
+}
+
+void SimClient::TouchRequested(const Sequence& sequence) {
+  for (const BlockHash& hash : sequence.request.hashes) {
+    context_.oracle.OnTouched(sequence.space, hash);
+  }
+  for (const BlockHash& hash : sequence.request.tails) {
+    context_.oracle.OnTouched(sequence.space, hash);
+  }
+}
+
+void SimClient::CheckOne() {
+  const Sequence* const sequence = PickAnswered();
+  if (sequence == nullptr) return;
+  for (const BlockHandle block : sequence->fresh) CheckPattern(sequence->space, block);
+  if (sequence->held.empty()) return;
+  const Held& held = sequence->held[random_.Below(sequence->held.size())];
+  if (held.usable) context_.oracle.CheckBytes({sequence->space, held.handle}, held.hash);
+}
+
+}  // namespace kvtier

@@ -1,0 +1,100 @@
+// A simulated inference client: one session that acquires, fills, commits and releases sequences,
+// and checks every byte that it is given.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "tests/fakes/seeded_random.h"
+#include "tests/sim/sim_oracle.h"
+#include "tests/sim/sim_universe.h"
+#include "tests/sim/sim_world.h"
+
+namespace kvtier {
+
+// What all clients of a simulation share.
+struct SimContext {
+  const SimPlan& plan;
+  SimWorld& world;
+  SimOracle& oracle;
+  const SimUniverse& universe;
+};
+
+class SimClient : public std::enable_shared_from_this<SimClient> {
+ public:
+  SimClient(const SimContext& context, SessionId session, SeededRandom random)
+      : context_(context), session_(session), random_(random) {}
+
+  // Once, right after construction.
+  void Open();
+  // Ends the session; returns the private blocks, which the process can still write.
+  [[nodiscard]] std::vector<SimBlock> Close();
+
+  // One random operation each; nothing if there is nothing to do it with.
+  void BeginSequence();
+  void CommitSome();
+  void ReleaseSome();
+  // A second acquire of what it holds already, as a fork does.
+  void Fork();
+  // Calls that must be refused.
+  void Misbehave();
+  // Compares the bytes of one block it may use.
+  void CheckOne();
+
+  // An acquire that waits holds what it has found so far.
+  void TouchAwaited();
+
+  [[nodiscard]] SessionId session() const { return session_; }
+
+ private:
+  struct Held {
+    BlockHandle handle;
+    BlockHash hash;
+    bool usable = false;
+  };
+  struct Sequence {
+    uint32_t space = 0;
+    uint32_t stream = 0;
+    AcquireRequest request;
+    bool answered = false;
+    bool ended = false;  // with a partial block or a duplicate: nothing more is committed
+    LoadId load;
+    uint32_t hits = 0;   // the first of `held`
+    uint32_t ready = 0;  // of the hits, as reported
+    bool load_finished = true;
+    uint32_t good = 0;  // blocks of the prefix that can be built upon
+    std::vector<Held> held;
+    std::vector<BlockHandle> fresh;
+  };
+  using Sequences = std::map<uint64_t, Sequence>;
+
+  void Acquire(Sequence sequence);
+  void OnAcquired(uint64_t id, const Result<AcquireReply>& result);
+  void CheckReply(const Sequence& sequence, const AcquireReply& reply) const;
+  void TakeHits(Sequence* sequence, const AcquireReply& reply);
+  void TakeFresh(Sequence* sequence, const AcquireReply& reply);
+  void TouchRequested(const Sequence& sequence);
+  void OnProgress(const LoadProgress& progress);
+  void MarkUsable(const Sequence& sequence, Held* held);
+
+  [[nodiscard]] Sequence* PickAnswered();
+  void CommitNext(Sequence* sequence);
+  // Gives back the last `count` of what is held, the private blocks first.
+  void ReleaseLast(Sequence* sequence, size_t count);
+  void ReleaseBlocks(uint32_t space, const std::vector<BlockHandle>& blocks);
+  void CheckPattern(uint32_t space, BlockHandle block);
+
+  const SimContext context_;
+  const SessionId session_;
+  SeededRandom random_;
+  Sequences sequences_;
+  uint64_t next_sequence_ = 1;
+  std::set<LoadId> forgotten_loads_;  // of sequences released meanwhile
+  std::vector<SimBlock> stale_;       // private blocks given back
+};
+
+}  // namespace kvtier

@@ -1,0 +1,295 @@
+#include "tests/sim/sim_oracle.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "tests/fakes/derived_bytes.h"
+#include "tests/sim/sim_check.h"
+#include "tiers/slot_header.h"
+
+namespace kvtier {
+namespace {
+
+std::string NameOf(const SimBlock& block) {
+  return fmt::format("space {} block {} generation {}", block.space, block.handle.index.value,
+                     block.handle.generation);
+}
+
+std::string NameOf(uint32_t space, const BlockHash& hash) {
+  return fmt::format("space {} hash {}", space, hash.Hex().substr(0, 12));
+}
+
+}  // namespace
+
+void SimOracle::OnPrivate(const SimBlock& block) {
+  const auto [place, inserted] = owned_.try_emplace({block.space, block.handle.index});
+  SIM_CHECK(inserted, NameOf(block) + " was given out although somebody has it");
+  place->second = {.generation = block.handle.generation, .kind = Owned::Kind::kPrivate};
+}
+
+void SimOracle::OnPrivateReleased(const SimBlock& block) {
+  owned_.erase({block.space, block.handle.index});
+}
+
+void SimOracle::OnQuarantined(const SimBlock& block) {
+  owned_.at({block.space, block.handle.index}).kind = Owned::Kind::kQuarantined;
+}
+
+void SimOracle::OnQuarantineReleased(const SimBlock& block) { OnPrivateReleased(block); }
+
+void SimOracle::OnCommitted(const SimBlock& block, const BlockHash& hash) {
+  Owned& owned = owned_.at({block.space, block.handle.index});
+  owned.kind = Owned::Kind::kCommitted;
+  owned.references = 1;
+  owned.hash = hash;
+  ++references_;
+  OnUsed(block.space, hash);
+}
+
+void SimOracle::OnHit(const SimBlock& block, const BlockHash& hash) {
+  CheckLifetime(block.space, hash);
+  OnUsed(block.space, hash);
+  const auto [place, inserted] = owned_.try_emplace({block.space, block.handle.index});
+  Owned& owned = place->second;
+  if (inserted) {
+    owned = {.generation = block.handle.generation, .kind = Owned::Kind::kCommitted};
+    owned.hash = hash;
+  }
+  SIM_CHECK(owned.kind == Owned::Kind::kCommitted, NameOf(block) + " served although private");
+  SIM_CHECK(owned.hash == hash, NameOf(block) + " served as two different hashes");
+  SIM_CHECK(owned.generation == block.handle.generation, NameOf(block) + " changed generation");
+  ++owned.references;
+  ++references_;
+}
+
+void SimOracle::OnReferenceDropped(const SimBlock& block) {
+  const auto owned = owned_.find({block.space, block.handle.index});
+  SIM_CHECK(owned != owned_.end() && owned->second.references > 0, NameOf(block));
+  OnTouched(block.space, owned->second.hash);
+  --references_;
+  if (--owned->second.references == 0) owned_.erase(owned);
+}
+
+void SimOracle::OnUsed(uint32_t space, const BlockHash& hash) {
+  OnTouched(space, hash);
+  TruthOf(space, hash).last_use_ms = NowMs();
+}
+
+void SimOracle::OnTouched(uint32_t space, const BlockHash& hash) {
+  TruthOf(space, hash).last_touch_ms = NowMs();
+}
+
+void SimOracle::OnPinned(uint32_t space, const BlockHash& hash, int64_t until_ms) {
+  Truth& truth = TruthOf(space, hash);
+  truth.pinned_until_ms = std::max(truth.pinned_until_ms, until_ms);
+}
+
+// A pin counts as use until the tick that ends it, and so does a reference.
+void SimOracle::OnTick() {
+  for (const auto& [place, owned] : owned_) {
+    if (owned.references > 0) OnTouched(place.first, owned.hash);
+  }
+  for (auto& [key, truth] : truths_) {
+    truth.ticked_use_ms = truth.last_use_ms;
+    if (truth.pinned_until_ms == 0 || truth.pinned_until_ms > NowMs()) continue;
+    truth.pinned_until_ms = 0;
+    truth.last_touch_ms = NowMs();
+  }
+}
+
+void SimOracle::OnQuiet() {
+  for (auto& [key, truth] : truths_) truth.recorded_use_ms = truth.ticked_use_ms;
+}
+
+int64_t SimOracle::TtlMs(const BlockHash& hash) const {
+  return SimUniverse::RetentionOf(hash) == RetentionClass::kMemory ? plan_.options.memory_ttl_ms
+                                                                   : plan_.options.extended_ttl_ms;
+}
+
+// A block past its time is served to nobody. Times are kept in seconds.
+void SimOracle::CheckLifetime(uint32_t space, const BlockHash& hash) {
+  constexpr int64_t kSlackMs = 1000;
+  const Truth& truth = TruthOf(space, hash);
+  SIM_CHECK(truth.last_touch_ms > 0, NameOf(space, hash) + " was never stored");
+  if (truth.pinned_until_ms > 0) return;
+  const int64_t idle_ms = NowMs() - truth.last_touch_ms;
+  SIM_CHECK(idle_ms <= TtlMs(hash) + kSlackMs,
+            fmt::format("{} served after {} ms idle", NameOf(space, hash), idle_ms));
+}
+
+void SimOracle::CheckBytes(const SimBlock& block, const BlockHash& hash) {
+  const BlockHash contents = SimUniverse::ContentsOf(block.space, hash);
+  SIM_CHECK(MatchesHash(contents, world_.Bytes(block.space, block.handle)),
+            NameOf(block) + " " + NameOf(block.space, hash) + " holds wrong bytes");
+}
+
+void SimOracle::CheckGauges() const {
+  const CacheGauges gauges = world_.cache().Gauges();
+  SIM_CHECK(gauges.pool_used_bytes <= plan_.options.pool_bytes, "pool cap");
+  SIM_CHECK(gauges.host_used_bytes <= gauges.host_ready_bytes, "host cap");
+  SIM_CHECK(gauges.host_ready_bytes <= gauges.host_capacity_bytes, "host arena");
+  SIM_CHECK(gauges.disk_used_bytes <= gauges.disk_capacity_bytes, "disk cap");
+  SIM_CHECK(gauges.disk_persisted <= gauges.disk_blocks, "persisted blocks");
+  SIM_CHECK(gauges.pinned_blocks <= gauges.entries, "pinned blocks");
+  const bool exact = gauges.acquires_waiting == 0;
+  SIM_CHECK(exact ? gauges.references == references_ : gauges.references >= references_,
+            fmt::format("{} references, clients hold {}", gauges.references, references_));
+  SIM_CHECK(gauges.pools.size() == plan_.spaces.size(), "pools");
+  for (uint32_t space = 0; space < plan_.spaces.size(); ++space) {
+    CheckPoolGauges(space, gauges.pools[space]);
+  }
+  const CacheStats::Asked& blocks = world_.cache().stats().blocks;
+  SIM_CHECK(blocks.asked == blocks.hit[0] + blocks.hit[1] + blocks.hit[2] + blocks.miss,
+            fmt::format("asked {} pool {} host {} disk {} miss {}", blocks.asked, blocks.hit[0],
+                        blocks.hit[1], blocks.hit[2], blocks.miss));
+}
+
+void SimOracle::CheckPoolGauges(uint32_t space, const PoolGauges& gauges) const {
+  uint64_t private_blocks = 0, quarantined = 0;
+  for (const auto& [place, owned] : owned_) {
+    if (place.first != space) continue;
+    private_blocks += owned.kind == Owned::Kind::kPrivate;
+    quarantined += owned.kind == Owned::Kind::kQuarantined;
+  }
+  SIM_CHECK(gauges.private_blocks == private_blocks,
+            fmt::format("{} private, clients hold {}", gauges.private_blocks, private_blocks));
+  SIM_CHECK(gauges.quarantined == quarantined,
+            fmt::format("{} quarantined, should be {}", gauges.quarantined, quarantined));
+  SIM_CHECK(gauges.blocks == gauges.free + gauges.private_blocks + gauges.referenced +
+                                 gauges.cached + gauges.loading + gauges.quarantined,
+            fmt::format("pool {}: {} blocks = {} free {} private {} referenced {} cached {} "
+                        "loading {} quarantined",
+                        space, gauges.blocks, gauges.free, gauges.private_blocks, gauges.referenced,
+                        gauges.cached, gauges.loading, gauges.quarantined));
+}
+
+void SimOracle::CheckMemoryClass() const {
+  for (uint32_t space = 0; space < plan_.spaces.size(); ++space) {
+    const auto present = world_.cache().Lookup(world_.pool(space).id, universe_.all());
+    for (size_t i = 0; i < present.size(); ++i) {
+      const BlockHash& hash = universe_.all()[i];
+      if (SimUniverse::RetentionOf(hash) == RetentionClass::kExtended) continue;
+      SIM_CHECK(!present[i].disk, NameOf(space, hash) + " is on disk");
+    }
+  }
+}
+
+void SimOracle::CheckMemoryClassAtRest() {
+  for (const auto& file : world_.machine().files) {
+    const std::span<std::byte> contents = file->contents();
+    for (uint64_t at = 0; at < contents.size(); at += kSlotHeaderBytes) {
+      const auto header = DecodeSlotHeader(contents.subspan(at).first<kSlotHeaderBytes>());
+      if (!header) continue;
+      SIM_CHECK(SimUniverse::RetentionOf(header->hash) == RetentionClass::kExtended,
+                "a block of the memory class lies on disk");
+    }
+  }
+}
+
+std::vector<BlockKey> SimOracle::OnDisk(Proof proof) const {
+  std::vector<BlockKey> keys;
+  for (uint32_t space = 0; space < plan_.spaces.size(); ++space) {
+    const auto present = world_.cache().Lookup(world_.pool(space).id, universe_.all());
+    for (size_t i = 0; i < present.size(); ++i) {
+      const bool listed = present[i].disk || (proof == Proof::kNone && present[i].disk_unproven);
+      if (listed) keys.push_back({SpaceId(space), universe_.all()[i]});
+    }
+  }
+  return keys;
+}
+
+void SimOracle::BeforeCrash() {
+  persisted_ = OnDisk(Proof::kRead);
+  std::unordered_set<BlockKey> still_doubtful;
+  for (const BlockKey& key : persisted_) {
+    if (doubtful_.contains(key)) still_doubtful.insert(key);
+  }
+  doubtful_ = std::move(still_doubtful);
+}
+
+bool SimOracle::Alive(const BlockHash& hash, uint32_t created_s, uint32_t last_use_s) {
+  if (NowMs() - int64_t{last_use_s} * 1000 > TtlMs(hash)) return false;
+  return plan_.options.max_age_ms == 0 ||
+         NowMs() - int64_t{created_s} * 1000 <= plan_.options.max_age_ms;
+}
+
+std::optional<uint32_t> SimOracle::SpaceOf(const std::string& tenant,
+                                           const ModelFingerprint& model) const {
+  for (uint32_t space = 0; space < plan_.spaces.size(); ++space) {
+    const SpaceIdentity& identity = plan_.spaces[space].identity;
+    if (identity.tenant == tenant && identity.model == model) return space;
+  }
+  return std::nullopt;
+}
+
+SimOracle::Readable SimOracle::ReadIndex() {
+  // Recency may be written this coarsely.
+  constexpr int64_t kCoarseness = 10;
+  Readable found;
+  const IndexSnapshot snapshot = world_.machine().Snapshot();
+  std::unordered_map<SpaceId, uint32_t> spaces;
+  for (const auto& [id, identity] : snapshot.spaces) {
+    if (const auto space = SpaceOf(identity.tenant, identity.model)) spaces[id] = *space;
+  }
+  for (const IndexRecord& record : snapshot.records) {
+    if (!spaces.contains(record.key.space)) continue;
+    const BlockKey key{SpaceId(spaces.at(record.key.space)), record.key.hash};
+    const int64_t behind_ms =
+        TruthOf(key.space.value, key.hash).recorded_use_ms - int64_t{record.last_use_s} * 1000;
+    SIM_CHECK(
+        plan_.index_failure_rate > 0 || plan_.disk_faulty ||
+            behind_ms <= TtlMs(key.hash) / kCoarseness + 1000,
+        fmt::format("{}: the index is {} ms behind", NameOf(key.space.value, key.hash), behind_ms));
+    found[key] = Alive(key.hash, record.created_s, record.last_use_s);
+  }
+  return found;
+}
+
+SimOracle::Readable SimOracle::ReadHeaders() {
+  Readable found;
+  for (const auto& file : world_.machine().files) {
+    const std::span<std::byte> contents = file->contents();
+    for (uint64_t at = 0; at < contents.size(); at += kSlotHeaderBytes) {
+      const auto header = DecodeSlotHeader(contents.subspan(at).first<kSlotHeaderBytes>());
+      if (!header) continue;
+      const auto space = SpaceOf(header->tenant, header->model);
+      if (!space) continue;
+      bool& alive = found[{SpaceId(*space), header->hash}];
+      alive |= Alive(header->hash, header->created_s, header->last_use_s);
+    }
+  }
+  return found;
+}
+
+void SimOracle::AfterRestart(Source source) {
+  owned_.clear();
+  references_ = 0;
+  if (source == Source::kNothingSure) persisted_.clear();
+  CheckRestored(source == Source::kIndex ? ReadIndex() : ReadHeaders(), source);
+  for (auto& [key, truth] : truths_) {
+    // Headers know of no use after the write, and a cut index of less.
+    if (source != Source::kIndex) truth.recorded_use_ms = 0;
+    truth.last_use_ms = truth.ticked_use_ms = truth.recorded_use_ms;
+  }
+  const std::vector<BlockKey> now = OnDisk(Proof::kNone);
+  if (source == Source::kNothingSure) doubtful_.insert(now.begin(), now.end());
+  const std::unordered_set<BlockKey> there(now.begin(), now.end());
+  std::erase_if(persisted_, [&](const BlockKey& key) {
+    return !there.contains(key) || doubtful_.contains(key);
+  });
+}
+
+void SimOracle::CheckRestored(const Readable& readable, Source source) const {
+  const std::vector<BlockKey> now = OnDisk(Proof::kNone);
+  const std::unordered_set<BlockKey> there(now.begin(), now.end());
+  for (const BlockKey& key : persisted_) {
+    if (source == Source::kHeaders && doubtful_.contains(key)) continue;
+    const std::string name = NameOf(key.space.value, key.hash);
+    SIM_CHECK(readable.contains(key), name + " was persisted and is nowhere");
+    SIM_CHECK(there.contains(key) || !readable.at(key),
+              name + " was persisted and is not restored");
+  }
+}
+
+}  // namespace kvtier

@@ -1,0 +1,115 @@
+// What must be true of the cache, told from the outside: who owns which block, what may still be
+// served, what must be there after a crash.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "tests/sim/sim_plan.h"
+#include "tests/sim/sim_universe.h"
+#include "tests/sim/sim_world.h"
+
+namespace kvtier {
+
+// A block as clients name it. The space's number is the simulator's own.
+struct SimBlock {
+  uint32_t space = 0;
+  BlockHandle handle;
+  friend constexpr auto operator<=>(const SimBlock&, const SimBlock&) = default;
+};
+
+class SimOracle {
+ public:
+  SimOracle(const SimPlan& plan, SimWorld* world, const SimUniverse& universe)
+      : plan_(plan), world_(*world), universe_(universe) {}
+
+  // --- what happened ---
+  // A private block was given out: nobody else may own it.
+  void OnPrivate(const SimBlock& block);
+  void OnPrivateReleased(const SimBlock& block);
+  // A private block's owner is gone, its process may still write.
+  void OnQuarantined(const SimBlock& block);
+  void OnQuarantineReleased(const SimBlock& block);
+  // A private block became the hash's.
+  void OnCommitted(const SimBlock& block, const BlockHash& hash);
+  // An acquire served the hash with this block.
+  void OnHit(const SimBlock& block, const BlockHash& hash);
+  void OnReferenceDropped(const SimBlock& block);
+  void OnTouched(uint32_t space, const BlockHash& hash);
+  void OnPinned(uint32_t space, const BlockHash& hash, int64_t until_ms);
+  void OnTick();
+  // Nothing is under way: the index has heard of all uses before the last tick.
+  void OnQuiet();
+
+  // --- judgement ---
+  // The block's memory holds what its hash says.
+  void CheckBytes(const SimBlock& block, const BlockHash& hash);
+  // Gauges against what clients hold, caps, sums.
+  void CheckGauges() const;
+  // No block of the memory class is on disk.
+  void CheckMemoryClass() const;
+  // The same, told from the headers of the files.
+  void CheckMemoryClassAtRest();
+
+  // --- crash ---
+  void BeforeCrash();
+  // What was persisted and had not expired must still be there.
+  enum class Source : uint8_t { kIndex, kHeaders, kNothingSure };
+  void AfterRestart(Source source);
+  // Blocks that were persisted, are there now and must be whole.
+  [[nodiscard]] const std::vector<BlockKey>& survivors() const { return persisted_; }
+
+ private:
+  // What is known of a hash in a space.
+  struct Truth {
+    int64_t last_touch_ms = 0;    // nothing can have used it later
+    int64_t last_use_ms = 0;      // a client certainly used it then
+    int64_t ticked_use_ms = 0;    // the last use before a tick
+    int64_t recorded_use_ms = 0;  // the last use of which the index had time to hear
+    int64_t pinned_until_ms = 0;  // 0: certainly not pinned
+  };
+  struct Owned {
+    uint32_t generation = 0;
+    enum class Kind : uint8_t { kPrivate, kQuarantined, kCommitted } kind = Kind::kPrivate;
+    uint32_t references = 0;
+    BlockHash hash;
+  };
+  using Place = std::pair<uint32_t, BlockIndex>;
+
+  [[nodiscard]] int64_t NowMs() { return world_.machine().clock.WallMs(); }
+  [[nodiscard]] Truth& TruthOf(uint32_t space, const BlockHash& hash) {
+    return truths_[BlockKey{SpaceId(space), hash}];
+  }
+  [[nodiscard]] int64_t TtlMs(const BlockHash& hash) const;
+  void CheckLifetime(uint32_t space, const BlockHash& hash);
+  void OnUsed(uint32_t space, const BlockHash& hash);
+  // What the cache says is on disk: only what it vouches for, or also what it has merely found.
+  enum class Proof : uint8_t { kRead, kNone };
+  [[nodiscard]] std::vector<BlockKey> OnDisk(Proof proof) const;
+  // What is written down of each block: whether it is still to be served.
+  using Readable = std::unordered_map<BlockKey, bool>;
+  void CheckRestored(const Readable& readable, Source source) const;
+  [[nodiscard]] Readable ReadIndex();
+  [[nodiscard]] Readable ReadHeaders();
+  [[nodiscard]] bool Alive(const BlockHash& hash, uint32_t created_s, uint32_t last_use_s);
+  [[nodiscard]] std::optional<uint32_t> SpaceOf(const std::string& tenant,
+                                                const ModelFingerprint& model) const;
+  void CheckPoolGauges(uint32_t space, const PoolGauges& gauges) const;
+
+  const SimPlan& plan_;
+  SimWorld& world_;
+  const SimUniverse& universe_;
+  std::unordered_map<BlockKey, Truth> truths_;
+  std::map<Place, Owned> owned_;
+  std::vector<BlockKey> persisted_;
+  // Listed, but perhaps overwritten: named by an index older than the files.
+  std::unordered_set<BlockKey> doubtful_;
+  uint64_t references_ = 0;
+};
+
+}  // namespace kvtier

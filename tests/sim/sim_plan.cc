@@ -1,0 +1,112 @@
+#include "tests/sim/sim_plan.h"
+
+#include <fmt/format.h>
+
+#include "tests/fakes/seeded_random.h"
+
+namespace kvtier {
+namespace {
+
+constexpr int64_t kMinuteMs = 60 * 1000;
+constexpr int64_t kHourMs = 60 * kMinuteMs;
+
+uint64_t OneOf(SeededRandom& random, std::initializer_list<uint64_t> choices) {
+  return *(choices.begin() + random.Below(choices.size()));
+}
+
+double Fraction(SeededRandom& random, double highest) {
+  return highest * static_cast<double>(random.Below(101)) / 100;
+}
+
+CacheOptions DrawOptions(SeededRandom& random) {
+  CacheOptions options;
+  options.pool_clean_fraction = Fraction(random, 0.5);
+  options.host_clean_fraction = Fraction(random, 0.5);
+  options.disk_free_fraction = Fraction(random, 0.2);
+  options.max_wait_ms = static_cast<int64_t>(random.Between(1, 300));
+  options.memory_ttl_ms = static_cast<int64_t>(random.Between(1, 20)) * kMinuteMs;
+  options.extended_ttl_ms = static_cast<int64_t>(random.Between(1, 24)) * kHourMs;
+  if (random.Chance(0.2))
+    options.max_age_ms = static_cast<int64_t>(random.Between(1, 30)) * kHourMs;
+  options.persist_after_ms = static_cast<int64_t>(random.Between(1, 60'000));
+  if (random.Chance(0.2)) {
+    options.disk_write_budget_bytes_per_day = random.Between(1, 60) * 16 * kKiB;
+  }
+  options.pin_fraction = Fraction(random, 0.6);
+  const auto draw_bound = [&] {
+    return random.Chance(0.5) ? 8 * kKiB : random.Between(1, 64) * 16 * kKiB;
+  };
+  options.max_load_bytes = draw_bound();
+  options.max_offload_bytes = draw_bound();
+  options.max_disk_read_bytes = draw_bound();
+  options.max_disk_write_bytes = draw_bound();
+  if (random.Chance(0.1)) options.max_references_per_session = 8;
+  return options;
+}
+
+MachineSizes DrawSizes(SeededRandom& random, uint64_t chunk_bytes) {
+  MachineSizes sizes;
+  sizes.chunk_bytes = chunk_bytes;
+  sizes.host_chunks = static_cast<uint32_t>(random.Between(1, 4));
+  sizes.host_chunks_ready = static_cast<uint32_t>(
+      random.Chance(0.7) ? sizes.host_chunks : random.Below(sizes.host_chunks + 1));
+  sizes.disk_files = static_cast<uint32_t>(random.Chance(0.1) ? 0 : random.Between(1, 2));
+  sizes.disk_chunks = static_cast<uint32_t>(sizes.disk_files == 0 ? 0 : random.Between(2, 8));
+  return sizes;
+}
+
+void DrawSpaces(SeededRandom& random, SimPlan* plan) {
+  const uint64_t count = random.Between(1, 3);
+  for (uint64_t i = 0; i < count; ++i) {
+    SimSpace space;
+    space.identity.block_bytes = OneOf(random, {4, 4, 4, 8, 12, 16}) * kKiB;
+    // The first two share their tenant, the first and third their model.
+    space.identity.tenant = i < 2 ? "alpha" : "beta";
+    space.identity.model.bytes.fill(i == 1 ? 2 : 1);
+    if (i == 2) space.identity.block_bytes = plan->spaces[0].identity.block_bytes;
+    space.pool_bytes = space.identity.block_bytes * random.Between(4, 24);
+    plan->options.pool_bytes += space.pool_bytes;
+    plan->spaces.push_back(space);
+  }
+  plan->sizes.device_bytes = plan->options.pool_bytes;
+}
+
+// Half of the seeds have no faults at all: these can be judged most strictly.
+void DrawFaults(SeededRandom& random, SimPlan* plan) {
+  if (random.Chance(0.5)) return;
+  if (random.Chance(0.6)) {
+    plan->disk_faulty = true;
+    plan->disk_faults = DiskFaultRates::All(random.Chance(0.8) ? 0.02 : 0.15);
+  }
+  if (random.Chance(0.3)) plan->index_failure_rate = random.Chance(0.7) ? 0.05 : 0.5;
+  if (random.Chance(0.3)) plan->copy_failure_rate = random.Chance(0.7) ? 0.02 : 0.3;
+  if (random.Chance(0.3)) plan->index_tail_loss_rate = 0.5;
+}
+
+}  // namespace
+
+SimPlan MakeSimPlan(uint64_t seed, uint32_t steps) {
+  SeededRandom random(seed);
+  SimPlan plan{.seed = seed, .steps = steps};
+  plan.options = DrawOptions(random);
+  plan.options.pool_bytes = 0;
+  plan.options.chunk_bytes = OneOf(random, {64, 96, 128}) * kKiB;
+  plan.sizes = DrawSizes(random, plan.options.chunk_bytes);
+  DrawSpaces(random, &plan);
+  DrawFaults(random, &plan);
+  plan.crash_rate = random.Chance(0.3) ? 0 : 0.015;
+  plan.sessions = static_cast<uint32_t>(random.Between(1, 4));
+  return plan;
+}
+
+std::string Describe(const SimPlan& plan) {
+  return fmt::format(
+      "seed {} steps {}: {} spaces, {} sessions, host {}+{} chunks of {}, disk {} chunks in {} "
+      "files, faults: disk {} index {} copy {} tail {}, crashes {}",
+      plan.seed, plan.steps, plan.spaces.size(), plan.sessions, plan.sizes.host_chunks_ready,
+      plan.sizes.host_chunks - plan.sizes.host_chunks_ready, FormatByteSize(plan.sizes.chunk_bytes),
+      plan.sizes.disk_chunks, plan.sizes.disk_files, plan.disk_faults.torn_write,
+      plan.index_failure_rate, plan.copy_failure_rate, plan.index_tail_loss_rate, plan.crash_rate);
+}
+
+}  // namespace kvtier

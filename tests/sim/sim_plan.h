@@ -1,0 +1,39 @@
+// What a seed decides before the first step: sizes, limits, which faults occur and how often.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tests/fakes/disk_faults.h"
+#include "tests/fakes/fake_machine.h"
+#include "tiers/cache_options.h"
+
+namespace kvtier {
+
+struct SimSpace {
+  SpaceIdentity identity;
+  uint64_t pool_bytes = 0;
+};
+
+struct SimPlan {
+  uint64_t seed = 0;
+  uint32_t steps = 0;
+  CacheOptions options;
+  MachineSizes sizes;
+  std::vector<SimSpace> spaces;
+
+  DiskFaultRates disk_faults;
+  bool disk_faulty = false;  // any of the above
+  double index_failure_rate = 0;
+  double copy_failure_rate = 0;
+  double index_tail_loss_rate = 0;  // of crashes that cut the index's acknowledged end
+  double crash_rate = 0;            // per step
+  uint32_t sessions = 1;            // at most so many at once
+};
+
+[[nodiscard]] SimPlan MakeSimPlan(uint64_t seed, uint32_t steps);
+// One line for a person.
+[[nodiscard]] std::string Describe(const SimPlan& plan);
+
+}  // namespace kvtier

@@ -1,0 +1,73 @@
+#include "tests/sim/sim_world.h"
+
+#include <cstring>
+#include <utility>
+
+#include "tests/sim/sim_check.h"
+#include "tiers/index_rebuild.h"
+
+namespace kvtier {
+
+SimWorld::SimWorld(const SimPlan& plan, SeededRandom random)
+    : plan_(plan), machine_(plan.sizes, random.Next()) {
+  machine_.loop.Shuffle(random.Next());
+  SetFaults(true);
+  StartCache({});
+}
+
+SimWorld::~SimWorld() {
+  cache_.reset();
+  machine_.loop.DropAll();
+}
+
+void SimWorld::StartCache(IndexSnapshot snapshot) {
+  cache_ = std::make_unique<Cache>(plan_.options, machine_.Environment(), std::move(snapshot));
+  pools_.clear();
+  for (const SimSpace& space : plan_.spaces) {
+    Result<PoolInfo> pool = cache_->AttachPool(space.identity, space.pool_bytes);
+    SIM_CHECK(pool.has_value(), pool.error().ToString());
+    SIM_CHECK(pool->bytes == space.pool_bytes, "pool of another size");
+    pools_.push_back(*pool);
+  }
+}
+
+std::span<std::byte> SimWorld::Bytes(uint32_t space, BlockHandle block) {
+  const PoolInfo& pool = pools_[space];
+  SIM_CHECK(block.index.value < pool.blocks, "handle outside the pool");
+  FakeDevicePool* const memory = machine_.device->PoolByFd(pool.fd);
+  return {memory->data() + block.index.value * pool.block_bytes, pool.block_bytes};
+}
+
+void SimWorld::CrashAndRestart(Recovery recovery, size_t lost_batches) {
+  cache_.reset();
+  machine_.Crash();
+  IndexSnapshot snapshot;
+  if (machine_.index != nullptr) {
+    machine_.index->LoseTail(lost_batches);
+    if (recovery == Recovery::kFromHeaders) machine_.index->ReplaceWith(ReadHeaders());
+    snapshot = machine_.Snapshot();
+  }
+  StartCache(std::move(snapshot));
+}
+
+IndexSnapshot SimWorld::ReadHeaders() {
+  const DiskReadFunction read = [&](std::span<DiskRead> reads) {
+    for (DiskRead& header : reads) {
+      const auto from = machine_.files[header.file]->contents().subspan(header.offset);
+      std::memcpy(header.into.data(), from.data(), header.into.size());
+    }
+  };
+  return RebuildIndex(machine_.geometry(), read,
+                      {.now_ms = machine_.clock.WallMs(),
+                       .extended_ttl_ms = plan_.options.extended_ttl_ms,
+                       .max_age_ms = plan_.options.max_age_ms})
+      .snapshot;
+}
+
+void SimWorld::SetFaults(bool on) {
+  machine_.SetDiskFaultRates(on ? plan_.disk_faults : DiskFaultRates{});
+  machine_.device->FailCopiesAtRate(on ? plan_.copy_failure_rate : 0);
+  if (machine_.index) machine_.index->FailBatchesAtRate(on ? plan_.index_failure_rate : 0);
+}
+
+}  // namespace kvtier

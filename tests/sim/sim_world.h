@@ -1,0 +1,47 @@
+// The machine, the cache on it and the pools as clients see them; dies and comes back.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "tests/fakes/fake_machine.h"
+#include "tests/sim/sim_plan.h"
+#include "tiers/cache.h"
+
+namespace kvtier {
+
+class SimWorld {
+ public:
+  explicit SimWorld(const SimPlan& plan, SeededRandom random);
+  ~SimWorld();
+
+  [[nodiscard]] Cache& cache() { return *cache_; }
+  [[nodiscard]] const Cache& cache() const { return *cache_; }
+  [[nodiscard]] FakeMachine& machine() { return machine_; }
+  [[nodiscard]] const PoolInfo& pool(uint32_t space) const { return pools_[space]; }
+
+  // A block's memory as the client maps it.
+  [[nodiscard]] std::span<std::byte> Bytes(uint32_t space, BlockHandle block);
+
+  enum class Recovery : uint8_t { kFromIndex, kFromHeaders };
+  // Power fails; then a new process starts. Forgets up to `lost_batches` of the index's
+  // acknowledged batches.
+  void CrashAndRestart(Recovery recovery, size_t lost_batches);
+
+  // Turns every fault off, or on again as planned.
+  void SetFaults(bool on);
+
+ private:
+  void StartCache(IndexSnapshot snapshot);
+  [[nodiscard]] IndexSnapshot ReadHeaders();
+
+  const SimPlan& plan_;
+  FakeMachine machine_;
+  std::unique_ptr<Cache> cache_;
+  std::vector<PoolInfo> pools_;  // by space
+};
+
+}  // namespace kvtier

@@ -1,0 +1,359 @@
+#include "tests/sim/simulator.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "tests/fakes/derived_bytes.h"
+#include "tests/sim/sim_check.h"
+
+namespace kvtier {
+namespace {
+
+constexpr int64_t kMinuteMs = 60 * 1000;
+constexpr int64_t kHourMs = 60 * kMinuteMs;
+
+}  // namespace
+
+Simulator::Simulator(const SimPlan& plan, bool verbose)
+    : plan_(plan),
+      verbose_(verbose),
+      random_(~plan.seed),
+      universe_(random_.Fork()),
+      world_(plan, random_.Fork()),
+      oracle_(plan, &world_, universe_) {
+  OpenClient();
+}
+
+SimReport Simulator::Run() {
+  for (step_ = 0; step_ < plan_.steps; ++step_) {
+    Step();
+    Judge();
+    RunSomeEvents();
+    Judge();
+    MaybeCrash();
+  }
+  Quiesce();
+  report_.stats = world_.cache().stats();
+  return report_;
+}
+
+void Simulator::Trace(const char* what) {
+  if (!verbose_) return;
+  const CacheGauges gauges = world_.cache().Gauges();
+  std::fprintf(stderr,
+               "%5u %-12s t+%lld ms, %zu events waiting, %llu entries, host %llu, disk %llu/%llu\n",
+               step_, what, static_cast<long long>(world_.machine().clock.elapsed_ms()),
+               world_.machine().loop.pending(), static_cast<unsigned long long>(gauges.entries),
+               static_cast<unsigned long long>(gauges.host_blocks),
+               static_cast<unsigned long long>(gauges.disk_persisted),
+               static_cast<unsigned long long>(gauges.disk_blocks));
+}
+
+void Simulator::Judge() {
+  world_.cache().CheckInvariants();
+  oracle_.CheckGauges();
+}
+
+void Simulator::Step() {
+  const uint64_t choice = random_.Below(100);
+  if (choice < 70 && !clients_.empty()) {
+    ClientStep(choice);
+  } else {
+    UpkeepStep(random_.Below(100));
+  }
+}
+
+void Simulator::ClientStep(uint64_t choice) {
+  SimClient& client = *clients_[random_.Below(clients_.size())];
+  if (choice < 20) {
+    Trace("acquire");
+    client.BeginSequence();
+  } else if (choice < 45) {
+    Trace("commit");
+    client.CommitSome();
+  } else if (choice < 62) {
+    Trace("release");
+    client.ReleaseSome();
+  } else if (choice < 65) {
+    Trace("fork");
+    client.Fork();
+  } else if (choice < 67) {
+    Trace("misbehave");
+    client.Misbehave();
+  } else {
+    client.CheckOne();
+  }
+}
+
+void Simulator::UpkeepStep(uint64_t choice) {
+  if (choice < 8) return OpenClient();
+  if (choice < 13) return CloseClient();
+  if (choice < 20) return ReleaseQuarantine();
+  if (choice < 24) return ScribbleInQuarantine();
+  if (choice < 32) return Prefetch();
+  if (choice < 38) return Pin();
+  if (choice < 41) return Verify();
+  if (choice < 43) return GrowArena();
+  if (choice < 46) {
+    Trace("drain");
+    ++draining_;
+    return world_.cache().Drain([this] { --draining_; });
+  }
+  if (choice < 48) return oracle_.CheckMemoryClass();
+  if (choice < 90) return AdvanceClock(static_cast<int64_t>(random_.Below(500)));
+  if (choice < 97) return AdvanceClock(static_cast<int64_t>(random_.Below(3 * kMinuteMs)));
+  AdvanceClock(static_cast<int64_t>(random_.Below(8 * kHourMs)));
+}
+
+void Simulator::RunSomeEvents() {
+  uint64_t count = random_.Below(8);
+  if (random_.Chance(0.1)) count = 200;
+  while (count-- > 0 && world_.machine().loop.RunOne()) ++report_.events;
+  if (world_.machine().loop.pending() == 0) oracle_.OnQuiet();
+}
+
+void Simulator::AdvanceClock(int64_t ms) {
+  world_.machine().clock.Advance(ms);
+  for (const auto& client : clients_) client->TouchAwaited();
+  if (random_.Chance(0.8)) Tick();
+}
+
+void Simulator::Tick() {
+  Trace("tick");
+  oracle_.OnTick();
+  world_.cache().Tick();
+}
+
+uint32_t Simulator::RandomSpace() {
+  return static_cast<uint32_t>(random_.Below(plan_.spaces.size()));
+}
+
+std::vector<BlockHash> Simulator::RandomPrefix() {
+  const auto stream = static_cast<uint32_t>(random_.Below(SimUniverse::kStreams));
+  std::vector<BlockHash> hashes;
+  const uint64_t length = random_.Between(1, SimUniverse::kDepth);
+  for (uint32_t depth = 0; depth < length; ++depth) {
+    hashes.push_back(universe_.HashAt(stream, depth));
+  }
+  return hashes;
+}
+
+void Simulator::OpenClient() {
+  if (clients_.size() >= plan_.sessions) return;
+  const SessionId session(next_session_++);
+  clients_.push_back(std::make_shared<SimClient>(SimContext{plan_, world_, oracle_, universe_},
+                                                 session, random_.Fork()));
+  clients_.back()->Open();
+}
+
+void Simulator::CloseClient() {
+  if (clients_.empty()) return;
+  Trace("close");
+  const auto client = clients_.begin() + static_cast<ptrdiff_t>(random_.Below(clients_.size()));
+  quarantines_.push_back({(*client)->session(), (*client)->Close()});
+  clients_.erase(client);
+}
+
+void Simulator::ReleaseQuarantine() {
+  if (quarantines_.empty()) return;
+  Trace("process gone");
+  const auto gone =
+      quarantines_.begin() + static_cast<ptrdiff_t>(random_.Below(quarantines_.size()));
+  for (const SimBlock& block : gone->blocks) oracle_.OnQuarantineReleased(block);
+  world_.cache().ReleaseQuarantine(gone->session);
+  quarantines_.erase(gone);
+}
+
+// The dead session's process is still writing.
+void Simulator::ScribbleInQuarantine() {
+  for (const Quarantine& quarantine : quarantines_) {
+    for (const SimBlock& block : quarantine.blocks) {
+      FillFromHash(TestHash(random_.Next(), 0), world_.Bytes(block.space, block.handle));
+    }
+  }
+}
+
+void Simulator::Prefetch() {
+  Trace("prefetch");
+  const uint32_t space = RandomSpace();
+  const std::vector<BlockHash> hashes = RandomPrefix();
+  const uint32_t count = world_.cache().Prefetch(world_.pool(space).id, hashes);
+  SIM_CHECK(count <= hashes.size(), "more prefetched than asked for");
+  for (uint32_t i = 0; i < count; ++i) oracle_.OnTouched(space, hashes[i]);
+}
+
+void Simulator::Pin() {
+  Trace("pin");
+  const uint32_t space = RandomSpace();
+  const std::vector<BlockHash> hashes = RandomPrefix();
+  const int64_t ttl_ms = random_.Chance(0.3) ? 0 : static_cast<int64_t>(random_.Below(4 * kHourMs));
+  const auto pinned = world_.cache().Pin(world_.pool(space).id, hashes, ttl_ms);
+  SIM_CHECK(pinned || pinned.error().code == ErrorCode::kLimitExceeded, pinned.error().ToString());
+  const int64_t until_ms = world_.machine().clock.WallMs() + ttl_ms;
+  for (const BlockHash& hash : hashes) oracle_.OnPinned(space, hash, until_ms);
+}
+
+void Simulator::Verify() {
+  Trace("verify");
+  ++verifying_;
+  world_.cache().VerifyStep(random_.Below(4), static_cast<uint32_t>(random_.Between(1, 6)),
+                            [this](const Cache::VerifyResult& result) {
+                              --verifying_;
+                              SIM_CHECK(result.bad == 0 || !DiskIsSound(),
+                                        "verify found damage on a sound disk");
+                            });
+}
+
+// No damage can be on disk: no faults, no scan that finds headers of slots half overwritten.
+bool Simulator::DiskIsSound() const {
+  return !plan_.disk_faulty && plan_.index_tail_loss_rate == 0 && !scanned_;
+}
+
+void Simulator::GrowArena() {
+  FakeArena& arena = *world_.machine().arena;
+  if (arena.ready_bytes() < arena.capacity_bytes()) arena.Grow(plan_.sizes.chunk_bytes);
+}
+
+void Simulator::MaybeCrash() {
+  if (!random_.Chance(plan_.crash_rate)) return;
+  oracle_.BeforeCrash();
+  clients_.clear();
+  quarantines_.clear();
+  draining_ = verifying_ = 0;
+  ++report_.crashes;
+  if (random_.Chance(0.4)) {
+    RestartFromHeaders();
+  } else {
+    RestartFromIndex();
+  }
+  report_.survivors += oracle_.survivors().size();
+  Judge();
+  OpenClient();
+  if (!plan_.disk_faulty && plan_.copy_failure_rate == 0) ServeSurvivors();
+}
+
+void Simulator::RestartFromIndex() {
+  const bool lose_tail = random_.Chance(plan_.index_tail_loss_rate);
+  Trace(lose_tail ? "crash, tail" : "crash");
+  world_.CrashAndRestart(SimWorld::Recovery::kFromIndex, lose_tail ? random_.Between(1, 10) : 0);
+  oracle_.AfterRestart(lose_tail ? SimOracle::Source::kNothingSure : SimOracle::Source::kIndex);
+}
+
+void Simulator::RestartFromHeaders() {
+  Trace("crash, scan");
+  scanned_ = true;
+  world_.CrashAndRestart(SimWorld::Recovery::kFromHeaders, 0);
+  // What a scan found counts as persisted only once it has been read.
+  const bool verify = !plan_.disk_faulty && random_.Chance(0.5);
+  if (verify) {
+    world_.cache().VerifyStep(0, UINT32_MAX, [](const Cache::VerifyResult& result) {
+      SIM_CHECK(result.finished, "not everything was verified");
+    });
+    world_.machine().loop.RunAll();
+  }
+  oracle_.AfterRestart(verify ? SimOracle::Source::kHeaders : SimOracle::Source::kNothingSure);
+}
+
+// What was persisted is not only listed, it is served with its bytes.
+void Simulator::ServeSurvivors() {
+  if (plan_.sizes.host_chunks_ready == 0 || random_.Chance(0.7)) return;
+  const std::vector<BlockKey>& survivors = oracle_.survivors();
+  const SessionId session(next_session_++);
+  LoadProgress last;
+  world_.cache().OpenSession(session, [&](const LoadProgress& progress) { last = progress; });
+  for (size_t i = 0; i < std::min<size_t>(survivors.size(), 3); ++i) {
+    const BlockKey& key = survivors[random_.Below(survivors.size())];
+    const uint32_t space = key.space.value;
+    std::optional<AcquireReply> reply;
+    world_.cache().Acquire(
+        {.session = session, .pool = world_.pool(space).id, .hashes = {key.hash}},
+        [&](const Result<AcquireReply>& result) { reply = result.value(); });
+    world_.machine().loop.RunAll();
+    SIM_CHECK(reply && reply->hits.size() == 1, "a persisted block is not served");
+    SIM_CHECK(reply->load.value == 0 || (last.load == reply->load && last.ready == 1),
+              fmt::format("a persisted block cannot be loaded: {}", MissReasonName(last.miss)));
+    const SimBlock block{space, reply->hits[0].handle};
+    oracle_.CheckBytes(block, key.hash);
+    oracle_.OnTouched(space, key.hash);
+    const auto errors =
+        world_.cache().Release(session, world_.pool(space).id, std::vector{block.handle});
+    SIM_CHECK(errors.empty(), errors.front().error.ToString());
+  }
+  world_.cache().CloseSession(session);
+  world_.cache().ReleaseQuarantine(session);
+}
+
+void Simulator::Quiesce() {
+  Trace("quiesce");
+  while (world_.machine().arena->ready_bytes() < world_.machine().arena->capacity_bytes()) {
+    GrowArena();
+  }
+  UnpinEverything();
+  while (!clients_.empty()) CloseClient();
+  while (!quarantines_.empty()) ReleaseQuarantine();
+  SettleUntilIdle();
+  Judge();
+  CheckNothingHeld();
+  oracle_.CheckMemoryClassAtRest();
+  world_.SetFaults(false);
+  ExpireEverything();
+}
+
+// A pinned block that may not go to disk can keep a chunk of the host arena from those who wait for
+// it, as long as the pin lasts.
+void Simulator::UnpinEverything() {
+  for (uint32_t space = 0; space < plan_.spaces.size(); ++space) {
+    const auto unpinned = world_.cache().Pin(world_.pool(space).id, universe_.all(), 0);
+    SIM_CHECK(unpinned.has_value(), unpinned.error().ToString());
+  }
+}
+
+void Simulator::SettleUntilIdle() {
+  for (int round = 0; round < 200; ++round) {
+    report_.events += world_.machine().loop.RunAll();
+    if (world_.cache().Idle() && draining_ == 0 && verifying_ == 0) return;
+    world_.machine().clock.Advance(kMinuteMs / 4);
+    Tick();
+  }
+  const CacheGauges gauges = world_.cache().Gauges();
+  FailSimulation(fmt::format(
+      "the cache does not come to rest: {} loads, {} offloads, {} reads, {} writes, {} acquires, "
+      "{} blocks to persist, {} pinned, {} drains, {} verifications",
+      gauges.loads_in_flight, gauges.offloads_in_flight, gauges.disk_reads_in_flight,
+      gauges.disk_writes_in_flight, gauges.acquires_waiting, gauges.unpersisted_blocks,
+      gauges.pinned_blocks, draining_, verifying_));
+}
+
+void Simulator::CheckNothingHeld() const {
+  const CacheGauges gauges = world_.cache().Gauges();
+  SIM_CHECK(gauges.references == 0 && gauges.sessions == 0, "references without sessions");
+  SIM_CHECK(gauges.loads_in_flight + gauges.offloads_in_flight + gauges.disk_reads_in_flight +
+                    gauges.disk_writes_in_flight + gauges.acquires_waiting ==
+                0,
+            "idle with work under way");
+  for (const PoolGauges& pool : gauges.pools) {
+    SIM_CHECK(pool.free + pool.cached == pool.blocks,
+              fmt::format("{} of {} pool blocks leaked", pool.blocks - pool.free - pool.cached,
+                          pool.blocks));
+  }
+}
+
+void Simulator::ExpireEverything() {
+  for (int hour = 0; hour < 36; hour += 6) {
+    world_.machine().clock.Advance(6 * kHourMs);
+    Tick();
+    SettleUntilIdle();
+  }
+  Judge();
+  const CacheGauges gauges = world_.cache().Gauges();
+  SIM_CHECK(gauges.entries == 0, fmt::format("{} entries never expire", gauges.entries));
+  SIM_CHECK(gauges.host_used_bytes == 0, "host slots leaked");
+  SIM_CHECK(gauges.disk_used_bytes == 0 || !DiskIsSound(),
+            fmt::format("{} bytes of disk slots leaked", gauges.disk_used_bytes));
+  SIM_CHECK(gauges.pinned_blocks == 0, "pins without blocks");
+}
+
+}  // namespace kvtier

@@ -1,0 +1,85 @@
+// One simulated life of a cache: days of clients, faults and crashes in milliseconds, all from one
+// seed. Aborts with a message when anything that was promised does not hold.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "tests/sim/sim_client.h"
+#include "tests/sim/sim_oracle.h"
+#include "tests/sim/sim_plan.h"
+#include "tests/sim/sim_universe.h"
+#include "tests/sim/sim_world.h"
+
+namespace kvtier {
+
+struct SimReport {
+  uint64_t events = 0;
+  uint64_t crashes = 0;
+  uint64_t survivors = 0;  // blocks that had to be there after a crash and were
+  CacheStats stats;        // of the last life
+};
+
+class Simulator {
+ public:
+  Simulator(const SimPlan& plan, bool verbose);
+
+  SimReport Run();
+
+ private:
+  struct Quarantine {
+    SessionId session;
+    std::vector<SimBlock> blocks;
+  };
+
+  void Step();
+  void ClientStep(uint64_t choice);
+  void UpkeepStep(uint64_t choice);
+  void RunSomeEvents();
+  void AdvanceClock(int64_t ms);
+  void Tick();
+  void Judge();
+
+  void OpenClient();
+  void CloseClient();
+  void ReleaseQuarantine();
+  void ScribbleInQuarantine();
+  void Prefetch();
+  void Pin();
+  void Verify();
+  void GrowArena();
+  void MaybeCrash();
+  void RestartFromIndex();
+  void RestartFromHeaders();
+  void ServeSurvivors();
+
+  // Ends everything and checks that nothing is left under way or behind.
+  void Quiesce();
+  void UnpinEverything();
+  void SettleUntilIdle();
+  void CheckNothingHeld() const;
+  void ExpireEverything();
+
+  [[nodiscard]] bool DiskIsSound() const;
+  void Trace(const char* what);
+  [[nodiscard]] uint32_t RandomSpace();
+  [[nodiscard]] std::vector<BlockHash> RandomPrefix();
+
+  const SimPlan& plan_;
+  const bool verbose_;
+  SeededRandom random_;
+  const SimUniverse universe_;
+  SimWorld world_;
+  SimOracle oracle_;
+  std::vector<std::shared_ptr<SimClient>> clients_;
+  std::vector<Quarantine> quarantines_;
+  uint64_t next_session_ = 1;
+  uint64_t draining_ = 0;
+  uint64_t verifying_ = 0;
+  uint32_t step_ = 0;
+  bool scanned_ = false;
+  SimReport report_;
+};
+
+}  // namespace kvtier

@@ -1,0 +1,155 @@
+// The C ABI's promises about arguments, errors and what needs no daemon.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "client/kvtier.h"
+#include "client/kvtier.hpp"
+#include "tests/unit/client/c_header.h"
+
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(CApi, IsUsableFromC) { EXPECT_EQ(kvt_test_use_from_c(), 0); }
+
+TEST(CApi, NullAndUnsizedArgumentsArePreciseErrors) {
+  kvt_connection* connection = nullptr;
+  EXPECT_EQ(kvt_connect(nullptr, nullptr, &connection), KVT_INVALID_ARGUMENT);
+  EXPECT_STREQ(kvt_last_error()->reason, "null_argument");
+  EXPECT_STREQ(kvt_last_error()->context, "socket_path");
+  kvt_connect_options options{};
+  EXPECT_EQ(kvt_connect("/nonexistent", &options, &connection), KVT_INVALID_ARGUMENT);
+  EXPECT_STREQ(kvt_last_error()->reason, "bad_struct_size");
+  EXPECT_EQ(kvt_ping(nullptr, nullptr), KVT_INVALID_ARGUMENT);
+  EXPECT_EQ(kvt_acquire(nullptr, nullptr, nullptr), KVT_INVALID_ARGUMENT);
+  EXPECT_EQ(kvt_sequence_append(nullptr, nullptr, 0), KVT_INVALID_ARGUMENT);
+  EXPECT_EQ(kvt_is_connected(nullptr), 0);
+  EXPECT_EQ(kvt_take_errors(nullptr, nullptr, 0, nullptr), 0u);
+}
+
+TEST(CApi, FreeingNothingIsAllowed) {
+  kvt_disconnect(nullptr);
+  kvt_pool_close(nullptr);
+  kvt_sequence_close(nullptr);
+  kvt_string_free(nullptr);
+  kvt_pool_drop_stale_mappings(nullptr);
+}
+
+TEST(CApi, BadOptionsNameTheField) {
+  kvt_connect_options options;
+  kvt_connect_options_init(&options);
+  options.request_timeout_ms = 0;
+  kvt_connection* connection = nullptr;
+  EXPECT_EQ(kvt_connect("/nonexistent", &options, &connection), KVT_INVALID_ARGUMENT);
+  EXPECT_THAT(kvt_last_error()->context, HasSubstr("request_timeout_ms"));
+  const std::string long_path(200, 'x');
+  EXPECT_EQ(kvt_connect(long_path.c_str(), nullptr, &connection), KVT_INVALID_ARGUMENT);
+  EXPECT_STREQ(kvt_last_error()->reason, "bad_socket_path");
+}
+
+TEST(CApi, EveryStatusAndMissHasAName) {
+  EXPECT_STREQ(kvt_status_name(KVT_OK), "ok");
+  for (kvt_status status = KVT_INVALID_ARGUMENT; status <= KVT_INTERNAL; ++status) {
+    EXPECT_STRNE(kvt_status_name(status), "unknown");
+  }
+  EXPECT_STREQ(kvt_status_name(999), "unknown");
+  EXPECT_STREQ(kvt_miss_name(KVT_MISS_CANCELLED), "cancelled");
+  EXPECT_STREQ(kvt_miss_name(KVT_MISS_UNAVAILABLE), "unavailable");
+  EXPECT_STREQ(kvt_miss_name(200), "other");
+}
+
+TEST(CApi, LayoutFollowsFromTheRecord) {
+  kvt_model_record record;
+  kvt_model_record_init(&record);
+  record.name = "llama";
+  record.layers = 32;
+  record.kv_heads = 8;
+  record.k_head_dim = 128;
+  record.v_head_dim = 128;
+  kvt_layout layout{};
+  layout.size = sizeof(layout);
+  ASSERT_EQ(kvt_layout_of(&record, &layout), KVT_OK);
+  EXPECT_EQ(layout.block_stride, 2u << 20);
+  EXPECT_EQ(layout.layer_stride, 64u << 10);
+  record.layers = 0;
+  EXPECT_EQ(kvt_layout_of(&record, &layout), KVT_INVALID_ARGUMENT);
+  record.layers = 1;
+  record.dtype = 77;
+  EXPECT_EQ(kvt_layout_of(&record, &layout), KVT_UNSUPPORTED);
+}
+
+TEST(CApi, ExtraPairsMayComeInAnyOrderButOnce) {
+  kvt_model_record record;
+  kvt_model_record_init(&record);
+  record.name = "m";
+  record.layers = record.kv_heads = record.k_head_dim = record.v_head_dim = 1;
+  const kvt_key_value pairs[] = {{"rope", "10000"}, {"quant", "none"}, {"quant", "none"}};
+  record.extra = pairs;
+  record.extra_count = 2;
+  kvt_layout layout{};
+  layout.size = sizeof(layout);
+  EXPECT_EQ(kvt_layout_of(&record, &layout), KVT_OK);
+  record.extra_count = 3;
+  EXPECT_EQ(kvt_layout_of(&record, &layout), KVT_INVALID_ARGUMENT);
+}
+
+std::string Hex(const kvt_hash& hash) {
+  std::string text;
+  for (const uint8_t byte : hash.bytes) {
+    text += "0123456789abcdef"[byte >> 4];
+    text += "0123456789abcdef"[byte & 15];
+  }
+  return text;
+}
+
+TEST(HashBlocks, AgreesWithVllm) {
+  std::vector<uint32_t> tokens;
+  for (uint32_t i = 0; i < 50; ++i) tokens.push_back(i);
+  kvt_hash_options options;
+  kvt_hash_options_init(&options);
+  const auto hashes = kvt::HashBlocks(tokens, options);
+  ASSERT_TRUE(hashes);
+  ASSERT_EQ(hashes->size(), 4u);
+  EXPECT_EQ(Hex((*hashes)[0]), "dc918a88b139e5afe60b88eda27508d4aee16c10fdc354791efea06206ac0749");
+  EXPECT_EQ(Hex((*hashes)[2]), "117dad852830e0103c12d7c7f8b7cf58434ea8751d1f42ee07b1c93711e4da6c");
+}
+
+TEST(HashBlocks, ATailIsAShorterBlock) {
+  const std::vector<uint32_t> tokens = {1, 2, 3, 4, 5, 6};
+  kvt_hash_options options;
+  kvt_hash_options_init(&options);
+  options.block_tokens = 4;
+  const auto together = kvt::HashBlocks(tokens, options);
+  options.block_tokens = 2;
+  const auto apart = kvt::HashBlocks(std::span(tokens).first(2), options);
+  options.block_tokens = 4;
+  const auto tail = kvt::HashBlocks(std::span(tokens).first(2), options);
+  ASSERT_TRUE(together && apart && tail);
+  EXPECT_EQ(together->size(), 2u);
+  EXPECT_EQ(Hex((*apart)[0]), Hex((*tail)[0]));
+}
+
+TEST(HashBlocks, RefusesWhatItCannotHash) {
+  kvt_hash_options options;
+  kvt_hash_options_init(&options);
+  const uint32_t tokens[32] = {};
+  kvt_hash hashes[2];
+  EXPECT_EQ(kvt_hash_blocks(&options, tokens, 32, hashes, 1), KVT_INVALID_ARGUMENT);
+  EXPECT_STREQ(kvt_last_error()->reason, "capacity_too_small");
+  EXPECT_EQ(kvt_hash_blocks(&options, nullptr, 32, hashes, 2), KVT_INVALID_ARGUMENT);
+  EXPECT_EQ(kvt_hash_blocks(&options, nullptr, 0, nullptr, 0), KVT_OK);
+  options.block_tokens = 0;
+  EXPECT_EQ(kvt_hash_blocks(&options, tokens, 32, hashes, 2), KVT_INVALID_ARGUMENT);
+  options.block_tokens = 16;
+  const kvt_multimodal_item items[] = {{"a", 10, 1}, {"b", 5, 1}};
+  options.items = items;
+  options.item_count = 2;
+  EXPECT_EQ(kvt_hash_blocks(&options, tokens, 32, hashes, 2), KVT_INVALID_ARGUMENT);
+  EXPECT_STREQ(kvt_last_error()->reason, "bad_multimodal_item");
+}
+
+}  // namespace

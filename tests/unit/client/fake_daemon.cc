@@ -1,0 +1,239 @@
+#include "tests/unit/client/fake_daemon.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "base/check.h"
+#include "protocol/socket_io.h"
+
+namespace kvtier::client {
+namespace {
+
+UniqueFd Listen(const std::string& path) {
+  UniqueFd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  KVT_CHECK(path.size() < sizeof(address.sun_path));
+  std::memcpy(address.sun_path, path.data(), path.size());
+  (void)::unlink(path.c_str());
+  KVT_CHECK(::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0);
+  KVT_CHECK(::listen(fd.get(), 8) == 0);
+  return fd;
+}
+
+bool Is(const wire::Frame& frame, wire::MessageType type) {
+  return frame.type == static_cast<uint16_t>(type);
+}
+
+}  // namespace
+
+FakeDaemon::FakeDaemon(std::string socket_path, FakeDaemonOptions options)
+    : options_(options),
+      socket_path_(std::move(socket_path)),
+      listener_(Listen(socket_path_)),
+      stop_(::eventfd(0, EFD_CLOEXEC)),
+      thread_([this] { Run(); }) {}
+
+FakeDaemon::~FakeDaemon() {
+  const uint64_t one = 1;
+  KVT_CHECK(::write(stop_.get(), &one, sizeof(one)) == sizeof(one));
+  thread_.join();
+  (void)::unlink(socket_path_.c_str());
+}
+
+void FakeDaemon::Run() {
+  while (true) {
+    pollfd fds[] = {{listener_.get(), POLLIN, 0}, {stop_.get(), POLLIN, 0}};
+    (void)::poll(fds, 2, -1);
+    if (fds[1].revents != 0) return;
+    Serve(UniqueFd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)));
+  }
+}
+
+void FakeDaemon::Serve(UniqueFd client) {
+  {
+    const std::lock_guard lock(mutex_);
+    client_ = client.get();
+  }
+  wire::FrameDecoder decoder;
+  while (true) {
+    pollfd fds[] = {{client.get(), static_cast<short>(options_.deaf ? 0 : POLLIN), 0},
+                    {stop_.get(), POLLIN, 0}};
+    (void)::poll(fds, 2, -1);
+    if (fds[1].revents != 0) break;
+    if (fds[0].revents != 0 && !ReadRequests(client.get(), &decoder)) break;
+  }
+  const std::lock_guard lock(mutex_);
+  client_ = -1;
+}
+
+bool FakeDaemon::ReadRequests(int socket, wire::FrameDecoder* decoder) {
+  const std::span<std::byte> space = decoder->Prepare();
+  const auto received = wire::Receive(socket, space, nullptr);
+  if (!received) return false;
+  if (!*received) return true;
+  if (**received == 0) return false;
+  decoder->Commit(**received);
+  while (true) {
+    const auto frame = decoder->Next();
+    KVT_CHECK(frame.has_value());
+    if (!*frame) return true;
+    const std::lock_guard lock(mutex_);
+    std::optional<Bytes> instead;
+    if (interceptor_) instead = interceptor_(**frame);
+    if (instead) {
+      SendLocked(*instead);
+    } else {
+      Answer(**frame);
+    }
+    ++counts_[(*frame)->type];
+    received_.notify_all();
+  }
+}
+
+void FakeDaemon::Answer(const wire::Frame& frame) {
+  if (Is(frame, wire::MessageType::kHello)) {
+    Reply(frame, wire::HelloReply{.version = 1,
+                                  .session = SessionId{1},
+                                  .daemon_generation = options_.generation,
+                                  .max_hashes = options_.max_hashes,
+                                  .max_references = 1 << 20,
+                                  .tenant = "default"});
+  } else if (Is(frame, wire::MessageType::kRegisterModel)) {
+    const ModelRecord record = wire::RegisterModel::Decode(frame.payload)->record;
+    block_bytes_ = record.BlockBytes();
+    Reply(frame, wire::RegisterModelReply{wire::ModelId{7}, record.Fingerprint(), block_bytes_});
+  } else if (Is(frame, wire::MessageType::kAttach)) {
+    AnswerAttach(frame);
+  } else if (Is(frame, wire::MessageType::kStats)) {
+    Reply(frame, wire::StatsReply{.blocks_asked = 10, .blocks_pool = 1, .session_references = 3});
+  } else if (Is(frame, wire::MessageType::kPing)) {
+    Reply(frame, wire::Pong{});
+  } else {
+    AnswerBlocks(frame);
+  }
+}
+
+void FakeDaemon::AnswerBlocks(const wire::Frame& frame) {
+  const bool want_reply = (frame.flags & wire::kFlagWantReply) != 0;
+  if (Is(frame, wire::MessageType::kAcquire)) {
+    AnswerAcquire(frame);
+  } else if (Is(frame, wire::MessageType::kCommit)) {
+    const wire::CommitReply reply = cache_->Commit(*wire::Commit::Decode(frame.payload));
+    if (want_reply || !reply.items.empty()) Reply(frame, reply);
+  } else if (Is(frame, wire::MessageType::kRelease)) {
+    const wire::ReleaseReply reply = cache_->Release(*wire::Release::Decode(frame.payload));
+    if (want_reply || !reply.errors.empty()) Reply(frame, reply);
+  } else if (Is(frame, wire::MessageType::kLookup)) {
+    wire::LookupReply reply;
+    const auto request = wire::Lookup::Decode(frame.payload);
+    for (const BlockHash& hash : request->hashes) {
+      reply.presence.push_back(cache_->Holds(hash) ? wire::kPresentInPool : 0);
+    }
+    Reply(frame, reply);
+  } else if (Is(frame, wire::MessageType::kPrefetch)) {
+    const auto count = wire::Prefetch::Decode(frame.payload)->hashes.size();
+    Reply(frame, wire::PrefetchReply{static_cast<uint32_t>(count)});
+  } else if (Is(frame, wire::MessageType::kPin)) {
+    const auto count = wire::Pin::Decode(frame.payload)->hashes.size();
+    Reply(frame, wire::PinReply{static_cast<uint32_t>(count)});
+  }
+}
+
+void FakeDaemon::AnswerAttach(const wire::Frame& frame) {
+  if (!cache_) cache_ = std::make_unique<FakeCache>(block_bytes_, options_.blocks);
+  const uint64_t pool_bytes = block_bytes_ * options_.blocks;
+  const Bytes bytes = FrameOf(wire::AttachReply{.pool = PoolId{3},
+                                                .generation = options_.generation,
+                                                .pool_bytes = pool_bytes,
+                                                .block_bytes = block_bytes_,
+                                                .blocks = options_.blocks},
+                              frame.request_id);
+  if (options_.short_pool) {
+    const FakeCache small(block_bytes_, options_.blocks - 1);
+    SendLocked(bytes, small.fd());
+  } else {
+    SendLocked(bytes, cache_->fd());
+  }
+}
+
+void FakeDaemon::AnswerAcquire(const wire::Frame& frame) {
+  const auto reply = cache_->Acquire(*wire::Acquire::Decode(frame.payload));
+  if (reply) {
+    Reply(frame, *reply);
+  } else {
+    Reply(frame, wire::ErrorReply{reply.error()});
+  }
+}
+
+void FakeDaemon::SendLocked(const Bytes& bytes, int descriptor) {
+  std::span<const std::byte> rest = bytes;
+  while (!rest.empty() && client_ >= 0) {
+    const auto sent = wire::Send(client_, rest, descriptor);
+    if (!sent) return;
+    if (!*sent) {
+      pollfd fd{client_, POLLOUT, 0};
+      (void)::poll(&fd, 1, -1);
+      continue;
+    }
+    rest = rest.subspan(**sent);
+    descriptor = -1;
+  }
+}
+
+void FakeDaemon::DropClient() {
+  const std::lock_guard lock(mutex_);
+  if (client_ >= 0) (void)::shutdown(client_, SHUT_RDWR);
+}
+
+void FakeDaemon::Intercept(Interceptor interceptor) {
+  const std::lock_guard lock(mutex_);
+  interceptor_ = std::move(interceptor);
+}
+
+void FakeDaemon::Progress(LoadId load, uint32_t ready, bool finished, uint8_t miss_reason) {
+  const std::lock_guard lock(mutex_);
+  cache_->Load(load, ready);
+  SendLocked(FrameOf(wire::LoadProgress{load, ready, finished, miss_reason}, 0));
+}
+
+void FakeDaemon::Send(const Bytes& bytes) {
+  const std::lock_guard lock(mutex_);
+  SendLocked(bytes);
+}
+
+void FakeDaemon::WithCache(const std::function<void(FakeCache*)>& body) {
+  const std::lock_guard lock(mutex_);
+  body(cache_.get());
+}
+
+void FakeDaemon::WaitForRequests(wire::MessageType type, int count) {
+  std::unique_lock lock(mutex_);
+  received_.wait(lock, [&] { return counts_[static_cast<uint16_t>(type)] >= count; });
+}
+
+int FakeDaemon::Requests(wire::MessageType type) {
+  const std::lock_guard lock(mutex_);
+  return counts_[static_cast<uint16_t>(type)];
+}
+
+int FakeDaemon::requests() {
+  const std::lock_guard lock(mutex_);
+  int sum = 0;
+  for (const auto& [type, count] : counts_) sum += count;
+  return sum;
+}
+
+uint32_t FakeDaemon::references() {
+  const std::lock_guard lock(mutex_);
+  return cache_->references();
+}
+
+}  // namespace kvtier::client

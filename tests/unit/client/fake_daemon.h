@@ -1,0 +1,104 @@
+// A daemon in a thread of the test's process: speaks the protocol over a Unix socket, keeps blocks
+// in a FakeCache, and misbehaves on demand.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/unique_fd.h"
+#include "protocol/frame.h"
+#include "protocol/messages.h"
+#include "tests/unit/client/fake_cache.h"
+
+namespace kvtier::client {
+
+struct FakeDaemonOptions {
+  uint32_t blocks = 64;
+  uint64_t generation = 1;  // of the pool
+  uint32_t max_hashes = wire::kMaxHashesPerCall;
+  // Descriptors with less memory than announced.
+  bool short_pool = false;
+  // Leaves the requests where they are.
+  bool deaf = false;
+};
+
+// All methods may be called from any thread. One client at a time.
+class FakeDaemon {
+ public:
+  using Bytes = std::vector<std::byte>;
+  // Sees each request before it is served. Returns what to send instead of serving it, or nothing
+  // to have it served.
+  using Interceptor = std::function<std::optional<Bytes>(const wire::Frame&)>;
+
+  FakeDaemon(std::string socket_path, FakeDaemonOptions options = {});
+  // Closes everything, as a killed daemon's kernel does.
+  ~FakeDaemon();
+  FakeDaemon(const FakeDaemon&) = delete;
+  FakeDaemon& operator=(const FakeDaemon&) = delete;
+
+  // Closes the client's connection; the daemon goes on listening, its cache stays.
+  void DropClient();
+  void Intercept(Interceptor interceptor);
+  // Loads up to `ready` and tells the client.
+  void Progress(LoadId load, uint32_t ready, bool finished, uint8_t miss_reason = 0);
+  // Sends any bytes to the client.
+  void Send(const Bytes& bytes);
+  // Runs `body` while the daemon does nothing.
+  void WithCache(const std::function<void(FakeCache*)>& body);
+  // Blocks until so many requests of the type have been received since the start.
+  void WaitForRequests(wire::MessageType type, int count);
+  [[nodiscard]] int Requests(wire::MessageType type);
+  [[nodiscard]] int requests();
+  [[nodiscard]] uint32_t references();
+
+ private:
+  void Run();
+  void Serve(UniqueFd client);
+  // False when the client is gone.
+  [[nodiscard]] bool ReadRequests(int socket, wire::FrameDecoder* decoder);
+  void Answer(const wire::Frame& frame);
+  void AnswerBlocks(const wire::Frame& frame);
+  void AnswerAttach(const wire::Frame& frame);
+  void AnswerAcquire(const wire::Frame& frame);
+  template <typename Message>
+  void Reply(const wire::Frame& frame, const Message& message) {
+    Bytes bytes;
+    message.Encode(frame.request_id, &bytes);
+    SendLocked(bytes);
+  }
+  void SendLocked(const Bytes& bytes, int descriptor = -1);
+
+  const FakeDaemonOptions options_;
+  const std::string socket_path_;
+  UniqueFd listener_;
+  UniqueFd stop_;  // an eventfd
+
+  std::mutex mutex_;
+  std::condition_variable received_;
+  std::unique_ptr<FakeCache> cache_;
+  int client_ = -1;
+  uint64_t block_bytes_ = 0;
+  uint32_t block_tokens_ = 0;
+  Interceptor interceptor_;
+  std::map<uint16_t, int> counts_;
+
+  std::thread thread_;
+};
+
+// The frame of a message, for interceptors.
+template <typename Message>
+FakeDaemon::Bytes FrameOf(const Message& message, uint64_t request_id) {
+  FakeDaemon::Bytes bytes;
+  message.Encode(request_id, &bytes);
+  return bytes;
+}
+
+}  // namespace kvtier::client

@@ -1,0 +1,48 @@
+#include "client/load_table.h"
+
+#include <gtest/gtest.h>
+
+namespace kvtier::client {
+namespace {
+
+wire::LoadProgress Progress(uint64_t load, uint32_t ready, bool finished) {
+  return {.load = LoadId{load}, .ready = ready, .finished = finished};
+}
+
+TEST(LoadTable, KnowsHowFarEachLoadIs) {
+  LoadTable table;
+  ASSERT_TRUE(table.Add(LoadId{1}, 5));
+  ASSERT_TRUE(table.Add(LoadId{2}, 3));
+  ASSERT_TRUE(table.OnProgress(Progress(1, 2, false)));
+  ASSERT_TRUE(table.OnProgress(Progress(2, 3, true)));
+  EXPECT_EQ(table.Find(LoadId{1})->ready, 2u);
+  EXPECT_FALSE(table.Find(LoadId{1})->finished);
+  EXPECT_TRUE(table.Find(LoadId{2})->finished);
+  EXPECT_EQ(table.Find(LoadId{3}), nullptr);
+}
+
+TEST(LoadTable, RefusesProgressThatMakesNoSense) {
+  LoadTable table;
+  ASSERT_TRUE(table.Add(LoadId{1}, 5));
+  EXPECT_EQ(table.Add(LoadId{1}, 5).error().reason, "load_id_reused");
+  EXPECT_FALSE(table.OnProgress(Progress(1, 6, false)));
+  ASSERT_TRUE(table.OnProgress(Progress(1, 3, false)));
+  EXPECT_FALSE(table.OnProgress(Progress(1, 2, false)));
+  ASSERT_TRUE(table.OnProgress(Progress(1, 3, true)));
+  EXPECT_FALSE(table.OnProgress(Progress(1, 5, true)));
+}
+
+TEST(LoadTable, ForgetsTheOldestFinishedLoads) {
+  LoadTable table;
+  ASSERT_TRUE(table.Add(LoadId{1'000'000}, 1));
+  for (uint64_t id = 1; id <= LoadTable::kFinishedKept + 1; ++id) {
+    ASSERT_TRUE(table.Add(LoadId{id}, 1));
+    ASSERT_TRUE(table.OnProgress(Progress(id, 1, true)));
+  }
+  EXPECT_EQ(table.Find(LoadId{1}), nullptr);
+  EXPECT_NE(table.Find(LoadId{2}), nullptr);
+  EXPECT_NE(table.Find(LoadId{1'000'000}), nullptr);
+}
+
+}  // namespace
+}  // namespace kvtier::client

@@ -1,0 +1,205 @@
+// What survives a lost connection, and what must not.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "tests/unit/client/client_fixture.h"
+
+namespace kvtier::client {
+namespace {
+
+using ::testing::Each;
+
+class ReconnectTest : public ClientFixture {
+ protected:
+  void SetUp() override {
+    ClientFixture::SetUp();
+    Attach();
+    Fill(Hashes(1, 2));
+  }
+
+  void Restart(uint64_t generation) {
+    daemon_.reset();
+    StartDaemon({.generation = generation});
+  }
+};
+
+TEST_F(ReconnectTest, WithoutADaemonEverythingIsAMiss) {
+  daemon_.reset();
+  kvt_acquire_request request{};
+  request.size = sizeof(request);
+  const std::vector<kvt_hash> hashes = Hashes(1, 2);
+  request.hashes = hashes.data();
+  request.hash_count = hashes.size();
+  std::vector<kvt_acquired_block> hits(2);
+  kvt_acquire_reply reply{};
+  reply.size = sizeof(reply);
+  reply.hits = hits.data();
+  reply.hits_capacity = hits.size();
+  reply.hit_count = 99;
+  EXPECT_EQ(kvt_acquire(pool_->get(), &request, &reply), KVT_UNAVAILABLE);
+  EXPECT_EQ(reply.hit_count, 0u);
+  EXPECT_EQ(reply.fresh_count, 0u);
+  EXPECT_EQ(reply.load.id, 0u);
+  EXPECT_EQ(reply.miss, KVT_MISS_UNAVAILABLE);
+  EXPECT_EQ(pool_->Lookup(hashes).error().code, KVT_UNAVAILABLE);
+  EXPECT_EQ(pool_->Prefetch(hashes).error().code, KVT_UNAVAILABLE);
+  EXPECT_EQ(connection_->Ping().error().code, KVT_UNAVAILABLE);
+}
+
+TEST_F(ReconnectTest, BetweenTriesCallsFailAtOnce) {
+  kvt_connect_options options = Options();
+  options.reconnect_min_ms = 1'000'000;
+  options.reconnect_max_ms = 1'000'000;
+  pool_.reset();
+  Attach(options);
+  daemon_.reset();
+  EXPECT_EQ(connection_->Ping().error().reason, "no_daemon");
+  StartDaemon({});
+  EXPECT_EQ(connection_->Ping().error().reason, "reconnect_pause");
+  EXPECT_EQ(daemon_->requests(), 0);
+}
+
+TEST_F(ReconnectTest, ReconnectingCanBeTurnedOff) {
+  kvt_connect_options options = Options();
+  options.reconnect_min_ms = -1;
+  pool_.reset();
+  Attach(options);
+  daemon_->DropClient();
+  EXPECT_EQ(connection_->Ping().error().reason, "connection_lost");
+  EXPECT_EQ(connection_->Ping().error().reason, "connection_lost");
+}
+
+TEST_F(ReconnectTest, ARestartedDaemonServesTheNextCallWithoutAMiss) {
+  Restart(2);
+  const auto acquired = pool_->Acquire({}, {}, 1);
+  ASSERT_TRUE(acquired) << acquired.error().ToString();
+  EXPECT_EQ(daemon_->Requests(wire::MessageType::kRegisterModel), 1);
+  EXPECT_EQ(daemon_->Requests(wire::MessageType::kAttach), 1);
+  EXPECT_EQ(pool_->Info().generation, 2u);
+}
+
+TEST_F(ReconnectTest, HandlesOfALostConnectionAreStale) {
+  auto acquired = pool_->Acquire(Hashes(1, 2), {}, 1);
+  ASSERT_TRUE(acquired);
+  const uint64_t attachment = pool_->Info().attachment;
+  Restart(2);
+  ASSERT_TRUE(pool_->Acquire({}, {}, 1));
+  EXPECT_NE(pool_->Info().attachment, attachment);
+
+  kvt_commit_entry entry{};
+  entry.block = acquired->fresh[0];
+  entry.tokens = kBlockTokens;
+  EXPECT_EQ(pool_->Commit(std::span(&entry, 1)).error().code, KVT_STALE_HANDLE);
+  const std::vector<kvt_block> blocks = acquired->hits.Take();
+  std::vector<kvt_status> results(blocks.size());
+  EXPECT_EQ(kvt_release(pool_->get(), blocks.data(), blocks.size(), results.data()), KVT_OK);
+  EXPECT_THAT(results, Each(KVT_STALE_HANDLE));
+  acquired->load = {1, attachment};
+  EXPECT_EQ(pool_->Wait(&*acquired, 1).error().code, KVT_STALE_HANDLE);
+}
+
+TEST_F(ReconnectTest, ReleasingWhatALostConnectionHeldIsNoError) {
+  const auto acquired = pool_->Acquire(Hashes(1, 2));
+  ASSERT_TRUE(acquired);
+  daemon_.reset();
+  EXPECT_TRUE(pool_->Release(acquired->hits.blocks()));
+}
+
+TEST_F(ReconnectTest, AWaitForALoadOfALostConnectionIsUnavailable) {
+  daemon_->WithCache([](FakeCache* cache) {
+    cache->PutBelow(WireHash(9), Tier::kHost, kBlockTokens, std::byte{9});
+  });
+  auto acquired = pool_->Acquire(std::vector<kvt_hash>{Hash(9)});
+  ASSERT_TRUE(acquired);
+  daemon_->DropClient();
+  EXPECT_EQ(pool_->Wait(&*acquired, 1).error().code, KVT_UNAVAILABLE);
+}
+
+TEST_F(ReconnectTest, MemoryOfAnEarlierPoolStaysReadableUntilItIsDropped) {
+  const auto acquired = pool_->Acquire(Hashes(1, 2));
+  ASSERT_TRUE(acquired);
+  const kvt_block old = acquired->hits[1];
+  const std::byte* bytes = pool_->Bytes(old)->data();
+  Restart(2);
+  ASSERT_TRUE(pool_->Acquire({}, {}, 1));
+  EXPECT_EQ(bytes[0], std::byte{2});
+  EXPECT_EQ(pool_->Bytes(old)->data(), bytes);
+  EXPECT_NE(pool_->Info().base, nullptr);
+  pool_->DropStaleMappings();
+  EXPECT_EQ(pool_->Bytes(old).error().code, KVT_STALE_HANDLE);
+}
+
+TEST_F(ReconnectTest, APoolTwoGenerationsOldIsEmptiedButDoesNotFault) {
+  const auto acquired = pool_->Acquire(Hashes(1, 2));
+  ASSERT_TRUE(acquired);
+  std::byte* bytes = pool_->Bytes(acquired->hits[1])->data();
+  Restart(2);
+  ASSERT_TRUE(pool_->Acquire({}, {}, 1));
+  EXPECT_EQ(bytes[0], std::byte{2});
+  Restart(3);
+  ASSERT_TRUE(pool_->Acquire({}, {}, 1));
+  EXPECT_EQ(bytes[0], std::byte{0});
+  bytes[0] = std::byte{1};
+}
+
+TEST_F(ReconnectTest, TheSamePoolKeepsItsAddress) {
+  const kvt_pool_info before = pool_->Info();
+  daemon_->DropClient();
+  const auto acquired = pool_->Acquire(Hashes(1, 2));
+  ASSERT_TRUE(acquired) << acquired.error().ToString();
+  EXPECT_EQ(acquired->hits.size(), 2u);
+  const kvt_pool_info after = pool_->Info();
+  EXPECT_EQ(after.base, before.base);
+  EXPECT_EQ(after.generation, before.generation);
+  EXPECT_NE(after.attachment, before.attachment);
+}
+
+TEST_F(ReconnectTest, AFlushDoesNotPassOverALostConnection) {
+  ASSERT_TRUE(connection_->Flush());
+  daemon_->DropClient();
+  EXPECT_EQ(connection_->Flush().error().code, KVT_UNAVAILABLE);
+  EXPECT_TRUE(connection_->Ping());
+  EXPECT_EQ(connection_->Flush().error().code, KVT_UNAVAILABLE);
+  EXPECT_TRUE(connection_->Flush());
+}
+
+TEST_F(ReconnectTest, LookingForTheConnectionDoesNotReconnect) {
+  EXPECT_TRUE(connection_->IsConnected());
+  daemon_->DropClient();
+  EXPECT_FALSE(connection_->IsConnected());
+  EXPECT_FALSE(connection_->IsConnected());
+}
+
+TEST_F(ReconnectTest, TheLossIsSeenEvenWhileAnotherThreadReads) {
+  daemon_->WithCache([](FakeCache* cache) {
+    cache->PutBelow(WireHash(9), Tier::kHost, kBlockTokens, std::byte{9});
+  });
+  auto acquired = pool_->Acquire(std::vector<kvt_hash>{Hash(9)});
+  ASSERT_TRUE(acquired);
+  std::thread waits([&] { EXPECT_FALSE(pool_->Wait(&*acquired, 1)); });
+  daemon_->DropClient();
+  EXPECT_FALSE(connection_->IsConnected());
+  waits.join();
+}
+
+TEST_F(ReconnectTest, AThreadThatWaitsLearnsOfTheLoss) {
+  daemon_->Intercept([](const wire::Frame& frame) -> std::optional<FakeDaemon::Bytes> {
+    if (frame.type != static_cast<uint16_t>(wire::MessageType::kAcquire)) return std::nullopt;
+    return FakeDaemon::Bytes();
+  });
+  std::thread kills([&] {
+    daemon_->WaitForRequests(wire::MessageType::kAcquire, 2);  // one by Fill
+    daemon_->DropClient();
+  });
+  const auto acquired = pool_->Acquire(Hashes(1, 2));
+  kills.join();
+  ASSERT_FALSE(acquired);
+  EXPECT_EQ(acquired.error().code, KVT_UNAVAILABLE);
+  EXPECT_EQ(acquired.error().reason, "connection_lost");
+}
+
+}  // namespace
+}  // namespace kvtier::client

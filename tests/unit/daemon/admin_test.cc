@@ -1,0 +1,162 @@
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <boost/json.hpp>
+
+#include "tests/fakes/temporary_directory.h"
+#include "tests/unit/daemon/daemon_under_test.h"
+#include "tests/unit/daemon/verbs.h"
+#include "tests/unit/daemon/wire_client.h"
+
+namespace kvtier {
+namespace {
+
+namespace json = boost::json;
+
+class Admin : public testing::Test {
+ protected:
+  Admin() : daemon_(directory_.path()) {
+    EXPECT_TRUE(daemon_.status()) << daemon_.status().error().ToString();
+  }
+
+  // The reply to `request`, past its progress.
+  json::value Ask(WireClient* admin, const std::string& request) {
+    admin->Send(wire::AdminRequest{request});
+    while (true) {
+      const auto received = admin->Receive();
+      if (received && received->Is(wire::MessageType::kAdminProgress)) {
+        progress_.push_back(
+            json::parse(wire::AdminProgress::Decode(received->payload).value().json));
+        continue;
+      }
+      if (!received || !received->Is(wire::MessageType::kAdminReply)) {
+        ADD_FAILURE() << "no reply to " << request;
+        return {};
+      }
+      return json::parse(wire::AdminReply::Decode(received->payload).value().json);
+    }
+  }
+  json::value Ask(const std::string& request) {
+    WireClient admin(daemon_.admin_socket());
+    return Ask(&admin, request);
+  }
+
+  std::string ErrorOf(const std::string& request) {
+    WireClient admin(daemon_.admin_socket());
+    return admin.ErrorOf(wire::AdminRequest{request});
+  }
+
+  TemporaryDirectory directory_;
+  DaemonUnderTest daemon_;
+  std::vector<json::value> progress_;
+};
+
+TEST_F(Admin, StatusShowsTiersSessionsAndReasons) {
+  WireClient client(daemon_.socket());
+  const PoolId pool = client.Attach().pool;
+  (void)Fill(&client, pool, Hashes(0, 4));
+  const json::value status = Ask(R"({"op":"status"})");
+  EXPECT_EQ(status.at("schema"), "kvtier.status/1");
+  EXPECT_EQ(status.at("pid"), ::getpid());
+  EXPECT_EQ(status.at("state"), "serving");
+  EXPECT_EQ(status.at("device").at("kind"), "host");
+  EXPECT_EQ(status.at("tiers").at("pool").at("capacity_bytes"), 256 * kKiB);
+  EXPECT_EQ(status.at("tiers").at("host").at("capacity_bytes"), 2 * kMiB);
+  EXPECT_GT(status.at("tiers").at("disk").at("capacity_bytes").to_number<uint64_t>(), 0u);
+  EXPECT_EQ(status.at("disk").at("engines").as_array().size(), 1u);
+  EXPECT_EQ(status.at("disk").at("degraded"), false);
+  const json::value& shown_pool = status.at("pools").at(0);
+  EXPECT_EQ(shown_pool.at("tenant"), "default");
+  EXPECT_EQ(shown_pool.at("model_name"), "test-model");
+  EXPECT_EQ(shown_pool.at("referenced"), 4);
+  EXPECT_EQ(status.at("sessions").at("count"), 1);
+  EXPECT_EQ(status.at("sessions").at("list").at(0).at("client"), "test");
+  EXPECT_EQ(status.at("sessions").at("list").at(0).at("references"), 4);
+  EXPECT_EQ(status.at("references"), 4);
+  const json::value& stats = status.at("stats");
+  EXPECT_EQ(stats.at("commits"), 4);
+  EXPECT_EQ(stats.at("misses").as_object().size(), size_t{kMissReasonCount - 1});
+  EXPECT_EQ(stats.at("drops").at("disk").as_object().size(), size_t{kDropReasonCount});
+  EXPECT_GT(status.at("index").at("entry_bytes").to_number<uint64_t>(), 0u);
+}
+
+TEST_F(Admin, ConfigShowsWhatIsInEffect) {
+  const json::value config = Ask(R"({"op":"config"})");
+  EXPECT_EQ(config.at("pool").at("bytes"), "256KiB");
+  EXPECT_EQ(config.at("server").at("max_clients"), 256);
+  EXPECT_EQ(config.at("disk").at("reformat"), false);
+}
+
+TEST_F(Admin, StatsAreTheCountersAlone) {
+  EXPECT_EQ(Ask(R"({"op":"stats"})").at("stats").at("acquires"), 0);
+}
+
+TEST_F(Admin, DrainPersistsAndVerifyChecks) {
+  WireClient client(daemon_.socket());
+  const PoolId pool = client.Attach().pool;
+  const auto hashes = Hashes(0, 40);
+  (void)Fill(&client, pool, hashes);
+  const json::value drained = Ask(R"({"op":"drain"})");
+  EXPECT_EQ(drained.at("left"), 0);
+  const auto lookup = client.Call<wire::LookupReply>(wire::Lookup{.pool = pool, .hashes = hashes});
+  for (const uint8_t presence : lookup.presence) {
+    EXPECT_TRUE(presence & wire::kPersistedOnDisk);
+  }
+  const json::value verified = Ask(R"({"op":"verify"})");
+  EXPECT_EQ(verified.at("checked"), 40);
+  EXPECT_EQ(verified.at("bad"), 0);
+  // Payloads and their headers.
+  EXPECT_EQ(verified.at("bytes"), 40 * (4096 + 4096));
+}
+
+TEST_F(Admin, SettleRepliesWhenNothingIsUnderWay) {
+  EXPECT_GE(Ask(R"({"op":"settle","timeout_ms":30000})").at("waited_ms").to_number<int64_t>(), 0);
+}
+
+TEST_F(Admin, SeveralRequestsTravelOnOneConnection) {
+  WireClient admin(daemon_.admin_socket());
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_EQ(Ask(&admin, R"({"op":"settle"})").at("schema"), "kvtier.settle/1");
+  }
+}
+
+TEST_F(Admin, BadRequestsAreRefused) {
+  EXPECT_EQ(ErrorOf("nonsense"), "bad_json");
+  EXPECT_EQ(ErrorOf(""), "bad_json");
+  EXPECT_EQ(ErrorOf("[]"), "bad_request");
+  EXPECT_EQ(ErrorOf(R"({"op":"reboot"})"), "unknown_op");
+  EXPECT_EQ(ErrorOf("{}"), "unknown_op");
+  EXPECT_EQ(ErrorOf(R"({"op":3})"), "bad_request");
+  EXPECT_EQ(ErrorOf(R"({"op":"settle","timeout_ms":-1})"), "bad_request");
+  EXPECT_EQ(ErrorOf(R"({"op":"settle","sudo":true})"), "bad_request");
+  EXPECT_EQ(ErrorOf("{\"op\":" + std::string(5000, '[')), "bad_json");
+}
+
+TEST_F(Admin, ClientMessagesHaveNoPlaceHere) {
+  WireClient admin(daemon_.admin_socket());
+  admin.Send(wire::Ping{});
+  EXPECT_EQ(admin.ExpectError(0), "unknown_message");
+  EXPECT_TRUE(admin.AtEnd());
+}
+
+TEST_F(Admin, SocketIsForItsOwnerOnly) {
+  struct stat status;
+  ASSERT_EQ(::stat(daemon_.admin_socket().c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0600u);
+  daemon_.peers.uid = 12345;
+  WireClient stranger(daemon_.admin_socket());
+  EXPECT_EQ(stranger.ExpectError(0), "not_admin");
+  EXPECT_TRUE(stranger.AtEnd());
+}
+
+TEST_F(Admin, ConnectionsAreLimited) {
+  std::vector<std::unique_ptr<WireClient>> admins;
+  for (size_t i = 0; i < kMaxAdminConnections; ++i) {
+    admins.push_back(std::make_unique<WireClient>(daemon_.admin_socket()));
+  }
+  WireClient last(daemon_.admin_socket());
+  EXPECT_EQ(last.ExpectError(0), "too_many_clients");
+}
+
+}  // namespace
+}  // namespace kvtier

@@ -1,0 +1,247 @@
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "daemon/config_loader.h"
+#include "daemon/config_reference.h"
+#include "daemon/config_schema.h"
+#include "tests/fakes/temporary_directory.h"
+
+namespace kvtier {
+namespace {
+
+Result<Config> Parse(const std::string& text) { return ParseConfig(text, "test.toml", {}); }
+
+// The complaint about `text`; empty if there is none.
+std::string ContextOf(const std::string& text) {
+  const Result<Config> config = Parse(text);
+  return config ? "" : config.error().context;
+}
+
+std::string ReasonOf(const std::string& text) {
+  const Result<Config> config = Parse(text);
+  return config ? "" : config.error().reason;
+}
+
+TEST(Config, EmptyFileGivesTheDefaults) {
+  const Result<Config> config = Parse("");
+  ASSERT_TRUE(config);
+  EXPECT_EQ(FormatConfig(*config), FormatConfig(Config{}));
+}
+
+TEST(Config, EveryDefaultIsWithinItsOwnBounds) {
+  const std::string text = FormatConfig(Config{});
+  const Result<Config> config = Parse(text);
+  ASSERT_TRUE(config) << config.error().context;
+  EXPECT_EQ(FormatConfig(*config), text);
+}
+
+TEST(Config, FormattedConfigReadsBackTheSame) {
+  const Result<Config> config = Parse(R"(
+[server]
+socket = "/tmp/with \"quotes\".sock"
+max_clients = 7
+[[tenant]]
+name = "a"
+uids = [1, 2]
+[[tenant]]
+name = "b"
+gids = [3]
+[pool]
+device = "host"
+bytes = "192MiB"
+[disk]
+bytes = "1.5GiB"
+files = 3
+engine = "pread"
+[retention]
+extended_ttl = "7d"
+persist_after = "500ms"
+[cache]
+pool_clean_fraction = 0.25
+max_wait_ms = 17
+[log]
+format = "json"
+)");
+  ASSERT_TRUE(config) << config.error().context;
+  EXPECT_EQ(config->server.socket, "/tmp/with \"quotes\".sock");
+  EXPECT_EQ(config->server.max_clients, 7u);
+  ASSERT_EQ(config->tenants.size(), 2u);
+  EXPECT_EQ(config->tenants[0].uids, (std::vector<uint32_t>{1, 2}));
+  EXPECT_EQ(config->tenants[1].gids, (std::vector<uint32_t>{3}));
+  EXPECT_EQ(config->pool.device, DeviceChoice::kHost);
+  EXPECT_EQ(config->cache.pool_bytes, 192 * kMiB);
+  EXPECT_EQ(config->disk.bytes, 1536 * kMiB);
+  EXPECT_EQ(config->disk.files, 3u);
+  EXPECT_EQ(config->disk.engine, DiskEngineChoice::kPread);
+  EXPECT_EQ(config->cache.extended_ttl_ms, 7 * 24 * 3600 * 1000);
+  EXPECT_EQ(config->cache.persist_after_ms, 500);
+  EXPECT_EQ(config->cache.pool_clean_fraction, 0.25);
+  EXPECT_EQ(config->cache.max_wait_ms, 17);
+  EXPECT_EQ(config->log.format, LogFormat::kJson);
+
+  const std::string text = FormatConfig(*config);
+  const Result<Config> again = Parse(text);
+  ASSERT_TRUE(again) << again.error().context;
+  EXPECT_EQ(FormatConfig(*again), text);
+}
+
+TEST(Config, UnknownKeyNamesPlaceAndNearestKey) {
+  EXPECT_EQ(ContextOf("[pool]\nbytes = \"1GiB\"\n  copy_treads = 2\n"),
+            "test.toml:3:3: there is no key \"copy_treads\" in [pool]; the nearest is "
+            "\"copy_threads\"");
+  EXPECT_EQ(ReasonOf("[pool]\ncopy_treads = 2\n"), "config_unknown_key");
+}
+
+TEST(Config, KeyInTheWrongSectionNamesTheRightOne) {
+  EXPECT_EQ(ContextOf("[pool]\nmax_clients = 2\n"),
+            "test.toml:2:1: there is no key \"max_clients\" in [pool]; it belongs in [server]");
+}
+
+TEST(Config, UnknownSectionNamesTheNearest) {
+  EXPECT_EQ(ContextOf("[sever]\n"),
+            "test.toml:1:2: there is no section [sever]; the nearest is [server]");
+}
+
+TEST(Config, FirstMistakeInTheFileIsTold) {
+  EXPECT_EQ(ContextOf("[server]\nzzz = 1\naaa = 1\n").substr(0, 14), "test.toml:2:1:");
+}
+
+TEST(Config, SizeWithoutUnitIsRefused) {
+  EXPECT_EQ(ContextOf("[pool]\nbytes = 1073741824\n"),
+            "test.toml:2:9: pool.bytes must be a size with a unit, \"64KiB\" to \"1024TiB\", not "
+            "an integer");
+  EXPECT_EQ(ReasonOf("[pool]\nbytes = 1073741824\n"), "config_wrong_type");
+  EXPECT_EQ(ReasonOf("[pool]\nbytes = \"1073741824\"\n"), "config_out_of_range");
+  EXPECT_EQ(ReasonOf("[pool]\nbytes = \"12 parsecs\"\n"), "config_out_of_range");
+}
+
+TEST(Config, DurationWithoutUnitIsRefused) {
+  EXPECT_EQ(ReasonOf("[retention]\nmemory_ttl = 600\n"), "config_wrong_type");
+  EXPECT_EQ(ReasonOf("[retention]\nmemory_ttl = \"600\"\n"), "config_out_of_range");
+}
+
+TEST(Config, WrongTypesAreRefused) {
+  EXPECT_EQ(ReasonOf("[server]\nsocket = 3\n"), "config_wrong_type");
+  EXPECT_EQ(ReasonOf("[server]\nmax_clients = \"3\"\n"), "config_wrong_type");
+  EXPECT_EQ(ReasonOf("[server]\nmax_clients = 3.5\n"), "config_wrong_type");
+  EXPECT_EQ(ReasonOf("[disk]\nreformat = 1\n"), "config_wrong_type");
+  EXPECT_EQ(ReasonOf("[cache]\npin_fraction = \"half\"\n"), "config_wrong_type");
+  EXPECT_EQ(ReasonOf("[log]\nlevel = 1979-05-27\n"), "config_wrong_type");
+  EXPECT_EQ(ReasonOf("pool = 3\n"), "config_wrong_type");
+  EXPECT_EQ(ReasonOf("[tenant]\nname = \"a\"\n"), "config_wrong_type");
+  EXPECT_EQ(ReasonOf("[[tenant]]\nname = \"a\"\nuids = [\"root\"]\n"), "config_wrong_type");
+}
+
+TEST(Config, ValuesOutOfRangeSayWhatIsAllowed) {
+  EXPECT_EQ(ContextOf("[server]\nmax_clients = 0\n"),
+            "test.toml:2:15: server.max_clients 0 is not allowed; must be an integer, 1 to 65536");
+  EXPECT_EQ(ReasonOf("[server]\nmax_clients = -1\n"), "config_out_of_range");
+  EXPECT_EQ(ReasonOf("[server]\nmax_clients = 9223372036854775807\n"), "config_out_of_range");
+  EXPECT_EQ(ReasonOf("[cache]\npin_fraction = 1.5\n"), "config_out_of_range");
+  EXPECT_EQ(ReasonOf("[cache]\npin_fraction = nan\n"), "config_out_of_range");
+  EXPECT_EQ(ReasonOf("[retention]\nextended_ttl = \"0s\"\n"), "config_out_of_range");
+  EXPECT_EQ(ReasonOf("[pool]\nbytes = \"1B\"\n"), "config_out_of_range");
+  EXPECT_EQ(ReasonOf("[[tenant]]\nname = \"a\"\nuids = [4294967295]\n"), "config_out_of_range");
+  EXPECT_EQ(ContextOf("[disk]\nengine = \"uring\"\n"),
+            "test.toml:2:10: disk.engine \"uring\" is not allowed; must be one of \"auto\", "
+            "\"io_uring\", \"pread\"");
+}
+
+TEST(Config, TruncatedFileIsASyntaxErrorWithItsPlace) {
+  const std::string text = "[server]\nsocket = \"/run/kv";
+  EXPECT_EQ(ReasonOf(text), "config_syntax");
+  EXPECT_EQ(ContextOf(text).substr(0, 12), "test.toml:2:");
+  EXPECT_EQ(ReasonOf("[serv"), "config_syntax");
+  EXPECT_EQ(ReasonOf("[server]\nmax_clients =\n"), "config_syntax");
+}
+
+TEST(Config, KeyGivenTwiceIsASyntaxError) {
+  EXPECT_EQ(ReasonOf("[server]\nmax_clients = 1\nmax_clients = 2\n"), "config_syntax");
+}
+
+TEST(Config, TenantsThatContradictEachOtherAreRefused) {
+  const std::string a = "[[tenant]]\nname = \"a\"\nuids = [1]\n";
+  EXPECT_EQ(ReasonOf(a + "[[tenant]]\nname = \"a\"\nuids = [2]\n"), "config_conflict");
+  EXPECT_EQ(ReasonOf(a + "[[tenant]]\nname = \"b\"\nuids = [1]\n"), "config_conflict");
+  EXPECT_EQ(ReasonOf(a + "[[tenant]]\nname = \"b\"\n"), "config_conflict");
+  EXPECT_EQ(ReasonOf(a + "[[tenant]]\nuids = [2]\n"), "config_conflict");
+  EXPECT_EQ(ReasonOf(a + "[[tenant]]\nname = \"b/c\"\nuids = [2]\n"), "config_conflict");
+  EXPECT_EQ(ReasonOf(a + "[[tenant]]\nname = \"b\"\ngids = [1]\n"), "");
+}
+
+TEST(Config, TiersSmallerThanAChunkAreRefused) {
+  EXPECT_EQ(ReasonOf("[host]\nbytes = \"32MiB\"\n"), "config_conflict");
+  EXPECT_EQ(ReasonOf("[disk]\nbytes = \"64MiB\"\n"), "config_conflict");
+  EXPECT_EQ(ReasonOf("[disk]\nbytes = \"130MiB\"\nfiles = 2\n"), "");
+}
+
+TEST(Config, OneSocketForBothIsRefused) {
+  EXPECT_EQ(ReasonOf("[server]\nsocket = \"/tmp/a\"\nadmin_socket = \"/tmp/a\"\n"),
+            "config_conflict");
+}
+
+TEST(Config, FramesTooSmallForTheirHashesAreRefused) {
+  EXPECT_EQ(ReasonOf("[server]\nmax_frame_bytes = \"64KiB\"\n"), "config_conflict");
+  EXPECT_EQ(ReasonOf("[server]\nmax_frame_bytes = \"64KiB\"\nmax_hashes_per_call = 1024\n"), "");
+}
+
+TEST(Config, OverridesReplaceTheFile) {
+  const Result<Config> config = ParseConfig(
+      "[pool]\nbytes = \"1GiB\"\n", "test.toml",
+      {"pool.bytes=256MiB", "server.max_clients=3", "disk.reformat=true", "disk.directory=/x/y"});
+  ASSERT_TRUE(config) << config.error().context;
+  EXPECT_EQ(config->cache.pool_bytes, 256 * kMiB);
+  EXPECT_EQ(config->server.max_clients, 3u);
+  EXPECT_TRUE(config->disk.reformat);
+  EXPECT_EQ(config->disk.directory, "/x/y");
+}
+
+TEST(Config, BadOverridesAreNamed) {
+  const auto context_of = [](const std::string& override_text) {
+    const Result<Config> config = ParseConfig("", "test.toml", {override_text});
+    return config ? "" : config.error().context;
+  };
+  EXPECT_EQ(context_of("pool"), "--set pool: must be section.key=value");
+  EXPECT_EQ(context_of("pool.byts=1GiB"),
+            "--set pool.byts=1GiB: there is no key \"byts\" in [pool]; the nearest is \"bytes\"");
+  EXPECT_NE(context_of("tenant.name=a"), "");
+  EXPECT_NE(context_of("pool.bytes=1"), "");
+}
+
+TEST(Config, UnreadableFileIsNamed) {
+  const TemporaryDirectory directory;
+  const Result<Config> config = LoadConfig(directory.path() / "none.toml", {});
+  ASSERT_FALSE(config);
+  EXPECT_EQ(config.error().reason, "config_unreadable");
+  EXPECT_NE(config.error().context.find("none.toml"), std::string::npos);
+  EXPECT_FALSE(LoadConfig(directory.path(), {}));
+}
+
+TEST(Config, EndlessFileIsRefused) {
+  const TemporaryDirectory directory;
+  const std::string path = directory.path() / "long.toml";
+  std::ofstream(path) << std::string(kMaxConfigFileBytes + 1, '\n');
+  const Result<Config> config = LoadConfig(path, {});
+  ASSERT_FALSE(config);
+  EXPECT_EQ(config.error().reason, "config_too_long");
+}
+
+TEST(Config, EveryKeyIsExplained) {
+  for (const ConfigKey& key : ConfigKeys()) {
+    EXPECT_FALSE(key.help.empty()) << key.section << "." << key.name;
+    EXPECT_EQ(key.help.back(), '.') << key.section << "." << key.name;
+  }
+}
+
+TEST(Config, ReferenceInTheDocumentationIsUpToDate) {
+  std::ifstream file(KVTIER_SOURCE_DIR "/docs/CONFIGURATION.md");
+  std::ostringstream text;
+  text << file.rdbuf();
+  EXPECT_EQ(text.str(), ConfigReferenceMarkdown())
+      << "run: kvtierd --print-config-reference > docs/CONFIGURATION.md";
+}
+
+}  // namespace
+}  // namespace kvtier

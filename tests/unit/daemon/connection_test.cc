@@ -1,0 +1,181 @@
+#include "daemon/connection.h"
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "protocol/messages.h"
+#include "protocol/socket_io.h"
+
+namespace kvtier {
+namespace {
+
+class RecordingListener final : public ConnectionListener {
+ public:
+  void OnFrame(const wire::Frame& frame) override {
+    frames.push_back(frame.request_id);
+    if (on_frame) on_frame(frame);
+  }
+  void OnClosed(const Error& why) override {
+    ++closings;
+    reason = why.reason;
+  }
+
+  std::vector<uint64_t> frames;
+  std::function<void(const wire::Frame&)> on_frame;
+  int closings = 0;
+  std::string reason;
+};
+
+class ConnectionTest : public testing::Test {
+ protected:
+  ConnectionTest() {
+    int fds[2];
+    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds), 0);
+    client_ = UniqueFd(fds[0]);
+    connection_ = std::make_unique<Connection>(
+        &loop_, UniqueFd(fds[1]),
+        ConnectionLimits{.max_outbound_bytes = 64 << 10, .slow_reader_timeout_ms = 60'000},
+        &listener_);
+    connection_->Start();
+  }
+
+  void SendPings(uint64_t first, uint64_t count) {
+    std::vector<std::byte> bytes;
+    for (uint64_t id = first; id < first + count; ++id) wire::Ping{}.Encode(id, &bytes);
+    const auto sent = wire::Send(client_.get(), bytes);
+    EXPECT_EQ(sent.value(), bytes.size());
+  }
+  void RunUntilFrames(size_t count) {
+    loop_.RunUntil([&] { return listener_.frames.size() == count; });
+  }
+  void RunUntilClosed() {
+    loop_.RunUntil([&] { return listener_.closings > 0; });
+  }
+  // Takes what is there; how many bytes.
+  size_t Drain() {
+    std::vector<std::byte> space(1 << 20);
+    size_t total = 0;
+    while (const auto received = wire::Receive(client_.get(), space, nullptr).value()) {
+      if (*received == 0) break;
+      total += *received;
+    }
+    return total;
+  }
+  // Lets the loop run for a moment in which nothing is expected to happen.
+  void RunIdly() {
+    Timer timer(&loop_);
+    bool expired = false;
+    timer.Start(5, [&] { expired = true; });
+    loop_.RunUntil([&] { return expired; });
+  }
+
+  EventLoop loop_;
+  RecordingListener listener_;
+  UniqueFd client_;
+  std::unique_ptr<Connection> connection_;
+};
+
+wire::LookupReply ReplyOf(size_t bytes) {
+  wire::LookupReply reply;
+  reply.presence.resize(bytes);
+  return reply;
+}
+
+TEST_F(ConnectionTest, FramesAreHandedOutInOrder) {
+  SendPings(1, 1000);
+  RunUntilFrames(1000);
+  for (uint64_t i = 0; i < 1000; ++i) EXPECT_EQ(listener_.frames[i], i + 1);
+}
+
+TEST_F(ConnectionTest, PausedConnectionHandsOutNothing) {
+  listener_.on_frame = [&](const wire::Frame&) {
+    if (listener_.frames.size() == 3) connection_->Pause();
+  };
+  SendPings(1, 10);
+  RunUntilFrames(3);
+  RunIdly();
+  EXPECT_EQ(listener_.frames.size(), 3u);
+  connection_->Resume();
+  EXPECT_EQ(listener_.frames.size(), 3u) << "called back from within Resume";
+  RunUntilFrames(10);
+}
+
+TEST_F(ConnectionTest, PeerThatGoesWhilePausedIsSeenToGo) {
+  listener_.on_frame = [&](const wire::Frame&) { connection_->Pause(); };
+  SendPings(1, 5);
+  RunUntilFrames(1);
+  client_.Reset();
+  RunUntilClosed();
+  EXPECT_EQ(listener_.reason, "peer_closed");
+  EXPECT_EQ(listener_.frames.size(), 1u);
+}
+
+TEST_F(ConnectionTest, RequestsAreNotReadWhileRepliesPileUp) {
+  listener_.on_frame = [&](const wire::Frame& frame) {
+    connection_->Send(frame.request_id, ReplyOf(16'000));
+  };
+  SendPings(1, 500);
+  // Asked after an event, that is when all was sent that the socket takes.
+  loop_.RunUntil([&] { return connection_->congested(); });
+  const size_t handled = listener_.frames.size();
+  EXPECT_LT(handled, 500u);
+  RunIdly();
+  EXPECT_EQ(listener_.frames.size(), handled);
+  bool told = false;
+  connection_->OnceUncongested([&] { told = true; });
+  size_t taken = 0;
+  loop_.RunUntil([&] {
+    taken += Drain();
+    return listener_.frames.size() == 500;
+  });
+  EXPECT_TRUE(told);
+  loop_.RunUntil([&] {
+    taken += Drain();
+    return taken == 500 * (wire::kFrameHeaderBytes + 4 + 16'000);
+  });
+}
+
+TEST_F(ConnectionTest, CloseDeliversWhatWasQueuedAndTheReason) {
+  connection_->Send(7, ReplyOf(10'000));
+  connection_->CloseWith({ErrorCode::kTimeout, "enough", ""});
+  connection_->Send(8, ReplyOf(10'000));  // too late
+  EXPECT_EQ(listener_.closings, 0) << "called back from within CloseWith";
+  RunUntilClosed();
+  EXPECT_EQ(listener_.reason, "enough");
+  std::vector<std::byte> expected;
+  ReplyOf(10'000).Encode(7, &expected);
+  wire::ErrorReply{{ErrorCode::kTimeout, "enough", ""}}.Encode(0, &expected);
+  EXPECT_EQ(Drain(), expected.size());
+}
+
+TEST_F(ConnectionTest, EndIsToldOnce) {
+  client_.Reset();
+  connection_->Send(1, wire::Pong{});
+  connection_->CloseWith({ErrorCode::kTimeout, "enough", ""});
+  RunUntilClosed();
+  RunIdly();
+  EXPECT_EQ(listener_.closings, 1);
+}
+
+TEST_F(ConnectionTest, DescriptorsOfClientsAreClosed) {
+  int pipe_fds[2];
+  ASSERT_EQ(::pipe(pipe_fds), 0);
+  UniqueFd reading(pipe_fds[0]);
+  UniqueFd writing(pipe_fds[1]);
+  std::vector<std::byte> bytes;
+  wire::Ping{}.Encode(1, &bytes);
+  ASSERT_TRUE(wire::Send(client_.get(), bytes, writing.get()));
+  RunUntilFrames(1);
+  // The last writing end is gone: the pipe has ended.
+  writing.Reset();
+  char byte;
+  EXPECT_EQ(::read(reading.get(), &byte, 1), 0);
+}
+
+}  // namespace
+}  // namespace kvtier

@@ -1,0 +1,198 @@
+// The daemon as a whole: starts, restarts and their failures.
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "tests/fakes/temporary_directory.h"
+#include "tests/unit/daemon/daemon_under_test.h"
+#include "tests/unit/daemon/verbs.h"
+#include "tests/unit/daemon/wire_client.h"
+
+namespace kvtier {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A client's view of the pool.
+class Mapping {
+ public:
+  Mapping(const WireClient& client, const wire::AttachReply& pool)
+      : bytes_(pool.pool_bytes), block_bytes_(pool.block_bytes) {
+    void* const memory =
+        ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED, client.pool_fd().get(), 0);
+    EXPECT_NE(memory, MAP_FAILED);
+    memory_ = static_cast<std::byte*>(memory);
+  }
+  ~Mapping() { ::munmap(memory_, bytes_); }
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+
+  [[nodiscard]] std::span<std::byte> operator[](BlockHandle block) const {
+    return {memory_ + block.index.value * block_bytes_, block_bytes_};
+  }
+
+ private:
+  std::byte* memory_ = nullptr;
+  const uint64_t bytes_;
+  const uint64_t block_bytes_;
+};
+
+// Writes `count` blocks that hold their number, from `first` on, and lets go of them.
+void WriteBlocks(const std::string& socket, uint64_t first, uint32_t count) {
+  WireClient client(socket);
+  const wire::AttachReply pool = client.Attach();
+  const Mapping memory(client, pool);
+  const auto fresh = Acquire(&client, pool.pool, {}, count).fresh;
+  ASSERT_EQ(fresh.size(), count);
+  for (uint32_t i = 0; i < count; ++i) {
+    std::ranges::fill(memory[fresh[i]], static_cast<std::byte>(first + i));
+  }
+  client.Send(CommitOf(pool.pool, fresh, Hashes(first, count)), true);
+  EXPECT_TRUE(client.Expect<wire::CommitReply>().items.empty());
+  client.Send(wire::Release{.pool = pool.pool, .blocks = fresh}, true);
+  EXPECT_TRUE(client.Expect<wire::ReleaseReply>().errors.empty());
+}
+
+// Waits for a load of `hits` blocks; how many arrived.
+uint32_t WaitForLoad(WireClient* client) {
+  while (true) {
+    const auto received = client->Receive();
+    if (!received || !received->Is(wire::MessageType::kLoadProgress)) return 0;
+    const auto progress = wire::LoadProgress::Decode(received->payload).value();
+    if (progress.finished) return progress.ready;
+  }
+}
+
+// How many of the blocks that WriteBlocks wrote are found, all with the right bytes, on `tier`.
+uint32_t ReadBlocks(const std::string& socket, uint64_t first, uint32_t count, Tier tier) {
+  WireClient client(socket);
+  const wire::AttachReply pool = client.Attach();
+  const Mapping memory(client, pool);
+  const auto acquired = Acquire(&client, pool.pool, Hashes(first, count), 0);
+  if (acquired.load != LoadId{}) {
+    EXPECT_EQ(WaitForLoad(&client), acquired.hits.size());
+  }
+  for (uint32_t i = 0; i < acquired.hits.size(); ++i) {
+    EXPECT_EQ(acquired.hits[i].tier, tier);
+    for (const std::byte byte : memory[acquired.hits[i].handle]) {
+      if (byte == static_cast<std::byte>(first + i)) continue;
+      ADD_FAILURE() << "wrong byte in block " << i;
+      break;
+    }
+  }
+  return static_cast<uint32_t>(acquired.hits.size());
+}
+
+class Daemons : public testing::TestWithParam<DiskEngineChoice> {};
+
+TEST_P(Daemons, WhatWasDrainedIsServedAfterARestart) {
+  const TemporaryDirectory directory;
+  const auto choose_engine = [](Config* config) { config->disk.engine = GetParam(); };
+  {
+    const DaemonUnderTest daemon(directory.path(), choose_engine);
+    ASSERT_TRUE(daemon.status()) << daemon.status().error().ToString();
+    WriteBlocks(daemon.socket(), 1, 48);
+    EXPECT_EQ(ReadBlocks(daemon.socket(), 1, 48, Tier::kPool), 48u);
+  }
+  const DaemonUnderTest daemon(directory.path(), choose_engine);
+  ASSERT_TRUE(daemon.status()) << daemon.status().error().ToString();
+  EXPECT_EQ(ReadBlocks(daemon.socket(), 1, 48, Tier::kDisk), 48u);
+}
+
+TEST_P(Daemons, IndexIsRebuiltFromTheHeadersWhenItIsGone) {
+  const TemporaryDirectory directory;
+  const auto choose_engine = [](Config* config) { config->disk.engine = GetParam(); };
+  {
+    const DaemonUnderTest daemon(directory.path(), choose_engine);
+    ASSERT_TRUE(daemon.status());
+    WriteBlocks(daemon.socket(), 1, 16);
+  }
+  EXPECT_GT(fs::remove_all(directory.path() / "disk" / "index"), 0u);
+  const DaemonUnderTest daemon(directory.path(), choose_engine);
+  ASSERT_TRUE(daemon.status());
+  EXPECT_EQ(ReadBlocks(daemon.socket(), 1, 16, Tier::kDisk), 16u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Engines, Daemons,
+                         testing::Values(DiskEngineChoice::kAuto, DiskEngineChoice::kPread),
+                         [](const auto& engine) {
+                           return engine.param == DiskEngineChoice::kAuto ? "Auto" : "Pread";
+                         });
+
+TEST(Daemon, TwoOnOneDirectoryAreRefused) {
+  const TemporaryDirectory directory;
+  const DaemonUnderTest first(directory.path());
+  ASSERT_TRUE(first.status());
+  const DaemonUnderTest second(directory.path(), [](Config* config) {
+    config->server.socket += "2";
+    config->server.admin_socket += "2";
+  });
+  ASSERT_FALSE(second.status());
+  EXPECT_EQ(second.status().error().reason, "directory_locked");
+  EXPECT_NE(second.status().error().context.find(std::to_string(::getpid())), std::string::npos);
+  EXPECT_TRUE(IsConfigurationError(second.status().error()));
+  WriteBlocks(first.socket(), 1, 4);
+}
+
+TEST(Daemon, TwoOnOneSocketAreRefused) {
+  const TemporaryDirectory directory;
+  const DaemonUnderTest first(directory.path());
+  ASSERT_TRUE(first.status());
+  const DaemonUnderTest second(directory.path(),
+                               [](Config* config) { config->disk.directory += "2"; });
+  ASSERT_FALSE(second.status());
+  EXPECT_EQ(second.status().error().reason, "socket_in_use");
+  EXPECT_TRUE(IsConfigurationError(second.status().error()));
+  WriteBlocks(first.socket(), 1, 4);
+}
+
+TEST(Daemon, DirectoryThatCannotBeIsAConfigurationError) {
+  const TemporaryDirectory directory;
+  std::ofstream(directory.path() / "file") << "x";
+  const DaemonUnderTest daemon(directory.path(), [&](Config* config) {
+    config->disk.directory = directory.path() / "file" / "disk";
+  });
+  ASSERT_FALSE(daemon.status());
+  EXPECT_TRUE(IsConfigurationError(daemon.status().error())) << daemon.status().error().ToString();
+}
+
+TEST(Daemon, FileWhereTheSocketShouldBeIsNotTouched) {
+  const TemporaryDirectory directory;
+  std::ofstream(directory.path() / "kvtier.sock") << "precious";
+  const DaemonUnderTest daemon(directory.path());
+  ASSERT_FALSE(daemon.status());
+  EXPECT_EQ(daemon.status().error().reason, "socket_path_taken");
+  EXPECT_EQ(fs::file_size(directory.path() / "kvtier.sock"), 8u);
+}
+
+TEST(Daemon, CudaIsRefusedWhereThereIsNone) {
+  const TemporaryDirectory directory;
+  const DaemonUnderTest daemon(directory.path(),
+                               [](Config* config) { config->pool.device = DeviceChoice::kCuda; });
+  ASSERT_FALSE(daemon.status());
+  EXPECT_EQ(daemon.status().error().reason, "no_cuda");
+  EXPECT_TRUE(IsConfigurationError(daemon.status().error()));
+}
+
+TEST(Daemon, ServesWithoutADiskTier) {
+  const TemporaryDirectory directory;
+  const DaemonUnderTest daemon(directory.path(), [](Config* config) { config->disk.bytes = 0; });
+  ASSERT_TRUE(daemon.status());
+  WriteBlocks(daemon.socket(), 1, 4);
+  EXPECT_EQ(ReadBlocks(daemon.socket(), 1, 4, Tier::kPool), 4u);
+  EXPECT_FALSE(fs::exists(directory.path() / "disk"));
+}
+
+TEST(Daemon, SocketsGoWithIt) {
+  const TemporaryDirectory directory;
+  { ASSERT_TRUE(DaemonUnderTest(directory.path()).status()); }
+  EXPECT_FALSE(fs::exists(directory.path() / "kvtier.sock"));
+  EXPECT_FALSE(fs::exists(directory.path() / "admin.sock"));
+}
+
+}  // namespace
+}  // namespace kvtier

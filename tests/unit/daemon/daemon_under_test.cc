@@ -1,0 +1,36 @@
+#include "tests/unit/daemon/daemon_under_test.h"
+
+#include "base/check.h"
+#include "daemon/config_check.h"
+
+namespace kvtier {
+namespace {
+
+Config Adjusted(const std::filesystem::path& directory,
+                const std::function<void(Config*)>& adjust) {
+  Config config = SmallConfig(directory);
+  config.disk.bytes = 8 * kMiB;
+  if (adjust) adjust(&config);
+  KVT_CHECK(CheckConfig(config).has_value());
+  return config;
+}
+
+}  // namespace
+
+DaemonUnderTest::DaemonUnderTest(const std::filesystem::path& directory,
+                                 const std::function<void(Config*)>& adjust)
+    : config_(Adjusted(directory, adjust)),
+      log_(config_.log),
+      daemon_(std::make_unique<Daemon>(config_, &loop_, &log_, &peers)),
+      status_(daemon_->Start()) {
+  if (status_) thread_ = std::thread([this] { loop_.Run(); });
+}
+
+DaemonUnderTest::~DaemonUnderTest() {
+  if (!status_) return;
+  loop_.Post([this] { daemon_->BeginShutdown([this] { loop_.Stop(); }); });
+  thread_.join();
+  KVT_CHECK(daemon_->idle());
+}
+
+}  // namespace kvtier

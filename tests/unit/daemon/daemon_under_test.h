@@ -1,0 +1,44 @@
+// A whole daemon, from its configuration, its loop on a thread of its own.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "daemon/config.h"
+#include "daemon/daemon.h"
+#include "daemon/event_loop.h"
+#include "daemon/log.h"
+#include "tests/unit/daemon/server_under_test.h"
+
+namespace kvtier {
+
+class DaemonUnderTest {
+ public:
+  // Starts in `directory`, with SmallConfig and a disk tier of 8 MiB, both as adjusted. Whether it
+  // came up is told by status().
+  explicit DaemonUnderTest(const std::filesystem::path& directory,
+                           const std::function<void(Config*)>& adjust = {});
+  // Shuts it down as SIGTERM does, if it is up.
+  ~DaemonUnderTest();
+  DaemonUnderTest(const DaemonUnderTest&) = delete;
+  DaemonUnderTest& operator=(const DaemonUnderTest&) = delete;
+
+  [[nodiscard]] const Status& status() const { return status_; }
+  [[nodiscard]] const std::string& socket() const { return config_.server.socket; }
+  [[nodiscard]] const std::string& admin_socket() const { return config_.server.admin_socket; }
+
+  DisguisedPeers peers;
+
+ private:
+  const Config config_;
+  Log log_;
+  EventLoop loop_;
+  std::unique_ptr<Daemon> daemon_;
+  Status status_;
+  std::thread thread_;
+};
+
+}  // namespace kvtier

@@ -1,0 +1,134 @@
+// What a client can do wrong with block handles.
+
+#include <gtest/gtest.h>
+
+#include "tests/unit/daemon/server_under_test.h"
+#include "tests/unit/daemon/verbs.h"
+#include "tests/unit/daemon/wire_client.h"
+
+namespace kvtier {
+namespace {
+
+class HandleErrors : public testing::Test {
+ protected:
+  HandleErrors() : client_(daemon_.socket()), other_(daemon_.socket()) {
+    pool_ = client_.Attach().pool;
+    (void)other_.Attach();
+  }
+
+  // The reason for which the commit of `block` fails, "" if it does not.
+  std::string CommitError(WireClient* client, BlockHandle block, uint64_t hash,
+                          uint16_t tokens = 16) {
+    wire::Commit commit{.pool = pool_};
+    commit.items.push_back({.block = block, .hash = TestHash(hash), .tokens = tokens});
+    client->Send(commit, /*want_reply=*/true);
+    const auto reply = client->Expect<wire::CommitReply>();
+    if (reply.items.empty()) return "";
+    EXPECT_EQ(reply.items[0].outcome, wire::CommitOutcome::kFailed);
+    return reply.items[0].reason;
+  }
+
+  std::string ReleaseError(WireClient* client, BlockHandle block) {
+    client->Send(wire::Release{.pool = pool_, .blocks = {block}}, /*want_reply=*/true);
+    const auto reply = client->Expect<wire::ReleaseReply>();
+    return reply.errors.empty() ? "" : reply.errors[0].reason;
+  }
+
+  BlockHandle NewBlock(WireClient* client) { return Acquire(client, pool_, {}, 1).fresh.at(0); }
+
+  ServerUnderTest daemon_;
+  WireClient client_;
+  WireClient other_;
+  PoolId pool_;
+};
+
+TEST_F(HandleErrors, HandleOutsideThePool) {
+  const BlockHandle nowhere{BlockIndex(1'000'000), 1};
+  EXPECT_EQ(CommitError(&client_, nowhere, 1), "stale_generation");
+  EXPECT_EQ(ReleaseError(&client_, nowhere), "stale_generation");
+  EXPECT_EQ(ReleaseError(&client_, {kNoBlock, 0}), "stale_generation");
+}
+
+TEST_F(HandleErrors, StaleGeneration) {
+  const BlockHandle block = NewBlock(&client_);
+  EXPECT_EQ(ReleaseError(&client_, block), "");
+  EXPECT_EQ(CommitError(&client_, block, 1), "stale_generation");
+  const BlockHandle older{block.index, block.generation - 1};
+  EXPECT_EQ(ReleaseError(&client_, older), "stale_generation");
+}
+
+TEST_F(HandleErrors, DoubleRelease) {
+  const BlockHandle fresh = NewBlock(&client_);
+  EXPECT_EQ(ReleaseError(&client_, fresh), "");
+  EXPECT_EQ(ReleaseError(&client_, fresh), "stale_generation");
+
+  const BlockHandle committed = Fill(&client_, pool_, Hashes(1, 1))[0];
+  EXPECT_EQ(ReleaseError(&client_, committed), "");
+  EXPECT_EQ(ReleaseError(&client_, committed), "not_held");
+}
+
+TEST_F(HandleErrors, DoubleReleaseInOneCallNamesThePosition) {
+  const BlockHandle block = Fill(&client_, pool_, Hashes(1, 1))[0];
+  client_.Send(wire::Release{.pool = pool_, .blocks = {block, block}}, /*want_reply=*/false);
+  const auto reply = client_.Expect<wire::ReleaseReply>();
+  ASSERT_EQ(reply.errors.size(), 1u);
+  EXPECT_EQ(reply.errors[0].position, 1u);
+}
+
+TEST_F(HandleErrors, DoubleCommit) {
+  const BlockHandle block = NewBlock(&client_);
+  EXPECT_EQ(CommitError(&client_, block, 1), "");
+  EXPECT_EQ(CommitError(&client_, block, 2), "not_private");
+}
+
+TEST_F(HandleErrors, CommitOfABlockOneDoesNotOwn) {
+  const BlockHandle block = NewBlock(&other_);
+  EXPECT_EQ(CommitError(&client_, block, 1), "foreign_block");
+  // Its owner still can.
+  EXPECT_EQ(CommitError(&other_, block, 1), "");
+}
+
+TEST_F(HandleErrors, ReleaseOfABlockOneDoesNotHold) {
+  const BlockHandle fresh = NewBlock(&other_);
+  EXPECT_EQ(ReleaseError(&client_, fresh), "not_held");
+  const BlockHandle committed = Fill(&other_, pool_, Hashes(1, 1))[0];
+  EXPECT_EQ(ReleaseError(&client_, committed), "not_held");
+  EXPECT_EQ(ReleaseError(&other_, committed), "");
+}
+
+TEST_F(HandleErrors, MoreTokensThanABlockHasOrNone) {
+  const BlockHandle block = NewBlock(&client_);
+  EXPECT_EQ(CommitError(&client_, block, 1, 0), "bad_token_count");
+  EXPECT_EQ(CommitError(&client_, block, 1, 17), "bad_token_count");
+  EXPECT_EQ(CommitError(&client_, block, 1, 16), "");
+}
+
+TEST_F(HandleErrors, OneBadItemDoesNotHarmTheOthers) {
+  const auto fresh = Acquire(&client_, pool_, {}, 3).fresh;
+  wire::Commit commit = CommitOf(pool_, fresh, Hashes(1, 3));
+  commit.items[1].block.generation += 1;
+  client_.Send(commit, /*want_reply=*/false);
+  const auto reply = client_.Expect<wire::CommitReply>();
+  ASSERT_EQ(reply.items.size(), 1u);
+  EXPECT_EQ(reply.items[0].position, 1u);
+  EXPECT_EQ(Acquire(&other_, pool_, Hashes(1, 3), 0).hits.size(), 1u);
+  EXPECT_EQ(daemon_.Refusals("stale_generation"), 1u);
+}
+
+TEST_F(HandleErrors, ReferencesOfOneSessionAreLimited) {
+  ServerUnderTest daemon([](Config* config) { config->cache.max_references_per_session = 8; });
+  WireClient client(daemon.socket());
+  const PoolId pool = client.Attach().pool;
+  WireClient second(daemon.socket());
+  EXPECT_EQ(second.Attach().pool, pool);
+  const auto hashes = Hashes(0, 9);
+  (void)Fill(&client, pool, Hashes(100, 4));
+  (void)Fill(&second, pool, Hashes(0, 5));
+  EXPECT_EQ(client.ErrorOf(wire::Acquire{.pool = pool, .hashes = hashes}), "session_references");
+  // Of that session alone; and what it may still hold, it gets.
+  EXPECT_EQ(Acquire(&second, pool, Hashes(100, 3), 0).hits.size(), 3u);
+  EXPECT_EQ(Acquire(&client, pool, Hashes(0, 4), 0).hits.size(), 4u);
+}
+
+}  // namespace
+}  // namespace kvtier

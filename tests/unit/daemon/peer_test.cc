@@ -1,0 +1,60 @@
+#include "daemon/peer.h"
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+namespace kvtier {
+namespace {
+
+TEST(SocketPeerInspector, TellsTheProcessAtTheOtherEnd) {
+  int fds[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
+  const UniqueFd near(fds[0]);
+  const UniqueFd far(fds[1]);
+  const Result<Peer> peer = SocketPeerInspector().Inspect(near.get());
+  ASSERT_TRUE(peer) << peer.error().ToString();
+  EXPECT_EQ(peer->pid, ::getpid());
+  EXPECT_EQ(peer->uid, ::geteuid());
+  EXPECT_EQ(peer->gid, ::getegid());
+  EXPECT_FALSE(ProcessHasEnded(peer->pidfd.get()));
+}
+
+TEST(SocketPeerInspector, RefusesWhatIsNotASocket) {
+  int fds[2];
+  ASSERT_EQ(::pipe(fds), 0);
+  const UniqueFd reading(fds[0]);
+  const UniqueFd writing(fds[1]);
+  EXPECT_FALSE(SocketPeerInspector().Inspect(reading.get()));
+}
+
+TEST(TenantMap, UsersComeBeforeGroups) {
+  const TenantMap tenants({{.name = "a", .uids = {1}}, {.name = "b", .uids = {2}, .gids = {10}}},
+                          /*own_uid=*/77);
+  const auto tenant_of = [&tenants](uint32_t uid, uint32_t gid) {
+    Peer peer;
+    peer.uid = uid;
+    peer.gid = gid;
+    const Result<std::string> tenant = tenants.TenantOf(peer);
+    return tenant ? *tenant : tenant.error().reason;
+  };
+  EXPECT_EQ(tenant_of(1, 10), "a");
+  EXPECT_EQ(tenant_of(2, 11), "b");
+  EXPECT_EQ(tenant_of(3, 10), "b");
+  EXPECT_EQ(tenant_of(3, 11), "unknown_user");
+  // Who is not named is nobody, the daemon's own user and root included.
+  EXPECT_EQ(tenant_of(77, 11), "unknown_user");
+  EXPECT_EQ(tenant_of(0, 0), "unknown_user");
+}
+
+TEST(TenantMap, WithoutTenantsTheOwnUserIsTheDefault) {
+  const TenantMap tenants({}, /*own_uid=*/77);
+  Peer peer;
+  peer.uid = 77;
+  EXPECT_EQ(tenants.TenantOf(peer).value(), "default");
+  peer.uid = 78;
+  EXPECT_FALSE(tenants.TenantOf(peer));
+}
+
+}  // namespace
+}  // namespace kvtier

@@ -1,0 +1,284 @@
+// Who is let in, who is thrown out, and what is left behind.
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <memory>
+#include <set>
+#include <thread>
+
+#include "tests/fakes/seeded_random.h"
+#include "tests/unit/daemon/server_under_test.h"
+#include "tests/unit/daemon/verbs.h"
+#include "tests/unit/daemon/wire_client.h"
+
+namespace kvtier {
+namespace {
+
+TEST(Server, UnknownUserIsToldAndClosed) {
+  ServerUnderTest daemon;
+  daemon.peers.uid = 12345;
+  WireClient stranger(daemon.socket());
+  EXPECT_EQ(stranger.ExpectError(0), "unknown_user");
+  EXPECT_TRUE(stranger.AtEnd());
+  EXPECT_EQ(daemon.Refusals("unknown_user"), 1u);
+  daemon.peers.uid = DisguisedPeers::kTrue;
+  WireClient known(daemon.socket());
+  (void)known.Hello();
+}
+
+TEST(Server, TenantIsFoundByUserThenByGroup) {
+  ServerUnderTest daemon([](Config* config) {
+    config->tenants = {{.name = "red", .uids = {1001}}, {.name = "blue", .gids = {50}}};
+  });
+  const auto tenant_of = [&daemon](uint32_t uid, uint32_t gid) {
+    daemon.peers.uid = uid;
+    daemon.peers.gid = gid;
+    WireClient client(daemon.socket());
+    return client.Hello().tenant;
+  };
+  EXPECT_EQ(tenant_of(1001, 50), "red");
+  EXPECT_EQ(tenant_of(1002, 50), "blue");
+  daemon.peers.uid = 1002;
+  daemon.peers.gid = 51;
+  WireClient stranger(daemon.socket());
+  EXPECT_EQ(stranger.ExpectError(0), "unknown_user");
+}
+
+TEST(Server, TenantsDoNotMeet) {
+  ServerUnderTest daemon([](Config* config) {
+    config->tenants = {{.name = "red", .uids = {1001}}, {.name = "blue", .uids = {1002}}};
+    config->cache.pool_bytes = 512 * kKiB;
+  });
+  const auto attach = [](WireClient* client) {
+    (void)client->Hello();
+    const auto model = client->Call<wire::RegisterModelReply>(wire::RegisterModel{TestModel()});
+    client->Send(wire::Attach{.model = model.model, .pool_bytes = 256 * kKiB});
+    const auto received = client->Receive();
+    return wire::AttachReply::Decode(received->payload).value().pool;
+  };
+  daemon.peers.uid = 1001;
+  WireClient red(daemon.socket());
+  const PoolId red_pool = attach(&red);
+  (void)Fill(&red, red_pool, Hashes(0, 4));
+  daemon.peers.uid = 1002;
+  WireClient blue(daemon.socket());
+  const PoolId blue_pool = attach(&blue);
+  EXPECT_NE(red_pool, blue_pool);
+  EXPECT_EQ(Acquire(&blue, blue_pool, Hashes(0, 4), 1).hits.size(), 0u);
+  const auto hashes = Hashes(0, 4);
+  EXPECT_EQ(blue.ErrorOf(wire::Acquire{.pool = red_pool, .hashes = hashes}), "pool_not_attached");
+}
+
+TEST(Server, OneClientTooManyIsToldAndClosed) {
+  ServerUnderTest daemon([](Config* config) { config->server.max_clients = 2; });
+  WireClient first(daemon.socket());
+  auto second = std::make_unique<WireClient>(daemon.socket());
+  (void)first.Hello();
+  (void)second->Hello();
+  WireClient third(daemon.socket());
+  EXPECT_EQ(third.ExpectError(0), "too_many_clients");
+  EXPECT_TRUE(third.AtEnd());
+  second.reset();
+  daemon.WaitUntil([&] { return daemon.server().session_count() == 1; });
+  WireClient fourth(daemon.socket());
+  (void)fourth.Hello();
+}
+
+TEST(Server, SilentConnectionIsClosed) {
+  ServerUnderTest daemon([](Config* config) { config->server.hello_timeout_ms = 10; });
+  WireClient client(daemon.socket());
+  EXPECT_EQ(client.ExpectError(0), "hello_timeout");
+  EXPECT_TRUE(client.AtEnd());
+}
+
+TEST(Server, TooManyModelsAreRefused) {
+  ServerUnderTest daemon([](Config* config) { config->server.max_models_per_tenant = 2; });
+  WireClient client(daemon.socket());
+  (void)client.Hello();
+  ModelRecord record = TestModel();
+  const auto first = client.Call<wire::RegisterModelReply>(wire::RegisterModel{record});
+  EXPECT_EQ(first.block_bytes, 4096u);
+  EXPECT_EQ(first.fingerprint, record.Fingerprint());
+  record.revision = "second";
+  EXPECT_NE(client.Call<wire::RegisterModelReply>(wire::RegisterModel{record}).model, first.model);
+  record.revision = "third";
+  EXPECT_EQ(client.ErrorOf(wire::RegisterModel{record}), "too_many_models");
+  // What is known already stays known.
+  EXPECT_EQ(client.Call<wire::RegisterModelReply>(wire::RegisterModel{TestModel()}).model,
+            first.model);
+}
+
+// Asks for much and reads nothing, until the daemon closes the connection.
+void AskUntilCut(WireClient* client, PoolId pool) {
+  const auto hashes = Hashes(0, 8192);
+  std::vector<std::byte> frame;
+  wire::Lookup{.pool = pool, .hashes = hashes}.Encode(1, &frame);
+  while (::send(client->socket(), frame.data(), frame.size(), MSG_NOSIGNAL) > 0) {
+  }
+}
+
+TEST(Server, SlowReaderIsCutOffAndItsReferencesGo) {
+  ServerUnderTest daemon([](Config* config) {
+    config->server.slow_reader_timeout_ms = 50;
+    config->server.max_outbound_bytes_per_client = 64 * kKiB;
+  });
+  WireClient slow(daemon.socket());
+  const PoolId pool = slow.Attach().pool;
+  (void)Fill(&slow, pool, Hashes(0, 8));
+  WireClient other(daemon.socket());
+  (void)other.Attach();
+  AskUntilCut(&slow, pool);
+  daemon.WaitUntil([&] { return daemon.server().session_count() == 1; });
+  EXPECT_EQ(daemon.Refusals("slow_reader"), 1u);
+  daemon.OnLoop([&] { EXPECT_EQ(daemon.cache().Gauges().references, 0u); });
+  EXPECT_EQ(Acquire(&other, pool, Hashes(0, 8), 0).hits.size(), 8u);
+}
+
+TEST(Server, ClientThatReadsLateGetsEverything) {
+  ServerUnderTest daemon(
+      [](Config* config) { config->server.max_outbound_bytes_per_client = 64 * kKiB; });
+  WireClient client(daemon.socket());
+  const PoolId pool = client.Attach().pool;
+  const auto hashes = Hashes(0, 8192);
+  std::vector<uint64_t> requests;
+  std::vector<std::byte> frames;
+  constexpr int kRequests = 200;  // 1.6 MiB of replies
+  std::thread sender([&] {
+    for (int i = 0; i < kRequests; ++i) {
+      std::vector<std::byte> frame;
+      wire::Lookup{.pool = pool, .hashes = hashes}.Encode(1000 + i, &frame);
+      client.SendBytes(frame);
+    }
+  });
+  for (int i = 0; i < kRequests; ++i) {
+    const auto received = client.Receive();
+    ASSERT_TRUE(received);
+    EXPECT_TRUE(received->Is(wire::MessageType::kLookupReply));
+    EXPECT_EQ(received->request_id, 1000u + i);
+  }
+  sender.join();
+}
+
+// Blocks that nobody holds, but that must be copied to host memory before they can be given away.
+PoolId FillWithUnsavedBlocks(WireClient* client) {
+  const PoolId pool = client->Attach().pool;
+  const auto blocks = Fill(client, pool, Hashes(0, 64));
+  client->Send(wire::Release{.pool = pool, .blocks = blocks}, /*want_reply=*/true);
+  EXPECT_TRUE(client->Expect<wire::ReleaseReply>().errors.empty());
+  return pool;
+}
+
+TEST(Server, MoreAcquiresThanMayWaitAreAllAnswered) {
+  ServerUnderTest daemon;
+  WireClient client(daemon.socket());
+  const PoolId pool = FillWithUnsavedBlocks(&client);
+  std::set<uint64_t> unanswered;
+  for (uint32_t i = 0; i < 3 * kMaxAcquiresInFlight; ++i) {
+    unanswered.insert(client.Send(wire::Acquire{.pool = pool, .new_blocks = 1}));
+  }
+  uint32_t granted = 0;
+  while (!unanswered.empty()) {
+    const auto received = client.Receive();
+    ASSERT_TRUE(received);
+    EXPECT_EQ(unanswered.erase(received->request_id), 1u);
+    if (received->Is(wire::MessageType::kAcquireReply)) ++granted;
+  }
+  EXPECT_EQ(granted, 64u);
+}
+
+TEST(Server, ClientMayLeaveRightAfterAsking) {
+  ServerUnderTest daemon;
+  for (int round = 0; round < 20; ++round) {
+    WireClient client(daemon.socket());
+    const PoolId pool = FillWithUnsavedBlocks(&client);
+    const auto hashes = Hashes(0, 32);
+    client.Send(wire::Acquire{.pool = pool, .new_blocks = 32, .hashes = hashes});
+    client.Close();
+    daemon.WaitUntil([&] { return daemon.server().session_count() == 0; });
+    // What it was given is its process's until that is gone: this one, which does no harm.
+    daemon.OnLoop([&] {
+      for (uint64_t id = 1; id <= 20; ++id) daemon.cache().ReleaseQuarantine(SessionId(id));
+      EXPECT_EQ(daemon.cache().Gauges().references, 0u);
+    });
+  }
+}
+
+TEST(Server, GarbageHarmsNobodyElse) {
+  ServerUnderTest daemon;
+  WireClient bystander(daemon.socket());
+  const PoolId pool = bystander.Attach().pool;
+  (void)Fill(&bystander, pool, Hashes(0, 8));
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    SeededRandom random(seed);
+    WireClient client(daemon.socket());
+    if (seed % 2 == 0) (void)client.Attach();
+    std::vector<std::byte> garbage(1 + random.Below(2000));
+    for (std::byte& byte : garbage) byte = static_cast<std::byte>(random.Below(256));
+    if (seed % 4 == 0) {
+      // A frame that is one, of a known type.
+      client.SendFrame(static_cast<uint16_t>(3 + random.Below(22)), 0, garbage);
+    } else {
+      client.SendBytes(garbage);
+    }
+  }
+  EXPECT_EQ(Acquire(&bystander, pool, Hashes(0, 8), 0).hits.size(), 8u);
+}
+
+TEST(Server, SocketIsOpenToEveryone) {
+  ServerUnderTest daemon;
+  struct stat status;
+  ASSERT_EQ(::stat(daemon.socket().c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0666u);
+}
+
+TEST(Server, ShutDownIsTold) {
+  ServerUnderTest daemon;
+  WireClient client(daemon.socket());
+  (void)client.Hello();
+  daemon.OnLoop([&] {
+    daemon.server().CloseSessions({ErrorCode::kUnavailable, "shutting_down", ""});
+  });
+  EXPECT_EQ(client.ExpectError(0), "shutting_down");
+  EXPECT_TRUE(client.AtEnd());
+}
+
+TEST(Quarantine, PrivateBlocksAreWithheldUntilTheProcessIsGone) {
+  ServerUnderTest daemon;
+  int ready[2];
+  ASSERT_EQ(::pipe2(ready, O_CLOEXEC), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    // Takes 60 of 64 blocks, closes the connection and lives on.
+    auto client = std::make_unique<WireClient>(daemon.socket());
+    const PoolId pool = client->Attach().pool;
+    const bool got_all = Acquire(client.get(), pool, {}, 60).fresh.size() == 60;
+    client.reset();
+    const char answer = got_all ? 'y' : 'n';
+    (void)!::write(ready[1], &answer, 1);
+    while (true) ::pause();
+  }
+  char answer = 0;
+  ASSERT_EQ(::read(ready[0], &answer, 1), 1);
+  ASSERT_EQ(answer, 'y');
+  daemon.WaitUntil([&] { return daemon.server().quarantined_sessions() == 1; });
+  WireClient client(daemon.socket());
+  const PoolId pool = client.Attach().pool;
+  EXPECT_EQ(client.ErrorOf(wire::Acquire{.pool = pool, .new_blocks = 60}), "pool_full");
+  EXPECT_EQ(Acquire(&client, pool, {}, 4).fresh.size(), 4u);
+
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  daemon.WaitUntil([&] { return daemon.server().quarantined_sessions() == 0; });
+  EXPECT_EQ(Acquire(&client, pool, {}, 60).fresh.size(), 60u);
+  ::close(ready[0]);
+  ::close(ready[1]);
+}
+
+}  // namespace
+}  // namespace kvtier

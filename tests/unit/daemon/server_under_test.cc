@@ -1,0 +1,106 @@
+#include "tests/unit/daemon/server_under_test.h"
+
+#include <unistd.h>
+
+#include <future>
+
+#include "base/check.h"
+#include "daemon/config_check.h"
+#include "tiers/mapped_arena.h"
+
+namespace kvtier {
+namespace {
+
+Config Adjusted(Config config, const std::function<void(Config*)>& adjust) {
+  if (adjust) adjust(&config);
+  KVT_CHECK(CheckConfig(config).has_value());
+  return config;
+}
+
+}  // namespace
+
+Config SmallConfig(const std::filesystem::path& directory) {
+  Config config;
+  config.server.socket = directory / "kvtier.sock";
+  config.server.admin_socket = directory / "admin.sock";
+  config.cache.pool_bytes = 256 * kKiB;
+  config.cache.chunk_bytes = 128 * kKiB;
+  config.host.bytes = 2 * kMiB;
+  config.disk.directory = directory / "disk";
+  config.disk.free_floor_bytes = 0;
+  config.log.level = LogLevel::kError;
+  return config;
+}
+
+ServerUnderTest::ServerUnderTest(const std::function<void(Config*)>& adjust)
+    : config_(Adjusted(SmallConfig(directory_.path()), adjust)),
+      log_(config_.log),
+      arena_(MappedArena::Create(
+                 {.bytes = config_.host.bytes, .chunk_bytes = config_.cache.chunk_bytes}, &loop_)
+                 .value()),
+      device_(&loop_),
+      executor_("test", 1, &loop_),
+      cache_(std::make_unique<Cache>(config_.cache,
+                                     CacheEnvironment{.clock = &clock_,
+                                                      .loop = &loop_,
+                                                      .executor = &executor_,
+                                                      .device = &device_,
+                                                      .arena = arena_.get()},
+                                     IndexSnapshot{})),
+      server_(std::make_unique<Server>(ServerEnvironment{.loop = &loop_,
+                                                         .cache = cache_.get(),
+                                                         .log = &log_,
+                                                         .peers = &peers,
+                                                         .config = &config_,
+                                                         .daemon_generation = 42},
+                                       TenantMap(config_.tenants, ::geteuid()))),
+      tick_(&loop_) {
+  KVT_CHECK(server_->Listen().has_value());
+  TickForever();
+  thread_ = std::thread([this] { loop_.Run(); });
+  // Else what is offloaded, loaded or pinned would depend on how far the arena has grown.
+  WaitUntil([this] { return arena_->ready_bytes() == arena_->capacity_bytes(); });
+}
+
+ServerUnderTest::~ServerUnderTest() {
+  OnLoop([this] { server_->StopListening(); });
+  WaitUntil([this] { return cache_->Idle(); });
+  OnLoop([this] { cache_->CheckInvariants(); });
+  loop_.Stop();
+  thread_.join();
+  server_.reset();
+  cache_.reset();
+}
+
+void ServerUnderTest::TickForever() {
+  tick_.Start(1, [this] {
+    cache_->Tick();
+    TickForever();
+  });
+}
+
+void ServerUnderTest::OnLoop(const std::function<void()>& look) {
+  std::promise<void> done;
+  loop_.Post([&] {
+    look();
+    done.set_value();
+  });
+  done.get_future().wait();
+}
+
+void ServerUnderTest::WaitUntil(const std::function<bool()>& holds) {
+  bool held = false;
+  while (!held) OnLoop([&] { held = holds(); });
+}
+
+uint64_t ServerUnderTest::Refusals(const std::string& reason) {
+  uint64_t count = 0;
+  OnLoop([&] {
+    const auto& refusals = server_->counters().refusals;
+    const auto found = refusals.find(reason);
+    if (found != refusals.end()) count = found->second;
+  });
+  return count;
+}
+
+}  // namespace kvtier

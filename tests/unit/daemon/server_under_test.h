@@ -1,0 +1,89 @@
+// A server with a real cache on the host device, its loop on a thread of its own.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "base/thread_executor.h"
+#include "daemon/coarse_clock.h"
+#include "daemon/config.h"
+#include "daemon/event_loop.h"
+#include "daemon/log.h"
+#include "daemon/peer.h"
+#include "daemon/server.h"
+#include "gpu/host_device.h"
+#include "tests/fakes/temporary_directory.h"
+#include "tiers/cache.h"
+#include "tiers/host_arena.h"
+
+namespace kvtier {
+
+// Says the truth, except for what it is told to say.
+class DisguisedPeers final : public PeerInspector {
+ public:
+  static constexpr int64_t kTrue = -1;
+
+  [[nodiscard]] Result<Peer> Inspect(int socket) override {
+    Result<Peer> peer = real_.Inspect(socket);
+    if (peer && uid != kTrue) peer->uid = static_cast<uint32_t>(uid);
+    if (peer && gid != kTrue) peer->gid = static_cast<uint32_t>(gid);
+    return peer;
+  }
+
+  // For connections that come from now on.
+  std::atomic<int64_t> uid = kTrue;
+  std::atomic<int64_t> gid = kTrue;
+
+ private:
+  SocketPeerInspector real_;
+};
+
+// Sizes for tests: 64 blocks of TestModel in the pool, four times as many in host memory; and a log
+// that shows errors only.
+[[nodiscard]] Config SmallConfig(const std::filesystem::path& directory);
+
+class ServerUnderTest {
+ public:
+  explicit ServerUnderTest(const std::function<void(Config*)>& adjust = {});
+  // Checks the cache's invariants.
+  ~ServerUnderTest();
+  ServerUnderTest(const ServerUnderTest&) = delete;
+  ServerUnderTest& operator=(const ServerUnderTest&) = delete;
+
+  [[nodiscard]] const std::string& socket() const { return config_.server.socket; }
+  // Runs `look` on the loop and waits for it.
+  void OnLoop(const std::function<void()>& look);
+  // Looks on the loop, as soon as possible, until `holds`.
+  void WaitUntil(const std::function<bool()>& holds);
+
+  // To be touched on the loop only.
+  [[nodiscard]] Cache& cache() { return *cache_; }
+  [[nodiscard]] Server& server() { return *server_; }
+
+  // How often something was refused for this reason.
+  [[nodiscard]] uint64_t Refusals(const std::string& reason);
+
+  DisguisedPeers peers;
+
+ private:
+  void TickForever();
+
+  TemporaryDirectory directory_;
+  Config config_;
+  Log log_;
+  CoarseClock clock_;
+  EventLoop loop_;
+  std::unique_ptr<HostArena> arena_;
+  HostDevice device_;
+  ThreadExecutor executor_;
+  std::unique_ptr<Cache> cache_;
+  std::unique_ptr<Server> server_;
+  Timer tick_;
+  std::thread thread_;
+};
+
+}  // namespace kvtier

@@ -1,0 +1,215 @@
+// The main verbs over a real socket, on a real cache.
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <cstring>
+#include <memory>
+
+#include "tests/unit/daemon/server_under_test.h"
+#include "tests/unit/daemon/verbs.h"
+#include "tests/unit/daemon/wire_client.h"
+
+namespace kvtier {
+namespace {
+
+TEST(Session, HelloTellsLimitsAndTenant) {
+  ServerUnderTest daemon([](Config* config) {
+    config->server.max_hashes_per_call = 100;
+    config->cache.max_references_per_session = 1000;
+  });
+  WireClient client(daemon.socket());
+  const wire::HelloReply hello = client.Hello();
+  EXPECT_EQ(hello.version, 1);
+  EXPECT_EQ(hello.tenant, "default");
+  EXPECT_EQ(hello.max_hashes, 100u);
+  EXPECT_EQ(hello.max_blocks, 100u);
+  EXPECT_EQ(hello.max_references, 1000u);
+  EXPECT_EQ(hello.max_frame_bytes, 1u << 20);
+  EXPECT_EQ(hello.daemon_generation, 42u);
+}
+
+TEST(Session, PingIsAnswered) {
+  ServerUnderTest daemon;
+  WireClient client(daemon.socket());
+  (void)client.Hello();
+  (void)client.Call<wire::Pong>(wire::Ping{});
+}
+
+TEST(Session, AttachHandsOverThePool) {
+  ServerUnderTest daemon;
+  WireClient client(daemon.socket());
+  const wire::AttachReply pool = client.Attach();
+  EXPECT_EQ(pool.block_bytes, 4096u);
+  EXPECT_EQ(pool.blocks, 64u);
+  EXPECT_EQ(pool.device_kind, wire::DeviceKind::kHost);
+  ASSERT_TRUE(client.pool_fd().valid());
+  struct stat status;
+  ASSERT_EQ(::fstat(client.pool_fd().get(), &status), 0);
+  EXPECT_GE(static_cast<uint64_t>(status.st_size), pool.pool_bytes);
+}
+
+TEST(Session, ClientsOfOneTenantShareOnePool) {
+  ServerUnderTest daemon;
+  WireClient first(daemon.socket());
+  WireClient second(daemon.socket());
+  const wire::AttachReply one = first.Attach();
+  const wire::AttachReply two = second.Attach();
+  EXPECT_EQ(one.pool, two.pool);
+  EXPECT_EQ(one.generation, two.generation);
+}
+
+TEST(Session, CommittedBlocksAreFoundByOthers) {
+  ServerUnderTest daemon;
+  WireClient writer(daemon.socket());
+  WireClient reader(daemon.socket());
+  const PoolId pool = writer.Attach().pool;
+  (void)reader.Attach();
+  const auto hashes = Hashes(0, 8);
+  const auto blocks = Fill(&writer, pool, hashes);
+
+  const auto asked = Hashes(0, 10);
+  const auto found = Acquire(&reader, pool, asked, 2);
+  ASSERT_EQ(found.hits.size(), 8u);
+  for (uint32_t i = 0; i < 8; ++i) {
+    EXPECT_EQ(found.hits[i].handle, blocks[i]);
+    EXPECT_EQ(found.hits[i].tier, Tier::kPool);
+    EXPECT_EQ(found.hits[i].tokens, 16);
+  }
+  EXPECT_EQ(found.fresh.size(), 2u);
+  EXPECT_EQ(found.load, LoadId{});
+  EXPECT_EQ(found.miss_reason, static_cast<uint8_t>(MissReason::kUnknown));
+}
+
+TEST(Session, ThousandsOfHashesTravelInOneCall) {
+  ServerUnderTest daemon;
+  WireClient client(daemon.socket());
+  const PoolId pool = client.Attach().pool;
+  (void)Fill(&client, pool, Hashes(0, 32));
+  EXPECT_EQ(Acquire(&client, pool, Hashes(0, 16384), 0).hits.size(), 32u);
+}
+
+TEST(Session, DuplicateCommitIsTold) {
+  ServerUnderTest daemon;
+  WireClient client(daemon.socket());
+  const PoolId pool = client.Attach().pool;
+  const auto hashes = Hashes(0, 1);
+  (void)Fill(&client, pool, hashes);
+  const auto again = Acquire(&client, pool, {}, 1);
+  client.Send(CommitOf(pool, again.fresh, hashes), /*want_reply=*/false);
+  const auto reply = client.Expect<wire::CommitReply>();
+  ASSERT_EQ(reply.items.size(), 1u);
+  EXPECT_EQ(reply.items[0].outcome, wire::CommitOutcome::kDuplicate);
+}
+
+TEST(Session, SuccessOfFireAndForgetIsSilent) {
+  ServerUnderTest daemon;
+  WireClient client(daemon.socket());
+  const PoolId pool = client.Attach().pool;
+  const auto acquired = Acquire(&client, pool, {}, 2);
+  client.Send(CommitOf(pool, acquired.fresh, Hashes(0, 2)), /*want_reply=*/false);
+  client.Send(wire::Release{.pool = pool, .blocks = acquired.fresh}, /*want_reply=*/false);
+  // The next thing that comes is the answer to the next thing asked.
+  (void)client.Call<wire::Pong>(wire::Ping{});
+}
+
+TEST(Session, LookupTellsTiers) {
+  ServerUnderTest daemon;
+  WireClient client(daemon.socket());
+  const PoolId pool = client.Attach().pool;
+  (void)Fill(&client, pool, Hashes(0, 2));
+  const auto hashes = Hashes(0, 3);
+  const auto reply = client.Call<wire::LookupReply>(wire::Lookup{.pool = pool, .hashes = hashes});
+  ASSERT_EQ(reply.presence.size(), 3u);
+  EXPECT_TRUE(reply.presence[0] & wire::kPresentInPool);
+  EXPECT_TRUE(reply.presence[1] & wire::kPresentInPool);
+  EXPECT_EQ(reply.presence[2], 0);
+}
+
+TEST(Session, PinCountsWhatIsCached) {
+  ServerUnderTest daemon;
+  WireClient client(daemon.socket());
+  const PoolId pool = client.Attach().pool;
+  (void)Fill(&client, pool, Hashes(0, 2));
+  const auto hashes = Hashes(0, 3);
+  EXPECT_EQ(client.Call<wire::PinReply>(wire::Pin{.pool = pool, .ttl_ms = 60'000, .hashes = hashes})
+                .count,
+            2u);
+}
+
+TEST(Session, StatsCountWhatWasAsked) {
+  ServerUnderTest daemon;
+  WireClient client(daemon.socket());
+  const PoolId pool = client.Attach().pool;
+  (void)Fill(&client, pool, Hashes(0, 4));
+  (void)Acquire(&client, pool, Hashes(0, 6), 1);
+  const auto stats = client.Call<wire::StatsReply>(wire::Stats{});
+  EXPECT_EQ(stats.blocks_asked, 6u);
+  EXPECT_EQ(stats.blocks_pool, 4u);
+  EXPECT_EQ(stats.blocks_miss, 2u);
+  EXPECT_EQ(stats.pool_blocks_total, 64u);
+  EXPECT_EQ(stats.pool_blocks_private, 1u);
+  EXPECT_EQ(stats.session_references, 4u + 4u + 1u);
+}
+
+// Fills the pool several times over, so that the first blocks are in host memory only.
+TEST(Session, BlocksComeBackFromHostMemoryWithTheirBytes) {
+  ServerUnderTest daemon;
+  WireClient client(daemon.socket());
+  const wire::AttachReply attached = client.Attach();
+  const PoolId pool = attached.pool;
+  auto* const memory = static_cast<std::byte*>(::mmap(
+      nullptr, attached.pool_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, client.pool_fd().get(), 0));
+  ASSERT_NE(memory, MAP_FAILED);
+  const auto block_at = [&](BlockHandle block) { return memory + block.index.value * 4096; };
+  for (int round = 0; round < 5; ++round) {
+    const auto hashes = Hashes(round * 32, 32);
+    const auto acquired = Acquire(&client, pool, {}, 32);
+    ASSERT_EQ(acquired.fresh.size(), 32u);
+    for (uint32_t i = 0; i < 32; ++i) {
+      std::memset(block_at(acquired.fresh[i]), round * 32 + i, 4096);
+    }
+    client.Send(CommitOf(pool, acquired.fresh, hashes), false);
+    client.Send(wire::Release{.pool = pool, .blocks = acquired.fresh}, false);
+  }
+
+  const auto acquired = Acquire(&client, pool, Hashes(0, 32), 0);
+  ASSERT_EQ(acquired.hits.size(), 32u);
+  ASSERT_NE(acquired.load, LoadId{});
+  uint32_t ready = 0;
+  bool finished = false;
+  while (!finished) {
+    const auto received = client.Receive();
+    ASSERT_TRUE(received && received->Is(wire::MessageType::kLoadProgress));
+    EXPECT_EQ(received->request_id, 0u);
+    const auto progress = wire::LoadProgress::Decode(received->payload).value();
+    EXPECT_EQ(progress.load, acquired.load);
+    EXPECT_GE(progress.ready, ready);
+    ready = progress.ready;
+    finished = progress.finished;
+  }
+  EXPECT_EQ(ready, 32u);
+  for (uint32_t i = 0; i < 32; ++i) {
+    EXPECT_EQ(static_cast<uint32_t>(*block_at(acquired.hits[i].handle)), i);
+    EXPECT_EQ(static_cast<uint32_t>(*(block_at(acquired.hits[i].handle) + 4095)), i);
+  }
+  ::munmap(memory, attached.pool_bytes);
+}
+
+TEST(Session, ItsReferencesGoWithIt) {
+  ServerUnderTest daemon;
+  auto client = std::make_unique<WireClient>(daemon.socket());
+  const PoolId pool = client->Attach().pool;
+  (void)Fill(client.get(), pool, Hashes(0, 64));
+  client.reset();
+  daemon.WaitUntil([&] { return daemon.server().session_count() == 0; });
+  daemon.OnLoop([&] { EXPECT_EQ(daemon.cache().Gauges().references, 0u); });
+  // All of the pool can be had again.
+  WireClient next(daemon.socket());
+  (void)next.Attach();
+  EXPECT_EQ(Acquire(&next, pool, {}, 64).fresh.size(), 64u);
+}
+
+}  // namespace
+}  // namespace kvtier

@@ -1,0 +1,38 @@
+#include "tests/unit/daemon/verbs.h"
+
+#include <gtest/gtest.h>
+
+namespace kvtier {
+
+std::vector<BlockHash> Hashes(uint64_t first, uint32_t count) {
+  std::vector<BlockHash> hashes;
+  for (uint32_t i = 0; i < count; ++i) hashes.push_back(TestHash(first + i));
+  return hashes;
+}
+
+wire::AcquireReply Acquire(WireClient* client, PoolId pool, const std::vector<BlockHash>& hashes,
+                           uint32_t new_blocks) {
+  return client->Call<wire::AcquireReply>(
+      wire::Acquire{.pool = pool, .new_blocks = new_blocks, .hashes = hashes});
+}
+
+wire::Commit CommitOf(PoolId pool, const std::vector<BlockHandle>& blocks,
+                      const std::vector<BlockHash>& hashes) {
+  wire::Commit commit{.pool = pool};
+  for (uint32_t i = 0; i < blocks.size(); ++i) {
+    commit.items.push_back({.block = blocks[i], .hash = hashes[i], .tokens = 16, .depth = i});
+    if (i > 0) commit.items.back().parent = hashes[i - 1];
+  }
+  return commit;
+}
+
+std::vector<BlockHandle> Fill(WireClient* client, PoolId pool,
+                              const std::vector<BlockHash>& hashes) {
+  const auto acquired = Acquire(client, pool, {}, static_cast<uint32_t>(hashes.size()));
+  EXPECT_EQ(acquired.fresh.size(), hashes.size());
+  client->Send(CommitOf(pool, acquired.fresh, hashes), /*want_reply=*/true);
+  EXPECT_TRUE(client->Expect<wire::CommitReply>().items.empty());
+  return acquired.fresh;
+}
+
+}  // namespace kvtier

@@ -1,0 +1,105 @@
+// A client of the daemon's sockets for tests: blocking, byte-exact, and able to do wrong.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/unique_fd.h"
+#include "protocol/frame.h"
+#include "protocol/messages.h"
+
+namespace kvtier {
+
+class WireClient {
+ public:
+  struct Received {
+    uint16_t type = 0;
+    uint64_t request_id = 0;
+    std::vector<std::byte> payload;
+    UniqueFd descriptor;
+
+    [[nodiscard]] bool Is(wire::MessageType expected) const {
+      return type == static_cast<uint16_t>(expected);
+    }
+  };
+
+  // Connects; receiving gives up, with a failure of the test, after many seconds.
+  explicit WireClient(const std::string& path);
+
+  // Sends a frame with a new request id, which is returned.
+  template <typename Message>
+  uint64_t Send(const Message& message) {
+    std::vector<std::byte> frame;
+    message.Encode(++last_request_, &frame);
+    SendBytes(frame);
+    return last_request_;
+  }
+  template <typename Message>
+  uint64_t Send(const Message& message, bool want_reply) {
+    std::vector<std::byte> frame;
+    message.Encode(++last_request_, want_reply, &frame);
+    SendBytes(frame);
+    return last_request_;
+  }
+  // Sends a frame of any content.
+  uint64_t SendFrame(uint16_t type, uint16_t flags, std::span<const std::byte> payload);
+  // Sends anything. A daemon that has closed the connection is no failure.
+  void SendBytes(std::span<const std::byte> bytes);
+
+  // The next frame; nothing at the end of the stream.
+  [[nodiscard]] std::optional<Received> Receive();
+  // The next frame, which must be a Reply to the last request.
+  template <typename Reply>
+  [[nodiscard]] Reply Expect() {
+    const std::optional<Received> received = Receive();
+    if (!received || !received->Is(Reply::kType) || received->request_id != last_request_) {
+      Unexpected(received, Reply::kType);
+      return {};
+    }
+    return Reply::Decode(received->payload).value();
+  }
+  template <typename Reply, typename Message>
+  [[nodiscard]] Reply Call(const Message& message) {
+    Send(message);
+    return Expect<Reply>();
+  }
+  // The next frame, which must be an ERROR of this request. "reason", or what came instead.
+  [[nodiscard]] std::string ExpectError(uint64_t request_id);
+  template <typename Message>
+  [[nodiscard]] std::string ErrorOf(const Message& message) {
+    return ExpectError(Send(message));
+  }
+  // The stream has ended, nothing before.
+  [[nodiscard]] bool AtEnd() { return !Receive().has_value(); }
+
+  // Says hello, registers TestModel(), attaches its pool.
+  wire::AttachReply Attach();
+  [[nodiscard]] wire::HelloReply Hello() {
+    return Call<wire::HelloReply>(wire::Hello{.client_name = "test"});
+  }
+
+  [[nodiscard]] int socket() const { return socket_.get(); }
+  [[nodiscard]] const UniqueFd& pool_fd() const { return pool_fd_; }
+  void Close() { socket_.Reset(); }
+
+ private:
+  void Unexpected(const std::optional<Received>& received, wire::MessageType expected);
+
+  UniqueFd socket_;
+  UniqueFd pool_fd_;
+  uint64_t last_request_ = 0;
+  wire::FrameDecoder decoder_{wire::kMaxAdminReplyFrameBytes};
+  std::vector<UniqueFd> descriptors_;
+};
+
+// 16 tokens of 256 bytes: blocks of 4 KiB.
+[[nodiscard]] ModelRecord TestModel();
+
+// A hash like no other of another number.
+[[nodiscard]] BlockHash TestHash(uint64_t number);
+
+}  // namespace kvtier

@@ -1,0 +1,70 @@
+#include "protocol/kv_layout.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace kvtier {
+namespace {
+
+// K and V of different sizes, so that nothing can be confused.
+ModelRecord SmallModel() {
+  ModelRecord record;
+  record.name = "m";
+  record.layers = 3;
+  record.kv_heads = 2;
+  record.k_head_dim = 4;
+  record.v_head_dim = 6;
+  record.block_tokens = 5;
+  record.dtype = KvDtype::kFloat16;
+  return record;
+}
+
+TEST(KvLayout, ElementsFillTheBlockWithoutGapOrOverlap) {
+  const ModelRecord record = SmallModel();
+  const KvLayout layout = KvLayout::Of(record);
+  ASSERT_EQ(layout.block_stride, record.BlockBytes());
+  std::vector<int> touched(2 * record.BlockBytes());
+  const auto touch = [&](uint64_t offset, uint64_t bytes) {
+    for (uint64_t i = 0; i < bytes; ++i) ++touched.at(offset + i);
+  };
+  for (uint32_t block = 0; block < 2; ++block) {
+    for (uint32_t layer = 0; layer < record.layers; ++layer) {
+      for (uint32_t token = 0; token < record.block_tokens; ++token) {
+        for (uint32_t head = 0; head < record.kv_heads; ++head) {
+          touch(layout.KeyOffset(BlockIndex{block}, layer, token, head), layout.k_head_stride);
+          touch(layout.ValueOffset(BlockIndex{block}, layer, token, head), layout.v_head_stride);
+        }
+      }
+    }
+  }
+  EXPECT_THAT(touched, ::testing::Each(1));
+}
+
+TEST(KvLayout, OneLayersSliceIsContiguousAndKComesFirst) {
+  const KvLayout layout = KvLayout::Of(SmallModel());
+  EXPECT_EQ(layout.KeyOffset(BlockIndex{1}, 2, 0, 0),
+            layout.block_stride + 2 * layout.layer_stride);
+  EXPECT_EQ(layout.ValueOffset(BlockIndex{0}, 0, 0, 0), 5u * 2 * 4 * 2);
+  EXPECT_EQ(layout.KeyOffset(BlockIndex{0}, 0, 1, 1), (1 * 2 + 1) * 4 * 2u);
+}
+
+TEST(KvLayout, OffsetsBeyondFourGigabytesAreExact) {
+  const KvLayout layout = KvLayout::Of(SmallModel());
+  EXPECT_EQ(layout.KeyOffset(BlockIndex{4000000000}, 0, 0, 0), 4000000000 * layout.block_stride);
+}
+
+TEST(SlotMapping, FollowsTheBlockTable) {
+  const std::vector<BlockIndex> table = {BlockIndex{7}, BlockIndex{2}, BlockIndex{9}};
+  EXPECT_THAT(SlotMapping(table, 4, 2, 7), ::testing::ElementsAre(30, 31, 8, 9, 10, 11, 36));
+  EXPECT_TRUE(SlotMapping(table, 4, 12, 0).empty());
+}
+
+TEST(SlotMapping, LastBlockOfALargePoolDoesNotOverflow) {
+  const std::vector<BlockIndex> table = {BlockIndex{UINT32_MAX - 1}};
+  EXPECT_EQ(SlotMapping(table, 1024, 1023, 1)[0], (uint64_t{UINT32_MAX} - 1) * 1024 + 1023);
+}
+
+}  // namespace
+}  // namespace kvtier

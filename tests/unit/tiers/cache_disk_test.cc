@@ -1,0 +1,395 @@
+// Writing to disk, and every way in which a disk fails.
+
+#include "base/checksum.h"
+#include "tests/unit/tiers/cache_fixture.h"
+
+namespace kvtier {
+namespace {
+
+class CacheDiskTest : public CacheTest {
+ protected:
+  void PutOnDisk(const Hashes& hashes) {
+    Put(hashes);
+    DrainAndRestart();
+    for (const BlockHash& hash : hashes) ASSERT_TRUE(Presence(hash).disk);
+  }
+  // Acquires one block that is on disk and returns what came of it.
+  LoadProgress LoadOne(const BlockHash& hash) {
+    const AcquireReply reply = Acquire(kAlice, {hash});
+    if (reply.hits.empty()) return {.finished = true, .miss = reply.miss};
+    Release(kAlice, HandlesOf(reply));
+    Settle();
+    return LastProgress(reply.load);
+  }
+  // Damages every byte of the file at rest that is not zero.
+  void DamageContents() {
+    for (std::byte& byte : file().contents()) {
+      if (byte != std::byte{0}) byte ^= std::byte{0x10};
+    }
+  }
+};
+
+TEST_F(CacheDiskTest, DrainWritesEveryExtendedBlock) {
+  Start();
+  Put(Sequence(1, 10));
+  EXPECT_EQ(cache_->Gauges().unpersisted_blocks, 10u);
+  Drain();
+  for (const BlockHash& hash : Sequence(1, 10)) EXPECT_TRUE(Presence(hash).disk);
+  EXPECT_EQ(cache_->Gauges().unpersisted_blocks, 0u);
+  EXPECT_EQ(cache_->stats().disk_write_blocks, 10u);
+}
+
+TEST_F(CacheDiskTest, DrainOfNothingIsDoneAtOnce) {
+  Start();
+  Drain();
+  EXPECT_TRUE(cache_->Idle());
+}
+
+TEST_F(CacheDiskTest, DrainWritesReferencedBlocksToo) {
+  Start();
+  (void)Store(kAlice, Sequence(1, 2));
+  Drain();
+  EXPECT_TRUE(Presence(TestHash(1, 1)).disk);
+}
+
+TEST_F(CacheDiskTest, DrainEndsWhenTheDiskCannotHoldEverything) {
+  Start({.pool_blocks = 16, .disk_slots = 8});
+  Put(Sequence(1, 16));
+  Drain();
+  EXPECT_LE(cache_->Gauges().disk_blocks, 8u);
+}
+
+TEST_F(CacheDiskTest, HostTierLargerThanTheDiskDoesNotWriteInCircles) {
+  CacheSetup setup{.pool_blocks = 32, .host_slots = 32, .disk_slots = 8};
+  setup.options.host_clean_fraction = 0.9;
+  Start(setup);
+  Put(Sequence(1, 32));
+  EvictFromPool();
+  EXPECT_LE(machine_->disk_writes(), 40u);
+}
+
+TEST_F(CacheDiskTest, DrainEndsWhenHostHasNoRoomToPassBlocksThrough) {
+  CacheSetup setup{.pool_blocks = 16, .host_slots = 8, .disk_slots = 32};
+  Start(setup);
+  Put(Sequence(1, 8), RetentionClass::kMemory);
+  ASSERT_TRUE(cache_->Pin(pool_.id, Sequence(1, 8), 60 * 60 * 1000));
+  EvictFromPool();
+  Put(Sequence(2, 4));
+  bool done = false;
+  cache_->Drain([&] { done = true; });
+  for (int i = 0; i < 10; ++i) AdvanceAndTick(1000);
+  EXPECT_TRUE(done);
+}
+
+TEST_F(CacheDiskTest, DrainWithoutADiskIsDone) {
+  Start({.disk_slots = 0});
+  Put(Sequence(1, 2));
+  Drain();
+}
+
+TEST_F(CacheDiskTest, BlockIsNotReportedOnDiskBeforeItsIndexEntryIsDurable) {
+  Start();
+  Put(Sequence(1, 1));
+  machine_->loop.Hold(machine_->index->source());
+  cache_->Drain([] {});
+  Settle();
+  EXPECT_FALSE(Presence(TestHash(1, 0)).disk);
+  machine_->loop.LetGo(machine_->index->source());
+  Settle();
+  EXPECT_TRUE(Presence(TestHash(1, 0)).disk);
+}
+
+TEST_F(CacheDiskTest, DataIsSyncedBeforeItsIndexEntryIsWritten) {
+  Start();
+  machine_->loop.Hold(file().source());
+  Put(Sequence(1, 1));
+  cache_->Drain([] {});
+  Settle();
+  while (machine_->index->batches_applied() == 0 && file().syncs() == 0) {
+    ASSERT_TRUE(machine_->loop.RunOneOf(file().source()));
+    Settle();
+  }
+  EXPECT_EQ(file().syncs(), 1u);
+  EXPECT_FALSE(Presence(TestHash(1, 0)).disk);
+  machine_->loop.LetGo(file().source());
+  Settle();
+  EXPECT_TRUE(Presence(TestHash(1, 0)).disk);
+}
+
+TEST_F(CacheDiskTest, MemoryClassNeverReachesTheDisk) {
+  Start({.pool_blocks = 4, .host_slots = 8});
+  for (uint64_t stream = 1; stream <= 8; ++stream) {
+    Put(Sequence(stream, 4), RetentionClass::kMemory);
+  }
+  Drain();
+  EXPECT_EQ(cache_->Gauges().disk_blocks, 0u);
+  EXPECT_EQ(cache_->stats().disk_write_blocks, 0u);
+  EXPECT_GT(Drops(Tier::kHost, DropReason::kMemoryClass), 0u);
+}
+
+TEST_F(CacheDiskTest, IdleBlockIsPersistedAfterItsTime) {
+  CacheSetup setup;
+  setup.options.persist_after_ms = 5'000;
+  Start(setup);
+  Put(Sequence(1, 2));
+  AdvanceAndTick(3'000);
+  EXPECT_FALSE(Presence(TestHash(1, 0)).disk);
+  AdvanceAndTick(5'000);
+  AdvanceAndTick(1'000);
+  EXPECT_TRUE(Presence(TestHash(1, 0)).disk);
+  EXPECT_TRUE(Presence(TestHash(1, 1)).disk);
+}
+
+TEST_F(CacheDiskTest, MemoryClassIsNotPersistedWhenIdle) {
+  CacheSetup setup;
+  setup.options.persist_after_ms = 5'000;
+  Start(setup);
+  Put(Sequence(1, 2), RetentionClass::kMemory);
+  AdvanceAndTick(10'000);
+  AdvanceAndTick(10'000);
+  EXPECT_EQ(machine_->disk_writes(), 0u);
+}
+
+TEST_F(CacheDiskTest, WriteBudgetBoundsTheDaysBytes) {
+  CacheSetup setup;
+  setup.options.disk_write_budget_bytes_per_day = 3 * 2 * kBlockBytes;
+  Start(setup);
+  Put(Sequence(1, 8));
+  Drain();
+  EXPECT_LE(cache_->stats().disk_write_bytes, setup.options.disk_write_budget_bytes_per_day);
+  EXPECT_LE(cache_->Gauges().disk_blocks, 3u);
+  EXPECT_GT(Drops(Tier::kDisk, DropReason::kWriteBudget), 0u);
+}
+
+TEST_F(CacheDiskTest, WriteBudgetIsNewEachDay) {
+  CacheSetup setup;
+  setup.options.disk_write_budget_bytes_per_day = 2 * 2 * kBlockBytes;
+  Start(setup);
+  Put(Sequence(1, 2));
+  Drain();
+  const uint64_t first_day = cache_->Gauges().disk_blocks;
+  EXPECT_GT(first_day, 0u);
+  AdvanceAndTick(13 * 60 * 60 * 1000);
+  Use(Sequence(1, 2));
+  AdvanceAndTick(12 * 60 * 60 * 1000);
+  EXPECT_GT(cache_->Gauges().write_budget_left_bytes, 0u);
+  Put(Sequence(2, 2));
+  Drain();
+  EXPECT_GT(cache_->Gauges().disk_blocks, first_day);
+}
+
+TEST_F(CacheDiskTest, FlippedBitOnOneReadIsRepairedByTheRetry) {
+  Start();
+  PutOnDisk(Sequence(1, 1));
+  file().ScriptReads({ReadFault::kFlipped});
+  const LoadProgress progress = LoadOne(TestHash(1, 0));
+  EXPECT_EQ(progress.ready, 1u);
+  EXPECT_EQ(cache_->stats().disk_read_retries, 1u);
+  EXPECT_EQ(cache_->stats().disk_read_repaired, 1u);
+  EXPECT_TRUE(Presence(TestHash(1, 0)).disk);
+}
+
+TEST_F(CacheDiskTest, DamageAtRestIsAMissAndTheSlotIsQuarantined) {
+  Start();
+  PutOnDisk(Sequence(1, 1));
+  DamageContents();
+  const LoadProgress progress = LoadOne(TestHash(1, 0));
+  EXPECT_EQ(progress.ready, 0u);
+  EXPECT_NE(progress.miss, MissReason::kNone);
+  EXPECT_EQ(cache_->stats().slots_quarantined, 1u);
+  EXPECT_EQ(Drops(Tier::kDisk, DropReason::kCorrupt), 1u);
+  EXPECT_FALSE(Presence(TestHash(1, 0)).anywhere());
+}
+
+TEST_F(CacheDiskTest, QuarantinedBlockCanBeStoredAgain) {
+  Start();
+  PutOnDisk(Sequence(1, 1));
+  DamageContents();
+  (void)LoadOne(TestHash(1, 0));
+  PutOnDisk(Sequence(1, 1));
+  EXPECT_EQ(LoadOne(TestHash(1, 0)).ready, 1u);
+}
+
+TEST_F(CacheDiskTest, OneFailedReadIsRepairedByTheRetry) {
+  Start();
+  PutOnDisk(Sequence(1, 1));
+  file().ScriptReads({ReadFault::kEio});
+  EXPECT_EQ(LoadOne(TestHash(1, 0)).ready, 1u);
+  EXPECT_GE(cache_->stats().disk_read_errors, 1u);
+}
+
+TEST_F(CacheDiskTest, ShortReadIsRepairedByTheRetry) {
+  Start();
+  PutOnDisk(Sequence(1, 1));
+  file().ScriptReads({ReadFault::kShort});
+  EXPECT_EQ(LoadOne(TestHash(1, 0)).ready, 1u);
+}
+
+TEST_F(CacheDiskTest, ReadThatFailsTwiceIsAMiss) {
+  Start();
+  PutOnDisk(Sequence(1, 1));
+  file().ScriptReads({ReadFault::kEio, ReadFault::kEio});
+  const LoadProgress progress = LoadOne(TestHash(1, 0));
+  EXPECT_EQ(progress.ready, 0u);
+  EXPECT_EQ(progress.miss, MissReason::kReadError);
+  EXPECT_EQ(Drops(Tier::kDisk, DropReason::kReadError), 1u);
+}
+
+TEST_F(CacheDiskTest, FailureInMidLoadGivesTheReadyPrefixAndAReason) {
+  Start();
+  PutOnDisk(Sequence(1, 4));
+  file().ScriptReads(
+      {ReadFault::kNone, ReadFault::kNone, ReadFault::kEio, ReadFault::kNone, ReadFault::kEio});
+  const AcquireReply reply = Acquire(kAlice, Sequence(1, 4));
+  const LoadProgress& last = LastProgress(reply.load);
+  EXPECT_EQ(last.ready, 2u);
+  EXPECT_EQ(last.miss, MissReason::kReadError);
+  EXPECT_TRUE(MatchesHash(TestHash(1, 1), Bytes(reply.hits[1].handle)));
+}
+
+TEST_F(CacheDiskTest, LostWriteIsAMissWhenItIsReadBack) {
+  Start();
+  Put(Sequence(1, 1));
+  file().ScriptWrites({WriteFault::kNone, WriteFault::kLost});
+  DrainAndRestart();
+  EXPECT_EQ(LoadOne(TestHash(1, 0)).ready, 0u);
+}
+
+TEST_F(CacheDiskTest, TornWriteIsNeverServed) {
+  Start();
+  Put(Sequence(1, 4));
+  file().ScriptWrites(std::vector(10, WriteFault::kTorn));
+  DrainAndRestart();
+  for (const BlockHash& hash : Sequence(1, 4)) EXPECT_EQ(LoadOne(hash).ready, 0u);
+}
+
+TEST_F(CacheDiskTest, MisdirectedWriteIsNeverServedAsAnother) {
+  Start();
+  Put(Sequence(1, 8));
+  file().ScriptWrites(std::vector(16, WriteFault::kMisdirected));
+  DrainAndRestart();
+  for (const BlockHash& hash : Sequence(1, 8)) {
+    const AcquireReply reply = Acquire(kAlice, {hash});
+    if (reply.load.value == 0 || LastProgress(reply.load).ready == 0) continue;
+    EXPECT_TRUE(MatchesHash(hash, Bytes(reply.hits[0].handle)));
+  }
+}
+
+TEST_F(CacheDiskTest, FailedWriteLeavesTheBlockUnpersistedAndIsCounted) {
+  Start();
+  Put(Sequence(1, 1));
+  file().ScriptWrites(std::vector(10, WriteFault::kEio));
+  Drain();
+  EXPECT_FALSE(Presence(TestHash(1, 0)).disk);
+  EXPECT_TRUE(Presence(TestHash(1, 0)).pool);
+  EXPECT_GE(cache_->stats().disk_write_errors, 1u);
+  EXPECT_GE(Drops(Tier::kDisk, DropReason::kWriteError), 1u);
+}
+
+TEST_F(CacheDiskTest, FullDiskDegradesToMissesAndTheCacheLives) {
+  Start({.pool_blocks = 4, .host_slots = 8});
+  file().SetFaultRates({.write_enospc = 1.0});
+  for (uint64_t stream = 1; stream <= 8; ++stream) Put(Sequence(stream, 4));
+  EXPECT_EQ(cache_->Gauges().disk_persisted, 0u);
+  EXPECT_TRUE(cache_->Gauges().disk_degraded);
+  Use(Sequence(8, 4));
+}
+
+TEST_F(CacheDiskTest, DeadDiskDegradesToMissesAndTheCacheLives) {
+  Start({.pool_blocks = 4, .host_slots = 8});
+  PutOnDisk(Sequence(1, 4));
+  file().SetFaultRates({.write_eio = 1.0, .read_eio = 1.0, .sync_eio = 1.0});
+  EXPECT_EQ(LoadOne(TestHash(1, 0)).ready, 0u);
+  for (uint64_t stream = 2; stream <= 8; ++stream) Put(Sequence(stream, 4));
+  Use(Sequence(8, 4));
+}
+
+TEST_F(CacheDiskTest, FailedSyncLeavesTheBlockUnpersisted) {
+  Start();
+  Put(Sequence(1, 1));
+  file().SetFaultRates({.sync_eio = 1.0});
+  Drain();
+  EXPECT_FALSE(Presence(TestHash(1, 0)).disk);
+}
+
+TEST_F(CacheDiskTest, FailedIndexBatchLeavesTheBlockUnpersistedAndIsCounted) {
+  Start();
+  Put(Sequence(1, 1));
+  machine_->index->FailBatchesAtRate(1.0);
+  Drain();
+  EXPECT_FALSE(Presence(TestHash(1, 0)).disk);
+  EXPECT_GE(cache_->stats().index_errors, 1u);
+}
+
+TEST_F(CacheDiskTest, ClientThatWritesIntoACommittedBlockIsCaughtByItsChecksum) {
+  Start({.pool_blocks = 4});
+  const BlockHandle block = Acquire(kAlice, {}, 1).fresh.front();
+  FillFromHash(TestHash(1, 0), Bytes(block));
+  const PayloadChecksum checksum = ChecksumPayload(Bytes(block));
+  ASSERT_TRUE(TryCommit(kAlice, block, {.hash = TestHash(1, 0), .checksum = checksum}));
+  Bytes(block)[100] ^= std::byte{1};
+  Release(kAlice, {block});
+  Settle();
+  EvictFromPool();
+  EXPECT_FALSE(Presence(TestHash(1, 0)).anywhere());
+  EXPECT_EQ(Drops(Tier::kHost, DropReason::kClientWroteCommitted) +
+                Drops(Tier::kPool, DropReason::kClientWroteCommitted),
+            1u);
+}
+
+TEST_F(CacheDiskTest, RightChecksumAtCommitIsAccepted) {
+  Start({.pool_blocks = 4});
+  const BlockHandle block = Acquire(kAlice, {}, 1).fresh.front();
+  FillFromHash(TestHash(1, 0), Bytes(block));
+  ASSERT_TRUE(TryCommit(kAlice, block,
+                        {.hash = TestHash(1, 0), .checksum = ChecksumPayload(Bytes(block))}));
+  Release(kAlice, {block});
+  EvictFromPool();
+  EXPECT_TRUE(Presence(TestHash(1, 0)).host);
+}
+
+TEST_F(CacheDiskTest, VerifyFindsDamageAndQuarantinesIt) {
+  Start();
+  PutOnDisk(Sequence(1, 4));
+  DamageContents();
+  std::optional<Cache::VerifyResult> result;
+  cache_->VerifyStep(0, 100, [&](Cache::VerifyResult r) { result = r; });
+  Settle();
+  ASSERT_TRUE(result.has_value());
+  EXPECT_TRUE(result->finished);
+  EXPECT_EQ(result->checked, 4u);
+  EXPECT_EQ(result->bad, 4u);
+  EXPECT_EQ(cache_->Gauges().disk_persisted, 0u);
+}
+
+TEST_F(CacheDiskTest, VerifyOfSoundBlocksFindsNothingInAnyStepSize) {
+  Start();
+  PutOnDisk(Sequence(1, 10));
+  uint64_t cursor = 0, checked = 0;
+  for (bool finished = false; !finished;) {
+    cache_->VerifyStep(cursor, 3, [&](const Cache::VerifyResult& r) {
+      cursor = r.next_cursor;
+      checked += r.checked;
+      finished = r.finished;
+      EXPECT_EQ(r.bad, 0u);
+    });
+    Settle();
+  }
+  EXPECT_EQ(checked, 10u);
+}
+
+TEST_F(CacheDiskTest, BlocksAreStripedOverAllFiles) {
+  Start({.pool_blocks = 32, .host_slots = 32, .disk_slots = 32, .disk_files = 2});
+  Put(Sequence(1, 32));
+  DrainAndRestart();
+  EXPECT_GT(file(0).writes(), 8u);
+  EXPECT_GT(file(1).writes(), 8u);
+  const AcquireReply reply = Acquire(kAlice, Sequence(1, 32));
+  EXPECT_EQ(LastProgress(reply.load).ready, 32u);
+  for (uint32_t i = 0; i < 32; ++i) {
+    EXPECT_TRUE(MatchesHash(TestHash(1, i), Bytes(reply.hits[i].handle)));
+  }
+}
+
+}  // namespace
+}  // namespace kvtier

@@ -1,0 +1,236 @@
+#include "tests/unit/tiers/cache_fixture.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace kvtier {
+
+CacheOptions CacheSetup::Options() {
+  CacheOptions options;
+  options.pool_clean_fraction = 0.25;
+  options.host_clean_fraction = 0.25;
+  options.disk_free_fraction = 0;
+  options.persist_after_ms = 7 * 24 * 60 * 60 * 1000;
+  return options;
+}
+
+CacheTest::~CacheTest() {
+  cache_.reset();
+  if (machine_) machine_->loop.DropAll();
+}
+
+void CacheTest::Start(const CacheSetup& setup) {
+  setup_ = setup;
+  setup_.options.chunk_bytes = kChunkBytes;
+  setup_.options.pool_bytes = setup.pool_blocks * kBlockBytes;
+  ASSERT_TRUE(setup_.options.Validate()) << setup_.options.Validate().error().ToString();
+  MachineSizes sizes;
+  sizes.chunk_bytes = kChunkBytes;
+  sizes.host_chunks = setup.host_slots / kSlotsPerChunk;
+  sizes.host_chunks_ready = std::min(setup.host_slots, setup.host_slots_ready) / kSlotsPerChunk;
+  sizes.disk_chunks = setup.disk_slots / kSlotsPerChunk;
+  sizes.disk_files = setup.disk_slots == 0 ? 0 : setup.disk_files;
+  machine_ = std::make_unique<FakeMachine>(sizes, /*seed=*/1);
+  StartCache({});
+}
+
+void CacheTest::StartCache(IndexSnapshot snapshot) {
+  cache_ = std::make_unique<Cache>(setup_.options, machine_->Environment(), std::move(snapshot));
+  for (const SessionId session : {kAlice, kBob}) {
+    cache_->OpenSession(session, [this](const LoadProgress& p) { progress_.push_back(p); });
+  }
+  Result<PoolInfo> pool = cache_->AttachPool(Identity("tenant", 1), 0);
+  ASSERT_TRUE(pool) << pool.error().ToString();
+  pool_ = *pool;
+}
+
+void CacheTest::CrashAndRestart() {
+  cache_.reset();
+  machine_->Crash();
+  progress_.clear();
+  StartCache(machine_->Snapshot());
+}
+
+void CacheTest::DrainAndRestart() {
+  Drain();
+  CrashAndRestart();
+}
+
+void CacheTest::Settle() {
+  machine_->loop.RunAll();
+  cache_->CheckInvariants();
+}
+
+void CacheTest::AdvanceAndTick(int64_t ms) {
+  machine_->clock.Advance(ms);
+  cache_->Tick();
+  Settle();
+}
+
+PendingAcquire CacheTest::BeginAcquire(SessionId session, Hashes hashes, uint32_t new_blocks) {
+  PendingAcquire pending;
+  cache_->Acquire(AcquireRequest{.session = session,
+                                 .pool = pool_.id,
+                                 .hashes = std::move(hashes),
+                                 .new_blocks = new_blocks},
+                  [answer = pending.answer](Result<AcquireReply> result) {
+                    EXPECT_FALSE(answer->has_value()) << "answered twice";
+                    answer->emplace(std::move(result));
+                  });
+  return pending;
+}
+
+Result<AcquireReply> CacheTest::TryAcquire(SessionId session, Hashes hashes, uint32_t new_blocks,
+                                           Hashes tails) {
+  std::optional<Result<AcquireReply>> answer;
+  cache_->Acquire(AcquireRequest{.session = session,
+                                 .pool = pool_.id,
+                                 .hashes = std::move(hashes),
+                                 .tails = std::move(tails),
+                                 .new_blocks = new_blocks},
+                  [&](Result<AcquireReply> result) { answer.emplace(std::move(result)); });
+  while (!answer && machine_->loop.RunOne()) {
+  }
+  if (!answer) {
+    ADD_FAILURE() << "acquire is not answered";
+    return MakeError(ErrorCode::kTimeout, "not_answered");
+  }
+  return *answer;
+}
+
+AcquireReply CacheTest::Acquire(SessionId session, Hashes hashes, uint32_t new_blocks,
+                                Hashes tails) {
+  Result<AcquireReply> reply = TryAcquire(session, std::move(hashes), new_blocks, std::move(tails));
+  Settle();
+  if (!reply) {
+    ADD_FAILURE() << reply.error().ToString();
+    return {};
+  }
+  EXPECT_TRUE(reply->load.value == 0 || LastProgress(reply->load).finished);
+  return *reply;
+}
+
+Result<CommitReply> CacheTest::TryCommit(SessionId session, BlockHandle block,
+                                         const CommitRequest& request) {
+  FillFromHash(request.hash, Bytes(block));
+  CommitRequest filled = request;
+  filled.block = block;
+  if (filled.tokens == 0) filled.tokens = 16;
+  return cache_->Commit(session, pool_.id, filled);
+}
+
+void CacheTest::Commit(SessionId session, BlockHandle block, const BlockHash& hash, uint32_t depth,
+                       RetentionClass retention) {
+  const Result<CommitReply> reply =
+      TryCommit(session, block, {.hash = hash, .depth = depth, .retention = retention});
+  ASSERT_TRUE(reply) << reply.error().ToString();
+  EXPECT_FALSE(reply->duplicate);
+}
+
+void CacheTest::Release(SessionId session, const Handles& blocks) {
+  const auto errors = cache_->Release(session, pool_.id, blocks);
+  for (const auto& error : errors) ADD_FAILURE() << error.error.ToString();
+}
+
+std::optional<Error> CacheTest::TryRelease(SessionId session, BlockHandle block) {
+  const auto errors = cache_->Release(session, pool_.id, Handles{block});
+  if (errors.empty()) return std::nullopt;
+  return errors.front().error;
+}
+
+Handles CacheTest::Store(SessionId session, const Hashes& hashes, RetentionClass retention) {
+  std::vector<BlockPresence> present = cache_->Lookup(pool_.id, hashes);
+  const auto missing = std::ranges::find_if_not(present, &BlockPresence::anywhere);
+  const auto fresh = static_cast<uint32_t>(present.end() - missing);
+  const AcquireReply reply = Acquire(session, hashes, fresh);
+  EXPECT_EQ(reply.hits.size() + reply.fresh.size(), hashes.size());
+  Handles blocks = HandlesOf(reply);
+  for (const BlockHandle block : reply.fresh) {
+    const auto depth = static_cast<uint32_t>(blocks.size());
+    Commit(session, block, hashes[depth], depth, retention);
+    blocks.push_back(block);
+  }
+  return blocks;
+}
+
+void CacheTest::Put(const Hashes& hashes, RetentionClass retention) {
+  Handles blocks = Store(kAlice, hashes, retention);
+  std::ranges::reverse(blocks);
+  Release(kAlice, blocks);
+  Settle();
+}
+
+void CacheTest::Use(const Hashes& hashes) {
+  const AcquireReply reply = Acquire(kAlice, hashes);
+  EXPECT_EQ(reply.hits.size(), hashes.size());
+  Handles blocks = HandlesOf(reply);
+  std::ranges::reverse(blocks);
+  Release(kAlice, blocks);
+  Settle();
+}
+
+void CacheTest::EvictFromPool() {
+  const AcquireReply reply = Acquire(kBob, {}, pool_.blocks);
+  EXPECT_EQ(reply.fresh.size(), pool_.blocks);
+  Release(kBob, reply.fresh);
+  Settle();
+}
+
+void CacheTest::Drain() {
+  bool done = false;
+  cache_->Drain([&] { done = true; });
+  Settle();
+  EXPECT_TRUE(done);
+}
+
+std::vector<Tier> CacheTest::TiersOf(const AcquireReply& reply) {
+  std::vector<Tier> tiers;
+  for (const AcquiredBlock& hit : reply.hits) tiers.push_back(hit.tier);
+  return tiers;
+}
+
+Handles CacheTest::HandlesOf(const AcquireReply& reply) {
+  Handles handles;
+  for (const AcquiredBlock& hit : reply.hits) handles.push_back(hit.handle);
+  return handles;
+}
+
+BlockPresence CacheTest::Presence(const BlockHash& hash) const {
+  return cache_->Lookup(pool_.id, Hashes{hash}).front();
+}
+
+std::span<std::byte> CacheTest::Bytes(BlockHandle block) const {
+  FakeDevicePool* const pool = machine_->device->PoolByFd(pool_.fd);
+  return {pool->data() + block.index.value * pool_.block_bytes, pool_.block_bytes};
+}
+
+const LoadProgress& CacheTest::LastProgress(LoadId load) const {
+  static const LoadProgress kNever;
+  const auto last =
+      std::ranges::find(progress_.rbegin(), progress_.rend(), load, &LoadProgress::load);
+  return last == progress_.rend() ? kNever : *last;
+}
+
+uint64_t CacheTest::Drops(Tier tier, DropReason reason) const {
+  return cache_->stats().drops[static_cast<size_t>(tier)][static_cast<size_t>(reason)];
+}
+
+uint64_t CacheTest::Misses(MissReason reason) const {
+  return cache_->stats().misses_by_reason[static_cast<size_t>(reason)];
+}
+
+PoolGauges CacheTest::PoolGaugesNow() const { return cache_->Gauges().pools.front(); }
+
+Hashes CacheTest::Sequence(uint64_t stream, uint32_t count) {
+  Hashes hashes;
+  for (uint32_t i = 0; i < count; ++i) hashes.push_back(TestHash(stream, i));
+  return hashes;
+}
+
+SpaceIdentity CacheTest::Identity(const std::string& tenant, uint8_t model, uint64_t block_bytes) {
+  SpaceIdentity identity{.tenant = tenant, .block_bytes = block_bytes};
+  identity.model.bytes.fill(model);
+  return identity;
+}
+
+}  // namespace kvtier

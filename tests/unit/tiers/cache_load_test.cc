@@ -1,0 +1,214 @@
+// Loads from host and disk: sharing, order of reports, failures.
+
+#include "tests/unit/tiers/cache_fixture.h"
+
+namespace kvtier {
+namespace {
+
+using ::testing::ElementsAre;
+
+class CacheLoadTest : public CacheTest {
+ protected:
+  // Leaves `hashes` on disk only.
+  void PutOnDisk(const Hashes& hashes) {
+    Put(hashes);
+    DrainAndRestart();
+    for (const BlockHash& hash : hashes) ASSERT_TRUE(Presence(hash).disk);
+  }
+  // Leaves them in host memory only.
+  void PutInHost(const Hashes& hashes) {
+    Put(hashes);
+    EvictFromPool();
+    for (const BlockHash& hash : hashes) ASSERT_TRUE(Presence(hash).host);
+  }
+};
+
+TEST_F(CacheLoadTest, ResidentHitsNeedNoLoad) {
+  Start();
+  Put(Sequence(1, 3));
+  EXPECT_EQ(Acquire(kAlice, Sequence(1, 3)).load, LoadId(0));
+}
+
+TEST_F(CacheLoadTest, ReplyComesBeforeTheBytes) {
+  Start();
+  PutInHost(Sequence(1, 2));
+  machine_->loop.Hold(machine_->device->source());
+  const PendingAcquire answer = BeginAcquire(kAlice, Sequence(1, 2));
+  ASSERT_TRUE(answer.succeeded());
+  EXPECT_NE(answer.reply().load, LoadId(0));
+  EXPECT_TRUE(progress_.empty());
+  machine_->loop.LetGo(machine_->device->source());
+  Settle();
+  EXPECT_EQ(LastProgress(answer.reply().load).ready, 2u);
+  EXPECT_TRUE(LastProgress(answer.reply().load).finished);
+}
+
+TEST_F(CacheLoadTest, LoadFromHostReportsItsSessionAndId) {
+  Start();
+  PutInHost(Sequence(1, 1));
+  const AcquireReply reply = Acquire(kBob, Sequence(1, 1));
+  EXPECT_EQ(LastProgress(reply.load).session, kBob);
+  EXPECT_EQ(LastProgress(reply.load).miss, MissReason::kNone);
+}
+
+TEST_F(CacheLoadTest, ProgressIsReportedInPrefixOrderWhateverArrivesFirst) {
+  Start();
+  PutOnDisk(Sequence(1, 8));
+  machine_->loop.Shuffle(7);
+  const PendingAcquire answer = BeginAcquire(kAlice, Sequence(1, 8));
+  uint32_t ready = 0;
+  bool finished = false;
+  while (machine_->loop.RunOne()) {
+    for (const LoadProgress& progress : progress_) {
+      EXPECT_FALSE(finished);
+      EXPECT_GE(progress.ready, ready);
+      ready = progress.ready;
+      finished = progress.finished;
+    }
+    progress_.clear();
+    if (!answer.answered()) continue;
+    for (uint32_t i = 0; i < ready; ++i) {
+      EXPECT_TRUE(MatchesHash(TestHash(1, i), Bytes(answer.reply().hits[i].handle)));
+    }
+  }
+  EXPECT_EQ(ready, 8u);
+  EXPECT_TRUE(finished);
+}
+
+TEST_F(CacheLoadTest, ResidentPrefixCountsAsReady) {
+  Start({.pool_blocks = 8});
+  Put(Sequence(1, 8));
+  Release(kBob, Acquire(kBob, {}, 3).fresh);
+  const PendingAcquire answer = BeginAcquire(kAlice, Sequence(1, 8));
+  ASSERT_TRUE(answer.succeeded());
+  EXPECT_EQ(answer.reply().hits[4].tier, Tier::kPool);
+  EXPECT_EQ(answer.reply().hits[5].tier, Tier::kHost);
+  Settle();
+  ASSERT_FALSE(progress_.empty());
+  EXPECT_GE(progress_.front().ready, 6u);
+  EXPECT_EQ(LastProgress(answer.reply().load).ready, 8u);
+}
+
+TEST_F(CacheLoadTest, TwoSessionsShareOneRead) {
+  Start();
+  PutOnDisk(Sequence(1, 1));
+  const PendingAcquire alice = BeginAcquire(kAlice, Sequence(1, 1));
+  const PendingAcquire bob = BeginAcquire(kBob, Sequence(1, 1));
+  Settle();
+  EXPECT_EQ(HandlesOf(alice.reply()), HandlesOf(bob.reply()));
+  EXPECT_EQ(machine_->disk_reads(), 1u);
+  EXPECT_EQ(LastProgress(alice.reply().load).ready, 1u);
+  EXPECT_EQ(LastProgress(bob.reply().load).ready, 1u);
+}
+
+TEST_F(CacheLoadTest, LoadGoesOnForOthersWhenItsFirstSessionCloses) {
+  Start();
+  PutOnDisk(Sequence(1, 2));
+  const PendingAcquire alice = BeginAcquire(kAlice, Sequence(1, 2));
+  const PendingAcquire bob = BeginAcquire(kBob, Sequence(1, 2));
+  cache_->CloseSession(kAlice);
+  Settle();
+  EXPECT_EQ(LastProgress(bob.reply().load).ready, 2u);
+  for (const LoadProgress& progress : progress_) EXPECT_EQ(progress.session, kBob);
+}
+
+TEST_F(CacheLoadTest, FailedCopyGivesTheReadyPrefixAndAReason) {
+  Start({.pool_blocks = 8});
+  Put(Sequence(1, 8));
+  Release(kBob, Acquire(kBob, {}, 3).fresh);
+  machine_->device->FailNextCopies(1);
+  const AcquireReply reply = Acquire(kAlice, Sequence(1, 8));
+  const LoadProgress last = LastProgress(reply.load);
+  EXPECT_TRUE(last.finished);
+  EXPECT_EQ(last.ready, 5u);
+  EXPECT_EQ(last.miss, MissReason::kCopyFailed);
+  EXPECT_TRUE(MatchesHash(TestHash(1, 4), Bytes(reply.hits[4].handle)));
+}
+
+TEST_F(CacheLoadTest, BlocksOfAFailedLoadAreReleasedLikeOthers) {
+  Start();
+  PutInHost(Sequence(1, 2));
+  machine_->device->FailNextCopies(10);
+  const AcquireReply reply = Acquire(kAlice, Sequence(1, 2));
+  EXPECT_EQ(LastProgress(reply.load).ready, 0u);
+  Release(kAlice, HandlesOf(reply));
+  Settle();
+  EXPECT_EQ(PoolGaugesNow().referenced, 0u);
+  EXPECT_EQ(PoolGaugesNow().loading, 0u);
+}
+
+TEST_F(CacheLoadTest, BlockWhoseLoadFailedIsNotServedFromThePool) {
+  Start();
+  PutInHost(Sequence(1, 1));
+  machine_->device->FailNextCopies(10);
+  const AcquireReply failed = Acquire(kAlice, Sequence(1, 1));
+  ASSERT_EQ(LastProgress(failed.load).ready, 0u);
+  machine_->device->FailNextCopies(0);
+  const AcquireReply reply = Acquire(kBob, Sequence(1, 1));
+  if (reply.hits.empty()) return;  // forgotten altogether: a miss is allowed, a lie is not
+  EXPECT_EQ(reply.hits[0].tier, Tier::kHost);
+  EXPECT_NE(reply.hits[0].handle, failed.hits[0].handle);
+  EXPECT_TRUE(MatchesHash(TestHash(1, 0), Bytes(reply.hits[0].handle)));
+}
+
+TEST_F(CacheLoadTest, ReleaseDuringALoadIsAllowed) {
+  Start();
+  PutOnDisk(Sequence(1, 2));
+  const PendingAcquire answer = BeginAcquire(kAlice, Sequence(1, 2));
+  Release(kAlice, HandlesOf(answer.reply()));
+  Settle();
+  EXPECT_EQ(PoolGaugesNow().referenced, 0u);
+  EXPECT_EQ(PoolGaugesNow().loading, 0u);
+  Use(Sequence(1, 2));
+}
+
+TEST_F(CacheLoadTest, PrefetchBringsThePrefixToThePoolWithoutReferences) {
+  Start();
+  PutOnDisk(Sequence(1, 3));
+  Hashes hashes = Sequence(1, 3);
+  hashes.push_back(TestHash(5, 5));
+  EXPECT_EQ(cache_->Prefetch(pool_.id, hashes), 3u);
+  Settle();
+  EXPECT_EQ(PoolGaugesNow().referenced, 0u);
+  EXPECT_THAT(TiersOf(Acquire(kAlice, Sequence(1, 3))),
+              ElementsAre(Tier::kPool, Tier::kPool, Tier::kPool));
+}
+
+TEST_F(CacheLoadTest, PrefetchOfUnknownBlocksDoesNothing) {
+  Start();
+  EXPECT_EQ(cache_->Prefetch(pool_.id, Sequence(1, 3)), 0u);
+  Settle();
+  EXPECT_EQ(PoolGaugesNow().free, pool_.blocks);
+}
+
+TEST_F(CacheLoadTest, PrefetchNeverTakesReferencedBlocks) {
+  Start({.pool_blocks = 4});
+  PutOnDisk(Sequence(1, 4));
+  const Handles held = Acquire(kBob, {}, 3).fresh;
+  EXPECT_LE(cache_->Prefetch(pool_.id, Sequence(1, 4)), 1u);
+  Settle();
+  EXPECT_EQ(PoolGaugesNow().private_blocks, 3u);
+}
+
+TEST_F(CacheLoadTest, LoadLargerThanTheByteBoundCompletes) {
+  CacheSetup setup;
+  setup.options.max_load_bytes = kBlockBytes;
+  setup.options.max_disk_read_bytes = kBlockBytes;
+  setup.options.max_offload_bytes = kBlockBytes;
+  setup.options.max_disk_write_bytes = kBlockBytes;
+  Start(setup);
+  PutOnDisk(Sequence(1, 8));
+  const AcquireReply reply = Acquire(kAlice, Sequence(1, 8));
+  EXPECT_EQ(LastProgress(reply.load).ready, 8u);
+}
+
+TEST_F(CacheLoadTest, DiskHitLeavesAHostCopy) {
+  Start();
+  PutOnDisk(Sequence(1, 1));
+  Use(Sequence(1, 1));
+  EXPECT_TRUE(Presence(TestHash(1, 0)).host);
+  EXPECT_TRUE(Presence(TestHash(1, 0)).disk);
+}
+
+}  // namespace
+}  // namespace kvtier

@@ -1,0 +1,236 @@
+// What is left after a crash.
+
+#include <algorithm>
+
+#include "tests/unit/tiers/cache_fixture.h"
+
+namespace kvtier {
+namespace {
+
+using ::testing::Each;
+
+constexpr int64_t kHourMs = 60 * 60 * 1000;
+
+class CacheRestartTest : public CacheTest {};
+
+TEST_F(CacheRestartTest, DrainedBlocksAreServedFromDiskWithTheirBytes) {
+  Start();
+  Put(Sequence(1, 10));
+  DrainAndRestart();
+  EXPECT_EQ(cache_->stats().restored_blocks, 10u);
+  const AcquireReply reply = Acquire(kAlice, Sequence(1, 10));
+  EXPECT_EQ(reply.hits.size(), 10u);
+  EXPECT_THAT(TiersOf(reply), Each(Tier::kDisk));
+  EXPECT_EQ(LastProgress(reply.load).ready, 10u);
+  for (uint32_t i = 0; i < 10; ++i) {
+    EXPECT_TRUE(MatchesHash(TestHash(1, i), Bytes(reply.hits[i].handle)));
+  }
+}
+
+TEST_F(CacheRestartTest, WhatWasNotPersistedIsGone) {
+  Start();
+  Put(Sequence(1, 2));
+  CrashAndRestart();
+  EXPECT_FALSE(Presence(TestHash(1, 0)).anywhere());
+  EXPECT_EQ(Acquire(kAlice, Sequence(1, 2)).miss, MissReason::kUnknown);
+}
+
+TEST_F(CacheRestartTest, TokensSurvive) {
+  Start();
+  const BlockHandle block = Acquire(kAlice, {}, 1).fresh.front();
+  ASSERT_TRUE(TryCommit(kAlice, block, {.hash = TestHash(1, 0), .tokens = 7}));
+  DrainAndRestart();
+  EXPECT_EQ(Acquire(kAlice, Sequence(1, 1)).hits.at(0).tokens, 7);
+}
+
+TEST_F(CacheRestartTest, TimeToLiveGoesOnWhileTheDaemonIsDown) {
+  Start();
+  Put(Sequence(1, 2));
+  Drain();
+  cache_.reset();
+  machine_->clock.Advance(25 * 60 * 60 * 1000);
+  CrashAndRestart();
+  EXPECT_TRUE(Acquire(kAlice, Sequence(1, 2)).hits.empty());
+  AdvanceAndTick(1000);
+  EXPECT_EQ(cache_->Gauges().disk_blocks, 0u);
+}
+
+TEST_F(CacheRestartTest, RestoredBlocksAreEvictedColdestFirst) {
+  Start({.pool_blocks = 8, .host_slots = 8, .disk_slots = 8});
+  Put(Sequence(1, 4));
+  Drain();
+  AdvanceAndTick(60 * 60 * 1000);
+  Put(Sequence(2, 4));
+  DrainAndRestart();
+  Put(Sequence(3, 4));
+  Drain();
+  EXPECT_FALSE(Presence(TestHash(1, 0)).disk);
+  for (const BlockHash& hash : Sequence(2, 4)) EXPECT_TRUE(Presence(hash).disk);
+}
+
+TEST_F(CacheRestartTest, SlotsOfRestoredBlocksAreNotGivenAway) {
+  Start({.pool_blocks = 16, .host_slots = 16, .disk_slots = 32});
+  Put(Sequence(1, 16));
+  DrainAndRestart();
+  Put(Sequence(2, 16));
+  DrainAndRestart();
+  for (const uint64_t stream : {1, 2}) {
+    const AcquireReply reply = Acquire(kAlice, Sequence(stream, 16));
+    EXPECT_EQ(LastProgress(reply.load).ready, 16u);
+    for (uint32_t i = 0; i < reply.hits.size(); ++i) {
+      EXPECT_TRUE(MatchesHash(TestHash(stream, i), Bytes(reply.hits[i].handle)));
+    }
+    Release(kAlice, HandlesOf(reply));
+    Settle();
+  }
+}
+
+TEST_F(CacheRestartTest, RecordsOutsideTheFilesAreDroppedAndCounted) {
+  Start();
+  Put(Sequence(1, 2));
+  Drain();
+  IndexSnapshot snapshot = machine_->Snapshot();
+  ASSERT_EQ(snapshot.records.size(), 2u);
+  snapshot.records[0].location = DiskLocation{1'000'000 * kChunkBytes + 4096};
+  IndexRecord misplaced = snapshot.records[1];
+  misplaced.key.hash = TestHash(3, 3);
+  misplaced.location.offset += 4096;
+  snapshot.records.push_back(misplaced);
+  cache_.reset();
+  machine_->Crash();
+  cache_ = std::make_unique<Cache>(setup_.options, machine_->Environment(), snapshot);
+  cache_->CheckInvariants();
+  EXPECT_EQ(cache_->stats().restored_blocks, 1u);
+  EXPECT_EQ(Drops(Tier::kDisk, DropReason::kStaleIndex), 2u);
+}
+
+TEST_F(CacheRestartTest, TwoRecordsOfOneSlotAreNotBothBelieved) {
+  Start();
+  Put(Sequence(1, 1));
+  Drain();
+  IndexSnapshot snapshot = machine_->Snapshot();
+  IndexRecord twin = snapshot.records.at(0);
+  twin.key.hash = TestHash(3, 3);
+  snapshot.records.push_back(twin);
+  cache_.reset();
+  machine_->Crash();
+  cache_ = std::make_unique<Cache>(setup_.options, machine_->Environment(), snapshot);
+  cache_->CheckInvariants();
+  EXPECT_EQ(cache_->stats().restored_blocks, 1u);
+  EXPECT_EQ(Drops(Tier::kDisk, DropReason::kStaleIndex), 1u);
+}
+
+TEST_F(CacheRestartTest, RecordsOfAnUnknownSpaceAreDropped) {
+  Start();
+  Put(Sequence(1, 1));
+  Drain();
+  IndexSnapshot snapshot = machine_->Snapshot();
+  snapshot.spaces.clear();
+  cache_.reset();
+  machine_->Crash();
+  cache_ = std::make_unique<Cache>(setup_.options, machine_->Environment(), snapshot);
+  cache_->CheckInvariants();
+  EXPECT_EQ(cache_->stats().restored_blocks, 0u);
+}
+
+TEST_F(CacheRestartTest, StaleIndexEntryIsAMissAndNotAnotherBlock) {
+  Start({.pool_blocks = 8, .host_slots = 8, .disk_slots = 8});
+  Put(Sequence(1, 8));
+  Drain();
+  const IndexSnapshot old = machine_->Snapshot();
+  EvictFromPool();
+  Put(Sequence(2, 8));
+  Drain();
+  ASSERT_TRUE(Presence(TestHash(2, 0)).disk);
+  cache_.reset();
+  machine_->Crash();
+  cache_ = std::make_unique<Cache>(setup_.options, machine_->Environment(), old);
+  cache_->OpenSession(kAlice, [this](const LoadProgress& p) { progress_.push_back(p); });
+  pool_ = *cache_->AttachPool(Identity("tenant", 1), 0);
+  uint32_t mismatches = 0;
+  for (const BlockHash& hash : Sequence(1, 8)) {
+    const AcquireReply reply = Acquire(kAlice, {hash});
+    ASSERT_EQ(reply.hits.size(), 1u);
+    const LoadProgress last = LastProgress(reply.load);
+    EXPECT_TRUE(last.ready == 0 || MatchesHash(hash, Bytes(reply.hits[0].handle)));
+    mismatches += last.miss == MissReason::kIdentityMismatch;
+  }
+  EXPECT_GT(mismatches, 0u);
+}
+
+TEST_F(CacheRestartTest, CrashInMidWriteLosesOnlyWhatWasInFlight) {
+  Start();
+  Put(Sequence(1, 4));
+  Drain();
+  Put(Sequence(2, 8));
+  cache_->Drain([] {});
+  for (int i = 0; i < 6; ++i) machine_->loop.RunOne();
+  const auto before = cache_->Lookup(pool_.id, Sequence(2, 8));
+  CrashAndRestart();
+  for (const BlockHash& hash : Sequence(1, 4)) EXPECT_TRUE(Presence(hash).disk);
+  const auto after = cache_->Lookup(pool_.id, Sequence(2, 8));
+  for (size_t i = 0; i < 8; ++i) EXPECT_TRUE(!before[i].disk || after[i].disk);
+}
+
+TEST_F(CacheRestartTest, MemoryClassDoesNotSurvive) {
+  Start();
+  Put(Sequence(1, 2), RetentionClass::kMemory);
+  DrainAndRestart();
+  EXPECT_FALSE(Presence(TestHash(1, 0)).anywhere());
+}
+
+TEST_F(CacheRestartTest, PoolGenerationDiffersAfterARestart) {
+  Start();
+  const uint64_t before = pool_.generation;
+  machine_->clock.Advance(1);
+  CrashAndRestart();
+  EXPECT_NE(pool_.generation, before);
+}
+
+TEST_F(CacheRestartTest, UseOfAPersistedBlockIsRememberedOverARestart) {
+  Start();
+  Put(Sequence(1, 2));
+  DrainAndRestart();
+  AdvanceAndTick(20 * kHourMs);
+  Use(Sequence(1, 2));
+  CrashAndRestart();
+  AdvanceAndTick(10 * kHourMs);
+  EXPECT_TRUE(Presence(TestHash(1, 0)).disk);
+}
+
+TEST_F(CacheRestartTest, CommitOfAnExpiredBlockThatIsStillOnDiskIsRememberedOverARestart) {
+  Start();
+  Put(Sequence(1, 1));
+  DrainAndRestart();
+  machine_->clock.Advance(25 * kHourMs);
+  Put(Sequence(1, 1));
+  DrainAndRestart();
+  EXPECT_EQ(Acquire(kAlice, Sequence(1, 1)).hits.size(), 1u);
+}
+
+TEST_F(CacheRestartTest, RecencyIsWrittenCoarsely) {
+  Start();
+  Put(Sequence(1, 8));
+  Drain();
+  const size_t batches = machine_->index->batches_applied();
+  for (int i = 0; i < 20; ++i) {
+    AdvanceAndTick(10 * 1000);
+    Use(Sequence(1, 8));
+  }
+  EXPECT_LE(machine_->index->batches_applied(), batches + 1);
+}
+
+TEST_F(CacheRestartTest, WriteBudgetSpentBeforeARestartStaysSpent) {
+  CacheSetup setup;
+  setup.options.disk_write_budget_bytes_per_day = 4 * 2 * kBlockBytes;
+  Start(setup);
+  Put(Sequence(1, 3));
+  DrainAndRestart();
+  EXPECT_EQ(cache_->Gauges().write_budget_left_bytes, 2 * kBlockBytes);
+  Put(Sequence(2, 4));
+  Drain();
+  EXPECT_EQ(cache_->Gauges().disk_blocks, 4u);
+}
+
+}  // namespace
+}  // namespace kvtier

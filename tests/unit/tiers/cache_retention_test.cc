@@ -1,0 +1,195 @@
+// How long blocks live: time to live by class, maximum age, pins.
+
+#include "tests/unit/tiers/cache_fixture.h"
+
+namespace kvtier {
+namespace {
+
+constexpr int64_t kMinuteMs = 60 * 1000;
+constexpr int64_t kHourMs = 60 * kMinuteMs;
+
+class CacheRetentionTest : public CacheTest {};
+
+TEST_F(CacheRetentionTest, MemoryClassExpiresTenMinutesAfterItsLastUse) {
+  Start();
+  Put(Sequence(1, 2), RetentionClass::kMemory);
+  AdvanceAndTick(9 * kMinuteMs);
+  EXPECT_TRUE(Presence(TestHash(1, 0)).pool);
+  AdvanceAndTick(2 * kMinuteMs);
+  EXPECT_FALSE(Presence(TestHash(1, 0)).anywhere());
+  EXPECT_EQ(Drops(Tier::kPool, DropReason::kExpired), 2u);
+}
+
+TEST_F(CacheRetentionTest, ExtendedClassExpiresADayAfterItsLastUseInEveryTier) {
+  Start();
+  Put(Sequence(1, 2));
+  Drain();
+  AdvanceAndTick(23 * kHourMs);
+  EXPECT_TRUE(Presence(TestHash(1, 0)).pool);
+  EXPECT_TRUE(Presence(TestHash(1, 0)).disk);
+  AdvanceAndTick(2 * kHourMs);
+  EXPECT_FALSE(Presence(TestHash(1, 0)).anywhere());
+  EXPECT_EQ(cache_->Gauges().disk_blocks, 0u);
+  EXPECT_EQ(cache_->Gauges().host_blocks, 0u);
+}
+
+TEST_F(CacheRetentionTest, UseRenewsTheTimeToLive) {
+  Start();
+  Put(Sequence(1, 2), RetentionClass::kMemory);
+  for (int i = 0; i < 5; ++i) {
+    AdvanceAndTick(8 * kMinuteMs);
+    Use(Sequence(1, 2));
+  }
+  EXPECT_TRUE(Presence(TestHash(1, 1)).pool);
+}
+
+TEST_F(CacheRetentionTest, BlockPastItsTimeIsNotServedEvenBeforeTheNextTick) {
+  Start();
+  Put(Sequence(1, 1), RetentionClass::kMemory);
+  machine_->clock.Advance(11 * kMinuteMs);
+  const AcquireReply reply = Acquire(kAlice, Sequence(1, 1));
+  EXPECT_TRUE(reply.hits.empty());
+  EXPECT_EQ(reply.miss, MissReason::kExpired);
+}
+
+TEST_F(CacheRetentionTest, ReferencedBlockDoesNotExpire) {
+  Start();
+  const Handles blocks = Store(kAlice, Sequence(1, 1), RetentionClass::kMemory);
+  AdvanceAndTick(kHourMs);
+  EXPECT_TRUE(Presence(TestHash(1, 0)).pool);
+  EXPECT_TRUE(MatchesHash(TestHash(1, 0), Bytes(blocks[0])));
+}
+
+TEST_F(CacheRetentionTest, TimeToLiveCountsFromTheRelease) {
+  Start();
+  const Handles blocks = Store(kAlice, Sequence(1, 1), RetentionClass::kMemory);
+  AdvanceAndTick(kHourMs);
+  Release(kAlice, blocks);
+  AdvanceAndTick(9 * kMinuteMs);
+  EXPECT_TRUE(Presence(TestHash(1, 0)).pool);
+  AdvanceAndTick(2 * kMinuteMs);
+  EXPECT_FALSE(Presence(TestHash(1, 0)).anywhere());
+}
+
+TEST_F(CacheRetentionTest, BlockHeldForLessThanItsTimeToLiveIsYoungWhenReleased) {
+  Start();
+  const Handles blocks = Store(kAlice, Sequence(1, 1), RetentionClass::kMemory);
+  AdvanceAndTick(9 * kMinuteMs);
+  Release(kAlice, blocks);
+  AdvanceAndTick(9 * kMinuteMs);
+  EXPECT_TRUE(Presence(TestHash(1, 0)).pool);
+}
+
+TEST_F(CacheRetentionTest, MaximumAgeEndsEvenABlockInSteadyUse) {
+  CacheSetup setup;
+  setup.options.max_age_ms = kHourMs;
+  Start(setup);
+  Put(Sequence(1, 1));
+  for (int i = 0; i < 5; ++i) {
+    AdvanceAndTick(11 * kMinuteMs);
+    Use(Sequence(1, 1));
+  }
+  AdvanceAndTick(6 * kMinuteMs);
+  EXPECT_FALSE(Presence(TestHash(1, 0)).anywhere());
+  EXPECT_EQ(Acquire(kAlice, Sequence(1, 1)).hits.size(), 0u);
+}
+
+TEST_F(CacheRetentionTest, ExpiredBlockCanBeStoredAgain) {
+  Start();
+  Put(Sequence(1, 1), RetentionClass::kMemory);
+  AdvanceAndTick(11 * kMinuteMs);
+  Put(Sequence(1, 1), RetentionClass::kMemory);
+  Use(Sequence(1, 1));
+}
+
+TEST_F(CacheRetentionTest, ExpiryFreesTheSlotsOfEveryTier) {
+  Start();
+  Put(Sequence(1, 16));
+  EvictFromPool();
+  Drain();
+  AdvanceAndTick(25 * kHourMs);
+  EXPECT_EQ(cache_->Gauges().host_used_bytes, 0u);
+  EXPECT_EQ(cache_->Gauges().disk_used_bytes, 0u);
+  EXPECT_EQ(cache_->Gauges().entries, 0u);
+}
+
+TEST_F(CacheRetentionTest, TimeToLiveBeginsWhenThePinEnds) {
+  Start();
+  Put(Sequence(1, 1), RetentionClass::kMemory);
+  const Result<uint32_t> pinned = cache_->Pin(pool_.id, Sequence(1, 1), kHourMs);
+  ASSERT_TRUE(pinned);
+  EXPECT_EQ(*pinned, 1u);
+  AdvanceAndTick(61 * kMinuteMs);
+  EXPECT_EQ(cache_->Gauges().pinned_blocks, 0u);
+  AdvanceAndTick(9 * kMinuteMs);
+  EXPECT_TRUE(Presence(TestHash(1, 0)).anywhere());
+  AdvanceAndTick(2 * kMinuteMs);
+  EXPECT_FALSE(Presence(TestHash(1, 0)).anywhere());
+}
+
+TEST_F(CacheRetentionTest, PinnedBlockOutlivesPressure) {
+  Start({.pool_blocks = 4, .host_slots = 8, .disk_slots = 8});
+  Put(Sequence(1, 1));
+  ASSERT_TRUE(cache_->Pin(pool_.id, Sequence(1, 1), kHourMs));
+  EXPECT_EQ(cache_->Gauges().pinned_blocks, 1u);
+  for (uint64_t stream = 2; stream <= 12; ++stream) Put(Sequence(stream, 4));
+  EXPECT_TRUE(Presence(TestHash(1, 0)).anywhere());
+  Use(Sequence(1, 1));
+}
+
+TEST_F(CacheRetentionTest, UnpinnedBlockIsLikeAnyOther) {
+  Start();
+  Put(Sequence(1, 1), RetentionClass::kMemory);
+  ASSERT_TRUE(cache_->Pin(pool_.id, Sequence(1, 1), kHourMs));
+  ASSERT_TRUE(cache_->Pin(pool_.id, Sequence(1, 1), 0));
+  EXPECT_EQ(cache_->Gauges().pinned_blocks, 0u);
+  AdvanceAndTick(11 * kMinuteMs);
+  EXPECT_FALSE(Presence(TestHash(1, 0)).anywhere());
+}
+
+TEST_F(CacheRetentionTest, PinCountsOnlyCachedBlocks) {
+  Start();
+  Put(Sequence(1, 2));
+  const Result<uint32_t> pinned = cache_->Pin(pool_.id, Sequence(1, 5), kHourMs);
+  ASSERT_TRUE(pinned);
+  EXPECT_EQ(*pinned, 2u);
+}
+
+TEST_F(CacheRetentionTest, PinsAreLimitedToTheirShare) {
+  CacheSetup setup{.pool_blocks = 16, .host_slots = 8, .disk_slots = 8};
+  setup.options.pin_fraction = 0.5;
+  Start(setup);
+  Put(Sequence(1, 16));
+  const auto pinned = cache_->Pin(pool_.id, Sequence(1, 16), kHourMs);
+  ASSERT_FALSE(pinned);
+  EXPECT_EQ(pinned.error().code, ErrorCode::kLimitExceeded);
+  EXPECT_EQ(pinned.error().reason, "pin_limit");
+  EXPECT_LE(cache_->Gauges().pinned_blocks, 4u);
+  cache_->CheckInvariants();
+}
+
+TEST_F(CacheRetentionTest, RepeatedPinDoesNotCountTwice) {
+  CacheSetup setup{.disk_slots = 8};
+  setup.options.pin_fraction = 0.5;
+  Start(setup);
+  Put(Sequence(1, 4));
+  for (int i = 0; i < 5; ++i) ASSERT_TRUE(cache_->Pin(pool_.id, Sequence(1, 4), kHourMs));
+  EXPECT_EQ(cache_->Gauges().pinned_blocks, 4u);
+}
+
+TEST_F(CacheRetentionTest, PinOfACorruptedBlockDoesNotSaveIt) {
+  Start();
+  Put(Sequence(1, 1));
+  ASSERT_TRUE(cache_->Pin(pool_.id, Sequence(1, 1), kHourMs));
+  DrainAndRestart();
+  for (std::byte& byte : file().contents()) byte = std::byte{0};
+  const AcquireReply reply = Acquire(kAlice, Sequence(1, 1));
+  EXPECT_EQ(LastProgress(reply.load).ready, 0u);
+  Release(kAlice, HandlesOf(reply));
+  Settle();
+  EXPECT_FALSE(Presence(TestHash(1, 0)).anywhere());
+  EXPECT_EQ(cache_->Gauges().pinned_blocks, 0u);
+}
+
+}  // namespace
+}  // namespace kvtier

@@ -1,0 +1,127 @@
+// What the end of a session gives back, and when.
+
+#include "tests/unit/tiers/cache_fixture.h"
+
+namespace kvtier {
+namespace {
+
+class CacheSessionTest : public CacheTest {};
+
+TEST_F(CacheSessionTest, ClosingDropsAllReferencesAtOnce) {
+  Start();
+  (void)Store(kAlice, Sequence(1, 3));
+  (void)Acquire(kAlice, Sequence(1, 2));
+  cache_->CloseSession(kAlice);
+  EXPECT_EQ(PoolGaugesNow().referenced, 0u);
+  EXPECT_EQ(PoolGaugesNow().cached, 3u);
+  EXPECT_EQ(cache_->Gauges().references, 0u);
+  EXPECT_EQ(cache_->Gauges().sessions, 1u);
+}
+
+TEST_F(CacheSessionTest, ClosingLeavesTheReferencesOfOthers) {
+  Start();
+  (void)Store(kAlice, Sequence(1, 2));
+  const Handles bob = HandlesOf(Acquire(kBob, Sequence(1, 2)));
+  cache_->CloseSession(kAlice);
+  EXPECT_EQ(PoolGaugesNow().referenced, 2u);
+  Release(kBob, bob);
+  EXPECT_EQ(PoolGaugesNow().cached, 2u);
+}
+
+TEST_F(CacheSessionTest, PrivateBlocksOfAClosedSessionAreWithheld) {
+  Start({.pool_blocks = 4});
+  (void)Acquire(kAlice, {}, 3);
+  cache_->CloseSession(kAlice);
+  EXPECT_EQ(PoolGaugesNow().quarantined, 3u);
+  EXPECT_EQ(PoolGaugesNow().private_blocks, 0u);
+  const PendingAcquire answer = BeginAcquire(kBob, {}, 2);
+  Settle();
+  AdvanceAndTick(setup_.options.max_wait_ms + 1);
+  ASSERT_TRUE(answer.answered());
+  EXPECT_FALSE(answer.succeeded());
+}
+
+TEST_F(CacheSessionTest, QuarantinedBlocksAreFreeOnceTheProcessIsGone) {
+  Start({.pool_blocks = 4});
+  (void)Acquire(kAlice, {}, 3);
+  cache_->CloseSession(kAlice);
+  cache_->ReleaseQuarantine(kAlice);
+  EXPECT_EQ(PoolGaugesNow().quarantined, 0u);
+  EXPECT_EQ(PoolGaugesNow().free, 4u);
+  EXPECT_TRUE(TryAcquire(kBob, {}, 4));
+}
+
+TEST_F(CacheSessionTest, ClosingASessionServesAWaitingAcquire) {
+  Start({.pool_blocks = 4});
+  (void)Store(kAlice, Sequence(1, 2));
+  machine_->loop.Hold(machine_->device->source());
+  Put(Sequence(2, 2));
+  const PendingAcquire answer = BeginAcquire(kBob, {}, 2);
+  EXPECT_FALSE(answer.answered());
+  cache_->CloseSession(kAlice);
+  machine_->loop.LetGo(machine_->device->source());
+  Settle();
+  EXPECT_TRUE(answer.succeeded());
+}
+
+TEST_F(CacheSessionTest, QuarantineReleaseOfASessionWithoutPrivateBlocksDoesNothing) {
+  Start();
+  (void)Store(kAlice, Sequence(1, 2));
+  cache_->CloseSession(kAlice);
+  cache_->ReleaseQuarantine(kAlice);
+  cache_->ReleaseQuarantine(SessionId(777));
+  EXPECT_EQ(PoolGaugesNow().cached, 2u);
+}
+
+TEST_F(CacheSessionTest, NothingIsReportedAfterTheSessionClosed) {
+  Start({.pool_blocks = 4});
+  Put(Sequence(1, 4));
+  EvictFromPool();
+  const PendingAcquire answer = BeginAcquire(kAlice, Sequence(1, 4));
+  cache_->CloseSession(kAlice);
+  progress_.clear();
+  Settle();
+  EXPECT_TRUE(progress_.empty());
+}
+
+TEST_F(CacheSessionTest, BlocksLoadedForAClosedSessionStayCached) {
+  Start({.pool_blocks = 4});
+  Put(Sequence(1, 4));
+  EvictFromPool();
+  const PendingAcquire answer = BeginAcquire(kAlice, Sequence(1, 4));
+  cache_->CloseSession(kAlice);
+  Settle();
+  EXPECT_EQ(PoolGaugesNow().loading, 0u);
+  EXPECT_EQ(PoolGaugesNow().referenced, 0u);
+  const AcquireReply reply = Acquire(kBob, Sequence(1, 4));
+  EXPECT_EQ(reply.hits.size(), 4u);
+  EXPECT_TRUE(MatchesHash(TestHash(1, 3), Bytes(reply.hits[3].handle)));
+}
+
+TEST_F(CacheSessionTest, CommitOfAClosedSessionIsRefused) {
+  Start();
+  const BlockHandle block = Acquire(kAlice, {}, 1).fresh.front();
+  cache_->CloseSession(kAlice);
+  EXPECT_FALSE(
+      cache_->Commit(kAlice, pool_.id, {.block = block, .hash = TestHash(1, 0), .tokens = 16}));
+  EXPECT_FALSE(Presence(TestHash(1, 0)).anywhere());
+}
+
+TEST_F(CacheSessionTest, ClosingManySessionsLeavesTheCacheIdle) {
+  Start({.pool_blocks = 8});
+  for (uint64_t i = 10; i < 60; ++i) {
+    const SessionId session(i);
+    cache_->OpenSession(session, [](const LoadProgress&) {});
+    (void)BeginAcquire(session, Sequence(i % 5, 3), 2);
+    Settle();
+    cache_->CloseSession(session);
+    cache_->ReleaseQuarantine(session);
+    Settle();
+  }
+  EXPECT_TRUE(cache_->Idle());
+  EXPECT_EQ(PoolGaugesNow().private_blocks + PoolGaugesNow().quarantined, 0u);
+  EXPECT_EQ(PoolGaugesNow().free, 8u);
+}
+
+}  // namespace
+}  // namespace kvtier

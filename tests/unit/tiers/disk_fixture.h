@@ -1,0 +1,82 @@
+// A small disk tier in a temporary directory, written header by header as a daemon would, and
+// damaged as a disk might.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tests/fakes/blocking_loop.h"
+#include "tests/fakes/derived_bytes.h"
+#include "tests/fakes/temporary_directory.h"
+#include "tiers/disk_files.h"
+#include "tiers/index_start.h"
+#include "tiers/slot_header.h"
+
+namespace kvtier {
+
+// A block on disk, and what the index should know of it.
+struct StoredBlock {
+  SlotHeader header;
+  IndexRecord record;
+};
+
+class DiskTest : public ::testing::Test {
+ protected:
+  static constexpr uint64_t kPayloadBytes = 8 << 10;
+  static constexpr uint64_t kSlotBytes = 12 << 10;
+  static constexpr uint64_t kSlotsPerChunk = 8;
+  static constexpr uint64_t kChunkBytes = kSlotsPerChunk * kSlotBytes + (4 << 10);
+  static constexpr uint64_t kChunks = 8;
+  static constexpr uint32_t kFiles = 2;
+  static constexpr uint32_t kNowS = 1'748'736'000;
+
+  DiskTest();
+
+  // As a daemon does at start; a later start needs the earlier one's files closed.
+  DiskFiles OpenFiles();
+  // What RebuildIndex and RunFsck are told of time and retention.
+  [[nodiscard]] RebuildOptions Options() const { return {.now_ms = int64_t{kNowS} * 1000}; }
+  [[nodiscard]] std::filesystem::path FilePath(uint32_t file) const;
+
+  // Cuts a chunk into slots of kSlotBytes.
+  void WriteChunkHeader(uint64_t chunk) { WriteChunkHeader(chunk, {.chunk = chunk}); }
+  // What `header` leaves open is filled in.
+  void WriteChunkHeader(uint64_t chunk, ChunkHeader header);
+
+  // A header for block `number` of tenant "uid:0" in that slot.
+  [[nodiscard]] SlotHeader Header(uint64_t chunk, uint64_t slot, uint64_t number) const;
+  // Writes header and payload at `location`, wherever the header says it lies.
+  void WriteBlockAt(DiskLocation location, const SlotHeader& header);
+  // Both, where they belong. The record is of space 0.
+  StoredBlock WriteBlock(uint64_t chunk, uint64_t slot, uint64_t number);
+  // Cuts every chunk and fills the first `blocks` slots with blocks 0, 1, ...
+  std::vector<StoredBlock> Fill(uint64_t blocks);
+
+  [[nodiscard]] DiskLocation Slot(uint64_t chunk, uint64_t slot) const {
+    return geometry_.SlotStart(chunk, slot, kSlotBytes);
+  }
+  // Flips a bit of the byte `offset` bytes after `location`.
+  void Flip(DiskLocation location, uint64_t offset);
+  void WriteBytes(DiskLocation location, std::span<const std::byte> bytes);
+
+  // An index of exactly these blocks for the next start.
+  void WriteIndex(const std::vector<StoredBlock>& blocks);
+  [[nodiscard]] static IndexSnapshot SnapshotOf(const std::vector<StoredBlock>& blocks);
+
+  TemporaryDirectory temporary_;
+  const std::filesystem::path directory_ = temporary_.path() / "disk";
+  BlockingLoop loop_;
+  DiskGeometry geometry_;
+  Digest128 set_uuid_;
+  uint64_t epoch_ = 0;  // of the last start
+};
+
+// Equal but for the numbering of spaces, the order of records and the budget.
+void ExpectSameContents(const IndexSnapshot& actual, const IndexSnapshot& expected);
+
+}  // namespace kvtier

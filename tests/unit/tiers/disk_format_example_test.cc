@@ -1,0 +1,100 @@
+// The worked example of docs/DISK_FORMAT.md, byte for byte.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "base/checksum.h"
+#include "base/sha256.h"
+#include "tiers/chunk_header.h"
+#include "tiers/disk_geometry.h"
+#include "tiers/slot_header.h"
+#include "tiers/superblock.h"
+
+namespace kvtier {
+namespace {
+
+constexpr DiskGeometry kExample{.chunk_bytes = 64 * kMiB, .files = 2, .chunks = 8};
+constexpr uint64_t kSlotBytes = 69632;
+
+using Page = std::array<std::byte, 4096>;
+
+Digest256 HashOf(std::string_view text) { return Sha256(std::as_bytes(std::span(text))); }
+
+// The bytes of the document's hex dump fenced as `name`, followed by zeros up to a page.
+Page Documented(const std::string& name) {
+  std::ifstream document(KVTIER_SOURCE_DIR "/docs/DISK_FORMAT.md");
+  std::string line;
+  while (std::getline(document, line) && line != "```" + name) {
+  }
+  Page page{};
+  size_t count = 0;
+  while (std::getline(document, line) && line != "```") {
+    std::istringstream bytes(line.substr(6, 47));
+    for (unsigned value = 0; bytes >> std::hex >> value;) {
+      page.at(count++) = static_cast<std::byte>(value);
+    }
+  }
+  EXPECT_GT(count, 0u) << name << " is missing from the document";
+  return page;
+}
+
+TEST(DiskFormatExampleTest, Superblock) {
+  Superblock superblock;
+  superblock.set_uuid = *Digest128::FromHex("6b767469657240008000646f63756d65");
+  superblock.file_number = 1;
+  superblock.file_count = 2;
+  superblock.chunk_bytes = kExample.chunk_bytes;
+  superblock.file_bytes = kExample.FileBytes(1);
+  superblock.epoch = 3;
+  Page page;
+  EncodeSuperblock(superblock, page);
+  EXPECT_EQ(page, Documented("superblock"));
+}
+
+TEST(DiskFormatExampleTest, ChunkHeader) {
+  ChunkHeader header;
+  header.chunk = 5;
+  header.slot_bytes = kSlotBytes;
+  header.generation = 2;
+  header.tenant = "research";
+  header.model = HashOf("example model");
+  Page page;
+  EncodeChunkHeader(header, page);
+  EXPECT_EQ(page, Documented("chunk"));
+}
+
+TEST(DiskFormatExampleTest, SlotHeader) {
+  std::vector<std::byte> payload(65536);
+  for (size_t i = 0; i < payload.size(); ++i) payload[i] = static_cast<std::byte>(i % 251);
+  SlotHeader header;
+  header.tenant = "research";
+  header.model = HashOf("example model");
+  header.hash = HashOf("example block 1");
+  header.parent = HashOf("example block 0");
+  header.address = kExample.SlotStart(5, 7, kSlotBytes);
+  header.generation = 9;
+  header.payload_bytes = payload.size();
+  header.payload_checksum = ChecksumPayload(payload);
+  header.tokens = 16;
+  header.depth = 1;
+  header.created_s = 1'800'000'000;
+  header.last_use_s = 1'800'000'600;
+  Page page;
+  EncodeSlotHeader(header, page);
+  EXPECT_EQ(page, Documented("slot"));
+}
+
+TEST(DiskFormatExampleTest, PlacesInTheFiles) {
+  const DiskLocation slot = kExample.SlotStart(5, 7, kSlotBytes);
+  EXPECT_EQ(kExample.SlotsPerChunk(kSlotBytes), 963u);
+  EXPECT_EQ(slot.offset, 336035840u);
+  EXPECT_EQ(kExample.FileOf(slot), 1u);
+  EXPECT_EQ(kExample.OffsetInFile(slot), 135757824u);
+}
+
+}  // namespace
+}  // namespace kvtier

@@ -1,0 +1,223 @@
+#include "tiers/index_rebuild.h"
+
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <vector>
+
+#include "tests/unit/tiers/disk_fixture.h"
+
+namespace kvtier {
+namespace {
+
+class IndexRebuildTest : public DiskTest {
+ protected:
+  RebuiltIndex Rebuild() { return Rebuild(Options()); }
+
+  RebuiltIndex Rebuild(const RebuildOptions& options) {
+    auto reader = ParallelReader::Open(directory_, kFiles, 4);
+    EXPECT_TRUE(reader) << reader.error().ToString();
+    return RebuildIndex(
+        geometry_,
+        [&](std::span<DiskRead> reads) {
+          reader->Read(reads);
+          for (DiskRead& read : reads) {
+            if (unreadable_ && read.file == geometry_.FileOf(*unreadable_) &&
+                read.offset == geometry_.OffsetInFile(*unreadable_)) {
+              read.status = MakeError(ErrorCode::kIoError, "EIO");
+            }
+          }
+        },
+        options, [this](const ScanProgress& progress) { progress_ = progress; });
+  }
+
+  static uint64_t Rejected(const RebuiltIndex& rebuilt, RebuildReject reject) {
+    return rebuilt.rejected[static_cast<size_t>(reject)];
+  }
+
+  // Of all reasons.
+  static uint64_t Rejected(const RebuiltIndex& rebuilt) {
+    uint64_t all = 0;
+    for (const uint64_t count : rebuilt.rejected) all += count;
+    return all;
+  }
+
+  std::optional<DiskLocation> unreadable_;
+  ScanProgress progress_;
+};
+
+TEST_F(IndexRebuildTest, ANewDiskHoldsNothing) {
+  const RebuiltIndex rebuilt = Rebuild();
+  EXPECT_TRUE(rebuilt.snapshot.records.empty());
+  EXPECT_EQ(rebuilt.chunks, kChunks);
+  EXPECT_EQ(rebuilt.chunks_uncut, kChunks);
+  EXPECT_EQ(rebuilt.slots, 0u);
+}
+
+TEST_F(IndexRebuildTest, EqualsTheOriginal) {
+  const std::vector<StoredBlock> blocks = Fill(50);
+  const RebuiltIndex rebuilt = Rebuild();
+  ExpectSameContents(rebuilt.snapshot, SnapshotOf(blocks));
+  EXPECT_EQ(rebuilt.slots, kChunks * kSlotsPerChunk);
+  EXPECT_EQ(rebuilt.slots_empty, kChunks * kSlotsPerChunk - 50);
+  EXPECT_EQ(Rejected(rebuilt), 0u);
+  EXPECT_EQ(progress_.chunks_done, kChunks);
+  EXPECT_EQ(progress_.slots_done, kChunks * kSlotsPerChunk);
+}
+
+TEST_F(IndexRebuildTest, PayloadsFoundByTheirHeaderAloneAreNotCalledVerified) {
+  Fill(3);
+  for (const IndexRecord& record : Rebuild().snapshot.records) EXPECT_FALSE(record.verified);
+}
+
+TEST_F(IndexRebuildTest, TenantsAndModelsGetSpacesOfTheirOwn) {
+  Fill(2);
+  SlotHeader other_tenant = Header(0, 2, 0);
+  other_tenant.tenant = "uid:1";
+  WriteBlockAt(other_tenant.address, other_tenant);
+  SlotHeader other_model = Header(0, 3, 0);
+  other_model.model = TestHash(101, 0);
+  WriteBlockAt(other_model.address, other_model);
+  const RebuiltIndex rebuilt = Rebuild();
+  EXPECT_EQ(rebuilt.snapshot.spaces.size(), 3u);
+  EXPECT_EQ(rebuilt.snapshot.records.size(), 4u);
+  EXPECT_EQ(Rejected(rebuilt), 0u);
+}
+
+TEST_F(IndexRebuildTest, AFlippedHeaderIsSkippedAndCounted) {
+  std::vector<StoredBlock> blocks = Fill(10);
+  Flip(blocks[4].header.address, 300);
+  blocks.erase(blocks.begin() + 4);
+  const RebuiltIndex rebuilt = Rebuild();
+  ExpectSameContents(rebuilt.snapshot, SnapshotOf(blocks));
+  EXPECT_EQ(Rejected(rebuilt, RebuildReject::kDamaged), 1u);
+  EXPECT_EQ(Rejected(rebuilt), 1u);
+}
+
+TEST_F(IndexRebuildTest, AnUnreadableHeaderIsSkippedAndCounted) {
+  std::vector<StoredBlock> blocks = Fill(10);
+  unreadable_ = blocks[7].header.address;
+  blocks.erase(blocks.begin() + 7);
+  const RebuiltIndex rebuilt = Rebuild();
+  ExpectSameContents(rebuilt.snapshot, SnapshotOf(blocks));
+  EXPECT_EQ(Rejected(rebuilt, RebuildReject::kUnreadable), 1u);
+}
+
+TEST_F(IndexRebuildTest, AHeaderOfAnotherPlaceIsSkippedAndCounted) {
+  const std::vector<StoredBlock> blocks = Fill(10);
+  WriteBlockAt(Slot(3, 3), Header(5, 5, 77));
+  const RebuiltIndex rebuilt = Rebuild();
+  ExpectSameContents(rebuilt.snapshot, SnapshotOf(blocks));
+  EXPECT_EQ(Rejected(rebuilt, RebuildReject::kMisplaced), 1u);
+}
+
+TEST_F(IndexRebuildTest, AHeaderThatNeverGotAnAddressIsSkippedAndCounted) {
+  Fill(0);
+  SlotHeader header = Header(3, 3, 77);
+  header.address = DiskLocation{};
+  WriteBlockAt(Slot(3, 3), header);
+  EXPECT_EQ(Rejected(Rebuild(), RebuildReject::kMisplaced), 1u);
+}
+
+TEST_F(IndexRebuildTest, APayloadOfAnotherSizeThanTheSlotIsSkippedAndCounted) {
+  Fill(0);
+  SlotHeader header = Header(0, 0, 1);
+  header.payload_bytes = kPayloadBytes + 1;
+  WriteBlockAt(header.address, header);
+  header = Header(0, 1, 2);
+  header.payload_bytes = kPayloadBytes - 4096;
+  WriteBlockAt(header.address, header);
+  header = Header(0, 2, 3);
+  header.payload_bytes = kPayloadBytes - 4095;
+  WriteBlockAt(header.address, header);
+  const RebuiltIndex rebuilt = Rebuild();
+  EXPECT_EQ(Rejected(rebuilt, RebuildReject::kMisfit), 2u);
+  EXPECT_EQ(rebuilt.snapshot.records.size(), 1u);
+}
+
+TEST_F(IndexRebuildTest, OfSeveralSlotsWithOneBlockTheLastWriteWins) {
+  Fill(0);
+  for (const uint64_t slot : {0, 1, 2}) {
+    SlotHeader header = Header(slot, slot, 1);
+    header.generation = slot == 1 ? 9 : 5;
+    WriteBlockAt(header.address, header);
+  }
+  const RebuiltIndex rebuilt = Rebuild();
+  ASSERT_EQ(rebuilt.snapshot.records.size(), 1u);
+  EXPECT_EQ(rebuilt.snapshot.records[0].location, Slot(1, 1));
+  EXPECT_EQ(rebuilt.snapshot.records[0].generation, 9u);
+  EXPECT_EQ(Rejected(rebuilt, RebuildReject::kDuplicate), 2u);
+}
+
+TEST_F(IndexRebuildTest, ExpiredBlocksAreForgotten) {
+  Fill(0);
+  RebuildOptions options = Options();
+  options.extended_ttl_ms = 60'000;
+  options.max_age_ms = 120'000;
+  const auto write = [&](uint64_t slot, uint32_t created_ago_s, uint32_t used_ago_s) {
+    SlotHeader header = Header(0, slot, slot);
+    header.created_s = kNowS - created_ago_s;
+    header.last_use_s = kNowS - used_ago_s;
+    WriteBlockAt(header.address, header);
+  };
+  write(0, 120, 60);
+  write(1, 61, 61);
+  write(2, 121, 0);
+  EXPECT_EQ(Rebuild(options).snapshot.records.size(), 1u);
+  EXPECT_EQ(Rejected(Rebuild(options), RebuildReject::kExpired), 2u);
+  options.max_age_ms = 0;
+  EXPECT_EQ(Rebuild(options).snapshot.records.size(), 2u);
+}
+
+TEST_F(IndexRebuildTest, TimesInTheFutureAreBroughtBackToNow) {
+  Fill(0);
+  SlotHeader header = Header(0, 0, 0);
+  header.created_s = header.last_use_s = UINT32_MAX;
+  WriteBlockAt(header.address, header);
+  const RebuiltIndex rebuilt = Rebuild();
+  ASSERT_EQ(rebuilt.snapshot.records.size(), 1u);
+  EXPECT_EQ(rebuilt.snapshot.records[0].created_s, kNowS);
+  EXPECT_EQ(rebuilt.snapshot.records[0].last_use_s, kNowS);
+}
+
+TEST_F(IndexRebuildTest, BlocksThatMustNotBeOnDiskAreNotServed) {
+  Fill(0);
+  SlotHeader header = Header(0, 0, 0);
+  header.retention = RetentionClass::kMemory;
+  WriteBlockAt(header.address, header);
+  EXPECT_EQ(Rejected(Rebuild(), RebuildReject::kMemoryClass), 1u);
+}
+
+TEST_F(IndexRebuildTest, AChunkWithABadHeaderIsForgottenAlone) {
+  const std::vector<StoredBlock> all = Fill(kChunks * kSlotsPerChunk);
+  Flip(geometry_.ChunkStart(0), 40);
+  WriteChunkHeader(1, {.chunk = 2});
+  WriteChunkHeader(2, {.chunk = 2, .slot_bytes = kChunkBytes});
+  unreadable_ = geometry_.ChunkStart(3);
+  const RebuiltIndex rebuilt = Rebuild();
+  const std::vector<StoredBlock> left(all.begin() + 4 * kSlotsPerChunk, all.end());
+  ExpectSameContents(rebuilt.snapshot, SnapshotOf(left));
+  EXPECT_EQ(rebuilt.chunks_bad, 4u);
+}
+
+TEST_F(IndexRebuildTest, AChunkCutAnewYieldsOnlyWhatFitsItsNewSlots) {
+  Fill(kSlotsPerChunk);
+  WriteChunkHeader(0, {.chunk = 0, .slot_bytes = 2 * kSlotBytes});
+  const RebuiltIndex rebuilt = Rebuild();
+  EXPECT_TRUE(rebuilt.snapshot.records.empty());
+  EXPECT_EQ(Rejected(rebuilt, RebuildReject::kMisfit), kSlotsPerChunk / 2);
+}
+
+TEST_F(IndexRebuildTest, GarbageEverywhereIsSurvived) {
+  Fill(20);
+  std::vector<std::byte> garbage(kChunkBytes);
+  FillFromHash(TestHash(5, 5), garbage);
+  WriteBytes(geometry_.ChunkStart(1), garbage);
+  WriteBytes(Slot(0, 2), std::span(garbage).first(kSlotBytes));
+  const RebuiltIndex rebuilt = Rebuild();
+  // Of 20: eight in chunk 1 and one in chunk 0 are gone.
+  EXPECT_EQ(rebuilt.snapshot.records.size(), 11u);
+}
+
+}  // namespace
+}  // namespace kvtier

@@ -1,0 +1,118 @@
+#include "tiers/index_start.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <vector>
+
+#include "tests/unit/tiers/disk_fixture.h"
+
+namespace kvtier {
+namespace {
+
+class IndexStartTest : public DiskTest {
+ protected:
+  // One whole start of a daemon, up to the index.
+  StartedIndex Start() {
+    const DiskFiles files = OpenFiles();
+    auto started = StartIndex(directory_, files, Options(), &loop_);
+    EXPECT_TRUE(started) << started.error().ToString();
+    return started ? *std::move(started) : StartedIndex{};
+  }
+
+  void Apply(const StartedIndex& started, IndexBatch batch) {
+    bool done = false;
+    started.index->Apply(std::move(batch), [&](const Status& status) {
+      EXPECT_TRUE(status);
+      done = true;
+    });
+    loop_.RunUntil([&] { return done; });
+  }
+};
+
+TEST_F(IndexStartTest, ANewDiskGetsAnEmptyIndexThatTheNextStartFindsGood) {
+  const StartedIndex first = Start();
+  EXPECT_EQ(first.found, IndexState::kMissing);
+  EXPECT_TRUE(first.snapshot.records.empty());
+}
+
+TEST_F(IndexStartTest, WhatWasAppliedIsThereAtTheNextStart) {
+  const std::vector<StoredBlock> blocks = Fill(3);
+  {
+    std::filesystem::remove_all(directory_ / "index");
+    const StartedIndex started = Start();
+    ASSERT_TRUE(started.index);
+    Apply(started, {.deletes = {blocks[1].record.key}});
+  }
+  const StartedIndex started = Start();
+  EXPECT_EQ(started.found, IndexState::kGood);
+  EXPECT_FALSE(started.rebuilt);
+  ExpectSameContents(started.snapshot, SnapshotOf({blocks[0], blocks[2]}));
+}
+
+TEST_F(IndexStartTest, AMissingIndexIsRebuiltFromTheHeaders) {
+  const std::vector<StoredBlock> blocks = Fill(20);
+  const StartedIndex started = Start();
+  EXPECT_EQ(started.found, IndexState::kMissing);
+  ASSERT_TRUE(started.rebuilt);
+  EXPECT_EQ(started.rebuilt->slots, kChunks * kSlotsPerChunk);
+  ExpectSameContents(started.snapshot, SnapshotOf(blocks));
+}
+
+TEST_F(IndexStartTest, ADamagedIndexIsRebuiltFromTheHeaders) {
+  const std::vector<StoredBlock> blocks = Fill(20);
+  WriteIndex({});
+  std::ofstream(directory_ / "index" / "CURRENT") << "nonsense";
+  const StartedIndex started = Start();
+  EXPECT_EQ(started.found, IndexState::kDamaged);
+  EXPECT_FALSE(started.found_detail.empty());
+  ExpectSameContents(started.snapshot, SnapshotOf(blocks));
+}
+
+TEST_F(IndexStartTest, AnIndexFromABackupIsRebuiltFromTheHeaders) {
+  const std::vector<StoredBlock> blocks = Fill(20);
+  Start();
+  std::filesystem::copy(directory_ / "index", temporary_.path() / "backup",
+                        std::filesystem::copy_options::recursive);
+  {
+    const StartedIndex started = Start();
+    ASSERT_TRUE(started.index);
+    Apply(started, {.deletes = {blocks[0].record.key}});
+  }
+  std::filesystem::remove_all(directory_ / "index");
+  std::filesystem::rename(temporary_.path() / "backup", directory_ / "index");
+  EXPECT_EQ(Start().found, IndexState::kStaleEpoch);
+  EXPECT_EQ(Start().found, IndexState::kGood);
+}
+
+TEST_F(IndexStartTest, AnIndexOfOtherFilesIsRebuiltFromTheHeaders) {
+  Fill(20);
+  Start();
+  std::filesystem::remove(FilePath(0));
+  std::filesystem::remove(FilePath(1));
+  const StartedIndex started = Start();
+  EXPECT_EQ(started.found, IndexState::kOtherFiles);
+  EXPECT_TRUE(started.snapshot.records.empty());
+}
+
+TEST_F(IndexStartTest, StartsThatDiedBeforeTheIndexLoseNothing) {
+  const std::vector<StoredBlock> blocks = Fill(20);
+  Start();
+  for (int i = 0; i < 3; ++i) OpenFiles();
+  const StartedIndex started = Start();
+  EXPECT_EQ(started.found, IndexState::kGood);
+  ExpectSameContents(started.snapshot, SnapshotOf(blocks));
+}
+
+TEST_F(IndexStartTest, AnIndexThatIsInUseIsAnError) {
+  const DiskFiles files = OpenFiles();
+  const auto first = StartIndex(directory_, files, Options(), &loop_);
+  ASSERT_TRUE(first) << first.error().ToString();
+  const auto second = StartIndex(directory_, files, Options(), &loop_);
+  ASSERT_FALSE(second);
+  EXPECT_EQ(second.error().reason, "index_locked");
+}
+
+}  // namespace
+}  // namespace kvtier

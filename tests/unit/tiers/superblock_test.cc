@@ -1,0 +1,51 @@
+#include "tiers/superblock.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+
+#include "base/byte_size.h"
+
+namespace kvtier {
+namespace {
+
+using Page = std::array<std::byte, kSuperblockBytes>;
+
+Superblock FullSuperblock() {
+  Superblock superblock;
+  superblock.set_uuid.bytes.fill(0xab);
+  superblock.file_number = 2;
+  superblock.file_count = 3;
+  superblock.chunk_bytes = 64 * kMiB;
+  superblock.file_bytes = kMiB + 5 * 64 * kMiB;
+  superblock.epoch = 77;
+  return superblock;
+}
+
+Page Encode(const Superblock& superblock) {
+  Page page;
+  EncodeSuperblock(superblock, page);
+  return page;
+}
+
+TEST(SuperblockTest, DecodesWhatWasEncoded) {
+  const Result<Superblock> decoded = DecodeSuperblock(Encode(FullSuperblock()));
+  ASSERT_TRUE(decoded) << decoded.error().ToString();
+  EXPECT_EQ(*decoded, FullSuperblock());
+}
+
+TEST(SuperblockTest, RejectsEverySingleByteChange) {
+  const Page good = Encode(FullSuperblock());
+  for (size_t i = 0; i < good.size(); ++i) {
+    Page bad = good;
+    bad[i] ^= std::byte{0x04};
+    ASSERT_FALSE(DecodeSuperblock(bad)) << "byte " << i;
+  }
+}
+
+TEST(SuperblockTest, RejectsAnEmptyPage) {
+  EXPECT_EQ(DecodeSuperblock(Page{}).error().reason, "bad_magic");
+}
+
+}  // namespace
+}  // namespace kvtier

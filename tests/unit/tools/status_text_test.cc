@@ -1,0 +1,78 @@
+#include "tools/kvtierctl/status_text.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <sstream>
+
+namespace kvtier {
+namespace {
+
+constexpr std::string_view kStatus = R"json({
+  "schema": "kvtier.status/1", "version": "0.1.0", "pid": 42, "uptime_s": 7440.0,
+  "state": "serving", "device": {"kind": "host", "name": "host memory (memfd)"},
+  "disk": {"enabled": true, "engines": ["io_uring"], "degraded": false, "notes": [],
+           "index": {"found": "good", "rebuilt": false}},
+  "tiers": {"pool": {"capacity_bytes": 268435456, "used_bytes": 67108864, "blocks": 1024},
+            "host": {"capacity_bytes": 536870912, "ready_bytes": 536870912, "used_bytes": 0,
+                     "blocks": 0},
+            "disk": {"capacity_bytes": 4294967296, "used_bytes": 4294967296, "blocks": 1234567}},
+  "pools": [{"tenant": "default", "model_name": "a-model-with-a-name-that-is-rather-long",
+             "block_bytes": 65536, "blocks": 4096, "free": 3072, "private": 12, "referenced": 1000,
+             "cached": 12, "loading": 0}],
+  "sessions": {"count": 4}, "references": 128,
+  "in_flight": {"loads": 1, "offloads": 2, "disk_reads": 3, "disk_writes": 4},
+  "stats": {"blocks": {"asked": 1000, "pool": 500, "host": 200, "disk": 50, "miss": 250},
+            "disk_read_errors": 0, "slots_quarantined": 0}})json";
+
+std::string Format(std::string_view json) {
+  const auto text = FormatStatus(json, Terminal(stdout));
+  EXPECT_TRUE(text);
+  return text ? *text : std::string();
+}
+
+TEST(StatusTextTest, ShowsStateTiersPoolsAndHitRate) {
+  const std::string text = Format(kStatus);
+  for (const char* part : {"kvtierd 0.1.0", "serving", "pid 42", "2 h 4 min", "256.0 MiB", "25 %",
+                           "io_uring", "1.23M", "sessions 4", "75 % hit"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
+  }
+}
+
+TEST(StatusTextTest, NoLineIsLongerThanEightyColumnsHoweverLargeTheNumbers) {
+  std::string large(kStatus);
+  for (const char* number : {"1024", "4096", "3072", "1000", "268435456"}) {
+    for (size_t at = large.find(number); at != std::string::npos; at = large.find(number, at)) {
+      large.replace(at, std::string_view(number).size(), "18000000000000000000");
+      at += 20;
+    }
+  }
+  std::istringstream lines(Format(large) + Format(kStatus));
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80u) << line;
+}
+
+TEST(StatusTextTest, TroublesAreShownAndAHealthyDaemonHasNone) {
+  EXPECT_EQ(Format(kStatus).find("! "), std::string::npos);
+  std::string troubled(kStatus);
+  troubled.replace(troubled.find(R"("disk_read_errors": 0)"), 21, R"("disk_read_errors": 7)");
+  troubled.replace(troubled.find(R"("rebuilt": false)"), 16, R"("rebuilt": true)");
+  const std::string text = Format(troubled);
+  EXPECT_NE(text.find("! 7 disk_read_errors"), std::string::npos) << text;
+  EXPECT_NE(text.find("! the index was rebuilt"), std::string::npos) << text;
+}
+
+TEST(StatusTextTest, AbsentMembersReadAsNothing) {
+  const std::string text = Format(R"({"schema": "kvtier.status/1", "state": "serving"})");
+  EXPECT_NE(text.find("sessions 0"), std::string::npos) << text;
+}
+
+TEST(StatusTextTest, AnythingElseThanAStatusIsRefused) {
+  for (const char* json : {"", "[]", "{", R"({"schema": "other/1"})", R"({"schema": 5})"}) {
+    const auto text = FormatStatus(json, Terminal(stdout));
+    ASSERT_FALSE(text) << json;
+    EXPECT_EQ(text.error().reason, "bad_status");
+  }
+}
+
+}  // namespace
+}  // namespace kvtier

@@ -1,0 +1,287 @@
+#include "tiers/acquirer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace kvtier {
+
+void Acquirer::Acquire(AcquireRequest request, Done done) {
+  ++state_.stats.acquires;
+  Operation operation;
+  operation.request = std::move(request);
+  operation.done = std::move(done);
+  operation.deadline_ms = state_.env.clock->MonotonicMs() + state_.options.max_wait_ms;
+  CachePool* pool = state_.FindPool(operation.request.pool);
+  KVT_CHECK(pool != nullptr);
+  if (LineIsEmpty(pool->id)) {
+    if (TryServe(&operation, false)) return;
+  } else {
+    // Nobody overtakes those who wait, unless he needs nothing that they wait for.
+    const Walk walk = FindPrefix(*pool, operation.request);
+    const bool needs_room = walk.to_load + operation.request.new_blocks > 0;
+    if (!needs_room && TryServe(&operation, false)) return;
+    Hold(pool, &operation, walk);
+  }
+  ++state_.stats.acquires_waited;
+  waiting_[pool->id].push_back(std::move(operation));
+}
+
+EntryIndex Acquirer::Servable(const BlockKey& key, MissReason* miss) {
+  const EntryIndex index = state_.directory.Find(key);
+  if (index == kNoEntry) {
+    *miss = MissReason::kUnknown;
+    return kNoEntry;
+  }
+  const BlockEntry& entry = state_[index];
+  if (state_.Expired(entry)) {
+    state_.seen_expired.push_back(index);
+    *miss = MissReason::kExpired;
+    return kNoEntry;
+  }
+  if (entry.in_pool() || entry.in_host() || entry.on_disk()) return index;
+  *miss = MissReason::kUnknown;
+  return kNoEntry;
+}
+
+Acquirer::Walk Acquirer::FindPrefix(const CachePool& pool, const AcquireRequest& request) {
+  Walk walk;
+  walk.hits.reserve(request.hashes.size() + 1);
+  const auto add = [&](EntryIndex index) {
+    walk.hits.push_back(index);
+    if (!state_[index].in_pool()) ++walk.to_load;
+  };
+  for (const BlockHash& hash : request.hashes) {
+    const EntryIndex index = Servable({pool.space, hash}, &walk.miss);
+    if (index == kNoEntry) return walk;
+    add(index);
+  }
+  MissReason tail_miss = MissReason::kNone;
+  for (uint32_t i = 0; i < request.tails.size(); ++i) {
+    const EntryIndex index = Servable({pool.space, request.tails[i]}, &tail_miss);
+    if (index == kNoEntry) continue;
+    walk.tail = i;
+    add(index);
+    return walk;
+  }
+  walk.miss = tail_miss;
+  return walk;
+}
+
+void Acquirer::CutLoads(Walk* walk, uint64_t loads) {
+  if (walk->to_load <= loads) return;
+  uint32_t seen = 0;
+  for (size_t i = 0; i < walk->hits.size(); ++i) {
+    if (state_[walk->hits[i]].in_pool() || seen++ < loads) continue;
+    walk->hits.resize(i);
+    break;
+  }
+  walk->to_load = static_cast<uint32_t>(loads);
+  walk->tail.reset();
+  walk->miss = MissReason::kPoolFull;
+}
+
+Status Acquirer::CheckLimits(const CachePool& pool, const Operation& operation,
+                             const Walk& walk) const {
+  const AcquireRequest& request = operation.request;
+  const uint64_t held = sessions_.references(request.session) - operation.held_count;
+  if (held + walk.hits.size() > state_.options.max_references_per_session) {
+    return MakeError(ErrorCode::kLimitExceeded, "session_references",
+                     fmt::format("{} references held, {} more asked for, {} allowed", held,
+                                 walk.hits.size(), state_.options.max_references_per_session));
+  }
+  if (request.new_blocks > PoolSpace::Obtainable(pool)) {
+    return MakeError(ErrorCode::kResourceExhausted, "pool_full",
+                     fmt::format("{} new blocks asked for, {} of {} are free or can be evicted",
+                                 request.new_blocks, PoolSpace::Obtainable(pool),
+                                 pool.blocks.size()));
+  }
+  return {};
+}
+
+bool Acquirer::TryServe(Operation* operation, bool force) {
+  CachePool* pool = state_.FindPool(operation->request.pool);
+  KVT_CHECK(pool != nullptr);
+  Walk walk = FindPrefix(*pool, operation->request);
+  // From here on the resident hits cannot be evicted.
+  Hold(pool, operation, walk);
+
+  const Status allowed = CheckLimits(*pool, *operation, walk);
+  if (!allowed) {
+    Refuse(pool, operation, allowed.error());
+    return true;
+  }
+  const uint64_t new_blocks = operation->request.new_blocks;
+  CutLoads(&walk, PoolSpace::Obtainable(*pool) - new_blocks);
+  operation->blocks_needed = walk.to_load + new_blocks;
+  if (!pools_.EnsureFree(pool, operation->blocks_needed)) {
+    if (!force) return false;
+    (void)pools_.ForceFree(pool, operation->blocks_needed);
+    // Making room may have forgotten blocks that were still to be loaded.
+    walk = FindPrefix(*pool, operation->request);
+    Hold(pool, operation, walk);
+    const uint64_t free = pool->blocks.free();
+    if (free < new_blocks) {
+      Refuse(pool, operation,
+             {ErrorCode::kResourceExhausted, "pool_full",
+              fmt::format("{} new blocks asked for, {} could be freed in time", new_blocks, free)});
+      return true;
+    }
+    CutLoads(&walk, free - new_blocks);
+  }
+  HoldOnly(pool, operation, walk.hits.size());
+  AcquireReply reply = Grant(pool, operation, walk);
+  CountAsked(*operation, reply);
+  operation->done(std::move(reply));
+  return true;
+}
+
+void Acquirer::Refuse(CachePool* pool, Operation* operation, Error error) {
+  HoldOnly(pool, operation, 0);
+  ++state_.stats.acquires_refused;
+  operation->done(tl::unexpected(std::move(error)));
+}
+
+AcquireReply Acquirer::Grant(CachePool* pool, Operation* operation, const Walk& walk) {
+  const AcquireRequest& request = operation->request;
+  AcquireReply reply;
+  reply.hits.reserve(walk.hits.size());
+  std::vector<LoadTable::Waiting> waiting;
+  for (uint32_t i = 0; i < walk.hits.size(); ++i) {
+    const EntryIndex index = walk.hits[i];
+    BlockEntry& entry = state_[index];
+    Tier tier = Tier::kPool;
+    const bool start = !entry.in_pool();
+    if (start || entry.motion.loading) {
+      tier = entry.in_host() ? Tier::kHost : Tier::kDisk;
+      waiting.push_back({i, index});
+    }
+    if (start) entry.pool_block = pool->blocks.TakeCommitted(index);
+    if (operation->held[i] == kNoBlock) {
+      sessions_.AddReferences(request.session, pool, std::span(&entry.pool_block, 1));
+    }
+    if (start) loader_.Start(index);
+    reply.hits.push_back({pool->blocks.HandleOf(entry.pool_block), tier, entry.tokens});
+  }
+  operation->held.clear();
+  operation->held_count = 0;
+  // The deepest first, so that the start of the sequence stays youngest.
+  for (auto hit = walk.hits.rbegin(); hit != walk.hits.rend(); ++hit) state_.Use(*hit);
+  if (!waiting.empty()) {
+    std::vector<Tier> tiers;
+    for (const AcquiredBlock& hit : reply.hits) tiers.push_back(hit.tier);
+    reply.load = loads_.Begin(request.session, std::move(tiers), waiting);
+  }
+  for (uint32_t i = 0; i < request.new_blocks; ++i) {
+    reply.fresh.push_back(sessions_.AllocatePrivate(request.session, pool));
+  }
+  state_.stats.allocated += request.new_blocks;
+  reply.tail = walk.tail;
+  reply.miss = walk.miss;
+  return reply;
+}
+
+void Acquirer::CountAsked(const Operation& operation, const AcquireReply& reply) {
+  CacheStats& stats = state_.stats;
+  const uint64_t asked = operation.request.hashes.size() + (reply.tail ? 1 : 0);
+  stats.CountMisses(reply.miss, asked - reply.hits.size());
+  // What is being loaded is a hit or a miss only when the load has ended.
+  if (reply.load.value != 0) return;
+  for (const AcquiredBlock& hit : reply.hits) stats.CountHit(hit.tier);
+}
+
+void Acquirer::Hold(CachePool* pool, Operation* operation, const Walk& walk) {
+  const std::vector<BlockIndex> before = std::move(operation->held);
+  operation->held.clear();
+  operation->held_count = 0;
+  operation->held.reserve(walk.hits.size());
+  for (const EntryIndex index : walk.hits) {
+    operation->held.push_back(state_[index].pool_block);
+    if (state_[index].in_pool()) ++operation->held_count;
+  }
+  sessions_.AddReferences(operation->request.session, pool, operation->held);
+  sessions_.DropReferences(operation->request.session, pool, before);
+}
+
+void Acquirer::HoldOnly(CachePool* pool, Operation* operation, size_t hits) {
+  const std::span<const BlockIndex> surplus = std::span(operation->held).subspan(hits);
+  sessions_.DropReferences(operation->request.session, pool, surplus);
+  operation->held_count -= static_cast<uint32_t>(
+      surplus.size() - std::count(surplus.begin(), surplus.end(), kNoBlock));
+  operation->held.resize(hits);
+}
+
+uint32_t Acquirer::Prefetch(CachePool* pool, std::span<const BlockHash> hashes) {
+  uint32_t count = 0;
+  MissReason miss = MissReason::kNone;
+  for (const BlockHash& hash : hashes) {
+    EntryIndex index = Servable({pool->space, hash}, &miss);
+    if (index == kNoEntry) break;
+    if (!state_[index].in_pool()) {
+      if (!LineIsEmpty(pool->id) || !pools_.EnsureFree(pool, 1)) break;
+      // Making room may have forgotten this very block.
+      index = Servable({pool->space, hash}, &miss);
+      if (index == kNoEntry) break;
+      state_[index].pool_block = pool->blocks.TakeCommitted(index);
+      state_[index].prefetched = true;
+      loader_.Start(index);
+    }
+    state_.Use(index);
+    ++count;
+  }
+  return count;
+}
+
+void Acquirer::CancelSession(SessionId session) {
+  std::vector<Operation> cancelled;
+  for (auto& [pool_id, line] : waiting_) {
+    std::erase_if(line, [&](Operation& operation) {
+      if (operation.request.session != session) return false;
+      HoldOnly(state_.FindPool(pool_id), &operation, 0);
+      cancelled.push_back(std::move(operation));
+      return true;
+    });
+  }
+  for (const Operation& operation : cancelled) {
+    operation.done(MakeError(ErrorCode::kCancelled, "session_closed"));
+  }
+}
+
+bool Acquirer::LineIsEmpty(PoolId pool) const {
+  const auto line = waiting_.find(pool);
+  return line == waiting_.end() || line->second.empty();
+}
+
+size_t Acquirer::waiting() const {
+  size_t total = 0;
+  for (const auto& [pool, line] : waiting_) total += line.size();
+  return total;
+}
+
+bool Acquirer::Pump() {
+  bool served = false;
+  for (auto& [pool_id, line] : waiting_) {
+    CachePool* pool = state_.FindPool(pool_id);
+    while (!line.empty()) {
+      if (!pools_.EnsureFree(pool, line.front().blocks_needed)) break;
+      if (!TryServe(&line.front(), false)) break;
+      line.pop_front();
+      served = true;
+    }
+  }
+  return served;
+}
+
+void Acquirer::Tick() {
+  const int64_t now_ms = state_.env.clock->MonotonicMs();
+  for (auto& [pool_id, line] : waiting_) {
+    while (!line.empty() && now_ms >= line.front().deadline_ms) {
+      if (!TryServe(&line.front(), true)) break;
+      line.pop_front();
+    }
+  }
+}
+
+}  // namespace kvtier

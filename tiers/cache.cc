@@ -1,0 +1,264 @@
+#include "tiers/cache.h"
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+#include "tiers/cache_impl.h"
+
+namespace kvtier {
+
+Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment,
+                  IndexSnapshot snapshot)
+    : state(options, std::move(environment), snapshot.budget),
+      loads(&state.stats, [this](const LoadProgress& progress) { sessions.Report(progress); }),
+      sessions(&state),
+      disk(&state),
+      persister(&state, &disk),
+      host(&state, &persister),
+      offloader(&state, &host),
+      pools(&state, &offloader),
+      loader(&state, &host, &disk, &loads),
+      acquirer(&state, &pools, &loader, &loads, &sessions),
+      retention(&state, &pools, &offloader, &host, &persister, &disk),
+      verifier(&state, &disk) {
+  state.pump = [this] { Pump(); };
+  disk.Restore(std::move(snapshot));
+  state.env.arena->OnGrowth([this](std::span<std::byte> slice) {
+    for (BlockFile* file : state.env.files) file->RegisterMemory(slice);
+    host.Grow();
+    Pump();
+  });
+  host.Grow();
+}
+
+void Cache::Impl::Pump() {
+  bool progressed = true;
+  while (progressed) {
+    progressed = acquirer.Pump();
+    pools.Prepare();
+    host.Prepare();
+    progressed |= loader.Pump();
+    progressed |= offloader.Pump();
+    progressed |= persister.Pump();
+    progressed |= disk.committer().Pump();
+  }
+  FinishDrains();
+}
+
+bool Cache::Impl::Settled() const {
+  return offloader.Idle() && persister.Idle() && disk.committer().Idle();
+}
+
+void Cache::Impl::FinishDrains() {
+  if (drains.empty() || !state.unpersisted.empty() || !Settled()) return;
+  std::vector<std::function<void()>> finished;
+  finished.swap(drains);
+  for (const auto& done : finished) done();
+}
+
+EntryIndex Cache::Impl::EntryForCommit(const BlockKey& key, const CommitRequest& request) {
+  const EntryIndex known = state.directory.Find(key);
+  if (known == kNoEntry) {
+    return state.AddEntry(key, request.tokens, request.depth, request.retention);
+  }
+  BlockEntry& entry = state[known];
+  if (request.retention == RetentionClass::kExtended) state.Extend(known);
+  // Committing proves the content anew, whatever its age.
+  entry.created_s = state.NowS();
+  state.Use(known);
+  state.QueueRecencyUpdate(known);
+  return entry.in_pool() ? kNoEntry : known;
+}
+
+Result<CommitReply> Cache::Impl::Commit(SessionId session, PoolId pool_id,
+                                        const CommitRequest& request) {
+  CachePool* pool = state.FindPool(pool_id);
+  if (pool == nullptr) return MakeError(ErrorCode::kNotFound, "unknown_pool");
+  if (!pool->blocks.Current(request.block)) {
+    return MakeError(ErrorCode::kStaleHandle, "stale_generation",
+                     fmt::format("block {} generation {}", request.block.index.value,
+                                 request.block.generation));
+  }
+  const PoolBlock& block = pool->blocks[request.block.index];
+  if (block.state != PoolBlockState::kPrivate) {
+    return MakeError(ErrorCode::kWrongState, "not_private",
+                     fmt::format("block {} is committed already", request.block.index.value));
+  }
+  if (block.owner != session) {
+    return MakeError(ErrorCode::kNotOwner, "foreign_block",
+                     fmt::format("block {} is private to another session",
+                                 request.block.index.value));
+  }
+  if (request.tokens == 0) return MakeError(ErrorCode::kInvalidArgument, "zero_tokens");
+  const EntryIndex index = EntryForCommit({pool->space, request.hash}, request);
+  if (index == kNoEntry) {
+    ++state.stats.commit_duplicates;
+    return CommitReply{.duplicate = true};
+  }
+  ++state.stats.commits;
+  BlockEntry& entry = state[index];
+  entry.pool_block = request.block.index;
+  sessions.Publish(session, pool, request.block.index, index);
+  if (request.checksum && !entry.in_host()) state.commit_checksums[index] = *request.checksum;
+  if (request.parent && !entry.in_host()) state.commit_parents[index] = *request.parent;
+  if (state.NeedsPersist(entry) && !entry.motion.writing && !state.unpersisted.Contains(index)) {
+    state.unpersisted.PushHot(index);
+  }
+  return CommitReply{};
+}
+
+Status Cache::Impl::Release(SessionId session, CachePool* pool, BlockHandle handle,
+                            std::vector<EntryIndex>* cached) {
+  if (!pool->blocks.Current(handle)) {
+    return MakeError(
+        ErrorCode::kStaleHandle, "stale_generation",
+        fmt::format("block {} generation {}", handle.index.value, handle.generation));
+  }
+  const PoolBlock& block = pool->blocks[handle.index];
+  const bool private_block = block.state == PoolBlockState::kPrivate;
+  if (private_block && block.owner == session) {
+    sessions.FreePrivate(session, pool, handle.index);
+    return {};
+  }
+  if (private_block || block.state == PoolBlockState::kQuarantined ||
+      !sessions.Holds(session, *pool, handle.index)) {
+    return MakeError(ErrorCode::kNotOwner, "not_held",
+                     fmt::format("the session holds no reference to block {}",
+                                 handle.index.value));
+  }
+  sessions.DropReference(session, pool, handle.index, cached);
+  return {};
+}
+
+Cache::Cache(const CacheOptions& options, CacheEnvironment environment, IndexSnapshot snapshot)
+    : impl_(std::make_unique<Impl>(options, std::move(environment), std::move(snapshot))) {
+  impl_->Pump();
+}
+
+Cache::~Cache() { impl_->state.env.arena->OnGrowth(nullptr); }
+
+void Cache::OpenSession(SessionId session,
+                        std::function<void(const LoadProgress&)> on_progress) {
+  impl_->sessions.Open(session, std::move(on_progress));
+}
+
+void Cache::CloseSession(SessionId session) {
+  if (!impl_->sessions.IsOpen(session)) return;
+  impl_->acquirer.CancelSession(session);
+  impl_->loads.CloseSession(session);
+  impl_->sessions.Close(session);
+  impl_->Pump();
+}
+
+void Cache::ReleaseQuarantine(SessionId session) {
+  impl_->sessions.ReleaseQuarantine(session);
+  impl_->Pump();
+}
+
+Result<PoolInfo> Cache::AttachPool(const SpaceIdentity& identity, uint64_t pool_bytes) {
+  if (identity.block_bytes == 0 || identity.tenant.size() > kMaxTenantBytes) {
+    return MakeError(ErrorCode::kInvalidArgument, "bad_space_identity");
+  }
+  KVT_ASSIGN_OR_RETURN(const SpaceId space, impl_->state.InternSpace(identity));
+  KVT_ASSIGN_OR_RETURN(const CachePool* pool, impl_->pools.Attach(space, pool_bytes));
+  return PoolInfo{pool->id,           pool->generation,    pool->memory->bytes(),
+                  pool->block_bytes,  pool->blocks.size(), pool->memory->shareable_fd()};
+}
+
+void Cache::Acquire(AcquireRequest request, std::function<void(Result<AcquireReply>)> done) {
+  if (!impl_->sessions.IsOpen(request.session)) {
+    done(MakeError(ErrorCode::kCancelled, "session_closed"));
+    return;
+  }
+  if (impl_->state.FindPool(request.pool) == nullptr) {
+    done(MakeError(ErrorCode::kNotFound, "unknown_pool"));
+    return;
+  }
+  impl_->acquirer.Acquire(std::move(request), std::move(done));
+  impl_->Pump();
+}
+
+Result<CommitReply> Cache::Commit(SessionId session, PoolId pool, const CommitRequest& request) {
+  if (!impl_->sessions.IsOpen(session)) {
+    return MakeError(ErrorCode::kCancelled, "session_closed");
+  }
+  return impl_->Commit(session, pool, request);
+}
+
+std::vector<Cache::ReleaseError> Cache::Release(SessionId session, PoolId pool_id,
+                                                std::span<const BlockHandle> blocks) {
+  std::vector<ReleaseError> errors;
+  CachePool* pool = impl_->state.FindPool(pool_id);
+  std::vector<EntryIndex> cached;
+  for (uint32_t i = 0; i < blocks.size(); ++i) {
+    Status status = MakeError(ErrorCode::kNotFound, "unknown_pool");
+    if (pool != nullptr && impl_->sessions.IsOpen(session)) {
+      status = impl_->Release(session, pool, blocks[i], &cached);
+    }
+    if (!status) errors.push_back({i, std::move(status).error()});
+  }
+  if (pool != nullptr) impl_->sessions.EnterEvictionOrder(pool, std::move(cached));
+  impl_->Pump();
+  return errors;
+}
+
+uint32_t Cache::Prefetch(PoolId pool_id, std::span<const BlockHash> hashes) {
+  CachePool* pool = impl_->state.FindPool(pool_id);
+  if (pool == nullptr) return 0;
+  const uint32_t count = impl_->acquirer.Prefetch(pool, hashes);
+  impl_->Pump();
+  return count;
+}
+
+std::vector<BlockPresence> Cache::Lookup(PoolId pool_id,
+                                         std::span<const BlockHash> hashes) const {
+  std::vector<BlockPresence> presence(hashes.size());
+  const CachePool* pool = impl_->state.FindPool(pool_id);
+  if (pool == nullptr) return presence;
+  for (size_t i = 0; i < hashes.size(); ++i) {
+    const EntryIndex index = impl_->state.directory.Find({pool->space, hashes[i]});
+    if (index == kNoEntry) continue;
+    const BlockEntry& entry = impl_->state[index];
+    if (impl_->state.Expired(entry)) continue;
+    const bool unproven = entry.on_disk() && !entry.verified && !entry.motion.committing;
+    presence[i] = {entry.pool_ready(), entry.in_host(), entry.persisted, unproven};
+  }
+  return presence;
+}
+
+Result<uint32_t> Cache::Pin(PoolId pool_id, std::span<const BlockHash> hashes, int64_t ttl_ms) {
+  const CachePool* pool = impl_->state.FindPool(pool_id);
+  if (pool == nullptr) return MakeError(ErrorCode::kNotFound, "unknown_pool");
+  return impl_->retention.Pin(pool->space, hashes, ttl_ms);
+}
+
+void Cache::Tick() {
+  impl_->disk.Tick();
+  impl_->loader.Tick();
+  impl_->acquirer.Tick();
+  impl_->retention.Tick();
+  impl_->Pump();
+}
+
+void Cache::Drain(std::function<void()> done) {
+  impl_->retention.PersistAll();
+  impl_->disk.FlushRecency();
+  impl_->drains.push_back(std::move(done));
+  impl_->state.SchedulePump();
+}
+
+bool Cache::Idle() const {
+  return impl_->Settled() && impl_->loader.Idle() && impl_->verifier.Idle() &&
+         impl_->acquirer.waiting() == 0 && !impl_->state.pump_scheduled();
+}
+
+void Cache::VerifyStep(uint64_t cursor, uint32_t max_blocks,
+                       std::function<void(VerifyResult)> done) {
+  impl_->verifier.Step(cursor, max_blocks, std::move(done));
+}
+
+const CacheStats& Cache::stats() const { return impl_->state.stats; }
+CacheGauges Cache::Gauges() const { return impl_->Gauges(); }
+void Cache::CheckInvariants() const { impl_->CheckInvariants(); }
+
+}  // namespace kvtier

@@ -1,0 +1,203 @@
+// The cache: one owner for all metadata of all tiers. See docs/ARCHITECTURE.md for the picture.
+//
+// Single-threaded: every call and every callback happens on the event loop's thread. Calls never
+// block; slow work goes out through the interfaces handed in and comes back as events. Nothing here
+// knows sockets, CUDA or RocksDB.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/executor.h"
+#include "base/ids.h"
+#include "base/result.h"
+#include "gpu/device.h"
+#include "tiers/block_file.h"
+#include "tiers/block_key.h"
+#include "tiers/cache_options.h"
+#include "tiers/cache_stats.h"
+#include "tiers/disk_geometry.h"
+#include "tiers/host_arena.h"
+#include "tiers/index.h"
+
+namespace kvtier {
+
+// What the cache needs of the world. All pointers are borrowed and outlive the cache; each
+// implementation must stop calling back before the cache is destroyed.
+struct CacheEnvironment {
+  const Clock* clock = nullptr;
+  EventQueue* loop = nullptr;
+  Executor* executor = nullptr;
+  Device* device = nullptr;
+  HostArena* arena = nullptr;
+  std::vector<BlockFile*> files;  // empty: no disk tier
+  DiskGeometry geometry;          // of `files`
+  Index* index = nullptr;         // null exactly when `files` is empty
+};
+
+struct AcquireRequest {
+  SessionId session;
+  PoolId pool;
+  // Hashes of the sequence's full blocks, from block 0.
+  std::vector<BlockHash> hashes;
+  // Hashes of partial blocks that would do after all of `hashes`, the longest first.
+  std::vector<BlockHash> tails;
+  // Private blocks to allocate: all of them or the call fails.
+  uint32_t new_blocks = 0;
+};
+
+struct AcquiredBlock {
+  BlockHandle handle;
+  Tier tier = Tier::kPool;  // where it was found; kPool means usable now
+  uint16_t tokens = 0;
+};
+
+struct AcquireReply {
+  // The longest cached prefix, in order, each with one reference for the session. A block found
+  // below the pool may be used once the load has reached it.
+  std::vector<AcquiredBlock> hits;
+  // Which of `tails` hit; it is then the last of `hits`.
+  std::optional<uint32_t> tail;
+  std::vector<BlockHandle> fresh;
+  // Nonzero if something is being loaded.
+  LoadId load;
+  // Why the first block after `hits` was not served; kNone when everything asked for was.
+  MissReason miss = MissReason::kNone;
+};
+
+// Reports on a load, in prefix order. The first `ready` of the acquire's hits are usable. When
+// `finished`, nothing follows; if then ready < hits.size(), the block at `ready` could not be loaded:
+// the bytes from there on must not be used, and the session still holds (and must release) its
+// references to those blocks.
+struct LoadProgress {
+  SessionId session;
+  LoadId load;
+  uint32_t ready = 0;
+  bool finished = false;
+  MissReason miss = MissReason::kNone;
+};
+
+struct CommitRequest {
+  BlockHandle block;
+  BlockHash hash;
+  // The block before this one, or nothing for block 0. Need not be cached.
+  std::optional<BlockHash> parent;
+  uint16_t tokens = 0;
+  // Position in the sequence, 0 for the first block: the deeper is evicted first.
+  uint32_t depth = 0;
+  RetentionClass retention = RetentionClass::kExtended;
+  // If given, compared with the bytes when they are first offloaded.
+  std::optional<PayloadChecksum> checksum;
+};
+
+struct CommitReply {
+  // The hash was committed before: the first is kept, and `block` stays the caller's private block.
+  bool duplicate = false;
+};
+
+struct PoolInfo {
+  PoolId id;
+  uint64_t generation = 0;  // differs between any two pools ever created on this host
+  uint64_t bytes = 0;
+  uint64_t block_bytes = 0;
+  uint32_t blocks = 0;
+  int fd = -1;  // owned by the pool
+};
+
+// Which tiers hold a block now.
+struct BlockPresence {
+  bool pool = false;
+  bool host = false;
+  bool disk = false;  // data and index entry are durable
+  // A rebuild of the index found the block by its header; its payload has not been read since.
+  bool disk_unproven = false;
+  [[nodiscard]] bool anywhere() const { return pool || host || disk || disk_unproven; }
+};
+
+class Cache {
+ public:
+  // REQUIRES: `options` passed Validate(). `snapshot` is what the disk holds; entries that do not
+  // fit the files or contradict each other are dropped and counted.
+  Cache(const CacheOptions& options, CacheEnvironment environment, IndexSnapshot snapshot);
+  ~Cache();
+  Cache(const Cache&) = delete;
+  Cache& operator=(const Cache&) = delete;
+
+  // --- sessions ---
+  // `on_progress` may be called from within any cache call or event, never after CloseSession. It
+  // must not call the cache.
+  void OpenSession(SessionId session, std::function<void(const LoadProgress&)> on_progress);
+  // Drops the session's references. Its private blocks are withheld from reuse until
+  // ReleaseQuarantine(session), because the process could still write to them.
+  void CloseSession(SessionId session);
+  void ReleaseQuarantine(SessionId session);
+
+  // --- pools ---
+  // The pool of (tenant, model), created on first use with `pool_bytes` (0: all that is left of the
+  // configured bytes). Errors: kResourceExhausted, kInvalidArgument (block larger than a chunk).
+  [[nodiscard]] Result<PoolInfo> AttachPool(const SpaceIdentity& identity, uint64_t pool_bytes);
+
+  // --- blocks ---
+  // `done` is called exactly once, now or later, and must not call the cache: allocation may wait, up to options.max_wait_ms, for
+  // offloads that free blocks. Errors: kResourceExhausted "pool_full", kLimitExceeded
+  // "session_references", kCancelled when the session closed meanwhile.
+  void Acquire(AcquireRequest request, std::function<void(Result<AcquireReply>)> done);
+  // Errors: kStaleHandle, kNotOwner, kWrongState "not_private", kInvalidArgument.
+  [[nodiscard]] Result<CommitReply> Commit(SessionId session, PoolId pool,
+                                           const CommitRequest& request);
+  // Gives back one reference (or the private block) per handle; all handles are tried. Returns the
+  // errors by position: kStaleHandle, kNotOwner.
+  struct ReleaseError {
+    uint32_t position = 0;
+    Error error;
+  };
+  [[nodiscard]] std::vector<ReleaseError> Release(SessionId session, PoolId pool,
+                                                  std::span<const BlockHandle> blocks);
+  // Brings the cached prefix into the pool without referencing it; returns how many blocks are
+  // there or on their way.
+  uint32_t Prefetch(PoolId pool, std::span<const BlockHash> hashes);
+  [[nodiscard]] std::vector<BlockPresence> Lookup(PoolId pool,
+                                                  std::span<const BlockHash> hashes) const;
+  // Keeps blocks from being forgotten until `ttl_ms` from now (0 unpins). Returns how many of the
+  // hashes are cached and now pinned. Errors: kLimitExceeded "pin_limit".
+  [[nodiscard]] Result<uint32_t> Pin(PoolId pool, std::span<const BlockHash> hashes,
+                                     int64_t ttl_ms);
+
+  // --- upkeep ---
+  // Expiry, persist-after-idle, waiting acquires' deadlines. Call every few hundred milliseconds.
+  void Tick();
+  // Writes every `extended` block that is not on disk yet. `done` is called when none is left to
+  // write or the rest cannot be written.
+  void Drain(std::function<void()> done);
+  // True when no copy, disk I/O, index batch or wait is under way.
+  [[nodiscard]] bool Idle() const;
+
+  struct VerifyResult {
+    uint64_t next_cursor = 0;
+    uint64_t checked = 0;
+    uint64_t bad = 0;
+    uint64_t bytes = 0;
+    bool finished = false;
+  };
+  // Reads up to `max_blocks` blocks on disk back from disk, from `cursor` on (0 at first), and
+  // checks header and payload without disturbing recency. A bad slot is quarantined as on any read.
+  void VerifyStep(uint64_t cursor, uint32_t max_blocks, std::function<void(VerifyResult)> done);
+
+  [[nodiscard]] const CacheStats& stats() const;
+  // Sizes and states now; O(pools), not O(blocks).
+  [[nodiscard]] CacheGauges Gauges() const;
+  // Aborts with a message if any invariant is broken; O(everything), for tests and the simulator.
+  void CheckInvariants() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace kvtier

@@ -1,0 +1,56 @@
+#include "tiers/cache_options.h"
+
+#include <fmt/format.h>
+
+#include <string_view>
+
+namespace kvtier {
+namespace {
+
+tl::unexpected<Error> OutOfRange(std::string_view field, double value, std::string_view range) {
+  return MakeError(ErrorCode::kInvalidArgument, "option_out_of_range",
+                   fmt::format("{} = {} is not {}", field, value, range));
+}
+
+Status CheckFraction(std::string_view field, double value) {
+  if (value >= 0.0 && value <= 0.9) return {};
+  return OutOfRange(field, value, "between 0 and 0.9");
+}
+
+Status CheckPositive(std::string_view field, uint64_t value) {
+  if (value > 0) return {};
+  return OutOfRange(field, 0, "greater than 0");
+}
+
+Status CheckMs(std::string_view field, int64_t value) {
+  if (value >= 0) return {};
+  return OutOfRange(field, static_cast<double>(value), "0 or more");
+}
+
+}  // namespace
+
+Status CacheOptions::Validate() const {
+  constexpr uint64_t kMinChunkBytes = 64 * kKiB;
+  constexpr uint64_t kMaxChunkBytes = 4 * kGiB;
+  if (chunk_bytes < kMinChunkBytes || chunk_bytes > kMaxChunkBytes || chunk_bytes % 4096 != 0) {
+    return OutOfRange("chunk_bytes", static_cast<double>(chunk_bytes),
+                      "a multiple of 4 KiB between 64 KiB and 4 GiB");
+  }
+  KVT_RETURN_IF_ERROR(CheckPositive("pool_bytes", pool_bytes));
+  KVT_RETURN_IF_ERROR(CheckFraction("pool_clean_fraction", pool_clean_fraction));
+  KVT_RETURN_IF_ERROR(CheckFraction("host_clean_fraction", host_clean_fraction));
+  KVT_RETURN_IF_ERROR(CheckFraction("disk_free_fraction", disk_free_fraction));
+  KVT_RETURN_IF_ERROR(CheckFraction("pin_fraction", pin_fraction));
+  KVT_RETURN_IF_ERROR(CheckMs("max_wait_ms", max_wait_ms));
+  KVT_RETURN_IF_ERROR(CheckMs("memory_ttl_ms", memory_ttl_ms));
+  KVT_RETURN_IF_ERROR(CheckMs("extended_ttl_ms", extended_ttl_ms));
+  KVT_RETURN_IF_ERROR(CheckMs("max_age_ms", max_age_ms));
+  KVT_RETURN_IF_ERROR(CheckMs("persist_after_ms", persist_after_ms));
+  KVT_RETURN_IF_ERROR(CheckPositive("max_load_bytes", max_load_bytes));
+  KVT_RETURN_IF_ERROR(CheckPositive("max_offload_bytes", max_offload_bytes));
+  KVT_RETURN_IF_ERROR(CheckPositive("max_disk_read_bytes", max_disk_read_bytes));
+  KVT_RETURN_IF_ERROR(CheckPositive("max_disk_write_bytes", max_disk_write_bytes));
+  return CheckPositive("max_references_per_session", max_references_per_session);
+}
+
+}  // namespace kvtier

@@ -1,0 +1,125 @@
+// What the cache says of itself: gauges and invariants.
+#include "base/check.h"
+#include "tiers/cache_impl.h"
+
+namespace kvtier {
+namespace {
+
+PoolGauges GaugesOf(const CacheState& state, const CachePool& pool) {
+  const SpaceIdentity& identity = state.spaces[pool.space.value].identity;
+  PoolGauges gauges;
+  gauges.id = pool.id;
+  gauges.tenant = identity.tenant;
+  gauges.model_hex = identity.model.Hex();
+  gauges.block_bytes = pool.block_bytes;
+  gauges.blocks = pool.blocks.size();
+  gauges.free = pool.blocks.free();
+  gauges.private_blocks = pool.blocks.count(PoolBlockState::kPrivate);
+  gauges.quarantined = pool.blocks.count(PoolBlockState::kQuarantined);
+  gauges.cached = pool.victims.size();
+  gauges.loading = pool.loading;
+  gauges.referenced = pool.blocks.count(PoolBlockState::kCommitted) +
+                      pool.blocks.count(PoolBlockState::kOrphaned) - gauges.cached -
+                      gauges.loading;
+  return gauges;
+}
+
+}  // namespace
+
+CacheGauges Cache::Impl::Gauges() const {
+  CacheGauges gauges;
+  uint64_t order_bytes = 0;
+  for (const auto& pool : state.pools) {
+    gauges.pools.push_back(GaugesOf(state, *pool));
+    order_bytes += pool->victims.memory_bytes();
+  }
+  gauges.pool_capacity_bytes = state.options.pool_bytes;
+  gauges.pool_used_bytes = pools.used_bytes();
+  gauges.host_capacity_bytes = state.env.arena->capacity_bytes();
+  gauges.host_ready_bytes = state.env.arena->ready_bytes();
+  gauges.host_used_bytes = host.slab().used_bytes();
+  gauges.host_blocks = host.blocks();
+  gauges.disk_capacity_bytes = state.env.geometry.bytes();
+  gauges.disk_used_bytes = disk.slab().used_bytes();
+  gauges.disk_blocks = state.disk_recency->size();
+  gauges.disk_persisted = state.persisted_blocks();
+  gauges.entries = state.directory.size();
+  for (const EntryList& list : state.by_age) order_bytes += list.memory_bytes();
+  gauges.entry_bytes = state.directory.memory_bytes() + state.unpersisted.memory_bytes() +
+                       host.memory_bytes() + disk.memory_bytes() + order_bytes;
+  gauges.unpersisted_blocks = state.unpersisted.size() + persister.queued();
+  gauges.pinned_blocks = state.pinned_until_ms.size();
+  gauges.sessions = sessions.size();
+  gauges.references = sessions.references();
+  gauges.loads_in_flight = loader.in_flight();
+  gauges.offloads_in_flight = offloader.in_flight();
+  gauges.disk_reads_in_flight = loader.reads_in_flight();
+  gauges.disk_writes_in_flight = persister.writes_in_flight();
+  gauges.acquires_waiting = acquirer.waiting();
+  gauges.write_budget_left_bytes = persister.budget_left_bytes();
+  for (const BlockFile* file : state.env.files) gauges.disk_engines.emplace_back(file->engine());
+  gauges.disk_degraded = disk.degraded();
+  return gauges;
+}
+
+void Cache::Impl::CheckInvariants() const {
+  size_t live = 0;
+  for (uint32_t row = 0; row < state.directory.end(); ++row) {
+    if (!state.directory.Live(EntryIndex(row))) continue;
+    ++live;
+    CheckEntry(EntryIndex(row));
+  }
+  KVT_CHECK(live == state.directory.size());
+  uint64_t pool_bytes = 0;
+  for (const auto& pool : state.pools) {
+    CheckPool(*pool);
+    pool_bytes += pool->memory->bytes();
+  }
+  KVT_CHECK(pool_bytes <= state.options.pool_bytes);
+  KVT_CHECK(host.slab().used_bytes() <= state.env.arena->capacity_bytes());
+  KVT_CHECK(disk.slab().used_bytes() <= state.env.geometry.bytes());
+  const CacheStats::Asked& blocks = state.stats.blocks;
+  KVT_CHECK(blocks.asked == blocks.hit[0] + blocks.hit[1] + blocks.hit[2] + blocks.miss);
+}
+
+void Cache::Impl::CheckEntry(EntryIndex index) const {
+  const BlockEntry& entry = state.directory[index];
+  KVT_CHECK(state.directory.Find({entry.space, entry.hash}) == index);
+  KVT_CHECK(state.by_age[static_cast<size_t>(entry.retention)].Contains(index));
+  KVT_CHECK(entry.in_pool() || entry.host_slot != kNoHostSlot || entry.disk.valid() ||
+            CacheState::Busy(entry));
+  if (entry.in_pool()) {
+    const CachePool& pool = *state.pools[state.spaces[entry.space.value].pool->value];
+    const PoolBlock& block = pool.blocks[entry.pool_block];
+    KVT_CHECK(block.state == PoolBlockState::kCommitted && block.entry == index);
+    KVT_CHECK(pool.victims.Contains(index) == (block.references == 0 && !entry.motion.loading));
+  }
+  if (entry.host_slot != kNoHostSlot) {
+    KVT_CHECK(entry.host_ready || entry.motion.offloading || entry.motion.reading);
+  } else {
+    KVT_CHECK(!entry.host_ready && entry.host_pins == 0);
+  }
+  KVT_CHECK(!entry.motion.loading || entry.in_pool());
+  KVT_CHECK(!entry.persisted || (entry.disk.valid() && !entry.motion.writing));
+  KVT_CHECK(state.disk_recency->Contains(index) == entry.on_disk());
+  KVT_CHECK(entry.retention == RetentionClass::kExtended || !entry.disk.valid());
+  KVT_CHECK(!entry.pinned || state.pinned_until_ms.contains(index));
+}
+
+void Cache::Impl::CheckPool(const CachePool& pool) const {
+  uint32_t free = 0;
+  uint32_t loading = 0;
+  for (uint32_t i = 0; i < pool.blocks.size(); ++i) {
+    const PoolBlock& block = pool.blocks[BlockIndex(i)];
+    if (block.state == PoolBlockState::kFree) ++free;
+    if (block.state != PoolBlockState::kCommitted) continue;
+    const BlockEntry& entry = state.directory[block.entry];
+    KVT_CHECK(entry.pool_block == BlockIndex(i));
+    KVT_CHECK((block.pins > 0) == entry.motion.offloading);
+    if (entry.motion.loading) ++loading;
+  }
+  KVT_CHECK(free == pool.blocks.free());
+  KVT_CHECK(loading == pool.loading);
+}
+
+}  // namespace kvtier

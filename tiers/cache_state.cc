@@ -1,0 +1,160 @@
+#include "tiers/cache_state.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "tiers/slot_header.h"
+
+namespace kvtier {
+namespace {
+
+// A block in steady use has its record in the index rewritten this often per time to live: so far
+// may its last use be behind after a crash.
+constexpr int64_t kRecencyWrites = 32;
+
+}  // namespace
+
+CacheState::CacheState(const CacheOptions& cache_options, CacheEnvironment environment,
+                       const WriteBudgetState& spent)
+    : options(cache_options),
+      env(std::move(environment)),
+      write_budget(env.clock, options.disk_write_budget_bytes_per_day, spent),
+      disk_recency(MakeLruPolicy()) {}
+
+uint32_t CacheState::NowS() const { return static_cast<uint32_t>(env.clock->WallMs() / 1000); }
+
+Result<SpaceId> CacheState::InternSpace(const SpaceIdentity& identity) {
+  for (uint32_t i = 0; i < spaces.size(); ++i) {
+    if (spaces[i].identity == identity) return SpaceId(i);
+  }
+  const uint64_t slot_bytes = SlotBytes(identity.block_bytes);
+  if (slot_bytes + kChunkHeaderBytes > options.chunk_bytes) {
+    return MakeError(ErrorCode::kInvalidArgument, "block_too_large",
+                     fmt::format("a block of {} bytes and its headers do not fit into chunk_bytes "
+                                 "= {}",
+                                 identity.block_bytes, options.chunk_bytes));
+  }
+  spaces.push_back({identity, slot_bytes, std::nullopt, false});
+  return SpaceId(static_cast<uint32_t>(spaces.size() - 1));
+}
+
+CachePool& CacheState::PoolOf(const BlockEntry& entry) {
+  const Space& space = SpaceOf(entry);
+  KVT_CHECK(space.pool.has_value());
+  return *pools[space.pool->value];
+}
+
+CachePool* CacheState::FindPool(PoolId id) {
+  return id.value < pools.size() ? pools[id.value].get() : nullptr;
+}
+
+EntryIndex CacheState::AddEntry(const BlockKey& key, uint16_t tokens, uint32_t depth,
+                                RetentionClass retention) {
+  const EntryIndex index = directory.Insert(key);
+  BlockEntry& entry = directory[index];
+  entry.tokens = tokens;
+  entry.depth = depth;
+  entry.retention = retention;
+  entry.created_s = entry.last_use_s = NowS();
+  by_age[static_cast<size_t>(retention)].PushHot(index);
+  return index;
+}
+
+void CacheState::Extend(EntryIndex index) {
+  BlockEntry& entry = directory[index];
+  if (entry.retention == RetentionClass::kExtended) return;
+  by_age[static_cast<size_t>(entry.retention)].Remove(index);
+  entry.retention = RetentionClass::kExtended;
+  by_age[static_cast<size_t>(entry.retention)].PushHot(index);
+}
+
+void CacheState::Refresh(EntryIndex index) {
+  BlockEntry& entry = directory[index];
+  entry.last_use_s = NowS();
+  by_age[static_cast<size_t>(entry.retention)].Touch(index);
+  if (unpersisted.Contains(index)) unpersisted.Touch(index);
+  if (!disk_recency->Contains(index)) return;
+  disk_recency->Touch(index, entry.facts());
+  const int64_t behind_ms = (int64_t{entry.last_use_s} - entry.indexed_use_s) * 1000;
+  if (behind_ms * kRecencyWrites > options.extended_ttl_ms) QueueRecencyUpdate(index);
+}
+
+void CacheState::QueueRecencyUpdate(EntryIndex index) {
+  BlockEntry& entry = directory[index];
+  const bool in_index = entry.persisted || (entry.on_disk() && !entry.verified);
+  if (entry.update_queued || !in_index || entry.motion.committing) return;
+  entry.update_queued = true;
+  recency_updates.push_back(index);
+}
+
+bool CacheState::Expired(const BlockEntry& entry) const {
+  const int64_t now_ms = env.clock->WallMs();
+  const int64_t ttl_ms = entry.retention == RetentionClass::kMemory ? options.memory_ttl_ms
+                                                                    : options.extended_ttl_ms;
+  if (entry.pinned) return false;
+  if (now_ms - int64_t{entry.last_use_s} * 1000 > ttl_ms) return true;
+  return options.max_age_ms > 0 && now_ms - int64_t{entry.created_s} * 1000 > options.max_age_ms;
+}
+
+bool CacheState::Busy(const BlockEntry& entry) {
+  const BlockMotion& motion = entry.motion;
+  return motion.loading || motion.offloading || motion.reading || motion.writing ||
+         motion.committing || motion.verifying || entry.host_pins > 0;
+}
+
+void CacheState::LosePoolBlock(EntryIndex index) {
+  BlockEntry& entry = directory[index];
+  CachePool& pool = PoolOf(entry);
+  pool.victims.Remove(index);
+  if (pool.blocks[entry.pool_block].references > 0) {
+    pool.blocks.Orphan(entry.pool_block);
+  } else {
+    pool.blocks.Free(entry.pool_block, nullptr);
+  }
+  entry.pool_block = kNoBlock;
+  entry.offload_failed = false;
+  entry.motion.offload_queued = false;
+}
+
+void CacheState::ForgetIfGone(EntryIndex index) {
+  const BlockEntry& entry = directory[index];
+  if (entry.in_pool() || entry.host_slot != kNoHostSlot || entry.disk.valid()) return;
+  if (Busy(entry)) return;
+  by_age[static_cast<size_t>(entry.retention)].Remove(index);
+  unpersisted.Remove(index);
+  commit_checksums.erase(index);
+  commit_parents.erase(index);
+  if (entry.pinned) pinned_until_ms.erase(index);
+  directory.Erase(index);
+}
+
+bool CacheState::NeedsPersist(const BlockEntry& entry) const {
+  return entry.retention == RetentionClass::kExtended && has_disk() && !entry.persist_failed &&
+         !entry.on_disk();
+}
+
+void CacheState::SetPersisted(EntryIndex index, bool persisted) {
+  BlockEntry& entry = directory[index];
+  persisted_blocks_ += persisted;
+  persisted_blocks_ -= entry.persisted;
+  entry.persisted = persisted;
+}
+
+void CacheState::SchedulePump() {
+  if (pump_scheduled_) return;
+  pump_scheduled_ = true;
+  env.loop->Post([this, alive = std::weak_ptr<bool>(alive_)] {
+    if (alive.expired()) return;
+    pump_scheduled_ = false;
+    pump();
+  });
+}
+
+std::span<std::byte> CacheState::HostBytes(const BlockEntry& entry) {
+  KVT_CHECK(entry.host_slot != kNoHostSlot);
+  return {env.arena->data() + entry.host_slot.value * kHostSlotUnit, SpaceOf(entry).slot_bytes};
+}
+
+}  // namespace kvtier

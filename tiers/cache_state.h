@@ -1,0 +1,146 @@
+// What the parts of the cache share: the directory, the spaces, the pools and the orders in which
+// blocks age. Internal to the cache; see cache.h for the whole.
+//
+// The parts stack, each using those above it in this list and none below:
+//   CacheState      this file
+//   IndexCommitter  durable index entries, slots freed after their entries are gone
+//   DiskSlots       space and I/O on disk
+//   Persister       host -> disk
+//   HostSlots       space in the host arena
+//   Offloader       pool -> host
+//   PoolSpace       space in the pools
+//   Loader          disk -> host -> pool
+//   Acquirer        prefix walks, waiting allocations
+//   Retention       expiry, pins, persist-after-idle
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "tiers/cache.h"
+#include "tiers/directory.h"
+#include "tiers/entry_list.h"
+#include "tiers/pool_blocks.h"
+#include "tiers/victim_queue.h"
+#include "tiers/write_budget.h"
+
+namespace kvtier {
+
+struct Space {
+  SpaceIdentity identity;
+  uint64_t slot_bytes = 0;  // header and payload, a multiple of the I/O alignment
+  std::optional<PoolId> pool;
+  bool indexed = false;  // the index knows what the space's number stands for
+};
+
+struct CachePool {
+  PoolId id;
+  SpaceId space;
+  uint64_t generation = 0;
+  uint64_t block_bytes = 0;
+  std::unique_ptr<DevicePool> memory;
+  PoolBlocks blocks;
+  VictimQueue victims;  // cached blocks: committed, loaded, unreferenced
+  uint32_t loading = 0;
+
+  [[nodiscard]] uint64_t OffsetOf(BlockIndex block) const { return block.value * block_bytes; }
+};
+
+class CacheState {
+ public:
+  CacheState(const CacheOptions& options, CacheEnvironment environment,
+             const WriteBudgetState& spent);
+
+  const CacheOptions options;
+  const CacheEnvironment env;
+  CacheStats stats;
+  WriteBudget write_budget;
+  Directory directory;
+  std::vector<Space> spaces;  // by SpaceId
+  std::vector<std::unique_ptr<CachePool>> pools;  // by PoolId
+
+  // Recency of what is on disk; a use anywhere counts.
+  std::unique_ptr<EvictionPolicy> disk_recency;
+  // All entries by last use, one list per retention class.
+  EntryList by_age[2];
+  // Extended entries that no write to disk has been asked for yet, by last use.
+  EntryList unpersisted;
+  // Until when a block is pinned, in wall milliseconds; the entry's `pinned` says that it is here.
+  std::unordered_map<EntryIndex, int64_t> pinned_until_ms;
+  // Blocks whose index records are older than they may be (entry.update_queued).
+  std::vector<EntryIndex> recency_updates;
+  // Blocks that a lookup found past their time; dropped at the next tick.
+  std::vector<EntryIndex> seen_expired;
+  // Checksums given at commit, until the first offload has compared them.
+  std::unordered_map<EntryIndex, PayloadChecksum> commit_checksums;
+  // Parents given at commit, for the header written at the first offload.
+  std::unordered_map<EntryIndex, BlockHash> commit_parents;
+
+  [[nodiscard]] bool has_disk() const { return !env.files.empty(); }
+  [[nodiscard]] uint32_t NowS() const;
+  [[nodiscard]] BlockEntry& operator[](EntryIndex entry) { return directory[entry]; }
+
+  // Finds or adds. REQUIRES: identity.block_bytes > 0.
+  [[nodiscard]] Result<SpaceId> InternSpace(const SpaceIdentity& identity);
+  [[nodiscard]] Space& SpaceOf(const BlockEntry& entry) { return spaces[entry.space.value]; }
+  // REQUIRES: the entry's space has a pool.
+  [[nodiscard]] CachePool& PoolOf(const BlockEntry& entry);
+  // Null if there is no such pool.
+  [[nodiscard]] CachePool* FindPool(PoolId id);
+
+  // A new entry that no tier holds yet.
+  EntryIndex AddEntry(const BlockKey& key, uint16_t tokens, uint32_t depth,
+                      RetentionClass retention);
+  // The block's retention becomes `extended`, if it is not already.
+  void Extend(EntryIndex entry);
+  // The entry is young again in every order that ages.
+  void Refresh(EntryIndex entry);
+  // Counts a use now, and refreshes.
+  void Use(EntryIndex entry) {
+    ++directory[entry].uses;
+    directory[entry].persist_failed = false;
+    Refresh(entry);
+  }
+  [[nodiscard]] bool Expired(const BlockEntry& entry) const;
+  // Some movement is under way that refers to the entry: it must not be forgotten yet.
+  [[nodiscard]] static bool Busy(const BlockEntry& entry);
+  // The pool's bytes are no good: the block becomes unfindable there, and free unless a session still
+  // holds it. REQUIRES: in pool, no pins.
+  void LosePoolBlock(EntryIndex entry);
+  // Erases the entry once no tier holds it and nothing is under way.
+  void ForgetIfGone(EntryIndex entry);
+  // Whether the block should be written to disk before host forgets it.
+  [[nodiscard]] bool NeedsPersist(const BlockEntry& entry) const;
+
+  // The entry's slot in the arena: header, then payload. REQUIRES: it has one.
+  [[nodiscard]] std::span<std::byte> HostBytes(const BlockEntry& entry);
+
+  // Data and index entry are durable (or no longer are).
+  void SetPersisted(EntryIndex entry, bool persisted);
+  // The index should learn of the entry's times, soon.
+  void QueueRecencyUpdate(EntryIndex entry);
+  [[nodiscard]] uint64_t persisted_blocks() const { return persisted_blocks_; }
+
+  // Something has completed: lets every part start what it can, once, soon.
+  void SchedulePump();
+  // Set by the cache.
+  std::function<void()> pump;
+  [[nodiscard]] bool pump_scheduled() const { return pump_scheduled_; }
+
+  void CountDrop(Tier tier, DropReason reason) {
+    ++stats.drops[static_cast<size_t>(tier)][static_cast<size_t>(reason)];
+  }
+
+ private:
+  uint64_t persisted_blocks_ = 0;
+  bool pump_scheduled_ = false;
+  // Expires with this object, so that a posted pump does not outlive it.
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace kvtier

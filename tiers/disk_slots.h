@@ -1,0 +1,88 @@
+// The disk tier's space: which slot belongs to which block, which block is evicted for another, and
+// the plain reads and writes of slots.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "base/aligned_buffer.h"
+#include "tiers/cache_state.h"
+#include "tiers/index_committer.h"
+#include "tiers/slab_allocator.h"
+
+namespace kvtier {
+
+// Event loop only.
+class DiskSlots {
+ public:
+  explicit DiskSlots(CacheState* state);
+
+  // Takes over what the disk held at start: adds an entry for each record that fits, coldest first.
+  void Restore(IndexSnapshot snapshot);
+
+  enum class Outcome : uint8_t {
+    kReserved,  // entry.disk is set, with a new generation; the slot holds nothing yet
+    kWait,      // slots are being freed
+    kFull,      // nothing can be freed
+  };
+  // A slot for the entry; evicts the coldest if there is none, and ahead of need.
+  [[nodiscard]] Outcome Reserve(EntryIndex entry);
+
+  // Writes header and payload to the entry's reserved slot. On success the block is on disk and
+  // its index entry on the way; on failure the entry has no slot any more.
+  void Write(EntryIndex entry, std::span<const std::byte> slot, std::function<void(Status)> done);
+  void Read(DiskLocation location, std::span<std::byte> slot, IoDone done);
+
+  // The block's slot has been read and found whole: if that was not certain, or its index entry is
+  // not durable, it is committed anew.
+  void Proven(EntryIndex entry);
+  // The block leaves the disk: its slot is freed, or (kKeep) never used again.
+  void Drop(EntryIndex entry, DropReason reason,
+            IndexCommitter::Slot slot = IndexCommitter::Slot::kFree);
+
+  [[nodiscard]] IndexCommitter& committer() { return committer_; }
+  [[nodiscard]] const IndexCommitter& committer() const { return committer_; }
+  [[nodiscard]] const SlabAllocator& slab() const { return slab_; }
+  // Nothing is written for a while after the disk or the index refused.
+  [[nodiscard]] bool degraded() const { return write_pause_until_ms_ > 0 || committer_.failed(); }
+  // Ends the pause when its time has come.
+  void Tick();
+  // Tells the index of every use it does not know of yet.
+  void FlushRecency();
+  [[nodiscard]] uint64_t memory_bytes() const {
+    return slab_.memory_bytes() + state_.disk_recency->memory_bytes();
+  }
+
+ private:
+  static constexpr int64_t kWritePauseMs = 10'000;
+
+  void RestoreRecord(const IndexRecord& record);
+  // Evicts until the wanted share of slots of this size is free or being freed.
+  void KeepFree(uint64_t slot_bytes);
+  [[nodiscard]] bool EvictFor(uint64_t slot_bytes);
+  [[nodiscard]] bool EvictChunk(DiskLocation location);
+  [[nodiscard]] bool Evictable(const BlockEntry& entry) const;
+  void FreeSlot(DiskLocation location);
+  // Calls `write` once the chunk's header is on disk.
+  void WithChunkHeader(EntryIndex entry, std::function<void(Status)> write);
+  void OnWritten(EntryIndex entry, uint64_t bytes, const Status& status);
+
+  CacheState& state_;
+  SlabAllocator slab_;
+  IndexCommitter committer_;
+  uint32_t next_generation_ = 1;
+  std::unordered_map<uint64_t, uint64_t> freeing_;  // slot size -> slots awaiting a commit
+  // Per chunk: the slot size its header on disk tells, 0 if none.
+  std::vector<uint64_t> header_slot_bytes_;
+  struct HeaderWrite {
+    AlignedBuffer buffer;
+    std::vector<std::function<void(Status)>> waiting;
+  };
+  std::unordered_map<uint64_t, HeaderWrite> header_writes_;  // by chunk
+  int64_t write_pause_until_ms_ = 0;
+};
+
+}  // namespace kvtier

@@ -1,0 +1,66 @@
+// The host tier's memory on this machine: an anonymous mapping with huge pages where they are to be
+// had, touched by a few threads in the background.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <thread>
+
+#include "base/byte_size.h"
+#include "base/executor.h"
+#include "base/result.h"
+#include "tiers/host_arena.h"
+
+namespace kvtier {
+
+struct MappedArenaOptions {
+  uint64_t bytes = 0;  // rounded down to whole chunks
+  uint64_t chunk_bytes = 64 * kMiB;
+  int touch_threads = 2;
+  // Called on the event loop if the memory ends before the capacity is reached. May be empty.
+  std::function<void(std::string)> log;
+};
+
+// Public calls on the event loop's thread. `loop` must outlive the arena; nothing is called back
+// after its destruction.
+class MappedArena final : public HostArena {
+ public:
+  // Maps at once, touches in the background: slices of one chunk first, then ever larger ones, up
+  // to what an I/O engine registers in one piece. Errors: kInvalidArgument "arena_too_small" (less
+  // than one chunk), kResourceExhausted "arena_exceeds_memory" (more than the machine has), or the
+  // errno's name.
+  [[nodiscard]] static Result<std::unique_ptr<MappedArena>> Create(MappedArenaOptions options,
+                                                                   EventQueue* loop);
+  ~MappedArena() override;
+  MappedArena(const MappedArena&) = delete;
+  MappedArena& operator=(const MappedArena&) = delete;
+
+  [[nodiscard]] uint64_t capacity_bytes() const override { return arena_.size(); }
+  [[nodiscard]] uint64_t ready_bytes() const override { return ready_bytes_; }
+  [[nodiscard]] std::byte* data() override { return arena_.data(); }
+  // A listener set late is told at once, from within this call, of what is ready already.
+  void OnGrowth(std::function<void(std::span<std::byte>)> listener) override;
+
+ private:
+  MappedArena(MappedArenaOptions options, EventQueue* loop, std::span<std::byte> mapping);
+  void TouchSlices();
+  // Runs `event` on the loop unless the arena has gone by then.
+  void PostToLoop(std::function<void(MappedArena*)> event);
+  void AddSlice(std::span<std::byte> slice);
+
+  const MappedArenaOptions options_;
+  EventQueue* const loop_;
+  const std::span<std::byte> mapping_;  // holds the arena, aligned to huge pages
+  const std::span<std::byte> arena_;
+  uint64_t ready_bytes_ = 0;
+  std::function<void(std::span<std::byte>)> listener_;
+  std::shared_ptr<MappedArena*> self_;  // posted events hold it weakly
+  std::atomic<bool> stopping_ = false;
+  std::thread toucher_;
+};
+
+}  // namespace kvtier

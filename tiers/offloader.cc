@@ -1,0 +1,164 @@
+#include "tiers/offloader.h"
+
+#include "base/check.h"
+#include "base/checksum.h"
+#include "tiers/slot_header.h"
+
+namespace kvtier {
+namespace {
+
+// One copy request moves about this much: large enough that its overhead vanishes, small enough that
+// blocks become clean one after the other.
+constexpr uint64_t kBatchBytes = 4 * kMiB;
+
+}  // namespace
+
+void Offloader::Want(EntryIndex index) {
+  BlockEntry& entry = state_[index];
+  if (entry.in_host()) {
+    host_.Freshen(index);
+    return;
+  }
+  if (!entry.pool_ready() || entry.offload_failed) return;
+  if (entry.motion.offload_queued || entry.motion.offloading) return;
+  entry.motion.offload_queued = true;
+  queue_.push_back(index);
+}
+
+bool Offloader::Pump() {
+  bool progressed = false;
+  while (bytes_in_flight_ < state_.options.max_offload_bytes) {
+    const std::shared_ptr<Batch> batch = NextBatch();
+    if (!batch) break;
+    StartCopy(batch);
+    progressed = true;
+  }
+  return progressed;
+}
+
+bool Offloader::Startable(EntryIndex index) {
+  if (!state_.directory.Live(index)) return false;
+  BlockEntry& entry = state_[index];
+  if (!entry.motion.offload_queued) return false;
+  if (entry.pool_ready() && entry.host_slot == kNoHostSlot) return true;
+  entry.motion.offload_queued = false;
+  return false;
+}
+
+std::shared_ptr<Offloader::Batch> Offloader::NextBatch() {
+  const auto batch = std::make_shared<Batch>();
+  while (!queue_.empty() && batch->bytes < kBatchBytes) {
+    const EntryIndex index = queue_.front();
+    if (!Startable(index)) {
+      queue_.pop_front();
+      continue;
+    }
+    BlockEntry& entry = state_[index];
+    CachePool* pool = &state_.PoolOf(entry);
+    if (batch->pool != nullptr && batch->pool != pool) break;
+    const HostSlots::Outcome outcome = host_.Allocate(index);
+    if (outcome == HostSlots::Outcome::kWait) break;
+    queue_.pop_front();
+    entry.motion.offload_queued = false;
+    if (outcome == HostSlots::Outcome::kFull) {
+      entry.offload_failed = true;
+      state_.CountDrop(Tier::kHost, DropReason::kHostFull);
+      state_.SchedulePump();
+      continue;
+    }
+    entry.motion.offloading = true;
+    ++pool->blocks[entry.pool_block].pins;
+    batch->pool = pool;
+    batch->entries.push_back(index);
+    batch->bytes += pool->block_bytes;
+  }
+  return batch->entries.empty() ? nullptr : batch;
+}
+
+void Offloader::StartCopy(const std::shared_ptr<Batch>& batch) {
+  CopyRequest request;
+  request.pool = batch->pool->memory.get();
+  request.direction = CopyDirection::kPoolToHost;
+  request.priority = CopyPriority::kBackground;
+  const uint64_t block_bytes = batch->pool->block_bytes;
+  for (const EntryIndex index : batch->entries) {
+    const BlockEntry& entry = state_[index];
+    const auto payload = state_.HostBytes(entry).subspan(kSlotHeaderBytes, block_bytes);
+    batch->payloads.push_back(payload);
+    request.copies.push_back(
+        {batch->pool->OffsetOf(entry.pool_block), payload.data(), block_bytes});
+  }
+  bytes_in_flight_ += batch->bytes;
+  blocks_in_flight_ += batch->entries.size();
+  request.done = [this, batch](const Status& status) { OnCopied(batch, status); };
+  state_.env.device->Copy(std::move(request));
+}
+
+void Offloader::OnCopied(const std::shared_ptr<Batch>& batch, const Status& status) {
+  if (!status) {
+    Finish(*batch);
+    return;
+  }
+  state_.env.executor->Run(
+      [batch] {
+        for (const auto payload : batch->payloads) {
+          batch->checksums.push_back(ChecksumPayload(payload));
+        }
+      },
+      [this, batch] { Finish(*batch); });
+}
+
+void Offloader::Finish(const Batch& batch) {
+  state_.SchedulePump();
+  const bool copied = batch.checksums.size() == batch.entries.size();
+  bytes_in_flight_ -= batch.bytes;
+  blocks_in_flight_ -= batch.entries.size();
+  for (size_t i = 0; i < batch.entries.size(); ++i) {
+    const EntryIndex index = batch.entries[i];
+    BlockEntry& entry = state_[index];
+    entry.motion.offloading = false;
+    --batch.pool->blocks[entry.pool_block].pins;
+    if (copied && MatchesCommit(index, batch.checksums[i])) {
+      Seal(index, batch.checksums[i]);
+      ++state_.stats.offload_blocks;
+      state_.stats.offload_bytes += batch.pool->block_bytes;
+      continue;
+    }
+    host_.Abandon(index);
+    if (copied) {
+      state_.CountDrop(Tier::kPool, DropReason::kClientWroteCommitted);
+      state_.LosePoolBlock(index);
+      state_.ForgetIfGone(index);
+    } else {
+      state_.CountDrop(Tier::kHost, DropReason::kCopyFailed);
+      entry.offload_failed = true;
+    }
+  }
+}
+
+bool Offloader::MatchesCommit(EntryIndex index, const PayloadChecksum& checksum) {
+  const auto given = state_.commit_checksums.find(index);
+  return given == state_.commit_checksums.end() || given->second == checksum;
+}
+
+void Offloader::Seal(EntryIndex index, const PayloadChecksum& checksum) {
+  const BlockEntry& entry = state_[index];
+  const Space& space = state_.SpaceOf(entry);
+  SlotHeader header;
+  header.tenant = space.identity.tenant;
+  header.model = space.identity.model;
+  header.hash = entry.hash;
+  const auto parent = state_.commit_parents.find(index);
+  if (parent != state_.commit_parents.end()) header.parent = parent->second;
+  header.payload_bytes = space.identity.block_bytes;
+  header.payload_checksum = checksum;
+  header.tokens = entry.tokens;
+  header.depth = entry.depth;
+  header.retention = entry.retention;
+  header.created_s = entry.created_s;
+  header.last_use_s = entry.last_use_s;
+  EncodeSlotHeader(header, state_.HostBytes(entry).first<kSlotHeaderBytes>());
+  host_.Ready(index);
+}
+
+}  // namespace kvtier

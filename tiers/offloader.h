@@ -1,0 +1,53 @@
+// Pool to host: copies blocks down ahead of need, seals them with header and checksum.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "tiers/cache_state.h"
+#include "tiers/host_slots.h"
+
+namespace kvtier {
+
+// Event loop only.
+class Offloader {
+ public:
+  Offloader(CacheState* state, HostSlots* host) : state_(*state), host_(*host) {}
+
+  // Asks for a copy of the pool's block in host; freshens the one there is.
+  void Want(EntryIndex entry);
+  // Starts what can be started. True if anything was.
+  bool Pump();
+
+  [[nodiscard]] bool Idle() const { return queue_.empty() && blocks_in_flight_ == 0; }
+  [[nodiscard]] uint64_t in_flight() const { return blocks_in_flight_; }
+
+ private:
+  struct Batch {
+    CachePool* pool = nullptr;
+    std::vector<EntryIndex> entries;
+    std::vector<PayloadChecksum> checksums;
+    std::vector<std::span<const std::byte>> payloads;
+    uint64_t bytes = 0;
+  };
+
+  // Takes from the queue what goes into one copy request; null if nothing can start now.
+  [[nodiscard]] std::shared_ptr<Batch> NextBatch();
+  [[nodiscard]] bool Startable(EntryIndex entry);
+  void StartCopy(const std::shared_ptr<Batch>& batch);
+  void OnCopied(const std::shared_ptr<Batch>& batch, const Status& status);
+  void Finish(const Batch& batch);
+  // False if the bytes are not what the client said at commit.
+  [[nodiscard]] bool MatchesCommit(EntryIndex entry, const PayloadChecksum& checksum);
+  void Seal(EntryIndex entry, const PayloadChecksum& checksum);
+
+  CacheState& state_;
+  HostSlots& host_;
+  std::deque<EntryIndex> queue_;  // entries with motion.offload_queued
+  uint64_t bytes_in_flight_ = 0;
+  uint64_t blocks_in_flight_ = 0;
+};
+
+}  // namespace kvtier

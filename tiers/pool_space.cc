@@ -1,0 +1,110 @@
+#include "tiers/pool_space.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace kvtier {
+
+Result<CachePool*> PoolSpace::Attach(SpaceId space_id, uint64_t pool_bytes) {
+  Space& space = state_.spaces[space_id.value];
+  if (space.pool) return state_.pools[space.pool->value].get();
+  const uint64_t left = state_.options.pool_bytes - used_bytes_;
+  const uint64_t block_bytes = space.identity.block_bytes;
+  const uint64_t wanted = pool_bytes == 0 ? left : pool_bytes;
+  const uint64_t blocks = std::min<uint64_t>(wanted / block_bytes, kNoBlock.value - 1);
+  if (wanted > left || blocks == 0) {
+    return MakeError(
+        ErrorCode::kResourceExhausted, "pool_bytes_exhausted",
+        fmt::format("{} bytes wanted in blocks of {}, {} of {} configured bytes are left", wanted,
+                    block_bytes, left, state_.options.pool_bytes));
+  }
+  KVT_ASSIGN_OR_RETURN(std::unique_ptr<DevicePool> memory,
+                       state_.env.device->CreatePool(blocks * block_bytes));
+  used_bytes_ += blocks * block_bytes;
+  const PoolId id(static_cast<uint32_t>(state_.pools.size()));
+  // Wall time makes it differ from pools of earlier processes, the id from this process's others.
+  const auto generation = static_cast<uint64_t>(state_.env.clock->WallMs()) << 16 | id.value;
+  state_.pools.push_back(std::make_unique<CachePool>(
+      CachePool{id, space_id, generation, block_bytes, std::move(memory),
+                PoolBlocks(static_cast<uint32_t>(blocks)), VictimQueue(MakeLruPolicy()), 0}));
+  space.pool = id;
+  return state_.pools.back().get();
+}
+
+// What host could not take (offload_failed) is as clean as it will ever be.
+bool PoolSpace::Clean(const BlockEntry& entry) const {
+  return entry.in_host() || (entry.offload_failed && !entry.motion.offloading);
+}
+
+bool PoolSpace::MayForget(const BlockEntry& entry) const {
+  return !entry.pinned || entry.in_host() || entry.on_disk();
+}
+
+bool PoolSpace::EnsureFree(CachePool* pool, uint64_t blocks) {
+  if (pool->blocks.free() >= blocks) return true;
+  PrepareVictims(pool, blocks - pool->blocks.free());
+  for (size_t tries = pool->victims.size(); tries > 0 && pool->blocks.free() < blocks; --tries) {
+    const EntryIndex front = pool->victims.Front();
+    if (front == kNoEntry) break;
+    const BlockEntry& entry = state_[front];
+    if (!Clean(entry)) {
+      offloader_.Want(front);
+      break;
+    }
+    if (!MayForget(entry)) {
+      pool->victims.Touch(front, entry.facts());
+      PrepareVictims(pool, blocks - pool->blocks.free());
+      continue;
+    }
+    Drop(front, entry.in_host() || entry.on_disk() ? DropReason::kCleanCopyBelow
+                                                   : DropReason::kLru);
+  }
+  return pool->blocks.free() >= blocks;
+}
+
+bool PoolSpace::ForceFree(CachePool* pool, uint64_t blocks) {
+  PrepareVictims(pool, blocks);
+  EntryIndex victim = pool->victims.Front();
+  while (pool->blocks.free() < blocks && victim != kNoEntry) {
+    const BlockEntry& entry = state_[victim];
+    // One more candidate for each that is being copied right now and has to be passed over.
+    if (pool->victims.After(victim) == kNoEntry) {
+      PrepareVictims(pool, pool->victims.prepared() + 1);
+    }
+    const EntryIndex next = pool->victims.After(victim);
+    if (pool->blocks[entry.pool_block].pins == 0 && MayForget(entry)) {
+      Drop(victim, entry.in_host() || entry.on_disk() ? DropReason::kCleanCopyBelow
+                                                      : DropReason::kPoolPressure);
+    }
+    victim = next;
+  }
+  return pool->blocks.free() >= blocks;
+}
+
+void PoolSpace::Drop(EntryIndex index, DropReason reason) {
+  BlockEntry& entry = state_[index];
+  CachePool& pool = state_.PoolOf(entry);
+  state_.CountDrop(Tier::kPool, reason);
+  pool.victims.Remove(index);
+  pool.blocks.Free(entry.pool_block, nullptr);
+  entry.pool_block = kNoBlock;
+  entry.offload_failed = false;
+  entry.motion.offload_queued = false;
+  state_.ForgetIfGone(index);
+}
+
+void PoolSpace::Prepare() {
+  for (const auto& pool : state_.pools) {
+    const double share = state_.options.pool_clean_fraction;
+    const auto wanted = static_cast<uint64_t>(std::ceil(share * pool->blocks.size()));
+    if (wanted > pool->blocks.free()) PrepareVictims(pool.get(), wanted - pool->blocks.free());
+  }
+}
+
+void PoolSpace::PrepareVictims(CachePool* pool, uint64_t target) {
+  pool->victims.Prepare(target, [this](EntryIndex entry) { offloader_.Want(entry); });
+}
+
+}  // namespace kvtier

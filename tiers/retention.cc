@@ -1,0 +1,114 @@
+#include "tiers/retention.h"
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+
+namespace kvtier {
+namespace {
+
+// At most this many entries are looked at for expiry in one tick, so that a day's worth of blocks
+// expiring at once does not hold the event loop.
+constexpr int kExpiriesPerTick = 4096;
+
+}  // namespace
+
+uint64_t Retention::PinLimit(SpaceId space) const {
+  const SlabAllocator& lowest = state_.has_disk() ? disk_.slab() : host_.slab();
+  const auto slots = lowest.TotalSlots(state_.spaces[space.value].slot_bytes);
+  return static_cast<uint64_t>(state_.options.pin_fraction * static_cast<double>(slots));
+}
+
+Result<uint32_t> Retention::Pin(SpaceId space, std::span<const BlockHash> hashes, int64_t ttl_ms) {
+  std::vector<EntryIndex> cached;
+  uint64_t added = 0;
+  for (const BlockHash& hash : hashes) {
+    const EntryIndex index = state_.directory.Find({space, hash});
+    if (index == kNoEntry || state_.Expired(state_[index])) continue;
+    cached.push_back(index);
+    if (!state_[index].pinned) ++added;
+  }
+  const uint64_t limit = PinLimit(space);
+  if (ttl_ms > 0 && state_.pinned_until_ms.size() + added > limit) {
+    return MakeError(ErrorCode::kLimitExceeded, "pin_limit",
+                     fmt::format("{} blocks pinned, {} more asked for, {} allowed",
+                                 state_.pinned_until_ms.size(), added, limit));
+  }
+  const int64_t until_ms = state_.env.clock->WallMs() + ttl_ms;
+  for (const EntryIndex index : cached) {
+    state_[index].pinned = ttl_ms > 0;
+    if (ttl_ms > 0) {
+      state_.pinned_until_ms[index] = until_ms;
+    } else {
+      state_.pinned_until_ms.erase(index);
+    }
+  }
+  return static_cast<uint32_t>(cached.size());
+}
+
+void Retention::Tick() {
+  UnpinExpired();
+  DropExpired();
+  if (state_.has_disk()) PersistIdleFor(state_.options.persist_after_ms);
+}
+
+void Retention::UnpinExpired() {
+  const int64_t now_ms = state_.env.clock->WallMs();
+  std::erase_if(state_.pinned_until_ms, [&](const auto& pin) {
+    if (now_ms < pin.second) return false;
+    BlockEntry& entry = state_[pin.first];
+    entry.pinned = false;
+    // A pin counts as use until it ends: the time to live starts now.
+    state_.Refresh(pin.first);
+    return true;
+  });
+}
+
+void Retention::DropExpired() {
+  for (const EntryIndex index : state_.seen_expired) {
+    if (state_.directory.Live(index) && state_.Expired(state_[index])) DropEverywhere(index);
+  }
+  state_.seen_expired.clear();
+  for (const EntryList& list : state_.by_age) {
+    EntryIndex index = list.coldest();
+    for (int looked_at = 0; index != kNoEntry && looked_at < kExpiriesPerTick; ++looked_at) {
+      const BlockEntry& entry = state_[index];
+      const EntryIndex next = list.Hotter(index);
+      if (!state_.Expired(entry) && !entry.pinned) break;
+      if (state_.Expired(entry)) DropEverywhere(index);
+      index = next;
+    }
+  }
+}
+
+bool Retention::DropEverywhere(EntryIndex index) {
+  const BlockEntry& entry = state_[index];
+  if (CacheState::Busy(entry)) return false;
+  if (entry.in_pool()) {
+    const PoolBlock& block = state_.PoolOf(entry).blocks[entry.pool_block];
+    if (block.references > 0) {
+      // Held by somebody: in use, however long ago it was asked for.
+      state_.Refresh(index);
+      return false;
+    }
+  }
+  const bool in_host = entry.in_host();
+  const bool on_disk = entry.on_disk();
+  if (entry.in_pool()) pools_.Drop(index, DropReason::kExpired);
+  if (in_host) host_.Drop(index, DropReason::kExpired);
+  if (on_disk) disk_.Drop(index, DropReason::kExpired);
+  return true;
+}
+
+void Retention::PersistIdleFor(int64_t idle_ms) {
+  const int64_t now_ms = state_.env.clock->WallMs();
+  while (!state_.unpersisted.empty()) {
+    const EntryIndex index = state_.unpersisted.coldest();
+    const BlockEntry& entry = state_[index];
+    if (now_ms - int64_t{entry.last_use_s} * 1000 < idle_ms) return;
+    persister_.Want(index);
+    if (!entry.in_host()) offloader_.Want(index);
+  }
+}
+
+}  // namespace kvtier

@@ -1,0 +1,52 @@
+// How long blocks live: expiry, pins, and writing idle blocks to disk before a crash can take them.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "tiers/cache_state.h"
+#include "tiers/disk_slots.h"
+#include "tiers/host_slots.h"
+#include "tiers/offloader.h"
+#include "tiers/persister.h"
+#include "tiers/pool_space.h"
+
+namespace kvtier {
+
+// Event loop only.
+class Retention {
+ public:
+  Retention(CacheState* state, PoolSpace* pools, Offloader* offloader, HostSlots* host,
+            Persister* persister, DiskSlots* disk)
+      : state_(*state),
+        pools_(*pools),
+        offloader_(*offloader),
+        host_(*host),
+        persister_(*persister),
+        disk_(*disk) {}
+
+  // See Cache::Pin.
+  [[nodiscard]] Result<uint32_t> Pin(SpaceId space, std::span<const BlockHash> hashes,
+                                     int64_t ttl_ms);
+  // Drops what has expired, unpins, persists what has been idle long enough.
+  void Tick();
+  // Asks for every block that should be on disk to be written.
+  void PersistAll() { PersistIdleFor(0); }
+
+ private:
+  void UnpinExpired();
+  void DropExpired();
+  // True if the block is gone from every tier, false if it is in use or on the move.
+  bool DropEverywhere(EntryIndex entry);
+  void PersistIdleFor(int64_t idle_ms);
+  [[nodiscard]] uint64_t PinLimit(SpaceId space) const;
+
+  CacheState& state_;
+  PoolSpace& pools_;
+  Offloader& offloader_;
+  HostSlots& host_;
+  Persister& persister_;
+  DiskSlots& disk_;
+};
+
+}  // namespace kvtier

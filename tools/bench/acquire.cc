@@ -1,0 +1,47 @@
+#include <fmt/format.h>
+
+#include "base/byte_size.h"
+#include "tools/bench/bench.h"
+#include "tools/bench/bench_client.h"
+#include "tools/replay/report.h"
+
+namespace kvtier {
+namespace {
+
+constexpr uint64_t kBlockBytes = 4 * kKiB;
+constexpr uint32_t kHashCounts[] = {1, 64, 512, 8192};
+constexpr size_t kMostHashes = 8192;
+constexpr int kSamples = 1000;
+
+}  // namespace
+
+Result<std::vector<AcquireResult>> MeasureAcquire(const BenchOptions& options) {
+  PrivateDaemonOptions daemon_options;
+  daemon_options.temporary_parent = options.directory;
+  daemon_options.settings = {
+      fmt::format("pool.bytes={}B", 2 * kMostHashes * kBlockBytes),
+      fmt::format("host.bytes={}B", 64 * kMiB),
+      "disk.bytes=0B",
+  };
+  KVT_ASSIGN_OR_RETURN(const PrivateDaemon daemon, PrivateDaemon::Start(std::move(daemon_options)));
+  KVT_ASSIGN_OR_RETURN(BenchClient client, BenchClient::Connect(daemon, kBlockBytes));
+  const std::vector<BlockHash> set = BenchClient::Set(1, kMostHashes);
+  KVT_RETURN_IF_ERROR(client.Store(set));
+
+  std::vector<AcquireResult> results;
+  for (const uint32_t hashes : kHashCounts) {
+    const std::vector<kvt_hash> prefix = ToWire({set.begin(), set.begin() + hashes});
+    std::vector<double> acquires, pings;
+    for (int i = 0; i < kSamples; ++i) {
+      KVT_ASSIGN_OR_RETURN(const double acquire_us, client.AcquireUs(prefix));
+      KVT_ASSIGN_OR_RETURN(const double ping_us, client.PingUs());
+      acquires.push_back(acquire_us);
+      pings.push_back(ping_us);
+    }
+    results.push_back(
+        {hashes, Percentile(acquires, 0.50), Percentile(acquires, 0.99), Percentile(pings, 0.50)});
+  }
+  return results;
+}
+
+}  // namespace kvtier

@@ -1,0 +1,66 @@
+// The measurements of kvtier-bench. Each starts a private daemon of its own and holds what it
+// measures against what the machine can do, in the same run.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/result.h"
+
+namespace kvtier {
+
+struct BenchOptions {
+  std::string directory;  // where temporary directories are made; on the disk to be measured
+  uint32_t repetitions = 9;
+  uint64_t set_bytes = uint64_t{256} << 20;  // moved in one repetition
+  std::vector<uint64_t> block_bytes;
+  uint64_t entries = 1'000'000;
+  uint32_t copy_threads = 2;
+};
+
+// Bringing blocks up into the pool. Rates in 10^9 bytes a second, medians over the repetitions.
+struct OnloadResult {
+  Tier tier = Tier::kHost;
+  uint64_t block_bytes = 0;
+  uint64_t blocks = 0;
+  double gbps = 0;
+  double ceiling_gbps = 0;
+  // The median over repetitions of rate / ceiling, each pair measured one after the other.
+  double ratio = 0;
+};
+[[nodiscard]] Result<OnloadResult> MeasureOnload(const BenchOptions& options, Tier tier,
+                                                 uint64_t block_bytes);
+
+// The client's wait for an acquire of blocks that are all in the pool.
+struct AcquireResult {
+  uint32_t hashes = 0;
+  double p50_us = 0;
+  double p99_us = 0;
+  double ping_p50_us = 0;  // an empty round trip, measured in between
+};
+[[nodiscard]] Result<std::vector<AcquireResult>> MeasureAcquire(const BenchOptions& options);
+
+// From starting the daemon on a full disk until a client has its first answer.
+struct StartResult {
+  uint64_t entries = 0;
+  double seconds = 0;
+  double index_bytes_per_entry = 0;     // what the daemon accounts for
+  double resident_bytes_per_entry = 0;  // growth of its resident memory over an empty start
+};
+[[nodiscard]] Result<StartResult> MeasureStart(const BenchOptions& options);
+
+struct BenchResults {
+  std::vector<OnloadResult> onload;
+  std::vector<AcquireResult> acquire;
+  std::vector<StartResult> start;  // one or none
+};
+// {"schema":"kvtier.bench/1",...}
+[[nodiscard]] std::string ToJson(const BenchResults& results);
+// Tables with the bars of the project beside the figures.
+[[nodiscard]] std::string ToText(const BenchResults& results);
+
+[[nodiscard]] double Median(std::vector<double> samples);
+
+}  // namespace kvtier

@@ -1,0 +1,123 @@
+#include "tools/bench/bench_client.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/byte_reader.h"
+#include "base/sha256.h"
+#include "tools/support/admin.h"
+#include "tools/support/client_error.h"
+
+namespace kvtier {
+namespace {
+
+constexpr uint32_t kBlockTokens = 16;
+constexpr int64_t kAdminSilenceMs = 300'000;
+
+double SecondsSince(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace
+
+Result<BenchClient> BenchClient::Connect(const PrivateDaemon& daemon, uint64_t block_bytes) {
+  ReplayTarget target;
+  target.socket = daemon.socket();
+  target.block_bytes = block_bytes;
+  KVT_ASSIGN_OR_RETURN(ReplayClient client, ReplayClient::Connect(target, kBlockTokens));
+  return BenchClient(std::move(client), daemon.admin_socket());
+}
+
+std::vector<BlockHash> BenchClient::Set(uint64_t seed, size_t count) {
+  std::vector<BlockHash> hashes;
+  hashes.reserve(count);
+  for (uint64_t i = 0; i < count; ++i) {
+    ByteWriter writer;
+    writer.WriteString("kvtier.bench");
+    writer.Write(seed);
+    writer.Write(i);
+    hashes.push_back(Sha256(writer.data()));
+  }
+  return hashes;
+}
+
+Status BenchClient::Store(const std::vector<BlockHash>& set) {
+  TraceRequest request;
+  request.hashes = set;
+  request.input_tokens = static_cast<uint32_t>(set.size() * kBlockTokens);
+  KVT_RETURN_IF_ERROR(client_.Play(request));
+  KVT_RETURN_IF_ERROR(Settle());
+  if (const ReplayReport& seen = client_.Finish(); !seen.Complete()) {
+    return MakeError(ErrorCode::kResourceExhausted, "not_stored",
+                     fmt::format("of a set of {} blocks; no room {} times, {} lost, {} errors",
+                                 set.size(), seen.requests_without_room, seen.blocks_lost_loading,
+                                 seen.errors));
+  }
+  return {};
+}
+
+Result<TimedLoad> BenchClient::Load(const std::vector<BlockHash>& set) {
+  const std::vector<kvt_hash> hashes = ToWire(set);
+  TimedLoad load;
+  const auto start = std::chrono::steady_clock::now();
+  auto acquired = client_.pool().Acquire(hashes);
+  if (!acquired) return FromClient(acquired.error());
+  const auto promised = static_cast<uint32_t>(acquired->hits.size());
+  const auto progress = client_.pool().Wait(&*acquired, promised);
+  if (!progress) return FromClient(progress.error());
+  load.seconds = SecondsSince(start);
+  load.ready = acquired->hits.size();
+  for (const auto& source : acquired->sources) ++load.hit[source.tier];
+  acquired->hits.Release();
+  KVT_RETURN_IF_ERROR(Settle());
+  return load;
+}
+
+Result<double> BenchClient::AcquireUs(const std::vector<kvt_hash>& set) {
+  const auto start = std::chrono::steady_clock::now();
+  auto acquired = client_.pool().Acquire(set);
+  const double microseconds = SecondsSince(start) * 1e6;
+  if (!acquired) return FromClient(acquired.error());
+  if (acquired->hits.size() != set.size() || acquired->load.id != 0) {
+    return MakeError(ErrorCode::kWrongState, "not_resident",
+                     fmt::format("{} of {} blocks", acquired->hits.size(), set.size()));
+  }
+  acquired->hits.Release();
+  // The release must not be part of the next measurement.
+  if (const auto flushed = client_.connection().Flush(); !flushed) {
+    return FromClient(flushed.error());
+  }
+  return microseconds;
+}
+
+Result<double> BenchClient::PingUs() {
+  const auto round_trip_us = client_.connection().Ping();
+  if (!round_trip_us) return FromClient(round_trip_us.error());
+  return *round_trip_us;
+}
+
+Result<uint64_t> BenchClient::CountOnDisk(const std::vector<BlockHash>& set) {
+  const auto presence = client_.pool().Lookup(ToWire(set));
+  if (!presence) return FromClient(presence.error());
+  return std::ranges::count_if(*presence,
+                               [](uint8_t tiers) { return (tiers & KVT_PRESENT_DISK) != 0; });
+}
+
+Status BenchClient::Drain() {
+  const auto reply = CallAdmin(admin_socket_, R"({"op":"drain"})", kAdminSilenceMs);
+  if (!reply) return tl::unexpected(reply.error());
+  return {};
+}
+
+Status BenchClient::Settle() {
+  if (const auto flushed = client_.connection().Flush(); !flushed) {
+    return FromClient(flushed.error());
+  }
+  const auto reply = CallAdmin(admin_socket_, R"({"op":"settle"})", kAdminSilenceMs);
+  if (!reply) return tl::unexpected(reply.error());
+  return {};
+}
+
+}  // namespace kvtier

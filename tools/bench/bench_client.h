@@ -1,0 +1,56 @@
+// A client that stores sets of blocks and brings them back, timed.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "client/kvtier.hpp"
+#include "tools/replay/replay_client.h"
+#include "tools/support/private_daemon.h"
+
+namespace kvtier {
+
+// What one acquire and the wait for its load took.
+struct TimedLoad {
+  double seconds = 0;
+  std::array<uint64_t, kTierCount> hit{};
+  uint64_t ready = 0;
+};
+
+class BenchClient {
+ public:
+  // A client of `daemon` with a pool of its own that takes all of the configured bytes.
+  [[nodiscard]] static Result<BenchClient> Connect(const PrivateDaemon& daemon,
+                                                   uint64_t block_bytes);
+
+  // The hashes of a set of `count` blocks that form one sequence. Different seeds, different sets.
+  [[nodiscard]] static std::vector<BlockHash> Set(uint64_t seed, size_t count);
+
+  // Fills and commits the set's blocks where they are missing, lets go of them, and waits until the
+  // daemon is at rest. Errors: kResourceExhausted when the pool is smaller than the set.
+  [[nodiscard]] Status Store(const std::vector<BlockHash>& set);
+  // References the whole set, waits until it is usable, lets go of it, and waits until the daemon
+  // is at rest. Only the first two are timed.
+  [[nodiscard]] Result<TimedLoad> Load(const std::vector<BlockHash>& set);
+  // The acquire alone, in microseconds, of a set that is in the pool; lets go of it.
+  [[nodiscard]] Result<double> AcquireUs(const std::vector<kvt_hash>& set);
+  [[nodiscard]] Result<double> PingUs();
+  // How many of the set's blocks are durably on disk.
+  [[nodiscard]] Result<uint64_t> CountOnDisk(const std::vector<BlockHash>& set);
+
+  // Asks the admin socket: every block is on disk afterwards.
+  [[nodiscard]] Status Drain();
+  [[nodiscard]] Status Settle();
+
+ private:
+  BenchClient(ReplayClient client, std::string admin_socket)
+      : client_(std::move(client)), admin_socket_(std::move(admin_socket)) {}
+
+  ReplayClient client_;
+  std::string admin_socket_;
+};
+
+}  // namespace kvtier

@@ -1,0 +1,99 @@
+// kvtier-bench: measures the tiers through a real daemon, beside what the machine can do.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <fstream>
+
+#include "base/byte_size.h"
+#include "tools/bench/bench.h"
+#include "tools/support/terminal.h"
+
+namespace kvtier {
+namespace {
+
+struct Selection {
+  bool onload_host = false;
+  bool onload_disk = false;
+  bool acquire = false;
+  bool start = false;
+
+  [[nodiscard]] bool none() const { return !(onload_host || onload_disk || acquire || start); }
+};
+
+Status MeasureOnloads(const BenchOptions& options, Tier tier, BenchResults* results) {
+  for (const uint64_t block_bytes : options.block_bytes) {
+    Terminal(stderr).ShowProgress(fmt::format("onload, blocks of {}", FormatByteSize(block_bytes)));
+    KVT_ASSIGN_OR_RETURN(const OnloadResult result, MeasureOnload(options, tier, block_bytes));
+    results->onload.push_back(result);
+  }
+  return {};
+}
+
+Status Measure(const BenchOptions& options, const Selection& selection, BenchResults* results) {
+  if (selection.onload_host) {
+    KVT_RETURN_IF_ERROR(MeasureOnloads(options, Tier::kHost, results));
+  }
+  if (selection.onload_disk) {
+    KVT_RETURN_IF_ERROR(MeasureOnloads(options, Tier::kDisk, results));
+  }
+  if (selection.acquire) {
+    Terminal(stderr).ShowProgress("acquire");
+    KVT_ASSIGN_OR_RETURN(results->acquire, MeasureAcquire(options));
+  }
+  if (selection.start) {
+    Terminal(stderr).ShowProgress(fmt::format("start with {} entries", options.entries));
+    KVT_ASSIGN_OR_RETURN(const StartResult result, MeasureStart(options));
+    results->start.push_back(result);
+  }
+  return {};
+}
+
+int Main(int argc, char** argv) {
+  BenchOptions options;
+  options.block_bytes = {64 * kKiB, 256 * kKiB, 1 * kMiB, 2 * kMiB};
+  Selection selection;
+  bool json = false;
+  std::string output;
+  CLI::App app("Measures the tiers through a real daemon, beside what the machine can do.",
+               "kvtier-bench");
+  app.add_flag("--onload-host", selection.onload_host, "Host memory to pool, against memcpy.");
+  app.add_flag("--onload-disk", selection.onload_disk, "Disk to pool, against raw io_uring.");
+  app.add_flag("--acquire", selection.acquire, "Acquire round trips, against empty ones.");
+  app.add_flag("--start", selection.start, "Start on a disk full of entries.");
+  app.add_option("--directory", options.directory, "Where to work; on the disk to be measured.");
+  app.add_option("--repetitions", options.repetitions, "Medians are over so many.")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  app.add_option("--set-bytes", options.set_bytes, "Moved in one repetition.")
+      ->check(CLI::Range(16 * kMiB, 64 * kGiB))
+      ->capture_default_str();
+  app.add_option("--block-bytes", options.block_bytes, "Sizes of blocks for the onloads.")
+      ->check(CLI::Range(4 * kKiB, 16 * kMiB))
+      ->capture_default_str();
+  app.add_option("--entries", options.entries, "For the start.")
+      ->check(CLI::Range(uint64_t{8192}, uint64_t{1} << 30))
+      ->capture_default_str();
+  app.add_option("--copy-threads", options.copy_threads, "Of the daemon and of the ceiling.")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  app.add_flag("--json", json, "Print JSON instead of tables.");
+  app.add_option("--output", output, "Also write the JSON to this file.");
+  CLI11_PARSE(app, argc, argv);
+  if (selection.none()) selection = {true, true, true, true};
+
+  BenchResults results;
+  const Status status = Measure(options, selection, &results);
+  Terminal(stderr).ShowProgress("");
+  fmt::print("{}\n", json ? ToJson(results) : ToText(results));
+  if (!output.empty()) std::ofstream(output) << ToJson(results) << "\n";
+  if (!status) {
+    fmt::print(stderr, "kvtier-bench: {}\n", status.error().ToString());
+    return 1;
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace kvtier
+
+int main(int argc, char** argv) { return kvtier::Main(argc, argv); }

@@ -1,0 +1,135 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <functional>
+#include <span>
+
+#include "base/byte_size.h"
+#include "tools/bench/bench.h"
+#include "tools/bench/bench_client.h"
+#include "tools/bench/ceiling.h"
+#include "tools/replay/report.h"
+
+namespace kvtier {
+namespace {
+
+constexpr uint64_t kHeaderBytes = 4 * kKiB;
+constexpr uint64_t kSparePoolBlocks = 2;
+// As much as the daemon reads at once.
+constexpr uint64_t kQueueBytes = 32 * kMiB;
+
+// Two sets take turns in a pool that holds one. For the host tier both lie in host memory; for the
+// disk tier host memory is too small to serve a set that the other has pushed through it.
+Result<PrivateDaemon> StartDaemon(const BenchOptions& options, Tier tier, uint64_t block_bytes) {
+  const bool from_disk = tier == Tier::kDisk;
+  const uint64_t slots = options.set_bytes / block_bytes;
+  const uint64_t set_slot_bytes = slots * (block_bytes + kHeaderBytes);
+  PrivateDaemonOptions daemon;
+  daemon.temporary_parent = options.directory;
+  daemon.settings = {
+      fmt::format("pool.bytes={}B", (slots + kSparePoolBlocks) * block_bytes),
+      fmt::format("pool.copy_threads={}", options.copy_threads),
+      fmt::format("host.bytes={}B", from_disk ? set_slot_bytes / 2 : 3 * set_slot_bytes),
+      fmt::format("disk.bytes={}B", from_disk ? 3 * set_slot_bytes : 0),
+      fmt::format("disk.queue_bytes={}B", kQueueBytes),
+      fmt::format("cache.chunk_bytes={}B", 16 * kMiB),
+      // A whole set is allocated at once: all of the other one may have to be saved first.
+      "cache.max_wait_ms=30000",
+  };
+  return PrivateDaemon::Start(std::move(daemon));
+}
+
+// The disk tier's data file. Errors: kNotFound.
+Result<std::string> LargestFile(const std::string& directory) {
+  std::string largest;
+  uint64_t largest_bytes = 0;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(directory, error)) {
+    if (!entry.is_regular_file(error) || entry.file_size(error) <= largest_bytes) continue;
+    largest = entry.path();
+    largest_bytes = entry.file_size(error);
+  }
+  if (largest.empty()) return MakeError(ErrorCode::kNotFound, "no_data_file", directory);
+  return largest;
+}
+
+// One run of the ceiling: the seconds that it takes to move `bytes`.
+struct Ceiling {
+  uint64_t bytes = 0;
+  std::function<Result<double>()> run;
+};
+
+Result<Ceiling> CeilingOfHost(const BenchOptions& options, uint64_t block_bytes) {
+  const CopyWork work{block_bytes, options.set_bytes / block_bytes, options.copy_threads};
+  KVT_ASSIGN_OR_RETURN(MemcpyCeiling memory, MemcpyCeiling::Create(work));
+  auto shared = std::make_shared<MemcpyCeiling>(std::move(memory));
+  return Ceiling{work.block_bytes * work.blocks,
+                 [shared]() -> Result<double> { return shared->Run(); }};
+}
+
+Result<Ceiling> CeilingOfDisk(const BenchOptions& options, uint64_t block_bytes,
+                              const std::string& directory) {
+  ReadWork work;
+  KVT_ASSIGN_OR_RETURN(work.path, LargestFile(directory));
+  work.request_bytes = block_bytes + kHeaderBytes;
+  work.requests = options.set_bytes / block_bytes;
+  work.queue_bytes = kQueueBytes;
+  // The payload counts, as for the tier; the headers are the tier's cost.
+  return Ceiling{work.requests * block_bytes, [work]() mutable {
+                   // The two sets' stretches in turn, as the tier reads them.
+                   work.offset = work.offset == 0 ? work.requests * work.request_bytes : 0;
+                   return ReadWithIoUring(work);
+                 }};
+}
+
+double Gbps(uint64_t bytes, double seconds) { return static_cast<double>(bytes) / 1e9 / seconds; }
+
+// The first turns leave copies of both sets below the pool, so that making room costs nothing
+// later.
+Status WarmUp(BenchClient& client, std::span<const std::vector<BlockHash>> sets) {
+  constexpr int kTurns = 4;
+  for (int i = 0; i < kTurns; ++i) {
+    for (const auto& set : sets) KVT_RETURN_IF_ERROR(client.Store(set));
+  }
+  return {};
+}
+
+Result<double> LoadSeconds(BenchClient& client, const std::vector<BlockHash>& set, Tier tier) {
+  KVT_ASSIGN_OR_RETURN(const TimedLoad load, client.Load(set));
+  // The pool is a little larger than a set, for whatever the daemon has in flight.
+  const uint64_t from_tier = load.hit[static_cast<int>(tier)];
+  if (from_tier + kSparePoolBlocks < set.size() || load.ready != set.size()) {
+    return MakeError(ErrorCode::kWrongState, "wrong_tier",
+                     fmt::format("of {} blocks {} came from the pool, {} from host, {} from disk",
+                                 set.size(), load.hit[0], load.hit[1], load.hit[2]));
+  }
+  return load.seconds;
+}
+
+}  // namespace
+
+Result<OnloadResult> MeasureOnload(const BenchOptions& options, Tier tier, uint64_t block_bytes) {
+  KVT_ASSIGN_OR_RETURN(const PrivateDaemon daemon, StartDaemon(options, tier, block_bytes));
+  KVT_ASSIGN_OR_RETURN(BenchClient client, BenchClient::Connect(daemon, block_bytes));
+  const size_t blocks = options.set_bytes / block_bytes;
+  const std::vector<BlockHash> sets[] = {BenchClient::Set(1, blocks), BenchClient::Set(2, blocks)};
+  KVT_RETURN_IF_ERROR(WarmUp(client, sets));
+  if (tier == Tier::kDisk) KVT_RETURN_IF_ERROR(client.Drain());
+  KVT_ASSIGN_OR_RETURN(const Ceiling ceiling,
+                       tier == Tier::kDisk
+                           ? CeilingOfDisk(options, block_bytes, daemon.disk_directory())
+                           : CeilingOfHost(options, block_bytes));
+
+  std::vector<double> rates, ceilings, ratios;
+  for (uint32_t i = 0; i < options.repetitions; ++i) {
+    KVT_ASSIGN_OR_RETURN(const double seconds, LoadSeconds(client, sets[i % 2], tier));
+    KVT_ASSIGN_OR_RETURN(const double ceiling_seconds, ceiling.run());
+    rates.push_back(Gbps(blocks * block_bytes, seconds));
+    ceilings.push_back(Gbps(ceiling.bytes, ceiling_seconds));
+    ratios.push_back(rates.back() / ceilings.back());
+  }
+  return OnloadResult{tier, block_bytes, blocks, Median(rates), Median(ceilings), Median(ratios)};
+}
+
+}  // namespace kvtier

@@ -1,0 +1,47 @@
+// What kvtierctl's commands share: where the daemon is, how to answer, how to end.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+#include "tools/kvtierctl/exit_code.h"
+#include "tools/support/admin.h"
+#include "tools/support/terminal.h"
+
+namespace CLI {
+class App;
+}
+
+namespace kvtier {
+
+struct CommandContext {
+  std::string socket = "/run/kvtier/kvtier.sock";
+  std::string admin_socket;  // empty: beside `socket`
+  bool json = false;
+  int64_t timeout_s = 60;
+  // Set by the command that ran.
+  ExitCode exit_code = ExitCode::kOk;
+
+  // `admin_socket`; else "admin.sock" beside `socket`; else `socket` itself, if there is none.
+  [[nodiscard]] std::string AdminSocket() const;
+  // Sends {"op":"<operation>"} there.
+  [[nodiscard]] Result<std::string> CallAdmin(std::string_view operation,
+                                              const AdminProgress& progress = {}) const;
+
+  // Standard output, and with a newline.
+  void Print(std::string_view text) const;
+  // Reports the error (on standard output as {"schema":"kvtier.error/1",...} with --json) and sets
+  // the exit code that belongs to it.
+  void Fail(const Error& error);
+};
+
+// Each adds one command to `app`, with a callback that runs it; `context` outlives `app`.
+void AddStatusCommand(CLI::App* app, CommandContext* context);
+void AddFsckCommand(CLI::App* app, CommandContext* context);
+void AddVerifyCommand(CLI::App* app, CommandContext* context);
+void AddDrainCommand(CLI::App* app, CommandContext* context);
+void AddReplayCommand(CLI::App* app, CommandContext* context);
+
+}  // namespace kvtier

@@ -1,0 +1,164 @@
+// kvtierctl fsck: checks the disk tier of a daemon that does not run.
+#include "tiers/fsck.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <boost/json.hpp>
+#include <memory>
+
+#include "base/byte_size.h"
+#include "base/clock.h"
+#include "tools/kvtierctl/command.h"
+#include "tools/support/table.h"
+
+namespace kvtier {
+namespace {
+
+namespace json = boost::json;
+
+constexpr double kHourMs = 3600.0 * 1000;
+
+struct FsckArguments {
+  std::string directory = "/var/lib/kvtier";
+  bool rebuild_index = false;
+  bool payloads = false;
+  double extended_ttl_hours = 24;
+  double max_age_hours = 0;
+};
+
+FsckOptions ToOptions(const FsckArguments& arguments) {
+  FsckOptions options;
+  options.directory = arguments.directory;
+  options.verify_payloads = arguments.payloads;
+  options.rebuild_index = arguments.rebuild_index;
+  options.rebuild.now_ms = SystemClock().WallMs();
+  options.rebuild.extended_ttl_ms = static_cast<int64_t>(arguments.extended_ttl_hours * kHourMs);
+  options.rebuild.max_age_ms = static_cast<int64_t>(arguments.max_age_hours * kHourMs);
+  options.on_progress = [terminal = Terminal(stderr)](const ScanProgress& progress) {
+    terminal.ShowProgress(
+        fmt::format("scanned {} of {} chunks", progress.chunks_done, progress.chunks));
+  };
+  return options;
+}
+
+json::object RebuiltJson(const RebuiltIndex& rebuilt, uint64_t blocks) {
+  json::object rejected;
+  for (int i = 0; i < kRebuildRejectCount; ++i) {
+    rejected[RebuildRejectName(static_cast<RebuildReject>(i))] = rebuilt.rejected[i];
+  }
+  return {
+      {"entries", blocks}, {"chunks_bad", rebuilt.chunks_bad}, {"rejected", std::move(rejected)}};
+}
+
+// Every slot with a valid header that was not rejected is an entry of the new index.
+uint64_t RebuiltEntries(const RebuiltIndex& rebuilt) {
+  uint64_t entries = rebuilt.slots - rebuilt.slots_empty;
+  for (const uint64_t rejected : rebuilt.rejected) entries -= std::min(entries, rejected);
+  return entries;
+}
+
+std::string ReportJson(const FsckReport& report) {
+  json::object faults;
+  for (int i = 0; i < kFsckFaultCount; ++i) {
+    const auto fault = static_cast<FsckFault>(i);
+    faults[FsckFaultName(fault)] = report.count(fault);
+  }
+  json::array findings;
+  for (const FsckFinding& finding : report.findings) {
+    findings.push_back({{"fault", FsckFaultName(finding.fault)},
+                        {"harmless", IsHarmless(finding.fault)},
+                        {"detail", finding.detail}});
+  }
+  json::object document{{"schema", "kvtier.fsck/1"},
+                        {"clean", report.clean()},
+                        {"index", IndexStateName(report.index_state)},
+                        {"files", report.geometry.files},
+                        {"bytes", report.geometry.bytes()},
+                        {"slots", report.slots},
+                        {"slots_empty", report.slots_empty},
+                        {"blocks", report.blocks},
+                        {"blocks_expired", report.blocks_expired},
+                        {"entries", report.entries},
+                        {"entries_good", report.entries_good},
+                        {"payloads_checked", report.payloads_checked},
+                        {"payload_bytes_checked", report.payload_bytes_checked},
+                        {"faults", std::move(faults)},
+                        {"findings", std::move(findings)}};
+  document["rebuilt"] =
+      report.rebuilt ? json::value(RebuiltJson(*report.rebuilt, RebuiltEntries(*report.rebuilt)))
+                     : json::value(nullptr);
+  return json::serialize(document);
+}
+
+std::string ReportText(const FsckReport& report, const Terminal& terminal) {
+  std::string text = fmt::format(
+      "{} files, {}; {} slots hold {} blocks, {} of them expired\n"
+      "index {}: {} entries, {} of them good\n",
+      report.geometry.files, FormatByteSize(report.geometry.bytes()), FormatCount(report.slots),
+      FormatCount(report.blocks), FormatCount(report.blocks_expired),
+      IndexStateName(report.index_state), FormatCount(report.entries),
+      FormatCount(report.entries_good));
+  if (report.payloads_checked > 0) {
+    text += fmt::format("payloads checked: {}, {}\n", FormatCount(report.payloads_checked),
+                        FormatByteSize(report.payload_bytes_checked));
+  }
+  for (const FsckFinding& finding : report.findings) {
+    const TextStyle style = IsHarmless(finding.fault) ? TextStyle::kPlain : TextStyle::kBad;
+    text += fmt::format("{}  {}\n", terminal.Style(FsckFaultName(finding.fault), style),
+                        finding.detail);
+  }
+  for (int i = 0; i < kFsckFaultCount; ++i) {
+    const auto fault = static_cast<FsckFault>(i);
+    if (report.count(fault) > FsckReport::kMaxFindingsPerFault) {
+      text +=
+          fmt::format("{}  {} in all\n", FsckFaultName(fault), FormatCount(report.count(fault)));
+    }
+  }
+  if (report.rebuilt) {
+    text +=
+        fmt::format("index rebuilt: {} entries\n", FormatCount(RebuiltEntries(*report.rebuilt)));
+  }
+  text += report.clean() ? terminal.Style("clean", TextStyle::kGood)
+                         : terminal.Style("not clean", TextStyle::kBad);
+  return text;
+}
+
+// A rebuilt index mends whatever was wrong with the old one; nothing mends a payload.
+bool Mended(const FsckReport& report) {
+  return report.rebuilt && report.count(FsckFault::kPayloadCorrupt) == 0;
+}
+
+void Fsck(const FsckArguments& arguments, CommandContext* context) {
+  const auto report = RunFsck(ToOptions(arguments));
+  Terminal(stderr).ShowProgress("");
+  if (!report) return context->Fail(report.error());
+  context->Print(context->json ? ReportJson(*report) : ReportText(*report, Terminal(stdout)));
+  if (!report->clean() && !Mended(*report)) context->exit_code = ExitCode::kIntegrity;
+}
+
+}  // namespace
+
+void AddFsckCommand(CLI::App* app, CommandContext* context) {
+  CLI::App* command = app->add_subcommand(
+      "fsck", "Check the disk tier of a daemon that does not run; changes nothing by itself.");
+  const auto arguments = std::make_shared<FsckArguments>();
+  command->add_option("--directory", arguments->directory, "The daemon's disk.directory.")
+      ->capture_default_str();
+  command->add_flag("--rebuild-index", arguments->rebuild_index,
+                    "Write the index anew from the headers.");
+  command->add_flag("--payloads", arguments->payloads, "Also read and check every payload.");
+  command
+      ->add_option("--extended-ttl-hours", arguments->extended_ttl_hours,
+                   "The daemon's retention.extended_ttl: older blocks have expired.")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command
+      ->add_option("--max-age-hours", arguments->max_age_hours,
+                   "The daemon's retention.max_age; 0: no limit.")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->callback([arguments, context] { Fsck(*arguments, context); });
+}
+
+}  // namespace kvtier

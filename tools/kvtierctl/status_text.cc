@@ -1,0 +1,136 @@
+#include "tools/kvtierctl/status_text.h"
+
+#include <fmt/format.h>
+
+#include "base/byte_size.h"
+#include "tools/support/json_view.h"
+#include "tools/support/table.h"
+
+namespace kvtier {
+namespace {
+
+constexpr size_t kLongestName = 20;
+constexpr size_t kLongestNote = 76;
+
+std::string Share(uint64_t part, uint64_t whole) {
+  if (whole == 0) return "-";
+  return fmt::format("{:.0f} %", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
+}
+
+std::string Cut(const std::string& text, size_t length) {
+  return text.size() <= length ? text : text.substr(0, length - 2) + "..";
+}
+
+std::string JoinedTexts(JsonView array) {
+  std::string text;
+  array.ForEach([&text](JsonView element) { text += (text.empty() ? "" : ", ") + element.Text(); });
+  return text;
+}
+
+std::string Heading(JsonView status, const Terminal& terminal) {
+  const std::string state = status["state"].Text();
+  const TextStyle style = state == "serving" ? TextStyle::kGood : TextStyle::kWarning;
+  return fmt::format("kvtierd {}  {}  pid {}  up {}\n", status["version"].Text(),
+                     terminal.Style(state, style), status["pid"].Count(),
+                     FormatElapsed(static_cast<int64_t>(status["uptime_s"].Number() * 1000)));
+}
+
+// What each tier is made of, so that nobody has to guess which engine was chosen.
+std::string DiskKind(JsonView disk) {
+  if (!disk["enabled"].IsTrue()) return "none";
+  const std::string engines = JoinedTexts(disk["engines"]);
+  return disk["degraded"].IsTrue() ? engines + ", degraded" : engines;
+}
+
+std::string TierTable(JsonView status) {
+  using enum Table::Align;
+  Table table(
+      {{"tier", kLeft}, {"capacity"}, {"used"}, {"full"}, {"blocks"}, {"hits"}, {"engine", kLeft}});
+  const JsonView hits = status["stats"]["blocks"];
+  const auto add = [&](const std::string& name, std::string engine) {
+    const JsonView tier = status["tiers"][name];
+    const uint64_t capacity = tier["capacity_bytes"].Count();
+    const uint64_t used = tier["used_bytes"].Count();
+    table.AddRow({name, FormatByteSize(capacity), FormatByteSize(used), Share(used, capacity),
+                  FormatCompactCount(tier["blocks"].Count()),
+                  FormatCompactCount(hits[name].Count()), std::move(engine)});
+  };
+  const JsonView host = status["tiers"]["host"];
+  const bool growing = host["ready_bytes"].Count() < host["capacity_bytes"].Count();
+  add("pool", status["device"]["kind"].Text());
+  add("host", growing ? FormatByteSize(host["ready_bytes"].Count()) + " ready" : "memory");
+  add("disk", DiskKind(status["disk"]));
+  return table.Render();
+}
+
+std::string PoolTable(JsonView pools) {
+  using enum Table::Align;
+  Table table(
+      {{"pool of", kLeft}, {"block"}, {"blocks"}, {"free"}, {"private"}, {"in use"}, {"cached"}});
+  bool any = false;
+  pools.ForEach([&](JsonView pool) {
+    any = true;
+    const std::string model = pool["model_name"].Text();
+    const std::string name = model.empty() ? pool["model"].Text() : model;
+    table.AddRow(
+        {Cut(pool["tenant"].Text() + "/" + name, kLongestName),
+         FormatByteSize(pool["block_bytes"].Count()), FormatCompactCount(pool["blocks"].Count()),
+         FormatCompactCount(pool["free"].Count()), FormatCompactCount(pool["private"].Count()),
+         FormatCompactCount(pool["referenced"].Count()),
+         FormatCompactCount(pool["cached"].Count())});
+  });
+  return any ? "\n" + table.Render() : std::string();
+}
+
+std::string Activity(JsonView status) {
+  const JsonView stats = status["stats"];
+  const JsonView asked = stats["blocks"];
+  const JsonView in_flight = status["in_flight"];
+  const uint64_t hits = asked["asked"].Count() - asked["miss"].Count();
+  return fmt::format(
+      "\nsessions {}  references {}  pinned {}  not yet on disk {}\n"
+      "asked {} blocks, {} hit  misses {}\n"
+      "in flight: loads {}  offloads {}  disk reads {}  disk writes {}  waiting {}\n",
+      status["sessions"]["count"].Count(), FormatCount(status["references"].Count()),
+      FormatCount(status["pinned_blocks"].Count()),
+      FormatCount(status["unpersisted_blocks"].Count()), FormatCount(asked["asked"].Count()),
+      Share(hits, asked["asked"].Count()), FormatCount(asked["miss"].Count()),
+      in_flight["loads"].Count(), in_flight["offloads"].Count(), in_flight["disk_reads"].Count(),
+      in_flight["disk_writes"].Count(), in_flight["acquires_waiting"].Count());
+}
+
+// What somebody should look into.
+std::string Troubles(JsonView status, const Terminal& terminal) {
+  std::string text;
+  const auto add = [&](const std::string& line) {
+    text += terminal.Style("! " + Cut(line, kLongestNote), TextStyle::kWarning) + "\n";
+  };
+  const JsonView disk = status["disk"];
+  disk["notes"].ForEach([&add](JsonView note) { add(note.Text()); });
+  if (disk["index"]["rebuilt"].IsTrue()) {
+    add(fmt::format("the index was rebuilt at start: {}", disk["index"]["found"].Text()));
+  }
+  const JsonView stats = status["stats"];
+  for (const char* name : {"disk_read_errors", "disk_write_errors", "index_errors",
+                           "slots_quarantined", "disk_read_retries"}) {
+    if (const uint64_t count = stats[name].Count(); count > 0) {
+      add(fmt::format("{} {}", FormatCount(count), name));
+    }
+  }
+  return text.empty() ? text : "\n" + text;
+}
+
+}  // namespace
+
+Result<std::string> FormatStatus(std::string_view status_json, const Terminal& terminal) {
+  boost::json::error_code error;
+  const boost::json::value document = boost::json::parse(status_json, error);
+  const JsonView status(&document);
+  if (error || !status["schema"].Text().starts_with("kvtier.status/")) {
+    return MakeError(ErrorCode::kCorrupt, "bad_status", "the daemon's answer is not a status");
+  }
+  return Heading(status, terminal) + "\n" + TierTable(status) + PoolTable(status["pools"]) +
+         Activity(status) + Troubles(status, terminal);
+}
+
+}  // namespace kvtier

@@ -1,0 +1,150 @@
+#!/usr/bin/env bash
+# Shows the main job on a real model: one prompt, computed once, then served from the pool, from host
+# memory, and from disk after the daemon was killed. Installs and builds what it needs, works in a
+# temporary directory, and leaves nothing running.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source tools/build.sh
+
+readonly prompt_file=tools/quickstart_prompt.txt
+readonly new_tokens=48
+# What one other client may hold: the model's longest sequence, less a little.
+readonly crowd_blocks=250 block_tokens=16
+readonly runs=(cold pool host disk)
+
+bin=build/release/bin
+work=''
+daemon=''
+crowd=()
+
+say() { printf '%s\n' "$*"; }
+die() {
+  printf 'quickstart: %s\n' "$*" >&2
+  [[ -z $work ]] || tail -n 20 "$work/kvtierd.log" >&2 2>/dev/null || true
+  exit 1
+}
+
+disperse() {
+  local pid
+  for pid in "${crowd[@]}"; do kill -9 "$pid" 2>/dev/null || true; done
+  for pid in "${crowd[@]}"; do wait "$pid" 2>/dev/null || true; done
+  crowd=()
+}
+
+cleanup() {
+  disperse
+  if [[ -n $daemon ]]; then
+    kill -9 "$daemon" 2>/dev/null || true
+    wait "$daemon" 2>/dev/null || true
+  fi
+  [[ -z $work ]] || rm -rf "$work"
+}
+trap cleanup EXIT
+
+ctl() { "$bin/kvtierctl" --socket "$work/kvtier.sock" "$@"; }
+
+# field JSON MEMBER...: prints one member of a JSON document.
+field() {
+  python3 -c '
+import json, sys
+value = json.loads(sys.argv[1])
+for name in sys.argv[2:]:
+    value = value[int(name) if isinstance(value, list) else name]
+print(value)' "$@"
+}
+
+start_daemon() {
+  "$bin/kvtierd" \
+    --set "server.socket=$work/kvtier.sock" --set "server.admin_socket=$work/admin.sock" \
+    --set pool.bytes=256MiB --set host.bytes=512MiB \
+    --set disk.bytes=4GiB --set "disk.directory=$work/disk" >>"$work/kvtierd.log" 2>&1 &
+  daemon=$!
+  local tries
+  for ((tries = 0; tries < 300; tries++)); do
+    ctl status >/dev/null 2>&1 && return
+    kill -0 "$daemon" 2>/dev/null || die 'kvtierd ended; its log says:'
+    sleep 0.1
+  done
+  die 'kvtierd does not answer; its log says:'
+}
+
+kill_daemon() {
+  kill -9 "$daemon"
+  wait "$daemon" 2>/dev/null || true
+  daemon=''
+}
+
+# generate RUN: continues the prompt and keeps the report.
+generate() {
+  "$bin/kvtier-generate" --socket "$work/kvtier.sock" --prompt-file "$prompt_file" \
+    --tokens "$new_tokens" --json >"$work/$1.json" || die "kvtier-generate failed ($1)"
+  local report
+  report=$(<"$work/$1.json")
+  say "   first token after $(printf '%.0f' "$(field "$report" ttft_ms)") ms"
+}
+
+# Other clients take the whole pool, each for a long text of its own, so that what nobody references
+# has to sink to host memory; then they are gone again.
+crowd_out() {
+  local status left blocks tries
+  status=$(ctl status --json)
+  left=$(field "$status" pools 0 blocks)
+  while ((left > 0)); do
+    blocks=$((left < crowd_blocks ? left : crowd_blocks))
+    # One prompt token; the rest of the blocks is reserved for the text to come.
+    "$bin/kvtier-generate" --socket "$work/kvtier.sock" --prompt x --threads 1 \
+      --tokens $((blocks * block_tokens - 1)) >/dev/null 2>&1 &
+    crowd+=($!)
+    left=$((left - blocks))
+  done
+  for ((tries = 0; tries < 200; tries++)); do
+    status=$(ctl status --json)
+    [[ $(field "$status" pools 0 cached) != 0 ]] || break
+    sleep 0.1
+  done
+  ((tries < 200)) || die 'other clients could not fill the pool'
+  say "   ${#crowd[@]} clients took the pool; killing them"
+  disperse
+}
+
+# Prints the table and the last line; fails if a run's text or source is not what it should be.
+verdict() {
+  python3 - "$work" "${runs[@]}" <<'PYTHON'
+import json, sys
+work, runs = sys.argv[1], sys.argv[2:]
+reports = {run: json.load(open(f"{work}/{run}.json")) for run in runs}
+print(f"\n{'run':<6}{'first token':>14}{'prefill skipped':>20}   served from")
+for run, report in reports.items():
+    tiers = ", ".join(f"{name} {count}" for name, count in report["tiers"].items() if count)
+    skipped = f"{report['cached_tokens']} of {report['prompt_tokens']}"
+    print(f"{run:<6}{report['ttft_ms']:>11.1f} ms{skipped:>20}   {tiers or 'nowhere: computed'}")
+text = reports["cold"]["text"]
+print(f"\ntext: ...{text}")
+wrong = [run for run, report in reports.items() if report["text"] != text]
+cold = [run for run in runs[1:] if reports[run]["tiers"][run] == 0]
+if wrong or cold:
+    sys.exit(f"quickstart: other text: {wrong or 'none'}; not served from its tier: {cold or 'none'}")
+times = " ".join(f"{run}_ms={report['ttft_ms']:.1f}" for run, report in reports.items())
+print(f"quickstart: ok {times} identical=yes")
+PYTHON
+}
+
+./tools/setup.sh
+build_preset release kvtierd kvtierctl kvtier-generate
+work=$(mktemp -d "${TMPDIR:-/tmp}/kvtier-quickstart-XXXXXX")
+
+say "== kvtierd: pool 256 MiB, host 512 MiB, disk 4 GiB in $work"
+start_daemon
+say "== cold: a prompt of $(wc -c <"$prompt_file") bytes, nothing cached"
+generate cold
+say '== pool: the same prompt again'
+generate pool
+say '== host: after other clients crowded it out of the pool'
+crowd_out
+generate host
+say '== disk: after kill -9 and restart of the daemon'
+ctl drain >/dev/null
+kill_daemon
+start_daemon
+generate disk
+verdict || die 'failed; the daemon says:'

@@ -1,0 +1,28 @@
+// Plays a trace as many clients would.
+#pragma once
+
+#include <cstdint>
+
+#include "base/result.h"
+#include "tools/replay/replay_client.h"
+#include "tools/replay/report.h"
+#include "tools/replay/trace.h"
+
+namespace kvtier {
+
+struct ReplayOptions {
+  ReplayTarget target;
+  uint32_t clients = 1;
+  // Each client is a process of its own instead of a thread.
+  bool processes = false;
+  // Requests arrive `speed` times as fast as in the trace; 0: each follows at once on the one
+  // before.
+  double speed = 0;
+};
+
+// Streams are dealt out to the clients in turn; a client plays the requests of its streams in order
+// of arrival. Errors: those of connecting, of any client; kInternal when a client process died.
+// REQUIRES (with `processes`): the calling process has one thread.
+[[nodiscard]] Result<ReplayReport> Replay(const Trace& trace, const ReplayOptions& options);
+
+}  // namespace kvtier

@@ -1,0 +1,158 @@
+// Reads the two public trace formats. Boost.JSON throws; its exceptions end in this file.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/json.hpp>
+#include <cmath>
+
+#include "base/byte_reader.h"
+#include "base/sha256.h"
+#include "tools/replay/trace.h"
+
+namespace kvtier {
+namespace {
+
+namespace json = boost::json;
+
+constexpr uint32_t kMooncakeBlockTokens = 512;
+constexpr uint64_t kMaxBlockTokens = 4096;
+constexpr uint64_t kMaxInputTokens = 1u << 30;
+
+tl::unexpected<Error> BadTrace(std::string context) {
+  return MakeError(ErrorCode::kInvalidArgument, "bad_trace", std::move(context));
+}
+
+BlockHash HashOfId(const TraceScope& scope, uint64_t id) {
+  ByteWriter writer;
+  writer.WriteString("kvtier.replay");
+  writer.WriteString(scope.name);
+  writer.Write(scope.seed);
+  writer.Write(id);
+  return Sha256(writer.data());
+}
+
+// Throws boost::system::system_error when the field is absent, out of range or of another type.
+uint64_t NonNegative(const json::object& object, std::string_view field, uint64_t max) {
+  const auto value = object.at(field).to_number<uint64_t>();
+  if (value > max) throw std::out_of_range(fmt::format("\"{}\" is {}", field, value));
+  return value;
+}
+
+int64_t MillisecondsFromSeconds(const json::object& object, std::string_view field) {
+  const double seconds = object.at(field).to_number<double>();
+  if (!(seconds >= 0 && seconds < 1e9)) {
+    throw std::out_of_range(fmt::format("\"{}\" is {}", field, seconds));
+  }
+  return std::llround(seconds * 1000);
+}
+
+std::vector<BlockHash> Hashes(const json::object& object, const TraceScope& scope) {
+  const json::array& ids = object.at("hash_ids").as_array();
+  std::vector<BlockHash> hashes;
+  hashes.reserve(ids.size());
+  for (const json::value& id : ids) hashes.push_back(HashOfId(scope, id.to_number<uint64_t>()));
+  return hashes;
+}
+
+TraceRequest MooncakeRequest(const json::object& object, const TraceScope& scope) {
+  TraceRequest request;
+  request.arrival_ms = static_cast<int64_t>(NonNegative(object, "timestamp", INT64_MAX));
+  request.input_tokens =
+      static_cast<uint32_t>(NonNegative(object, "input_length", kMaxInputTokens));
+  request.hashes = Hashes(object, scope);
+  return request;
+}
+
+Result<Trace> ParseMooncake(std::string_view text, const TraceScope& scope) {
+  Trace trace;
+  trace.block_tokens = kMooncakeBlockTokens;
+  size_t line_number = 0;
+  while (!text.empty()) {
+    ++line_number;
+    const size_t end = std::min(text.find('\n'), text.size());
+    const std::string_view line = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+    try {
+      trace.requests.push_back(MooncakeRequest(json::parse(line).as_object(), scope));
+    } catch (const std::exception& error) {
+      return BadTrace(fmt::format("line {}: {}", line_number, error.what()));
+    }
+    // Nothing says which requests belong together: each may run beside any other.
+    trace.requests.back().stream = trace.streams++;
+  }
+  return trace;
+}
+
+// Appends the requests of a session and, as streams of their own, those of its sub-agents.
+void AppendAgenticRequests(const json::array& requests, int64_t start_ms, const TraceScope& scope,
+                           int depth, Trace* trace) {
+  constexpr int kMaxDepth = 8;
+  if (depth > kMaxDepth) throw std::out_of_range("sub-agents nested too deep");
+  const uint32_t stream = trace->streams++;
+  for (const json::value& value : requests) {
+    const json::object& object = value.as_object();
+    const int64_t arrival_ms = start_ms + MillisecondsFromSeconds(object, "t");
+    if (object.contains("requests")) {
+      AppendAgenticRequests(object.at("requests").as_array(), arrival_ms, scope, depth + 1, trace);
+      continue;
+    }
+    TraceRequest request;
+    request.arrival_ms = arrival_ms;
+    request.stream = stream;
+    request.input_tokens = static_cast<uint32_t>(NonNegative(object, "in", kMaxInputTokens));
+    request.hashes = Hashes(object, scope);
+    trace->requests.push_back(std::move(request));
+  }
+}
+
+Result<Trace> ParseAgentic(std::string_view text, const TraceScope& scope) {
+  Trace trace;
+  try {
+    const json::value document = json::parse(text);
+    const json::object& session = document.as_object();
+    trace.block_tokens = static_cast<uint32_t>(NonNegative(session, "block_size", kMaxBlockTokens));
+    if (trace.block_tokens == 0) return BadTrace("\"block_size\" is 0");
+    AppendAgenticRequests(session.at("requests").as_array(), 0, scope, 0, &trace);
+  } catch (const std::exception& error) {
+    return BadTrace(error.what());
+  }
+  return trace;
+}
+
+// A first line that is a whole object with a timestamp can only be of the line-wise format.
+TraceFormat Detect(std::string_view text) {
+  const std::string_view line = text.substr(0, text.find('\n'));
+  json::error_code error;
+  const json::value value = json::parse(line, error);
+  const bool mooncake = !error && value.is_object() && value.get_object().contains("timestamp");
+  return mooncake ? TraceFormat::kMooncake : TraceFormat::kAgentic;
+}
+
+// Blocks beyond the prompt's tokens would hold nothing; tokens beyond the blocks (the tail of the
+// agentic traces) are not cached.
+Status CheckRequests(const Trace& trace) {
+  for (size_t i = 0; i < trace.requests.size(); ++i) {
+    const TraceRequest& request = trace.requests[i];
+    if (request.hashes.empty()) continue;
+    if (BlockTokens(request, trace.block_tokens, request.hashes.size() - 1) == 0) {
+      return BadTrace(fmt::format("request {}: {} blocks for {} tokens", i, request.hashes.size(),
+                                  request.input_tokens));
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<Trace> ParseTrace(std::string_view text, TraceFormat format, const TraceScope& scope) {
+  if (format == TraceFormat::kAuto) format = Detect(text);
+  KVT_ASSIGN_OR_RETURN(Trace trace, format == TraceFormat::kMooncake ? ParseMooncake(text, scope)
+                                                                     : ParseAgentic(text, scope));
+  if (trace.requests.empty()) return BadTrace("no requests");
+  KVT_RETURN_IF_ERROR(CheckRequests(trace));
+  std::ranges::stable_sort(trace.requests, {}, &TraceRequest::arrival_ms);
+  return trace;
+}
+
+}  // namespace kvtier

@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# Installs the Debian 12 packages that kvtier is built and tested with. Quick and silent when all of
+# them are there; needs root only when something is missing.
+set -euo pipefail
+
+packages=(
+  # build
+  g++ cmake ninja-build pkg-config ccache
+  # libraries
+  libboost1.81-dev libboost-json1.81-dev libcli11-dev libexpected-dev libfmt-dev librocksdb-dev
+  libspdlog-dev libssl-dev libtomlplusplus-dev liburing-dev libxxhash-dev
+  # tests: GoogleTest, libFuzzer, and the programs that drive crash tests
+  libgtest-dev libgmock-dev clang-14 libclang-rt-14-dev python3
+)
+
+missing=()
+for package in "${packages[@]}"; do
+  state=$(dpkg-query --show --showformat '${db:Status-Abbrev}' "$package" 2>/dev/null || true)
+  [[ $state == ii* ]] || missing+=("$package")
+done
+[[ ${#missing[@]} -eq 0 ]] && exit 0
+
+if ! command -v apt-get >/dev/null; then
+  echo "setup: this is not a Debian system; install the equivalents of: ${missing[*]}" >&2
+  exit 1
+fi
+if [[ $EUID -ne 0 ]]; then
+  echo "setup: ${#missing[@]} packages are missing; run as root: apt-get install ${missing[*]}" >&2
+  exit 1
+fi
+
+echo "setup: installing ${#missing[@]} packages: ${missing[*]}"
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+export DEBIAN_FRONTEND=noninteractive
+# Package lists may be absent or older than the archive: refresh them before the first install.
+if ! { apt-get update && apt-get install --yes --no-install-recommends "${missing[@]}"; } \
+  >"$log" 2>&1; then
+  cat "$log" >&2
+  echo "setup: apt-get failed; see above" >&2
+  exit 1
+fi
+echo "setup: done"

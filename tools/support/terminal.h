@@ -1,0 +1,33 @@
+// What a stream can show.
+#pragma once
+
+#include <cstdio>
+#include <string>
+#include <string_view>
+
+namespace kvtier {
+
+enum class TextStyle { kPlain, kBold, kGood, kWarning, kBad };
+
+class Terminal {
+ public:
+  // Detects whether `stream` is a terminal and whether colour is wanted ($NO_COLOR, $TERM).
+  explicit Terminal(std::FILE* stream);
+
+  // Someone is watching: progress may be shown and overwritten.
+  [[nodiscard]] bool interactive() const { return interactive_; }
+  [[nodiscard]] bool color() const { return color_; }
+  // `text` with the escapes of `style` around it, or unchanged without colour.
+  [[nodiscard]] std::string Style(std::string_view text, TextStyle style) const;
+
+  // Replaces the line shown by the last call; nothing when nobody is watching. An empty text
+  // clears it.
+  void ShowProgress(std::string_view text) const;
+
+ private:
+  std::FILE* stream_;
+  bool interactive_;
+  bool color_;
+};
+
+}  // namespace kvtier

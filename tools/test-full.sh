@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Every test under every preset. Takes hours on a small machine; tools/test.sh is the daily choice.
+# Runs all presets even when one fails, and says at the end which ones did.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source tools/build.sh
+
+./tools/setup.sh
+
+failed=()
+for preset in debug asan tsan release; do
+  build_preset "$preset"
+  run_tests "$preset" || failed+=("$preset")
+done
+if [[ ${#failed[@]} -ne 0 ]]; then
+  echo "test-full: failed under: ${failed[*]}" >&2
+  exit 1
+fi
+echo "test-full: all presets passed"
