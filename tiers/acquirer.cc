@@ -116,6 +116,7 @@ bool Acquirer::TryServe(Operation* operation, bool force) {
   const uint64_t new_blocks = operation->request.new_blocks;
   CutLoads(&walk, PoolSpace::Obtainable(*pool) - new_blocks);
   operation->blocks_needed = walk.to_load + new_blocks;
+  if (operation->blocks_needed > pool->blocks.free()) KeepBelow(walk);
   if (!pools_.EnsureFree(pool, operation->blocks_needed)) {
     if (!force) return false;
     (void)pools_.ForceFree(pool, operation->blocks_needed);
@@ -136,6 +137,14 @@ bool Acquirer::TryServe(Operation* operation, bool force) {
   CountAsked(*operation, reply);
   operation->done(std::move(reply));
   return true;
+}
+
+void Acquirer::KeepBelow(const Walk& walk) {
+  for (auto hit = walk.hits.rbegin(); hit != walk.hits.rend(); ++hit) {
+    if (state_[*hit].in_pool()) continue;
+    state_.Refresh(*hit);
+    loader_.FreshenBelow(*hit);
+  }
 }
 
 void Acquirer::Refuse(CachePool* pool, Operation* operation, Error error) {
@@ -168,7 +177,10 @@ AcquireReply Acquirer::Grant(CachePool* pool, Operation* operation, const Walk& 
   operation->held.clear();
   operation->held_count = 0;
   // The deepest first, so that the start of the sequence stays youngest.
-  for (auto hit = walk.hits.rbegin(); hit != walk.hits.rend(); ++hit) state_.Use(*hit);
+  for (auto hit = walk.hits.rbegin(); hit != walk.hits.rend(); ++hit) {
+    state_.Use(*hit);
+    loader_.FreshenLoading(*hit);
+  }
   if (!waiting.empty()) {
     std::vector<Tier> tiers;
     for (const AcquiredBlock& hit : reply.hits) tiers.push_back(hit.tier);
@@ -227,6 +239,7 @@ uint32_t Acquirer::Prefetch(CachePool* pool, std::span<const BlockHash> hashes) 
       state_[index].pool_block = pool->blocks.TakeCommitted(index);
       state_[index].prefetched = true;
       loader_.Start(index);
+      loader_.FreshenLoading(index);
     }
     state_.Use(index);
     ++count;

@@ -74,6 +74,8 @@ class Acquirer {
   // References the walk's resident hits in place of what the operation held before.
   void Hold(CachePool* pool, Operation* operation, const Walk& walk);
   // Keeps what is held of the first `hits` hits only.
+  // What sinks to make room for the hits must not push out the hits.
+  void KeepBelow(const Walk& walk);
   void HoldOnly(CachePool* pool, Operation* operation, size_t hits);
 
   CacheState& state_;

@@ -41,7 +41,7 @@ CacheGauges Cache::Impl::Gauges() const {
   gauges.host_blocks = host.blocks();
   gauges.disk_capacity_bytes = state.env.geometry.bytes();
   gauges.disk_used_bytes = disk.slab().used_bytes();
-  gauges.disk_blocks = state.disk_recency->size();
+  gauges.disk_blocks = disk.blocks();
   gauges.disk_persisted = state.persisted_blocks();
   gauges.entries = state.directory.size();
   for (const EntryList& list : state.by_age) order_bytes += list.memory_bytes();
@@ -101,7 +101,10 @@ void Cache::Impl::CheckEntry(EntryIndex index) const {
   }
   KVT_CHECK(!entry.motion.loading || entry.in_pool());
   KVT_CHECK(!entry.persisted || (entry.disk.valid() && !entry.motion.writing));
-  KVT_CHECK(state.disk_recency->Contains(index) == entry.on_disk());
+  const BlockMotion& motion = entry.motion;
+  KVT_CHECK(host.InOrder(index) == (entry.host_ready || motion.offload_queued ||
+                                    motion.offloading || motion.loading));
+  KVT_CHECK(state.disk_recency->Contains(index) == (entry.disk.valid() || entry.persist_wanted));
   KVT_CHECK(entry.retention == RetentionClass::kExtended || !entry.disk.valid());
   KVT_CHECK(!entry.pinned || state.pinned_until_ms.contains(index));
 }

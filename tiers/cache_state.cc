@@ -77,6 +77,11 @@ void CacheState::Refresh(EntryIndex index) {
   if (unpersisted.Contains(index)) unpersisted.Touch(index);
   if (!disk_recency->Contains(index)) return;
   disk_recency->Touch(index, entry.facts());
+  QueueUpdateIfBehind(index);
+}
+
+void CacheState::QueueUpdateIfBehind(EntryIndex index) {
+  const BlockEntry& entry = directory[index];
   const int64_t behind_ms = (int64_t{entry.last_use_s} - entry.indexed_use_s) * 1000;
   if (behind_ms * kRecencyWrites > options.extended_ttl_ms) QueueRecencyUpdate(index);
 }
@@ -115,7 +120,6 @@ void CacheState::LosePoolBlock(EntryIndex index) {
   }
   entry.pool_block = kNoBlock;
   entry.offload_failed = false;
-  entry.motion.offload_queued = false;
 }
 
 void CacheState::ForgetIfGone(EntryIndex index) {
@@ -124,6 +128,7 @@ void CacheState::ForgetIfGone(EntryIndex index) {
   if (Busy(entry)) return;
   by_age[static_cast<size_t>(entry.retention)].Remove(index);
   unpersisted.Remove(index);
+  disk_recency->Remove(index);
   commit_checksums.erase(index);
   commit_parents.erase(index);
   if (entry.pinned) pinned_until_ms.erase(index);

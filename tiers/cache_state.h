@@ -64,7 +64,8 @@ class CacheState {
   std::vector<Space> spaces;  // by SpaceId
   std::vector<std::unique_ptr<CachePool>> pools;  // by PoolId
 
-  // Recency of what is on disk; a use anywhere counts.
+  // Recency of what is on disk or is to be written there; a use anywhere counts. A block takes its
+  // place when its write is decided: the order in which writes end does not matter.
   std::unique_ptr<EvictionPolicy> disk_recency;
   // All entries by last use, one list per retention class.
   EntryList by_age[2];
@@ -110,7 +111,7 @@ class CacheState {
   // Some movement is under way that refers to the entry: it must not be forgotten yet.
   [[nodiscard]] static bool Busy(const BlockEntry& entry);
   // The pool's bytes are no good: the block becomes unfindable there, and free unless a session still
-  // holds it. REQUIRES: in pool, no pins.
+  // holds it. REQUIRES: in pool, no pins, no offload queued.
   void LosePoolBlock(EntryIndex entry);
   // Erases the entry once no tier holds it and nothing is under way.
   void ForgetIfGone(EntryIndex entry);
@@ -122,6 +123,8 @@ class CacheState {
 
   // Data and index entry are durable (or no longer are).
   void SetPersisted(EntryIndex entry, bool persisted);
+  // The index learns of the entry's last use if what it knows is too old.
+  void QueueUpdateIfBehind(EntryIndex entry);
   // The index should learn of the entry's times, soon.
   void QueueRecencyUpdate(EntryIndex entry);
   [[nodiscard]] uint64_t persisted_blocks() const { return persisted_blocks_; }

@@ -58,6 +58,7 @@ void DiskSlots::RestoreRecord(const IndexRecord& record) {
   entry.disk_generation = record.generation;
   entry.verified = record.verified;
   header_slot_bytes_[state_.env.geometry.ChunkOf(record.location)] = slot_bytes;
+  ++blocks_;
   state_.disk_recency->Insert(index, entry.facts());
   state_.SetPersisted(index, record.verified);
   if (state_.Expired(entry)) {
@@ -79,6 +80,7 @@ DiskSlots::Outcome DiskSlots::Reserve(EntryIndex index) {
   }
   entry.disk = DiskLocation{*address};
   entry.disk_generation = next_generation_++;
+  entry.motion.writing = true;
   KeepFree(slot_bytes);
   return Outcome::kReserved;
 }
@@ -94,7 +96,7 @@ void DiskSlots::KeepFree(uint64_t slot_bytes) {
 
 bool DiskSlots::Evictable(const BlockEntry& entry) const {
   const BlockMotion& motion = entry.motion;
-  return !entry.pinned && !motion.loading && !motion.reading && !motion.writing &&
+  return entry.on_disk() && !entry.pinned && !motion.loading && !motion.reading &&
          !motion.committing && !motion.verifying;
 }
 
@@ -130,6 +132,7 @@ void DiskSlots::Drop(EntryIndex index, DropReason reason, IndexCommitter::Slot s
   BlockEntry& entry = state_[index];
   KVT_CHECK(entry.disk.valid() && !entry.motion.writing && !entry.motion.committing);
   state_.CountDrop(Tier::kDisk, reason);
+  --blocks_;
   state_.disk_recency->Remove(index);
   // The slot stays taken until the deletion is durable.
   slab_.SetOwner(entry.disk.offset, kNoEntry);
@@ -154,9 +157,7 @@ void DiskSlots::FreeSlot(DiskLocation location) {
 
 void DiskSlots::Write(EntryIndex index, std::span<const std::byte> slot,
                       std::function<void(Status)> done) {
-  BlockEntry& entry = state_[index];
-  entry.motion.writing = true;
-  const DiskLocation location = entry.disk;
+  const DiskLocation location = state_[index].disk;
   WithChunkHeader(
       index, [this, index, slot, location, done = std::move(done)](const Status& header_status) {
         const auto finish = [this, index, bytes = slot.size(), done](const Status& status) {
@@ -179,7 +180,7 @@ void DiskSlots::OnWritten(EntryIndex index, uint64_t bytes, const Status& status
   if (status) {
     ++state_.stats.disk_write_blocks;
     state_.stats.disk_write_bytes += bytes;
-    state_.disk_recency->Insert(index, entry.facts());
+    ++blocks_;
     committer_.Put(index);
     return;
   }

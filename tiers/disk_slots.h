@@ -24,14 +24,14 @@ class DiskSlots {
   void Restore(IndexSnapshot snapshot);
 
   enum class Outcome : uint8_t {
-    kReserved,  // entry.disk is set, with a new generation; the slot holds nothing yet
+    kReserved,  // entry.disk is set, with a new generation; the block counts as being written
     kWait,      // slots are being freed
     kFull,      // nothing can be freed
   };
   // A slot for the entry; evicts the coldest if there is none, and ahead of need.
   [[nodiscard]] Outcome Reserve(EntryIndex entry);
 
-  // Writes header and payload to the entry's reserved slot. On success the block is on disk and
+  // Writes header and payload to the slot just reserved. On success the block is on disk and
   // its index entry on the way; on failure the entry has no slot any more.
   void Write(EntryIndex entry, std::span<const std::byte> slot, std::function<void(Status)> done);
   void Read(DiskLocation location, std::span<std::byte> slot, IoDone done);
@@ -45,6 +45,7 @@ class DiskSlots {
 
   [[nodiscard]] IndexCommitter& committer() { return committer_; }
   [[nodiscard]] const IndexCommitter& committer() const { return committer_; }
+  [[nodiscard]] uint64_t blocks() const { return blocks_; }
   [[nodiscard]] const SlabAllocator& slab() const { return slab_; }
   // Nothing is written for a while after the disk or the index refused.
   [[nodiscard]] bool degraded() const { return write_pause_until_ms_ > 0 || committer_.failed(); }
@@ -73,6 +74,7 @@ class DiskSlots {
   CacheState& state_;
   SlabAllocator slab_;
   IndexCommitter committer_;
+  uint64_t blocks_ = 0;  // entries that are on disk
   uint32_t next_generation_ = 1;
   std::unordered_map<uint64_t, uint64_t> freeing_;  // slot size -> slots awaiting a commit
   // Per chunk: the slot size its header on disk tells, 0 if none.

@@ -34,16 +34,22 @@ bool HostSlots::TakeFreeSlot(EntryIndex index, uint64_t slot_bytes) {
   return true;
 }
 
+void HostSlots::Withdraw(EntryIndex index) {
+  if (state_[index].host_slot == kNoHostSlot) victims_.Remove(index);
+}
+
 void HostSlots::Ready(EntryIndex index) {
   BlockEntry& entry = state_[index];
+  KVT_CHECK(victims_.Contains(index));
   entry.host_ready = true;
-  victims_.Insert(index, entry.facts());
+  ++ready_blocks_;
   persister_.HostReady(index);
 }
 
 void HostSlots::Abandon(EntryIndex index) {
   BlockEntry& entry = state_[index];
   KVT_CHECK(!entry.host_ready);
+  victims_.Remove(index);
   slab_.Free(entry.host_slot.value * kHostSlotUnit);
   entry.host_slot = kNoHostSlot;
 }
@@ -52,8 +58,8 @@ void HostSlots::Drop(EntryIndex index, DropReason reason) {
   BlockEntry& entry = state_[index];
   KVT_CHECK(entry.host_ready && entry.host_pins == 0);
   state_.CountDrop(Tier::kHost, reason);
-  victims_.Remove(index);
   entry.host_ready = false;
+  --ready_blocks_;
   entry.motion.write_queued = false;
   Abandon(index);
   state_.ForgetIfGone(index);
@@ -61,32 +67,42 @@ void HostSlots::Drop(EntryIndex index, DropReason reason) {
 
 bool HostSlots::MoreToCome() const {
   // Slots that are in use but not cached are being filled.
-  return slab_.used_slots() > victims_.size() ||
+  return slab_.used_slots() > ready_blocks_ ||
          state_.env.arena->ready_bytes() < state_.env.arena->capacity_bytes();
 }
 
+EntryIndex HostSlots::Coldest() {
+  const auto prepare = [this](EntryIndex entry) { PrepareOne(entry); };
+  victims_.Prepare(1, prepare);
+  EntryIndex front = victims_.Front();
+  // What is expected and has no slot yet has nothing to give.
+  for (size_t passed = 1; front != kNoEntry && state_[front].host_slot == kNoHostSlot; ++passed) {
+    victims_.Prepare(passed + 1, prepare);
+    front = victims_.After(front);
+  }
+  return front;
+}
+
 HostSlots::Outcome HostSlots::EvictFor(uint64_t slot_bytes) {
-  bool copying = false;
-  for (size_t tries = victims_.size(); tries > 0; --tries) {
-    victims_.Prepare(1, [this](EntryIndex entry) { PrepareOne(entry); });
-    const EntryIndex front = victims_.Front();
-    const BlockEntry& entry = state_[front];
+  for (size_t tries = ready_blocks_; tries > 0; --tries) {
+    const EntryIndex coldest = Coldest();
+    if (coldest == kNoEntry) break;
+    const BlockEntry& entry = state_[coldest];
     if (Wanted(entry)) {
-      copying |= entry.host_pins > 0;
-      victims_.Touch(front, entry.facts());
+      victims_.Touch(coldest, entry.facts());
       continue;
     }
     if (!Evictable(entry)) {
-      persister_.Want(front);
+      persister_.Want(coldest);
       return Outcome::kWait;
     }
     if (state_.SpaceOf(entry).slot_bytes != slot_bytes) {
-      return EvictChunk(front) ? Outcome::kAllocated : Outcome::kWait;
+      return EvictChunk(coldest) ? Outcome::kAllocated : Outcome::kWait;
     }
-    Drop(front, ReasonFor(entry));
+    Drop(coldest, ReasonFor(entry));
     return Outcome::kAllocated;
   }
-  return copying || MoreToCome() ? Outcome::kWait : Outcome::kFull;
+  return MoreToCome() ? Outcome::kWait : Outcome::kFull;
 }
 
 bool HostSlots::EvictChunk(EntryIndex coldest) {
@@ -96,7 +112,7 @@ bool HostSlots::EvictChunk(EntryIndex coldest) {
                        [&](uint64_t, EntryIndex owner) {
                          const BlockEntry& entry = state_[owner];
                          owners.push_back(owner);
-                         if (entry.in_host() && Evictable(entry) && !Wanted(entry)) return;
+                         if (Evictable(entry) && !Wanted(entry)) return;
                          ready = false;
                        });
   for (const EntryIndex owner : owners) {
@@ -110,12 +126,13 @@ bool HostSlots::EvictChunk(EntryIndex coldest) {
 }
 
 bool HostSlots::Wanted(const BlockEntry& entry) const {
-  if (entry.host_pins > 0 && !entry.motion.writing) return true;
-  return entry.pinned && !entry.on_disk() && !entry.pool_ready() && !state_.NeedsPersist(entry);
+  return entry.host_ready && entry.pinned && !entry.on_disk() && !entry.pool_ready() &&
+         !state_.NeedsPersist(entry);
 }
 
 bool HostSlots::Evictable(const BlockEntry& entry) const {
-  return entry.host_pins == 0 && !entry.motion.committing && !state_.NeedsPersist(entry);
+  return entry.host_ready && entry.host_pins == 0 && !entry.motion.committing &&
+         !state_.NeedsPersist(entry);
 }
 
 DropReason HostSlots::ReasonFor(const BlockEntry& entry) const {

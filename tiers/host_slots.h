@@ -10,9 +10,11 @@
 
 namespace kvtier {
 
-// Host's recency is its own: a block is young here when it arrives, when host serves it, and when it
-// is about to leave the pool; a use that the pool serves does not touch it. So blocks that live in
-// the pool do not crowd out those that live only here. Event loop only.
+// Host's recency is its own: a block is young here when host serves it, when it is read from disk,
+// and when it is about to leave the pool; a use that the pool serves does not touch it. So blocks
+// that live in the pool do not crowd out those that live only here. A block takes its place in the
+// order when its arrival is decided, not when its bytes are there: the order in which copies and
+// reads end does not matter. Event loop only.
 class HostSlots {
  public:
   HostSlots(CacheState* state, Persister* persister);
@@ -25,34 +27,40 @@ class HostSlots {
     kWait,       // for a write to disk, or for copies in or out of the arena
     kFull,       // every slot is pinned
   };
-  // A slot for the entry; evicts the coldest if need be.
+  // The block is used in host, or will arrive there: it is the youngest as of now.
+  void Freshen(EntryIndex entry) { victims_.Touch(entry, state_[entry].facts()); }
+  // It will not arrive after all. Does nothing if its slot is being filled.
+  void Withdraw(EntryIndex entry);
+  // A slot for the expected entry; evicts the coldest if need be.
   [[nodiscard]] Outcome Allocate(EntryIndex entry);
   // The slot's header and payload are complete: the block is cached in host.
   void Ready(EntryIndex entry);
-  // Frees a slot that was not Ready.
+  // Frees a slot that was not Ready; the block is expected no more.
   void Abandon(EntryIndex entry);
   // REQUIRES: ready, no pins.
   void Drop(EntryIndex entry, DropReason reason);
-  // The block counts as used in host. REQUIRES: ready.
-  void Freshen(EntryIndex entry) { victims_.Touch(entry, state_[entry].facts()); }
 
   // Readies the coldest to be dropped at no cost.
   void Prepare();
 
   [[nodiscard]] const SlabAllocator& slab() const { return slab_; }
-  [[nodiscard]] uint64_t blocks() const { return victims_.size(); }
+  [[nodiscard]] uint64_t blocks() const { return ready_blocks_; }
+  // In host or on its way there.
+  [[nodiscard]] bool InOrder(EntryIndex entry) const { return victims_.Contains(entry); }
   [[nodiscard]] uint64_t memory_bytes() const {
     return slab_.memory_bytes() + victims_.memory_bytes();
   }
 
  private:
   [[nodiscard]] bool TakeFreeSlot(EntryIndex entry, uint64_t slot_bytes);
+  // The coldest block that has a slot, or kNoEntry.
+  [[nodiscard]] EntryIndex Coldest();
   // Makes room by evicting from the front, in order. kAllocated: there is room now.
   [[nodiscard]] Outcome EvictFor(uint64_t slot_bytes);
   [[nodiscard]] bool EvictChunk(EntryIndex coldest);
   [[nodiscard]] bool MoreToCome() const;
   [[nodiscard]] bool Evictable(const BlockEntry& entry) const;
-  // The block is in use, or pinned and nowhere else: not the coldest after all.
+  // The block is pinned and nowhere else: not the coldest after all.
   [[nodiscard]] bool Wanted(const BlockEntry& entry) const;
   [[nodiscard]] DropReason ReasonFor(const BlockEntry& entry) const;
   void PrepareOne(EntryIndex entry);
@@ -60,7 +68,8 @@ class HostSlots {
   CacheState& state_;
   Persister& persister_;
   SlabAllocator slab_;
-  VictimQueue victims_;
+  VictimQueue victims_;  // what is in host and what is expected
+  uint64_t ready_blocks_ = 0;
   uint64_t last_slot_bytes_ = 0;  // the size last asked for: preparation is measured in it
 };
 

@@ -90,7 +90,9 @@ void IndexCommitter::AddRecencyUpdates(IndexBatch* batch) {
     BlockEntry& entry = state_[index];
     entry.update_queued = false;
     // What is being committed carries its times anyway.
-    if (entry.on_disk() && !entry.motion.committing) AddPut(index, batch);
+    if (!entry.on_disk() || entry.motion.committing) continue;
+    AddPut(index, batch);
+    updates_under_way_.push_back(index);
   }
   state_.recency_updates.clear();
 }
@@ -98,25 +100,47 @@ void IndexCommitter::AddRecencyUpdates(IndexBatch* batch) {
 void IndexCommitter::Finish(const Status& status) {
   busy_ = false;
   state_.SchedulePump();
+  if (!status) {
+    ++state_.stats.index_errors;
+    failed_ = true;
+    for (const SpaceId space : spaces_under_way_) state_.spaces[space.value].indexed = false;
+  }
+  FinishPuts(status);
+  FinishUpdates(status);
+  FinishDeletes(status);
+}
+
+void IndexCommitter::FinishPuts(const Status& status) {
   for (const EntryIndex index : puts_under_way_) {
     // Without an index entry the block is served until the daemon stops, and found again only by a
     // rebuild from the headers.
     state_[index].motion.committing = false;
     state_.SetPersisted(index, status.has_value());
+    // It may have been used, much later, while its record was being written.
+    state_.QueueUpdateIfBehind(index);
     state_.ForgetIfGone(index);
   }
+  puts_under_way_.clear();
+}
+
+void IndexCommitter::FinishUpdates(const Status& status) {
+  for (const EntryIndex index : updates_under_way_) {
+    if (status || !state_.directory.Live(index)) continue;
+    state_[index].indexed_use_s = 0;
+    state_.QueueRecencyUpdate(index);
+  }
+  updates_under_way_.clear();
+}
+
+void IndexCommitter::FinishDeletes(const Status& status) {
   if (status) {
     for (const Deletion& deletion : deletes_under_way_) {
       if (deletion.slot == Slot::kFree) free_slot_(deletion.location);
     }
   } else {
-    ++state_.stats.index_errors;
-    failed_ = true;
-    for (const SpaceId space : spaces_under_way_) state_.spaces[space.value].indexed = false;
     // The slots stay taken until their entries are gone.
     deletes_.insert(deletes_.begin(), deletes_under_way_.begin(), deletes_under_way_.end());
   }
-  puts_under_way_.clear();
   deletes_under_way_.clear();
 }
 

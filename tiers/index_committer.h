@@ -48,6 +48,9 @@ class IndexCommitter {
   void AddPut(EntryIndex entry, IndexBatch* batch);
   void AddRecencyUpdates(IndexBatch* batch);
   void Finish(const Status& status);
+  void FinishPuts(const Status& status);
+  void FinishUpdates(const Status& status);
+  void FinishDeletes(const Status& status);
 
   CacheState& state_;
   std::function<void(DiskLocation)> free_slot_;
@@ -55,6 +58,7 @@ class IndexCommitter {
   std::vector<Deletion> deletes_;
   std::vector<EntryIndex> puts_under_way_;
   std::vector<Deletion> deletes_under_way_;
+  std::vector<EntryIndex> updates_under_way_;
   std::vector<SpaceId> spaces_under_way_;
   size_t syncs_left_ = 0;
   Status sync_status_;

@@ -28,11 +28,18 @@ void Loader::Start(EntryIndex index) {
   ++loading_;
   ++state_.PoolOf(entry).loading;
   if (entry.in_host()) {
-    host_.Freshen(index);
     QueueCopy(index);
   } else {
     read_queue_.push_back({index, state_.env.clock->MonotonicMs()});
   }
+}
+
+void Loader::FreshenLoading(EntryIndex index) {
+  if (state_[index].motion.loading) host_.Freshen(index);
+}
+
+void Loader::FreshenBelow(EntryIndex index) {
+  if (state_[index].in_host()) host_.Freshen(index);
 }
 
 bool Loader::Pump() {
@@ -224,6 +231,7 @@ void Loader::StopLoading(EntryIndex index) {
 
 void Loader::Fail(EntryIndex index, MissReason reason) {
   StopLoading(index);
+  if (!state_[index].in_host()) host_.Withdraw(index);
   state_.LosePoolBlock(index);
   loads_.BlockFailed(index, reason);
   state_.ForgetIfGone(index);

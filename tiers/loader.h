@@ -22,6 +22,11 @@ class Loader {
   // Brings the block into its pool block. REQUIRES: it is in host or on disk, and has just been given
   // a pool block that awaits it (motion.loading is set here).
   void Start(EntryIndex entry);
+  // Takes its place in host's order; once for each block started, deepest first. Does nothing for a
+  // block that is not being loaded.
+  void FreshenLoading(EntryIndex entry);
+  // A block that will be loaded soon: young in host, if it is there.
+  void FreshenBelow(EntryIndex entry);
   // Starts what can be started. True if anything was.
   bool Pump();
   // Gives up reads that have waited too long for a host slot.

@@ -22,7 +22,15 @@ void Offloader::Want(EntryIndex index) {
   if (!entry.pool_ready() || entry.offload_failed) return;
   if (entry.motion.offload_queued || entry.motion.offloading) return;
   entry.motion.offload_queued = true;
+  host_.Freshen(index);
   queue_.push_back(index);
+}
+
+void Offloader::Forget(EntryIndex index) {
+  BlockEntry& entry = state_[index];
+  if (!entry.motion.offload_queued) return;
+  entry.motion.offload_queued = false;
+  host_.Withdraw(index);
 }
 
 bool Offloader::Pump() {
@@ -61,6 +69,7 @@ std::shared_ptr<Offloader::Batch> Offloader::NextBatch() {
     queue_.pop_front();
     entry.motion.offload_queued = false;
     if (outcome == HostSlots::Outcome::kFull) {
+      host_.Withdraw(index);
       entry.offload_failed = true;
       state_.CountDrop(Tier::kHost, DropReason::kHostFull);
       state_.SchedulePump();

@@ -18,6 +18,8 @@ class Offloader {
 
   // Asks for a copy of the pool's block in host; freshens the one there is.
   void Want(EntryIndex entry);
+  // The block leaves the pool: its copy is wanted no more, unless it is being made.
+  void Forget(EntryIndex entry);
   // Starts what can be started. True if anything was.
   bool Pump();
 

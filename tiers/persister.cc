@@ -10,6 +10,7 @@ void Persister::Want(EntryIndex index) {
   state_.unpersisted.Remove(index);
   if (!state_.NeedsPersist(entry) || entry.motion.write_queued || entry.motion.writing) return;
   entry.persist_wanted = true;
+  if (!state_.disk_recency->Contains(index)) state_.disk_recency->Insert(index, entry.facts());
   if (entry.in_host()) HostReady(index);
 }
 
@@ -36,7 +37,7 @@ Persister::Step Persister::TryWrite(EntryIndex index) {
   // The row may be another block's by now, or the block may have been dropped from host.
   if (!state_.directory.Live(index) || !entry.motion.write_queued || !entry.in_host() ||
       !state_.NeedsPersist(entry)) {
-    if (state_.directory.Live(index)) entry.motion.write_queued = false;
+    if (state_.directory.Live(index)) Unqueue(index);
     return Step::kSkipped;
   }
   const uint64_t slot_bytes = state_.SpaceOf(entry).slot_bytes;
@@ -58,10 +59,23 @@ Persister::Step Persister::TryWrite(EntryIndex index) {
   return Step::kStarted;
 }
 
+void Persister::Unqueue(EntryIndex index) {
+  BlockEntry& entry = state_[index];
+  const bool queued = entry.motion.write_queued;
+  entry.motion.write_queued = false;
+  if (queued && !state_.NeedsPersist(entry)) Unwant(index);
+}
+
+void Persister::Unwant(EntryIndex index) {
+  BlockEntry& entry = state_[index];
+  entry.persist_wanted = false;
+  if (!entry.disk.valid()) state_.disk_recency->Remove(index);
+}
+
 void Persister::GiveUp(EntryIndex index, DropReason reason) {
   BlockEntry& entry = state_[index];
   entry.motion.write_queued = false;
-  entry.persist_wanted = false;
+  Unwant(index);
   entry.persist_failed = true;
   state_.CountDrop(Tier::kDisk, reason);
 }

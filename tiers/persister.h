@@ -32,6 +32,8 @@ class Persister {
   enum class Step : uint8_t { kStarted, kSkipped, kWait };
   Step TryWrite(EntryIndex entry);
   void GiveUp(EntryIndex entry, DropReason reason);
+  void Unqueue(EntryIndex entry);
+  void Unwant(EntryIndex entry);
   void StartWrite(EntryIndex entry);
   void OnWritten(EntryIndex entry, const Status& status);
 

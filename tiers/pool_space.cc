@@ -87,11 +87,11 @@ void PoolSpace::Drop(EntryIndex index, DropReason reason) {
   BlockEntry& entry = state_[index];
   CachePool& pool = state_.PoolOf(entry);
   state_.CountDrop(Tier::kPool, reason);
+  offloader_.Forget(index);
   pool.victims.Remove(index);
   pool.blocks.Free(entry.pool_block, nullptr);
   entry.pool_block = kNoBlock;
   entry.offload_failed = false;
-  entry.motion.offload_queued = false;
   state_.ForgetIfGone(index);
 }
 

@@ -49,6 +49,10 @@ LruModelCounts LruModel::Acquire(std::span<const BlockHash> hashes) {
     (pool_.Contains(hash) ? resident : to_load).push_back(hash);
   }
   for (const BlockHash& hash : resident) Hold(hash);
+  for (const BlockHash& hash : std::views::reverse(to_load)) {
+    TouchDisk(hash);
+    if (host_.Contains(hash)) host_.Place(hash, ++now_);
+  }
   MakeRoomInPool(to_load.size());
   // What sank to make room may have pushed out what was to be loaded.
   const auto gone = std::ranges::find_if(hashes, [&](const BlockHash& hash) {

@@ -7,8 +7,8 @@
 //
 // Rules:
 //  1. A block is a hit in the uppermost tier that holds it. The first block that no tier holds ends
-//     the prefix; it and all after it are misses. Hits below the pool are judged when room for them
-//     has been made in the pool: what sinks to make it may push them down a tier, or out.
+//     the prefix; it and all after it are misses. Hits below the pool become the hottest of their
+//     tiers, the deepest first, and are judged when room for them has been made in the pool.
 //  2. A block that is acquired leaves the pool's order and, if it is on disk, becomes the hottest
 //     there; of one acquire the deepest first, so that the sequence's start is the hottest. The
 //     same happens when it is committed and, in the order of release, when it is released.

@@ -209,6 +209,18 @@ TEST_P(CacheAgainstModelTest, EveryRequestIsServedAsTheModelSays) {
   EXPECT_GT(total.miss, 100u);
 }
 
+TEST_P(CacheAgainstModelTest, OrderOfCompletionsDoesNotMatter) {
+  const LruModelOptions& sizes = GetParam().sizes;
+  for (uint64_t seed = 1; seed <= 10; ++seed) {
+    SettlingClient one(sizes, seed), other(sizes, seed + 1000);
+    SeededRandom random(seed);
+    for (int i = 0; i < 200; ++i) {
+      const std::vector<BlockHash> hashes = RandomRequest(random, GetParam().streams, 8);
+      ASSERT_EQ(one.Request(hashes), other.Request(hashes)) << "seed " << seed << " request " << i;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Sizes, CacheAgainstModelTest,
     ::testing::Values(ModelCase{"AmpleDisk", 40, {16, 48, 1600, 0.1, 0.1, 0.01}},

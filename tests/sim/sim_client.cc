@@ -24,10 +24,9 @@ void SimClient::Open() {
 }
 
 std::vector<SimBlock> SimClient::Close() {
-  context_.world.cache().CloseSession(session_);
+  // Before the call: what it lets go may go to a waiting client within it.
   std::vector<SimBlock> quarantined;
   for (auto& [id, sequence] : sequences_) {
-    SIM_CHECK(sequence.answered, "an acquire was not answered when its session closed");
     for (const Held& held : sequence.held) {
       context_.oracle.OnReferenceDropped({sequence.space, held.handle});
     }
@@ -35,6 +34,10 @@ std::vector<SimBlock> SimClient::Close() {
       quarantined.push_back({sequence.space, block});
       context_.oracle.OnQuarantined(quarantined.back());
     }
+  }
+  context_.world.cache().CloseSession(session_);
+  for (const auto& [id, sequence] : sequences_) {
+    SIM_CHECK(sequence.answered, "an acquire was not answered when its session closed");
   }
   sequences_.clear();
   return quarantined;

@@ -198,6 +198,39 @@ TEST_F(CacheRestartTest, UseOfAPersistedBlockIsRememberedOverARestart) {
   EXPECT_TRUE(Presence(TestHash(1, 0)).disk);
 }
 
+TEST_F(CacheRestartTest, UseOfABlockWhoseRecordIsBeingWrittenIsRememberedOverARestart) {
+  Start();
+  Put(Sequence(1, 1));
+  machine_->loop.Hold(machine_->index->source());
+  cache_->Drain([] {});
+  Settle();
+  AdvanceAndTick(20 * kHourMs);
+  Use(Sequence(1, 1));
+  machine_->loop.LetGo(machine_->index->source());
+  Settle();
+  CrashAndRestart();
+  AdvanceAndTick(10 * kHourMs);
+  EXPECT_TRUE(Presence(TestHash(1, 0)).disk);
+}
+
+TEST_F(CacheRestartTest, UseThatTheIndexRefusedIsWrittenAgain) {
+  constexpr uint64_t kStreams = 8;
+  Start();
+  for (uint64_t stream = 0; stream < kStreams; ++stream) Put(Sequence(stream, 1));
+  DrainAndRestart();
+  AdvanceAndTick(20 * kHourMs);
+  for (uint64_t stream = 0; stream < kStreams; ++stream) {
+    machine_->index->FailNextBatches(1);
+    Use(Sequence(stream, 1));
+    AdvanceAndTick(1000);
+  }
+  CrashAndRestart();
+  AdvanceAndTick(10 * kHourMs);
+  for (uint64_t stream = 0; stream < kStreams; ++stream) {
+    EXPECT_TRUE(Presence(TestHash(stream, 0)).disk) << stream;
+  }
+}
+
 TEST_F(CacheRestartTest, CommitOfAnExpiredBlockThatIsStillOnDiskIsRememberedOverARestart) {
   Start();
   Put(Sequence(1, 1));
