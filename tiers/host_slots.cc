@@ -72,15 +72,14 @@ bool HostSlots::MoreToCome() const {
 }
 
 EntryIndex HostSlots::Coldest() {
-  const auto prepare = [this](EntryIndex entry) { PrepareOne(entry); };
-  victims_.Prepare(1, prepare);
-  EntryIndex front = victims_.Front();
-  // What is expected and has no slot yet has nothing to give.
-  for (size_t passed = 1; front != kNoEntry && state_[front].host_slot == kNoHostSlot; ++passed) {
-    victims_.Prepare(passed + 1, prepare);
-    front = victims_.After(front);
+  for (size_t tries = victims_.size(); tries > 0; --tries) {
+    victims_.Prepare(1, [this](EntryIndex entry) { PrepareOne(entry); });
+    const EntryIndex front = victims_.Front();
+    if (state_[front].host_slot != kNoHostSlot) return front;
+    // More is on its way than host can hold: what has no slot yet will be younger than what has.
+    Freshen(front);
   }
-  return front;
+  return kNoEntry;
 }
 
 HostSlots::Outcome HostSlots::EvictFor(uint64_t slot_bytes) {

@@ -2,15 +2,15 @@
 # Installs what is needed, builds, and runs the tests: first, under the sanitizers, the programs that
 # can show most there (memory: whoever decodes, allocates or moves blocks; threads: whoever has
 # some), then every test of the release build. Ends with ctest's summary; stops at the first run that
-# fails. The kill tests and the comparison of replays with a model take longer: tools/test-full.sh
-# runs them too, and everything under every preset.
+# fails. tools/test-full.sh runs everything under every preset.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source tools/build.sh
 
 readonly asan_programs=(base_test protocol_test gpu_test tiers_cache_test tiers_storage_test
   tiers_index_test daemon_session_test daemon_server_test kvtier-sim)
-readonly tsan_programs=(base_test gpu_test daemon_loop_test)
+readonly tsan_programs=(base_test gpu_test tiers_storage_test tiers_index_test daemon_loop_test
+  daemon_server_test)
 
 ./tools/setup.sh
 
@@ -19,4 +19,4 @@ run_tests asan --exclude-regex _NOT_BUILT --label-exclude 'crash|fuzz|slow|integ
 build_preset tsan "${tsan_programs[@]}"
 run_tests tsan --exclude-regex _NOT_BUILT --label-exclude 'crash|fuzz|slow|integration|replay|sim'
 build_preset release
-run_tests release --label-exclude 'crash|replay'
+run_tests release
