@@ -75,8 +75,8 @@ EntryIndex HostSlots::Coldest() {
   for (size_t tries = victims_.size(); tries > 0; --tries) {
     victims_.Prepare(1, [this](EntryIndex entry) { PrepareOne(entry); });
     const EntryIndex front = victims_.Front();
-    if (state_[front].host_slot != kNoHostSlot) return front;
-    // More is on its way than host can hold: what has no slot yet will be younger than what has.
+    if (!OnItsWay(state_[front])) return front;
+    // More is on its way than host can hold: what has arrived leaves first.
     Freshen(front);
   }
   return kNoEntry;
@@ -127,6 +127,11 @@ bool HostSlots::EvictChunk(EntryIndex coldest) {
 bool HostSlots::Wanted(const BlockEntry& entry) const {
   return entry.host_ready && entry.pinned && !entry.on_disk() && !entry.pool_ready() &&
          !state_.NeedsPersist(entry);
+}
+
+bool HostSlots::OnItsWay(const BlockEntry& entry) {
+  if (entry.host_slot == kNoHostSlot) return true;
+  return entry.motion.loading && (!entry.host_ready || entry.host_pins > 0);
 }
 
 bool HostSlots::Evictable(const BlockEntry& entry) const {

@@ -53,7 +53,9 @@ class HostSlots {
 
  private:
   [[nodiscard]] bool TakeFreeSlot(EntryIndex entry, uint64_t slot_bytes);
-  // The coldest block that has a slot, or kNoEntry.
+  // Has no slot yet, or passes through host to the pool right now.
+  [[nodiscard]] static bool OnItsWay(const BlockEntry& entry);
+  // The coldest block that is not on its way, or kNoEntry.
   [[nodiscard]] EntryIndex Coldest();
   // Makes room by evicting from the front, in order. kAllocated: there is room now.
   [[nodiscard]] Outcome EvictFor(uint64_t slot_bytes);

@@ -34,8 +34,9 @@ Result<CachePool*> PoolSpace::Attach(SpaceId space_id, uint64_t pool_bytes) {
 }
 
 // What host could not take (offload_failed) is as clean as it will ever be.
-bool PoolSpace::Clean(const BlockEntry& entry) const {
-  return entry.in_host() || (entry.offload_failed && !entry.motion.offloading);
+bool PoolSpace::Clean(const BlockEntry& entry) {
+  if (entry.in_host()) return true;
+  return (entry.persisted || entry.offload_failed) && !entry.motion.offloading;
 }
 
 bool PoolSpace::MayForget(const BlockEntry& entry) const {
@@ -44,7 +45,7 @@ bool PoolSpace::MayForget(const BlockEntry& entry) const {
 
 bool PoolSpace::EnsureFree(CachePool* pool, uint64_t blocks) {
   if (pool->blocks.free() >= blocks) return true;
-  PrepareVictims(pool, blocks - pool->blocks.free());
+  PrepareVictims(pool, blocks - pool->blocks.free(), Need::kNow);
   for (size_t tries = pool->victims.size(); tries > 0 && pool->blocks.free() < blocks; --tries) {
     const EntryIndex front = pool->victims.Front();
     if (front == kNoEntry) break;
@@ -55,7 +56,7 @@ bool PoolSpace::EnsureFree(CachePool* pool, uint64_t blocks) {
     }
     if (!MayForget(entry)) {
       pool->victims.Touch(front, entry.facts());
-      PrepareVictims(pool, blocks - pool->blocks.free());
+      PrepareVictims(pool, blocks - pool->blocks.free(), Need::kNow);
       continue;
     }
     Drop(front, entry.in_host() || entry.on_disk() ? DropReason::kCleanCopyBelow
@@ -65,13 +66,13 @@ bool PoolSpace::EnsureFree(CachePool* pool, uint64_t blocks) {
 }
 
 bool PoolSpace::ForceFree(CachePool* pool, uint64_t blocks) {
-  PrepareVictims(pool, blocks);
+  PrepareVictims(pool, blocks, Need::kNow);
   EntryIndex victim = pool->victims.Front();
   while (pool->blocks.free() < blocks && victim != kNoEntry) {
     const BlockEntry& entry = state_[victim];
     // One more candidate for each that is being copied right now and has to be passed over.
     if (pool->victims.After(victim) == kNoEntry) {
-      PrepareVictims(pool, pool->victims.prepared() + 1);
+      PrepareVictims(pool, pool->victims.prepared() + 1, Need::kNow);
     }
     const EntryIndex next = pool->victims.After(victim);
     if (pool->blocks[entry.pool_block].pins == 0 && MayForget(entry)) {
@@ -99,12 +100,15 @@ void PoolSpace::Prepare() {
   for (const auto& pool : state_.pools) {
     const double share = state_.options.pool_clean_fraction;
     const auto wanted = static_cast<uint64_t>(std::ceil(share * pool->blocks.size()));
-    if (wanted > pool->blocks.free()) PrepareVictims(pool.get(), wanted - pool->blocks.free());
+    if (wanted > pool->blocks.free()) PrepareVictims(pool.get(), wanted - pool->blocks.free(), Need::kLater);
   }
 }
 
-void PoolSpace::PrepareVictims(CachePool* pool, uint64_t target) {
-  pool->victims.Prepare(target, [this](EntryIndex entry) { offloader_.Want(entry); });
+void PoolSpace::PrepareVictims(CachePool* pool, uint64_t target, Need need) {
+  pool->victims.Prepare(target, [&](EntryIndex index) {
+    if (need == Need::kNow && !state_[index].in_host() && Clean(state_[index])) return;
+    offloader_.Want(index);
+  });
 }
 
 }  // namespace kvtier

@@ -35,9 +35,13 @@ class PoolSpace {
   [[nodiscard]] uint64_t used_bytes() const { return used_bytes_; }
 
  private:
-  [[nodiscard]] bool Clean(const BlockEntry& entry) const;
+  // Dropping the block costs nothing.
+  [[nodiscard]] static bool Clean(const BlockEntry& entry);
   [[nodiscard]] bool MayForget(const BlockEntry& entry) const;
-  void PrepareVictims(CachePool* pool, uint64_t target);
+  // Ahead of need every block goes to host. When room is needed now, what is on disk does not wait
+  // for that.
+  enum class Need : uint8_t { kLater, kNow };
+  void PrepareVictims(CachePool* pool, uint64_t target, Need need);
 
   CacheState& state_;
   Offloader& offloader_;

@@ -143,13 +143,19 @@ class UringEngine final : public IoEngine {
 
   void Serve() {
     ListenForWake();
+    std::vector<IoCompletion> completed;
     while (true) {
       TakeInbox();
       if (stop_seen_) completions_.Deliver(queue_.CancelWaiting());
-      if (stop_seen_ && free_slots_.size() == kMaxRequests) break;
       StartWaiting();
+      // The disk goes on with its next requests while the loop hears of the last.
+      if (!completed.empty()) {
+        CheckSubmitted(::io_uring_submit(&ring_));
+        completions_.Deliver(std::move(completed));
+      }
+      if (stop_seen_ && free_slots_.size() == kMaxRequests) break;
       SubmitAndWait();
-      Reap();
+      completed = Reap();
     }
     ::io_uring_queue_exit(&ring_);
   }
@@ -243,13 +249,17 @@ class UringEngine final : public IoEngine {
       wait = inbox_.empty() && memory_inbox_.empty() && stopping_ == stop_seen_;
       ring_waits_ = wait;
     }
-    const int outcome = ::io_uring_submit_and_wait(&ring_, wait ? 1 : 0);
-    KVT_CHECK(outcome >= 0 || outcome == -EINTR || outcome == -EAGAIN || outcome == -EBUSY);
+    CheckSubmitted(::io_uring_submit_and_wait(&ring_, wait ? 1 : 0));
     const std::lock_guard lock(mutex_);
     ring_waits_ = false;
   }
 
-  void Reap() {
+  // What could not be submitted now is submitted next time.
+  static void CheckSubmitted(int outcome) {
+    KVT_CHECK(outcome >= 0 || outcome == -EINTR || outcome == -EAGAIN || outcome == -EBUSY);
+  }
+
+  [[nodiscard]] std::vector<IoCompletion> Reap() {
     std::vector<IoCompletion> completed;
     io_uring_cqe* cqe = nullptr;
     while (::io_uring_peek_cqe(&ring_, &cqe) == 0) {
@@ -262,7 +272,7 @@ class UringEngine final : public IoEngine {
         Complete(static_cast<uint32_t>(tag), outcome, &completed);
       }
     }
-    completions_.Deliver(std::move(completed));
+    return completed;
   }
 
   void Complete(uint32_t slot, int64_t outcome, std::vector<IoCompletion>* completed) {

@@ -75,7 +75,7 @@ LruModelCounts LruModel::Acquire(std::span<const BlockHash> hashes) {
   for (const BlockHash& hash : std::views::reverse(loading)) ArriveInHost(hash, &to_read);
   // They are read in the order of the prefix.
   std::ranges::reverse(to_read);
-  PreparePool(pool_clean_);
+  PreparePool(pool_clean_, Need::kLater);
   SettleHost();
   FillHost(to_read);
   SettlePool();
@@ -113,16 +113,17 @@ void LruModel::MakeRoomInPool(uint64_t blocks) {
   if (FreePoolBlocks() >= blocks) return;
   const uint64_t leaving = blocks - FreePoolBlocks();
   KVT_CHECK(leaving <= pool_.size());
-  PreparePool(blocks);
+  PreparePool(blocks, Need::kNow);
   // Whoever has to wait for copies lets the pool prepare more meanwhile.
   if (!sinking_.empty()) SettlePool();
   for (uint64_t i = 0; i < leaving; ++i) pool_.Remove(BlockHash(pool_.coldest()));
 }
 
 // `target`: free and prepared blocks together.
-void LruModel::PreparePool(uint64_t target) {
+void LruModel::PreparePool(uint64_t target, Need need) {
   while (FreePoolBlocks() + pool_.prepared() < target && pool_.prepared() < pool_.size()) {
     const BlockHash hash = pool_.PrepareNext();
+    if (need == Need::kNow && !host_.Contains(hash) && disk_.Contains(hash)) continue;
     ArriveInHost(hash, &sinking_);
   }
 }
@@ -137,7 +138,7 @@ void LruModel::ArriveInHost(const BlockHash& hash, std::vector<Arrival>* arrival
 }
 
 void LruModel::SettlePool() {
-  PreparePool(pool_clean_);
+  PreparePool(pool_clean_, Need::kLater);
   SettleHost();
   FillHost(std::exchange(sinking_, {}));
 }

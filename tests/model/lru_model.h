@@ -15,11 +15,12 @@
 //  3. A hit below the pool is brought to the pool; the lower copies stay. A host copy that serves a
 //     hit, or that a disk hit leaves behind, becomes the hottest in host, the deepest first.
 //  4. Released blocks become the hottest in the pool, the deepest first.
-//  5. The pool evicts its coldest when a block is needed. What leaves it has a copy in host.
+//  5. The pool evicts its coldest when a block is needed. What leaves it has a copy in host or on
+//     disk.
 //  6. At rest, ceil(clean fraction * blocks) of the pool are free or prepared, the coldest first.
 //     To prepare a block is to make its copy in host the hottest there, which may mean to make the
-//     copy first. How long that takes does not matter for the order. A block is prepared once; a
-//     use ends it. Whoever waits for such copies lets the pool prepare up to its share meanwhile.
+//     copy first. How long that takes does not matter for the order. When more is needed at once than
+//     is prepared, no copy is made of what is on disk. A block is prepared once; a use ends it. Whoever waits for such copies lets the pool prepare up to its share meanwhile.
 //  7. Host does the same with the disk: evicts its coldest, which has a copy on disk by then.
 //  8. A write takes a free slot of the disk, or its coldest; then the coldest leave until
 //     ceil(free fraction * slots) are free.
@@ -88,7 +89,8 @@ class LruModel {
     return pool_.capacity() - pool_.size() - held_.size() - private_;
   }
   void MakeRoomInPool(uint64_t blocks);
-  void PreparePool(uint64_t target);
+  enum class Need { kLater, kNow };
+  void PreparePool(uint64_t target, Need need);
   void SettlePool();
   // A block that will be in host once there is room, as young as it is now.
   struct Arrival {

@@ -14,7 +14,7 @@ namespace kvtier {
 struct BenchOptions {
   std::string directory;  // where temporary directories are made; on the disk to be measured
   uint32_t repetitions = 9;
-  uint64_t set_bytes = uint64_t{256} << 20;  // moved in one repetition
+  uint64_t set_bytes = uint64_t{1} << 30;  // moved in one repetition
   std::vector<uint64_t> block_bytes;
   uint64_t entries = 1'000'000;
   uint32_t copy_threads = 2;

@@ -1,16 +1,19 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <liburing.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <numeric>
 #include <span>
 #include <vector>
 
+#include "base/byte_size.h"
 #include "base/errno_error.h"
 #include "base/unique_fd.h"
 #include "tools/bench/ceiling.h"
@@ -18,7 +21,7 @@
 namespace kvtier {
 namespace {
 
-constexpr uint64_t kAlignment = 4096;
+constexpr uint64_t kHugePageBytes = 2 * kMiB;
 
 struct FreeDeleter {
   void operator()(void* memory) const { std::free(memory); }
@@ -94,8 +97,13 @@ Result<double> ReadWithIoUring(const ReadWork& work) {
   }
   const uint64_t depth = std::max<uint64_t>(1, work.queue_bytes / work.request_bytes);
   const uint64_t memory_bytes = depth * work.request_bytes;
+  const uint64_t rounded_bytes =
+      (memory_bytes + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
   const std::unique_ptr<std::byte[], FreeDeleter> memory(
-      static_cast<std::byte*>(std::aligned_alloc(kAlignment, memory_bytes)));
+      static_cast<std::byte*>(std::aligned_alloc(kHugePageBytes, rounded_bytes)));
+  // As the daemon's arena: fewer pieces for the disk to fill. Touched, so that no fault is timed.
+  ::madvise(memory.get(), rounded_bytes, MADV_HUGEPAGE);
+  std::memset(memory.get(), 1, rounded_bytes);
   Ring ring;
   KVT_RETURN_IF_ERROR(
       ring.Open(static_cast<unsigned>(depth), fd.get(), {memory.get(), memory_bytes}));

@@ -193,5 +193,17 @@ TEST_F(CacheEvictionTest, PoolWorksBeforeTheFirstSliceOfHostMemoryIsReady) {
   EXPECT_GT(cache_->Gauges().host_blocks, 0u);
 }
 
+TEST_F(CacheEvictionTest, RoomIsMadeAtOnceByBlocksThatAreOnDisk) {
+  Start({.pool_blocks = 16, .host_slots = 8, .disk_slots = 32});
+  Put(Sequence(1, 16));
+  Drain();
+  ASSERT_LE(cache_->Gauges().host_blocks, 8u);
+  machine_->loop.Hold(machine_->device->source());
+  EXPECT_TRUE(BeginAcquire(kAlice, {}, 16).succeeded());
+  machine_->loop.LetGo(machine_->device->source());
+  Settle();
+  for (const BlockHash& hash : Sequence(1, 16)) EXPECT_TRUE(Presence(hash).disk);
+}
+
 }  // namespace
 }  // namespace kvtier
