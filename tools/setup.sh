@@ -11,6 +11,8 @@ packages=(
   libspdlog-dev libssl-dev libtomlplusplus-dev liburing-dev libxxhash-dev
   # tests: GoogleTest, libFuzzer, and the programs that drive crash tests
   libgtest-dev libgmock-dev clang-14 libclang-rt-14-dev python3
+  # the Python package, its arrays and its installation
+  python3-numpy python3-pip python3-setuptools python3-wheel
 )
 
 missing=()
