@@ -8,7 +8,7 @@ packages=(
   g++ cmake ninja-build pkg-config ccache
   # libraries
   libboost1.81-dev libboost-json1.81-dev libcli11-dev libexpected-dev libfmt-dev librocksdb-dev
-  libspdlog-dev libssl-dev libtomlplusplus-dev liburing-dev libxxhash-dev
+  libspdlog-dev libssl-dev libsystemd-dev libtomlplusplus-dev liburing-dev libxxhash-dev
   # tests: GoogleTest, libFuzzer, and the programs that drive crash tests
   libgtest-dev libgmock-dev clang-14 libclang-rt-14-dev python3
 )
