@@ -7,6 +7,7 @@
 #include "daemon/config_check.h"
 #include "daemon/config_schema.h"
 #include "daemon/config_value.h"
+#include "tiers/disk_geometry.h"
 
 namespace kvtier {
 namespace {
@@ -71,17 +72,17 @@ Config TakeReloadable(const Config& running, const Config& wanted) {
 }
 
 Status CheckPinnedFit(const Config& wanted, uint64_t pinned_bytes) {
-  const auto check = [&](std::string_view key, uint64_t bytes) -> Status {
-    if (bytes >= pinned_bytes) return {};
-    return MakeError(ErrorCode::kInvalidArgument, "config_below_pinned",
-                     fmt::format("{}: {} {} is less than the {} that are pinned; unpin blocks "
-                                 "(kvtierctl unpin) or ask for at least as much",
-                                 PlaceOfKey(wanted, key), key, FormatByteSize(bytes),
-                                 FormatByteSize(pinned_bytes)));
-  };
   // Pinned blocks are kept in the lowest tier.
-  if (wanted.disk.bytes > 0) return check("disk.bytes", wanted.disk.bytes);
-  return check("host.bytes", wanted.host.bytes);
+  const bool has_disk = wanted.disk.bytes > 0;
+  const std::string_view key = has_disk ? "disk.bytes" : "host.bytes";
+  const uint64_t bytes = has_disk ? wanted.disk.bytes : wanted.host.bytes;
+  const uint64_t room = has_disk ? bytes - wanted.disk.files * kFirstChunkOffset : bytes;
+  if (room >= pinned_bytes) return {};
+  return MakeError(ErrorCode::kInvalidArgument, "config_below_pinned",
+                   fmt::format("{}: {} {} has room for {} of blocks, less than the {} that are "
+                               "pinned; unpin blocks (kvtierctl unpin) or ask for more",
+                               PlaceOfKey(wanted, key), key, FormatExactByteSize(bytes),
+                               FormatByteSize(room), FormatByteSize(pinned_bytes)));
 }
 
 }  // namespace kvtier

@@ -27,8 +27,9 @@ struct ConfigDifferences {
 // `running` with what can change taken from `wanted`.
 [[nodiscard]] Config TakeReloadable(const Config& running, const Config& wanted);
 
-// Whether each tier of `wanted` has room for the blocks that are pinned. Errors: kInvalidArgument
-// "config_below_pinned"; the context names place, key and remedy.
+// Whether the lowest tier of `wanted` has room for the blocks that are pinned. Errors:
+// kInvalidArgument "config_below_pinned"; the context names place, key and remedy. REQUIRES:
+// `wanted` passed CheckConfig.
 [[nodiscard]] Status CheckPinnedFit(const Config& wanted, uint64_t pinned_bytes);
 
 }  // namespace kvtier

@@ -29,6 +29,19 @@ class KvtierdService : public testing::Test {
     return arguments;
   }
 
+  // The same, less the one setting that the file is to give.
+  [[nodiscard]] std::vector<std::string> ArgumentsWithout(const std::string& key) const {
+    std::vector<std::string> arguments;
+    for (const std::string& argument : Arguments()) {
+      if (argument.starts_with(key + "=")) {
+        arguments.pop_back();  // its "--set"
+      } else {
+        arguments.push_back(argument);
+      }
+    }
+    return arguments;
+  }
+
   const TemporaryDirectory directory_;
   NotifySocket systemd_;
 };
@@ -108,6 +121,32 @@ TEST_F(KvtierdService, ReloadLetsNewTenantsIn) {
   (void)Fill(&client, client.Attach().pool, Hashes(0, 3));
 }
 
+TEST_F(KvtierdService, ReloadBelowWhatIsPinnedIsRefusedAndNamesKeyAndRemedy) {
+  WriteConfig("[disk]\nbytes = \"8MiB\"\n");
+  Kvtierd kvtierd(ArgumentsWithout("disk.bytes"));
+  ASSERT_NE(systemd_.ReceiveUntil("READY=1"), "");
+  WireClient client(directory_.path() / "kvtier.sock");
+  const PoolId pool = client.Attach().pool;
+  const std::vector<BlockHash> hashes = Hashes(0, 40);
+  (void)Fill(&client, pool, hashes);
+  ASSERT_EQ(
+      client.Call<wire::PinReply>(wire::Pin{.pool = pool, .ttl_ms = 600'000, .hashes = hashes})
+          .count,
+      40u);
+  WriteConfig("[disk]\n\nbytes = \"1280KiB\"\n[retention]\nextended_ttl = \"7d\"\n");
+  kvtierd.Signal(SIGHUP);
+  EXPECT_TRUE(kvtierd.ReadUntil("config.rejected: " + ConfigPath() +
+                                ":3:9: disk.bytes 1280KiB has room for 256.0 KiB of blocks, less "
+                                "than the 320.0 KiB that are pinned; unpin blocks"))
+      << kvtierd.output();
+  WriteConfig("[disk]\nbytes = \"8MiB\"\n[cache]\npin_fraction = 0.01\n");
+  kvtierd.Signal(SIGHUP);
+  EXPECT_TRUE(kvtierd.ReadUntil("config.rejected: " + ConfigPath() +
+                                ":4:16: cache.pin_fraction: 40 blocks are pinned, "))
+      << kvtierd.output();
+  EXPECT_EQ(kvtierd.output().find("config.changed"), std::string::npos);
+}
+
 TEST_F(KvtierdService, DrainTellsItsProgressAndHowLongItMayTake) {
   WriteConfig("[drain]\ndeadline = \"20s\"\n");
   Kvtierd kvtierd(Arguments());
@@ -133,15 +172,7 @@ TEST_F(KvtierdService, LockedDirectoryNamesKeyPlaceHolderAndRemedy) {
   WriteConfig("\n[disk]\ndirectory = \"" + (directory_.path() / "disk").string() + "\"\n");
   Kvtierd first(Arguments());
   ASSERT_NE(systemd_.ReceiveUntil("READY=1"), "");
-  std::vector<std::string> arguments;
-  for (const std::string& argument : Arguments()) {
-    if (argument.starts_with("disk.directory=")) {
-      arguments.pop_back();
-    } else {
-      arguments.push_back(argument);
-    }
-  }
-  Kvtierd second(arguments);
+  Kvtierd second(ArgumentsWithout("disk.directory"));
   EXPECT_EQ(second.Wait(), 78);
   const std::string& log = second.output();
   EXPECT_NE(log.find(ConfigPath() + ":3:13: disk.directory: "), std::string::npos) << log;

@@ -77,13 +77,14 @@ TEST(Reload, KeysThatClientsWereToldAreNotTaken) {
 
 TEST(Reload, TierBelowWhatIsPinnedIsRefused) {
   const Config wanted = Parsed("[disk]\nbytes = \"1GiB\"\n");
-  EXPECT_TRUE(CheckPinnedFit(wanted, 1 * kGiB));
+  EXPECT_TRUE(CheckPinnedFit(wanted, 1023 * kMiB));
+  EXPECT_FALSE(CheckPinnedFit(wanted, 1024 * kMiB)) << "superblocks take a part";
   const Status refused = CheckPinnedFit(wanted, 3 * kGiB);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().reason, "config_below_pinned");
   EXPECT_EQ(refused.error().context,
-            "test.toml:2:9: disk.bytes 1.0 GiB is less than the 3.0 GiB that are pinned; unpin "
-            "blocks (kvtierctl unpin) or ask for at least as much");
+            "test.toml:2:9: disk.bytes 1GiB has room for 1023.0 MiB of blocks, less than the "
+            "3.0 GiB that are pinned; unpin blocks (kvtierctl unpin) or ask for more");
 }
 
 TEST(Reload, WithoutADiskPinnedBlocksMustFitIntoHostMemory) {
