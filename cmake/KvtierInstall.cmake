@@ -57,7 +57,12 @@ install(CODE "
 install(FILES ${CMAKE_BINARY_DIR}/kvtier.pc
   DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT libkvtier-dev)
 
+# --- what every package has ---
+set(changelog ${CMAKE_BINARY_DIR}/packaging/changelog.Debian.gz)
+file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/packaging)
+execute_process(COMMAND gzip -9nc ${CMAKE_SOURCE_DIR}/tools/packaging/changelog
+  OUTPUT_FILE ${changelog} COMMAND_ERROR_IS_FATAL ANY)
 foreach(component kvtierd kvtier-tools libkvtier0 libkvtier-dev)
-  install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/${component}
-    RENAME copyright COMPONENT ${component})
+  install(FILES tools/packaging/copyright ${changelog}
+    DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/${component} COMPONENT ${component})
 endforeach()

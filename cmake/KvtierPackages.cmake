@@ -27,7 +27,8 @@ set(CPACK_COMPONENT_KVTIERD_DESCRIPTION
  Keeps the KV blocks of inference processes in a shared pool, in host memory
  and on disk, and finds them again by what they hold.")
 set(CPACK_DEBIAN_KVTIERD_PACKAGE_PREDEPENDS "init-system-helpers (>= 1.54~)")
-set(CPACK_DEBIAN_KVTIERD_PACKAGE_DEPENDS "systemd")
+# procps: the unit reloads with kill.
+set(CPACK_DEBIAN_KVTIERD_PACKAGE_DEPENDS "systemd, procps")
 set(CPACK_DEBIAN_KVTIERD_PACKAGE_RECOMMENDS "kvtier-tools")
 # CPack takes a control file's name from the file.
 foreach(script postinst prerm postrm)

@@ -11,6 +11,8 @@ packages=(
   libspdlog-dev libssl-dev libsystemd-dev libtomlplusplus-dev liburing-dev libxxhash-dev
   # tests: GoogleTest, libFuzzer, and the programs that drive crash tests
   libgtest-dev libgmock-dev clang-14 libclang-rt-14-dev python3
+  # packages, and tests of the unit and of them
+  dpkg-dev init-system-helpers procps systemd
 )
 
 missing=()
