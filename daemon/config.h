@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -29,6 +31,7 @@ struct TenantConfig {
   std::string name;
   std::vector<uint32_t> uids;
   std::vector<uint32_t> gids;
+  std::string place;  // as in Config::places
 };
 
 // kCuda is the GPU "cuda:0"; the values after it are the GPUs after that one.
@@ -65,11 +68,11 @@ struct DiskConfig {
 };
 
 enum class LogLevel : uint8_t { kDebug, kInfo, kWarning, kError };
-enum class LogFormat : uint8_t { kText, kJson };
+enum class LogFormat : uint8_t { kAuto, kText, kJson, kJournal };
 
 struct LogConfig {
   LogLevel level = LogLevel::kInfo;
-  LogFormat format = LogFormat::kText;
+  LogFormat format = LogFormat::kAuto;
 };
 
 struct DrainConfig {
@@ -86,6 +89,10 @@ struct Config {
   DrainConfig drain;
   // [retention], [cache] and the cache's share of [server], [pool] and [disk].
   CacheOptions cache;
+
+  // Where a key, "section.name", was given, for complaints that can be made only later:
+  // "FILE:LINE:COLUMN" or "--set ...". Without those left to their defaults and without tenants'.
+  std::map<std::string, std::string, std::less<>> places;
 };
 
 }  // namespace kvtier

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <initializer_list>
 #include <map>
 #include <set>
 
@@ -13,9 +15,20 @@ namespace kvtier {
 namespace {
 
 template <typename... Args>
-tl::unexpected<Error> Conflict(fmt::format_string<Args...> format, Args&&... args) {
+tl::unexpected<Error> ConflictAt(std::string_view place, fmt::format_string<Args...> format,
+                                 Args&&... args) {
   return MakeError(ErrorCode::kInvalidArgument, "config_conflict",
-                   fmt::format(format, std::forward<Args>(args)...));
+                   fmt::format("{}: {}", place, fmt::format(format, std::forward<Args>(args)...)));
+}
+
+// At the first of `keys` that was given: the one that can be changed.
+template <typename... Args>
+tl::unexpected<Error> Conflict(const Config& config, std::initializer_list<std::string_view> keys,
+                               fmt::format_string<Args...> format, Args&&... args) {
+  const auto given =
+      std::ranges::find_if(keys, [&](std::string_view key) { return config.places.contains(key); });
+  return ConflictAt(PlaceOfKey(config, given == keys.end() ? *keys.begin() : *given), format,
+                    std::forward<Args>(args)...);
 }
 
 bool IsTenantName(std::string_view name) {
@@ -31,41 +44,79 @@ Status CheckTenants(const std::vector<TenantConfig>& tenants) {
   std::map<uint32_t, std::string_view> gids;
   for (const TenantConfig& tenant : tenants) {
     if (!IsTenantName(tenant.name)) {
-      return Conflict("tenant.name \"{}\" must be letters, digits, '.', '_' and '-'", tenant.name);
+      return ConflictAt(tenant.place,
+                        "tenant.name \"{}\" must be letters, digits, '.', '_' and '-'",
+                        tenant.name);
     }
     if (!names.insert(tenant.name).second) {
-      return Conflict("tenant.name \"{}\" is given twice", tenant.name);
+      return ConflictAt(tenant.place, "tenant.name \"{}\" is given twice; rename one", tenant.name);
     }
     if (tenant.uids.empty() && tenant.gids.empty()) {
-      return Conflict("tenant \"{}\" has neither tenant.uids nor tenant.gids", tenant.name);
+      return ConflictAt(tenant.place,
+                        "tenant \"{}\" has neither tenant.uids nor tenant.gids; give one of them",
+                        tenant.name);
     }
     for (const uint32_t uid : tenant.uids) {
       const auto [owner, fresh] = uids.emplace(uid, tenant.name);
       if (!fresh)
-        return Conflict("uid {} is in two tenants: \"{}\" and \"{}\"", uid, owner->second,
-                        tenant.name);
+        return ConflictAt(tenant.place,
+                          "tenant.uids: uid {} is in two tenants, \"{}\" and \"{}\"; remove it "
+                          "from one",
+                          uid, owner->second, tenant.name);
     }
     for (const uint32_t gid : tenant.gids) {
       const auto [owner, fresh] = gids.emplace(gid, tenant.name);
       if (!fresh)
-        return Conflict("gid {} is in two tenants: \"{}\" and \"{}\"", gid, owner->second,
-                        tenant.name);
+        return ConflictAt(tenant.place,
+                          "tenant.gids: gid {} is in two tenants, \"{}\" and \"{}\"; remove it "
+                          "from one",
+                          gid, owner->second, tenant.name);
     }
   }
   return {};
 }
 
-Status CheckServer(const ServerConfig& server) {
-  if (server.socket == server.admin_socket) {
-    return Conflict("server.socket and server.admin_socket are both \"{}\"", server.socket);
+std::filesystem::path Normal(const std::string& path) {
+  std::filesystem::path normal = std::filesystem::path(path).lexically_normal();
+  return normal.has_filename() ? normal : normal.parent_path();
+}
+
+bool IsWithin(const std::filesystem::path& path, const std::filesystem::path& directory) {
+  return std::ranges::mismatch(directory, path).in1 == directory.end();
+}
+
+Status CheckPaths(const Config& config) {
+  const ServerConfig& server = config.server;
+  const auto socket = Normal(server.socket);
+  const auto admin_socket = Normal(server.admin_socket);
+  if (socket == admin_socket) {
+    return Conflict(config, {"server.admin_socket", "server.socket"},
+                    "server.socket and server.admin_socket are both \"{}\"; give one of them "
+                    "another path",
+                    socket.native());
   }
+  if (config.disk.bytes == 0) return {};
+  const auto directory = Normal(config.disk.directory);
+  for (const auto& [key, path] :
+       {std::pair("server.socket", socket), std::pair("server.admin_socket", admin_socket)}) {
+    if (!IsWithin(path, directory) && !IsWithin(directory, path)) continue;
+    return Conflict(config, {key, "disk.directory"},
+                    "{} \"{}\" and disk.directory \"{}\" overlap; that directory is the disk "
+                    "tier's alone, put the socket elsewhere",
+                    key, path.native(), directory.native());
+  }
+  return {};
+}
+
+Status CheckServer(const Config& config) {
+  const ServerConfig& server = config.server;
   // A call's fixed fields are far below one page.
   const uint64_t needed = uint64_t{server.max_hashes_per_call} * sizeof(BlockHash) + 4 * kKiB;
   if (server.max_frame_bytes < needed) {
-    return Conflict(
-        "server.max_frame_bytes {} is too small for server.max_hashes_per_call {}: at "
-        "least {} bytes",
-        server.max_frame_bytes, server.max_hashes_per_call, needed);
+    return Conflict(config, {"server.max_frame_bytes", "server.max_hashes_per_call"},
+                    "server.max_frame_bytes {} is too small for server.max_hashes_per_call {}: at "
+                    "least {} bytes",
+                    server.max_frame_bytes, server.max_hashes_per_call, needed);
   }
   return {};
 }
@@ -73,32 +124,41 @@ Status CheckServer(const ServerConfig& server) {
 Status CheckTiers(const Config& config) {
   const uint64_t chunk = config.cache.chunk_bytes;
   if (chunk % (4 * kKiB) != 0) {
-    return Conflict("cache.chunk_bytes {} must be a multiple of 4KiB", chunk);
+    return Conflict(config, {"cache.chunk_bytes"},
+                    "cache.chunk_bytes {} must be a multiple of 4KiB", chunk);
   }
   if (config.host.bytes < chunk) {
-    return Conflict("host.bytes {} is less than one chunk (cache.chunk_bytes {})",
+    return Conflict(config, {"host.bytes", "cache.chunk_bytes"},
+                    "host.bytes {} is less than one chunk (cache.chunk_bytes {}); raise the one or "
+                    "lower the other",
                     config.host.bytes, chunk);
   }
   if (config.disk.bytes == 0) return {};
   // Each file loses a part of its share to its superblocks.
   const uint64_t needed = (chunk + kFirstChunkOffset) * config.disk.files;
   if (config.disk.bytes < needed) {
-    return Conflict(
-        "disk.bytes {} is too small for one chunk (cache.chunk_bytes {}) in each of {} "
-        "files (disk.files): at least {} bytes",
-        config.disk.bytes, chunk, config.disk.files, needed);
+    return Conflict(config, {"disk.bytes", "cache.chunk_bytes", "disk.files"},
+                    "disk.bytes {} is too small for one chunk (cache.chunk_bytes {}) in each of {} "
+                    "files (disk.files): at least {} bytes",
+                    config.disk.bytes, chunk, config.disk.files, needed);
   }
   return {};
 }
 
 }  // namespace
 
+std::string PlaceOfKey(const Config& config, std::string_view key) {
+  const auto place = config.places.find(key);
+  return place == config.places.end() ? "(default)" : place->second;
+}
+
 Status CheckConfig(const Config& config) {
-  KVT_RETURN_IF_ERROR(CheckServer(config.server));
+  KVT_RETURN_IF_ERROR(CheckPaths(config));
+  KVT_RETURN_IF_ERROR(CheckServer(config));
   KVT_RETURN_IF_ERROR(CheckTenants(config.tenants));
   KVT_RETURN_IF_ERROR(CheckTiers(config));
   if (Status cache = config.cache.Validate(); !cache) {
-    return Conflict("{}", cache.error().context);
+    return ConflictAt("[cache]", "{}", cache.error().context);
   }
   return {};
 }

@@ -66,13 +66,15 @@ class Reader {
   }
 
  private:
+  [[nodiscard]] std::string PlaceOf(TomlPosition position) const {
+    if (kind_ == SourceKind::kOverride) return source_;
+    return fmt::format("{}:{}:{}", source_, position.line, position.column);
+  }
+
   tl::unexpected<Error> Fail(TomlPosition position, std::string reason,
                              std::string_view message) const {
-    const std::string place = kind_ == SourceKind::kFile
-                                  ? fmt::format(":{}:{}", position.line, position.column)
-                                  : std::string();
     return MakeError(ErrorCode::kInvalidArgument, std::move(reason),
-                     fmt::format("{}{}: {}", source_, place, message));
+                     fmt::format("{}: {}", PlaceOf(position), message));
   }
 
   Status ReadSection(const TomlEntry& entry) {
@@ -98,7 +100,7 @@ class Reader {
                   "\"tenant\" must be a list of tables, [[tenant]]");
     }
     for (const TomlValue& item : *items) {
-      config_->tenants.emplace_back();
+      config_->tenants.emplace_back().place = PlaceOf(item.position);
       KVT_RETURN_IF_ERROR(ReadKeys(*FindSection(kTenantSection), std::get<TomlTable>(item.data)));
     }
     return {};
@@ -112,6 +114,9 @@ class Reader {
         return Fail(entry.value.position, assigned.error().reason,
                     fmt::format("{}.{} {}", section.name, key->name, assigned.error().context));
       }
+      if (section.repeated) continue;
+      config_->places[fmt::format("{}.{}", section.name, key->name)] =
+          PlaceOf(entry.value.position);
     }
     return {};
   }
@@ -172,11 +177,7 @@ Result<Config> ParseConfig(std::string_view text, std::string_view source,
   for (const std::string& override_text : overrides) {
     KVT_RETURN_IF_ERROR(ApplyOverride(override_text, &config));
   }
-  if (Status checked = CheckConfig(config); !checked) {
-    Error error = std::move(checked).error();
-    error.context = fmt::format("{}: {}", source, error.context);
-    return tl::unexpected(std::move(error));
-  }
+  KVT_RETURN_IF_ERROR(CheckConfig(config));
   return config;
 }
 
@@ -187,7 +188,9 @@ Result<Config> LoadConfig(const std::string& path, const std::vector<std::string
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   if (!file.is_open() || file.bad()) {
     return MakeError(ErrorCode::kIoError, "config_unreadable",
-                     fmt::format("{}: cannot be read: {}", path, std::strerror(errno)));
+                     fmt::format("{}: cannot be read: {}; it must be a file that the daemon's user "
+                                 "may read",
+                                 path, std::strerror(errno)));
   }
   text.resize(static_cast<size_t>(file.gcount()));
   if (text.size() > kMaxConfigFileBytes) {

@@ -1,7 +1,9 @@
 #include "daemon/config_schema.h"
 
+#include <algorithm>
 #include <array>
 
+#include "base/check.h"
 #include "daemon/duration.h"
 #include "tiers/block_key.h"
 #include "tiers/disk_files.h"
@@ -65,7 +67,7 @@ constexpr std::array kSections = {
     ConfigSection{"disk", false, "The tier on disk."},
     ConfigSection{"retention", false, "How long blocks are kept."},
     ConfigSection{"cache", false, "Watermarks and bounds of the cache."},
-    ConfigSection{"log", false, "The log, on standard error."},
+    ConfigSection{"log", false, "The log, on standard error or in the journal."},
     ConfigSection{"drain", false, "What happens on SIGTERM."},
 };
 
@@ -258,7 +260,7 @@ std::vector<ConfigKey> CacheKeys() {
                "The coldest share of host memory that is written to disk ahead of need."),
       Fraction("cache.disk_free_fraction", kCache<&CacheOptions::disk_free_fraction>, 0, 0.5,
                "The share of the disk's slots that is kept free."),
-      Fraction("cache.pin_fraction", kCache<&CacheOptions::pin_fraction>, 0, 1,
+      Fraction("cache.pin_fraction", kCache<&CacheOptions::pin_fraction>, 0, 0.9,
                "The share of the lowest tier's blocks that may be pinned."),
       Milliseconds("cache.max_wait_ms", kCache<&CacheOptions::max_wait_ms>, 0, kMinuteMs,
                    "How long an acquire may wait for blocks to be offloaded before unsaved "
@@ -278,8 +280,11 @@ std::vector<ConfigKey> LogKeys() {
   return {
       Choice("log.level", &ChoiceAt<&Config::log, &LogConfig::level>,
              {"debug", "info", "warning", "error"}, "The least important messages shown."),
-      Choice("log.format", &ChoiceAt<&Config::log, &LogConfig::format>, {"text", "json"},
-             "`json`: one object per line."),
+      Choice("log.format", &ChoiceAt<&Config::log, &LogConfig::format>,
+             {"auto", "text", "json", "journal"},
+             "`text`: lines for people; `json`: one object per line; `journal`: entries of "
+             "systemd's journal with the fields PRIORITY and KVTIER_ID. `auto`: `journal` where "
+             "standard error leads there, else `text`."),
   };
 }
 
@@ -287,8 +292,47 @@ std::vector<ConfigKey> DrainKeys() {
   return {
       Duration("drain.deadline", &At<&Config::drain, &DrainConfig::deadline_ms>, 0, kDayMs,
                "How long the daemon goes on writing `extended` blocks to disk before "
-               "it ends; `0s`: not at all."),
+               "it ends; `0s`: not at all. systemd's stop time-out is put off as needed."),
   };
+}
+
+// What nobody keeps a copy of and nobody was told: sizes and paths are taken at the start, and
+// clients learn of limits on their calls when they connect.
+constexpr std::array<std::string_view, 23> kReloadable = {
+    "server.max_clients",
+    "server.max_outbound_bytes_per_client",
+    "server.slow_reader_timeout_ms",
+    "server.hello_timeout_ms",
+    "tenant.name",
+    "tenant.uids",
+    "tenant.gids",
+    "disk.write_budget_per_day",
+    "retention.memory_ttl",
+    "retention.extended_ttl",
+    "retention.max_age",
+    "retention.persist_after",
+    "cache.pool_clean_fraction",
+    "cache.host_clean_fraction",
+    "cache.disk_free_fraction",
+    "cache.pin_fraction",
+    "cache.max_wait_ms",
+    "cache.max_load_bytes",
+    "cache.max_offload_bytes",
+    "cache.max_disk_read_bytes",
+    "cache.max_disk_write_bytes",
+    "log.level",
+    "drain.deadline",
+};
+
+void MarkReloadable(std::vector<ConfigKey>* keys) {
+  for (const std::string_view path : kReloadable) {
+    const size_t dot = path.find('.');
+    const auto key = std::ranges::find_if(*keys, [&](const ConfigKey& candidate) {
+      return candidate.section == path.substr(0, dot) && candidate.name == path.substr(dot + 1);
+    });
+    KVT_CHECK(key != keys->end());
+    key->reloadable = true;
+  }
 }
 
 std::vector<ConfigKey> AllKeys() {
@@ -297,6 +341,7 @@ std::vector<ConfigKey> AllKeys() {
                            RetentionKeys(), CacheKeys(), LogKeys(), DrainKeys()}) {
     all.insert(all.end(), keys.begin(), keys.end());
   }
+  MarkReloadable(&all);
   return all;
 }
 

@@ -49,6 +49,8 @@ struct ConfigKey {
   double max = 0;
   std::vector<std::string_view> choices;
   std::string_view help;
+  // A running daemon takes a new value over on SIGHUP; otherwise it takes a restart.
+  bool reloadable = false;
 };
 
 struct ConfigSection {

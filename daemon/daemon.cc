@@ -2,15 +2,14 @@
 
 #include <unistd.h>
 
-#include <algorithm>
-#include <array>
-#include <cstdlib>
 #include <filesystem>
 #include <random>
 #include <utility>
 
 #include "base/byte_size.h"
 #include "base/thread_executor.h"
+#include "daemon/config_check.h"
+#include "daemon/reload.h"
 #include "daemon/version.h"
 #include "tiers/mapped_arena.h"
 
@@ -43,11 +42,13 @@ Status MakeParentDirectory(const std::string& path) {
 
 }  // namespace
 
-Daemon::Daemon(const Config& config, EventLoop* loop, Log* log, PeerInspector* peers)
+Daemon::Daemon(const Config& config, EventLoop* loop, Log* log, PeerInspector* peers,
+               ServiceManager* manager)
     : config_(config),
       loop_(loop),
       log_(log),
       peers_(peers),
+      manager_(manager),
       started_ms_(clock_.MonotonicMs()),
       tick_(loop) {}
 
@@ -56,9 +57,10 @@ Daemon::~Daemon() = default;
 Status Daemon::Start() {
   log_->Info("daemon.starting", "kvtierd {}, pid {}", Version(), ::getpid());
   // First the lock: another daemon's directory and sockets must not be touched.
-  KVT_ASSIGN_OR_RETURN(disk_, DiskTier::Open(config_, clock_, loop_, log_));
-  KVT_RETURN_IF_ERROR(OpenDevice());
-  KVT_RETURN_IF_ERROR(OpenArena());
+  KVT_ASSIGN_OR_RETURN(disk_, BlameKey(config_, "disk.directory",
+                                       DiskTier::Open(config_, clock_, loop_, log_, manager_)));
+  KVT_RETURN_IF_ERROR(BlameKey(config_, "pool.device", OpenDevice()));
+  KVT_RETURN_IF_ERROR(BlameKey(config_, "host.bytes", OpenArena()));
   executor_ = std::make_unique<ThreadExecutor>(
       "kvt-work", static_cast<int>(config_.host.checksum_threads), loop_);
   MakeCache();
@@ -125,7 +127,8 @@ Status Daemon::Listen() {
       .cache = cache_.get(),
       .server = server_.get(),
       .log = log_,
-      .drain_deadline_ms = config_.drain.deadline_ms,
+      .manager = manager_,
+      .config = &config_.drain,
   });
   admin_operations_ = std::make_unique<AdminOperations>(AdminEnvironment{
       .loop = loop_,
@@ -136,10 +139,40 @@ Status Daemon::Listen() {
       .config = [this] { return ConfigJson(config_); },
   });
   admin_server_ = std::make_unique<AdminServer>(loop_, log_, peers_, admin_operations_.get());
-  KVT_RETURN_IF_ERROR(MakeParentDirectory(config_.server.admin_socket));
-  KVT_RETURN_IF_ERROR(MakeParentDirectory(config_.server.socket));
-  KVT_RETURN_IF_ERROR(admin_server_->Listen(config_.server.admin_socket));
-  return server_->Listen();
+  const std::string& admin_socket = config_.server.admin_socket;
+  KVT_RETURN_IF_ERROR(BlameKey(config_, "server.admin_socket", MakeParentDirectory(admin_socket)));
+  KVT_RETURN_IF_ERROR(
+      BlameKey(config_, "server.socket", MakeParentDirectory(config_.server.socket)));
+  KVT_RETURN_IF_ERROR(
+      BlameKey(config_, "server.admin_socket", admin_server_->Listen(admin_socket)));
+  return BlameKey(config_, "server.socket", server_->Listen());
+}
+
+void Daemon::LogDifferences(const Config& wanted) const {
+  const ConfigDifferences differences = CompareConfigs(config_, wanted);
+  for (const ConfigDifference& key : differences.now) {
+    log_->Info("config.changed", "{}: {}: {} instead of {}", key.place, key.key, key.wanted,
+               key.running);
+  }
+  for (const ConfigDifference& key : differences.restart) {
+    log_->Warning("config.needs_restart", "{}: {}: {} is wanted, {} stays until a restart",
+                  key.place, key.key, key.wanted, key.running);
+  }
+  log_->Info("config.reloaded", "{} key(s) changed, {} wait for a restart", differences.now.size(),
+             differences.restart.size());
+}
+
+Status Daemon::Reload(const Config& wanted) {
+  const Config taken = TakeReloadable(config_, wanted);
+  // What is taken must also go with what stays.
+  KVT_RETURN_IF_ERROR(CheckConfig(taken));
+  KVT_RETURN_IF_ERROR(CheckPinnedFit(wanted, cache_->PinnedBytes()));
+  KVT_RETURN_IF_ERROR(BlameKey(wanted, "cache.pin_fraction", cache_->Reconfigure(taken.cache)));
+  LogDifferences(wanted);
+  config_ = taken;
+  log_->SetLevel(config_.log.level);
+  server_->SetTenants(TenantMap(config_.tenants, ::geteuid()));
+  return {};
 }
 
 void Daemon::TickForever() {
@@ -162,20 +195,6 @@ StatusSource Daemon::Source() const {
 
 void Daemon::BeginShutdown(std::function<void()> finished) {
   shutdown_->Begin(std::move(finished));
-}
-
-bool IsConfigurationError(const Error& error) {
-  // System calls that will fail again until an operator does something.
-  static constexpr std::array<std::string_view, 9> kLasting = {
-      "EACCES", "EPERM", "EROFS", "ENOENT", "ENOTDIR", "EISDIR", "ELOOP", "ENAMETOOLONG", "EINVAL"};
-  switch (error.code) {
-    case ErrorCode::kInternal:
-      return false;
-    case ErrorCode::kIoError:
-      return std::ranges::find(kLasting, error.reason) != kLasting.end();
-    default:
-      return true;
-  }
 }
 
 }  // namespace kvtier

@@ -17,7 +17,9 @@
 #include "daemon/log.h"
 #include "daemon/peer.h"
 #include "daemon/server.h"
+#include "daemon/service_manager.h"
 #include "daemon/shutdown.h"
+#include "daemon/start_error.h"
 #include "gpu/device.h"
 #include "tiers/cache.h"
 #include "tiers/host_arena.h"
@@ -27,17 +29,27 @@ namespace kvtier {
 class Daemon {
  public:
   // All are borrowed and outlive the daemon. REQUIRES: `config` passed CheckConfig.
-  Daemon(const Config& config, EventLoop* loop, Log* log, PeerInspector* peers);
+  Daemon(const Config& config, EventLoop* loop, Log* log, PeerInspector* peers,
+         ServiceManager* manager);
   ~Daemon();
   Daemon(const Daemon&) = delete;
   Daemon& operator=(const Daemon&) = delete;
 
   // Opens the tiers, which may take seconds, and binds the sockets; clients are served once the
-  // loop runs. Errors: of whatever could not be opened; see IsConfigurationError.
+  // loop runs. Errors: of whatever could not be opened, as BlameKey puts them.
   [[nodiscard]] Status Start();
+  // Takes over what can change at run time, all of it or nothing, and says in the log what it took
+  // and what waits for a restart. Errors: those of CheckConfig, CheckPinnedFit and
+  // Cache::Reconfigure. REQUIRES: started.
+  [[nodiscard]] Status Reload(const Config& wanted);
   // Drains and calls `finished`; then the loop should be stopped. REQUIRES: started.
   void BeginShutdown(std::function<void()> finished);
 
+  // What is in effect.
+  [[nodiscard]] const Config& config() const { return config_; }
+  // REQUIRES: started.
+  [[nodiscard]] CacheGauges Gauges() const { return cache_->Gauges(); }
+  [[nodiscard]] size_t session_count() const { return server_->session_count(); }
   // Nothing is under way: the daemon may be destroyed. Otherwise the process should end without.
   [[nodiscard]] bool idle() const { return cache_ == nullptr || cache_->Idle(); }
 
@@ -49,10 +61,14 @@ class Daemon {
   void TickForever();
   [[nodiscard]] StatusSource Source() const;
 
-  const Config& config_;
+  void LogDifferences(const Config& wanted) const;
+
+  // Parts look at it through pointers: a reload changes it in place.
+  Config config_;
   EventLoop* const loop_;
   Log* const log_;
   PeerInspector* const peers_;
+  ServiceManager* const manager_;
   const CoarseClock clock_;
   const int64_t started_ms_;
 
@@ -68,8 +84,5 @@ class Daemon {
   std::unique_ptr<AdminServer> admin_server_;
   Timer tick_;
 };
-
-// Whether a failed Start is the configuration's fault, so that trying again will not help.
-[[nodiscard]] bool IsConfigurationError(const Error& error);
 
 }  // namespace kvtier

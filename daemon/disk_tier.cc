@@ -8,6 +8,8 @@ namespace kvtier {
 namespace {
 
 constexpr int64_t kRebuildReportMs = 1000;
+// For what comes between two reports, and after the last.
+constexpr int64_t kStartPatienceMs = 60 * 1000;
 
 DiskEngine EngineOf(DiskEngineChoice choice) {
   switch (choice) {
@@ -24,8 +26,9 @@ DiskEngine EngineOf(DiskEngineChoice choice) {
 }  // namespace
 
 Result<std::unique_ptr<DiskTier>> DiskTier::Open(const Config& config, const Clock& clock,
-                                                 EventLoop* loop, Log* log) {
-  std::unique_ptr<DiskTier> tier(new DiskTier(log));
+                                                 EventLoop* loop, Log* log,
+                                                 ServiceManager* manager) {
+  std::unique_ptr<DiskTier> tier(new DiskTier(log, manager));
   if (config.disk.bytes == 0) {
     log->Info("disk.off", "no disk tier is configured (disk.bytes)");
     return tier;
@@ -42,6 +45,7 @@ void DiskTier::Note(const std::string& note) {
 
 Status DiskTier::OpenFiles(const Config& config, EventLoop* loop) {
   const DiskConfig& disk = config.disk;
+  manager_->ExtendStart("Opening the disk tier", kStartPatienceMs);
   KVT_ASSIGN_OR_RETURN(
       files_, OpenDiskFiles({.directory = disk.directory,
                              .bytes = disk.bytes,
@@ -74,8 +78,10 @@ Status DiskTier::OpenIndex(const Config& config, const Clock& clock, EventLoop* 
   const auto report = [&](const ScanProgress& progress) {
     if (clock.MonotonicMs() - reported_ms < kRebuildReportMs) return;
     reported_ms = clock.MonotonicMs();
-    log_->Info("index.rebuilding", "{} of {} chunks, {} slots", progress.chunks_done,
-               progress.chunks, progress.slots_done);
+    const std::string done = fmt::format("{} of {} chunks, {} slots", progress.chunks_done,
+                                         progress.chunks, progress.slots_done);
+    log_->Info("index.rebuilding", "{}", done);
+    manager_->ExtendStart("Rebuilding the index: " + done, kStartPatienceMs);
   };
   KVT_ASSIGN_OR_RETURN(index_, StartIndex(config.disk.directory, files_,
                                           {.now_ms = clock.WallMs(),

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "base/clock.h"
+#include "daemon/journal.h"
 
 namespace kvtier {
 namespace {
@@ -48,6 +49,8 @@ struct Log::Impl {
 
   explicit Impl(const LogConfig& config)
       : json(config.format == LogFormat::kJson),
+        journal(config.format == LogFormat::kJournal ||
+                (config.format == LogFormat::kAuto && StandardErrorIsJournal())),
         logger("kvtierd", std::make_shared<spdlog::sinks::stderr_sink_mt>()) {
     logger.set_level(SpdlogLevel(config.level));
     logger.set_pattern(json ? R"({"time":"%Y-%m-%dT%H:%M:%S.%e%z","level":"%l",%v})"
@@ -70,6 +73,7 @@ struct Log::Impl {
 
   void WriteLine(LogLevel level, std::string_view id, std::string_view message) {
     const std::string line = Flattened(message);
+    if (journal && SendToJournal(JournalFields(level, id, line))) return;
     if (json) {
       logger.log(SpdlogLevel(level), R"("id":"{}","message":{})", id,
                  boost::json::serialize(boost::json::value(line)));
@@ -79,6 +83,7 @@ struct Log::Impl {
   }
 
   const bool json;
+  const bool journal;
   spdlog::logger logger;
   SystemClock clock;
   std::mutex mutex;
@@ -89,6 +94,8 @@ Log::Log(const LogConfig& config) : impl_(std::make_unique<Impl>(config)) {}
 Log::~Log() = default;
 
 bool Log::Enabled(LogLevel level) const { return impl_->logger.should_log(SpdlogLevel(level)); }
+
+void Log::SetLevel(LogLevel level) { impl_->logger.set_level(SpdlogLevel(level)); }
 
 void Log::Write(LogLevel level, std::string_view id, std::string_view message) {
   if (!Enabled(level)) return;

@@ -1,4 +1,5 @@
-// The daemon's log: one line per event, on standard error. spdlog stays inside log.cc.
+// The daemon's log: one line per event, on standard error or in systemd's journal. spdlog stays
+// inside log.cc.
 //
 // Every message has an id ("disk.degraded") that never changes, so that operators can search and
 // alert on it, and a text for people. Any thread may call.
@@ -41,6 +42,7 @@ class Log {
   }
 
   [[nodiscard]] bool Enabled(LogLevel level) const;
+  void SetLevel(LogLevel level);
 
  private:
   struct Impl;

@@ -36,7 +36,7 @@ class SocketPeerInspector final : public PeerInspector {
   [[nodiscard]] Result<Peer> Inspect(int socket) override;
 };
 
-// The processes that are served, by tenant. Immutable.
+// The processes that are served, by tenant.
 class TenantMap {
  public:
   // REQUIRES: `tenants` passed CheckConfig. Without any, `own_uid` is the tenant "default".

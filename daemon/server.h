@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/ids.h"
@@ -38,6 +39,8 @@ class Server {
 
   // Binds the socket and begins to serve. Errors: those of Acceptor::Listen.
   [[nodiscard]] Status Listen();
+  // For connections from now on; sessions keep the tenants that they have.
+  void SetTenants(TenantMap tenants) { tenants_ = std::move(tenants); }
   // Takes no more connections; sessions go on.
   void StopListening() { acceptor_.reset(); }
   // Tells every client why and ends its session, within the slow-reader time-out.
@@ -57,7 +60,7 @@ class Server {
   void OnSessionEnded(SessionId id);
 
   const ServerEnvironment environment_;
-  const TenantMap tenants_;
+  TenantMap tenants_;
   ModelRegistry models_;
   ServerCounters counters_;
   SessionServices services_;

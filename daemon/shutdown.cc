@@ -1,5 +1,8 @@
 #include "daemon/shutdown.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <utility>
 
 namespace kvtier {
@@ -11,12 +14,15 @@ constexpr int64_t kReportMs = 1000;
 constexpr int64_t kSessionGraceMs = 500;
 // For I/O under way when the deadline has passed.
 constexpr int64_t kIdleGraceMs = 5000;
+// By which systemd's patience exceeds what a step may take.
+constexpr int64_t kMarginMs = 10'000;
 
 }  // namespace
 
 void Shutdown::Begin(std::function<void()> finished) {
   if (std::exchange(begun_, true)) return;
   finished_ = std::move(finished);
+  env_.manager->Stopping("Stopping: telling clients", kSessionGraceMs + kMarginMs);
   env_.server->StopListening();
   env_.server->CloseSessions(
       {ErrorCode::kUnavailable, "shutting_down", "the daemon is being stopped"});
@@ -34,23 +40,33 @@ void Shutdown::WaitForSessions() {
 void Shutdown::BeginDrain() {
   BeginStep();
   reported_ms_ = 0;
-  if (env_.drain_deadline_ms == 0) {
+  if (env_.config->deadline_ms == 0) {
     env_.log->Info("drain.skipped", "drain.deadline is 0");
     return WaitForIdle();
   }
-  env_.log->Info("drain.begun", "{} blocks are to be written to disk",
-                 env_.cache->Gauges().unpersisted_blocks);
+  drain_total_ = env_.cache->Gauges().unpersisted_blocks;
+  env_.log->Info("drain.begun", "{} blocks are to be written to disk", drain_total_);
+  env_.manager->Stopping(fmt::format("Draining: {} blocks to disk", drain_total_),
+                         env_.config->deadline_ms + kIdleGraceMs + kMarginMs);
   env_.cache->Drain([this] { drained_ = true; });
   WaitForDrain();
 }
 
+void Shutdown::ReportDrain(uint64_t left) {
+  drain_total_ = std::max(drain_total_, left);
+  const std::string progress =
+      fmt::format("{} of {} blocks are left, {} s until the deadline", left, drain_total_,
+                  (env_.config->deadline_ms - ElapsedMs()) / 1000);
+  env_.log->Info("drain.progress", "{}", progress);
+  env_.manager->Status("Draining: " + progress);
+}
+
 void Shutdown::WaitForDrain() {
   const int64_t elapsed_ms = ElapsedMs();
-  if (!drained_ && elapsed_ms < env_.drain_deadline_ms) {
+  if (!drained_ && elapsed_ms < env_.config->deadline_ms) {
     if (elapsed_ms - reported_ms_ >= kReportMs) {
       reported_ms_ = elapsed_ms;
-      env_.log->Info("drain.progress", "{} blocks are left",
-                     env_.cache->Gauges().unpersisted_blocks);
+      ReportDrain(env_.cache->Gauges().unpersisted_blocks);
     }
     return timer_.Start(kPollMs, [this] { WaitForDrain(); });
   }

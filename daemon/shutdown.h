@@ -6,9 +6,11 @@
 #include <functional>
 
 #include "base/clock.h"
+#include "daemon/config.h"
 #include "daemon/event_loop.h"
 #include "daemon/log.h"
 #include "daemon/server.h"
+#include "daemon/service_manager.h"
 #include "tiers/cache.h"
 
 namespace kvtier {
@@ -20,7 +22,8 @@ struct ShutdownEnvironment {
   Cache* cache = nullptr;
   Server* server = nullptr;
   Log* log = nullptr;
-  int64_t drain_deadline_ms = 0;
+  ServiceManager* manager = nullptr;  // hears of the progress
+  const DrainConfig* config = nullptr;
 };
 
 class Shutdown {
@@ -38,6 +41,7 @@ class Shutdown {
   void WaitForSessions();
   void BeginDrain();
   void WaitForDrain();
+  void ReportDrain(uint64_t left);
   void WaitForIdle();
   [[nodiscard]] int64_t ElapsedMs() const { return env_.clock->MonotonicMs() - step_begun_ms_; }
   void BeginStep() { step_begun_ms_ = env_.clock->MonotonicMs(); }
@@ -48,6 +52,7 @@ class Shutdown {
   bool drained_ = false;
   int64_t step_begun_ms_ = 0;
   int64_t reported_ms_ = 0;
+  uint64_t drain_total_ = 0;
   Timer timer_;
 };
 

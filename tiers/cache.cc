@@ -232,6 +232,26 @@ Result<uint32_t> Cache::Pin(PoolId pool_id, std::span<const BlockHash> hashes, i
   return impl_->retention.Pin(pool->space, hashes, ttl_ms);
 }
 
+Status Cache::Reconfigure(const CacheOptions& options) {
+  KVT_RETURN_IF_ERROR(impl_->retention.CheckPinFraction(options.pin_fraction));
+  CacheState& state = impl_->state;
+  CacheOptions taken = options;
+  taken.pool_bytes = state.options.pool_bytes;
+  taken.chunk_bytes = state.options.chunk_bytes;
+  state.options = taken;
+  state.write_budget.SetBytesPerDay(taken.disk_write_budget_bytes_per_day);
+  impl_->Pump();
+  return {};
+}
+
+uint64_t Cache::PinnedBytes() const {
+  uint64_t bytes = 0;
+  for (const auto& [index, until_ms] : impl_->state.pinned_until_ms) {
+    bytes += impl_->state.SpaceOf(impl_->state[index]).slot_bytes;
+  }
+  return bytes;
+}
+
 void Cache::Tick() {
   impl_->disk.Tick();
   impl_->loader.Tick();

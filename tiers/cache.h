@@ -170,6 +170,12 @@ class Cache {
                                      int64_t ttl_ms);
 
   // --- upkeep ---
+  // Takes over `options`, less pool_bytes and chunk_bytes, which stay as they are. A shorter time to
+  // live takes effect with the next ticks. Nothing changes on error: kLimitExceeded "pinned" if
+  // more blocks are pinned than the new pin_fraction allows. REQUIRES: passed Validate().
+  [[nodiscard]] Status Reconfigure(const CacheOptions& options);
+  // Of the blocks that are pinned; O(pinned blocks).
+  [[nodiscard]] uint64_t PinnedBytes() const;
   // Expiry, persist-after-idle, waiting acquires' deadlines. Call every few hundred milliseconds.
   void Tick();
   // Writes every `extended` block that is not on disk yet. `done` is called when none is left to

@@ -56,7 +56,7 @@ class CacheState {
   CacheState(const CacheOptions& options, CacheEnvironment environment,
              const WriteBudgetState& spent);
 
-  const CacheOptions options;
+  CacheOptions options;
   const CacheEnvironment env;
   CacheStats stats;
   WriteBudget write_budget;

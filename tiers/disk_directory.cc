@@ -98,8 +98,16 @@ Result<DiskDirectory> OpenDiskDirectory(const std::filesystem::path& path) {
   }
   DiskDirectory directory;
   directory.fd = UniqueFd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!directory.fd.valid()) return Failed("open", path);
   struct stat status {};
+  if (!directory.fd.valid()) {
+    // Closed to us, it is most likely somebody else's: that says more.
+    const int open_errno = errno;
+    if (open_errno == EACCES && ::stat(path.c_str(), &status) == 0) {
+      KVT_RETURN_IF_ERROR(CheckOwner(status, path));
+    }
+    errno = open_errno;
+    return Failed("open", path);
+  }
   if (::fstat(directory.fd.get(), &status) != 0) return Failed("fstat", path);
   KVT_RETURN_IF_ERROR(CheckOwner(status, path));
   const mode_t mode = status.st_mode & 07777;

@@ -13,10 +13,21 @@ constexpr int kExpiriesPerTick = 4096;
 
 }  // namespace
 
-uint64_t Retention::PinLimit(SpaceId space) const {
+uint64_t Retention::PinLimit(SpaceId space, double pin_fraction) const {
   const SlabAllocator& lowest = state_.has_disk() ? disk_.slab() : host_.slab();
   const auto slots = lowest.TotalSlots(state_.spaces[space.value].slot_bytes);
-  return static_cast<uint64_t>(state_.options.pin_fraction * static_cast<double>(slots));
+  return static_cast<uint64_t>(pin_fraction * static_cast<double>(slots));
+}
+
+Status Retention::CheckPinFraction(double pin_fraction) const {
+  const uint64_t pinned = state_.pinned_until_ms.size();
+  if (pinned == 0) return {};
+  // As Pin does: all pinned blocks against the slots that one space could have.
+  const EntryIndex any = state_.pinned_until_ms.begin()->first;
+  const uint64_t limit = PinLimit(state_[any].space, pin_fraction);
+  if (pinned <= limit) return {};
+  return MakeError(ErrorCode::kLimitExceeded, "pinned",
+                   fmt::format("{} blocks are pinned, {} would be allowed", pinned, limit));
 }
 
 Result<uint32_t> Retention::Pin(SpaceId space, std::span<const BlockHash> hashes, int64_t ttl_ms) {
@@ -28,7 +39,7 @@ Result<uint32_t> Retention::Pin(SpaceId space, std::span<const BlockHash> hashes
     cached.push_back(index);
     if (!state_[index].pinned) ++added;
   }
-  const uint64_t limit = PinLimit(space);
+  const uint64_t limit = PinLimit(space, state_.options.pin_fraction);
   if (ttl_ms > 0 && state_.pinned_until_ms.size() + added > limit) {
     return MakeError(ErrorCode::kLimitExceeded, "pin_limit",
                      fmt::format("{} blocks pinned, {} more asked for, {} allowed",

@@ -28,6 +28,8 @@ class Retention {
   // See Cache::Pin.
   [[nodiscard]] Result<uint32_t> Pin(SpaceId space, std::span<const BlockHash> hashes,
                                      int64_t ttl_ms);
+  // Errors: kLimitExceeded "pinned" if more blocks are pinned than `pin_fraction` would allow.
+  [[nodiscard]] Status CheckPinFraction(double pin_fraction) const;
   // Drops what has expired, unpins, persists what has been idle long enough.
   void Tick();
   // Asks for every block that should be on disk to be written.
@@ -39,7 +41,7 @@ class Retention {
   // True if the block is gone from every tier, false if it is in use or on the move.
   bool DropEverywhere(EntryIndex entry);
   void PersistIdleFor(int64_t idle_ms);
-  [[nodiscard]] uint64_t PinLimit(SpaceId space) const;
+  [[nodiscard]] uint64_t PinLimit(SpaceId space, double pin_fraction) const;
 
   CacheState& state_;
   PoolSpace& pools_;

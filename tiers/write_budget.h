@@ -23,6 +23,8 @@ class WriteBudget {
   // process had spent, from state().
   WriteBudget(const Clock* clock, uint64_t bytes_per_day, const WriteBudgetState& state = {});
 
+  // What was spent today stays spent.
+  void SetBytesPerDay(uint64_t bytes_per_day) { bytes_per_day_ = bytes_per_day; }
   // Spends all of `bytes` or, when fewer are left, nothing.
   [[nodiscard]] bool TrySpend(uint64_t bytes);
   // UINT64_MAX when there is no limit.
@@ -31,7 +33,7 @@ class WriteBudget {
 
  private:
   const Clock* const clock_;
-  const uint64_t bytes_per_day_;
+  uint64_t bytes_per_day_;
   WriteBudgetState state_;
 };
 

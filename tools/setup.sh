@@ -8,11 +8,13 @@ packages=(
   g++ cmake ninja-build pkg-config ccache
   # libraries
   libboost1.81-dev libboost-json1.81-dev libcli11-dev libexpected-dev libfmt-dev librocksdb-dev
-  libspdlog-dev libssl-dev libtomlplusplus-dev liburing-dev libxxhash-dev
+  libspdlog-dev libssl-dev libsystemd-dev libtomlplusplus-dev liburing-dev libxxhash-dev
   # tests: GoogleTest, libFuzzer, and the programs that drive crash tests
   libgtest-dev libgmock-dev clang-14 libclang-rt-14-dev python3
   # the Python package, its arrays and its installation
   python3-numpy python3-pip python3-setuptools python3-wheel
+  # packages, and tests of the unit and of them
+  dpkg-dev init-system-helpers procps systemd
 )
 
 missing=()

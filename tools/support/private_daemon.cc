@@ -83,6 +83,9 @@ Status PrivateDaemon::Restart() {
 
 Status PrivateDaemon::Launch() {
   std::vector<std::string> arguments = {options_.program};
+  if (!options_.config_file.empty()) {
+    arguments.insert(arguments.end(), {"--config", options_.config_file});
+  }
   const auto set = [&arguments](std::string setting) {
     arguments.push_back("--set");
     arguments.push_back(std::move(setting));

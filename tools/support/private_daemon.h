@@ -21,6 +21,8 @@ struct PrivateDaemonOptions {
   // of its own below `temporary_parent`, which goes with the daemon.
   std::string directory;
   std::string temporary_parent;  // empty: $TMPDIR or /tmp
+  // A configuration file, which `settings` override; empty: none.
+  std::string config_file;
   // "section.key=value" texts as for `kvtierd --set`.
   std::vector<std::string> settings;
 };

@@ -46,8 +46,10 @@ void DaemonTest::TearDown() {
   }
 }
 
-void DaemonTest::StartDaemon(const TierSizes& sizes, std::vector<std::string> more_settings) {
+void DaemonTest::StartDaemon(const TierSizes& sizes, std::vector<std::string> more_settings,
+                             const std::string& config_file) {
   PrivateDaemonOptions options;
+  options.config_file = config_file;
   options.program = KvtierdPath();
   options.directory = directory();
   // The same on every machine; what needs a GPU has tests of its own.

@@ -41,7 +41,8 @@ class DaemonTest : public testing::Test {
   void TearDown() override;
 
   // Starts (or starts again) a daemon in the test's directory. Fails the test if it does not come.
-  void StartDaemon(const TierSizes& sizes = {}, std::vector<std::string> more_settings = {});
+  void StartDaemon(const TierSizes& sizes = {}, std::vector<std::string> more_settings = {},
+                   const std::string& config_file = "");
   [[nodiscard]] PrivateDaemon& daemon() { return *daemon_; }
   [[nodiscard]] std::string directory() const { return directory_->path(); }
 

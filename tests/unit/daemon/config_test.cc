@@ -193,6 +193,37 @@ TEST(Config, OneSocketForBothIsRefused) {
             "config_conflict");
 }
 
+TEST(Config, ConflictsNameThePlaceTheKeysAndTheWayOut) {
+  EXPECT_EQ(ContextOf("[server]\nsocket = \"/tmp/a\"\nadmin_socket = \"/tmp/./a\"\n"),
+            "test.toml:3:16: server.socket and server.admin_socket are both \"/tmp/a\"; give one "
+            "of them another path");
+  EXPECT_EQ(ContextOf("[host]\nbytes = \"32MiB\"\n").substr(0, 26), "test.toml:2:9: host.bytes ");
+  // The one that was given is the one to change.
+  EXPECT_EQ(ContextOf("[cache]\nchunk_bytes = \"1GiB\"\n[host]\n[disk]\nbytes = \"1GiB\"\n")
+                .substr(0, 14),
+            "test.toml:5:9:");
+  EXPECT_EQ(ContextOf("\n[[tenant]]\nname = \"a\"\n").substr(0, 12), "test.toml:2:");
+}
+
+TEST(Config, PathsThatOverlapAreRefused) {
+  const std::string disk = "[disk]\nbytes = \"1GiB\"\ndirectory = \"/srv/kv\"\n";
+  EXPECT_EQ(ContextOf(disk + "[server]\nsocket = \"/srv/kv/kvtier.sock\"\n"),
+            "test.toml:5:10: server.socket \"/srv/kv/kvtier.sock\" and disk.directory \"/srv/kv\" "
+            "overlap; that directory is the disk tier's alone, put the socket elsewhere");
+  EXPECT_EQ(ReasonOf(disk + "[server]\nadmin_socket = \"/srv/x/../kv/a.sock\"\n"),
+            "config_conflict");
+  EXPECT_EQ(ReasonOf(disk + "[server]\nadmin_socket = \"/srv/kv\"\n"), "config_conflict");
+  EXPECT_EQ(ReasonOf(disk + "[server]\nadmin_socket = \"/srv/kv2/a.sock\"\n"), "");
+}
+
+TEST(Config, SocketPathTooLongForTheKernelIsRefused) {
+  const std::string longest(107, 'x');
+  EXPECT_EQ(ReasonOf("[server]\nsocket = \"" + longest + "\"\n"), "");
+  EXPECT_EQ(ContextOf("[server]\nsocket = \"" + longest + "x\"\n"),
+            "test.toml:2:10: server.socket a string of 108 bytes is not allowed; must be a string "
+            "of 1 to 107 bytes");
+}
+
 TEST(Config, FramesTooSmallForTheirHashesAreRefused) {
   EXPECT_EQ(ReasonOf("[server]\nmax_frame_bytes = \"64KiB\"\n"), "config_conflict");
   EXPECT_EQ(ReasonOf("[server]\nmax_frame_bytes = \"64KiB\"\nmax_hashes_per_call = 1024\n"), "");
@@ -244,6 +275,42 @@ TEST(Config, EveryKeyIsExplained) {
     EXPECT_FALSE(key.help.empty()) << key.section << "." << key.name;
     EXPECT_EQ(key.help.back(), '.') << key.section << "." << key.name;
   }
+}
+
+// The example with every "#key = value" line, and the headers of lists, put in force.
+std::string Uncommented(const std::string& example) {
+  std::istringstream lines(example);
+  std::string text;
+  for (std::string line; std::getline(lines, line);) {
+    const bool in_force = line.starts_with("#") && !line.starts_with("# ");
+    text += (in_force ? line.substr(1) : line) + "\n";
+  }
+  return text;
+}
+
+TEST(Config, ExampleAsInstalledIsTheDefaults) {
+  const Result<Config> config = Parse(ConfigExampleToml());
+  ASSERT_TRUE(config) << config.error().context;
+  EXPECT_EQ(FormatConfig(*config), FormatConfig(Config{}));
+  EXPECT_TRUE(config->places.empty());
+}
+
+TEST(Config, ExampleHasEveryKeyWithItsDefault) {
+  const Result<Config> config = Parse(Uncommented(ConfigExampleToml()));
+  ASSERT_TRUE(config) << config.error().context;
+  Config expected;
+  expected.tenants.push_back({.name = "inference", .uids = {1000}});
+  EXPECT_EQ(FormatConfig(*config), FormatConfig(expected));
+  for (const ConfigKey& key : ConfigKeys()) {
+    if (key.section == kTenantSection) continue;
+    EXPECT_TRUE(config->places.contains(std::string(key.section) + "." + std::string(key.name)))
+        << key.section << "." << key.name;
+  }
+}
+
+TEST(Config, ExampleFitsIntoAHundredColumns) {
+  std::istringstream lines(ConfigExampleToml());
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100u) << line;
 }
 
 TEST(Config, ReferenceInTheDocumentationIsUpToDate) {

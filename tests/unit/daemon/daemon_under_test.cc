@@ -21,7 +21,7 @@ DaemonUnderTest::DaemonUnderTest(const std::filesystem::path& directory,
                                  const std::function<void(Config*)>& adjust)
     : config_(Adjusted(directory, adjust)),
       log_(config_.log),
-      daemon_(std::make_unique<Daemon>(config_, &loop_, &log_, &peers)),
+      daemon_(std::make_unique<Daemon>(config_, &loop_, &log_, &peers, &manager_)),
       status_(daemon_->Start()) {
   if (status_) thread_ = std::thread([this] { loop_.Run(); });
 }

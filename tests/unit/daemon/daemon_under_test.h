@@ -11,6 +11,7 @@
 #include "daemon/daemon.h"
 #include "daemon/event_loop.h"
 #include "daemon/log.h"
+#include "daemon/service_manager.h"
 #include "tests/unit/daemon/server_under_test.h"
 
 namespace kvtier {
@@ -36,6 +37,7 @@ class DaemonUnderTest {
   const Config config_;
   Log log_;
   EventLoop loop_;
+  ServiceManager manager_;
   std::unique_ptr<Daemon> daemon_;
   Status status_;
   std::thread thread_;

@@ -1,92 +1,18 @@
 // The program: arguments, exit codes, signals.
 
-#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <fstream>
 #include <string>
-#include <vector>
 
-#include "base/unique_fd.h"
 #include "tests/fakes/temporary_directory.h"
+#include "tests/unit/daemon/kvtierd_process.h"
 #include "tests/unit/daemon/verbs.h"
 #include "tests/unit/daemon/wire_client.h"
 
 namespace kvtier {
 namespace {
-
-// A running kvtierd whose output can be read.
-class Kvtierd {
- public:
-  explicit Kvtierd(std::vector<std::string> arguments) {
-    arguments.insert(arguments.begin(), KVTIERD_PATH);
-    std::vector<char*> argv;
-    for (std::string& argument : arguments) argv.push_back(argument.data());
-    argv.push_back(nullptr);
-    int fds[2];
-    EXPECT_EQ(::pipe2(fds, O_CLOEXEC), 0);
-    output_ = UniqueFd(fds[0]);
-    const UniqueFd writing(fds[1]);
-    pid_ = ::fork();
-    if (pid_ == 0) {
-      ::dup2(writing.get(), STDOUT_FILENO);
-      ::dup2(writing.get(), STDERR_FILENO);
-      ::execv(argv[0], argv.data());
-      ::_exit(127);
-    }
-  }
-  ~Kvtierd() {
-    if (pid_ < 0) return;
-    ::kill(pid_, SIGKILL);
-    (void)Wait();
-  }
-  Kvtierd(const Kvtierd&) = delete;
-  Kvtierd& operator=(const Kvtierd&) = delete;
-
-  void Signal(int signal) const { ::kill(pid_, signal); }
-
-  // Reads output until it contains `text`; false if it ended without.
-  bool ReadUntil(const std::string& text) {
-    while (text_.find(text) == std::string::npos) {
-      char buffer[4096];
-      const ssize_t bytes = ::read(output_.get(), buffer, sizeof(buffer));
-      if (bytes <= 0) return false;
-      text_.append(buffer, static_cast<size_t>(bytes));
-    }
-    return true;
-  }
-  // The rest of the output, then the exit code, or minus the signal.
-  int Wait() {
-    (void)ReadUntil("\x01 never");
-    int status = 0;
-    EXPECT_EQ(::waitpid(pid_, &status, 0), pid_);
-    pid_ = -1;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-  }
-  [[nodiscard]] const std::string& output() const { return text_; }
-
- private:
-  pid_t pid_ = -1;
-  UniqueFd output_;
-  std::string text_;
-};
-
-std::vector<std::string> SmallArguments(const std::filesystem::path& directory) {
-  std::vector<std::string> arguments;
-  for (const std::string& setting :
-       {"server.socket=" + (directory / "kvtier.sock").string(),
-        "server.admin_socket=" + (directory / "admin.sock").string(),
-        "disk.directory=" + (directory / "disk").string(), std::string("disk.bytes=8MiB"),
-        std::string("disk.free_floor_bytes=0B"), std::string("pool.bytes=256KiB"),
-        std::string("host.bytes=2MiB"), std::string("cache.chunk_bytes=128KiB")}) {
-    arguments.push_back("--set");
-    arguments.push_back(setting);
-  }
-  return arguments;
-}
 
 TEST(Kvtierd, TellsItsVersion) {
   Kvtierd kvtierd({"--version"});

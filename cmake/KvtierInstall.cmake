@@ -1,0 +1,68 @@
+# What is installed where. Components are named after the packages that they become.
+
+# Debian's directory for libraries, which the prefix /usr alone would not be given here.
+if(EXISTS /etc/debian_version AND CMAKE_LIBRARY_ARCHITECTURE)
+  set(CMAKE_INSTALL_LIBDIR lib/${CMAKE_LIBRARY_ARCHITECTURE} CACHE PATH "Libraries")
+endif()
+include(GNUInstallDirs)
+
+# Installing and packaging take what was built; they do not build tests first.
+set(CMAKE_SKIP_INSTALL_ALL_DEPENDENCY ON)
+
+# The configuration that is installed is written by the daemon itself, from its table of keys.
+set(example_config ${CMAKE_BINARY_DIR}/kvtierd.toml)
+add_custom_command(OUTPUT ${example_config}
+  COMMAND kvtierd --print-config-example > ${example_config}
+  DEPENDS kvtierd COMMENT "Writing kvtierd.toml" VERBATIM)
+add_custom_target(kvtierd_example_config ALL DEPENDS ${example_config})
+
+# --- kvtierd ---
+set(systemd ${CMAKE_SOURCE_DIR}/daemon/systemd)
+install(TARGETS kvtierd RUNTIME DESTINATION ${CMAKE_INSTALL_SBINDIR} COMPONENT kvtierd)
+# The unit names the program by its full path, which the prefix decides at the time of installing.
+install(CODE "
+  file(READ \"${systemd}/kvtierd.service\" unit)
+  string(REPLACE /usr/sbin \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_SBINDIR}\" unit \"\${unit}\")
+  file(WRITE \"${CMAKE_BINARY_DIR}/systemd/kvtierd.service\" \"\${unit}\")"
+  COMPONENT kvtierd)
+install(FILES ${CMAKE_BINARY_DIR}/systemd/kvtierd.service
+  DESTINATION lib/systemd/system COMPONENT kvtierd)
+install(FILES ${systemd}/sysusers.conf
+  DESTINATION lib/sysusers.d RENAME kvtier.conf COMPONENT kvtierd)
+install(FILES ${systemd}/tmpfiles.conf
+  DESTINATION lib/tmpfiles.d RENAME kvtier.conf COMPONENT kvtierd)
+# Where the unit looks for it, whatever the prefix.
+install(FILES ${example_config} DESTINATION /etc/kvtier COMPONENT kvtierd)
+install(FILES docs/OPERATIONS.md docs/CONFIGURATION.md
+  DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/kvtierd COMPONENT kvtierd)
+
+# --- kvtier-tools ---
+install(TARGETS kvtierctl kvtier-bench
+  RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT kvtier-tools)
+
+# --- libkvtier0, libkvtier-dev ---
+install(TARGETS kvtier
+  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT libkvtier0
+  NAMELINK_COMPONENT libkvtier-dev)
+# Programs include <kvtier/kvtier.h>.
+install(FILES client/kvtier.h client/kvtier.hpp client/kvtier_result.hpp client/kvtier_sequence.h
+  DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/kvtier COMPONENT libkvtier-dev)
+install(CODE "
+  set(PROJECT_VERSION ${PROJECT_VERSION})
+  set(CMAKE_INSTALL_LIBDIR ${CMAKE_INSTALL_LIBDIR})
+  set(CMAKE_INSTALL_INCLUDEDIR ${CMAKE_INSTALL_INCLUDEDIR})
+  configure_file(\"${CMAKE_SOURCE_DIR}/tools/packaging/kvtier.pc.in\"
+    \"${CMAKE_BINARY_DIR}/kvtier.pc\" @ONLY)"
+  COMPONENT libkvtier-dev)
+install(FILES ${CMAKE_BINARY_DIR}/kvtier.pc
+  DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT libkvtier-dev)
+
+# --- what every package has ---
+set(changelog ${CMAKE_BINARY_DIR}/packaging/changelog.Debian.gz)
+file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/packaging)
+execute_process(COMMAND gzip -9nc ${CMAKE_SOURCE_DIR}/tools/packaging/changelog
+  OUTPUT_FILE ${changelog} COMMAND_ERROR_IS_FATAL ANY)
+foreach(component kvtierd kvtier-tools libkvtier0 libkvtier-dev)
+  install(FILES tools/packaging/copyright ${changelog}
+    DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/${component} COMPONENT ${component})
+endforeach()

@@ -1,0 +1,129 @@
+// Reload, drain and restart while clients replay: no wrong byte, and nothing worse than misses.
+#include <fmt/format.h>
+#include <signal.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <fstream>
+#include <random>
+#include <sstream>
+#include <thread>
+
+#include "tests/integration/harness/daemon_test.h"
+
+namespace kvtier {
+namespace {
+
+constexpr int kClients = 2;
+constexpr int kConversations = 24;
+constexpr size_t kLongestPrompt = 20;
+constexpr int kReloads = 40;
+constexpr int kRestarts = 3;
+constexpr std::chrono::seconds kDrainDeadline(2);
+// What farewells and the last I/O may take after the deadline, see shutdown.cc.
+constexpr std::chrono::seconds kGrace(6);
+
+class ServiceUnderLoadTest : public DaemonTest {
+ protected:
+  ~ServiceUnderLoadTest() override { (void)StopClients(); }
+
+  [[nodiscard]] std::string ConfigFile() const { return directory() + "/kvtierd.toml"; }
+  void WriteConfig(const std::string& text) const { std::ofstream(ConfigFile()) << text; }
+
+  void StartUnderLoad() {
+    StartDaemon({.pool_blocks = 120, .host_blocks = 150, .disk_blocks = 600}, {}, ConfigFile());
+    ReplayTarget target;
+    target.socket = daemon().socket();
+    target.block_bytes = kTestBlockBytes;
+    target.reconnect_max_ms = 2;
+    for (int i = 0; i < kClients; ++i) {
+      clients_.emplace_back([this, target, i] { reports_[i] = PlayUntilOver(target, i); });
+    }
+  }
+
+  // What all clients together saw.
+  ReplayReport StopClients() {
+    over_ = true;
+    for (std::thread& client : clients_) client.join();
+    clients_.clear();
+    ReplayReport all;
+    for (const ReplayReport& report : reports_) all.Add(report);
+    return all;
+  }
+
+  // The requests played by then.
+  void WaitForRequests(uint64_t more) {
+    for (const uint64_t until = played_ + more; played_ < until;) std::this_thread::yield();
+  }
+
+  [[nodiscard]] std::string LogText() {
+    std::ostringstream text;
+    text << std::ifstream(daemon().log_path()).rdbuf();
+    return text.str();
+  }
+
+ private:
+  ReplayReport PlayUntilOver(const ReplayTarget& target, uint64_t seed) {
+    auto client = ReplayClient::Connect(target, kTestBlockTokens);
+    EXPECT_TRUE(client) << client.error().ToString();
+    std::mt19937_64 random(seed);
+    while (client && !over_) {
+      const auto name = fmt::format("conversation {}", random() % kConversations);
+      EXPECT_TRUE(client->Play(Prompt(name, 1 + random() % kLongestPrompt)));
+      ++played_;
+    }
+    return client ? client->Finish() : ReplayReport{};
+  }
+
+  std::atomic<bool> over_ = false;
+  std::atomic<uint64_t> played_ = 0;
+  std::array<ReplayReport, kClients> reports_;
+  std::vector<std::thread> clients_;
+};
+
+TEST_F(ServiceUnderLoadTest, ReloadsDisturbNobody) {
+  WriteConfig("");
+  StartUnderLoad();
+  for (int i = 1; i <= kReloads; ++i) {
+    WriteConfig(
+        fmt::format("[cache]\npool_clean_fraction = {}\nhost_clean_fraction = {}\n"
+                    "max_wait_ms = {}\n[retention]\npersist_after = \"{}s\"\n",
+                    0.02 * (i % 40), 0.02 * (40 - i % 40), i, i % 3));
+    ASSERT_EQ(::kill(daemon().pid(), SIGHUP), 0);
+    WaitForRequests(10);
+    // The reload is over when its values are in effect.
+    for (std::string seen; seen != std::to_string(i);) {
+      const boost::json::value config = Admin("config");
+      seen = boost::json::serialize(config.at("cache").at("max_wait_ms"));
+    }
+  }
+  const ReplayReport report = StopClients();
+  EXPECT_EQ(report.wrong_blocks, 0u);
+  EXPECT_EQ(report.errors, 0u);
+  EXPECT_EQ(report.requests_without_daemon, 0u);
+  EXPECT_GT(report.requests, 10u * kReloads);
+}
+
+TEST_F(ServiceUnderLoadTest, DrainAndRestartCostMissesOnly) {
+  WriteConfig(fmt::format("[drain]\ndeadline = \"{}s\"\n", kDrainDeadline.count()));
+  StartUnderLoad();
+  for (int i = 0; i < kRestarts; ++i) {
+    WaitForRequests(100);
+    const auto begun = std::chrono::steady_clock::now();
+    EXPECT_EQ(daemon().Terminate(), 0);
+    EXPECT_LT(std::chrono::steady_clock::now() - begun, kDrainDeadline + kGrace);
+    ASSERT_TRUE(daemon().Restart());
+  }
+  WaitForRequests(100);
+  const ReplayReport report = StopClients();
+  EXPECT_EQ(report.wrong_blocks, 0u);
+  EXPECT_EQ(report.errors, 0u);
+  EXPECT_GT(report.blocks.hit[static_cast<int>(Tier::kDisk)], 0u) << "what was drained was kept";
+  const std::string log = LogText();
+  EXPECT_NE(log.find("drain.begun"), std::string::npos) << log;
+  EXPECT_NE(log.find("drain.done"), std::string::npos) << log;
+}
+
+}  // namespace
+}  // namespace kvtier

@@ -1,0 +1,38 @@
+// kvtierd as a process of its own.
+#pragma once
+
+#include <sys/types.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "base/unique_fd.h"
+
+namespace kvtier {
+
+// A running kvtierd whose output can be read. Killed at the end.
+class Kvtierd {
+ public:
+  explicit Kvtierd(std::vector<std::string> arguments);
+  ~Kvtierd();
+  Kvtierd(const Kvtierd&) = delete;
+  Kvtierd& operator=(const Kvtierd&) = delete;
+
+  void Signal(int signal) const;
+  // Reads output until it contains `text`; false if it ended without.
+  bool ReadUntil(const std::string& text);
+  // The rest of the output, then the exit code, or minus the signal.
+  int Wait();
+  [[nodiscard]] const std::string& output() const { return text_; }
+
+ private:
+  pid_t pid_ = -1;
+  UniqueFd output_;
+  std::string text_;
+};
+
+// Small tiers in `directory`.
+[[nodiscard]] std::vector<std::string> SmallArguments(const std::filesystem::path& directory);
+
+}  // namespace kvtier

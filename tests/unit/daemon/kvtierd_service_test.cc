@@ -1,0 +1,215 @@
+// The program as systemd sees it: readiness, signs of life, reload, drain, and refusals to start.
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <string>
+
+#include "tests/fakes/temporary_directory.h"
+#include "tests/unit/daemon/kvtierd_process.h"
+#include "tests/unit/daemon/notify_socket.h"
+#include "tests/unit/daemon/verbs.h"
+#include "tests/unit/daemon/wire_client.h"
+
+namespace kvtier {
+namespace {
+
+class KvtierdService : public testing::Test {
+ protected:
+  [[nodiscard]] std::string ConfigPath() const { return directory_.path() / "kvtierd.toml"; }
+  void WriteConfig(const std::string& text) const { std::ofstream(ConfigPath()) << text; }
+  // Small tiers, and what the file says.
+  [[nodiscard]] std::vector<std::string> Arguments() const {
+    std::vector<std::string> arguments = SmallArguments(directory_.path());
+    arguments.insert(arguments.end(), {"--config", ConfigPath()});
+    return arguments;
+  }
+
+  // The same, less the one setting that the file is to give.
+  [[nodiscard]] std::vector<std::string> ArgumentsWithout(const std::string& key) const {
+    std::vector<std::string> arguments;
+    for (const std::string& argument : Arguments()) {
+      if (argument.starts_with(key + "=")) {
+        arguments.pop_back();  // its "--set"
+      } else {
+        arguments.push_back(argument);
+      }
+    }
+    return arguments;
+  }
+
+  const TemporaryDirectory directory_;
+  NotifySocket systemd_;
+};
+
+TEST_F(KvtierdService, IsReadyWhenItServesAndTellsItsTiers) {
+  WriteConfig("");
+  Kvtierd kvtierd(Arguments());
+  const std::string ready = systemd_.ReceiveUntil("READY=1");
+  EXPECT_NE(ready.find("STATUS=Serving 0 client(s): pool "), std::string::npos) << ready;
+  EXPECT_NE(ready.find(", disk "), std::string::npos) << ready;
+  WireClient client(directory_.path() / "kvtier.sock");
+  EXPECT_NE(systemd_.ReceiveUntil("STATUS=Serving 1 client(s)"), "");
+}
+
+TEST_F(KvtierdService, GivesSignsOfLifeOnlyWhenAskedTo) {
+  WriteConfig("");
+  ::setenv("WATCHDOG_USEC", "300000", 1);
+  Kvtierd watched(Arguments());
+  ::unsetenv("WATCHDOG_USEC");
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(systemd_.ReceiveUntil("WATCHDOG=1"), "WATCHDOG=1");
+  // A process that makes no progress gives none. What it had sent before is taken first.
+  watched.Signal(SIGSTOP);
+  while (!systemd_.Receive(/*timeout_ms=*/500).empty()) {
+  }
+  watched.Signal(SIGCONT);
+  EXPECT_EQ(systemd_.ReceiveUntil("WATCHDOG=1"), "WATCHDOG=1");
+}
+
+TEST_F(KvtierdService, ReloadTakesWhatItCanAndNamesWhatItCannot) {
+  WriteConfig("[log]\nlevel = \"info\"\n");
+  Kvtierd kvtierd(Arguments());
+  ASSERT_NE(systemd_.ReceiveUntil("READY=1"), "");
+  WriteConfig("[retention]\nextended_ttl = \"7d\"\n\n[host]\ntouch_threads = 3\n");
+  kvtierd.Signal(SIGHUP);
+  EXPECT_NE(systemd_.ReceiveUntil("RELOADING=1"), "");
+  EXPECT_NE(systemd_.ReceiveUntil("READY=1"), "");
+  ASSERT_TRUE(kvtierd.ReadUntil("config.reloaded: 1 key(s) changed, 1 wait for a restart"))
+      << kvtierd.output();
+  const std::string& log = kvtierd.output();
+  EXPECT_NE(log.find("config.changed: " + ConfigPath() +
+                     ":2:16: retention.extended_ttl: \"7d\" instead of \"1d\""),
+            std::string::npos)
+      << log;
+  EXPECT_NE(log.find("config.needs_restart: " + ConfigPath() +
+                     ":5:17: host.touch_threads: 3 is wanted, 2 stays until a restart"),
+            std::string::npos)
+      << log;
+}
+
+TEST_F(KvtierdService, ReloadOfAFileWithAMistakeChangesNothing) {
+  WriteConfig("");
+  Kvtierd kvtierd(Arguments());
+  ASSERT_NE(systemd_.ReceiveUntil("READY=1"), "");
+  WriteConfig("[retention]\nextended_ttl = \"7d\"\nmemory_ttl = 3\n");
+  kvtierd.Signal(SIGHUP);
+  EXPECT_TRUE(kvtierd.ReadUntil("config.rejected: " + ConfigPath() + ":3:14: "))
+      << kvtierd.output();
+  EXPECT_TRUE(kvtierd.ReadUntil("; nothing was changed"));
+  EXPECT_NE(systemd_.ReceiveUntil("READY=1"), "");
+  WriteConfig("");
+  kvtierd.Signal(SIGHUP);
+  EXPECT_TRUE(kvtierd.ReadUntil("config.reloaded: 0 key(s) changed, 0 wait")) << kvtierd.output();
+}
+
+TEST_F(KvtierdService, ReloadLetsNewTenantsIn) {
+  WriteConfig("[[tenant]]\nname = \"nobody\"\nuids = [4000000]\n");
+  Kvtierd kvtierd(Arguments());
+  ASSERT_NE(systemd_.ReceiveUntil("READY=1"), "");
+  {
+    WireClient refused(directory_.path() / "kvtier.sock");
+    EXPECT_EQ(refused.ExpectError(0), "unknown_user");
+  }
+  WriteConfig("[[tenant]]\nname = \"me\"\nuids = [" + std::to_string(::geteuid()) + "]\n");
+  kvtierd.Signal(SIGHUP);
+  ASSERT_TRUE(kvtierd.ReadUntil("config.reloaded"));
+  WireClient client(directory_.path() / "kvtier.sock");
+  (void)Fill(&client, client.Attach().pool, Hashes(0, 3));
+}
+
+TEST_F(KvtierdService, ReloadBelowWhatIsPinnedIsRefusedAndNamesKeyAndRemedy) {
+  WriteConfig("[disk]\nbytes = \"8MiB\"\n");
+  Kvtierd kvtierd(ArgumentsWithout("disk.bytes"));
+  ASSERT_NE(systemd_.ReceiveUntil("READY=1"), "");
+  WireClient client(directory_.path() / "kvtier.sock");
+  const PoolId pool = client.Attach().pool;
+  const std::vector<BlockHash> hashes = Hashes(0, 40);
+  (void)Fill(&client, pool, hashes);
+  ASSERT_EQ(
+      client.Call<wire::PinReply>(wire::Pin{.pool = pool, .ttl_ms = 600'000, .hashes = hashes})
+          .count,
+      40u);
+  WriteConfig("[disk]\n\nbytes = \"1280KiB\"\n[retention]\nextended_ttl = \"7d\"\n");
+  kvtierd.Signal(SIGHUP);
+  EXPECT_TRUE(kvtierd.ReadUntil("config.rejected: " + ConfigPath() +
+                                ":3:9: disk.bytes 1280KiB has room for 256.0 KiB of blocks, less "
+                                "than the 320.0 KiB that are pinned; unpin blocks"))
+      << kvtierd.output();
+  WriteConfig("[disk]\nbytes = \"8MiB\"\n[cache]\npin_fraction = 0.01\n");
+  kvtierd.Signal(SIGHUP);
+  EXPECT_TRUE(kvtierd.ReadUntil("config.rejected: " + ConfigPath() +
+                                ":4:16: cache.pin_fraction: 40 blocks are pinned, "))
+      << kvtierd.output();
+  EXPECT_EQ(kvtierd.output().find("config.changed"), std::string::npos);
+}
+
+TEST_F(KvtierdService, DrainTellsItsProgressAndHowLongItMayTake) {
+  WriteConfig("[drain]\ndeadline = \"20s\"\n");
+  Kvtierd kvtierd(Arguments());
+  ASSERT_NE(systemd_.ReceiveUntil("READY=1"), "");
+  WireClient client(directory_.path() / "kvtier.sock");
+  (void)Fill(&client, client.Attach().pool, Hashes(0, 20));
+  kvtierd.Signal(SIGTERM);
+  EXPECT_NE(systemd_.ReceiveUntil("STOPPING=1"), "");
+  const std::string draining = systemd_.ReceiveUntil("STATUS=Draining: 20 blocks to disk");
+  EXPECT_NE(draining.find("EXTEND_TIMEOUT_USEC=35000000"), std::string::npos) << draining;
+  EXPECT_EQ(kvtierd.Wait(), 0);
+}
+
+TEST_F(KvtierdService, LockOfAProcessThatIsGoneHoldsNobodyUp) {
+  WriteConfig("");
+  std::filesystem::create_directory(directory_.path() / "disk");
+  std::ofstream(directory_.path() / "disk" / "lock") << "4194304\n";
+  Kvtierd kvtierd(Arguments());
+  EXPECT_TRUE(kvtierd.ReadUntil("READY socket=")) << kvtierd.output();
+}
+
+TEST_F(KvtierdService, LockedDirectoryNamesKeyPlaceHolderAndRemedy) {
+  WriteConfig("\n[disk]\ndirectory = \"" + (directory_.path() / "disk").string() + "\"\n");
+  Kvtierd first(Arguments());
+  ASSERT_NE(systemd_.ReceiveUntil("READY=1"), "");
+  Kvtierd second(ArgumentsWithout("disk.directory"));
+  EXPECT_EQ(second.Wait(), 78);
+  const std::string& log = second.output();
+  EXPECT_NE(log.find(ConfigPath() + ":3:13: disk.directory: "), std::string::npos) << log;
+  EXPECT_NE(log.find("is in use by process "), std::string::npos) << log;
+  EXPECT_NE(log.find("stop that process, or give this daemon a directory of its own"),
+            std::string::npos)
+      << log;
+}
+
+TEST_F(KvtierdService, DirectoryOfSomeoneElseNamesKeyOwnerAndRemedy) {
+  if (::geteuid() != 0) GTEST_SKIP() << "only root can give a directory away";
+  WriteConfig("");
+  const std::filesystem::path disk = directory_.path() / "disk";
+  std::filesystem::create_directory(disk);
+  ASSERT_EQ(::chown(disk.c_str(), 12345, 12345), 0);
+  Kvtierd kvtierd(Arguments());
+  EXPECT_EQ(kvtierd.Wait(), 78);
+  const std::string& log = kvtierd.output();
+  EXPECT_NE(log.find("disk.directory: " + disk.string() + " belongs to uid 12345"),
+            std::string::npos)
+      << log;
+  EXPECT_NE(log.find("give the directory to the daemon's user"), std::string::npos) << log;
+}
+
+TEST_F(KvtierdService, SocketOfARunningDaemonNamesKeyAndRemedy) {
+  WriteConfig("");
+  Kvtierd first(Arguments());
+  ASSERT_NE(systemd_.ReceiveUntil("READY=1"), "");
+  std::vector<std::string> arguments = Arguments();
+  arguments.insert(arguments.end(), {"--set", "disk.bytes=0B"});
+  Kvtierd second(arguments);
+  EXPECT_EQ(second.Wait(), 78);
+  EXPECT_NE(second.output().find("server.admin_socket: another process listens on "),
+            std::string::npos)
+      << second.output();
+  EXPECT_NE(second.output().find("; stop that process, or name another path"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace kvtier

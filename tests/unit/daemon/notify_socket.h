@@ -1,0 +1,29 @@
+// systemd's end of sd_notify.
+#pragma once
+
+#include <string>
+
+#include "base/unique_fd.h"
+#include "tests/fakes/temporary_directory.h"
+
+namespace kvtier {
+
+// While it lives, sd_notify of this process and of those that it starts comes here.
+class NotifySocket {
+ public:
+  NotifySocket();
+  ~NotifySocket();
+  NotifySocket(const NotifySocket&) = delete;
+  NotifySocket& operator=(const NotifySocket&) = delete;
+
+  // The next message; empty if none comes within `timeout_ms`.
+  [[nodiscard]] std::string Receive(int timeout_ms = 10'000);
+  // Messages up to the first that contains `text`, which it returns; empty if none comes.
+  [[nodiscard]] std::string ReceiveUntil(const std::string& text);
+
+ private:
+  TemporaryDirectory directory_;
+  UniqueFd socket_;
+};
+
+}  // namespace kvtier

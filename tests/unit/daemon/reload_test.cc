@@ -1,0 +1,96 @@
+#include "daemon/reload.h"
+
+#include <gtest/gtest.h>
+
+#include "daemon/config_loader.h"
+#include "daemon/config_reference.h"
+#include "daemon/config_schema.h"
+
+namespace kvtier {
+namespace {
+
+Config Parsed(const std::string& text) {
+  Result<Config> config = ParseConfig(text, "test.toml", {});
+  EXPECT_TRUE(config) << config.error().context;
+  return std::move(config).value();
+}
+
+TEST(Reload, EqualConfigsDoNotDiffer) {
+  const Config config = Parsed("[pool]\nbytes = \"2GiB\"\n[[tenant]]\nname = \"a\"\nuids = [1]\n");
+  const ConfigDifferences differences = CompareConfigs(config, config);
+  EXPECT_TRUE(differences.now.empty());
+  EXPECT_TRUE(differences.restart.empty());
+}
+
+TEST(Reload, DifferenceNamesKeyValuesAndPlace) {
+  const ConfigDifferences differences =
+      CompareConfigs(Config{}, Parsed("[retention]\nextended_ttl = \"7d\"\n"));
+  ASSERT_EQ(differences.now.size(), 1u);
+  EXPECT_EQ(differences.now[0].key, "retention.extended_ttl");
+  EXPECT_EQ(differences.now[0].running, "\"1d\"");
+  EXPECT_EQ(differences.now[0].wanted, "\"7d\"");
+  EXPECT_EQ(differences.now[0].place, "test.toml:2:16");
+}
+
+TEST(Reload, SizesAndPathsWaitForARestart) {
+  const Config wanted = Parsed("[pool]\nbytes = \"2GiB\"\n[server]\nsocket = \"/tmp/s\"\n");
+  const ConfigDifferences differences = CompareConfigs(Config{}, wanted);
+  EXPECT_TRUE(differences.now.empty());
+  ASSERT_EQ(differences.restart.size(), 2u);
+  EXPECT_EQ(differences.restart[0].key, "server.socket");
+  EXPECT_EQ(differences.restart[1].key, "pool.bytes");
+  EXPECT_EQ(FormatConfig(TakeReloadable(Config{}, wanted)), FormatConfig(Config{}));
+}
+
+TEST(Reload, TakesWhatCanChangeAndLeavesTheRest) {
+  const Config wanted = Parsed(
+      "[pool]\nbytes = \"2GiB\"\n[log]\nlevel = \"debug\"\n[cache]\npin_fraction = 0.25\n"
+      "max_wait_ms = 7\n[disk]\nwrite_budget_per_day = \"1TB\"\n[drain]\ndeadline = \"5s\"\n");
+  const Config taken = TakeReloadable(Config{}, wanted);
+  EXPECT_EQ(taken.cache.pool_bytes, Config{}.cache.pool_bytes);
+  EXPECT_EQ(taken.log.level, LogLevel::kDebug);
+  EXPECT_EQ(taken.cache.pin_fraction, 0.25);
+  EXPECT_EQ(taken.cache.max_wait_ms, 7);
+  EXPECT_EQ(taken.cache.disk_write_budget_bytes_per_day, 1'000'000'000'000u);
+  EXPECT_EQ(taken.drain.deadline_ms, 5000);
+  const ConfigDifferences left = CompareConfigs(taken, wanted);
+  EXPECT_TRUE(left.now.empty());
+  EXPECT_EQ(left.restart.size(), 1u);
+}
+
+TEST(Reload, TenantsAreTakenTogether) {
+  const Config wanted = Parsed("[[tenant]]\nname = \"a\"\nuids = [1]\n");
+  const ConfigDifferences differences = CompareConfigs(Config{}, wanted);
+  ASSERT_EQ(differences.now.size(), 1u);
+  EXPECT_EQ(differences.now[0].key, "[[tenant]]");
+  EXPECT_EQ(differences.now[0].running, "none");
+  EXPECT_EQ(TakeReloadable(Config{}, wanted).tenants.size(), 1u);
+}
+
+TEST(Reload, KeysThatClientsWereToldAreNotTaken) {
+  for (const ConfigKey& key : ConfigKeys()) {
+    const bool told = key.name == "max_frame_bytes" || key.name == "max_hashes_per_call" ||
+                      key.name == "max_references_per_session";
+    EXPECT_FALSE(told && key.reloadable) << key.name;
+  }
+}
+
+TEST(Reload, TierBelowWhatIsPinnedIsRefused) {
+  const Config wanted = Parsed("[disk]\nbytes = \"1GiB\"\n");
+  EXPECT_TRUE(CheckPinnedFit(wanted, 1023 * kMiB));
+  EXPECT_FALSE(CheckPinnedFit(wanted, 1024 * kMiB)) << "superblocks take a part";
+  const Status refused = CheckPinnedFit(wanted, 3 * kGiB);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().reason, "config_below_pinned");
+  EXPECT_EQ(refused.error().context,
+            "test.toml:2:9: disk.bytes 1GiB has room for 1023.0 MiB of blocks, less than the "
+            "3.0 GiB that are pinned; unpin blocks (kvtierctl unpin) or ask for more");
+}
+
+TEST(Reload, WithoutADiskPinnedBlocksMustFitIntoHostMemory) {
+  EXPECT_FALSE(CheckPinnedFit(Parsed("[host]\nbytes = \"64MiB\"\n"), 65 * kMiB));
+  EXPECT_TRUE(CheckPinnedFit(Parsed("[host]\nbytes = \"64MiB\"\n"), 64 * kMiB));
+}
+
+}  // namespace
+}  // namespace kvtier

@@ -1,0 +1,47 @@
+#include "daemon/start_error.h"
+
+#include <gtest/gtest.h>
+
+#include "daemon/config_loader.h"
+
+namespace kvtier {
+namespace {
+
+TEST(StartError, NamesPlaceKeyAndRemedy) {
+  const Result<Config> config =
+      ParseConfig("[disk]\ndirectory = \"/srv/kv\"\nbytes = \"1GiB\"\n", "test.toml", {});
+  ASSERT_TRUE(config);
+  const Error error =
+      BlameKey(*config, "disk.directory",
+               Error{ErrorCode::kPermissionDenied, "directory_owner", "/srv/kv belongs to uid 5"});
+  EXPECT_EQ(error.context,
+            "test.toml:2:13: disk.directory: /srv/kv belongs to uid 5; give the directory to the "
+            "daemon's user (chown -R), or name another");
+  EXPECT_EQ(error.reason, "directory_owner");
+}
+
+TEST(StartError, ReasonDecidesWhichKeyIsToBlame) {
+  const Result<Config> config =
+      ParseConfig("[disk]\ndirectory = \"/srv/kv\"\nbytes = \"1GiB\"\n", "test.toml", {});
+  ASSERT_TRUE(config);
+  const Error error = BlameKey(*config, "disk.directory",
+                               Error{ErrorCode::kResourceExhausted, "disk_full", "full"});
+  EXPECT_EQ(error.context.substr(0, 33), "test.toml:3:9: disk.bytes: full; ");
+}
+
+TEST(StartError, KeyLeftToItsDefaultIsNamedToo) {
+  const Error error =
+      BlameKey(Config{}, "server.socket", Error{ErrorCode::kIoError, "EROFS", "bind /run/kvtier"});
+  EXPECT_EQ(error.context.substr(0, 43), "(default): server.socket: bind /run/kvtier;");
+}
+
+TEST(StartError, OnlyWhatAnOperatorMustMendIsAConfigurationError) {
+  EXPECT_TRUE(IsConfigurationError({ErrorCode::kIoError, "EACCES", ""}));
+  EXPECT_TRUE(IsConfigurationError({ErrorCode::kAlreadyExists, "directory_locked", ""}));
+  EXPECT_FALSE(IsConfigurationError({ErrorCode::kIoError, "EIO", ""}));
+  EXPECT_FALSE(IsConfigurationError({ErrorCode::kIoError, "ENOSPC", ""}));
+  EXPECT_FALSE(IsConfigurationError({ErrorCode::kInternal, "EACCES", ""}));
+}
+
+}  // namespace
+}  // namespace kvtier
