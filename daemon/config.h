@@ -69,6 +69,10 @@ struct DrainConfig {
   int64_t deadline_ms = 60 * 1000;
 };
 
+struct MetricsConfig {
+  std::string listen;  // empty: nowhere
+};
+
 struct Config {
   ServerConfig server;
   std::vector<TenantConfig> tenants;
@@ -77,6 +81,7 @@ struct Config {
   DiskConfig disk;
   LogConfig log;
   DrainConfig drain;
+  MetricsConfig metrics;
   // [retention], [cache] and the cache's share of [server], [pool] and [disk].
   CacheOptions cache;
 };

@@ -16,6 +16,7 @@
 #include "daemon/daemon.h"
 #include "daemon/event_loop.h"
 #include "daemon/log.h"
+#include "daemon/metrics_reference.h"
 #include "daemon/peer.h"
 #include "daemon/version.h"
 
@@ -33,6 +34,7 @@ struct Arguments {
   bool check_config = false;
   bool print_version = false;
   bool print_reference = false;
+  bool print_metrics_reference = false;
 };
 
 // Nothing, or the exit code with which to end.
@@ -45,6 +47,7 @@ std::optional<int> ParseArguments(int argc, char** argv, Arguments* arguments) {
                "check the configuration, print all values in effect, and exit");
   app.add_flag("--version", arguments->print_version, "print the version and exit");
   app.add_flag("--print-config-reference", arguments->print_reference)->group("");
+  app.add_flag("--print-metrics-reference", arguments->print_metrics_reference)->group("");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -108,6 +111,10 @@ int Main(int argc, char** argv) {
   }
   if (arguments.print_reference) {
     fmt::print("{}", ConfigReferenceMarkdown());
+    return 0;
+  }
+  if (arguments.print_metrics_reference) {
+    fmt::print("{}", MetricsReferenceMarkdown());
     return 0;
   }
   const Result<Config> config = LoadConfig(arguments.config_path, arguments.overrides);

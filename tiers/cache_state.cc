@@ -25,9 +25,7 @@ CacheState::CacheState(const CacheOptions& cache_options, CacheEnvironment envir
 
 uint32_t CacheState::NowS() const { return static_cast<uint32_t>(env.clock->WallMs() / 1000); }
 
-uint32_t CacheState::NowDs() const {
-  return static_cast<uint32_t>(env.clock->MonotonicMs() / 100);
-}
+uint32_t CacheState::NowDs() const { return static_cast<uint32_t>(env.clock->MonotonicMs() / 100); }
 
 Result<SpaceId> CacheState::InternSpace(const SpaceIdentity& identity) {
   for (uint32_t i = 0; i < spaces.size(); ++i) {

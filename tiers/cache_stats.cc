@@ -20,10 +20,14 @@ std::string_view MissReasonName(MissReason reason) {
 
 std::string_view CopyLaneName(CopyLane lane) {
   switch (lane) {
-    case CopyLane::kPoolToHost: return "pool_to_host";
-    case CopyLane::kHostToPool: return "host_to_pool";
-    case CopyLane::kHostToDisk: return "host_to_disk";
-    case CopyLane::kDiskToHost: return "disk_to_host";
+    case CopyLane::kPoolToHost:
+      return "pool_to_host";
+    case CopyLane::kHostToPool:
+      return "host_to_pool";
+    case CopyLane::kHostToDisk:
+      return "host_to_disk";
+    case CopyLane::kDiskToHost:
+      return "disk_to_host";
   }
   return "invalid";
 }

@@ -128,7 +128,7 @@ struct CacheGauges {
   // Waiting to be started; acquires_waiting is the acquires' own.
   uint64_t offloads_queued = 0, onload_copies_queued = 0, disk_reads_queued = 0,
            disk_writes_queued = 0;
-  uint64_t write_budget_left_bytes = 0;  // UINT64_MAX: no limit
+  uint64_t write_budget_left_bytes = 0;   // UINT64_MAX: no limit
   uint64_t write_budget_spent_bytes = 0;  // today
   // Estimates for a cache that never forgets; see endless_cache.h.
   uint64_t endless_asked_blocks = 0, endless_hit_blocks = 0;

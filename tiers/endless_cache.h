@@ -1,8 +1,8 @@
 // Estimates which share of what is asked for a cache that never forgets would have: the difference
 // to the real share is what more space or longer retention could win.
 //
-// Remembers which blocks were ever committed, not exactly but by a sample of keys: a key is looked at
-// only if the low `sampling_shift` bits of its hash are zero, and counts 2^sampling_shift times.
+// Remembers which blocks were ever committed, not exactly but by a sample of keys: a key is looked
+// at only if the low `sampling_shift` bits of its hash are zero, and counts 2^sampling_shift times.
 // When the sample outgrows its bound, the shift grows by one and half of it is forgotten. This is
 // spatial sampling with a fixed bound after Waldspurger, Park, Garthwaite and Ahmad, "Efficient MRC
 // Construction with SHARDS", USENIX FAST 2015, for the one point of the curve where the cache is

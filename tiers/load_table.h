@@ -19,8 +19,8 @@ class LoadTable {
   LoadTable(CacheStats* stats, std::function<void(const LoadProgress&)> report)
       : stats_(*stats), report_(std::move(report)) {}
 
-  // Registers a load of `hits`, of which those at `waiting` (ascending positions, with their entries)
-  // have still to arrive. REQUIRES: waiting is not empty.
+  // Registers a load of `hits`, of which those at `waiting` (ascending positions, with their
+  // entries) have still to arrive. REQUIRES: waiting is not empty.
   struct Hit {
     Tier tier = Tier::kPool;  // where it was found
     uint16_t tokens = 0;

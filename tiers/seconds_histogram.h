@@ -41,9 +41,9 @@ class SecondsHistogram {
 // How long blocks live and lie idle: from a quarter of a second to a week.
 inline constexpr int64_t kSecondUs = 1'000'000;
 inline constexpr std::array<int64_t, 13> kBlockAgeBoundsUs = {
-    kSecondUs / 4,      kSecondUs,          4 * kSecondUs,      15 * kSecondUs,    60 * kSecondUs,
-    240 * kSecondUs,    900 * kSecondUs,    3600 * kSecondUs,   14400 * kSecondUs, 43200 * kSecondUs,
-    86400 * kSecondUs,  259200 * kSecondUs, 604800 * kSecondUs,
+    kSecondUs / 4,     kSecondUs,          4 * kSecondUs,      15 * kSecondUs,    60 * kSecondUs,
+    240 * kSecondUs,   900 * kSecondUs,    3600 * kSecondUs,   14400 * kSecondUs, 43200 * kSecondUs,
+    86400 * kSecondUs, 259200 * kSecondUs, 604800 * kSecondUs,
 };
 
 class BlockAgeHistogram : public SecondsHistogram<kBlockAgeBoundsUs.size()> {

@@ -11,6 +11,8 @@ packages=(
   libspdlog-dev libssl-dev libtomlplusplus-dev liburing-dev libxxhash-dev
   # tests: GoogleTest, libFuzzer, and the programs that drive crash tests
   libgtest-dev libgmock-dev clang-14 libclang-rt-14-dev python3
+  # what judges the metrics page: promtool, the OpenMetrics parser, and a browser for the live page
+  prometheus python3-prometheus-client chromium-headless-shell
 )
 
 missing=()
