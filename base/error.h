@@ -1,6 +1,7 @@
 // What went wrong, for programs (code, reason) and for people (context).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -26,6 +27,8 @@ enum class ErrorCode : uint16_t {
   kCancelled = 15,
   kInternal = 16,
 };
+// Codes are 1 to this.
+inline constexpr size_t kErrorCodeCount = 16;
 
 // The code's name as it appears in logs and JSON, for example "stale_handle".
 [[nodiscard]] std::string_view ErrorCodeName(ErrorCode code);

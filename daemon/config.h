@@ -79,6 +79,10 @@ struct DrainConfig {
   int64_t deadline_ms = 60 * 1000;
 };
 
+struct MetricsConfig {
+  std::string listen;  // empty: nowhere
+};
+
 struct Config {
   ServerConfig server;
   std::vector<TenantConfig> tenants;
@@ -87,6 +91,7 @@ struct Config {
   DiskConfig disk;
   LogConfig log;
   DrainConfig drain;
+  MetricsConfig metrics;
   // [retention], [cache] and the cache's share of [server], [pool] and [disk].
   CacheOptions cache;
 

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "base/digest.h"
+#include "daemon/loopback_address.h"
 #include "tiers/disk_geometry.h"
 
 namespace kvtier {
@@ -145,6 +146,13 @@ Status CheckTiers(const Config& config) {
   return {};
 }
 
+Status CheckMetrics(const MetricsConfig& metrics) {
+  if (metrics.listen.empty()) return {};
+  const Result<LoopbackAddress> address = ParseLoopbackAddress(metrics.listen);
+  if (!address) return Conflict("metrics.listen {}", address.error().context);
+  return {};
+}
+
 }  // namespace
 
 std::string PlaceOfKey(const Config& config, std::string_view key) {
@@ -157,6 +165,7 @@ Status CheckConfig(const Config& config) {
   KVT_RETURN_IF_ERROR(CheckServer(config));
   KVT_RETURN_IF_ERROR(CheckTenants(config.tenants));
   KVT_RETURN_IF_ERROR(CheckTiers(config));
+  KVT_RETURN_IF_ERROR(CheckMetrics(config.metrics));
   if (Status cache = config.cache.Validate(); !cache) {
     return ConflictAt("[cache]", "{}", cache.error().context);
   }

@@ -69,6 +69,9 @@ constexpr std::array kSections = {
     ConfigSection{"cache", false, "Watermarks and bounds of the cache."},
     ConfigSection{"log", false, "The log, on standard error or in the journal."},
     ConfigSection{"drain", false, "What happens on SIGTERM."},
+    ConfigSection{"metrics", false,
+                  "The page for Prometheus (`/metrics`, docs/METRICS.md) and the one for people "
+                  "(`/`), for processes on this machine."},
 };
 
 using FieldOf = ConfigField (*)(Config&);
@@ -296,6 +299,15 @@ std::vector<ConfigKey> DrainKeys() {
   };
 }
 
+std::vector<ConfigKey> MetricsKeys() {
+  return {
+      Ranged(kText, "metrics.listen", &At<&Config::metrics, &MetricsConfig::listen>, 0, 64,
+             "Address and port, for example `127.0.0.1:9400` or `[::1]:9400`; addresses of this "
+             "machine alone are allowed, port 0 takes a free one and logs it. Whoever may use this "
+             "machine may read the pages. Empty: no pages."),
+  };
+}
+
 // What nobody keeps a copy of and nobody was told: sizes and paths are taken at the start, and
 // clients learn of limits on their calls when they connect.
 constexpr std::array<std::string_view, 23> kReloadable = {
@@ -338,7 +350,7 @@ void MarkReloadable(std::vector<ConfigKey>* keys) {
 std::vector<ConfigKey> AllKeys() {
   std::vector<ConfigKey> all;
   for (const auto& keys : {ServerKeys(), TenantKeys(), PoolKeys(), HostKeys(), DiskKeys(),
-                           RetentionKeys(), CacheKeys(), LogKeys(), DrainKeys()}) {
+                           RetentionKeys(), CacheKeys(), LogKeys(), DrainKeys(), MetricsKeys()}) {
     all.insert(all.end(), keys.begin(), keys.end());
   }
   MarkReloadable(&all);

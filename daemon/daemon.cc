@@ -145,6 +145,7 @@ Status Daemon::Listen() {
       BlameKey(config_, "server.socket", MakeParentDirectory(config_.server.socket)));
   KVT_RETURN_IF_ERROR(
       BlameKey(config_, "server.admin_socket", admin_server_->Listen(admin_socket)));
+  KVT_RETURN_IF_ERROR(BlameKey(config_, "metrics.listen", ListenForMetrics()));
   return BlameKey(config_, "server.socket", server_->Listen());
 }
 
@@ -175,8 +176,23 @@ Status Daemon::Reload(const Config& wanted) {
   return {};
 }
 
+Status Daemon::ListenForMetrics() {
+  if (config_.metrics.listen.empty()) return {};
+  KVT_ASSIGN_OR_RETURN(metrics_server_,
+                       MetricsServer::Start(config_.metrics.listen,
+                                            {.loop = loop_, .pulse = &pulse_, .snapshot = [this] {
+                                               return TakeMetricsSnapshot(Source(), pulse_,
+                                                                          history_);
+                                             }}));
+  log_->Info("metrics.listening", "{} for people, {}metrics for Prometheus", metrics_server_->Url(),
+             metrics_server_->Url());
+  return {};
+}
+
 void Daemon::TickForever() {
   tick_.Start(kTickMs, [this] {
+    pulse_.Beat(kTickMs);
+    history_.Tick(cache_->stats(), clock_.MonotonicMs());
     cache_->Tick();
     TickForever();
   });

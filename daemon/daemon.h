@@ -14,7 +14,10 @@
 #include "daemon/device_opening.h"
 #include "daemon/disk_tier.h"
 #include "daemon/event_loop.h"
+#include "daemon/hit_history.h"
 #include "daemon/log.h"
+#include "daemon/loop_pulse.h"
+#include "daemon/metrics_server.h"
 #include "daemon/peer.h"
 #include "daemon/server.h"
 #include "daemon/service_manager.h"
@@ -52,12 +55,17 @@ class Daemon {
   [[nodiscard]] size_t session_count() const { return server_->session_count(); }
   // Nothing is under way: the daemon may be destroyed. Otherwise the process should end without.
   [[nodiscard]] bool idle() const { return cache_ == nullptr || cache_->Idle(); }
+  // Where the metrics page is, with the port chosen; empty without one. REQUIRES: started.
+  [[nodiscard]] std::string metrics_url() const {
+    return metrics_server_ ? metrics_server_->Url() : "";
+  }
 
  private:
   [[nodiscard]] Status OpenDevice();
   [[nodiscard]] Status OpenArena();
   void MakeCache();
   [[nodiscard]] Status Listen();
+  [[nodiscard]] Status ListenForMetrics();
   void TickForever();
   [[nodiscard]] StatusSource Source() const;
 
@@ -82,6 +90,9 @@ class Daemon {
   std::unique_ptr<Shutdown> shutdown_;
   std::unique_ptr<AdminOperations> admin_operations_;
   std::unique_ptr<AdminServer> admin_server_;
+  LoopPulse pulse_;
+  HitHistory history_;
+  std::unique_ptr<MetricsServer> metrics_server_;  // null: not asked for
   Timer tick_;
 };
 

@@ -10,6 +10,7 @@
 
 #include "daemon/config_loader.h"
 #include "daemon/config_reference.h"
+#include "daemon/metrics_reference.h"
 #include "daemon/service.h"
 #include "daemon/version.h"
 
@@ -25,6 +26,7 @@ struct Arguments {
   bool print_version = false;
   bool print_reference = false;
   bool print_example = false;
+  bool print_metrics_reference = false;
 };
 
 // Nothing, or the exit code with which to end.
@@ -39,6 +41,7 @@ std::optional<int> ParseArguments(int argc, char** argv, Arguments* arguments) {
   app.add_flag("--print-config-reference", arguments->print_reference)->group("");
   app.add_flag("--print-config-example", arguments->print_example,
                "print a configuration file with every key explained, and exit");
+  app.add_flag("--print-metrics-reference", arguments->print_metrics_reference)->group("");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -63,6 +66,10 @@ int Main(int argc, char** argv) {
   }
   if (arguments.print_reference) {
     fmt::print("{}", ConfigReferenceMarkdown());
+    return 0;
+  }
+  if (arguments.print_metrics_reference) {
+    fmt::print("{}", MetricsReferenceMarkdown());
     return 0;
   }
   if (arguments.print_example) {

@@ -83,9 +83,12 @@ void Server::CloseSessions(const Error& why) {
   for (const auto& [id, session] : sessions_) session->CloseWith(why);
 }
 
-std::vector<Session::Summary> Server::Sessions() const {
+std::vector<Session::Summary> Server::Sessions(size_t limit) const {
   std::vector<Session::Summary> summaries;
-  for (const auto& [id, session] : sessions_) summaries.push_back(session->summary());
+  for (const auto& [id, session] : sessions_) {
+    if (summaries.size() == limit) break;
+    summaries.push_back(session->summary());
+  }
   std::ranges::sort(summaries, {}, &Session::Summary::id);
   return summaries;
 }

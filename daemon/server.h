@@ -47,7 +47,8 @@ class Server {
   void CloseSessions(const Error& why);
 
   [[nodiscard]] size_t session_count() const { return sessions_.size(); }
-  [[nodiscard]] std::vector<Session::Summary> Sessions() const;
+  // At most `limit` of them (any), by id.
+  [[nodiscard]] std::vector<Session::Summary> Sessions(size_t limit = SIZE_MAX) const;
   [[nodiscard]] const ServerCounters& counters() const { return counters_; }
   [[nodiscard]] const ModelRegistry& models() const { return models_; }
   // Ended sessions whose processes live on, with their private blocks.

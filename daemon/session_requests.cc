@@ -130,7 +130,7 @@ Status Session::OnAttach(const Call& call, const wire::Attach& request) {
 }
 
 Status Session::OnAcquire(const Call& call, const wire::Acquire& request) {
-  KVT_RETURN_IF_ERROR(FindPool(request.pool));
+  KVT_ASSIGN_OR_RETURN(const AttachedPool* const attached, FindPool(request.pool));
   KVT_RETURN_IF_ERROR(CheckCount(request.new_blocks, kTooManyBlocks));
   KVT_RETURN_IF_ERROR(CheckCount(request.hashes.size(), kTooManyHashes));
   // Any of the three makes sense alone.
@@ -142,7 +142,8 @@ Status Session::OnAcquire(const Call& call, const wire::Acquire& request) {
                             .pool = request.pool,
                             .hashes = Copy(request.hashes),
                             .tails = Copy(request.tails),
-                            .new_blocks = request.new_blocks},
+                            .new_blocks = request.new_blocks,
+                            .block_tokens = static_cast<uint16_t>(attached->block_tokens)},
                            [weak = weak_from_this(), call](Result<AcquireReply> acquired) {
                              const std::shared_ptr<Session> session = weak.lock();
                              if (session) session->OnAcquired(call, std::move(acquired));

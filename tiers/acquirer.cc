@@ -182,9 +182,9 @@ AcquireReply Acquirer::Grant(CachePool* pool, Operation* operation, const Walk& 
     loader_.FreshenLoading(*hit);
   }
   if (!waiting.empty()) {
-    std::vector<Tier> tiers;
-    for (const AcquiredBlock& hit : reply.hits) tiers.push_back(hit.tier);
-    reply.load = loads_.Begin(request.session, std::move(tiers), waiting);
+    std::vector<LoadTable::Hit> hits;
+    for (const AcquiredBlock& hit : reply.hits) hits.push_back({hit.tier, hit.tokens});
+    reply.load = loads_.Begin(request.session, std::move(hits), waiting);
   }
   for (uint32_t i = 0; i < request.new_blocks; ++i) {
     reply.fresh.push_back(sessions_.AllocatePrivate(request.session, pool));
@@ -197,11 +197,15 @@ AcquireReply Acquirer::Grant(CachePool* pool, Operation* operation, const Walk& 
 
 void Acquirer::CountAsked(const Operation& operation, const AcquireReply& reply) {
   CacheStats& stats = state_.stats;
-  const uint64_t asked = operation.request.hashes.size() + (reply.tail ? 1 : 0);
-  stats.CountMisses(reply.miss, asked - reply.hits.size());
+  const AcquireRequest& request = operation.request;
+  const uint64_t asked = request.hashes.size() + (reply.tail ? 1 : 0);
+  stats.CountMisses(reply.miss, asked - reply.hits.size(), request.block_tokens);
+  const SpaceId space = state_.FindPool(request.pool)->space;
+  state_.endless.Ask(space, request.hashes);
+  if (reply.tail) state_.endless.Ask(space, std::span(&request.tails[*reply.tail], 1));
   // What is being loaded is a hit or a miss only when the load has ended.
   if (reply.load.value != 0) return;
-  for (const AcquiredBlock& hit : reply.hits) stats.CountHit(hit.tier);
+  for (const AcquiredBlock& hit : reply.hits) stats.CountHit(hit.tier, hit.tokens);
 }
 
 void Acquirer::Hold(CachePool* pool, Operation* operation, const Walk& walk) {

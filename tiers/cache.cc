@@ -99,6 +99,8 @@ Result<CommitReply> Cache::Impl::Commit(SessionId session, PoolId pool_id,
   BlockEntry& entry = state[index];
   entry.pool_block = request.block.index;
   sessions.Publish(session, pool, request.block.index, index);
+  pool->blocks[request.block.index].since_ds = state.NowDs();
+  state.endless.Store(pool->space, request.hash);
   if (request.checksum && !entry.in_host()) state.commit_checksums[index] = *request.checksum;
   if (request.parent && !entry.in_host()) state.commit_parents[index] = *request.parent;
   if (state.NeedsPersist(entry) && !entry.motion.writing && !state.unpersisted.Contains(index)) {

@@ -50,6 +50,8 @@ struct AcquireRequest {
   std::vector<BlockHash> tails;
   // Private blocks to allocate: all of them or the call fails.
   uint32_t new_blocks = 0;
+  // Tokens of a full block, for the count of tokens that are missed.
+  uint16_t block_tokens = 0;
 };
 
 struct AcquiredBlock {

@@ -56,7 +56,14 @@ CacheGauges Cache::Impl::Gauges() const {
   gauges.disk_reads_in_flight = loader.reads_in_flight();
   gauges.disk_writes_in_flight = persister.writes_in_flight();
   gauges.acquires_waiting = acquirer.waiting();
+  gauges.offloads_queued = offloader.queued();
+  gauges.onload_copies_queued = loader.copies_queued();
+  gauges.disk_reads_queued = loader.reads_queued();
+  gauges.disk_writes_queued = persister.waiting();
   gauges.write_budget_left_bytes = persister.budget_left_bytes();
+  gauges.write_budget_spent_bytes = state.write_budget.state().spent_bytes;
+  gauges.endless_asked_blocks = state.endless.asked();
+  gauges.endless_hit_blocks = state.endless.hits();
   for (const BlockFile* file : state.env.files) gauges.disk_engines.emplace_back(file->engine());
   gauges.disk_degraded = disk.degraded();
   return gauges;
@@ -80,6 +87,8 @@ void Cache::Impl::CheckInvariants() const {
   KVT_CHECK(disk.slab().used_bytes() <= state.env.geometry.bytes());
   const CacheStats::Asked& blocks = state.stats.blocks;
   KVT_CHECK(blocks.asked == blocks.hit[0] + blocks.hit[1] + blocks.hit[2] + blocks.miss);
+  const CacheStats::Asked& tokens = state.stats.tokens;
+  KVT_CHECK(tokens.asked == tokens.hit[0] + tokens.hit[1] + tokens.hit[2] + tokens.miss);
 }
 
 void Cache::Impl::CheckEntry(EntryIndex index) const {

@@ -25,6 +25,8 @@ CacheState::CacheState(const CacheOptions& cache_options, CacheEnvironment envir
 
 uint32_t CacheState::NowS() const { return static_cast<uint32_t>(env.clock->WallMs() / 1000); }
 
+uint32_t CacheState::NowDs() const { return static_cast<uint32_t>(env.clock->MonotonicMs() / 100); }
+
 Result<SpaceId> CacheState::InternSpace(const SpaceIdentity& identity) {
   for (uint32_t i = 0; i < spaces.size(); ++i) {
     if (spaces[i].identity == identity) return SpaceId(i);
@@ -68,6 +70,15 @@ void CacheState::Extend(EntryIndex index) {
   by_age[static_cast<size_t>(entry.retention)].Remove(index);
   entry.retention = RetentionClass::kExtended;
   by_age[static_cast<size_t>(entry.retention)].PushHot(index);
+}
+
+void CacheState::Use(EntryIndex index) {
+  BlockEntry& entry = directory[index];
+  ++entry.uses;
+  entry.persist_failed = false;
+  const uint32_t before_s = entry.last_use_s;
+  Refresh(index);
+  stats.reuse_gap.ObserveMs((int64_t{entry.last_use_s} - before_s) * 1000);
 }
 
 void CacheState::Refresh(EntryIndex index) {

@@ -24,6 +24,7 @@
 
 #include "tiers/cache.h"
 #include "tiers/directory.h"
+#include "tiers/endless_cache.h"
 #include "tiers/entry_list.h"
 #include "tiers/pool_blocks.h"
 #include "tiers/victim_queue.h"
@@ -59,6 +60,7 @@ class CacheState {
   CacheOptions options;
   const CacheEnvironment env;
   CacheStats stats;
+  EndlessCache endless;
   WriteBudget write_budget;
   Directory directory;
   std::vector<Space> spaces;  // by SpaceId
@@ -84,6 +86,9 @@ class CacheState {
 
   [[nodiscard]] bool has_disk() const { return !env.files.empty(); }
   [[nodiscard]] uint32_t NowS() const;
+  // Tenths of seconds of the monotonic clock. Differences of two are right for 13 years.
+  [[nodiscard]] uint32_t NowDs() const;
+  [[nodiscard]] int64_t NowMs() const { return env.clock->MonotonicMs(); }
   [[nodiscard]] BlockEntry& operator[](EntryIndex entry) { return directory[entry]; }
 
   // Finds or adds. REQUIRES: identity.block_bytes > 0.
@@ -102,11 +107,7 @@ class CacheState {
   // The entry is young again in every order that ages.
   void Refresh(EntryIndex entry);
   // Counts a use now, and refreshes.
-  void Use(EntryIndex entry) {
-    ++directory[entry].uses;
-    directory[entry].persist_failed = false;
-    Refresh(entry);
-  }
+  void Use(EntryIndex index);
   [[nodiscard]] bool Expired(const BlockEntry& entry) const;
   // Some movement is under way that refers to the entry: it must not be forgotten yet.
   [[nodiscard]] static bool Busy(const BlockEntry& entry);
@@ -137,6 +138,10 @@ class CacheState {
 
   void CountDrop(Tier tier, DropReason reason) {
     ++stats.drops[static_cast<size_t>(tier)][static_cast<size_t>(reason)];
+  }
+  // A block leaves the tier that it came to at `since_ds`.
+  void CountResidence(Tier tier, uint32_t since_ds) {
+    stats.residence[static_cast<size_t>(tier)].ObserveMs(int64_t{NowDs() - since_ds} * 100);
   }
 
  private:

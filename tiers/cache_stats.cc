@@ -18,6 +18,20 @@ std::string_view MissReasonName(MissReason reason) {
   return "invalid";
 }
 
+std::string_view CopyLaneName(CopyLane lane) {
+  switch (lane) {
+    case CopyLane::kPoolToHost:
+      return "pool_to_host";
+    case CopyLane::kHostToPool:
+      return "host_to_pool";
+    case CopyLane::kHostToDisk:
+      return "host_to_disk";
+    case CopyLane::kDiskToHost:
+      return "disk_to_host";
+  }
+  return "invalid";
+}
+
 std::string_view DropReasonName(DropReason reason) {
   switch (reason) {
     case DropReason::kCleanCopyBelow: return "clean_copy_below";

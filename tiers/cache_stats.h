@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "tiers/copy_meter.h"
+#include "tiers/seconds_histogram.h"
 
 namespace kvtier {
 
@@ -51,24 +53,29 @@ inline constexpr int kDropReasonCount = 16;
 [[nodiscard]] std::string_view DropReasonName(DropReason reason);
 
 struct CacheStats {
-  void CountHit(Tier tier) {
+  void CountHit(Tier tier, uint64_t block_tokens) {
     ++blocks.asked;
     ++blocks.hit[static_cast<size_t>(tier)];
+    tokens.asked += block_tokens;
+    tokens.hit[static_cast<size_t>(tier)] += block_tokens;
   }
-  void CountMisses(MissReason reason, uint64_t count) {
+  void CountMisses(MissReason reason, uint64_t count, uint64_t block_tokens) {
     blocks.asked += count;
     blocks.miss += count;
+    tokens.asked += count * block_tokens;
+    tokens.miss += count * block_tokens;
     misses_by_reason[static_cast<size_t>(reason)] += count;
   }
 
-  // Blocks asked for by acquires; asked = pool + host + disk + miss. Those of an acquire that has to
-  // load are counted when the load ends.
+  // What acquires asked for; asked = pool + host + disk + miss. What belongs to an acquire that has
+  // to load is counted when the load ends.
   struct Asked {
     uint64_t asked = 0;
     std::array<uint64_t, kTierCount> hit{};
     uint64_t miss = 0;
   };
   Asked blocks;
+  Asked tokens;
   uint64_t acquires = 0;
   uint64_t acquires_refused = 0;
   uint64_t acquires_waited = 0;
@@ -87,6 +94,16 @@ struct CacheStats {
   uint64_t index_batches = 0, index_errors = 0;
   uint64_t slots_quarantined = 0;
   uint64_t restored_blocks = 0;
+
+  [[nodiscard]] CopyMeter& Lane(CopyLane lane) { return lanes[static_cast<size_t>(lane)]; }
+  [[nodiscard]] const CopyMeter& Lane(CopyLane lane) const {
+    return lanes[static_cast<size_t>(lane)];
+  }
+  std::array<CopyMeter, kCopyLaneCount> lanes;
+  // From a block's arrival in a tier to its leaving; on disk, from its commit.
+  std::array<BlockAgeHistogram, kTierCount> residence;
+  // From one use of a block to the next.
+  BlockAgeHistogram reuse_gap;
 };
 
 struct PoolGauges {
@@ -108,7 +125,13 @@ struct CacheGauges {
   uint64_t pinned_blocks = 0, sessions = 0, references = 0;
   uint64_t loads_in_flight = 0, offloads_in_flight = 0, disk_reads_in_flight = 0,
            disk_writes_in_flight = 0, acquires_waiting = 0;
-  uint64_t write_budget_left_bytes = 0;
+  // Waiting to be started; acquires_waiting is the acquires' own.
+  uint64_t offloads_queued = 0, onload_copies_queued = 0, disk_reads_queued = 0,
+           disk_writes_queued = 0;
+  uint64_t write_budget_left_bytes = 0;   // UINT64_MAX: no limit
+  uint64_t write_budget_spent_bytes = 0;  // today
+  // Estimates for a cache that never forgets; see endless_cache.h.
+  uint64_t endless_asked_blocks = 0, endless_hit_blocks = 0;
   std::vector<std::string> disk_engines;
   bool disk_degraded = false;
 };

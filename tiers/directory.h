@@ -55,6 +55,7 @@ struct BlockEntry {
   bool pinned : 1 = false;
   bool prefetched : 1 = false;  // being loaded though nobody references it
   uint8_t host_pins = 0;  // I/O or copies under way on the host slot
+  uint32_t host_since_ds = 0;  // when its bytes came to host (CacheState::NowDs)
 
   [[nodiscard]] bool in_pool() const { return pool_block != kNoBlock; }
   [[nodiscard]] bool pool_ready() const { return in_pool() && !motion.loading; }
@@ -64,7 +65,7 @@ struct BlockEntry {
     return {uses, created_s, last_use_s, depth, retention};
   }
 };
-static_assert(sizeof(BlockEntry) <= 96);
+static_assert(sizeof(BlockEntry) <= 88);
 
 // Event loop only.
 class Directory {

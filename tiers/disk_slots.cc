@@ -59,6 +59,7 @@ void DiskSlots::RestoreRecord(const IndexRecord& record) {
   entry.verified = record.verified;
   header_slot_bytes_[state_.env.geometry.ChunkOf(record.location)] = slot_bytes;
   ++blocks_;
+  state_.endless.Store(record.key.space, record.key.hash);
   state_.disk_recency->Insert(index, entry.facts());
   state_.SetPersisted(index, record.verified);
   if (state_.Expired(entry)) {
@@ -132,6 +133,9 @@ void DiskSlots::Drop(EntryIndex index, DropReason reason, IndexCommitter::Slot s
   BlockEntry& entry = state_[index];
   KVT_CHECK(entry.disk.valid() && !entry.motion.writing && !entry.motion.committing);
   state_.CountDrop(Tier::kDisk, reason);
+  // Written soon after its commit; no more exact time is kept, across restarts least of all.
+  state_.stats.residence[static_cast<size_t>(Tier::kDisk)].ObserveMs(
+      (int64_t{state_.NowS()} - entry.created_s) * 1000);
   --blocks_;
   state_.disk_recency->Remove(index);
   // The slot stays taken until the deletion is durable.

@@ -42,6 +42,7 @@ void HostSlots::Ready(EntryIndex index) {
   BlockEntry& entry = state_[index];
   KVT_CHECK(victims_.Contains(index));
   entry.host_ready = true;
+  entry.host_since_ds = state_.NowDs();
   ++ready_blocks_;
   persister_.HostReady(index);
 }
@@ -58,6 +59,7 @@ void HostSlots::Drop(EntryIndex index, DropReason reason) {
   BlockEntry& entry = state_[index];
   KVT_CHECK(entry.host_ready && entry.host_pins == 0);
   state_.CountDrop(Tier::kHost, reason);
+  state_.CountResidence(Tier::kHost, entry.host_since_ds);
   entry.host_ready = false;
   --ready_blocks_;
   entry.motion.write_queued = false;

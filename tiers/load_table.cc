@@ -6,15 +6,15 @@
 
 namespace kvtier {
 
-LoadId LoadTable::Begin(SessionId session, std::vector<Tier> tiers,
+LoadId LoadTable::Begin(SessionId session, std::vector<Hit> hits,
                         const std::vector<Waiting>& waiting) {
   KVT_CHECK(!waiting.empty());
   const LoadId id(next_id_++);
   Load& load = loads_[id];
   load.session = session;
-  load.arrived.assign(tiers.size(), true);
-  load.limit = static_cast<uint32_t>(tiers.size());
-  load.tiers = std::move(tiers);
+  load.arrived.assign(hits.size(), true);
+  load.limit = static_cast<uint32_t>(hits.size());
+  load.hits = std::move(hits);
   load.ready = waiting.front().position;
   for (const Waiting& block : waiting) {
     load.arrived[block.position] = false;
@@ -63,8 +63,13 @@ std::vector<LoadTable::Waiter> LoadTable::TakeWaiters(EntryIndex entry) {
 }
 
 void LoadTable::Count(const Load& load, MissReason reason) {
-  for (uint32_t i = 0; i < load.ready; ++i) stats_.CountHit(load.tiers[i]);
-  stats_.CountMisses(reason, load.tiers.size() - load.ready);
+  for (size_t i = 0; i < load.hits.size(); ++i) {
+    if (i < load.ready) {
+      stats_.CountHit(load.hits[i].tier, load.hits[i].tokens);
+    } else {
+      stats_.CountMisses(reason, 1, load.hits[i].tokens);
+    }
+  }
 }
 
 void LoadTable::Advance(LoadId id, bool changed) {

@@ -19,13 +19,17 @@ class LoadTable {
   LoadTable(CacheStats* stats, std::function<void(const LoadProgress&)> report)
       : stats_(*stats), report_(std::move(report)) {}
 
-  // Registers a load of hits found in `tiers`, of which those at `waiting` (ascending positions, with
-  // their entries) have still to arrive. REQUIRES: waiting is not empty.
+  // Registers a load of `hits`, of which those at `waiting` (ascending positions, with their
+  // entries) have still to arrive. REQUIRES: waiting is not empty.
+  struct Hit {
+    Tier tier = Tier::kPool;  // where it was found
+    uint16_t tokens = 0;
+  };
   struct Waiting {
     uint32_t position = 0;
     EntryIndex entry;
   };
-  LoadId Begin(SessionId session, std::vector<Tier> tiers, const std::vector<Waiting>& waiting);
+  LoadId Begin(SessionId session, std::vector<Hit> hits, const std::vector<Waiting>& waiting);
 
   void BlockReady(EntryIndex entry);
   // The block will not arrive: loads that wait for it end before it.
@@ -38,7 +42,7 @@ class LoadTable {
  private:
   struct Load {
     SessionId session;
-    std::vector<Tier> tiers;
+    std::vector<Hit> hits;
     std::vector<bool> arrived;
     uint32_t ready = 0;  // length of the arrived prefix
     uint32_t limit = 0;  // nothing from here on will be reported ready

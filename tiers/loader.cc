@@ -87,6 +87,7 @@ void Loader::StartRead(EntryIndex index) {
   read->slot = state_.HostBytes(entry);
   read_bytes_ += read->slot.size();
   ++reads_in_flight_;
+  state_.stats.Lane(CopyLane::kDiskToHost).Begin(state_.NowMs());
   IssueRead(read);
 }
 
@@ -142,6 +143,7 @@ void Loader::EndRead(const Read& read) {
   state_[read.entry].motion.reading = false;
   read_bytes_ -= read.slot.size();
   --reads_in_flight_;
+  state_.stats.Lane(CopyLane::kDiskToHost).End(state_.NowMs());
 }
 
 void Loader::QueueCopy(EntryIndex index) {
@@ -167,6 +169,7 @@ bool Loader::PumpCopies() {
                                 state_.HostBytes(entry).data() + kSlotHeaderBytes, block_bytes});
     }
     copy_bytes_ += batch->bytes;
+    state_.stats.Lane(CopyLane::kHostToPool).Begin(state_.NowMs());
     request.done = [this, batch](const Status& status) { OnCopied(batch, status); };
     state_.env.device->Copy(std::move(request));
   }
@@ -198,6 +201,7 @@ std::shared_ptr<Loader::CopyBatch> Loader::NextCopyBatch() {
 void Loader::OnCopied(const std::shared_ptr<CopyBatch>& batch, const Status& status) {
   state_.SchedulePump();
   copy_bytes_ -= batch->bytes;
+  state_.stats.Lane(CopyLane::kHostToPool).End(state_.NowMs());
   for (const EntryIndex index : batch->entries) {
     --state_[index].host_pins;
     if (status) {
@@ -211,6 +215,7 @@ void Loader::OnCopied(const std::shared_ptr<CopyBatch>& batch, const Status& sta
 void Loader::Arrived(CachePool* pool, EntryIndex index) {
   BlockEntry& entry = state_[index];
   StopLoading(index);
+  pool->blocks[entry.pool_block].since_ds = state_.NowDs();
   ++state_.stats.onload_blocks;
   state_.stats.onload_bytes += pool->block_bytes;
   if (pool->blocks[entry.pool_block].references == 0) pool->victims.Insert(index, entry.facts());

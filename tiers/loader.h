@@ -37,6 +37,8 @@ class Loader {
   }
   [[nodiscard]] uint64_t reads_in_flight() const { return reads_in_flight_; }
   [[nodiscard]] uint64_t in_flight() const { return loading_; }
+  [[nodiscard]] uint64_t reads_queued() const { return read_queue_.size(); }
+  [[nodiscard]] uint64_t copies_queued() const { return copy_queue_.size(); }
 
  private:
   struct QueuedRead {

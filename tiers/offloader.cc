@@ -99,11 +99,13 @@ void Offloader::StartCopy(const std::shared_ptr<Batch>& batch) {
   }
   bytes_in_flight_ += batch->bytes;
   blocks_in_flight_ += batch->entries.size();
+  state_.stats.Lane(CopyLane::kPoolToHost).Begin(state_.NowMs());
   request.done = [this, batch](const Status& status) { OnCopied(batch, status); };
   state_.env.device->Copy(std::move(request));
 }
 
 void Offloader::OnCopied(const std::shared_ptr<Batch>& batch, const Status& status) {
+  state_.stats.Lane(CopyLane::kPoolToHost).End(state_.NowMs());
   if (!status) {
     Finish(*batch);
     return;

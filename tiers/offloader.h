@@ -25,6 +25,8 @@ class Offloader {
 
   [[nodiscard]] bool Idle() const { return queue_.empty() && blocks_in_flight_ == 0; }
   [[nodiscard]] uint64_t in_flight() const { return blocks_in_flight_; }
+  // May count blocks that will turn out to need no copy any more.
+  [[nodiscard]] uint64_t queued() const { return queue_.size(); }
 
  private:
   struct Batch {

@@ -96,6 +96,7 @@ void Persister::StartWrite(EntryIndex index) {
   ++entry.host_pins;
   bytes_in_flight_ += slot.size();
   ++writes_in_flight_;
+  state_.stats.Lane(CopyLane::kHostToDisk).Begin(state_.NowMs());
   disk_.Write(index, slot, [this, index](const Status& status) { OnWritten(index, status); });
 }
 
@@ -105,6 +106,7 @@ void Persister::OnWritten(EntryIndex index, const Status& status) {
   --entry.host_pins;
   bytes_in_flight_ -= state_.SpaceOf(entry).slot_bytes;
   --writes_in_flight_;
+  state_.stats.Lane(CopyLane::kHostToDisk).End(state_.NowMs());
   if (!status) GiveUp(index, DropReason::kWriteError);
 }
 

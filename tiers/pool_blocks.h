@@ -26,6 +26,7 @@ struct PoolBlock {
   uint32_t generation = 0;
   uint32_t references = 0;  // over all sessions; kCommitted and kOrphaned
   BlockIndex previous = kNoBlock, next = kNoBlock;
+  uint32_t since_ds = 0;  // kCommitted: when its bytes came here (CacheState::NowDs)
   SessionId owner;  // kPrivate and kQuarantined
   PoolBlockState state = PoolBlockState::kFree;
   uint8_t pins = 0;  // copies under way

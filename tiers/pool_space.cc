@@ -91,6 +91,7 @@ void PoolSpace::Drop(EntryIndex index, DropReason reason) {
   BlockEntry& entry = state_[index];
   CachePool& pool = state_.PoolOf(entry);
   state_.CountDrop(Tier::kPool, reason);
+  state_.CountResidence(Tier::kPool, pool.blocks[entry.pool_block].since_ds);
   offloader_.Forget(index);
   pool.victims.Remove(index);
   pool.blocks.Free(entry.pool_block, nullptr);

@@ -98,6 +98,18 @@ ProgramResult DaemonTest::Ctl(std::vector<std::string> arguments) {
   return RunProgram(all);
 }
 
+std::string DaemonTest::MetricsUrl() {
+  std::ifstream file(daemon().log_path());
+  std::ostringstream log;
+  log << file.rdbuf();
+  const size_t begin = log.view().find("http://");
+  if (begin == std::string_view::npos) {
+    ADD_FAILURE() << "no web page: " << log.view();
+    return "";
+  }
+  return std::string(log.view().substr(begin, log.view().find(' ', begin) - begin));
+}
+
 boost::json::value DaemonTest::Admin(const std::string& operation) {
   const auto reply = CallAdmin(daemon().admin_socket(), fmt::format(R"({{"op":"{}"}})", operation),
                                kAdminSilenceMs);

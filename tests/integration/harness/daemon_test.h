@@ -25,6 +25,9 @@ struct TierSizes {
   uint64_t disk_blocks = 1024;  // 0: no disk tier
 };
 
+// Switches the web pages on, on a port that is free.
+inline constexpr const char* kMetricsSetting = "metrics.listen=127.0.0.1:0";
+
 inline constexpr uint64_t kTestBlockBytes = 16 * kKiB;
 inline constexpr uint32_t kTestBlockTokens = 16;
 // A slot is a block and its 4 KiB header; a chunk holds three of them beside its own header.
@@ -55,6 +58,9 @@ class DaemonTest : public testing::Test {
 
   // kvtierctl with this daemon's socket.
   [[nodiscard]] ProgramResult Ctl(std::vector<std::string> arguments);
+  // Where the daemon's web pages are, for example "http://127.0.0.1:43210/". REQUIRES: started with
+  // kMetricsSetting.
+  [[nodiscard]] std::string MetricsUrl();
   // The reply of an admin operation.
   [[nodiscard]] boost::json::value Admin(const std::string& operation);
 

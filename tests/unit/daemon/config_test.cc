@@ -270,6 +270,15 @@ TEST(Config, EndlessFileIsRefused) {
   EXPECT_EQ(config.error().reason, "config_too_long");
 }
 
+TEST(Config, MetricsAreForThisMachineOnly) {
+  EXPECT_TRUE(LoadConfig("", {"metrics.listen=127.0.0.1:9400"}));
+  EXPECT_TRUE(LoadConfig("", {}));
+  const Result<Config> open = LoadConfig("", {"metrics.listen=0.0.0.0:9400"});
+  ASSERT_FALSE(open);
+  EXPECT_NE(open.error().context.find("metrics.listen \"0.0.0.0:9400\""), std::string::npos)
+      << open.error().context;
+}
+
 TEST(Config, EveryKeyIsExplained) {
   for (const ConfigKey& key : ConfigKeys()) {
     EXPECT_FALSE(key.help.empty()) << key.section << "." << key.name;

@@ -72,7 +72,8 @@ PendingAcquire CacheTest::BeginAcquire(SessionId session, Hashes hashes, uint32_
   cache_->Acquire(AcquireRequest{.session = session,
                                  .pool = pool_.id,
                                  .hashes = std::move(hashes),
-                                 .new_blocks = new_blocks},
+                                 .new_blocks = new_blocks,
+                                 .block_tokens = kBlockTokens},
                   [answer = pending.answer](Result<AcquireReply> result) {
                     EXPECT_FALSE(answer->has_value()) << "answered twice";
                     answer->emplace(std::move(result));
@@ -87,7 +88,8 @@ Result<AcquireReply> CacheTest::TryAcquire(SessionId session, Hashes hashes, uin
                                  .pool = pool_.id,
                                  .hashes = std::move(hashes),
                                  .tails = std::move(tails),
-                                 .new_blocks = new_blocks},
+                                 .new_blocks = new_blocks,
+                                 .block_tokens = kBlockTokens},
                   [&](Result<AcquireReply> result) { answer.emplace(std::move(result)); });
   while (!answer && machine_->loop.RunOne()) {
   }
@@ -115,7 +117,7 @@ Result<CommitReply> CacheTest::TryCommit(SessionId session, BlockHandle block,
   FillFromHash(request.hash, Bytes(block));
   CommitRequest filled = request;
   filled.block = block;
-  if (filled.tokens == 0) filled.tokens = 16;
+  if (filled.tokens == 0) filled.tokens = kBlockTokens;
   return cache_->Commit(session, pool_.id, filled);
 }
 

@@ -49,6 +49,7 @@ struct PendingAcquire {
 class CacheTest : public ::testing::Test {
  protected:
   static constexpr uint64_t kBlockBytes = 4 * kKiB;
+  static constexpr uint16_t kBlockTokens = 16;
   static constexpr uint32_t kSlotsPerChunk = 8;
   // Eight slots (header and payload) and the disk's chunk header.
   static constexpr uint64_t kChunkBytes = kSlotsPerChunk * 2 * kBlockBytes + 4 * kKiB;

@@ -1,5 +1,6 @@
 // Counters and gauges add up.
 
+#include <numeric>
 #include <set>
 #include <string_view>
 
@@ -14,6 +15,8 @@ class CacheStatsTest : public CacheTest {
     const CacheStats& stats = cache_->stats();
     const uint64_t hits = stats.blocks.hit[0] + stats.blocks.hit[1] + stats.blocks.hit[2];
     EXPECT_EQ(stats.blocks.asked, hits + stats.blocks.miss);
+    const uint64_t tokens = stats.tokens.hit[0] + stats.tokens.hit[1] + stats.tokens.hit[2];
+    EXPECT_EQ(stats.tokens.asked, tokens + stats.tokens.miss);
     const CacheGauges gauges = cache_->Gauges();
     uint64_t used = 0;
     for (const PoolGauges& pool : gauges.pools) {
@@ -102,6 +105,74 @@ TEST_F(CacheStatsTest, OffloadsAndOnloadsAreCountedInBlocksAndBytes) {
   Use(Sequence(1, 4));
   EXPECT_EQ(cache_->stats().onload_blocks, 4u);
   EXPECT_EQ(cache_->stats().onload_bytes, 4 * kBlockBytes);
+}
+
+TEST_F(CacheStatsTest, TokensAreCountedLikeTheirBlocks) {
+  Start();
+  Put(Sequence(1, 3));
+  const BlockHash tail = TestHash(1, 99);
+  const BlockHandle block = Acquire(kAlice, {}, 1).fresh.front();
+  ASSERT_TRUE(TryCommit(kAlice, block, {.hash = tail, .tokens = 5}));
+  Release(kAlice, {block});
+  const CacheStats::Asked before = cache_->stats().tokens;
+  Release(kAlice, HandlesOf(Acquire(kAlice, Sequence(1, 3), 0, {tail})));
+  Release(kAlice, HandlesOf(Acquire(kAlice, Sequence(1, 5))));
+  const CacheStats::Asked& after = cache_->stats().tokens;
+  EXPECT_EQ(after.hit[0] - before.hit[0], 6u * kBlockTokens + 5);
+  EXPECT_EQ(after.miss - before.miss, 2u * kBlockTokens);
+  ExpectSums();
+}
+
+TEST_F(CacheStatsTest, ResidenceEndsWhenABlockLeavesItsTier) {
+  Start({.pool_blocks = 4});
+  Put(Sequence(1, 4));
+  AdvanceAndTick(30'000);
+  EvictFromPool();
+  const BlockAgeHistogram& pool = cache_->stats().residence[0];
+  // Those that pushed the four out are still there.
+  EXPECT_EQ(std::accumulate(pool.counts().begin(), pool.counts().end(), uint64_t{0}), 4u);
+  EXPECT_EQ(pool.sum_us(), 4u * 30'000'000);
+}
+
+TEST_F(CacheStatsTest, ReuseGapIsTheTimeBetweenTwoUses) {
+  Start();
+  Put(Sequence(1, 2));
+  const uint64_t before_us = cache_->stats().reuse_gap.sum_us();
+  AdvanceAndTick(100'000);
+  Use(Sequence(1, 2));
+  EXPECT_EQ(cache_->stats().reuse_gap.sum_us() - before_us, 2u * 100'000'000);
+}
+
+TEST_F(CacheStatsTest, CopiesAreTimedWhileTheyAreUnderWay) {
+  Start({.pool_blocks = 4});
+  Put(Sequence(1, 4));
+  DrainAndRestart();
+  (void)BeginAcquire(kAlice, Sequence(1, 4));
+  machine_->clock.Advance(250);
+  Settle();
+  EXPECT_EQ(cache_->stats().Lane(CopyLane::kDiskToHost).busy_ms(), 250u);
+  EXPECT_EQ(cache_->stats().Lane(CopyLane::kPoolToHost).busy_ms(), 0u);
+  for (const CopyMeter& lane : cache_->stats().lanes) EXPECT_EQ(lane.under_way(), 0u);
+}
+
+TEST_F(CacheStatsTest, EndlessCacheWouldHitWhatThisOneHasForgotten) {
+  Start({.pool_blocks = 4, .host_slots = 8, .disk_slots = 0});
+  for (uint64_t stream = 1; stream <= 20; ++stream) Put(Sequence(stream, 4));
+  const CacheGauges before = cache_->Gauges();
+  const uint64_t misses_before = cache_->stats().blocks.miss;
+  (void)Acquire(kAlice, Sequence(1, 4));
+  const CacheGauges after = cache_->Gauges();
+  EXPECT_EQ(cache_->stats().blocks.miss - misses_before, 4u);
+  EXPECT_EQ(after.endless_asked_blocks - before.endless_asked_blocks, 4u);
+  EXPECT_EQ(after.endless_hit_blocks - before.endless_hit_blocks, 4u);
+}
+
+TEST_F(CacheStatsTest, EndlessCacheKnowsWhatTheDiskKept) {
+  Start();
+  Put(Sequence(1, 4));
+  DrainAndRestart();
+  (void)Acquire(kAlice, Sequence(1, 4));
+  EXPECT_EQ(cache_->Gauges().endless_hit_blocks, 4u);
 }
 
 TEST_F(CacheStatsTest, NamesOfReasonsAreDistinct) {

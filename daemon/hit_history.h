@@ -1,0 +1,58 @@
+// What was asked for and where it was found, in the last minutes: for the live page, which should
+// show more than what happened since it was opened.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+
+#include "tiers/cache_stats.h"
+
+namespace kvtier {
+
+// Event loop only; copies are snapshots.
+class HitHistory {
+ public:
+  static constexpr int64_t kIntervalMs = 5000;
+  static constexpr size_t kPoints = 120;  // ten minutes
+
+  // What came in one interval.
+  struct Point {
+    std::array<uint64_t, kTierCount> hit_blocks{};
+    uint64_t missed_blocks = 0;
+    std::array<uint64_t, kMissReasonCount> misses_by_reason{};
+  };
+
+  // To be called more often than once per interval.
+  void Tick(const CacheStats& stats, int64_t now_ms) {
+    if (now_ms - begun_ms_ < kIntervalMs) return;
+    if (begun_ms_ != 0) Close(stats);
+    begun_ms_ = now_ms;
+    begun_blocks_ = stats.blocks;
+    begun_misses_ = stats.misses_by_reason;
+  }
+
+  // The oldest first; intervals without any request are there, too.
+  [[nodiscard]] const std::deque<Point>& points() const { return points_; }
+
+ private:
+  void Close(const CacheStats& stats) {
+    Point point;
+    for (int tier = 0; tier < kTierCount; ++tier) {
+      point.hit_blocks[tier] = stats.blocks.hit[tier] - begun_blocks_.hit[tier];
+    }
+    point.missed_blocks = stats.blocks.miss - begun_blocks_.miss;
+    for (int i = 0; i < kMissReasonCount; ++i) {
+      point.misses_by_reason[i] = stats.misses_by_reason[i] - begun_misses_[i];
+    }
+    points_.push_back(point);
+    if (points_.size() > kPoints) points_.pop_front();
+  }
+
+  int64_t begun_ms_ = 0;
+  CacheStats::Asked begun_blocks_;
+  std::array<uint64_t, kMissReasonCount> begun_misses_{};
+  std::deque<Point> points_;
+};
+
+}  // namespace kvtier

@@ -1,0 +1,30 @@
+// Which metrics there are: what docs/METRICS.md lists and the page at /metrics holds.
+//
+// All series exist from the start: labels take values of fixed lists only, never names of tenants,
+// models or clients.
+#pragma once
+
+#include <cstdint>
+
+#include "daemon/metric_family.h"
+#include "daemon/metrics_snapshot.h"
+#include "daemon/process_facts.h"
+
+namespace kvtier {
+
+// What is known without the event loop, and while it hangs.
+struct LoopFacts {
+  double silent_seconds = 0;    // since the loop's last sign of life
+  double watchdog_seconds = 0;  // after how long a supervisor ends the process; 0: no supervisor
+};
+
+[[nodiscard]] MetricFamilies MetricsOf(const MetricsSnapshot& snapshot, const LoopFacts& loop,
+                                       const ProcessFacts& process);
+// Its shares, by subject.
+void AddRequestMetrics(const MetricsSnapshot& snapshot, MetricFamilies* families);
+void AddTierMetrics(const MetricsSnapshot& snapshot, MetricFamilies* families);
+void AddMovementMetrics(const MetricsSnapshot& snapshot, MetricFamilies* families);
+void AddDaemonMetrics(const MetricsSnapshot& snapshot, const LoopFacts& loop,
+                      const ProcessFacts& process, MetricFamilies* families);
+
+}  // namespace kvtier

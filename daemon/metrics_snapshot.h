@@ -1,0 +1,47 @@
+// All that the metrics page and the live page tell of the daemon, copied on the event loop in
+// constant time (sizes and counters, no walk over blocks), to be rendered elsewhere.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "daemon/hit_history.h"
+#include "daemon/loop_pulse.h"
+#include "daemon/server_counters.h"
+#include "daemon/session.h"
+#include "daemon/status_json.h"
+#include "tiers/cache_stats.h"
+
+namespace kvtier {
+
+struct MetricsSnapshot {
+  // Sessions beyond these are counted, not listed.
+  static constexpr size_t kMaxSessionsListed = 64;
+
+  bool draining = false;
+  int64_t uptime_ms = 0;
+  CacheStats stats;
+  CacheGauges gauges;
+  std::vector<std::string> model_names;  // of gauges.pools
+  ServerCounters server;
+  size_t session_count = 0;
+  size_t quarantined_sessions = 0;
+  std::vector<Session::Summary> sessions;
+  bool disk_enabled = false;
+  bool disk_degraded = false;
+  bool index_rebuilt = false;
+  double index_load_seconds = 0;
+  uint64_t write_budget_bytes = 0;  // a day; 0: no limit
+  LoopDelayHistogram loop_delays{&kLoopDelayBoundsUs};
+  HitHistory history;
+  // The event loop's time that it cost to take this snapshot.
+  int64_t taken_in_us = 0;
+};
+
+// Event loop only.
+[[nodiscard]] MetricsSnapshot TakeMetricsSnapshot(const StatusSource& source,
+                                                  const LoopPulse& pulse,
+                                                  const HitHistory& history);
+
+}  // namespace kvtier

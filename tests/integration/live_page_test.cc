@@ -1,0 +1,84 @@
+// The page for people, in a browser without a screen.
+#include <chrono>
+#include <fstream>
+#include <thread>
+
+#include "tests/fakes/http_get.h"
+#include "tests/integration/harness/daemon_test.h"
+
+namespace kvtier {
+namespace {
+
+constexpr auto kPoll = std::chrono::milliseconds(20);
+
+class LivePageTest : public DaemonTest {
+ protected:
+  // Loads the page and lets `seconds` pass in the browser's own time, waiting for no clock. What
+  // the page then consists of is the output, what it complained about on its console the errors.
+  ProgramResult Browse(int seconds) {
+    return RunProgram(
+        {"chromium-headless-shell", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr",
+         "--window-size=390,844", "--user-data-dir=" + directory() + "/browser",
+         "--virtual-time-budget=" + std::to_string(seconds * 1000), "--dump-dom", MetricsUrl()});
+  }
+  // Until the first interval of the history has ended.
+  void WaitForHistory() {
+    for (;;) {
+      const HttpReply reply = HttpGet(MetricsUrl() + "status.json");
+      ASSERT_EQ(reply.status, 200u);
+      const boost::json::value status = boost::json::parse(reply.body);
+      if (!status.at("history").at("blocks").as_array().empty()) return;
+      std::this_thread::sleep_for(kPoll);
+    }
+  }
+  static int UpdatesIn(const std::string& page) {
+    static constexpr std::string_view kAttribute = "data-updates=\"";
+    const size_t at = page.find(kAttribute);
+    return at == std::string::npos ? -1 : std::stoi(page.substr(at + kAttribute.size()));
+  }
+};
+
+TEST_F(LivePageTest, RendersUpdatesAndHasNothingToComplainAbout) {
+  StartDaemon({}, {kMetricsSetting});
+  const auto client = Connect();
+  ASSERT_NE(client, nullptr);
+  WaitForHistory();
+  ASSERT_TRUE(client->Play(Prompt("a", 30)));
+  ASSERT_TRUE(client->Play(Prompt("a", 30)));
+  const size_t shown = [&] {
+    for (;;) {
+      const boost::json::value status =
+          boost::json::parse(HttpGet(MetricsUrl() + "status.json").body);
+      const auto& points = status.at("history").at("blocks").as_array();
+      if (points.size() >= 2) return points.size();
+      std::this_thread::sleep_for(kPoll);
+    }
+  }();
+  EXPECT_GE(shown, 2u);
+
+  const ProgramResult page = Browse(9);
+  EXPECT_EQ(page.exit_code, 0) << page.errors;
+  EXPECT_EQ(page.errors.find("CONSOLE"), std::string::npos) << page.errors;
+  EXPECT_GE(UpdatesIn(page.output), 3) << page.output;
+  for (const char* text : {">serving<", "kvtier-replay", "never seen, or forgotten", ">50.0 %<",
+                           "<rect", "class=\"missed\"", "default"}) {
+    EXPECT_NE(page.output.find(text), std::string::npos) << text << "\n" << page.output;
+  }
+}
+
+TEST_F(LivePageTest, SaysThatTheDaemonDoesNotAnswerAnyMore) {
+  StartDaemon({}, {kMetricsSetting});
+  const std::string page = HttpGet(MetricsUrl()).body;
+  const std::string path = directory() + "/page.html";
+  // The same page with nobody behind it.
+  std::ofstream(path) << page;
+  const ProgramResult result =
+      RunProgram({"chromium-headless-shell", "--no-sandbox", "--disable-gpu",
+                  "--user-data-dir=" + directory() + "/browser", "--virtual-time-budget=3000",
+                  "--dump-dom", "file://" + path});
+  EXPECT_NE(result.output.find("what you see is old"), std::string::npos);
+  EXPECT_NE(result.output.find("data-updates=\"0\""), std::string::npos);
+}
+
+}  // namespace
+}  // namespace kvtier

@@ -1,0 +1,98 @@
+// The live page's data, and what the page itself may contain.
+#include "daemon/live_status.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <boost/json.hpp>
+
+#include "daemon/live_page.h"
+
+namespace kvtier {
+namespace {
+
+namespace json = boost::json;
+
+json::value Document(const MetricsSnapshot& snapshot) {
+  return json::parse(LiveStatusJson(snapshot, 0.25));
+}
+
+TEST(LiveStatus, ShowsTiersHitsModelsAndSessions) {
+  MetricsSnapshot snapshot;
+  snapshot.gauges.pools.push_back(
+      {.tenant = "a", .block_bytes = 1024, .blocks = 10, .free = 4, .referenced = 5, .cached = 1});
+  snapshot.gauges.pool_capacity_bytes = 20 * 1024;
+  snapshot.model_names = {"model"};
+  snapshot.sessions = {{.id = SessionId(1),
+                        .tenant = "a",
+                        .client_name = "<b>",
+                        .pid = 77,
+                        .uid = 1000,
+                        .references = 5}};
+  snapshot.session_count = 1;
+  snapshot.stats.CountHit(Tier::kHost, 16);
+  snapshot.stats.CountMisses(MissReason::kExpired, 3, 16);
+  const json::value document = Document(snapshot);
+  EXPECT_EQ(document.at("schema"), "kvtier.live/1");
+  EXPECT_EQ(document.at("tiers").at(0).at("used_bytes"), 6 * 1024);
+  EXPECT_EQ(document.at("tiers").at(0).at("blocks"), 6);
+  EXPECT_EQ(document.at("models").at(0).at("name"), "model");
+  EXPECT_EQ(document.at("sessions").at("list").at(0).at("client"), "<b>");
+  EXPECT_EQ(document.at("tokens").at("host"), 16);
+  EXPECT_EQ(document.at("tokens").at("missed"), 48);
+  EXPECT_EQ(document.at("misses").as_array().size(), 1u);
+  EXPECT_EQ(document.at("misses").at(0).at("reason"), "expired");
+}
+
+// Everybody on this machine may read it.
+TEST(LiveStatus, KeepsProcessesAndUsersToItself) {
+  MetricsSnapshot snapshot;
+  snapshot.sessions = {{.id = SessionId(1), .pid = 77, .uid = 1000}};
+  const json::object session = Document(snapshot).at("sessions").at("list").at(0).as_object();
+  EXPECT_FALSE(session.contains("pid"));
+  EXPECT_FALSE(session.contains("uid"));
+}
+
+TEST(HitHistory, KeepsWhatCameInEachInterval) {
+  CacheStats stats;
+  HitHistory history;
+  int64_t now_ms = 1'000'000;
+  history.Tick(stats, now_ms);
+  stats.CountHit(Tier::kPool, 16);
+  stats.CountMisses(MissReason::kUnknown, 2, 16);
+  history.Tick(stats, now_ms += HitHistory::kIntervalMs / 2);
+  EXPECT_TRUE(history.points().empty());
+  history.Tick(stats, now_ms += HitHistory::kIntervalMs);
+  ASSERT_EQ(history.points().size(), 1u);
+  EXPECT_EQ(history.points()[0].hit_blocks[0], 1u);
+  EXPECT_EQ(history.points()[0].missed_blocks, 2u);
+  history.Tick(stats, now_ms += HitHistory::kIntervalMs);
+  EXPECT_EQ(history.points()[1].missed_blocks, 0u);
+}
+
+TEST(HitHistory, ForgetsWhatIsTooLongAgo) {
+  CacheStats stats;
+  HitHistory history;
+  int64_t now_ms = 1;
+  for (size_t i = 0; i < 2 * HitHistory::kPoints; ++i) {
+    history.Tick(stats, now_ms += HitHistory::kIntervalMs);
+  }
+  EXPECT_EQ(history.points().size(), HitHistory::kPoints);
+}
+
+TEST(LivePage, LoadsNothingFromElsewhere) {
+  const std::string page(LivePageHtml());
+  EXPECT_THAT(page, testing::StartsWith("<!DOCTYPE html>"));
+  EXPECT_THAT(page, testing::EndsWith("</html>\n"));
+  for (const char* outside : {"https://", " src=", "@import", "url("}) {
+    EXPECT_THAT(page, testing::Not(testing::HasSubstr(outside)));
+  }
+  // What clients call themselves must not become markup.
+  for (const char* markup : {"innerHTML", "insertAdjacentHTML", "document.write"}) {
+    EXPECT_THAT(page, testing::Not(testing::HasSubstr(markup)));
+  }
+  EXPECT_THAT(page, testing::HasSubstr("width=device-width"));
+}
+
+}  // namespace
+}  // namespace kvtier

@@ -1,0 +1,95 @@
+// The web pages when the event loop is well, and when it hangs.
+#include "daemon/metrics_server.h"
+
+#include <gtest/gtest.h>
+
+#include <future>
+#include <thread>
+
+#include "tests/fakes/http_get.h"
+
+namespace kvtier {
+namespace {
+
+class MetricsServerTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    auto server =
+        MetricsServer::Start("127.0.0.1:0", {.loop = &loop_, .pulse = &pulse_, .snapshot = [this] {
+                                               MetricsSnapshot snapshot;
+                                               snapshot.stats.acquires = ++snapshots_;
+                                               return snapshot;
+                                             }});
+    ASSERT_TRUE(server) << server.error().ToString();
+    server_ = std::move(*server);
+  }
+  void TearDown() override {
+    server_.reset();
+    loop_.Stop();
+    if (thread_.joinable()) thread_.join();
+  }
+  void RunLoop() {
+    thread_ = std::thread([this] { loop_.Run(); });
+  }
+  HttpReply Get(const std::string& path) { return HttpGet(server_->Url() + path); }
+
+  // The value of an unlabelled sample, or -1.
+  static double ValueOf(const std::string& page, const std::string& name) {
+    const size_t at = page.find("\n" + name + " ");
+    return at == std::string::npos ? -1 : std::stod(page.substr(at + name.size() + 2));
+  }
+
+  EventLoop loop_;
+  LoopPulse pulse_;
+  uint64_t snapshots_ = 0;
+  std::unique_ptr<MetricsServer> server_;
+  std::thread thread_;
+};
+
+TEST_F(MetricsServerTest, EachScrapeSeesTheCountersOfItsMoment) {
+  RunLoop();
+  EXPECT_EQ(ValueOf(Get("metrics").body, "kvtier_acquires_total"), 1);
+  EXPECT_EQ(ValueOf(Get("metrics").body, "kvtier_acquires_total"), 2);
+}
+
+TEST_F(MetricsServerTest, PagesHaveTheirTypes) {
+  RunLoop();
+  EXPECT_EQ(Get("").content_type, "text/html; charset=utf-8");
+  EXPECT_EQ(Get("status.json").content_type, "application/json");
+  EXPECT_EQ(Get("metrics").content_type, "text/plain; version=0.0.4; charset=utf-8");
+  EXPECT_EQ(HttpGet(server_->Url() + "metrics", {{"Accept", "application/openmetrics-text"}})
+                .content_type,
+            "application/openmetrics-text; version=1.0.0; charset=utf-8");
+  EXPECT_EQ(Get("etc/passwd").status, 404u);
+}
+
+TEST_F(MetricsServerTest, LoopThatNeverAnsweredIsToldSo) {
+  EXPECT_EQ(Get("metrics").status, 503u);
+  EXPECT_EQ(Get("status.json").status, 503u);
+  EXPECT_EQ(Get("").status, 200u) << "the page itself needs no loop";
+}
+
+TEST_F(MetricsServerTest, LoopThatHangsShowsInOldFiguresAndItsSilence) {
+  RunLoop();
+  loop_.Post([this] { pulse_.Beat(100); });
+  EXPECT_LT(ValueOf(Get("metrics").body, "kvtier_loop_silence_seconds"), 1);
+  std::promise<void> hang;
+  loop_.Post([&hang] { hang.get_future().wait(); });
+  const HttpReply reply = Get("metrics");
+  EXPECT_EQ(reply.status, 200u);
+  EXPECT_EQ(ValueOf(reply.body, "kvtier_acquires_total"), 1);
+  EXPECT_GE(ValueOf(reply.body, "kvtier_loop_silence_seconds"), 1);
+  hang.set_value();
+  EXPECT_GE(ValueOf(Get("metrics").body, "kvtier_acquires_total"), 2);
+}
+
+TEST_F(MetricsServerTest, EndsWhileAScrapeWaitsForTheLoop) {
+  // The loop never runs; the scrape must not keep the server from ending.
+  const std::string url = server_->Url();
+  std::thread scrape([&url] { (void)HttpGet(url + "metrics"); });
+  server_.reset();
+  scrape.join();
+}
+
+}  // namespace
+}  // namespace kvtier

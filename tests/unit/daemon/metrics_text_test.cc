@@ -1,0 +1,96 @@
+#include "daemon/metrics_text.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <limits>
+#include <set>
+#include <sstream>
+
+#include "daemon/metrics.h"
+#include "daemon/metrics_reference.h"
+
+namespace kvtier {
+namespace {
+
+TEST(MetricsText, CountersAreNamedAsEachFormatWants) {
+  MetricFamilies families;
+  families.Counter("kvtier_copied_bytes", "Bytes copied.")
+      .Add({{"direction", "down"}}, uint64_t{7});
+  EXPECT_EQ(MetricsText(families, MetricsFormat::kPrometheus),
+            "# HELP kvtier_copied_bytes_total Bytes copied.\n"
+            "# TYPE kvtier_copied_bytes_total counter\n"
+            "kvtier_copied_bytes_total{direction=\"down\"} 7\n");
+  EXPECT_EQ(MetricsText(families, MetricsFormat::kOpenMetrics),
+            "# HELP kvtier_copied_bytes Bytes copied.\n"
+            "# TYPE kvtier_copied_bytes counter\n"
+            "# UNIT kvtier_copied_bytes bytes\n"
+            "kvtier_copied_bytes_total{direction=\"down\"} 7\n"
+            "# EOF\n");
+}
+
+TEST(MetricsText, HistogramsAreCumulative) {
+  static constexpr std::array<int64_t, 2> kBoundsUs = {250'000, 1'000'000};
+  static constexpr std::array<uint64_t, 3> kCounts = {2, 0, 3};
+  MetricFamilies families;
+  families.Histogram("kvtier_gap_seconds", "Gaps.").AddHistogram({}, kBoundsUs, kCounts, 9'500'000);
+  EXPECT_EQ(MetricsText(families, MetricsFormat::kPrometheus),
+            "# HELP kvtier_gap_seconds Gaps.\n"
+            "# TYPE kvtier_gap_seconds histogram\n"
+            "kvtier_gap_seconds_bucket{le=\"0.25\"} 2\n"
+            "kvtier_gap_seconds_bucket{le=\"1\"} 2\n"
+            "kvtier_gap_seconds_bucket{le=\"+Inf\"} 5\n"
+            "kvtier_gap_seconds_count 5\n"
+            "kvtier_gap_seconds_sum 9.5\n");
+}
+
+TEST(MetricsText, WhatHasNoLimitIsInfinite) {
+  MetricFamilies families;
+  families.Gauge("kvtier_left_bytes", "Left.").Add(std::numeric_limits<double>::infinity());
+  EXPECT_NE(MetricsText(families, MetricsFormat::kPrometheus).find("kvtier_left_bytes +Inf\n"),
+            std::string::npos);
+}
+
+TEST(MetricsText, LabelValuesAreEscaped) {
+  MetricFamilies families;
+  families.Gauge("kvtier_odd", "Odd.").Add({{"name", "a\"b\\c\nd"}}, 1.0);
+  EXPECT_NE(MetricsText(families, MetricsFormat::kPrometheus).find(R"({name="a\"b\\c\nd"} 1)"),
+            std::string::npos);
+}
+
+TEST(MetricsText, FormatIsTheOneThatIsAccepted) {
+  EXPECT_EQ(FormatFor(""), MetricsFormat::kPrometheus);
+  EXPECT_EQ(FormatFor("text/html, */*"), MetricsFormat::kPrometheus);
+  EXPECT_EQ(FormatFor("application/openmetrics-text;version=1.0.0,text/plain;q=0.5"),
+            MetricsFormat::kOpenMetrics);
+}
+
+TEST(Metrics, EveryFamilyIsNamedOnceAndExplained) {
+  const MetricFamilies families = MetricsOf({}, {}, {});
+  std::set<std::string> names;
+  for (const MetricFamily& family : families.all()) {
+    EXPECT_TRUE(names.insert(family.name).second) << family.name;
+    EXPECT_TRUE(family.name.starts_with("kvtier_") || family.name.starts_with("process_"));
+    EXPECT_TRUE(family.help.ends_with('.')) << family.name;
+    EXPECT_FALSE(family.samples.empty()) << family.name;
+  }
+}
+
+TEST(Metrics, WriteBudgetWithoutLimitIsInfinite) {
+  MetricsSnapshot snapshot;
+  snapshot.gauges.write_budget_left_bytes = UINT64_MAX;
+  const std::string page = MetricsText(MetricsOf(snapshot, {}, {}), MetricsFormat::kPrometheus);
+  EXPECT_NE(page.find("\nkvtier_write_budget_bytes +Inf\n"), std::string::npos);
+  EXPECT_NE(page.find("\nkvtier_write_budget_left_bytes +Inf\n"), std::string::npos);
+}
+
+TEST(Metrics, ReferenceInTheDocumentationIsUpToDate) {
+  std::ifstream file(KVTIER_SOURCE_DIR "/docs/METRICS.md");
+  std::ostringstream text;
+  text << file.rdbuf();
+  EXPECT_EQ(text.str(), MetricsReferenceMarkdown())
+      << "run: kvtierd --print-metrics-reference > docs/METRICS.md";
+}
+
+}  // namespace
+}  // namespace kvtier
