@@ -127,9 +127,11 @@ Status Daemon::Listen() {
       .loop = loop_,
       .clock = &clock_,
       .cache = cache_.get(),
+      .models = &server_->models(),
       .status = [this] { return StatusJson(Source()); },
       .stats = [this] { return StatsJson(Source()); },
       .config = [this] { return ConfigJson(config_); },
+      .default_config = [] { return ConfigJson(Config{}); },
   });
   admin_server_ = std::make_unique<AdminServer>(loop_, log_, peers_, admin_operations_.get());
   KVT_RETURN_IF_ERROR(MakeParentDirectory(config_.server.admin_socket));

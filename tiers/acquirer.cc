@@ -197,7 +197,12 @@ AcquireReply Acquirer::Grant(CachePool* pool, Operation* operation, const Walk& 
 
 void Acquirer::CountAsked(const Operation& operation, const AcquireReply& reply) {
   CacheStats& stats = state_.stats;
-  const uint64_t asked = operation.request.hashes.size() + (reply.tail ? 1 : 0);
+  const std::vector<BlockHash>& hashes = operation.request.hashes;
+  const uint64_t asked = hashes.size() + (reply.tail ? 1 : 0);
+  if (reply.hits.size() < hashes.size()) {
+    const SpaceId space = state_.FindPool(operation.request.pool)->space;
+    state_.history.NoteMiss({space, hashes[reply.hits.size()]}, {state_.NowS(), reply.miss});
+  }
   stats.CountMisses(reply.miss, asked - reply.hits.size());
   // What is being loaded is a hit or a miss only when the load has ended.
   if (reply.load.value != 0) return;

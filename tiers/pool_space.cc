@@ -87,7 +87,7 @@ bool PoolSpace::ForceFree(CachePool* pool, uint64_t blocks) {
 void PoolSpace::Drop(EntryIndex index, DropReason reason) {
   BlockEntry& entry = state_[index];
   CachePool& pool = state_.PoolOf(entry);
-  state_.CountDrop(Tier::kPool, reason);
+  state_.CountDrop(index, Tier::kPool, reason);
   offloader_.Forget(index);
   pool.victims.Remove(index);
   pool.blocks.Free(entry.pool_block, nullptr);
