@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "daemon/command_line.h"
 #include "daemon/config_loader.h"
 #include "daemon/config_reference.h"
 #include "daemon/daemon.h"
@@ -27,24 +28,10 @@ constexpr int kExitUsage = 2;
 // EX_CONFIG of sysexits.h: systemd is told not to restart on it.
 constexpr int kExitConfiguration = 78;
 
-struct Arguments {
-  std::string config_path;
-  std::vector<std::string> overrides;
-  bool check_config = false;
-  bool print_version = false;
-  bool print_reference = false;
-};
-
 // Nothing, or the exit code with which to end.
-std::optional<int> ParseArguments(int argc, char** argv, Arguments* arguments) {
-  CLI::App app("Keeps KV cache blocks of LLM inference in three tiers.", "kvtierd");
-  app.add_option("--config", arguments->config_path, "TOML file (docs/CONFIGURATION.md)");
-  app.add_option("--set", arguments->overrides, "section.key=value; overrides the file, repeatable")
-      ->allow_extra_args(false);
-  app.add_flag("--check-config", arguments->check_config,
-               "check the configuration, print all values in effect, and exit");
-  app.add_flag("--version", arguments->print_version, "print the version and exit");
-  app.add_flag("--print-config-reference", arguments->print_reference)->group("");
+std::optional<int> ParseArguments(int argc, char** argv, DaemonArguments* arguments) {
+  CLI::App app;
+  AddDaemonOptions(&app, arguments);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -98,7 +85,7 @@ int Serve(const Config& config) {
 }
 
 int Main(int argc, char** argv) {
-  Arguments arguments;
+  DaemonArguments arguments;
   if (const std::optional<int> exit_code = ParseArguments(argc, argv, &arguments)) {
     return *exit_code;
   }
