@@ -6,6 +6,9 @@
 #include <boost/json.hpp>
 #include <utility>
 
+#include "daemon/admin_request.h"
+#include "daemon/block_operations.h"
+
 namespace kvtier {
 namespace {
 
@@ -15,97 +18,7 @@ namespace json = boost::json;
 constexpr uint32_t kVerifyBatchBlocks = 64;
 constexpr int64_t kSettlePollMs = 2;
 
-struct Request {
-  std::string op;
-  int64_t timeout_ms = kDefaultSettleTimeoutMs;
-};
-
-tl::unexpected<Error> BadRequest(std::string context) {
-  return MakeError(ErrorCode::kInvalidArgument, "bad_request", std::move(context));
-}
-
-Result<Request> ParseRequest(std::string_view text) {
-  json::parse_options options;
-  options.max_depth = 4;
-  boost::system::error_code error;
-  const json::value document = json::parse(text, error, json::storage_ptr(), options);
-  if (error) return MakeError(ErrorCode::kInvalidArgument, "bad_json", error.message());
-  if (!document.is_object()) return BadRequest("the request must be an object");
-  Request request;
-  for (const auto& [key, value] : document.get_object()) {
-    if (key == "op" && value.is_string()) {
-      request.op = value.get_string();
-    } else if (key == "timeout_ms" && value.is_int64()) {
-      request.timeout_ms = value.get_int64();
-    } else {
-      return BadRequest(fmt::format("\"{}\" is unknown or of the wrong type", std::string(key)));
-    }
-  }
-  if (request.timeout_ms < 0 || request.timeout_ms > kMaxSettleTimeoutMs) {
-    return BadRequest(fmt::format("\"timeout_ms\" must be 0 to {}", kMaxSettleTimeoutMs));
-  }
-  return request;
-}
-
-}  // namespace
-
-// An operation that takes its time. Owned by AdminOperations; callbacks of the cache hold it
-// weakly.
-class AdminOperation : public std::enable_shared_from_this<AdminOperation> {
- public:
-  AdminOperation(const AdminEnvironment& environment, std::shared_ptr<AdminCall> call)
-      : env_(environment),
-        call_(std::move(call)),
-        begun_ms_(env_.clock->MonotonicMs()),
-        progress_ms_(begun_ms_),
-        timer_(env_.loop) {}
-  virtual ~AdminOperation() = default;
-  virtual void Run() = 0;
-  [[nodiscard]] bool ended() const { return ended_; }
-
- protected:
-  void Reply(const json::object& reply) {
-    ended_ = true;
-    call_->Reply(json::serialize(reply));
-  }
-  void Fail(const Error& error) {
-    ended_ = true;
-    call_->Fail(error);
-  }
-  void Progress(const json::object& progress) { call_->Progress(json::serialize(progress)); }
-  // Whether nobody waits for the reply any more; the operation is then over.
-  [[nodiscard]] bool Abandoned() {
-    ended_ |= call_->abandoned();
-    return ended_;
-  }
-  [[nodiscard]] int64_t ElapsedMs() const { return env_.clock->MonotonicMs() - begun_ms_; }
-  [[nodiscard]] double Seconds() const { return static_cast<double>(ElapsedMs()) / 1000; }
-  [[nodiscard]] bool ProgressIsDue() {
-    const int64_t now_ms = env_.clock->MonotonicMs();
-    if (now_ms - progress_ms_ < kAdminProgressMs) return false;
-    progress_ms_ = now_ms;
-    return true;
-  }
-  // Runs `next` from a later event.
-  void Later(int64_t delay_ms, std::function<void()> next) {
-    timer_.Start(delay_ms, std::move(next));
-  }
-  template <typename Derived>
-  [[nodiscard]] static std::weak_ptr<Derived> Weak(Derived* self) {
-    return std::static_pointer_cast<Derived>(self->shared_from_this());
-  }
-
-  const AdminEnvironment& env_;
-
- private:
-  const std::shared_ptr<AdminCall> call_;
-  const int64_t begun_ms_;
-  int64_t progress_ms_;
-  bool ended_ = false;
-  Timer timer_;
-};
-
-namespace {
+std::string Text(const json::object& document) { return json::serialize(document); }
 
 class Verify final : public AdminOperation {
  public:
@@ -126,11 +39,11 @@ class Verify final : public AdminOperation {
     bad_ += step.bad;
     bytes_ += step.bytes;
     if (step.finished) {
-      return Reply({{"schema", "kvtier.verify/1"},
-                    {"checked", checked_},
-                    {"bad", bad_},
-                    {"bytes", bytes_},
-                    {"seconds", Seconds()}});
+      return Reply(Text({{"schema", "kvtier.verify/1"},
+                         {"checked", checked_},
+                         {"bad", bad_},
+                         {"bytes", bytes_},
+                         {"seconds", Seconds()}}));
     }
     // The cache must not be called from within its own callback.
     Later(0, [this] {
@@ -140,10 +53,10 @@ class Verify final : public AdminOperation {
   }
 
   void ReportProgress() {
-    Progress({{"done", checked_},
-              {"total", env_.cache->Gauges().disk_persisted},
-              {"bytes", bytes_},
-              {"rate", static_cast<double>(bytes_) / Seconds()}});
+    Progress(Text({{"done", checked_},
+                   {"total", env_.cache->Gauges().disk_persisted},
+                   {"bytes", bytes_},
+                   {"rate", static_cast<double>(bytes_) / Seconds()}}));
   }
 
   uint64_t cursor_ = 0;
@@ -161,13 +74,13 @@ class Settle final : public AdminOperation {
     if (Abandoned()) return;
     const int64_t waited_ms = ElapsedMs();
     if (env_.cache->Idle()) {
-      return Reply({{"schema", "kvtier.settle/1"}, {"waited_ms", waited_ms}});
+      return Reply(Text({{"schema", "kvtier.settle/1"}, {"waited_ms", waited_ms}}));
     }
     if (waited_ms >= timeout_ms_) {
       return Fail({ErrorCode::kTimeout, "not_settled",
                    fmt::format("work is still under way after {} ms", waited_ms)});
     }
-    if (ProgressIsDue()) Progress({{"waited_ms", waited_ms}});
+    if (ProgressIsDue()) Progress(Text({{"waited_ms", waited_ms}}));
     Later(kSettlePollMs, [this] { Run(); });
   }
 
@@ -191,10 +104,10 @@ class Drain final : public AdminOperation {
   [[nodiscard]] uint64_t Left() const { return env_.cache->Gauges().unpersisted_blocks; }
 
   void OnDrained() {
-    Reply({{"schema", "kvtier.drain/1"},
-           {"blocks", total_},
-           {"left", Left()},
-           {"seconds", Seconds()}});
+    Reply(Text({{"schema", "kvtier.drain/1"},
+                {"blocks", total_},
+                {"left", Left()},
+                {"seconds", Seconds()}}));
   }
 
   void ReportForever() {
@@ -202,7 +115,7 @@ class Drain final : public AdminOperation {
       if (Abandoned()) return;
       const uint64_t left = Left();
       total_ = std::max(total_, left);
-      Progress({{"done", total_ - left}, {"total", total_}});
+      Progress(Text({{"done", total_ - left}, {"total", total_}}));
       ReportForever();
     });
   }
@@ -216,26 +129,44 @@ AdminOperations::AdminOperations(AdminEnvironment environment)
     : environment_(std::move(environment)) {}
 AdminOperations::~AdminOperations() = default;
 
+bool AdminOperations::AnswerAtOnce(const AdminRequestBody& request, AdminCall* call) {
+  const auto answer = [call](const Result<std::string>& reply) {
+    reply ? call->Reply(*reply) : call->Fail(reply.error());
+    return true;
+  };
+  const std::string& op = request.op;
+  if (op == "status") return answer(environment_.status());
+  if (op == "stats") return answer(environment_.stats());
+  if (op == "config") return answer(environment_.config());
+  if (op == "config_defaults") return answer(environment_.default_config());
+  if (op == "inspect") return answer(InspectBlock(environment_, request));
+  if (op == "lookup") return answer(LookUpBlocks(environment_, request));
+  if (op == "pin") return answer(PinBlocks(environment_, request));
+  if (op == "evict") return answer(EvictBlocks(environment_, request));
+  return false;
+}
+
+Result<std::shared_ptr<AdminOperation>> AdminOperations::MakeOperation(
+    const AdminRequestBody& request, const std::shared_ptr<AdminCall>& call) {
+  const std::string& op = request.op;
+  if (op == "ls") return MakeListing(environment_, request, call);
+  if (op == "verify") return std::make_shared<Verify>(environment_, call);
+  if (op == "drain") return std::make_shared<Drain>(environment_, call);
+  if (op == "settle") return std::make_shared<Settle>(environment_, call, request.timeout_ms);
+  return MakeError(ErrorCode::kInvalidArgument, "unknown_op",
+                   fmt::format("\"{}\" is not one of status, stats, config, config_defaults, "
+                               "inspect, lookup, pin, evict, ls, verify, drain, settle",
+                               op));
+}
+
 void AdminOperations::Start(std::string_view request_json, std::shared_ptr<AdminCall> call) {
-  const Result<Request> request = ParseRequest(request_json);
+  const Result<AdminRequestBody> request = ParseAdminRequest(request_json);
   if (!request) return call->Fail(request.error());
-  const std::string& op = request->op;
-  if (op == "status") return call->Reply(environment_.status());
-  if (op == "stats") return call->Reply(environment_.stats());
-  if (op == "config") return call->Reply(environment_.config());
+  if (AnswerAtOnce(*request, call.get())) return;
   std::erase_if(operations_, [](const auto& operation) { return operation->ended(); });
-  if (op == "verify") {
-    operations_.push_back(std::make_shared<Verify>(environment_, std::move(call)));
-  } else if (op == "drain") {
-    operations_.push_back(std::make_shared<Drain>(environment_, std::move(call)));
-  } else if (op == "settle") {
-    operations_.push_back(
-        std::make_shared<Settle>(environment_, std::move(call), request->timeout_ms));
-  } else {
-    return call->Fail(
-        {ErrorCode::kInvalidArgument, "unknown_op",
-         fmt::format("\"{}\" is not one of status, stats, config, verify, drain, settle", op)});
-  }
+  auto operation = MakeOperation(*request, call);
+  if (!operation) return call->Fail(operation.error());
+  operations_.push_back(std::move(*operation));
   operations_.back()->Run();
 }
 

@@ -134,9 +134,11 @@ Status Daemon::Listen() {
       .loop = loop_,
       .clock = &clock_,
       .cache = cache_.get(),
+      .models = &server_->models(),
       .status = [this] { return StatusJson(Source()); },
       .stats = [this] { return StatsJson(Source()); },
       .config = [this] { return ConfigJson(config_); },
+      .default_config = [] { return ConfigJson(Config{}); },
   });
   admin_server_ = std::make_unique<AdminServer>(loop_, log_, peers_, admin_operations_.get());
   const std::string& admin_socket = config_.server.admin_socket;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "daemon/command_line.h"
 #include "daemon/config_loader.h"
 #include "daemon/config_reference.h"
 #include "daemon/metrics_reference.h"
@@ -19,29 +20,10 @@ namespace {
 
 constexpr int kExitUsage = 2;
 
-struct Arguments {
-  std::string config_path;
-  std::vector<std::string> overrides;
-  bool check_config = false;
-  bool print_version = false;
-  bool print_reference = false;
-  bool print_example = false;
-  bool print_metrics_reference = false;
-};
-
 // Nothing, or the exit code with which to end.
-std::optional<int> ParseArguments(int argc, char** argv, Arguments* arguments) {
-  CLI::App app("Keeps KV cache blocks of LLM inference in three tiers.", "kvtierd");
-  app.add_option("--config", arguments->config_path, "TOML file (docs/CONFIGURATION.md)");
-  app.add_option("--set", arguments->overrides, "section.key=value; overrides the file, repeatable")
-      ->allow_extra_args(false);
-  app.add_flag("--check-config", arguments->check_config,
-               "check the configuration, print all values in effect, and exit");
-  app.add_flag("--version", arguments->print_version, "print the version and exit");
-  app.add_flag("--print-config-reference", arguments->print_reference)->group("");
-  app.add_flag("--print-config-example", arguments->print_example,
-               "print a configuration file with every key explained, and exit");
-  app.add_flag("--print-metrics-reference", arguments->print_metrics_reference)->group("");
+std::optional<int> ParseArguments(int argc, char** argv, DaemonArguments* arguments) {
+  CLI::App app;
+  AddDaemonOptions(&app, arguments);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -56,7 +38,7 @@ int Complain(const Error& error, int exit_code) {
 }
 
 int Main(int argc, char** argv) {
-  Arguments arguments;
+  DaemonArguments arguments;
   if (const std::optional<int> exit_code = ParseArguments(argc, argv, &arguments)) {
     return *exit_code;
   }

@@ -199,8 +199,12 @@ void Acquirer::CountAsked(const Operation& operation, const AcquireReply& reply)
   CacheStats& stats = state_.stats;
   const AcquireRequest& request = operation.request;
   const uint64_t asked = request.hashes.size() + (reply.tail ? 1 : 0);
-  stats.CountMisses(reply.miss, asked - reply.hits.size(), request.block_tokens);
   const SpaceId space = state_.FindPool(request.pool)->space;
+  if (reply.hits.size() < request.hashes.size()) {
+    state_.history.NoteMiss({space, request.hashes[reply.hits.size()]},
+                            {state_.NowS(), reply.miss});
+  }
+  stats.CountMisses(reply.miss, asked - reply.hits.size(), request.block_tokens);
   state_.endless.Ask(space, request.hashes);
   if (reply.tail) state_.endless.Ask(space, std::span(&request.tails[*reply.tail], 1));
   // What is being loaded is a hit or a miss only when the load has ended.

@@ -212,22 +212,6 @@ uint32_t Cache::Prefetch(PoolId pool_id, std::span<const BlockHash> hashes) {
   return count;
 }
 
-std::vector<BlockPresence> Cache::Lookup(PoolId pool_id,
-                                         std::span<const BlockHash> hashes) const {
-  std::vector<BlockPresence> presence(hashes.size());
-  const CachePool* pool = impl_->state.FindPool(pool_id);
-  if (pool == nullptr) return presence;
-  for (size_t i = 0; i < hashes.size(); ++i) {
-    const EntryIndex index = impl_->state.directory.Find({pool->space, hashes[i]});
-    if (index == kNoEntry) continue;
-    const BlockEntry& entry = impl_->state[index];
-    if (impl_->state.Expired(entry)) continue;
-    const bool unproven = entry.on_disk() && !entry.verified && !entry.motion.committing;
-    presence[i] = {entry.pool_ready(), entry.in_host(), entry.persisted, unproven};
-  }
-  return presence;
-}
-
 Result<uint32_t> Cache::Pin(PoolId pool_id, std::span<const BlockHash> hashes, int64_t ttl_ms) {
   const CachePool* pool = impl_->state.FindPool(pool_id);
   if (pool == nullptr) return MakeError(ErrorCode::kNotFound, "unknown_pool");
@@ -252,6 +236,16 @@ uint64_t Cache::PinnedBytes() const {
     bytes += impl_->state.SpaceOf(impl_->state[index]).slot_bytes;
   }
   return bytes;
+}
+
+Result<uint32_t> Cache::Pin(SpaceId space, std::span<const BlockHash> hashes, int64_t ttl_ms) {
+  return impl_->retention.Pin(space, hashes, ttl_ms);
+}
+
+EvictOutcome Cache::Evict(const BlockKey& key, std::optional<Tier> tier) {
+  const EvictOutcome outcome = impl_->retention.Evict(key, tier);
+  if (outcome == EvictOutcome::kEvicted) impl_->state.SchedulePump();
+  return outcome;
 }
 
 void Cache::Tick() {

@@ -20,6 +20,7 @@
 #include "gpu/device.h"
 #include "tiers/block_file.h"
 #include "tiers/block_key.h"
+#include "tiers/block_view.h"
 #include "tiers/cache_options.h"
 #include "tiers/cache_stats.h"
 #include "tiers/disk_geometry.h"
@@ -112,16 +113,6 @@ struct PoolInfo {
   int fd = -1;  // owned by the pool
 };
 
-// Which tiers hold a block now.
-struct BlockPresence {
-  bool pool = false;
-  bool host = false;
-  bool disk = false;  // data and index entry are durable
-  // A rebuild of the index found the block by its header; its payload has not been read since.
-  bool disk_unproven = false;
-  [[nodiscard]] bool anywhere() const { return pool || host || disk || disk_unproven; }
-};
-
 class Cache {
  public:
   // REQUIRES: `options` passed Validate(). `snapshot` is what the disk holds; entries that do not
@@ -170,6 +161,25 @@ class Cache {
   // hashes are cached and now pinned. Errors: kLimitExceeded "pin_limit".
   [[nodiscard]] Result<uint32_t> Pin(PoolId pool, std::span<const BlockHash> hashes,
                                      int64_t ttl_ms);
+
+  // --- looking into it, for administrators ---
+  // What every SpaceId stands for, from 0 on.
+  [[nodiscard]] std::vector<SpaceIdentity> Spaces() const;
+  // The blocks that `filter` admits, from `cursor` on (0 at first), looking at `max_rows` rows of the
+  // directory and reporting `max_blocks` at most; so that a walk over millions can be cut into steps.
+  // A block that is cached from the first step to the last is reported exactly once.
+  [[nodiscard]] BlockWalk Walk(uint64_t cursor, uint32_t max_rows, uint32_t max_blocks,
+                               const BlockFilter& filter) const;
+  // Nothing if the block is not cached.
+  [[nodiscard]] std::optional<BlockRecord> Inspect(const BlockKey& key) const;
+  [[nodiscard]] BlockPast PastOf(const BlockKey& key) const;
+  // As Lookup and Pin, for a space that may have no pool.
+  [[nodiscard]] std::vector<BlockPresence> Lookup(SpaceId space,
+                                                  std::span<const BlockHash> hashes) const;
+  [[nodiscard]] Result<uint32_t> Pin(SpaceId space, std::span<const BlockHash> hashes,
+                                     int64_t ttl_ms);
+  // Forgets a block in one tier, or in all of them. What is held, pinned or on the move stays.
+  EvictOutcome Evict(const BlockKey& key, std::optional<Tier> tier);
 
   // --- upkeep ---
   // Takes over `options`, less pool_bytes and chunk_bytes, which stay as they are. A shorter time to

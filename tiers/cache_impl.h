@@ -34,6 +34,7 @@ class Cache::Impl {
   [[nodiscard]] Status Release(SessionId session, CachePool* pool, BlockHandle handle,
                                std::vector<EntryIndex>* cached);
   [[nodiscard]] CacheGauges Gauges() const;
+  [[nodiscard]] BlockRecord Describe(EntryIndex index) const;
   void CheckInvariants() const;
 
   CacheState state;

@@ -106,12 +106,15 @@ void CacheState::QueueRecencyUpdate(EntryIndex index) {
 }
 
 bool CacheState::Expired(const BlockEntry& entry) const {
-  const int64_t now_ms = env.clock->WallMs();
+  return !entry.pinned && env.clock->WallMs() > ExpiryMs(entry);
+}
+
+int64_t CacheState::ExpiryMs(const BlockEntry& entry) const {
   const int64_t ttl_ms = entry.retention == RetentionClass::kMemory ? options.memory_ttl_ms
                                                                     : options.extended_ttl_ms;
-  if (entry.pinned) return false;
-  if (now_ms - int64_t{entry.last_use_s} * 1000 > ttl_ms) return true;
-  return options.max_age_ms > 0 && now_ms - int64_t{entry.created_s} * 1000 > options.max_age_ms;
+  const int64_t by_use_ms = int64_t{entry.last_use_s} * 1000 + ttl_ms;
+  if (options.max_age_ms == 0) return by_use_ms;
+  return std::min(by_use_ms, int64_t{entry.created_s} * 1000 + options.max_age_ms);
 }
 
 bool CacheState::Busy(const BlockEntry& entry) {

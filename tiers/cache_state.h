@@ -22,6 +22,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "tiers/block_history.h"
 #include "tiers/cache.h"
 #include "tiers/directory.h"
 #include "tiers/endless_cache.h"
@@ -61,6 +62,7 @@ class CacheState {
   const CacheEnvironment env;
   CacheStats stats;
   EndlessCache endless;
+  BlockHistory history;
   WriteBudget write_budget;
   Directory directory;
   std::vector<Space> spaces;  // by SpaceId
@@ -109,6 +111,9 @@ class CacheState {
   // Counts a use now, and refreshes.
   void Use(EntryIndex index);
   [[nodiscard]] bool Expired(const BlockEntry& entry) const;
+  // When the block expires if nobody uses it, in wall milliseconds. A pin counts as use until it
+  // ends.
+  [[nodiscard]] int64_t ExpiryMs(const BlockEntry& entry) const;
   // Some movement is under way that refers to the entry: it must not be forgotten yet.
   [[nodiscard]] static bool Busy(const BlockEntry& entry);
   // The pool's bytes are no good: the block becomes unfindable there, and free unless a session still
@@ -136,8 +141,13 @@ class CacheState {
   std::function<void()> pump;
   [[nodiscard]] bool pump_scheduled() const { return pump_scheduled_; }
 
-  void CountDrop(Tier tier, DropReason reason) {
+  // Counts that a copy of the block left the tier, or never reached it, and remembers why.
+  void CountDrop(const BlockKey& key, Tier tier, DropReason reason) {
     ++stats.drops[static_cast<size_t>(tier)][static_cast<size_t>(reason)];
+    history.NoteDrop(key, {NowS(), tier, reason});
+  }
+  void CountDrop(EntryIndex entry, Tier tier, DropReason reason) {
+    CountDrop({directory[entry].space, directory[entry].hash}, tier, reason);
   }
   // A block leaves the tier that it came to at `since_ds`.
   void CountResidence(Tier tier, uint32_t since_ds) {

@@ -50,6 +50,7 @@ std::string_view DropReasonName(DropReason reason) {
     case DropReason::kStaleIndex: return "stale_index";
     case DropReason::kChunkReclaimed: return "chunk_reclaimed";
     case DropReason::kCopyAbove: return "copy_above";
+    case DropReason::kEvictedByHand: return "evicted_by_hand";
   }
   return "invalid";
 }

@@ -48,8 +48,9 @@ enum class DropReason : uint8_t {
   kStaleIndex,           // the index named a slot that cannot exist
   kChunkReclaimed,       // its chunk was needed for another model's blocks
   kCopyAbove,            // evicted from host while the pool still held it
+  kEvictedByHand,        // an administrator asked for it
 };
-inline constexpr int kDropReasonCount = 16;
+inline constexpr int kDropReasonCount = 17;
 [[nodiscard]] std::string_view DropReasonName(DropReason reason);
 
 struct CacheStats {

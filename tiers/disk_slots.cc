@@ -39,7 +39,7 @@ void DiskSlots::RestoreRecord(const IndexRecord& record) {
   const bool space_known = record.key.space.value < state_.spaces.size() &&
                            state_.spaces[record.key.space.value].slot_bytes > 0;
   if (!space_known || state_.directory.Find(record.key) != kNoEntry) {
-    state_.CountDrop(Tier::kDisk, DropReason::kStaleIndex);
+    state_.CountDrop(record.key, Tier::kDisk, DropReason::kStaleIndex);
     return;
   }
   const uint64_t slot_bytes = state_.spaces[record.key.space.value].slot_bytes;
@@ -49,7 +49,7 @@ void DiskSlots::RestoreRecord(const IndexRecord& record) {
   entry.created_s = record.created_s;
   entry.last_use_s = entry.indexed_use_s = record.last_use_s;
   if (!slab_.Claim(record.location.offset, slot_bytes, index)) {
-    state_.CountDrop(Tier::kDisk, DropReason::kStaleIndex);
+    state_.CountDrop(record.key, Tier::kDisk, DropReason::kStaleIndex);
     committer_.Delete(record.key, record.location, IndexCommitter::Slot::kKeep);
     state_.ForgetIfGone(index);
     return;
@@ -132,7 +132,7 @@ bool DiskSlots::EvictChunk(DiskLocation location) {
 void DiskSlots::Drop(EntryIndex index, DropReason reason, IndexCommitter::Slot slot) {
   BlockEntry& entry = state_[index];
   KVT_CHECK(entry.disk.valid() && !entry.motion.writing && !entry.motion.committing);
-  state_.CountDrop(Tier::kDisk, reason);
+  state_.CountDrop(index, Tier::kDisk, reason);
   // Written soon after its commit; no more exact time is kept, across restarts least of all.
   state_.stats.residence[static_cast<size_t>(Tier::kDisk)].ObserveMs(
       (int64_t{state_.NowS()} - entry.created_s) * 1000);

@@ -58,7 +58,7 @@ void HostSlots::Abandon(EntryIndex index) {
 void HostSlots::Drop(EntryIndex index, DropReason reason) {
   BlockEntry& entry = state_[index];
   KVT_CHECK(entry.host_ready && entry.host_pins == 0);
-  state_.CountDrop(Tier::kHost, reason);
+  state_.CountDrop(index, Tier::kHost, reason);
   state_.CountResidence(Tier::kHost, entry.host_since_ds);
   entry.host_ready = false;
   --ready_blocks_;

@@ -238,6 +238,7 @@ void Loader::Fail(EntryIndex index, MissReason reason) {
   StopLoading(index);
   if (!state_[index].in_host()) host_.Withdraw(index);
   state_.LosePoolBlock(index);
+  state_.history.NoteMiss({state_[index].space, state_[index].hash}, {state_.NowS(), reason});
   loads_.BlockFailed(index, reason);
   state_.ForgetIfGone(index);
 }

@@ -71,7 +71,7 @@ std::shared_ptr<Offloader::Batch> Offloader::NextBatch() {
     if (outcome == HostSlots::Outcome::kFull) {
       host_.Withdraw(index);
       entry.offload_failed = true;
-      state_.CountDrop(Tier::kHost, DropReason::kHostFull);
+      state_.CountDrop(index, Tier::kHost, DropReason::kHostFull);
       state_.SchedulePump();
       continue;
     }
@@ -137,11 +137,11 @@ void Offloader::Finish(const Batch& batch) {
     }
     host_.Abandon(index);
     if (copied) {
-      state_.CountDrop(Tier::kPool, DropReason::kClientWroteCommitted);
+      state_.CountDrop(index, Tier::kPool, DropReason::kClientWroteCommitted);
       state_.LosePoolBlock(index);
       state_.ForgetIfGone(index);
     } else {
-      state_.CountDrop(Tier::kHost, DropReason::kCopyFailed);
+      state_.CountDrop(index, Tier::kHost, DropReason::kCopyFailed);
       entry.offload_failed = true;
     }
   }

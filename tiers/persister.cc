@@ -77,7 +77,7 @@ void Persister::GiveUp(EntryIndex index, DropReason reason) {
   entry.motion.write_queued = false;
   Unwant(index);
   entry.persist_failed = true;
-  state_.CountDrop(Tier::kDisk, reason);
+  state_.CountDrop(index, Tier::kDisk, reason);
 }
 
 void Persister::StartWrite(EntryIndex index) {

@@ -90,7 +90,7 @@ bool PoolSpace::ForceFree(CachePool* pool, uint64_t blocks) {
 void PoolSpace::Drop(EntryIndex index, DropReason reason) {
   BlockEntry& entry = state_[index];
   CachePool& pool = state_.PoolOf(entry);
-  state_.CountDrop(Tier::kPool, reason);
+  state_.CountDrop(index, Tier::kPool, reason);
   state_.CountResidence(Tier::kPool, pool.blocks[entry.pool_block].since_ds);
   offloader_.Forget(index);
   pool.victims.Remove(index);

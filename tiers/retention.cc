@@ -77,7 +77,7 @@ void Retention::UnpinExpired() {
 
 void Retention::DropExpired() {
   for (const EntryIndex index : state_.seen_expired) {
-    if (state_.directory.Live(index) && state_.Expired(state_[index])) DropEverywhere(index);
+    if (state_.directory.Live(index) && state_.Expired(state_[index])) DropIfUnused(index);
   }
   state_.seen_expired.clear();
   for (const EntryList& list : state_.by_age) {
@@ -86,29 +86,63 @@ void Retention::DropExpired() {
       const BlockEntry& entry = state_[index];
       const EntryIndex next = list.Hotter(index);
       if (!state_.Expired(entry) && !entry.pinned) break;
-      if (state_.Expired(entry)) DropEverywhere(index);
+      if (state_.Expired(entry)) DropIfUnused(index);
       index = next;
     }
   }
 }
 
-bool Retention::DropEverywhere(EntryIndex index) {
+bool Retention::DropIfUnused(EntryIndex index) {
   const BlockEntry& entry = state_[index];
   if (CacheState::Busy(entry)) return false;
-  if (entry.in_pool()) {
-    const PoolBlock& block = state_.PoolOf(entry).blocks[entry.pool_block];
-    if (block.references > 0) {
-      // Held by somebody: in use, however long ago it was asked for.
-      state_.Refresh(index);
-      return false;
-    }
+  if (Referenced(entry)) {
+    // Held by somebody: in use, however long ago it was asked for.
+    state_.Refresh(index);
+    return false;
   }
+  DropEverywhere(index, DropReason::kExpired);
+  return true;
+}
+
+bool Retention::Referenced(const BlockEntry& entry) {
+  return entry.in_pool() && state_.PoolOf(entry).blocks[entry.pool_block].references > 0;
+}
+
+void Retention::DropEverywhere(EntryIndex index, DropReason reason) {
+  const BlockEntry& entry = state_[index];
+  // The last drop forgets the entry: where the block is must be known before.
   const bool in_host = entry.in_host();
   const bool on_disk = entry.on_disk();
-  if (entry.in_pool()) pools_.Drop(index, DropReason::kExpired);
-  if (in_host) host_.Drop(index, DropReason::kExpired);
-  if (on_disk) disk_.Drop(index, DropReason::kExpired);
-  return true;
+  if (entry.in_pool()) pools_.Drop(index, reason);
+  if (in_host) host_.Drop(index, reason);
+  if (on_disk) disk_.Drop(index, reason);
+}
+
+EvictOutcome Retention::Evict(const BlockKey& key, std::optional<Tier> tier) {
+  constexpr DropReason kReason = DropReason::kEvictedByHand;
+  const EntryIndex index = state_.directory.Find(key);
+  if (index == kNoEntry) return EvictOutcome::kAbsent;
+  const BlockEntry& entry = state_[index];
+  if (entry.pinned) return EvictOutcome::kPinned;
+  if (CacheState::Busy(entry)) return EvictOutcome::kMoving;
+  const bool leaves_pool = !tier || *tier == Tier::kPool;
+  if (leaves_pool && Referenced(entry)) return EvictOutcome::kReferenced;
+  if (!tier) {
+    DropEverywhere(index, kReason);
+    return EvictOutcome::kEvicted;
+  }
+  if (*tier == Tier::kPool && entry.in_pool()) {
+    pools_.Drop(index, kReason);
+  } else if (*tier == Tier::kHost && entry.in_host()) {
+    // Host is where the disk's copy is made from.
+    if (entry.persist_wanted || entry.motion.write_queued) return EvictOutcome::kMoving;
+    host_.Drop(index, kReason);
+  } else if (*tier == Tier::kDisk && entry.on_disk()) {
+    disk_.Drop(index, kReason);
+  } else {
+    return EvictOutcome::kAbsent;
+  }
+  return EvictOutcome::kEvicted;
 }
 
 void Retention::PersistIdleFor(int64_t idle_ms) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "tiers/cache_state.h"
@@ -30,6 +31,8 @@ class Retention {
                                      int64_t ttl_ms);
   // Errors: kLimitExceeded "pinned" if more blocks are pinned than `pin_fraction` would allow.
   [[nodiscard]] Status CheckPinFraction(double pin_fraction) const;
+  // See Cache::Evict.
+  EvictOutcome Evict(const BlockKey& key, std::optional<Tier> tier);
   // Drops what has expired, unpins, persists what has been idle long enough.
   void Tick();
   // Asks for every block that should be on disk to be written.
@@ -39,7 +42,9 @@ class Retention {
   void UnpinExpired();
   void DropExpired();
   // True if the block is gone from every tier, false if it is in use or on the move.
-  bool DropEverywhere(EntryIndex entry);
+  bool DropIfUnused(EntryIndex entry);
+  void DropEverywhere(EntryIndex entry, DropReason reason);
+  [[nodiscard]] bool Referenced(const BlockEntry& entry);
   void PersistIdleFor(int64_t idle_ms);
   [[nodiscard]] uint64_t PinLimit(SpaceId space, double pin_fraction) const;
 

@@ -13,18 +13,7 @@ constexpr uint32_t kHashCounts[] = {1, 64, 512, 8192};
 constexpr size_t kMostHashes = 8192;
 constexpr int kSamples = 1000;
 
-}  // namespace
-
-Result<std::vector<AcquireResult>> MeasureAcquire(const BenchOptions& options) {
-  PrivateDaemonOptions daemon_options;
-  daemon_options.temporary_parent = options.directory;
-  daemon_options.settings = {
-      fmt::format("pool.bytes={}B", 2 * kMostHashes * kBlockBytes),
-      fmt::format("host.bytes={}B", 64 * kMiB),
-      "disk.bytes=0B",
-  };
-  KVT_ASSIGN_OR_RETURN(const PrivateDaemon daemon, PrivateDaemon::Start(std::move(daemon_options)));
-  KVT_ASSIGN_OR_RETURN(BenchClient client, BenchClient::Connect(daemon, kBlockBytes));
+Result<std::vector<AcquireResult>> Measure(BenchClient client) {
   const std::vector<BlockHash> set = BenchClient::Set(1, kMostHashes);
   KVT_RETURN_IF_ERROR(client.Store(set));
 
@@ -42,6 +31,28 @@ Result<std::vector<AcquireResult>> MeasureAcquire(const BenchOptions& options) {
         {hashes, Percentile(acquires, 0.50), Percentile(acquires, 0.99), Percentile(pings, 0.50)});
   }
   return results;
+}
+
+}  // namespace
+
+Result<std::vector<AcquireResult>> MeasureAcquireOf(const std::string& socket,
+                                                    const std::string& admin_socket) {
+  KVT_ASSIGN_OR_RETURN(BenchClient client, BenchClient::Connect(socket, admin_socket, kBlockBytes,
+                                                                2 * kMostHashes * kBlockBytes));
+  return Measure(std::move(client));
+}
+
+Result<std::vector<AcquireResult>> MeasureAcquire(const BenchOptions& options) {
+  PrivateDaemonOptions daemon_options;
+  daemon_options.temporary_parent = options.directory;
+  daemon_options.settings = {
+      fmt::format("pool.bytes={}B", 2 * kMostHashes * kBlockBytes),
+      fmt::format("host.bytes={}B", 64 * kMiB),
+      "disk.bytes=0B",
+  };
+  KVT_ASSIGN_OR_RETURN(const PrivateDaemon daemon, PrivateDaemon::Start(std::move(daemon_options)));
+  KVT_ASSIGN_OR_RETURN(BenchClient client, BenchClient::Connect(daemon, kBlockBytes));
+  return Measure(std::move(client));
 }
 
 }  // namespace kvtier

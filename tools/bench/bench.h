@@ -33,6 +33,16 @@ struct OnloadResult {
 [[nodiscard]] Result<OnloadResult> MeasureOnload(const BenchOptions& options, Tier tier,
                                                  uint64_t block_bytes);
 
+// Sizes of the private daemon's tiers; a disk of 0 bytes is not measured.
+struct BenchTiers {
+  uint64_t pool_bytes = 0;
+  uint64_t host_bytes = 0;
+  uint64_t disk_bytes = 0;
+};
+// The largest set that can be measured without any tier passing its size.
+[[nodiscard]] uint64_t SetBytesWithin(const BenchTiers& tiers,
+                                      const std::vector<uint64_t>& block_bytes);
+
 // The client's wait for an acquire of blocks that are all in the pool.
 struct AcquireResult {
   uint32_t hashes = 0;
@@ -41,6 +51,10 @@ struct AcquireResult {
   double ping_p50_us = 0;  // an empty round trip, measured in between
 };
 [[nodiscard]] Result<std::vector<AcquireResult>> MeasureAcquire(const BenchOptions& options);
+// The same of a daemon that runs already, with a pool of 64 MiB of its own. Errors:
+// kResourceExhausted when the daemon's pools leave no room for it.
+[[nodiscard]] Result<std::vector<AcquireResult>> MeasureAcquireOf(const std::string& socket,
+                                                                  const std::string& admin_socket);
 
 // From starting the daemon on a full disk until a client has its first answer.
 struct StartResult {
@@ -56,6 +70,19 @@ struct BenchResults {
   std::vector<AcquireResult> acquire;
   std::vector<StartResult> start;  // one or none
 };
+struct BenchSelection {
+  bool onload_host = false;
+  bool onload_disk = false;
+  bool acquire = false;
+  bool start = false;
+
+  [[nodiscard]] bool none() const { return !(onload_host || onload_disk || acquire || start); }
+};
+// Measures what is selected, with progress on standard error. What was measured before an error is
+// in `results`.
+[[nodiscard]] Status RunBench(const BenchOptions& options, const BenchSelection& selection,
+                              BenchResults* results);
+
 // {"schema":"kvtier.bench/1",...}
 [[nodiscard]] std::string ToJson(const BenchResults& results);
 // Tables with the bars of the project beside the figures.

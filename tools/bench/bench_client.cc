@@ -24,11 +24,17 @@ double SecondsSince(std::chrono::steady_clock::time_point start) {
 }  // namespace
 
 Result<BenchClient> BenchClient::Connect(const PrivateDaemon& daemon, uint64_t block_bytes) {
+  return Connect(daemon.socket(), daemon.admin_socket(), block_bytes, 0);
+}
+
+Result<BenchClient> BenchClient::Connect(const std::string& socket, const std::string& admin_socket,
+                                         uint64_t block_bytes, uint64_t pool_bytes) {
   ReplayTarget target;
-  target.socket = daemon.socket();
+  target.socket = socket;
   target.block_bytes = block_bytes;
+  target.pool_bytes = pool_bytes;
   KVT_ASSIGN_OR_RETURN(ReplayClient client, ReplayClient::Connect(target, kBlockTokens));
-  return BenchClient(std::move(client), daemon.admin_socket());
+  return BenchClient(std::move(client), admin_socket);
 }
 
 std::vector<BlockHash> BenchClient::Set(uint64_t seed, size_t count) {

@@ -25,6 +25,10 @@ class BenchClient {
   // A client of `daemon` with a pool of its own that takes all of the configured bytes.
   [[nodiscard]] static Result<BenchClient> Connect(const PrivateDaemon& daemon,
                                                    uint64_t block_bytes);
+  // The same of any daemon, with a pool of `pool_bytes` (0: all that is left).
+  [[nodiscard]] static Result<BenchClient> Connect(const std::string& socket,
+                                                   const std::string& admin_socket,
+                                                   uint64_t block_bytes, uint64_t pool_bytes);
 
   // The hashes of a set of `count` blocks that form one sequence. Different seeds, different sets.
   [[nodiscard]] static std::vector<BlockHash> Set(uint64_t seed, size_t count);

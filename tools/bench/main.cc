@@ -11,47 +11,10 @@
 namespace kvtier {
 namespace {
 
-struct Selection {
-  bool onload_host = false;
-  bool onload_disk = false;
-  bool acquire = false;
-  bool start = false;
-
-  [[nodiscard]] bool none() const { return !(onload_host || onload_disk || acquire || start); }
-};
-
-Status MeasureOnloads(const BenchOptions& options, Tier tier, BenchResults* results) {
-  for (const uint64_t block_bytes : options.block_bytes) {
-    Terminal(stderr).ShowProgress(fmt::format("onload, blocks of {}", FormatByteSize(block_bytes)));
-    KVT_ASSIGN_OR_RETURN(const OnloadResult result, MeasureOnload(options, tier, block_bytes));
-    results->onload.push_back(result);
-  }
-  return {};
-}
-
-Status Measure(const BenchOptions& options, const Selection& selection, BenchResults* results) {
-  if (selection.onload_host) {
-    KVT_RETURN_IF_ERROR(MeasureOnloads(options, Tier::kHost, results));
-  }
-  if (selection.onload_disk) {
-    KVT_RETURN_IF_ERROR(MeasureOnloads(options, Tier::kDisk, results));
-  }
-  if (selection.acquire) {
-    Terminal(stderr).ShowProgress("acquire");
-    KVT_ASSIGN_OR_RETURN(results->acquire, MeasureAcquire(options));
-  }
-  if (selection.start) {
-    Terminal(stderr).ShowProgress(fmt::format("start with {} entries", options.entries));
-    KVT_ASSIGN_OR_RETURN(const StartResult result, MeasureStart(options));
-    results->start.push_back(result);
-  }
-  return {};
-}
-
 int Main(int argc, char** argv) {
   BenchOptions options;
   options.block_bytes = {64 * kKiB, 256 * kKiB, 1 * kMiB, 2 * kMiB};
-  Selection selection;
+  BenchSelection selection;
   bool json = false;
   std::string output;
   CLI::App app("Measures the tiers through a real daemon, beside what the machine can do.",
@@ -82,7 +45,7 @@ int Main(int argc, char** argv) {
   if (selection.none()) selection = {true, true, true, true};
 
   BenchResults results;
-  const Status status = Measure(options, selection, &results);
+  const Status status = RunBench(options, selection, &results);
   Terminal(stderr).ShowProgress("");
   fmt::print("{}\n", json ? ToJson(results) : ToText(results));
   if (!output.empty()) std::ofstream(output) << ToJson(results) << "\n";

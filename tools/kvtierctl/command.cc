@@ -17,8 +17,12 @@ std::string CommandContext::AdminSocket() const {
 
 Result<std::string> CommandContext::CallAdmin(std::string_view operation,
                                               const AdminProgress& progress) const {
-  return kvtier::CallAdmin(AdminSocket(), fmt::format(R"({{"op":"{}"}})", operation),
-                           timeout_s * 1000, progress);
+  return CallAdminJson(fmt::format(R"({{"op":"{}"}})", operation), progress);
+}
+
+Result<std::string> CommandContext::CallAdminJson(const std::string& request,
+                                                  const AdminProgress& progress) const {
+  return kvtier::CallAdmin(AdminSocket(), request, timeout_s * 1000, progress);
 }
 
 void CommandContext::Print(std::string_view text) const {

@@ -26,7 +26,9 @@ struct CommandContext {
 
   // `admin_socket`; else "admin.sock" beside `socket`; else `socket` itself, if there is none.
   [[nodiscard]] std::string AdminSocket() const;
-  // Sends {"op":"<operation>"} there.
+  // Sends a request there, which is JSON, or {"op":"<operation>"}.
+  [[nodiscard]] Result<std::string> CallAdminJson(const std::string& request,
+                                                  const AdminProgress& progress = {}) const;
   [[nodiscard]] Result<std::string> CallAdmin(std::string_view operation,
                                               const AdminProgress& progress = {}) const;
 
@@ -39,6 +41,16 @@ struct CommandContext {
 
 // Each adds one command to `app`, with a callback that runs it; `context` outlives `app`.
 void AddStatusCommand(CLI::App* app, CommandContext* context);
+void AddTopCommand(CLI::App* app, CommandContext* context);
+void AddLsCommand(CLI::App* app, CommandContext* context);
+void AddInspectCommand(CLI::App* app, CommandContext* context);
+void AddLookupCommand(CLI::App* app, CommandContext* context);
+void AddPinCommand(CLI::App* app, CommandContext* context);
+void AddUnpinCommand(CLI::App* app, CommandContext* context);
+void AddEvictCommand(CLI::App* app, CommandContext* context);
+void AddSizeCommand(CLI::App* app, CommandContext* context);
+void AddConfigCommand(CLI::App* app, CommandContext* context);
+void AddBenchCommand(CLI::App* app, CommandContext* context);
 void AddFsckCommand(CLI::App* app, CommandContext* context);
 void AddVerifyCommand(CLI::App* app, CommandContext* context);
 void AddDrainCommand(CLI::App* app, CommandContext* context);

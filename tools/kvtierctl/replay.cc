@@ -11,6 +11,7 @@
 
 #include "base/byte_size.h"
 #include "tools/kvtierctl/command.h"
+#include "tools/kvtierctl/size_option.h"
 #include "tools/replay/replayer.h"
 #include "tools/support/private_daemon.h"
 #include "tools/support/table.h"
@@ -149,24 +150,6 @@ void PrintReport(const ReplayReport& report, CommandContext* context) {
   }
 }
 
-// Size texts with a unit; a bare number counts bytes where the option's name says so.
-uint64_t SizeOf(const std::string& text, bool bare_number_allowed) {
-  const bool bare = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
-  const auto size = ParseByteSize(bare && bare_number_allowed ? text + "B" : text);
-  if (!size) throw CLI::ValidationError(size.error().context);
-  return *size;
-}
-
-void AddSize(CLI::App* command, const std::string& name, uint64_t* target,
-             const std::string& description) {
-  const bool in_bytes = name.ends_with("-bytes");
-  command
-      ->add_option_function<std::string>(
-          name, [=](const std::string& text) { *target = SizeOf(text, in_bytes); }, description)
-      ->default_str(FormatByteSize(*target))
-      ->type_name("SIZE");
-}
-
 void AddTraceOptions(CLI::App* command, ReplayArguments* arguments) {
   command->add_option("traces", arguments->traces, "Trace files.")->required()->type_name("TRACE");
   const std::map<std::string, TraceFormat> formats = {{"auto", TraceFormat::kAuto},
@@ -200,15 +183,15 @@ void AddClientOptions(CLI::App* command, ReplayArguments* arguments) {
                     "Each client is a process instead of a thread.");
   command->add_flag("--settle", arguments->settle,
                     "Let the daemon come to rest after each step of a request.");
-  AddSize(command, "--block-bytes", &arguments->block_bytes, "Bytes of one block.");
+  AddSizeOption(command, "--block-bytes", &arguments->block_bytes, "Bytes of one block.");
 }
 
 void AddSpawnOptions(CLI::App* command, ReplayArguments* arguments) {
   auto* spawn = command->add_flag("--spawn", arguments->spawn,
                                   "Start a private daemon in a temporary directory.");
-  AddSize(command, "--pool", &arguments->pool_bytes, "Its pool.");
-  AddSize(command, "--host", &arguments->host_bytes, "Its host tier.");
-  AddSize(command, "--disk", &arguments->disk_bytes, "Its disk tier; 0B: none.");
+  AddSizeOption(command, "--pool", &arguments->pool_bytes, "Its pool.");
+  AddSizeOption(command, "--host", &arguments->host_bytes, "Its host tier.");
+  AddSizeOption(command, "--disk", &arguments->disk_bytes, "Its disk tier; 0B: none.");
   command->add_option("--directory", arguments->parent_directory,
                       "Where to make the temporary directory.");
   command->add_option("--set", arguments->settings, "More settings of it: section.key=value.")

@@ -13,11 +13,16 @@ class JsonView {
  public:
   explicit JsonView(const boost::json::value* value = nullptr) : value_(value) {}
 
+  // What is looked at; null for nowhere, or if it is not an object.
+  [[nodiscard]] const boost::json::value* value() const { return value_; }
+  [[nodiscard]] const boost::json::object* object() const {
+    return value_ != nullptr ? value_->if_object() : nullptr;
+  }
   [[nodiscard]] bool present() const { return value_ != nullptr; }
   // The member, or nowhere.
   [[nodiscard]] JsonView operator[](std::string_view member) const {
-    const boost::json::object* object = value_ != nullptr ? value_->if_object() : nullptr;
-    return JsonView(object != nullptr ? object->if_contains(member) : nullptr);
+    const boost::json::object* members = object();
+    return JsonView(members != nullptr ? members->if_contains(member) : nullptr);
   }
   [[nodiscard]] uint64_t Count() const {
     const double number = Number();

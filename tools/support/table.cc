@@ -79,4 +79,13 @@ std::string FormatElapsed(int64_t milliseconds) {
   return fmt::format("{} d {} h", hours / 24, hours % 24);
 }
 
+std::string FormatAge(int64_t seconds) {
+  // Clocks may be set back.
+  seconds = std::max<int64_t>(seconds, 0);
+  if (seconds < 100) return fmt::format("{}s", seconds);
+  if (seconds < 100 * 60) return fmt::format("{}m", seconds / 60);
+  if (seconds < 100 * 3600) return fmt::format("{}h", seconds / 3600);
+  return fmt::format("{}d", seconds / (24 * 3600));
+}
+
 }  // namespace kvtier

@@ -38,4 +38,7 @@ class Table {
 // 12345 as "12.3 s", 7'440'000 as "2 h 4 min".
 [[nodiscard]] std::string FormatElapsed(int64_t milliseconds);
 
+// At most four characters: "45s", "12m", "3h", "2d".
+[[nodiscard]] std::string FormatAge(int64_t seconds);
+
 }  // namespace kvtier

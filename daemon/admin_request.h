@@ -1,0 +1,40 @@
+// One request of the admin socket, read from its JSON text.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/digest.h"
+#include "base/ids.h"
+#include "base/result.h"
+
+namespace kvtier {
+
+inline constexpr int64_t kDefaultSettleTimeoutMs = 60'000;
+inline constexpr int64_t kMaxSettleTimeoutMs = 24 * 3600 * 1000;
+// Blocks in one reply to "ls"; a long listing takes several.
+inline constexpr uint32_t kMaxListedBlocks = 8192;
+
+// Members that the operation has no use for are ignored; unknown ones are errors.
+struct AdminRequestBody {
+  std::string op;
+  int64_t timeout_ms = kDefaultSettleTimeoutMs;
+  // Which blocks. Empty texts: of every tenant, of every model.
+  std::string tenant;
+  std::string model;  // its name, or the first digits of its fingerprint
+  std::optional<Tier> tier;
+  std::string prefix;  // of the hash, in hexadecimal digits
+  std::vector<BlockHash> hashes;
+  uint64_t cursor = 0;
+  uint32_t limit = kMaxListedBlocks;
+  int64_t ttl_ms = 0;
+};
+
+// Pure; never recurses deeper than the document may be. Errors: kInvalidArgument "bad_json" or
+// "bad_request", which names the member.
+[[nodiscard]] Result<AdminRequestBody> ParseAdminRequest(std::string_view json);
+
+}  // namespace kvtier

@@ -1,0 +1,103 @@
+// What the cache says of single blocks, to people who look into it.
+#include <algorithm>
+#include <string>
+
+#include "tiers/cache_impl.h"
+
+namespace kvtier {
+namespace {
+
+BlockPresence PresenceOf(const BlockEntry& entry) {
+  const bool unproven = entry.on_disk() && !entry.verified && !entry.motion.committing;
+  return {entry.pool_ready(), entry.in_host(), entry.persisted, unproven};
+}
+
+bool Admits(const BlockFilter& filter, const BlockEntry& entry) {
+  if (filter.tier && !PresenceOf(entry).in(*filter.tier)) return false;
+  if (filter.hashes && !filter.hashes->Contains(entry.hash)) return false;
+  return !filter.spaces || std::ranges::find(*filter.spaces, entry.space) != filter.spaces->end();
+}
+
+}  // namespace
+
+std::optional<HashRange> HashRange::BeginningWith(std::string_view digits) {
+  constexpr size_t kDigits = 2 * sizeof(BlockHash::bytes);
+  if (digits.empty() || digits.size() > kDigits) return std::nullopt;
+  const std::string text(digits);
+  const auto first = BlockHash::FromHex(text + std::string(kDigits - digits.size(), '0'));
+  const auto last = BlockHash::FromHex(text + std::string(kDigits - digits.size(), 'f'));
+  if (!first || !last) return std::nullopt;
+  return HashRange{*first, *last};
+}
+
+BlockRecord Cache::Impl::Describe(EntryIndex index) const {
+  const BlockEntry& entry = state.directory[index];
+  BlockRecord record{.key = {entry.space, entry.hash},
+                     .presence = PresenceOf(entry),
+                     .tokens = entry.tokens,
+                     .depth = entry.depth,
+                     .retention = entry.retention,
+                     .created_s = entry.created_s,
+                     .last_use_s = entry.last_use_s,
+                     .uses = entry.uses,
+                     .moving = CacheState::Busy(entry),
+                     .persist_failed = entry.persist_failed};
+  if (entry.in_pool()) {
+    const CachePool& pool = *state.pools[state.spaces[entry.space.value].pool->value];
+    record.references = pool.blocks[entry.pool_block].references;
+  }
+  if (entry.pinned) record.pinned_until_ms = state.pinned_until_ms.at(index);
+  record.expires_ms = state.ExpiryMs(entry);
+  if (entry.on_disk()) record.disk_offset = entry.disk.offset;
+  return record;
+}
+
+std::vector<BlockPresence> Cache::Lookup(PoolId pool_id, std::span<const BlockHash> hashes) const {
+  const CachePool* pool = impl_->state.FindPool(pool_id);
+  if (pool == nullptr) return std::vector<BlockPresence>(hashes.size());
+  return Lookup(pool->space, hashes);
+}
+
+std::vector<BlockPresence> Cache::Lookup(SpaceId space, std::span<const BlockHash> hashes) const {
+  std::vector<BlockPresence> presence(hashes.size());
+  for (size_t i = 0; i < hashes.size(); ++i) {
+    const EntryIndex index = impl_->state.directory.Find({space, hashes[i]});
+    if (index == kNoEntry || impl_->state.Expired(impl_->state[index])) continue;
+    presence[i] = PresenceOf(impl_->state[index]);
+  }
+  return presence;
+}
+
+std::vector<SpaceIdentity> Cache::Spaces() const {
+  std::vector<SpaceIdentity> spaces;
+  for (const Space& space : impl_->state.spaces) spaces.push_back(space.identity);
+  return spaces;
+}
+
+BlockWalk Cache::Walk(uint64_t cursor, uint32_t max_rows, uint32_t max_blocks,
+                      const BlockFilter& filter) const {
+  const Directory& directory = impl_->state.directory;
+  BlockWalk walk;
+  const uint64_t end = std::min<uint64_t>(directory.end(), cursor + max_rows);
+  for (; cursor < end && walk.blocks.size() < max_blocks; ++cursor) {
+    const EntryIndex index(static_cast<uint32_t>(cursor));
+    if (!directory.Live(index)) continue;
+    const BlockEntry& entry = directory[index];
+    if (Admits(filter, entry) && !impl_->state.Expired(entry)) {
+      walk.blocks.push_back(impl_->Describe(index));
+    }
+  }
+  walk.next_cursor = cursor;
+  walk.finished = cursor >= directory.end();
+  return walk;
+}
+
+std::optional<BlockRecord> Cache::Inspect(const BlockKey& key) const {
+  const EntryIndex index = impl_->state.directory.Find(key);
+  if (index == kNoEntry || impl_->state.Expired(impl_->state[index])) return std::nullopt;
+  return impl_->Describe(index);
+}
+
+BlockPast Cache::PastOf(const BlockKey& key) const { return impl_->state.history.Of(key); }
+
+}  // namespace kvtier

@@ -1,0 +1,50 @@
+#include "tools/kvtierctl/app.h"
+
+#include <CLI/CLI.hpp>
+
+#include "client/kvtier.h"
+
+namespace kvtier {
+namespace {
+
+constexpr const char* kFooter =
+    "Exit codes: 0 ok, 1 failed, 2 usage, 3 daemon unreachable, 4 not found,\n"
+    "5 integrity, 6 timeout, 7 permission, 8 partial.";
+
+void AddGlobalOptions(CLI::App* app, CommandContext* context) {
+  app->set_version_flag("--version", std::string("kvtierctl ") + kvt_version(),
+                        "Print the version and end.");
+  app->add_option("--socket", context->socket,
+                  "The daemon's socket. Administration uses admin.sock beside it, or this one if "
+                  "there is none.")
+      ->type_name("PATH")
+      ->capture_default_str();
+  app->add_option("--admin-socket", context->admin_socket, "The daemon's admin socket.")
+      ->type_name("PATH");
+  app->add_flag("--json", context->json, "Answer in JSON.");
+  app->add_option("--timeout", context->timeout_s, "Seconds to wait for a sign of the daemon.")
+      ->check(CLI::Range(1, 86400))
+      ->type_name("SECONDS")
+      ->capture_default_str();
+}
+
+}  // namespace
+
+std::unique_ptr<CLI::App> MakeKvtierctlApp(CommandContext* context) {
+  auto app = std::make_unique<CLI::App>(
+      "Looks at a kvtierd, checks what it keeps, and exercises it.", "kvtierctl");
+  app->set_help_flag("-h,--help", "Print this help and end.");
+  AddGlobalOptions(app.get(), context);
+  app->require_subcommand(1);
+  app->fallthrough();
+  app->footer(kFooter);
+  for (const auto add :
+       {AddStatusCommand, AddTopCommand, AddLsCommand, AddInspectCommand, AddLookupCommand,
+        AddPinCommand, AddUnpinCommand, AddEvictCommand, AddDrainCommand, AddVerifyCommand,
+        AddFsckCommand, AddConfigCommand, AddSizeCommand, AddBenchCommand, AddReplayCommand}) {
+    add(app.get(), context);
+  }
+  return app;
+}
+
+}  // namespace kvtier

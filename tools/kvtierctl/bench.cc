@@ -1,0 +1,125 @@
+// kvtierctl bench: what the tiers deliver, beside what the machine can do.
+#include "tools/bench/bench.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <fstream>
+#include <memory>
+
+#include "base/byte_size.h"
+#include "tools/bench/plot.h"
+#include "tools/kvtierctl/command.h"
+#include "tools/kvtierctl/size_option.h"
+#include "tools/support/terminal.h"
+
+namespace kvtier {
+namespace {
+
+constexpr uint64_t kLeastSetBytes = 16 * kMiB;
+
+struct BenchArguments {
+  BenchOptions options;
+  BenchTiers tiers{.pool_bytes = 256 * kMiB, .host_bytes = 1 * kGiB, .disk_bytes = 1 * kGiB};
+  std::vector<std::string> block_sizes = {"64KiB", "256KiB", "1MiB", "2MiB"};
+  bool spawn = false;
+  std::string plot;
+};
+
+Status TakeBlockSizes(const BenchArguments& arguments, BenchOptions* options) {
+  for (const std::string& text : arguments.block_sizes) {
+    KVT_ASSIGN_OR_RETURN(const uint64_t bytes, ParseByteSize(text));
+    if (bytes < 4 * kKiB || bytes > 16 * kMiB || bytes % (4 * kKiB) != 0) {
+      return MakeError(ErrorCode::kInvalidArgument, "bad_block_bytes",
+                       text + ": multiples of 4KiB from 4KiB to 16MiB");
+    }
+    options->block_bytes.push_back(bytes);
+  }
+  return {};
+}
+
+Status MeasurePrivate(const BenchArguments& arguments, BenchResults* results) {
+  BenchOptions options = arguments.options;
+  KVT_RETURN_IF_ERROR(TakeBlockSizes(arguments, &options));
+  options.set_bytes = SetBytesWithin(arguments.tiers, options.block_bytes);
+  if (options.set_bytes < kLeastSetBytes) {
+    return MakeError(
+        ErrorCode::kInvalidArgument, "tiers_too_small",
+        fmt::format("these sizes leave sets of {} to measure with; at least {} are "
+                    "needed: a pool of one set, host and disk of three",
+                    FormatByteSize(options.set_bytes), FormatByteSize(kLeastSetBytes)));
+  }
+  const bool disk = arguments.tiers.disk_bytes > 0;
+  return RunBench(options, {.onload_host = true, .onload_disk = disk, .acquire = true}, results);
+}
+
+void Bench(const BenchArguments& arguments, CommandContext* context) {
+  BenchResults results;
+  Status measured;
+  if (arguments.spawn) {
+    measured = MeasurePrivate(arguments, &results);
+  } else {
+    auto acquire = MeasureAcquireOf(context->socket, context->AdminSocket());
+    if (acquire) results.acquire = std::move(*acquire);
+    if (!acquire) measured = tl::unexpected(acquire.error());
+  }
+  Terminal(stderr).ShowProgress("");
+  if (!measured) return context->Fail(measured.error());
+  context->Print(context->json ? ToJson(results) : ToText(results));
+  if (arguments.plot.empty()) return;
+  if (const Status plotted = PlotOnloads(results, arguments.plot); !plotted) {
+    context->Fail(plotted.error());
+  }
+}
+
+void AddSpawnOptions(CLI::App* command, BenchArguments* arguments) {
+  auto* spawn = command->add_flag("--spawn", arguments->spawn,
+                                  "Start a private daemon in a temporary directory and measure "
+                                  "all of it.");
+  AddSizeOption(command, "--pool", &arguments->tiers.pool_bytes, "Its pool.");
+  AddSizeOption(command, "--host", &arguments->tiers.host_bytes, "Its host tier.");
+  AddSizeOption(command, "--disk", &arguments->tiers.disk_bytes,
+                "Its disk tier; 0B: none, and not measured.");
+  command
+      ->add_option("--directory", arguments->options.directory,
+                   "Where to make the temporary directory; on the disk to be measured.")
+      ->type_name("DIRECTORY");
+  command->add_option("--block-bytes", arguments->block_sizes, "Sizes of blocks to measure with.")
+      ->delimiter(',')
+      ->type_name("SIZE,...")
+      ->capture_default_str();
+  command->add_option("--repetitions", arguments->options.repetitions, "Medians are over so many.")
+      ->check(CLI::Range(1, 1000))
+      ->type_name("N")
+      ->capture_default_str();
+  command
+      ->add_option("--copy-threads", arguments->options.copy_threads,
+                   "Of the daemon, and of the ceiling.")
+      ->check(CLI::Range(1, 64))
+      ->type_name("N")
+      ->capture_default_str();
+  command->add_option("--plot", arguments->plot, "Also draw throughput against block size (SVG).")
+      ->type_name("FILE");
+  for (const char* name : {"--pool", "--host", "--disk", "--directory", "--block-bytes",
+                           "--repetitions", "--copy-threads", "--plot"}) {
+    command->get_option(name)->needs(spawn);
+  }
+}
+
+}  // namespace
+
+void AddBenchCommand(CLI::App* app, CommandContext* context) {
+  CLI::App* command = app->add_subcommand(
+      "bench", "Measure the tiers through the API, beside what the machine can do.");
+  const auto arguments = std::make_shared<BenchArguments>();
+  AddSpawnOptions(command, arguments.get());
+  command->footer(
+      "Without --spawn the latency of acquires is measured on the running daemon, of whose pool\n"
+      "64 MiB must be free.\n"
+      "Examples:\n"
+      "  kvtierctl bench\n"
+      "  kvtierctl bench --spawn --pool 1GiB --host 4GiB --disk 4GiB --plot tiers.svg");
+  command->callback([arguments, context] { Bench(*arguments, context); });
+}
+
+}  // namespace kvtier

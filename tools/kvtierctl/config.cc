@@ -1,0 +1,135 @@
+// kvtierctl config: the configuration in effect, and what in it is not the default.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <boost/json.hpp>
+#include <memory>
+
+#include "tools/kvtierctl/command.h"
+#include "tools/support/terminal.h"
+
+namespace kvtier {
+namespace {
+
+namespace json = boost::json;
+
+struct ConfigArguments {
+  bool changed_only = false;
+};
+
+Result<json::object> Ask(const CommandContext& context, std::string_view operation) {
+  KVT_ASSIGN_OR_RETURN(const std::string reply, context.CallAdmin(operation));
+  json::error_code error;
+  json::value document = json::parse(reply, error);
+  if (error || !document.is_object()) {
+    return MakeError(ErrorCode::kCorrupt, "bad_reply", "the daemon's answer is no configuration");
+  }
+  return document.get_object();
+}
+
+// Of one section: the keys to show, each with whether its value is not the default.
+struct Key {
+  std::string name;
+  json::value value;
+  json::value standard;
+  [[nodiscard]] bool changed() const { return value != standard; }
+};
+struct Section {
+  std::string header;
+  std::vector<Key> keys;
+};
+
+Section SectionOf(std::string header, const json::object& values, const json::object* standard) {
+  Section section{std::move(header), {}};
+  for (const auto& [name, value] : values) {
+    const json::value* known = standard != nullptr ? standard->if_contains(name) : nullptr;
+    section.keys.push_back({name, value, known != nullptr ? *known : json::value()});
+  }
+  return section;
+}
+
+std::vector<Section> SectionsOf(const json::object& config, const json::object& defaults) {
+  std::vector<Section> sections;
+  for (const auto& [name, value] : config) {
+    const std::string text(name);
+    const json::value* standard = defaults.if_contains(name);
+    if (const json::object* values = value.if_object()) {
+      sections.push_back(SectionOf(fmt::format("[{}]", text), *values,
+                                   standard != nullptr ? standard->if_object() : nullptr));
+    }
+    if (!value.is_array()) continue;
+    // Repeated sections have no defaults: each is somebody's wish.
+    for (const json::value& element : value.get_array()) {
+      if (const json::object* values = element.if_object()) {
+        sections.push_back(SectionOf(fmt::format("[[{}]]", text), *values, nullptr));
+      }
+    }
+  }
+  return sections;
+}
+
+std::string ToToml(const std::vector<Section>& sections, bool changed_only,
+                   const Terminal& terminal) {
+  std::string text;
+  for (const Section& section : sections) {
+    std::string keys;
+    for (const Key& key : section.keys) {
+      if (changed_only && !key.changed()) continue;
+      // TOML and JSON write texts, numbers, booleans and lists alike.
+      const std::string line = fmt::format("{} = {}", key.name, json::serialize(key.value));
+      keys += terminal.Style(line, key.changed() ? TextStyle::kBold : TextStyle::kPlain);
+      if (key.changed() && !key.standard.is_null()) {
+        keys += fmt::format("  # default {}", json::serialize(key.standard));
+      }
+      keys += '\n';
+    }
+    if (changed_only && keys.empty()) continue;
+    text += fmt::format("{}{}\n{}", text.empty() ? "" : "\n", section.header, keys);
+  }
+  return text.empty() ? "# everything is as by default" : text;
+}
+
+std::string ToJson(const std::vector<Section>& sections, const json::object& config) {
+  json::array changed;
+  for (const Section& section : sections) {
+    for (const Key& key : section.keys) {
+      if (!key.changed()) continue;
+      const size_t brackets = section.header.starts_with("[[") ? 2 : 1;
+      const std::string name =
+          section.header.substr(brackets, section.header.size() - 2 * brackets);
+      changed.push_back(
+          {{"key", name + "." + key.name}, {"value", key.value}, {"default", key.standard}});
+    }
+  }
+  json::object document = config;
+  document.erase("schema");
+  return json::serialize(json::object{{"schema", "kvtier.effective_config/1"},
+                                      {"config", std::move(document)},
+                                      {"changed", std::move(changed)}});
+}
+
+void ShowConfig(const ConfigArguments& arguments, CommandContext* context) {
+  const auto config = Ask(*context, "config");
+  if (!config) return context->Fail(config.error());
+  const auto defaults = Ask(*context, "config_defaults");
+  if (!defaults) return context->Fail(defaults.error());
+  const std::vector<Section> sections = SectionsOf(*config, *defaults);
+  context->Print(context->json ? ToJson(sections, *config)
+                               : ToToml(sections, arguments.changed_only, Terminal(stdout)));
+}
+
+}  // namespace
+
+void AddConfigCommand(CLI::App* app, CommandContext* context) {
+  CLI::App* command = app->add_subcommand(
+      "config", "Show the configuration in effect, and what in it is not the default.");
+  const auto arguments = std::make_shared<ConfigArguments>();
+  command->add_flag("--changed", arguments->changed_only, "Only what is not the default.");
+  command->footer(
+      "What is printed is a configuration file that kvtierd takes.\n"
+      "Example:\n"
+      "  kvtierctl config --changed");
+  command->callback([arguments, context] { ShowConfig(*arguments, context); });
+}
+
+}  // namespace kvtier

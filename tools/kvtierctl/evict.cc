@@ -1,0 +1,95 @@
+// kvtierctl evict: blocks to be forgotten now.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <array>
+#include <memory>
+
+#include "tools/kvtierctl/blocks.h"
+#include "tools/kvtierctl/command.h"
+#include "tools/support/table.h"
+#include "tools/support/terminal.h"
+
+namespace kvtier {
+namespace {
+
+struct EvictArguments {
+  BlockSelection selection;
+  std::vector<std::string> hashes;
+  bool all = false;
+};
+
+struct Outcome {
+  std::string_view name;
+  std::string_view text;
+  uint64_t count = 0;
+};
+
+Result<std::vector<std::string>> Chosen(const EvictArguments& arguments,
+                                        const CommandContext& context) {
+  if (arguments.all != arguments.hashes.empty()) {
+    return MakeError(ErrorCode::kInvalidArgument, "nothing_chosen",
+                     "give either hashes or --all, which --tenant, --model and --tier narrow");
+  }
+  if (!arguments.all) return ResolveHashes(context, arguments.selection, arguments.hashes);
+  std::vector<std::string> hashes;
+  KVT_RETURN_IF_ERROR(ForEachBlock(
+      context, arguments.selection, 0,
+      [&hashes](const ListedBlock& listed) { hashes.push_back(listed.block["hash"].Text()); }));
+  return hashes;
+}
+
+void Evict(const EvictArguments& arguments, CommandContext* context) {
+  const auto hashes = Chosen(arguments, *context);
+  if (!hashes) return context->Fail(hashes.error());
+  std::array<Outcome, 5> outcomes = {{{"evicted", "evicted"},
+                                      {"absent", "not cached there"},
+                                      {"referenced", "held by a session"},
+                                      {"pinned", "pinned"},
+                                      {"moving", "on the move between tiers: try again"}}};
+  uint64_t done = 0;
+  const Terminal progress(stderr);
+  const Status asked = CallWithHashes(
+      *context, arguments.selection.ToRequest("evict"), *hashes, [&](JsonView reply) {
+        for (Outcome& outcome : outcomes) outcome.count += reply[outcome.name].Count();
+        done += reply["asked"].Count();
+        progress.ShowProgress(
+            fmt::format("evicted {} of {} blocks", FormatCount(done), FormatCount(hashes->size())));
+      });
+  progress.ShowProgress("");
+  if (!asked) return context->Fail(asked.error());
+  boost::json::object document{{"schema", "kvtier.evict/1"}, {"asked", hashes->size()}};
+  std::string text;
+  for (const Outcome& outcome : outcomes) {
+    document[outcome.name] = outcome.count;
+    if (outcome.count == 0 && &outcome != &outcomes.front()) continue;
+    text +=
+        fmt::format("{}{} {}", text.empty() ? "" : "; ", FormatCount(outcome.count), outcome.text);
+  }
+  context->Print(context->json ? boost::json::serialize(document) : text);
+  const uint64_t evicted = outcomes.front().count;
+  if (evicted == hashes->size()) return;
+  const bool all_absent = outcomes[1].count == hashes->size();
+  context->exit_code = all_absent ? ExitCode::kNotFound : ExitCode::kPartial;
+}
+
+}  // namespace
+
+void AddEvictCommand(CLI::App* app, CommandContext* context) {
+  CLI::App* command = app->add_subcommand(
+      "evict", "Forget blocks now, in one tier or in all; held and pinned ones stay.");
+  const auto arguments = std::make_shared<EvictArguments>();
+  AddHashArguments(command, &arguments->hashes,
+                   "Hashes, or their first digits; -: read them from standard input.");
+  command->add_flag("--all", arguments->all, "Every block that the other options leave.");
+  AddTierOption(command, &arguments->selection, "From this tier only; copies in other tiers stay.");
+  AddSpaceOptions(command, &arguments->selection);
+  command->footer(
+      "Ends with 8 if some of the blocks stayed, with 4 if none was cached.\n"
+      "Examples:\n"
+      "  kvtierctl evict 3fb1c09d22aa\n"
+      "  kvtierctl evict --all --model old-model");
+  command->callback([arguments, context] { Evict(*arguments, context); });
+}
+
+}  // namespace kvtier

@@ -1,0 +1,211 @@
+// kvtierctl size: how many blocks and tokens of a model the tiers hold.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <boost/json.hpp>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <memory>
+#include <sstream>
+
+#include "base/byte_size.h"
+#include "protocol/model_record.h"
+#include "tiers/cache_options.h"
+#include "tiers/chunk_header.h"
+#include "tiers/slot_header.h"
+#include "tools/kvtierctl/command.h"
+#include "tools/kvtierctl/model_size.h"
+#include "tools/kvtierctl/size_option.h"
+#include "tools/support/table.h"
+
+namespace kvtier {
+namespace {
+
+namespace json = boost::json;
+
+// The most that cache.chunk_bytes may be.
+constexpr uint64_t kMostChunkBytes = 1 * kGiB;
+
+struct SizeArguments {
+  std::string path;
+  std::string dtype;
+  uint64_t block_tokens = 16;
+  uint64_t tensor_parallel = 1;
+  uint64_t pool_bytes = 16 * kGiB;
+  uint64_t host_bytes = 64 * kGiB;
+  uint64_t disk_bytes = 1024 * kGiB;
+};
+
+struct TierPlan {
+  std::string_view name;
+  uint64_t bytes = 0;
+  uint64_t blocks = 0;
+};
+struct Plan {
+  ModelSize model;
+  uint64_t block_tokens = 0;
+  uint64_t block_bytes = 0;
+  uint64_t chunk_bytes = 0;
+  bool chunk_is_default = true;
+  std::array<TierPlan, 3> tiers;
+};
+
+Result<std::string> ReadConfig(const std::string& path) {
+  std::ostringstream text;
+  if (path == "-") {
+    text << std::cin.rdbuf();
+    return std::move(text).str();
+  }
+  std::filesystem::path file_path = path;
+  std::error_code error;
+  if (std::filesystem::is_directory(file_path, error)) file_path /= "config.json";
+  std::ifstream file(file_path, std::ios::binary);
+  if (!file) {
+    return MakeError(ErrorCode::kNotFound, "no_model_config",
+                     file_path.string() + " cannot be read");
+  }
+  text << file.rdbuf();
+  return std::move(text).str();
+}
+
+Result<Plan> MakePlan(const SizeArguments& arguments) {
+  KVT_ASSIGN_OR_RETURN(const std::string config, ReadConfig(arguments.path));
+  Plan plan;
+  KVT_ASSIGN_OR_RETURN(plan.model,
+                       MeasureModel(config, arguments.dtype, arguments.tensor_parallel));
+  plan.block_tokens = arguments.block_tokens;
+  plan.block_bytes = plan.model.BytesPerToken() * plan.block_tokens;
+  plan.chunk_bytes = CacheOptions().chunk_bytes;
+  while (plan.chunk_bytes < SlotBytes(plan.block_bytes) + kChunkHeaderBytes) {
+    plan.chunk_bytes *= 2;
+    plan.chunk_is_default = false;
+  }
+  if (plan.chunk_bytes > kMostChunkBytes) {
+    return MakeError(
+        ErrorCode::kInvalidArgument, "block_too_large",
+        fmt::format("a block would have {} and not fit into a chunk of {}: take "
+                    "fewer --block-tokens",
+                    FormatByteSize(plan.block_bytes), FormatByteSize(kMostChunkBytes)));
+  }
+  plan.tiers = {
+      {{"pool", arguments.pool_bytes, arguments.pool_bytes / plan.block_bytes},
+       {"host", arguments.host_bytes,
+        SlotsIn(arguments.host_bytes, plan.block_bytes, plan.chunk_bytes, 0)},
+       {"disk", arguments.disk_bytes,
+        SlotsIn(arguments.disk_bytes, plan.block_bytes, plan.chunk_bytes, kChunkHeaderBytes)}}};
+  return plan;
+}
+
+// As the configuration takes it, exactly.
+std::string ExactSize(uint64_t bytes) {
+  struct Unit {
+    std::string_view name;
+    uint64_t bytes;
+  };
+  for (const Unit& unit :
+       {Unit{"TiB", 1024 * kGiB}, Unit{"GiB", kGiB}, Unit{"MiB", kMiB}, Unit{"KiB", kKiB}}) {
+    if (bytes != 0 && bytes % unit.bytes == 0)
+      return fmt::format("{}{}", bytes / unit.bytes, unit.name);
+  }
+  return fmt::format("{}B", bytes);
+}
+
+std::string ConfigSection(const Plan& plan) {
+  std::string text;
+  for (const TierPlan& tier : plan.tiers) {
+    text += fmt::format("[{}]\nbytes = \"{}\"\n\n", tier.name, ExactSize(tier.bytes));
+  }
+  if (plan.chunk_is_default) return text.substr(0, text.size() - 1);
+  return text + fmt::format("[cache]\nchunk_bytes = \"{}\"\n", ExactSize(plan.chunk_bytes));
+}
+
+std::string ToText(const Plan& plan) {
+  using enum Table::Align;
+  const ModelSize& model = plan.model;
+  std::string text = fmt::format(
+      "model      {}\n"
+      "kv         {} layers, {} {} of {}, {}\n"
+      "per token  {} ({} bytes)\n"
+      "per block  {} ({} tokens)\n",
+      model.architecture, model.layers, model.kv_heads,
+      model.latent ? "latent vector" : "K and V heads", model.head_dim, model.dtype,
+      FormatByteSize(model.BytesPerToken()), FormatCount(model.BytesPerToken()),
+      FormatByteSize(plan.block_bytes), plan.block_tokens);
+  for (const std::string& note : model.notes) text += fmt::format("note       {}\n", note);
+  Table table({{"tier", kLeft}, {"bytes"}, {"blocks"}, {"tokens"}});
+  for (const TierPlan& tier : plan.tiers) {
+    table.AddRow({std::string(tier.name), FormatByteSize(tier.bytes), FormatCount(tier.blocks),
+                  FormatCount(tier.blocks * plan.block_tokens)});
+  }
+  return text + "\n" + table.Render() + "\n" + ConfigSection(plan);
+}
+
+std::string ToJson(const Plan& plan) {
+  const ModelSize& model = plan.model;
+  json::object tiers;
+  for (const TierPlan& tier : plan.tiers) {
+    tiers[tier.name] = {{"bytes", tier.bytes},
+                        {"blocks", tier.blocks},
+                        {"tokens", tier.blocks * plan.block_tokens}};
+  }
+  json::array notes;
+  for (const std::string& note : model.notes) notes.emplace_back(note);
+  return json::serialize(json::object{{"schema", "kvtier.size/1"},
+                                      {"architecture", model.architecture},
+                                      {"layers", model.layers},
+                                      {"kv_heads", model.kv_heads},
+                                      {"head_dim", model.head_dim},
+                                      {"latent", model.latent},
+                                      {"dtype", model.dtype},
+                                      {"bytes_per_token", model.BytesPerToken()},
+                                      {"block_tokens", plan.block_tokens},
+                                      {"block_bytes", plan.block_bytes},
+                                      {"tiers", std::move(tiers)},
+                                      {"notes", std::move(notes)},
+                                      {"config", ConfigSection(plan)}});
+}
+
+void AddOptions(CLI::App* command, SizeArguments* arguments) {
+  command
+      ->add_option("config", arguments->path,
+                   "The model's config.json, or its directory; -: standard input.")
+      ->required()
+      ->type_name("FILE");
+  command->add_option("--dtype", arguments->dtype, "Of the KV cache, if not the model's own.")
+      ->check(CLI::IsMember({"bf16", "f16", "f32", "fp8"}))
+      ->type_name("TYPE");
+  command->add_option("--block-tokens", arguments->block_tokens, "Tokens of one block.")
+      ->check(CLI::Range(uint32_t{1}, kMaxModelBlockTokens))
+      ->type_name("N")
+      ->capture_default_str();
+  command
+      ->add_option("--tensor-parallel", arguments->tensor_parallel,
+                   "Ranks that share the model; the figures are one rank's.")
+      ->check(CLI::Range(uint32_t{1}, kMaxModelTensorParallelSize))
+      ->type_name("N")
+      ->capture_default_str();
+  AddSizeOption(command, "--pool", &arguments->pool_bytes, "Bytes of the pool.");
+  AddSizeOption(command, "--host", &arguments->host_bytes, "Bytes of the host tier.");
+  AddSizeOption(command, "--disk", &arguments->disk_bytes, "Bytes of the disk tier.");
+}
+
+}  // namespace
+
+void AddSizeCommand(CLI::App* app, CommandContext* context) {
+  CLI::App* command = app->add_subcommand(
+      "size", "Tell from a model's config.json how many blocks and tokens the tiers hold.");
+  const auto arguments = std::make_shared<SizeArguments>();
+  AddOptions(command, arguments.get());
+  command->footer(
+      "Needs no daemon. Ends with a configuration for kvtierd.\n"
+      "Example:\n"
+      "  kvtierctl size models/llama/config.json --pool 40GiB --host 200GiB --disk 4TiB");
+  command->callback([arguments, context] {
+    const auto plan = MakePlan(*arguments);
+    if (!plan) return context->Fail(plan.error());
+    context->Print(context->json ? ToJson(*plan) : ToText(*plan));
+  });
+}
+
+}  // namespace kvtier
