@@ -146,10 +146,12 @@ Status CheckTiers(const Config& config) {
   return {};
 }
 
-Status CheckMetrics(const MetricsConfig& metrics) {
-  if (metrics.listen.empty()) return {};
-  const Result<LoopbackAddress> address = ParseLoopbackAddress(metrics.listen);
-  if (!address) return Conflict("metrics.listen {}", address.error().context);
+Status CheckMetrics(const Config& config) {
+  if (config.metrics.listen.empty()) return {};
+  const Result<LoopbackAddress> address = ParseLoopbackAddress(config.metrics.listen);
+  if (!address) {
+    return Conflict(config, {"metrics.listen"}, "metrics.listen {}", address.error().context);
+  }
   return {};
 }
 
@@ -165,7 +167,7 @@ Status CheckConfig(const Config& config) {
   KVT_RETURN_IF_ERROR(CheckServer(config));
   KVT_RETURN_IF_ERROR(CheckTenants(config.tenants));
   KVT_RETURN_IF_ERROR(CheckTiers(config));
-  KVT_RETURN_IF_ERROR(CheckMetrics(config.metrics));
+  KVT_RETURN_IF_ERROR(CheckMetrics(config));
   if (Status cache = config.cache.Validate(); !cache) {
     return ConflictAt("[cache]", "{}", cache.error().context);
   }
