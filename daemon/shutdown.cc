@@ -17,6 +17,16 @@ constexpr int64_t kIdleGraceMs = 5000;
 // By which systemd's patience exceeds what a step may take.
 constexpr int64_t kMarginMs = 10'000;
 
+// Blocks whose write was refused or failed; they count as dropped from then on.
+uint64_t GivenUp(const CacheStats& stats) {
+  uint64_t blocks = 0;
+  for (const DropReason reason :
+       {DropReason::kDiskFull, DropReason::kWriteBudget, DropReason::kWriteError}) {
+    blocks += stats.drops[static_cast<size_t>(Tier::kDisk)][static_cast<size_t>(reason)];
+  }
+  return blocks;
+}
+
 }  // namespace
 
 void Shutdown::Begin(std::function<void()> finished) {
@@ -45,6 +55,7 @@ void Shutdown::BeginDrain() {
     return WaitForIdle();
   }
   drain_total_ = env_.cache->Gauges().unpersisted_blocks;
+  given_up_before_ = GivenUp(env_.cache->stats());
   env_.log->Info("drain.begun", "{} blocks are to be written to disk", drain_total_);
   env_.manager->Stopping(fmt::format("Draining: {} blocks to disk", drain_total_),
                          env_.config->deadline_ms + kIdleGraceMs + kMarginMs);
@@ -70,12 +81,15 @@ void Shutdown::WaitForDrain() {
     }
     return timer_.Start(kPollMs, [this] { WaitForDrain(); });
   }
-  const uint64_t left = env_.cache->Gauges().unpersisted_blocks;
-  if (left == 0) {
+  const uint64_t late = env_.cache->Gauges().unpersisted_blocks;
+  const uint64_t refused = GivenUp(env_.cache->stats()) - given_up_before_;
+  if (late + refused == 0) {
     env_.log->Info("drain.done", "after {} ms", elapsed_ms);
   } else {
-    env_.log->Warning("drain.incomplete", "{} blocks were not written{}", left,
-                      drained_ ? "" : " before the deadline");
+    env_.log->Warning("drain.incomplete",
+                      "{} blocks were not written in {} ms, {} were refused (disk full, write "
+                      "budget spent, or errors)",
+                      late, elapsed_ms, refused);
   }
   BeginStep();
   WaitForIdle();

@@ -53,6 +53,7 @@ class Shutdown {
   int64_t step_begun_ms_ = 0;
   int64_t reported_ms_ = 0;
   uint64_t drain_total_ = 0;
+  uint64_t given_up_before_ = 0;
   Timer timer_;
 };
 

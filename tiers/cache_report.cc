@@ -47,7 +47,8 @@ CacheGauges Cache::Impl::Gauges() const {
   for (const EntryList& list : state.by_age) order_bytes += list.memory_bytes();
   gauges.entry_bytes = state.directory.memory_bytes() + state.unpersisted.memory_bytes() +
                        host.memory_bytes() + disk.memory_bytes() + order_bytes;
-  gauges.unpersisted_blocks = state.unpersisted.size() + persister.queued();
+  gauges.unpersisted_blocks = state.unpersisted.size() + state.persist_wanted_blocks() +
+                              persister.writes_in_flight();
   gauges.pinned_blocks = state.pinned_until_ms.size();
   gauges.sessions = sessions.size();
   gauges.references = sessions.references();
@@ -71,12 +72,15 @@ CacheGauges Cache::Impl::Gauges() const {
 
 void Cache::Impl::CheckInvariants() const {
   size_t live = 0;
+  size_t persist_wanted = 0;
   for (uint32_t row = 0; row < state.directory.end(); ++row) {
     if (!state.directory.Live(EntryIndex(row))) continue;
     ++live;
+    persist_wanted += state.directory[EntryIndex(row)].persist_wanted;
     CheckEntry(EntryIndex(row));
   }
   KVT_CHECK(live == state.directory.size());
+  KVT_CHECK(persist_wanted == state.persist_wanted_blocks());
   uint64_t pool_bytes = 0;
   for (const auto& pool : state.pools) {
     CheckPool(*pool);

@@ -146,6 +146,7 @@ void CacheState::ForgetIfGone(EntryIndex index) {
   commit_checksums.erase(index);
   commit_parents.erase(index);
   if (entry.pinned) pinned_until_ms.erase(index);
+  SetPersistWanted(index, false);
   directory.Erase(index);
 }
 
@@ -159,6 +160,13 @@ void CacheState::SetPersisted(EntryIndex index, bool persisted) {
   persisted_blocks_ += persisted;
   persisted_blocks_ -= entry.persisted;
   entry.persisted = persisted;
+}
+
+void CacheState::SetPersistWanted(EntryIndex index, bool wanted) {
+  BlockEntry& entry = directory[index];
+  persist_wanted_blocks_ += wanted;
+  persist_wanted_blocks_ -= entry.persist_wanted;
+  entry.persist_wanted = wanted;
 }
 
 void CacheState::SchedulePump() {

@@ -129,6 +129,9 @@ class CacheState {
 
   // Data and index entry are durable (or no longer are).
   void SetPersisted(EntryIndex entry, bool persisted);
+  // The block is to be written to disk as soon as its bytes are in host (or no longer is).
+  void SetPersistWanted(EntryIndex entry, bool wanted);
+  [[nodiscard]] uint64_t persist_wanted_blocks() const { return persist_wanted_blocks_; }
   // The index learns of the entry's last use if what it knows is too old.
   void QueueUpdateIfBehind(EntryIndex entry);
   // The index should learn of the entry's times, soon.
@@ -156,6 +159,7 @@ class CacheState {
 
  private:
   uint64_t persisted_blocks_ = 0;
+  uint64_t persist_wanted_blocks_ = 0;
   bool pump_scheduled_ = false;
   // Expires with this object, so that a posted pump does not outlive it.
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);

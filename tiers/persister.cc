@@ -9,7 +9,7 @@ void Persister::Want(EntryIndex index) {
   BlockEntry& entry = state_[index];
   state_.unpersisted.Remove(index);
   if (!state_.NeedsPersist(entry) || entry.motion.write_queued || entry.motion.writing) return;
-  entry.persist_wanted = true;
+  state_.SetPersistWanted(index, true);
   if (!state_.disk_recency->Contains(index)) state_.disk_recency->Insert(index, entry.facts());
   if (entry.in_host()) HostReady(index);
 }
@@ -68,7 +68,7 @@ void Persister::Unqueue(EntryIndex index) {
 
 void Persister::Unwant(EntryIndex index) {
   BlockEntry& entry = state_[index];
-  entry.persist_wanted = false;
+  state_.SetPersistWanted(index, false);
   if (!entry.disk.valid()) state_.disk_recency->Remove(index);
 }
 
@@ -83,7 +83,7 @@ void Persister::GiveUp(EntryIndex index, DropReason reason) {
 void Persister::StartWrite(EntryIndex index) {
   BlockEntry& entry = state_[index];
   entry.motion.write_queued = false;
-  entry.persist_wanted = false;
+  state_.SetPersistWanted(index, false);
   const std::span<std::byte> slot = state_.HostBytes(entry);
   const auto page = slot.first<kSlotHeaderBytes>();
   Result<SlotHeader> header = DecodeSlotHeader(page);

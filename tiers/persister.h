@@ -24,7 +24,6 @@ class Persister {
   bool Pump();
 
   [[nodiscard]] bool Idle() const { return queue_.empty() && bytes_in_flight_ == 0; }
-  [[nodiscard]] uint64_t queued() const { return queue_.size() + writes_in_flight_; }
   [[nodiscard]] uint64_t writes_in_flight() const { return writes_in_flight_; }
   [[nodiscard]] uint64_t waiting() const { return queue_.size(); }
   [[nodiscard]] uint64_t budget_left_bytes() const { return state_.write_budget.left_bytes(); }

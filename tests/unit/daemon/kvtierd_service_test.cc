@@ -7,6 +7,7 @@
 
 #include <cstdlib>
 #include <fstream>
+#include <memory>
 #include <string>
 
 #include "tests/fakes/temporary_directory.h"
@@ -158,6 +159,65 @@ TEST_F(KvtierdService, DrainTellsItsProgressAndHowLongItMayTake) {
   const std::string draining = systemd_.ReceiveUntil("STATUS=Draining: 20 blocks to disk");
   EXPECT_NE(draining.find("EXTEND_TIMEOUT_USEC=35000000"), std::string::npos) << draining;
   EXPECT_EQ(kvtierd.Wait(), 0);
+}
+
+class KvtierdDrain : public KvtierdService {
+ protected:
+  static constexpr int kBlocks = 32'000;
+
+  // With far more to write than a moment is enough for.
+  std::unique_ptr<Kvtierd> StartAndFill(const std::string& deadline) {
+    WriteConfig("[drain]\ndeadline = \"" + deadline + "\"\n");
+    std::vector<std::string> arguments = Arguments();
+    for (const char* setting :
+         {"pool.bytes=128MiB", "host.bytes=256MiB", "disk.bytes=384MiB", "cache.chunk_bytes=1MiB",
+          "cache.max_disk_write_bytes=64KiB", "retention.persist_after=1d"}) {
+      arguments.insert(arguments.end(), {"--set", setting});
+    }
+    auto kvtierd = std::make_unique<Kvtierd>(arguments);
+    EXPECT_NE(systemd_.ReceiveUntil("READY=1"), "");
+    WireClient client(directory_.path() / "kvtier.sock");
+    const PoolId pool = client.Attach().pool;
+    constexpr int kBlocksPerCall = 8000;
+    for (int first = 0; first < kBlocks; first += kBlocksPerCall) {
+      (void)Fill(&client, pool, Hashes(static_cast<uint64_t>(first), kBlocksPerCall));
+    }
+    return kvtierd;
+  }
+};
+
+TEST_F(KvtierdDrain, EndsAtItsDeadlineAndTellsWhatIsLost) {
+  const auto kvtierd = StartAndFill("1ms");
+  kvtierd->Signal(SIGTERM);
+  EXPECT_EQ(kvtierd->Wait(), 0);
+  EXPECT_NE(kvtierd->output().find("drain.incomplete: "), std::string::npos) << kvtierd->output();
+  EXPECT_NE(kvtierd->output().find(" blocks were not written in "), std::string::npos);
+}
+
+TEST_F(KvtierdDrain, TellsWhatTheWriteBudgetRefused) {
+  WriteConfig("[disk]\nwrite_budget_per_day = \"64KiB\"\n");
+  Kvtierd kvtierd(Arguments());
+  ASSERT_NE(systemd_.ReceiveUntil("READY=1"), "");
+  WireClient client(directory_.path() / "kvtier.sock");
+  (void)Fill(&client, client.Attach().pool, Hashes(0, 20));
+  kvtierd.Signal(SIGTERM);
+  EXPECT_EQ(kvtierd.Wait(), 0);
+  EXPECT_NE(kvtierd.output().find(" 12 were refused"), std::string::npos) << kvtierd.output();
+}
+
+TEST_F(KvtierdDrain, TellsHowManyBlocksAreLeftWhenItTakesLong) {
+  const auto kvtierd = StartAndFill("1h");
+  kvtierd->Signal(SIGTERM);
+  ASSERT_NE(systemd_.ReceiveUntil("STATUS=Draining: "), "");
+  // It takes long because it is kept from working.
+  kvtierd->Signal(SIGSTOP);
+  EXPECT_EQ(systemd_.Receive(/*timeout_ms=*/1100), "");
+  kvtierd->Signal(SIGCONT);
+  const std::string progress = systemd_.ReceiveUntil(" of 32000 blocks are left, 35");
+  EXPECT_EQ(progress.find("STATUS=Draining: "), 0u) << progress;
+  EXPECT_EQ(progress.find("STATUS=Draining: 0 of"), std::string::npos) << progress;
+  EXPECT_EQ(kvtierd->Wait(), 0);
+  EXPECT_NE(kvtierd->output().find("drain.done"), std::string::npos) << kvtierd->output();
 }
 
 TEST_F(KvtierdService, LockOfAProcessThatIsGoneHoldsNobodyUp) {
