@@ -1,0 +1,192 @@
+// The host's side of append attention: arguments, workspace, the choice of splits, launches.
+#include "kvtier/append.h"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+
+#include "kernels/append/append_launch.h"
+#include "kernels/append/append_plan.h"
+#include "kernels/append/split_choice.h"
+#include "kernels/append/tensor_map.h"
+#include "kernels/blocks/merge_lse.h"
+
+namespace kvtier::kernels {
+namespace {
+
+constexpr int kMaxGroup = 64;
+constexpr int64_t kAlignment = 256;
+constexpr int kHopper = 9;  // compute capability, major
+
+bool IsAligned16(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
+
+bool HasTables(const kvt_append_params& p) {
+  return p.query_starts && p.sequences.block_table && p.sequences.kv_lengths;
+}
+
+bool IsValidCache(const kvt_paged_kv& kv) {
+  const int64_t granule = kv.dtype == KVT_FP8_E4M3 ? 16 : 8;
+  const bool strides = kv.block_stride > 0 && kv.token_stride > 0 && kv.head_stride > 0 &&
+                       (kv.block_stride | kv.token_stride | kv.head_stride) % granule == 0;
+  const bool page = kv.page_tokens >= 16 && kv.page_tokens <= 256 &&
+                    std::has_single_bit(static_cast<uint32_t>(kv.page_tokens));
+  return kv.key && kv.value && IsAligned16(kv.key) && IsAligned16(kv.value) && strides && page &&
+         kv.kv_heads > 0;
+}
+
+bool IsValidQuery(const kvt_append_params& p) {
+  const int64_t strides =
+      p.query_token_stride | p.query_head_stride | p.output_token_stride | p.output_head_stride;
+  return p.query && p.output && IsAligned16(p.query) && IsAligned16(p.output) && strides % 8 == 0 &&
+         p.query_tokens >= 0 && p.q_heads > 0;
+}
+
+kvt_kernel_status Check(const kvt_append_params* p) {
+  if (p == nullptr || !HasTables(*p) || !IsValidCache(p->kv) || !IsValidQuery(*p) ||
+      p->sequences.sequences < 0 || p->sequences.max_kv_length < 0 ||
+      p->q_heads % p->kv.kv_heads != 0 || p->splits < 0 || p->splits > KVT_APPEND_MAX_SPLITS ||
+      p->window_tokens < 0 || !(p->softmax_scale > 0)) {
+    return KVT_KERNEL_INVALID_ARGUMENT;
+  }
+  const bool types = (p->query_dtype == KVT_BF16 || p->query_dtype == KVT_FP16) &&
+                     (p->kv.dtype == p->query_dtype || p->kv.dtype == KVT_FP8_E4M3);
+  const int dim = p->kv.head_dim;
+  const bool built =
+      (dim == 64 || dim == 128 || dim == 256) && p->q_heads / p->kv.kv_heads <= kMaxGroup;
+  return types && built ? KVT_KERNEL_OK : KVT_KERNEL_UNSUPPORTED;
+}
+
+struct Device {
+  int processors = 0;
+  int major = 0;
+};
+
+bool QueryDevice(Device* device) {
+  int id = 0;
+  return cudaGetDevice(&id) == cudaSuccess &&
+         cudaDeviceGetAttribute(&device->processors, cudaDevAttrMultiProcessorCount, id) ==
+             cudaSuccess &&
+         cudaDeviceGetAttribute(&device->major, cudaDevAttrComputeCapabilityMajor, id) ==
+             cudaSuccess;
+}
+
+// Tiles of queries over all sequences and heads, at most.
+int64_t BoundTiles(const kvt_append_params& p) {
+  const int64_t rows = int64_t{p.query_tokens} * (p.q_heads / p.kv.kv_heads);
+  const int64_t sequences = std::min<int64_t>(p.sequences.sequences, rows);
+  return p.kv.kv_heads * ((rows - sequences) / kTileRows + sequences);
+}
+
+int64_t OutputElements(const kvt_append_params& p) {
+  return int64_t{p.query_tokens} * p.q_heads * p.kv.head_dim;
+}
+
+int32_t Splits(const kvt_append_params& p, const Device& device) {
+  if (p.splits != 0) return p.splits;
+  const int keys = TileKeys(p.kv.head_dim);
+  return ChooseSplits({.query_tiles = BoundTiles(p),
+                       .key_tiles = (int64_t{p.sequences.max_kv_length} + keys - 1) / keys,
+                       .processors = device.processors,
+                       .output_bytes = OutputElements(p) * int64_t{sizeof(float)},
+                       .max_splits = KVT_APPEND_MAX_SPLITS});
+}
+
+// The counters, then the partial LSEs and outputs of a split launch.
+struct WorkspaceLayout {
+  int64_t partial_lse = kAlignment;
+  int64_t partial_output = kAlignment;
+  int64_t bytes = kAlignment;
+};
+
+WorkspaceLayout LayOut(const kvt_append_params& p, int32_t splits) {
+  WorkspaceLayout layout;
+  if (splits == 1) return layout;
+  const int64_t lse_bytes = int64_t{splits} * p.query_tokens * p.q_heads * int64_t{sizeof(float)};
+  layout.partial_output =
+      layout.partial_lse + (lse_bytes + kAlignment - 1) / kAlignment * kAlignment;
+  layout.bytes = layout.partial_output + splits * OutputElements(p) * int64_t{sizeof(float)};
+  return layout;
+}
+
+bool MakePlan(const kvt_append_params& p, int32_t splits, char* workspace, AppendPlan* plan) {
+  const WorkspaceLayout layout = LayOut(p, splits);
+  plan->params = p;
+  plan->counters = reinterpret_cast<AppendCounters*>(workspace);
+  plan->partial_lse = reinterpret_cast<float*>(workspace + layout.partial_lse);
+  plan->partial_output = reinterpret_cast<float*>(workspace + layout.partial_output);
+  plan->group = p.q_heads / p.kv.kv_heads;
+  plan->group_inverse = (65536 + plan->group - 1) / plan->group;
+  plan->splits = splits;
+  plan->box_tokens = std::min(p.kv.page_tokens, TileKeys(p.kv.head_dim));
+  plan->page_shift = std::countr_zero(static_cast<uint32_t>(p.kv.page_tokens));
+  const auto per_token = [](const kvt_scales& s) {
+    return s.values != nullptr && (s.token_stride != 0 || s.block_stride != 0);
+  };
+  plan->scales_per_token = per_token(p.kv.key_scales) || per_token(p.kv.value_scales);
+  return EncodePageMap(p.kv, p.kv.key, plan->box_tokens, &plan->key_map) &&
+         EncodePageMap(p.kv, p.kv.value, plan->box_tokens, &plan->value_map);
+}
+
+cudaError_t Launch(const AppendPlan& plan, int ctas, cudaStream_t stream) {
+  if (plan.params.kv.dtype == KVT_FP8_E4M3) return LaunchAppendFp8(plan, ctas, stream);
+  return plan.params.query_dtype == KVT_BF16 ? LaunchAppendBf16(plan, ctas, stream)
+                                             : LaunchAppendFp16(plan, ctas, stream);
+}
+
+kvt_kernel_status Merge(const AppendPlan& plan, cudaStream_t stream) {
+  const kvt_append_params& p = plan.params;
+  const kvt_merge_lse_params merge = {
+      .partials = plan.partial_output,
+      .partial_lse = plan.partial_lse,
+      .output = p.output,
+      .lse = p.lse,
+      .partial_dtype = KVT_FP32,
+      .output_dtype = p.query_dtype,
+      .parts = plan.splits,
+      .tokens = p.query_tokens,
+      .heads = p.q_heads,
+      .head_dim = p.kv.head_dim,
+      .part_stride = OutputElements(p),
+      .lse_part_stride = int64_t{p.query_tokens} * p.q_heads,
+      .output_token_stride = p.output_token_stride,
+      .output_head_stride = p.output_head_stride,
+  };
+  return LaunchMergeLse(merge, p.query_starts + p.sequences.sequences, stream);
+}
+
+}  // namespace
+}  // namespace kvtier::kernels
+
+size_t kvt_append_workspace_bytes(const kvt_append_params* params) {
+  using namespace kvtier::kernels;
+  Device device;
+  if (Check(params) != KVT_KERNEL_OK || !QueryDevice(&device)) return 0;
+  return static_cast<size_t>(LayOut(*params, Splits(*params, device)).bytes);
+}
+
+kvt_kernel_status kvt_append(const kvt_append_params* params, void* workspace,
+                             size_t workspace_bytes, void* stream) {
+  using namespace kvtier::kernels;
+  const kvt_kernel_status status = Check(params);
+  if (status != KVT_KERNEL_OK) return status;
+  Device device;
+  if (!QueryDevice(&device)) return KVT_KERNEL_LAUNCH_FAILED;
+  if (device.major != kHopper) return KVT_KERNEL_UNSUPPORTED;
+  if (params->query_tokens == 0 || params->sequences.sequences == 0) return KVT_KERNEL_OK;
+  const int32_t splits = Splits(*params, device);
+  if (workspace == nullptr) return KVT_KERNEL_INVALID_ARGUMENT;
+  if (static_cast<int64_t>(workspace_bytes) < LayOut(*params, splits).bytes) {
+    return KVT_KERNEL_WORKSPACE_TOO_SMALL;
+  }
+  AppendPlan plan{};
+  if (!MakePlan(*params, splits, static_cast<char*>(workspace), &plan)) {
+    return KVT_KERNEL_UNSUPPORTED;
+  }
+  const auto ctas =
+      static_cast<int>(std::min<int64_t>(device.processors, BoundTiles(*params) * splits));
+  const auto on = static_cast<cudaStream_t>(stream);
+  if (Launch(plan, ctas, on) != cudaSuccess) return KVT_KERNEL_LAUNCH_FAILED;
+  return splits > 1 ? Merge(plan, on) : KVT_KERNEL_OK;
+}

@@ -1,0 +1,80 @@
+// The append kernel: persistent CTAs of one producer and two consumer warpgroups.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "kernels/append/append_consumer.cuh"
+#include "kernels/append/append_launch.h"
+#include "kernels/append/append_producer.cuh"
+#include "kernels/blocks/overlapped_launch.cuh"
+
+namespace kvtier::kernels {
+
+// What a CTA may own on Hopper.
+constexpr int kMaxSharedBytes = 227 * 1024;
+
+// The last CTA to finish leaves the counters as the next launch needs them.
+__device__ __forceinline__ void ResetCounters(AppendCounters& counters) {
+  if (atomicAdd(&counters.finished_ctas, 1) + 1 < gridDim.x) return;
+  counters.next_item = 0;
+  counters.finished_ctas = 0;
+}
+
+template <typename Traits>
+__global__ void __launch_bounds__(kAppendThreads, 1)
+    AppendKernel(const __grid_constant__ AppendPlan plan) {
+  extern __shared__ char raw_shared[];
+  constexpr uintptr_t kAlignment = kAtomBytes - 1;
+  auto& shared = *reinterpret_cast<AppendShared<Traits>*>(
+      (reinterpret_cast<uintptr_t>(raw_shared) + kAlignment) & ~kAlignment);
+  // From lane 0, so that the compiler knows it is the same for the whole warp.
+  const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
+  if (threadIdx.x == 0) {
+    PrefetchTensorMap(plan.key_map);
+    PrefetchTensorMap(plan.value_map);
+    shared.InitBarriers();
+    FenceBarrierInit();
+  }
+  __syncthreads();
+  WaitForEarlierGrids();
+  LetLaterGridsStart();
+  if (warpgroup == 0) {
+    GiveRegisters<Traits::kRegistersGiven>();
+    if (threadIdx.x < 32) {
+      TileCopier<Traits>(plan, shared, threadIdx.x).Run();
+      if (threadIdx.x == 0) ResetCounters(*plan.counters);
+    } else if (threadIdx.x < 32 * Traits::kCopierWarps) {
+      TileCopier<Traits>(plan, shared, threadIdx.x % 32).RunValues();
+    } else {
+      TileLoader<Traits>(plan, shared, threadIdx.x - 32 * Traits::kCopierWarps).Run();
+    }
+  } else {
+    TakeRegisters<Traits::kRegistersTaken>();
+    TileConsumer<Traits>(plan, shared, warpgroup - 1, threadIdx.x % 128).Run();
+  }
+}
+
+template <typename Traits>
+cudaError_t LaunchTraits(const AppendPlan& plan, int ctas, cudaStream_t stream) {
+  constexpr int kBytes = sizeof(AppendShared<Traits>) + kAtomBytes;
+  static_assert(kBytes <= kMaxSharedBytes);
+  const cudaError_t error = cudaFuncSetAttribute(
+      AppendKernel<Traits>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  if (error != cudaSuccess) return error;
+  return LaunchOverlapped(AppendKernel<Traits>, ctas, kAppendThreads, kBytes, stream, plan);
+}
+
+// For every head size that is built.
+template <typename Element, bool kFp8>
+cudaError_t LaunchHeadDims(const AppendPlan& plan, int ctas, cudaStream_t stream) {
+  switch (plan.params.kv.head_dim) {
+    case 64:
+      return LaunchTraits<AppendTraits<Element, kFp8, 64>>(plan, ctas, stream);
+    case 128:
+      return LaunchTraits<AppendTraits<Element, kFp8, 128>>(plan, ctas, stream);
+    default:
+      return LaunchTraits<AppendTraits<Element, kFp8, 256>>(plan, ctas, stream);
+  }
+}
+
+}  // namespace kvtier::kernels

@@ -1,0 +1,41 @@
+// What the host hands to the append kernel, and the sizes both agree on.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "kvtier/append.h"
+
+namespace kvtier::kernels {
+
+// Rows of queries that one CTA works on: (token, head of the group) pairs, token-major, so that a
+// short suffix fills the tile with the heads that share its keys.
+constexpr int kTileRows = 128;
+
+// Keys of one step. Wide heads leave less room for them.
+constexpr int TileKeys(int head_dim) { return head_dim == 256 ? 64 : 128; }
+
+// Counters in the workspace, zero between launches.
+struct AppendCounters {
+  uint32_t next_item;
+  uint32_t finished_ctas;
+};
+
+// By value, as a kernel parameter: tensor maps must lie there.
+struct AppendPlan {
+  CUtensorMap key_map;
+  CUtensorMap value_map;
+  kvt_append_params params;
+  AppendCounters* counters;
+  float* partial_output;   // [splits, query_tokens, q_heads, head_dim]; only if splits > 1
+  float* partial_lse;      // [splits, query_tokens, q_heads]
+  int32_t group;           // query heads for each KV head
+  uint32_t group_inverse;  // ceil(2^16 / group): rows of a tile are divided by multiplication
+  int32_t splits;
+  int32_t box_tokens;        // keys that one tensor copy brings: a page, or a tile if that is less
+  int32_t page_shift;        // log2(page_tokens)
+  int32_t scales_per_token;  // fp8: scales differ along tokens, so they cannot wait for the end
+};
+
+}  // namespace kvtier::kernels

@@ -1,0 +1,157 @@
+// Which tile of queries, of which sequence and KV head, over which keys: the items that CTAs draw
+// from one counter. Longest first within a sequence, so that the last items to start are the
+// shortest; KV heads in sections whose keys and values stay in L2 while all of a sequence's queries
+// pass.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/append/append_plan.h"
+
+namespace kvtier::kernels {
+
+// One item. Packed row r of a sequence and KV head is query head r % group of token r / group.
+struct AppendItem {
+  int32_t valid;  // 0: no items are left
+  int32_t sequence;
+  int32_t query_start;
+  int32_t query_length;
+  int32_t kv_length;
+  int32_t kv_head;
+  int32_t first_row;
+  int32_t first_token;  // of the tile's first row, within the sequence
+  int32_t first_head;   // of that row, within the group
+  int32_t first_tile;   // key tiles [first_tile, end_tile), none if they are equal
+  int32_t end_tile;
+  int32_t split;
+};
+
+// Keys and values of one section of heads. Much less than the L2 holds, since each half of it keeps
+// copies of its own, and queries and output pass through as well.
+constexpr int64_t kSectionBytes = int64_t{8} << 20;
+
+// A row's token within its sequence and its head among all.
+struct RowPlace {
+  int32_t token;
+  int32_t head;
+};
+
+__device__ __forceinline__ RowPlace PlaceOf(const AppendPlan& plan, const AppendItem& item,
+                                            int32_t row) {
+  const int32_t within = item.first_head + row;
+  const int32_t token = within * static_cast<int32_t>(plan.group_inverse) >> 16;
+  return {item.first_token + token, item.kv_head * plan.group + within - token * plan.group};
+}
+
+// The position of the last key that a token sees; -1: none.
+__device__ __forceinline__ int32_t LastKey(const kvt_append_params& p, const AppendItem& item,
+                                           int32_t token) {
+  const int32_t position = item.kv_length - item.query_length + token;
+  return p.causal ? position : item.kv_length - 1;
+}
+
+// The position of the first key that a token sees whose last one is `last`.
+__device__ __forceinline__ int32_t FirstKey(const kvt_append_params& p, int32_t last) {
+  return p.window_tokens > 0 ? max(0, last - p.window_tokens + 1) : 0;
+}
+
+// Used by one warp, all lanes together; the items asked for must ascend.
+template <int kTileKeys, int kKeyBytes>
+class AppendSchedule {
+ public:
+  __device__ AppendSchedule(const AppendPlan& plan, int lane) : plan_(plan), lane_(lane) {}
+
+  __device__ AppendItem Find(int64_t index) {
+    while (first_sequence_ < plan_.params.sequences.sequences) {
+      if (!loaded_) Load();
+      const uint32_t past = __ballot_sync(0xffffffff, index < first_item_ + items_up_to_);
+      if (past != 0) {
+        const int owner = __ffs(past) - 1;
+        const int64_t before = __shfl_sync(0xffffffff, items_up_to_ - items_, owner);
+        return Decode(owner, static_cast<int32_t>(index - first_item_ - before));
+      }
+      first_item_ += __shfl_sync(0xffffffff, items_up_to_, 31);
+      first_sequence_ += 32;
+      loaded_ = false;
+    }
+    return AppendItem{};
+  }
+
+ private:
+  // Each lane the lengths of one of 32 sequences, and how many items they and those before make.
+  __device__ void Load() {
+    const kvt_append_params& p = plan_.params;
+    const int32_t sequence = first_sequence_ + lane_;
+    query_start_ = query_length_ = kv_length_ = 0;
+    if (sequence < p.sequences.sequences) {
+      query_start_ = p.query_starts[sequence];
+      query_length_ = max(0, p.query_starts[sequence + 1] - query_start_);
+      kv_length_ = p.sequences.kv_lengths[sequence];
+    }
+    items_ = int64_t{Tiles(query_length_)} * p.kv.kv_heads * plan_.splits;
+    items_up_to_ = items_;
+    for (int distance = 1; distance < 32; distance *= 2) {
+      const int64_t below = __shfl_up_sync(0xffffffff, items_up_to_, distance);
+      if (lane_ >= distance) items_up_to_ += below;
+    }
+    loaded_ = true;
+  }
+
+  __device__ int32_t Tiles(int32_t query_length) const {
+    return (query_length * plan_.group + kTileRows - 1) / kTileRows;
+  }
+
+  // Item `index` of the sequence that lane `owner` holds.
+  __device__ AppendItem Decode(int owner, int32_t index) const {
+    const kvt_append_params& p = plan_.params;
+    AppendItem item{};
+    item.valid = 1;
+    item.sequence = first_sequence_ + owner;
+    item.query_start = __shfl_sync(0xffffffff, query_start_, owner);
+    item.query_length = __shfl_sync(0xffffffff, query_length_, owner);
+    item.kv_length = __shfl_sync(0xffffffff, kv_length_, owner);
+    const int32_t tiles = Tiles(item.query_length);
+    const int64_t head_bytes = max(int64_t{1}, int64_t{item.kv_length} * kKeyBytes * 2);
+    const int32_t section_heads = static_cast<int32_t>(
+        min(int64_t{p.kv.kv_heads}, max(int64_t{1}, kSectionBytes / head_bytes)));
+    const int32_t section_items = tiles * section_heads * plan_.splits;
+    const int32_t section = index / section_items;
+    const int32_t heads = min(section_heads, p.kv.kv_heads - section * section_heads);
+    int32_t rest = index - section * section_items;
+    item.split = rest % plan_.splits;
+    rest /= plan_.splits;
+    item.kv_head = section * section_heads + rest % heads;
+    item.first_row = (tiles - 1 - rest / heads) * kTileRows;
+    CutKeys(item);
+    return item;
+  }
+
+  // The key tiles that any row of the tile sees, and of those this split's share.
+  __device__ void CutKeys(AppendItem& item) const {
+    const kvt_append_params& p = plan_.params;
+    const int32_t rows = item.query_length * plan_.group;
+    item.first_token = item.first_row / plan_.group;
+    item.first_head = item.first_row - item.first_token * plan_.group;
+    const int32_t last_token = (min(item.first_row + kTileRows, rows) - 1) / plan_.group;
+    const int32_t end = max(0, LastKey(p, item, last_token) + 1);
+    const int32_t begin = FirstKey(p, LastKey(p, item, item.first_token));
+    const int32_t first_tile = begin / kTileKeys;
+    const int32_t tiles = max(0, (end + kTileKeys - 1) / kTileKeys - first_tile);
+    item.first_tile = first_tile + static_cast<int32_t>(int64_t{tiles} * item.split / plan_.splits);
+    item.end_tile =
+        first_tile + static_cast<int32_t>(int64_t{tiles} * (item.split + 1) / plan_.splits);
+  }
+
+  const AppendPlan& plan_;
+  int lane_;
+  int32_t first_sequence_ = 0;  // of the 32 that the lanes hold
+  int64_t first_item_ = 0;      // of theirs
+  bool loaded_ = false;
+  int32_t query_start_;
+  int32_t query_length_;
+  int32_t kv_length_;
+  int64_t items_;
+  int64_t items_up_to_;
+};
+
+}  // namespace kvtier::kernels

@@ -1,0 +1,255 @@
+// Decode: one query token for each sequence, uniform and Zipf lengths, blocks in random order.
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <random>
+
+#include "kernels/bench/bench_harness.h"
+#include "kernels/reference/number_format.h"
+
+namespace kvtier::kernels::bench {
+namespace {
+
+struct DecodeCase {
+  int batch;
+  int context;
+  int q_heads = 32;
+  int kv_heads = 8;
+  int head_dim = 128;
+  int page = 16;
+  kvt_dtype kv_dtype = KVT_BF16;
+  int split_tokens = 0;
+  bool zipf = false;  // lengths context / rank instead of context
+  bool pool = false;  // in kvtier's pool, one layer of kPoolLayers after another, as in a step
+};
+
+constexpr int kPoolLayers = 32;
+
+std::string TypeName(kvt_dtype dtype) {
+  return dtype == KVT_BF16 ? "bf16" : dtype == KVT_FP16 ? "fp16" : "fp8";
+}
+
+std::string Variant(const DecodeCase& c) {
+  return std::string(c.zipf ? "zipf " : "") + (c.pool ? "pool " : "") +
+         (c.split_tokens > 0 ? "split " + std::to_string(c.split_tokens) : "");
+}
+
+std::string Name(const DecodeCase& c) {
+  std::string name = "decode/bf16/" + TypeName(c.kv_dtype) + "/b" + std::to_string(c.batch) +
+                     "/ctx" + std::to_string(c.context) + "/h" + std::to_string(c.q_heads) + "-" +
+                     std::to_string(c.kv_heads) + "/d" + std::to_string(c.head_dim) + "/page" +
+                     std::to_string(c.page);
+  const std::string variant = Variant(c);
+  return variant.empty() ? name : name + "/" + variant;
+}
+
+std::vector<int32_t> Lengths(const DecodeCase& c) {
+  std::vector<int32_t> lengths(c.batch, c.context);
+  if (!c.zipf) return lengths;
+  for (int i = 0; i < c.batch; ++i) lengths[i] = std::max(16, c.context / (i + 1));
+  std::shuffle(lengths.begin(), lengths.end(), std::mt19937_64(7));
+  return lengths;
+}
+
+// A cache with the buffer sets of a case and what one launch needs. Pages [page, kv_heads,
+// head_dim] lie in one tensor for keys and one for values, or in a pool's blocks [layer][K, V].
+class DecodeWork {
+ public:
+  explicit DecodeWork(const DecodeCase& c) : case_(c), lengths_(Lengths(c)) {
+    const int64_t tokens = std::accumulate(lengths_.begin(), lengths_.end(), int64_t{0});
+    const int64_t token_elements = int64_t{c.kv_heads} * c.head_dim;
+    kv_bytes_ = 2 * tokens * token_elements * static_cast<int64_t>(ElementBytes(c.kv_dtype));
+    rotations_ = c.pool ? kPoolLayers : RotationCount(kv_bytes_);
+    table_sets_ = c.pool ? 1 : rotations_;
+    MakeTables();
+    page_elements_ = c.page * token_elements;
+    const size_t elements =
+        static_cast<size_t>(blocks_) * page_elements_ * (c.pool ? kPoolLayers : 1);
+    cache_ = DeviceMemory(2 * elements * ElementBytes(c.kv_dtype));
+    FillRandom(cache_.get(), c.kv_dtype, 2 * elements, 1);
+    const size_t rows = static_cast<size_t>(c.batch) * c.q_heads;
+    query_ = DeviceMemory(rows * c.head_dim * 2);
+    output_ = DeviceMemory(rows * c.head_dim * 2);
+    lse_ = DeviceMemory(rows * sizeof(float));
+    FillRandom(query_.get(), KVT_BF16, rows * c.head_dim, 3);
+    lengths_device_ = ToDevice(lengths_);
+    const kvt_decode_params params = Params(0);
+    workspace_ = DeviceMemory(kvt_decode_workspace_bytes(&params));
+    workspace_.Zero();
+  }
+
+  [[nodiscard]] int rotations() const { return rotations_; }
+  [[nodiscard]] int64_t kv_bytes() const { return kv_bytes_; }
+  [[nodiscard]] double flops() const {
+    return 2.0 * static_cast<double>(kv_bytes_) /
+           static_cast<double>(ElementBytes(case_.kv_dtype)) * case_.q_heads / case_.kv_heads;
+  }
+
+  void Launch(int rotation, cudaStream_t stream) const {
+    const kvt_decode_params params = Params(rotation);
+    CheckStatus(kvt_decode(&params, workspace_.get(), workspace_.bytes(), stream), "decode");
+  }
+
+ private:
+  // One permutation of all blocks over all buffer sets.
+  void MakeTables() {
+    pages_ = (case_.context + case_.page - 1) / case_.page;
+    std::vector<int32_t> table(static_cast<size_t>(table_sets_) * case_.batch * pages_, -1);
+    blocks_ = 0;
+    for (int r = 0; r < table_sets_; ++r) {
+      for (int s = 0; s < case_.batch; ++s) {
+        const int used = (lengths_[s] + case_.page - 1) / case_.page;
+        for (int p = 0; p < used; ++p) {
+          table[(static_cast<size_t>(r) * case_.batch + s) * pages_ + p] = blocks_++;
+        }
+      }
+    }
+    std::vector<int32_t> order(blocks_);
+    std::iota(order.begin(), order.end(), 0);
+    std::shuffle(order.begin(), order.end(), std::mt19937_64(5));
+    for (int32_t& entry : table) {
+      if (entry >= 0) entry = order[entry];
+    }
+    table_ = ToDevice(table);
+  }
+
+  [[nodiscard]] kvt_decode_params Params(int rotation) const {
+    const DecodeCase& c = case_;
+    kvt_decode_params params = {};
+    params.query = query_.get();
+    params.output = output_.get();
+    params.lse = lse_.get<float>();
+    params.query_dtype = KVT_BF16;
+    params.q_heads = c.q_heads;
+    params.query_head_stride = params.output_head_stride = c.head_dim;
+    params.query_sequence_stride = params.output_sequence_stride = int64_t{c.q_heads} * c.head_dim;
+    // Elements from the cache's begin to this set's keys, and from keys to values.
+    const int64_t begin = c.pool ? 2 * rotation * page_elements_ : 0;
+    const int64_t to_values = c.pool ? page_elements_ : blocks_ * page_elements_;
+    const auto element = static_cast<int64_t>(ElementBytes(c.kv_dtype));
+    params.kv = {.key = cache_.get<std::byte>() + begin * element,
+                 .value = cache_.get<std::byte>() + (begin + to_values) * element,
+                 .dtype = c.kv_dtype,
+                 .kv_heads = c.kv_heads,
+                 .head_dim = c.head_dim,
+                 .page_tokens = c.page,
+                 .block_stride = page_elements_ * (c.pool ? 2 * kPoolLayers : 1),
+                 .token_stride = int64_t{c.kv_heads} * c.head_dim,
+                 .head_stride = c.head_dim};
+    params.sequences = {
+        .block_table = table_.get<int32_t>() + int64_t{rotation % table_sets_} * c.batch * pages_,
+        .kv_lengths = lengths_device_.get<int32_t>(),
+        .table_stride = pages_,
+        .sequences = c.batch,
+        .max_kv_length = c.context};
+    params.softmax_scale = 1.0F / std::sqrt(static_cast<float>(c.head_dim));
+    params.split_tokens = c.split_tokens;
+    params.tables_settled = 1;  // as from a step's second layer on
+    return params;
+  }
+
+  DecodeCase case_;
+  std::vector<int32_t> lengths_;
+  int rotations_ = 0;
+  int table_sets_ = 0;
+  int64_t kv_bytes_ = 0;
+  int64_t page_elements_ = 0;
+  int pages_ = 0;
+  int32_t blocks_ = 0;
+  DeviceMemory cache_;
+  DeviceMemory query_;
+  DeviceMemory output_;
+  DeviceMemory lse_;
+  DeviceMemory lengths_device_;
+  DeviceMemory table_;
+  DeviceMemory workspace_;
+};
+
+// The cells that have bars.
+std::vector<DecodeCase> BarCases() {
+  std::vector<DecodeCase> cases;
+  for (const int page : {16, 64}) {
+    for (const auto& [batch, context] : std::vector<std::pair<int, int>>{{1, 1024},
+                                                                         {1, 4096},
+                                                                         {1, 32768},
+                                                                         {1, 131072},
+                                                                         {8, 1024},
+                                                                         {8, 4096},
+                                                                         {8, 32768},
+                                                                         {32, 4096},
+                                                                         {64, 8192},
+                                                                         {128, 2048},
+                                                                         {256, 1024}}) {
+      cases.push_back({.batch = batch, .context = context, .page = page});
+    }
+    for (const auto& [batch, context] : std::vector<std::pair<int, int>>{
+             {1, 1024}, {1, 32768}, {8, 4096}, {8, 32768}, {64, 8192}}) {
+      cases.push_back({.batch = batch, .context = context, .page = page, .kv_dtype = KVT_FP8_E4M3});
+    }
+  }
+  cases.push_back({.batch = 8, .context = 4096, .kv_heads = 32});
+  cases.push_back({.batch = 8, .context = 32768, .q_heads = 64});
+  cases.push_back({.batch = 8, .context = 8192, .head_dim = 64});
+  cases.push_back({.batch = 8, .context = 8192, .head_dim = 256});
+  cases.push_back({.batch = 8, .context = 4096, .pool = true});
+  cases.push_back({.batch = 8, .context = 32768, .pool = true});
+  return cases;
+}
+
+// The rest of the grid: other batches, contexts, groups, pages, lengths and a fixed split.
+std::vector<DecodeCase> GridCases() {
+  std::vector<DecodeCase> cases;
+  for (const int batch : {1, 8, 32, 128}) {
+    for (const int context : {1024, 4096, 16384, 65536, 131072}) {
+      if (int64_t{batch} * context > int64_t{1} << 20) continue;
+      for (const int q_heads : {8, 32, 64}) {
+        cases.push_back({.batch = batch, .context = context, .q_heads = q_heads, .page = 32});
+      }
+    }
+  }
+  for (const int head_dim : {64, 256}) {
+    for (const kvt_dtype dtype : {KVT_BF16, KVT_FP8_E4M3}) {
+      cases.push_back({.batch = 32, .context = 4096, .head_dim = head_dim, .kv_dtype = dtype});
+    }
+  }
+  for (const int page : {16, 256}) {
+    cases.push_back({.batch = 64, .context = 65536, .page = page, .zipf = true});
+    cases.push_back({.batch = 32, .context = 4096, .page = page});
+  }
+  cases.push_back({.batch = 32, .context = 4096, .split_tokens = 1024});
+  return cases;
+}
+
+void BenchCase(const DecodeCase& c, BenchRun* run) {
+  if (!run->Wants(Name(c))) return;
+  const DecodeWork work(c);
+  const double us = MedianMicroseconds(
+      work.rotations(), [&](int rotation, cudaStream_t stream) { work.Launch(rotation, stream); });
+  BenchResult result;
+  result.kernel = "decode";
+  result.variant = Variant(c);
+  result.kv_dtype = TypeName(c.kv_dtype);
+  result.batch = c.batch;
+  result.q_len = 1;
+  result.context = c.context;
+  result.q_heads = c.q_heads;
+  result.kv_heads = c.kv_heads;
+  result.head_dim = c.head_dim;
+  result.page = c.page;
+  result.us = us;
+  result.gbps = static_cast<double>(work.kv_bytes()) / us / 1e3;
+  result.tflops = work.flops() / us / 1e6;
+  result.ceiling_ratio = result.gbps / run->ceilings().read_gbps;
+  run->Add(result);
+}
+
+}  // namespace
+
+void BenchDecode(BenchRun* run) {
+  for (const DecodeCase& c : BarCases()) BenchCase(c, run);
+  if (run->quick()) return;
+  for (const DecodeCase& c : GridCases()) BenchCase(c, run);
+}
+
+}  // namespace kvtier::kernels::bench

@@ -1,0 +1,151 @@
+// xxh3-128 of blocks, one CTA a block: eight warps sum the KiB of a 32 KiB chunk in parallel, a
+// ninth runs the scrambling chain over the sums of the chunk before.
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "kernels/blocks/xxh3_device.cuh"
+#include "kvtier/block_ops.h"
+
+namespace kvtier::kernels {
+namespace {
+
+constexpr int kSumWarps = 8;
+constexpr int kThreads = 32 * (kSumWarps + 1);
+constexpr int kKibPerWarp = 4;
+constexpr int kKibPerChunk = kSumWarps * kKibPerWarp;
+constexpr int kMinBlockBytes = 256;  // xxh3 hashes inputs of 240 bytes and less in another way
+
+using Sums = uint64_t[kKibPerChunk][xxh3::kLanes];
+
+__device__ __forceinline__ uint64_t Word(uint32_t low, uint32_t high) {
+  return uint64_t{high} << 32 | low;
+}
+
+// Lane l of the warp owns words 2 * (l % 4) and the next of stripes l / 4 and l / 4 + 8.
+class KibSummer {
+ public:
+  __device__ explicit KibSummer(int lane) : lane_(lane) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int word = 8 * half + lane / 4 + 2 * (lane % 4);
+      secret_[half][0] = xxh3::kSecret[word];
+      secret_[half][1] = xxh3::kSecret[word + 1];
+    }
+  }
+
+  __device__ void Sum(const uint4 (&held)[2], uint64_t* sums) const {
+    uint64_t even = 0, odd = 0;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const uint64_t first = Word(held[half].x, held[half].y);
+      const uint64_t second = Word(held[half].z, held[half].w);
+      even += second + xxh3::Product(first, secret_[half][0]);
+      odd += first + xxh3::Product(second, secret_[half][1]);
+    }
+#pragma unroll
+    for (int distance = 4; distance < 32; distance *= 2) {
+      even += __shfl_xor_sync(0xffffffff, even, distance);
+      odd += __shfl_xor_sync(0xffffffff, odd, distance);
+    }
+    if (lane_ < 4) {
+      sums[2 * lane_] = even;
+      sums[2 * lane_ + 1] = odd;
+    }
+  }
+
+ private:
+  int lane_;
+  uint64_t secret_[2][2];
+};
+
+__device__ void SumChunk(const KibSummer& summer, const char* block, int64_t first_kib,
+                         int64_t kibs, int warp, int lane, Sums& sums) {
+  uint4 held[kKibPerWarp][2];
+#pragma unroll
+  for (int i = 0; i < kKibPerWarp; ++i) {
+    const int64_t kib = first_kib + warp * kKibPerWarp + i;
+    if (kib >= kibs) break;
+    const auto* words = reinterpret_cast<const uint4*>(block + kib * xxh3::kKib);
+    held[i][0] = __ldcs(words + lane);
+    held[i][1] = __ldcs(words + 32 + lane);
+  }
+#pragma unroll
+  for (int i = 0; i < kKibPerWarp; ++i) {
+    const int row = warp * kKibPerWarp + i;
+    if (first_kib + row < kibs) summer.Sum(held[i], sums[row]);
+  }
+}
+
+// The stripes behind the last full KiB; the very last one is keyed differently.
+__device__ uint64_t AddTail(uint64_t sum, const char* block, int64_t from, int64_t bytes,
+                            int lane) {
+  const auto word = [&](int64_t stripe_at, int index) {
+    return reinterpret_cast<const uint64_t*>(block + stripe_at)[index];
+  };
+  const int64_t last = bytes - xxh3::kStripeBytes;
+  int stripe = 0;
+  for (int64_t at = from; at < last; at += xxh3::kStripeBytes, ++stripe) {
+    sum += word(at, lane ^ 1) + xxh3::Product(word(at, lane), xxh3::kSecret[stripe + lane]);
+  }
+  const int last_secret = xxh3::kSecretBytes - xxh3::kStripeBytes - 7;
+  return sum + word(last, lane ^ 1) +
+         xxh3::Product(word(last, lane), xxh3::SecretAt(last_secret + 8 * lane));
+}
+
+__device__ void StoreBigEndian(uint8_t* out, uint64_t value) {
+  for (int i = 0; i < 8; ++i) out[i] = static_cast<uint8_t>(value >> (56 - 8 * i));
+}
+
+__global__ void __launch_bounds__(kThreads)
+    ChecksumBlocksKernel(const __grid_constant__ kvt_block_list list, uint8_t* checksums) {
+  __shared__ Sums sums[2];
+  __shared__ uint64_t lanes[xxh3::kLanes];
+  const int64_t id = list.block_ids != nullptr ? list.block_ids[blockIdx.x] : int64_t{blockIdx.x};
+  if (id < 0) return;
+  const char* block = static_cast<const char*>(list.base) + id * list.block_stride;
+  const int64_t kibs = (list.block_bytes - 1) / xxh3::kKib;  // the last one, full or not, is tail
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const bool chains = warp == kSumWarps && lane < xxh3::kLanes;
+  const KibSummer summer(lane);
+  const uint64_t scramble_secret =
+      xxh3::kSecret[(xxh3::kSecretBytes - xxh3::kStripeBytes) / 8 + lane % xxh3::kLanes];
+  uint64_t sum = xxh3::InitialLane(lane);
+
+  const int64_t chunks = (kibs + kKibPerChunk - 1) / kKibPerChunk;
+  for (int64_t chunk = 0; chunk <= chunks; ++chunk) {
+    if (warp < kSumWarps && chunk < chunks) {
+      SumChunk(summer, block, chunk * kKibPerChunk, kibs, warp, lane, sums[chunk % 2]);
+    }
+    if (chains && chunk > 0) {
+      const int64_t left = kibs - (chunk - 1) * kKibPerChunk;
+      for (int i = 0; i < kKibPerChunk && i < left; ++i) {
+        sum = xxh3::Scramble(sum + sums[(chunk - 1) % 2][i][lane], scramble_secret);
+      }
+    }
+    __syncthreads();
+  }
+  if (warp != kSumWarps) return;
+  if (chains) lanes[lane] = AddTail(sum, block, kibs * xxh3::kKib, list.block_bytes, lane);
+  __syncwarp();
+  uint8_t* out = checksums + int64_t{blockIdx.x} * 16;
+  if (lane == 0) StoreBigEndian(out, xxh3::HighHalf(lanes, list.block_bytes));
+  if (lane == 1) StoreBigEndian(out + 8, xxh3::LowHalf(lanes, list.block_bytes));
+}
+
+}  // namespace
+}  // namespace kvtier::kernels
+
+extern "C" kvt_kernel_status kvt_checksum_blocks(const kvt_block_list* list, uint8_t* checksums,
+                                                 void* stream) {
+  using namespace kvtier::kernels;
+  if (list == nullptr || list->base == nullptr || checksums == nullptr || list->blocks < 0 ||
+      (reinterpret_cast<int64_t>(list->base) | list->block_stride) % 16 != 0 ||
+      list->block_bytes < kMinBlockBytes || list->block_bytes % xxh3::kStripeBytes != 0) {
+    return KVT_KERNEL_INVALID_ARGUMENT;
+  }
+  if (list->blocks == 0) return KVT_KERNEL_OK;
+  ChecksumBlocksKernel<<<list->blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(*list,
+                                                                                         checksums);
+  return cudaPeekAtLastError() == cudaSuccess ? KVT_KERNEL_OK : KVT_KERNEL_LAUNCH_FAILED;
+}

@@ -1,0 +1,63 @@
+// What decode's kernels are given, and their launches.
+//
+// One launch does a step's work for one layer: blocks share out the step's tokens among themselves
+// from the lengths on the device, each warp streams its slices of keys and values through shared
+// memory, and of the blocks that share a sequence and head the last to finish merges their parts.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "kvtier/decode.h"
+
+namespace kvtier::kernels {
+
+constexpr int kDecodeWarps = 4;
+constexpr int kDecodeThreads = kDecodeWarps * 32;
+constexpr int kDecodeMaxGroup = 16;
+
+// One part's largest score (times log2 e) and its sum of exponentials, for one head.
+struct DecodePartStats {
+  float peak;
+  float sum;
+};
+
+struct DecodeWorkspace {
+  int32_t* arrivals;       // [KVT_DECODE_MAX_PAIRS], zero between launches
+  DecodePartStats* stats;  // [slots, group]
+  float* parts;            // [slots, group, head_dim], sums not yet divided
+};
+
+// Strides of the cache are in bytes here; a group is the query heads that share a KV head.
+struct DecodeArguments {
+  kvt_decode_params params;
+  int64_t block_stride_bytes;
+  int64_t token_stride_bytes;
+  int64_t head_stride_bytes;
+  int32_t group;
+  int32_t page_shift;  // log2 of page_tokens
+  int32_t unit_shift;  // log2 of the tokens of a unit, in which work is shared out
+  int32_t per_token_scales;
+  DecodeWorkspace workspace;
+};
+
+// What a kernel wants of its launch.
+struct DecodeShape {
+  int tile_tokens;    // the smallest unit: one slice for each warp
+  int blocks_per_sm;  // that fit, by shared memory
+  int shared_bytes;
+};
+
+// Each serves head_dim 64, 128 and 256 and groups up to kDecodeMaxGroup.
+[[nodiscard]] DecodeShape DecodeShapeBf16(int head_dim);
+[[nodiscard]] DecodeShape DecodeShapeFp16(int head_dim);
+[[nodiscard]] DecodeShape DecodeShapeFp8(int head_dim);
+[[nodiscard]] cudaError_t LaunchDecodeBf16(const DecodeArguments& arguments, int blocks,
+                                           cudaStream_t stream);
+[[nodiscard]] cudaError_t LaunchDecodeFp16(const DecodeArguments& arguments, int blocks,
+                                           cudaStream_t stream);
+[[nodiscard]] cudaError_t LaunchDecodeFp8(const DecodeArguments& arguments, int blocks,
+                                          cudaStream_t stream);
+
+}  // namespace kvtier::kernels

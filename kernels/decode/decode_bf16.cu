@@ -1,0 +1,13 @@
+#include "kernels/decode/decode_kernel.cuh"
+
+namespace kvtier::kernels {
+
+using Family = DecodeFamily<Bf16Math, /*kFp8Cache=*/false>;
+
+DecodeShape DecodeShapeBf16(int head_dim) { return Family::Shape(head_dim); }
+
+cudaError_t LaunchDecodeBf16(const DecodeArguments& arguments, int blocks, cudaStream_t stream) {
+  return Family::LaunchGroup(arguments, blocks, stream);
+}
+
+}  // namespace kvtier::kernels

@@ -1,0 +1,156 @@
+// The decode kernel: schedule, stream, merge.
+#pragma once
+
+#include "kernels/decode/part_merge.cuh"
+
+namespace kvtier::kernels {
+
+// Brings the arguments into the constant cache, a value of each of its 64-byte lines, while the
+// previous launch still runs.
+__device__ inline void TouchArguments(const DecodeArguments& arguments) {
+  const kvt_decode_params& params = arguments.params;
+  asm volatile("" ::"l"(params.query), "l"(params.output_head_stride), "l"(params.kv.token_stride),
+               "l"(params.kv.value_scales.head_stride), "f"(params.softmax_scale),
+               "l"(arguments.token_stride_bytes), "l"(arguments.workspace.parts));
+}
+
+// Shared memory: all warps' slices, the block's sums, all warps' scales, all warps' queries.
+template <typename Traits>
+__device__ WarpRing RingOf(uint32_t shared) {
+  constexpr uint32_t kSums = kDecodeWarps * Traits::kWarpBytes;
+  constexpr uint32_t kScales = kSums + Traits::kMergeBytes;
+  constexpr uint32_t kQueries = kScales + kDecodeWarps * Traits::kStages * Traits::kScaleBytes;
+  const int warp = threadIdx.x / 32;
+  return {.slices = shared + warp * Traits::kWarpBytes,
+          .scales = shared + kScales + warp * Traits::kStages * Traits::kScaleBytes,
+          .query = shared + kQueries + warp * Traits::kQueryBytes};
+}
+
+// The segment's queries into `group`, when its first slice has come.
+template <typename Traits>
+__device__ void TakeQuery(const DecodeArguments& arguments, const Segment& segment,
+                          const WarpRing& ring, KvRing<Traits>* kv, HeadGroup<Traits>* group) {
+  if constexpr (Traits::kFetchesQuery) {
+    kv->AwaitQuery(arguments, segment);
+    group->ReadSharedQuery(ring.query);
+  }
+  group->FinishQuery(arguments, segment);
+}
+
+template <typename Traits>
+__global__ void __launch_bounds__(kDecodeThreads, Traits::kBlocksPerSm)
+    DecodeKernel(const __grid_constant__ DecodeArguments arguments) {
+  extern __shared__ __align__(1024) char shared[];
+  __shared__ ScheduleScratch schedule;
+  __shared__ MergeScratch<Traits> scratch;
+  const WarpRing ring = RingOf<Traits>(SharedAddress(shared));
+  float* const merge_sums = reinterpret_cast<float*>(shared + kDecodeWarps * Traits::kWarpBytes);
+
+  TouchArguments(arguments);
+  const bool settled = arguments.params.tables_settled != 0;
+  if (!settled) WaitForPreviousLaunch();
+  SegmentWalker walker = ShareOut(arguments, &schedule);
+  KvRing<Traits> kv(arguments, ring, walker);
+
+  int stage = 0;
+  bool primed = false;
+  Segment segment;
+  while (walker.Next(arguments, &segment)) {
+    HeadGroup<Traits> group;
+    group.Begin();
+    if (!primed) {
+      if (settled) WaitForPreviousLaunch();
+      AllowNextLaunch();
+    }
+    // Ahead of the keys and values, which everything else would wait behind.
+    if constexpr (!Traits::kFetchesQuery) group.ReadQuery(arguments, segment);
+    if (!primed) {
+      primed = true;
+#pragma unroll 1  // as little code as can be: a short step runs it from a cold cache
+      for (int i = 0; i < Traits::kStages; ++i) kv.Queue(arguments, i);
+    }
+    bool query_taken = false;
+    SliceCursor<Traits> cursor;
+    for (cursor.Begin(segment); !cursor.AtEnd(segment); cursor.Advance(segment)) {
+      WaitForCopies<Traits::kStages - 1>();
+      __syncwarp();
+      if (!query_taken) TakeQuery(arguments, segment, ring, &kv, &group);
+      query_taken = true;
+      group.Absorb(arguments, segment, cursor.token, ring.slices + stage * Traits::kStageBytes,
+                   ring.scales + stage * Traits::kScaleBytes);
+      __syncwarp();
+      kv.Queue(arguments, stage);
+      stage = stage + 1 == Traits::kStages ? 0 : stage + 1;
+    }
+    group.Finish();
+    WriteSegment(arguments, segment, group, &scratch, merge_sums);
+    if (segment.parts > 1) ArriveAndMerge(arguments, segment, &scratch);
+  }
+}
+
+template <typename Traits>
+[[nodiscard]] DecodeShape ShapeOf() {
+  return {.tile_tokens = Traits::kTileTokens,
+          .blocks_per_sm = Traits::kBlocksPerSm,
+          .shared_bytes = Traits::kSharedBytes};
+}
+
+template <typename Traits>
+[[nodiscard]] cudaError_t Launch(const DecodeArguments& arguments, int blocks,
+                                 cudaStream_t stream) {
+  const cudaError_t error = cudaFuncSetAttribute(
+      DecodeKernel<Traits>, cudaFuncAttributeMaxDynamicSharedMemorySize, Traits::kSharedBytes);
+  if (error != cudaSuccess) return error;
+  // The next launch may start while this one's last blocks run; what it must not overtake it waits
+  // for itself.
+  cudaLaunchAttribute overlap = {};
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(blocks);
+  config.blockDim = dim3(kDecodeThreads);
+  config.dynamicSmemBytes = Traits::kSharedBytes;
+  config.stream = stream;
+  config.attrs = &overlap;
+  config.numAttrs = 1;
+  return cudaLaunchKernelEx(&config, DecodeKernel<Traits>, arguments);
+}
+
+// The kernels of one pair of element types.
+template <typename Math, bool kFp8Cache>
+struct DecodeFamily {
+  template <int kHeadDim, int kHeadTiles>
+  using Traits = DecodeTraits<Math, kFp8Cache, kHeadDim, kHeadTiles>;
+
+  [[nodiscard]] static DecodeShape Shape(int head_dim) {
+    switch (head_dim) {
+      case 64:
+        return ShapeOf<Traits<64, 1>>();
+      case 128:
+        return ShapeOf<Traits<128, 1>>();
+      default:
+        return ShapeOf<Traits<256, 1>>();
+    }
+  }
+
+  template <int kHeadTiles>
+  [[nodiscard]] static cudaError_t LaunchTiles(const DecodeArguments& arguments, int blocks,
+                                               cudaStream_t stream) {
+    switch (arguments.params.kv.head_dim) {
+      case 64:
+        return Launch<Traits<64, kHeadTiles>>(arguments, blocks, stream);
+      case 128:
+        return Launch<Traits<128, kHeadTiles>>(arguments, blocks, stream);
+      default:
+        return Launch<Traits<256, kHeadTiles>>(arguments, blocks, stream);
+    }
+  }
+
+  [[nodiscard]] static cudaError_t LaunchGroup(const DecodeArguments& arguments, int blocks,
+                                               cudaStream_t stream) {
+    return arguments.group <= 8 ? LaunchTiles<1>(arguments, blocks, stream)
+                                : LaunchTiles<2>(arguments, blocks, stream);
+  }
+};
+
+}  // namespace kvtier::kernels

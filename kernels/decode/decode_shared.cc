@@ -1,0 +1,138 @@
+// Shared-prefix decode, made of the other kernels: the sequences of a prefix are to it what the
+// tokens of a suffix are to append, only without a causal order among them.
+
+#include <optional>
+
+#include "kvtier/kernels.h"
+
+namespace kvtier::kernels {
+namespace {
+
+constexpr size_t kAlignment = 256;
+constexpr int kParts = 2;  // of the prefix, and of the own tokens
+
+size_t AlignUp(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+// Workspace, in order: append's, decode's, both parts' outputs, both parts' LSE.
+struct SharedLayout {
+  size_t decode_offset;
+  size_t outputs_offset;
+  size_t lse_offset;
+  size_t bytes;
+};
+
+int64_t Rows(const kvt_decode_params& own) {
+  return int64_t{own.sequences.sequences} * own.q_heads;
+}
+
+// Part `part` of both parts' outputs, rows side by side.
+void* PartOutput(const kvt_decode_params& own, char* outputs, int part) {
+  return outputs + part * Rows(own) * own.kv.head_dim * 2;
+}
+
+// The own tokens' part. The sinks are counted here, and so once.
+kvt_decode_params OwnPart(const kvt_decode_params& own, char* outputs, float* lse) {
+  kvt_decode_params params = own;
+  params.output = PartOutput(own, outputs, 1);
+  params.output_head_stride = own.kv.head_dim;
+  params.output_sequence_stride = int64_t{own.q_heads} * own.kv.head_dim;
+  params.lse = lse + Rows(own);
+  return params;
+}
+
+kvt_append_params PrefixPart(const kvt_decode_shared_params& shared, char* outputs, float* lse) {
+  const kvt_decode_params& own = shared.own;
+  kvt_append_params params = {};
+  params.query = own.query;
+  params.output = PartOutput(own, outputs, 0);
+  params.lse = lse;
+  params.query_dtype = own.query_dtype;
+  params.q_heads = own.q_heads;
+  params.query_token_stride = own.query_sequence_stride;
+  params.query_head_stride = own.query_head_stride;
+  params.output_token_stride = int64_t{own.q_heads} * own.kv.head_dim;
+  params.output_head_stride = own.kv.head_dim;
+  params.kv = own.kv;
+  params.sequences = shared.prefixes;
+  params.query_starts = shared.members;
+  params.query_tokens = own.sequences.sequences;
+  params.softmax_scale = own.softmax_scale;
+  params.soft_cap = own.soft_cap;
+  return params;
+}
+
+kvt_merge_lse_params Merge(const kvt_decode_params& own, const char* outputs, const float* lse) {
+  kvt_merge_lse_params params = {};
+  params.partials = outputs;
+  params.partial_lse = lse;
+  params.output = own.output;
+  params.lse = own.lse;
+  params.partial_dtype = own.query_dtype;
+  params.output_dtype = own.query_dtype;
+  params.parts = kParts;
+  params.tokens = own.sequences.sequences;
+  params.heads = own.q_heads;
+  params.head_dim = own.kv.head_dim;
+  params.part_stride = Rows(own) * own.kv.head_dim;
+  params.lse_part_stride = Rows(own);
+  params.output_token_stride = own.output_sequence_stride;
+  params.output_head_stride = own.output_head_stride;
+  return params;
+}
+
+bool MakesSense(const kvt_decode_shared_params* params) {
+  return params != nullptr && params->members != nullptr && params->prefixes.sequences > 0 &&
+         params->own.window_tokens == 0;
+}
+
+// Nothing if a part is refused.
+std::optional<SharedLayout> LayOut(const kvt_decode_shared_params& shared) {
+  // Sizes depend on no pointer, but all must be set for the checks.
+  auto* const any_outputs = static_cast<char*>(shared.own.output);
+  auto* const any_lse = static_cast<float*>(shared.own.output);
+  const kvt_append_params prefix = PrefixPart(shared, any_outputs, any_lse);
+  const kvt_decode_params own = OwnPart(shared.own, any_outputs, any_lse);
+  const size_t append_bytes = kvt_append_workspace_bytes(&prefix);
+  const size_t decode_bytes = kvt_decode_workspace_bytes(&own);
+  if (append_bytes == 0 || decode_bytes == 0) return std::nullopt;
+  const size_t rows = kParts * static_cast<size_t>(Rows(shared.own));
+  SharedLayout layout = {};
+  layout.decode_offset = AlignUp(append_bytes);
+  layout.outputs_offset = layout.decode_offset + AlignUp(decode_bytes);
+  layout.lse_offset = layout.outputs_offset + AlignUp(rows * shared.own.kv.head_dim * 2);
+  layout.bytes = layout.lse_offset + AlignUp(rows * sizeof(float));
+  return layout;
+}
+
+}  // namespace
+}  // namespace kvtier::kernels
+
+size_t kvt_decode_shared_workspace_bytes(const kvt_decode_shared_params* params) {
+  using namespace kvtier::kernels;
+  if (!MakesSense(params)) return 0;
+  const auto layout = LayOut(*params);
+  return layout ? layout->bytes : 0;
+}
+
+kvt_kernel_status kvt_decode_shared(const kvt_decode_shared_params* params, void* workspace,
+                                    size_t workspace_bytes, void* stream) {
+  using namespace kvtier::kernels;
+  if (!MakesSense(params)) return KVT_KERNEL_INVALID_ARGUMENT;
+  const auto layout = LayOut(*params);
+  if (!layout) return KVT_KERNEL_UNSUPPORTED;
+  if (workspace == nullptr || workspace_bytes < layout->bytes) {
+    return KVT_KERNEL_WORKSPACE_TOO_SMALL;
+  }
+  auto* const bytes = static_cast<char*>(workspace);
+  char* const outputs = bytes + layout->outputs_offset;
+  auto* const lse = reinterpret_cast<float*>(bytes + layout->lse_offset);
+  const kvt_append_params prefix = PrefixPart(*params, outputs, lse);
+  const kvt_decode_params own = OwnPart(params->own, outputs, lse);
+  const kvt_merge_lse_params merge = Merge(params->own, outputs, lse);
+  kvt_kernel_status status = kvt_append(&prefix, bytes, layout->decode_offset, stream);
+  if (status != KVT_KERNEL_OK) return status;
+  status = kvt_decode(&own, bytes + layout->decode_offset,
+                      layout->outputs_offset - layout->decode_offset, stream);
+  if (status != KVT_KERNEL_OK) return status;
+  return kvt_merge_lse(&merge, stream);
+}

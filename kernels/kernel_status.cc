@@ -1,0 +1,17 @@
+#include "kvtier/kernels.h"
+
+const char* kvt_kernel_status_text(kvt_kernel_status status) {
+  switch (status) {
+    case KVT_KERNEL_OK:
+      return "ok";
+    case KVT_KERNEL_INVALID_ARGUMENT:
+      return "an argument makes no sense";
+    case KVT_KERNEL_UNSUPPORTED:
+      return "no kernel is built for these types, sizes or this device";
+    case KVT_KERNEL_WORKSPACE_TOO_SMALL:
+      return "the workspace is too small";
+    case KVT_KERNEL_LAUNCH_FAILED:
+      return "CUDA refused the launch";
+  }
+  return "unknown status";
+}

@@ -1,0 +1,11 @@
+// KV writes on the CPU, to the bit as the kernel makes them. All pointers are host pointers;
+// layouts and meanings are those of kvtier/kv_write.h. Any thread.
+#pragma once
+
+#include "kvtier/kv_write.h"
+
+namespace kvtier::kernels {
+
+void KvWriteReference(const kvt_kv_write_params& params);
+
+}  // namespace kvtier::kernels

@@ -1,0 +1,183 @@
+// Append attention on the device against the reference.
+#include "kvtier/append.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "kernels/reference/number_format.h"
+#include "tests/gpu/kernels/append_problem.h"
+
+namespace kvtier::kernels {
+namespace {
+
+// Lengths next to every border of tiles and pages, and a sequence or two that are empty.
+const std::vector<AppendSequence> kOddSequences = {{1, 1},     {5, 17},    {37, 37},  {0, 40},
+                                                   {127, 577}, {129, 129}, {3, 0},    {2, 256},
+                                                   {16, 128},  {33, 1328}, {64, 2011}};
+
+void ExpectRight(const AppendSetup& setup) {
+  AppendProblem problem(setup);
+  problem.ExpectRight(problem.Run());
+}
+
+TEST(Append, MatchesTheReferenceForOddLengthsInOneLaunch) {
+  KVT_SKIP_WITHOUT_HOPPER();
+  ExpectRight({.sequences = kOddSequences});
+}
+
+TEST(Append, ServesEveryPageSize) {
+  KVT_SKIP_WITHOUT_HOPPER();
+  for (const int32_t page : {16, 32, 64, 128, 256}) {
+    ExpectRight({.sequences = {{37, 577}, {129, 300}}, .page = page});
+  }
+}
+
+TEST(Append, ServesEveryHeadSizeAndType) {
+  KVT_SKIP_WITHOUT_HOPPER();
+  for (const int32_t head_dim : {64, 128, 256}) {
+    for (const kvt_dtype dtype : {KVT_BF16, KVT_FP16}) {
+      SCOPED_TRACE(testing::Message() << "dim " << head_dim << " type " << dtype);
+      ExpectRight({.sequences = {{37, 577}, {129, 300}},
+                   .query_dtype = dtype,
+                   .kv_dtype = dtype,
+                   .head_dim = head_dim});
+      ExpectRight({.sequences = {{37, 577}, {129, 300}},
+                   .query_dtype = dtype,
+                   .kv_dtype = KVT_FP8_E4M3,
+                   .head_dim = head_dim});
+    }
+  }
+}
+
+TEST(Append, ServesEveryGroupOfHeads) {
+  KVT_SKIP_WITHOUT_HOPPER();
+  struct Heads {
+    int32_t query, kv;
+  };
+  for (const Heads heads : {Heads{4, 4}, Heads{8, 2}, Heads{32, 8}, Heads{40, 40}, Heads{64, 8},
+                            Heads{32, 4}, Heads{10, 2}, Heads{21, 3}}) {
+    SCOPED_TRACE(testing::Message() << heads.query << "/" << heads.kv);
+    ExpectRight({.sequences = {{35, 133}, {2, 200}},
+                 .q_heads = heads.query,
+                 .kv_heads = heads.kv,
+                 .head_dim = 64});
+  }
+}
+
+TEST(Append, DoesNotDependOnTheNumberOfSplits) {
+  KVT_SKIP_WITHOUT_HOPPER();
+  for (const int32_t splits : {1, 2, 3, 7, 16, 64}) {
+    SCOPED_TRACE(splits);
+    ExpectRight({.sequences = kOddSequences, .splits = splits});
+    ExpectRight({.sequences = {{9, 700}, {2, 0}}, .splits = splits, .sinks = true});
+  }
+}
+
+TEST(Append, AppliesScalesOfEveryGranularity) {
+  KVT_SKIP_WITHOUT_HOPPER();
+  for (const AppendScales scales : {AppendScales::kPerHead, AppendScales::kPerToken}) {
+    for (const int32_t splits : {1, 3}) {
+      ExpectRight({.sequences = {{37, 577}, {129, 300}},
+                   .kv_dtype = KVT_FP8_E4M3,
+                   .splits = splits,
+                   .scales = scales});
+    }
+  }
+}
+
+TEST(Append, SeesOnlyTheWindow) {
+  KVT_SKIP_WITHOUT_HOPPER();
+  for (const int32_t window : {1, 16, 100, 128, 1000}) {
+    SCOPED_TRACE(window);
+    ExpectRight({.sequences = kOddSequences, .window_tokens = window});
+  }
+}
+
+TEST(Append, CapsScoresAndCountsSinks) {
+  KVT_SKIP_WITHOUT_HOPPER();
+  ExpectRight({.sequences = kOddSequences, .soft_cap = 2.0F});
+  ExpectRight({.sequences = kOddSequences, .soft_cap = 50.0F, .sinks = true});
+}
+
+TEST(Append, WithoutCausalityEveryTokenSeesEveryKey) {
+  KVT_SKIP_WITHOUT_HOPPER();
+  AppendProblem all({.sequences = {{5, 300}}, .causal = false});
+  const AppendResult result = all.Run();
+  // The last token sees every key either way, so its results agree with the causal ones.
+  AppendProblem causal({.sequences = {{5, 300}}});
+  const AppendResult last = causal.Run();
+  const size_t heads = all.params().q_heads;
+  for (size_t h = 0; h < heads; ++h) EXPECT_EQ(result.lse[4 * heads + h], last.lse[4 * heads + h]);
+  EXPECT_GT(result.lse[0], last.lse[0]);
+}
+
+TEST(Append, ReadsOtherLayoutsAndRepeatedBlocks) {
+  KVT_SKIP_WITHOUT_HOPPER();
+  ExpectRight({.sequences = kOddSequences, .heads_outside = true});
+  ExpectRight({.sequences = {{20, 160}, {3, 64}}, .repeated_blocks = true});
+}
+
+TEST(Append, ReachesBlocksBeyondTwoToTheThirtyFirstElements) {
+  KVT_SKIP_WITHOUT_HOPPER();
+  ExpectRight({.sequences = {{20, 50}}, .device_block_stride = int64_t{1500} << 20});
+}
+
+TEST(Append, ReplaysOneGraphForOtherLengths) {
+  KVT_SKIP_WITHOUT_HOPPER();
+  for (const int32_t splits : {1, 4}) {
+    AppendProblem problem({.sequences = {{40, 600}, {70, 300}, {9, 80}}, .splits = splits});
+    cudaStream_t stream = nullptr;
+    ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+    ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    problem.Queue(stream);
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t executable = nullptr;
+    ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+    ASSERT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
+    for (const std::vector<AppendSequence>& sequences :
+         {std::vector<AppendSequence>{{40, 600}, {70, 300}, {9, 80}},
+          std::vector<AppendSequence>{{1, 599}, {33, 33}, {0, 0}},
+          std::vector<AppendSequence>{{0, 10}, {100, 290}, {19, 79}}}) {
+      problem.SetSequences(sequences);
+      problem.PoisonOutput();
+      ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+      ASSERT_EQ(cudaGraphLaunch(executable, stream), cudaSuccess);
+      problem.ExpectRight(problem.Read());
+    }
+    cudaGraphExecDestroy(executable);
+    cudaGraphDestroy(graph);
+    cudaStreamDestroy(stream);
+  }
+}
+
+TEST(Append, GivesTheSameBitsEveryTime) {
+  KVT_SKIP_WITHOUT_HOPPER();
+  AppendProblem problem({.sequences = {{200, 2000}, {300, 300}}});
+  const AppendResult first = problem.Run();
+  problem.ExpectRight(first);
+  for (int i = 0; i < 20; ++i) {
+    const AppendResult again = problem.Run();
+    ASSERT_TRUE(again.output == first.output);
+    ASSERT_TRUE(again.lse == first.lse);
+  }
+}
+
+TEST(Append, RefusesWhatItWasNotBuiltFor) {
+  KVT_SKIP_WITHOUT_HOPPER();
+  AppendProblem problem({.sequences = {{4, 20}}});
+  kvt_append_params params = problem.params();
+  EXPECT_EQ(kvt_append(nullptr, nullptr, 0, nullptr), KVT_KERNEL_INVALID_ARGUMENT);
+  DeviceArray<uint8_t> workspace(256);
+  EXPECT_EQ(kvt_append(&params, workspace.get(), 16, nullptr), KVT_KERNEL_WORKSPACE_TOO_SMALL);
+  params.kv.head_dim = 96;
+  EXPECT_EQ(kvt_append(&params, workspace.get(), 256, nullptr), KVT_KERNEL_UNSUPPORTED);
+  EXPECT_EQ(kvt_append_workspace_bytes(&params), 0U);
+  params = problem.params();
+  params.kv.page_tokens = 24;
+  EXPECT_EQ(kvt_append(&params, workspace.get(), 256, nullptr), KVT_KERNEL_INVALID_ARGUMENT);
+}
+
+}  // namespace
+}  // namespace kvtier::kernels

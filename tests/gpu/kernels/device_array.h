@@ -1,0 +1,51 @@
+// Device memory for tests: arrays that free themselves, and whether there is a device at all.
+#pragma once
+
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include <cstddef>
+#include <vector>
+
+namespace kvtier::kernels {
+
+[[nodiscard]] inline bool HasHopper() {
+  int major = 0;
+  return cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0) == cudaSuccess &&
+         major == 9;
+}
+
+#define KVT_SKIP_WITHOUT_HOPPER() \
+  if (!::kvtier::kernels::HasHopper()) GTEST_SKIP() << "no Hopper GPU here"
+
+template <typename T>
+class DeviceArray {
+ public:
+  explicit DeviceArray(size_t count) : count_(count) {
+    EXPECT_EQ(cudaMalloc(&data_, count * sizeof(T) + 1), cudaSuccess);
+  }
+  explicit DeviceArray(const std::vector<T>& values) : DeviceArray(values.size()) { Set(values); }
+  ~DeviceArray() { cudaFree(data_); }
+  DeviceArray(const DeviceArray&) = delete;
+  DeviceArray& operator=(const DeviceArray&) = delete;
+
+  [[nodiscard]] T* get() const { return static_cast<T*>(data_); }
+  void Set(const std::vector<T>& values) {
+    EXPECT_EQ(cudaMemcpy(data_, values.data(), values.size() * sizeof(T), cudaMemcpyDefault),
+              cudaSuccess);
+  }
+  void Fill(int byte) { EXPECT_EQ(cudaMemset(data_, byte, count_ * sizeof(T)), cudaSuccess); }
+  // Waits for all work on the device first.
+  [[nodiscard]] std::vector<T> Get() const {
+    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    std::vector<T> values(count_);
+    EXPECT_EQ(cudaMemcpy(values.data(), data_, count_ * sizeof(T), cudaMemcpyDefault), cudaSuccess);
+    return values;
+  }
+
+ private:
+  void* data_ = nullptr;
+  size_t count_;
+};
+
+}  // namespace kvtier::kernels
