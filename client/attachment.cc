@@ -57,7 +57,7 @@ Result<std::shared_ptr<const Attachment>> Attachment::Open(
           EncoderOf(request), deadline,
           {.on_reply = [&](const auto& r) { return CheckGeometry(r, block_bytes); }}, &fd));
   const std::shared_ptr<Attachment> attachment(new Attachment);
-  if (known && known->generation() == reply.generation && known->bytes() == reply.pool_bytes) {
+  if (known && known->Serves(reply.generation, reply.pool_bytes)) {
     attachment->mapping_ = known;
   } else {
     KVT_ASSIGN_OR_RETURN(

@@ -291,10 +291,35 @@ typedef struct kvt_pool_info {
 KVT_API kvt_status kvt_pool_get_info(kvt_pool* pool, kvt_pool_info* info);
 /* Where a block's bytes are, also for handles of earlier attachments while their mapping stands.
  * Errors: KVT_STALE_HANDLE, KVT_INVALID_ARGUMENT (index outside the pool), KVT_UNSUPPORTED (not
- * host memory). */
+ * host memory; see kvt_pool_map_device, kvt_pool_read). */
 KVT_API kvt_status kvt_pool_block_address(kvt_pool* pool, kvt_block block, void** address);
 /* Unmaps the pools of earlier generations. REQUIRES: no pointer into them is in use. */
 KVT_API void kvt_pool_drop_stale_mappings(kvt_pool* pool);
+
+typedef struct kvt_device_mapping {
+  size_t size;
+  uint64_t base; /* CUDA address of block 0 in this process; block i is i * block_bytes further */
+  uint64_t bytes;
+  uint64_t generation; /* of the pool, as in kvt_pool_info */
+  int32_t ordinal;     /* of the GPU, as this process numbers them */
+} kvt_device_mapping;
+
+/* Maps a CUDA pool for kernels of this process: imports it on the first call after an attachment to
+ * new memory, making its GPU's primary context if there is none yet; later calls only tell. The
+ * mapping stands, also after the daemon has died, until the pool is closed or unmapped.
+ * Errors: KVT_UNSUPPORTED (host memory; no driver; built without CUDA), KVT_IO_ERROR. */
+KVT_API kvt_status kvt_pool_map_device(kvt_pool* pool, kvt_device_mapping* mapping);
+/* Gives a CUDA pool's memory back, of all generations: until then, no restarted daemon can have it.
+ * The next attachment to new memory can be mapped again. REQUIRES: no kernel or copy uses it. */
+KVT_API void kvt_pool_unmap_device(kvt_pool* pool);
+
+/* Copies between a part of a block and the caller's memory, whatever the device, and waits for it:
+ * for tools and checks, not for the hot path. Errors: KVT_STALE_HANDLE, KVT_INVALID_ARGUMENT
+ * (outside the pool or the block), and those of kvt_pool_map_device. */
+KVT_API kvt_status kvt_pool_read(kvt_pool* pool, kvt_block block, uint64_t offset, void* data,
+                                 size_t bytes);
+KVT_API kvt_status kvt_pool_write(kvt_pool* pool, kvt_block block, uint64_t offset,
+                                  const void* data, size_t bytes);
 
 /* ---------------------------------------------------------------- blocks */
 

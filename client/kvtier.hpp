@@ -147,6 +147,22 @@ class Pool {
   }
   void DropStaleMappings() { kvt_pool_drop_stale_mappings(get()); }
 
+  // A CUDA pool's memory for kernels of this process, and copies whatever the device.
+  [[nodiscard]] Result<kvt_device_mapping> MapDevice() const {
+    kvt_device_mapping mapping{};
+    mapping.size = sizeof(mapping);
+    if (kvt_pool_map_device(get(), &mapping)) return Error::Last();
+    return mapping;
+  }
+  void UnmapDevice() { kvt_pool_unmap_device(get()); }
+  Status Read(const kvt_block& block, std::span<std::byte> bytes, uint64_t offset = 0) const {
+    return ToStatus(kvt_pool_read(get(), block, offset, bytes.data(), bytes.size()));
+  }
+  Status Write(const kvt_block& block, std::span<const std::byte> bytes,
+               uint64_t offset = 0) const {
+    return ToStatus(kvt_pool_write(get(), block, offset, bytes.data(), bytes.size()));
+  }
+
   Result<Acquired> Acquire(std::span<const kvt_hash> hashes, std::span<const kvt_hash> tails = {},
                            uint32_t new_blocks = 0) {
     std::vector<kvt_acquired_block> hits(hashes.size() + (tails.empty() ? 0 : 1));

@@ -61,6 +61,11 @@ Result<std::shared_ptr<PoolMapping>> Pool::MappingOf(uint64_t attachment) const 
   return std::prev(next)->second;
 }
 
+void Pool::UnmapDevice() {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [attachment, mapping] : mappings_) mapping->Unmap();
+}
+
 void Pool::DropStaleMappings() {
   const std::lock_guard lock(mutex_);
   mappings_.erase(mappings_.begin(), std::prev(mappings_.end()));

@@ -29,6 +29,8 @@ class Pool {
   [[nodiscard]] Result<std::shared_ptr<PoolMapping>> MappingOf(uint64_t attachment) const;
   // Forgets the mappings of earlier generations.
   void DropStaleMappings();
+  // Gives back all CUDA memory, of the current generation too. REQUIRES: nothing uses it.
+  void UnmapDevice();
 
   [[nodiscard]] Connection& connection() { return *connection_; }
   [[nodiscard]] uint32_t model() const { return model_; }

@@ -44,7 +44,31 @@ PoolMapping::~PoolMapping() {
   if (base_ != nullptr) (void)::munmap(base_, bytes_);
 }
 
+bool PoolMapping::Serves(uint64_t generation, uint64_t bytes) const {
+  const std::lock_guard lock(mutex_);
+  return generation == generation_ && bytes == bytes_ && fd_.valid();
+}
+
+Result<std::shared_ptr<const CudaMapping>> PoolMapping::OnDevice() {
+  const std::lock_guard lock(mutex_);
+  if (on_device_) return on_device_;
+  if (device_kind_ != wire::DeviceKind::kCuda) {
+    return MakeError(ErrorCode::kUnsupported, "host_memory", "the pool is not on a GPU");
+  }
+  if (!fd_.valid()) return MakeError(ErrorCode::kUnsupported, "pool_unmapped");
+  KVT_ASSIGN_OR_RETURN(on_device_, CudaMapping::Map(fd_.get(), bytes_));
+  return on_device_;
+}
+
+void PoolMapping::Unmap() {
+  const std::lock_guard lock(mutex_);
+  if (device_kind_ != wire::DeviceKind::kCuda) return;
+  on_device_.reset();
+  fd_.Reset();
+}
+
 void PoolMapping::Empty() {
+  const std::lock_guard lock(mutex_);
   fd_.Reset();
   if (base_ == nullptr) return;
   (void)::mmap(base_, bytes_, PROT_READ | PROT_WRITE,

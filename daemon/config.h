@@ -34,11 +34,18 @@ struct TenantConfig {
   std::string place;  // as in Config::places
 };
 
+// kCuda is the GPU "cuda:0"; the values after it are the GPUs after that one.
 enum class DeviceChoice : uint8_t { kAuto, kHost, kCuda };
+inline constexpr int kMaxCudaDevices = 16;
+
+enum class VramHeldChoice : uint8_t { kFail, kWait, kShrink };
 
 struct PoolConfig {
   DeviceChoice device = DeviceChoice::kAuto;
+  double free_fraction = 0;  // 0: cache.pool_bytes counts
+  VramHeldChoice when_vram_held = VramHeldChoice::kWait;
   uint32_t copy_threads = 2;
+  uint64_t offload_bytes_per_s = 0;  // 0: no limit
 };
 
 struct HostConfig {

@@ -49,6 +49,11 @@ constexpr double kMaxIds = 4096;
 constexpr double kMaxPathBytes = 4095;
 constexpr double kMaxSocketPathBytes = 107;  // sockaddr_un::sun_path less its terminator
 
+// By position: the values of DeviceChoice.
+constexpr std::array<std::string_view, 2 + kMaxCudaDevices> kDeviceChoices = {
+    "auto",   "host",   "cuda:0", "cuda:1",  "cuda:2",  "cuda:3",  "cuda:4",  "cuda:5",  "cuda:6",
+    "cuda:7", "cuda:8", "cuda:9", "cuda:10", "cuda:11", "cuda:12", "cuda:13", "cuda:14", "cuda:15"};
+
 constexpr std::array kSections = {
     ConfigSection{"server", false, "The sockets and what one client may cost."},
     ConfigSection{
@@ -162,13 +167,28 @@ std::vector<ConfigKey> TenantKeys() {
 
 std::vector<ConfigKey> PoolKeys() {
   return {
-      Choice("pool.device", &ChoiceAt<&Config::pool, &PoolConfig::device>, {"auto", "host", "cuda"},
-             "Where the pool lives. `auto` says in the log and in `status` what it chose; it "
-             "never falls back in silence."),
+      Choice("pool.device", &ChoiceAt<&Config::pool, &PoolConfig::device>,
+             {kDeviceChoices.begin(), kDeviceChoices.end()},
+             "Where the pool lives: host memory, or the GPU with this number. `auto` takes the "
+             "first GPU, or host memory where there is none; it says in the log and in `status` "
+             "what it chose and why."),
       Size("pool.bytes", kCache<&CacheOptions::pool_bytes>, 64 * kKiB, kMaxBytes,
-           "Memory of all pools together: a hard cap."),
+           "Memory of all pools together: a hard cap. On a GPU it is rounded down to whole 2 MiB."),
+      Fraction(
+          "pool.free_fraction", kPool<&PoolConfig::free_fraction>, 0, 0.99,
+          "If not 0, takes the place of `pool.bytes`: this share of the memory that the device "
+          "has free when the daemon starts."),
+      Choice(
+          "pool.when_vram_held", &ChoiceAt<&Config::pool, &PoolConfig::when_vram_held>,
+          {"fail", "wait", "shrink"},
+          "If less of the GPU's memory is free than `pool.bytes`, as when clients of an earlier "
+          "daemon still hold theirs: end with an error, wait for up to a minute and then end, or "
+          "start with what is free. The log names the processes that hold memory."),
       Count("pool.copy_threads", kPool<&PoolConfig::copy_threads>, 1, 64,
             "Threads that copy between pool and host memory on the host device."),
+      Size("pool.offload_bytes_per_s", kPool<&PoolConfig::offload_bytes_per_s>, 0, kMaxBytes,
+           "How many bytes a second are copied from a GPU to host memory ahead of need; `0B`: no "
+           "limit. What is waited for is never held back."),
   };
 }
 

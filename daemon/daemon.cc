@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <random>
 #include <utility>
@@ -11,7 +12,6 @@
 #include "daemon/config_check.h"
 #include "daemon/reload.h"
 #include "daemon/version.h"
-#include "gpu/host_device.h"
 #include "tiers/mapped_arena.h"
 
 namespace kvtier {
@@ -19,6 +19,11 @@ namespace {
 
 // Fine enough for waits of max_wait_ms, coarse enough to cost nothing.
 constexpr int64_t kTickMs = 100;
+// A GPU whose memory is still held is waited for for a minute.
+constexpr int64_t kDevicePatienceMs = 120 * 1000;
+
+// Like any failure: systemd starts the daemon again.
+constexpr int kExitDeviceLost = 1;
 
 uint64_t RandomGeneration() {
   std::random_device random;
@@ -57,8 +62,9 @@ Status Daemon::Start() {
   // First the lock: another daemon's directory and sockets must not be touched.
   KVT_ASSIGN_OR_RETURN(disk_, BlameKey(config_, "disk.directory",
                                        DiskTier::Open(config_, clock_, loop_, log_, manager_)));
-  KVT_RETURN_IF_ERROR(BlameKey(config_, "host.bytes", OpenArena()));
+  manager_->ExtendStart("Opening the device", kDevicePatienceMs);
   KVT_RETURN_IF_ERROR(BlameKey(config_, "pool.device", OpenDevice()));
+  KVT_RETURN_IF_ERROR(BlameKey(config_, "host.bytes", OpenArena()));
   executor_ = std::make_unique<ThreadExecutor>(
       "kvt-work", static_cast<int>(config_.host.checksum_threads), loop_);
   MakeCache();
@@ -70,11 +76,24 @@ Status Daemon::Start() {
   return {};
 }
 
+Status Daemon::OpenDevice() {
+  KVT_ASSIGN_OR_RETURN(
+      device_, kvtier::OpenDevice(config_, clock_, loop_, log_, [log = log_](std::string error) {
+        // Nothing of the context can be used any more, not even to take it down in order. The lower
+        // tiers are there for the next process.
+        log->Error("device.lost", "the GPU's context is broken, ending: {}", error);
+        std::_Exit(kExitDeviceLost);
+      }));
+  return {};
+}
+
 Status Daemon::OpenArena() {
   KVT_ASSIGN_OR_RETURN(
       arena_, MappedArena::Create({.bytes = config_.host.bytes,
                                    .chunk_bytes = config_.cache.chunk_bytes,
                                    .touch_threads = static_cast<int>(config_.host.touch_threads),
+                                   .pinner = device_.device->host_pinner(),
+                                   .numa_node = device_.device->info().numa_node,
                                    .log =
                                        [log = log_](const std::string& note) {
                                          log->Warning("host.degraded", "{}", note);
@@ -85,28 +104,16 @@ Status Daemon::OpenArena() {
   return {};
 }
 
-Status Daemon::OpenDevice() {
-  if (config_.pool.device == DeviceChoice::kCuda) {
-    return MakeError(ErrorCode::kUnsupported, "no_cuda",
-                     "pool.device is \"cuda\", which is not in this build; \"host\" is");
-  }
-  device_ = std::make_unique<HostDevice>(loop_, static_cast<int>(config_.pool.copy_threads));
-  log_->Info("device.chosen", "{}: {}, for pools of {}{}", device_->info().kind,
-             device_->info().name, FormatByteSize(config_.cache.pool_bytes),
-             config_.pool.device == DeviceChoice::kAuto
-                 ? " (pool.device is \"auto\": this build has no other)"
-                 : "");
-  return {};
-}
-
 void Daemon::MakeCache() {
   CacheEnvironment environment{.clock = &clock_,
                                .loop = loop_,
                                .executor = executor_.get(),
-                               .device = device_.get(),
+                               .device = device_.device.get(),
                                .arena = arena_.get()};
   IndexSnapshot snapshot = disk_->Join(&environment);
-  cache_ = std::make_unique<Cache>(config_.cache, std::move(environment), std::move(snapshot));
+  CacheOptions options = config_.cache;
+  options.pool_bytes = device_.pool_bytes;
+  cache_ = std::make_unique<Cache>(options, std::move(environment), std::move(snapshot));
 }
 
 Status Daemon::Listen() {
@@ -115,7 +122,7 @@ Status Daemon::Listen() {
                                                        .log = log_,
                                                        .peers = peers_,
                                                        .config = &config_,
-                                                       .device_kind = wire::DeviceKind::kHost,
+                                                       .device_kind = device_.kind,
                                                        .daemon_generation = RandomGeneration()},
                                      TenantMap(config_.tenants, ::geteuid()));
   shutdown_ = std::make_unique<Shutdown>(ShutdownEnvironment{
@@ -182,7 +189,8 @@ void Daemon::TickForever() {
 StatusSource Daemon::Source() const {
   return {.config = &config_,
           .cache = cache_.get(),
-          .device = device_.get(),
+          .device = device_.device.get(),
+          .device_reason = device_.reason,
           .server = server_.get(),
           .disk = &disk_->facts(),
           .uptime_ms = clock_.MonotonicMs() - started_ms_,

@@ -11,6 +11,7 @@
 #include "daemon/admin_server.h"
 #include "daemon/coarse_clock.h"
 #include "daemon/config.h"
+#include "daemon/device_opening.h"
 #include "daemon/disk_tier.h"
 #include "daemon/event_loop.h"
 #include "daemon/log.h"
@@ -53,8 +54,8 @@ class Daemon {
   [[nodiscard]] bool idle() const { return cache_ == nullptr || cache_->Idle(); }
 
  private:
-  [[nodiscard]] Status OpenArena();
   [[nodiscard]] Status OpenDevice();
+  [[nodiscard]] Status OpenArena();
   void MakeCache();
   [[nodiscard]] Status Listen();
   void TickForever();
@@ -72,9 +73,9 @@ class Daemon {
   const int64_t started_ms_;
 
   // Destroyed from the last to the first: nobody uses what stands after it.
+  OpenedDevice device_;
   std::unique_ptr<HostArena> arena_;
   std::unique_ptr<DiskTier> disk_;
-  std::unique_ptr<Device> device_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Cache> cache_;
   std::unique_ptr<Server> server_;

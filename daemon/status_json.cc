@@ -6,6 +6,7 @@
 
 #include "daemon/config_schema.h"
 #include "daemon/config_value.h"
+#include "daemon/device_opening.h"
 #include "daemon/version.h"
 
 namespace kvtier {
@@ -19,13 +20,13 @@ json::array Strings(const std::vector<std::string>& texts) {
   return array;
 }
 
-json::object DeviceStatus(const DeviceInfo& device, DeviceChoice asked) {
-  static constexpr std::string_view kAsked[] = {"auto", "host", "cuda"};
+json::object DeviceStatus(const DeviceInfo& device, DeviceChoice asked, std::string_view reason) {
   return {{"kind", device.kind},
           {"name", device.name},
           {"ordinal", device.ordinal},
           {"total_bytes", device.total_bytes},
-          {"configured", kAsked[static_cast<size_t>(asked)]}};
+          {"configured", DeviceChoiceName(asked)},
+          {"reason", reason}};
 }
 
 json::object DiskStatus(const DiskStartFacts& disk, const CacheGauges& gauges) {
@@ -193,7 +194,8 @@ std::string StatusJson(const StatusSource& source) {
       {"uptime_s", static_cast<double>(source.uptime_ms) / 1000},
       {"state", source.draining ? "draining" : "serving"},
       {"socket", source.config->server.socket},
-      {"device", DeviceStatus(source.device->info(), source.config->pool.device)},
+      {"device",
+       DeviceStatus(source.device->info(), source.config->pool.device, source.device_reason)},
       {"disk", DiskStatus(*source.disk, gauges)},
       {"tiers", TierStatus(gauges)},
       {"pools", PoolsStatus(gauges, source.server->models())},

@@ -30,6 +30,7 @@ struct StatusSource {
   const Config* config = nullptr;
   const Cache* cache = nullptr;
   const Device* device = nullptr;
+  std::string_view device_reason;  // why it was chosen
   const Server* server = nullptr;
   const DiskStartFacts* disk = nullptr;
   int64_t uptime_ms = 0;

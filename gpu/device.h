@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "gpu/host_pinner.h"
 
 namespace kvtier {
 
@@ -21,13 +22,16 @@ struct DeviceInfo {
   std::string name;  // for people, for example "host memory (memfd)"
   int ordinal = 0;
   uint64_t total_bytes = 0;
+  uint64_t free_bytes = 0;  // for pools, when the device was opened
+  int numa_node = -1;       // whose host memory is nearest; -1: unknown or all alike
 };
 
-// One contiguous allocation that other processes can map. Freed by its destructor; mappings in
-// other processes live on until these unmap.
+// One contiguous allocation that other processes can map, all zeros at first. Freed by its
+// destructor; mappings in other processes live on until these unmap.
 class DevicePool {
  public:
   virtual ~DevicePool() = default;
+  // What was asked for, rounded up to what the device can allocate.
   [[nodiscard]] virtual uint64_t bytes() const = 0;
   // A descriptor to hand to clients with SCM_RIGHTS. Owned by the pool.
   [[nodiscard]] virtual int shareable_fd() const = 0;
@@ -66,6 +70,9 @@ class Device {
   [[nodiscard]] virtual Result<std::unique_ptr<DevicePool>> CreatePool(uint64_t bytes) = 0;
   // Never blocks. Copies out of bounds of the pool fail with kInvalidArgument.
   virtual void Copy(CopyRequest request) = 0;
+  // For the host memory that is copied from and to; null where none needs pinning. Owned by the
+  // device.
+  [[nodiscard]] virtual HostPinner* host_pinner() { return nullptr; }
 };
 
 }  // namespace kvtier

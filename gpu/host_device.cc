@@ -1,28 +1,13 @@
 #include "gpu/host_device.h"
 
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <utility>
 
+#include "gpu/copy_bounds.h"
 #include "gpu/host_pool.h"
 
 namespace kvtier {
-namespace {
-
-Status CheckBounds(const CopyRequest& request) {
-  const uint64_t pool_bytes = request.pool->bytes();
-  for (const BlockCopy& copy : request.copies) {
-    if (copy.bytes > pool_bytes || copy.pool_offset > pool_bytes - copy.bytes) {
-      return MakeError(
-          ErrorCode::kInvalidArgument, "copy_out_of_bounds",
-          fmt::format("{} bytes at {} of a pool of {}", copy.bytes, copy.pool_offset, pool_bytes));
-    }
-  }
-  return {};
-}
-
-}  // namespace
 
 HostDevice::HostDevice(EventQueue* loop, int copy_threads)
     : loop_(loop), copier_(copy_threads, loop) {}
@@ -34,7 +19,8 @@ DeviceInfo HostDevice::info() const {
           .name = "host memory (memfd)",
           .ordinal = 0,
           .total_bytes = static_cast<uint64_t>(::sysconf(_SC_PHYS_PAGES)) *
-                         static_cast<uint64_t>(::sysconf(_SC_PAGESIZE))};
+                         static_cast<uint64_t>(::sysconf(_SC_PAGESIZE)),
+          .free_bytes = AvailableMemoryBytes().value_or(0)};
 }
 
 Result<std::unique_ptr<DevicePool>> HostDevice::CreatePool(uint64_t bytes) {
@@ -42,7 +28,7 @@ Result<std::unique_ptr<DevicePool>> HostDevice::CreatePool(uint64_t bytes) {
 }
 
 void HostDevice::Copy(CopyRequest request) {
-  if (Status bounds = CheckBounds(request); !bounds) {
+  if (const Status bounds = CheckCopyBounds(request); !bounds) {
     loop_->Post([done = std::move(request.done), bounds] { done(bounds); });
     return;
   }

@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <fstream>
-#include <optional>
 #include <string>
 #include <utility>
 
@@ -22,7 +21,14 @@ namespace {
 // Filled in between two looks at whether the pool is going.
 constexpr uint64_t kFillStepBytes = 32 * kMiB;
 
-// What the kernel reckons can be used without swapping; nothing if it does not say.
+tl::unexpected<Error> Exhausted(std::string_view call, uint64_t bytes) {
+  return tl::unexpected<Error>(
+      ErrnoError(ErrorCode::kResourceExhausted, errno,
+                 fmt::format("{} of {} for a pool", call, FormatByteSize(bytes))));
+}
+
+}  // namespace
+
 std::optional<uint64_t> AvailableMemoryBytes() {
   std::ifstream meminfo("/proc/meminfo");
   std::string name;
@@ -34,14 +40,6 @@ std::optional<uint64_t> AvailableMemoryBytes() {
   }
   return std::nullopt;
 }
-
-tl::unexpected<Error> Exhausted(std::string_view call, uint64_t bytes) {
-  return tl::unexpected<Error>(
-      ErrnoError(ErrorCode::kResourceExhausted, errno,
-                 fmt::format("{} of {} for a pool", call, FormatByteSize(bytes))));
-}
-
-}  // namespace
 
 Result<std::unique_ptr<HostPool>> HostPool::Create(uint64_t bytes) {
   if (bytes == 0) return MakeError(ErrorCode::kInvalidArgument, "empty_pool", "0 bytes asked for");

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <thread>
 
@@ -13,6 +14,9 @@
 #include "gpu/device.h"
 
 namespace kvtier {
+
+// What the kernel reckons can be used without swapping; nothing if it does not say.
+[[nodiscard]] std::optional<uint64_t> AvailableMemoryBytes();
 
 // The memory is filled in by a background thread: zeroing takes seconds per 10 GiB, too long for
 // the event loop, and left to first use it would slow the clients' decoding. Its size is sealed, so

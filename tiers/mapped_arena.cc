@@ -1,11 +1,14 @@
 #include "tiers/mapped_arena.h"
 
 #include <fmt/format.h>
+#include <linux/mempolicy.h>
 #include <pthread.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <utility>
 #include <vector>
@@ -18,40 +21,6 @@ namespace {
 constexpr uint64_t kHugePageBytes = 2 * kMiB;
 // The largest slice, equal to the largest buffer that io_uring registers in one piece.
 constexpr uint64_t kMaxSliceBytes = 1 * kGiB;
-// A thread looks up from touching this often, so that a stop is quick.
-constexpr uint64_t kTouchStepBytes = 32 * kMiB;
-
-// 0 or an errno. The kernel fills the pages without writing to any that exist.
-int Touch(std::span<std::byte> memory) {
-  if (::madvise(memory.data(), memory.size(), MADV_POPULATE_WRITE) == 0) return 0;
-  if (errno != EINVAL) return errno;
-  // Before Linux 5.14. Nobody else uses the memory yet.
-  const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
-  for (size_t i = 0; i < memory.size(); i += page) {
-    const_cast<volatile std::byte*>(memory.data())[i] = std::byte{0};
-  }
-  return 0;
-}
-
-// Touches by several threads; 0 or the first errno. Gives up early when `stopping`.
-int TouchInParallel(std::span<std::byte> slice, int threads, const std::atomic<bool>& stopping) {
-  std::atomic<uint64_t> next = 0;
-  std::atomic<int> failure = 0;
-  const auto work = [&] {
-    while (!stopping && failure == 0) {
-      const uint64_t begin = next.fetch_add(kTouchStepBytes);
-      if (begin >= slice.size()) return;
-      const uint64_t bytes = std::min(kTouchStepBytes, slice.size() - begin);
-      if (const int outcome = Touch(slice.subspan(begin, bytes)); outcome != 0) failure = outcome;
-    }
-  };
-  std::vector<std::thread> helpers;
-  for (int i = 1; i < threads; ++i) helpers.emplace_back(work);
-  work();
-  for (std::thread& helper : helpers) helper.join();
-  return failure;
-}
-
 std::span<std::byte> AlignToHugePage(std::span<std::byte> mapping, uint64_t bytes) {
   const auto address = reinterpret_cast<uintptr_t>(mapping.data());
   const uint64_t skip = (kHugePageBytes - address % kHugePageBytes) % kHugePageBytes;
@@ -97,13 +66,19 @@ MappedArena::MappedArena(MappedArenaOptions options, EventQueue* loop, std::span
       mapping_(mapping),
       arena_(AlignToHugePage(mapping, options_.bytes)),
       self_(std::make_shared<MappedArena*>(this)),
-      toucher_([this] { TouchSlices(); }) {
-  pthread_setname_np(toucher_.native_handle(), "arena-touch");
+      may_pin_(options_.pinner != nullptr) {
+  Place();
+  toucher_ = std::make_unique<MemoryToucher>(arena_, options_.touch_threads);
+  preparer_ = std::thread([this] { PrepareSlices(); });
+  pthread_setname_np(preparer_.native_handle(), "arena-prepare");
 }
 
 MappedArena::~MappedArena() {
   stopping_ = true;
-  toucher_.join();
+  toucher_->Stop();
+  preparer_.join();
+  toucher_.reset();
+  for (const auto slice : pinned_) options_.pinner->Unpin(slice);
   ::munmap(mapping_.data(), mapping_.size());
 }
 
@@ -112,24 +87,55 @@ void MappedArena::OnGrowth(std::function<void(std::span<std::byte>)> listener) {
   if (listener_ && ready_bytes_ > 0) listener_(arena_.first(ready_bytes_));
 }
 
-void MappedArena::TouchSlices() {
-  uint64_t touched = 0;
+void MappedArena::Place() {
+  if (options_.numa_node < 0) return;
+  constexpr unsigned kMaskBits = 8 * sizeof(unsigned long);
+  std::array<unsigned long, 16> mask{};
+  const auto node = static_cast<unsigned>(options_.numa_node);
+  if (node >= kMaskBits * mask.size()) return;
+  mask[node / kMaskBits] = 1UL << node % kMaskBits;
+  if (::syscall(SYS_mbind, mapping_.data(), mapping_.size(), MPOL_PREFERRED, mask.data(),
+                kMaskBits * mask.size(), 0) != 0) {
+    Note(fmt::format("host arena: not placed on NUMA node {} ({}); copies may be slower", node,
+                     ErrnoName(errno)));
+  }
+}
+
+void MappedArena::Pin(std::span<std::byte> slice) {
+  if (!may_pin_) return;
+  const Status pinned = options_.pinner->Pin(slice);
+  if (pinned) {
+    pinned_.push_back(slice);
+    return;
+  }
+  // What could not be had once is not asked for again with every slice.
+  may_pin_ = false;
+  Note(fmt::format("host arena: not pinned from {} on, copies there are slow: {}",
+                   FormatByteSize(static_cast<uint64_t>(slice.data() - arena_.data())),
+                   pinned.error().ToString()));
+}
+
+void MappedArena::Note(std::string note) {
+  PostToLoop([note = std::move(note)](MappedArena* arena) {
+    if (arena->options_.log) arena->options_.log(note);
+  });
+}
+
+void MappedArena::PrepareSlices() {
+  uint64_t prepared = 0;
   uint64_t slice_bytes = options_.chunk_bytes;
-  while (touched < arena_.size() && !stopping_) {
-    const auto slice = arena_.subspan(touched, std::min(slice_bytes, arena_.size() - touched));
-    if (const int failure = TouchInParallel(slice, options_.touch_threads, stopping_);
-        failure != 0) {
-      std::string note =
+  while (prepared < arena_.size() && !stopping_) {
+    const auto slice = arena_.subspan(prepared, std::min(slice_bytes, arena_.size() - prepared));
+    if (const int failure = toucher_->WaitFor(prepared + slice.size()); failure != 0) {
+      if (failure == ECANCELED) return;
+      return Note(
           fmt::format("host arena: memory ended at {} of {} ({}); the tier works with what it has",
-                      FormatByteSize(touched), FormatByteSize(arena_.size()), ErrnoName(failure));
-      PostToLoop([note = std::move(note)](MappedArena* arena) {
-        if (arena->options_.log) arena->options_.log(note);
-      });
-      return;
+                      FormatByteSize(prepared), FormatByteSize(arena_.size()), ErrnoName(failure)));
     }
-    touched += slice.size();
-    if (stopping_) return;
+    // While this slice is pinned the next are touched.
+    Pin(slice);
     PostToLoop([slice](MappedArena* arena) { arena->AddSlice(slice); });
+    prepared += slice.size();
     if (2 * slice_bytes <= kMaxSliceBytes) slice_bytes *= 2;
   }
 }

@@ -1,5 +1,5 @@
 // The host tier's memory on this machine: an anonymous mapping with huge pages where they are to be
-// had, touched by a few threads in the background.
+// had, touched by a few threads in the background and pinned for the device.
 #pragma once
 
 #include <atomic>
@@ -9,11 +9,14 @@
 #include <span>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "base/byte_size.h"
 #include "base/executor.h"
 #include "base/result.h"
+#include "gpu/host_pinner.h"
 #include "tiers/host_arena.h"
+#include "tiers/memory_toucher.h"
 
 namespace kvtier {
 
@@ -21,7 +24,12 @@ struct MappedArenaOptions {
   uint64_t bytes = 0;  // rounded down to whole chunks
   uint64_t chunk_bytes = 64 * kMiB;
   int touch_threads = 2;
-  // Called on the event loop if the memory ends before the capacity is reached. May be empty.
+  // Pins each slice before it is used; outlives the arena. Null: nothing is pinned.
+  HostPinner* pinner = nullptr;
+  // The NUMA node to take memory from as long as it has some; -1: any.
+  int numa_node = -1;
+  // Called on the event loop if the memory ends before the capacity is reached, or cannot be pinned
+  // or placed as wanted. May be empty.
   std::function<void(std::string)> log;
 };
 
@@ -35,6 +43,7 @@ class MappedArena final : public HostArena {
   // errno's name.
   [[nodiscard]] static Result<std::unique_ptr<MappedArena>> Create(MappedArenaOptions options,
                                                                    EventQueue* loop);
+  // REQUIRES: no copy or I/O to or from the arena is under way.
   ~MappedArena() override;
   MappedArena(const MappedArena&) = delete;
   MappedArena& operator=(const MappedArena&) = delete;
@@ -47,7 +56,12 @@ class MappedArena final : public HostArena {
 
  private:
   MappedArena(MappedArenaOptions options, EventQueue* loop, std::span<std::byte> mapping);
-  void TouchSlices();
+  // Asks for memory of the wanted NUMA node.
+  void Place();
+  // On the preparing thread.
+  void PrepareSlices();
+  void Pin(std::span<std::byte> slice);
+  void Note(std::string note);
   // Runs `event` on the loop unless the arena has gone by then.
   void PostToLoop(std::function<void(MappedArena*)> event);
   void AddSlice(std::span<std::byte> slice);
@@ -58,9 +72,12 @@ class MappedArena final : public HostArena {
   const std::span<std::byte> arena_;
   uint64_t ready_bytes_ = 0;
   std::function<void(std::span<std::byte>)> listener_;
-  std::shared_ptr<MappedArena*> self_;  // posted events hold it weakly
+  std::shared_ptr<MappedArena*> self_;        // posted events hold it weakly
+  std::vector<std::span<std::byte>> pinned_;  // the preparing thread's, while there is one
+  bool may_pin_ = false;                      // likewise
   std::atomic<bool> stopping_ = false;
-  std::thread toucher_;
+  std::unique_ptr<MemoryToucher> toucher_;
+  std::thread preparer_;
 };
 
 }  // namespace kvtier

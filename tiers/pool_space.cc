@@ -14,15 +14,18 @@ Result<CachePool*> PoolSpace::Attach(SpaceId space_id, uint64_t pool_bytes) {
   const uint64_t block_bytes = space.identity.block_bytes;
   const uint64_t wanted = pool_bytes == 0 ? left : pool_bytes;
   const uint64_t blocks = std::min<uint64_t>(wanted / block_bytes, kNoBlock.value - 1);
-  if (wanted > left || blocks == 0) {
+  const auto exhausted = [&](uint64_t bytes) {
     return MakeError(
         ErrorCode::kResourceExhausted, "pool_bytes_exhausted",
-        fmt::format("{} bytes wanted in blocks of {}, {} of {} configured bytes are left", wanted,
+        fmt::format("{} bytes wanted in blocks of {}, {} of {} configured bytes are left", bytes,
                     block_bytes, left, state_.options.pool_bytes));
-  }
+  };
+  if (wanted > left || blocks == 0) return exhausted(wanted);
   KVT_ASSIGN_OR_RETURN(std::unique_ptr<DevicePool> memory,
                        state_.env.device->CreatePool(blocks * block_bytes));
-  used_bytes_ += blocks * block_bytes;
+  // A device may round up; the cap holds for what it takes.
+  if (memory->bytes() > left) return exhausted(memory->bytes());
+  used_bytes_ += memory->bytes();
   const PoolId id(static_cast<uint32_t>(state_.pools.size()));
   // Wall time makes it differ from pools of earlier processes, the id from this process's others.
   const auto generation = static_cast<uint64_t>(state_.env.clock->WallMs()) << 16 | id.value;
@@ -59,8 +62,8 @@ bool PoolSpace::EnsureFree(CachePool* pool, uint64_t blocks) {
       PrepareVictims(pool, blocks - pool->blocks.free(), Need::kNow);
       continue;
     }
-    Drop(front, entry.in_host() || entry.on_disk() ? DropReason::kCleanCopyBelow
-                                                   : DropReason::kLru);
+    Drop(front,
+         entry.in_host() || entry.on_disk() ? DropReason::kCleanCopyBelow : DropReason::kLru);
   }
   return pool->blocks.free() >= blocks;
 }
@@ -100,7 +103,8 @@ void PoolSpace::Prepare() {
   for (const auto& pool : state_.pools) {
     const double share = state_.options.pool_clean_fraction;
     const auto wanted = static_cast<uint64_t>(std::ceil(share * pool->blocks.size()));
-    if (wanted > pool->blocks.free()) PrepareVictims(pool.get(), wanted - pool->blocks.free(), Need::kLater);
+    if (wanted > pool->blocks.free())
+      PrepareVictims(pool.get(), wanted - pool->blocks.free(), Need::kLater);
   }
 }
 

@@ -56,7 +56,7 @@ print(value)' "$@"
 start_daemon() {
   "$bin/kvtierd" \
     --set "server.socket=$work/kvtier.sock" --set "server.admin_socket=$work/admin.sock" \
-    --set pool.bytes=256MiB --set host.bytes=512MiB \
+    --set pool.device=host --set pool.bytes=256MiB --set host.bytes=512MiB \
     --set disk.bytes=4GiB --set "disk.directory=$work/disk" >>"$work/kvtierd.log" 2>&1 &
   daemon=$!
   local tries

@@ -13,6 +13,8 @@ packages=(
   libgtest-dev libgmock-dev clang-14 libclang-rt-14-dev python3
   # packages, and tests of the unit and of them
   dpkg-dev init-system-helpers procps systemd
+  # the Python package, its arrays and its installation
+  python3-numpy python3-pip python3-setuptools python3-wheel
 )
 
 missing=()

@@ -7,6 +7,7 @@
 
 #include "base/byte_reader.h"
 #include "base/sha256.h"
+#include "tools/replay/block_pattern.h"
 #include "tools/support/admin.h"
 #include "tools/support/client_error.h"
 
@@ -50,12 +51,40 @@ Status BenchClient::Store(const std::vector<BlockHash>& set) {
   KVT_RETURN_IF_ERROR(client_.Play(request));
   KVT_RETURN_IF_ERROR(Settle());
   if (const ReplayReport& seen = client_.Finish(); !seen.Complete()) {
-    return MakeError(ErrorCode::kResourceExhausted, "not_stored",
-                     fmt::format("of a set of {} blocks; no room {} times, {} lost, {} errors",
-                                 set.size(), seen.requests_without_room, seen.blocks_lost_loading,
-                                 seen.errors));
+    return MakeError(
+        ErrorCode::kResourceExhausted, "not_stored",
+        fmt::format("of a set of {} blocks; no room {} times, {} lost, {} errors", set.size(),
+                    seen.requests_without_room, seen.blocks_lost_loading, seen.errors));
   }
   return {};
+}
+
+Result<double> BenchClient::CommitAndTimeRest(const std::vector<BlockHash>& set, bool fill) {
+  auto acquired = client_.pool().Acquire({}, {}, static_cast<uint32_t>(set.size()));
+  if (!acquired) return FromClient(acquired.error());
+  const std::vector<kvt_hash> hashes = ToWire(set);
+  std::vector<std::byte> bytes(client_.pool().Info().block_bytes);
+  std::vector<kvt_commit_entry> entries(set.size());
+  for (uint32_t i = 0; i < set.size(); ++i) {
+    if (fill) {
+      FillBlock(set[i], bytes);
+      const auto written = client_.pool().Write(acquired->fresh[i], bytes);
+      if (!written) return FromClient(written.error());
+    }
+    entries[i].block = acquired->fresh[i];
+    entries[i].hash = hashes[i];
+    entries[i].depth = i;
+    entries[i].tokens = kBlockTokens;
+    entries[i].retention = KVT_RETENTION_EXTENDED;
+  }
+  if (const auto committed = client_.pool().Commit(entries); !committed) {
+    return FromClient(committed.error());
+  }
+  KVT_RETURN_IF_ERROR(Settle());
+  const auto start = std::chrono::steady_clock::now();
+  acquired->fresh.Release();
+  KVT_RETURN_IF_ERROR(Settle());
+  return SecondsSince(start);
 }
 
 Result<TimedLoad> BenchClient::Load(const std::vector<BlockHash>& set) {

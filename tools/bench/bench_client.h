@@ -32,6 +32,9 @@ class BenchClient {
   // Fills and commits the set's blocks where they are missing, lets go of them, and waits until the
   // daemon is at rest. Errors: kResourceExhausted when the pool is smaller than the set.
   [[nodiscard]] Status Store(const std::vector<BlockHash>& set);
+  // Commits a set that is nowhere yet, filled or with whatever its blocks hold, and lets go of it:
+  // the seconds from then until the daemon was at rest.
+  [[nodiscard]] Result<double> CommitAndTimeRest(const std::vector<BlockHash>& set, bool fill);
   // References the whole set, waits until it is usable, lets go of it, and waits until the daemon
   // is at rest. Only the first two are timed.
   [[nodiscard]] Result<TimedLoad> Load(const std::vector<BlockHash>& set);

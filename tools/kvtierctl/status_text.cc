@@ -42,6 +42,13 @@ std::string DiskKind(JsonView disk) {
   return disk["degraded"].IsTrue() ? engines + ", degraded" : engines;
 }
 
+std::string DeviceText(JsonView device) {
+  const std::string kind = device["kind"].Text();
+  if (kind != "cuda") return kind;
+  return Cut(fmt::format("cuda:{} {}", device["ordinal"].Count(), device["name"].Text()),
+             kLongestName);
+}
+
 std::string TierTable(JsonView status) {
   using enum Table::Align;
   Table table(
@@ -57,7 +64,7 @@ std::string TierTable(JsonView status) {
   };
   const JsonView host = status["tiers"]["host"];
   const bool growing = host["ready_bytes"].Count() < host["capacity_bytes"].Count();
-  add("pool", status["device"]["kind"].Text());
+  add("pool", DeviceText(status["device"]));
   add("host", growing ? FormatByteSize(host["ready_bytes"].Count()) + " ready" : "memory");
   add("disk", DiskKind(status["disk"]));
   return table.Render();

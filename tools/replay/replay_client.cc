@@ -86,7 +86,30 @@ ReplayClient::ReplayClient(ReplayTarget target, uint32_t block_tokens, kvt::Conn
     : target_(std::move(target)),
       block_tokens_(block_tokens),
       connection_(std::move(connection)),
-      pool_(std::move(pool)) {}
+      pool_(std::move(pool)) {
+  if (pool_.Info().device_kind != KVT_DEVICE_HOST) staging_.resize(target_.block_bytes);
+}
+
+kvt::Result<std::span<const std::byte>> ReplayClient::Look(const kvt_block& block) {
+  if (staging_.empty()) {
+    const auto bytes = pool_.Bytes(block);
+    if (!bytes) return bytes.error();
+    return std::span<const std::byte>(*bytes);
+  }
+  if (const auto read = pool_.Read(block, staging_); !read) return read.error();
+  return std::span<const std::byte>(staging_);
+}
+
+kvt::Status ReplayClient::Fill(const BlockHash& hash, const kvt_block& block) {
+  if (!staging_.empty()) {
+    FillBlock(hash, staging_);
+    return pool_.Write(block, staging_);
+  }
+  const auto bytes = pool_.Bytes(block);
+  if (!bytes) return bytes.error();
+  FillBlock(hash, *bytes);
+  return {};
+}
 
 Status ReplayClient::Play(const TraceRequest& request) {
   ++report_.requests;
@@ -95,6 +118,8 @@ Status ReplayClient::Play(const TraceRequest& request) {
   auto acquired = pool_.Acquire(hashes);
   if (!acquired) {
     ++(acquired.error().unavailable() ? report_.requests_without_daemon : report_.errors);
+    // The next daemon wants the memory that the last one's pool took.
+    if (acquired.error().unavailable()) pool_.UnmapDevice();
     CountBlocks(request, {}, 0);
     return {};
   }
@@ -137,7 +162,7 @@ void ReplayClient::WaitForHits(SteadyClock::time_point start, kvt::Acquired* acq
 size_t ReplayClient::CheckHits(const std::vector<kvt_hash>& hashes, const kvt::Acquired& acquired) {
   uint64_t wrong = 0;
   for (size_t i = 0; i < acquired.hits.size(); ++i) {
-    const auto bytes = pool_.Bytes(acquired.hits[i]);
+    const auto bytes = Look(acquired.hits[i]);
     if (!bytes || !BlockMatches(FromWire(hashes[i]), *bytes)) ++wrong;
   }
   // Bytes read while the references stood count; without the connection nobody protected them.
@@ -180,9 +205,7 @@ Status ReplayClient::FillMisses(const std::vector<kvt_hash>& hashes, size_t firs
   std::vector<kvt_commit_entry> entries(missed);
   for (uint32_t i = 0; i < missed; ++i) {
     const size_t position = first + i;
-    const auto bytes = pool_.Bytes(allocated->fresh[i]);
-    if (!bytes) return {};
-    FillBlock(FromWire(hashes[position]), *bytes);
+    if (!Fill(FromWire(hashes[position]), allocated->fresh[i])) return {};
     kvt_commit_entry& entry = entries[i];
     entry.block = allocated->fresh[i];
     entry.hash = hashes[position];

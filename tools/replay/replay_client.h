@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -55,6 +56,11 @@ class ReplayClient {
   // Returns how many hits still counted when they had been read: all, or none if the connection,
   // and with it the protection of the bytes, went away.
   size_t CheckHits(const std::vector<kvt_hash>& hashes, const kvt::Acquired& acquired);
+  // A block's bytes: in place in host memory, or a copy of what is on a GPU, good until the next
+  // call.
+  [[nodiscard]] kvt::Result<std::span<const std::byte>> Look(const kvt_block& block);
+  // Fills a private block with what belongs to `hash`.
+  [[nodiscard]] kvt::Status Fill(const BlockHash& hash, const kvt_block& block);
   void CountBlocks(const TraceRequest& request, const kvt::Acquired& acquired, size_t hits);
   // Fills and publishes the blocks from `first` on, and appends them to `held`.
   [[nodiscard]] Status FillMisses(const std::vector<kvt_hash>& hashes, size_t first,
@@ -67,6 +73,7 @@ class ReplayClient {
   kvt::Connection connection_;
   kvt::Pool pool_;  // after the connection: closed before it
   ReplayReport report_;
+  std::vector<std::byte> staging_;  // one block, if the pool is not host memory
 };
 
 // Hashes as the C ABI takes them.

@@ -52,7 +52,10 @@ void DaemonTest::StartDaemon(const TierSizes& sizes, std::vector<std::string> mo
   options.config_file = config_file;
   options.program = KvtierdPath();
   options.directory = directory();
-  options.settings = SettingsOf(sizes);
+  // The same on every machine; what needs a GPU has tests of its own.
+  options.settings = {"pool.device=host"};
+  const std::vector<std::string> size_settings = SettingsOf(sizes);
+  options.settings.insert(options.settings.end(), size_settings.begin(), size_settings.end());
   options.settings.insert(options.settings.end(), more_settings.begin(), more_settings.end());
   auto daemon = PrivateDaemon::Start(std::move(options));
   ASSERT_TRUE(daemon) << daemon.error().ToString();

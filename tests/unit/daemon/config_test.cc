@@ -87,6 +87,17 @@ format = "json"
   EXPECT_EQ(FormatConfig(*again), text);
 }
 
+TEST(Config, DevicesAreNamedAndNumbered) {
+  EXPECT_EQ(Parse("[pool]\ndevice = \"auto\"\n")->pool.device, DeviceChoice::kAuto);
+  EXPECT_EQ(Parse("[pool]\ndevice = \"cuda:0\"\n")->pool.device, DeviceChoice::kCuda);
+  const Result<Config> fourth = Parse("[pool]\ndevice = \"cuda:3\"\nfree_fraction = 0.5\n");
+  ASSERT_TRUE(fourth) << fourth.error().context;
+  EXPECT_EQ(static_cast<int>(fourth->pool.device), static_cast<int>(DeviceChoice::kCuda) + 3);
+  EXPECT_EQ(fourth->pool.free_fraction, 0.5);
+  EXPECT_EQ(ReasonOf("[pool]\ndevice = \"cuda:16\"\n"), "config_out_of_range");
+  EXPECT_EQ(ReasonOf("[pool]\ndevice = \"gpu\"\n"), "config_out_of_range");
+}
+
 TEST(Config, UnknownKeyNamesPlaceAndNearestKey) {
   EXPECT_EQ(ContextOf("[pool]\nbytes = \"1GiB\"\n  copy_treads = 2\n"),
             "test.toml:3:3: there is no key \"copy_treads\" in [pool]; the nearest is "

@@ -23,6 +23,7 @@ Config SmallConfig(const std::filesystem::path& directory) {
   Config config;
   config.server.socket = directory / "kvtier.sock";
   config.server.admin_socket = directory / "admin.sock";
+  config.pool.device = DeviceChoice::kHost;
   config.cache.pool_bytes = 256 * kKiB;
   config.cache.chunk_bytes = 128 * kKiB;
   config.host.bytes = 2 * kMiB;

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <mutex>
+#include <string>
 #include <vector>
 
 #include "tests/fakes/blocking_loop.h"
@@ -82,6 +84,82 @@ TEST(MappedArenaTest, RefusesMoreThanTheMachineHas) {
   ASSERT_FALSE(arena);
   EXPECT_EQ(arena.error().code, ErrorCode::kResourceExhausted);
   EXPECT_EQ(arena.error().reason, "arena_exceeds_memory");
+}
+
+// Pins until it is told not to; remembers what it has.
+class FakePinner final : public HostPinner {
+ public:
+  Status Pin(std::span<std::byte> memory) override {
+    const std::lock_guard lock(mutex_);
+    if (left_ == 0) return MakeError(ErrorCode::kResourceExhausted, "no_more");
+    --left_;
+    EXPECT_TRUE(std::ranges::all_of(memory, [](std::byte b) { return b == std::byte{0}; }));
+    pinned_bytes_ += memory.size();
+    return {};
+  }
+  void Unpin(std::span<std::byte> memory) override {
+    const std::lock_guard lock(mutex_);
+    pinned_bytes_ -= memory.size();
+  }
+  void Allow(int slices) { left_ = slices; }
+  uint64_t pinned_bytes() const {
+    const std::lock_guard lock(mutex_);
+    return pinned_bytes_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  int left_ = 1000;
+  uint64_t pinned_bytes_ = 0;
+};
+
+TEST(MappedArenaTest, SlicesArePinnedBeforeTheyAreUsedAndUnpinnedAtTheEnd) {
+  BlockingLoop loop;
+  FakePinner pinner;
+  {
+    const auto arena = MappedArena::Create(
+        {.bytes = 32 * kMiB, .chunk_bytes = kChunkBytes, .pinner = &pinner}, &loop);
+    ASSERT_TRUE(arena);
+    (*arena)->OnGrowth(
+        [&](std::span<std::byte>) { EXPECT_GE(pinner.pinned_bytes(), (*arena)->ready_bytes()); });
+    loop.RunUntil([&] { return (*arena)->ready_bytes() == 32 * kMiB; });
+    EXPECT_EQ(pinner.pinned_bytes(), 32 * kMiB);
+  }
+  EXPECT_EQ(pinner.pinned_bytes(), 0u);
+}
+
+TEST(MappedArenaTest, WhatCannotBePinnedIsSaidOnceAndUsedAllTheSame) {
+  BlockingLoop loop;
+  FakePinner pinner;
+  pinner.Allow(1);
+  std::vector<std::string> notes;
+  {
+    const auto arena =
+        MappedArena::Create({.bytes = 64 * kMiB,
+                             .chunk_bytes = kChunkBytes,
+                             .pinner = &pinner,
+                             .log = [&](const std::string& note) { notes.push_back(note); }},
+                            &loop);
+    ASSERT_TRUE(arena);
+    loop.RunUntil([&] { return (*arena)->ready_bytes() == 64 * kMiB; });
+  }
+  ASSERT_EQ(notes.size(), 1u);
+  EXPECT_NE(notes[0].find("not pinned from"), std::string::npos) << notes[0];
+  EXPECT_EQ(pinner.pinned_bytes(), 0u);
+}
+
+TEST(MappedArenaTest, ANumaNodeThatIsNotThereIsSaid) {
+  BlockingLoop loop;
+  std::vector<std::string> notes;
+  const auto arena =
+      MappedArena::Create({.bytes = 8 * kMiB,
+                           .chunk_bytes = kChunkBytes,
+                           .numa_node = 900,
+                           .log = [&](const std::string& note) { notes.push_back(note); }},
+                          &loop);
+  ASSERT_TRUE(arena);
+  loop.RunUntil([&] { return (*arena)->ready_bytes() == 8 * kMiB; });
+  EXPECT_EQ(notes.size(), 1u);
 }
 
 }  // namespace

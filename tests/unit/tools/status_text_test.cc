@@ -39,8 +39,22 @@ TEST(StatusTextTest, ShowsStateTiersPoolsAndHitRate) {
   }
 }
 
+// The status with its pool on a GPU.
+std::string OnGpu(const std::string& name) {
+  std::string status(kStatus);
+  constexpr std::string_view kHost = R"json({"kind": "host", "name": "host memory (memfd)"})json";
+  return status.replace(status.find(kHost), kHost.size(),
+                        R"({"kind": "cuda", "ordinal": 3, "name": ")" + name + R"("})");
+}
+
+TEST(StatusTextTest, TellsWhichGpuThePoolIsOn) {
+  const std::string text = Format(OnGpu("NVIDIA H200"));
+  EXPECT_NE(text.find("cuda:3 NVIDIA H200"), std::string::npos) << text;
+  EXPECT_EQ(Format(kStatus).find("cuda"), std::string::npos);
+}
+
 TEST(StatusTextTest, NoLineIsLongerThanEightyColumnsHoweverLargeTheNumbers) {
-  std::string large(kStatus);
+  std::string large = OnGpu("NVIDIA with a name that is longer than any");
   for (const char* number : {"1024", "4096", "3072", "1000", "268435456"}) {
     for (size_t at = large.find(number); at != std::string::npos; at = large.find(number, at)) {
       large.replace(at, std::string_view(number).size(), "18000000000000000000");

@@ -1,0 +1,10 @@
+// The build without CUDA.
+#include "client/cuda_mapping.h"
+
+namespace kvtier::client {
+
+Result<std::shared_ptr<CudaMapping>> CudaMapping::Map(int /*fd*/, uint64_t /*bytes*/) {
+  return MakeError(ErrorCode::kUnsupported, "no_cuda", "this build has no CUDA");
+}
+
+}  // namespace kvtier::client

@@ -1,0 +1,125 @@
+"""Client of kvtierd: the KV cache of LLM inference, shared between processes, kept in three tiers.
+
+To begin with:
+
+    with kvtier.connect() as connection:
+        model = connection.register_model(kvtier.ModelRecord("llama", 32, 8, 128, 128))
+        pool = connection.attach(model)
+        sequence = pool.open_sequence(prompt_tokens)
+
+A lost daemon is a miss, not an exception: see docs/PYTHON.md for that, threads and units. Nothing
+is loaded or opened before the first call.
+"""
+
+from ._convert import Hashes, Tokens
+from ._library import LibraryNotFoundError
+from ._library import version as library_version
+from .acquire import AcquireResult
+from .admin import DEFAULT_ADMIN_SOCKET, admin
+from .blocks import (
+    AsyncError,
+    AsyncErrors,
+    Block,
+    CommitEntry,
+    DeviceKind,
+    Hit,
+    Load,
+    LoadProgress,
+    Miss,
+    Presence,
+    Retention,
+    Tier,
+    chain_entries,
+)
+from .connection import DEFAULT_SOCKET, Connection, Stats, connect
+from .copier import CopyFunction
+from .cuda import CudaArray
+from .errors import (
+    AlreadyExistsError,
+    CancelledError,
+    CorruptError,
+    InternalError,
+    InvalidArgumentError,
+    IoError,
+    KvtierError,
+    LimitExceededError,
+    NotFoundError,
+    NotOwnerError,
+    PermissionDeniedError,
+    ResourceExhaustedError,
+    StaleHandleError,
+    Status,
+    TimedOutError,
+    UnavailableError,
+    UnsupportedError,
+    WrongStateError,
+)
+from .hashing import MultimodalItem, PromptIdentity, hash_blocks
+from .memory import PoolInfo, PoolMemory
+from .model import DType, Layout, Model, ModelRecord
+from .pool import Pool
+from .sequence import Sequence, SequenceInfo
+from .views import KvView
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "DEFAULT_ADMIN_SOCKET",
+    "DEFAULT_SOCKET",
+    "AcquireResult",
+    "AlreadyExistsError",
+    "AsyncError",
+    "AsyncErrors",
+    "Block",
+    "CancelledError",
+    "CommitEntry",
+    "Connection",
+    "CopyFunction",
+    "CorruptError",
+    "CudaArray",
+    "DType",
+    "DeviceKind",
+    "Hashes",
+    "Hit",
+    "InternalError",
+    "InvalidArgumentError",
+    "IoError",
+    "KvView",
+    "KvtierError",
+    "Layout",
+    "LibraryNotFoundError",
+    "LimitExceededError",
+    "Load",
+    "LoadProgress",
+    "Miss",
+    "Model",
+    "ModelRecord",
+    "MultimodalItem",
+    "NotFoundError",
+    "NotOwnerError",
+    "PermissionDeniedError",
+    "Pool",
+    "PoolInfo",
+    "PoolMemory",
+    "Presence",
+    "PromptIdentity",
+    "ResourceExhaustedError",
+    "Retention",
+    "Sequence",
+    "SequenceInfo",
+    "StaleHandleError",
+    "Stats",
+    "Status",
+    "Tier",
+    "TimedOutError",
+    "Tokens",
+    "UnavailableError",
+    "UnsupportedError",
+    "WrongStateError",
+    "__version__",
+    "admin",
+    "chain_entries",
+    "connect",
+    "hash_blocks",
+    "library_version",
+]

@@ -1,0 +1,199 @@
+"""A process's connection to the daemon."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from . import _abi, _convert, _library
+from ._handle import Handle
+from .blocks import AsyncError, AsyncErrors, Block
+from .errors import Status, check, check_available, invalid
+from .model import Model, ModelRecord, to_abi
+from .pool import Pool
+
+DEFAULT_SOCKET = "/run/kvtier/kvtier.sock"
+
+# As many as the library keeps.
+_ERRORS_KEPT = 1024
+
+
+@dataclass(frozen=True)
+class Stats:
+    """blocks_*: by all acquires of all clients since the daemon started; asked = pool + host + disk
+    + miss. pool_blocks_*: now, over the pools this connection has attached. session_references:
+    held by this connection, private blocks included."""
+
+    blocks_asked: int
+    blocks_pool: int
+    blocks_host: int
+    blocks_disk: int
+    blocks_miss: int
+    pool_blocks_total: int
+    pool_blocks_free: int
+    pool_blocks_private: int
+    pool_blocks_cached: int
+    session_references: int
+
+
+def connect(
+    socket: str | os.PathLike[str] = DEFAULT_SOCKET,
+    *,
+    client_name: str | None = None,
+    connect_timeout_ms: int | None = None,
+    request_timeout_ms: int | None = None,
+    reconnect_min_ms: int | None = None,
+    reconnect_max_ms: int | None = None,
+    wait_for_daemon: bool = False,
+) -> Connection:
+    """Connects to the daemon and says hello.
+
+    client_name: shown by `kvtierctl status`; default: the program's name. connect_timeout_ms: for
+    connecting (default 2000); request_timeout_ms: for any other reply (5000). reconnect_min_ms,
+    reconnect_max_ms: the pause after a failed try to reconnect, doubling from the one (50) to the
+    other (2000); a negative minimum: never again. wait_for_daemon: succeed without a daemon; all
+    that needs one then raises UnavailableError until it is there.
+
+    Raises UnavailableError (nobody listens), PermissionDeniedError, UnsupportedError (no common
+    version of the protocol), TimedOutError, InvalidArgumentError; LibraryNotFoundError.
+    """
+    library = _library.load()
+    options = _abi.ConnectOptions()
+    library.kvt_connect_options_init(ctypes.byref(options))
+    options.client_name = _convert.text(client_name, "client_name")
+    options.wait_for_daemon = wait_for_daemon
+    given = {
+        "connect_timeout_ms": connect_timeout_ms,
+        "request_timeout_ms": request_timeout_ms,
+        "reconnect_min_ms": reconnect_min_ms,
+        "reconnect_max_ms": reconnect_max_ms,
+    }
+    for name, value in given.items():
+        if value is not None:
+            setattr(options, name, value)
+    path = os.fsencode(socket)
+    if b"\0" in path:
+        raise invalid("nul_in_text", "socket")
+    pointer = ctypes.c_void_p()
+    check(library.kvt_connect(path, ctypes.byref(options), ctypes.byref(pointer)))
+    return Connection(Handle("connection", pointer.value, library.kvt_disconnect))
+
+
+class Connection:
+    """Made by `connect`; any number of threads may use it at once.
+
+    A call that finds the connection gone reconnects, registers and attaches again by itself.
+    Methods raise InvalidArgumentError "closed" after `close`, WrongStateError "forked" in the child
+    of a fork.
+    """
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+        self._library = _library.load()
+        self._fingerprints: set[bytes] = set()  # of the models registered here
+        handle.close_with(self)
+
+    @property
+    def closed(self) -> bool:
+        return self._handle.closed
+
+    def close(self) -> None:
+        """Closes its pools and their sequences, and disconnects: the daemon drops all references.
+        Idempotent. Not while another thread uses it."""
+        self._handle.close()
+
+    def is_connected(self) -> bool:
+        """Whether the connection stands, without a round trip. Does not reconnect.
+
+        After reading pool memory, True confirms that the references held while reading still
+        protected it.
+        """
+        return bool(self._library.kvt_is_connected(self._handle.get()))
+
+    def ping(self) -> float:
+        """One empty round trip, in microseconds. Raises UnavailableError, TimedOutError."""
+        round_trip_us = ctypes.c_double()
+        check(self._library.kvt_ping(self._handle.get(), ctypes.byref(round_trip_us)))
+        return round_trip_us.value
+
+    def stats(self) -> Stats:
+        """One round trip. Raises UnavailableError, TimedOutError."""
+        stats = _abi.sized(_abi.Stats)
+        check(self._library.kvt_get_stats(self._handle.get(), ctypes.byref(stats)))
+        return Stats(*(getattr(stats, name) for name in Stats.__dataclass_fields__))
+
+    def register_model(self, record: ModelRecord) -> Model:
+        """Tells the daemon of a model; the same record is the same model, whoever registers it.
+
+        Raises InvalidArgumentError naming the field, LimitExceededError, UnavailableError.
+        """
+        layout = record.layout()
+        info: Any = _abi.sized(_abi.ModelInfo)
+        check(
+            self._library.kvt_register_model(
+                self._handle.get(), ctypes.byref(to_abi(record)), ctypes.byref(info)
+            )
+        )
+        model = Model(record, layout, info.model, info.block_bytes, bytes(info.fingerprint))
+        self._fingerprints.add(model.fingerprint)
+        return model
+
+    def attach(self, model: Model, device: int = 0, pool_bytes: int = 0) -> Pool:
+        """Attaches to the pool of a model.
+
+        It is created on first use with `pool_bytes`, 0 leaving the size to the daemon. device: as
+        the daemon numbers them. Raises
+        ResourceExhaustedError, InvalidArgumentError, NotFoundError (model, device),
+        UnavailableError.
+        """
+        _convert.unsigned(device, 32, "device")
+        _convert.unsigned(pool_bytes, 64, "pool_bytes")
+        if model.fingerprint not in self._fingerprints:
+            # Registered by another connection: its number means another model here, or none.
+            model = self.register_model(model.record)
+        pointer = ctypes.c_void_p()
+        check(
+            self._library.kvt_attach(
+                self._handle.get(), model.number, device, pool_bytes, ctypes.byref(pointer)
+            )
+        )
+        handle = Handle("pool", pointer.value, self._library.kvt_pool_close, self._handle)
+        return Pool(self, handle, model)
+
+    def flush(self) -> bool:
+        """Waits until the daemon has done all that was sent before.
+
+        False: the connection was lost since the last flush, and what had been sent may be lost with
+        it. Raises TimedOutError.
+        """
+        return check_available(self._library.kvt_flush(self._handle.get()))
+
+    def take_errors(self) -> AsyncErrors:
+        """Takes the errors of commits and releases that nobody waited for; the latest 1024 are
+        kept."""
+        errors = (_abi.AsyncError * _ERRORS_KEPT)()
+        dropped = ctypes.c_uint64()
+        count = self._library.kvt_take_errors(
+            self._handle.get(), errors, _ERRORS_KEPT, ctypes.byref(dropped)
+        )
+        return AsyncErrors([_to_async_error(one) for one in errors[:count]], dropped.value)
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _to_async_error(error: Any) -> AsyncError:
+    block = error.block
+    named = Block(block.index, block.generation, block.attachment) if block.attachment else None
+    return AsyncError(named, Status(error.code), error.reason.decode("utf-8", errors="replace"))

@@ -1,0 +1,238 @@
+"""The blocks of one growing sequence of tokens.
+
+Its life in an engine:
+
+    sequence = pool.open_sequence(prompt)  # one round trip: hash, find, reserve
+    sequence.wait()                        # until what was found is in the pool
+    # compute tokens sequence.cached_tokens.. into their slots
+    sequence.mark_computed(len(prompt))    # full blocks are now everybody's
+    sequence.append([token])               # compute it into its slot, and so on
+    sequence.finish()                      # the last, partial block too
+    sequence.close()
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _abi, _convert, _library
+from ._convert import Tokens
+from ._handle import Handle
+from .blocks import Miss
+from .copier import Copier
+from .errors import Status, check, error_of, last_error
+
+if TYPE_CHECKING:
+    from .memory import PoolMemory
+    from .pool import Pool
+
+
+@dataclass(frozen=True)
+class SequenceInfo:
+    """How a sequence stands.
+
+    tokens: so far. cached_tokens: of the first ones, came from the cache and need not be computed.
+    computed_tokens: at least cached_tokens. blocks: in the block table; more than the tokens need
+    if some are reserved. pool_tokens, host_tokens, disk_tokens: where the cached ones were found.
+    attachment: PoolInfo.attachment when it was opened. ready: False if `wait` is due. miss: why the
+    cached prefix ended, NONE if all asked for was found.
+    """
+
+    tokens: int
+    cached_tokens: int
+    computed_tokens: int
+    blocks: int
+    pool_tokens: int
+    host_tokens: int
+    disk_tokens: int
+    attachment: int
+    ready: bool
+    miss: Miss
+
+
+class Sequence:
+    """Made by Pool.open_sequence and `fork`. One thread at a time; different sequences are
+    independent.
+
+    The blocks and slots of tokens from `cached_tokens` on are always private blocks of this
+    sequence, so an engine may write there; a cached block that would be written is copied first.
+
+    When the connection is lost, so is the sequence: `check` says False, every other call but
+    `close` and `info` raises StaleHandleError "connection_lost". Its memory stays readable, but may
+    be replaced by others: an engine that has computed with it asks `check` before it trusts the
+    result.
+    """
+
+    def __init__(self, pool: Pool, handle: Handle, copier: Copier | None) -> None:
+        # Neither the pool nor the function that C calls may be collected while this is in use.
+        self._pool = pool
+        self._handle = handle
+        self._copier = copier
+        self._library = _library.load()
+        self._memory: PoolMemory | None = None
+        handle.close_with(self)
+
+    def info(self) -> SequenceInfo:
+        info = _abi.sized(_abi.SequenceInfo)
+        check(self._library.kvt_sequence_get_info(self._handle.get(), ctypes.byref(info)))
+        return SequenceInfo(
+            tokens=info.tokens,
+            cached_tokens=info.cached_tokens,
+            computed_tokens=info.computed_tokens,
+            blocks=info.blocks,
+            pool_tokens=info.pool_tokens,
+            host_tokens=info.host_tokens,
+            disk_tokens=info.disk_tokens,
+            attachment=info.attachment,
+            ready=bool(info.ready),
+            miss=Miss(info.miss),
+        )
+
+    def __len__(self) -> int:
+        """Tokens so far."""
+        return self.info().tokens
+
+    @property
+    def cached_tokens(self) -> int:
+        """Of the first tokens: came from the cache. May shrink in `wait`."""
+        return self.info().cached_tokens
+
+    @property
+    def closed(self) -> bool:
+        return self._handle.closed
+
+    def close(self) -> None:
+        """Gives its blocks back. Idempotent."""
+        self._handle.close()
+
+    def wait(self, timeout_ms: int | None = None) -> bool:
+        """Waits on the host until the cached prefix is in the pool. False: the time is up.
+
+        What could not be loaded is dropped: `cached_tokens` shrinks, private blocks take the place
+        of the lost ones. After True the cached prefix is usable and the block table final for the
+        tokens so far. timeout_ms: 0 does not wait, None is the connection's request_timeout_ms.
+        Raises StaleHandleError; ResourceExhaustedError (call again or close); IoError (the copy
+        failed).
+        """
+        status = self._library.kvt_sequence_wait(self._handle.get(), _convert.timeout(timeout_ms))
+        if status == Status.TIMEOUT:
+            return False
+        self._check(status)
+        return True
+
+    def check(self) -> bool:
+        """True while everything the sequence holds is protected by its references. No round
+        trip."""
+        status = self._library.kvt_sequence_check(self._handle.get())
+        if status == Status.STALE_HANDLE:
+            return False
+        check(status)
+        return True
+
+    def memory(self) -> PoolMemory:
+        """The memory that this sequence's block table and slots belong to.
+
+        Raises StaleHandleError once the connection it was opened on is gone; what it returned
+        before stays valid memory.
+        """
+        if self._memory is None:
+            pool_info = self._pool.info()
+            if pool_info.attachment != self.info().attachment:
+                raise error_of(Status.STALE_HANDLE, "connection_lost")
+            self._memory = self._pool.memory_of(pool_info)
+        return self._memory
+
+    def block_table(self) -> npt.NDArray[np.int32]:
+        """The pool block of each logical block, int32 [blocks]. Raises WrongStateError (a wait is
+        due)."""
+        blocks = self.info().blocks
+        table: npt.NDArray[np.int32] = np.empty(blocks, dtype=np.int32)
+        count = ctypes.c_size_t()
+        check(
+            self._library.kvt_sequence_block_table(
+                self._handle.get(), _convert.address(table), blocks, ctypes.byref(count)
+            )
+        )
+        return table
+
+    def slot_mapping(self, first: int = 0, count: int | None = None) -> npt.NDArray[np.int64]:
+        """block_index * block_tokens + offset of tokens [first, first + count), int64 [count].
+
+        count: None means all the rest. Raises InvalidArgumentError (beyond the sequence),
+        WrongStateError (a wait is due).
+        """
+        if count is None:
+            count = max(len(self) - first, 0)
+        _convert.unsigned(first, 63, "first")
+        _convert.unsigned(count, 31, "count")
+        slots: npt.NDArray[np.int64] = np.empty(count, dtype=np.int64)
+        check(
+            self._library.kvt_sequence_slot_mapping(
+                self._handle.get(), first, count, _convert.address(slots)
+            )
+        )
+        return slots
+
+    def append(self, tokens: Tokens) -> None:
+        """Adds tokens and the blocks they need. On failure the sequence is as before.
+
+        Raises ResourceExhaustedError, StaleHandleError, WrongStateError (a wait is due).
+        """
+        array = _convert.token_array(tokens)
+        self._check(
+            self._library.kvt_sequence_append(
+                self._handle.get(), _convert.address(array), array.size
+            )
+        )
+
+    def mark_computed(self, tokens: int) -> None:
+        """Says that the KV of the first `tokens` tokens is completely written, and commits the
+        blocks this fills. Never goes back. On a GPU: wait for the stream first.
+
+        Raises InvalidArgumentError (more than there are), StaleHandleError, WrongStateError (a wait
+        is due).
+        """
+        _convert.unsigned(tokens, 64, "tokens")
+        check(self._library.kvt_sequence_mark_computed(self._handle.get(), tokens))
+
+    def finish(self) -> None:
+        """Commits the partial block at the end of the computed tokens, so that it too can be found.
+
+        The sequence stays usable: appending copies that block first. Raises WrongStateError (a wait
+        is due; "tokens_not_computed": there are tokens beyond the computed ones), StaleHandleError.
+        """
+        check(self._library.kvt_sequence_finish(self._handle.get()))
+
+    def fork(self) -> Sequence:
+        """A second sequence with the same tokens: committed blocks are shared, private ones copied.
+        Both are independent from then on.
+
+        Raises ResourceExhaustedError, StaleHandleError, WrongStateError (a wait is due).
+        """
+        fork = ctypes.c_void_p()
+        self._check(self._library.kvt_sequence_fork(self._handle.get(), ctypes.byref(fork)))
+        result = Sequence(self._pool, self._handle.sibling(fork.value), self._copier)
+        result._memory = self._memory
+        return result
+
+    def _check(self, status: int) -> None:
+        """Of a call that may have copied: what the copy raised is the cause."""
+        if status != Status.OK:
+            raise last_error() from (self._copier.take_error() if self._copier else None)
+
+    def __enter__(self) -> Sequence:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

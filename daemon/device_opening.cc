@@ -1,0 +1,168 @@
+#include "daemon/device_opening.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/byte_size.h"
+#include "gpu/cuda_device.h"
+#include "gpu/host_device.h"
+
+namespace kvtier {
+namespace {
+
+// In which a GPU hands out memory.
+constexpr uint64_t kVramGranuleBytes = 2 * kMiB;
+constexpr int64_t kVramWaitMs = 60'000;
+constexpr auto kVramPoll = std::chrono::milliseconds(250);
+
+int OrdinalOf(DeviceChoice choice) {
+  return static_cast<int>(choice) - static_cast<int>(DeviceChoice::kCuda);
+}
+
+uint64_t WantedBytes(const Config& config, const DeviceInfo& info) {
+  if (config.pool.free_fraction <= 0) return config.cache.pool_bytes;
+  return static_cast<uint64_t>(config.pool.free_fraction * static_cast<double>(info.free_bytes));
+}
+
+std::string HoldersText(int ordinal) {
+  const std::vector<VramHolder> holders = VramHoldersOf(ordinal);
+  if (holders.empty()) return "the driver does not say who holds the rest";
+  std::string text = "held by";
+  for (const VramHolder& holder : holders) {
+    text += fmt::format("{} pid {}", &holder == &holders.front() ? "" : ",", holder.pid);
+    if (holder.bytes > 0) text += fmt::format(" ({})", FormatByteSize(holder.bytes));
+  }
+  return text;
+}
+
+struct Choice {
+  bool cuda = false;
+  int ordinal = 0;
+  std::string reason;
+};
+
+Result<Choice> Choose(DeviceChoice wanted) {
+  if (wanted == DeviceChoice::kHost) return Choice{.reason = "configured"};
+  if (wanted != DeviceChoice::kAuto) {
+    return Choice{.cuda = true, .ordinal = OrdinalOf(wanted), .reason = "configured"};
+  }
+  KVT_ASSIGN_OR_RETURN(const CudaPresence presence, FindCudaDevices());
+  if (presence.devices == 0) {
+    return Choice{.reason = "auto: no GPU can be used: " + presence.why_none};
+  }
+  return Choice{.cuda = true,
+                .reason = fmt::format("auto: the first of {} GPU(s)", presence.devices)};
+}
+
+// A GPU of which enough is free, opened.
+class CudaOpening {
+ public:
+  CudaOpening(const Config& config, const Clock& clock, EventQueue* loop, Log* log,
+              CudaDeviceOptions options)
+      : config_(config), clock_(clock), loop_(loop), log_(log), options_(std::move(options)) {}
+
+  [[nodiscard]] Result<OpenedDevice> Open() {
+    KVT_RETURN_IF_ERROR(Reopen());
+    KVT_RETURN_IF_ERROR(WaitForMemory());
+    const uint64_t free_bytes = opened_.device->info().free_bytes;
+    if (wanted_bytes_ > free_bytes) {
+      if (config_.pool.when_vram_held != VramHeldChoice::kShrink) return NotFree(free_bytes);
+      log_->Warning("device.degraded", "pools get the {} that are free, not {}; {}",
+                    FormatByteSize(free_bytes), FormatByteSize(wanted_bytes_),
+                    HoldersText(options_.ordinal));
+    }
+    const uint64_t granted = std::min(wanted_bytes_, free_bytes);
+    opened_.pool_bytes = granted - granted % kVramGranuleBytes;
+    if (opened_.pool_bytes == 0) {
+      return MakeError(ErrorCode::kInvalidArgument, "pool_below_granule",
+                       fmt::format("pool.bytes is {}, a GPU's memory comes in pieces of {}",
+                                   FormatByteSize(granted), FormatByteSize(kVramGranuleBytes)));
+    }
+    opened_.kind = wire::DeviceKind::kCuda;
+    return std::move(opened_);
+  }
+
+ private:
+  // How much is free is told by a device when it is opened.
+  [[nodiscard]] Status Reopen() {
+    opened_.device = nullptr;
+    KVT_ASSIGN_OR_RETURN(opened_.device, OpenCudaDevice(options_, loop_));
+    const DeviceInfo info = opened_.device->info();
+    wanted_bytes_ = WantedBytes(config_, info);
+    if (wanted_bytes_ <= info.total_bytes) return {};
+    return MakeError(
+        ErrorCode::kInvalidArgument, "pool_exceeds_vram",
+        fmt::format("pool.bytes is {}, the GPU {} has {}, of which {} are free",
+                    FormatByteSize(wanted_bytes_), info.name, FormatByteSize(info.total_bytes),
+                    FormatByteSize(info.free_bytes)));
+  }
+
+  [[nodiscard]] Status WaitForMemory() {
+    if (config_.pool.when_vram_held != VramHeldChoice::kWait) return {};
+    const int64_t give_up_ms = clock_.MonotonicMs() + kVramWaitMs;
+    bool said = false;
+    while (wanted_bytes_ > opened_.device->info().free_bytes && clock_.MonotonicMs() < give_up_ms) {
+      if (!std::exchange(said, true)) {
+        log_->Warning("device.waiting", "{} wanted, {} free; waiting for up to {} s; {}",
+                      FormatByteSize(wanted_bytes_),
+                      FormatByteSize(opened_.device->info().free_bytes), kVramWaitMs / 1000,
+                      HoldersText(options_.ordinal));
+      }
+      std::this_thread::sleep_for(kVramPoll);
+      KVT_RETURN_IF_ERROR(Reopen());
+    }
+    return {};
+  }
+
+  [[nodiscard]] tl::unexpected<Error> NotFree(uint64_t free_bytes) const {
+    return MakeError(ErrorCode::kIoError, "vram_held",
+                     fmt::format("pool.bytes is {}, {} of the GPU's memory are free; {}",
+                                 FormatByteSize(wanted_bytes_), FormatByteSize(free_bytes),
+                                 HoldersText(options_.ordinal)));
+  }
+
+  const Config& config_;
+  const Clock& clock_;
+  EventQueue* const loop_;
+  Log* const log_;
+  const CudaDeviceOptions options_;
+  OpenedDevice opened_;
+  uint64_t wanted_bytes_ = 0;
+};
+
+}  // namespace
+
+std::string DeviceChoiceName(DeviceChoice choice) {
+  if (choice == DeviceChoice::kAuto) return "auto";
+  if (choice == DeviceChoice::kHost) return "host";
+  return fmt::format("cuda:{}", OrdinalOf(choice));
+}
+
+Result<OpenedDevice> OpenDevice(const Config& config, const Clock& clock, EventQueue* loop,
+                                Log* log, std::function<void(std::string)> on_fatal) {
+  KVT_ASSIGN_OR_RETURN(Choice choice, Choose(config.pool.device));
+  OpenedDevice opened;
+  if (choice.cuda) {
+    CudaOpening opening(config, clock, loop, log,
+                        {.ordinal = choice.ordinal,
+                         .background_bytes_per_s = config.pool.offload_bytes_per_s,
+                         .on_fatal = std::move(on_fatal)});
+    KVT_ASSIGN_OR_RETURN(opened, opening.Open());
+  } else {
+    opened.device = std::make_unique<HostDevice>(loop, static_cast<int>(config.pool.copy_threads));
+    opened.pool_bytes = WantedBytes(config, opened.device->info());
+  }
+  opened.reason = std::move(choice.reason);
+  const DeviceInfo info = opened.device->info();
+  log->Info("device.chosen", "{}: {}, for pools of {} ({})",
+            choice.cuda ? fmt::format("cuda:{}", info.ordinal) : info.kind, info.name,
+            FormatByteSize(opened.pool_bytes), opened.reason);
+  return opened;
+}
+
+}  // namespace kvtier

@@ -1,0 +1,40 @@
+// Which device the pools are on, and how much of it they may take.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/clock.h"
+#include "base/executor.h"
+#include "base/result.h"
+#include "daemon/config.h"
+#include "daemon/log.h"
+#include "gpu/device.h"
+#include "protocol/messages.h"
+
+namespace kvtier {
+
+// "auto", "host", "cuda:3".
+[[nodiscard]] std::string DeviceChoiceName(DeviceChoice choice);
+
+struct OpenedDevice {
+  std::unique_ptr<Device> device;
+  wire::DeviceKind kind = wire::DeviceKind::kHost;
+  // The cap of all pools together, in place of the configured one.
+  uint64_t pool_bytes = 0;
+  // Why it is this device, for people.
+  std::string reason;
+};
+
+// Opens what `pool.device` names and says in the log what it is. May wait for memory that other
+// processes hold, if told so. `on_fatal` is called on the loop when only a new process helps.
+// Errors: kUnsupported "no_cuda", "no_such_device", "cuda_driver_too_old"; kInvalidArgument
+// "pool_exceeds_vram" (more than the GPU has), "pool_below_granule"; kIoError "vram_held" (more
+// than is free), or CUDA's.
+[[nodiscard]] Result<OpenedDevice> OpenDevice(const Config& config, const Clock& clock,
+                                              EventQueue* loop, Log* log,
+                                              std::function<void(std::string)> on_fatal);
+
+}  // namespace kvtier

@@ -1,0 +1,108 @@
+#include "gpu/copy_queue.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+
+namespace kvtier {
+namespace {
+
+constexpr auto kBackgroundIndex = static_cast<size_t>(CopyPriority::kBackground);
+
+// Work with a rate is spread evenly, so that no kernel meets all of a millisecond's bytes at once.
+constexpr uint64_t kRatedChunksPerSecond = 5000;
+constexpr uint64_t kMinRatedChunkBytes = 2 * kMiB;
+
+}  // namespace
+
+void CopyQueue::Add(CopyRequest request, std::byte* pool) {
+  std::erase_if(request.copies, [](const BlockCopy& copy) { return copy.bytes == 0; });
+  KVT_CHECK(!request.copies.empty());
+  const auto direction = static_cast<size_t>(request.direction);
+  const auto priority = static_cast<size_t>(request.priority);
+  auto job = std::make_shared<CopyJob>();
+  job->request = std::move(request);
+  job->pool = pool;
+  jobs_[direction][priority].push_back(std::move(job));
+}
+
+std::optional<CopyChunk> CopyQueue::Take(CopyDirection direction, int64_t now_ns) {
+  ByPriority& queues = jobs_[static_cast<size_t>(direction)];
+  const auto urgent = std::ranges::find_if(queues, [](const Jobs& jobs) { return !jobs.empty(); });
+  if (urgent == queues.end()) return std::nullopt;
+  CopyChunk chunk{.priority = static_cast<CopyPriority>(urgent - queues.begin())};
+  const bool limited =
+      chunk.priority == CopyPriority::kBackground && options_.background_bytes_per_s > 0;
+  if (limited && now_ns < background_start_ns_) return std::nullopt;
+  uint64_t most_bytes = options_.chunk_bytes;
+  if (limited) {
+    const uint64_t rated_bytes = options_.background_bytes_per_s / kRatedChunksPerSecond;
+    most_bytes = std::min(most_bytes, std::max(rated_bytes, kMinRatedChunkBytes));
+  }
+  FillChunk(*urgent, most_bytes, &chunk);
+  if (limited) {
+    const double seconds =
+        static_cast<double>(chunk.bytes) / static_cast<double>(options_.background_bytes_per_s);
+    background_start_ns_ =
+        std::max(now_ns, background_start_ns_) + static_cast<int64_t>(seconds * 1e9);
+  }
+  return chunk;
+}
+
+void CopyQueue::FillChunk(Jobs& jobs, uint64_t most_bytes, CopyChunk* chunk) {
+  while (!jobs.empty()) {
+    CopyJob& job = *jobs.front();
+    if (!TakePiece(job, most_bytes, chunk)) return;
+    chunk->jobs.push_back(jobs.front());
+    job.chunks_under_way += 1;
+    while (!job.AllTaken()) {
+      if (!TakePiece(job, most_bytes, chunk)) return;
+    }
+    jobs.pop_front();
+  }
+}
+
+bool CopyQueue::TakePiece(CopyJob& job, uint64_t most_bytes, CopyChunk* chunk) {
+  if (chunk->pieces.size() == kMaxChunkPieces) return false;
+  const BlockCopy& copy = job.request.copies[job.next_copy];
+  const uint64_t left = copy.bytes - job.next_offset;
+  const uint64_t room = most_bytes - chunk->bytes;
+  if (room == 0 || (left > room && !chunk->pieces.empty())) return false;
+  const uint64_t bytes = std::min(left, room);
+  chunk->pieces.push_back({.pool = job.pool + copy.pool_offset + job.next_offset,
+                           .host = copy.host + job.next_offset,
+                           .bytes = bytes});
+  chunk->bytes += bytes;
+  job.next_offset += bytes;
+  if (bytes == left) {
+    job.next_copy += 1;
+    job.next_offset = 0;
+  }
+  return true;
+}
+
+int64_t CopyQueue::next_start_ns() const {
+  bool background = false;
+  for (const ByPriority& queues : jobs_) {
+    for (size_t i = 0; i < queues.size(); ++i) {
+      if (queues[i].empty()) continue;
+      if (i != kBackgroundIndex || options_.background_bytes_per_s == 0) return 0;
+      background = true;
+    }
+  }
+  return background ? background_start_ns_ : INT64_MAX;
+}
+
+std::vector<std::shared_ptr<CopyJob>> CopyQueue::Clear() {
+  std::vector<std::shared_ptr<CopyJob>> left;
+  for (ByPriority& queues : jobs_) {
+    for (Jobs& jobs : queues) {
+      left.insert(left.end(), jobs.begin(), jobs.end());
+      jobs.clear();
+    }
+  }
+  return left;
+}
+
+}  // namespace kvtier

@@ -1,0 +1,84 @@
+// Which copies a copy engine performs next: requests cut into chunks, by priority and then in order
+// of arrival.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/byte_size.h"
+#include "gpu/device.h"
+
+namespace kvtier {
+
+// Each costs the caller of the hardware a third of a microsecond.
+inline constexpr size_t kMaxChunkPieces = 4096;
+
+struct CopyQueueOptions {
+  // What is handed to the hardware at a time. More amortises the cost of a call, less lets an
+  // urgent request through sooner; whole blocks are never cut unless one alone is larger.
+  uint64_t chunk_bytes = 16 * kMiB;
+  // How fast kBackground may go, in smaller chunks then; 0: as fast as it can.
+  uint64_t background_bytes_per_s = 0;
+};
+
+// A request on its way. `chunks_under_way` and `outcome` are for whoever performs the chunks.
+struct CopyJob {
+  CopyRequest request;
+  std::byte* pool = nullptr;
+  size_t next_copy = 0;
+  uint64_t next_offset = 0;  // within that copy
+  int chunks_under_way = 0;
+  Status outcome;
+
+  [[nodiscard]] bool AllTaken() const { return next_copy == request.copies.size(); }
+};
+
+struct CopyPiece {
+  std::byte* pool = nullptr;
+  std::byte* host = nullptr;
+  uint64_t bytes = 0;
+};
+
+struct CopyChunk {
+  CopyPriority priority = CopyPriority::kDemand;
+  uint64_t bytes = 0;
+  std::vector<CopyPiece> pieces;
+  // The requests with pieces in it, in order.
+  std::vector<std::shared_ptr<CopyJob>> jobs;
+};
+
+// Not thread-safe.
+class CopyQueue {
+ public:
+  explicit CopyQueue(const CopyQueueOptions& options) : options_(options) {}
+
+  // `pool` is the address of `request.pool` for the engine. REQUIRES: some bytes to copy, all in
+  // bounds.
+  void Add(CopyRequest request, std::byte* pool);
+  // The next chunk of a direction: pieces of one priority. Nothing if there is none or if it may
+  // not start at `now_ns` (any steady clock).
+  [[nodiscard]] std::optional<CopyChunk> Take(CopyDirection direction, int64_t now_ns);
+  // The earliest time at which Take may have something, if nothing is added; INT64_MAX: never.
+  [[nodiscard]] int64_t next_start_ns() const;
+  // Takes out the requests of which something has not been taken.
+  [[nodiscard]] std::vector<std::shared_ptr<CopyJob>> Clear();
+
+ private:
+  using Jobs = std::deque<std::shared_ptr<CopyJob>>;
+  using ByPriority = std::array<Jobs, kCopyPriorityCount>;
+
+  // Moves the front job's next piece into the chunk; false if it does not fit.
+  [[nodiscard]] static bool TakePiece(CopyJob& job, uint64_t most_bytes, CopyChunk* chunk);
+  static void FillChunk(Jobs& jobs, uint64_t most_bytes, CopyChunk* chunk);
+
+  const CopyQueueOptions options_;
+  std::array<ByPriority, 2> jobs_;  // by direction
+  int64_t background_start_ns_ = 0;
+};
+
+}  // namespace kvtier

@@ -1,0 +1,239 @@
+#include "gpu/cuda_copy_engine.h"
+
+#include <pthread.h>
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <utility>
+
+#include "gpu/cuda_error.h"
+
+namespace kvtier {
+namespace {
+
+constexpr auto kPoll = std::chrono::microseconds(20);
+// The kernel may otherwise delay a short sleep by 50 us.
+constexpr unsigned long kTimerSlackNs = 1000;
+
+int64_t NowNs() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+std::string_view DirectionName(CopyDirection direction) {
+  return direction == CopyDirection::kPoolToHost ? "copying from the pool to host memory"
+                                                 : "copying from host memory to the pool";
+}
+
+cudaError_t CopyBatch(const auto& batch, cudaStream_t stream) {
+  if (batch.sizes.empty()) return cudaSuccess;
+  // Copies read what was written before them in stream order; they should leave the SMs alone.
+  cudaMemcpyAttributes attributes{};
+  attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
+  attributes.flags = cudaMemcpyFlagPreferOverlapWithCompute;
+  size_t first = 0;
+  return cudaMemcpyBatchAsync(batch.targets.data(), batch.sources.data(), batch.sizes.data(),
+                              batch.sizes.size(), &attributes, &first, 1, stream);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<CudaCopyEngine>> CudaCopyEngine::Start(CudaCopyEngineOptions options,
+                                                              const PinnedRanges* pinned,
+                                                              EventQueue* loop) {
+  std::unique_ptr<CudaCopyEngine> engine(new CudaCopyEngine(std::move(options), pinned, loop));
+  KVT_RETURN_IF_ERROR(engine->OpenLanes());
+  engine->thread_ = std::thread([raw = engine.get()] { raw->Work(); });
+  pthread_setname_np(engine->thread_.native_handle(), "cuda-copy");
+  return engine;
+}
+
+CudaCopyEngine::CudaCopyEngine(CudaCopyEngineOptions options, const PinnedRanges* pinned,
+                               EventQueue* loop)
+    : options_(std::move(options)), pinned_(*pinned), loop_(loop), queue_(options_.queue) {}
+
+Status CudaCopyEngine::OpenLanes() {
+  lanes_[0].direction = CopyDirection::kHostToPool;
+  lanes_[1].direction = CopyDirection::kPoolToHost;
+  for (Lane& lane : lanes_) {
+    KVT_RETURN_IF_CUDA_ERROR(cudaStreamCreateWithFlags(&lane.stream, cudaStreamNonBlocking),
+                             "a stream for copies");
+    for (size_t i = 0; i < options_.chunks_in_flight; ++i) {
+      cudaEvent_t event = nullptr;
+      KVT_RETURN_IF_CUDA_ERROR(cudaEventCreateWithFlags(&event, cudaEventDisableTiming),
+                               "an event for copies");
+      lane.events.push_back(event);
+    }
+  }
+  return {};
+}
+
+CudaCopyEngine::~CudaCopyEngine() {
+  if (thread_.joinable()) {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    wake_.notify_one();
+    thread_.join();
+  }
+  for (const Lane& lane : lanes_) {
+    for (const cudaEvent_t event : lane.events) (void)cudaEventDestroy(event);
+    if (lane.stream != nullptr) (void)cudaStreamDestroy(lane.stream);
+  }
+}
+
+void CudaCopyEngine::Submit(CopyRequest request, std::byte* pool) {
+  if (std::ranges::all_of(request.copies, [](const BlockCopy& copy) { return copy.bytes == 0; })) {
+    return loop_->Post([done = std::move(request.done)] { done({}); });
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    queue_.Add(std::move(request), pool);
+  }
+  wake_.notify_one();
+}
+
+void CudaCopyEngine::Work() {
+  ::prctl(PR_SET_TIMERSLACK, kTimerSlackNs);
+  (void)cudaSetDevice(options_.ordinal);
+  do {
+    bool progressed = true;
+    while (progressed) {
+      progressed = false;
+      for (Lane& lane : lanes_) progressed |= Reap(lane);
+      for (Lane& lane : lanes_) progressed |= Launch(lane);
+    }
+  } while (WaitForWork());
+  CancelRest();
+}
+
+bool CudaCopyEngine::Launch(Lane& lane) {
+  if (lane.events.empty()) return false;
+  std::optional<CopyChunk> chunk;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!stopping_) chunk = queue_.Take(lane.direction, NowNs());
+  }
+  if (!chunk) return false;
+  cudaError_t code = broken_ ? cudaErrorUnknown : Perform(*chunk, lane);
+  const cudaEvent_t event = lane.events.back();
+  if (code == cudaSuccess) code = cudaEventRecord(event, lane.stream);
+  if (code == cudaSuccess) {
+    lane.events.pop_back();
+    lane.flights.push_back({*std::move(chunk), event});
+    return true;
+  }
+  // A part of it may be under way, and its memory must not be given back before that has ended.
+  (void)cudaStreamSynchronize(lane.stream);
+  Land(*chunk, Failed(code, lane));
+  return true;
+}
+
+cudaError_t CudaCopyEngine::Perform(const CopyChunk& chunk, const Lane& lane) {
+  batch_.targets.clear();
+  batch_.sources.clear();
+  batch_.sizes.clear();
+  const bool up = lane.direction == CopyDirection::kHostToPool;
+  for (const CopyPiece& piece : chunk.pieces) {
+    void* const target = up ? piece.pool : piece.host;
+    const void* const source = up ? piece.host : piece.pool;
+    if (pinned_.Holds(piece.host, piece.bytes)) {
+      batch_.targets.push_back(target);
+      batch_.sources.push_back(source);
+      batch_.sizes.push_back(piece.bytes);
+      continue;
+    }
+    // Batches do not take memory that CUDA does not know everywhere; this is slow and always works.
+    const cudaError_t code =
+        cudaMemcpyAsync(target, source, piece.bytes, cudaMemcpyDefault, lane.stream);
+    if (code != cudaSuccess) return code;
+  }
+  return CopyBatch(batch_, lane.stream);
+}
+
+bool CudaCopyEngine::Reap(Lane& lane) {
+  bool progressed = false;
+  while (!lane.flights.empty()) {
+    Flight& flight = lane.flights.front();
+    const cudaError_t code = cudaEventQuery(flight.landed);
+    if (code == cudaErrorNotReady) break;
+    Land(flight.chunk, code == cudaSuccess ? Status{} : Failed(code, lane));
+    lane.events.push_back(flight.landed);
+    lane.flights.pop_front();
+    progressed = true;
+  }
+  return progressed;
+}
+
+bool CudaCopyEngine::WaitForWork() {
+  bool in_flight = false;
+  for (const Lane& lane : lanes_) {
+    for (const Flight& flight : lane.flights) {
+      if (flight.chunk.priority == CopyPriority::kDemand) return true;
+      in_flight = true;
+    }
+  }
+  std::unique_lock lock(mutex_);
+  if (in_flight) {
+    wake_.wait_for(lock, kPoll);
+    return true;
+  }
+  if (stopping_) return false;
+  const int64_t next_ns = queue_.next_start_ns();
+  if (next_ns == INT64_MAX) {
+    wake_.wait(lock);
+  } else if (const int64_t wait_ns = next_ns - NowNs(); wait_ns > 0) {
+    wake_.wait_for(lock, std::chrono::nanoseconds(wait_ns));
+  }
+  return true;
+}
+
+void CudaCopyEngine::CancelRest() {
+  std::vector<Ending> endings;
+  const std::lock_guard lock(mutex_);
+  for (const auto& job : queue_.Clear()) {
+    endings.emplace_back(
+        std::move(job->request.done),
+        MakeError(ErrorCode::kCancelled, "device_closed", "the copy was not finished"));
+  }
+  PostEndings(std::move(endings));
+}
+
+void CudaCopyEngine::Land(const CopyChunk& chunk, const Status& outcome) {
+  std::vector<Ending> endings;
+  for (const auto& job : chunk.jobs) {
+    job->chunks_under_way -= 1;
+    if (!outcome) job->outcome = outcome;
+    // The rest of a request is in later chunks, or was cancelled.
+    if (!job->AllTaken() || job->chunks_under_way > 0) continue;
+    endings.emplace_back(std::move(job->request.done), job->outcome);
+  }
+  PostEndings(std::move(endings));
+}
+
+void CudaCopyEngine::PostEndings(std::vector<Ending> endings) {
+  if (endings.empty()) return;
+  loop_->Post([endings = std::move(endings)] {
+    for (const auto& [done, status] : endings) done(status);
+  });
+}
+
+// An error that a harmless call still meets after it was reported is one of the whole context.
+Status CudaCopyEngine::Failed(cudaError_t code, const Lane& lane) {
+  (void)cudaGetLastError();
+  const Status failure = CudaError(code, std::string(DirectionName(lane.direction)));
+  const cudaError_t after = cudaStreamQuery(lane.stream);
+  if (after == cudaSuccess || after == cudaErrorNotReady || broken_) return failure;
+  broken_ = true;
+  if (options_.on_fatal) {
+    loop_->Post(
+        [on_fatal = options_.on_fatal, text = failure.error().ToString()] { on_fatal(text); });
+  }
+  return failure;
+}
+
+}  // namespace kvtier

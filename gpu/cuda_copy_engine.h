@@ -1,0 +1,103 @@
+// Copies between a GPU's pools and host memory by the GPU's copy engines. Only for .cc files of
+// this room.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/executor.h"
+#include "gpu/copy_queue.h"
+#include "gpu/device.h"
+#include "gpu/pinned_ranges.h"
+
+namespace kvtier {
+
+struct CudaCopyEngineOptions {
+  int ordinal = 0;
+  CopyQueueOptions queue;
+  // Chunks handed to the hardware and not done, in each direction: two keep it busy, a third covers
+  // for a late thread.
+  size_t chunks_in_flight = 3;
+  // Called once on the event loop if the device's context is broken, for which there is no cure
+  // within the process.
+  std::function<void(std::string)> on_fatal;
+};
+
+// One thread that feeds one stream for each direction. It polls while something is in flight:
+// without pause while somebody waits for a kDemand copy, every 20 us otherwise.
+class CudaCopyEngine {
+ public:
+  // `pinned` and `loop` outlive the engine. Errors: those of CUDA.
+  [[nodiscard]] static Result<std::unique_ptr<CudaCopyEngine>> Start(CudaCopyEngineOptions options,
+                                                                     const PinnedRanges* pinned,
+                                                                     EventQueue* loop);
+  // Waits for the chunks in flight, fails the rest; all `done`s are posted on return.
+  ~CudaCopyEngine();
+  CudaCopyEngine(const CudaCopyEngine&) = delete;
+  CudaCopyEngine& operator=(const CudaCopyEngine&) = delete;
+
+  // On the event loop's thread. `pool` is the address of `request.pool`, in whose bounds all copies
+  // lie. Never blocks.
+  void Submit(CopyRequest request, std::byte* pool);
+
+ private:
+  struct Flight {
+    CopyChunk chunk;
+    cudaEvent_t landed = nullptr;
+  };
+  // One direction.
+  struct Lane {
+    CopyDirection direction = CopyDirection::kPoolToHost;
+    cudaStream_t stream = nullptr;
+    std::deque<Flight> flights;  // in order
+    std::vector<cudaEvent_t> events;
+  };
+  // One batch, as CUDA takes it.
+  struct Batch {
+    std::vector<void*> targets;
+    std::vector<const void*> sources;
+    std::vector<size_t> sizes;
+  };
+  using Ending = std::pair<std::function<void(Status)>, Status>;
+
+  CudaCopyEngine(CudaCopyEngineOptions options, const PinnedRanges* pinned, EventQueue* loop);
+  [[nodiscard]] Status OpenLanes();
+
+  // On the engine's thread.
+  void Work();
+  bool Launch(Lane& lane);
+  [[nodiscard]] cudaError_t Perform(const CopyChunk& chunk, const Lane& lane);
+  bool Reap(Lane& lane);
+  // False when there is nothing left to do.
+  bool WaitForWork();
+  void CancelRest();
+  void Land(const CopyChunk& chunk, const Status& outcome);
+  void PostEndings(std::vector<Ending> endings);
+  [[nodiscard]] Status Failed(cudaError_t code, const Lane& lane);
+
+  const CudaCopyEngineOptions options_;
+  const PinnedRanges& pinned_;
+  EventQueue* const loop_;
+  std::array<Lane, 2> lanes_;
+  Batch batch_;
+  bool broken_ = false;
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  CopyQueue queue_;        // guarded by mutex_
+  bool stopping_ = false;  // guarded by mutex_
+  std::thread thread_;
+};
+
+}  // namespace kvtier

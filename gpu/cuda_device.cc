@@ -1,0 +1,119 @@
+#include "gpu/cuda_device.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <fstream>
+#include <utility>
+
+#include "gpu/copy_bounds.h"
+#include "gpu/cuda_copy_engine.h"
+#include "gpu/cuda_driver.h"
+#include "gpu/cuda_error.h"
+#include "gpu/cuda_host_pinner.h"
+#include "gpu/cuda_pool.h"
+
+namespace kvtier {
+namespace {
+
+// -1 where the kernel does not say.
+int NumaNodeOf(int ordinal) {
+  char bus_id[32] = {};
+  if (cudaDeviceGetPCIBusId(bus_id, sizeof(bus_id), ordinal) != cudaSuccess) return -1;
+  std::string name(bus_id);
+  std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
+  int node = -1;
+  std::ifstream("/sys/bus/pci/devices/" + name + "/numa_node") >> node;
+  return node;
+}
+
+Result<DeviceInfo> InfoOf(int ordinal) {
+  cudaDeviceProp properties{};
+  KVT_RETURN_IF_CUDA_ERROR(cudaGetDeviceProperties(&properties, ordinal), "asking for a device");
+  size_t free_bytes = 0;
+  size_t total_bytes = 0;
+  KVT_RETURN_IF_CUDA_ERROR(cudaMemGetInfo(&free_bytes, &total_bytes), "asking for free memory");
+  return DeviceInfo{.kind = "cuda",
+                    .name = properties.name,
+                    .ordinal = ordinal,
+                    .total_bytes = total_bytes,
+                    .free_bytes = free_bytes,
+                    .numa_node = NumaNodeOf(ordinal)};
+}
+
+class CudaDevice final : public Device {
+ public:
+  CudaDevice(DeviceInfo info, const CudaDriver& driver, EventQueue* loop)
+      : info_(std::move(info)), driver_(driver), pinner_(info_.ordinal), loop_(loop) {}
+
+  [[nodiscard]] Status StartCopies(CudaDeviceOptions options) {
+    CudaCopyEngineOptions engine{.ordinal = options.ordinal,
+                                 .on_fatal = std::move(options.on_fatal)};
+    engine.queue.background_bytes_per_s = options.background_bytes_per_s;
+    if (options.chunk_bytes > 0) engine.queue.chunk_bytes = options.chunk_bytes;
+    if (options.chunks_in_flight > 0) engine.chunks_in_flight = options.chunks_in_flight;
+    KVT_ASSIGN_OR_RETURN(engine_,
+                         CudaCopyEngine::Start(std::move(engine), &pinner_.ranges(), loop_));
+    return {};
+  }
+
+  [[nodiscard]] DeviceInfo info() const override { return info_; }
+
+  [[nodiscard]] Result<std::unique_ptr<DevicePool>> CreatePool(uint64_t bytes) override {
+    KVT_RETURN_IF_CUDA_ERROR(cudaSetDevice(info_.ordinal), "choosing a device");
+    return CudaPool::Create(&driver_, info_.ordinal, bytes);
+  }
+
+  void Copy(CopyRequest request) override {
+    if (const Status bounds = CheckCopyBounds(request); !bounds) {
+      loop_->Post([done = std::move(request.done), bounds] { done(bounds); });
+      return;
+    }
+    // Pools of this device are all of this kind.
+    std::byte* const pool = static_cast<CudaPool*>(request.pool)->data();
+    engine_->Submit(std::move(request), pool);
+  }
+
+  [[nodiscard]] HostPinner* host_pinner() override { return &pinner_; }
+
+ private:
+  const DeviceInfo info_;
+  const CudaDriver driver_;
+  CudaHostPinner pinner_;
+  EventQueue* const loop_;
+  std::unique_ptr<CudaCopyEngine> engine_;
+};
+
+}  // namespace
+
+Result<CudaPresence> FindCudaDevices() {
+  int devices = 0;
+  const cudaError_t code = cudaGetDeviceCount(&devices);
+  if (code == cudaErrorNoDevice || code == cudaErrorInsufficientDriver) {
+    (void)cudaGetLastError();
+    return CudaPresence{.why_none = cudaGetErrorString(code)};
+  }
+  KVT_RETURN_IF_CUDA_ERROR(code, "looking for GPUs");
+  return CudaPresence{.devices = devices, .why_none = devices == 0 ? "no GPU" : ""};
+}
+
+Result<std::unique_ptr<Device>> OpenCudaDevice(CudaDeviceOptions options, EventQueue* loop) {
+  KVT_ASSIGN_OR_RETURN(const CudaPresence presence, FindCudaDevices());
+  if (presence.devices == 0) {
+    return MakeError(ErrorCode::kUnsupported, "no_cuda", presence.why_none);
+  }
+  const int ordinal = options.ordinal;
+  if (ordinal < 0 || ordinal >= presence.devices) {
+    return MakeError(ErrorCode::kUnsupported, "no_such_device",
+                     fmt::format("there is no GPU {}, but {} in all", ordinal, presence.devices));
+  }
+  KVT_RETURN_IF_CUDA_ERROR(cudaSetDevice(ordinal), fmt::format("opening GPU {}", ordinal));
+  KVT_ASSIGN_OR_RETURN(const CudaDriver driver, CudaDriver::Load());
+  KVT_ASSIGN_OR_RETURN(DeviceInfo info, InfoOf(ordinal));
+  auto device = std::make_unique<CudaDevice>(std::move(info), driver, loop);
+  KVT_RETURN_IF_ERROR(device->StartCopies(std::move(options)));
+  return device;
+}
+
+}  // namespace kvtier

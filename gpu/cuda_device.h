@@ -1,0 +1,54 @@
+// GPUs as devices. No CUDA header is needed to use this; in a build without CUDA there are simply
+// none.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/executor.h"
+#include "base/result.h"
+#include "gpu/device.h"
+
+namespace kvtier {
+
+struct CudaPresence {
+  int devices = 0;
+  // If there are none: why, for people.
+  std::string why_none;
+};
+
+// Looks without taking any memory. Errors: kIoError when there is a driver, but it does not work.
+[[nodiscard]] Result<CudaPresence> FindCudaDevices();
+
+struct CudaDeviceOptions {
+  int ordinal = 0;
+  // How fast copies of priority kBackground may go; 0: as fast as they can.
+  uint64_t background_bytes_per_s = 0;
+  // Called once on the event loop with an error that only a new process cures. May be empty.
+  std::function<void(std::string)> on_fatal;
+  // See CopyQueueOptions and CudaCopyEngineOptions; 0: theirs.
+  uint64_t chunk_bytes = 0;
+  uint32_t chunks_in_flight = 0;
+};
+
+// Takes the device's primary context, some 100 ms. `loop` outlives the device, and the device its
+// pools and what it pinned. Its destructor waits for the copies in flight and fails the rest
+// (kCancelled "device_closed"); every `done` is posted before it returns.
+// Errors: kUnsupported "no_cuda" (no device, no driver, or built without CUDA), "no_such_device",
+// "cuda_driver_too_old"; kIoError, kResourceExhausted from CUDA.
+[[nodiscard]] Result<std::unique_ptr<Device>> OpenCudaDevice(CudaDeviceOptions options,
+                                                             EventQueue* loop);
+
+// A process that holds memory of a device.
+struct VramHolder {
+  uint32_t pid = 0;
+  uint64_t bytes = 0;  // 0: not known
+};
+
+// Every such process but this one, as far as the driver tells; empty if it does not.
+[[nodiscard]] std::vector<VramHolder> VramHoldersOf(int ordinal);
+
+}  // namespace kvtier

@@ -1,0 +1,20 @@
+// The build without CUDA.
+#include "gpu/cuda_device.h"
+
+namespace kvtier {
+namespace {
+
+constexpr const char* kWhy = "this build has no CUDA";
+
+}  // namespace
+
+Result<CudaPresence> FindCudaDevices() { return CudaPresence{.why_none = kWhy}; }
+
+Result<std::unique_ptr<Device>> OpenCudaDevice(CudaDeviceOptions /*options*/,
+                                               EventQueue* /*loop*/) {
+  return MakeError(ErrorCode::kUnsupported, "no_cuda", kWhy);
+}
+
+std::vector<VramHolder> VramHoldersOf(int /*ordinal*/) { return {}; }
+
+}  // namespace kvtier

@@ -1,0 +1,43 @@
+#include "gpu/cuda_driver.h"
+
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+
+namespace kvtier {
+namespace {
+
+// All of them exist since CUDA 10.2.
+constexpr unsigned int kVersion = 10020;
+
+template <typename Function>
+Status Find(const char* name, Function* function) {
+  void* address = nullptr;
+  cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+  const cudaError_t code =
+      cudaGetDriverEntryPointByVersion(name, &address, kVersion, cudaEnableDefault, &found);
+  if (code != cudaSuccess || found != cudaDriverEntryPointSuccess || address == nullptr) {
+    return MakeError(ErrorCode::kUnsupported, "cuda_driver_too_old",
+                     fmt::format("the driver has no {}: {}", name, cudaGetErrorString(code)));
+  }
+  *function = reinterpret_cast<Function>(address);
+  return {};
+}
+
+}  // namespace
+
+Result<CudaDriver> CudaDriver::Load() {
+  CudaDriver driver;
+  KVT_RETURN_IF_ERROR(
+      Find("cuMemGetAllocationGranularity", &driver.mem_get_allocation_granularity));
+  KVT_RETURN_IF_ERROR(Find("cuMemCreate", &driver.mem_create));
+  KVT_RETURN_IF_ERROR(Find("cuMemRelease", &driver.mem_release));
+  KVT_RETURN_IF_ERROR(Find("cuMemExportToShareableHandle", &driver.mem_export));
+  KVT_RETURN_IF_ERROR(Find("cuMemAddressReserve", &driver.mem_address_reserve));
+  KVT_RETURN_IF_ERROR(Find("cuMemAddressFree", &driver.mem_address_free));
+  KVT_RETURN_IF_ERROR(Find("cuMemMap", &driver.mem_map));
+  KVT_RETURN_IF_ERROR(Find("cuMemUnmap", &driver.mem_unmap));
+  KVT_RETURN_IF_ERROR(Find("cuMemSetAccess", &driver.mem_set_access));
+  return driver;
+}
+
+}  // namespace kvtier

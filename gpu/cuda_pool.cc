@@ -1,0 +1,90 @@
+#include "gpu/cuda_pool.h"
+
+#include <fmt/format.h>
+
+#include "base/byte_size.h"
+#include "gpu/cuda_error.h"
+
+namespace kvtier {
+namespace {
+
+CUmemAllocationProp ShareableMemoryOf(int ordinal) {
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  properties.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = ordinal};
+  return properties;
+}
+
+tl::unexpected<Error> Exhausted(uint64_t bytes) {
+  size_t free_bytes = 0;
+  size_t total_bytes = 0;
+  (void)cudaMemGetInfo(&free_bytes, &total_bytes);
+  return MakeError(ErrorCode::kResourceExhausted, "pool_exceeds_vram",
+                   fmt::format("{} asked for, {} free of {}", FormatByteSize(bytes),
+                               FormatByteSize(free_bytes), FormatByteSize(total_bytes)));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<CudaPool>> CudaPool::Create(const CudaDriver* driver, int ordinal,
+                                                   uint64_t bytes) {
+  if (bytes == 0) return MakeError(ErrorCode::kInvalidArgument, "empty_pool", "0 bytes asked for");
+  std::unique_ptr<CudaPool> pool(new CudaPool(driver));
+  KVT_RETURN_IF_ERROR(pool->Allocate(ShareableMemoryOf(ordinal), bytes));
+  KVT_RETURN_IF_ERROR(pool->Map(ordinal));
+  KVT_RETURN_IF_ERROR(pool->Zero());
+  return pool;
+}
+
+Status CudaPool::Allocate(const CUmemAllocationProp& properties, uint64_t bytes) {
+  size_t granularity = 0;
+  KVT_RETURN_IF_CUDA_ERROR(driver_.mem_get_allocation_granularity(
+                               &granularity, &properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
+                           "granularity of a pool");
+  // Sizes beyond any memory would overflow when rounded.
+  if (bytes > uint64_t{1} << 60) return Exhausted(bytes);
+  bytes_ = (bytes + granularity - 1) / granularity * granularity;
+  const CUresult created = driver_.mem_create(&handle_, bytes_, &properties, 0);
+  if (created != CUDA_SUCCESS) handle_ = 0;
+  if (created == CUDA_ERROR_OUT_OF_MEMORY) return Exhausted(bytes);
+  KVT_RETURN_IF_CUDA_ERROR(created, fmt::format("allocating {}", FormatByteSize(bytes)));
+  int fd = -1;
+  KVT_RETURN_IF_CUDA_ERROR(
+      driver_.mem_export(&fd, handle_, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+      "exporting a pool");
+  fd_ = UniqueFd(fd);
+  return {};
+}
+
+Status CudaPool::Map(int ordinal) {
+  KVT_RETURN_IF_CUDA_ERROR(driver_.mem_address_reserve(&address_, bytes_, 0, 0, 0),
+                           "reserving addresses for a pool");
+  KVT_RETURN_IF_CUDA_ERROR(driver_.mem_map(address_, bytes_, 0, handle_, 0), "mapping a pool");
+  mapped_ = true;
+  const CUmemAccessDesc access{.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = ordinal},
+                               .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  KVT_RETURN_IF_CUDA_ERROR(driver_.mem_set_access(address_, bytes_, &access, 1),
+                           "access to a pool");
+  return {};
+}
+
+// What the memory held may be another tenant's.
+Status CudaPool::Zero() const {
+  cudaStream_t stream = nullptr;
+  KVT_RETURN_IF_CUDA_ERROR(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking),
+                           "a stream to zero a pool");
+  cudaError_t code = cudaMemsetAsync(data(), 0, bytes_, stream);
+  if (code == cudaSuccess) code = cudaStreamSynchronize(stream);
+  (void)cudaStreamDestroy(stream);
+  KVT_RETURN_IF_CUDA_ERROR(code, "zeroing a pool");
+  return {};
+}
+
+CudaPool::~CudaPool() {
+  if (mapped_) (void)driver_.mem_unmap(address_, bytes_);
+  if (address_ != 0) (void)driver_.mem_address_free(address_, bytes_);
+  if (handle_ != 0) (void)driver_.mem_release(handle_);
+}
+
+}  // namespace kvtier

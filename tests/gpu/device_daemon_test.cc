@@ -1,0 +1,315 @@
+// A whole daemon whose pool is on a GPU, and clients that are processes of their own.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <boost/json.hpp>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <random>
+#include <thread>
+
+#include "base/byte_size.h"
+#include "gpu/cuda_device.h"
+#include "tests/fakes/blocking_loop.h"
+#include "tests/integration/harness/program.h"
+#include "tools/replay/replay_client.h"
+#include "tools/support/admin.h"
+#include "tools/support/json_view.h"
+#include "tools/support/private_daemon.h"
+#include "tools/support/temporary_directory.h"
+
+namespace kvtier {
+namespace {
+
+using SteadyClock = std::chrono::steady_clock;
+
+constexpr int64_t kAdminSilenceMs = 60'000;
+constexpr double kGoneWithinSeconds = 1.0;
+
+// Beside this program, wherever it was copied to.
+std::string ProgramBeside(const char* name) {
+  return std::filesystem::read_symlink("/proc/self/exe").parent_path() / name;
+}
+
+class DeviceDaemonTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const auto presence = FindCudaDevices();
+    ASSERT_TRUE(presence) << presence.error().ToString();
+    if (presence->devices == 0) GTEST_SKIP() << presence->why_none;
+    auto directory = TemporaryDirectory::Create();
+    ASSERT_TRUE(directory) << directory.error().ToString();
+    directory_.emplace(std::move(*directory));
+  }
+
+  void StartDaemon(std::vector<std::string> more_settings = {}) {
+    PrivateDaemonOptions options;
+    options.program = ProgramBeside("kvtierd");
+    options.directory = directory_->path();
+    options.settings = {"pool.device=cuda:0",         "pool.bytes=24MiB",
+                        "host.bytes=48MiB",           "disk.bytes=512MiB",
+                        "cache.chunk_bytes=2MiB",     "disk.free_floor_bytes=0B",
+                        "retention.persist_after=0s", "cache.max_wait_ms=5000"};
+    options.settings.insert(options.settings.end(), more_settings.begin(), more_settings.end());
+    auto daemon = PrivateDaemon::Start(std::move(options));
+    ASSERT_TRUE(daemon) << daemon.error().ToString();
+    daemon_.emplace(std::move(*daemon));
+  }
+
+  // Conversations that come back, more of them than pool and host hold.
+  std::string WriteTrace(int requests) {
+    const std::string path = directory_->path() + "/trace.jsonl";
+    std::ofstream file(path);
+    for (int i = 0; i < requests; ++i) {
+      const int blocks = 1 + i * 7 % 40;
+      file << R"({"timestamp": )" << i << R"(, "input_length": )" << 512 * blocks
+           << R"(, "hash_ids": [)";
+      for (int j = 0; j < blocks; ++j) file << (j > 0 ? "," : "") << (i * 13 % 61) * 100 + j;
+      file << "]}\n";
+    }
+    return path;
+  }
+
+  std::vector<std::string> ReplayCommand(const std::string& trace) const {
+    return {ProgramBeside("kvtierctl"),
+            "--socket",
+            daemon_->socket(),
+            "--json",
+            "replay",
+            trace,
+            "--clients",
+            "4",
+            "--processes",
+            "--block-bytes",
+            "64KiB"};
+  }
+
+  boost::json::value Admin(const std::string& operation) {
+    const auto reply =
+        CallAdmin(daemon_->admin_socket(), R"({"op":")" + operation + R"("})", kAdminSilenceMs);
+    EXPECT_TRUE(reply) << reply.error().ToString();
+    return reply ? boost::json::parse(*reply) : boost::json::value();
+  }
+
+  // Nobody holds anything, and every block is free or cached.
+  bool IsQuiet() {
+    const boost::json::value document = Admin("status");
+    const JsonView status(&document);
+    bool quiet = status["references"].Count() == 0 && status["sessions"]["count"].Count() == 0 &&
+                 status["sessions"]["quarantined"].Count() == 0;
+    status["pools"].ForEach([&quiet](JsonView pool) {
+      quiet = quiet && pool["free"].Count() + pool["cached"].Count() == pool["blocks"].Count();
+    });
+    return quiet;
+  }
+
+  std::optional<TemporaryDirectory> directory_;
+  std::optional<PrivateDaemon> daemon_;
+};
+
+TEST_F(DeviceDaemonTest, StatusTellsTheDevice) {
+  StartDaemon();
+  const boost::json::value document = Admin("status");
+  const JsonView device = JsonView(&document)["device"];
+  EXPECT_EQ(device["kind"].Text(), "cuda");
+  EXPECT_EQ(device["configured"].Text(), "cuda:0");
+  EXPECT_EQ(device["reason"].Text(), "configured");
+}
+
+TEST_F(DeviceDaemonTest, APoolLargerThanTheGpuIsAConfigurationErrorWithNumbers) {
+  PrivateDaemonOptions options;
+  options.program = ProgramBeside("kvtierd");
+  options.directory = directory_->path();
+  options.settings = {"pool.device=cuda:0", "pool.bytes=100TiB", "host.bytes=64MiB"};
+  const auto daemon = PrivateDaemon::Start(std::move(options));
+  ASSERT_FALSE(daemon);
+  EXPECT_NE(daemon.error().context.find("pool_exceeds_vram"), std::string::npos)
+      << daemon.error().context;
+}
+
+// All of the GPU's memory but about 4 GiB, held by this process.
+class MostOfTheGpu {
+ public:
+  MostOfTheGpu() {
+    auto device = OpenCudaDevice({}, &loop_);
+    EXPECT_TRUE(device) << device.error().ToString();
+    device_ = std::move(*device);
+    auto pool = device_->CreatePool(device_->info().free_bytes - 4 * kGiB);
+    EXPECT_TRUE(pool) << pool.error().ToString();
+    pool_ = std::move(*pool);
+  }
+  void LetGo() { pool_.reset(); }
+
+ private:
+  BlockingLoop loop_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<DevicePool> pool_;
+};
+
+TEST_F(DeviceDaemonTest, MemoryThatOthersHoldIsAnErrorASmallerPoolOrAwaited) {
+  MostOfTheGpu others;
+  PrivateDaemonOptions options;
+  options.program = ProgramBeside("kvtierd");
+  options.directory = directory_->path();
+  const auto start = [&](const char* choice) {
+    options.settings = {"pool.device=cuda:0", "pool.bytes=8GiB", "host.bytes=64MiB",
+                        std::string("pool.when_vram_held=") + choice};
+    return PrivateDaemon::Start(options);
+  };
+  {
+    const auto failed = start("fail");
+    ASSERT_FALSE(failed);
+    EXPECT_NE(failed.error().context.find("vram_held"), std::string::npos)
+        << failed.error().context;
+  }
+  {
+    const auto shrunk = start("shrink");
+    ASSERT_TRUE(shrunk) << shrunk.error().ToString();
+    const auto text = CallAdmin(shrunk->admin_socket(), R"({"op":"status"})", kAdminSilenceMs);
+    ASSERT_TRUE(text);
+    const boost::json::value status = boost::json::parse(*text);
+    const uint64_t capacity = JsonView(&status)["tiers"]["pool"]["capacity_bytes"].Count();
+    EXPECT_GT(capacity, 1 * kGiB);
+    EXPECT_LT(capacity, 5 * kGiB);
+  }
+  // The daemon looks again until the memory is there.
+  std::thread letting_go([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    others.LetGo();
+  });
+  const auto waited = start("wait");
+  letting_go.join();
+  EXPECT_TRUE(waited) << waited.error().ToString();
+}
+
+TEST_F(DeviceDaemonTest, FourClientProcessesGetTheRightBytesFromAllTiers) {
+  StartDaemon();
+  const ProgramResult played = RunProgram(ReplayCommand(WriteTrace(1500)));
+  ASSERT_EQ(played.exit_code, 0) << played.output << played.errors;
+  const boost::json::value document = boost::json::parse(played.output);
+  const JsonView report(&document);
+  EXPECT_EQ(report["wrong_blocks"].Count(), 0u);
+  for (const char* tier : {"pool", "host", "disk"}) {
+    EXPECT_GT(report["blocks"][tier].Count(), 0u) << tier << ": " << played.output;
+  }
+}
+
+TEST_F(DeviceDaemonTest, ARestartedDaemonServesFromDisk) {
+  StartDaemon();
+  const std::string trace = WriteTrace(200);
+  ASSERT_EQ(RunProgram(ReplayCommand(trace)).exit_code, 0);
+  (void)Admin("drain");
+  daemon_->Kill();
+  ASSERT_TRUE(daemon_->Restart());
+  const ProgramResult played = RunProgram(ReplayCommand(trace));
+  ASSERT_EQ(played.exit_code, 0) << played.output << played.errors;
+  const boost::json::value document = boost::json::parse(played.output);
+  const JsonView report(&document);
+  EXPECT_EQ(report["wrong_blocks"].Count(), 0u);
+  EXPECT_EQ(report["blocks"]["miss"].Count(), 0u) << played.output;
+  EXPECT_GT(report["blocks"]["disk"].Count(), 0u);
+}
+
+// KVTIER_GPU_KILLS sets how many; each takes most of a second.
+TEST_F(DeviceDaemonTest, KilledClientsLeakNothing) {
+  const char* const asked = std::getenv("KVTIER_GPU_KILLS");
+  const int kills = asked == nullptr ? 5 : std::atoi(asked);
+  StartDaemon();
+  std::vector<std::string> arguments = ReplayCommand(WriteTrace(100'000));
+  std::erase(arguments, "--processes");
+  std::mt19937_64 random(1);
+  for (int kill = 1; kill <= kills && !HasFailure(); ++kill) {
+    const pid_t victim = ::fork();
+    ASSERT_GE(victim, 0);
+    if (victim == 0) {
+      std::vector<char*> argv;
+      for (std::string& argument : arguments) argv.push_back(argument.data());
+      argv.push_back(nullptr);
+      ::dup2(::open("/dev/null", O_WRONLY), STDOUT_FILENO);
+      ::execv(argv[0], argv.data());
+      ::_exit(127);
+    }
+    // A victim needs about half a second until it writes; the life is drawn, nothing is awaited.
+    std::this_thread::sleep_for(std::chrono::milliseconds(400 + random() % 400));
+    ::kill(victim, SIGKILL);
+    int status = 0;
+    ::waitpid(victim, &status, 0);
+    EXPECT_TRUE(WIFSIGNALED(status)) << "the victim ended by itself: " << WEXITSTATUS(status);
+    const auto start = SteadyClock::now();
+    bool quiet = false;
+    double seconds = 0;
+    do {
+      quiet = IsQuiet();
+      seconds = std::chrono::duration<double>(SteadyClock::now() - start).count();
+    } while (!quiet && seconds < kGoneWithinSeconds);
+    EXPECT_TRUE(quiet) << "kill " << kill;
+  }
+  const ProgramResult played = RunProgram(ReplayCommand(WriteTrace(100)));
+  EXPECT_EQ(played.exit_code, 0) << played.output << played.errors;
+}
+
+// Plays conversations of the trace's shape until it is over; a lost daemon is a miss.
+ReplayReport PlayUntil(const std::atomic<bool>& over, const std::string& socket, uint64_t seed) {
+  ReplayTarget target;
+  target.socket = socket;
+  target.block_bytes = 64 * kKiB;
+  target.reconnect_max_ms = 20;
+  auto client = ReplayClient::Connect(target, 512);
+  EXPECT_TRUE(client) << client.error().ToString();
+  std::mt19937_64 random(seed);
+  while (client && !over) {
+    TraceRequest request;
+    const uint64_t conversation = random() % 40;
+    for (uint64_t i = 0; i < 1 + conversation; ++i) {
+      request.hashes.push_back(BlockHash{});
+      std::memcpy(request.hashes.back().bytes.data(), &conversation, sizeof(conversation));
+      std::memcpy(request.hashes.back().bytes.data() + 8, &i, sizeof(i));
+    }
+    request.input_tokens = static_cast<uint32_t>(512 * request.hashes.size());
+    EXPECT_TRUE(client->Play(request));
+  }
+  return client ? client->Finish() : ReplayReport{};
+}
+
+TEST_F(DeviceDaemonTest, KilledDaemonsComeBackWithWhatIsOnDiskAndNoWrongByte) {
+  const char* const asked = std::getenv("KVTIER_GPU_KILLS");
+  const int kills = std::min(20, asked == nullptr ? 3 : std::atoi(asked));
+  StartDaemon();
+  std::atomic<bool> over = false;
+  std::vector<ReplayReport> reports(2);
+  std::vector<std::thread> clients;
+  for (size_t i = 0; i < reports.size(); ++i) {
+    clients.emplace_back([&, i] { reports[i] = PlayUntil(over, daemon_->socket(), i); });
+  }
+  std::mt19937_64 random(1);
+  for (int kill = 1; kill <= kills && !HasFailure(); ++kill) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(300 + random() % 300));
+    daemon_->Kill();
+    const Status restarted = daemon_->Restart();
+    EXPECT_TRUE(restarted) << restarted.error().ToString();
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  over = true;
+  ReplayReport total;
+  for (size_t i = 0; i < clients.size(); ++i) {
+    clients[i].join();
+    total.Add(reports[i]);
+  }
+  EXPECT_EQ(total.wrong_blocks, 0u);
+  EXPECT_EQ(total.errors, 0u);
+  EXPECT_GT(total.requests_without_daemon, 0u);
+  EXPECT_GT(total.blocks.hit[static_cast<int>(Tier::kDisk)], 0u);
+  std::printf("%d kills; %s\n", kills, total.ToJson().c_str());
+}
+
+}  // namespace
+}  // namespace kvtier

@@ -1,0 +1,76 @@
+// A real GPU for tests; without one they skip and say why.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sys/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/aligned_buffer.h"
+#include "base/byte_size.h"
+#include "client/cuda_mapping.h"
+#include "gpu/cuda_device.h"
+#include "tests/fakes/blocking_loop.h"
+#include "tests/gpu/seeded_bytes.h"
+
+namespace kvtier {
+
+// Host memory that is pinned for a device while this lives.
+class PinnedBuffer {
+ public:
+  PinnedBuffer(Device* device, uint64_t bytes);
+  ~PinnedBuffer();
+  PinnedBuffer(const PinnedBuffer&) = delete;
+  PinnedBuffer& operator=(const PinnedBuffer&) = delete;
+  [[nodiscard]] std::span<std::byte> span() { return buffer_.span(); }
+  [[nodiscard]] std::byte* data() { return buffer_.span().data(); }
+
+ private:
+  Device* const device_;
+  AlignedBuffer buffer_;
+};
+
+class CudaDeviceTest : public ::testing::Test {
+ protected:
+  void SetUp() override;
+
+  // Opens GPU 0; before that there is no device.
+  void OpenDevice(CudaDeviceOptions options = {});
+  [[nodiscard]] std::unique_ptr<DevicePool> MakePool(uint64_t bytes);
+  // The pool as a client maps it.
+  [[nodiscard]] static std::shared_ptr<client::CudaMapping> Map(const DevicePool& pool);
+  [[nodiscard]] Status CopyAndWait(CopyRequest request);
+  // VRAM that nobody holds, as a newly opened device tells.
+  [[nodiscard]] uint64_t FreeVram();
+
+  BlockingLoop loop_;
+  std::unique_ptr<Device> device_;
+};
+
+// Runs gpu_pool_peer, another process that maps the pool. Killed with its owner.
+class PoolPeer {
+ public:
+  // `command`: see pool_peer.cc.
+  PoolPeer(const DevicePool& pool, const std::string& command, uint64_t seed);
+  ~PoolPeer();
+  PoolPeer(const PoolPeer&) = delete;
+  PoolPeer& operator=(const PoolPeer&) = delete;
+
+  // Waits until it says that it is at work. False if it ended instead.
+  [[nodiscard]] bool WaitUntilReady();
+  [[nodiscard]] uint32_t pid() const { return static_cast<uint32_t>(pid_); }
+  void Kill();
+  // Waits for its end; its exit code, or minus the signal.
+  int Wait();
+
+ private:
+  pid_t pid_ = -1;
+  int output_ = -1;
+};
+
+}  // namespace kvtier

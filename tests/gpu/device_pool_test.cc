@@ -1,0 +1,87 @@
+// Pools in VRAM: their memory, their bounds, their end.
+#include <fcntl.h>
+
+#include <algorithm>
+
+#include "tests/gpu/device_fixture.h"
+
+namespace kvtier {
+namespace {
+
+using DevicePoolTest = CudaDeviceTest;
+
+TEST_F(DevicePoolTest, TheDeviceSaysWhatItIs) {
+  OpenDevice();
+  const DeviceInfo info = device_->info();
+  EXPECT_EQ(info.kind, "cuda");
+  EXPECT_NE(info.name, "");
+  EXPECT_GT(info.total_bytes, 1 * kGiB);
+  EXPECT_GT(info.free_bytes, 0u);
+  EXPECT_LE(info.free_bytes, info.total_bytes);
+}
+
+TEST_F(DevicePoolTest, AGpuBeyondTheLastIsRefused) {
+  const auto device = OpenCudaDevice({.ordinal = 99}, &loop_);
+  ASSERT_FALSE(device);
+  EXPECT_EQ(device.error().reason, "no_such_device");
+}
+
+TEST_F(DevicePoolTest, SizesAreRoundedUpAndTheDescriptorIsPrivate) {
+  OpenDevice();
+  const auto pool = MakePool(3 * kMiB + 5);
+  EXPECT_EQ(pool->bytes(), 4 * kMiB);
+  EXPECT_NE(::fcntl(pool->shareable_fd(), F_GETFD) & FD_CLOEXEC, 0);
+}
+
+TEST_F(DevicePoolTest, ImpossiblePoolsAreRefusedWithNumbers) {
+  OpenDevice();
+  EXPECT_EQ(device_->CreatePool(0).error().reason, "empty_pool");
+  for (const uint64_t bytes : {uint64_t{1} << 45, uint64_t{1} << 62}) {
+    const auto pool = device_->CreatePool(bytes);
+    ASSERT_FALSE(pool);
+    EXPECT_EQ(pool.error().code, ErrorCode::kResourceExhausted);
+    EXPECT_EQ(pool.error().reason, "pool_exceeds_vram");
+    EXPECT_NE(pool.error().context.find(" free of "), std::string::npos) << pool.error().context;
+  }
+}
+
+// Memory of pools that ended comes back in later ones: another tenant's bytes must not.
+TEST_F(DevicePoolTest, EveryNewPoolIsZero) {
+  OpenDevice();
+  for (int round = 0; round < 3; ++round) {
+    const auto pool = MakePool(256 * kMiB);
+    const auto client = Map(*pool);
+    std::vector<std::byte> bytes(pool->bytes(), std::byte{1});
+    ASSERT_TRUE(client->Read(0, bytes.data(), bytes.size()));
+    EXPECT_TRUE(std::ranges::all_of(bytes, [](std::byte b) { return b == std::byte{0}; }));
+    std::ranges::fill(bytes, std::byte{0xa5});
+    ASSERT_TRUE(client->Write(0, bytes.data(), bytes.size()));
+  }
+}
+
+TEST_F(DevicePoolTest, MemoryComesBackWhenPoolAndMappingsHaveGone) {
+  OpenDevice();
+  const uint64_t before = FreeVram();
+  {
+    const auto pool = MakePool(1 * kGiB);
+    const auto client = Map(*pool);
+    EXPECT_LE(FreeVram(), before - 1 * kGiB);
+  }
+  EXPECT_GE(FreeVram() + 64 * kMiB, before);
+}
+
+TEST_F(DevicePoolTest, MappingsOutliveThePool) {
+  OpenDevice();
+  auto pool = MakePool(4 * kMiB);
+  const auto client = Map(*pool);
+  std::vector<std::byte> bytes(4 * kMiB);
+  FillFromSeed(1, bytes);
+  ASSERT_TRUE(client->Write(0, bytes.data(), bytes.size()));
+  pool.reset();
+  std::vector<std::byte> found(4 * kMiB);
+  ASSERT_TRUE(client->Read(0, found.data(), found.size()));
+  EXPECT_EQ(found, bytes);
+}
+
+}  // namespace
+}  // namespace kvtier

@@ -1,0 +1,1 @@
+"""What the tests of the Python package share: a daemon of their own and a small model."""

@@ -1,0 +1,110 @@
+"""A kvtierd of one's own, in a directory that the caller keeps."""
+
+from __future__ import annotations
+
+import ctypes
+import pathlib
+import signal
+import subprocess
+import time
+from typing import Any
+
+import kvtier
+
+from .paths import daemon_program
+
+START_TIMEOUT_S = 60
+START_POLL_S = 0.002
+# The sizes of the C++ tests: a slot is a block and its 4 KiB header, three of them fill a chunk.
+BLOCK_BYTES = 16 * 1024
+CHUNK_BYTES = 64 * 1024
+SLOTS_PER_CHUNK = 3
+_PR_SET_PDEATHSIG = 1
+
+
+def tier_bytes(blocks: int) -> int:
+    return -(-blocks // SLOTS_PER_CHUNK) * CHUNK_BYTES
+
+
+def settings(pool_blocks: int, host_blocks: int, disk_blocks: int, device: str) -> list[str]:
+    """`kvtierd --set` texts that give tiers of these sizes, in blocks of BLOCK_BYTES."""
+    return [
+        f"pool.bytes={pool_blocks * BLOCK_BYTES}B",
+        f"pool.device={device}",
+        f"host.bytes={tier_bytes(host_blocks)}B",
+        f"disk.bytes={tier_bytes(disk_blocks)}B",
+        f"cache.chunk_bytes={CHUNK_BYTES}B",
+        "disk.free_floor_bytes=0B",
+    ]
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class PrivateDaemon:
+    """Started by `start`; killed by `kill`, or with the test's process."""
+
+    def __init__(self, directory: str, more_settings: list[str]) -> None:
+        self._directory = pathlib.Path(directory)
+        self._settings = [
+            f"server.socket={self.socket}",
+            f"server.admin_socket={self.admin_socket}",
+            f"disk.directory={self._directory / 'disk'}",
+            *more_settings,
+        ]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def socket(self) -> str:
+        return str(self._directory / "kvtier.sock")
+
+    @property
+    def admin_socket(self) -> str:
+        return str(self._directory / "admin.sock")
+
+    @property
+    def log(self) -> str:
+        return (self._directory / "kvtierd.log").read_text(errors="replace")
+
+    def start(self) -> None:
+        """Returns when the daemon serves and all of its host memory is there."""
+        command = [daemon_program()]
+        for setting in self._settings:
+            command += ["--set", setting]
+        with open(self._directory / "kvtierd.log", "ab") as log:
+            self._process = subprocess.Popen(
+                command, stdout=log, stderr=log, preexec_fn=_die_with_parent
+            )
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not self._is_complete():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.kill()
+                raise AssertionError(f"the daemon does not serve:\n{self.log}")
+            time.sleep(START_POLL_S)
+
+    def kill(self) -> None:
+        """kill -9, and waits until the process is gone. Does nothing when none is running."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def drain(self) -> None:
+        """Writes what should survive a restart to disk."""
+        self._admin("drain")
+
+    def settle(self) -> None:
+        """Returns when nothing is under way."""
+        self._admin("settle")
+
+    def _admin(self, operation: str) -> Any:
+        return kvtier.admin({"op": operation}, self.admin_socket)
+
+    def _is_complete(self) -> bool:
+        try:
+            kvtier.connect(self.socket, client_name="start check").close()
+            host = self._admin("status")["tiers"]["host"]
+        except kvtier.UnavailableError:
+            return False
+        return bool(host["ready_bytes"] == host["capacity_bytes"])

@@ -1,0 +1,150 @@
+"""Acquire, commit, release and asking about blocks, on a real daemon."""
+
+import unittest
+
+import numpy as np
+
+import kvtier
+from harness.daemon_test_case import BLOCK_BYTES, BLOCK_TOKENS, DaemonTestCase, prompt
+from kvtier import Miss, Presence, Status, Tier
+
+
+class BlocksTest(DaemonTestCase):
+    def test_an_unknown_prefix_is_a_miss_and_the_private_blocks_are_there(self):
+        pool = self.attach()
+        tokens = prompt(blocks=3)
+        with pool.acquire(tokens=tokens, new_blocks=3) as got:
+            self.assertTrue(got.available)
+            self.assertEqual(got.hits, [])
+            self.assertEqual(len(got.fresh), 3)
+            self.assertEqual(got.miss, Miss.UNKNOWN)
+            self.assertIsNone(got.load)
+            self.assertEqual(got.hashes, kvtier.hash_blocks(tokens))
+
+    def test_what_one_connection_commits_another_finds_with_its_bytes(self):
+        hashes = self.commit_prefix(self.attach(), prompt(blocks=4), fill=10)
+        pool = self.attach()
+        with pool.acquire(hashes) as got:
+            self.assertEqual([hit.tokens for hit in got.hits], [BLOCK_TOKENS] * 4)
+            self.assertEqual({hit.tier for hit in got.hits}, {Tier.POOL})
+            self.assertEqual(got.miss, Miss.NONE)
+            self.assertEqual(got.cached_tokens, 4 * BLOCK_TOKENS)
+            held = pool.memory().block_bytes()[got.block_table()]
+            np.testing.assert_array_equal(held, np.repeat([[10], [11], [12], [13]], BLOCK_BYTES, 1))
+
+    def test_tokens_hash_to_what_the_caller_would_have_hashed_and_their_tail_is_found(self):
+        pool = self.attach()
+        tokens = prompt(blocks=2, extra_tokens=5)
+        full_and_tail = pool.hash_blocks(tokens)
+        with pool.acquire(new_blocks=3) as got:
+            entries = kvtier.chain_entries(full_and_tail[:2], got.fresh[:2], BLOCK_TOKENS)
+            tail = kvtier.CommitEntry(got.fresh[2], full_and_tail[2], full_and_tail[1], 2, 5)
+            self.assertTrue(pool.commit([*entries, tail]))
+            self.assertTrue(pool.connection.flush())
+        with pool.acquire(tokens=tokens) as got:
+            self.assertEqual([hit.tokens for hit in got.hits], [16, 16, 5])
+            self.assertEqual(got.tail, 0)
+
+    def test_a_lora_and_a_salt_separate_equal_tokens(self):
+        pool = self.attach()
+        tokens = prompt(blocks=2)
+        self.commit_prefix(pool, tokens, fill=1)
+        for identity in (
+            kvtier.PromptIdentity(lora="sql"),
+            kvtier.PromptIdentity(cache_salt="42"),
+            kvtier.PromptIdentity(seed="other"),
+            kvtier.PromptIdentity(items=[kvtier.MultimodalItem("ab" * 32, 3, 4)]),
+        ):
+            with self.subTest(identity), pool.acquire(tokens=tokens, identity=identity) as got:
+                self.assertEqual(got.hits, [])
+
+    def test_a_block_committed_twice_is_kept_once(self):
+        pool = self.attach()
+        hashes = self.commit_prefix(pool, prompt(blocks=1), fill=1)
+        with pool.acquire(new_blocks=1) as got:
+            entries = kvtier.chain_entries(hashes, got.fresh, BLOCK_TOKENS)
+            self.assertEqual(pool.commit_and_wait(entries), [Status.ALREADY_EXISTS])
+
+    def test_a_commit_that_nobody_waited_for_reports_its_error_later(self):
+        pool = self.attach()
+        hashes = self.commit_prefix(pool, prompt(blocks=1), fill=1)
+        with pool.acquire(hashes) as got:
+            entry = kvtier.CommitEntry(got.hits[0].block, bytes(32), None, 0, BLOCK_TOKENS)
+            self.assertTrue(pool.commit([entry]))
+            self.assertTrue(pool.connection.flush())
+            errors, dropped = pool.connection.take_errors()
+            self.assertEqual(dropped, 0)
+            self.assertEqual([error.block for error in errors], [got.hits[0].block])
+            self.assertEqual([error.status for error in errors], [Status.WRONG_STATE])
+            self.assertEqual(errors[0].reason, "not_private")
+
+    def test_more_blocks_than_the_pool_has_is_an_error_that_holds_nothing(self):
+        pool = self.attach()
+        with self.assertRaises(kvtier.ResourceExhaustedError) as raised:
+            pool.acquire(new_blocks=self.pool_blocks + 1)
+        self.assertEqual(raised.exception.reason, "pool_full")
+        self.assertEqual(pool.connection.stats().session_references, 0)
+
+    def test_a_block_released_twice_is_refused_the_second_time(self):
+        pool = self.attach()
+        got = pool.acquire(new_blocks=2)
+        self.assertEqual(pool.release_and_wait(got.fresh), [Status.OK, Status.OK])
+        self.assertEqual(pool.release_and_wait(got.fresh), [Status.STALE_HANDLE] * 2)
+
+    def test_lookup_says_which_tiers_hold_a_block(self):
+        pool = self.attach()
+        hashes = self.commit_prefix(pool, prompt(blocks=2), fill=1)
+        presence = pool.lookup([*hashes, bytes(32)])
+        self.assertTrue(all(one & Presence.POOL for one in presence[:2]))
+        self.assertEqual(presence[2], Presence(0))
+
+    def test_prefetch_and_pin_count_the_blocks_that_are_cached(self):
+        pool = self.attach()
+        hashes = self.commit_prefix(pool, prompt(blocks=3), fill=1)
+        self.assertEqual(pool.prefetch(b"".join(hashes)), 3)
+        self.assertEqual(pool.pin([*hashes, bytes(32)], ttl_ms=60_000), 3)
+        self.assertEqual(pool.pin(hashes, ttl_ms=0), 3)
+
+    def test_stats_count_what_was_asked_and_what_is_held(self):
+        pool = self.attach()
+        hashes = self.commit_prefix(pool, prompt(blocks=2), fill=1)
+        with pool.acquire([*hashes, bytes(32)], new_blocks=4):
+            stats = pool.connection.stats()
+            self.assertEqual((stats.blocks_asked, stats.blocks_pool, stats.blocks_miss), (3, 2, 1))
+            self.assertEqual(stats.pool_blocks_total, self.pool_blocks)
+            self.assertEqual(stats.pool_blocks_private, 4)
+            self.assertEqual(stats.session_references, 6)
+
+    def test_asking_for_nothing_gives_nothing(self):
+        pool = self.attach()
+        with pool.acquire([]) as got:
+            self.assertEqual((got.hits, got.fresh, got.hashes), ([], [], []))
+        self.assertEqual(pool.lookup([]), [])
+        self.assertTrue(pool.commit([]))
+        pool.release([])
+
+    def test_arguments_that_cannot_be_meant_are_refused(self):
+        pool = self.attach()
+        for call in (
+            lambda: pool.acquire([bytes(32)], tokens=[1]),
+            lambda: pool.acquire([b"short"]),
+            lambda: pool.acquire(b"short"),
+            lambda: pool.acquire([], new_blocks=-1),
+            lambda: pool.acquire(tokens=[1.5]),
+            lambda: pool.acquire(tokens=[-1]),
+            lambda: pool.acquire(tokens=[1 << 32]),
+            lambda: pool.acquire(tokens=np.zeros((2, 2), np.uint32)),
+            lambda: pool.pin([bytes(32)], ttl_ms=-1),
+            lambda: pool.wait(kvtier.Load(1, 1), timeout_ms=-1),
+            lambda: pool.wait(kvtier.Load(1, 1), up_to=-1),
+            lambda: pool.release([kvtier.Block(-1, 0, 0)]),
+            lambda: pool.connection.attach(pool.model, device=-1),
+            lambda: pool.connection.attach(pool.model, pool_bytes=1 << 64),
+            lambda: pool.acquire(tokens=[1], identity=kvtier.PromptIdentity(lora="a\0b")),
+        ):
+            with self.assertRaises(kvtier.InvalidArgumentError):
+                call()
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,51 @@
+"""The example of docs/PYTHON.md runs, and does what it says."""
+
+import re
+import unittest
+
+import numpy as np
+
+import kvtier
+from harness.daemon_test_case import DaemonTestCase, prompt
+from harness.paths import SOURCE
+
+
+class DocumentationTest(DaemonTestCase):
+    # Llama's blocks are 2 MiB.
+    more_settings = ("pool.bytes=32MiB", "host.bytes=64MiB", "cache.chunk_bytes=16MiB")
+
+    def setUp(self):
+        super().setUp()
+        text = (SOURCE / "docs" / "PYTHON.md").read_text()
+        self.example, self.compute = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+
+    def test_the_ten_lines_compute_once_what_a_second_run_finds(self):
+        computed = []
+        names = {
+            "socket": self.daemon.socket,
+            "prompt": prompt(blocks=3, extra_tokens=2),
+            "compute_kv": lambda pool, slots, tokens: computed.append((len(slots), len(tokens))),
+        }
+        for _ in range(2):
+            exec(self.example, names)
+        self.assertEqual(computed, [(50, 50), (1, 1)])
+
+    def test_compute_kv_writes_the_slots_it_is_given(self):
+        names = {}
+        exec(self.compute.replace("...", "1"), names)
+        connection = self.connect()
+        record = kvtier.ModelRecord("llama-3.1-8b", 32, 8, 128, 128)
+        pool = connection.attach(connection.register_model(record))
+        with pool.acquire(new_blocks=2) as got:
+            first, second = got.block_table()
+            pool.memory().block_bytes()[[first, second]] = 0
+            slots = np.array([first * 16 + 15, second * 16], np.int64)
+            names["compute_kv"](pool, slots, [1, 2])
+            for layer in (0, 31):
+                k = pool.layer(layer).k
+                self.assertEqual(int(k[first].sum()), 8 * 128)
+                self.assertTrue((k[first, 15] == 1).all() and (k[second, 0] == 1).all())
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,142 @@
+"""A lost daemon means misses, not exceptions; the client comes back by itself."""
+
+import os
+import tempfile
+import unittest
+
+import numpy as np
+
+import kvtier
+from harness.daemon_test_case import BLOCK_TOKENS, RECORD, DaemonTestCase, prompt
+from kvtier import Miss, Presence, Status
+
+
+class NoDaemonTest(unittest.TestCase):
+    def test_connecting_to_nobody_says_so(self):
+        with tempfile.TemporaryDirectory() as directory:
+            socket = os.path.join(directory, "nobody.sock")
+            with self.assertRaises(kvtier.UnavailableError) as raised:
+                kvtier.connect(socket)
+            self.assertIsInstance(raised.exception, ConnectionError)
+            with kvtier.connect(socket, wait_for_daemon=True) as connection:
+                self.assertFalse(connection.is_connected())
+                with self.assertRaises(kvtier.UnavailableError):
+                    connection.register_model(RECORD)
+                with self.assertRaises(kvtier.UnavailableError):
+                    connection.ping()
+
+
+class LostDaemonTest(DaemonTestCase):
+    def test_without_a_daemon_every_call_about_blocks_is_a_miss(self):
+        pool = self.attach()
+        got = pool.acquire(new_blocks=2)
+        hashes = [bytes([i]) * 32 for i in range(2)]
+        entries = kvtier.chain_entries(hashes, got.fresh, BLOCK_TOKENS)
+        self.daemon.kill()
+        self.assertFalse(pool.connection.is_connected())
+
+        missed = pool.acquire(hashes, new_blocks=5)
+        self.assertFalse(missed.available)
+        self.assertEqual((missed.hits, missed.fresh, missed.load), ([], [], None))
+        self.assertEqual(missed.miss, Miss.UNAVAILABLE)
+        missed.release()
+        self.assertEqual(pool.lookup(hashes), [Presence(0)] * 2)
+        self.assertEqual(pool.prefetch(hashes), 0)
+        self.assertEqual(pool.pin(hashes, ttl_ms=1000), 0)
+        self.assertFalse(pool.commit(entries))
+        self.assertEqual(pool.commit_and_wait(entries), [Status.UNAVAILABLE] * 2)
+        self.assertEqual(pool.release_and_wait(got.fresh), [Status.UNAVAILABLE] * 2)
+        self.assertFalse(pool.connection.flush())
+        self.assertIsNone(pool.open_sequence([1, 2, 3]))
+        got.release()
+
+    def test_after_a_restart_the_pool_works_on_and_old_handles_are_stale(self):
+        pool = self.attach()
+        before = pool.info()
+        got = pool.acquire(new_blocks=1)
+        entries = kvtier.chain_entries([bytes(32)], got.fresh, BLOCK_TOKENS)
+        self.daemon.kill()
+        self.daemon.start()
+        hashes = self.commit_prefix(pool, prompt(blocks=2), fill=1)
+        after = pool.info()
+        self.assertNotEqual(before.generation, after.generation)
+        self.assertGreater(after.attachment, before.attachment)
+        with pool.acquire(hashes) as found:
+            self.assertEqual(len(found.hits), 2)
+        self.assertFalse(pool.commit(entries))
+        self.assertEqual(pool.release_and_wait(got.fresh), [Status.STALE_HANDLE])
+        lost = pool.wait(kvtier.Load(1, before.attachment))
+        self.assertEqual(lost, kvtier.LoadProgress(0, True, Miss.UNAVAILABLE))
+
+    def test_arrays_of_the_lost_pool_stay_readable_and_new_ones_show_the_new(self):
+        pool = self.attach()
+        with pool.acquire(new_blocks=1) as got:
+            block = got.fresh[0].index
+            old = pool.memory()
+            old.block_bytes()[block] = 99
+            self.daemon.kill()
+            self.daemon.start()
+            self.assertTrue(pool.acquire([bytes(32)]).available)
+        new = pool.memory()
+        self.assertIsNot(old, new)
+        self.assertTrue((old.block_bytes()[block] == 99).all())
+        self.assertTrue((new.block_bytes()[block] == 0).all())
+
+    def test_a_lost_sequence_says_so_and_another_can_be_opened(self):
+        pool = self.attach()
+        tokens = prompt(blocks=2, extra_tokens=3)
+        sequence = pool.open_sequence(tokens)
+        sequence.wait()
+        self.assertTrue(sequence.check())
+        self.daemon.kill()
+        self.assertFalse(sequence.check())
+        for call in (
+            lambda: sequence.append([1]),
+            lambda: sequence.mark_computed(16),
+            lambda: sequence.finish(),
+            lambda: sequence.fork(),
+            lambda: sequence.wait(),
+        ):
+            with self.assertRaises(kvtier.StaleHandleError) as raised:
+                call()
+            self.assertEqual(raised.exception.reason, "connection_lost")
+        sequence.close()
+        self.daemon.start()
+        with pool.open_sequence(tokens) as again:
+            self.assertTrue(again.wait())
+            self.assertEqual(again.cached_tokens, 0)
+
+    def test_a_sequences_memory_is_never_that_of_a_later_pool(self):
+        pool = self.attach()
+        with pool.open_sequence([1, 2, 3]) as early, pool.open_sequence([4, 5, 6]) as late:
+            memory = early.memory()
+            early_block = early.block_table()[0]
+            memory.block_bytes()[early_block] = 55
+            self.daemon.kill()
+            self.daemon.start()
+            self.assertTrue(pool.acquire([bytes(32)]).available)
+            self.assertIs(early.memory(), memory)
+            self.assertTrue(np.all(early.memory().block_bytes()[early_block] == 55))
+            with self.assertRaises(kvtier.StaleHandleError):
+                late.memory()
+
+    def test_a_forked_child_is_refused_and_takes_nothing_from_its_parent(self):
+        pool = self.attach()
+        sequence = pool.open_sequence([1, 2, 3])
+        child = os.fork()
+        if child == 0:
+            refused = False
+            try:
+                pool.info()
+            except kvtier.WrongStateError as error:
+                refused = error.reason == "forked"
+            pool.connection.close()
+            os._exit(0 if refused else 1)
+        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 0)
+        self.assertTrue(sequence.check())
+        self.assertTrue(sequence.wait())
+        self.assertGreater(pool.connection.ping(), 0)
+
+
+if __name__ == "__main__":
+    unittest.main()

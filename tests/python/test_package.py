@@ -1,0 +1,40 @@
+"""The package as a user installs it."""
+
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from harness.paths import PACKAGE
+
+
+def can_build() -> bool:
+    """Whether pip and setuptools are there, so that nothing has to be fetched."""
+    probe = "import setuptools, wheel, importlib.util as u; assert u.find_spec('pip')"
+    probe += "; assert int(setuptools.__version__.split('.')[0]) >= 61"
+    return subprocess.run([sys.executable, "-c", probe], capture_output=True).returncode == 0
+
+
+@unittest.skipUnless(can_build(), "pip, setuptools or wheel is missing")
+class PackageTest(unittest.TestCase):
+    def test_pip_installs_it_from_its_directory(self):
+        with tempfile.TemporaryDirectory() as directory:
+            # A copy: building leaves files in the source directory.
+            source = pathlib.Path(directory) / "source"
+            target = pathlib.Path(directory) / "target"
+            ignored = shutil.ignore_patterns("__pycache__", "build", "*.egg-info")
+            shutil.copytree(PACKAGE, source, ignore=ignored)
+            command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-build-isolation"]
+            command += ["--no-deps", "--no-index", "--target", str(target), str(source)]
+            done = subprocess.run(command, capture_output=True, text=True)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            installed = target / "kvtier"
+            modules = {path.name for path in (PACKAGE / "kvtier").glob("*.py")}
+            self.assertEqual({path.name for path in installed.glob("*.py")}, modules)
+            self.assertTrue((installed / "py.typed").exists())
+
+
+if __name__ == "__main__":
+    unittest.main()

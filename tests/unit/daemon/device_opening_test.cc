@@ -1,0 +1,87 @@
+// The choice of the device, on a machine without a GPU.
+#include "daemon/device_opening.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "gpu/cuda_device.h"
+#include "tests/fakes/blocking_loop.h"
+
+namespace kvtier {
+namespace {
+
+// Opens what `choice` names, and what the log said meanwhile.
+struct Opening {
+  Result<OpenedDevice> opened = OpenedDevice{};
+  std::string log;
+};
+
+class DeviceOpeningTest : public ::testing::Test {
+ protected:
+  Opening Open(DeviceChoice choice) {
+    config_.pool.device = choice;
+    testing::internal::CaptureStderr();
+    Opening opening;
+    {
+      Log log(config_.log);
+      opening.opened = OpenDevice(config_, clock_, &loop_, &log, {});
+    }
+    opening.log = testing::internal::GetCapturedStderr();
+    return opening;
+  }
+  static bool HasGpu() { return FindCudaDevices().value().devices > 0; }
+
+  Config config_;
+  SystemClock clock_;
+  BlockingLoop loop_;
+};
+
+TEST_F(DeviceOpeningTest, AutoTakesHostMemoryWithoutAGpuAndSaysSo) {
+  if (HasGpu()) GTEST_SKIP() << "this machine has a GPU";
+  const Opening opening = Open(DeviceChoice::kAuto);
+  ASSERT_TRUE(opening.opened) << opening.opened.error().ToString();
+  EXPECT_EQ(opening.opened->kind, wire::DeviceKind::kHost);
+  EXPECT_EQ(opening.opened->device->info().kind, "host");
+  EXPECT_TRUE(opening.opened->reason.starts_with("auto: no GPU can be used: "));
+  EXPECT_NE(opening.log.find(" I device.chosen: host: "), std::string::npos) << opening.log;
+  EXPECT_NE(opening.log.find(opening.opened->reason), std::string::npos) << opening.log;
+}
+
+TEST_F(DeviceOpeningTest, AGpuThatIsNotThereIsAnErrorNotHostMemory) {
+  if (HasGpu()) GTEST_SKIP() << "this machine has a GPU";
+  const Opening opening = Open(DeviceChoice::kCuda);
+  ASSERT_FALSE(opening.opened);
+  EXPECT_EQ(opening.opened.error().reason, "no_cuda");
+  EXPECT_EQ(opening.log, "");
+}
+
+TEST_F(DeviceOpeningTest, HostMemoryIsTakenWhenAskedFor) {
+  config_.cache.pool_bytes = 3 * kMiB + 1;
+  const Opening opening = Open(DeviceChoice::kHost);
+  ASSERT_TRUE(opening.opened);
+  EXPECT_EQ(opening.opened->kind, wire::DeviceKind::kHost);
+  EXPECT_EQ(opening.opened->pool_bytes, 3 * kMiB + 1);
+  EXPECT_EQ(opening.opened->reason, "configured");
+}
+
+TEST_F(DeviceOpeningTest, AFractionIsOfWhatIsFree) {
+  config_.pool.free_fraction = 0.25;
+  const Opening opening = Open(DeviceChoice::kHost);
+  ASSERT_TRUE(opening.opened);
+  const uint64_t free_bytes = opening.opened->device->info().free_bytes;
+  EXPECT_GT(opening.opened->pool_bytes, 0u);
+  // Other processes come and go between the two looks.
+  EXPECT_NEAR(static_cast<double>(opening.opened->pool_bytes),
+              0.25 * static_cast<double>(free_bytes), 0.1 * static_cast<double>(free_bytes));
+}
+
+TEST(DeviceChoiceNameTest, NamesAreThoseOfTheConfiguration) {
+  EXPECT_EQ(DeviceChoiceName(DeviceChoice::kAuto), "auto");
+  EXPECT_EQ(DeviceChoiceName(DeviceChoice::kHost), "host");
+  EXPECT_EQ(DeviceChoiceName(DeviceChoice::kCuda), "cuda:0");
+  EXPECT_EQ(DeviceChoiceName(static_cast<DeviceChoice>(2 + 15)), "cuda:15");
+}
+
+}  // namespace
+}  // namespace kvtier

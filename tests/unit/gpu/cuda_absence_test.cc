@@ -1,0 +1,33 @@
+// What a machine without a GPU, or a build without CUDA, says when it is asked for one.
+#include <gtest/gtest.h>
+
+#include "gpu/cuda_device.h"
+#include "tests/fakes/blocking_loop.h"
+
+namespace kvtier {
+namespace {
+
+class CudaAbsenceTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const auto presence = FindCudaDevices();
+    ASSERT_TRUE(presence) << presence.error().ToString();
+    if (presence->devices > 0) GTEST_SKIP() << "this machine has a GPU";
+  }
+};
+
+TEST_F(CudaAbsenceTest, SaysWhyThereIsNone) { EXPECT_NE(FindCudaDevices()->why_none, ""); }
+
+TEST_F(CudaAbsenceTest, OpeningOneFailsWithTheReason) {
+  BlockingLoop loop;
+  const auto device = OpenCudaDevice({}, &loop);
+  ASSERT_FALSE(device);
+  EXPECT_EQ(device.error().code, ErrorCode::kUnsupported);
+  EXPECT_EQ(device.error().reason, "no_cuda");
+  EXPECT_EQ(device.error().context, FindCudaDevices()->why_none);
+}
+
+TEST_F(CudaAbsenceTest, NobodyHoldsItsMemory) { EXPECT_TRUE(VramHoldersOf(0).empty()); }
+
+}  // namespace
+}  // namespace kvtier

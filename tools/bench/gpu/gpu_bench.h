@@ -1,0 +1,76 @@
+// The measurements of kvtier-gpu-bench: what a GPU's pool, copies and loads reach, each beside what
+// the machine can do at best, measured in the same run.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+
+namespace kvtier {
+
+struct GpuBenchOptions {
+  std::string directory;  // where temporary directories are made; on the disk to be measured
+  uint32_t repetitions = 9;
+  uint64_t set_bytes = uint64_t{1} << 30;  // moved in one repetition
+  uint32_t threads = 8;                    // for checksums and for touching memory
+  uint64_t chunk_bytes = 0;                // of the device measured alone; 0: its default
+  uint32_t chunks_in_flight = 0;           // likewise
+  uint64_t large_pool_bytes = uint64_t{100} << 30;
+  uint64_t large_host_bytes = uint64_t{48} << 30;
+};
+
+// One line of the table. Rates in 10^9 bytes a second; medians over the repetitions.
+struct GpuResult {
+  std::string name;
+  double value = 0;
+  std::string unit;
+  double ceiling = 0;  // the machine's best in the same unit; 0: none was measured
+  double ratio = 0;    // value / ceiling
+};
+
+// "2MiB": whole sizes, as they stand in names of results.
+[[nodiscard]] std::string SizeName(uint64_t bytes);
+
+[[nodiscard]] GpuResult MakeGpuResult(std::string name, double value, std::string unit,
+                                      double ceiling);
+
+// One contiguous copy of 1 GiB between pinned memory and VRAM.
+struct CopyCeiling {
+  double to_pool_gbps = 0;
+  double to_host_gbps = 0;
+};
+// Errors: those of CUDA.
+[[nodiscard]] Result<CopyCeiling> MeasureCopyCeiling(uint32_t repetitions);
+
+using GpuResults = std::vector<GpuResult>;
+
+// The device alone: blocks at random places, each way and both at once.
+[[nodiscard]] Result<GpuResults> MeasureCopyEngine(const GpuBenchOptions& options,
+                                                   const CopyCeiling& ceiling);
+// The same prefix as MeasurePrefix, layer by layer, by the device alone.
+[[nodiscard]] Result<GpuResults> MeasureLayerOrder(const GpuBenchOptions& options,
+                                                   const CopyCeiling& ceiling);
+// Loads and offloads by a real daemon, seen by a client.
+[[nodiscard]] Result<GpuResults> MeasureHostLoads(const GpuBenchOptions& options,
+                                                  const CopyCeiling& ceiling);
+[[nodiscard]] Result<GpuResults> MeasureOffloads(const GpuBenchOptions& options,
+                                                 const CopyCeiling& ceiling);
+[[nodiscard]] Result<GpuResults> MeasureDiskLoads(const GpuBenchOptions& options);
+// 10,000 tokens of Llama-3.1-8B, from the pool and from host.
+[[nodiscard]] Result<GpuResults> MeasurePrefix(const GpuBenchOptions& options,
+                                               const CopyCeiling& ceiling);
+// How long a daemon with a large pool and arena takes to serve.
+[[nodiscard]] Result<GpuResults> MeasureLargeStart(const GpuBenchOptions& options);
+// A memory-bound kernel in this process while another process offloads.
+[[nodiscard]] Result<GpuResults> MeasureInterference(const GpuBenchOptions& options);
+// What that other process does until it is killed. Errors: those of CUDA.
+[[nodiscard]] Status OffloadForever(uint64_t bytes_per_s);
+
+[[nodiscard]] std::string GpuResultsText(const GpuResults& results);
+// {"schema":"kvtier.gpu-bench/1",...}
+[[nodiscard]] std::string GpuResultsJson(const GpuResults& results, const std::string& commit,
+                                         const std::string& device);
+
+}  // namespace kvtier
