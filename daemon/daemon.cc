@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <random>
 #include <utility>
@@ -18,6 +19,8 @@ namespace {
 
 // Fine enough for waits of max_wait_ms, coarse enough to cost nothing.
 constexpr int64_t kTickMs = 100;
+// A GPU whose memory is still held is waited for for a minute.
+constexpr int64_t kDevicePatienceMs = 120 * 1000;
 
 // Like any failure: systemd starts the daemon again.
 constexpr int kExitDeviceLost = 1;
@@ -59,6 +62,7 @@ Status Daemon::Start() {
   // First the lock: another daemon's directory and sockets must not be touched.
   KVT_ASSIGN_OR_RETURN(disk_, BlameKey(config_, "disk.directory",
                                        DiskTier::Open(config_, clock_, loop_, log_, manager_)));
+  manager_->ExtendStart("Opening the device", kDevicePatienceMs);
   KVT_RETURN_IF_ERROR(BlameKey(config_, "pool.device", OpenDevice()));
   KVT_RETURN_IF_ERROR(BlameKey(config_, "host.bytes", OpenArena()));
   executor_ = std::make_unique<ThreadExecutor>(
