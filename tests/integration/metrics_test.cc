@@ -1,6 +1,7 @@
 // The metrics page of a live daemon, and that alert rules and dashboard speak of what it shows.
 #include <fmt/format.h>
 
+#include <ctime>
 #include <fstream>
 #include <map>
 #include <regex>
@@ -150,6 +151,17 @@ TEST_F(MetricsTest, TrafficShowsInCopiesQueuesAndTiers) {
   EXPECT_GT(samples.at("kvtier_storage_written_bytes_total"), 0);
   EXPECT_GT(samples.at("kvtier_residence_seconds_count{tier=\"pool\"}"), 0);
   EXPECT_GT(samples.at("kvtier_reuse_gap_seconds_count"), 0);
+}
+
+TEST_F(MetricsTest, ProcessIsDescribedAsTheKernelSeesIt) {
+  const auto before = static_cast<double>(std::time(nullptr));
+  StartDaemon({}, {kMetricsSetting});
+  const Samples samples = ScrapeSamples();
+  // The kernel counts from a boot time that is known to about a second.
+  EXPECT_NEAR(samples.at("process_start_time_seconds"), before, 30);
+  EXPECT_GT(samples.at("process_resident_memory_bytes"), kMiB);
+  EXPECT_GT(samples.at("process_cpu_seconds_total"), 0);
+  EXPECT_GT(samples.at("process_open_fds"), 5);
 }
 
 // Small enough to be exact.
