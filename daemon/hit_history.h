@@ -1,5 +1,5 @@
-// What was asked for and where it was found, in the last minutes: for the live page, which should
-// show more than what happened since it was opened.
+// What was asked for, where it was found and what moved, in the last minutes: for the live page,
+// which should show more than what happened since it was opened.
 #pragma once
 
 #include <array>
@@ -21,6 +21,7 @@ class HitHistory {
     std::array<uint64_t, kTierCount> hit_blocks{};
     uint64_t missed_blocks = 0;
     std::array<uint64_t, kMissReasonCount> misses_by_reason{};
+    std::array<uint64_t, kCopyLaneCount> copied_bytes{};  // by CopyLane
   };
 
   // To be called more often than once per interval.
@@ -30,12 +31,16 @@ class HitHistory {
     begun_ms_ = now_ms;
     begun_blocks_ = stats.blocks;
     begun_misses_ = stats.misses_by_reason;
+    begun_copied_ = CopiedBytes(stats);
   }
 
   // The oldest first; intervals without any request are there, too.
   [[nodiscard]] const std::deque<Point>& points() const { return points_; }
 
  private:
+  static std::array<uint64_t, kCopyLaneCount> CopiedBytes(const CacheStats& stats) {
+    return {stats.offload_bytes, stats.onload_bytes, stats.disk_write_bytes, stats.disk_read_bytes};
+  }
   void Close(const CacheStats& stats) {
     Point point;
     for (int tier = 0; tier < kTierCount; ++tier) {
@@ -45,6 +50,10 @@ class HitHistory {
     for (int i = 0; i < kMissReasonCount; ++i) {
       point.misses_by_reason[i] = stats.misses_by_reason[i] - begun_misses_[i];
     }
+    const auto copied = CopiedBytes(stats);
+    for (int lane = 0; lane < kCopyLaneCount; ++lane) {
+      point.copied_bytes[lane] = copied[lane] - begun_copied_[lane];
+    }
     points_.push_back(point);
     if (points_.size() > kPoints) points_.pop_front();
   }
@@ -52,6 +61,7 @@ class HitHistory {
   int64_t begun_ms_ = 0;
   CacheStats::Asked begun_blocks_;
   std::array<uint64_t, kMissReasonCount> begun_misses_{};
+  std::array<uint64_t, kCopyLaneCount> begun_copied_{};
   std::deque<Point> points_;
 };
 

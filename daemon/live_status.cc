@@ -87,12 +87,16 @@ json::object SessionsOf(const MetricsSnapshot& snapshot) {
   return {{"count", snapshot.session_count}, {"list", std::move(list)}};
 }
 
-// Bytes since the start, from which the page makes rates.
-json::object CopiedOf(const CacheStats& stats) {
-  return {{"pool_to_host", stats.offload_bytes},
-          {"host_to_pool", stats.onload_bytes},
-          {"host_to_disk", stats.disk_write_bytes},
-          {"disk_to_host", stats.disk_read_bytes}};
+// In the last interval.
+json::object CopiedOf(const HitHistory& history) {
+  const HitHistory::Point last =
+      history.points().empty() ? HitHistory::Point() : history.points().back();
+  json::object copied;
+  for (int lane = 0; lane < kCopyLaneCount; ++lane) {
+    copied[CopyLaneName(static_cast<CopyLane>(lane))] =
+        last.copied_bytes[lane] * 1000 / uint64_t{HitHistory::kIntervalMs};
+  }
+  return copied;
 }
 
 }  // namespace
@@ -109,12 +113,12 @@ std::string LiveStatusJson(const MetricsSnapshot& snapshot, double loop_silent_s
       {"tiers", TiersOf(gauges)},
       {"blocks", AskedOf(snapshot.stats.blocks)},
       {"tokens", AskedOf(snapshot.stats.tokens)},
-      {"endless", {{"asked", gauges.endless_asked_blocks}, {"hit", gauges.endless_hit_blocks}}},
+      {"endless_missed_blocks", gauges.endless_missed_blocks},
       {"history", HistoryOf(snapshot.history)},
       {"misses", MissesOf(snapshot)},
       {"models", ModelsOf(snapshot)},
       {"sessions", SessionsOf(snapshot)},
-      {"copied_bytes", CopiedOf(snapshot.stats)},
+      {"copied_bytes_per_s", CopiedOf(snapshot.history)},
   });
 }
 

@@ -163,13 +163,10 @@ void AddRequestMetrics(const MetricsSnapshot& snapshot, MetricFamilies* families
   const CacheStats& stats = snapshot.stats;
   AddHits(stats, families);
   families
-      ->Counter("kvtier_endless_asked_blocks",
-                "Blocks asked for, as the sample sees them that estimates the next.")
-      .Add(snapshot.gauges.endless_asked_blocks);
-  families
-      ->Counter("kvtier_endless_hit_blocks",
-                "Estimate of the blocks that a cache that never forgets would have hit.")
-      .Add(snapshot.gauges.endless_hit_blocks);
+      ->Counter("kvtier_endless_missed_blocks",
+                "Estimate of the blocks asked for that even a cache without bounds would have "
+                "missed.")
+      .Add(snapshot.gauges.endless_missed_blocks);
   families->Counter("kvtier_acquires", "Acquires received.").Add(stats.acquires);
   families->Counter("kvtier_refused_acquires", "Acquires refused: pool exhausted or over a limit.")
       .Add(stats.acquires_refused);

@@ -40,9 +40,9 @@ counters and sizes on the event loop and walks no blocks; the page is rendered o
 goes on answering, with old figures and a growing `kvtier_loop_silence_seconds`, should the loop
 hang.
 
-Two shares say whether more space would help: the hit rate there is, and the one that a cache which
-never forgets would have (`kvtier_endless_hit_blocks_total` by
-`kvtier_endless_asked_blocks_total`). The estimate samples hashes in the manner of
+Two counters say whether more space would help: the blocks missed, and those that even a cache which
+never forgets would have missed (`kvtier_endless_missed_blocks_total`); what lies between them was
+here and is gone. The estimate samples hashes in the manner of
 [SHARDS](https://www.usenix.org/conference/fast15/technical-sessions/presentation/waldspurger) and
 is exact below 65,536 blocks.
 
@@ -59,10 +59,10 @@ Prometheus gets no answer. `systemctl status kvtierd` and the log's last lines s
 and why; engines go on without a cache. Exit code 78 is the configuration's.
 
 ### KvtierHitRateFell
-Half as many tokens hit as a day ago, under load. Look at the misses by reason: `unknown` with a high
-endless hit rate means that blocks are forgotten too early (tiers too small, time to live too short);
-`unknown` with a low one, that the requests or the cache salt have changed; anything else names its
-own trouble.
+Half as many tokens hit as a day ago, under load. Look at the misses by reason: `unknown` without as
+many `kvtier_endless_missed_blocks_total` means that blocks are forgotten too early (tiers too small,
+time to live too short); with as many, that the requests or the cache salt have changed; anything else
+names its own trouble.
 
 ### KvtierChecksumMismatch
 A block's bytes were not what was written. Nothing wrong was served. On disk: run `kvtierctl verify`,

@@ -131,8 +131,8 @@ struct CacheGauges {
            disk_writes_queued = 0;
   uint64_t write_budget_left_bytes = 0;   // UINT64_MAX: no limit
   uint64_t write_budget_spent_bytes = 0;  // today
-  // Estimates for a cache that never forgets; see endless_cache.h.
-  uint64_t endless_asked_blocks = 0, endless_hit_blocks = 0;
+  // Estimate for a cache that never forgets; see endless_cache.h.
+  uint64_t endless_missed_blocks = 0;
   std::vector<std::string> disk_engines;
   bool disk_degraded = false;
 };

@@ -53,8 +53,7 @@ void EndlessCache::Ask(SpaceId space, std::span<const BlockHash> hashes) {
   for (const BlockHash& block : hashes) {
     const uint64_t hash = HashOf(table_->secrets, space, block);
     if ((hash & mask_) != 0) continue;
-    asked_ += weight;
-    if (table_->keys.contains(hash)) hits_ += weight;
+    if (!table_->keys.contains(hash)) misses_ += weight;
   }
 }
 

@@ -1,12 +1,14 @@
-// Estimates which share of what is asked for a cache that never forgets would have: the difference
-// to the real share is what more space or longer retention could win.
+// Estimates what even a cache that never forgets would have missed: the difference to the real
+// misses is what more space or longer retention could win.
 //
 // Remembers which blocks were ever committed, not exactly but by a sample of keys: a key is looked
 // at only if the low `sampling_shift` bits of its hash are zero, and counts 2^sampling_shift times.
 // When the sample outgrows its bound, the shift grows by one and half of it is forgotten. This is
 // spatial sampling with a fixed bound after Waldspurger, Park, Garthwaite and Ahmad, "Efficient MRC
 // Construction with SHARDS", USENIX FAST 2015, for the one point of the curve where the cache is
-// infinite. Exact until the bound is reached.
+// infinite. Misses are sampled and not hits for the reason of the paper's adjustment: a few hot
+// keys make most hits, and whether they fall into the sample is luck. Exact until the bound is
+// reached.
 #pragma once
 
 #include <cstddef>
@@ -34,9 +36,8 @@ class EndlessCache {
   // This block was in the cache at some time.
   void Store(SpaceId space, const BlockHash& hash);
 
-  // Estimates of how many were asked for and how many of those had been stored before.
-  [[nodiscard]] uint64_t asked() const { return asked_; }
-  [[nodiscard]] uint64_t hits() const { return hits_; }
+  // Estimate of how many blocks asked for had never been stored.
+  [[nodiscard]] uint64_t misses() const { return misses_; }
   [[nodiscard]] uint32_t sampling_shift() const { return sampling_shift_; }
 
  private:
@@ -47,8 +48,7 @@ class EndlessCache {
   const size_t max_sampled_keys_;
   uint32_t sampling_shift_ = 0;
   uint64_t mask_ = 0;
-  uint64_t asked_ = 0;
-  uint64_t hits_ = 0;
+  uint64_t misses_ = 0;
 };
 
 }  // namespace kvtier

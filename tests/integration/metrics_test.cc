@@ -1,6 +1,7 @@
 // The metrics page of a live daemon, and that alert rules and dashboard speak of what it shows.
 #include <fmt/format.h>
 
+#include <ctime>
 #include <fstream>
 #include <map>
 #include <regex>
@@ -152,13 +153,24 @@ TEST_F(MetricsTest, TrafficShowsInCopiesQueuesAndTiers) {
   EXPECT_GT(samples.at("kvtier_reuse_gap_seconds_count"), 0);
 }
 
-// Small enough to be exact: the blocks of the three prompts that were repeated.
-TEST_F(MetricsTest, EndlessCacheWouldHaveHitAllThatCameTwice) {
+TEST_F(MetricsTest, ProcessIsDescribedAsTheKernelSeesIt) {
+  const auto before = static_cast<double>(std::time(nullptr));
+  StartDaemon({}, {kMetricsSetting});
+  const Samples samples = ScrapeSamples();
+  // The kernel counts from a boot time that is known to about a second.
+  EXPECT_NEAR(samples.at("process_start_time_seconds"), before, 30);
+  EXPECT_GT(samples.at("process_resident_memory_bytes"), kMiB);
+  EXPECT_GT(samples.at("process_cpu_seconds_total"), 0);
+  EXPECT_GT(samples.at("process_open_fds"), 5);
+}
+
+// Small enough to be exact.
+TEST_F(MetricsTest, EndlessCacheWouldHaveMissedEachBlockOnce) {
   StartDaemon({.pool_blocks = 64, .host_blocks = 66, .disk_blocks = 0}, {kMetricsSetting});
   MakeTraffic();
   const Samples samples = ScrapeSamples();
-  EXPECT_EQ(SumOf(samples, "kvtier_endless_hit_blocks_total"), 3 * 40);
-  EXPECT_LT(SumOf(samples, "kvtier_hit_blocks_total"), 3 * 40);
+  EXPECT_EQ(SumOf(samples, "kvtier_endless_missed_blocks_total"), 24 * 40);
+  EXPECT_GT(SumOf(samples, "kvtier_missed_blocks_total"), 24 * 40);
 }
 
 TEST_F(MetricsTest, AlertRulesDoWhatTheirTestsSay) {
@@ -191,6 +203,25 @@ TEST_F(MetricsTest, RulesAndDashboardNameOnlyWhatExists) {
     const auto named = MetricsNamedIn(ReadText(fmt::format("{}/{}", kMonitoring, file)));
     EXPECT_GT(named.size(), 5u) << file;
     for (const std::string& name : named) EXPECT_TRUE(names.contains(name)) << file << ": " << name;
+  }
+}
+
+TEST_F(MetricsTest, RulesAndDashboardSelectOnlyLabelsThatExist) {
+  StartDaemon({}, {kMetricsSetting});
+  const std::string page = Scrape();
+  const std::regex selector(
+      R"re((reason|tier|direction|operation|state|repair|code)=~?\\?"([a-z_|]+))re");
+  for (const char* file : {"kvtier.rules.yml", "kvtier.rules.test.yml", "kvtier-dashboard.json"}) {
+    const std::string text = ReadText(fmt::format("{}/{}", kMonitoring, file));
+    int selected = 0;
+    for (std::sregex_iterator it(text.begin(), text.end(), selector), end; it != end; ++it) {
+      std::istringstream values((*it)[2]);
+      for (std::string value; std::getline(values, value, '|'); ++selected) {
+        const std::string label = fmt::format("{}=\"{}\"", (*it)[1].str(), value);
+        EXPECT_NE(page.find(label), std::string::npos) << file << ": " << label;
+      }
+    }
+    EXPECT_GT(selected, 0) << file;
   }
 }
 

@@ -60,12 +60,14 @@ TEST(HitHistory, KeepsWhatCameInEachInterval) {
   history.Tick(stats, now_ms);
   stats.CountHit(Tier::kPool, 16);
   stats.CountMisses(MissReason::kUnknown, 2, 16);
+  stats.onload_bytes = 4096;
   history.Tick(stats, now_ms += HitHistory::kIntervalMs / 2);
   EXPECT_TRUE(history.points().empty());
   history.Tick(stats, now_ms += HitHistory::kIntervalMs);
   ASSERT_EQ(history.points().size(), 1u);
   EXPECT_EQ(history.points()[0].hit_blocks[0], 1u);
   EXPECT_EQ(history.points()[0].missed_blocks, 2u);
+  EXPECT_EQ(history.points()[0].copied_bytes[static_cast<size_t>(CopyLane::kHostToPool)], 4096u);
   history.Tick(stats, now_ms += HitHistory::kIntervalMs);
   EXPECT_EQ(history.points()[1].missed_blocks, 0u);
 }
