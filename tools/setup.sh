@@ -11,6 +11,8 @@ packages=(
   libspdlog-dev libssl-dev libtomlplusplus-dev liburing-dev libxxhash-dev
   # tests: GoogleTest, libFuzzer, and the programs that drive crash tests
   libgtest-dev libgmock-dev clang-14 libclang-rt-14-dev python3
+  # tests of manual pages and completions; gnuplot draws for kvtierctl bench --plot
+  fish gnuplot-nox man-db mandoc zsh
 )
 
 missing=()
