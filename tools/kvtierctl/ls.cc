@@ -15,7 +15,7 @@ namespace {
 namespace json = boost::json;
 
 constexpr size_t kShortHashDigits = 12;
-constexpr size_t kOwnerColumns = 17;
+constexpr size_t kOwnerColumns = 16;
 
 struct LsArguments {
   BlockSelection selection;
