@@ -17,6 +17,8 @@ packages=(
   dpkg-dev init-system-helpers procps systemd
   # what judges the metrics page: promtool, the OpenMetrics parser, and a browser for the live page
   prometheus python3-prometheus-client chromium-headless-shell
+  # tests of manual pages and completions; gnuplot draws for kvtierctl bench --plot
+  fish gnuplot-nox man-db mandoc zsh
 )
 
 missing=()

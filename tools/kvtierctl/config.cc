@@ -102,7 +102,7 @@ std::string ToJson(const std::vector<Section>& sections, const json::object& con
     }
   }
   json::object document = config;
-  document.erase("schema");
+  document.stable_erase("schema");
   return json::serialize(json::object{{"schema", "kvtier.effective_config/1"},
                                       {"config", std::move(document)},
                                       {"changed", std::move(changed)}});

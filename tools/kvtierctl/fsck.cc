@@ -144,6 +144,7 @@ void AddFsckCommand(CLI::App* app, CommandContext* context) {
       "fsck", "Check the disk tier of a daemon that does not run; changes nothing by itself.");
   const auto arguments = std::make_shared<FsckArguments>();
   command->add_option("--directory", arguments->directory, "The daemon's disk.directory.")
+      ->type_name("DIRECTORY")
       ->capture_default_str();
   command->add_flag("--rebuild-index", arguments->rebuild_index,
                     "Write the index anew from the headers.");
@@ -152,12 +153,18 @@ void AddFsckCommand(CLI::App* app, CommandContext* context) {
       ->add_option("--extended-ttl-hours", arguments->extended_ttl_hours,
                    "The daemon's retention.extended_ttl: older blocks have expired.")
       ->check(CLI::PositiveNumber)
+      ->type_name("HOURS")
       ->capture_default_str();
   command
       ->add_option("--max-age-hours", arguments->max_age_hours,
                    "The daemon's retention.max_age; 0: no limit.")
       ->check(CLI::NonNegativeNumber)
+      ->type_name("HOURS")
       ->capture_default_str();
+  command->footer(
+      "Ends with 5 if something is wrong that a new index does not mend.\n"
+      "Example:\n"
+      "  kvtierctl fsck --directory /var/lib/kvtier --payloads");
   command->callback([arguments, context] { Fsck(*arguments, context); });
 }
 

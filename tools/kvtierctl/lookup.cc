@@ -119,7 +119,7 @@ std::string ToJson(LookedUp result) {
     blocks.push_back({{"hash", result.hashes[i]}, {"tiers", result.tiers[i]}});
   }
   json::object document = std::move(result.space);
-  document.erase("tiers");
+  document.stable_erase("tiers");
   document["asked"] = result.hashes.size();
   document["cached"] = result.cached;
   document["prefix"] = result.prefix;

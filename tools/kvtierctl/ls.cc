@@ -15,7 +15,7 @@ namespace {
 namespace json = boost::json;
 
 constexpr size_t kShortHashDigits = 12;
-constexpr size_t kOwnerColumns = 17;
+constexpr size_t kOwnerColumns = 16;
 
 struct LsArguments {
   BlockSelection selection;
@@ -68,7 +68,7 @@ void PrintBlock(const LsArguments& arguments, const ListedBlock& listed) {
 
 json::object BlockJson(const ListedBlock& listed) {
   json::object block = *listed.block.object();
-  block.erase("space");
+  block.stable_erase("space");
   for (const char* member : {"tenant", "model", "model_name", "block_bytes"}) {
     if (listed.space[member].present()) block[member] = *listed.space[member].value();
   }

@@ -1,13 +1,24 @@
 // Progress of a long admin call, on standard error.
 #pragma once
 
+#include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "tools/support/admin.h"
 
 namespace kvtier {
 
-// Shows "verb done of total blocks (share), rate" while somebody watches; see terminal.h.
+struct BlockProgress {
+  uint64_t done = 0;
+  uint64_t total = 0;
+  uint64_t bytes_per_second = 0;  // 0: not known
+  double elapsed_s = 0;
+};
+// "verb [####....] done of total, rate, time left": a line of less than 80 columns.
+[[nodiscard]] std::string FormatProgress(std::string_view verb, const BlockProgress& progress);
+
+// Shows it while somebody watches; see terminal.h.
 [[nodiscard]] AdminProgress ShowBlockProgress(std::string verb);
 // Removes what was shown.
 void ClearProgress();

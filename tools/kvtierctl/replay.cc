@@ -157,10 +157,14 @@ void AddTraceOptions(CLI::App* command, ReplayArguments* arguments) {
                                                       {"agentic", TraceFormat::kAgentic}};
   command->add_option("--format", arguments->format, "auto, mooncake or agentic.")
       ->transform(CLI::CheckedTransformer(formats, CLI::ignore_case).description(""))
-      ->default_str("auto");
-  command->add_option("--limit", arguments->limit, "Play the first N requests only.");
-  command->add_option("--seed", arguments->seed,
-                      "Another seed: the same requests for blocks nobody has seen.");
+      ->default_str("auto")
+      ->type_name("FORMAT");
+  command->add_option("--limit", arguments->limit, "Play the first N requests only.")
+      ->type_name("N");
+  command
+      ->add_option("--seed", arguments->seed,
+                   "Another seed: the same requests for blocks nobody has seen.")
+      ->type_name("N");
   command
       ->add_option_function<std::string>(
           "--speed",
@@ -178,6 +182,7 @@ void AddTraceOptions(CLI::App* command, ReplayArguments* arguments) {
 void AddClientOptions(CLI::App* command, ReplayArguments* arguments) {
   command->add_option("--clients", arguments->clients, "Inference clients side by side.")
       ->check(CLI::Range(1, 1024))
+      ->type_name("N")
       ->capture_default_str();
   command->add_flag("--processes", arguments->processes,
                     "Each client is a process instead of a thread.");
@@ -192,9 +197,12 @@ void AddSpawnOptions(CLI::App* command, ReplayArguments* arguments) {
   AddSizeOption(command, "--pool", &arguments->pool_bytes, "Its pool.");
   AddSizeOption(command, "--host", &arguments->host_bytes, "Its host tier.");
   AddSizeOption(command, "--disk", &arguments->disk_bytes, "Its disk tier; 0B: none.");
-  command->add_option("--directory", arguments->parent_directory,
-                      "Where to make the temporary directory.");
+  command
+      ->add_option("--directory", arguments->parent_directory,
+                   "Where to make the temporary directory.")
+      ->type_name("DIRECTORY");
   command->add_option("--set", arguments->settings, "More settings of it: section.key=value.")
+      ->type_name("SETTING")
       ->allow_extra_args(false);
   for (const char* name : {"--pool", "--host", "--disk", "--directory", "--set"}) {
     command->get_option(name)->needs(spawn);

@@ -9,6 +9,10 @@
 namespace kvtier {
 namespace {
 
+bool IsHelp(const OptionRow& option) {
+  return !option.positional() && option.names.back() == "--help";
+}
+
 std::string Term(const OptionRow& option) {
   std::string term;
   for (const std::string& name : option.names) term += (term.empty() ? "" : ", ") + name;
@@ -33,15 +37,15 @@ std::string Meaning(const OptionRow& option) {
 
 void AddOptions(const std::vector<OptionRow>& options, bool with_help, RoffPage* page) {
   for (const OptionRow& option : options) {
-    const bool help = !option.positional() && option.names.back() == "--help";
-    if (!help || with_help) page->Item(Term(option), Meaning(option));
+    if (!IsHelp(option) || with_help) page->Item(Term(option), Meaning(option));
   }
 }
 
 std::string Usage(const CommandRow& command) {
   std::string usage = command.name;
   bool any_option = false;
-  for (const OptionRow& option : command.options) any_option |= !option.positional();
+  for (const OptionRow& option : command.options)
+    any_option |= !option.positional() && !IsHelp(option);
   if (any_option) usage += " [OPTIONS]";
   for (const OptionRow& option : command.options) {
     if (option.positional()) {

@@ -73,15 +73,25 @@ RoffPage::RoffPage(const PageHead& head)
   text_ += fmt::format("{} \\- {}\n", Escaped(head.name), Escaped(head.summary));
 }
 
-void RoffPage::Section(std::string_view title) { text_ += fmt::format(".SH {}\n", Upper(title)); }
+void RoffPage::Section(std::string_view title) {
+  text_ += fmt::format(".SH {}\n", Upper(title));
+  after_heading_ = true;
+}
 
 void RoffPage::Subsection(std::string_view title) {
   text_ += fmt::format(".SS {}\n", Escaped(title));
+  after_heading_ = true;
 }
 
-void RoffPage::Paragraph(std::string_view text) { text_ += ".PP\n" + Sentences(text); }
+void RoffPage::Paragraph(std::string_view text) {
+  // The first after a heading begins by itself.
+  if (!after_heading_) text_ += ".PP\n";
+  after_heading_ = false;
+  text_ += Sentences(text);
+}
 
 void RoffPage::Item(std::string_view term, std::string_view text) {
+  after_heading_ = false;
   text_ += fmt::format(".TP\n\\fB{}\\fR\n{}", Escaped(term), Sentences(text));
 }
 

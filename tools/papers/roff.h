@@ -33,6 +33,7 @@ class RoffPage {
 
  private:
   std::string text_;
+  bool after_heading_ = false;
 };
 
 }  // namespace kvtier

@@ -2,6 +2,7 @@
 #include <sys/stat.h>
 
 #include <boost/json.hpp>
+#include <set>
 
 #include "tests/fakes/temporary_directory.h"
 #include "tests/unit/daemon/daemon_under_test.h"
@@ -107,6 +108,115 @@ TEST_F(Admin, DrainPersistsAndVerifyChecks) {
   EXPECT_EQ(verified.at("bad"), 0);
   // Payloads and their headers.
   EXPECT_EQ(verified.at("bytes"), 40 * (4096 + 4096));
+}
+
+std::string Quoted(const std::vector<BlockHash>& hashes) {
+  std::string list;
+  for (const BlockHash& hash : hashes) list += (list.empty() ? "\"" : ",\"") + hash.Hex() + "\"";
+  return "[" + list + "]";
+}
+
+TEST_F(Admin, ListingGoesOnWhereItsCursorPoints) {
+  WireClient client(daemon_.socket());
+  (void)Fill(&client, client.Attach().pool, Hashes(0, 20));
+  std::set<std::string> seen;
+  uint64_t cursor = 0;
+  for (bool finished = false; !finished;) {
+    const json::value reply =
+        Ask(R"({"op":"ls","limit":3,"cursor":)" + std::to_string(cursor) + "}");
+    EXPECT_EQ(reply.at("schema"), "kvtier.ls/1");
+    EXPECT_LE(reply.at("blocks").as_array().size(), 3u);
+    for (const json::value& block : reply.at("blocks").as_array()) {
+      EXPECT_TRUE(seen.insert(json::value_to<std::string>(block.at("hash"))).second);
+      EXPECT_EQ(reply.at("spaces").at(block.at("space").to_number<size_t>()).at("tenant"),
+                "default");
+      EXPECT_EQ(block.at("tiers").at(0), "pool");
+      EXPECT_EQ(block.at("references"), 1);
+    }
+    cursor = reply.at("cursor").to_number<uint64_t>();
+    finished = reply.at("finished").as_bool();
+  }
+  EXPECT_EQ(seen.size(), 20u);
+}
+
+TEST_F(Admin, ListingIsNarrowedByTierModelTenantAndPrefix) {
+  WireClient client(daemon_.socket());
+  (void)Fill(&client, client.Attach().pool, Hashes(0, 5));
+  const auto count = [this](const std::string& members) {
+    return Ask(R"({"op":"ls",)" + members + "}").at("blocks").as_array().size();
+  };
+  EXPECT_EQ(count(R"("tier":"pool")"), 5u);
+  EXPECT_EQ(count(R"("tier":"disk")"), 0u);
+  EXPECT_EQ(count(R"("model":"test-model")"), 5u);
+  EXPECT_EQ(count(R"("model":"another")"), 0u);
+  EXPECT_EQ(count(R"("tenant":"default")"), 5u);
+  EXPECT_EQ(count(R"("tenant":"nobody")"), 0u);
+  EXPECT_EQ(count(R"("prefix":")" + Hashes(0, 1)[0].Hex().substr(0, 16) + "\""), 1u);
+}
+
+TEST_F(Admin, InspectTellsOfABlockAndOfWhyItWasMissed) {
+  WireClient client(daemon_.socket());
+  const auto hashes = Hashes(0, 1);
+  (void)Fill(&client, client.Attach().pool, hashes);
+  const json::value reply = Ask(R"({"op":"inspect","hashes":)" + Quoted(hashes) + "}");
+  EXPECT_EQ(reply.at("schema"), "kvtier.inspect/1");
+  const json::value& block = reply.at("blocks").at(0);
+  EXPECT_EQ(block.at("cached"), true);
+  EXPECT_EQ(block.at("model_name"), "test-model");
+  EXPECT_EQ(block.at("references"), 1);
+  EXPECT_TRUE(block.at("last_drop").is_null());
+  EXPECT_TRUE(Ask(R"({"op":"inspect","hashes":)" + Quoted(Hashes(99, 1)) + "}")
+                  .at("blocks")
+                  .as_array()
+                  .empty());
+}
+
+TEST_F(Admin, LookupAnswersForEachHash) {
+  EXPECT_EQ(ErrorOf(R"({"op":"lookup","hashes":)" + Quoted(Hashes(0, 1)) + "}"), "unknown_space");
+  WireClient client(daemon_.socket());
+  (void)Fill(&client, client.Attach().pool, Hashes(0, 2));
+  const json::value reply = Ask(R"({"op":"lookup","hashes":)" + Quoted(Hashes(0, 3)) + "}");
+  ASSERT_EQ(reply.at("tiers").as_array().size(), 3u);
+  EXPECT_EQ(reply.at("tiers").at(0).at(0), "pool");
+  EXPECT_TRUE(reply.at("tiers").at(2).as_array().empty());
+}
+
+TEST_F(Admin, PinnedBlocksAreEvictedOnlyWhenUnpinned) {
+  const auto hashes = Hashes(0, 2);
+  {
+    WireClient client(daemon_.socket());
+    (void)Fill(&client, client.Attach().pool, hashes);
+    EXPECT_EQ(Ask(R"({"op":"evict","hashes":)" + Quoted(hashes) + "}").at("referenced"), 2);
+  }
+  const auto pin = [&](int64_t ttl_ms) {
+    return Ask(R"({"op":"pin","ttl_ms":)" + std::to_string(ttl_ms) + R"(,"hashes":)" +
+               Quoted(hashes) + "}");
+  };
+  EXPECT_EQ(pin(60'000).at("blocks"), 2);
+  EXPECT_EQ(Ask(R"({"op":"evict","hashes":)" + Quoted(hashes) + "}").at("pinned"), 2);
+  EXPECT_EQ(pin(0).at("blocks"), 2);
+  (void)Ask(R"({"op":"drain"})");
+  const json::value evicted = Ask(R"({"op":"evict","hashes":)" + Quoted(hashes) + "}");
+  EXPECT_EQ(evicted.at("evicted"), 2);
+  EXPECT_EQ(Ask(R"({"op":"evict","hashes":)" + Quoted(hashes) + "}").at("absent"), 2);
+}
+
+TEST_F(Admin, DefaultsAreShownBesideWhatIsInEffect) {
+  EXPECT_EQ(Ask(R"({"op":"config_defaults"})").at("pool").at("bytes"), "1GiB");
+}
+
+TEST_F(Admin, BadBlockRequestsAreRefused) {
+  for (const char* request :
+       {R"({"op":"ls","tier":"attic"})", R"({"op":"ls","limit":0})", R"({"op":"ls","limit":8193})",
+        R"({"op":"ls","cursor":-1})", R"({"op":"ls","prefix":"xyz"})", R"({"op":"inspect"})",
+        R"({"op":"inspect","hashes":["12"]})", R"({"op":"inspect","hashes":"12"})",
+        R"({"op":"lookup","hashes":[3]})", R"({"op":"evict","hashes":[]})",
+        R"({"op":"pin","hashes":[],"ttl_ms":1})"}) {
+    EXPECT_EQ(ErrorOf(request), "bad_request") << request;
+  }
+  EXPECT_EQ(
+      ErrorOf(R"({"op":"pin","ttl_ms":9000000000000000,"hashes":)" + Quoted(Hashes(0, 1)) + "}"),
+      "bad_request");
 }
 
 TEST_F(Admin, SettleRepliesWhenNothingIsUnderWay) {

@@ -1,0 +1,188 @@
+// kvtierctl's commands on single blocks, against a real daemon.
+#include <filesystem>
+#include <fstream>
+
+#include "tests/integration/harness/daemon_test.h"
+
+namespace kvtier {
+namespace {
+
+constexpr size_t kBlocks = 12;
+
+class BlocksTest : public DaemonTest {
+ protected:
+  void SetUp() override {
+    DaemonTest::SetUp();
+    StartDaemon();
+    EXPECT_EQ(Play(Prompt("a", kBlocks)).blocks.miss, kBlocks);
+  }
+  static boost::json::value Json(const ProgramResult& result) {
+    boost::json::error_code error;
+    const boost::json::value value = boost::json::parse(result.output, error);
+    EXPECT_FALSE(error) << result.output << result.errors;
+    return value;
+  }
+  static std::string Hash(size_t block) { return Prompt("a", kBlocks).hashes[block].Hex(); }
+  static size_t Lines(const std::string& text) {
+    return static_cast<size_t>(std::ranges::count(text, '\n'));
+  }
+  // kvtierctl with `input` on its standard input.
+  ProgramResult CtlReading(const std::string& input, const std::string& arguments) {
+    const std::string path = directory() + "/input";
+    std::ofstream(path) << input;
+    return RunProgram(
+        {"sh", "-c",
+         KvtierctlPath() + " --socket " + daemon().socket() + " " + arguments + " <" + path});
+  }
+};
+
+TEST_F(BlocksTest, LsShowsEveryBlockInEightyColumns) {
+  const ProgramResult ls = Ctl({"ls"});
+  EXPECT_EQ(ls.exit_code, 0) << ls.errors;
+  EXPECT_EQ(Lines(ls.output), kBlocks + 1);
+  std::istringstream lines(ls.output);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80u) << line;
+  EXPECT_EQ(Lines(Ctl({"ls", "--limit", "5", "--hashes"}).output), 5u);
+  EXPECT_EQ(Ctl({"ls", "--tenant", "nobody"}).output, "");
+}
+
+TEST_F(BlocksTest, LsInJsonIsOneDocument) {
+  const boost::json::value document = Json(Ctl({"ls", "--json"}));
+  EXPECT_EQ(document.at("schema"), "kvtier.ls/1");
+  EXPECT_EQ(document.at("count"), kBlocks);
+  EXPECT_EQ(document.at("complete"), true);
+  EXPECT_EQ(document.at("blocks").at(0).at("tenant"), "default");
+  EXPECT_EQ(Json(Ctl({"ls", "--json", "--tier", "disk"})).at("count"), 0);
+}
+
+TEST_F(BlocksTest, InspectTakesTheFirstDigitsOfACachedBlock) {
+  const ProgramResult shown = Ctl({"inspect", Hash(3).substr(0, 10)});
+  EXPECT_EQ(shown.exit_code, 0) << shown.errors;
+  EXPECT_NE(shown.output.find(Hash(3)), std::string::npos);
+  EXPECT_NE(shown.output.find("after 3 blocks"), std::string::npos);
+  EXPECT_EQ(Ctl({"inspect", "not-a-hash"}).exit_code, 2);
+  EXPECT_EQ(Ctl({"inspect", "0000000000"}).exit_code, 4);
+  const ProgramResult ambiguous = Ctl({"inspect", Hash(3).substr(0, 1), "--json"});
+  EXPECT_NE(ambiguous.exit_code, 0);
+}
+
+TEST_F(BlocksTest, InspectTellsWhyABlockIsGone) {
+  EXPECT_EQ(Ctl({"evict", Hash(0)}).exit_code, 0);
+  const boost::json::value document = Json(Ctl({"inspect", Hash(0), "--json"}));
+  EXPECT_EQ(document.at("blocks").at(0).at("cached"), false);
+  EXPECT_EQ(document.at("blocks").at(0).at("last_drop").at("reason"), "evicted_by_hand");
+  EXPECT_EQ(document.at("blocks").at(0).at("last_miss").at("reason"), "unknown");
+  const ProgramResult shown = Ctl({"inspect", Hash(0)});
+  EXPECT_EQ(shown.exit_code, 4);
+  EXPECT_NE(shown.output.find("an administrator evicted it"), std::string::npos);
+}
+
+TEST_F(BlocksTest, LookupTellsThePrefix) {
+  EXPECT_EQ(Ctl({"evict", Hash(2)}).exit_code, 0);
+  const ProgramResult some = CtlReading(
+      Hash(0) + "\n" + Hash(1) + "\n" + Hash(2) + "\n" + Hash(3) + "\n", "lookup - --json");
+  EXPECT_EQ(some.exit_code, 8) << some.errors;
+  EXPECT_EQ(Json(some).at("cached"), 3);
+  EXPECT_EQ(Json(some).at("prefix"), 2);
+  EXPECT_EQ(Ctl({"lookup", Hash(0)}).exit_code, 0);
+  EXPECT_EQ(Ctl({"lookup", Hash(2)}).exit_code, 4);
+  EXPECT_EQ(Ctl({"lookup"}).exit_code, 2);
+}
+
+TEST_F(BlocksTest, LookupHashesTokensAsEnginesDo) {
+  const ProgramResult looked = CtlReading("[1, 2, 3, 4, 5]", "lookup --tokens - --block-tokens 4");
+  EXPECT_EQ(looked.exit_code, 4) << looked.errors;
+  // SHA-256 over the CBOR of the root of the default seed and the four tokens.
+  EXPECT_NE(looked.output.find("58d0879dff3800f65f8c5fd449d73048c0f7699dd238a03b84b146b151d55111"),
+            std::string::npos)
+      << looked.output;
+  EXPECT_EQ(CtlReading("1 2 three", "lookup --tokens -").exit_code, 2);
+  EXPECT_EQ(CtlReading("1 2 3", "lookup --tokens -").exit_code, 2);
+  EXPECT_EQ(Ctl({"lookup", "--tokens", directory() + "/absent"}).exit_code, 4);
+}
+
+TEST_F(BlocksTest, PinnedBlocksOutliveAnEviction) {
+  EXPECT_EQ(Ctl({"pin", Hash(0), Hash(1), "--hours", "2"}).exit_code, 0);
+  const boost::json::value evicted = Json(Ctl({"evict", "--all", "--json"}));
+  EXPECT_EQ(evicted.at("pinned"), 2);
+  EXPECT_EQ(evicted.at("evicted"), kBlocks - 2);
+  EXPECT_EQ(Lines(Ctl({"ls", "--hashes"}).output), 2u);
+  EXPECT_EQ(Ctl({"unpin", Hash(0), Hash(1)}).exit_code, 0);
+  EXPECT_EQ(Ctl({"evict", "--all"}).exit_code, 0);
+  EXPECT_EQ(Ctl({"pin", Hash(0)}).exit_code, 4);
+}
+
+TEST_F(BlocksTest, EvictFromOneTierLeavesTheCopiesBelow) {
+  EXPECT_EQ(Ctl({"drain"}).exit_code, 0);
+  EXPECT_EQ(Ctl({"evict", "--all", "--tier", "pool"}).exit_code, 0);
+  EXPECT_EQ(Json(Ctl({"ls", "--json", "--tier", "pool"})).at("count"), 0);
+  EXPECT_EQ(Json(Ctl({"ls", "--json", "--tier", "disk"})).at("count"), kBlocks);
+  EXPECT_EQ(Play(Prompt("a", kBlocks)).blocks.miss, 0u);
+  EXPECT_EQ(Ctl({"evict"}).exit_code, 2);
+}
+
+TEST_F(BlocksTest, ConfigTellsWhatIsNotTheDefault) {
+  const ProgramResult changed = Ctl({"config", "--changed"});
+  EXPECT_EQ(changed.exit_code, 0) << changed.errors;
+  EXPECT_NE(changed.output.find("[pool]\nbytes = \"1MiB\"  # default \"1GiB\""), std::string::npos)
+      << changed.output;
+  EXPECT_EQ(changed.output.find("max_clients"), std::string::npos);
+  // What it prints is a configuration.
+  const std::string path = directory() + "/effective.toml";
+  std::ofstream(path) << Ctl({"config"}).output;
+  EXPECT_EQ(RunProgram({KvtierdPath(), "--config", path, "--check-config"}).exit_code, 0);
+  EXPECT_EQ(Json(Ctl({"config", "--json"})).at("schema"), "kvtier.effective_config/1");
+}
+
+TEST_F(BlocksTest, TopIsPlainWhereNobodyWatches) {
+  const ProgramResult top = Ctl({"top", "--count", "2", "--interval", "0.1"});
+  EXPECT_EQ(top.exit_code, 0) << top.errors;
+  EXPECT_EQ(top.output.find('\x1b'), std::string::npos);
+  EXPECT_NE(top.output.find("blocks/s"), std::string::npos);
+  std::istringstream lines(top.output);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80u) << line;
+  const ProgramResult json = Ctl({"top", "--count", "2", "--interval", "0.1", "--json"});
+  EXPECT_EQ(Lines(json.output), 2u);
+}
+
+TEST_F(BlocksTest, SizeReadsAModelAndWritesAConfiguration) {
+  const std::string model = directory() + "/config.json";
+  std::ofstream(model) << R"({"architectures": ["LlamaForCausalLM"], "hidden_size": 4096,
+      "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8,
+      "torch_dtype": "bfloat16"})";
+  const boost::json::value size = Json(
+      RunProgram({KvtierctlPath(), "size", model, "--pool", "1GiB", "--host", "64MiB", "--json"}));
+  EXPECT_EQ(size.at("schema"), "kvtier.size/1");
+  EXPECT_EQ(size.at("bytes_per_token"), 128 * kKiB);
+  EXPECT_EQ(size.at("block_bytes"), 2 * kMiB);
+  EXPECT_EQ(size.at("tiers").at("pool").at("blocks"), 512);
+  EXPECT_EQ(size.at("tiers").at("host").at("blocks"), 31);
+  const std::string path = directory() + "/sized.toml";
+  std::ofstream(path) << boost::json::value_to<std::string>(size.at("config"));
+  EXPECT_EQ(RunProgram({KvtierdPath(), "--config", path, "--check-config"}).exit_code, 0);
+  EXPECT_EQ(RunProgram({KvtierctlPath(), "size", directory() + "/absent"}).exit_code, 4);
+  EXPECT_EQ(RunProgram({KvtierctlPath(), "size", model, "--pool", "12"}).exit_code, 2);
+}
+
+TEST_F(BlocksTest, BenchMeasuresAPrivateDaemonAndDrawsIt) {
+  if (RunProgram({"sh", "-c", "command -v gnuplot >/dev/null"}).exit_code != 0) {
+    GTEST_SKIP() << "gnuplot is not installed";
+  }
+  const std::string picture = directory() + "/bench.svg";
+  const ProgramResult bench =
+      Ctl({"bench", "--spawn", "--pool", "24MiB", "--host", "96MiB", "--disk", "0B",
+           "--repetitions", "1", "--block-bytes", "64KiB,1MiB", "--directory", directory(),
+           "--plot", picture, "--json"});
+  EXPECT_EQ(bench.exit_code, 0) << bench.errors;
+  EXPECT_EQ(Json(bench).at("schema"), "kvtier.bench/1");
+  EXPECT_EQ(Json(bench).at("onload").as_array().size(), 2u);
+  std::ifstream file(picture);
+  std::string first;
+  std::getline(file, first);
+  EXPECT_NE(first.find("<?xml"), std::string::npos);
+  EXPECT_EQ(Ctl({"bench", "--pool", "1GiB"}).exit_code, 2) << "sizes without --spawn";
+  EXPECT_EQ(Ctl({"bench", "--spawn", "--pool", "1MiB"}).exit_code, 2);
+}
+
+}  // namespace
+}  // namespace kvtier
