@@ -73,11 +73,12 @@ bool HostSlots::MoreToCome() const {
          state_.env.arena->ready_bytes() < state_.env.arena->capacity_bytes();
 }
 
-EntryIndex HostSlots::Coldest() {
+EntryIndex HostSlots::Coldest(bool* passing) {
   for (size_t tries = victims_.size(); tries > 0; --tries) {
     victims_.Prepare(1, [this](EntryIndex entry) { PrepareOne(entry); });
     const EntryIndex front = victims_.Front();
     if (!OnItsWay(state_[front])) return front;
+    *passing |= state_[front].host_slot != kNoHostSlot;
     // More is on its way than host can hold: what has arrived leaves first.
     Freshen(front);
   }
@@ -85,8 +86,9 @@ EntryIndex HostSlots::Coldest() {
 }
 
 HostSlots::Outcome HostSlots::EvictFor(uint64_t slot_bytes) {
+  bool passing = false;
   for (size_t tries = ready_blocks_; tries > 0; --tries) {
-    const EntryIndex coldest = Coldest();
+    const EntryIndex coldest = Coldest(&passing);
     if (coldest == kNoEntry) break;
     const BlockEntry& entry = state_[coldest];
     if (Wanted(entry)) {
@@ -103,7 +105,7 @@ HostSlots::Outcome HostSlots::EvictFor(uint64_t slot_bytes) {
     Drop(coldest, ReasonFor(entry));
     return Outcome::kAllocated;
   }
-  return MoreToCome() ? Outcome::kWait : Outcome::kFull;
+  return passing || MoreToCome() ? Outcome::kWait : Outcome::kFull;
 }
 
 bool HostSlots::EvictChunk(EntryIndex coldest) {

@@ -210,5 +210,19 @@ TEST_F(CacheLoadTest, DiskHitLeavesAHostCopy) {
   EXPECT_TRUE(Presence(TestHash(1, 0)).disk);
 }
 
+TEST_F(CacheLoadTest, LoadLargerThanHostWaitsForItsOwnBlocksToPass) {
+  Start({.pool_blocks = 32, .host_slots = 8, .disk_slots = 64});
+  Put(Sequence(1, 24));
+  DrainAndRestart();
+  machine_->loop.Hold(machine_->device->source());
+  const PendingAcquire load = BeginAcquire(kAlice, Sequence(1, 24));
+  // Every slot of host now holds a block that waits for its copy to the pool.
+  Settle();
+  machine_->loop.LetGo(machine_->device->source());
+  Settle();
+  ASSERT_TRUE(load.succeeded());
+  EXPECT_EQ(LastProgress(load.reply().load).ready, 24u);
+}
+
 }  // namespace
 }  // namespace kvtier
