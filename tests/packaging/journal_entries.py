@@ -24,12 +24,14 @@ def main(kvtierd):
                 "server.admin_socket=/run/kvtier/a"]
     daemon = subprocess.Popen(
         [kvtierd] + [word for setting in settings for word in ("--set", setting)],
-        stdout=subprocess.DEVNULL, stderr=writing,
+        stdout=subprocess.PIPE, stderr=writing,
         env={**os.environ, "JOURNAL_STREAM": f"{status.st_dev}:{status.st_ino}"})
     os.close(writing)
     entries = []
     while not entries or entries[-1]["KVTIER_ID"] != "server.ready":
         entries.append(fields_of(journal.recv(65536)))
+    # Only now does it take signals its own way.
+    assert daemon.stdout.readline().startswith(b"READY ")
     daemon.terminate()
     assert daemon.wait(SECONDS) == 0
     assert entries[0]["MESSAGE"].startswith("daemon.starting: kvtierd "), entries[0]
