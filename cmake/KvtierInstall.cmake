@@ -40,6 +40,26 @@ install(FILES docs/OPERATIONS.md docs/CONFIGURATION.md
 install(TARGETS kvtierctl kvtier-bench
   RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT kvtier-tools)
 
+# --- manual pages and completions, each with its program ---
+set(share ${CMAKE_BINARY_DIR}/share)
+install(FILES ${share}/man/man8/kvtierd.8
+  DESTINATION ${CMAKE_INSTALL_MANDIR}/man8 COMPONENT kvtierd)
+install(FILES ${share}/man/man5/kvtierd.toml.5
+  DESTINATION ${CMAKE_INSTALL_MANDIR}/man5 COMPONENT kvtierd)
+install(FILES ${share}/man/man1/kvtierctl.1
+  DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT kvtier-tools)
+foreach(program_and_component kvtierd:kvtierd kvtierctl:kvtier-tools)
+  string(REPLACE ":" ";" pair ${program_and_component})
+  list(GET pair 0 program)
+  list(GET pair 1 component)
+  install(FILES ${share}/bash-completion/completions/${program}
+    DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions COMPONENT ${component})
+  install(FILES ${share}/zsh/vendor-completions/_${program}
+    DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/vendor-completions COMPONENT ${component})
+  install(FILES ${share}/fish/vendor_completions.d/${program}.fish
+    DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d COMPONENT ${component})
+endforeach()
+
 # --- libkvtier0, libkvtier-dev ---
 install(TARGETS kvtier
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT libkvtier0

@@ -36,6 +36,10 @@ has kvtierd /usr/lib/sysusers.d/kvtier.conf
 has kvtierd /usr/lib/tmpfiles.d/kvtier.conf
 has kvtierd /etc/kvtier/kvtierd.toml
 has kvtierd /usr/share/doc/kvtierd/OPERATIONS.md
+has kvtierd /usr/share/man/man8/kvtierd.8
+has kvtierd /usr/share/man/man5/kvtierd.toml.5
+has kvtier-tools /usr/share/man/man1/kvtierctl.1
+has kvtier-tools /usr/share/bash-completion/completions/kvtierctl
 has kvtier-tools /usr/bin/kvtierctl
 has libkvtier0 '/usr/lib/[^/]+/libkvtier\.so\.0'
 has libkvtier-dev '/usr/lib/[^/]+/libkvtier\.so'

@@ -125,6 +125,9 @@ std::string KvtierdPage(const CommandRow& table, const PageEdition& edition) {
   page.Item("SIGTERM, SIGINT",
             "Writes the blocks that should survive to disk, for as long as `drain.deadline` "
             "allows, and ends. A second one ends at once.");
+  page.Item("SIGHUP",
+            "Reads the configuration again: takes what can change while the daemon runs, and logs "
+            "what waits for a restart. A mistake changes nothing.");
   page.Section("Exit status");
   page.Item("0", "Ended as asked.");
   page.Item("1", "Failed.");
