@@ -2,12 +2,15 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <signal.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <chrono>
 #include <string_view>
 #include <thread>
@@ -18,9 +21,11 @@ namespace kvtier {
 namespace {
 
 constexpr const char* kLockName = "lock";
-// A killed daemon's lock lasts until the kernel has ended its last disk I/O; see
-// IoEngineOptions::held_fd.
-constexpr auto kLockPatience = std::chrono::milliseconds(500);
+// How long the lock is waited for while its holder lives: it may be about to end.
+constexpr auto kHolderPatience = std::chrono::milliseconds(500);
+// A killed daemon's lock lasts until the kernel has ended its last disk I/O (see
+// IoEngineOptions::held_fd), which takes a busy disk seconds.
+constexpr auto kLastIoPatience = std::chrono::seconds(30);
 constexpr auto kLockPoll = std::chrono::milliseconds(10);
 constexpr mode_t kPrivateDirectory = 0700;
 constexpr mode_t kPrivateFile = 0600;
@@ -30,14 +35,21 @@ tl::unexpected<Error> Failed(std::string_view call, const std::filesystem::path&
       ErrnoError(ErrorCode::kIoError, errno, fmt::format("{} {}", call, path.native())));
 }
 
-// What the holder wrote into its lock file, as digits only.
-std::string HolderOf(int lock) {
+// What the holder wrote into its lock file; 0 if that is no process's number.
+pid_t HolderOf(int lock) {
   std::array<char, 16> text{};
   const ssize_t count = ::pread(lock, text.data(), text.size(), 0);
-  std::string_view pid(text.data(), count > 0 ? static_cast<size_t>(count) : 0);
-  pid = pid.substr(0, pid.find_first_not_of("0123456789"));
-  return pid.empty() ? "an unknown process" : fmt::format("process {}", pid);
+  pid_t pid = 0;
+  const auto end = text.data() + std::max<ssize_t>(count, 0);
+  if (std::from_chars(text.data(), end, pid).ec != std::errc()) return 0;
+  return std::max<pid_t>(pid, 0);
 }
+
+std::string NameOfHolder(pid_t pid) {
+  return pid == 0 ? "an unknown process" : fmt::format("process {}", pid);
+}
+
+bool IsGone(pid_t pid) { return pid > 0 && ::kill(pid, 0) != 0 && errno == ESRCH; }
 
 Status CheckOwner(const struct stat& status, const std::filesystem::path& path) {
   if (status.st_uid == ::geteuid()) return {};
@@ -48,10 +60,12 @@ Status CheckOwner(const struct stat& status, const std::filesystem::path& path) 
 
 // False if another open file has the lock to the end.
 Result<bool> WaitForLock(int fd, const std::filesystem::path& path) {
-  const auto deadline = std::chrono::steady_clock::now() + kLockPatience;
+  const auto start = std::chrono::steady_clock::now();
   while (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK) return Failed("flock", path / kLockName);
-    if (std::chrono::steady_clock::now() >= deadline) return false;
+    const auto waited = std::chrono::steady_clock::now() - start;
+    if (waited >= kLastIoPatience) return false;
+    if (waited >= kHolderPatience && !IsGone(HolderOf(fd))) return false;
     std::this_thread::sleep_for(kLockPoll);
   }
   return true;
@@ -65,7 +79,7 @@ Status TakeLock(DiskDirectory* directory, const std::filesystem::path& path) {
   if (!locked) {
     return MakeError(ErrorCode::kAlreadyExists, "directory_locked",
                      fmt::format("{} is in use by {}; one daemon to a directory", path.native(),
-                                 HolderOf(fd.get())));
+                                 NameOfHolder(HolderOf(fd.get()))));
   }
   const std::string pid = fmt::format("{}\n", ::getpid());
   if (::ftruncate(fd.get(), 0) != 0 ||

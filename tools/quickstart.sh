@@ -129,7 +129,7 @@ print(f"quickstart: ok {times} identical=yes")
 PYTHON
 }
 
-./tools/setup.sh
+./tools/setup.sh --build
 build_preset release kvtierd kvtierctl kvtier-generate
 work=$(mktemp -d "${TMPDIR:-/tmp}/kvtier-quickstart-XXXXXX")
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Installs the Debian 12 packages that kvtier is built and tested with. Quick and silent when all of
-# them are there; needs root only when something is missing.
+# Installs the Debian 12 packages that kvtier is built with, and those that its tests use unless
+# called with --build. Quick and silent when all of them are there; needs root only when something is
+# missing.
 set -euo pipefail
 
 packages=(
@@ -9,8 +10,10 @@ packages=(
   # libraries
   libboost1.81-dev libboost-json1.81-dev libcli11-dev libexpected-dev libfmt-dev librocksdb-dev
   libspdlog-dev libssl-dev libsystemd-dev libtomlplusplus-dev liburing-dev libxxhash-dev
-  # tests: GoogleTest, libFuzzer, and the programs that drive crash tests
+  # tests that the build configures: GoogleTest, libFuzzer
   libgtest-dev libgmock-dev clang-14 libclang-rt-14-dev python3
+)
+test_packages=(
   # the Python package, its arrays and its installation
   python3-numpy python3-pip python3-setuptools python3-wheel
   # packages, and tests of the unit and of them
@@ -20,6 +23,7 @@ packages=(
   # tests of manual pages and completions; gnuplot draws for kvtierctl bench --plot
   fish gnuplot-nox man-db mandoc zsh
 )
+[[ ${1-} == --build ]] || packages+=("${test_packages[@]}")
 
 missing=()
 for package in "${packages[@]}"; do

@@ -2,15 +2,20 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
+#include <chrono>
 #include <csignal>
+#include <filesystem>
 #include <fstream>
+#include <future>
 #include <set>
 
 #include "base/check.h"
+#include "base/unique_fd.h"
 #include "tests/fakes/aligned_bytes.h"
 #include "tests/fakes/blocking_loop.h"
 #include "tests/fakes/temporary_directory.h"
@@ -130,6 +135,26 @@ TEST_F(DiskFilesTest, ASecondDaemonIsToldWhoHoldsTheDirectory) {
   EXPECT_EQ(error.reason, "directory_locked");
   EXPECT_NE(error.context.find("process " + std::to_string(::getpid())), std::string::npos)
       << error.context;
+}
+
+// The kernel holds on to a killed daemon's lock until its last disk I/O has ended.
+TEST_F(DiskFilesTest, TheLockOfAProcessThatIsGoneIsWaitedFor) {
+  { const DiskFiles files = OpenOrDie(); }
+  const std::filesystem::path path = options_.directory / "lock";
+  const UniqueFd lock(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  ASSERT_EQ(::flock(lock.get(), LOCK_EX), 0);
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_EQ(OpenError().reason, "directory_locked");  // its writer, this process, lives
+  const auto patience = std::chrono::steady_clock::now() - start;
+
+  const pid_t gone = ::fork();
+  if (gone == 0) ::_exit(0);
+  ASSERT_EQ(::waitpid(gone, nullptr, 0), gone);
+  std::ofstream(path) << gone << "\n";
+  auto opened = std::async(std::launch::async, [this] { return OpenOrDie().epoch; });
+  EXPECT_EQ(opened.wait_for(2 * patience), std::future_status::timeout);
+  ASSERT_EQ(::flock(lock.get(), LOCK_UN), 0);
+  EXPECT_EQ(opened.get(), 2u);
 }
 
 TEST_F(DiskFilesTest, TheLockGoesWithItsHolder) {
