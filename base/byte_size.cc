@@ -15,9 +15,9 @@ struct Unit {
 };
 
 constexpr std::array kUnits = {
-    Unit{"B", 1},      Unit{"KiB", 0x1p10}, Unit{"MiB", 0x1p20}, Unit{"GiB", 0x1p30},
-    Unit{"TiB", 0x1p40}, Unit{"kB", 1e3},   Unit{"MB", 1e6},     Unit{"GB", 1e9},
-    Unit{"TB", 1e12},
+    Unit{"B", 1},        Unit{"KiB", 0x1p10}, Unit{"MiB", 0x1p20},
+    Unit{"GiB", 0x1p30}, Unit{"TiB", 0x1p40}, Unit{"kB", 1e3},
+    Unit{"MB", 1e6},     Unit{"GB", 1e9},     Unit{"TB", 1e12},
 };
 
 tl::unexpected<Error> BadByteSize(std::string_view text) {

@@ -25,16 +25,16 @@ using Status = Result<void>;
 #define KVT_CONCAT(a, b) KVT_CONCAT_INNER(a, b)
 
 // Returns the error of `expression` (a Status or Result) from the calling function.
-#define KVT_RETURN_IF_ERROR(expression)                                       \
-  do {                                                                        \
-    if (auto kvt_status = (expression); !kvt_status)                          \
+#define KVT_RETURN_IF_ERROR(expression)                                        \
+  do {                                                                         \
+    if (auto kvt_status = (expression); !kvt_status)                           \
       return ::tl::unexpected<::kvtier::Error>(std::move(kvt_status).error()); \
   } while (false)
 
 // KVT_ASSIGN_OR_RETURN(auto x, MayFail()): declares x, or returns the error.
 #define KVT_ASSIGN_OR_RETURN(declaration, expression) \
   KVT_ASSIGN_OR_RETURN_IMPL(KVT_CONCAT(kvt_result_, __LINE__), declaration, expression)
-#define KVT_ASSIGN_OR_RETURN_IMPL(result, declaration, expression)                        \
-  auto result = (expression);                                                             \
-  if (!result) return ::tl::unexpected<::kvtier::Error>(std::move(result).error());       \
+#define KVT_ASSIGN_OR_RETURN_IMPL(result, declaration, expression)                  \
+  auto result = (expression);                                                       \
+  if (!result) return ::tl::unexpected<::kvtier::Error>(std::move(result).error()); \
   declaration = std::move(result).value()

@@ -93,10 +93,10 @@ Status Acquirer::CheckLimits(const CachePool& pool, const Operation& operation,
                                  walk.hits.size(), state_.options.max_references_per_session));
   }
   if (request.new_blocks > PoolSpace::Obtainable(pool)) {
-    return MakeError(ErrorCode::kResourceExhausted, "pool_full",
-                     fmt::format("{} new blocks asked for, {} of {} are free or can be evicted",
-                                 request.new_blocks, PoolSpace::Obtainable(pool),
-                                 pool.blocks.size()));
+    return MakeError(
+        ErrorCode::kResourceExhausted, "pool_full",
+        fmt::format("{} new blocks asked for, {} of {} are free or can be evicted",
+                    request.new_blocks, PoolSpace::Obtainable(pool), pool.blocks.size()));
   }
   return {};
 }
@@ -228,8 +228,8 @@ void Acquirer::Hold(CachePool* pool, Operation* operation, const Walk& walk) {
 void Acquirer::HoldOnly(CachePool* pool, Operation* operation, size_t hits) {
   const std::span<const BlockIndex> surplus = std::span(operation->held).subspan(hits);
   sessions_.DropReferences(operation->request.session, pool, surplus);
-  operation->held_count -= static_cast<uint32_t>(
-      surplus.size() - std::count(surplus.begin(), surplus.end(), kNoBlock));
+  operation->held_count -=
+      static_cast<uint32_t>(surplus.size() - std::count(surplus.begin(), surplus.end(), kNoBlock));
   operation->held.resize(hits);
 }
 

@@ -7,8 +7,7 @@
 
 namespace kvtier {
 
-Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment,
-                  IndexSnapshot snapshot)
+Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, IndexSnapshot snapshot)
     : state(options, std::move(environment), snapshot.budget),
       loads(&state.stats, [this](const LoadProgress& progress) { sessions.Report(progress); }),
       sessions(&state),
@@ -75,9 +74,9 @@ Result<CommitReply> Cache::Impl::Commit(SessionId session, PoolId pool_id,
   CachePool* pool = state.FindPool(pool_id);
   if (pool == nullptr) return MakeError(ErrorCode::kNotFound, "unknown_pool");
   if (!pool->blocks.Current(request.block)) {
-    return MakeError(ErrorCode::kStaleHandle, "stale_generation",
-                     fmt::format("block {} generation {}", request.block.index.value,
-                                 request.block.generation));
+    return MakeError(
+        ErrorCode::kStaleHandle, "stale_generation",
+        fmt::format("block {} generation {}", request.block.index.value, request.block.generation));
   }
   const PoolBlock& block = pool->blocks[request.block.index];
   if (block.state != PoolBlockState::kPrivate) {
@@ -85,9 +84,9 @@ Result<CommitReply> Cache::Impl::Commit(SessionId session, PoolId pool_id,
                      fmt::format("block {} is committed already", request.block.index.value));
   }
   if (block.owner != session) {
-    return MakeError(ErrorCode::kNotOwner, "foreign_block",
-                     fmt::format("block {} is private to another session",
-                                 request.block.index.value));
+    return MakeError(
+        ErrorCode::kNotOwner, "foreign_block",
+        fmt::format("block {} is private to another session", request.block.index.value));
   }
   if (request.tokens == 0) return MakeError(ErrorCode::kInvalidArgument, "zero_tokens");
   const EntryIndex index = EntryForCommit({pool->space, request.hash}, request);
@@ -112,9 +111,8 @@ Result<CommitReply> Cache::Impl::Commit(SessionId session, PoolId pool_id,
 Status Cache::Impl::Release(SessionId session, CachePool* pool, BlockHandle handle,
                             std::vector<EntryIndex>* cached) {
   if (!pool->blocks.Current(handle)) {
-    return MakeError(
-        ErrorCode::kStaleHandle, "stale_generation",
-        fmt::format("block {} generation {}", handle.index.value, handle.generation));
+    return MakeError(ErrorCode::kStaleHandle, "stale_generation",
+                     fmt::format("block {} generation {}", handle.index.value, handle.generation));
   }
   const PoolBlock& block = pool->blocks[handle.index];
   const bool private_block = block.state == PoolBlockState::kPrivate;
@@ -125,8 +123,7 @@ Status Cache::Impl::Release(SessionId session, CachePool* pool, BlockHandle hand
   if (private_block || block.state == PoolBlockState::kQuarantined ||
       !sessions.Holds(session, *pool, handle.index)) {
     return MakeError(ErrorCode::kNotOwner, "not_held",
-                     fmt::format("the session holds no reference to block {}",
-                                 handle.index.value));
+                     fmt::format("the session holds no reference to block {}", handle.index.value));
   }
   sessions.DropReference(session, pool, handle.index, cached);
   return {};
@@ -139,8 +136,7 @@ Cache::Cache(const CacheOptions& options, CacheEnvironment environment, IndexSna
 
 Cache::~Cache() { impl_->state.env.arena->OnGrowth(nullptr); }
 
-void Cache::OpenSession(SessionId session,
-                        std::function<void(const LoadProgress&)> on_progress) {
+void Cache::OpenSession(SessionId session, std::function<void(const LoadProgress&)> on_progress) {
   impl_->sessions.Open(session, std::move(on_progress));
 }
 
@@ -163,8 +159,8 @@ Result<PoolInfo> Cache::AttachPool(const SpaceIdentity& identity, uint64_t pool_
   }
   KVT_ASSIGN_OR_RETURN(const SpaceId space, impl_->state.InternSpace(identity));
   KVT_ASSIGN_OR_RETURN(const CachePool* pool, impl_->pools.Attach(space, pool_bytes));
-  return PoolInfo{pool->id,           pool->generation,    pool->memory->bytes(),
-                  pool->block_bytes,  pool->blocks.size(), pool->memory->shareable_fd()};
+  return PoolInfo{pool->id,          pool->generation,    pool->memory->bytes(),
+                  pool->block_bytes, pool->blocks.size(), pool->memory->shareable_fd()};
 }
 
 void Cache::Acquire(AcquireRequest request, std::function<void(Result<AcquireReply>)> done) {

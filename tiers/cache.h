@@ -75,9 +75,9 @@ struct AcquireReply {
 };
 
 // Reports on a load, in prefix order. The first `ready` of the acquire's hits are usable. When
-// `finished`, nothing follows; if then ready < hits.size(), the block at `ready` could not be loaded:
-// the bytes from there on must not be used, and the session still holds (and must release) its
-// references to those blocks.
+// `finished`, nothing follows; if then ready < hits.size(), the block at `ready` could not be
+// loaded: the bytes from there on must not be used, and the session still holds (and must release)
+// its references to those blocks.
 struct LoadProgress {
   SessionId session;
   LoadId load;
@@ -137,9 +137,9 @@ class Cache {
   [[nodiscard]] Result<PoolInfo> AttachPool(const SpaceIdentity& identity, uint64_t pool_bytes);
 
   // --- blocks ---
-  // `done` is called exactly once, now or later, and must not call the cache: allocation may wait, up to options.max_wait_ms, for
-  // offloads that free blocks. Errors: kResourceExhausted "pool_full", kLimitExceeded
-  // "session_references", kCancelled when the session closed meanwhile.
+  // `done` is called exactly once, now or later, and must not call the cache: allocation may wait,
+  // up to options.max_wait_ms, for offloads that free blocks. Errors: kResourceExhausted
+  // "pool_full", kLimitExceeded "session_references", kCancelled when the session closed meanwhile.
   void Acquire(AcquireRequest request, std::function<void(Result<AcquireReply>)> done);
   // Errors: kStaleHandle, kNotOwner, kWrongState "not_private", kInvalidArgument.
   [[nodiscard]] Result<CommitReply> Commit(SessionId session, PoolId pool,
@@ -165,9 +165,9 @@ class Cache {
   // --- looking into it, for administrators ---
   // What every SpaceId stands for, from 0 on.
   [[nodiscard]] std::vector<SpaceIdentity> Spaces() const;
-  // The blocks that `filter` admits, from `cursor` on (0 at first), looking at `max_rows` rows of the
-  // directory and reporting `max_blocks` at most; so that a walk over millions can be cut into steps.
-  // A block that is cached from the first step to the last is reported exactly once.
+  // The blocks that `filter` admits, from `cursor` on (0 at first), looking at `max_rows` rows of
+  // the directory and reporting `max_blocks` at most; so that a walk over millions can be cut into
+  // steps. A block that is cached from the first step to the last is reported exactly once.
   [[nodiscard]] BlockWalk Walk(uint64_t cursor, uint32_t max_rows, uint32_t max_blocks,
                                const BlockFilter& filter) const;
   // Nothing if the block is not cached.
@@ -182,8 +182,8 @@ class Cache {
   EvictOutcome Evict(const BlockKey& key, std::optional<Tier> tier);
 
   // --- upkeep ---
-  // Takes over `options`, less pool_bytes and chunk_bytes, which stay as they are. A shorter time to
-  // live takes effect with the next ticks. Nothing changes on error: kLimitExceeded "pinned" if
+  // Takes over `options`, less pool_bytes and chunk_bytes, which stay as they are. A shorter time
+  // to live takes effect with the next ticks. Nothing changes on error: kLimitExceeded "pinned" if
   // more blocks are pinned than the new pin_fraction allows. REQUIRES: passed Validate().
   [[nodiscard]] Status Reconfigure(const CacheOptions& options);
   // Of the blocks that are pinned; O(pinned blocks).

@@ -19,8 +19,7 @@ PoolGauges GaugesOf(const CacheState& state, const CachePool& pool) {
   gauges.cached = pool.victims.size();
   gauges.loading = pool.loading;
   gauges.referenced = pool.blocks.count(PoolBlockState::kCommitted) +
-                      pool.blocks.count(PoolBlockState::kOrphaned) - gauges.cached -
-                      gauges.loading;
+                      pool.blocks.count(PoolBlockState::kOrphaned) - gauges.cached - gauges.loading;
   return gauges;
 }
 
@@ -47,8 +46,8 @@ CacheGauges Cache::Impl::Gauges() const {
   for (const EntryList& list : state.by_age) order_bytes += list.memory_bytes();
   gauges.entry_bytes = state.directory.memory_bytes() + state.unpersisted.memory_bytes() +
                        host.memory_bytes() + disk.memory_bytes() + order_bytes;
-  gauges.unpersisted_blocks = state.unpersisted.size() + state.persist_wanted_blocks() +
-                              persister.writes_in_flight();
+  gauges.unpersisted_blocks =
+      state.unpersisted.size() + state.persist_wanted_blocks() + persister.writes_in_flight();
   gauges.pinned_blocks = state.pinned_until_ms.size();
   gauges.sessions = sessions.size();
   gauges.references = sessions.references();
@@ -114,8 +113,8 @@ void Cache::Impl::CheckEntry(EntryIndex index) const {
   KVT_CHECK(!entry.motion.loading || entry.in_pool());
   KVT_CHECK(!entry.persisted || (entry.disk.valid() && !entry.motion.writing));
   const BlockMotion& motion = entry.motion;
-  KVT_CHECK(host.InOrder(index) == (entry.host_ready || motion.offload_queued ||
-                                    motion.offloading || motion.loading));
+  KVT_CHECK(host.InOrder(index) ==
+            (entry.host_ready || motion.offload_queued || motion.offloading || motion.loading));
   KVT_CHECK(state.disk_recency->Contains(index) == (entry.disk.valid() || entry.persist_wanted));
   KVT_CHECK(entry.retention == RetentionClass::kExtended || !entry.disk.valid());
   KVT_CHECK(!entry.pinned || state.pinned_until_ms.contains(index));

@@ -110,8 +110,8 @@ bool CacheState::Expired(const BlockEntry& entry) const {
 }
 
 int64_t CacheState::ExpiryMs(const BlockEntry& entry) const {
-  const int64_t ttl_ms = entry.retention == RetentionClass::kMemory ? options.memory_ttl_ms
-                                                                    : options.extended_ttl_ms;
+  const int64_t ttl_ms =
+      entry.retention == RetentionClass::kMemory ? options.memory_ttl_ms : options.extended_ttl_ms;
   const int64_t by_use_ms = int64_t{entry.last_use_s} * 1000 + ttl_ms;
   if (options.max_age_ms == 0) return by_use_ms;
   return std::min(by_use_ms, int64_t{entry.created_s} * 1000 + options.max_age_ms);

@@ -65,7 +65,7 @@ class CacheState {
   BlockHistory history;
   WriteBudget write_budget;
   Directory directory;
-  std::vector<Space> spaces;  // by SpaceId
+  std::vector<Space> spaces;                      // by SpaceId
   std::vector<std::unique_ptr<CachePool>> pools;  // by PoolId
 
   // Recency of what is on disk or is to be written there; a use anywhere counts. A block takes its
@@ -116,8 +116,8 @@ class CacheState {
   [[nodiscard]] int64_t ExpiryMs(const BlockEntry& entry) const;
   // Some movement is under way that refers to the entry: it must not be forgotten yet.
   [[nodiscard]] static bool Busy(const BlockEntry& entry);
-  // The pool's bytes are no good: the block becomes unfindable there, and free unless a session still
-  // holds it. REQUIRES: in pool, no pins, no offload queued.
+  // The pool's bytes are no good: the block becomes unfindable there, and free unless a session
+  // still holds it. REQUIRES: in pool, no pins, no offload queued.
   void LosePoolBlock(EntryIndex entry);
   // Erases the entry once no tier holds it and nothing is under way.
   void ForgetIfGone(EntryIndex entry);

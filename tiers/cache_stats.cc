@@ -4,16 +4,26 @@ namespace kvtier {
 
 std::string_view MissReasonName(MissReason reason) {
   switch (reason) {
-    case MissReason::kNone: return "none";
-    case MissReason::kUnknown: return "unknown";
-    case MissReason::kExpired: return "expired";
-    case MissReason::kPoolFull: return "pool_full";
-    case MissReason::kHostFull: return "host_full";
-    case MissReason::kReadError: return "read_error";
-    case MissReason::kChecksumMismatch: return "checksum_mismatch";
-    case MissReason::kIdentityMismatch: return "identity_mismatch";
-    case MissReason::kCopyFailed: return "copy_failed";
-    case MissReason::kCancelled: return "cancelled";
+    case MissReason::kNone:
+      return "none";
+    case MissReason::kUnknown:
+      return "unknown";
+    case MissReason::kExpired:
+      return "expired";
+    case MissReason::kPoolFull:
+      return "pool_full";
+    case MissReason::kHostFull:
+      return "host_full";
+    case MissReason::kReadError:
+      return "read_error";
+    case MissReason::kChecksumMismatch:
+      return "checksum_mismatch";
+    case MissReason::kIdentityMismatch:
+      return "identity_mismatch";
+    case MissReason::kCopyFailed:
+      return "copy_failed";
+    case MissReason::kCancelled:
+      return "cancelled";
   }
   return "invalid";
 }
@@ -34,23 +44,40 @@ std::string_view CopyLaneName(CopyLane lane) {
 
 std::string_view DropReasonName(DropReason reason) {
   switch (reason) {
-    case DropReason::kCleanCopyBelow: return "clean_copy_below";
-    case DropReason::kLru: return "lru";
-    case DropReason::kMemoryClass: return "memory_class";
-    case DropReason::kExpired: return "expired";
-    case DropReason::kPoolPressure: return "pool_pressure";
-    case DropReason::kHostFull: return "host_full";
-    case DropReason::kDiskFull: return "disk_full";
-    case DropReason::kWriteBudget: return "write_budget";
-    case DropReason::kWriteError: return "write_error";
-    case DropReason::kCopyFailed: return "copy_failed";
-    case DropReason::kClientWroteCommitted: return "client_wrote_committed";
-    case DropReason::kReadError: return "read_error";
-    case DropReason::kCorrupt: return "corrupt";
-    case DropReason::kStaleIndex: return "stale_index";
-    case DropReason::kChunkReclaimed: return "chunk_reclaimed";
-    case DropReason::kCopyAbove: return "copy_above";
-    case DropReason::kEvictedByHand: return "evicted_by_hand";
+    case DropReason::kCleanCopyBelow:
+      return "clean_copy_below";
+    case DropReason::kLru:
+      return "lru";
+    case DropReason::kMemoryClass:
+      return "memory_class";
+    case DropReason::kExpired:
+      return "expired";
+    case DropReason::kPoolPressure:
+      return "pool_pressure";
+    case DropReason::kHostFull:
+      return "host_full";
+    case DropReason::kDiskFull:
+      return "disk_full";
+    case DropReason::kWriteBudget:
+      return "write_budget";
+    case DropReason::kWriteError:
+      return "write_error";
+    case DropReason::kCopyFailed:
+      return "copy_failed";
+    case DropReason::kClientWroteCommitted:
+      return "client_wrote_committed";
+    case DropReason::kReadError:
+      return "read_error";
+    case DropReason::kCorrupt:
+      return "corrupt";
+    case DropReason::kStaleIndex:
+      return "stale_index";
+    case DropReason::kChunkReclaimed:
+      return "chunk_reclaimed";
+    case DropReason::kCopyAbove:
+      return "copy_above";
+    case DropReason::kEvictedByHand:
+      return "evicted_by_hand";
   }
   return "invalid";
 }

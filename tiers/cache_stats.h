@@ -32,23 +32,23 @@ inline constexpr int kMissReasonCount = 10;
 
 // Why a copy of a block left a tier, or never reached it.
 enum class DropReason : uint8_t {
-  kCleanCopyBelow = 0,   // eviction at no cost
-  kLru,                  // eviction from the last tier that held it
-  kMemoryClass,          // evicted from host; retention `memory` never touches the disk
+  kCleanCopyBelow = 0,  // eviction at no cost
+  kLru,                 // eviction from the last tier that held it
+  kMemoryClass,         // evicted from host; retention `memory` never touches the disk
   kExpired,
-  kPoolPressure,         // dirty, dropped because an acquire had waited max_wait_ms
-  kHostFull,             // could not be offloaded: no host slot
-  kDiskFull,             // could not be persisted: no disk slot
-  kWriteBudget,          // could not be persisted: the day's bytes are spent
-  kWriteError,           // could not be persisted: the disk failed
-  kCopyFailed,           // could not be offloaded: the device failed
-  kClientWroteCommitted, // the bytes differ from the checksum given at commit
-  kReadError,            // quarantined after a failed read
-  kCorrupt,              // quarantined after a checksum or identity mismatch
-  kStaleIndex,           // the index named a slot that cannot exist
-  kChunkReclaimed,       // its chunk was needed for another model's blocks
-  kCopyAbove,            // evicted from host while the pool still held it
-  kEvictedByHand,        // an administrator asked for it
+  kPoolPressure,          // dirty, dropped because an acquire had waited max_wait_ms
+  kHostFull,              // could not be offloaded: no host slot
+  kDiskFull,              // could not be persisted: no disk slot
+  kWriteBudget,           // could not be persisted: the day's bytes are spent
+  kWriteError,            // could not be persisted: the disk failed
+  kCopyFailed,            // could not be offloaded: the device failed
+  kClientWroteCommitted,  // the bytes differ from the checksum given at commit
+  kReadError,             // quarantined after a failed read
+  kCorrupt,               // quarantined after a checksum or identity mismatch
+  kStaleIndex,            // the index named a slot that cannot exist
+  kChunkReclaimed,        // its chunk was needed for another model's blocks
+  kCopyAbove,             // evicted from host while the pool still held it
+  kEvictedByHand,         // an administrator asked for it
 };
 inline constexpr int kDropReasonCount = 17;
 [[nodiscard]] std::string_view DropReasonName(DropReason reason);

@@ -13,7 +13,8 @@
 
 namespace kvtier {
 
-// A slot's address in the host arena, in units of 4 KiB (so that an entry stays small; 16 TiB reach).
+// A slot's address in the host arena, in units of 4 KiB (so that an entry stays small; 16 TiB
+// reach).
 using HostSlot = Strong<struct HostSlotTag, uint32_t>;
 inline constexpr HostSlot kNoHostSlot{UINT32_MAX};
 inline constexpr uint64_t kHostSlotUnit = 4096;
@@ -54,16 +55,14 @@ struct BlockEntry {
   bool offload_failed : 1 = false;  // do not try again; may be dropped from the pool
   bool pinned : 1 = false;
   bool prefetched : 1 = false;  // being loaded though nobody references it
-  uint8_t host_pins = 0;  // I/O or copies under way on the host slot
-  uint32_t host_since_ds = 0;  // when its bytes came to host (CacheState::NowDs)
+  uint8_t host_pins = 0;        // I/O or copies under way on the host slot
+  uint32_t host_since_ds = 0;   // when its bytes came to host (CacheState::NowDs)
 
   [[nodiscard]] bool in_pool() const { return pool_block != kNoBlock; }
   [[nodiscard]] bool pool_ready() const { return in_pool() && !motion.loading; }
   [[nodiscard]] bool in_host() const { return host_ready; }
   [[nodiscard]] bool on_disk() const { return disk.valid() && !motion.writing; }
-  [[nodiscard]] BlockFacts facts() const {
-    return {uses, created_s, last_use_s, depth, retention};
-  }
+  [[nodiscard]] BlockFacts facts() const { return {uses, created_s, last_use_s, depth, retention}; }
 };
 static_assert(sizeof(BlockEntry) <= 88);
 

@@ -6,8 +6,8 @@
 
 namespace kvtier {
 
-// A byte offset in the tier's address space, a multiple of 4 KiB. With F files, chunk c of the space
-// lies in file c % F, as that file's chunk c / F (see docs/DISK_FORMAT.md).
+// A byte offset in the tier's address space, a multiple of 4 KiB. With F files, chunk c of the
+// space lies in file c % F, as that file's chunk c / F (see docs/DISK_FORMAT.md).
 struct DiskLocation {
   uint64_t offset = UINT64_MAX;
   friend constexpr auto operator<=>(const DiskLocation&, const DiskLocation&) = default;

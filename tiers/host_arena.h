@@ -1,5 +1,5 @@
-// The host tier's memory: one anonymous mapping, touched in the background slice by slice and usable
-// from the first slice on.
+// The host tier's memory: one anonymous mapping, touched in the background slice by slice and
+// usable from the first slice on.
 #pragma once
 
 #include <cstddef>

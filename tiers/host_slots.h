@@ -55,8 +55,8 @@ class HostSlots {
   [[nodiscard]] bool TakeFreeSlot(EntryIndex entry, uint64_t slot_bytes);
   // Has no slot yet, or passes through host to the pool right now.
   [[nodiscard]] static bool OnItsWay(const BlockEntry& entry);
-  // The coldest block that is not on its way, or kNoEntry. Sets `*passing` if it had to pass over one
-  // that will give its slot back.
+  // The coldest block that is not on its way, or kNoEntry. Sets `*passing` if it had to pass over
+  // one that will give its slot back.
   [[nodiscard]] EntryIndex Coldest(bool* passing);
   // Makes room by evicting from the front, in order. kAllocated: there is room now.
   [[nodiscard]] Outcome EvictFor(uint64_t slot_bytes);

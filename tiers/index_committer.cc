@@ -79,8 +79,14 @@ IndexBatch IndexCommitter::BuildBatch() {
 void IndexCommitter::AddPut(EntryIndex index, IndexBatch* batch) {
   BlockEntry& entry = state_[index];
   entry.indexed_use_s = entry.last_use_s;
-  batch->puts.push_back({{entry.space, entry.hash}, entry.disk, entry.disk_generation, entry.depth,
-                         entry.created_s, entry.last_use_s, entry.tokens, entry.retention,
+  batch->puts.push_back({{entry.space, entry.hash},
+                         entry.disk,
+                         entry.disk_generation,
+                         entry.depth,
+                         entry.created_s,
+                         entry.last_use_s,
+                         entry.tokens,
+                         entry.retention,
                          entry.verified});
 }
 

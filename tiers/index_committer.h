@@ -1,5 +1,6 @@
 // Makes what happened on disk durable in the right order: data and headers synced, then index
-// entries; entries gone, then slots free. Groups whatever has gathered while a commit was under way.
+// entries; entries gone, then slots free. Groups whatever has gathered while a commit was under
+// way.
 #pragma once
 
 #include <cstdint>

@@ -184,8 +184,8 @@ std::shared_ptr<Loader::CopyBatch> Loader::NextCopyBatch() {
     CachePool* pool = &state_.PoolOf(entry);
     if (batch->pool != nullptr && batch->pool != pool) break;
     copy_queue_.pop_front();
-    const bool sound = CheckHostSlot(ExpectationOf(state_, entry), state_.HostBytes(entry)) ==
-                       SlotVerdict::kGood;
+    const bool sound =
+        CheckHostSlot(ExpectationOf(state_, entry), state_.HostBytes(entry)) == SlotVerdict::kGood;
     if (Abandoned(entry) || !sound) {
       --entry.host_pins;
       Fail(index, sound ? MissReason::kCancelled : MissReason::kIdentityMismatch);

@@ -19,8 +19,8 @@ class Loader {
  public:
   Loader(CacheState* state, HostSlots* host, DiskSlots* disk, LoadTable* loads);
 
-  // Brings the block into its pool block. REQUIRES: it is in host or on disk, and has just been given
-  // a pool block that awaits it (motion.loading is set here).
+  // Brings the block into its pool block. REQUIRES: it is in host or on disk, and has just been
+  // given a pool block that awaits it (motion.loading is set here).
   void Start(EntryIndex entry);
   // Takes its place in host's order; once for each block started, deepest first. Does nothing for a
   // block that is not being loaded.

@@ -7,8 +7,8 @@
 namespace kvtier {
 namespace {
 
-// One copy request moves about this much: large enough that its overhead vanishes, small enough that
-// blocks become clean one after the other.
+// One copy request moves about this much: large enough that its overhead vanishes, small enough
+// that blocks become clean one after the other.
 constexpr uint64_t kBatchBytes = 4 * kMiB;
 
 }  // namespace

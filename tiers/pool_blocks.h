@@ -27,7 +27,7 @@ struct PoolBlock {
   uint32_t references = 0;  // over all sessions; kCommitted and kOrphaned
   BlockIndex previous = kNoBlock, next = kNoBlock;
   uint32_t since_ds = 0;  // kCommitted: when its bytes came here (CacheState::NowDs)
-  SessionId owner;  // kPrivate and kQuarantined
+  SessionId owner;        // kPrivate and kQuarantined
   PoolBlockState state = PoolBlockState::kFree;
   uint8_t pins = 0;  // copies under way
 };
@@ -49,9 +49,7 @@ class PoolBlocks {
     return counts_[static_cast<size_t>(state)];
   }
   [[nodiscard]] PoolBlock& operator[](BlockIndex block) { return blocks_[block.value]; }
-  [[nodiscard]] const PoolBlock& operator[](BlockIndex block) const {
-    return blocks_[block.value];
-  }
+  [[nodiscard]] const PoolBlock& operator[](BlockIndex block) const { return blocks_[block.value]; }
   [[nodiscard]] BlockHandle HandleOf(BlockIndex block) const {
     return {block, blocks_[block.value].generation};
   }

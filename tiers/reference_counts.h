@@ -10,8 +10,8 @@
 
 namespace kvtier {
 
-// Pages of counters, so that a look-up is two loads and a session that touches few blocks of a large
-// pool stays small. Event loop only.
+// Pages of counters, so that a look-up is two loads and a session that touches few blocks of a
+// large pool stays small. Event loop only.
 class ReferenceCounts {
  public:
   [[nodiscard]] uint32_t Get(BlockIndex block) const {

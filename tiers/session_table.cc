@@ -17,9 +17,8 @@ void SessionTable::Close(SessionId session) {
   for (auto& [pool_id, holdings] : node.mapped().pools) {
     CachePool* pool = state_.FindPool(pool_id);
     std::vector<EntryIndex> cached;
-    holdings.references.ForEach([&](BlockIndex block, uint32_t count) {
-      Unreference(pool, block, count, &cached);
-    });
+    holdings.references.ForEach(
+        [&](BlockIndex block, uint32_t count) { Unreference(pool, block, count, &cached); });
     EnterEvictionOrder(pool, std::move(cached));
     pool->blocks.Quarantine(&holdings.private_blocks);
   }
@@ -42,8 +41,7 @@ void SessionTable::Report(const LoadProgress& progress) {
 }
 
 BlockHandle SessionTable::AllocatePrivate(SessionId session, CachePool* pool) {
-  const BlockIndex block =
-      pool->blocks.TakePrivate(session, &Of(session, *pool).private_blocks);
+  const BlockIndex block = pool->blocks.TakePrivate(session, &Of(session, *pool).private_blocks);
   return pool->blocks.HandleOf(block);
 }
 
@@ -109,8 +107,7 @@ void SessionTable::FreePrivate(SessionId session, CachePool* pool, BlockIndex bl
   pool->blocks.Free(block, &Of(session, *pool).private_blocks);
 }
 
-void SessionTable::Publish(SessionId session, CachePool* pool, BlockIndex block,
-                           EntryIndex entry) {
+void SessionTable::Publish(SessionId session, CachePool* pool, BlockIndex block, EntryIndex entry) {
   Holdings& holdings = Of(session, *pool);
   pool->blocks.Commit(block, entry, &holdings.private_blocks);
   holdings.references.Add(block);

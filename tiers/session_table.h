@@ -31,8 +31,8 @@ class SessionTable {
   BlockHandle AllocatePrivate(SessionId session, CachePool* pool);
   // Adds one reference to each committed block; kNoBlock is passed over. REQUIRES: open.
   void AddReferences(SessionId session, CachePool* pool, std::span<const BlockIndex> blocks);
-  // Drops one reference; if the block thereby became cached, its entry is appended to `cached`, to be
-  // given to EnterEvictionOrder. REQUIRES: the session holds one.
+  // Drops one reference; if the block thereby became cached, its entry is appended to `cached`, to
+  // be given to EnterEvictionOrder. REQUIRES: the session holds one.
   void DropReference(SessionId session, CachePool* pool, BlockIndex block,
                      std::vector<EntryIndex>* cached);
   // What was released together becomes evictable together, the deepest first.

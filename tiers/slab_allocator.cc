@@ -38,7 +38,8 @@ bool SlabAllocator::Claim(uint64_t address, uint64_t slot_bytes, EntryIndex owne
   if (!Fits(slot_bytes) || chunk_number >= chunks_.size()) return false;
   const auto chunk = static_cast<uint32_t>(chunk_number);
   const uint64_t within = address % chunk_bytes_;
-  if (within < chunk_header_bytes_ || (within - chunk_header_bytes_) % slot_bytes != 0) return false;
+  if (within < chunk_header_bytes_ || (within - chunk_header_bytes_) % slot_bytes != 0)
+    return false;
   if (within + slot_bytes > chunk_bytes_) return false;
   if (chunks_[chunk].slot_bytes == 0) Assign(chunk, slot_bytes);
   if (chunks_[chunk].slot_bytes != slot_bytes) return false;
@@ -76,8 +77,8 @@ uint64_t SlabAllocator::FreeSlots(uint64_t slot_bytes) const {
   return in_chunks + unassigned_ * SlotsPerChunk(slot_bytes);
 }
 
-void SlabAllocator::ForEachInChunk(
-    uint64_t address, const std::function<void(uint64_t, EntryIndex)>& visit) const {
+void SlabAllocator::ForEachInChunk(uint64_t address,
+                                   const std::function<void(uint64_t, EntryIndex)>& visit) const {
   const uint64_t chunk_number = address / chunk_bytes_;
   const Chunk& chunk = chunks_[chunk_number];
   const uint64_t first = chunk_number * chunk_bytes_ + chunk_header_bytes_;

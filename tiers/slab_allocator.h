@@ -1,6 +1,6 @@
-// Space for slots of several sizes without fragmentation between them: the arena is cut into chunks,
-// a chunk into equal slots of one size, and a chunk whose last slot is freed returns to the arena.
-// One class serves the host arena and the disk. Knows addresses, not memory.
+// Space for slots of several sizes without fragmentation between them: the arena is cut into
+// chunks, a chunk into equal slots of one size, and a chunk whose last slot is freed returns to the
+// arena. One class serves the host arena and the disk. Knows addresses, not memory.
 #pragma once
 
 #include <cstdint>

@@ -9,8 +9,7 @@ namespace {
 bool SameBlock(const SlotExpectation& expected, const SlotHeader& header) {
   return header.hash == expected.hash && header.model == expected.identity.model &&
          header.tenant == expected.identity.tenant &&
-         header.payload_bytes == expected.identity.block_bytes &&
-         header.tokens == expected.tokens;
+         header.payload_bytes == expected.identity.block_bytes && header.tokens == expected.tokens;
 }
 
 }  // namespace

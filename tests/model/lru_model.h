@@ -19,8 +19,9 @@
 //     disk.
 //  6. At rest, ceil(clean fraction * blocks) of the pool are free or prepared, the coldest first.
 //     To prepare a block is to make its copy in host the hottest there, which may mean to make the
-//     copy first. How long that takes does not matter for the order. When more is needed at once than
-//     is prepared, no copy is made of what is on disk. A block is prepared once; a use ends it. Whoever waits for such copies lets the pool prepare up to its share meanwhile.
+//     copy first. How long that takes does not matter for the order. When more is needed at once
+//     than is prepared, no copy is made of what is on disk. A block is prepared once; a use ends
+//     it. Whoever waits for such copies lets the pool prepare up to its share meanwhile.
 //  7. Host does the same with the disk: evicts its coldest, which has a copy on disk by then.
 //  8. A write takes a free slot of the disk, or its coldest; then the coldest leave until
 //     ceil(free fraction * slots) are free.

@@ -33,8 +33,8 @@ extern "C" {
 
 typedef enum {
   KVT_KERNEL_OK = 0,
-  KVT_KERNEL_INVALID_ARGUMENT = 1,  /* a null pointer, a count or a stride that makes no sense */
-  KVT_KERNEL_UNSUPPORTED = 2,       /* a type, head size or device for which no kernel is built */
+  KVT_KERNEL_INVALID_ARGUMENT = 1, /* a null pointer, a count or a stride that makes no sense */
+  KVT_KERNEL_UNSUPPORTED = 2,      /* a type, head size or device for which no kernel is built */
   KVT_KERNEL_WORKSPACE_TOO_SMALL = 3,
   KVT_KERNEL_LAUNCH_FAILED = 4 /* CUDA refused; cudaGetLastError tells more */
 } kvt_kernel_status;
