@@ -21,6 +21,7 @@
 #include "daemon/models.h"
 #include "daemon/peer.h"
 #include "daemon/server_counters.h"
+#include "gpu/counter_page.h"
 #include "protocol/messages.h"
 #include "tiers/cache.h"
 
@@ -79,6 +80,7 @@ class Session final : public ConnectionListener, public std::enable_shared_from_
  private:
   struct AttachedPool {
     uint32_t block_tokens = 0;
+    uint32_t layers = 0;
   };
   // Which request is being answered.
   struct Call {
@@ -87,6 +89,8 @@ class Session final : public ConnectionListener, public std::enable_shared_from_
   };
 
   void OnHello(const wire::Frame& frame);
+  // Of the features asked for, those that can be had; makes what they need.
+  [[nodiscard]] uint64_t GrantFeatures(uint64_t wanted);
   void Dispatch(const wire::Frame& frame);
   // Decodes the frame as a Message and calls `handler`; refuses what cannot be decoded.
   template <typename Message>
@@ -102,6 +106,7 @@ class Session final : public ConnectionListener, public std::enable_shared_from_
   Status OnRegisterModel(const Call& call, const wire::RegisterModel& request);
   Status OnAttach(const Call& call, const wire::Attach& request);
   Status OnAcquire(const Call& call, const wire::Acquire& request);
+  Status OnAcquireCounted(const Call& call, const wire::AcquireCounted& request);
   Status OnCommit(const Call& call, const wire::Commit& request);
   Status OnRelease(const Call& call, const wire::Release& request);
   Status OnPrefetch(const Call& call, const wire::Prefetch& request);
@@ -110,7 +115,9 @@ class Session final : public ConnectionListener, public std::enable_shared_from_
   Status OnStats(const Call& call, const wire::Stats& request);
   Status OnPing(const Call& call, const wire::Ping& request);
 
-  void OnAcquired(const Call& call, Result<AcquireReply> acquired);
+  Status BeginAcquire(const Call& call, const wire::Acquire& request, wire::LoadOrder order,
+                      bool counted);
+  void OnAcquired(const Call& call, bool counted, Result<AcquireReply> acquired);
   [[nodiscard]] Status CommitOne(PoolId pool, const AttachedPool& attached,
                                  const wire::CommitItem& item, bool* duplicate);
 
@@ -133,6 +140,8 @@ class Session final : public ConnectionListener, public std::enable_shared_from_
   std::unordered_map<PoolId, AttachedPool> pools_;
   uint64_t references_ = 0;
   uint32_t acquires_in_flight_ = 0;
+  // Null unless the client asked for it. It never is read here: the client can write to it.
+  std::shared_ptr<CounterPage> counters_;
   Connection connection_;
   LoadEvents load_events_;
   Timer hello_timeout_;

@@ -157,7 +157,8 @@ AcquireReply Acquirer::Grant(CachePool* pool, Operation* operation, const Walk& 
   const AcquireRequest& request = operation->request;
   AcquireReply reply;
   reply.hits.reserve(walk.hits.size());
-  std::vector<LoadTable::Waiting> waiting;
+  LoadTable::Start load{.session = request.session, .layers = request.layers};
+  std::vector<EntryIndex> in_layers;
   for (uint32_t i = 0; i < walk.hits.size(); ++i) {
     const EntryIndex index = walk.hits[i];
     BlockEntry& entry = state_[index];
@@ -165,26 +166,27 @@ AcquireReply Acquirer::Grant(CachePool* pool, Operation* operation, const Walk& 
     const bool start = !entry.in_pool();
     if (start || entry.motion.loading) {
       tier = entry.in_host() ? Tier::kHost : Tier::kDisk;
-      waiting.push_back({i, index});
+      load.waiting.push_back({i, index, start && request.layers > 0 && entry.in_host()});
     }
     if (start) entry.pool_block = pool->blocks.TakeCommitted(index);
     if (operation->held[i] == kNoBlock) {
       sessions_.AddReferences(request.session, pool, std::span(&entry.pool_block, 1));
     }
-    if (start) loader_.Start(index);
+    if (start && load.waiting.back().in_layers) {
+      loader_.StartInLayers(index);
+      in_layers.push_back(index);
+    } else if (start) {
+      loader_.Start(index);
+    }
     reply.hits.push_back({pool->blocks.HandleOf(entry.pool_block), tier, entry.tokens});
   }
   operation->held.clear();
   operation->held_count = 0;
+  BeginLoad(pool, request, std::move(load), in_layers, &reply);
   // The deepest first, so that the start of the sequence stays youngest.
   for (auto hit = walk.hits.rbegin(); hit != walk.hits.rend(); ++hit) {
     state_.Use(*hit);
     loader_.FreshenLoading(*hit);
-  }
-  if (!waiting.empty()) {
-    std::vector<LoadTable::Hit> hits;
-    for (const AcquiredBlock& hit : reply.hits) hits.push_back({hit.tier, hit.tokens});
-    reply.load = loads_.Begin(request.session, std::move(hits), waiting);
   }
   for (uint32_t i = 0; i < request.new_blocks; ++i) {
     reply.fresh.push_back(sessions_.AllocatePrivate(request.session, pool));
@@ -193,6 +195,19 @@ AcquireReply Acquirer::Grant(CachePool* pool, Operation* operation, const Walk& 
   reply.tail = walk.tail;
   reply.miss = walk.miss;
   return reply;
+}
+
+void Acquirer::BeginLoad(CachePool* pool, const AcquireRequest& request, LoadTable::Start load,
+                         const std::vector<EntryIndex>& in_layers, AcquireReply* reply) {
+  if (load.waiting.empty()) return;
+  for (const AcquiredBlock& hit : reply->hits) load.hits.push_back({hit.tier, hit.tokens});
+  if (request.counters) {
+    const auto hits = static_cast<uint32_t>(reply->hits.size());
+    load.counter = request.counters->Open(request.layers > 0 ? request.layers : hits);
+  }
+  reply->counter = load.counter;
+  reply->load = loads_.Begin(std::move(load));
+  if (!in_layers.empty()) loader_.QueueLayers(reply->load, pool, in_layers, request.layers);
 }
 
 void Acquirer::CountAsked(const Operation& operation, const AcquireReply& reply) {

@@ -69,6 +69,9 @@ class Acquirer {
   void Refuse(CachePool* pool, Operation* operation, Error error);
   // What the operation holds passes to the session.
   [[nodiscard]] AcquireReply Grant(CachePool* pool, Operation* operation, const Walk& walk);
+  // Registers what the reply's hits wait for, and starts what comes layer by layer.
+  void BeginLoad(CachePool* pool, const AcquireRequest& request, LoadTable::Start load,
+                 const std::vector<EntryIndex>& in_layers, AcquireReply* reply);
   void CountAsked(const Operation& operation, const AcquireReply& reply);
   [[nodiscard]] bool LineIsEmpty(PoolId pool) const;
   // References the walk's resident hits in place of what the operation held before.

@@ -28,6 +28,7 @@
 #include "tiers/endless_cache.h"
 #include "tiers/entry_list.h"
 #include "tiers/pool_blocks.h"
+#include "tiers/slot_check.h"
 #include "tiers/victim_queue.h"
 #include "tiers/write_budget.h"
 
@@ -126,6 +127,8 @@ class CacheState {
 
   // The entry's slot in the arena: header, then payload. REQUIRES: it has one.
   [[nodiscard]] std::span<std::byte> HostBytes(const BlockEntry& entry);
+  // What a slot that holds the entry's block must say.
+  [[nodiscard]] SlotExpectation ExpectationOf(const BlockEntry& entry);
 
   // Data and index entry are durable (or no longer are).
   void SetPersisted(EntryIndex entry, bool persisted);

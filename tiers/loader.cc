@@ -12,26 +12,34 @@ constexpr int kReadAttempts = 2;
 // A disk read needs a host slot. If none comes free for this long, the block is a miss.
 constexpr int64_t kHostSlotWaitMs = 5'000;
 
-SlotExpectation ExpectationOf(CacheState& state, const BlockEntry& entry) {
-  return {state.SpaceOf(entry).identity, entry.hash, entry.disk, entry.disk_generation,
-          entry.tokens};
-}
-
 }  // namespace
 
 Loader::Loader(CacheState* state, HostSlots* host, DiskSlots* disk, LoadTable* loads)
-    : state_(*state), host_(*host), disk_(*disk), loads_(*loads) {}
+    : state_(*state),
+      host_(*host),
+      disk_(*disk),
+      loads_(*loads),
+      layers_(
+          state, loads, [this](CachePool* pool, EntryIndex entry) { Arrived(pool, entry); },
+          [this](EntryIndex entry, MissReason reason) { Fail(entry, reason); }) {}
 
 void Loader::Start(EntryIndex index) {
-  BlockEntry& entry = state_[index];
-  entry.motion.loading = true;
-  ++loading_;
-  ++state_.PoolOf(entry).loading;
-  if (entry.in_host()) {
+  StartLoading(index);
+  if (state_[index].in_host()) {
     QueueCopy(index);
   } else {
     read_queue_.push_back({index, state_.env.clock->MonotonicMs()});
   }
+}
+
+void Loader::StartInLayers(EntryIndex index) {
+  StartLoading(index);
+  ++state_[index].host_pins;
+}
+
+void Loader::QueueLayers(LoadId load, CachePool* pool, const std::vector<EntryIndex>& entries,
+                         uint32_t layers) {
+  layers_.Add(load, pool, entries, layers);
 }
 
 void Loader::FreshenLoading(EntryIndex index) {
@@ -83,7 +91,7 @@ void Loader::StartRead(EntryIndex index) {
   entry.motion.reading = true;
   const auto read = std::make_shared<Read>();
   read->entry = index;
-  read->expected = ExpectationOf(state_, entry);
+  read->expected = state_.ExpectationOf(entry);
   read->slot = state_.HostBytes(entry);
   read_bytes_ += read->slot.size();
   ++reads_in_flight_;
@@ -153,27 +161,37 @@ void Loader::QueueCopy(EntryIndex index) {
 
 bool Loader::PumpCopies() {
   bool progressed = false;
-  while (copy_bytes_ < state_.options.max_load_bytes) {
+  // Those that load in layers and the others in turn.
+  while (copy_bytes_ + layers_.bytes_in_flight() < state_.options.max_load_bytes) {
+    const bool layers = layers_.StartOne();
     const std::shared_ptr<CopyBatch> batch = NextCopyBatch();
-    if (!batch) break;
+    if (batch) StartCopy(batch);
+    if (!batch && !layers) break;
     progressed = true;
-    CopyRequest request;
-    request.pool = batch->pool->memory.get();
-    request.direction = CopyDirection::kHostToPool;
-    request.priority = CopyPriority::kPrefetch;
-    for (const EntryIndex index : batch->entries) {
-      const BlockEntry& entry = state_[index];
-      if (!entry.prefetched) request.priority = CopyPriority::kDemand;
-      const uint64_t block_bytes = batch->pool->block_bytes;
-      request.copies.push_back({batch->pool->OffsetOf(entry.pool_block),
-                                state_.HostBytes(entry).data() + kSlotHeaderBytes, block_bytes});
-    }
-    copy_bytes_ += batch->bytes;
-    state_.stats.Lane(CopyLane::kHostToPool).Begin(state_.NowMs());
-    request.done = [this, batch](const Status& status) { OnCopied(batch, status); };
-    state_.env.device->Copy(std::move(request));
   }
   return progressed;
+}
+
+void Loader::StartCopy(const std::shared_ptr<CopyBatch>& batch) {
+  CopyRequest request;
+  request.pool = batch->pool->memory.get();
+  request.direction = CopyDirection::kHostToPool;
+  request.priority = CopyPriority::kPrefetch;
+  for (const EntryIndex index : batch->entries) {
+    const BlockEntry& entry = state_[index];
+    if (!entry.prefetched) request.priority = CopyPriority::kDemand;
+    const uint64_t block_bytes = batch->pool->block_bytes;
+    request.copies.push_back({batch->pool->OffsetOf(entry.pool_block),
+                              state_.HostBytes(entry).data() + kSlotHeaderBytes, block_bytes});
+  }
+  // What others may overtake cannot be foretold.
+  if (request.priority == CopyPriority::kDemand) {
+    request.counted = loads_.BlocksQueued(batch->entries);
+  }
+  copy_bytes_ += batch->bytes;
+  state_.stats.Lane(CopyLane::kHostToPool).Begin(state_.NowMs());
+  request.done = [this, batch](const Status& status) { OnCopied(batch, status); };
+  state_.env.device->Copy(std::move(request));
 }
 
 std::shared_ptr<Loader::CopyBatch> Loader::NextCopyBatch() {
@@ -185,7 +203,7 @@ std::shared_ptr<Loader::CopyBatch> Loader::NextCopyBatch() {
     if (batch->pool != nullptr && batch->pool != pool) break;
     copy_queue_.pop_front();
     const bool sound =
-        CheckHostSlot(ExpectationOf(state_, entry), state_.HostBytes(entry)) == SlotVerdict::kGood;
+        CheckHostSlot(state_.ExpectationOf(entry), state_.HostBytes(entry)) == SlotVerdict::kGood;
     if (Abandoned(entry) || !sound) {
       --entry.host_pins;
       Fail(index, sound ? MissReason::kCancelled : MissReason::kIdentityMismatch);
@@ -224,6 +242,13 @@ void Loader::Arrived(CachePool* pool, EntryIndex index) {
 
 bool Loader::Abandoned(const BlockEntry& entry) {
   return !entry.prefetched && state_.PoolOf(entry).blocks[entry.pool_block].references == 0;
+}
+
+void Loader::StartLoading(EntryIndex index) {
+  BlockEntry& entry = state_[index];
+  entry.motion.loading = true;
+  ++loading_;
+  ++state_.PoolOf(entry).loading;
 }
 
 void Loader::StopLoading(EntryIndex index) {

@@ -9,6 +9,7 @@
 #include "tiers/cache_state.h"
 #include "tiers/disk_slots.h"
 #include "tiers/host_slots.h"
+#include "tiers/layer_loader.h"
 #include "tiers/load_table.h"
 #include "tiers/slot_check.h"
 
@@ -22,6 +23,12 @@ class Loader {
   // Brings the block into its pool block. REQUIRES: it is in host or on disk, and has just been
   // given a pool block that awaits it (motion.loading is set here).
   void Start(EntryIndex entry);
+  // The same for a block that is in host, to be copied once QueueLayers names it.
+  void StartInLayers(EntryIndex entry);
+  // Has the blocks of one load copied layer by layer. REQUIRES: not empty; a block is so many equal
+  // layers.
+  void QueueLayers(LoadId load, CachePool* pool, const std::vector<EntryIndex>& entries,
+                   uint32_t layers);
   // Takes its place in host's order; once for each block started, deepest first. Does nothing for a
   // block that is not being loaded.
   void FreshenLoading(EntryIndex entry);
@@ -33,12 +40,13 @@ class Loader {
   void Tick();
 
   [[nodiscard]] bool Idle() const {
-    return read_queue_.empty() && copy_queue_.empty() && read_bytes_ == 0 && copy_bytes_ == 0;
+    return read_queue_.empty() && copy_queue_.empty() && read_bytes_ == 0 && copy_bytes_ == 0 &&
+           layers_.Idle();
   }
   [[nodiscard]] uint64_t reads_in_flight() const { return reads_in_flight_; }
   [[nodiscard]] uint64_t in_flight() const { return loading_; }
   [[nodiscard]] uint64_t reads_queued() const { return read_queue_.size(); }
-  [[nodiscard]] uint64_t copies_queued() const { return copy_queue_.size(); }
+  [[nodiscard]] uint64_t copies_queued() const { return copy_queue_.size() + layers_.queued(); }
 
  private:
   struct QueuedRead {
@@ -69,6 +77,7 @@ class Loader {
 
   void QueueCopy(EntryIndex entry);
   bool PumpCopies();
+  void StartCopy(const std::shared_ptr<CopyBatch>& batch);
   [[nodiscard]] std::shared_ptr<CopyBatch> NextCopyBatch();
   void OnCopied(const std::shared_ptr<CopyBatch>& batch, const Status& status);
   void Arrived(CachePool* pool, EntryIndex entry);
@@ -76,12 +85,14 @@ class Loader {
   // Nobody waits for the block any more.
   [[nodiscard]] bool Abandoned(const BlockEntry& entry);
   void Fail(EntryIndex entry, MissReason reason);
+  void StartLoading(EntryIndex entry);
   void StopLoading(EntryIndex entry);
 
   CacheState& state_;
   HostSlots& host_;
   DiskSlots& disk_;
   LoadTable& loads_;
+  LayerLoader layers_;
   std::deque<QueuedRead> read_queue_;
   std::deque<EntryIndex> copy_queue_;  // each pins its host slot
   uint64_t read_bytes_ = 0;

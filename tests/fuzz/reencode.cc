@@ -33,10 +33,10 @@ Result<std::vector<std::byte>> ReencodeAsOneOf(const Frame& frame) {
 
 Result<std::vector<std::byte>> Reencode(const Frame& frame) {
   return ReencodeAsOneOf<Hello, HelloReply, RegisterModel, RegisterModelReply, Attach, AttachReply,
-                         Acquire, AcquireReply, LoadProgress, Commit, CommitReply, Release,
-                         ReleaseReply, Prefetch, PrefetchReply, Lookup, LookupReply, Pin, PinReply,
-                         Stats, StatsReply, Ping, Pong, ErrorReply, AdminRequest, AdminProgress,
-                         AdminReply>(frame);
+                         Acquire, AcquireReply, AcquireCounted, AcquireCountedReply, LoadProgress,
+                         Commit, CommitReply, Release, ReleaseReply, Prefetch, PrefetchReply,
+                         Lookup, LookupReply, Pin, PinReply, Stats, StatsReply, Ping, Pong,
+                         ErrorReply, AdminRequest, AdminProgress, AdminReply>(frame);
 }
 
 }  // namespace kvtier::wire
