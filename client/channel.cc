@@ -19,10 +19,19 @@ constexpr int kReadsPerTurn = 32;
 // A sender's memory for requests larger than this is given back after use.
 constexpr size_t kSendBufferKeptBytes = 1 << 20;
 
+bool BringsDescriptor(uint16_t type) {
+  return type == static_cast<uint16_t>(wire::MessageType::kHelloReply) ||
+         type == static_cast<uint16_t>(wire::MessageType::kAttachReply);
+}
+
 }  // namespace
 
-Channel::Channel(UniqueFd socket, uint32_t max_frame_bytes, Sink sink)
-    : socket_(std::move(socket)), sink_(std::move(sink)), decoder_(max_frame_bytes) {}
+Channel::Channel(UniqueFd socket, uint32_t max_frame_bytes, Sink sink,
+                 std::function<void()> on_lost)
+    : socket_(std::move(socket)),
+      sink_(std::move(sink)),
+      on_lost_(std::move(on_lost)),
+      decoder_(max_frame_bytes) {}
 
 Channel::~Channel() = default;
 
@@ -208,8 +217,7 @@ Status Channel::Dispatch(const wire::Frame& frame) {
         ErrorCode::kCorrupt, "unknown_request_id",
         fmt::format("{} with id {}", wire::MessageTypeName(frame.type), frame.request_id));
   }
-  if (frame.type == static_cast<uint16_t>(wire::MessageType::kAttachReply) &&
-      !descriptors_.empty()) {
+  if (BringsDescriptor(frame.type) && !descriptors_.empty()) {
     descriptors_.erase(descriptors_.begin());
   }
   return sink_(frame);
@@ -221,7 +229,7 @@ Status Channel::Complete(Pending* pending, const wire::Frame& frame) {
     pending->refusal = std::move(reply.error);
   } else if (frame.type == static_cast<uint16_t>(pending->type)) {
     KVT_RETURN_IF_ERROR(pending->decode(frame.payload));
-    if (pending->type == wire::MessageType::kAttachReply && !descriptors_.empty()) {
+    if (BringsDescriptor(frame.type) && !descriptors_.empty()) {
       pending->descriptor = std::move(descriptors_.front());
       descriptors_.erase(descriptors_.begin());
     }
@@ -250,6 +258,7 @@ void Channel::Fail(ErrorCode code, std::string reason, std::string context) {
   failure_ = Error{code, std::move(reason), std::move(context)};
   // The descriptor stays open until no thread can be polling it; the daemon learns at once.
   (void)::shutdown(socket_.get(), SHUT_RDWR);
+  if (on_lost_) on_lost_();
   for (Waiter* waiter : waiters_) waiter->wake.notify_one();
 }
 

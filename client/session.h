@@ -14,7 +14,9 @@
 #include "base/result.h"
 #include "client/async_errors.h"
 #include "client/channel.h"
+#include "client/load_counters.h"
 #include "client/load_table.h"
+#include "client/loss_watch.h"
 #include "protocol/messages.h"
 
 namespace kvtier::client {
@@ -33,6 +35,10 @@ class Session {
   Session& operator=(const Session&) = delete;
 
   [[nodiscard]] Channel& channel() { return channel_; }
+  // Null if the daemon does not count loads. Constant once open.
+  [[nodiscard]] const std::shared_ptr<LoadCounters>& counters() const { return counters_; }
+  // From now on the end of the connection is noticed although nobody waits on it. Any thread.
+  void WatchForLoss();
   // What the daemon accepts. Constant once open.
   [[nodiscard]] const wire::HelloReply& limits() const { return hello_; }
 
@@ -63,6 +69,7 @@ class Session {
 
   AsyncErrors* const errors_;
   wire::HelloReply hello_;
+  std::shared_ptr<LoadCounters> counters_;
   // Guarded by the channel's lock.
   LoadTable loads_;
   std::unordered_map<uint64_t, PoolId> abandoned_acquires_;
@@ -70,6 +77,9 @@ class Session {
   size_t posted_blocks_ = 0;
 
   Channel channel_;
+
+  std::mutex watch_mutex_;
+  std::unique_ptr<LossWatch> watch_;  // guarded by watch_mutex_
 };
 
 }  // namespace kvtier::client

@@ -19,7 +19,9 @@ readonly most_mib=60
 if [[ -z ${KVTIER_BUILD_DIRECTORY:-} ]]; then
   build_preset release "${programs[@]}" "${tests[@]}"
 fi
-readonly build=${KVTIER_BUILD_DIRECTORY:-build/release}
+# Absolute, or ldd would tell of this project's libraries by relative paths.
+build=$(realpath "${KVTIER_BUILD_DIRECTORY:-build/release}")
+readonly build
 
 rm -rf "$bundle"
 mkdir -p "$bundle/bin" "$bundle/lib"
