@@ -47,7 +47,7 @@ Result<json::value> Ask(const CommandContext& context, const json::object& reque
 Result<Fetched> Fetch(const TraceArguments& arguments, const CommandContext& context) {
   json::object request{{"op", "trace"},
                        {"limit", kEventsPerPortion},
-                       {"since_ms", std::llround(arguments.since_s * 1000)}};
+                       {"since_ms", static_cast<int64_t>(std::ceil(arguments.since_s * 1000))}};
   KVT_ASSIGN_OR_RETURN(json::value portion, Ask(context, request));
   const JsonView reply(&portion);
   const uint64_t end = reply["end"].Count();
