@@ -266,6 +266,11 @@ void AddDaemonMetrics(const MetricsSnapshot& snapshot, const LoopFacts& loop,
       ->Histogram("kvtier_loop_delay_seconds",
                   "How late the event loop's timer of 100 ms was: what one event may have cost.")
       .AddHistogram({}, delays.bounds_us(), delays.counts(), delays.sum_us());
+  const LoopDelayHistogram& events = snapshot.event_times;
+  families
+      ->Histogram("kvtier_loop_event_seconds",
+                  "How long the event loop spent on one event; meanwhile nobody else is served.")
+      .AddHistogram({}, events.bounds_us(), events.counts(), events.sum_us());
   families
       ->Gauge("kvtier_loop_silence_seconds",
               "Time since the event loop's last sign of life; told also while it hangs.")
