@@ -83,6 +83,10 @@ struct MetricsConfig {
   std::string listen;  // empty: nowhere
 };
 
+struct TraceConfig {
+  uint32_t events = 65536;  // 0: none are kept
+};
+
 struct Config {
   ServerConfig server;
   std::vector<TenantConfig> tenants;
@@ -92,6 +96,7 @@ struct Config {
   LogConfig log;
   DrainConfig drain;
   MetricsConfig metrics;
+  TraceConfig trace;
   // [retention], [cache] and the cache's share of [server], [pool] and [disk].
   CacheOptions cache;
 

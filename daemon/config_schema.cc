@@ -72,6 +72,7 @@ constexpr std::array kSections = {
     ConfigSection{"metrics", false,
                   "The page for Prometheus (`/metrics`, docs/METRICS.md) and the one for people "
                   "(`/`), for processes on this machine."},
+    ConfigSection{"trace", false, "What `kvtierctl trace` shows (docs/TRACING.md)."},
 };
 
 using FieldOf = ConfigField (*)(Config&);
@@ -308,6 +309,14 @@ std::vector<ConfigKey> MetricsKeys() {
   };
 }
 
+std::vector<ConfigKey> TraceKeys() {
+  return {
+      Count("trace.events", &At<&Config::trace, &TraceConfig::events>, 0, 1 << 24,
+            "The latest events of requests and blocks are kept, so many, in 64 bytes each; 0: "
+            "none. A request that hits leaves two, a block that comes from disk eight."),
+  };
+}
+
 // What nobody keeps a copy of and nobody was told: sizes and paths are taken at the start, and
 // clients learn of limits on their calls when they connect.
 constexpr std::array<std::string_view, 23> kReloadable = {
@@ -349,8 +358,9 @@ void MarkReloadable(std::vector<ConfigKey>* keys) {
 
 std::vector<ConfigKey> AllKeys() {
   std::vector<ConfigKey> all;
-  for (const auto& keys : {ServerKeys(), TenantKeys(), PoolKeys(), HostKeys(), DiskKeys(),
-                           RetentionKeys(), CacheKeys(), LogKeys(), DrainKeys(), MetricsKeys()}) {
+  for (const auto& keys :
+       {ServerKeys(), TenantKeys(), PoolKeys(), HostKeys(), DiskKeys(), RetentionKeys(),
+        CacheKeys(), LogKeys(), DrainKeys(), MetricsKeys(), TraceKeys()}) {
     all.insert(all.end(), keys.begin(), keys.end());
   }
   MarkReloadable(&all);

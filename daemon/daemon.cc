@@ -67,6 +67,7 @@ Status Daemon::Start() {
   KVT_RETURN_IF_ERROR(BlameKey(config_, "host.bytes", OpenArena()));
   executor_ = std::make_unique<ThreadExecutor>(
       "kvt-work", static_cast<int>(config_.host.checksum_threads), loop_);
+  if (config_.trace.events > 0) trace_ = std::make_unique<TraceRing>(config_.trace.events);
   MakeCache();
   KVT_RETURN_IF_ERROR(Listen());
   TickForever();
@@ -109,7 +110,8 @@ void Daemon::MakeCache() {
                                .loop = loop_,
                                .executor = executor_.get(),
                                .device = device_.device.get(),
-                               .arena = arena_.get()};
+                               .arena = arena_.get(),
+                               .tracer = trace_.get()};
   IndexSnapshot snapshot = disk_->Join(&environment);
   CacheOptions options = config_.cache;
   options.pool_bytes = device_.pool_bytes;
@@ -122,6 +124,7 @@ Status Daemon::Listen() {
                                                        .log = log_,
                                                        .peers = peers_,
                                                        .config = &config_,
+                                                       .tracer = trace_.get(),
                                                        .device_kind = device_.kind,
                                                        .daemon_generation = RandomGeneration()},
                                      TenantMap(config_.tenants, ::geteuid()));
@@ -139,6 +142,8 @@ Status Daemon::Listen() {
       .clock = &clock_,
       .cache = cache_.get(),
       .models = &server_->models(),
+      .server = server_.get(),
+      .trace = trace_.get(),
       .status = [this] { return StatusJson(Source()); },
       .stats = [this] { return StatsJson(Source()); },
       .config = [this] { return ConfigJson(config_); },
