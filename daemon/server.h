@@ -29,6 +29,7 @@ struct ServerEnvironment {
   const Config* config = nullptr;
   wire::DeviceKind device_kind = wire::DeviceKind::kHost;
   uint64_t daemon_generation = 0;
+  AttentionService* attention = nullptr;  // null: off
 };
 
 class Server {
