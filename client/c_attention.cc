@@ -96,10 +96,12 @@ Status SequenceBlocks(const kvt_sequence* sequence, kvt_block* blocks, size_t bl
   KVT_RETURN_IF_ERROR(CheckPointer(sequence, "sequence"));
   KVT_RETURN_IF_ERROR(CheckArray(blocks, block_count, "blocks"));
   const Sequence& known = *sequence->sequence;
-  if (!known.ready()) return MakeError(ErrorCode::kWrongState, "wait_due");
-  if (block_count > known.block_count()) {
+  if (!known.ready()) {
+    return MakeError(ErrorCode::kWrongState, "not_ready", "the cached prefix must be waited for");
+  }
+  if (block_count > known.blocks()) {
     return MakeError(ErrorCode::kInvalidArgument, "too_many_blocks",
-                     fmt::format("{} of {}", block_count, known.block_count()));
+                     fmt::format("{} of {}", block_count, known.blocks()));
   }
   for (size_t i = 0; i < block_count; ++i) {
     blocks[i] = ToBlock(known.handle(i), known.attachment().id());
@@ -134,8 +136,7 @@ void kvt_attend_request_init(kvt_attend_request* request) {
 
 kvt_status kvt_attend(kvt_workspace* workspace, const kvt_attend_request* request,
                       int64_t timeout_ms, uint64_t* compute_ns) {
-  return client::Guard(
-      [&] { return client::Attend(workspace, request, timeout_ms, compute_ns); });
+  return client::Guard([&] { return client::Attend(workspace, request, timeout_ms, compute_ns); });
 }
 
 kvt_status kvt_sequence_blocks(const kvt_sequence* sequence, kvt_block* blocks,

@@ -3,7 +3,7 @@
 #ifndef KVTIER_CLIENT_KVTIER_ATTENTION_H_
 #define KVTIER_CLIENT_KVTIER_ATTENTION_H_
 
-#include "kvtier.h"
+#include "kvtier_sequence.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -46,11 +46,11 @@ typedef struct kvt_attend_sequence {
 typedef struct kvt_attend_request {
   size_t size;
   uint32_t layer;
-  uint32_t q_heads;         /* a multiple of the model's kv_heads */
-  float softmax_scale;      /* above 0 */
-  float soft_cap;           /* 0: none; else score = cap * tanh(score / cap) */
-  uint32_t window_tokens;   /* 0: all; else a token sees only so many, itself included */
-  kvt_dtype query_dtype;    /* of queries and output: float16, bfloat16, or float32 */
+  uint32_t q_heads;       /* a multiple of the model's kv_heads */
+  float softmax_scale;    /* above 0 */
+  float soft_cap;         /* 0: none; else score = cap * tanh(score / cap) */
+  uint32_t window_tokens; /* 0: all; else a token sees only so many, itself included */
+  kvt_dtype query_dtype;  /* of queries and output: float16, bfloat16, or float32 */
   uint8_t reserved[3];
   /* Offsets in the workspace, multiples of 16, of ranges that do not overlap:
    * queries and output [tokens, q_heads, head_dim], one sequence after another; log-sum-exps
@@ -71,8 +71,8 @@ KVT_API void kvt_attend_request_init(kvt_attend_request* request);
  * and the blocks must be held until it returns. The results are then in the workspace. `compute_ns`
  * (may be NULL): what it took. One workspace may serve several calls at once, if their ranges
  * differ. What is computed for which dtypes and sizes: docs/PROTOCOL.md, "Attention".
- * Errors: KVT_UNSUPPORTED, KVT_INVALID_ARGUMENT, KVT_NOT_OWNER, KVT_STALE_HANDLE, KVT_WRONG_STATE (a
- * block's load has not reached it), KVT_LIMIT_EXCEEDED (too much for one call), KVT_UNAVAILABLE,
+ * Errors: KVT_UNSUPPORTED, KVT_INVALID_ARGUMENT, KVT_NOT_OWNER, KVT_STALE_HANDLE, KVT_WRONG_STATE
+ * (a block's load has not reached it), KVT_LIMIT_EXCEEDED (too much for one call), KVT_UNAVAILABLE,
  * KVT_IO_ERROR (the device failed), KVT_TIMEOUT (the output may still be written). */
 KVT_API kvt_status kvt_attend(kvt_workspace* workspace, const kvt_attend_request* request,
                               int64_t timeout_ms, uint64_t* compute_ns);

@@ -39,8 +39,7 @@ Result<std::unique_ptr<Workspace>> Workspace::Open(std::shared_ptr<const Attachm
   KVT_ASSIGN_OR_RETURN(
       const wire::WorkspaceReply reply,
       session.channel().Call<wire::WorkspaceReply>(
-          EncoderOf(request), deadline,
-          {.on_reply = [&](const wire::WorkspaceReply& r) -> Status {
+          EncoderOf(request), deadline, {.on_reply = [&](const wire::WorkspaceReply& r) -> Status {
             if (r.bytes >= bytes) return {};
             return MakeError(ErrorCode::kCorrupt, "workspace_too_small");
           }},
@@ -61,12 +60,12 @@ Result<uint64_t> Workspace::Attend(wire::Attend request, Deadline deadline) cons
       request.blocks.size() > wire::kMaxBlocksPerCall ||
       kFixedRequestBytes + items * kItemBytes > limit) {
     return MakeError(ErrorCode::kLimitExceeded, "frame_too_long",
-                     fmt::format("{} sequences and {} blocks in one call",
-                                 request.sequences.size(), request.blocks.size()));
+                     fmt::format("{} sequences and {} blocks in one call", request.sequences.size(),
+                                 request.blocks.size()));
   }
-  KVT_ASSIGN_OR_RETURN(const wire::AttendReply reply,
-                       attachment_->session()->channel().Call<wire::AttendReply>(
-                           EncoderOf(request), deadline));
+  KVT_ASSIGN_OR_RETURN(
+      const wire::AttendReply reply,
+      attachment_->session()->channel().Call<wire::AttendReply>(EncoderOf(request), deadline));
   return reply.compute_ns;
 }
 
