@@ -66,7 +66,8 @@ class LibraryTest(unittest.TestCase):
         import re
 
         text = "".join(
-            (SOURCE / "client" / name).read_text() for name in ("kvtier.h", "kvtier_sequence.h")
+            (SOURCE / "client" / name).read_text()
+            for name in ("kvtier.h", "kvtier_sequence.h", "kvtier_attention.h")
         )
         functions = set(re.findall(r"KVT_API[^;(]*?\b(kvt_\w+)\(", text))
         self.assertEqual(functions, set(_abi.PROTOTYPES))
