@@ -66,6 +66,7 @@ install(TARGETS kvtier
   NAMELINK_COMPONENT libkvtier-dev)
 # Programs include <kvtier/kvtier.h>.
 install(FILES client/kvtier.h client/kvtier.hpp client/kvtier_result.hpp client/kvtier_sequence.h
+  client/kvtier_attention.h
   DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/kvtier COMPONENT libkvtier-dev)
 install(CODE "
   set(PROJECT_VERSION ${PROJECT_VERSION})

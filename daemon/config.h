@@ -87,12 +87,20 @@ struct TraceConfig {
   uint32_t events = 65536;  // 0: none are kept
 };
 
+struct KernelsConfig {
+  bool enabled = true;
+  std::string library;  // empty: looked for
+  uint32_t threads = 2;
+  uint64_t workspace_bytes = 256 * kMiB;
+};
+
 struct Config {
   ServerConfig server;
   std::vector<TenantConfig> tenants;
   PoolConfig pool;
   HostConfig host;
   DiskConfig disk;
+  KernelsConfig kernels;
   LogConfig log;
   DrainConfig drain;
   MetricsConfig metrics;

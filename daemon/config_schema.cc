@@ -67,6 +67,7 @@ constexpr std::array kSections = {
     ConfigSection{"disk", false, "The tier on disk."},
     ConfigSection{"retention", false, "How long blocks are kept."},
     ConfigSection{"cache", false, "Watermarks and bounds of the cache."},
+    ConfigSection{"kernels", false, "Attention for clients that launch no kernels of their own."},
     ConfigSection{"log", false, "The log, on standard error or in the journal."},
     ConfigSection{"drain", false, "What happens on SIGTERM."},
     ConfigSection{"metrics", false,
@@ -280,6 +281,27 @@ std::vector<ConfigKey> CacheKeys() {
   };
 }
 
+std::vector<ConfigKey> KernelsKeys() {
+  return {
+      Boolean(
+          "kernels.enabled", &At<&Config::kernels, &KernelsConfig::enabled>,
+          "Whether the daemon computes attention. If so, it tries out what it computes with "
+          "before it serves, and says in the log and in `status` whether all was right; if not, "
+          "it goes on without."),
+      Ranged(kPath, "kernels.library", &At<&Config::kernels, &KernelsConfig::library>, 0,
+             kMaxPathBytes,
+             "The kernels for pools on a GPU. Empty: `libkvtier_kernels.so` beside the program, in "
+             "`lib` beside that, or where the dynamic linker finds it."),
+      Count("kernels.threads", &At<&Config::kernels, &KernelsConfig::threads>, 1, 64,
+            "Threads that compute for pools in host memory; one call runs on one of them."),
+      Size(
+          "kernels.workspace_bytes", &At<&Config::kernels, &KernelsConfig::workspace_bytes>, 0,
+          64 * kGiB,
+          "Memory for queries and results of all clients together, on the pool's device and beside "
+          "`pool.bytes`: a hard cap, counted in 2 MiB."),
+  };
+}
+
 std::vector<ConfigKey> LogKeys() {
   return {
       Choice("log.level", &ChoiceAt<&Config::log, &LogConfig::level>,
@@ -360,7 +382,7 @@ std::vector<ConfigKey> AllKeys() {
   std::vector<ConfigKey> all;
   for (const auto& keys :
        {ServerKeys(), TenantKeys(), PoolKeys(), HostKeys(), DiskKeys(), RetentionKeys(),
-        CacheKeys(), LogKeys(), DrainKeys(), MetricsKeys(), TraceKeys()}) {
+        CacheKeys(), KernelsKeys(), LogKeys(), DrainKeys(), MetricsKeys(), TraceKeys()}) {
     all.insert(all.end(), keys.begin(), keys.end());
   }
   MarkReloadable(&all);

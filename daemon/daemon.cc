@@ -21,6 +21,7 @@ namespace {
 constexpr int64_t kTickMs = 100;
 // A GPU whose memory is still held is waited for for a minute.
 constexpr int64_t kDevicePatienceMs = 120 * 1000;
+constexpr int64_t kKernelsPatienceMs = 60 * 1000;
 
 // Like any failure: systemd starts the daemon again.
 constexpr int kExitDeviceLost = 1;
@@ -65,6 +66,13 @@ Status Daemon::Start() {
   manager_->ExtendStart("Opening the device", kDevicePatienceMs);
   KVT_RETURN_IF_ERROR(BlameKey(config_, "pool.device", OpenDevice()));
   KVT_RETURN_IF_ERROR(BlameKey(config_, "host.bytes", OpenArena()));
+  manager_->ExtendStart("Trying out the kernels", kKernelsPatienceMs);
+  attention_ = std::make_unique<AttentionService>(
+      AttentionService::Environment{.device = device_.device.get(),
+                                    .config = &config_.kernels,
+                                    .clock = &clock_,
+                                    .loop = loop_,
+                                    .log = log_});
   executor_ = std::make_unique<ThreadExecutor>(
       "kvt-work", static_cast<int>(config_.host.checksum_threads), loop_);
   if (config_.trace.events > 0) trace_ = std::make_unique<TraceRing>(config_.trace.events);
@@ -126,7 +134,8 @@ Status Daemon::Listen() {
                                                        .config = &config_,
                                                        .tracer = trace_.get(),
                                                        .device_kind = device_.kind,
-                                                       .daemon_generation = RandomGeneration()},
+                                                       .daemon_generation = RandomGeneration(),
+                                                       .attention = attention_.get()},
                                      TenantMap(config_.tenants, ::geteuid()));
   shutdown_ = std::make_unique<Shutdown>(ShutdownEnvironment{
       .loop = loop_,
@@ -215,6 +224,7 @@ StatusSource Daemon::Source() const {
           .device = device_.device.get(),
           .device_reason = device_.reason,
           .server = server_.get(),
+          .attention = attention_.get(),
           .disk = &disk_->facts(),
           .uptime_ms = clock_.MonotonicMs() - started_ms_,
           .draining = shutdown_->begun()};

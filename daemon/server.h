@@ -30,6 +30,7 @@ struct ServerEnvironment {
   Tracer* tracer = nullptr;  // null: nobody wants to know
   wire::DeviceKind device_kind = wire::DeviceKind::kHost;
   uint64_t daemon_generation = 0;
+  AttentionService* attention = nullptr;  // null: off
 };
 
 class Server {

@@ -95,6 +95,7 @@ void Session::Refuse(const Call& call, const Error& error) {
 
 void Session::OnClosed(const Error& why) {
   ended_ = true;
+  CancelAttends();
   hello_timeout_.Cancel();
   if (greeted_) {
     services_.cache->CloseSession(id_);

@@ -73,6 +73,10 @@ void Session::Dispatch(const wire::Frame& frame) {
       return Handle(frame, &Session::OnStats);
     case Type::kPing:
       return Handle(frame, &Session::OnPing);
+    case Type::kWorkspace:
+      return Handle(frame, &Session::OnWorkspace);
+    case Type::kAttend:
+      return Handle(frame, &Session::OnAttend);
     case Type::kHello:
       return Refuse({frame.request_id, false},
                     {ErrorCode::kWrongState, "hello_again", "the session is open already"});
@@ -121,7 +125,7 @@ Status Session::OnAttach(const Call& call, const wire::Attach& request) {
   KVT_ASSIGN_OR_RETURN(const PoolInfo pool,
                        services_.cache->AttachPool(
                            {tenant_, model->fingerprint, model->block_bytes}, request.pool_bytes));
-  pools_[pool.id] = {model->record.block_tokens};
+  pools_[pool.id] = {model->record.block_tokens, model};
   connection_.SendWithDescriptor(call.request_id,
                                  wire::AttachReply{.pool = pool.id,
                                                    .generation = pool.generation,

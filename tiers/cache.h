@@ -156,6 +156,11 @@ class Cache {
   };
   [[nodiscard]] std::vector<ReleaseError> Release(SessionId session, PoolId pool,
                                                   std::span<const BlockHandle> blocks);
+  // The pool's memory, provided that the session may read every one of `blocks`: it holds them, and
+  // their bytes have arrived. They stay where they are as long as it holds them. Errors, naming the
+  // position: kStaleHandle, kNotOwner, kWrongState "block_not_loaded".
+  [[nodiscard]] Result<const DevicePool*> ReadableMemory(SessionId session, PoolId pool,
+                                                         std::span<const BlockHandle> blocks) const;
   // Brings the cached prefix into the pool without referencing it; returns how many blocks are
   // there or on their way. `tag` is for the tracer.
   uint32_t Prefetch(PoolId pool, std::span<const BlockHash> hashes, RequestTag tag = {});
