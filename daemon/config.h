@@ -83,6 +83,10 @@ struct MetricsConfig {
   std::string listen;  // empty: nowhere
 };
 
+struct TraceConfig {
+  uint32_t events = 65536;  // 0: none are kept
+};
+
 struct KernelsConfig {
   bool enabled = true;
   std::string library;  // empty: looked for
@@ -100,6 +104,7 @@ struct Config {
   LogConfig log;
   DrainConfig drain;
   MetricsConfig metrics;
+  TraceConfig trace;
   // [retention], [cache] and the cache's share of [server], [pool] and [disk].
   CacheOptions cache;
 

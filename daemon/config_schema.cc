@@ -73,6 +73,7 @@ constexpr std::array kSections = {
     ConfigSection{"metrics", false,
                   "The page for Prometheus (`/metrics`, docs/METRICS.md) and the one for people "
                   "(`/`), for processes on this machine."},
+    ConfigSection{"trace", false, "What `kvtierctl trace` shows (docs/TRACING.md)."},
 };
 
 using FieldOf = ConfigField (*)(Config&);
@@ -330,6 +331,14 @@ std::vector<ConfigKey> MetricsKeys() {
   };
 }
 
+std::vector<ConfigKey> TraceKeys() {
+  return {
+      Count("trace.events", &At<&Config::trace, &TraceConfig::events>, 0, 1 << 24,
+            "The latest events of requests and blocks are kept, so many, in 64 bytes each; 0: "
+            "none. A request that hits leaves two, a block that comes from disk eight."),
+  };
+}
+
 // What nobody keeps a copy of and nobody was told: sizes and paths are taken at the start, and
 // clients learn of limits on their calls when they connect.
 constexpr std::array<std::string_view, 23> kReloadable = {
@@ -373,7 +382,7 @@ std::vector<ConfigKey> AllKeys() {
   std::vector<ConfigKey> all;
   for (const auto& keys :
        {ServerKeys(), TenantKeys(), PoolKeys(), HostKeys(), DiskKeys(), RetentionKeys(),
-        CacheKeys(), KernelsKeys(), LogKeys(), DrainKeys(), MetricsKeys()}) {
+        CacheKeys(), KernelsKeys(), LogKeys(), DrainKeys(), MetricsKeys(), TraceKeys()}) {
     all.insert(all.end(), keys.begin(), keys.end());
   }
   MarkReloadable(&all);

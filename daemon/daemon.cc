@@ -75,6 +75,7 @@ Status Daemon::Start() {
                                     .log = log_});
   executor_ = std::make_unique<ThreadExecutor>(
       "kvt-work", static_cast<int>(config_.host.checksum_threads), loop_);
+  if (config_.trace.events > 0) trace_ = std::make_unique<TraceRing>(config_.trace.events);
   MakeCache();
   KVT_RETURN_IF_ERROR(Listen());
   TickForever();
@@ -117,7 +118,8 @@ void Daemon::MakeCache() {
                                .loop = loop_,
                                .executor = executor_.get(),
                                .device = device_.device.get(),
-                               .arena = arena_.get()};
+                               .arena = arena_.get(),
+                               .tracer = trace_.get()};
   IndexSnapshot snapshot = disk_->Join(&environment);
   CacheOptions options = config_.cache;
   options.pool_bytes = device_.pool_bytes;
@@ -130,6 +132,7 @@ Status Daemon::Listen() {
                                                        .log = log_,
                                                        .peers = peers_,
                                                        .config = &config_,
+                                                       .tracer = trace_.get(),
                                                        .device_kind = device_.kind,
                                                        .daemon_generation = RandomGeneration(),
                                                        .attention = attention_.get()},
@@ -148,6 +151,8 @@ Status Daemon::Listen() {
       .clock = &clock_,
       .cache = cache_.get(),
       .models = &server_->models(),
+      .server = server_.get(),
+      .trace = trace_.get(),
       .status = [this] { return StatusJson(Source()); },
       .stats = [this] { return StatsJson(Source()); },
       .config = [this] { return ConfigJson(config_); },

@@ -24,6 +24,7 @@
 #include "daemon/service_manager.h"
 #include "daemon/shutdown.h"
 #include "daemon/start_error.h"
+#include "daemon/trace_ring.h"
 #include "gpu/device.h"
 #include "tiers/cache.h"
 #include "tiers/host_arena.h"
@@ -84,6 +85,7 @@ class Daemon {
   const int64_t started_ms_;
 
   // Destroyed from the last to the first: nobody uses what stands after it.
+  std::unique_ptr<TraceRing> trace_;  // null: nothing is recorded
   OpenedDevice device_;
   std::unique_ptr<HostArena> arena_;
   std::unique_ptr<DiskTier> disk_;

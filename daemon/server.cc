@@ -25,6 +25,7 @@ Server::Server(const ServerEnvironment& environment, TenantMap tenants)
                 .log = environment.log,
                 .counters = &counters_,
                 .config = &environment.config->server,
+                .tracer = environment.tracer,
                 .max_references = environment.config->cache.max_references_per_session,
                 .daemon_generation = environment.daemon_generation,
                 .device_kind = environment.device_kind,

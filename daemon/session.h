@@ -21,6 +21,7 @@
 #include "daemon/log.h"
 #include "daemon/models.h"
 #include "daemon/peer.h"
+#include "daemon/request_trace.h"
 #include "daemon/server_counters.h"
 #include "protocol/messages.h"
 #include "tiers/cache.h"
@@ -35,6 +36,7 @@ struct SessionServices {
   Log* log = nullptr;
   ServerCounters* counters = nullptr;
   const ServerConfig* config = nullptr;
+  Tracer* tracer = nullptr;
   uint32_t max_references = 0;
   uint64_t daemon_generation = 0;
   wire::DeviceKind device_kind = wire::DeviceKind::kHost;
@@ -147,6 +149,7 @@ class Session final : public ConnectionListener, public std::enable_shared_from_
   std::unordered_map<PoolId, AttachedPool> pools_;
   uint64_t references_ = 0;
   uint32_t acquires_in_flight_ = 0;
+  RequestTrace trace_;
   // By their numbers.
   std::unordered_map<uint32_t, std::shared_ptr<DevicePool>> workspaces_;
   std::vector<std::shared_ptr<AttentionJob>> attends_;
