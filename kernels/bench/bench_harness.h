@@ -129,5 +129,6 @@ void BenchDecodeShared(BenchRun* run);
 void BenchAppend(BenchRun* run);
 void BenchKvWrite(BenchRun* run);
 void BenchBlockOps(BenchRun* run);
+void BenchSuffix(BenchRun* run);
 
 }  // namespace kvtier::kernels::bench
