@@ -36,6 +36,7 @@ void Cache::Impl::Pump() {
     progressed = acquirer.Pump();
     pools.Prepare();
     host.Prepare();
+    disk.TrimToCaps();
     progressed |= loader.Pump();
     progressed |= offloader.Pump();
     progressed |= persister.Pump();
@@ -221,6 +222,7 @@ Status Cache::Reconfigure(const CacheOptions& options) {
   taken.pool_bytes = state.options.pool_bytes;
   taken.chunk_bytes = state.options.chunk_bytes;
   state.options = taken;
+  state.tenants.Reconfigure(taken);
   state.write_budget.SetBytesPerDay(taken.disk_write_budget_bytes_per_day);
   impl_->Pump();
   return {};
