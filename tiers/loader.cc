@@ -98,21 +98,25 @@ void Loader::StartRead(EntryIndex index) {
 }
 
 void Loader::IssueRead(const std::shared_ptr<Read>& read) {
+  state_.trace.Begin(TraceKind::kDiskRead, read->entry);
   disk_.Read(read->expected.location, read->slot,
              [this, read](const Status& status) { OnRead(read, status); });
 }
 
 void Loader::OnRead(const std::shared_ptr<Read>& read, const Status& status) {
+  state_.trace.End(TraceKind::kDiskRead, read->entry, !status);
   if (!status) {
     ++state_.stats.disk_read_errors;
     ReadFailed(read, MissReason::kReadError, DropReason::kReadError);
     return;
   }
+  state_.trace.Begin(TraceKind::kCheck, read->entry);
   state_.env.executor->Run([read] { read->verdict = CheckDiskSlot(read->expected, read->slot); },
                            [this, read] { OnChecked(read); });
 }
 
 void Loader::OnChecked(const std::shared_ptr<Read>& read) {
+  state_.trace.End(TraceKind::kCheck, read->entry, read->verdict != SlotVerdict::kGood);
   if (read->verdict != SlotVerdict::kGood) {
     const bool corrupt = read->verdict == SlotVerdict::kCorrupt;
     ReadFailed(read, corrupt ? MissReason::kChecksumMismatch : MissReason::kIdentityMismatch,
@@ -199,6 +203,7 @@ std::shared_ptr<Loader::CopyBatch> Loader::NextCopyBatch() {
     }
     batch->pool = pool;
     batch->entries.push_back(index);
+    state_.trace.Begin(TraceKind::kCopyUp, index);
     batch->bytes += pool->block_bytes;
   }
   return batch->entries.empty() ? nullptr : batch;
@@ -210,6 +215,7 @@ void Loader::OnCopied(const std::shared_ptr<CopyBatch>& batch, const Status& sta
   state_.stats.Lane(CopyLane::kHostToPool).End(state_.NowMs());
   for (const EntryIndex index : batch->entries) {
     --state_[index].host_pins;
+    state_.trace.End(TraceKind::kCopyUp, index, !status);
     if (status) {
       Arrived(batch->pool, index);
     } else {
@@ -221,6 +227,7 @@ void Loader::OnCopied(const std::shared_ptr<CopyBatch>& batch, const Status& sta
 void Loader::Arrived(CachePool* pool, EntryIndex index) {
   BlockEntry& entry = state_[index];
   StopLoading(index);
+  state_.trace.BlockLoadEnd(index, MissReason::kNone);
   pool->blocks[entry.pool_block].since_ds = state_.NowDs();
   ++state_.stats.onload_blocks;
   state_.stats.onload_bytes += pool->block_bytes;
@@ -242,6 +249,7 @@ void Loader::StopLoading(EntryIndex index) {
 
 void Loader::Fail(EntryIndex index, MissReason reason) {
   StopLoading(index);
+  state_.trace.BlockLoadEnd(index, reason);
   if (!state_[index].in_host()) host_.Withdraw(index);
   state_.LosePoolBlock(index);
   state_.history.NoteMiss({state_[index].space, state_[index].hash}, {state_.NowS(), reason});

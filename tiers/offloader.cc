@@ -73,6 +73,7 @@ std::shared_ptr<Offloader::Batch> Offloader::NextBatch(std::deque<EntryIndex>* l
       continue;
     }
     entry.motion.offloading = true;
+    state_.trace.Begin(TraceKind::kOffload, index);
     ++pool->blocks[entry.pool_block].pins;
     batch->pool = pool;
     batch->entries.push_back(index);
@@ -110,6 +111,7 @@ void Offloader::StartCopy(const std::shared_ptr<Batch>& batch) {
 
 void Offloader::OnCopied(const std::shared_ptr<Batch>& batch, const Status& status) {
   state_.stats.Lane(CopyLane::kPoolToHost).End(state_.NowMs());
+  TraceCopied(*batch, !status);
   if (!status) {
     Finish(*batch);
     return;
@@ -123,6 +125,13 @@ void Offloader::OnCopied(const std::shared_ptr<Batch>& batch, const Status& stat
       [this, batch] { Finish(*batch); });
 }
 
+void Offloader::TraceCopied(const Batch& batch, bool failed) {
+  for (const EntryIndex index : batch.entries) {
+    state_.trace.End(TraceKind::kOffload, index, failed);
+    if (!failed) state_.trace.Begin(TraceKind::kSeal, index);
+  }
+}
+
 void Offloader::Finish(const Batch& batch) {
   state_.SchedulePump();
   const bool copied = batch.checksums.size() == batch.entries.size();
@@ -132,6 +141,7 @@ void Offloader::Finish(const Batch& batch) {
     const EntryIndex index = batch.entries[i];
     BlockEntry& entry = state_[index];
     entry.motion.offloading = false;
+    if (copied) state_.trace.End(TraceKind::kSeal, index, false);
     --batch.pool->blocks[entry.pool_block].pins;
     if (copied && MatchesCommit(index, batch.checksums[i])) {
       Seal(index, batch.checksums[i]);

@@ -47,6 +47,7 @@ class Offloader {
   void StartCopy(const std::shared_ptr<Batch>& batch);
   void OnCopied(const std::shared_ptr<Batch>& batch, const Status& status);
   void Finish(const Batch& batch);
+  void TraceCopied(const Batch& batch, bool failed);
   // False if the bytes are not what the client said at commit.
   [[nodiscard]] bool MatchesCommit(EntryIndex entry, const PayloadChecksum& checksum);
   void Seal(EntryIndex entry, const PayloadChecksum& checksum);
