@@ -47,8 +47,14 @@ void Session::Handle(const wire::Frame& frame,
   const Call call{frame.request_id, (frame.flags & wire::kFlagWantReply) != 0};
   const Result<Message> message = Message::Decode(frame.payload);
   if (!message) return Refuse(call, message.error());
-  if (const Status handled = (this->*handler)(call, *message); !handled) {
-    Refuse(call, handled.error());
+  trace_.Begin(Message::kType, call.request_id, RequestTrace::AskedBy(*message));
+  const Status handled = (this->*handler)(call, *message);
+  if (!handled) Refuse(call, handled.error());
+  // What was taken and is answered later ends then.
+  constexpr bool kLater =
+      Message::kType == wire::MessageType::kAcquire || Message::kType == wire::MessageType::kAttend;
+  if (!handled || !kLater) {
+    trace_.End(Message::kType, call.request_id, !handled);
   }
 }
 
@@ -77,6 +83,10 @@ void Session::Dispatch(const wire::Frame& frame) {
       return Handle(frame, &Session::OnStats);
     case Type::kPing:
       return Handle(frame, &Session::OnPing);
+    case Type::kWorkspace:
+      return Handle(frame, &Session::OnWorkspace);
+    case Type::kAttend:
+      return Handle(frame, &Session::OnAttend);
     case Type::kHello:
       return Refuse({frame.request_id, false},
                     {ErrorCode::kWrongState, "hello_again", "the session is open already"});
@@ -125,7 +135,7 @@ Status Session::OnAttach(const Call& call, const wire::Attach& request) {
   KVT_ASSIGN_OR_RETURN(const PoolInfo pool,
                        services_.cache->AttachPool(
                            {tenant_, model->fingerprint, model->block_bytes}, request.pool_bytes));
-  pools_[pool.id] = {.block_tokens = model->record.block_tokens, .layers = model->record.layers};
+  pools_[pool.id] = {model->record.block_tokens, model};
   connection_.SendWithDescriptor(call.request_id,
                                  wire::AttachReply{.pool = pool.id,
                                                    .generation = pool.generation,
@@ -159,23 +169,26 @@ Status Session::BeginAcquire(const Call& call, const wire::Acquire& request, wir
     return tl::unexpected(EmptyRequest());
   }
   if (++acquires_in_flight_ == kMaxAcquiresInFlight) connection_.Pause();
-  services_.cache->Acquire({.session = id_,
-                            .pool = request.pool,
-                            .hashes = Copy(request.hashes),
-                            .tails = Copy(request.tails),
-                            .new_blocks = request.new_blocks,
-                            .block_tokens = static_cast<uint16_t>(attached->block_tokens),
-                            .layers = order == wire::LoadOrder::kLayers ? attached->layers : 0,
-                            .counters = counted ? counters_ : nullptr},
-                           [weak = weak_from_this(), call, counted](Result<AcquireReply> acquired) {
-                             const std::shared_ptr<Session> session = weak.lock();
-                             if (session) session->OnAcquired(call, counted, std::move(acquired));
-                           });
+  services_.cache->Acquire(
+      {.session = id_,
+       .pool = request.pool,
+       .hashes = Copy(request.hashes),
+       .tails = Copy(request.tails),
+       .new_blocks = request.new_blocks,
+       .block_tokens = static_cast<uint16_t>(attached->block_tokens),
+       .layers = order == wire::LoadOrder::kLayers ? attached->model->record.layers : 0,
+       .counters = counted ? counters_ : nullptr,
+       .request_id = call.request_id},
+      [weak = weak_from_this(), call, counted](Result<AcquireReply> acquired) {
+        const std::shared_ptr<Session> session = weak.lock();
+        if (session) session->OnAcquired(call, counted, std::move(acquired));
+      });
   return {};
 }
 
 void Session::OnAcquired(const Call& call, bool counted, Result<AcquireReply> acquired) {
   if (acquires_in_flight_-- == kMaxAcquiresInFlight) connection_.Resume();
+  trace_.EndAcquire(call.request_id, acquired);
   if (ended_) return;
   if (!acquired) return Refuse(call, acquired.error());
   references_ += acquired->hits.size() + acquired->fresh.size();
@@ -247,7 +260,8 @@ Status Session::OnRelease(const Call& call, const wire::Release& request) {
 Status Session::OnPrefetch(const Call& call, const wire::Prefetch& request) {
   KVT_RETURN_IF_ERROR(FindPool(request.pool));
   KVT_RETURN_IF_ERROR(CheckHashes(request.hashes));
-  Reply(call, wire::PrefetchReply{services_.cache->Prefetch(request.pool, request.hashes)});
+  Reply(call, wire::PrefetchReply{
+                  services_.cache->Prefetch(request.pool, request.hashes, {id_, call.request_id})});
   return {};
 }
 

@@ -34,6 +34,10 @@ enum class MessageType : uint16_t {
   kError = 24,
   kAcquireCounted = 25,
   kAcquireCountedReply = 26,
+  kWorkspace = 28,
+  kWorkspaceReply = 29,
+  kAttend = 30,
+  kAttendReply = 31,
   // The admin socket's.
   kAdminRequest = 32,
   kAdminProgress = 33,

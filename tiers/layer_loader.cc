@@ -77,6 +77,9 @@ void LayerLoader::Fill(const std::shared_ptr<Batch>& batch, CopyRequest* request
                                  slice_bytes});
       batch->pieces.push_back({group.member, group.layer});
       batch->bytes += slice_bytes;
+      if (!std::exchange(member.begun, true)) {
+        state_.trace.Begin(TraceKind::kCopyUp, member.entry);
+      }
       ++member.pieces_in_flight;
       ++group.pieces_left[group.layer];
     } else {
@@ -130,6 +133,7 @@ void LayerLoader::EndIfDone(const Group& group, Member* member) {
   const bool failed = member->failure != MissReason::kNone;
   if (!failed && !group.AllStarted()) return;
   member->ended = true;
+  if (member->begun) state_.trace.End(TraceKind::kCopyUp, member->entry, failed);
   --state_[member->entry].host_pins;
   if (failed) {
     on_failed_(member->entry, member->failure);

@@ -38,6 +38,7 @@ class LayerLoader {
     EntryIndex entry;
     uint32_t pieces_in_flight = 0;
     MissReason failure = MissReason::kNone;
+    bool begun = false;
     bool ended = false;
   };
   // The blocks of one load, and where in them the next piece is.

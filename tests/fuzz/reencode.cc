@@ -36,7 +36,8 @@ Result<std::vector<std::byte>> Reencode(const Frame& frame) {
                          Acquire, AcquireReply, AcquireCounted, AcquireCountedReply, LoadProgress,
                          Commit, CommitReply, Release, ReleaseReply, Prefetch, PrefetchReply,
                          Lookup, LookupReply, Pin, PinReply, Stats, StatsReply, Ping, Pong,
-                         ErrorReply, AdminRequest, AdminProgress, AdminReply>(frame);
+                         ErrorReply, AdminRequest, AdminProgress, AdminReply, Workspace,
+                         WorkspaceReply, Attend, AttendReply>(frame);
 }
 
 }  // namespace kvtier::wire

@@ -16,6 +16,7 @@ from ._library import LibraryNotFoundError
 from ._library import version as library_version
 from .acquire import AcquireResult
 from .admin import DEFAULT_ADMIN_SOCKET, admin
+from .attention import AttendSequence, Workspace
 from .blocks import (
     AsyncError,
     AsyncErrors,
@@ -24,6 +25,7 @@ from .blocks import (
     DeviceKind,
     Hit,
     Load,
+    ALL_LAYERS,
     LoadProgress,
     Miss,
     Presence,
@@ -70,6 +72,7 @@ __all__ = [
     "AlreadyExistsError",
     "AsyncError",
     "AsyncErrors",
+    "AttendSequence",
     "Block",
     "CancelledError",
     "CommitEntry",
@@ -90,6 +93,7 @@ __all__ = [
     "LibraryNotFoundError",
     "LimitExceededError",
     "Load",
+    "ALL_LAYERS",
     "LoadProgress",
     "Miss",
     "Model",
@@ -115,6 +119,7 @@ __all__ = [
     "Tokens",
     "UnavailableError",
     "UnsupportedError",
+    "Workspace",
     "WrongStateError",
     "__version__",
     "admin",
