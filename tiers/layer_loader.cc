@@ -1,5 +1,6 @@
 #include "tiers/layer_loader.h"
 
+#include <span>
 #include <utility>
 
 #include "base/check.h"
@@ -11,6 +12,15 @@ namespace {
 
 // As the loader's: large enough to amortise, small enough to arrive one after the other.
 constexpr uint64_t kBatchBytes = 4 * kMiB;
+// The first request is smaller, so that copying begins while the other blocks are looked at.
+constexpr uint64_t kFirstBatchBytes = 1 * kMiB;
+// Headers of so many blocks ahead are fetched: they lie far apart, in nobody's cache.
+constexpr size_t kHeadersAhead = 4;
+constexpr size_t kCacheLineBytes = 64;
+
+void Prefetch(std::span<const std::byte> bytes) {
+  for (size_t i = 0; i < bytes.size(); i += kCacheLineBytes) __builtin_prefetch(&bytes[i]);
+}
 
 }  // namespace
 
@@ -67,7 +77,13 @@ bool LayerLoader::StartOne() {
 void LayerLoader::Fill(const std::shared_ptr<Batch>& batch, CopyRequest* request) {
   Group& group = *batch->group;
   const uint64_t slice_bytes = group.slice_bytes();
-  while (!group.AllStarted() && batch->bytes < kBatchBytes) {
+  const bool first = group.layer == 0 && group.member == 0;
+  const uint64_t most_bytes = first ? kFirstBatchBytes : kBatchBytes;
+  while (!group.AllStarted() && batch->bytes < most_bytes) {
+    if (group.layer == 0 && group.member + kHeadersAhead < group.members.size()) {
+      const BlockEntry& later = state_[group.members[group.member + kHeadersAhead].entry];
+      Prefetch(state_.HostBytes(later).first(kSlotHeaderBytes));
+    }
     Member& member = group.members[group.member];
     if (Sound(group, &member)) {
       const BlockEntry& entry = state_[member.entry];
