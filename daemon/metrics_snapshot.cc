@@ -16,6 +16,7 @@ MetricsSnapshot TakeMetricsSnapshot(const StatusSource& source, const EventLoop&
     snapshot.model_names.push_back(source.server->models().NameOf(pool.tenant, pool.model_hex));
   }
   snapshot.server = source.server->counters();
+  if (source.attention != nullptr) snapshot.attention = source.attention->Report();
   snapshot.session_count = source.server->session_count();
   snapshot.quarantined_sessions = source.server->quarantined_sessions();
   snapshot.sessions = source.server->Sessions(MetricsSnapshot::kMaxSessionsListed);

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "daemon/attention_service.h"
 #include "daemon/event_loop.h"
 #include "daemon/hit_history.h"
 #include "daemon/loop_pulse.h"
@@ -26,6 +27,7 @@ struct MetricsSnapshot {
   CacheGauges gauges;
   std::vector<std::string> model_names;  // of gauges.pools
   ServerCounters server;
+  AttentionReport attention;
   size_t session_count = 0;
   size_t quarantined_sessions = 0;
   std::vector<Session::Summary> sessions;

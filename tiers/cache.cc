@@ -42,6 +42,7 @@ void Cache::Impl::Pump() {
       pools.Prepare();
       host.Prepare();
     }
+    disk.TrimToCaps();
     progressed |= loader.Pump();
     if (!draining_stopped) {
       progressed |= offloader.Pump();
@@ -232,6 +233,7 @@ Status Cache::Reconfigure(const CacheOptions& options) {
   taken.pool_bytes = state.options.pool_bytes;
   taken.chunk_bytes = state.options.chunk_bytes;
   state.options = taken;
+  state.tenants.Reconfigure(taken);
   state.write_budget.SetBytesPerDay(taken.disk_write_budget_bytes_per_day);
   impl_->Pump();
   return {};
