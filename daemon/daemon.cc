@@ -11,6 +11,7 @@
 #include "base/thread_executor.h"
 #include "daemon/config_check.h"
 #include "daemon/reload.h"
+#include "daemon/tenant_quotas.h"
 #include "daemon/version.h"
 #include "tiers/mapped_arena.h"
 
@@ -123,7 +124,24 @@ void Daemon::MakeCache() {
   IndexSnapshot snapshot = disk_->Join(&environment);
   CacheOptions options = config_.cache;
   options.pool_bytes = device_.pool_bytes;
+  WarnOfReserves(options, environment);
   cache_ = std::make_unique<Cache>(options, std::move(environment), std::move(snapshot));
+}
+
+// The configuration promised what this machine turned out not to have.
+void Daemon::WarnOfReserves(const CacheOptions& options, const CacheEnvironment& environment) {
+  const uint64_t disk_chunks = ReservedChunks(options.tenants, Tier::kDisk, options.chunk_bytes);
+  if (disk_chunks > 0 && disk_chunks >= environment.geometry.chunks) {
+    log_->Warning("quota.disk_short",
+                  "{} chunks of the disk are reserved for tenants and there are {}: not all can be "
+                  "kept, and others may find no room",
+                  disk_chunks, environment.geometry.chunks);
+  }
+  const uint64_t pool_bytes = ReservedPoolBytes(options.tenants);
+  if (pool_bytes > options.pool_bytes) {
+    log_->Warning("quota.pool_short", "{} of pools are reserved for tenants and there are {}",
+                  FormatByteSize(pool_bytes), FormatByteSize(options.pool_bytes));
+  }
 }
 
 Status Daemon::Listen() {
@@ -201,7 +219,7 @@ Status Daemon::ListenForMetrics() {
   KVT_ASSIGN_OR_RETURN(metrics_server_,
                        MetricsServer::Start(config_.metrics.listen,
                                             {.loop = loop_, .pulse = &pulse_, .snapshot = [this] {
-                                               return TakeMetricsSnapshot(Source(), pulse_,
+                                               return TakeMetricsSnapshot(Source(), *loop_, pulse_,
                                                                           history_);
                                              }}));
   log_->Info("metrics.listening", "{} for people, {}metrics for Prometheus", metrics_server_->Url(),

@@ -68,6 +68,7 @@ class Daemon {
   [[nodiscard]] Status OpenDevice();
   [[nodiscard]] Status OpenArena();
   void MakeCache();
+  void WarnOfReserves(const CacheOptions& options, const CacheEnvironment& environment);
   [[nodiscard]] Status Listen();
   [[nodiscard]] Status ListenForMetrics();
   void TickForever();

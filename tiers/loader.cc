@@ -20,7 +20,11 @@ SlotExpectation ExpectationOf(CacheState& state, const BlockEntry& entry) {
 }  // namespace
 
 Loader::Loader(CacheState* state, HostSlots* host, DiskSlots* disk, LoadTable* loads)
-    : state_(*state), host_(*host), disk_(*disk), loads_(*loads) {}
+    : state_(*state),
+      host_(*host),
+      disk_(*disk),
+      loads_(*loads),
+      read_queues_(state->tenants.rows()) {}
 
 void Loader::Start(EntryIndex index) {
   BlockEntry& entry = state_[index];
@@ -30,7 +34,7 @@ void Loader::Start(EntryIndex index) {
   if (entry.in_host()) {
     QueueCopy(index);
   } else {
-    read_queue_.push_back({index, state_.env.clock->MonotonicMs()});
+    read_queues_.Push(state_.TenantOf(entry), {index, state_.env.clock->MonotonicMs()});
   }
 }
 
@@ -49,33 +53,35 @@ bool Loader::Pump() {
 }
 
 bool Loader::PumpReads() {
-  bool progressed = false;
-  while (!read_queue_.empty() && read_bytes_ < state_.options.max_disk_read_bytes) {
-    const EntryIndex index = read_queue_.front().entry;
-    BlockEntry& entry = state_[index];
-    KVT_CHECK(state_.directory.Live(index) && entry.motion.loading && !entry.motion.reading);
-    if (Abandoned(entry)) {
-      read_queue_.pop_front();
-      Fail(index, MissReason::kCancelled);
-    } else if (entry.in_host()) {
-      read_queue_.pop_front();
-      QueueCopy(index);
-    } else if (!entry.on_disk()) {
-      read_queue_.pop_front();
-      Fail(index, MissReason::kUnknown);
+  return read_queues_.TakeTurns([this](std::deque<QueuedRead>* line) {
+    return read_bytes_ < state_.options.max_disk_read_bytes && TryRead(line);
+  });
+}
+
+bool Loader::TryRead(std::deque<QueuedRead>* line) {
+  const EntryIndex index = line->front().entry;
+  BlockEntry& entry = state_[index];
+  KVT_CHECK(state_.directory.Live(index) && entry.motion.loading && !entry.motion.reading);
+  if (Abandoned(entry)) {
+    line->pop_front();
+    Fail(index, MissReason::kCancelled);
+  } else if (entry.in_host()) {
+    line->pop_front();
+    QueueCopy(index);
+  } else if (!entry.on_disk()) {
+    line->pop_front();
+    Fail(index, MissReason::kUnknown);
+  } else {
+    const HostSlots::Outcome outcome = host_.Allocate(index);
+    if (outcome == HostSlots::Outcome::kWait) return false;
+    line->pop_front();
+    if (outcome == HostSlots::Outcome::kAllocated) {
+      StartRead(index);
     } else {
-      const HostSlots::Outcome outcome = host_.Allocate(index);
-      if (outcome == HostSlots::Outcome::kWait) break;
-      read_queue_.pop_front();
-      if (outcome == HostSlots::Outcome::kFull) {
-        Fail(index, MissReason::kHostFull);
-      } else {
-        StartRead(index);
-      }
+      Fail(index, MissReason::kHostFull);
     }
-    progressed = true;
   }
-  return progressed;
+  return true;
 }
 
 void Loader::StartRead(EntryIndex index) {
@@ -253,11 +259,13 @@ void Loader::Fail(EntryIndex index, MissReason reason) {
 
 void Loader::Tick() {
   const int64_t now_ms = state_.env.clock->MonotonicMs();
-  while (!read_queue_.empty() && now_ms - read_queue_.front().since_ms > kHostSlotWaitMs) {
-    const EntryIndex index = read_queue_.front().entry;
-    read_queue_.pop_front();
-    Fail(index, MissReason::kHostFull);
-  }
+  read_queues_.ForEachLane([&](std::deque<QueuedRead>* line) {
+    while (!line->empty() && now_ms - line->front().since_ms > kHostSlotWaitMs) {
+      const EntryIndex index = line->front().entry;
+      line->pop_front();
+      Fail(index, MissReason::kHostFull);
+    }
+  });
 }
 
 }  // namespace kvtier
