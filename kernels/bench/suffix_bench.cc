@@ -47,7 +47,8 @@ double PrefillFlops() {
 // each request, a prefill all of them.
 class SuffixBuffers {
  public:
-  explicit SuffixBuffers(bool prefill) : prefill_(prefill), rotations_(RotationCount(KvBytes())) {
+  explicit SuffixBuffers(Mode mode) : mode_(mode), rotations_(RotationCount(KvBytes())) {
+    const bool prefill = mode != Mode::kSuffix;
     const size_t blocks = size_t(rotations_) * kRequests * kPages;
     pool_ = DeviceMemory(blocks * 2 * kSlice * 2);
     FillRandom(pool_.get(), KVT_BF16, blocks * 2 * kSlice, 1);
