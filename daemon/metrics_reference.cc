@@ -101,15 +101,17 @@ std::vector<Section> Sections() {
   MetricsSnapshot nothing;
   // For its labels.
   nothing.gauges.tenants.push_back({.quota = {.name = "its name"}});
-  std::vector<Section> sections(4);
+  std::vector<Section> sections(5);
   sections[0].title = "Requests";
   AddRequestMetrics(nothing, &sections[0].families);
   sections[1].title = "Tiers";
   AddTierMetrics(nothing, &sections[1].families);
   sections[2].title = "Movement";
   AddMovementMetrics(nothing, &sections[2].families);
-  sections[3].title = "The daemon";
-  AddDaemonMetrics(nothing, {}, {}, &sections[3].families);
+  sections[3].title = "Attention";
+  AddAttentionMetrics(nothing, &sections[3].families);
+  sections[4].title = "The daemon";
+  AddDaemonMetrics(nothing, {}, {}, &sections[4].families);
   return sections;
 }
 
