@@ -125,6 +125,8 @@ class SequenceTables:
         self.block_table = block_table
         self.kv_lengths = kv_lengths
         self.max_kv_length = max_kv_length
+        # For a cache's pages and device; the layers of a step are all alike.
+        self._abi: dict[tuple[int, object], Any] = {}
 
     def __len__(self) -> int:
         """Sequences."""
@@ -133,9 +135,15 @@ class SequenceTables:
     def abi(self, cache: PagedKv) -> Any:
         """For C, with that cache. Raises InvalidArgumentError (rows too short for max_kv_length;
         the cache is on another device)."""
-        if self.block_table.device != cache.key.device:
-            raise invalid("bad_block_table", f"on {self.block_table.device}, not on the cache's")
-        room = self.block_table.shape[1] * cache.page_tokens
+        kind = (cache.page_tokens, cache.key.device)
+        if kind not in self._abi:
+            self._abi[kind] = self._describe(*kind)
+        return self._abi[kind]
+
+    def _describe(self, page_tokens: int, device: object) -> Any:
+        if self.block_table.device != device:
+            raise invalid("bad_block_table", f"on {self.block_table.device}, the cache on {device}")
+        room = self.block_table.shape[1] * page_tokens
         longest = room if self.max_kv_length is None else self.max_kv_length
         return _abi.Sequences(
             block_table=self.block_table.data_ptr(),
