@@ -22,7 +22,7 @@ struct ChoiceField {
 
 // Where a key's value lives in a Config.
 using ConfigField = std::variant<bool*, uint32_t*, uint64_t*, int64_t*, double*, std::string*,
-                                 std::vector<uint32_t>*, ChoiceField>;
+                                 std::vector<uint32_t>*, std::vector<std::string>*, ChoiceField>;
 
 // How a value is written in the file.
 enum class ConfigType : uint8_t {
@@ -36,6 +36,7 @@ enum class ConfigType : uint8_t {
   kPath,          // std::string
   kChoice,        // ChoiceField: one of `choices`
   kIdList,        // std::vector<uint32_t>: user or group ids
+  kNameList,      // std::vector<std::string>: names of users
 };
 
 struct ConfigKey {

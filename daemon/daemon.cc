@@ -11,6 +11,7 @@
 #include "base/thread_executor.h"
 #include "daemon/config_check.h"
 #include "daemon/reload.h"
+#include "daemon/tenant_quotas.h"
 #include "daemon/version.h"
 #include "tiers/mapped_arena.h"
 
@@ -21,6 +22,7 @@ namespace {
 constexpr int64_t kTickMs = 100;
 // A GPU whose memory is still held is waited for for a minute.
 constexpr int64_t kDevicePatienceMs = 120 * 1000;
+constexpr int64_t kKernelsPatienceMs = 60 * 1000;
 
 // Like any failure: systemd starts the daemon again.
 constexpr int kExitDeviceLost = 1;
@@ -65,8 +67,16 @@ Status Daemon::Start() {
   manager_->ExtendStart("Opening the device", kDevicePatienceMs);
   KVT_RETURN_IF_ERROR(BlameKey(config_, "pool.device", OpenDevice()));
   KVT_RETURN_IF_ERROR(BlameKey(config_, "host.bytes", OpenArena()));
+  manager_->ExtendStart("Trying out the kernels", kKernelsPatienceMs);
+  attention_ = std::make_unique<AttentionService>(
+      AttentionService::Environment{.device = device_.device.get(),
+                                    .config = &config_.kernels,
+                                    .clock = &clock_,
+                                    .loop = loop_,
+                                    .log = log_});
   executor_ = std::make_unique<ThreadExecutor>(
       "kvt-work", static_cast<int>(config_.host.checksum_threads), loop_);
+  if (config_.trace.events > 0) trace_ = std::make_unique<TraceRing>(config_.trace.events);
   MakeCache();
   KVT_RETURN_IF_ERROR(Listen());
   TickForever();
@@ -109,11 +119,29 @@ void Daemon::MakeCache() {
                                .loop = loop_,
                                .executor = executor_.get(),
                                .device = device_.device.get(),
-                               .arena = arena_.get()};
+                               .arena = arena_.get(),
+                               .tracer = trace_.get()};
   IndexSnapshot snapshot = disk_->Join(&environment);
   CacheOptions options = config_.cache;
   options.pool_bytes = device_.pool_bytes;
+  WarnOfReserves(options, environment);
   cache_ = std::make_unique<Cache>(options, std::move(environment), std::move(snapshot));
+}
+
+// The configuration promised what this machine turned out not to have.
+void Daemon::WarnOfReserves(const CacheOptions& options, const CacheEnvironment& environment) {
+  const uint64_t disk_chunks = ReservedChunks(options.tenants, Tier::kDisk, options.chunk_bytes);
+  if (disk_chunks > 0 && disk_chunks >= environment.geometry.chunks) {
+    log_->Warning("quota.disk_short",
+                  "{} chunks of the disk are reserved for tenants and there are {}: not all can be "
+                  "kept, and others may find no room",
+                  disk_chunks, environment.geometry.chunks);
+  }
+  const uint64_t pool_bytes = ReservedPoolBytes(options.tenants);
+  if (pool_bytes > options.pool_bytes) {
+    log_->Warning("quota.pool_short", "{} of pools are reserved for tenants and there are {}",
+                  FormatByteSize(pool_bytes), FormatByteSize(options.pool_bytes));
+  }
 }
 
 Status Daemon::Listen() {
@@ -122,8 +150,10 @@ Status Daemon::Listen() {
                                                        .log = log_,
                                                        .peers = peers_,
                                                        .config = &config_,
+                                                       .tracer = trace_.get(),
                                                        .device_kind = device_.kind,
-                                                       .daemon_generation = RandomGeneration()},
+                                                       .daemon_generation = RandomGeneration(),
+                                                       .attention = attention_.get()},
                                      TenantMap(config_.tenants, ::geteuid()));
   shutdown_ = std::make_unique<Shutdown>(ShutdownEnvironment{
       .loop = loop_,
@@ -139,6 +169,8 @@ Status Daemon::Listen() {
       .clock = &clock_,
       .cache = cache_.get(),
       .models = &server_->models(),
+      .server = server_.get(),
+      .trace = trace_.get(),
       .status = [this] { return StatusJson(Source()); },
       .stats = [this] { return StatsJson(Source()); },
       .config = [this] { return ConfigJson(config_); },
@@ -187,7 +219,7 @@ Status Daemon::ListenForMetrics() {
   KVT_ASSIGN_OR_RETURN(metrics_server_,
                        MetricsServer::Start(config_.metrics.listen,
                                             {.loop = loop_, .pulse = &pulse_, .snapshot = [this] {
-                                               return TakeMetricsSnapshot(Source(), pulse_,
+                                               return TakeMetricsSnapshot(Source(), *loop_, pulse_,
                                                                           history_);
                                              }}));
   log_->Info("metrics.listening", "{} for people, {}metrics for Prometheus", metrics_server_->Url(),
@@ -210,6 +242,7 @@ StatusSource Daemon::Source() const {
           .device = device_.device.get(),
           .device_reason = device_.reason,
           .server = server_.get(),
+          .attention = attention_.get(),
           .disk = &disk_->facts(),
           .uptime_ms = clock_.MonotonicMs() - started_ms_,
           .draining = shutdown_->begun()};

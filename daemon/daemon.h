@@ -9,6 +9,7 @@
 #include "base/result.h"
 #include "daemon/admin_operations.h"
 #include "daemon/admin_server.h"
+#include "daemon/attention_service.h"
 #include "daemon/coarse_clock.h"
 #include "daemon/config.h"
 #include "daemon/device_opening.h"
@@ -23,6 +24,7 @@
 #include "daemon/service_manager.h"
 #include "daemon/shutdown.h"
 #include "daemon/start_error.h"
+#include "daemon/trace_ring.h"
 #include "gpu/device.h"
 #include "tiers/cache.h"
 #include "tiers/host_arena.h"
@@ -54,7 +56,9 @@ class Daemon {
   [[nodiscard]] CacheGauges Gauges() const { return cache_->Gauges(); }
   [[nodiscard]] size_t session_count() const { return server_->session_count(); }
   // Nothing is under way: the daemon may be destroyed. Otherwise the process should end without.
-  [[nodiscard]] bool idle() const { return cache_ == nullptr || cache_->Idle(); }
+  [[nodiscard]] bool idle() const {
+    return cache_ == nullptr || (cache_->Idle() && attention_->idle());
+  }
   // Where the metrics page is, with the port chosen; empty without one. REQUIRES: started.
   [[nodiscard]] std::string metrics_url() const {
     return metrics_server_ ? metrics_server_->Url() : "";
@@ -64,6 +68,7 @@ class Daemon {
   [[nodiscard]] Status OpenDevice();
   [[nodiscard]] Status OpenArena();
   void MakeCache();
+  void WarnOfReserves(const CacheOptions& options, const CacheEnvironment& environment);
   [[nodiscard]] Status Listen();
   [[nodiscard]] Status ListenForMetrics();
   void TickForever();
@@ -81,9 +86,11 @@ class Daemon {
   const int64_t started_ms_;
 
   // Destroyed from the last to the first: nobody uses what stands after it.
+  std::unique_ptr<TraceRing> trace_;  // null: nothing is recorded
   OpenedDevice device_;
   std::unique_ptr<HostArena> arena_;
   std::unique_ptr<DiskTier> disk_;
+  std::unique_ptr<AttentionService> attention_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Cache> cache_;
   std::unique_ptr<Server> server_;

@@ -41,8 +41,14 @@ void Session::Handle(const wire::Frame& frame,
   const Call call{frame.request_id, (frame.flags & wire::kFlagWantReply) != 0};
   const Result<Message> message = Message::Decode(frame.payload);
   if (!message) return Refuse(call, message.error());
-  if (const Status handled = (this->*handler)(call, *message); !handled) {
-    Refuse(call, handled.error());
+  trace_.Begin(Message::kType, call.request_id, RequestTrace::AskedBy(*message));
+  const Status handled = (this->*handler)(call, *message);
+  if (!handled) Refuse(call, handled.error());
+  // What was taken and is answered later ends then.
+  constexpr bool kLater =
+      Message::kType == wire::MessageType::kAcquire || Message::kType == wire::MessageType::kAttend;
+  if (!handled || !kLater) {
+    trace_.End(Message::kType, call.request_id, !handled);
   }
 }
 
@@ -69,6 +75,10 @@ void Session::Dispatch(const wire::Frame& frame) {
       return Handle(frame, &Session::OnStats);
     case Type::kPing:
       return Handle(frame, &Session::OnPing);
+    case Type::kWorkspace:
+      return Handle(frame, &Session::OnWorkspace);
+    case Type::kAttend:
+      return Handle(frame, &Session::OnAttend);
     case Type::kHello:
       return Refuse({frame.request_id, false},
                     {ErrorCode::kWrongState, "hello_again", "the session is open already"});
@@ -117,7 +127,7 @@ Status Session::OnAttach(const Call& call, const wire::Attach& request) {
   KVT_ASSIGN_OR_RETURN(const PoolInfo pool,
                        services_.cache->AttachPool(
                            {tenant_, model->fingerprint, model->block_bytes}, request.pool_bytes));
-  pools_[pool.id] = {model->record.block_tokens};
+  pools_[pool.id] = {model->record.block_tokens, model};
   connection_.SendWithDescriptor(call.request_id,
                                  wire::AttachReply{.pool = pool.id,
                                                    .generation = pool.generation,
@@ -143,7 +153,8 @@ Status Session::OnAcquire(const Call& call, const wire::Acquire& request) {
                             .hashes = Copy(request.hashes),
                             .tails = Copy(request.tails),
                             .new_blocks = request.new_blocks,
-                            .block_tokens = static_cast<uint16_t>(attached->block_tokens)},
+                            .block_tokens = static_cast<uint16_t>(attached->block_tokens),
+                            .request_id = call.request_id},
                            [weak = weak_from_this(), call](Result<AcquireReply> acquired) {
                              const std::shared_ptr<Session> session = weak.lock();
                              if (session) session->OnAcquired(call, std::move(acquired));
@@ -153,6 +164,7 @@ Status Session::OnAcquire(const Call& call, const wire::Acquire& request) {
 
 void Session::OnAcquired(const Call& call, Result<AcquireReply> acquired) {
   if (acquires_in_flight_-- == kMaxAcquiresInFlight) connection_.Resume();
+  trace_.EndAcquire(call.request_id, acquired);
   if (ended_) return;
   if (!acquired) return Refuse(call, acquired.error());
   references_ += acquired->hits.size() + acquired->fresh.size();
@@ -220,7 +232,8 @@ Status Session::OnRelease(const Call& call, const wire::Release& request) {
 Status Session::OnPrefetch(const Call& call, const wire::Prefetch& request) {
   KVT_RETURN_IF_ERROR(FindPool(request.pool));
   KVT_RETURN_IF_ERROR(CheckHashes(request.hashes));
-  Reply(call, wire::PrefetchReply{services_.cache->Prefetch(request.pool, request.hashes)});
+  Reply(call, wire::PrefetchReply{
+                  services_.cache->Prefetch(request.pool, request.hashes, {id_, call.request_id})});
   return {};
 }
 

@@ -29,6 +29,25 @@ json::object DeviceStatus(const DeviceInfo& device, DeviceChoice asked, std::str
           {"reason", reason}};
 }
 
+json::object KernelsStatus(const AttentionReport& report) {
+  return {{"state", AttentionStateName(report.state)},
+          {"reason", report.reason},
+          {"engine", report.engine},
+          {"library", report.library},
+          {"library_version", report.library_version},
+          {"start_seconds", report.start_seconds},
+          {"self_test",
+           {{"cases", report.self_test.cases},
+            {"failure", report.self_test.failure},
+            {"worst_error", report.self_test.worst_error}}},
+          {"calls", report.calls},
+          {"query_tokens", report.query_tokens},
+          {"failures", report.failures},
+          {"busy_seconds", static_cast<double>(report.busy_ns) / 1e9},
+          {"in_flight", report.in_flight},
+          {"workspace_bytes", report.workspace_bytes}};
+}
+
 json::object DiskStatus(const DiskStartFacts& disk, const CacheGauges& gauges) {
   json::object status{{"enabled", disk.enabled}};
   if (!disk.enabled) return status;
@@ -82,6 +101,25 @@ json::array PoolsStatus(const CacheGauges& gauges, const ModelRegistry& models) 
                      {"quarantined", pool.quarantined}});
   }
   return pools;
+}
+
+json::array TenantsStatus(const CacheGauges& gauges) {
+  static constexpr std::string_view kTierNames[kTierCount] = {"pool", "host", "disk"};
+  json::array tenants;
+  for (const TenantGauges& tenant : gauges.tenants) {
+    json::object status{{"name", tenant.quota.name},
+                        {"memory_ttl_ms", tenant.quota.memory_ttl_ms},
+                        {"extended_ttl_ms", tenant.quota.extended_ttl_ms},
+                        {"max_age_ms", tenant.quota.max_age_ms}};
+    for (size_t tier = 0; tier < kTierCount; ++tier) {
+      status[kTierNames[tier]] = {{"used_bytes", tenant.used_bytes[tier]},
+                                  {"max_bytes", tenant.quota.tiers[tier].max_bytes},
+                                  {"reserved_bytes", tenant.quota.tiers[tier].reserved_bytes},
+                                  {"own_chunk_bytes", tenant.own_chunk_bytes[tier]}};
+    }
+    tenants.push_back(std::move(status));
+  }
+  return tenants;
 }
 
 json::object SessionsStatus(const Server& server) {
@@ -196,9 +234,11 @@ std::string StatusJson(const StatusSource& source) {
       {"socket", source.config->server.socket},
       {"device",
        DeviceStatus(source.device->info(), source.config->pool.device, source.device_reason)},
+      {"kernels", KernelsStatus(source.attention->Report())},
       {"disk", DiskStatus(*source.disk, gauges)},
       {"tiers", TierStatus(gauges)},
       {"pools", PoolsStatus(gauges, source.server->models())},
+      {"tenants", TenantsStatus(gauges)},
       {"sessions", SessionsStatus(*source.server)},
       {"references", gauges.references},
       {"in_flight", InFlightStatus(gauges)},

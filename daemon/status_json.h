@@ -32,6 +32,7 @@ struct StatusSource {
   const Device* device = nullptr;
   std::string_view device_reason;  // why it was chosen
   const Server* server = nullptr;
+  const AttentionService* attention = nullptr;
   const DiskStartFacts* disk = nullptr;
   int64_t uptime_ms = 0;
   bool draining = false;

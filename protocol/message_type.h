@@ -32,6 +32,10 @@ enum class MessageType : uint16_t {
   kPing = 22,
   kPong = 23,
   kError = 24,
+  kWorkspace = 28,
+  kWorkspaceReply = 29,
+  kAttend = 30,
+  kAttendReply = 31,
   // The admin socket's.
   kAdminRequest = 32,
   kAdminProgress = 33,

@@ -26,6 +26,8 @@ void Acquirer::Acquire(AcquireRequest request, Done done) {
     Hold(pool, &operation, walk);
   }
   ++state_.stats.acquires_waited;
+  operation.waiting = true;
+  state_.trace.WaitBegin(operation.request);
   waiting_[pool->id].push_back(std::move(operation));
 }
 
@@ -135,7 +137,7 @@ bool Acquirer::TryServe(Operation* operation, bool force) {
   HoldOnly(pool, operation, walk.hits.size());
   AcquireReply reply = Grant(pool, operation, walk);
   CountAsked(*operation, reply);
-  operation->done(std::move(reply));
+  Answer(operation, std::move(reply));
   return true;
 }
 
@@ -150,7 +152,12 @@ void Acquirer::KeepBelow(const Walk& walk) {
 void Acquirer::Refuse(CachePool* pool, Operation* operation, Error error) {
   HoldOnly(pool, operation, 0);
   ++state_.stats.acquires_refused;
-  operation->done(tl::unexpected(std::move(error)));
+  Answer(operation, tl::unexpected(std::move(error)));
+}
+
+void Acquirer::Answer(Operation* operation, Result<AcquireReply> reply) {
+  if (operation->waiting) state_.trace.WaitEnd(operation->request);
+  operation->done(std::move(reply));
 }
 
 AcquireReply Acquirer::Grant(CachePool* pool, Operation* operation, const Walk& walk) {
@@ -171,7 +178,10 @@ AcquireReply Acquirer::Grant(CachePool* pool, Operation* operation, const Walk& 
     if (operation->held[i] == kNoBlock) {
       sessions_.AddReferences(request.session, pool, std::span(&entry.pool_block, 1));
     }
-    if (start) loader_.Start(index);
+    if (start) {
+      state_.trace.BlockLoadBegin({request.session, request.request_id}, index);
+      loader_.Start(index);
+    }
     reply.hits.push_back({pool->blocks.HandleOf(entry.pool_block), tier, entry.tokens});
   }
   operation->held.clear();
@@ -185,6 +195,7 @@ AcquireReply Acquirer::Grant(CachePool* pool, Operation* operation, const Walk& 
     std::vector<LoadTable::Hit> hits;
     for (const AcquiredBlock& hit : reply.hits) hits.push_back({hit.tier, hit.tokens});
     reply.load = loads_.Begin(request.session, std::move(hits), waiting);
+    state_.trace.LoadBegin(request, reply.load, waiting.size());
   }
   for (uint32_t i = 0; i < request.new_blocks; ++i) {
     reply.fresh.push_back(sessions_.AllocatePrivate(request.session, pool));
@@ -233,7 +244,7 @@ void Acquirer::HoldOnly(CachePool* pool, Operation* operation, size_t hits) {
   operation->held.resize(hits);
 }
 
-uint32_t Acquirer::Prefetch(CachePool* pool, std::span<const BlockHash> hashes) {
+uint32_t Acquirer::Prefetch(CachePool* pool, std::span<const BlockHash> hashes, RequestTag tag) {
   uint32_t count = 0;
   MissReason miss = MissReason::kNone;
   for (const BlockHash& hash : hashes) {
@@ -246,6 +257,7 @@ uint32_t Acquirer::Prefetch(CachePool* pool, std::span<const BlockHash> hashes) 
       if (index == kNoEntry) break;
       state_[index].pool_block = pool->blocks.TakeCommitted(index);
       state_[index].prefetched = true;
+      state_.trace.BlockLoadBegin(tag, index);
       loader_.Start(index);
       loader_.FreshenLoading(index);
     }
@@ -265,8 +277,8 @@ void Acquirer::CancelSession(SessionId session) {
       return true;
     });
   }
-  for (const Operation& operation : cancelled) {
-    operation.done(MakeError(ErrorCode::kCancelled, "session_closed"));
+  for (Operation& operation : cancelled) {
+    Answer(&operation, MakeError(ErrorCode::kCancelled, "session_closed"));
   }
 }
 

@@ -9,7 +9,11 @@ namespace kvtier {
 
 Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, IndexSnapshot snapshot)
     : state(options, std::move(environment), snapshot.budget),
-      loads(&state.stats, [this](const LoadProgress& progress) { sessions.Report(progress); }),
+      loads(&state.stats,
+            [this](const LoadProgress& progress) {
+              if (progress.finished) state.trace.LoadEnd(progress);
+              sessions.Report(progress);
+            }),
       sessions(&state),
       disk(&state),
       persister(&state, &disk),
@@ -34,17 +38,25 @@ void Cache::Impl::Pump() {
   bool progressed = true;
   while (progressed) {
     progressed = acquirer.Pump();
-    pools.Prepare();
-    host.Prepare();
+    if (!draining_stopped) {
+      pools.Prepare();
+      host.Prepare();
+    }
+    disk.TrimToCaps();
     progressed |= loader.Pump();
-    progressed |= offloader.Pump();
-    progressed |= persister.Pump();
+    if (!draining_stopped) {
+      progressed |= offloader.Pump();
+      progressed |= persister.Pump();
+    }
     progressed |= disk.committer().Pump();
   }
   FinishDrains();
 }
 
 bool Cache::Impl::Settled() const {
+  if (draining_stopped) {
+    return offloader.in_flight() + persister.writes_in_flight() == 0 && disk.committer().Idle();
+  }
   return offloader.Idle() && persister.Idle() && disk.committer().Idle();
 }
 
@@ -200,10 +212,10 @@ std::vector<Cache::ReleaseError> Cache::Release(SessionId session, PoolId pool_i
   return errors;
 }
 
-uint32_t Cache::Prefetch(PoolId pool_id, std::span<const BlockHash> hashes) {
+uint32_t Cache::Prefetch(PoolId pool_id, std::span<const BlockHash> hashes, RequestTag tag) {
   CachePool* pool = impl_->state.FindPool(pool_id);
   if (pool == nullptr) return 0;
-  const uint32_t count = impl_->acquirer.Prefetch(pool, hashes);
+  const uint32_t count = impl_->acquirer.Prefetch(pool, hashes, tag);
   impl_->Pump();
   return count;
 }
@@ -221,6 +233,7 @@ Status Cache::Reconfigure(const CacheOptions& options) {
   taken.pool_bytes = state.options.pool_bytes;
   taken.chunk_bytes = state.options.chunk_bytes;
   state.options = taken;
+  state.tenants.Reconfigure(taken);
   state.write_budget.SetBytesPerDay(taken.disk_write_budget_bytes_per_day);
   impl_->Pump();
   return {};
@@ -258,6 +271,8 @@ void Cache::Drain(std::function<void()> done) {
   impl_->drains.push_back(std::move(done));
   impl_->state.SchedulePump();
 }
+
+void Cache::StopDraining() { impl_->draining_stopped = true; }
 
 bool Cache::Idle() const {
   return impl_->Settled() && impl_->loader.Idle() && impl_->verifier.Idle() &&

@@ -20,7 +20,11 @@ SlotExpectation ExpectationOf(CacheState& state, const BlockEntry& entry) {
 }  // namespace
 
 Loader::Loader(CacheState* state, HostSlots* host, DiskSlots* disk, LoadTable* loads)
-    : state_(*state), host_(*host), disk_(*disk), loads_(*loads) {}
+    : state_(*state),
+      host_(*host),
+      disk_(*disk),
+      loads_(*loads),
+      read_queues_(state->tenants.rows()) {}
 
 void Loader::Start(EntryIndex index) {
   BlockEntry& entry = state_[index];
@@ -30,7 +34,7 @@ void Loader::Start(EntryIndex index) {
   if (entry.in_host()) {
     QueueCopy(index);
   } else {
-    read_queue_.push_back({index, state_.env.clock->MonotonicMs()});
+    read_queues_.Push(state_.TenantOf(entry), {index, state_.env.clock->MonotonicMs()});
   }
 }
 
@@ -49,33 +53,35 @@ bool Loader::Pump() {
 }
 
 bool Loader::PumpReads() {
-  bool progressed = false;
-  while (!read_queue_.empty() && read_bytes_ < state_.options.max_disk_read_bytes) {
-    const EntryIndex index = read_queue_.front().entry;
-    BlockEntry& entry = state_[index];
-    KVT_CHECK(state_.directory.Live(index) && entry.motion.loading && !entry.motion.reading);
-    if (Abandoned(entry)) {
-      read_queue_.pop_front();
-      Fail(index, MissReason::kCancelled);
-    } else if (entry.in_host()) {
-      read_queue_.pop_front();
-      QueueCopy(index);
-    } else if (!entry.on_disk()) {
-      read_queue_.pop_front();
-      Fail(index, MissReason::kUnknown);
+  return read_queues_.TakeTurns([this](std::deque<QueuedRead>* line) {
+    return read_bytes_ < state_.options.max_disk_read_bytes && TryRead(line);
+  });
+}
+
+bool Loader::TryRead(std::deque<QueuedRead>* line) {
+  const EntryIndex index = line->front().entry;
+  BlockEntry& entry = state_[index];
+  KVT_CHECK(state_.directory.Live(index) && entry.motion.loading && !entry.motion.reading);
+  if (Abandoned(entry)) {
+    line->pop_front();
+    Fail(index, MissReason::kCancelled);
+  } else if (entry.in_host()) {
+    line->pop_front();
+    QueueCopy(index);
+  } else if (!entry.on_disk()) {
+    line->pop_front();
+    Fail(index, MissReason::kUnknown);
+  } else {
+    const HostSlots::Outcome outcome = host_.Allocate(index);
+    if (outcome == HostSlots::Outcome::kWait) return false;
+    line->pop_front();
+    if (outcome == HostSlots::Outcome::kAllocated) {
+      StartRead(index);
     } else {
-      const HostSlots::Outcome outcome = host_.Allocate(index);
-      if (outcome == HostSlots::Outcome::kWait) break;
-      read_queue_.pop_front();
-      if (outcome == HostSlots::Outcome::kFull) {
-        Fail(index, MissReason::kHostFull);
-      } else {
-        StartRead(index);
-      }
+      Fail(index, MissReason::kHostFull);
     }
-    progressed = true;
   }
-  return progressed;
+  return true;
 }
 
 void Loader::StartRead(EntryIndex index) {
@@ -92,21 +98,25 @@ void Loader::StartRead(EntryIndex index) {
 }
 
 void Loader::IssueRead(const std::shared_ptr<Read>& read) {
+  state_.trace.Begin(TraceKind::kDiskRead, read->entry);
   disk_.Read(read->expected.location, read->slot,
              [this, read](const Status& status) { OnRead(read, status); });
 }
 
 void Loader::OnRead(const std::shared_ptr<Read>& read, const Status& status) {
+  state_.trace.End(TraceKind::kDiskRead, read->entry, !status);
   if (!status) {
     ++state_.stats.disk_read_errors;
     ReadFailed(read, MissReason::kReadError, DropReason::kReadError);
     return;
   }
+  state_.trace.Begin(TraceKind::kCheck, read->entry);
   state_.env.executor->Run([read] { read->verdict = CheckDiskSlot(read->expected, read->slot); },
                            [this, read] { OnChecked(read); });
 }
 
 void Loader::OnChecked(const std::shared_ptr<Read>& read) {
+  state_.trace.End(TraceKind::kCheck, read->entry, read->verdict != SlotVerdict::kGood);
   if (read->verdict != SlotVerdict::kGood) {
     const bool corrupt = read->verdict == SlotVerdict::kCorrupt;
     ReadFailed(read, corrupt ? MissReason::kChecksumMismatch : MissReason::kIdentityMismatch,
@@ -193,6 +203,7 @@ std::shared_ptr<Loader::CopyBatch> Loader::NextCopyBatch() {
     }
     batch->pool = pool;
     batch->entries.push_back(index);
+    state_.trace.Begin(TraceKind::kCopyUp, index);
     batch->bytes += pool->block_bytes;
   }
   return batch->entries.empty() ? nullptr : batch;
@@ -204,6 +215,7 @@ void Loader::OnCopied(const std::shared_ptr<CopyBatch>& batch, const Status& sta
   state_.stats.Lane(CopyLane::kHostToPool).End(state_.NowMs());
   for (const EntryIndex index : batch->entries) {
     --state_[index].host_pins;
+    state_.trace.End(TraceKind::kCopyUp, index, !status);
     if (status) {
       Arrived(batch->pool, index);
     } else {
@@ -215,6 +227,7 @@ void Loader::OnCopied(const std::shared_ptr<CopyBatch>& batch, const Status& sta
 void Loader::Arrived(CachePool* pool, EntryIndex index) {
   BlockEntry& entry = state_[index];
   StopLoading(index);
+  state_.trace.BlockLoadEnd(index, MissReason::kNone);
   pool->blocks[entry.pool_block].since_ds = state_.NowDs();
   ++state_.stats.onload_blocks;
   state_.stats.onload_bytes += pool->block_bytes;
@@ -236,6 +249,7 @@ void Loader::StopLoading(EntryIndex index) {
 
 void Loader::Fail(EntryIndex index, MissReason reason) {
   StopLoading(index);
+  state_.trace.BlockLoadEnd(index, reason);
   if (!state_[index].in_host()) host_.Withdraw(index);
   state_.LosePoolBlock(index);
   state_.history.NoteMiss({state_[index].space, state_[index].hash}, {state_.NowS(), reason});
@@ -245,11 +259,13 @@ void Loader::Fail(EntryIndex index, MissReason reason) {
 
 void Loader::Tick() {
   const int64_t now_ms = state_.env.clock->MonotonicMs();
-  while (!read_queue_.empty() && now_ms - read_queue_.front().since_ms > kHostSlotWaitMs) {
-    const EntryIndex index = read_queue_.front().entry;
-    read_queue_.pop_front();
-    Fail(index, MissReason::kHostFull);
-  }
+  read_queues_.ForEachLane([&](std::deque<QueuedRead>* line) {
+    while (!line->empty() && now_ms - line->front().since_ms > kHostSlotWaitMs) {
+      const EntryIndex index = line->front().entry;
+      line->pop_front();
+      Fail(index, MissReason::kHostFull);
+    }
+  });
 }
 
 }  // namespace kvtier

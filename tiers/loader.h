@@ -9,6 +9,7 @@
 #include "tiers/cache_state.h"
 #include "tiers/disk_slots.h"
 #include "tiers/host_slots.h"
+#include "tiers/lane_queues.h"
 #include "tiers/load_table.h"
 #include "tiers/slot_check.h"
 
@@ -33,11 +34,11 @@ class Loader {
   void Tick();
 
   [[nodiscard]] bool Idle() const {
-    return read_queue_.empty() && copy_queue_.empty() && read_bytes_ == 0 && copy_bytes_ == 0;
+    return read_queues_.empty() && copy_queue_.empty() && read_bytes_ == 0 && copy_bytes_ == 0;
   }
   [[nodiscard]] uint64_t reads_in_flight() const { return reads_in_flight_; }
   [[nodiscard]] uint64_t in_flight() const { return loading_; }
-  [[nodiscard]] uint64_t reads_queued() const { return read_queue_.size(); }
+  [[nodiscard]] uint64_t reads_queued() const { return read_queues_.size(); }
   [[nodiscard]] uint64_t copies_queued() const { return copy_queue_.size(); }
 
  private:
@@ -60,6 +61,8 @@ class Loader {
   };
 
   bool PumpReads();
+  // One step of a line of reads; false if its first has to wait.
+  [[nodiscard]] bool TryRead(std::deque<QueuedRead>* line);
   void StartRead(EntryIndex entry);
   void IssueRead(const std::shared_ptr<Read>& read);
   void OnRead(const std::shared_ptr<Read>& read, const Status& status);
@@ -82,7 +85,7 @@ class Loader {
   HostSlots& host_;
   DiskSlots& disk_;
   LoadTable& loads_;
-  std::deque<QueuedRead> read_queue_;
+  LaneQueues<QueuedRead> read_queues_;
   std::deque<EntryIndex> copy_queue_;  // each pins its host slot
   uint64_t read_bytes_ = 0;
   uint64_t reads_in_flight_ = 0;

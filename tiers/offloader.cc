@@ -23,7 +23,7 @@ void Offloader::Want(EntryIndex index) {
   if (entry.motion.offload_queued || entry.motion.offloading) return;
   entry.motion.offload_queued = true;
   host_.Freshen(index);
-  queue_.push_back(index);
+  queues_.Push(state_.TenantOf(entry), index);
 }
 
 void Offloader::Forget(EntryIndex index) {
@@ -34,14 +34,13 @@ void Offloader::Forget(EntryIndex index) {
 }
 
 bool Offloader::Pump() {
-  bool progressed = false;
-  while (bytes_in_flight_ < state_.options.max_offload_bytes) {
-    const std::shared_ptr<Batch> batch = NextBatch();
-    if (!batch) break;
+  return queues_.TakeTurns([this](std::deque<EntryIndex>* line) {
+    if (bytes_in_flight_ >= state_.options.max_offload_bytes) return false;
+    const std::shared_ptr<Batch> batch = NextBatch(line);
+    if (!batch) return false;
     StartCopy(batch);
-    progressed = true;
-  }
-  return progressed;
+    return true;
+  });
 }
 
 bool Offloader::Startable(EntryIndex index) {
@@ -53,12 +52,12 @@ bool Offloader::Startable(EntryIndex index) {
   return false;
 }
 
-std::shared_ptr<Offloader::Batch> Offloader::NextBatch() {
+std::shared_ptr<Offloader::Batch> Offloader::NextBatch(std::deque<EntryIndex>* line) {
   const auto batch = std::make_shared<Batch>();
-  while (!queue_.empty() && batch->bytes < kBatchBytes) {
-    const EntryIndex index = queue_.front();
+  while (!line->empty() && batch->bytes < kBatchBytes) {
+    const EntryIndex index = line->front();
     if (!Startable(index)) {
-      queue_.pop_front();
+      line->pop_front();
       continue;
     }
     BlockEntry& entry = state_[index];
@@ -66,22 +65,28 @@ std::shared_ptr<Offloader::Batch> Offloader::NextBatch() {
     if (batch->pool != nullptr && batch->pool != pool) break;
     const HostSlots::Outcome outcome = host_.Allocate(index);
     if (outcome == HostSlots::Outcome::kWait) break;
-    queue_.pop_front();
+    line->pop_front();
     entry.motion.offload_queued = false;
-    if (outcome == HostSlots::Outcome::kFull) {
-      host_.Withdraw(index);
-      entry.offload_failed = true;
-      state_.CountDrop(index, Tier::kHost, DropReason::kHostFull);
-      state_.SchedulePump();
+    if (outcome != HostSlots::Outcome::kAllocated) {
+      GiveUp(index, outcome == HostSlots::Outcome::kOverCap ? DropReason::kTenantCap
+                                                            : DropReason::kHostFull);
       continue;
     }
     entry.motion.offloading = true;
+    state_.trace.Begin(TraceKind::kOffload, index);
     ++pool->blocks[entry.pool_block].pins;
     batch->pool = pool;
     batch->entries.push_back(index);
     batch->bytes += pool->block_bytes;
   }
   return batch->entries.empty() ? nullptr : batch;
+}
+
+void Offloader::GiveUp(EntryIndex index, DropReason reason) {
+  host_.Withdraw(index);
+  state_[index].offload_failed = true;
+  state_.CountDrop(index, Tier::kHost, reason);
+  state_.SchedulePump();
 }
 
 void Offloader::StartCopy(const std::shared_ptr<Batch>& batch) {
@@ -106,6 +111,7 @@ void Offloader::StartCopy(const std::shared_ptr<Batch>& batch) {
 
 void Offloader::OnCopied(const std::shared_ptr<Batch>& batch, const Status& status) {
   state_.stats.Lane(CopyLane::kPoolToHost).End(state_.NowMs());
+  TraceCopied(*batch, !status);
   if (!status) {
     Finish(*batch);
     return;
@@ -119,6 +125,13 @@ void Offloader::OnCopied(const std::shared_ptr<Batch>& batch, const Status& stat
       [this, batch] { Finish(*batch); });
 }
 
+void Offloader::TraceCopied(const Batch& batch, bool failed) {
+  for (const EntryIndex index : batch.entries) {
+    state_.trace.End(TraceKind::kOffload, index, failed);
+    if (!failed) state_.trace.Begin(TraceKind::kSeal, index);
+  }
+}
+
 void Offloader::Finish(const Batch& batch) {
   state_.SchedulePump();
   const bool copied = batch.checksums.size() == batch.entries.size();
@@ -128,6 +141,7 @@ void Offloader::Finish(const Batch& batch) {
     const EntryIndex index = batch.entries[i];
     BlockEntry& entry = state_[index];
     entry.motion.offloading = false;
+    if (copied) state_.trace.End(TraceKind::kSeal, index, false);
     --batch.pool->blocks[entry.pool_block].pins;
     if (copied && MatchesCommit(index, batch.checksums[i])) {
       Seal(index, batch.checksums[i]);

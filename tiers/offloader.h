@@ -8,13 +8,15 @@
 
 #include "tiers/cache_state.h"
 #include "tiers/host_slots.h"
+#include "tiers/lane_queues.h"
 
 namespace kvtier {
 
 // Event loop only.
 class Offloader {
  public:
-  Offloader(CacheState* state, HostSlots* host) : state_(*state), host_(*host) {}
+  Offloader(CacheState* state, HostSlots* host)
+      : state_(*state), host_(*host), queues_(state->tenants.rows()) {}
 
   // Asks for a copy of the pool's block in host; freshens the one there is.
   void Want(EntryIndex entry);
@@ -23,10 +25,10 @@ class Offloader {
   // Starts what can be started. True if anything was.
   bool Pump();
 
-  [[nodiscard]] bool Idle() const { return queue_.empty() && blocks_in_flight_ == 0; }
+  [[nodiscard]] bool Idle() const { return queues_.empty() && blocks_in_flight_ == 0; }
   [[nodiscard]] uint64_t in_flight() const { return blocks_in_flight_; }
   // May count blocks that will turn out to need no copy any more.
-  [[nodiscard]] uint64_t queued() const { return queue_.size(); }
+  [[nodiscard]] uint64_t queued() const { return queues_.size(); }
 
  private:
   struct Batch {
@@ -37,19 +39,22 @@ class Offloader {
     uint64_t bytes = 0;
   };
 
-  // Takes from the queue what goes into one copy request; null if nothing can start now.
-  [[nodiscard]] std::shared_ptr<Batch> NextBatch();
+  // Takes from the line what goes into one copy request; null if nothing can start now.
+  [[nodiscard]] std::shared_ptr<Batch> NextBatch(std::deque<EntryIndex>* line);
+  // Host has no room for the block and will not have.
+  void GiveUp(EntryIndex entry, DropReason reason);
   [[nodiscard]] bool Startable(EntryIndex entry);
   void StartCopy(const std::shared_ptr<Batch>& batch);
   void OnCopied(const std::shared_ptr<Batch>& batch, const Status& status);
   void Finish(const Batch& batch);
+  void TraceCopied(const Batch& batch, bool failed);
   // False if the bytes are not what the client said at commit.
   [[nodiscard]] bool MatchesCommit(EntryIndex entry, const PayloadChecksum& checksum);
   void Seal(EntryIndex entry, const PayloadChecksum& checksum);
 
   CacheState& state_;
   HostSlots& host_;
-  std::deque<EntryIndex> queue_;  // entries with motion.offload_queued
+  LaneQueues<EntryIndex> queues_;  // entries with motion.offload_queued
   uint64_t bytes_in_flight_ = 0;
   uint64_t blocks_in_flight_ = 0;
 };

@@ -10,15 +10,16 @@ namespace kvtier {
 Result<CachePool*> PoolSpace::Attach(SpaceId space_id, uint64_t pool_bytes) {
   Space& space = state_.spaces[space_id.value];
   if (space.pool) return state_.pools[space.pool->value].get();
-  const uint64_t left = state_.options.pool_bytes - used_bytes_;
+  const uint64_t left = state_.tenants.PoolBytesLeft(space.tenant, state_.options.pool_bytes);
   const uint64_t block_bytes = space.identity.block_bytes;
   const uint64_t wanted = pool_bytes == 0 ? left : pool_bytes;
   const uint64_t blocks = std::min<uint64_t>(wanted / block_bytes, kNoBlock.value - 1);
   const auto exhausted = [&](uint64_t bytes) {
     return MakeError(
         ErrorCode::kResourceExhausted, "pool_bytes_exhausted",
-        fmt::format("{} bytes wanted in blocks of {}, {} of {} configured bytes are left", bytes,
-                    block_bytes, left, state_.options.pool_bytes));
+        fmt::format("{} bytes wanted in blocks of {}, {} of {} configured bytes are left to tenant "
+                    "\"{}\"",
+                    bytes, block_bytes, left, state_.options.pool_bytes, space.identity.tenant));
   };
   if (wanted > left || blocks == 0) return exhausted(wanted);
   KVT_ASSIGN_OR_RETURN(std::unique_ptr<DevicePool> memory,
@@ -26,6 +27,7 @@ Result<CachePool*> PoolSpace::Attach(SpaceId space_id, uint64_t pool_bytes) {
   // A device may round up; the cap holds for what it takes.
   if (memory->bytes() > left) return exhausted(memory->bytes());
   used_bytes_ += memory->bytes();
+  state_.tenants.Charge(Tier::kPool, space.tenant, memory->bytes());
   const PoolId id(static_cast<uint32_t>(state_.pools.size()));
   // Wall time makes it differ from pools of earlier processes, the id from this process's others.
   const auto generation = static_cast<uint64_t>(state_.env.clock->WallMs()) << 16 | id.value;

@@ -5,6 +5,7 @@
 #   tools/gpu-bundle.sh [DIRECTORY]      default: build/gpu-bundle
 #   DIRECTORY/gpu-test.sh                on the machine with the GPU
 #   DIRECTORY/gpu-bench.sh [OPTION...]   there, too; prints a table and writes gpu-bench.json
+#   DIRECTORY/quickstart.sh              the demonstration, its pool in the GPU's memory
 #   DIRECTORY/gpu-python.sh              there, if python3 has torch: tests of the Python package
 #   DIRECTORY/gpu-engine.sh [OPTION...]  there, if it has transformers, too: an engine's warm starts
 #
@@ -14,15 +15,17 @@ cd "$(dirname "$0")/.."
 source tools/build.sh
 
 readonly bundle=${1:-build/gpu-bundle}
-readonly programs=(kvtierd kvtierctl kvtier-gpu-bench)
-readonly tests=(gpu_device_test gpu_daemon_test gpu_pool_peer)
+readonly programs=(kvtierd kvtierctl kvtier-generate kvtier-gpu-bench)
+readonly tests=(gpu_device_test gpu_daemon_test gpu_attention_test gpu_pool_peer)
 readonly libraries=(kvtier kvtier_kernels)
 readonly most_mib=60
 
 if [[ -z ${KVTIER_BUILD_DIRECTORY:-} ]]; then
   build_preset release "${programs[@]}" "${tests[@]}" "${libraries[@]}"
 fi
-readonly build=${KVTIER_BUILD_DIRECTORY:-build/release}
+# Absolute, so that ldd names what it finds there in full.
+build=$(realpath "${KVTIER_BUILD_DIRECTORY:-build/release}")
+readonly build
 
 rm -rf "$bundle"
 mkdir -p "$bundle/bin" "$bundle/lib"
@@ -38,6 +41,10 @@ done | awk '$2 == "=>" && $3 ~ /^\// {print $3}' | sort -u | while read -r libra
   name=$(basename "$library")
   [[ $name =~ $base ]] || cp --dereference "$library" "$bundle/lib/$name"
 done
+cp --dereference "$build/lib/libkvtier_kernels.so" "$bundle/lib/"
+mkdir -p "$bundle/share" "$bundle/tools"
+cp -r "$build/share/kvtier" "$bundle/share/"
+cp tools/quickstart.sh tools/quickstart_prompt.txt tools/build.sh "$bundle/tools/"
 
 # The Python package with what its tests read of the source tree. An interpreter brings libraries of
 # its own, so of the others it gets only the one that it lacks.
@@ -79,6 +86,14 @@ readonly here=$(cd "$(dirname "$0")" && pwd)
 export LD_LIBRARY_PATH=$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 [[ " $* " == *" --output "* ]] || set -- --output gpu-bench.json "$@"
 exec "$here/bin/kvtier-gpu-bench" --commit "$(cat "$here/COMMIT")" "$@"
+END
+cat >"$bundle/quickstart.sh" <<'END'
+#!/usr/bin/env bash
+# Shows the main job on a real model; see tools/quickstart.sh.
+set -euo pipefail
+cd "$(dirname "$0")"
+export LD_LIBRARY_PATH=$PWD/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+KVTIER_BUILD_DIRECTORY=$PWD exec tools/quickstart.sh
 END
 
 cat >"$bundle/bin/kvtierd.sh" <<'END'

@@ -36,7 +36,7 @@ Result<std::vector<std::byte>> Reencode(const Frame& frame) {
                          Acquire, AcquireReply, LoadProgress, Commit, CommitReply, Release,
                          ReleaseReply, Prefetch, PrefetchReply, Lookup, LookupReply, Pin, PinReply,
                          Stats, StatsReply, Ping, Pong, ErrorReply, AdminRequest, AdminProgress,
-                         AdminReply>(frame);
+                         AdminReply, Workspace, WorkspaceReply, Attend, AttendReply>(frame);
 }
 
 }  // namespace kvtier::wire

@@ -89,6 +89,31 @@ std::string PoolTable(JsonView pools) {
   return any ? "\n" + table.Render() : std::string();
 }
 
+std::string SizeOr(uint64_t bytes, std::string_view none) {
+  return bytes == 0 ? std::string(none) : FormatByteSize(bytes);
+}
+
+// Of tenants with quotas: a row for each tier in which they have any, or any blocks.
+std::string TenantTable(JsonView tenants) {
+  using enum Table::Align;
+  Table table({{"tenant", kLeft}, {"tier", kLeft}, {"used"}, {"cap"}, {"full"}, {"reserved"}});
+  bool any = false;
+  tenants.ForEach([&](JsonView tenant) {
+    std::string name = Cut(tenant["name"].Text(), kLongestName);
+    for (const char* tier : {"pool", "host", "disk"}) {
+      const uint64_t used = tenant[tier]["used_bytes"].Count();
+      const uint64_t cap = tenant[tier]["max_bytes"].Count();
+      const uint64_t reserved = tenant[tier]["reserved_bytes"].Count();
+      if (used + cap + reserved == 0) continue;
+      any = true;
+      table.AddRow({name, tier, FormatByteSize(used), SizeOr(cap, "none"), Share(used, cap),
+                    SizeOr(reserved, "-")});
+      name.clear();
+    }
+  });
+  return any ? "\n" + table.Render() : std::string();
+}
+
 std::string Activity(JsonView status) {
   const JsonView stats = status["stats"];
   const JsonView asked = stats["blocks"];
@@ -106,6 +131,14 @@ std::string Activity(JsonView status) {
       in_flight["disk_writes"].Count(), in_flight["acquires_waiting"].Count());
 }
 
+std::string KernelsText(JsonView kernels) {
+  if (kernels["state"].Text() != "ready") return {};
+  return fmt::format("kernels: {}{}{}, {} cases right at start  calls {}  in flight {}\n",
+                     kernels["engine"].Text(), kernels["library_version"].Text().empty() ? "" : " ",
+                     kernels["library_version"].Text(), kernels["self_test"]["cases"].Count(),
+                     FormatCount(kernels["calls"].Count()), kernels["in_flight"].Count());
+}
+
 // What somebody should look into.
 std::string Troubles(JsonView status, const Terminal& terminal) {
   std::string text;
@@ -116,6 +149,9 @@ std::string Troubles(JsonView status, const Terminal& terminal) {
   disk["notes"].ForEach([&add](JsonView note) { add(note.Text()); });
   if (disk["index"]["rebuilt"].IsTrue()) {
     add(fmt::format("the index was rebuilt at start: {}", disk["index"]["found"].Text()));
+  }
+  if (status["kernels"]["state"].Text() == "failed") {
+    add("kernels off: " + status["kernels"]["reason"].Text());
   }
   const JsonView stats = status["stats"];
   for (const char* name : {"disk_read_errors", "disk_write_errors", "index_errors",
@@ -137,7 +173,8 @@ Result<std::string> FormatStatus(std::string_view status_json, const Terminal& t
     return MakeError(ErrorCode::kCorrupt, "bad_status", "the daemon's answer is not a status");
   }
   return Heading(status, terminal) + "\n" + TierTable(status) + PoolTable(status["pools"]) +
-         Activity(status) + Troubles(status, terminal);
+         TenantTable(status["tenants"]) + Activity(status) + KernelsText(status["kernels"]) +
+         Troubles(status, terminal);
 }
 
 }  // namespace kvtier

@@ -40,6 +40,11 @@ ServerUnderTest::ServerUnderTest(const std::function<void(Config*)>& adjust)
                  {.bytes = config_.host.bytes, .chunk_bytes = config_.cache.chunk_bytes}, &loop_)
                  .value()),
       device_(&loop_),
+      attention_({.device = &device_,
+                  .config = &config_.kernels,
+                  .clock = &clock_,
+                  .loop = &loop_,
+                  .log = &log_}),
       executor_("test", 1, &loop_),
       cache_(std::make_unique<Cache>(config_.cache,
                                      CacheEnvironment{.clock = &clock_,
@@ -53,7 +58,8 @@ ServerUnderTest::ServerUnderTest(const std::function<void(Config*)>& adjust)
                                                          .log = &log_,
                                                          .peers = &peers,
                                                          .config = &config_,
-                                                         .daemon_generation = 42},
+                                                         .daemon_generation = 42,
+                                                         .attention = &attention_},
                                        TenantMap(config_.tenants, ::geteuid()))),
       tick_(&loop_) {
   KVT_CHECK(server_->Listen().has_value());

@@ -79,6 +79,7 @@ class ServerUnderTest {
   EventLoop loop_;
   std::unique_ptr<HostArena> arena_;
   HostDevice device_;
+  AttentionService attention_;
   ThreadExecutor executor_;
   std::unique_ptr<Cache> cache_;
   std::unique_ptr<Server> server_;
