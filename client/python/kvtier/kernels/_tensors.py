@@ -92,6 +92,15 @@ def check_list(
         raise invalid(f"bad_{name}", f"{name} is not contiguous: stride {tensor.stride()[0]}")
 
 
+def check_lse(lse: torch.Tensor | None, rows: int, heads: int, beside: torch.Tensor) -> None:
+    """Raises InvalidArgumentError unless it is None or float32 [rows, heads], contiguous."""
+    if lse is None:
+        return
+    check(lse, "lse", (rows, heads), ("float32",), beside)
+    if not lse.is_contiguous():
+        raise invalid("bad_lse", "it is not contiguous")
+
+
 def strides(tensor: torch.Tensor, name: str) -> tuple[int, ...]:
     """Strides in elements, those of dimensions of size 1, which say nothing, as if contiguous.
 
