@@ -53,8 +53,9 @@ cp client/*.h "$bundle/source/client"
 cp docs/PYTHON.md "$bundle/source/docs"
 cp --recursive --parents client/python tests/python kernels/include "$bundle/source"
 find "$bundle/source" \( -name __pycache__ -o -name .mypy_cache \) -prune -exec rm -rf {} +
-cp --dereference "$build/lib/libkvtier.so.0" "$build/lib/libkvtier_kernels.so" \
-  "$bundle"/lib/libfmt.so.* "$bundle/lib/python"
+cp --dereference "$build/lib/libkvtier.so.0" "$bundle/lib/python"
+ln --symbolic --relative "$bundle/lib/libkvtier_kernels.so" "$bundle"/lib/libfmt.so.* \
+  "$bundle/lib/python"
 find "$bundle/lib" -name '*.so*' -exec strip --strip-debug {} +
 
 commit=$(git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
