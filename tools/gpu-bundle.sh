@@ -5,6 +5,8 @@
 #   tools/gpu-bundle.sh [DIRECTORY]      default: build/gpu-bundle
 #   DIRECTORY/gpu-test.sh                on the machine with the GPU
 #   DIRECTORY/gpu-bench.sh [OPTION...]   there, too; prints a table and writes gpu-bench.json
+#   DIRECTORY/kernel-bench.sh [OPTION...]   likewise of the kernels: kernel-bench.json
+#   DIRECTORY/sanitize.sh DIRECTORY/bin     the kernels under compute-sanitizer, where there is one
 #
 # KVTIER_BUILD_DIRECTORY names a build to take the programs from instead of making one.
 set -euo pipefail
@@ -12,8 +14,9 @@ cd "$(dirname "$0")/.."
 source tools/build.sh
 
 readonly bundle=${1:-build/gpu-bundle}
-readonly programs=(kvtierd kvtierctl kvtier-gpu-bench)
-readonly tests=(gpu_device_test gpu_daemon_test gpu_pool_peer)
+readonly programs=(kvtierd kvtierctl kvtier-gpu-bench kvtier-kernel-bench)
+readonly tests=(gpu_device_test gpu_daemon_test gpu_pool_peer gpu_decode_test gpu_append_test
+  gpu_mla_test gpu_kv_write_test gpu_block_ops_test)
 readonly most_mib=60
 
 if [[ -z ${KVTIER_BUILD_DIRECTORY:-} ]]; then
@@ -67,6 +70,17 @@ export LD_LIBRARY_PATH=$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 [[ " $* " == *" --output "* ]] || set -- --output gpu-bench.json "$@"
 exec "$here/bin/kvtier-gpu-bench" --commit "$(cat "$here/COMMIT")" "$@"
 END
+cat >"$bundle/kernel-bench.sh" <<'END'
+#!/usr/bin/env bash
+# Prints a table and writes kernel-bench.json here, or where --json says; --grid wide takes minutes.
+set -euo pipefail
+readonly here=$(cd "$(dirname "$0")" && pwd)
+export LD_LIBRARY_PATH=$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+[[ " $* " == *" --json "* ]] || set -- --json kernel-bench.json "$@"
+exec "$here/bin/kvtier-kernel-bench" --commit "$(cat "$here/COMMIT")" "$@"
+END
+
+cp tests/gpu/kernels/sanitize.sh "$bundle/"
 chmod +x "$bundle"/*.sh
 
 size_mib=$(du --summarize --block-size=1M "$bundle" | cut -f1)
