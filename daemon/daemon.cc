@@ -219,7 +219,7 @@ Status Daemon::ListenForMetrics() {
   KVT_ASSIGN_OR_RETURN(metrics_server_,
                        MetricsServer::Start(config_.metrics.listen,
                                             {.loop = loop_, .pulse = &pulse_, .snapshot = [this] {
-                                               return TakeMetricsSnapshot(Source(), pulse_,
+                                               return TakeMetricsSnapshot(Source(), *loop_, pulse_,
                                                                           history_);
                                              }}));
   log_->Info("metrics.listening", "{} for people, {}metrics for Prometheus", metrics_server_->Url(),

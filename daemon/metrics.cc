@@ -246,6 +246,25 @@ void AddTierMetrics(const MetricsSnapshot& snapshot, MetricFamilies* families) {
       .AddHistogram({}, gaps.bounds_us(), gaps.counts(), gaps.sum_us());
 }
 
+void AddAttentionMetrics(const AttentionReport& report, MetricFamilies* families) {
+  families
+      ->Gauge("kvtier_attention_ready",
+              "1 if attention is computed for clients: the kernels passed their test at the start.")
+      .Add(report.state == AttentionState::kReady ? 1.0 : 0.0);
+  families->Counter("kvtier_attention_calls", "Calls of attention computed for clients.")
+      .Add(report.calls);
+  families->Counter("kvtier_attention_tokens", "Query tokens of those calls.")
+      .Add(report.query_tokens);
+  families->Counter("kvtier_attention_failures", "Calls given up: cancelled, or the device failed.")
+      .Add(report.failures);
+  families->Counter("kvtier_attention_busy_seconds", "What computing them took.")
+      .Add(static_cast<double>(report.busy_ns) / 1e9);
+  families->Gauge("kvtier_attention_waiting_calls", "Calls that wait or are being computed.")
+      .Add(report.in_flight);
+  families->Gauge("kvtier_workspace_bytes", "Memory shared with clients for queries and results.")
+      .Add(report.workspace_bytes);
+}
+
 void AddMovementMetrics(const MetricsSnapshot& snapshot, MetricFamilies* families) {
   const CacheStats& stats = snapshot.stats;
   AddPerLane<uint64_t>(
@@ -295,6 +314,11 @@ void AddDaemonMetrics(const MetricsSnapshot& snapshot, const LoopFacts& loop,
       ->Histogram("kvtier_loop_delay_seconds",
                   "How late the event loop's timer of 100 ms was: what one event may have cost.")
       .AddHistogram({}, delays.bounds_us(), delays.counts(), delays.sum_us());
+  const LoopDelayHistogram& events = snapshot.event_times;
+  families
+      ->Histogram("kvtier_loop_event_seconds",
+                  "How long the event loop spent on one event; meanwhile nobody else is served.")
+      .AddHistogram({}, events.bounds_us(), events.counts(), events.sum_us());
   families
       ->Gauge("kvtier_loop_silence_seconds",
               "Time since the event loop's last sign of life; told also while it hangs.")
@@ -314,6 +338,7 @@ MetricFamilies MetricsOf(const MetricsSnapshot& snapshot, const LoopFacts& loop,
   AddRequestMetrics(snapshot, &families);
   AddTierMetrics(snapshot, &families);
   AddMovementMetrics(snapshot, &families);
+  AddAttentionMetrics(snapshot.attention, &families);
   AddDaemonMetrics(snapshot, loop, process, &families);
   return families;
 }

@@ -50,6 +50,7 @@ class Cache::Impl {
   Retention retention;
   Verifier verifier;
   std::vector<std::function<void()>> drains;
+  bool draining_stopped = false;
 
  private:
   // The block's entry, new or known from a lower tier; kNoEntry if the pool has it already.
