@@ -31,6 +31,7 @@ constexpr uint64_t kGreedyDiskBytes = 30 * kTestChunkBytes;
 constexpr uint64_t kSteadyHostBytes = 20 * kTestChunkBytes;
 constexpr uint64_t kSteadyDiskBytes = 50 * kTestChunkBytes;
 
+// Root is there for the check that the daemon serves.
 std::string ConfigText() {
   return fmt::format(
       R"([[tenant]]
@@ -46,6 +47,7 @@ host_max_bytes = "{}B"
 disk_max_bytes = "{}B"
 [[tenant]]
 name = "crowd"
+users = ["root"]
 uids = [{}]
 )",
       kSteadyUid, kSteadyHostBytes, kSteadyDiskBytes, kGreedyUid, kPoolBytes, kGreedyHostBytes,
@@ -70,11 +72,11 @@ class ClientProcess {
     KVT_CHECK(pid_ >= 0);
     outcome_ = UniqueFd(ends[0]);
     stop_ = UniqueFd(stop[1]);
+    // Kept here, too: a client that has ended by itself may still be told to.
+    stopped_ = UniqueFd(stop[0]);
     const UniqueFd tell(ends[1]);
-    const UniqueFd stopped(stop[0]);
     if (pid_ > 0) return;
-    stop_.Reset();
-    const ClientOutcome outcome = Run(uid, socket, play, stopped.get());
+    const ClientOutcome outcome = Run(uid, socket, play, stopped_.get());
     const bool told = ::write(tell.get(), &outcome, sizeof(outcome)) == sizeof(outcome);
     ::_exit(told && !outcome.failed ? 0 : 1);
   }
@@ -131,6 +133,7 @@ class ClientProcess {
   pid_t pid_ = -1;
   UniqueFd outcome_;
   UniqueFd stop_;
+  UniqueFd stopped_;
 };
 
 class TenantsTest : public DaemonTest {
