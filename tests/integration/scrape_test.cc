@@ -24,7 +24,7 @@ constexpr int kListings = 3;
 // The bars of a daemon that must not be felt. Under sanitizers nothing is fast.
 constexpr double kMaxScrapeMs = 50;
 constexpr double kMaxLoopMs = 5;
-constexpr double kShareOfEventsWithinBar = 0.999;
+constexpr double kShareOfEventsWithinBar = 0.99;
 
 // $KVTIER_SCRAPE_BLOCKS; a million takes minutes and 8 GiB of disk, a tenth tells nearly as much.
 uint64_t BlocksToStore() {
