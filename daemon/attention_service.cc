@@ -93,9 +93,9 @@ void AttentionService::Fail(AttentionState state, std::string reason) {
   report_.state = state;
   report_.reason = std::move(reason);
   if (state == AttentionState::kFailed) {
-    environment_.log->Error("kernels.failed",
-                            "attention is off, the cache goes on without: {} ({} {})",
-                            report_.reason, report_.engine, report_.library);
+    environment_.log->Error(
+        "kernels.failed", "attention is off, the cache goes on without: {}: {}{}{}", report_.engine,
+        report_.reason, report_.library.empty() ? "" : ", by ", report_.library);
   } else if (!environment_.config->enabled) {
     environment_.log->Info("kernels.off", "attention is off: {}", report_.reason);
   } else {
