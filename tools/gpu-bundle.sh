@@ -33,7 +33,7 @@ readonly build
 rm -rf "$bundle"
 mkdir -p "$bundle/bin" "$bundle/lib"
 for program in "${programs[@]}" "${tests[@]}"; do
-  strip --strip-debug -o "$bundle/bin/$program" "$build/bin/$program"
+  strip --strip-all -o "$bundle/bin/$program" "$build/bin/$program"
 done
 
 # Shared libraries, but for those that belong to the system and must fit its kernel and driver.
