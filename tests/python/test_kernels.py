@@ -1,7 +1,6 @@
 """What kvtier.kernels refuses and what it tells the library, without a GPU."""
 
 import contextlib
-import ctypes
 import types
 import unittest
 from unittest import mock
@@ -176,7 +175,9 @@ class CacheTest(KernelsTest):
             kernels.SequenceTables(FakeTensor(3, 9, dtype="int32"), lengths)
         cache = kernels.PagedKv(*pool_layer())
         table = FakeTensor(2, 9, dtype="int32")
-        self.assertEqual(kernels.SequenceTables(table, lengths).abi(TOKENS, cache.key.device).max_kv_length, 144)
+        self.assertEqual(
+            kernels.SequenceTables(table, lengths).abi(TOKENS, cache.key.device).max_kv_length, 144
+        )
         with self.refused("bad_max_kv_length", "145, 0 to 144"):
             kernels.SequenceTables(table, lengths, 145).abi(TOKENS, cache.key.device)
 
@@ -244,7 +245,9 @@ class AttentionTest(KernelsTest):
         out = kernels.mla_decode(query, latent, tables(), 0.1, workspace=self.workspace)
         self.assertEqual(out.shape, (2, 100, 512))
         p = self.the_call().params
-        self.assertEqual((p.latent, p.block_stride, p.token_stride), (latent.data_ptr(), 40960, 640))
+        self.assertEqual(
+            (p.latent, p.block_stride, p.token_stride), (latent.data_ptr(), 40960, 640)
+        )
         self.assertEqual((p.q_heads, p.page_tokens, p.output_head_stride), (100, 64, 512))
         self.assertEqual((p.query_sequence_stride, p.sequences.max_kv_length), (57600, 40 * 64))
 
