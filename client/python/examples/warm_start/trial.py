@@ -161,6 +161,8 @@ class Trial:
 
     def _push_to(self, tier: str, prompt: list[int]) -> None:
         """Leaves the prompt's blocks in this tier and those below."""
+        # What is still held cannot be pushed out.
+        self._connection.flush()
         if tier == "host":
             self._daemon.push_to_host(self._pool.hash_blocks(prompt))
         elif tier == "disk":
