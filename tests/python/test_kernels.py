@@ -12,6 +12,11 @@ from harness.paths import SOURCE
 from kvtier import kernels
 from kvtier.kernels import _abi, _launch, _library
 
+try:
+    import torch
+except ImportError:
+    torch = None
+
 HEADERS = SOURCE / "kernels" / "include" / "kvtier"
 STREAM = 77
 # Llama-3.1-8B: 32 layers of K and V, 16 tokens, 8 heads of 128.
@@ -357,6 +362,35 @@ class KvWriteTest(KernelsTest):
         with self.refused("bad_scales", "by token"):
             cache = kernels.PagedKv(*pool_layer(dtype="float8_e4m3fn"))
             write(self.rows, self.rows, cache, self.slots, dynamic_scales=True)
+
+
+@unittest.skipUnless(torch, "torch is not installed")
+class WorkspaceTest(unittest.TestCase):
+    def setUp(self):
+        self.workspace = kernels.Workspace()
+        self.beside = torch.zeros(1)
+
+    def memory(self, kernel, byte_count, shape=()):
+        return self.workspace.memory(kernel, byte_count, self.beside, shape)
+
+    def test_memory_is_zero_at_first_and_kept_until_more_is_needed(self):
+        first = self.memory("decode", 1000)
+        self.assertEqual((first.dtype, int(first.sum())), (torch.uint8, 0))
+        first.fill_(7)
+        self.assertEqual(self.memory("decode", 500).data_ptr(), first.data_ptr())
+        self.assertEqual(int(first[0]), 7)
+        grown = self.memory("decode", 2000)
+        self.assertEqual((grown.numel(), int(grown.sum())), (2000, 0))
+
+    def test_kernels_do_not_share_memory(self):
+        first, second = self.memory("decode", 100), self.memory("append", 100)
+        self.assertNotEqual(first.data_ptr(), second.data_ptr())
+        self.assertEqual(self.workspace.byte_count, 200)
+
+    def test_memory_is_zero_again_for_another_shape(self):
+        self.memory("decode_shared", 100, (2, 1)).fill_(7)
+        self.assertEqual(int(self.memory("decode_shared", 100, (2, 1))[0]), 7)
+        self.assertEqual(int(self.memory("decode_shared", 100, (3, 1)).sum()), 0)
 
 
 class BlocksTest(KernelsTest):
