@@ -62,8 +62,9 @@ Status Daemon::Start() {
   // First the lock: another daemon's directory and sockets must not be touched.
   KVT_ASSIGN_OR_RETURN(disk_, BlameKey(config_, "disk.directory",
                                        DiskTier::Open(config_, clock_, loop_, log_, manager_)));
-  manager_->ExtendStart("Opening the device", kDevicePatienceMs);
-  KVT_RETURN_IF_ERROR(BlameKey(config_, "pool.device", OpenDevice()));
+  manager_->ExtendStart("Opening the devices",
+                        kDevicePatienceMs * static_cast<int64_t>(config_.pool.devices.size()));
+  KVT_RETURN_IF_ERROR(BlameKey(config_, "pool.device", OpenDevices()));
   KVT_RETURN_IF_ERROR(BlameKey(config_, "host.bytes", OpenArena()));
   executor_ = std::make_unique<ThreadExecutor>(
       "kvt-work", static_cast<int>(config_.host.checksum_threads), loop_);
@@ -76,9 +77,9 @@ Status Daemon::Start() {
   return {};
 }
 
-Status Daemon::OpenDevice() {
+Status Daemon::OpenDevices() {
   KVT_ASSIGN_OR_RETURN(
-      device_, kvtier::OpenDevice(config_, clock_, loop_, log_, [log = log_](std::string error) {
+      devices_, kvtier::OpenDevices(config_, clock_, loop_, log_, [log = log_](std::string error) {
         // Nothing of the context can be used any more, not even to take it down in order. The lower
         // tiers are there for the next process.
         log->Error("device.lost", "the GPU's context is broken, ending: {}", error);
@@ -88,12 +89,17 @@ Status Daemon::OpenDevice() {
 }
 
 Status Daemon::OpenArena() {
+  // GPUs share theirs.
+  HostPinner* pinner = nullptr;
+  for (const OpenedDevice& opened : devices_) {
+    if (pinner == nullptr) pinner = opened.device->host_pinner();
+  }
   KVT_ASSIGN_OR_RETURN(
       arena_, MappedArena::Create({.bytes = config_.host.bytes,
                                    .chunk_bytes = config_.cache.chunk_bytes,
                                    .touch_threads = static_cast<int>(config_.host.touch_threads),
-                                   .pinner = device_.device->host_pinner(),
-                                   .numa_node = device_.device->info().numa_node,
+                                   .pinner = pinner,
+                                   .numa_node = CommonNumaNode(devices_),
                                    .log =
                                        [log = log_](const std::string& note) {
                                          log->Warning("host.degraded", "{}", note);
@@ -105,15 +111,13 @@ Status Daemon::OpenArena() {
 }
 
 void Daemon::MakeCache() {
-  CacheEnvironment environment{.clock = &clock_,
-                               .loop = loop_,
-                               .executor = executor_.get(),
-                               .device = device_.device.get(),
-                               .arena = arena_.get()};
+  CacheEnvironment environment{
+      .clock = &clock_, .loop = loop_, .executor = executor_.get(), .arena = arena_.get()};
+  for (const OpenedDevice& opened : devices_) {
+    environment.devices.push_back({opened.device.get(), opened.pool_bytes});
+  }
   IndexSnapshot snapshot = disk_->Join(&environment);
-  CacheOptions options = config_.cache;
-  options.pool_bytes = device_.pool_bytes;
-  cache_ = std::make_unique<Cache>(options, std::move(environment), std::move(snapshot));
+  cache_ = std::make_unique<Cache>(config_.cache, std::move(environment), std::move(snapshot));
 }
 
 Status Daemon::Listen() {
@@ -122,7 +126,7 @@ Status Daemon::Listen() {
                                                        .log = log_,
                                                        .peers = peers_,
                                                        .config = &config_,
-                                                       .device_kind = device_.kind,
+                                                       .devices = WireDevices(),
                                                        .daemon_generation = RandomGeneration()},
                                      TenantMap(config_.tenants, ::geteuid()));
   shutdown_ = std::make_unique<Shutdown>(ShutdownEnvironment{
@@ -204,11 +208,22 @@ void Daemon::TickForever() {
   });
 }
 
+wire::DevicesReply Daemon::WireDevices() const {
+  wire::DevicesReply reply;
+  for (const OpenedDevice& opened : devices_) {
+    const DeviceInfo info = opened.device->info();
+    reply.devices.push_back({.kind = opened.kind,
+                             .uuid = info.uuid,
+                             .pool_bytes = opened.pool_bytes,
+                             .name = info.name.substr(0, wire::kMaxDeviceNameBytes)});
+  }
+  return reply;
+}
+
 StatusSource Daemon::Source() const {
   return {.config = &config_,
           .cache = cache_.get(),
-          .device = device_.device.get(),
-          .device_reason = device_.reason,
+          .devices = &devices_,
           .server = server_.get(),
           .disk = &disk_->facts(),
           .uptime_ms = clock_.MonotonicMs() - started_ms_,

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "base/executor.h"
 #include "base/result.h"
@@ -61,12 +62,13 @@ class Daemon {
   }
 
  private:
-  [[nodiscard]] Status OpenDevice();
+  [[nodiscard]] Status OpenDevices();
   [[nodiscard]] Status OpenArena();
   void MakeCache();
   [[nodiscard]] Status Listen();
   [[nodiscard]] Status ListenForMetrics();
   void TickForever();
+  [[nodiscard]] wire::DevicesReply WireDevices() const;
   [[nodiscard]] StatusSource Source() const;
 
   void LogDifferences(const Config& wanted) const;
@@ -81,7 +83,7 @@ class Daemon {
   const int64_t started_ms_;
 
   // Destroyed from the last to the first: nobody uses what stands after it.
-  OpenedDevice device_;
+  std::vector<OpenedDevice> devices_;  // by DeviceIndex
   std::unique_ptr<HostArena> arena_;
   std::unique_ptr<DiskTier> disk_;
   std::unique_ptr<Executor> executor_;

@@ -27,7 +27,7 @@ Server::Server(const ServerEnvironment& environment, TenantMap tenants)
                 .config = &environment.config->server,
                 .max_references = environment.config->cache.max_references_per_session,
                 .daemon_generation = environment.daemon_generation,
-                .device_kind = environment.device_kind},
+                .devices = &environment_.devices},
       quarantine_(environment.loop,
                   [this](SessionId id) { environment_.cache->ReleaseQuarantine(id); }),
       bury_(environment.loop) {}

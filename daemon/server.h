@@ -27,7 +27,7 @@ struct ServerEnvironment {
   Log* log = nullptr;
   PeerInspector* peers = nullptr;
   const Config* config = nullptr;
-  wire::DeviceKind device_kind = wire::DeviceKind::kHost;
+  wire::DevicesReply devices;  // those of `cache`, by DeviceIndex
   uint64_t daemon_generation = 0;
 };
 

@@ -36,7 +36,7 @@ struct SessionServices {
   const ServerConfig* config = nullptr;
   uint32_t max_references = 0;
   uint64_t daemon_generation = 0;
-  wire::DeviceKind device_kind = wire::DeviceKind::kHost;
+  const wire::DevicesReply* devices = nullptr;
 };
 
 // Acquires of one session that may wait for blocks at once; the next request is not read before one
@@ -100,6 +100,7 @@ class Session final : public ConnectionListener, public std::enable_shared_from_
 
   // One per request. An error returned becomes the answer.
   Status OnRegisterModel(const Call& call, const wire::RegisterModel& request);
+  Status OnDevices(const Call& call, const wire::Devices& request);
   Status OnAttach(const Call& call, const wire::Attach& request);
   Status OnAcquire(const Call& call, const wire::Acquire& request);
   Status OnCommit(const Call& call, const wire::Commit& request);

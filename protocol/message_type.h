@@ -32,6 +32,8 @@ enum class MessageType : uint16_t {
   kPing = 22,
   kPong = 23,
   kError = 24,
+  kDevices = 28,
+  kDevicesReply = 29,
   // The admin socket's.
   kAdminRequest = 32,
   kAdminProgress = 33,

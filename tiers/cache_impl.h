@@ -52,8 +52,8 @@ class Cache::Impl {
   std::vector<std::function<void()>> drains;
 
  private:
-  // The block's entry, new or known from a lower tier; kNoEntry if the pool has it already.
-  [[nodiscard]] EntryIndex EntryForCommit(const BlockKey& key, const CommitRequest& request);
+  // The block's entry, new or known from elsewhere; kNoEntry if the pool has it already.
+  [[nodiscard]] EntryIndex EntryForCommit(const CachePool& pool, const CommitRequest& request);
   void CheckEntry(EntryIndex index) const;
   void CheckPool(const CachePool& pool) const;
 };

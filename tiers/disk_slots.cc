@@ -23,7 +23,8 @@ void DiskSlots::Restore(IndexSnapshot snapshot) {
     const uint64_t slot_bytes = SlotBytes(identity.block_bytes);
     if (id.value >= kMaxSpaces || identity.block_bytes == 0 || !slab_.Fits(slot_bytes)) continue;
     if (id.value >= state_.spaces.size()) state_.spaces.resize(id.value + 1);
-    state_.spaces[id.value] = {std::move(identity), slot_bytes, std::nullopt, true};
+    state_.spaces[id.value] = {
+        .identity = std::move(identity), .slot_bytes = slot_bytes, .indexed = true};
   }
   // Coldest first; of one sequence the deepest first.
   std::sort(snapshot.records.begin(), snapshot.records.end(),

@@ -35,7 +35,10 @@ bool HostSlots::TakeFreeSlot(EntryIndex index, uint64_t slot_bytes) {
 }
 
 void HostSlots::Withdraw(EntryIndex index) {
-  if (state_[index].host_slot == kNoHostSlot) victims_.Remove(index);
+  const BlockEntry& entry = state_[index];
+  const BlockMotion& motion = entry.motion;
+  const bool expected = motion.loading || motion.offload_queued || motion.offloading;
+  if (entry.host_slot == kNoHostSlot && !expected) victims_.Remove(index);
 }
 
 void HostSlots::Ready(EntryIndex index) {
@@ -50,9 +53,9 @@ void HostSlots::Ready(EntryIndex index) {
 void HostSlots::Abandon(EntryIndex index) {
   BlockEntry& entry = state_[index];
   KVT_CHECK(!entry.host_ready);
-  victims_.Remove(index);
   slab_.Free(entry.host_slot.value * kHostSlotUnit);
   entry.host_slot = kNoHostSlot;
+  Withdraw(index);
 }
 
 void HostSlots::Drop(EntryIndex index, DropReason reason) {
@@ -129,8 +132,8 @@ bool HostSlots::EvictChunk(EntryIndex coldest) {
 }
 
 bool HostSlots::Wanted(const BlockEntry& entry) const {
-  return entry.host_ready && entry.pinned && !entry.on_disk() && !entry.pool_ready() &&
-         !state_.NeedsPersist(entry);
+  return entry.host_ready && entry.pinned && !entry.on_disk() &&
+         state_.ReadyPool(entry) == nullptr && !state_.NeedsPersist(entry);
 }
 
 bool HostSlots::OnItsWay(const BlockEntry& entry) {

@@ -96,17 +96,20 @@ SimPlan MakeSimPlan(uint64_t seed, uint32_t steps) {
   DrawFaults(random, &plan);
   plan.crash_rate = random.Chance(0.3) ? 0 : 0.015;
   plan.sessions = static_cast<uint32_t>(random.Between(1, 4));
+  plan.sizes.devices = static_cast<uint32_t>(random.Chance(0.5) ? 1 : random.Between(2, 3));
   return plan;
 }
 
 std::string Describe(const SimPlan& plan) {
   return fmt::format(
-      "seed {} steps {}: {} spaces, {} sessions, host {}+{} chunks of {}, disk {} chunks in {} "
+      "seed {} steps {}: {} spaces, {} devices, {} sessions, host {}+{} chunks of {}, disk {} "
+      "chunks in {} "
       "files, faults: disk {} index {} copy {} tail {}, crashes {}",
-      plan.seed, plan.steps, plan.spaces.size(), plan.sessions, plan.sizes.host_chunks_ready,
-      plan.sizes.host_chunks - plan.sizes.host_chunks_ready, FormatByteSize(plan.sizes.chunk_bytes),
-      plan.sizes.disk_chunks, plan.sizes.disk_files, plan.disk_faults.torn_write,
-      plan.index_failure_rate, plan.copy_failure_rate, plan.index_tail_loss_rate, plan.crash_rate);
+      plan.seed, plan.steps, plan.spaces.size(), plan.sizes.devices, plan.sessions,
+      plan.sizes.host_chunks_ready, plan.sizes.host_chunks - plan.sizes.host_chunks_ready,
+      FormatByteSize(plan.sizes.chunk_bytes), plan.sizes.disk_chunks, plan.sizes.disk_files,
+      plan.disk_faults.torn_write, plan.index_failure_rate, plan.copy_failure_rate,
+      plan.index_tail_loss_rate, plan.crash_rate);
 }
 
 }  // namespace kvtier
