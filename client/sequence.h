@@ -58,6 +58,7 @@ class Sequence {
   [[nodiscard]] size_t blocks() const { return blocks_.size(); }
   // REQUIRES: i < blocks().
   [[nodiscard]] BlockIndex block(size_t i) const { return blocks_[i].index; }
+  [[nodiscard]] BlockHandle handle(size_t i) const { return blocks_[i]; }
   [[nodiscard]] uint64_t tokens() const { return tokens_.size(); }
   [[nodiscard]] uint64_t cached_tokens() const { return cached_tokens_; }
   [[nodiscard]] uint64_t computed_tokens() const { return computed_tokens_; }

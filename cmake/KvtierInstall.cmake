@@ -33,7 +33,7 @@ install(FILES ${systemd}/tmpfiles.conf
   DESTINATION lib/tmpfiles.d RENAME kvtier.conf COMPONENT kvtierd)
 # Where the unit looks for it, whatever the prefix.
 install(FILES ${example_config} DESTINATION /etc/kvtier COMPONENT kvtierd)
-install(FILES docs/OPERATIONS.md docs/CONFIGURATION.md
+install(FILES docs/OPERATIONS.md docs/CONFIGURATION.md docs/THREAT_MODEL.md docs/TRACING.md
   DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/kvtierd COMPONENT kvtierd)
 
 # --- kvtier-tools ---
@@ -66,6 +66,7 @@ install(TARGETS kvtier
   NAMELINK_COMPONENT libkvtier-dev)
 # Programs include <kvtier/kvtier.h>.
 install(FILES client/kvtier.h client/kvtier.hpp client/kvtier_result.hpp client/kvtier_sequence.h
+  client/kvtier_attention.h
   DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/kvtier COMPONENT libkvtier-dev)
 install(CODE "
   set(PROJECT_VERSION ${PROJECT_VERSION})

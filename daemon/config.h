@@ -84,15 +84,28 @@ struct MetricsConfig {
   std::string listen;  // empty: nowhere
 };
 
+struct TraceConfig {
+  uint32_t events = 65536;  // 0: none are kept
+};
+
+struct KernelsConfig {
+  bool enabled = true;
+  std::string library;  // empty: looked for
+  uint32_t threads = 2;
+  uint64_t workspace_bytes = 256 * kMiB;
+};
+
 struct Config {
   ServerConfig server;
   std::vector<TenantConfig> tenants;
   PoolConfig pool;
   HostConfig host;
   DiskConfig disk;
+  KernelsConfig kernels;
   LogConfig log;
   DrainConfig drain;
   MetricsConfig metrics;
+  TraceConfig trace;
   // [retention], [cache] and the cache's share of [server], [pool] and [disk].
   CacheOptions cache;
 

@@ -87,11 +87,13 @@ constexpr std::array kSections = {
     ConfigSection{"disk", false, "The tier on disk."},
     ConfigSection{"retention", false, "How long blocks are kept."},
     ConfigSection{"cache", false, "Watermarks and bounds of the cache."},
+    ConfigSection{"kernels", false, "Attention for clients that launch no kernels of their own."},
     ConfigSection{"log", false, "The log, on standard error or in the journal."},
     ConfigSection{"drain", false, "What happens on SIGTERM."},
     ConfigSection{"metrics", false,
                   "The page for Prometheus (`/metrics`, docs/METRICS.md) and the one for people "
                   "(`/`), for processes on this machine."},
+    ConfigSection{"trace", false, "What `kvtierctl trace` shows (docs/TRACING.md)."},
 };
 
 using FieldOf = ConfigField (*)(Config&);
@@ -312,6 +314,27 @@ std::vector<ConfigKey> CacheKeys() {
   };
 }
 
+std::vector<ConfigKey> KernelsKeys() {
+  return {
+      Boolean(
+          "kernels.enabled", &At<&Config::kernels, &KernelsConfig::enabled>,
+          "Whether the daemon computes attention. If so, it tries out what it computes with "
+          "before it serves, and says in the log and in `status` whether all was right; if not, "
+          "it goes on without."),
+      Ranged(kPath, "kernels.library", &At<&Config::kernels, &KernelsConfig::library>, 0,
+             kMaxPathBytes,
+             "The kernels for pools on a GPU. Empty: `libkvtier_kernels.so` beside the program, in "
+             "`lib` beside that, or where the dynamic linker finds it."),
+      Count("kernels.threads", &At<&Config::kernels, &KernelsConfig::threads>, 1, 64,
+            "Threads that compute for pools in host memory; one call runs on one of them."),
+      Size(
+          "kernels.workspace_bytes", &At<&Config::kernels, &KernelsConfig::workspace_bytes>, 0,
+          64 * kGiB,
+          "Memory for queries and results of all clients together, on the pool's device and beside "
+          "`pool.bytes`: a hard cap, counted in 2 MiB."),
+  };
+}
+
 std::vector<ConfigKey> LogKeys() {
   return {
       Choice("log.level", &ChoiceAt<&Config::log, &LogConfig::level>,
@@ -338,6 +361,14 @@ std::vector<ConfigKey> MetricsKeys() {
              "Address and port, for example `127.0.0.1:9400` or `[::1]:9400`; addresses of this "
              "machine alone are allowed, port 0 takes a free one and logs it. Whoever may use this "
              "machine may read the pages. Empty: no pages."),
+  };
+}
+
+std::vector<ConfigKey> TraceKeys() {
+  return {
+      Count("trace.events", &At<&Config::trace, &TraceConfig::events>, 0, 1 << 24,
+            "The latest events of requests and blocks are kept, so many, in 64 bytes each; 0: "
+            "none. A request that hits leaves two, a block that comes from disk eight."),
   };
 }
 
@@ -382,8 +413,9 @@ void MarkReloadable(std::vector<ConfigKey>* keys) {
 
 std::vector<ConfigKey> AllKeys() {
   std::vector<ConfigKey> all;
-  for (const auto& keys : {ServerKeys(), TenantKeys(), PoolKeys(), HostKeys(), DiskKeys(),
-                           RetentionKeys(), CacheKeys(), LogKeys(), DrainKeys(), MetricsKeys()}) {
+  for (const auto& keys :
+       {ServerKeys(), TenantKeys(), PoolKeys(), HostKeys(), DiskKeys(), RetentionKeys(),
+        CacheKeys(), KernelsKeys(), LogKeys(), DrainKeys(), MetricsKeys(), TraceKeys()}) {
     all.insert(all.end(), keys.begin(), keys.end());
   }
   MarkReloadable(&all);

@@ -21,6 +21,7 @@ namespace {
 constexpr int64_t kTickMs = 100;
 // A GPU whose memory is still held is waited for for a minute.
 constexpr int64_t kDevicePatienceMs = 120 * 1000;
+constexpr int64_t kKernelsPatienceMs = 60 * 1000;
 
 // Like any failure: systemd starts the daemon again.
 constexpr int kExitDeviceLost = 1;
@@ -66,8 +67,16 @@ Status Daemon::Start() {
                         kDevicePatienceMs * static_cast<int64_t>(config_.pool.devices.size()));
   KVT_RETURN_IF_ERROR(BlameKey(config_, "pool.device", OpenDevices()));
   KVT_RETURN_IF_ERROR(BlameKey(config_, "host.bytes", OpenArena()));
+  manager_->ExtendStart("Trying out the kernels", kKernelsPatienceMs);
+  attention_ = std::make_unique<AttentionService>(
+      AttentionService::Environment{.device = devices_.front().device.get(),
+                                    .config = &config_.kernels,
+                                    .clock = &clock_,
+                                    .loop = loop_,
+                                    .log = log_});
   executor_ = std::make_unique<ThreadExecutor>(
       "kvt-work", static_cast<int>(config_.host.checksum_threads), loop_);
+  if (config_.trace.events > 0) trace_ = std::make_unique<TraceRing>(config_.trace.events);
   MakeCache();
   KVT_RETURN_IF_ERROR(Listen());
   TickForever();
@@ -111,8 +120,11 @@ Status Daemon::OpenArena() {
 }
 
 void Daemon::MakeCache() {
-  CacheEnvironment environment{
-      .clock = &clock_, .loop = loop_, .executor = executor_.get(), .arena = arena_.get()};
+  CacheEnvironment environment{.clock = &clock_,
+                               .loop = loop_,
+                               .executor = executor_.get(),
+                               .arena = arena_.get(),
+                               .tracer = trace_.get()};
   for (const OpenedDevice& opened : devices_) {
     environment.devices.push_back({opened.device.get(), opened.pool_bytes});
   }
@@ -127,7 +139,9 @@ Status Daemon::Listen() {
                                                        .peers = peers_,
                                                        .config = &config_,
                                                        .devices = WireDevices(),
-                                                       .daemon_generation = RandomGeneration()},
+                                                       .tracer = trace_.get(),
+                                                       .daemon_generation = RandomGeneration(),
+                                                       .attention = attention_.get()},
                                      TenantMap(config_.tenants, ::geteuid()));
   shutdown_ = std::make_unique<Shutdown>(ShutdownEnvironment{
       .loop = loop_,
@@ -143,6 +157,8 @@ Status Daemon::Listen() {
       .clock = &clock_,
       .cache = cache_.get(),
       .models = &server_->models(),
+      .server = server_.get(),
+      .trace = trace_.get(),
       .status = [this] { return StatusJson(Source()); },
       .stats = [this] { return StatsJson(Source()); },
       .config = [this] { return ConfigJson(config_); },
@@ -225,6 +241,7 @@ StatusSource Daemon::Source() const {
           .cache = cache_.get(),
           .devices = &devices_,
           .server = server_.get(),
+          .attention = attention_.get(),
           .disk = &disk_->facts(),
           .uptime_ms = clock_.MonotonicMs() - started_ms_,
           .draining = shutdown_->begun()};

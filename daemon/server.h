@@ -28,7 +28,9 @@ struct ServerEnvironment {
   PeerInspector* peers = nullptr;
   const Config* config = nullptr;
   wire::DevicesReply devices;  // those of `cache`, by DeviceIndex
+  Tracer* tracer = nullptr;    // null: nobody wants to know
   uint64_t daemon_generation = 0;
+  AttentionService* attention = nullptr;  // null: off
 };
 
 class Server {

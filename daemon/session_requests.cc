@@ -41,8 +41,12 @@ void Session::Handle(const wire::Frame& frame,
   const Call call{frame.request_id, (frame.flags & wire::kFlagWantReply) != 0};
   const Result<Message> message = Message::Decode(frame.payload);
   if (!message) return Refuse(call, message.error());
-  if (const Status handled = (this->*handler)(call, *message); !handled) {
-    Refuse(call, handled.error());
+  trace_.Begin(Message::kType, call.request_id, RequestTrace::AskedBy(*message));
+  const Status handled = (this->*handler)(call, *message);
+  if (!handled) Refuse(call, handled.error());
+  // An acquire that the cache took ends when the cache says so.
+  if (!handled || Message::kType != wire::MessageType::kAcquire) {
+    trace_.End(Message::kType, call.request_id, !handled);
   }
 }
 
@@ -71,6 +75,10 @@ void Session::Dispatch(const wire::Frame& frame) {
       return Handle(frame, &Session::OnStats);
     case Type::kPing:
       return Handle(frame, &Session::OnPing);
+    case Type::kWorkspace:
+      return Handle(frame, &Session::OnWorkspace);
+    case Type::kAttend:
+      return Handle(frame, &Session::OnAttend);
     case Type::kHello:
       return Refuse({frame.request_id, false},
                     {ErrorCode::kWrongState, "hello_again", "the session is open already"});
@@ -120,7 +128,7 @@ Status Session::OnAttach(const Call& call, const wire::Attach& request) {
   KVT_ASSIGN_OR_RETURN(const PoolInfo pool, services_.cache->AttachPool(
                                                 {tenant_, model->fingerprint, model->block_bytes},
                                                 request.pool_bytes, DeviceIndex(request.device)));
-  pools_[pool.id] = {model->record.block_tokens};
+  pools_[pool.id] = {model->record.block_tokens, model, request.device};
   connection_.SendWithDescriptor(
       call.request_id,
       wire::AttachReply{.pool = pool.id,
@@ -147,7 +155,8 @@ Status Session::OnAcquire(const Call& call, const wire::Acquire& request) {
                             .hashes = Copy(request.hashes),
                             .tails = Copy(request.tails),
                             .new_blocks = request.new_blocks,
-                            .block_tokens = static_cast<uint16_t>(attached->block_tokens)},
+                            .block_tokens = static_cast<uint16_t>(attached->block_tokens),
+                            .request_id = call.request_id},
                            [weak = weak_from_this(), call](Result<AcquireReply> acquired) {
                              const std::shared_ptr<Session> session = weak.lock();
                              if (session) session->OnAcquired(call, std::move(acquired));
@@ -157,6 +166,7 @@ Status Session::OnAcquire(const Call& call, const wire::Acquire& request) {
 
 void Session::OnAcquired(const Call& call, Result<AcquireReply> acquired) {
   if (acquires_in_flight_-- == kMaxAcquiresInFlight) connection_.Resume();
+  trace_.EndAcquire(call.request_id, acquired);
   if (ended_) return;
   if (!acquired) return Refuse(call, acquired.error());
   references_ += acquired->hits.size() + acquired->fresh.size();
@@ -224,7 +234,8 @@ Status Session::OnRelease(const Call& call, const wire::Release& request) {
 Status Session::OnPrefetch(const Call& call, const wire::Prefetch& request) {
   KVT_RETURN_IF_ERROR(FindPool(request.pool));
   KVT_RETURN_IF_ERROR(CheckHashes(request.hashes));
-  Reply(call, wire::PrefetchReply{services_.cache->Prefetch(request.pool, request.hashes)});
+  Reply(call, wire::PrefetchReply{
+                  services_.cache->Prefetch(request.pool, request.hashes, {id_, call.request_id})});
   return {};
 }
 

@@ -41,6 +41,25 @@ json::array DevicesStatus(const std::vector<OpenedDevice>& devices, const CacheG
   return list;
 }
 
+json::object KernelsStatus(const AttentionReport& report) {
+  return {{"state", AttentionStateName(report.state)},
+          {"reason", report.reason},
+          {"engine", report.engine},
+          {"library", report.library},
+          {"library_version", report.library_version},
+          {"start_seconds", report.start_seconds},
+          {"self_test",
+           {{"cases", report.self_test.cases},
+            {"failure", report.self_test.failure},
+            {"worst_error", report.self_test.worst_error}}},
+          {"calls", report.calls},
+          {"query_tokens", report.query_tokens},
+          {"failures", report.failures},
+          {"busy_seconds", static_cast<double>(report.busy_ns) / 1e9},
+          {"in_flight", report.in_flight},
+          {"workspace_bytes", report.workspace_bytes}};
+}
+
 json::object DiskStatus(const DiskStartFacts& disk, const CacheGauges& gauges) {
   json::object status{{"enabled", disk.enabled}};
   if (!disk.enabled) return status;
@@ -209,6 +228,7 @@ std::string StatusJson(const StatusSource& source) {
       {"socket", source.config->server.socket},
       {"device", DeviceStatus(source.devices->front(), gauges.devices.front())},
       {"devices", DevicesStatus(*source.devices, gauges)},
+      {"kernels", KernelsStatus(source.attention->Report())},
       {"disk", DiskStatus(*source.disk, gauges)},
       {"tiers", TierStatus(gauges)},
       {"pools", PoolsStatus(gauges, source.server->models())},

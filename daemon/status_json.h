@@ -31,6 +31,7 @@ struct StatusSource {
   const Cache* cache = nullptr;
   const std::vector<OpenedDevice>* devices = nullptr;  // those of `cache`, by DeviceIndex
   const Server* server = nullptr;
+  const AttentionService* attention = nullptr;
   const DiskStartFacts* disk = nullptr;
   int64_t uptime_ms = 0;
   bool draining = false;

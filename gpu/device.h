@@ -36,6 +36,8 @@ class DevicePool {
   virtual ~DevicePool() = default;
   // What was asked for, rounded up to what the device can allocate.
   [[nodiscard]] virtual uint64_t bytes() const = 0;
+  // In the address space of the device: the CPU may use it only where the device is host memory.
+  [[nodiscard]] virtual std::byte* data() const = 0;
   // A descriptor to hand to clients with SCM_RIGHTS. Owned by the pool.
   [[nodiscard]] virtual int shareable_fd() const = 0;
 };

@@ -26,6 +26,8 @@ void Acquirer::Acquire(AcquireRequest request, Done done) {
     Hold(pool, &operation, walk);
   }
   ++state_.stats.acquires_waited;
+  operation.waiting = true;
+  state_.trace.WaitBegin(operation.request);
   waiting_[pool->id].push_back(std::move(operation));
 }
 
@@ -135,7 +137,7 @@ bool Acquirer::TryServe(Operation* operation, bool force) {
   HoldOnly(pool, operation, walk.hits.size());
   AcquireReply reply = Grant(pool, operation, walk);
   CountAsked(*operation, reply);
-  operation->done(std::move(reply));
+  Answer(operation, std::move(reply));
   return true;
 }
 
@@ -150,7 +152,12 @@ void Acquirer::KeepBelow(const CachePool& pool, const Walk& walk) {
 void Acquirer::Refuse(CachePool* pool, Operation* operation, Error error) {
   HoldOnly(pool, operation, 0);
   ++state_.stats.acquires_refused;
-  operation->done(tl::unexpected(std::move(error)));
+  Answer(operation, tl::unexpected(std::move(error)));
+}
+
+void Acquirer::Answer(Operation* operation, Result<AcquireReply> reply) {
+  if (operation->waiting) state_.trace.WaitEnd(operation->request);
+  operation->done(std::move(reply));
 }
 
 AcquireReply Acquirer::Grant(CachePool* pool, Operation* operation, const Walk& walk) {
@@ -172,7 +179,10 @@ AcquireReply Acquirer::Grant(CachePool* pool, Operation* operation, const Walk& 
     if (operation->held[i] == kNoBlock) {
       sessions_.AddReferences(request.session, pool, std::span(&block, 1));
     }
-    if (start) loader_.Start(pool, index);
+    if (start) {
+      loader_.Start(pool, index);
+      state_.trace.BlockLoadBegin({request.session, request.request_id}, index);
+    }
     reply.hits.push_back({pool->blocks.HandleOf(block), tier, entry.tokens});
   }
   operation->held.clear();
@@ -186,6 +196,7 @@ AcquireReply Acquirer::Grant(CachePool* pool, Operation* operation, const Walk& 
     std::vector<LoadTable::Hit> hits;
     for (const AcquiredBlock& hit : reply.hits) hits.push_back({hit.tier, hit.tokens});
     reply.load = loads_.Begin(request.session, *pool, std::move(hits), waiting);
+    state_.trace.LoadBegin(request, reply.load, waiting.size());
   }
   for (uint32_t i = 0; i < request.new_blocks; ++i) {
     reply.fresh.push_back(sessions_.AllocatePrivate(request.session, pool));
@@ -240,7 +251,7 @@ void Acquirer::HoldOnly(CachePool* pool, Operation* operation, size_t hits) {
   operation->held.resize(hits);
 }
 
-uint32_t Acquirer::Prefetch(CachePool* pool, std::span<const BlockHash> hashes) {
+uint32_t Acquirer::Prefetch(CachePool* pool, std::span<const BlockHash> hashes, RequestTag tag) {
   uint32_t count = 0;
   MissReason miss = MissReason::kNone;
   for (const BlockHash& hash : hashes) {
@@ -253,6 +264,7 @@ uint32_t Acquirer::Prefetch(CachePool* pool, std::span<const BlockHash> hashes) 
       if (index == kNoEntry) break;
       pool->blocks[TakeBlock(pool, index)].prefetched = true;
       loader_.Start(pool, index);
+      state_.trace.BlockLoadBegin(tag, index);
       loader_.FreshenLoading(*pool, index);
     }
     state_.Use(index);
@@ -271,8 +283,8 @@ void Acquirer::CancelSession(SessionId session) {
       return true;
     });
   }
-  for (const Operation& operation : cancelled) {
-    operation.done(MakeError(ErrorCode::kCancelled, "session_closed"));
+  for (Operation& operation : cancelled) {
+    Answer(&operation, MakeError(ErrorCode::kCancelled, "session_closed"));
   }
 }
 

@@ -28,7 +28,7 @@ class Acquirer {
   // See Cache::Acquire. REQUIRES: the session is open.
   void Acquire(AcquireRequest request, Done done);
   // See Cache::Prefetch.
-  uint32_t Prefetch(CachePool* pool, std::span<const BlockHash> hashes);
+  uint32_t Prefetch(CachePool* pool, std::span<const BlockHash> hashes, RequestTag tag);
   // Ends the waiting acquires of a session that closes; call before its references are dropped.
   void CancelSession(SessionId session);
   // Serves those waiting whose blocks have become free. True if any was served.
@@ -48,6 +48,7 @@ class Acquirer {
     // kNoBlock for one that still has to be loaded.
     std::vector<BlockIndex> held;
     uint32_t held_count = 0;
+    bool waiting = false;
   };
   // What a walk found.
   struct Walk {
@@ -70,6 +71,7 @@ class Acquirer {
   // What the operation holds passes to the session.
   [[nodiscard]] AcquireReply Grant(CachePool* pool, Operation* operation, const Walk& walk);
   void CountAsked(const Operation& operation, const AcquireReply& reply);
+  void Answer(Operation* operation, Result<AcquireReply> reply);
   [[nodiscard]] bool LineIsEmpty(PoolId pool) const;
   [[nodiscard]] bool InPool(const CachePool& pool, EntryIndex entry) const {
     return state_.BlockIn(pool, state_[entry]) != kNoBlock;

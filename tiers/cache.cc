@@ -9,7 +9,11 @@ namespace kvtier {
 
 Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, IndexSnapshot snapshot)
     : state(options, std::move(environment), snapshot.budget),
-      loads(&state.stats, [this](const LoadProgress& progress) { sessions.Report(progress); }),
+      loads(&state.stats,
+            [this](const LoadProgress& progress) {
+              if (progress.finished) state.trace.LoadEnd(progress);
+              sessions.Report(progress);
+            }),
       sessions(&state),
       disk(&state),
       persister(&state, &disk),
@@ -209,10 +213,10 @@ std::vector<Cache::ReleaseError> Cache::Release(SessionId session, PoolId pool_i
   return errors;
 }
 
-uint32_t Cache::Prefetch(PoolId pool_id, std::span<const BlockHash> hashes) {
+uint32_t Cache::Prefetch(PoolId pool_id, std::span<const BlockHash> hashes, RequestTag tag) {
   CachePool* pool = impl_->state.FindPool(pool_id);
   if (pool == nullptr) return 0;
-  const uint32_t count = impl_->acquirer.Prefetch(pool, hashes);
+  const uint32_t count = impl_->acquirer.Prefetch(pool, hashes, tag);
   impl_->Pump();
   return count;
 }

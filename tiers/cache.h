@@ -27,6 +27,7 @@
 #include "tiers/disk_geometry.h"
 #include "tiers/host_arena.h"
 #include "tiers/index.h"
+#include "tiers/tracer.h"
 
 namespace kvtier {
 
@@ -47,6 +48,7 @@ struct CacheEnvironment {
   std::vector<BlockFile*> files;  // empty: no disk tier
   DiskGeometry geometry;          // of `files`
   Index* index = nullptr;         // null exactly when `files` is empty
+  Tracer* tracer = nullptr;       // null: nobody wants to know
 };
 
 struct AcquireRequest {
@@ -60,6 +62,8 @@ struct AcquireRequest {
   uint32_t new_blocks = 0;
   // Tokens of a full block, for the count of tokens that are missed.
   uint16_t block_tokens = 0;
+  // The caller's number for the request, for the tracer.
+  uint64_t request_id = 0;
 };
 
 struct AcquiredBlock {
@@ -164,9 +168,14 @@ class Cache {
   };
   [[nodiscard]] std::vector<ReleaseError> Release(SessionId session, PoolId pool,
                                                   std::span<const BlockHandle> blocks);
+  // The pool's memory, provided that the session may read every one of `blocks`: it holds them, and
+  // their bytes have arrived. They stay where they are as long as it holds them. Errors, naming the
+  // position: kStaleHandle, kNotOwner, kWrongState "block_not_loaded".
+  [[nodiscard]] Result<const DevicePool*> ReadableMemory(SessionId session, PoolId pool,
+                                                         std::span<const BlockHandle> blocks) const;
   // Brings the cached prefix into the pool without referencing it; returns how many blocks are
-  // there or on their way.
-  uint32_t Prefetch(PoolId pool, std::span<const BlockHash> hashes);
+  // there or on their way. `tag` is for the tracer.
+  uint32_t Prefetch(PoolId pool, std::span<const BlockHash> hashes, RequestTag tag = {});
   // What this pool and the tiers below it hold.
   [[nodiscard]] std::vector<BlockPresence> Lookup(PoolId pool,
                                                   std::span<const BlockHash> hashes) const;

@@ -25,6 +25,7 @@
 
 #include "tiers/block_history.h"
 #include "tiers/cache.h"
+#include "tiers/cache_trace.h"
 #include "tiers/directory.h"
 #include "tiers/endless_cache.h"
 #include "tiers/entry_list.h"
@@ -67,6 +68,7 @@ class CacheState {
   CacheStats stats;
   EndlessCache endless;
   BlockHistory history;
+  CacheTrace trace{this};
   WriteBudget write_budget;
   Directory directory;
   std::vector<Space> spaces;                      // by SpaceId
@@ -169,6 +171,7 @@ class CacheState {
   void CountDrop(const BlockKey& key, Tier tier, DropReason reason) {
     ++stats.drops[static_cast<size_t>(tier)][static_cast<size_t>(reason)];
     history.NoteDrop(key, {NowS(), tier, reason});
+    trace.Evict(key, tier, reason);
   }
   void CountDrop(EntryIndex entry, Tier tier, DropReason reason) {
     CountDrop({directory[entry].space, directory[entry].hash}, tier, reason);

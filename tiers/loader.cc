@@ -140,21 +140,25 @@ void Loader::StartRead(const Arrival& arrival) {
 }
 
 void Loader::IssueRead(const std::shared_ptr<Read>& read) {
+  state_.trace.Begin(TraceKind::kDiskRead, read->entry);
   disk_.Read(read->expected.location, read->slot,
              [this, read](const Status& status) { OnRead(read, status); });
 }
 
 void Loader::OnRead(const std::shared_ptr<Read>& read, const Status& status) {
+  state_.trace.End(TraceKind::kDiskRead, read->entry, !status);
   if (!status) {
     ++state_.stats.disk_read_errors;
     ReadFailed(read, MissReason::kReadError, DropReason::kReadError);
     return;
   }
+  state_.trace.Begin(TraceKind::kCheck, read->entry);
   state_.env.executor->Run([read] { read->verdict = CheckDiskSlot(read->expected, read->slot); },
                            [this, read] { OnChecked(read); });
 }
 
 void Loader::OnChecked(const std::shared_ptr<Read>& read) {
+  state_.trace.End(TraceKind::kCheck, read->entry, read->verdict != SlotVerdict::kGood);
   if (read->verdict != SlotVerdict::kGood) {
     const bool corrupt = read->verdict == SlotVerdict::kCorrupt;
     ReadFailed(read, corrupt ? MissReason::kChecksumMismatch : MissReason::kIdentityMismatch,
@@ -249,6 +253,7 @@ std::shared_ptr<Loader::CopyBatch> Loader::NextCopyBatch() {
     }
     batch->pool = arrival.pool;
     batch->arrivals.push_back(arrival);
+    state_.trace.Begin(TraceKind::kCopyUp, arrival.entry);
     batch->bytes += arrival.pool->block_bytes;
   }
   return batch->arrivals.empty() ? nullptr : batch;
@@ -260,6 +265,7 @@ void Loader::OnCopied(const std::shared_ptr<CopyBatch>& batch, const Status& sta
   state_.stats.Lane(CopyLane::kHostToPool).End(state_.NowMs());
   for (const Arrival& arrival : batch->arrivals) {
     --state_[arrival.entry].host_pins;
+    state_.trace.End(TraceKind::kCopyUp, arrival.entry, !status);
     if (status) {
       Arrived(arrival);
     } else {
@@ -271,6 +277,7 @@ void Loader::OnCopied(const std::shared_ptr<CopyBatch>& batch, const Status& sta
 void Loader::Arrived(const Arrival& arrival) {
   CachePool& pool = *arrival.pool;
   StopLoading(arrival);
+  state_.trace.BlockLoadEnd(arrival.entry, MissReason::kNone);
   PoolBlock& block = BlockOf(arrival);
   block.since_ds = state_.NowDs();
   ++state_.stats.onload_blocks;
@@ -299,6 +306,7 @@ void Loader::StopLoading(const Arrival& arrival) {
 void Loader::Fail(const Arrival& arrival, MissReason reason) {
   const EntryIndex index = arrival.entry;
   StopLoading(arrival);
+  state_.trace.BlockLoadEnd(index, reason);
   host_.Withdraw(index);
   state_.LosePoolBlock(arrival.pool, index);
   state_.history.NoteMiss({state_[index].space, state_[index].hash}, {state_.NowS(), reason});

@@ -104,6 +104,7 @@ void Offloader::FillFrom(std::deque<EntryIndex>* queue, Batch* batch) {
     }
     entry.motion.offload_queued = false;
     entry.motion.offloading = true;
+    state_.trace.Begin(TraceKind::kOffload, index);
     ++pool->blocks[state_.BlockIn(*pool, entry)].pins;
     batch->pool = pool;
     batch->entries.push_back(index);
@@ -133,6 +134,7 @@ void Offloader::StartCopy(const std::shared_ptr<Batch>& batch) {
 
 void Offloader::OnCopied(const std::shared_ptr<Batch>& batch, const Status& status) {
   state_.stats.Lane(CopyLane::kPoolToHost).End(state_.NowMs());
+  TraceCopied(*batch, !status);
   if (!status) {
     Finish(*batch);
     return;
@@ -146,6 +148,13 @@ void Offloader::OnCopied(const std::shared_ptr<Batch>& batch, const Status& stat
       [this, batch] { Finish(*batch); });
 }
 
+void Offloader::TraceCopied(const Batch& batch, bool failed) {
+  for (const EntryIndex index : batch.entries) {
+    state_.trace.End(TraceKind::kOffload, index, failed);
+    if (!failed) state_.trace.Begin(TraceKind::kSeal, index);
+  }
+}
+
 void Offloader::Finish(const Batch& batch) {
   state_.SchedulePump();
   const bool copied = batch.checksums.size() == batch.entries.size();
@@ -154,6 +163,7 @@ void Offloader::Finish(const Batch& batch) {
   for (size_t i = 0; i < batch.entries.size(); ++i) {
     const EntryIndex index = batch.entries[i];
     BlockEntry& entry = state_[index];
+    if (copied) state_.trace.End(TraceKind::kSeal, index, false);
     --batch.pool->blocks[state_.BlockIn(*batch.pool, entry)].pins;
     if (copied && MatchesCommit(*batch.pool, index, batch.checksums[i])) {
       Seal(index, batch.checksums[i]);

@@ -54,6 +54,7 @@ class Offloader {
   void StartCopy(const std::shared_ptr<Batch>& batch);
   void OnCopied(const std::shared_ptr<Batch>& batch, const Status& status);
   void Finish(const Batch& batch);
+  void TraceCopied(const Batch& batch, bool failed);
   // False if the bytes are not what the client said at commit.
   [[nodiscard]] bool MatchesCommit(const CachePool& pool, EntryIndex entry,
                                    const PayloadChecksum& checksum);

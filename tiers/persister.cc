@@ -97,11 +97,13 @@ void Persister::StartWrite(EntryIndex index) {
   bytes_in_flight_ += slot.size();
   ++writes_in_flight_;
   state_.stats.Lane(CopyLane::kHostToDisk).Begin(state_.NowMs());
+  state_.trace.Begin(TraceKind::kDiskWrite, index);
   disk_.Write(index, slot, [this, index](const Status& status) { OnWritten(index, status); });
 }
 
 void Persister::OnWritten(EntryIndex index, const Status& status) {
   state_.SchedulePump();
+  state_.trace.End(TraceKind::kDiskWrite, index, !status);
   BlockEntry& entry = state_[index];
   --entry.host_pins;
   bytes_in_flight_ -= state_.SpaceOf(entry).slot_bytes;

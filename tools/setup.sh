@@ -10,6 +10,8 @@ packages=(
   # libraries
   libboost1.81-dev libboost-json1.81-dev libcli11-dev libexpected-dev libfmt-dev librocksdb-dev
   libspdlog-dev libssl-dev libsystemd-dev libtomlplusplus-dev liburing-dev libxxhash-dev
+  # static probes; only a header, and the build works without
+  systemtap-sdt-dev
   # tests that the build configures: GoogleTest, libFuzzer
   libgtest-dev libgmock-dev clang-14 libclang-rt-14-dev python3
 )

@@ -36,7 +36,8 @@ Result<std::vector<std::byte>> Reencode(const Frame& frame) {
                          DevicesReply, Attach, AttachReply, Acquire, AcquireReply, LoadProgress,
                          Commit, CommitReply, Release, ReleaseReply, Prefetch, PrefetchReply,
                          Lookup, LookupReply, Pin, PinReply, Stats, StatsReply, Ping, Pong,
-                         ErrorReply, AdminRequest, AdminProgress, AdminReply>(frame);
+                         ErrorReply, AdminRequest, AdminProgress, AdminReply, Workspace,
+                         WorkspaceReply, Attend, AttendReply>(frame);
 }
 
 }  // namespace kvtier::wire

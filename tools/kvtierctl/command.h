@@ -54,6 +54,7 @@ void AddBenchCommand(CLI::App* app, CommandContext* context);
 void AddFsckCommand(CLI::App* app, CommandContext* context);
 void AddVerifyCommand(CLI::App* app, CommandContext* context);
 void AddDrainCommand(CLI::App* app, CommandContext* context);
+void AddTraceCommand(CLI::App* app, CommandContext* context);
 void AddReplayCommand(CLI::App* app, CommandContext* context);
 
 }  // namespace kvtier

@@ -129,6 +129,14 @@ std::string Activity(JsonView status) {
       in_flight["disk_writes"].Count(), in_flight["acquires_waiting"].Count());
 }
 
+std::string KernelsText(JsonView kernels) {
+  if (kernels["state"].Text() != "ready") return {};
+  return fmt::format("kernels: {}{}{}, {} cases right at start  calls {}  in flight {}\n",
+                     kernels["engine"].Text(), kernels["library_version"].Text().empty() ? "" : " ",
+                     kernels["library_version"].Text(), kernels["self_test"]["cases"].Count(),
+                     FormatCount(kernels["calls"].Count()), kernels["in_flight"].Count());
+}
+
 // What somebody should look into.
 std::string Troubles(JsonView status, const Terminal& terminal) {
   std::string text;
@@ -139,6 +147,9 @@ std::string Troubles(JsonView status, const Terminal& terminal) {
   disk["notes"].ForEach([&add](JsonView note) { add(note.Text()); });
   if (disk["index"]["rebuilt"].IsTrue()) {
     add(fmt::format("the index was rebuilt at start: {}", disk["index"]["found"].Text()));
+  }
+  if (status["kernels"]["state"].Text() == "failed") {
+    add("kernels off: " + status["kernels"]["reason"].Text());
   }
   const JsonView stats = status["stats"];
   for (const char* name : {"disk_read_errors", "disk_write_errors", "index_errors",
@@ -162,7 +173,7 @@ Result<std::string> FormatStatus(std::string_view status_json, const Terminal& t
   const std::string devices = DeviceTable(status["devices"]);
   return Heading(status, terminal) + "\n" + TierTable(status) + devices +
          PoolTable(status["pools"], !devices.empty()) + Activity(status) +
-         Troubles(status, terminal);
+         KernelsText(status["kernels"]) + Troubles(status, terminal);
 }
 
 }  // namespace kvtier

@@ -16,6 +16,7 @@ from ._library import LibraryNotFoundError
 from ._library import version as library_version
 from .acquire import AcquireResult
 from .admin import DEFAULT_ADMIN_SOCKET, admin
+from .attention import AttendSequence, Workspace
 from .blocks import (
     AsyncError,
     AsyncErrors,
@@ -70,6 +71,7 @@ __all__ = [
     "AlreadyExistsError",
     "AsyncError",
     "AsyncErrors",
+    "AttendSequence",
     "Block",
     "CancelledError",
     "CommitEntry",
@@ -115,6 +117,7 @@ __all__ = [
     "Tokens",
     "UnavailableError",
     "UnsupportedError",
+    "Workspace",
     "WrongStateError",
     "__version__",
     "admin",

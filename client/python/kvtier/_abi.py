@@ -14,6 +14,7 @@ from ctypes import (
     c_char,
     c_char_p,
     c_double,
+    c_float,
     c_int,
     c_int32,
     c_int64,
@@ -263,6 +264,37 @@ class SequenceInfo(Structure):
     ]
 
 
+class WorkspaceInfo(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("base", c_void_p),
+        ("bytes", c_uint64),
+        ("device_base", c_uint64),
+        ("ordinal", c_int32),
+        ("device_kind", c_uint8),
+    ]
+
+
+class AttendRequest(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("layer", c_uint32),
+        ("q_heads", c_uint32),
+        ("softmax_scale", c_float),
+        ("soft_cap", c_float),
+        ("window_tokens", c_uint32),
+        ("query_dtype", c_uint8),
+        ("reserved", c_uint8 * 3),
+        ("query_offset", c_uint64),
+        ("output_offset", c_uint64),
+        ("lse_offset", c_uint64),
+        ("sequences", c_void_p),
+        ("sequence_count", c_size_t),
+        ("blocks", c_void_p),
+        ("block_count", c_size_t),
+    ]
+
+
 # Pointers to objects, arrays and structs are c_void_p: ctypes takes byref(), arrays, None and
 # integers alike for them.
 _STATUS = c_int32
@@ -318,6 +350,12 @@ PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "kvt_sequence_mark_computed": (_STATUS, [_OBJECT, c_uint64]),
     "kvt_sequence_finish": (_STATUS, [_OBJECT]),
     "kvt_sequence_fork": (_STATUS, [_OBJECT, _OUT]),
+    "kvt_workspace_open": (_STATUS, [_OBJECT, c_uint64, _OUT]),
+    "kvt_workspace_close": (None, [_OBJECT]),
+    "kvt_workspace_get_info": (_STATUS, [_OBJECT, _OUT]),
+    "kvt_attend_request_init": (None, [_OUT]),
+    "kvt_attend": (_STATUS, [_OBJECT, c_void_p, c_int64, _OUT]),
+    "kvt_sequence_blocks": (_STATUS, [_OBJECT, _ARRAY, c_size_t]),
 }
 
 

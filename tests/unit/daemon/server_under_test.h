@@ -80,6 +80,8 @@ class ServerUnderTest {
   EventLoop loop_;
   std::unique_ptr<HostArena> arena_;
   std::deque<HostDevice> devices_;
+  std::vector<PoolDevice> pool_devices_;
+  AttentionService attention_;
   ThreadExecutor executor_;
   std::unique_ptr<Cache> cache_;
   std::unique_ptr<Server> server_;

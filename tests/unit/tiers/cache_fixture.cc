@@ -36,7 +36,9 @@ void CacheTest::Start(const CacheSetup& setup) {
 }
 
 void CacheTest::StartCache(IndexSnapshot snapshot) {
-  cache_ = std::make_unique<Cache>(setup_.options, machine_->Environment(), std::move(snapshot));
+  CacheEnvironment environment = machine_->Environment();
+  environment.tracer = setup_.tracer;
+  cache_ = std::make_unique<Cache>(setup_.options, std::move(environment), std::move(snapshot));
   for (const SessionId session : {kAlice, kBob}) {
     cache_->OpenSession(session, [this](const LoadProgress& p) { progress_.push_back(p); });
   }

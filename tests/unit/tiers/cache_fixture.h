@@ -29,6 +29,7 @@ struct CacheSetup {
   uint32_t disk_slots = 32;  // the same; 0: no disk tier
   uint32_t disk_files = 1;
   CacheOptions options = Options();
+  Tracer* tracer = nullptr;
 
   // A quarter of pool and host kept clean, the disk filled to the last slot, no writes but those
   // that demotion or a drain asks for.
