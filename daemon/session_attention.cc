@@ -25,7 +25,8 @@ Status Session::OnWorkspace(const Call& call, const wire::Workspace& request) {
   workspaces_[request.number] = memory;
   connection_.SendWithDescriptor(
       call.request_id,
-      wire::WorkspaceReply{.bytes = memory->bytes(), .device_kind = services_.device_kind},
+      wire::WorkspaceReply{.bytes = memory->bytes(),
+                           .device_kind = services_.devices->devices.front().kind},
       memory->shareable_fd(), memory);
   return {};
 }

@@ -140,25 +140,25 @@ void Loader::StartRead(const Arrival& arrival) {
 }
 
 void Loader::IssueRead(const std::shared_ptr<Read>& read) {
-  state_.trace.Begin(TraceKind::kDiskRead, read->entry);
+  state_.trace.Begin(TraceKind::kDiskRead, read->arrival.entry);
   disk_.Read(read->expected.location, read->slot,
              [this, read](const Status& status) { OnRead(read, status); });
 }
 
 void Loader::OnRead(const std::shared_ptr<Read>& read, const Status& status) {
-  state_.trace.End(TraceKind::kDiskRead, read->entry, !status);
+  state_.trace.End(TraceKind::kDiskRead, read->arrival.entry, !status);
   if (!status) {
     ++state_.stats.disk_read_errors;
     ReadFailed(read, MissReason::kReadError, DropReason::kReadError);
     return;
   }
-  state_.trace.Begin(TraceKind::kCheck, read->entry);
+  state_.trace.Begin(TraceKind::kCheck, read->arrival.entry);
   state_.env.executor->Run([read] { read->verdict = CheckDiskSlot(read->expected, read->slot); },
                            [this, read] { OnChecked(read); });
 }
 
 void Loader::OnChecked(const std::shared_ptr<Read>& read) {
-  state_.trace.End(TraceKind::kCheck, read->entry, read->verdict != SlotVerdict::kGood);
+  state_.trace.End(TraceKind::kCheck, read->arrival.entry, read->verdict != SlotVerdict::kGood);
   if (read->verdict != SlotVerdict::kGood) {
     const bool corrupt = read->verdict == SlotVerdict::kCorrupt;
     ReadFailed(read, corrupt ? MissReason::kChecksumMismatch : MissReason::kIdentityMismatch,
