@@ -253,7 +253,7 @@ void kvt_model_record_init(kvt_model_record* record) {
   record->size = sizeof(*record);
   record->block_tokens = defaults.block_tokens;
   record->tensor_parallel_size = defaults.tensor_parallel_size;
-  record->dtype = static_cast<kvt_dtype>(defaults.dtype);
+  record->dtype = static_cast<kvt_model_dtype>(defaults.dtype);
   record->layout = static_cast<kvt_layout_kind>(defaults.layout);
 }
 

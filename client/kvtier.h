@@ -194,7 +194,7 @@ KVT_API kvt_status kvt_get_stats(kvt_connection* connection, kvt_stats* stats);
 
 /* ---------------------------------------------------------------- model and pool */
 
-typedef uint8_t kvt_dtype;
+typedef uint8_t kvt_model_dtype;
 enum {
   KVT_DTYPE_FLOAT32 = 1,
   KVT_DTYPE_FLOAT16 = 2,
@@ -225,7 +225,7 @@ typedef struct kvt_model_record {
   uint32_t block_tokens;
   uint32_t tensor_parallel_rank;
   uint32_t tensor_parallel_size;
-  kvt_dtype dtype;
+  kvt_model_dtype dtype;
   kvt_layout_kind layout;
   uint8_t reserved[6];
   const kvt_key_value*

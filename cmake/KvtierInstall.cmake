@@ -79,9 +79,20 @@ install(FILES ${CMAKE_BINARY_DIR}/kvtier.pc
   DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT libkvtier-dev)
 
 # --- what every package has ---
+# Who answers for the packages is whoever builds them, named as Debian's own tools are told.
+set(maintainer_name "$ENV{DEBFULLNAME}")
+set(maintainer_address "$ENV{DEBEMAIL}")
+if(NOT maintainer_name)
+  set(maintainer_name "kvtier, built locally")
+endif()
+if(NOT maintainer_address)
+  set(maintainer_address "root@localhost")
+endif()
+set(KVTIER_MAINTAINER "${maintainer_name} <${maintainer_address}>" CACHE STRING
+  "Maintainer of the packages: NAME <ADDRESS>")
 set(changelog ${CMAKE_BINARY_DIR}/packaging/changelog.Debian.gz)
-file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/packaging)
-execute_process(COMMAND gzip -9nc ${CMAKE_SOURCE_DIR}/tools/packaging/changelog
+configure_file(tools/packaging/changelog.in ${CMAKE_BINARY_DIR}/packaging/changelog @ONLY)
+execute_process(COMMAND gzip -9nc ${CMAKE_BINARY_DIR}/packaging/changelog
   OUTPUT_FILE ${changelog} COMMAND_ERROR_IS_FATAL ANY)
 foreach(component kvtierd kvtier-tools libkvtier0 libkvtier-dev)
   install(FILES tools/packaging/copyright ${changelog}

@@ -29,9 +29,16 @@ struct ServerConfig {
 // Which processes are one tenant: those of any of the users or groups.
 struct TenantConfig {
   std::string name;
+  std::vector<std::string> users;  // by name
   std::vector<uint32_t> uids;
   std::vector<uint32_t> gids;
+  // What the tenant may take; its name is left empty, see Config::TenantQuotas.
+  TenantQuota quota;
   std::string place;  // as in Config::places
+  // Of the tenant's keys, as in Config::places.
+  std::map<std::string, std::string, std::less<>> places;
+  // Those of `users`, once looked up.
+  std::vector<uint32_t> user_uids;
 };
 
 // kCuda is the GPU "cuda:0"; the values after it are the GPUs after that one.

@@ -11,6 +11,7 @@
 #include "base/digest.h"
 #include "daemon/device_opening.h"
 #include "daemon/loopback_address.h"
+#include "daemon/tenant_quotas.h"
 #include "tiers/disk_geometry.h"
 
 namespace kvtier {
@@ -53,18 +54,21 @@ Status CheckTenants(const std::vector<TenantConfig>& tenants) {
     if (!names.insert(tenant.name).second) {
       return ConflictAt(tenant.place, "tenant.name \"{}\" is given twice; rename one", tenant.name);
     }
-    if (tenant.uids.empty() && tenant.gids.empty()) {
+    if (tenant.users.empty() && tenant.uids.empty() && tenant.gids.empty()) {
       return ConflictAt(tenant.place,
-                        "tenant \"{}\" has neither tenant.uids nor tenant.gids; give one of them",
+                        "tenant \"{}\" has neither tenant.users nor tenant.uids nor tenant.gids; "
+                        "give one of them",
                         tenant.name);
     }
-    for (const uint32_t uid : tenant.uids) {
+    std::vector<uint32_t> all_uids = tenant.uids;
+    all_uids.insert(all_uids.end(), tenant.user_uids.begin(), tenant.user_uids.end());
+    for (const uint32_t uid : all_uids) {
       const auto [owner, fresh] = uids.emplace(uid, tenant.name);
-      if (!fresh)
-        return ConflictAt(tenant.place,
-                          "tenant.uids: uid {} is in two tenants, \"{}\" and \"{}\"; remove it "
-                          "from one",
-                          uid, owner->second, tenant.name);
+      if (fresh || owner->second == tenant.name) continue;
+      return ConflictAt(tenant.place,
+                        "tenant.uids: uid {} is in two tenants, \"{}\" and \"{}\"; remove it "
+                        "from one",
+                        uid, owner->second, tenant.name);
     }
     for (const uint32_t gid : tenant.gids) {
       const auto [owner, fresh] = gids.emplace(gid, tenant.name);
@@ -197,6 +201,7 @@ Status CheckConfig(const Config& config) {
   KVT_RETURN_IF_ERROR(CheckTenants(config.tenants));
   KVT_RETURN_IF_ERROR(CheckPools(config));
   KVT_RETURN_IF_ERROR(CheckTiers(config));
+  KVT_RETURN_IF_ERROR(CheckQuotas(config));
   KVT_RETURN_IF_ERROR(CheckMetrics(config));
   if (Status cache = config.cache.Validate(); !cache) {
     return ConflictAt("[cache]", "{}", cache.error().context);

@@ -52,6 +52,16 @@ ConfigField TenantAt(Config& config) {
   return &(config.tenants.back().*kMember);
 }
 
+template <Tier kTier, auto kMember>
+ConfigField TierQuotaAt(Config& config) {
+  return &(config.tenants.back().quota.tiers[static_cast<size_t>(kTier)].*kMember);
+}
+
+template <auto kMember>
+ConfigField QuotaAt(Config& config) {
+  return &(config.tenants.back().quota.*kMember);
+}
+
 template <auto kMember>
 constexpr auto kServer = &At<&Config::server, kMember>;
 template <auto kMember>
@@ -81,7 +91,8 @@ constexpr std::array kSections = {
         "Who may connect, and whose blocks are whose: the kernel tells the user and group "
         "of a connecting process, users are looked at first. Without any `[[tenant]]`, "
         "processes of the daemon's own user are the tenant `default` and nobody else may "
-        "connect."},
+        "connect. What a tenant may take and what is kept for it is explained in "
+        "docs/OPERATIONS.md; the first quota of a tenant and what is reserved take a restart."},
     ConfigSection{"pool", false, "The tier in which inference processes use blocks in place."},
     ConfigSection{"host", false, "The tier in host memory; it is also the disk tier's buffer."},
     ConfigSection{"disk", false, "The tier on disk."},
@@ -139,6 +150,9 @@ ConfigKey Path(std::string_view path, FieldOf field, double max_bytes, std::stri
 ConfigKey IdList(std::string_view path, FieldOf field, std::string_view help) {
   return Ranged(kIdList, path, field, 0, kMaxIds, help);
 }
+ConfigKey NameList(std::string_view path, FieldOf field, std::string_view help) {
+  return Ranged(kNameList, path, field, 0, kMaxIds, help);
+}
 ConfigKey Boolean(std::string_view path, FieldOf field, std::string_view help) {
   return Ranged(kBoolean, path, field, 0, 0, help);
 }
@@ -189,11 +203,36 @@ std::vector<ConfigKey> TenantKeys() {
   return {
       Text("tenant.name", &TenantAt<&TenantConfig::name>, kMaxTenantBytes,
            "The tenant's name: letters, digits, `.`, `_` and `-`. Kept with the blocks on disk."),
+      NameList("tenant.users", &TenantAt<&TenantConfig::users>,
+               "Users by name, looked up when the configuration is read. No user may belong to two "
+               "tenants."),
       IdList("tenant.uids", &TenantAt<&TenantConfig::uids>,
              "User ids. No user may belong to two tenants."),
       IdList("tenant.gids", &TenantAt<&TenantConfig::gids>,
              "Group ids (primary groups), for users that no tenant names. No group may belong to "
              "two tenants."),
+      Size("tenant.pool_max_bytes", &TierQuotaAt<Tier::kPool, &TierQuota::max_bytes>, 0, kMaxBytes,
+           "The tenant's pools together never take more; `0B`: no cap but `pool.bytes`."),
+      Size("tenant.pool_reserved_bytes", &TierQuotaAt<Tier::kPool, &TierQuota::reserved_bytes>, 0,
+           kMaxBytes, "Pools of other tenants leave this much of `pool.bytes` to the tenant's."),
+      Size("tenant.host_max_bytes", &TierQuotaAt<Tier::kHost, &TierQuota::max_bytes>, 0, kMaxBytes,
+           "The tenant's blocks in host memory, with their headers, never take more: at its cap a "
+           "tenant evicts its own coldest. At least one chunk; `0B`: no cap but `host.bytes`."),
+      Size("tenant.host_reserved_bytes", &TierQuotaAt<Tier::kHost, &TierQuota::reserved_bytes>, 0,
+           kMaxBytes,
+           "Blocks of the tenant are not evicted for others while it has no more than this of host "
+           "memory, and it gets this much back from them. In whole chunks, rounded up, which the "
+           "tenant has to itself."),
+      Size("tenant.disk_max_bytes", &TierQuotaAt<Tier::kDisk, &TierQuota::max_bytes>, 0, kMaxBytes,
+           "The same as `host_max_bytes`, on disk."),
+      Size("tenant.disk_reserved_bytes", &TierQuotaAt<Tier::kDisk, &TierQuota::reserved_bytes>, 0,
+           kMaxBytes, "The same as `host_reserved_bytes`, on disk."),
+      Duration("tenant.memory_ttl", &QuotaAt<&TenantQuota::memory_ttl_ms>, 0, kYearMs,
+               "In place of `retention.memory_ttl`; `0s`: the same."),
+      Duration("tenant.extended_ttl", &QuotaAt<&TenantQuota::extended_ttl_ms>, 0, kYearMs,
+               "In place of `retention.extended_ttl`; `0s`: the same."),
+      Duration("tenant.max_age", &QuotaAt<&TenantQuota::max_age_ms>, 0, kYearMs,
+               "In place of `retention.max_age`; `0s`: the same."),
   };
 }
 
@@ -374,7 +413,7 @@ std::vector<ConfigKey> TraceKeys() {
 
 // What nobody keeps a copy of and nobody was told: sizes and paths are taken at the start, and
 // clients learn of limits on their calls when they connect.
-constexpr std::array<std::string_view, 23> kReloadable = {
+constexpr std::array<std::string_view, 30> kReloadable = {
     "server.max_clients",
     "server.max_outbound_bytes_per_client",
     "server.slow_reader_timeout_ms",
@@ -382,6 +421,13 @@ constexpr std::array<std::string_view, 23> kReloadable = {
     "tenant.name",
     "tenant.uids",
     "tenant.gids",
+    "tenant.users",
+    "tenant.pool_max_bytes",
+    "tenant.host_max_bytes",
+    "tenant.disk_max_bytes",
+    "tenant.memory_ttl",
+    "tenant.extended_ttl",
+    "tenant.max_age",
     "disk.write_budget_per_day",
     "retention.memory_ttl",
     "retention.extended_ttl",

@@ -27,9 +27,9 @@ struct ChoiceListField {
 };
 
 // Where a key's value lives in a Config.
-using ConfigField =
-    std::variant<bool*, uint32_t*, uint64_t*, int64_t*, double*, std::string*,
-                 std::vector<uint32_t>*, std::vector<uint64_t>*, ChoiceField, ChoiceListField>;
+using ConfigField = std::variant<bool*, uint32_t*, uint64_t*, int64_t*, double*, std::string*,
+                                 std::vector<uint32_t>*, std::vector<uint64_t>*,
+                                 std::vector<std::string>*, ChoiceField, ChoiceListField>;
 
 // How a value is written in the file.
 enum class ConfigType : uint8_t {
@@ -43,6 +43,7 @@ enum class ConfigType : uint8_t {
   kPath,          // std::string
   kChoice,        // ChoiceField: one of `choices`
   kIdList,        // std::vector<uint32_t>: user or group ids
+  kNameList,      // std::vector<std::string>: names of users
   kSizeList,      // std::vector<uint64_t>: a list of strings with a unit of bytes
   kChoiceList,    // ChoiceListField: one of `choices`, or a list of them
 };

@@ -155,6 +155,25 @@ Status AssignIdList(const ConfigKey& key, const TomlValue& value, Config* config
   return {};
 }
 
+Status AssignNameList(const ConfigKey& key, const TomlValue& value, Config* config) {
+  const auto* items = std::get_if<TomlArray>(&value.data);
+  if (items == nullptr) return WrongType(key, value);
+  if (static_cast<double>(items->size()) > key.max) {
+    return OutOfRange(key, fmt::format("a list of {}", items->size()));
+  }
+  std::vector<std::string> names;
+  for (const TomlValue& item : *items) {
+    const auto* name = std::get_if<std::string>(&item.data);
+    if (name == nullptr) return WrongType(key, item);
+    if (name->empty() || name->find('\0') != std::string::npos) {
+      return OutOfRange(key, "an empty name");
+    }
+    names.push_back(*name);
+  }
+  FieldOf<std::vector<std::string>>(key, *config) = std::move(names);
+  return {};
+}
+
 std::string Quoted(std::string_view text) {
   std::string quoted = "\"";
   for (const char c : text) {
@@ -221,6 +240,8 @@ Status AssignConfigValue(const ConfigKey& key, const TomlValue& value, Config* c
       return AssignChoice(key, value, config);
     case ConfigType::kIdList:
       return AssignIdList(key, value, config);
+    case ConfigType::kNameList:
+      return AssignNameList(key, value, config);
     case ConfigType::kSizeList:
       return AssignSizeList(key, value, config);
     case ConfigType::kChoiceList:
@@ -250,6 +271,13 @@ std::string FormatConfigValue(const ConfigKey& key, const Config& config) {
       return FormatChoice(key, config);
     case ConfigType::kIdList:
       return fmt::format("[{}]", fmt::join(FieldOf<std::vector<uint32_t>>(key, config), ", "));
+    case ConfigType::kNameList: {
+      std::vector<std::string> quoted;
+      for (const std::string& name : FieldOf<std::vector<std::string>>(key, config)) {
+        quoted.push_back(Quoted(name));
+      }
+      return fmt::format("[{}]", fmt::join(quoted, ", "));
+    }
     case ConfigType::kSizeList:
       return FormatSizeList(key, config);
     case ConfigType::kChoiceList:
@@ -283,6 +311,8 @@ std::string DescribeAllowed(const ConfigKey& key) {
       return fmt::format("one of \"{}\"", fmt::join(key.choices, "\", \""));
     case ConfigType::kIdList:
       return "a list of numeric ids";
+    case ConfigType::kNameList:
+      return "a list of names of users";
     case ConfigType::kSizeList:
       return fmt::format("a list of sizes with a unit, each \"{}\" to \"{}\"",
                          FormatExactByteSize(static_cast<uint64_t>(key.min)),

@@ -11,6 +11,7 @@
 #include "base/thread_executor.h"
 #include "daemon/config_check.h"
 #include "daemon/reload.h"
+#include "daemon/tenant_quotas.h"
 #include "daemon/version.h"
 #include "tiers/mapped_arena.h"
 
@@ -129,7 +130,27 @@ void Daemon::MakeCache() {
     environment.devices.push_back({opened.device.get(), opened.pool_bytes});
   }
   IndexSnapshot snapshot = disk_->Join(&environment);
+  WarnOfReserves(environment);
   cache_ = std::make_unique<Cache>(config_.cache, std::move(environment), std::move(snapshot));
+}
+
+// The configuration promised what this machine turned out not to have.
+void Daemon::WarnOfReserves(const CacheEnvironment& environment) {
+  const CacheOptions& options = config_.cache;
+  const uint64_t disk_chunks = ReservedChunks(options.tenants, Tier::kDisk, options.chunk_bytes);
+  if (disk_chunks > 0 && disk_chunks >= environment.geometry.chunks) {
+    log_->Warning("quota.disk_short",
+                  "{} chunks of the disk are reserved for tenants and there are {}: not all can be "
+                  "kept, and others may find no room",
+                  disk_chunks, environment.geometry.chunks);
+  }
+  const uint64_t reserved_bytes = ReservedPoolBytes(options.tenants);
+  uint64_t pool_bytes = 0;
+  for (const PoolDevice& device : environment.devices) pool_bytes += device.pool_bytes;
+  if (reserved_bytes > pool_bytes) {
+    log_->Warning("quota.pool_short", "{} of pools are reserved for tenants and there are {}",
+                  FormatByteSize(reserved_bytes), FormatByteSize(pool_bytes));
+  }
 }
 
 Status Daemon::Listen() {
@@ -207,7 +228,7 @@ Status Daemon::ListenForMetrics() {
   KVT_ASSIGN_OR_RETURN(metrics_server_,
                        MetricsServer::Start(config_.metrics.listen,
                                             {.loop = loop_, .pulse = &pulse_, .snapshot = [this] {
-                                               return TakeMetricsSnapshot(Source(), pulse_,
+                                               return TakeMetricsSnapshot(Source(), *loop_, pulse_,
                                                                           history_);
                                              }}));
   log_->Info("metrics.listening", "{} for people, {}metrics for Prometheus", metrics_server_->Url(),

@@ -69,6 +69,7 @@ class Daemon {
   [[nodiscard]] Status OpenDevices();
   [[nodiscard]] Status OpenArena();
   void MakeCache();
+  void WarnOfReserves(const CacheEnvironment& environment);
   [[nodiscard]] Status Listen();
   [[nodiscard]] Status ListenForMetrics();
   void TickForever();

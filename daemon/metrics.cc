@@ -62,6 +62,34 @@ void AddDrops(const CacheStats& stats, MetricFamilies* families) {
   }
 }
 
+MetricLabels TenantLabels(const TenantGauges& tenant, int tier) {
+  return {{"tenant", tenant.quota.name}, {"tier", std::string(kTierNames[tier])}};
+}
+
+void AddTenants(const std::vector<TenantGauges>& tenants, MetricFamilies* families) {
+  const auto add = [&](std::string name, std::string_view help, const auto& value) {
+    MetricFamily& family = families->Gauge(std::move(name), help);
+    for (const TenantGauges& tenant : tenants) {
+      for (int tier = 0; tier < kTierCount; ++tier) {
+        family.Add(TenantLabels(tenant, tier), value(tenant, static_cast<size_t>(tier)));
+      }
+    }
+  };
+  add("kvtier_tenant_used_bytes", "Bytes of a tier that a tenant with quotas has.",
+      [](const TenantGauges& tenant, size_t tier) {
+        return static_cast<double>(tenant.used_bytes[tier]);
+      });
+  add("kvtier_tenant_cap_bytes", "What a tenant may have of a tier; infinite without a cap.",
+      [](const TenantGauges& tenant, size_t tier) {
+        const uint64_t cap = tenant.quota.tiers[tier].max_bytes;
+        return cap == 0 ? std::numeric_limits<double>::infinity() : static_cast<double>(cap);
+      });
+  add("kvtier_tenant_reserved_bytes", "What is kept of a tier for a tenant.",
+      [](const TenantGauges& tenant, size_t tier) {
+        return static_cast<double>(tenant.quota.tiers[tier].reserved_bytes);
+      });
+}
+
 struct PoolTotals {
   uint64_t free = 0, private_blocks = 0, referenced = 0, cached = 0, loading = 0, quarantined = 0;
   uint64_t in_use = 0, in_use_bytes = 0;
@@ -246,6 +274,7 @@ void AddTierMetrics(const MetricsSnapshot& snapshot, MetricFamilies* families) {
       .Add(gauges.entries);
   families->Gauge("kvtier_directory_bytes", "Memory of the directory and its orders.")
       .Add(gauges.entry_bytes);
+  AddTenants(gauges.tenants, families);
   AddDrops(snapshot.stats, families);
   MetricFamily& residence = families->Histogram(
       "kvtier_residence_seconds",
@@ -257,6 +286,25 @@ void AddTierMetrics(const MetricsSnapshot& snapshot, MetricFamilies* families) {
   const BlockAgeHistogram& gaps = snapshot.stats.reuse_gap;
   families->Histogram("kvtier_reuse_gap_seconds", "Time between one use of a block and the next.")
       .AddHistogram({}, gaps.bounds_us(), gaps.counts(), gaps.sum_us());
+}
+
+void AddAttentionMetrics(const AttentionReport& report, MetricFamilies* families) {
+  families
+      ->Gauge("kvtier_attention_ready",
+              "1 if attention is computed for clients: the kernels passed their test at the start.")
+      .Add(report.state == AttentionState::kReady ? 1.0 : 0.0);
+  families->Counter("kvtier_attention_calls", "Calls of attention computed for clients.")
+      .Add(report.calls);
+  families->Counter("kvtier_attention_tokens", "Query tokens of those calls.")
+      .Add(report.query_tokens);
+  families->Counter("kvtier_attention_failures", "Calls given up: cancelled, or the device failed.")
+      .Add(report.failures);
+  families->Counter("kvtier_attention_busy_seconds", "What computing them took.")
+      .Add(static_cast<double>(report.busy_ns) / 1e9);
+  families->Gauge("kvtier_attention_waiting_calls", "Calls that wait or are being computed.")
+      .Add(report.in_flight);
+  families->Gauge("kvtier_workspace_bytes", "Memory shared with clients for queries and results.")
+      .Add(report.workspace_bytes);
 }
 
 void AddMovementMetrics(const MetricsSnapshot& snapshot, MetricFamilies* families) {
@@ -308,6 +356,11 @@ void AddDaemonMetrics(const MetricsSnapshot& snapshot, const LoopFacts& loop,
       ->Histogram("kvtier_loop_delay_seconds",
                   "How late the event loop's timer of 100 ms was: what one event may have cost.")
       .AddHistogram({}, delays.bounds_us(), delays.counts(), delays.sum_us());
+  const LoopDelayHistogram& events = snapshot.event_times;
+  families
+      ->Histogram("kvtier_loop_event_seconds",
+                  "How long the event loop spent on one event; meanwhile nobody else is served.")
+      .AddHistogram({}, events.bounds_us(), events.counts(), events.sum_us());
   families
       ->Gauge("kvtier_loop_silence_seconds",
               "Time since the event loop's last sign of life; told also while it hangs.")
@@ -327,6 +380,7 @@ MetricFamilies MetricsOf(const MetricsSnapshot& snapshot, const LoopFacts& loop,
   AddRequestMetrics(snapshot, &families);
   AddTierMetrics(snapshot, &families);
   AddMovementMetrics(snapshot, &families);
+  AddAttentionMetrics(snapshot.attention, &families);
   AddDaemonMetrics(snapshot, loop, process, &families);
   return families;
 }

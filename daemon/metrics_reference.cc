@@ -34,8 +34,8 @@ scrape_configs:
 `tools/monitoring/` holds the alert rules (what to do about each stands [below](#alerts)) and a
 dashboard for Grafana (`kvtier-dashboard.json`: Dashboards, Import).
 
-All series exist from the start. Labels take values of fixed lists; tenants, models and clients do
-not appear. Hits and misses sum up, in blocks and in tokens: `asked` is `hit` over all tiers plus
+All series exist from the start. Labels take values of fixed lists; models and clients do not appear,
+tenants only if they have quotas. Hits and misses sum up, in blocks and in tokens: `asked` is `hit` over all tiers plus
 `missed`. Blocks of an acquire that has to load are counted when the load ends. A scrape copies
 counters and sizes on the event loop and walks no blocks; the page is rendered on another thread, which
 goes on answering, with old figures and a growing `kvtier_loop_silence_seconds`, should the loop
@@ -102,6 +102,8 @@ std::vector<Section> Sections() {
   MetricsSnapshot nothing;
   nothing.devices = {{.kind = "host"}};
   nothing.gauges.devices.emplace_back();
+  // For its labels.
+  nothing.gauges.tenants.push_back({.quota = {.name = "its name"}});
   std::vector<Section> sections(4);
   sections[0].title = "Requests";
   AddRequestMetrics(nothing, &sections[0].families);

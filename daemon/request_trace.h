@@ -44,7 +44,7 @@ class RequestTrace {
   }
 
   void Begin(wire::MessageType message, uint64_t request, const Asked& asked);
-  // Of any request but an acquire that the cache took.
+  // Of any request but an acquire that the cache answers.
   void End(wire::MessageType message, uint64_t request, bool failed);
   void EndAcquire(uint64_t request, const Result<AcquireReply>& acquired);
 

@@ -73,6 +73,7 @@ Status Session::OnAttend(const Call& call, const wire::Attend& request) {
 void Session::OnAttended(const Call& call, const AttentionJob* job, Result<uint64_t> compute_ns) {
   if (attends_.size() == kMaxAttendsInFlight) connection_.Resume();
   std::erase_if(attends_, [job](const auto& one) { return one.get() == job; });
+  trace_.End(wire::MessageType::kAttend, call.request_id, !compute_ns);
   if (ended_) return;
   if (!compute_ns) return Refuse(call, compute_ns.error());
   Reply(call, wire::AttendReply{*compute_ns});

@@ -44,8 +44,10 @@ void Session::Handle(const wire::Frame& frame,
   trace_.Begin(Message::kType, call.request_id, RequestTrace::AskedBy(*message));
   const Status handled = (this->*handler)(call, *message);
   if (!handled) Refuse(call, handled.error());
-  // An acquire that the cache took ends when the cache says so.
-  if (!handled || Message::kType != wire::MessageType::kAcquire) {
+  // What was taken and is answered later ends then.
+  constexpr bool kLater =
+      Message::kType == wire::MessageType::kAcquire || Message::kType == wire::MessageType::kAttend;
+  if (!handled || !kLater) {
     trace_.End(Message::kType, call.request_id, !handled);
   }
 }

@@ -116,6 +116,25 @@ json::array PoolsStatus(const CacheGauges& gauges, const ModelRegistry& models) 
   return pools;
 }
 
+json::array TenantsStatus(const CacheGauges& gauges) {
+  static constexpr std::string_view kTierNames[kTierCount] = {"pool", "host", "disk"};
+  json::array tenants;
+  for (const TenantGauges& tenant : gauges.tenants) {
+    json::object status{{"name", tenant.quota.name},
+                        {"memory_ttl_ms", tenant.quota.memory_ttl_ms},
+                        {"extended_ttl_ms", tenant.quota.extended_ttl_ms},
+                        {"max_age_ms", tenant.quota.max_age_ms}};
+    for (size_t tier = 0; tier < kTierCount; ++tier) {
+      status[kTierNames[tier]] = {{"used_bytes", tenant.used_bytes[tier]},
+                                  {"max_bytes", tenant.quota.tiers[tier].max_bytes},
+                                  {"reserved_bytes", tenant.quota.tiers[tier].reserved_bytes},
+                                  {"own_chunk_bytes", tenant.own_chunk_bytes[tier]}};
+    }
+    tenants.push_back(std::move(status));
+  }
+  return tenants;
+}
+
 json::object SessionsStatus(const Server& server) {
   json::array list;
   for (const Session::Summary& session : server.Sessions()) {
@@ -232,6 +251,7 @@ std::string StatusJson(const StatusSource& source) {
       {"disk", DiskStatus(*source.disk, gauges)},
       {"tiers", TierStatus(gauges)},
       {"pools", PoolsStatus(gauges, source.server->models())},
+      {"tenants", TenantsStatus(gauges)},
       {"sessions", SessionsStatus(*source.server)},
       {"references", gauges.references},
       {"in_flight", InFlightStatus(gauges)},

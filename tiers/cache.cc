@@ -38,17 +38,25 @@ void Cache::Impl::Pump() {
   bool progressed = true;
   while (progressed) {
     progressed = acquirer.Pump();
-    pools.Prepare();
-    host.Prepare();
+    if (!draining_stopped) {
+      pools.Prepare();
+      host.Prepare();
+    }
+    disk.TrimToCaps();
     progressed |= loader.Pump();
-    progressed |= offloader.Pump();
-    progressed |= persister.Pump();
+    if (!draining_stopped) {
+      progressed |= offloader.Pump();
+      progressed |= persister.Pump();
+    }
     progressed |= disk.committer().Pump();
   }
   FinishDrains();
 }
 
 bool Cache::Impl::Settled() const {
+  if (draining_stopped) {
+    return offloader.in_flight() + persister.writes_in_flight() == 0 && disk.committer().Idle();
+  }
   return offloader.Idle() && persister.Idle() && disk.committer().Idle();
 }
 
@@ -234,6 +242,7 @@ Status Cache::Reconfigure(const CacheOptions& options) {
   taken.pool_bytes = state.options.pool_bytes;
   taken.chunk_bytes = state.options.chunk_bytes;
   state.options = taken;
+  state.tenants.Reconfigure(taken);
   state.write_budget.SetBytesPerDay(taken.disk_write_budget_bytes_per_day);
   impl_->Pump();
   return {};
@@ -271,6 +280,8 @@ void Cache::Drain(std::function<void()> done) {
   impl_->drains.push_back(std::move(done));
   impl_->state.SchedulePump();
 }
+
+void Cache::StopDraining() { impl_->draining_stopped = true; }
 
 bool Cache::Idle() const {
   return impl_->Settled() && impl_->loader.Idle() && impl_->verifier.Idle() &&

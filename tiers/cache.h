@@ -146,8 +146,8 @@ class Cache {
 
   // --- pools ---
   // The pool of (tenant, model) on a device, created on first use with `pool_bytes` (0: all that is
-  // left of the device's configured bytes). One (tenant, model) may have a pool on each: what is
-  // cached in one can be acquired in all, by way of host. Errors: kResourceExhausted,
+  // left to the tenant of the device's configured bytes). One (tenant, model) may have a pool on
+  // each: what is cached in one can be acquired in all, by way of host. Errors: kResourceExhausted,
   // kInvalidArgument (block larger than a chunk), kNotFound "unknown_device".
   [[nodiscard]] Result<PoolInfo> AttachPool(const SpaceIdentity& identity, uint64_t pool_bytes,
                                             DeviceIndex device = DeviceIndex(0));
@@ -204,9 +204,11 @@ class Cache {
   EvictOutcome Evict(const BlockKey& key, std::optional<Tier> tier);
 
   // --- upkeep ---
-  // Takes over `options`, less pool_bytes and chunk_bytes, which stay as they are. A shorter time
-  // to live takes effect with the next ticks. Nothing changes on error: kLimitExceeded "pinned" if
-  // more blocks are pinned than the new pin_fraction allows. REQUIRES: passed Validate().
+  // Takes over `options`, less pool_bytes and chunk_bytes, which stay as they are; of tenants, the
+  // caps and times to live of those that had quotas at the start. A shorter time to live takes
+  // effect with the next ticks, and so does a lower cap; a pool stays as large as it is. Nothing
+  // changes on error: kLimitExceeded "pinned" if more blocks are pinned than the new pin_fraction
+  // allows. REQUIRES: passed Validate().
   [[nodiscard]] Status Reconfigure(const CacheOptions& options);
   // Of the blocks that are pinned; O(pinned blocks).
   [[nodiscard]] uint64_t PinnedBytes() const;
@@ -215,7 +217,10 @@ class Cache {
   // Writes every `extended` block that is not on disk yet. `done` is called when none is left to
   // write or the rest cannot be written.
   void Drain(std::function<void()> done);
-  // True when no copy, disk I/O, index batch or wait is under way.
+  // For a process that is about to end: starts no more copies to host and no more writes to disk.
+  // What is under way ends; then the cache is idle, whatever still waits.
+  void StopDraining();
+  // True when no copy, disk I/O, index batch or wait is under way, and none is to be started.
   [[nodiscard]] bool Idle() const;
 
   struct VerifyResult {

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "base/byte_size.h"
 #include "base/result.h"
+#include "tiers/tenant_quota.h"
 
 namespace kvtier {
 
@@ -43,6 +45,10 @@ struct CacheOptions {
   uint64_t max_disk_write_bytes = 32 * kMiB;
 
   uint32_t max_references_per_session = 1u << 20;
+
+  // Tenants with quotas or times to live of their own, at most kMaxTenants.
+  static constexpr size_t kMaxTenants = 256;
+  std::vector<TenantQuota> tenants;
 
   // Errors: kInvalidArgument naming the field and its bounds.
   [[nodiscard]] Status Validate() const;

@@ -26,6 +26,29 @@ PoolGauges GaugesOf(const CacheState& state, const CachePool& pool) {
   return gauges;
 }
 
+uint64_t OwnChunkBytes(const TenantTable& tenants, Tier tier, TenantId tenant,
+                       const SlabAllocator& slab) {
+  const uint32_t group = tenants.GroupOf(tier, tenant);
+  return group == 0 ? 0 : slab.GroupChunks(group) * slab.chunk_bytes();
+}
+
+std::vector<TenantGauges> GaugesOf(const TenantTable& tenants, const SlabAllocator& host,
+                                   const SlabAllocator& disk) {
+  std::vector<TenantGauges> all;
+  for (uint32_t i = 1; i < tenants.rows(); ++i) {
+    const TenantId tenant(i);
+    TenantGauges& gauges = all.emplace_back();
+    gauges.quota = tenants.quota(tenant);
+    for (size_t tier = 0; tier < kTierCount; ++tier) {
+      gauges.used_bytes[tier] = tenants.used_bytes(static_cast<Tier>(tier), tenant);
+      gauges.bound_bytes[tier] = tenants.bound_bytes(static_cast<Tier>(tier), tenant);
+    }
+    gauges.own_chunk_bytes = {0, OwnChunkBytes(tenants, Tier::kHost, tenant, host),
+                              OwnChunkBytes(tenants, Tier::kDisk, tenant, disk)};
+  }
+  return all;
+}
+
 }  // namespace
 
 CacheGauges Cache::Impl::Gauges() const {
@@ -35,6 +58,7 @@ CacheGauges Cache::Impl::Gauges() const {
     gauges.pools.push_back(GaugesOf(state, *pool));
     order_bytes += pool->victims.memory_bytes();
   }
+  gauges.tenants = GaugesOf(state.tenants, host.slab(), disk.slab());
   for (uint32_t i = 0; i < state.env.devices.size(); ++i) {
     const DeviceIndex device(i);
     gauges.devices.push_back({pools.capacity_bytes(device), pools.used_bytes(device)});
@@ -97,16 +121,42 @@ void Cache::Impl::CheckInvariants() const {
   }
   KVT_CHECK(host.slab().used_bytes() <= state.env.arena->capacity_bytes());
   KVT_CHECK(disk.slab().used_bytes() <= state.env.geometry.bytes());
+  CheckTenants();
   const CacheStats::Asked& blocks = state.stats.blocks;
   KVT_CHECK(blocks.asked == blocks.hit[0] + blocks.hit[1] + blocks.hit[2] + blocks.miss);
   const CacheStats::Asked& tokens = state.stats.tokens;
   KVT_CHECK(tokens.asked == tokens.hit[0] + tokens.hit[1] + tokens.hit[2] + tokens.miss);
 }
 
+// What each tenant has is what its blocks take, and within its cap.
+void Cache::Impl::CheckTenants() const {
+  const TenantTable& tenants = state.tenants;
+  std::vector<uint64_t> host_bytes(tenants.rows());
+  std::vector<uint64_t> disk_bytes(tenants.rows());
+  for (uint32_t row = 0; row < state.directory.end(); ++row) {
+    if (!state.directory.Live(EntryIndex(row))) continue;
+    const BlockEntry& entry = state.directory[EntryIndex(row)];
+    const Space& space = state.spaces[entry.space.value];
+    if (entry.host_slot != kNoHostSlot) host_bytes[space.tenant.value] += space.slot_bytes;
+    if (!entry.disk.valid()) continue;
+    disk_bytes[space.tenant.value] += space.slot_bytes;
+    KVT_CHECK(disk.slab().ClassAt(entry.disk.offset).slot_bytes == space.slot_bytes);
+  }
+  for (uint32_t i = 0; i < tenants.rows(); ++i) {
+    const TenantId tenant(i);
+    KVT_CHECK(tenants.used_bytes(Tier::kHost, tenant) == host_bytes[i]);
+    KVT_CHECK(tenants.used_bytes(Tier::kDisk, tenant) ==
+              disk_bytes[i] + disk.leaving_bytes(tenant));
+    for (const Tier tier : {Tier::kPool, Tier::kHost, Tier::kDisk}) {
+      KVT_CHECK(tenants.used_bytes(tier, tenant) <= tenants.bound_bytes(tier, tenant));
+    }
+  }
+}
+
 void Cache::Impl::CheckEntry(EntryIndex index) const {
   const BlockEntry& entry = state.directory[index];
   KVT_CHECK(state.directory.Find({entry.space, entry.hash}) == index);
-  KVT_CHECK(state.by_age[static_cast<size_t>(entry.retention)].Contains(index));
+  KVT_CHECK(state.AgesOf(entry).Contains(index));
   KVT_CHECK(entry.in_pool() || entry.host_slot != kNoHostSlot || entry.disk.valid() ||
             CacheState::Busy(entry));
   bool loading = false;
@@ -131,7 +181,7 @@ void Cache::Impl::CheckEntry(EntryIndex index) const {
   const BlockMotion& motion = entry.motion;
   KVT_CHECK(host.InOrder(index) ==
             (entry.host_ready || motion.offload_queued || motion.offloading || motion.loading));
-  KVT_CHECK(state.disk_recency->Contains(index) == (entry.disk.valid() || entry.persist_wanted));
+  KVT_CHECK(state.InDiskOrder(index) == (entry.disk.valid() || entry.persist_wanted));
   KVT_CHECK(entry.retention == RetentionClass::kExtended || !entry.disk.valid());
   KVT_CHECK(!entry.pinned || state.pinned_until_ms.contains(index));
 }

@@ -22,7 +22,9 @@ CacheState::CacheState(const CacheOptions& cache_options, CacheEnvironment envir
     : options(cache_options),
       env(std::move(environment)),
       write_budget(env.clock, options.disk_write_budget_bytes_per_day, spent),
-      disk_recency(MakeLruPolicy()) {}
+      tenants(options),
+      disk_recency(tenants.rows()),
+      by_age(2 * tenants.rows()) {}
 
 uint32_t CacheState::NowS() const { return static_cast<uint32_t>(env.clock->WallMs() / 1000); }
 
@@ -32,15 +34,21 @@ Result<SpaceId> CacheState::InternSpace(const SpaceIdentity& identity) {
   for (uint32_t i = 0; i < spaces.size(); ++i) {
     if (spaces[i].identity == identity) return SpaceId(i);
   }
-  const uint64_t slot_bytes = SlotBytes(identity.block_bytes);
-  if (slot_bytes + kChunkHeaderBytes > options.chunk_bytes) {
+  Space space = MakeSpace(identity);
+  if (space.slot_bytes + kChunkHeaderBytes > options.chunk_bytes) {
     return MakeError(ErrorCode::kInvalidArgument, "block_too_large",
                      fmt::format("a block of {} bytes and its headers do not fit into chunk_bytes "
                                  "= {}",
                                  identity.block_bytes, options.chunk_bytes));
   }
-  spaces.push_back({.identity = identity, .slot_bytes = slot_bytes});
+  spaces.push_back(std::move(space));
   return SpaceId(static_cast<uint32_t>(spaces.size() - 1));
+}
+
+Space CacheState::MakeSpace(const SpaceIdentity& identity) const {
+  return {.identity = identity,
+          .slot_bytes = SlotBytes(identity.block_bytes),
+          .tenant = tenants.Find(identity.tenant)};
 }
 
 CachePool* CacheState::FindPool(PoolId id) {
@@ -104,16 +112,16 @@ EntryIndex CacheState::AddEntry(const BlockKey& key, uint16_t tokens, uint32_t d
   entry.depth = depth;
   entry.retention = retention;
   entry.created_s = entry.last_use_s = NowS();
-  by_age[static_cast<size_t>(retention)].PushHot(index);
+  AgesOf(entry).PushHot(index);
   return index;
 }
 
 void CacheState::Extend(EntryIndex index) {
   BlockEntry& entry = directory[index];
   if (entry.retention == RetentionClass::kExtended) return;
-  by_age[static_cast<size_t>(entry.retention)].Remove(index);
+  AgesOf(entry).Remove(index);
   entry.retention = RetentionClass::kExtended;
-  by_age[static_cast<size_t>(entry.retention)].PushHot(index);
+  AgesOf(entry).PushHot(index);
 }
 
 void CacheState::Use(EntryIndex index) {
@@ -128,17 +136,18 @@ void CacheState::Use(EntryIndex index) {
 void CacheState::Refresh(EntryIndex index) {
   BlockEntry& entry = directory[index];
   entry.last_use_s = NowS();
-  by_age[static_cast<size_t>(entry.retention)].Touch(index);
+  AgesOf(entry).Touch(index);
   if (unpersisted.Contains(index)) unpersisted.Touch(index);
-  if (!disk_recency->Contains(index)) return;
-  disk_recency->Touch(index, entry.facts());
+  if (!InDiskOrder(index)) return;
+  TouchDisk(index);
   QueueUpdateIfBehind(index);
 }
 
 void CacheState::QueueUpdateIfBehind(EntryIndex index) {
   const BlockEntry& entry = directory[index];
   const int64_t behind_ms = (int64_t{entry.last_use_s} - entry.indexed_use_s) * 1000;
-  if (behind_ms * kRecencyWrites > options.extended_ttl_ms) QueueRecencyUpdate(index);
+  const int64_t ttl_ms = tenants.TtlMs(TenantOf(entry), RetentionClass::kExtended);
+  if (behind_ms * kRecencyWrites > ttl_ms) QueueRecencyUpdate(index);
 }
 
 void CacheState::QueueRecencyUpdate(EntryIndex index) {
@@ -154,11 +163,12 @@ bool CacheState::Expired(const BlockEntry& entry) const {
 }
 
 int64_t CacheState::ExpiryMs(const BlockEntry& entry) const {
-  const int64_t ttl_ms =
-      entry.retention == RetentionClass::kMemory ? options.memory_ttl_ms : options.extended_ttl_ms;
-  const int64_t by_use_ms = int64_t{entry.last_use_s} * 1000 + ttl_ms;
-  if (options.max_age_ms == 0) return by_use_ms;
-  return std::min(by_use_ms, int64_t{entry.created_s} * 1000 + options.max_age_ms);
+  const TenantId tenant = TenantOf(entry);
+  const int64_t by_use_ms =
+      int64_t{entry.last_use_s} * 1000 + tenants.TtlMs(tenant, entry.retention);
+  const int64_t max_age_ms = tenants.MaxAgeMs(tenant);
+  if (max_age_ms == 0) return by_use_ms;
+  return std::min(by_use_ms, int64_t{entry.created_s} * 1000 + max_age_ms);
 }
 
 bool CacheState::Busy(const BlockEntry& entry) {
@@ -181,9 +191,9 @@ void CacheState::ForgetIfGone(EntryIndex index) {
   const BlockEntry& entry = directory[index];
   if (entry.in_pool() || entry.host_slot != kNoHostSlot || entry.disk.valid()) return;
   if (Busy(entry)) return;
-  by_age[static_cast<size_t>(entry.retention)].Remove(index);
+  AgesOf(entry).Remove(index);
   unpersisted.Remove(index);
-  disk_recency->Remove(index);
+  LeaveDiskOrder(index);
   commit_parents.erase(index);
   if (entry.pinned) pinned_until_ms.erase(index);
   SetPersistWanted(index, false);

@@ -30,6 +30,8 @@
 #include "tiers/endless_cache.h"
 #include "tiers/entry_list.h"
 #include "tiers/pool_blocks.h"
+#include "tiers/recency_lanes.h"
+#include "tiers/tenant_table.h"
 #include "tiers/victim_queue.h"
 #include "tiers/write_budget.h"
 
@@ -40,6 +42,7 @@ struct CachePool;
 struct Space {
   SpaceIdentity identity;
   uint64_t slot_bytes = 0;  // header and payload, a multiple of the I/O alignment
+  TenantId tenant;
   std::array<CachePool*, kMaxDevices> pools{};  // by DeviceIndex; null: none there yet
   bool indexed = false;  // the index knows what the space's number stands for
 };
@@ -70,15 +73,16 @@ class CacheState {
   BlockHistory history;
   CacheTrace trace{this};
   WriteBudget write_budget;
+  TenantTable tenants;
   Directory directory;
   std::vector<Space> spaces;                      // by SpaceId
   std::vector<std::unique_ptr<CachePool>> pools;  // by PoolId
 
   // Recency of what is on disk or is to be written there; a use anywhere counts. A block takes its
   // place when its write is decided: the order in which writes end does not matter.
-  std::unique_ptr<EvictionPolicy> disk_recency;
-  // All entries by last use, one list per retention class.
-  EntryList by_age[2];
+  RecencyLanes disk_recency;
+  // All entries by last use, one list for those that live equally long; see AgesOf.
+  std::vector<EntryList> by_age;
   // Extended entries that no write to disk has been asked for yet, by last use.
   EntryList unpersisted;
   // Until when a block is pinned, in wall milliseconds; the entry's `pinned` says that it is here.
@@ -102,6 +106,27 @@ class CacheState {
   // Finds or adds. REQUIRES: identity.block_bytes > 0.
   [[nodiscard]] Result<SpaceId> InternSpace(const SpaceIdentity& identity);
   [[nodiscard]] Space& SpaceOf(const BlockEntry& entry) { return spaces[entry.space.value]; }
+  [[nodiscard]] TenantId TenantOf(const BlockEntry& entry) const {
+    return spaces[entry.space.value].tenant;
+  }
+  // A space for the identity that has no pool yet. REQUIRES: identity.block_bytes > 0.
+  [[nodiscard]] Space MakeSpace(const SpaceIdentity& identity) const;
+  // The list in `by_age` of entries with this tenant and retention.
+  [[nodiscard]] EntryList& AgesOf(const BlockEntry& entry) {
+    return by_age[AgeList(TenantOf(entry), entry.retention)];
+  }
+  [[nodiscard]] const EntryList& AgesOf(const BlockEntry& entry) const {
+    return by_age[AgeList(TenantOf(entry), entry.retention)];
+  }
+  // The block is the youngest on disk (or of what is to be written there).
+  void TouchDisk(EntryIndex index) {
+    const BlockEntry& entry = directory[index];
+    disk_recency.Touch(TenantOf(entry), index, entry.facts());
+  }
+  void LeaveDiskOrder(EntryIndex index) { disk_recency.Remove(TenantOf(directory[index]), index); }
+  [[nodiscard]] bool InDiskOrder(EntryIndex index) const {
+    return disk_recency.Contains(TenantOf(directory[index]), index);
+  }
   // Null if there is no such pool.
   [[nodiscard]] CachePool* FindPool(PoolId id);
   [[nodiscard]] Device& DeviceOf(const CachePool& pool) const {
@@ -182,6 +207,10 @@ class CacheState {
   }
 
  private:
+  [[nodiscard]] static size_t AgeList(TenantId tenant, RetentionClass retention) {
+    return 2 * tenant.value + static_cast<size_t>(retention);
+  }
+
   uint64_t persisted_blocks_ = 0;
   uint64_t persist_wanted_blocks_ = 0;
   bool pump_scheduled_ = false;

@@ -12,6 +12,7 @@
 #include "tiers/copy_meter.h"
 #include "tiers/device_index.h"
 #include "tiers/seconds_histogram.h"
+#include "tiers/tenant_quota.h"
 
 namespace kvtier {
 
@@ -50,9 +51,10 @@ enum class DropReason : uint8_t {
   kChunkReclaimed,        // its chunk was needed for another model's blocks
   kCopyAbove,             // evicted from host while the pool still held it
   kEvictedByHand,         // an administrator asked for it
+  kTenantCap,             // its tenant is at its cap: made room for another, or found none
   kOnOtherDevice,         // evicted from a pool while another device's still held it
 };
-inline constexpr int kDropReasonCount = 18;
+inline constexpr int kDropReasonCount = 19;
 [[nodiscard]] std::string_view DropReasonName(DropReason reason);
 
 struct CacheStats {
@@ -123,8 +125,18 @@ struct DeviceGauges {
   uint64_t pool_capacity_bytes = 0, pool_used_bytes = 0;
 };
 
+// Of a tenant with quotas, by tier.
+struct TenantGauges {
+  TenantQuota quota;
+  std::array<uint64_t, kTierCount> used_bytes{};  // slots with their headers; the pool: all of them
+  std::array<uint64_t, kTierCount> bound_bytes{};  // what it can have now; UINT64_MAX: no cap
+  // Host and disk: chunks that the tenant has to itself, which only those with reserved ones do.
+  std::array<uint64_t, kTierCount> own_chunk_bytes{};
+};
+
 struct CacheGauges {
   std::vector<PoolGauges> pools;
+  std::vector<TenantGauges> tenants;
   std::vector<DeviceGauges> devices;                      // by DeviceIndex
   uint64_t pool_capacity_bytes = 0, pool_used_bytes = 0;  // over all devices
   uint64_t host_capacity_bytes = 0, host_ready_bytes = 0, host_used_bytes = 0, host_blocks = 0;

@@ -23,7 +23,12 @@ SlotExpectation ExpectationOf(CacheState& state, const BlockEntry& entry) {
 
 Loader::Loader(CacheState* state, HostSlots* host, Offloader* offloader, DiskSlots* disk,
                LoadTable* loads)
-    : state_(*state), host_(*host), offloader_(*offloader), disk_(*disk), loads_(*loads) {}
+    : state_(*state),
+      host_(*host),
+      offloader_(*offloader),
+      disk_(*disk),
+      loads_(*loads),
+      read_queues_(state->tenants.rows()) {}
 
 PoolBlock& Loader::BlockOf(const Arrival& arrival) const {
   return arrival.pool->blocks[state_.BlockIn(*arrival.pool, state_[arrival.entry])];
@@ -45,7 +50,7 @@ void Loader::Start(CachePool* pool, EntryIndex index) {
   } else if (ComesToHost(&arrival)) {
     waiting_[index].push_back(arrival);
   } else {
-    read_queue_.push_back(arrival);
+    read_queues_.Push(state_.TenantOf(entry), arrival);
   }
 }
 
@@ -86,22 +91,20 @@ void Loader::Wake(EntryIndex index) {
     if (state_[index].in_host()) {
       QueueCopy(arrival);
     } else {
-      read_queue_.push_back(arrival);
+      read_queues_.Push(state_.TenantOf(state_[index]), arrival);
     }
   }
 }
 
 bool Loader::PumpReads() {
-  bool progressed = false;
-  while (!read_queue_.empty() && read_bytes_ < state_.options.max_disk_read_bytes) {
-    if (!PumpRead(read_queue_.front())) break;
-    read_queue_.pop_front();
-    progressed = true;
-  }
-  return progressed;
+  return read_queues_.TakeTurns([this](std::deque<Arrival>* line) {
+    if (read_bytes_ >= state_.options.max_disk_read_bytes || !TryRead(line->front())) return false;
+    line->pop_front();
+    return true;
+  });
 }
 
-bool Loader::PumpRead(Arrival arrival) {
+bool Loader::TryRead(Arrival arrival) {
   const EntryIndex index = arrival.entry;
   const BlockEntry& entry = state_[index];
   KVT_CHECK(state_.directory.Live(index) && BlockOf(arrival).loading);
@@ -117,10 +120,10 @@ bool Loader::PumpRead(Arrival arrival) {
   } else {
     const HostSlots::Outcome outcome = host_.Allocate(index);
     if (outcome == HostSlots::Outcome::kWait) return false;
-    if (outcome == HostSlots::Outcome::kFull) {
-      Fail(arrival, MissReason::kHostFull);
-    } else {
+    if (outcome == HostSlots::Outcome::kAllocated) {
       StartRead(arrival);
+    } else {
+      Fail(arrival, MissReason::kHostFull);
     }
   }
   return true;
@@ -319,11 +322,13 @@ void Loader::Tick() {
   const auto late = [&](const Arrival& arrival) {
     return now_ms - arrival.since_ms > kHostSlotWaitMs;
   };
-  while (!read_queue_.empty() && late(read_queue_.front())) {
-    const Arrival arrival = read_queue_.front();
-    read_queue_.pop_front();
-    Fail(arrival, MissReason::kHostFull);
-  }
+  read_queues_.ForEachLane([&](std::deque<Arrival>* line) {
+    while (!line->empty() && late(line->front())) {
+      const Arrival arrival = line->front();
+      line->pop_front();
+      Fail(arrival, MissReason::kHostFull);
+    }
+  });
   std::vector<EntryIndex> stuck;
   for (const auto& [index, arrivals] : waiting_) {
     const BlockMotion& motion = state_[index].motion;

@@ -11,6 +11,7 @@
 #include "tiers/cache_state.h"
 #include "tiers/disk_slots.h"
 #include "tiers/host_slots.h"
+#include "tiers/lane_queues.h"
 #include "tiers/load_table.h"
 #include "tiers/offloader.h"
 #include "tiers/slot_check.h"
@@ -41,7 +42,7 @@ class Loader {
   [[nodiscard]] bool Idle() const { return loading_ == 0 && read_bytes_ == 0 && copy_bytes_ == 0; }
   [[nodiscard]] uint64_t reads_in_flight() const { return reads_in_flight_; }
   [[nodiscard]] uint64_t in_flight() const { return loading_; }
-  [[nodiscard]] uint64_t reads_queued() const { return read_queue_.size(); }
+  [[nodiscard]] uint64_t reads_queued() const { return read_queues_.size(); }
   [[nodiscard]] uint64_t copies_queued() const { return copy_queue_.size(); }
 
  private:
@@ -73,8 +74,8 @@ class Loader {
   // Those who waited for the block's way to host look again.
   void Wake(EntryIndex entry);
   bool PumpReads();
-  // Of the first in the queue; false if it has to wait.
-  [[nodiscard]] bool PumpRead(Arrival arrival);
+  // A step for the first of a line; false if it has to wait.
+  [[nodiscard]] bool TryRead(Arrival arrival);
   void StartRead(const Arrival& arrival);
   void IssueRead(const std::shared_ptr<Read>& read);
   void OnRead(const std::shared_ptr<Read>& read, const Status& status);
@@ -99,7 +100,7 @@ class Loader {
   Offloader& offloader_;
   DiskSlots& disk_;
   LoadTable& loads_;
-  std::deque<Arrival> read_queue_;
+  LaneQueues<Arrival> read_queues_;
   // Until a read for another pool, or another pool's offload, has brought the block to host.
   std::unordered_map<EntryIndex, std::vector<Arrival>> waiting_;
   std::deque<Arrival> copy_queue_;  // each pins its host slot

@@ -23,7 +23,7 @@ void Offloader::Want(EntryIndex index) {
   if (entry.motion.offload_queued || entry.motion.offloading) return;
   entry.motion.offload_queued = true;
   host_.Freshen(index);
-  queue_.push_back(index);
+  queues_.Push(state_.TenantOf(entry), index);
 }
 
 bool Offloader::WantNow(EntryIndex index) {
@@ -50,13 +50,17 @@ void Offloader::End(EntryIndex index) {
 }
 
 bool Offloader::Pump() {
-  bool progressed = false;
-  while (bytes_in_flight_ < state_.options.max_offload_bytes) {
-    const std::shared_ptr<Batch> batch = NextBatch();
-    if (!batch) break;
+  const auto start = [this](std::deque<EntryIndex>* line, CopyPriority priority) {
+    if (bytes_in_flight_ >= state_.options.max_offload_bytes) return false;
+    const std::shared_ptr<Batch> batch = NextBatch(line, priority);
+    if (!batch) return false;
     StartCopy(batch);
-    progressed = true;
-  }
+    return true;
+  };
+  bool progressed = false;
+  while (start(&urgent_, CopyPriority::kDemand)) progressed = true;
+  progressed |= queues_.TakeTurns(
+      [&start](std::deque<EntryIndex>* line) { return start(line, CopyPriority::kBackground); });
   return progressed;
 }
 
@@ -71,35 +75,25 @@ CachePool* Offloader::SourceOf(EntryIndex index) {
   return nullptr;
 }
 
-std::shared_ptr<Offloader::Batch> Offloader::NextBatch() {
+std::shared_ptr<Offloader::Batch> Offloader::NextBatch(std::deque<EntryIndex>* line,
+                                                       CopyPriority priority) {
   const auto batch = std::make_shared<Batch>();
-  batch->priority = CopyPriority::kDemand;
-  FillFrom(&urgent_, batch.get());
-  if (batch->entries.empty() && urgent_.empty()) {
-    batch->priority = CopyPriority::kBackground;
-    FillFrom(&queue_, batch.get());
-  }
-  return batch->entries.empty() ? nullptr : batch;
-}
-
-void Offloader::FillFrom(std::deque<EntryIndex>* queue, Batch* batch) {
-  while (!queue->empty() && batch->bytes < kBatchBytes) {
-    const EntryIndex index = queue->front();
+  batch->priority = priority;
+  while (!line->empty() && batch->bytes < kBatchBytes) {
+    const EntryIndex index = line->front();
     CachePool* const pool = SourceOf(index);
     if (pool == nullptr) {
-      queue->pop_front();
+      line->pop_front();
       continue;
     }
     if (batch->pool != nullptr && batch->pool != pool) break;
     const HostSlots::Outcome outcome = host_.Allocate(index);
     if (outcome == HostSlots::Outcome::kWait) break;
-    queue->pop_front();
+    line->pop_front();
     BlockEntry& entry = state_[index];
-    if (outcome == HostSlots::Outcome::kFull) {
-      End(index);
-      entry.offload_failed = true;
-      state_.CountDrop(index, Tier::kHost, DropReason::kHostFull);
-      state_.SchedulePump();
+    if (outcome != HostSlots::Outcome::kAllocated) {
+      GiveUp(index, outcome == HostSlots::Outcome::kOverCap ? DropReason::kTenantCap
+                                                            : DropReason::kHostFull);
       continue;
     }
     entry.motion.offload_queued = false;
@@ -110,6 +104,14 @@ void Offloader::FillFrom(std::deque<EntryIndex>* queue, Batch* batch) {
     batch->entries.push_back(index);
     batch->bytes += pool->block_bytes;
   }
+  return batch->entries.empty() ? nullptr : batch;
+}
+
+void Offloader::GiveUp(EntryIndex index, DropReason reason) {
+  End(index);
+  state_[index].offload_failed = true;
+  state_.CountDrop(index, Tier::kHost, reason);
+  state_.SchedulePump();
 }
 
 void Offloader::StartCopy(const std::shared_ptr<Batch>& batch) {

@@ -9,13 +9,15 @@
 
 #include "tiers/cache_state.h"
 #include "tiers/host_slots.h"
+#include "tiers/lane_queues.h"
 
 namespace kvtier {
 
 // Event loop only.
 class Offloader {
  public:
-  Offloader(CacheState* state, HostSlots* host) : state_(*state), host_(*host) {}
+  Offloader(CacheState* state, HostSlots* host)
+      : state_(*state), host_(*host), queues_(state->tenants.rows()) {}
 
   // Asks for a copy of a pool's block in host; freshens the one there is.
   void Want(EntryIndex entry);
@@ -32,7 +34,7 @@ class Offloader {
   [[nodiscard]] bool Idle() const { return queued() == 0 && blocks_in_flight_ == 0; }
   [[nodiscard]] uint64_t in_flight() const { return blocks_in_flight_; }
   // May count blocks that will turn out to need no copy any more.
-  [[nodiscard]] uint64_t queued() const { return queue_.size() + urgent_.size(); }
+  [[nodiscard]] uint64_t queued() const { return queues_.size() + urgent_.size(); }
 
  private:
   struct Batch {
@@ -44,9 +46,11 @@ class Offloader {
     uint64_t bytes = 0;
   };
 
-  // Takes from the queues what goes into one copy request; null if nothing can start now.
-  [[nodiscard]] std::shared_ptr<Batch> NextBatch();
-  void FillFrom(std::deque<EntryIndex>* queue, Batch* batch);
+  // Takes from the line what goes into one copy request; null if nothing can start now.
+  [[nodiscard]] std::shared_ptr<Batch> NextBatch(std::deque<EntryIndex>* line,
+                                                 CopyPriority priority);
+  // Host has no room for the block and will not have.
+  void GiveUp(EntryIndex entry, DropReason reason);
   // The pool to copy from; null if there is nothing to do any more.
   [[nodiscard]] CachePool* SourceOf(EntryIndex entry);
   // Its offload has ended, or will not begin.
@@ -63,7 +67,7 @@ class Offloader {
   CacheState& state_;
   HostSlots& host_;
   // Entries with motion.offload_queued, and some that have it no more.
-  std::deque<EntryIndex> queue_;
+  LaneQueues<EntryIndex> queues_;
   std::deque<EntryIndex> urgent_;
   std::vector<EntryIndex> ended_;
   uint64_t bytes_in_flight_ = 0;

@@ -24,19 +24,28 @@ uint64_t PoolSpace::capacity_bytes(DeviceIndex device) const {
   return own_bytes > 0 ? own_bytes : state_.options.pool_bytes;
 }
 
+uint64_t PoolSpace::capacity_bytes() const {
+  uint64_t bytes = 0;
+  for (uint32_t i = 0; i < state_.env.devices.size(); ++i) bytes += capacity_bytes(DeviceIndex(i));
+  return bytes;
+}
+
 Result<CachePool*> PoolSpace::Attach(SpaceId space_id, DeviceIndex device, uint64_t pool_bytes) {
   Space& space = state_.spaces[space_id.value];
   CachePool*& pool = space.pools[device.value];
   if (pool != nullptr) return pool;
-  const uint64_t left = capacity_bytes(device) - used_bytes(device);
+  // What is reserved for tenants, and their caps, count over all devices.
+  const uint64_t left = std::min(capacity_bytes(device) - used_bytes(device),
+                                 state_.tenants.PoolBytesLeft(space.tenant, capacity_bytes()));
   const uint64_t block_bytes = space.identity.block_bytes;
   const uint64_t wanted = pool_bytes == 0 ? left : pool_bytes;
   const uint64_t blocks = std::min<uint64_t>(wanted / block_bytes, PoolPlace::kMaxBlocks);
   const auto exhausted = [&](uint64_t bytes) {
     return MakeError(
         ErrorCode::kResourceExhausted, "pool_bytes_exhausted",
-        fmt::format("{} bytes wanted in blocks of {}, {} of {} configured bytes are left", bytes,
-                    block_bytes, left, capacity_bytes(device)));
+        fmt::format("{} bytes wanted in blocks of {}, {} of {} configured bytes are left to tenant "
+                    "\"{}\"",
+                    bytes, block_bytes, left, capacity_bytes(device), space.identity.tenant));
   };
   if (wanted > left || blocks == 0) return exhausted(wanted);
   KVT_ASSIGN_OR_RETURN(std::unique_ptr<DevicePool> memory,
@@ -44,6 +53,7 @@ Result<CachePool*> PoolSpace::Attach(SpaceId space_id, DeviceIndex device, uint6
   // A device may round up; the cap holds for what it takes.
   if (memory->bytes() > left) return exhausted(memory->bytes());
   used_bytes_[device.value] += memory->bytes();
+  state_.tenants.Charge(Tier::kPool, space.tenant, memory->bytes());
   const PoolId id(static_cast<uint32_t>(state_.pools.size()));
   // Wall time makes it differ from pools of earlier processes, the id from this process's others.
   const auto generation = static_cast<uint64_t>(state_.env.clock->WallMs()) << 16 | id.value;

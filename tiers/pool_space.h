@@ -36,6 +36,7 @@ class PoolSpace {
 
   // The cap of all pools of a device together, and what they take of it.
   [[nodiscard]] uint64_t capacity_bytes(DeviceIndex device) const;
+  [[nodiscard]] uint64_t capacity_bytes() const;  // of all devices
   [[nodiscard]] uint64_t used_bytes(DeviceIndex device) const { return used_bytes_[device.value]; }
 
  private:

@@ -10,6 +10,7 @@
 
 #include "kernels/append/append_shared.cuh"
 #include "kernels/append/append_widen.cuh"
+#include "kernels/blocks/overlapped_launch.cuh"
 
 namespace kvtier::kernels {
 
@@ -26,12 +27,14 @@ class TileCopier {
       const AppendItem item = schedule_.Find(next);
       GiveOut(item);
       if (!item.valid) return;
+      const int32_t block = FirstBlock(item);
+      WaitForEarlierGrids();
       uint32_t drawn = 0;
       if (lane_ == 0) drawn = atomicAdd(&plan_.counters->next_item, 1);
       if constexpr (Traits::kFp8) {
-        CopyInterleaved(item);
+        CopyInterleaved(item, block);
       } else {
-        CopyTiles(item, /*is_key=*/true);
+        CopyTiles(item, block, /*is_key=*/true);
       }
       next = int64_t{gridDim.x} + __shfl_sync(0xffffffff, drawn, 0);
     }
@@ -42,7 +45,9 @@ class TileCopier {
     for (;;) {
       const AppendItem item = TakeItem(shared_, items_, lane_);
       if (!item.valid) return;
-      CopyTiles(item, /*is_key=*/false);
+      const int32_t block = FirstBlock(item);
+      WaitForEarlierGrids();
+      CopyTiles(item, block, /*is_key=*/false);
     }
   }
 
@@ -57,10 +62,13 @@ class TileCopier {
     items_.Advance();
   }
 
+  // The block that holds this lane's box of the tile that comes first.
+  __device__ int32_t FirstBlock(const AppendItem& item) const {
+    return item.first_tile < item.end_tile ? BlockOf(item, item.end_tile - 1) : 0;
+  }
+
   // From the last tile to the first, as the consumers take them.
-  __device__ void CopyTiles(const AppendItem& item, bool is_key) {
-    if (item.first_tile >= item.end_tile) return;
-    int32_t block = BlockOf(item, item.end_tile - 1);
+  __device__ void CopyTiles(const AppendItem& item, int32_t block, bool is_key) {
     for (int32_t tile = item.end_tile - 1; tile >= item.first_tile; --tile) {
       const int32_t next_block = tile > item.first_tile ? BlockOf(item, tile - 1) : 0;
       if (is_key) {
@@ -74,9 +82,8 @@ class TileCopier {
 
   // Keys and values through the one ring of raw tiles, in the order of their use: a tile's values
   // after the keys of the tile that follows.
-  __device__ void CopyInterleaved(const AppendItem& item) {
+  __device__ void CopyInterleaved(const AppendItem& item, int32_t block) {
     if (item.first_tile >= item.end_tile) return;
-    int32_t block = BlockOf(item, item.end_tile - 1);
     int32_t values_block = 0;
     for (int32_t tile = item.end_tile - 1; tile >= item.first_tile; --tile) {
       const int32_t next_block = tile > item.first_tile ? BlockOf(item, tile - 1) : 0;
@@ -179,9 +186,17 @@ class TileLoader {
       const AppendItem item = TakeItem(shared_, items_, thread_ % 32);
       if (!item.valid) return;
       if (item.first_tile >= item.end_tile) continue;
+      WaitForEarlierGrids();
       PrefetchQueries(item);
-      LoadQueries(item);
-      if constexpr (Traits::kFp8) TileWidener<Traits>(plan_, shared_, thread_, rings_).Run(item);
+      if constexpr (Traits::kFp8) {
+        TileWidener<Traits> widener(plan_, shared_, thread_, rings_);
+        // While the consumers still hold the last item's queries.
+        widener.WidenFirst(item);
+        LoadQueries(item);
+        widener.WidenRest(item);
+      } else {
+        LoadQueries(item);
+      }
     }
   }
 

@@ -121,6 +121,16 @@ __device__ __forceinline__ void CopyTensor(uint32_t to, const CUtensorMap& map, 
       : "memory");
 }
 
+__device__ __forceinline__ void CopyTensor(uint32_t to, const CUtensorMap& map, int32_t c0,
+                                           int32_t c1, int32_t c2,
+                                           const TransactionBarrier& barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%3, %4, %5}], [%2];" ::"r"(to),
+      "l"(&map), "r"(barrier.address()), "r"(c0), "r"(c1), "r"(c2)
+      : "memory");
+}
+
 __device__ __forceinline__ void PrefetchTensorMap(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }

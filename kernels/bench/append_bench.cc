@@ -100,6 +100,7 @@ class AppendBuffers {
     p.query_tokens = c.batch * c.q_len;
     p.softmax_scale = 1.0F / std::sqrt(float(c.head_dim));
     p.causal = 1;
+    p.tables_settled = 1;  // as from a step's second layer on
     return p;
   }
 

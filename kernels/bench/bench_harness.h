@@ -98,16 +98,24 @@ struct BenchResult {
   double ceiling_ratio = 0;  // share of the ceiling that binds the case
 };
 
+// Which cases a run is made of.
+enum class Grid : uint8_t {
+  kBars,   // the cells that have bars
+  kUsual,  // and a few of every other shape
+  kWide,   // and decode over batches and contexts, group, head size, page and lengths varied
+};
+
 // What a run is asked for and what it has found.
 class BenchRun {
  public:
   // `filter`: only cases whose name contains it; empty: all.
-  BenchRun(std::string filter, bool quick) : filter_(std::move(filter)), quick_(quick) {}
+  BenchRun(std::string filter, Grid grid) : filter_(std::move(filter)), grid_(grid) {}
 
   [[nodiscard]] bool Wants(const std::string& case_name) const {
     return filter_.empty() || case_name.find(filter_) != std::string::npos;
   }
-  [[nodiscard]] bool quick() const { return quick_; }  // only the cells that have bars
+  [[nodiscard]] bool quick() const { return grid_ == Grid::kBars; }
+  [[nodiscard]] bool wide() const { return grid_ == Grid::kWide; }
   [[nodiscard]] const Ceilings& ceilings() const { return ceilings_; }
   void set_ceilings(const Ceilings& ceilings) { ceilings_ = ceilings; }
 
@@ -118,7 +126,7 @@ class BenchRun {
 
  private:
   std::string filter_;
-  bool quick_;
+  Grid grid_;
   Ceilings ceilings_;
   std::vector<BenchResult> results_;
 };
@@ -129,5 +137,7 @@ void BenchDecodeShared(BenchRun* run);
 void BenchAppend(BenchRun* run);
 void BenchKvWrite(BenchRun* run);
 void BenchBlockOps(BenchRun* run);
+void BenchSuffix(BenchRun* run);
+void BenchMla(BenchRun* run);
 
 }  // namespace kvtier::kernels::bench

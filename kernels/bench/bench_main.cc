@@ -1,7 +1,7 @@
-// kvtier-kernel-bench [--json FILE] [--commit ID] [--filter TEXT] [--quick]
+// kvtier-kernel-bench [--json FILE] [--commit ID] [--filter TEXT] [--grid bars|usual|wide]
 //
-// Times every kernel against the ceilings of the machine, measured in the same run; --quick keeps
-// to the cells that have bars. Exit: 0 done, 1 CUDA failed, 2 usage.
+// Times every kernel against the ceilings of the machine, measured in the same run. --quick is
+// --grid bars. Exit: 0 done, 1 CUDA failed, 2 usage.
 
 #include <chrono>
 #include <cstdio>
@@ -17,18 +17,30 @@ namespace {
 // recover.
 constexpr std::chrono::milliseconds kRest{500};
 
+using kvtier::kernels::bench::Grid;
+
 struct Options {
   std::string json_path;
   std::string commit = "unknown";
   std::string filter;
-  bool quick = false;
+  Grid grid = Grid::kUsual;
 };
+
+bool ParseGrid(const std::string& name, Grid* grid) {
+  if (name != "bars" && name != "usual" && name != "wide") return false;
+  *grid = name == "bars" ? Grid::kBars : name == "usual" ? Grid::kUsual : Grid::kWide;
+  return true;
+}
 
 bool ParseOptions(int argc, char** argv, Options* options) {
   for (int i = 1; i < argc; ++i) {
     const std::string name = argv[i];
     if (name == "--quick") {
-      options->quick = true;
+      options->grid = Grid::kBars;
+      continue;
+    }
+    if (name == "--grid") {
+      if (i + 1 == argc || !ParseGrid(argv[++i], &options->grid)) return false;
       continue;
     }
     std::string* const value = name == "--json"     ? &options->json_path
@@ -49,16 +61,19 @@ int main(int argc, char** argv) {
   if (!ParseOptions(argc, argv, &options)) {
     std::fprintf(stderr,
                  "usage: kvtier-kernel-bench [--json FILE] [--commit ID] [--filter TEXT] "
-                 "[--quick]\n");
+                 "[--grid bars|usual|wide]\n");
     return 2;
   }
-  BenchRun run(options.filter, options.quick);
+  BenchRun run(options.filter, options.grid);
   run.set_ceilings(MeasureCeilings());
   std::printf("ceilings: copy %.0f GB/s, read %.0f GB/s, bf16 %.0f TFLOP/s\n",
               run.ceilings().copy_gbps, run.ceilings().read_gbps, run.ceilings().bf16_tflops);
   std::this_thread::sleep_for(kRest);
   BenchDecode(&run);
   BenchDecodeShared(&run);
+#ifdef KVTIER_BENCH_MLA
+  BenchMla(&run);
+#endif
 #ifdef KVTIER_BENCH_APPEND
   BenchAppend(&run);
 #endif
@@ -67,6 +82,9 @@ int main(int argc, char** argv) {
 #endif
 #ifdef KVTIER_BENCH_BLOCK_OPS
   BenchBlockOps(&run);
+#endif
+#ifdef KVTIER_BENCH_SUFFIX
+  BenchSuffix(&run);
 #endif
   if (!options.json_path.empty()) {
     std::ofstream(options.json_path) << run.Json(options.commit);

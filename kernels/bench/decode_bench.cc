@@ -221,6 +221,41 @@ std::vector<DecodeCase> GridCases() {
   return cases;
 }
 
+// A step's keys and values that are timed at most: those of all buffer sets must fit the card.
+constexpr int64_t kMostKvBytes = int64_t{40} << 30;
+
+int64_t KvBytes(const DecodeCase& c) {
+  return int64_t{2} * c.batch * c.context * c.kv_heads * c.head_dim *
+         static_cast<int64_t>(ElementBytes(c.kv_dtype));
+}
+
+// Batches 1 to 256 over contexts 1k to 128k; then one thing varied at a time, over a few of them.
+std::vector<DecodeCase> WideCases() {
+  std::vector<DecodeCase> cases;
+  for (int batch = 1; batch <= 256; batch *= 2) {
+    for (int context = 1024; context <= 131072; context *= 2) {
+      cases.push_back({.batch = batch, .context = context});
+    }
+  }
+  for (const int batch : {1, 16, 128}) {
+    for (const int context : {1024, 8192, 65536}) {
+      for (const int q_heads : {8, 64}) {  // groups 1 and 8
+        cases.push_back({.batch = batch, .context = context, .q_heads = q_heads});
+      }
+      for (const int head_dim : {64, 256}) {
+        cases.push_back({.batch = batch, .context = context, .head_dim = head_dim});
+      }
+      for (const int page : {32, 64, 256}) {
+        cases.push_back({.batch = batch, .context = context, .page = page});
+      }
+      cases.push_back({.batch = batch, .context = context, .kv_dtype = KVT_FP8_E4M3});
+      cases.push_back({.batch = batch, .context = context, .zipf = true});
+    }
+  }
+  std::erase_if(cases, [](const DecodeCase& c) { return KvBytes(c) > kMostKvBytes; });
+  return cases;
+}
+
 void BenchCase(const DecodeCase& c, BenchRun* run) {
   if (!run->Wants(Name(c))) return;
   const DecodeWork work(c);
@@ -250,6 +285,8 @@ void BenchDecode(BenchRun* run) {
   for (const DecodeCase& c : BarCases()) BenchCase(c, run);
   if (run->quick()) return;
   for (const DecodeCase& c : GridCases()) BenchCase(c, run);
+  if (!run->wide()) return;
+  for (const DecodeCase& c : WideCases()) BenchCase(c, run);
 }
 
 }  // namespace kvtier::kernels::bench

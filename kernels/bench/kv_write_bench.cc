@@ -95,6 +95,7 @@ class WriteBuffers {
     p.cache.block_stride = 2 * Slice();
     p.cache.token_stride = kHeads * kHeadDim;
     p.cache.head_stride = kHeadDim;
+    p.tables_settled = 1;  // as from a step's second layer on
     if (c.kv_dtype == KVT_FP8_E4M3) {
       p.cache.key_scales = {scales_.get<float>(), 0, 0, 0};
       p.cache.value_scales = {scales_.get<float>() + 1, 0, 0, 0};

@@ -133,12 +133,18 @@ DecodeArguments ArgumentsFor(const kvt_decode_params& params, const Cut& cut, vo
   auto* const bytes = static_cast<char*>(workspace);
   DecodeArguments arguments = {};
   arguments.params = params;
+  arguments.step = {.kv_lengths = params.sequences.kv_lengths,
+                    .sequences = params.sequences.sequences,
+                    .max_kv_length = params.sequences.max_kv_length,
+                    .kv_heads = params.kv.kv_heads,
+                    .window_tokens = params.window_tokens,
+                    .split_tokens = params.split_tokens,
+                    .unit_shift = std::countr_zero(static_cast<uint32_t>(cut.unit_tokens))};
   arguments.block_stride_bytes = params.kv.block_stride * element;
   arguments.token_stride_bytes = params.kv.token_stride * element;
   arguments.head_stride_bytes = params.kv.head_stride * element;
   arguments.group = params.q_heads / params.kv.kv_heads;
   arguments.page_shift = std::countr_zero(static_cast<uint32_t>(params.kv.page_tokens));
-  arguments.unit_shift = std::countr_zero(static_cast<uint32_t>(cut.unit_tokens));
   arguments.per_token_scales =
       ScalesVaryByToken(params.kv.key_scales) || ScalesVaryByToken(params.kv.value_scales);
   arguments.workspace = {.arrivals = reinterpret_cast<int32_t*>(bytes),

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 
+#include "kernels/decode/step_shape.h"
 #include "kvtier/decode.h"
 
 namespace kvtier::kernels {
@@ -32,12 +33,12 @@ struct DecodeWorkspace {
 // Strides of the cache are in bytes here; a group is the query heads that share a KV head.
 struct DecodeArguments {
   kvt_decode_params params;
+  StepShape step;
   int64_t block_stride_bytes;
   int64_t token_stride_bytes;
   int64_t head_stride_bytes;
   int32_t group;
   int32_t page_shift;  // log2 of page_tokens
-  int32_t unit_shift;  // log2 of the tokens of a unit, in which work is shared out
   int32_t per_token_scales;
   DecodeWorkspace workspace;
 };

@@ -11,7 +11,8 @@ __device__ inline void TouchArguments(const DecodeArguments& arguments) {
   const kvt_decode_params& params = arguments.params;
   asm volatile("" ::"l"(params.query), "l"(params.output_head_stride), "l"(params.kv.token_stride),
                "l"(params.kv.value_scales.head_stride), "f"(params.softmax_scale),
-               "l"(arguments.token_stride_bytes), "l"(arguments.workspace.parts));
+               "l"(arguments.step.kv_lengths), "l"(arguments.token_stride_bytes),
+               "l"(arguments.workspace.parts));
 }
 
 // Shared memory: all warps' slices, the block's sums, all warps' scales, all warps' queries.
@@ -41,7 +42,7 @@ template <typename Traits>
 __global__ void __launch_bounds__(kDecodeThreads, Traits::kBlocksPerSm)
     DecodeKernel(const __grid_constant__ DecodeArguments arguments) {
   extern __shared__ __align__(1024) char shared[];
-  __shared__ ScheduleScratch schedule;
+  __shared__ ScheduleScratch<kDecodeWarps> schedule;
   __shared__ MergeScratch<Traits> scratch;
   const WarpRing ring = RingOf<Traits>(SharedAddress(shared));
   float* const merge_sums = reinterpret_cast<float*>(shared + kDecodeWarps * Traits::kWarpBytes);
@@ -49,13 +50,13 @@ __global__ void __launch_bounds__(kDecodeThreads, Traits::kBlocksPerSm)
   TouchArguments(arguments);
   const bool settled = arguments.params.tables_settled != 0;
   if (!settled) WaitForPreviousLaunch();
-  SegmentWalker walker = ShareOut(arguments, &schedule);
+  SegmentWalker walker = ShareOut(arguments.step, blockIdx.x, gridDim.x, &schedule);
   KvRing<Traits> kv(arguments, ring, walker);
 
   int stage = 0;
   bool primed = false;
   Segment segment;
-  while (walker.Next(arguments, &segment)) {
+  while (walker.Next(arguments.step, &segment)) {
     HeadGroup<Traits> group;
     group.Begin();
     if (!primed) {

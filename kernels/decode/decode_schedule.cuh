@@ -5,8 +5,8 @@
 // block computes the cut from the lengths alone: there is no plan that could be stale.
 #pragma once
 
-#include "kernels/decode/decode_arguments.h"
-#include "kernels/decode/ptx.cuh"
+#include "kernels/decode/step_shape.h"
+#include "kernels/decode/warp.cuh"
 
 namespace kvtier::kernels {
 
@@ -18,14 +18,13 @@ struct SequenceSpan {
   int units;
 };
 
-__device__ inline SequenceSpan SpanOf(const DecodeArguments& arguments, int sequence) {
-  const kvt_decode_params& params = arguments.params;
+__device__ inline SequenceSpan SpanOf(const StepShape& step, int sequence) {
   SequenceSpan span;
   // Lengths beyond the promised maximum would pass the workspace's end.
-  span.length = min(max(params.sequences.kv_lengths[sequence], 0), params.sequences.max_kv_length);
-  span.window_begin = params.window_tokens > 0 ? max(0, span.length - params.window_tokens) : 0;
-  span.first_unit = span.window_begin >> arguments.unit_shift;
-  const int last = (span.length + (1 << arguments.unit_shift) - 1) >> arguments.unit_shift;
+  span.length = min(max(step.kv_lengths[sequence], 0), step.max_kv_length);
+  span.window_begin = step.window_tokens > 0 ? max(0, span.length - step.window_tokens) : 0;
+  span.first_unit = span.window_begin >> step.unit_shift;
+  const int last = (span.length + (1 << step.unit_shift) - 1) >> step.unit_shift;
   span.units = max(1, last - span.first_unit);
   return span;
 }
@@ -46,31 +45,33 @@ struct Segment {
 // A block's chunk, segment by segment. Copies of a walker walk independently.
 class SegmentWalker {
  public:
-  __device__ SegmentWalker(const DecodeArguments& arguments, int sequence, int sequence_begin,
+  // Of block `block`, whose chunk is [begin, end); all chunks but the last have `chunk` units.
+  __device__ SegmentWalker(const StepShape& step, int block, int sequence, int sequence_begin,
                            int begin, int end, int chunk)
-      : sequence_(sequence),
+      : block_(block),
+        sequence_(sequence),
         sequence_begin_(sequence_begin),
         at_(begin),
         end_(end),
         chunk_(chunk),
-        span_(SpanOf(arguments, sequence)) {}
+        span_(SpanOf(step, sequence)) {}
 
   // False at the end.
-  __device__ bool Next(const DecodeArguments& arguments, Segment* segment) {
-    if (at_ >= end_) return false;
-    const int heads = arguments.params.kv.kv_heads;
+  __device__ bool Next(const StepShape& step, Segment* segment) {
+    if (AtEnd()) return false;
+    const int heads = step.kv_heads;
     while (at_ >= sequence_begin_ + heads * span_.units) {
       sequence_begin_ += heads * span_.units;
-      span_ = SpanOf(arguments, ++sequence_);
+      span_ = SpanOf(step, ++sequence_);
     }
-    const bool fixed = arguments.params.split_tokens > 0;
+    const bool fixed = step.split_tokens > 0;
     segment->sequence = sequence_;
     segment->head = (at_ - sequence_begin_) / span_.units;
     const int pair_begin = sequence_begin_ + segment->head * span_.units;
     const int unit = at_ - pair_begin;
     const int units = fixed ? 1 : min(span_.units - unit, end_ - at_);
-    segment->token_begin = (span_.first_unit + unit) << arguments.unit_shift;
-    segment->token_end = min(span_.length, segment->token_begin + (units << arguments.unit_shift));
+    segment->token_begin = (span_.first_unit + unit) << step.unit_shift;
+    segment->token_end = min(span_.length, segment->token_begin + (units << step.unit_shift));
     segment->window_begin = span_.window_begin;
     if (fixed) {
       NumberFixedParts(pair_begin, segment);
@@ -80,6 +81,8 @@ class SegmentWalker {
     at_ += units;
     return true;
   }
+
+  __device__ bool AtEnd() const { return at_ >= end_; }
 
  private:
   // Every unit is a part; its slot is its place in line.
@@ -95,13 +98,13 @@ class SegmentWalker {
   __device__ void NumberChunkParts(int pair_begin, Segment* segment) const {
     const int first = pair_begin / chunk_;
     const int last = (pair_begin + span_.units - 1) / chunk_;
-    const int block = blockIdx.x;
     segment->parts = last - first + 1;
-    segment->own_slot = block == first ? 2 * block + 1 : 2 * block;
+    segment->own_slot = block_ == first ? 2 * block_ + 1 : 2 * block_;
     segment->first_slot = 2 * first + 1;
     segment->slot_step = 2;
   }
 
+  int block_;
   int sequence_;
   int sequence_begin_;  // the place in line of the sequence's first unit
   int at_;
@@ -110,50 +113,43 @@ class SegmentWalker {
   SequenceSpan span_;
 };
 
-__device__ inline int InclusiveWarpSum(int value) {
-  const int lane = threadIdx.x % 32;
-#pragma unroll
-  for (int step = 1; step < 32; step *= 2) {
-    const int below = __shfl_up_sync(kFullWarp, value, step);
-    if (lane >= step) value += below;
-  }
-  return value;
-}
-
 // Shared memory of ShareOut.
+template <int kWarps>
 struct ScheduleScratch {
-  int warp_units[kDecodeWarps];
+  int warp_units[kWarps];
   int sequence;
   int sequence_begin;
 };
 
-// This block's chunk, for all threads of the block alike. Called once, by all.
-__device__ inline SegmentWalker ShareOut(const DecodeArguments& arguments,
-                                         ScheduleScratch* scratch) {
-  const int sequences = arguments.params.sequences.sequences;
-  const int heads = arguments.params.kv.kv_heads;
-  const int share = (sequences + kDecodeThreads - 1) / kDecodeThreads;
+// The chunk of block `block` of `blocks`, for all threads alike. Called once, by all kWarps warps
+// of the thread block.
+template <int kWarps>
+__device__ SegmentWalker ShareOut(const StepShape& step, int block, int blocks,
+                                  ScheduleScratch<kWarps>* scratch) {
+  const int sequences = step.sequences;
+  const int heads = step.kv_heads;
+  const int share = (sequences + kWarps * 32 - 1) / (kWarps * 32);
   const int first = min(sequences, static_cast<int>(threadIdx.x) * share);
   const int last = min(sequences, first + share);
   int units = 0;
-  for (int s = first; s < last; ++s) units += SpanOf(arguments, s).units;
+  for (int s = first; s < last; ++s) units += SpanOf(step, s).units;
   const int through = InclusiveWarpSum(units);
   if (threadIdx.x % 32 == 31) scratch->warp_units[threadIdx.x / 32] = through;
   __syncthreads();
   int before = through - units;
   int total = 0;
 #pragma unroll
-  for (int w = 0; w < kDecodeWarps; ++w) {
+  for (int w = 0; w < kWarps; ++w) {
     if (w < threadIdx.x / 32) before += scratch->warp_units[w];
     total += scratch->warp_units[w];
   }
   total *= heads;
-  const int chunk = (total + gridDim.x - 1) / gridDim.x;
-  const int begin = min(total, static_cast<int>(blockIdx.x) * chunk);
+  const int chunk = (total + blocks - 1) / blocks;
+  const int begin = min(total, block * chunk);
   const int end = min(total, begin + chunk);
   int sequence_begin = before * heads;
   for (int s = first; s < last; ++s) {
-    const int sequence_end = sequence_begin + SpanOf(arguments, s).units * heads;
+    const int sequence_end = sequence_begin + SpanOf(step, s).units * heads;
     if (begin >= sequence_begin && begin < sequence_end) {
       scratch->sequence = s;
       scratch->sequence_begin = sequence_begin;
@@ -161,8 +157,8 @@ __device__ inline SegmentWalker ShareOut(const DecodeArguments& arguments,
     sequence_begin = sequence_end;
   }
   __syncthreads();
-  if (begin == end) return SegmentWalker(arguments, 0, 0, 0, 0, 1);
-  return SegmentWalker(arguments, scratch->sequence, scratch->sequence_begin, begin, end, chunk);
+  if (begin == end) return SegmentWalker(step, block, 0, 0, 0, 0, 1);
+  return SegmentWalker(step, block, scratch->sequence, scratch->sequence_begin, begin, end, chunk);
 }
 
 }  // namespace kvtier::kernels

@@ -94,7 +94,7 @@ class KvRing {
   __device__ void Prepare(const DecodeArguments& arguments) {
     bool read_table = slice_in_table_ == table_slices_;
     while (cursor_.AtEnd(segment_)) {  // as it is in the empty segment of the beginning
-      if (!walker_.Next(arguments, &segment_)) {
+      if (!walker_.Next(arguments.step, &segment_)) {
         done_ = true;
         return;
       }

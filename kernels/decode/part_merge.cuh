@@ -61,20 +61,6 @@ __device__ void AddParts(const float (&loaded)[kParts][kColumns], float weight, 
   }
 }
 
-__device__ inline float WarpMax(float value) {
-#pragma unroll
-  for (int step = 1; step < 32; step *= 2) {
-    value = fmaxf(value, __shfl_xor_sync(kFullWarp, value, step));
-  }
-  return value;
-}
-
-__device__ inline float WarpSum(float value) {
-#pragma unroll
-  for (int step = 1; step < 32; step *= 2) value += __shfl_xor_sync(kFullWarp, value, step);
-  return value;
-}
-
 // Adds a head's parts, in order, 32 at a time (one for each lane's statistics); `sums` are this
 // lane's columns. Returns the whole's statistics.
 template <int kColumns>

@@ -6,9 +6,9 @@
 
 #include <cstdint>
 
-namespace kvtier::kernels {
+#include "kernels/decode/warp.cuh"
 
-constexpr uint32_t kFullWarp = 0xFFFFFFFFU;
+namespace kvtier::kernels {
 
 __device__ inline uint32_t SharedAddress(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));

@@ -13,8 +13,12 @@ namespace {
 template <typename Real>
 struct HeadCache {
   std::vector<Real> keys;    // [tokens, head_dim]
-  std::vector<Real> values;  // [tokens, head_dim]
+  std::vector<Real> values;  // [tokens, value_dim]
 };
+
+int ValueDim(const ReferenceAttention& attention) {
+  return attention.value_dim > 0 ? attention.value_dim : attention.kv.head_dim;
+}
 
 float Scale(const kvt_scales& scales, int64_t block, int64_t token, int64_t head) {
   if (scales.values == nullptr) return 1.0F;
@@ -31,17 +35,21 @@ HeadCache<Real> GatherHead(const ReferenceAttention& attention, int sequence, in
       attention.sequences.block_table + sequence * attention.sequences.table_stride;
   HeadCache<Real> cache;
   cache.keys.resize(static_cast<size_t>(length) * kv.head_dim);
-  cache.values.resize(cache.keys.size());
+  const int value_dim = ValueDim(attention);
+  cache.values.resize(static_cast<size_t>(length) * value_dim);
   for (int position = first; position < length; ++position) {
     const int64_t block = table[position / kv.page_tokens];
     const int64_t token = position % kv.page_tokens;
     const int64_t row = block * kv.block_stride + token * kv.token_stride + head * kv.head_stride;
     const float key_scale = Scale(kv.key_scales, block, token, head);
     const float value_scale = Scale(kv.value_scales, block, token, head);
-    const int64_t to = int64_t{position} * kv.head_dim;
+    Real* const key = &cache.keys[int64_t{position} * kv.head_dim];
     for (int d = 0; d < kv.head_dim; ++d) {
-      cache.keys[to + d] = Real{LoadElement(kv.key, kv.dtype, row + d)} * key_scale;
-      cache.values[to + d] = Real{LoadElement(kv.value, kv.dtype, row + d)} * value_scale;
+      key[d] = Real{LoadElement(kv.key, kv.dtype, row + d)} * key_scale;
+    }
+    Real* const value = &cache.values[int64_t{position} * value_dim];
+    for (int d = 0; d < value_dim; ++d) {
+      value[d] = Real{LoadElement(kv.value, kv.dtype, row + d)} * value_scale;
     }
   }
   return cache;
@@ -59,13 +67,14 @@ KeyRange SeenKeys(const ReferenceAttention& attention, int length, int row, int 
   return {std::min(begin, length), std::min(end, length)};
 }
 
-// One query row of one head: writes head_dim numbers and returns the log of the sum of
+// One query row of one head: writes value_dim numbers and returns the log of the sum of
 // exponentials.
 template <typename Real, bool kRound>
 double AttendRow(const ReferenceAttention& attention, const Real* query, int q_head,
                  const HeadCache<Real>& cache, KeyRange seen, double* output) {
   const int dim = attention.kv.head_dim;
-  std::fill_n(output, dim, 0.0);
+  const int value_dim = ValueDim(attention);
+  std::fill_n(output, value_dim, 0.0);
   const double sink = attention.sinks != nullptr ? attention.sinks[q_head]
                                                  : -std::numeric_limits<double>::infinity();
   std::vector<Real> scores(std::max(0, seen.end - seen.begin));
@@ -83,15 +92,15 @@ double AttendRow(const ReferenceAttention& attention, const Real* query, int q_h
   }
   if (std::isinf(peak) && peak < 0) return peak;
   double sum = std::exp(sink - peak);
-  std::vector<Real> sums(dim, 0);
+  std::vector<Real> sums(value_dim, 0);
   for (int i = seen.begin; i < seen.end; ++i) {
     Real weight = std::exp(scores[i - seen.begin] - static_cast<Real>(peak));
     sum += weight;
     if (kRound) weight = RoundTo(attention.query_dtype, static_cast<float>(weight));
-    const Real* const value = &cache.values[static_cast<size_t>(i) * dim];
-    for (int d = 0; d < dim; ++d) sums[d] += weight * value[d];
+    const Real* const value = &cache.values[static_cast<size_t>(i) * value_dim];
+    for (int d = 0; d < value_dim; ++d) sums[d] += weight * value[d];
   }
-  for (int d = 0; d < dim; ++d) {
+  for (int d = 0; d < value_dim; ++d) {
     output[d] = sums[d] / sum;
     if (kRound) output[d] = RoundTo(attention.query_dtype, static_cast<float>(output[d]));
   }
@@ -120,7 +129,8 @@ ReferenceOutput Attend(const ReferenceAttention& attention) {
     row_count = std::max<int64_t>(row_count, rows.first + rows.count);
   }
   ReferenceOutput result;
-  result.output.resize(row_count * attention.q_heads * dim);
+  const int value_dim = ValueDim(attention);
+  result.output.resize(row_count * attention.q_heads * value_dim);
   result.lse.resize(row_count * attention.q_heads);
   std::vector<Real> query(dim);
   for (int s = 0; s < sequences; ++s) {
@@ -140,7 +150,7 @@ ReferenceOutput Attend(const ReferenceAttention& attention) {
           const int64_t to = row * attention.q_heads + q_head;
           result.lse[to] = AttendRow<Real, kRound>(attention, query.data(), q_head, cache,
                                                    SeenKeys(attention, length, i, rows.count),
-                                                   &result.output[to * dim]);
+                                                   &result.output[to * value_dim]);
         }
       }
     }

@@ -22,6 +22,9 @@ struct ReferenceAttention {
   // its last tokens: row i of n sees the keys [0, length - n + i]. Null: one row for each sequence.
   const int32_t* query_starts = nullptr;
   kvt_paged_kv kv = {};
+  // Columns of a value and of the output; 0: as many as of a key. A latent cache's values are its
+  // keys' first columns: kv.value is kv.key there.
+  int32_t value_dim = 0;
   kvt_sequences sequences = {};
   float softmax_scale = 1.0F;
   float soft_cap = 0;         // 0: none; else score = cap * tanh(score / cap)
@@ -37,7 +40,7 @@ enum class ReferenceArithmetic : uint8_t {
 };
 
 struct ReferenceOutput {
-  std::vector<double> output;  // [rows, q_heads, head_dim]
+  std::vector<double> output;  // [rows, q_heads, value_dim]
   std::vector<double> lse;     // [rows, q_heads], natural logarithm; -infinity where no key is seen
 };
 

@@ -141,6 +141,21 @@ __device__ __forceinline__ uint4 LoadEarly(const void* address) {
   return v;
 }
 
+__device__ __forceinline__ int64_t LoadSlot(const int64_t* address) {
+  int64_t slot;
+  asm volatile("ld.volatile.global.s64 %0, [%1];" : "=l"(slot) : "l"(address));
+  return slot;
+}
+
+// Keeps the compiler from loading them later.
+__device__ __forceinline__ void HoldAngles(const Angles& angles) {
+  if (!angles.turns) return;
+#pragma unroll
+  for (int i = 0; i < kChunk; ++i) {
+    asm volatile("" ::"f"(angles.cosine[i]), "f"(angles.sine[i]));
+  }
+}
+
 template <typename T>
 __device__ __forceinline__ Held LoadRow(const void* base, int64_t at, const Angles& angles) {
   const T* row = static_cast<const T*>(base) + at;
@@ -269,20 +284,30 @@ __global__ void __launch_bounds__(kThreads, kCtasPerProcessor)
   if (thread >= plan.threads) return;
   uint32_t lane, unit;
   const uint32_t token = plan.units.Divide(plan.lanes_per_row.Divide(thread, lane), unit);
-  WaitForEarlierGrids();
-  LetLaterGridsStart();
   const uint32_t lanes = plan.lanes_per_row.divisor();
   const auto kv_heads = static_cast<uint32_t>(p.cache.kv_heads);
-  if (unit >= kv_heads) {
-    TurnQueries<T>(p, token, 2 * (unit - kv_heads), MakeAngles(p.rope, token, lane, lanes));
+  const bool settled = p.tables_settled != 0;
+  const bool turns_queries = unit >= kv_heads;
+  const Angles straight = MakeAngles(kvt_rope{}, token, lane, lanes);
+  const auto load_value = [&] {
+    return LoadRow<T>(p.value, token * p.value_token_stride + unit * p.value_head_stride, straight);
+  };
+  LetLaterGridsStart();
+  if (!settled) WaitForEarlierGrids();
+  // The rows are on their way before it is known whether and where they are wanted.
+  Held value = {};
+  if (!settled && !turns_queries) value = load_value();
+  const int64_t slot = LoadSlot(p.slot_mapping + token);
+  const Angles angles = MakeAngles(p.rope, token, lane, lanes);
+  if (settled) {
+    HoldAngles(angles);
+    WaitForEarlierGrids();
+  }
+  if (turns_queries) {
+    TurnQueries<T>(p, token, 2 * (unit - kv_heads), angles);
     return;
   }
-  // The rows are on their way before it is known whether and where they are wanted.
-  const Angles straight = MakeAngles(kvt_rope{}, token, lane, lanes);
-  const Held value =
-      LoadRow<T>(p.value, token * p.value_token_stride + unit * p.value_head_stride, straight);
-  const int64_t slot = p.slot_mapping[token];
-  const Angles angles = MakeAngles(p.rope, token, lane, lanes);
+  if (settled) value = load_value();
   const Held key = LoadRow<T>(p.key, token * p.key_token_stride + unit * p.key_head_stride, angles);
   const float key_scale = EarlyScale(plan, p.cache.key_scales, unit);
   const float value_scale = EarlyScale(plan, p.cache.value_scales, unit);

@@ -1,9 +1,11 @@
 """kvtier.kernels against torch, on a GPU; skipped where there is none."""
 
 import math
+import re
 import unittest
 
 import kvtier
+from harness.paths import SOURCE
 from kvtier import kernels
 
 try:
@@ -219,6 +221,30 @@ class KernelsOnGpuTest(unittest.TestCase):
         table = torch.arange(blocks, dtype=torch.int32).cuda()[None]
         tables = kernels.SequenceTables(table, integers([tokens]))
         self.assert_close(kernels.decode(query, cache, tables), reference(query, k, v)[0])
+
+    def test_the_documents_attention_writes_and_reads_the_pool(self):
+        text = (SOURCE / "docs" / "PYTHON.md").read_text()
+        names = {}
+        exec(re.findall(r"```python\n(.*?)```", text, re.DOTALL)[-1], names)
+        problem, workspace = Problem([64, 64]), kernels.Workspace()
+        layer = kvtier.KvView(problem.k, problem.v)
+        written = 0
+        for count in (40, 1):
+            k, v = (random(2, count, KV_HEADS, DIM, seed=count + i) for i in range(2))
+            query = random(2, count, Q_HEADS, DIM)
+            at = torch.arange(written, written + count).cuda()
+            written += count
+            problem.lengths = [written, written]
+            tables = kernels.SequenceTables(problem.table, integers(problem.lengths))
+            slots = problem.table[:, at // PAGE].long() * PAGE + at % PAGE
+            flat = (x.flatten(0, 1) for x in (query, k, v))
+            starts = integers([0, count, 2 * count])
+            got = names["attention"](layer, *flat, slots.flatten(), tables, starts, workspace)
+            for i in range(2):
+                dense = problem.dense(i)
+                self.assertTrue(torch.equal(dense[0][-count:], k[i].double()))
+                expected = reference(query[i], *dense)[0]
+                self.assert_close(got[i * count : (i + 1) * count], expected)
 
     def test_blocks_move_between_a_pool_and_an_engines_tensors(self):
         pool = random(20, 2, 2, PAGE, KV_HEADS, DIM)

@@ -85,7 +85,9 @@ class SimOracle {
   [[nodiscard]] Truth& TruthOf(uint32_t space, const BlockHash& hash) {
     return truths_[BlockKey{SpaceId(space), hash}];
   }
-  [[nodiscard]] int64_t TtlMs(const BlockHash& hash) const;
+  // Null if the space's tenant has none.
+  [[nodiscard]] const TenantQuota* QuotaOf(uint32_t space) const;
+  [[nodiscard]] int64_t TtlMs(uint32_t space, const BlockHash& hash) const;
   void CheckLifetime(uint32_t space, const BlockHash& hash);
   void OnUsed(uint32_t space, const BlockHash& hash);
   // What the cache says is on disk: only what it vouches for, or also what it has merely found.
@@ -96,9 +98,12 @@ class SimOracle {
   void CheckRestored(const Readable& readable, Source source) const;
   [[nodiscard]] Readable ReadIndex();
   [[nodiscard]] Readable ReadHeaders();
-  [[nodiscard]] bool Alive(const BlockHash& hash, uint32_t created_s, uint32_t last_use_s);
+  [[nodiscard]] bool Alive(uint32_t space, const BlockHash& hash, uint32_t created_s,
+                           uint32_t last_use_s);
   [[nodiscard]] std::optional<uint32_t> SpaceOf(const std::string& tenant,
                                                 const ModelFingerprint& model) const;
+  // No tenant has more than its cap, told from what there is.
+  void CheckQuotas(const CacheGauges& gauges) const;
   void CheckPoolGauges(SimPool pool, const PoolGauges& gauges) const;
 
   const SimPlan& plan_;

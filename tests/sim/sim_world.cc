@@ -63,7 +63,8 @@ IndexSnapshot SimWorld::ReadHeaders() {
   return RebuildIndex(machine_.geometry(), read,
                       {.now_ms = machine_.clock.WallMs(),
                        .extended_ttl_ms = plan_.options.extended_ttl_ms,
-                       .max_age_ms = plan_.options.max_age_ms})
+                       .max_age_ms = plan_.options.max_age_ms,
+                       .tenants = plan_.options.tenants})
       .snapshot;
 }
 

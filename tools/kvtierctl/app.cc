@@ -30,6 +30,19 @@ void AddGlobalOptions(CLI::App* app, CommandContext* context) {
 
 }  // namespace
 
+std::string WrongCommand(const CLI::App& app) {
+  if (!app.get_subcommands().empty()) return {};
+  const std::vector<std::string> rest = app.remaining();
+  if (!rest.empty() && rest.front().starts_with('-')) return {};
+  std::string names;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    names += (names.empty() ? "" : ", ") + command->get_name();
+  }
+  const std::string what =
+      rest.empty() ? "a command is missing" : "there is no command \"" + rest.front() + "\"";
+  return what + "; the commands are\n" + names;
+}
+
 std::unique_ptr<CLI::App> MakeKvtierctlApp(CommandContext* context) {
   auto app = std::make_unique<CLI::App>(
       "Looks at a kvtierd, checks what it keeps, and exercises it.", "kvtierctl");

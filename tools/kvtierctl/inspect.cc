@@ -42,6 +42,7 @@ constexpr std::array<Explanation, 17> kDropExplanations = {{
     {"chunk_reclaimed", "its chunk was needed for another model"},
     {"copy_above", "its space was needed; a higher tier has a copy"},
     {"evicted_by_hand", "an administrator evicted it"},
+    {"tenant_cap", "its tenant was at its cap"},
 }};
 
 constexpr std::array<Explanation, 9> kMissExplanations = {{

@@ -112,6 +112,31 @@ std::string PoolTable(JsonView pools, bool several_devices) {
   return any ? "\n" + table.Render() : std::string();
 }
 
+std::string SizeOr(uint64_t bytes, std::string_view none) {
+  return bytes == 0 ? std::string(none) : FormatByteSize(bytes);
+}
+
+// Of tenants with quotas: a row for each tier in which they have any, or any blocks.
+std::string TenantTable(JsonView tenants) {
+  using enum Table::Align;
+  Table table({{"tenant", kLeft}, {"tier", kLeft}, {"used"}, {"cap"}, {"full"}, {"reserved"}});
+  bool any = false;
+  tenants.ForEach([&](JsonView tenant) {
+    std::string name = Cut(tenant["name"].Text(), kLongestName);
+    for (const char* tier : {"pool", "host", "disk"}) {
+      const uint64_t used = tenant[tier]["used_bytes"].Count();
+      const uint64_t cap = tenant[tier]["max_bytes"].Count();
+      const uint64_t reserved = tenant[tier]["reserved_bytes"].Count();
+      if (used + cap + reserved == 0) continue;
+      any = true;
+      table.AddRow({name, tier, FormatByteSize(used), SizeOr(cap, "none"), Share(used, cap),
+                    SizeOr(reserved, "-")});
+      name.clear();
+    }
+  });
+  return any ? "\n" + table.Render() : std::string();
+}
+
 std::string Activity(JsonView status) {
   const JsonView stats = status["stats"];
   const JsonView asked = stats["blocks"];
@@ -172,8 +197,8 @@ Result<std::string> FormatStatus(std::string_view status_json, const Terminal& t
   }
   const std::string devices = DeviceTable(status["devices"]);
   return Heading(status, terminal) + "\n" + TierTable(status) + devices +
-         PoolTable(status["pools"], !devices.empty()) + Activity(status) +
-         KernelsText(status["kernels"]) + Troubles(status, terminal);
+         PoolTable(status["pools"], !devices.empty()) + TenantTable(status["tenants"]) +
+         Activity(status) + KernelsText(status["kernels"]) + Troubles(status, terminal);
 }
 
 }  // namespace kvtier

@@ -47,6 +47,7 @@ typedef struct {
   /* Into how many parts the keys of a tile of queries are split: 0 lets the bounds above choose so
    * that short suffixes fill the device; else this many. */
   int32_t splits;
+  int32_t tables_settled; /* as in kvt_decode_params, of query_starts too */
 } kvt_append_params;
 
 #define KVT_APPEND_MAX_SPLITS 64

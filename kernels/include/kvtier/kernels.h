@@ -94,5 +94,6 @@ KVT_KERNEL_API const char* kvt_kernel_status_text(kvt_kernel_status status);
 #include "kvtier/block_ops.h"
 #include "kvtier/decode.h"
 #include "kvtier/kv_write.h"
+#include "kvtier/mla.h"
 
 #endif /* KVTIER_KERNELS_H_ */

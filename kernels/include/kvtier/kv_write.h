@@ -57,6 +57,7 @@ typedef struct {
   kvt_rope rope;
   kvt_paged_kv cache; /* of `dtype`, or KVT_FP8_E4M3 */
   int32_t dynamic_scales;
+  int32_t tables_settled; /* as in kvt_decode_params, of slot_mapping, positions and cos_sin */
 } kvt_kv_write_params;
 
 KVT_KERNEL_API kvt_kernel_status kvt_kv_write(const kvt_kv_write_params* params, void* stream);

@@ -1,0 +1,130 @@
+// MLA decode: one query token for each sequence over a latent cache, blocks in random order.
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <random>
+
+#include "kernels/bench/bench_harness.h"
+
+namespace kvtier::kernels::bench {
+namespace {
+
+struct MlaCase {
+  int batch;
+  int context;
+  int q_heads;
+  int page = 64;
+};
+
+size_t KvBytes(const MlaCase& c) { return size_t(2) * c.batch * c.context * KVT_MLA_QUERY_DIM; }
+
+double Flops(const MlaCase& c) {
+  return 2.0 * c.batch * c.context * c.q_heads * (KVT_MLA_QUERY_DIM + KVT_MLA_LATENT_DIM);
+}
+
+class MlaWork {
+ public:
+  explicit MlaWork(const MlaCase& c)
+      : case_(c), rotations_(RotationCount(KvBytes(c))), pages_((c.context + c.page - 1) / c.page) {
+    const size_t blocks = static_cast<size_t>(rotations_) * c.batch * pages_;
+    const size_t elements = blocks * c.page * KVT_MLA_QUERY_DIM;
+    latent_ = DeviceMemory(2 * elements);
+    FillRandom(latent_.get(), KVT_BF16, elements, 1);
+    const size_t rows = static_cast<size_t>(c.batch) * c.q_heads;
+    query_ = DeviceMemory(rows * KVT_MLA_QUERY_DIM * 2);
+    FillRandom(query_.get(), KVT_BF16, rows * KVT_MLA_QUERY_DIM, 2);
+    output_ = DeviceMemory(rows * KVT_MLA_LATENT_DIM * 2);
+    lse_ = DeviceMemory(rows * sizeof(float));
+    std::vector<int32_t> table(blocks);
+    std::iota(table.begin(), table.end(), 0);
+    std::shuffle(table.begin(), table.end(), std::mt19937_64(3));
+    table_ = ToDevice(table);
+    lengths_ = ToDevice(std::vector<int32_t>(c.batch, c.context));
+    const kvt_mla_decode_params params = Params(0);
+    workspace_ = DeviceMemory(kvt_mla_decode_workspace_bytes(&params));
+    workspace_.Zero();
+  }
+
+  [[nodiscard]] int rotations() const { return rotations_; }
+
+  void Launch(int rotation, cudaStream_t stream) const {
+    const kvt_mla_decode_params params = Params(rotation);
+    CheckStatus(kvt_mla_decode(&params, workspace_.get(), workspace_.bytes(), stream), "MLA");
+  }
+
+ private:
+  [[nodiscard]] kvt_mla_decode_params Params(int rotation) const {
+    const MlaCase& c = case_;
+    kvt_mla_decode_params params = {};
+    params.query = query_.get();
+    params.output = output_.get();
+    params.lse = lse_.get<float>();
+    params.dtype = KVT_BF16;
+    params.q_heads = c.q_heads;
+    params.query_head_stride = KVT_MLA_QUERY_DIM;
+    params.query_sequence_stride = int64_t{c.q_heads} * KVT_MLA_QUERY_DIM;
+    params.output_head_stride = KVT_MLA_LATENT_DIM;
+    params.output_sequence_stride = int64_t{c.q_heads} * KVT_MLA_LATENT_DIM;
+    params.latent = latent_.get();
+    params.token_stride = KVT_MLA_QUERY_DIM;
+    params.block_stride = int64_t{c.page} * KVT_MLA_QUERY_DIM;
+    params.page_tokens = c.page;
+    params.sequences = {
+        .block_table = table_.get<int32_t>() + static_cast<size_t>(rotation) * c.batch * pages_,
+        .kv_lengths = lengths_.get<int32_t>(),
+        .table_stride = pages_,
+        .sequences = c.batch,
+        .max_kv_length = c.context};
+    params.softmax_scale = 1.0F / std::sqrt(static_cast<float>(KVT_MLA_QUERY_DIM));
+    params.tables_settled = 1;  // as from a step's second layer on
+    return params;
+  }
+
+  MlaCase case_;
+  int rotations_;
+  int64_t pages_;
+  DeviceMemory latent_, query_, output_, lse_, table_, lengths_, workspace_;
+};
+
+void RunCase(const MlaCase& c, BenchRun* run) {
+  if (!run->Wants("mla-h" + std::to_string(c.q_heads) + "-b" + std::to_string(c.batch) + "-ctx" +
+                  std::to_string(c.context))) {
+    return;
+  }
+  const MlaWork work(c);
+  BenchResult result;
+  result.us = MedianMicroseconds(
+      work.rotations(), [&](int rotation, cudaStream_t stream) { work.Launch(rotation, stream); });
+  result.kernel = "mla_decode";
+  result.batch = c.batch;
+  result.q_len = 1;
+  result.context = c.context;
+  result.q_heads = c.q_heads;
+  result.kv_heads = 1;
+  result.head_dim = KVT_MLA_QUERY_DIM;
+  result.page = c.page;
+  result.gbps = static_cast<double>(KvBytes(c)) / result.us / 1e3;
+  result.tflops = Flops(c) / result.us / 1e6;
+  // Many heads are bound by the matrix units, few by the bytes of the cache.
+  const Ceilings& ceilings = run->ceilings();
+  result.ceiling_ratio = result.gbps / ceilings.read_gbps;
+  if (ceilings.bf16_tflops > 0) {
+    result.ceiling_ratio = std::max(result.ceiling_ratio, result.tflops / ceilings.bf16_tflops);
+  }
+  run->Add(result);
+}
+
+}  // namespace
+
+void BenchMla(BenchRun* run) {
+  for (const int q_heads : {16, 64, 128}) {
+    for (const auto& [batch, context] : std::vector<std::pair<int, int>>{
+             {1, 1024}, {1, 4096}, {1, 32768}, {8, 4096}, {32, 4096}, {128, 4096}, {64, 16384}}) {
+      RunCase({batch, context, q_heads}, run);
+    }
+  }
+  RunCase({32, 4096, 128, 16}, run);
+}
+
+}  // namespace kvtier::kernels::bench

@@ -1,0 +1,171 @@
+// The host's side of MLA decode: checks, sizes, launch.
+#include "kvtier/mla.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <optional>
+
+#include "kernels/mla/latent_map.h"
+#include "kernels/mla/mla_arguments.h"
+#include "kvtier/decode.h"
+
+namespace kvtier::kernels {
+namespace {
+
+constexpr size_t kAlignment = 256;
+constexpr int kHopper = 9;  // compute capability, major
+constexpr float kLog2E = 1.4426950408889634F;
+
+size_t AlignUp(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+bool IsAligned16(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
+
+bool IsPowerOfTwo(int32_t value) {
+  return value > 0 && std::has_single_bit(static_cast<uint32_t>(value));
+}
+
+bool AreStridesValid(const kvt_mla_decode_params& p) {
+  constexpr int64_t kGranule = 8;  // elements in 16 bytes
+  const bool positive = p.query_sequence_stride > 0 && p.query_head_stride > 0 &&
+                        p.block_stride > 0 && p.token_stride > 0;
+  return positive && (p.query_sequence_stride | p.query_head_stride | p.output_sequence_stride |
+                      p.output_head_stride | p.block_stride | p.token_stride) %
+                             kGranule ==
+                         0;
+}
+
+bool IsValid(const kvt_mla_decode_params& p) {
+  const bool pointers = p.query && p.output && p.latent && p.sequences.block_table &&
+                        p.sequences.kv_lengths && IsAligned16(p.query) && IsAligned16(p.output) &&
+                        IsAligned16(p.latent);
+  const bool counts = p.q_heads > 0 && p.sequences.sequences >= 0 &&
+                      p.sequences.max_kv_length >= 0 && p.page_tokens >= 16 &&
+                      p.page_tokens <= 256 && IsPowerOfTwo(p.page_tokens);
+  const bool split = p.split_tokens == 0 ||
+                     (p.split_tokens >= KVT_DECODE_MIN_SPLIT && IsPowerOfTwo(p.split_tokens));
+  return pointers && counts && split && AreStridesValid(p) && p.softmax_scale > 0;
+}
+
+int HeadTiles(const kvt_mla_decode_params& p) {
+  return (p.q_heads + kMlaTileHeads - 1) / kMlaTileHeads;
+}
+
+kvt_kernel_status Check(const kvt_mla_decode_params* p) {
+  if (p == nullptr || !IsValid(*p)) return KVT_KERNEL_INVALID_ARGUMENT;
+  const bool built = (p->dtype == KVT_BF16 || p->dtype == KVT_FP16) &&
+                     p->q_heads <= KVT_MLA_MAX_HEADS &&
+                     int64_t{p->sequences.sequences} * HeadTiles(*p) <= KVT_MLA_MAX_PAIRS;
+  return built ? KVT_KERNEL_OK : KVT_KERNEL_UNSUPPORTED;
+}
+
+// How a step is cut, from what the host knows.
+struct Cut {
+  int unit_tokens;
+  int chunks;
+  int64_t slots;  // parts that can be written, for each head
+};
+
+// Nothing if the device cannot run it, or the step has more units than are counted in 31 bits.
+std::optional<Cut> CutFor(const kvt_mla_decode_params& p) {
+  int device = 0;
+  int major = 0;
+  int processors = 0;
+  if (cudaGetDevice(&device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device) != cudaSuccess ||
+      major != kHopper) {
+    return std::nullopt;
+  }
+  Cut cut = {.unit_tokens = p.split_tokens > 0 ? p.split_tokens : kMlaTileTokens};
+  const int64_t longest = std::max(p.sequences.max_kv_length, 1);
+  const int64_t units = p.sequences.sequences * ((longest + cut.unit_tokens - 1) / cut.unit_tokens);
+  if (units > INT32_MAX / 2) return std::nullopt;
+  cut.chunks =
+      static_cast<int>(std::clamp<int64_t>(units, 1, std::max(1, processors / HeadTiles(p))));
+  cut.slots = p.split_tokens > 0 ? units : int64_t{2} * cut.chunks;
+  return cut;
+}
+
+// Workspace, in order: states of merges, parts' LSE, parts. The place of the states does not depend
+// on the parameters, since calls leave them zero and all else as it is.
+struct WorkspaceLayout {
+  size_t lse_offset;
+  size_t parts_offset;
+  size_t bytes;
+};
+
+WorkspaceLayout LayOut(const kvt_mla_decode_params& p, const Cut& cut) {
+  const size_t rows = static_cast<size_t>(cut.slots) * p.q_heads;
+  WorkspaceLayout layout = {};
+  layout.lse_offset = AlignUp(KVT_MLA_MAX_PAIRS * sizeof(MergeState));
+  layout.parts_offset = layout.lse_offset + AlignUp(rows * sizeof(float));
+  layout.bytes = layout.parts_offset + AlignUp(rows * KVT_MLA_LATENT_DIM * sizeof(float));
+  return layout;
+}
+
+StepShape StepOf(const kvt_mla_decode_params& p, const Cut& cut) {
+  return {.kv_lengths = p.sequences.kv_lengths,
+          .sequences = p.sequences.sequences,
+          .max_kv_length = p.sequences.max_kv_length,
+          .kv_heads = 1,
+          .window_tokens = 0,
+          .split_tokens = p.split_tokens,
+          .unit_shift = std::countr_zero(static_cast<uint32_t>(cut.unit_tokens))};
+}
+
+bool MakeArguments(const kvt_mla_decode_params& p, const Cut& cut, void* workspace,
+                   MlaArguments* arguments) {
+  const WorkspaceLayout layout = LayOut(p, cut);
+  auto* const bytes = static_cast<char*>(workspace);
+  arguments->step = StepOf(p, cut);
+  arguments->block_table = p.sequences.block_table;
+  arguments->table_stride = p.sequences.table_stride;
+  arguments->output = p.output;
+  arguments->lse = p.lse;
+  arguments->output_sequence_stride = p.output_sequence_stride;
+  arguments->output_head_stride = p.output_head_stride;
+  arguments->q_heads = p.q_heads;
+  arguments->head_tiles = HeadTiles(p);
+  arguments->box_tokens = std::min(p.page_tokens, kMlaTileTokens);
+  arguments->page_shift = std::countr_zero(static_cast<uint32_t>(p.page_tokens));
+  arguments->score_scale = p.softmax_scale * kLog2E;
+  arguments->tables_settled = p.tables_settled;
+  arguments->merges = reinterpret_cast<MergeState*>(bytes);
+  arguments->part_lse = reinterpret_cast<float*>(bytes + layout.lse_offset);
+  arguments->parts = reinterpret_cast<float*>(bytes + layout.parts_offset);
+  constexpr int kRightColumns = KVT_MLA_QUERY_DIM - kMlaHalfDim;
+  return EncodeQueryMap(p, &arguments->query_map) &&
+         EncodeLatentMap(p, 0, kMlaHalfDim, arguments->box_tokens, &arguments->left_map) &&
+         EncodeLatentMap(p, kMlaHalfDim, kRightColumns, arguments->box_tokens,
+                         &arguments->right_map);
+}
+
+}  // namespace
+}  // namespace kvtier::kernels
+
+size_t kvt_mla_decode_workspace_bytes(const kvt_mla_decode_params* params) {
+  using namespace kvtier::kernels;
+  if (Check(params) != KVT_KERNEL_OK) return 0;
+  const auto cut = CutFor(*params);
+  return cut ? LayOut(*params, *cut).bytes : 0;
+}
+
+kvt_kernel_status kvt_mla_decode(const kvt_mla_decode_params* params, void* workspace,
+                                 size_t workspace_bytes, void* stream) {
+  using namespace kvtier::kernels;
+  if (const kvt_kernel_status status = Check(params); status != KVT_KERNEL_OK) return status;
+  const auto cut = CutFor(*params);
+  if (!cut) return KVT_KERNEL_UNSUPPORTED;
+  if (workspace == nullptr || workspace_bytes < LayOut(*params, *cut).bytes) {
+    return KVT_KERNEL_WORKSPACE_TOO_SMALL;
+  }
+  if (params->sequences.sequences == 0) return KVT_KERNEL_OK;
+  MlaArguments arguments{};
+  if (!MakeArguments(*params, *cut, workspace, &arguments)) return KVT_KERNEL_UNSUPPORTED;
+  const int blocks = cut->chunks * arguments.head_tiles;
+  const auto on = static_cast<cudaStream_t>(stream);
+  const cudaError_t error = params->dtype == KVT_BF16 ? LaunchMlaBf16(arguments, blocks, on)
+                                                      : LaunchMlaFp16(arguments, blocks, on);
+  return error == cudaSuccess ? KVT_KERNEL_OK : KVT_KERNEL_LAUNCH_FAILED;
+}

@@ -1,0 +1,53 @@
+// What the host hands to the MLA decode kernel, and the sizes both agree on.
+#pragma once
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "kernels/decode/step_shape.h"
+#include "kernels/merge/merge_state.h"
+#include "kvtier/mla.h"
+
+namespace kvtier::kernels {
+
+// A block works on up to 64 query heads (the height of a matrix instruction) and 64 tokens at a
+// time. A row of the latent cache is brought in two parts that are given back apart: columns
+// [0, 256), and [256, 512) with the rope's 64 behind them.
+constexpr int kMlaTileHeads = 64;
+constexpr int kMlaTileTokens = 64;
+constexpr int kMlaHalfDim = KVT_MLA_LATENT_DIM / 2;
+constexpr int kMlaMergeThreads = 256;
+
+// By value, as a kernel parameter: tensor maps must lie there. Block b works on tile b % head_tiles
+// of the heads, so that blocks that read the same tokens run at the same time and meet in L2.
+struct MlaArguments {
+  CUtensorMap query_map;  // element, head, sequence
+  CUtensorMap left_map;   // latent_map.h
+  CUtensorMap right_map;
+  StepShape step;  // one KV head
+  const int32_t* block_table;
+  int64_t table_stride;
+  void* output;
+  float* lse;
+  int64_t output_sequence_stride;
+  int64_t output_head_stride;
+  int32_t q_heads;
+  int32_t head_tiles;
+  int32_t box_tokens;  // that one tensor copy brings: a page, or a tile if that is less
+  int32_t page_shift;
+  float score_scale;  // takes scores to logarithms of base 2
+  int32_t tables_settled;
+  MergeState* merges;  // [KVT_MLA_MAX_PAIRS], zero between launches
+  float* part_lse;     // [slots, q_heads]
+  float* parts;        // [slots, q_heads, 512], divided
+};
+
+// head_tiles * chunks blocks.
+[[nodiscard]] cudaError_t LaunchMlaBf16(const MlaArguments& arguments, int blocks,
+                                        cudaStream_t stream);
+[[nodiscard]] cudaError_t LaunchMlaFp16(const MlaArguments& arguments, int blocks,
+                                        cudaStream_t stream);
+
+}  // namespace kvtier::kernels

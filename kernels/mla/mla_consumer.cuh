@@ -1,0 +1,274 @@
+// The two consumer warpgroups of an MLA block. Both hold the same 64 heads and half of the output's
+// columns each, in registers. The left one multiplies queries with keys, takes the softmax and
+// hands its weights to the right one; while that multiplies them with its columns, the left one has
+// the next tile's scores multiplied already.
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/append/append_softmax.cuh"
+#include "kernels/append/pack_pair.cuh"
+#include "kernels/append/wgmma.cuh"
+#include "kernels/mla/mla_output.cuh"
+#include "kernels/mla/mla_shared.cuh"
+
+namespace kvtier::kernels {
+
+constexpr int kMlaScores = kMlaTileTokens / 2;  // of a thread
+constexpr int kMlaWords = kMlaTileTokens / 4;   // its weights in pairs
+constexpr int kMlaOutputs = kMlaHalfDim / 2;
+
+// The descriptor of whatever part `stage` of a ring, from lane 0, so that the compiler keeps it in
+// registers that the warp shares.
+__device__ __forceinline__ int UniformStage(const RingCursor<kMlaStages>& cursor) {
+  return __shfl_sync(kFullWarp, cursor.stage(), 0);
+}
+
+__device__ __forceinline__ void ArriveWarp(TransactionBarrier& barrier) {
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) barrier.Arrive();
+}
+
+__device__ __forceinline__ void Rescale(float (&output)[kMlaOutputs], const float (&factor)[2]) {
+  if (!__any_sync(kFullWarp, factor[0] != 1.0f || factor[1] != 1.0f)) return;
+#pragma unroll
+  for (int i = 0; i < kMlaOutputs; i += 4) {
+    output[i] *= factor[0];
+    output[i + 1] *= factor[0];
+    output[i + 2] *= factor[1];
+    output[i + 3] *= factor[1];
+  }
+}
+
+__device__ __forceinline__ void Clear(float (&output)[kMlaOutputs]) {
+#pragma unroll
+  for (int i = 0; i < kMlaOutputs; ++i) output[i] = 0.0f;
+}
+
+template <typename Element>
+class MlaLeftConsumer {
+ public:
+  // `thread`: 0 to 127.
+  __device__ MlaLeftConsumer(const MlaArguments& arguments, MlaShared& shared, int thread)
+      : arguments_(arguments),
+        shared_(shared),
+        lane_(thread % 32),
+        row_(thread / 32 * 16 + thread % 32 / 4) {
+    query_ = wgmma::Descriptor(SharedAddress(shared.query), 0, kMlaAtomBytes);
+    left_ = wgmma::Descriptor(SharedAddress(shared.left), 0, kMlaLeftGroupBytes);
+    right_ = wgmma::Descriptor(SharedAddress(shared.right), 0, kMlaRightGroupBytes);
+    values_ = wgmma::Descriptor(SharedAddress(shared.left), kMlaAtomBytes, kMlaLeftGroupBytes);
+  }
+
+  // Up to the written result, or part of it.
+  __device__ __forceinline__ void Work(const MlaOutput<Element>& to, const Segment& segment) {
+    RunningSoftmax<kMlaScores> softmax(arguments_.score_scale);
+    float output[kMlaOutputs];
+    Clear(output);
+    if (MlaTiles(segment) > 0) Accumulate(segment, softmax, output);
+    float factor[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float lse;
+      softmax.Finish(r, -INFINITY, factor[r], lse);
+      if (lane_ % 4 == 0) to.WriteOwnLse(row_ + 8 * r, lse);
+    }
+    shared_.weights_ring.empty[0].Wait(weights_cursor_.filled_parity());
+    HandOverFactors(factor);
+    Rescale(output, factor);
+    to.WriteHalf(row_, 0, output);
+  }
+
+ private:
+  // scores = queries * keys^T, queued.
+  __device__ __forceinline__ void QueueScores(float (&scores)[kMlaScores]) {
+    const int stage = UniformStage(tiles_);
+    const uint64_t left = wgmma::Advance(left_, stage * kMlaLeftBytes);
+    const uint64_t right = wgmma::Advance(right_, stage * kMlaRightBytes);
+    shared_.left_ring.full[stage].Wait(tiles_.parity());
+    wgmma::Fence();
+#pragma unroll
+    for (int step = 0; step < kMlaHalfDim / 16; ++step) {
+      wgmma::FromShared<Element>(scores, QueryAt(step),
+                                 wgmma::Advance(left, step / 4 * kMlaAtomBytes + step % 4 * 32),
+                                 step > 0);
+    }
+    shared_.right_ring.full[stage].Wait(tiles_.parity());
+    wgmma::Fence();
+#pragma unroll
+    for (int step = 0; step < (KVT_MLA_QUERY_DIM - kMlaHalfDim) / 16; ++step) {
+      wgmma::FromShared<Element>(scores, QueryAt(kMlaHalfDim / 16 + step),
+                                 wgmma::Advance(right, step / 4 * kMlaAtomBytes + step % 4 * 32),
+                                 1);
+    }
+    wgmma::Commit();
+  }
+
+  __device__ __forceinline__ uint64_t QueryAt(int step) const {
+    return wgmma::Advance(query_, step / 4 * kMlaQueryChunkBytes + step % 4 * 32);
+  }
+
+  // output += weights * values, queued.
+  __device__ __forceinline__ void QueueOutput(float (&output)[kMlaOutputs],
+                                              const uint32_t (&weights)[kMlaWords], int stage) {
+    const uint64_t values = wgmma::Advance(values_, stage * kMlaLeftBytes);
+    wgmma::Fence();
+#pragma unroll
+    for (int step = 0; step < kMlaTileTokens / 16; ++step) {
+      wgmma::FromRegisters<Element>(output, weights + 4 * step,
+                                    wgmma::Advance(values, step * 2 * kMlaLeftGroupBytes));
+    }
+    wgmma::Commit();
+  }
+
+  __device__ __forceinline__ void Accumulate(const Segment& segment,
+                                             RunningSoftmax<kMlaScores>& softmax,
+                                             float (&output)[kMlaOutputs]) {
+    const int tiles = MlaTiles(segment);
+    float scores[kMlaScores];
+    float correction[2];
+    uint32_t weights[kMlaWords];
+    shared_.query_ring.full[0].Wait(query_cursor_.parity());
+    QueueScores(scores);
+    wgmma::Wait<0>();
+    wgmma::Settle(scores);
+    for (int tile = 0; tile < tiles; ++tile) {
+      const int stage = UniformStage(tiles_);
+      if (tile + 1 == tiles) {
+        ArriveWarp(shared_.query_ring.empty[0]);
+        query_cursor_.Advance();
+        Mask(scores, segment.token_end - segment.token_begin - tile * kMlaTileTokens);
+      }
+      softmax.Raise(scores, correction);
+      softmax.Exponentiate(scores);
+#pragma unroll
+      for (int i = 0; i < kMlaWords; ++i) {
+        weights[i] = PackPair(scores[2 * i], scores[2 * i + 1], wgmma::kIsBf16<Element>);
+      }
+      shared_.weights_ring.empty[0].Wait(weights_cursor_.filled_parity());
+      StoreWeights(weights);
+      HandOverFactors(correction);
+      Rescale(output, correction);
+      QueueOutput(output, weights, stage);
+      tiles_.Advance();
+      if (tile + 1 < tiles) {
+        QueueScores(scores);
+        wgmma::Wait<1>();
+        wgmma::Settle(output);
+        ArriveWarp(shared_.left_ring.empty[stage]);
+        wgmma::Wait<0>();
+        wgmma::Settle(scores);
+      } else {
+        wgmma::Wait<0>();
+        wgmma::Settle(output);
+        ArriveWarp(shared_.left_ring.empty[stage]);
+      }
+    }
+  }
+
+  // Tokens from `existing` on have no weight.
+  __device__ __forceinline__ void Mask(float (&scores)[kMlaScores], int existing) const {
+#pragma unroll
+    for (int i = 0; i < kMlaScores; ++i) {
+      if (i / 4 * 8 + 2 * (lane_ % 4) + i % 2 >= existing) scores[i] = -INFINITY;
+    }
+  }
+
+  // As the left operand of the right consumer's multiplication: rows of 128 bytes, swizzled.
+  __device__ __forceinline__ void StoreWeights(const uint32_t (&weights)[kMlaWords]) {
+    const uint32_t to = SharedAddress(shared_.weights) + row_ * 128 + lane_ % 4 * 4;
+#pragma unroll
+    for (int j = 0; j < kMlaTileTokens / 8; ++j) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        // Rows 8 apart lie in different atoms, at the same place.
+        StoreShared(to + r * kMlaAtomBytes + ((j ^ (row_ % 8)) * 16), weights[2 * j + r]);
+      }
+    }
+  }
+
+  // What goes with them, and both are given out.
+  __device__ __forceinline__ void HandOverFactors(const float (&factor)[2]) {
+    if (lane_ % 4 == 0) {
+      shared_.factors[row_] = factor[0];
+      shared_.factors[row_ + 8] = factor[1];
+    }
+    FenceAsyncProxy();
+    ArriveWarp(shared_.weights_ring.full[0]);
+    weights_cursor_.Advance();
+  }
+
+  const MlaArguments& arguments_;
+  MlaShared& shared_;
+  int lane_;
+  int row_;  // the first of this thread's two
+  uint64_t query_;
+  uint64_t left_;
+  uint64_t right_;
+  uint64_t values_;
+  RingCursor<1> query_cursor_;
+  RingCursor<kMlaStages> tiles_;
+  RingCursor<1> weights_cursor_;
+};
+
+template <typename Element>
+class MlaRightConsumer {
+ public:
+  // `thread`: 0 to 127.
+  __device__ MlaRightConsumer(MlaShared& shared, int thread)
+      : shared_(shared), row_(thread / 32 * 16 + thread % 32 / 4) {
+    weights_ = wgmma::Descriptor(SharedAddress(shared.weights), 0, kMlaAtomBytes);
+    values_ = wgmma::Descriptor(SharedAddress(shared.right), kMlaAtomBytes, kMlaRightGroupBytes);
+  }
+
+  __device__ __forceinline__ void Work(const MlaOutput<Element>& to, const Segment& segment) {
+    float output[kMlaOutputs];
+    float factor[2];
+    Clear(output);
+    const int tiles = MlaTiles(segment);
+    for (int tile = 0; tile < tiles; ++tile) {
+      const int stage = UniformStage(tiles_);
+      TakeFactors(factor);
+      Rescale(output, factor);
+      shared_.right_ring.full[stage].Wait(tiles_.parity());
+      const uint64_t values = wgmma::Advance(values_, stage * kMlaRightBytes);
+      wgmma::Fence();
+#pragma unroll
+      for (int step = 0; step < kMlaTileTokens / 16; ++step) {
+        wgmma::FromSharedAlongN<Element>(output, wgmma::Advance(weights_, step * 32),
+                                         wgmma::Advance(values, step * 2 * kMlaRightGroupBytes));
+      }
+      wgmma::Commit();
+      wgmma::Wait<0>();
+      wgmma::Settle(output);
+      GiveBackWeights();
+      ArriveWarp(shared_.right_ring.empty[stage]);
+      tiles_.Advance();
+    }
+    TakeFactors(factor);
+    GiveBackWeights();
+    Rescale(output, factor);
+    to.WriteHalf(row_, kMlaHalfDim, output);
+  }
+
+ private:
+  __device__ __forceinline__ void TakeFactors(float (&factor)[2]) {
+    shared_.weights_ring.full[0].Wait(weights_cursor_.parity());
+    factor[0] = shared_.factors[row_];
+    factor[1] = shared_.factors[row_ + 8];
+  }
+
+  __device__ __forceinline__ void GiveBackWeights() {
+    ArriveWarp(shared_.weights_ring.empty[0]);
+    weights_cursor_.Advance();
+  }
+
+  MlaShared& shared_;
+  int row_;
+  uint64_t weights_;
+  uint64_t values_;
+  RingCursor<kMlaStages> tiles_;
+  RingCursor<1> weights_cursor_;
+};
+
+}  // namespace kvtier::kernels

@@ -1,0 +1,9 @@
+#include "kernels/mla/mla_kernel.cuh"
+
+namespace kvtier::kernels {
+
+cudaError_t LaunchMlaFp16(const MlaArguments& arguments, int blocks, cudaStream_t stream) {
+  return LaunchMla<__half>(arguments, blocks, stream);
+}
+
+}  // namespace kvtier::kernels
