@@ -288,7 +288,8 @@ void AddTierMetrics(const MetricsSnapshot& snapshot, MetricFamilies* families) {
       .AddHistogram({}, gaps.bounds_us(), gaps.counts(), gaps.sum_us());
 }
 
-void AddAttentionMetrics(const AttentionReport& report, MetricFamilies* families) {
+void AddAttentionMetrics(const MetricsSnapshot& snapshot, MetricFamilies* families) {
+  const AttentionReport& report = snapshot.attention;
   families
       ->Gauge("kvtier_attention_ready",
               "1 if attention is computed for clients: the kernels passed their test at the start.")
@@ -380,7 +381,7 @@ MetricFamilies MetricsOf(const MetricsSnapshot& snapshot, const LoopFacts& loop,
   AddRequestMetrics(snapshot, &families);
   AddTierMetrics(snapshot, &families);
   AddMovementMetrics(snapshot, &families);
-  AddAttentionMetrics(snapshot.attention, &families);
+  AddAttentionMetrics(snapshot, &families);
   AddDaemonMetrics(snapshot, loop, process, &families);
   return families;
 }

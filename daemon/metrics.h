@@ -24,6 +24,7 @@ struct LoopFacts {
 void AddRequestMetrics(const MetricsSnapshot& snapshot, MetricFamilies* families);
 void AddTierMetrics(const MetricsSnapshot& snapshot, MetricFamilies* families);
 void AddMovementMetrics(const MetricsSnapshot& snapshot, MetricFamilies* families);
+void AddAttentionMetrics(const MetricsSnapshot& snapshot, MetricFamilies* families);
 void AddDaemonMetrics(const MetricsSnapshot& snapshot, const LoopFacts& loop,
                       const ProcessFacts& process, MetricFamilies* families);
 

@@ -142,9 +142,10 @@ bool HostSlots::Admits(const Room& room, TenantId tenant) const {
 }
 
 EntryIndex HostSlots::Coldest(const Room& room, bool* passing) {
-  for (size_t tries = victims_.size(); tries > 0; --tries) {
-    const EntryIndex front = victims_.Front([&](TenantId tenant) { return Admits(room, tenant); },
-                                            [this](EntryIndex entry) { PrepareOne(entry); });
+  const auto admits = [&](TenantId tenant) { return Admits(room, tenant); };
+  for (size_t tries = victims_.size(admits); tries > 0; --tries) {
+    const EntryIndex front =
+        victims_.Front(admits, [this](EntryIndex entry) { PrepareOne(entry); });
     if (front == kNoEntry) return kNoEntry;
     if (!OnItsWay(state_[front])) return front;
     *passing |= state_[front].host_slot != kNoHostSlot;
@@ -157,7 +158,8 @@ EntryIndex HostSlots::Coldest(const Room& room, bool* passing) {
 HostSlots::Outcome HostSlots::EvictFor(const Room& room) {
   bool passing = false;
   const bool own = room.from == Room::From::kOwn;
-  for (size_t tries = ready_blocks_; tries > 0; --tries) {
+  const uint64_t candidates = own ? shares_[room.tenant.value].ready : ready_blocks_;
+  for (uint64_t tries = candidates; tries > 0; --tries) {
     const EntryIndex coldest = Coldest(room, &passing);
     if (coldest == kNoEntry) break;
     const BlockEntry& entry = state_[coldest];

@@ -5,7 +5,6 @@
 
 #include <cstdint>
 
-#include "kernels/append/append_rows.cuh"
 #include "kernels/append/append_shared.cuh"
 #include "kernels/append/append_softmax.cuh"
 #include "kernels/append/pack_pair.cuh"
@@ -46,7 +45,6 @@ class TileConsumer {
   static constexpr int kOutputs = Traits::kHeadDim / 2;
   static constexpr int kWords = Traits::kKeys / 4;  // a thread's probabilities in pairs
   static constexpr int kTurnBarrier = 1;            // and the next
-  static constexpr int kMergeBarrier = 3;
   // Lifts probabilities times scales of values out of the range where fp16 loses digits.
   static constexpr float kValueScaleLift = 64.0f;
 
@@ -287,7 +285,6 @@ class TileConsumer {
     Rescale(output, factor);
     if (plan_.splits > 1) {
       StorePartial(item, rows, output);
-      if (plan_.merges != nullptr) MergeParts(item, rows);
     } else {
       StoreOutput(item, rows, output);
     }
@@ -321,13 +318,6 @@ class TileConsumer {
             make_float2(output[4 * j + 2 * r], output[4 * j + 2 * r + 1]);
       }
     }
-  }
-
-  // There is nothing else to do: a launch that merges has a CTA for every item.
-  __device__ __forceinline__ void MergeParts(const AppendItem& item, int32_t rows) {
-    MergeTogether<Traits::kHeadDim, 128 * kConsumerWarpgroups, kMergeBarrier>(
-        plan_.merges + item.tile, &shared_.merge, AppendRows(plan_, item), plan_.splits,
-        min(rows, kTileRows), (group_ * 4 + warp_) * 32 + lane_, /*may_wait=*/true);
   }
 
   // Through shared memory, 64 columns at a time, so that rows leave in whole 128-byte lines.

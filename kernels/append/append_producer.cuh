@@ -189,11 +189,7 @@ class TileLoader {
       WaitForEarlierGrids();
       PrefetchQueries(item);
       if constexpr (Traits::kFp8) {
-        TileWidener<Traits> widener(plan_, shared_, thread_, rings_);
-        // While the consumers still hold the last item's queries.
-        widener.WidenFirst(item);
-        LoadQueries(item);
-        widener.WidenRest(item);
+        TileWidener<Traits>(plan_, shared_, thread_, rings_).Run(item, [&] { LoadQueries(item); });
       } else {
         LoadQueries(item);
       }

@@ -24,7 +24,6 @@ struct AppendItem {
   int32_t first_tile;   // key tiles [first_tile, end_tile), none if they are equal
   int32_t end_tile;
   int32_t split;
-  int32_t tile;  // the number of this tile of queries among all; splits share it
 };
 
 // Keys and values of one section of heads. Much less than the L2 holds, since each half of it keeps
@@ -69,9 +68,7 @@ class AppendSchedule {
       if (past != 0) {
         const int owner = __ffs(past) - 1;
         const int64_t before = __shfl_sync(0xffffffff, items_up_to_ - items_, owner);
-        AppendItem item = Decode(owner, static_cast<int32_t>(index - first_item_ - before));
-        item.tile = static_cast<int32_t>(index / plan_.splits);
-        return item;
+        return Decode(owner, static_cast<int32_t>(index - first_item_ - before));
       }
       first_item_ += __shfl_sync(0xffffffff, items_up_to_, 31);
       first_sequence_ += 32;

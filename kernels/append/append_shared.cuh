@@ -6,7 +6,6 @@
 #include "kernels/append/append_plan.h"
 #include "kernels/append/append_schedule.cuh"
 #include "kernels/append/pipeline.cuh"
-#include "kernels/merge/merge_together.cuh"
 
 namespace kvtier::kernels {
 
@@ -89,7 +88,6 @@ struct alignas(kAtomBytes) AppendShared {
   Ring<kItemSlots> item_ring;
   TransactionBarrier tail;  // the copies of a tile whose end must be zeroed before it is given out
   AppendItem items[kItemSlots];
-  MergeTurn merge;
 
   // By one thread, before any other touches the barriers.
   __device__ void InitBarriers() {

@@ -1,7 +1,7 @@
 // The two consumer warpgroups of an MLA block. Both hold the same 64 heads and half of the output's
 // columns each, in registers. The left one multiplies queries with keys, takes the softmax and
-// hands its weights to the right one; while that multiplies them with its columns, the left one has
-// the next tile's scores multiplied already.
+// hands its weights to the right one; while that multiplies them with its columns, the left one
+// goes on to the next tile's scores.
 #pragma once
 
 #include <cstdint>
@@ -151,18 +151,17 @@ class MlaLeftConsumer {
       Rescale(output, correction);
       QueueOutput(output, weights, stage);
       tiles_.Advance();
+      // Given back before the next tile is waited for, whose successor needs the place. What that
+      // costs the tensor cores in pauses, the right consumer fills.
+      wgmma::Wait<0>();
+      wgmma::Settle(output);
+      ArriveWarp(shared_.left_ring.empty[stage]);
       if (tile + 1 < tiles) {
         QueueScores(scores);
-        wgmma::Wait<1>();
-        wgmma::Settle(output);
-        ArriveWarp(shared_.left_ring.empty[stage]);
         wgmma::Wait<0>();
         wgmma::Settle(scores);
-      } else {
-        wgmma::Wait<0>();
-        wgmma::Settle(output);
-        ArriveWarp(shared_.left_ring.empty[stage]);
       }
+      ArriveWarp(shared_.turn);
     }
   }
 
@@ -214,9 +213,10 @@ class MlaLeftConsumer {
 template <typename Element>
 class MlaRightConsumer {
  public:
-  // `thread`: 0 to 127.
-  __device__ MlaRightConsumer(MlaShared& shared, int thread)
-      : shared_(shared), row_(thread / 32 * 16 + thread % 32 / 4) {
+  // `thread`: 0 to 127. `waits`: leaves the tensor cores to the left consumer until that is busy
+  // with the softmax. Pays where the tensor cores are the limit, else places are given back late.
+  __device__ MlaRightConsumer(MlaShared& shared, int thread, bool waits)
+      : shared_(shared), row_(thread / 32 * 16 + thread % 32 / 4), waits_(waits) {
     weights_ = wgmma::Descriptor(SharedAddress(shared.weights), 0, kMlaAtomBytes);
     values_ = wgmma::Descriptor(SharedAddress(shared.right), kMlaAtomBytes, kMlaRightGroupBytes);
   }
@@ -230,6 +230,10 @@ class MlaRightConsumer {
       const int stage = UniformStage(tiles_);
       TakeFactors(factor);
       Rescale(output, factor);
+      if (waits_) {
+        shared_.turn.Wait(turn_);
+        turn_ ^= 1;
+      }
       shared_.right_ring.full[stage].Wait(tiles_.parity());
       const uint64_t values = wgmma::Advance(values_, stage * kMlaRightBytes);
       wgmma::Fence();
@@ -265,6 +269,8 @@ class MlaRightConsumer {
 
   MlaShared& shared_;
   int row_;
+  bool waits_;
+  uint32_t turn_ = 0;
   uint64_t weights_;
   uint64_t values_;
   RingCursor<kMlaStages> tiles_;

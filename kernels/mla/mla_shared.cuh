@@ -10,7 +10,7 @@
 
 namespace kvtier::kernels {
 
-constexpr int kMlaStages = 2;  // tiles of tokens
+constexpr int kMlaStages = 4;  // tiles of tokens
 constexpr int kMlaThreads = 3 * 128;
 constexpr int kMlaWarps = kMlaThreads / 32;
 constexpr int kMlaAtomBytes = 1024;  // 8 rows of 128 bytes
@@ -21,7 +21,7 @@ constexpr int kMlaLeftGroupBytes = kMlaHalfDim / 64 * kMlaAtomBytes;
 constexpr int kMlaRightGroupBytes = (KVT_MLA_QUERY_DIM - kMlaHalfDim) / 64 * kMlaAtomBytes;
 constexpr int kMlaLeftBytes = kMlaTileTokens / 8 * kMlaLeftGroupBytes;
 constexpr int kMlaRightBytes = kMlaTileTokens / 8 * kMlaRightGroupBytes;
-constexpr int kMlaWeightsBytes = kMlaTileHeads * kMlaTileTokens * 2;
+constexpr int kMlaWeightsBytes = kMlaTileHeads * 128;  // a row has the pitch of the swizzle
 
 struct alignas(kMlaAtomBytes) MlaShared {
   alignas(kMlaAtomBytes) char query[kMlaQueryChunks][kMlaQueryChunkBytes];
@@ -33,6 +33,7 @@ struct alignas(kMlaAtomBytes) MlaShared {
   Ring<kMlaStages> left_ring;    // likewise
   Ring<kMlaStages> right_ring;   // emptied by the right consumer
   Ring<1> weights_ring;          // weights and factors: from the left to the right consumer
+  TransactionBarrier turn;       // given to the right consumer by the left one
   TransactionBarrier tail;  // the copies of a tile whose end must be zeroed before it is given out
   ScheduleScratch<kMlaWarps> schedule;
   MergeTurn merge;
@@ -43,6 +44,7 @@ struct alignas(kMlaAtomBytes) MlaShared {
     left_ring.Init(1, 4);
     right_ring.Init(1, 4);
     weights_ring.Init(4, 4);
+    turn.Init(4);
     tail.Init(1);
   }
 };

@@ -32,6 +32,15 @@ class AbiTest(unittest.TestCase):
         self.assertGreaterEqual(len(structures(_abi)), 11)
         self.assertEqual(differences(_abi, "kvtier/kernels.h", "kernels/include"), "")
 
+    def test_a_library_of_another_version_is_refused(self):
+        text = (HEADERS / "kernel_table.h").read_text()
+        self.assertIn(f"#define KVT_KERNELS_ABI {_abi.VERSION}\n", text)
+        other = mock.Mock(_name="libkvtier_kernels.so")
+        other.kvt_kernels_table.return_value = None
+        with self.assertRaises(kvtier.LibraryNotFoundError):
+            _library.check_version(other)
+        other.kvt_kernels_table.assert_called_once_with(_abi.VERSION)
+
     def test_a_named_library_that_is_not_there_is_an_error_that_names_it(self):
         with mock.patch.dict("os.environ", {_library.LIBRARY_VARIABLE: "/nowhere/kernels.so"}):
             with self.assertRaises(kvtier.LibraryNotFoundError) as raised:
@@ -167,9 +176,9 @@ class CacheTest(KernelsTest):
             kernels.SequenceTables(FakeTensor(3, 9, dtype="int32"), lengths)
         cache = kernels.PagedKv(*pool_layer())
         table = FakeTensor(2, 9, dtype="int32")
-        self.assertEqual(kernels.SequenceTables(table, lengths).abi(cache).max_kv_length, 144)
+        self.assertEqual(kernels.SequenceTables(table, lengths).abi(TOKENS, cache.key.device).max_kv_length, 144)
         with self.refused("bad_max_kv_length", "145, 0 to 144"):
-            kernels.SequenceTables(table, lengths, 145).abi(cache)
+            kernels.SequenceTables(table, lengths, 145).abi(TOKENS, cache.key.device)
 
 
 class AttentionTest(KernelsTest):
@@ -228,6 +237,31 @@ class AttentionTest(KernelsTest):
         self.assertEqual(shapes[0], shapes[1])
         self.assertNotEqual(shapes[1], shapes[2])
         self.assertEqual(self.library.calls[0].params.prefixes.sequences, 1)
+
+    def test_mla_decode_reads_one_latent_row_for_each_token(self):
+        latent = FakeTensor(99, 64, 576, strides=(64 * 640, 640, 1), address=0x7700_0000_0000)
+        query = FakeTensor(2, 100, 576)
+        out = kernels.mla_decode(query, latent, tables(), 0.1, workspace=self.workspace)
+        self.assertEqual(out.shape, (2, 100, 512))
+        p = self.the_call().params
+        self.assertEqual((p.latent, p.block_stride, p.token_stride), (latent.data_ptr(), 40960, 640))
+        self.assertEqual((p.q_heads, p.page_tokens, p.output_head_stride), (100, 64, 512))
+        self.assertEqual((p.query_sequence_stride, p.sequences.max_kv_length), (57600, 40 * 64))
+
+    def test_mla_decode_refuses_rows_of_another_length(self):
+        latent, query = FakeTensor(99, 64, 576), FakeTensor(2, 16, 576)
+        with self.refused("bad_query", "[2, any, 576]"):
+            kernels.mla_decode(FakeTensor(2, 16, 512), latent, tables(), 0.1)
+        with self.refused("bad_query", "129 heads"):
+            kernels.mla_decode(FakeTensor(2, 129, 576), latent, tables(), 0.1)
+        with self.refused("bad_latent", "[any, any, 576]"):
+            kernels.mla_decode(query, FakeTensor(99, 64, 1, 576), tables(), 0.1)
+        with self.refused("bad_latent", "48 tokens"):
+            kernels.mla_decode(query, FakeTensor(99, 48, 576), tables(), 0.1)
+        with self.refused("bad_output", "[2, 16, 512]"):
+            kernels.mla_decode(query, latent, tables(), 0.1, output=query)
+        with self.refused("bad_softmax_scale"):
+            kernels.mla_decode(query, latent, tables(), 0.0)
 
     def test_queries_that_do_not_fit_the_cache_are_refused(self):
         for query, text in (

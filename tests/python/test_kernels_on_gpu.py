@@ -179,6 +179,21 @@ class KernelsOnGpuTest(unittest.TestCase):
             k, v = (torch.cat(values) for values in zip(*parts))
             self.assert_close(got[i], reference(query[i : i + 1], k, v)[0][0])
 
+    def test_mla_decode_is_attention_over_the_latent_rows(self):
+        lengths, heads, page = [1, 700, 0], 40, 64
+        latent = random(40, page, 576)
+        table = torch.randperm(33, generator=torch.Generator().manual_seed(3)).int().reshape(3, 11)
+        tables = kernels.SequenceTables(table.cuda(), integers(lengths))
+        query, lse = random(3, heads, 576, seed=4), torch.empty(3, heads).cuda()
+        got = kernels.mla_decode(query, latent, tables, 0.05, lse=lse)
+        for i, length in enumerate(lengths):
+            rows = latent[table[i].long().cuda()].reshape(-1, 576)[:length].double()
+            scores = query[i].double() @ rows.T * 0.05
+            self.assert_close(got[i], scores.softmax(-1) @ rows[:, :512])
+            torch.testing.assert_close(
+                lse[i].double(), scores.logsumexp(-1), rtol=1e-3, atol=1e-3
+            )
+
     def test_kv_write_turns_rounds_and_puts_each_token_into_its_slot(self):
         tokens = 50
         key, value = random(tokens, KV_HEADS, DIM, seed=2), random(tokens, KV_HEADS, DIM, seed=3)

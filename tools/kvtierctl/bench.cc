@@ -17,9 +17,6 @@ namespace kvtier {
 namespace {
 
 constexpr uint64_t kLeastSetBytes = 16 * kMiB;
-// Host memory holds half a set when the disk is measured: several times what the daemon reads at
-// once, or reads wait for room and are given up.
-constexpr uint64_t kLeastDiskSetBytes = 120 * kMiB;
 
 struct BenchArguments {
   BenchOptions options;
@@ -46,13 +43,12 @@ Status MeasurePrivate(const BenchArguments& arguments, BenchResults* results) {
   KVT_RETURN_IF_ERROR(TakeBlockSizes(arguments, &options));
   options.set_bytes = SetBytesWithin(arguments.tiers, options.block_bytes);
   const bool disk = arguments.tiers.disk_bytes > 0;
-  const uint64_t least = disk ? kLeastDiskSetBytes : kLeastSetBytes;
-  if (options.set_bytes < least) {
+  if (options.set_bytes < kLeastSetBytes) {
     return MakeError(
         ErrorCode::kInvalidArgument, "tiers_too_small",
         fmt::format("these sizes leave sets of {} to measure with, and {} are needed: the pool "
                     "takes one set, host and disk take three each{}",
-                    FormatByteSize(options.set_bytes), FormatByteSize(least),
+                    FormatByteSize(options.set_bytes), FormatByteSize(kLeastSetBytes),
                     disk ? "; --disk 0B measures without a disk" : ""));
   }
   return RunBench(options, {.onload_host = true, .onload_disk = disk, .acquire = true}, results);

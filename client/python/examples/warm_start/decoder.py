@@ -54,7 +54,7 @@ class Decoder:
             num_key_value_heads=geometry.kv_heads,
             head_dim=geometry.head_dim,
             max_position_embeddings=131072,
-            rope_theta=500000.0,
+            rope_parameters={"rope_type": "default", "rope_theta": 500000.0},
         )
         torch.manual_seed(_SEED)
         default = torch.get_default_dtype()

@@ -7,21 +7,21 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 from comparison import Comparison, compare, distance
 from decoder import Decoder
 from engine import Answer, Engine
-from kv_paths import CopyingPath, InPlacePath
+from kv_paths import CopyingPath, InPlacePath, KvPath
 from private_daemon import PrivateDaemon
 from report import Row
 from transformers import DynamicCache
 
 import kvtier
 
-PATHS = {"in-place": InPlacePath, "copy": CopyingPath}
+PATHS: dict[str, Callable[[Decoder], KvPath]] = {"in-place": InPlacePath, "copy": CopyingPath}
 TIERS = ("pool", "host", "disk")
 
 
@@ -116,8 +116,9 @@ class Trial:
         # The first answer warms the engine up.
         self._answer(prompts[0])
         cold = [self._answer(prompt) for prompt in prompts]
-        published = self._answer(prompts[0], publish=True)
+        published = self._answer(prompts[0], publish=True, follow=cold[0].followed_by)
         yield Row("nowhere", "cold", cold, self._against_torch(cold))
+        yield Row("nowhere", "again", [published], self._worst([published], cold[0], cold[0]))
         for tier, question in zip(TIERS, range(1, len(prompts))):
             yield self._row(tier, "repeated", prompts[0], published, published)
             yield self._row(tier, "shared", prompts[question], cold[question], published)

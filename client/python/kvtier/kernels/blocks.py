@@ -179,10 +179,7 @@ def merge_lse(
         raise invalid("bad_partials", f"{parts} parts of rows of {dim}")
     if not (partials[0].is_contiguous() and partial_lse[0].is_contiguous()):
         raise invalid("bad_partials", "a part is not contiguous")
-    if lse is not None:
-        _tensors.check(lse, "lse", (tokens, heads), ("float32",), partials)
-        if not lse.is_contiguous():
-            raise invalid("bad_lse", "it is not contiguous")
+    _tensors.check_lse(lse, tokens, heads, partials)
     strides = _tensors.strides(output, "output")
     params = _abi.MergeLseParams(
         partials=partials.data_ptr(),

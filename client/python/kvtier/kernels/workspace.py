@@ -16,7 +16,7 @@ class _Part:
 
 
 class Workspace:
-    """Device memory for `decode`, `decode_shared` and `append`, kept from call to call; it grows as
+    """Device memory for `decode`, `decode_shared`, `mla_decode` and `append`, kept from call to call; it grows as
     calls need it, until it is dropped.
 
     One serves one stream at a time, any number of layers and steps one after another. A captured
