@@ -13,6 +13,7 @@
 
 #include "base/aligned_buffer.h"
 #include "base/byte_reader.h"
+#include "base/byte_size.h"
 #include "base/sha256.h"
 #include "gpu/cuda_device.h"
 #include "tests/fakes/blocking_loop.h"
