@@ -21,6 +21,9 @@ Status FindAll(void* library, CudaDriver* driver) {
   KVT_RETURN_IF_ERROR(find("cuInit", &driver->init));
   KVT_RETURN_IF_ERROR(find("cuGetErrorName", &driver->get_error_name));
   KVT_RETURN_IF_ERROR(find("cuDeviceGet", &driver->device_get));
+  KVT_RETURN_IF_ERROR(find("cuDeviceGetCount", &driver->device_count));
+  KVT_RETURN_IF_ERROR(find("cuDeviceGetUuid_v2", &driver->device_uuid));
+  KVT_RETURN_IF_ERROR(find("cuCtxGetDevice", &driver->ctx_device));
   KVT_RETURN_IF_ERROR(find("cuDevicePrimaryCtxRetain", &driver->primary_ctx_retain));
   KVT_RETURN_IF_ERROR(find("cuDevicePrimaryCtxRelease_v2", &driver->primary_ctx_release));
   KVT_RETURN_IF_ERROR(find("cuCtxPushCurrent_v2", &driver->ctx_push));
@@ -42,7 +45,8 @@ Status FindAll(void* library, CudaDriver* driver) {
   KVT_RETURN_IF_ERROR(find("cuMemHostUnregister", &driver->mem_host_unregister));
   KVT_RETURN_IF_ERROR(find("cuMemHostGetDevicePointer_v2", &driver->mem_host_get_device_pointer));
   KVT_RETURN_IF_ERROR(find("cuMemcpyHtoDAsync_v2", &driver->copy_to_device));
-  return find("cuMemcpyDtoHAsync_v2", &driver->copy_to_host);
+  KVT_RETURN_IF_ERROR(find("cuMemcpyDtoHAsync_v2", &driver->copy_to_host));
+  return find("cuMemcpyDtoDAsync_v2", &driver->copy_on_device);
 }
 
 }  // namespace

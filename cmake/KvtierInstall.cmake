@@ -36,6 +36,15 @@ install(FILES ${example_config} DESTINATION /etc/kvtier COMPONENT kvtierd)
 install(FILES docs/OPERATIONS.md docs/CONFIGURATION.md docs/THREAT_MODEL.md docs/TRACING.md
   DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/kvtierd COMPONENT kvtierd)
 
+# The kernels, where there was a compiler for them; opened at run time, so not among the libraries to
+# link with.
+target_compile_definitions(kvtier_kernel_library PRIVATE
+  KVTIER_KERNELS_DIRECTORY="${CMAKE_INSTALL_LIBDIR}/kvtier")
+if(KVTIER_HAS_CUDA_KERNELS)
+  install(TARGETS kvtier_kernels
+    LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/kvtier COMPONENT kvtierd OPTIONAL)
+endif()
+
 # --- kvtier-tools ---
 install(TARGETS kvtierctl kvtier-bench
   RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT kvtier-tools)
@@ -68,6 +77,9 @@ install(TARGETS kvtier
 install(FILES client/kvtier.h client/kvtier.hpp client/kvtier_result.hpp client/kvtier_sequence.h
   client/kvtier_attention.h
   DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/kvtier COMPONENT libkvtier-dev)
+# For engines that launch the kernels themselves.
+install(DIRECTORY kernels/include/kvtier
+  DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT libkvtier-dev)
 install(CODE "
   set(PROJECT_VERSION ${PROJECT_VERSION})
   set(CMAKE_INSTALL_LIBDIR ${CMAKE_INSTALL_LIBDIR})
@@ -83,7 +95,7 @@ install(FILES ${CMAKE_BINARY_DIR}/kvtier.pc
 set(maintainer_name "$ENV{DEBFULLNAME}")
 set(maintainer_address "$ENV{DEBEMAIL}")
 if(NOT maintainer_name)
-  set(maintainer_name "kvtier, built locally")
+  set(maintainer_name "Local build")
 endif()
 if(NOT maintainer_address)
   set(maintainer_address "root@localhost")

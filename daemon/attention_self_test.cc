@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cmath>
-#include <cstring>
 #include <memory>
+#include <mutex>
 #include <numeric>
 #include <random>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -23,6 +25,7 @@ using kernels::ElementBytes;
 
 constexpr int32_t kPageTokens = 16;
 constexpr int32_t kKvHeads = 2;
+constexpr unsigned kMaxThreads = 8;
 constexpr int32_t kLayers = 2;
 constexpr int32_t kPoolBlocks = 32;
 constexpr uint64_t kPoolBytes = uint64_t{4} << 20;
@@ -35,8 +38,8 @@ struct Sequence {
   int32_t kv_tokens;
 };
 // Lengths around the sizes of blocks and tiles.
-constexpr std::array<Sequence, 3> kDecode = {{{1, 1}, {1, 37}, {1, 210}}};
-constexpr std::array<Sequence, 3> kAppend = {{{3, 3}, {9, 130}, {1, 64}}};
+constexpr std::array<Sequence, 3> kDecode = {{{1, 1}, {1, 37}, {1, 130}}};
+constexpr std::array<Sequence, 3> kAppend = {{{3, 3}, {5, 130}, {1, 32}}};
 
 struct Types {
   kvt_dtype cache;
@@ -75,15 +78,15 @@ class Trial {
 
   [[nodiscard]] Status Supported() const { return engine_.Check(job_); }
 
-  // Empty if all is right. `error` grows to the error's share of what is allowed.
-  [[nodiscard]] std::string Run(double* error);
+  // The three steps of a case; only the second touches the device. Empty if all is right.
+  void Expect();
+  [[nodiscard]] Status RunOnDevice();
+  [[nodiscard]] std::string Judge(double* error) const;
 
  private:
   void FillTables();
   void FillNumbers();
   [[nodiscard]] kvt_paged_kv CacheAt(std::byte* pool) const;
-  [[nodiscard]] Status RunOnDevice(std::vector<std::byte>* pool, std::vector<std::byte>* output);
-  [[nodiscard]] std::string Judge(const std::vector<std::byte>& output, double* error) const;
 
   const Case case_;
   AttentionEngine& engine_;
@@ -92,7 +95,9 @@ class Trial {
   size_t slice_bytes_ = 0;
   AttentionJob job_;
   std::vector<int64_t> slots_;
-  std::vector<std::byte> pool_, keys_, values_, queries_;
+  std::vector<std::byte> keys_, values_, queries_;
+  std::vector<std::byte> pool_, expected_pool_, output_;
+  std::vector<double> exact_, plain_;
 };
 
 kvt_paged_kv Trial::CacheAt(std::byte* pool) const {
@@ -132,6 +137,7 @@ void Trial::FillTables() {
       slots_.push_back(int64_t{block} * kPageTokens + token % kPageTokens);
     }
   }
+  // Not that of the device, but of the same shape: enough to ask whether it is supported.
   job_.cache = CacheAt(pool_.data());
 }
 
@@ -150,27 +156,10 @@ void Trial::FillNumbers() {
   queries_ = fill(size_t{1} * job_.query_tokens() * job_.q_heads * case_.head_dim);
 }
 
-Status Trial::RunOnDevice(std::vector<std::byte>* pool, std::vector<std::byte>* output) {
-  const auto aligned = [](size_t bytes) { return (bytes + kGranule - 1) / kGranule * kGranule; };
-  std::byte* const query = device_ + aligned(pool->size());
-  std::byte* const results = query + aligned(queries_.size());
-  KVT_RETURN_IF_ERROR(engine_.Copy(device_, pool->data(), pool->size()));
-  KVT_RETURN_IF_ERROR(engine_.Copy(query, queries_.data(), queries_.size()));
-  job_.cache = CacheAt(device_);
-  job_.query = query;
-  job_.output = results;
-  KVT_RETURN_IF_ERROR(
-      engine_.StoreKv(job_.cache, case_.types.query, keys_.data(), values_.data(), slots_));
-  KVT_RETURN_IF_ERROR(engine_.Run(job_));
-  KVT_RETURN_IF_ERROR(engine_.Copy(pool->data(), device_, pool->size()));
-  return engine_.Copy(output->data(), results, output->size());
-}
-
-std::string Trial::Run(double* error) {
-  std::vector<std::byte> stored = pool_;
-  std::vector<std::byte> output(queries_.size(), std::byte{0xFF});
-  if (const Status done = RunOnDevice(&stored, &output); !done) return done.error().ToString();
-  job_.cache = CacheAt(pool_.data());
+// Ahead of the device: what must come of it.
+void Trial::Expect() {
+  expected_pool_ = pool_;
+  const kvt_paged_kv cache = CacheAt(expected_pool_.data());
   const int64_t row = int64_t{kKvHeads} * case_.head_dim;
   kernels::KvWriteReference({.key = keys_.data(),
                              .value = values_.data(),
@@ -181,36 +170,87 @@ std::string Trial::Run(double* error) {
                              .value_token_stride = row,
                              .value_head_stride = case_.head_dim,
                              .slot_mapping = slots_.data(),
-                             .cache = job_.cache});
-  if (stored != pool_) return "keys and values were not written as they should be";
-  return Judge(output, error);
+                             .cache = cache});
+  const kernels::ReferenceAttention problem{
+      .query = queries_.data(),
+      .query_dtype = job_.query_dtype,
+      .q_heads = job_.q_heads,
+      .query_token_stride = int64_t{job_.q_heads} * case_.head_dim,
+      .query_head_stride = case_.head_dim,
+      .query_starts = job_.query_starts.data(),
+      .kv = cache,
+      .sequences = job_.tables(),
+      .softmax_scale = job_.softmax_scale};
+  exact_ = kernels::AttentionReference(problem).output;
+  plain_ = kernels::AttentionReference(problem, kernels::ReferenceArithmetic::kPlain16Bit).output;
 }
 
-std::string Trial::Judge(const std::vector<std::byte>& output, double* error) const {
-  kernels::ReferenceAttention problem{.query = queries_.data(),
-                                      .query_dtype = job_.query_dtype,
-                                      .q_heads = job_.q_heads,
-                                      .query_token_stride = int64_t{job_.q_heads} * case_.head_dim,
-                                      .query_head_stride = case_.head_dim,
-                                      .query_starts = job_.query_starts.data(),
-                                      .kv = job_.cache,
-                                      .sequences = job_.tables(),
-                                      .softmax_scale = job_.softmax_scale};
-  const std::vector<double> exact = kernels::AttentionReference(problem).output;
-  const std::vector<double> plain =
-      kernels::AttentionReference(problem, kernels::ReferenceArithmetic::kPlain16Bit).output;
+Status Trial::RunOnDevice() {
+  const auto aligned = [](size_t bytes) { return (bytes + kGranule - 1) / kGranule * kGranule; };
+  std::byte* const query = device_ + aligned(pool_.size());
+  std::byte* const results = query + aligned(queries_.size());
+  output_.assign(queries_.size(), std::byte{0xFF});
+  KVT_RETURN_IF_ERROR(engine_.Copy(device_, pool_.data(), pool_.size()));
+  KVT_RETURN_IF_ERROR(engine_.Copy(query, queries_.data(), queries_.size()));
+  KVT_RETURN_IF_ERROR(engine_.Copy(results, output_.data(), output_.size()));
+  job_.cache = CacheAt(device_);
+  job_.query = query;
+  job_.output = results;
+  KVT_RETURN_IF_ERROR(
+      engine_.StoreKv(job_.cache, case_.types.query, keys_.data(), values_.data(), slots_));
+  KVT_RETURN_IF_ERROR(engine_.Run(job_));
+  KVT_RETURN_IF_ERROR(engine_.Copy(pool_.data(), device_, pool_.size()));
+  return engine_.Copy(output_.data(), results, output_.size());
+}
+
+std::string Trial::Judge(double* error) const {
+  if (pool_ != expected_pool_) return "keys and values were not written as they should be";
   double own = 0, allowed = 0;
-  for (size_t i = 0; i < exact.size(); ++i) {
+  for (size_t i = 0; i < exact_.size(); ++i) {
     const double value =
-        kernels::LoadElement(output.data(), job_.query_dtype, static_cast<int64_t>(i));
+        kernels::LoadElement(output_.data(), job_.query_dtype, static_cast<int64_t>(i));
     if (!std::isfinite(value)) return fmt::format("element {} is {}", i, value);
-    own = std::max(own, std::fabs(value - exact[i]));
-    allowed = std::max(allowed, std::fabs(plain[i] - exact[i]));
+    own = std::max(own, std::fabs(value - exact_[i]));
+    allowed = std::max(allowed, std::fabs(plain_[i] - exact_[i]));
   }
   allowed = 2 * allowed + kSlack;
-  *error = std::max(*error, own / allowed);
+  *error = own / allowed;
   if (own <= allowed) return {};
   return fmt::format("an element is wrong by {:.4g}, {:.4g} are allowed", own, allowed);
+}
+
+std::vector<Case> CasesFor(const AttentionEngine& engine) {
+  std::vector<Case> cases;
+  for (const Types& types : kTypes) {
+    for (const int32_t head_dim : engine.head_dims()) {
+      for (const int32_t group : engine.groups()) {
+        for (const std::span<const Sequence> sequences : {std::span(kDecode), std::span(kAppend)}) {
+          cases.push_back({types, head_dim, group, sequences});
+        }
+      }
+    }
+  }
+  return cases;
+}
+
+struct Verdict {
+  bool tried = false;
+  std::string failure;
+  double error = 0;
+};
+
+Verdict Try(const Case& one, AttentionEngine* engine, std::byte* memory, std::mutex* device) {
+  Trial trial(one, engine, memory);
+  if (!trial.Supported()) return {};
+  trial.Expect();
+  Verdict verdict{.tried = true};
+  {
+    const std::lock_guard lock(*device);
+    if (const Status done = trial.RunOnDevice(); !done) verdict.failure = done.error().ToString();
+  }
+  if (verdict.failure.empty()) verdict.failure = trial.Judge(&verdict.error);
+  if (!verdict.failure.empty()) verdict.failure = NameOf(one) + ": " + verdict.failure;
+  return verdict;
 }
 
 }  // namespace
@@ -222,21 +262,25 @@ AttentionSelfTest TestAttention(AttentionEngine* engine, Device* device) {
     result.failure = memory.error().ToString();
     return result;
   }
-  for (const Types& types : kTypes) {
-    for (const int32_t head_dim : engine->head_dims()) {
-      for (const int32_t group : engine->groups()) {
-        for (const std::span<const Sequence> sequences : {std::span(kDecode), std::span(kAppend)}) {
-          const Case one{types, head_dim, group, sequences};
-          Trial trial(one, engine, (*memory)->data());
-          if (!trial.Supported()) continue;
-          const std::string failure = trial.Run(&result.worst_error);
-          ++result.cases;
-          if (failure.empty()) continue;
-          result.failure = NameOf(one) + ": " + failure;
-          return result;
-        }
-      }
+  const std::vector<Case> cases = CasesFor(*engine);
+  std::vector<Verdict> verdicts(cases.size());
+  std::mutex device_in_use;
+  std::atomic<size_t> next = 0;
+  const auto work = [&] {
+    for (size_t i = next++; i < cases.size(); i = next++) {
+      verdicts[i] = Try(cases[i], engine, (*memory)->data(), &device_in_use);
     }
+  };
+  {
+    std::vector<std::jthread> helpers;
+    const unsigned threads = std::clamp(std::thread::hardware_concurrency(), 1U, kMaxThreads);
+    for (unsigned i = 1; i < threads; ++i) helpers.emplace_back(work);
+    work();
+  }
+  for (const Verdict& verdict : verdicts) {
+    if (verdict.tried) ++result.cases;
+    result.worst_error = std::max(result.worst_error, verdict.error);
+    if (result.failure.empty()) result.failure = verdict.failure;
   }
   if (result.cases == 0) result.failure = "nothing could be tried";
   return result;

@@ -18,8 +18,8 @@ struct AttentionSelfTest {
 // One case for each type of cache, head size and group size that the engine has, for decode and for
 // append: keys and values are written by the engine into shuffled blocks of a pool in which all
 // else is NaN, compared with the reference's bytes, and attended to. So every kernel has been
-// loaded and has run once when this returns. Blocks, some hundred milliseconds on a GPU. The engine
-// must not be in use.
+// loaded and has run once when this returns. Blocks, some hundred milliseconds on a GPU, while
+// threads compute what is expected. The engine must not be in use.
 [[nodiscard]] AttentionSelfTest TestAttention(AttentionEngine* engine, Device* device);
 
 }  // namespace kvtier

@@ -73,7 +73,11 @@ bool HostSlots::TakeFreeSlot(EntryIndex index, const Room& room) {
 
 void HostSlots::Withdraw(EntryIndex index) {
   const BlockEntry& entry = state_[index];
-  if (entry.host_slot == kNoHostSlot) victims_.Remove(state_.TenantOf(entry), index);
+  const BlockMotion& motion = entry.motion;
+  const bool expected = motion.loading || motion.offload_queued || motion.offloading;
+  if (entry.host_slot == kNoHostSlot && !expected) {
+    victims_.Remove(state_.TenantOf(entry), index);
+  }
 }
 
 void HostSlots::Ready(EntryIndex index) {
@@ -90,11 +94,11 @@ void HostSlots::Abandon(EntryIndex index) {
   BlockEntry& entry = state_[index];
   KVT_CHECK(!entry.host_ready);
   const Space& space = state_.SpaceOf(entry);
-  victims_.Remove(space.tenant, index);
   slab_.Free(entry.host_slot.value * kHostSlotUnit);
   state_.tenants.Refund(Tier::kHost, space.tenant, space.slot_bytes);
   --shares_[space.tenant.value].slots;
   entry.host_slot = kNoHostSlot;
+  Withdraw(index);
 }
 
 void HostSlots::Drop(EntryIndex index, DropReason reason) {
@@ -138,9 +142,10 @@ bool HostSlots::Admits(const Room& room, TenantId tenant) const {
 }
 
 EntryIndex HostSlots::Coldest(const Room& room, bool* passing) {
-  for (size_t tries = victims_.size(); tries > 0; --tries) {
-    const EntryIndex front = victims_.Front([&](TenantId tenant) { return Admits(room, tenant); },
-                                            [this](EntryIndex entry) { PrepareOne(entry); });
+  const auto admits = [&](TenantId tenant) { return Admits(room, tenant); };
+  for (size_t tries = victims_.size(admits); tries > 0; --tries) {
+    const EntryIndex front =
+        victims_.Front(admits, [this](EntryIndex entry) { PrepareOne(entry); });
     if (front == kNoEntry) return kNoEntry;
     if (!OnItsWay(state_[front])) return front;
     *passing |= state_[front].host_slot != kNoHostSlot;
@@ -153,7 +158,8 @@ EntryIndex HostSlots::Coldest(const Room& room, bool* passing) {
 HostSlots::Outcome HostSlots::EvictFor(const Room& room) {
   bool passing = false;
   const bool own = room.from == Room::From::kOwn;
-  for (size_t tries = ready_blocks_; tries > 0; --tries) {
+  const uint64_t candidates = own ? shares_[room.tenant.value].ready : ready_blocks_;
+  for (uint64_t tries = candidates; tries > 0; --tries) {
     const EntryIndex coldest = Coldest(room, &passing);
     if (coldest == kNoEntry) break;
     const BlockEntry& entry = state_[coldest];
@@ -196,8 +202,8 @@ bool HostSlots::EvictChunk(EntryIndex coldest) {
 }
 
 bool HostSlots::Wanted(const BlockEntry& entry) const {
-  return entry.host_ready && entry.pinned && !entry.on_disk() && !entry.pool_ready() &&
-         !state_.NeedsPersist(entry);
+  return entry.host_ready && entry.pinned && !entry.on_disk() &&
+         state_.ReadyPool(entry) == nullptr && !state_.NeedsPersist(entry);
 }
 
 bool HostSlots::OnItsWay(const BlockEntry& entry) {

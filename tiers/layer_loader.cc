@@ -65,7 +65,7 @@ bool LayerLoader::StartOne() {
     bytes_in_flight_ += batch->bytes;
     state_.stats.Lane(CopyLane::kHostToPool).Begin(state_.NowMs());
     request.done = [this, batch](const Status& status) { OnCopied(*batch, status); };
-    state_.env.device->Copy(std::move(request));
+    state_.DeviceOf(*group.pool).Copy(std::move(request));
   }
   // Those that fell out, and those that had all their pieces in earlier requests.
   if (group.AllStarted()) {
@@ -88,7 +88,7 @@ void LayerLoader::Fill(const std::shared_ptr<Batch>& batch, CopyRequest* request
     if (Sound(group, &member)) {
       const BlockEntry& entry = state_[member.entry];
       const uint64_t offset = group.layer * slice_bytes;
-      request->copies.push_back({group.pool->OffsetOf(entry.pool_block) + offset,
+      request->copies.push_back({group.pool->OffsetOf(state_.BlockIn(*group.pool, entry)) + offset,
                                  state_.HostBytes(entry).data() + kSlotHeaderBytes + offset,
                                  slice_bytes});
       batch->pieces.push_back({group.member, group.layer});
@@ -113,7 +113,7 @@ void LayerLoader::Fill(const std::shared_ptr<Batch>& batch, CopyRequest* request
 bool LayerLoader::Sound(const Group& group, Member* member) {
   if (member->failure != MissReason::kNone) return false;
   const BlockEntry& entry = state_[member->entry];
-  if (group.pool->blocks[entry.pool_block].references == 0) {
+  if (group.pool->blocks[state_.BlockIn(*group.pool, entry)].references == 0) {
     member->failure = MissReason::kCancelled;
   } else if (group.layer == 0 && CheckHostSlot(state_.ExpectationOf(entry),
                                                state_.HostBytes(entry)) != SlotVerdict::kGood) {
@@ -152,7 +152,7 @@ void LayerLoader::EndIfDone(const Group& group, Member* member) {
   if (member->begun) state_.trace.End(TraceKind::kCopyUp, member->entry, failed);
   --state_[member->entry].host_pins;
   if (failed) {
-    on_failed_(member->entry, member->failure);
+    on_failed_(group.pool, member->entry, member->failure);
   } else {
     on_arrived_(group.pool, member->entry);
   }

@@ -18,7 +18,7 @@ namespace kvtier {
 class LayerLoader {
  public:
   using OnArrived = std::function<void(CachePool* pool, EntryIndex entry)>;
-  using OnFailed = std::function<void(EntryIndex entry, MissReason reason)>;
+  using OnFailed = std::function<void(CachePool* pool, EntryIndex entry, MissReason reason)>;
 
   LayerLoader(CacheState* state, LoadTable* loads, OnArrived on_arrived, OnFailed on_failed);
 

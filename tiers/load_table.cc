@@ -21,17 +21,18 @@ LoadId LoadTable::Begin(Start start) {
   for (const Waiting& block : start.waiting) {
     load.arrived[block.position] = false;
     if (!block.in_layers) ++load.whole_blocks;
-    waiters_[block.entry].push_back({id, block.position, block.in_layers});
+    waiters_[ArrivalKey(*start.pool, block.entry)].push_back({id, block.position, block.in_layers});
   }
   if (load.whole_blocks == start.waiting.size()) load.layers_here = load.layers;
   CountArrived(load);
   return id;
 }
 
-std::vector<CountedStep> LoadTable::BlocksQueued(std::span<const EntryIndex> entries) {
+std::vector<CountedStep> LoadTable::BlocksQueued(const CachePool& pool,
+                                                 std::span<const EntryIndex> entries) {
   std::vector<LoadId> touched;
   for (const EntryIndex entry : entries) {
-    const auto waiters = waiters_.find(entry);
+    const auto waiters = waiters_.find(ArrivalKey(pool, entry));
     if (waiters == waiters_.end()) continue;
     for (const Waiter& waiter : waiters->second) {
       const auto found = loads_.find(waiter.load);
@@ -76,8 +77,8 @@ void LoadTable::CountArrived(Load& load) {
   load.counter->Store(done);
 }
 
-void LoadTable::BlockReady(EntryIndex entry) {
-  for (const Waiter& waiter : TakeWaiters(entry)) {
+void LoadTable::BlockReady(const CachePool& pool, EntryIndex entry) {
+  for (const Waiter& waiter : TakeWaiters(ArrivalKey(pool, entry))) {
     const auto found = loads_.find(waiter.load);
     if (found == loads_.end()) continue;
     found->second.arrived[waiter.position] = true;
@@ -86,8 +87,8 @@ void LoadTable::BlockReady(EntryIndex entry) {
   }
 }
 
-void LoadTable::BlockFailed(EntryIndex entry, MissReason reason) {
-  for (const Waiter& waiter : TakeWaiters(entry)) {
+void LoadTable::BlockFailed(const CachePool& pool, EntryIndex entry, MissReason reason) {
+  for (const Waiter& waiter : TakeWaiters(ArrivalKey(pool, entry))) {
     const auto found = loads_.find(waiter.load);
     if (found == loads_.end()) continue;
     Load& load = found->second;
@@ -111,8 +112,8 @@ void LoadTable::CloseSession(SessionId session) {
   });
 }
 
-std::vector<LoadTable::Waiter> LoadTable::TakeWaiters(EntryIndex entry) {
-  const auto found = waiters_.find(entry);
+std::vector<LoadTable::Waiter> LoadTable::TakeWaiters(uint64_t arrival) {
+  const auto found = waiters_.find(arrival);
   if (found == waiters_.end()) return {};
   std::vector<Waiter> waiters = std::move(found->second);
   waiters_.erase(found);

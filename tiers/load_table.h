@@ -9,8 +9,7 @@
 #include <vector>
 
 #include "gpu/counter_page.h"
-#include "tiers/cache.h"
-#include "tiers/entry_index.h"
+#include "tiers/cache_state.h"
 
 namespace kvtier {
 
@@ -37,6 +36,7 @@ class LoadTable {
   };
   struct Start {
     SessionId session;
+    const CachePool* pool = nullptr;  // where they arrive
     std::vector<Hit> hits;
     // Those of the hits that have still to arrive, by ascending position. REQUIRES: not empty.
     std::vector<Waiting> waiting;
@@ -48,10 +48,11 @@ class LoadTable {
 
   // The blocks are about to be copied by one demand request behind all earlier ones: what it is to
   // count.
-  [[nodiscard]] std::vector<CountedStep> BlocksQueued(std::span<const EntryIndex> entries);
-  void BlockReady(EntryIndex entry);
-  // The block will not arrive: loads that wait for it end before it.
-  void BlockFailed(EntryIndex entry, MissReason reason);
+  [[nodiscard]] std::vector<CountedStep> BlocksQueued(const CachePool& pool,
+                                                      std::span<const EntryIndex> entries);
+  void BlockReady(const CachePool& pool, EntryIndex entry);
+  // The block will not arrive in this pool: loads that wait for it end before it.
+  void BlockFailed(const CachePool& pool, EntryIndex entry, MissReason reason);
 
   // The same for the first `layers` layers of all the blocks that this load waits for in layers.
   [[nodiscard]] std::vector<CountedStep> LayersQueued(LoadId load, uint32_t layers);
@@ -84,7 +85,7 @@ class LoadTable {
     bool in_layers = false;
   };
 
-  [[nodiscard]] std::vector<Waiter> TakeWaiters(EntryIndex entry);
+  [[nodiscard]] std::vector<Waiter> TakeWaiters(uint64_t arrival);
   // Advances the prefix, reports, and forgets the load when it is finished.
   void Advance(LoadId id, bool changed);
   // Counts what has arrived and has not been handed to the device.
@@ -94,7 +95,7 @@ class LoadTable {
   CacheStats& stats_;
   std::function<void(const LoadProgress&)> report_;
   std::unordered_map<LoadId, Load> loads_;
-  std::unordered_map<EntryIndex, std::vector<Waiter>> waiters_;
+  std::unordered_map<uint64_t, std::vector<Waiter>> waiters_;  // by ArrivalKey
   uint64_t next_id_ = 1;
 };
 

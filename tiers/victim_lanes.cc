@@ -36,9 +36,11 @@ void VictimLanes::PrepareColdest(size_t target, const Admits& admits, const Prep
   }
 }
 
-size_t VictimLanes::size() const {
+size_t VictimLanes::size(const Admits& admits) const {
   size_t total = 0;
-  for (const VictimQueue& lane : lanes_) total += lane.size();
+  for (uint32_t i = 0; i < lanes_.size(); ++i) {
+    if (admits(TenantId(i))) total += lanes_[i].size();
+  }
   return total;
 }
 

@@ -45,7 +45,8 @@ class VictimLanes {
     lanes_[lane.value].Prepare(target, prepare);
   }
 
-  [[nodiscard]] size_t size() const;
+  // Of the lanes admitted.
+  [[nodiscard]] size_t size(const Admits& admits) const;
   [[nodiscard]] size_t memory_bytes() const;
 
  private:

@@ -8,6 +8,8 @@
 #   DIRECTORY/quickstart.sh              the demonstration, its pool in the GPU's memory
 #   DIRECTORY/gpu-python.sh              there, if python3 has torch: tests of the Python package
 #   DIRECTORY/gpu-engine.sh [OPTION...]  there, if it has transformers, too: an engine's warm starts
+#   DIRECTORY/kernel-bench.sh [OPTION...]   likewise of the kernels: kernel-bench.json
+#   DIRECTORY/sanitize.sh DIRECTORY/bin     the kernels under compute-sanitizer, where there is one
 #
 # KVTIER_BUILD_DIRECTORY names a build to take the programs from instead of making one.
 set -euo pipefail
@@ -15,8 +17,9 @@ cd "$(dirname "$0")/.."
 source tools/build.sh
 
 readonly bundle=${1:-build/gpu-bundle}
-readonly programs=(kvtierd kvtierctl kvtier-generate kvtier-gpu-bench)
-readonly tests=(gpu_device_test gpu_daemon_test gpu_attention_test gpu_pool_peer)
+readonly programs=(kvtierd kvtierctl kvtier-generate kvtier-gpu-bench kvtier-kernel-bench)
+readonly tests=(gpu_device_test gpu_daemon_test gpu_attention_test gpu_pool_peer gpu_decode_test
+  gpu_append_test gpu_mla_test gpu_kv_write_test gpu_block_ops_test)
 readonly libraries=(kvtier kvtier_kernels)
 readonly most_mib=60
 
@@ -30,7 +33,7 @@ readonly build
 rm -rf "$bundle"
 mkdir -p "$bundle/bin" "$bundle/lib"
 for program in "${programs[@]}" "${tests[@]}"; do
-  strip --strip-debug -o "$bundle/bin/$program" "$build/bin/$program"
+  strip --strip-all -o "$bundle/bin/$program" "$build/bin/$program"
 done
 
 # Shared libraries, but for those that belong to the system and must fit its kernel and driver.
@@ -53,9 +56,10 @@ cp client/*.h "$bundle/source/client"
 cp docs/PYTHON.md "$bundle/source/docs"
 cp --recursive --parents client/python tests/python kernels/include "$bundle/source"
 find "$bundle/source" \( -name __pycache__ -o -name .mypy_cache \) -prune -exec rm -rf {} +
-cp --dereference "$build/lib/libkvtier.so.0" "$build/lib/libkvtier_kernels.so" \
-  "$bundle"/lib/libfmt.so.* "$bundle/lib/python"
-find "$bundle/lib" -name '*.so*' -exec strip --strip-debug {} +
+cp --dereference "$build/lib/libkvtier.so.0" "$bundle/lib/python"
+ln --symbolic --relative "$bundle/lib/libkvtier_kernels.so" "$bundle"/lib/libfmt.so.* \
+  "$bundle/lib/python"
+find "$bundle/lib" -name '*.so*' -exec strip --strip-unneeded {} +
 
 commit=$(git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
 [[ -z $(git status --porcelain 2>/dev/null) ]] || commit+=+
@@ -87,6 +91,18 @@ export LD_LIBRARY_PATH=$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 [[ " $* " == *" --output "* ]] || set -- --output gpu-bench.json "$@"
 exec "$here/bin/kvtier-gpu-bench" --commit "$(cat "$here/COMMIT")" "$@"
 END
+cat >"$bundle/kernel-bench.sh" <<'END'
+#!/usr/bin/env bash
+# Prints a table and writes kernel-bench.json here, or where --json says; --grid wide takes minutes.
+set -euo pipefail
+readonly here=$(cd "$(dirname "$0")" && pwd)
+export LD_LIBRARY_PATH=$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+[[ " $* " == *" --json "* ]] || set -- --json kernel-bench.json "$@"
+exec "$here/bin/kvtier-kernel-bench" --commit "$(cat "$here/COMMIT")" "$@"
+END
+
+cp tests/gpu/kernels/sanitize.sh "$bundle/"
+
 cat >"$bundle/quickstart.sh" <<'END'
 #!/usr/bin/env bash
 # Shows the main job on a real model; see tools/quickstart.sh.

@@ -47,7 +47,8 @@ kvt_kernel_status Check(const kvt_append_params* p) {
   if (p == nullptr || !HasTables(*p) || !IsValidCache(p->kv) || !IsValidQuery(*p) ||
       p->sequences.sequences < 0 || p->sequences.max_kv_length < 0 ||
       p->q_heads % p->kv.kv_heads != 0 || p->splits < 0 || p->splits > KVT_APPEND_MAX_SPLITS ||
-      p->window_tokens < 0 || !(p->softmax_scale > 0)) {
+      p->window_tokens < 0 || !(p->softmax_scale > 0) ||
+      (p->tokens_behind != nullptr && p->causal != 0)) {
     return KVT_KERNEL_INVALID_ARGUMENT;
   }
   const bool types = (p->query_dtype == KVT_BF16 || p->query_dtype == KVT_FP16) &&
@@ -93,20 +94,12 @@ int32_t Splits(const kvt_append_params& p, const Device& device) {
                        .max_splits = KVT_APPEND_MAX_SPLITS});
 }
 
-// The counters and the states of merges, whose places depend on no parameter; then the partial LSEs
-// and outputs of a split launch.
+// The counters, then the partial LSEs and outputs of a split launch.
 struct WorkspaceLayout {
-  int64_t merges = kAlignment;
-  int64_t partial_lse = kAlignment + kMaxMergedTiles * int64_t{sizeof(MergeState)};
-  int64_t partial_output = partial_lse;
-  int64_t bytes = partial_lse;
+  int64_t partial_lse = kAlignment;
+  int64_t partial_output = kAlignment;
+  int64_t bytes = kAlignment;
 };
-
-// Whether every CTA gets at most one part, so that it can wait for the others and merge with them.
-bool MergesTogether(const kvt_append_params& p, int32_t splits, const Device& device) {
-  const int64_t tiles = BoundTiles(p);
-  return splits > 1 && tiles * splits <= device.processors && tiles <= kMaxMergedTiles;
-}
 
 WorkspaceLayout LayOut(const kvt_append_params& p, int32_t splits) {
   WorkspaceLayout layout;
@@ -118,14 +111,10 @@ WorkspaceLayout LayOut(const kvt_append_params& p, int32_t splits) {
   return layout;
 }
 
-bool MakePlan(const kvt_append_params& p, int32_t splits, const Device& device, char* workspace,
-              AppendPlan* plan) {
+bool MakePlan(const kvt_append_params& p, int32_t splits, char* workspace, AppendPlan* plan) {
   const WorkspaceLayout layout = LayOut(p, splits);
   plan->params = p;
   plan->counters = reinterpret_cast<AppendCounters*>(workspace);
-  plan->merges = MergesTogether(p, splits, device)
-                     ? reinterpret_cast<MergeState*>(workspace + layout.merges)
-                     : nullptr;
   plan->partial_lse = reinterpret_cast<float*>(workspace + layout.partial_lse);
   plan->partial_output = reinterpret_cast<float*>(workspace + layout.partial_output);
   plan->group = p.q_heads / p.kv.kv_heads;
@@ -193,12 +182,12 @@ kvt_kernel_status kvt_append(const kvt_append_params* params, void* workspace,
     return KVT_KERNEL_WORKSPACE_TOO_SMALL;
   }
   AppendPlan plan{};
-  if (!MakePlan(*params, splits, device, static_cast<char*>(workspace), &plan)) {
+  if (!MakePlan(*params, splits, static_cast<char*>(workspace), &plan)) {
     return KVT_KERNEL_UNSUPPORTED;
   }
   const auto ctas =
       static_cast<int>(std::min<int64_t>(device.processors, BoundTiles(*params) * splits));
   const auto on = static_cast<cudaStream_t>(stream);
   if (Launch(plan, ctas, on) != cudaSuccess) return KVT_KERNEL_LAUNCH_FAILED;
-  return splits > 1 && plan.merges == nullptr ? Merge(plan, on) : KVT_KERNEL_OK;
+  return splits > 1 ? Merge(plan, on) : KVT_KERNEL_OK;
 }

@@ -5,7 +5,6 @@
 
 #include <cstdint>
 
-#include "kernels/merge/merge_state.h"
 #include "kvtier/append.h"
 
 namespace kvtier::kernels {
@@ -23,18 +22,12 @@ struct AppendCounters {
   uint32_t finished_ctas;
 };
 
-// More than any device has processors: split tiles of one launch that are merged in it.
-constexpr int kMaxMergedTiles = 1024;
-
 // By value, as a kernel parameter: tensor maps must lie there.
 struct AppendPlan {
   CUtensorMap key_map;
   CUtensorMap value_map;
   kvt_append_params params;
   AppendCounters* counters;
-  // One for each tile of queries if the parts of split tiles are merged in the launch; null: if
-  // they are merged in a launch of their own.
-  MergeState* merges;
   float* partial_output;   // [splits, query_tokens, q_heads, head_dim]; only if splits > 1
   float* partial_lse;      // [splits, query_tokens, q_heads]
   int32_t group;           // query heads for each KV head

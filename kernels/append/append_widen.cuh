@@ -36,14 +36,11 @@ class TileWidener {
     }
   }
 
-  // The keys that the item needs first.
-  __device__ void WidenFirst(const AppendItem& item) { WidenKeys(item, item.end_tile - 1); }
-
-  // All else, in the copying warp's order of tiles.
-  __device__ void WidenRest(const AppendItem& item) {
-    for (int32_t tile = item.end_tile - 2; tile >= item.first_tile; --tile) {
+  // Follows the copying warp's order of tiles.
+  __device__ void Run(const AppendItem& item) {
+    for (int32_t tile = item.end_tile - 1; tile >= item.first_tile; --tile) {
       WidenKeys(item, tile);
-      WidenValues(item, tile + 1);
+      if (tile + 1 < item.end_tile) WidenValues(item, tile + 1);
     }
     WidenValues(item, item.first_tile);
   }

@@ -50,6 +50,9 @@ __device__ __forceinline__ void Settle(float (&sums)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(sums[i])::"memory");
 }
 
+#define KVT_REGISTERS_16             \
+  "%0, %1, %2, %3, %4, %5, %6, %7, " \
+  "%8, %9, %10, %11, %12, %13, %14, %15"
 #define KVT_REGISTERS_32                     \
   "%0, %1, %2, %3, %4, %5, %6, %7, "         \
   "%8, %9, %10, %11, %12, %13, %14, %15, "   \
@@ -85,6 +88,7 @@ __device__ __forceinline__ void Settle(float (&sums)[kCount]) {
 #define KVT_SUMS_8(d, i)                                                                      \
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
       "+f"(d[i + 6]), "+f"(d[i + 7])
+#define KVT_SUMS_16(d, i) KVT_SUMS_8(d, i), KVT_SUMS_8(d, i + 8)
 #define KVT_SUMS_32(d, i) \
   KVT_SUMS_8(d, i), KVT_SUMS_8(d, i + 8), KVT_SUMS_8(d, i + 16), KVT_SUMS_8(d, i + 24)
 #define KVT_SUMS_64(d, i) KVT_SUMS_32(d, i), KVT_SUMS_32(d, i + 32)
@@ -113,12 +117,18 @@ inline constexpr bool kIsBf16 = false;
 template <>
 inline constexpr bool kIsBf16<__nv_bfloat16> = true;
 
-// d = a * b^T (+ d), both in shared memory, N = 64 or 128.
+// d = a * b^T (+ d), both in shared memory, N = 32, 64 or 128.
 template <typename T, int kSums>
 __device__ __forceinline__ void FromShared(float (&d)[kSums], uint64_t a, uint64_t b,
                                            int accumulate) {
-  static_assert(kSums == 32 || kSums == 64);
-  if constexpr (kSums == 32) {
+  static_assert(kSums == 16 || kSums == 32 || kSums == 64);
+  if constexpr (kSums == 16) {
+    if constexpr (kIsBf16<T>) {
+      KVT_WGMMA_FROM_SHARED(32, 16, "bf16", 0, 16, 17, 18);
+    } else {
+      KVT_WGMMA_FROM_SHARED(32, 16, "f16", 0, 16, 17, 18);
+    }
+  } else if constexpr (kSums == 32) {
     if constexpr (kIsBf16<T>) {
       KVT_WGMMA_FROM_SHARED(64, 32, "bf16", 0, 32, 33, 34);
     } else {
@@ -175,9 +185,11 @@ __device__ __forceinline__ void FromRegisters(float (&d)[kSums], const uint32_t*
 #undef KVT_SUMS_128
 #undef KVT_SUMS_64
 #undef KVT_SUMS_32
+#undef KVT_SUMS_16
 #undef KVT_SUMS_8
 #undef KVT_REGISTERS_128
 #undef KVT_REGISTERS_64
 #undef KVT_REGISTERS_32
+#undef KVT_REGISTERS_16
 
 }  // namespace kvtier::kernels::wgmma

@@ -11,6 +11,8 @@
 namespace kvtier::kernels::bench {
 namespace {
 
+enum class Scales : uint8_t { kNone, kPerHead, kPerToken };  // of an fp8 cache
+
 struct DecodeCase {
   int batch;
   int context;
@@ -21,6 +23,7 @@ struct DecodeCase {
   kvt_dtype kv_dtype = KVT_BF16;
   int split_tokens = 0;
   bool zipf = false;  // lengths context / rank instead of context
+  Scales scales = Scales::kNone;
   bool pool = false;  // in kvtier's pool, one layer of kPoolLayers after another, as in a step
 };
 
@@ -32,6 +35,9 @@ std::string TypeName(kvt_dtype dtype) {
 
 std::string Variant(const DecodeCase& c) {
   return std::string(c.zipf ? "zipf " : "") + (c.pool ? "pool " : "") +
+         (c.scales == Scales::kPerHead    ? "head scales "
+          : c.scales == Scales::kPerToken ? "token scales "
+                                          : "") +
          (c.split_tokens > 0 ? "split " + std::to_string(c.split_tokens) : "");
 }
 
@@ -74,6 +80,12 @@ class DecodeWork {
     lse_ = DeviceMemory(rows * sizeof(float));
     FillRandom(query_.get(), KVT_BF16, rows * c.head_dim, 3);
     lengths_device_ = ToDevice(lengths_);
+    if (c.scales != Scales::kNone) {
+      const size_t count = c.scales == Scales::kPerHead
+                               ? c.kv_heads
+                               : static_cast<size_t>(blocks_) * c.page * c.kv_heads;
+      scales_ = ToDevice(std::vector<float>(2 * count, 0.5F));  // of keys, then of values
+    }
     const kvt_decode_params params = Params(0);
     workspace_ = DeviceMemory(kvt_decode_workspace_bytes(&params));
     workspace_.Zero();
@@ -143,6 +155,15 @@ class DecodeWork {
         .table_stride = pages_,
         .sequences = c.batch,
         .max_kv_length = c.context};
+    if (c.scales != Scales::kNone) {
+      const bool per_token = c.scales == Scales::kPerToken;
+      params.kv.key_scales = {.values = scales_.get<float>(),
+                              .block_stride = per_token ? int64_t{c.page} * c.kv_heads : 0,
+                              .token_stride = per_token ? c.kv_heads : 0,
+                              .head_stride = 1};
+      params.kv.value_scales = params.kv.key_scales;
+      params.kv.value_scales.values += scales_.bytes() / sizeof(float) / 2;
+    }
     params.softmax_scale = 1.0F / std::sqrt(static_cast<float>(c.head_dim));
     params.split_tokens = c.split_tokens;
     params.tables_settled = 1;  // as from a step's second layer on
@@ -162,6 +183,7 @@ class DecodeWork {
   DeviceMemory output_;
   DeviceMemory lse_;
   DeviceMemory lengths_device_;
+  DeviceMemory scales_;
   DeviceMemory table_;
   DeviceMemory workspace_;
 };
@@ -186,6 +208,13 @@ std::vector<DecodeCase> BarCases() {
     for (const auto& [batch, context] : std::vector<std::pair<int, int>>{
              {1, 1024}, {1, 32768}, {8, 4096}, {8, 32768}, {64, 8192}}) {
       cases.push_back({.batch = batch, .context = context, .page = page, .kv_dtype = KVT_FP8_E4M3});
+    }
+  }
+  for (const Scales scales : {Scales::kPerHead, Scales::kPerToken}) {
+    for (const auto& [batch, context] :
+         std::vector<std::pair<int, int>>{{1, 32768}, {8, 4096}, {64, 8192}}) {
+      cases.push_back(
+          {.batch = batch, .context = context, .kv_dtype = KVT_FP8_E4M3, .scales = scales});
     }
   }
   cases.push_back({.batch = 8, .context = 4096, .kv_heads = 32});

@@ -23,6 +23,12 @@ constexpr int kPages = (kShortestPrefix + kRequests + kPage - 1) / kPage;  // of
 
 int Length(int request) { return kShortestPrefix + request + 1; }
 
+enum class Mode { kSuffix, kPrefill, kPrefillEach };
+
+const char* NameOf(Mode mode) {
+  return mode == Mode::kSuffix ? "suffix" : mode == Mode::kPrefill ? "prefill" : "prefill-each";
+}
+
 int TokensOfAll() {
   int tokens = 0;
   for (int i = 0; i < kRequests; ++i) tokens += Length(i);
@@ -41,7 +47,8 @@ double PrefillFlops() {
 // each request, a prefill all of them.
 class SuffixBuffers {
  public:
-  explicit SuffixBuffers(bool prefill) : prefill_(prefill), rotations_(RotationCount(KvBytes())) {
+  explicit SuffixBuffers(Mode mode) : mode_(mode), rotations_(RotationCount(KvBytes())) {
+    const bool prefill = mode != Mode::kSuffix;
     const size_t blocks = size_t(rotations_) * kRequests * kPages;
     pool_ = DeviceMemory(blocks * 2 * kSlice * 2);
     FillRandom(pool_.get(), KVT_BF16, blocks * 2 * kSlice, 1);
@@ -61,6 +68,9 @@ class SuffixBuffers {
       }
     }
     tokens_ = starts.back();
+    first_tokens_ = starts;
+    // For launches of one request: from 0 to its length.
+    for (const int32_t length : lengths) starts.insert(starts.end(), {0, length});
     table_ = ToDevice(table);
     lengths_ = ToDevice(lengths);
     starts_ = ToDevice(starts);
@@ -71,30 +81,39 @@ class SuffixBuffers {
     FillRandom(inputs_.get(), KVT_BF16, inputs, 2);
     output_ = DeviceMemory(size_t{2} * tokens_ * kRow);
     const kvt_decode_params decode = Decode(0);
-    const kvt_append_params append = Append(0);
-    workspace_ = DeviceMemory(prefill ? kvt_append_workspace_bytes(&append)
-                                      : kvt_decode_workspace_bytes(&decode));
+    const kvt_append_params all = Append(0, 0, kRequests);
+    const kvt_append_params longest = Append(0, kRequests - 1, kRequests);
+    workspace_ = DeviceMemory(
+        prefill ? std::max(kvt_append_workspace_bytes(&all), kvt_append_workspace_bytes(&longest))
+                : kvt_decode_workspace_bytes(&decode));
     workspace_.Zero();
   }
 
   [[nodiscard]] int rotations() const { return rotations_; }
-  [[nodiscard]] int tokens() const { return tokens_; }
-
   void Queue(int rotation, cudaStream_t stream) const {
-    const kvt_kv_write_params write = Write(rotation);
-    CheckStatus(kvt_kv_write(&write, stream), "KV write");
-    if (prefill_) {
-      const kvt_append_params params = Append(rotation);
-      CheckStatus(kvt_append(&params, workspace_.get(), workspace_.bytes(), stream), "append");
+    if (mode_ == Mode::kPrefillEach) {
+      for (int i = 0; i < kRequests; ++i) QueuePart(rotation, i, i + 1, stream);
     } else {
-      const kvt_decode_params params = Decode(rotation);
-      CheckStatus(kvt_decode(&params, workspace_.get(), workspace_.bytes(), stream), "decode");
+      QueuePart(rotation, 0, kRequests, stream);
     }
   }
 
  private:
-  [[nodiscard]] uint16_t* Inputs(int rotation) const {
-    return inputs_.get<uint16_t>() + size_t(tokens_) * 3 * kRow * rotation;
+  // Requests [first, end).
+  void QueuePart(int rotation, int first, int end, cudaStream_t stream) const {
+    const kvt_kv_write_params write = Write(rotation, first, end);
+    CheckStatus(kvt_kv_write(&write, stream), "KV write");
+    if (mode_ == Mode::kSuffix) {
+      const kvt_decode_params params = Decode(rotation);
+      CheckStatus(kvt_decode(&params, workspace_.get(), workspace_.bytes(), stream), "decode");
+    } else {
+      const kvt_append_params params = Append(rotation, first, end);
+      CheckStatus(kvt_append(&params, workspace_.get(), workspace_.bytes(), stream), "append");
+    }
+  }
+  [[nodiscard]] uint16_t* Inputs(int rotation, int request) const {
+    const size_t token = size_t(tokens_) * rotation + first_tokens_[request];
+    return inputs_.get<uint16_t>() + token * 3 * kRow;
   }
   [[nodiscard]] kvt_paged_kv Cache() const {
     return {.key = pool_.get(),
@@ -107,27 +126,28 @@ class SuffixBuffers {
             .token_stride = kRow,
             .head_stride = kHeadDim};
   }
-  [[nodiscard]] kvt_sequences Sequences(int rotation) const {
-    return {.block_table = table_.get<int32_t>() + size_t(rotation) * kRequests * kPages,
-            .kv_lengths = lengths_.get<int32_t>(),
+  [[nodiscard]] kvt_sequences Sequences(int rotation, int first, int end) const {
+    return {.block_table = table_.get<int32_t>() + size_t(rotation * kRequests + first) * kPages,
+            .kv_lengths = lengths_.get<int32_t>() + first,
             .table_stride = kPages,
-            .sequences = kRequests,
-            .max_kv_length = Length(kRequests - 1)};
+            .sequences = end - first,
+            .max_kv_length = Length(end - 1)};
   }
-  [[nodiscard]] kvt_kv_write_params Write(int rotation) const {
-    return {.key = Inputs(rotation) + kRow,
-            .value = Inputs(rotation) + 2 * kRow,
-            .dtype = KVT_BF16,
-            .tokens = tokens_,
-            .key_token_stride = 3 * kRow,
-            .key_head_stride = kHeadDim,
-            .value_token_stride = 3 * kRow,
-            .value_head_stride = kHeadDim,
-            .slot_mapping = slots_.get<int64_t>() + int64_t{tokens_} * rotation,
-            .cache = Cache()};
+  [[nodiscard]] kvt_kv_write_params Write(int rotation, int first, int end) const {
+    return {
+        .key = Inputs(rotation, first) + kRow,
+        .value = Inputs(rotation, first) + 2 * kRow,
+        .dtype = KVT_BF16,
+        .tokens = first_tokens_[end] - first_tokens_[first],
+        .key_token_stride = 3 * kRow,
+        .key_head_stride = kHeadDim,
+        .value_token_stride = 3 * kRow,
+        .value_head_stride = kHeadDim,
+        .slot_mapping = slots_.get<int64_t>() + int64_t{tokens_} * rotation + first_tokens_[first],
+        .cache = Cache()};
   }
   [[nodiscard]] kvt_decode_params Decode(int rotation) const {
-    return {.query = Inputs(rotation),
+    return {.query = Inputs(rotation, 0),
             .output = output_.get(),
             .query_dtype = KVT_BF16,
             .q_heads = kHeads,
@@ -136,11 +156,14 @@ class SuffixBuffers {
             .output_sequence_stride = kRow,
             .output_head_stride = kHeadDim,
             .kv = Cache(),
-            .sequences = Sequences(rotation),
-            .softmax_scale = 0.125F};
+            .sequences = Sequences(rotation, 0, kRequests),
+            .softmax_scale = 0.125F,
+            // As from a step's second layer on.
+            .tables_settled = 1};
   }
-  [[nodiscard]] kvt_append_params Append(int rotation) const {
-    return {.query = Inputs(rotation),
+  [[nodiscard]] kvt_append_params Append(int rotation, int first, int end) const {
+    const bool all = end - first == kRequests;
+    return {.query = Inputs(rotation, first),
             .output = output_.get(),
             .query_dtype = KVT_BF16,
             .q_heads = kHeads,
@@ -149,23 +172,25 @@ class SuffixBuffers {
             .output_token_stride = kRow,
             .output_head_stride = kHeadDim,
             .kv = Cache(),
-            .sequences = Sequences(rotation),
-            .query_starts = starts_.get<int32_t>(),
-            .query_tokens = tokens_,
+            .sequences = Sequences(rotation, first, end),
+            .query_starts = starts_.get<int32_t>() + (all ? 0 : kRequests + 1 + 2 * first),
+            .query_tokens = first_tokens_[end] - first_tokens_[first],
             .softmax_scale = 0.125F,
             .causal = 1};
   }
 
-  const bool prefill_;
+  const Mode mode_;
   const int rotations_;
   int tokens_ = 0;
+  std::vector<int32_t> first_tokens_;  // of each request among all
   DeviceMemory pool_, table_, lengths_, starts_, slots_, inputs_, output_, workspace_;
 };
 
-void RunCase(bool prefill, BenchRun* run) {
-  const std::string variant = prefill ? "prefill" : "suffix";
+void RunCase(Mode mode, BenchRun* run) {
+  const std::string variant = NameOf(mode);
   if (!run->Wants("gpt2-" + variant)) return;
-  const SuffixBuffers buffers(prefill);
+  const bool prefill = mode != Mode::kSuffix;
+  const SuffixBuffers buffers(mode);
   BenchResult result;
   result.us = MedianMicroseconds(buffers.rotations(), [&](int rotation, cudaStream_t stream) {
     buffers.Queue(rotation, stream);
@@ -192,8 +217,7 @@ void RunCase(bool prefill, BenchRun* run) {
 }  // namespace
 
 void BenchSuffix(BenchRun* run) {
-  RunCase(/*prefill=*/false, run);
-  RunCase(/*prefill=*/true, run);
+  for (const Mode mode : {Mode::kSuffix, Mode::kPrefill, Mode::kPrefillEach}) RunCase(mode, run);
 }
 
 }  // namespace kvtier::kernels::bench

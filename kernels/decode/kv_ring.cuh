@@ -200,6 +200,7 @@ class KvRing {
     for (int first = 0; first < Traits::kSliceTokens; first += 32) {
       const int row = (first + lane) % Traits::kSliceTokens;
       const int block = BlockOfRow(arguments, row);
+      if (first + lane >= Traits::kSliceTokens) continue;  // a slice may have fewer rows than lanes
       const int in_page = (cursor_.token + row) & (kv.page_tokens - 1);
       QueueScale(kv.key_scales, block, in_page, row, keys);
       QueueScale(kv.value_scales, block, in_page, row, values);

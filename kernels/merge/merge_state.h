@@ -7,9 +7,11 @@ namespace kvtier::kernels {
 
 // In the workspace, one for each set of rows; zero between launches.
 struct MergeState {
-  int32_t arrived;   // parts that are written
-  int32_t claimed;   // runs of rows that someone merges
-  int32_t departed;  // blocks that are done with the set
+  int32_t arrived;  // parts that are written
+  // Runs of rows that blocks have claimed, and kMergeDeparture for each block that left without.
+  int32_t claims;
 };
+
+constexpr int32_t kMergeDeparture = 1 << 16;  // more than there are runs and parts
 
 }  // namespace kvtier::kernels

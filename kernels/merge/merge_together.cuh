@@ -15,12 +15,11 @@ namespace kvtier::kernels {
 
 // In shared memory.
 struct MergeTurn {
-  int32_t complete;  // whether all parts were seen
   int32_t claim;
 };
 
 constexpr int64_t kMergePatienceCycles = 60'000;  // 30 to 40 us
-constexpr int kMergePartsAtOnce = 32;             // a lane's weight for each
+constexpr int kMergeFewParts = 8;                 // several rows at a time
 constexpr float kMergeLog2E = 1.4426950408889634F;
 constexpr float kMergeLn2 = 0.6931471805599453F;
 
@@ -39,62 +38,86 @@ __device__ inline int32_t ReadInOrder(const int32_t* global) {
   return value;
 }
 
-// What a row's parts come to: by what their weighted sum is multiplied, and the log-sum-exp.
-struct MergedRow {
-  float factor;
-  float lse;
-};
+// Past L1, which may hold what an earlier launch wrote.
+__device__ inline void LoadColumns(const float* from, float (&columns)[4]) {
+  const float4 four = __ldcg(reinterpret_cast<const float4*>(from));
+  columns[0] = four.x;
+  columns[1] = four.y;
+  columns[2] = four.z;
+  columns[3] = four.w;
+}
 
-// Adds up kColumns columns of a row, which begin at `column`, and gives them to rows.Write. One
-// warp. Of a part without keys (LSE -infinity) nothing is read.
-//   rows.Lse(row, part)              its log-sum-exp
-//   rows.Values(row, part)           its head_dim sums, already divided
-//   rows.Write(row, column, sums, n) the result's columns of this lane
+__device__ inline void LoadColumns(const float* from, float (&columns)[2]) {
+  const float2 two = __ldcg(reinterpret_cast<const float2*>(from));
+  columns[0] = two.x;
+  columns[1] = two.y;
+}
+
+// Adds up kColumns columns a lane of kRows rows, which begin at row `row` and column `column`, and
+// gives them to rows.Write; one warp. There may be more than kParts parts only if kRows is 1. Of a
+// part without keys (LSE -infinity) and of rows from `count` on nothing is read.
+//   rows.Lse(row, part)           its log-sum-exp
+//   rows.Values(row, part)        its head_dim sums, already divided
+//   rows.Write(row, column, sums) the result's columns of this lane
 //   rows.WriteLse(row, lse)
-template <int kColumns, typename Rows>
-__device__ void MergeRow(const Rows& rows, int parts, int row, int column) {
+template <int kRows, int kColumns, typename Rows>
+__device__ void MergeRows(const Rows& rows, int parts, int row, int count, int column) {
+  constexpr int kParts = 32 / kRows;  // at a time, and lanes of a row
   const int lane = threadIdx.x % 32;
-  float largest = -INFINITY;
-  for (int p = lane; p < parts; p += 32) largest = fmaxf(largest, rows.Lse(row, p));
-  largest = WarpMax(largest);
-  float sums[kColumns] = {};
+  const int own_row = row + lane / kParts;
+  const int lane_column = column + lane * kColumns;
+  float sums[kRows][kColumns] = {};
+  float peak = -INFINITY;  // of this lane's row, likewise the total
   float total = 0;
-  for (int base = 0; base < parts; base += kMergePartsAtOnce) {
-    const float lse = base + lane < parts ? rows.Lse(row, base + lane) : -INFINITY;
-    const float weight = lse == -INFINITY ? 0.0F : exp2f((lse - largest) * kMergeLog2E);
-    float loaded[kMergePartsAtOnce][kColumns];
+  for (int base = 0; base < parts; base += kParts) {
+    const int own_part = base + lane % kParts;
+    const bool exists = own_row < count && own_part < parts;
+    const float lse = exists ? rows.Lse(own_row, own_part) : -INFINITY;
+    const bool seen = lse != -INFINITY;
+    float loaded[32][kColumns];
 #pragma unroll
-    for (int i = 0; i < kMergePartsAtOnce; ++i) {
+    for (int i = 0; i < 32; ++i) {
 #pragma unroll
       for (int c = 0; c < kColumns; ++c) loaded[i][c] = 0;
-      if (__shfl_sync(kFullWarp, weight, i) == 0.0F) continue;
-      const float* const from = rows.Values(row, base + i) + column + lane * kColumns;
-      if constexpr (kColumns == 4) {
-        const float4 four = __ldcg(reinterpret_cast<const float4*>(from));
-        loaded[i][0] = four.x;
-        loaded[i][1] = four.y;
-        loaded[i][2] = four.z;
-        loaded[i][3] = four.w;
-      } else {
-        const float2 two = __ldcg(reinterpret_cast<const float2*>(from));
-        loaded[i][0] = two.x;
-        loaded[i][1] = two.y;
-      }
+      if (!__shfl_sync(kFullWarp, seen, i)) continue;
+      LoadColumns(rows.Values(row + i / kParts, base + i % kParts) + lane_column, loaded[i]);
     }
+    float largest = fmaxf(peak, lse);
 #pragma unroll
-    for (int i = 0; i < kMergePartsAtOnce; ++i) {
+    for (int step = 1; step < kParts; step *= 2) {
+      largest = fmaxf(largest, __shfl_xor_sync(kFullWarp, largest, step));
+    }
+    const float shrink = peak == -INFINITY ? 0.0F : exp2f((peak - largest) * kMergeLog2E);
+    const float weight = seen ? exp2f((lse - largest) * kMergeLog2E) : 0.0F;
+    float added = weight;
+#pragma unroll
+    for (int step = 1; step < kParts; step *= 2) {
+      added += __shfl_xor_sync(kFullWarp, added, step);
+    }
+    peak = largest;
+    total = total * shrink + added;
+#pragma unroll
+    for (int i = 0; i < 32; ++i) {
       const float part_weight = __shfl_sync(kFullWarp, weight, i);
-      total += part_weight;
+      const float row_shrink = __shfl_sync(kFullWarp, shrink, i);
 #pragma unroll
-      for (int c = 0; c < kColumns; ++c) sums[c] += part_weight * loaded[i][c];
+      for (int c = 0; c < kColumns; ++c) {
+        float& sum = sums[i / kParts][c];
+        sum = part_weight * loaded[i][c] + (i % kParts == 0 ? sum * row_shrink : sum);
+      }
     }
   }
   const float factor = total == 0.0F ? 0.0F : 1.0F / total;
 #pragma unroll
-  for (int c = 0; c < kColumns; ++c) sums[c] *= factor;
-  rows.Write(row, column + lane * kColumns, sums);
-  if (column == 0 && lane == 0) {
-    rows.WriteLse(row, total == 0.0F ? -INFINITY : largest + log2f(total) * kMergeLn2);
+  for (int r = 0; r < kRows; ++r) {
+    const float row_factor = __shfl_sync(kFullWarp, factor, r * kParts);
+    if (row + r >= count) continue;
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) sums[r][c] *= row_factor;
+    rows.Write(row + r, lane_column, sums[r]);
+  }
+  if (column == 0 && lane % kParts == 0 && own_row < count) {
+    rows.WriteLse(own_row, total == 0.0F ? -INFINITY : peak + log2f(total) * kMergeLn2);
   }
 }
 
@@ -103,47 +126,74 @@ __device__ inline bool AwaitParts(const MergeState& state, int parts) {
   const int64_t begin = clock64();
   do {
     if (ReadInOrder(&state.arrived) >= parts) return true;
-    __nanosleep(100);
+    __nanosleep(20);
   } while (clock64() - begin < kMergePatienceCycles);
   return false;
 }
 
+// Merges the rows [first, end), kWarps warps sharing them; `warp` is the caller's number.
+template <int kRows, int kHeadDim, int kWarps, typename Rows>
+__device__ void MergeRun(const Rows& rows, int parts, int first, int end, int warp) {
+  constexpr int kSpan = kHeadDim < 128 ? kHeadDim : 128;  // columns of one warp
+  constexpr int kSpans = kHeadDim / kSpan;
+  const int items = (end - first + kRows - 1) / kRows * kSpans;
+  for (int item = warp; item < items; item += kWarps) {
+    MergeRows<kRows, kSpan / 32>(rows, parts, first + item / kSpans * kRows, end,
+                                 item % kSpans * kSpan);
+  }
+}
+
 // After this block has written its part of `count` rows. kThreads threads call together, numbered
 // by `thread`; they meet at named barrier kBarrier. `may_wait`: this block has nothing else to do.
+//
+// Blocks claim runs of rows by counting `claims` up, until they claim one that does not exist; so
+// many such claims as there are parts, or departures of blocks that do not merge instead, and
+// nobody will look at the state again.
 template <int kHeadDim, int kThreads, int kBarrier, typename Rows>
 __device__ void MergeTogether(MergeState* state, MergeTurn* turn, const Rows& rows, int parts,
                               int count, int thread, bool may_wait) {
-  constexpr int kSpan = kHeadDim < 128 ? kHeadDim : 128;  // columns of one warp
-  constexpr int kSpans = kHeadDim / kSpan;
   constexpr int kWarps = kThreads / 32;
+  constexpr int kFewestRows = (kWarps * 128 + kHeadDim - 1) / kHeadDim;  // that occupy all warps
+  const int run = max(kFewestRows, (count + parts - 1) / parts);
+  const int runs = (count + run - 1) / run;
   const auto meet = [] {
     asm volatile("bar.sync %0, %1;" ::"n"(kBarrier), "n"(kThreads) : "memory");
+  };
+  // Of the block's first thread: takes the next run, or leaves for good.
+  const auto claim = [&] {
+    const int32_t before = atomicAdd(&state->claims, 1);
+    const int32_t taken = before % kMergeDeparture;
+    if (taken >= runs && taken - runs + before / kMergeDeparture == parts - 1) *state = {};
+    return taken;
   };
   meet();
   if (thread == 0) {
     // Releases what all threads wrote before they met, and acquires the other blocks' parts.
     bool complete = AddInOrder(&state->arrived, 1) == parts - 1;
     if (!complete && may_wait) complete = AwaitParts(*state, parts);
-    turn->complete = complete ? 1 : 0;
-  }
-  meet();
-  if (turn->complete != 0) {
-    const int run = max((kWarps + kSpans - 1) / kSpans, (count + parts - 1) / parts);
-    for (;;) {
-      if (thread == 0) turn->claim = atomicAdd(&state->claimed, 1);
-      meet();
-      const int first = turn->claim * run;
-      if (first >= count) break;
-      const int items = min(run, count - first) * kSpans;
-      for (int item = thread / 32; item < items; item += kWarps) {
-        MergeRow<kSpan / 32>(rows, parts, first + item / kSpans, item % kSpans * kSpan);
-      }
-      meet();
+    turn->claim = runs;
+    if (complete) {
+      turn->claim = claim();
+    } else {
+      const int32_t before = atomicAdd(&state->claims, kMergeDeparture);
+      const int32_t failed = max(0, before % kMergeDeparture - runs);
+      if (failed + before / kMergeDeparture == parts - 1) *state = {};
     }
   }
-  meet();
-  if (thread == 0 && AddInOrder(&state->departed, 1) == parts - 1) {
-    *state = MergeState{};  // the next launch finds it as this one did
+  for (;;) {
+    meet();
+    const int first = turn->claim * run;
+    if (first >= count) return;
+    int32_t next = 0;
+    if (thread == 0) next = claim();  // under way while this run is merged
+    const int end = min(count, first + run);
+    if (parts <= kMergeFewParts) {
+      MergeRun<32 / kMergeFewParts, kHeadDim, kWarps>(rows, parts, first, end, thread / 32);
+    } else {
+      MergeRun<1, kHeadDim, kWarps>(rows, parts, first, end, thread / 32);
+    }
+    meet();
+    if (thread == 0) turn->claim = next;
   }
 }
 

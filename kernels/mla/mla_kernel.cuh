@@ -64,8 +64,9 @@ __global__ void __launch_bounds__(kMlaThreads, 1)
       Consume<Element>(arguments, shared, walker,
                        MlaLeftConsumer<Element>(arguments, shared, threadIdx.x));
     } else {
-      Consume<Element>(arguments, shared, walker,
-                       MlaRightConsumer<Element>(shared, threadIdx.x - 128));
+      Consume<Element>(
+          arguments, shared, walker,
+          MlaRightConsumer<Element>(shared, threadIdx.x - 128, arguments.head_tiles > 1));
     }
   }
 }

@@ -21,7 +21,11 @@ constexpr int kMlaLeftGroupBytes = kMlaHalfDim / 64 * kMlaAtomBytes;
 constexpr int kMlaRightGroupBytes = (KVT_MLA_QUERY_DIM - kMlaHalfDim) / 64 * kMlaAtomBytes;
 constexpr int kMlaLeftBytes = kMlaTileTokens / 8 * kMlaLeftGroupBytes;
 constexpr int kMlaRightBytes = kMlaTileTokens / 8 * kMlaRightGroupBytes;
-constexpr int kMlaWeightsBytes = kMlaTileHeads * kMlaTileTokens * 2;
+constexpr int kMlaWeightsBytes = kMlaTileHeads * 128;  // a row has the pitch of the swizzle
+
+// Of a consumer's warp, the lanes that write or read factors, one of each quad; each gives them
+// out, or back, itself.
+constexpr int kMlaFactorLanes = 8;
 
 struct alignas(kMlaAtomBytes) MlaShared {
   alignas(kMlaAtomBytes) char query[kMlaQueryChunks][kMlaQueryChunkBytes];
@@ -33,6 +37,7 @@ struct alignas(kMlaAtomBytes) MlaShared {
   Ring<kMlaStages> left_ring;    // likewise
   Ring<kMlaStages> right_ring;   // emptied by the right consumer
   Ring<1> weights_ring;          // weights and factors: from the left to the right consumer
+  TransactionBarrier turn;       // given to the right consumer by the left one
   TransactionBarrier tail;  // the copies of a tile whose end must be zeroed before it is given out
   ScheduleScratch<kMlaWarps> schedule;
   MergeTurn merge;
@@ -42,7 +47,8 @@ struct alignas(kMlaAtomBytes) MlaShared {
     query_ring.Init(1, 4);
     left_ring.Init(1, 4);
     right_ring.Init(1, 4);
-    weights_ring.Init(4, 4);
+    weights_ring.Init(4 * kMlaFactorLanes, 4 * kMlaFactorLanes);
+    turn.Init(4);
     tail.Init(1);
   }
 };

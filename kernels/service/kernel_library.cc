@@ -19,7 +19,9 @@ std::vector<std::string> Candidates(const std::string& path) {
   const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
   if (!error) {
     const std::filesystem::path directory = program.parent_path();
-    for (const auto& beside : {directory / kName, directory.parent_path() / "lib" / kName}) {
+    const std::filesystem::path prefix = directory.parent_path();
+    for (const auto& beside :
+         {directory / kName, prefix / "lib" / kName, prefix / KVTIER_KERNELS_DIRECTORY / kName}) {
       if (std::filesystem::exists(beside, error)) candidates.push_back(beside);
     }
   }

@@ -15,9 +15,9 @@ struct KernelLibrary {
   std::string why_not;                      // for people
 };
 
-// Opens the library at `path`; if that is empty, the one beside this program (in its directory, or
-// in lib/ beside that), else the one that the dynamic linker finds. A library of another ABI is
-// refused.
+// Opens the library at `path`; if that is empty, the one beside this program (in its directory, in
+// lib/ beside that, or where it is installed), else the one that the dynamic linker finds. A library
+// of another ABI is refused.
 [[nodiscard]] KernelLibrary OpenKernelLibrary(const std::string& path = {});
 
 }  // namespace kvtier::kernels

@@ -32,9 +32,11 @@ kvt_kernel_status Synchronize(void* stream) {
 
 kvt_kernel_status Allocate(void** memory, size_t bytes) {
   *memory = nullptr;
-  const cudaError_t error = cudaMalloc(memory, bytes);
-  if (error != cudaSuccess) return StatusOf(error);
-  return StatusOf(cudaMemset(*memory, 0, bytes));
+  cudaError_t error = cudaMalloc(memory, bytes);
+  if (error == cudaSuccess) error = cudaMemsetAsync(*memory, 0, bytes, cudaStreamLegacy);
+  // The caller's streams do not wait for that one: zeros must not come after what they write.
+  if (error == cudaSuccess) error = cudaStreamSynchronize(cudaStreamLegacy);
+  return StatusOf(error);
 }
 
 void Release(void* memory) { (void)cudaFree(memory); }

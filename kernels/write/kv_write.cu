@@ -26,6 +26,7 @@ struct WritePlan {
   FastDivide lanes_per_row;  // head_dim / 16, a power of two up to 16
   FastDivide units;          // per token: kv_heads (key and value), then pairs of query heads
   uint32_t threads;
+  uint32_t first_blocks;  // that fit the device at once
 };
 
 template <typename T>
@@ -70,10 +71,19 @@ __device__ __forceinline__ uint4 Narrow(const float (&v)[kChunk]) {
   return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
+// Read-only, and issued where it is written: a wait for earlier launches may follow.
+__device__ __forceinline__ float4 LoadPinned(const float* address) {
+  float4 v;
+  asm volatile("ld.global.nc.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "l"(address));
+  return v;
+}
+
 __device__ __forceinline__ void Load4x2(const float* row, uint32_t first, uint32_t second,
                                         float (&to)[kChunk]) {
-  const float4 low = __ldg(reinterpret_cast<const float4*>(row + first));
-  const float4 high = __ldg(reinterpret_cast<const float4*>(row + second));
+  const float4 low = LoadPinned(row + first);
+  const float4 high = LoadPinned(row + second);
   to[0] = low.x, to[1] = low.y, to[2] = low.z, to[3] = low.w;
   to[4] = high.x, to[5] = high.y, to[6] = high.z, to[7] = high.w;
 }
@@ -145,15 +155,6 @@ __device__ __forceinline__ int64_t LoadSlot(const int64_t* address) {
   int64_t slot;
   asm volatile("ld.volatile.global.s64 %0, [%1];" : "=l"(slot) : "l"(address));
   return slot;
-}
-
-// Keeps the compiler from loading them later.
-__device__ __forceinline__ void HoldAngles(const Angles& angles) {
-  if (!angles.turns) return;
-#pragma unroll
-  for (int i = 0; i < kChunk; ++i) {
-    asm volatile("" ::"f"(angles.cosine[i]), "f"(angles.sine[i]));
-  }
 }
 
 template <typename T>
@@ -286,7 +287,8 @@ __global__ void __launch_bounds__(kThreads, kCtasPerProcessor)
   const uint32_t token = plan.units.Divide(plan.lanes_per_row.Divide(thread, lane), unit);
   const uint32_t lanes = plan.lanes_per_row.divisor();
   const auto kv_heads = static_cast<uint32_t>(p.cache.kv_heads);
-  const bool settled = p.tables_settled != 0;
+  // Worth it only for blocks that may come up before earlier launches have ended.
+  const bool settled = p.tables_settled != 0 && blockIdx.x < plan.first_blocks;
   const bool turns_queries = unit >= kv_heads;
   const Angles straight = MakeAngles(kvt_rope{}, token, lane, lanes);
   const auto load_value = [&] {
@@ -300,7 +302,6 @@ __global__ void __launch_bounds__(kThreads, kCtasPerProcessor)
   const int64_t slot = LoadSlot(p.slot_mapping + token);
   const Angles angles = MakeAngles(p.rope, token, lane, lanes);
   if (settled) {
-    HoldAngles(angles);
     WaitForEarlierGrids();
   }
   if (turns_queries) {
@@ -364,8 +365,15 @@ extern "C" kvt_kernel_status kvt_kv_write(const kvt_kv_write_params* params, voi
   const int64_t threads = int64_t{params->tokens} * units * lanes;
   if (threads == 0) return KVT_KERNEL_OK;
   if (threads >= INT32_MAX) return KVT_KERNEL_UNSUPPORTED;
+  int device = 0;
+  int processors = 0;
+  if (cudaGetDevice(&device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device) != cudaSuccess) {
+    return KVT_KERNEL_LAUNCH_FAILED;
+  }
   const WritePlan plan{*params, FastDivide(lanes), FastDivide(units),
-                       static_cast<uint32_t>(threads)};
+                       static_cast<uint32_t>(threads),
+                       static_cast<uint32_t>(processors) * kCtasPerProcessor};
   const auto on = static_cast<cudaStream_t>(stream);
   const cudaError_t error =
       params->dtype == KVT_BF16 ? Launch<__nv_bfloat16>(plan, on) : Launch<__half>(plan, on);

@@ -1,7 +1,6 @@
 """What kvtier.kernels refuses and what it tells the library, without a GPU."""
 
 import contextlib
-import ctypes
 import types
 import unittest
 from unittest import mock
@@ -12,6 +11,11 @@ from harness.fake_tensor import FakeTensor
 from harness.paths import SOURCE
 from kvtier import kernels
 from kvtier.kernels import _abi, _launch, _library
+
+try:
+    import torch
+except ImportError:
+    torch = None
 
 HEADERS = SOURCE / "kernels" / "include" / "kvtier"
 STREAM = 77
@@ -31,6 +35,15 @@ class AbiTest(unittest.TestCase):
     def test_every_structure_is_laid_out_as_in_the_headers(self):
         self.assertGreaterEqual(len(structures(_abi)), 11)
         self.assertEqual(differences(_abi, "kvtier/kernels.h", "kernels/include"), "")
+
+    def test_a_library_of_another_version_is_refused(self):
+        text = (HEADERS / "kernel_table.h").read_text()
+        self.assertIn(f"#define KVT_KERNELS_ABI {_abi.VERSION}\n", text)
+        other = mock.Mock(_name="libkvtier_kernels.so")
+        other.kvt_kernels_table.return_value = None
+        with self.assertRaises(kvtier.LibraryNotFoundError):
+            _library.check_version(other)
+        other.kvt_kernels_table.assert_called_once_with(_abi.VERSION)
 
     def test_a_named_library_that_is_not_there_is_an_error_that_names_it(self):
         with mock.patch.dict("os.environ", {_library.LIBRARY_VARIABLE: "/nowhere/kernels.so"}):
@@ -167,9 +180,11 @@ class CacheTest(KernelsTest):
             kernels.SequenceTables(FakeTensor(3, 9, dtype="int32"), lengths)
         cache = kernels.PagedKv(*pool_layer())
         table = FakeTensor(2, 9, dtype="int32")
-        self.assertEqual(kernels.SequenceTables(table, lengths).abi(cache).max_kv_length, 144)
+        self.assertEqual(
+            kernels.SequenceTables(table, lengths).abi(TOKENS, cache.key.device).max_kv_length, 144
+        )
         with self.refused("bad_max_kv_length", "145, 0 to 144"):
-            kernels.SequenceTables(table, lengths, 145).abi(cache)
+            kernels.SequenceTables(table, lengths, 145).abi(TOKENS, cache.key.device)
 
 
 class AttentionTest(KernelsTest):
@@ -228,6 +243,33 @@ class AttentionTest(KernelsTest):
         self.assertEqual(shapes[0], shapes[1])
         self.assertNotEqual(shapes[1], shapes[2])
         self.assertEqual(self.library.calls[0].params.prefixes.sequences, 1)
+
+    def test_mla_decode_reads_one_latent_row_for_each_token(self):
+        latent = FakeTensor(99, 64, 576, strides=(64 * 640, 640, 1), address=0x7700_0000_0000)
+        query = FakeTensor(2, 100, 576)
+        out = kernels.mla_decode(query, latent, tables(), 0.1, workspace=self.workspace)
+        self.assertEqual(out.shape, (2, 100, 512))
+        p = self.the_call().params
+        self.assertEqual(
+            (p.latent, p.block_stride, p.token_stride), (latent.data_ptr(), 40960, 640)
+        )
+        self.assertEqual((p.q_heads, p.page_tokens, p.output_head_stride), (100, 64, 512))
+        self.assertEqual((p.query_sequence_stride, p.sequences.max_kv_length), (57600, 40 * 64))
+
+    def test_mla_decode_refuses_rows_of_another_length(self):
+        latent, query = FakeTensor(99, 64, 576), FakeTensor(2, 16, 576)
+        with self.refused("bad_query", "[2, any, 576]"):
+            kernels.mla_decode(FakeTensor(2, 16, 512), latent, tables(), 0.1)
+        with self.refused("bad_query", "129 heads"):
+            kernels.mla_decode(FakeTensor(2, 129, 576), latent, tables(), 0.1)
+        with self.refused("bad_latent", "[any, any, 576]"):
+            kernels.mla_decode(query, FakeTensor(99, 64, 1, 576), tables(), 0.1)
+        with self.refused("bad_latent", "48 tokens"):
+            kernels.mla_decode(query, FakeTensor(99, 48, 576), tables(), 0.1)
+        with self.refused("bad_output", "[2, 16, 512]"):
+            kernels.mla_decode(query, latent, tables(), 0.1, output=query)
+        with self.refused("bad_softmax_scale"):
+            kernels.mla_decode(query, latent, tables(), 0.0)
 
     def test_queries_that_do_not_fit_the_cache_are_refused(self):
         for query, text in (
@@ -320,6 +362,35 @@ class KvWriteTest(KernelsTest):
         with self.refused("bad_scales", "by token"):
             cache = kernels.PagedKv(*pool_layer(dtype="float8_e4m3fn"))
             write(self.rows, self.rows, cache, self.slots, dynamic_scales=True)
+
+
+@unittest.skipUnless(torch, "torch is not installed")
+class WorkspaceTest(unittest.TestCase):
+    def setUp(self):
+        self.workspace = kernels.Workspace()
+        self.beside = torch.zeros(1)
+
+    def memory(self, kernel, byte_count, shape=()):
+        return self.workspace.memory(kernel, byte_count, self.beside, shape)
+
+    def test_memory_is_zero_at_first_and_kept_until_more_is_needed(self):
+        first = self.memory("decode", 1000)
+        self.assertEqual((first.dtype, int(first.sum())), (torch.uint8, 0))
+        first.fill_(7)
+        self.assertEqual(self.memory("decode", 500).data_ptr(), first.data_ptr())
+        self.assertEqual(int(first[0]), 7)
+        grown = self.memory("decode", 2000)
+        self.assertEqual((grown.numel(), int(grown.sum())), (2000, 0))
+
+    def test_kernels_do_not_share_memory(self):
+        first, second = self.memory("decode", 100), self.memory("append", 100)
+        self.assertNotEqual(first.data_ptr(), second.data_ptr())
+        self.assertEqual(self.workspace.byte_count, 200)
+
+    def test_memory_is_zero_again_for_another_shape(self):
+        self.memory("decode_shared", 100, (2, 1)).fill_(7)
+        self.assertEqual(int(self.memory("decode_shared", 100, (2, 1))[0]), 7)
+        self.assertEqual(int(self.memory("decode_shared", 100, (3, 1)).sum()), 0)
 
 
 class BlocksTest(KernelsTest):

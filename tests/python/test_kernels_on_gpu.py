@@ -151,7 +151,12 @@ class KernelsOnGpuTest(unittest.TestCase):
         query = random(sum(counts), Q_HEADS, DIM)
         starts = integers([0, 37, 42, 170])
         cache, lse = kernels.PagedKv(problem.k, problem.v), torch.empty(170, Q_HEADS).cuda()
-        for options in ({}, {"splits": 3}, {"window_tokens": 64}, {"workspace": kernels.Workspace()}):
+        for options in (
+            {},
+            {"splits": 3},
+            {"window_tokens": 64},
+            {"workspace": kernels.Workspace()},
+        ):
             got = kernels.append(query, cache, problem.tables, starts, lse=lse, **options)
             for i, (first, last) in enumerate(((0, 37), (37, 42), (42, 170))):
                 k, v = problem.dense(i)
@@ -178,6 +183,19 @@ class KernelsOnGpuTest(unittest.TestCase):
                 parts.insert(0, shared)
             k, v = (torch.cat(values) for values in zip(*parts))
             self.assert_close(got[i], reference(query[i : i + 1], k, v)[0][0])
+
+    def test_mla_decode_is_attention_over_the_latent_rows(self):
+        lengths, heads, page = [1, 700, 0], 40, 64
+        latent = random(40, page, 576)
+        table = torch.randperm(33, generator=torch.Generator().manual_seed(3)).int().reshape(3, 11)
+        tables = kernels.SequenceTables(table.cuda(), integers(lengths))
+        query, lse = random(3, heads, 576, seed=4), torch.empty(3, heads).cuda()
+        got = kernels.mla_decode(query, latent, tables, 0.05, lse=lse)
+        for i, length in enumerate(lengths):
+            rows = latent[table[i].long().cuda()].reshape(-1, 576)[:length].double()
+            scores = query[i].double() @ rows.T * 0.05
+            self.assert_close(got[i], scores.softmax(-1) @ rows[:, :512])
+            torch.testing.assert_close(lse[i].double(), scores.logsumexp(-1), rtol=1e-3, atol=1e-3)
 
     def test_kv_write_turns_rounds_and_puts_each_token_into_its_slot(self):
         tokens = 50
@@ -255,7 +273,9 @@ class KernelsOnGpuTest(unittest.TestCase):
         kernels.copy_blocks(pool, tensors, ids)
         for layer in range(2):
             for kv in range(2):
-                self.assertTrue(torch.equal(engine[layer][kv][[0, 1, 3]], pool[[3, 19, 7], layer, kv]))
+                self.assertTrue(
+                    torch.equal(engine[layer][kv][[0, 1, 3]], pool[[3, 19, 7], layer, kv])
+                )
                 self.assertFalse(bool(engine[layer][kv][2].any()))
         kernels.copy_blocks(tensors, pool, integers([0, 1]), integers([4, 5]))
         self.assertTrue(torch.equal(pool[[4, 5]], pool[[3, 19]]))
@@ -272,7 +292,10 @@ class KernelsOnGpuTest(unittest.TestCase):
 
     def test_parts_merge_into_the_whole(self):
         query = random(3, Q_HEADS, DIM)
-        k, v = random(90, KV_HEADS, DIM, seed=5).double(), random(90, KV_HEADS, DIM, seed=6).double()
+        k, v = (
+            random(90, KV_HEADS, DIM, seed=5).double(),
+            random(90, KV_HEADS, DIM, seed=6).double(),
+        )
         first = reference(query, k[:30], v[:30], first_position=90)
         second = reference(query, k[30:], v[30:], first_position=90)
         whole, whole_lse = reference(query, k, v, first_position=90)

@@ -24,7 +24,7 @@ struct Explanation {
   std::string_view text;
 };
 
-constexpr std::array<Explanation, 17> kDropExplanations = {{
+constexpr std::array<Explanation, 18> kDropExplanations = {{
     {"clean_copy_below", "its space was needed; a lower tier has a copy"},
     {"lru", "its space was needed, and it was the least recently used"},
     {"memory_class", "its space was needed; retention `memory` never goes to disk"},

@@ -24,6 +24,7 @@ struct ReplayTarget {
   uint64_t block_bytes = 0;
   uint32_t layers = 1;
   uint64_t pool_bytes = 0;  // 0: what the daemon has left
+  uint32_t device = 0;
   // The longest pause between tries to come back to a lost daemon.
   int64_t reconnect_max_ms = 2000;
 };

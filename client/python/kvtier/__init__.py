@@ -18,6 +18,7 @@ from .acquire import AcquireResult
 from .admin import DEFAULT_ADMIN_SOCKET, admin
 from .attention import AttendSequence, Workspace
 from .blocks import (
+    ALL_LAYERS,
     AsyncError,
     AsyncErrors,
     Block,
@@ -25,7 +26,6 @@ from .blocks import (
     DeviceKind,
     Hit,
     Load,
-    ALL_LAYERS,
     LoadProgress,
     Miss,
     Presence,
@@ -33,7 +33,7 @@ from .blocks import (
     Tier,
     chain_entries,
 )
-from .connection import DEFAULT_SOCKET, Connection, Stats, connect
+from .connection import DEFAULT_SOCKET, Connection, Device, Stats, connect
 from .copier import CopyFunction
 from .cuda import CudaArray
 from .errors import (
@@ -66,6 +66,7 @@ from .views import KvView
 __version__ = "0.1.0"
 
 __all__ = [
+    "ALL_LAYERS",
     "DEFAULT_ADMIN_SOCKET",
     "DEFAULT_SOCKET",
     "AcquireResult",
@@ -81,6 +82,7 @@ __all__ = [
     "CorruptError",
     "CudaArray",
     "DType",
+    "Device",
     "DeviceKind",
     "Hashes",
     "Hit",
@@ -93,7 +95,6 @@ __all__ = [
     "LibraryNotFoundError",
     "LimitExceededError",
     "Load",
-    "ALL_LAYERS",
     "LoadProgress",
     "Miss",
     "Model",

@@ -101,6 +101,17 @@ TEST(AttentionReference, GivesASinkWeightButNoValue) {
   EXPECT_NEAR(result.lse[0], std::log(4.0), 1e-7);
 }
 
+TEST(AttentionReference, TakesALatentCachesValuesFromItsKeysFirstColumns) {
+  OneSequence sequence(5);
+  ReferenceAttention attention = sequence.Attention();
+  attention.kv.key = attention.kv.value;
+  attention.softmax_scale = 0;  // all tokens weigh the same
+  attention.value_dim = kDim / 2;
+  const ReferenceOutput result = AttentionReference(attention);
+  EXPECT_EQ(result.output, (std::vector<double>{2.0, 2.0}));
+  EXPECT_NEAR(result.lse[0], std::log(5.0), 1e-12);
+}
+
 TEST(NumberFormat, RoundsToNearestEven) {
   EXPECT_EQ(Bf16FromFloat(1.0F + 0x1p-8F), 0x3F80);            // a tie, to even
   EXPECT_EQ(Bf16FromFloat(1.0F + 0x1p-7F + 0x1p-8F), 0x3F82);  // a tie, to even

@@ -14,7 +14,7 @@ from engine import Answer
 class Row:
     """Answers to prompts of one kind that found their prefix in one place.
 
-    comparison: the worst against cold answers; of a cold row, against torch without the pool.
+    comparison: the worst against cold answers; of the cold row, against torch without the pool.
     """
 
     prefix_from: str
@@ -23,7 +23,7 @@ class Row:
     comparison: Comparison
 
     def median(self, what: str) -> float:
-        return statistics.median(getattr(answer, what) for answer in self.answers)
+        return float(statistics.median(getattr(answer, what) for answer in self.answers))
 
     def as_json(self) -> dict[str, Any]:
         info = self.answers[-1].info
@@ -86,6 +86,5 @@ def table(rows: list[Row]) -> str:
         )
     widths = [max(len(line[i]) for line in lines) for i in range(len(_HEADINGS))]
     return "\n".join(
-        "  ".join(text.ljust(width) for text, width in zip(line, widths)).rstrip()
-        for line in lines
+        "  ".join(text.ljust(width) for text, width in zip(line, widths)).rstrip() for line in lines
     )

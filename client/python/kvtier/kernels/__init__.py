@@ -19,6 +19,7 @@ from .attention import append, decode, decode_shared
 from .blocks import LayerTensors, checksum_blocks, copy_blocks, fill_blocks, merge_lse
 from .cache import PagedKv, SequenceTables
 from .kv_write import Rope, RopeStyle, kv_write
+from .mla import mla_decode
 from .workspace import Workspace
 
 __all__ = [
@@ -36,4 +37,5 @@ __all__ = [
     "fill_blocks",
     "kv_write",
     "merge_lse",
+    "mla_decode",
 ]

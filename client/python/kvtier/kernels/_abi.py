@@ -19,6 +19,9 @@ from ctypes import (
 )
 from typing import Any
 
+# KVT_KERNELS_ABI of kernel_table.h: what the structures here are laid out for.
+VERSION = 1
+
 OK = 0
 INVALID_ARGUMENT = 1
 UNSUPPORTED = 2
@@ -108,6 +111,28 @@ class AppendParams(Structure):
         ("causal", c_int32),
         ("sinks", c_void_p),
         ("splits", c_int32),
+    ]
+
+
+class MlaDecodeParams(Structure):
+    _fields_ = [
+        ("query", c_void_p),
+        ("output", c_void_p),
+        ("lse", c_void_p),
+        ("dtype", c_int),
+        ("q_heads", c_int32),
+        ("query_sequence_stride", c_int64),
+        ("query_head_stride", c_int64),
+        ("output_sequence_stride", c_int64),
+        ("output_head_stride", c_int64),
+        ("latent", c_void_p),
+        ("block_stride", c_int64),
+        ("token_stride", c_int64),
+        ("page_tokens", c_int32),
+        ("sequences", Sequences),
+        ("softmax_scale", c_float),
+        ("split_tokens", c_int32),
+        ("tables_settled", c_int32),
     ]
 
 
@@ -205,6 +230,7 @@ _WORKSPACE = c_void_p
 _STREAM = c_void_p
 
 PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
+    "kvt_kernels_table": (c_void_p, [c_uint32]),
     "kvt_kernel_status_text": (c_char_p, [c_int]),
     "kvt_decode_workspace_bytes": (c_size_t, [_PARAMS]),
     "kvt_decode": (c_int, [_PARAMS, _WORKSPACE, c_size_t, _STREAM]),
@@ -212,6 +238,8 @@ PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "kvt_decode_shared": (c_int, [_PARAMS, _WORKSPACE, c_size_t, _STREAM]),
     "kvt_append_workspace_bytes": (c_size_t, [_PARAMS]),
     "kvt_append": (c_int, [_PARAMS, _WORKSPACE, c_size_t, _STREAM]),
+    "kvt_mla_decode_workspace_bytes": (c_size_t, [_PARAMS]),
+    "kvt_mla_decode": (c_int, [_PARAMS, _WORKSPACE, c_size_t, _STREAM]),
     "kvt_kv_write": (c_int, [_PARAMS, _STREAM]),
     "kvt_copy_blocks": (c_int, [_PARAMS, _STREAM]),
     "kvt_fill_blocks": (c_int, [_PARAMS, c_uint32, _STREAM]),

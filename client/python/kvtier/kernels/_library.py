@@ -8,7 +8,7 @@ import os
 import pathlib
 
 from .. import _library as client_library
-from ._abi import PROTOTYPES
+from ._abi import PROTOTYPES, VERSION
 
 LIBRARY_VARIABLE = "KVTIER_KERNELS_LIBRARY"
 LIBRARY_NAME = "libkvtier_kernels.so"
@@ -35,6 +35,18 @@ def load() -> ctypes.CDLL:
     Looked for at $KVTIER_KERNELS_LIBRARY (and then nowhere else), beside this package, beside
     $KVTIER_LIBRARY, and where the dynamic linker finds it.
 
-    Raises LibraryNotFoundError.
+    Raises LibraryNotFoundError, also if it is of another version.
     """
-    return client_library.load_first(_candidates(), PROTOTYPES, "libkvtier_kernels", LIBRARY_VARIABLE)
+    library = client_library.load_first(
+        _candidates(), PROTOTYPES, "libkvtier_kernels", LIBRARY_VARIABLE
+    )
+    check_version(library)
+    return library
+
+
+def check_version(library: ctypes.CDLL) -> None:
+    """Raises LibraryNotFoundError if its parameters are laid out otherwise than here."""
+    if not library.kvt_kernels_table(VERSION):
+        raise client_library.LibraryNotFoundError(
+            f"{library._name} does not have version {VERSION} of its interface"
+        )

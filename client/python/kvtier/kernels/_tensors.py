@@ -6,6 +6,7 @@ Only attributes and methods that every torch version has are used, so that nothi
 from __future__ import annotations
 
 import enum
+import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Optional
 
@@ -41,7 +42,13 @@ _NUMBERS = {
 
 def dtype_name(tensor: torch.Tensor) -> str:
     """ "bfloat16" and the like."""
-    return str(tensor.dtype).rpartition(".")[2]
+    return _name(tensor.dtype)
+
+
+# Calls are made for each layer of each step, and texts are slow.
+@functools.cache
+def _name(dtype: object) -> str:
+    return str(dtype).rpartition(".")[2]
 
 
 def dtype_number(tensor: torch.Tensor) -> DType:
@@ -59,8 +66,9 @@ def check(
     """Raises InvalidArgumentError "bad_NAME" unless `tensor` is on a GPU (on that of `beside`), of
     one of the dtypes (None: any) and of the shape."""
     sizes = tuple(tensor.shape)
-    fits = len(sizes) == len(shape) and all(
-        wanted is None or size == wanted for size, wanted in zip(sizes, shape)
+    fits = sizes == shape or (
+        len(sizes) == len(shape)
+        and all(wanted is None or size == wanted for size, wanted in zip(sizes, shape))
     )
     there = tensor.is_cuda and (beside is None or tensor.device == beside.device)
     if fits and there and (dtypes is None or dtype_name(tensor) in dtypes):
@@ -84,25 +92,44 @@ def check_list(
         raise invalid(f"bad_{name}", f"{name} is not contiguous: stride {tensor.stride()[0]}")
 
 
+def check_lse(lse: torch.Tensor | None, rows: int, heads: int, beside: torch.Tensor) -> None:
+    """Raises InvalidArgumentError unless it is None or float32 [rows, heads], contiguous."""
+    if lse is None:
+        return
+    check(lse, "lse", (rows, heads), ("float32",), beside)
+    if not lse.is_contiguous():
+        raise invalid("bad_lse", "it is not contiguous")
+
+
 def strides(tensor: torch.Tensor, name: str) -> tuple[int, ...]:
     """Strides in elements, those of dimensions of size 1, which say nothing, as if contiguous.
 
     Raises InvalidArgumentError "bad_NAME" unless the innermost dimension is contiguous, and the
     address and all other strides are positive multiples of 16 bytes.
     """
-    sizes, result = tuple(tensor.shape), list(tensor.stride())
+    sizes, result = tuple(tensor.shape), tuple(tensor.stride())
+    if 1 in sizes:
+        result = _without_dimensions_of_one(sizes, result)
+    if result[-1] != 1:
+        raise invalid(f"bad_{name}", f"{name}'s last dimension is not contiguous: {result}")
+    size = tensor.element_size()
+    for stride in result[:-1]:
+        if stride <= 0 or stride * size % ALIGNMENT_BYTES != 0:
+            in_bytes = [stride * size for stride in result[:-1]]
+            raise invalid(
+                f"bad_{name}", f"{name}'s strides are {in_bytes} bytes, not multiples of 16"
+            )
+    if tensor.data_ptr() % ALIGNMENT_BYTES != 0:
+        raise invalid(f"bad_{name}", f"{name} starts at {tensor.data_ptr():#x}, not aligned to 16")
+    return result
+
+
+def _without_dimensions_of_one(sizes: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides, in such dimensions as if all within were contiguous."""
+    result = list(strides)
     for i in reversed(range(len(sizes))):
         if sizes[i] == 1:
             result[i] = 1 if i == len(sizes) - 1 else result[i + 1] * sizes[i + 1]
-    if result[-1] != 1:
-        raise invalid(f"bad_{name}", f"{name}'s last dimension is not contiguous: {tuple(result)}")
-    byte_strides = [stride * tensor.element_size() for stride in result[:-1]]
-    if any(stride <= 0 or stride % ALIGNMENT_BYTES != 0 for stride in byte_strides):
-        raise invalid(
-            f"bad_{name}", f"{name}'s strides are {byte_strides} bytes, not multiples of 16"
-        )
-    if tensor.data_ptr() % ALIGNMENT_BYTES != 0:
-        raise invalid(f"bad_{name}", f"{name} starts at {tensor.data_ptr():#x}, not aligned to 16")
     return tuple(result)
 
 

@@ -87,7 +87,9 @@ def decode_shared(
         own = _decode_params(query, result, cache, tables, softmax_scale, lse, sinks)
         own.soft_cap = soft_cap
         _tensors.check_list(members, "members", len(prefixes) + 1, "int32", query)
-        params = _abi.DecodeSharedParams(own, prefixes.abi(cache), members.data_ptr())
+        params = _abi.DecodeSharedParams(
+            own, prefixes.abi(cache.page_tokens, cache.key.device), members.data_ptr()
+        )
         if len(tables) > 0:
             shape = (len(tables), len(prefixes), own.q_heads, cache.kv_heads, cache.head_dim)
             lengths = (own.sequences.max_kv_length, params.prefixes.max_kv_length)
@@ -190,10 +192,7 @@ def _common(
 ) -> dict[str, Any]:
     """The fields that decode and append have both. Raises InvalidArgumentError."""
     rows, heads = query.shape[:2]
-    if lse is not None:
-        _tensors.check(lse, "lse", (rows, heads), ("float32",), query)
-        if not lse.is_contiguous():
-            raise invalid("bad_lse", "it is not contiguous")
+    _tensors.check_lse(lse, rows, heads, query)
     if sinks is not None:
         _tensors.check_list(sinks, "sinks", heads, "float32", query)
     scale = cache.head_dim**-0.5 if softmax_scale is None else softmax_scale
@@ -206,7 +205,7 @@ def _common(
         "query_dtype": _tensors.dtype_number(query),
         "q_heads": heads,
         "kv": cache.abi,
-        "sequences": tables.abi(cache),
+        "sequences": tables.abi(cache.page_tokens, cache.key.device),
         "softmax_scale": scale,
         "sinks": _tensors.address(sinks),
     }

@@ -40,8 +40,7 @@ class PagedKv:
         self.key_scales = key_scales
         self.value_scales = value_scales
         blocks, page_tokens, kv_heads, head_dim = key.shape
-        if not _is_page(page_tokens):
-            raise invalid("bad_key", f"pages of {page_tokens} tokens, not 16, 32, 64, 128 or 256")
+        check_page(page_tokens, "key")
         strides = _tensors.strides(key, "key")
         _tensors.check(value, "value", tuple(key.shape), (_tensors.dtype_name(key),), key)
         if _tensors.strides(value, "value") != strides:
@@ -125,17 +124,25 @@ class SequenceTables:
         self.block_table = block_table
         self.kv_lengths = kv_lengths
         self.max_kv_length = max_kv_length
+        # For a cache's pages and device; the layers of a step are all alike.
+        self._abi: dict[tuple[int, object], Any] = {}
 
     def __len__(self) -> int:
         """Sequences."""
         return int(self.block_table.shape[0])
 
-    def abi(self, cache: PagedKv) -> Any:
-        """For C, with that cache. Raises InvalidArgumentError (rows too short for max_kv_length;
+    def abi(self, page_tokens: int, device: object) -> Any:
+        """For C, with such a cache. Raises InvalidArgumentError (rows too short for max_kv_length;
         the cache is on another device)."""
-        if self.block_table.device != cache.key.device:
-            raise invalid("bad_block_table", f"on {self.block_table.device}, not on the cache's")
-        room = self.block_table.shape[1] * cache.page_tokens
+        kind = (page_tokens, device)
+        if kind not in self._abi:
+            self._abi[kind] = self._describe(*kind)
+        return self._abi[kind]
+
+    def _describe(self, page_tokens: int, device: object) -> Any:
+        if self.block_table.device != device:
+            raise invalid("bad_block_table", f"on {self.block_table.device}, the cache on {device}")
+        room = self.block_table.shape[1] * page_tokens
         longest = room if self.max_kv_length is None else self.max_kv_length
         return _abi.Sequences(
             block_table=self.block_table.data_ptr(),
@@ -146,5 +153,7 @@ class SequenceTables:
         )
 
 
-def _is_page(tokens: int) -> bool:
-    return _LEAST_PAGE <= tokens <= _LARGEST_PAGE and tokens & (tokens - 1) == 0
+def check_page(tokens: int, name: str) -> None:
+    """Raises InvalidArgumentError unless pages can have so many tokens."""
+    if not _LEAST_PAGE <= tokens <= _LARGEST_PAGE or tokens & (tokens - 1) != 0:
+        raise invalid(f"bad_{name}", f"pages of {tokens} tokens, not 16, 32, 64, 128 or 256")
