@@ -106,7 +106,7 @@ Status DriverMapping::Write(uint64_t offset, const std::byte* data, uint64_t byt
 }
 
 Status DriverMapping::Copy(uint64_t target_offset, uint64_t source_offset, uint64_t bytes) const {
-  const CurrentContext current(*this);
+  const CurrentContext current(driver_, context_);
   KVT_RETURN_IF_ERROR(driver_.Check(
       driver_.copy_on_device(address_ + target_offset, address_ + source_offset, bytes, stream_),
       "copying within the pool"));
