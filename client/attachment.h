@@ -40,6 +40,7 @@ class Attachment {
   [[nodiscard]] uint64_t id() const { return id_; }
   [[nodiscard]] const std::shared_ptr<Session>& session() const { return session_; }
   [[nodiscard]] const std::shared_ptr<PoolMapping>& mapping() const { return mapping_; }
+  [[nodiscard]] PoolId pool_id() const { return pool_; }
   [[nodiscard]] uint32_t blocks() const { return blocks_; }
   [[nodiscard]] uint64_t block_bytes() const { return block_bytes_; }
   [[nodiscard]] uint32_t block_tokens() const { return block_tokens_; }

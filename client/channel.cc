@@ -19,6 +19,11 @@ constexpr int kReadsPerTurn = 32;
 // A sender's memory for requests larger than this is given back after use.
 constexpr size_t kSendBufferKeptBytes = 1 << 20;
 
+bool CarriesDescriptor(uint16_t type) {
+  return type == static_cast<uint16_t>(wire::MessageType::kAttachReply) ||
+         type == static_cast<uint16_t>(wire::MessageType::kWorkspaceReply);
+}
+
 }  // namespace
 
 Channel::Channel(UniqueFd socket, uint32_t max_frame_bytes, Sink sink)
@@ -208,8 +213,7 @@ Status Channel::Dispatch(const wire::Frame& frame) {
         ErrorCode::kCorrupt, "unknown_request_id",
         fmt::format("{} with id {}", wire::MessageTypeName(frame.type), frame.request_id));
   }
-  if (frame.type == static_cast<uint16_t>(wire::MessageType::kAttachReply) &&
-      !descriptors_.empty()) {
+  if (CarriesDescriptor(frame.type) && !descriptors_.empty()) {
     descriptors_.erase(descriptors_.begin());
   }
   return sink_(frame);
@@ -221,7 +225,7 @@ Status Channel::Complete(Pending* pending, const wire::Frame& frame) {
     pending->refusal = std::move(reply.error);
   } else if (frame.type == static_cast<uint16_t>(pending->type)) {
     KVT_RETURN_IF_ERROR(pending->decode(frame.payload));
-    if (pending->type == wire::MessageType::kAttachReply && !descriptors_.empty()) {
+    if (CarriesDescriptor(frame.type) && !descriptors_.empty()) {
       pending->descriptor = std::move(descriptors_.front());
       descriptors_.erase(descriptors_.begin());
     }

@@ -26,6 +26,7 @@ struct Handle {
   void operator()(kvt_connection* connection) const { kvt_disconnect(connection); }
   void operator()(kvt_pool* pool) const { kvt_pool_close(pool); }
   void operator()(kvt_sequence* sequence) const { kvt_sequence_close(sequence); }
+  void operator()(kvt_workspace* workspace) const { kvt_workspace_close(workspace); }
 };
 
 // Blocks held by this process, released when the span goes. The pool must outlive it.
@@ -105,6 +106,12 @@ class Sequence {
     if (kvt_sequence_block_table(get(), table.data(), table.size(), &count)) return Error::Last();
     return table;
   }
+  // Of the first `count` logical blocks, for Workspace::Attend.
+  Result<std::vector<kvt_block>> Blocks(size_t count) const {
+    std::vector<kvt_block> blocks(count);
+    if (kvt_sequence_blocks(get(), blocks.data(), count)) return Error::Last();
+    return blocks;
+  }
   Result<std::vector<int64_t>> SlotMapping(uint64_t first, size_t count) const {
     std::vector<int64_t> slots(count);
     if (kvt_sequence_slot_mapping(get(), first, count, slots.data())) return Error::Last();
@@ -125,6 +132,31 @@ class Sequence {
 
  private:
   std::unique_ptr<kvt_sequence, Handle> sequence_;
+};
+
+// Memory shared with the daemon for attention that it computes; see kvtier_attention.h. The pool
+// must outlive it.
+class Workspace {
+ public:
+  explicit Workspace(kvt_workspace* workspace) : workspace_(workspace) {}
+
+  [[nodiscard]] kvt_workspace* get() const { return workspace_.get(); }
+  [[nodiscard]] Result<kvt_workspace_info> Info() const {
+    kvt_workspace_info info{};
+    info.size = sizeof(info);
+    if (kvt_workspace_get_info(get(), &info)) return Error::Last();
+    return info;
+  }
+  // Returns the nanoseconds that it took.
+  Result<uint64_t> Attend(const kvt_attend_request& request,
+                          int64_t timeout_ms = KVT_DEFAULT_TIMEOUT) {
+    uint64_t compute_ns = 0;
+    if (kvt_attend(get(), &request, timeout_ms, &compute_ns)) return Error::Last();
+    return compute_ns;
+  }
+
+ private:
+  std::unique_ptr<kvt_workspace, Handle> workspace_;
 };
 
 // One model's mapped blocks. The connection must outlive it.
@@ -221,6 +253,11 @@ class Pool {
     if (kvt_lookup(get(), hashes.data(), hashes.size(), presence.data())) return Error::Last();
     return presence;
   }
+  Result<Workspace> OpenWorkspace(uint64_t bytes) {
+    kvt_workspace* workspace = nullptr;
+    if (kvt_workspace_open(get(), bytes, &workspace)) return Error::Last();
+    return Workspace(workspace);
+  }
   // `options` may be null.
   Result<Sequence> OpenSequence(std::span<const uint32_t> tokens,
                                 const kvt_sequence_options* options = nullptr) {
@@ -285,6 +322,14 @@ class Connection {
     if (kvt_register_model(get(), &record, &info)) return Error::Last();
     return info;
   }
+  Result<std::vector<kvt_device>> Devices() {
+    std::vector<kvt_device> devices(KVT_MAX_DEVICES);
+    size_t count = 0;
+    if (kvt_get_devices(get(), devices.data(), devices.size(), &count)) return Error::Last();
+    devices.resize(count);
+    return devices;
+  }
+  // `device`: a position in Devices(), or KVT_ANY_DEVICE.
   Result<Pool> Attach(uint32_t model, uint64_t pool_bytes = 0, uint32_t device = 0) {
     kvt_pool* pool = nullptr;
     if (kvt_attach(get(), model, device, pool_bytes, &pool)) return Error::Last();

@@ -31,7 +31,7 @@ struct SequenceOptions {
   uint64_t leave_tokens = 1;
   uint64_t reserve_tokens = 0;
   RetentionClass retention = RetentionClass::kExtended;
-  BlockCopier copier;  // empty: memcpy in the mapped pool
+  BlockCopier copier;  // empty: memcpy in host memory, a copy on the GPU in a CUDA pool
   int64_t request_timeout_ms = 5000;
 };
 
@@ -58,6 +58,7 @@ class Sequence {
   [[nodiscard]] size_t blocks() const { return blocks_.size(); }
   // REQUIRES: i < blocks().
   [[nodiscard]] BlockIndex block(size_t i) const { return blocks_[i].index; }
+  [[nodiscard]] BlockHandle handle(size_t i) const { return blocks_[i]; }
   [[nodiscard]] uint64_t tokens() const { return tokens_.size(); }
   [[nodiscard]] uint64_t cached_tokens() const { return cached_tokens_; }
   [[nodiscard]] uint64_t computed_tokens() const { return computed_tokens_; }

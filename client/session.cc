@@ -48,6 +48,21 @@ Status Session::SayHello(const std::string& client_name, Deadline deadline) {
   return {};
 }
 
+std::optional<uint32_t> Session::TakeWorkspaceNumber() {
+  const std::lock_guard lock(workspaces_mutex_);
+  for (uint32_t number = 0; number < workspaces_.size(); ++number) {
+    if (workspaces_[number]) continue;
+    workspaces_[number] = true;
+    return number;
+  }
+  return std::nullopt;
+}
+
+void Session::GiveBackWorkspaceNumber(uint32_t number) {
+  const std::lock_guard lock(workspaces_mutex_);
+  workspaces_[number] = false;
+}
+
 void Session::AbandonAcquire(uint64_t request_id, PoolId pool) {
   abandoned_acquires_.emplace(request_id, pool);
 }
@@ -81,6 +96,8 @@ Status Session::OnFrame(const wire::Frame& frame) {
     case wire::MessageType::kHelloReply:
     case wire::MessageType::kRegisterModelReply:
     case wire::MessageType::kAttachReply:
+    case wire::MessageType::kWorkspaceReply:
+    case wire::MessageType::kAttendReply:
     case wire::MessageType::kPrefetchReply:
     case wire::MessageType::kLookupReply:
     case wire::MessageType::kPinReply:

@@ -2,10 +2,12 @@
 // Lost with its channel.
 #pragma once
 
+#include <bitset>
 #include <cstdint>
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -35,6 +37,10 @@ class Session {
   [[nodiscard]] Channel& channel() { return channel_; }
   // What the daemon accepts. Constant once open.
   [[nodiscard]] const wire::HelloReply& limits() const { return hello_; }
+
+  // The lowest number that no workspace of this session has; nothing if all are taken.
+  [[nodiscard]] std::optional<uint32_t> TakeWorkspaceNumber();
+  void GiveBackWorkspaceNumber(uint32_t number);
 
   // REQUIRES: the channel's lock is held.
   [[nodiscard]] LoadTable& loads() { return loads_; }
@@ -68,6 +74,9 @@ class Session {
   std::unordered_map<uint64_t, PoolId> abandoned_acquires_;
   std::deque<Posted> posted_;
   size_t posted_blocks_ = 0;
+
+  std::mutex workspaces_mutex_;
+  std::bitset<wire::kMaxWorkspaces> workspaces_;  // taken; guarded by workspaces_mutex_
 
   Channel channel_;
 };

@@ -33,8 +33,17 @@ install(FILES ${systemd}/tmpfiles.conf
   DESTINATION lib/tmpfiles.d RENAME kvtier.conf COMPONENT kvtierd)
 # Where the unit looks for it, whatever the prefix.
 install(FILES ${example_config} DESTINATION /etc/kvtier COMPONENT kvtierd)
-install(FILES docs/OPERATIONS.md docs/CONFIGURATION.md
+install(FILES docs/OPERATIONS.md docs/CONFIGURATION.md docs/THREAT_MODEL.md docs/TRACING.md
   DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/kvtierd COMPONENT kvtierd)
+
+# The kernels, where there was a compiler for them; opened at run time, so not among the libraries to
+# link with.
+target_compile_definitions(kvtier_kernel_library PRIVATE
+  KVTIER_KERNELS_DIRECTORY="${CMAKE_INSTALL_LIBDIR}/kvtier")
+if(KVTIER_HAS_CUDA_KERNELS)
+  install(TARGETS kvtier_kernels
+    LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/kvtier COMPONENT kvtierd OPTIONAL)
+endif()
 
 # --- kvtier-tools ---
 install(TARGETS kvtierctl kvtier-bench
@@ -66,7 +75,11 @@ install(TARGETS kvtier
   NAMELINK_COMPONENT libkvtier-dev)
 # Programs include <kvtier/kvtier.h>.
 install(FILES client/kvtier.h client/kvtier.hpp client/kvtier_result.hpp client/kvtier_sequence.h
+  client/kvtier_attention.h
   DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/kvtier COMPONENT libkvtier-dev)
+# For engines that launch the kernels themselves.
+install(DIRECTORY kernels/include/kvtier
+  DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT libkvtier-dev)
 install(CODE "
   set(PROJECT_VERSION ${PROJECT_VERSION})
   set(CMAKE_INSTALL_LIBDIR ${CMAKE_INSTALL_LIBDIR})
@@ -78,9 +91,20 @@ install(FILES ${CMAKE_BINARY_DIR}/kvtier.pc
   DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT libkvtier-dev)
 
 # --- what every package has ---
+# Who answers for the packages is whoever builds them, named as Debian's own tools are told.
+set(maintainer_name "$ENV{DEBFULLNAME}")
+set(maintainer_address "$ENV{DEBEMAIL}")
+if(NOT maintainer_name)
+  set(maintainer_name "Local build")
+endif()
+if(NOT maintainer_address)
+  set(maintainer_address "root@localhost")
+endif()
+set(KVTIER_MAINTAINER "${maintainer_name} <${maintainer_address}>" CACHE STRING
+  "Maintainer of the packages: NAME <ADDRESS>")
 set(changelog ${CMAKE_BINARY_DIR}/packaging/changelog.Debian.gz)
-file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/packaging)
-execute_process(COMMAND gzip -9nc ${CMAKE_SOURCE_DIR}/tools/packaging/changelog
+configure_file(tools/packaging/changelog.in ${CMAKE_BINARY_DIR}/packaging/changelog @ONLY)
+execute_process(COMMAND gzip -9nc ${CMAKE_BINARY_DIR}/packaging/changelog
   OUTPUT_FILE ${changelog} COMMAND_ERROR_IS_FATAL ANY)
 foreach(component kvtierd kvtier-tools libkvtier0 libkvtier-dev)
   install(FILES tools/packaging/copyright ${changelog}

@@ -14,6 +14,9 @@
 
 namespace kvtier {
 
+class Server;
+class TraceRing;
+
 inline constexpr int64_t kAdminProgressMs = 250;
 
 // Borrowed; outlives the operations.
@@ -22,6 +25,8 @@ struct AdminEnvironment {
   const Clock* clock = nullptr;
   Cache* cache = nullptr;
   const ModelRegistry* models = nullptr;
+  const Server* server = nullptr;
+  const TraceRing* trace = nullptr;  // null: nothing is recorded
   // The documents.
   std::function<std::string()> status;
   std::function<std::string()> stats;

@@ -8,6 +8,7 @@
 
 #include "daemon/admin_request.h"
 #include "daemon/block_operations.h"
+#include "daemon/trace_operation.h"
 
 namespace kvtier {
 namespace {
@@ -150,12 +151,13 @@ Result<std::shared_ptr<AdminOperation>> AdminOperations::MakeOperation(
     const AdminRequestBody& request, const std::shared_ptr<AdminCall>& call) {
   const std::string& op = request.op;
   if (op == "ls") return MakeListing(environment_, request, call);
+  if (op == "trace") return MakeTraceListing(environment_, request, call);
   if (op == "verify") return std::make_shared<Verify>(environment_, call);
   if (op == "drain") return std::make_shared<Drain>(environment_, call);
   if (op == "settle") return std::make_shared<Settle>(environment_, call, request.timeout_ms);
   return MakeError(ErrorCode::kInvalidArgument, "unknown_op",
                    fmt::format("\"{}\" is not one of status, stats, config, config_defaults, "
-                               "inspect, lookup, pin, evict, ls, verify, drain, settle",
+                               "inspect, lookup, pin, evict, ls, trace, verify, drain, settle",
                                op));
 }
 

@@ -9,6 +9,7 @@
 //   {"op":"pin","hashes":[H,...],"ttl_ms":3600000}  keeps them; 0 lets go of them
 //   {"op":"evict","hashes":[H,...]}    forgets them
 //   {"op":"ls","cursor":0,"limit":100} a stretch of all blocks, and the cursor for the next
+//   {"op":"trace","cursor":0,"limit":100,"since_ms":60000}  what happened, see trace_operation.h
 //   {"op":"verify"}                    reads every persisted block back and checks it
 //   {"op":"drain"}                     writes what should survive a restart to disk
 //   {"op":"settle","timeout_ms":60000} replies when nothing is under way

@@ -72,6 +72,7 @@ Status TakeMember(std::string_view name, const json::value& value, AdminRequestB
   if (name == "hashes") return TakeHashes(value, &request->hashes);
   if (name == "timeout_ms") return TakeInteger(value, kMaxSettleTimeoutMs, &request->timeout_ms);
   if (name == "ttl_ms") return TakeInteger(value, INT64_MAX, &request->ttl_ms);
+  if (name == "since_ms") return TakeInteger(value, kMaxTraceSinceMs, &request->since_ms);
   if (name == "cursor") {
     KVT_RETURN_IF_ERROR(TakeInteger(value, INT64_MAX, &cursor));
     request->cursor = static_cast<uint64_t>(cursor);

@@ -15,8 +15,9 @@ namespace kvtier {
 
 inline constexpr int64_t kDefaultSettleTimeoutMs = 60'000;
 inline constexpr int64_t kMaxSettleTimeoutMs = 24 * 3600 * 1000;
-// Blocks in one reply to "ls"; a long listing takes several.
+// Blocks in one reply to "ls", events in one to "trace"; a long listing takes several.
 inline constexpr uint32_t kMaxListedBlocks = 8192;
+inline constexpr int64_t kMaxTraceSinceMs = int64_t{366} * 24 * 3600 * 1000;
 
 // Members that the operation has no use for are ignored; unknown ones are errors.
 struct AdminRequestBody {
@@ -31,6 +32,7 @@ struct AdminRequestBody {
   uint64_t cursor = 0;
   uint32_t limit = kMaxListedBlocks;
   int64_t ttl_ms = 0;
+  int64_t since_ms = 0;  // before now; 0: however long ago
 };
 
 // Pure; never recurses deeper than the document may be. Errors: kInvalidArgument "bad_json" or

@@ -29,9 +29,16 @@ struct ServerConfig {
 // Which processes are one tenant: those of any of the users or groups.
 struct TenantConfig {
   std::string name;
+  std::vector<std::string> users;  // by name
   std::vector<uint32_t> uids;
   std::vector<uint32_t> gids;
+  // What the tenant may take; its name is left empty, see Config::TenantQuotas.
+  TenantQuota quota;
   std::string place;  // as in Config::places
+  // Of the tenant's keys, as in Config::places.
+  std::map<std::string, std::string, std::less<>> places;
+  // Those of `users`, once looked up.
+  std::vector<uint32_t> user_uids;
 };
 
 // kCuda is the GPU "cuda:0"; the values after it are the GPUs after that one.
@@ -41,8 +48,9 @@ inline constexpr int kMaxCudaDevices = 16;
 enum class VramHeldChoice : uint8_t { kFail, kWait, kShrink };
 
 struct PoolConfig {
-  DeviceChoice device = DeviceChoice::kAuto;
-  double free_fraction = 0;  // 0: cache.pool_bytes counts
+  std::vector<DeviceChoice> devices = {DeviceChoice::kAuto};
+  std::vector<uint64_t> device_bytes;  // of each device; empty: cache.pool_bytes for all
+  double free_fraction = 0;            // 0: bytes count
   VramHeldChoice when_vram_held = VramHeldChoice::kWait;
   uint32_t copy_threads = 2;
   uint64_t offload_bytes_per_s = 0;  // 0: no limit
@@ -83,15 +91,28 @@ struct MetricsConfig {
   std::string listen;  // empty: nowhere
 };
 
+struct TraceConfig {
+  uint32_t events = 65536;  // 0: none are kept
+};
+
+struct KernelsConfig {
+  bool enabled = true;
+  std::string library;  // empty: looked for
+  uint32_t threads = 2;
+  uint64_t workspace_bytes = 256 * kMiB;
+};
+
 struct Config {
   ServerConfig server;
   std::vector<TenantConfig> tenants;
   PoolConfig pool;
   HostConfig host;
   DiskConfig disk;
+  KernelsConfig kernels;
   LogConfig log;
   DrainConfig drain;
   MetricsConfig metrics;
+  TraceConfig trace;
   // [retention], [cache] and the cache's share of [server], [pool] and [disk].
   CacheOptions cache;
 

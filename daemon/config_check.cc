@@ -9,7 +9,9 @@
 #include <set>
 
 #include "base/digest.h"
+#include "daemon/device_opening.h"
 #include "daemon/loopback_address.h"
+#include "daemon/tenant_quotas.h"
 #include "tiers/disk_geometry.h"
 
 namespace kvtier {
@@ -52,18 +54,21 @@ Status CheckTenants(const std::vector<TenantConfig>& tenants) {
     if (!names.insert(tenant.name).second) {
       return ConflictAt(tenant.place, "tenant.name \"{}\" is given twice; rename one", tenant.name);
     }
-    if (tenant.uids.empty() && tenant.gids.empty()) {
+    if (tenant.users.empty() && tenant.uids.empty() && tenant.gids.empty()) {
       return ConflictAt(tenant.place,
-                        "tenant \"{}\" has neither tenant.uids nor tenant.gids; give one of them",
+                        "tenant \"{}\" has neither tenant.users nor tenant.uids nor tenant.gids; "
+                        "give one of them",
                         tenant.name);
     }
-    for (const uint32_t uid : tenant.uids) {
+    std::vector<uint32_t> all_uids = tenant.uids;
+    all_uids.insert(all_uids.end(), tenant.user_uids.begin(), tenant.user_uids.end());
+    for (const uint32_t uid : all_uids) {
       const auto [owner, fresh] = uids.emplace(uid, tenant.name);
-      if (!fresh)
-        return ConflictAt(tenant.place,
-                          "tenant.uids: uid {} is in two tenants, \"{}\" and \"{}\"; remove it "
-                          "from one",
-                          uid, owner->second, tenant.name);
+      if (fresh || owner->second == tenant.name) continue;
+      return ConflictAt(tenant.place,
+                        "tenant.uids: uid {} is in two tenants, \"{}\" and \"{}\"; remove it "
+                        "from one",
+                        uid, owner->second, tenant.name);
     }
     for (const uint32_t gid : tenant.gids) {
       const auto [owner, fresh] = gids.emplace(gid, tenant.name);
@@ -105,6 +110,34 @@ Status CheckPaths(const Config& config) {
                     "{} \"{}\" and disk.directory \"{}\" overlap; that directory is the disk "
                     "tier's alone, put the socket elsewhere",
                     key, path.native(), directory.native());
+  }
+  return {};
+}
+
+Status CheckPools(const Config& config) {
+  const PoolConfig& pool = config.pool;
+  for (const DeviceChoice choice : pool.devices) {
+    const auto times = std::ranges::count(pool.devices, choice);
+    if (choice == DeviceChoice::kAuto && pool.devices.size() > 1) {
+      return Conflict(config, {"pool.device"},
+                      "pool.device \"auto\" chooses one device and must stand alone; name the "
+                      "devices instead");
+    }
+    if (choice != DeviceChoice::kHost && times > 1) {
+      return Conflict(config, {"pool.device"}, "pool.device names \"{}\" {} times; remove one",
+                      DeviceChoiceName(choice), times);
+    }
+  }
+  if (pool.device_bytes.empty()) return {};
+  if (pool.device_bytes.size() != pool.devices.size()) {
+    return Conflict(config, {"pool.device_bytes", "pool.device"},
+                    "pool.device_bytes has {} sizes for the {} devices of pool.device; give one "
+                    "for each",
+                    pool.device_bytes.size(), pool.devices.size());
+  }
+  if (pool.free_fraction > 0) {
+    return Conflict(config, {"pool.device_bytes", "pool.free_fraction"},
+                    "pool.device_bytes and pool.free_fraction both size the pools; give one");
   }
   return {};
 }
@@ -166,7 +199,9 @@ Status CheckConfig(const Config& config) {
   KVT_RETURN_IF_ERROR(CheckPaths(config));
   KVT_RETURN_IF_ERROR(CheckServer(config));
   KVT_RETURN_IF_ERROR(CheckTenants(config.tenants));
+  KVT_RETURN_IF_ERROR(CheckPools(config));
   KVT_RETURN_IF_ERROR(CheckTiers(config));
+  KVT_RETURN_IF_ERROR(CheckQuotas(config));
   KVT_RETURN_IF_ERROR(CheckMetrics(config));
   if (Status cache = config.cache.Validate(); !cache) {
     return ConflictAt("[cache]", "{}", cache.error().context);

@@ -11,6 +11,8 @@
 #include "daemon/config_check.h"
 #include "daemon/config_schema.h"
 #include "daemon/config_value.h"
+#include "daemon/tenant_quotas.h"
+#include "daemon/tenant_users.h"
 #include "daemon/toml_document.h"
 
 namespace kvtier {
@@ -114,7 +116,10 @@ class Reader {
         return Fail(entry.value.position, assigned.error().reason,
                     fmt::format("{}.{} {}", section.name, key->name, assigned.error().context));
       }
-      if (section.repeated) continue;
+      if (section.repeated) {
+        config_->tenants.back().places[std::string(key->name)] = PlaceOf(entry.value.position);
+        continue;
+      }
       config_->places[fmt::format("{}.{}", section.name, key->name)] =
           PlaceOf(entry.value.position);
     }
@@ -177,6 +182,8 @@ Result<Config> ParseConfig(std::string_view text, std::string_view source,
   for (const std::string& override_text : overrides) {
     KVT_RETURN_IF_ERROR(ApplyOverride(override_text, &config));
   }
+  KVT_RETURN_IF_ERROR(LookUpUsers(&config));
+  config.cache.tenants = QuotasOf(config.tenants);
   KVT_RETURN_IF_ERROR(CheckConfig(config));
   return config;
 }

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "daemon/duration.h"
 #include "tiers/block_key.h"
+#include "tiers/device_index.h"
 #include "tiers/disk_files.h"
 
 namespace kvtier {
@@ -27,9 +28,38 @@ ConfigField ChoiceAt(Config& config) {
                      [field](size_t value) { *field = static_cast<Enum>(value); }};
 }
 
+template <auto kSection, auto kMember>
+ConfigField ChoiceListAt(Config& config) {
+  auto* const field = &(config.*kSection.*kMember);
+  using Enum = std::remove_pointer_t<decltype(field)>::value_type;
+  return ChoiceListField{[field] {
+                           std::vector<size_t> values;
+                           for (const Enum value : *field) {
+                             values.push_back(static_cast<size_t>(value));
+                           }
+                           return values;
+                         },
+                         [field](const std::vector<size_t>& values) {
+                           field->clear();
+                           for (const size_t value : values) {
+                             field->push_back(static_cast<Enum>(value));
+                           }
+                         }};
+}
+
 template <auto kMember>
 ConfigField TenantAt(Config& config) {
   return &(config.tenants.back().*kMember);
+}
+
+template <Tier kTier, auto kMember>
+ConfigField TierQuotaAt(Config& config) {
+  return &(config.tenants.back().quota.tiers[static_cast<size_t>(kTier)].*kMember);
+}
+
+template <auto kMember>
+ConfigField QuotaAt(Config& config) {
+  return &(config.tenants.back().quota.*kMember);
 }
 
 template <auto kMember>
@@ -61,17 +91,20 @@ constexpr std::array kSections = {
         "Who may connect, and whose blocks are whose: the kernel tells the user and group "
         "of a connecting process, users are looked at first. Without any `[[tenant]]`, "
         "processes of the daemon's own user are the tenant `default` and nobody else may "
-        "connect."},
+        "connect. What a tenant may take and what is kept for it is explained in "
+        "docs/OPERATIONS.md; the first quota of a tenant and what is reserved take a restart."},
     ConfigSection{"pool", false, "The tier in which inference processes use blocks in place."},
     ConfigSection{"host", false, "The tier in host memory; it is also the disk tier's buffer."},
     ConfigSection{"disk", false, "The tier on disk."},
     ConfigSection{"retention", false, "How long blocks are kept."},
     ConfigSection{"cache", false, "Watermarks and bounds of the cache."},
+    ConfigSection{"kernels", false, "Attention for clients that launch no kernels of their own."},
     ConfigSection{"log", false, "The log, on standard error or in the journal."},
     ConfigSection{"drain", false, "What happens on SIGTERM."},
     ConfigSection{"metrics", false,
                   "The page for Prometheus (`/metrics`, docs/METRICS.md) and the one for people "
                   "(`/`), for processes on this machine."},
+    ConfigSection{"trace", false, "What `kvtierctl trace` shows (docs/TRACING.md)."},
 };
 
 using FieldOf = ConfigField (*)(Config&);
@@ -117,12 +150,22 @@ ConfigKey Path(std::string_view path, FieldOf field, double max_bytes, std::stri
 ConfigKey IdList(std::string_view path, FieldOf field, std::string_view help) {
   return Ranged(kIdList, path, field, 0, kMaxIds, help);
 }
+ConfigKey NameList(std::string_view path, FieldOf field, std::string_view help) {
+  return Ranged(kNameList, path, field, 0, kMaxIds, help);
+}
 ConfigKey Boolean(std::string_view path, FieldOf field, std::string_view help) {
   return Ranged(kBoolean, path, field, 0, 0, help);
 }
 ConfigKey Choice(std::string_view path, FieldOf field, std::vector<std::string_view> choices,
                  std::string_view help) {
   ConfigKey key = Ranged(kChoice, path, field, 0, 0, help);
+  key.choices = std::move(choices);
+  return key;
+}
+
+ConfigKey ChoiceList(std::string_view path, FieldOf field, std::vector<std::string_view> choices,
+                     double max, std::string_view help) {
+  ConfigKey key = Ranged(kChoiceList, path, field, 1, max, help);
   key.choices = std::move(choices);
   return key;
 }
@@ -160,26 +203,57 @@ std::vector<ConfigKey> TenantKeys() {
   return {
       Text("tenant.name", &TenantAt<&TenantConfig::name>, kMaxTenantBytes,
            "The tenant's name: letters, digits, `.`, `_` and `-`. Kept with the blocks on disk."),
+      NameList("tenant.users", &TenantAt<&TenantConfig::users>,
+               "Users by name, looked up when the configuration is read. No user may belong to two "
+               "tenants."),
       IdList("tenant.uids", &TenantAt<&TenantConfig::uids>,
              "User ids. No user may belong to two tenants."),
       IdList("tenant.gids", &TenantAt<&TenantConfig::gids>,
              "Group ids (primary groups), for users that no tenant names. No group may belong to "
              "two tenants."),
+      Size("tenant.pool_max_bytes", &TierQuotaAt<Tier::kPool, &TierQuota::max_bytes>, 0, kMaxBytes,
+           "The tenant's pools together never take more; `0B`: no cap but `pool.bytes`."),
+      Size("tenant.pool_reserved_bytes", &TierQuotaAt<Tier::kPool, &TierQuota::reserved_bytes>, 0,
+           kMaxBytes, "Pools of other tenants leave this much of `pool.bytes` to the tenant's."),
+      Size("tenant.host_max_bytes", &TierQuotaAt<Tier::kHost, &TierQuota::max_bytes>, 0, kMaxBytes,
+           "The tenant's blocks in host memory, with their headers, never take more: at its cap a "
+           "tenant evicts its own coldest. At least one chunk; `0B`: no cap but `host.bytes`."),
+      Size("tenant.host_reserved_bytes", &TierQuotaAt<Tier::kHost, &TierQuota::reserved_bytes>, 0,
+           kMaxBytes,
+           "Blocks of the tenant are not evicted for others while it has no more than this of host "
+           "memory, and it gets this much back from them. In whole chunks, rounded up, which the "
+           "tenant has to itself."),
+      Size("tenant.disk_max_bytes", &TierQuotaAt<Tier::kDisk, &TierQuota::max_bytes>, 0, kMaxBytes,
+           "The same as `host_max_bytes`, on disk."),
+      Size("tenant.disk_reserved_bytes", &TierQuotaAt<Tier::kDisk, &TierQuota::reserved_bytes>, 0,
+           kMaxBytes, "The same as `host_reserved_bytes`, on disk."),
+      Duration("tenant.memory_ttl", &QuotaAt<&TenantQuota::memory_ttl_ms>, 0, kYearMs,
+               "In place of `retention.memory_ttl`; `0s`: the same."),
+      Duration("tenant.extended_ttl", &QuotaAt<&TenantQuota::extended_ttl_ms>, 0, kYearMs,
+               "In place of `retention.extended_ttl`; `0s`: the same."),
+      Duration("tenant.max_age", &QuotaAt<&TenantQuota::max_age_ms>, 0, kYearMs,
+               "In place of `retention.max_age`; `0s`: the same."),
   };
 }
 
 std::vector<ConfigKey> PoolKeys() {
   return {
-      Choice("pool.device", &ChoiceAt<&Config::pool, &PoolConfig::device>,
-             {kDeviceChoices.begin(), kDeviceChoices.end()},
-             "Where the pool lives: host memory, or the GPU with this number. `auto` takes the "
-             "first GPU, or host memory where there is none; it says in the log and in `status` "
-             "what it chose and why."),
+      ChoiceList("pool.device", &ChoiceListAt<&Config::pool, &PoolConfig::devices>,
+                 {kDeviceChoices.begin(), kDeviceChoices.end()}, kMaxDevices,
+                 "Where pools live: host memory, or the GPU with this number, as "
+                 "CUDA_VISIBLE_DEVICES numbers them for the daemon. `auto` takes the first GPU, or "
+                 "host memory where there is none; it says in the log and in `status` what it "
+                 "chose and why. A list, such as `[\"cuda:0\", \"cuda:1\"]`, makes pools on each: "
+                 "clients attach to one of them by its position or by the GPU's UUID."),
       Size("pool.bytes", kCache<&CacheOptions::pool_bytes>, 64 * kKiB, kMaxBytes,
-           "Memory of all pools together: a hard cap. On a GPU it is rounded down to whole 2 MiB."),
+           "Memory of all pools of a device together: a hard cap. On a GPU it is rounded down to "
+           "whole 2 MiB."),
+      Ranged(kSizeList, "pool.device_bytes", kPool<&PoolConfig::device_bytes>, 64 * kKiB, kMaxBytes,
+             "If not empty, takes the place of `pool.bytes`: one size for each device of "
+             "`pool.device`, in their order."),
       Fraction(
           "pool.free_fraction", kPool<&PoolConfig::free_fraction>, 0, 0.99,
-          "If not 0, takes the place of `pool.bytes`: this share of the memory that the device "
+          "If not 0, takes the place of `pool.bytes`: this share of the memory that each device "
           "has free when the daemon starts."),
       Choice(
           "pool.when_vram_held", &ChoiceAt<&Config::pool, &PoolConfig::when_vram_held>,
@@ -279,6 +353,27 @@ std::vector<ConfigKey> CacheKeys() {
   };
 }
 
+std::vector<ConfigKey> KernelsKeys() {
+  return {
+      Boolean(
+          "kernels.enabled", &At<&Config::kernels, &KernelsConfig::enabled>,
+          "Whether the daemon computes attention. If so, it tries out what it computes with "
+          "before it serves, and says in the log and in `status` whether all was right; if not, "
+          "it goes on without."),
+      Ranged(kPath, "kernels.library", &At<&Config::kernels, &KernelsConfig::library>, 0,
+             kMaxPathBytes,
+             "The kernels for pools on a GPU. Empty: `libkvtier_kernels.so` beside the program, in "
+             "`lib` beside that, or where the dynamic linker finds it."),
+      Count("kernels.threads", &At<&Config::kernels, &KernelsConfig::threads>, 1, 64,
+            "Threads that compute for pools in host memory; one call runs on one of them."),
+      Size(
+          "kernels.workspace_bytes", &At<&Config::kernels, &KernelsConfig::workspace_bytes>, 0,
+          64 * kGiB,
+          "Memory for queries and results of all clients together, on the pool's device and beside "
+          "`pool.bytes`: a hard cap, counted in 2 MiB."),
+  };
+}
+
 std::vector<ConfigKey> LogKeys() {
   return {
       Choice("log.level", &ChoiceAt<&Config::log, &LogConfig::level>,
@@ -308,9 +403,17 @@ std::vector<ConfigKey> MetricsKeys() {
   };
 }
 
+std::vector<ConfigKey> TraceKeys() {
+  return {
+      Count("trace.events", &At<&Config::trace, &TraceConfig::events>, 0, 1 << 24,
+            "The latest events of requests and blocks are kept, so many, in 64 bytes each; 0: "
+            "none. A request that hits leaves two, a block that comes from disk eight."),
+  };
+}
+
 // What nobody keeps a copy of and nobody was told: sizes and paths are taken at the start, and
 // clients learn of limits on their calls when they connect.
-constexpr std::array<std::string_view, 23> kReloadable = {
+constexpr std::array<std::string_view, 30> kReloadable = {
     "server.max_clients",
     "server.max_outbound_bytes_per_client",
     "server.slow_reader_timeout_ms",
@@ -318,6 +421,13 @@ constexpr std::array<std::string_view, 23> kReloadable = {
     "tenant.name",
     "tenant.uids",
     "tenant.gids",
+    "tenant.users",
+    "tenant.pool_max_bytes",
+    "tenant.host_max_bytes",
+    "tenant.disk_max_bytes",
+    "tenant.memory_ttl",
+    "tenant.extended_ttl",
+    "tenant.max_age",
     "disk.write_budget_per_day",
     "retention.memory_ttl",
     "retention.extended_ttl",
@@ -349,8 +459,9 @@ void MarkReloadable(std::vector<ConfigKey>* keys) {
 
 std::vector<ConfigKey> AllKeys() {
   std::vector<ConfigKey> all;
-  for (const auto& keys : {ServerKeys(), TenantKeys(), PoolKeys(), HostKeys(), DiskKeys(),
-                           RetentionKeys(), CacheKeys(), LogKeys(), DrainKeys(), MetricsKeys()}) {
+  for (const auto& keys :
+       {ServerKeys(), TenantKeys(), PoolKeys(), HostKeys(), DiskKeys(), RetentionKeys(),
+        CacheKeys(), KernelsKeys(), LogKeys(), DrainKeys(), MetricsKeys(), TraceKeys()}) {
     all.insert(all.end(), keys.begin(), keys.end());
   }
   MarkReloadable(&all);

@@ -52,10 +52,12 @@ class Connection {
     SendEncoded([&](std::vector<std::byte>* out) { message.Encode(request_id, out); });
   }
   template <typename Message>
-  void SendWithDescriptor(uint64_t request_id, const Message& message, int descriptor) {
+  void SendWithDescriptor(uint64_t request_id, const Message& message, int descriptor,
+                          std::shared_ptr<const void> owner = nullptr) {
     if (!CanSend()) return;
     outbox_.AppendWithDescriptor(
-        descriptor, [&](std::vector<std::byte>* out) { message.Encode(request_id, out); });
+        descriptor, [&](std::vector<std::byte>* out) { message.Encode(request_id, out); },
+        std::move(owner));
     FlushUnlessBatching();
   }
 

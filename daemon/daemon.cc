@@ -11,6 +11,7 @@
 #include "base/thread_executor.h"
 #include "daemon/config_check.h"
 #include "daemon/reload.h"
+#include "daemon/tenant_quotas.h"
 #include "daemon/version.h"
 #include "tiers/mapped_arena.h"
 
@@ -21,6 +22,7 @@ namespace {
 constexpr int64_t kTickMs = 100;
 // A GPU whose memory is still held is waited for for a minute.
 constexpr int64_t kDevicePatienceMs = 120 * 1000;
+constexpr int64_t kKernelsPatienceMs = 60 * 1000;
 
 // Like any failure: systemd starts the daemon again.
 constexpr int kExitDeviceLost = 1;
@@ -62,11 +64,20 @@ Status Daemon::Start() {
   // First the lock: another daemon's directory and sockets must not be touched.
   KVT_ASSIGN_OR_RETURN(disk_, BlameKey(config_, "disk.directory",
                                        DiskTier::Open(config_, clock_, loop_, log_, manager_)));
-  manager_->ExtendStart("Opening the device", kDevicePatienceMs);
-  KVT_RETURN_IF_ERROR(BlameKey(config_, "pool.device", OpenDevice()));
+  manager_->ExtendStart("Opening the devices",
+                        kDevicePatienceMs * static_cast<int64_t>(config_.pool.devices.size()));
+  KVT_RETURN_IF_ERROR(BlameKey(config_, "pool.device", OpenDevices()));
   KVT_RETURN_IF_ERROR(BlameKey(config_, "host.bytes", OpenArena()));
+  manager_->ExtendStart("Trying out the kernels", kKernelsPatienceMs);
+  attention_ = std::make_unique<AttentionService>(
+      AttentionService::Environment{.device = devices_.front().device.get(),
+                                    .config = &config_.kernels,
+                                    .clock = &clock_,
+                                    .loop = loop_,
+                                    .log = log_});
   executor_ = std::make_unique<ThreadExecutor>(
       "kvt-work", static_cast<int>(config_.host.checksum_threads), loop_);
+  if (config_.trace.events > 0) trace_ = std::make_unique<TraceRing>(config_.trace.events);
   MakeCache();
   KVT_RETURN_IF_ERROR(Listen());
   TickForever();
@@ -76,9 +87,9 @@ Status Daemon::Start() {
   return {};
 }
 
-Status Daemon::OpenDevice() {
+Status Daemon::OpenDevices() {
   KVT_ASSIGN_OR_RETURN(
-      device_, kvtier::OpenDevice(config_, clock_, loop_, log_, [log = log_](std::string error) {
+      devices_, kvtier::OpenDevices(config_, clock_, loop_, log_, [log = log_](std::string error) {
         // Nothing of the context can be used any more, not even to take it down in order. The lower
         // tiers are there for the next process.
         log->Error("device.lost", "the GPU's context is broken, ending: {}", error);
@@ -88,12 +99,17 @@ Status Daemon::OpenDevice() {
 }
 
 Status Daemon::OpenArena() {
+  // GPUs share theirs.
+  HostPinner* pinner = nullptr;
+  for (const OpenedDevice& opened : devices_) {
+    if (pinner == nullptr) pinner = opened.device->host_pinner();
+  }
   KVT_ASSIGN_OR_RETURN(
       arena_, MappedArena::Create({.bytes = config_.host.bytes,
                                    .chunk_bytes = config_.cache.chunk_bytes,
                                    .touch_threads = static_cast<int>(config_.host.touch_threads),
-                                   .pinner = device_.device->host_pinner(),
-                                   .numa_node = device_.device->info().numa_node,
+                                   .pinner = pinner,
+                                   .numa_node = CommonNumaNode(devices_),
                                    .log =
                                        [log = log_](const std::string& note) {
                                          log->Warning("host.degraded", "{}", note);
@@ -108,12 +124,33 @@ void Daemon::MakeCache() {
   CacheEnvironment environment{.clock = &clock_,
                                .loop = loop_,
                                .executor = executor_.get(),
-                               .device = device_.device.get(),
-                               .arena = arena_.get()};
+                               .arena = arena_.get(),
+                               .tracer = trace_.get()};
+  for (const OpenedDevice& opened : devices_) {
+    environment.devices.push_back({opened.device.get(), opened.pool_bytes});
+  }
   IndexSnapshot snapshot = disk_->Join(&environment);
-  CacheOptions options = config_.cache;
-  options.pool_bytes = device_.pool_bytes;
-  cache_ = std::make_unique<Cache>(options, std::move(environment), std::move(snapshot));
+  WarnOfReserves(environment);
+  cache_ = std::make_unique<Cache>(config_.cache, std::move(environment), std::move(snapshot));
+}
+
+// The configuration promised what this machine turned out not to have.
+void Daemon::WarnOfReserves(const CacheEnvironment& environment) {
+  const CacheOptions& options = config_.cache;
+  const uint64_t disk_chunks = ReservedChunks(options.tenants, Tier::kDisk, options.chunk_bytes);
+  if (disk_chunks > 0 && disk_chunks >= environment.geometry.chunks) {
+    log_->Warning("quota.disk_short",
+                  "{} chunks of the disk are reserved for tenants and there are {}: not all can be "
+                  "kept, and others may find no room",
+                  disk_chunks, environment.geometry.chunks);
+  }
+  const uint64_t reserved_bytes = ReservedPoolBytes(options.tenants);
+  uint64_t pool_bytes = 0;
+  for (const PoolDevice& device : environment.devices) pool_bytes += device.pool_bytes;
+  if (reserved_bytes > pool_bytes) {
+    log_->Warning("quota.pool_short", "{} of pools are reserved for tenants and there are {}",
+                  FormatByteSize(reserved_bytes), FormatByteSize(pool_bytes));
+  }
 }
 
 Status Daemon::Listen() {
@@ -122,8 +159,10 @@ Status Daemon::Listen() {
                                                        .log = log_,
                                                        .peers = peers_,
                                                        .config = &config_,
-                                                       .device_kind = device_.kind,
-                                                       .daemon_generation = RandomGeneration()},
+                                                       .devices = WireDevices(),
+                                                       .tracer = trace_.get(),
+                                                       .daemon_generation = RandomGeneration(),
+                                                       .attention = attention_.get()},
                                      TenantMap(config_.tenants, ::geteuid()));
   shutdown_ = std::make_unique<Shutdown>(ShutdownEnvironment{
       .loop = loop_,
@@ -139,6 +178,8 @@ Status Daemon::Listen() {
       .clock = &clock_,
       .cache = cache_.get(),
       .models = &server_->models(),
+      .server = server_.get(),
+      .trace = trace_.get(),
       .status = [this] { return StatusJson(Source()); },
       .stats = [this] { return StatsJson(Source()); },
       .config = [this] { return ConfigJson(config_); },
@@ -187,7 +228,7 @@ Status Daemon::ListenForMetrics() {
   KVT_ASSIGN_OR_RETURN(metrics_server_,
                        MetricsServer::Start(config_.metrics.listen,
                                             {.loop = loop_, .pulse = &pulse_, .snapshot = [this] {
-                                               return TakeMetricsSnapshot(Source(), pulse_,
+                                               return TakeMetricsSnapshot(Source(), *loop_, pulse_,
                                                                           history_);
                                              }}));
   log_->Info("metrics.listening", "{} for people, {}metrics for Prometheus", metrics_server_->Url(),
@@ -204,12 +245,24 @@ void Daemon::TickForever() {
   });
 }
 
+wire::DevicesReply Daemon::WireDevices() const {
+  wire::DevicesReply reply;
+  for (const OpenedDevice& opened : devices_) {
+    const DeviceInfo info = opened.device->info();
+    reply.devices.push_back({.kind = opened.kind,
+                             .uuid = info.uuid,
+                             .pool_bytes = opened.pool_bytes,
+                             .name = info.name.substr(0, wire::kMaxDeviceNameBytes)});
+  }
+  return reply;
+}
+
 StatusSource Daemon::Source() const {
   return {.config = &config_,
           .cache = cache_.get(),
-          .device = device_.device.get(),
-          .device_reason = device_.reason,
+          .devices = &devices_,
           .server = server_.get(),
+          .attention = attention_.get(),
           .disk = &disk_->facts(),
           .uptime_ms = clock_.MonotonicMs() - started_ms_,
           .draining = shutdown_->begun()};

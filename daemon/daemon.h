@@ -4,11 +4,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "base/executor.h"
 #include "base/result.h"
 #include "daemon/admin_operations.h"
 #include "daemon/admin_server.h"
+#include "daemon/attention_service.h"
 #include "daemon/coarse_clock.h"
 #include "daemon/config.h"
 #include "daemon/device_opening.h"
@@ -23,6 +25,7 @@
 #include "daemon/service_manager.h"
 #include "daemon/shutdown.h"
 #include "daemon/start_error.h"
+#include "daemon/trace_ring.h"
 #include "gpu/device.h"
 #include "tiers/cache.h"
 #include "tiers/host_arena.h"
@@ -54,19 +57,23 @@ class Daemon {
   [[nodiscard]] CacheGauges Gauges() const { return cache_->Gauges(); }
   [[nodiscard]] size_t session_count() const { return server_->session_count(); }
   // Nothing is under way: the daemon may be destroyed. Otherwise the process should end without.
-  [[nodiscard]] bool idle() const { return cache_ == nullptr || cache_->Idle(); }
+  [[nodiscard]] bool idle() const {
+    return cache_ == nullptr || (cache_->Idle() && attention_->idle());
+  }
   // Where the metrics page is, with the port chosen; empty without one. REQUIRES: started.
   [[nodiscard]] std::string metrics_url() const {
     return metrics_server_ ? metrics_server_->Url() : "";
   }
 
  private:
-  [[nodiscard]] Status OpenDevice();
+  [[nodiscard]] Status OpenDevices();
   [[nodiscard]] Status OpenArena();
   void MakeCache();
+  void WarnOfReserves(const CacheEnvironment& environment);
   [[nodiscard]] Status Listen();
   [[nodiscard]] Status ListenForMetrics();
   void TickForever();
+  [[nodiscard]] wire::DevicesReply WireDevices() const;
   [[nodiscard]] StatusSource Source() const;
 
   void LogDifferences(const Config& wanted) const;
@@ -81,9 +88,11 @@ class Daemon {
   const int64_t started_ms_;
 
   // Destroyed from the last to the first: nobody uses what stands after it.
-  OpenedDevice device_;
+  std::unique_ptr<TraceRing> trace_;   // null: nothing is recorded
+  std::vector<OpenedDevice> devices_;  // by DeviceIndex
   std::unique_ptr<HostArena> arena_;
   std::unique_ptr<DiskTier> disk_;
+  std::unique_ptr<AttentionService> attention_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Cache> cache_;
   std::unique_ptr<Server> server_;

@@ -86,7 +86,8 @@ Status DiskTier::OpenIndex(const Config& config, const Clock& clock, EventLoop* 
   KVT_ASSIGN_OR_RETURN(index_, StartIndex(config.disk.directory, files_,
                                           {.now_ms = clock.WallMs(),
                                            .extended_ttl_ms = config.cache.extended_ttl_ms,
-                                           .max_age_ms = config.cache.max_age_ms},
+                                           .max_age_ms = config.cache.max_age_ms,
+                                           .tenants = config.cache.tenants},
                                           loop, report));
   // New files have no index and need none rebuilt.
   facts_.index_found = files_.created ? "new" : IndexStateName(index_.found);

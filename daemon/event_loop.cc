@@ -17,6 +17,26 @@ namespace kvtier {
 namespace asio = boost::asio;
 using boost::system::error_code;
 
+namespace {
+
+// Tells how long it lived.
+class Stopwatch {
+ public:
+  explicit Stopwatch(LoopDelayHistogram* times) : times_(*times) {}
+  ~Stopwatch() {
+    const auto taken = std::chrono::steady_clock::now() - begun_;
+    times_.ObserveUs(std::chrono::duration_cast<std::chrono::microseconds>(taken).count());
+  }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+
+ private:
+  LoopDelayHistogram& times_;
+  const std::chrono::steady_clock::time_point begun_ = std::chrono::steady_clock::now();
+};
+
+}  // namespace
+
 struct EventLoop::Impl {
   Impl() : context(/*concurrency_hint=*/1), work(asio::make_work_guard(context)) {}
 
@@ -25,10 +45,12 @@ struct EventLoop::Impl {
       if (error) return;
       // The handler may take long or stop the loop; the next signal must find a wait under way.
       WaitForSignal();
+      const Stopwatch stopwatch(&event_times);
       on_signal(signal);
     });
   }
 
+  LoopDelayHistogram event_times{&kLoopDelayBoundsUs};
   asio::io_context context;
   asio::executor_work_guard<asio::io_context::executor_type> work;
   std::optional<asio::signal_set> signals;
@@ -38,7 +60,14 @@ struct EventLoop::Impl {
 EventLoop::EventLoop() : impl_(std::make_unique<Impl>()) {}
 EventLoop::~EventLoop() = default;
 
-void EventLoop::Post(std::function<void()> event) { asio::post(impl_->context, std::move(event)); }
+void EventLoop::Post(std::function<void()> event) {
+  asio::post(impl_->context, [times = &impl_->event_times, event = std::move(event)] {
+    const Stopwatch stopwatch(times);
+    event();
+  });
+}
+
+const LoopDelayHistogram& EventLoop::event_times() const { return impl_->event_times; }
 
 void EventLoop::Run() { impl_->context.run(); }
 
@@ -61,13 +90,14 @@ void EventLoop::OnSignals(const std::vector<int>& signals, std::function<void(in
 // if it belongs to the operation that is still wanted.
 
 struct Timer::Impl {
-  explicit Impl(asio::io_context& context) : timer(context) {}
+  explicit Impl(EventLoop::Impl& loop) : times(loop.event_times), timer(loop.context) {}
+  LoopDelayHistogram& times;
   asio::steady_timer timer;
   std::function<void()> expired;
   uint64_t starts = 0;
 };
 
-Timer::Timer(EventLoop* loop) : impl_(std::make_shared<Impl>(loop->impl().context)) {}
+Timer::Timer(EventLoop* loop) : impl_(std::make_shared<Impl>(loop->impl())) {}
 Timer::~Timer() { Cancel(); }
 
 void Timer::Start(int64_t delay_ms, std::function<void()> expired) {
@@ -77,6 +107,7 @@ void Timer::Start(int64_t delay_ms, std::function<void()> expired) {
   impl_->timer.async_wait([weak = std::weak_ptr<Impl>(impl_), start](error_code) {
     const std::shared_ptr<Impl> impl = weak.lock();
     if (!impl || impl->starts != start || !impl->expired) return;
+    const Stopwatch stopwatch(&impl->times);
     std::exchange(impl->expired, nullptr)();
   });
 }
@@ -89,7 +120,7 @@ void Timer::Cancel() {
 bool Timer::running() const { return static_cast<bool>(impl_->expired); }
 
 struct FdWatch::Impl {
-  Impl(asio::io_context& context, int fd) : descriptor(context) {
+  Impl(EventLoop::Impl& loop, int fd) : times(loop.event_times), descriptor(loop.context) {
     error_code error;
     descriptor.assign(fd, error);
   }
@@ -99,12 +130,12 @@ struct FdWatch::Impl {
 
   std::function<void()>& CallbackOf(Event event) { return callbacks[static_cast<size_t>(event)]; }
 
+  LoopDelayHistogram& times;
   asio::posix::stream_descriptor descriptor;
   std::array<std::function<void()>, 3> callbacks;
 };
 
-FdWatch::FdWatch(EventLoop* loop, int fd)
-    : impl_(std::make_shared<Impl>(loop->impl().context, fd)) {}
+FdWatch::FdWatch(EventLoop* loop, int fd) : impl_(std::make_shared<Impl>(loop->impl(), fd)) {}
 
 FdWatch::~FdWatch() { impl_->callbacks = {}; }
 
@@ -120,6 +151,7 @@ void FdWatch::Wait(Event event, std::function<void()> ready) {
                                [weak = std::weak_ptr<Impl>(impl_), event](error_code) {
                                  const std::shared_ptr<Impl> impl = weak.lock();
                                  if (!impl || !impl->CallbackOf(event)) return;
+                                 const Stopwatch stopwatch(&impl->times);
                                  std::exchange(impl->CallbackOf(event), nullptr)();
                                });
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/executor.h"
+#include "daemon/loop_pulse.h"
 
 namespace kvtier {
 
@@ -35,6 +36,9 @@ class EventLoop final : public EventQueue {
   // Calls `handler` for each arrival of one of `signals`, whose default effect is thereby off. At
   // most once.
   void OnSignals(const std::vector<int>& signals, std::function<void(int)> handler);
+
+  // How long each event took: meanwhile nobody else is served.
+  [[nodiscard]] const LoopDelayHistogram& event_times() const;
 
   struct Impl;
   // For Timer and FdWatch.

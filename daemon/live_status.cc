@@ -77,6 +77,24 @@ json::array ModelsOf(const MetricsSnapshot& snapshot) {
   return models;
 }
 
+// A row for each tier in which a tenant with quotas has any, or anything.
+json::array TenantsOf(const CacheGauges& gauges) {
+  static constexpr std::string_view kTierNames[kTierCount] = {"pool", "host", "disk"};
+  json::array rows;
+  for (const TenantGauges& tenant : gauges.tenants) {
+    for (size_t tier = 0; tier < kTierCount; ++tier) {
+      const TierQuota& quota = tenant.quota.tiers[tier];
+      if (tenant.used_bytes[tier] + quota.max_bytes + quota.reserved_bytes == 0) continue;
+      rows.push_back({{"tenant", tenant.quota.name},
+                      {"tier", kTierNames[tier]},
+                      {"used_bytes", tenant.used_bytes[tier]},
+                      {"max_bytes", quota.max_bytes},
+                      {"reserved_bytes", quota.reserved_bytes}});
+    }
+  }
+  return rows;
+}
+
 json::object SessionsOf(const MetricsSnapshot& snapshot) {
   json::array list;
   for (const Session::Summary& session : snapshot.sessions) {
@@ -117,6 +135,7 @@ std::string LiveStatusJson(const MetricsSnapshot& snapshot, double loop_silent_s
       {"history", HistoryOf(snapshot.history)},
       {"misses", MissesOf(snapshot)},
       {"models", ModelsOf(snapshot)},
+      {"tenants", TenantsOf(gauges)},
       {"sessions", SessionsOf(snapshot)},
       {"copied_bytes_per_s", CopiedOf(snapshot.history)},
   });

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <limits>
+#include <optional>
 
 #include "base/error.h"
 #include "daemon/version.h"
@@ -61,14 +62,44 @@ void AddDrops(const CacheStats& stats, MetricFamilies* families) {
   }
 }
 
+MetricLabels TenantLabels(const TenantGauges& tenant, int tier) {
+  return {{"tenant", tenant.quota.name}, {"tier", std::string(kTierNames[tier])}};
+}
+
+void AddTenants(const std::vector<TenantGauges>& tenants, MetricFamilies* families) {
+  const auto add = [&](std::string name, std::string_view help, const auto& value) {
+    MetricFamily& family = families->Gauge(std::move(name), help);
+    for (const TenantGauges& tenant : tenants) {
+      for (int tier = 0; tier < kTierCount; ++tier) {
+        family.Add(TenantLabels(tenant, tier), value(tenant, static_cast<size_t>(tier)));
+      }
+    }
+  };
+  add("kvtier_tenant_used_bytes", "Bytes of a tier that a tenant with quotas has.",
+      [](const TenantGauges& tenant, size_t tier) {
+        return static_cast<double>(tenant.used_bytes[tier]);
+      });
+  add("kvtier_tenant_cap_bytes", "What a tenant may have of a tier; infinite without a cap.",
+      [](const TenantGauges& tenant, size_t tier) {
+        const uint64_t cap = tenant.quota.tiers[tier].max_bytes;
+        return cap == 0 ? std::numeric_limits<double>::infinity() : static_cast<double>(cap);
+      });
+  add("kvtier_tenant_reserved_bytes", "What is kept of a tier for a tenant.",
+      [](const TenantGauges& tenant, size_t tier) {
+        return static_cast<double>(tenant.quota.tiers[tier].reserved_bytes);
+      });
+}
+
 struct PoolTotals {
   uint64_t free = 0, private_blocks = 0, referenced = 0, cached = 0, loading = 0, quarantined = 0;
   uint64_t in_use = 0, in_use_bytes = 0;
 };
 
-PoolTotals TotalsOf(const std::vector<PoolGauges>& pools) {
+// Of all devices if none is given.
+PoolTotals TotalsOf(const std::vector<PoolGauges>& pools, std::optional<DeviceIndex> device = {}) {
   PoolTotals totals;
   for (const PoolGauges& pool : pools) {
+    if (device && pool.device != *device) continue;
     totals.free += pool.free;
     totals.private_blocks += pool.private_blocks;
     totals.referenced += pool.referenced;
@@ -89,6 +120,44 @@ void AddPoolStates(const PoolTotals& totals, MetricFamilies* families) {
       .Add({{"state", "cached"}}, totals.cached)
       .Add({{"state", "loading"}}, totals.loading)
       .Add({{"state", "quarantined"}}, totals.quarantined);
+}
+
+// One series for each device, labelled with its position in the configuration.
+void AddDevices(const MetricsSnapshot& snapshot, MetricFamilies* families) {
+  MetricFamily& info = families->Info("kvtier_device", "The devices that have pools.");
+  for (size_t i = 0; i < snapshot.devices.size(); ++i) {
+    const MetricsSnapshot::Device& device = snapshot.devices[i];
+    info.Add({{"device", std::to_string(i)},
+              {"kind", device.kind},
+              {"name", device.name},
+              {"uuid", device.uuid}},
+             1.0);
+  }
+  const std::vector<DeviceGauges>& devices = snapshot.gauges.devices;
+  MetricFamily& capacity = families->Gauge("kvtier_device_pool_capacity_bytes",
+                                           "What the pools of a device may take together.");
+  for (size_t i = 0; i < devices.size(); ++i) {
+    capacity.Add({{"device", std::to_string(i)}}, devices[i].pool_capacity_bytes);
+  }
+  MetricFamily& allocated = families->Gauge("kvtier_device_pool_allocated_bytes",
+                                            "What the pools of a device have taken of it.");
+  for (size_t i = 0; i < devices.size(); ++i) {
+    allocated.Add({{"device", std::to_string(i)}}, devices[i].pool_used_bytes);
+  }
+  std::vector<PoolTotals> totals(devices.size());
+  for (size_t i = 0; i < devices.size(); ++i) {
+    totals[i] = TotalsOf(snapshot.gauges.pools, DeviceIndex(static_cast<uint32_t>(i)));
+  }
+  MetricFamily& used = families->Gauge("kvtier_device_pool_used_bytes",
+                                       "Bytes of a device's pools that blocks are in.");
+  for (size_t i = 0; i < devices.size(); ++i) {
+    used.Add({{"device", std::to_string(i)}}, totals[i].in_use_bytes);
+  }
+  MetricFamily& blocks =
+      families->Gauge("kvtier_device_pool_blocks", "Blocks that a device's pools hold.");
+  for (size_t i = 0; i < devices.size(); ++i) {
+    blocks.Add({{"device", std::to_string(i)}}, totals[i].in_use);
+  }
 }
 
 // What is without limit is infinite, not a large number.
@@ -191,8 +260,9 @@ void AddTierMetrics(const MetricsSnapshot& snapshot, MetricFamilies* families) {
   AddPerTier<uint64_t>(families->Gauge("kvtier_tier_blocks", "Blocks that a tier holds."),
                        {pools.in_use, gauges.host_blocks, gauges.disk_blocks});
   AddPoolStates(pools, families);
-  families->Gauge("kvtier_pools", "Pools: pairs of tenant and model in use.")
+  families->Gauge("kvtier_pools", "Pools: tenants and models in use, by device.")
       .Add(uint64_t{gauges.pools.size()});
+  AddDevices(snapshot, families);
   families->Gauge("kvtier_host_ready_bytes", "Host memory that is allocated and usable.")
       .Add(gauges.host_ready_bytes);
   families->Gauge("kvtier_persisted_blocks", "Blocks that would survive a crash now.")
@@ -204,6 +274,7 @@ void AddTierMetrics(const MetricsSnapshot& snapshot, MetricFamilies* families) {
       .Add(gauges.entries);
   families->Gauge("kvtier_directory_bytes", "Memory of the directory and its orders.")
       .Add(gauges.entry_bytes);
+  AddTenants(gauges.tenants, families);
   AddDrops(snapshot.stats, families);
   MetricFamily& residence = families->Histogram(
       "kvtier_residence_seconds",
@@ -215,6 +286,26 @@ void AddTierMetrics(const MetricsSnapshot& snapshot, MetricFamilies* families) {
   const BlockAgeHistogram& gaps = snapshot.stats.reuse_gap;
   families->Histogram("kvtier_reuse_gap_seconds", "Time between one use of a block and the next.")
       .AddHistogram({}, gaps.bounds_us(), gaps.counts(), gaps.sum_us());
+}
+
+void AddAttentionMetrics(const MetricsSnapshot& snapshot, MetricFamilies* families) {
+  const AttentionReport& report = snapshot.attention;
+  families
+      ->Gauge("kvtier_attention_ready",
+              "1 if attention is computed for clients: the kernels passed their test at the start.")
+      .Add(report.state == AttentionState::kReady ? 1.0 : 0.0);
+  families->Counter("kvtier_attention_calls", "Calls of attention computed for clients.")
+      .Add(report.calls);
+  families->Counter("kvtier_attention_tokens", "Query tokens of those calls.")
+      .Add(report.query_tokens);
+  families->Counter("kvtier_attention_failures", "Calls given up: cancelled, or the device failed.")
+      .Add(report.failures);
+  families->Counter("kvtier_attention_busy_seconds", "What computing them took.")
+      .Add(static_cast<double>(report.busy_ns) / 1e9);
+  families->Gauge("kvtier_attention_waiting_calls", "Calls that wait or are being computed.")
+      .Add(report.in_flight);
+  families->Gauge("kvtier_workspace_bytes", "Memory shared with clients for queries and results.")
+      .Add(report.workspace_bytes);
 }
 
 void AddMovementMetrics(const MetricsSnapshot& snapshot, MetricFamilies* families) {
@@ -266,6 +357,11 @@ void AddDaemonMetrics(const MetricsSnapshot& snapshot, const LoopFacts& loop,
       ->Histogram("kvtier_loop_delay_seconds",
                   "How late the event loop's timer of 100 ms was: what one event may have cost.")
       .AddHistogram({}, delays.bounds_us(), delays.counts(), delays.sum_us());
+  const LoopDelayHistogram& events = snapshot.event_times;
+  families
+      ->Histogram("kvtier_loop_event_seconds",
+                  "How long the event loop spent on one event; meanwhile nobody else is served.")
+      .AddHistogram({}, events.bounds_us(), events.counts(), events.sum_us());
   families
       ->Gauge("kvtier_loop_silence_seconds",
               "Time since the event loop's last sign of life; told also while it hangs.")
@@ -285,6 +381,7 @@ MetricFamilies MetricsOf(const MetricsSnapshot& snapshot, const LoopFacts& loop,
   AddRequestMetrics(snapshot, &families);
   AddTierMetrics(snapshot, &families);
   AddMovementMetrics(snapshot, &families);
+  AddAttentionMetrics(snapshot, &families);
   AddDaemonMetrics(snapshot, loop, process, &families);
   return families;
 }

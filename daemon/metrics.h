@@ -1,7 +1,7 @@
 // Which metrics there are: what docs/METRICS.md lists and the page at /metrics holds.
 //
-// All series exist from the start: labels take values of fixed lists only, never names of tenants,
-// models or clients.
+// All series exist from the start: labels take values of fixed lists only, and the devices of the
+// configuration; never names of models or clients, and of tenants those alone that have quotas.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +24,7 @@ struct LoopFacts {
 void AddRequestMetrics(const MetricsSnapshot& snapshot, MetricFamilies* families);
 void AddTierMetrics(const MetricsSnapshot& snapshot, MetricFamilies* families);
 void AddMovementMetrics(const MetricsSnapshot& snapshot, MetricFamilies* families);
+void AddAttentionMetrics(const MetricsSnapshot& snapshot, MetricFamilies* families);
 void AddDaemonMetrics(const MetricsSnapshot& snapshot, const LoopFacts& loop,
                       const ProcessFacts& process, MetricFamilies* families);
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <string_view>
 #include <vector>
 
@@ -33,12 +34,12 @@ scrape_configs:
 `tools/monitoring/` holds the alert rules (what to do about each stands [below](#alerts)) and a
 dashboard for Grafana (`kvtier-dashboard.json`: Dashboards, Import).
 
-All series exist from the start. Labels take values of fixed lists; tenants, models and clients do
-not appear. Hits and misses sum up, in blocks and in tokens: `asked` is `hit` over all tiers plus
-`missed`. Blocks of an acquire that has to load are counted when the load ends. A scrape copies
-counters and sizes on the event loop and walks no blocks; the page is rendered on another thread, which
-goes on answering, with old figures and a growing `kvtier_loop_silence_seconds`, should the loop
-hang.
+All series exist from the start. Labels take values of fixed lists; models and clients do not appear,
+tenants only if they have quotas. Hits and misses sum up, in blocks and in tokens: `asked` is `hit`
+over all tiers plus `missed`. Blocks of an acquire that has to load are counted when the load ends. A
+scrape copies counters and sizes on the event loop and walks no blocks; the page is rendered on
+another thread, which goes on answering, with old figures and a growing
+`kvtier_loop_silence_seconds`, should the loop hang.
 
 Two counters say whether more space would help: the blocks missed, and those that even a cache which
 never forgets would have missed (`kvtier_endless_missed_blocks_total`); what lies between them was
@@ -98,16 +99,22 @@ struct Section {
 };
 
 std::vector<Section> Sections() {
-  const MetricsSnapshot nothing;
-  std::vector<Section> sections(4);
+  MetricsSnapshot nothing;
+  nothing.devices = {{.kind = "host"}};
+  nothing.gauges.devices.emplace_back();
+  // For its labels.
+  nothing.gauges.tenants.push_back({.quota = {.name = "its name"}});
+  std::vector<Section> sections(5);
   sections[0].title = "Requests";
   AddRequestMetrics(nothing, &sections[0].families);
   sections[1].title = "Tiers";
   AddTierMetrics(nothing, &sections[1].families);
   sections[2].title = "Movement";
   AddMovementMetrics(nothing, &sections[2].families);
-  sections[3].title = "The daemon";
-  AddDaemonMetrics(nothing, {}, {}, &sections[3].families);
+  sections[3].title = "Attention";
+  AddAttentionMetrics(nothing, &sections[3].families);
+  sections[4].title = "The daemon";
+  AddDaemonMetrics(nothing, {}, {}, &sections[4].families);
   return sections;
 }
 
@@ -125,6 +132,9 @@ std::string_view TypeName(MetricType type) {
   return "";
 }
 
+// Their values are those of the machine's devices.
+constexpr std::array<std::string_view, 4> kLabelsOfTheMachine = {"device", "kind", "name", "uuid"};
+
 // "`tier`: pool, host, disk; `reason`: ...".
 std::string LabelsOf(const MetricFamily& family) {
   std::vector<std::pair<std::string_view, std::vector<std::string>>> labels;
@@ -133,6 +143,7 @@ std::string LabelsOf(const MetricFamily& family) {
       if (name == "le" || name == "version") continue;
       auto found = std::ranges::find(labels, name, [](const auto& label) { return label.first; });
       if (found == labels.end()) found = labels.insert(labels.end(), {name, {}});
+      if (std::ranges::find(kLabelsOfTheMachine, name) != kLabelsOfTheMachine.end()) continue;
       if (std::ranges::find(found->second, value) == found->second.end()) {
         found->second.push_back(value);
       }
@@ -140,7 +151,8 @@ std::string LabelsOf(const MetricFamily& family) {
   }
   std::string text;
   for (const auto& [name, values] : labels) {
-    text += fmt::format("{}`{}`: {}", text.empty() ? "" : "; ", name, fmt::join(values, ", "));
+    text += fmt::format("{}`{}`{}{}", text.empty() ? "" : "; ", name, values.empty() ? "" : ": ",
+                        fmt::join(values, ", "));
   }
   return text;
 }

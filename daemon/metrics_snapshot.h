@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "daemon/attention_service.h"
+#include "daemon/event_loop.h"
 #include "daemon/hit_history.h"
 #include "daemon/loop_pulse.h"
 #include "daemon/server_counters.h"
@@ -24,7 +26,12 @@ struct MetricsSnapshot {
   CacheStats stats;
   CacheGauges gauges;
   std::vector<std::string> model_names;  // of gauges.pools
+  struct Device {
+    std::string kind, name, uuid;
+  };
+  std::vector<Device> devices;  // of gauges.devices
   ServerCounters server;
+  AttentionReport attention;
   size_t session_count = 0;
   size_t quarantined_sessions = 0;
   std::vector<Session::Summary> sessions;
@@ -34,13 +41,14 @@ struct MetricsSnapshot {
   double index_load_seconds = 0;
   uint64_t write_budget_bytes = 0;  // a day; 0: no limit
   LoopDelayHistogram loop_delays{&kLoopDelayBoundsUs};
+  LoopDelayHistogram event_times{&kLoopDelayBoundsUs};
   HitHistory history;
   // The event loop's time that it cost to take this snapshot.
   int64_t taken_in_us = 0;
 };
 
 // Event loop only.
-[[nodiscard]] MetricsSnapshot TakeMetricsSnapshot(const StatusSource& source,
+[[nodiscard]] MetricsSnapshot TakeMetricsSnapshot(const StatusSource& source, const EventLoop& loop,
                                                   const LoopPulse& pulse,
                                                   const HitHistory& history);
 

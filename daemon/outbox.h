@@ -4,6 +4,8 @@
 
 #include <cstddef>
 #include <deque>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -21,10 +23,12 @@ class Outbox {
     bytes_ += tail.size() - before;
   }
   // The same, with `descriptor` attached to the first byte appended. The descriptor stays its
-  // owner's and must stay open until it was sent. REQUIRES: `encode` appends something.
+  // owner's and must stay open until it was sent: `owner`, if given, is kept until then.
+  // REQUIRES: `encode` appends something.
   template <typename Encode>
-  void AppendWithDescriptor(int descriptor, Encode&& encode) {
-    segments_.push_back({{}, 0, descriptor});
+  void AppendWithDescriptor(int descriptor, Encode&& encode,
+                            std::shared_ptr<const void> owner = nullptr) {
+    segments_.push_back({{}, 0, descriptor, std::move(owner)});
     Append(std::forward<Encode>(encode));
   }
 
@@ -42,6 +46,7 @@ class Outbox {
     std::vector<std::byte> data;
     size_t sent = 0;
     int descriptor = -1;
+    std::shared_ptr<const void> owner;  // of the descriptor
   };
 
   // A buffer to append to: small frames share one, so that they share system calls.

@@ -64,6 +64,7 @@ TenantMap::TenantMap(const std::vector<TenantConfig>& tenants, uint32_t own_uid)
   if (tenants.empty()) by_uid_.emplace(own_uid, "default");
   for (const TenantConfig& tenant : tenants) {
     for (const uint32_t uid : tenant.uids) by_uid_.emplace(uid, tenant.name);
+    for (const uint32_t uid : tenant.user_uids) by_uid_.emplace(uid, tenant.name);
     for (const uint32_t gid : tenant.gids) by_gid_.emplace(gid, tenant.name);
   }
 }

@@ -1,12 +1,14 @@
 #include "daemon/reload.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
+
+#include <algorithm>
 
 #include "base/byte_size.h"
 #include "daemon/config_check.h"
 #include "daemon/config_schema.h"
 #include "daemon/config_value.h"
+#include "daemon/tenant_quotas.h"
 #include "tiers/disk_geometry.h"
 
 namespace kvtier {
@@ -18,7 +20,8 @@ void CopyField(const ConfigField& from, const ConfigField& to) {
   std::visit(
       [&to](const auto& source) {
         using Field = std::decay_t<decltype(source)>;
-        if constexpr (std::is_same_v<Field, ChoiceField>) {
+        if constexpr (std::is_same_v<Field, ChoiceField> ||
+                      std::is_same_v<Field, ChoiceListField>) {
           std::get<Field>(to).set(source.get());
         } else {
           *std::get<Field>(to) = *source;
@@ -27,13 +30,45 @@ void CopyField(const ConfigField& from, const ConfigField& to) {
       from);
 }
 
+std::string ValueOf(const ConfigKey& key, const TenantConfig& tenant) {
+  // The schema's accessors look at the last tenant.
+  Config only;
+  only.tenants = {tenant};
+  return FormatConfigValue(key, only);
+}
+
 std::string FormatTenants(const std::vector<TenantConfig>& tenants) {
   std::string text;
   for (const TenantConfig& tenant : tenants) {
-    text += fmt::format("{}{} (uids {}, gids {})", text.empty() ? "" : ", ", tenant.name,
-                        fmt::join(tenant.uids, " "), fmt::join(tenant.gids, " "));
+    text += fmt::format("{}{} (", text.empty() ? "" : ", ", tenant.name);
+    std::string_view separator;
+    for (const ConfigKey& key : ConfigKeys()) {
+      if (key.section != kTenantSection || key.name == "name") continue;
+      const std::string value = ValueOf(key, tenant);
+      if (value == ValueOf(key, TenantConfig{})) continue;
+      text += fmt::format("{}{} {}", separator, key.name, value);
+      separator = ", ";
+    }
+    text += ")";
   }
   return text.empty() ? "none" : text;
+}
+
+// What of the tenants' keys a running daemon cannot take.
+void CompareTenants(const std::vector<TenantConfig>& taken, const std::vector<TenantConfig>& wanted,
+                    std::vector<ConfigDifference>* restart) {
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    for (const ConfigKey& key : ConfigKeys()) {
+      if (key.section != kTenantSection) continue;
+      const std::string stays = ValueOf(key, taken[i]);
+      const std::string asked = ValueOf(key, wanted[i]);
+      if (stays == asked) continue;
+      const auto place = wanted[i].places.find(key.name);
+      restart->push_back({fmt::format("[[tenant]] \"{}\" {}", wanted[i].name, key.name), stays,
+                          asked,
+                          place == wanted[i].places.end() ? wanted[i].place : place->second});
+    }
+  }
 }
 
 }  // namespace
@@ -49,8 +84,11 @@ ConfigDifferences CompareConfigs(const Config& running, const Config& wanted) {
     auto& list = key.reloadable ? differences.now : differences.restart;
     list.push_back(std::move(difference));
   }
+  const std::vector<TenantConfig> taken =
+      TakeTenants(running.tenants, running.cache.tenants, wanted.tenants);
+  CompareTenants(taken, wanted.tenants, &differences.restart);
   const std::string tenants = FormatTenants(running.tenants);
-  const std::string wanted_tenants = FormatTenants(wanted.tenants);
+  const std::string wanted_tenants = FormatTenants(taken);
   if (tenants != wanted_tenants) {
     differences.now.push_back({"[[tenant]]", tenants, wanted_tenants,
                                wanted.tenants.empty() ? "(default)" : wanted.tenants[0].place});
@@ -66,7 +104,13 @@ Config TakeReloadable(const Config& running, const Config& wanted) {
     if (key.section == kTenantSection || !key.reloadable) continue;
     CopyField(key.field(source), key.field(taken));
   }
-  taken.tenants = wanted.tenants;
+  taken.tenants = TakeTenants(running.tenants, running.cache.tenants, wanted.tenants);
+  for (TenantQuota& row : taken.cache.tenants) {
+    const auto tenant = std::ranges::find(taken.tenants, row.name, &TenantConfig::name);
+    if (tenant == taken.tenants.end()) continue;
+    row = tenant->quota;
+    row.name = tenant->name;
+  }
   taken.places = wanted.places;
   return taken;
 }

@@ -24,6 +24,7 @@ Session::Session(SessionId id, const SessionServices& services, UniqueFd socket,
       tenant_(std::move(tenant)),
       on_ended_(std::move(on_ended)),
       peer_(std::move(peer)),
+      trace_(services.tracer, id),
       connection_(services.loop, std::move(socket), LimitsOf(*services.config), this),
       load_events_(services.loop, &connection_),
       hello_timeout_(services.loop) {}
@@ -65,6 +66,7 @@ void Session::OnHello(const wire::Frame& frame) {
   hello_timeout_.Cancel();
   client_name_ = hello->client_name;
   ++services_.counters->sessions;
+  trace_.SessionBegin();
   services_.cache->OpenSession(
       id_, [this](const LoadProgress& progress) { load_events_.Report(progress); });
   services_.log->Info("session.opened", "session {} of tenant {}: \"{}\", pid {}, uid {}",
@@ -93,8 +95,12 @@ void Session::Refuse(const Call& call, const Error& error) {
 
 void Session::OnClosed(const Error& why) {
   ended_ = true;
+  CancelAttends();
   hello_timeout_.Cancel();
-  if (greeted_) services_.cache->CloseSession(id_);
+  if (greeted_) {
+    services_.cache->CloseSession(id_);
+    trace_.SessionEnd();
+  }
   if (IsOrderlyEnd(why)) {
     services_.log->Info("session.closed", "session {}: {}", id_.value, why.ToString());
   } else {

@@ -1,5 +1,5 @@
 // One client's session: HELLO first, then requests, until the connection ends. The requests
-// themselves are in session_requests.cc.
+// themselves are in session_requests.cc and session_attention.cc.
 //
 // Whatever a client does wrong costs it that call, or at most this session.
 #pragma once
@@ -13,6 +13,7 @@
 
 #include "base/ids.h"
 #include "base/unique_fd.h"
+#include "daemon/attention_service.h"
 #include "daemon/config.h"
 #include "daemon/connection.h"
 #include "daemon/event_loop.h"
@@ -20,6 +21,7 @@
 #include "daemon/log.h"
 #include "daemon/models.h"
 #include "daemon/peer.h"
+#include "daemon/request_trace.h"
 #include "daemon/server_counters.h"
 #include "protocol/messages.h"
 #include "tiers/cache.h"
@@ -34,14 +36,18 @@ struct SessionServices {
   Log* log = nullptr;
   ServerCounters* counters = nullptr;
   const ServerConfig* config = nullptr;
+  Tracer* tracer = nullptr;
   uint32_t max_references = 0;
   uint64_t daemon_generation = 0;
-  wire::DeviceKind device_kind = wire::DeviceKind::kHost;
+  const wire::DevicesReply* devices = nullptr;
+  AttentionService* attention = nullptr;  // null: off
 };
 
 // Acquires of one session that may wait for blocks at once; the next request is not read before one
 // of them is answered.
 inline constexpr uint32_t kMaxAcquiresInFlight = 64;
+// The same for attention.
+inline constexpr size_t kMaxAttendsInFlight = 4;
 inline constexpr int64_t kMaxPinTtlMs = int64_t{366} * 24 * 60 * 60 * 1000;
 
 class Session final : public ConnectionListener, public std::enable_shared_from_this<Session> {
@@ -79,6 +85,8 @@ class Session final : public ConnectionListener, public std::enable_shared_from_
  private:
   struct AttachedPool {
     uint32_t block_tokens = 0;
+    const RegisteredModel* model = nullptr;
+    uint32_t device = 0;
   };
   // Which request is being answered.
   struct Call {
@@ -100,6 +108,7 @@ class Session final : public ConnectionListener, public std::enable_shared_from_
 
   // One per request. An error returned becomes the answer.
   Status OnRegisterModel(const Call& call, const wire::RegisterModel& request);
+  Status OnDevices(const Call& call, const wire::Devices& request);
   Status OnAttach(const Call& call, const wire::Attach& request);
   Status OnAcquire(const Call& call, const wire::Acquire& request);
   Status OnCommit(const Call& call, const wire::Commit& request);
@@ -109,8 +118,17 @@ class Session final : public ConnectionListener, public std::enable_shared_from_
   Status OnPin(const Call& call, const wire::Pin& request);
   Status OnStats(const Call& call, const wire::Stats& request);
   Status OnPing(const Call& call, const wire::Ping& request);
+  Status OnWorkspace(const Call& call, const wire::Workspace& request);
+  Status OnAttend(const Call& call, const wire::Attend& request);
 
   void OnAcquired(const Call& call, Result<AcquireReply> acquired);
+  // Errors: kUnsupported "attend_off".
+  [[nodiscard]] Status CheckAttention() const;
+  [[nodiscard]] Result<std::shared_ptr<AttentionJob>> JobOf(const wire::Attend& request,
+                                                            const AttachedPool& attached) const;
+  void OnAttended(const Call& call, const AttentionJob* job, Result<uint64_t> compute_ns);
+  // Nobody waits for them any more.
+  void CancelAttends();
   [[nodiscard]] Status CommitOne(PoolId pool, const AttachedPool& attached,
                                  const wire::CommitItem& item, bool* duplicate);
 
@@ -133,6 +151,10 @@ class Session final : public ConnectionListener, public std::enable_shared_from_
   std::unordered_map<PoolId, AttachedPool> pools_;
   uint64_t references_ = 0;
   uint32_t acquires_in_flight_ = 0;
+  RequestTrace trace_;
+  // By their numbers.
+  std::unordered_map<uint32_t, std::shared_ptr<DevicePool>> workspaces_;
+  std::vector<std::shared_ptr<AttentionJob>> attends_;
   Connection connection_;
   LoadEvents load_events_;
   Timer hello_timeout_;

@@ -41,8 +41,14 @@ void Session::Handle(const wire::Frame& frame,
   const Call call{frame.request_id, (frame.flags & wire::kFlagWantReply) != 0};
   const Result<Message> message = Message::Decode(frame.payload);
   if (!message) return Refuse(call, message.error());
-  if (const Status handled = (this->*handler)(call, *message); !handled) {
-    Refuse(call, handled.error());
+  trace_.Begin(Message::kType, call.request_id, RequestTrace::AskedBy(*message));
+  const Status handled = (this->*handler)(call, *message);
+  if (!handled) Refuse(call, handled.error());
+  // What was taken and is answered later ends then.
+  constexpr bool kLater =
+      Message::kType == wire::MessageType::kAcquire || Message::kType == wire::MessageType::kAttend;
+  if (!handled || !kLater) {
+    trace_.End(Message::kType, call.request_id, !handled);
   }
 }
 
@@ -51,6 +57,8 @@ void Session::Dispatch(const wire::Frame& frame) {
   switch (static_cast<Type>(frame.type)) {
     case Type::kRegisterModel:
       return Handle(frame, &Session::OnRegisterModel);
+    case Type::kDevices:
+      return Handle(frame, &Session::OnDevices);
     case Type::kAttach:
       return Handle(frame, &Session::OnAttach);
     case Type::kAcquire:
@@ -69,6 +77,10 @@ void Session::Dispatch(const wire::Frame& frame) {
       return Handle(frame, &Session::OnStats);
     case Type::kPing:
       return Handle(frame, &Session::OnPing);
+    case Type::kWorkspace:
+      return Handle(frame, &Session::OnWorkspace);
+    case Type::kAttend:
+      return Handle(frame, &Session::OnAttend);
     case Type::kHello:
       return Refuse({frame.request_id, false},
                     {ErrorCode::kWrongState, "hello_again", "the session is open already"});
@@ -107,25 +119,27 @@ Status Session::OnRegisterModel(const Call& call, const wire::RegisterModel& req
   return {};
 }
 
+Status Session::OnDevices(const Call& call, const wire::Devices&) {
+  Reply(call, *services_.devices);
+  return {};
+}
+
 Status Session::OnAttach(const Call& call, const wire::Attach& request) {
-  if (request.device != 0) {
-    return MakeError(ErrorCode::kNotFound, "unknown_device",
-                     fmt::format("there is no device {}", request.device));
-  }
   KVT_ASSIGN_OR_RETURN(const RegisteredModel* model,
                        services_.models->Find(tenant_, request.model));
-  KVT_ASSIGN_OR_RETURN(const PoolInfo pool,
-                       services_.cache->AttachPool(
-                           {tenant_, model->fingerprint, model->block_bytes}, request.pool_bytes));
-  pools_[pool.id] = {model->record.block_tokens};
-  connection_.SendWithDescriptor(call.request_id,
-                                 wire::AttachReply{.pool = pool.id,
-                                                   .generation = pool.generation,
-                                                   .pool_bytes = pool.bytes,
-                                                   .block_bytes = pool.block_bytes,
-                                                   .blocks = pool.blocks,
-                                                   .device_kind = services_.device_kind},
-                                 pool.fd);
+  KVT_ASSIGN_OR_RETURN(const PoolInfo pool, services_.cache->AttachPool(
+                                                {tenant_, model->fingerprint, model->block_bytes},
+                                                request.pool_bytes, DeviceIndex(request.device)));
+  pools_[pool.id] = {model->record.block_tokens, model, request.device};
+  connection_.SendWithDescriptor(
+      call.request_id,
+      wire::AttachReply{.pool = pool.id,
+                        .generation = pool.generation,
+                        .pool_bytes = pool.bytes,
+                        .block_bytes = pool.block_bytes,
+                        .blocks = pool.blocks,
+                        .device_kind = services_.devices->devices[request.device].kind},
+      pool.fd);
   return {};
 }
 
@@ -143,7 +157,8 @@ Status Session::OnAcquire(const Call& call, const wire::Acquire& request) {
                             .hashes = Copy(request.hashes),
                             .tails = Copy(request.tails),
                             .new_blocks = request.new_blocks,
-                            .block_tokens = static_cast<uint16_t>(attached->block_tokens)},
+                            .block_tokens = static_cast<uint16_t>(attached->block_tokens),
+                            .request_id = call.request_id},
                            [weak = weak_from_this(), call](Result<AcquireReply> acquired) {
                              const std::shared_ptr<Session> session = weak.lock();
                              if (session) session->OnAcquired(call, std::move(acquired));
@@ -153,6 +168,7 @@ Status Session::OnAcquire(const Call& call, const wire::Acquire& request) {
 
 void Session::OnAcquired(const Call& call, Result<AcquireReply> acquired) {
   if (acquires_in_flight_-- == kMaxAcquiresInFlight) connection_.Resume();
+  trace_.EndAcquire(call.request_id, acquired);
   if (ended_) return;
   if (!acquired) return Refuse(call, acquired.error());
   references_ += acquired->hits.size() + acquired->fresh.size();
@@ -220,7 +236,8 @@ Status Session::OnRelease(const Call& call, const wire::Release& request) {
 Status Session::OnPrefetch(const Call& call, const wire::Prefetch& request) {
   KVT_RETURN_IF_ERROR(FindPool(request.pool));
   KVT_RETURN_IF_ERROR(CheckHashes(request.hashes));
-  Reply(call, wire::PrefetchReply{services_.cache->Prefetch(request.pool, request.hashes)});
+  Reply(call, wire::PrefetchReply{
+                  services_.cache->Prefetch(request.pool, request.hashes, {id_, call.request_id})});
   return {};
 }
 

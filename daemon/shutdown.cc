@@ -59,6 +59,7 @@ void Shutdown::BeginDrain() {
   env_.log->Info("drain.begun", "{} blocks are to be written to disk", drain_total_);
   env_.manager->Stopping(fmt::format("Draining: {} blocks to disk", drain_total_),
                          env_.config->deadline_ms + kIdleGraceMs + kMarginMs);
+  draining_ = true;
   env_.cache->Drain([this] { drained_ = true; });
   WaitForDrain();
 }
@@ -81,24 +82,30 @@ void Shutdown::WaitForDrain() {
     }
     return timer_.Start(kPollMs, [this] { WaitForDrain(); });
   }
+  drained_ms_ = elapsed_ms;
+  env_.cache->StopDraining();
+  BeginStep();
+  WaitForIdle();
+}
+
+void Shutdown::ReportOutcome() const {
   const uint64_t late = env_.cache->Gauges().unpersisted_blocks;
   const uint64_t refused = GivenUp(env_.cache->stats()) - given_up_before_;
   if (late + refused == 0) {
-    env_.log->Info("drain.done", "after {} ms", elapsed_ms);
+    env_.log->Info("drain.done", "after {} ms", drained_ms_);
   } else {
     env_.log->Warning("drain.incomplete",
                       "{} blocks were not written in {} ms, {} were refused (disk full, write "
                       "budget spent, or errors)",
-                      late, elapsed_ms, refused);
+                      late, drained_ms_, refused);
   }
-  BeginStep();
-  WaitForIdle();
 }
 
 void Shutdown::WaitForIdle() {
   if (!env_.cache->Idle() && ElapsedMs() < kIdleGraceMs) {
     return timer_.Start(kPollMs, [this] { WaitForIdle(); });
   }
+  if (draining_) ReportOutcome();
   std::exchange(finished_, nullptr)();
 }
 

@@ -43,6 +43,7 @@ class Shutdown {
   void WaitForDrain();
   void ReportDrain(uint64_t left);
   void WaitForIdle();
+  void ReportOutcome() const;
   [[nodiscard]] int64_t ElapsedMs() const { return env_.clock->MonotonicMs() - step_begun_ms_; }
   void BeginStep() { step_begun_ms_ = env_.clock->MonotonicMs(); }
 
@@ -52,6 +53,8 @@ class Shutdown {
   bool drained_ = false;
   int64_t step_begun_ms_ = 0;
   int64_t reported_ms_ = 0;
+  int64_t drained_ms_ = 0;
+  bool draining_ = false;
   uint64_t drain_total_ = 0;
   uint64_t given_up_before_ = 0;
   Timer timer_;

@@ -6,7 +6,6 @@
 
 #include "daemon/config_schema.h"
 #include "daemon/config_value.h"
-#include "daemon/device_opening.h"
 #include "daemon/version.h"
 
 namespace kvtier {
@@ -20,13 +19,45 @@ json::array Strings(const std::vector<std::string>& texts) {
   return array;
 }
 
-json::object DeviceStatus(const DeviceInfo& device, DeviceChoice asked, std::string_view reason) {
+json::object DeviceStatus(const OpenedDevice& opened, const DeviceGauges& gauges) {
+  const DeviceInfo device = opened.device->info();
   return {{"kind", device.kind},
           {"name", device.name},
           {"ordinal", device.ordinal},
+          {"uuid", DeviceUuidText(device)},
           {"total_bytes", device.total_bytes},
-          {"configured", DeviceChoiceName(asked)},
-          {"reason", reason}};
+          {"configured", DeviceChoiceName(opened.asked)},
+          {"reason", opened.reason},
+          {"pool_capacity_bytes", gauges.pool_capacity_bytes},
+          {"pool_used_bytes", gauges.pool_used_bytes}};
+}
+
+// By DeviceIndex.
+json::array DevicesStatus(const std::vector<OpenedDevice>& devices, const CacheGauges& gauges) {
+  json::array list;
+  for (size_t i = 0; i < devices.size(); ++i) {
+    list.push_back(DeviceStatus(devices[i], gauges.devices[i]));
+  }
+  return list;
+}
+
+json::object KernelsStatus(const AttentionReport& report) {
+  return {{"state", AttentionStateName(report.state)},
+          {"reason", report.reason},
+          {"engine", report.engine},
+          {"library", report.library},
+          {"library_version", report.library_version},
+          {"start_seconds", report.start_seconds},
+          {"self_test",
+           {{"cases", report.self_test.cases},
+            {"failure", report.self_test.failure},
+            {"worst_error", report.self_test.worst_error}}},
+          {"calls", report.calls},
+          {"query_tokens", report.query_tokens},
+          {"failures", report.failures},
+          {"busy_seconds", static_cast<double>(report.busy_ns) / 1e9},
+          {"in_flight", report.in_flight},
+          {"workspace_bytes", report.workspace_bytes}};
 }
 
 json::object DiskStatus(const DiskStartFacts& disk, const CacheGauges& gauges) {
@@ -69,6 +100,7 @@ json::array PoolsStatus(const CacheGauges& gauges, const ModelRegistry& models) 
   json::array pools;
   for (const PoolGauges& pool : gauges.pools) {
     pools.push_back({{"id", pool.id.value},
+                     {"device", pool.device.value},
                      {"tenant", pool.tenant},
                      {"model", pool.model_hex},
                      {"model_name", models.NameOf(pool.tenant, pool.model_hex)},
@@ -82,6 +114,25 @@ json::array PoolsStatus(const CacheGauges& gauges, const ModelRegistry& models) 
                      {"quarantined", pool.quarantined}});
   }
   return pools;
+}
+
+json::array TenantsStatus(const CacheGauges& gauges) {
+  static constexpr std::string_view kTierNames[kTierCount] = {"pool", "host", "disk"};
+  json::array tenants;
+  for (const TenantGauges& tenant : gauges.tenants) {
+    json::object status{{"name", tenant.quota.name},
+                        {"memory_ttl_ms", tenant.quota.memory_ttl_ms},
+                        {"extended_ttl_ms", tenant.quota.extended_ttl_ms},
+                        {"max_age_ms", tenant.quota.max_age_ms}};
+    for (size_t tier = 0; tier < kTierCount; ++tier) {
+      status[kTierNames[tier]] = {{"used_bytes", tenant.used_bytes[tier]},
+                                  {"max_bytes", tenant.quota.tiers[tier].max_bytes},
+                                  {"reserved_bytes", tenant.quota.tiers[tier].reserved_bytes},
+                                  {"own_chunk_bytes", tenant.own_chunk_bytes[tier]}};
+    }
+    tenants.push_back(std::move(status));
+  }
+  return tenants;
 }
 
 json::object SessionsStatus(const Server& server) {
@@ -194,11 +245,13 @@ std::string StatusJson(const StatusSource& source) {
       {"uptime_s", static_cast<double>(source.uptime_ms) / 1000},
       {"state", source.draining ? "draining" : "serving"},
       {"socket", source.config->server.socket},
-      {"device",
-       DeviceStatus(source.device->info(), source.config->pool.device, source.device_reason)},
+      {"device", DeviceStatus(source.devices->front(), gauges.devices.front())},
+      {"devices", DevicesStatus(*source.devices, gauges)},
+      {"kernels", KernelsStatus(source.attention->Report())},
       {"disk", DiskStatus(*source.disk, gauges)},
       {"tiers", TierStatus(gauges)},
       {"pools", PoolsStatus(gauges, source.server->models())},
+      {"tenants", TenantsStatus(gauges)},
       {"sessions", SessionsStatus(*source.server)},
       {"references", gauges.references},
       {"in_flight", InFlightStatus(gauges)},

@@ -28,7 +28,7 @@ class CudaPool final : public DevicePool {
   [[nodiscard]] uint64_t bytes() const override { return bytes_; }
   [[nodiscard]] int shareable_fd() const override { return fd_.get(); }
   // In the GPU's address space: not to be read or written by the CPU.
-  [[nodiscard]] std::byte* data() const { return reinterpret_cast<std::byte*>(address_); }
+  [[nodiscard]] std::byte* data() const override { return reinterpret_cast<std::byte*>(address_); }
 
  private:
   explicit CudaPool(const CudaDriver* driver) : driver_(*driver) {}

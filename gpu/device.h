@@ -4,6 +4,7 @@
 // CUDA. `tiers/` knows only this interface; no CUDA header is included here.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -24,6 +25,8 @@ struct DeviceInfo {
   uint64_t total_bytes = 0;
   uint64_t free_bytes = 0;  // for pools, when the device was opened
   int numa_node = -1;       // whose host memory is nearest; -1: unknown or all alike
+  // Names the GPU to every process, however CUDA_VISIBLE_DEVICES numbers it; zeros for host memory.
+  std::array<uint8_t, 16> uuid{};
 };
 
 // One contiguous allocation that other processes can map, all zeros at first. Freed by its
@@ -33,6 +36,8 @@ class DevicePool {
   virtual ~DevicePool() = default;
   // What was asked for, rounded up to what the device can allocate.
   [[nodiscard]] virtual uint64_t bytes() const = 0;
+  // In the address space of the device: the CPU may use it only where the device is host memory.
+  [[nodiscard]] virtual std::byte* data() const = 0;
   // A descriptor to hand to clients with SCM_RIGHTS. Owned by the pool.
   [[nodiscard]] virtual int shareable_fd() const = 0;
 };

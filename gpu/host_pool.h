@@ -32,7 +32,7 @@ class HostPool final : public DevicePool {
 
   [[nodiscard]] uint64_t bytes() const override { return memory_.size(); }
   [[nodiscard]] int shareable_fd() const override { return fd_.get(); }
-  [[nodiscard]] std::byte* data() const { return memory_.data(); }
+  [[nodiscard]] std::byte* data() const override { return memory_.data(); }
 
  private:
   HostPool(UniqueFd fd, std::span<std::byte> memory);

@@ -30,6 +30,13 @@ inline constexpr uint32_t kMaxTailsPerCall = 1024;
 // So that a COMMIT with every optional field still fits a frame.
 inline constexpr uint32_t kMaxCommitsPerCall = 8192;
 
+// Sequences of one ATTEND, and the query tokens of all of them.
+inline constexpr uint32_t kMaxAttendSequences = 4096;
+inline constexpr uint32_t kMaxAttendQueryTokens = 65536;
+// A session's at once, and the bytes of one.
+inline constexpr uint32_t kMaxWorkspaces = 16;
+inline constexpr uint64_t kMaxWorkspaceBytes = uint64_t{1} << 30;
+
 inline constexpr size_t kMaxClientNameBytes = 128;
 inline constexpr size_t kMaxTenantBytes = 64;
 // Longer ones are cut by the sender.
@@ -37,5 +44,8 @@ inline constexpr size_t kMaxReasonBytes = 40;
 inline constexpr size_t kMaxContextBytes = 512;
 
 inline constexpr size_t kMaxModelRecordBytes = 16384;
+
+inline constexpr uint32_t kMaxDevices = 16;
+inline constexpr size_t kMaxDeviceNameBytes = 64;
 
 }  // namespace kvtier::wire

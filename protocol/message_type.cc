@@ -46,12 +46,24 @@ std::string_view MessageTypeName(uint16_t type) {
       return "STATS";
     case MessageType::kStatsReply:
       return "STATS_REPLY";
+    case MessageType::kWorkspace:
+      return "WORKSPACE";
+    case MessageType::kWorkspaceReply:
+      return "WORKSPACE_REPLY";
+    case MessageType::kAttend:
+      return "ATTEND";
+    case MessageType::kAttendReply:
+      return "ATTEND_REPLY";
     case MessageType::kPing:
       return "PING";
     case MessageType::kPong:
       return "PONG";
     case MessageType::kError:
       return "ERROR";
+    case MessageType::kDevices:
+      return "DEVICES";
+    case MessageType::kDevicesReply:
+      return "DEVICES_REPLY";
     case MessageType::kAdminRequest:
       return "ADMIN_REQUEST";
     case MessageType::kAdminProgress:

@@ -32,10 +32,17 @@ enum class MessageType : uint16_t {
   kPing = 22,
   kPong = 23,
   kError = 24,
+  kWorkspace = 28,
+  kWorkspaceReply = 29,
+  kAttend = 30,
+  kAttendReply = 31,
   // The admin socket's.
   kAdminRequest = 32,
   kAdminProgress = 33,
   kAdminReply = 34,
+  // More of the clients'.
+  kDevices = 40,
+  kDevicesReply = 41,
 };
 
 // "ACQUIRE_REPLY"; "unknown" for a number that no message has.

@@ -18,6 +18,7 @@
 #pragma once
 
 #include "protocol/admin_messages.h"
+#include "protocol/attend_messages.h"
 #include "protocol/block_messages.h"
 #include "protocol/lookup_messages.h"
 #include "protocol/message_type.h"

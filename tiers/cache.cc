@@ -9,14 +9,18 @@ namespace kvtier {
 
 Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, IndexSnapshot snapshot)
     : state(options, std::move(environment), snapshot.budget),
-      loads(&state.stats, [this](const LoadProgress& progress) { sessions.Report(progress); }),
+      loads(&state.stats,
+            [this](const LoadProgress& progress) {
+              if (progress.finished) state.trace.LoadEnd(progress);
+              sessions.Report(progress);
+            }),
       sessions(&state),
       disk(&state),
       persister(&state, &disk),
       host(&state, &persister),
       offloader(&state, &host),
       pools(&state, &offloader),
-      loader(&state, &host, &disk, &loads),
+      loader(&state, &host, &offloader, &disk, &loads),
       acquirer(&state, &pools, &loader, &loads, &sessions),
       retention(&state, &pools, &offloader, &host, &persister, &disk),
       verifier(&state, &disk) {
@@ -34,17 +38,25 @@ void Cache::Impl::Pump() {
   bool progressed = true;
   while (progressed) {
     progressed = acquirer.Pump();
-    pools.Prepare();
-    host.Prepare();
+    if (!draining_stopped) {
+      pools.Prepare();
+      host.Prepare();
+    }
+    disk.TrimToCaps();
     progressed |= loader.Pump();
-    progressed |= offloader.Pump();
-    progressed |= persister.Pump();
+    if (!draining_stopped) {
+      progressed |= offloader.Pump();
+      progressed |= persister.Pump();
+    }
     progressed |= disk.committer().Pump();
   }
   FinishDrains();
 }
 
 bool Cache::Impl::Settled() const {
+  if (draining_stopped) {
+    return offloader.in_flight() + persister.writes_in_flight() == 0 && disk.committer().Idle();
+  }
   return offloader.Idle() && persister.Idle() && disk.committer().Idle();
 }
 
@@ -55,7 +67,8 @@ void Cache::Impl::FinishDrains() {
   for (const auto& done : finished) done();
 }
 
-EntryIndex Cache::Impl::EntryForCommit(const BlockKey& key, const CommitRequest& request) {
+EntryIndex Cache::Impl::EntryForCommit(const CachePool& pool, const CommitRequest& request) {
+  const BlockKey key{pool.space, request.hash};
   const EntryIndex known = state.directory.Find(key);
   if (known == kNoEntry) {
     return state.AddEntry(key, request.tokens, request.depth, request.retention);
@@ -66,7 +79,7 @@ EntryIndex Cache::Impl::EntryForCommit(const BlockKey& key, const CommitRequest&
   entry.created_s = state.NowS();
   state.Use(known);
   state.QueueRecencyUpdate(known);
-  return entry.in_pool() ? kNoEntry : known;
+  return state.BlockIn(pool, entry) == kNoBlock ? known : kNoEntry;
 }
 
 Result<CommitReply> Cache::Impl::Commit(SessionId session, PoolId pool_id,
@@ -89,18 +102,20 @@ Result<CommitReply> Cache::Impl::Commit(SessionId session, PoolId pool_id,
         fmt::format("block {} is private to another session", request.block.index.value));
   }
   if (request.tokens == 0) return MakeError(ErrorCode::kInvalidArgument, "zero_tokens");
-  const EntryIndex index = EntryForCommit({pool->space, request.hash}, request);
+  const EntryIndex index = EntryForCommit(*pool, request);
   if (index == kNoEntry) {
     ++state.stats.commit_duplicates;
     return CommitReply{.duplicate = true};
   }
   ++state.stats.commits;
   BlockEntry& entry = state[index];
-  entry.pool_block = request.block.index;
   sessions.Publish(session, pool, request.block.index, index);
+  state.AddPlace(pool, request.block.index);
   pool->blocks[request.block.index].since_ds = state.NowDs();
   state.endless.Store(pool->space, request.hash);
-  if (request.checksum && !entry.in_host()) state.commit_checksums[index] = *request.checksum;
+  if (request.checksum && !entry.in_host()) {
+    state.commit_checksums[ArrivalKey(*pool, index)] = *request.checksum;
+  }
   if (request.parent && !entry.in_host()) state.commit_parents[index] = *request.parent;
   if (state.NeedsPersist(entry) && !entry.motion.writing && !state.unpersisted.Contains(index)) {
     state.unpersisted.PushHot(index);
@@ -153,12 +168,18 @@ void Cache::ReleaseQuarantine(SessionId session) {
   impl_->Pump();
 }
 
-Result<PoolInfo> Cache::AttachPool(const SpaceIdentity& identity, uint64_t pool_bytes) {
+Result<PoolInfo> Cache::AttachPool(const SpaceIdentity& identity, uint64_t pool_bytes,
+                                   DeviceIndex device) {
   if (identity.block_bytes == 0 || identity.tenant.size() > kMaxTenantBytes) {
     return MakeError(ErrorCode::kInvalidArgument, "bad_space_identity");
   }
+  if (device.value >= impl_->state.env.devices.size()) {
+    return MakeError(ErrorCode::kNotFound, "unknown_device",
+                     fmt::format("there is no device {}, but {} in all", device.value,
+                                 impl_->state.env.devices.size()));
+  }
   KVT_ASSIGN_OR_RETURN(const SpaceId space, impl_->state.InternSpace(identity));
-  KVT_ASSIGN_OR_RETURN(const CachePool* pool, impl_->pools.Attach(space, pool_bytes));
+  KVT_ASSIGN_OR_RETURN(const CachePool* pool, impl_->pools.Attach(space, device, pool_bytes));
   return PoolInfo{pool->id,          pool->generation,    pool->memory->bytes(),
                   pool->block_bytes, pool->blocks.size(), pool->memory->shareable_fd()};
 }
@@ -200,10 +221,10 @@ std::vector<Cache::ReleaseError> Cache::Release(SessionId session, PoolId pool_i
   return errors;
 }
 
-uint32_t Cache::Prefetch(PoolId pool_id, std::span<const BlockHash> hashes) {
+uint32_t Cache::Prefetch(PoolId pool_id, std::span<const BlockHash> hashes, RequestTag tag) {
   CachePool* pool = impl_->state.FindPool(pool_id);
   if (pool == nullptr) return 0;
-  const uint32_t count = impl_->acquirer.Prefetch(pool, hashes);
+  const uint32_t count = impl_->acquirer.Prefetch(pool, hashes, tag);
   impl_->Pump();
   return count;
 }
@@ -221,6 +242,7 @@ Status Cache::Reconfigure(const CacheOptions& options) {
   taken.pool_bytes = state.options.pool_bytes;
   taken.chunk_bytes = state.options.chunk_bytes;
   state.options = taken;
+  state.tenants.Reconfigure(taken);
   state.write_budget.SetBytesPerDay(taken.disk_write_budget_bytes_per_day);
   impl_->Pump();
   return {};
@@ -258,6 +280,8 @@ void Cache::Drain(std::function<void()> done) {
   impl_->drains.push_back(std::move(done));
   impl_->state.SchedulePump();
 }
+
+void Cache::StopDraining() { impl_->draining_stopped = true; }
 
 bool Cache::Idle() const {
   return impl_->Settled() && impl_->loader.Idle() && impl_->verifier.Idle() &&

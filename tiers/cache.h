@@ -23,11 +23,19 @@
 #include "tiers/block_view.h"
 #include "tiers/cache_options.h"
 #include "tiers/cache_stats.h"
+#include "tiers/device_index.h"
 #include "tiers/disk_geometry.h"
 #include "tiers/host_arena.h"
 #include "tiers/index.h"
+#include "tiers/tracer.h"
 
 namespace kvtier {
+
+// A device for pools, and how many bytes of it they may take together.
+struct PoolDevice {
+  Device* device = nullptr;
+  uint64_t pool_bytes = 0;  // 0: CacheOptions::pool_bytes
+};
 
 // What the cache needs of the world. All pointers are borrowed and outlive the cache; each
 // implementation must stop calling back before the cache is destroyed.
@@ -35,11 +43,12 @@ struct CacheEnvironment {
   const Clock* clock = nullptr;
   EventQueue* loop = nullptr;
   Executor* executor = nullptr;
-  Device* device = nullptr;
+  std::vector<PoolDevice> devices;  // by DeviceIndex; one at least, kMaxDevices at most
   HostArena* arena = nullptr;
   std::vector<BlockFile*> files;  // empty: no disk tier
   DiskGeometry geometry;          // of `files`
   Index* index = nullptr;         // null exactly when `files` is empty
+  Tracer* tracer = nullptr;       // null: nobody wants to know
 };
 
 struct AcquireRequest {
@@ -53,11 +62,15 @@ struct AcquireRequest {
   uint32_t new_blocks = 0;
   // Tokens of a full block, for the count of tokens that are missed.
   uint16_t block_tokens = 0;
+  // The caller's number for the request, for the tracer.
+  uint64_t request_id = 0;
 };
 
 struct AcquiredBlock {
   BlockHandle handle;
-  Tier tier = Tier::kPool;  // where it was found; kPool means usable now
+  // Where it was found; kPool means usable now. What only another device's pool holds comes through
+  // host and counts as found there.
+  Tier tier = Tier::kPool;
   uint16_t tokens = 0;
 };
 
@@ -132,9 +145,12 @@ class Cache {
   void ReleaseQuarantine(SessionId session);
 
   // --- pools ---
-  // The pool of (tenant, model), created on first use with `pool_bytes` (0: all that is left of the
-  // configured bytes). Errors: kResourceExhausted, kInvalidArgument (block larger than a chunk).
-  [[nodiscard]] Result<PoolInfo> AttachPool(const SpaceIdentity& identity, uint64_t pool_bytes);
+  // The pool of (tenant, model) on a device, created on first use with `pool_bytes` (0: all that is
+  // left to the tenant of the device's configured bytes). One (tenant, model) may have a pool on
+  // each: what is cached in one can be acquired in all, by way of host. Errors: kResourceExhausted,
+  // kInvalidArgument (block larger than a chunk), kNotFound "unknown_device".
+  [[nodiscard]] Result<PoolInfo> AttachPool(const SpaceIdentity& identity, uint64_t pool_bytes,
+                                            DeviceIndex device = DeviceIndex(0));
 
   // --- blocks ---
   // `done` is called exactly once, now or later, and must not call the cache: allocation may wait,
@@ -152,9 +168,15 @@ class Cache {
   };
   [[nodiscard]] std::vector<ReleaseError> Release(SessionId session, PoolId pool,
                                                   std::span<const BlockHandle> blocks);
+  // The pool's memory, provided that the session may read every one of `blocks`: it holds them, and
+  // their bytes have arrived. They stay where they are as long as it holds them. Errors, naming the
+  // position: kStaleHandle, kNotOwner, kWrongState "block_not_loaded".
+  [[nodiscard]] Result<const DevicePool*> ReadableMemory(SessionId session, PoolId pool,
+                                                         std::span<const BlockHandle> blocks) const;
   // Brings the cached prefix into the pool without referencing it; returns how many blocks are
-  // there or on their way.
-  uint32_t Prefetch(PoolId pool, std::span<const BlockHash> hashes);
+  // there or on their way. `tag` is for the tracer.
+  uint32_t Prefetch(PoolId pool, std::span<const BlockHash> hashes, RequestTag tag = {});
+  // What this pool and the tiers below it hold.
   [[nodiscard]] std::vector<BlockPresence> Lookup(PoolId pool,
                                                   std::span<const BlockHash> hashes) const;
   // Keeps blocks from being forgotten until `ttl_ms` from now (0 unpins). Returns how many of the
@@ -182,9 +204,11 @@ class Cache {
   EvictOutcome Evict(const BlockKey& key, std::optional<Tier> tier);
 
   // --- upkeep ---
-  // Takes over `options`, less pool_bytes and chunk_bytes, which stay as they are. A shorter time
-  // to live takes effect with the next ticks. Nothing changes on error: kLimitExceeded "pinned" if
-  // more blocks are pinned than the new pin_fraction allows. REQUIRES: passed Validate().
+  // Takes over `options`, less pool_bytes and chunk_bytes, which stay as they are; of tenants, the
+  // caps and times to live of those that had quotas at the start. A shorter time to live takes
+  // effect with the next ticks, and so does a lower cap; a pool stays as large as it is. Nothing
+  // changes on error: kLimitExceeded "pinned" if more blocks are pinned than the new pin_fraction
+  // allows. REQUIRES: passed Validate().
   [[nodiscard]] Status Reconfigure(const CacheOptions& options);
   // Of the blocks that are pinned; O(pinned blocks).
   [[nodiscard]] uint64_t PinnedBytes() const;
@@ -193,7 +217,10 @@ class Cache {
   // Writes every `extended` block that is not on disk yet. `done` is called when none is left to
   // write or the rest cannot be written.
   void Drain(std::function<void()> done);
-  // True when no copy, disk I/O, index batch or wait is under way.
+  // For a process that is about to end: starts no more copies to host and no more writes to disk.
+  // What is under way ends; then the cache is idle, whatever still waits.
+  void StopDraining();
+  // True when no copy, disk I/O, index batch or wait is under way, and none is to be started.
   [[nodiscard]] bool Idle() const;
 
   struct VerifyResult {

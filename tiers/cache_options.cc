@@ -27,6 +27,26 @@ Status CheckMs(std::string_view field, int64_t value) {
   return OutOfRange(field, static_cast<double>(value), "0 or more");
 }
 
+Status CheckQuota(const TenantQuota& tenant, uint64_t chunk_bytes) {
+  constexpr std::string_view kTiers[kTierCount] = {"pool", "host", "disk"};
+  for (size_t tier = 0; tier < kTierCount; ++tier) {
+    const TierQuota& quota = tenant.tiers[tier];
+    if (quota.max_bytes == 0) continue;
+    if (quota.reserved_bytes > quota.max_bytes) {
+      return OutOfRange(fmt::format("tenant \"{}\": {}_reserved_bytes", tenant.name, kTiers[tier]),
+                        static_cast<double>(quota.reserved_bytes), "within its cap");
+    }
+    // One block of any model must find room, if only to pass through.
+    if (tier != static_cast<size_t>(Tier::kPool) && quota.max_bytes < chunk_bytes) {
+      return OutOfRange(fmt::format("tenant \"{}\": {}_max_bytes", tenant.name, kTiers[tier]),
+                        static_cast<double>(quota.max_bytes), "at least chunk_bytes");
+    }
+  }
+  KVT_RETURN_IF_ERROR(CheckMs("tenant's memory_ttl_ms", tenant.memory_ttl_ms));
+  KVT_RETURN_IF_ERROR(CheckMs("tenant's extended_ttl_ms", tenant.extended_ttl_ms));
+  return CheckMs("tenant's max_age_ms", tenant.max_age_ms);
+}
+
 }  // namespace
 
 Status CacheOptions::Validate() const {
@@ -50,7 +70,14 @@ Status CacheOptions::Validate() const {
   KVT_RETURN_IF_ERROR(CheckPositive("max_offload_bytes", max_offload_bytes));
   KVT_RETURN_IF_ERROR(CheckPositive("max_disk_read_bytes", max_disk_read_bytes));
   KVT_RETURN_IF_ERROR(CheckPositive("max_disk_write_bytes", max_disk_write_bytes));
-  return CheckPositive("max_references_per_session", max_references_per_session);
+  KVT_RETURN_IF_ERROR(CheckPositive("max_references_per_session", max_references_per_session));
+  if (tenants.size() > kMaxTenants) {
+    return OutOfRange("tenants", static_cast<double>(tenants.size()), "256 or less");
+  }
+  for (const TenantQuota& tenant : tenants) {
+    KVT_RETURN_IF_ERROR(CheckQuota(tenant, chunk_bytes));
+  }
+  return {};
 }
 
 }  // namespace kvtier

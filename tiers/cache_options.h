@@ -2,14 +2,16 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "base/byte_size.h"
 #include "base/result.h"
+#include "tiers/tenant_quota.h"
 
 namespace kvtier {
 
 struct CacheOptions {
-  // Pool memory over all pools: a hard cap.
+  // Pool memory over all pools of a device: a hard cap.
   uint64_t pool_bytes = 1 * kGiB;
   // Slots are carved from chunks of this size, in the host arena and on disk. The largest block and
   // its header must fit into one.
@@ -43,6 +45,10 @@ struct CacheOptions {
   uint64_t max_disk_write_bytes = 32 * kMiB;
 
   uint32_t max_references_per_session = 1u << 20;
+
+  // Tenants with quotas or times to live of their own, at most kMaxTenants.
+  static constexpr size_t kMaxTenants = 256;
+  std::vector<TenantQuota> tenants;
 
   // Errors: kInvalidArgument naming the field and its bounds.
   [[nodiscard]] Status Validate() const;

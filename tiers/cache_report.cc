@@ -1,4 +1,6 @@
 // What the cache says of itself: gauges and invariants.
+#include <array>
+
 #include "base/check.h"
 #include "tiers/cache_impl.h"
 
@@ -9,6 +11,7 @@ PoolGauges GaugesOf(const CacheState& state, const CachePool& pool) {
   const SpaceIdentity& identity = state.spaces[pool.space.value].identity;
   PoolGauges gauges;
   gauges.id = pool.id;
+  gauges.device = pool.device;
   gauges.tenant = identity.tenant;
   gauges.model_hex = identity.model.Hex();
   gauges.block_bytes = pool.block_bytes;
@@ -23,6 +26,29 @@ PoolGauges GaugesOf(const CacheState& state, const CachePool& pool) {
   return gauges;
 }
 
+uint64_t OwnChunkBytes(const TenantTable& tenants, Tier tier, TenantId tenant,
+                       const SlabAllocator& slab) {
+  const uint32_t group = tenants.GroupOf(tier, tenant);
+  return group == 0 ? 0 : slab.GroupChunks(group) * slab.chunk_bytes();
+}
+
+std::vector<TenantGauges> GaugesOf(const TenantTable& tenants, const SlabAllocator& host,
+                                   const SlabAllocator& disk) {
+  std::vector<TenantGauges> all;
+  for (uint32_t i = 1; i < tenants.rows(); ++i) {
+    const TenantId tenant(i);
+    TenantGauges& gauges = all.emplace_back();
+    gauges.quota = tenants.quota(tenant);
+    for (size_t tier = 0; tier < kTierCount; ++tier) {
+      gauges.used_bytes[tier] = tenants.used_bytes(static_cast<Tier>(tier), tenant);
+      gauges.bound_bytes[tier] = tenants.bound_bytes(static_cast<Tier>(tier), tenant);
+    }
+    gauges.own_chunk_bytes = {0, OwnChunkBytes(tenants, Tier::kHost, tenant, host),
+                              OwnChunkBytes(tenants, Tier::kDisk, tenant, disk)};
+  }
+  return all;
+}
+
 }  // namespace
 
 CacheGauges Cache::Impl::Gauges() const {
@@ -32,8 +58,13 @@ CacheGauges Cache::Impl::Gauges() const {
     gauges.pools.push_back(GaugesOf(state, *pool));
     order_bytes += pool->victims.memory_bytes();
   }
-  gauges.pool_capacity_bytes = state.options.pool_bytes;
-  gauges.pool_used_bytes = pools.used_bytes();
+  gauges.tenants = GaugesOf(state.tenants, host.slab(), disk.slab());
+  for (uint32_t i = 0; i < state.env.devices.size(); ++i) {
+    const DeviceIndex device(i);
+    gauges.devices.push_back({pools.capacity_bytes(device), pools.used_bytes(device)});
+    gauges.pool_capacity_bytes += pools.capacity_bytes(device);
+    gauges.pool_used_bytes += pools.used_bytes(device);
+  }
   gauges.host_capacity_bytes = state.env.arena->capacity_bytes();
   gauges.host_ready_bytes = state.env.arena->ready_bytes();
   gauges.host_used_bytes = host.slab().used_bytes();
@@ -79,43 +110,78 @@ void Cache::Impl::CheckInvariants() const {
   }
   KVT_CHECK(live == state.directory.size());
   KVT_CHECK(persist_wanted == state.persist_wanted_blocks());
-  uint64_t pool_bytes = 0;
+  std::array<uint64_t, kMaxDevices> pool_bytes{};
   for (const auto& pool : state.pools) {
     CheckPool(*pool);
-    pool_bytes += pool->memory->bytes();
+    pool_bytes[pool->device.value] += pool->memory->bytes();
   }
-  KVT_CHECK(pool_bytes <= state.options.pool_bytes);
+  for (uint32_t i = 0; i < state.env.devices.size(); ++i) {
+    KVT_CHECK(pool_bytes[i] == pools.used_bytes(DeviceIndex(i)));
+    KVT_CHECK(pool_bytes[i] <= pools.capacity_bytes(DeviceIndex(i)));
+  }
   KVT_CHECK(host.slab().used_bytes() <= state.env.arena->capacity_bytes());
   KVT_CHECK(disk.slab().used_bytes() <= state.env.geometry.bytes());
+  CheckTenants();
   const CacheStats::Asked& blocks = state.stats.blocks;
   KVT_CHECK(blocks.asked == blocks.hit[0] + blocks.hit[1] + blocks.hit[2] + blocks.miss);
   const CacheStats::Asked& tokens = state.stats.tokens;
   KVT_CHECK(tokens.asked == tokens.hit[0] + tokens.hit[1] + tokens.hit[2] + tokens.miss);
 }
 
+// What each tenant has is what its blocks take, and within its cap.
+void Cache::Impl::CheckTenants() const {
+  const TenantTable& tenants = state.tenants;
+  std::vector<uint64_t> host_bytes(tenants.rows());
+  std::vector<uint64_t> disk_bytes(tenants.rows());
+  for (uint32_t row = 0; row < state.directory.end(); ++row) {
+    if (!state.directory.Live(EntryIndex(row))) continue;
+    const BlockEntry& entry = state.directory[EntryIndex(row)];
+    const Space& space = state.spaces[entry.space.value];
+    if (entry.host_slot != kNoHostSlot) host_bytes[space.tenant.value] += space.slot_bytes;
+    if (!entry.disk.valid()) continue;
+    disk_bytes[space.tenant.value] += space.slot_bytes;
+    KVT_CHECK(disk.slab().ClassAt(entry.disk.offset).slot_bytes == space.slot_bytes);
+  }
+  for (uint32_t i = 0; i < tenants.rows(); ++i) {
+    const TenantId tenant(i);
+    KVT_CHECK(tenants.used_bytes(Tier::kHost, tenant) == host_bytes[i]);
+    KVT_CHECK(tenants.used_bytes(Tier::kDisk, tenant) ==
+              disk_bytes[i] + disk.leaving_bytes(tenant));
+    for (const Tier tier : {Tier::kPool, Tier::kHost, Tier::kDisk}) {
+      KVT_CHECK(tenants.used_bytes(tier, tenant) <= tenants.bound_bytes(tier, tenant));
+    }
+  }
+}
+
 void Cache::Impl::CheckEntry(EntryIndex index) const {
   const BlockEntry& entry = state.directory[index];
   KVT_CHECK(state.directory.Find({entry.space, entry.hash}) == index);
-  KVT_CHECK(state.by_age[static_cast<size_t>(entry.retention)].Contains(index));
+  KVT_CHECK(state.AgesOf(entry).Contains(index));
   KVT_CHECK(entry.in_pool() || entry.host_slot != kNoHostSlot || entry.disk.valid() ||
             CacheState::Busy(entry));
-  if (entry.in_pool()) {
-    const CachePool& pool = *state.pools[state.spaces[entry.space.value].pool->value];
-    const PoolBlock& block = pool.blocks[entry.pool_block];
+  bool loading = false;
+  uint32_t copied_from = 0;
+  state.ForEachPlace(entry, [&](const CachePool& pool, BlockIndex at) {
+    const PoolBlock& block = pool.blocks[at];
+    KVT_CHECK(pool.space == entry.space && state.BlockIn(pool, entry) == at);
     KVT_CHECK(block.state == PoolBlockState::kCommitted && block.entry == index);
-    KVT_CHECK(pool.victims.Contains(index) == (block.references == 0 && !entry.motion.loading));
-  }
+    KVT_CHECK(pool.victims.Contains(index) == (block.references == 0 && !block.loading));
+    KVT_CHECK(!block.loading || block.pins == 0);
+    loading |= block.loading;
+    copied_from += block.pins;
+  });
+  KVT_CHECK(entry.motion.loading == loading);
+  KVT_CHECK(copied_from == (entry.motion.offloading ? 1 : 0));
   if (entry.host_slot != kNoHostSlot) {
     KVT_CHECK(entry.host_ready || entry.motion.offloading || entry.motion.reading);
   } else {
     KVT_CHECK(!entry.host_ready && entry.host_pins == 0);
   }
-  KVT_CHECK(!entry.motion.loading || entry.in_pool());
   KVT_CHECK(!entry.persisted || (entry.disk.valid() && !entry.motion.writing));
   const BlockMotion& motion = entry.motion;
   KVT_CHECK(host.InOrder(index) ==
             (entry.host_ready || motion.offload_queued || motion.offloading || motion.loading));
-  KVT_CHECK(state.disk_recency->Contains(index) == (entry.disk.valid() || entry.persist_wanted));
+  KVT_CHECK(state.InDiskOrder(index) == (entry.disk.valid() || entry.persist_wanted));
   KVT_CHECK(entry.retention == RetentionClass::kExtended || !entry.disk.valid());
   KVT_CHECK(!entry.pinned || state.pinned_until_ms.contains(index));
 }
@@ -127,10 +193,8 @@ void Cache::Impl::CheckPool(const CachePool& pool) const {
     const PoolBlock& block = pool.blocks[BlockIndex(i)];
     if (block.state == PoolBlockState::kFree) ++free;
     if (block.state != PoolBlockState::kCommitted) continue;
-    const BlockEntry& entry = state.directory[block.entry];
-    KVT_CHECK(entry.pool_block == BlockIndex(i));
-    KVT_CHECK((block.pins > 0) == entry.motion.offloading);
-    if (entry.motion.loading) ++loading;
+    KVT_CHECK(state.BlockIn(pool, state.directory[block.entry]) == BlockIndex(i));
+    if (block.loading) ++loading;
   }
   KVT_CHECK(free == pool.blocks.free());
   KVT_CHECK(loading == pool.loading);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "tiers/slot_header.h"
@@ -21,7 +22,9 @@ CacheState::CacheState(const CacheOptions& cache_options, CacheEnvironment envir
     : options(cache_options),
       env(std::move(environment)),
       write_budget(env.clock, options.disk_write_budget_bytes_per_day, spent),
-      disk_recency(MakeLruPolicy()) {}
+      tenants(options),
+      disk_recency(tenants.rows()),
+      by_age(2 * tenants.rows()) {}
 
 uint32_t CacheState::NowS() const { return static_cast<uint32_t>(env.clock->WallMs() / 1000); }
 
@@ -31,25 +34,74 @@ Result<SpaceId> CacheState::InternSpace(const SpaceIdentity& identity) {
   for (uint32_t i = 0; i < spaces.size(); ++i) {
     if (spaces[i].identity == identity) return SpaceId(i);
   }
-  const uint64_t slot_bytes = SlotBytes(identity.block_bytes);
-  if (slot_bytes + kChunkHeaderBytes > options.chunk_bytes) {
+  Space space = MakeSpace(identity);
+  if (space.slot_bytes + kChunkHeaderBytes > options.chunk_bytes) {
     return MakeError(ErrorCode::kInvalidArgument, "block_too_large",
                      fmt::format("a block of {} bytes and its headers do not fit into chunk_bytes "
                                  "= {}",
                                  identity.block_bytes, options.chunk_bytes));
   }
-  spaces.push_back({identity, slot_bytes, std::nullopt, false});
+  spaces.push_back(std::move(space));
   return SpaceId(static_cast<uint32_t>(spaces.size() - 1));
 }
 
-CachePool& CacheState::PoolOf(const BlockEntry& entry) {
-  const Space& space = SpaceOf(entry);
-  KVT_CHECK(space.pool.has_value());
-  return *pools[space.pool->value];
+Space CacheState::MakeSpace(const SpaceIdentity& identity) const {
+  return {.identity = identity,
+          .slot_bytes = SlotBytes(identity.block_bytes),
+          .tenant = tenants.Find(identity.tenant)};
 }
 
 CachePool* CacheState::FindPool(PoolId id) {
   return id.value < pools.size() ? pools[id.value].get() : nullptr;
+}
+
+BlockIndex CacheState::BlockIn(const CachePool& pool, const BlockEntry& entry) const {
+  PoolPlace place = entry.place;
+  while (place != kNoPlace && place.device() != pool.device) {
+    const CachePool& holder = *spaces[entry.space.value].pools[place.device().value];
+    place = holder.blocks[place.block()].elsewhere;
+  }
+  return place == kNoPlace ? kNoBlock : place.block();
+}
+
+CachePool* CacheState::ReadyPool(const BlockEntry& entry) const {
+  CachePool* ready = nullptr;
+  ForEachPlace(entry, [&](CachePool& pool, BlockIndex block) {
+    if (ready == nullptr && !pool.blocks[block].loading) ready = &pool;
+  });
+  return ready;
+}
+
+uint32_t CacheState::References(const BlockEntry& entry) const {
+  uint32_t references = 0;
+  ForEachPlace(entry, [&](const CachePool& pool, BlockIndex block) {
+    references += pool.blocks[block].references;
+  });
+  return references;
+}
+
+void CacheState::AddPlace(CachePool* pool, BlockIndex block) {
+  PoolBlock& record = pool->blocks[block];
+  BlockEntry& entry = directory[record.entry];
+  KVT_CHECK(BlockIn(*pool, entry) == kNoBlock);
+  record.elsewhere = entry.place;
+  entry.place = PoolPlace(pool->device, block);
+}
+
+BlockIndex CacheState::RemovePlace(CachePool* pool, EntryIndex index) {
+  BlockEntry& entry = directory[index];
+  PoolPlace* link = &entry.place;
+  while (*link != kNoPlace && link->device() != pool->device) {
+    link = &SpaceOf(entry).pools[link->device().value]->blocks[link->block()].elsewhere;
+  }
+  KVT_CHECK(*link != kNoPlace);
+  const BlockIndex block = link->block();
+  PoolBlock& record = pool->blocks[block];
+  KVT_CHECK(record.entry == index);
+  *link = std::exchange(record.elsewhere, kNoPlace);
+  if (!entry.in_pool()) entry.offload_failed = false;
+  commit_checksums.erase(ArrivalKey(*pool, index));
+  return block;
 }
 
 EntryIndex CacheState::AddEntry(const BlockKey& key, uint16_t tokens, uint32_t depth,
@@ -60,16 +112,16 @@ EntryIndex CacheState::AddEntry(const BlockKey& key, uint16_t tokens, uint32_t d
   entry.depth = depth;
   entry.retention = retention;
   entry.created_s = entry.last_use_s = NowS();
-  by_age[static_cast<size_t>(retention)].PushHot(index);
+  AgesOf(entry).PushHot(index);
   return index;
 }
 
 void CacheState::Extend(EntryIndex index) {
   BlockEntry& entry = directory[index];
   if (entry.retention == RetentionClass::kExtended) return;
-  by_age[static_cast<size_t>(entry.retention)].Remove(index);
+  AgesOf(entry).Remove(index);
   entry.retention = RetentionClass::kExtended;
-  by_age[static_cast<size_t>(entry.retention)].PushHot(index);
+  AgesOf(entry).PushHot(index);
 }
 
 void CacheState::Use(EntryIndex index) {
@@ -84,17 +136,18 @@ void CacheState::Use(EntryIndex index) {
 void CacheState::Refresh(EntryIndex index) {
   BlockEntry& entry = directory[index];
   entry.last_use_s = NowS();
-  by_age[static_cast<size_t>(entry.retention)].Touch(index);
+  AgesOf(entry).Touch(index);
   if (unpersisted.Contains(index)) unpersisted.Touch(index);
-  if (!disk_recency->Contains(index)) return;
-  disk_recency->Touch(index, entry.facts());
+  if (!InDiskOrder(index)) return;
+  TouchDisk(index);
   QueueUpdateIfBehind(index);
 }
 
 void CacheState::QueueUpdateIfBehind(EntryIndex index) {
   const BlockEntry& entry = directory[index];
   const int64_t behind_ms = (int64_t{entry.last_use_s} - entry.indexed_use_s) * 1000;
-  if (behind_ms * kRecencyWrites > options.extended_ttl_ms) QueueRecencyUpdate(index);
+  const int64_t ttl_ms = tenants.TtlMs(TenantOf(entry), RetentionClass::kExtended);
+  if (behind_ms * kRecencyWrites > ttl_ms) QueueRecencyUpdate(index);
 }
 
 void CacheState::QueueRecencyUpdate(EntryIndex index) {
@@ -110,11 +163,12 @@ bool CacheState::Expired(const BlockEntry& entry) const {
 }
 
 int64_t CacheState::ExpiryMs(const BlockEntry& entry) const {
-  const int64_t ttl_ms =
-      entry.retention == RetentionClass::kMemory ? options.memory_ttl_ms : options.extended_ttl_ms;
-  const int64_t by_use_ms = int64_t{entry.last_use_s} * 1000 + ttl_ms;
-  if (options.max_age_ms == 0) return by_use_ms;
-  return std::min(by_use_ms, int64_t{entry.created_s} * 1000 + options.max_age_ms);
+  const TenantId tenant = TenantOf(entry);
+  const int64_t by_use_ms =
+      int64_t{entry.last_use_s} * 1000 + tenants.TtlMs(tenant, entry.retention);
+  const int64_t max_age_ms = tenants.MaxAgeMs(tenant);
+  if (max_age_ms == 0) return by_use_ms;
+  return std::min(by_use_ms, int64_t{entry.created_s} * 1000 + max_age_ms);
 }
 
 bool CacheState::Busy(const BlockEntry& entry) {
@@ -123,27 +177,23 @@ bool CacheState::Busy(const BlockEntry& entry) {
          motion.committing || motion.verifying || entry.host_pins > 0;
 }
 
-void CacheState::LosePoolBlock(EntryIndex index) {
-  BlockEntry& entry = directory[index];
-  CachePool& pool = PoolOf(entry);
-  pool.victims.Remove(index);
-  if (pool.blocks[entry.pool_block].references > 0) {
-    pool.blocks.Orphan(entry.pool_block);
+void CacheState::LosePoolBlock(CachePool* pool, EntryIndex index) {
+  pool->victims.Remove(index);
+  const BlockIndex block = RemovePlace(pool, index);
+  if (pool->blocks[block].references > 0) {
+    pool->blocks.Orphan(block);
   } else {
-    pool.blocks.Free(entry.pool_block, nullptr);
+    pool->blocks.Free(block, nullptr);
   }
-  entry.pool_block = kNoBlock;
-  entry.offload_failed = false;
 }
 
 void CacheState::ForgetIfGone(EntryIndex index) {
   const BlockEntry& entry = directory[index];
   if (entry.in_pool() || entry.host_slot != kNoHostSlot || entry.disk.valid()) return;
   if (Busy(entry)) return;
-  by_age[static_cast<size_t>(entry.retention)].Remove(index);
+  AgesOf(entry).Remove(index);
   unpersisted.Remove(index);
-  disk_recency->Remove(index);
-  commit_checksums.erase(index);
+  LeaveDiskOrder(index);
   commit_parents.erase(index);
   if (entry.pinned) pinned_until_ms.erase(index);
   SetPersistWanted(index, false);

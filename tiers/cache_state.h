@@ -14,6 +14,7 @@
 //   Retention       expiry, pins, persist-after-idle
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -24,25 +25,32 @@
 
 #include "tiers/block_history.h"
 #include "tiers/cache.h"
+#include "tiers/cache_trace.h"
 #include "tiers/directory.h"
 #include "tiers/endless_cache.h"
 #include "tiers/entry_list.h"
 #include "tiers/pool_blocks.h"
+#include "tiers/recency_lanes.h"
+#include "tiers/tenant_table.h"
 #include "tiers/victim_queue.h"
 #include "tiers/write_budget.h"
 
 namespace kvtier {
 
+struct CachePool;
+
 struct Space {
   SpaceIdentity identity;
   uint64_t slot_bytes = 0;  // header and payload, a multiple of the I/O alignment
-  std::optional<PoolId> pool;
+  TenantId tenant;
+  std::array<CachePool*, kMaxDevices> pools{};  // by DeviceIndex; null: none there yet
   bool indexed = false;  // the index knows what the space's number stands for
 };
 
 struct CachePool {
   PoolId id;
   SpaceId space;
+  DeviceIndex device;
   uint64_t generation = 0;
   uint64_t block_bytes = 0;
   std::unique_ptr<DevicePool> memory;
@@ -63,16 +71,18 @@ class CacheState {
   CacheStats stats;
   EndlessCache endless;
   BlockHistory history;
+  CacheTrace trace{this};
   WriteBudget write_budget;
+  TenantTable tenants;
   Directory directory;
   std::vector<Space> spaces;                      // by SpaceId
   std::vector<std::unique_ptr<CachePool>> pools;  // by PoolId
 
   // Recency of what is on disk or is to be written there; a use anywhere counts. A block takes its
   // place when its write is decided: the order in which writes end does not matter.
-  std::unique_ptr<EvictionPolicy> disk_recency;
-  // All entries by last use, one list per retention class.
-  EntryList by_age[2];
+  RecencyLanes disk_recency;
+  // All entries by last use, one list for those that live equally long; see AgesOf.
+  std::vector<EntryList> by_age;
   // Extended entries that no write to disk has been asked for yet, by last use.
   EntryList unpersisted;
   // Until when a block is pinned, in wall milliseconds; the entry's `pinned` says that it is here.
@@ -81,8 +91,8 @@ class CacheState {
   std::vector<EntryIndex> recency_updates;
   // Blocks that a lookup found past their time; dropped at the next tick.
   std::vector<EntryIndex> seen_expired;
-  // Checksums given at commit, until the first offload has compared them.
-  std::unordered_map<EntryIndex, PayloadChecksum> commit_checksums;
+  // Checksums given at commit, by ArrivalKey: what one pool holds, compared when it is offloaded.
+  std::unordered_map<uint64_t, PayloadChecksum> commit_checksums;
   // Parents given at commit, for the header written at the first offload.
   std::unordered_map<EntryIndex, BlockHash> commit_parents;
 
@@ -96,10 +106,48 @@ class CacheState {
   // Finds or adds. REQUIRES: identity.block_bytes > 0.
   [[nodiscard]] Result<SpaceId> InternSpace(const SpaceIdentity& identity);
   [[nodiscard]] Space& SpaceOf(const BlockEntry& entry) { return spaces[entry.space.value]; }
-  // REQUIRES: the entry's space has a pool.
-  [[nodiscard]] CachePool& PoolOf(const BlockEntry& entry);
+  [[nodiscard]] TenantId TenantOf(const BlockEntry& entry) const {
+    return spaces[entry.space.value].tenant;
+  }
+  // A space for the identity that has no pool yet. REQUIRES: identity.block_bytes > 0.
+  [[nodiscard]] Space MakeSpace(const SpaceIdentity& identity) const;
+  // The list in `by_age` of entries with this tenant and retention.
+  [[nodiscard]] EntryList& AgesOf(const BlockEntry& entry) {
+    return by_age[AgeList(TenantOf(entry), entry.retention)];
+  }
+  [[nodiscard]] const EntryList& AgesOf(const BlockEntry& entry) const {
+    return by_age[AgeList(TenantOf(entry), entry.retention)];
+  }
+  // The block is the youngest on disk (or of what is to be written there).
+  void TouchDisk(EntryIndex index) {
+    const BlockEntry& entry = directory[index];
+    disk_recency.Touch(TenantOf(entry), index, entry.facts());
+  }
+  void LeaveDiskOrder(EntryIndex index) { disk_recency.Remove(TenantOf(directory[index]), index); }
+  [[nodiscard]] bool InDiskOrder(EntryIndex index) const {
+    return disk_recency.Contains(TenantOf(directory[index]), index);
+  }
   // Null if there is no such pool.
   [[nodiscard]] CachePool* FindPool(PoolId id);
+  [[nodiscard]] Device& DeviceOf(const CachePool& pool) const {
+    return *env.devices[pool.device.value].device;
+  }
+
+  // The block of `pool` that is the entry's, loaded or not; kNoBlock if there is none. REQUIRES: a
+  // pool of the entry's space.
+  [[nodiscard]] BlockIndex BlockIn(const CachePool& pool, const BlockEntry& entry) const;
+  // Calls `visit(CachePool&, BlockIndex)` for each pool that holds the block or awaits it; `visit`
+  // may take that place away.
+  template <typename Visit>
+  void ForEachPlace(const BlockEntry& entry, Visit visit) const;
+  // A pool that holds the block's bytes; null if none does.
+  [[nodiscard]] CachePool* ReadyPool(const BlockEntry& entry) const;
+  // References over all pools.
+  [[nodiscard]] uint32_t References(const BlockEntry& entry) const;
+  // The block is the entry's. REQUIRES: it is committed for the entry, which has none in its pool.
+  void AddPlace(CachePool* pool, BlockIndex block);
+  // Takes the entry's block from the entry and leaves it to the caller.
+  BlockIndex RemovePlace(CachePool* pool, EntryIndex entry);
 
   // A new entry that no tier holds yet.
   EntryIndex AddEntry(const BlockKey& key, uint16_t tokens, uint32_t depth,
@@ -117,8 +165,8 @@ class CacheState {
   // Some movement is under way that refers to the entry: it must not be forgotten yet.
   [[nodiscard]] static bool Busy(const BlockEntry& entry);
   // The pool's bytes are no good: the block becomes unfindable there, and free unless a session
-  // still holds it. REQUIRES: in pool, no pins, no offload queued.
-  void LosePoolBlock(EntryIndex entry);
+  // still holds it. REQUIRES: in that pool, no pins.
+  void LosePoolBlock(CachePool* pool, EntryIndex entry);
   // Erases the entry once no tier holds it and nothing is under way.
   void ForgetIfGone(EntryIndex entry);
   // Whether the block should be written to disk before host forgets it.
@@ -148,6 +196,7 @@ class CacheState {
   void CountDrop(const BlockKey& key, Tier tier, DropReason reason) {
     ++stats.drops[static_cast<size_t>(tier)][static_cast<size_t>(reason)];
     history.NoteDrop(key, {NowS(), tier, reason});
+    trace.Evict(key, tier, reason);
   }
   void CountDrop(EntryIndex entry, Tier tier, DropReason reason) {
     CountDrop({directory[entry].space, directory[entry].hash}, tier, reason);
@@ -158,11 +207,30 @@ class CacheState {
   }
 
  private:
+  [[nodiscard]] static size_t AgeList(TenantId tenant, RetentionClass retention) {
+    return 2 * tenant.value + static_cast<size_t>(retention);
+  }
+
   uint64_t persisted_blocks_ = 0;
   uint64_t persist_wanted_blocks_ = 0;
   bool pump_scheduled_ = false;
   // Expires with this object, so that a posted pump does not outlive it.
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
+
+// Names one pool's block of an entry.
+[[nodiscard]] inline uint64_t ArrivalKey(const CachePool& pool, EntryIndex entry) {
+  return uint64_t{pool.id.value} << 32 | entry.value;
+}
+
+template <typename Visit>
+void CacheState::ForEachPlace(const BlockEntry& entry, Visit visit) const {
+  for (PoolPlace place = entry.place; place != kNoPlace;) {
+    CachePool& pool = *spaces[entry.space.value].pools[place.device().value];
+    const BlockIndex block = place.block();
+    place = pool.blocks[block].elsewhere;
+    visit(pool, block);
+  }
+}
 
 }  // namespace kvtier

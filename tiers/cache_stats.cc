@@ -78,6 +78,10 @@ std::string_view DropReasonName(DropReason reason) {
       return "copy_above";
     case DropReason::kEvictedByHand:
       return "evicted_by_hand";
+    case DropReason::kTenantCap:
+      return "tenant_cap";
+    case DropReason::kOnOtherDevice:
+      return "on_other_device";
   }
   return "invalid";
 }

@@ -10,7 +10,9 @@
 
 #include "base/ids.h"
 #include "tiers/copy_meter.h"
+#include "tiers/device_index.h"
 #include "tiers/seconds_histogram.h"
+#include "tiers/tenant_quota.h"
 
 namespace kvtier {
 
@@ -49,8 +51,10 @@ enum class DropReason : uint8_t {
   kChunkReclaimed,        // its chunk was needed for another model's blocks
   kCopyAbove,             // evicted from host while the pool still held it
   kEvictedByHand,         // an administrator asked for it
+  kTenantCap,             // its tenant is at its cap: made room for another, or found none
+  kOnOtherDevice,         // evicted from a pool while another device's still held it
 };
-inline constexpr int kDropReasonCount = 17;
+inline constexpr int kDropReasonCount = 19;
 [[nodiscard]] std::string_view DropReasonName(DropReason reason);
 
 struct CacheStats {
@@ -109,6 +113,7 @@ struct CacheStats {
 
 struct PoolGauges {
   PoolId id;
+  DeviceIndex device;
   std::string tenant;
   std::string model_hex;
   uint64_t block_bytes = 0;
@@ -116,9 +121,24 @@ struct PoolGauges {
            quarantined = 0;
 };
 
+struct DeviceGauges {
+  uint64_t pool_capacity_bytes = 0, pool_used_bytes = 0;
+};
+
+// Of a tenant with quotas, by tier.
+struct TenantGauges {
+  TenantQuota quota;
+  std::array<uint64_t, kTierCount> used_bytes{};  // slots with their headers; the pool: all of them
+  std::array<uint64_t, kTierCount> bound_bytes{};  // what it can have now; UINT64_MAX: no cap
+  // Host and disk: chunks that the tenant has to itself, which only those with reserved ones do.
+  std::array<uint64_t, kTierCount> own_chunk_bytes{};
+};
+
 struct CacheGauges {
   std::vector<PoolGauges> pools;
-  uint64_t pool_capacity_bytes = 0, pool_used_bytes = 0;
+  std::vector<TenantGauges> tenants;
+  std::vector<DeviceGauges> devices;                      // by DeviceIndex
+  uint64_t pool_capacity_bytes = 0, pool_used_bytes = 0;  // over all devices
   uint64_t host_capacity_bytes = 0, host_ready_bytes = 0, host_used_bytes = 0, host_blocks = 0;
   uint64_t disk_capacity_bytes = 0, disk_used_bytes = 0, disk_blocks = 0, disk_persisted = 0;
   uint64_t entries = 0, entry_bytes = 0;

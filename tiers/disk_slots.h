@@ -27,8 +27,10 @@ class DiskSlots {
     kReserved,  // entry.disk is set, with a new generation; the block counts as being written
     kWait,      // slots are being freed
     kFull,      // nothing can be freed
+    kOverCap,   // the tenant is at its cap and nothing of it can be freed
   };
-  // A slot for the entry; evicts the coldest if there is none, and ahead of need.
+  // A slot for the entry; evicts the coldest if there is none, and ahead of need. A tenant at its
+  // cap evicts its own.
   [[nodiscard]] Outcome Reserve(EntryIndex entry);
 
   // Writes header and payload to the slot just reserved. On success the block is on disk and
@@ -49,22 +51,48 @@ class DiskSlots {
   [[nodiscard]] const SlabAllocator& slab() const { return slab_; }
   // Nothing is written for a while after the disk or the index refused.
   [[nodiscard]] bool degraded() const { return write_pause_until_ms_ > 0 || committer_.failed(); }
+  // Of the tenant's bytes, those whose deletion is not durable yet.
+  [[nodiscard]] uint64_t leaving_bytes(TenantId tenant) const {
+    return leaving_bytes_[tenant.value];
+  }
+  // Evicts what is beyond a lowered cap.
+  void TrimToCaps();
   // Ends the pause when its time has come.
   void Tick();
   // Tells the index of every use it does not know of yet.
   void FlushRecency();
   [[nodiscard]] uint64_t memory_bytes() const {
-    return slab_.memory_bytes() + state_.disk_recency->memory_bytes();
+    return slab_.memory_bytes() + state_.disk_recency.memory_bytes();
   }
 
  private:
   static constexpr int64_t kWritePauseMs = 10'000;
 
-  void RestoreRecord(const IndexRecord& record);
-  // Evicts until the wanted share of slots of this size is free or being freed.
-  void KeepFree(uint64_t slot_bytes);
-  [[nodiscard]] bool EvictFor(uint64_t slot_bytes);
-  [[nodiscard]] bool EvictChunk(DiskLocation location);
+  // What is to be had, and at whose cost.
+  struct Room {
+    TenantId tenant;
+    SlotClass slots;
+    bool own = true;  // the tenant's own blocks may go, too
+  };
+
+  [[nodiscard]] SlotClass ClassOf(const Space& space) const;
+  void RestoreSpaces(IndexSnapshot* snapshot);
+  // Which group each chunk belongs to.
+  [[nodiscard]] std::vector<uint32_t> GroupsOfChunks(const IndexSnapshot& snapshot) const;
+  void RestoreRecord(const IndexRecord& record, const std::vector<uint32_t>& groups);
+  // The tenant's blocks may be evicted for others.
+  [[nodiscard]] bool Exposed(TenantId tenant) const;
+  // Evicts until the wanted share of slots of this class is free or being freed.
+  void KeepFree(const Space& space);
+  [[nodiscard]] bool EvictFor(const Space& space);
+  [[nodiscard]] bool EvictFrom(const Room& room);
+  [[nodiscard]] bool EvictChunk(DiskLocation location, const Room& room);
+  // Evicts the tenant's own until what it will have leaves the wanted share of its cap, and at
+  // least `bytes`. At most `limit` blocks.
+  void KeepUnderCap(TenantId tenant, uint64_t bytes, int limit);
+  [[nodiscard]] bool EvictOwn(TenantId tenant);
+  // Slots that no block has any more, but their deletion is not durable yet.
+  void Leave(TenantId tenant, DiskLocation location);
   [[nodiscard]] bool Evictable(const BlockEntry& entry) const;
   void FreeSlot(DiskLocation location);
   // Calls `write` once the chunk's header is on disk.
@@ -76,7 +104,10 @@ class DiskSlots {
   IndexCommitter committer_;
   uint64_t blocks_ = 0;  // entries that are on disk
   uint32_t next_generation_ = 1;
-  std::unordered_map<uint64_t, uint64_t> freeing_;  // slot size -> slots awaiting a commit
+  std::unordered_map<SlotClass, uint64_t, SlotClassHash> freeing_;  // slots awaiting a commit
+  // The same by tenant: bytes, and whose a slot is (by its offset).
+  std::vector<uint64_t> leaving_bytes_;
+  std::unordered_map<uint64_t, TenantId> leaving_;
   // Per chunk: the slot size its header on disk tells, 0 if none.
   std::vector<uint64_t> header_slot_bytes_;
   struct HeaderWrite {

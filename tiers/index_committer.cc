@@ -21,6 +21,7 @@ bool IndexCommitter::Pump() {
   busy_ = true;
   puts_under_way_.swap(puts_);
   deletes_under_way_.swap(deletes_);
+  state_.trace.IndexCommitBegin(puts_under_way_.size(), deletes_under_way_.size());
   if (puts_under_way_.empty()) {
     ApplyBatch();
   } else {
@@ -105,6 +106,7 @@ void IndexCommitter::AddRecencyUpdates(IndexBatch* batch) {
 
 void IndexCommitter::Finish(const Status& status) {
   busy_ = false;
+  state_.trace.IndexCommitEnd(!status);
   state_.SchedulePump();
   if (!status) {
     ++state_.stats.index_errors;

@@ -76,12 +76,14 @@ class Collector final : public HeaderVisitor {
     return found->second;
   }
 
-  // By sorting and not by a hash table: clients choose the hashes.
+  // The latest write is kept. Times come before generations: an index that was lost before has
+  // begun them anew, below those of headers that still lie around. By sorting and not by a hash
+  // table: clients choose the hashes.
   void DropDuplicates() {
     auto& records = rebuilt_.snapshot.records;
     std::ranges::sort(records, [](const IndexRecord& a, const IndexRecord& b) {
-      return std::tie(a.key.space, a.key.hash, b.generation, b.last_use_s) <
-             std::tie(b.key.space, b.key.hash, a.generation, a.last_use_s);
+      return std::tie(a.key.space, a.key.hash, b.last_use_s, b.generation) <
+             std::tie(b.key.space, b.key.hash, a.last_use_s, a.generation);
     });
     const auto extra = std::ranges::unique(records, {}, &IndexRecord::key);
     rebuilt_.rejected[static_cast<size_t>(RebuildReject::kDuplicate)] += extra.size();
@@ -97,8 +99,15 @@ class Collector final : public HeaderVisitor {
 
 bool IsExpired(const SlotHeader& header, const RebuildOptions& options) {
   const auto age_ms = [&](uint32_t since_s) { return options.now_ms - int64_t{since_s} * 1000; };
-  if (age_ms(header.last_use_s) > options.extended_ttl_ms) return true;
-  return options.max_age_ms > 0 && age_ms(header.created_s) > options.max_age_ms;
+  int64_t ttl_ms = options.extended_ttl_ms;
+  int64_t max_age_ms = options.max_age_ms;
+  const auto tenant = std::ranges::find(options.tenants, header.tenant, &TenantQuota::name);
+  if (tenant != options.tenants.end()) {
+    if (tenant->extended_ttl_ms > 0) ttl_ms = tenant->extended_ttl_ms;
+    if (tenant->max_age_ms > 0) max_age_ms = tenant->max_age_ms;
+  }
+  if (age_ms(header.last_use_s) > ttl_ms) return true;
+  return max_age_ms > 0 && age_ms(header.created_s) > max_age_ms;
 }
 
 std::string_view RebuildRejectName(RebuildReject reject) {

@@ -9,6 +9,7 @@
 #include "tiers/disk_geometry.h"
 #include "tiers/header_scan.h"
 #include "tiers/index.h"
+#include "tiers/tenant_quota.h"
 
 namespace kvtier {
 
@@ -16,6 +17,8 @@ struct RebuildOptions {
   int64_t now_ms = 0;  // Unix time
   int64_t extended_ttl_ms = 24 * 60 * 60 * 1000;
   int64_t max_age_ms = 0;  // 0: no maximum
+  // Of these, what they have of their own counts.
+  std::vector<TenantQuota> tenants = {};
 };
 
 // Whether a block with this header has outlived its time to live since last use, or its maximum

@@ -19,64 +19,87 @@ void Offloader::Want(EntryIndex index) {
     host_.Freshen(index);
     return;
   }
-  if (!entry.pool_ready() || entry.offload_failed) return;
+  if (state_.ReadyPool(entry) == nullptr || entry.offload_failed) return;
   if (entry.motion.offload_queued || entry.motion.offloading) return;
   entry.motion.offload_queued = true;
   host_.Freshen(index);
-  queue_.push_back(index);
+  queues_.Push(state_.TenantOf(entry), index);
+}
+
+bool Offloader::WantNow(EntryIndex index) {
+  BlockEntry& entry = state_[index];
+  if (entry.in_host() || state_.ReadyPool(entry) == nullptr) return false;
+  if (entry.motion.offloading) return true;
+  entry.offload_failed = false;
+  Want(index);
+  urgent_.push_back(index);
+  return true;
 }
 
 void Offloader::Forget(EntryIndex index) {
-  BlockEntry& entry = state_[index];
-  if (!entry.motion.offload_queued) return;
-  entry.motion.offload_queued = false;
+  if (state_[index].motion.offload_queued) End(index);
+}
+
+void Offloader::End(EntryIndex index) {
+  BlockMotion& motion = state_[index].motion;
+  motion.offload_queued = motion.offloading = false;
   host_.Withdraw(index);
+  if (!motion.loading) return;
+  ended_.push_back(index);
+  state_.SchedulePump();
 }
 
 bool Offloader::Pump() {
-  bool progressed = false;
-  while (bytes_in_flight_ < state_.options.max_offload_bytes) {
-    const std::shared_ptr<Batch> batch = NextBatch();
-    if (!batch) break;
+  const auto start = [this](std::deque<EntryIndex>* line, CopyPriority priority) {
+    if (bytes_in_flight_ >= state_.options.max_offload_bytes) return false;
+    const std::shared_ptr<Batch> batch = NextBatch(line, priority);
+    if (!batch) return false;
     StartCopy(batch);
-    progressed = true;
-  }
+    return true;
+  };
+  bool progressed = false;
+  while (start(&urgent_, CopyPriority::kDemand)) progressed = true;
+  progressed |= queues_.TakeTurns(
+      [&start](std::deque<EntryIndex>* line) { return start(line, CopyPriority::kBackground); });
   return progressed;
 }
 
-bool Offloader::Startable(EntryIndex index) {
-  if (!state_.directory.Live(index)) return false;
-  BlockEntry& entry = state_[index];
-  if (!entry.motion.offload_queued) return false;
-  if (entry.pool_ready() && entry.host_slot == kNoHostSlot) return true;
-  entry.motion.offload_queued = false;
-  return false;
+CachePool* Offloader::SourceOf(EntryIndex index) {
+  if (!state_.directory.Live(index)) return nullptr;
+  const BlockEntry& entry = state_[index];
+  if (!entry.motion.offload_queued) return nullptr;
+  if (entry.host_slot == kNoHostSlot) {
+    if (CachePool* const source = state_.ReadyPool(entry)) return source;
+  }
+  End(index);
+  return nullptr;
 }
 
-std::shared_ptr<Offloader::Batch> Offloader::NextBatch() {
+std::shared_ptr<Offloader::Batch> Offloader::NextBatch(std::deque<EntryIndex>* line,
+                                                       CopyPriority priority) {
   const auto batch = std::make_shared<Batch>();
-  while (!queue_.empty() && batch->bytes < kBatchBytes) {
-    const EntryIndex index = queue_.front();
-    if (!Startable(index)) {
-      queue_.pop_front();
+  batch->priority = priority;
+  while (!line->empty() && batch->bytes < kBatchBytes) {
+    const EntryIndex index = line->front();
+    CachePool* const pool = SourceOf(index);
+    if (pool == nullptr) {
+      line->pop_front();
       continue;
     }
-    BlockEntry& entry = state_[index];
-    CachePool* pool = &state_.PoolOf(entry);
     if (batch->pool != nullptr && batch->pool != pool) break;
     const HostSlots::Outcome outcome = host_.Allocate(index);
     if (outcome == HostSlots::Outcome::kWait) break;
-    queue_.pop_front();
-    entry.motion.offload_queued = false;
-    if (outcome == HostSlots::Outcome::kFull) {
-      host_.Withdraw(index);
-      entry.offload_failed = true;
-      state_.CountDrop(index, Tier::kHost, DropReason::kHostFull);
-      state_.SchedulePump();
+    line->pop_front();
+    BlockEntry& entry = state_[index];
+    if (outcome != HostSlots::Outcome::kAllocated) {
+      GiveUp(index, outcome == HostSlots::Outcome::kOverCap ? DropReason::kTenantCap
+                                                            : DropReason::kHostFull);
       continue;
     }
+    entry.motion.offload_queued = false;
     entry.motion.offloading = true;
-    ++pool->blocks[entry.pool_block].pins;
+    state_.trace.Begin(TraceKind::kOffload, index);
+    ++pool->blocks[state_.BlockIn(*pool, entry)].pins;
     batch->pool = pool;
     batch->entries.push_back(index);
     batch->bytes += pool->block_bytes;
@@ -84,28 +107,36 @@ std::shared_ptr<Offloader::Batch> Offloader::NextBatch() {
   return batch->entries.empty() ? nullptr : batch;
 }
 
+void Offloader::GiveUp(EntryIndex index, DropReason reason) {
+  End(index);
+  state_[index].offload_failed = true;
+  state_.CountDrop(index, Tier::kHost, reason);
+  state_.SchedulePump();
+}
+
 void Offloader::StartCopy(const std::shared_ptr<Batch>& batch) {
   CopyRequest request;
   request.pool = batch->pool->memory.get();
   request.direction = CopyDirection::kPoolToHost;
-  request.priority = CopyPriority::kBackground;
+  request.priority = batch->priority;
   const uint64_t block_bytes = batch->pool->block_bytes;
   for (const EntryIndex index : batch->entries) {
     const BlockEntry& entry = state_[index];
     const auto payload = state_.HostBytes(entry).subspan(kSlotHeaderBytes, block_bytes);
     batch->payloads.push_back(payload);
     request.copies.push_back(
-        {batch->pool->OffsetOf(entry.pool_block), payload.data(), block_bytes});
+        {batch->pool->OffsetOf(state_.BlockIn(*batch->pool, entry)), payload.data(), block_bytes});
   }
   bytes_in_flight_ += batch->bytes;
   blocks_in_flight_ += batch->entries.size();
   state_.stats.Lane(CopyLane::kPoolToHost).Begin(state_.NowMs());
   request.done = [this, batch](const Status& status) { OnCopied(batch, status); };
-  state_.env.device->Copy(std::move(request));
+  state_.DeviceOf(*batch->pool).Copy(std::move(request));
 }
 
 void Offloader::OnCopied(const std::shared_ptr<Batch>& batch, const Status& status) {
   state_.stats.Lane(CopyLane::kPoolToHost).End(state_.NowMs());
+  TraceCopied(*batch, !status);
   if (!status) {
     Finish(*batch);
     return;
@@ -119,6 +150,13 @@ void Offloader::OnCopied(const std::shared_ptr<Batch>& batch, const Status& stat
       [this, batch] { Finish(*batch); });
 }
 
+void Offloader::TraceCopied(const Batch& batch, bool failed) {
+  for (const EntryIndex index : batch.entries) {
+    state_.trace.End(TraceKind::kOffload, index, failed);
+    if (!failed) state_.trace.Begin(TraceKind::kSeal, index);
+  }
+}
+
 void Offloader::Finish(const Batch& batch) {
   state_.SchedulePump();
   const bool copied = batch.checksums.size() == batch.entries.size();
@@ -127,18 +165,20 @@ void Offloader::Finish(const Batch& batch) {
   for (size_t i = 0; i < batch.entries.size(); ++i) {
     const EntryIndex index = batch.entries[i];
     BlockEntry& entry = state_[index];
-    entry.motion.offloading = false;
-    --batch.pool->blocks[entry.pool_block].pins;
-    if (copied && MatchesCommit(index, batch.checksums[i])) {
+    if (copied) state_.trace.End(TraceKind::kSeal, index, false);
+    --batch.pool->blocks[state_.BlockIn(*batch.pool, entry)].pins;
+    if (copied && MatchesCommit(*batch.pool, index, batch.checksums[i])) {
       Seal(index, batch.checksums[i]);
+      End(index);
       ++state_.stats.offload_blocks;
       state_.stats.offload_bytes += batch.pool->block_bytes;
       continue;
     }
     host_.Abandon(index);
+    End(index);
     if (copied) {
       state_.CountDrop(index, Tier::kPool, DropReason::kClientWroteCommitted);
-      state_.LosePoolBlock(index);
+      state_.LosePoolBlock(batch.pool, index);
       state_.ForgetIfGone(index);
     } else {
       state_.CountDrop(index, Tier::kHost, DropReason::kCopyFailed);
@@ -147,8 +187,9 @@ void Offloader::Finish(const Batch& batch) {
   }
 }
 
-bool Offloader::MatchesCommit(EntryIndex index, const PayloadChecksum& checksum) {
-  const auto given = state_.commit_checksums.find(index);
+bool Offloader::MatchesCommit(const CachePool& pool, EntryIndex index,
+                              const PayloadChecksum& checksum) {
+  const auto given = state_.commit_checksums.find(ArrivalKey(pool, index));
   return given == state_.commit_checksums.end() || given->second == checksum;
 }
 

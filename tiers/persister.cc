@@ -10,7 +10,7 @@ void Persister::Want(EntryIndex index) {
   state_.unpersisted.Remove(index);
   if (!state_.NeedsPersist(entry) || entry.motion.write_queued || entry.motion.writing) return;
   state_.SetPersistWanted(index, true);
-  if (!state_.disk_recency->Contains(index)) state_.disk_recency->Insert(index, entry.facts());
+  if (!state_.InDiskOrder(index)) state_.TouchDisk(index);
   if (entry.in_host()) HostReady(index);
 }
 
@@ -18,18 +18,16 @@ void Persister::HostReady(EntryIndex index) {
   BlockEntry& entry = state_[index];
   if (!entry.persist_wanted || entry.motion.write_queued || entry.motion.writing) return;
   entry.motion.write_queued = true;
-  queue_.push_back(index);
+  queues_.Push(state_.TenantOf(entry), index);
 }
 
 bool Persister::Pump() {
-  bool progressed = false;
-  while (!queue_.empty() && bytes_in_flight_ < state_.options.max_disk_write_bytes) {
-    const Step step = TryWrite(queue_.front());
-    if (step == Step::kWait) break;
-    queue_.pop_front();
-    progressed = true;
-  }
-  return progressed;
+  return queues_.TakeTurns([this](std::deque<EntryIndex>* line) {
+    if (bytes_in_flight_ >= state_.options.max_disk_write_bytes) return false;
+    if (TryWrite(line->front()) == Step::kWait) return false;
+    line->pop_front();
+    return true;
+  });
 }
 
 Persister::Step Persister::TryWrite(EntryIndex index) {
@@ -51,6 +49,9 @@ Persister::Step Persister::TryWrite(EntryIndex index) {
     case DiskSlots::Outcome::kFull:
       GiveUp(index, disk_.degraded() ? DropReason::kWriteError : DropReason::kDiskFull);
       return Step::kSkipped;
+    case DiskSlots::Outcome::kOverCap:
+      GiveUp(index, DropReason::kTenantCap);
+      return Step::kSkipped;
     case DiskSlots::Outcome::kReserved:
       break;
   }
@@ -69,7 +70,7 @@ void Persister::Unqueue(EntryIndex index) {
 void Persister::Unwant(EntryIndex index) {
   BlockEntry& entry = state_[index];
   state_.SetPersistWanted(index, false);
-  if (!entry.disk.valid()) state_.disk_recency->Remove(index);
+  if (!entry.disk.valid()) state_.LeaveDiskOrder(index);
 }
 
 void Persister::GiveUp(EntryIndex index, DropReason reason) {
@@ -97,11 +98,13 @@ void Persister::StartWrite(EntryIndex index) {
   bytes_in_flight_ += slot.size();
   ++writes_in_flight_;
   state_.stats.Lane(CopyLane::kHostToDisk).Begin(state_.NowMs());
+  state_.trace.Begin(TraceKind::kDiskWrite, index);
   disk_.Write(index, slot, [this, index](const Status& status) { OnWritten(index, status); });
 }
 
 void Persister::OnWritten(EntryIndex index, const Status& status) {
   state_.SchedulePump();
+  state_.trace.End(TraceKind::kDiskWrite, index, !status);
   BlockEntry& entry = state_[index];
   --entry.host_pins;
   bytes_in_flight_ -= state_.SpaceOf(entry).slot_bytes;

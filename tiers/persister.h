@@ -2,17 +2,18 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 
 #include "tiers/cache_state.h"
 #include "tiers/disk_slots.h"
+#include "tiers/lane_queues.h"
 
 namespace kvtier {
 
 // Event loop only.
 class Persister {
  public:
-  Persister(CacheState* state, DiskSlots* disk) : state_(*state), disk_(*disk) {}
+  Persister(CacheState* state, DiskSlots* disk)
+      : state_(*state), disk_(*disk), queues_(state->tenants.rows()) {}
 
   // Asks for the block to be on disk. If its bytes are not in host yet, they are written as soon as
   // they are. Does nothing if the block is on disk, on its way there, or not to be persisted.
@@ -23,9 +24,9 @@ class Persister {
   // Starts what can be started. True if anything was.
   bool Pump();
 
-  [[nodiscard]] bool Idle() const { return queue_.empty() && bytes_in_flight_ == 0; }
+  [[nodiscard]] bool Idle() const { return queues_.empty() && bytes_in_flight_ == 0; }
   [[nodiscard]] uint64_t writes_in_flight() const { return writes_in_flight_; }
-  [[nodiscard]] uint64_t waiting() const { return queue_.size(); }
+  [[nodiscard]] uint64_t waiting() const { return queues_.size(); }
   [[nodiscard]] uint64_t budget_left_bytes() const { return state_.write_budget.left_bytes(); }
 
  private:
@@ -39,7 +40,7 @@ class Persister {
 
   CacheState& state_;
   DiskSlots& disk_;
-  std::deque<EntryIndex> queue_;  // entries with motion.write_queued
+  LaneQueues<EntryIndex> queues_;  // entries with motion.write_queued
   uint64_t bytes_in_flight_ = 0;
   uint64_t writes_in_flight_ = 0;
 };

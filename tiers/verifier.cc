@@ -37,6 +37,7 @@ void Verifier::StartRead(EntryIndex index, const std::shared_ptr<StepState>& ste
   read->step = step;
   entry.motion.verifying = true;
   ++step->left;
+  state_.trace.Begin(TraceKind::kVerifyRead, index);
   disk_.Read(entry.disk, read->buffer.span(), [this, read](const Status& status) {
     if (!status) {
       ++state_.stats.disk_read_errors;
@@ -51,6 +52,7 @@ void Verifier::StartRead(EntryIndex index, const std::shared_ptr<StepState>& ste
 
 void Verifier::Finish(const std::shared_ptr<Read>& read, bool good) {
   state_.SchedulePump();
+  state_.trace.End(TraceKind::kVerifyRead, read->entry, !good);
   StepState& step = *read->step;
   ++step.result.checked;
   step.result.bytes += read->buffer.span().size();

@@ -46,6 +46,12 @@ class VictimQueue {
     }
   }
 
+  // The next to be evicted, or the next to be prepared; kNoEntry if there is none.
+  [[nodiscard]] EntryIndex Coldest() const {
+    return prepared_.empty() ? policy_->Victim() : prepared_.coldest();
+  }
+  [[nodiscard]] EntryIndex ColdestUnprepared() const { return policy_->Victim(); }
+
   // The next to be evicted among the prepared, or kNoEntry.
   [[nodiscard]] EntryIndex Front() const { return prepared_.coldest(); }
   [[nodiscard]] EntryIndex After(EntryIndex entry) const { return prepared_.Hotter(entry); }

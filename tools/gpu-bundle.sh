@@ -5,6 +5,9 @@
 #   tools/gpu-bundle.sh [DIRECTORY]      default: build/gpu-bundle
 #   DIRECTORY/gpu-test.sh                on the machine with the GPU
 #   DIRECTORY/gpu-bench.sh [OPTION...]   there, too; prints a table and writes gpu-bench.json
+#   DIRECTORY/quickstart.sh              the demonstration, its pool in the GPU's memory
+#   DIRECTORY/gpu-python.sh              there, if python3 has torch: tests of the Python package
+#   DIRECTORY/gpu-engine.sh [OPTION...]  there, if it has transformers, too: an engine's warm starts
 #   DIRECTORY/kernel-bench.sh [OPTION...]   likewise of the kernels: kernel-bench.json
 #   DIRECTORY/sanitize.sh DIRECTORY/bin     the kernels under compute-sanitizer, where there is one
 #
@@ -14,20 +17,23 @@ cd "$(dirname "$0")/.."
 source tools/build.sh
 
 readonly bundle=${1:-build/gpu-bundle}
-readonly programs=(kvtierd kvtierctl kvtier-gpu-bench kvtier-kernel-bench)
-readonly tests=(gpu_device_test gpu_daemon_test gpu_pool_peer gpu_decode_test gpu_append_test
-  gpu_mla_test gpu_kv_write_test gpu_block_ops_test)
+readonly programs=(kvtierd kvtierctl kvtier-generate kvtier-gpu-bench kvtier-kernel-bench)
+readonly tests=(gpu_device_test gpu_daemon_test gpu_attention_test gpu_pool_peer gpu_decode_test
+  gpu_append_test gpu_mla_test gpu_kv_write_test gpu_block_ops_test)
+readonly libraries=(kvtier kvtier_kernels)
 readonly most_mib=60
 
 if [[ -z ${KVTIER_BUILD_DIRECTORY:-} ]]; then
-  build_preset release "${programs[@]}" "${tests[@]}"
+  build_preset release "${programs[@]}" "${tests[@]}" "${libraries[@]}"
 fi
-readonly build=${KVTIER_BUILD_DIRECTORY:-build/release}
+# Absolute, so that ldd names what it finds there in full.
+build=$(realpath "${KVTIER_BUILD_DIRECTORY:-build/release}")
+readonly build
 
 rm -rf "$bundle"
 mkdir -p "$bundle/bin" "$bundle/lib"
 for program in "${programs[@]}" "${tests[@]}"; do
-  strip --strip-debug -o "$bundle/bin/$program" "$build/bin/$program"
+  strip --strip-all -o "$bundle/bin/$program" "$build/bin/$program"
 done
 
 # Shared libraries, but for those that belong to the system and must fit its kernel and driver.
@@ -38,7 +44,22 @@ done | awk '$2 == "=>" && $3 ~ /^\// {print $3}' | sort -u | while read -r libra
   name=$(basename "$library")
   [[ $name =~ $base ]] || cp --dereference "$library" "$bundle/lib/$name"
 done
-find "$bundle/lib" -name '*.so*' -exec strip --strip-debug {} +
+cp --dereference "$build/lib/libkvtier_kernels.so" "$bundle/lib/"
+mkdir -p "$bundle/share" "$bundle/tools"
+cp -r "$build/share/kvtier" "$bundle/share/"
+cp tools/quickstart.sh tools/quickstart_prompt.txt tools/build.sh "$bundle/tools/"
+
+# The Python package with what its tests read of the source tree. An interpreter brings libraries of
+# its own, so of the others it gets only the one that it lacks.
+mkdir -p "$bundle/source/client" "$bundle/source/docs" "$bundle/lib/python"
+cp client/*.h "$bundle/source/client"
+cp docs/PYTHON.md "$bundle/source/docs"
+cp --recursive --parents client/python tests/python kernels/include "$bundle/source"
+find "$bundle/source" \( -name __pycache__ -o -name .mypy_cache \) -prune -exec rm -rf {} +
+cp --dereference "$build/lib/libkvtier.so.0" "$bundle/lib/python"
+ln --symbolic --relative "$bundle/lib/libkvtier_kernels.so" "$bundle"/lib/libfmt.so.* \
+  "$bundle/lib/python"
+find "$bundle/lib" -name '*.so*' -exec strip --strip-unneeded {} +
 
 commit=$(git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
 [[ -z $(git status --porcelain 2>/dev/null) ]] || commit+=+
@@ -81,7 +102,46 @@ exec "$here/bin/kvtier-kernel-bench" --commit "$(cat "$here/COMMIT")" "$@"
 END
 
 cp tests/gpu/kernels/sanitize.sh "$bundle/"
-chmod +x "$bundle"/*.sh
+
+cat >"$bundle/quickstart.sh" <<'END'
+#!/usr/bin/env bash
+# Shows the main job on a real model; see tools/quickstart.sh.
+set -euo pipefail
+cd "$(dirname "$0")"
+export LD_LIBRARY_PATH=$PWD/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+KVTIER_BUILD_DIRECTORY=$PWD exec tools/quickstart.sh
+END
+
+cat >"$bundle/bin/kvtierd.sh" <<'END'
+#!/usr/bin/env bash
+here=$(cd "$(dirname "$0")" && pwd)
+export LD_LIBRARY_PATH=$here/../lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+exec "$here/kvtierd" "$@"
+END
+cat >"$bundle/python-environment.sh" <<'END'
+here=$(cd "$(dirname "$0")" && pwd)
+export LD_LIBRARY_PATH=$here/lib/python${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+export KVTIER_LIBRARY=$here/lib/python/libkvtier.so.0 KVTIERD=$here/bin/kvtierd.sh
+export PYTHONPATH=$here/source/client/python PYTHONDONTWRITEBYTECODE=1
+END
+cat >"$bundle/gpu-python.sh" <<'END'
+#!/usr/bin/env bash
+# Runs the Python package's tests with a GPU; arguments name some of them (test_gpu).
+set -euo pipefail
+source "$(dirname "$0")/python-environment.sh"
+cd "$here/source/tests/python"
+[[ $# -gt 0 ]] || set -- test_gpu test_kernels test_kernels_on_gpu test_torch
+exec python3 -m unittest --verbose "$@"
+END
+cat >"$bundle/gpu-engine.sh" <<'END'
+#!/usr/bin/env bash
+# Prints tables and writes gpu-engine.json here, or where --json says.
+set -euo pipefail
+source "$(dirname "$0")/python-environment.sh"
+[[ " $* " == *" --json "* ]] || set -- --json gpu-engine.json "$@"
+exec python3 "$here/source/client/python/examples/warm_start" --commit "$(cat "$here/COMMIT")" "$@"
+END
+chmod +x "$bundle"/*.sh "$bundle"/bin/*.sh
 
 size_mib=$(du --summarize --block-size=1M "$bundle" | cut -f1)
 echo "gpu-bundle: $bundle, $size_mib MiB, commit $(cat "$bundle/COMMIT")"

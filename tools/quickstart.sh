@@ -1,7 +1,11 @@
 #!/usr/bin/env bash
 # Shows the main job on a real model: one prompt, computed once, then served from the pool, from host
-# memory, and from disk after the daemon was killed. Installs and builds what it needs, works in a
+# memory, and from disk after the daemon was killed. On a machine with an NVIDIA GPU the pool is in
+# its memory, and the model's attention runs there. Installs and builds what it needs, works in a
 # temporary directory, and leaves nothing running.
+#
+# KVTIER_BUILD_DIRECTORY names a build to take the programs from instead of making one;
+# KVTIER_QUICKSTART_DEVICE=host keeps to host memory where there is a GPU.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source tools/build.sh
@@ -12,7 +16,9 @@ readonly new_tokens=48
 readonly crowd_blocks=250 block_tokens=16
 readonly runs=(cold pool host disk)
 
-bin=build/release/bin
+readonly build=${KVTIER_BUILD_DIRECTORY:-build/release}
+readonly bin=$build/bin
+device=host
 work=''
 daemon=''
 crowd=()
@@ -56,7 +62,7 @@ print(value)' "$@"
 start_daemon() {
   "$bin/kvtierd" \
     --set "server.socket=$work/kvtier.sock" --set "server.admin_socket=$work/admin.sock" \
-    --set pool.device=host --set pool.bytes=256MiB --set host.bytes=512MiB \
+    --set "pool.device=$device" --set pool.bytes=256MiB --set host.bytes=512MiB \
     --set disk.bytes=4GiB --set "disk.directory=$work/disk" >>"$work/kvtierd.log" 2>&1 &
   daemon=$!
   local tries
@@ -68,6 +74,28 @@ start_daemon() {
   die 'kvtierd does not answer; its log says:'
 }
 
+# A GPU counts if there is a driver for it and a compiler for the kernels, or they are there already.
+has_gpu() {
+  [[ ${KVTIER_QUICKSTART_DEVICE:-} != host ]] || return 1
+  nvidia-smi -L 2>/dev/null | grep -q '^GPU ' || return 1
+  [[ -e $build/lib/libkvtier_kernels.so ]] || command -v nvcc >/dev/null ||
+    [[ -x /usr/local/cuda/bin/nvcc ]]
+}
+
+# What the daemon chose is what the model must use; without kernels that passed their test, it says
+# why, and host memory serves.
+choose_device() {
+  [[ $device != host ]] || return 0
+  local status
+  status=$(ctl status --json)
+  say "   pool on $(field "$status" device name); kernels $(field "$status" kernels state)"
+  [[ $(field "$status" kernels state) != ready ]] || return 0
+  say "   no attention on this GPU: $(field "$status" kernels reason); host memory serves instead"
+  kill_daemon
+  device=host
+  start_daemon
+}
+
 kill_daemon() {
   kill -9 "$daemon"
   wait "$daemon" 2>/dev/null || true
@@ -76,8 +104,9 @@ kill_daemon() {
 
 # generate RUN: continues the prompt and keeps the report.
 generate() {
-  "$bin/kvtier-generate" --socket "$work/kvtier.sock" --prompt-file "$prompt_file" \
-    --tokens "$new_tokens" --json >"$work/$1.json" || die "kvtier-generate failed ($1)"
+  "$bin/kvtier-generate" --socket "$work/kvtier.sock" --device "${device%%:*}" \
+    --prompt-file "$prompt_file" --tokens "$new_tokens" --json >"$work/$1.json" ||
+    die "kvtier-generate failed ($1)"
   local report
   report=$(<"$work/$1.json")
   say "   first token after $(printf '%.0f' "$(field "$report" ttft_ms)") ms"
@@ -92,8 +121,8 @@ crowd_out() {
   while ((left > 0)); do
     blocks=$((left < crowd_blocks ? left : crowd_blocks))
     # One prompt token; the rest of the blocks is reserved for the text to come.
-    "$bin/kvtier-generate" --socket "$work/kvtier.sock" --prompt x --threads 1 \
-      --tokens $((blocks * block_tokens - 1)) >/dev/null 2>&1 &
+    "$bin/kvtier-generate" --socket "$work/kvtier.sock" --device "${device%%:*}" --prompt x \
+      --threads 1 --tokens $((blocks * block_tokens - 1)) >/dev/null 2>&1 &
     crowd+=($!)
     left=$((left - blocks))
   done
@@ -129,12 +158,20 @@ print(f"quickstart: ok {times} identical=yes")
 PYTHON
 }
 
-./tools/setup.sh --build
-build_preset release kvtierd kvtierctl kvtier-generate
+programs=(kvtierd kvtierctl kvtier-generate)
+if has_gpu; then
+  device=cuda:0
+  programs+=(kvtier_kernels)
+fi
+if [[ -z ${KVTIER_BUILD_DIRECTORY:-} ]]; then
+  ./tools/setup.sh --build
+  build_preset release "${programs[@]}"
+fi
 work=$(mktemp -d "${TMPDIR:-/tmp}/kvtier-quickstart-XXXXXX")
 
 say "== kvtierd: pool 256 MiB, host 512 MiB, disk 4 GiB in $work"
 start_daemon
+choose_device
 say "== cold: a prompt of $(wc -c <"$prompt_file") bytes, nothing cached"
 generate cold
 say '== pool: the same prompt again'

@@ -10,12 +10,14 @@ packages=(
   # libraries
   libboost1.81-dev libboost-json1.81-dev libcli11-dev libexpected-dev libfmt-dev librocksdb-dev
   libspdlog-dev libssl-dev libsystemd-dev libtomlplusplus-dev liburing-dev libxxhash-dev
+  # static probes; only a header, and the build works without
+  systemtap-sdt-dev
   # tests that the build configures: GoogleTest, libFuzzer
   libgtest-dev libgmock-dev clang-14 libclang-rt-14-dev python3
 )
 test_packages=(
-  # the Python package, its arrays and its installation
-  python3-numpy python3-pip python3-setuptools python3-wheel
+  # the Python package, its arrays and tensors, and its installation
+  python3-numpy python3-pip python3-setuptools python3-torch python3-wheel
   # packages, and tests of the unit and of them
   dpkg-dev init-system-helpers procps systemd
   # what judges the metrics page: promtool, the OpenMetrics parser, and a browser for the live page

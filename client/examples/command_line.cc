@@ -34,6 +34,7 @@ std::optional<CommandLine> ParseCommandLine(int argc, char** argv, int* exit_cod
   line.threads = DefaultThreads();
   std::string prompt_path;
   std::string retention = "extended";
+  std::string device = "host";
   bool no_cache = false;
 
   CLI::App app("Continues a text with a small language model whose KV cache is kvtierd's pool.");
@@ -53,6 +54,10 @@ std::optional<CommandLine> ParseCommandLine(int argc, char** argv, int* exit_cod
   app.add_option("--retention", retention, "memory: its blocks never touch the disk")
       ->check(CLI::IsMember({"extended", "memory"}))
       ->capture_default_str();
+  app.add_option("--device", device,
+                 "where the daemon's pool is: on a GPU, keys, values and attention stay there")
+      ->check(CLI::IsMember({"host", "cuda"}))
+      ->capture_default_str();
   app.add_flag("--json", line.json, "print one JSON object instead of the text");
   try {
     app.parse(argc, argv);
@@ -63,6 +68,11 @@ std::optional<CommandLine> ParseCommandLine(int argc, char** argv, int* exit_cod
   *exit_code = kExitUsage;
   if (!line.socket_path && !no_cache) {
     std::cerr << "kvtier-generate: --socket or --no-cache is needed\n";
+    return std::nullopt;
+  }
+  line.on_gpu = device == "cuda";
+  if (line.on_gpu && no_cache) {
+    std::cerr << "kvtier-generate: --device cuda computes in kvtierd's pool: --socket is needed\n";
     return std::nullopt;
   }
   if (no_cache) line.socket_path.reset();

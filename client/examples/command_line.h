@@ -16,6 +16,7 @@ struct CommandLine {
   std::string weights_path;
   size_t threads = 1;
   kvt_retention retention = KVT_RETENTION_EXTENDED;
+  bool on_gpu = false;  // the pool, and with it attention
   bool json = false;
 };
 

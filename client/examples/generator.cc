@@ -79,7 +79,7 @@ Status Generator::Continue(Progress* progress, const OnToken& on_token) const {
 
 Result<Token> Generator::ComputeNext(Progress* progress) const {
   std::vector<float> logits(model_.shape().vocabulary);
-  KVT_ASSIGN_OR_RETURN(const KvView kv, progress->store->View());
+  KVT_ASSIGN_OR_RETURN(KvAccess* const kv, progress->store->Access());
   const std::span<const Token> tokens = progress->tokens;
   while (progress->computed < tokens.size()) {
     const size_t count = std::min(kCommitTokens, tokens.size() - progress->computed);

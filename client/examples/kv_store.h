@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "base/result.h"
+#include "client/examples/kv_access.h"
 #include "client/examples/kv_view.h"
 #include "client/examples/model_shape.h"
 
@@ -26,8 +28,9 @@ class KvStore {
   virtual ~KvStore() = default;
 
   [[nodiscard]] virtual CachedTokens cached_tokens() const = 0;
-  // Covers all tokens so far. Valid until the next Append.
-  [[nodiscard]] virtual Result<KvView> View() = 0;
+  // Covers all tokens so far. Valid until the next Append or Access; the store's. Errors of what is
+  // done with it may be told by MarkComputed.
+  [[nodiscard]] virtual Result<KvAccess*> Access() = 0;
   // Makes room for one more token.
   [[nodiscard]] virtual Status Append(Token token) = 0;
   // The first `tokens` tokens are computed. Success also confirms that every byte read from the
@@ -35,6 +38,21 @@ class KvStore {
   [[nodiscard]] virtual Status MarkComputed(uint64_t tokens) = 0;
   // No more tokens follow.
   [[nodiscard]] virtual Status Finish() = 0;
+};
+
+// A store in memory of the CPU.
+class HostKvStore : public KvStore {
+ public:
+  // As Access.
+  [[nodiscard]] virtual Result<KvView> View() = 0;
+
+  [[nodiscard]] Result<KvAccess*> Access() final {
+    KVT_ASSIGN_OR_RETURN(const KvView view, View());
+    return &access_.emplace(view);
+  }
+
+ private:
+  std::optional<HostKv> access_;
 };
 
 }  // namespace kvtier::generate

@@ -1,5 +1,5 @@
-// kvtier-generate: continues a text with a small language model on the CPU. What of the text's
-// beginning kvtierd has in its pool is not computed again.
+// kvtier-generate: continues a text with a small language model on the CPU; attention is on the GPU
+// if kvtierd's pool is there. What of the text's beginning is in the pool is not computed again.
 
 #include <iostream>
 #include <optional>
@@ -19,8 +19,9 @@ namespace {
 void Complain(const std::string& what) { std::cerr << "kvtier-generate: " << what << "\n"; }
 
 // Nothing, and a complaint, if the daemon cannot be used.
-std::optional<SharedPool> AttachIfPossible(const std::string& socket_path, const Model& model) {
-  Result<SharedPool> pool = SharedPool::Attach(socket_path, model);
+std::optional<SharedPool> AttachIfPossible(const CommandLine& line, const Model& model) {
+  Result<SharedPool> pool = SharedPool::Attach(*line.socket_path, model,
+                                               line.on_gpu ? PoolDevice::kCuda : PoolDevice::kHost);
   if (pool) return *std::move(pool);
   Complain("computing without the cache: " + pool.error().ToString());
   return std::nullopt;
@@ -28,7 +29,7 @@ std::optional<SharedPool> AttachIfPossible(const std::string& socket_path, const
 
 Generation Generate(const CommandLine& line, const Model& model, const KvLayout& layout) {
   std::optional<SharedPool> pool;
-  if (line.socket_path) pool = AttachIfPossible(*line.socket_path, model);
+  if (line.socket_path) pool = AttachIfPossible(line, model);
   Generator::OpenStore open_store;
   if (pool) {
     open_store = [&](std::span<const Token> prompt) {

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "base/check.h"
-#include "client/examples/attention.h"
 #include "client/examples/lanes.h"
 #include "client/examples/tensor.h"
 
@@ -56,6 +55,12 @@ Model::Model(Weights weights, size_t threads)
 
 void Model::Compute(std::span<const Token> tokens, size_t first_position, const KvView& kv,
                     std::span<float> logits) const {
+  HostKv host(kv);
+  Compute(tokens, first_position, &host, logits);
+}
+
+void Model::Compute(std::span<const Token> tokens, size_t first_position, KvAccess* kv,
+                    std::span<float> logits) const {
   KVT_CHECK(!tokens.empty() && first_position + tokens.size() <= shape().max_positions);
   KVT_CHECK(logits.size() == shape().vocabulary);
   while (!tokens.empty()) {
@@ -66,7 +71,7 @@ void Model::Compute(std::span<const Token> tokens, size_t first_position, const 
   }
 }
 
-void Model::ComputeChunk(std::span<const Token> tokens, size_t first_position, const KvView& kv,
+void Model::ComputeChunk(std::span<const Token> tokens, size_t first_position, KvAccess* kv,
                          std::span<float> logits) const {
   const size_t threads = std::min(threads_, tokens.size());
   Barrier keys_written(static_cast<std::ptrdiff_t>(threads));
@@ -85,7 +90,7 @@ void Model::ComputeChunk(std::span<const Token> tokens, size_t first_position, c
   compute_part(0);
 }
 
-void Model::ComputeRows(Rows* rows, const KvView& kv, Barrier* keys_written) const {
+void Model::ComputeRows(Rows* rows, KvAccess* kv, Barrier* keys_written) const {
   Embed(rows);
   for (size_t layer = 0; layer < shape().layers; ++layer) {
     ProjectHeads(layer, rows, kv);
@@ -104,7 +109,7 @@ void Model::Embed(Rows* rows) const {
   }
 }
 
-void Model::ProjectHeads(size_t layer, Rows* rows, const KvView& kv) const {
+void Model::ProjectHeads(size_t layer, Rows* rows, KvAccess* kv) const {
   const LayerWeights& weights = weights_.layers[layer];
   NormalizeRows(rows->residual.data(), rows->count(), weights.attention_norm, shape().norm_epsilon,
                 rows->normed.data());
@@ -113,29 +118,17 @@ void Model::ProjectHeads(size_t layer, Rows* rows, const KvView& kv) const {
   MultiplyRows(weights.value, rows->normed.data(), rows->count(), rows->value.data());
   for (size_t row = 0; row < rows->count(); ++row) {
     const size_t position = rows->first_position + row;
-    float* key = rows->key.data() + row * shape().kv_width();
-    const float* value = rows->value.data() + row * shape().kv_width();
     rope_.Rotate(rows->query.data() + row * shape().query_width(), shape().query_heads, position);
-    rope_.Rotate(key, shape().kv_heads, position);
-    for (size_t head = 0; head < shape().kv_heads; ++head) {
-      std::copy_n(key + head * kHeadDim, kHeadDim, kv.Key(layer, position, head));
-      std::copy_n(value + head * kHeadDim, kHeadDim, kv.Value(layer, position, head));
-    }
+    rope_.Rotate(rows->key.data() + row * shape().kv_width(), shape().kv_heads, position);
   }
+  kv->Store({shape(), layer, rows->first_position, rows->count()}, rows->key.data(),
+            rows->value.data());
 }
 
-void Model::AddAttention(size_t layer, Rows* rows, const KvView& kv) const {
+void Model::AddAttention(size_t layer, Rows* rows, KvAccess* kv) const {
   const LayerWeights& weights = weights_.layers[layer];
-  const size_t group = shape().query_heads / shape().kv_heads;
-  for (size_t row = 0; row < rows->count(); ++row) {
-    const size_t position = rows->first_position + row;
-    const float* query = rows->query.data() + row * shape().query_width();
-    float* mixed = rows->mixed.data() + row * shape().query_width();
-    for (size_t head = 0; head < shape().query_heads; ++head) {
-      Attend(kv, layer, head / group, position, query + head * kHeadDim, rows->scores,
-             mixed + head * kHeadDim);
-    }
-  }
+  kv->Attend({shape(), layer, rows->first_position, rows->count()}, rows->query.data(),
+             rows->scores, rows->mixed.data());
   MultiplyRowsAndAdd(weights.attention_output, rows->mixed.data(), rows->count(),
                      rows->residual.data(), rows->product.data());
 }

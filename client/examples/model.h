@@ -1,14 +1,16 @@
 // The forward pass of a Llama-style decoder: RMSNorm, rope, grouped-query attention, SwiGLU.
 //
-// Its keys and values live wherever a KvView points, and computing a token gives the same bits
-// whether it comes alone or in the middle of a long prompt, in whichever blocks, on however many
-// threads. So a prefix taken from a cache continues exactly as if it had been computed here.
+// Its keys and values live wherever a KvAccess puts them. In memory of the CPU, computing a token
+// gives the same bits whether it comes alone or in the middle of a long prompt, in whichever
+// blocks, on however many threads. So a prefix taken from a cache continues exactly as if it had
+// been computed here.
 #pragma once
 
 #include <barrier>
 #include <cstddef>
 #include <span>
 
+#include "client/examples/kv_access.h"
 #include "client/examples/kv_view.h"
 #include "client/examples/model_shape.h"
 #include "client/examples/rope.h"
@@ -30,6 +32,9 @@ class Model {
   // adds theirs. `logits` ([vocabulary]) are those of the last one.
   // REQUIRES: tokens not empty and below the vocabulary, positions below max_positions, kv's block
   // table covers them.
+  void Compute(std::span<const Token> tokens, size_t first_position, KvAccess* kv,
+               std::span<float> logits) const;
+  // The same in memory of the CPU.
   void Compute(std::span<const Token> tokens, size_t first_position, const KvView& kv,
                std::span<float> logits) const;
 
@@ -38,13 +43,13 @@ class Model {
   struct Rows;
   using Barrier = std::barrier<>;
 
-  void ComputeChunk(std::span<const Token> tokens, size_t first_position, const KvView& kv,
+  void ComputeChunk(std::span<const Token> tokens, size_t first_position, KvAccess* kv,
                     std::span<float> logits) const;
-  void ComputeRows(Rows* rows, const KvView& kv, Barrier* keys_written) const;
+  void ComputeRows(Rows* rows, KvAccess* kv, Barrier* keys_written) const;
   void Embed(Rows* rows) const;
   // Makes the tokens' queries, and writes their keys and values.
-  void ProjectHeads(size_t layer, Rows* rows, const KvView& kv) const;
-  void AddAttention(size_t layer, Rows* rows, const KvView& kv) const;
+  void ProjectHeads(size_t layer, Rows* rows, KvAccess* kv) const;
+  void AddAttention(size_t layer, Rows* rows, KvAccess* kv) const;
   void AddFeedForward(size_t layer, Rows* rows) const;
 
   const Weights weights_;

@@ -6,21 +6,26 @@
 #include <string>
 #include <vector>
 
+#include "client/examples/gpu_attention.h"
 #include "client/examples/kv_store.h"
 #include "client/examples/model.h"
 #include "client/kvtier.hpp"
 
 namespace kvtier::generate {
 
-// The layout of the model's blocks, which the pool and private memory share.
-[[nodiscard]] Result<KvLayout> LayoutOf(const Model& model);
+// Where keys and values are, and with them the attention.
+enum class PoolDevice : uint8_t { kHost, kCuda };
+
+// The layout of the model's blocks; in host memory private memory shares it.
+[[nodiscard]] Result<KvLayout> LayoutOf(const Model& model, PoolDevice device = PoolDevice::kHost);
 
 // A connection to the daemon and the model's pool in it. Must outlive what is opened in it.
 class SharedPool {
  public:
-  // Connects, registers the model and maps its pool. Errors: the library's.
-  [[nodiscard]] static Result<SharedPool> Attach(const std::string& socket_path,
-                                                 const Model& model);
+  // Connects, registers the model and maps its pool. Errors: the library's; kUnsupported
+  // "pool_not_host_memory", "pool_not_on_gpu"; those of GpuAttention::Open.
+  [[nodiscard]] static Result<SharedPool> Attach(const std::string& socket_path, const Model& model,
+                                                 PoolDevice device = PoolDevice::kHost);
 
   // Finds the longest cached prefix of `prompt` (never all of it: the last token's logits are
   // needed), waits until it is in the pool, and reserves blocks for the rest and `reserve_tokens`
@@ -33,9 +38,12 @@ class SharedPool {
   SharedPool(kvt::Connection connection, kvt::Pool pool, const KvLayout& layout)
       : connection_(std::move(connection)), pool_(std::move(pool)), layout_(layout) {}
 
+  [[nodiscard]] Status OpenGpu(const Model& model);
+
   kvt::Connection connection_;
   kvt::Pool pool_;
   KvLayout layout_;
+  std::unique_ptr<GpuAttention> gpu_;  // null in host memory
 };
 
 }  // namespace kvtier::generate

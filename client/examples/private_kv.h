@@ -9,7 +9,7 @@
 
 namespace kvtier::generate {
 
-class PrivateKv final : public KvStore {
+class PrivateKv final : public HostKvStore {
  public:
   PrivateKv(const KvLayout& layout, size_t max_tokens)
       : layout_(layout),

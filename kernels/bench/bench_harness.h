@@ -137,6 +137,7 @@ void BenchDecodeShared(BenchRun* run);
 void BenchAppend(BenchRun* run);
 void BenchKvWrite(BenchRun* run);
 void BenchBlockOps(BenchRun* run);
+void BenchSuffix(BenchRun* run);
 void BenchMla(BenchRun* run);
 
 }  // namespace kvtier::kernels::bench

@@ -83,6 +83,9 @@ int main(int argc, char** argv) {
 #ifdef KVTIER_BENCH_BLOCK_OPS
   BenchBlockOps(&run);
 #endif
+#ifdef KVTIER_BENCH_SUFFIX
+  BenchSuffix(&run);
+#endif
   if (!options.json_path.empty()) {
     std::ofstream(options.json_path) << run.Json(options.commit);
   }

@@ -24,7 +24,7 @@ class FakeDevicePool final : public DevicePool {
 
   [[nodiscard]] uint64_t bytes() const override { return memory_.size(); }
   [[nodiscard]] int shareable_fd() const override { return fd_; }
-  [[nodiscard]] std::byte* data() { return memory_.data(); }
+  [[nodiscard]] std::byte* data() const override { return memory_.data(); }
 
  private:
   FakeDevice* const device_;

@@ -45,6 +45,12 @@ void AddSession(SampleList* list) {
   list->Add("hello_reply", 1, reply);
   list->Add("register_model", 2, RegisterModel{SampleModelRecord()});
   list->Add("register_model_reply", 2, RegisterModelReply{ModelId{1}, HashOf(0xfe), 1024});
+  list->Add("devices", 12, Devices{});
+  DevicesReply devices;
+  devices.devices.push_back({DeviceKind::kCuda, {}, 1ull << 30, "gpu"});
+  for (uint8_t i = 0; i < 16; ++i) devices.devices[0].uuid[i] = i;
+  devices.devices.push_back({DeviceKind::kHost, {}, 4096, "host"});
+  list->Add("devices_reply", 12, devices);
   list->Add("attach", 3, Attach{ModelId{1}, 0, 0});
   list->Add("attach_reply", 3, AttachReply{PoolId{1}, 9, 4096, 1024, 4, DeviceKind::kHost});
 }
@@ -92,6 +98,25 @@ void AddLookups(SampleList* list) {
   list->Add("pin_reply", 9, PinReply{1});
 }
 
+void AddAttention(SampleList* list) {
+  list->Add("workspace", 12, Workspace{PoolId{1}, 0, 65536});
+  list->Add("workspace_reply", 12, WorkspaceReply{65536, DeviceKind::kHost});
+  Attend attend;
+  attend.pool = PoolId{1};
+  attend.layer = 1;
+  attend.q_heads = 4;
+  attend.softmax_scale = 0.25F;
+  attend.output_offset = 4096;
+  attend.sequences = {{1, 21}, {3, 16}};
+  attend.blocks = {{BlockIndex{2}, 3}, {BlockIndex{0}, 1}, {BlockIndex{1}, 4}};
+  list->Add("attend", 13, attend);
+  attend.lse_offset = 8192;
+  attend.sequences.clear();
+  attend.blocks.clear();
+  list->Add("attend_nothing", 13, attend);
+  list->Add("attend_reply", 13, AttendReply{48500});
+}
+
 void AddRest(SampleList* list) {
   list->Add("stats", 10, Stats{});
   list->Add("stats_reply", 10, StatsReply{10, 4, 3, 2, 1, 64, 32, 8, 20, 4});
@@ -123,6 +148,7 @@ std::vector<Sample> SampleMessages() {
   AddSession(&list);
   AddBlocks(&list);
   AddLookups(&list);
+  AddAttention(&list);
   AddRest(&list);
   return list.Take();
 }

@@ -228,6 +228,26 @@ TEST_F(KvtierctlTest, ExitCodesTellWhatWentWrong) {
       RunProgram({KvtierctlPath(), "replay", WriteTrace(1), "--block-bytes", "100"}).exit_code, 2);
 }
 
+TEST_F(KvtierctlTest, WrongUsesSayWhatIsWrongAndWhatToDo) {
+  const ProgramResult nothing = RunProgram({KvtierctlPath()});
+  EXPECT_NE(nothing.errors.find("a command is missing"), std::string::npos) << nothing.errors;
+  const ProgramResult unknown = RunProgram({KvtierctlPath(), "frobnicate"});
+  EXPECT_NE(unknown.errors.find("no command \"frobnicate\""), std::string::npos);
+  EXPECT_NE(unknown.errors.find("inspect"), std::string::npos) << "the commands are listed";
+  const ProgramResult nobody =
+      RunProgram({KvtierctlPath(), "--socket", directory() + "/absent.sock", "status"});
+  EXPECT_NE(nobody.errors.find("is kvtierd running"), std::string::npos) << nobody.errors;
+  const std::string file = directory() + "/not-json";
+  std::ofstream(file) << "x";
+  const ProgramResult trace = RunProgram({KvtierctlPath(), "replay", file});
+  EXPECT_EQ(trace.errors.find("boost"), std::string::npos) << trace.errors;
+  StartDaemon();
+  EXPECT_EQ(Ctl({"ls", "--limit", "-1"}).exit_code, 2);
+  EXPECT_EQ(Ctl({"top", "--count", "-1"}).exit_code, 2);
+  const ProgramResult locked = Ctl({"fsck", "--directory", daemon().disk_directory()});
+  EXPECT_NE(locked.errors.find("kvtierctl verify"), std::string::npos) << locked.errors;
+}
+
 TEST_F(KvtierctlTest, SilentDaemonIsATimeout) {
   StartDaemon();
   ASSERT_EQ(::kill(daemon().pid(), SIGSTOP), 0);

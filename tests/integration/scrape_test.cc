@@ -1,10 +1,13 @@
-// What a scrape costs when there are many blocks, and clients that want theirs.
+// What scrapes and listings cost when there are many blocks, and clients that want theirs.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <functional>
+#include <optional>
 #include <thread>
 
 #include "tests/fakes/http_get.h"
@@ -17,9 +20,11 @@ constexpr uint64_t kBlockBytes = 4 * kKiB;
 constexpr uint64_t kSlotBytes = kBlockBytes + 4 * kKiB;
 constexpr size_t kPromptBlocks = 4096;
 constexpr int kRequests = 500;
+constexpr int kListings = 3;
 // The bars of a daemon that must not be felt. Under sanitizers nothing is fast.
 constexpr double kMaxScrapeMs = 50;
 constexpr double kMaxLoopMs = 5;
+constexpr double kShareOfEventsWithinBar = 0.99;
 
 // $KVTIER_SCRAPE_BLOCKS; a million takes minutes and 8 GiB of disk, a tenth tells nearly as much.
 uint64_t BlocksToStore() {
@@ -53,36 +58,100 @@ class ScrapeTest : public DaemonTest {
   }
 };
 
+// Asks for prefixes from all over the cache, so that every tier is at work, until it is destroyed.
+class Load {
+ public:
+  Load(ReplayClient* client, std::function<TraceRequest(uint64_t)> request)
+      : thread_([this, client, request = std::move(request)] {
+          for (uint64_t i = 0; !enough_; ++i, ++requests_) (void)client->Play(request(i));
+        }) {}
+  ~Load() {
+    enough_ = true;
+    thread_.join();
+  }
+  Load(const Load&) = delete;
+  Load& operator=(const Load&) = delete;
+
+  [[nodiscard]] int requests() const { return requests_; }
+
+ private:
+  std::atomic<bool> enough_ = false;
+  std::atomic<int> requests_ = 0;
+  std::thread thread_;
+};
+
+// How long the event loop's events took, between two looks at the metrics page.
+struct EventTimes {
+  static constexpr const char* kClasses[] = {"0.001", "0.0025", "0.005", "0.01",
+                                             "0.025", "0.05",   "0.1",   "+Inf"};
+  std::array<double, std::size(kClasses)> up_to{};  // cumulative
+
+  static EventTimes Of(const std::string& page) {
+    EventTimes times;
+    for (size_t i = 0; i < times.up_to.size(); ++i) {
+      const std::string line =
+          fmt::format("\nkvtier_loop_event_seconds_bucket{{le=\"{}\"}} ", kClasses[i]);
+      const size_t at = page.find(line);
+      EXPECT_NE(at, std::string::npos) << line;
+      if (at != std::string::npos) times.up_to[i] = std::stod(page.substr(at + line.size()));
+    }
+    return times;
+  }
+  [[nodiscard]] EventTimes Since(const EventTimes& before) const {
+    EventTimes times;
+    for (size_t i = 0; i < up_to.size(); ++i) times.up_to[i] = up_to[i] - before.up_to[i];
+    return times;
+  }
+  [[nodiscard]] double all() const { return up_to.back(); }
+  [[nodiscard]] double within_5_ms() const { return up_to[2]; }
+  [[nodiscard]] std::string Text() const {
+    std::string text = fmt::format("{} events", all());
+    for (size_t i = 0; i + 1 < up_to.size(); ++i) {
+      text += fmt::format(", {} over {} s", all() - up_to[i], kClasses[i]);
+    }
+    return text;
+  }
+};
+
 TEST_F(ScrapeTest, OfManyBlocksUnderLoadIsQuickAndLeavesTheLoopAlone) {
   const uint64_t blocks = BlocksToStore();
   const uint64_t prompts = (blocks + kPromptBlocks - 1) / kPromptBlocks;
   StartLargeDaemon(prompts * kPromptBlocks);
-  const auto writer = ConnectSmallBlocks();
-  ASSERT_NE(writer, nullptr);
-  for (uint64_t i = 0; i < prompts; ++i) ASSERT_TRUE(writer->Play(PromptOf(i)));
+  const auto client = ConnectSmallBlocks();
+  ASSERT_NE(client, nullptr);
+  for (uint64_t i = 0; i < prompts; ++i) ASSERT_TRUE(client->Play(PromptOf(i)));
   (void)Admin("drain");
+  const auto look = [this] { return EventTimes::Of(HttpGet(MetricsUrl() + "metrics").body); };
 
-  std::atomic<bool> enough = false;
-  std::atomic<int> requests = 0;
-  std::thread load([&] {
-    const auto client = ConnectSmallBlocks();
-    // Prefixes from all over the cache, so that every tier is at work.
-    for (uint64_t i = 0; client && !enough; ++i, ++requests) {
-      (void)client->Play(PromptOf(i * 37 % prompts, 256));
-    }
-  });
+  std::optional<Load> load;
+  load.emplace(client.get(), [&](uint64_t i) { return PromptOf(i * 37 % prompts, 256); });
+  // Listings of everything, one after the other.
+  const EventTimes before = look();
+  size_t listed = 0;
+  int listings = 0;
+  for (; listings < kListings || load->requests() < kRequests / 2; ++listings) {
+    const ProgramResult ls = Ctl({"ls", "--hashes"});
+    EXPECT_EQ(ls.exit_code, 0) << ls.errors;
+    listed = static_cast<size_t>(std::ranges::count(ls.output, '\n'));
+  }
+  const EventTimes listing = look().Since(before);
+  fmt::print("{} listings of {} blocks under load: {}\n", listings, listed, listing.Text());
+  EXPECT_GE(listed, blocks * 99 / 100);
+  // Not every one: on a shared machine the longest are the scheduler's.
+  EXPECT_GE(listing.within_5_ms(), listing.all() * kShareOfEventsWithinBar);
+
   std::vector<double> scrape_ms;
   double loop_ms = 0;
   std::string page;
-  while (requests < kRequests) {
+  const int requests_before = load->requests();
+  while (load->requests() < requests_before + kRequests / 2) {
     const auto begun = std::chrono::steady_clock::now();
     page = HttpGet(MetricsUrl() + "metrics").body;
     const auto taken = std::chrono::steady_clock::now() - begun;
     scrape_ms.push_back(std::chrono::duration<double, std::milli>(taken).count());
     loop_ms = std::max(loop_ms, ValueOf(page, "kvtier_snapshot_seconds") * 1e3);
   }
-  enough = true;
-  load.join();
+  load.reset();
   std::ranges::sort(scrape_ms);
   fmt::print(
       "{} blocks known, {} scrapes under load: p50 {:.2f} ms, p99 {:.2f} ms, max {:.2f} ms; "

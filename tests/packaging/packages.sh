@@ -46,7 +46,7 @@ has libkvtier-dev '/usr/lib/[^/]+/libkvtier\.so'
 has libkvtier-dev /usr/include/kvtier/kvtier.h
 has libkvtier-dev '/usr/lib/[^/]+/pkgconfig/kvtier\.pc'
 lacks libkvtier0 'include|\.so$'
-lacks kvtierd 'bin/kvtierctl|libkvtier'
+lacks kvtierd 'bin/kvtierctl|libkvtier\.'
 field() { dpkg-deb --field "$(deb_of "$1")" "$2"; }
 [[ $(field kvtierd Depends) == *librocksdb* ]] || fail "kvtierd: libraries are not in Depends"
 [[ $(field kvtier-tools Depends) == *"libkvtier0 (>= $version"* ]] ||

@@ -17,7 +17,7 @@ class DocumentationTest(DaemonTestCase):
     def setUp(self):
         super().setUp()
         text = (SOURCE / "docs" / "PYTHON.md").read_text()
-        self.example, self.compute = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+        self.example, self.compute, _ = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
 
     def test_the_ten_lines_compute_once_what_a_second_run_finds(self):
         computed = []

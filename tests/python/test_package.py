@@ -17,6 +17,10 @@ def can_build() -> bool:
     return subprocess.run([sys.executable, "-c", probe], capture_output=True).returncode == 0
 
 
+def modules(package: pathlib.Path) -> set[pathlib.Path]:
+    return {path.relative_to(package) for path in package.rglob("*.py")}
+
+
 @unittest.skipUnless(can_build(), "pip, setuptools or wheel is missing")
 class PackageTest(unittest.TestCase):
     def test_pip_installs_it_from_its_directory(self):
@@ -31,8 +35,8 @@ class PackageTest(unittest.TestCase):
             done = subprocess.run(command, capture_output=True, text=True)
             self.assertEqual(done.returncode, 0, done.stderr)
             installed = target / "kvtier"
-            modules = {path.name for path in (PACKAGE / "kvtier").glob("*.py")}
-            self.assertEqual({path.name for path in installed.glob("*.py")}, modules)
+            self.assertEqual(modules(installed), modules(PACKAGE / "kvtier"))
+            self.assertIn(pathlib.Path("kernels/__init__.py"), modules(installed))
             self.assertTrue((installed / "py.typed").exists())
 
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "tests/fakes/derived_bytes.h"
 #include "tests/sim/sim_check.h"
@@ -12,8 +13,8 @@ namespace kvtier {
 namespace {
 
 std::string NameOf(const SimBlock& block) {
-  return fmt::format("space {} block {} generation {}", block.space, block.handle.index.value,
-                     block.handle.generation);
+  return fmt::format("space {} device {} block {} generation {}", block.pool.space,
+                     block.pool.device, block.handle.index.value, block.handle.generation);
 }
 
 std::string NameOf(uint32_t space, const BlockHash& hash) {
@@ -23,34 +24,34 @@ std::string NameOf(uint32_t space, const BlockHash& hash) {
 }  // namespace
 
 void SimOracle::OnPrivate(const SimBlock& block) {
-  const auto [place, inserted] = owned_.try_emplace({block.space, block.handle.index});
+  const auto [place, inserted] = owned_.try_emplace({block.pool, block.handle.index});
   SIM_CHECK(inserted, NameOf(block) + " was given out although somebody has it");
   place->second = {.generation = block.handle.generation, .kind = Owned::Kind::kPrivate};
 }
 
 void SimOracle::OnPrivateReleased(const SimBlock& block) {
-  owned_.erase({block.space, block.handle.index});
+  owned_.erase({block.pool, block.handle.index});
 }
 
 void SimOracle::OnQuarantined(const SimBlock& block) {
-  owned_.at({block.space, block.handle.index}).kind = Owned::Kind::kQuarantined;
+  owned_.at({block.pool, block.handle.index}).kind = Owned::Kind::kQuarantined;
 }
 
 void SimOracle::OnQuarantineReleased(const SimBlock& block) { OnPrivateReleased(block); }
 
 void SimOracle::OnCommitted(const SimBlock& block, const BlockHash& hash) {
-  Owned& owned = owned_.at({block.space, block.handle.index});
+  Owned& owned = owned_.at({block.pool, block.handle.index});
   owned.kind = Owned::Kind::kCommitted;
   owned.references = 1;
   owned.hash = hash;
   ++references_;
-  OnUsed(block.space, hash);
+  OnUsed(block.pool.space, hash);
 }
 
 void SimOracle::OnHit(const SimBlock& block, const BlockHash& hash) {
-  CheckLifetime(block.space, hash);
-  OnUsed(block.space, hash);
-  const auto [place, inserted] = owned_.try_emplace({block.space, block.handle.index});
+  CheckLifetime(block.pool.space, hash);
+  OnUsed(block.pool.space, hash);
+  const auto [place, inserted] = owned_.try_emplace({block.pool, block.handle.index});
   Owned& owned = place->second;
   if (inserted) {
     owned = {.generation = block.handle.generation, .kind = Owned::Kind::kCommitted};
@@ -64,9 +65,9 @@ void SimOracle::OnHit(const SimBlock& block, const BlockHash& hash) {
 }
 
 void SimOracle::OnReferenceDropped(const SimBlock& block) {
-  const auto owned = owned_.find({block.space, block.handle.index});
+  const auto owned = owned_.find({block.pool, block.handle.index});
   SIM_CHECK(owned != owned_.end() && owned->second.references > 0, NameOf(block));
-  OnTouched(block.space, owned->second.hash);
+  OnTouched(block.pool.space, owned->second.hash);
   --references_;
   if (--owned->second.references == 0) owned_.erase(owned);
 }
@@ -88,7 +89,7 @@ void SimOracle::OnPinned(uint32_t space, const BlockHash& hash, int64_t until_ms
 // A pin counts as use until the tick that ends it, and so does a reference.
 void SimOracle::OnTick() {
   for (const auto& [place, owned] : owned_) {
-    if (owned.references > 0) OnTouched(place.first, owned.hash);
+    if (owned.references > 0) OnTouched(place.first.space, owned.hash);
   }
   for (auto& [key, truth] : truths_) {
     truth.ticked_use_ms = truth.last_use_ms;
@@ -102,9 +103,22 @@ void SimOracle::OnQuiet() {
   for (auto& [key, truth] : truths_) truth.recorded_use_ms = truth.ticked_use_ms;
 }
 
-int64_t SimOracle::TtlMs(const BlockHash& hash) const {
-  return SimUniverse::RetentionOf(hash) == RetentionClass::kMemory ? plan_.options.memory_ttl_ms
-                                                                   : plan_.options.extended_ttl_ms;
+const TenantQuota* SimOracle::QuotaOf(uint32_t space) const {
+  const auto& tenants = plan_.options.tenants;
+  const auto found =
+      std::ranges::find(tenants, plan_.spaces[space].identity.tenant, &TenantQuota::name);
+  return found == tenants.end() ? nullptr : &*found;
+}
+
+int64_t SimOracle::TtlMs(uint32_t space, const BlockHash& hash) const {
+  const bool memory = SimUniverse::RetentionOf(hash) == RetentionClass::kMemory;
+  const CacheOptions& options = plan_.options;
+  const TenantQuota* const quota = QuotaOf(space);
+  if (quota != nullptr) {
+    const int64_t own_ms = memory ? quota->memory_ttl_ms : quota->extended_ttl_ms;
+    if (own_ms > 0) return own_ms;
+  }
+  return memory ? options.memory_ttl_ms : options.extended_ttl_ms;
 }
 
 // A block past its time is served to nobody. Times are kept in seconds.
@@ -114,19 +128,21 @@ void SimOracle::CheckLifetime(uint32_t space, const BlockHash& hash) {
   SIM_CHECK(truth.last_touch_ms > 0, NameOf(space, hash) + " was never stored");
   if (truth.pinned_until_ms > 0) return;
   const int64_t idle_ms = NowMs() - truth.last_touch_ms;
-  SIM_CHECK(idle_ms <= TtlMs(hash) + kSlackMs,
+  SIM_CHECK(idle_ms <= TtlMs(space, hash) + kSlackMs,
             fmt::format("{} served after {} ms idle", NameOf(space, hash), idle_ms));
 }
 
 void SimOracle::CheckBytes(const SimBlock& block, const BlockHash& hash) {
-  const BlockHash contents = SimUniverse::ContentsOf(block.space, hash);
-  SIM_CHECK(MatchesHash(contents, world_.Bytes(block.space, block.handle)),
-            NameOf(block) + " " + NameOf(block.space, hash) + " holds wrong bytes");
+  const BlockHash contents = SimUniverse::ContentsOf(block.pool.space, hash);
+  SIM_CHECK(MatchesHash(contents, world_.Bytes(block.pool, block.handle)),
+            NameOf(block) + " " + NameOf(block.pool.space, hash) + " holds wrong bytes");
 }
 
 void SimOracle::CheckGauges() const {
   const CacheGauges gauges = world_.cache().Gauges();
-  SIM_CHECK(gauges.pool_used_bytes <= plan_.options.pool_bytes, "pool cap");
+  for (const DeviceGauges& device : gauges.devices) {
+    SIM_CHECK(device.pool_used_bytes <= plan_.options.pool_bytes, "pool cap");
+  }
   SIM_CHECK(gauges.host_used_bytes <= gauges.host_ready_bytes, "host cap");
   SIM_CHECK(gauges.host_ready_bytes <= gauges.host_capacity_bytes, "host arena");
   SIM_CHECK(gauges.disk_used_bytes <= gauges.disk_capacity_bytes, "disk cap");
@@ -135,20 +151,42 @@ void SimOracle::CheckGauges() const {
   const bool exact = gauges.acquires_waiting == 0;
   SIM_CHECK(exact ? gauges.references == references_ : gauges.references >= references_,
             fmt::format("{} references, clients hold {}", gauges.references, references_));
-  SIM_CHECK(gauges.pools.size() == plan_.spaces.size(), "pools");
-  for (uint32_t space = 0; space < plan_.spaces.size(); ++space) {
-    CheckPoolGauges(space, gauges.pools[space]);
+  SIM_CHECK(gauges.pools.size() == plan_.spaces.size() * plan_.sizes.devices, "pools");
+  for (uint32_t i = 0; i < gauges.pools.size(); ++i) {
+    CheckPoolGauges({i / plan_.sizes.devices, i % plan_.sizes.devices}, gauges.pools[i]);
   }
+  CheckQuotas(gauges);
   const CacheStats::Asked& blocks = world_.cache().stats().blocks;
   SIM_CHECK(blocks.asked == blocks.hit[0] + blocks.hit[1] + blocks.hit[2] + blocks.miss,
             fmt::format("asked {} pool {} host {} disk {} miss {}", blocks.asked, blocks.hit[0],
                         blocks.hit[1], blocks.hit[2], blocks.miss));
 }
 
-void SimOracle::CheckPoolGauges(uint32_t space, const PoolGauges& gauges) const {
+void SimOracle::CheckQuotas(const CacheGauges& gauges) const {
+  SIM_CHECK(gauges.tenants.size() == plan_.options.tenants.size(), "tenants with quotas");
+  std::array<uint64_t, kTierCount> used{};
+  for (const TenantGauges& tenant : gauges.tenants) {
+    for (size_t tier = 0; tier < kTierCount; ++tier) {
+      used[tier] += tenant.used_bytes[tier];
+      const bool capped = tenant.quota.tiers[tier].max_bytes > 0;
+      // More than the cap can only be there after a restart that found more.
+      SIM_CHECK(!capped || tenant.used_bytes[tier] <= tenant.bound_bytes[tier],
+                fmt::format("tenant {} has {} in tier {}", tenant.quota.name,
+                            tenant.used_bytes[tier], tier));
+      const bool found = tier == static_cast<size_t>(Tier::kDisk);
+      SIM_CHECK(!capped || found || tenant.used_bytes[tier] <= tenant.quota.tiers[tier].max_bytes,
+                fmt::format("tenant {} is over its cap in tier {}", tenant.quota.name, tier));
+    }
+  }
+  SIM_CHECK(used[0] <= gauges.pool_used_bytes, "pools of tenants");
+  SIM_CHECK(used[1] <= gauges.host_used_bytes, "host slots of tenants");
+  SIM_CHECK(used[2] <= gauges.disk_used_bytes, "disk slots of tenants");
+}
+
+void SimOracle::CheckPoolGauges(SimPool pool, const PoolGauges& gauges) const {
   uint64_t private_blocks = 0, quarantined = 0;
   for (const auto& [place, owned] : owned_) {
-    if (place.first != space) continue;
+    if (place.first != pool) continue;
     private_blocks += owned.kind == Owned::Kind::kPrivate;
     quarantined += owned.kind == Owned::Kind::kQuarantined;
   }
@@ -158,15 +196,15 @@ void SimOracle::CheckPoolGauges(uint32_t space, const PoolGauges& gauges) const 
             fmt::format("{} quarantined, should be {}", gauges.quarantined, quarantined));
   SIM_CHECK(gauges.blocks == gauges.free + gauges.private_blocks + gauges.referenced +
                                  gauges.cached + gauges.loading + gauges.quarantined,
-            fmt::format("pool {}: {} blocks = {} free {} private {} referenced {} cached {} "
+            fmt::format("pool {}/{}: {} blocks = {} free {} private {} referenced {} cached {} "
                         "loading {} quarantined",
-                        space, gauges.blocks, gauges.free, gauges.private_blocks, gauges.referenced,
-                        gauges.cached, gauges.loading, gauges.quarantined));
+                        pool.space, pool.device, gauges.blocks, gauges.free, gauges.private_blocks,
+                        gauges.referenced, gauges.cached, gauges.loading, gauges.quarantined));
 }
 
 void SimOracle::CheckMemoryClass() const {
   for (uint32_t space = 0; space < plan_.spaces.size(); ++space) {
-    const auto present = world_.cache().Lookup(world_.pool(space).id, universe_.all());
+    const auto present = world_.cache().Lookup(world_.pool({space, 0}).id, universe_.all());
     for (size_t i = 0; i < present.size(); ++i) {
       const BlockHash& hash = universe_.all()[i];
       if (SimUniverse::RetentionOf(hash) == RetentionClass::kExtended) continue;
@@ -190,7 +228,7 @@ void SimOracle::CheckMemoryClassAtRest() {
 std::vector<BlockKey> SimOracle::OnDisk(Proof proof) const {
   std::vector<BlockKey> keys;
   for (uint32_t space = 0; space < plan_.spaces.size(); ++space) {
-    const auto present = world_.cache().Lookup(world_.pool(space).id, universe_.all());
+    const auto present = world_.cache().Lookup(world_.pool({space, 0}).id, universe_.all());
     for (size_t i = 0; i < present.size(); ++i) {
       const bool listed = present[i].disk || (proof == Proof::kNone && present[i].disk_unproven);
       if (listed) keys.push_back({SpaceId(space), universe_.all()[i]});
@@ -208,10 +246,13 @@ void SimOracle::BeforeCrash() {
   doubtful_ = std::move(still_doubtful);
 }
 
-bool SimOracle::Alive(const BlockHash& hash, uint32_t created_s, uint32_t last_use_s) {
-  if (NowMs() - int64_t{last_use_s} * 1000 > TtlMs(hash)) return false;
-  return plan_.options.max_age_ms == 0 ||
-         NowMs() - int64_t{created_s} * 1000 <= plan_.options.max_age_ms;
+bool SimOracle::Alive(uint32_t space, const BlockHash& hash, uint32_t created_s,
+                      uint32_t last_use_s) {
+  if (NowMs() - int64_t{last_use_s} * 1000 > TtlMs(space, hash)) return false;
+  const TenantQuota* const quota = QuotaOf(space);
+  const bool own = quota != nullptr && quota->max_age_ms > 0;
+  const int64_t max_age_ms = own ? quota->max_age_ms : plan_.options.max_age_ms;
+  return max_age_ms == 0 || NowMs() - int64_t{created_s} * 1000 <= max_age_ms;
 }
 
 std::optional<uint32_t> SimOracle::SpaceOf(const std::string& tenant,
@@ -239,9 +280,9 @@ SimOracle::Readable SimOracle::ReadIndex() {
         TruthOf(key.space.value, key.hash).recorded_use_ms - int64_t{record.last_use_s} * 1000;
     SIM_CHECK(
         plan_.index_failure_rate > 0 || plan_.disk_faulty ||
-            behind_ms <= TtlMs(key.hash) / kCoarseness + 1000,
+            behind_ms <= TtlMs(key.space.value, key.hash) / kCoarseness + 1000,
         fmt::format("{}: the index is {} ms behind", NameOf(key.space.value, key.hash), behind_ms));
-    found[key] = Alive(key.hash, record.created_s, record.last_use_s);
+    found[key] = Alive(key.space.value, key.hash, record.created_s, record.last_use_s);
   }
   return found;
 }
@@ -256,7 +297,7 @@ SimOracle::Readable SimOracle::ReadHeaders() {
       const auto space = SpaceOf(header->tenant, header->model);
       if (!space) continue;
       bool& alive = found[{SpaceId(*space), header->hash}];
-      alive |= Alive(header->hash, header->created_s, header->last_use_s);
+      alive |= Alive(*space, header->hash, header->created_s, header->last_use_s);
     }
   }
   return found;
@@ -285,6 +326,11 @@ void SimOracle::CheckRestored(const Readable& readable, Source source) const {
   const std::unordered_set<BlockKey> there(now.begin(), now.end());
   for (const BlockKey& key : persisted_) {
     if (source == Source::kHeaders && doubtful_.contains(key)) continue;
+    // Headers of slots given up long ago may fill a cap, and be the younger.
+    const TenantQuota* const quota = QuotaOf(key.space.value);
+    const bool capped =
+        quota != nullptr && quota->tiers[static_cast<size_t>(Tier::kDisk)].max_bytes > 0;
+    if (source == Source::kHeaders && capped) continue;
     const std::string name = NameOf(key.space.value, key.hash);
     SIM_CHECK(readable.contains(key), name + " was persisted and is nowhere");
     SIM_CHECK(there.contains(key) || !readable.at(key),

@@ -18,7 +18,7 @@ namespace kvtier {
 
 // A block as clients name it. The space's number is the simulator's own.
 struct SimBlock {
-  uint32_t space = 0;
+  SimPool pool;
   BlockHandle handle;
   friend constexpr auto operator<=>(const SimBlock&, const SimBlock&) = default;
 };
@@ -79,13 +79,15 @@ class SimOracle {
     uint32_t references = 0;
     BlockHash hash;
   };
-  using Place = std::pair<uint32_t, BlockIndex>;
+  using Place = std::pair<SimPool, BlockIndex>;
 
   [[nodiscard]] int64_t NowMs() { return world_.machine().clock.WallMs(); }
   [[nodiscard]] Truth& TruthOf(uint32_t space, const BlockHash& hash) {
     return truths_[BlockKey{SpaceId(space), hash}];
   }
-  [[nodiscard]] int64_t TtlMs(const BlockHash& hash) const;
+  // Null if the space's tenant has none.
+  [[nodiscard]] const TenantQuota* QuotaOf(uint32_t space) const;
+  [[nodiscard]] int64_t TtlMs(uint32_t space, const BlockHash& hash) const;
   void CheckLifetime(uint32_t space, const BlockHash& hash);
   void OnUsed(uint32_t space, const BlockHash& hash);
   // What the cache says is on disk: only what it vouches for, or also what it has merely found.
@@ -96,10 +98,13 @@ class SimOracle {
   void CheckRestored(const Readable& readable, Source source) const;
   [[nodiscard]] Readable ReadIndex();
   [[nodiscard]] Readable ReadHeaders();
-  [[nodiscard]] bool Alive(const BlockHash& hash, uint32_t created_s, uint32_t last_use_s);
+  [[nodiscard]] bool Alive(uint32_t space, const BlockHash& hash, uint32_t created_s,
+                           uint32_t last_use_s);
   [[nodiscard]] std::optional<uint32_t> SpaceOf(const std::string& tenant,
                                                 const ModelFingerprint& model) const;
-  void CheckPoolGauges(uint32_t space, const PoolGauges& gauges) const;
+  // No tenant has more than its cap, told from what there is.
+  void CheckQuotas(const CacheGauges& gauges) const;
+  void CheckPoolGauges(SimPool pool, const PoolGauges& gauges) const;
 
   const SimPlan& plan_;
   SimWorld& world_;

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
+#include "base/check.h"
 #include "tests/fakes/seeded_random.h"
 
 namespace kvtier {
@@ -83,6 +86,47 @@ void DrawFaults(SeededRandom& random, SimPlan* plan) {
   if (random.Chance(0.3)) plan->index_tail_loss_rate = 0.5;
 }
 
+// Within the tier, together with what is reserved already.
+TierQuota DrawTierQuota(SeededRandom& random, uint64_t chunks, uint64_t chunk_bytes,
+                        uint64_t* chunks_left) {
+  TierQuota quota;
+  if (random.Chance(0.6) && chunks > 0) {
+    quota.max_bytes = chunk_bytes + random.Below(chunks) * chunk_bytes / 2;
+  }
+  if (random.Chance(0.6) && *chunks_left > 0) {
+    const uint64_t wanted = random.Between(1, *chunks_left);
+    // Not always whole chunks.
+    const uint64_t bytes = wanted * chunk_bytes - random.Below(chunk_bytes);
+    quota.reserved_bytes = quota.max_bytes == 0 ? bytes : std::min(bytes, quota.max_bytes);
+    *chunks_left -= (quota.reserved_bytes + chunk_bytes - 1) / chunk_bytes;
+  }
+  return quota;
+}
+
+// Two of five seeds have quotas. Drawn last: the rest of a seed's plan is the same without them.
+void DrawQuotas(SeededRandom& random, SimPlan* plan) {
+  if (random.Chance(0.6)) return;
+  const uint64_t chunk_bytes = plan->sizes.chunk_bytes;
+  // One chunk is left to tenants for whom nothing is reserved.
+  uint64_t host_left = std::max(plan->sizes.host_chunks_ready, 1u) - 1;
+  uint64_t disk_left = std::max(plan->sizes.disk_chunks, 1u) - 1;
+  for (const char* name : {"alpha", "beta"}) {
+    if (random.Chance(0.3)) continue;
+    TenantQuota tenant{.name = name};
+    uint64_t pool_bytes = 0;
+    for (const SimSpace& space : plan->spaces) {
+      if (space.identity.tenant == name) pool_bytes += space.pool_bytes * plan->sizes.devices;
+    }
+    if (random.Chance(0.5)) tenant.tiers[0] = {pool_bytes, random.Below(pool_bytes + 1)};
+    tenant.tiers[1] = DrawTierQuota(random, plan->sizes.host_chunks, chunk_bytes, &host_left);
+    tenant.tiers[2] = DrawTierQuota(random, plan->sizes.disk_chunks, chunk_bytes, &disk_left);
+    if (random.Chance(0.3)) tenant.extended_ttl_ms = random.Between(1, 24) * kHourMs;
+    if (random.Chance(0.3)) tenant.memory_ttl_ms = random.Between(1, 20) * kMinuteMs;
+    if (random.Chance(0.2)) tenant.max_age_ms = random.Between(1, 30) * kHourMs;
+    plan->options.tenants.push_back(std::move(tenant));
+  }
+}
+
 }  // namespace
 
 SimPlan MakeSimPlan(uint64_t seed, uint32_t steps) {
@@ -96,17 +140,22 @@ SimPlan MakeSimPlan(uint64_t seed, uint32_t steps) {
   DrawFaults(random, &plan);
   plan.crash_rate = random.Chance(0.3) ? 0 : 0.015;
   plan.sessions = static_cast<uint32_t>(random.Between(1, 4));
+  plan.sizes.devices = static_cast<uint32_t>(random.Chance(0.5) ? 1 : random.Between(2, 3));
+  DrawQuotas(random, &plan);
+  KVT_CHECK(plan.options.Validate().has_value());
   return plan;
 }
 
 std::string Describe(const SimPlan& plan) {
   return fmt::format(
-      "seed {} steps {}: {} spaces, {} sessions, host {}+{} chunks of {}, disk {} chunks in {} "
-      "files, faults: disk {} index {} copy {} tail {}, crashes {}",
-      plan.seed, plan.steps, plan.spaces.size(), plan.sessions, plan.sizes.host_chunks_ready,
-      plan.sizes.host_chunks - plan.sizes.host_chunks_ready, FormatByteSize(plan.sizes.chunk_bytes),
-      plan.sizes.disk_chunks, plan.sizes.disk_files, plan.disk_faults.torn_write,
-      plan.index_failure_rate, plan.copy_failure_rate, plan.index_tail_loss_rate, plan.crash_rate);
+      "seed {} steps {}: {} spaces, {} devices, {} sessions, host {}+{} chunks of {}, disk {} "
+      "chunks in {} files, faults: disk {} index {} copy {} tail {}, crashes {}, {} tenants with "
+      "quotas",
+      plan.seed, plan.steps, plan.spaces.size(), plan.sizes.devices, plan.sessions,
+      plan.sizes.host_chunks_ready, plan.sizes.host_chunks - plan.sizes.host_chunks_ready,
+      FormatByteSize(plan.sizes.chunk_bytes), plan.sizes.disk_chunks, plan.sizes.disk_files,
+      plan.disk_faults.torn_write, plan.index_failure_rate, plan.copy_failure_rate,
+      plan.index_tail_loss_rate, plan.crash_rate, plan.options.tenants.size());
 }
 
 }  // namespace kvtier

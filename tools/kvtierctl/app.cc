@@ -30,6 +30,19 @@ void AddGlobalOptions(CLI::App* app, CommandContext* context) {
 
 }  // namespace
 
+std::string WrongCommand(const CLI::App& app) {
+  if (!app.get_subcommands().empty()) return {};
+  const std::vector<std::string> rest = app.remaining();
+  if (!rest.empty() && rest.front().starts_with('-')) return {};
+  std::string names;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    names += (names.empty() ? "" : ", ") + command->get_name();
+  }
+  const std::string what =
+      rest.empty() ? "a command is missing" : "there is no command \"" + rest.front() + "\"";
+  return what + "; the commands are\n" + names;
+}
+
 std::unique_ptr<CLI::App> MakeKvtierctlApp(CommandContext* context) {
   auto app = std::make_unique<CLI::App>(
       "Looks at a kvtierd, checks what it keeps, and exercises it.", "kvtierctl");
@@ -37,10 +50,10 @@ std::unique_ptr<CLI::App> MakeKvtierctlApp(CommandContext* context) {
   AddGlobalOptions(app.get(), context);
   app->require_subcommand(1);
   app->fallthrough();
-  for (const auto add :
-       {AddStatusCommand, AddTopCommand, AddLsCommand, AddInspectCommand, AddLookupCommand,
-        AddPinCommand, AddUnpinCommand, AddEvictCommand, AddDrainCommand, AddVerifyCommand,
-        AddFsckCommand, AddConfigCommand, AddSizeCommand, AddBenchCommand, AddReplayCommand}) {
+  for (const auto add : {AddStatusCommand, AddTopCommand, AddLsCommand, AddInspectCommand,
+                         AddLookupCommand, AddPinCommand, AddUnpinCommand, AddEvictCommand,
+                         AddDrainCommand, AddVerifyCommand, AddFsckCommand, AddTraceCommand,
+                         AddConfigCommand, AddSizeCommand, AddBenchCommand, AddReplayCommand}) {
     add(app.get(), context);
   }
   // Last: commands without a footer would take this one.

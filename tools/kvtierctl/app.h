@@ -11,4 +11,7 @@ namespace kvtier {
 // `context` outlives the table; parsing fills it and runs the command.
 [[nodiscard]] std::unique_ptr<CLI::App> MakeKvtierctlApp(CommandContext* context);
 
+// What is wrong with the command's name, after parsing has failed; empty if it is something else.
+[[nodiscard]] std::string WrongCommand(const CLI::App& app);
+
 }  // namespace kvtier

@@ -2,11 +2,34 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <boost/json.hpp>
 #include <cstdio>
 #include <filesystem>
 
 namespace kvtier {
+namespace {
+
+// What to do about errors that do not say so themselves, by reason.
+struct Remedy {
+  std::string_view reason;
+  std::string_view text;
+};
+constexpr std::array<Remedy, 3> kRemedies = {{
+    {"no_daemon",
+     "is kvtierd running (systemctl status kvtierd)? --socket PATH names another than "
+     "/run/kvtier/kvtier.sock"},
+    {"socket_permission", "administration is for root and the daemon's own user: use sudo"},
+    {"directory_locked", "stop the daemon first, or use kvtierctl verify, which asks it"},
+}};
+
+std::string_view RemedyFor(const Error& error) {
+  const auto remedy = std::ranges::find(kRemedies, error.reason, &Remedy::reason);
+  return remedy == kRemedies.end() ? std::string_view() : remedy->text;
+}
+
+}  // namespace
 
 std::string CommandContext::AdminSocket() const {
   if (!admin_socket.empty()) return admin_socket;
@@ -41,6 +64,8 @@ void CommandContext::Fail(const Error& error) {
   }
   const Terminal terminal(stderr);
   fmt::print(stderr, "kvtierctl: {}\n", terminal.Style(error.ToString(), TextStyle::kBad));
+  const std::string_view remedy = RemedyFor(error);
+  if (!remedy.empty()) fmt::print(stderr, "{}\n", remedy);
 }
 
 }  // namespace kvtier

@@ -16,6 +16,9 @@ class App;
 
 namespace kvtier {
 
+// Of options that count; a negative number would be taken for a huge one.
+inline constexpr int64_t kMaxCount = int64_t{1} << 53;
+
 struct CommandContext {
   std::string socket = "/run/kvtier/kvtier.sock";
   std::string admin_socket;  // empty: beside `socket`
@@ -54,6 +57,7 @@ void AddBenchCommand(CLI::App* app, CommandContext* context);
 void AddFsckCommand(CLI::App* app, CommandContext* context);
 void AddVerifyCommand(CLI::App* app, CommandContext* context);
 void AddDrainCommand(CLI::App* app, CommandContext* context);
+void AddTraceCommand(CLI::App* app, CommandContext* context);
 void AddReplayCommand(CLI::App* app, CommandContext* context);
 
 }  // namespace kvtier

@@ -24,7 +24,7 @@ struct Explanation {
   std::string_view text;
 };
 
-constexpr std::array<Explanation, 17> kDropExplanations = {{
+constexpr std::array<Explanation, 18> kDropExplanations = {{
     {"clean_copy_below", "its space was needed; a lower tier has a copy"},
     {"lru", "its space was needed, and it was the least recently used"},
     {"memory_class", "its space was needed; retention `memory` never goes to disk"},
@@ -42,6 +42,7 @@ constexpr std::array<Explanation, 17> kDropExplanations = {{
     {"chunk_reclaimed", "its chunk was needed for another model"},
     {"copy_above", "its space was needed; a higher tier has a copy"},
     {"evicted_by_hand", "an administrator evicted it"},
+    {"tenant_cap", "its tenant was at its cap"},
 }};
 
 constexpr std::array<Explanation, 9> kMissExplanations = {{

@@ -1,4 +1,6 @@
 // kvtierctl: looks at a kvtierd, and exercises one.
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 #include <csignal>
 
@@ -12,6 +14,11 @@ int Main(int argc, char** argv) {
   const std::unique_ptr<CLI::App> app = MakeKvtierctlApp(&context);
   try {
     app->parse(argc, argv);
+  } catch (const CLI::RequiredError& error) {
+    const std::string wrong = WrongCommand(*app);
+    if (wrong.empty()) return app->exit(error), static_cast<int>(ExitCode::kUsage);
+    fmt::print(stderr, "kvtierctl: {}\nRun with --help for more information.\n", wrong);
+    return static_cast<int>(ExitCode::kUsage);
   } catch (const CLI::ParseError& error) {
     const bool asked_for_help = app->exit(error) == 0;
     return static_cast<int>(asked_for_help ? ExitCode::kOk : ExitCode::kUsage);

@@ -129,7 +129,10 @@ Result<ModelSize> MeasureModel(std::string_view config_json, std::string_view dt
                                uint64_t tensor_parallel) {
   boost::json::error_code error;
   const boost::json::value document = boost::json::parse(config_json, error);
-  if (error) return MakeError(ErrorCode::kInvalidArgument, "bad_json", error.message());
+  if (error) {
+    return MakeError(ErrorCode::kInvalidArgument, "bad_json",
+                     error.message() + ": is this a model's config.json?");
+  }
   const JsonView whole(&document);
   // Models of text and more keep what concerns the text in a section of its own.
   const JsonView config = whole["text_config"].object() != nullptr ? whole["text_config"] : whole;

@@ -64,27 +64,75 @@ std::string TierTable(JsonView status) {
   };
   const JsonView host = status["tiers"]["host"];
   const bool growing = host["ready_bytes"].Count() < host["capacity_bytes"].Count();
-  add("pool", DeviceText(status["device"]));
+  int devices = 0;
+  status["devices"].ForEach([&devices](JsonView) { ++devices; });
+  add("pool", devices > 1 ? fmt::format("{} devices", devices) : DeviceText(status["device"]));
   add("host", growing ? FormatByteSize(host["ready_bytes"].Count()) + " ready" : "memory");
   add("disk", DiskKind(status["disk"]));
   return table.Render();
 }
 
-std::string PoolTable(JsonView pools) {
+// Only where there are several: the table of tiers names a single one.
+std::string DeviceTable(JsonView devices) {
   using enum Table::Align;
-  Table table(
-      {{"pool of", kLeft}, {"block"}, {"blocks"}, {"free"}, {"private"}, {"in use"}, {"cached"}});
+  Table table({{"device"}, {"is", kLeft}, {"capacity"}, {"pools"}, {"full"}, {"uuid", kLeft}});
+  int count = 0;
+  devices.ForEach([&](JsonView device) {
+    const uint64_t capacity = device["pool_capacity_bytes"].Count();
+    const uint64_t used = device["pool_used_bytes"].Count();
+    table.AddRow({std::to_string(count++), DeviceText(device), FormatByteSize(capacity),
+                  FormatByteSize(used), Share(used, capacity), device["uuid"].Text()});
+  });
+  return count > 1 ? "\n" + table.Render() : std::string();
+}
+
+std::string PoolTable(JsonView pools, bool several_devices) {
+  using enum Table::Align;
+  std::vector<Table::Column> columns = {{"pool of", kLeft}, {"block"},  {"blocks"}, {"free"},
+                                        {"private"},        {"in use"}, {"cached"}};
+  if (several_devices) columns.push_back({"device"});
+  Table table(columns);
   bool any = false;
   pools.ForEach([&](JsonView pool) {
     any = true;
     const std::string model = pool["model_name"].Text();
     const std::string name = model.empty() ? pool["model"].Text() : model;
-    table.AddRow(
-        {Cut(pool["tenant"].Text() + "/" + name, kLongestName),
-         FormatByteSize(pool["block_bytes"].Count()), FormatCompactCount(pool["blocks"].Count()),
-         FormatCompactCount(pool["free"].Count()), FormatCompactCount(pool["private"].Count()),
-         FormatCompactCount(pool["referenced"].Count()),
-         FormatCompactCount(pool["cached"].Count())});
+    std::vector<std::string> row = {
+        Cut(pool["tenant"].Text() + "/" + name, kLongestName),
+        FormatByteSize(pool["block_bytes"].Count()),
+        FormatCompactCount(pool["blocks"].Count()),
+        FormatCompactCount(pool["free"].Count()),
+        FormatCompactCount(pool["private"].Count()),
+        FormatCompactCount(pool["referenced"].Count()),
+        FormatCompactCount(pool["cached"].Count()),
+    };
+    if (several_devices) row.push_back(std::to_string(pool["device"].Count()));
+    table.AddRow(std::move(row));
+  });
+  return any ? "\n" + table.Render() : std::string();
+}
+
+std::string SizeOr(uint64_t bytes, std::string_view none) {
+  return bytes == 0 ? std::string(none) : FormatByteSize(bytes);
+}
+
+// Of tenants with quotas: a row for each tier in which they have any, or any blocks.
+std::string TenantTable(JsonView tenants) {
+  using enum Table::Align;
+  Table table({{"tenant", kLeft}, {"tier", kLeft}, {"used"}, {"cap"}, {"full"}, {"reserved"}});
+  bool any = false;
+  tenants.ForEach([&](JsonView tenant) {
+    std::string name = Cut(tenant["name"].Text(), kLongestName);
+    for (const char* tier : {"pool", "host", "disk"}) {
+      const uint64_t used = tenant[tier]["used_bytes"].Count();
+      const uint64_t cap = tenant[tier]["max_bytes"].Count();
+      const uint64_t reserved = tenant[tier]["reserved_bytes"].Count();
+      if (used + cap + reserved == 0) continue;
+      any = true;
+      table.AddRow({name, tier, FormatByteSize(used), SizeOr(cap, "none"), Share(used, cap),
+                    SizeOr(reserved, "-")});
+      name.clear();
+    }
   });
   return any ? "\n" + table.Render() : std::string();
 }
@@ -106,6 +154,14 @@ std::string Activity(JsonView status) {
       in_flight["disk_writes"].Count(), in_flight["acquires_waiting"].Count());
 }
 
+std::string KernelsText(JsonView kernels) {
+  if (kernels["state"].Text() != "ready") return {};
+  return fmt::format("kernels: {}{}{}, {} cases right at start  calls {}  in flight {}\n",
+                     kernels["engine"].Text(), kernels["library_version"].Text().empty() ? "" : " ",
+                     kernels["library_version"].Text(), kernels["self_test"]["cases"].Count(),
+                     FormatCompactCount(kernels["calls"].Count()), kernels["in_flight"].Count());
+}
+
 // What somebody should look into.
 std::string Troubles(JsonView status, const Terminal& terminal) {
   std::string text;
@@ -116,6 +172,9 @@ std::string Troubles(JsonView status, const Terminal& terminal) {
   disk["notes"].ForEach([&add](JsonView note) { add(note.Text()); });
   if (disk["index"]["rebuilt"].IsTrue()) {
     add(fmt::format("the index was rebuilt at start: {}", disk["index"]["found"].Text()));
+  }
+  if (status["kernels"]["state"].Text() == "failed") {
+    add("kernels off: " + status["kernels"]["reason"].Text());
   }
   const JsonView stats = status["stats"];
   for (const char* name : {"disk_read_errors", "disk_write_errors", "index_errors",
@@ -136,8 +195,10 @@ Result<std::string> FormatStatus(std::string_view status_json, const Terminal& t
   if (error || !status["schema"].Text().starts_with("kvtier.status/")) {
     return MakeError(ErrorCode::kCorrupt, "bad_status", "the daemon's answer is not a status");
   }
-  return Heading(status, terminal) + "\n" + TierTable(status) + PoolTable(status["pools"]) +
-         Activity(status) + Troubles(status, terminal);
+  const std::string devices = DeviceTable(status["devices"]);
+  return Heading(status, terminal) + "\n" + TierTable(status) + devices +
+         PoolTable(status["pools"], !devices.empty()) + TenantTable(status["tenants"]) +
+         Activity(status) + KernelsText(status["kernels"]) + Troubles(status, terminal);
 }
 
 }  // namespace kvtier

@@ -32,6 +32,12 @@ BlockHash HashOfId(const TraceScope& scope, uint64_t id) {
 }
 
 // Throws boost::system::system_error when the field is absent, out of range or of another type.
+// Without the place in the library's source that what() tells besides.
+std::string Explain(const std::exception& error) {
+  const auto* coded = dynamic_cast<const boost::system::system_error*>(&error);
+  return coded != nullptr ? coded->code().message() : error.what();
+}
+
 uint64_t NonNegative(const json::object& object, std::string_view field, uint64_t max) {
   const auto value = object.at(field).to_number<uint64_t>();
   if (value > max) throw std::out_of_range(fmt::format("\"{}\" is {}", field, value));
@@ -76,7 +82,7 @@ Result<Trace> ParseMooncake(std::string_view text, const TraceScope& scope) {
     try {
       trace.requests.push_back(MooncakeRequest(json::parse(line).as_object(), scope));
     } catch (const std::exception& error) {
-      return BadTrace(fmt::format("line {}: {}", line_number, error.what()));
+      return BadTrace(fmt::format("line {}: {}", line_number, Explain(error)));
     }
     // Nothing says which requests belong together: each may run beside any other.
     trace.requests.back().stream = trace.streams++;
@@ -115,7 +121,7 @@ Result<Trace> ParseAgentic(std::string_view text, const TraceScope& scope) {
     if (trace.block_tokens == 0) return BadTrace("\"block_size\" is 0");
     AppendAgenticRequests(session.at("requests").as_array(), 0, scope, 0, &trace);
   } catch (const std::exception& error) {
-    return BadTrace(error.what());
+    return BadTrace(Explain(error));
   }
   return trace;
 }

@@ -16,6 +16,7 @@ from ._library import LibraryNotFoundError
 from ._library import version as library_version
 from .acquire import AcquireResult
 from .admin import DEFAULT_ADMIN_SOCKET, admin
+from .attention import AttendSequence, Workspace
 from .blocks import (
     AsyncError,
     AsyncErrors,
@@ -31,7 +32,7 @@ from .blocks import (
     Tier,
     chain_entries,
 )
-from .connection import DEFAULT_SOCKET, Connection, Stats, connect
+from .connection import DEFAULT_SOCKET, Connection, Device, Stats, connect
 from .copier import CopyFunction
 from .cuda import CudaArray
 from .errors import (
@@ -70,6 +71,7 @@ __all__ = [
     "AlreadyExistsError",
     "AsyncError",
     "AsyncErrors",
+    "AttendSequence",
     "Block",
     "CancelledError",
     "CommitEntry",
@@ -78,6 +80,7 @@ __all__ = [
     "CorruptError",
     "CudaArray",
     "DType",
+    "Device",
     "DeviceKind",
     "Hashes",
     "Hit",
@@ -115,6 +118,7 @@ __all__ = [
     "Tokens",
     "UnavailableError",
     "UnsupportedError",
+    "Workspace",
     "WrongStateError",
     "__version__",
     "admin",

@@ -14,6 +14,7 @@ from ctypes import (
     c_char,
     c_char_p,
     c_double,
+    c_float,
     c_int,
     c_int32,
     c_int64,
@@ -117,6 +118,21 @@ class ModelInfo(Structure):
         ("block_bytes", c_uint64),
         ("fingerprint", Hash),
     ]
+
+
+class Device(Structure):
+    _fields_ = [
+        ("uuid", c_uint8 * 16),
+        ("pool_bytes", c_uint64),
+        ("name", c_char * 72),
+        ("kind", c_uint8),
+        ("reserved", c_uint8 * 7),
+    ]
+
+
+#: KVT_MAX_DEVICES and KVT_ANY_DEVICE.
+MAX_DEVICES = 16
+ANY_DEVICE = 0xFFFFFFFF
 
 
 class PoolInfo(Structure):
@@ -263,6 +279,37 @@ class SequenceInfo(Structure):
     ]
 
 
+class WorkspaceInfo(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("base", c_void_p),
+        ("bytes", c_uint64),
+        ("device_base", c_uint64),
+        ("ordinal", c_int32),
+        ("device_kind", c_uint8),
+    ]
+
+
+class AttendRequest(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("layer", c_uint32),
+        ("q_heads", c_uint32),
+        ("softmax_scale", c_float),
+        ("soft_cap", c_float),
+        ("window_tokens", c_uint32),
+        ("query_dtype", c_uint8),
+        ("reserved", c_uint8 * 3),
+        ("query_offset", c_uint64),
+        ("output_offset", c_uint64),
+        ("lse_offset", c_uint64),
+        ("sequences", c_void_p),
+        ("sequence_count", c_size_t),
+        ("blocks", c_void_p),
+        ("block_count", c_size_t),
+    ]
+
+
 # Pointers to objects, arrays and structs are c_void_p: ctypes takes byref(), arrays, None and
 # integers alike for them.
 _STATUS = c_int32
@@ -285,6 +332,7 @@ PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "kvt_model_record_init": (None, [_OUT]),
     "kvt_layout_of": (_STATUS, [c_void_p, _OUT]),
     "kvt_register_model": (_STATUS, [_OBJECT, c_void_p, _OUT]),
+    "kvt_get_devices": (_STATUS, [_OBJECT, _OUT, c_size_t, POINTER(c_size_t)]),
     "kvt_attach": (_STATUS, [_OBJECT, c_uint32, c_uint32, c_uint64, _OUT]),
     "kvt_pool_close": (None, [_OBJECT]),
     "kvt_pool_get_info": (_STATUS, [_OBJECT, _OUT]),
@@ -318,6 +366,12 @@ PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "kvt_sequence_mark_computed": (_STATUS, [_OBJECT, c_uint64]),
     "kvt_sequence_finish": (_STATUS, [_OBJECT]),
     "kvt_sequence_fork": (_STATUS, [_OBJECT, _OUT]),
+    "kvt_workspace_open": (_STATUS, [_OBJECT, c_uint64, _OUT]),
+    "kvt_workspace_close": (None, [_OBJECT]),
+    "kvt_workspace_get_info": (_STATUS, [_OBJECT, _OUT]),
+    "kvt_attend_request_init": (None, [_OUT]),
+    "kvt_attend": (_STATUS, [_OBJECT, c_void_p, c_int64, _OUT]),
+    "kvt_sequence_blocks": (_STATUS, [_OBJECT, _ARRAY, c_size_t]),
 }
 
 

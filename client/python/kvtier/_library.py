@@ -6,6 +6,7 @@ import ctypes
 import functools
 import os
 import pathlib
+from typing import Any
 
 from ._abi import PROTOTYPES
 
@@ -14,7 +15,7 @@ LIBRARY_NAME = "libkvtier.so.0"
 
 
 class LibraryNotFoundError(ImportError):
-    """libkvtier could not be loaded; the message names each place and why it did not do."""
+    """A library of kvtier could not be loaded; the message names each place and why it did not do."""
 
 
 def _candidates() -> list[str]:
@@ -27,11 +28,25 @@ def _candidates() -> list[str]:
     return [str(beside / name) for name in names if (beside / name).exists()] + [LIBRARY_NAME]
 
 
-def _declare(library: ctypes.CDLL) -> None:
-    for name, (result, arguments) in PROTOTYPES.items():
-        function = getattr(library, name)
-        function.restype = result
-        function.argtypes = arguments
+def load_first(
+    paths: list[str], prototypes: dict[str, tuple[Any, list[Any]]], name: str, variable: str
+) -> ctypes.CDLL:
+    """The first of `paths` that can be loaded, its functions declared. Raises
+    LibraryNotFoundError, which tells of library `name` and of the `variable` that names it."""
+    tried = []
+    for path in paths:
+        try:
+            library = ctypes.CDLL(path)
+            for function_name, (result, arguments) in prototypes.items():
+                function = getattr(library, function_name)
+                function.restype = result
+                function.argtypes = arguments
+            return library
+        except (OSError, AttributeError) as error:
+            tried.append(f"{path}: {error}")
+    raise LibraryNotFoundError(
+        f"{name} cannot be loaded (set {variable} to its path): " + "; ".join(tried)
+    )
 
 
 @functools.cache
@@ -43,17 +58,7 @@ def load() -> ctypes.CDLL:
 
     Raises LibraryNotFoundError.
     """
-    tried = []
-    for path in _candidates():
-        try:
-            library = ctypes.CDLL(path)
-            _declare(library)
-            return library
-        except (OSError, AttributeError) as error:
-            tried.append(f"{path}: {error}")
-    raise LibraryNotFoundError(
-        f"libkvtier cannot be loaded (set {LIBRARY_VARIABLE} to its path): " + "; ".join(tried)
-    )
+    return load_first(_candidates(), PROTOTYPES, "libkvtier", LIBRARY_VARIABLE)
 
 
 def version() -> str:

@@ -120,6 +120,11 @@ class PoolMemory:
         """
         return self._torch(self._plan.kv(layer))
 
+    def torch_blocks(self) -> torch.Tensor:
+        """The whole pool as one torch tensor, [blocks, layers, 2, tokens, heads, dim]: all of a
+        block's KV side by side. Raises as `torch_layer_kv`."""
+        return self._torch(self._plan.blocks())
+
     def _host_buffer(self) -> mmap.mmap:
         if self._host is None:
             raise error_of(Status.UNSUPPORTED, "not_host_memory", "the pool is on a GPU")

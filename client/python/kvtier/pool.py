@@ -14,6 +14,7 @@ from . import _abi, _convert, _library
 from ._convert import Hashes, Tokens
 from ._handle import Handle
 from .acquire import AcquireResult
+from .attention import Workspace
 from .blocks import (
     Block,
     CommitEntry,
@@ -337,6 +338,16 @@ class Pool:
         presence = (ctypes.c_uint8 * count)()
         check_available(self._library.kvt_lookup(self._handle.get(), joined, count, presence))
         return [Presence(one) for one in presence]
+
+    # ---------------------------------------------------------------- attention
+
+    def open_workspace(self, byte_count: int) -> Workspace:
+        """Memory shared with the daemon for attention that it computes; zeroed.
+
+        Raises UnsupportedError (the daemon does not compute), LimitExceededError,
+        InvalidArgumentError, UnavailableError.
+        """
+        return Workspace(self._handle, byte_count)
 
     # ---------------------------------------------------------------- sequences
 

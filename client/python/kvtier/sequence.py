@@ -24,7 +24,7 @@ import numpy.typing as npt
 from . import _abi, _convert, _library
 from ._convert import Tokens
 from ._handle import Handle
-from .blocks import Miss
+from .blocks import Block, Miss
 from .copier import Copier
 from .errors import Status, check, error_of, last_error
 
@@ -160,6 +160,16 @@ class Sequence:
             )
         )
         return table
+
+    def block_handles(self, count: int | None = None) -> list[Block]:
+        """The handles of the first `count` logical blocks (None: all), for Workspace.attend. Raises
+        WrongStateError (a wait is due), InvalidArgumentError (there are fewer)."""
+        if count is None:
+            count = self.info().blocks
+        _convert.unsigned(count, 31, "count")
+        blocks = (_abi.Block * count)()
+        check(self._library.kvt_sequence_blocks(self._handle.get(), blocks, count))
+        return [Block(block.index, block.generation, block.attachment) for block in blocks]
 
     def slot_mapping(self, first: int = 0, count: int | None = None) -> npt.NDArray[np.int64]:
         """block_index * block_tokens + offset of tokens [first, first + count), int64 [count].

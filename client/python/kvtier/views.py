@@ -73,6 +73,13 @@ class ViewPlan:
         strides = (k.strides[0], self._layout.v_offset, *k.strides[1:])
         return ArraySpec(k.offset, shape, strides)
 
+    def blocks(self) -> ArraySpec:
+        """[blocks, layers, 2, tokens, heads, dim]. Raises UnsupportedError as `kv`."""
+        layer = self.kv(0)
+        shape = (layer.shape[0], self._record.layers, *layer.shape[1:])
+        strides = (layer.strides[0], self._layout.layer_stride, *layer.strides[1:])
+        return ArraySpec(0, shape, strides)
+
     def _layer_offset(self, layer: int) -> int:
         if not 0 <= layer < self._record.layers:
             raise invalid("bad_layer", f"{layer} of {self._record.layers}")

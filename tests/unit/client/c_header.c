@@ -3,6 +3,8 @@
 #include <string.h>
 
 #include "client/kvtier.h"
+/* An engine that launches the kernels itself includes both. */
+#include "kvtier/kernels.h"
 
 int kvt_test_use_from_c(void) {
   kvt_connect_options options;

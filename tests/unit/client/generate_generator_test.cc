@@ -23,7 +23,7 @@ KvLayout TestLayout() { return DenseLayout(SmallShape()); }
 
 // A store whose first `cached` tokens are computed beforehand, and which is lost at the given call:
 // its memory is then overwritten, as others may do, before the error is told.
-class CacheDouble final : public KvStore {
+class CacheDouble final : public HostKvStore {
  public:
   struct Plan {
     size_t cached = 0;

@@ -10,7 +10,7 @@ namespace {
 const std::string kHash(64, 'a');
 const std::string kWhole =
     R"({"op":"ls","tier":"host","tenant":"t","model":"m","prefix":"ab","cursor":7,"limit":9,)"
-    R"("ttl_ms":11,"timeout_ms":13,"hashes":[")" +
+    R"("ttl_ms":11,"timeout_ms":13,"since_ms":17,"hashes":[")" +
     kHash + "\"]}";
 
 std::string ReasonOf(const std::string& json) {
@@ -30,6 +30,7 @@ TEST(AdminRequestTest, EveryMemberIsRead) {
   EXPECT_EQ(request->limit, 9u);
   EXPECT_EQ(request->ttl_ms, 11);
   EXPECT_EQ(request->timeout_ms, 13);
+  EXPECT_EQ(request->since_ms, 17);
   ASSERT_EQ(request->hashes.size(), 1u);
   EXPECT_EQ(request->hashes[0].Hex(), kHash);
 }

@@ -70,7 +70,7 @@ format = "json"
   ASSERT_EQ(config->tenants.size(), 2u);
   EXPECT_EQ(config->tenants[0].uids, (std::vector<uint32_t>{1, 2}));
   EXPECT_EQ(config->tenants[1].gids, (std::vector<uint32_t>{3}));
-  EXPECT_EQ(config->pool.device, DeviceChoice::kHost);
+  EXPECT_EQ(config->pool.devices, std::vector{DeviceChoice::kHost});
   EXPECT_EQ(config->cache.pool_bytes, 192 * kMiB);
   EXPECT_EQ(config->disk.bytes, 1536 * kMiB);
   EXPECT_EQ(config->disk.files, 3u);
@@ -88,14 +88,42 @@ format = "json"
 }
 
 TEST(Config, DevicesAreNamedAndNumbered) {
-  EXPECT_EQ(Parse("[pool]\ndevice = \"auto\"\n")->pool.device, DeviceChoice::kAuto);
-  EXPECT_EQ(Parse("[pool]\ndevice = \"cuda:0\"\n")->pool.device, DeviceChoice::kCuda);
+  EXPECT_EQ(Parse("[pool]\ndevice = \"auto\"\n")->pool.devices.front(), DeviceChoice::kAuto);
+  EXPECT_EQ(Parse("[pool]\ndevice = \"cuda:0\"\n")->pool.devices.front(), DeviceChoice::kCuda);
   const Result<Config> fourth = Parse("[pool]\ndevice = \"cuda:3\"\nfree_fraction = 0.5\n");
   ASSERT_TRUE(fourth) << fourth.error().context;
-  EXPECT_EQ(static_cast<int>(fourth->pool.device), static_cast<int>(DeviceChoice::kCuda) + 3);
+  EXPECT_EQ(static_cast<int>(fourth->pool.devices.front()),
+            static_cast<int>(DeviceChoice::kCuda) + 3);
   EXPECT_EQ(fourth->pool.free_fraction, 0.5);
   EXPECT_EQ(ReasonOf("[pool]\ndevice = \"cuda:16\"\n"), "config_out_of_range");
   EXPECT_EQ(ReasonOf("[pool]\ndevice = \"gpu\"\n"), "config_out_of_range");
+}
+
+TEST(Config, SeveralDevicesAreAListEachWithItsSize) {
+  const Result<Config> two =
+      Parse("[pool]\ndevice = [\"cuda:0\", \"cuda:3\"]\ndevice_bytes = [\"16GiB\", \"8GiB\"]\n");
+  ASSERT_TRUE(two) << two.error().context;
+  const auto fourth = static_cast<DeviceChoice>(static_cast<int>(DeviceChoice::kCuda) + 3);
+  EXPECT_EQ(two->pool.devices, (std::vector{DeviceChoice::kCuda, fourth}));
+  EXPECT_EQ(two->pool.device_bytes, (std::vector<uint64_t>{16 * kGiB, 8 * kGiB}));
+  // What is printed can be read again.
+  const Result<Config> again = Parse(FormatConfig(*two));
+  ASSERT_TRUE(again) << again.error().context;
+  EXPECT_EQ(again->pool.devices, two->pool.devices);
+  EXPECT_EQ(again->pool.device_bytes, two->pool.device_bytes);
+  EXPECT_TRUE(Parse("[pool]\ndevice = [\"host\", \"host\"]\n"));
+}
+
+TEST(Config, DevicesThatContradictEachOtherAreRefused) {
+  EXPECT_EQ(ReasonOf("[pool]\ndevice = []\n"), "config_out_of_range");
+  EXPECT_EQ(ReasonOf("[pool]\ndevice = [\"cuda:0\", 1]\n"), "config_wrong_type");
+  EXPECT_EQ(ReasonOf("[pool]\ndevice = [\"cuda:0\", \"cuda:0\"]\n"), "config_conflict");
+  EXPECT_EQ(ReasonOf("[pool]\ndevice = [\"auto\", \"host\"]\n"), "config_conflict");
+  EXPECT_EQ(ReasonOf("[pool]\ndevice = \"host\"\ndevice_bytes = [\"1GiB\", \"1GiB\"]\n"),
+            "config_conflict");
+  EXPECT_EQ(ReasonOf("[pool]\ndevice = \"host\"\ndevice_bytes = [\"1GiB\"]\nfree_fraction = 0.5\n"),
+            "config_conflict");
+  EXPECT_EQ(ReasonOf("[pool]\ndevice_bytes = [\"1B\"]\n"), "config_out_of_range");
 }
 
 TEST(Config, UnknownKeyNamesPlaceAndNearestKey) {
@@ -295,6 +323,71 @@ std::string Uncommented(const std::string& example) {
     text += (in_force ? line.substr(1) : line) + "\n";
   }
   return text;
+}
+
+constexpr const char* kTenantA = "[[tenant]]\nname = \"a\"\nuids = [1]\n";
+constexpr const char* kTenantB = "[[tenant]]\nname = \"b\"\nuids = [2]\n";
+
+TEST(Config, QuotasOfTenantsAreRead) {
+  const Result<Config> config =
+      Parse(std::string(kTenantA) +
+            "pool_max_bytes = \"512MiB\"\npool_reserved_bytes = \"1MiB\"\n"
+            "host_max_bytes = \"256MiB\"\nextended_ttl = \"2h\"\n" +
+            kTenantB);
+  ASSERT_TRUE(config) << config.error().context;
+  ASSERT_EQ(config->cache.tenants.size(), 1u) << "b has none";
+  const TenantQuota& quota = config->cache.tenants[0];
+  EXPECT_EQ(quota.name, "a");
+  EXPECT_EQ(quota.tiers[0].max_bytes, 512 * kMiB);
+  EXPECT_EQ(quota.tiers[0].reserved_bytes, 1 * kMiB);
+  EXPECT_EQ(quota.tiers[1].max_bytes, 256 * kMiB);
+  EXPECT_EQ(quota.extended_ttl_ms, 2 * 3600 * 1000);
+  EXPECT_EQ(quota.memory_ttl_ms, 0);
+}
+
+TEST(Config, UsersAreLookedUpByName) {
+  const Result<Config> config = Parse("[[tenant]]\nname = \"a\"\nusers = [\"root\"]\n");
+  ASSERT_TRUE(config) << config.error().context;
+  EXPECT_EQ(config->tenants[0].user_uids, (std::vector<uint32_t>{0}));
+  const std::string unknown = "[[tenant]]\nname = \"a\"\nusers = [\"no-such-user\"]\n";
+  EXPECT_EQ(ReasonOf(unknown), "config_unknown_user");
+  EXPECT_EQ(ContextOf(unknown).substr(0, 14), "test.toml:3:9:");
+  EXPECT_NE(ContextOf(unknown).find("no-such-user"), std::string::npos);
+  const std::string twice = "[[tenant]]\nname = \"b\"\nuids = [0]\n";
+  EXPECT_EQ(ReasonOf("[[tenant]]\nname = \"a\"\nusers = [\"root\"]\n" + twice), "config_conflict");
+}
+
+// Each names the key, its line and a remedy.
+TEST(Config, QuotasThatCannotBeKeptAreRefused) {
+  const auto context_of = [](const std::string& keys) {
+    const std::string text = kTenantA + keys;
+    EXPECT_EQ(ReasonOf(text), "config_conflict") << keys;
+    return ContextOf(text);
+  };
+  std::string told = context_of("host_max_bytes = \"128MiB\"\nhost_reserved_bytes = \"1GiB\"\n");
+  EXPECT_EQ(told.substr(0, 14), "test.toml:5:23") << told;
+  EXPECT_NE(told.find("tenant.host_reserved_bytes of \"a\" is 1GiB"), std::string::npos) << told;
+  EXPECT_NE(told.find("lower the one or raise the other"), std::string::npos) << told;
+  told = context_of("host_max_bytes = \"1MiB\"\n");
+  EXPECT_NE(told.find("less than one chunk (cache.chunk_bytes 64MiB)"), std::string::npos) << told;
+  told = context_of("disk_reserved_bytes = \"1MiB\"\n");
+  EXPECT_NE(told.find("there is no disk tier"), std::string::npos) << told;
+  told = context_of("pool_reserved_bytes = \"2GiB\"\n");
+  EXPECT_NE(told.find("more than pool.bytes 1GiB"), std::string::npos) << told;
+  // By whole chunks, of which one is everybody's: 16 of 64 MiB make the default.
+  told = context_of("host_reserved_bytes = \"961MiB\"\n");
+  EXPECT_NE(told.find("makes 16 chunks of 64MiB"), std::string::npos) << told;
+  EXPECT_EQ(ReasonOf(std::string(kTenantA) + "host_reserved_bytes = \"960MiB\"\n"), "");
+}
+
+TEST(Config, ReservesOfAllTenantsTogetherMustFitTheTier) {
+  const std::string half = "host_reserved_bytes = \"512MiB\"\n";
+  const std::string text = kTenantA + half + kTenantB + half;
+  EXPECT_EQ(ReasonOf(text), "config_conflict");
+  EXPECT_EQ(ContextOf(text).substr(0, 14), "test.toml:8:23");
+  const std::string disk = "[disk]\nbytes = \"1GiB\"\n";
+  EXPECT_EQ(ReasonOf(disk + kTenantA + "disk_reserved_bytes = \"1GiB\"\n"), "config_conflict");
+  EXPECT_EQ(ReasonOf(disk + kTenantA + "disk_reserved_bytes = \"512MiB\"\n"), "");
 }
 
 TEST(Config, ExampleAsInstalledIsTheDefaults) {

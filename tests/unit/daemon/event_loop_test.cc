@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <memory>
 #include <thread>
@@ -149,6 +150,34 @@ TEST(FdWatch, NeverCallsBackAfterItsDestruction) {
   last.Start(2, [&] { loop.Stop(); });
   loop.Run();
   EXPECT_FALSE(called);
+}
+
+TEST(EventLoop, TellsHowLongItsEventsTook) {
+  EventLoop loop;
+  Timer timer(&loop);
+  // Whatever the machine does meanwhile, it takes at least so long.
+  const auto busy_for = [](std::chrono::milliseconds least) {
+    const auto end = std::chrono::steady_clock::now() + least;
+    while (std::chrono::steady_clock::now() < end) {
+    }
+  };
+  loop.Post([&] { busy_for(std::chrono::milliseconds(6)); });
+  timer.Start(0, [&] {
+    busy_for(std::chrono::milliseconds(12));
+    loop.Stop();
+  });
+  loop.Run();
+  const auto counts = loop.event_times().counts();
+  uint64_t events = 0;
+  uint64_t long_events = 0;
+  for (size_t i = 0; i < counts.size(); ++i) {
+    events += counts[i];
+    // The first three classes end at 5 ms.
+    if (i >= 3) long_events += counts[i];
+  }
+  EXPECT_EQ(events, 2u);
+  EXPECT_EQ(long_events, 2u);
+  EXPECT_GE(loop.event_times().sum_us(), 18'000u);
 }
 
 }  // namespace

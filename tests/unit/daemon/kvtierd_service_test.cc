@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <boost/json.hpp>
 #include <cstdlib>
 #include <fstream>
 #include <memory>
@@ -165,16 +166,20 @@ class KvtierdDrain : public KvtierdService {
  protected:
   static constexpr int kBlocks = 32'000;
 
-  // With far more to write than a moment is enough for.
-  std::unique_ptr<Kvtierd> StartAndFill(const std::string& deadline) {
-    WriteConfig("[drain]\ndeadline = \"" + deadline + "\"\n");
+  [[nodiscard]] std::vector<std::string> LargeArguments() const {
     std::vector<std::string> arguments = Arguments();
     for (const char* setting :
          {"pool.bytes=128MiB", "host.bytes=256MiB", "disk.bytes=384MiB", "cache.chunk_bytes=1MiB",
           "cache.max_disk_write_bytes=64KiB", "retention.persist_after=1d"}) {
       arguments.insert(arguments.end(), {"--set", setting});
     }
-    auto kvtierd = std::make_unique<Kvtierd>(arguments);
+    return arguments;
+  }
+
+  // With far more to write than a moment is enough for.
+  std::unique_ptr<Kvtierd> StartAndFill(const std::string& deadline) {
+    WriteConfig("[drain]\ndeadline = \"" + deadline + "\"\n");
+    auto kvtierd = std::make_unique<Kvtierd>(LargeArguments());
     EXPECT_NE(systemd_.ReceiveUntil("READY=1"), "");
     WireClient client(directory_.path() / "kvtier.sock");
     const PoolId pool = client.Attach().pool;
@@ -192,6 +197,27 @@ TEST_F(KvtierdDrain, EndsAtItsDeadlineAndTellsWhatIsLost) {
   EXPECT_EQ(kvtierd->Wait(), 0);
   EXPECT_NE(kvtierd->output().find("drain.incomplete: "), std::string::npos) << kvtierd->output();
   EXPECT_NE(kvtierd->output().find(" blocks were not written in "), std::string::npos);
+}
+
+TEST_F(KvtierdDrain, NothingIsWrittenAfterTheDeadlineButWhatWasUnderWay) {
+  const auto kvtierd = StartAndFill("1ms");
+  kvtierd->Signal(SIGTERM);
+  ASSERT_EQ(kvtierd->Wait(), 0);
+  const std::string& log = kvtierd->output();
+  const size_t told = log.find("drain.incomplete: ");
+  ASSERT_NE(told, std::string::npos) << log;
+  const int lost = std::stoi(log.substr(told + std::string("drain.incomplete: ").size()));
+  // A thousandth of a second, and what one write at a time and one batch of copies had begun.
+  EXPECT_GT(lost, kBlocks * 9 / 10) << log;
+
+  Kvtierd next(LargeArguments());
+  ASSERT_NE(systemd_.ReceiveUntil("READY=1"), "");
+  WireClient admin(directory_.path() / "admin.sock");
+  admin.Send(wire::AdminRequest{R"({"op":"status"})"});
+  const auto reply = admin.Receive();
+  ASSERT_TRUE(reply && reply->Is(wire::MessageType::kAdminReply));
+  const auto status = boost::json::parse(wire::AdminReply::Decode(reply->payload).value().json);
+  EXPECT_EQ(status.at("tiers").at("disk").at("blocks"), kBlocks - lost);
 }
 
 TEST_F(KvtierdDrain, TellsWhatTheWriteBudgetRefused) {

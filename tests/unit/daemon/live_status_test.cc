@@ -44,6 +44,21 @@ TEST(LiveStatus, ShowsTiersHitsModelsAndSessions) {
   EXPECT_EQ(document.at("misses").at(0).at("reason"), "expired");
 }
 
+TEST(LiveStatus, ShowsTenantsInTheTiersInWhichTheyHaveQuotas) {
+  MetricsSnapshot snapshot;
+  EXPECT_TRUE(Document(snapshot).at("tenants").as_array().empty());
+  TenantGauges tenant{.quota = {.name = "a"}, .used_bytes = {0, 5, 0}};
+  tenant.quota.tiers[2] = {.max_bytes = 9, .reserved_bytes = 1};
+  snapshot.gauges.tenants = {tenant};
+  const json::array rows = Document(snapshot).at("tenants").as_array();
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_EQ(rows[0].at("tier"), "host");
+  EXPECT_EQ(rows[0].at("used_bytes"), 5);
+  EXPECT_EQ(rows[1].at("tier"), "disk");
+  EXPECT_EQ(rows[1].at("max_bytes"), 9);
+  EXPECT_EQ(rows[1].at("reserved_bytes"), 1);
+}
+
 // Everybody on this machine may read it.
 TEST(LiveStatus, KeepsProcessesAndUsersToItself) {
   MetricsSnapshot snapshot;

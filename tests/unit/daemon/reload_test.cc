@@ -67,6 +67,41 @@ TEST(Reload, TenantsAreTakenTogether) {
   EXPECT_EQ(TakeReloadable(Config{}, wanted).tenants.size(), 1u);
 }
 
+TEST(Reload, CapsAndTimesToLiveOfTenantsWithQuotasAreTaken) {
+  const std::string tenant = "[[tenant]]\nname = \"a\"\nuids = [1]\n";
+  const Config running =
+      Parsed(tenant + "host_max_bytes = \"512MiB\"\nhost_reserved_bytes = \"64MiB\"\n");
+  const Config wanted = Parsed(tenant + "extended_ttl = \"1h\"\n");
+  const Config taken = TakeReloadable(running, wanted);
+  ASSERT_EQ(taken.cache.tenants.size(), 1u);
+  EXPECT_EQ(taken.cache.tenants[0].tiers[1].max_bytes, 0u);
+  EXPECT_EQ(taken.cache.tenants[0].tiers[1].reserved_bytes, 64 * kMiB) << "until a restart";
+  EXPECT_EQ(taken.cache.tenants[0].extended_ttl_ms, 3600 * 1000);
+  const ConfigDifferences differences = CompareConfigs(running, wanted);
+  ASSERT_EQ(differences.now.size(), 1u);
+  EXPECT_EQ(differences.now[0].wanted,
+            "a (uids [1], host_reserved_bytes \"64MiB\", extended_ttl \"1h\")");
+  ASSERT_EQ(differences.restart.size(), 1u);
+  EXPECT_EQ(differences.restart[0].key, "[[tenant]] \"a\" host_reserved_bytes");
+  EXPECT_EQ(differences.restart[0].running, "\"64MiB\"");
+  EXPECT_EQ(differences.restart[0].wanted, "\"0B\"");
+  // What was taken is taken: the next reload finds the same difference and no other.
+  const ConfigDifferences again = CompareConfigs(taken, wanted);
+  EXPECT_TRUE(again.now.empty());
+  EXPECT_EQ(again.restart.size(), 1u);
+}
+
+TEST(Reload, FirstQuotaOfATenantWaitsForARestart) {
+  const std::string tenant = "[[tenant]]\nname = \"a\"\nuids = [1]\n";
+  const Config running = Parsed(tenant);
+  const Config wanted = Parsed(tenant + "host_max_bytes = \"512MiB\"\n");
+  EXPECT_TRUE(TakeReloadable(running, wanted).cache.tenants.empty());
+  const ConfigDifferences differences = CompareConfigs(running, wanted);
+  EXPECT_TRUE(differences.now.empty());
+  ASSERT_EQ(differences.restart.size(), 1u);
+  EXPECT_EQ(differences.restart[0].place, "test.toml:4:18");
+}
+
 TEST(Reload, KeysThatClientsWereToldAreNotTaken) {
   for (const ConfigKey& key : ConfigKeys()) {
     const bool told = key.name == "max_frame_bytes" || key.name == "max_hashes_per_call" ||

@@ -81,6 +81,25 @@ TEST_F(CacheDiskTest, DrainEndsWhenHostHasNoRoomToPassBlocksThrough) {
   EXPECT_TRUE(done);
 }
 
+TEST_F(CacheDiskTest, StoppedDrainEndsWhatIsUnderWayAndBeginsNoMore) {
+  CacheSetup setup;
+  setup.options.max_disk_write_bytes = 1;  // one write at a time
+  Start(setup);
+  Put(Sequence(1, 10));
+  bool done = false;
+  cache_->Drain([&] { done = true; });
+  while (machine_->disk_writes() == 0) ASSERT_TRUE(machine_->loop.RunOne());
+  cache_->StopDraining();
+  Settle();
+  EXPECT_TRUE(cache_->Idle());
+  EXPECT_TRUE(done);
+  const uint64_t written = cache_->stats().disk_write_blocks;
+  EXPECT_GE(written, 1u);
+  EXPECT_LE(written, 2u);
+  EXPECT_EQ(cache_->Gauges().unpersisted_blocks, 10 - written);
+  EXPECT_EQ(cache_->Gauges().disk_persisted, written);
+}
+
 TEST_F(CacheDiskTest, DrainWithoutADiskIsDone) {
   Start({.disk_slots = 0});
   Put(Sequence(1, 2));

@@ -1,0 +1,156 @@
+"""Attention computed by the daemon, for processes that launch no kernels of their own."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _abi, _convert, _library
+from ._handle import Handle
+from .blocks import Block, DeviceKind, pack_blocks
+from .errors import Status, check, error_of
+from .model import DType
+
+_NO_LSE = 0xFFFFFFFFFFFFFFFF
+
+
+class AttendSequence(NamedTuple):
+    """The last `query_tokens` of `kv_tokens` cached tokens ask."""
+
+    query_tokens: int
+    kv_tokens: int
+
+
+class Workspace:
+    """Memory shared with the daemon, on a pool's device: queries go in, results come out. Made by
+    Pool.open_workspace; any number of threads may use it at once, if their ranges differ.
+
+    It ends with the connection as it stood when it was made: then `attend` raises UnavailableError,
+    and another one must be opened.
+    """
+
+    def __init__(self, pool_handle: Handle, byte_count: int) -> None:
+        """See Pool.open_workspace."""
+        self._library = _library.load()
+        _convert.unsigned(byte_count, 64, "byte_count")
+        pointer = ctypes.c_void_p()
+        check(
+            self._library.kvt_workspace_open(pool_handle.get(), byte_count, ctypes.byref(pointer))
+        )
+        self._handle = Handle(
+            "workspace", pointer.value, self._library.kvt_workspace_close, pool_handle
+        )
+        self._handle.close_with(self)
+
+    @property
+    def closed(self) -> bool:
+        return self._handle.closed
+
+    def close(self) -> None:
+        """Unmaps it. Not while another thread or an array over it is in use."""
+        self._handle.close()
+
+    def _info(self) -> Any:
+        info = _abi.sized(_abi.WorkspaceInfo)
+        check(self._library.kvt_workspace_get_info(self._handle.get(), ctypes.byref(info)))
+        return info
+
+    @property
+    def byte_count(self) -> int:
+        """At least what was asked for."""
+        return int(self._info().bytes)
+
+    @property
+    def device_address(self) -> int:
+        """Where it is for kernels of this process. Raises UnsupportedError (host memory)."""
+        info = self._info()
+        if info.device_kind == DeviceKind.HOST:
+            raise error_of(Status.UNSUPPORTED, "host_memory", "the workspace is not on a GPU")
+        return int(info.device_base)
+
+    def array(self, offset: int, shape: tuple[int, ...], dtype: DType) -> npt.NDArray[Any]:
+        """A part of it in place as a numpy array; see DType.numpy for bfloat16. Valid until `close`.
+
+        Raises UnsupportedError (on a GPU), InvalidArgumentError (outside of it).
+        """
+        info = self._info()
+        if info.base is None:
+            raise error_of(Status.UNSUPPORTED, "not_host_memory", "the workspace is on a GPU")
+        count = int(np.prod(shape, dtype=np.int64))
+        if offset < 0 or count < 0 or offset + count * dtype.itemsize > info.bytes:
+            raise error_of(Status.INVALID_ARGUMENT, "bad_range", f"{offset}, {shape}")
+        buffer = (ctypes.c_uint8 * (count * dtype.itemsize)).from_address(info.base + offset)
+        return np.frombuffer(buffer, dtype=dtype.numpy).reshape(shape)
+
+    def attend(
+        self,
+        layer: int,
+        sequences: Iterable[tuple[int, int]],
+        blocks: Iterable[Block],
+        *,
+        q_heads: int,
+        softmax_scale: float,
+        query_dtype: DType,
+        query_offset: int = 0,
+        output_offset: int,
+        lse_offset: int | None = None,
+        soft_cap: float = 0.0,
+        window_tokens: int = 0,
+        timeout_ms: int | None = None,
+    ) -> int:
+        """Causal attention of one layer over blocks that this process holds; waits for it.
+
+        sequences: (query_tokens, kv_tokens) each. blocks: of all sequences, one after another, as
+        many as kv_tokens need; Sequence.block_handles gives them. Offsets are multiples of 16:
+        queries and output are [tokens, q_heads, head_dim] of query_dtype, one sequence after
+        another, log-sum-exps [tokens, q_heads] of float32. Keys and values of all kv_tokens must
+        have been written (on a GPU: the stream has been waited for).
+
+        Returns the nanoseconds that it took. Raises UnsupportedError, InvalidArgumentError,
+        NotOwnerError, StaleHandleError, WrongStateError (a block's load has not reached it),
+        LimitExceededError (too much for one call), UnavailableError, IoError, TimedOutError.
+        """
+        lengths = np.asarray(list(sequences), dtype=np.uint32).reshape(-1, 2)
+        packed = pack_blocks(blocks)
+        request = _abi.sized(_abi.AttendRequest)
+        request.layer = _convert.unsigned(layer, 32, "layer")
+        request.q_heads = _convert.unsigned(q_heads, 32, "q_heads")
+        request.softmax_scale = softmax_scale
+        request.soft_cap = soft_cap
+        request.window_tokens = _convert.unsigned(window_tokens, 32, "window_tokens")
+        request.query_dtype = query_dtype
+        request.query_offset = _convert.unsigned(query_offset, 64, "query_offset")
+        request.output_offset = _convert.unsigned(output_offset, 64, "output_offset")
+        request.lse_offset = (
+            _NO_LSE if lse_offset is None else _convert.unsigned(lse_offset, 64, "lse_offset")
+        )
+        request.sequences = _convert.address(lengths)
+        request.sequence_count = len(lengths)
+        request.blocks = _convert.pointer(packed)
+        request.block_count = len(packed) // ctypes.sizeof(_abi.Block)
+        compute_ns = ctypes.c_uint64()
+        check(
+            self._library.kvt_attend(
+                self._handle.get(),
+                ctypes.byref(request),
+                _convert.timeout(timeout_ms),
+                ctypes.byref(compute_ns),
+            )
+        )
+        return compute_ns.value
+
+    def __enter__(self) -> Workspace:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,79 @@
+"""Decode attention over a latent cache (multi-head latent attention, MLA)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..errors import invalid
+from . import _abi, _launch, _tensors
+from .cache import SequenceTables, check_page
+from .workspace import Workspace
+
+if TYPE_CHECKING:
+    import torch
+
+_LATENT_DIM = 512
+_ROPE_DIM = 64
+_QUERY_DIM = _LATENT_DIM + _ROPE_DIM
+_MOST_HEADS = 128
+
+
+def mla_decode(
+    query: torch.Tensor,
+    latent: torch.Tensor,
+    tables: SequenceTables,
+    softmax_scale: float,
+    *,
+    split_tokens: int = 0,
+    tables_settled: bool = False,
+    output: torch.Tensor | None = None,
+    lse: torch.Tensor | None = None,
+    workspace: Workspace | None = None,
+    stream: torch.cuda.Stream | None = None,
+) -> torch.Tensor:
+    """Attention of one query token for each sequence; all heads share one row of 576 numbers for
+    each cached token. The up-projections are absorbed in query and output. Returns output.
+
+    query: [sequences, q_heads, 576], bfloat16 or float16: the latent part, then the part that the
+        rope has turned; q_heads 1 to 128. latent: [blocks, page_tokens, 576] in the same order.
+    output: [sequences, q_heads, 512]. lse: float32 [sequences, q_heads], contiguous.
+
+    The other parameters and errors are as for `decode`.
+    """
+    _tensors.check(query, "query", (len(tables), None, _QUERY_DIM), _tensors.SIXTEEN_BIT)
+    dtypes = (_tensors.dtype_name(query),)
+    rows, heads = query.shape[:2]
+    if not 0 < heads <= _MOST_HEADS:
+        raise invalid("bad_query", f"{heads} heads, 1 to {_MOST_HEADS} can be")
+    _tensors.check(latent, "latent", (None, None, _QUERY_DIM), dtypes, query)
+    check_page(latent.shape[1], "latent")
+    _tensors.check_lse(lse, rows, heads, query)
+    if not softmax_scale > 0:
+        raise invalid("bad_softmax_scale", str(softmax_scale))
+    with _launch.on_device(query, stream) as handle:
+        result = query.new_empty((rows, heads, _LATENT_DIM)) if output is None else output
+        _tensors.check(result, "output", (rows, heads, _LATENT_DIM), dtypes, query)
+        own, results = _tensors.strides(query, "query"), _tensors.strides(result, "output")
+        blocks = _tensors.strides(latent, "latent")
+        params = _abi.MlaDecodeParams(
+            query=query.data_ptr(),
+            output=result.data_ptr(),
+            lse=_tensors.address(lse),
+            dtype=_tensors.dtype_number(query),
+            q_heads=heads,
+            query_sequence_stride=own[0],
+            query_head_stride=own[1],
+            output_sequence_stride=results[0],
+            output_head_stride=results[1],
+            latent=latent.data_ptr(),
+            block_stride=blocks[0],
+            token_stride=blocks[1],
+            page_tokens=latent.shape[1],
+            sequences=tables.abi(latent.shape[1], latent.device),
+            softmax_scale=softmax_scale,
+            split_tokens=_tensors.whole(split_tokens, "split_tokens"),
+            tables_settled=tables_settled,
+        )
+        if rows > 0:
+            _launch.launch_with_workspace("kvt_mla_decode", params, handle, workspace, query)
+    return result

@@ -1,0 +1,72 @@
+#include "client/workspace.h"
+
+#include <fmt/format.h>
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace kvtier::client {
+namespace {
+
+// A request's frame without its lists, rounded up.
+constexpr uint64_t kFixedRequestBytes = 128;
+constexpr uint64_t kItemBytes = 8;
+
+Channel::Encoder EncoderOf(const auto& message) {
+  return [&message](uint64_t request_id, std::vector<std::byte>* out) {
+    message.Encode(request_id, out);
+  };
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Workspace>> Workspace::Open(std::shared_ptr<const Attachment> attachment,
+                                                   uint64_t bytes, Deadline deadline) {
+  if (bytes == 0 || bytes > wire::kMaxWorkspaceBytes) {
+    return MakeError(ErrorCode::kInvalidArgument, "bad_workspace",
+                     fmt::format("{} bytes, at most {}", bytes, wire::kMaxWorkspaceBytes));
+  }
+  Session& session = *attachment->session();
+  const std::optional<uint32_t> number = session.TakeWorkspaceNumber();
+  if (!number) {
+    return MakeError(ErrorCode::kLimitExceeded, "too_many_workspaces",
+                     fmt::format("{} are open", wire::kMaxWorkspaces));
+  }
+  const wire::Workspace request{.pool = attachment->pool_id(), .number = *number, .bytes = bytes};
+  std::unique_ptr<Workspace> workspace(new Workspace(std::move(attachment), *number));
+  UniqueFd fd;
+  KVT_ASSIGN_OR_RETURN(
+      const wire::WorkspaceReply reply,
+      session.channel().Call<wire::WorkspaceReply>(
+          EncoderOf(request), deadline, {.on_reply = [&](const wire::WorkspaceReply& r) -> Status {
+            if (r.bytes >= bytes) return {};
+            return MakeError(ErrorCode::kCorrupt, "workspace_too_small");
+          }},
+          &fd));
+  KVT_ASSIGN_OR_RETURN(workspace->mapping_,
+                       PoolMapping::Map(std::move(fd), 0, reply.bytes, reply.device_kind));
+  return workspace;
+}
+
+Workspace::~Workspace() { attachment_->session()->GiveBackWorkspaceNumber(number_); }
+
+Result<uint64_t> Workspace::Attend(wire::Attend request, Deadline deadline) const {
+  request.pool = attachment_->pool_id();
+  request.workspace = number_;
+  const uint64_t items = request.sequences.size() + request.blocks.size();
+  const uint64_t limit = attachment_->session()->limits().max_frame_bytes;
+  if (request.sequences.size() > wire::kMaxAttendSequences ||
+      request.blocks.size() > wire::kMaxBlocksPerCall ||
+      kFixedRequestBytes + items * kItemBytes > limit) {
+    return MakeError(ErrorCode::kLimitExceeded, "frame_too_long",
+                     fmt::format("{} sequences and {} blocks in one call", request.sequences.size(),
+                                 request.blocks.size()));
+  }
+  KVT_ASSIGN_OR_RETURN(
+      const wire::AttendReply reply,
+      attachment_->session()->channel().Call<wire::AttendReply>(EncoderOf(request), deadline));
+  return reply.compute_ns;
+}
+
+}  // namespace kvtier::client

@@ -1,0 +1,180 @@
+#include "kernels/service/host_attention.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "kernels/reference/number_format.h"
+
+namespace kvtier::kernels {
+namespace {
+
+struct Shape {
+  kvt_dtype kv_dtype = KVT_BF16;
+  kvt_dtype query_dtype = KVT_BF16;
+  int kv_heads = 2;
+  int group = 4;
+  int dim = 64;
+  int page = 16;
+  std::vector<int> lengths = {1, 37, 300};
+  std::vector<int> rows = {1, 5, 129};
+};
+
+// Random sequences over shuffled blocks, in the middle of three layers of the pool's layout. What
+// no sequence may see is NaN.
+class Problem {
+ public:
+  explicit Problem(const Shape& shape) : shape_(shape) {
+    const int pages_of_longest = (Longest() + shape.page - 1) / shape.page;
+    const int sequences = static_cast<int>(shape.lengths.size());
+    table_.resize(static_cast<size_t>(sequences) * pages_of_longest);
+    std::iota(table_.begin(), table_.end(), 0);
+    std::shuffle(table_.begin(), table_.end(), random_);
+    starts_ = {0};
+    for (const int rows : shape.rows) starts_.push_back(starts_.back() + rows);
+    layer_elements_ = 2 * SliceElements();
+    pool_.assign(table_.size() * kLayers * layer_elements_ * ElementBytes(shape.kv_dtype),
+                 std::byte{0xFF});
+    for (int s = 0; s < sequences; ++s) {
+      for (int t = 0; t < shape.lengths[s]; ++t)
+        FillToken(table_[s * pages_of_longest + t / shape.page], t % shape.page);
+    }
+    query_.resize(QueryElements() * ElementBytes(shape.query_dtype));
+    for (int64_t i = 0; i < QueryElements(); ++i) {
+      StoreElement(query_.data(), shape.query_dtype, i, normal_(random_));
+    }
+    attention_.query = query_.data();
+    attention_.query_dtype = shape.query_dtype;
+    attention_.q_heads = shape.kv_heads * shape.group;
+    attention_.query_head_stride = shape.dim;
+    attention_.query_token_stride = int64_t{shape.dim} * attention_.q_heads;
+    attention_.query_starts = starts_.data();
+    std::byte* const key = pool_.data() + layer_elements_ * ElementBytes(shape.kv_dtype);
+    attention_.kv = {.key = key,
+                     .value = key + SliceElements() * ElementBytes(shape.kv_dtype),
+                     .dtype = shape.kv_dtype,
+                     .kv_heads = shape.kv_heads,
+                     .head_dim = shape.dim,
+                     .page_tokens = shape.page,
+                     .block_stride = kLayers * layer_elements_,
+                     .token_stride = int64_t{shape.kv_heads} * shape.dim,
+                     .head_stride = shape.dim};
+    attention_.sequences = {.block_table = table_.data(),
+                            .kv_lengths = shape_.lengths.data(),
+                            .table_stride = pages_of_longest,
+                            .sequences = sequences,
+                            .max_kv_length = Longest()};
+    attention_.softmax_scale = 1.0F / std::sqrt(static_cast<float>(shape.dim));
+  }
+
+  ReferenceAttention& attention() { return attention_; }
+
+  // The largest differences from the reference, in output and LSE.
+  void ExpectAgreement(double output_tolerance) {
+    std::vector<std::byte> output(query_.size(), std::byte{0xFF});
+    std::vector<float> lse(QueryElements() / shape_.dim, std::numeric_limits<float>::quiet_NaN());
+    ASSERT_TRUE(AttendOnHost({attention_, output.data(), lse.data()}));
+    const ReferenceOutput wanted = AttentionReference(attention_);
+    for (size_t i = 0; i < wanted.output.size(); ++i) {
+      ASSERT_NEAR(LoadElement(output.data(), shape_.query_dtype, static_cast<int64_t>(i)),
+                  wanted.output[i], output_tolerance)
+          << "element " << i;
+    }
+    for (size_t i = 0; i < lse.size(); ++i) ASSERT_NEAR(lse[i], wanted.lse[i], 1e-4) << "row " << i;
+  }
+
+ private:
+  static constexpr int kLayers = 3;
+
+  [[nodiscard]] int Longest() const {
+    return *std::max_element(shape_.lengths.begin(), shape_.lengths.end());
+  }
+  [[nodiscard]] int64_t SliceElements() const {
+    return int64_t{shape_.page} * shape_.kv_heads * shape_.dim;
+  }
+  [[nodiscard]] int64_t QueryElements() const {
+    return int64_t{starts_.back()} * shape_.kv_heads * shape_.group * shape_.dim;
+  }
+  void FillToken(int block, int token) {
+    const int64_t row = block * kLayers * layer_elements_ + layer_elements_ +
+                        int64_t{token} * shape_.kv_heads * shape_.dim;
+    for (int64_t i = 0; i < int64_t{shape_.kv_heads} * shape_.dim; ++i) {
+      StoreElement(pool_.data(), shape_.kv_dtype, row + i, normal_(random_));
+      StoreElement(pool_.data(), shape_.kv_dtype, row + SliceElements() + i, normal_(random_));
+    }
+  }
+
+  const Shape shape_;
+  std::mt19937 random_{7};
+  std::normal_distribution<float> normal_;
+  std::vector<int32_t> table_;
+  std::vector<int32_t> starts_;
+  int64_t layer_elements_ = 0;
+  std::vector<std::byte> pool_;
+  std::vector<std::byte> query_;
+  ReferenceAttention attention_;
+};
+
+// Half a unit in the last place of outputs below 4.
+constexpr double kBf16Tolerance = 0x1p-7 + 1e-4;
+constexpr double kFp16Tolerance = 0x1p-10 + 1e-4;
+constexpr double kFp32Tolerance = 1e-5;
+
+TEST(HostAttention, AgreesWithTheReferenceForEveryTypeOfCache) {
+  Problem({.kv_dtype = KVT_BF16, .query_dtype = KVT_BF16}).ExpectAgreement(kBf16Tolerance);
+  Problem({.kv_dtype = KVT_FP16, .query_dtype = KVT_FP16}).ExpectAgreement(kFp16Tolerance);
+  Problem({.kv_dtype = KVT_FP32, .query_dtype = KVT_FP32}).ExpectAgreement(kFp32Tolerance);
+  Problem({.kv_dtype = KVT_FP8_E4M3, .query_dtype = KVT_FP16}).ExpectAgreement(kFp16Tolerance);
+}
+
+TEST(HostAttention, AgreesForHeadsAndPagesOfAnySize) {
+  Problem({.kv_dtype = KVT_FP32,
+           .query_dtype = KVT_FP32,
+           .kv_heads = 1,
+           .group = 1,
+           .dim = 7,
+           .page = 5})
+      .ExpectAgreement(kFp32Tolerance);
+  Problem({.kv_dtype = KVT_FP32,
+           .query_dtype = KVT_FP32,
+           .kv_heads = 3,
+           .group = 16,
+           .dim = 80,
+           .page = 64})
+      .ExpectAgreement(kFp32Tolerance);
+}
+
+TEST(HostAttention, SeesOnlyTheWindow) {
+  Problem problem({.kv_dtype = KVT_FP32, .query_dtype = KVT_FP32});
+  problem.attention().window_tokens = 20;
+  problem.ExpectAgreement(kFp32Tolerance);
+}
+
+TEST(HostAttention, CapsScores) {
+  Problem problem({.kv_dtype = KVT_FP32, .query_dtype = KVT_FP32});
+  problem.attention().soft_cap = 0.5F;
+  problem.ExpectAgreement(kFp32Tolerance);
+}
+
+TEST(HostAttention, GivesZerosForAnEmptySequence) {
+  Problem problem({.lengths = {0, 3}, .rows = {1, 1}});
+  std::vector<uint16_t> output(size_t{2} * 8 * 64, 0xFFFF);
+  std::vector<float> lse(size_t{2} * 8);
+  ASSERT_TRUE(AttendOnHost({problem.attention(), output.data(), lse.data()}));
+  for (int i = 0; i < 8 * 64; ++i) ASSERT_EQ(output[i], 0);
+  EXPECT_EQ(lse[0], -std::numeric_limits<float>::infinity());
+}
+
+TEST(HostAttention, StopsWhenItIsCancelled) {
+  Problem problem({});
+  std::vector<uint16_t> output(size_t{135} * 8 * 64);
+  const std::atomic<bool> cancelled = true;
+  EXPECT_FALSE(AttendOnHost({problem.attention(), output.data(), nullptr}, &cancelled));
+}
+
+}  // namespace
+}  // namespace kvtier::kernels

@@ -1,0 +1,457 @@
+"""What kvtier.kernels refuses and what it tells the library, without a GPU."""
+
+import contextlib
+import types
+import unittest
+from unittest import mock
+
+import kvtier
+from harness.c_layout import COMPILER, declared_functions, differences, structures
+from harness.fake_tensor import FakeTensor
+from harness.paths import SOURCE
+from kvtier import kernels
+from kvtier.kernels import _abi, _launch, _library
+
+try:
+    import torch
+except ImportError:
+    torch = None
+
+HEADERS = SOURCE / "kernels" / "include" / "kvtier"
+STREAM = 77
+# Llama-3.1-8B: 32 layers of K and V, 16 tokens, 8 heads of 128.
+LAYERS, TOKENS, HEADS, DIM = 32, 16, 8, 128
+BLOCK = LAYERS * 2 * TOKENS * HEADS * DIM
+K_ADDRESS = 0x7000_0000_0000
+V_ADDRESS = K_ADDRESS + TOKENS * HEADS * DIM * 2
+
+
+class AbiTest(unittest.TestCase):
+    def test_every_function_of_the_headers_is_declared(self):
+        texts = [path.read_text() for path in HEADERS.glob("*.h")]
+        self.assertEqual(declared_functions(texts, "KVT_KERNEL_API"), set(_abi.PROTOTYPES))
+
+    @unittest.skipUnless(COMPILER, "no C++ compiler")
+    def test_every_structure_is_laid_out_as_in_the_headers(self):
+        self.assertGreaterEqual(len(structures(_abi)), 11)
+        self.assertEqual(differences(_abi, "kvtier/kernels.h", "kernels/include"), "")
+
+    def test_a_library_of_another_version_is_refused(self):
+        text = (HEADERS / "kernel_table.h").read_text()
+        self.assertIn(f"#define KVT_KERNELS_ABI {_abi.VERSION}\n", text)
+        other = mock.Mock(_name="libkvtier_kernels.so")
+        other.kvt_kernels_table.return_value = None
+        with self.assertRaises(kvtier.LibraryNotFoundError):
+            _library.check_version(other)
+        other.kvt_kernels_table.assert_called_once_with(_abi.VERSION)
+
+    def test_a_named_library_that_is_not_there_is_an_error_that_names_it(self):
+        with mock.patch.dict("os.environ", {_library.LIBRARY_VARIABLE: "/nowhere/kernels.so"}):
+            with self.assertRaises(kvtier.LibraryNotFoundError) as raised:
+                _library.load.__wrapped__()
+        self.assertIn("/nowhere/kernels.so", str(raised.exception))
+
+
+def pool_layer(blocks=1000, **changes):
+    """Keys and values of the first layer of a pool, in place."""
+    strides = (BLOCK, HEADS * DIM, DIM, 1)
+    shape = (blocks, TOKENS, HEADS, DIM)
+    k = FakeTensor(*shape, strides=strides, address=K_ADDRESS, **changes)
+    return k, FakeTensor(*shape, strides=strides, address=V_ADDRESS, **changes)
+
+
+def tables(sequences=2, entries=40, **changes):
+    table = FakeTensor(sequences, entries, dtype="int32", **changes)
+    return kernels.SequenceTables(table, FakeTensor(sequences, dtype="int32"))
+
+
+def queries(rows=2, heads=32, **changes):
+    return FakeTensor(rows, heads, DIM, address=0x7100_0000_0000, **changes)
+
+
+class FakeLibrary:
+    """Takes every call and keeps a copy of its parameters; answers `status`."""
+
+    def __init__(self):
+        self.calls = []
+        self.status = _abi.OK
+
+    def __getattr__(self, name):
+        if name == "kvt_kernel_status_text":
+            return lambda status: b"why not"
+        if name.endswith("_workspace_bytes"):
+            return lambda params: 4096
+
+        def call(params, *more):
+            kept = type(params._obj).from_buffer_copy(params._obj)
+            self.calls.append(types.SimpleNamespace(name=name, params=kept, more=more))
+            return self.status
+
+        return call
+
+
+class KernelsTest(unittest.TestCase):
+    def setUp(self):
+        self.library = FakeLibrary()
+        self.workspace = mock.Mock(spec=kernels.Workspace)
+        self.workspace.memory.return_value = FakeTensor(4096, dtype="uint8", address=0x7200_0000)
+        for target, name, value in (
+            (_library, "load", lambda: self.library),
+            (_launch, "on_device", lambda tensor, stream: contextlib.nullcontext(STREAM)),
+        ):
+            patch = mock.patch.object(target, name, value)
+            patch.start()
+            self.addCleanup(patch.stop)
+
+    def the_call(self):
+        (call,) = self.library.calls
+        return call
+
+    @contextlib.contextmanager
+    def refused(self, reason, text=""):
+        """The block is refused for `reason`, with `text` in the particulars; nothing is queued."""
+        with self.assertRaises(kvtier.InvalidArgumentError) as raised:
+            yield
+        self.assertEqual(raised.exception.reason, reason)
+        self.assertIn(text, raised.exception.context)
+        self.assertEqual(self.library.calls, [])
+
+
+class CacheTest(KernelsTest):
+    def test_a_pool_layer_is_described_by_its_strides(self):
+        abi = kernels.PagedKv(*pool_layer()).abi
+        self.assertEqual((abi.key, abi.value), (K_ADDRESS, V_ADDRESS))
+        self.assertEqual((abi.block_stride, abi.token_stride, abi.head_stride), (BLOCK, 1024, 128))
+        self.assertEqual((abi.kv_heads, abi.head_dim, abi.page_tokens), (HEADS, DIM, TOKENS))
+        self.assertEqual(abi.dtype, 0)
+
+    def test_a_dimension_of_one_has_the_stride_that_it_would_have(self):
+        k = FakeTensor(9, 16, 1, 128, strides=(2048, 128, 5, 1))
+        abi = kernels.PagedKv(k, k).abi
+        self.assertEqual((abi.token_stride, abi.head_stride), (128, 128))
+
+    def test_what_the_kernels_cannot_read_is_refused(self):
+        k, v = pool_layer()
+        for reason, key, value, text in (
+            ("bad_key", FakeTensor(9, 16, 8), v, "[any, any, any, any]"),
+            ("bad_key", FakeTensor(9, 16, 8, 128, device="cpu"), v, "on cpu, not"),
+            ("bad_key", FakeTensor(9, 16, 8, 128, dtype="int64"), v, "is int64"),
+            ("bad_key", FakeTensor(9, 24, 8, 128), v, "24 tokens"),
+            ("bad_key", FakeTensor(9, 16, 8, 128, address=8), v, "0x8, not aligned"),
+            ("bad_key", FakeTensor(9, 16, 8, 128, strides=(1, 9, 1024, 9)), v, "last dimension"),
+            ("bad_key", FakeTensor(9, 16, 8, 100), v, "200] bytes"),
+            ("bad_key", FakeTensor(9, 16, 8, 128, strides=(0, 1024, 128, 1)), v, "[0, "),
+            ("bad_value", k, FakeTensor(1000, 16, 8, 128), "strides"),
+            ("bad_value", k, FakeTensor(1000, 16, 8, 64), "[1000, 16, 8, 128]"),
+            ("bad_value", k, FakeTensor(1000, 16, 8, 128, dtype="float16"), "float16"),
+            ("bad_value", k, FakeTensor(1000, 16, 8, 128, device="cuda:1"), "on cuda:0"),
+        ):
+            with self.subTest(text), self.refused(reason, text):
+                kernels.PagedKv(key, value)
+
+    def test_scales_may_be_for_all_for_a_head_or_for_a_token_and_head(self):
+        fp8 = pool_layer(dtype="float8_e4m3fn")
+        for shape, expected in (
+            ((), (0, 0, 0)),
+            ((1,), (0, 0, 0)),
+            ((HEADS,), (0, 0, 1)),
+            ((1000, TOKENS, HEADS), (128, 8, 1)),
+        ):
+            scales = FakeTensor(*shape, dtype="float32", address=0x7300_0000)
+            cache = kernels.PagedKv(*fp8, scales, scales)
+            found = cache.abi.value_scales
+            strides = (found.block_stride, found.token_stride, found.head_stride)
+            self.assertEqual((found.values, strides), (0x7300_0000, expected), shape)
+            self.assertEqual(cache.has_scales_by_token, len(shape) == 3)
+
+    def test_scales_of_another_shape_or_for_a_wider_cache_are_refused(self):
+        fp8 = pool_layer(dtype="float8_e4m3fn")
+        for shape in ((HEADS + 1,), (4, 4), (1000, TOKENS, 1)):
+            with self.subTest(shape), self.refused("bad_key_scales"):
+                kernels.PagedKv(*fp8, FakeTensor(*shape, dtype="float32"))
+        with self.refused("bad_key_scales", "bfloat16 cache"):
+            kernels.PagedKv(*pool_layer(), FakeTensor(1, dtype="float32"))
+
+    def test_tables_are_int32_and_have_room_for_the_longest_sequence(self):
+        lengths = FakeTensor(2, dtype="int32")
+        with self.refused("bad_block_table", "int64"):
+            kernels.SequenceTables(FakeTensor(2, 9, dtype="int64"), lengths)
+        with self.refused("bad_kv_lengths", "[3]"):
+            kernels.SequenceTables(FakeTensor(3, 9, dtype="int32"), lengths)
+        cache = kernels.PagedKv(*pool_layer())
+        table = FakeTensor(2, 9, dtype="int32")
+        self.assertEqual(
+            kernels.SequenceTables(table, lengths).abi(TOKENS, cache.key.device).max_kv_length, 144
+        )
+        with self.refused("bad_max_kv_length", "145, 0 to 144"):
+            kernels.SequenceTables(table, lengths, 145).abi(TOKENS, cache.key.device)
+
+
+class AttentionTest(KernelsTest):
+    def setUp(self):
+        super().setUp()
+        self.cache = kernels.PagedKv(*pool_layer())
+
+    def test_decode_tells_the_library_everything(self):
+        sinks, lse = FakeTensor(32, dtype="float32"), FakeTensor(2, 32, dtype="float32")
+        query = queries(strides=(4096, 128, 1))
+        out = kernels.decode(
+            query,
+            self.cache,
+            tables(),
+            soft_cap=30.0,
+            window_tokens=100,
+            sinks=sinks,
+            split_tokens=256,
+            tables_settled=True,
+            lse=lse,
+            workspace=self.workspace,
+        )
+        call = self.the_call()
+        p = call.params
+        self.assertEqual(call.name, "kvt_decode")
+        self.assertEqual(call.more, (0x7200_0000, 4096, STREAM))
+        self.assertEqual((p.query, p.output), (query.data_ptr(), out.data_ptr()))
+        self.assertEqual((p.query_sequence_stride, p.query_head_stride), (4096, 128))
+        self.assertEqual((p.q_heads, p.sequences.sequences, p.sequences.table_stride), (32, 2, 40))
+        self.assertEqual((p.soft_cap, p.window_tokens, p.split_tokens), (30.0, 100, 256))
+        self.assertEqual((p.tables_settled, p.sinks, p.lse), (1, sinks.data_ptr(), lse.data_ptr()))
+        self.assertAlmostEqual(p.softmax_scale, 128**-0.5, places=6)
+        self.assertEqual(p.kv.block_stride, BLOCK)
+
+    def test_append_tells_where_each_sequences_queries_begin(self):
+        starts = FakeTensor(3, dtype="int32", address=0x7400_0000)
+        kernels.append(
+            queries(500), self.cache, tables(), starts, splits=4, workspace=self.workspace
+        )
+        p = self.the_call().params
+        self.assertEqual((p.query_tokens, p.query_starts), (500, 0x7400_0000))
+        self.assertEqual((p.causal, p.splits, p.output_token_stride), (1, 4, 4096))
+
+    def test_decode_shared_zeroes_its_workspace_again_when_shapes_change(self):
+        members = FakeTensor(2, dtype="int32")
+        for rows in (2, 2, 3):
+            kernels.decode_shared(
+                queries(rows),
+                self.cache,
+                tables(rows),
+                tables(1),
+                members,
+                workspace=self.workspace,
+            )
+        shapes = [call.args[3] for call in self.workspace.memory.call_args_list]
+        self.assertEqual(shapes[0], shapes[1])
+        self.assertNotEqual(shapes[1], shapes[2])
+        self.assertEqual(self.library.calls[0].params.prefixes.sequences, 1)
+
+    def test_mla_decode_reads_one_latent_row_for_each_token(self):
+        latent = FakeTensor(99, 64, 576, strides=(64 * 640, 640, 1), address=0x7700_0000_0000)
+        query = FakeTensor(2, 100, 576)
+        out = kernels.mla_decode(query, latent, tables(), 0.1, workspace=self.workspace)
+        self.assertEqual(out.shape, (2, 100, 512))
+        p = self.the_call().params
+        self.assertEqual(
+            (p.latent, p.block_stride, p.token_stride), (latent.data_ptr(), 40960, 640)
+        )
+        self.assertEqual((p.q_heads, p.page_tokens, p.output_head_stride), (100, 64, 512))
+        self.assertEqual((p.query_sequence_stride, p.sequences.max_kv_length), (57600, 40 * 64))
+
+    def test_mla_decode_refuses_rows_of_another_length(self):
+        latent, query = FakeTensor(99, 64, 576), FakeTensor(2, 16, 576)
+        with self.refused("bad_query", "[2, any, 576]"):
+            kernels.mla_decode(FakeTensor(2, 16, 512), latent, tables(), 0.1)
+        with self.refused("bad_query", "129 heads"):
+            kernels.mla_decode(FakeTensor(2, 129, 576), latent, tables(), 0.1)
+        with self.refused("bad_latent", "[any, any, 576]"):
+            kernels.mla_decode(query, FakeTensor(99, 64, 1, 576), tables(), 0.1)
+        with self.refused("bad_latent", "48 tokens"):
+            kernels.mla_decode(query, FakeTensor(99, 48, 576), tables(), 0.1)
+        with self.refused("bad_output", "[2, 16, 512]"):
+            kernels.mla_decode(query, latent, tables(), 0.1, output=query)
+        with self.refused("bad_softmax_scale"):
+            kernels.mla_decode(query, latent, tables(), 0.0)
+
+    def test_queries_that_do_not_fit_the_cache_are_refused(self):
+        for query, text in (
+            (queries(3), "3 rows for 2 sequences"),
+            (queries(heads=12), "12 heads of 128"),
+            (FakeTensor(2, 32, 64), "32 heads of 64"),
+            (queries(dtype="float16"), "float16 over a bfloat16 cache"),
+            (queries(dtype="float32"), "is float32"),
+            (queries(device="cpu"), "on cpu"),
+            (queries(device="cuda:1"), "cuda:1"),
+        ):
+            with self.subTest(text), self.refused("bad_query", text):
+                kernels.decode(query, self.cache, tables())
+
+    def test_results_and_lists_of_the_wrong_shape_are_refused(self):
+        starts = FakeTensor(3, dtype="int32")
+        lse = FakeTensor(2, 31, dtype="float32")
+        for reason, arguments in (
+            ("bad_output", {"output": queries(3)}),
+            ("bad_lse", {"lse": lse}),
+            ("bad_sinks", {"sinks": FakeTensor(8, dtype="float32")}),
+            ("bad_softmax_scale", {"softmax_scale": 0.0}),
+            ("bad_window_tokens", {"window_tokens": -1}),
+        ):
+            with self.subTest(reason), self.refused(reason):
+                kernels.decode(queries(), self.cache, tables(), **arguments)
+        with self.refused("bad_query_starts", "[2]"):
+            kernels.append(queries(), self.cache, tables(1), starts)
+        with self.refused("bad_splits", "65, 0 to 64"):
+            kernels.append(queries(), self.cache, tables(), starts, splits=65)
+
+    def test_a_batch_of_none_queues_nothing(self):
+        out = kernels.decode(queries(0), self.cache, tables(0))
+        self.assertEqual((out.shape, self.library.calls), ((0, 32, DIM), []))
+
+    def test_the_librarys_refusal_is_an_exception_with_its_reason(self):
+        for status, kind in (
+            (_abi.INVALID_ARGUMENT, kvtier.InvalidArgumentError),
+            (_abi.UNSUPPORTED, kvtier.UnsupportedError),
+            (_abi.LAUNCH_FAILED, kvtier.InternalError),
+        ):
+            self.library.status = status
+            with self.assertRaises(kind) as raised:
+                kernels.decode(queries(), self.cache, tables(), workspace=self.workspace)
+            self.assertEqual(raised.exception.context, "kvt_decode: why not")
+
+
+class KvWriteTest(KernelsTest):
+    def setUp(self):
+        super().setUp()
+        self.cache = kernels.PagedKv(*pool_layer())
+        self.rows = FakeTensor(5, HEADS, DIM)
+        self.slots = FakeTensor(5, dtype="int64", address=0x7500_0000)
+
+    def test_keys_that_lie_head_by_head_are_taken_as_they_are(self):
+        rows = FakeTensor(5, HEADS, DIM, strides=(DIM, 5 * DIM, 1))
+        kernels.kv_write(rows, self.rows, self.cache, self.slots)
+        p = self.the_call().params
+        self.assertEqual((p.key_token_stride, p.key_head_stride), (DIM, 5 * DIM))
+        self.assertEqual((p.value_token_stride, p.tokens, p.query), (1024, 5, None))
+        self.assertEqual((p.rope.style, p.slot_mapping), (0, 0x7500_0000))
+
+    def test_the_rope_turns_the_query_in_place_unless_told_otherwise(self):
+        positions = FakeTensor(5, dtype="int32")
+        rope = kernels.Rope(
+            kernels.RopeStyle.NEOX, positions, FakeTensor(4096, 64, dtype="float32")
+        )
+        query = queries(5)
+        kernels.kv_write(self.rows, self.rows, self.cache, self.slots, rope=rope, query=query)
+        p = self.the_call().params
+        self.assertEqual((p.rope.style, p.rope.rotary_dim, p.query_heads), (1, 64, 32))
+        self.assertEqual(p.query, p.query_output)
+        self.assertEqual(p.query_output_token_stride, 4096)
+
+    def test_what_does_not_fit_is_refused(self):
+        write = kernels.kv_write
+        with self.refused("bad_key", "[any, 8, 128]"):
+            write(FakeTensor(5, 4, DIM), self.rows, self.cache, self.slots)
+        with self.refused("bad_key", "float16"):
+            write(FakeTensor(5, HEADS, DIM, dtype="float16"), self.rows, self.cache, self.slots)
+        with self.refused("bad_slot_mapping", "int32"):
+            write(self.rows, self.rows, self.cache, FakeTensor(5, dtype="int32"))
+        with self.refused("bad_cos_sin", "rotary_dim 40"):
+            rope = kernels.Rope(
+                kernels.RopeStyle.GPTJ,
+                FakeTensor(5, dtype="int32"),
+                FakeTensor(9, 40, dtype="float32"),
+            )
+            write(self.rows, self.rows, self.cache, self.slots, rope=rope)
+        with self.refused("bad_scales", "by token"):
+            cache = kernels.PagedKv(*pool_layer(dtype="float8_e4m3fn"))
+            write(self.rows, self.rows, cache, self.slots, dynamic_scales=True)
+
+
+@unittest.skipUnless(torch, "torch is not installed")
+class WorkspaceTest(unittest.TestCase):
+    def setUp(self):
+        self.workspace = kernels.Workspace()
+        self.beside = torch.zeros(1)
+
+    def memory(self, kernel, byte_count, shape=()):
+        return self.workspace.memory(kernel, byte_count, self.beside, shape)
+
+    def test_memory_is_zero_at_first_and_kept_until_more_is_needed(self):
+        first = self.memory("decode", 1000)
+        self.assertEqual((first.dtype, int(first.sum())), (torch.uint8, 0))
+        first.fill_(7)
+        self.assertEqual(self.memory("decode", 500).data_ptr(), first.data_ptr())
+        self.assertEqual(int(first[0]), 7)
+        grown = self.memory("decode", 2000)
+        self.assertEqual((grown.numel(), int(grown.sum())), (2000, 0))
+
+    def test_kernels_do_not_share_memory(self):
+        first, second = self.memory("decode", 100), self.memory("append", 100)
+        self.assertNotEqual(first.data_ptr(), second.data_ptr())
+        self.assertEqual(self.workspace.byte_count, 200)
+
+    def test_memory_is_zero_again_for_another_shape(self):
+        self.memory("decode_shared", 100, (2, 1)).fill_(7)
+        self.assertEqual(int(self.memory("decode_shared", 100, (2, 1))[0]), 7)
+        self.assertEqual(int(self.memory("decode_shared", 100, (3, 1)).sum()), 0)
+
+
+class BlocksTest(KernelsTest):
+    def setUp(self):
+        super().setUp()
+        self.pool = FakeTensor(100, LAYERS, 2, TOKENS, HEADS, DIM)
+
+    def test_a_pool_is_described_in_bytes(self):
+        ids = FakeTensor(7, dtype="int32", address=0x7600_0000)
+        kernels.copy_blocks(self.pool, self.pool, ids, ids)
+        p = self.the_call().params
+        self.assertEqual((p.blocks, p.layers, p.tokens, p.heads), (7, LAYERS, TOKENS, HEADS))
+        self.assertEqual((p.head_bytes, p.source.block_stride), (256, BLOCK * 2))
+        self.assertEqual((p.source.layer_stride, p.source.kv_stride), (65536, 32768))
+        self.assertEqual(p.source_blocks, 0x7600_0000)
+
+    def test_caches_that_differ_are_refused(self):
+        other = FakeTensor(100, LAYERS, 2, TOKENS, HEADS // 2, DIM)
+        ids = FakeTensor(7, dtype="int32")
+        with self.refused("bad_destination", "(32, 16, 4, 128)"):
+            kernels.copy_blocks(self.pool, other)
+        with self.refused("bad_destination_blocks", "[7, 8]"):
+            kernels.copy_blocks(self.pool, self.pool, ids, FakeTensor(8, dtype="int32"))
+        with self.refused("bad_source", "rows of 8 bytes"):
+            small = FakeTensor(9, 1, 2, 16, 2, 4, strides=(512, 512, 256, 16, 8, 1))
+            kernels.copy_blocks(small, small)
+        with self.refused("bad_blocks", "8, 0 to 7"):
+            kernels.copy_blocks(self.pool, self.pool, ids, ids, blocks=8)
+
+    def test_fill_and_checksum_know_a_blocks_bytes(self):
+        kernels.fill_blocks(self.pool, 0xFFFF_FFFF)
+        call = self.the_call()
+        self.assertEqual((call.params.block_bytes, call.params.blocks), (BLOCK * 2, 100))
+        self.assertEqual(call.more, (0xFFFF_FFFF, STREAM))
+        self.library.calls.clear()
+        sums = FakeTensor(3, 16, dtype="uint8")
+        ids = FakeTensor(3, dtype="int32")
+        kernels.checksum_blocks(self.pool, ids, output=sums)
+        self.assertEqual(self.the_call().params.blocks, 3)
+
+    def test_blocks_with_gaps_are_refused(self):
+        with self.refused("bad_blocks", "not contiguous"):
+            kernels.fill_blocks(FakeTensor(9, 4, 64, strides=(1024, 128, 1)), 0)
+        with self.refused("bad_pattern"):
+            kernels.fill_blocks(self.pool, -1)
+        with self.refused("bad_output", "[3, 16]"):
+            kernels.checksum_blocks(
+                self.pool, FakeTensor(3, dtype="int32"), output=FakeTensor(2, 16, dtype="uint8")
+            )
+
+    def test_merge_takes_dense_parts(self):
+        partials = FakeTensor(3, 7, 32, DIM, dtype="float32")
+        lse = FakeTensor(3, 7, 32, dtype="float32")
+        kernels.merge_lse(partials, lse, queries(7))
+        p = self.the_call().params
+        self.assertEqual((p.parts, p.tokens, p.heads, p.head_dim), (3, 7, 32, DIM))
+        self.assertEqual((p.part_stride, p.lse_part_stride), (7 * 32 * DIM, 7 * 32))
+        self.library.calls.clear()
+        with self.refused("bad_partial_lse"):
+            kernels.merge_lse(partials, FakeTensor(3, 7, 31, dtype="float32"), queries(7))
+
+
+if __name__ == "__main__":
+    unittest.main()

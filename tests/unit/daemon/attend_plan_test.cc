@@ -1,0 +1,142 @@
+// Every number of an ATTEND that a client can choose.
+#include "daemon/attend_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <limits>
+
+namespace kvtier {
+namespace {
+
+constexpr uint64_t kWorkspaceBytes = uint64_t{1} << 20;
+constexpr double kMaxProducts = 1e9;
+
+ModelRecord Model() {
+  ModelRecord record;
+  record.name = "m";
+  record.layers = 3;
+  record.kv_heads = 2;
+  record.k_head_dim = 64;
+  record.v_head_dim = 64;
+  record.dtype = KvDtype::kBfloat16;
+  record.block_tokens = 16;
+  return record;
+}
+
+// Two sequences of two blocks and one.
+wire::Attend Request() {
+  wire::Attend request;
+  request.layer = 1;
+  request.q_heads = 8;
+  request.query_dtype = KvDtype::kBfloat16;
+  request.sequences = {{.query_tokens = 1, .kv_tokens = 21}, {.query_tokens = 3, .kv_tokens = 16}};
+  request.blocks = {{BlockIndex{5}, 1}, {BlockIndex{9}, 1}, {BlockIndex{2}, 1}};
+  request.output_offset = 64 << 10;
+  return request;
+}
+
+class AttendPlan : public testing::Test {
+ protected:
+  Result<std::shared_ptr<AttentionJob>> Plan(const wire::Attend& request,
+                                             const ModelRecord& model = Model()) {
+    return PlanAttend(request, model, {pool_, workspace_, kWorkspaceBytes}, kMaxProducts);
+  }
+  // What a request changed by `spoil` is refused for.
+  std::string ReasonFor(const std::function<void(wire::Attend*)>& spoil) {
+    wire::Attend request = Request();
+    spoil(&request);
+    const auto planned = Plan(request);
+    return planned ? "nothing" : planned.error().reason;
+  }
+
+  // Never read: any addresses do.
+  std::byte* const pool_ = reinterpret_cast<std::byte*>(uintptr_t{1} << 40);
+  std::byte* const workspace_ = reinterpret_cast<std::byte*>(uintptr_t{1} << 41);
+};
+
+TEST_F(AttendPlan, PutsEverythingWhereTheLayoutSays) {
+  wire::Attend request = Request();
+  request.lse_offset = 128 << 10;
+  request.window_tokens = UINT32_MAX;
+  const auto planned = Plan(request);
+  ASSERT_TRUE(planned.has_value());
+  const AttentionJob& job = **planned;
+  const int64_t slice_bytes = 16 * 2 * 64 * 2;
+  EXPECT_EQ(job.cache.key, pool_ + 2 * slice_bytes);
+  EXPECT_EQ(job.cache.value, pool_ + 3 * slice_bytes);
+  EXPECT_EQ(job.cache.block_stride, 3 * 2 * slice_bytes / 2);
+  EXPECT_EQ(job.cache.token_stride, 2 * 64);
+  EXPECT_EQ(job.cache.head_stride, 64);
+  EXPECT_EQ(job.query, workspace_);
+  EXPECT_EQ(job.output, workspace_ + (64 << 10));
+  EXPECT_EQ(static_cast<void*>(job.lse), workspace_ + (128 << 10));
+  EXPECT_EQ(job.query_starts, (std::vector<int32_t>{0, 1, 4}));
+  EXPECT_EQ(job.kv_lengths, (std::vector<int32_t>{21, 16}));
+  EXPECT_EQ(job.table_stride, 2);
+  EXPECT_EQ(job.block_table, (std::vector<int32_t>{5, 9, 2, 0}));
+  EXPECT_EQ(job.window_tokens, INT32_MAX);
+}
+
+TEST_F(AttendPlan, LayersAndHeadsThatTheModelLacksAreRefused) {
+  EXPECT_EQ(ReasonFor([](auto* r) { r->layer = 3; }), "bad_layer");
+  EXPECT_EQ(ReasonFor([](auto* r) { r->layer = UINT32_MAX; }), "bad_layer");
+  EXPECT_EQ(ReasonFor([](auto* r) { r->q_heads = 0; }), "bad_heads");
+  EXPECT_EQ(ReasonFor([](auto* r) { r->q_heads = 3; }), "bad_heads");
+  EXPECT_EQ(ReasonFor([](auto* r) { r->q_heads = 0xFFFFFFFE; }), "bad_heads");
+}
+
+TEST_F(AttendPlan, SequencesMustMakeSense) {
+  EXPECT_EQ(ReasonFor([](auto* r) { r->sequences.clear(); }), "bad_sequence");
+  EXPECT_EQ(ReasonFor([](auto* r) { r->sequences[0].query_tokens = 0; }), "bad_sequence");
+  EXPECT_EQ(ReasonFor([](auto* r) { r->sequences[1].query_tokens = 17; }), "bad_sequence");
+  EXPECT_EQ(ReasonFor([](auto* r) { r->sequences[0] = {UINT32_MAX, UINT32_MAX}; }), "attend_work");
+}
+
+TEST_F(AttendPlan, EverySequenceNeedsItsBlocks) {
+  EXPECT_EQ(ReasonFor([](auto* r) { r->blocks.pop_back(); }), "bad_block_count");
+  EXPECT_EQ(ReasonFor([](auto* r) { r->blocks.push_back(r->blocks[0]); }), "bad_block_count");
+  EXPECT_EQ(ReasonFor([](auto* r) { r->sequences[0].kv_tokens = UINT32_MAX; }), "bad_block_count");
+  // A block may serve twice.
+  EXPECT_EQ(ReasonFor([](auto* r) { r->blocks[2] = r->blocks[0]; }), "nothing");
+}
+
+TEST_F(AttendPlan, RangesMustLieInTheWorkspaceAndApart) {
+  const uint64_t vectors = 4 * 8 * 64 * 2;
+  EXPECT_EQ(ReasonFor([&](auto* r) { r->output_offset = kWorkspaceBytes - vectors; }), "nothing");
+  EXPECT_EQ(ReasonFor([&](auto* r) { r->output_offset = kWorkspaceBytes - vectors + 16; }),
+            "bad_range");
+  EXPECT_EQ(ReasonFor([](auto* r) { r->output_offset = UINT64_MAX - 15; }), "bad_range");
+  EXPECT_EQ(ReasonFor([](auto* r) { r->query_offset = UINT64_MAX - 15; }), "bad_range");
+  EXPECT_EQ(ReasonFor([](auto* r) { r->lse_offset = UINT64_MAX - 31; }), "bad_range");
+  EXPECT_EQ(ReasonFor([](auto* r) { r->query_offset = 8; }), "bad_range");
+  EXPECT_EQ(ReasonFor([&](auto* r) { r->output_offset = vectors - 16; }), "bad_range");
+  EXPECT_EQ(ReasonFor([](auto* r) { r->lse_offset = 16; }), "bad_range");
+}
+
+TEST_F(AttendPlan, WorkIsBounded) {
+  EXPECT_EQ(ReasonFor([](auto* r) {
+              r->sequences = {{60000, 60000}};
+              r->blocks.resize(60000 / 16);
+            }),
+            "attend_work");
+  // One long sequence beside many short ones would make a table of gigabytes.
+  EXPECT_EQ(ReasonFor([](auto* r) {
+              r->sequences.assign(4096, {1, 1});
+              r->sequences[0].kv_tokens = 12000 * 16;
+              r->blocks.resize(4095 + 12000);
+            }),
+            "attend_work");
+}
+
+TEST_F(AttendPlan, CachesThatNothingComputesAreUnsupported) {
+  ModelRecord model = Model();
+  model.v_head_dim = 32;
+  EXPECT_EQ(Plan(Request(), model).error().reason, "attend_geometry");
+  model = Model();
+  model.dtype = KvDtype::kInt8;
+  EXPECT_EQ(Plan(Request(), model).error().reason, "attend_geometry");
+}
+
+}  // namespace
+}  // namespace kvtier

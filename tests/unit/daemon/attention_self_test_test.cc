@@ -1,0 +1,158 @@
+// The self-test must pass what is right and see what is wrong.
+#include "daemon/attention_self_test.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cmath>
+#include <optional>
+
+#include "daemon/attention_service.h"
+#include "daemon/coarse_clock.h"
+#include "daemon/event_loop.h"
+#include "daemon/host_attention_engine.h"
+#include "gpu/host_device.h"
+#include "kernels/reference/number_format.h"
+
+namespace kvtier {
+namespace {
+
+using testing::HasSubstr;
+
+// Five types, decode and append.
+constexpr uint32_t kSelfTestCases = 10;
+
+// Right but for what it is told to do wrong.
+class FaultyEngine final : public AttentionEngine {
+ public:
+  // kDeviceLater: after as many runs as the self-test makes.
+  enum class Fault : uint8_t { kOutput, kNan, kStrayWrite, kDevice, kDeviceLater };
+  explicit FaultyEngine(Fault fault) : fault_(fault) {}
+
+  [[nodiscard]] std::string_view name() const override { return "faulty"; }
+  [[nodiscard]] bool concurrent() const override { return true; }
+  [[nodiscard]] double max_products() const override { return right_.max_products(); }
+  [[nodiscard]] std::span<const int32_t> head_dims() const override { return right_.head_dims(); }
+  [[nodiscard]] std::span<const int32_t> groups() const override { return right_.groups(); }
+  [[nodiscard]] Status Check(const AttentionJob& job) const override { return right_.Check(job); }
+  [[nodiscard]] Status Run(const AttentionJob& job) override {
+    const bool later = fault_ == Fault::kDeviceLater && ++runs_ > kSelfTestCases;
+    if (fault_ == Fault::kDevice || later) return MakeError(ErrorCode::kIoError, "kernel_failed");
+    const Status done = right_.Run(job);
+    if (fault_ == Fault::kOutput) kernels::StoreElement(job.output, job.query_dtype, 7, 9.0F);
+    if (fault_ == Fault::kNan) kernels::StoreElement(job.output, job.query_dtype, 7, NAN);
+    return done;
+  }
+  [[nodiscard]] Status StoreKv(const kvt_paged_kv& cache, kvt_dtype dtype, const void* keys,
+                               const void* values, std::span<const int64_t> slots) override {
+    const Status stored = right_.StoreKv(cache, dtype, keys, values, slots);
+    // A byte of another layer.
+    if (fault_ == Fault::kStrayWrite) *(static_cast<std::byte*>(cache.key) - 1) = std::byte{0};
+    return stored;
+  }
+  [[nodiscard]] Status Copy(void* to, const void* from, size_t bytes) override {
+    return right_.Copy(to, from, bytes);
+  }
+
+ private:
+  const Fault fault_;
+  std::atomic<uint32_t> runs_ = 0;
+  HostAttentionEngine right_;
+};
+
+class AttentionSelfTestTest : public testing::Test {
+ protected:
+  std::string FailureWith(FaultyEngine::Fault fault) {
+    FaultyEngine engine(fault);
+    return TestAttention(&engine, &device_).failure;
+  }
+
+  EventLoop loop_;
+  HostDevice device_{&loop_};
+};
+
+TEST_F(AttentionSelfTestTest, PassesWhatIsRight) {
+  HostAttentionEngine engine;
+  const AttentionSelfTest result = TestAttention(&engine, &device_);
+  EXPECT_EQ(result.failure, "");
+  EXPECT_EQ(result.cases, kSelfTestCases);
+  EXPECT_GT(result.worst_error, 0.0);
+  EXPECT_LE(result.worst_error, 1.0);
+}
+
+TEST_F(AttentionSelfTestTest, SeesWhatIsWrong) {
+  EXPECT_THAT(FailureWith(FaultyEngine::Fault::kOutput), HasSubstr("is wrong by"));
+  EXPECT_THAT(FailureWith(FaultyEngine::Fault::kNan), HasSubstr("nan"));
+  EXPECT_THAT(FailureWith(FaultyEngine::Fault::kStrayWrite), HasSubstr("not written as"));
+  EXPECT_THAT(FailureWith(FaultyEngine::Fault::kDevice), HasSubstr("kernel_failed"));
+}
+
+class AttentionServiceTest : public AttentionSelfTestTest {
+ protected:
+  AttentionService::Environment Environment() {
+    return {.device = &device_, .config = &config_, .clock = &clock_, .loop = &loop_, .log = &log_};
+  }
+
+  AttentionService::Environment EnvironmentWith(FaultyEngine::Fault fault) {
+    AttentionService::Environment environment = Environment();
+    environment.open_engine = [fault] { return std::make_unique<FaultyEngine>(fault); };
+    return environment;
+  }
+
+  KernelsConfig config_;
+  CoarseClock clock_;
+  Log log_{LogConfig{.level = LogLevel::kError}};
+};
+
+TEST_F(AttentionServiceTest, IsReadyOnceItWasTriedOut) {
+  const AttentionService service(Environment());
+  EXPECT_TRUE(service.CheckReady());
+  EXPECT_EQ(service.Report().engine, "cpu");
+  EXPECT_EQ(service.Report().self_test.cases, kSelfTestCases);
+}
+
+TEST_F(AttentionServiceTest, IsOffIfConfiguredSo) {
+  config_.enabled = false;
+  const AttentionService service(Environment());
+  EXPECT_EQ(service.CheckReady().error().reason, "attend_off");
+  EXPECT_EQ(service.Report().state, AttentionState::kOff);
+}
+
+TEST_F(AttentionServiceTest, WorkspacesTogetherKeepTheirBound) {
+  config_.workspace_bytes = 4 * kMiB;
+  AttentionService service(Environment());
+  auto first = service.CreateWorkspace(1);
+  auto second = service.CreateWorkspace(2 * kMiB);
+  ASSERT_TRUE(first && second);
+  EXPECT_EQ((*first)->bytes(), 2 * kMiB);
+  EXPECT_EQ(service.CreateWorkspace(1).error().reason, "workspace_limit");
+  EXPECT_EQ(service.Report().workspace_bytes, 4 * kMiB);
+  first->reset();
+  EXPECT_TRUE(service.CreateWorkspace(2 * kMiB).has_value());
+}
+
+TEST_F(AttentionServiceTest, IsOffIfItsResultsAreWrong) {
+  const AttentionService service(EnvironmentWith(FaultyEngine::Fault::kOutput));
+  EXPECT_EQ(service.Report().state, AttentionState::kFailed);
+  EXPECT_THAT(service.Report().reason, HasSubstr("is wrong by"));
+  EXPECT_EQ(service.CheckReady().error().reason, "attend_off");
+}
+
+TEST_F(AttentionServiceTest, IsOffFromTheDevicesFirstFailureOn) {
+  AttentionService service(EnvironmentWith(FaultyEngine::Fault::kDeviceLater));
+  ASSERT_TRUE(service.CheckReady());
+  std::optional<Result<uint64_t>> outcome;
+  service.Run(std::make_shared<AttentionJob>(),
+              [&](Result<uint64_t> result) { outcome = std::move(result); });
+  EXPECT_FALSE(service.idle());
+  loop_.RunUntil([&] { return outcome.has_value(); });
+  EXPECT_EQ(outcome->error().reason, "kernel_failed");
+  EXPECT_TRUE(service.idle());
+  EXPECT_EQ(service.Report().failures, 1u);
+  EXPECT_EQ(service.Report().state, AttentionState::kFailed);
+  EXPECT_EQ(service.CheckReady().error().reason, "attend_off");
+}
+
+}  // namespace
+}  // namespace kvtier

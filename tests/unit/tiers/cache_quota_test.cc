@@ -1,0 +1,354 @@
+// What tenants may take of each tier, and what is kept for them.
+
+#include "tests/unit/tiers/cache_fixture.h"
+
+namespace kvtier {
+namespace {
+
+constexpr int64_t kMinuteMs = 60 * 1000;
+
+// Two tenants with half of the pool each. Their slots have the same size.
+class CacheQuotaTest : public CacheTest {
+ protected:
+  static constexpr uint64_t kSlotBytes = 2 * kBlockBytes;
+
+  [[nodiscard]] static TenantQuota Quota(const std::string& name, TierQuota host = {},
+                                         TierQuota disk = {}) {
+    return {.name = name, .tiers = {TierQuota{16 * kBlockBytes, 0}, host, disk}};
+  }
+  [[nodiscard]] static CacheSetup Setup(std::vector<TenantQuota> tenants) {
+    CacheSetup setup{.pool_blocks = 32, .host_slots = 32, .disk_slots = 64};
+    setup.options.tenants = std::move(tenants);
+    return setup;
+  }
+  // The fixture's verbs speak for this tenant from now on.
+  void Be(const std::string& tenant, uint8_t model = 1, uint64_t block_bytes = kBlockBytes) {
+    const Result<PoolInfo> pool = cache_->AttachPool(Identity(tenant, model, block_bytes), 0);
+    ASSERT_TRUE(pool) << pool.error().ToString();
+    pool_ = *pool;
+  }
+  // Stores the blocks and lets them sink as far as there is room.
+  void Sink(const Hashes& hashes) {
+    for (size_t at = 0; at < hashes.size(); at += 8) {
+      const Hashes some(hashes.begin() + static_cast<ptrdiff_t>(at),
+                        hashes.begin() + static_cast<ptrdiff_t>(std::min(at + 8, hashes.size())));
+      Put(some);
+      EvictFromPool();
+    }
+  }
+  void Reconfigure(const TenantQuota& quota) {
+    CacheOptions options = setup_.options;
+    options.tenants = {quota};
+    ASSERT_TRUE(cache_->Reconfigure(options));
+    Settle();
+  }
+  [[nodiscard]] uint32_t InHost(const Hashes& hashes) const { return Count(hashes, Tier::kHost); }
+  [[nodiscard]] uint32_t OnDisk(const Hashes& hashes) const { return Count(hashes, Tier::kDisk); }
+  [[nodiscard]] TenantGauges GaugesOf(const std::string& name) const {
+    for (const TenantGauges& tenant : cache_->Gauges().tenants) {
+      if (tenant.quota.name == name) return tenant;
+    }
+    ADD_FAILURE() << "no tenant " << name;
+    return {};
+  }
+  [[nodiscard]] uint64_t Used(const std::string& name, Tier tier) const {
+    return GaugesOf(name).used_bytes[static_cast<size_t>(tier)];
+  }
+
+ private:
+  [[nodiscard]] uint32_t Count(const Hashes& hashes, Tier tier) const {
+    uint32_t count = 0;
+    for (const BlockHash& hash : hashes) count += Presence(hash).in(tier);
+    return count;
+  }
+};
+
+TEST_F(CacheQuotaTest, PoolTakesNoMoreThanTheTenantsCap) {
+  Start(Setup({Quota("tenant")}));
+  EXPECT_EQ(pool_.blocks, 16u);
+  const auto second = cache_->AttachPool(Identity("tenant", 2), kBlockBytes);
+  EXPECT_THAT(second, IsErrorOf(ErrorCode::kResourceExhausted, "pool_bytes_exhausted"));
+  Be("other");
+  EXPECT_EQ(pool_.blocks, 16u);
+}
+
+TEST_F(CacheQuotaTest, PoolLeavesWhatIsReservedForOthers) {
+  TenantQuota other{.name = "other"};
+  other.tiers[0].reserved_bytes = 20 * kBlockBytes;
+  Start(Setup({other}));
+  EXPECT_EQ(pool_.blocks, 12u);
+  Be("other");
+  EXPECT_EQ(pool_.blocks, 20u);
+}
+
+TEST_F(CacheQuotaTest, TenantAtItsHostCapEvictsItsOwnColdest) {
+  Start(Setup({Quota("tenant", {.max_bytes = kChunkBytes})}));
+  Be("other");
+  Sink(Sequence(1, 8));
+  Be("tenant");
+  Sink(Sequence(2, 8));
+  Sink(Sequence(3, 8));
+  EXPECT_EQ(InHost(Sequence(2, 8)), 0u);
+  EXPECT_EQ(InHost(Sequence(3, 8)), 8u);
+  EXPECT_EQ(Used("tenant", Tier::kHost), 8 * kSlotBytes);
+  Be("other");
+  EXPECT_EQ(InHost(Sequence(1, 8)), 8u) << "the coldest of all, but not the tenant's";
+}
+
+TEST_F(CacheQuotaTest, TenantAtItsDiskCapEvictsItsOwnColdest) {
+  Start(Setup({Quota("tenant", {}, {.max_bytes = kChunkBytes})}));
+  Be("other");
+  Put(Sequence(1, 8));
+  Drain();
+  Be("tenant");
+  for (uint64_t stream = 2; stream < 5; ++stream) {
+    Put(Sequence(stream, 4));
+    Drain();
+    EXPECT_LE(Used("tenant", Tier::kDisk), kChunkBytes);
+  }
+  EXPECT_EQ(OnDisk(Sequence(2, 4)), 0u);
+  EXPECT_EQ(OnDisk(Sequence(3, 4)), 4u);
+  EXPECT_EQ(OnDisk(Sequence(4, 4)), 4u);
+  Be("other");
+  EXPECT_EQ(OnDisk(Sequence(1, 8)), 8u);
+}
+
+TEST_F(CacheQuotaTest, LoadLargerThanTheTenantsHostCapPassesThrough) {
+  Start(Setup({Quota("tenant", {.max_bytes = kChunkBytes})}));
+  Put(Sequence(1, 12));
+  DrainAndRestart();
+  const AcquireReply reply = Acquire(kAlice, Sequence(1, 12));
+  EXPECT_EQ(LastProgress(reply.load).ready, 12u);
+  EXPECT_LE(Used("tenant", Tier::kHost), kChunkBytes);
+}
+
+TEST_F(CacheQuotaTest, TenantWhoseBlocksAreAllPinnedIsRefusedAtItsCapAndCounted) {
+  CacheSetup setup = Setup({Quota("tenant", {}, {.max_bytes = kChunkBytes})});
+  Start(setup);
+  Put(Sequence(1, 8));
+  Drain();
+  ASSERT_EQ(cache_->Pin(pool_.id, Sequence(1, 8), kMinuteMs), 8u);
+  Put(Sequence(2, 2));
+  Drain();
+  EXPECT_EQ(OnDisk(Sequence(1, 8)), 8u);
+  EXPECT_EQ(OnDisk(Sequence(2, 2)), 0u);
+  EXPECT_EQ(Drops(Tier::kDisk, DropReason::kTenantCap), 2u);
+}
+
+TEST_F(CacheQuotaTest, HostKeepsWhatIsReservedHoweverMuchOthersStore) {
+  Start(Setup({Quota("tenant", {.reserved_bytes = 2 * kChunkBytes})}));
+  Sink(Sequence(1, 16));
+  Be("other");
+  for (uint64_t stream = 2; stream < 12; ++stream) Sink(Sequence(stream, 8));
+  Be("tenant");
+  EXPECT_EQ(InHost(Sequence(1, 16)), 16u);
+}
+
+TEST_F(CacheQuotaTest, DiskKeepsWhatIsReservedHoweverMuchOthersStore) {
+  Start(Setup({Quota("tenant", {}, {.reserved_bytes = 3 * kChunkBytes})}));
+  for (uint64_t stream = 1; stream < 4; ++stream) {
+    Put(Sequence(stream, 8));
+    Drain();
+  }
+  Be("other");
+  for (uint64_t stream = 10; stream < 30; ++stream) {
+    Put(Sequence(stream, 8));
+    Drain();
+  }
+  EXPECT_EQ(OnDisk(Sequence(29, 8)), 8u);
+  Be("tenant");
+  for (uint64_t stream = 1; stream < 4; ++stream) EXPECT_EQ(OnDisk(Sequence(stream, 8)), 8u);
+}
+
+TEST_F(CacheQuotaTest, WhatATenantHasBeyondItsReserveGoesToOthersByWholeChunks) {
+  Start(Setup({Quota("tenant", {.reserved_bytes = kChunkBytes})}));
+  Sink(Sequence(1, 32));
+  ASSERT_EQ(InHost(Sequence(1, 32)), 32u);
+  Be("other");
+  for (uint64_t stream = 2; stream < 8; ++stream) Sink(Sequence(stream, 8));
+  EXPECT_EQ(InHost(Sequence(7, 8)), 8u);
+  Be("tenant");
+  EXPECT_EQ(InHost(Sequence(1, 32)), 8u);
+  EXPECT_EQ(GaugesOf("tenant").own_chunk_bytes[1], kChunkBytes);
+}
+
+TEST_F(CacheQuotaTest, TenantTakesItsReserveBackFromWhoHoldsEverything) {
+  Start(Setup({Quota("tenant", {.reserved_bytes = 2 * kChunkBytes}, {})}));
+  Be("other");
+  for (uint64_t stream = 2; stream < 8; ++stream) Sink(Sequence(stream, 8));
+  ASSERT_EQ(cache_->Gauges().host_blocks, 32u);
+  // Its blocks are the coldest at all times, and yet it grows.
+  Be("tenant");
+  Sink(Sequence(1, 8));
+  Be("other");
+  for (uint64_t stream = 2; stream < 6; ++stream) Use(Sequence(stream, 8));
+  Be("tenant");
+  Sink(Sequence(9, 8));
+  EXPECT_EQ(InHost(Sequence(1, 8)), 8u);
+  EXPECT_EQ(InHost(Sequence(9, 8)), 8u);
+}
+
+TEST_F(CacheQuotaTest, ReserveIsHadByAnotherModelOfTheTenantToo) {
+  Start(Setup({Quota("tenant"), Quota("other", {.reserved_bytes = 2 * kChunkBytes})}));
+  for (uint64_t stream = 1; stream < 6; ++stream) Sink(Sequence(stream, 8));
+  Be("other", 7, 2 * kBlockBytes);
+  Sink(Sequence(9, 5));
+  EXPECT_EQ(InHost(Sequence(9, 5)), 5u);
+  EXPECT_EQ(GaugesOf("other").own_chunk_bytes[1], kChunkBytes);
+}
+
+TEST_F(CacheQuotaTest, TenantsWithoutReserveShareOneOrderOfEviction) {
+  Start(Setup({Quota("tenant", {.max_bytes = 4 * kChunkBytes})}));
+  Sink(Sequence(1, 8));
+  Be("other");
+  Sink(Sequence(2, 8));
+  Be("tenant");
+  Sink(Sequence(3, 8));
+  Be("other");
+  Sink(Sequence(4, 8));
+  Sink(Sequence(5, 8));
+  EXPECT_EQ(InHost(Sequence(2, 8)), 8u);
+  Be("tenant");
+  EXPECT_EQ(InHost(Sequence(1, 8)), 0u) << "the coldest of all";
+  EXPECT_EQ(InHost(Sequence(3, 8)), 8u);
+}
+
+TEST_F(CacheQuotaTest, LoweredHostCapIsReachedAtOnceAndTheHottestStay) {
+  Start(Setup({Quota("tenant", {.max_bytes = 4 * kChunkBytes})}));
+  for (uint64_t stream = 1; stream < 5; ++stream) Sink(Sequence(stream, 8));
+  ASSERT_EQ(Used("tenant", Tier::kHost), 32 * kSlotBytes);
+  Reconfigure(Quota("tenant", {.max_bytes = kChunkBytes}));
+  EXPECT_EQ(Used("tenant", Tier::kHost), 8 * kSlotBytes);
+  EXPECT_EQ(InHost(Sequence(4, 8)), 8u);
+}
+
+TEST_F(CacheQuotaTest, LoweredDiskCapIsReachedAtOnceAndTheHottestStay) {
+  Start(Setup({Quota("tenant", {}, {.max_bytes = 4 * kChunkBytes})}));
+  for (uint64_t stream = 1; stream < 4; ++stream) {
+    Put(Sequence(stream, 8));
+    Drain();
+  }
+  ASSERT_EQ(Used("tenant", Tier::kDisk), 24 * kSlotBytes);
+  Reconfigure(Quota("tenant", {}, {.max_bytes = kChunkBytes}));
+  EXPECT_EQ(Used("tenant", Tier::kDisk), 8 * kSlotBytes);
+  EXPECT_EQ(OnDisk(Sequence(3, 8)), 8u);
+}
+
+TEST_F(CacheQuotaTest, RaisedCapIsFilled) {
+  Start(Setup({Quota("tenant", {.max_bytes = kChunkBytes})}));
+  Sink(Sequence(1, 16));
+  ASSERT_EQ(InHost(Sequence(1, 16)), 8u);
+  Reconfigure(Quota("tenant", {.max_bytes = 3 * kChunkBytes}));
+  Sink(Sequence(2, 8));
+  EXPECT_EQ(Used("tenant", Tier::kHost), 16 * kSlotBytes);
+}
+
+TEST_F(CacheQuotaTest, RestartWithALowerCapKeepsTheHottest) {
+  Start(Setup({Quota("tenant", {}, {.max_bytes = 4 * kChunkBytes})}));
+  for (uint64_t stream = 1; stream < 5; ++stream) {
+    Put(Sequence(stream, 8));
+    AdvanceAndTick(kMinuteMs);
+  }
+  Drain();
+  setup_.options.tenants = {Quota("tenant", {}, {.max_bytes = kChunkBytes})};
+  CrashAndRestart();
+  Settle();
+  EXPECT_LE(Used("tenant", Tier::kDisk), kChunkBytes);
+  EXPECT_EQ(OnDisk(Sequence(4, 8)), 8u);
+  EXPECT_EQ(OnDisk(Sequence(1, 8)), 0u);
+}
+
+TEST_F(CacheQuotaTest, FirstReserveLosesNothingThatWasOnDisk) {
+  Start(Setup({Quota("tenant")}));
+  // Both tenants' blocks lie in the same chunks.
+  for (uint64_t stream = 1; stream < 5; ++stream) {
+    Be("tenant");
+    Put(Sequence(stream, 4));
+    Be("other");
+    Put(Sequence(stream, 4));
+    Drain();
+  }
+  setup_.options.tenants = {Quota("tenant", {}, {.reserved_bytes = 2 * kChunkBytes})};
+  CrashAndRestart();
+  for (const char* tenant : {"tenant", "other"}) {
+    Be(tenant);
+    for (uint64_t stream = 1; stream < 5; ++stream) EXPECT_EQ(OnDisk(Sequence(stream, 4)), 4u);
+  }
+  Settle();
+}
+
+TEST_F(CacheQuotaTest, TimesToLiveAreTheTenantsOwn) {
+  TenantQuota brief = Quota("tenant");
+  brief.memory_ttl_ms = 2 * kMinuteMs;
+  brief.extended_ttl_ms = 5 * kMinuteMs;
+  Start(Setup({brief}));
+  Put(Sequence(1, 2), RetentionClass::kMemory);
+  Put(Sequence(2, 2));
+  Be("other");
+  Put(Sequence(1, 2), RetentionClass::kMemory);
+  Put(Sequence(2, 2));
+  AdvanceAndTick(3 * kMinuteMs);
+  EXPECT_TRUE(Presence(TestHash(1, 0)).anywhere());
+  Be("tenant");
+  EXPECT_FALSE(Presence(TestHash(1, 0)).anywhere());
+  EXPECT_TRUE(Presence(TestHash(2, 0)).anywhere());
+  AdvanceAndTick(3 * kMinuteMs);
+  EXPECT_FALSE(Presence(TestHash(2, 0)).anywhere());
+  EXPECT_EQ(Drops(Tier::kPool, DropReason::kExpired), 4u);
+  Be("other");
+  EXPECT_TRUE(Presence(TestHash(2, 0)).anywhere());
+}
+
+TEST_F(CacheQuotaTest, MaximumAgeIsTheTenantsOwn) {
+  TenantQuota brief = Quota("tenant");
+  brief.max_age_ms = 3 * kMinuteMs;
+  Start(Setup({brief}));
+  Put(Sequence(1, 1));
+  AdvanceAndTick(2 * kMinuteMs);
+  Use(Sequence(1, 1));
+  AdvanceAndTick(2 * kMinuteMs);
+  EXPECT_TRUE(Acquire(kAlice, Sequence(1, 1)).hits.empty());
+}
+
+TEST_F(CacheQuotaTest, TenantThatWaitsUnderItsCapHoldsUpNobody) {
+  Start(Setup({Quota("tenant", {.max_bytes = kChunkBytes})}));
+  Sink(Sequence(1, 8));
+  // The tenant's next blocks wait for writes that do not end.
+  machine_->loop.Hold(file().source());
+  Put(Sequence(2, 8));
+  const PendingAcquire waiting = BeginAcquire(kBob, {}, pool_.blocks);
+  Settle();
+  ASSERT_FALSE(waiting.answered());
+  Be("other");
+  Sink(Sequence(3, 8));
+  EXPECT_EQ(InHost(Sequence(3, 8)), 8u);
+  machine_->loop.LetGo(file().source());
+  Settle();
+  EXPECT_TRUE(waiting.succeeded());
+}
+
+TEST_F(CacheQuotaTest, RoomForAnotherModelOnDiskCostsOneChunkAndNotAll) {
+  CacheSetup setup = Setup({});
+  setup.options.disk_free_fraction = 0.05;
+  Start(setup);
+  cache_.reset();
+  machine_->Crash();
+  cache_ = std::make_unique<Cache>(setup_.options, machine_->Environment(), IndexSnapshot{});
+  cache_->OpenSession(kAlice, [this](const LoadProgress& p) { progress_.push_back(p); });
+  const auto first = cache_->AttachPool(Identity("tenant", 1), 16 * kBlockBytes);
+  ASSERT_TRUE(first);
+  pool_ = *first;
+  for (uint64_t stream = 1; stream < 9; ++stream) {
+    Put(Sequence(stream, 8));
+    Drain();
+  }
+  const uint64_t before = cache_->Gauges().disk_blocks;
+  Be("tenant", 2, 2 * kBlockBytes);
+  Put(Sequence(20, 1));
+  Drain();
+  EXPECT_TRUE(Presence(TestHash(20, 0)).disk);
+  EXPECT_GE(cache_->Gauges().disk_blocks + 2 * kSlotsPerChunk, before);
+}
+
+}  // namespace
+}  // namespace kvtier

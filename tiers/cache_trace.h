@@ -1,0 +1,47 @@
+// Where the parts of the cache tell what they do: as static probes (base/probes.h), and to the
+// tracer, if there is one. Internal to the cache.
+#pragma once
+
+#include <cstdint>
+
+#include "tiers/block_key.h"
+#include "tiers/entry_index.h"
+#include "tiers/tracer.h"
+
+namespace kvtier {
+
+class CacheState;
+struct AcquireRequest;
+struct LoadProgress;
+
+// Without a tracer a call costs a few instructions and reads no clock. Event loop only.
+class CacheTrace {
+ public:
+  explicit CacheTrace(CacheState* state) : state_(*state) {}
+
+  void WaitBegin(const AcquireRequest& request);
+  void WaitEnd(const AcquireRequest& request);
+  // `blocks` of the acquire's hits have to be loaded.
+  void LoadBegin(const AcquireRequest& request, LoadId load, uint64_t blocks);
+  void LoadEnd(const LoadProgress& progress);
+
+  // A block's way up, which has just begun. REQUIRES: something but its pool holds it.
+  void BlockLoadBegin(RequestTag tag, EntryIndex entry);
+  void BlockLoadEnd(EntryIndex entry, MissReason miss);
+  // A copy, read, write or check of one block.
+  void Begin(TraceKind kind, EntryIndex entry) { Move(kind, TracePhase::kBegin, entry, false); }
+  void End(TraceKind kind, EntryIndex entry, bool failed) {
+    Move(kind, TracePhase::kEnd, entry, failed);
+  }
+  void Evict(const BlockKey& key, Tier tier, DropReason reason);
+  void IndexCommitBegin(uint64_t records, uint64_t deletions);
+  void IndexCommitEnd(bool failed);
+
+ private:
+  void Move(TraceKind kind, TracePhase phase, EntryIndex entry, bool failed);
+  void Record(const TraceEvent& event);
+
+  CacheState& state_;
+};
+
+}  // namespace kvtier

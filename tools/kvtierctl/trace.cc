@@ -1,0 +1,132 @@
+// kvtierctl trace: what the daemon did lately, request by request and block by block.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cerrno>
+#include <cmath>
+#include <cstdio>
+#include <memory>
+
+#include "base/errno_error.h"
+#include "tools/kvtierctl/command.h"
+#include "tools/kvtierctl/trace_document.h"
+#include "tools/support/table.h"
+#include "tools/support/terminal.h"
+
+namespace kvtier {
+namespace {
+
+namespace json = boost::json;
+
+constexpr double kMaxSinceSeconds = 366.0 * 24 * 3600;
+constexpr uint64_t kEventsPerPortion = 8192;
+
+struct TraceArguments {
+  std::string action;
+  double since_s = 0;
+  std::string output;
+};
+
+struct Fetched {
+  std::string document;
+  uint64_t spans = 0;
+  uint64_t lost = 0;
+};
+
+Result<json::value> Ask(const CommandContext& context, const json::object& request) {
+  KVT_ASSIGN_OR_RETURN(const std::string text, context.CallAdminJson(json::serialize(request)));
+  json::error_code error;
+  json::value reply = json::parse(text, error);
+  if (error || !JsonView(&reply)["cursor"].present()) {
+    return MakeError(ErrorCode::kCorrupt, "bad_reply", "the daemon's answer is no trace");
+  }
+  return reply;
+}
+
+// Everything up to the moment of the first portion: the daemon goes on recording meanwhile.
+Result<Fetched> Fetch(const TraceArguments& arguments, const CommandContext& context) {
+  json::object request{{"op", "trace"},
+                       {"limit", kEventsPerPortion},
+                       {"since_ms", static_cast<int64_t>(std::ceil(arguments.since_s * 1000))}};
+  KVT_ASSIGN_OR_RETURN(json::value portion, Ask(context, request));
+  const JsonView reply(&portion);
+  const uint64_t end = reply["end"].Count();
+  const auto now_us = static_cast<int64_t>(reply["now_us"].Count());
+  const auto wall_ms = static_cast<int64_t>(reply["wall_ms"].Count());
+  const uint64_t first = reply["cursor"].Count();
+  const Terminal progress(stderr);
+  TraceDocument document;
+  Fetched fetched;
+  while (true) {
+    fetched.lost += reply["lost"].Count();
+    reply["sessions"].ForEach([&](JsonView session) { document.NameSession(session); });
+    reply["events"].ForEach([&](JsonView event) { document.Add(event); });
+    const uint64_t cursor = reply["cursor"].Count();
+    if (cursor >= end) break;
+    progress.ShowProgress(
+        fmt::format("{} of {} events to go", FormatCount(end - cursor), FormatCount(end - first)));
+    request["cursor"] = cursor;
+    request["limit"] = std::min(kEventsPerPortion, end - cursor);
+    KVT_ASSIGN_OR_RETURN(portion, Ask(context, request));
+  }
+  progress.ShowProgress("");
+  fetched.document = document.Finish(now_us, wall_ms, fetched.lost);
+  fetched.spans = document.spans();
+  return fetched;
+}
+
+Status Write(const std::string& path, const std::string& text) {
+  std::FILE* const file = std::fopen(path.c_str(), "w");
+  bool written = file != nullptr && std::fwrite(text.data(), 1, text.size(), file) == text.size();
+  if (file != nullptr) written &= std::fclose(file) == 0;
+  if (written) return {};
+  return tl::unexpected(ErrnoError(ErrorCode::kIoError, errno, path + " cannot be written"));
+}
+
+void Dump(const TraceArguments& arguments, CommandContext* context) {
+  const auto fetched = Fetch(arguments, *context);
+  if (!fetched) return context->Fail(fetched.error());
+  if (fetched->lost > 0) {
+    fmt::print(stderr,
+               "kvtierctl: {} events were overwritten while they were being fetched; "
+               "a shorter --since or a larger trace.events helps\n",
+               FormatCount(fetched->lost));
+  }
+  if (arguments.output.empty()) return context->Print(fetched->document);
+  if (const Status written = Write(arguments.output, fetched->document); !written) {
+    return context->Fail(written.error());
+  }
+  context->Print(context->json ? json::serialize(json::object{{"schema", "kvtier.trace_written/1"},
+                                                              {"file", arguments.output},
+                                                              {"spans", fetched->spans},
+                                                              {"lost_events", fetched->lost}})
+                               : fmt::format("{} spans to {}; https://ui.perfetto.dev opens it",
+                                             FormatCount(fetched->spans), arguments.output));
+}
+
+}  // namespace
+
+void AddTraceCommand(CLI::App* app, CommandContext* context) {
+  CLI::App* command = app->add_subcommand(
+      "trace", "Show what the daemon did lately: requests, loads, copies, disk I/O, evictions.");
+  const auto arguments = std::make_shared<TraceArguments>();
+  command->add_option("action", arguments->action, "What to do with it: print it.")
+      ->check(CLI::IsMember({"dump"}))
+      ->required()
+      ->type_name("ACTION");
+  command
+      ->add_option("--since", arguments->since_s,
+                   "Of the last so many seconds only; 0: all there is.")
+      ->check(CLI::Range(0.0, kMaxSinceSeconds))
+      ->type_name("SECONDS")
+      ->capture_default_str();
+  command->add_option("--output", arguments->output, "Write it to this file.")->type_name("FILE");
+  command->footer(
+      "The output is in Chrome's trace event format: open it at https://ui.perfetto.dev or in\n"
+      "chrome://tracing. The daemon keeps its latest events, as many as trace.events says.\n"
+      "Example:\n"
+      "  kvtierctl trace dump --since 10 --output trace.json");
+  command->callback([arguments, context] { Dump(*arguments, context); });
+}
+
+}  // namespace kvtier
