@@ -9,7 +9,7 @@
 namespace kvtier {
 
 SimWorld::SimWorld(const SimPlan& plan, SeededRandom random)
-    : plan_(plan), machine_(plan.sizes, random.Next()) {
+    : plan_(plan), options_(plan.options), machine_(plan.sizes, random.Next()) {
   machine_.loop.Shuffle(random.Next());
   SetFaults(true);
   StartCache({});
@@ -21,7 +21,7 @@ SimWorld::~SimWorld() {
 }
 
 void SimWorld::StartCache(IndexSnapshot snapshot) {
-  cache_ = std::make_unique<Cache>(plan_.options, machine_.Environment(), std::move(snapshot));
+  cache_ = std::make_unique<Cache>(options_, machine_.Environment(), std::move(snapshot));
   pools_.clear();
   for (const SimSpace& space : plan_.spaces) {
     Result<PoolInfo> pool = cache_->AttachPool(space.identity, space.pool_bytes);
@@ -36,6 +36,12 @@ std::span<std::byte> SimWorld::Bytes(uint32_t space, BlockHandle block) {
   SIM_CHECK(block.index.value < pool.blocks, "handle outside the pool");
   FakeDevicePool* const memory = machine_.device->PoolByFd(pool.fd);
   return {memory->data() + block.index.value * pool.block_bytes, pool.block_bytes};
+}
+
+Status SimWorld::Reconfigure(const CacheOptions& options) {
+  KVT_RETURN_IF_ERROR(cache_->Reconfigure(options));
+  options_ = options;
+  return {};
 }
 
 void SimWorld::CrashAndRestart(Recovery recovery, size_t lost_batches) {

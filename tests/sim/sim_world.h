@@ -23,6 +23,10 @@ class SimWorld {
   [[nodiscard]] FakeMachine& machine() { return machine_; }
   [[nodiscard]] const PoolInfo& pool(uint32_t space) const { return pools_[space]; }
 
+  // The options in effect: those of the plan until they are changed; kept over a crash.
+  [[nodiscard]] const CacheOptions& options() const { return options_; }
+  [[nodiscard]] Status Reconfigure(const CacheOptions& options);
+
   // A block's memory as the client maps it.
   [[nodiscard]] std::span<std::byte> Bytes(uint32_t space, BlockHandle block);
 
@@ -39,6 +43,7 @@ class SimWorld {
   [[nodiscard]] IndexSnapshot ReadHeaders();
 
   const SimPlan& plan_;
+  CacheOptions options_;
   FakeMachine machine_;
   std::unique_ptr<Cache> cache_;
   std::vector<PoolInfo> pools_;  // by space
