@@ -141,6 +141,28 @@ Status GetStats(kvt_connection* connection, kvt_stats* stats) {
   return {};
 }
 
+Status GetDevices(kvt_connection* connection, kvt_device* devices, size_t capacity, size_t* count) {
+  KVT_RETURN_IF_ERROR(CheckPointer(connection, "connection"));
+  KVT_RETURN_IF_ERROR(CheckPointer(count, "count"));
+  KVT_RETURN_IF_ERROR(CheckArray(devices, capacity, "devices"));
+  *count = 0;
+  KVT_ASSIGN_OR_RETURN(const std::shared_ptr<Session> session,
+                       connection->connection->GetSession());
+  KVT_ASSIGN_OR_RETURN(const std::vector<wire::DevicesReply::Device> known,
+                       connection->connection->DevicesOf(*session));
+  for (size_t i = 0; i < std::min(capacity, known.size()); ++i) {
+    kvt_device& device = devices[i];
+    device = kvt_device{};
+    device.kind = static_cast<kvt_device_kind>(known[i].kind);
+    std::memcpy(device.uuid, known[i].uuid.data(), sizeof(device.uuid));
+    device.pool_bytes = known[i].pool_bytes;
+    static_assert(sizeof(device.name) > wire::kMaxDeviceNameBytes);
+    std::memcpy(device.name, known[i].name.data(), known[i].name.size());
+  }
+  *count = known.size();
+  return {};
+}
+
 Status LayoutOf(const kvt_model_record* record, kvt_layout* layout) {
   KVT_RETURN_IF_ERROR(CheckStruct(layout, "layout"));
   KVT_ASSIGN_OR_RETURN(const ModelRecord checked, ToRecord(record));
@@ -218,6 +240,11 @@ kvt_status kvt_flush(kvt_connection* connection) {
 
 kvt_status kvt_get_stats(kvt_connection* connection, kvt_stats* stats) {
   return client::Guard([&] { return client::GetStats(connection, stats); });
+}
+
+kvt_status kvt_get_devices(kvt_connection* connection, kvt_device* devices, size_t capacity,
+                           size_t* count) {
+  return client::Guard([&] { return client::GetDevices(connection, devices, capacity, count); });
 }
 
 void kvt_model_record_init(kvt_model_record* record) {

@@ -109,6 +109,16 @@ Status Connection::Flush() {
   return pong ? Status() : tl::unexpected(pong.error());
 }
 
+Result<std::vector<wire::DevicesReply::Device>> Connection::DevicesOf(Session& session) const {
+  KVT_ASSIGN_OR_RETURN(wire::DevicesReply reply,
+                       session.channel().Call<wire::DevicesReply>(
+                           [](uint64_t request_id, std::vector<std::byte>* out) {
+                             wire::Devices{}.Encode(request_id, out);
+                           },
+                           RequestDeadline()));
+  return std::move(reply.devices);
+}
+
 Result<uint32_t> Connection::RegisterModel(ModelRecord record) {
   std::sort(record.extra.begin(), record.extra.end());
   KVT_RETURN_IF_ERROR(record.Validate());

@@ -48,6 +48,10 @@ class Connection {
   // was replaced since the last Flush, and what had been sent may be lost; kTimeout.
   [[nodiscard]] Status Flush();
 
+  // Those of the session's daemon. One round trip. Errors: kUnsupported (a daemon that does not
+  // know the call); kUnavailable; kTimeout.
+  [[nodiscard]] Result<std::vector<wire::DevicesReply::Device>> DevicesOf(Session& session) const;
+
   struct Model {
     ModelRecord record;
     uint64_t block_bytes = 0;

@@ -21,6 +21,9 @@ Status FindAll(void* library, CudaDriver* driver) {
   KVT_RETURN_IF_ERROR(find("cuInit", &driver->init));
   KVT_RETURN_IF_ERROR(find("cuGetErrorName", &driver->get_error_name));
   KVT_RETURN_IF_ERROR(find("cuDeviceGet", &driver->device_get));
+  KVT_RETURN_IF_ERROR(find("cuDeviceGetCount", &driver->device_count));
+  KVT_RETURN_IF_ERROR(find("cuDeviceGetUuid_v2", &driver->device_uuid));
+  KVT_RETURN_IF_ERROR(find("cuCtxGetDevice", &driver->ctx_device));
   KVT_RETURN_IF_ERROR(find("cuDevicePrimaryCtxRetain", &driver->primary_ctx_retain));
   KVT_RETURN_IF_ERROR(find("cuDevicePrimaryCtxRelease_v2", &driver->primary_ctx_release));
   KVT_RETURN_IF_ERROR(find("cuCtxPushCurrent_v2", &driver->ctx_push));
@@ -37,7 +40,8 @@ Status FindAll(void* library, CudaDriver* driver) {
   KVT_RETURN_IF_ERROR(find("cuStreamDestroy_v2", &driver->stream_destroy));
   KVT_RETURN_IF_ERROR(find("cuStreamSynchronize", &driver->stream_synchronize));
   KVT_RETURN_IF_ERROR(find("cuMemcpyHtoDAsync_v2", &driver->copy_to_device));
-  return find("cuMemcpyDtoHAsync_v2", &driver->copy_to_host);
+  KVT_RETURN_IF_ERROR(find("cuMemcpyDtoHAsync_v2", &driver->copy_to_host));
+  return find("cuMemcpyDtoDAsync_v2", &driver->copy_on_device);
 }
 
 }  // namespace

@@ -14,6 +14,9 @@ struct CudaDriver {
   PFN_cuInit_v2000 init = nullptr;
   PFN_cuGetErrorName_v6000 get_error_name = nullptr;
   PFN_cuDeviceGet_v2000 device_get = nullptr;
+  PFN_cuDeviceGetCount_v2000 device_count = nullptr;
+  PFN_cuDeviceGetUuid_v11040 device_uuid = nullptr;
+  PFN_cuCtxGetDevice_v2000 ctx_device = nullptr;
   PFN_cuDevicePrimaryCtxRetain_v7000 primary_ctx_retain = nullptr;
   PFN_cuDevicePrimaryCtxRelease_v11000 primary_ctx_release = nullptr;
   PFN_cuCtxPushCurrent_v4000 ctx_push = nullptr;
@@ -31,6 +34,7 @@ struct CudaDriver {
   PFN_cuStreamSynchronize_v2000 stream_synchronize = nullptr;
   PFN_cuMemcpyHtoDAsync_v3020 copy_to_device = nullptr;
   PFN_cuMemcpyDtoHAsync_v3020 copy_to_host = nullptr;
+  PFN_cuMemcpyDtoDAsync_v3020 copy_on_device = nullptr;
 
   // Loads and initialises the driver, which stays loaded. Errors: kUnsupported "no_cuda_driver",
   // "cuda_driver_too_old"; kIoError when there is no device to drive.

@@ -1,5 +1,9 @@
 #include "client/cuda_mapping.h"
 
+#include <fmt/format.h>
+
+#include <cstring>
+
 #include "client/cuda_driver.h"
 
 namespace kvtier::client {
@@ -18,6 +22,8 @@ class DriverMapping final : public CudaMapping {
   [[nodiscard]] int ordinal() const override { return ordinal_; }
   [[nodiscard]] Status Read(uint64_t offset, std::byte* data, uint64_t bytes) const override;
   [[nodiscard]] Status Write(uint64_t offset, const std::byte* data, uint64_t bytes) const override;
+  [[nodiscard]] Status Copy(uint64_t target_offset, uint64_t source_offset,
+                            uint64_t bytes) const override;
 
  private:
   class CurrentContext;
@@ -117,7 +123,37 @@ Status DriverMapping::Write(uint64_t offset, const std::byte* data, uint64_t byt
   return driver_.Check(driver_.stream_synchronize(stream_), "writing to the pool");
 }
 
+Status DriverMapping::Copy(uint64_t target_offset, uint64_t source_offset, uint64_t bytes) const {
+  const CurrentContext current(*this);
+  KVT_RETURN_IF_ERROR(driver_.Check(
+      driver_.copy_on_device(address_ + target_offset, address_ + source_offset, bytes, stream_),
+      "copying within the pool"));
+  return driver_.Check(driver_.stream_synchronize(stream_), "copying within the pool");
+}
+
 }  // namespace
+
+Result<std::array<uint8_t, 16>> CurrentDeviceUuid() {
+  KVT_ASSIGN_OR_RETURN(const CudaDriver driver, CudaDriver::Load());
+  CUdevice device = 0;
+  if (driver.ctx_device(&device) != CUDA_SUCCESS) {
+    int count = 0;
+    KVT_RETURN_IF_ERROR(driver.Check(driver.device_count(&count), "counting the GPUs"));
+    if (count != 1) {
+      return MakeError(ErrorCode::kNotFound, "no_current_device",
+                       fmt::format("no CUDA context is current on this thread, and the process "
+                                   "sees {} GPUs",
+                                   count));
+    }
+    KVT_RETURN_IF_ERROR(driver.Check(driver.device_get(&device, 0), "the only GPU"));
+  }
+  CUuuid uuid{};
+  KVT_RETURN_IF_ERROR(driver.Check(driver.device_uuid(&uuid, device), "a GPU's UUID"));
+  std::array<uint8_t, 16> bytes{};
+  static_assert(sizeof(uuid.bytes) == sizeof(bytes));
+  std::memcpy(bytes.data(), uuid.bytes, sizeof(bytes));
+  return bytes;
+}
 
 Result<std::shared_ptr<CudaMapping>> CudaMapping::Map(int fd, uint64_t bytes) {
   KVT_ASSIGN_OR_RETURN(const CudaDriver driver, CudaDriver::Load());

@@ -4,6 +4,7 @@
 // mapped, so it can live beside any engine's own runtime and on machines without one.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -33,6 +34,15 @@ class CudaMapping {
   [[nodiscard]] virtual Status Read(uint64_t offset, std::byte* data, uint64_t bytes) const = 0;
   [[nodiscard]] virtual Status Write(uint64_t offset, const std::byte* data,
                                      uint64_t bytes) const = 0;
+  // Copies within the memory, on the GPU, and waits. Knows nothing of other streams: what is to be
+  // copied has been written. REQUIRES: in bounds, no overlap. Errors: kIoError.
+  [[nodiscard]] virtual Status Copy(uint64_t target_offset, uint64_t source_offset,
+                                    uint64_t bytes) const = 0;
 };
+
+// The GPU that this thread uses: its current context's; without one, the only GPU that the process
+// may see. Makes no context. Errors: kNotFound "no_current_device"; kUnsupported as
+// CudaMapping::Map.
+[[nodiscard]] Result<std::array<uint8_t, 16>> CurrentDeviceUuid();
 
 }  // namespace kvtier::client

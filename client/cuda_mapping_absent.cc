@@ -7,4 +7,8 @@ Result<std::shared_ptr<CudaMapping>> CudaMapping::Map(int /*fd*/, uint64_t /*byt
   return MakeError(ErrorCode::kUnsupported, "no_cuda", "this build has no CUDA");
 }
 
+Result<std::array<uint8_t, 16>> CurrentDeviceUuid() {
+  return MakeError(ErrorCode::kUnsupported, "no_cuda", "this build has no CUDA");
+}
+
 }  // namespace kvtier::client

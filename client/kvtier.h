@@ -261,17 +261,41 @@ typedef struct kvt_model_info {
 KVT_API kvt_status kvt_register_model(kvt_connection* connection, const kvt_model_record* record,
                                       kvt_model_info* info);
 
+typedef uint8_t kvt_device_kind;
+enum { KVT_DEVICE_HOST = 0, KVT_DEVICE_CUDA = 1 };
+
+/* A device on which the daemon keeps pools. */
+typedef struct kvt_device {
+  uint8_t uuid[16];    /* a GPU's as CUDA tells it, the same in every process; zeros: host memory */
+  uint64_t pool_bytes; /* at most, for all its pools */
+  char name[72];       /* for people */
+  kvt_device_kind kind;
+  uint8_t reserved[7];
+} kvt_device;
+enum { KVT_MAX_DEVICES = 16 };
+/* One round trip. Writes the first `capacity` of the daemon's devices and the number of all.
+ * kvt_attach calls them by their position. `devices` may be NULL with capacity 0. Errors:
+ * KVT_UNSUPPORTED (a daemon that knows only one). */
+KVT_API kvt_status kvt_get_devices(kvt_connection* connection, kvt_device* devices, size_t capacity,
+                                   size_t* count);
+
+/* As `device` of kvt_attach: the only one that the daemon has; of several, the GPU of the CUDA
+ * context that is current on this thread, or the only one that this process may see. It is told by
+ * its UUID, so it does not matter how CUDA_VISIBLE_DEVICES numbers it. Reattaching after a lost
+ * connection finds the same GPU, also if a restarted daemon lists it elsewhere. */
+#define KVT_ANY_DEVICE UINT32_MAX
+
 /* Attaches to the pool of (device, this user's tenant, model) and maps it for reading and writing.
+ * Pools of one model on several devices share what is cached below them.
  * It is created on first use with `pool_bytes`, 0 leaving the size to the daemon. Two attaches to
  * one model give two mappings of one pool. Free with kvt_pool_close. Errors:
- * KVT_RESOURCE_EXHAUSTED, KVT_INVALID_ARGUMENT, KVT_NOT_FOUND (model, device). */
+ * KVT_RESOURCE_EXHAUSTED, KVT_INVALID_ARGUMENT, KVT_NOT_FOUND (model; "unknown_device",
+ * "device_not_served": the daemon has no pools on this GPU; "device_ambiguous": it has several, and
+ * none is current here). */
 KVT_API kvt_status kvt_attach(kvt_connection* connection, uint32_t model, uint32_t device,
                               uint64_t pool_bytes, kvt_pool** pool);
 /* Unmaps the pool, old mappings included. What was acquired from it must have been released. */
 KVT_API void kvt_pool_close(kvt_pool* pool);
-
-typedef uint8_t kvt_device_kind;
-enum { KVT_DEVICE_HOST = 0, KVT_DEVICE_CUDA = 1 };
 
 typedef struct kvt_pool_info {
   size_t size;

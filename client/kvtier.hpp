@@ -322,6 +322,14 @@ class Connection {
     if (kvt_register_model(get(), &record, &info)) return Error::Last();
     return info;
   }
+  Result<std::vector<kvt_device>> Devices() {
+    std::vector<kvt_device> devices(KVT_MAX_DEVICES);
+    size_t count = 0;
+    if (kvt_get_devices(get(), devices.data(), devices.size(), &count)) return Error::Last();
+    devices.resize(count);
+    return devices;
+  }
+  // `device`: a position in Devices(), or KVT_ANY_DEVICE.
   Result<Pool> Attach(uint32_t model, uint64_t pool_bytes = 0, uint32_t device = 0) {
     kvt_pool* pool = nullptr;
     if (kvt_attach(get(), model, device, pool_bytes, &pool)) return Error::Last();

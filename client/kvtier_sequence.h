@@ -47,7 +47,9 @@ typedef struct kvt_sequence_options {
   uint32_t reserve_tokens; /* room to append without another round trip; default 0 */
   kvt_retention retention; /* of the blocks this sequence commits; default KVT_RETENTION_EXTENDED */
   uint8_t reserved[7];
-  kvt_copy_block copy; /* for copy-on-write; NULL: memcpy in the mapped pool (host device only) */
+  kvt_copy_block copy; /* for copy-on-write; NULL: memcpy in host memory, a copy on the GPU (on a
+                          stream of the library's, waited for) in a CUDA pool, which is mapped as by
+                          kvt_pool_map_device when the first copy is due */
   void* copy_user;
 } kvt_sequence_options;
 KVT_API void kvt_sequence_options_init(kvt_sequence_options* options);

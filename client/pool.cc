@@ -27,10 +27,22 @@ Result<std::shared_ptr<const Attachment>> Pool::Attached() {
   return Latest();
 }
 
+Result<uint32_t> Pool::DeviceIn(const std::shared_ptr<Session>& session) {
+  if (device_ != kAnyDevice) return device_;
+  const auto devices = connection_->DevicesOf(*session);
+  // A daemon that does not know the call has one device.
+  if (!devices && devices.error().code == ErrorCode::kUnsupported) return 0;
+  if (!devices) return tl::unexpected(devices.error());
+  KVT_ASSIGN_OR_RETURN(const uint32_t device, ChooseDevice(*devices, chosen_, CurrentDeviceUuid));
+  if ((*devices)[device].kind == wire::DeviceKind::kCuda) chosen_ = (*devices)[device].uuid;
+  return device;
+}
+
 Status Pool::Attach(const std::shared_ptr<Session>& session) {
   KVT_ASSIGN_OR_RETURN(const Connection::Model model, connection_->GetModel(model_));
   KVT_ASSIGN_OR_RETURN(const wire::ModelId wire_model, connection_->ModelIn(session, model_));
-  const wire::Attach request{.model = wire_model, .device = device_, .pool_bytes = pool_bytes_};
+  KVT_ASSIGN_OR_RETURN(const uint32_t device, DeviceIn(session));
+  const wire::Attach request{.model = wire_model, .device = device, .pool_bytes = pool_bytes_};
   const std::shared_ptr<PoolMapping> known = latest_ ? latest_->mapping() : nullptr;
   KVT_ASSIGN_OR_RETURN(
       std::shared_ptr<const Attachment> attachment,

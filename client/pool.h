@@ -5,10 +5,12 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 
 #include "base/result.h"
 #include "client/attachment.h"
 #include "client/connection.h"
+#include "client/device_choice.h"
 #include "client/pool_mapping.h"
 
 namespace kvtier::client {
@@ -16,7 +18,8 @@ namespace kvtier::client {
 // Thread-safe. The connection must outlive it.
 class Pool {
  public:
-  // Attaches for the first time. Errors: those of Connection::ModelIn and Attachment::Open.
+  // Attaches for the first time. `device` is a position in Connection::Devices or kAnyDevice; see
+  // kvt_attach. Errors: those of Connection::ModelIn, ChooseDevice and Attachment::Open.
   [[nodiscard]] static Result<std::unique_ptr<Pool>> Open(Connection* connection, uint32_t model,
                                                           uint32_t device, uint64_t pool_bytes);
 
@@ -38,12 +41,16 @@ class Pool {
  private:
   Pool(Connection* connection, uint32_t model, uint32_t device, uint64_t pool_bytes)
       : connection_(connection), model_(model), device_(device), pool_bytes_(pool_bytes) {}
+  // The device's position in this session's daemon. REQUIRES: attach_mutex_ is held.
+  [[nodiscard]] Result<uint32_t> DeviceIn(const std::shared_ptr<Session>& session);
   // REQUIRES: attach_mutex_ is held.
   [[nodiscard]] Status Attach(const std::shared_ptr<Session>& session);
 
   Connection* const connection_;
   const uint32_t model_;
   const uint32_t device_;
+  // Of the GPU that kAnyDevice meant the first time; guarded by attach_mutex_.
+  std::optional<DeviceUuid> chosen_;
   const uint64_t pool_bytes_;
 
   // One thread attaches; taken before mutex_.

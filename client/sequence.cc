@@ -32,10 +32,6 @@ Sequence::~Sequence() {
 Result<std::unique_ptr<Sequence>> Sequence::Open(std::shared_ptr<const Attachment> attachment,
                                                  SequenceOptions options,
                                                  std::span<const uint32_t> tokens) {
-  if (!options.copier && attachment->mapping()->base() == nullptr) {
-    return MakeError(ErrorCode::kInvalidArgument, "copy_function_needed",
-                     "the pool is not host memory: its blocks cannot be copied by the library");
-  }
   std::unique_ptr<Sequence> sequence(new Sequence(std::move(attachment), std::move(options)));
   sequence->tokens_.assign(tokens.begin(), tokens.end());
   sequence->hasher_.Extend(sequence->tokens_);
@@ -163,9 +159,13 @@ Status Sequence::CopyBlock(BlockHandle target, BlockHandle source) const {
     if (options_.copier(target_offset, source_offset, bytes)) return {};
     return MakeError(ErrorCode::kIoError, "copy_failed", "the caller's copy function failed");
   }
-  std::byte* base = attachment_->mapping()->base();
-  std::memcpy(base + target_offset, base + source_offset, bytes);
-  return {};
+  PoolMapping& mapping = *attachment_->mapping();
+  if (std::byte* const base = mapping.base(); base != nullptr) {
+    std::memcpy(base + target_offset, base + source_offset, bytes);
+    return {};
+  }
+  KVT_ASSIGN_OR_RETURN(const auto device, mapping.OnDevice());
+  return device->Copy(target_offset, source_offset, bytes);
 }
 
 Status Sequence::Append(std::span<const uint32_t> tokens) {

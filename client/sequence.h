@@ -31,7 +31,7 @@ struct SequenceOptions {
   uint64_t leave_tokens = 1;
   uint64_t reserve_tokens = 0;
   RetentionClass retention = RetentionClass::kExtended;
-  BlockCopier copier;  // empty: memcpy in the mapped pool
+  BlockCopier copier;  // empty: memcpy in host memory, a copy on the GPU in a CUDA pool
   int64_t request_timeout_ms = 5000;
 };
 

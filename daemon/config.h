@@ -48,8 +48,9 @@ inline constexpr int kMaxCudaDevices = 16;
 enum class VramHeldChoice : uint8_t { kFail, kWait, kShrink };
 
 struct PoolConfig {
-  DeviceChoice device = DeviceChoice::kAuto;
-  double free_fraction = 0;  // 0: cache.pool_bytes counts
+  std::vector<DeviceChoice> devices = {DeviceChoice::kAuto};
+  std::vector<uint64_t> device_bytes;  // of each device; empty: cache.pool_bytes for all
+  double free_fraction = 0;            // 0: bytes count
   VramHeldChoice when_vram_held = VramHeldChoice::kWait;
   uint32_t copy_threads = 2;
   uint64_t offload_bytes_per_s = 0;  // 0: no limit

@@ -9,6 +9,7 @@
 #include <set>
 
 #include "base/digest.h"
+#include "daemon/device_opening.h"
 #include "daemon/loopback_address.h"
 #include "daemon/tenant_quotas.h"
 #include "tiers/disk_geometry.h"
@@ -113,6 +114,34 @@ Status CheckPaths(const Config& config) {
   return {};
 }
 
+Status CheckPools(const Config& config) {
+  const PoolConfig& pool = config.pool;
+  for (const DeviceChoice choice : pool.devices) {
+    const auto times = std::ranges::count(pool.devices, choice);
+    if (choice == DeviceChoice::kAuto && pool.devices.size() > 1) {
+      return Conflict(config, {"pool.device"},
+                      "pool.device \"auto\" chooses one device and must stand alone; name the "
+                      "devices instead");
+    }
+    if (choice != DeviceChoice::kHost && times > 1) {
+      return Conflict(config, {"pool.device"}, "pool.device names \"{}\" {} times; remove one",
+                      DeviceChoiceName(choice), times);
+    }
+  }
+  if (pool.device_bytes.empty()) return {};
+  if (pool.device_bytes.size() != pool.devices.size()) {
+    return Conflict(config, {"pool.device_bytes", "pool.device"},
+                    "pool.device_bytes has {} sizes for the {} devices of pool.device; give one "
+                    "for each",
+                    pool.device_bytes.size(), pool.devices.size());
+  }
+  if (pool.free_fraction > 0) {
+    return Conflict(config, {"pool.device_bytes", "pool.free_fraction"},
+                    "pool.device_bytes and pool.free_fraction both size the pools; give one");
+  }
+  return {};
+}
+
 Status CheckServer(const Config& config) {
   const ServerConfig& server = config.server;
   // A call's fixed fields are far below one page.
@@ -170,6 +199,7 @@ Status CheckConfig(const Config& config) {
   KVT_RETURN_IF_ERROR(CheckPaths(config));
   KVT_RETURN_IF_ERROR(CheckServer(config));
   KVT_RETURN_IF_ERROR(CheckTenants(config.tenants));
+  KVT_RETURN_IF_ERROR(CheckPools(config));
   KVT_RETURN_IF_ERROR(CheckTiers(config));
   KVT_RETURN_IF_ERROR(CheckQuotas(config));
   KVT_RETURN_IF_ERROR(CheckMetrics(config));

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "daemon/duration.h"
 #include "tiers/block_key.h"
+#include "tiers/device_index.h"
 #include "tiers/disk_files.h"
 
 namespace kvtier {
@@ -25,6 +26,25 @@ ConfigField ChoiceAt(Config& config) {
   using Enum = std::remove_pointer_t<decltype(field)>;
   return ChoiceField{[field] { return static_cast<size_t>(*field); },
                      [field](size_t value) { *field = static_cast<Enum>(value); }};
+}
+
+template <auto kSection, auto kMember>
+ConfigField ChoiceListAt(Config& config) {
+  auto* const field = &(config.*kSection.*kMember);
+  using Enum = std::remove_pointer_t<decltype(field)>::value_type;
+  return ChoiceListField{[field] {
+                           std::vector<size_t> values;
+                           for (const Enum value : *field) {
+                             values.push_back(static_cast<size_t>(value));
+                           }
+                           return values;
+                         },
+                         [field](const std::vector<size_t>& values) {
+                           field->clear();
+                           for (const size_t value : values) {
+                             field->push_back(static_cast<Enum>(value));
+                           }
+                         }};
 }
 
 template <auto kMember>
@@ -143,6 +163,13 @@ ConfigKey Choice(std::string_view path, FieldOf field, std::vector<std::string_v
   return key;
 }
 
+ConfigKey ChoiceList(std::string_view path, FieldOf field, std::vector<std::string_view> choices,
+                     double max, std::string_view help) {
+  ConfigKey key = Ranged(kChoiceList, path, field, 1, max, help);
+  key.choices = std::move(choices);
+  return key;
+}
+
 std::vector<ConfigKey> ServerKeys() {
   return {
       Path("server.socket", kServer<&ServerConfig::socket>, kMaxSocketPathBytes,
@@ -211,16 +238,22 @@ std::vector<ConfigKey> TenantKeys() {
 
 std::vector<ConfigKey> PoolKeys() {
   return {
-      Choice("pool.device", &ChoiceAt<&Config::pool, &PoolConfig::device>,
-             {kDeviceChoices.begin(), kDeviceChoices.end()},
-             "Where the pool lives: host memory, or the GPU with this number. `auto` takes the "
-             "first GPU, or host memory where there is none; it says in the log and in `status` "
-             "what it chose and why."),
+      ChoiceList("pool.device", &ChoiceListAt<&Config::pool, &PoolConfig::devices>,
+                 {kDeviceChoices.begin(), kDeviceChoices.end()}, kMaxDevices,
+                 "Where pools live: host memory, or the GPU with this number, as "
+                 "CUDA_VISIBLE_DEVICES numbers them for the daemon. `auto` takes the first GPU, or "
+                 "host memory where there is none; it says in the log and in `status` what it "
+                 "chose and why. A list, such as `[\"cuda:0\", \"cuda:1\"]`, makes pools on each: "
+                 "clients attach to one of them by its position or by the GPU's UUID."),
       Size("pool.bytes", kCache<&CacheOptions::pool_bytes>, 64 * kKiB, kMaxBytes,
-           "Memory of all pools together: a hard cap. On a GPU it is rounded down to whole 2 MiB."),
+           "Memory of all pools of a device together: a hard cap. On a GPU it is rounded down to "
+           "whole 2 MiB."),
+      Ranged(kSizeList, "pool.device_bytes", kPool<&PoolConfig::device_bytes>, 64 * kKiB, kMaxBytes,
+             "If not empty, takes the place of `pool.bytes`: one size for each device of "
+             "`pool.device`, in their order."),
       Fraction(
           "pool.free_fraction", kPool<&PoolConfig::free_fraction>, 0, 0.99,
-          "If not 0, takes the place of `pool.bytes`: this share of the memory that the device "
+          "If not 0, takes the place of `pool.bytes`: this share of the memory that each device "
           "has free when the daemon starts."),
       Choice(
           "pool.when_vram_held", &ChoiceAt<&Config::pool, &PoolConfig::when_vram_held>,

@@ -20,9 +20,16 @@ struct ChoiceField {
   std::function<void(size_t)> set;
 };
 
+// Several values out of it.
+struct ChoiceListField {
+  std::function<std::vector<size_t>()> get;
+  std::function<void(std::vector<size_t>)> set;
+};
+
 // Where a key's value lives in a Config.
 using ConfigField = std::variant<bool*, uint32_t*, uint64_t*, int64_t*, double*, std::string*,
-                                 std::vector<uint32_t>*, std::vector<std::string>*, ChoiceField>;
+                                 std::vector<uint32_t>*, std::vector<uint64_t>*,
+                                 std::vector<std::string>*, ChoiceField, ChoiceListField>;
 
 // How a value is written in the file.
 enum class ConfigType : uint8_t {
@@ -37,6 +44,8 @@ enum class ConfigType : uint8_t {
   kChoice,        // ChoiceField: one of `choices`
   kIdList,        // std::vector<uint32_t>: user or group ids
   kNameList,      // std::vector<std::string>: names of users
+  kSizeList,      // std::vector<uint64_t>: a list of strings with a unit of bytes
+  kChoiceList,    // ChoiceListField: one of `choices`, or a list of them
 };
 
 struct ConfigKey {

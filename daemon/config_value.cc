@@ -60,12 +60,31 @@ Status AssignFraction(const ConfigKey& key, const TomlValue& value, Config* conf
   return AssignInRange<double>(key, number, fmt::format("{}", number), config);
 }
 
-Status AssignSize(const ConfigKey& key, const TomlValue& value, Config* config) {
+Result<uint64_t> ReadSize(const ConfigKey& key, const TomlValue& value) {
   const auto* text = std::get_if<std::string>(&value.data);
   if (text == nullptr) return WrongType(key, value);
   const Result<uint64_t> bytes = ParseByteSize(*text);
-  if (!bytes) return OutOfRange(key, fmt::format("\"{}\"", *text));
-  return AssignInRange<uint64_t>(key, *bytes, fmt::format("\"{}\"", *text), config);
+  const bool allowed =
+      bytes && static_cast<double>(*bytes) >= key.min && static_cast<double>(*bytes) <= key.max;
+  if (!allowed) return OutOfRange(key, fmt::format("\"{}\"", *text));
+  return *bytes;
+}
+
+Status AssignSize(const ConfigKey& key, const TomlValue& value, Config* config) {
+  KVT_ASSIGN_OR_RETURN(FieldOf<uint64_t>(key, *config), ReadSize(key, value));
+  return {};
+}
+
+Status AssignSizeList(const ConfigKey& key, const TomlValue& value, Config* config) {
+  const auto* items = std::get_if<TomlArray>(&value.data);
+  if (items == nullptr) return WrongType(key, value);
+  std::vector<uint64_t> sizes;
+  for (const TomlValue& item : *items) {
+    KVT_ASSIGN_OR_RETURN(const uint64_t bytes, ReadSize(key, item));
+    sizes.push_back(bytes);
+  }
+  FieldOf<std::vector<uint64_t>>(key, *config) = std::move(sizes);
+  return {};
 }
 
 Status AssignDuration(const ConfigKey& key, const TomlValue& value, Config* config) {
@@ -87,12 +106,34 @@ Status AssignText(const ConfigKey& key, const TomlValue& value, Config* config) 
   return {};
 }
 
-Status AssignChoice(const ConfigKey& key, const TomlValue& value, Config* config) {
+Result<size_t> ReadChoice(const ConfigKey& key, const TomlValue& value) {
   const auto* text = std::get_if<std::string>(&value.data);
   if (text == nullptr) return WrongType(key, value);
   const auto found = std::ranges::find(key.choices, *text);
   if (found == key.choices.end()) return OutOfRange(key, fmt::format("\"{}\"", *text));
-  std::get<ChoiceField>(key.field(*config)).set(static_cast<size_t>(found - key.choices.begin()));
+  return static_cast<size_t>(found - key.choices.begin());
+}
+
+Status AssignChoice(const ConfigKey& key, const TomlValue& value, Config* config) {
+  KVT_ASSIGN_OR_RETURN(const size_t choice, ReadChoice(key, value));
+  std::get<ChoiceField>(key.field(*config)).set(choice);
+  return {};
+}
+
+Status AssignChoiceList(const ConfigKey& key, const TomlValue& value, Config* config) {
+  const auto* items = std::get_if<TomlArray>(&value.data);
+  const TomlArray one = {value};
+  if (items == nullptr) items = &one;
+  const auto count = static_cast<double>(items->size());
+  if (count < key.min || count > key.max) {
+    return OutOfRange(key, fmt::format("a list of {}", items->size()));
+  }
+  std::vector<size_t> choices;
+  for (const TomlValue& item : *items) {
+    KVT_ASSIGN_OR_RETURN(const size_t choice, ReadChoice(key, item));
+    choices.push_back(choice);
+  }
+  std::get<ChoiceListField>(key.field(*config)).set(std::move(choices));
   return {};
 }
 
@@ -151,6 +192,27 @@ std::string FormatChoice(const ConfigKey& key, const Config& config) {
   return Quoted(key.choices[std::get<ChoiceField>(field).get()]);
 }
 
+std::string FormatList(const std::vector<std::string>& items) {
+  return fmt::format("[{}]", fmt::join(items, ", "));
+}
+
+std::string FormatChoiceList(const ConfigKey& key, const Config& config) {
+  const ConfigField field = key.field(const_cast<Config&>(config));
+  std::vector<std::string> names;
+  for (const size_t choice : std::get<ChoiceListField>(field).get()) {
+    names.push_back(Quoted(key.choices[choice]));
+  }
+  return names.size() == 1 ? names.front() : FormatList(names);
+}
+
+std::string FormatSizeList(const ConfigKey& key, const Config& config) {
+  std::vector<std::string> sizes;
+  for (const uint64_t bytes : FieldOf<std::vector<uint64_t>>(key, config)) {
+    sizes.push_back(Quoted(FormatExactByteSize(bytes)));
+  }
+  return FormatList(sizes);
+}
+
 }  // namespace
 
 Status AssignConfigValue(const ConfigKey& key, const TomlValue& value, Config* config) {
@@ -180,6 +242,10 @@ Status AssignConfigValue(const ConfigKey& key, const TomlValue& value, Config* c
       return AssignIdList(key, value, config);
     case ConfigType::kNameList:
       return AssignNameList(key, value, config);
+    case ConfigType::kSizeList:
+      return AssignSizeList(key, value, config);
+    case ConfigType::kChoiceList:
+      return AssignChoiceList(key, value, config);
   }
   KVT_CHECK(false);
 }
@@ -212,6 +278,10 @@ std::string FormatConfigValue(const ConfigKey& key, const Config& config) {
       }
       return fmt::format("[{}]", fmt::join(quoted, ", "));
     }
+    case ConfigType::kSizeList:
+      return FormatSizeList(key, config);
+    case ConfigType::kChoiceList:
+      return FormatChoiceList(key, config);
   }
   KVT_CHECK(false);
 }
@@ -243,6 +313,13 @@ std::string DescribeAllowed(const ConfigKey& key) {
       return "a list of numeric ids";
     case ConfigType::kNameList:
       return "a list of names of users";
+    case ConfigType::kSizeList:
+      return fmt::format("a list of sizes with a unit, each \"{}\" to \"{}\"",
+                         FormatExactByteSize(static_cast<uint64_t>(key.min)),
+                         FormatExactByteSize(static_cast<uint64_t>(key.max)));
+    case ConfigType::kChoiceList:
+      return fmt::format("one of \"{}\", or a list of up to {} of them",
+                         fmt::join(key.choices, "\", \""), whole(key.max));
   }
   KVT_CHECK(false);
 }

@@ -64,12 +64,13 @@ Status Daemon::Start() {
   // First the lock: another daemon's directory and sockets must not be touched.
   KVT_ASSIGN_OR_RETURN(disk_, BlameKey(config_, "disk.directory",
                                        DiskTier::Open(config_, clock_, loop_, log_, manager_)));
-  manager_->ExtendStart("Opening the device", kDevicePatienceMs);
-  KVT_RETURN_IF_ERROR(BlameKey(config_, "pool.device", OpenDevice()));
+  manager_->ExtendStart("Opening the devices",
+                        kDevicePatienceMs * static_cast<int64_t>(config_.pool.devices.size()));
+  KVT_RETURN_IF_ERROR(BlameKey(config_, "pool.device", OpenDevices()));
   KVT_RETURN_IF_ERROR(BlameKey(config_, "host.bytes", OpenArena()));
   manager_->ExtendStart("Trying out the kernels", kKernelsPatienceMs);
   attention_ = std::make_unique<AttentionService>(
-      AttentionService::Environment{.device = device_.device.get(),
+      AttentionService::Environment{.device = devices_.front().device.get(),
                                     .config = &config_.kernels,
                                     .clock = &clock_,
                                     .loop = loop_,
@@ -86,9 +87,9 @@ Status Daemon::Start() {
   return {};
 }
 
-Status Daemon::OpenDevice() {
+Status Daemon::OpenDevices() {
   KVT_ASSIGN_OR_RETURN(
-      device_, kvtier::OpenDevice(config_, clock_, loop_, log_, [log = log_](std::string error) {
+      devices_, kvtier::OpenDevices(config_, clock_, loop_, log_, [log = log_](std::string error) {
         // Nothing of the context can be used any more, not even to take it down in order. The lower
         // tiers are there for the next process.
         log->Error("device.lost", "the GPU's context is broken, ending: {}", error);
@@ -98,12 +99,17 @@ Status Daemon::OpenDevice() {
 }
 
 Status Daemon::OpenArena() {
+  // GPUs share theirs.
+  HostPinner* pinner = nullptr;
+  for (const OpenedDevice& opened : devices_) {
+    if (pinner == nullptr) pinner = opened.device->host_pinner();
+  }
   KVT_ASSIGN_OR_RETURN(
       arena_, MappedArena::Create({.bytes = config_.host.bytes,
                                    .chunk_bytes = config_.cache.chunk_bytes,
                                    .touch_threads = static_cast<int>(config_.host.touch_threads),
-                                   .pinner = device_.device->host_pinner(),
-                                   .numa_node = device_.device->info().numa_node,
+                                   .pinner = pinner,
+                                   .numa_node = CommonNumaNode(devices_),
                                    .log =
                                        [log = log_](const std::string& note) {
                                          log->Warning("host.degraded", "{}", note);
@@ -118,18 +124,19 @@ void Daemon::MakeCache() {
   CacheEnvironment environment{.clock = &clock_,
                                .loop = loop_,
                                .executor = executor_.get(),
-                               .device = device_.device.get(),
                                .arena = arena_.get(),
                                .tracer = trace_.get()};
+  for (const OpenedDevice& opened : devices_) {
+    environment.devices.push_back({opened.device.get(), opened.pool_bytes});
+  }
   IndexSnapshot snapshot = disk_->Join(&environment);
-  CacheOptions options = config_.cache;
-  options.pool_bytes = device_.pool_bytes;
-  WarnOfReserves(options, environment);
-  cache_ = std::make_unique<Cache>(options, std::move(environment), std::move(snapshot));
+  WarnOfReserves(environment);
+  cache_ = std::make_unique<Cache>(config_.cache, std::move(environment), std::move(snapshot));
 }
 
 // The configuration promised what this machine turned out not to have.
-void Daemon::WarnOfReserves(const CacheOptions& options, const CacheEnvironment& environment) {
+void Daemon::WarnOfReserves(const CacheEnvironment& environment) {
+  const CacheOptions& options = config_.cache;
   const uint64_t disk_chunks = ReservedChunks(options.tenants, Tier::kDisk, options.chunk_bytes);
   if (disk_chunks > 0 && disk_chunks >= environment.geometry.chunks) {
     log_->Warning("quota.disk_short",
@@ -137,10 +144,12 @@ void Daemon::WarnOfReserves(const CacheOptions& options, const CacheEnvironment&
                   "kept, and others may find no room",
                   disk_chunks, environment.geometry.chunks);
   }
-  const uint64_t pool_bytes = ReservedPoolBytes(options.tenants);
-  if (pool_bytes > options.pool_bytes) {
+  const uint64_t reserved_bytes = ReservedPoolBytes(options.tenants);
+  uint64_t pool_bytes = 0;
+  for (const PoolDevice& device : environment.devices) pool_bytes += device.pool_bytes;
+  if (reserved_bytes > pool_bytes) {
     log_->Warning("quota.pool_short", "{} of pools are reserved for tenants and there are {}",
-                  FormatByteSize(pool_bytes), FormatByteSize(options.pool_bytes));
+                  FormatByteSize(reserved_bytes), FormatByteSize(pool_bytes));
   }
 }
 
@@ -150,8 +159,8 @@ Status Daemon::Listen() {
                                                        .log = log_,
                                                        .peers = peers_,
                                                        .config = &config_,
+                                                       .devices = WireDevices(),
                                                        .tracer = trace_.get(),
-                                                       .device_kind = device_.kind,
                                                        .daemon_generation = RandomGeneration(),
                                                        .attention = attention_.get()},
                                      TenantMap(config_.tenants, ::geteuid()));
@@ -236,11 +245,22 @@ void Daemon::TickForever() {
   });
 }
 
+wire::DevicesReply Daemon::WireDevices() const {
+  wire::DevicesReply reply;
+  for (const OpenedDevice& opened : devices_) {
+    const DeviceInfo info = opened.device->info();
+    reply.devices.push_back({.kind = opened.kind,
+                             .uuid = info.uuid,
+                             .pool_bytes = opened.pool_bytes,
+                             .name = info.name.substr(0, wire::kMaxDeviceNameBytes)});
+  }
+  return reply;
+}
+
 StatusSource Daemon::Source() const {
   return {.config = &config_,
           .cache = cache_.get(),
-          .device = device_.device.get(),
-          .device_reason = device_.reason,
+          .devices = &devices_,
           .server = server_.get(),
           .attention = attention_.get(),
           .disk = &disk_->facts(),

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "base/executor.h"
 #include "base/result.h"
@@ -65,13 +66,14 @@ class Daemon {
   }
 
  private:
-  [[nodiscard]] Status OpenDevice();
+  [[nodiscard]] Status OpenDevices();
   [[nodiscard]] Status OpenArena();
   void MakeCache();
-  void WarnOfReserves(const CacheOptions& options, const CacheEnvironment& environment);
+  void WarnOfReserves(const CacheEnvironment& environment);
   [[nodiscard]] Status Listen();
   [[nodiscard]] Status ListenForMetrics();
   void TickForever();
+  [[nodiscard]] wire::DevicesReply WireDevices() const;
   [[nodiscard]] StatusSource Source() const;
 
   void LogDifferences(const Config& wanted) const;
@@ -86,8 +88,8 @@ class Daemon {
   const int64_t started_ms_;
 
   // Destroyed from the last to the first: nobody uses what stands after it.
-  std::unique_ptr<TraceRing> trace_;  // null: nothing is recorded
-  OpenedDevice device_;
+  std::unique_ptr<TraceRing> trace_;   // null: nothing is recorded
+  std::vector<OpenedDevice> devices_;  // by DeviceIndex
   std::unique_ptr<HostArena> arena_;
   std::unique_ptr<DiskTier> disk_;
   std::unique_ptr<AttentionService> attention_;

@@ -24,7 +24,9 @@ int OrdinalOf(DeviceChoice choice) {
   return static_cast<int>(choice) - static_cast<int>(DeviceChoice::kCuda);
 }
 
-uint64_t WantedBytes(const Config& config, const DeviceInfo& info) {
+// Of the device at `position` in pool.device.
+uint64_t WantedBytes(const Config& config, size_t position, const DeviceInfo& info) {
+  if (!config.pool.device_bytes.empty()) return config.pool.device_bytes[position];
   if (config.pool.free_fraction <= 0) return config.cache.pool_bytes;
   return static_cast<uint64_t>(config.pool.free_fraction * static_cast<double>(info.free_bytes));
 }
@@ -62,9 +64,14 @@ Result<Choice> Choose(DeviceChoice wanted) {
 // A GPU of which enough is free, opened.
 class CudaOpening {
  public:
-  CudaOpening(const Config& config, const Clock& clock, EventQueue* loop, Log* log,
+  CudaOpening(const Config& config, size_t position, const Clock& clock, EventQueue* loop, Log* log,
               CudaDeviceOptions options)
-      : config_(config), clock_(clock), loop_(loop), log_(log), options_(std::move(options)) {}
+      : config_(config),
+        position_(position),
+        clock_(clock),
+        loop_(loop),
+        log_(log),
+        options_(std::move(options)) {}
 
   [[nodiscard]] Result<OpenedDevice> Open() {
     KVT_RETURN_IF_ERROR(Reopen());
@@ -72,16 +79,18 @@ class CudaOpening {
     const uint64_t free_bytes = opened_.device->info().free_bytes;
     if (wanted_bytes_ > free_bytes) {
       if (config_.pool.when_vram_held != VramHeldChoice::kShrink) return NotFree(free_bytes);
-      log_->Warning("device.degraded", "pools get the {} that are free, not {}; {}",
-                    FormatByteSize(free_bytes), FormatByteSize(wanted_bytes_),
+      log_->Warning("device.degraded", "pools of cuda:{} get the {} that are free, not {}; {}",
+                    options_.ordinal, FormatByteSize(free_bytes), FormatByteSize(wanted_bytes_),
                     HoldersText(options_.ordinal));
     }
     const uint64_t granted = std::min(wanted_bytes_, free_bytes);
     opened_.pool_bytes = granted - granted % kVramGranuleBytes;
     if (opened_.pool_bytes == 0) {
-      return MakeError(ErrorCode::kInvalidArgument, "pool_below_granule",
-                       fmt::format("pool.bytes is {}, a GPU's memory comes in pieces of {}",
-                                   FormatByteSize(granted), FormatByteSize(kVramGranuleBytes)));
+      return MakeError(
+          ErrorCode::kInvalidArgument, "pool_below_granule",
+          fmt::format("pool.bytes is {} on cuda:{}, a GPU's memory comes in pieces of {}",
+                      FormatByteSize(granted), options_.ordinal,
+                      FormatByteSize(kVramGranuleBytes)));
     }
     opened_.kind = wire::DeviceKind::kCuda;
     return std::move(opened_);
@@ -93,13 +102,13 @@ class CudaOpening {
     opened_.device = nullptr;
     KVT_ASSIGN_OR_RETURN(opened_.device, OpenCudaDevice(options_, loop_));
     const DeviceInfo info = opened_.device->info();
-    wanted_bytes_ = WantedBytes(config_, info);
+    wanted_bytes_ = WantedBytes(config_, position_, info);
     if (wanted_bytes_ <= info.total_bytes) return {};
     return MakeError(
         ErrorCode::kInvalidArgument, "pool_exceeds_vram",
-        fmt::format("pool.bytes is {}, the GPU {} has {}, of which {} are free",
-                    FormatByteSize(wanted_bytes_), info.name, FormatByteSize(info.total_bytes),
-                    FormatByteSize(info.free_bytes)));
+        fmt::format("pool.bytes is {}, the GPU cuda:{} ({}) has {}, of which {} are free",
+                    FormatByteSize(wanted_bytes_), options_.ordinal, info.name,
+                    FormatByteSize(info.total_bytes), FormatByteSize(info.free_bytes)));
   }
 
   [[nodiscard]] Status WaitForMemory() {
@@ -108,8 +117,8 @@ class CudaOpening {
     bool said = false;
     while (wanted_bytes_ > opened_.device->info().free_bytes && clock_.MonotonicMs() < give_up_ms) {
       if (!std::exchange(said, true)) {
-        log_->Warning("device.waiting", "{} wanted, {} free; waiting for up to {} s; {}",
-                      FormatByteSize(wanted_bytes_),
+        log_->Warning("device.waiting", "{} wanted on cuda:{}, {} free; waiting for up to {} s; {}",
+                      FormatByteSize(wanted_bytes_), options_.ordinal,
                       FormatByteSize(opened_.device->info().free_bytes), kVramWaitMs / 1000,
                       HoldersText(options_.ordinal));
       }
@@ -121,12 +130,13 @@ class CudaOpening {
 
   [[nodiscard]] tl::unexpected<Error> NotFree(uint64_t free_bytes) const {
     return MakeError(ErrorCode::kIoError, "vram_held",
-                     fmt::format("pool.bytes is {}, {} of the GPU's memory are free; {}",
+                     fmt::format("pool.bytes is {}, {} of the memory of cuda:{} are free; {}",
                                  FormatByteSize(wanted_bytes_), FormatByteSize(free_bytes),
-                                 HoldersText(options_.ordinal)));
+                                 options_.ordinal, HoldersText(options_.ordinal)));
   }
 
   const Config& config_;
+  const size_t position_;
   const Clock& clock_;
   EventQueue* const loop_;
   Log* const log_;
@@ -143,26 +153,56 @@ std::string DeviceChoiceName(DeviceChoice choice) {
   return fmt::format("cuda:{}", OrdinalOf(choice));
 }
 
-Result<OpenedDevice> OpenDevice(const Config& config, const Clock& clock, EventQueue* loop,
-                                Log* log, std::function<void(std::string)> on_fatal) {
-  KVT_ASSIGN_OR_RETURN(Choice choice, Choose(config.pool.device));
-  OpenedDevice opened;
-  if (choice.cuda) {
-    CudaOpening opening(config, clock, loop, log,
-                        {.ordinal = choice.ordinal,
-                         .background_bytes_per_s = config.pool.offload_bytes_per_s,
-                         .on_fatal = std::move(on_fatal)});
-    KVT_ASSIGN_OR_RETURN(opened, opening.Open());
-  } else {
-    opened.device = std::make_unique<HostDevice>(loop, static_cast<int>(config.pool.copy_threads));
-    opened.pool_bytes = WantedBytes(config, opened.device->info());
+Result<std::vector<OpenedDevice>> OpenDevices(const Config& config, const Clock& clock,
+                                              EventQueue* loop, Log* log,
+                                              const std::function<void(std::string)>& on_fatal) {
+  std::vector<OpenedDevice> all;
+  // Host memory is pinned once, for all GPUs.
+  std::shared_ptr<HostPinner> pinner;
+  for (size_t position = 0; position < config.pool.devices.size(); ++position) {
+    const DeviceChoice asked = config.pool.devices[position];
+    KVT_ASSIGN_OR_RETURN(Choice choice, Choose(asked));
+    OpenedDevice opened;
+    if (choice.cuda) {
+      if (!pinner) pinner = MakeCudaHostPinner(choice.ordinal);
+      CudaOpening opening(config, position, clock, loop, log,
+                          {.ordinal = choice.ordinal,
+                           .background_bytes_per_s = config.pool.offload_bytes_per_s,
+                           .on_fatal = on_fatal,
+                           .pinner = pinner});
+      KVT_ASSIGN_OR_RETURN(opened, opening.Open());
+    } else {
+      opened.device =
+          std::make_unique<HostDevice>(loop, static_cast<int>(config.pool.copy_threads));
+      opened.pool_bytes = WantedBytes(config, position, opened.device->info());
+    }
+    opened.asked = asked;
+    opened.reason = std::move(choice.reason);
+    const DeviceInfo info = opened.device->info();
+    log->Info("device.chosen", "{}: {}, for pools of {} ({})",
+              choice.cuda ? fmt::format("cuda:{}", info.ordinal) : info.kind, info.name,
+              FormatByteSize(opened.pool_bytes), opened.reason);
+    all.push_back(std::move(opened));
   }
-  opened.reason = std::move(choice.reason);
-  const DeviceInfo info = opened.device->info();
-  log->Info("device.chosen", "{}: {}, for pools of {} ({})",
-            choice.cuda ? fmt::format("cuda:{}", info.ordinal) : info.kind, info.name,
-            FormatByteSize(opened.pool_bytes), opened.reason);
-  return opened;
+  return all;
+}
+
+std::string DeviceUuidText(const DeviceInfo& info) {
+  if (info.kind != "cuda") return "";
+  std::string text = "GPU";
+  for (size_t i = 0; i < info.uuid.size(); ++i) {
+    const bool group_begins = i == 0 || i == 4 || i == 6 || i == 8 || i == 10;
+    text += fmt::format("{}{:02x}", group_begins ? "-" : "", info.uuid[i]);
+  }
+  return text;
+}
+
+int CommonNumaNode(const std::vector<OpenedDevice>& devices) {
+  const int first = devices.front().device->info().numa_node;
+  const bool alike = std::ranges::all_of(devices, [first](const OpenedDevice& opened) {
+    return opened.device->info().numa_node == first;
+  });
+  return alike ? first : -1;
 }
 
 }  // namespace kvtier

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/executor.h"
@@ -22,19 +23,27 @@ namespace kvtier {
 struct OpenedDevice {
   std::unique_ptr<Device> device;
   wire::DeviceKind kind = wire::DeviceKind::kHost;
-  // The cap of all pools together, in place of the configured one.
+  DeviceChoice asked = DeviceChoice::kAuto;
+  // The cap of all its pools together.
   uint64_t pool_bytes = 0;
   // Why it is this device, for people.
   std::string reason;
 };
 
-// Opens what `pool.device` names and says in the log what it is. May wait for memory that other
-// processes hold, if told so. `on_fatal` is called on the loop when only a new process helps.
+// Opens what `pool.device` names, in its order, and says in the log what it is. May wait for memory
+// that other processes hold, if told so. `on_fatal` is called on the loop when only a new process
+// helps. All or nothing.
 // Errors: kUnsupported "no_cuda", "no_such_device", "cuda_driver_too_old"; kInvalidArgument
 // "pool_exceeds_vram" (more than the GPU has), "pool_below_granule"; kIoError "vram_held" (more
 // than is free), or CUDA's.
-[[nodiscard]] Result<OpenedDevice> OpenDevice(const Config& config, const Clock& clock,
-                                              EventQueue* loop, Log* log,
-                                              std::function<void(std::string)> on_fatal);
+[[nodiscard]] Result<std::vector<OpenedDevice>> OpenDevices(
+    const Config& config, const Clock& clock, EventQueue* loop, Log* log,
+    const std::function<void(std::string)>& on_fatal);
+
+// "GPU-1b2c...", as nvidia-smi writes it; empty for host memory.
+[[nodiscard]] std::string DeviceUuidText(const DeviceInfo& info);
+
+// The NUMA node that is nearest to all of them; -1 if there is none.
+[[nodiscard]] int CommonNumaNode(const std::vector<OpenedDevice>& devices);
 
 }  // namespace kvtier

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <limits>
+#include <optional>
 
 #include "base/error.h"
 #include "daemon/version.h"
@@ -94,9 +95,11 @@ struct PoolTotals {
   uint64_t in_use = 0, in_use_bytes = 0;
 };
 
-PoolTotals TotalsOf(const std::vector<PoolGauges>& pools) {
+// Of all devices if none is given.
+PoolTotals TotalsOf(const std::vector<PoolGauges>& pools, std::optional<DeviceIndex> device = {}) {
   PoolTotals totals;
   for (const PoolGauges& pool : pools) {
+    if (device && pool.device != *device) continue;
     totals.free += pool.free;
     totals.private_blocks += pool.private_blocks;
     totals.referenced += pool.referenced;
@@ -117,6 +120,44 @@ void AddPoolStates(const PoolTotals& totals, MetricFamilies* families) {
       .Add({{"state", "cached"}}, totals.cached)
       .Add({{"state", "loading"}}, totals.loading)
       .Add({{"state", "quarantined"}}, totals.quarantined);
+}
+
+// One series for each device, labelled with its position in the configuration.
+void AddDevices(const MetricsSnapshot& snapshot, MetricFamilies* families) {
+  MetricFamily& info = families->Info("kvtier_device", "The devices that have pools.");
+  for (size_t i = 0; i < snapshot.devices.size(); ++i) {
+    const MetricsSnapshot::Device& device = snapshot.devices[i];
+    info.Add({{"device", std::to_string(i)},
+              {"kind", device.kind},
+              {"name", device.name},
+              {"uuid", device.uuid}},
+             1.0);
+  }
+  const std::vector<DeviceGauges>& devices = snapshot.gauges.devices;
+  MetricFamily& capacity = families->Gauge("kvtier_device_pool_capacity_bytes",
+                                           "What the pools of a device may take together.");
+  for (size_t i = 0; i < devices.size(); ++i) {
+    capacity.Add({{"device", std::to_string(i)}}, devices[i].pool_capacity_bytes);
+  }
+  MetricFamily& allocated = families->Gauge("kvtier_device_pool_allocated_bytes",
+                                            "What the pools of a device have taken of it.");
+  for (size_t i = 0; i < devices.size(); ++i) {
+    allocated.Add({{"device", std::to_string(i)}}, devices[i].pool_used_bytes);
+  }
+  std::vector<PoolTotals> totals(devices.size());
+  for (size_t i = 0; i < devices.size(); ++i) {
+    totals[i] = TotalsOf(snapshot.gauges.pools, DeviceIndex(static_cast<uint32_t>(i)));
+  }
+  MetricFamily& used = families->Gauge("kvtier_device_pool_used_bytes",
+                                       "Bytes of a device's pools that blocks are in.");
+  for (size_t i = 0; i < devices.size(); ++i) {
+    used.Add({{"device", std::to_string(i)}}, totals[i].in_use_bytes);
+  }
+  MetricFamily& blocks =
+      families->Gauge("kvtier_device_pool_blocks", "Blocks that a device's pools hold.");
+  for (size_t i = 0; i < devices.size(); ++i) {
+    blocks.Add({{"device", std::to_string(i)}}, totals[i].in_use);
+  }
 }
 
 // What is without limit is infinite, not a large number.
@@ -219,8 +260,9 @@ void AddTierMetrics(const MetricsSnapshot& snapshot, MetricFamilies* families) {
   AddPerTier<uint64_t>(families->Gauge("kvtier_tier_blocks", "Blocks that a tier holds."),
                        {pools.in_use, gauges.host_blocks, gauges.disk_blocks});
   AddPoolStates(pools, families);
-  families->Gauge("kvtier_pools", "Pools: pairs of tenant and model in use.")
+  families->Gauge("kvtier_pools", "Pools: tenants and models in use, by device.")
       .Add(uint64_t{gauges.pools.size()});
+  AddDevices(snapshot, families);
   families->Gauge("kvtier_host_ready_bytes", "Host memory that is allocated and usable.")
       .Add(gauges.host_ready_bytes);
   families->Gauge("kvtier_persisted_blocks", "Blocks that would survive a crash now.")

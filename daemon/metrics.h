@@ -1,7 +1,7 @@
 // Which metrics there are: what docs/METRICS.md lists and the page at /metrics holds.
 //
-// All series exist from the start: labels take values of fixed lists only, never names of models or
-// clients, and of tenants those alone that have quotas.
+// All series exist from the start: labels take values of fixed lists only, and the devices of the
+// configuration; never names of models or clients, and of tenants those alone that have quotas.
 #pragma once
 
 #include <cstdint>

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <string_view>
 #include <vector>
 
@@ -99,6 +100,8 @@ struct Section {
 
 std::vector<Section> Sections() {
   MetricsSnapshot nothing;
+  nothing.devices = {{.kind = "host"}};
+  nothing.gauges.devices.emplace_back();
   // For its labels.
   nothing.gauges.tenants.push_back({.quota = {.name = "its name"}});
   std::vector<Section> sections(5);
@@ -129,6 +132,9 @@ std::string_view TypeName(MetricType type) {
   return "";
 }
 
+// Their values are those of the machine's devices.
+constexpr std::array<std::string_view, 4> kLabelsOfTheMachine = {"device", "kind", "name", "uuid"};
+
 // "`tier`: pool, host, disk; `reason`: ...".
 std::string LabelsOf(const MetricFamily& family) {
   std::vector<std::pair<std::string_view, std::vector<std::string>>> labels;
@@ -137,6 +143,7 @@ std::string LabelsOf(const MetricFamily& family) {
       if (name == "le" || name == "version") continue;
       auto found = std::ranges::find(labels, name, [](const auto& label) { return label.first; });
       if (found == labels.end()) found = labels.insert(labels.end(), {name, {}});
+      if (std::ranges::find(kLabelsOfTheMachine, name) != kLabelsOfTheMachine.end()) continue;
       if (std::ranges::find(found->second, value) == found->second.end()) {
         found->second.push_back(value);
       }
@@ -144,7 +151,8 @@ std::string LabelsOf(const MetricFamily& family) {
   }
   std::string text;
   for (const auto& [name, values] : labels) {
-    text += fmt::format("{}`{}`: {}", text.empty() ? "" : "; ", name, fmt::join(values, ", "));
+    text += fmt::format("{}`{}`{}{}", text.empty() ? "" : "; ", name, values.empty() ? "" : ": ",
+                        fmt::join(values, ", "));
   }
   return text;
 }

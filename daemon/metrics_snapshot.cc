@@ -15,6 +15,10 @@ MetricsSnapshot TakeMetricsSnapshot(const StatusSource& source, const EventLoop&
   for (const PoolGauges& pool : snapshot.gauges.pools) {
     snapshot.model_names.push_back(source.server->models().NameOf(pool.tenant, pool.model_hex));
   }
+  for (const OpenedDevice& opened : *source.devices) {
+    const DeviceInfo info = opened.device->info();
+    snapshot.devices.push_back({info.kind, info.name, DeviceUuidText(info)});
+  }
   snapshot.server = source.server->counters();
   if (source.attention != nullptr) snapshot.attention = source.attention->Report();
   snapshot.session_count = source.server->session_count();

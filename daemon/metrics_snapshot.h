@@ -26,6 +26,10 @@ struct MetricsSnapshot {
   CacheStats stats;
   CacheGauges gauges;
   std::vector<std::string> model_names;  // of gauges.pools
+  struct Device {
+    std::string kind, name, uuid;
+  };
+  std::vector<Device> devices;  // of gauges.devices
   ServerCounters server;
   AttentionReport attention;
   size_t session_count = 0;

@@ -28,7 +28,7 @@ Server::Server(const ServerEnvironment& environment, TenantMap tenants)
                 .tracer = environment.tracer,
                 .max_references = environment.config->cache.max_references_per_session,
                 .daemon_generation = environment.daemon_generation,
-                .device_kind = environment.device_kind,
+                .devices = &environment_.devices,
                 .attention = environment.attention},
       quarantine_(environment.loop,
                   [this](SessionId id) { environment_.cache->ReleaseQuarantine(id); }),

@@ -27,8 +27,8 @@ struct ServerEnvironment {
   Log* log = nullptr;
   PeerInspector* peers = nullptr;
   const Config* config = nullptr;
-  Tracer* tracer = nullptr;  // null: nobody wants to know
-  wire::DeviceKind device_kind = wire::DeviceKind::kHost;
+  wire::DevicesReply devices;  // those of `cache`, by DeviceIndex
+  Tracer* tracer = nullptr;    // null: nobody wants to know
   uint64_t daemon_generation = 0;
   AttentionService* attention = nullptr;  // null: off
 };

@@ -39,7 +39,7 @@ struct SessionServices {
   Tracer* tracer = nullptr;
   uint32_t max_references = 0;
   uint64_t daemon_generation = 0;
-  wire::DeviceKind device_kind = wire::DeviceKind::kHost;
+  const wire::DevicesReply* devices = nullptr;
   AttentionService* attention = nullptr;  // null: off
 };
 
@@ -86,6 +86,7 @@ class Session final : public ConnectionListener, public std::enable_shared_from_
   struct AttachedPool {
     uint32_t block_tokens = 0;
     const RegisteredModel* model = nullptr;
+    uint32_t device = 0;
   };
   // Which request is being answered.
   struct Call {
@@ -107,6 +108,7 @@ class Session final : public ConnectionListener, public std::enable_shared_from_
 
   // One per request. An error returned becomes the answer.
   Status OnRegisterModel(const Call& call, const wire::RegisterModel& request);
+  Status OnDevices(const Call& call, const wire::Devices& request);
   Status OnAttach(const Call& call, const wire::Attach& request);
   Status OnAcquire(const Call& call, const wire::Acquire& request);
   Status OnCommit(const Call& call, const wire::Commit& request);

@@ -25,7 +25,8 @@ Status Session::OnWorkspace(const Call& call, const wire::Workspace& request) {
   workspaces_[request.number] = memory;
   connection_.SendWithDescriptor(
       call.request_id,
-      wire::WorkspaceReply{.bytes = memory->bytes(), .device_kind = services_.device_kind},
+      wire::WorkspaceReply{.bytes = memory->bytes(),
+                           .device_kind = services_.devices->devices.front().kind},
       memory->shareable_fd(), memory);
   return {};
 }
@@ -52,6 +53,11 @@ Result<std::shared_ptr<AttentionJob>> Session::JobOf(const wire::Attend& request
 Status Session::OnAttend(const Call& call, const wire::Attend& request) {
   KVT_RETURN_IF_ERROR(CheckAttention());
   KVT_ASSIGN_OR_RETURN(const AttachedPool* const attached, FindPool(request.pool));
+  if (attached->device != 0) {
+    return MakeError(
+        ErrorCode::kUnsupported, "attend_other_device",
+        fmt::format("attention is computed on device 0, the pool is on {}", attached->device));
+  }
   KVT_ASSIGN_OR_RETURN(const std::shared_ptr<AttentionJob> job, JobOf(request, *attached));
   attends_.push_back(job);
   if (attends_.size() == kMaxAttendsInFlight) connection_.Pause();

@@ -57,6 +57,8 @@ void Session::Dispatch(const wire::Frame& frame) {
   switch (static_cast<Type>(frame.type)) {
     case Type::kRegisterModel:
       return Handle(frame, &Session::OnRegisterModel);
+    case Type::kDevices:
+      return Handle(frame, &Session::OnDevices);
     case Type::kAttach:
       return Handle(frame, &Session::OnAttach);
     case Type::kAcquire:
@@ -117,25 +119,27 @@ Status Session::OnRegisterModel(const Call& call, const wire::RegisterModel& req
   return {};
 }
 
+Status Session::OnDevices(const Call& call, const wire::Devices&) {
+  Reply(call, *services_.devices);
+  return {};
+}
+
 Status Session::OnAttach(const Call& call, const wire::Attach& request) {
-  if (request.device != 0) {
-    return MakeError(ErrorCode::kNotFound, "unknown_device",
-                     fmt::format("there is no device {}", request.device));
-  }
   KVT_ASSIGN_OR_RETURN(const RegisteredModel* model,
                        services_.models->Find(tenant_, request.model));
-  KVT_ASSIGN_OR_RETURN(const PoolInfo pool,
-                       services_.cache->AttachPool(
-                           {tenant_, model->fingerprint, model->block_bytes}, request.pool_bytes));
-  pools_[pool.id] = {model->record.block_tokens, model};
-  connection_.SendWithDescriptor(call.request_id,
-                                 wire::AttachReply{.pool = pool.id,
-                                                   .generation = pool.generation,
-                                                   .pool_bytes = pool.bytes,
-                                                   .block_bytes = pool.block_bytes,
-                                                   .blocks = pool.blocks,
-                                                   .device_kind = services_.device_kind},
-                                 pool.fd);
+  KVT_ASSIGN_OR_RETURN(const PoolInfo pool, services_.cache->AttachPool(
+                                                {tenant_, model->fingerprint, model->block_bytes},
+                                                request.pool_bytes, DeviceIndex(request.device)));
+  pools_[pool.id] = {model->record.block_tokens, model, request.device};
+  connection_.SendWithDescriptor(
+      call.request_id,
+      wire::AttachReply{.pool = pool.id,
+                        .generation = pool.generation,
+                        .pool_bytes = pool.bytes,
+                        .block_bytes = pool.block_bytes,
+                        .blocks = pool.blocks,
+                        .device_kind = services_.devices->devices[request.device].kind},
+      pool.fd);
   return {};
 }
 

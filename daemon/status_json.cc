@@ -6,7 +6,6 @@
 
 #include "daemon/config_schema.h"
 #include "daemon/config_value.h"
-#include "daemon/device_opening.h"
 #include "daemon/version.h"
 
 namespace kvtier {
@@ -20,13 +19,26 @@ json::array Strings(const std::vector<std::string>& texts) {
   return array;
 }
 
-json::object DeviceStatus(const DeviceInfo& device, DeviceChoice asked, std::string_view reason) {
+json::object DeviceStatus(const OpenedDevice& opened, const DeviceGauges& gauges) {
+  const DeviceInfo device = opened.device->info();
   return {{"kind", device.kind},
           {"name", device.name},
           {"ordinal", device.ordinal},
+          {"uuid", DeviceUuidText(device)},
           {"total_bytes", device.total_bytes},
-          {"configured", DeviceChoiceName(asked)},
-          {"reason", reason}};
+          {"configured", DeviceChoiceName(opened.asked)},
+          {"reason", opened.reason},
+          {"pool_capacity_bytes", gauges.pool_capacity_bytes},
+          {"pool_used_bytes", gauges.pool_used_bytes}};
+}
+
+// By DeviceIndex.
+json::array DevicesStatus(const std::vector<OpenedDevice>& devices, const CacheGauges& gauges) {
+  json::array list;
+  for (size_t i = 0; i < devices.size(); ++i) {
+    list.push_back(DeviceStatus(devices[i], gauges.devices[i]));
+  }
+  return list;
 }
 
 json::object KernelsStatus(const AttentionReport& report) {
@@ -88,6 +100,7 @@ json::array PoolsStatus(const CacheGauges& gauges, const ModelRegistry& models) 
   json::array pools;
   for (const PoolGauges& pool : gauges.pools) {
     pools.push_back({{"id", pool.id.value},
+                     {"device", pool.device.value},
                      {"tenant", pool.tenant},
                      {"model", pool.model_hex},
                      {"model_name", models.NameOf(pool.tenant, pool.model_hex)},
@@ -232,8 +245,8 @@ std::string StatusJson(const StatusSource& source) {
       {"uptime_s", static_cast<double>(source.uptime_ms) / 1000},
       {"state", source.draining ? "draining" : "serving"},
       {"socket", source.config->server.socket},
-      {"device",
-       DeviceStatus(source.device->info(), source.config->pool.device, source.device_reason)},
+      {"device", DeviceStatus(source.devices->front(), gauges.devices.front())},
+      {"devices", DevicesStatus(*source.devices, gauges)},
       {"kernels", KernelsStatus(source.attention->Report())},
       {"disk", DiskStatus(*source.disk, gauges)},
       {"tiers", TierStatus(gauges)},

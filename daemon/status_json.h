@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "daemon/config.h"
+#include "daemon/device_opening.h"
 #include "daemon/server.h"
-#include "gpu/device.h"
 #include "tiers/cache.h"
 
 namespace kvtier {
@@ -29,8 +29,7 @@ struct DiskStartFacts {
 struct StatusSource {
   const Config* config = nullptr;
   const Cache* cache = nullptr;
-  const Device* device = nullptr;
-  std::string_view device_reason;  // why it was chosen
+  const std::vector<OpenedDevice>* devices = nullptr;  // those of `cache`, by DeviceIndex
   const Server* server = nullptr;
   const AttentionService* attention = nullptr;
   const DiskStartFacts* disk = nullptr;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <string>
 
 #include "daemon/config_value.h"
@@ -88,18 +89,26 @@ Status CheckReserves(const Config& config, Tier tier) {
   return {};
 }
 
+// Over all devices.
+uint64_t ConfiguredPoolBytes(const Config& config) {
+  const std::vector<uint64_t>& each = config.pool.device_bytes;
+  if (each.empty()) return config.cache.pool_bytes * config.pool.devices.size();
+  return std::accumulate(each.begin(), each.end(), uint64_t{0});
+}
+
 Status CheckPoolReserves(const Config& config) {
   // A share of the device is known only when the daemon starts.
   if (config.pool.free_fraction > 0) return {};
+  const uint64_t configured = ConfiguredPoolBytes(config);
   uint64_t reserved = 0;
   for (const TenantConfig& tenant : config.tenants) {
     reserved += tenant.quota.tiers[static_cast<size_t>(Tier::kPool)].reserved_bytes;
-    if (reserved <= config.cache.pool_bytes) continue;
+    if (reserved <= configured) continue;
     return ConflictIn(
         tenant, "pool_reserved_bytes",
-        fmt::format("makes {} reserved by all tenants, more than pool.bytes {}; "
+        fmt::format("makes {} reserved by all tenants, more than pool.bytes {} of all devices; "
                     "reserve less or raise pool.bytes",
-                    FormatExactByteSize(reserved), FormatExactByteSize(config.cache.pool_bytes)));
+                    FormatExactByteSize(reserved), FormatExactByteSize(configured)));
   }
   return {};
 }

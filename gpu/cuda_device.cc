@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstring>
 #include <fstream>
 #include <utility>
 
@@ -34,18 +35,22 @@ Result<DeviceInfo> InfoOf(int ordinal) {
   size_t free_bytes = 0;
   size_t total_bytes = 0;
   KVT_RETURN_IF_CUDA_ERROR(cudaMemGetInfo(&free_bytes, &total_bytes), "asking for free memory");
-  return DeviceInfo{.kind = "cuda",
-                    .name = properties.name,
-                    .ordinal = ordinal,
-                    .total_bytes = total_bytes,
-                    .free_bytes = free_bytes,
-                    .numa_node = NumaNodeOf(ordinal)};
+  DeviceInfo info{.kind = "cuda",
+                  .name = properties.name,
+                  .ordinal = ordinal,
+                  .total_bytes = total_bytes,
+                  .free_bytes = free_bytes,
+                  .numa_node = NumaNodeOf(ordinal)};
+  static_assert(sizeof(properties.uuid) == sizeof(info.uuid));
+  std::memcpy(info.uuid.data(), &properties.uuid, sizeof(info.uuid));
+  return info;
 }
 
 class CudaDevice final : public Device {
  public:
-  CudaDevice(DeviceInfo info, const CudaDriver& driver, EventQueue* loop)
-      : info_(std::move(info)), driver_(driver), pinner_(info_.ordinal), loop_(loop) {}
+  CudaDevice(DeviceInfo info, const CudaDriver& driver, std::shared_ptr<CudaHostPinner> pinner,
+             EventQueue* loop)
+      : info_(std::move(info)), driver_(driver), pinner_(std::move(pinner)), loop_(loop) {}
 
   [[nodiscard]] Status StartCopies(CudaDeviceOptions options) {
     CudaCopyEngineOptions engine{.ordinal = options.ordinal,
@@ -54,7 +59,7 @@ class CudaDevice final : public Device {
     if (options.chunk_bytes > 0) engine.queue.chunk_bytes = options.chunk_bytes;
     if (options.chunks_in_flight > 0) engine.chunks_in_flight = options.chunks_in_flight;
     KVT_ASSIGN_OR_RETURN(engine_,
-                         CudaCopyEngine::Start(std::move(engine), &pinner_.ranges(), loop_));
+                         CudaCopyEngine::Start(std::move(engine), &pinner_->ranges(), loop_));
     return {};
   }
 
@@ -75,12 +80,12 @@ class CudaDevice final : public Device {
     engine_->Submit(std::move(request), pool);
   }
 
-  [[nodiscard]] HostPinner* host_pinner() override { return &pinner_; }
+  [[nodiscard]] HostPinner* host_pinner() override { return pinner_.get(); }
 
  private:
   const DeviceInfo info_;
   const CudaDriver driver_;
-  CudaHostPinner pinner_;
+  const std::shared_ptr<CudaHostPinner> pinner_;
   EventQueue* const loop_;
   std::unique_ptr<CudaCopyEngine> engine_;
 };
@@ -98,6 +103,10 @@ Result<CudaPresence> FindCudaDevices() {
   return CudaPresence{.devices = devices, .why_none = devices == 0 ? "no GPU" : ""};
 }
 
+std::shared_ptr<HostPinner> MakeCudaHostPinner(int ordinal) {
+  return std::make_shared<CudaHostPinner>(ordinal);
+}
+
 Result<std::unique_ptr<Device>> OpenCudaDevice(CudaDeviceOptions options, EventQueue* loop) {
   KVT_ASSIGN_OR_RETURN(const CudaPresence presence, FindCudaDevices());
   if (presence.devices == 0) {
@@ -111,7 +120,10 @@ Result<std::unique_ptr<Device>> OpenCudaDevice(CudaDeviceOptions options, EventQ
   KVT_RETURN_IF_CUDA_ERROR(cudaSetDevice(ordinal), fmt::format("opening GPU {}", ordinal));
   KVT_ASSIGN_OR_RETURN(const CudaDriver driver, CudaDriver::Load());
   KVT_ASSIGN_OR_RETURN(DeviceInfo info, InfoOf(ordinal));
-  auto device = std::make_unique<CudaDevice>(std::move(info), driver, loop);
+  // Nothing else makes pinners that come here.
+  auto pinner = std::static_pointer_cast<CudaHostPinner>(
+      options.pinner ? options.pinner : MakeCudaHostPinner(ordinal));
+  auto device = std::make_unique<CudaDevice>(std::move(info), driver, std::move(pinner), loop);
   KVT_RETURN_IF_ERROR(device->StartCopies(std::move(options)));
   return device;
 }

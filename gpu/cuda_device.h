@@ -11,6 +11,7 @@
 #include "base/executor.h"
 #include "base/result.h"
 #include "gpu/device.h"
+#include "gpu/host_pinner.h"
 
 namespace kvtier {
 
@@ -29,10 +30,16 @@ struct CudaDeviceOptions {
   uint64_t background_bytes_per_s = 0;
   // Called once on the event loop with an error that only a new process cures. May be empty.
   std::function<void(std::string)> on_fatal;
+  // Of MakeCudaHostPinner, to be shared by all devices of the process that copy to and from the
+  // same host memory; null: one of its own.
+  std::shared_ptr<HostPinner> pinner;
   // See CopyQueueOptions and CudaCopyEngineOptions; 0: theirs.
   uint64_t chunk_bytes = 0;
   uint32_t chunks_in_flight = 0;
 };
+
+// Pins for all devices through the context of one. Null in a build without CUDA.
+[[nodiscard]] std::shared_ptr<HostPinner> MakeCudaHostPinner(int ordinal);
 
 // Takes the device's primary context, some 100 ms. `loop` outlives the device, and the device its
 // pools and what it pinned. Its destructor waits for the copies in flight and fails the rest

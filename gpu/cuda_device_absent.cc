@@ -15,6 +15,8 @@ Result<std::unique_ptr<Device>> OpenCudaDevice(CudaDeviceOptions /*options*/,
   return MakeError(ErrorCode::kUnsupported, "no_cuda", kWhy);
 }
 
+std::shared_ptr<HostPinner> MakeCudaHostPinner(int /*ordinal*/) { return nullptr; }
+
 std::vector<VramHolder> VramHoldersOf(int /*ordinal*/) { return {}; }
 
 }  // namespace kvtier

@@ -4,6 +4,7 @@
 // CUDA. `tiers/` knows only this interface; no CUDA header is included here.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -24,6 +25,8 @@ struct DeviceInfo {
   uint64_t total_bytes = 0;
   uint64_t free_bytes = 0;  // for pools, when the device was opened
   int numa_node = -1;       // whose host memory is nearest; -1: unknown or all alike
+  // Names the GPU to every process, however CUDA_VISIBLE_DEVICES numbers it; zeros for host memory.
+  std::array<uint8_t, 16> uuid{};
 };
 
 // One contiguous allocation that other processes can map, all zeros at first. Freed by its

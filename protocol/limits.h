@@ -45,4 +45,7 @@ inline constexpr size_t kMaxContextBytes = 512;
 
 inline constexpr size_t kMaxModelRecordBytes = 16384;
 
+inline constexpr uint32_t kMaxDevices = 16;
+inline constexpr size_t kMaxDeviceNameBytes = 64;
+
 }  // namespace kvtier::wire

@@ -60,6 +60,10 @@ std::string_view MessageTypeName(uint16_t type) {
       return "PONG";
     case MessageType::kError:
       return "ERROR";
+    case MessageType::kDevices:
+      return "DEVICES";
+    case MessageType::kDevicesReply:
+      return "DEVICES_REPLY";
     case MessageType::kAdminRequest:
       return "ADMIN_REQUEST";
     case MessageType::kAdminProgress:

@@ -40,6 +40,9 @@ enum class MessageType : uint16_t {
   kAdminRequest = 32,
   kAdminProgress = 33,
   kAdminReply = 34,
+  // More of the clients'.
+  kDevices = 40,
+  kDevicesReply = 41,
 };
 
 // "ACQUIRE_REPLY"; "unknown" for a number that no message has.

@@ -104,6 +104,44 @@ Result<RegisterModelReply> RegisterModelReply::Decode(std::span<const std::byte>
   return reply;
 }
 
+void Devices::Encode(uint64_t request_id, std::vector<std::byte>* out) const {
+  FrameWriter writer(kType, 0, request_id, out);
+}
+
+Result<Devices> Devices::Decode(std::span<const std::byte> payload) {
+  KVT_RETURN_IF_ERROR(PayloadReader(kType, payload).Finish());
+  return Devices{};
+}
+
+void DevicesReply::Encode(uint64_t request_id, std::vector<std::byte>* out) const {
+  FrameWriter writer(kType, 0, request_id, out);
+  writer.WriteCount(devices.size(), kMaxDevices);
+  for (const Device& device : devices) {
+    writer.Write(static_cast<uint8_t>(device.kind));
+    writer.WriteBytes(std::as_bytes(std::span(device.uuid)));
+    writer.Write(device.pool_bytes);
+    writer.WriteText(device.name, kMaxDeviceNameBytes);
+  }
+}
+
+Result<DevicesReply> DevicesReply::Decode(std::span<const std::byte> payload) {
+  PayloadReader reader(kType, payload);
+  constexpr size_t kLeastDeviceBytes = 1 + 16 + 8 + 2;
+  const uint32_t count = reader.ReadCount(kMaxDevices, kLeastDeviceBytes, "too_many_devices");
+  if (count == 0) reader.Fail(ErrorCode::kInvalidArgument, "no_devices", count);
+  DevicesReply reply;
+  reply.devices.resize(count);
+  for (Device& device : reply.devices) {
+    device.kind = reader.ReadEnum(DeviceKind::kHost, DeviceKind::kCuda);
+    std::ranges::transform(reader.ReadBytes(device.uuid.size()), device.uuid.begin(),
+                           [](std::byte byte) { return static_cast<uint8_t>(byte); });
+    device.pool_bytes = reader.Read<uint64_t>();
+    device.name = reader.ReadText(kMaxDeviceNameBytes);
+  }
+  KVT_RETURN_IF_ERROR(reader.Finish());
+  return reply;
+}
+
 void Attach::Encode(uint64_t request_id, std::vector<std::byte>* out) const {
   FrameWriter writer(kType, 0, request_id, out);
   writer.Write(model.value);

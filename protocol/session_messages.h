@@ -2,6 +2,7 @@
 // common to all.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -80,18 +81,42 @@ struct RegisterModelReply {
   [[nodiscard]] static Result<RegisterModelReply> Decode(std::span<const std::byte> payload);
 };
 
+// Which devices have pools.
+struct Devices {
+  static constexpr MessageType kType = MessageType::kDevices;
+
+  void Encode(uint64_t request_id, std::vector<std::byte>* out) const;
+  [[nodiscard]] static Result<Devices> Decode(std::span<const std::byte> payload);
+};
+
+enum class DeviceKind : uint8_t { kHost = 0, kCuda = 1 };
+
+struct DevicesReply {
+  static constexpr MessageType kType = MessageType::kDevicesReply;
+  struct Device {
+    DeviceKind kind = DeviceKind::kHost;
+    // Names a GPU to every process, however it numbers them; zeros for host memory.
+    std::array<uint8_t, 16> uuid{};
+    uint64_t pool_bytes = 0;  // at most, for all its pools
+    std::string name;         // for people
+  };
+  // At least one; the position is what Attach calls it.
+  std::vector<Device> devices;
+
+  void Encode(uint64_t request_id, std::vector<std::byte>* out) const;
+  [[nodiscard]] static Result<DevicesReply> Decode(std::span<const std::byte> payload);
+};
+
 struct Attach {
   static constexpr MessageType kType = MessageType::kAttach;
   ModelId model;
-  uint32_t device = 0;
+  uint32_t device = 0;  // its position in DevicesReply
   // Size if the pool is created by this call; 0 leaves it to the daemon.
   uint64_t pool_bytes = 0;
 
   void Encode(uint64_t request_id, std::vector<std::byte>* out) const;
   [[nodiscard]] static Result<Attach> Decode(std::span<const std::byte> payload);
 };
-
-enum class DeviceKind : uint8_t { kHost = 0, kCuda = 1 };
 
 // The pool's descriptor travels with this frame's first byte (SCM_RIGHTS); see socket_io.h.
 struct AttachReply {

@@ -53,7 +53,7 @@ Acquirer::Walk Acquirer::FindPrefix(const CachePool& pool, const AcquireRequest&
   walk.hits.reserve(request.hashes.size() + 1);
   const auto add = [&](EntryIndex index) {
     walk.hits.push_back(index);
-    if (!state_[index].in_pool()) ++walk.to_load;
+    if (!InPool(pool, index)) ++walk.to_load;
   };
   for (const BlockHash& hash : request.hashes) {
     const EntryIndex index = Servable({pool.space, hash}, &walk.miss);
@@ -72,11 +72,11 @@ Acquirer::Walk Acquirer::FindPrefix(const CachePool& pool, const AcquireRequest&
   return walk;
 }
 
-void Acquirer::CutLoads(Walk* walk, uint64_t loads) {
+void Acquirer::CutLoads(const CachePool& pool, Walk* walk, uint64_t loads) {
   if (walk->to_load <= loads) return;
   uint32_t seen = 0;
   for (size_t i = 0; i < walk->hits.size(); ++i) {
-    if (state_[walk->hits[i]].in_pool() || seen++ < loads) continue;
+    if (InPool(pool, walk->hits[i]) || seen++ < loads) continue;
     walk->hits.resize(i);
     break;
   }
@@ -116,9 +116,9 @@ bool Acquirer::TryServe(Operation* operation, bool force) {
     return true;
   }
   const uint64_t new_blocks = operation->request.new_blocks;
-  CutLoads(&walk, PoolSpace::Obtainable(*pool) - new_blocks);
+  CutLoads(*pool, &walk, PoolSpace::Obtainable(*pool) - new_blocks);
   operation->blocks_needed = walk.to_load + new_blocks;
-  if (operation->blocks_needed > pool->blocks.free()) KeepBelow(walk);
+  if (operation->blocks_needed > pool->blocks.free()) KeepBelow(*pool, walk);
   if (!pools_.EnsureFree(pool, operation->blocks_needed)) {
     if (!force) return false;
     (void)pools_.ForceFree(pool, operation->blocks_needed);
@@ -132,7 +132,7 @@ bool Acquirer::TryServe(Operation* operation, bool force) {
               fmt::format("{} new blocks asked for, {} could be freed in time", new_blocks, free)});
       return true;
     }
-    CutLoads(&walk, free - new_blocks);
+    CutLoads(*pool, &walk, free - new_blocks);
   }
   HoldOnly(pool, operation, walk.hits.size());
   AcquireReply reply = Grant(pool, operation, walk);
@@ -141,9 +141,9 @@ bool Acquirer::TryServe(Operation* operation, bool force) {
   return true;
 }
 
-void Acquirer::KeepBelow(const Walk& walk) {
+void Acquirer::KeepBelow(const CachePool& pool, const Walk& walk) {
   for (auto hit = walk.hits.rbegin(); hit != walk.hits.rend(); ++hit) {
-    if (state_[*hit].in_pool()) continue;
+    if (InPool(pool, *hit)) continue;
     state_.Refresh(*hit);
     loader_.FreshenBelow(*hit);
   }
@@ -167,34 +167,35 @@ AcquireReply Acquirer::Grant(CachePool* pool, Operation* operation, const Walk& 
   std::vector<LoadTable::Waiting> waiting;
   for (uint32_t i = 0; i < walk.hits.size(); ++i) {
     const EntryIndex index = walk.hits[i];
-    BlockEntry& entry = state_[index];
+    const BlockEntry& entry = state_[index];
     Tier tier = Tier::kPool;
-    const bool start = !entry.in_pool();
-    if (start || entry.motion.loading) {
-      tier = entry.in_host() ? Tier::kHost : Tier::kDisk;
+    BlockIndex block = state_.BlockIn(*pool, entry);
+    const bool start = block == kNoBlock;
+    if (start || pool->blocks[block].loading) {
+      tier = loader_.SourceOf(entry);
       waiting.push_back({i, index});
     }
-    if (start) entry.pool_block = pool->blocks.TakeCommitted(index);
+    if (start) block = TakeBlock(pool, index);
     if (operation->held[i] == kNoBlock) {
-      sessions_.AddReferences(request.session, pool, std::span(&entry.pool_block, 1));
+      sessions_.AddReferences(request.session, pool, std::span(&block, 1));
     }
     if (start) {
+      loader_.Start(pool, index);
       state_.trace.BlockLoadBegin({request.session, request.request_id}, index);
-      loader_.Start(index);
     }
-    reply.hits.push_back({pool->blocks.HandleOf(entry.pool_block), tier, entry.tokens});
+    reply.hits.push_back({pool->blocks.HandleOf(block), tier, entry.tokens});
   }
   operation->held.clear();
   operation->held_count = 0;
   // The deepest first, so that the start of the sequence stays youngest.
   for (auto hit = walk.hits.rbegin(); hit != walk.hits.rend(); ++hit) {
     state_.Use(*hit);
-    loader_.FreshenLoading(*hit);
+    loader_.FreshenLoading(*pool, *hit);
   }
   if (!waiting.empty()) {
     std::vector<LoadTable::Hit> hits;
     for (const AcquiredBlock& hit : reply.hits) hits.push_back({hit.tier, hit.tokens});
-    reply.load = loads_.Begin(request.session, std::move(hits), waiting);
+    reply.load = loads_.Begin(request.session, *pool, std::move(hits), waiting);
     state_.trace.LoadBegin(request, reply.load, waiting.size());
   }
   for (uint32_t i = 0; i < request.new_blocks; ++i) {
@@ -204,6 +205,12 @@ AcquireReply Acquirer::Grant(CachePool* pool, Operation* operation, const Walk& 
   reply.tail = walk.tail;
   reply.miss = walk.miss;
   return reply;
+}
+
+BlockIndex Acquirer::TakeBlock(CachePool* pool, EntryIndex index) {
+  const BlockIndex block = pool->blocks.TakeCommitted(index);
+  state_.AddPlace(pool, block);
+  return block;
 }
 
 void Acquirer::CountAsked(const Operation& operation, const AcquireReply& reply) {
@@ -229,8 +236,8 @@ void Acquirer::Hold(CachePool* pool, Operation* operation, const Walk& walk) {
   operation->held_count = 0;
   operation->held.reserve(walk.hits.size());
   for (const EntryIndex index : walk.hits) {
-    operation->held.push_back(state_[index].pool_block);
-    if (state_[index].in_pool()) ++operation->held_count;
+    operation->held.push_back(state_.BlockIn(*pool, state_[index]));
+    if (operation->held.back() != kNoBlock) ++operation->held_count;
   }
   sessions_.AddReferences(operation->request.session, pool, operation->held);
   sessions_.DropReferences(operation->request.session, pool, before);
@@ -250,16 +257,15 @@ uint32_t Acquirer::Prefetch(CachePool* pool, std::span<const BlockHash> hashes, 
   for (const BlockHash& hash : hashes) {
     EntryIndex index = Servable({pool->space, hash}, &miss);
     if (index == kNoEntry) break;
-    if (!state_[index].in_pool()) {
+    if (!InPool(*pool, index)) {
       if (!LineIsEmpty(pool->id) || !pools_.EnsureFree(pool, 1)) break;
       // Making room may have forgotten this very block.
       index = Servable({pool->space, hash}, &miss);
       if (index == kNoEntry) break;
-      state_[index].pool_block = pool->blocks.TakeCommitted(index);
-      state_[index].prefetched = true;
+      pool->blocks[TakeBlock(pool, index)].prefetched = true;
+      loader_.Start(pool, index);
       state_.trace.BlockLoadBegin(tag, index);
-      loader_.Start(index);
-      loader_.FreshenLoading(index);
+      loader_.FreshenLoading(*pool, index);
     }
     state_.Use(index);
     ++count;

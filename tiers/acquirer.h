@@ -54,7 +54,7 @@ class Acquirer {
   struct Walk {
     std::vector<EntryIndex> hits;
     std::optional<uint32_t> tail;
-    uint32_t to_load = 0;  // hits without a pool block
+    uint32_t to_load = 0;  // hits without a block in this pool
     MissReason miss = MissReason::kNone;
   };
 
@@ -62,7 +62,7 @@ class Acquirer {
   // The block if some tier can serve it, else why not.
   [[nodiscard]] EntryIndex Servable(const BlockKey& key, MissReason* miss);
   // Cuts the walk so that at most `loads` blocks have to be loaded.
-  void CutLoads(Walk* walk, uint64_t loads);
+  void CutLoads(const CachePool& pool, Walk* walk, uint64_t loads);
   [[nodiscard]] Status CheckLimits(const CachePool& pool, const Operation& operation,
                                    const Walk& walk) const;
   // Serves the operation, or returns false if it has to wait.
@@ -73,11 +73,16 @@ class Acquirer {
   void CountAsked(const Operation& operation, const AcquireReply& reply);
   void Answer(Operation* operation, Result<AcquireReply> reply);
   [[nodiscard]] bool LineIsEmpty(PoolId pool) const;
+  [[nodiscard]] bool InPool(const CachePool& pool, EntryIndex entry) const {
+    return state_.BlockIn(pool, state_[entry]) != kNoBlock;
+  }
+  // A free block becomes the entry's. REQUIRES: there is one; the pool has none of the entry.
+  BlockIndex TakeBlock(CachePool* pool, EntryIndex entry);
   // References the walk's resident hits in place of what the operation held before.
   void Hold(CachePool* pool, Operation* operation, const Walk& walk);
   // Keeps what is held of the first `hits` hits only.
   // What sinks to make room for the hits must not push out the hits.
-  void KeepBelow(const Walk& walk);
+  void KeepBelow(const CachePool& pool, const Walk& walk);
   void HoldOnly(CachePool* pool, Operation* operation, size_t hits);
 
   CacheState& state_;

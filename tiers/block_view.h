@@ -15,7 +15,7 @@ namespace kvtier {
 
 // Which tiers hold a block now.
 struct BlockPresence {
-  bool pool = false;
+  bool pool = false;  // of any device, unless one pool was asked about
   bool host = false;
   bool disk = false;  // data and index entry are durable
   // A rebuild of the index found the block by its header; its payload has not been read since.

@@ -20,7 +20,7 @@ Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, Ind
       host(&state, &persister),
       offloader(&state, &host),
       pools(&state, &offloader),
-      loader(&state, &host, &disk, &loads),
+      loader(&state, &host, &offloader, &disk, &loads),
       acquirer(&state, &pools, &loader, &loads, &sessions),
       retention(&state, &pools, &offloader, &host, &persister, &disk),
       verifier(&state, &disk) {
@@ -67,7 +67,8 @@ void Cache::Impl::FinishDrains() {
   for (const auto& done : finished) done();
 }
 
-EntryIndex Cache::Impl::EntryForCommit(const BlockKey& key, const CommitRequest& request) {
+EntryIndex Cache::Impl::EntryForCommit(const CachePool& pool, const CommitRequest& request) {
+  const BlockKey key{pool.space, request.hash};
   const EntryIndex known = state.directory.Find(key);
   if (known == kNoEntry) {
     return state.AddEntry(key, request.tokens, request.depth, request.retention);
@@ -78,7 +79,7 @@ EntryIndex Cache::Impl::EntryForCommit(const BlockKey& key, const CommitRequest&
   entry.created_s = state.NowS();
   state.Use(known);
   state.QueueRecencyUpdate(known);
-  return entry.in_pool() ? kNoEntry : known;
+  return state.BlockIn(pool, entry) == kNoBlock ? known : kNoEntry;
 }
 
 Result<CommitReply> Cache::Impl::Commit(SessionId session, PoolId pool_id,
@@ -101,18 +102,20 @@ Result<CommitReply> Cache::Impl::Commit(SessionId session, PoolId pool_id,
         fmt::format("block {} is private to another session", request.block.index.value));
   }
   if (request.tokens == 0) return MakeError(ErrorCode::kInvalidArgument, "zero_tokens");
-  const EntryIndex index = EntryForCommit({pool->space, request.hash}, request);
+  const EntryIndex index = EntryForCommit(*pool, request);
   if (index == kNoEntry) {
     ++state.stats.commit_duplicates;
     return CommitReply{.duplicate = true};
   }
   ++state.stats.commits;
   BlockEntry& entry = state[index];
-  entry.pool_block = request.block.index;
   sessions.Publish(session, pool, request.block.index, index);
+  state.AddPlace(pool, request.block.index);
   pool->blocks[request.block.index].since_ds = state.NowDs();
   state.endless.Store(pool->space, request.hash);
-  if (request.checksum && !entry.in_host()) state.commit_checksums[index] = *request.checksum;
+  if (request.checksum && !entry.in_host()) {
+    state.commit_checksums[ArrivalKey(*pool, index)] = *request.checksum;
+  }
   if (request.parent && !entry.in_host()) state.commit_parents[index] = *request.parent;
   if (state.NeedsPersist(entry) && !entry.motion.writing && !state.unpersisted.Contains(index)) {
     state.unpersisted.PushHot(index);
@@ -165,12 +168,18 @@ void Cache::ReleaseQuarantine(SessionId session) {
   impl_->Pump();
 }
 
-Result<PoolInfo> Cache::AttachPool(const SpaceIdentity& identity, uint64_t pool_bytes) {
+Result<PoolInfo> Cache::AttachPool(const SpaceIdentity& identity, uint64_t pool_bytes,
+                                   DeviceIndex device) {
   if (identity.block_bytes == 0 || identity.tenant.size() > kMaxTenantBytes) {
     return MakeError(ErrorCode::kInvalidArgument, "bad_space_identity");
   }
+  if (device.value >= impl_->state.env.devices.size()) {
+    return MakeError(ErrorCode::kNotFound, "unknown_device",
+                     fmt::format("there is no device {}, but {} in all", device.value,
+                                 impl_->state.env.devices.size()));
+  }
   KVT_ASSIGN_OR_RETURN(const SpaceId space, impl_->state.InternSpace(identity));
-  KVT_ASSIGN_OR_RETURN(const CachePool* pool, impl_->pools.Attach(space, pool_bytes));
+  KVT_ASSIGN_OR_RETURN(const CachePool* pool, impl_->pools.Attach(space, device, pool_bytes));
   return PoolInfo{pool->id,          pool->generation,    pool->memory->bytes(),
                   pool->block_bytes, pool->blocks.size(), pool->memory->shareable_fd()};
 }

@@ -23,6 +23,7 @@
 #include "tiers/block_view.h"
 #include "tiers/cache_options.h"
 #include "tiers/cache_stats.h"
+#include "tiers/device_index.h"
 #include "tiers/disk_geometry.h"
 #include "tiers/host_arena.h"
 #include "tiers/index.h"
@@ -30,13 +31,19 @@
 
 namespace kvtier {
 
+// A device for pools, and how many bytes of it they may take together.
+struct PoolDevice {
+  Device* device = nullptr;
+  uint64_t pool_bytes = 0;  // 0: CacheOptions::pool_bytes
+};
+
 // What the cache needs of the world. All pointers are borrowed and outlive the cache; each
 // implementation must stop calling back before the cache is destroyed.
 struct CacheEnvironment {
   const Clock* clock = nullptr;
   EventQueue* loop = nullptr;
   Executor* executor = nullptr;
-  Device* device = nullptr;
+  std::vector<PoolDevice> devices;  // by DeviceIndex; one at least, kMaxDevices at most
   HostArena* arena = nullptr;
   std::vector<BlockFile*> files;  // empty: no disk tier
   DiskGeometry geometry;          // of `files`
@@ -61,7 +68,9 @@ struct AcquireRequest {
 
 struct AcquiredBlock {
   BlockHandle handle;
-  Tier tier = Tier::kPool;  // where it was found; kPool means usable now
+  // Where it was found; kPool means usable now. What only another device's pool holds comes through
+  // host and counts as found there.
+  Tier tier = Tier::kPool;
   uint16_t tokens = 0;
 };
 
@@ -136,10 +145,12 @@ class Cache {
   void ReleaseQuarantine(SessionId session);
 
   // --- pools ---
-  // The pool of (tenant, model), created on first use with `pool_bytes` (0: all that is left to the
-  // tenant of the configured bytes). Errors: kResourceExhausted, kInvalidArgument (block larger
-  // than a chunk).
-  [[nodiscard]] Result<PoolInfo> AttachPool(const SpaceIdentity& identity, uint64_t pool_bytes);
+  // The pool of (tenant, model) on a device, created on first use with `pool_bytes` (0: all that is
+  // left to the tenant of the device's configured bytes). One (tenant, model) may have a pool on
+  // each: what is cached in one can be acquired in all, by way of host. Errors: kResourceExhausted,
+  // kInvalidArgument (block larger than a chunk), kNotFound "unknown_device".
+  [[nodiscard]] Result<PoolInfo> AttachPool(const SpaceIdentity& identity, uint64_t pool_bytes,
+                                            DeviceIndex device = DeviceIndex(0));
 
   // --- blocks ---
   // `done` is called exactly once, now or later, and must not call the cache: allocation may wait,
@@ -165,6 +176,7 @@ class Cache {
   // Brings the cached prefix into the pool without referencing it; returns how many blocks are
   // there or on their way. `tag` is for the tracer.
   uint32_t Prefetch(PoolId pool, std::span<const BlockHash> hashes, RequestTag tag = {});
+  // What this pool and the tiers below it hold.
   [[nodiscard]] std::vector<BlockPresence> Lookup(PoolId pool,
                                                   std::span<const BlockHash> hashes) const;
   // Keeps blocks from being forgotten until `ttl_ms` from now (0 unpins). Returns how many of the

@@ -53,8 +53,8 @@ class Cache::Impl {
   bool draining_stopped = false;
 
  private:
-  // The block's entry, new or known from a lower tier; kNoEntry if the pool has it already.
-  [[nodiscard]] EntryIndex EntryForCommit(const BlockKey& key, const CommitRequest& request);
+  // The block's entry, new or known from elsewhere; kNoEntry if the pool has it already.
+  [[nodiscard]] EntryIndex EntryForCommit(const CachePool& pool, const CommitRequest& request);
   void CheckTenants() const;
   void CheckEntry(EntryIndex index) const;
   void CheckPool(const CachePool& pool) const;

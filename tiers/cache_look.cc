@@ -7,13 +7,13 @@
 namespace kvtier {
 namespace {
 
-BlockPresence PresenceOf(const BlockEntry& entry) {
+BlockPresence PresenceOf(const CacheState& state, const BlockEntry& entry) {
   const bool unproven = entry.on_disk() && !entry.verified && !entry.motion.committing;
-  return {entry.pool_ready(), entry.in_host(), entry.persisted, unproven};
+  return {state.ReadyPool(entry) != nullptr, entry.in_host(), entry.persisted, unproven};
 }
 
-bool Admits(const BlockFilter& filter, const BlockEntry& entry) {
-  if (filter.tier && !PresenceOf(entry).in(*filter.tier)) return false;
+bool Admits(const CacheState& state, const BlockFilter& filter, const BlockEntry& entry) {
+  if (filter.tier && !PresenceOf(state, entry).in(*filter.tier)) return false;
   if (filter.hashes && !filter.hashes->Contains(entry.hash)) return false;
   return !filter.spaces || std::ranges::find(*filter.spaces, entry.space) != filter.spaces->end();
 }
@@ -33,7 +33,7 @@ std::optional<HashRange> HashRange::BeginningWith(std::string_view digits) {
 BlockRecord Cache::Impl::Describe(EntryIndex index) const {
   const BlockEntry& entry = state.directory[index];
   BlockRecord record{.key = {entry.space, entry.hash},
-                     .presence = PresenceOf(entry),
+                     .presence = PresenceOf(state, entry),
                      .tokens = entry.tokens,
                      .depth = entry.depth,
                      .retention = entry.retention,
@@ -42,10 +42,7 @@ BlockRecord Cache::Impl::Describe(EntryIndex index) const {
                      .uses = entry.uses,
                      .moving = CacheState::Busy(entry),
                      .persist_failed = entry.persist_failed};
-  if (entry.in_pool()) {
-    const CachePool& pool = *state.pools[state.spaces[entry.space.value].pool->value];
-    record.references = pool.blocks[entry.pool_block].references;
-  }
+  record.references = state.References(entry);
   if (entry.pinned) record.pinned_until_ms = state.pinned_until_ms.at(index);
   record.expires_ms = state.ExpiryMs(entry);
   if (entry.on_disk()) record.disk_offset = entry.disk.offset;
@@ -55,7 +52,14 @@ BlockRecord Cache::Impl::Describe(EntryIndex index) const {
 std::vector<BlockPresence> Cache::Lookup(PoolId pool_id, std::span<const BlockHash> hashes) const {
   const CachePool* pool = impl_->state.FindPool(pool_id);
   if (pool == nullptr) return std::vector<BlockPresence>(hashes.size());
-  return Lookup(pool->space, hashes);
+  std::vector<BlockPresence> presence = Lookup(pool->space, hashes);
+  for (size_t i = 0; i < hashes.size(); ++i) {
+    if (!presence[i].pool) continue;
+    const EntryIndex index = impl_->state.directory.Find({pool->space, hashes[i]});
+    const BlockIndex block = impl_->state.BlockIn(*pool, impl_->state[index]);
+    presence[i].pool = block != kNoBlock && !pool->blocks[block].loading;
+  }
+  return presence;
 }
 
 std::vector<BlockPresence> Cache::Lookup(SpaceId space, std::span<const BlockHash> hashes) const {
@@ -63,7 +67,7 @@ std::vector<BlockPresence> Cache::Lookup(SpaceId space, std::span<const BlockHas
   for (size_t i = 0; i < hashes.size(); ++i) {
     const EntryIndex index = impl_->state.directory.Find({space, hashes[i]});
     if (index == kNoEntry || impl_->state.Expired(impl_->state[index])) continue;
-    presence[i] = PresenceOf(impl_->state[index]);
+    presence[i] = PresenceOf(impl_->state, impl_->state[index]);
   }
   return presence;
 }
@@ -83,7 +87,7 @@ BlockWalk Cache::Walk(uint64_t cursor, uint32_t max_rows, uint32_t max_blocks,
     const EntryIndex index(static_cast<uint32_t>(cursor));
     if (!directory.Live(index)) continue;
     const BlockEntry& entry = directory[index];
-    if (Admits(filter, entry) && !impl_->state.Expired(entry)) {
+    if (Admits(impl_->state, filter, entry) && !impl_->state.Expired(entry)) {
       walk.blocks.push_back(impl_->Describe(index));
     }
   }

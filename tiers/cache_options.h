@@ -11,7 +11,7 @@
 namespace kvtier {
 
 struct CacheOptions {
-  // Pool memory over all pools: a hard cap.
+  // Pool memory over all pools of a device: a hard cap.
   uint64_t pool_bytes = 1 * kGiB;
   // Slots are carved from chunks of this size, in the host arena and on disk. The largest block and
   // its header must fit into one.

@@ -6,8 +6,8 @@
 namespace kvtier {
 namespace {
 
-Status CheckReadable(const CacheState& state, const SessionTable& sessions, SessionId session,
-                     const CachePool& pool, BlockHandle handle) {
+Status CheckReadable(const SessionTable& sessions, SessionId session, const CachePool& pool,
+                     BlockHandle handle) {
   if (!pool.blocks.Current(handle)) {
     return MakeError(ErrorCode::kStaleHandle, "stale_generation",
                      fmt::format("block {} generation {}", handle.index.value, handle.generation));
@@ -20,7 +20,7 @@ Status CheckReadable(const CacheState& state, const SessionTable& sessions, Sess
     return MakeError(ErrorCode::kNotOwner, "not_held",
                      fmt::format("the session does not hold block {}", handle.index.value));
   }
-  if (block.state == PoolBlockState::kOrphaned || state.directory[block.entry].motion.loading) {
+  if (block.state == PoolBlockState::kOrphaned || block.loading) {
     return MakeError(ErrorCode::kWrongState, "block_not_loaded",
                      fmt::format("block {} has not received its bytes", handle.index.value));
   }
@@ -35,8 +35,7 @@ Result<const DevicePool*> Cache::ReadableMemory(SessionId session, PoolId pool_i
   if (pool == nullptr) return MakeError(ErrorCode::kNotFound, "unknown_pool");
   if (!impl_->sessions.IsOpen(session)) return MakeError(ErrorCode::kCancelled, "session_closed");
   for (size_t i = 0; i < blocks.size(); ++i) {
-    if (Status readable = CheckReadable(impl_->state, impl_->sessions, session, *pool, blocks[i]);
-        !readable) {
+    if (Status readable = CheckReadable(impl_->sessions, session, *pool, blocks[i]); !readable) {
       Error error = std::move(readable).error();
       error.context += fmt::format(", item {}", i);
       return tl::unexpected(std::move(error));

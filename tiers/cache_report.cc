@@ -1,4 +1,6 @@
 // What the cache says of itself: gauges and invariants.
+#include <array>
+
 #include "base/check.h"
 #include "tiers/cache_impl.h"
 
@@ -9,6 +11,7 @@ PoolGauges GaugesOf(const CacheState& state, const CachePool& pool) {
   const SpaceIdentity& identity = state.spaces[pool.space.value].identity;
   PoolGauges gauges;
   gauges.id = pool.id;
+  gauges.device = pool.device;
   gauges.tenant = identity.tenant;
   gauges.model_hex = identity.model.Hex();
   gauges.block_bytes = pool.block_bytes;
@@ -56,8 +59,12 @@ CacheGauges Cache::Impl::Gauges() const {
     order_bytes += pool->victims.memory_bytes();
   }
   gauges.tenants = GaugesOf(state.tenants, host.slab(), disk.slab());
-  gauges.pool_capacity_bytes = state.options.pool_bytes;
-  gauges.pool_used_bytes = pools.used_bytes();
+  for (uint32_t i = 0; i < state.env.devices.size(); ++i) {
+    const DeviceIndex device(i);
+    gauges.devices.push_back({pools.capacity_bytes(device), pools.used_bytes(device)});
+    gauges.pool_capacity_bytes += pools.capacity_bytes(device);
+    gauges.pool_used_bytes += pools.used_bytes(device);
+  }
   gauges.host_capacity_bytes = state.env.arena->capacity_bytes();
   gauges.host_ready_bytes = state.env.arena->ready_bytes();
   gauges.host_used_bytes = host.slab().used_bytes();
@@ -103,12 +110,15 @@ void Cache::Impl::CheckInvariants() const {
   }
   KVT_CHECK(live == state.directory.size());
   KVT_CHECK(persist_wanted == state.persist_wanted_blocks());
-  uint64_t pool_bytes = 0;
+  std::array<uint64_t, kMaxDevices> pool_bytes{};
   for (const auto& pool : state.pools) {
     CheckPool(*pool);
-    pool_bytes += pool->memory->bytes();
+    pool_bytes[pool->device.value] += pool->memory->bytes();
   }
-  KVT_CHECK(pool_bytes <= state.options.pool_bytes);
+  for (uint32_t i = 0; i < state.env.devices.size(); ++i) {
+    KVT_CHECK(pool_bytes[i] == pools.used_bytes(DeviceIndex(i)));
+    KVT_CHECK(pool_bytes[i] <= pools.capacity_bytes(DeviceIndex(i)));
+  }
   KVT_CHECK(host.slab().used_bytes() <= state.env.arena->capacity_bytes());
   KVT_CHECK(disk.slab().used_bytes() <= state.env.geometry.bytes());
   CheckTenants();
@@ -149,18 +159,24 @@ void Cache::Impl::CheckEntry(EntryIndex index) const {
   KVT_CHECK(state.AgesOf(entry).Contains(index));
   KVT_CHECK(entry.in_pool() || entry.host_slot != kNoHostSlot || entry.disk.valid() ||
             CacheState::Busy(entry));
-  if (entry.in_pool()) {
-    const CachePool& pool = *state.pools[state.spaces[entry.space.value].pool->value];
-    const PoolBlock& block = pool.blocks[entry.pool_block];
+  bool loading = false;
+  uint32_t copied_from = 0;
+  state.ForEachPlace(entry, [&](const CachePool& pool, BlockIndex at) {
+    const PoolBlock& block = pool.blocks[at];
+    KVT_CHECK(pool.space == entry.space && state.BlockIn(pool, entry) == at);
     KVT_CHECK(block.state == PoolBlockState::kCommitted && block.entry == index);
-    KVT_CHECK(pool.victims.Contains(index) == (block.references == 0 && !entry.motion.loading));
-  }
+    KVT_CHECK(pool.victims.Contains(index) == (block.references == 0 && !block.loading));
+    KVT_CHECK(!block.loading || block.pins == 0);
+    loading |= block.loading;
+    copied_from += block.pins;
+  });
+  KVT_CHECK(entry.motion.loading == loading);
+  KVT_CHECK(copied_from == (entry.motion.offloading ? 1 : 0));
   if (entry.host_slot != kNoHostSlot) {
     KVT_CHECK(entry.host_ready || entry.motion.offloading || entry.motion.reading);
   } else {
     KVT_CHECK(!entry.host_ready && entry.host_pins == 0);
   }
-  KVT_CHECK(!entry.motion.loading || entry.in_pool());
   KVT_CHECK(!entry.persisted || (entry.disk.valid() && !entry.motion.writing));
   const BlockMotion& motion = entry.motion;
   KVT_CHECK(host.InOrder(index) ==
@@ -177,10 +193,8 @@ void Cache::Impl::CheckPool(const CachePool& pool) const {
     const PoolBlock& block = pool.blocks[BlockIndex(i)];
     if (block.state == PoolBlockState::kFree) ++free;
     if (block.state != PoolBlockState::kCommitted) continue;
-    const BlockEntry& entry = state.directory[block.entry];
-    KVT_CHECK(entry.pool_block == BlockIndex(i));
-    KVT_CHECK((block.pins > 0) == entry.motion.offloading);
-    if (entry.motion.loading) ++loading;
+    KVT_CHECK(state.BlockIn(pool, state.directory[block.entry]) == BlockIndex(i));
+    if (block.loading) ++loading;
   }
   KVT_CHECK(free == pool.blocks.free());
   KVT_CHECK(loading == pool.loading);

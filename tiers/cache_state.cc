@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "tiers/slot_header.h"
@@ -45,18 +46,62 @@ Result<SpaceId> CacheState::InternSpace(const SpaceIdentity& identity) {
 }
 
 Space CacheState::MakeSpace(const SpaceIdentity& identity) const {
-  return {identity, SlotBytes(identity.block_bytes), tenants.Find(identity.tenant), std::nullopt,
-          false};
-}
-
-CachePool& CacheState::PoolOf(const BlockEntry& entry) {
-  const Space& space = SpaceOf(entry);
-  KVT_CHECK(space.pool.has_value());
-  return *pools[space.pool->value];
+  return {.identity = identity,
+          .slot_bytes = SlotBytes(identity.block_bytes),
+          .tenant = tenants.Find(identity.tenant)};
 }
 
 CachePool* CacheState::FindPool(PoolId id) {
   return id.value < pools.size() ? pools[id.value].get() : nullptr;
+}
+
+BlockIndex CacheState::BlockIn(const CachePool& pool, const BlockEntry& entry) const {
+  PoolPlace place = entry.place;
+  while (place != kNoPlace && place.device() != pool.device) {
+    const CachePool& holder = *spaces[entry.space.value].pools[place.device().value];
+    place = holder.blocks[place.block()].elsewhere;
+  }
+  return place == kNoPlace ? kNoBlock : place.block();
+}
+
+CachePool* CacheState::ReadyPool(const BlockEntry& entry) const {
+  CachePool* ready = nullptr;
+  ForEachPlace(entry, [&](CachePool& pool, BlockIndex block) {
+    if (ready == nullptr && !pool.blocks[block].loading) ready = &pool;
+  });
+  return ready;
+}
+
+uint32_t CacheState::References(const BlockEntry& entry) const {
+  uint32_t references = 0;
+  ForEachPlace(entry, [&](const CachePool& pool, BlockIndex block) {
+    references += pool.blocks[block].references;
+  });
+  return references;
+}
+
+void CacheState::AddPlace(CachePool* pool, BlockIndex block) {
+  PoolBlock& record = pool->blocks[block];
+  BlockEntry& entry = directory[record.entry];
+  KVT_CHECK(BlockIn(*pool, entry) == kNoBlock);
+  record.elsewhere = entry.place;
+  entry.place = PoolPlace(pool->device, block);
+}
+
+BlockIndex CacheState::RemovePlace(CachePool* pool, EntryIndex index) {
+  BlockEntry& entry = directory[index];
+  PoolPlace* link = &entry.place;
+  while (*link != kNoPlace && link->device() != pool->device) {
+    link = &SpaceOf(entry).pools[link->device().value]->blocks[link->block()].elsewhere;
+  }
+  KVT_CHECK(*link != kNoPlace);
+  const BlockIndex block = link->block();
+  PoolBlock& record = pool->blocks[block];
+  KVT_CHECK(record.entry == index);
+  *link = std::exchange(record.elsewhere, kNoPlace);
+  if (!entry.in_pool()) entry.offload_failed = false;
+  commit_checksums.erase(ArrivalKey(*pool, index));
+  return block;
 }
 
 EntryIndex CacheState::AddEntry(const BlockKey& key, uint16_t tokens, uint32_t depth,
@@ -132,17 +177,14 @@ bool CacheState::Busy(const BlockEntry& entry) {
          motion.committing || motion.verifying || entry.host_pins > 0;
 }
 
-void CacheState::LosePoolBlock(EntryIndex index) {
-  BlockEntry& entry = directory[index];
-  CachePool& pool = PoolOf(entry);
-  pool.victims.Remove(index);
-  if (pool.blocks[entry.pool_block].references > 0) {
-    pool.blocks.Orphan(entry.pool_block);
+void CacheState::LosePoolBlock(CachePool* pool, EntryIndex index) {
+  pool->victims.Remove(index);
+  const BlockIndex block = RemovePlace(pool, index);
+  if (pool->blocks[block].references > 0) {
+    pool->blocks.Orphan(block);
   } else {
-    pool.blocks.Free(entry.pool_block, nullptr);
+    pool->blocks.Free(block, nullptr);
   }
-  entry.pool_block = kNoBlock;
-  entry.offload_failed = false;
 }
 
 void CacheState::ForgetIfGone(EntryIndex index) {
@@ -152,7 +194,6 @@ void CacheState::ForgetIfGone(EntryIndex index) {
   AgesOf(entry).Remove(index);
   unpersisted.Remove(index);
   LeaveDiskOrder(index);
-  commit_checksums.erase(index);
   commit_parents.erase(index);
   if (entry.pinned) pinned_until_ms.erase(index);
   SetPersistWanted(index, false);

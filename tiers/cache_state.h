@@ -14,6 +14,7 @@
 //   Retention       expiry, pins, persist-after-idle
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -36,17 +37,20 @@
 
 namespace kvtier {
 
+struct CachePool;
+
 struct Space {
   SpaceIdentity identity;
   uint64_t slot_bytes = 0;  // header and payload, a multiple of the I/O alignment
   TenantId tenant;
-  std::optional<PoolId> pool;
+  std::array<CachePool*, kMaxDevices> pools{};  // by DeviceIndex; null: none there yet
   bool indexed = false;  // the index knows what the space's number stands for
 };
 
 struct CachePool {
   PoolId id;
   SpaceId space;
+  DeviceIndex device;
   uint64_t generation = 0;
   uint64_t block_bytes = 0;
   std::unique_ptr<DevicePool> memory;
@@ -87,8 +91,8 @@ class CacheState {
   std::vector<EntryIndex> recency_updates;
   // Blocks that a lookup found past their time; dropped at the next tick.
   std::vector<EntryIndex> seen_expired;
-  // Checksums given at commit, until the first offload has compared them.
-  std::unordered_map<EntryIndex, PayloadChecksum> commit_checksums;
+  // Checksums given at commit, by ArrivalKey: what one pool holds, compared when it is offloaded.
+  std::unordered_map<uint64_t, PayloadChecksum> commit_checksums;
   // Parents given at commit, for the header written at the first offload.
   std::unordered_map<EntryIndex, BlockHash> commit_parents;
 
@@ -123,10 +127,27 @@ class CacheState {
   [[nodiscard]] bool InDiskOrder(EntryIndex index) const {
     return disk_recency.Contains(TenantOf(directory[index]), index);
   }
-  // REQUIRES: the entry's space has a pool.
-  [[nodiscard]] CachePool& PoolOf(const BlockEntry& entry);
   // Null if there is no such pool.
   [[nodiscard]] CachePool* FindPool(PoolId id);
+  [[nodiscard]] Device& DeviceOf(const CachePool& pool) const {
+    return *env.devices[pool.device.value].device;
+  }
+
+  // The block of `pool` that is the entry's, loaded or not; kNoBlock if there is none. REQUIRES: a
+  // pool of the entry's space.
+  [[nodiscard]] BlockIndex BlockIn(const CachePool& pool, const BlockEntry& entry) const;
+  // Calls `visit(CachePool&, BlockIndex)` for each pool that holds the block or awaits it; `visit`
+  // may take that place away.
+  template <typename Visit>
+  void ForEachPlace(const BlockEntry& entry, Visit visit) const;
+  // A pool that holds the block's bytes; null if none does.
+  [[nodiscard]] CachePool* ReadyPool(const BlockEntry& entry) const;
+  // References over all pools.
+  [[nodiscard]] uint32_t References(const BlockEntry& entry) const;
+  // The block is the entry's. REQUIRES: it is committed for the entry, which has none in its pool.
+  void AddPlace(CachePool* pool, BlockIndex block);
+  // Takes the entry's block from the entry and leaves it to the caller.
+  BlockIndex RemovePlace(CachePool* pool, EntryIndex entry);
 
   // A new entry that no tier holds yet.
   EntryIndex AddEntry(const BlockKey& key, uint16_t tokens, uint32_t depth,
@@ -144,8 +165,8 @@ class CacheState {
   // Some movement is under way that refers to the entry: it must not be forgotten yet.
   [[nodiscard]] static bool Busy(const BlockEntry& entry);
   // The pool's bytes are no good: the block becomes unfindable there, and free unless a session
-  // still holds it. REQUIRES: in pool, no pins, no offload queued.
-  void LosePoolBlock(EntryIndex entry);
+  // still holds it. REQUIRES: in that pool, no pins.
+  void LosePoolBlock(CachePool* pool, EntryIndex entry);
   // Erases the entry once no tier holds it and nothing is under way.
   void ForgetIfGone(EntryIndex entry);
   // Whether the block should be written to disk before host forgets it.
@@ -196,5 +217,20 @@ class CacheState {
   // Expires with this object, so that a posted pump does not outlive it.
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
+
+// Names one pool's block of an entry.
+[[nodiscard]] inline uint64_t ArrivalKey(const CachePool& pool, EntryIndex entry) {
+  return uint64_t{pool.id.value} << 32 | entry.value;
+}
+
+template <typename Visit>
+void CacheState::ForEachPlace(const BlockEntry& entry, Visit visit) const {
+  for (PoolPlace place = entry.place; place != kNoPlace;) {
+    CachePool& pool = *spaces[entry.space.value].pools[place.device().value];
+    const BlockIndex block = place.block();
+    place = pool.blocks[block].elsewhere;
+    visit(pool, block);
+  }
+}
 
 }  // namespace kvtier

@@ -80,6 +80,8 @@ std::string_view DropReasonName(DropReason reason) {
       return "evicted_by_hand";
     case DropReason::kTenantCap:
       return "tenant_cap";
+    case DropReason::kOnOtherDevice:
+      return "on_other_device";
   }
   return "invalid";
 }

@@ -10,6 +10,7 @@
 
 #include "base/ids.h"
 #include "tiers/copy_meter.h"
+#include "tiers/device_index.h"
 #include "tiers/seconds_histogram.h"
 #include "tiers/tenant_quota.h"
 
@@ -51,8 +52,9 @@ enum class DropReason : uint8_t {
   kCopyAbove,             // evicted from host while the pool still held it
   kEvictedByHand,         // an administrator asked for it
   kTenantCap,             // its tenant is at its cap: made room for another, or found none
+  kOnOtherDevice,         // evicted from a pool while another device's still held it
 };
-inline constexpr int kDropReasonCount = 18;
+inline constexpr int kDropReasonCount = 19;
 [[nodiscard]] std::string_view DropReasonName(DropReason reason);
 
 struct CacheStats {
@@ -111,11 +113,16 @@ struct CacheStats {
 
 struct PoolGauges {
   PoolId id;
+  DeviceIndex device;
   std::string tenant;
   std::string model_hex;
   uint64_t block_bytes = 0;
   uint64_t blocks = 0, free = 0, private_blocks = 0, referenced = 0, cached = 0, loading = 0,
            quarantined = 0;
+};
+
+struct DeviceGauges {
+  uint64_t pool_capacity_bytes = 0, pool_used_bytes = 0;
 };
 
 // Of a tenant with quotas, by tier.
@@ -130,7 +137,8 @@ struct TenantGauges {
 struct CacheGauges {
   std::vector<PoolGauges> pools;
   std::vector<TenantGauges> tenants;
-  uint64_t pool_capacity_bytes = 0, pool_used_bytes = 0;
+  std::vector<DeviceGauges> devices;                      // by DeviceIndex
+  uint64_t pool_capacity_bytes = 0, pool_used_bytes = 0;  // over all devices
   uint64_t host_capacity_bytes = 0, host_ready_bytes = 0, host_used_bytes = 0, host_blocks = 0;
   uint64_t disk_capacity_bytes = 0, disk_used_bytes = 0, disk_blocks = 0, disk_persisted = 0;
   uint64_t entries = 0, entry_bytes = 0;

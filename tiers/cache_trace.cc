@@ -66,7 +66,8 @@ void CacheTrace::LoadEnd(const LoadProgress& progress) {
 
 void CacheTrace::BlockLoadBegin(RequestTag tag, EntryIndex index) {
   const BlockEntry& entry = state_[index];
-  const Tier tier = entry.in_host() ? Tier::kHost : Tier::kDisk;
+  const bool through_host = entry.in_host() || state_.ReadyPool(entry) != nullptr;
+  const Tier tier = through_host ? Tier::kHost : Tier::kDisk;
   const uint64_t hash = entry.hash.Prefix64();
   const uint64_t bytes = state_.SpaceOf(entry).slot_bytes;
   KVT_PROBE6(load__begin, index.value, hash, bytes, static_cast<int>(tier), tag.session.value,

@@ -25,7 +25,7 @@ class CacheTrace {
   void LoadBegin(const AcquireRequest& request, LoadId load, uint64_t blocks);
   void LoadEnd(const LoadProgress& progress);
 
-  // A block's way up. REQUIRES: some tier below the pool holds it.
+  // A block's way up, which has just begun. REQUIRES: something but its pool holds it.
   void BlockLoadBegin(RequestTag tag, EntryIndex entry);
   void BlockLoadEnd(EntryIndex entry, MissReason miss);
   // A copy, read, write or check of one block.

@@ -10,6 +10,7 @@
 #include "tiers/disk_location.h"
 #include "tiers/entry_index.h"
 #include "tiers/eviction_policy.h"
+#include "tiers/pool_place.h"
 
 namespace kvtier {
 
@@ -19,9 +20,10 @@ using HostSlot = Strong<struct HostSlotTag, uint32_t>;
 inline constexpr HostSlot kNoHostSlot{UINT32_MAX};
 inline constexpr uint64_t kHostSlotUnit = 4096;
 
-// How a copy of a block is on its way between tiers. At most one movement of each kind at a time.
+// How a copy of a block is on its way between tiers. At most one movement of each kind at a time,
+// but for loads: each pool may have one.
 struct BlockMotion {
-  bool loading : 1 = false;         // the pool block awaits its bytes (from host, or disk via host)
+  bool loading : 1 = false;         // some pool's block awaits its bytes (all come through host)
   bool offload_queued : 1 = false;  // pool to host, waiting for its turn
   bool offloading : 1 = false;      // pool to host, copying
   bool reading : 1 = false;         // disk to host
@@ -34,7 +36,8 @@ struct BlockMotion {
 struct BlockEntry {
   BlockHash hash;
   SpaceId space;
-  BlockIndex pool_block = kNoBlock;
+  // The first of the pools that hold it; each names the next (PoolBlock::elsewhere).
+  PoolPlace place;
   HostSlot host_slot = kNoHostSlot;
   uint32_t disk_generation = 0;
   DiskLocation disk;
@@ -52,14 +55,13 @@ struct BlockEntry {
   bool update_queued : 1 = false;   // the index is to learn of a later use
   bool persist_wanted : 1 = false;  // write to disk as soon as the bytes are in host
   bool persist_failed : 1 = false;  // not to be written before its next use; may be dropped
-  bool offload_failed : 1 = false;  // do not try again; may be dropped from the pool
+  bool offload_failed : 1 = false;  // do not try again unasked; may be dropped from the pool
   bool pinned : 1 = false;
-  bool prefetched : 1 = false;  // being loaded though nobody references it
-  uint8_t host_pins = 0;        // I/O or copies under way on the host slot
-  uint32_t host_since_ds = 0;   // when its bytes came to host (CacheState::NowDs)
+  uint8_t host_pins = 0;       // I/O or copies under way on the host slot
+  uint32_t host_since_ds = 0;  // when its bytes came to host (CacheState::NowDs)
 
-  [[nodiscard]] bool in_pool() const { return pool_block != kNoBlock; }
-  [[nodiscard]] bool pool_ready() const { return in_pool() && !motion.loading; }
+  // In some pool, or on its way there.
+  [[nodiscard]] bool in_pool() const { return place != kNoPlace; }
   [[nodiscard]] bool in_host() const { return host_ready; }
   [[nodiscard]] bool on_disk() const { return disk.valid() && !motion.writing; }
   [[nodiscard]] BlockFacts facts() const { return {uses, created_s, last_use_s, depth, retention}; }

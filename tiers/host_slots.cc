@@ -73,7 +73,11 @@ bool HostSlots::TakeFreeSlot(EntryIndex index, const Room& room) {
 
 void HostSlots::Withdraw(EntryIndex index) {
   const BlockEntry& entry = state_[index];
-  if (entry.host_slot == kNoHostSlot) victims_.Remove(state_.TenantOf(entry), index);
+  const BlockMotion& motion = entry.motion;
+  const bool expected = motion.loading || motion.offload_queued || motion.offloading;
+  if (entry.host_slot == kNoHostSlot && !expected) {
+    victims_.Remove(state_.TenantOf(entry), index);
+  }
 }
 
 void HostSlots::Ready(EntryIndex index) {
@@ -90,11 +94,11 @@ void HostSlots::Abandon(EntryIndex index) {
   BlockEntry& entry = state_[index];
   KVT_CHECK(!entry.host_ready);
   const Space& space = state_.SpaceOf(entry);
-  victims_.Remove(space.tenant, index);
   slab_.Free(entry.host_slot.value * kHostSlotUnit);
   state_.tenants.Refund(Tier::kHost, space.tenant, space.slot_bytes);
   --shares_[space.tenant.value].slots;
   entry.host_slot = kNoHostSlot;
+  Withdraw(index);
 }
 
 void HostSlots::Drop(EntryIndex index, DropReason reason) {
@@ -198,8 +202,8 @@ bool HostSlots::EvictChunk(EntryIndex coldest) {
 }
 
 bool HostSlots::Wanted(const BlockEntry& entry) const {
-  return entry.host_ready && entry.pinned && !entry.on_disk() && !entry.pool_ready() &&
-         !state_.NeedsPersist(entry);
+  return entry.host_ready && entry.pinned && !entry.on_disk() &&
+         state_.ReadyPool(entry) == nullptr && !state_.NeedsPersist(entry);
 }
 
 bool HostSlots::OnItsWay(const BlockEntry& entry) {

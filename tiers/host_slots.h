@@ -33,14 +33,15 @@ class HostSlots {
   void Freshen(EntryIndex entry) {
     victims_.Touch(state_.TenantOf(state_[entry]), entry, state_[entry].facts());
   }
-  // It will not arrive after all. Does nothing if its slot is being filled.
+  // It will not arrive after all. Does nothing if its slot is being filled, or if another movement
+  // still expects it (entry.motion).
   void Withdraw(EntryIndex entry);
   // A slot for the expected entry; evicts the coldest if need be, that of its tenant if the tenant
   // is at its cap.
   [[nodiscard]] Outcome Allocate(EntryIndex entry);
   // The slot's header and payload are complete: the block is cached in host.
   void Ready(EntryIndex entry);
-  // Frees a slot that was not Ready; the block is expected no more.
+  // Frees a slot that was not Ready, and withdraws.
   void Abandon(EntryIndex entry);
   // REQUIRES: ready, no pins.
   void Drop(EntryIndex entry, DropReason reason);

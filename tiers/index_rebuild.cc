@@ -76,12 +76,14 @@ class Collector final : public HeaderVisitor {
     return found->second;
   }
 
-  // By sorting and not by a hash table: clients choose the hashes.
+  // The latest write is kept. Times come before generations: an index that was lost before has
+  // begun them anew, below those of headers that still lie around. By sorting and not by a hash
+  // table: clients choose the hashes.
   void DropDuplicates() {
     auto& records = rebuilt_.snapshot.records;
     std::ranges::sort(records, [](const IndexRecord& a, const IndexRecord& b) {
-      return std::tie(a.key.space, a.key.hash, b.generation, b.last_use_s) <
-             std::tie(b.key.space, b.key.hash, a.generation, a.last_use_s);
+      return std::tie(a.key.space, a.key.hash, b.last_use_s, b.generation) <
+             std::tie(b.key.space, b.key.hash, a.last_use_s, a.generation);
     });
     const auto extra = std::ranges::unique(records, {}, &IndexRecord::key);
     rebuilt_.rejected[static_cast<size_t>(RebuildReject::kDuplicate)] += extra.size();

@@ -6,7 +6,7 @@
 
 namespace kvtier {
 
-LoadId LoadTable::Begin(SessionId session, std::vector<Hit> hits,
+LoadId LoadTable::Begin(SessionId session, const CachePool& pool, std::vector<Hit> hits,
                         const std::vector<Waiting>& waiting) {
   KVT_CHECK(!waiting.empty());
   const LoadId id(next_id_++);
@@ -18,13 +18,13 @@ LoadId LoadTable::Begin(SessionId session, std::vector<Hit> hits,
   load.ready = waiting.front().position;
   for (const Waiting& block : waiting) {
     load.arrived[block.position] = false;
-    waiters_[block.entry].push_back({id, block.position});
+    waiters_[ArrivalKey(pool, block.entry)].push_back({id, block.position});
   }
   return id;
 }
 
-void LoadTable::BlockReady(EntryIndex entry) {
-  for (const Waiter& waiter : TakeWaiters(entry)) {
+void LoadTable::BlockReady(const CachePool& pool, EntryIndex entry) {
+  for (const Waiter& waiter : TakeWaiters(ArrivalKey(pool, entry))) {
     const auto found = loads_.find(waiter.load);
     if (found == loads_.end()) continue;
     found->second.arrived[waiter.position] = true;
@@ -32,8 +32,8 @@ void LoadTable::BlockReady(EntryIndex entry) {
   }
 }
 
-void LoadTable::BlockFailed(EntryIndex entry, MissReason reason) {
-  for (const Waiter& waiter : TakeWaiters(entry)) {
+void LoadTable::BlockFailed(const CachePool& pool, EntryIndex entry, MissReason reason) {
+  for (const Waiter& waiter : TakeWaiters(ArrivalKey(pool, entry))) {
     const auto found = loads_.find(waiter.load);
     if (found == loads_.end()) continue;
     Load& load = found->second;
@@ -54,8 +54,8 @@ void LoadTable::CloseSession(SessionId session) {
   });
 }
 
-std::vector<LoadTable::Waiter> LoadTable::TakeWaiters(EntryIndex entry) {
-  const auto found = waiters_.find(entry);
+std::vector<LoadTable::Waiter> LoadTable::TakeWaiters(uint64_t arrival) {
+  const auto found = waiters_.find(arrival);
   if (found == waiters_.end()) return {};
   std::vector<Waiter> waiters = std::move(found->second);
   waiters_.erase(found);

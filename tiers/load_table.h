@@ -6,12 +6,11 @@
 #include <unordered_map>
 #include <vector>
 
-#include "tiers/cache.h"
-#include "tiers/entry_index.h"
+#include "tiers/cache_state.h"
 
 namespace kvtier {
 
-// Several loads may wait for one block; a block is moved once. Event loop only.
+// Several loads may wait for one block; it is moved once to each pool. Event loop only.
 class LoadTable {
  public:
   // `report` is called from BlockReady and BlockFailed, never from Begin. How each load ended is
@@ -29,11 +28,12 @@ class LoadTable {
     uint32_t position = 0;
     EntryIndex entry;
   };
-  LoadId Begin(SessionId session, std::vector<Hit> hits, const std::vector<Waiting>& waiting);
+  LoadId Begin(SessionId session, const CachePool& pool, std::vector<Hit> hits,
+               const std::vector<Waiting>& waiting);
 
-  void BlockReady(EntryIndex entry);
-  // The block will not arrive: loads that wait for it end before it.
-  void BlockFailed(EntryIndex entry, MissReason reason);
+  void BlockReady(const CachePool& pool, EntryIndex entry);
+  // The block will not arrive in this pool: loads that wait for it end before it.
+  void BlockFailed(const CachePool& pool, EntryIndex entry, MissReason reason);
   // Forgets the session's loads; blocks on their way still arrive for whoever else waits.
   void CloseSession(SessionId session);
 
@@ -53,7 +53,7 @@ class LoadTable {
     uint32_t position = 0;
   };
 
-  [[nodiscard]] std::vector<Waiter> TakeWaiters(EntryIndex entry);
+  [[nodiscard]] std::vector<Waiter> TakeWaiters(uint64_t arrival);
   // Advances the prefix, reports, and forgets the load when it is finished.
   void Advance(LoadId id, bool changed);
 
@@ -62,7 +62,7 @@ class LoadTable {
   CacheStats& stats_;
   std::function<void(const LoadProgress&)> report_;
   std::unordered_map<LoadId, Load> loads_;
-  std::unordered_map<EntryIndex, std::vector<Waiter>> waiters_;
+  std::unordered_map<uint64_t, std::vector<Waiter>> waiters_;  // by ArrivalKey
   uint64_t next_id_ = 1;
 };
 

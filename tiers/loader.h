@@ -1,9 +1,11 @@
-// Back up to the pool: disk -> host (read, checked) -> pool, in the order asked for.
+// Back up to a pool: disk -> host (read, checked) -> pool, in the order asked for. What only
+// another device's pool holds comes the same way: that pool -> host -> pool.
 #pragma once
 
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <unordered_map>
 #include <vector>
 
 #include "tiers/cache_state.h"
@@ -11,6 +13,7 @@
 #include "tiers/host_slots.h"
 #include "tiers/lane_queues.h"
 #include "tiers/load_table.h"
+#include "tiers/offloader.h"
 #include "tiers/slot_check.h"
 
 namespace kvtier {
@@ -18,14 +21,17 @@ namespace kvtier {
 // Event loop only.
 class Loader {
  public:
-  Loader(CacheState* state, HostSlots* host, DiskSlots* disk, LoadTable* loads);
+  Loader(CacheState* state, HostSlots* host, Offloader* offloader, DiskSlots* disk,
+         LoadTable* loads);
 
-  // Brings the block into its pool block. REQUIRES: it is in host or on disk, and has just been
-  // given a pool block that awaits it (motion.loading is set here).
-  void Start(EntryIndex entry);
+  // The tier that would serve the block to a pool without it.
+  [[nodiscard]] Tier SourceOf(const BlockEntry& entry) const;
+  // Brings the block into its block of the pool. REQUIRES: it is in host, on disk, or in another
+  // pool, and has just been given a block of this one that awaits it (its `loading` is set here).
+  void Start(CachePool* pool, EntryIndex entry);
   // Takes its place in host's order; once for each block started, deepest first. Does nothing for a
-  // block that is not being loaded.
-  void FreshenLoading(EntryIndex entry);
+  // block that is not being loaded into the pool.
+  void FreshenLoading(const CachePool& pool, EntryIndex entry);
   // A block that will be loaded soon: young in host, if it is there.
   void FreshenBelow(EntryIndex entry);
   // Starts what can be started. True if anything was.
@@ -33,22 +39,24 @@ class Loader {
   // Gives up reads that have waited too long for a host slot.
   void Tick();
 
-  [[nodiscard]] bool Idle() const {
-    return read_queues_.empty() && copy_queue_.empty() && read_bytes_ == 0 && copy_bytes_ == 0;
-  }
+  [[nodiscard]] bool Idle() const { return loading_ == 0 && read_bytes_ == 0 && copy_bytes_ == 0; }
   [[nodiscard]] uint64_t reads_in_flight() const { return reads_in_flight_; }
   [[nodiscard]] uint64_t in_flight() const { return loading_; }
   [[nodiscard]] uint64_t reads_queued() const { return read_queues_.size(); }
   [[nodiscard]] uint64_t copies_queued() const { return copy_queue_.size(); }
 
  private:
-  struct QueuedRead {
+  // A block that some pool awaits.
+  struct Arrival {
+    CachePool* pool = nullptr;
     EntryIndex entry;
     int64_t since_ms = 0;
+    // The pool that held it was asked for a copy already.
+    bool asked_pool = false;
   };
   // One block on its way from disk.
   struct Read {
-    EntryIndex entry;
+    Arrival arrival;
     int attempt = 1;
     SlotExpectation expected;
     std::span<std::byte> slot;
@@ -56,37 +64,46 @@ class Loader {
   };
   struct CopyBatch {
     CachePool* pool = nullptr;
-    std::vector<EntryIndex> entries;
+    std::vector<Arrival> arrivals;
     uint64_t bytes = 0;
   };
 
+  // Whether the block is on its way to host, or can be brought there from another pool.
+  [[nodiscard]] bool ComesToHost(Arrival* arrival);
+  bool WakeWaiting();
+  // Those who waited for the block's way to host look again.
+  void Wake(EntryIndex entry);
   bool PumpReads();
-  // One step of a line of reads; false if its first has to wait.
-  [[nodiscard]] bool TryRead(std::deque<QueuedRead>* line);
-  void StartRead(EntryIndex entry);
+  // A step for the first of a line; false if it has to wait.
+  [[nodiscard]] bool TryRead(Arrival arrival);
+  void StartRead(const Arrival& arrival);
   void IssueRead(const std::shared_ptr<Read>& read);
   void OnRead(const std::shared_ptr<Read>& read, const Status& status);
   void OnChecked(const std::shared_ptr<Read>& read);
   void ReadFailed(const std::shared_ptr<Read>& read, MissReason miss, DropReason drop);
   void EndRead(const Read& read);
 
-  void QueueCopy(EntryIndex entry);
+  void QueueCopy(const Arrival& arrival);
   bool PumpCopies();
   [[nodiscard]] std::shared_ptr<CopyBatch> NextCopyBatch();
   void OnCopied(const std::shared_ptr<CopyBatch>& batch, const Status& status);
-  void Arrived(CachePool* pool, EntryIndex entry);
+  void Arrived(const Arrival& arrival);
 
+  [[nodiscard]] PoolBlock& BlockOf(const Arrival& arrival) const;
   // Nobody waits for the block any more.
-  [[nodiscard]] bool Abandoned(const BlockEntry& entry);
-  void Fail(EntryIndex entry, MissReason reason);
-  void StopLoading(EntryIndex entry);
+  [[nodiscard]] bool Abandoned(const Arrival& arrival) const;
+  void Fail(const Arrival& arrival, MissReason reason);
+  void StopLoading(const Arrival& arrival);
 
   CacheState& state_;
   HostSlots& host_;
+  Offloader& offloader_;
   DiskSlots& disk_;
   LoadTable& loads_;
-  LaneQueues<QueuedRead> read_queues_;
-  std::deque<EntryIndex> copy_queue_;  // each pins its host slot
+  LaneQueues<Arrival> read_queues_;
+  // Until a read for another pool, or another pool's offload, has brought the block to host.
+  std::unordered_map<EntryIndex, std::vector<Arrival>> waiting_;
+  std::deque<Arrival> copy_queue_;  // each pins its host slot
   uint64_t read_bytes_ = 0;
   uint64_t reads_in_flight_ = 0;
   uint64_t copy_bytes_ = 0;

@@ -19,62 +19,87 @@ void Offloader::Want(EntryIndex index) {
     host_.Freshen(index);
     return;
   }
-  if (!entry.pool_ready() || entry.offload_failed) return;
+  if (state_.ReadyPool(entry) == nullptr || entry.offload_failed) return;
   if (entry.motion.offload_queued || entry.motion.offloading) return;
   entry.motion.offload_queued = true;
   host_.Freshen(index);
   queues_.Push(state_.TenantOf(entry), index);
 }
 
-void Offloader::Forget(EntryIndex index) {
+bool Offloader::WantNow(EntryIndex index) {
   BlockEntry& entry = state_[index];
-  if (!entry.motion.offload_queued) return;
-  entry.motion.offload_queued = false;
+  if (entry.in_host() || state_.ReadyPool(entry) == nullptr) return false;
+  if (entry.motion.offloading) return true;
+  entry.offload_failed = false;
+  Want(index);
+  urgent_.push_back(index);
+  return true;
+}
+
+void Offloader::Forget(EntryIndex index) {
+  if (state_[index].motion.offload_queued) End(index);
+}
+
+void Offloader::End(EntryIndex index) {
+  BlockMotion& motion = state_[index].motion;
+  motion.offload_queued = motion.offloading = false;
   host_.Withdraw(index);
+  if (!motion.loading) return;
+  ended_.push_back(index);
+  state_.SchedulePump();
 }
 
 bool Offloader::Pump() {
-  return queues_.TakeTurns([this](std::deque<EntryIndex>* line) {
+  const auto start = [this](std::deque<EntryIndex>* line, CopyPriority priority) {
     if (bytes_in_flight_ >= state_.options.max_offload_bytes) return false;
-    const std::shared_ptr<Batch> batch = NextBatch(line);
+    const std::shared_ptr<Batch> batch = NextBatch(line, priority);
     if (!batch) return false;
     StartCopy(batch);
     return true;
-  });
+  };
+  bool progressed = false;
+  while (start(&urgent_, CopyPriority::kDemand)) progressed = true;
+  progressed |= queues_.TakeTurns(
+      [&start](std::deque<EntryIndex>* line) { return start(line, CopyPriority::kBackground); });
+  return progressed;
 }
 
-bool Offloader::Startable(EntryIndex index) {
-  if (!state_.directory.Live(index)) return false;
-  BlockEntry& entry = state_[index];
-  if (!entry.motion.offload_queued) return false;
-  if (entry.pool_ready() && entry.host_slot == kNoHostSlot) return true;
-  entry.motion.offload_queued = false;
-  return false;
+CachePool* Offloader::SourceOf(EntryIndex index) {
+  if (!state_.directory.Live(index)) return nullptr;
+  const BlockEntry& entry = state_[index];
+  if (!entry.motion.offload_queued) return nullptr;
+  if (entry.host_slot == kNoHostSlot) {
+    if (CachePool* const source = state_.ReadyPool(entry)) return source;
+  }
+  End(index);
+  return nullptr;
 }
 
-std::shared_ptr<Offloader::Batch> Offloader::NextBatch(std::deque<EntryIndex>* line) {
+std::shared_ptr<Offloader::Batch> Offloader::NextBatch(std::deque<EntryIndex>* line,
+                                                       CopyPriority priority) {
   const auto batch = std::make_shared<Batch>();
+  batch->priority = priority;
   while (!line->empty() && batch->bytes < kBatchBytes) {
     const EntryIndex index = line->front();
-    if (!Startable(index)) {
+    CachePool* const pool = SourceOf(index);
+    if (pool == nullptr) {
       line->pop_front();
       continue;
     }
-    BlockEntry& entry = state_[index];
-    CachePool* pool = &state_.PoolOf(entry);
     if (batch->pool != nullptr && batch->pool != pool) break;
     const HostSlots::Outcome outcome = host_.Allocate(index);
     if (outcome == HostSlots::Outcome::kWait) break;
     line->pop_front();
-    entry.motion.offload_queued = false;
+    BlockEntry& entry = state_[index];
     if (outcome != HostSlots::Outcome::kAllocated) {
       GiveUp(index, outcome == HostSlots::Outcome::kOverCap ? DropReason::kTenantCap
                                                             : DropReason::kHostFull);
       continue;
     }
+    entry.motion.offload_queued = false;
     entry.motion.offloading = true;
     state_.trace.Begin(TraceKind::kOffload, index);
-    ++pool->blocks[entry.pool_block].pins;
+    ++pool->blocks[state_.BlockIn(*pool, entry)].pins;
     batch->pool = pool;
     batch->entries.push_back(index);
     batch->bytes += pool->block_bytes;
@@ -83,7 +108,7 @@ std::shared_ptr<Offloader::Batch> Offloader::NextBatch(std::deque<EntryIndex>* l
 }
 
 void Offloader::GiveUp(EntryIndex index, DropReason reason) {
-  host_.Withdraw(index);
+  End(index);
   state_[index].offload_failed = true;
   state_.CountDrop(index, Tier::kHost, reason);
   state_.SchedulePump();
@@ -93,20 +118,20 @@ void Offloader::StartCopy(const std::shared_ptr<Batch>& batch) {
   CopyRequest request;
   request.pool = batch->pool->memory.get();
   request.direction = CopyDirection::kPoolToHost;
-  request.priority = CopyPriority::kBackground;
+  request.priority = batch->priority;
   const uint64_t block_bytes = batch->pool->block_bytes;
   for (const EntryIndex index : batch->entries) {
     const BlockEntry& entry = state_[index];
     const auto payload = state_.HostBytes(entry).subspan(kSlotHeaderBytes, block_bytes);
     batch->payloads.push_back(payload);
     request.copies.push_back(
-        {batch->pool->OffsetOf(entry.pool_block), payload.data(), block_bytes});
+        {batch->pool->OffsetOf(state_.BlockIn(*batch->pool, entry)), payload.data(), block_bytes});
   }
   bytes_in_flight_ += batch->bytes;
   blocks_in_flight_ += batch->entries.size();
   state_.stats.Lane(CopyLane::kPoolToHost).Begin(state_.NowMs());
   request.done = [this, batch](const Status& status) { OnCopied(batch, status); };
-  state_.env.device->Copy(std::move(request));
+  state_.DeviceOf(*batch->pool).Copy(std::move(request));
 }
 
 void Offloader::OnCopied(const std::shared_ptr<Batch>& batch, const Status& status) {
@@ -140,19 +165,20 @@ void Offloader::Finish(const Batch& batch) {
   for (size_t i = 0; i < batch.entries.size(); ++i) {
     const EntryIndex index = batch.entries[i];
     BlockEntry& entry = state_[index];
-    entry.motion.offloading = false;
     if (copied) state_.trace.End(TraceKind::kSeal, index, false);
-    --batch.pool->blocks[entry.pool_block].pins;
-    if (copied && MatchesCommit(index, batch.checksums[i])) {
+    --batch.pool->blocks[state_.BlockIn(*batch.pool, entry)].pins;
+    if (copied && MatchesCommit(*batch.pool, index, batch.checksums[i])) {
       Seal(index, batch.checksums[i]);
+      End(index);
       ++state_.stats.offload_blocks;
       state_.stats.offload_bytes += batch.pool->block_bytes;
       continue;
     }
     host_.Abandon(index);
+    End(index);
     if (copied) {
       state_.CountDrop(index, Tier::kPool, DropReason::kClientWroteCommitted);
-      state_.LosePoolBlock(index);
+      state_.LosePoolBlock(batch.pool, index);
       state_.ForgetIfGone(index);
     } else {
       state_.CountDrop(index, Tier::kHost, DropReason::kCopyFailed);
@@ -161,8 +187,9 @@ void Offloader::Finish(const Batch& batch) {
   }
 }
 
-bool Offloader::MatchesCommit(EntryIndex index, const PayloadChecksum& checksum) {
-  const auto given = state_.commit_checksums.find(index);
+bool Offloader::MatchesCommit(const CachePool& pool, EntryIndex index,
+                              const PayloadChecksum& checksum) {
+  const auto given = state_.commit_checksums.find(ArrivalKey(pool, index));
   return given == state_.commit_checksums.end() || given->second == checksum;
 }
 

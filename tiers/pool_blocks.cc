@@ -62,6 +62,7 @@ void PoolBlocks::Free(BlockIndex block, PoolBlockList* list) {
 void PoolBlocks::Orphan(BlockIndex block) {
   PoolBlock& record = blocks_[block.value];
   KVT_CHECK(record.state == PoolBlockState::kCommitted && record.references > 0);
+  KVT_CHECK(!record.loading && record.elsewhere == kNoPlace);
   SetState(&record, PoolBlockState::kOrphaned);
   record.entry = kNoEntry;
 }

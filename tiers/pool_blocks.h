@@ -9,6 +9,7 @@
 
 #include "base/ids.h"
 #include "tiers/entry_index.h"
+#include "tiers/pool_place.h"
 
 namespace kvtier {
 
@@ -28,9 +29,13 @@ struct PoolBlock {
   BlockIndex previous = kNoBlock, next = kNoBlock;
   uint32_t since_ds = 0;  // kCommitted: when its bytes came here (CacheState::NowDs)
   SessionId owner;        // kPrivate and kQuarantined
+  PoolPlace elsewhere;    // kCommitted: the next of the pools that hold the entry
   PoolBlockState state = PoolBlockState::kFree;
-  uint8_t pins = 0;  // copies under way
+  uint8_t pins = 0;         // copies under way
+  bool loading = false;     // kCommitted: awaits its bytes
+  bool prefetched = false;  // loading though nobody references it
 };
+static_assert(sizeof(PoolBlock) <= 40);
 
 // Blocks of one session, in one state, linked through PoolBlock.
 struct PoolBlockList {

@@ -4,38 +4,63 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 namespace kvtier {
+namespace {
 
-Result<CachePool*> PoolSpace::Attach(SpaceId space_id, uint64_t pool_bytes) {
+int PoolsWithBytes(const CacheState& state, const BlockEntry& entry) {
+  int pools = 0;
+  state.ForEachPlace(entry, [&](const CachePool& pool, BlockIndex block) {
+    pools += !pool.blocks[block].loading;
+  });
+  return pools;
+}
+
+}  // namespace
+
+uint64_t PoolSpace::capacity_bytes(DeviceIndex device) const {
+  const uint64_t own_bytes = state_.env.devices[device.value].pool_bytes;
+  return own_bytes > 0 ? own_bytes : state_.options.pool_bytes;
+}
+
+uint64_t PoolSpace::capacity_bytes() const {
+  uint64_t bytes = 0;
+  for (uint32_t i = 0; i < state_.env.devices.size(); ++i) bytes += capacity_bytes(DeviceIndex(i));
+  return bytes;
+}
+
+Result<CachePool*> PoolSpace::Attach(SpaceId space_id, DeviceIndex device, uint64_t pool_bytes) {
   Space& space = state_.spaces[space_id.value];
-  if (space.pool) return state_.pools[space.pool->value].get();
-  const uint64_t left = state_.tenants.PoolBytesLeft(space.tenant, state_.options.pool_bytes);
+  CachePool*& pool = space.pools[device.value];
+  if (pool != nullptr) return pool;
+  // What is reserved for tenants, and their caps, count over all devices.
+  const uint64_t left = std::min(capacity_bytes(device) - used_bytes(device),
+                                 state_.tenants.PoolBytesLeft(space.tenant, capacity_bytes()));
   const uint64_t block_bytes = space.identity.block_bytes;
   const uint64_t wanted = pool_bytes == 0 ? left : pool_bytes;
-  const uint64_t blocks = std::min<uint64_t>(wanted / block_bytes, kNoBlock.value - 1);
+  const uint64_t blocks = std::min<uint64_t>(wanted / block_bytes, PoolPlace::kMaxBlocks);
   const auto exhausted = [&](uint64_t bytes) {
     return MakeError(
         ErrorCode::kResourceExhausted, "pool_bytes_exhausted",
         fmt::format("{} bytes wanted in blocks of {}, {} of {} configured bytes are left to tenant "
                     "\"{}\"",
-                    bytes, block_bytes, left, state_.options.pool_bytes, space.identity.tenant));
+                    bytes, block_bytes, left, capacity_bytes(device), space.identity.tenant));
   };
   if (wanted > left || blocks == 0) return exhausted(wanted);
   KVT_ASSIGN_OR_RETURN(std::unique_ptr<DevicePool> memory,
-                       state_.env.device->CreatePool(blocks * block_bytes));
+                       state_.env.devices[device.value].device->CreatePool(blocks * block_bytes));
   // A device may round up; the cap holds for what it takes.
   if (memory->bytes() > left) return exhausted(memory->bytes());
-  used_bytes_ += memory->bytes();
+  used_bytes_[device.value] += memory->bytes();
   state_.tenants.Charge(Tier::kPool, space.tenant, memory->bytes());
   const PoolId id(static_cast<uint32_t>(state_.pools.size()));
   // Wall time makes it differ from pools of earlier processes, the id from this process's others.
   const auto generation = static_cast<uint64_t>(state_.env.clock->WallMs()) << 16 | id.value;
   state_.pools.push_back(std::make_unique<CachePool>(
-      CachePool{id, space_id, generation, block_bytes, std::move(memory),
+      CachePool{id, space_id, device, generation, block_bytes, std::move(memory),
                 PoolBlocks(static_cast<uint32_t>(blocks)), VictimQueue(MakeLruPolicy()), 0}));
-  space.pool = id;
-  return state_.pools.back().get();
+  return pool = state_.pools.back().get();
 }
 
 // What host could not take (offload_failed) is as clean as it will ever be.
@@ -45,7 +70,13 @@ bool PoolSpace::Clean(const BlockEntry& entry) {
 }
 
 bool PoolSpace::MayForget(const BlockEntry& entry) const {
-  return !entry.pinned || entry.in_host() || entry.on_disk();
+  if (!entry.pinned || entry.in_host() || entry.on_disk()) return true;
+  return PoolsWithBytes(state_, entry) > 1;
+}
+
+DropReason PoolSpace::ReasonFor(const BlockEntry& entry, DropReason last_copy) const {
+  if (entry.in_host() || entry.on_disk()) return DropReason::kCleanCopyBelow;
+  return PoolsWithBytes(state_, entry) > 1 ? DropReason::kOnOtherDevice : last_copy;
 }
 
 bool PoolSpace::EnsureFree(CachePool* pool, uint64_t blocks) {
@@ -64,8 +95,7 @@ bool PoolSpace::EnsureFree(CachePool* pool, uint64_t blocks) {
       PrepareVictims(pool, blocks - pool->blocks.free(), Need::kNow);
       continue;
     }
-    Drop(front,
-         entry.in_host() || entry.on_disk() ? DropReason::kCleanCopyBelow : DropReason::kLru);
+    Drop(pool, front, ReasonFor(entry, DropReason::kLru));
   }
   return pool->blocks.free() >= blocks;
 }
@@ -80,26 +110,30 @@ bool PoolSpace::ForceFree(CachePool* pool, uint64_t blocks) {
       PrepareVictims(pool, pool->victims.prepared() + 1, Need::kNow);
     }
     const EntryIndex next = pool->victims.After(victim);
-    if (pool->blocks[entry.pool_block].pins == 0 && MayForget(entry)) {
-      Drop(victim, entry.in_host() || entry.on_disk() ? DropReason::kCleanCopyBelow
-                                                      : DropReason::kPoolPressure);
+    if (pool->blocks[state_.BlockIn(*pool, entry)].pins == 0 && MayForget(entry)) {
+      Drop(pool, victim, ReasonFor(entry, DropReason::kPoolPressure));
     }
     victim = next;
   }
   return pool->blocks.free() >= blocks;
 }
 
-void PoolSpace::Drop(EntryIndex index, DropReason reason) {
-  BlockEntry& entry = state_[index];
-  CachePool& pool = state_.PoolOf(entry);
+void PoolSpace::Drop(CachePool* pool, EntryIndex index, DropReason reason) {
   state_.CountDrop(index, Tier::kPool, reason);
-  state_.CountResidence(Tier::kPool, pool.blocks[entry.pool_block].since_ds);
-  offloader_.Forget(index);
-  pool.victims.Remove(index);
-  pool.blocks.Free(entry.pool_block, nullptr);
-  entry.pool_block = kNoBlock;
-  entry.offload_failed = false;
+  pool->victims.Remove(index);
+  const BlockIndex block = state_.RemovePlace(pool, index);
+  state_.CountResidence(Tier::kPool, pool->blocks[block].since_ds);
+  pool->blocks.Free(block, nullptr);
+  if (state_.ReadyPool(state_[index]) == nullptr) offloader_.Forget(index);
   state_.ForgetIfGone(index);
+}
+
+void PoolSpace::DropAll(EntryIndex index, DropReason reason) {
+  // The last drop forgets the entry: where the block is must be known before.
+  std::vector<CachePool*> holders;
+  state_.ForEachPlace(state_[index],
+                      [&](CachePool& pool, BlockIndex) { holders.push_back(&pool); });
+  for (CachePool* const pool : holders) Drop(pool, index, reason);
 }
 
 void PoolSpace::Prepare() {

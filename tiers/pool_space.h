@@ -1,6 +1,7 @@
 // Space in the pools: free blocks, and which cached block leaves to make one.
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 #include "tiers/cache_state.h"
@@ -13,8 +14,8 @@ class PoolSpace {
  public:
   PoolSpace(CacheState* state, Offloader* offloader) : state_(*state), offloader_(*offloader) {}
 
-  // The pool of the space, created on first use. See Cache::AttachPool.
-  [[nodiscard]] Result<CachePool*> Attach(SpaceId space, uint64_t pool_bytes);
+  // The pool of the space on a device, created on first use. See Cache::AttachPool.
+  [[nodiscard]] Result<CachePool*> Attach(SpaceId space, DeviceIndex device, uint64_t pool_bytes);
 
   // Blocks that are free or could become free by eviction.
   [[nodiscard]] static uint64_t Obtainable(const CachePool& pool) {
@@ -26,18 +27,24 @@ class PoolSpace {
   // Evicts dirty blocks too, except those being copied right now. False if even that is not enough.
   [[nodiscard]] bool ForceFree(CachePool* pool, uint64_t blocks);
 
-  // The block leaves the pool. REQUIRES: cached, no pins.
-  void Drop(EntryIndex entry, DropReason reason);
+  // The block leaves one pool, or all. REQUIRES: cached, no pins.
+  void Drop(CachePool* pool, EntryIndex entry, DropReason reason);
+  void DropAll(EntryIndex entry, DropReason reason);
 
   // Readies each pool's coldest to be dropped at no cost.
   void Prepare();
 
-  [[nodiscard]] uint64_t used_bytes() const { return used_bytes_; }
+  // The cap of all pools of a device together, and what they take of it.
+  [[nodiscard]] uint64_t capacity_bytes(DeviceIndex device) const;
+  [[nodiscard]] uint64_t capacity_bytes() const;  // of all devices
+  [[nodiscard]] uint64_t used_bytes(DeviceIndex device) const { return used_bytes_[device.value]; }
 
  private:
   // Dropping the block costs nothing.
   [[nodiscard]] static bool Clean(const BlockEntry& entry);
   [[nodiscard]] bool MayForget(const BlockEntry& entry) const;
+  // What it means for the block to leave a pool that some tier or other pool could outlive.
+  [[nodiscard]] DropReason ReasonFor(const BlockEntry& entry, DropReason last_copy) const;
   // Ahead of need every block goes to host. When room is needed now, what is on disk does not wait
   // for that.
   enum class Need : uint8_t { kLater, kNow };
@@ -45,7 +52,7 @@ class PoolSpace {
 
   CacheState& state_;
   Offloader& offloader_;
-  uint64_t used_bytes_ = 0;
+  std::array<uint64_t, kMaxDevices> used_bytes_{};
 };
 
 }  // namespace kvtier

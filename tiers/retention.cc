@@ -108,16 +108,14 @@ bool Retention::DropIfUnused(EntryIndex index) {
   return true;
 }
 
-bool Retention::Referenced(const BlockEntry& entry) {
-  return entry.in_pool() && state_.PoolOf(entry).blocks[entry.pool_block].references > 0;
-}
+bool Retention::Referenced(const BlockEntry& entry) { return state_.References(entry) > 0; }
 
 void Retention::DropEverywhere(EntryIndex index, DropReason reason) {
   const BlockEntry& entry = state_[index];
   // The last drop forgets the entry: where the block is must be known before.
   const bool in_host = entry.in_host();
   const bool on_disk = entry.on_disk();
-  if (entry.in_pool()) pools_.Drop(index, reason);
+  if (entry.in_pool()) pools_.DropAll(index, reason);
   if (in_host) host_.Drop(index, reason);
   if (on_disk) disk_.Drop(index, reason);
 }
@@ -136,7 +134,7 @@ EvictOutcome Retention::Evict(const BlockKey& key, std::optional<Tier> tier) {
     return EvictOutcome::kEvicted;
   }
   if (*tier == Tier::kPool && entry.in_pool()) {
-    pools_.Drop(index, kReason);
+    pools_.DropAll(index, kReason);
   } else if (*tier == Tier::kHost && entry.in_host()) {
     // Host is where the disk's copy is made from.
     if (entry.persist_wanted || entry.motion.write_queued) return EvictOutcome::kMoving;

@@ -81,7 +81,7 @@ void SessionTable::Unreference(CachePool* pool, BlockIndex block, uint32_t count
   if (record.references > 0) return;
   if (record.state == PoolBlockState::kOrphaned) {
     pool->blocks.Free(block, nullptr);
-  } else if (!state_[record.entry].motion.loading) {
+  } else if (!record.loading) {
     cached->push_back(record.entry);
   }
   // A block that is still loading becomes cached when it arrives.

@@ -4,7 +4,10 @@ namespace kvtier {
 
 FakeMachine::FakeMachine(const MachineSizes& sizes, uint64_t seed) : sizes_(sizes), random_(seed) {
   executor = std::make_unique<FakeExecutor>(&loop);
-  device = std::make_unique<FakeDevice>(&loop, sizes_.device_bytes, random_.Next());
+  for (uint32_t i = 0; i < sizes_.devices; ++i) {
+    devices.push_back(std::make_unique<FakeDevice>(&loop, sizes_.device_bytes, random_.Next()));
+  }
+  device = devices.front().get();
   MakeArena();
   for (uint32_t i = 0; i < sizes_.disk_files; ++i) {
     files.push_back(
@@ -26,10 +29,10 @@ CacheEnvironment FakeMachine::Environment() {
   CacheEnvironment environment{.clock = &clock,
                                .loop = &loop,
                                .executor = executor.get(),
-                               .device = device.get(),
                                .arena = arena.get(),
                                .geometry = geometry(),
                                .index = index.get()};
+  for (const auto& each : devices) environment.devices.push_back({each.get()});
   for (const auto& file : files) environment.files.push_back(file.get());
   return environment;
 }
@@ -38,7 +41,7 @@ IndexSnapshot FakeMachine::Snapshot() const { return index ? index->Snapshot() :
 
 void FakeMachine::Crash() {
   loop.DropAll();
-  KVT_CHECK(device->allocated_bytes() == 0);
+  for (const auto& each : devices) KVT_CHECK(each->allocated_bytes() == 0);
   MakeArena();
   for (const auto& file : files) file->Crash();
   if (index) index->Crash();

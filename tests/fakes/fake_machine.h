@@ -19,7 +19,8 @@
 namespace kvtier {
 
 struct MachineSizes {
-  uint64_t device_bytes = 64 * kMiB;
+  uint32_t devices = 1;
+  uint64_t device_bytes = 64 * kMiB;  // of each
   uint64_t chunk_bytes = 256 * kKiB;  // equal to the cache options'
   uint32_t host_chunks = 4;
   uint32_t host_chunks_ready = 4;  // at the start; the rest when grown
@@ -51,7 +52,8 @@ class FakeMachine {
   FakeClock clock;
   FakeLoop loop;
   std::unique_ptr<FakeExecutor> executor;
-  std::unique_ptr<FakeDevice> device;
+  std::vector<std::unique_ptr<FakeDevice>> devices;
+  FakeDevice* device = nullptr;  // the first
   std::unique_ptr<FakeArena> arena;
   std::vector<std::unique_ptr<FakeBlockFile>> files;
   std::unique_ptr<FakeIndex> index;  // null without a disk tier

@@ -32,11 +32,12 @@ Result<std::vector<std::byte>> ReencodeAsOneOf(const Frame& frame) {
 }  // namespace
 
 Result<std::vector<std::byte>> Reencode(const Frame& frame) {
-  return ReencodeAsOneOf<Hello, HelloReply, RegisterModel, RegisterModelReply, Attach, AttachReply,
-                         Acquire, AcquireReply, LoadProgress, Commit, CommitReply, Release,
-                         ReleaseReply, Prefetch, PrefetchReply, Lookup, LookupReply, Pin, PinReply,
-                         Stats, StatsReply, Ping, Pong, ErrorReply, AdminRequest, AdminProgress,
-                         AdminReply, Workspace, WorkspaceReply, Attend, AttendReply>(frame);
+  return ReencodeAsOneOf<Hello, HelloReply, RegisterModel, RegisterModelReply, Devices,
+                         DevicesReply, Attach, AttachReply, Acquire, AcquireReply, LoadProgress,
+                         Commit, CommitReply, Release, ReleaseReply, Prefetch, PrefetchReply,
+                         Lookup, LookupReply, Pin, PinReply, Stats, StatsReply, Ping, Pong,
+                         ErrorReply, AdminRequest, AdminProgress, AdminReply, Workspace,
+                         WorkspaceReply, Attend, AttendReply>(frame);
 }
 
 }  // namespace kvtier::wire

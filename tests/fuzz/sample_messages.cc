@@ -45,6 +45,12 @@ void AddSession(SampleList* list) {
   list->Add("hello_reply", 1, reply);
   list->Add("register_model", 2, RegisterModel{SampleModelRecord()});
   list->Add("register_model_reply", 2, RegisterModelReply{ModelId{1}, HashOf(0xfe), 1024});
+  list->Add("devices", 12, Devices{});
+  DevicesReply devices;
+  devices.devices.push_back({DeviceKind::kCuda, {}, 1ull << 30, "gpu"});
+  for (uint8_t i = 0; i < 16; ++i) devices.devices[0].uuid[i] = i;
+  devices.devices.push_back({DeviceKind::kHost, {}, 4096, "host"});
+  list->Add("devices_reply", 12, devices);
   list->Add("attach", 3, Attach{ModelId{1}, 0, 0});
   list->Add("attach_reply", 3, AttachReply{PoolId{1}, 9, 4096, 1024, 4, DeviceKind::kHost});
 }

@@ -8,7 +8,6 @@ import numpy as np
 import kvtier
 from harness.daemon_test_case import BLOCK_BYTES, DaemonTestCase
 from kvtier._handle import Handle
-from kvtier.copier import through_host
 from kvtier.cuda import CudaArray
 from kvtier.memory import _interface_type
 from kvtier.views import ViewPlan
@@ -77,7 +76,7 @@ class CudaArrayTest(unittest.TestCase):
             self.assertNotEqual(typestr, "<u2")
 
 
-class CopyThroughHostTest(DaemonTestCase):
+class ReadAndWriteTest(DaemonTestCase):
     def test_blocks_are_read_and_written_by_parts(self):
         pool = self.attach()
         with pool.acquire(new_blocks=1) as got:
@@ -102,36 +101,6 @@ class CopyThroughHostTest(DaemonTestCase):
         with pool.acquire(new_blocks=1) as got:
             pool.layer(0).k[got.fresh[0].index] = 5
             self.assertTrue((before[got.fresh[0].index] == 5).all())
-
-    def test_a_part_of_one_block_is_copied_into_another(self):
-        pool = self.attach()
-        with pool.acquire(new_blocks=2) as got:
-            flat = pool.memory().block_bytes()
-            source, target = (block.index for block in got.fresh)
-            flat[source], flat[target] = 7, 0
-            copy = through_host(pool._handle, BLOCK_BYTES, pool.info().attachment)
-            copy(target * BLOCK_BYTES, source * BLOCK_BYTES, BLOCK_BYTES // 2)
-            self.assertTrue((flat[target, : BLOCK_BYTES // 2] == 7).all())
-            self.assertTrue((flat[target, BLOCK_BYTES // 2 :] == 0).all())
-
-    def test_a_copy_outside_the_pool_or_in_an_unknown_one_is_refused(self):
-        pool = self.attach()
-        attachment = pool.info().attachment
-        copy = through_host(pool._handle, BLOCK_BYTES, attachment)
-        with self.assertRaises(kvtier.InvalidArgumentError):
-            copy(self.pool_blocks * BLOCK_BYTES, 0, BLOCK_BYTES)
-        with self.assertRaises(kvtier.StaleHandleError):
-            through_host(pool._handle, BLOCK_BYTES, attachment + 1)(0, BLOCK_BYTES, BLOCK_BYTES)
-
-    def test_a_sequence_can_copy_its_blocks_that_way(self):
-        pool = self.attach()
-        copy = through_host(pool._handle, BLOCK_BYTES, pool.info().attachment)
-        with pool.open_sequence([1, 2, 3], copy=copy) as sequence:
-            sequence.wait()
-            sequence.memory().block_bytes()[sequence.block_table()] = 42
-            sequence.mark_computed(3)
-            with sequence.fork() as fork:
-                self.assertTrue((fork.memory().block_bytes()[fork.block_table()] == 42).all())
 
 
 if __name__ == "__main__":

@@ -13,8 +13,9 @@ namespace kvtier {
 namespace {
 
 // What a private block holds until it is filled: differs between any two handles.
-BlockHash PatternOf(uint32_t space, BlockHandle block) {
-  return TestHash(0x9a77e59 + space, uint64_t{block.index.value} << 32 | block.generation);
+BlockHash PatternOf(SimPool pool, BlockHandle block) {
+  return TestHash(0x9a77e59 + pool.space + 16 * pool.device,
+                  uint64_t{block.index.value} << 32 | block.generation);
 }
 
 }  // namespace
@@ -28,10 +29,10 @@ std::vector<SimBlock> SimClient::Close() {
   std::vector<SimBlock> quarantined;
   for (auto& [id, sequence] : sequences_) {
     for (const Held& held : sequence.held) {
-      context_.oracle.OnReferenceDropped({sequence.space, held.handle});
+      context_.oracle.OnReferenceDropped({sequence.pool, held.handle});
     }
     for (const BlockHandle block : sequence.fresh) {
-      quarantined.push_back({sequence.space, block});
+      quarantined.push_back({sequence.pool, block});
       context_.oracle.OnQuarantined(quarantined.back());
     }
   }
@@ -45,7 +46,8 @@ std::vector<SimBlock> SimClient::Close() {
 
 void SimClient::BeginSequence() {
   Sequence sequence;
-  sequence.space = static_cast<uint32_t>(random_.Below(context_.plan.spaces.size()));
+  sequence.pool.space = static_cast<uint32_t>(random_.Below(context_.plan.spaces.size()));
+  sequence.pool.device = static_cast<uint32_t>(random_.Below(context_.plan.sizes.devices));
   sequence.stream = static_cast<uint32_t>(random_.Below(SimUniverse::kStreams));
   const auto length = static_cast<uint32_t>(random_.Between(0, SimUniverse::kDepth));
   for (uint32_t depth = 0; depth < length; ++depth) {
@@ -63,7 +65,7 @@ void SimClient::Fork() {
   const Sequence* parent = PickAnswered();
   if (parent == nullptr) return;
   Sequence sequence;
-  sequence.space = parent->space;
+  sequence.pool = parent->pool;
   sequence.stream = parent->stream;
   sequence.request.hashes = parent->request.hashes;
   sequence.request.new_blocks = static_cast<uint32_t>(random_.Below(3));
@@ -72,7 +74,7 @@ void SimClient::Fork() {
 
 void SimClient::Acquire(Sequence sequence) {
   sequence.request.session = session_;
-  sequence.request.pool = context_.world.pool(sequence.space).id;
+  sequence.request.pool = context_.world.pool(sequence.pool).id;
   const uint64_t id = next_sequence_++;
   const AcquireRequest request = sequence.request;
   sequences_.emplace(id, std::move(sequence));
@@ -132,7 +134,7 @@ void SimClient::TakeHits(Sequence* sequence, const AcquireReply& reply) {
     const BlockHash& hash =
         is_tail ? sequence->request.tails[*reply.tail] : sequence->request.hashes[i];
     sequence->held.push_back({reply.hits[i].handle, hash});
-    context_.oracle.OnHit({sequence->space, reply.hits[i].handle}, hash);
+    context_.oracle.OnHit({sequence->pool, reply.hits[i].handle}, hash);
     if (reply.hits[i].tier == Tier::kPool) MarkUsable(*sequence, &sequence->held.back());
   }
   if (sequence->load_finished) sequence->good = sequence->hits;
@@ -141,13 +143,13 @@ void SimClient::TakeHits(Sequence* sequence, const AcquireReply& reply) {
 void SimClient::MarkUsable(const Sequence& sequence, Held* held) {
   if (held->usable) return;
   held->usable = true;
-  context_.oracle.CheckBytes({sequence.space, held->handle}, held->hash);
+  context_.oracle.CheckBytes({sequence.pool, held->handle}, held->hash);
 }
 
 void SimClient::TakeFresh(Sequence* sequence, const AcquireReply& reply) {
   for (const BlockHandle block : reply.fresh) {
-    context_.oracle.OnPrivate({sequence->space, block});
-    FillFromHash(PatternOf(sequence->space, block), context_.world.Bytes(sequence->space, block));
+    context_.oracle.OnPrivate({sequence->pool, block});
+    FillFromHash(PatternOf(sequence->pool, block), context_.world.Bytes(sequence->pool, block));
     sequence->fresh.push_back(block);
   }
 }
@@ -199,31 +201,31 @@ void SimClient::CommitNext(Sequence* sequence) {
   const BlockHash hash = partial ? context_.universe.TailAt(sequence->stream, depth, 0)
                                  : context_.universe.HashAt(sequence->stream, depth);
   const BlockHandle block = sequence->fresh.back();
-  CheckPattern(sequence->space, block);
-  const std::span<std::byte> bytes = context_.world.Bytes(sequence->space, block);
-  FillFromHash(SimUniverse::ContentsOf(sequence->space, hash), bytes);
+  CheckPattern(sequence->pool, block);
+  const std::span<std::byte> bytes = context_.world.Bytes(sequence->pool, block);
+  FillFromHash(SimUniverse::ContentsOf(sequence->pool.space, hash), bytes);
   CommitRequest request{.block = block, .hash = hash, .tokens = 16, .depth = depth};
   request.tokens = partial ? 5 : 16;
   request.retention = SimUniverse::RetentionOf(hash);
   if (depth > 0) request.parent = context_.universe.HashAt(sequence->stream, depth - 1);
   if (random_.Chance(0.5)) request.checksum = ChecksumPayload(bytes);
   const auto reply =
-      context_.world.cache().Commit(session_, context_.world.pool(sequence->space).id, request);
+      context_.world.cache().Commit(session_, context_.world.pool(sequence->pool).id, request);
   SIM_CHECK(reply.has_value(), reply.error().ToString());
   sequence->ended = partial || reply->duplicate;
-  context_.oracle.OnTouched(sequence->space, hash);
+  context_.oracle.OnTouched(sequence->pool.space, hash);
   if (reply->duplicate) {
-    FillFromHash(PatternOf(sequence->space, block), bytes);
+    FillFromHash(PatternOf(sequence->pool, block), bytes);
     return;
   }
   sequence->fresh.pop_back();
   sequence->held.push_back({block, hash, true});
   ++sequence->good;
-  context_.oracle.OnCommitted({sequence->space, block}, hash);
+  context_.oracle.OnCommitted({sequence->pool, block}, hash);
 }
 
-void SimClient::CheckPattern(uint32_t space, BlockHandle block) {
-  SIM_CHECK(MatchesHash(PatternOf(space, block), context_.world.Bytes(space, block)),
+void SimClient::CheckPattern(SimPool pool, BlockHandle block) {
+  SIM_CHECK(MatchesHash(PatternOf(pool, block), context_.world.Bytes(pool, block)),
             "somebody wrote to a private block");
 }
 
@@ -242,27 +244,27 @@ void SimClient::ReleaseLast(Sequence* sequence, size_t count) {
   std::vector<BlockHandle> blocks;
   while (blocks.size() < count && !sequence->fresh.empty()) {
     const BlockHandle block = sequence->fresh.back();
-    CheckPattern(sequence->space, block);
-    context_.oracle.OnPrivateReleased({sequence->space, block});
-    stale_.push_back({sequence->space, block});
+    CheckPattern(sequence->pool, block);
+    context_.oracle.OnPrivateReleased({sequence->pool, block});
+    stale_.push_back({sequence->pool, block});
     blocks.push_back(block);
     sequence->fresh.pop_back();
   }
   while (blocks.size() < count) {
     const Held& held = sequence->held.back();
-    const SimBlock block{sequence->space, held.handle};
+    const SimBlock block{sequence->pool, held.handle};
     if (held.usable) context_.oracle.CheckBytes(block, held.hash);
     context_.oracle.OnReferenceDropped(block);
     blocks.push_back(held.handle);
     sequence->held.pop_back();
     sequence->ended = true;
   }
-  ReleaseBlocks(sequence->space, blocks);
+  ReleaseBlocks(sequence->pool, blocks);
 }
 
-void SimClient::ReleaseBlocks(uint32_t space, const std::vector<BlockHandle>& blocks) {
+void SimClient::ReleaseBlocks(SimPool pool, const std::vector<BlockHandle>& blocks) {
   const auto errors =
-      context_.world.cache().Release(session_, context_.world.pool(space).id, blocks);
+      context_.world.cache().Release(session_, context_.world.pool(pool).id, blocks);
   SIM_CHECK(errors.empty(), errors.front().error.ToString());
 }
 
@@ -270,7 +272,7 @@ void SimClient::Misbehave() {
   Cache& cache = context_.world.cache();
   if (!stale_.empty()) {
     const SimBlock block = stale_[random_.Below(stale_.size())];
-    const PoolId pool = context_.world.pool(block.space).id;
+    const PoolId pool = context_.world.pool(block.pool).id;
     SIM_CHECK(cache.Release(session_, pool, std::vector{block.handle}).size() == 1,
               "a stale handle was released");
     SIM_CHECK(!cache.Commit(session_, pool, {.block = block.handle, .hash = {}, .tokens = 1}),
@@ -279,7 +281,7 @@ void SimClient::Misbehave() {
   const Sequence* const sequence = PickAnswered();
   if (sequence == nullptr || sequence->held.empty()) return;
   const BlockHandle held = sequence->held[random_.Below(sequence->held.size())].handle;
-  const PoolId pool = context_.world.pool(sequence->space).id;
+  const PoolId pool = context_.world.pool(sequence->pool).id;
   SIM_CHECK(!cache.Commit(session_, pool, {.block = held, .hash = {}, .tokens = 1}),
             "a committed block was committed again");
   const BlockHandle wrong{held.index, held.generation + 1};
@@ -295,20 +297,20 @@ void SimClient::TouchAwaited() {
 
 void SimClient::TouchRequested(const Sequence& sequence) {
   for (const BlockHash& hash : sequence.request.hashes) {
-    context_.oracle.OnTouched(sequence.space, hash);
+    context_.oracle.OnTouched(sequence.pool.space, hash);
   }
   for (const BlockHash& hash : sequence.request.tails) {
-    context_.oracle.OnTouched(sequence.space, hash);
+    context_.oracle.OnTouched(sequence.pool.space, hash);
   }
 }
 
 void SimClient::CheckOne() {
   const Sequence* const sequence = PickAnswered();
   if (sequence == nullptr) return;
-  for (const BlockHandle block : sequence->fresh) CheckPattern(sequence->space, block);
+  for (const BlockHandle block : sequence->fresh) CheckPattern(sequence->pool, block);
   if (sequence->held.empty()) return;
   const Held& held = sequence->held[random_.Below(sequence->held.size())];
-  if (held.usable) context_.oracle.CheckBytes({sequence->space, held.handle}, held.hash);
+  if (held.usable) context_.oracle.CheckBytes({sequence->pool, held.handle}, held.hash);
 }
 
 }  // namespace kvtier

@@ -57,7 +57,7 @@ class SimClient : public std::enable_shared_from_this<SimClient> {
     bool usable = false;
   };
   struct Sequence {
-    uint32_t space = 0;
+    SimPool pool;
     uint32_t stream = 0;
     AcquireRequest request;
     bool answered = false;
@@ -85,8 +85,8 @@ class SimClient : public std::enable_shared_from_this<SimClient> {
   void CommitNext(Sequence* sequence);
   // Gives back the last `count` of what is held, the private blocks first.
   void ReleaseLast(Sequence* sequence, size_t count);
-  void ReleaseBlocks(uint32_t space, const std::vector<BlockHandle>& blocks);
-  void CheckPattern(uint32_t space, BlockHandle block);
+  void ReleaseBlocks(SimPool pool, const std::vector<BlockHandle>& blocks);
+  void CheckPattern(SimPool pool, BlockHandle block);
 
   const SimContext context_;
   const SessionId session_;

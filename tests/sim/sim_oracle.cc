@@ -13,8 +13,8 @@ namespace kvtier {
 namespace {
 
 std::string NameOf(const SimBlock& block) {
-  return fmt::format("space {} block {} generation {}", block.space, block.handle.index.value,
-                     block.handle.generation);
+  return fmt::format("space {} device {} block {} generation {}", block.pool.space,
+                     block.pool.device, block.handle.index.value, block.handle.generation);
 }
 
 std::string NameOf(uint32_t space, const BlockHash& hash) {
@@ -24,34 +24,34 @@ std::string NameOf(uint32_t space, const BlockHash& hash) {
 }  // namespace
 
 void SimOracle::OnPrivate(const SimBlock& block) {
-  const auto [place, inserted] = owned_.try_emplace({block.space, block.handle.index});
+  const auto [place, inserted] = owned_.try_emplace({block.pool, block.handle.index});
   SIM_CHECK(inserted, NameOf(block) + " was given out although somebody has it");
   place->second = {.generation = block.handle.generation, .kind = Owned::Kind::kPrivate};
 }
 
 void SimOracle::OnPrivateReleased(const SimBlock& block) {
-  owned_.erase({block.space, block.handle.index});
+  owned_.erase({block.pool, block.handle.index});
 }
 
 void SimOracle::OnQuarantined(const SimBlock& block) {
-  owned_.at({block.space, block.handle.index}).kind = Owned::Kind::kQuarantined;
+  owned_.at({block.pool, block.handle.index}).kind = Owned::Kind::kQuarantined;
 }
 
 void SimOracle::OnQuarantineReleased(const SimBlock& block) { OnPrivateReleased(block); }
 
 void SimOracle::OnCommitted(const SimBlock& block, const BlockHash& hash) {
-  Owned& owned = owned_.at({block.space, block.handle.index});
+  Owned& owned = owned_.at({block.pool, block.handle.index});
   owned.kind = Owned::Kind::kCommitted;
   owned.references = 1;
   owned.hash = hash;
   ++references_;
-  OnUsed(block.space, hash);
+  OnUsed(block.pool.space, hash);
 }
 
 void SimOracle::OnHit(const SimBlock& block, const BlockHash& hash) {
-  CheckLifetime(block.space, hash);
-  OnUsed(block.space, hash);
-  const auto [place, inserted] = owned_.try_emplace({block.space, block.handle.index});
+  CheckLifetime(block.pool.space, hash);
+  OnUsed(block.pool.space, hash);
+  const auto [place, inserted] = owned_.try_emplace({block.pool, block.handle.index});
   Owned& owned = place->second;
   if (inserted) {
     owned = {.generation = block.handle.generation, .kind = Owned::Kind::kCommitted};
@@ -65,9 +65,9 @@ void SimOracle::OnHit(const SimBlock& block, const BlockHash& hash) {
 }
 
 void SimOracle::OnReferenceDropped(const SimBlock& block) {
-  const auto owned = owned_.find({block.space, block.handle.index});
+  const auto owned = owned_.find({block.pool, block.handle.index});
   SIM_CHECK(owned != owned_.end() && owned->second.references > 0, NameOf(block));
-  OnTouched(block.space, owned->second.hash);
+  OnTouched(block.pool.space, owned->second.hash);
   --references_;
   if (--owned->second.references == 0) owned_.erase(owned);
 }
@@ -89,7 +89,7 @@ void SimOracle::OnPinned(uint32_t space, const BlockHash& hash, int64_t until_ms
 // A pin counts as use until the tick that ends it, and so does a reference.
 void SimOracle::OnTick() {
   for (const auto& [place, owned] : owned_) {
-    if (owned.references > 0) OnTouched(place.first, owned.hash);
+    if (owned.references > 0) OnTouched(place.first.space, owned.hash);
   }
   for (auto& [key, truth] : truths_) {
     truth.ticked_use_ms = truth.last_use_ms;
@@ -133,14 +133,16 @@ void SimOracle::CheckLifetime(uint32_t space, const BlockHash& hash) {
 }
 
 void SimOracle::CheckBytes(const SimBlock& block, const BlockHash& hash) {
-  const BlockHash contents = SimUniverse::ContentsOf(block.space, hash);
-  SIM_CHECK(MatchesHash(contents, world_.Bytes(block.space, block.handle)),
-            NameOf(block) + " " + NameOf(block.space, hash) + " holds wrong bytes");
+  const BlockHash contents = SimUniverse::ContentsOf(block.pool.space, hash);
+  SIM_CHECK(MatchesHash(contents, world_.Bytes(block.pool, block.handle)),
+            NameOf(block) + " " + NameOf(block.pool.space, hash) + " holds wrong bytes");
 }
 
 void SimOracle::CheckGauges() const {
   const CacheGauges gauges = world_.cache().Gauges();
-  SIM_CHECK(gauges.pool_used_bytes <= plan_.options.pool_bytes, "pool cap");
+  for (const DeviceGauges& device : gauges.devices) {
+    SIM_CHECK(device.pool_used_bytes <= plan_.options.pool_bytes, "pool cap");
+  }
   SIM_CHECK(gauges.host_used_bytes <= gauges.host_ready_bytes, "host cap");
   SIM_CHECK(gauges.host_ready_bytes <= gauges.host_capacity_bytes, "host arena");
   SIM_CHECK(gauges.disk_used_bytes <= gauges.disk_capacity_bytes, "disk cap");
@@ -149,9 +151,9 @@ void SimOracle::CheckGauges() const {
   const bool exact = gauges.acquires_waiting == 0;
   SIM_CHECK(exact ? gauges.references == references_ : gauges.references >= references_,
             fmt::format("{} references, clients hold {}", gauges.references, references_));
-  SIM_CHECK(gauges.pools.size() == plan_.spaces.size(), "pools");
-  for (uint32_t space = 0; space < plan_.spaces.size(); ++space) {
-    CheckPoolGauges(space, gauges.pools[space]);
+  SIM_CHECK(gauges.pools.size() == plan_.spaces.size() * plan_.sizes.devices, "pools");
+  for (uint32_t i = 0; i < gauges.pools.size(); ++i) {
+    CheckPoolGauges({i / plan_.sizes.devices, i % plan_.sizes.devices}, gauges.pools[i]);
   }
   CheckQuotas(gauges);
   const CacheStats::Asked& blocks = world_.cache().stats().blocks;
@@ -182,10 +184,10 @@ void SimOracle::CheckQuotas(const CacheGauges& gauges) const {
   SIM_CHECK(used[2] <= gauges.disk_used_bytes, "disk slots of tenants");
 }
 
-void SimOracle::CheckPoolGauges(uint32_t space, const PoolGauges& gauges) const {
+void SimOracle::CheckPoolGauges(SimPool pool, const PoolGauges& gauges) const {
   uint64_t private_blocks = 0, quarantined = 0;
   for (const auto& [place, owned] : owned_) {
-    if (place.first != space) continue;
+    if (place.first != pool) continue;
     private_blocks += owned.kind == Owned::Kind::kPrivate;
     quarantined += owned.kind == Owned::Kind::kQuarantined;
   }
@@ -195,15 +197,15 @@ void SimOracle::CheckPoolGauges(uint32_t space, const PoolGauges& gauges) const 
             fmt::format("{} quarantined, should be {}", gauges.quarantined, quarantined));
   SIM_CHECK(gauges.blocks == gauges.free + gauges.private_blocks + gauges.referenced +
                                  gauges.cached + gauges.loading + gauges.quarantined,
-            fmt::format("pool {}: {} blocks = {} free {} private {} referenced {} cached {} "
+            fmt::format("pool {}/{}: {} blocks = {} free {} private {} referenced {} cached {} "
                         "loading {} quarantined",
-                        space, gauges.blocks, gauges.free, gauges.private_blocks, gauges.referenced,
-                        gauges.cached, gauges.loading, gauges.quarantined));
+                        pool.space, pool.device, gauges.blocks, gauges.free, gauges.private_blocks,
+                        gauges.referenced, gauges.cached, gauges.loading, gauges.quarantined));
 }
 
 void SimOracle::CheckMemoryClass() const {
   for (uint32_t space = 0; space < plan_.spaces.size(); ++space) {
-    const auto present = world_.cache().Lookup(world_.pool(space).id, universe_.all());
+    const auto present = world_.cache().Lookup(world_.pool({space, 0}).id, universe_.all());
     for (size_t i = 0; i < present.size(); ++i) {
       const BlockHash& hash = universe_.all()[i];
       if (SimUniverse::RetentionOf(hash) == RetentionClass::kExtended) continue;
@@ -227,7 +229,7 @@ void SimOracle::CheckMemoryClassAtRest() {
 std::vector<BlockKey> SimOracle::OnDisk(Proof proof) const {
   std::vector<BlockKey> keys;
   for (uint32_t space = 0; space < plan_.spaces.size(); ++space) {
-    const auto present = world_.cache().Lookup(world_.pool(space).id, universe_.all());
+    const auto present = world_.cache().Lookup(world_.pool({space, 0}).id, universe_.all());
     for (size_t i = 0; i < present.size(); ++i) {
       const bool listed = present[i].disk || (proof == Proof::kNone && present[i].disk_unproven);
       if (listed) keys.push_back({SpaceId(space), universe_.all()[i]});

@@ -18,7 +18,7 @@ namespace kvtier {
 
 // A block as clients name it. The space's number is the simulator's own.
 struct SimBlock {
-  uint32_t space = 0;
+  SimPool pool;
   BlockHandle handle;
   friend constexpr auto operator<=>(const SimBlock&, const SimBlock&) = default;
 };
@@ -80,7 +80,7 @@ class SimOracle {
     uint32_t references = 0;
     BlockHash hash;
   };
-  using Place = std::pair<uint32_t, BlockIndex>;
+  using Place = std::pair<SimPool, BlockIndex>;
 
   [[nodiscard]] int64_t NowMs() { return world_.machine().clock.WallMs(); }
   [[nodiscard]] Truth& TruthOf(uint32_t space, const BlockHash& hash) {
@@ -105,7 +105,7 @@ class SimOracle {
                                                 const ModelFingerprint& model) const;
   // No tenant has more than its cap, told from what there is.
   void CheckQuotas(const CacheGauges& gauges) const;
-  void CheckPoolGauges(uint32_t space, const PoolGauges& gauges) const;
+  void CheckPoolGauges(SimPool pool, const PoolGauges& gauges) const;
 
   const SimPlan& plan_;
   SimWorld& world_;

@@ -115,7 +115,7 @@ void DrawQuotas(SeededRandom& random, SimPlan* plan) {
     TenantQuota tenant{.name = name};
     uint64_t pool_bytes = 0;
     for (const SimSpace& space : plan->spaces) {
-      if (space.identity.tenant == name) pool_bytes += space.pool_bytes;
+      if (space.identity.tenant == name) pool_bytes += space.pool_bytes * plan->sizes.devices;
     }
     if (random.Chance(0.5)) tenant.tiers[0] = {pool_bytes, random.Below(pool_bytes + 1)};
     tenant.tiers[1] = DrawTierQuota(random, plan->sizes.host_chunks, chunk_bytes, &host_left);
@@ -140,6 +140,7 @@ SimPlan MakeSimPlan(uint64_t seed, uint32_t steps) {
   DrawFaults(random, &plan);
   plan.crash_rate = random.Chance(0.3) ? 0 : 0.015;
   plan.sessions = static_cast<uint32_t>(random.Between(1, 4));
+  plan.sizes.devices = static_cast<uint32_t>(random.Chance(0.5) ? 1 : random.Between(2, 3));
   DrawQuotas(random, &plan);
   KVT_CHECK(plan.options.Validate().has_value());
   return plan;
@@ -147,13 +148,14 @@ SimPlan MakeSimPlan(uint64_t seed, uint32_t steps) {
 
 std::string Describe(const SimPlan& plan) {
   return fmt::format(
-      "seed {} steps {}: {} spaces, {} sessions, host {}+{} chunks of {}, disk {} chunks in {} "
-      "files, faults: disk {} index {} copy {} tail {}, crashes {}, {} tenants with quotas",
-      plan.seed, plan.steps, plan.spaces.size(), plan.sessions, plan.sizes.host_chunks_ready,
-      plan.sizes.host_chunks - plan.sizes.host_chunks_ready, FormatByteSize(plan.sizes.chunk_bytes),
-      plan.sizes.disk_chunks, plan.sizes.disk_files, plan.disk_faults.torn_write,
-      plan.index_failure_rate, plan.copy_failure_rate, plan.index_tail_loss_rate, plan.crash_rate,
-      plan.options.tenants.size());
+      "seed {} steps {}: {} spaces, {} devices, {} sessions, host {}+{} chunks of {}, disk {} "
+      "chunks in {} files, faults: disk {} index {} copy {} tail {}, crashes {}, {} tenants with "
+      "quotas",
+      plan.seed, plan.steps, plan.spaces.size(), plan.sizes.devices, plan.sessions,
+      plan.sizes.host_chunks_ready, plan.sizes.host_chunks - plan.sizes.host_chunks_ready,
+      FormatByteSize(plan.sizes.chunk_bytes), plan.sizes.disk_chunks, plan.sizes.disk_files,
+      plan.disk_faults.torn_write, plan.index_failure_rate, plan.copy_failure_rate,
+      plan.index_tail_loss_rate, plan.crash_rate, plan.options.tenants.size());
 }
 
 }  // namespace kvtier

@@ -13,7 +13,14 @@ namespace kvtier {
 
 struct SimSpace {
   SpaceIdentity identity;
-  uint64_t pool_bytes = 0;
+  uint64_t pool_bytes = 0;  // on each device
+};
+
+// A space's pool on one device.
+struct SimPool {
+  uint32_t space = 0;
+  uint32_t device = 0;
+  friend constexpr auto operator<=>(const SimPool&, const SimPool&) = default;
 };
 
 struct SimPlan {

@@ -24,18 +24,21 @@ void SimWorld::StartCache(IndexSnapshot snapshot) {
   cache_ = std::make_unique<Cache>(options_, machine_.Environment(), std::move(snapshot));
   pools_.clear();
   for (const SimSpace& space : plan_.spaces) {
-    Result<PoolInfo> pool = cache_->AttachPool(space.identity, space.pool_bytes);
-    SIM_CHECK(pool.has_value(), pool.error().ToString());
-    SIM_CHECK(pool->bytes == space.pool_bytes, "pool of another size");
-    pools_.push_back(*pool);
+    for (uint32_t device = 0; device < plan_.sizes.devices; ++device) {
+      Result<PoolInfo> pool =
+          cache_->AttachPool(space.identity, space.pool_bytes, DeviceIndex(device));
+      SIM_CHECK(pool.has_value(), pool.error().ToString());
+      SIM_CHECK(pool->bytes == space.pool_bytes, "pool of another size");
+      pools_.push_back(*pool);
+    }
   }
 }
 
-std::span<std::byte> SimWorld::Bytes(uint32_t space, BlockHandle block) {
-  const PoolInfo& pool = pools_[space];
-  SIM_CHECK(block.index.value < pool.blocks, "handle outside the pool");
-  FakeDevicePool* const memory = machine_.device->PoolByFd(pool.fd);
-  return {memory->data() + block.index.value * pool.block_bytes, pool.block_bytes};
+std::span<std::byte> SimWorld::Bytes(SimPool in, BlockHandle block) {
+  const PoolInfo& info = pool(in);
+  SIM_CHECK(block.index.value < info.blocks, "handle outside the pool");
+  FakeDevicePool* const memory = machine_.devices[in.device]->PoolByFd(info.fd);
+  return {memory->data() + block.index.value * info.block_bytes, info.block_bytes};
 }
 
 Status SimWorld::Reconfigure(const CacheOptions& options) {
@@ -73,7 +76,9 @@ IndexSnapshot SimWorld::ReadHeaders() {
 
 void SimWorld::SetFaults(bool on) {
   machine_.SetDiskFaultRates(on ? plan_.disk_faults : DiskFaultRates{});
-  machine_.device->FailCopiesAtRate(on ? plan_.copy_failure_rate : 0);
+  for (const auto& device : machine_.devices) {
+    device->FailCopiesAtRate(on ? plan_.copy_failure_rate : 0);
+  }
   if (machine_.index) machine_.index->FailBatchesAtRate(on ? plan_.index_failure_rate : 0);
 }
 

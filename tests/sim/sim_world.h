@@ -21,14 +21,16 @@ class SimWorld {
   [[nodiscard]] Cache& cache() { return *cache_; }
   [[nodiscard]] const Cache& cache() const { return *cache_; }
   [[nodiscard]] FakeMachine& machine() { return machine_; }
-  [[nodiscard]] const PoolInfo& pool(uint32_t space) const { return pools_[space]; }
+  [[nodiscard]] const PoolInfo& pool(SimPool pool) const {
+    return pools_[pool.space * plan_.sizes.devices + pool.device];
+  }
 
   // The options in effect: those of the plan until they are changed; kept over a crash.
   [[nodiscard]] const CacheOptions& options() const { return options_; }
   [[nodiscard]] Status Reconfigure(const CacheOptions& options);
 
   // A block's memory as the client maps it.
-  [[nodiscard]] std::span<std::byte> Bytes(uint32_t space, BlockHandle block);
+  [[nodiscard]] std::span<std::byte> Bytes(SimPool in, BlockHandle block);
 
   enum class Recovery : uint8_t { kFromIndex, kFromHeaders };
   // Power fails; then a new process starts. Forgets up to `lost_batches` of the index's
@@ -46,7 +48,7 @@ class SimWorld {
   CacheOptions options_;
   FakeMachine machine_;
   std::unique_ptr<Cache> cache_;
-  std::vector<PoolInfo> pools_;  // by space
+  std::vector<PoolInfo> pools_;  // those of one space after the other
 };
 
 }  // namespace kvtier

@@ -128,8 +128,9 @@ void Simulator::Tick() {
   world_.cache().Tick();
 }
 
-uint32_t Simulator::RandomSpace() {
-  return static_cast<uint32_t>(random_.Below(plan_.spaces.size()));
+SimPool Simulator::RandomPool() {
+  return {static_cast<uint32_t>(random_.Below(plan_.spaces.size())),
+          static_cast<uint32_t>(random_.Below(plan_.sizes.devices))};
 }
 
 std::vector<BlockHash> Simulator::RandomPrefix() {
@@ -172,29 +173,29 @@ void Simulator::ReleaseQuarantine() {
 void Simulator::ScribbleInQuarantine() {
   for (const Quarantine& quarantine : quarantines_) {
     for (const SimBlock& block : quarantine.blocks) {
-      FillFromHash(TestHash(random_.Next(), 0), world_.Bytes(block.space, block.handle));
+      FillFromHash(TestHash(random_.Next(), 0), world_.Bytes(block.pool, block.handle));
     }
   }
 }
 
 void Simulator::Prefetch() {
   Trace("prefetch");
-  const uint32_t space = RandomSpace();
+  const SimPool pool = RandomPool();
   const std::vector<BlockHash> hashes = RandomPrefix();
-  const uint32_t count = world_.cache().Prefetch(world_.pool(space).id, hashes);
+  const uint32_t count = world_.cache().Prefetch(world_.pool(pool).id, hashes);
   SIM_CHECK(count <= hashes.size(), "more prefetched than asked for");
-  for (uint32_t i = 0; i < count; ++i) oracle_.OnTouched(space, hashes[i]);
+  for (uint32_t i = 0; i < count; ++i) oracle_.OnTouched(pool.space, hashes[i]);
 }
 
 void Simulator::Pin() {
   Trace("pin");
-  const uint32_t space = RandomSpace();
+  const SimPool pool = RandomPool();
   const std::vector<BlockHash> hashes = RandomPrefix();
   const int64_t ttl_ms = random_.Chance(0.3) ? 0 : static_cast<int64_t>(random_.Below(4 * kHourMs));
-  const auto pinned = world_.cache().Pin(world_.pool(space).id, hashes, ttl_ms);
+  const auto pinned = world_.cache().Pin(world_.pool(pool).id, hashes, ttl_ms);
   SIM_CHECK(pinned || pinned.error().code == ErrorCode::kLimitExceeded, pinned.error().ToString());
   const int64_t until_ms = world_.machine().clock.WallMs() + ttl_ms;
-  for (const BlockHash& hash : hashes) oracle_.OnPinned(space, hash, until_ms);
+  for (const BlockHash& hash : hashes) oracle_.OnPinned(pool.space, hash, until_ms);
 }
 
 void Simulator::Verify() {
@@ -285,20 +286,19 @@ void Simulator::ServeSurvivors() {
   world_.cache().OpenSession(session, [&](const LoadProgress& progress) { last = progress; });
   for (size_t i = 0; i < std::min<size_t>(survivors.size(), 3); ++i) {
     const BlockKey& key = survivors[random_.Below(survivors.size())];
-    const uint32_t space = key.space.value;
+    const SimPool pool{key.space.value, static_cast<uint32_t>(random_.Below(plan_.sizes.devices))};
     std::optional<AcquireReply> reply;
-    world_.cache().Acquire(
-        {.session = session, .pool = world_.pool(space).id, .hashes = {key.hash}},
-        [&](const Result<AcquireReply>& result) { reply = result.value(); });
+    world_.cache().Acquire({.session = session, .pool = world_.pool(pool).id, .hashes = {key.hash}},
+                           [&](const Result<AcquireReply>& result) { reply = result.value(); });
     world_.machine().loop.RunAll();
     SIM_CHECK(reply && reply->hits.size() == 1, "a persisted block is not served");
     SIM_CHECK(reply->load.value == 0 || (last.load == reply->load && last.ready == 1),
               fmt::format("a persisted block cannot be loaded: {}", MissReasonName(last.miss)));
-    const SimBlock block{space, reply->hits[0].handle};
+    const SimBlock block{pool, reply->hits[0].handle};
     oracle_.CheckBytes(block, key.hash);
-    oracle_.OnTouched(space, key.hash);
+    oracle_.OnTouched(pool.space, key.hash);
     const auto errors =
-        world_.cache().Release(session, world_.pool(space).id, std::vector{block.handle});
+        world_.cache().Release(session, world_.pool(pool).id, std::vector{block.handle});
     SIM_CHECK(errors.empty(), errors.front().error.ToString());
   }
   world_.cache().CloseSession(session);
@@ -325,7 +325,7 @@ void Simulator::Quiesce() {
 // it, as long as the pin lasts.
 void Simulator::UnpinEverything() {
   for (uint32_t space = 0; space < plan_.spaces.size(); ++space) {
-    const auto unpinned = world_.cache().Pin(world_.pool(space).id, universe_.all(), 0);
+    const auto unpinned = world_.cache().Pin(world_.pool({space, 0}).id, universe_.all(), 0);
     SIM_CHECK(unpinned.has_value(), unpinned.error().ToString());
   }
 }

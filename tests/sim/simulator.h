@@ -64,7 +64,7 @@ class Simulator {
 
   [[nodiscard]] bool DiskIsSound() const;
   void Trace(const char* what);
-  [[nodiscard]] uint32_t RandomSpace();
+  [[nodiscard]] SimPool RandomPool();
   [[nodiscard]] std::vector<BlockHash> RandomPrefix();
 
   const SimPlan& plan_;

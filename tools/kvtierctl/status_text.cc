@@ -64,27 +64,50 @@ std::string TierTable(JsonView status) {
   };
   const JsonView host = status["tiers"]["host"];
   const bool growing = host["ready_bytes"].Count() < host["capacity_bytes"].Count();
-  add("pool", DeviceText(status["device"]));
+  int devices = 0;
+  status["devices"].ForEach([&devices](JsonView) { ++devices; });
+  add("pool", devices > 1 ? fmt::format("{} devices", devices) : DeviceText(status["device"]));
   add("host", growing ? FormatByteSize(host["ready_bytes"].Count()) + " ready" : "memory");
   add("disk", DiskKind(status["disk"]));
   return table.Render();
 }
 
-std::string PoolTable(JsonView pools) {
+// Only where there are several: the table of tiers names a single one.
+std::string DeviceTable(JsonView devices) {
   using enum Table::Align;
-  Table table(
-      {{"pool of", kLeft}, {"block"}, {"blocks"}, {"free"}, {"private"}, {"in use"}, {"cached"}});
+  Table table({{"device"}, {"is", kLeft}, {"capacity"}, {"pools"}, {"full"}, {"uuid", kLeft}});
+  int count = 0;
+  devices.ForEach([&](JsonView device) {
+    const uint64_t capacity = device["pool_capacity_bytes"].Count();
+    const uint64_t used = device["pool_used_bytes"].Count();
+    table.AddRow({std::to_string(count++), DeviceText(device), FormatByteSize(capacity),
+                  FormatByteSize(used), Share(used, capacity), device["uuid"].Text()});
+  });
+  return count > 1 ? "\n" + table.Render() : std::string();
+}
+
+std::string PoolTable(JsonView pools, bool several_devices) {
+  using enum Table::Align;
+  std::vector<Table::Column> columns = {{"pool of", kLeft}, {"block"},  {"blocks"}, {"free"},
+                                        {"private"},        {"in use"}, {"cached"}};
+  if (several_devices) columns.push_back({"device"});
+  Table table(columns);
   bool any = false;
   pools.ForEach([&](JsonView pool) {
     any = true;
     const std::string model = pool["model_name"].Text();
     const std::string name = model.empty() ? pool["model"].Text() : model;
-    table.AddRow(
-        {Cut(pool["tenant"].Text() + "/" + name, kLongestName),
-         FormatByteSize(pool["block_bytes"].Count()), FormatCompactCount(pool["blocks"].Count()),
-         FormatCompactCount(pool["free"].Count()), FormatCompactCount(pool["private"].Count()),
-         FormatCompactCount(pool["referenced"].Count()),
-         FormatCompactCount(pool["cached"].Count())});
+    std::vector<std::string> row = {
+        Cut(pool["tenant"].Text() + "/" + name, kLongestName),
+        FormatByteSize(pool["block_bytes"].Count()),
+        FormatCompactCount(pool["blocks"].Count()),
+        FormatCompactCount(pool["free"].Count()),
+        FormatCompactCount(pool["private"].Count()),
+        FormatCompactCount(pool["referenced"].Count()),
+        FormatCompactCount(pool["cached"].Count()),
+    };
+    if (several_devices) row.push_back(std::to_string(pool["device"].Count()));
+    table.AddRow(std::move(row));
   });
   return any ? "\n" + table.Render() : std::string();
 }
@@ -136,7 +159,7 @@ std::string KernelsText(JsonView kernels) {
   return fmt::format("kernels: {}{}{}, {} cases right at start  calls {}  in flight {}\n",
                      kernels["engine"].Text(), kernels["library_version"].Text().empty() ? "" : " ",
                      kernels["library_version"].Text(), kernels["self_test"]["cases"].Count(),
-                     FormatCount(kernels["calls"].Count()), kernels["in_flight"].Count());
+                     FormatCompactCount(kernels["calls"].Count()), kernels["in_flight"].Count());
 }
 
 // What somebody should look into.
@@ -172,9 +195,10 @@ Result<std::string> FormatStatus(std::string_view status_json, const Terminal& t
   if (error || !status["schema"].Text().starts_with("kvtier.status/")) {
     return MakeError(ErrorCode::kCorrupt, "bad_status", "the daemon's answer is not a status");
   }
-  return Heading(status, terminal) + "\n" + TierTable(status) + PoolTable(status["pools"]) +
-         TenantTable(status["tenants"]) + Activity(status) + KernelsText(status["kernels"]) +
-         Troubles(status, terminal);
+  const std::string devices = DeviceTable(status["devices"]);
+  return Heading(status, terminal) + "\n" + TierTable(status) + devices +
+         PoolTable(status["pools"], !devices.empty()) + TenantTable(status["tenants"]) +
+         Activity(status) + KernelsText(status["kernels"]) + Troubles(status, terminal);
 }
 
 }  // namespace kvtier

@@ -76,7 +76,7 @@ Result<ReplayClient> ReplayClient::Connect(const ReplayTarget& target, uint32_t 
   if (!connection) return FromClient(connection.error());
   auto model = connection->RegisterModel(record);
   if (!model) return FromClient(model.error());
-  auto pool = connection->Attach(model->model, target.pool_bytes);
+  auto pool = connection->Attach(model->model, target.pool_bytes, target.device);
   if (!pool) return FromClient(pool.error());
   return ReplayClient(target, block_tokens, std::move(*connection), std::move(*pool));
 }

@@ -23,6 +23,7 @@ struct ReplayTarget {
   std::string settle_admin_socket;
   uint64_t block_bytes = 0;
   uint64_t pool_bytes = 0;  // 0: what the daemon has left
+  uint32_t device = 0;
   // The longest pause between tries to come back to a lost daemon.
   int64_t reconnect_max_ms = 2000;
 };

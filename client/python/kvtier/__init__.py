@@ -32,7 +32,7 @@ from .blocks import (
     Tier,
     chain_entries,
 )
-from .connection import DEFAULT_SOCKET, Connection, Stats, connect
+from .connection import DEFAULT_SOCKET, Connection, Device, Stats, connect
 from .copier import CopyFunction
 from .cuda import CudaArray
 from .errors import (
@@ -80,6 +80,7 @@ __all__ = [
     "CorruptError",
     "CudaArray",
     "DType",
+    "Device",
     "DeviceKind",
     "Hashes",
     "Hit",

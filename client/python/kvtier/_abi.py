@@ -120,6 +120,21 @@ class ModelInfo(Structure):
     ]
 
 
+class Device(Structure):
+    _fields_ = [
+        ("uuid", c_uint8 * 16),
+        ("pool_bytes", c_uint64),
+        ("name", c_char * 72),
+        ("kind", c_uint8),
+        ("reserved", c_uint8 * 7),
+    ]
+
+
+#: KVT_MAX_DEVICES and KVT_ANY_DEVICE.
+MAX_DEVICES = 16
+ANY_DEVICE = 0xFFFFFFFF
+
+
 class PoolInfo(Structure):
     _fields_ = [
         ("size", c_size_t),
@@ -317,6 +332,7 @@ PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "kvt_model_record_init": (None, [_OUT]),
     "kvt_layout_of": (_STATUS, [c_void_p, _OUT]),
     "kvt_register_model": (_STATUS, [_OBJECT, c_void_p, _OUT]),
+    "kvt_get_devices": (_STATUS, [_OBJECT, _OUT, c_size_t, POINTER(c_size_t)]),
     "kvt_attach": (_STATUS, [_OBJECT, c_uint32, c_uint32, c_uint64, _OUT]),
     "kvt_pool_close": (None, [_OBJECT]),
     "kvt_pool_get_info": (_STATUS, [_OBJECT, _OUT]),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import os
+import uuid
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
 from . import _abi, _convert, _library
 from ._handle import Handle
-from .blocks import AsyncError, AsyncErrors, Block
+from .blocks import AsyncError, AsyncErrors, Block, DeviceKind
 from .errors import Status, check, check_available, invalid
 from .model import Model, ModelRecord, to_abi
 from .pool import Pool
@@ -37,6 +38,18 @@ class Stats:
     pool_blocks_private: int
     pool_blocks_cached: int
     session_references: int
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device on which the daemon keeps pools. uuid: of a GPU, the same in every process and equal
+    to `torch.cuda.get_device_properties(i).uuid`; None: host memory. pool_bytes: at most, for all
+    pools."""
+
+    kind: DeviceKind
+    name: str
+    uuid: uuid.UUID | None
+    pool_bytes: int
 
 
 def connect(
@@ -141,14 +154,29 @@ class Connection:
         self._fingerprints.add(model.fingerprint)
         return model
 
-    def attach(self, model: Model, device: int = 0, pool_bytes: int = 0) -> Pool:
+    def devices(self) -> list[Device]:
+        """The daemon's devices; `attach` calls them by their position. One round trip. Raises
+        UnavailableError, UnsupportedError (a daemon that knows only one)."""
+        devices = (_abi.Device * _abi.MAX_DEVICES)()
+        count = ctypes.c_size_t()
+        check(
+            self._library.kvt_get_devices(
+                self._handle.get(), devices, _abi.MAX_DEVICES, ctypes.byref(count)
+            )
+        )
+        return [_to_device(one) for one in devices[: count.value]]
+
+    def attach(self, model: Model, device: int | None = None, pool_bytes: int = 0) -> Pool:
         """Attaches to the pool of a model.
 
-        It is created on first use with `pool_bytes`, 0 leaving the size to the daemon. device: as
-        the daemon numbers them. Raises
-        ResourceExhaustedError, InvalidArgumentError, NotFoundError (model, device),
-        UnavailableError.
+        It is created on first use with `pool_bytes`, 0 leaving the size to the daemon. device: its
+        position in `devices()`; None: the only one, or the GPU whose CUDA context is current on
+        this thread (after `torch.cuda.set_device`), or the only GPU that this process may see.
+        Raises ResourceExhaustedError, InvalidArgumentError, NotFoundError (model, device; or
+        nobody can tell which device is meant), UnavailableError.
         """
+        if device is None:
+            device = _abi.ANY_DEVICE
         _convert.unsigned(device, 32, "device")
         _convert.unsigned(pool_bytes, 64, "pool_bytes")
         if model.fingerprint not in self._fingerprints:
@@ -197,3 +225,13 @@ def _to_async_error(error: Any) -> AsyncError:
     block = error.block
     named = Block(block.index, block.generation, block.attachment) if block.attachment else None
     return AsyncError(named, Status(error.code), error.reason.decode("utf-8", errors="replace"))
+
+
+def _to_device(device: Any) -> Device:
+    kind = DeviceKind(device.kind)
+    return Device(
+        kind,
+        device.name.decode(errors="replace"),
+        uuid.UUID(bytes=bytes(device.uuid)) if kind == DeviceKind.CUDA else None,
+        device.pool_bytes,
+    )

@@ -6,33 +6,11 @@ import ctypes
 import threading
 from typing import Any, Callable
 
-from . import _abi, _library
-from ._handle import Handle
-from .errors import check
+from . import _abi
 
 #: Copies one block within the pool: (target_offset, source_offset, byte_count), in bytes, offsets
 #: from the pool's first byte. Returns when the copy is complete; raises if it failed.
 CopyFunction = Callable[[int, int, int], None]
-
-
-def through_host(pool_handle: Handle, block_bytes: int, attachment: int) -> CopyFunction:
-    """Copies within a pool on any device, by way of a buffer in host memory.
-
-    attachment: whose memory it is; copies to another's are refused. Any thread.
-    """
-    library = _library.load()
-
-    def copy(target_offset: int, source_offset: int, byte_count: int) -> None:
-        buffer = ctypes.create_string_buffer(byte_count)
-        for call, offset in (
-            (library.kvt_pool_read, source_offset),
-            (library.kvt_pool_write, target_offset),
-        ):
-            index, within = divmod(offset, block_bytes)
-            block = _abi.Block(index, 0, attachment)
-            check(call(pool_handle.get(), block, within, buffer, byte_count))
-
-    return copy
 
 
 class Copier:

@@ -9,17 +9,14 @@ from typing import TYPE_CHECKING, Any
 from . import _abi, _convert, _library
 from ._convert import Tokens
 from ._handle import Handle
-from .blocks import DeviceKind, Retention
-from .copier import Copier, CopyFunction, through_host
+from .blocks import Retention
+from .copier import Copier, CopyFunction
 from .errors import Status, last_error
 from .hashing import PromptIdentity, fill_identity
 from .sequence import Sequence
 
 if TYPE_CHECKING:
     from .pool import Pool
-
-# A reconnection between looking at the pool and opening is rare; two in a row mean no daemon.
-_TRIES = 2
 
 
 @dataclass(frozen=True)
@@ -38,27 +35,9 @@ def open_sequence(
 ) -> Sequence | None:
     """Does what Pool.open_sequence says."""
     array = _convert.token_array(tokens)
-    for _ in range(_TRIES):
-        copier, attachment = _choose_copier(pool, pool_handle, settings.copy)
-        sequence = _open(pool, pool_handle, _options(settings, copier), array, copier)
-        # This package's copier is for one attachment, which must be the sequence's.
-        if sequence is None or attachment is None or sequence.info().attachment == attachment:
-            return sequence
-        sequence.close()
-    return None
-
-
-def _choose_copier(
-    pool: Pool, pool_handle: Handle, copy: CopyFunction | None
-) -> tuple[Copier | None, int | None]:
-    """The copier, None if the library's own will do, and the attachment it is made for, None if it
-    does for any."""
-    if copy is not None:
-        return Copier(copy), None
-    info = pool.info()
-    if info.device_kind == DeviceKind.HOST:
-        return None, None
-    return Copier(through_host(pool_handle, info.block_bytes, info.attachment)), info.attachment
+    # Without a copy function, the library copies wherever the pool is.
+    copier = None if settings.copy is None else Copier(settings.copy)
+    return _open(pool, pool_handle, _options(settings, copier), array, copier)
 
 
 def _options(settings: SequenceSettings, copier: Copier | None) -> Any:

@@ -70,7 +70,7 @@ format = "json"
   ASSERT_EQ(config->tenants.size(), 2u);
   EXPECT_EQ(config->tenants[0].uids, (std::vector<uint32_t>{1, 2}));
   EXPECT_EQ(config->tenants[1].gids, (std::vector<uint32_t>{3}));
-  EXPECT_EQ(config->pool.device, DeviceChoice::kHost);
+  EXPECT_EQ(config->pool.devices, std::vector{DeviceChoice::kHost});
   EXPECT_EQ(config->cache.pool_bytes, 192 * kMiB);
   EXPECT_EQ(config->disk.bytes, 1536 * kMiB);
   EXPECT_EQ(config->disk.files, 3u);
@@ -88,14 +88,42 @@ format = "json"
 }
 
 TEST(Config, DevicesAreNamedAndNumbered) {
-  EXPECT_EQ(Parse("[pool]\ndevice = \"auto\"\n")->pool.device, DeviceChoice::kAuto);
-  EXPECT_EQ(Parse("[pool]\ndevice = \"cuda:0\"\n")->pool.device, DeviceChoice::kCuda);
+  EXPECT_EQ(Parse("[pool]\ndevice = \"auto\"\n")->pool.devices.front(), DeviceChoice::kAuto);
+  EXPECT_EQ(Parse("[pool]\ndevice = \"cuda:0\"\n")->pool.devices.front(), DeviceChoice::kCuda);
   const Result<Config> fourth = Parse("[pool]\ndevice = \"cuda:3\"\nfree_fraction = 0.5\n");
   ASSERT_TRUE(fourth) << fourth.error().context;
-  EXPECT_EQ(static_cast<int>(fourth->pool.device), static_cast<int>(DeviceChoice::kCuda) + 3);
+  EXPECT_EQ(static_cast<int>(fourth->pool.devices.front()),
+            static_cast<int>(DeviceChoice::kCuda) + 3);
   EXPECT_EQ(fourth->pool.free_fraction, 0.5);
   EXPECT_EQ(ReasonOf("[pool]\ndevice = \"cuda:16\"\n"), "config_out_of_range");
   EXPECT_EQ(ReasonOf("[pool]\ndevice = \"gpu\"\n"), "config_out_of_range");
+}
+
+TEST(Config, SeveralDevicesAreAListEachWithItsSize) {
+  const Result<Config> two =
+      Parse("[pool]\ndevice = [\"cuda:0\", \"cuda:3\"]\ndevice_bytes = [\"16GiB\", \"8GiB\"]\n");
+  ASSERT_TRUE(two) << two.error().context;
+  const auto fourth = static_cast<DeviceChoice>(static_cast<int>(DeviceChoice::kCuda) + 3);
+  EXPECT_EQ(two->pool.devices, (std::vector{DeviceChoice::kCuda, fourth}));
+  EXPECT_EQ(two->pool.device_bytes, (std::vector<uint64_t>{16 * kGiB, 8 * kGiB}));
+  // What is printed can be read again.
+  const Result<Config> again = Parse(FormatConfig(*two));
+  ASSERT_TRUE(again) << again.error().context;
+  EXPECT_EQ(again->pool.devices, two->pool.devices);
+  EXPECT_EQ(again->pool.device_bytes, two->pool.device_bytes);
+  EXPECT_TRUE(Parse("[pool]\ndevice = [\"host\", \"host\"]\n"));
+}
+
+TEST(Config, DevicesThatContradictEachOtherAreRefused) {
+  EXPECT_EQ(ReasonOf("[pool]\ndevice = []\n"), "config_out_of_range");
+  EXPECT_EQ(ReasonOf("[pool]\ndevice = [\"cuda:0\", 1]\n"), "config_wrong_type");
+  EXPECT_EQ(ReasonOf("[pool]\ndevice = [\"cuda:0\", \"cuda:0\"]\n"), "config_conflict");
+  EXPECT_EQ(ReasonOf("[pool]\ndevice = [\"auto\", \"host\"]\n"), "config_conflict");
+  EXPECT_EQ(ReasonOf("[pool]\ndevice = \"host\"\ndevice_bytes = [\"1GiB\", \"1GiB\"]\n"),
+            "config_conflict");
+  EXPECT_EQ(ReasonOf("[pool]\ndevice = \"host\"\ndevice_bytes = [\"1GiB\"]\nfree_fraction = 0.5\n"),
+            "config_conflict");
+  EXPECT_EQ(ReasonOf("[pool]\ndevice_bytes = [\"1B\"]\n"), "config_out_of_range");
 }
 
 TEST(Config, UnknownKeyNamesPlaceAndNearestKey) {

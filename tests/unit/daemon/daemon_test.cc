@@ -171,8 +171,8 @@ TEST(Daemon, FileWhereTheSocketShouldBeIsNotTouched) {
 
 TEST(Daemon, CudaIsRefusedWhereThereIsNone) {
   const TemporaryDirectory directory;
-  const DaemonUnderTest daemon(directory.path(),
-                               [](Config* config) { config->pool.device = DeviceChoice::kCuda; });
+  const DaemonUnderTest daemon(
+      directory.path(), [](Config* config) { config->pool.devices = {DeviceChoice::kCuda}; });
   ASSERT_FALSE(daemon.status());
   EXPECT_EQ(daemon.status().error().reason, "no_cuda");
   EXPECT_TRUE(IsConfigurationError(daemon.status().error()));

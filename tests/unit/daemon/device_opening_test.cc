@@ -20,12 +20,18 @@ struct Opening {
 class DeviceOpeningTest : public ::testing::Test {
  protected:
   Opening Open(DeviceChoice choice) {
-    config_.pool.device = choice;
+    config_.pool.devices = {choice};
     testing::internal::CaptureStderr();
     Opening opening;
     {
       Log log(config_.log);
-      opening.opened = OpenDevice(config_, clock_, &loop_, &log, {});
+      Result<std::vector<OpenedDevice>> all = OpenDevices(config_, clock_, &loop_, &log, {});
+      if (all) {
+        EXPECT_EQ(all->size(), 1u);
+        opening.opened = std::move(all->front());
+      } else {
+        opening.opened = tl::unexpected(all.error());
+      }
     }
     opening.log = testing::internal::GetCapturedStderr();
     return opening;

@@ -17,13 +17,31 @@ Config Adjusted(Config config, const std::function<void(Config*)>& adjust) {
   return config;
 }
 
+// As many host devices as the configuration names devices.
+std::vector<PoolDevice> MakeDevices(const Config& config, EventQueue* loop,
+                                    std::deque<HostDevice>* devices) {
+  std::vector<PoolDevice> made;
+  for (size_t i = 0; i < config.pool.devices.size(); ++i) {
+    made.push_back({&devices->emplace_back(loop)});
+  }
+  return made;
+}
+
+wire::DevicesReply WireDevicesOf(const Config& config) {
+  wire::DevicesReply reply;
+  for (size_t i = 0; i < config.pool.devices.size(); ++i) {
+    reply.devices.push_back({.pool_bytes = config.cache.pool_bytes, .name = "host memory"});
+  }
+  return reply;
+}
+
 }  // namespace
 
 Config SmallConfig(const std::filesystem::path& directory) {
   Config config;
   config.server.socket = directory / "kvtier.sock";
   config.server.admin_socket = directory / "admin.sock";
-  config.pool.device = DeviceChoice::kHost;
+  config.pool.devices = {DeviceChoice::kHost};
   config.cache.pool_bytes = 256 * kKiB;
   config.cache.chunk_bytes = 128 * kKiB;
   config.host.bytes = 2 * kMiB;
@@ -39,8 +57,8 @@ ServerUnderTest::ServerUnderTest(const std::function<void(Config*)>& adjust)
       arena_(MappedArena::Create(
                  {.bytes = config_.host.bytes, .chunk_bytes = config_.cache.chunk_bytes}, &loop_)
                  .value()),
-      device_(&loop_),
-      attention_({.device = &device_,
+      pool_devices_(MakeDevices(config_, &loop_, &devices_)),
+      attention_({.device = &devices_.front(),
                   .config = &config_.kernels,
                   .clock = &clock_,
                   .loop = &loop_,
@@ -50,7 +68,7 @@ ServerUnderTest::ServerUnderTest(const std::function<void(Config*)>& adjust)
                                      CacheEnvironment{.clock = &clock_,
                                                       .loop = &loop_,
                                                       .executor = &executor_,
-                                                      .device = &device_,
+                                                      .devices = pool_devices_,
                                                       .arena = arena_.get()},
                                      IndexSnapshot{})),
       server_(std::make_unique<Server>(ServerEnvironment{.loop = &loop_,
@@ -58,6 +76,7 @@ ServerUnderTest::ServerUnderTest(const std::function<void(Config*)>& adjust)
                                                          .log = &log_,
                                                          .peers = &peers,
                                                          .config = &config_,
+                                                         .devices = WireDevicesOf(config_),
                                                          .daemon_generation = 42,
                                                          .attention = &attention_},
                                        TenantMap(config_.tenants, ::geteuid()))),

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -78,7 +79,8 @@ class ServerUnderTest {
   CoarseClock clock_;
   EventLoop loop_;
   std::unique_ptr<HostArena> arena_;
-  HostDevice device_;
+  std::deque<HostDevice> devices_;
+  std::vector<PoolDevice> pool_devices_;
   AttentionService attention_;
   ThreadExecutor executor_;
   std::unique_ptr<Cache> cache_;

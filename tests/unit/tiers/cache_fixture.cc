@@ -25,6 +25,7 @@ void CacheTest::Start(const CacheSetup& setup) {
   setup_.options.pool_bytes = setup.pool_blocks * kBlockBytes;
   ASSERT_TRUE(setup_.options.Validate()) << setup_.options.Validate().error().ToString();
   MachineSizes sizes;
+  sizes.devices = setup.devices;
   sizes.chunk_bytes = kChunkBytes;
   sizes.host_chunks = setup.host_slots / kSlotsPerChunk;
   sizes.host_chunks_ready = std::min(setup.host_slots, setup.host_slots_ready) / kSlotsPerChunk;
@@ -41,8 +42,13 @@ void CacheTest::StartCache(IndexSnapshot snapshot) {
   for (const SessionId session : {kAlice, kBob}) {
     cache_->OpenSession(session, [this](const LoadProgress& p) { progress_.push_back(p); });
   }
-  Result<PoolInfo> pool = cache_->AttachPool(Identity("tenant", 1), 0);
+  UseDevice(device_);
+}
+
+void CacheTest::UseDevice(uint32_t device) {
+  Result<PoolInfo> pool = cache_->AttachPool(Identity("tenant", 1), 0, DeviceIndex(device));
   ASSERT_TRUE(pool) << pool.error().ToString();
+  device_ = device;
   pool_ = *pool;
 }
 
@@ -204,7 +210,7 @@ BlockPresence CacheTest::Presence(const BlockHash& hash) const {
 }
 
 std::span<std::byte> CacheTest::Bytes(BlockHandle block) const {
-  FakeDevicePool* const pool = machine_->device->PoolByFd(pool_.fd);
+  FakeDevicePool* const pool = machine_->devices[device_]->PoolByFd(pool_.fd);
   return {pool->data() + block.index.value * pool_.block_bytes, pool_.block_bytes};
 }
 

@@ -22,8 +22,9 @@ using Handles = std::vector<BlockHandle>;
 
 // Sizes in blocks of the fixture's first model, so that tests can count.
 struct CacheSetup {
-  uint32_t pool_blocks = 16;
-  uint32_t host_slots = 16;  // a multiple of CacheTest::kSlotsPerChunk
+  uint32_t devices = 1;
+  uint32_t pool_blocks = 16;  // on each device
+  uint32_t host_slots = 16;   // a multiple of CacheTest::kSlotsPerChunk
   uint32_t host_slots_ready = UINT32_MAX;
   uint32_t disk_slots = 32;  // the same; 0: no disk tier
   uint32_t disk_files = 1;
@@ -61,6 +62,8 @@ class CacheTest : public ::testing::Test {
 
   // Makes machine and cache, opens both sessions, attaches the pool.
   void Start(const CacheSetup& setup = {});
+  // From now on all verbs speak of this device's pool.
+  void UseDevice(uint32_t device);
   // The process dies without warning and starts again; what the index says is served.
   void CrashAndRestart();
   // The same after a Drain that ran to its end.
@@ -120,7 +123,8 @@ class CacheTest : public ::testing::Test {
   CacheSetup setup_;
   std::unique_ptr<FakeMachine> machine_;
   std::unique_ptr<Cache> cache_;
-  PoolInfo pool_;
+  uint32_t device_ = 0;
+  PoolInfo pool_;  // on that device
   // Every report, in the order received.
   std::vector<LoadProgress> progress_;
 

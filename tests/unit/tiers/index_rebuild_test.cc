@@ -149,6 +149,20 @@ TEST_F(IndexRebuildTest, OfSeveralSlotsWithOneBlockTheLastWriteWins) {
   EXPECT_EQ(Rejected(rebuilt, RebuildReject::kDuplicate), 2u);
 }
 
+// Generations begin anew when an index was lost; headers of the time before lie around.
+TEST_F(IndexRebuildTest, ALaterWriteWinsOverAHigherGeneration) {
+  Fill(0);
+  for (const uint64_t slot : {0, 1}) {
+    SlotHeader header = Header(slot, slot, 1);
+    header.generation = slot == 1 ? 1 : 15;
+    header.last_use_s = slot == 1 ? kNowS : kNowS - 100;
+    WriteBlockAt(header.address, header);
+  }
+  const RebuiltIndex rebuilt = Rebuild();
+  ASSERT_EQ(rebuilt.snapshot.records.size(), 1u);
+  EXPECT_EQ(rebuilt.snapshot.records[0].location, Slot(1, 1));
+}
+
 TEST_F(IndexRebuildTest, ExpiredBlocksAreForgotten) {
   Fill(0);
   RebuildOptions options = Options();

@@ -1,0 +1,320 @@
+// One daemon with pools on several devices: two GPUs where there are two, else a GPU and host
+// memory.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <filesystem>
+#include <numeric>
+#include <optional>
+#include <thread>
+
+#include "base/aligned_buffer.h"
+#include "base/byte_reader.h"
+#include "base/byte_size.h"
+#include "base/sha256.h"
+#include "gpu/cuda_device.h"
+#include "tests/fakes/blocking_loop.h"
+#include "tests/gpu/seeded_bytes.h"
+#include "tools/replay/replay_client.h"
+#include "tools/support/private_daemon.h"
+#include "tools/support/temporary_directory.h"
+
+namespace kvtier {
+namespace {
+
+constexpr uint32_t kBlockTokens = 16;
+constexpr uint64_t kBlockBytes = 64 * kKiB;
+constexpr size_t kBlocks = 40;
+
+class SeveralDevicesTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const auto presence = FindCudaDevices();
+    ASSERT_TRUE(presence) << presence.error().ToString();
+    if (presence->devices == 0) GTEST_SKIP() << presence->why_none;
+    gpus_ = presence->devices;
+    auto directory = TemporaryDirectory::Create();
+    ASSERT_TRUE(directory) << directory.error().ToString();
+    directory_.emplace(std::move(*directory));
+  }
+
+  [[nodiscard]] std::string DeviceSetting() const {
+    return gpus_ > 1 ? R"(pool.device=["cuda:0", "cuda:1"])" : R"(pool.device=["cuda:0", "host"])";
+  }
+  [[nodiscard]] PrivateDaemonOptions Options(std::vector<std::string> more_settings = {}) const {
+    PrivateDaemonOptions options;
+    options.program = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "kvtierd";
+    options.directory = directory_->path();
+    options.settings = {DeviceSetting(),          "pool.bytes=24MiB",
+                        "host.bytes=48MiB",       "disk.bytes=512MiB",
+                        "cache.chunk_bytes=2MiB", "disk.free_floor_bytes=0B",
+                        "cache.max_wait_ms=5000", "retention.persist_after=0s"};
+    options.settings.insert(options.settings.end(), more_settings.begin(), more_settings.end());
+    return options;
+  }
+  void StartDaemon() {
+    auto daemon = PrivateDaemon::Start(Options());
+    ASSERT_TRUE(daemon) << daemon.error().ToString();
+    daemon_.emplace(std::move(*daemon));
+  }
+
+  [[nodiscard]] ReplayTarget Target(uint32_t device) const {
+    ReplayTarget target;
+    target.socket = daemon_->socket();
+    target.block_bytes = kBlockBytes;
+    target.device = device;
+    return target;
+  }
+  // Request `number` of a conversation, of which all have a part of their blocks in common.
+  static TraceRequest Prompt(uint64_t number) {
+    TraceRequest request;
+    request.input_tokens = kBlocks * kBlockTokens;
+    for (uint64_t i = 0; i < kBlocks; ++i) {
+      ByteWriter writer;
+      writer.Write(i < kBlocks / 2 ? uint64_t{0} : number + 1);
+      writer.Write(i);
+      request.hashes.push_back(Sha256(writer.data()));
+    }
+    return request;
+  }
+  // Plays requests on a device; every byte that it is served is checked.
+  ReplayReport PlayOn(uint32_t device, uint64_t first, uint64_t count) {
+    auto client = ReplayClient::Connect(Target(device), kBlockTokens);
+    EXPECT_TRUE(client) << client.error().ToString();
+    if (!client) return {};
+    for (uint64_t number = first; number < first + count; ++number) {
+      EXPECT_TRUE(client->Play(Prompt(number)));
+    }
+    return client->Finish();
+  }
+
+  kvt::Connection ConnectPlainly() {
+    auto connection = kvt::Connection::Connect(daemon_->socket());
+    EXPECT_TRUE(connection) << connection.error().ToString();
+    return *std::move(connection);
+  }
+  static uint32_t Register(kvt::Connection* connection) {
+    kvt_model_record record;
+    kvt_model_record_init(&record);
+    record.name = "tiny";
+    record.layers = record.kv_heads = 1;
+    record.k_head_dim = record.v_head_dim = 64;
+    const auto model = connection->RegisterModel(record);
+    EXPECT_TRUE(model) << model.error().ToString();
+    return model ? model->model : 0;
+  }
+
+  int gpus_ = 0;
+  std::optional<TemporaryDirectory> directory_;
+  std::optional<PrivateDaemon> daemon_;
+};
+
+TEST_F(SeveralDevicesTest, WhatIsComputedOnOneIsServedOnTheOther) {
+  StartDaemon();
+  EXPECT_EQ(PlayOn(0, 1, 1).blocks.miss, kBlocks);
+  for (const uint32_t device : {1, 0, 1}) {
+    const ReplayReport report = PlayOn(device, 1, 1);
+    EXPECT_EQ(report.blocks.miss, 0u) << device;
+    EXPECT_EQ(report.wrong_blocks, 0u) << device;
+  }
+}
+
+// Three tiers in use, and the same blocks on both devices at once.
+TEST_F(SeveralDevicesTest, ReplicasGetTheRightBytesFromAllTiers) {
+  StartDaemon();
+  constexpr uint64_t kRequests = 150;
+  std::array<ReplayReport, 4> reports;
+  std::vector<std::thread> clients;
+  for (size_t i = 0; i < reports.size(); ++i) {
+    clients.emplace_back([&, i] { reports[i] = PlayOn(i % 2, i / 2 * 20, kRequests); });
+  }
+  for (std::thread& client : clients) client.join();
+  uint64_t asked = 0;
+  for (const ReplayReport& report : reports) {
+    EXPECT_EQ(report.wrong_blocks, 0u);
+    asked += report.blocks.hit[0] + report.blocks.hit[1] + report.blocks.hit[2];
+  }
+  EXPECT_GT(asked, 0u);
+}
+
+TEST_F(SeveralDevicesTest, TheCurrentGpuIsFoundByItsUuid) {
+  StartDaemon();
+  BlockingLoop loop;
+  for (int ordinal = 0; ordinal < std::min(gpus_, 2); ++ordinal) {
+    // Its context is current on this thread from here on.
+    const auto device = OpenCudaDevice({.ordinal = ordinal}, &loop);
+    ASSERT_TRUE(device) << device.error().ToString();
+    kvt::Connection connection = ConnectPlainly();
+    const auto devices = connection.Devices();
+    ASSERT_TRUE(devices);
+    EXPECT_TRUE(std::ranges::equal((*devices)[ordinal].uuid, (*device)->info().uuid));
+    const auto pool = connection.Attach(Register(&connection), 0, KVT_ANY_DEVICE);
+    ASSERT_TRUE(pool) << pool.error().ToString();
+    const auto mapping = pool->MapDevice();
+    ASSERT_TRUE(mapping) << mapping.error().ToString();
+    EXPECT_EQ(mapping->ordinal, ordinal);
+  }
+}
+
+// Copies all of `host` into the pool or back, and says how fast it was.
+double CopyRate(Device* device, DevicePool* pool, CopyDirection direction,
+                std::span<std::byte> host, BlockingLoop* loop) {
+  std::optional<Status> outcome;
+  CopyRequest request{.pool = pool, .direction = direction};
+  for (uint64_t offset = 0; offset < host.size(); offset += 2 * kMiB) {
+    request.copies.push_back({offset, host.data() + offset, 2 * kMiB});
+  }
+  request.done = [&](Status status) { outcome = std::move(status); };
+  const auto begun = std::chrono::steady_clock::now();
+  device->Copy(std::move(request));
+  loop->RunUntil([&] { return outcome.has_value(); });
+  EXPECT_TRUE(*outcome) << outcome->error().ToString();
+  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begun;
+  return static_cast<double>(host.size()) / taken.count() / 1e9;
+}
+
+TEST_F(SeveralDevicesTest, HostMemoryPinnedOnceIsPinnedForEachGpu) {
+  if (gpus_ < 2) GTEST_SKIP() << "takes two GPUs";
+  constexpr uint64_t kBytes = 1 * kGiB;
+  BlockingLoop loop;
+  const std::shared_ptr<HostPinner> pinner = MakeCudaHostPinner(0);
+  AlignedBuffer buffer(kBytes);
+  ASSERT_TRUE(pinner->Pin(buffer.span()));
+  for (int ordinal : {0, 1}) {
+    const auto device = OpenCudaDevice({.ordinal = ordinal, .pinner = pinner}, &loop);
+    ASSERT_TRUE(device) << device.error().ToString();
+    const auto pool = (*device)->CreatePool(kBytes);
+    ASSERT_TRUE(pool) << pool.error().ToString();
+    FillFromSeed(ordinal, buffer.span());
+    const double up =
+        CopyRate(device->get(), pool->get(), CopyDirection::kHostToPool, buffer.span(), &loop);
+    std::ranges::fill(buffer.span(), std::byte{});
+    const double down =
+        CopyRate(device->get(), pool->get(), CopyDirection::kPoolToHost, buffer.span(), &loop);
+    fmt::print("cuda:{}: {:.1f} GB/s up, {:.1f} GB/s down\n", ordinal, up, down);
+    std::vector<std::byte> expected(kBytes);
+    FillFromSeed(ordinal, expected);
+    EXPECT_TRUE(std::ranges::equal(buffer.span(), expected));
+    // Memory that is not pinned is copied through a bounce buffer, at a fraction of this.
+    EXPECT_GT(up, 20.0);
+    EXPECT_GT(down, 20.0);
+  }
+  pinner->Unpin(buffer.span());
+}
+
+TEST_F(SeveralDevicesTest, APoolLargerThanItsGpuIsAnErrorThatNamesTheGpu) {
+  const int last = gpus_ > 1 ? 1 : 0;
+  const auto daemon = PrivateDaemon::Start(
+      Options({gpus_ > 1 ? DeviceSetting() : R"(pool.device=["host", "cuda:0"])",
+               R"(pool.device_bytes=["24MiB", "100TiB"])"}));
+  ASSERT_FALSE(daemon);
+  EXPECT_NE(daemon.error().context.find("pool_exceeds_vram"), std::string::npos)
+      << daemon.error().context;
+  EXPECT_NE(daemon.error().context.find(fmt::format("cuda:{}", last)), std::string::npos)
+      << daemon.error().context;
+}
+
+// All but about 4 GiB of the last GPU, held by this process.
+TEST_F(SeveralDevicesTest, MemoryHeldOnOneGpuIsToldOfThatGpu) {
+  const int last = gpus_ > 1 ? 1 : 0;
+  BlockingLoop loop;
+  const auto device = OpenCudaDevice({.ordinal = last}, &loop);
+  ASSERT_TRUE(device) << device.error().ToString();
+  const auto others = (*device)->CreatePool((*device)->info().free_bytes - 4 * kGiB);
+  ASSERT_TRUE(others) << others.error().ToString();
+  const auto daemon = PrivateDaemon::Start(
+      Options({gpus_ > 1 ? DeviceSetting() : R"(pool.device=["host", "cuda:0"])",
+               R"(pool.device_bytes=["24MiB", "8GiB"])", "pool.when_vram_held=fail"}));
+  ASSERT_FALSE(daemon);
+  EXPECT_NE(daemon.error().context.find("vram_held"), std::string::npos) << daemon.error().context;
+  EXPECT_NE(daemon.error().context.find(fmt::format("cuda:{}", last)), std::string::npos)
+      << daemon.error().context;
+}
+
+class DeviceSequenceTest : public SeveralDevicesTest {
+ protected:
+  void SetUp() override {
+    SeveralDevicesTest::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
+    StartDaemon();
+    connection_.emplace(ConnectPlainly());
+    auto pool = connection_->Attach(Register(&*connection_), 0, 0);
+    ASSERT_TRUE(pool) << pool.error().ToString();
+    pool_.emplace(*std::move(pool));
+    tokens_.resize(kBlockTokens + 5);
+    std::iota(tokens_.begin(), tokens_.end(), 100);
+  }
+  void TearDown() override {
+    pool_.reset();
+    connection_.reset();
+  }
+  [[nodiscard]] kvt_block BlockAt(int32_t index) const {
+    return {static_cast<uint32_t>(index), 0, pool_->Info().attachment};
+  }
+  std::vector<std::byte> BytesOf(int32_t index) const {
+    std::vector<std::byte> bytes(pool_->Info().block_bytes);
+    EXPECT_TRUE(pool_->Read(BlockAt(index), bytes));
+    return bytes;
+  }
+  // A sequence of one full and one partial block, whose bytes are known.
+  kvt::Sequence Computed() {
+    auto sequence = pool_->OpenSequence(tokens_);
+    EXPECT_TRUE(sequence) << sequence.error().ToString();
+    const auto table = sequence->BlockTable();
+    for (size_t i = 0; i < table->size(); ++i) {
+      std::vector<std::byte> bytes(pool_->Info().block_bytes, std::byte(17 + i));
+      EXPECT_TRUE(pool_->Write(BlockAt((*table)[i]), bytes));
+    }
+    EXPECT_TRUE(sequence->MarkComputed(tokens_.size()));
+    return *std::move(sequence);
+  }
+
+  std::optional<kvt::Connection> connection_;
+  std::optional<kvt::Pool> pool_;
+  std::vector<uint32_t> tokens_;
+};
+
+TEST_F(DeviceSequenceTest, ACommittedTailIsCopiedOnTheGpuBeforeItGrows) {
+  kvt::Sequence sequence = Computed();
+  ASSERT_TRUE(sequence.Finish());
+  const int32_t tail = sequence.BlockTable()->back();
+  const uint32_t next = 7;
+  const auto appended = sequence.Append({&next, 1});
+  ASSERT_TRUE(appended) << appended.error().ToString();
+  const int32_t copy = sequence.BlockTable()->back();
+  EXPECT_NE(copy, tail);
+  EXPECT_EQ(BytesOf(copy), BytesOf(tail));
+  EXPECT_EQ(BytesOf(copy).back(), std::byte(18));
+}
+
+TEST_F(DeviceSequenceTest, AForkHasPrivateBlocksOfItsOwn) {
+  kvt::Sequence sequence = Computed();
+  auto fork = sequence.Fork();
+  ASSERT_TRUE(fork) << fork.error().ToString();
+  EXPECT_EQ(fork->BlockTable()->front(), sequence.BlockTable()->front());
+  const int32_t ours = sequence.BlockTable()->back();
+  const int32_t theirs = fork->BlockTable()->back();
+  EXPECT_NE(ours, theirs);
+  EXPECT_EQ(BytesOf(theirs), BytesOf(ours));
+}
+
+TEST_F(DeviceSequenceTest, ACachedTailIsCopiedForWhoGoesOnFromIt) {
+  {
+    kvt::Sequence sequence = Computed();
+    ASSERT_TRUE(sequence.Finish());
+  }
+  ASSERT_TRUE(connection_->Flush());
+  std::vector<uint32_t> longer = tokens_;
+  longer.push_back(9);
+  auto sequence = pool_->OpenSequence(longer);
+  ASSERT_TRUE(sequence) << sequence.error().ToString();
+  ASSERT_TRUE(sequence->Wait());
+  EXPECT_EQ(sequence->cached_tokens(), tokens_.size());
+  EXPECT_EQ(BytesOf(sequence->BlockTable()->back()).front(), std::byte(18));
+}
+
+}  // namespace
+}  // namespace kvtier
