@@ -67,6 +67,8 @@ TEST(MetricsText, FormatIsTheOneThatIsAccepted) {
 
 TEST(Metrics, EveryFamilyIsNamedOnceAndExplained) {
   MetricsSnapshot snapshot;
+  snapshot.devices = {{.kind = "host"}};
+  snapshot.gauges.devices.emplace_back();
   snapshot.gauges.tenants.emplace_back();
   const MetricFamilies families = MetricsOf(snapshot, {}, {});
   std::set<std::string> names;
