@@ -95,7 +95,7 @@ install(FILES ${CMAKE_BINARY_DIR}/kvtier.pc
 set(maintainer_name "$ENV{DEBFULLNAME}")
 set(maintainer_address "$ENV{DEBEMAIL}")
 if(NOT maintainer_name)
-  set(maintainer_name "kvtier, built locally")
+  set(maintainer_name "Local build")
 endif()
 if(NOT maintainer_address)
   set(maintainer_address "root@localhost")

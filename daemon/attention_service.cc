@@ -69,6 +69,7 @@ AttentionService::~AttentionService() {
 }
 
 Result<std::unique_ptr<AttentionEngine>> AttentionService::OpenEngine() {
+  if (environment_.open_engine) return environment_.open_engine();
   const DeviceInfo device = environment_.device->info();
   if (device.kind != kCudaKind) return std::make_unique<HostAttentionEngine>();
   const kernels::KernelLibrary library = kernels::OpenKernelLibrary(environment_.config->library);
@@ -92,11 +93,13 @@ void AttentionService::Fail(AttentionState state, std::string reason) {
   report_.state = state;
   report_.reason = std::move(reason);
   if (state == AttentionState::kFailed) {
-    environment_.log->Error("kernels.failed",
-                            "attention is off, the cache goes on without: {} ({} {})",
-                            report_.reason, report_.engine, report_.library);
-  } else {
+    environment_.log->Error(
+        "kernels.failed", "attention is off, the cache goes on without: {}: {}{}{}", report_.engine,
+        report_.reason, report_.library.empty() ? "" : ", by ", report_.library);
+  } else if (!environment_.config->enabled) {
     environment_.log->Info("kernels.off", "attention is off: {}", report_.reason);
+  } else {
+    environment_.log->Warning("kernels.off", "attention is off: {}", report_.reason);
   }
 }
 

@@ -55,6 +55,8 @@ class AttentionService {
     const Clock* clock = nullptr;
     EventQueue* loop = nullptr;
     Log* log = nullptr;
+    // In place of the engine that the device needs; for tests.
+    std::function<Result<std::unique_ptr<AttentionEngine>>()> open_engine = {};
   };
 
   // Opens the engine, warms it up and tests it, which takes up to a second on a GPU. A service that

@@ -33,7 +33,7 @@ readonly build
 rm -rf "$bundle"
 mkdir -p "$bundle/bin" "$bundle/lib"
 for program in "${programs[@]}" "${tests[@]}"; do
-  strip --strip-debug -o "$bundle/bin/$program" "$build/bin/$program"
+  strip --strip-all -o "$bundle/bin/$program" "$build/bin/$program"
 done
 
 # Shared libraries, but for those that belong to the system and must fit its kernel and driver.
@@ -59,7 +59,7 @@ find "$bundle/source" \( -name __pycache__ -o -name .mypy_cache \) -prune -exec 
 cp --dereference "$build/lib/libkvtier.so.0" "$bundle/lib/python"
 ln --symbolic --relative "$bundle/lib/libkvtier_kernels.so" "$bundle"/lib/libfmt.so.* \
   "$bundle/lib/python"
-find "$bundle/lib" -name '*.so*' -exec strip --strip-debug {} +
+find "$bundle/lib" -name '*.so*' -exec strip --strip-unneeded {} +
 
 commit=$(git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
 [[ -z $(git status --porcelain 2>/dev/null) ]] || commit+=+

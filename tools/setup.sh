@@ -22,6 +22,8 @@ test_packages=(
   dpkg-dev init-system-helpers procps systemd
   # what judges the metrics page: promtool, the OpenMetrics parser, and a browser for the live page
   prometheus python3-prometheus-client chromium-headless-shell
+  # draws what the kernels' benchmark measured
+  python3-matplotlib
   # tests of manual pages and completions; gnuplot draws for kvtierctl bench --plot
   fish gnuplot-nox man-db mandoc zsh
 )

@@ -47,7 +47,8 @@ kvt_kernel_status Check(const kvt_append_params* p) {
   if (p == nullptr || !HasTables(*p) || !IsValidCache(p->kv) || !IsValidQuery(*p) ||
       p->sequences.sequences < 0 || p->sequences.max_kv_length < 0 ||
       p->q_heads % p->kv.kv_heads != 0 || p->splits < 0 || p->splits > KVT_APPEND_MAX_SPLITS ||
-      p->window_tokens < 0 || !(p->softmax_scale > 0)) {
+      p->window_tokens < 0 || !(p->softmax_scale > 0) ||
+      (p->tokens_behind != nullptr && p->causal != 0)) {
     return KVT_KERNEL_INVALID_ARGUMENT;
   }
   const bool types = (p->query_dtype == KVT_BF16 || p->query_dtype == KVT_FP16) &&

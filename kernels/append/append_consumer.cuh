@@ -62,12 +62,24 @@ class TileConsumer {
     if (lane_ == 0) barrier.Arrive();
   }
 
+  // Of keys or values, as AppendShared counts them.
+  __device__ __forceinline__ void ReleaseTile(TransactionBarrier& barrier) {
+    if (Traits::kFp8 && plan_.scales_per_token) {
+      barrier.Arrive();
+    } else {
+      Release(barrier);
+    }
+  }
+
   __device__ Sight SightOf(const AppendItem& item) const {
     Sight sight;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      sight.last[r] = LastKey(plan_.params, item, PlaceOf(plan_, item, row_ + 8 * r).token);
-      sight.first[r] = FirstKey(plan_.params, sight.last[r]);
+      // Rows behind the last one are computed, though never written, as if they were it.
+      const int32_t rows = item.query_length * plan_.group - item.first_row;
+      const int32_t token = PlaceOf(plan_, item, min(row_ + 8 * r, rows - 1)).token;
+      sight.last[r] = LastKey(plan_.params, item, token);
+      sight.first[r] = FirstKey(plan_.params, item, token, sight.last[r]);
     }
     return sight;
   }
@@ -114,7 +126,7 @@ class TileConsumer {
         ScaleColumns(scores, shared_.raw.key_scales[stage], 1.0f);
       }
     }
-    Release(shared_.key_ring.empty[stage]);
+    ReleaseTile(shared_.key_ring.empty[stage]);
     key_cursor_.Advance();
     const float cap = plan_.params.soft_cap;
     if (cap > 0.0f) {
@@ -125,10 +137,11 @@ class TileConsumer {
     if (NeedsMask(tile, sight)) Mask(scores, tile, sight);
   }
 
-  // Whether any row of the warp sees only a part of the tile; rows ascend, and so do their sights.
+  // Whether any row of the warp sees only a part of the tile.
   __device__ __forceinline__ bool NeedsMask(int32_t tile, const Sight& sight) const {
     const int32_t begin = tile * Traits::kKeys, end = begin + Traits::kKeys;
-    return __any_sync(0xffffffff, end - 1 > sight.last[0] || begin < sight.first[1]);
+    return __any_sync(0xffffffff, end - 1 > min(sight.last[0], sight.last[1]) ||
+                                      begin < max(sight.first[0], sight.first[1]));
   }
 
   __device__ __forceinline__ void Mask(float (&scores)[kScores], int32_t tile,
@@ -231,7 +244,7 @@ class TileConsumer {
       // multiplications are what hides those.
       wgmma::Wait<0>();
       wgmma::Settle(output);
-      Release(shared_.value_ring.empty[value_stage]);
+      ReleaseTile(shared_.value_ring.empty[value_stage]);
       value_cursor_.Advance();
       softmax.Exponentiate(scores);
       ApplyValueScales(scores);
@@ -247,7 +260,7 @@ class TileConsumer {
     QueueOutput(output, probabilities, value_cursor_.stage());
     wgmma::Wait<0>();
     wgmma::Settle(output);
-    Release(shared_.value_ring.empty[value_cursor_.stage()]);
+    ReleaseTile(shared_.value_ring.empty[value_cursor_.stage()]);
     value_cursor_.Advance();
   }
 

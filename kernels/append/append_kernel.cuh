@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kAppendThreads, 1)
   if (threadIdx.x == 0) {
     PrefetchTensorMap(plan.key_map);
     PrefetchTensorMap(plan.value_map);
-    shared.InitBarriers();
+    shared.InitBarriers(plan.scales_per_token != 0);
     FenceBarrierInit();
   }
   __syncthreads();

@@ -188,11 +188,8 @@ class TileLoader {
       if (item.first_tile >= item.end_tile) continue;
       WaitForEarlierGrids();
       PrefetchQueries(item);
-      if constexpr (Traits::kFp8) {
-        TileWidener<Traits>(plan_, shared_, thread_, rings_).Run(item, [&] { LoadQueries(item); });
-      } else {
-        LoadQueries(item);
-      }
+      LoadQueries(item);
+      if constexpr (Traits::kFp8) TileWidener<Traits>(plan_, shared_, thread_, rings_).Run(item);
     }
   }
 

@@ -51,8 +51,11 @@ __device__ __forceinline__ int32_t LastKey(const kvt_append_params& p, const App
 }
 
 // The position of the first key that a token sees whose last one is `last`.
-__device__ __forceinline__ int32_t FirstKey(const kvt_append_params& p, int32_t last) {
-  return p.window_tokens > 0 ? max(0, last - p.window_tokens + 1) : 0;
+__device__ __forceinline__ int32_t FirstKey(const kvt_append_params& p, const AppendItem& item,
+                                            int32_t token, int32_t last) {
+  if (p.window_tokens == 0) return 0;
+  const int32_t behind = p.tokens_behind != nullptr ? p.tokens_behind[item.query_start + token] : 0;
+  return max(0, last + behind - p.window_tokens + 1);
 }
 
 // Used by one warp, all lanes together; the items asked for must ascend.
@@ -134,12 +137,25 @@ class AppendSchedule {
     item.first_head = item.first_row - item.first_token * plan_.group;
     const int32_t last_token = (min(item.first_row + kTileRows, rows) - 1) / plan_.group;
     const int32_t end = max(0, LastKey(p, item, last_token) + 1);
-    const int32_t begin = FirstKey(p, LastKey(p, item, item.first_token));
+    const int32_t begin = BeginOfTile(item, last_token);
     const int32_t first_tile = begin / kTileKeys;
     const int32_t tiles = max(0, (end + kTileKeys - 1) / kTileKeys - first_tile);
     item.first_tile = first_tile + static_cast<int32_t>(int64_t{tiles} * item.split / plan_.splits);
     item.end_tile =
         first_tile + static_cast<int32_t>(int64_t{tiles} * (item.split + 1) / plan_.splits);
+  }
+
+  // The first key that any of the tile's tokens, up to `last_token`, sees.
+  __device__ int32_t BeginOfTile(const AppendItem& item, int32_t last_token) const {
+    const kvt_append_params& p = plan_.params;
+    const int32_t first_token = item.first_token;
+    int32_t begin = FirstKey(p, item, first_token, LastKey(p, item, first_token));
+    // Without tokens behind, the first token sees furthest back.
+    if (p.tokens_behind == nullptr || p.window_tokens == 0) return begin;
+    for (int32_t token = first_token + lane_; token <= last_token; token += 32) {
+      begin = min(begin, FirstKey(p, item, token, LastKey(p, item, token)));
+    }
+    return __reduce_min_sync(0xffffffff, begin);
   }
 
   const AppendPlan& plan_;

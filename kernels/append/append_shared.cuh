@@ -89,12 +89,15 @@ struct alignas(kAtomBytes) AppendShared {
   TransactionBarrier tail;  // the copies of a tile whose end must be zeroed before it is given out
   AppendItem items[kItemSlots];
 
-  // By one thread, before any other touches the barriers.
-  __device__ void InitBarriers() {
+  // By one thread, before any other touches the barriers. `scales_per_token`: every consumer thread
+  // reads scales beside the tiles, and gives both back itself.
+  __device__ void InitBarriers(bool scales_per_token) {
+    const uint32_t emptiers =
+        Traits::kFp8 && scales_per_token ? 32 * kConsumerWarps : kConsumerWarps;
     // Converted tiles are given out by the loader threads, copied ones by the copying thread.
     const uint32_t fillers = Traits::kFp8 ? Traits::kLoaderThreads : 1;
-    key_ring.Init(fillers, kConsumerWarps);
-    value_ring.Init(fillers, kConsumerWarps);
+    key_ring.Init(fillers, emptiers);
+    value_ring.Init(fillers, emptiers);
     query_ring.Init(Traits::kLoaderThreads, kConsumerWarps);
     item_ring.Init(1, kConsumerWarps + 3);  // all warps but the one that draws
     tail.Init(1);

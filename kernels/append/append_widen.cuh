@@ -36,18 +36,13 @@ class TileWidener {
     }
   }
 
-  // Follows the copying warp's order of tiles. `load_queries` is called after the first keys, which
-  // are widened while the consumers still hold the last item's queries.
-  template <typename LoadQueries>
-  __device__ void Run(const AppendItem& item, const LoadQueries& load_queries) {
-    for (int32_t tile = item.end_tile - 1; tile >= item.first_tile - 1; --tile) {
-      if (tile >= item.first_tile) WidenKeys(item, tile);
-      if (tile + 1 < item.end_tile) {
-        WidenValues(item, tile + 1);
-      } else {
-        load_queries();
-      }
+  // Follows the copying warp's order of tiles.
+  __device__ void Run(const AppendItem& item) {
+    for (int32_t tile = item.end_tile - 1; tile >= item.first_tile; --tile) {
+      WidenKeys(item, tile);
+      if (tile + 1 < item.end_tile) WidenValues(item, tile + 1);
     }
+    WidenValues(item, item.first_tile);
   }
 
  private:

@@ -58,6 +58,9 @@ kvt_append_params PrefixPart(const kvt_decode_shared_params& shared, char* outpu
   params.query_tokens = own.sequences.sequences;
   params.softmax_scale = own.softmax_scale;
   params.soft_cap = own.soft_cap;
+  params.window_tokens = own.window_tokens;
+  params.tokens_behind = own.sequences.kv_lengths;
+  params.tables_settled = own.tables_settled;
   return params;
 }
 
@@ -81,8 +84,7 @@ kvt_merge_lse_params Merge(const kvt_decode_params& own, const char* outputs, co
 }
 
 bool MakesSense(const kvt_decode_shared_params* params) {
-  return params != nullptr && params->members != nullptr && params->prefixes.sequences > 0 &&
-         params->own.window_tokens == 0;
+  return params != nullptr && params->members != nullptr && params->prefixes.sequences > 0;
 }
 
 // Nothing if a part is refused.

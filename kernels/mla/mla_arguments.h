@@ -12,11 +12,11 @@
 
 namespace kvtier::kernels {
 
-// A block works on up to 64 query heads (the height of a matrix instruction) and 32 tokens at a
-// time: what is small is given back soon. A row of the latent cache is brought in two parts that
+// A block works on up to 64 query heads (the height of a matrix instruction) and 64 tokens at a
+// time. A row of the latent cache is brought in two parts that
 // are given back apart: columns [0, 256), and [256, 512) with the rope's 64 behind them.
 constexpr int kMlaTileHeads = 64;
-constexpr int kMlaTileTokens = 32;
+constexpr int kMlaTileTokens = 64;
 constexpr int kMlaHalfDim = KVT_MLA_LATENT_DIM / 2;
 constexpr int kMlaMergeThreads = 256;
 

@@ -18,10 +18,17 @@ constexpr int kMlaScores = kMlaTileTokens / 2;  // of a thread
 constexpr int kMlaWords = kMlaTileTokens / 4;   // its weights in pairs
 constexpr int kMlaOutputs = kMlaHalfDim / 2;
 
-// The descriptor of whatever part `stage` of a ring, from lane 0, so that the compiler keeps it in
-// registers that the warp shares.
+// From lane 0, so that the compiler knows it is the same for the whole warp.
 __device__ __forceinline__ int UniformStage(const RingCursor<kMlaStages>& cursor) {
   return __shfl_sync(kFullWarp, cursor.stage(), 0);
+}
+
+// Likewise; else it would keep one descriptor for each multiplication in registers, and move each
+// where the instruction wants it. Only the lower half differs between matrices.
+__device__ __forceinline__ uint64_t UniformMatrix(uint64_t descriptor, uint32_t bytes) {
+  const uint64_t advanced = wgmma::Advance(descriptor, bytes);
+  return (descriptor & 0xFFFFFFFF00000000U) |
+         __shfl_sync(kFullWarp, static_cast<uint32_t>(advanced), 0);
 }
 
 __device__ __forceinline__ void ArriveWarp(TransactionBarrier& barrier) {
@@ -83,13 +90,14 @@ class MlaLeftConsumer {
   // scores = queries * keys^T, queued.
   __device__ __forceinline__ void QueueScores(float (&scores)[kMlaScores]) {
     const int stage = UniformStage(tiles_);
-    const uint64_t left = wgmma::Advance(left_, stage * kMlaLeftBytes);
-    const uint64_t right = wgmma::Advance(right_, stage * kMlaRightBytes);
+    const uint64_t query = UniformMatrix(query_, 0);
+    const uint64_t left = UniformMatrix(left_, stage * kMlaLeftBytes);
+    const uint64_t right = UniformMatrix(right_, stage * kMlaRightBytes);
     shared_.left_ring.full[stage].Wait(tiles_.parity());
     wgmma::Fence();
 #pragma unroll
     for (int step = 0; step < kMlaHalfDim / 16; ++step) {
-      wgmma::FromShared<Element>(scores, QueryAt(step),
+      wgmma::FromShared<Element>(scores, QueryAt(query, step),
                                  wgmma::Advance(left, step / 4 * kMlaAtomBytes + step % 4 * 32),
                                  step > 0);
     }
@@ -97,21 +105,21 @@ class MlaLeftConsumer {
     wgmma::Fence();
 #pragma unroll
     for (int step = 0; step < (KVT_MLA_QUERY_DIM - kMlaHalfDim) / 16; ++step) {
-      wgmma::FromShared<Element>(scores, QueryAt(kMlaHalfDim / 16 + step),
+      wgmma::FromShared<Element>(scores, QueryAt(query, kMlaHalfDim / 16 + step),
                                  wgmma::Advance(right, step / 4 * kMlaAtomBytes + step % 4 * 32),
                                  1);
     }
     wgmma::Commit();
   }
 
-  __device__ __forceinline__ uint64_t QueryAt(int step) const {
-    return wgmma::Advance(query_, step / 4 * kMlaQueryChunkBytes + step % 4 * 32);
+  __device__ __forceinline__ static uint64_t QueryAt(uint64_t query, int step) {
+    return wgmma::Advance(query, step / 4 * kMlaQueryChunkBytes + step % 4 * 32);
   }
 
   // output += weights * values, queued.
   __device__ __forceinline__ void QueueOutput(float (&output)[kMlaOutputs],
                                               const uint32_t (&weights)[kMlaWords], int stage) {
-    const uint64_t values = wgmma::Advance(values_, stage * kMlaLeftBytes);
+    const uint64_t values = UniformMatrix(values_, stage * kMlaLeftBytes);
     wgmma::Fence();
 #pragma unroll
     for (int step = 0; step < kMlaTileTokens / 16; ++step) {
@@ -188,12 +196,13 @@ class MlaLeftConsumer {
 
   // What goes with them, and both are given out.
   __device__ __forceinline__ void HandOverFactors(const float (&factor)[2]) {
+    FenceAsyncProxy();
+    __syncwarp();
     if (lane_ % 4 == 0) {
       shared_.factors[row_] = factor[0];
       shared_.factors[row_ + 8] = factor[1];
+      shared_.weights_ring.full[0].Arrive();
     }
-    FenceAsyncProxy();
-    ArriveWarp(shared_.weights_ring.full[0]);
     weights_cursor_.Advance();
   }
 
@@ -235,11 +244,12 @@ class MlaRightConsumer {
         turn_ ^= 1;
       }
       shared_.right_ring.full[stage].Wait(tiles_.parity());
-      const uint64_t values = wgmma::Advance(values_, stage * kMlaRightBytes);
+      const uint64_t weights = UniformMatrix(weights_, 0);
+      const uint64_t values = UniformMatrix(values_, stage * kMlaRightBytes);
       wgmma::Fence();
 #pragma unroll
       for (int step = 0; step < kMlaTileTokens / 16; ++step) {
-        wgmma::FromSharedAlongN<Element>(output, wgmma::Advance(weights_, step * 32),
+        wgmma::FromSharedAlongN<Element>(output, wgmma::Advance(weights, step * 32),
                                          wgmma::Advance(values, step * 2 * kMlaRightGroupBytes));
       }
       wgmma::Commit();
@@ -258,14 +268,20 @@ class MlaRightConsumer {
  private:
   __device__ __forceinline__ void TakeFactors(float (&factor)[2]) {
     shared_.weights_ring.full[0].Wait(weights_cursor_.parity());
-    factor[0] = shared_.factors[row_];
-    factor[1] = shared_.factors[row_ + 8];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float own = LeadsQuad() ? shared_.factors[row_ + 8 * r] : 0.0f;
+      factor[r] = __shfl_sync(kFullWarp, own, threadIdx.x % 32 / 4 * 4);
+    }
   }
 
   __device__ __forceinline__ void GiveBackWeights() {
-    ArriveWarp(shared_.weights_ring.empty[0]);
+    __syncwarp();
+    if (LeadsQuad()) shared_.weights_ring.empty[0].Arrive();
     weights_cursor_.Advance();
   }
+
+  __device__ static bool LeadsQuad() { return threadIdx.x % 4 == 0; }
 
   MlaShared& shared_;
   int row_;

@@ -10,7 +10,7 @@
 
 namespace kvtier::kernels {
 
-constexpr int kMlaStages = 4;  // tiles of tokens
+constexpr int kMlaStages = 2;  // tiles of tokens
 constexpr int kMlaThreads = 3 * 128;
 constexpr int kMlaWarps = kMlaThreads / 32;
 constexpr int kMlaAtomBytes = 1024;  // 8 rows of 128 bytes
@@ -22,6 +22,10 @@ constexpr int kMlaRightGroupBytes = (KVT_MLA_QUERY_DIM - kMlaHalfDim) / 64 * kMl
 constexpr int kMlaLeftBytes = kMlaTileTokens / 8 * kMlaLeftGroupBytes;
 constexpr int kMlaRightBytes = kMlaTileTokens / 8 * kMlaRightGroupBytes;
 constexpr int kMlaWeightsBytes = kMlaTileHeads * 128;  // a row has the pitch of the swizzle
+
+// Of a consumer's warp, the lanes that write or read factors, one of each quad; each gives them
+// out, or back, itself.
+constexpr int kMlaFactorLanes = 8;
 
 struct alignas(kMlaAtomBytes) MlaShared {
   alignas(kMlaAtomBytes) char query[kMlaQueryChunks][kMlaQueryChunkBytes];
@@ -43,7 +47,7 @@ struct alignas(kMlaAtomBytes) MlaShared {
     query_ring.Init(1, 4);
     left_ring.Init(1, 4);
     right_ring.Init(1, 4);
-    weights_ring.Init(4, 4);
+    weights_ring.Init(4 * kMlaFactorLanes, 4 * kMlaFactorLanes);
     turn.Init(4);
     tail.Init(1);
   }

@@ -24,7 +24,7 @@ constexpr int kListings = 3;
 // The bars of a daemon that must not be felt. Under sanitizers nothing is fast.
 constexpr double kMaxScrapeMs = 50;
 constexpr double kMaxLoopMs = 5;
-constexpr double kShareOfEventsWithinBar = 0.999;
+constexpr double kShareOfEventsWithinBar = 0.99;
 
 // $KVTIER_SCRAPE_BLOCKS; a million takes minutes and 8 GiB of disk, a tenth tells nearly as much.
 uint64_t BlocksToStore() {
@@ -143,7 +143,8 @@ TEST_F(ScrapeTest, OfManyBlocksUnderLoadIsQuickAndLeavesTheLoopAlone) {
   std::vector<double> scrape_ms;
   double loop_ms = 0;
   std::string page;
-  while (load->requests() < kRequests) {
+  const int requests_before = load->requests();
+  while (load->requests() < requests_before + kRequests / 2) {
     const auto begun = std::chrono::steady_clock::now();
     page = HttpGet(MetricsUrl() + "metrics").body;
     const auto taken = std::chrono::steady_clock::now() - begun;

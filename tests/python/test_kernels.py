@@ -1,7 +1,6 @@
 """What kvtier.kernels refuses and what it tells the library, without a GPU."""
 
 import contextlib
-import ctypes
 import types
 import unittest
 from unittest import mock
@@ -12,6 +11,11 @@ from harness.fake_tensor import FakeTensor
 from harness.paths import SOURCE
 from kvtier import kernels
 from kvtier.kernels import _abi, _launch, _library
+
+try:
+    import torch
+except ImportError:
+    torch = None
 
 HEADERS = SOURCE / "kernels" / "include" / "kvtier"
 STREAM = 77
@@ -176,7 +180,9 @@ class CacheTest(KernelsTest):
             kernels.SequenceTables(FakeTensor(3, 9, dtype="int32"), lengths)
         cache = kernels.PagedKv(*pool_layer())
         table = FakeTensor(2, 9, dtype="int32")
-        self.assertEqual(kernels.SequenceTables(table, lengths).abi(TOKENS, cache.key.device).max_kv_length, 144)
+        self.assertEqual(
+            kernels.SequenceTables(table, lengths).abi(TOKENS, cache.key.device).max_kv_length, 144
+        )
         with self.refused("bad_max_kv_length", "145, 0 to 144"):
             kernels.SequenceTables(table, lengths, 145).abi(TOKENS, cache.key.device)
 
@@ -244,7 +250,9 @@ class AttentionTest(KernelsTest):
         out = kernels.mla_decode(query, latent, tables(), 0.1, workspace=self.workspace)
         self.assertEqual(out.shape, (2, 100, 512))
         p = self.the_call().params
-        self.assertEqual((p.latent, p.block_stride, p.token_stride), (latent.data_ptr(), 40960, 640))
+        self.assertEqual(
+            (p.latent, p.block_stride, p.token_stride), (latent.data_ptr(), 40960, 640)
+        )
         self.assertEqual((p.q_heads, p.page_tokens, p.output_head_stride), (100, 64, 512))
         self.assertEqual((p.query_sequence_stride, p.sequences.max_kv_length), (57600, 40 * 64))
 
@@ -354,6 +362,35 @@ class KvWriteTest(KernelsTest):
         with self.refused("bad_scales", "by token"):
             cache = kernels.PagedKv(*pool_layer(dtype="float8_e4m3fn"))
             write(self.rows, self.rows, cache, self.slots, dynamic_scales=True)
+
+
+@unittest.skipUnless(torch, "torch is not installed")
+class WorkspaceTest(unittest.TestCase):
+    def setUp(self):
+        self.workspace = kernels.Workspace()
+        self.beside = torch.zeros(1)
+
+    def memory(self, kernel, byte_count, shape=()):
+        return self.workspace.memory(kernel, byte_count, self.beside, shape)
+
+    def test_memory_is_zero_at_first_and_kept_until_more_is_needed(self):
+        first = self.memory("decode", 1000)
+        self.assertEqual((first.dtype, int(first.sum())), (torch.uint8, 0))
+        first.fill_(7)
+        self.assertEqual(self.memory("decode", 500).data_ptr(), first.data_ptr())
+        self.assertEqual(int(first[0]), 7)
+        grown = self.memory("decode", 2000)
+        self.assertEqual((grown.numel(), int(grown.sum())), (2000, 0))
+
+    def test_kernels_do_not_share_memory(self):
+        first, second = self.memory("decode", 100), self.memory("append", 100)
+        self.assertNotEqual(first.data_ptr(), second.data_ptr())
+        self.assertEqual(self.workspace.byte_count, 200)
+
+    def test_memory_is_zero_again_for_another_shape(self):
+        self.memory("decode_shared", 100, (2, 1)).fill_(7)
+        self.assertEqual(int(self.memory("decode_shared", 100, (2, 1))[0]), 7)
+        self.assertEqual(int(self.memory("decode_shared", 100, (3, 1)).sum()), 0)
 
 
 class BlocksTest(KernelsTest):

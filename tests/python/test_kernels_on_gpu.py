@@ -151,7 +151,12 @@ class KernelsOnGpuTest(unittest.TestCase):
         query = random(sum(counts), Q_HEADS, DIM)
         starts = integers([0, 37, 42, 170])
         cache, lse = kernels.PagedKv(problem.k, problem.v), torch.empty(170, Q_HEADS).cuda()
-        for options in ({}, {"splits": 3}, {"window_tokens": 64}, {"workspace": kernels.Workspace()}):
+        for options in (
+            {},
+            {"splits": 3},
+            {"window_tokens": 64},
+            {"workspace": kernels.Workspace()},
+        ):
             got = kernels.append(query, cache, problem.tables, starts, lse=lse, **options)
             for i, (first, last) in enumerate(((0, 37), (37, 42), (42, 170))):
                 k, v = problem.dense(i)
@@ -190,9 +195,7 @@ class KernelsOnGpuTest(unittest.TestCase):
             rows = latent[table[i].long().cuda()].reshape(-1, 576)[:length].double()
             scores = query[i].double() @ rows.T * 0.05
             self.assert_close(got[i], scores.softmax(-1) @ rows[:, :512])
-            torch.testing.assert_close(
-                lse[i].double(), scores.logsumexp(-1), rtol=1e-3, atol=1e-3
-            )
+            torch.testing.assert_close(lse[i].double(), scores.logsumexp(-1), rtol=1e-3, atol=1e-3)
 
     def test_kv_write_turns_rounds_and_puts_each_token_into_its_slot(self):
         tokens = 50
@@ -270,7 +273,9 @@ class KernelsOnGpuTest(unittest.TestCase):
         kernels.copy_blocks(pool, tensors, ids)
         for layer in range(2):
             for kv in range(2):
-                self.assertTrue(torch.equal(engine[layer][kv][[0, 1, 3]], pool[[3, 19, 7], layer, kv]))
+                self.assertTrue(
+                    torch.equal(engine[layer][kv][[0, 1, 3]], pool[[3, 19, 7], layer, kv])
+                )
                 self.assertFalse(bool(engine[layer][kv][2].any()))
         kernels.copy_blocks(tensors, pool, integers([0, 1]), integers([4, 5]))
         self.assertTrue(torch.equal(pool[[4, 5]], pool[[3, 19]]))
@@ -287,7 +292,10 @@ class KernelsOnGpuTest(unittest.TestCase):
 
     def test_parts_merge_into_the_whole(self):
         query = random(3, Q_HEADS, DIM)
-        k, v = random(90, KV_HEADS, DIM, seed=5).double(), random(90, KV_HEADS, DIM, seed=6).double()
+        k, v = (
+            random(90, KV_HEADS, DIM, seed=5).double(),
+            random(90, KV_HEADS, DIM, seed=6).double(),
+        )
         first = reference(query, k[:30], v[:30], first_position=90)
         second = reference(query, k[30:], v[30:], first_position=90)
         whole, whole_lse = reference(query, k, v, first_position=90)

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <fstream>
@@ -56,14 +57,18 @@ std::string Script(const BenchResults& results, const std::string& path) {
         "${} using 1:3 with lines dt 2 lw 2 lc rgb '{}' title '{} ceiling'",
         curves.empty() ? "" : ", ", name, TierColor(tier), name, name, TierColor(tier), name);
   }
+  // Room on both sides: of a single size gnuplot would make a range of its own, and complain.
+  const auto sizes = std::ranges::minmax(results.onload, {}, &OnloadResult::block_bytes);
   return fmt::format(
       "{}set terminal svg size 800,500 font 'sans-serif,14' background rgb 'white'\n"
       "set output {}\n"
       "set title 'Onload into the pool, and what the machine can do'\n"
       "set xlabel 'block size [KiB]'\nset ylabel 'throughput [10^9 bytes/s]'\n"
-      "set logscale x 2\nset yrange [0:*]\nset grid\nset key outside bottom center horizontal\n"
+      "set logscale x 2\nset xrange [{}:{}]\nset yrange [0:*]\n"
+      "set grid\nset key outside bottom center horizontal\n"
       "plot {}\n",
-      data, Quoted(path), curves);
+      data, Quoted(path), static_cast<double>(sizes.min.block_bytes) / kKiB / 1.5,
+      static_cast<double>(sizes.max.block_bytes) / kKiB * 1.5, curves);
 }
 
 }  // namespace

@@ -17,6 +17,8 @@ namespace kvtier {
 namespace {
 
 constexpr uint64_t kLeastSetBytes = 16 * kMiB;
+// When the disk is measured host memory holds half a set, and a chunk at least.
+constexpr uint64_t kLeastDiskSetBytes = 40 * kMiB;
 
 struct BenchArguments {
   BenchOptions options;
@@ -43,12 +45,13 @@ Status MeasurePrivate(const BenchArguments& arguments, BenchResults* results) {
   KVT_RETURN_IF_ERROR(TakeBlockSizes(arguments, &options));
   options.set_bytes = SetBytesWithin(arguments.tiers, options.block_bytes);
   const bool disk = arguments.tiers.disk_bytes > 0;
-  if (options.set_bytes < kLeastSetBytes) {
+  const uint64_t least = disk ? kLeastDiskSetBytes : kLeastSetBytes;
+  if (options.set_bytes < least) {
     return MakeError(
         ErrorCode::kInvalidArgument, "tiers_too_small",
         fmt::format("these sizes leave sets of {} to measure with, and {} are needed: the pool "
                     "takes one set, host and disk take three each{}",
-                    FormatByteSize(options.set_bytes), FormatByteSize(kLeastSetBytes),
+                    FormatByteSize(options.set_bytes), FormatByteSize(least),
                     disk ? "; --disk 0B measures without a disk" : ""));
   }
   return RunBench(options, {.onload_host = true, .onload_disk = disk, .acquire = true}, results);

@@ -16,6 +16,9 @@ class App;
 
 namespace kvtier {
 
+// Of options that count; a negative number would be taken for a huge one.
+inline constexpr int64_t kMaxCount = int64_t{1} << 53;
+
 struct CommandContext {
   std::string socket = "/run/kvtier/kvtier.sock";
   std::string admin_socket;  // empty: beside `socket`

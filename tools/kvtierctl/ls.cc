@@ -118,7 +118,7 @@ void AddLsCommand(CLI::App* app, CommandContext* context) {
                    "Blocks whose hash begins with these hexadecimal digits only.")
       ->type_name("DIGITS");
   command->add_option("--limit", arguments->limit, "The first N only; 0: all.")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(int64_t{0}, kMaxCount))
       ->type_name("N")
       ->capture_default_str();
   command->add_flag("--full", arguments->full, "Whole hashes and names, wider than 80 columns.");

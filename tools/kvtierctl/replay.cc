@@ -160,12 +160,12 @@ void AddTraceOptions(CLI::App* command, ReplayArguments* arguments) {
       ->default_str("auto")
       ->type_name("FORMAT");
   command->add_option("--limit", arguments->limit, "Play the first N requests only.")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(int64_t{0}, kMaxCount))
       ->type_name("N");
   command
       ->add_option("--seed", arguments->seed,
                    "Another seed: the same requests for blocks nobody has seen.")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(int64_t{0}, kMaxCount))
       ->type_name("N");
   command
       ->add_option_function<std::string>(

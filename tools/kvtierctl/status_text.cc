@@ -159,7 +159,7 @@ std::string KernelsText(JsonView kernels) {
   return fmt::format("kernels: {}{}{}, {} cases right at start  calls {}  in flight {}\n",
                      kernels["engine"].Text(), kernels["library_version"].Text().empty() ? "" : " ",
                      kernels["library_version"].Text(), kernels["self_test"]["cases"].Count(),
-                     FormatCount(kernels["calls"].Count()), kernels["in_flight"].Count());
+                     FormatCompactCount(kernels["calls"].Count()), kernels["in_flight"].Count());
 }
 
 // What somebody should look into.

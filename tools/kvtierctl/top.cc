@@ -181,7 +181,7 @@ void AddTopCommand(CLI::App* app, CommandContext* context) {
       ->type_name("SECONDS")
       ->capture_default_str();
   command->add_option("--count", arguments->count, "End after N looks; 0: never.")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(int64_t{0}, kMaxCount))
       ->type_name("N")
       ->capture_default_str();
   command->footer(

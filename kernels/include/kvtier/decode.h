@@ -63,7 +63,7 @@ KVT_KERNEL_API kvt_kernel_status kvt_decode(const kvt_decode_params* params, voi
  * that begin with it, each sequence's own tokens after it once more, and both results are merged.
  *
  *  own       as for kvt_decode, but its tables and lengths are of the own tokens alone, those after
- *            the prefix (a prefix ends at a block's end). No window.
+ *            the prefix (a prefix ends at a block's end). A window counts both.
  *  prefixes  tables and lengths of the prefixes, in the same cache
  *  members   [prefixes.sequences + 1]: prefix p is shared by the sequences
  *            [members[p], members[p + 1]); a sequence without one gets a prefix of length 0.

@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "decode_problem.h"
 
 namespace kvtier::kernels {
@@ -11,6 +13,7 @@ struct SharedSetup {
   std::vector<int32_t> own;  // tokens after the prefix
   kvt_dtype kv_dtype = KVT_BF16;
   bool sinks = false;
+  int window_tokens = 0;
 };
 
 class DecodeShared : public testing::Test {
@@ -24,9 +27,11 @@ class DecodeShared : public testing::Test {
     DecodeSetup whole = {.kv_dtype = setup.kv_dtype,
                          .q_heads = 16,
                          .kv_heads = 2,
+                         .window_tokens = setup.window_tokens,
                          .sinks = setup.sinks,
                          .shared_tokens = setup.prefix};
     for (const int own : setup.own) whole.lengths.push_back(setup.prefix + own);
+    whole.max_length = *std::max_element(whole.lengths.begin(), whole.lengths.end());
     DecodeProblem problem(whole);
     const int count = static_cast<int>(setup.own.size());
     const std::vector<int32_t> prefix_and_members = {setup.prefix, 0, count};
@@ -79,13 +84,11 @@ TEST_F(DecodeShared, CountsSinksOnce) {
   ExpectRight({.prefix = 64, .own = {0, 30, 500}, .sinks = true});
 }
 
-TEST_F(DecodeShared, RefusesAWindow) {
-  DecodeProblem problem({.lengths = {20}});
-  kvt_decode_shared_params params = {.own = problem.params()};
-  params.prefixes = params.own.sequences;
-  params.members = params.own.sequences.kv_lengths;
-  params.own.window_tokens = 5;
-  EXPECT_EQ(kvt_decode_shared_workspace_bytes(&params), 0U);
+TEST_F(DecodeShared, CountsPrefixAndOwnTokensInTheWindow) {
+  for (const int window : {1, 5, 100, 400, 1100, 5000}) {
+    SCOPED_TRACE(window);
+    ExpectRight({.prefix = 1024, .own = {0, 300, 17, 1, 64, 5}, .window_tokens = window});
+  }
 }
 
 }  // namespace

@@ -4,6 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <cmath>
+#include <optional>
+
 #include "daemon/attention_service.h"
 #include "daemon/coarse_clock.h"
 #include "daemon/event_loop.h"
@@ -16,10 +20,14 @@ namespace {
 
 using testing::HasSubstr;
 
+// Five types, decode and append.
+constexpr uint32_t kSelfTestCases = 10;
+
 // Right but for what it is told to do wrong.
 class FaultyEngine final : public AttentionEngine {
  public:
-  enum class Fault : uint8_t { kOutput, kNan, kStrayWrite, kDevice };
+  // kDeviceLater: after as many runs as the self-test makes.
+  enum class Fault : uint8_t { kOutput, kNan, kStrayWrite, kDevice, kDeviceLater };
   explicit FaultyEngine(Fault fault) : fault_(fault) {}
 
   [[nodiscard]] std::string_view name() const override { return "faulty"; }
@@ -29,7 +37,8 @@ class FaultyEngine final : public AttentionEngine {
   [[nodiscard]] std::span<const int32_t> groups() const override { return right_.groups(); }
   [[nodiscard]] Status Check(const AttentionJob& job) const override { return right_.Check(job); }
   [[nodiscard]] Status Run(const AttentionJob& job) override {
-    if (fault_ == Fault::kDevice) return MakeError(ErrorCode::kIoError, "kernel_failed");
+    const bool later = fault_ == Fault::kDeviceLater && ++runs_ > kSelfTestCases;
+    if (fault_ == Fault::kDevice || later) return MakeError(ErrorCode::kIoError, "kernel_failed");
     const Status done = right_.Run(job);
     if (fault_ == Fault::kOutput) kernels::StoreElement(job.output, job.query_dtype, 7, 9.0F);
     if (fault_ == Fault::kNan) kernels::StoreElement(job.output, job.query_dtype, 7, NAN);
@@ -48,6 +57,7 @@ class FaultyEngine final : public AttentionEngine {
 
  private:
   const Fault fault_;
+  std::atomic<uint32_t> runs_ = 0;
   HostAttentionEngine right_;
 };
 
@@ -66,7 +76,7 @@ TEST_F(AttentionSelfTestTest, PassesWhatIsRight) {
   HostAttentionEngine engine;
   const AttentionSelfTest result = TestAttention(&engine, &device_);
   EXPECT_EQ(result.failure, "");
-  EXPECT_EQ(result.cases, 10u);  // five types, decode and append
+  EXPECT_EQ(result.cases, kSelfTestCases);
   EXPECT_GT(result.worst_error, 0.0);
   EXPECT_LE(result.worst_error, 1.0);
 }
@@ -84,6 +94,12 @@ class AttentionServiceTest : public AttentionSelfTestTest {
     return {.device = &device_, .config = &config_, .clock = &clock_, .loop = &loop_, .log = &log_};
   }
 
+  AttentionService::Environment EnvironmentWith(FaultyEngine::Fault fault) {
+    AttentionService::Environment environment = Environment();
+    environment.open_engine = [fault] { return std::make_unique<FaultyEngine>(fault); };
+    return environment;
+  }
+
   KernelsConfig config_;
   CoarseClock clock_;
   Log log_{LogConfig{.level = LogLevel::kError}};
@@ -93,7 +109,7 @@ TEST_F(AttentionServiceTest, IsReadyOnceItWasTriedOut) {
   const AttentionService service(Environment());
   EXPECT_TRUE(service.CheckReady());
   EXPECT_EQ(service.Report().engine, "cpu");
-  EXPECT_EQ(service.Report().self_test.cases, 10u);
+  EXPECT_EQ(service.Report().self_test.cases, kSelfTestCases);
 }
 
 TEST_F(AttentionServiceTest, IsOffIfConfiguredSo) {
@@ -114,6 +130,28 @@ TEST_F(AttentionServiceTest, WorkspacesTogetherKeepTheirBound) {
   EXPECT_EQ(service.Report().workspace_bytes, 4 * kMiB);
   first->reset();
   EXPECT_TRUE(service.CreateWorkspace(2 * kMiB).has_value());
+}
+
+TEST_F(AttentionServiceTest, IsOffIfItsResultsAreWrong) {
+  const AttentionService service(EnvironmentWith(FaultyEngine::Fault::kOutput));
+  EXPECT_EQ(service.Report().state, AttentionState::kFailed);
+  EXPECT_THAT(service.Report().reason, HasSubstr("is wrong by"));
+  EXPECT_EQ(service.CheckReady().error().reason, "attend_off");
+}
+
+TEST_F(AttentionServiceTest, IsOffFromTheDevicesFirstFailureOn) {
+  AttentionService service(EnvironmentWith(FaultyEngine::Fault::kDeviceLater));
+  ASSERT_TRUE(service.CheckReady());
+  std::optional<Result<uint64_t>> outcome;
+  service.Run(std::make_shared<AttentionJob>(),
+              [&](Result<uint64_t> result) { outcome = std::move(result); });
+  EXPECT_FALSE(service.idle());
+  loop_.RunUntil([&] { return outcome.has_value(); });
+  EXPECT_EQ(outcome->error().reason, "kernel_failed");
+  EXPECT_TRUE(service.idle());
+  EXPECT_EQ(service.Report().failures, 1u);
+  EXPECT_EQ(service.Report().state, AttentionState::kFailed);
+  EXPECT_EQ(service.CheckReady().error().reason, "attend_off");
 }
 
 }  // namespace

@@ -66,13 +66,29 @@ TEST(MetricsText, FormatIsTheOneThatIsAccepted) {
 }
 
 TEST(Metrics, EveryFamilyIsNamedOnceAndExplained) {
-  const MetricFamilies families = MetricsOf({}, {}, {});
+  MetricsSnapshot snapshot;
+  snapshot.gauges.tenants.emplace_back();
+  const MetricFamilies families = MetricsOf(snapshot, {}, {});
   std::set<std::string> names;
   for (const MetricFamily& family : families.all()) {
     EXPECT_TRUE(names.insert(family.name).second) << family.name;
     EXPECT_TRUE(family.name.starts_with("kvtier_") || family.name.starts_with("process_"));
     EXPECT_TRUE(family.help.ends_with('.')) << family.name;
     EXPECT_FALSE(family.samples.empty()) << family.name;
+  }
+}
+
+TEST(Metrics, TenantsWithQuotasAreNamedByTier) {
+  TenantGauges tenant{.quota = {.name = "chat"}, .used_bytes = {1, 2, 3}};
+  tenant.quota.tiers[1] = {.max_bytes = 20, .reserved_bytes = 10};
+  MetricsSnapshot snapshot;
+  snapshot.gauges.tenants = {tenant};
+  const std::string page = MetricsText(MetricsOf(snapshot, {}, {}), MetricsFormat::kPrometheus);
+  for (const char* line : {"kvtier_tenant_used_bytes{tenant=\"chat\",tier=\"disk\"} 3\n",
+                           "kvtier_tenant_cap_bytes{tenant=\"chat\",tier=\"host\"} 20\n",
+                           "kvtier_tenant_cap_bytes{tenant=\"chat\",tier=\"pool\"} +Inf\n",
+                           "kvtier_tenant_reserved_bytes{tenant=\"chat\",tier=\"host\"} 10\n"}) {
+    EXPECT_NE(page.find(line), std::string::npos) << line;
   }
 }
 

@@ -11,6 +11,8 @@ namespace {
 constexpr std::string_view kStatus = R"json({
   "schema": "kvtier.status/1", "version": "0.1.0", "pid": 42, "uptime_s": 7440.0,
   "state": "serving", "device": {"kind": "host", "name": "host memory (memfd)"},
+  "kernels": {"state": "ready", "engine": "cpu", "library_version": "", "calls": 1024,
+              "in_flight": 1, "self_test": {"cases": 48}},
   "disk": {"enabled": true, "engines": ["io_uring"], "degraded": false, "notes": [],
            "index": {"found": "good", "rebuilt": false}},
   "tiers": {"pool": {"capacity_bytes": 268435456, "used_bytes": 67108864, "blocks": 1024},
@@ -33,8 +35,9 @@ std::string Format(std::string_view json) {
 
 TEST(StatusTextTest, ShowsStateTiersPoolsAndHitRate) {
   const std::string text = Format(kStatus);
-  for (const char* part : {"kvtierd 0.1.0", "serving", "pid 42", "2 h 4 min", "256.0 MiB", "25 %",
-                           "io_uring", "1.23M", "sessions 4", "75 % hit"}) {
+  for (const char* part :
+       {"kvtierd 0.1.0", "serving", "pid 42", "2 h 4 min", "256.0 MiB", "25 %", "io_uring", "1.23M",
+        "sessions 4", "75 % hit", "kernels: cpu, 48 cases right"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
   }
 }
@@ -70,9 +73,12 @@ TEST(StatusTextTest, TroublesAreShownAndAHealthyDaemonHasNone) {
   std::string troubled(kStatus);
   troubled.replace(troubled.find(R"("disk_read_errors": 0)"), 21, R"("disk_read_errors": 7)");
   troubled.replace(troubled.find(R"("rebuilt": false)"), 16, R"("rebuilt": true)");
+  troubled.replace(troubled.find(R"("state": "ready")"), 16,
+                   R"("state": "failed", "reason": "self-test: decode")");
   const std::string text = Format(troubled);
   EXPECT_NE(text.find("! 7 disk_read_errors"), std::string::npos) << text;
   EXPECT_NE(text.find("! the index was rebuilt"), std::string::npos) << text;
+  EXPECT_NE(text.find("! kernels off: self-test: decode"), std::string::npos) << text;
 }
 
 TEST(StatusTextTest, AbsentMembersReadAsNothing) {

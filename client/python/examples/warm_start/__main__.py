@@ -4,10 +4,10 @@ prefix from nowhere, from the pool, from host memory, and from disk after the da
     python3 client/python/examples/warm_start                 # Llama-3.1-8B's sizes, on a GPU
     python3 client/python/examples/warm_start --small         # a tiny model, on the CPU
 
-Weights and prompts are random; nothing is downloaded. Needs torch and transformers 5, the package
-(PYTHONPATH=client/python or installed), KVTIER_LIBRARY, and kvtierd (--kvtierd). Exits with 0 if all
-warm starts gave the cold ones' logits and continuations, 1 if not, 77 if something it needs is
-missing.
+Weights and prompts are random; nothing is downloaded. Needs torch and transformers 5 (--small does
+without the latter), the package (PYTHONPATH=client/python or installed), KVTIER_LIBRARY, and
+kvtierd (--kvtierd). Exits with 0 if all warm starts gave the cold ones' logits to the dtype's
+tolerance, 1 if not, 77 if something it needs is missing.
 """
 
 from __future__ import annotations
@@ -17,8 +17,13 @@ import json
 import os
 import pathlib
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from decoder import Decoder
 
 MISSING = 77
+_LEAST_TRANSFORMERS = 5
 
 
 def parse() -> argparse.Namespace:
@@ -40,8 +45,7 @@ def parse() -> argparse.Namespace:
 
 def main(arguments: argparse.Namespace) -> int:
     import torch
-    import transformers
-    from decoder import LLAMA_8B, SMALL, Decoder
+    from decoder import LLAMA_8B, SMALL
     from report import Row, table
     from trial import Load, Trial, Yardstick, make_prompts
 
@@ -65,13 +69,16 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.small:
         # More threads cost more than they bring.
         torch.set_num_threads(1)
-    decoder = Decoder(geometry, device, dtype)
+    kind, library = decoder_kind()
+    decoder = kind(geometry, device, dtype)
     prompts = make_prompts(load, geometry.vocabulary)
     yardstick = Yardstick(decoder, prompts, load)
     name = "CPU" if on_cpu else torch.cuda.get_device_name(device)
-    print(f"{geometry.name}, {str(dtype)[6:]}, random weights, on {name}", end="; ")
+    print(f"{geometry.name} on {library}, {str(dtype)[6:]}, random weights, on {name}", end="; ")
     print(f"prompts of {load.prompt_tokens} tokens that share {load.shared_tokens}")
-    print(f"torch alone, the whole prompt at once: {yardstick.ms:.1f} ms to the next token's logits")
+    print(
+        f"torch alone, the whole prompt at once: {yardstick.ms:.1f} ms to the next token's logits"
+    )
     print(f"logits computed in two parts instead of one differ by {yardstick.floor:.1e}", end=", ")
     print(f"tolerated {yardstick.tolerance:.1e}; after another prefix by {yardstick.control:.1e}")
     modes = ("in-place", "copy") if arguments.mode == "both" else (arguments.mode,)
@@ -90,7 +97,7 @@ def main(arguments: argparse.Namespace) -> int:
             "commit": arguments.commit,
             "device": name,
             "torch": torch.__version__,
-            "transformers": transformers.__version__,
+            "decoder": library,
             "model": geometry.name,
             "dtype": str(dtype)[6:],
             "prompt_tokens": load.prompt_tokens,
@@ -107,24 +114,45 @@ def main(arguments: argparse.Namespace) -> int:
     return 0 if holds else 1
 
 
-def missing() -> str:
+def transformers_version() -> str:
+    """ "" if there is none that this program can use."""
+    try:
+        import transformers
+    except ImportError:
+        return ""
+    version: str = transformers.__version__
+    return version if int(version.split(".")[0]) >= _LEAST_TRANSFORMERS else ""
+
+
+def decoder_kind() -> tuple[type[Decoder], str]:
+    """The decoder's class, and what it is made with."""
+    version = transformers_version()
+    if version:
+        from transformers_decoder import TransformersDecoder
+
+        return TransformersDecoder, f"transformers {version}"
+    from torch_decoder import TorchDecoder
+
+    return TorchDecoder, "torch alone"
+
+
+def missing(small: bool) -> str:
     """What this cannot run without, or ""."""
     try:
         import torch
-        import transformers
 
         import kvtier
     except ImportError as error:
         return str(error)
-    if int(transformers.__version__.split(".")[0]) < 5:
-        return f"transformers {transformers.__version__}, 5 is needed"
     del torch, kvtier
+    if not small and not transformers_version():
+        return f"no transformers from {_LEAST_TRANSFORMERS} on; --small does without"
     return ""
 
 
 if __name__ == "__main__":
     parsed = parse()
-    reason = missing()
+    reason = missing(parsed.small)
     if reason:
         print(f"warm_start: skipped: {reason}")
         sys.exit(MISSING)

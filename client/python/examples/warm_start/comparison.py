@@ -37,9 +37,7 @@ class Comparison:
         return f"{self.agreed}/{self.asked}" if self.asked > 0 else "-"
 
 
-def compare(
-    got: Answer, expected: Answer, tolerance: float, block_sums: list[bytes]
-) -> Comparison:
+def compare(got: Answer, expected: Answer, tolerance: float, block_sums: list[bytes]) -> Comparison:
     """`got` followed the tokens of `expected`. block_sums: of the blocks that were published, from
     the prompt's first on."""
     steps = list(zip(got.logits, expected.logits))

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import torch
 from decoder import Decoder
-from transformers import DynamicCache
+from torch_decoder import causal_attention
 
 import kvtier
 
@@ -45,14 +45,16 @@ class CopyingPath:
         self._sequence = sequence
         memory = sequence.memory()
         self._layers = [memory.torch_layer(i) for i in range(self._decoder.geometry.layers)]
-        self._cache = DynamicCache()
+        self._cache = self._decoder.new_cache()
         cached = sequence.cached_tokens
         if cached == 0:
             return
-        table = torch.from_numpy(sequence.block_table()).to(self._decoder.device)
+        table = torch.from_numpy(sequence.block_table()).long().to(self._decoder.device)
         blocks = table[: -(-cached // self._layers[0].k.shape[1])]
         for i, layer in enumerate(self._layers):
-            k, v = (x[blocks].flatten(0, 1)[None, :cached].transpose(1, 2) for x in (layer.k, layer.v))
+            k, v = (
+                x[blocks].flatten(0, 1)[None, :cached].transpose(1, 2) for x in (layer.k, layer.v)
+            )
             self._cache.update(k, v, i)
 
     def forward(self, tokens: list[int], first: int) -> torch.Tensor:
@@ -154,8 +156,6 @@ class TorchAttention:
         block_tokens = self._layers[0].k.shape[1]
         self._new = Slots(sequence, first, count, "cpu").index(block_tokens)
         self._all = Slots(sequence, 0, first + count, "cpu").index(block_tokens)
-        position = torch.arange(first, first + count)[:, None]
-        self._seen = torch.arange(first + count)[None] <= position
 
     def attend(
         self,
@@ -172,9 +172,4 @@ class TorchAttention:
         layer.k[self._new] = key[0].transpose(0, 1)
         layer.v[self._new] = value[0].transpose(0, 1)
         k, v = (x[self._all].transpose(0, 1)[None] for x in (layer.k, layer.v))
-        group = query.shape[1] // k.shape[1]
-        k, v = (x.repeat_interleave(group, dim=1) for x in (k, v))
-        out = torch.nn.functional.scaled_dot_product_attention(
-            query, k, v, attn_mask=self._seen, scale=scaling
-        )
-        return out.transpose(1, 2), None
+        return causal_attention(query, k, v, scaling), None

@@ -86,6 +86,5 @@ def table(rows: list[Row]) -> str:
         )
     widths = [max(len(line[i]) for line in lines) for i in range(len(_HEADINGS))]
     return "\n".join(
-        "  ".join(text.ljust(width) for text, width in zip(line, widths)).rstrip()
-        for line in lines
+        "  ".join(text.ljust(width) for text, width in zip(line, widths)).rstrip() for line in lines
     )

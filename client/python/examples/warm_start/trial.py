@@ -17,7 +17,6 @@ from engine import Answer, Engine
 from kv_paths import CopyingPath, InPlacePath, KvPath
 from private_daemon import PrivateDaemon
 from report import Row
-from transformers import DynamicCache
 
 import kvtier
 
@@ -42,7 +41,9 @@ def make_prompts(load: Load, vocabulary: int) -> list[list[int]]:
     source = random.Random(7)
     shared = [source.randrange(vocabulary) for _ in range(load.shared_tokens)]
     own = load.prompt_tokens - load.shared_tokens
-    return [shared + [source.randrange(vocabulary) for _ in range(own)] for _ in range(1 + len(TIERS))]
+    return [
+        shared + [source.randrange(vocabulary) for _ in range(own)] for _ in range(1 + len(TIERS))
+    ]
 
 
 class Yardstick:
@@ -61,10 +62,10 @@ class Yardstick:
         self.tolerance = 2 * self.floor + torch.finfo(decoder.dtype).eps
         other = prompt[load.prompt_tokens // 2 :: -1] + prompt[load.prompt_tokens // 2 + 1 :]
         #: The same last half after another first half.
-        self.control = distance(decoder.forward(other, 0, DynamicCache()), self.expected[0])
+        self.control = distance(decoder.forward(other, 0, decoder.new_cache()), self.expected[0])
 
     def _in_two(self, prompt: list[int], split: int) -> torch.Tensor:
-        cache = DynamicCache()
+        cache = self._decoder.new_cache()
         self._decoder.forward(prompt[:split], 0, cache)
         return self._decoder.forward(prompt[split:], split, cache)
 
@@ -73,7 +74,7 @@ class Yardstick:
         # The first one warms up.
         for prompt in prompts[:1] + prompts:
             started = time.perf_counter()
-            logits.append(self._decoder.forward(prompt, 0, DynamicCache()))
+            logits.append(self._decoder.forward(prompt, 0, self._decoder.new_cache()))
             if self._decoder.device.type == "cuda":
                 torch.cuda.synchronize(self._decoder.device)
             times_ms.append(1e3 * (time.perf_counter() - started))
@@ -160,6 +161,8 @@ class Trial:
 
     def _push_to(self, tier: str, prompt: list[int]) -> None:
         """Leaves the prompt's blocks in this tier and those below."""
+        # What is still held cannot be pushed out.
+        self._connection.flush()
         if tier == "host":
             self._daemon.push_to_host(self._pool.hash_blocks(prompt))
         elif tier == "disk":

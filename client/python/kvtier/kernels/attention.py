@@ -87,7 +87,9 @@ def decode_shared(
         own = _decode_params(query, result, cache, tables, softmax_scale, lse, sinks)
         own.soft_cap = soft_cap
         _tensors.check_list(members, "members", len(prefixes) + 1, "int32", query)
-        params = _abi.DecodeSharedParams(own, prefixes.abi(cache.page_tokens, cache.key.device), members.data_ptr())
+        params = _abi.DecodeSharedParams(
+            own, prefixes.abi(cache.page_tokens, cache.key.device), members.data_ptr()
+        )
         if len(tables) > 0:
             shape = (len(tables), len(prefixes), own.q_heads, cache.kv_heads, cache.head_dim)
             lengths = (own.sequences.max_kv_length, params.prefixes.max_kv_length)

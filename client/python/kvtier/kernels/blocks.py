@@ -164,9 +164,10 @@ def merge_lse(
     """Merges partial attention results over disjoint sets of keys into the one over all of them.
     Returns output.
 
-    partials: [parts, tokens, heads, dim], a part contiguous; partial_lse: float32 [parts, tokens,
-        heads], likewise, natural logarithm, -inf: the part is ignored. output: [tokens, heads, dim].
-        Both float32, bfloat16 or float16; dim a multiple of 8.
+    partials: [parts, tokens, heads, dim], a part contiguous; output: [tokens, heads, dim]; both
+        float32, bfloat16 or float16; dim a multiple of 8.
+    partial_lse: float32 [parts, tokens, heads], a part contiguous, natural logarithm; -inf: the
+        part is ignored.
     lse: float32 [tokens, heads], contiguous, written if given.
 
     Raises InvalidArgumentError.

@@ -16,8 +16,8 @@ class _Part:
 
 
 class Workspace:
-    """Device memory for `decode`, `decode_shared`, `mla_decode` and `append`, kept from call to call; it grows as
-    calls need it, until it is dropped.
+    """Device memory for `decode`, `decode_shared`, `mla_decode` and `append`, kept from call to
+    call; it grows as they need it, until it is dropped.
 
     One serves one stream at a time, any number of layers and steps one after another. A captured
     CUDA graph holds on to the memory it was captured with: use the workspace for nothing else while

@@ -1,0 +1,86 @@
+// kvt_attend and workspaces: what the library refuses itself, and what a broken daemon cannot do.
+// What is computed is tried on real daemons (tests/python/test_attention.py).
+
+#include "tests/unit/client/client_fixture.h"
+
+namespace kvtier::client {
+namespace {
+
+class AttentionTest : public ClientFixture {
+ protected:
+  // Answers WORKSPACE with `answer`.
+  void AnswerWorkspace(const std::function<FakeDaemon::Bytes(uint64_t request_id)>& answer) {
+    daemon_->Intercept([answer](const wire::Frame& frame) -> std::optional<FakeDaemon::Bytes> {
+      if (frame.type != static_cast<uint16_t>(wire::MessageType::kWorkspace)) return std::nullopt;
+      return answer(frame.request_id);
+    });
+  }
+};
+
+TEST_F(AttentionTest, ADaemonThatDoesNotKnowTheMessageIsUnsupported) {
+  Attach();
+  AnswerWorkspace([](uint64_t request_id) {
+    return FrameOf(wire::ErrorReply{{ErrorCode::kUnsupported, "unknown_message", ""}}, request_id);
+  });
+  const auto workspace = pool_->OpenWorkspace(4096);
+  ASSERT_FALSE(workspace);
+  EXPECT_EQ(workspace.error().code, KVT_UNSUPPORTED);
+  // The connection goes on.
+  EXPECT_TRUE(connection_->Ping());
+}
+
+TEST_F(AttentionTest, AReplyWithoutItsDescriptorOrTooSmallIsRefused) {
+  Attach();
+  AnswerWorkspace([](uint64_t request_id) {
+    return FrameOf(wire::WorkspaceReply{8192, wire::DeviceKind::kHost}, request_id);
+  });
+  const auto without = pool_->OpenWorkspace(4096);
+  ASSERT_FALSE(without);
+  EXPECT_EQ(without.error().code, KVT_CORRUPT);
+  AnswerWorkspace([](uint64_t request_id) {
+    return FrameOf(wire::WorkspaceReply{4095, wire::DeviceKind::kHost}, request_id);
+  });
+  const auto small = pool_->OpenWorkspace(4096);
+  ASSERT_FALSE(small);
+  EXPECT_EQ(small.error().code, KVT_UNAVAILABLE);  // it broke the protocol
+}
+
+TEST_F(AttentionTest, SizesThatNobodyGivesAreRefusedWithoutAsking) {
+  Attach();
+  for (const uint64_t bytes : {uint64_t{0}, wire::kMaxWorkspaceBytes + 1, UINT64_MAX}) {
+    const auto workspace = pool_->OpenWorkspace(bytes);
+    ASSERT_FALSE(workspace);
+    EXPECT_EQ(workspace.error().code, KVT_INVALID_ARGUMENT);
+  }
+  EXPECT_EQ(daemon_->Requests(wire::MessageType::kWorkspace), 0);
+}
+
+TEST_F(AttentionTest, NullArgumentsAreRefused) {
+  Attach();
+  kvt_workspace* workspace = nullptr;
+  EXPECT_EQ(kvt_workspace_open(nullptr, 4096, &workspace), KVT_INVALID_ARGUMENT);
+  EXPECT_EQ(kvt_workspace_open(pool_->get(), 4096, nullptr), KVT_INVALID_ARGUMENT);
+  kvt_attend_request request;
+  kvt_attend_request_init(&request);
+  EXPECT_EQ(kvt_attend(nullptr, &request, 0, nullptr), KVT_INVALID_ARGUMENT);
+  EXPECT_EQ(kvt_sequence_blocks(nullptr, nullptr, 0), KVT_INVALID_ARGUMENT);
+  kvt_workspace_close(nullptr);
+}
+
+TEST_F(AttentionTest, ASequencesBlocksAreThoseOfItsTable) {
+  Attach();
+  auto sequence = pool_->OpenSequence(Tokens(10));
+  ASSERT_TRUE(sequence);
+  ASSERT_TRUE(sequence->Wait());
+  const auto table = sequence->BlockTable();
+  const auto blocks = sequence->Blocks(3);
+  ASSERT_TRUE(table && blocks);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ((*blocks)[i].index, static_cast<uint32_t>((*table)[i]));
+    EXPECT_EQ((*blocks)[i].attachment, sequence->Info().attachment);
+  }
+  EXPECT_EQ(sequence->Blocks(table->size() + 1).error().code, KVT_INVALID_ARGUMENT);
+}
+
+}  // namespace
+}  // namespace kvtier::client
