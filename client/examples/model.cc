@@ -11,8 +11,8 @@
 namespace kvtier::generate {
 namespace {
 
-// Tokens computed together: enough to reuse each weight read from memory, few enough for their
-// vectors to stay in the caches.
+// Tokens that a thread computes together: enough to reuse each weight read from memory, few enough
+// for their vectors to stay in its caches.
 constexpr size_t kChunkTokens = 64;
 
 }  // namespace
@@ -64,7 +64,7 @@ void Model::Compute(std::span<const Token> tokens, size_t first_position, KvAcce
   KVT_CHECK(!tokens.empty() && first_position + tokens.size() <= shape().max_positions);
   KVT_CHECK(logits.size() == shape().vocabulary);
   while (!tokens.empty()) {
-    const size_t count = std::min(tokens.size(), kChunkTokens);
+    const size_t count = std::min(tokens.size(), kChunkTokens * threads_);
     ComputeChunk(tokens.first(count), first_position, kv, logits);
     tokens = tokens.subspan(count);
     first_position += count;
