@@ -1,5 +1,6 @@
 // What tenants may take of each tier, and what is kept for them.
 
+#include "tests/fakes/seeded_random.h"
 #include "tests/unit/tiers/cache_fixture.h"
 
 namespace kvtier {
@@ -22,8 +23,10 @@ class CacheQuotaTest : public CacheTest {
     return setup;
   }
   // The fixture's verbs speak for this tenant from now on.
-  void Be(const std::string& tenant, uint8_t model = 1, uint64_t block_bytes = kBlockBytes) {
-    const Result<PoolInfo> pool = cache_->AttachPool(Identity(tenant, model, block_bytes), 0);
+  void Be(const std::string& tenant, uint8_t model = 1, uint64_t block_bytes = kBlockBytes,
+          uint64_t pool_bytes = 0) {
+    const Result<PoolInfo> pool =
+        cache_->AttachPool(Identity(tenant, model, block_bytes), pool_bytes);
     ASSERT_TRUE(pool) << pool.error().ToString();
     pool_ = *pool;
   }
@@ -195,6 +198,35 @@ TEST_F(CacheQuotaTest, ReserveIsHadByAnotherModelOfTheTenantToo) {
   Sink(Sequence(9, 5));
   EXPECT_EQ(InHost(Sequence(9, 5)), 5u);
   EXPECT_EQ(GaugesOf("other").own_chunk_bytes[1], kChunkBytes);
+}
+
+// Models whose slots fit into each other's chunks badly, taking turns in no order.
+TEST_F(CacheQuotaTest, ReserveIsKeptAndHadUnderLoadOfModelsOfEverySize) {
+  CacheSetup setup = Setup(
+      {Quota("tenant", {.reserved_bytes = 2 * kChunkBytes}, {.reserved_bytes = 3 * kChunkBytes})});
+  setup.pool_blocks = 64;
+  setup.options.disk_free_fraction = 0.05;
+  Start(setup);
+  SeededRandom random(7);
+  const auto flood = [&](int rounds) {
+    for (int round = 0; round < rounds; ++round) {
+      const auto size = static_cast<uint8_t>(random.Between(1, 3));
+      Be("other", size, size * kBlockBytes, 4 * size * kBlockBytes);
+      Put(Sequence(random.Next(), 4));
+      EvictFromPool();
+      if (random.Chance(0.5)) Drain();
+    }
+  };
+  flood(60);
+  Be("tenant");
+  Sink(Sequence(1, 16));
+  Drain();
+  for (int i = 0; i < 5; ++i) {
+    flood(20);
+    Be("tenant");
+    EXPECT_EQ(InHost(Sequence(1, 16)), 16u);
+    EXPECT_EQ(OnDisk(Sequence(1, 16)), 16u);
+  }
 }
 
 TEST_F(CacheQuotaTest, TenantsWithoutReserveShareOneOrderOfEviction) {
