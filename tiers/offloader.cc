@@ -32,7 +32,7 @@ bool Offloader::WantNow(EntryIndex index) {
   if (entry.motion.offloading) return true;
   entry.offload_failed = false;
   Want(index);
-  urgent_.push_back(index);
+  urgent_.Push(state_.TenantOf(entry), index);
   return true;
 }
 
@@ -50,18 +50,18 @@ void Offloader::End(EntryIndex index) {
 }
 
 bool Offloader::Pump() {
-  const auto start = [this](std::deque<EntryIndex>* line, CopyPriority priority) {
-    if (bytes_in_flight_ >= state_.options.max_offload_bytes) return false;
-    const std::shared_ptr<Batch> batch = NextBatch(line, priority);
-    if (!batch) return false;
-    StartCopy(batch);
-    return true;
+  const auto starting = [this](CopyPriority priority) {
+    return [this, priority](std::deque<EntryIndex>* line) {
+      if (bytes_in_flight_ >= state_.options.max_offload_bytes) return false;
+      const std::shared_ptr<Batch> batch = NextBatch(line, priority);
+      if (!batch) return false;
+      StartCopy(batch);
+      return true;
+    };
   };
-  bool progressed = false;
-  while (start(&urgent_, CopyPriority::kDemand)) progressed = true;
-  progressed |= queues_.TakeTurns(
-      [&start](std::deque<EntryIndex>* line) { return start(line, CopyPriority::kBackground); });
-  return progressed;
+  const bool urgent = urgent_.TakeTurns(starting(CopyPriority::kDemand));
+  const bool queued = queues_.TakeTurns(starting(CopyPriority::kBackground));
+  return urgent || queued;
 }
 
 CachePool* Offloader::SourceOf(EntryIndex index) {

@@ -17,7 +17,10 @@ namespace kvtier {
 class Offloader {
  public:
   Offloader(CacheState* state, HostSlots* host)
-      : state_(*state), host_(*host), queues_(state->tenants.rows()) {}
+      : state_(*state),
+        host_(*host),
+        queues_(state->tenants.rows()),
+        urgent_(state->tenants.rows()) {}
 
   // Asks for a copy of a pool's block in host; freshens the one there is.
   void Want(EntryIndex entry);
@@ -68,7 +71,7 @@ class Offloader {
   HostSlots& host_;
   // Entries with motion.offload_queued, and some that have it no more.
   LaneQueues<EntryIndex> queues_;
-  std::deque<EntryIndex> urgent_;
+  LaneQueues<EntryIndex> urgent_;
   std::vector<EntryIndex> ended_;
   uint64_t bytes_in_flight_ = 0;
   uint64_t blocks_in_flight_ = 0;

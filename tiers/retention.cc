@@ -2,14 +2,17 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/check.h"
 
 namespace kvtier {
 namespace {
 
-// At most this many entries are looked at for expiry in one tick, so that a day's worth of blocks
-// expiring at once does not hold the event loop.
-constexpr int kExpiriesPerTick = 4096;
+// About so many entries are looked at for expiry in one tick, so that a day's worth of blocks
+// expiring at once does not hold the event loop; of each order of ages at least so many.
+constexpr size_t kExpiriesPerTick = 8192;
+constexpr size_t kLeastExpiriesPerTick = 64;
 
 }  // namespace
 
@@ -80,9 +83,10 @@ void Retention::DropExpired() {
     if (state_.directory.Live(index) && state_.Expired(state_[index])) DropIfUnused(index);
   }
   state_.seen_expired.clear();
+  const size_t share = std::max(kExpiriesPerTick / state_.by_age.size(), kLeastExpiriesPerTick);
   for (const EntryList& list : state_.by_age) {
     EntryIndex index = list.coldest();
-    for (int looked_at = 0; index != kNoEntry && looked_at < kExpiriesPerTick; ++looked_at) {
+    for (size_t looked_at = 0; index != kNoEntry && looked_at < share; ++looked_at) {
       const BlockEntry& entry = state_[index];
       const EntryIndex next = list.Hotter(index);
       if (!state_.Expired(entry) && !entry.pinned) break;

@@ -122,6 +122,9 @@ bool MakePlan(const kvt_append_params& p, int32_t splits, char* workspace, Appen
   plan->splits = splits;
   plan->box_tokens = std::min(p.kv.page_tokens, TileKeys(p.kv.head_dim));
   plan->page_shift = std::countr_zero(static_cast<uint32_t>(p.kv.page_tokens));
+  // A split launch is short and has a merge ahead and behind, which leaves no room beside it: what
+  // cannot overlap is only dearer in pieces.
+  plan->tables_first = p.tables_settled != 0 && splits == 1;
   const auto per_token = [](const kvt_scales& s) {
     return s.values != nullptr && (s.token_stride != 0 || s.block_stride != 0);
   };

@@ -210,7 +210,7 @@ class TileConsumer {
     float scores[kScores];
     float correction[2];
     uint32_t probabilities[kWords];
-    int32_t tile = item.end_tile - 1;
+    const int32_t tiles = item.end_tile - item.first_tile;
 
     shared_.query_ring.full[0].Wait(query_cursor_.parity());
     shared_.key_ring.full[key_cursor_.stage()].Wait(key_cursor_.parity());
@@ -218,13 +218,13 @@ class TileConsumer {
     QueueScores(scores, key_cursor_.stage());
     wgmma::Wait<0>();
     wgmma::Settle(scores);
-    Shape(scores, tile, key_cursor_.stage(), sight, score_scale);
+    Shape(scores, TileAt<Traits>(plan_, item, 0), key_cursor_.stage(), sight, score_scale);
     softmax.Raise(scores, correction);
     softmax.Exponentiate(scores);
     ApplyValueScales(scores);
     Pack(scores, probabilities);
 
-    for (--tile; tile >= item.first_tile; --tile) {
+    for (int32_t i = 1; i < tiles; ++i) {
       // From lane 0, so that the compiler keeps descriptors in registers that the warp shares.
       const int key_stage = __shfl_sync(0xffffffff, key_cursor_.stage(), 0);
       const int value_stage = __shfl_sync(0xffffffff, value_cursor_.stage(), 0);
@@ -238,7 +238,7 @@ class TileConsumer {
       PassTurn();
       wgmma::Wait<1>();
       wgmma::Settle(scores);
-      Shape(scores, tile, key_stage, sight, score_scale);
+      Shape(scores, TileAt<Traits>(plan_, item, i), key_stage, sight, score_scale);
       softmax.Raise(scores, correction);
       // Before the exponentials, since the next values need the place; the other warpgroup's
       // multiplications are what hides those.

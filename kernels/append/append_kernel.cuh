@@ -36,13 +36,15 @@ __global__ void __launch_bounds__(kAppendThreads, 1)
     FenceBarrierInit();
   }
   __syncthreads();
-  // If the tables are settled, each role waits when it has looked at them.
-  if (plan.params.tables_settled == 0) WaitForEarlierGrids();
+  if (plan.tables_first == 0) {
+    WaitForEarlierGrids();
+    LetLaterGridsStart();
+  }
   if (warpgroup == 0) {
     GiveRegisters<Traits::kRegistersGiven>();
     if (threadIdx.x < 32) {
       TileCopier<Traits>(plan, shared, threadIdx.x).Run();
-      WaitForEarlierGrids();
+      if (plan.tables_first != 0) WaitForEarlierGrids();
       if (threadIdx.x == 0) ResetCounters(*plan.counters);
     } else if (threadIdx.x < 32 * Traits::kCopierWarps) {
       TileCopier<Traits>(plan, shared, threadIdx.x % 32).RunValues();
@@ -51,8 +53,10 @@ __global__ void __launch_bounds__(kAppendThreads, 1)
     }
   } else {
     TakeRegisters<Traits::kRegistersTaken>();
-    WaitForEarlierGrids();
-    LetLaterGridsStart();
+    if (plan.tables_first != 0) {
+      WaitForEarlierGrids();
+      LetLaterGridsStart();
+    }
     TileConsumer<Traits>(plan, shared, warpgroup - 1, threadIdx.x % 128).Run();
   }
 }

@@ -33,8 +33,10 @@ struct AppendPlan {
   int32_t group;           // query heads for each KV head
   uint32_t group_inverse;  // ceil(2^16 / group): rows of a tile are divided by multiplication
   int32_t splits;
-  int32_t box_tokens;        // keys that one tensor copy brings: a page, or a tile if that is less
-  int32_t page_shift;        // log2(page_tokens)
+  int32_t box_tokens;  // keys that one tensor copy brings: a page, or a tile if that is less
+  int32_t page_shift;  // log2(page_tokens)
+  // Lengths and tables are read, and only then earlier launches waited for.
+  int32_t tables_first;
   int32_t scales_per_token;  // fp8: scales differ along tokens, so they cannot wait for the end
 };
 

@@ -14,11 +14,25 @@
 
 namespace kvtier::kernels {
 
+// The wait for earlier launches, where it comes after the look at the tables.
+class TablesFirst {
+ public:
+  __device__ explicit TablesFirst(const AppendPlan& plan) : due_(plan.tables_first != 0) {}
+  __device__ void Once() {
+    if (!due_) return;
+    WaitForEarlierGrids();
+    due_ = false;
+  }
+
+ private:
+  bool due_;
+};
+
 template <typename Traits>
 class TileCopier {
  public:
   __device__ TileCopier(const AppendPlan& plan, AppendShared<Traits>& shared, int lane)
-      : plan_(plan), shared_(shared), lane_(lane), schedule_(plan, lane) {}
+      : plan_(plan), shared_(shared), lane_(lane), schedule_(plan, lane), wait_(plan) {}
 
   // Warp 0: draws items and gives them out; copies keys, and values too if no other warp does.
   __device__ void Run() {
@@ -28,7 +42,7 @@ class TileCopier {
       GiveOut(item);
       if (!item.valid) return;
       const int32_t block = FirstBlock(item);
-      WaitForEarlierGrids();
+      wait_.Once();
       uint32_t drawn = 0;
       if (lane_ == 0) drawn = atomicAdd(&plan_.counters->next_item, 1);
       if constexpr (Traits::kFp8) {
@@ -46,7 +60,7 @@ class TileCopier {
       const AppendItem item = TakeItem(shared_, items_, lane_);
       if (!item.valid) return;
       const int32_t block = FirstBlock(item);
-      WaitForEarlierGrids();
+      wait_.Once();
       CopyTiles(item, block, /*is_key=*/false);
     }
   }
@@ -64,13 +78,16 @@ class TileCopier {
 
   // The block that holds this lane's box of the tile that comes first.
   __device__ int32_t FirstBlock(const AppendItem& item) const {
-    return item.first_tile < item.end_tile ? BlockOf(item, item.end_tile - 1) : 0;
+    return item.first_tile < item.end_tile ? BlockOf(item, TileAt<Traits>(plan_, item, 0)) : 0;
   }
 
-  // From the last tile to the first, as the consumers take them.
+  // In the order in which the consumers take them.
   __device__ void CopyTiles(const AppendItem& item, int32_t block, bool is_key) {
-    for (int32_t tile = item.end_tile - 1; tile >= item.first_tile; --tile) {
-      const int32_t next_block = tile > item.first_tile ? BlockOf(item, tile - 1) : 0;
+    const int32_t tiles = item.end_tile - item.first_tile;
+    for (int32_t i = 0; i < tiles; ++i) {
+      const int32_t tile = TileAt<Traits>(plan_, item, i);
+      const int32_t next_block =
+          i + 1 < tiles ? BlockOf(item, TileAt<Traits>(plan_, item, i + 1)) : 0;
       if (is_key) {
         CopyTile(item, tile, block, is_key, keys_, shared_.key_ring, shared_.keys);
       } else {
@@ -172,6 +189,7 @@ class TileCopier {
   RingCursor<Traits::kValueStages> values_;
   RingCursor<Traits::kFp8 ? Traits::kRawStages : 1> raw_;
   uint32_t tail_parity_ = 0;
+  TablesFirst wait_;
 };
 
 // The warps that do not copy.
@@ -179,14 +197,14 @@ template <typename Traits>
 class TileLoader {
  public:
   __device__ TileLoader(const AppendPlan& plan, AppendShared<Traits>& shared, int thread)
-      : plan_(plan), shared_(shared), thread_(thread) {}
+      : plan_(plan), shared_(shared), thread_(thread), wait_(plan) {}
 
   __device__ void Run() {
     for (;;) {
       const AppendItem item = TakeItem(shared_, items_, thread_ % 32);
       if (!item.valid) return;
       if (item.first_tile >= item.end_tile) continue;
-      WaitForEarlierGrids();
+      wait_.Once();
       PrefetchQueries(item);
       LoadQueries(item);
       if constexpr (Traits::kFp8) TileWidener<Traits>(plan_, shared_, thread_, rings_).Run(item);
@@ -271,6 +289,7 @@ class TileLoader {
   RingCursor<kItemSlots> items_;
   RingCursor<1> query_;
   WidenerCursors<Traits> rings_;
+  TablesFirst wait_;
 };
 
 }  // namespace kvtier::kernels

@@ -47,6 +47,17 @@ __device__ __forceinline__ uint32_t ChunkOffset(uint32_t row, uint32_t chunk) {
          ((chunk % 8) ^ (row % 8)) * 16;
 }
 
+// The i-th tile of keys that an item works on. From the last to the first: the zeroing of what does
+// not exist, which only the last needs, then overlaps with the first multiplications. But wide
+// heads leave so few keys to a tile that CTAs had better read the same ones, and these begin
+// together.
+template <typename Traits>
+__device__ __forceinline__ int32_t TileAt(const AppendPlan& plan, const AppendItem& item,
+                                          int32_t i) {
+  const bool ascends = Traits::kHeadDim == 256 && !Traits::kFp8 && plan.splits == 1;
+  return ascends ? item.first_tile + i : item.end_tile - 1 - i;
+}
+
 // How many of a tile's keys exist. Only the last tile of a sequence has fewer than all; what lies
 // behind them in its pages was never written and may be NaN.
 template <typename Traits>

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 #include <random>
+#include <set>
 
 #include "kernels/bench/bench_harness.h"
 #include "kernels/reference/number_format.h"
@@ -311,11 +312,16 @@ void BenchCase(const DecodeCase& c, BenchRun* run) {
 }  // namespace
 
 void BenchDecode(BenchRun* run) {
-  for (const DecodeCase& c : BarCases()) BenchCase(c, run);
-  if (run->quick()) return;
-  for (const DecodeCase& c : GridCases()) BenchCase(c, run);
-  if (!run->wide()) return;
-  for (const DecodeCase& c : WideCases()) BenchCase(c, run);
+  std::vector<DecodeCase> cases = BarCases();
+  const auto append = [&](std::vector<DecodeCase> more) {
+    cases.insert(cases.end(), more.begin(), more.end());
+  };
+  if (!run->quick()) append(GridCases());
+  if (run->wide()) append(WideCases());
+  std::set<std::string> done;  // the lists overlap
+  for (const DecodeCase& c : cases) {
+    if (done.insert(Name(c)).second) BenchCase(c, run);
+  }
 }
 
 }  // namespace kvtier::kernels::bench

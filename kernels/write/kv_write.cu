@@ -16,9 +16,9 @@
 namespace kvtier::kernels {
 namespace {
 
-constexpr int kThreads = 128;
-constexpr int kCtasPerProcessor = 9;
-constexpr int kChunk = 8;  // elements of one 16-byte load
+constexpr int kThreads = 64;
+constexpr int kCtasPerProcessor = 17;  // all that registers allow
+constexpr int kChunk = 8;              // elements of one 16-byte load
 constexpr float kFp8Max = 448.0f;
 
 struct WritePlan {

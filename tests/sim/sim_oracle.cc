@@ -104,7 +104,7 @@ void SimOracle::OnQuiet() {
 }
 
 const TenantQuota* SimOracle::QuotaOf(uint32_t space) const {
-  const auto& tenants = plan_.options.tenants;
+  const auto& tenants = world_.options().tenants;
   const auto found =
       std::ranges::find(tenants, plan_.spaces[space].identity.tenant, &TenantQuota::name);
   return found == tenants.end() ? nullptr : &*found;
@@ -169,12 +169,13 @@ void SimOracle::CheckQuotas(const CacheGauges& gauges) const {
     for (size_t tier = 0; tier < kTierCount; ++tier) {
       used[tier] += tenant.used_bytes[tier];
       const bool capped = tenant.quota.tiers[tier].max_bytes > 0;
-      // More than the cap can only be there after a restart that found more.
+      // More than the cap can only be there when it was lowered, or a restart found more.
       SIM_CHECK(!capped || tenant.used_bytes[tier] <= tenant.bound_bytes[tier],
                 fmt::format("tenant {} has {} in tier {}", tenant.quota.name,
                             tenant.used_bytes[tier], tier));
       const bool found = tier == static_cast<size_t>(Tier::kDisk);
-      SIM_CHECK(!capped || found || tenant.used_bytes[tier] <= tenant.quota.tiers[tier].max_bytes,
+      SIM_CHECK(!capped || found || host_caps_changed_ ||
+                    tenant.used_bytes[tier] <= tenant.quota.tiers[tier].max_bytes,
                 fmt::format("tenant {} is over its cap in tier {}", tenant.quota.name, tier));
     }
   }
@@ -306,6 +307,7 @@ SimOracle::Readable SimOracle::ReadHeaders() {
 void SimOracle::AfterRestart(Source source) {
   owned_.clear();
   references_ = 0;
+  host_caps_changed_ = false;
   if (source == Source::kNothingSure) persisted_.clear();
   CheckRestored(source == Source::kIndex ? ReadIndex() : ReadHeaders(), source);
   for (auto& [key, truth] : truths_) {
@@ -330,7 +332,7 @@ void SimOracle::CheckRestored(const Readable& readable, Source source) const {
     const TenantQuota* const quota = QuotaOf(key.space.value);
     const bool capped =
         quota != nullptr && quota->tiers[static_cast<size_t>(Tier::kDisk)].max_bytes > 0;
-    if (source == Source::kHeaders && capped) continue;
+    if (capped && (source == Source::kHeaders || caps_changed_)) continue;
     const std::string name = NameOf(key.space.value, key.hash);
     SIM_CHECK(readable.contains(key), name + " was persisted and is nowhere");
     SIM_CHECK(there.contains(key) || !readable.at(key),

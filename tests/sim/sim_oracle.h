@@ -43,6 +43,7 @@ class SimOracle {
   void OnTouched(uint32_t space, const BlockHash& hash);
   void OnPinned(uint32_t space, const BlockHash& hash, int64_t until_ms);
   void OnTick();
+  void OnCapsChanged() { caps_changed_ = host_caps_changed_ = true; }
   // Nothing is under way: the index has heard of all uses before the last tick.
   void OnQuiet();
 
@@ -115,6 +116,9 @@ class SimOracle {
   // Listed, but perhaps overwritten: named by an index older than the files.
   std::unordered_set<BlockKey> doubtful_;
   uint64_t references_ = 0;
+  // A disk that was over its cap at a crash may be so again, and forget others than before.
+  bool caps_changed_ = false;
+  bool host_caps_changed_ = false;  // since the last crash
 };
 
 }  // namespace kvtier

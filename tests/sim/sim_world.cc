@@ -9,7 +9,7 @@
 namespace kvtier {
 
 SimWorld::SimWorld(const SimPlan& plan, SeededRandom random)
-    : plan_(plan), machine_(plan.sizes, random.Next()) {
+    : plan_(plan), options_(plan.options), machine_(plan.sizes, random.Next()) {
   machine_.loop.Shuffle(random.Next());
   SetFaults(true);
   StartCache({});
@@ -21,7 +21,7 @@ SimWorld::~SimWorld() {
 }
 
 void SimWorld::StartCache(IndexSnapshot snapshot) {
-  cache_ = std::make_unique<Cache>(plan_.options, machine_.Environment(), std::move(snapshot));
+  cache_ = std::make_unique<Cache>(options_, machine_.Environment(), std::move(snapshot));
   pools_.clear();
   for (const SimSpace& space : plan_.spaces) {
     for (uint32_t device = 0; device < plan_.sizes.devices; ++device) {
@@ -39,6 +39,12 @@ std::span<std::byte> SimWorld::Bytes(SimPool in, BlockHandle block) {
   SIM_CHECK(block.index.value < info.blocks, "handle outside the pool");
   FakeDevicePool* const memory = machine_.devices[in.device]->PoolByFd(info.fd);
   return {memory->data() + block.index.value * info.block_bytes, info.block_bytes};
+}
+
+Status SimWorld::Reconfigure(const CacheOptions& options) {
+  KVT_RETURN_IF_ERROR(cache_->Reconfigure(options));
+  options_ = options;
+  return {};
 }
 
 void SimWorld::CrashAndRestart(Recovery recovery, size_t lost_batches) {

@@ -25,6 +25,10 @@ class SimWorld {
     return pools_[pool.space * plan_.sizes.devices + pool.device];
   }
 
+  // The options in effect: those of the plan until they are changed; kept over a crash.
+  [[nodiscard]] const CacheOptions& options() const { return options_; }
+  [[nodiscard]] Status Reconfigure(const CacheOptions& options);
+
   // A block's memory as the client maps it.
   [[nodiscard]] std::span<std::byte> Bytes(SimPool in, BlockHandle block);
 
@@ -41,6 +45,7 @@ class SimWorld {
   [[nodiscard]] IndexSnapshot ReadHeaders();
 
   const SimPlan& plan_;
+  CacheOptions options_;
   FakeMachine machine_;
   std::unique_ptr<Cache> cache_;
   std::vector<PoolInfo> pools_;  // those of one space after the other

@@ -102,7 +102,8 @@ void Simulator::UpkeepStep(uint64_t choice) {
     ++draining_;
     return world_.cache().Drain([this] { --draining_; });
   }
-  if (choice < 48) return oracle_.CheckMemoryClass();
+  if (choice < 47) return oracle_.CheckMemoryClass();
+  if (choice < 48) return ChangeCaps();
   if (choice < 90) return AdvanceClock(static_cast<int64_t>(random_.Below(500)));
   if (choice < 97) return AdvanceClock(static_cast<int64_t>(random_.Below(3 * kMinuteMs)));
   AdvanceClock(static_cast<int64_t>(random_.Below(8 * kHourMs)));
@@ -206,6 +207,24 @@ void Simulator::Verify() {
                               SIM_CHECK(result.bad == 0 || !DiskIsSound(),
                                         "verify found damage on a sound disk");
                             });
+}
+
+// A reload gives tenants other caps, which may be below what they have.
+void Simulator::ChangeCaps() {
+  if (plan_.options.tenants.empty()) return oracle_.CheckMemoryClass();
+  Trace("change caps");
+  CacheOptions options = plan_.options;
+  for (TenantQuota& tenant : options.tenants) {
+    for (const Tier tier : {Tier::kHost, Tier::kDisk}) {
+      TierQuota& quota = tenant.tiers[static_cast<size_t>(tier)];
+      quota.max_bytes = random_.Between(1, 6) * options.chunk_bytes;
+      if (random_.Chance(0.2)) quota.max_bytes = 0;
+      if (quota.max_bytes > 0) quota.max_bytes = std::max(quota.max_bytes, quota.reserved_bytes);
+    }
+  }
+  const Status changed = world_.Reconfigure(options);
+  SIM_CHECK(changed.has_value(), changed.error().ToString());
+  oracle_.OnCapsChanged();
 }
 
 // No damage can be on disk: no faults, no scan that finds headers of slots half overwritten.

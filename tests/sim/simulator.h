@@ -48,6 +48,7 @@ class Simulator {
   void Prefetch();
   void Pin();
   void Verify();
+  void ChangeCaps();
   void GrowArena();
   void MaybeCrash();
   void RestartFromIndex();

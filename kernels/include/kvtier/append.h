@@ -48,8 +48,8 @@ typedef struct {
    * that short suffixes fill the device; else this many. */
   int32_t splits;
   int32_t tables_settled; /* as in kvt_decode_params, of query_starts too */
-  /* [query_tokens]: behind the keys here, token i sees so many keys more that are elsewhere, its own
-   * among them, and its window begins that much later; null: none. Only if not causal. */
+  /* [query_tokens]: behind the keys here, token i sees so many keys more that are elsewhere, its
+   * own among them, and its window begins that much later; null: none. Only if not causal. */
   const int32_t* tokens_behind;
 } kvt_append_params;
 

@@ -67,7 +67,11 @@ TEST(MetricsText, FormatIsTheOneThatIsAccepted) {
 
 TEST(Metrics, EveryFamilyIsNamedOnceAndExplained) {
   MetricsSnapshot snapshot;
+  snapshot.devices = {{.kind = "host"}};
+  snapshot.gauges.devices.emplace_back();
   snapshot.gauges.tenants.emplace_back();
+  snapshot.devices.emplace_back();
+  snapshot.gauges.devices.emplace_back();
   const MetricFamilies families = MetricsOf(snapshot, {}, {});
   std::set<std::string> names;
   for (const MetricFamily& family : families.all()) {
@@ -75,6 +79,24 @@ TEST(Metrics, EveryFamilyIsNamedOnceAndExplained) {
     EXPECT_TRUE(family.name.starts_with("kvtier_") || family.name.starts_with("process_"));
     EXPECT_TRUE(family.help.ends_with('.')) << family.name;
     EXPECT_FALSE(family.samples.empty()) << family.name;
+  }
+}
+
+TEST(Metrics, DevicesAreToldApartByTheirPosition) {
+  MetricsSnapshot snapshot;
+  snapshot.devices = {{.kind = "cuda", .name = "H200", .uuid = "GPU-1"}, {.kind = "host"}};
+  snapshot.gauges.devices = {{.pool_capacity_bytes = 10, .pool_used_bytes = 8}, {5, 5}};
+  PoolGauges pool{.device = DeviceIndex(1), .block_bytes = 3, .blocks = 4, .free = 3};
+  snapshot.gauges.pools.push_back(pool);
+  const std::string page = MetricsText(MetricsOf(snapshot, {}, {}), MetricsFormat::kPrometheus);
+  for (const char* line :
+       {R"(kvtier_device_info{device="0",kind="cuda",name="H200",uuid="GPU-1"} 1)",
+        R"(kvtier_device_pool_capacity_bytes{device="0"} 10)",
+        R"(kvtier_device_pool_allocated_bytes{device="1"} 5)",
+        R"(kvtier_device_pool_used_bytes{device="0"} 0)",
+        R"(kvtier_device_pool_used_bytes{device="1"} 3)",
+        R"(kvtier_device_pool_blocks{device="1"} 1)"}) {
+    EXPECT_NE(page.find("\n" + std::string(line) + "\n"), std::string::npos) << line;
   }
 }
 
