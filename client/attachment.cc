@@ -82,32 +82,62 @@ Status Attachment::CheckHashCount(size_t count) const {
   return {};
 }
 
+Status Attachment::CheckAcquire(const wire::Acquire& request) const {
+  KVT_RETURN_IF_ERROR(CheckHashCount(request.hashes.size()));
+  if (request.tails.size() > wire::kMaxTailsPerCall) {
+    return MakeError(ErrorCode::kLimitExceeded, "too_many_tails",
+                     fmt::format("{}, at most {}", request.tails.size(), wire::kMaxTailsPerCall));
+  }
+  const uint64_t bytes =
+      kFixedRequestBytes + (request.hashes.size() + request.tails.size()) * sizeof(BlockHash);
+  if (bytes <= session_->limits().max_frame_bytes) return {};
+  return MakeError(ErrorCode::kLimitExceeded, "frame_too_long",
+                   fmt::format("{} bytes, at most {}", bytes, session_->limits().max_frame_bytes));
+}
+
 Result<wire::AcquireReply> Attachment::Acquire(std::span<const BlockHash> hashes,
                                                std::span<const BlockHash> tails,
-                                               uint32_t new_blocks, Deadline deadline) const {
-  KVT_RETURN_IF_ERROR(CheckHashCount(hashes.size()));
-  if (tails.size() > wire::kMaxTailsPerCall) {
-    return MakeError(ErrorCode::kLimitExceeded, "too_many_tails",
-                     fmt::format("{}, at most {}", tails.size(), wire::kMaxTailsPerCall));
-  }
-  const uint64_t bytes = kFixedRequestBytes + (hashes.size() + tails.size()) * sizeof(BlockHash);
-  if (bytes > session_->limits().max_frame_bytes) {
-    return MakeError(
-        ErrorCode::kLimitExceeded, "frame_too_long",
-        fmt::format("{} bytes, at most {}", bytes, session_->limits().max_frame_bytes));
-  }
-  // Asking for nothing is answered here.
-  if (hashes.empty() && tails.empty() && new_blocks == 0) return wire::AcquireReply{};
+                                               uint32_t new_blocks, Deadline deadline,
+                                               wire::LoadOrder order) const {
   const wire::Acquire request{
       .pool = pool_, .new_blocks = new_blocks, .hashes = hashes, .tails = tails};
-  Channel::Hooks<wire::AcquireReply> hooks;
-  hooks.on_reply = [&](const wire::AcquireReply& reply) -> Status {
-    KVT_RETURN_IF_ERROR(CheckReply(reply, hashes.size(), tails.size(), new_blocks));
-    if (reply.load.value == 0) return {};
-    return session_->loads().Add(reply.load, static_cast<uint32_t>(reply.hits.size()));
+  KVT_RETURN_IF_ERROR(CheckAcquire(request));
+  // Asking for nothing is answered here.
+  if (hashes.empty() && tails.empty() && new_blocks == 0) return wire::AcquireReply{};
+  const auto on_abandoned = [&](uint64_t request_id) {
+    session_->AbandonAcquire(request_id, pool_);
   };
-  hooks.on_abandoned = [&](uint64_t request_id) { session_->AbandonAcquire(request_id, pool_); };
-  return session_->channel().Call(EncoderOf(request), deadline, hooks);
+  if (!session_->counters()) {
+    const auto on_reply = [&](const wire::AcquireReply& reply) {
+      return TakeAcquired(request, reply, std::nullopt, wire::LoadOrder::kBlocks);
+    };
+    return session_->channel().Call<wire::AcquireReply>(EncoderOf(request), deadline,
+                                                        {on_reply, on_abandoned});
+  }
+  const wire::AcquireCounted counted{.order = order, .acquire = request};
+  const auto on_reply = [&](const wire::AcquireCountedReply& reply) {
+    return TakeAcquired(request, reply.acquired, reply.counter, order);
+  };
+  KVT_ASSIGN_OR_RETURN(wire::AcquireCountedReply reply,
+                       session_->channel().Call<wire::AcquireCountedReply>(
+                           EncoderOf(counted), deadline, {on_reply, on_abandoned}));
+  return std::move(reply.acquired);
+}
+
+Status Attachment::TakeAcquired(const wire::Acquire& request, const wire::AcquireReply& reply,
+                                std::optional<wire::LoadCounter> counter,
+                                wire::LoadOrder order) const {
+  KVT_RETURN_IF_ERROR(
+      CheckReply(reply, request.hashes.size(), request.tails.size(), request.new_blocks));
+  const auto hits = static_cast<uint32_t>(reply.hits.size());
+  const bool in_layers = order == wire::LoadOrder::kLayers;
+  if (counter && (reply.load.value == 0 || !session_->counters()->Holds(*counter) ||
+                  (!in_layers && counter->steps != hits))) {
+    return MakeError(ErrorCode::kCorrupt, "acquire_reply_invalid", "a counter that counts nothing");
+  }
+  if (reply.load.value == 0) return {};
+  return session_->loads().Add(reply.load,
+                               {.hits = hits, .in_layers = in_layers, .counter = counter});
 }
 
 // The engine indexes memory with what comes back.
@@ -135,19 +165,23 @@ Status Attachment::CheckReply(const wire::AcquireReply& reply, size_t hash_count
   return {};
 }
 
-Result<LoadState> Attachment::Wait(LoadId load, uint32_t up_to, Deadline deadline) const {
-  std::optional<LoadState> state;
-  const auto reached = [&] {
-    const LoadState* found = session_->loads().Find(load);
-    state = found == nullptr ? std::nullopt : std::optional(*found);
-    return !state || state->finished || state->ready >= std::min(up_to, state->hits);
-  };
-  const Status waited = session_->channel().WaitUntil(reached, deadline);
-  if (!waited && waited.error().code != ErrorCode::kTimeout) return tl::unexpected(waited.error());
-  if (!state) {
-    return MakeError(ErrorCode::kNotFound, "unknown_load", fmt::format("load {}", load.value));
+Result<LoadState> Attachment::Wait(LoadId load, const LoadGoal& goal, Deadline deadline) const {
+  return WaitForLoad(session_.get(), load, goal, deadline);
+}
+
+Status Attachment::WaitOnStream(LoadId load, uint32_t steps, void* stream,
+                                Deadline deadline) const {
+  KVT_ASSIGN_OR_RETURN(const auto device, mapping_->OnDevice());
+  KVT_ASSIGN_OR_RETURN(const LoadState state, FindLoad(session_.get(), load));
+  if (state.finished) return {};
+  if (!state.counter) {
+    const LoadGoal goal{.hits = state.in_layers ? state.hits : steps};
+    const Result<LoadState> waited = WaitForLoad(session_.get(), load, goal, deadline);
+    return waited ? Status() : tl::unexpected(waited.error());
   }
-  return *state;
+  session_->WatchForLoss();
+  return session_->counters()->WaitOnStream(*state.counter, std::min(steps, state.counter->steps),
+                                            device->ordinal(), stream);
 }
 
 Status Attachment::Commit(std::vector<wire::CommitItem> items, std::vector<EntryOutcome>* outcomes,

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "base/result.h"
 #include "client/deadline.h"
 #include "client/load_table.h"
+#include "client/load_wait.h"
 #include "client/pool_mapping.h"
 #include "client/session.h"
 #include "protocol/messages.h"
@@ -50,12 +52,16 @@ class Attachment {
   // See Cache::Acquire. One round trip; the reply is checked against the request. Errors: the
   // daemon's; kLimitExceeded "too_many_hashes", "too_many_tails"; kUnavailable; kTimeout (what is
   // granted later is released).
-  [[nodiscard]] Result<wire::AcquireReply> Acquire(std::span<const BlockHash> hashes,
-                                                   std::span<const BlockHash> tails,
-                                                   uint32_t new_blocks, Deadline deadline) const;
-  // Waits until the first `up_to` hits are ready or the load has finished, and says how far it is.
-  // A time-out is not an error: neither holds then. Errors: kNotFound, kUnavailable.
-  [[nodiscard]] Result<LoadState> Wait(LoadId load, uint32_t up_to, Deadline deadline) const;
+  [[nodiscard]] Result<wire::AcquireReply> Acquire(
+      std::span<const BlockHash> hashes, std::span<const BlockHash> tails, uint32_t new_blocks,
+      Deadline deadline, wire::LoadOrder order = wire::LoadOrder::kBlocks) const;
+  // See WaitForLoad.
+  [[nodiscard]] Result<LoadState> Wait(LoadId load, const LoadGoal& goal, Deadline deadline) const;
+  // Has a stream of the pool's GPU wait until the first `steps` hits, or layers if the load comes
+  // in layers, are usable or nothing more will come; or waits here where there is no counter.
+  // Errors: kUnsupported (not CUDA memory), those of Wait and of LoadCounters::WaitOnStream.
+  [[nodiscard]] Status WaitOnStream(LoadId load, uint32_t steps, void* stream,
+                                    Deadline deadline) const;
 
   // Publishes blocks; with `outcomes` waits for them, else errors go to the session's AsyncErrors.
   [[nodiscard]] Status Commit(std::vector<wire::CommitItem> items,
@@ -76,6 +82,11 @@ class Attachment {
   Attachment() = default;
 
   [[nodiscard]] Status CheckHashCount(size_t count) const;
+  [[nodiscard]] Status CheckAcquire(const wire::Acquire& request) const;
+  // Checks what came and registers the load.
+  [[nodiscard]] Status TakeAcquired(const wire::Acquire& request, const wire::AcquireReply& reply,
+                                    std::optional<wire::LoadCounter> counter,
+                                    wire::LoadOrder order) const;
   [[nodiscard]] Status CheckReply(const wire::AcquireReply& reply, size_t hash_count,
                                   size_t tail_count, uint32_t new_blocks) const;
   [[nodiscard]] Status CommitBatch(std::vector<wire::CommitItem> items,

@@ -72,8 +72,16 @@ Status BlockAddress(kvt_pool* pool, kvt_block block, void** address) {
   return {};
 }
 
+kvt_load_order OrderOf(const kvt_acquire_request& request) {
+  if (!HasField(request, request.load_order)) return KVT_LOAD_BLOCKS;
+  return request.load_order;
+}
+
 Status CheckAcquire(const kvt_acquire_request* request, const kvt_acquire_reply* reply) {
-  KVT_RETURN_IF_ERROR(CheckStruct(request, "request"));
+  KVT_RETURN_IF_ERROR(CheckStruct(request, "request", offsetof(kvt_acquire_request, load_order)));
+  if (OrderOf(*request) > KVT_LOAD_LAYERS) {
+    return MakeError(ErrorCode::kInvalidArgument, "bad_load_order");
+  }
   KVT_RETURN_IF_ERROR(CheckArray(request->hashes, request->hash_count, "request.hashes"));
   KVT_RETURN_IF_ERROR(CheckArray(request->tails, request->tail_count, "request.tails"));
   const size_t hits_max = request->hash_count + (request->tail_count > 0 ? 1 : 0);
@@ -112,35 +120,14 @@ Status Acquire(kvt_pool* pool, const kvt_acquire_request* request, kvt_acquire_r
   KVT_ASSIGN_OR_RETURN(const AttachmentPtr attachment, pool->pool->Attached());
   const Result<wire::AcquireReply> acquired = attachment->Acquire(
       ToHashes(request->hashes, request->hash_count), ToHashes(request->tails, request->tail_count),
-      request->new_blocks, pool->pool->connection().RequestDeadline());
+      request->new_blocks, pool->pool->connection().RequestDeadline(),
+      static_cast<wire::LoadOrder>(OrderOf(*request)));
   if (acquired) {
     FillReply(*acquired, attachment->id(), reply);
     return {};
   }
   if (acquired.error().code != ErrorCode::kUnavailable) reply->miss = KVT_MISS_NONE;
   return tl::unexpected(acquired.error());
-}
-
-Status Wait(kvt_pool* pool, kvt_load load, uint32_t up_to, int64_t timeout_ms,
-            kvt_load_progress* progress) {
-  KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
-  KVT_RETURN_IF_ERROR(CheckStruct(progress, "progress"));
-  progress->ready = 0;
-  progress->finished = 0;
-  progress->miss = KVT_MISS_NONE;
-  const AttachmentPtr attachment = pool->pool->Latest();
-  if (load.attachment != attachment->id()) {
-    return tl::unexpected(StaleError(load.attachment, attachment->id()));
-  }
-  KVT_ASSIGN_OR_RETURN(
-      const LoadState state,
-      attachment->Wait(LoadId{load.id}, up_to, ToDeadline(timeout_ms, pool->pool->connection())));
-  progress->ready = state.ready;
-  progress->finished = state.finished ? 1 : 0;
-  progress->miss = state.miss_reason;
-  if (state.finished || state.ready >= std::min(up_to, state.hits)) return {};
-  return MakeError(ErrorCode::kTimeout, "load_timeout",
-                   fmt::format("{} of {} blocks are loaded", state.ready, state.hits));
 }
 
 void FillResults(const std::vector<EntryOutcome>& outcomes, kvt_status* results) {
@@ -268,11 +255,6 @@ void kvt_pool_drop_stale_mappings(kvt_pool* pool) {
 kvt_status kvt_acquire(kvt_pool* pool, const kvt_acquire_request* request,
                        kvt_acquire_reply* reply) {
   return client::Guard([&] { return client::Acquire(pool, request, reply); });
-}
-
-kvt_status kvt_wait(kvt_pool* pool, kvt_load load, uint32_t up_to, int64_t timeout_ms,
-                    kvt_load_progress* progress) {
-  return client::Guard([&] { return client::Wait(pool, load, up_to, timeout_ms, progress); });
 }
 
 kvt_status kvt_commit(kvt_pool* pool, const kvt_commit_entry* entries, size_t count,

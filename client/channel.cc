@@ -20,14 +20,19 @@ constexpr int kReadsPerTurn = 32;
 constexpr size_t kSendBufferKeptBytes = 1 << 20;
 
 bool CarriesDescriptor(uint16_t type) {
-  return type == static_cast<uint16_t>(wire::MessageType::kAttachReply) ||
+  return type == static_cast<uint16_t>(wire::MessageType::kHelloReply) ||
+         type == static_cast<uint16_t>(wire::MessageType::kAttachReply) ||
          type == static_cast<uint16_t>(wire::MessageType::kWorkspaceReply);
 }
 
 }  // namespace
 
-Channel::Channel(UniqueFd socket, uint32_t max_frame_bytes, Sink sink)
-    : socket_(std::move(socket)), sink_(std::move(sink)), decoder_(max_frame_bytes) {}
+Channel::Channel(UniqueFd socket, uint32_t max_frame_bytes, Sink sink,
+                 std::function<void()> on_lost)
+    : socket_(std::move(socket)),
+      sink_(std::move(sink)),
+      on_lost_(std::move(on_lost)),
+      decoder_(max_frame_bytes) {}
 
 Channel::~Channel() = default;
 
@@ -254,6 +259,7 @@ void Channel::Fail(ErrorCode code, std::string reason, std::string context) {
   failure_ = Error{code, std::move(reason), std::move(context)};
   // The descriptor stays open until no thread can be polling it; the daemon learns at once.
   (void)::shutdown(socket_.get(), SHUT_RDWR);
+  if (on_lost_) on_lost_();
   for (Waiter* waiter : waiters_) waiter->wake.notify_one();
 }
 

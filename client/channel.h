@@ -38,7 +38,8 @@ class Channel {
     std::function<void(uint64_t request_id)> on_abandoned;
   };
 
-  Channel(UniqueFd socket, uint32_t max_frame_bytes, Sink sink);
+  // `on_lost`, if any, runs once, under the channel's lock, when the connection is lost.
+  Channel(UniqueFd socket, uint32_t max_frame_bytes, Sink sink, std::function<void()> on_lost = {});
   ~Channel();
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
@@ -66,6 +67,8 @@ class Channel {
   // What the daemon said about the connection as a whole before it closed it. REQUIRES: lock held.
   void set_farewell(const Error& error) { farewell_ = error; }
   [[nodiscard]] std::optional<Error> farewell();
+  // To be watched, not used. It stays open as long as the channel.
+  [[nodiscard]] int socket() const { return socket_.get(); }
 
  private:
   // A reply that a caller waits for, on the caller's stack.
@@ -105,6 +108,7 @@ class Channel {
 
   const UniqueFd socket_;
   const Sink sink_;
+  const std::function<void()> on_lost_;
 
   // Taken before mutex_, held while a request is written.
   std::mutex send_mutex_;

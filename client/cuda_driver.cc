@@ -39,6 +39,11 @@ Status FindAll(void* library, CudaDriver* driver) {
   KVT_RETURN_IF_ERROR(find("cuStreamCreate", &driver->stream_create));
   KVT_RETURN_IF_ERROR(find("cuStreamDestroy_v2", &driver->stream_destroy));
   KVT_RETURN_IF_ERROR(find("cuStreamSynchronize", &driver->stream_synchronize));
+  KVT_RETURN_IF_ERROR(find("cuStreamWaitValue32_v2", &driver->stream_wait_value));
+  KVT_RETURN_IF_ERROR(find("cuCtxSynchronize", &driver->ctx_synchronize));
+  KVT_RETURN_IF_ERROR(find("cuMemHostRegister_v2", &driver->mem_host_register));
+  KVT_RETURN_IF_ERROR(find("cuMemHostUnregister", &driver->mem_host_unregister));
+  KVT_RETURN_IF_ERROR(find("cuMemHostGetDevicePointer_v2", &driver->mem_host_get_device_pointer));
   KVT_RETURN_IF_ERROR(find("cuMemcpyHtoDAsync_v2", &driver->copy_to_device));
   KVT_RETURN_IF_ERROR(find("cuMemcpyDtoHAsync_v2", &driver->copy_to_host));
   return find("cuMemcpyDtoDAsync_v2", &driver->copy_on_device);

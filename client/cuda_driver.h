@@ -32,6 +32,11 @@ struct CudaDriver {
   PFN_cuStreamCreate_v2000 stream_create = nullptr;
   PFN_cuStreamDestroy_v4000 stream_destroy = nullptr;
   PFN_cuStreamSynchronize_v2000 stream_synchronize = nullptr;
+  PFN_cuStreamWaitValue32_v11070 stream_wait_value = nullptr;
+  PFN_cuCtxSynchronize_v2000 ctx_synchronize = nullptr;
+  PFN_cuMemHostRegister_v6050 mem_host_register = nullptr;
+  PFN_cuMemHostUnregister_v4000 mem_host_unregister = nullptr;
+  PFN_cuMemHostGetDevicePointer_v3020 mem_host_get_device_pointer = nullptr;
   PFN_cuMemcpyHtoDAsync_v3020 copy_to_device = nullptr;
   PFN_cuMemcpyDtoHAsync_v3020 copy_to_host = nullptr;
   PFN_cuMemcpyDtoDAsync_v3020 copy_on_device = nullptr;

@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "client/cuda_context.h"
 #include "client/cuda_driver.h"
 
 namespace kvtier::client {
@@ -26,7 +27,6 @@ class DriverMapping final : public CudaMapping {
                             uint64_t bytes) const override;
 
  private:
-  class CurrentContext;
   [[nodiscard]] Status Import(int fd);
   [[nodiscard]] Status TakeContext();
   [[nodiscard]] Status MapMemory();
@@ -42,28 +42,10 @@ class DriverMapping final : public CudaMapping {
   CUstream stream_ = nullptr;
 };
 
-// The caller's context comes back when this goes.
-class DriverMapping::CurrentContext {
- public:
-  explicit CurrentContext(const DriverMapping& mapping) : driver_(mapping.driver_) {
-    pushed_ = mapping.context_ != nullptr && driver_.ctx_push(mapping.context_) == CUDA_SUCCESS;
-  }
-  ~CurrentContext() {
-    CUcontext popped = nullptr;
-    if (pushed_) (void)driver_.ctx_pop(&popped);
-  }
-  CurrentContext(const CurrentContext&) = delete;
-  CurrentContext& operator=(const CurrentContext&) = delete;
-
- private:
-  const CudaDriver& driver_;
-  bool pushed_ = false;
-};
-
 Status DriverMapping::Open(int fd) {
   KVT_RETURN_IF_ERROR(Import(fd));
   KVT_RETURN_IF_ERROR(TakeContext());
-  const CurrentContext current(*this);
+  const CurrentContext current(driver_, context_);
   return MapMemory();
 }
 
@@ -100,7 +82,7 @@ Status DriverMapping::MapMemory() {
 
 DriverMapping::~DriverMapping() {
   {
-    const CurrentContext current(*this);
+    const CurrentContext current(driver_, context_);
     if (stream_ != nullptr) (void)driver_.stream_destroy(stream_);
     if (mapped_) (void)driver_.mem_unmap(address_, bytes_);
     if (address_ != 0) (void)driver_.mem_address_free(address_, bytes_);
@@ -110,21 +92,21 @@ DriverMapping::~DriverMapping() {
 }
 
 Status DriverMapping::Read(uint64_t offset, std::byte* data, uint64_t bytes) const {
-  const CurrentContext current(*this);
+  const CurrentContext current(driver_, context_);
   KVT_RETURN_IF_ERROR(driver_.Check(driver_.copy_to_host(data, address_ + offset, bytes, stream_),
                                     "reading from the pool"));
   return driver_.Check(driver_.stream_synchronize(stream_), "reading from the pool");
 }
 
 Status DriverMapping::Write(uint64_t offset, const std::byte* data, uint64_t bytes) const {
-  const CurrentContext current(*this);
+  const CurrentContext current(driver_, context_);
   KVT_RETURN_IF_ERROR(driver_.Check(driver_.copy_to_device(address_ + offset, data, bytes, stream_),
                                     "writing to the pool"));
   return driver_.Check(driver_.stream_synchronize(stream_), "writing to the pool");
 }
 
 Status DriverMapping::Copy(uint64_t target_offset, uint64_t source_offset, uint64_t bytes) const {
-  const CurrentContext current(*this);
+  const CurrentContext current(driver_, context_);
   KVT_RETURN_IF_ERROR(driver_.Check(
       driver_.copy_on_device(address_ + target_offset, address_ + source_offset, bytes, stream_),
       "copying within the pool"));

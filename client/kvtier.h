@@ -21,9 +21,9 @@
  *
  * Threads. A connection and its pools may be used by any number of threads at once: requests go out
  * in the order of the calls, each caller gets its own reply, and nobody's wait holds up another's.
- * There is no background thread: whichever thread waits reads the socket for all of them. Objects
- * must not be freed while another thread is using them. A sequence is used by one thread at a time.
- * Nothing may be used in the child of a fork().
+ * There is no background thread: whichever thread waits reads the socket for all of them (but see
+ * kvt_wait_on_stream). Objects must not be freed while another thread is using them. A sequence is
+ * used by one thread at a time. Nothing may be used in the child of a fork().
  *
  * Reconnecting. A call that finds the connection gone tries to connect, say hello, register and
  * attach again, at most once per `reconnect_min_ms`..`reconnect_max_ms` (doubling); between tries
@@ -347,6 +347,13 @@ KVT_API kvt_status kvt_pool_write(kvt_pool* pool, kvt_block block, uint64_t offs
 
 /* ---------------------------------------------------------------- blocks */
 
+/* In which order blocks come from host memory to the pool. */
+typedef uint8_t kvt_load_order;
+enum {
+  KVT_LOAD_BLOCKS = 0, /* block by block: a prefix of the hits becomes usable */
+  KVT_LOAD_LAYERS = 1  /* layer 0 of all blocks, then layer 1: an engine can start with the first */
+};
+
 typedef struct kvt_acquire_request {
   size_t size;
   const kvt_hash* hashes; /* of the sequence's full blocks, from block 0 */
@@ -354,6 +361,11 @@ typedef struct kvt_acquire_request {
   const kvt_hash* tails; /* partial blocks that would do after all of `hashes`, longest first */
   size_t tail_count;
   uint32_t new_blocks; /* private blocks to allocate: all of them or the call fails */
+  uint32_t reserved;
+  /* Default KVT_LOAD_BLOCKS. A daemon that does not know the other loads by blocks. What comes from
+   * disk comes whole, and no layer is complete before. */
+  kvt_load_order load_order;
+  uint8_t reserved_2[7];
 } kvt_acquire_request;
 
 typedef struct kvt_acquired_block {
@@ -391,7 +403,11 @@ typedef struct kvt_load_progress {
   int32_t finished; /* nothing follows; hits from `ready` on could not be loaded: their bytes are
                        not the block's, and they are to be released like the others */
   kvt_miss miss;    /* why the first of those could not */
+  uint8_t reserved[3];
+  uint32_t layers; /* of a load in layers: the first so many layers of all hits are usable;
+                      KVT_ALL_LAYERS when all hits are, whatever the order */
 } kvt_load_progress;
+#define KVT_ALL_LAYERS UINT32_MAX
 
 #define KVT_FINISHED_LOADS_KEPT 4096
 
@@ -402,6 +418,21 @@ typedef struct kvt_load_progress {
  * belongs to is gone, and the blocks with it). */
 KVT_API kvt_status kvt_wait(kvt_pool* pool, kvt_load load, uint32_t up_to, int64_t timeout_ms,
                             kvt_load_progress* progress);
+/* The same until the first `layers` layers of all hits are usable. A load by blocks has them when
+ * it is complete. After a failure no layer counts as usable: `ready` says which hits still are. */
+KVT_API kvt_status kvt_wait_layers(kvt_pool* pool, kvt_load load, uint32_t layers,
+                                   int64_t timeout_ms, kvt_load_progress* progress);
+/* What is given to `stream` after this call starts when the first `up_to` hits (of a load in
+ * layers: the first `up_to` layers of all hits) are usable, without the host: the stream waits for
+ * a counter that the daemon's copies set. It goes on, too, when the load fails, the daemon dies or
+ * the connection is closed: once the stream has passed, kvt_wait (kvt_wait_layers) for the same
+ * `up_to` tells, usually without waiting, whether what was computed counts; if it does not say so,
+ * throw the results away. `stream` is a cudaStream_t or CUstream of the pool's GPU, NULL the
+ * default one. Where nothing is counted (a daemon without counters, or more loads at once than it
+ * has counters for) the call itself waits, at most for the connection's `request_timeout_ms`. A
+ * thread of the library watches the connection from the first call on. Errors: KVT_UNSUPPORTED (not
+ * CUDA memory), KVT_IO_ERROR, those of kvt_wait. */
+KVT_API kvt_status kvt_wait_on_stream(kvt_pool* pool, kvt_load load, uint32_t up_to, void* stream);
 
 typedef struct kvt_commit_entry {
   kvt_block block; /* private, filled, and not written again by anyone */

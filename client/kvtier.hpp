@@ -196,11 +196,17 @@ class Pool {
   }
 
   Result<Acquired> Acquire(std::span<const kvt_hash> hashes, std::span<const kvt_hash> tails = {},
-                           uint32_t new_blocks = 0) {
+                           uint32_t new_blocks = 0, kvt_load_order order = KVT_LOAD_BLOCKS) {
     std::vector<kvt_acquired_block> hits(hashes.size() + (tails.empty() ? 0 : 1));
     std::vector<kvt_block> fresh(new_blocks);
-    const kvt_acquire_request request{sizeof(request), hashes.data(), hashes.size(),
-                                      tails.data(),    tails.size(),  new_blocks};
+    kvt_acquire_request request{};
+    request.size = sizeof(request);
+    request.hashes = hashes.data();
+    request.hash_count = hashes.size();
+    request.tails = tails.data();
+    request.tail_count = tails.size();
+    request.new_blocks = new_blocks;
+    request.load_order = order;
     kvt_acquire_reply reply{};
     reply.size = sizeof(reply);
     reply.hits = hits.data();
@@ -223,6 +229,23 @@ class Pool {
     if (kvt_wait(get(), acquired->load, up_to, timeout_ms, &progress)) return Error::Last();
     if (progress.finished) acquired->hits.Shrink(progress.ready);
     return progress;
+  }
+  // The same until the first `layers` layers of all hits are usable.
+  Result<kvt_load_progress> WaitLayers(Acquired* acquired, uint32_t layers,
+                                       int64_t timeout_ms = KVT_DEFAULT_TIMEOUT) {
+    kvt_load_progress progress{};
+    progress.size = sizeof(progress);
+    progress.ready = static_cast<uint32_t>(acquired->hits.size());
+    progress.finished = 1;
+    progress.layers = KVT_ALL_LAYERS;
+    if (acquired->load.id == 0) return progress;
+    if (kvt_wait_layers(get(), acquired->load, layers, timeout_ms, &progress)) return Error::Last();
+    if (progress.finished) acquired->hits.Shrink(progress.ready);
+    return progress;
+  }
+  // Has the stream wait instead; ask Wait or WaitLayers afterwards whether what it did counts.
+  Status WaitOnStream(const Acquired& acquired, uint32_t up_to, void* stream) {
+    return ToStatus(kvt_wait_on_stream(get(), acquired.load, up_to, stream));
   }
   // Fire and forget; errors come by Connection::TakeErrors.
   Status Commit(std::span<const kvt_commit_entry> entries) {

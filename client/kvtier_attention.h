@@ -46,11 +46,11 @@ typedef struct kvt_attend_sequence {
 typedef struct kvt_attend_request {
   size_t size;
   uint32_t layer;
-  uint32_t q_heads;       /* a multiple of the model's kv_heads */
-  float softmax_scale;    /* above 0 */
-  float soft_cap;         /* 0: none; else score = cap * tanh(score / cap) */
-  uint32_t window_tokens; /* 0: all; else a token sees only so many, itself included */
-  kvt_model_dtype query_dtype;  /* of queries and output: float16, bfloat16, or float32 */
+  uint32_t q_heads;            /* a multiple of the model's kv_heads */
+  float softmax_scale;         /* above 0 */
+  float soft_cap;              /* 0: none; else score = cap * tanh(score / cap) */
+  uint32_t window_tokens;      /* 0: all; else a token sees only so many, itself included */
+  kvt_model_dtype query_dtype; /* of queries and output: float16, bfloat16, or float32 */
   uint8_t reserved[3];
   /* Offsets in the workspace, multiples of 16, of ranges that do not overlap:
    * queries and output [tokens, q_heads, head_dim], one sequence after another; log-sum-exps

@@ -4,8 +4,8 @@
 
 namespace kvtier::client {
 
-Status LoadTable::Add(LoadId load, uint32_t hits) {
-  if (!loads_.emplace(load, LoadState{.hits = hits}).second) {
+Status LoadTable::Add(LoadId load, const LoadState& state) {
+  if (!loads_.emplace(load, state).second) {
     return MakeError(ErrorCode::kCorrupt, "load_id_reused", fmt::format("load {}", load.value));
   }
   return {};

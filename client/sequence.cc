@@ -95,7 +95,7 @@ void Sequence::AdoptHits(const PrefixPlan& plan, const wire::AcquireReply& reply
 Status Sequence::Wait(Deadline deadline) {
   if (ready_) return Check();
   if (load_.value != 0) {
-    const Result<LoadState> state = attachment_->Wait(load_, load_hits_, deadline);
+    const Result<LoadState> state = attachment_->Wait(load_, {.hits = load_hits_}, deadline);
     if (!state) return tl::unexpected(LostIfUnavailable(state.error()));
     if (state->ready < load_hits_ && !state->finished) {
       return MakeError(ErrorCode::kTimeout, "load_timeout",

@@ -25,14 +25,19 @@ Result<std::shared_ptr<Session>> Session::Open(const std::string& socket_path,
 
 Session::Session(UniqueFd socket, AsyncErrors* errors)
     : errors_(errors),
-      channel_(std::move(socket), wire::kMaxFrameBytes,
-               [this](const wire::Frame& frame) { return OnFrame(frame); }) {}
+      channel_(
+          std::move(socket), wire::kMaxFrameBytes,
+          [this](const wire::Frame& frame) { return OnFrame(frame); },
+          [this] {
+            if (counters_) counters_->ReleaseAll();
+          }) {}
 
 Status Session::SayHello(const std::string& client_name, Deadline deadline) {
-  const wire::Hello hello{.client_name = client_name};
+  const wire::Hello hello{.features = wire::kFeatureLoadCounters, .client_name = client_name};
+  UniqueFd counters;
   Result<wire::HelloReply> reply = channel_.Call<wire::HelloReply>(
       [&](uint64_t request_id, std::vector<std::byte>* out) { hello.Encode(request_id, out); },
-      deadline);
+      deadline, {}, &counters);
   if (!reply) {
     // A daemon that turns a client away says why before it hangs up.
     const std::optional<Error> farewell = channel_.farewell();
@@ -43,9 +48,21 @@ Status Session::SayHello(const std::string& client_name, Deadline deadline) {
     return MakeError(ErrorCode::kUnsupported, "version_mismatch",
                      fmt::format("the daemon chose protocol version {}", hello_.version));
   }
+  if ((hello_.features & wire::kFeatureLoadCounters) != 0) {
+    KVT_ASSIGN_OR_RETURN(counters_, LoadCounters::Map(std::move(counters)));
+  }
   hello_.max_hashes = std::min(hello_.max_hashes, wire::kMaxHashesPerCall);
   hello_.max_blocks = std::min(hello_.max_blocks, wire::kMaxBlocksPerCall);
   return {};
+}
+
+void Session::WatchForLoss() {
+  const std::lock_guard lock(watch_mutex_);
+  if (watch_) return;
+  watch_ = std::make_unique<LossWatch>(channel_.socket(), [this] {
+    // Takes in what the daemon said last; then the channel knows, too.
+    if (!channel_.Poll() && counters_) counters_->ReleaseAll();
+  });
 }
 
 std::optional<uint32_t> Session::TakeWorkspaceNumber() {
@@ -85,6 +102,7 @@ Status Session::OnFrame(const wire::Frame& frame) {
       return loads_.OnProgress(progress);
     }
     case wire::MessageType::kAcquireReply:
+    case wire::MessageType::kAcquireCountedReply:
       return OnLateAcquire(frame);
     case wire::MessageType::kCommitReply:
       return OnCommitReply(frame);
@@ -117,7 +135,15 @@ Status Session::OnLateAcquire(const wire::Frame& frame) {
   }
   wire::Release release{.pool = it->second};
   abandoned_acquires_.erase(it);
-  KVT_ASSIGN_OR_RETURN(const wire::AcquireReply reply, wire::AcquireReply::Decode(frame.payload));
+  const bool counted = frame.type == static_cast<uint16_t>(wire::AcquireCountedReply::kType);
+  wire::AcquireReply reply;
+  if (counted) {
+    KVT_ASSIGN_OR_RETURN(wire::AcquireCountedReply outer,
+                         wire::AcquireCountedReply::Decode(frame.payload));
+    reply = std::move(outer.acquired);
+  } else {
+    KVT_ASSIGN_OR_RETURN(reply, wire::AcquireReply::Decode(frame.payload));
+  }
   release.blocks = reply.fresh;
   const auto defer = [&] {
     channel_.Defer([&](uint64_t request_id, std::vector<std::byte>* out) {

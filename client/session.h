@@ -16,7 +16,9 @@
 #include "base/result.h"
 #include "client/async_errors.h"
 #include "client/channel.h"
+#include "client/load_counters.h"
 #include "client/load_table.h"
+#include "client/loss_watch.h"
 #include "protocol/messages.h"
 
 namespace kvtier::client {
@@ -35,6 +37,10 @@ class Session {
   Session& operator=(const Session&) = delete;
 
   [[nodiscard]] Channel& channel() { return channel_; }
+  // Null if the daemon does not count loads. Constant once open.
+  [[nodiscard]] const std::shared_ptr<LoadCounters>& counters() const { return counters_; }
+  // From now on the end of the connection is noticed although nobody waits on it. Any thread.
+  void WatchForLoss();
   // What the daemon accepts. Constant once open.
   [[nodiscard]] const wire::HelloReply& limits() const { return hello_; }
 
@@ -69,6 +75,7 @@ class Session {
 
   AsyncErrors* const errors_;
   wire::HelloReply hello_;
+  std::shared_ptr<LoadCounters> counters_;
   // Guarded by the channel's lock.
   LoadTable loads_;
   std::unordered_map<uint64_t, PoolId> abandoned_acquires_;
@@ -79,6 +86,9 @@ class Session {
   std::bitset<wire::kMaxWorkspaces> workspaces_;  // taken; guarded by workspaces_mutex_
 
   Channel channel_;
+
+  std::mutex watch_mutex_;
+  std::unique_ptr<LossWatch> watch_;  // guarded by watch_mutex_
 };
 
 }  // namespace kvtier::client

@@ -113,6 +113,14 @@ Status Daemon::OpenArena() {
                                    .log =
                                        [log = log_](const std::string& note) {
                                          log->Warning("host.degraded", "{}", note);
+                                       },
+                                   .on_complete =
+                                       [this](const ArenaTimes& times) {
+                                         log_->Info("host.complete",
+                                                    "{} of host memory ready after {:.2f} s: "
+                                                    "{:.2f} s for pages, {:.2f} s for pinning",
+                                                    FormatByteSize(arena_->capacity_bytes()),
+                                                    times.seconds, times.pages_s, times.pin_s);
                                        }},
                                   loop_));
   log_->Info("host.open", "{} of host memory, being touched by {} thread(s)",

@@ -72,18 +72,36 @@ void Session::OnHello(const wire::Frame& frame) {
   services_.log->Info("session.opened", "session {} of tenant {}: \"{}\", pid {}, uid {}",
                       id_.value, tenant_, client_name_, peer_.pid, peer_.uid);
   const ServerConfig& config = *services_.config;
-  connection_.Send(frame.request_id,
-                   wire::HelloReply{
-                       .version = *version,
-                       .features = 0,
-                       .session = id_,
-                       .daemon_generation = services_.daemon_generation,
-                       .max_frame_bytes = static_cast<uint32_t>(config.max_frame_bytes),
-                       .max_hashes = config.max_hashes_per_call,
-                       .max_blocks = config.max_hashes_per_call,
-                       .max_references = services_.max_references,
-                       .tenant = tenant_,
-                   });
+  const wire::HelloReply reply{
+      .version = *version,
+      .features = GrantFeatures(hello->features),
+      .session = id_,
+      .daemon_generation = services_.daemon_generation,
+      .max_frame_bytes = static_cast<uint32_t>(config.max_frame_bytes),
+      .max_hashes = config.max_hashes_per_call,
+      .max_blocks = config.max_hashes_per_call,
+      .max_references = services_.max_references,
+      .tenant = tenant_,
+  };
+  if (counters_) {
+    connection_.SendWithDescriptor(frame.request_id, reply, counters_->fd());
+  } else {
+    connection_.Send(frame.request_id, reply);
+  }
+}
+
+uint64_t Session::GrantFeatures(uint64_t wanted) {
+  uint64_t granted = wanted & wire::kKnownFeatures;
+  if ((granted & wire::kFeatureLoadCounters) == 0) return granted;
+  Result<std::shared_ptr<CounterPage>> counters = CounterPage::Create();
+  if (counters) {
+    counters_ = *std::move(counters);
+    return granted;
+  }
+  // The client waits for events then, as others do.
+  services_.log->Warning("session.no_counters", "session {}: {}", id_.value,
+                         counters.error().ToString());
+  return granted & ~wire::kFeatureLoadCounters;
 }
 
 void Session::Refuse(const Call& call, const Error& error) {

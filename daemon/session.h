@@ -23,6 +23,7 @@
 #include "daemon/peer.h"
 #include "daemon/request_trace.h"
 #include "daemon/server_counters.h"
+#include "gpu/counter_page.h"
 #include "protocol/messages.h"
 #include "tiers/cache.h"
 
@@ -95,6 +96,8 @@ class Session final : public ConnectionListener, public std::enable_shared_from_
   };
 
   void OnHello(const wire::Frame& frame);
+  // Of the features asked for, those that can be had; makes what they need.
+  [[nodiscard]] uint64_t GrantFeatures(uint64_t wanted);
   void Dispatch(const wire::Frame& frame);
   // Decodes the frame as a Message and calls `handler`; refuses what cannot be decoded.
   template <typename Message>
@@ -111,6 +114,7 @@ class Session final : public ConnectionListener, public std::enable_shared_from_
   Status OnDevices(const Call& call, const wire::Devices& request);
   Status OnAttach(const Call& call, const wire::Attach& request);
   Status OnAcquire(const Call& call, const wire::Acquire& request);
+  Status OnAcquireCounted(const Call& call, const wire::AcquireCounted& request);
   Status OnCommit(const Call& call, const wire::Commit& request);
   Status OnRelease(const Call& call, const wire::Release& request);
   Status OnPrefetch(const Call& call, const wire::Prefetch& request);
@@ -121,7 +125,9 @@ class Session final : public ConnectionListener, public std::enable_shared_from_
   Status OnWorkspace(const Call& call, const wire::Workspace& request);
   Status OnAttend(const Call& call, const wire::Attend& request);
 
-  void OnAcquired(const Call& call, Result<AcquireReply> acquired);
+  Status BeginAcquire(const Call& call, const wire::Acquire& request, wire::LoadOrder order,
+                      bool counted);
+  void OnAcquired(const Call& call, bool counted, Result<AcquireReply> acquired);
   // As FindPool, if attention is computed there. Errors: also kUnsupported "attend_off",
   // "attend_other_device".
   [[nodiscard]] Result<const AttachedPool*> FindAttended(PoolId pool) const;
@@ -152,6 +158,8 @@ class Session final : public ConnectionListener, public std::enable_shared_from_
   std::unordered_map<PoolId, AttachedPool> pools_;
   uint64_t references_ = 0;
   uint32_t acquires_in_flight_ = 0;
+  // Null unless the client asked for it. It never is read here: the client can write to it.
+  std::shared_ptr<CounterPage> counters_;
   RequestTrace trace_;
   // By their numbers.
   std::unordered_map<uint32_t, std::shared_ptr<DevicePool>> workspaces_;

@@ -33,6 +33,12 @@ wire::AcquireReply ToWire(const AcquireReply& acquired) {
   return reply;
 }
 
+std::optional<wire::LoadCounter> ToWire(const std::shared_ptr<const StepCounter>& counter) {
+  if (!counter) return std::nullopt;
+  return wire::LoadCounter{
+      .offset = counter->offset(), .base = counter->base(), .steps = counter->steps()};
+}
+
 }  // namespace
 
 template <typename Message>
@@ -63,6 +69,8 @@ void Session::Dispatch(const wire::Frame& frame) {
       return Handle(frame, &Session::OnAttach);
     case Type::kAcquire:
       return Handle(frame, &Session::OnAcquire);
+    case Type::kAcquireCounted:
+      return Handle(frame, &Session::OnAcquireCounted);
     case Type::kCommit:
       return Handle(frame, &Session::OnCommit);
     case Type::kRelease:
@@ -144,6 +152,19 @@ Status Session::OnAttach(const Call& call, const wire::Attach& request) {
 }
 
 Status Session::OnAcquire(const Call& call, const wire::Acquire& request) {
+  return BeginAcquire(call, request, wire::LoadOrder::kBlocks, /*counted=*/false);
+}
+
+Status Session::OnAcquireCounted(const Call& call, const wire::AcquireCounted& request) {
+  if (!counters_) {
+    return MakeError(ErrorCode::kUnsupported, "feature_not_granted",
+                     "HELLO did not ask for load counters");
+  }
+  return BeginAcquire(call, request.acquire, request.order, /*counted=*/true);
+}
+
+Status Session::BeginAcquire(const Call& call, const wire::Acquire& request, wire::LoadOrder order,
+                             bool counted) {
   KVT_ASSIGN_OR_RETURN(const AttachedPool* const attached, FindPool(request.pool));
   KVT_RETURN_IF_ERROR(CheckCount(request.new_blocks, kTooManyBlocks));
   KVT_RETURN_IF_ERROR(CheckCount(request.hashes.size(), kTooManyHashes));
@@ -152,28 +173,35 @@ Status Session::OnAcquire(const Call& call, const wire::Acquire& request) {
     return tl::unexpected(EmptyRequest());
   }
   if (++acquires_in_flight_ == kMaxAcquiresInFlight) connection_.Pause();
-  services_.cache->Acquire({.session = id_,
-                            .pool = request.pool,
-                            .hashes = Copy(request.hashes),
-                            .tails = Copy(request.tails),
-                            .new_blocks = request.new_blocks,
-                            .block_tokens = static_cast<uint16_t>(attached->block_tokens),
-                            .request_id = call.request_id},
-                           [weak = weak_from_this(), call](Result<AcquireReply> acquired) {
-                             const std::shared_ptr<Session> session = weak.lock();
-                             if (session) session->OnAcquired(call, std::move(acquired));
-                           });
+  services_.cache->Acquire(
+      {.session = id_,
+       .pool = request.pool,
+       .hashes = Copy(request.hashes),
+       .tails = Copy(request.tails),
+       .new_blocks = request.new_blocks,
+       .block_tokens = static_cast<uint16_t>(attached->block_tokens),
+       .layers = order == wire::LoadOrder::kLayers ? attached->model->record.layers : 0,
+       .counters = counted ? counters_ : nullptr,
+       .request_id = call.request_id},
+      [weak = weak_from_this(), call, counted](Result<AcquireReply> acquired) {
+        const std::shared_ptr<Session> session = weak.lock();
+        if (session) session->OnAcquired(call, counted, std::move(acquired));
+      });
   return {};
 }
 
-void Session::OnAcquired(const Call& call, Result<AcquireReply> acquired) {
+void Session::OnAcquired(const Call& call, bool counted, Result<AcquireReply> acquired) {
   if (acquires_in_flight_-- == kMaxAcquiresInFlight) connection_.Resume();
   trace_.EndAcquire(call.request_id, acquired);
   if (ended_) return;
   if (!acquired) return Refuse(call, acquired.error());
   references_ += acquired->hits.size() + acquired->fresh.size();
   had_private_blocks_ |= !acquired->fresh.empty();
-  Reply(call, ToWire(*acquired));
+  if (counted) {
+    Reply(call, wire::AcquireCountedReply{ToWire(acquired->counter), ToWire(*acquired)});
+  } else {
+    Reply(call, ToWire(*acquired));
+  }
 }
 
 Status Session::CommitOne(PoolId pool, const AttachedPool& attached, const wire::CommitItem& item,

@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -18,6 +19,7 @@ struct CopyThreads::Job {
   size_t next_copy = 0;
   uint64_t next_offset = 0;  // within that copy
   int pieces_under_way = 0;
+  std::optional<uint64_t> counting;  // its number there, if it counts
 
   [[nodiscard]] bool AllTaken() const { return next_copy == request.copies.size(); }
 };
@@ -68,6 +70,7 @@ CopyThreads::~CopyThreads() {
   wake_.notify_all();
   for (std::thread& thread : threads_) thread.join();
   for (const auto& job : cancelled) {
+    Count(*job, false);
     Finish(*job, MakeError(ErrorCode::kCancelled, "device_closed", "the copy was not finished"));
   }
 }
@@ -83,6 +86,9 @@ void CopyThreads::Start(CopyRequest request, std::byte* pool) {
   const auto priority = static_cast<size_t>(job->request.priority);
   {
     const std::lock_guard lock(mutex_);
+    if (!job->request.counted.empty()) {
+      job->counting = counting_.Add(std::move(job->request.counted));
+    }
     queues_[priority].push_back(std::move(job));
   }
   if (bytes > kCopyPieceBytes) {
@@ -105,6 +111,7 @@ void CopyThreads::Work() {
     job.pieces_under_way -= 1;
     // A job cut off by the destructor is finished by it.
     if (!job.AllTaken() || job.pieces_under_way > 0) continue;
+    Count(job, true);
     lock.unlock();
     Finish(job, {});
     lock.lock();
@@ -135,6 +142,10 @@ CopyThreads::Piece CopyThreads::TakePiece() {
 CopyThreads::Queue* CopyThreads::MostUrgent() {
   const auto found = std::ranges::find_if(queues_, [](const Queue& q) { return !q.empty(); });
   return found == queues_.end() ? nullptr : &*found;
+}
+
+void CopyThreads::Count(const Job& job, bool succeeded) {
+  if (job.counting) counting_.Landed(*job.counting, succeeded);
 }
 
 void CopyThreads::Finish(Job& job, Status status) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/executor.h"
+#include "gpu/counting_order.h"
 #include "gpu/device.h"
 
 namespace kvtier {
@@ -41,12 +42,15 @@ class CopyThreads {
   Piece TakePiece();
   // The first queue with work, or null. REQUIRES: mutex_ held.
   Queue* MostUrgent();
+  // REQUIRES: mutex_ held.
+  void Count(const Job& job, bool succeeded);
   void Finish(Job& job, Status status);
 
   EventQueue* const loop_;
   std::mutex mutex_;
   std::condition_variable wake_;
   std::array<Queue, kCopyPriorityCount> queues_;
+  CountingOrder counting_;
   bool stopping_ = false;
   std::vector<std::thread> threads_;
 };

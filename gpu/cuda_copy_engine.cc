@@ -42,18 +42,24 @@ cudaError_t CopyBatch(const auto& batch, cudaStream_t stream) {
 }  // namespace
 
 Result<std::unique_ptr<CudaCopyEngine>> CudaCopyEngine::Start(CudaCopyEngineOptions options,
+                                                              const CudaDriver* driver,
                                                               const PinnedRanges* pinned,
                                                               EventQueue* loop) {
-  std::unique_ptr<CudaCopyEngine> engine(new CudaCopyEngine(std::move(options), pinned, loop));
+  std::unique_ptr<CudaCopyEngine> engine(
+      new CudaCopyEngine(std::move(options), driver, pinned, loop));
   KVT_RETURN_IF_ERROR(engine->OpenLanes());
   engine->thread_ = std::thread([raw = engine.get()] { raw->Work(); });
   pthread_setname_np(engine->thread_.native_handle(), "cuda-copy");
   return engine;
 }
 
-CudaCopyEngine::CudaCopyEngine(CudaCopyEngineOptions options, const PinnedRanges* pinned,
-                               EventQueue* loop)
-    : options_(std::move(options)), pinned_(*pinned), loop_(loop), queue_(options_.queue) {}
+CudaCopyEngine::CudaCopyEngine(CudaCopyEngineOptions options, const CudaDriver* driver,
+                               const PinnedRanges* pinned, EventQueue* loop)
+    : options_(std::move(options)),
+      pinned_(*pinned),
+      loop_(loop),
+      driver_(*driver),
+      queue_(options_.queue) {}
 
 Status CudaCopyEngine::OpenLanes() {
   lanes_[0].direction = CopyDirection::kHostToPool;
@@ -100,6 +106,7 @@ void CudaCopyEngine::Submit(CopyRequest request, std::byte* pool) {
 void CudaCopyEngine::Work() {
   ::prctl(PR_SET_TIMERSLACK, kTimerSlackNs);
   (void)cudaSetDevice(options_.ordinal);
+  counters_ = std::make_unique<CudaCounters>(driver_);
   do {
     bool progressed = true;
     while (progressed) {
@@ -109,6 +116,7 @@ void CudaCopyEngine::Work() {
     }
   } while (WaitForWork());
   CancelRest();
+  counters_.reset();
 }
 
 bool CudaCopyEngine::Launch(Lane& lane) {
@@ -120,12 +128,17 @@ bool CudaCopyEngine::Launch(Lane& lane) {
   }
   if (!chunk) return false;
   cudaError_t code = broken_ ? cudaErrorUnknown : Perform(*chunk, lane);
+  std::vector<CountedStep> left_to_count;
+  if (code == cudaSuccess) left_to_count = Count(*chunk, lane);
   const cudaEvent_t event = lane.events.back();
   if (code == cudaSuccess) code = cudaEventRecord(event, lane.stream);
   if (code == cudaSuccess) {
     lane.events.pop_back();
-    lane.flights.push_back({*std::move(chunk), event});
+    lane.flights.push_back({*std::move(chunk), event, std::move(left_to_count)});
     return true;
+  }
+  for (const auto& job : chunk->jobs) {
+    for (const CountedStep& step : job->request.counted) step.counter->Stop();
   }
   // A part of it may be under way, and its memory must not be given back before that has ended.
   (void)cudaStreamSynchronize(lane.stream);
@@ -155,12 +168,33 @@ cudaError_t CudaCopyEngine::Perform(const CopyChunk& chunk, const Lane& lane) {
   return CopyBatch(batch_, lane.stream);
 }
 
+std::vector<CountedStep> CudaCopyEngine::Count(const CopyChunk& chunk, const Lane& lane) {
+  std::vector<CountedStep> last;  // of each counter
+  for (const auto& job : chunk.jobs) {
+    if (!job->AllTaken()) continue;
+    for (const CountedStep& step : job->request.counted) {
+      if (!step.counter->Claim(step.done)) continue;
+      const auto same = std::ranges::find(last, step.counter, &CountedStep::counter);
+      if (same == last.end()) {
+        last.push_back(step);
+      } else {
+        same->done = step.done;
+      }
+    }
+  }
+  std::erase_if(last, [&](const CountedStep& step) { return counters_->Write(step, lane.stream); });
+  return last;
+}
+
 bool CudaCopyEngine::Reap(Lane& lane) {
   bool progressed = false;
   while (!lane.flights.empty()) {
     Flight& flight = lane.flights.front();
     const cudaError_t code = cudaEventQuery(flight.landed);
     if (code == cudaErrorNotReady) break;
+    for (const CountedStep& step : flight.left_to_count) {
+      if (code == cudaSuccess) step.counter->Publish(step.done);
+    }
     Land(flight.chunk, code == cudaSuccess ? Status{} : Failed(code, lane));
     lane.events.push_back(flight.landed);
     lane.flights.pop_front();
@@ -177,6 +211,7 @@ bool CudaCopyEngine::WaitForWork() {
       in_flight = true;
     }
   }
+  if (!in_flight) counters_->Collect();
   std::unique_lock lock(mutex_);
   if (in_flight) {
     wake_.wait_for(lock, kPoll);

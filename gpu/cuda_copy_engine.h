@@ -18,6 +18,7 @@
 
 #include "base/executor.h"
 #include "gpu/copy_queue.h"
+#include "gpu/cuda_counters.h"
 #include "gpu/device.h"
 #include "gpu/pinned_ranges.h"
 
@@ -38,8 +39,9 @@ struct CudaCopyEngineOptions {
 // without pause while somebody waits for a kDemand copy, every 20 us otherwise.
 class CudaCopyEngine {
  public:
-  // `pinned` and `loop` outlive the engine. Errors: those of CUDA.
+  // `driver`, `pinned` and `loop` outlive the engine. Errors: those of CUDA.
   [[nodiscard]] static Result<std::unique_ptr<CudaCopyEngine>> Start(CudaCopyEngineOptions options,
+                                                                     const CudaDriver* driver,
                                                                      const PinnedRanges* pinned,
                                                                      EventQueue* loop);
   // Waits for the chunks in flight, fails the rest; all `done`s are posted on return.
@@ -55,6 +57,8 @@ class CudaCopyEngine {
   struct Flight {
     CopyChunk chunk;
     cudaEvent_t landed = nullptr;
+    // What could not be counted by the stream.
+    std::vector<CountedStep> left_to_count;
   };
   // One direction.
   struct Lane {
@@ -71,13 +75,16 @@ class CudaCopyEngine {
   };
   using Ending = std::pair<std::function<void(Status)>, Status>;
 
-  CudaCopyEngine(CudaCopyEngineOptions options, const PinnedRanges* pinned, EventQueue* loop);
+  CudaCopyEngine(CudaCopyEngineOptions options, const CudaDriver* driver,
+                 const PinnedRanges* pinned, EventQueue* loop);
   [[nodiscard]] Status OpenLanes();
 
   // On the engine's thread.
   void Work();
   bool Launch(Lane& lane);
   [[nodiscard]] cudaError_t Perform(const CopyChunk& chunk, const Lane& lane);
+  // Counts the requests of which the chunk is the last, behind it on the stream.
+  [[nodiscard]] std::vector<CountedStep> Count(const CopyChunk& chunk, const Lane& lane);
   bool Reap(Lane& lane);
   // False when there is nothing left to do.
   bool WaitForWork();
@@ -91,6 +98,8 @@ class CudaCopyEngine {
   EventQueue* const loop_;
   std::array<Lane, 2> lanes_;
   Batch batch_;
+  std::unique_ptr<CudaCounters> counters_;  // the thread's
+  const CudaDriver& driver_;
   bool broken_ = false;
 
   std::mutex mutex_;

@@ -58,8 +58,8 @@ class CudaDevice final : public Device {
     engine.queue.background_bytes_per_s = options.background_bytes_per_s;
     if (options.chunk_bytes > 0) engine.queue.chunk_bytes = options.chunk_bytes;
     if (options.chunks_in_flight > 0) engine.chunks_in_flight = options.chunks_in_flight;
-    KVT_ASSIGN_OR_RETURN(engine_,
-                         CudaCopyEngine::Start(std::move(engine), &pinner_->ranges(), loop_));
+    KVT_ASSIGN_OR_RETURN(
+        engine_, CudaCopyEngine::Start(std::move(engine), &driver_, &pinner_->ranges(), loop_));
     return {};
   }
 

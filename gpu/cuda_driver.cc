@@ -6,8 +6,8 @@
 namespace kvtier {
 namespace {
 
-// All of them exist since CUDA 10.2.
-constexpr unsigned int kVersion = 10020;
+// The newest of them are of CUDA 11.7.
+constexpr unsigned int kVersion = 11070;
 
 template <typename Function>
 Status Find(const char* name, Function* function) {
@@ -37,6 +37,7 @@ Result<CudaDriver> CudaDriver::Load() {
   KVT_RETURN_IF_ERROR(Find("cuMemMap", &driver.mem_map));
   KVT_RETURN_IF_ERROR(Find("cuMemUnmap", &driver.mem_unmap));
   KVT_RETURN_IF_ERROR(Find("cuMemSetAccess", &driver.mem_set_access));
+  KVT_RETURN_IF_ERROR(Find("cuStreamWriteValue32", &driver.stream_write_value));
   return driver;
 }
 

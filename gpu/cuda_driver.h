@@ -1,5 +1,6 @@
-// The driver's functions for memory that processes share, which the runtime does not have. Found at
-// run time: nothing links against the driver. Only for .cc files of this room.
+// The driver's functions for memory that processes share and for counting on streams, which the
+// runtime does not have. Found at run time: nothing links against the driver. Only for .cc files of
+// this room.
 #pragma once
 
 #include <cuda.h>
@@ -19,6 +20,7 @@ struct CudaDriver {
   PFN_cuMemMap_v10020 mem_map = nullptr;
   PFN_cuMemUnmap_v10020 mem_unmap = nullptr;
   PFN_cuMemSetAccess_v10020 mem_set_access = nullptr;
+  PFN_cuStreamWriteValue32_v11070 stream_write_value = nullptr;
 
   // Errors: kUnsupported "cuda_driver_too_old" naming the function that is missing.
   [[nodiscard]] static Result<CudaDriver> Load();

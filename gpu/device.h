@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "gpu/counter_page.h"
 #include "gpu/host_pinner.h"
 
 namespace kvtier {
@@ -58,11 +59,16 @@ struct BlockCopy {
 // `done` is called once on the event loop when all copies have completed or one has failed; on
 // failure the destination's contents are unspecified. The caller keeps the pool and the host memory
 // alive and (the source) unchanged until then.
+//
+// Before that, without the event loop, the device sets the counters in `counted`: each when this
+// request and all earlier ones that name the same counter have landed, unless one of these failed.
+// REQUIRES: requests that name one counter are of one direction and priority.
 struct CopyRequest {
   DevicePool* pool = nullptr;
   CopyDirection direction = CopyDirection::kPoolToHost;
   CopyPriority priority = CopyPriority::kDemand;
   std::vector<BlockCopy> copies;
+  std::vector<CountedStep> counted;
   std::function<void(Status)> done;
 };
 

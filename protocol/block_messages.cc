@@ -31,62 +31,122 @@ Tier ReadTier(PayloadReader* reader) { return reader->ReadEnum(Tier::kPool, Tier
 
 bool ReadBool(PayloadReader* reader) { return reader->ReadBits(1) != 0; }
 
+void WriteAcquire(const Acquire& acquire, FrameWriter* writer) {
+  writer->Reserve(16 + acquire.hashes.size_bytes() + acquire.tails.size_bytes());
+  writer->Write(acquire.pool.value);
+  writer->WriteCount(acquire.new_blocks, kMaxBlocksPerCall);
+  writer->WriteHashes(acquire.hashes, kMaxHashesPerCall);
+  writer->WriteHashes(acquire.tails, kMaxTailsPerCall);
+}
+
+Acquire ReadAcquire(PayloadReader* reader) {
+  Acquire acquire;
+  acquire.pool = PoolId{reader->Read<uint32_t>()};
+  acquire.new_blocks = reader->ReadCount(kMaxBlocksPerCall, 0, "too_many_blocks");
+  acquire.hashes = reader->ReadHashes(kMaxHashesPerCall, "too_many_hashes");
+  acquire.tails = reader->ReadHashes(kMaxTailsPerCall, "too_many_tails");
+  return acquire;
+}
+
+void WriteAcquireReply(const AcquireReply& reply, FrameWriter* writer) {
+  writer->Reserve(21 + reply.hits.size() * kHitBytes + reply.fresh.size() * kHandleBytes);
+  writer->Write(reply.load.value);
+  writer->Write(reply.miss_reason);
+  writer->Write(reply.tail.value_or(kNoTail));
+  writer->WriteCount(reply.hits.size(), kMaxHits);
+  writer->WriteCount(reply.fresh.size(), kMaxBlocksPerCall);
+  writer->WriteRows(reply.hits.size(), [&reply](size_t i) {
+    const AcquireHit& hit = reply.hits[i];
+    return std::tuple(hit.handle.index.value, hit.handle.generation, hit.tokens,
+                      static_cast<uint8_t>(hit.tier));
+  });
+  writer->WriteHandles(reply.fresh);
+}
+
+AcquireReply ReadAcquireReply(PayloadReader* reader) {
+  AcquireReply reply;
+  reply.load = LoadId{reader->Read<uint64_t>()};
+  reply.miss_reason = reader->Read<uint8_t>();
+  const auto tail = reader->Read<uint32_t>();
+  if (tail != kNoTail) reply.tail = tail;
+  if (reply.tail >= kMaxTailsPerCall) {
+    reader->Fail(ErrorCode::kInvalidArgument, "bad_tail", tail);
+  }
+  reply.hits.resize(reader->ReadCount(kMaxHits, kHitBytes, "too_many_hashes"));
+  reply.fresh.resize(reader->ReadCount(kMaxBlocksPerCall, kHandleBytes, "too_many_blocks"));
+  for (AcquireHit& hit : reply.hits) {
+    hit.handle = reader->ReadHandle();
+    hit.tokens = reader->Read<uint16_t>();
+    hit.tier = ReadTier(reader);
+  }
+  for (BlockHandle& handle : reply.fresh) handle = reader->ReadHandle();
+  return reply;
+}
+
 }  // namespace
 
 void Acquire::Encode(uint64_t request_id, std::vector<std::byte>* out) const {
   FrameWriter writer(kType, 0, request_id, out);
-  writer.Reserve(16 + hashes.size_bytes() + tails.size_bytes());
-  writer.Write(pool.value);
-  writer.WriteCount(new_blocks, kMaxBlocksPerCall);
-  writer.WriteHashes(hashes, kMaxHashesPerCall);
-  writer.WriteHashes(tails, kMaxTailsPerCall);
+  WriteAcquire(*this, &writer);
 }
 
 Result<Acquire> Acquire::Decode(std::span<const std::byte> payload) {
   PayloadReader reader(kType, payload);
-  Acquire acquire;
-  acquire.pool = PoolId{reader.Read<uint32_t>()};
-  acquire.new_blocks = reader.ReadCount(kMaxBlocksPerCall, 0, "too_many_blocks");
-  acquire.hashes = reader.ReadHashes(kMaxHashesPerCall, "too_many_hashes");
-  acquire.tails = reader.ReadHashes(kMaxTailsPerCall, "too_many_tails");
+  const Acquire acquire = ReadAcquire(&reader);
   KVT_RETURN_IF_ERROR(reader.Finish());
   return acquire;
 }
 
 void AcquireReply::Encode(uint64_t request_id, std::vector<std::byte>* out) const {
   FrameWriter writer(kType, 0, request_id, out);
-  writer.Reserve(21 + hits.size() * kHitBytes + fresh.size() * kHandleBytes);
-  writer.Write(load.value);
-  writer.Write(miss_reason);
-  writer.Write(tail.value_or(kNoTail));
-  writer.WriteCount(hits.size(), kMaxHits);
-  writer.WriteCount(fresh.size(), kMaxBlocksPerCall);
-  writer.WriteRows(hits.size(), [this](size_t i) {
-    const AcquireHit& hit = hits[i];
-    return std::tuple(hit.handle.index.value, hit.handle.generation, hit.tokens,
-                      static_cast<uint8_t>(hit.tier));
-  });
-  writer.WriteHandles(fresh);
+  WriteAcquireReply(*this, &writer);
 }
 
 Result<AcquireReply> AcquireReply::Decode(std::span<const std::byte> payload) {
   PayloadReader reader(kType, payload);
-  AcquireReply reply;
-  reply.load = LoadId{reader.Read<uint64_t>()};
-  reply.miss_reason = reader.Read<uint8_t>();
-  const auto tail = reader.Read<uint32_t>();
-  if (tail != kNoTail) reply.tail = tail;
-  if (reply.tail >= kMaxTailsPerCall) {
-    reader.Fail(ErrorCode::kInvalidArgument, "bad_tail", tail);
+  AcquireReply reply = ReadAcquireReply(&reader);
+  KVT_RETURN_IF_ERROR(reader.Finish());
+  return reply;
+}
+
+void AcquireCounted::Encode(uint64_t request_id, std::vector<std::byte>* out) const {
+  FrameWriter writer(kType, 0, request_id, out);
+  writer.Write(static_cast<uint8_t>(order));
+  WriteAcquire(acquire, &writer);
+}
+
+Result<AcquireCounted> AcquireCounted::Decode(std::span<const std::byte> payload) {
+  PayloadReader reader(kType, payload);
+  AcquireCounted counted;
+  counted.order = reader.ReadEnum(LoadOrder::kBlocks, LoadOrder::kLayers);
+  counted.acquire = ReadAcquire(&reader);
+  KVT_RETURN_IF_ERROR(reader.Finish());
+  return counted;
+}
+
+void AcquireCountedReply::Encode(uint64_t request_id, std::vector<std::byte>* out) const {
+  FrameWriter writer(kType, 0, request_id, out);
+  const LoadCounter written = counter.value_or(LoadCounter{});
+  writer.Write(written.offset);
+  writer.Write(written.base);
+  writer.Write(written.steps);
+  WriteAcquireReply(acquired, &writer);
+}
+
+Result<AcquireCountedReply> AcquireCountedReply::Decode(std::span<const std::byte> payload) {
+  PayloadReader reader(kType, payload);
+  AcquireCountedReply reply;
+  const LoadCounter counter{reader.Read<uint32_t>(), reader.Read<uint32_t>(),
+                            reader.Read<uint32_t>()};
+  if (counter.offset % sizeof(uint32_t) != 0) {
+    reader.Fail(ErrorCode::kInvalidArgument, "bad_counter", counter.offset);
   }
-  reply.hits.resize(reader.ReadCount(kMaxHits, kHitBytes, "too_many_hashes"));
-  reply.fresh.resize(reader.ReadCount(kMaxBlocksPerCall, kHandleBytes, "too_many_blocks"));
-  for (AcquireHit& hit : reply.hits) {
-    hit.handle = reader.ReadHandle();
-    hit.tokens = reader.Read<uint16_t>();
-    hit.tier = ReadTier(&reader);
+  if (counter.steps > 0) {
+    reply.counter = counter;
+  } else if (counter != LoadCounter{}) {
+    reader.Fail(ErrorCode::kInvalidArgument, "bad_counter", counter.steps);
   }
-  for (BlockHandle& handle : reply.fresh) handle = reader.ReadHandle();
+  reply.acquired = ReadAcquireReply(&reader);
   KVT_RETURN_IF_ERROR(reader.Finish());
   return reply;
 }

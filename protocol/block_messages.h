@@ -51,6 +51,41 @@ struct AcquireReply {
   [[nodiscard]] static Result<AcquireReply> Decode(std::span<const std::byte> payload);
 };
 
+// In which order an acquire's blocks come from host memory to the pool.
+enum class LoadOrder : uint8_t {
+  kBlocks = 0,  // block by block
+  kLayers = 1,  // the first layer of all blocks, then the second
+};
+
+// ACQUIRE for sessions that have counters (kFeatureLoadCounters).
+struct AcquireCounted {
+  static constexpr MessageType kType = MessageType::kAcquireCounted;
+  LoadOrder order = LoadOrder::kBlocks;
+  Acquire acquire;
+
+  void Encode(uint64_t request_id, std::vector<std::byte>* out) const;
+  [[nodiscard]] static Result<AcquireCounted> Decode(std::span<const std::byte> payload);
+};
+
+// Where in the session's counter page a load is counted: a u32 that stands at `base` plus the steps
+// that are done, or beyond base + steps when the load has ended. Modulo 2^32.
+struct LoadCounter {
+  uint32_t offset = 0;  // in bytes; a multiple of 4
+  uint32_t base = 0;
+  uint32_t steps = 0;  // hits, or layers if these were asked for; not 0
+  friend bool operator==(const LoadCounter&, const LoadCounter&) = default;
+};
+
+struct AcquireCountedReply {
+  static constexpr MessageType kType = MessageType::kAcquireCountedReply;
+  // Nothing: nothing is loaded, or only events tell of it.
+  std::optional<LoadCounter> counter;
+  AcquireReply acquired;
+
+  void Encode(uint64_t request_id, std::vector<std::byte>* out) const;
+  [[nodiscard]] static Result<AcquireCountedReply> Decode(std::span<const std::byte> payload);
+};
+
 // An event: request id 0.
 struct LoadProgress {
   static constexpr MessageType kType = MessageType::kLoadProgress;

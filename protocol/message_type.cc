@@ -20,6 +20,10 @@ std::string_view MessageTypeName(uint16_t type) {
       return "ACQUIRE";
     case MessageType::kAcquireReply:
       return "ACQUIRE_REPLY";
+    case MessageType::kAcquireCounted:
+      return "ACQUIRE_COUNTED";
+    case MessageType::kAcquireCountedReply:
+      return "ACQUIRE_COUNTED_REPLY";
     case MessageType::kLoadProgress:
       return "LOAD_PROGRESS";
     case MessageType::kCommit:

@@ -32,6 +32,8 @@ enum class MessageType : uint16_t {
   kPing = 22,
   kPong = 23,
   kError = 24,
+  kAcquireCounted = 25,
+  kAcquireCountedReply = 26,
   kWorkspace = 28,
   kWorkspaceReply = 29,
   kAttend = 30,

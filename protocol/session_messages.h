@@ -22,13 +22,18 @@ namespace kvtier::wire {
 // A model as one connection calls it.
 using ModelId = Strong<struct ModelIdTag, uint32_t>;
 
+// Optional features, as bits of HELLO and HELLO_REPLY. Loads are counted in memory that the session
+// shares with the daemon; ACQUIRE_COUNTED may be used.
+inline constexpr uint64_t kFeatureLoadCounters = 1 << 0;
+inline constexpr uint64_t kKnownFeatures = kFeatureLoadCounters;
+
 // The first message of a connection. `magic` is checked by Decode: kInvalidArgument "bad_magic".
 struct Hello {
   static constexpr MessageType kType = MessageType::kHello;
   // The range of versions the client speaks; version_min <= version_max is checked by Decode.
   uint16_t version_min = kProtocolVersionMin;
   uint16_t version_max = kProtocolVersionMax;
-  // Optional features the client would like; none is defined yet.
+  // Optional features the client would like; bits that the daemon does not know are ignored.
   uint64_t features = 0;
   // For logs and `kvtierctl status` only; grants nothing.
   std::string client_name;
@@ -41,6 +46,8 @@ struct Hello {
 // "version_mismatch" naming both ranges.
 [[nodiscard]] Result<uint16_t> NegotiateVersion(const Hello& hello);
 
+// With kFeatureLoadCounters granted, the descriptor of the session's counter page travels with this
+// frame's first byte (SCM_RIGHTS); see socket_io.h.
 struct HelloReply {
   static constexpr MessageType kType = MessageType::kHelloReply;
   uint16_t version = kProtocolVersionMax;

@@ -164,7 +164,8 @@ AcquireReply Acquirer::Grant(CachePool* pool, Operation* operation, const Walk& 
   const AcquireRequest& request = operation->request;
   AcquireReply reply;
   reply.hits.reserve(walk.hits.size());
-  std::vector<LoadTable::Waiting> waiting;
+  LoadTable::Start load{.session = request.session, .pool = pool, .layers = request.layers};
+  std::vector<EntryIndex> in_layers;
   for (uint32_t i = 0; i < walk.hits.size(); ++i) {
     const EntryIndex index = walk.hits[i];
     const BlockEntry& entry = state_[index];
@@ -173,30 +174,28 @@ AcquireReply Acquirer::Grant(CachePool* pool, Operation* operation, const Walk& 
     const bool start = block == kNoBlock;
     if (start || pool->blocks[block].loading) {
       tier = loader_.SourceOf(entry);
-      waiting.push_back({i, index});
+      load.waiting.push_back({i, index, start && request.layers > 0 && entry.in_host()});
     }
     if (start) block = TakeBlock(pool, index);
     if (operation->held[i] == kNoBlock) {
       sessions_.AddReferences(request.session, pool, std::span(&block, 1));
     }
-    if (start) {
+    if (start && load.waiting.back().in_layers) {
+      loader_.StartInLayers(pool, index);
+      in_layers.push_back(index);
+    } else if (start) {
       loader_.Start(pool, index);
-      state_.trace.BlockLoadBegin({request.session, request.request_id}, index);
     }
+    if (start) state_.trace.BlockLoadBegin({request.session, request.request_id}, index);
     reply.hits.push_back({pool->blocks.HandleOf(block), tier, entry.tokens});
   }
   operation->held.clear();
   operation->held_count = 0;
+  BeginLoad(pool, request, std::move(load), in_layers, &reply);
   // The deepest first, so that the start of the sequence stays youngest.
   for (auto hit = walk.hits.rbegin(); hit != walk.hits.rend(); ++hit) {
     state_.Use(*hit);
     loader_.FreshenLoading(*pool, *hit);
-  }
-  if (!waiting.empty()) {
-    std::vector<LoadTable::Hit> hits;
-    for (const AcquiredBlock& hit : reply.hits) hits.push_back({hit.tier, hit.tokens});
-    reply.load = loads_.Begin(request.session, *pool, std::move(hits), waiting);
-    state_.trace.LoadBegin(request, reply.load, waiting.size());
   }
   for (uint32_t i = 0; i < request.new_blocks; ++i) {
     reply.fresh.push_back(sessions_.AllocatePrivate(request.session, pool));
@@ -205,6 +204,21 @@ AcquireReply Acquirer::Grant(CachePool* pool, Operation* operation, const Walk& 
   reply.tail = walk.tail;
   reply.miss = walk.miss;
   return reply;
+}
+
+void Acquirer::BeginLoad(CachePool* pool, const AcquireRequest& request, LoadTable::Start load,
+                         const std::vector<EntryIndex>& in_layers, AcquireReply* reply) {
+  if (load.waiting.empty()) return;
+  for (const AcquiredBlock& hit : reply->hits) load.hits.push_back({hit.tier, hit.tokens});
+  if (request.counters) {
+    const auto hits = static_cast<uint32_t>(reply->hits.size());
+    load.counter = request.counters->Open(request.layers > 0 ? request.layers : hits);
+  }
+  reply->counter = load.counter;
+  const size_t waiting = load.waiting.size();
+  reply->load = loads_.Begin(std::move(load));
+  state_.trace.LoadBegin(request, reply->load, waiting);
+  if (!in_layers.empty()) loader_.QueueLayers(reply->load, pool, in_layers, request.layers);
 }
 
 BlockIndex Acquirer::TakeBlock(CachePool* pool, EntryIndex index) {

@@ -70,6 +70,9 @@ class Acquirer {
   void Refuse(CachePool* pool, Operation* operation, Error error);
   // What the operation holds passes to the session.
   [[nodiscard]] AcquireReply Grant(CachePool* pool, Operation* operation, const Walk& walk);
+  // Registers what the reply's hits wait for, and starts what comes layer by layer.
+  void BeginLoad(CachePool* pool, const AcquireRequest& request, LoadTable::Start load,
+                 const std::vector<EntryIndex>& in_layers, AcquireReply* reply);
   void CountAsked(const Operation& operation, const AcquireReply& reply);
   void Answer(Operation* operation, Result<AcquireReply> reply);
   [[nodiscard]] bool LineIsEmpty(PoolId pool) const;

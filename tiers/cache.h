@@ -17,6 +17,7 @@
 #include "base/executor.h"
 #include "base/ids.h"
 #include "base/result.h"
+#include "gpu/counter_page.h"
 #include "gpu/device.h"
 #include "tiers/block_file.h"
 #include "tiers/block_key.h"
@@ -62,6 +63,11 @@ struct AcquireRequest {
   uint32_t new_blocks = 0;
   // Tokens of a full block, for the count of tokens that are missed.
   uint16_t block_tokens = 0;
+  // Not 0: what is in host is loaded layer by layer, over all blocks, a block being so many equal
+  // layers. REQUIRES: divides the pool's block_bytes.
+  uint32_t layers = 0;
+  // Where the load is to be counted, if anywhere.
+  std::shared_ptr<CounterPage> counters;
   // The caller's number for the request, for the tracer.
   uint64_t request_id = 0;
 };
@@ -83,6 +89,9 @@ struct AcquireReply {
   std::vector<BlockHandle> fresh;
   // Nonzero if something is being loaded.
   LoadId load;
+  // Of the load: stands at how many of the hits are usable or, with layers asked for, how many
+  // layers of all the hits. Null if there is no load, or no room to count it.
+  std::shared_ptr<const StepCounter> counter;
   // Why the first block after `hits` was not served; kNone when everything asked for was.
   MissReason miss = MissReason::kNone;
 };

@@ -234,4 +234,8 @@ std::span<std::byte> CacheState::HostBytes(const BlockEntry& entry) {
   return {env.arena->data() + entry.host_slot.value * kHostSlotUnit, SpaceOf(entry).slot_bytes};
 }
 
+SlotExpectation CacheState::ExpectationOf(const BlockEntry& entry) {
+  return {SpaceOf(entry).identity, entry.hash, entry.disk, entry.disk_generation, entry.tokens};
+}
+
 }  // namespace kvtier

@@ -31,6 +31,7 @@
 #include "tiers/entry_list.h"
 #include "tiers/pool_blocks.h"
 #include "tiers/recency_lanes.h"
+#include "tiers/slot_check.h"
 #include "tiers/tenant_table.h"
 #include "tiers/victim_queue.h"
 #include "tiers/write_budget.h"
@@ -174,6 +175,8 @@ class CacheState {
 
   // The entry's slot in the arena: header, then payload. REQUIRES: it has one.
   [[nodiscard]] std::span<std::byte> HostBytes(const BlockEntry& entry);
+  // What a slot that holds the entry's block must say.
+  [[nodiscard]] SlotExpectation ExpectationOf(const BlockEntry& entry);
 
   // Data and index entry are durable (or no longer are).
   void SetPersisted(EntryIndex entry, bool persisted);

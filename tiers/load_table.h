@@ -3,14 +3,21 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
+#include "gpu/counter_page.h"
 #include "tiers/cache_state.h"
 
 namespace kvtier {
 
-// Several loads may wait for one block; it is moved once to each pool. Event loop only.
+// Several loads may wait for one block; a block is moved once. Event loop only.
+//
+// A load may have a counter that its client watches. What can be foretold is counted by the device
+// that copies: a step whose copies are all submitted, and whose predecessors are, is handed to the
+// device with the copies. The rest is counted here when it has arrived.
 class LoadTable {
  public:
   // `report` is called from BlockReady and BlockFailed, never from Begin. How each load ended is
@@ -18,8 +25,6 @@ class LoadTable {
   LoadTable(CacheStats* stats, std::function<void(const LoadProgress&)> report)
       : stats_(*stats), report_(std::move(report)) {}
 
-  // Registers a load of `hits`, of which those at `waiting` (ascending positions, with their
-  // entries) have still to arrive. REQUIRES: waiting is not empty.
   struct Hit {
     Tier tier = Tier::kPool;  // where it was found
     uint16_t tokens = 0;
@@ -27,13 +32,32 @@ class LoadTable {
   struct Waiting {
     uint32_t position = 0;
     EntryIndex entry;
+    bool in_layers = false;  // arrives layer by layer, and LayersArrived is called for it
   };
-  LoadId Begin(SessionId session, const CachePool& pool, std::vector<Hit> hits,
-               const std::vector<Waiting>& waiting);
+  struct Start {
+    SessionId session;
+    const CachePool* pool = nullptr;  // where they arrive
+    std::vector<Hit> hits;
+    // Those of the hits that have still to arrive, by ascending position. REQUIRES: not empty.
+    std::vector<Waiting> waiting;
+    // Counts blocks, or layers if `layers` is not 0; may be null.
+    std::shared_ptr<StepCounter> counter;
+    uint32_t layers = 0;
+  };
+  LoadId Begin(Start start);
 
+  // The blocks are about to be copied by one demand request behind all earlier ones: what it is to
+  // count.
+  [[nodiscard]] std::vector<CountedStep> BlocksQueued(const CachePool& pool,
+                                                      std::span<const EntryIndex> entries);
   void BlockReady(const CachePool& pool, EntryIndex entry);
   // The block will not arrive in this pool: loads that wait for it end before it.
   void BlockFailed(const CachePool& pool, EntryIndex entry, MissReason reason);
+
+  // The same for the first `layers` layers of all the blocks that this load waits for in layers.
+  [[nodiscard]] std::vector<CountedStep> LayersQueued(LoadId load, uint32_t layers);
+  void LayersArrived(LoadId load, uint32_t layers);
+
   // Forgets the session's loads; blocks on their way still arrive for whoever else waits.
   void CloseSession(SessionId session);
 
@@ -47,16 +71,25 @@ class LoadTable {
     uint32_t ready = 0;  // length of the arrived prefix
     uint32_t limit = 0;  // nothing from here on will be reported ready
     MissReason miss = MissReason::kNone;
+
+    std::shared_ptr<StepCounter> counter;
+    uint32_t counted = 0;       // steps counted here or handed to the device
+    std::vector<bool> on_way;   // copies that the device counts
+    uint32_t layers = 0;        // 0: blocks are counted
+    uint32_t layers_here = 0;   // of the blocks that arrive in layers
+    uint32_t whole_blocks = 0;  // still to arrive, not in layers: no layer counts before them
   };
   struct Waiter {
     LoadId load;
     uint32_t position = 0;
+    bool in_layers = false;
   };
 
   [[nodiscard]] std::vector<Waiter> TakeWaiters(uint64_t arrival);
   // Advances the prefix, reports, and forgets the load when it is finished.
   void Advance(LoadId id, bool changed);
-
+  // Counts what has arrived and has not been handed to the device.
+  static void CountArrived(Load& load);
   void Count(const Load& load, MissReason reason);
 
   CacheStats& stats_;

@@ -14,11 +14,6 @@ constexpr int kReadAttempts = 2;
 // A disk read needs a host slot. If none comes free for this long, the block is a miss.
 constexpr int64_t kHostSlotWaitMs = 5'000;
 
-SlotExpectation ExpectationOf(CacheState& state, const BlockEntry& entry) {
-  return {state.SpaceOf(entry).identity, entry.hash, entry.disk, entry.disk_generation,
-          entry.tokens};
-}
-
 }  // namespace
 
 Loader::Loader(CacheState* state, HostSlots* host, Offloader* offloader, DiskSlots* disk,
@@ -28,6 +23,14 @@ Loader::Loader(CacheState* state, HostSlots* host, Offloader* offloader, DiskSlo
       offloader_(*offloader),
       disk_(*disk),
       loads_(*loads),
+      layers_(
+          state, loads,
+          [this](CachePool* pool, EntryIndex entry) {
+            Arrived({pool, entry});
+          },
+          [this](CachePool* pool, EntryIndex entry, MissReason reason) {
+            Fail({pool, entry}, reason);
+          }),
       read_queues_(state->tenants.rows()) {}
 
 PoolBlock& Loader::BlockOf(const Arrival& arrival) const {
@@ -40,11 +43,8 @@ Tier Loader::SourceOf(const BlockEntry& entry) const {
 
 void Loader::Start(CachePool* pool, EntryIndex index) {
   Arrival arrival{pool, index, state_.env.clock->MonotonicMs()};
-  BlockEntry& entry = state_[index];
-  BlockOf(arrival).loading = true;
-  entry.motion.loading = true;
-  ++loading_;
-  ++pool->loading;
+  StartLoading(arrival);
+  const BlockEntry& entry = state_[index];
   if (entry.in_host()) {
     QueueCopy(arrival);
   } else if (ComesToHost(&arrival)) {
@@ -52,6 +52,16 @@ void Loader::Start(CachePool* pool, EntryIndex index) {
   } else {
     read_queues_.Push(state_.TenantOf(entry), arrival);
   }
+}
+
+void Loader::StartInLayers(CachePool* pool, EntryIndex index) {
+  StartLoading({pool, index});
+  ++state_[index].host_pins;
+}
+
+void Loader::QueueLayers(LoadId load, CachePool* pool, const std::vector<EntryIndex>& entries,
+                         uint32_t layers) {
+  layers_.Add(load, pool, entries, layers);
 }
 
 void Loader::FreshenLoading(const CachePool& pool, EntryIndex index) {
@@ -134,7 +144,7 @@ void Loader::StartRead(const Arrival& arrival) {
   entry.motion.reading = true;
   const auto read = std::make_shared<Read>();
   read->arrival = arrival;
-  read->expected = ExpectationOf(state_, entry);
+  read->expected = state_.ExpectationOf(entry);
   read->slot = state_.HostBytes(entry);
   read_bytes_ += read->slot.size();
   ++reads_in_flight_;
@@ -215,29 +225,40 @@ void Loader::QueueCopy(const Arrival& arrival) {
 
 bool Loader::PumpCopies() {
   bool progressed = false;
-  while (copy_bytes_ < state_.options.max_load_bytes) {
+  // Those that load in layers and the others in turn.
+  while (copy_bytes_ + layers_.bytes_in_flight() < state_.options.max_load_bytes) {
+    const bool layers = layers_.StartOne();
     const std::shared_ptr<CopyBatch> batch = NextCopyBatch();
-    if (!batch) break;
+    if (batch) StartCopy(batch);
+    if (!batch && !layers) break;
     progressed = true;
-    const CachePool& pool = *batch->pool;
-    CopyRequest request;
-    request.pool = pool.memory.get();
-    request.direction = CopyDirection::kHostToPool;
-    request.priority = CopyPriority::kPrefetch;
-    for (const Arrival& arrival : batch->arrivals) {
-      const BlockEntry& entry = state_[arrival.entry];
-      const BlockIndex block = state_.BlockIn(pool, entry);
-      if (!pool.blocks[block].prefetched) request.priority = CopyPriority::kDemand;
-      request.copies.push_back({pool.OffsetOf(block),
-                                state_.HostBytes(entry).data() + kSlotHeaderBytes,
-                                pool.block_bytes});
-    }
-    copy_bytes_ += batch->bytes;
-    state_.stats.Lane(CopyLane::kHostToPool).Begin(state_.NowMs());
-    request.done = [this, batch](const Status& status) { OnCopied(batch, status); };
-    state_.DeviceOf(pool).Copy(std::move(request));
   }
   return progressed;
+}
+
+void Loader::StartCopy(const std::shared_ptr<CopyBatch>& batch) {
+  const CachePool& pool = *batch->pool;
+  CopyRequest request;
+  request.pool = pool.memory.get();
+  request.direction = CopyDirection::kHostToPool;
+  request.priority = CopyPriority::kPrefetch;
+  std::vector<EntryIndex> entries;
+  for (const Arrival& arrival : batch->arrivals) {
+    const BlockEntry& entry = state_[arrival.entry];
+    const BlockIndex block = state_.BlockIn(pool, entry);
+    if (!pool.blocks[block].prefetched) request.priority = CopyPriority::kDemand;
+    request.copies.push_back({pool.OffsetOf(block),
+                              state_.HostBytes(entry).data() + kSlotHeaderBytes, pool.block_bytes});
+    entries.push_back(arrival.entry);
+  }
+  // What others may overtake cannot be foretold.
+  if (request.priority == CopyPriority::kDemand) {
+    request.counted = loads_.BlocksQueued(pool, entries);
+  }
+  copy_bytes_ += batch->bytes;
+  state_.stats.Lane(CopyLane::kHostToPool).Begin(state_.NowMs());
+  request.done = [this, batch](const Status& status) { OnCopied(batch, status); };
+  state_.DeviceOf(pool).Copy(std::move(request));
 }
 
 std::shared_ptr<Loader::CopyBatch> Loader::NextCopyBatch() {
@@ -248,7 +269,7 @@ std::shared_ptr<Loader::CopyBatch> Loader::NextCopyBatch() {
     if (batch->pool != nullptr && batch->pool != arrival.pool) break;
     copy_queue_.pop_front();
     const bool sound =
-        CheckHostSlot(ExpectationOf(state_, entry), state_.HostBytes(entry)) == SlotVerdict::kGood;
+        CheckHostSlot(state_.ExpectationOf(entry), state_.HostBytes(entry)) == SlotVerdict::kGood;
     if (Abandoned(arrival) || !sound) {
       --entry.host_pins;
       Fail(arrival, sound ? MissReason::kCancelled : MissReason::kIdentityMismatch);
@@ -292,6 +313,13 @@ void Loader::Arrived(const Arrival& arrival) {
 bool Loader::Abandoned(const Arrival& arrival) const {
   const PoolBlock& block = BlockOf(arrival);
   return !block.prefetched && block.references == 0;
+}
+
+void Loader::StartLoading(const Arrival& arrival) {
+  BlockOf(arrival).loading = true;
+  state_[arrival.entry].motion.loading = true;
+  ++loading_;
+  ++arrival.pool->loading;
 }
 
 void Loader::StopLoading(const Arrival& arrival) {

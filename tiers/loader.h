@@ -12,6 +12,7 @@
 #include "tiers/disk_slots.h"
 #include "tiers/host_slots.h"
 #include "tiers/lane_queues.h"
+#include "tiers/layer_loader.h"
 #include "tiers/load_table.h"
 #include "tiers/offloader.h"
 #include "tiers/slot_check.h"
@@ -29,6 +30,12 @@ class Loader {
   // Brings the block into its block of the pool. REQUIRES: it is in host, on disk, or in another
   // pool, and has just been given a block of this one that awaits it (its `loading` is set here).
   void Start(CachePool* pool, EntryIndex entry);
+  // The same for a block that is in host, to be copied once QueueLayers names it.
+  void StartInLayers(CachePool* pool, EntryIndex entry);
+  // Has the blocks of one load copied layer by layer. REQUIRES: not empty; a block is so many equal
+  // layers.
+  void QueueLayers(LoadId load, CachePool* pool, const std::vector<EntryIndex>& entries,
+                   uint32_t layers);
   // Takes its place in host's order; once for each block started, deepest first. Does nothing for a
   // block that is not being loaded into the pool.
   void FreshenLoading(const CachePool& pool, EntryIndex entry);
@@ -43,7 +50,7 @@ class Loader {
   [[nodiscard]] uint64_t reads_in_flight() const { return reads_in_flight_; }
   [[nodiscard]] uint64_t in_flight() const { return loading_; }
   [[nodiscard]] uint64_t reads_queued() const { return read_queues_.size(); }
-  [[nodiscard]] uint64_t copies_queued() const { return copy_queue_.size(); }
+  [[nodiscard]] uint64_t copies_queued() const { return copy_queue_.size() + layers_.queued(); }
 
  private:
   // A block that some pool awaits.
@@ -85,6 +92,7 @@ class Loader {
 
   void QueueCopy(const Arrival& arrival);
   bool PumpCopies();
+  void StartCopy(const std::shared_ptr<CopyBatch>& batch);
   [[nodiscard]] std::shared_ptr<CopyBatch> NextCopyBatch();
   void OnCopied(const std::shared_ptr<CopyBatch>& batch, const Status& status);
   void Arrived(const Arrival& arrival);
@@ -93,6 +101,7 @@ class Loader {
   // Nobody waits for the block any more.
   [[nodiscard]] bool Abandoned(const Arrival& arrival) const;
   void Fail(const Arrival& arrival, MissReason reason);
+  void StartLoading(const Arrival& arrival);
   void StopLoading(const Arrival& arrival);
 
   CacheState& state_;
@@ -100,6 +109,7 @@ class Loader {
   Offloader& offloader_;
   DiskSlots& disk_;
   LoadTable& loads_;
+  LayerLoader layers_;
   LaneQueues<Arrival> read_queues_;
   // Until a read for another pool, or another pool's offload, has brought the block to host.
   std::unordered_map<EntryIndex, std::vector<Arrival>> waiting_;

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <utility>
 #include <vector>
 
@@ -21,6 +22,13 @@ namespace {
 constexpr uint64_t kHugePageBytes = 2 * kMiB;
 // The largest slice, equal to the largest buffer that io_uring registers in one piece.
 constexpr uint64_t kMaxSliceBytes = 1 * kGiB;
+
+using SteadyClock = std::chrono::steady_clock;
+
+double SecondsBetween(SteadyClock::time_point from, SteadyClock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
 std::span<std::byte> AlignToHugePage(std::span<std::byte> mapping, uint64_t bytes) {
   const auto address = reinterpret_cast<uintptr_t>(mapping.data());
   const uint64_t skip = (kHugePageBytes - address % kHugePageBytes) % kHugePageBytes;
@@ -122,22 +130,33 @@ void MappedArena::Note(std::string note) {
 }
 
 void MappedArena::PrepareSlices() {
+  const auto start = SteadyClock::now();
+  ArenaTimes times;
   uint64_t prepared = 0;
   uint64_t slice_bytes = options_.chunk_bytes;
-  while (prepared < arena_.size() && !stopping_) {
+  while (prepared < arena_.size()) {
+    if (stopping_) return;
     const auto slice = arena_.subspan(prepared, std::min(slice_bytes, arena_.size() - prepared));
+    const auto waiting = SteadyClock::now();
     if (const int failure = toucher_->WaitFor(prepared + slice.size()); failure != 0) {
       if (failure == ECANCELED) return;
       return Note(
           fmt::format("host arena: memory ended at {} of {} ({}); the tier works with what it has",
                       FormatByteSize(prepared), FormatByteSize(arena_.size()), ErrnoName(failure)));
     }
+    const auto pinning = SteadyClock::now();
+    times.pages_s += SecondsBetween(waiting, pinning);
     // While this slice is pinned the next are touched.
     Pin(slice);
+    times.pin_s += SecondsBetween(pinning, SteadyClock::now());
     PostToLoop([slice](MappedArena* arena) { arena->AddSlice(slice); });
     prepared += slice.size();
     if (2 * slice_bytes <= kMaxSliceBytes) slice_bytes *= 2;
   }
+  times.seconds = SecondsBetween(start, SteadyClock::now());
+  PostToLoop([times](MappedArena* arena) {
+    if (arena->options_.on_complete) arena->options_.on_complete(times);
+  });
 }
 
 void MappedArena::PostToLoop(std::function<void(MappedArena*)> event) {

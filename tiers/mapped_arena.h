@@ -20,6 +20,13 @@
 
 namespace kvtier {
 
+// Where the time until the arena was complete went.
+struct ArenaTimes {
+  double seconds = 0;
+  double pages_s = 0;  // waiting for pages
+  double pin_s = 0;    // pinning
+};
+
 struct MappedArenaOptions {
   uint64_t bytes = 0;  // rounded down to whole chunks
   uint64_t chunk_bytes = 64 * kMiB;
@@ -31,6 +38,8 @@ struct MappedArenaOptions {
   // Called on the event loop if the memory ends before the capacity is reached, or cannot be pinned
   // or placed as wanted. May be empty.
   std::function<void(std::string)> log;
+  // Called on the event loop when all of the arena is ready. May be empty.
+  std::function<void(const ArenaTimes&)> on_complete;
 };
 
 // Public calls on the event loop's thread. `loop` must outlive the arena; nothing is called back

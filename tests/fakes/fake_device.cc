@@ -98,12 +98,13 @@ void FakeDevice::Copy(CopyRequest request) {
   for (const BlockCopy& copy : request.copies) {
     std::memset(Destination(request, copy), kGarbage, copy.bytes);
   }
-  loop_->PostFrom(source_, [this, request = std::move(request), source_checksum] {
-    Complete(request, source_checksum);
+  const uint64_t counting = counting_.Add(std::move(request.counted));
+  loop_->PostFrom(source_, [this, request = std::move(request), source_checksum, counting] {
+    Complete(request, source_checksum, counting);
   });
 }
 
-void FakeDevice::Complete(const CopyRequest& request, uint64_t source_checksum) {
+void FakeDevice::Complete(const CopyRequest& request, uint64_t source_checksum, uint64_t counting) {
   KVT_CHECK(ChecksumSources(request) == source_checksum);
   const bool failed = ShouldFail();
   size_t copies = request.copies.size();
@@ -113,6 +114,7 @@ void FakeDevice::Complete(const CopyRequest& request, uint64_t source_checksum) 
     std::memcpy(Destination(request, copy), Source(request, copy), copy.bytes);
   }
   copies_completed_ += copies;
+  counting_.Landed(counting, !failed);
   if (failed) {
     request.done(MakeError(ErrorCode::kInternal, "copy_failed", "injected"));
   } else {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "gpu/counting_order.h"
 #include "gpu/device.h"
 #include "tests/fakes/aligned_bytes.h"
 #include "tests/fakes/fake_loop.h"
@@ -34,7 +35,8 @@ class FakeDevicePool final : public DevicePool {
 
 // Each copy's destination is filled with garbage when the copy is requested and gets its bytes when
 // it completes, so that whoever looks too early sees it. A source that changes meanwhile is a
-// broken promise of the caller and aborts.
+// broken promise of the caller and aborts. Requests complete in any order; what they count is
+// counted in the order in which they came.
 class FakeDevice final : public Device {
  public:
   FakeDevice(FakeLoop* loop, uint64_t total_bytes, uint64_t seed);
@@ -58,7 +60,7 @@ class FakeDevice final : public Device {
 
  private:
   friend class FakeDevicePool;
-  void Complete(const CopyRequest& request, uint64_t source_checksum);
+  void Complete(const CopyRequest& request, uint64_t source_checksum, uint64_t counting);
   [[nodiscard]] bool ShouldFail();
 
   FakeLoop* const loop_;
@@ -66,6 +68,7 @@ class FakeDevice final : public Device {
   const uint64_t total_bytes_;
   SeededRandom random_;
   std::vector<FakeDevicePool*> pools_;
+  CountingOrder counting_;
   uint64_t allocated_bytes_ = 0;
   int next_fd_ = 1'000'000;
   int fail_next_ = 0;

@@ -33,11 +33,11 @@ Result<std::vector<std::byte>> ReencodeAsOneOf(const Frame& frame) {
 
 Result<std::vector<std::byte>> Reencode(const Frame& frame) {
   return ReencodeAsOneOf<Hello, HelloReply, RegisterModel, RegisterModelReply, Devices,
-                         DevicesReply, Attach, AttachReply, Acquire, AcquireReply, LoadProgress,
-                         Commit, CommitReply, Release, ReleaseReply, Prefetch, PrefetchReply,
-                         Lookup, LookupReply, Pin, PinReply, Stats, StatsReply, Ping, Pong,
-                         ErrorReply, AdminRequest, AdminProgress, AdminReply, Workspace,
-                         WorkspaceReply, Attend, AttendReply>(frame);
+                         DevicesReply, Attach, AttachReply, Acquire, AcquireReply, AcquireCounted,
+                         AcquireCountedReply, LoadProgress, Commit, CommitReply, Release,
+                         ReleaseReply, Prefetch, PrefetchReply, Lookup, LookupReply, Pin, PinReply,
+                         Stats, StatsReply, Ping, Pong, ErrorReply, AdminRequest, AdminProgress,
+                         AdminReply, Workspace, WorkspaceReply, Attend, AttendReply>(frame);
 }
 
 }  // namespace kvtier::wire

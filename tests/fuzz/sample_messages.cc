@@ -60,6 +60,8 @@ void AddBlocks(SampleList* list) {
   const std::vector<BlockHash> tails = {HashOf(0xb1)};
   list->Add("acquire", 4, Acquire{PoolId{1}, 1, hashes, tails});
   list->Add("acquire_nothing", 4, Acquire{PoolId{1}, 0, {}, {}});
+  list->Add("acquire_in_layers", 4,
+            AcquireCounted{LoadOrder::kLayers, Acquire{PoolId{1}, 0, hashes, {}}});
   AcquireReply reply;
   reply.load = LoadId{7};
   reply.miss_reason = 1;
@@ -68,6 +70,9 @@ void AddBlocks(SampleList* list) {
   reply.fresh = {{BlockIndex{1}, 4}};
   list->Add("acquire_reply", 4, reply);
   list->Add("acquire_reply_nothing", 4, AcquireReply{});
+  list->Add("acquire_counted_reply", 4,
+            AcquireCountedReply{LoadCounter{.offset = 64, .base = 9, .steps = 2}, reply});
+  list->Add("acquire_counted_reply_nothing", 4, AcquireCountedReply{});
   list->Add("load_progress", 0, LoadProgress{LoadId{7}, 2, true, 0});
 
   CommitItem first{{BlockIndex{1}, 4}, HashOf(0xa1), {}, 16, 0, RetentionClass::kExtended, {}};

@@ -5,7 +5,16 @@ import unittest
 import numpy as np
 
 from harness.daemon_test_case import BLOCK_BYTES, DaemonTestCase, prompt
-from kvtier import Load, Miss, NotFoundError, Presence, Tier
+from kvtier import (
+    ALL_LAYERS,
+    InvalidArgumentError,
+    Load,
+    Miss,
+    NotFoundError,
+    Presence,
+    Tier,
+    UnsupportedError,
+)
 
 
 class TiersTest(DaemonTestCase):
@@ -38,6 +47,21 @@ class TiersTest(DaemonTestCase):
             self.assertEqual((last.ready, last.finished, last.miss), (8, True, Miss.NONE))
             self.assertEqual(len(got.hits), 8)
             self.assert_filled(pool, got, 20)
+
+    def test_blocks_come_back_layer_by_layer(self):
+        pool = self.attach()
+        hashes = self.commit_prefix(pool, prompt(blocks=8), fill=20)
+        self.push_out_of_the_pool(pool)
+        with pool.acquire(hashes, in_layers=True) as got:
+            self.assertGreaterEqual(pool.wait_layers(got.load, 1).layers, 1)
+            last = got.wait()
+            self.assertEqual((last.ready, last.layers), (8, ALL_LAYERS))
+            self.assert_filled(pool, got, 20)
+            # Host memory has no streams.
+            with self.assertRaises(UnsupportedError):
+                pool.wait(got.load, stream=1)
+            with self.assertRaises(InvalidArgumentError):
+                pool.wait(got.load, stream="default")
 
     def test_a_prefetched_prefix_is_in_the_pool(self):
         pool = self.attach()

@@ -75,6 +75,8 @@ void SimClient::Fork() {
 void SimClient::Acquire(Sequence sequence) {
   sequence.request.session = session_;
   sequence.request.pool = context_.world.pool(sequence.pool).id;
+  if (random_.Chance(0.7)) sequence.request.counters = counters_;
+  if (random_.Chance(0.4)) sequence.request.layers = random_.Chance(0.5) ? 2 : 8;
   const uint64_t id = next_sequence_++;
   const AcquireRequest request = sequence.request;
   sequences_.emplace(id, std::move(sequence));
@@ -122,10 +124,14 @@ void SimClient::CheckReply(const Sequence& sequence, const AcquireReply& reply) 
   const bool below = std::ranges::any_of(
       reply.hits, [](const AcquiredBlock& hit) { return hit.tier != Tier::kPool; });
   SIM_CHECK(below == (reply.load.value != 0), "a load for nothing, or none for something");
+  SIM_CHECK(!reply.counter || below, "a counter without a load");
 }
 
 void SimClient::TakeHits(Sequence* sequence, const AcquireReply& reply) {
   sequence->load = reply.load;
+  if (reply.counter) {
+    sequence->counter = {reply.counter->offset(), reply.counter->base(), reply.counter->steps()};
+  }
   sequence->load_finished = reply.load.value == 0;
   sequence->hits = static_cast<uint32_t>(reply.hits.size());
   sequence->ended = reply.tail.has_value();
@@ -138,6 +144,30 @@ void SimClient::TakeHits(Sequence* sequence, const AcquireReply& reply) {
     if (reply.hits[i].tier == Tier::kPool) MarkUsable(*sequence, &sequence->held.back());
   }
   if (sequence->load_finished) sequence->good = sequence->hits;
+}
+
+void SimClient::CheckCounters() {
+  for (auto& [id, sequence] : sequences_) {
+    if (sequence.counter && !sequence.load_finished) CheckCounter(&sequence);
+  }
+}
+
+void SimClient::CheckCounter(Sequence* sequence) {
+  Counter& counter = *sequence->counter;
+  const auto* const word =
+      reinterpret_cast<const uint32_t*>(counters_->memory().data() + counter.offset);
+  const uint32_t done = *word - counter.base;
+  SIM_CHECK(done >= counter.done, "a counter went backwards");
+  counter.done = done;
+  // The load has ended; the report says how.
+  if (done > counter.steps) return;
+  const uint32_t layers = sequence->request.layers;
+  const uint32_t blocks = layers > 0 && done > 0 ? sequence->hits : done;
+  for (uint32_t i = 0; i < blocks && i < sequence->held.size(); ++i) {
+    const Held& held = sequence->held[i];
+    context_.oracle.CheckPart({sequence->pool, held.handle}, held.hash, layers > 0 ? done : 1,
+                              layers > 0 ? layers : 1);
+  }
 }
 
 void SimClient::MarkUsable(const Sequence& sequence, Held* held) {

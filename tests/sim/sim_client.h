@@ -44,6 +44,8 @@ class SimClient : public std::enable_shared_from_this<SimClient> {
   void Misbehave();
   // Compares the bytes of one block it may use.
   void CheckOne();
+  // Compares what the counters of its loads say is usable.
+  void CheckCounters();
 
   // An acquire that waits holds what it has found so far.
   void TouchAwaited();
@@ -56,6 +58,13 @@ class SimClient : public std::enable_shared_from_this<SimClient> {
     BlockHash hash;
     bool usable = false;
   };
+  // Where the load's counter is, and what it said last.
+  struct Counter {
+    uint32_t offset = 0;
+    uint32_t base = 0;
+    uint32_t steps = 0;
+    uint32_t done = 0;
+  };
   struct Sequence {
     SimPool pool;
     uint32_t stream = 0;
@@ -67,6 +76,7 @@ class SimClient : public std::enable_shared_from_this<SimClient> {
     uint32_t ready = 0;  // of the hits, as reported
     bool load_finished = true;
     uint32_t good = 0;  // blocks of the prefix that can be built upon
+    std::optional<Counter> counter;
     std::vector<Held> held;
     std::vector<BlockHandle> fresh;
   };
@@ -80,6 +90,8 @@ class SimClient : public std::enable_shared_from_this<SimClient> {
   void TouchRequested(const Sequence& sequence);
   void OnProgress(const LoadProgress& progress);
   void MarkUsable(const Sequence& sequence, Held* held);
+  // Believes what the counter says, and checks it.
+  void CheckCounter(Sequence* sequence);
 
   [[nodiscard]] Sequence* PickAnswered();
   void CommitNext(Sequence* sequence);
@@ -94,7 +106,8 @@ class SimClient : public std::enable_shared_from_this<SimClient> {
   Sequences sequences_;
   uint64_t next_sequence_ = 1;
   std::set<LoadId> forgotten_loads_;  // of sequences released meanwhile
-  std::vector<SimBlock> stale_;       // private blocks given back
+  std::shared_ptr<CounterPage> counters_ = CounterPage::Create().value();
+  std::vector<SimBlock> stale_;  // private blocks given back
 };
 
 }  // namespace kvtier

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 
 #include "tests/fakes/derived_bytes.h"
 #include "tests/sim/sim_check.h"
@@ -136,6 +137,16 @@ void SimOracle::CheckBytes(const SimBlock& block, const BlockHash& hash) {
   const BlockHash contents = SimUniverse::ContentsOf(block.pool.space, hash);
   SIM_CHECK(MatchesHash(contents, world_.Bytes(block.pool, block.handle)),
             NameOf(block) + " " + NameOf(block.pool.space, hash) + " holds wrong bytes");
+}
+
+void SimOracle::CheckPart(const SimBlock& block, const BlockHash& hash, uint32_t parts,
+                          uint32_t of) {
+  const std::span<const std::byte> bytes = world_.Bytes(block.pool, block.handle);
+  std::vector<std::byte> expected(bytes.size());
+  FillFromHash(SimUniverse::ContentsOf(block.pool.space, hash), expected);
+  SIM_CHECK(
+      std::memcmp(bytes.data(), expected.data(), bytes.size() / of * parts) == 0,
+      NameOf(block) + " " + NameOf(block.pool.space, hash) + " holds wrong bytes, counted as here");
 }
 
 void SimOracle::CheckGauges() const {

@@ -50,6 +50,8 @@ class SimOracle {
   // --- judgement ---
   // The block's memory holds what its hash says.
   void CheckBytes(const SimBlock& block, const BlockHash& hash);
+  // The same of the first `parts` of `of` equal parts.
+  void CheckPart(const SimBlock& block, const BlockHash& hash, uint32_t parts, uint32_t of);
   // Gauges against what clients hold, caps, sums.
   void CheckGauges() const;
   // No block of the memory class is on disk.

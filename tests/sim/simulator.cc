@@ -55,6 +55,7 @@ void Simulator::Trace(const char* what) {
 void Simulator::Judge() {
   world_.cache().CheckInvariants();
   oracle_.CheckGauges();
+  for (const auto& client : clients_) client->CheckCounters();
 }
 
 void Simulator::Step() {

@@ -10,6 +10,7 @@
 #include "tools/replay/block_pattern.h"
 #include "tools/support/admin.h"
 #include "tools/support/client_error.h"
+#include "tools/support/json_view.h"
 
 namespace kvtier {
 namespace {
@@ -23,13 +24,16 @@ double SecondsSince(std::chrono::steady_clock::time_point start) {
 
 }  // namespace
 
-Result<BenchClient> BenchClient::Connect(const PrivateDaemon& daemon, uint64_t block_bytes) {
-  return Connect(daemon.socket(), daemon.admin_socket(), block_bytes, 0);
+Result<BenchClient> BenchClient::Connect(const PrivateDaemon& daemon, uint64_t block_bytes,
+                                         uint32_t layers) {
+  return Connect(daemon.socket(), daemon.admin_socket(), block_bytes, 0, layers);
 }
 
 Result<BenchClient> BenchClient::Connect(const std::string& socket, const std::string& admin_socket,
-                                         uint64_t block_bytes, uint64_t pool_bytes) {
+                                         uint64_t block_bytes, uint64_t pool_bytes,
+                                         uint32_t layers) {
   ReplayTarget target;
+  target.layers = layers;
   target.socket = socket;
   target.block_bytes = block_bytes;
   target.pool_bytes = pool_bytes;
@@ -65,7 +69,7 @@ Status BenchClient::Store(const std::vector<BlockHash>& set) {
   return {};
 }
 
-Result<double> BenchClient::CommitAndTimeRest(const std::vector<BlockHash>& set, bool fill) {
+Result<TimedOffload> BenchClient::CommitAndTimeRest(const std::vector<BlockHash>& set, bool fill) {
   auto acquired = client_.pool().Acquire({}, {}, static_cast<uint32_t>(set.size()));
   if (!acquired) return FromClient(acquired.error());
   const std::vector<kvt_hash> hashes = ToWire(set);
@@ -87,18 +91,35 @@ Result<double> BenchClient::CommitAndTimeRest(const std::vector<BlockHash>& set,
     return FromClient(committed.error());
   }
   KVT_RETURN_IF_ERROR(Settle());
+  KVT_ASSIGN_OR_RETURN(const uint64_t before_bytes, OffloadedBytes());
   const auto start = std::chrono::steady_clock::now();
   acquired->fresh.Release();
   KVT_RETURN_IF_ERROR(Settle());
-  return SecondsSince(start);
+  const double seconds = SecondsSince(start);
+  KVT_ASSIGN_OR_RETURN(const uint64_t after_bytes, OffloadedBytes());
+  return TimedOffload{.seconds = seconds, .bytes = after_bytes - before_bytes};
+}
+
+Result<uint64_t> BenchClient::OffloadedBytes() {
+  KVT_ASSIGN_OR_RETURN(const std::string text,
+                       CallAdmin(admin_socket_, R"({"op":"status"})", kAdminSilenceMs));
+  const boost::json::value document = boost::json::parse(text);
+  return JsonView(&document)["stats"]["offload_bytes"].Count();
 }
 
 Result<TimedLoad> BenchClient::Load(const std::vector<BlockHash>& set) {
+  return Load(set, KVT_LOAD_BLOCKS, [](kvt::Pool*, kvt::Acquired*) { return Status(); });
+}
+
+Result<TimedLoad> BenchClient::Load(const std::vector<BlockHash>& set, kvt_load_order order,
+                                    const BeforeWait& before) {
   const std::vector<kvt_hash> hashes = ToWire(set);
   TimedLoad load;
   const auto start = std::chrono::steady_clock::now();
-  auto acquired = client_.pool().Acquire(hashes);
+  auto acquired = client_.pool().Acquire(hashes, {}, 0, order);
   if (!acquired) return FromClient(acquired.error());
+  KVT_RETURN_IF_ERROR(before(&client_.pool(), &*acquired));
+  load.first_seconds = SecondsSince(start);
   const auto promised = static_cast<uint32_t>(acquired->hits.size());
   const auto progress = client_.pool().Wait(&*acquired, promised);
   if (!progress) return FromClient(progress.error());

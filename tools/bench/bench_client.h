@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "base/ids.h"
@@ -15,20 +16,28 @@ namespace kvtier {
 
 // What one acquire and the wait for its load took.
 struct TimedLoad {
+  double first_seconds = 0;  // from the same start to the end of what came before the wait
   double seconds = 0;
   std::array<uint64_t, kTierCount> hit{};
   uint64_t ready = 0;
+};
+
+// What was copied down within a time.
+struct TimedOffload {
+  double seconds = 0;
+  uint64_t bytes = 0;
 };
 
 class BenchClient {
  public:
   // A client of `daemon` with a pool of its own that takes all of the configured bytes.
   [[nodiscard]] static Result<BenchClient> Connect(const PrivateDaemon& daemon,
-                                                   uint64_t block_bytes);
+                                                   uint64_t block_bytes, uint32_t layers = 1);
   // The same of any daemon, with a pool of `pool_bytes` (0: all that is left).
   [[nodiscard]] static Result<BenchClient> Connect(const std::string& socket,
                                                    const std::string& admin_socket,
-                                                   uint64_t block_bytes, uint64_t pool_bytes);
+                                                   uint64_t block_bytes, uint64_t pool_bytes,
+                                                   uint32_t layers = 1);
 
   // The hashes of a set of `count` blocks that form one sequence. Different seeds, different sets.
   [[nodiscard]] static std::vector<BlockHash> Set(uint64_t seed, size_t count);
@@ -37,11 +46,17 @@ class BenchClient {
   // daemon is at rest. Errors: kResourceExhausted when the pool is smaller than the set.
   [[nodiscard]] Status Store(const std::vector<BlockHash>& set);
   // Commits a set that is nowhere yet, filled or with whatever its blocks hold, and lets go of it:
-  // the seconds from then until the daemon was at rest.
-  [[nodiscard]] Result<double> CommitAndTimeRest(const std::vector<BlockHash>& set, bool fill);
+  // how long it took from then until the daemon was at rest, and what it offloaded meanwhile. (Some
+  // may have been offloaded before, to make room.)
+  [[nodiscard]] Result<TimedOffload> CommitAndTimeRest(const std::vector<BlockHash>& set,
+                                                       bool fill);
   // References the whole set, waits until it is usable, lets go of it, and waits until the daemon
   // is at rest. Only the first two are timed.
   [[nodiscard]] Result<TimedLoad> Load(const std::vector<BlockHash>& set);
+  // The same in any order, with something done before the whole of it is waited for.
+  using BeforeWait = std::function<Status(kvt::Pool* pool, kvt::Acquired* acquired)>;
+  [[nodiscard]] Result<TimedLoad> Load(const std::vector<BlockHash>& set, kvt_load_order order,
+                                       const BeforeWait& before);
   // The acquire alone, in microseconds, of a set that is in the pool; lets go of it.
   [[nodiscard]] Result<double> AcquireUs(const std::vector<kvt_hash>& set);
   [[nodiscard]] Result<double> PingUs();
@@ -53,6 +68,8 @@ class BenchClient {
   [[nodiscard]] Status Settle();
 
  private:
+  [[nodiscard]] Result<uint64_t> OffloadedBytes();
+
   BenchClient(ReplayClient client, std::string admin_socket)
       : client_(std::move(client)), admin_socket_(std::move(admin_socket)) {}
 

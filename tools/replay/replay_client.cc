@@ -42,8 +42,9 @@ std::vector<kvt_hash> ToWire(const std::vector<BlockHash>& hashes) {
   return wire;
 }
 
-Result<kvt_model_record> ModelOfBlockBytes(uint64_t block_bytes, uint32_t block_tokens) {
-  const uint64_t unit = uint64_t{2} * kBytesPerElement * block_tokens;  // K and V
+Result<kvt_model_record> ModelOfBlockBytes(uint64_t block_bytes, uint32_t block_tokens,
+                                           uint32_t layers) {
+  const uint64_t unit = uint64_t{2} * kBytesPerElement * block_tokens * layers;  // K and V
   const uint64_t elements = unit == 0 ? 0 : block_bytes / unit;
   // As wide a head as divides the elements, so that odd sizes work too.
   const uint64_t head_size = std::gcd(elements, kMaxHeadSize);
@@ -56,7 +57,7 @@ Result<kvt_model_record> ModelOfBlockBytes(uint64_t block_bytes, uint32_t block_
   kvt_model_record record;
   kvt_model_record_init(&record);
   record.name = "kvtier-replay";
-  record.layers = 1;
+  record.layers = layers;
   record.kv_heads = static_cast<uint32_t>(heads);
   record.k_head_dim = static_cast<uint32_t>(head_size);
   record.v_head_dim = static_cast<uint32_t>(head_size);
@@ -66,7 +67,7 @@ Result<kvt_model_record> ModelOfBlockBytes(uint64_t block_bytes, uint32_t block_
 
 Result<ReplayClient> ReplayClient::Connect(const ReplayTarget& target, uint32_t block_tokens) {
   KVT_ASSIGN_OR_RETURN(const kvt_model_record record,
-                       ModelOfBlockBytes(target.block_bytes, block_tokens));
+                       ModelOfBlockBytes(target.block_bytes, block_tokens, target.layers));
   kvt_connect_options options;
   kvt_connect_options_init(&options);
   options.client_name = "kvtierctl replay";

@@ -22,6 +22,7 @@ struct ReplayTarget {
   // release), so that what each tier holds depends on the requests alone and not on timing.
   std::string settle_admin_socket;
   uint64_t block_bytes = 0;
+  uint32_t layers = 1;
   uint64_t pool_bytes = 0;  // 0: what the daemon has left
   uint32_t device = 0;
   // The longest pause between tries to come back to a lost daemon.
@@ -80,9 +81,10 @@ class ReplayClient {
 // Hashes as the C ABI takes them.
 [[nodiscard]] std::vector<kvt_hash> ToWire(const std::vector<BlockHash>& hashes);
 
-// The record of a model whose blocks of `block_tokens` tokens take exactly `block_bytes`. Errors:
-// kInvalidArgument "bad_block_bytes".
+// The record of a model whose blocks of `block_tokens` tokens take exactly `block_bytes`, in
+// `layers` layers. Errors: kInvalidArgument "bad_block_bytes".
 [[nodiscard]] Result<kvt_model_record> ModelOfBlockBytes(uint64_t block_bytes,
-                                                         uint32_t block_tokens);
+                                                         uint32_t block_tokens,
+                                                         uint32_t layers = 1);
 
 }  // namespace kvtier

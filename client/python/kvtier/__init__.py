@@ -18,6 +18,7 @@ from .acquire import AcquireResult
 from .admin import DEFAULT_ADMIN_SOCKET, admin
 from .attention import AttendSequence, Workspace
 from .blocks import (
+    ALL_LAYERS,
     AsyncError,
     AsyncErrors,
     Block,
@@ -65,6 +66,7 @@ from .views import KvView
 __version__ = "0.1.0"
 
 __all__ = [
+    "ALL_LAYERS",
     "DEFAULT_ADMIN_SOCKET",
     "DEFAULT_SOCKET",
     "AcquireResult",

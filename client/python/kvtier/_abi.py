@@ -169,6 +169,9 @@ class AcquireRequest(Structure):
         ("tails", c_void_p),
         ("tail_count", c_size_t),
         ("new_blocks", c_uint32),
+        ("reserved", c_uint32),
+        ("load_order", c_uint8),
+        ("reserved_2", c_uint8 * 7),
     ]
 
 
@@ -197,7 +200,14 @@ class AcquireReply(Structure):
 
 
 class LoadProgress(Structure):
-    _fields_ = [("size", c_size_t), ("ready", c_uint32), ("finished", c_int32), ("miss", c_uint8)]
+    _fields_ = [
+        ("size", c_size_t),
+        ("ready", c_uint32),
+        ("finished", c_int32),
+        ("miss", c_uint8),
+        ("reserved", c_uint8 * 3),
+        ("layers", c_uint32),
+    ]
 
 
 class CommitEntry(Structure):
@@ -344,6 +354,8 @@ PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "kvt_pool_write": (_STATUS, [_OBJECT, Block, c_uint64, c_void_p, c_size_t]),
     "kvt_acquire": (_STATUS, [_OBJECT, c_void_p, _OUT]),
     "kvt_wait": (_STATUS, [_OBJECT, Load, c_uint32, c_int64, _OUT]),
+    "kvt_wait_layers": (_STATUS, [_OBJECT, Load, c_uint32, c_int64, _OUT]),
+    "kvt_wait_on_stream": (_STATUS, [_OBJECT, Load, c_uint32, c_void_p]),
     "kvt_commit": (_STATUS, [_OBJECT, _ARRAY, c_size_t, _ARRAY]),
     "kvt_release": (_STATUS, [_OBJECT, _ARRAY, c_size_t, _ARRAY]),
     "kvt_flush": (_STATUS, [_OBJECT]),

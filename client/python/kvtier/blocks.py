@@ -101,12 +101,18 @@ class LoadProgress(NamedTuple):
     ready: the first so many hits are usable. finished: nothing follows; the hits from `ready` on
     could not be loaded, their bytes are not the blocks', and they are to be released like the
     others. miss: why the first of those could not. UNAVAILABLE: the blocks went with the
-    connection.
+    connection. layers: of a load in layers, the first so many layers of all hits are usable;
+    ALL_LAYERS when all hits are, whatever the order.
     """
 
     ready: int
     finished: bool
     miss: Miss
+    layers: int = 0
+
+
+#: LoadProgress.layers when every hit is usable.
+ALL_LAYERS = 2**32 - 1
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 from . import _abi, _library
 from ._handle import Handle
-from .errors import Status, check, error_of
+from .errors import Status, check, error_of, invalid
 from .views import ArraySpec
 
 
@@ -84,3 +84,14 @@ def _map(pool_handle: Handle) -> Any:
     mapping = _abi.sized(_abi.DeviceMapping)
     check(_library.load().kvt_pool_map_device(pool_handle.get(), ctypes.byref(mapping)))
     return mapping
+
+
+def stream_pointer(stream: object) -> int:
+    """A stream of any framework as a cudaStream_t: torch's `cuda_stream`, CuPy's `ptr`, an int."""
+    for name in ("cuda_stream", "ptr"):
+        value = getattr(stream, name, None)
+        if isinstance(value, int):
+            return value
+    if isinstance(stream, int):
+        return stream
+    raise invalid("bad_stream", f"{type(stream).__name__} is not a CUDA stream")

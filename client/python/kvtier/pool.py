@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,7 @@ from .blocks import (
     unpack_hits,
 )
 from .copier import CopyFunction
+from .cuda import stream_pointer
 from .errors import Status, check, check_available, invalid
 from .hashing import PromptIdentity, hash_blocks
 from .memory import PoolInfo, PoolMemory
@@ -183,6 +184,7 @@ class Pool:
         identity: PromptIdentity | None = None,
         tails: Hashes = (),
         new_blocks: int = 0,
+        in_layers: bool = False,
     ) -> AcquireResult:
         """References the longest cached prefix over all tiers, starts what must be loaded, and
         allocates private blocks. One round trip.
@@ -190,7 +192,8 @@ class Pool:
         hashes: of the sequence's full blocks, from block 0. tails: of partial blocks that would do
         after all of `hashes`, longest first. Or tokens, with identity: hashed here, with the
         remaining partial block as the only tail. new_blocks: private blocks, all of them or the
-        call fails.
+        call fails. in_layers: what is in host memory comes layer by layer, layer 0 of all blocks
+        first; see wait_layers.
 
         Without a daemon: no hits, no private blocks, miss UNAVAILABLE. Raises
         ResourceExhaustedError ("pool_full"), LimitExceededError, TimedOutError,
@@ -203,9 +206,11 @@ class Pool:
             both = b"".join(self.hash_blocks(tokens, identity))
             full = len(tokens) // self._model.record.block_tokens * _convert.HASH_BYTES
             joined, joined_tails = both[:full], both[full:]
-        return self._acquire(joined, joined_tails, new_blocks)
+        return self._acquire(joined, joined_tails, new_blocks, in_layers)
 
-    def _acquire(self, hashes: bytes, tails: bytes, new_blocks: int) -> AcquireResult:
+    def _acquire(
+        self, hashes: bytes, tails: bytes, new_blocks: int, in_layers: bool
+    ) -> AcquireResult:
         hash_count = len(hashes) // _convert.HASH_BYTES
         request = _abi.sized(_abi.AcquireRequest)
         request.hashes = _convert.pointer(hashes)
@@ -213,6 +218,7 @@ class Pool:
         request.tails = _convert.pointer(tails)
         request.tail_count = len(tails) // _convert.HASH_BYTES
         request.new_blocks = new_blocks
+        request.load_order = 1 if in_layers else 0
         hits = (_abi.AcquiredBlock * (hash_count + (1 if tails else 0)))()
         fresh = (_abi.Block * _convert.unsigned(new_blocks, 32, "new_blocks"))()
         reply = _abi.sized(_abi.AcquireReply)
@@ -236,7 +242,12 @@ class Pool:
         )
 
     def wait(
-        self, load: Load, up_to: int | None = None, timeout_ms: int | None = None
+        self,
+        load: Load,
+        up_to: int | None = None,
+        timeout_ms: int | None = None,
+        *,
+        stream: object | None = None,
     ) -> LoadProgress:
         """Waits on the host until the first `up_to` hits (None: all) are usable or the load has
         finished, whichever is first.
@@ -244,12 +255,52 @@ class Pool:
         timeout_ms: 0 does not wait, None is the connection's request_timeout_ms. When the time is
         up, what is so far is returned: fewer ready and not finished. After the loss of the
         connection: 0 ready, finished, miss UNAVAILABLE. Raises NotFoundError (no such load).
+
+        stream: a CUDA stream of the pool's GPU (torch.cuda.Stream, an object with `ptr`, or a
+        cudaStream_t as an int) waits instead, and this call only says how far the load is. What is
+        given to the stream from now on starts when the hits are usable, or when nothing more will
+        come (the load failed, the daemon died): call wait again after synchronizing with the
+        stream, and throw the results away unless it says that the hits are ready. Raises
+        UnsupportedError (the pool is not on a GPU).
         """
+        steps = _ALL_HITS if up_to is None else _convert.unsigned(up_to, 32, "up_to")
+        if stream is not None and not self._queue_wait(load, steps, stream):
+            return LoadProgress(0, True, Miss.UNAVAILABLE)
+        return self._wait(self._library.kvt_wait, load, steps, timeout_ms if stream is None else 0)
+
+    def wait_layers(
+        self,
+        load: Load,
+        layers: int,
+        timeout_ms: int | None = None,
+        *,
+        stream: object | None = None,
+    ) -> LoadProgress:
+        """The same until the first `layers` layers of all hits are usable. A load that was not
+        acquired `in_layers` has them when it is complete.
+        """
+        steps = _convert.unsigned(layers, 32, "layers")
+        if stream is not None and not self._queue_wait(load, steps, stream):
+            return LoadProgress(0, True, Miss.UNAVAILABLE)
+        return self._wait(self._library.kvt_wait_layers, load, steps, timeout_ms if stream is None else 0)
+
+    def _queue_wait(self, load: Load, steps: int, stream: object) -> bool:
+        status = self._library.kvt_wait_on_stream(
+            self._handle.get(), _abi.Load(*load), steps, stream_pointer(stream)
+        )
+        if status in (Status.UNAVAILABLE, Status.STALE_HANDLE):
+            return False
+        check(status)
+        return True
+
+    def _wait(
+        self, call: Callable[..., int], load: Load, steps: int, timeout_ms: int | None
+    ) -> LoadProgress:
         progress = _abi.sized(_abi.LoadProgress)
-        status = self._library.kvt_wait(
+        status = call(
             self._handle.get(),
             _abi.Load(*load),
-            _ALL_HITS if up_to is None else _convert.unsigned(up_to, 32, "up_to"),
+            steps,
             _convert.timeout(timeout_ms),
             ctypes.byref(progress),
         )
@@ -257,7 +308,9 @@ class Pool:
             return LoadProgress(0, True, Miss.UNAVAILABLE)
         if status != Status.TIMEOUT:
             check(status)
-        return LoadProgress(progress.ready, bool(progress.finished), Miss(progress.miss))
+        return LoadProgress(
+            progress.ready, bool(progress.finished), Miss(progress.miss), progress.layers
+        )
 
     def commit(self, entries: Iterable[CommitEntry]) -> bool:
         """Publishes blocks; only sends. Errors of the daemon come by Connection.take_errors.

@@ -2,6 +2,7 @@
 
 #include <poll.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -26,6 +27,19 @@ UniqueFd Listen(const std::string& path) {
   KVT_CHECK(::bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0);
   KVT_CHECK(::listen(fd.get(), 8) == 0);
   return fd;
+}
+
+constexpr uint32_t kCounterBytes = 4096;
+
+UniqueFd MakeCounters() {
+  UniqueFd fd(::memfd_create("fake-counters", MFD_CLOEXEC));
+  KVT_CHECK(fd.valid() && ::ftruncate(fd.get(), kCounterBytes) == 0);
+  return fd;
+}
+
+// Each load has a place of its own, and a base that is near the end of what a u32 holds.
+wire::LoadCounter CounterOf(LoadId load, uint32_t steps) {
+  return {.offset = static_cast<uint32_t>(load.value) * 64, .base = UINT32_MAX - 1, .steps = steps};
 }
 
 bool Is(const wire::Frame& frame, wire::MessageType type) {
@@ -100,12 +114,16 @@ bool FakeDaemon::ReadRequests(int socket, wire::FrameDecoder* decoder) {
 
 void FakeDaemon::Answer(const wire::Frame& frame) {
   if (Is(frame, wire::MessageType::kHello)) {
-    Reply(frame, wire::HelloReply{.version = 1,
-                                  .session = SessionId{1},
-                                  .daemon_generation = options_.generation,
-                                  .max_hashes = options_.max_hashes,
-                                  .max_references = 1 << 20,
-                                  .tenant = "default"});
+    if (options_.counters) counters_ = MakeCounters();
+    SendLocked(FrameOf(wire::HelloReply{.version = 1,
+                                        .features = options_.counters ? 1u : 0u,
+                                        .session = SessionId{1},
+                                        .daemon_generation = options_.generation,
+                                        .max_hashes = options_.max_hashes,
+                                        .max_references = 1 << 20,
+                                        .tenant = "default"},
+                       frame.request_id),
+               counters_.get());
   } else if (Is(frame, wire::MessageType::kRegisterModel)) {
     const ModelRecord record = wire::RegisterModel::Decode(frame.payload)->record;
     block_bytes_ = record.BlockBytes();
@@ -125,6 +143,8 @@ void FakeDaemon::AnswerBlocks(const wire::Frame& frame) {
   const bool want_reply = (frame.flags & wire::kFlagWantReply) != 0;
   if (Is(frame, wire::MessageType::kAcquire)) {
     AnswerAcquire(frame);
+  } else if (Is(frame, wire::MessageType::kAcquireCounted)) {
+    AnswerAcquireCounted(frame);
   } else if (Is(frame, wire::MessageType::kCommit)) {
     const wire::CommitReply reply = cache_->Commit(*wire::Commit::Decode(frame.payload));
     if (want_reply || !reply.items.empty()) Reply(frame, reply);
@@ -171,6 +191,33 @@ void FakeDaemon::AnswerAcquire(const wire::Frame& frame) {
   } else {
     Reply(frame, wire::ErrorReply{reply.error()});
   }
+}
+
+void FakeDaemon::AnswerAcquireCounted(const wire::Frame& frame) {
+  const auto request = wire::AcquireCounted::Decode(frame.payload);
+  auto reply = cache_->Acquire(request->acquire);
+  if (!reply) return Reply(frame, wire::ErrorReply{reply.error()});
+  wire::AcquireCountedReply counted;
+  if (reply->load.value != 0) {
+    const bool in_layers = request->order == wire::LoadOrder::kLayers;
+    counted.counter = CounterOf(
+        reply->load, in_layers ? options_.layers : static_cast<uint32_t>(reply->hits.size()));
+    WriteCounter(reply->load, 0);
+  }
+  counted.acquired = *std::move(reply);
+  Reply(frame, counted);
+}
+
+void FakeDaemon::WriteCounter(LoadId load, uint32_t done) {
+  const wire::LoadCounter counter = CounterOf(load, 1);
+  const uint32_t value = counter.base + done;
+  KVT_CHECK(::pwrite(counters_.get(), &value, sizeof(value), counter.offset) == sizeof(value));
+}
+
+void FakeDaemon::Count(LoadId load, uint32_t done) {
+  const std::lock_guard lock(mutex_);
+  cache_->Load(load, done);
+  WriteCounter(load, done);
 }
 
 void FakeDaemon::SendLocked(const Bytes& bytes, int descriptor) {

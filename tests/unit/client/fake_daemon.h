@@ -28,6 +28,9 @@ struct FakeDaemonOptions {
   bool short_pool = false;
   // Leaves the requests where they are.
   bool deaf = false;
+  // Grants load counters.
+  bool counters = false;
+  uint32_t layers = 8;  // counted of a load in layers
 };
 
 // All methods may be called from any thread. One client at a time.
@@ -49,6 +52,8 @@ class FakeDaemon {
   void Intercept(Interceptor interceptor);
   // Loads up to `ready` and tells the client.
   void Progress(LoadId load, uint32_t ready, bool finished, uint8_t miss_reason = 0);
+  // What stands in the counter of the load: so many steps done. No event.
+  void Count(LoadId load, uint32_t done);
   // Sends any bytes to the client.
   void Send(const Bytes& bytes);
   // Runs `body` while the daemon does nothing.
@@ -68,6 +73,8 @@ class FakeDaemon {
   void AnswerBlocks(const wire::Frame& frame);
   void AnswerAttach(const wire::Frame& frame);
   void AnswerAcquire(const wire::Frame& frame);
+  void AnswerAcquireCounted(const wire::Frame& frame);
+  void WriteCounter(LoadId load, uint32_t done);
   template <typename Message>
   void Reply(const wire::Frame& frame, const Message& message) {
     Bytes bytes;
@@ -84,6 +91,7 @@ class FakeDaemon {
   std::mutex mutex_;
   std::condition_variable received_;
   std::unique_ptr<FakeCache> cache_;
+  UniqueFd counters_;
   int client_ = -1;
   uint64_t block_bytes_ = 0;
   uint32_t block_tokens_ = 0;

@@ -11,8 +11,8 @@ wire::LoadProgress Progress(uint64_t load, uint32_t ready, bool finished) {
 
 TEST(LoadTable, KnowsHowFarEachLoadIs) {
   LoadTable table;
-  ASSERT_TRUE(table.Add(LoadId{1}, 5));
-  ASSERT_TRUE(table.Add(LoadId{2}, 3));
+  ASSERT_TRUE(table.Add(LoadId{1}, {.hits = 5}));
+  ASSERT_TRUE(table.Add(LoadId{2}, {.hits = 3}));
   ASSERT_TRUE(table.OnProgress(Progress(1, 2, false)));
   ASSERT_TRUE(table.OnProgress(Progress(2, 3, true)));
   EXPECT_EQ(table.Find(LoadId{1})->ready, 2u);
@@ -23,8 +23,8 @@ TEST(LoadTable, KnowsHowFarEachLoadIs) {
 
 TEST(LoadTable, RefusesProgressThatMakesNoSense) {
   LoadTable table;
-  ASSERT_TRUE(table.Add(LoadId{1}, 5));
-  EXPECT_EQ(table.Add(LoadId{1}, 5).error().reason, "load_id_reused");
+  ASSERT_TRUE(table.Add(LoadId{1}, {.hits = 5}));
+  EXPECT_EQ(table.Add(LoadId{1}, {.hits = 5}).error().reason, "load_id_reused");
   EXPECT_FALSE(table.OnProgress(Progress(1, 6, false)));
   ASSERT_TRUE(table.OnProgress(Progress(1, 3, false)));
   EXPECT_FALSE(table.OnProgress(Progress(1, 2, false)));
@@ -34,9 +34,9 @@ TEST(LoadTable, RefusesProgressThatMakesNoSense) {
 
 TEST(LoadTable, ForgetsTheOldestFinishedLoads) {
   LoadTable table;
-  ASSERT_TRUE(table.Add(LoadId{1'000'000}, 1));
+  ASSERT_TRUE(table.Add(LoadId{1'000'000}, {.hits = 1}));
   for (uint64_t id = 1; id <= LoadTable::kFinishedKept + 1; ++id) {
-    ASSERT_TRUE(table.Add(LoadId{id}, 1));
+    ASSERT_TRUE(table.Add(LoadId{id}, {.hits = 1}));
     ASSERT_TRUE(table.OnProgress(Progress(id, 1, true)));
   }
   EXPECT_EQ(table.Find(LoadId{1}), nullptr);

@@ -30,6 +30,38 @@ TEST(Session, HelloTellsLimitsAndTenant) {
   EXPECT_EQ(hello.daemon_generation, 42u);
 }
 
+TEST(Session, CountersAreGrantedToWhoAsks) {
+  ServerUnderTest daemon;
+  WireClient client(daemon.socket());
+  client.Send(wire::Hello{.features = ~uint64_t{0}, .client_name = "test"});
+  const auto received = client.Receive();
+  ASSERT_TRUE(received && received->Is(wire::MessageType::kHelloReply));
+  EXPECT_EQ(wire::HelloReply::Decode(received->payload)->features, wire::kFeatureLoadCounters);
+  struct stat status {};
+  ASSERT_EQ(::fstat(received->descriptor.get(), &status), 0);
+  EXPECT_EQ(status.st_size, kCounterPageBytes);
+}
+
+TEST(Session, NobodyGetsCountersUnasked) {
+  ServerUnderTest daemon;
+  WireClient client(daemon.socket());
+  client.Send(wire::Hello{.client_name = "test"});
+  const auto received = client.Receive();
+  ASSERT_TRUE(received && received->Is(wire::MessageType::kHelloReply));
+  EXPECT_EQ(wire::HelloReply::Decode(received->payload)->features, 0u);
+  EXPECT_FALSE(received->descriptor.valid());
+}
+
+TEST(Session, ACountedAcquireNeedsTheFeature) {
+  ServerUnderTest daemon;
+  WireClient client(daemon.socket());
+  const wire::AttachReply pool = client.Attach();
+  const std::vector<BlockHash> hashes = {TestHash(1)};
+  EXPECT_EQ(client.ErrorOf(wire::AcquireCounted{
+                .acquire = {.pool = pool.pool, .hashes = hashes, .tails = {}}}),
+            "feature_not_granted");
+}
+
 TEST(Session, PingIsAnswered) {
   ServerUnderTest daemon;
   WireClient client(daemon.socket());

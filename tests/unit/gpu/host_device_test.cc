@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <future>
 #include <numeric>
@@ -214,6 +215,30 @@ TEST(HostDeviceOrderTest, ClosingEndsEveryRequestExactlyOnce) {
   }
   loop.RunPosted();
   EXPECT_EQ(done, 20);
+}
+
+TEST_F(HostDeviceTest, CopiesAreCountedWithoutTheEventLoop) {
+  const auto page = CounterPage::Create().value();
+  const auto counter = page->Open(20);
+  const auto pool = MakePool(20 * kMiB);
+  const std::vector<std::byte> bytes = RandomBytes(20 * kMiB, 1);
+  const ClientView view(*pool);
+  int done = 0;
+  for (uint32_t i = 0; i < 20; ++i) {
+    device_.Copy({.pool = pool.get(),
+                  .direction = CopyDirection::kHostToPool,
+                  .copies = {{i * kMiB, const_cast<std::byte*>(bytes.data()) + i * kMiB, kMiB}},
+                  .counted = {{counter, i + 1}},
+                  .done = [&](const Status&) { ++done; }});
+  }
+  auto* const word = reinterpret_cast<uint32_t*>(page->memory().data() + counter->offset());
+  // Two threads copy: what is counted is a prefix nevertheless.
+  for (uint32_t seen = 0; seen < 20;) {
+    seen = std::atomic_ref(*word).load(std::memory_order_acquire) - counter->base();
+    ASSERT_EQ(std::memcmp(view.bytes().data(), bytes.data(), seen * kMiB), 0) << seen;
+  }
+  EXPECT_EQ(done, 0);
+  loop_.RunUntil([&] { return done == 20; });
 }
 
 }  // namespace

@@ -89,6 +89,25 @@ PendingAcquire CacheTest::BeginAcquire(SessionId session, Hashes hashes, uint32_
   return pending;
 }
 
+PendingAcquire CacheTest::BeginCounted(SessionId session, Hashes hashes, uint32_t layers) {
+  PendingAcquire pending;
+  cache_->Acquire(AcquireRequest{.session = session,
+                                 .pool = pool_.id,
+                                 .hashes = std::move(hashes),
+                                 .block_tokens = kBlockTokens,
+                                 .layers = layers,
+                                 .counters = counters_},
+                  [answer = pending.answer](Result<AcquireReply> reply) {
+                    answer->emplace(std::move(reply));
+                  });
+  return pending;
+}
+
+uint32_t CacheTest::Counted(const AcquireReply& reply) const {
+  const std::byte* const word = counters_->memory().data() + reply.counter->offset();
+  return *reinterpret_cast<const uint32_t*>(word) - reply.counter->base();
+}
+
 Result<AcquireReply> CacheTest::TryAcquire(SessionId session, Hashes hashes, uint32_t new_blocks,
                                            Hashes tails) {
   std::optional<Result<AcquireReply>> answer;

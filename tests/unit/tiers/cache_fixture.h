@@ -81,6 +81,8 @@ class CacheTest : public ::testing::Test {
   AcquireReply Acquire(SessionId session, Hashes hashes, uint32_t new_blocks = 0,
                        Hashes tails = {});
   PendingAcquire BeginAcquire(SessionId session, Hashes hashes, uint32_t new_blocks = 0);
+  // The same with a counter and, unless `layers` is 0, layer by layer.
+  PendingAcquire BeginCounted(SessionId session, Hashes hashes, uint32_t layers = 0);
   // Fills the private block with the hash's bytes and commits it.
   Result<CommitReply> TryCommit(SessionId session, BlockHandle block, const CommitRequest& request);
   void Commit(SessionId session, BlockHandle block, const BlockHash& hash, uint32_t depth = 0,
@@ -110,6 +112,8 @@ class CacheTest : public ::testing::Test {
   // Of the prefix that would hit now.
   [[nodiscard]] std::span<std::byte> Bytes(BlockHandle block) const;
   [[nodiscard]] const LoadProgress& LastProgress(LoadId load) const;
+  // What a client reads: the steps done, more than there are when the load has ended.
+  [[nodiscard]] uint32_t Counted(const AcquireReply& reply) const;
   [[nodiscard]] uint64_t Drops(Tier tier, DropReason reason) const;
   [[nodiscard]] uint64_t Misses(MissReason reason) const;
   [[nodiscard]] PoolGauges PoolGaugesNow() const;
@@ -127,6 +131,7 @@ class CacheTest : public ::testing::Test {
   PoolInfo pool_;  // on that device
   // Every report, in the order received.
   std::vector<LoadProgress> progress_;
+  std::shared_ptr<CounterPage> counters_ = CounterPage::Create().value();
 
  private:
   void StartCache(IndexSnapshot snapshot);

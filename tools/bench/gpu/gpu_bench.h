@@ -17,6 +17,7 @@ struct GpuBenchOptions {
   uint32_t threads = 8;                    // for checksums and for touching memory
   uint64_t chunk_bytes = 0;                // of the device measured alone; 0: its default
   uint32_t chunks_in_flight = 0;           // likewise
+  std::vector<std::string> settings;  // of the daemons, KEY=VALUE, beside those of a measurement
   uint64_t large_pool_bytes = uint64_t{100} << 30;
   uint64_t large_host_bytes = uint64_t{48} << 30;
 };
@@ -61,6 +62,10 @@ using GpuResults = std::vector<GpuResult>;
 // 10,000 tokens of Llama-3.1-8B, from the pool and from host.
 [[nodiscard]] Result<GpuResults> MeasurePrefix(const GpuBenchOptions& options,
                                                const CopyCeiling& ceiling);
+// The same prefix layer by layer through the API, and when a kernel can use it: with the host
+// waiting for the counter, and with the kernel's stream waiting.
+[[nodiscard]] Result<GpuResults> MeasureCompletion(const GpuBenchOptions& options,
+                                                   const CopyCeiling& ceiling);
 // How long a daemon with a large pool and arena takes to serve.
 [[nodiscard]] Result<GpuResults> MeasureLargeStart(const GpuBenchOptions& options);
 // A memory-bound kernel in this process while another process offloads.

@@ -41,6 +41,8 @@ Result<GpuResults> MeasureLargeStart(const GpuBenchOptions& options) {
       fmt::format("host.bytes={}B", options.large_host_bytes),
       fmt::format("host.touch_threads={}", 2 * options.threads),
   };
+  daemon_options.settings.insert(daemon_options.settings.end(), options.settings.begin(),
+                                 options.settings.end());
   const auto start = SteadyClock::now();
   KVT_ASSIGN_OR_RETURN(const PrivateDaemon daemon, PrivateDaemon::Start(std::move(daemon_options)));
   KVT_ASSIGN_OR_RETURN(const BenchClient client, BenchClient::Connect(daemon, 2 * kMiB));

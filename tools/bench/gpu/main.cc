@@ -57,6 +57,7 @@ Result<bool> MeasureAll(const Arguments& arguments, GpuResults* results) {
   add("offload", [&] { return MeasureOffloads(options, ceiling); });
   add("disk", [&] { return MeasureDiskLoads(options); });
   add("prefix", [&] { return MeasurePrefix(options, ceiling); });
+  add("completion", [&] { return MeasureCompletion(options, ceiling); });
   add("layers", [&] { return MeasureLayerOrder(options, ceiling); });
   add("interference", [&] { return MeasureInterference(options); });
   add("start", [&] { return MeasureLargeStart(options); });
@@ -90,7 +91,8 @@ int Main(int argc, char** argv) {
   GpuBenchOptions& options = arguments.options;
   CLI::App app("Measures the pool on a GPU beside what the machine can do.", "kvtier-gpu-bench");
   app.add_option("--only", arguments.only,
-                 "copy, onload, offload, disk, prefix, layers, interference, start; default: all");
+                 "copy, onload, offload, disk, prefix, completion, layers, interference, start; "
+                 "default: all");
   app.add_option("--directory", options.directory, "Where to work; on the disk to be measured.");
   app.add_option("--repetitions", options.repetitions, "Medians are over so many.")
       ->check(CLI::Range(1, 1000))
@@ -107,6 +109,7 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--large-host-bytes", options.large_host_bytes, "For the start.")
       ->capture_default_str();
+  app.add_option("--set", options.settings, "KEY=VALUE for the daemons; may be repeated.");
   app.add_option("--commit", arguments.commit, "Written into the JSON.");
   app.add_option("--output", arguments.output, "Write JSON to this file.");
   app.add_option("--offload-forever", arguments.offload_forever)->group("");

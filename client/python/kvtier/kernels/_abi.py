@@ -111,6 +111,8 @@ class AppendParams(Structure):
         ("causal", c_int32),
         ("sinks", c_void_p),
         ("splits", c_int32),
+        ("tables_settled", c_int32),
+        ("tokens_behind", c_void_p),
     ]
 
 
@@ -166,6 +168,7 @@ class KvWriteParams(Structure):
         ("rope", Rope),
         ("cache", PagedKv),
         ("dynamic_scales", c_int32),
+        ("tables_settled", c_int32),
     ]
 
 

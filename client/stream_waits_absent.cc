@@ -1,0 +1,11 @@
+// The build without CUDA.
+#include "client/stream_waits.h"
+
+namespace kvtier::client {
+
+Result<std::shared_ptr<StreamWaits>> StreamWaits::Open(int /*fd*/, uint64_t /*bytes*/,
+                                                       int /*ordinal*/) {
+  return MakeError(ErrorCode::kUnsupported, "no_cuda", "this build has no CUDA");
+}
+
+}  // namespace kvtier::client

@@ -1,0 +1,104 @@
+// Memory shared with one client in which loads are counted, so that the client sees how far they
+// are without asking, on the host or on a stream of its own.
+//
+// A page is a sealed memfd of slots 64 bytes apart, each a u32 that grows modulo 2^32. A load that
+// is given a slot counts from a base beyond all that the slot's earlier loads could reach: whoever
+// still waits for one of their values sees it passed. The client can write to the page and so
+// mislead itself; what stands there is never read on this side.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+
+namespace kvtier {
+
+inline constexpr uint32_t kCounterPageBytes = 16 * 1024;
+inline constexpr uint32_t kCounterSlotBytes = 64;  // a cache line: its writer may be a GPU
+
+class CounterPage;
+
+// The counter of one load, from 0 to `steps`. Thread-safe. The slot is free for another load when
+// the last reference goes.
+class StepCounter {
+ public:
+  StepCounter(std::shared_ptr<CounterPage> page, uint32_t slot, uint32_t base, uint32_t steps);
+  ~StepCounter();
+  StepCounter(const StepCounter&) = delete;
+  StepCounter& operator=(const StepCounter&) = delete;
+
+  [[nodiscard]] const std::shared_ptr<CounterPage>& page() const { return page_; }
+  [[nodiscard]] uint32_t offset() const { return slot_ * kCounterSlotBytes; }  // in the page
+  [[nodiscard]] uint32_t base() const { return base_; }
+  [[nodiscard]] uint32_t steps() const { return steps_; }
+  // What stands in the page when `done` steps are done.
+  [[nodiscard]] uint32_t ValueOf(uint32_t done) const { return base_ + done; }
+
+  // Counts, unless as much was counted before, devices were stopped or it has ended. What this
+  // thread did before is visible to whoever sees the value.
+  void Store(uint32_t done);
+  // The same for a device that will write the value itself; false if there is nothing to write. If
+  // in the end it cannot, Publish does it.
+  [[nodiscard]] bool Claim(uint32_t done);
+  void Publish(uint32_t done);
+  // A copy failed: devices count no further. Only End is told after that.
+  void Stop();
+  // Nothing more will be done. The value passes all of the load's steps, so that nobody waits for
+  // ever; a value beyond `steps` says no more than that.
+  void End();
+
+ private:
+  const std::shared_ptr<CounterPage> page_;
+  const uint32_t slot_;
+  const uint32_t base_;
+  const uint32_t steps_;
+  std::mutex mutex_;
+  // Guarded by mutex_.
+  uint32_t counted_ = 0;    // claimed at most
+  uint32_t published_ = 0;  // written here at most
+  bool stopped_ = false;
+  bool ended_ = false;
+};
+
+// Thread-safe.
+class CounterPage : public std::enable_shared_from_this<CounterPage> {
+ public:
+  // Errors: kResourceExhausted with the errno's name.
+  [[nodiscard]] static Result<std::shared_ptr<CounterPage>> Create();
+  CounterPage(UniqueFd fd, std::span<std::byte> memory);
+  ~CounterPage();
+  CounterPage(const CounterPage&) = delete;
+  CounterPage& operator=(const CounterPage&) = delete;
+
+  // For the client, and for devices, which map it for themselves. Owned by the page.
+  [[nodiscard]] int fd() const { return fd_.get(); }
+  [[nodiscard]] std::span<std::byte> memory() const { return memory_; }
+
+  // A counter that stands at 0; null if all slots are in use.
+  [[nodiscard]] std::shared_ptr<StepCounter> Open(uint32_t steps);
+
+ private:
+  friend class StepCounter;
+  void Write(uint32_t slot, uint32_t value);
+  void GiveBack(uint32_t slot);
+
+  const UniqueFd fd_;
+  const std::span<std::byte> memory_;
+  std::mutex mutex_;
+  std::vector<uint32_t> next_base_;   // by slot; guarded by mutex_
+  std::vector<uint32_t> free_slots_;  // guarded by mutex_
+};
+
+// What a copy request counts when it has landed.
+struct CountedStep {
+  std::shared_ptr<StepCounter> counter;
+  uint32_t done = 0;
+};
+
+}  // namespace kvtier

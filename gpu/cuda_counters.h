@@ -1,0 +1,45 @@
+// Counter pages as a GPU's streams write to them. Only for .cc files of this room.
+#pragma once
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include <memory>
+#include <unordered_map>
+
+#include "gpu/counter_page.h"
+#include "gpu/cuda_driver.h"
+
+namespace kvtier {
+
+// For one thread, whose current device does the work. Each page is mapped and registered here when
+// it is first used, so that no other device's or process's use of it matters, and given up some
+// time after its owner has let go of it.
+class CudaCounters {
+ public:
+  explicit CudaCounters(const CudaDriver& driver) : driver_(driver) {}
+  ~CudaCounters();
+  CudaCounters(const CudaCounters&) = delete;
+  CudaCounters& operator=(const CudaCounters&) = delete;
+
+  // Has `stream` write the value behind what it holds already; false if the stream cannot reach the
+  // page, and the host has to write.
+  [[nodiscard]] bool Write(const CountedStep& step, cudaStream_t stream);
+  // Gives up pages that nobody else uses. REQUIRES: no write is under way.
+  void Collect();
+
+ private:
+  struct Registered {
+    std::shared_ptr<CounterPage> page;
+    void* mapping = nullptr;  // null: could not be registered
+    CUdeviceptr address = 0;
+  };
+
+  [[nodiscard]] Registered Register(const std::shared_ptr<CounterPage>& page) const;
+  static void Unregister(const Registered& registered);
+
+  const CudaDriver& driver_;
+  std::unordered_map<const CounterPage*, Registered> pages_;
+};
+
+}  // namespace kvtier
