@@ -128,8 +128,9 @@ class Session final : public ConnectionListener, public std::enable_shared_from_
   Status BeginAcquire(const Call& call, const wire::Acquire& request, wire::LoadOrder order,
                       bool counted);
   void OnAcquired(const Call& call, bool counted, Result<AcquireReply> acquired);
-  // Errors: kUnsupported "attend_off".
-  [[nodiscard]] Status CheckAttention() const;
+  // As FindPool, if attention is computed there. Errors: also kUnsupported "attend_off",
+  // "attend_other_device".
+  [[nodiscard]] Result<const AttachedPool*> FindAttended(PoolId pool) const;
   [[nodiscard]] Result<std::shared_ptr<AttentionJob>> JobOf(const wire::Attend& request,
                                                             const AttachedPool& attached) const;
   void OnAttended(const Call& call, const AttentionJob* job, Result<uint64_t> compute_ns);

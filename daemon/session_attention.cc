@@ -10,14 +10,18 @@
 
 namespace kvtier {
 
-Status Session::CheckAttention() const {
-  if (services_.attention != nullptr) return services_.attention->CheckReady();
-  return MakeError(ErrorCode::kUnsupported, "attend_off");
+Result<const Session::AttachedPool*> Session::FindAttended(PoolId pool) const {
+  if (services_.attention == nullptr) return MakeError(ErrorCode::kUnsupported, "attend_off");
+  KVT_RETURN_IF_ERROR(services_.attention->CheckReady());
+  KVT_ASSIGN_OR_RETURN(const AttachedPool* const attached, FindPool(pool));
+  if (attached->device == 0) return attached;
+  return MakeError(
+      ErrorCode::kUnsupported, "attend_other_device",
+      fmt::format("attention is computed on device 0, the pool is on {}", attached->device));
 }
 
 Status Session::OnWorkspace(const Call& call, const wire::Workspace& request) {
-  KVT_RETURN_IF_ERROR(CheckAttention());
-  KVT_RETURN_IF_ERROR(FindPool(request.pool));
+  KVT_RETURN_IF_ERROR(FindAttended(request.pool));
   // Jobs keep what they use; nobody else needs the earlier one, and its bytes may be needed.
   workspaces_.erase(request.number);
   KVT_ASSIGN_OR_RETURN(std::shared_ptr<DevicePool> memory,
@@ -51,13 +55,7 @@ Result<std::shared_ptr<AttentionJob>> Session::JobOf(const wire::Attend& request
 }
 
 Status Session::OnAttend(const Call& call, const wire::Attend& request) {
-  KVT_RETURN_IF_ERROR(CheckAttention());
-  KVT_ASSIGN_OR_RETURN(const AttachedPool* const attached, FindPool(request.pool));
-  if (attached->device != 0) {
-    return MakeError(
-        ErrorCode::kUnsupported, "attend_other_device",
-        fmt::format("attention is computed on device 0, the pool is on {}", attached->device));
-  }
+  KVT_ASSIGN_OR_RETURN(const AttachedPool* const attached, FindAttended(request.pool));
   KVT_ASSIGN_OR_RETURN(const std::shared_ptr<AttentionJob> job, JobOf(request, *attached));
   attends_.push_back(job);
   if (attends_.size() == kMaxAttendsInFlight) connection_.Pause();

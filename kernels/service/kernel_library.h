@@ -16,8 +16,8 @@ struct KernelLibrary {
 };
 
 // Opens the library at `path`; if that is empty, the one beside this program (in its directory, in
-// lib/ beside that, or where it is installed), else the one that the dynamic linker finds. A library
-// of another ABI is refused.
+// lib/ beside that, or where it is installed), else the one that the dynamic linker finds. A
+// library of another ABI is refused.
 [[nodiscard]] KernelLibrary OpenKernelLibrary(const std::string& path = {});
 
 }  // namespace kvtier::kernels

@@ -5,7 +5,7 @@ import unittest
 import numpy as np
 
 import kvtier
-from harness.daemon_test_case import BLOCK_TOKENS, DaemonTestCase, prompt
+from harness.daemon_test_case import BLOCK_TOKENS, RECORD, DaemonTestCase, prompt
 
 Q_HEADS = 4
 KV_HEADS = 2
@@ -130,6 +130,17 @@ class AttentionTest(DaemonTestCase):
             pool.open_workspace(4096)
         workspaces.pop().close()
         pool.open_workspace(4096).close()
+
+
+class SecondDeviceTest(DaemonTestCase):
+    device = '["host", "host"]'
+
+    def test_pools_of_other_devices_than_the_first_are_refused(self):
+        connection = self.connect()
+        pool = connection.attach(connection.register_model(RECORD), 1)
+        with self.assertRaises(kvtier.UnsupportedError) as raised:
+            pool.open_workspace(4096)
+        self.assertEqual(raised.exception.reason, "attend_other_device")
 
 
 if __name__ == "__main__":

@@ -89,8 +89,17 @@ ServerUnderTest::ServerUnderTest(const std::function<void(Config*)>& adjust)
 }
 
 ServerUnderTest::~ServerUnderTest() {
-  OnLoop([this] { server_->StopListening(); });
-  WaitUntil([this] { return cache_->Idle(); });
+  OnLoop([this] {
+    server_->StopListening();
+    server_->CloseSessions({ErrorCode::kUnavailable, "test_over", ""});
+  });
+  // What a session leaves behind is still moved: nothing may begin after this, or copies would meet
+  // memory that is gone.
+  WaitUntil([this] {
+    if (server_->session_count() > 0 || !cache_->Idle()) return false;
+    tick_.Cancel();
+    return true;
+  });
   OnLoop([this] { cache_->CheckInvariants(); });
   loop_.Stop();
   thread_.join();
