@@ -67,7 +67,6 @@ Status Daemon::Start() {
   manager_->ExtendStart("Opening the devices",
                         kDevicePatienceMs * static_cast<int64_t>(config_.pool.devices.size()));
   KVT_RETURN_IF_ERROR(BlameKey(config_, "pool.device", OpenDevices()));
-  KVT_RETURN_IF_ERROR(BlameKey(config_, "host.bytes", OpenArena()));
   manager_->ExtendStart("Trying out the kernels", kKernelsPatienceMs);
   attention_ = std::make_unique<AttentionService>(
       AttentionService::Environment{.device = devices_.front().device.get(),
@@ -75,6 +74,8 @@ Status Daemon::Start() {
                                     .clock = &clock_,
                                     .loop = loop_,
                                     .log = log_});
+  // After the kernels: the driver lets nothing be launched while it pins a slice.
+  KVT_RETURN_IF_ERROR(BlameKey(config_, "host.bytes", OpenArena()));
   executor_ = std::make_unique<ThreadExecutor>(
       "kvt-work", static_cast<int>(config_.host.checksum_threads), loop_);
   if (config_.trace.events > 0) trace_ = std::make_unique<TraceRing>(config_.trace.events);
