@@ -9,11 +9,11 @@
 
 #include "base/byte_size.h"
 #include "base/thread_executor.h"
-#include "daemon/config_check.h"
-#include "daemon/reload.h"
-#include "daemon/tenant_quotas.h"
+#include "daemon/config/config_check.h"
+#include "daemon/config/reload.h"
+#include "daemon/config/tenant_quotas.h"
 #include "daemon/version.h"
-#include "tiers/mapped_arena.h"
+#include "tiers/host/mapped_arena.h"
 
 namespace kvtier {
 namespace {

@@ -10,8 +10,8 @@
 #include "base/clock.h"
 #include "base/executor.h"
 #include "base/result.h"
-#include "daemon/config.h"
-#include "daemon/log.h"
+#include "daemon/config/config.h"
+#include "daemon/service/log.h"
 #include "gpu/device.h"
 #include "protocol/messages.h"
 

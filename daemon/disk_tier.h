@@ -5,14 +5,14 @@
 
 #include "base/clock.h"
 #include "base/result.h"
-#include "daemon/config.h"
-#include "daemon/event_loop.h"
-#include "daemon/log.h"
-#include "daemon/service_manager.h"
-#include "daemon/status_json.h"
+#include "daemon/admin/status_json.h"
+#include "daemon/config/config.h"
+#include "daemon/server/event_loop.h"
+#include "daemon/service/log.h"
+#include "daemon/service/service_manager.h"
 #include "tiers/cache.h"
-#include "tiers/disk_files.h"
-#include "tiers/index_start.h"
+#include "tiers/disk/disk_files.h"
+#include "tiers/index/index_start.h"
 
 namespace kvtier {
 

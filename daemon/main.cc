@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "daemon/command_line.h"
-#include "daemon/config_loader.h"
-#include "daemon/config_reference.h"
-#include "daemon/metrics_reference.h"
-#include "daemon/service.h"
+#include "daemon/config/config_loader.h"
+#include "daemon/config/config_reference.h"
+#include "daemon/metrics/metrics_reference.h"
+#include "daemon/service/service.h"
 #include "daemon/version.h"
 
 namespace kvtier {

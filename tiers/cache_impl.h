@@ -4,19 +4,19 @@
 #include <functional>
 #include <vector>
 
-#include "tiers/acquirer.h"
 #include "tiers/cache.h"
 #include "tiers/cache_state.h"
-#include "tiers/disk_slots.h"
-#include "tiers/host_slots.h"
-#include "tiers/load_table.h"
-#include "tiers/loader.h"
-#include "tiers/offloader.h"
-#include "tiers/persister.h"
-#include "tiers/pool_space.h"
+#include "tiers/directory/session_table.h"
+#include "tiers/disk/disk_slots.h"
+#include "tiers/disk/persister.h"
+#include "tiers/disk/verifier.h"
+#include "tiers/host/host_slots.h"
+#include "tiers/pool/acquirer.h"
+#include "tiers/pool/load_table.h"
+#include "tiers/pool/loader.h"
+#include "tiers/pool/offloader.h"
+#include "tiers/pool/pool_space.h"
 #include "tiers/retention.h"
-#include "tiers/session_table.h"
-#include "tiers/verifier.h"
 
 namespace kvtier {
 

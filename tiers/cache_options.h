@@ -6,7 +6,7 @@
 
 #include "base/byte_size.h"
 #include "base/result.h"
-#include "tiers/tenant_quota.h"
+#include "tiers/tenants/tenant_quota.h"
 
 namespace kvtier {
 

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "tiers/slot_header.h"
+#include "tiers/disk/slot_header.h"
 
 namespace kvtier {
 namespace {

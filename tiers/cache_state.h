@@ -23,18 +23,18 @@
 #include <unordered_map>
 #include <vector>
 
-#include "tiers/block_history.h"
 #include "tiers/cache.h"
 #include "tiers/cache_trace.h"
-#include "tiers/directory.h"
-#include "tiers/endless_cache.h"
-#include "tiers/entry_list.h"
-#include "tiers/pool_blocks.h"
-#include "tiers/recency_lanes.h"
-#include "tiers/slot_check.h"
-#include "tiers/tenant_table.h"
-#include "tiers/victim_queue.h"
-#include "tiers/write_budget.h"
+#include "tiers/directory/block_history.h"
+#include "tiers/directory/directory.h"
+#include "tiers/directory/endless_cache.h"
+#include "tiers/directory/entry_list.h"
+#include "tiers/directory/recency_lanes.h"
+#include "tiers/directory/victim_queue.h"
+#include "tiers/disk/slot_check.h"
+#include "tiers/disk/write_budget.h"
+#include "tiers/pool/pool_blocks.h"
+#include "tiers/tenants/tenant_table.h"
 
 namespace kvtier {
 

@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "base/ids.h"
-#include "tiers/copy_meter.h"
-#include "tiers/device_index.h"
+#include "tiers/pool/copy_meter.h"
+#include "tiers/pool/device_index.h"
 #include "tiers/seconds_histogram.h"
-#include "tiers/tenant_quota.h"
+#include "tiers/tenants/tenant_quota.h"
 
 namespace kvtier {
 

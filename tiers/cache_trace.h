@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
-#include "tiers/block_key.h"
-#include "tiers/entry_index.h"
+#include "tiers/directory/block_key.h"
+#include "tiers/directory/entry_index.h"
 #include "tiers/tracer.h"
 
 namespace kvtier {

@@ -6,11 +6,11 @@
 #include <span>
 
 #include "tiers/cache_state.h"
-#include "tiers/disk_slots.h"
-#include "tiers/host_slots.h"
-#include "tiers/offloader.h"
-#include "tiers/persister.h"
-#include "tiers/pool_space.h"
+#include "tiers/disk/disk_slots.h"
+#include "tiers/disk/persister.h"
+#include "tiers/host/host_slots.h"
+#include "tiers/pool/offloader.h"
+#include "tiers/pool/pool_space.h"
 
 namespace kvtier {
 

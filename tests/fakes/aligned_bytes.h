@@ -9,7 +9,7 @@
 #include <span>
 
 #include "base/check.h"
-#include "tiers/block_file.h"
+#include "tiers/disk/block_file.h"
 
 namespace kvtier {
 

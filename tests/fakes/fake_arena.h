@@ -9,7 +9,7 @@
 
 #include "base/check.h"
 #include "tests/fakes/aligned_bytes.h"
-#include "tiers/host_arena.h"
+#include "tiers/host/host_arena.h"
 
 namespace kvtier {
 

@@ -17,7 +17,7 @@
 #include "tests/fakes/disk_faults.h"
 #include "tests/fakes/fake_loop.h"
 #include "tests/fakes/seeded_random.h"
-#include "tiers/block_file.h"
+#include "tiers/disk/block_file.h"
 
 namespace kvtier {
 

@@ -9,7 +9,7 @@
 
 #include "tests/fakes/fake_loop.h"
 #include "tests/fakes/seeded_random.h"
-#include "tiers/index.h"
+#include "tiers/index/index.h"
 
 namespace kvtier {
 

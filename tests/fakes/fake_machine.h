@@ -14,7 +14,7 @@
 #include "tests/fakes/fake_index.h"
 #include "tests/fakes/fake_loop.h"
 #include "tiers/cache.h"
-#include "tiers/disk_geometry.h"
+#include "tiers/disk/disk_geometry.h"
 
 namespace kvtier {
 

@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "base/check.h"
-#include "daemon/admin_request.h"
+#include "daemon/admin/admin_request.h"
 
 namespace kvtier {
 namespace {

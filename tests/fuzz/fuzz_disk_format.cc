@@ -13,11 +13,11 @@
 
 #include "base/check.h"
 #include "base/checksum.h"
-#include "tiers/chunk_header.h"
-#include "tiers/header_page.h"
-#include "tiers/index_codec.h"
-#include "tiers/slot_header.h"
-#include "tiers/superblock.h"
+#include "tiers/disk/chunk_header.h"
+#include "tiers/disk/header_page.h"
+#include "tiers/disk/slot_header.h"
+#include "tiers/disk/superblock.h"
+#include "tiers/index/index_codec.h"
 
 namespace kvtier {
 namespace {

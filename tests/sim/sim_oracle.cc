@@ -8,7 +8,7 @@
 
 #include "tests/fakes/derived_bytes.h"
 #include "tests/sim/sim_check.h"
-#include "tiers/slot_header.h"
+#include "tiers/disk/slot_header.h"
 
 namespace kvtier {
 namespace {

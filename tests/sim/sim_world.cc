@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "tests/sim/sim_check.h"
-#include "tiers/index_rebuild.h"
+#include "tiers/index/index_rebuild.h"
 
 namespace kvtier {
 

@@ -1,5 +1,5 @@
 // kvtierctl fsck: checks the disk tier of a daemon that does not run.
-#include "tiers/fsck.h"
+#include "tiers/disk/fsck.h"
 
 #include <fmt/format.h>
 

@@ -7,7 +7,7 @@
 #include <initializer_list>
 #include <optional>
 
-#include "tiers/slot_header.h"
+#include "tiers/disk/slot_header.h"
 #include "tools/support/json_view.h"
 
 namespace kvtier {

@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "daemon/config_schema.h"
-#include "daemon/config_value.h"
+#include "daemon/config/config_schema.h"
+#include "daemon/config/config_value.h"
 #include "tools/papers/roff.h"
 
 namespace kvtier {

@@ -16,9 +16,9 @@ extern "C" {
  * current one, as chosen by select_device. A stream is opaque; memory comes zeroed and aligned to
  * 256 bytes. */
 typedef struct {
-  uint32_t abi;                   /* KVT_KERNELS_ABI */
-  uint32_t table_bytes;           /* sizes as the library was built, to be compared */
-  uint32_t decode_params_bytes;   /* with the caller's */
+  uint32_t abi;                 /* KVT_KERNELS_ABI */
+  uint32_t table_bytes;         /* sizes as the library was built, to be compared */
+  uint32_t decode_params_bytes; /* with the caller's */
   uint32_t append_params_bytes;
   uint32_t kv_write_params_bytes;
   const char* version; /* of the project, for people */

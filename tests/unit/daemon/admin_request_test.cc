@@ -1,4 +1,4 @@
-#include "daemon/admin_request.h"
+#include "daemon/admin/admin_request.h"
 
 #include <gtest/gtest.h>
 

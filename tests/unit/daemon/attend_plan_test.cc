@@ -1,5 +1,5 @@
 // Every number of an ATTEND that a client can choose.
-#include "daemon/attend_plan.h"
+#include "daemon/attention/attend_plan.h"
 
 #include <gtest/gtest.h>
 

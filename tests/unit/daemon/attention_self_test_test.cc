@@ -1,5 +1,5 @@
 // The self-test must pass what is right and see what is wrong.
-#include "daemon/attention_self_test.h"
+#include "daemon/attention/attention_self_test.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,10 +8,10 @@
 #include <cmath>
 #include <optional>
 
-#include "daemon/attention_service.h"
-#include "daemon/coarse_clock.h"
-#include "daemon/event_loop.h"
-#include "daemon/host_attention_engine.h"
+#include "daemon/attention/attention_service.h"
+#include "daemon/attention/host_attention_engine.h"
+#include "daemon/server/coarse_clock.h"
+#include "daemon/server/event_loop.h"
 #include "gpu/host_device.h"
 #include "kernels/reference/number_format.h"
 

@@ -3,9 +3,9 @@
 #include <fstream>
 #include <sstream>
 
-#include "daemon/config_loader.h"
-#include "daemon/config_reference.h"
-#include "daemon/config_schema.h"
+#include "daemon/config/config_loader.h"
+#include "daemon/config/config_reference.h"
+#include "daemon/config/config_schema.h"
 #include "tests/fakes/temporary_directory.h"
 
 namespace kvtier {

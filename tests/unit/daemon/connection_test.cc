@@ -1,4 +1,4 @@
-#include "daemon/connection.h"
+#include "daemon/server/connection.h"
 
 #include <gtest/gtest.h>
 #include <sys/socket.h>

@@ -1,7 +1,7 @@
 #include "tests/unit/daemon/daemon_under_test.h"
 
 #include "base/check.h"
-#include "daemon/config_check.h"
+#include "daemon/config/config_check.h"
 
 namespace kvtier {
 namespace {

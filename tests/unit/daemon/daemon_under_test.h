@@ -7,11 +7,11 @@
 #include <string>
 #include <thread>
 
-#include "daemon/config.h"
+#include "daemon/config/config.h"
 #include "daemon/daemon.h"
-#include "daemon/event_loop.h"
-#include "daemon/log.h"
-#include "daemon/service_manager.h"
+#include "daemon/server/event_loop.h"
+#include "daemon/service/log.h"
+#include "daemon/service/service_manager.h"
 #include "tests/unit/daemon/server_under_test.h"
 
 namespace kvtier {

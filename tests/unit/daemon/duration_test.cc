@@ -1,4 +1,4 @@
-#include "daemon/duration.h"
+#include "daemon/config/duration.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "daemon/event_loop.h"
+#include "daemon/server/event_loop.h"
 
 #include <gtest/gtest.h>
 #include <sys/socket.h>

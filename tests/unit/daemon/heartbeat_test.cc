@@ -1,4 +1,4 @@
-#include "daemon/heartbeat.h"
+#include "daemon/service/heartbeat.h"
 
 #include <gtest/gtest.h>
 #include <poll.h>

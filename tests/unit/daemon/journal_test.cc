@@ -1,4 +1,4 @@
-#include "daemon/journal.h"
+#include "daemon/service/journal.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -1,12 +1,12 @@
 // The live page's data, and what the page itself may contain.
-#include "daemon/live_status.h"
+#include "daemon/metrics/live_status.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <boost/json.hpp>
 
-#include "daemon/live_page.h"
+#include "daemon/metrics/live_page.h"
 
 namespace kvtier {
 namespace {

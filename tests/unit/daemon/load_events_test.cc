@@ -1,4 +1,4 @@
-#include "daemon/load_events.h"
+#include "daemon/server/load_events.h"
 
 #include <gtest/gtest.h>
 #include <sys/socket.h>

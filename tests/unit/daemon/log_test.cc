@@ -1,4 +1,4 @@
-#include "daemon/log.h"
+#include "daemon/service/log.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "daemon/loop_pulse.h"
+#include "daemon/service/loop_pulse.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "daemon/loopback_address.h"
+#include "daemon/metrics/loopback_address.h"
 
 #include <gtest/gtest.h>
 

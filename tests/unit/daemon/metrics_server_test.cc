@@ -1,5 +1,5 @@
 // The web pages when the event loop is well, and when it hangs.
-#include "daemon/metrics_server.h"
+#include "daemon/metrics/metrics_server.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "daemon/metrics_text.h"
+#include "daemon/metrics/metrics_text.h"
 
 #include <gtest/gtest.h>
 
@@ -7,8 +7,8 @@
 #include <set>
 #include <sstream>
 
-#include "daemon/metrics.h"
-#include "daemon/metrics_reference.h"
+#include "daemon/metrics/metrics.h"
+#include "daemon/metrics/metrics_reference.h"
 
 namespace kvtier {
 namespace {

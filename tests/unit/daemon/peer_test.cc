@@ -1,4 +1,4 @@
-#include "daemon/peer.h"
+#include "daemon/server/peer.h"
 
 #include <gtest/gtest.h>
 #include <sys/socket.h>

@@ -1,10 +1,10 @@
-#include "daemon/reload.h"
+#include "daemon/config/reload.h"
 
 #include <gtest/gtest.h>
 
-#include "daemon/config_loader.h"
-#include "daemon/config_reference.h"
-#include "daemon/config_schema.h"
+#include "daemon/config/config_loader.h"
+#include "daemon/config/config_reference.h"
+#include "daemon/config/config_schema.h"
 
 namespace kvtier {
 namespace {

@@ -5,8 +5,8 @@
 #include <future>
 
 #include "base/check.h"
-#include "daemon/config_check.h"
-#include "tiers/mapped_arena.h"
+#include "daemon/config/config_check.h"
+#include "tiers/host/mapped_arena.h"
 
 namespace kvtier {
 namespace {

@@ -10,16 +10,16 @@
 #include <thread>
 
 #include "base/thread_executor.h"
-#include "daemon/coarse_clock.h"
-#include "daemon/config.h"
-#include "daemon/event_loop.h"
-#include "daemon/log.h"
-#include "daemon/peer.h"
-#include "daemon/server.h"
+#include "daemon/config/config.h"
+#include "daemon/server/coarse_clock.h"
+#include "daemon/server/event_loop.h"
+#include "daemon/server/peer.h"
+#include "daemon/server/server.h"
+#include "daemon/service/log.h"
 #include "gpu/host_device.h"
 #include "tests/fakes/temporary_directory.h"
 #include "tiers/cache.h"
-#include "tiers/host_arena.h"
+#include "tiers/host/host_arena.h"
 
 namespace kvtier {
 

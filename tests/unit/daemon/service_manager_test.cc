@@ -1,4 +1,4 @@
-#include "daemon/service_manager.h"
+#include "daemon/service/service_manager.h"
 
 #include <gtest/gtest.h>
 

@@ -1,8 +1,8 @@
-#include "daemon/start_error.h"
+#include "daemon/service/start_error.h"
 
 #include <gtest/gtest.h>
 
-#include "daemon/config_loader.h"
+#include "daemon/config/config_loader.h"
 
 namespace kvtier {
 namespace {

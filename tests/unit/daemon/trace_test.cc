@@ -3,7 +3,7 @@
 
 #include <boost/json.hpp>
 
-#include "daemon/trace_ring.h"
+#include "daemon/trace/trace_ring.h"
 #include "tests/fakes/temporary_directory.h"
 #include "tests/unit/daemon/daemon_under_test.h"
 #include "tests/unit/daemon/verbs.h"

@@ -91,15 +91,14 @@ PendingAcquire CacheTest::BeginAcquire(SessionId session, Hashes hashes, uint32_
 
 PendingAcquire CacheTest::BeginCounted(SessionId session, Hashes hashes, uint32_t layers) {
   PendingAcquire pending;
-  cache_->Acquire(AcquireRequest{.session = session,
-                                 .pool = pool_.id,
-                                 .hashes = std::move(hashes),
-                                 .block_tokens = kBlockTokens,
-                                 .layers = layers,
-                                 .counters = counters_},
-                  [answer = pending.answer](Result<AcquireReply> reply) {
-                    answer->emplace(std::move(reply));
-                  });
+  cache_->Acquire(
+      AcquireRequest{.session = session,
+                     .pool = pool_.id,
+                     .hashes = std::move(hashes),
+                     .block_tokens = kBlockTokens,
+                     .layers = layers,
+                     .counters = counters_},
+      [answer = pending.answer](Result<AcquireReply> reply) { answer->emplace(std::move(reply)); });
   return pending;
 }
 

@@ -1,4 +1,4 @@
-#include "tiers/chunk_header.h"
+#include "tiers/disk/chunk_header.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "tiers/disk_files.h"
+#include "tiers/disk/disk_files.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@
 #include "tests/fakes/aligned_bytes.h"
 #include "tests/fakes/blocking_loop.h"
 #include "tests/fakes/temporary_directory.h"
-#include "tiers/superblock.h"
+#include "tiers/disk/superblock.h"
 
 namespace kvtier {
 namespace {

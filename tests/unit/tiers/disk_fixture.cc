@@ -10,7 +10,7 @@
 
 #include "base/check.h"
 #include "base/checksum.h"
-#include "tiers/disk_set_file.h"
+#include "tiers/disk/disk_set_file.h"
 
 namespace kvtier {
 

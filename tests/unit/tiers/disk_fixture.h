@@ -13,9 +13,9 @@
 #include "tests/fakes/blocking_loop.h"
 #include "tests/fakes/derived_bytes.h"
 #include "tests/fakes/temporary_directory.h"
-#include "tiers/disk_files.h"
-#include "tiers/index_start.h"
-#include "tiers/slot_header.h"
+#include "tiers/disk/disk_files.h"
+#include "tiers/disk/slot_header.h"
+#include "tiers/index/index_start.h"
 
 namespace kvtier {
 

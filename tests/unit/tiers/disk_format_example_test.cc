@@ -9,10 +9,10 @@
 
 #include "base/checksum.h"
 #include "base/sha256.h"
-#include "tiers/chunk_header.h"
-#include "tiers/disk_geometry.h"
-#include "tiers/slot_header.h"
-#include "tiers/superblock.h"
+#include "tiers/disk/chunk_header.h"
+#include "tiers/disk/disk_geometry.h"
+#include "tiers/disk/slot_header.h"
+#include "tiers/disk/superblock.h"
 
 namespace kvtier {
 namespace {

@@ -1,4 +1,4 @@
-#include "tiers/disk_geometry.h"
+#include "tiers/disk/disk_geometry.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "tiers/endless_cache.h"
+#include "tiers/directory/endless_cache.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "tiers/epoch_mark.h"
+#include "tiers/disk/epoch_mark.h"
 
 #include <gtest/gtest.h>
 

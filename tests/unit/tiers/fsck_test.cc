@@ -1,4 +1,4 @@
-#include "tiers/fsck.h"
+#include "tiers/disk/fsck.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "tests/unit/tiers/disk_fixture.h"
-#include "tiers/superblock.h"
+#include "tiers/disk/superblock.h"
 
 namespace kvtier {
 namespace {

@@ -1,4 +1,4 @@
-#include "tiers/index_codec.h"
+#include "tiers/index/index_codec.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "tiers/index_rebuild.h"
+#include "tiers/index/index_rebuild.h"
 
 #include <gtest/gtest.h>
 

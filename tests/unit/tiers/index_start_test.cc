@@ -1,4 +1,4 @@
-#include "tiers/index_start.h"
+#include "tiers/index/index_start.h"
 
 #include <gtest/gtest.h>
 

@@ -13,8 +13,8 @@
 #include "tests/fakes/aligned_bytes.h"
 #include "tests/fakes/blocking_loop.h"
 #include "tests/fakes/temporary_directory.h"
-#include "tiers/pread_block_file.h"
-#include "tiers/uring_block_file.h"
+#include "tiers/disk/pread_block_file.h"
+#include "tiers/disk/uring_block_file.h"
 
 namespace kvtier {
 namespace {

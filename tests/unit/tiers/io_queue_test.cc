@@ -1,4 +1,4 @@
-#include "tiers/io_queue.h"
+#include "tiers/disk/io_queue.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "tiers/mapped_arena.h"
+#include "tiers/host/mapped_arena.h"
 
 #include <gtest/gtest.h>
 

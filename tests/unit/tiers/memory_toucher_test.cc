@@ -1,4 +1,4 @@
-#include "tiers/memory_toucher.h"
+#include "tiers/host/memory_toucher.h"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>

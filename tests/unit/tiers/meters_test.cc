@@ -5,7 +5,7 @@
 
 #include <numeric>
 
-#include "tiers/copy_meter.h"
+#include "tiers/pool/copy_meter.h"
 #include "tiers/seconds_histogram.h"
 
 namespace kvtier {

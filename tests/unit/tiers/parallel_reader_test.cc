@@ -1,4 +1,4 @@
-#include "tiers/parallel_reader.h"
+#include "tiers/disk/parallel_reader.h"
 
 #include <gtest/gtest.h>
 

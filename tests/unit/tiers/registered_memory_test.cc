@@ -1,4 +1,4 @@
-#include "tiers/registered_memory.h"
+#include "tiers/host/registered_memory.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "tiers/rocksdb_index.h"
+#include "tiers/index/rocksdb_index.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "tiers/slot_header.h"
+#include "tiers/disk/slot_header.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "tiers/superblock.h"
+#include "tiers/disk/superblock.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "tiers/write_budget.h"
+#include "tiers/disk/write_budget.h"
 
 #include <gtest/gtest.h>
 

@@ -1,0 +1,55 @@
+// What can be asked on the admin socket.
+//
+//   {"op":"status"}                    all of status_json.h
+//   {"op":"stats"}                     the counters alone
+//   {"op":"config"}                    the configuration in effect
+//   {"op":"config_defaults"}           what it would be without a file
+//   {"op":"inspect","hashes":[H]}      one block, and why it was last dropped and missed
+//   {"op":"lookup","hashes":[H,...]}   which tiers hold them
+//   {"op":"pin","hashes":[H,...],"ttl_ms":3600000}  keeps them; 0 lets go of them
+//   {"op":"evict","hashes":[H,...]}    forgets them
+//   {"op":"ls","cursor":0,"limit":100} a stretch of all blocks, and the cursor for the next
+//   {"op":"trace","cursor":0,"limit":100,"since_ms":60000}  what happened, see trace_operation.h
+//   {"op":"verify"}                    reads every persisted block back and checks it
+//   {"op":"drain"}                     writes what should survive a restart to disk
+//   {"op":"settle","timeout_ms":60000} replies when nothing is under way
+//
+// Those on blocks take "tenant" and "model" (its name or the first digits of its fingerprint); ls
+// and evict take "tier", ls takes "prefix" of the hash. The last three send progress at least every
+// kAdminProgressMs.
+#pragma once
+
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "daemon/admin/admin_call.h"
+#include "daemon/admin/admin_operation.h"
+#include "daemon/admin/admin_request.h"
+
+namespace kvtier {
+
+class AdminOperations {
+ public:
+  explicit AdminOperations(AdminEnvironment environment);
+  ~AdminOperations();
+  AdminOperations(const AdminOperations&) = delete;
+  AdminOperations& operator=(const AdminOperations&) = delete;
+
+  // Errors, through the call: kInvalidArgument "bad_json", "bad_request", "unknown_op"; kTimeout
+  // "not_settled"; those of block_operations.h.
+  void Start(std::string_view request_json, std::shared_ptr<AdminCall> call);
+
+ private:
+  // False if the operation is not one of those.
+  [[nodiscard]] bool AnswerAtOnce(const AdminRequestBody& request, AdminCall* call);
+  [[nodiscard]] Result<std::shared_ptr<AdminOperation>> MakeOperation(
+      const AdminRequestBody& request, const std::shared_ptr<AdminCall>& call);
+
+  const AdminEnvironment environment_;
+  // Those that have ended are forgotten when the next begins.
+  std::vector<std::shared_ptr<AdminOperation>> operations_;
+};
+
+}  // namespace kvtier

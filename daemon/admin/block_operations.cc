@@ -1,0 +1,274 @@
+#include "daemon/admin/block_operations.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <boost/json.hpp>
+#include <iterator>
+
+#include "daemon/server/session.h"
+
+namespace kvtier {
+namespace {
+
+namespace json = boost::json;
+
+// What one step of a listing may cost: about 2 ms each of looking and of writing.
+constexpr uint32_t kRowsPerStep = 65536;
+constexpr uint32_t kBlocksPerStep = 1024;
+// Shorter ones name nothing in particular.
+constexpr size_t kMinModelDigits = 4;
+
+constexpr std::string_view TierName(Tier tier) {
+  constexpr std::array<std::string_view, kTierCount> kNames = {"pool", "host", "disk"};
+  return kNames[static_cast<size_t>(tier)];
+}
+
+std::string_view RetentionName(RetentionClass retention) {
+  return retention == RetentionClass::kMemory ? "memory" : "extended";
+}
+
+json::array TierNames(const BlockPresence& presence) {
+  json::array names;
+  for (const Tier tier : {Tier::kPool, Tier::kHost, Tier::kDisk}) {
+    if (presence.in(tier)) names.emplace_back(TierName(tier));
+  }
+  return names;
+}
+
+tl::unexpected<Error> BadRequest(std::string context) {
+  return MakeError(ErrorCode::kInvalidArgument, "bad_request", std::move(context));
+}
+
+bool IsModel(const AdminEnvironment& environment, const SpaceIdentity& space,
+             const std::string& model) {
+  if (model.empty()) return true;
+  const std::string fingerprint = space.model.Hex();
+  if (model.size() >= kMinModelDigits && fingerprint.starts_with(model)) return true;
+  return environment.models->NameOf(space.tenant, fingerprint) == model;
+}
+
+// Those of the request's tenant and model.
+std::vector<SpaceId> SpacesOf(const AdminEnvironment& environment,
+                              const AdminRequestBody& request) {
+  std::vector<SpaceId> ids;
+  const std::vector<SpaceIdentity> spaces = environment.cache->Spaces();
+  for (uint32_t i = 0; i < spaces.size(); ++i) {
+    if (!request.tenant.empty() && spaces[i].tenant != request.tenant) continue;
+    if (IsModel(environment, spaces[i], request.model)) ids.emplace_back(i);
+  }
+  return ids;
+}
+
+json::object SpaceJson(const AdminEnvironment& environment, const SpaceIdentity& space) {
+  const std::string fingerprint = space.model.Hex();
+  return {{"tenant", space.tenant},
+          {"model", fingerprint},
+          {"model_name", environment.models->NameOf(space.tenant, fingerprint)},
+          {"block_bytes", space.block_bytes}};
+}
+
+// Written by hand: a listing has a million of them. All texts are names of this program.
+void AppendBlock(const BlockRecord& block, std::string* out) {
+  fmt::format_to(std::back_inserter(*out), R"({{"hash":"{}","space":{},"tiers":[)",
+                 block.key.hash.Hex(), block.key.space.value);
+  bool first = true;
+  for (const Tier tier : {Tier::kPool, Tier::kHost, Tier::kDisk}) {
+    if (!block.presence.in(tier)) continue;
+    fmt::format_to(std::back_inserter(*out), "{}\"{}\"", first ? "" : ",", TierName(tier));
+    first = false;
+  }
+  fmt::format_to(std::back_inserter(*out),
+                 R"(],"tokens":{},"depth":{},"created_s":{},"last_use_s":{},"uses":{},)"
+                 R"("retention":"{}","references":{},"pinned":{}}})",
+                 block.tokens, block.depth, block.created_s, block.last_use_s, block.uses,
+                 RetentionName(block.retention), block.references, block.pinned_until_ms > 0);
+}
+
+class Listing final : public AdminOperation {
+ public:
+  Listing(const AdminEnvironment& environment, std::shared_ptr<AdminCall> call, BlockFilter filter,
+          uint64_t cursor, uint32_t limit)
+      : AdminOperation(environment, std::move(call)),
+        filter_(std::move(filter)),
+        cursor_(cursor),
+        left_(limit) {}
+
+  void Run() override {
+    if (Abandoned()) return;
+    const BlockWalk step =
+        env_.cache->Walk(cursor_, kRowsPerStep, std::min(left_, kBlocksPerStep), filter_);
+    cursor_ = step.next_cursor;
+    left_ -= static_cast<uint32_t>(step.blocks.size());
+    for (const BlockRecord& block : step.blocks) {
+      if (!blocks_.empty()) blocks_ += ',';
+      AppendBlock(block, &blocks_);
+    }
+    if (step.finished || left_ == 0) return Finish(step.finished);
+    Later(0, [this] { Run(); });
+  }
+
+ private:
+  void Finish(bool finished) {
+    json::array spaces;
+    for (const SpaceIdentity& space : env_.cache->Spaces()) {
+      spaces.push_back(SpaceJson(env_, space));
+    }
+    Reply(fmt::format(R"({{"schema":"kvtier.ls/1","now_s":{},"cursor":{},"finished":{},)"
+                      R"("spaces":{},"blocks":[{}]}})",
+                      env_.clock->WallMs() / 1000, cursor_, finished, json::serialize(spaces),
+                      blocks_));
+  }
+
+  const BlockFilter filter_;
+  uint64_t cursor_;
+  uint32_t left_;
+  std::string blocks_;
+};
+
+json::value DropJson(const std::optional<BlockDrop>& drop) {
+  if (!drop) return nullptr;
+  return {{"when_s", drop->when_s},
+          {"tier", TierName(drop->tier)},
+          {"reason", DropReasonName(drop->reason)}};
+}
+
+json::value MissJson(const std::optional<BlockMiss>& miss) {
+  if (!miss) return nullptr;
+  return {{"when_s", miss->when_s}, {"reason", MissReasonName(miss->reason)}};
+}
+
+void DescribeBlock(const BlockRecord& block, json::object* out) {
+  (*out)["tiers"] = TierNames(block.presence);
+  (*out)["disk_unproven"] = block.presence.disk_unproven;
+  (*out)["tokens"] = block.tokens;
+  (*out)["depth"] = block.depth;
+  (*out)["retention"] = RetentionName(block.retention);
+  (*out)["created_s"] = block.created_s;
+  (*out)["last_use_s"] = block.last_use_s;
+  (*out)["uses"] = block.uses;
+  (*out)["references"] = block.references;
+  (*out)["pinned_until_ms"] = block.pinned_until_ms;
+  (*out)["expires_ms"] = block.expires_ms;
+  (*out)["moving"] = block.moving;
+  (*out)["persist_failed"] = block.persist_failed;
+  if (block.presence.in(Tier::kDisk)) (*out)["disk_offset"] = block.disk_offset;
+}
+
+Status CheckHashes(const AdminRequestBody& request, size_t most) {
+  if (request.hashes.empty()) return BadRequest("\"hashes\" is missing or empty");
+  if (request.hashes.size() <= most) return {};
+  return BadRequest(fmt::format("\"hashes\" has {}, at most {}", request.hashes.size(), most));
+}
+
+}  // namespace
+
+Result<std::shared_ptr<AdminOperation>> MakeListing(const AdminEnvironment& environment,
+                                                    const AdminRequestBody& request,
+                                                    std::shared_ptr<AdminCall> call) {
+  if (request.limit == 0) return BadRequest("\"limit\" must not be 0");
+  BlockFilter filter{.tier = request.tier, .spaces = SpacesOf(environment, request)};
+  if (!request.prefix.empty()) {
+    filter.hashes = HashRange::BeginningWith(request.prefix);
+    if (!filter.hashes) return BadRequest("\"prefix\" must be 1 to 64 hexadecimal digits");
+  }
+  return std::make_shared<Listing>(environment, std::move(call), std::move(filter), request.cursor,
+                                   request.limit);
+}
+
+Result<std::string> InspectBlock(const AdminEnvironment& environment,
+                                 const AdminRequestBody& request) {
+  KVT_RETURN_IF_ERROR(CheckHashes(request, 1));
+  const BlockHash& hash = request.hashes.front();
+  const std::vector<SpaceIdentity> spaces = environment.cache->Spaces();
+  json::array found;
+  for (const SpaceId id : SpacesOf(environment, request)) {
+    const BlockKey key{id, hash};
+    const std::optional<BlockRecord> block = environment.cache->Inspect(key);
+    const BlockPast past = environment.cache->PastOf(key);
+    if (!block && !past.drop && !past.miss) continue;
+    json::object shown = SpaceJson(environment, spaces[id.value]);
+    shown["cached"] = block.has_value();
+    if (block) DescribeBlock(*block, &shown);
+    shown["last_drop"] = DropJson(past.drop);
+    shown["last_miss"] = MissJson(past.miss);
+    found.push_back(std::move(shown));
+  }
+  return json::serialize(json::object{{"schema", "kvtier.inspect/1"},
+                                      {"hash", hash.Hex()},
+                                      {"now_ms", environment.clock->WallMs()},
+                                      {"blocks", std::move(found)}});
+}
+
+Result<std::string> LookUpBlocks(const AdminEnvironment& environment,
+                                 const AdminRequestBody& request) {
+  KVT_RETURN_IF_ERROR(CheckHashes(request, SIZE_MAX));
+  const std::vector<SpaceId> ids = SpacesOf(environment, request);
+  const std::vector<SpaceIdentity> spaces = environment.cache->Spaces();
+  if (ids.empty()) {
+    return MakeError(ErrorCode::kNotFound, "unknown_space",
+                     "no blocks of such a tenant and model are known");
+  }
+  if (ids.size() > 1) {
+    std::string names;
+    for (const SpaceId id : ids) {
+      names += fmt::format("{}{}/{:.12}", names.empty() ? "" : ", ", spaces[id.value].tenant,
+                           spaces[id.value].model.Hex());
+    }
+    return MakeError(ErrorCode::kInvalidArgument, "ambiguous_space",
+                     "name the tenant and the model; there are " + names);
+  }
+  json::array presence;
+  for (const BlockPresence& block : environment.cache->Lookup(ids.front(), request.hashes)) {
+    presence.push_back(TierNames(block));
+  }
+  json::object reply = SpaceJson(environment, spaces[ids.front().value]);
+  reply["schema"] = "kvtier.lookup/1";
+  reply["tiers"] = std::move(presence);
+  return json::serialize(reply);
+}
+
+Result<std::string> PinBlocks(const AdminEnvironment& environment,
+                              const AdminRequestBody& request) {
+  KVT_RETURN_IF_ERROR(CheckHashes(request, SIZE_MAX));
+  if (request.ttl_ms > kMaxPinTtlMs) {
+    return BadRequest(fmt::format("\"ttl_ms\" must be 0 to {}", kMaxPinTtlMs));
+  }
+  uint64_t blocks = 0;
+  for (const SpaceId id : SpacesOf(environment, request)) {
+    KVT_ASSIGN_OR_RETURN(const uint32_t pinned,
+                         environment.cache->Pin(id, request.hashes, request.ttl_ms));
+    blocks += pinned;
+  }
+  return json::serialize(json::object{{"schema", "kvtier.pin/1"},
+                                      {"asked", request.hashes.size()},
+                                      {"blocks", blocks},
+                                      {"ttl_ms", request.ttl_ms}});
+}
+
+Result<std::string> EvictBlocks(const AdminEnvironment& environment,
+                                const AdminRequestBody& request) {
+  KVT_RETURN_IF_ERROR(CheckHashes(request, SIZE_MAX));
+  const std::vector<SpaceId> ids = SpacesOf(environment, request);
+  std::array<uint64_t, 5> outcomes{};
+  for (const BlockHash& hash : request.hashes) {
+    // Absent only if it is nowhere.
+    EvictOutcome worst = EvictOutcome::kAbsent;
+    for (const SpaceId id : ids) {
+      const EvictOutcome outcome = environment.cache->Evict({id, hash}, request.tier);
+      if (outcome != EvictOutcome::kAbsent) worst = outcome;
+    }
+    ++outcomes[static_cast<size_t>(worst)];
+  }
+  const auto count = [&](EvictOutcome outcome) { return outcomes[static_cast<size_t>(outcome)]; };
+  return json::serialize(json::object{{"schema", "kvtier.evict/1"},
+                                      {"asked", request.hashes.size()},
+                                      {"evicted", count(EvictOutcome::kEvicted)},
+                                      {"absent", count(EvictOutcome::kAbsent)},
+                                      {"referenced", count(EvictOutcome::kReferenced)},
+                                      {"pinned", count(EvictOutcome::kPinned)},
+                                      {"moving", count(EvictOutcome::kMoving)}});
+}
+
+}  // namespace kvtier

@@ -1,0 +1,33 @@
+// Admin operations on single blocks: listing, looking at, looking up, pinning, evicting.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "base/result.h"
+#include "daemon/admin/admin_operation.h"
+#include "daemon/admin/admin_request.h"
+
+namespace kvtier {
+
+// "ls": up to `limit` blocks from `cursor` on, gathered in steps short enough for the event loop.
+// The reply carries the cursor for the next. Errors: kInvalidArgument "bad_request".
+[[nodiscard]] Result<std::shared_ptr<AdminOperation>> MakeListing(
+    const AdminEnvironment& environment, const AdminRequestBody& request,
+    std::shared_ptr<AdminCall> call);
+
+// These answer at once; they return the reply. Errors: kInvalidArgument "bad_request", and as
+// noted.
+[[nodiscard]] Result<std::string> InspectBlock(const AdminEnvironment& environment,
+                                               const AdminRequestBody& request);
+// kNotFound "unknown_space" when no block of such a tenant and model was ever cached;
+// kInvalidArgument "ambiguous_space" when several fit.
+[[nodiscard]] Result<std::string> LookUpBlocks(const AdminEnvironment& environment,
+                                               const AdminRequestBody& request);
+// kLimitExceeded "pin_limit". A time of 0 unpins.
+[[nodiscard]] Result<std::string> PinBlocks(const AdminEnvironment& environment,
+                                            const AdminRequestBody& request);
+[[nodiscard]] Result<std::string> EvictBlocks(const AdminEnvironment& environment,
+                                              const AdminRequestBody& request);
+
+}  // namespace kvtier

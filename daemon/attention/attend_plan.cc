@@ -1,0 +1,184 @@
+#include "daemon/attention/attend_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <optional>
+
+#include "protocol/kv_layout.h"
+#include "protocol/limits.h"
+
+namespace kvtier {
+namespace {
+
+constexpr uint32_t kMaxQueryHeads = 4096;
+constexpr uint64_t kRangeAlignment = 16;
+
+tl::unexpected<Error> Bad(const char* reason, std::string context) {
+  return MakeError(ErrorCode::kInvalidArgument, reason, std::move(context));
+}
+
+std::optional<kvt_dtype> KernelDtype(KvDtype dtype) {
+  switch (dtype) {
+    case KvDtype::kFloat32:
+      return KVT_FP32;
+    case KvDtype::kFloat16:
+      return KVT_FP16;
+    case KvDtype::kBfloat16:
+      return KVT_BF16;
+    case KvDtype::kFloat8E4m3:
+      return KVT_FP8_E4M3;
+    default:
+      return std::nullopt;
+  }
+}
+
+Status PlanCache(const wire::Attend& request, const ModelRecord& record, std::byte* pool,
+                 AttentionJob* job) {
+  if (request.layer >= record.layers) {
+    return Bad("bad_layer", fmt::format("{} of {}", request.layer, record.layers));
+  }
+  const std::optional<kvt_dtype> dtype = KernelDtype(record.dtype);
+  if (!dtype || record.k_head_dim != record.v_head_dim) {
+    return MakeError(ErrorCode::kUnsupported, "attend_geometry",
+                     fmt::format("a cache of {} with heads of {} and {}", KvDtypeName(record.dtype),
+                                 record.k_head_dim, record.v_head_dim));
+  }
+  const KvLayout layout = KvLayout::Of(record);
+  const int64_t element = KvDtypeBytes(record.dtype);
+  std::byte* const key = pool + request.layer * layout.layer_stride;
+  job->cache = {.key = key,
+                .value = key + layout.v_offset,
+                .dtype = *dtype,
+                .kv_heads = static_cast<int32_t>(record.kv_heads),
+                .head_dim = static_cast<int32_t>(record.k_head_dim),
+                .page_tokens = static_cast<int32_t>(record.block_tokens),
+                .block_stride = static_cast<int64_t>(layout.block_stride) / element,
+                .token_stride = static_cast<int64_t>(layout.k_token_stride) / element,
+                .head_stride = static_cast<int64_t>(layout.k_head_stride) / element};
+  return {};
+}
+
+Status PlanQuery(const wire::Attend& request, const ModelRecord& record, AttentionJob* job) {
+  if (request.q_heads == 0 || request.q_heads > kMaxQueryHeads ||
+      request.q_heads % record.kv_heads != 0) {
+    return Bad("bad_heads", fmt::format("{} query heads, at most {}, over {} KV heads",
+                                        request.q_heads, kMaxQueryHeads, record.kv_heads));
+  }
+  job->q_heads = static_cast<int32_t>(request.q_heads);
+  job->query_dtype = *KernelDtype(request.query_dtype);
+  job->softmax_scale = request.softmax_scale;
+  job->soft_cap = request.soft_cap;
+  // No sequence is so long.
+  job->window_tokens = static_cast<int32_t>(std::min<uint32_t>(request.window_tokens, INT32_MAX));
+  return {};
+}
+
+uint64_t BlocksOf(const wire::AttendSequence& sequence, uint64_t block_tokens) {
+  return (sequence.kv_tokens + block_tokens - 1) / block_tokens;
+}
+
+Status CheckSequences(const wire::Attend& request, uint64_t block_tokens) {
+  uint64_t query_tokens = 0, blocks = 0;
+  if (request.sequences.empty()) return Bad("bad_sequence", "there is none");
+  for (const wire::AttendSequence& sequence : request.sequences) {
+    if (sequence.query_tokens == 0 || sequence.query_tokens > sequence.kv_tokens) {
+      return Bad("bad_sequence", fmt::format("{} tokens ask, {} are cached", sequence.query_tokens,
+                                             sequence.kv_tokens));
+    }
+    query_tokens += sequence.query_tokens;
+    blocks += BlocksOf(sequence, block_tokens);
+  }
+  if (query_tokens > wire::kMaxAttendQueryTokens) {
+    return MakeError(
+        ErrorCode::kLimitExceeded, "attend_work",
+        fmt::format("{} tokens ask, {} may", query_tokens, wire::kMaxAttendQueryTokens));
+  }
+  if (blocks == request.blocks.size()) return {};
+  return Bad("bad_block_count", fmt::format("the sequences have {} blocks, {} are named", blocks,
+                                            request.blocks.size()));
+}
+
+// REQUIRES: CheckSequences passed.
+Status PlanSequences(const wire::Attend& request, uint64_t block_tokens, double max_products,
+                     AttentionJob* job) {
+  uint64_t longest = 0;
+  double products = 0;
+  for (const wire::AttendSequence& sequence : request.sequences) {
+    job->query_starts.push_back(job->query_starts.back() +
+                                static_cast<int32_t>(sequence.query_tokens));
+    job->kv_lengths.push_back(static_cast<int32_t>(sequence.kv_tokens));
+    job->max_kv_length = std::max(job->max_kv_length, job->kv_lengths.back());
+    longest = std::max(longest, BlocksOf(sequence, block_tokens));
+    products += static_cast<double>(sequence.query_tokens) * sequence.kv_tokens * job->q_heads *
+                job->cache.head_dim;
+  }
+  if (products > max_products || longest * request.sequences.size() > kMaxAttendTableEntries) {
+    return MakeError(ErrorCode::kLimitExceeded, "attend_work",
+                     fmt::format("{:.3g} products, {:.3g} are allowed; a table of {} times {}",
+                                 products, max_products, request.sequences.size(), longest));
+  }
+  job->table_stride = static_cast<int32_t>(longest);
+  job->block_table.assign(longest * request.sequences.size(), 0);
+  auto next = request.blocks.begin();
+  for (size_t s = 0; s < request.sequences.size(); ++s) {
+    int32_t* row = &job->block_table[s * longest];
+    for (uint64_t i = BlocksOf(request.sequences[s], block_tokens); i > 0; --i) {
+      *row++ = static_cast<int32_t>((next++)->index.value);
+    }
+  }
+  return {};
+}
+
+// Its queries, output and LSE in the workspace.
+struct Range {
+  uint64_t offset;
+  uint64_t bytes;
+};
+
+Status PlanWorkspace(const wire::Attend& request, const AttendMemory& memory, AttentionJob* job) {
+  const uint64_t rows = uint64_t{1} * job->query_tokens() * job->q_heads;
+  const uint64_t vectors = rows * job->cache.head_dim * KvDtypeBytes(request.query_dtype);
+  const bool wants_lse = request.lse_offset != wire::kNoLse;
+  const std::array<Range, 3> ranges = {
+      {{request.query_offset, vectors},
+       {request.output_offset, vectors},
+       {wants_lse ? request.lse_offset : 0, wants_lse ? rows * sizeof(float) : 0}}};
+  for (const Range& range : ranges) {
+    if (range.offset % kRangeAlignment == 0 && range.bytes <= memory.workspace_bytes &&
+        range.offset <= memory.workspace_bytes - range.bytes) {
+      continue;
+    }
+    return Bad("bad_range", fmt::format("{} bytes at {} of {}", range.bytes, range.offset,
+                                        memory.workspace_bytes));
+  }
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      const Range &a = ranges[i], &b = ranges[j];
+      if (a.bytes > 0 && a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes) {
+        return Bad("bad_range", "queries, output and LSE overlap");
+      }
+    }
+  }
+  job->query = memory.workspace + request.query_offset;
+  job->output = memory.workspace + request.output_offset;
+  if (wants_lse) job->lse = reinterpret_cast<float*>(memory.workspace + request.lse_offset);
+  return {};
+}
+
+}  // namespace
+
+Result<std::shared_ptr<AttentionJob>> PlanAttend(const wire::Attend& request,
+                                                 const ModelRecord& record,
+                                                 const AttendMemory& memory, double max_products) {
+  auto job = std::make_shared<AttentionJob>();
+  KVT_RETURN_IF_ERROR(PlanCache(request, record, memory.pool, job.get()));
+  KVT_RETURN_IF_ERROR(PlanQuery(request, record, job.get()));
+  KVT_RETURN_IF_ERROR(CheckSequences(request, record.block_tokens));
+  KVT_RETURN_IF_ERROR(PlanSequences(request, record.block_tokens, max_products, job.get()));
+  KVT_RETURN_IF_ERROR(PlanWorkspace(request, memory, job.get()));
+  return job;
+}
+
+}  // namespace kvtier

@@ -1,0 +1,33 @@
+// From an ATTEND to a job: every number that the client gave is checked here. Pure.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "base/result.h"
+#include "daemon/attention/attention_job.h"
+#include "protocol/attend_messages.h"
+#include "protocol/model_record.h"
+
+namespace kvtier {
+
+// Where things are, in the address space of the device that computes; nothing is read there.
+struct AttendMemory {
+  std::byte* pool = nullptr;
+  std::byte* workspace = nullptr;
+  uint64_t workspace_bytes = 0;
+};
+
+// Entries of one job's block table, which has a row of the longest sequence's length for each.
+inline constexpr uint64_t kMaxAttendTableEntries = uint64_t{4} << 20;
+
+// REQUIRES: the handles in `request` are blocks of the pool that the session may read; `record`
+// passed Validate(). Errors: kInvalidArgument "bad_layer", "bad_heads", "bad_sequence",
+// "bad_block_count", "bad_range"; kUnsupported "attend_geometry"; kLimitExceeded "attend_work"
+// (more than `max_products` products of a query's and a key's element, or too long a table).
+[[nodiscard]] Result<std::shared_ptr<AttentionJob>> PlanAttend(const wire::Attend& request,
+                                                               const ModelRecord& record,
+                                                               const AttendMemory& memory,
+                                                               double max_products);
+
+}  // namespace kvtier

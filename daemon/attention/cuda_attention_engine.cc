@@ -1,0 +1,199 @@
+#include "daemon/attention/cuda_attention_engine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+
+namespace kvtier {
+namespace {
+
+// What the library is built for.
+constexpr std::array<int32_t, 3> kHeadDims = {64, 128, 256};
+constexpr int32_t kMaxDecodeGroup = 16;
+constexpr int32_t kMaxAppendGroup = 64;
+// One of each class of decode's kernels.
+constexpr std::array<int32_t, 2> kGroups = {4, kMaxDecodeGroup};
+constexpr int32_t kMinPageTokens = 16;
+constexpr int32_t kMaxPageTokens = 256;
+constexpr size_t kMinBufferBytes = size_t{1} << 20;
+
+// Every sequence asks with one token, and decode has a kernel for it.
+bool IsDecode(const AttentionJob& job) {
+  return job.query_tokens() == job.sequences() &&
+         job.q_heads / job.cache.kv_heads <= kMaxDecodeGroup &&
+         int64_t{job.sequences()} * job.cache.kv_heads <= KVT_DECODE_MAX_PAIRS;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<CudaAttentionEngine>> CudaAttentionEngine::Open(
+    const kvt_kernel_table* table, int32_t ordinal) {
+  std::unique_ptr<CudaAttentionEngine> engine(new CudaAttentionEngine(table, ordinal));
+  KVT_RETURN_IF_ERROR(engine->SelectDevice());
+  KVT_RETURN_IF_ERROR(engine->Call(table->create_stream(&engine->stream_), "a stream"));
+  return engine;
+}
+
+CudaAttentionEngine::~CudaAttentionEngine() {
+  if (stream_ == nullptr || !SelectDevice()) return;
+  for (const Buffer& buffer : {tables_, staging_, decode_workspace_, append_workspace_}) {
+    if (buffer.memory != nullptr) table_.release(buffer.memory);
+  }
+  table_.destroy_stream(stream_);
+}
+
+std::span<const int32_t> CudaAttentionEngine::head_dims() const { return kHeadDims; }
+std::span<const int32_t> CudaAttentionEngine::groups() const { return kGroups; }
+
+Status CudaAttentionEngine::Call(kvt_kernel_status status, const char* attempted) const {
+  if (status == KVT_KERNEL_OK) return {};
+  const bool unsupported = status == KVT_KERNEL_UNSUPPORTED;
+  return MakeError(
+      unsupported ? ErrorCode::kUnsupported : ErrorCode::kIoError,
+      unsupported ? "attend_geometry" : "kernel_failed",
+      fmt::format("{}: {} ({})", attempted, table_.status_text(status), table_.cuda_error_text()));
+}
+
+Status CudaAttentionEngine::SelectDevice() const {
+  return Call(table_.select_device(ordinal_), "choosing a device");
+}
+
+Status CudaAttentionEngine::Reserve(Buffer* buffer, size_t bytes) {
+  if (bytes <= buffer->bytes) return {};
+  const size_t wanted = std::max(std::bit_ceil(bytes), kMinBufferBytes);
+  // Nothing is under way: every call waits for its work.
+  if (buffer->memory != nullptr) table_.release(buffer->memory);
+  *buffer = {};
+  KVT_RETURN_IF_ERROR(Call(table_.allocate(&buffer->memory, wanted), "scratch memory"));
+  buffer->bytes = wanted;
+  return {};
+}
+
+Status CudaAttentionEngine::Check(const AttentionJob& job) const {
+  const kvt_paged_kv& cache = job.cache;
+  const bool types = (job.query_dtype == KVT_BF16 || job.query_dtype == KVT_FP16) &&
+                     (cache.dtype == job.query_dtype || cache.dtype == KVT_FP8_E4M3);
+  const bool page = cache.page_tokens >= kMinPageTokens && cache.page_tokens <= kMaxPageTokens &&
+                    std::has_single_bit(static_cast<uint32_t>(cache.page_tokens));
+  const bool heads = std::ranges::find(kHeadDims, cache.head_dim) != kHeadDims.end() &&
+                     job.q_heads / cache.kv_heads <= kMaxAppendGroup;
+  if (types && page && heads) return {};
+  return MakeError(ErrorCode::kUnsupported, "attend_geometry",
+                   fmt::format("no kernel for heads of {}, {} of them for a KV head, blocks of {} "
+                               "tokens and these types",
+                               cache.head_dim, job.q_heads / cache.kv_heads, cache.page_tokens));
+}
+
+Result<CudaAttentionEngine::DeviceTables> CudaAttentionEngine::Upload(const AttentionJob& job) {
+  std::vector<int32_t> all = job.block_table;
+  const auto append = [&all](const std::vector<int32_t>& values) {
+    const size_t at = all.size();
+    all.insert(all.end(), values.begin(), values.end());
+    return at;
+  };
+  const size_t lengths_at = append(job.kv_lengths);
+  const size_t starts_at = append(job.query_starts);
+  const size_t bytes = all.size() * sizeof(int32_t);
+  KVT_RETURN_IF_ERROR(Reserve(&tables_, bytes));
+  // From pageable memory: it has been read when this returns.
+  KVT_RETURN_IF_ERROR(
+      Call(table_.copy(tables_.memory, all.data(), bytes, stream_), "copying tables"));
+  auto* const base = static_cast<int32_t*>(tables_.memory);
+  DeviceTables tables{job.tables(), base + starts_at};
+  tables.sequences.block_table = base;
+  tables.sequences.kv_lengths = base + lengths_at;
+  return tables;
+}
+
+Status CudaAttentionEngine::Decode(const AttentionJob& job, const DeviceTables& tables) {
+  const int64_t row = int64_t{job.q_heads} * job.cache.head_dim;
+  const kvt_decode_params params{.query = job.query,
+                                 .output = job.output,
+                                 .lse = job.lse,
+                                 .query_dtype = job.query_dtype,
+                                 .q_heads = job.q_heads,
+                                 .query_sequence_stride = row,
+                                 .query_head_stride = job.cache.head_dim,
+                                 .output_sequence_stride = row,
+                                 .output_head_stride = job.cache.head_dim,
+                                 .kv = job.cache,
+                                 .sequences = tables.sequences,
+                                 .softmax_scale = job.softmax_scale,
+                                 .soft_cap = job.soft_cap,
+                                 .window_tokens = job.window_tokens};
+  KVT_RETURN_IF_ERROR(Reserve(&decode_workspace_, table_.decode_workspace_bytes(&params)));
+  return Call(table_.decode(&params, decode_workspace_.memory, decode_workspace_.bytes, stream_),
+              "decode");
+}
+
+Status CudaAttentionEngine::Append(const AttentionJob& job, const DeviceTables& tables) {
+  const int64_t row = int64_t{job.q_heads} * job.cache.head_dim;
+  const kvt_append_params params{.query = job.query,
+                                 .output = job.output,
+                                 .lse = job.lse,
+                                 .query_dtype = job.query_dtype,
+                                 .q_heads = job.q_heads,
+                                 .query_token_stride = row,
+                                 .query_head_stride = job.cache.head_dim,
+                                 .output_token_stride = row,
+                                 .output_head_stride = job.cache.head_dim,
+                                 .kv = job.cache,
+                                 .sequences = tables.sequences,
+                                 .query_starts = tables.query_starts,
+                                 .query_tokens = job.query_tokens(),
+                                 .softmax_scale = job.softmax_scale,
+                                 .soft_cap = job.soft_cap,
+                                 .window_tokens = job.window_tokens,
+                                 .causal = 1};
+  KVT_RETURN_IF_ERROR(Reserve(&append_workspace_, table_.append_workspace_bytes(&params)));
+  return Call(table_.append(&params, append_workspace_.memory, append_workspace_.bytes, stream_),
+              "append");
+}
+
+Status CudaAttentionEngine::Run(const AttentionJob& job) {
+  if (job.cancelled.load(std::memory_order_relaxed)) {
+    return MakeError(ErrorCode::kCancelled, "attend_cancelled");
+  }
+  KVT_RETURN_IF_ERROR(SelectDevice());
+  KVT_ASSIGN_OR_RETURN(const DeviceTables tables, Upload(job));
+  KVT_RETURN_IF_ERROR(IsDecode(job) ? Decode(job, tables) : Append(job, tables));
+  return Call(table_.synchronize(stream_), "waiting for the kernels");
+}
+
+Status CudaAttentionEngine::StoreKv(const kvt_paged_kv& cache, kvt_dtype dtype, const void* keys,
+                                    const void* values, std::span<const int64_t> slots) {
+  KVT_RETURN_IF_ERROR(SelectDevice());
+  const int64_t row = int64_t{cache.kv_heads} * cache.head_dim;
+  const size_t slots_bytes = (slots.size_bytes() + 255) / 256 * 256;
+  const size_t vectors_bytes = slots.size() * row * 2;  // 16-bit
+  KVT_RETURN_IF_ERROR(Reserve(&staging_, slots_bytes + 2 * vectors_bytes));
+  auto* const base = static_cast<std::byte*>(staging_.memory);
+  const auto upload = [&](size_t at, const void* from, size_t bytes) {
+    return Call(table_.copy(base + at, from, bytes, stream_), "copying keys and values");
+  };
+  KVT_RETURN_IF_ERROR(upload(0, slots.data(), slots.size_bytes()));
+  KVT_RETURN_IF_ERROR(upload(slots_bytes, keys, vectors_bytes));
+  KVT_RETURN_IF_ERROR(upload(slots_bytes + vectors_bytes, values, vectors_bytes));
+  const kvt_kv_write_params params{.key = base + slots_bytes,
+                                   .value = base + slots_bytes + vectors_bytes,
+                                   .dtype = dtype,
+                                   .tokens = static_cast<int32_t>(slots.size()),
+                                   .key_token_stride = row,
+                                   .key_head_stride = cache.head_dim,
+                                   .value_token_stride = row,
+                                   .value_head_stride = cache.head_dim,
+                                   .slot_mapping = reinterpret_cast<const int64_t*>(base),
+                                   .cache = cache};
+  KVT_RETURN_IF_ERROR(Call(table_.kv_write(&params, stream_), "writing keys and values"));
+  return Call(table_.synchronize(stream_), "writing keys and values");
+}
+
+Status CudaAttentionEngine::Copy(void* to, const void* from, size_t bytes) {
+  KVT_RETURN_IF_ERROR(SelectDevice());
+  KVT_RETURN_IF_ERROR(Call(table_.copy(to, from, bytes, stream_), "copying"));
+  return Call(table_.synchronize(stream_), "copying");
+}
+
+}  // namespace kvtier

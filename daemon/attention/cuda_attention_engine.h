@@ -1,0 +1,66 @@
+// Attention by the kernels of libkvtier_kernels.so, which was opened at run time: no CUDA header is
+// needed here, and none of its libraries.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "daemon/attention/attention_engine.h"
+#include "kvtier/kernel_table.h"
+
+namespace kvtier {
+
+class CudaAttentionEngine final : public AttentionEngine {
+ public:
+  // For the GPU `ordinal`. Errors: kUnsupported, kIoError from CUDA.
+  [[nodiscard]] static Result<std::unique_ptr<CudaAttentionEngine>> Open(
+      const kvt_kernel_table* table, int32_t ordinal);
+  ~CudaAttentionEngine() override;
+  CudaAttentionEngine(const CudaAttentionEngine&) = delete;
+  CudaAttentionEngine& operator=(const CudaAttentionEngine&) = delete;
+
+  [[nodiscard]] std::string_view name() const override { return "cuda"; }
+  [[nodiscard]] bool concurrent() const override { return false; }
+  [[nodiscard]] double max_products() const override { return 0x1p43; }
+  [[nodiscard]] std::span<const int32_t> head_dims() const override;
+  [[nodiscard]] std::span<const int32_t> groups() const override;
+
+  [[nodiscard]] Status Check(const AttentionJob& job) const override;
+  [[nodiscard]] Status Run(const AttentionJob& job) override;
+  [[nodiscard]] Status StoreKv(const kvt_paged_kv& cache, kvt_dtype dtype, const void* keys,
+                               const void* values, std::span<const int64_t> slots) override;
+  [[nodiscard]] Status Copy(void* to, const void* from, size_t bytes) override;
+
+ private:
+  // Device memory that grows as jobs need it; zeroed when it does.
+  struct Buffer {
+    void* memory = nullptr;
+    size_t bytes = 0;
+  };
+
+  CudaAttentionEngine(const kvt_kernel_table* table, int32_t ordinal)
+      : table_(*table), ordinal_(ordinal) {}
+
+  [[nodiscard]] Status Call(kvt_kernel_status status, const char* attempted) const;
+  [[nodiscard]] Status SelectDevice() const;
+  [[nodiscard]] Status Reserve(Buffer* buffer, size_t bytes);
+  // The job's tables on the device.
+  struct DeviceTables {
+    kvt_sequences sequences{};
+    const int32_t* query_starts = nullptr;
+  };
+  [[nodiscard]] Result<DeviceTables> Upload(const AttentionJob& job);
+  [[nodiscard]] Status Decode(const AttentionJob& job, const DeviceTables& tables);
+  [[nodiscard]] Status Append(const AttentionJob& job, const DeviceTables& tables);
+
+  const kvt_kernel_table& table_;
+  const int32_t ordinal_;
+  void* stream_ = nullptr;
+  Buffer tables_;
+  Buffer staging_;
+  // Each kernel's own: what one leaves there means nothing to the other.
+  Buffer decode_workspace_;
+  Buffer append_workspace_;
+};
+
+}  // namespace kvtier

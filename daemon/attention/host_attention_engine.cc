@@ -1,0 +1,69 @@
+#include "daemon/attention/host_attention_engine.h"
+
+#include <array>
+#include <cstring>
+
+#include "kernels/service/host_attention.h"
+#include "kernels/write/kv_write_reference.h"
+
+namespace kvtier {
+namespace {
+
+// One code serves all.
+constexpr std::array<int32_t, 1> kHeadDims = {64};
+constexpr std::array<int32_t, 1> kGroups = {4};
+
+kernels::ReferenceAttention ProblemOf(const AttentionJob& job) {
+  return {.query = job.query,
+          .query_dtype = job.query_dtype,
+          .q_heads = job.q_heads,
+          .query_token_stride = int64_t{job.q_heads} * job.cache.head_dim,
+          .query_head_stride = job.cache.head_dim,
+          .query_starts = job.query_starts.data(),
+          .kv = job.cache,
+          .sequences = job.tables(),
+          .softmax_scale = job.softmax_scale,
+          .soft_cap = job.soft_cap,
+          .window_tokens = job.window_tokens};
+}
+
+}  // namespace
+
+std::span<const int32_t> HostAttentionEngine::head_dims() const { return kHeadDims; }
+std::span<const int32_t> HostAttentionEngine::groups() const { return kGroups; }
+
+Status HostAttentionEngine::Check(const AttentionJob& job) const {
+  const bool fp8 = job.cache.dtype == KVT_FP8_E4M3;
+  if (fp8 ? job.query_dtype != KVT_FP32 : job.query_dtype == job.cache.dtype) return {};
+  return MakeError(ErrorCode::kUnsupported, "attend_geometry",
+                   "queries must have the cache's type, or 16 bits over one of 8");
+}
+
+Status HostAttentionEngine::Run(const AttentionJob& job) {
+  const kernels::HostAttention attention{ProblemOf(job), job.output, job.lse};
+  if (kernels::AttendOnHost(attention, &job.cancelled)) return {};
+  return MakeError(ErrorCode::kCancelled, "attend_cancelled");
+}
+
+Status HostAttentionEngine::StoreKv(const kvt_paged_kv& cache, kvt_dtype dtype, const void* keys,
+                                    const void* values, std::span<const int64_t> slots) {
+  const int64_t token_stride = int64_t{cache.kv_heads} * cache.head_dim;
+  kernels::KvWriteReference({.key = keys,
+                             .value = values,
+                             .dtype = dtype,
+                             .tokens = static_cast<int32_t>(slots.size()),
+                             .key_token_stride = token_stride,
+                             .key_head_stride = cache.head_dim,
+                             .value_token_stride = token_stride,
+                             .value_head_stride = cache.head_dim,
+                             .slot_mapping = slots.data(),
+                             .cache = cache});
+  return {};
+}
+
+Status HostAttentionEngine::Copy(void* to, const void* from, size_t bytes) {
+  std::memcpy(to, from, bytes);
+  return {};
+}
+
+}  // namespace kvtier

@@ -1,0 +1,212 @@
+#include "daemon/config/config_check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <initializer_list>
+#include <map>
+#include <set>
+
+#include "base/digest.h"
+#include "daemon/config/tenant_quotas.h"
+#include "daemon/device_opening.h"
+#include "daemon/metrics/loopback_address.h"
+#include "tiers/disk/disk_geometry.h"
+
+namespace kvtier {
+namespace {
+
+template <typename... Args>
+tl::unexpected<Error> ConflictAt(std::string_view place, fmt::format_string<Args...> format,
+                                 Args&&... args) {
+  return MakeError(ErrorCode::kInvalidArgument, "config_conflict",
+                   fmt::format("{}: {}", place, fmt::format(format, std::forward<Args>(args)...)));
+}
+
+// At the first of `keys` that was given: the one that can be changed.
+template <typename... Args>
+tl::unexpected<Error> Conflict(const Config& config, std::initializer_list<std::string_view> keys,
+                               fmt::format_string<Args...> format, Args&&... args) {
+  const auto given =
+      std::ranges::find_if(keys, [&](std::string_view key) { return config.places.contains(key); });
+  return ConflictAt(PlaceOfKey(config, given == keys.end() ? *keys.begin() : *given), format,
+                    std::forward<Args>(args)...);
+}
+
+bool IsTenantName(std::string_view name) {
+  return !name.empty() && std::ranges::all_of(name, [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+           c == '_' || c == '-';
+  });
+}
+
+Status CheckTenants(const std::vector<TenantConfig>& tenants) {
+  std::set<std::string_view> names;
+  std::map<uint32_t, std::string_view> uids;
+  std::map<uint32_t, std::string_view> gids;
+  for (const TenantConfig& tenant : tenants) {
+    if (!IsTenantName(tenant.name)) {
+      return ConflictAt(tenant.place,
+                        "tenant.name \"{}\" must be letters, digits, '.', '_' and '-'",
+                        tenant.name);
+    }
+    if (!names.insert(tenant.name).second) {
+      return ConflictAt(tenant.place, "tenant.name \"{}\" is given twice; rename one", tenant.name);
+    }
+    if (tenant.users.empty() && tenant.uids.empty() && tenant.gids.empty()) {
+      return ConflictAt(tenant.place,
+                        "tenant \"{}\" has neither tenant.users nor tenant.uids nor tenant.gids; "
+                        "give one of them",
+                        tenant.name);
+    }
+    std::vector<uint32_t> all_uids = tenant.uids;
+    all_uids.insert(all_uids.end(), tenant.user_uids.begin(), tenant.user_uids.end());
+    for (const uint32_t uid : all_uids) {
+      const auto [owner, fresh] = uids.emplace(uid, tenant.name);
+      if (fresh || owner->second == tenant.name) continue;
+      return ConflictAt(tenant.place,
+                        "tenant.uids: uid {} is in two tenants, \"{}\" and \"{}\"; remove it "
+                        "from one",
+                        uid, owner->second, tenant.name);
+    }
+    for (const uint32_t gid : tenant.gids) {
+      const auto [owner, fresh] = gids.emplace(gid, tenant.name);
+      if (!fresh)
+        return ConflictAt(tenant.place,
+                          "tenant.gids: gid {} is in two tenants, \"{}\" and \"{}\"; remove it "
+                          "from one",
+                          gid, owner->second, tenant.name);
+    }
+  }
+  return {};
+}
+
+std::filesystem::path Normal(const std::string& path) {
+  std::filesystem::path normal = std::filesystem::path(path).lexically_normal();
+  return normal.has_filename() ? normal : normal.parent_path();
+}
+
+bool IsWithin(const std::filesystem::path& path, const std::filesystem::path& directory) {
+  return std::ranges::mismatch(directory, path).in1 == directory.end();
+}
+
+Status CheckPaths(const Config& config) {
+  const ServerConfig& server = config.server;
+  const auto socket = Normal(server.socket);
+  const auto admin_socket = Normal(server.admin_socket);
+  if (socket == admin_socket) {
+    return Conflict(config, {"server.admin_socket", "server.socket"},
+                    "server.socket and server.admin_socket are both \"{}\"; give one of them "
+                    "another path",
+                    socket.native());
+  }
+  if (config.disk.bytes == 0) return {};
+  const auto directory = Normal(config.disk.directory);
+  for (const auto& [key, path] :
+       {std::pair("server.socket", socket), std::pair("server.admin_socket", admin_socket)}) {
+    if (!IsWithin(path, directory) && !IsWithin(directory, path)) continue;
+    return Conflict(config, {key, "disk.directory"},
+                    "{} \"{}\" and disk.directory \"{}\" overlap; that directory is the disk "
+                    "tier's alone, put the socket elsewhere",
+                    key, path.native(), directory.native());
+  }
+  return {};
+}
+
+Status CheckPools(const Config& config) {
+  const PoolConfig& pool = config.pool;
+  for (const DeviceChoice choice : pool.devices) {
+    const auto times = std::ranges::count(pool.devices, choice);
+    if (choice == DeviceChoice::kAuto && pool.devices.size() > 1) {
+      return Conflict(config, {"pool.device"},
+                      "pool.device \"auto\" chooses one device and must stand alone; name the "
+                      "devices instead");
+    }
+    if (choice != DeviceChoice::kHost && times > 1) {
+      return Conflict(config, {"pool.device"}, "pool.device names \"{}\" {} times; remove one",
+                      DeviceChoiceName(choice), times);
+    }
+  }
+  if (pool.device_bytes.empty()) return {};
+  if (pool.device_bytes.size() != pool.devices.size()) {
+    return Conflict(config, {"pool.device_bytes", "pool.device"},
+                    "pool.device_bytes has {} sizes for the {} devices of pool.device; give one "
+                    "for each",
+                    pool.device_bytes.size(), pool.devices.size());
+  }
+  if (pool.free_fraction > 0) {
+    return Conflict(config, {"pool.device_bytes", "pool.free_fraction"},
+                    "pool.device_bytes and pool.free_fraction both size the pools; give one");
+  }
+  return {};
+}
+
+Status CheckServer(const Config& config) {
+  const ServerConfig& server = config.server;
+  // A call's fixed fields are far below one page.
+  const uint64_t needed = uint64_t{server.max_hashes_per_call} * sizeof(BlockHash) + 4 * kKiB;
+  if (server.max_frame_bytes < needed) {
+    return Conflict(config, {"server.max_frame_bytes", "server.max_hashes_per_call"},
+                    "server.max_frame_bytes {} is too small for server.max_hashes_per_call {}: at "
+                    "least {} bytes",
+                    server.max_frame_bytes, server.max_hashes_per_call, needed);
+  }
+  return {};
+}
+
+Status CheckTiers(const Config& config) {
+  const uint64_t chunk = config.cache.chunk_bytes;
+  if (chunk % (4 * kKiB) != 0) {
+    return Conflict(config, {"cache.chunk_bytes"},
+                    "cache.chunk_bytes {} must be a multiple of 4KiB", chunk);
+  }
+  if (config.host.bytes < chunk) {
+    return Conflict(config, {"host.bytes", "cache.chunk_bytes"},
+                    "host.bytes {} is less than one chunk (cache.chunk_bytes {}); raise the one or "
+                    "lower the other",
+                    config.host.bytes, chunk);
+  }
+  if (config.disk.bytes == 0) return {};
+  // Each file loses a part of its share to its superblocks.
+  const uint64_t needed = (chunk + kFirstChunkOffset) * config.disk.files;
+  if (config.disk.bytes < needed) {
+    return Conflict(config, {"disk.bytes", "cache.chunk_bytes", "disk.files"},
+                    "disk.bytes {} is too small for one chunk (cache.chunk_bytes {}) in each of {} "
+                    "files (disk.files): at least {} bytes",
+                    config.disk.bytes, chunk, config.disk.files, needed);
+  }
+  return {};
+}
+
+Status CheckMetrics(const Config& config) {
+  if (config.metrics.listen.empty()) return {};
+  const Result<LoopbackAddress> address = ParseLoopbackAddress(config.metrics.listen);
+  if (!address) {
+    return Conflict(config, {"metrics.listen"}, "metrics.listen {}", address.error().context);
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string PlaceOfKey(const Config& config, std::string_view key) {
+  const auto place = config.places.find(key);
+  return place == config.places.end() ? "(default)" : place->second;
+}
+
+Status CheckConfig(const Config& config) {
+  KVT_RETURN_IF_ERROR(CheckPaths(config));
+  KVT_RETURN_IF_ERROR(CheckServer(config));
+  KVT_RETURN_IF_ERROR(CheckTenants(config.tenants));
+  KVT_RETURN_IF_ERROR(CheckPools(config));
+  KVT_RETURN_IF_ERROR(CheckTiers(config));
+  KVT_RETURN_IF_ERROR(CheckQuotas(config));
+  KVT_RETURN_IF_ERROR(CheckMetrics(config));
+  if (Status cache = config.cache.Validate(); !cache) {
+    return ConflictAt("[cache]", "{}", cache.error().context);
+  }
+  return {};
+}
+
+}  // namespace kvtier

@@ -1,0 +1,172 @@
+#include "daemon/config/config_reference.h"
+
+#include <fmt/format.h>
+
+#include <cctype>
+
+#include "daemon/config/config_schema.h"
+#include "daemon/config/config_value.h"
+
+namespace kvtier {
+namespace {
+
+constexpr std::string_view kIntroduction = R"(# Configuration
+
+`kvtierd --config FILE` reads a TOML file. What it does not understand is an error that names line,
+column and what is allowed; the daemon then ends with exit code 78. `kvtierd --config FILE
+--check-config` checks a file and prints all values in effect. `--set section.key=value` (repeatable)
+overrides the file.
+
+Sizes are strings with a unit (`"256MiB"`, `"1.5TiB"`, `"4GB"`; `B`, `KiB` to `TiB` are powers of
+1,024, `kB` to `TB` of 1,000). Durations are whole numbers with a unit (`"500ms"`, `"30s"`, `"10min"`,
+`"24h"`, `"7d"`); keys that end in `_ms` are plain integers of milliseconds. A number without a unit
+is never taken for either.
+
+On SIGHUP (`systemctl reload kvtierd`) the file is read again. Keys that change "on reload" take effect
+at once; of others that differ the log says, key by key, that they wait for a restart. A file with a
+mistake changes nothing.
+
+This page is written by `kvtierd --print-config-reference`.
+)";
+
+constexpr std::string_view kExample = R"(
+## Example
+
+```toml
+[server]
+socket = "/run/kvtier/kvtier.sock"
+
+[[tenant]]
+name = "inference"
+uids = [1000]
+
+[pool]
+bytes = "16GiB"
+
+[host]
+bytes = "64GiB"
+
+[disk]
+directory = "/var/lib/kvtier"
+bytes = "1TiB"
+free_floor_bytes = "50GiB"
+
+[retention]
+extended_ttl = "24h"
+```
+)";
+
+constexpr std::string_view kExampleHead =
+    R"(# The configuration of kvtierd. Every key is here with its default; remove the # before those
+# that you want to change. Check with:   kvtierd --check-config --config /etc/kvtier/kvtierd.toml
+# Take over what can change at run time: systemctl reload kvtierd
+)";
+
+// As comment lines of at most 100 columns, without Markdown's backquotes.
+std::string Commented(std::string_view help) {
+  constexpr size_t kColumns = 100;
+  std::string text(1, '#');
+  size_t column = 1;
+  std::string word;
+  const auto end_word = [&] {
+    if (column + 1 + word.size() > kColumns) {
+      text.append("\n#");
+      column = 1;
+    }
+    text.append(1, ' ').append(word);
+    column += 1 + word.size();
+    word.clear();
+  };
+  for (const char c : help) {
+    if (c == ' ') end_word();
+    if (c != ' ' && c != '`') word.push_back(c);
+  }
+  end_word();
+  text.push_back('\n');
+  return text;
+}
+
+std::string Capitalised(std::string text) {
+  text[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(text[0])));
+  return text;
+}
+
+std::string Header(const ConfigSection& section) {
+  return section.repeated ? fmt::format("[[{}]]", section.name) : fmt::format("[{}]", section.name);
+}
+
+// Escapes what would end a table cell.
+std::string Cell(std::string_view text) {
+  std::string cell;
+  for (const char c : text) {
+    if (c == '|') cell.push_back('\\');
+    cell.push_back(c);
+  }
+  return cell;
+}
+
+void AppendKeys(const ConfigSection& section, const Config& config, std::string* text) {
+  for (const ConfigKey& key : ConfigKeys()) {
+    if (key.section != section.name) continue;
+    *text += fmt::format("{} = {}\n", key.name, FormatConfigValue(key, config));
+  }
+}
+
+}  // namespace
+
+std::string FormatConfig(const Config& config) {
+  std::string text;
+  for (const ConfigSection& section : ConfigSections()) {
+    if (!section.repeated) {
+      text += fmt::format("{}{}\n", text.empty() ? "" : "\n", Header(section));
+      AppendKeys(section, config, &text);
+      continue;
+    }
+    for (const TenantConfig& tenant : config.tenants) {
+      // The schema's accessors look at the last tenant.
+      Config only;
+      only.tenants = {tenant};
+      text += fmt::format("\n{}\n", Header(section));
+      AppendKeys(section, only, &text);
+    }
+  }
+  return text;
+}
+
+std::string ConfigExampleToml() {
+  Config defaults;
+  defaults.tenants.push_back({.name = "inference", .uids = {1000}});
+  std::string text(kExampleHead);
+  for (const ConfigSection& section : ConfigSections()) {
+    text += fmt::format("\n{}", Commented(section.help));
+    text += fmt::format("{}{}\n", section.repeated ? "#" : "", Header(section));
+    for (const ConfigKey& key : ConfigKeys()) {
+      if (key.section != section.name) continue;
+      text += fmt::format("\n{}{}#{} = {}\n", Commented(key.help),
+                          Commented(Capitalised(DescribeAllowed(key)) + "."), key.name,
+                          FormatConfigValue(key, defaults));
+    }
+  }
+  return text;
+}
+
+std::string ConfigReferenceMarkdown() {
+  Config defaults;
+  defaults.tenants.emplace_back();
+  std::string text(kIntroduction);
+  for (const ConfigSection& section : ConfigSections()) {
+    text += fmt::format(
+        "\n## {}\n\n{}\n\n| key | default | allowed | changes | meaning |\n|---|---|---|---|---|\n",
+        Header(section), section.help);
+    for (const ConfigKey& key : ConfigKeys()) {
+      if (key.section != section.name) continue;
+      text += fmt::format("| `{}` | `{}` | {} | {} | {} |\n", key.name,
+                          FormatConfigValue(key, defaults), Cell(DescribeAllowed(key)),
+                          key.reloadable ? "on reload" : "on restart", Cell(key.help));
+    }
+  }
+  text += kExample;
+  return text;
+}
+
+}  // namespace kvtier

@@ -1,0 +1,480 @@
+#include "daemon/config/config_schema.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/check.h"
+#include "daemon/config/duration.h"
+#include "tiers/directory/block_key.h"
+#include "tiers/disk/disk_files.h"
+#include "tiers/pool/device_index.h"
+
+namespace kvtier {
+namespace {
+
+using enum ConfigType;
+
+// The field kMember of the section kSection.
+template <auto kSection, auto kMember>
+ConfigField At(Config& config) {
+  return &(config.*kSection.*kMember);
+}
+
+template <auto kSection, auto kMember>
+ConfigField ChoiceAt(Config& config) {
+  auto* const field = &(config.*kSection.*kMember);
+  using Enum = std::remove_pointer_t<decltype(field)>;
+  return ChoiceField{[field] { return static_cast<size_t>(*field); },
+                     [field](size_t value) { *field = static_cast<Enum>(value); }};
+}
+
+template <auto kSection, auto kMember>
+ConfigField ChoiceListAt(Config& config) {
+  auto* const field = &(config.*kSection.*kMember);
+  using Enum = std::remove_pointer_t<decltype(field)>::value_type;
+  return ChoiceListField{[field] {
+                           std::vector<size_t> values;
+                           for (const Enum value : *field) {
+                             values.push_back(static_cast<size_t>(value));
+                           }
+                           return values;
+                         },
+                         [field](const std::vector<size_t>& values) {
+                           field->clear();
+                           for (const size_t value : values) {
+                             field->push_back(static_cast<Enum>(value));
+                           }
+                         }};
+}
+
+template <auto kMember>
+ConfigField TenantAt(Config& config) {
+  return &(config.tenants.back().*kMember);
+}
+
+template <Tier kTier, auto kMember>
+ConfigField TierQuotaAt(Config& config) {
+  return &(config.tenants.back().quota.tiers[static_cast<size_t>(kTier)].*kMember);
+}
+
+template <auto kMember>
+ConfigField QuotaAt(Config& config) {
+  return &(config.tenants.back().quota.*kMember);
+}
+
+template <auto kMember>
+constexpr auto kServer = &At<&Config::server, kMember>;
+template <auto kMember>
+constexpr auto kPool = &At<&Config::pool, kMember>;
+template <auto kMember>
+constexpr auto kHost = &At<&Config::host, kMember>;
+template <auto kMember>
+constexpr auto kDisk = &At<&Config::disk, kMember>;
+template <auto kMember>
+constexpr auto kCache = &At<&Config::cache, kMember>;
+
+constexpr double kYearMs = 366.0 * kDayMs;
+constexpr double kMaxBytes = 0x1p50;  // 1024 TiB
+constexpr double kMaxIds = 4096;
+constexpr double kMaxPathBytes = 4095;
+constexpr double kMaxSocketPathBytes = 107;  // sockaddr_un::sun_path less its terminator
+
+// By position: the values of DeviceChoice.
+constexpr std::array<std::string_view, 2 + kMaxCudaDevices> kDeviceChoices = {
+    "auto",   "host",   "cuda:0", "cuda:1",  "cuda:2",  "cuda:3",  "cuda:4",  "cuda:5",  "cuda:6",
+    "cuda:7", "cuda:8", "cuda:9", "cuda:10", "cuda:11", "cuda:12", "cuda:13", "cuda:14", "cuda:15"};
+
+constexpr std::array kSections = {
+    ConfigSection{"server", false, "The sockets and what one client may cost."},
+    ConfigSection{
+        "tenant", true,
+        "Who may connect, and whose blocks are whose: the kernel tells the user and group "
+        "of a connecting process, users are looked at first. Without any `[[tenant]]`, "
+        "processes of the daemon's own user are the tenant `default` and nobody else may "
+        "connect. What a tenant may take and what is kept for it is explained in "
+        "docs/OPERATIONS.md; the first quota of a tenant and what is reserved take a restart."},
+    ConfigSection{"pool", false, "The tier in which inference processes use blocks in place."},
+    ConfigSection{"host", false, "The tier in host memory; it is also the disk tier's buffer."},
+    ConfigSection{"disk", false, "The tier on disk."},
+    ConfigSection{"retention", false, "How long blocks are kept."},
+    ConfigSection{"cache", false, "Watermarks and bounds of the cache."},
+    ConfigSection{"kernels", false, "Attention for clients that launch no kernels of their own."},
+    ConfigSection{"log", false, "The log, on standard error or in the journal."},
+    ConfigSection{"drain", false, "What happens on SIGTERM."},
+    ConfigSection{"metrics", false,
+                  "The page for Prometheus (`/metrics`, docs/METRICS.md) and the one for people "
+                  "(`/`), for processes on this machine."},
+    ConfigSection{"trace", false, "What `kvtierctl trace` shows (docs/TRACING.md)."},
+};
+
+using FieldOf = ConfigField (*)(Config&);
+
+// `path` is "section.name".
+ConfigKey Ranged(ConfigType type, std::string_view path, FieldOf field, double min, double max,
+                 std::string_view help) {
+  const size_t dot = path.find('.');
+  return {.section = path.substr(0, dot),
+          .name = path.substr(dot + 1),
+          .type = type,
+          .field = field,
+          .min = min,
+          .max = max,
+          .help = help};
+}
+ConfigKey Count(std::string_view path, FieldOf field, double min, double max,
+                std::string_view help) {
+  return Ranged(kCount, path, field, min, max, help);
+}
+ConfigKey Size(std::string_view path, FieldOf field, double min, double max,
+               std::string_view help) {
+  return Ranged(kSize, path, field, min, max, help);
+}
+ConfigKey Duration(std::string_view path, FieldOf field, double min, double max,
+                   std::string_view help) {
+  return Ranged(kDuration, path, field, min, max, help);
+}
+ConfigKey Milliseconds(std::string_view path, FieldOf field, double min, double max,
+                       std::string_view help) {
+  return Ranged(kMilliseconds, path, field, min, max, help);
+}
+ConfigKey Fraction(std::string_view path, FieldOf field, double min, double max,
+                   std::string_view help) {
+  return Ranged(kFraction, path, field, min, max, help);
+}
+ConfigKey Text(std::string_view path, FieldOf field, double max_bytes, std::string_view help) {
+  return Ranged(kText, path, field, 1, max_bytes, help);
+}
+ConfigKey Path(std::string_view path, FieldOf field, double max_bytes, std::string_view help) {
+  return Ranged(kPath, path, field, 1, max_bytes, help);
+}
+ConfigKey IdList(std::string_view path, FieldOf field, std::string_view help) {
+  return Ranged(kIdList, path, field, 0, kMaxIds, help);
+}
+ConfigKey NameList(std::string_view path, FieldOf field, std::string_view help) {
+  return Ranged(kNameList, path, field, 0, kMaxIds, help);
+}
+ConfigKey Boolean(std::string_view path, FieldOf field, std::string_view help) {
+  return Ranged(kBoolean, path, field, 0, 0, help);
+}
+ConfigKey Choice(std::string_view path, FieldOf field, std::vector<std::string_view> choices,
+                 std::string_view help) {
+  ConfigKey key = Ranged(kChoice, path, field, 0, 0, help);
+  key.choices = std::move(choices);
+  return key;
+}
+
+ConfigKey ChoiceList(std::string_view path, FieldOf field, std::vector<std::string_view> choices,
+                     double max, std::string_view help) {
+  ConfigKey key = Ranged(kChoiceList, path, field, 1, max, help);
+  key.choices = std::move(choices);
+  return key;
+}
+
+std::vector<ConfigKey> ServerKeys() {
+  return {
+      Path("server.socket", kServer<&ServerConfig::socket>, kMaxSocketPathBytes,
+           "The Unix socket for inference processes. Any user may connect to it; who is served "
+           "is decided by `[[tenant]]`."),
+      Path("server.admin_socket", kServer<&ServerConfig::admin_socket>, kMaxSocketPathBytes,
+           "The Unix socket for `kvtierctl`; only root and the daemon's own user are served."),
+      Count("server.max_clients", kServer<&ServerConfig::max_clients>, 1, 65536,
+            "Connections at once; one more is told so and closed."),
+      Size("server.max_frame_bytes", kServer<&ServerConfig::max_frame_bytes>, 64 * kKiB,
+           wire::kMaxFrameBytes,
+           "The longest message taken from a client; a longer one ends its session."),
+      Count("server.max_hashes_per_call", kServer<&ServerConfig::max_hashes_per_call>, 1,
+            wire::kMaxHashesPerCall, "Block hashes or block handles in one message."),
+      Count("server.max_references_per_session", kCache<&CacheOptions::max_references_per_session>,
+            1, 1 << 30, "Blocks that one session may hold at once."),
+      Count("server.max_models_per_tenant", kServer<&ServerConfig::max_models_per_tenant>, 1, 65536,
+            "Models that one tenant may register."),
+      Size("server.max_outbound_bytes_per_client",
+           kServer<&ServerConfig::max_outbound_bytes_per_client>, 64 * kKiB, 1 * kGiB,
+           "Replies waiting for one client to read them. Above this the daemon stops reading that "
+           "client's requests."),
+      Milliseconds("server.slow_reader_timeout_ms", kServer<&ServerConfig::slow_reader_timeout_ms>,
+                   10, kHourMs, "A client that leaves replies unread for so long is disconnected."),
+      Milliseconds("server.hello_timeout_ms", kServer<&ServerConfig::hello_timeout_ms>, 10, kHourMs,
+                   "A connection that does not introduce itself within this time is closed."),
+  };
+}
+
+std::vector<ConfigKey> TenantKeys() {
+  return {
+      Text("tenant.name", &TenantAt<&TenantConfig::name>, kMaxTenantBytes,
+           "The tenant's name: letters, digits, `.`, `_` and `-`. Kept with the blocks on disk."),
+      NameList("tenant.users", &TenantAt<&TenantConfig::users>,
+               "Users by name, looked up when the configuration is read. No user may belong to two "
+               "tenants."),
+      IdList("tenant.uids", &TenantAt<&TenantConfig::uids>,
+             "User ids. No user may belong to two tenants."),
+      IdList("tenant.gids", &TenantAt<&TenantConfig::gids>,
+             "Group ids (primary groups), for users that no tenant names. No group may belong to "
+             "two tenants."),
+      Size("tenant.pool_max_bytes", &TierQuotaAt<Tier::kPool, &TierQuota::max_bytes>, 0, kMaxBytes,
+           "The tenant's pools together never take more; `0B`: no cap but `pool.bytes`."),
+      Size("tenant.pool_reserved_bytes", &TierQuotaAt<Tier::kPool, &TierQuota::reserved_bytes>, 0,
+           kMaxBytes, "Pools of other tenants leave this much of `pool.bytes` to the tenant's."),
+      Size("tenant.host_max_bytes", &TierQuotaAt<Tier::kHost, &TierQuota::max_bytes>, 0, kMaxBytes,
+           "The tenant's blocks in host memory, with their headers, never take more: at its cap a "
+           "tenant evicts its own coldest. At least one chunk; `0B`: no cap but `host.bytes`."),
+      Size("tenant.host_reserved_bytes", &TierQuotaAt<Tier::kHost, &TierQuota::reserved_bytes>, 0,
+           kMaxBytes,
+           "Blocks of the tenant are not evicted for others while it has no more than this of host "
+           "memory, and it gets this much back from them. In whole chunks, rounded up, which the "
+           "tenant has to itself."),
+      Size("tenant.disk_max_bytes", &TierQuotaAt<Tier::kDisk, &TierQuota::max_bytes>, 0, kMaxBytes,
+           "The same as `host_max_bytes`, on disk."),
+      Size("tenant.disk_reserved_bytes", &TierQuotaAt<Tier::kDisk, &TierQuota::reserved_bytes>, 0,
+           kMaxBytes, "The same as `host_reserved_bytes`, on disk."),
+      Duration("tenant.memory_ttl", &QuotaAt<&TenantQuota::memory_ttl_ms>, 0, kYearMs,
+               "In place of `retention.memory_ttl`; `0s`: the same."),
+      Duration("tenant.extended_ttl", &QuotaAt<&TenantQuota::extended_ttl_ms>, 0, kYearMs,
+               "In place of `retention.extended_ttl`; `0s`: the same."),
+      Duration("tenant.max_age", &QuotaAt<&TenantQuota::max_age_ms>, 0, kYearMs,
+               "In place of `retention.max_age`; `0s`: the same."),
+  };
+}
+
+std::vector<ConfigKey> PoolKeys() {
+  return {
+      ChoiceList("pool.device", &ChoiceListAt<&Config::pool, &PoolConfig::devices>,
+                 {kDeviceChoices.begin(), kDeviceChoices.end()}, kMaxDevices,
+                 "Where pools live: host memory, or the GPU with this number, as "
+                 "CUDA_VISIBLE_DEVICES numbers them for the daemon. `auto` takes the first GPU, or "
+                 "host memory where there is none; it says in the log and in `status` what it "
+                 "chose and why. A list, such as `[\"cuda:0\", \"cuda:1\"]`, makes pools on each: "
+                 "clients attach to one of them by its position or by the GPU's UUID."),
+      Size("pool.bytes", kCache<&CacheOptions::pool_bytes>, 64 * kKiB, kMaxBytes,
+           "Memory of all pools of a device together: a hard cap. On a GPU it is rounded down to "
+           "whole 2 MiB."),
+      Ranged(kSizeList, "pool.device_bytes", kPool<&PoolConfig::device_bytes>, 64 * kKiB, kMaxBytes,
+             "If not empty, takes the place of `pool.bytes`: one size for each device of "
+             "`pool.device`, in their order."),
+      Fraction(
+          "pool.free_fraction", kPool<&PoolConfig::free_fraction>, 0, 0.99,
+          "If not 0, takes the place of `pool.bytes`: this share of the memory that each device "
+          "has free when the daemon starts."),
+      Choice(
+          "pool.when_vram_held", &ChoiceAt<&Config::pool, &PoolConfig::when_vram_held>,
+          {"fail", "wait", "shrink"},
+          "If less of the GPU's memory is free than `pool.bytes`, as when clients of an earlier "
+          "daemon still hold theirs: end with an error, wait for up to a minute and then end, or "
+          "start with what is free. The log names the processes that hold memory."),
+      Count("pool.copy_threads", kPool<&PoolConfig::copy_threads>, 1, 64,
+            "Threads that copy between pool and host memory on the host device."),
+      Size("pool.offload_bytes_per_s", kPool<&PoolConfig::offload_bytes_per_s>, 0, kMaxBytes,
+           "How many bytes a second are copied from a GPU to host memory ahead of need; `0B`: no "
+           "limit. What is waited for is never held back."),
+  };
+}
+
+std::vector<ConfigKey> HostKeys() {
+  return {
+      Size("host.bytes", kHost<&HostConfig::bytes>, 64 * kKiB, kMaxBytes,
+           "Size of the arena: a hard cap. Rounded down to whole chunks (`cache.chunk_bytes`)."),
+      Count("host.touch_threads", kHost<&HostConfig::touch_threads>, 1, 64,
+            "Threads that allocate the arena's memory in the background after a start; it is "
+            "used from the first part on."),
+      Count("host.checksum_threads", kHost<&HostConfig::checksum_threads>, 1, 64,
+            "Threads that compute checksums of payloads."),
+  };
+}
+
+std::vector<ConfigKey> DiskKeys() {
+  return {
+      Path("disk.directory", kDisk<&DiskConfig::directory>, kMaxPathBytes,
+           "Holds the tier's files, its index and its lock. Created if its parent exists."),
+      Size("disk.bytes", kDisk<&DiskConfig::bytes>, 0, kMaxBytes,
+           "Size of the files together: a hard cap, allocated at the first start. `0B`: no "
+           "disk tier."),
+      Count("disk.files", kDisk<&DiskConfig::files>, 1, kMaxDiskFiles,
+            "How many files (`blocks-00.kvt` and so on) the tier is striped over; symbolic links "
+            "put them on several disks."),
+      Choice("disk.engine", &ChoiceAt<&Config::disk, &DiskConfig::engine>,
+             {"auto", "io_uring", "pread"},
+             "How the files are read and written. `auto` takes io_uring where the kernel "
+             "allows it, else a pool of threads, and says which."),
+      Size("disk.queue_bytes", kDisk<&DiskConfig::queue_bytes>, 1 * kMiB, 4 * kGiB,
+           "Bytes under way at once over all files; what exceeds it waits."),
+      Count("disk.pread_threads", kDisk<&DiskConfig::pread_threads>, 1, 256,
+            "Threads of the `pread` engine."),
+      Boolean("disk.reformat", kDisk<&DiskConfig::reformat>,
+              "Allows files of another shape (`cache.chunk_bytes`, `disk.files`) or with "
+              "damaged superblocks to be emptied and made anew; otherwise the daemon refuses "
+              "to start on them."),
+      Size("disk.free_floor_bytes", kDisk<&DiskConfig::free_floor_bytes>, 0, kMaxBytes,
+           "The file system keeps at least this much free: the files are made smaller than "
+           "`disk.bytes` if it must be, and the log and `status` say so."),
+      Size("disk.write_budget_per_day", kCache<&CacheOptions::disk_write_budget_bytes_per_day>, 0,
+           kMaxBytes,
+           "Bytes written per UTC day, to spare the disk; `0B`: no limit. Blocks refused for "
+           "it are counted."),
+  };
+}
+
+std::vector<ConfigKey> RetentionKeys() {
+  return {
+      Duration("retention.memory_ttl", kCache<&CacheOptions::memory_ttl_ms>, kSecondMs, kYearMs,
+               "A block of class `memory` is forgotten when it was not used for so long."),
+      Duration("retention.extended_ttl", kCache<&CacheOptions::extended_ttl_ms>, kSecondMs, kYearMs,
+               "A block of class `extended` is forgotten when it was not used for so long."),
+      Duration("retention.max_age", kCache<&CacheOptions::max_age_ms>, 0, kYearMs,
+               "A block older than this is forgotten, however often it is used; `0s`: no limit."),
+      Duration("retention.persist_after", kCache<&CacheOptions::persist_after_ms>, 0, kYearMs,
+               "An `extended` block that was idle for so long is written to disk, pushed or not."),
+  };
+}
+
+std::vector<ConfigKey> CacheKeys() {
+  return {
+      Size("cache.chunk_bytes", kCache<&CacheOptions::chunk_bytes>, 64 * kKiB, 1 * kGiB,
+           "Host arena and disk are cut into chunks, a chunk into equal slots for one model. "
+           "The largest block and its 4 KiB header must fit into one."),
+      Fraction("cache.pool_clean_fraction", kCache<&CacheOptions::pool_clean_fraction>, 0, 0.9,
+               "The coldest share of the pool that is copied to host memory ahead of need."),
+      Fraction("cache.host_clean_fraction", kCache<&CacheOptions::host_clean_fraction>, 0, 0.9,
+               "The coldest share of host memory that is written to disk ahead of need."),
+      Fraction("cache.disk_free_fraction", kCache<&CacheOptions::disk_free_fraction>, 0, 0.5,
+               "The share of the disk's slots that is kept free."),
+      Fraction("cache.pin_fraction", kCache<&CacheOptions::pin_fraction>, 0, 0.9,
+               "The share of the lowest tier's blocks that may be pinned."),
+      Milliseconds("cache.max_wait_ms", kCache<&CacheOptions::max_wait_ms>, 0, kMinuteMs,
+                   "How long an acquire may wait for blocks to be offloaded before unsaved "
+                   "ones are dropped."),
+      Size("cache.max_load_bytes", kCache<&CacheOptions::max_load_bytes>, 64 * kKiB, 64 * kGiB,
+           "Bytes being copied from host memory to the pool at once."),
+      Size("cache.max_offload_bytes", kCache<&CacheOptions::max_offload_bytes>, 64 * kKiB,
+           64 * kGiB, "Bytes being copied from the pool to host memory at once."),
+      Size("cache.max_disk_read_bytes", kCache<&CacheOptions::max_disk_read_bytes>, 64 * kKiB,
+           64 * kGiB, "Bytes being read from disk at once."),
+      Size("cache.max_disk_write_bytes", kCache<&CacheOptions::max_disk_write_bytes>, 64 * kKiB,
+           64 * kGiB, "Bytes being written to disk at once."),
+  };
+}
+
+std::vector<ConfigKey> KernelsKeys() {
+  return {
+      Boolean(
+          "kernels.enabled", &At<&Config::kernels, &KernelsConfig::enabled>,
+          "Whether the daemon computes attention. If so, it tries out what it computes with "
+          "before it serves, and says in the log and in `status` whether all was right; if not, "
+          "it goes on without."),
+      Ranged(kPath, "kernels.library", &At<&Config::kernels, &KernelsConfig::library>, 0,
+             kMaxPathBytes,
+             "The kernels for pools on a GPU. Empty: `libkvtier_kernels.so` beside the program, in "
+             "`lib` beside that, or where the dynamic linker finds it."),
+      Count("kernels.threads", &At<&Config::kernels, &KernelsConfig::threads>, 1, 64,
+            "Threads that compute for pools in host memory; one call runs on one of them."),
+      Size(
+          "kernels.workspace_bytes", &At<&Config::kernels, &KernelsConfig::workspace_bytes>, 0,
+          64 * kGiB,
+          "Memory for queries and results of all clients together, on the pool's device and beside "
+          "`pool.bytes`: a hard cap, counted in 2 MiB."),
+  };
+}
+
+std::vector<ConfigKey> LogKeys() {
+  return {
+      Choice("log.level", &ChoiceAt<&Config::log, &LogConfig::level>,
+             {"debug", "info", "warning", "error"}, "The least important messages shown."),
+      Choice("log.format", &ChoiceAt<&Config::log, &LogConfig::format>,
+             {"auto", "text", "json", "journal"},
+             "`text`: lines for people; `json`: one object per line; `journal`: entries of "
+             "systemd's journal with the fields PRIORITY and KVTIER_ID. `auto`: `journal` where "
+             "standard error leads there, else `text`."),
+  };
+}
+
+std::vector<ConfigKey> DrainKeys() {
+  return {
+      Duration("drain.deadline", &At<&Config::drain, &DrainConfig::deadline_ms>, 0, kDayMs,
+               "How long the daemon goes on writing `extended` blocks to disk before "
+               "it ends; `0s`: not at all. systemd's stop time-out is put off as needed."),
+  };
+}
+
+std::vector<ConfigKey> MetricsKeys() {
+  return {
+      Ranged(kText, "metrics.listen", &At<&Config::metrics, &MetricsConfig::listen>, 0, 64,
+             "Address and port, for example `127.0.0.1:9400` or `[::1]:9400`; addresses of this "
+             "machine alone are allowed, port 0 takes a free one and logs it. Whoever may use this "
+             "machine may read the pages. Empty: no pages."),
+  };
+}
+
+std::vector<ConfigKey> TraceKeys() {
+  return {
+      Count("trace.events", &At<&Config::trace, &TraceConfig::events>, 0, 1 << 24,
+            "The latest events of requests and blocks are kept, so many, in 64 bytes each; 0: "
+            "none. A request that hits leaves two, a block that comes from disk eight."),
+  };
+}
+
+// What nobody keeps a copy of and nobody was told: sizes and paths are taken at the start, and
+// clients learn of limits on their calls when they connect.
+constexpr std::array<std::string_view, 30> kReloadable = {
+    "server.max_clients",
+    "server.max_outbound_bytes_per_client",
+    "server.slow_reader_timeout_ms",
+    "server.hello_timeout_ms",
+    "tenant.name",
+    "tenant.uids",
+    "tenant.gids",
+    "tenant.users",
+    "tenant.pool_max_bytes",
+    "tenant.host_max_bytes",
+    "tenant.disk_max_bytes",
+    "tenant.memory_ttl",
+    "tenant.extended_ttl",
+    "tenant.max_age",
+    "disk.write_budget_per_day",
+    "retention.memory_ttl",
+    "retention.extended_ttl",
+    "retention.max_age",
+    "retention.persist_after",
+    "cache.pool_clean_fraction",
+    "cache.host_clean_fraction",
+    "cache.disk_free_fraction",
+    "cache.pin_fraction",
+    "cache.max_wait_ms",
+    "cache.max_load_bytes",
+    "cache.max_offload_bytes",
+    "cache.max_disk_read_bytes",
+    "cache.max_disk_write_bytes",
+    "log.level",
+    "drain.deadline",
+};
+
+void MarkReloadable(std::vector<ConfigKey>* keys) {
+  for (const std::string_view path : kReloadable) {
+    const size_t dot = path.find('.');
+    const auto key = std::ranges::find_if(*keys, [&](const ConfigKey& candidate) {
+      return candidate.section == path.substr(0, dot) && candidate.name == path.substr(dot + 1);
+    });
+    KVT_CHECK(key != keys->end());
+    key->reloadable = true;
+  }
+}
+
+std::vector<ConfigKey> AllKeys() {
+  std::vector<ConfigKey> all;
+  for (const auto& keys :
+       {ServerKeys(), TenantKeys(), PoolKeys(), HostKeys(), DiskKeys(), RetentionKeys(),
+        CacheKeys(), KernelsKeys(), LogKeys(), DrainKeys(), MetricsKeys(), TraceKeys()}) {
+    all.insert(all.end(), keys.begin(), keys.end());
+  }
+  MarkReloadable(&all);
+  return all;
+}
+
+}  // namespace
+
+std::span<const ConfigSection> ConfigSections() { return kSections; }
+
+std::span<const ConfigKey> ConfigKeys() {
+  static const std::vector<ConfigKey> keys = AllKeys();
+  return keys;
+}
+
+}  // namespace kvtier

@@ -1,0 +1,78 @@
+// The one table of configuration keys. Reading, checking, showing and documenting the configuration
+// are all driven by it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "daemon/config/config.h"
+
+namespace kvtier {
+
+// A value out of a fixed list of names, by position.
+struct ChoiceField {
+  std::function<size_t()> get;
+  std::function<void(size_t)> set;
+};
+
+// Several values out of it.
+struct ChoiceListField {
+  std::function<std::vector<size_t>()> get;
+  std::function<void(std::vector<size_t>)> set;
+};
+
+// Where a key's value lives in a Config.
+using ConfigField = std::variant<bool*, uint32_t*, uint64_t*, int64_t*, double*, std::string*,
+                                 std::vector<uint32_t>*, std::vector<uint64_t>*,
+                                 std::vector<std::string>*, ChoiceField, ChoiceListField>;
+
+// How a value is written in the file.
+enum class ConfigType : uint8_t {
+  kBoolean,
+  kCount,         // uint32_t: an integer
+  kSize,          // uint64_t: a string with a unit of bytes
+  kDuration,      // int64_t: a string with a unit of time
+  kMilliseconds,  // int64_t: an integer; the key's name ends in _ms
+  kFraction,      // double
+  kText,          // std::string
+  kPath,          // std::string
+  kChoice,        // ChoiceField: one of `choices`
+  kIdList,        // std::vector<uint32_t>: user or group ids
+  kNameList,      // std::vector<std::string>: names of users
+  kSizeList,      // std::vector<uint64_t>: a list of strings with a unit of bytes
+  kChoiceList,    // ChoiceListField: one of `choices`, or a list of them
+};
+
+struct ConfigKey {
+  std::string_view section;
+  std::string_view name;
+  ConfigType type = ConfigType::kText;
+  // The field in `config`; for keys of [[tenant]], in the last of its tenants.
+  ConfigField (*field)(Config& config) = nullptr;
+  // Inclusive, in the type's own unit (bytes, milliseconds, items); unused where it has none.
+  double min = 0;
+  double max = 0;
+  std::vector<std::string_view> choices;
+  std::string_view help;
+  // A running daemon takes a new value over on SIGHUP; otherwise it takes a restart.
+  bool reloadable = false;
+};
+
+struct ConfigSection {
+  std::string_view name;
+  bool repeated = false;  // [[name]]
+  std::string_view help;
+};
+
+inline constexpr std::string_view kTenantSection = "tenant";
+
+// In the order in which they are shown.
+[[nodiscard]] std::span<const ConfigSection> ConfigSections();
+[[nodiscard]] std::span<const ConfigKey> ConfigKeys();
+
+}  // namespace kvtier

@@ -1,0 +1,337 @@
+#include "daemon/config/config_value.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "base/byte_size.h"
+#include "base/check.h"
+#include "daemon/config/duration.h"
+
+namespace kvtier {
+namespace {
+
+tl::unexpected<Error> WrongType(const ConfigKey& key, const TomlValue& value) {
+  return MakeError(ErrorCode::kInvalidArgument, "config_wrong_type",
+                   fmt::format("must be {}, not {}", DescribeAllowed(key), value.KindName()));
+}
+
+tl::unexpected<Error> OutOfRange(const ConfigKey& key, std::string_view shown) {
+  return MakeError(ErrorCode::kInvalidArgument, "config_out_of_range",
+                   fmt::format("{} is not allowed; must be {}", shown, DescribeAllowed(key)));
+}
+
+template <typename T>
+T& FieldOf(const ConfigKey& key, Config& config) {
+  return *std::get<T*>(key.field(config));
+}
+
+template <typename T>
+const T& FieldOf(const ConfigKey& key, const Config& config) {
+  // The accessors of the table only form a pointer, so one table serves reading, too.
+  return *std::get<T*>(key.field(const_cast<Config&>(config)));
+}
+
+template <typename T, typename Number>
+Status AssignInRange(const ConfigKey& key, Number number, std::string_view shown, Config* config) {
+  const auto wide = static_cast<double>(number);
+  if (!(wide >= key.min && wide <= key.max)) return OutOfRange(key, shown);
+  FieldOf<T>(key, *config) = static_cast<T>(number);
+  return {};
+}
+
+template <typename T>
+Status AssignInteger(const ConfigKey& key, const TomlValue& value, Config* config) {
+  const auto* number = std::get_if<int64_t>(&value.data);
+  if (number == nullptr) return WrongType(key, value);
+  return AssignInRange<T>(key, *number, std::to_string(*number), config);
+}
+
+Status AssignFraction(const ConfigKey& key, const TomlValue& value, Config* config) {
+  double number = 0;
+  if (const auto* fraction = std::get_if<double>(&value.data)) {
+    number = *fraction;
+  } else if (const auto* whole = std::get_if<int64_t>(&value.data)) {
+    number = static_cast<double>(*whole);
+  } else {
+    return WrongType(key, value);
+  }
+  return AssignInRange<double>(key, number, fmt::format("{}", number), config);
+}
+
+Result<uint64_t> ReadSize(const ConfigKey& key, const TomlValue& value) {
+  const auto* text = std::get_if<std::string>(&value.data);
+  if (text == nullptr) return WrongType(key, value);
+  const Result<uint64_t> bytes = ParseByteSize(*text);
+  const bool allowed =
+      bytes && static_cast<double>(*bytes) >= key.min && static_cast<double>(*bytes) <= key.max;
+  if (!allowed) return OutOfRange(key, fmt::format("\"{}\"", *text));
+  return *bytes;
+}
+
+Status AssignSize(const ConfigKey& key, const TomlValue& value, Config* config) {
+  KVT_ASSIGN_OR_RETURN(FieldOf<uint64_t>(key, *config), ReadSize(key, value));
+  return {};
+}
+
+Status AssignSizeList(const ConfigKey& key, const TomlValue& value, Config* config) {
+  const auto* items = std::get_if<TomlArray>(&value.data);
+  if (items == nullptr) return WrongType(key, value);
+  std::vector<uint64_t> sizes;
+  for (const TomlValue& item : *items) {
+    KVT_ASSIGN_OR_RETURN(const uint64_t bytes, ReadSize(key, item));
+    sizes.push_back(bytes);
+  }
+  FieldOf<std::vector<uint64_t>>(key, *config) = std::move(sizes);
+  return {};
+}
+
+Status AssignDuration(const ConfigKey& key, const TomlValue& value, Config* config) {
+  const auto* text = std::get_if<std::string>(&value.data);
+  if (text == nullptr) return WrongType(key, value);
+  const Result<int64_t> milliseconds = ParseDuration(*text);
+  if (!milliseconds) return OutOfRange(key, fmt::format("\"{}\"", *text));
+  return AssignInRange<int64_t>(key, *milliseconds, fmt::format("\"{}\"", *text), config);
+}
+
+Status AssignText(const ConfigKey& key, const TomlValue& value, Config* config) {
+  const auto* text = std::get_if<std::string>(&value.data);
+  if (text == nullptr) return WrongType(key, value);
+  const auto length = static_cast<double>(text->size());
+  if (length < key.min || length > key.max || text->find('\0') != std::string::npos) {
+    return OutOfRange(key, fmt::format("a string of {} bytes", text->size()));
+  }
+  FieldOf<std::string>(key, *config) = *text;
+  return {};
+}
+
+Result<size_t> ReadChoice(const ConfigKey& key, const TomlValue& value) {
+  const auto* text = std::get_if<std::string>(&value.data);
+  if (text == nullptr) return WrongType(key, value);
+  const auto found = std::ranges::find(key.choices, *text);
+  if (found == key.choices.end()) return OutOfRange(key, fmt::format("\"{}\"", *text));
+  return static_cast<size_t>(found - key.choices.begin());
+}
+
+Status AssignChoice(const ConfigKey& key, const TomlValue& value, Config* config) {
+  KVT_ASSIGN_OR_RETURN(const size_t choice, ReadChoice(key, value));
+  std::get<ChoiceField>(key.field(*config)).set(choice);
+  return {};
+}
+
+Status AssignChoiceList(const ConfigKey& key, const TomlValue& value, Config* config) {
+  const auto* items = std::get_if<TomlArray>(&value.data);
+  const TomlArray one = {value};
+  if (items == nullptr) items = &one;
+  const auto count = static_cast<double>(items->size());
+  if (count < key.min || count > key.max) {
+    return OutOfRange(key, fmt::format("a list of {}", items->size()));
+  }
+  std::vector<size_t> choices;
+  for (const TomlValue& item : *items) {
+    KVT_ASSIGN_OR_RETURN(const size_t choice, ReadChoice(key, item));
+    choices.push_back(choice);
+  }
+  std::get<ChoiceListField>(key.field(*config)).set(std::move(choices));
+  return {};
+}
+
+Status AssignIdList(const ConfigKey& key, const TomlValue& value, Config* config) {
+  const auto* items = std::get_if<TomlArray>(&value.data);
+  if (items == nullptr) return WrongType(key, value);
+  if (static_cast<double>(items->size()) > key.max) {
+    return OutOfRange(key, fmt::format("a list of {}", items->size()));
+  }
+  std::vector<uint32_t> ids;
+  for (const TomlValue& item : *items) {
+    const auto* id = std::get_if<int64_t>(&item.data);
+    if (id == nullptr) return WrongType(key, item);
+    // The highest value is the kernel's "no such id".
+    if (*id < 0 || *id >= UINT32_MAX) return OutOfRange(key, std::to_string(*id));
+    ids.push_back(static_cast<uint32_t>(*id));
+  }
+  FieldOf<std::vector<uint32_t>>(key, *config) = std::move(ids);
+  return {};
+}
+
+Status AssignNameList(const ConfigKey& key, const TomlValue& value, Config* config) {
+  const auto* items = std::get_if<TomlArray>(&value.data);
+  if (items == nullptr) return WrongType(key, value);
+  if (static_cast<double>(items->size()) > key.max) {
+    return OutOfRange(key, fmt::format("a list of {}", items->size()));
+  }
+  std::vector<std::string> names;
+  for (const TomlValue& item : *items) {
+    const auto* name = std::get_if<std::string>(&item.data);
+    if (name == nullptr) return WrongType(key, item);
+    if (name->empty() || name->find('\0') != std::string::npos) {
+      return OutOfRange(key, "an empty name");
+    }
+    names.push_back(*name);
+  }
+  FieldOf<std::vector<std::string>>(key, *config) = std::move(names);
+  return {};
+}
+
+std::string Quoted(std::string_view text) {
+  std::string quoted = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') quoted.push_back('\\');
+    if (static_cast<unsigned char>(c) < 0x20) {
+      quoted += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
+    } else {
+      quoted.push_back(c);
+    }
+  }
+  return quoted + "\"";
+}
+
+std::string FormatChoice(const ConfigKey& key, const Config& config) {
+  const ConfigField field = key.field(const_cast<Config&>(config));
+  return Quoted(key.choices[std::get<ChoiceField>(field).get()]);
+}
+
+std::string FormatList(const std::vector<std::string>& items) {
+  return fmt::format("[{}]", fmt::join(items, ", "));
+}
+
+std::string FormatChoiceList(const ConfigKey& key, const Config& config) {
+  const ConfigField field = key.field(const_cast<Config&>(config));
+  std::vector<std::string> names;
+  for (const size_t choice : std::get<ChoiceListField>(field).get()) {
+    names.push_back(Quoted(key.choices[choice]));
+  }
+  return names.size() == 1 ? names.front() : FormatList(names);
+}
+
+std::string FormatSizeList(const ConfigKey& key, const Config& config) {
+  std::vector<std::string> sizes;
+  for (const uint64_t bytes : FieldOf<std::vector<uint64_t>>(key, config)) {
+    sizes.push_back(Quoted(FormatExactByteSize(bytes)));
+  }
+  return FormatList(sizes);
+}
+
+}  // namespace
+
+Status AssignConfigValue(const ConfigKey& key, const TomlValue& value, Config* config) {
+  switch (key.type) {
+    case ConfigType::kBoolean: {
+      const auto* boolean = std::get_if<bool>(&value.data);
+      if (boolean == nullptr) return WrongType(key, value);
+      FieldOf<bool>(key, *config) = *boolean;
+      return {};
+    }
+    case ConfigType::kCount:
+      return AssignInteger<uint32_t>(key, value, config);
+    case ConfigType::kMilliseconds:
+      return AssignInteger<int64_t>(key, value, config);
+    case ConfigType::kSize:
+      return AssignSize(key, value, config);
+    case ConfigType::kDuration:
+      return AssignDuration(key, value, config);
+    case ConfigType::kFraction:
+      return AssignFraction(key, value, config);
+    case ConfigType::kText:
+    case ConfigType::kPath:
+      return AssignText(key, value, config);
+    case ConfigType::kChoice:
+      return AssignChoice(key, value, config);
+    case ConfigType::kIdList:
+      return AssignIdList(key, value, config);
+    case ConfigType::kNameList:
+      return AssignNameList(key, value, config);
+    case ConfigType::kSizeList:
+      return AssignSizeList(key, value, config);
+    case ConfigType::kChoiceList:
+      return AssignChoiceList(key, value, config);
+  }
+  KVT_CHECK(false);
+}
+
+std::string FormatConfigValue(const ConfigKey& key, const Config& config) {
+  switch (key.type) {
+    case ConfigType::kBoolean:
+      return FieldOf<bool>(key, config) ? "true" : "false";
+    case ConfigType::kCount:
+      return std::to_string(FieldOf<uint32_t>(key, config));
+    case ConfigType::kMilliseconds:
+      return std::to_string(FieldOf<int64_t>(key, config));
+    case ConfigType::kSize:
+      return Quoted(FormatExactByteSize(FieldOf<uint64_t>(key, config)));
+    case ConfigType::kDuration:
+      return Quoted(FormatDuration(FieldOf<int64_t>(key, config)));
+    case ConfigType::kFraction:
+      return fmt::format("{}", FieldOf<double>(key, config));
+    case ConfigType::kText:
+    case ConfigType::kPath:
+      return Quoted(FieldOf<std::string>(key, config));
+    case ConfigType::kChoice:
+      return FormatChoice(key, config);
+    case ConfigType::kIdList:
+      return fmt::format("[{}]", fmt::join(FieldOf<std::vector<uint32_t>>(key, config), ", "));
+    case ConfigType::kNameList: {
+      std::vector<std::string> quoted;
+      for (const std::string& name : FieldOf<std::vector<std::string>>(key, config)) {
+        quoted.push_back(Quoted(name));
+      }
+      return fmt::format("[{}]", fmt::join(quoted, ", "));
+    }
+    case ConfigType::kSizeList:
+      return FormatSizeList(key, config);
+    case ConfigType::kChoiceList:
+      return FormatChoiceList(key, config);
+  }
+  KVT_CHECK(false);
+}
+
+std::string DescribeAllowed(const ConfigKey& key) {
+  const auto whole = [](double value) { return static_cast<int64_t>(value); };
+  switch (key.type) {
+    case ConfigType::kBoolean:
+      return "true or false";
+    case ConfigType::kCount:
+      return fmt::format("an integer, {} to {}", whole(key.min), whole(key.max));
+    case ConfigType::kMilliseconds:
+      return fmt::format("an integer of milliseconds, {} to {}", whole(key.min), whole(key.max));
+    case ConfigType::kSize:
+      return fmt::format("a size with a unit, \"{}\" to \"{}\"",
+                         FormatExactByteSize(static_cast<uint64_t>(key.min)),
+                         FormatExactByteSize(static_cast<uint64_t>(key.max)));
+    case ConfigType::kDuration:
+      return fmt::format("a duration with a unit, \"{}\" to \"{}\"", FormatDuration(whole(key.min)),
+                         FormatDuration(whole(key.max)));
+    case ConfigType::kFraction:
+      return fmt::format("a number, {} to {}", key.min, key.max);
+    case ConfigType::kText:
+    case ConfigType::kPath:
+      return fmt::format("a string of {} to {} bytes", whole(key.min), whole(key.max));
+    case ConfigType::kChoice:
+      return fmt::format("one of \"{}\"", fmt::join(key.choices, "\", \""));
+    case ConfigType::kIdList:
+      return "a list of numeric ids";
+    case ConfigType::kNameList:
+      return "a list of names of users";
+    case ConfigType::kSizeList:
+      return fmt::format("a list of sizes with a unit, each \"{}\" to \"{}\"",
+                         FormatExactByteSize(static_cast<uint64_t>(key.min)),
+                         FormatExactByteSize(static_cast<uint64_t>(key.max)));
+    case ConfigType::kChoiceList:
+      return fmt::format("one of \"{}\", or a list of up to {} of them",
+                         fmt::join(key.choices, "\", \""), whole(key.max));
+  }
+  KVT_CHECK(false);
+}
+
+std::string FormatExactByteSize(uint64_t bytes) {
+  static constexpr std::string_view kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  size_t unit = 0;
+  while (bytes != 0 && bytes % kKiB == 0 && unit + 1 < std::size(kUnits)) {
+    bytes /= kKiB;
+    ++unit;
+  }
+  return fmt::format("{}{}", bytes, kUnits[unit]);
+}
+
+}  // namespace kvtier

@@ -1,0 +1,132 @@
+#include "daemon/config/reload.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/byte_size.h"
+#include "daemon/config/config_check.h"
+#include "daemon/config/config_schema.h"
+#include "daemon/config/config_value.h"
+#include "daemon/config/tenant_quotas.h"
+#include "tiers/disk/disk_geometry.h"
+
+namespace kvtier {
+namespace {
+
+std::string NameOf(const ConfigKey& key) { return fmt::format("{}.{}", key.section, key.name); }
+
+void CopyField(const ConfigField& from, const ConfigField& to) {
+  std::visit(
+      [&to](const auto& source) {
+        using Field = std::decay_t<decltype(source)>;
+        if constexpr (std::is_same_v<Field, ChoiceField> ||
+                      std::is_same_v<Field, ChoiceListField>) {
+          std::get<Field>(to).set(source.get());
+        } else {
+          *std::get<Field>(to) = *source;
+        }
+      },
+      from);
+}
+
+std::string ValueOf(const ConfigKey& key, const TenantConfig& tenant) {
+  // The schema's accessors look at the last tenant.
+  Config only;
+  only.tenants = {tenant};
+  return FormatConfigValue(key, only);
+}
+
+std::string FormatTenants(const std::vector<TenantConfig>& tenants) {
+  std::string text;
+  for (const TenantConfig& tenant : tenants) {
+    text += fmt::format("{}{} (", text.empty() ? "" : ", ", tenant.name);
+    std::string_view separator;
+    for (const ConfigKey& key : ConfigKeys()) {
+      if (key.section != kTenantSection || key.name == "name") continue;
+      const std::string value = ValueOf(key, tenant);
+      if (value == ValueOf(key, TenantConfig{})) continue;
+      text += fmt::format("{}{} {}", separator, key.name, value);
+      separator = ", ";
+    }
+    text += ")";
+  }
+  return text.empty() ? "none" : text;
+}
+
+// What of the tenants' keys a running daemon cannot take.
+void CompareTenants(const std::vector<TenantConfig>& taken, const std::vector<TenantConfig>& wanted,
+                    std::vector<ConfigDifference>* restart) {
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    for (const ConfigKey& key : ConfigKeys()) {
+      if (key.section != kTenantSection) continue;
+      const std::string stays = ValueOf(key, taken[i]);
+      const std::string asked = ValueOf(key, wanted[i]);
+      if (stays == asked) continue;
+      const auto place = wanted[i].places.find(key.name);
+      restart->push_back({fmt::format("[[tenant]] \"{}\" {}", wanted[i].name, key.name), stays,
+                          asked,
+                          place == wanted[i].places.end() ? wanted[i].place : place->second});
+    }
+  }
+}
+
+}  // namespace
+
+ConfigDifferences CompareConfigs(const Config& running, const Config& wanted) {
+  ConfigDifferences differences;
+  for (const ConfigKey& key : ConfigKeys()) {
+    if (key.section == kTenantSection) continue;
+    const std::string name = NameOf(key);
+    ConfigDifference difference{name, FormatConfigValue(key, running),
+                                FormatConfigValue(key, wanted), PlaceOfKey(wanted, name)};
+    if (difference.running == difference.wanted) continue;
+    auto& list = key.reloadable ? differences.now : differences.restart;
+    list.push_back(std::move(difference));
+  }
+  const std::vector<TenantConfig> taken =
+      TakeTenants(running.tenants, running.cache.tenants, wanted.tenants);
+  CompareTenants(taken, wanted.tenants, &differences.restart);
+  const std::string tenants = FormatTenants(running.tenants);
+  const std::string wanted_tenants = FormatTenants(taken);
+  if (tenants != wanted_tenants) {
+    differences.now.push_back({"[[tenant]]", tenants, wanted_tenants,
+                               wanted.tenants.empty() ? "(default)" : wanted.tenants[0].place});
+  }
+  return differences;
+}
+
+Config TakeReloadable(const Config& running, const Config& wanted) {
+  Config taken = running;
+  // The schema's accessors do not change what they look at, but point into it.
+  Config source = wanted;
+  for (const ConfigKey& key : ConfigKeys()) {
+    if (key.section == kTenantSection || !key.reloadable) continue;
+    CopyField(key.field(source), key.field(taken));
+  }
+  taken.tenants = TakeTenants(running.tenants, running.cache.tenants, wanted.tenants);
+  for (TenantQuota& row : taken.cache.tenants) {
+    const auto tenant = std::ranges::find(taken.tenants, row.name, &TenantConfig::name);
+    if (tenant == taken.tenants.end()) continue;
+    row = tenant->quota;
+    row.name = tenant->name;
+  }
+  taken.places = wanted.places;
+  return taken;
+}
+
+Status CheckPinnedFit(const Config& wanted, uint64_t pinned_bytes) {
+  // Pinned blocks are kept in the lowest tier.
+  const bool has_disk = wanted.disk.bytes > 0;
+  const std::string_view key = has_disk ? "disk.bytes" : "host.bytes";
+  const uint64_t bytes = has_disk ? wanted.disk.bytes : wanted.host.bytes;
+  const uint64_t room = has_disk ? bytes - wanted.disk.files * kFirstChunkOffset : bytes;
+  if (room >= pinned_bytes) return {};
+  return MakeError(ErrorCode::kInvalidArgument, "config_below_pinned",
+                   fmt::format("{}: {} {} has room for {} of blocks, less than the {} that are "
+                               "pinned; unpin blocks (kvtierctl unpin) or ask for more",
+                               PlaceOfKey(wanted, key), key, FormatExactByteSize(bytes),
+                               FormatByteSize(room), FormatByteSize(pinned_bytes)));
+}
+
+}  // namespace kvtier

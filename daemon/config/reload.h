@@ -1,0 +1,35 @@
+// What a running daemon takes over from a configuration that was read again.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "daemon/config/config.h"
+
+namespace kvtier {
+
+// One key whose value differs, as text.
+struct ConfigDifference {
+  std::string key;  // "section.name"; "[[tenant]]" for all tenants together
+  std::string running;
+  std::string wanted;
+  std::string place;  // of what is wanted
+};
+
+struct ConfigDifferences {
+  std::vector<ConfigDifference> now;      // can change while the daemon runs
+  std::vector<ConfigDifference> restart;  // cannot
+};
+
+[[nodiscard]] ConfigDifferences CompareConfigs(const Config& running, const Config& wanted);
+
+// `running` with what can change taken from `wanted`.
+[[nodiscard]] Config TakeReloadable(const Config& running, const Config& wanted);
+
+// Whether the lowest tier of `wanted` has room for the blocks that are pinned. Errors:
+// kInvalidArgument "config_below_pinned"; the context names place, key and remedy. REQUIRES:
+// `wanted` passed CheckConfig.
+[[nodiscard]] Status CheckPinnedFit(const Config& wanted, uint64_t pinned_bytes);
+
+}  // namespace kvtier

@@ -1,0 +1,190 @@
+#include "daemon/config/tenant_quotas.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+#include <string>
+
+#include "daemon/config/config_value.h"
+#include "tiers/disk/disk_geometry.h"
+
+namespace kvtier {
+namespace {
+
+constexpr std::array<std::string_view, kTierCount> kTierNames = {"pool", "host", "disk"};
+
+std::string PlaceIn(const TenantConfig& tenant, std::string_view key) {
+  const auto place = tenant.places.find(key);
+  return place == tenant.places.end() ? tenant.place : place->second;
+}
+
+tl::unexpected<Error> ConflictIn(const TenantConfig& tenant, std::string_view key,
+                                 std::string_view message) {
+  return MakeError(
+      ErrorCode::kInvalidArgument, "config_conflict",
+      fmt::format("{}: tenant.{} of \"{}\" {}", PlaceIn(tenant, key), key, tenant.name, message));
+}
+
+uint64_t ChunksOf(uint64_t bytes, uint64_t chunk_bytes) {
+  return bytes / chunk_bytes + (bytes % chunk_bytes != 0);
+}
+
+// Chunks that the tier will have, of its configured bytes.
+uint64_t ChunksIn(const Config& config, Tier tier) {
+  const uint64_t chunk = config.cache.chunk_bytes;
+  if (tier == Tier::kHost) return config.host.bytes / chunk;
+  const uint64_t in_file = config.disk.bytes / config.disk.files;
+  return (in_file - std::min(in_file, kFirstChunkOffset)) / chunk * config.disk.files;
+}
+
+Status CheckTierQuota(const Config& config, const TenantConfig& tenant, Tier tier) {
+  const auto at = static_cast<size_t>(tier);
+  const TierQuota& quota = tenant.quota.tiers[at];
+  const std::string max_key = fmt::format("{}_max_bytes", kTierNames[at]);
+  const std::string reserved_key = fmt::format("{}_reserved_bytes", kTierNames[at]);
+  if (quota.max_bytes > 0 && quota.reserved_bytes > quota.max_bytes) {
+    return ConflictIn(tenant, reserved_key,
+                      fmt::format("is {}, more than its {} of {}; lower the one or raise the other",
+                                  FormatExactByteSize(quota.reserved_bytes), max_key,
+                                  FormatExactByteSize(quota.max_bytes)));
+  }
+  if (tier == Tier::kPool) return {};
+  const uint64_t chunk = config.cache.chunk_bytes;
+  if (quota.max_bytes > 0 && quota.max_bytes < chunk) {
+    return ConflictIn(
+        tenant, max_key,
+        fmt::format("is {}, less than one chunk (cache.chunk_bytes {}); raise the one "
+                    "or lower the other",
+                    FormatExactByteSize(quota.max_bytes), FormatExactByteSize(chunk)));
+  }
+  if (tier == Tier::kDisk && config.disk.bytes == 0 && quota.reserved_bytes > 0) {
+    return ConflictIn(tenant, reserved_key,
+                      "is given, and there is no disk tier (disk.bytes 0B); remove the one or give "
+                      "the other");
+  }
+  return {};
+}
+
+// At the first tenant with which the reserves are more than there is.
+Status CheckReserves(const Config& config, Tier tier) {
+  const auto at = static_cast<size_t>(tier);
+  const uint64_t chunk = config.cache.chunk_bytes;
+  const uint64_t chunks = ChunksIn(config, tier);
+  const std::string key = fmt::format("{}_reserved_bytes", kTierNames[at]);
+  uint64_t reserved = 0;
+  for (const TenantConfig& tenant : config.tenants) {
+    const uint64_t bytes = tenant.quota.tiers[at].reserved_bytes;
+    if (bytes == 0) continue;
+    reserved += ChunksOf(bytes, chunk);
+    if (reserved < chunks) continue;
+    return ConflictIn(
+        tenant, key,
+        fmt::format("makes {} chunks of {} (cache.chunk_bytes) reserved by all tenants, and "
+                    "{}.bytes has {}, of which one must be left to everybody; reserve less or "
+                    "raise {}.bytes",
+                    reserved, FormatExactByteSize(chunk), kTierNames[at], chunks, kTierNames[at]));
+  }
+  return {};
+}
+
+// Over all devices.
+uint64_t ConfiguredPoolBytes(const Config& config) {
+  const std::vector<uint64_t>& each = config.pool.device_bytes;
+  if (each.empty()) return config.cache.pool_bytes * config.pool.devices.size();
+  return std::accumulate(each.begin(), each.end(), uint64_t{0});
+}
+
+Status CheckPoolReserves(const Config& config) {
+  // A share of the device is known only when the daemon starts.
+  if (config.pool.free_fraction > 0) return {};
+  const uint64_t configured = ConfiguredPoolBytes(config);
+  uint64_t reserved = 0;
+  for (const TenantConfig& tenant : config.tenants) {
+    reserved += tenant.quota.tiers[static_cast<size_t>(Tier::kPool)].reserved_bytes;
+    if (reserved <= configured) continue;
+    return ConflictIn(
+        tenant, "pool_reserved_bytes",
+        fmt::format("makes {} reserved by all tenants, more than pool.bytes {} of all devices; "
+                    "reserve less or raise pool.bytes",
+                    FormatExactByteSize(reserved), FormatExactByteSize(configured)));
+  }
+  return {};
+}
+
+}  // namespace
+
+bool HasQuota(const TenantConfig& tenant) {
+  const TenantQuota& quota = tenant.quota;
+  return quota.memory_ttl_ms > 0 || quota.extended_ttl_ms > 0 || quota.max_age_ms > 0 ||
+         std::ranges::any_of(quota.tiers, [](const TierQuota& tier) {
+           return tier.max_bytes > 0 || tier.reserved_bytes > 0;
+         });
+}
+
+std::vector<TenantQuota> QuotasOf(const std::vector<TenantConfig>& tenants) {
+  std::vector<TenantQuota> quotas;
+  for (const TenantConfig& tenant : tenants) {
+    if (!HasQuota(tenant)) continue;
+    quotas.push_back(tenant.quota);
+    quotas.back().name = tenant.name;
+  }
+  return quotas;
+}
+
+std::vector<TenantConfig> TakeTenants(const std::vector<TenantConfig>& running,
+                                      const std::vector<TenantQuota>& rows,
+                                      const std::vector<TenantConfig>& wanted) {
+  std::vector<TenantConfig> taken = wanted;
+  for (TenantConfig& tenant : taken) {
+    const auto row = std::ranges::find(rows, tenant.name, &TenantQuota::name);
+    if (row == rows.end()) {
+      const auto before = std::ranges::find(running, tenant.name, &TenantConfig::name);
+      tenant.quota = before == running.end() ? TenantQuota{} : before->quota;
+      continue;
+    }
+    for (size_t tier = 0; tier < kTierCount; ++tier) {
+      tenant.quota.tiers[tier].reserved_bytes = row->tiers[tier].reserved_bytes;
+    }
+  }
+  return taken;
+}
+
+uint64_t ReservedChunks(const std::vector<TenantQuota>& tenants, Tier tier, uint64_t chunk_bytes) {
+  uint64_t chunks = 0;
+  for (const TenantQuota& tenant : tenants) {
+    chunks += ChunksOf(tenant.tiers[static_cast<size_t>(tier)].reserved_bytes, chunk_bytes);
+  }
+  return chunks;
+}
+
+uint64_t ReservedPoolBytes(const std::vector<TenantQuota>& tenants) {
+  uint64_t bytes = 0;
+  for (const TenantQuota& tenant : tenants) {
+    bytes += tenant.tiers[static_cast<size_t>(Tier::kPool)].reserved_bytes;
+  }
+  return bytes;
+}
+
+Status CheckQuotas(const Config& config) {
+  size_t with_quotas = 0;
+  for (const TenantConfig& tenant : config.tenants) {
+    with_quotas += HasQuota(tenant);
+    if (with_quotas > CacheOptions::kMaxTenants) {
+      return MakeError(
+          ErrorCode::kInvalidArgument, "config_conflict",
+          fmt::format("{}: tenant \"{}\" is the {}th with quotas, {} may have some; "
+                      "put users with equal quotas into one tenant",
+                      tenant.place, tenant.name, with_quotas, CacheOptions::kMaxTenants));
+    }
+    for (const Tier tier : {Tier::kPool, Tier::kHost, Tier::kDisk}) {
+      KVT_RETURN_IF_ERROR(CheckTierQuota(config, tenant, tier));
+    }
+  }
+  KVT_RETURN_IF_ERROR(CheckPoolReserves(config));
+  KVT_RETURN_IF_ERROR(CheckReserves(config, Tier::kHost));
+  return config.disk.bytes == 0 ? Status() : CheckReserves(config, Tier::kDisk);
+}
+
+}  // namespace kvtier

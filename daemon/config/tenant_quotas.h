@@ -1,0 +1,35 @@
+// The quotas of the configuration's tenants: whether they can be kept, and what of them the cache
+// is told.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "daemon/config/config.h"
+
+namespace kvtier {
+
+// Some quota or time to live is the tenant's own.
+[[nodiscard]] bool HasQuota(const TenantConfig& tenant);
+
+// Those of all tenants that have any, by name.
+[[nodiscard]] std::vector<TenantQuota> QuotasOf(const std::vector<TenantConfig>& tenants);
+
+// What a running daemon has of `wanted`'s tenants: caps and times to live of those that had quotas
+// when it started (`rows`, by name), the rest as it is `running`.
+[[nodiscard]] std::vector<TenantConfig> TakeTenants(const std::vector<TenantConfig>& running,
+                                                    const std::vector<TenantQuota>& rows,
+                                                    const std::vector<TenantConfig>& wanted);
+
+// Of a tier that is cut into chunks, how many are reserved.
+[[nodiscard]] uint64_t ReservedChunks(const std::vector<TenantQuota>& tenants, Tier tier,
+                                      uint64_t chunk_bytes);
+// Of the pools.
+[[nodiscard]] uint64_t ReservedPoolBytes(const std::vector<TenantQuota>& tenants);
+
+// Errors: kInvalidArgument "config_conflict", naming place, key and remedy.
+[[nodiscard]] Status CheckQuotas(const Config& config);
+
+}  // namespace kvtier

@@ -1,0 +1,69 @@
+#include "daemon/config/toml_document.h"
+
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <array>
+#include <tuple>
+
+namespace kvtier {
+namespace {
+
+TomlPosition PositionOf(const toml::source_region& region) {
+  return {region.begin.line, region.begin.column};
+}
+
+TomlTable ConvertTable(const toml::table& table);
+
+TomlValue Convert(const toml::node& node) {
+  TomlValue value;
+  value.position = PositionOf(node.source());
+  if (const auto* boolean = node.as_boolean()) {
+    value.data = boolean->get();
+  } else if (const auto* integer = node.as_integer()) {
+    value.data = integer->get();
+  } else if (const auto* number = node.as_floating_point()) {
+    value.data = number->get();
+  } else if (const auto* text = node.as_string()) {
+    value.data = text->get();
+  } else if (const auto* array = node.as_array()) {
+    TomlArray items;
+    for (const toml::node& item : *array) items.push_back(Convert(item));
+    value.data = std::move(items);
+  } else if (const auto* table = node.as_table()) {
+    value.data = ConvertTable(*table);
+  }
+  return value;
+}
+
+TomlTable ConvertTable(const toml::table& table) {
+  TomlTable entries;
+  for (const auto& [key, node] : table) {
+    entries.push_back({std::string(key.str()), PositionOf(key.source()), Convert(node)});
+  }
+  // The library keeps keys sorted by name; the first mistake in the file is to be told first.
+  std::ranges::stable_sort(entries, {}, [](const TomlEntry& entry) {
+    return std::tuple(entry.position.line, entry.position.column);
+  });
+  return entries;
+}
+
+}  // namespace
+
+std::string_view TomlValue::KindName() const {
+  static constexpr std::array<std::string_view, 7> kNames = {
+      "a date or time", "a boolean", "an integer", "a decimal number",
+      "a string",       "a list",    "a table"};
+  return kNames[data.index()];
+}
+
+tl::expected<TomlTable, TomlSyntaxError> ParseToml(std::string_view text) {
+  try {
+    return ConvertTable(toml::parse(text));
+  } catch (const toml::parse_error& error) {
+    return tl::unexpected(
+        TomlSyntaxError{std::string(error.description()), PositionOf(error.source())});
+  }
+}
+
+}  // namespace kvtier

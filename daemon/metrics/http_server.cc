@@ -1,0 +1,177 @@
+#include "daemon/metrics/http_server.h"
+
+#include <fmt/format.h>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/beast/core.hpp>
+#include <boost/beast/http.hpp>
+#include <chrono>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "base/errno_error.h"
+
+namespace kvtier {
+namespace {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace http = boost::beast::http;
+using asio::ip::tcp;
+using boost::system::error_code;
+
+// A scraper keeps its connection from one scrape to the next.
+constexpr auto kIdleTimeout = std::chrono::seconds(150);
+constexpr auto kWriteTimeout = std::chrono::seconds(10);
+constexpr uint32_t kMaxHeaderBytes = 16 * 1024;
+
+// Nothing from elsewhere is loaded, whatever the page says.
+constexpr std::string_view kContentPolicy =
+    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src "
+    "'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+HttpResponse Answer(const http::request<http::empty_body>& request,
+                    const HttpServer::Handler& handler) {
+  const std::string_view host = request[http::field::host];
+  if (!host.empty() && !IsLoopbackHost(host)) {
+    return {.status = 403, .body = "This page is for 127.0.0.1 and localhost only.\n"};
+  }
+  if (request.method() != http::verb::get && request.method() != http::verb::head) {
+    return {.status = 405, .body = "Only GET is served here.\n"};
+  }
+  const std::string_view target = request.target();
+  return handler(
+      {.path = target.substr(0, target.find('?')), .accept = request[http::field::accept]});
+}
+
+http::response<http::string_body> ToBeast(const http::request<http::empty_body>& request,
+                                          HttpResponse answer) {
+  http::response<http::string_body> response{static_cast<http::status>(answer.status),
+                                             request.version()};
+  response.set(http::field::content_type, answer.content_type);
+  response.set(http::field::cache_control, "no-store");
+  response.set("Content-Security-Policy", kContentPolicy);
+  response.set("X-Content-Type-Options", "nosniff");
+  if (answer.status == 405) response.set(http::field::allow, "GET, HEAD");
+  response.keep_alive(request.keep_alive());
+  const size_t length = answer.body.size();
+  if (request.method() != http::verb::head) response.body() = std::move(answer.body);
+  response.content_length(length);
+  return response;
+}
+
+// One client. Lives as long as an operation of its socket is under way.
+class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
+ public:
+  HttpConnection(tcp::socket socket, const HttpServer::Handler* handler, size_t* count)
+      : stream_(std::move(socket)), handler_(*handler), count_(*count) {
+    ++count_;
+  }
+  ~HttpConnection() { --count_; }
+  HttpConnection(const HttpConnection&) = delete;
+  HttpConnection& operator=(const HttpConnection&) = delete;
+
+  void Read() {
+    parser_.emplace();
+    parser_->header_limit(kMaxHeaderBytes);
+    stream_.expires_after(kIdleTimeout);
+    http::async_read_header(stream_, buffer_, *parser_,
+                            [self = shared_from_this()](error_code error, size_t) {
+                              if (!error) self->Write();
+                            });
+  }
+
+ private:
+  void Write() {
+    const auto& request = parser_->get();
+    response_ = ToBeast(request, Answer(request, handler_));
+    // A body is not read: what follows it would be taken for a request.
+    if (!parser_->is_done()) response_.keep_alive(false);
+    stream_.expires_after(kWriteTimeout);
+    http::async_write(stream_, response_, [self = shared_from_this()](error_code error, size_t) {
+      if (error) return;
+      if (self->response_.keep_alive()) {
+        self->Read();
+      } else {
+        error_code ignored;
+        self->stream_.socket().shutdown(tcp::socket::shutdown_send, ignored);
+      }
+    });
+  }
+
+  beast::tcp_stream stream_;
+  beast::flat_buffer buffer_{kMaxHeaderBytes};
+  std::optional<http::request_parser<http::empty_body>> parser_;
+  http::response<http::string_body> response_;
+  const HttpServer::Handler& handler_;
+  size_t& count_;
+};
+
+}  // namespace
+
+class HttpServer::Impl {
+ public:
+  explicit Impl(Handler handler) : handler_(std::move(handler)) {}
+  ~Impl() {
+    context_.stop();
+    if (thread_.joinable()) thread_.join();
+  }
+
+  Status Start(const LoopbackAddress& address) {
+    const tcp::endpoint endpoint(asio::ip::make_address(address.host), address.port);
+    error_code error;
+    acceptor_.open(endpoint.protocol(), error);
+    if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
+    if (!error) acceptor_.bind(endpoint, error);
+    if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
+    if (error) {
+      return tl::unexpected(ErrnoError(
+          ErrorCode::kIoError, error.value(),
+          fmt::format("listening on {}:{} (metrics.listen)", address.host, address.port)));
+    }
+    Accept();
+    thread_ = std::thread([this] { context_.run(); });
+    return {};
+  }
+
+  [[nodiscard]] std::string Url() const {
+    error_code ignored;
+    const tcp::endpoint endpoint = acceptor_.local_endpoint(ignored);
+    const std::string host = endpoint.address().to_string();
+    if (endpoint.address().is_v6()) return fmt::format("http://[{}]:{}/", host, endpoint.port());
+    return fmt::format("http://{}:{}/", host, endpoint.port());
+  }
+
+ private:
+  void Accept() {
+    acceptor_.async_accept([this](error_code error, tcp::socket socket) {
+      if (!error && connections_ < kMaxHttpConnections) {
+        std::make_shared<HttpConnection>(std::move(socket), &handler_, &connections_)->Read();
+      }
+      // Out of descriptors, most likely: it must not become a busy loop.
+      if (error) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      Accept();
+    });
+  }
+
+  const Handler handler_;
+  size_t connections_ = 0;
+  asio::io_context context_{/*concurrency_hint=*/1};
+  tcp::acceptor acceptor_{context_};
+  std::thread thread_;
+};
+
+Result<std::unique_ptr<HttpServer>> HttpServer::Start(const LoopbackAddress& address,
+                                                      Handler handler) {
+  auto impl = std::make_unique<Impl>(std::move(handler));
+  KVT_RETURN_IF_ERROR(impl->Start(address));
+  return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
+}
+
+HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+HttpServer::~HttpServer() = default;
+std::string HttpServer::Url() const { return impl_->Url(); }
+
+}  // namespace kvtier

@@ -1,0 +1,55 @@
+// A small web server for this machine's own eyes: GET only, a few connections, a thread of its own.
+//
+// Built on Boost.Beast, which stays inside http_server.cc.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+#include "daemon/metrics/loopback_address.h"
+
+namespace kvtier {
+
+// Connections beyond these are closed at once.
+inline constexpr size_t kMaxHttpConnections = 16;
+
+struct HttpRequest {
+  std::string_view path;    // without the query
+  std::string_view accept;  // the Accept header
+};
+
+struct HttpResponse {
+  unsigned status = 200;
+  std::string_view content_type = "text/plain; charset=utf-8";
+  std::string body;
+};
+
+class HttpServer {
+ public:
+  // Called on the server's thread, one request at a time; may block for as long as a reader can
+  // wait.
+  using Handler = std::function<HttpResponse(const HttpRequest&)>;
+
+  // Errors: kIoError, as of bind (for example EADDRINUSE), naming the address.
+  [[nodiscard]] static Result<std::unique_ptr<HttpServer>> Start(const LoopbackAddress& address,
+                                                                 Handler handler);
+  // Waits for a handler that is running.
+  ~HttpServer();
+  HttpServer(const HttpServer&) = delete;
+  HttpServer& operator=(const HttpServer&) = delete;
+
+  // Where it listens, for example "http://127.0.0.1:9400/".
+  [[nodiscard]] std::string Url() const;
+
+ private:
+  class Impl;
+  explicit HttpServer(std::unique_ptr<Impl> impl);
+
+  const std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace kvtier

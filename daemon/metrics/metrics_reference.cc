@@ -1,0 +1,179 @@
+#include "daemon/metrics/metrics_reference.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <vector>
+
+#include "daemon/metrics/metrics.h"
+
+namespace kvtier {
+namespace {
+
+constexpr std::string_view kIntroduction = R"(# Metrics
+
+With `metrics.listen = "127.0.0.1:9400"` in the configuration, `kvtierd` answers three requests
+there, to processes on this machine only:
+
+| request | answer |
+|---|---|
+| `GET /metrics` | OpenMetrics 1.0 where the client accepts it, else the Prometheus text format 0.0.4 |
+| `GET /` | a page for people: tiers, hits, misses, models, sessions, renewed every two seconds |
+| `GET /status.json` | that page's data, schema `kvtier.live/1` |
+
+```yaml
+# prometheus.yml
+rule_files: [kvtier.rules.yml]     # tools/monitoring/
+scrape_configs:
+  - job_name: kvtier
+    static_configs: [{targets: ["127.0.0.1:9400"]}]
+```
+
+`tools/monitoring/` holds the alert rules (what to do about each stands [below](#alerts)) and a
+dashboard for Grafana (`kvtier-dashboard.json`: Dashboards, Import).
+
+All series exist from the start. Labels take values of fixed lists; models and clients do not appear,
+tenants only if they have quotas. Hits and misses sum up, in blocks and in tokens: `asked` is `hit`
+over all tiers plus `missed`. Blocks of an acquire that has to load are counted when the load ends. A
+scrape copies counters and sizes on the event loop and walks no blocks; the page is rendered on
+another thread, which goes on answering, with old figures and a growing
+`kvtier_loop_silence_seconds`, should the loop hang.
+
+Two counters say whether more space would help: the blocks missed, and those that even a cache which
+never forgets would have missed (`kvtier_endless_missed_blocks_total`); what lies between them was
+here and is gone. The estimate samples hashes in the manner of
+[SHARDS](https://www.usenix.org/conference/fast15/technical-sessions/presentation/waldspurger) and
+is exact below 65,536 blocks.
+
+This page is written by `kvtierd --print-metrics-reference`.
+)";
+
+constexpr std::string_view kAlerts = R"(
+## Alerts
+
+`tools/monitoring/kvtier.rules.yml`. The job is expected to be named `kvtier`.
+
+### KvtierDown
+Prometheus gets no answer. `systemctl status kvtierd` and the log's last lines say whether it ended,
+and why; engines go on without a cache. Exit code 78 is the configuration's.
+
+### KvtierHitRateFell
+Half as many tokens hit as a day ago, under load. Look at the misses by reason: `unknown` without as
+many `kvtier_endless_missed_blocks_total` means that blocks are forgotten too early (tiers too small,
+time to live too short); with as many, that the requests or the cache salt have changed; anything else
+names its own trouble.
+
+### KvtierChecksumMismatch
+A block's bytes were not what was written. Nothing wrong was served. On disk: run `kvtierctl verify`,
+look at the drive's own health; a slot that failed is not used again before a restart.
+`client_wrote_committed`: an engine writes to blocks that it has committed; find it by its tenant.
+
+### KvtierDiskErrors
+Reads, writes or the index failed. Writing pauses for ten seconds after each failure; blocks that
+cannot be written live in memory only. Look at the kernel's log and at free space.
+
+### KvtierPoolExhausted
+Acquires are refused, or unsaved blocks dropped, for want of pool blocks. Either too many are held
+(`kvtier_pool_blocks`, states `referenced`, `private`, `quarantined`) and the pool is too small for the
+engines' concurrency, or offloading is too slow: raise `cache.pool_clean_fraction`.
+
+### KvtierEvictionThrash
+A fifth of what is asked for was here before and has been evicted. Give the tiers more space, beginning
+with the one whose `kvtier_residence_seconds` is shortest.
+
+### KvtierWriteBudgetSpent
+`disk.write_budget_per_day` is used up to 90 %. Blocks that find none left are not kept on disk until
+00:00 UTC. Raise the budget if the drive's endurance allows, or `retention.persist_after`.
+
+### KvtierWatchdogNear
+The event loop was silent for half of the time after which systemd ends the daemon, or for more than
+five seconds. The log says what it was doing last; a stack of all threads helps (`gdb -p`).
+)";
+
+// In the order of MetricsOf.
+struct Section {
+  std::string_view title;
+  MetricFamilies families;
+};
+
+std::vector<Section> Sections() {
+  MetricsSnapshot nothing;
+  nothing.devices = {{.kind = "host"}};
+  nothing.gauges.devices.emplace_back();
+  // For its labels.
+  nothing.gauges.tenants.push_back({.quota = {.name = "its name"}});
+  std::vector<Section> sections(5);
+  sections[0].title = "Requests";
+  AddRequestMetrics(nothing, &sections[0].families);
+  sections[1].title = "Tiers";
+  AddTierMetrics(nothing, &sections[1].families);
+  sections[2].title = "Movement";
+  AddMovementMetrics(nothing, &sections[2].families);
+  sections[3].title = "Attention";
+  AddAttentionMetrics(nothing, &sections[3].families);
+  sections[4].title = "The daemon";
+  AddDaemonMetrics(nothing, {}, {}, &sections[4].families);
+  return sections;
+}
+
+std::string_view TypeName(MetricType type) {
+  switch (type) {
+    case MetricType::kCounter:
+      return "counter";
+    case MetricType::kGauge:
+      return "gauge";
+    case MetricType::kHistogram:
+      return "histogram";
+    case MetricType::kInfo:
+      return "info";
+  }
+  return "";
+}
+
+// Their values are those of the machine's devices.
+constexpr std::array<std::string_view, 4> kLabelsOfTheMachine = {"device", "kind", "name", "uuid"};
+
+// "`tier`: pool, host, disk; `reason`: ...".
+std::string LabelsOf(const MetricFamily& family) {
+  std::vector<std::pair<std::string_view, std::vector<std::string>>> labels;
+  for (const MetricSample& sample : family.samples) {
+    for (const auto& [name, value] : sample.labels) {
+      if (name == "le" || name == "version") continue;
+      auto found = std::ranges::find(labels, name, [](const auto& label) { return label.first; });
+      if (found == labels.end()) found = labels.insert(labels.end(), {name, {}});
+      if (std::ranges::find(kLabelsOfTheMachine, name) != kLabelsOfTheMachine.end()) continue;
+      if (std::ranges::find(found->second, value) == found->second.end()) {
+        found->second.push_back(value);
+      }
+    }
+  }
+  std::string text;
+  for (const auto& [name, values] : labels) {
+    text += fmt::format("{}`{}`{}{}", text.empty() ? "" : "; ", name, values.empty() ? "" : ": ",
+                        fmt::join(values, ", "));
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string MetricsReferenceMarkdown() {
+  std::string text(kIntroduction);
+  for (const Section& section : Sections()) {
+    text += fmt::format("\n## {}\n\n| metric | type | labels | meaning |\n|---|---|---|---|\n",
+                        section.title);
+    for (const MetricFamily& family : section.families.all()) {
+      const std::string_view suffix = family.type == MetricType::kCounter ? "_total"
+                                      : family.type == MetricType::kInfo  ? "_info"
+                                                                          : "";
+      text += fmt::format("| `{}{}` | {} | {} | {} |\n", family.name, suffix, TypeName(family.type),
+                          LabelsOf(family), family.help);
+    }
+  }
+  text += kAlerts;
+  return text;
+}
+
+}  // namespace kvtier

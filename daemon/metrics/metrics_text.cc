@@ -1,0 +1,98 @@
+#include "daemon/metrics/metrics_text.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <iterator>
+
+namespace kvtier {
+namespace {
+
+std::string_view TypeName(MetricType type, MetricsFormat format) {
+  switch (type) {
+    case MetricType::kCounter:
+      return "counter";
+    case MetricType::kGauge:
+      return "gauge";
+    case MetricType::kHistogram:
+      return "histogram";
+    case MetricType::kInfo:
+      return format == MetricsFormat::kOpenMetrics ? "info" : "gauge";
+  }
+  return "unknown";
+}
+
+// The older format gives a family its samples' full name.
+std::string NameIn(const MetricFamily& family, MetricsFormat format) {
+  if (format == MetricsFormat::kOpenMetrics) return family.name;
+  if (family.type == MetricType::kCounter) return family.name + "_total";
+  return family.type == MetricType::kInfo ? family.name + "_info" : family.name;
+}
+
+void AppendEscaped(std::string_view text, std::string* page) {
+  for (const char c : text) {
+    if (c == '\\' || c == '"') page->push_back('\\');
+    if (c == '\n') {
+      *page += "\\n";
+    } else {
+      page->push_back(c);
+    }
+  }
+}
+
+void AppendValue(double value, std::string* page) {
+  if (std::isinf(value)) {
+    *page += value > 0 ? "+Inf" : "-Inf";
+  } else {
+    fmt::format_to(std::back_inserter(*page), "{}", value);
+  }
+}
+
+void AppendSample(const MetricFamily& family, const MetricSample& sample, std::string* page) {
+  *page += family.name;
+  *page += sample.suffix;
+  char separator = '{';
+  for (const auto& [name, value] : sample.labels) {
+    page->push_back(separator);
+    *page += name;
+    *page += "=\"";
+    AppendEscaped(value, page);
+    page->push_back('"');
+    separator = ',';
+  }
+  *page += sample.labels.empty() ? " " : "} ";
+  AppendValue(sample.value, page);
+  page->push_back('\n');
+}
+
+}  // namespace
+
+MetricsFormat FormatFor(std::string_view accept_header) {
+  return accept_header.find("application/openmetrics-text") == std::string_view::npos
+             ? MetricsFormat::kPrometheus
+             : MetricsFormat::kOpenMetrics;
+}
+
+std::string_view ContentTypeOf(MetricsFormat format) {
+  return format == MetricsFormat::kOpenMetrics
+             ? "application/openmetrics-text; version=1.0.0; charset=utf-8"
+             : "text/plain; version=0.0.4; charset=utf-8";
+}
+
+std::string MetricsText(const MetricFamilies& families, MetricsFormat format) {
+  std::string page;
+  for (const MetricFamily& family : families.all()) {
+    const std::string name = NameIn(family, format);
+    auto out = std::back_inserter(page);
+    fmt::format_to(out, "# HELP {} {}\n# TYPE {} {}\n", name, family.help, name,
+                   TypeName(family.type, format));
+    if (format == MetricsFormat::kOpenMetrics && !family.unit.empty()) {
+      fmt::format_to(out, "# UNIT {} {}\n", name, family.unit);
+    }
+    for (const MetricSample& sample : family.samples) AppendSample(family, sample, &page);
+  }
+  if (format == MetricsFormat::kOpenMetrics) page += "# EOF\n";
+  return page;
+}
+
+}  // namespace kvtier

@@ -1,0 +1,132 @@
+#include "tiers/directory/directory.h"
+
+#include <array>
+#include <boost/unordered/unordered_flat_set.hpp>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "base/check.h"
+
+namespace kvtier {
+namespace {
+
+// Block hashes come from clients, who could choose many with equal prefixes: the table's hash is
+// keyed with secrets of this process, so that nobody can aim at one bucket.
+struct HashSecrets {
+  std::array<uint64_t, 4> words;
+};
+
+HashSecrets MakeSecrets() {
+  std::random_device random;
+  HashSecrets secrets;
+  for (uint64_t& word : secrets.words) word = uint64_t{random()} << 32 | random() | 1;
+  return secrets;
+}
+
+// 64 x 64 -> 128 bits, folded.
+uint64_t Mix(uint64_t a, uint64_t b) {
+  __extension__ using Wide = unsigned __int128;
+  const Wide product = static_cast<Wide>(a) * b;
+  return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
+}
+
+uint64_t HashOf(const HashSecrets& secrets, SpaceId space, const BlockHash& hash) {
+  std::array<uint64_t, 4> words;
+  std::memcpy(words.data(), hash.bytes.data(), sizeof(words));
+  const uint64_t low = Mix(words[0] ^ secrets.words[0], words[1] ^ secrets.words[1]);
+  const uint64_t high = Mix(words[2] ^ secrets.words[2], words[3] ^ secrets.words[3]);
+  return Mix(low ^ space.value, high ^ secrets.words[0]);
+}
+
+}  // namespace
+
+// The set holds 4-byte indices and hashes through the array: 1/8 of what keys by value would take.
+struct Directory::Table {
+  struct Hasher {
+    using is_transparent = void;
+    using is_avalanching = void;
+    const Table* table;
+    size_t operator()(EntryIndex index) const {
+      const BlockEntry& entry = table->entries[index.value];
+      return HashOf(table->secrets, entry.space, entry.hash);
+    }
+    size_t operator()(const BlockKey& key) const {
+      return HashOf(table->secrets, key.space, key.hash);
+    }
+  };
+  struct Equal {
+    using is_transparent = void;
+    const Table* table;
+    bool operator()(EntryIndex a, EntryIndex b) const { return a == b; }
+    bool operator()(const BlockKey& key, EntryIndex index) const {
+      const BlockEntry& entry = table->entries[index.value];
+      return entry.hash == key.hash && entry.space == key.space;
+    }
+    bool operator()(EntryIndex index, const BlockKey& key) const { return (*this)(key, index); }
+  };
+
+  const HashSecrets secrets = MakeSecrets();
+  ChunkedArray<BlockEntry> entries;
+  std::vector<uint32_t> free;
+  uint32_t end = 0;
+  boost::unordered_flat_set<EntryIndex, Hasher, Equal> set{0, Hasher{this}, Equal{this}};
+};
+
+// A free row is one whose space is this.
+constexpr SpaceId kFreeRow{UINT32_MAX};
+
+Directory::Directory() : table_(std::make_unique<Table>()) {}
+Directory::~Directory() = default;
+
+EntryIndex Directory::Find(const BlockKey& key) const {
+  const auto found = table_->set.find(key);
+  return found == table_->set.end() ? kNoEntry : *found;
+}
+
+EntryIndex Directory::Insert(const BlockKey& key) {
+  Table& table = *table_;
+  uint32_t row;
+  if (table.free.empty()) {
+    row = table.end++;
+  } else {
+    row = table.free.back();
+    table.free.pop_back();
+  }
+  BlockEntry& entry = table.entries.At(row);
+  entry = BlockEntry{};
+  entry.hash = key.hash;
+  entry.space = key.space;
+  const bool inserted = table.set.insert(EntryIndex(row)).second;
+  KVT_CHECK(inserted);
+  return EntryIndex(row);
+}
+
+void Directory::Erase(EntryIndex entry) {
+  const size_t erased = table_->set.erase(entry);
+  KVT_CHECK(erased == 1);
+  table_->entries[entry.value].space = kFreeRow;
+  table_->free.push_back(entry.value);
+}
+
+void Directory::Reserve(size_t entries) { table_->set.reserve(entries); }
+
+BlockEntry& Directory::operator[](EntryIndex entry) { return table_->entries[entry.value]; }
+const BlockEntry& Directory::operator[](EntryIndex entry) const {
+  return table_->entries[entry.value];
+}
+
+size_t Directory::size() const { return table_->set.size(); }
+uint32_t Directory::end() const { return table_->end; }
+bool Directory::Live(EntryIndex entry) const {
+  return entry.value < table_->end && table_->entries[entry.value].space != kFreeRow;
+}
+
+size_t Directory::memory_bytes() const {
+  // The flat set stores 15 elements a group of 16 bytes of metadata.
+  const size_t buckets = table_->set.bucket_count();
+  return table_->entries.memory_bytes() + table_->free.capacity() * sizeof(uint32_t) +
+         buckets * (sizeof(EntryIndex) + 1) + buckets / 15;
+}
+
+}  // namespace kvtier

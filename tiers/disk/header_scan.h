@@ -1,0 +1,59 @@
+// Walks all headers on disk: each chunk's, and each slot's of the chunks that say how they are cut.
+// For whoever must know the truth without the index.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string_view>
+
+#include "tiers/disk/chunk_header.h"
+#include "tiers/disk/disk_geometry.h"
+#include "tiers/disk/parallel_reader.h"
+#include "tiers/disk/slot_header.h"
+
+namespace kvtier {
+
+enum class HeaderState : uint8_t {
+  kValid,
+  kEmpty,       // never written, or something else's bytes
+  kUnreadable,  // the disk failed
+  kDamaged,     // a header whose checksum, version or fields do not hold
+  kMisplaced,   // a header of another place
+  kMisfit,      // a slot header whose payload does not make up the slot; a chunk without any slot
+};
+inline constexpr int kHeaderStateCount = 6;
+// "valid", "empty", "unreadable", "damaged", "misplaced", "misfit".
+[[nodiscard]] std::string_view HeaderStateName(HeaderState state);
+
+struct ScannedChunk {
+  uint64_t chunk = 0;
+  HeaderState state = HeaderState::kEmpty;
+  ChunkHeader header;  // as read if valid or misfit
+};
+
+struct ScannedSlot {
+  DiskLocation location;
+  uint64_t slot_bytes = 0;
+  HeaderState state = HeaderState::kEmpty;
+  SlotHeader header;  // as read if valid, misplaced or misfit
+};
+
+// Sees every chunk, each before its slots; slots in the order of the address space.
+class HeaderVisitor {
+ public:
+  virtual ~HeaderVisitor() = default;
+  virtual void OnChunk(const ScannedChunk& chunk) = 0;
+  virtual void OnSlot(const ScannedSlot& slot) = 0;
+};
+
+struct ScanProgress {
+  uint64_t chunks_done = 0;
+  uint64_t chunks = 0;
+  uint64_t slots_done = 0;
+};
+
+// Blocks; everything happens on the calling thread. `on_progress` may be empty.
+void ScanHeaders(const DiskGeometry& geometry, const DiskReadFunction& read, HeaderVisitor* visitor,
+                 const std::function<void(const ScanProgress&)>& on_progress = {});
+
+}  // namespace kvtier

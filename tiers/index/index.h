@@ -1,0 +1,61 @@
+// The persistent index: which block lies where on disk. A cache of the headers, never more trusted
+// than they are.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "tiers/directory/block_key.h"
+#include "tiers/disk/disk_location.h"
+#include "tiers/disk/write_budget.h"
+
+namespace kvtier {
+
+// What is known of one block on disk. Times are Unix time in seconds.
+struct IndexRecord {
+  BlockKey key;
+  DiskLocation location;
+  uint32_t generation = 0;  // the slot's write counter, equal to the header's
+  uint32_t depth = 0;       // blocks before this one in its sequence
+  uint32_t created_s = 0;
+  uint32_t last_use_s = 0;
+  uint16_t tokens = 0;
+  RetentionClass retention = RetentionClass::kExtended;
+  // The payload is known to be whole: it was synced before the record was made, or has been read
+  // back since. False for what a rebuild found by its header alone.
+  bool verified = true;
+};
+
+// Applied atomically: the deletes first, then the puts.
+struct IndexBatch {
+  std::vector<std::pair<SpaceId, SpaceIdentity>> spaces;  // new ones
+  std::vector<IndexRecord> puts;
+  std::vector<BlockKey> deletes;
+  std::optional<WriteBudgetState> budget;  // if given, remembered for the next start
+  [[nodiscard]] bool empty() const {
+    return spaces.empty() && puts.empty() && deletes.empty() && !budget;
+  }
+};
+
+// Everything the disk holds, as read at start-up from the index or from the headers.
+struct IndexSnapshot {
+  std::vector<std::pair<SpaceId, SpaceIdentity>> spaces;
+  std::vector<IndexRecord> records;
+  WriteBudgetState budget;  // nothing spent when the headers had to be read
+};
+
+class Index {
+ public:
+  virtual ~Index() = default;
+  // Never blocks; `done` is called on the event loop once the batch is durable (or with kIoError,
+  // after which the batch may or may not have been applied). Batches are applied in call order.
+  virtual void Apply(IndexBatch batch, std::function<void(Status)> done) = 0;
+};
+
+}  // namespace kvtier

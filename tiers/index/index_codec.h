@@ -1,0 +1,75 @@
+// Keys and values of the persistent index as bytes. Integers are little-endian, except that the
+// space id in a key is big-endian, so that iteration yields meta, budget, spaces, records by space.
+//
+//   kind    key                 value
+//   meta    01                  version 1, file_set 16, epoch 8, checksum 4
+//   budget  02                  version 1, day 4, spent_bytes 8, checksum 4
+//   space   03 space 4          version 1, block_bytes 8, model 32, length 2, tenant, checksum 4
+//   record  04 space 4 hash 32  version 1, flags 1, tokens 2, generation 4, address 8,
+//                               depth 4, created_s 4, last_use_s 4, checksum 4
+//
+// Flags: bit 0 retention `extended`, bit 1 payload verified.
+//
+// The checksum is the lower half of the xxh3-64 of the key and the value before it: a value under
+// another's key is as bad as a flipped one.
+//
+// Pure functions; any thread. Decoders take any bytes: what they accept is exactly what an encoder
+// produces. Errors: kCorrupt "index_key", "index_value", "index_version".
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/digest.h"
+#include "base/result.h"
+#include "tiers/index/index.h"
+
+namespace kvtier {
+
+// Raised when any encoding below changes; an index of another version is rebuilt from the headers.
+inline constexpr uint8_t kIndexVersion = 1;
+
+// Which disk files an index describes, and as of when.
+struct IndexMeta {
+  Digest128 file_set;  // the disk file set's uuid
+  uint64_t epoch = 0;  // the set's start in which the index was last opened
+  friend bool operator==(const IndexMeta&, const IndexMeta&) = default;
+};
+
+// Key kinds, in the order of iteration.
+enum class IndexKeyKind : uint8_t { kMeta = 1, kBudget = 2, kSpace = 3, kRecord = 4 };
+
+// An empty key or an unknown kind is an error.
+[[nodiscard]] Result<IndexKeyKind> DecodeKeyKind(std::span<const std::byte> key);
+
+using SingleKey = std::array<std::byte, 1>;
+using SpaceKey = std::array<std::byte, 1 + 4>;
+using RecordKey = std::array<std::byte, 1 + 4 + 32>;
+using RecordValue = std::array<std::byte, 32>;
+
+inline constexpr SingleKey kMetaKey{std::byte{1}};
+inline constexpr SingleKey kBudgetKey{std::byte{2}};
+[[nodiscard]] SpaceKey EncodeSpaceKey(SpaceId space);
+[[nodiscard]] RecordKey EncodeRecordKey(const BlockKey& key);
+
+[[nodiscard]] std::vector<std::byte> EncodeMeta(const IndexMeta& meta);
+[[nodiscard]] Result<IndexMeta> DecodeMeta(std::span<const std::byte> value);
+
+[[nodiscard]] std::vector<std::byte> EncodeBudget(const WriteBudgetState& budget);
+[[nodiscard]] Result<WriteBudgetState> DecodeBudget(std::span<const std::byte> value);
+
+// REQUIRES: identity.tenant.size() <= kMaxTenantBytes.
+[[nodiscard]] std::vector<std::byte> EncodeSpace(SpaceId space, const SpaceIdentity& identity);
+[[nodiscard]] Result<std::pair<SpaceId, SpaceIdentity>> DecodeSpace(
+    std::span<const std::byte> key, std::span<const std::byte> value);
+
+// `key` is EncodeRecordKey(record.key).
+[[nodiscard]] RecordValue EncodeRecord(const RecordKey& key, const IndexRecord& record);
+[[nodiscard]] Result<IndexRecord> DecodeRecord(std::span<const std::byte> key,
+                                               std::span<const std::byte> value);
+
+}  // namespace kvtier

@@ -1,0 +1,487 @@
+#include "tiers/index/rocksdb_index.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <pthread.h>
+#include <rocksdb/cache.h>
+#include <rocksdb/db.h>
+#include <rocksdb/env.h>
+#include <rocksdb/options.h>
+#include <rocksdb/table.h>
+#include <rocksdb/write_batch.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <numeric>
+#include <span>
+#include <utility>
+
+#include "base/byte_size.h"
+#include "base/check.h"
+#include "base/unique_fd.h"
+#include "tiers/disk/epoch_mark.h"
+
+namespace kvtier {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Also bounds the log that a start has to replay, to about twice this.
+constexpr size_t kWriteBufferBytes = 4 * kMiB;
+constexpr size_t kBlockCacheBytes = 8 * kMiB;
+constexpr size_t kTableBlockBytes = 32 * kKiB;
+constexpr size_t kScanReadaheadBytes = 4 * kMiB;
+// Puts and deletes committed with one sync, at most: about 1.5 MiB of log.
+constexpr size_t kMaxGroupChanges = 16 * 1024;
+constexpr int kNever = 1 << 30;  // as a number of files
+// How long a commit waits for room in memory before it fails.
+constexpr int kStallRetries = 500;
+constexpr std::chrono::milliseconds kStallPause{10};
+constexpr size_t kReplaceBatchRecords = 4 * 1024;
+// Reserved on the index's own word only up to here.
+constexpr uint64_t kMaxReservedRecords = 8'000'000;
+
+// Instead of RocksDB's own log file: whatever matters comes back as a status, and the file's writer
+// ends the process when it is used again after the disk was full.
+class NullLogger final : public rocksdb::Logger {
+ public:
+  using rocksdb::Logger::Logv;
+  void Logv(const char*, va_list) override {}
+};
+
+rocksdb::Slice AsSlice(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+std::span<const std::byte> AsBytes(const rocksdb::Slice& slice) {
+  return std::as_bytes(std::span(slice.data(), slice.size()));
+}
+
+// No compression: keys are digests. No filters: nothing is looked up by key while serving.
+rocksdb::Options MakeOptions() {
+  rocksdb::BlockBasedTableOptions table;
+  table.checksum = rocksdb::kXXH3;
+  table.block_cache = rocksdb::NewLRUCache(kBlockCacheBytes);
+  table.block_size = kTableBlockBytes;
+  rocksdb::Options options;
+  options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
+  options.compression = rocksdb::kNoCompression;
+  options.paranoid_checks = true;
+  options.write_buffer_size = kWriteBufferBytes;
+  options.max_write_buffer_number = 3;
+  options.max_total_wal_size = 2 * kWriteBufferBytes;
+  options.target_file_size_base = 8 * kWriteBufferBytes;
+  // No writer waits for compaction: while the disk is full there is none, and waiting has no end.
+  options.level0_slowdown_writes_trigger = kNever;
+  options.level0_stop_writes_trigger = kNever;
+  options.soft_pending_compaction_bytes_limit = 0;
+  options.hard_pending_compaction_bytes_limit = 0;
+  options.max_background_jobs = 2;
+  options.max_open_files = 512;
+  // A log cut short by a crash loses its tail and nothing else; the slots it spoke of are unknown
+  // or their headers disagree, and both are misses.
+  options.wal_recovery_mode = rocksdb::WALRecoveryMode::kPointInTimeRecovery;
+  options.info_log = std::make_shared<NullLogger>();
+  options.stats_dump_period_sec = 0;
+  options.stats_persist_period_sec = 0;
+  options.skip_stats_update_on_db_open = true;
+  return options;
+}
+
+rocksdb::WriteOptions SyncedWrite() {
+  rocksdb::WriteOptions options;
+  options.sync = true;
+  options.no_slowdown = true;
+  return options;
+}
+
+IndexContents Bad(IndexState state, std::string detail) {
+  return IndexContents{.state = state, .detail = std::move(detail)};
+}
+
+// Sorts a failure to open into what a rebuild cures (contents) and what it does not (error).
+Result<IndexContents> ClassifyOpenFailure(const rocksdb::Status& status) {
+  const std::string text = status.ToString();
+  // Said by RocksDB's POSIX environment, which has no code of its own for it.
+  if (status.IsIOError() && text.find("lock ") != std::string::npos) {
+    return MakeError(ErrorCode::kUnavailable, "index_locked", text);
+  }
+  if (status.IsNoSpace() || status.IsMemoryLimit()) {
+    return MakeError(ErrorCode::kIoError, "index_open", text);
+  }
+  return Bad(IndexState::kDamaged, text);
+}
+
+// Nothing if the directory can be handed to RocksDB.
+Result<std::optional<IndexContents>> CheckDirectory(const fs::path& directory) {
+  std::error_code error;
+  if (!fs::exists(directory / "CURRENT", error)) {
+    if (!fs::exists(directory, error) || fs::is_empty(directory, error)) {
+      return Bad(IndexState::kMissing, "no index in " + directory.string());
+    }
+    if (!error) return Bad(IndexState::kDamaged, "no CURRENT file in " + directory.string());
+  }
+  if (error || ::access(directory.c_str(), R_OK | W_OK | X_OK) != 0) {
+    return MakeError(ErrorCode::kPermissionDenied, "index_permission",
+                     "cannot read and write " + directory.string());
+  }
+  return std::nullopt;
+}
+
+// Reads the whole database in order of keys, which is: meta, budget, spaces, records.
+class Loader {
+ public:
+  Loader(const IndexMeta& start, uint64_t mark) : start_(start), mark_(mark) {}
+
+  IndexContents Load(rocksdb::DB* db) {
+    uint64_t estimated_records = 0;
+    db->GetIntProperty(rocksdb::DB::Properties::kEstimateNumKeys, &estimated_records);
+    contents_.snapshot.records.reserve(std::min(estimated_records, kMaxReservedRecords));
+    contents_.state = IndexState::kGood;
+
+    rocksdb::ReadOptions options;
+    options.readahead_size = kScanReadaheadBytes;
+    options.fill_cache = false;
+    const std::unique_ptr<rocksdb::Iterator> entry(db->NewIterator(options));
+    for (entry->SeekToFirst(); entry->Valid() && good(); entry->Next()) {
+      const Status taken = Take(AsBytes(entry->key()), AsBytes(entry->value()));
+      if (!taken) Reject(IndexState::kDamaged, taken.error().ToString());
+    }
+    if (good() && !entry->status().ok()) Reject(IndexState::kDamaged, entry->status().ToString());
+    if (good() && !meta_seen_) Reject(IndexState::kDamaged, "the index does not say whose it is");
+    if (!good()) contents_.snapshot = {};
+    return std::move(contents_);
+  }
+
+ private:
+  [[nodiscard]] bool good() const { return contents_.state == IndexState::kGood; }
+
+  void Reject(IndexState state, std::string detail) {
+    contents_.state = state;
+    contents_.detail = std::move(detail);
+  }
+
+  Status Take(std::span<const std::byte> key, std::span<const std::byte> value) {
+    KVT_ASSIGN_OR_RETURN(const IndexKeyKind kind, DecodeKeyKind(key));
+    switch (kind) {
+      case IndexKeyKind::kMeta:
+        return TakeMeta(key, value);
+      case IndexKeyKind::kBudget:
+        return TakeBudget(key, value);
+      case IndexKeyKind::kSpace:
+        return TakeSpace(key, value);
+      case IndexKeyKind::kRecord:
+        return TakeRecord(key, value);
+    }
+    return {};
+  }
+
+  Status TakeMeta(std::span<const std::byte> key, std::span<const std::byte> value) {
+    if (key.size() != kMetaKey.size()) return MakeError(ErrorCode::kCorrupt, "index_key");
+    KVT_ASSIGN_OR_RETURN(const IndexMeta meta, DecodeMeta(value));
+    meta_seen_ = true;
+    if (meta.file_set != start_.file_set) {
+      Reject(IndexState::kOtherFiles, fmt::format("index of file set {}, the disk files are {}",
+                                                  meta.file_set.Hex(), start_.file_set.Hex()));
+    } else if (meta.epoch < mark_ || meta.epoch >= start_.epoch) {
+      Reject(IndexState::kStaleEpoch,
+             fmt::format("index last opened in start {}, the files with an index in {}, now is {}",
+                         meta.epoch, mark_, start_.epoch));
+    }
+    return {};
+  }
+
+  Status TakeBudget(std::span<const std::byte> key, std::span<const std::byte> value) {
+    if (key.size() != kBudgetKey.size()) return MakeError(ErrorCode::kCorrupt, "index_key");
+    KVT_ASSIGN_OR_RETURN(contents_.snapshot.budget, DecodeBudget(value));
+    return {};
+  }
+
+  Status TakeSpace(std::span<const std::byte> key, std::span<const std::byte> value) {
+    KVT_ASSIGN_OR_RETURN(auto space, DecodeSpace(key, value));
+    contents_.snapshot.spaces.push_back(std::move(space));
+    return {};
+  }
+
+  // Records come by space, so that each space is looked up once.
+  Status TakeRecord(std::span<const std::byte> key, std::span<const std::byte> value) {
+    KVT_ASSIGN_OR_RETURN(const IndexRecord record, DecodeRecord(key, value));
+    const auto& spaces = contents_.snapshot.spaces;
+    while (space_ < spaces.size() && spaces[space_].first < record.key.space) ++space_;
+    if (space_ == spaces.size() || spaces[space_].first != record.key.space) {
+      return MakeError(ErrorCode::kCorrupt, "index_space",
+                       fmt::format("record of unknown space {}", record.key.space.value));
+    }
+    contents_.snapshot.records.push_back(record);
+    return {};
+  }
+
+  const IndexMeta start_;
+  const uint64_t mark_;
+  IndexContents contents_;
+  bool meta_seen_ = false;
+  size_t space_ = 0;  // position in the snapshot's spaces
+};
+
+void AddSpace(SpaceId space, const SpaceIdentity& identity, rocksdb::WriteBatch* out) {
+  out->Put(AsSlice(EncodeSpaceKey(space)), AsSlice(EncodeSpace(space, identity)));
+}
+
+void AddRecord(const IndexRecord& record, rocksdb::WriteBatch* out) {
+  const RecordKey key = EncodeRecordKey(record.key);
+  out->Put(AsSlice(key), AsSlice(EncodeRecord(key, record)));
+}
+
+void AddBatch(const IndexBatch& batch, rocksdb::WriteBatch* out) {
+  for (const auto& [space, identity] : batch.spaces) AddSpace(space, identity, out);
+  for (const BlockKey& key : batch.deletes) out->Delete(AsSlice(EncodeRecordKey(key)));
+  for (const IndexRecord& record : batch.puts) AddRecord(record, out);
+  if (batch.budget) out->Put(AsSlice(kBudgetKey), AsSlice(EncodeBudget(*batch.budget)));
+}
+
+tl::unexpected<Error> ReplaceError(std::string context) {
+  return MakeError(ErrorCode::kIoError, "index_replace", std::move(context));
+}
+
+Status FromReplace(const rocksdb::Status& status) {
+  if (status.ok()) return {};
+  return ReplaceError(status.ToString());
+}
+
+Status SyncDirectory(const fs::path& directory) {
+  const UniqueFd fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd.valid() || ::fsync(fd.get()) != 0) {
+    return ReplaceError("cannot sync directory " + directory.string());
+  }
+  return {};
+}
+
+// Writes in the order of keys, without a log: what counts is the flush at the end.
+Status Fill(rocksdb::DB* db, const IndexMeta& meta, const IndexSnapshot& snapshot) {
+  rocksdb::WriteOptions unlogged;
+  unlogged.disableWAL = true;
+  rocksdb::WriteBatch batch;
+  batch.Put(AsSlice(kMetaKey), AsSlice(EncodeMeta(meta)));
+  batch.Put(AsSlice(kBudgetKey), AsSlice(EncodeBudget(snapshot.budget)));
+  for (const auto& [space, identity] : snapshot.spaces) AddSpace(space, identity, &batch);
+
+  std::vector<uint32_t> order(snapshot.records.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::sort(order, {}, [&](uint32_t i) {
+    const BlockKey& key = snapshot.records[i].key;
+    return std::tie(key.space, key.hash);
+  });
+  for (const uint32_t i : order) {
+    AddRecord(snapshot.records[i], &batch);
+    if (batch.Count() < kReplaceBatchRecords) continue;
+    KVT_RETURN_IF_ERROR(FromReplace(db->Write(unlogged, &batch)));
+    batch.Clear();
+  }
+  KVT_RETURN_IF_ERROR(FromReplace(db->Write(unlogged, &batch)));
+  rocksdb::FlushOptions flush;
+  flush.allow_write_stall = true;
+  return FromReplace(db->Flush(flush));
+}
+
+Status WriteFresh(const fs::path& directory, const IndexMeta& meta, const IndexSnapshot& snapshot) {
+  rocksdb::Options options = MakeOptions();
+  options.create_if_missing = true;
+  options.error_if_exists = true;
+  rocksdb::DB* opened = nullptr;
+  KVT_RETURN_IF_ERROR(FromReplace(rocksdb::DB::Open(options, directory.string(), &opened)));
+  const std::unique_ptr<rocksdb::DB> db(opened);
+  KVT_RETURN_IF_ERROR(Fill(db.get(), meta, snapshot));
+  return FromReplace(db->Close());
+}
+
+Status RemoveAll(const fs::path& path) {
+  std::error_code error;
+  fs::remove_all(path, error);
+  if (error)
+    return ReplaceError(fmt::format("cannot remove {}: {}", path.string(), error.message()));
+  return {};
+}
+
+fs::path Unfinished(const fs::path& directory) { return directory.string() + ".new"; }
+
+}  // namespace
+
+std::string_view IndexStateName(IndexState state) {
+  switch (state) {
+    case IndexState::kGood:
+      return "good";
+    case IndexState::kMissing:
+      return "missing";
+    case IndexState::kDamaged:
+      return "damaged";
+    case IndexState::kStaleEpoch:
+      return "stale_epoch";
+    case IndexState::kOtherFiles:
+      return "other_files";
+  }
+  return "unknown";
+}
+
+// The open database; used by one thread at a time.
+class RocksdbIndex::Database {
+ public:
+  [[nodiscard]] static rocksdb::Status Open(const fs::path& directory,
+                                            std::unique_ptr<Database>* database) {
+    database->reset(new Database(directory));
+    return (*database)->Reopen();
+  }
+
+  ~Database() { Close(); }
+  Database(const Database&) = delete;
+  Database& operator=(const Database&) = delete;
+
+  // REQUIRES: Open succeeded and no Commit has failed since.
+  [[nodiscard]] rocksdb::DB* get() { return db_.get(); }
+
+  // After a failed write the database is in no state to be written to, not even to be flushed. The
+  // next commit opens it again, which keeps what was acknowledged.
+  Status Commit(rocksdb::WriteBatch* batch) {
+    rocksdb::Status status = failed_ ? Reopen() : rocksdb::Status::OK();
+    if (status.ok()) status = Write(batch);
+    failed_ = !status.ok();
+    if (!failed_) return {};
+    return MakeError(ErrorCode::kIoError, "index_write", status.ToString());
+  }
+
+ private:
+  explicit Database(fs::path directory) : directory_(std::move(directory)) {}
+
+  rocksdb::Status Reopen() {
+    Close();
+    rocksdb::DB* opened = nullptr;
+    const rocksdb::Status status = rocksdb::DB::Open(MakeOptions(), directory_.string(), &opened);
+    db_.reset(opened);
+    return status;
+  }
+
+  // Left to itself RocksDB would block for ever while it cannot write out what memory holds.
+  rocksdb::Status Write(rocksdb::WriteBatch* batch) {
+    rocksdb::Status status = db_->Write(SyncedWrite(), batch);
+    for (int i = 0; i < kStallRetries && status.IsIncomplete(); ++i) {
+      std::this_thread::sleep_for(kStallPause);
+      status = db_->Write(SyncedWrite(), batch);
+    }
+    return status;
+  }
+
+  void Close() {
+    if (db_) db_->Close().PermitUncheckedError();
+    db_.reset();
+  }
+
+  const fs::path directory_;
+  std::unique_ptr<rocksdb::DB> db_;  // null if it could not be opened again
+  bool failed_ = false;
+};
+
+Result<OpenedIndex> RocksdbIndex::Open(const IndexPlace& place, const IndexMeta& start,
+                                       EventQueue* loop) {
+  KVT_ASSIGN_OR_RETURN(std::optional<IndexContents> bad, CheckDirectory(place.index));
+  if (bad) return OpenedIndex{.contents = *std::move(bad)};
+  std::unique_ptr<Database> database;
+  const rocksdb::Status status = Database::Open(place.index, &database);
+  if (!status.ok()) {
+    KVT_ASSIGN_OR_RETURN(IndexContents contents, ClassifyOpenFailure(status));
+    return OpenedIndex{.contents = std::move(contents)};
+  }
+  Loader loader(start, EpochMark::Read(place.files));
+  OpenedIndex result{.contents = loader.Load(database->get())};
+  if (result.contents.state != IndexState::kGood) return result;
+
+  rocksdb::WriteBatch batch;
+  batch.Put(AsSlice(kMetaKey), AsSlice(EncodeMeta(start)));
+  if (const Status stored = database->Commit(&batch); !stored) {
+    return MakeError(ErrorCode::kIoError, "index_open", stored.error().context);
+  }
+  KVT_RETURN_IF_ERROR(EpochMark::Write(place.files, start.epoch));
+  result.index.reset(new RocksdbIndex(std::move(database), loop));
+  return result;
+}
+
+Result<IndexContents> RocksdbIndex::Read(const IndexPlace& place, const IndexMeta& start) {
+  KVT_ASSIGN_OR_RETURN(std::optional<IndexContents> bad, CheckDirectory(place.index));
+  if (bad) return *std::move(bad);
+  rocksdb::DB* opened = nullptr;
+  const rocksdb::Status status =
+      rocksdb::DB::OpenForReadOnly(MakeOptions(), place.index.string(), &opened);
+  if (!status.ok()) return ClassifyOpenFailure(status);
+  const std::unique_ptr<rocksdb::DB> db(opened);
+  return Loader(start, EpochMark::Read(place.files)).Load(db.get());
+}
+
+Status RocksdbIndex::Replace(const IndexPlace& place, const IndexMeta& start,
+                             const IndexSnapshot& snapshot) {
+  // As if last opened in the start before, and with no mark to say otherwise.
+  IndexMeta meta = start;
+  if (meta.epoch > 0) --meta.epoch;
+  const fs::path fresh = Unfinished(place.index);
+  KVT_RETURN_IF_ERROR(RemoveAll(fresh));
+  KVT_RETURN_IF_ERROR(WriteFresh(fresh, meta, snapshot));
+  KVT_RETURN_IF_ERROR(SyncDirectory(fresh));
+  KVT_RETURN_IF_ERROR(RemoveAll(place.index));
+  KVT_RETURN_IF_ERROR(EpochMark::Remove(place.files));
+  std::error_code error;
+  fs::rename(fresh, place.index, error);
+  if (error) return ReplaceError("cannot rename " + fresh.string() + ": " + error.message());
+  return SyncDirectory(fs::absolute(place.index).parent_path());
+}
+
+RocksdbIndex::RocksdbIndex(std::unique_ptr<Database> database, EventQueue* loop)
+    : database_(std::move(database)), loop_(loop), thread_([this] { Work(); }) {
+  pthread_setname_np(thread_.native_handle(), "kvt-index");
+}
+
+RocksdbIndex::~RocksdbIndex() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  wake_.notify_one();
+  thread_.join();
+}
+
+void RocksdbIndex::Apply(IndexBatch batch, std::function<void(Status)> done) {
+  {
+    const std::lock_guard lock(mutex_);
+    KVT_CHECK(!stopping_);
+    queue_.push_back({std::move(batch), std::move(done)});
+  }
+  wake_.notify_one();
+}
+
+std::vector<RocksdbIndex::Queued> RocksdbIndex::TakeGroup() {
+  std::unique_lock lock(mutex_);
+  wake_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
+  size_t count = 0;
+  for (size_t changes = 0; count < queue_.size() && changes < kMaxGroupChanges; ++count) {
+    changes += queue_[count].batch.puts.size() + queue_[count].batch.deletes.size();
+  }
+  const auto end = queue_.begin() + static_cast<ptrdiff_t>(count);
+  std::vector<Queued> group(std::make_move_iterator(queue_.begin()), std::make_move_iterator(end));
+  queue_.erase(queue_.begin(), end);
+  return group;
+}
+
+void RocksdbIndex::Work() {
+  while (true) {
+    std::vector<Queued> group = TakeGroup();
+    if (group.empty()) return;
+    rocksdb::WriteBatch batch;
+    for (const Queued& queued : group) AddBatch(queued.batch, &batch);
+    const Status status = database_->Commit(&batch);
+    std::vector<std::function<void(Status)>> callbacks;
+    callbacks.reserve(group.size());
+    for (Queued& queued : group) callbacks.push_back(std::move(queued.done));
+    loop_->Post([callbacks = std::move(callbacks), status] {
+      for (const auto& done : callbacks) done(status);
+    });
+  }
+}
+
+}  // namespace kvtier

@@ -1,0 +1,110 @@
+// The persistent index on RocksDB, in a directory of its own beside (or away from) the disk files.
+//
+// The index is a cache of the slot headers. Whenever its truth is in doubt it is not repaired but
+// built anew from them: see index_rebuild.h.
+//
+// Epochs tell a good index from an old backup. The disk files count their starts: this one is E.
+// The index says in which start it was last opened, I, and so does a mark beside the files, M
+// (epoch_mark.h). Open() takes an index with M <= I < E, durably makes I = E and then M = E, before
+// any slot is written. A crash between the steps leaves them in order. An index older than the
+// files has I < M, files older than the index have E <= I; either is stale.
+#pragma once
+
+#include <condition_variable>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "base/executor.h"
+#include "base/result.h"
+#include "tiers/index/index.h"
+#include "tiers/index/index_codec.h"
+
+namespace kvtier {
+
+enum class IndexState : uint8_t {
+  kGood,
+  kMissing,     // there is none
+  kDamaged,     // something in it does not hold: checksums, structure, version
+  kStaleEpoch,  // the files were used without it, or it without the files
+  kOtherFiles,  // it describes another file set
+};
+// "good", "missing", "damaged", "stale_epoch", "other_files".
+[[nodiscard]] std::string_view IndexStateName(IndexState state);
+
+// What an index holds, or why it must be rebuilt.
+struct IndexContents {
+  IndexState state = IndexState::kMissing;
+  std::string detail;      // for a person; empty if good
+  IndexSnapshot snapshot;  // empty unless good
+};
+
+// Where an index and the files it speaks of are.
+struct IndexPlace {
+  std::filesystem::path index;  // a directory of the index's own
+  std::filesystem::path files;  // the disk files' directory
+};
+
+class RocksdbIndex;
+
+struct OpenedIndex {
+  IndexContents contents;
+  std::unique_ptr<RocksdbIndex> index;  // null unless good
+};
+
+// Apply() may be called on the event loop's thread only. One thread of the index's own writes what
+// is queued, many batches at a time with one sync.
+class RocksdbIndex final : public Index {
+ public:
+  // Blocks while everything is read and checked. `start` is what the disk files say: their set and
+  // the epoch that they have just begun. `loop` is borrowed and outlives the index. A bad index is
+  // left for Replace. Errors, none of which a rebuild would cure: kPermissionDenied
+  // "index_permission", kUnavailable "index_locked", kIoError "index_open" (no space) and
+  // "epoch_mark".
+  [[nodiscard]] static Result<OpenedIndex> Open(const IndexPlace& place, const IndexMeta& start,
+                                                EventQueue* loop);
+
+  // What Open would find, without changing anything on disk.
+  [[nodiscard]] static Result<IndexContents> Read(const IndexPlace& place, const IndexMeta& start);
+
+  // Makes `place` an index of exactly `snapshot`, good for Open with `start` or a later one: writes
+  // it durably beside, then puts it in place of what was there. A crash on the way leaves the old
+  // index, the new one, or none (which is rebuilt again). REQUIRES: nobody has the index open.
+  // Errors: kIoError "index_replace", "epoch_mark".
+  [[nodiscard]] static Status Replace(const IndexPlace& place, const IndexMeta& start,
+                                      const IndexSnapshot& snapshot);
+
+  // Writes what is queued and joins; the `done`s are still posted.
+  ~RocksdbIndex() override;
+  RocksdbIndex(const RocksdbIndex&) = delete;
+  RocksdbIndex& operator=(const RocksdbIndex&) = delete;
+
+  void Apply(IndexBatch batch, std::function<void(Status)> done) override;
+
+ private:
+  class Database;
+  struct Queued {
+    IndexBatch batch;
+    std::function<void(Status)> done;
+  };
+
+  RocksdbIndex(std::unique_ptr<Database> database, EventQueue* loop);
+  void Work();
+  // The next batches to commit together; empty when stopping and nothing is left.
+  [[nodiscard]] std::vector<Queued> TakeGroup();
+
+  const std::unique_ptr<Database> database_;
+  EventQueue* const loop_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::vector<Queued> queue_;
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace kvtier
