@@ -51,8 +51,9 @@ void Session::Handle(const wire::Frame& frame,
   const Status handled = (this->*handler)(call, *message);
   if (!handled) Refuse(call, handled.error());
   // What was taken and is answered later ends then.
-  constexpr bool kLater =
-      Message::kType == wire::MessageType::kAcquire || Message::kType == wire::MessageType::kAttend;
+  constexpr bool kLater = Message::kType == wire::MessageType::kAcquire ||
+                          Message::kType == wire::MessageType::kAcquireCounted ||
+                          Message::kType == wire::MessageType::kAttend;
   if (!handled || !kLater) {
     trace_.End(Message::kType, call.request_id, !handled);
   }

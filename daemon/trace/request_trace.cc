@@ -3,6 +3,14 @@
 #include "base/probes.h"
 
 namespace kvtier {
+namespace {
+
+wire::MessageType Shown(wire::MessageType message) {
+  using enum wire::MessageType;
+  return message == kAcquireCounted ? kAcquire : message;
+}
+
+}  // namespace
 
 void RequestTrace::SessionBegin() {
   Record({.tag = {session_}, .kind = TraceKind::kSession, .phase = TracePhase::kBegin});
@@ -13,6 +21,7 @@ void RequestTrace::SessionEnd() {
 }
 
 void RequestTrace::Begin(wire::MessageType message, uint64_t request, const Asked& asked) {
+  message = Shown(message);
   if (message == wire::MessageType::kAcquire) {
     KVT_PROBE4(acquire__begin, session_.value, request, asked.blocks, asked.new_blocks);
   }
@@ -25,6 +34,7 @@ void RequestTrace::Begin(wire::MessageType message, uint64_t request, const Aske
 }
 
 void RequestTrace::End(wire::MessageType message, uint64_t request, bool failed) {
+  message = Shown(message);
   if (message == wire::MessageType::kAcquire) {
     KVT_PROBE6(acquire__end, session_.value, request, 0, 0, 0, failed);
   }

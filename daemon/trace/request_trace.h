@@ -29,7 +29,9 @@ class RequestTrace {
   };
   template <typename Message>
   [[nodiscard]] static Asked AskedBy(const Message& message) {
-    if constexpr (requires { message.hashes; }) {
+    if constexpr (requires { message.acquire; }) {
+      return AskedBy(message.acquire);
+    } else if constexpr (requires { message.hashes; }) {
       Asked asked = OfHashes(message.hashes);
       if constexpr (requires { message.new_blocks; }) asked.new_blocks = message.new_blocks;
       return asked;
@@ -43,6 +45,7 @@ class RequestTrace {
     }
   }
 
+  // However it is to be told of its loads, an acquire is shown as one.
   void Begin(wire::MessageType message, uint64_t request, const Asked& asked);
   // Of any request but an acquire that the cache answers.
   void End(wire::MessageType message, uint64_t request, bool failed);

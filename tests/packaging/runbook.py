@@ -7,7 +7,7 @@ source = pathlib.Path(sys.argv[1])
 papers = (source / "docs/OPERATIONS.md").read_text()
 
 ids = set()
-for path in (source / "daemon").glob("*.cc"):
+for path in (source / "daemon").rglob("*.cc"):
     ids |= set(re.findall(r'(?:Warning|Error)\(\s*"([a-z]+\.[a-z_]+)"', path.read_text()))
 alerts = set()
 for path in (source / "tools").glob("monitoring/*.rules.yml"):
