@@ -1,81 +1,59 @@
 #include "protocol/message_type.h"
 
+#include <algorithm>
+#include <array>
+
 namespace kvtier::wire {
+namespace {
+
+struct NamedType {
+  MessageType type;
+  std::string_view name;
+};
+constexpr auto kNames = std::to_array<NamedType>({
+    {MessageType::kHello, "HELLO"},
+    {MessageType::kHelloReply, "HELLO_REPLY"},
+    {MessageType::kRegisterModel, "REGISTER_MODEL"},
+    {MessageType::kRegisterModelReply, "REGISTER_MODEL_REPLY"},
+    {MessageType::kAttach, "ATTACH"},
+    {MessageType::kAttachReply, "ATTACH_REPLY"},
+    {MessageType::kAcquire, "ACQUIRE"},
+    {MessageType::kAcquireReply, "ACQUIRE_REPLY"},
+    {MessageType::kAcquireCounted, "ACQUIRE_COUNTED"},
+    {MessageType::kAcquireCountedReply, "ACQUIRE_COUNTED_REPLY"},
+    {MessageType::kLoadProgress, "LOAD_PROGRESS"},
+    {MessageType::kCommit, "COMMIT"},
+    {MessageType::kCommitReply, "COMMIT_REPLY"},
+    {MessageType::kRelease, "RELEASE"},
+    {MessageType::kReleaseReply, "RELEASE_REPLY"},
+    {MessageType::kPrefetch, "PREFETCH"},
+    {MessageType::kPrefetchReply, "PREFETCH_REPLY"},
+    {MessageType::kLookup, "LOOKUP"},
+    {MessageType::kLookupReply, "LOOKUP_REPLY"},
+    {MessageType::kPin, "PIN"},
+    {MessageType::kPinReply, "PIN_REPLY"},
+    {MessageType::kStats, "STATS"},
+    {MessageType::kStatsReply, "STATS_REPLY"},
+    {MessageType::kWorkspace, "WORKSPACE"},
+    {MessageType::kWorkspaceReply, "WORKSPACE_REPLY"},
+    {MessageType::kAttend, "ATTEND"},
+    {MessageType::kAttendReply, "ATTEND_REPLY"},
+    {MessageType::kPing, "PING"},
+    {MessageType::kPong, "PONG"},
+    {MessageType::kError, "ERROR"},
+    {MessageType::kDevices, "DEVICES"},
+    {MessageType::kDevicesReply, "DEVICES_REPLY"},
+    {MessageType::kAdminRequest, "ADMIN_REQUEST"},
+    {MessageType::kAdminProgress, "ADMIN_PROGRESS"},
+    {MessageType::kAdminReply, "ADMIN_REPLY"},
+});
+
+}  // namespace
 
 std::string_view MessageTypeName(uint16_t type) {
-  switch (static_cast<MessageType>(type)) {
-    case MessageType::kHello:
-      return "HELLO";
-    case MessageType::kHelloReply:
-      return "HELLO_REPLY";
-    case MessageType::kRegisterModel:
-      return "REGISTER_MODEL";
-    case MessageType::kRegisterModelReply:
-      return "REGISTER_MODEL_REPLY";
-    case MessageType::kAttach:
-      return "ATTACH";
-    case MessageType::kAttachReply:
-      return "ATTACH_REPLY";
-    case MessageType::kAcquire:
-      return "ACQUIRE";
-    case MessageType::kAcquireReply:
-      return "ACQUIRE_REPLY";
-    case MessageType::kAcquireCounted:
-      return "ACQUIRE_COUNTED";
-    case MessageType::kAcquireCountedReply:
-      return "ACQUIRE_COUNTED_REPLY";
-    case MessageType::kLoadProgress:
-      return "LOAD_PROGRESS";
-    case MessageType::kCommit:
-      return "COMMIT";
-    case MessageType::kCommitReply:
-      return "COMMIT_REPLY";
-    case MessageType::kRelease:
-      return "RELEASE";
-    case MessageType::kReleaseReply:
-      return "RELEASE_REPLY";
-    case MessageType::kPrefetch:
-      return "PREFETCH";
-    case MessageType::kPrefetchReply:
-      return "PREFETCH_REPLY";
-    case MessageType::kLookup:
-      return "LOOKUP";
-    case MessageType::kLookupReply:
-      return "LOOKUP_REPLY";
-    case MessageType::kPin:
-      return "PIN";
-    case MessageType::kPinReply:
-      return "PIN_REPLY";
-    case MessageType::kStats:
-      return "STATS";
-    case MessageType::kStatsReply:
-      return "STATS_REPLY";
-    case MessageType::kWorkspace:
-      return "WORKSPACE";
-    case MessageType::kWorkspaceReply:
-      return "WORKSPACE_REPLY";
-    case MessageType::kAttend:
-      return "ATTEND";
-    case MessageType::kAttendReply:
-      return "ATTEND_REPLY";
-    case MessageType::kPing:
-      return "PING";
-    case MessageType::kPong:
-      return "PONG";
-    case MessageType::kError:
-      return "ERROR";
-    case MessageType::kDevices:
-      return "DEVICES";
-    case MessageType::kDevicesReply:
-      return "DEVICES_REPLY";
-    case MessageType::kAdminRequest:
-      return "ADMIN_REQUEST";
-    case MessageType::kAdminProgress:
-      return "ADMIN_PROGRESS";
-    case MessageType::kAdminReply:
-      return "ADMIN_REPLY";
-  }
-  return "unknown";
+  const auto* const found =
+      std::ranges::find(kNames, static_cast<MessageType>(type), &NamedType::type);
+  return found == kNames.end() ? "unknown" : found->name;
 }
 
 }  // namespace kvtier::wire

@@ -99,6 +99,7 @@ uint64_t Session::GrantFeatures(uint64_t wanted) {
     return granted;
   }
   // The client waits for events then, as others do.
+  services_.counters->CountRefusal(counters.error());
   services_.log->Warning("session.no_counters", "session {}: {}", id_.value,
                          counters.error().ToString());
   return granted & ~wire::kFeatureLoadCounters;
