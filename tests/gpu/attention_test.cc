@@ -85,6 +85,22 @@ class GpuAttentionTest : public ::testing::Test {
   std::optional<kvt::Pool> pool_;
 };
 
+// Of the second layer, its output at kOutputOffset; borrows both.
+kvt_attend_request Request(const kvt_attend_sequence& sequence,
+                           const std::vector<kvt_block>& blocks) {
+  kvt_attend_request request;
+  kvt_attend_request_init(&request);
+  request.layer = 1;
+  request.q_heads = kHeads;
+  request.softmax_scale = 0.09F;
+  request.output_offset = kOutputOffset;
+  request.sequences = &sequence;
+  request.sequence_count = 1;
+  request.blocks = blocks.data();
+  request.block_count = blocks.size();
+  return request;
+}
+
 TEST_F(GpuAttentionTest, KernelsAreTriedOutBeforeTheDaemonServes) {
   const auto reply = CallAdmin(daemon_->admin_socket(), R"({"op":"status"})", 60'000);
   ASSERT_TRUE(reply);
@@ -122,16 +138,7 @@ TEST_F(GpuAttentionTest, GivesWhatTheReferenceGives) {
                          queries.size() * 2, cudaMemcpyHostToDevice),
               cudaSuccess);
     const kvt_attend_sequence sequence{rows, 37};
-    kvt_attend_request request;
-    kvt_attend_request_init(&request);
-    request.layer = 1;
-    request.q_heads = kHeads;
-    request.softmax_scale = 0.09F;
-    request.output_offset = kOutputOffset;
-    request.sequences = &sequence;
-    request.sequence_count = 1;
-    request.blocks = blocks.data();
-    request.block_count = blocks.size();
+    const kvt_attend_request request = Request(sequence, blocks);
     const auto attended = workspace->Attend(request);
     ASSERT_TRUE(attended) << attended.error().ToString();
     std::vector<uint16_t> output(queries.size());
