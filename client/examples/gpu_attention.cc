@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "kernels/reference/number_format.h"
 #include "kernels/service/kernel_library.h"
 
 namespace kvtier::generate {
@@ -19,7 +20,8 @@ std::vector<uint16_t> Widen(const float* vectors, size_t count) {
   std::vector<uint16_t> halves(count * kGpuHeadDim);
   for (size_t i = 0; i < count; ++i) {
     std::transform(vectors + i * kHeadDim, vectors + (i + 1) * kHeadDim,
-                   halves.begin() + static_cast<ptrdiff_t>(i * kGpuHeadDim), HalfFromFloat);
+                   halves.begin() + static_cast<ptrdiff_t>(i * kGpuHeadDim),
+                   kernels::Fp16FromFloat);
   }
   return halves;
 }
@@ -214,7 +216,7 @@ Status KernelAttention::Attend(const LayerRows& rows, std::span<const int32_t> b
   KVT_RETURN_IF_ERROR(Call(table_.synchronize(stream_), "waiting for the kernels"));
   for (size_t i = 0; i < vectors; ++i) {
     std::transform(&halves[i * kGpuHeadDim], &halves[i * kGpuHeadDim] + kHeadDim,
-                   mixed + i * kHeadDim, FloatFromHalf);
+                   mixed + i * kHeadDim, kernels::FloatFromFp16);
   }
   return {};
 }
@@ -230,32 +232,6 @@ Status KernelAttention::Copy(uint64_t to, uint64_t from, uint64_t bytes) {
 }
 
 }  // namespace
-
-uint16_t HalfFromFloat(float value) {
-  constexpr uint32_t kLowestNormal = 0x38800000;  // 2^-14
-  constexpr uint32_t kTooLarge = 0x47800000;      // 2^16
-  constexpr uint32_t kRebias = (127 - 15) << 23;
-  const auto bits = std::bit_cast<uint32_t>(value);
-  const auto sign = static_cast<uint16_t>(bits >> 16 & 0x8000);
-  const uint32_t magnitude = bits & 0x7FFFFFFF;
-  if (magnitude > 0x7F800000) return sign | 0x7FFF;
-  if (magnitude >= kTooLarge) return sign | 0x7C00;
-  if (magnitude < kLowestNormal) {
-    // Adding 1/2 leaves units of 2^-24, those of the subnormals, in the lowest bits.
-    const float shifted = std::bit_cast<float>(magnitude) + 0.5F;
-    return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(shifted) & 0x7FF));
-  }
-  const uint32_t rounded = magnitude + 0xFFF + (magnitude >> 13 & 1);
-  return static_cast<uint16_t>(sign | (rounded - kRebias) >> 13);
-}
-
-float FloatFromHalf(uint16_t bits) {
-  const uint32_t shifted = (bits & 0x7FFFU) << 13;
-  const bool finite = (bits & 0x7C00) != 0x7C00;
-  const float magnitude = finite ? std::bit_cast<float>(shifted) * 0x1p112F
-                                 : std::bit_cast<float>(shifted | 0x7F800000);
-  return (bits & 0x8000) != 0 ? -magnitude : magnitude;
-}
 
 Result<std::unique_ptr<GpuAttention>> GpuAttention::Open(const GpuPool& pool) {
   const kernels::KernelLibrary library = kernels::OpenKernelLibrary();

@@ -30,10 +30,6 @@ struct GpuPool {
   size_t query_heads = 0;
 };
 
-// The nearest FP16, ties to even; what is too large becomes infinite.
-[[nodiscard]] uint16_t HalfFromFloat(float value);
-[[nodiscard]] float FloatFromHalf(uint16_t bits);
-
 // Any thread; one call at a time is served.
 class GpuAttention {
  public:

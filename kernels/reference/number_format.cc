@@ -9,55 +9,41 @@
 namespace kvtier::kernels {
 namespace {
 
-// A number format of at most 16 bits: sign, exponent, mantissa.
-struct SmallFormat {
-  int mantissa_bits;
-  int exponent_bias;
-};
-constexpr SmallFormat kFp16 = {.mantissa_bits = 10, .exponent_bias = 15};
-constexpr SmallFormat kE4m3 = {.mantissa_bits = 3, .exponent_bias = 7};
+// Of e4m3.
+constexpr int kMantissaBits = 3;
+constexpr int kExponentBias = 7;
 
 // The bits of |value| rounded to nearest even, without regard to the format's largest exponent.
-uint32_t RoundMagnitude(float value, const SmallFormat& format) {
+uint32_t RoundMagnitude(float value) {
   const float magnitude = std::fabs(value);
   if (magnitude == 0) return 0;
   int exponent = 0;
   std::frexp(magnitude, &exponent);
-  const int lowest = 1 - format.exponent_bias;  // exponent of the subnormals' unit, 1.x * 2^lowest
+  const int lowest = 1 - kExponentBias;  // exponent of the subnormals' unit, 1.x * 2^lowest
   const int scale = std::max(exponent - 1, lowest);
   // In units of the last place; nearbyint rounds to even in the default mode.
   const auto units =
-      static_cast<uint32_t>(std::nearbyint(std::ldexp(magnitude, format.mantissa_bits - scale)));
+      static_cast<uint32_t>(std::nearbyint(std::ldexp(magnitude, kMantissaBits - scale)));
   // The implicit bit of normal numbers adds one to the exponent field, carries included.
-  return (static_cast<uint32_t>(scale - lowest) << format.mantissa_bits) + units;
+  return (static_cast<uint32_t>(scale - lowest) << kMantissaBits) + units;
 }
 
-float Magnitude(uint32_t bits, const SmallFormat& format) {
-  const uint32_t exponent = bits >> format.mantissa_bits;
-  const uint32_t mantissa = bits & ((1U << format.mantissa_bits) - 1);
-  const int lowest = 1 - format.exponent_bias - format.mantissa_bits;
+float Magnitude(uint32_t bits) {
+  const uint32_t exponent = bits >> kMantissaBits;
+  const uint32_t mantissa = bits & ((1U << kMantissaBits) - 1);
+  const int lowest = 1 - kExponentBias - kMantissaBits;
   if (exponent == 0) return std::ldexp(static_cast<float>(mantissa), lowest);
-  return std::ldexp(static_cast<float>(mantissa | (1U << format.mantissa_bits)),
+  return std::ldexp(static_cast<float>(mantissa | (1U << kMantissaBits)),
                     lowest + static_cast<int>(exponent) - 1);
 }
 
 }  // namespace
 
-float FloatFromBf16(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
-
-float FloatFromFp16(uint16_t bits) {
-  const float sign = (bits & 0x8000) != 0 ? -1.0F : 1.0F;
-  const uint32_t magnitude = bits & 0x7FFF;
-  if (magnitude > 0x7C00) return std::numeric_limits<float>::quiet_NaN();
-  if (magnitude == 0x7C00) return sign * std::numeric_limits<float>::infinity();
-  return sign * Magnitude(magnitude, kFp16);
-}
-
 float FloatFromE4m3(uint8_t bits) {
   const float sign = (bits & 0x80) != 0 ? -1.0F : 1.0F;
   const uint32_t magnitude = bits & 0x7F;
   if (magnitude == 0x7F) return std::numeric_limits<float>::quiet_NaN();
-  return sign * Magnitude(magnitude, kE4m3);
+  return sign * Magnitude(magnitude);
 }
 
 uint16_t Bf16FromFloat(float value) {
@@ -66,18 +52,11 @@ uint16_t Bf16FromFloat(float value) {
   return static_cast<uint16_t>((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
 }
 
-uint16_t Fp16FromFloat(float value) {
-  const uint32_t sign = std::signbit(value) ? 0x8000 : 0;
-  if (std::isnan(value)) return 0x7FFF;
-  if (std::fabs(value) >= 65520.0F) return static_cast<uint16_t>(sign | 0x7C00);
-  return static_cast<uint16_t>(sign | RoundMagnitude(value, kFp16));
-}
-
 uint8_t E4m3FromFloat(float value) {
   const uint32_t sign = std::signbit(value) ? 0x80 : 0;
   if (std::isnan(value)) return static_cast<uint8_t>(sign | 0x7F);
   if (std::fabs(value) >= 448.0F) return static_cast<uint8_t>(sign | 0x7E);
-  return static_cast<uint8_t>(sign | RoundMagnitude(value, kE4m3));
+  return static_cast<uint8_t>(sign | RoundMagnitude(value));
 }
 
 size_t ElementBytes(kvt_dtype dtype) {

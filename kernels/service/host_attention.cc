@@ -60,15 +60,6 @@ KVT_VECTOR_CLONES void Mix(const float* weights, const float* values, int tokens
   }
 }
 
-// Exact, as FloatFromFp16, but without a branch for subnormals: scaling makes them normal.
-float FastFromFp16(uint16_t bits) {
-  const uint32_t shifted = (bits & 0x7FFFU) << 13;
-  const bool finite = (bits & 0x7C00) != 0x7C00;
-  const float magnitude = finite ? std::bit_cast<float>(shifted) * 0x1p112F
-                                 : std::bit_cast<float>(shifted | 0x7F800000);
-  return (bits & 0x8000) != 0 ? -magnitude : magnitude;
-}
-
 std::array<float, 256> EveryE4m3() {
   std::array<float, 256> values{};
   for (size_t bits = 0; bits < values.size(); ++bits) {
@@ -89,7 +80,7 @@ void Convert(const void* from, kvt_dtype dtype, int64_t at, int count, float* to
       for (int i = 0; i < count; ++i) to[i] = FloatFromBf16(wide[i]);
       break;
     case KVT_FP16:
-      for (int i = 0; i < count; ++i) to[i] = FastFromFp16(wide[i]);
+      for (int i = 0; i < count; ++i) to[i] = FloatFromFp16(wide[i]);
       break;
     case KVT_FP8_E4M3:
       for (int i = 0; i < count; ++i) to[i] = kE4m3[static_cast<const uint8_t*>(from)[at + i]];

@@ -120,6 +120,34 @@ TEST(NumberFormat, RoundsToNearestEven) {
   EXPECT_EQ(E4m3FromFloat(17.0F), 0x58);                           // between 16 and 18
 }
 
+TEST(NumberFormat, Fp16IsTheNearestNumberAndOfTwoTheEven) {
+  // By the format's definition; infinity stands where the next number would.
+  const auto number = [](int bits) {
+    const int exponent = bits >> 10, mantissa = bits & 0x3FF;
+    return exponent == 0 ? std::ldexp(static_cast<float>(mantissa), -24)
+                         : std::ldexp(static_cast<float>(mantissa + 0x400), exponent - 25);
+  };
+  for (int bits = 0; bits < 0x7C00; ++bits) {
+    const float value = number(bits);
+    const float middle = (value + number(bits + 1)) / 2;
+    ASSERT_EQ(FloatFromFp16(static_cast<uint16_t>(bits)), value);
+    ASSERT_EQ(Fp16FromFloat(value), bits);
+    ASSERT_EQ(Fp16FromFloat(middle), bits + bits % 2);
+    ASSERT_EQ(Fp16FromFloat(std::nextafter(middle, 0.0F)), bits);
+    ASSERT_EQ(Fp16FromFloat(std::nextafter(middle, 1e9F)), bits + 1);
+    ASSERT_EQ(Fp16FromFloat(-middle), 0x8000 + bits + bits % 2);
+    ASSERT_EQ(FloatFromFp16(static_cast<uint16_t>(0x8000 + bits)), -value);
+  }
+}
+
+TEST(NumberFormat, Fp16KeepsInfinitiesAndWhatIsNoNumber) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(FloatFromFp16(Fp16FromFloat(kInfinity)), kInfinity);
+  EXPECT_EQ(FloatFromFp16(Fp16FromFloat(-kInfinity)), -kInfinity);
+  EXPECT_EQ(Fp16FromFloat(std::numeric_limits<float>::quiet_NaN()), 0x7FFF);
+  EXPECT_TRUE(std::isnan(FloatFromFp16(0x7FFF)));
+}
+
 TEST(NumberFormat, KeepsSubnormalsAndSaturates) {
   EXPECT_EQ(FloatFromFp16(Fp16FromFloat(0x1p-24F)), 0x1p-24F);
   EXPECT_EQ(FloatFromE4m3(E4m3FromFloat(0x1p-9F)), 0x1p-9F);

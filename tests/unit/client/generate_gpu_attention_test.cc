@@ -1,9 +1,7 @@
-// What of the GPU's attention can be tried without one: number formats, and that the model's text
-// stands 16-bit arithmetic.
+// What of the GPU's attention can be tried without one: that the model's text stands 16-bit
+// arithmetic.
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <limits>
 #include <memory>
 #include <vector>
 
@@ -16,33 +14,6 @@
 
 namespace kvtier::generate {
 namespace {
-
-TEST(HalfFromFloat, RoundsAsTheReferenceDoes) {
-  std::mt19937 random(1);
-  for (int i = 0; i < 200'000; ++i) {
-    const auto value = std::bit_cast<float>(static_cast<uint32_t>(random()));
-    if (std::isnan(value)) continue;
-    ASSERT_EQ(HalfFromFloat(value), kernels::Fp16FromFloat(value)) << value;
-  }
-  // Around every number of the format, and half way between neighbours.
-  for (int bits = 0; bits < 0x7C00; ++bits) {
-    const float value = kernels::FloatFromFp16(static_cast<uint16_t>(bits));
-    const float next = kernels::FloatFromFp16(static_cast<uint16_t>(bits + 1));
-    ASSERT_EQ(FloatFromHalf(static_cast<uint16_t>(bits)), value);
-    const float middle = std::isinf(next) ? 65520.0F : (value + next) / 2;
-    for (const float near : {value, middle, std::nextafter(middle, 0.0F),
-                             std::nextafter(middle, std::numeric_limits<float>::max())}) {
-      ASSERT_EQ(HalfFromFloat(near), kernels::Fp16FromFloat(near)) << near;
-      ASSERT_EQ(HalfFromFloat(-near), kernels::Fp16FromFloat(-near)) << near;
-    }
-  }
-}
-
-TEST(HalfFromFloat, KeepsWhatIsNoNumber) {
-  EXPECT_TRUE(std::isnan(FloatFromHalf(HalfFromFloat(std::numeric_limits<float>::quiet_NaN()))));
-  EXPECT_EQ(FloatFromHalf(HalfFromFloat(-std::numeric_limits<float>::infinity())),
-            -std::numeric_limits<float>::infinity());
-}
 
 // Does what the GPU does, with the reference in place of its kernels: heads of kGpuHeadDim halves,
 // the upper ones zeros, in blocks that are not in order.
@@ -62,8 +33,8 @@ class GpuDouble final : public GpuAttention {
         const size_t to = Slice(table[position / kBlockTokens], rows.layer) +
                           (position % kBlockTokens * shape_.kv_heads + head) * kGpuHeadDim;
         for (size_t d = 0; d < kGpuHeadDim; ++d) {
-          pool_[to + d] = HalfFromFloat(d < kHeadDim ? keys[from + d] : 0.0F);
-          pool_[to + slice_ + d] = HalfFromFloat(d < kHeadDim ? values[from + d] : 0.0F);
+          pool_[to + d] = kernels::Fp16FromFloat(d < kHeadDim ? keys[from + d] : 0.0F);
+          pool_[to + slice_ + d] = kernels::Fp16FromFloat(d < kHeadDim ? values[from + d] : 0.0F);
         }
       }
     }
@@ -76,7 +47,7 @@ class GpuDouble final : public GpuAttention {
     const size_t vectors = rows.count * shape_.query_heads;
     std::vector<uint16_t> halves(vectors * kGpuHeadDim);
     for (size_t i = 0; i < vectors * kHeadDim; ++i) {
-      halves[i / kHeadDim * kGpuHeadDim + i % kHeadDim] = HalfFromFloat(queries[i]);
+      halves[i / kHeadDim * kGpuHeadDim + i % kHeadDim] = kernels::Fp16FromFloat(queries[i]);
     }
     const auto length = static_cast<int32_t>(rows.first_position + rows.count);
     const int32_t starts[] = {0, static_cast<int32_t>(rows.count)};
