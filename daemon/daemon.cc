@@ -68,12 +68,10 @@ Status Daemon::Start() {
                         kDevicePatienceMs * static_cast<int64_t>(config_.pool.devices.size()));
   KVT_RETURN_IF_ERROR(BlameKey(config_, "pool.device", OpenDevices()));
   manager_->ExtendStart("Trying out the kernels", kKernelsPatienceMs);
-  attention_ = std::make_unique<AttentionService>(
-      AttentionService::Environment{.device = devices_.front().device.get(),
-                                    .config = &config_.kernels,
-                                    .clock = &clock_,
-                                    .loop = loop_,
-                                    .log = log_});
+  AttentionService::Environment attention{
+      .config = &config_.kernels, .clock = &clock_, .loop = loop_, .log = log_};
+  for (const OpenedDevice& opened : devices_) attention.devices.push_back(opened.device.get());
+  attention_ = std::make_unique<AttentionService>(attention);
   // After the kernels: the driver lets nothing be launched while it pins a slice.
   KVT_RETURN_IF_ERROR(BlameKey(config_, "host.bytes", OpenArena()));
   executor_ = std::make_unique<ThreadExecutor>(
