@@ -6,6 +6,7 @@
 
 #include "daemon/config/config_schema.h"
 #include "daemon/config/config_value.h"
+#include "daemon/config/device_choice_name.h"
 #include "daemon/version.h"
 
 namespace kvtier {

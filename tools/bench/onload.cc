@@ -10,6 +10,7 @@
 #include "tools/bench/bench_client.h"
 #include "tools/bench/ceiling.h"
 #include "tools/replay/report.h"
+#include "tools/support/device_setting.h"
 
 namespace kvtier {
 namespace {
@@ -37,6 +38,7 @@ Result<PrivateDaemon> StartDaemon(const BenchOptions& options, Tier tier, uint64
       // A whole set is allocated at once: all of the other one may have to be saved first.
       "cache.max_wait_ms=30000",
   };
+  PutOnDevice(options.device, &daemon);
   return PrivateDaemon::Start(std::move(daemon));
 }
 

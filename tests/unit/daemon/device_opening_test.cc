@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "daemon/config/device_choice_name.h"
 #include "gpu/cuda_device.h"
 #include "tests/fakes/blocking_loop.h"
 
