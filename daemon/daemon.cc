@@ -68,12 +68,13 @@ Status Daemon::Start() {
                         kDevicePatienceMs * static_cast<int64_t>(config_.pool.devices.size()));
   KVT_RETURN_IF_ERROR(BlameKey(config_, "pool.device", OpenDevices()));
   manager_->ExtendStart("Trying out the kernels", kKernelsPatienceMs);
-  attention_ = std::make_unique<AttentionService>(
-      AttentionService::Environment{.device = devices_.front().device.get(),
-                                    .config = &config_.kernels,
-                                    .clock = &clock_,
-                                    .loop = loop_,
-                                    .log = log_});
+  attention_ = std::make_unique<AttentionService>(AttentionService::Environment{
+      .device = devices_.front().device.get(),
+      .config = &config_.kernels,
+      .clock = &clock_,
+      .loop = loop_,
+      .log = log_,
+      .on_fatal = [this](const std::string& error) { EndForLostDevice(error); }});
   // After the kernels: the driver lets nothing be launched while it pins a slice.
   KVT_RETURN_IF_ERROR(BlameKey(config_, "host.bytes", OpenArena()));
   executor_ = std::make_unique<ThreadExecutor>(
@@ -90,13 +91,16 @@ Status Daemon::Start() {
 
 Status Daemon::OpenDevices() {
   KVT_ASSIGN_OR_RETURN(
-      devices_, kvtier::OpenDevices(config_, clock_, loop_, log_, [log = log_](std::string error) {
-        // Nothing of the context can be used any more, not even to take it down in order. The lower
-        // tiers are there for the next process.
-        log->Error("device.lost", "the GPU's context is broken, ending: {}", error);
-        std::_Exit(kExitDeviceLost);
-      }));
+      devices_, kvtier::OpenDevices(config_, clock_, loop_, log_,
+                                    [this](const std::string& error) { EndForLostDevice(error); }));
   return {};
+}
+
+void Daemon::EndForLostDevice(const std::string& error) {
+  // Nothing of the context can be used any more, not even to take it down in order. The lower tiers
+  // are there for the next process.
+  log_->Error("device.lost", "the GPU's context is broken, ending: {}", error);
+  std::_Exit(kExitDeviceLost);
 }
 
 Status Daemon::OpenArena() {
