@@ -148,6 +148,7 @@ KVT_API const char* kvt_miss_name(kvt_miss miss);
 
 typedef struct kvt_connection kvt_connection;
 typedef struct kvt_pool kvt_pool;
+typedef struct kvt_sequence kvt_sequence; /* see kvtier_sequence.h */
 
 typedef struct kvt_connect_options {
   size_t size;
