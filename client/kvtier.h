@@ -222,7 +222,7 @@ typedef struct kvt_model_record {
   uint32_t layers;
   uint32_t kv_heads; /* stored by this tensor-parallel rank */
   uint32_t k_head_dim;
-  uint32_t v_head_dim;
+  uint32_t v_head_dim; /* 0: one tensor, no values beside the keys, as in a latent (MLA) cache */
   uint32_t block_tokens;
   uint32_t tensor_parallel_rank;
   uint32_t tensor_parallel_size;
