@@ -62,6 +62,7 @@ class GpuAttentionTest : public ::testing::Test {
   [[nodiscard]] virtual std::vector<std::string> MoreSettings() const { return {}; }
 
   void Attach() {
+    pool_.reset();  // before the connection that it is of
     auto connection = kvt::Connection::Connect(daemon_->socket());
     ASSERT_TRUE(connection) << connection.error().ToString();
     connection_.emplace(*std::move(connection));
