@@ -44,12 +44,14 @@ Status PlanCache(const wire::Attend& request, const ModelRecord& record, std::by
     return MakeError(ErrorCode::kUnsupported, "attend_geometry",
                      fmt::format("nothing computes with a cache of {}", KvDtypeName(record.dtype)));
   }
+  if (record.v_head_dim == 0) {
+    return MakeError(ErrorCode::kUnsupported, "attend_geometry",
+                     "a latent cache (MLA): its kernels are launched by clients alone");
+  }
   if (record.k_head_dim != record.v_head_dim) {
-    return MakeError(
-        ErrorCode::kUnsupported, "attend_geometry",
-        fmt::format("K heads of {} and V heads of {}: they must be of one size, and a latent cache "
-                    "(MLA) is computed on by the client's own launches alone",
-                    record.k_head_dim, record.v_head_dim));
+    return MakeError(ErrorCode::kUnsupported, "attend_geometry",
+                     fmt::format("K heads of {} and V heads of {}: they must be of one size",
+                                 record.k_head_dim, record.v_head_dim));
   }
   const KvLayout layout = KvLayout::Of(record);
   const int64_t element = KvDtypeBytes(record.dtype);

@@ -284,6 +284,7 @@ void TryOn(Trial* trial, const Case& one, size_t number, TriedDevice* device) {
   double error = 0;
   const std::string failure = outcome ? trial->Judge(*outcome, &error) : outcome.error().ToString();
   device->result.worst_error = std::max(device->result.worst_error, error);
+  device->result.device_lost |= !outcome && outcome.error().reason == kDeviceLost;
   if (failure.empty() || number > device->failed_case) return;
   device->failed_case = number;
   device->result.failure = NameOf(one) + ": " + failure;

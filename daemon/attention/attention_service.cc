@@ -61,7 +61,8 @@ AttentionService::AttentionService(const Environment& environment) : environment
                                      .name = NameOf(i, environment_.devices[i]->info()),
                                      .config = environment_.config,
                                      .loop = environment_.loop,
-                                     .log = environment_.log};
+                                     .log = environment_.log,
+                                     .on_fatal = environment_.on_fatal};
     if (environment_.open_engine) {
       one.open_engine = [this, i] { return environment_.open_engine(static_cast<uint32_t>(i)); };
     }

@@ -33,6 +33,8 @@ class AttentionService {
     const Clock* clock = nullptr;
     EventQueue* loop = nullptr;
     Log* log = nullptr;
+    // Called with an error that only a new process cures. May be empty.
+    std::function<void(std::string)> on_fatal = {};
     // In place of the engine that a device needs; for tests.
     std::function<Result<std::unique_ptr<AttentionEngine>>(uint32_t device)> open_engine = {};
   };
@@ -61,7 +63,7 @@ class AttentionService {
 
   // Computes in the order of the calls for the device; `done` is called on the loop with the
   // nanoseconds that it took. REQUIRES: Check passed; the job's memory is the device's, and stays
-  // until `done` was called. Errors: kCancelled; kIoError.
+  // until `done` was called. Errors: kCancelled; kResourceExhausted, of this job alone; kIoError.
   void Run(uint32_t device, std::shared_ptr<AttentionJob> job,
            std::function<void(Result<uint64_t>)> done) {
     devices_[device]->Run(std::move(job), std::move(done));

@@ -71,7 +71,11 @@ Result<std::unique_ptr<AttentionEngine>> DeviceAttention::OpenEngine() {
 void DeviceAttention::TriedOut(AttentionSelfTest result) {
   report_.self_test = std::move(result);
   if (!report_.self_test.failure.empty()) {
-    return Fail(AttentionState::kFailed, "self-test: " + report_.self_test.failure);
+    Fail(AttentionState::kFailed, "self-test: " + report_.self_test.failure);
+    if (report_.self_test.device_lost && environment_.on_fatal) {
+      environment_.on_fatal(report_.reason);
+    }
+    return;
   }
   const int threads = engine_->concurrent() ? static_cast<int>(environment_.config->threads) : 1;
   executor_ = std::make_unique<ThreadExecutor>("kvt-attend", threads, environment_.loop);
@@ -135,6 +139,9 @@ void DeviceAttention::OnDone(const AttentionJob& job, const Outcome& outcome,
     // A GPU that failed once computes nothing any more.
     if (error.code == ErrorCode::kIoError && report_.state == AttentionState::kReady) {
       Fail(AttentionState::kFailed, error.ToString());
+    }
+    if (error.reason == kDeviceLost && environment_.on_fatal) {
+      environment_.on_fatal(error.ToString());
     }
     return done(tl::unexpected(error));
   }

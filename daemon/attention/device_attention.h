@@ -52,6 +52,8 @@ class DeviceAttention {
     const KernelsConfig* config = nullptr;
     EventQueue* loop = nullptr;
     Log* log = nullptr;
+    // Called with an error that only a new process cures. May be empty.
+    std::function<void(std::string)> on_fatal = {};
     // In place of the engine that the device needs; for tests.
     std::function<Result<std::unique_ptr<AttentionEngine>>()> open_engine = {};
   };

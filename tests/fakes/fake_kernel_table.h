@@ -51,8 +51,10 @@ class FakeKernelTable {
   }
 
   // From here on.
-  bool refuses_memory = false;
-  bool refuses_streams = false;
+  kvt_kernel_status stream_answer = KVT_KERNEL_OK;
+  kvt_kernel_status allocate_answer = KVT_KERNEL_OK;
+  kvt_kernel_status launch_answer = KVT_KERNEL_OK;
+  kvt_kernel_status synchronize_answer = KVT_KERNEL_OK;
   // Called by decode, when set.
   std::function<void(const kvt_decode_params&)> on_decode;
 
@@ -69,7 +71,7 @@ class FakeKernelTable {
     return KVT_KERNEL_OK;
   }
   static kvt_kernel_status CreateStream(void** stream) {
-    if (living_->refuses_streams) return KVT_KERNEL_LAUNCH_FAILED;
+    if (living_->stream_answer != KVT_KERNEL_OK) return living_->stream_answer;
     const std::lock_guard lock(living_->mutex_);
     *stream = reinterpret_cast<void*>(++living_->last_stream_);
     living_->streams_[*stream] = current_;
@@ -84,11 +86,11 @@ class FakeKernelTable {
     living_->CheckStream("synchronize", stream);
     const std::lock_guard lock(living_->mutex_);
     ++living_->synchronised_;
-    return KVT_KERNEL_OK;
+    return living_->synchronize_answer;
   }
   static kvt_kernel_status Allocate(void** memory, size_t bytes) {
     *memory = nullptr;
-    if (living_->refuses_memory) return KVT_KERNEL_LAUNCH_FAILED;
+    if (living_->allocate_answer != KVT_KERNEL_OK) return living_->allocate_answer;
     auto data = std::make_unique<std::byte[]>(bytes);
     *memory = data.get();
     const std::lock_guard lock(living_->mutex_);
@@ -111,7 +113,7 @@ class FakeKernelTable {
   static kvt_kernel_status Decode(const kvt_decode_params* params, void*, size_t, void* stream) {
     living_->CheckStream("decode", stream);
     if (living_->on_decode) living_->on_decode(*params);
-    return KVT_KERNEL_OK;
+    return living_->launch_answer;
   }
   static kvt_kernel_status Append(const kvt_append_params*, void*, size_t, void* stream) {
     living_->CheckStream("append", stream);

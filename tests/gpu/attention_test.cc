@@ -6,20 +6,21 @@
 #include <boost/json.hpp>
 #include <cmath>
 #include <cstring>
-#include <filesystem>
+#include <fstream>
 #include <optional>
 #include <random>
+#include <span>
+#include <sstream>
 #include <vector>
 
 #include "client/kvtier.hpp"
-#include "gpu/cuda_device.h"
 #include "kernels/reference/attention_reference.h"
 #include "kernels/reference/number_format.h"
+#include "tests/gpu/faulty_kernels.h"
+#include "tests/gpu/gpu_daemon_fixture.h"
 #include "tests/integration/harness/program.h"
 #include "tools/support/admin.h"
 #include "tools/support/json_view.h"
-#include "tools/support/private_daemon.h"
-#include "tools/support/temporary_directory.h"
 
 namespace kvtier {
 namespace {
@@ -34,32 +35,21 @@ constexpr uint64_t kWorkspaceBytes = 4 << 20;
 constexpr uint64_t kOutputOffset = 1 << 20;
 constexpr float kSoftmaxScale = 0.09F;
 
-std::string ProgramBeside(const char* name) {
-  return std::filesystem::read_symlink("/proc/self/exe").parent_path() / name;
-}
-
-class GpuAttentionTest : public ::testing::Test {
+class GpuAttentionTest : public GpuDaemonFixture {
  protected:
   void SetUp() override {
-    const auto presence = FindCudaDevices();
-    ASSERT_TRUE(presence) << presence.error().ToString();
-    if (presence->devices == 0) GTEST_SKIP() << presence->why_none;
-    auto directory = TemporaryDirectory::Create();
-    ASSERT_TRUE(directory);
-    directory_.emplace(std::move(*directory));
-    PrivateDaemonOptions options;
-    options.program = ProgramBeside("kvtierd");
-    options.directory = directory_->path();
-    // Two GPUs where there are two, else a GPU and host memory.
-    options.settings = {presence->devices > 1 ? R"(pool.device=["cuda:0", "cuda:1"])"
-                                              : R"(pool.device=["cuda:0", "host"])",
-                        "pool.bytes=64MiB", "host.bytes=64MiB"};
-    auto daemon = PrivateDaemon::Start(std::move(options));
-    ASSERT_TRUE(daemon) << daemon.error().ToString();
-    daemon_.emplace(std::move(*daemon));
+    GpuDaemonFixture::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
+    std::vector<std::string> settings = {TwoDevices(), "pool.bytes=64MiB", "host.bytes=64MiB"};
+    const std::vector<std::string> more_settings = MoreSettings();
+    settings.insert(settings.end(), more_settings.begin(), more_settings.end());
+    StartDaemon(settings);
   }
 
-  void Attach(uint32_t device, kvt_model_dtype dtype = KVT_DTYPE_BFLOAT16) {
+  [[nodiscard]] virtual std::vector<std::string> MoreSettings() const { return {}; }
+
+  void Attach(uint32_t device = 0, kvt_model_dtype dtype = KVT_DTYPE_BFLOAT16) {
+    pool_.reset();  // before the connection that it is of
     auto connection = kvt::Connection::Connect(daemon_->socket());
     ASSERT_TRUE(connection) << connection.error().ToString();
     connection_.emplace(*std::move(connection));
@@ -82,8 +72,6 @@ class GpuAttentionTest : public ::testing::Test {
   void ExpectRightResults(uint32_t rows, kvt_dtype dtype, const std::vector<float>& key_scales = {},
                           const std::vector<float>& value_scales = {});
 
-  std::optional<TemporaryDirectory> directory_;
-  std::optional<PrivateDaemon> daemon_;
   std::optional<kvt::Connection> connection_;
   std::optional<kvt::Pool> pool_;
 };
@@ -139,11 +127,12 @@ std::vector<std::byte> Get(const kvt_workspace_info& info, uint64_t offset, size
   return bytes;
 }
 
-kvt_scales ByHead(const std::vector<float>& scales) {
+// One for each KV head, one for all, or none.
+kvt_scales ScalesOf(const std::vector<float>& scales) {
   return {.values = scales.empty() ? nullptr : scales.data(),
           .block_stride = 0,
           .token_stride = 0,
-          .head_stride = 1};
+          .head_stride = scales.size() > 1 ? 1 : 0};
 }
 
 void GpuAttentionTest::ExpectRightResults(uint32_t rows, kvt_dtype dtype,
@@ -194,8 +183,8 @@ void GpuAttentionTest::ExpectRightResults(uint32_t rows, kvt_dtype dtype,
                                           .block_stride = static_cast<int64_t>(block_elements),
                                           .token_stride = kKvHeads * kDim,
                                           .head_stride = kDim,
-                                          .key_scales = ByHead(key_scales),
-                                          .value_scales = ByHead(value_scales)},
+                                          .key_scales = ScalesOf(key_scales),
+                                          .value_scales = ScalesOf(value_scales)},
                                    .sequences = {.block_table = table,
                                                  .kv_lengths = &length,
                                                  .table_stride = 3,
@@ -266,6 +255,60 @@ TEST_F(GpuAttentionTest, RefusesWhatNoKernelIsBuiltFor) {
   const auto refused = workspace->Attend(request);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().reason, "attend_geometry");
+}
+
+// A daemon whose kernels break the GPU's context when told to.
+class LostDeviceTest : public GpuAttentionTest {
+ protected:
+  [[nodiscard]] std::vector<std::string> MoreSettings() const override {
+    return {"kernels.library=" + ProgramBeside("../lib/libkvtier_faulty_kernels.so"),
+            "disk.bytes=128MiB", "disk.free_floor_bytes=0B", "cache.chunk_bytes=8MiB",
+            "retention.persist_after=0s"};
+  }
+  [[nodiscard]] bool LogTells(const std::string& id) const {
+    std::ifstream file(daemon_->log_path());
+    std::ostringstream log;
+    log << file.rdbuf();
+    return log.view().find(id) != std::string_view::npos;
+  }
+};
+
+TEST_F(LostDeviceTest, EndsTheDaemonWhoseNextServesFromDisk) {
+  ASSERT_NO_FATAL_FAILURE(Attach());
+  const std::vector<std::byte> numbers = Numbers(2 * kLayers * kSliceElements, KVT_BF16, 7);
+  kvt_commit_entry entry{};
+  entry.hash.bytes[5] = 1;
+  entry.tokens = kTokens;
+  entry.retention = KVT_RETENTION_EXTENDED;
+  {
+    const auto acquired = pool_->Acquire({}, {}, 1);
+    ASSERT_TRUE(acquired);
+    ASSERT_TRUE(pool_->Write(acquired->fresh[0], numbers));
+    entry.block = acquired->fresh[0];
+    ASSERT_TRUE(pool_->CommitAndWait(std::span(&entry, 1)));
+    ASSERT_TRUE(CallAdmin(daemon_->admin_socket(), R"({"op":"drain"})", 60'000));
+    auto workspace = pool_->OpenWorkspace(kWorkspaceBytes);
+    ASSERT_TRUE(workspace) << workspace.error().ToString();
+    const kvt_attend_sequence sequence{1, 16};
+    const std::vector<kvt_block> blocks = {acquired->fresh[0]};
+    kvt_attend_request request = Request(sequence, blocks);
+    ASSERT_TRUE(workspace->Attend(request));
+    request.softmax_scale = kFatalScale;
+    EXPECT_FALSE(workspace->Attend(request));
+  }
+  EXPECT_EQ(daemon_->Terminate(), 1) << "it must have ended by itself";
+  EXPECT_TRUE(LogTells("device.lost"));
+
+  ASSERT_TRUE(daemon_->Restart());
+  ASSERT_NO_FATAL_FAILURE(Attach());
+  auto found = pool_->Acquire(std::span(&entry.hash, 1));
+  ASSERT_TRUE(found) << found.error().ToString();
+  ASSERT_EQ(found->hits.size(), 1u);
+  EXPECT_EQ(found->sources[0].tier, KVT_TIER_DISK);
+  ASSERT_TRUE(pool_->Wait(&*found, 1));
+  std::vector<std::byte> seen(numbers.size());
+  ASSERT_TRUE(pool_->Read(found->hits[0], seen));
+  EXPECT_TRUE(seen == numbers);
 }
 
 // The committed model: the same text from a pool in VRAM as from the CPU.

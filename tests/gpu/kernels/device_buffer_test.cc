@@ -62,12 +62,12 @@ TEST_F(DeviceBufferTest, HasNoRoomAfterMemoryWasRefused) {
   const DeviceStream& stream = StreamOn(0);
   DeviceBuffer buffer;
   ASSERT_EQ(buffer.Reserve(stream, 1), KVT_KERNEL_OK);
-  gpus_.refuses_memory = true;
-  EXPECT_EQ(buffer.Reserve(stream, 2 * DeviceBuffer::kMinBytes), KVT_KERNEL_LAUNCH_FAILED);
+  gpus_.allocate_answer = KVT_KERNEL_OUT_OF_MEMORY;
+  EXPECT_EQ(buffer.Reserve(stream, 2 * DeviceBuffer::kMinBytes), KVT_KERNEL_OUT_OF_MEMORY);
   EXPECT_EQ(buffer.bytes(), 0u);
   EXPECT_EQ(buffer.memory(), nullptr);
-  EXPECT_EQ(buffer.Upload(stream, "abc", 3), KVT_KERNEL_LAUNCH_FAILED);
-  gpus_.refuses_memory = false;
+  EXPECT_EQ(buffer.Upload(stream, "abc", 3), KVT_KERNEL_OUT_OF_MEMORY);
+  gpus_.allocate_answer = KVT_KERNEL_OK;
   EXPECT_EQ(buffer.Reserve(stream, 1), KVT_KERNEL_OK);
 }
 
@@ -125,7 +125,7 @@ TEST_F(DeviceBufferTest, AStreamThatIsMovedIsStillOne) {
 TEST_F(DeviceBufferTest, AGpuThatIsNotThereHasNoStream) {
   DeviceStream stream;
   EXPECT_EQ(stream.Open({gpus_.table(), FakeKernelTable::kGpus}), KVT_KERNEL_UNSUPPORTED);
-  gpus_.refuses_streams = true;
+  gpus_.stream_answer = KVT_KERNEL_LAUNCH_FAILED;
   EXPECT_EQ(stream.Open({gpus_.table(), 0}), KVT_KERNEL_LAUNCH_FAILED);
   EXPECT_EQ(stream.get(), nullptr);
 }

@@ -154,6 +154,8 @@ TEST_F(AttendPlan, CachesThatNothingComputesAreUnsupported) {
   ModelRecord model = Model();
   model.v_head_dim = 32;
   EXPECT_EQ(Plan(Request(), model).error().reason, "attend_geometry");
+  model.v_head_dim = 0;
+  EXPECT_NE(Plan(Request(), model).error().context.find("latent"), std::string::npos);
   model = Model();
   model.dtype = KvDtype::kInt8;
   EXPECT_EQ(Plan(Request(), model).error().reason, "attend_geometry");

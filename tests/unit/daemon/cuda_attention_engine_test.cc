@@ -1,4 +1,5 @@
-// What the engine for GPUs asks of the kernels; what those compute is tried where there is a GPU.
+// What the engine asks of the kernel library, and what it makes of its answers; what the kernels
+// compute is tried where there is a GPU.
 #include "daemon/attention/cuda_attention_engine.h"
 
 #include <gtest/gtest.h>
@@ -81,14 +82,36 @@ TEST_F(CudaAttentionEngineTest, AGpuThatIsNotThereHasNoEngine) {
   EXPECT_EQ(engine.error().code, ErrorCode::kUnsupported);
 }
 
-TEST_F(CudaAttentionEngineTest, MemoryThatIsRefusedFailsTheCallAlone) {
+TEST_F(CudaAttentionEngineTest, WithoutMemoryAJobFailsAndTheNextIsServed) {
+  auto engine = OpenOn(0);
+  AttentionJob job;
+  FillJob(&job);
+  gpus_.allocate_answer = KVT_KERNEL_OUT_OF_MEMORY;
+  const Status first = engine->Run(job);
+  EXPECT_EQ(first.error().code, ErrorCode::kResourceExhausted);
+  EXPECT_EQ(first.error().reason, "attend_memory");
+  gpus_.allocate_answer = KVT_KERNEL_OK;
+  EXPECT_TRUE(engine->Run(job));
+  engine.reset();
+  EXPECT_EQ(gpus_.BytesOn(0), 0u);
+}
+
+TEST_F(CudaAttentionEngineTest, ARefusedLaunchIsNotALostDevice) {
   const auto engine = OpenOn(0);
   AttentionJob job;
   FillJob(&job);
-  gpus_.refuses_memory = true;
+  gpus_.launch_answer = KVT_KERNEL_LAUNCH_FAILED;
   EXPECT_EQ(engine->Run(job).error().reason, "kernel_failed");
-  gpus_.refuses_memory = false;
-  EXPECT_TRUE(engine->Run(job));
+}
+
+TEST_F(CudaAttentionEngineTest, AnErrorThatStaysIsALostDevice) {
+  const auto engine = OpenOn(0);
+  AttentionJob job;
+  FillJob(&job);
+  gpus_.synchronize_answer = KVT_KERNEL_LAUNCH_FAILED;
+  const Status done = engine->Run(job);
+  EXPECT_EQ(done.error().code, ErrorCode::kIoError);
+  EXPECT_EQ(done.error().reason, kDeviceLost);
 }
 
 }  // namespace
