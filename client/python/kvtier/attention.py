@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy.typing as npt
 
 from . import _abi, _convert, _library
 from ._handle import Handle
+from ._scoped import Scoped
 from .blocks import Block, DeviceKind, pack_blocks
 from .errors import Status, check, error_of
 from .model import DType
@@ -26,7 +26,7 @@ class AttendSequence(NamedTuple):
     kv_tokens: int
 
 
-class Workspace:
+class Workspace(Scoped):
     """Memory shared with the daemon, on a pool's device: queries go in, results come out. Made by
     Pool.open_workspace; any number of threads may use it at once, if their ranges differ.
 
@@ -154,14 +154,3 @@ class Workspace:
             )
         )
         return compute_ns.value
-
-    def __enter__(self) -> Workspace:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
