@@ -13,6 +13,7 @@
 #include "daemon/config/reload.h"
 #include "daemon/config/tenant_quotas.h"
 #include "daemon/version.h"
+#include "daemon/worker_threads.h"
 #include "tiers/host/mapped_arena.h"
 
 namespace kvtier {
@@ -78,7 +79,8 @@ Status Daemon::Start() {
   // After the kernels: the driver lets nothing be launched while it pins a slice.
   KVT_RETURN_IF_ERROR(BlameKey(config_, "host.bytes", OpenArena()));
   executor_ = std::make_unique<ThreadExecutor>(
-      "kvt-work", static_cast<int>(config_.host.checksum_threads), loop_);
+      "kvt-work", static_cast<int>(WorkerThreads(config_.host.checksum_threads)), loop_,
+      ThreadExecutor::Standing::kBackground);
   if (config_.trace.events > 0) trace_ = std::make_unique<TraceRing>(config_.trace.events);
   MakeCache();
   KVT_RETURN_IF_ERROR(Listen());
@@ -109,10 +111,11 @@ Status Daemon::OpenArena() {
   for (const OpenedDevice& opened : devices_) {
     if (pinner == nullptr) pinner = opened.device->host_pinner();
   }
+  const uint32_t touch_threads = WorkerThreads(config_.host.touch_threads);
   KVT_ASSIGN_OR_RETURN(
       arena_, MappedArena::Create({.bytes = config_.host.bytes,
                                    .chunk_bytes = config_.cache.chunk_bytes,
-                                   .touch_threads = static_cast<int>(config_.host.touch_threads),
+                                   .touch_threads = static_cast<int>(touch_threads),
                                    .pinner = pinner,
                                    .numa_node = CommonNumaNode(devices_),
                                    .log =
@@ -128,8 +131,9 @@ Status Daemon::OpenArena() {
                                                     times.seconds, times.pages_s, times.pin_s);
                                        }},
                                   loop_));
-  log_->Info("host.open", "{} of host memory, being touched by {} thread(s)",
-             FormatByteSize(arena_->capacity_bytes()), config_.host.touch_threads);
+  log_->Info("host.open", "{} of host memory, being touched by {} thread(s); {} for checksums",
+             FormatByteSize(arena_->capacity_bytes()), touch_threads,
+             WorkerThreads(config_.host.checksum_threads));
   return {};
 }
 

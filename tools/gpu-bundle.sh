@@ -85,11 +85,14 @@ END
 
 cat >"$bundle/gpu-bench.sh" <<'END'
 #!/usr/bin/env bash
-# Prints a table and writes gpu-bench.json here, or where --output says.
+# Prints a table and writes gpu-bench.json here, or where --output says. Replays
+# mooncake_conversation.jsonl as well, if somebody has put it beside this script.
 set -euo pipefail
 readonly here=$(cd "$(dirname "$0")" && pwd)
 export LD_LIBRARY_PATH=$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 [[ " $* " == *" --output "* ]] || set -- --output gpu-bench.json "$@"
+readonly trace=$here/mooncake_conversation.jsonl
+[[ " $* " == *" --trace "* || ! -e $trace ]] || set -- --trace "$trace" "$@"
 exec "$here/bin/kvtier-gpu-bench" --commit "$(cat "$here/COMMIT")" "$@"
 END
 cat >"$bundle/kernel-bench.sh" <<'END'
