@@ -257,6 +257,45 @@ TEST_F(DeviceDaemonTest, KilledClientsLeakNothing) {
   EXPECT_EQ(played.exit_code, 0) << played.output << played.errors;
 }
 
+// Its blocks stay out of use for as long as a child keeps its kernels alive, and no longer.
+TEST_F(DeviceDaemonTest, AKilledClientIsGoneWhenItsKernelsAre) {
+  StartDaemon();
+  int output[2] = {-1, -1};
+  ASSERT_EQ(::pipe(output), 0);
+  const std::string peer = ProgramBeside("gpu_pool_peer"), socket = daemon_->socket();
+  const pid_t victim = ::fork();
+  ASSERT_GE(victim, 0);
+  if (victim == 0) {
+    ::dup2(output[1], STDOUT_FILENO);
+    ::execl(peer.c_str(), peer.c_str(), socket.c_str(), "0", "session", "0", nullptr);
+    ::_exit(127);
+  }
+  char byte = 0;
+  ASSERT_EQ(::read(output[0], &byte, 1), 1) << "it did not get to work";
+  if (!HoldsVramOf(0, victim)) GTEST_SKIP() << "the driver does not tell";
+  ::kill(victim, SIGKILL);
+  ::waitpid(victim, nullptr, 0);
+  const auto start = SteadyClock::now();
+  const auto seconds = [&start] {
+    return std::chrono::duration<double>(SteadyClock::now() - start).count();
+  };
+  const auto sessions = [this](const char* which) {
+    const boost::json::value status = Admin("status");
+    return JsonView(&status)["sessions"][which].Count();
+  };
+  while (sessions("count") > 0 && seconds() < kGoneWithinSeconds) {
+  }
+  EXPECT_EQ(sessions("count"), 0u) << "the child has its socket, but is not it";
+  while (seconds() < 2) ASSERT_EQ(sessions("quarantined"), 1u) << "after " << seconds() << " s";
+  // The child lives for five seconds.
+  while (!IsQuiet() && seconds() < 8) {
+  }
+  EXPECT_TRUE(IsQuiet());
+  std::printf("quiet after %.2f s\n", seconds());
+  ::close(output[0]);
+  ::close(output[1]);
+}
+
 // Plays conversations of the trace's shape until it is over; a lost daemon is a miss.
 ReplayReport PlayUntil(const std::atomic<bool>& over, const std::string& socket, uint64_t seed) {
   ReplayTarget target;
