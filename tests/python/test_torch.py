@@ -36,10 +36,10 @@ class TorchTest(DaemonTestCase):
             self.assertEqual(pool.memory().torch_layer_kv(0).shape[1:], (2, BLOCK_TOKENS, 2, 32))
 
     def test_a_latent_cache_has_rows_for_mla_decode(self):
-        record = kvtier.ModelRecord("latent", 61, 1, 576, 0)
+        record = kvtier.ModelRecord("latent", 3, 1, 576, 0)
         connection = self.connect()
         pool = connection.attach(connection.register_model(record), pool_bytes=4 << 20)
-        for layer in (0, 60):
+        for layer in (0, 2):
             view = pool.torch_layer(layer)
             rows = view.k[:, :, 0]
             self.assertEqual(tuple(rows.shape[1:]), (BLOCK_TOKENS, 576))
