@@ -92,7 +92,9 @@ TEST_F(DevicesTest, StatusShowsEach) {
     EXPECT_EQ(devices[i].at("kind"), "host");
     EXPECT_GT(devices[i].at("pool_used_bytes").to_number<uint64_t>(), 0u);
     EXPECT_EQ(document.at("pools").at(i).at("device"), i);
+    EXPECT_EQ(document.at("kernels").at("devices").at(i).at("state"), "ready");
   }
+  EXPECT_EQ(document.at("kernels").at("state"), "ready");
   const ProgramResult shown = Ctl({"status"});
   EXPECT_EQ(shown.exit_code, 0) << shown.errors;
   EXPECT_NE(shown.output.find("2 devices"), std::string::npos) << shown.output;
