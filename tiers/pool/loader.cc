@@ -5,12 +5,11 @@
 
 #include "base/check.h"
 #include "tiers/disk/slot_header.h"
+#include "tiers/pool/copy_batch.h"
 
 namespace kvtier {
 namespace {
 
-// As in the offloader: large enough to amortise, small enough to arrive one after the other.
-constexpr uint64_t kBatchBytes = 4 * kMiB;
 // Prefetches leave room for those who come to wait.
 constexpr uint64_t kPrefetchShare = 2;
 constexpr int kReadAttempts = 2;
@@ -251,8 +250,9 @@ bool Loader::PumpCopies() {
   bool progressed = false;
   const uint64_t most_bytes = state_.options.max_load_bytes;
   const auto in_flight = [this] { return copy_bytes_ + layers_.bytes_in_flight(); };
+  const auto pieces = [this] { return copy_blocks_ + layers_.pieces_in_flight(); };
   // Those that load in layers and the others in turn.
-  while (in_flight() < most_bytes) {
+  while (in_flight() < most_bytes && pieces() < kCopyPiecesInFlight) {
     const bool layers = layers_.StartOne();
     std::shared_ptr<CopyBatch> batch = NextCopyBatch(CopyPriority::kDemand);
     if (!batch && !layers && in_flight() < most_bytes / kPrefetchShare) {
@@ -284,6 +284,7 @@ void Loader::StartCopy(const std::shared_ptr<CopyBatch>& batch) {
     request.counted = loads_.BlocksQueued(pool, entries);
   }
   copy_bytes_ += batch->bytes;
+  copy_blocks_ += batch->arrivals.size();
   state_.stats.Lane(CopyLane::kHostToPool).Begin(state_.NowMs());
   request.done = [this, batch](const Status& status) { OnCopied(batch, status); };
   state_.DeviceOf(pool).Copy(std::move(request));
@@ -292,10 +293,10 @@ void Loader::StartCopy(const std::shared_ptr<CopyBatch>& batch) {
 std::shared_ptr<Loader::CopyBatch> Loader::NextCopyBatch(CopyPriority priority) {
   const bool demand = priority == CopyPriority::kDemand;
   std::deque<Arrival>& line = demand ? *copy_queue_.now() : *copy_queue_.later();
-  const uint64_t most_bytes = std::min(kBatchBytes, state_.options.max_load_bytes);
+  const uint64_t most_bytes = std::min(kCopyBatchBytes, state_.options.max_load_bytes);
   const auto batch = std::make_shared<CopyBatch>();
   batch->priority = priority;
-  while (!line.empty() && batch->bytes < most_bytes) {
+  while (!line.empty() && batch->bytes < most_bytes && batch->arrivals.size() < kCopyBatchPieces) {
     const Arrival arrival = line.front();
     BlockEntry& entry = state_[arrival.entry];
     if (batch->pool != nullptr && batch->pool != arrival.pool) break;
@@ -318,6 +319,7 @@ std::shared_ptr<Loader::CopyBatch> Loader::NextCopyBatch(CopyPriority priority) 
 void Loader::OnCopied(const std::shared_ptr<CopyBatch>& batch, const Status& status) {
   state_.SchedulePump();
   copy_bytes_ -= batch->bytes;
+  copy_blocks_ -= batch->arrivals.size();
   state_.stats.Lane(CopyLane::kHostToPool).End(state_.NowMs());
   for (const Arrival& arrival : batch->arrivals) {
     --state_[arrival.entry].host_pins;

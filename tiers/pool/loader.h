@@ -127,6 +127,7 @@ class Loader {
   uint64_t read_bytes_ = 0;
   uint64_t reads_in_flight_ = 0;
   uint64_t copy_bytes_ = 0;
+  uint64_t copy_blocks_ = 0;
   uint64_t loading_ = 0;
 };
 
