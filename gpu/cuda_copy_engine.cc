@@ -65,13 +65,16 @@ Status CudaCopyEngine::OpenLanes() {
   lanes_[0].direction = CopyDirection::kHostToPool;
   lanes_[1].direction = CopyDirection::kPoolToHost;
   for (Lane& lane : lanes_) {
-    KVT_RETURN_IF_CUDA_ERROR(cudaStreamCreateWithFlags(&lane.stream, cudaStreamNonBlocking),
-                             "a stream for copies");
+    for (cudaStream_t* const stream : {&lane.stream, &lane.counting}) {
+      KVT_RETURN_IF_CUDA_ERROR(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking),
+                               "a stream for copies");
+    }
     for (size_t i = 0; i < options_.chunks_in_flight; ++i) {
-      cudaEvent_t event = nullptr;
-      KVT_RETURN_IF_CUDA_ERROR(cudaEventCreateWithFlags(&event, cudaEventDisableTiming),
-                               "an event for copies");
-      lane.events.push_back(event);
+      Marks& marks = lane.marks.emplace_back();
+      for (cudaEvent_t* const event : {&marks.landed, &marks.counted}) {
+        KVT_RETURN_IF_CUDA_ERROR(cudaEventCreateWithFlags(event, cudaEventDisableTiming),
+                                 "an event for copies");
+      }
     }
   }
   return {};
@@ -87,8 +90,14 @@ CudaCopyEngine::~CudaCopyEngine() {
     thread_.join();
   }
   for (const Lane& lane : lanes_) {
-    for (const cudaEvent_t event : lane.events) (void)cudaEventDestroy(event);
-    if (lane.stream != nullptr) (void)cudaStreamDestroy(lane.stream);
+    for (const Marks& marks : lane.marks) {
+      for (const cudaEvent_t event : {marks.landed, marks.counted}) {
+        if (event != nullptr) (void)cudaEventDestroy(event);
+      }
+    }
+    for (const cudaStream_t stream : {lane.stream, lane.counting}) {
+      if (stream != nullptr) (void)cudaStreamDestroy(stream);
+    }
   }
 }
 
@@ -120,29 +129,28 @@ void CudaCopyEngine::Work() {
 }
 
 bool CudaCopyEngine::Launch(Lane& lane) {
-  if (lane.events.empty()) return false;
+  if (lane.marks.empty()) return false;
   std::optional<CopyChunk> chunk;
   {
     const std::lock_guard lock(mutex_);
     if (!stopping_) chunk = queue_.Take(lane.direction, NowNs());
   }
   if (!chunk) return false;
-  cudaError_t code = broken_ ? cudaErrorUnknown : Perform(*chunk, lane);
-  std::vector<CountedStep> left_to_count;
-  if (code == cudaSuccess) left_to_count = Count(*chunk, lane);
-  const cudaEvent_t event = lane.events.back();
-  if (code == cudaSuccess) code = cudaEventRecord(event, lane.stream);
+  Flight flight{.chunk = *std::move(chunk), .marks = lane.marks.back()};
+  cudaError_t code = broken_ ? cudaErrorUnknown : Perform(flight.chunk, lane);
+  if (code == cudaSuccess) code = Count(lane, &flight);
   if (code == cudaSuccess) {
-    lane.events.pop_back();
-    lane.flights.push_back({*std::move(chunk), event, std::move(left_to_count)});
+    lane.marks.pop_back();
+    lane.flights.push_back(std::move(flight));
     return true;
   }
-  for (const auto& job : chunk->jobs) {
+  for (const auto& job : flight.chunk.jobs) {
     for (const CountedStep& step : job->request.counted) step.counter->Stop();
   }
   // A part of it may be under way, and its memory must not be given back before that has ended.
   (void)cudaStreamSynchronize(lane.stream);
-  Land(*chunk, Failed(code, lane));
+  (void)cudaStreamSynchronize(lane.counting);
+  Land(flight.chunk, Failed(code, lane));
   return true;
 }
 
@@ -168,8 +176,8 @@ cudaError_t CudaCopyEngine::Perform(const CopyChunk& chunk, const Lane& lane) {
   return CopyBatch(batch_, lane.stream);
 }
 
-std::vector<CountedStep> CudaCopyEngine::Count(const CopyChunk& chunk, const Lane& lane) {
-  std::vector<CountedStep> last;  // of each counter
+std::vector<CountedStep> CudaCopyEngine::StepsOf(const CopyChunk& chunk) {
+  std::vector<CountedStep> last;
   for (const auto& job : chunk.jobs) {
     if (!job->AllTaken()) continue;
     for (const CountedStep& step : job->request.counted) {
@@ -182,21 +190,37 @@ std::vector<CountedStep> CudaCopyEngine::Count(const CopyChunk& chunk, const Lan
       }
     }
   }
-  std::erase_if(last, [&](const CountedStep& step) { return counters_->Write(step, lane.stream); });
   return last;
+}
+
+cudaError_t CudaCopyEngine::Count(const Lane& lane, Flight* flight) {
+  const Marks& marks = flight->marks;
+  flight->ended = marks.landed;
+  const cudaError_t landed = cudaEventRecord(marks.landed, lane.stream);
+  if (landed != cudaSuccess) return landed;
+  flight->left_to_count = StepsOf(flight->chunk);
+  if (flight->left_to_count.empty()) return cudaSuccess;
+  const cudaError_t waits = cudaStreamWaitEvent(lane.counting, marks.landed, 0);
+  if (waits != cudaSuccess) return waits;
+  std::erase_if(flight->left_to_count, [&](const CountedStep& step) {
+    return counters_->Write(step, lane.counting);
+  });
+  // The counters are given to other loads when the flight has ended: nothing may be written later.
+  flight->ended = marks.counted;
+  return cudaEventRecord(marks.counted, lane.counting);
 }
 
 bool CudaCopyEngine::Reap(Lane& lane) {
   bool progressed = false;
   while (!lane.flights.empty()) {
     Flight& flight = lane.flights.front();
-    const cudaError_t code = cudaEventQuery(flight.landed);
+    const cudaError_t code = cudaEventQuery(flight.ended);
     if (code == cudaErrorNotReady) break;
     for (const CountedStep& step : flight.left_to_count) {
       if (code == cudaSuccess) step.counter->Publish(step.done);
     }
     Land(flight.chunk, code == cudaSuccess ? Status{} : Failed(code, lane));
-    lane.events.push_back(flight.landed);
+    lane.marks.push_back(flight.marks);
     lane.flights.pop_front();
     progressed = true;
   }

@@ -37,6 +37,9 @@ struct CudaCopyEngineOptions {
 
 // One thread that feeds one stream for each direction. It polls while something is in flight:
 // without pause while somebody waits for a kDemand copy, every 20 us otherwise.
+//
+// Counters are written by a second stream that waits for the copies of a chunk: between two chunks
+// a write would keep the copying stream from the bus for some microseconds.
 class CudaCopyEngine {
  public:
   // `driver`, `pinned` and `loop` outlive the engine. Errors: those of CUDA.
@@ -54,18 +57,25 @@ class CudaCopyEngine {
   void Submit(CopyRequest request, std::byte* pool);
 
  private:
+  struct Marks {
+    cudaEvent_t landed = nullptr;
+    cudaEvent_t counted = nullptr;
+  };
   struct Flight {
     CopyChunk chunk;
-    cudaEvent_t landed = nullptr;
-    // What could not be counted by the stream.
+    Marks marks;
+    // One of the marks: nothing of the chunk is under way any more, nor of its counters.
+    cudaEvent_t ended = nullptr;
+    // What could not be counted by a stream.
     std::vector<CountedStep> left_to_count;
   };
   // One direction.
   struct Lane {
     CopyDirection direction = CopyDirection::kPoolToHost;
     cudaStream_t stream = nullptr;
+    cudaStream_t counting = nullptr;
     std::deque<Flight> flights;  // in order
-    std::vector<cudaEvent_t> events;
+    std::vector<Marks> marks;    // free
   };
   // One batch, as CUDA takes it.
   struct Batch {
@@ -83,8 +93,10 @@ class CudaCopyEngine {
   void Work();
   bool Launch(Lane& lane);
   [[nodiscard]] cudaError_t Perform(const CopyChunk& chunk, const Lane& lane);
-  // Counts the requests of which the chunk is the last, behind it on the stream.
-  [[nodiscard]] std::vector<CountedStep> Count(const CopyChunk& chunk, const Lane& lane);
+  // The last step of each counter that the requests count of which the chunk is the last.
+  [[nodiscard]] static std::vector<CountedStep> StepsOf(const CopyChunk& chunk);
+  // Has the lane count behind the flight's copies, and marks the flight's end.
+  [[nodiscard]] cudaError_t Count(const Lane& lane, Flight* flight);
   bool Reap(Lane& lane);
   // False when there is nothing left to do.
   bool WaitForWork();

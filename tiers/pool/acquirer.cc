@@ -136,6 +136,8 @@ bool Acquirer::TryServe(Operation* operation, bool force) {
   }
   HoldOnly(pool, operation, walk.hits.size());
   AcquireReply reply = Grant(pool, operation, walk);
+  // Copies begin before the reply is written: that of a long prefix takes a while.
+  loader_.StartCopies();
   CountAsked(*operation, reply);
   Answer(operation, std::move(reply));
   return true;
@@ -165,7 +167,10 @@ AcquireReply Acquirer::Grant(CachePool* pool, Operation* operation, const Walk& 
   AcquireReply reply;
   reply.hits.reserve(walk.hits.size());
   LoadTable::Start load{.session = request.session, .pool = pool, .layers = request.layers};
+  load.waiting.reserve(walk.to_load);
   std::vector<EntryIndex> in_layers;
+  std::vector<BlockIndex> awaited;
+  awaited.reserve(walk.to_load);
   for (uint32_t i = 0; i < walk.hits.size(); ++i) {
     const EntryIndex index = walk.hits[i];
     const BlockEntry& entry = state_[index];
@@ -177,9 +182,7 @@ AcquireReply Acquirer::Grant(CachePool* pool, Operation* operation, const Walk& 
       load.waiting.push_back({i, index, start && request.layers > 0 && entry.in_host()});
     }
     if (start) block = TakeBlock(pool, index);
-    if (operation->held[i] == kNoBlock) {
-      sessions_.AddReferences(request.session, pool, std::span(&block, 1));
-    }
+    if (operation->held[i] == kNoBlock) awaited.push_back(block);
     if (start && load.waiting.back().in_layers) {
       loader_.StartInLayers(pool, index);
       in_layers.push_back(index);
@@ -189,6 +192,7 @@ AcquireReply Acquirer::Grant(CachePool* pool, Operation* operation, const Walk& 
     if (start) state_.trace.BlockLoadBegin({request.session, request.request_id}, index);
     reply.hits.push_back({pool->blocks.HandleOf(block), tier, entry.tokens});
   }
+  sessions_.AddReferences(request.session, pool, awaited);
   operation->held.clear();
   operation->held_count = 0;
   BeginLoad(pool, request, std::move(load), in_layers, &reply);
@@ -209,6 +213,7 @@ AcquireReply Acquirer::Grant(CachePool* pool, Operation* operation, const Walk& 
 void Acquirer::BeginLoad(CachePool* pool, const AcquireRequest& request, LoadTable::Start load,
                          const std::vector<EntryIndex>& in_layers, AcquireReply* reply) {
   if (load.waiting.empty()) return;
+  load.hits.reserve(reply->hits.size());
   for (const AcquiredBlock& hit : reply->hits) load.hits.push_back({hit.tier, hit.tokens});
   if (request.counters) {
     const auto hits = static_cast<uint32_t>(reply->hits.size());

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "tiers/disk/slot_header.h"
+#include "tiers/pool/host_source.h"
 
 namespace kvtier {
 namespace {
@@ -26,7 +26,7 @@ Loader::Loader(CacheState* state, HostSlots* host, Offloader* offloader, DiskSlo
       layers_(
           state, loads,
           [this](CachePool* pool, EntryIndex entry) {
-            Arrived({pool, entry});
+            Arrived(pool, std::span(&entry, 1));
           },
           [this](CachePool* pool, EntryIndex entry, MissReason reason) {
             Fail({pool, entry}, reason);
@@ -76,7 +76,7 @@ void Loader::FreshenBelow(EntryIndex index) {
 bool Loader::Pump() {
   const bool woken = WakeWaiting();
   const bool reads = PumpReads();
-  const bool copies = PumpCopies();
+  const bool copies = StartCopies();
   return woken || reads || copies;
 }
 
@@ -223,7 +223,7 @@ void Loader::QueueCopy(const Arrival& arrival) {
   copy_queue_.push_back(arrival);
 }
 
-bool Loader::PumpCopies() {
+bool Loader::StartCopies() {
   bool progressed = false;
   // Those that load in layers and the others in turn.
   while (copy_bytes_ + layers_.bytes_in_flight() < state_.options.max_load_bytes) {
@@ -242,18 +242,17 @@ void Loader::StartCopy(const std::shared_ptr<CopyBatch>& batch) {
   request.pool = pool.memory.get();
   request.direction = CopyDirection::kHostToPool;
   request.priority = CopyPriority::kPrefetch;
-  std::vector<EntryIndex> entries;
-  for (const Arrival& arrival : batch->arrivals) {
-    const BlockEntry& entry = state_[arrival.entry];
+  request.copies.reserve(batch->entries.size());
+  for (const EntryIndex index : batch->entries) {
+    const BlockEntry& entry = state_[index];
     const BlockIndex block = state_.BlockIn(pool, entry);
     if (!pool.blocks[block].prefetched) request.priority = CopyPriority::kDemand;
     request.copies.push_back({pool.OffsetOf(block),
                               state_.HostBytes(entry).data() + kSlotHeaderBytes, pool.block_bytes});
-    entries.push_back(arrival.entry);
   }
   // What others may overtake cannot be foretold.
   if (request.priority == CopyPriority::kDemand) {
-    request.counted = loads_.BlocksQueued(pool, entries);
+    request.counted = loads_.BlocksQueued(pool, batch->entries);
   }
   copy_bytes_ += batch->bytes;
   state_.stats.Lane(CopyLane::kHostToPool).Begin(state_.NowMs());
@@ -268,46 +267,49 @@ std::shared_ptr<Loader::CopyBatch> Loader::NextCopyBatch() {
     BlockEntry& entry = state_[arrival.entry];
     if (batch->pool != nullptr && batch->pool != arrival.pool) break;
     copy_queue_.pop_front();
-    const bool sound =
-        CheckHostSlot(state_.ExpectationOf(entry), state_.HostBytes(entry)) == SlotVerdict::kGood;
+    if (copy_queue_.size() >= kHeadersAhead) {
+      FetchHostHeader(state_, state_[copy_queue_[kHeadersAhead - 1].entry]);
+    }
+    const bool sound = HostSlotIsOf(state_, entry);
     if (Abandoned(arrival) || !sound) {
       --entry.host_pins;
       Fail(arrival, sound ? MissReason::kCancelled : MissReason::kIdentityMismatch);
       continue;
     }
     batch->pool = arrival.pool;
-    batch->arrivals.push_back(arrival);
+    batch->entries.push_back(arrival.entry);
     state_.trace.Begin(TraceKind::kCopyUp, arrival.entry);
     batch->bytes += arrival.pool->block_bytes;
   }
-  return batch->arrivals.empty() ? nullptr : batch;
+  return batch->entries.empty() ? nullptr : batch;
 }
 
 void Loader::OnCopied(const std::shared_ptr<CopyBatch>& batch, const Status& status) {
   state_.SchedulePump();
   copy_bytes_ -= batch->bytes;
   state_.stats.Lane(CopyLane::kHostToPool).End(state_.NowMs());
-  for (const Arrival& arrival : batch->arrivals) {
-    --state_[arrival.entry].host_pins;
-    state_.trace.End(TraceKind::kCopyUp, arrival.entry, !status);
-    if (status) {
-      Arrived(arrival);
-    } else {
-      Fail(arrival, MissReason::kCopyFailed);
-    }
+  for (const EntryIndex entry : batch->entries) {
+    --state_[entry].host_pins;
+    state_.trace.End(TraceKind::kCopyUp, entry, !status);
+  }
+  if (status) return Arrived(batch->pool, batch->entries);
+  for (const EntryIndex entry : batch->entries) {
+    Fail({batch->pool, entry}, MissReason::kCopyFailed);
   }
 }
 
-void Loader::Arrived(const Arrival& arrival) {
-  CachePool& pool = *arrival.pool;
-  StopLoading(arrival);
-  state_.trace.BlockLoadEnd(arrival.entry, MissReason::kNone);
-  PoolBlock& block = BlockOf(arrival);
-  block.since_ds = state_.NowDs();
-  ++state_.stats.onload_blocks;
-  state_.stats.onload_bytes += pool.block_bytes;
-  if (block.references == 0) pool.victims.Insert(arrival.entry, state_[arrival.entry].facts());
-  loads_.BlockReady(pool, arrival.entry);
+void Loader::Arrived(CachePool* pool, std::span<const EntryIndex> entries) {
+  const uint32_t now_ds = state_.NowDs();
+  for (const EntryIndex entry : entries) {
+    StopLoading({pool, entry});
+    state_.trace.BlockLoadEnd(entry, MissReason::kNone);
+    PoolBlock& block = BlockOf({pool, entry});
+    block.since_ds = now_ds;
+    if (block.references == 0) pool->victims.Insert(entry, state_[entry].facts());
+  }
+  state_.stats.onload_blocks += entries.size();
+  state_.stats.onload_bytes += entries.size() * pool->block_bytes;
+  loads_.BlocksReady(*pool, entries);
 }
 
 bool Loader::Abandoned(const Arrival& arrival) const {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -36,6 +37,8 @@ class Loader {
   // layers.
   void QueueLayers(LoadId load, CachePool* pool, const std::vector<EntryIndex>& entries,
                    uint32_t layers);
+  // Starts copies of what is in host, as many as may be under way. True if any was started.
+  bool StartCopies();
   // Takes its place in host's order; once for each block started, deepest first. Does nothing for a
   // block that is not being loaded into the pool.
   void FreshenLoading(const CachePool& pool, EntryIndex entry);
@@ -71,7 +74,7 @@ class Loader {
   };
   struct CopyBatch {
     CachePool* pool = nullptr;
-    std::vector<Arrival> arrivals;
+    std::vector<EntryIndex> entries;
     uint64_t bytes = 0;
   };
 
@@ -91,11 +94,10 @@ class Loader {
   void EndRead(const Read& read);
 
   void QueueCopy(const Arrival& arrival);
-  bool PumpCopies();
   void StartCopy(const std::shared_ptr<CopyBatch>& batch);
   [[nodiscard]] std::shared_ptr<CopyBatch> NextCopyBatch();
   void OnCopied(const std::shared_ptr<CopyBatch>& batch, const Status& status);
-  void Arrived(const Arrival& arrival);
+  void Arrived(CachePool* pool, std::span<const EntryIndex> entries);
 
   [[nodiscard]] PoolBlock& BlockOf(const Arrival& arrival) const;
   // Nobody waits for the block any more.

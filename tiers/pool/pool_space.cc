@@ -90,6 +90,9 @@ bool PoolSpace::EnsureFree(CachePool* pool, uint64_t blocks) {
       offloader_.Want(front);
       break;
     }
+    if (const EntryIndex later = pool->victims.After(front); later != kNoEntry) {
+      state_.history.ExpectDrop({state_[later].space, state_[later].hash});
+    }
     if (!MayForget(entry)) {
       pool->victims.Touch(front, entry.facts());
       PrepareVictims(pool, blocks - pool->blocks.free(), Need::kNow);
