@@ -13,7 +13,6 @@
 #include "daemon/config/reload.h"
 #include "daemon/config/tenant_quotas.h"
 #include "daemon/version.h"
-#include "tiers/host/mapped_arena.h"
 
 namespace kvtier {
 namespace {
@@ -74,7 +73,6 @@ Status Daemon::Start() {
                                     .clock = &clock_,
                                     .loop = loop_,
                                     .log = log_});
-  // After the kernels: the driver lets nothing be launched while it pins a slice.
   KVT_RETURN_IF_ERROR(BlameKey(config_, "host.bytes", OpenArena()));
   executor_ = std::make_unique<ThreadExecutor>(
       "kvt-work", static_cast<int>(config_.host.checksum_threads), loop_);
@@ -82,6 +80,8 @@ Status Daemon::Start() {
   MakeCache();
   KVT_RETURN_IF_ERROR(Listen());
   TickForever();
+  // Last, because touching and pinning hold up whatever maps memory, starts threads or launches.
+  arena_->Prepare();
   log_->Info("server.ready", "READY: serving on {}, admin on {}, after {} ms",
              config_.server.socket, config_.server.admin_socket,
              clock_.MonotonicMs() - started_ms_);
@@ -124,7 +124,7 @@ Status Daemon::OpenArena() {
                                                     times.seconds, times.pages_s, times.pin_s);
                                        }},
                                   loop_));
-  log_->Info("host.open", "{} of host memory, being touched by {} thread(s)",
+  log_->Info("host.open", "{} of host memory, to be touched by {} thread(s)",
              FormatByteSize(arena_->capacity_bytes()), config_.host.touch_threads);
   return {};
 }

@@ -66,8 +66,9 @@ class CudaDevice final : public Device {
   [[nodiscard]] DeviceInfo info() const override { return info_; }
 
   [[nodiscard]] Result<std::unique_ptr<DevicePool>> CreatePool(uint64_t bytes) override {
+    const PinGate::Urgent urgent(&pinner_->gate());
     KVT_RETURN_IF_CUDA_ERROR(cudaSetDevice(info_.ordinal), "choosing a device");
-    return CudaPool::Create(&driver_, info_.ordinal, bytes);
+    return CudaPool::Create(&driver_, info_.ordinal, bytes, loop_);
   }
 
   void Copy(CopyRequest request) override {

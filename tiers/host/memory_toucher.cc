@@ -12,8 +12,9 @@
 namespace kvtier {
 namespace {
 
-// A thread looks up from touching this often, so that a stop is quick.
-constexpr uint64_t kStepBytes = 32 * kMiB;
+// A thread looks up from touching this often: a stop is quick, and whoever wants to map memory,
+// which the kernel allows only between two steps, waits for milliseconds.
+constexpr uint64_t kStepBytes = 8 * kMiB;
 
 // 0 or an errno. The kernel fills the pages without writing to any that exist.
 int Touch(std::span<std::byte> memory) {

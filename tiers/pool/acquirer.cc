@@ -164,6 +164,7 @@ void Acquirer::Answer(Operation* operation, Result<AcquireReply> reply) {
 
 AcquireReply Acquirer::Grant(CachePool* pool, Operation* operation, const Walk& walk) {
   const AcquireRequest& request = operation->request;
+  const CacheTrace::Together together(&state_.trace);
   AcquireReply reply;
   reply.hits.reserve(walk.hits.size());
   LoadTable::Start load{.session = request.session, .pool = pool, .layers = request.layers};

@@ -262,6 +262,7 @@ void Loader::StartCopy(const std::shared_ptr<CopyBatch>& batch) {
 
 std::shared_ptr<Loader::CopyBatch> Loader::NextCopyBatch() {
   const auto batch = std::make_shared<CopyBatch>();
+  const CacheTrace::Together together(&state_.trace);
   while (!copy_queue_.empty() && batch->bytes < kBatchBytes) {
     const Arrival arrival = copy_queue_.front();
     BlockEntry& entry = state_[arrival.entry];
@@ -285,6 +286,7 @@ std::shared_ptr<Loader::CopyBatch> Loader::NextCopyBatch() {
 }
 
 void Loader::OnCopied(const std::shared_ptr<CopyBatch>& batch, const Status& status) {
+  const CacheTrace::Together together(&state_.trace);
   state_.SchedulePump();
   copy_bytes_ -= batch->bytes;
   state_.stats.Lane(CopyLane::kHostToPool).End(state_.NowMs());

@@ -82,6 +82,7 @@ DropReason PoolSpace::ReasonFor(const BlockEntry& entry, DropReason last_copy) c
 bool PoolSpace::EnsureFree(CachePool* pool, uint64_t blocks) {
   if (pool->blocks.free() >= blocks) return true;
   PrepareVictims(pool, blocks - pool->blocks.free(), Need::kNow);
+  const CacheTrace::Together together(&state_.trace);
   for (size_t tries = pool->victims.size(); tries > 0 && pool->blocks.free() < blocks; --tries) {
     const EntryIndex front = pool->victims.Front();
     if (front == kNoEntry) break;

@@ -14,6 +14,8 @@ using ::testing::Pair;
 class KeepingTracer final : public Tracer {
  public:
   void Record(const TraceEvent& event) override { events.push_back(event); }
+  [[nodiscard]] int64_t NowUs() const override { return ++readings; }
+  mutable int64_t readings = 0;
   std::vector<TraceEvent> events;
 };
 
