@@ -13,6 +13,9 @@
 namespace kvtier {
 namespace {
 
+// The hardware is busy with one while the next waits.
+constexpr size_t kBusyFlights = 2;
+
 constexpr auto kPoll = std::chrono::microseconds(20);
 // The kernel may otherwise delay a short sleep by 50 us.
 constexpr unsigned long kTimerSlackNs = 1000;
@@ -65,16 +68,13 @@ Status CudaCopyEngine::OpenLanes() {
   lanes_[0].direction = CopyDirection::kHostToPool;
   lanes_[1].direction = CopyDirection::kPoolToHost;
   for (Lane& lane : lanes_) {
-    for (cudaStream_t* const stream : {&lane.stream, &lane.counting}) {
-      KVT_RETURN_IF_CUDA_ERROR(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking),
-                               "a stream for copies");
-    }
+    KVT_RETURN_IF_CUDA_ERROR(cudaStreamCreateWithFlags(&lane.stream, cudaStreamNonBlocking),
+                             "a stream for copies");
     for (size_t i = 0; i < options_.chunks_in_flight; ++i) {
-      Marks& marks = lane.marks.emplace_back();
-      for (cudaEvent_t* const event : {&marks.landed, &marks.counted}) {
-        KVT_RETURN_IF_CUDA_ERROR(cudaEventCreateWithFlags(event, cudaEventDisableTiming),
-                                 "an event for copies");
-      }
+      cudaEvent_t event = nullptr;
+      KVT_RETURN_IF_CUDA_ERROR(cudaEventCreateWithFlags(&event, cudaEventDisableTiming),
+                               "an event for copies");
+      lane.events.push_back(event);
     }
   }
   return {};
@@ -90,14 +90,8 @@ CudaCopyEngine::~CudaCopyEngine() {
     thread_.join();
   }
   for (const Lane& lane : lanes_) {
-    for (const Marks& marks : lane.marks) {
-      for (const cudaEvent_t event : {marks.landed, marks.counted}) {
-        if (event != nullptr) (void)cudaEventDestroy(event);
-      }
-    }
-    for (const cudaStream_t stream : {lane.stream, lane.counting}) {
-      if (stream != nullptr) (void)cudaStreamDestroy(stream);
-    }
+    for (const cudaEvent_t event : lane.events) (void)cudaEventDestroy(event);
+    if (lane.stream != nullptr) (void)cudaStreamDestroy(lane.stream);
   }
 }
 
@@ -129,28 +123,30 @@ void CudaCopyEngine::Work() {
 }
 
 bool CudaCopyEngine::Launch(Lane& lane) {
-  if (lane.marks.empty()) return false;
+  if (lane.events.empty()) return false;
   std::optional<CopyChunk> chunk;
   {
     const std::lock_guard lock(mutex_);
-    if (!stopping_) chunk = queue_.Take(lane.direction, NowNs());
+    const auto least = lane.flights.size() < kBusyFlights ? ChunkFill::kAny : ChunkFill::kFull;
+    if (!stopping_) chunk = queue_.Take(lane.direction, NowNs(), least);
   }
   if (!chunk) return false;
-  Flight flight{.chunk = *std::move(chunk), .marks = lane.marks.back()};
-  cudaError_t code = broken_ ? cudaErrorUnknown : Perform(flight.chunk, lane);
-  if (code == cudaSuccess) code = Count(lane, &flight);
+  cudaError_t code = broken_ ? cudaErrorUnknown : Perform(*chunk, lane);
+  std::vector<CountedStep> left_to_count;
+  if (code == cudaSuccess) left_to_count = Count(*chunk, lane);
+  const cudaEvent_t event = lane.events.back();
+  if (code == cudaSuccess) code = cudaEventRecord(event, lane.stream);
   if (code == cudaSuccess) {
-    lane.marks.pop_back();
-    lane.flights.push_back(std::move(flight));
+    lane.events.pop_back();
+    lane.flights.push_back({*std::move(chunk), event, std::move(left_to_count)});
     return true;
   }
-  for (const auto& job : flight.chunk.jobs) {
+  for (const auto& job : chunk->jobs) {
     for (const CountedStep& step : job->request.counted) step.counter->Stop();
   }
   // A part of it may be under way, and its memory must not be given back before that has ended.
   (void)cudaStreamSynchronize(lane.stream);
-  (void)cudaStreamSynchronize(lane.counting);
-  Land(flight.chunk, Failed(code, lane));
+  Land(*chunk, Failed(code, lane));
   return true;
 }
 
@@ -176,8 +172,8 @@ cudaError_t CudaCopyEngine::Perform(const CopyChunk& chunk, const Lane& lane) {
   return CopyBatch(batch_, lane.stream);
 }
 
-std::vector<CountedStep> CudaCopyEngine::StepsOf(const CopyChunk& chunk) {
-  std::vector<CountedStep> last;
+std::vector<CountedStep> CudaCopyEngine::Count(const CopyChunk& chunk, const Lane& lane) {
+  std::vector<CountedStep> last;  // of each counter
   for (const auto& job : chunk.jobs) {
     if (!job->AllTaken()) continue;
     for (const CountedStep& step : job->request.counted) {
@@ -190,37 +186,22 @@ std::vector<CountedStep> CudaCopyEngine::StepsOf(const CopyChunk& chunk) {
       }
     }
   }
+  std::erase_if(last, [&](const CountedStep& step) { return counters_->Write(step, lane.stream); });
+  unreachable_counter_pages_ = counters_->unreachable_pages();
   return last;
-}
-
-cudaError_t CudaCopyEngine::Count(const Lane& lane, Flight* flight) {
-  const Marks& marks = flight->marks;
-  flight->ended = marks.landed;
-  const cudaError_t landed = cudaEventRecord(marks.landed, lane.stream);
-  if (landed != cudaSuccess) return landed;
-  flight->left_to_count = StepsOf(flight->chunk);
-  if (flight->left_to_count.empty()) return cudaSuccess;
-  const cudaError_t waits = cudaStreamWaitEvent(lane.counting, marks.landed, 0);
-  if (waits != cudaSuccess) return waits;
-  std::erase_if(flight->left_to_count, [&](const CountedStep& step) {
-    return counters_->Write(step, lane.counting);
-  });
-  // The counters are given to other loads when the flight has ended: nothing may be written later.
-  flight->ended = marks.counted;
-  return cudaEventRecord(marks.counted, lane.counting);
 }
 
 bool CudaCopyEngine::Reap(Lane& lane) {
   bool progressed = false;
   while (!lane.flights.empty()) {
     Flight& flight = lane.flights.front();
-    const cudaError_t code = cudaEventQuery(flight.ended);
+    const cudaError_t code = cudaEventQuery(flight.landed);
     if (code == cudaErrorNotReady) break;
     for (const CountedStep& step : flight.left_to_count) {
       if (code == cudaSuccess) step.counter->Publish(step.done);
     }
     Land(flight.chunk, code == cudaSuccess ? Status{} : Failed(code, lane));
-    lane.marks.push_back(flight.marks);
+    lane.events.push_back(flight.landed);
     lane.flights.pop_front();
     progressed = true;
   }

@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 
 #include <array>
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -28,7 +29,8 @@ struct CudaCopyEngineOptions {
   int ordinal = 0;
   CopyQueueOptions queue;
   // Chunks handed to the hardware and not done, in each direction: two keep it busy, a third covers
-  // for a late thread.
+  // for a late thread. One that is not full is only begun if fewer than two are: what comes
+  // meanwhile goes with it, and the pause after each chunk comes less often.
   size_t chunks_in_flight = 3;
   // Called once on the event loop if the device's context is broken, for which there is no cure
   // within the process.
@@ -37,9 +39,6 @@ struct CudaCopyEngineOptions {
 
 // One thread that feeds one stream for each direction. It polls while something is in flight:
 // without pause while somebody waits for a kDemand copy, every 20 us otherwise.
-//
-// Counters are written by a second stream that waits for the copies of a chunk: between two chunks
-// a write would keep the copying stream from the bus for some microseconds.
 class CudaCopyEngine {
  public:
   // `driver`, `pinned` and `loop` outlive the engine. Errors: those of CUDA.
@@ -55,27 +54,22 @@ class CudaCopyEngine {
   // On the event loop's thread. `pool` is the address of `request.pool`, in whose bounds all copies
   // lie. Never blocks.
   void Submit(CopyRequest request, std::byte* pool);
+  // Any thread. See Device.
+  [[nodiscard]] uint64_t unreachable_counter_pages() const { return unreachable_counter_pages_; }
 
  private:
-  struct Marks {
-    cudaEvent_t landed = nullptr;
-    cudaEvent_t counted = nullptr;
-  };
   struct Flight {
     CopyChunk chunk;
-    Marks marks;
-    // One of the marks: nothing of the chunk is under way any more, nor of its counters.
-    cudaEvent_t ended = nullptr;
-    // What could not be counted by a stream.
+    cudaEvent_t landed = nullptr;
+    // What could not be counted by the stream.
     std::vector<CountedStep> left_to_count;
   };
   // One direction.
   struct Lane {
     CopyDirection direction = CopyDirection::kPoolToHost;
     cudaStream_t stream = nullptr;
-    cudaStream_t counting = nullptr;
     std::deque<Flight> flights;  // in order
-    std::vector<Marks> marks;    // free
+    std::vector<cudaEvent_t> events;
   };
   // One batch, as CUDA takes it.
   struct Batch {
@@ -93,10 +87,10 @@ class CudaCopyEngine {
   void Work();
   bool Launch(Lane& lane);
   [[nodiscard]] cudaError_t Perform(const CopyChunk& chunk, const Lane& lane);
-  // The last step of each counter that the requests count of which the chunk is the last.
-  [[nodiscard]] static std::vector<CountedStep> StepsOf(const CopyChunk& chunk);
-  // Has the lane count behind the flight's copies, and marks the flight's end.
-  [[nodiscard]] cudaError_t Count(const Lane& lane, Flight* flight);
+  // Counts the requests of which the chunk is the last, behind it on the stream. (A second stream
+  // that waits for the chunk would keep the first from pausing, some 2 us; but what is no copy
+  // waits for the GPU's turns, which while another process computes are 2 ms apart.)
+  [[nodiscard]] std::vector<CountedStep> Count(const CopyChunk& chunk, const Lane& lane);
   bool Reap(Lane& lane);
   // False when there is nothing left to do.
   bool WaitForWork();
@@ -113,6 +107,7 @@ class CudaCopyEngine {
   std::unique_ptr<CudaCounters> counters_;  // the thread's
   const CudaDriver& driver_;
   bool broken_ = false;
+  std::atomic<uint64_t> unreachable_counter_pages_ = 0;
 
   std::mutex mutex_;
   std::condition_variable wake_;

@@ -81,6 +81,10 @@ class CudaDevice final : public Device {
     engine_->Submit(std::move(request), pool);
   }
 
+  [[nodiscard]] uint64_t unreachable_counter_pages() const override {
+    return engine_->unreachable_counter_pages();
+  }
+
   [[nodiscard]] HostPinner* host_pinner() override { return pinner_.get(); }
 
  private:

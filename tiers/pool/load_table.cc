@@ -41,6 +41,7 @@ LoadId LoadTable::Begin(Start start) {
   load.counter = std::move(start.counter);
   load.layers = start.layers;
   if (load.counter && load.layers == 0) load.on_way.assign(load.hits.size(), false);
+  waiters_.Reserve(start.waiting.size());
   for (const Waiting& block : start.waiting) {
     load.arrived[block.position] = false;
     if (!block.in_layers) ++load.whole_blocks;

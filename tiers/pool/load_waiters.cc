@@ -3,7 +3,6 @@
 #include <boost/unordered/unordered_flat_map.hpp>
 #include <vector>
 
-
 namespace kvtier {
 
 struct LoadWaiters::Table {
@@ -14,6 +13,8 @@ struct LoadWaiters::Table {
 
 LoadWaiters::LoadWaiters() : table_(std::make_unique<Table>()) {}
 LoadWaiters::~LoadWaiters() = default;
+
+void LoadWaiters::Reserve(size_t waiters) { table_->first.reserve(table_->first.size() + waiters); }
 
 void LoadWaiters::Add(uint64_t block, const LoadWaiter& waiter) {
   Table& table = *table_;

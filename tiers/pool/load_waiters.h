@@ -1,6 +1,7 @@
 // Which loads wait for which blocks.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 
@@ -14,8 +15,8 @@ struct LoadWaiter {
   bool in_layers = false;  // the block arrives layer by layer
 };
 
-// Blocks are named by ArrivalKey. A block costs one look-up and, but for growth, no allocation. Event
-// loop only.
+// Blocks are named by ArrivalKey. A block costs one look-up and, but for growth, no allocation.
+// Event loop only.
 class LoadWaiters {
  public:
   LoadWaiters();
@@ -23,6 +24,8 @@ class LoadWaiters {
   LoadWaiters(const LoadWaiters&) = delete;
   LoadWaiters& operator=(const LoadWaiters&) = delete;
 
+  // Room for so many more.
+  void Reserve(size_t waiters);
   void Add(uint64_t block, const LoadWaiter& waiter);
   // Calls `visit(const LoadWaiter&)` for each that waits for the block, the latest first. `visit`
   // must not change this table.

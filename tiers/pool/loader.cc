@@ -25,9 +25,7 @@ Loader::Loader(CacheState* state, HostSlots* host, Offloader* offloader, DiskSlo
       loads_(*loads),
       layers_(
           state, loads,
-          [this](CachePool* pool, EntryIndex entry) {
-            Arrived(pool, std::span(&entry, 1));
-          },
+          [this](CachePool* pool, EntryIndex entry) { Arrived(pool, std::span(&entry, 1)); },
           [this](CachePool* pool, EntryIndex entry, MissReason reason) {
             Fail({pool, entry}, reason);
           }),
@@ -76,7 +74,7 @@ void Loader::FreshenBelow(EntryIndex index) {
 bool Loader::Pump() {
   const bool woken = WakeWaiting();
   const bool reads = PumpReads();
-  const bool copies = StartCopies();
+  const bool copies = PumpCopies();
   return woken || reads || copies;
 }
 
@@ -223,17 +221,25 @@ void Loader::QueueCopy(const Arrival& arrival) {
   copy_queue_.push_back(arrival);
 }
 
-bool Loader::StartCopies() {
+bool Loader::PumpCopies() {
   bool progressed = false;
   // Those that load in layers and the others in turn.
   while (copy_bytes_ + layers_.bytes_in_flight() < state_.options.max_load_bytes) {
     const bool layers = layers_.StartOne();
-    const std::shared_ptr<CopyBatch> batch = NextCopyBatch();
+    const std::shared_ptr<CopyBatch> batch = NextCopyBatch(Unsound::kFail);
     if (batch) StartCopy(batch);
     if (!batch && !layers) break;
     progressed = true;
   }
   return progressed;
+}
+
+void Loader::StartSoundCopies() {
+  while (copy_bytes_ + layers_.bytes_in_flight() < state_.options.max_load_bytes) {
+    const std::shared_ptr<CopyBatch> batch = NextCopyBatch(Unsound::kLeave);
+    if (!batch) return;
+    StartCopy(batch);
+  }
 }
 
 void Loader::StartCopy(const std::shared_ptr<CopyBatch>& batch) {
@@ -260,23 +266,25 @@ void Loader::StartCopy(const std::shared_ptr<CopyBatch>& batch) {
   state_.DeviceOf(pool).Copy(std::move(request));
 }
 
-std::shared_ptr<Loader::CopyBatch> Loader::NextCopyBatch() {
+std::shared_ptr<Loader::CopyBatch> Loader::NextCopyBatch(Unsound unsound) {
   const auto batch = std::make_shared<CopyBatch>();
   const CacheTrace::Together together(&state_.trace);
   while (!copy_queue_.empty() && batch->bytes < kBatchBytes) {
     const Arrival arrival = copy_queue_.front();
     BlockEntry& entry = state_[arrival.entry];
     if (batch->pool != nullptr && batch->pool != arrival.pool) break;
-    copy_queue_.pop_front();
-    if (copy_queue_.size() >= kHeadersAhead) {
-      FetchHostHeader(state_, state_[copy_queue_[kHeadersAhead - 1].entry]);
+    if (copy_queue_.size() > kHeadersAhead) {
+      FetchHostHeader(state_, state_[copy_queue_[kHeadersAhead].entry]);
     }
     const bool sound = HostSlotIsOf(state_, entry);
     if (Abandoned(arrival) || !sound) {
+      if (unsound == Unsound::kLeave) break;
+      copy_queue_.pop_front();
       --entry.host_pins;
       Fail(arrival, sound ? MissReason::kCancelled : MissReason::kIdentityMismatch);
       continue;
     }
+    copy_queue_.pop_front();
     batch->pool = arrival.pool;
     batch->entries.push_back(arrival.entry);
     state_.trace.Begin(TraceKind::kCopyUp, arrival.entry);

@@ -37,8 +37,9 @@ class Loader {
   // layers.
   void QueueLayers(LoadId load, CachePool* pool, const std::vector<EntryIndex>& entries,
                    uint32_t layers);
-  // Starts copies of what is in host, as many as may be under way. True if any was started.
-  bool StartCopies();
+  // Starts copies of whole blocks, as many as may be under way, up to the first block that turns
+  // out not to be what it should be: no load fails from within this call.
+  void StartSoundCopies();
   // Takes its place in host's order; once for each block started, deepest first. Does nothing for a
   // block that is not being loaded into the pool.
   void FreshenLoading(const CachePool& pool, EntryIndex entry);
@@ -94,8 +95,11 @@ class Loader {
   void EndRead(const Read& read);
 
   void QueueCopy(const Arrival& arrival);
+  bool PumpCopies();
   void StartCopy(const std::shared_ptr<CopyBatch>& batch);
-  [[nodiscard]] std::shared_ptr<CopyBatch> NextCopyBatch();
+  // What is not to be copied fails, or with kLeave ends the batch.
+  enum class Unsound : uint8_t { kFail, kLeave };
+  [[nodiscard]] std::shared_ptr<CopyBatch> NextCopyBatch(Unsound unsound);
   void OnCopied(const std::shared_ptr<CopyBatch>& batch, const Status& status);
   void Arrived(CachePool* pool, std::span<const EntryIndex> entries);
 
