@@ -13,6 +13,7 @@
 #include "daemon/config/reload.h"
 #include "daemon/config/tenant_quotas.h"
 #include "daemon/version.h"
+#include "daemon/worker_threads.h"
 
 namespace kvtier {
 namespace {
@@ -67,15 +68,17 @@ Status Daemon::Start() {
                         kDevicePatienceMs * static_cast<int64_t>(config_.pool.devices.size()));
   KVT_RETURN_IF_ERROR(BlameKey(config_, "pool.device", OpenDevices()));
   manager_->ExtendStart("Trying out the kernels", kKernelsPatienceMs);
-  attention_ = std::make_unique<AttentionService>(
-      AttentionService::Environment{.device = devices_.front().device.get(),
-                                    .config = &config_.kernels,
-                                    .clock = &clock_,
-                                    .loop = loop_,
-                                    .log = log_});
+  attention_ = std::make_unique<AttentionService>(AttentionService::Environment{
+      .device = devices_.front().device.get(),
+      .config = &config_.kernels,
+      .clock = &clock_,
+      .loop = loop_,
+      .log = log_,
+      .on_fatal = [this](const std::string& error) { EndForLostDevice(error); }});
   KVT_RETURN_IF_ERROR(BlameKey(config_, "host.bytes", OpenArena()));
   executor_ = std::make_unique<ThreadExecutor>(
-      "kvt-work", static_cast<int>(config_.host.checksum_threads), loop_);
+      "kvt-work", static_cast<int>(WorkerThreads(config_.host.checksum_threads)), loop_,
+      ThreadExecutor::Standing::kBackground);
   if (config_.trace.events > 0) trace_ = std::make_unique<TraceRing>(config_.trace.events);
   MakeCache();
   KVT_RETURN_IF_ERROR(Listen());
@@ -90,13 +93,16 @@ Status Daemon::Start() {
 
 Status Daemon::OpenDevices() {
   KVT_ASSIGN_OR_RETURN(
-      devices_, kvtier::OpenDevices(config_, clock_, loop_, log_, [log = log_](std::string error) {
-        // Nothing of the context can be used any more, not even to take it down in order. The lower
-        // tiers are there for the next process.
-        log->Error("device.lost", "the GPU's context is broken, ending: {}", error);
-        std::_Exit(kExitDeviceLost);
-      }));
+      devices_, kvtier::OpenDevices(config_, clock_, loop_, log_,
+                                    [this](const std::string& error) { EndForLostDevice(error); }));
   return {};
+}
+
+void Daemon::EndForLostDevice(const std::string& error) {
+  // Nothing of the context can be used any more, not even to take it down in order. The lower tiers
+  // are there for the next process.
+  log_->Error("device.lost", "the GPU's context is broken, ending: {}", error);
+  std::_Exit(kExitDeviceLost);
 }
 
 Status Daemon::OpenArena() {
@@ -105,10 +111,11 @@ Status Daemon::OpenArena() {
   for (const OpenedDevice& opened : devices_) {
     if (pinner == nullptr) pinner = opened.device->host_pinner();
   }
+  const uint32_t touch_threads = WorkerThreads(config_.host.touch_threads);
   KVT_ASSIGN_OR_RETURN(
       arena_, MappedArena::Create({.bytes = config_.host.bytes,
                                    .chunk_bytes = config_.cache.chunk_bytes,
-                                   .touch_threads = static_cast<int>(config_.host.touch_threads),
+                                   .touch_threads = static_cast<int>(touch_threads),
                                    .pinner = pinner,
                                    .numa_node = CommonNumaNode(devices_),
                                    .log =
@@ -124,8 +131,9 @@ Status Daemon::OpenArena() {
                                                     times.seconds, times.pages_s, times.pin_s);
                                        }},
                                   loop_));
-  log_->Info("host.open", "{} of host memory, to be touched by {} thread(s)",
-             FormatByteSize(arena_->capacity_bytes()), config_.host.touch_threads);
+  log_->Info("host.open", "{} of host memory, to be touched by {} thread(s); {} for checksums",
+             FormatByteSize(arena_->capacity_bytes()), touch_threads,
+             WorkerThreads(config_.host.checksum_threads));
   return {};
 }
 

@@ -67,6 +67,8 @@ class Daemon {
 
  private:
   [[nodiscard]] Status OpenDevices();
+  // Ends the process.
+  [[noreturn]] void EndForLostDevice(const std::string& error);
   [[nodiscard]] Status OpenArena();
   void MakeCache();
   void WarnOfReserves(const CacheEnvironment& environment);

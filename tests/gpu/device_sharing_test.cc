@@ -70,5 +70,27 @@ TEST_F(DeviceSharingTest, KilledClientsLeakNothingAndHurtNobody) {
   EXPECT_GE(FreeVram() + 64 * kMiB, free_before);
 }
 
+// The daemon uses a dead process's blocks again as soon as the process is gone.
+TEST_F(DeviceSharingTest, TheKernelsOfAProcessThatIsGoneWriteNoMore) {
+  const auto pool = MakePool(kPoolBytes);
+  PinnedBuffer host(device_.get(), kPoolBytes);
+  const auto written = [&] {
+    EXPECT_TRUE(CopyAll(pool.get(), CopyDirection::kPoolToHost, host.data()));
+    return std::vector<std::byte>(host.span().begin(), host.span().end());
+  };
+  for (const char* command : {"kernel", "kernel-and-child"}) {
+    SCOPED_TRACE(command);
+    PoolPeer victim(*pool, command, 1);
+    ASSERT_TRUE(victim.WaitUntilReady());
+    std::vector<std::byte> before = written();
+    for (int tries = 0; tries < 100 && written() == before; ++tries) {
+    }
+    EXPECT_FALSE(written() == before) << "the kernel does not write";
+    victim.Kill();
+    before = written();
+    for (int i = 0; i < 5; ++i) EXPECT_TRUE(written() == before) << "it still writes";
+  }
+}
+
 }  // namespace
 }  // namespace kvtier

@@ -223,11 +223,13 @@ std::vector<EntryIndex> Acquirer::TakeBlocks(CachePool* pool, Operation* operati
   const AcquireRequest& request = operation->request;
   std::vector<EntryIndex> in_layers;
   std::vector<BlockIndex> awaited;
+  bool prefetched = false;
   for (size_t i = 0; i < walk.hits.size(); ++i) {
     const EntryIndex index = walk.hits[i];
     BlockIndex block = state_.BlockIn(*pool, state_[index]);
     const bool start = block == kNoBlock;
     if (start) block = TakeBlock(pool, index);
+    prefetched |= pool->blocks[block].prefetched;
     if (operation->held[i] == kNoBlock) awaited.push_back(block);
     if (start && InLayers(request, state_[index])) {
       loader_.StartInLayers(pool, index);
@@ -243,6 +245,7 @@ std::vector<EntryIndex> Acquirer::TakeBlocks(CachePool* pool, Operation* operati
     loader_.StartSoundCopies();
   }
   sessions_.AddReferences(request.session, pool, awaited);
+  if (prefetched) loader_.HastenReferenced();
   loader_.StartSoundCopies();
   operation->held.clear();
   operation->held_count = 0;

@@ -1,5 +1,6 @@
 #include "tiers/pool/loader.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
@@ -10,6 +11,8 @@ namespace {
 
 // As in the offloader: large enough to amortise, small enough to arrive one after the other.
 constexpr uint64_t kBatchBytes = 4 * kMiB;
+// Prefetches leave room for those who come to wait.
+constexpr uint64_t kPrefetchShare = 2;
 constexpr int kReadAttempts = 2;
 // A disk read needs a host slot. If none comes free for this long, the block is a miss.
 constexpr int64_t kHostSlotWaitMs = 5'000;
@@ -48,7 +51,7 @@ void Loader::Start(CachePool* pool, EntryIndex index) {
   } else if (ComesToHost(&arrival)) {
     waiting_[index].push_back(arrival);
   } else {
-    read_queues_.Push(state_.TenantOf(entry), arrival);
+    QueueRead(arrival);
   }
 }
 
@@ -99,14 +102,31 @@ void Loader::Wake(EntryIndex index) {
     if (state_[index].in_host()) {
       QueueCopy(arrival);
     } else {
-      read_queues_.Push(state_.TenantOf(state_[index]), arrival);
+      QueueRead(arrival);
     }
+  }
+}
+
+void Loader::HastenReferenced() {
+  const auto referenced = [this](const Arrival& arrival) { return !CanWait(arrival); };
+  read_queues_.Hasten(referenced);
+  copy_queue_.Hasten(referenced);
+}
+
+void Loader::QueueRead(const Arrival& arrival) {
+  const TenantId tenant = state_.TenantOf(state_[arrival.entry]);
+  if (CanWait(arrival)) {
+    read_queues_.PushLater(tenant, arrival);
+  } else {
+    read_queues_.Push(tenant, arrival);
   }
 }
 
 bool Loader::PumpReads() {
   return read_queues_.TakeTurns([this](std::deque<Arrival>* line) {
-    if (read_bytes_ >= state_.options.max_disk_read_bytes || !TryRead(line->front())) return false;
+    uint64_t most_bytes = state_.options.max_disk_read_bytes;
+    if (CanWait(line->front())) most_bytes /= kPrefetchShare;
+    if (read_bytes_ >= most_bytes || !TryRead(line->front())) return false;
     line->pop_front();
     return true;
   });
@@ -218,15 +238,24 @@ void Loader::EndRead(const Read& read) {
 
 void Loader::QueueCopy(const Arrival& arrival) {
   ++state_[arrival.entry].host_pins;
-  copy_queue_.push_back(arrival);
+  if (CanWait(arrival)) {
+    copy_queue_.PushLater(arrival);
+  } else {
+    copy_queue_.Push(arrival);
+  }
 }
 
 bool Loader::PumpCopies() {
   bool progressed = false;
+  const uint64_t most_bytes = state_.options.max_load_bytes;
+  const auto in_flight = [this] { return copy_bytes_ + layers_.bytes_in_flight(); };
   // Those that load in layers and the others in turn.
-  while (copy_bytes_ + layers_.bytes_in_flight() < state_.options.max_load_bytes) {
+  while (in_flight() < most_bytes) {
     const bool layers = layers_.StartOne();
-    const std::shared_ptr<CopyBatch> batch = NextCopyBatch(Unsound::kFail);
+    std::shared_ptr<CopyBatch> batch = NextCopyBatch(CopyPriority::kDemand, Unsound::kFail);
+    if (!batch && !layers && in_flight() < most_bytes / kPrefetchShare) {
+      batch = NextCopyBatch(CopyPriority::kPrefetch, Unsound::kFail);
+    }
     if (batch) StartCopy(batch);
     if (!batch && !layers) break;
     progressed = true;
@@ -236,7 +265,7 @@ bool Loader::PumpCopies() {
 
 void Loader::StartSoundCopies() {
   while (copy_bytes_ + layers_.bytes_in_flight() < state_.options.max_load_bytes) {
-    const std::shared_ptr<CopyBatch> batch = NextCopyBatch(Unsound::kLeave);
+    const std::shared_ptr<CopyBatch> batch = NextCopyBatch(CopyPriority::kDemand, Unsound::kLeave);
     if (!batch) return;
     StartCopy(batch);
   }
@@ -247,12 +276,11 @@ void Loader::StartCopy(const std::shared_ptr<CopyBatch>& batch) {
   CopyRequest request;
   request.pool = pool.memory.get();
   request.direction = CopyDirection::kHostToPool;
-  request.priority = CopyPriority::kPrefetch;
+  request.priority = batch->priority;
   request.copies.reserve(batch->entries.size());
   for (const EntryIndex index : batch->entries) {
     const BlockEntry& entry = state_[index];
     const BlockIndex block = state_.BlockIn(pool, entry);
-    if (!pool.blocks[block].prefetched) request.priority = CopyPriority::kDemand;
     request.copies.push_back({pool.OffsetOf(block),
                               state_.HostBytes(entry).data() + kSlotHeaderBytes, pool.block_bytes});
   }
@@ -266,25 +294,27 @@ void Loader::StartCopy(const std::shared_ptr<CopyBatch>& batch) {
   state_.DeviceOf(pool).Copy(std::move(request));
 }
 
-std::shared_ptr<Loader::CopyBatch> Loader::NextCopyBatch(Unsound unsound) {
-  const auto batch = std::make_shared<CopyBatch>();
+std::shared_ptr<Loader::CopyBatch> Loader::NextCopyBatch(CopyPriority priority, Unsound unsound) {
+  const bool demand = priority == CopyPriority::kDemand;
+  std::deque<Arrival>& line = demand ? *copy_queue_.now() : *copy_queue_.later();
+  const uint64_t most_bytes = std::min(kBatchBytes, state_.options.max_load_bytes);
   const CacheTrace::Together together(&state_.trace);
-  while (!copy_queue_.empty() && batch->bytes < kBatchBytes) {
-    const Arrival arrival = copy_queue_.front();
+  const auto batch = std::make_shared<CopyBatch>();
+  batch->priority = priority;
+  while (!line.empty() && batch->bytes < most_bytes) {
+    const Arrival arrival = line.front();
     BlockEntry& entry = state_[arrival.entry];
     if (batch->pool != nullptr && batch->pool != arrival.pool) break;
-    if (copy_queue_.size() > kHeadersAhead) {
-      FetchHostHeader(state_, state_[copy_queue_[kHeadersAhead].entry]);
-    }
+    if (line.size() > kHeadersAhead) FetchHostHeader(state_, state_[line[kHeadersAhead].entry]);
     const bool sound = HostSlotIsOf(state_, entry);
     if (Abandoned(arrival) || !sound) {
       if (unsound == Unsound::kLeave) break;
-      copy_queue_.pop_front();
+      line.pop_front();
       --entry.host_pins;
       Fail(arrival, sound ? MissReason::kCancelled : MissReason::kIdentityMismatch);
       continue;
     }
-    copy_queue_.pop_front();
+    line.pop_front();
     batch->pool = arrival.pool;
     batch->entries.push_back(arrival.entry);
     state_.trace.Begin(TraceKind::kCopyUp, arrival.entry);
@@ -320,6 +350,11 @@ void Loader::Arrived(CachePool* pool, std::span<const EntryIndex> entries) {
   state_.stats.onload_blocks += entries.size();
   state_.stats.onload_bytes += entries.size() * pool->block_bytes;
   loads_.BlocksReady(*pool, entries);
+}
+
+bool Loader::CanWait(const Arrival& arrival) const {
+  const PoolBlock& block = BlockOf(arrival);
+  return block.prefetched && block.references == 0;
 }
 
 bool Loader::Abandoned(const Arrival& arrival) const {
@@ -362,7 +397,7 @@ void Loader::Tick() {
   const auto late = [&](const Arrival& arrival) {
     return now_ms - arrival.since_ms > kHostSlotWaitMs;
   };
-  read_queues_.ForEachLane([&](std::deque<Arrival>* line) {
+  read_queues_.ForEachLine([&](std::deque<Arrival>* line) {
     while (!line->empty() && late(line->front())) {
       const Arrival arrival = line->front();
       line->pop_front();

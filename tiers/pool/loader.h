@@ -1,5 +1,6 @@
 // Back up to a pool: disk -> host (read, checked) -> pool, in the order asked for. What only
-// another device's pool holds comes the same way: that pool -> host -> pool.
+// another device's pool holds comes the same way: that pool -> host -> pool. What is prefetched
+// goes when nobody waits for anything, and takes up half of what may be under way at most.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +18,7 @@
 #include "tiers/pool/load_table.h"
 #include "tiers/pool/offloader.h"
 #include "tiers/tenants/lane_queues.h"
+#include "tiers/tenants/urgent_line.h"
 
 namespace kvtier {
 
@@ -37,6 +39,9 @@ class Loader {
   // layers.
   void QueueLayers(LoadId load, CachePool* pool, const std::vector<EntryIndex>& entries,
                    uint32_t layers);
+  // Prefetched blocks that are referenced by now, and not on their way yet, go before those that
+  // are not. Goes through all that wait.
+  void HastenReferenced();
   // Starts copies of whole blocks, as many as may be under way, up to the first block that turns
   // out not to be what it should be: no load fails from within this call.
   void StartSoundCopies();
@@ -74,6 +79,7 @@ class Loader {
     SlotVerdict verdict = SlotVerdict::kGood;
   };
   struct CopyBatch {
+    CopyPriority priority = CopyPriority::kDemand;
     CachePool* pool = nullptr;
     std::vector<EntryIndex> entries;
     uint64_t bytes = 0;
@@ -84,6 +90,7 @@ class Loader {
   bool WakeWaiting();
   // Those who waited for the block's way to host look again.
   void Wake(EntryIndex entry);
+  void QueueRead(const Arrival& arrival);
   bool PumpReads();
   // A step for the first of a line; false if it has to wait.
   [[nodiscard]] bool TryRead(Arrival arrival);
@@ -99,11 +106,14 @@ class Loader {
   void StartCopy(const std::shared_ptr<CopyBatch>& batch);
   // What is not to be copied fails, or with kLeave ends the batch.
   enum class Unsound : uint8_t { kFail, kLeave };
-  [[nodiscard]] std::shared_ptr<CopyBatch> NextCopyBatch(Unsound unsound);
+  // Of the first in the line of that priority; null if there is none.
+  [[nodiscard]] std::shared_ptr<CopyBatch> NextCopyBatch(CopyPriority priority, Unsound unsound);
   void OnCopied(const std::shared_ptr<CopyBatch>& batch, const Status& status);
   void Arrived(CachePool* pool, std::span<const EntryIndex> entries);
 
   [[nodiscard]] PoolBlock& BlockOf(const Arrival& arrival) const;
+  // It was prefetched, and nobody has asked for it since.
+  [[nodiscard]] bool CanWait(const Arrival& arrival) const;
   // Nobody waits for the block any more.
   [[nodiscard]] bool Abandoned(const Arrival& arrival) const;
   void Fail(const Arrival& arrival, MissReason reason);
@@ -119,7 +129,7 @@ class Loader {
   LaneQueues<Arrival> read_queues_;
   // Until a read for another pool, or another pool's offload, has brought the block to host.
   std::unordered_map<EntryIndex, std::vector<Arrival>> waiting_;
-  std::deque<Arrival> copy_queue_;  // each pins its host slot
+  UrgentLine<Arrival> copy_queue_;  // each pins its host slot
   uint64_t read_bytes_ = 0;
   uint64_t reads_in_flight_ = 0;
   uint64_t copy_bytes_ = 0;
