@@ -200,5 +200,22 @@ TEST_F(CacheTraceTest, WhateverBeginsEnds) {
   for (const auto& [kind, count] : open) EXPECT_EQ(count, 0) << static_cast<int>(kind);
 }
 
+TEST_F(CacheTraceTest, WhatIsDoneToManyBlocksTogetherSharesReadingsOfTheClock) {
+  StartTraced();
+  Put(Sequence(1, 6));
+  EvictFromPool();
+  tracer_.events.clear();
+  tracer_.readings = 0;
+  Use(Sequence(1, 6));
+  EXPECT_EQ(Of(TraceKind::kBlockLoad).size(), 12u);
+  EXPECT_LT(tracer_.readings, 12);
+  int64_t before_us = 0;
+  for (const TraceEvent& event : tracer_.events) {
+    if (event.time_us == 0) continue;  // the tracer's to set
+    EXPECT_GE(event.time_us, before_us);
+    before_us = event.time_us;
+  }
+}
+
 }  // namespace
 }  // namespace kvtier

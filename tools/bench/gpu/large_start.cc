@@ -33,7 +33,6 @@ Result<bool> ArenaComplete(const PrivateDaemon& daemon) {
   return host["ready_bytes"].Count() >= host["capacity_bytes"].Count();
 }
 
-
 struct Times {
   double attached_seconds = 0;
   double complete_seconds = 0;
