@@ -243,7 +243,7 @@ void AddRequestMetrics(const MetricsSnapshot& snapshot, MetricFamilies* families
       ->Counter("kvtier_delayed_acquires", "Acquires that had to wait for blocks to become free.")
       .Add(stats.acquires_waited);
   families
-      ->Counter("kvtier_load_counter_fallbacks",
+      ->Counter("kvtier_load_counting_fallbacks",
                 "Counting that took a slower way: loads told by events alone because all counters "
                 "of their session were in use, and sessions' counter pages that a device cannot "
                 "write to, for which a thread counts.")
