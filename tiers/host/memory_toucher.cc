@@ -36,6 +36,11 @@ MemoryToucher::MemoryToucher(std::span<std::byte> memory, int threads)
     threads_.emplace_back([this] { Work(); });
     pthread_setname_np(threads_.back().native_handle(), "arena-touch");
   }
+  {
+    const std::lock_guard lock(mutex_);
+    begun_ = true;
+  }
+  progressed_.notify_all();
 }
 
 MemoryToucher::~MemoryToucher() {
@@ -60,6 +65,10 @@ int MemoryToucher::WaitFor(uint64_t bytes) {
 }
 
 void MemoryToucher::Work() {
+  {
+    std::unique_lock lock(mutex_);
+    progressed_.wait(lock, [this] { return begun_; });
+  }
   while (!stopping_) {
     const uint64_t step = next_step_.fetch_add(1);
     if (step >= done_.size()) return;
