@@ -14,6 +14,7 @@
 #include "daemon/config/tenant_quotas.h"
 #include "daemon/version.h"
 #include "daemon/worker_threads.h"
+#include "gpu/cuda_device.h"
 
 namespace kvtier {
 namespace {
@@ -170,6 +171,23 @@ void Daemon::WarnOfReserves(const CacheEnvironment& environment) {
   }
 }
 
+Quarantine::Outlasts Daemon::KernelsOutlast() {
+  std::vector<int> ordinals;
+  for (const OpenedDevice& opened : devices_) {
+    if (opened.kind == wire::DeviceKind::kCuda) ordinals.push_back(opened.device->info().ordinal);
+  }
+  if (ordinals.empty()) return {};
+  return [this, ordinals](int32_t pid, std::function<void(bool)> answer) {
+    const auto found = std::make_shared<bool>(false);
+    // Asking the driver takes milliseconds.
+    executor_->Run(
+        [ordinals, pid, found] {
+          for (const int ordinal : ordinals) *found |= HoldsVramOf(ordinal, pid);
+        },
+        [found, answer = std::move(answer)] { answer(*found); });
+  };
+}
+
 Status Daemon::Listen() {
   server_ = std::make_unique<Server>(ServerEnvironment{.loop = loop_,
                                                        .cache = cache_.get(),
@@ -179,7 +197,8 @@ Status Daemon::Listen() {
                                                        .devices = WireDevices(),
                                                        .tracer = trace_.get(),
                                                        .daemon_generation = RandomGeneration(),
-                                                       .attention = attention_.get()},
+                                                       .attention = attention_.get(),
+                                                       .outlasts = KernelsOutlast()},
                                      TenantMap(config_.tenants, ::geteuid()));
   shutdown_ = std::make_unique<Shutdown>(ShutdownEnvironment{
       .loop = loop_,

@@ -1,10 +1,14 @@
 // One pool, several processes.
 #include <algorithm>
+#include <chrono>
+#include <cstdio>
 
 #include "tests/gpu/device_fixture.h"
 
 namespace kvtier {
 namespace {
+
+using SteadyClock = std::chrono::steady_clock;
 
 constexpr uint64_t kPoolBytes = 64 * kMiB;
 
@@ -70,7 +74,8 @@ TEST_F(DeviceSharingTest, KilledClientsLeakNothingAndHurtNobody) {
   EXPECT_GE(FreeVram() + 64 * kMiB, free_before);
 }
 
-// The daemon uses a dead process's blocks again as soon as the process is gone.
+// The daemon uses a dead process's blocks again when the process is gone and the driver does not
+// know it any more.
 TEST_F(DeviceSharingTest, TheKernelsOfAProcessThatIsGoneWriteNoMore) {
   const auto pool = MakePool(kPoolBytes);
   PinnedBuffer host(device_.get(), kPoolBytes);
@@ -81,12 +86,22 @@ TEST_F(DeviceSharingTest, TheKernelsOfAProcessThatIsGoneWriteNoMore) {
   for (const char* command : {"kernel", "kernel-and-child"}) {
     SCOPED_TRACE(command);
     PoolPeer victim(*pool, command, 1);
+    const auto pid = static_cast<int32_t>(victim.pid());
     ASSERT_TRUE(victim.WaitUntilReady());
     std::vector<std::byte> before = written();
     for (int tries = 0; tries < 100 && written() == before; ++tries) {
     }
     EXPECT_FALSE(written() == before) << "the kernel does not write";
+    if (!HoldsVramOf(0, pid)) GTEST_SKIP() << "the driver does not tell";
     victim.Kill();
+    const auto start = SteadyClock::now();
+    const auto seconds = [&start] {
+      return std::chrono::duration<double>(SteadyClock::now() - start).count();
+    };
+    while (HoldsVramOf(0, pid) && seconds() < 10) {
+    }
+    std::printf("%s: known to the driver for %.2f s after its end\n", command, seconds());
+    EXPECT_LT(seconds(), 10);
     before = written();
     for (int i = 0; i < 5; ++i) EXPECT_TRUE(written() == before) << "it still writes";
   }

@@ -4,13 +4,12 @@
 #include <utility>
 
 #include "base/check.h"
+#include "tiers/pool/copy_batch.h"
 #include "tiers/pool/host_source.h"
 
 namespace kvtier {
 namespace {
 
-// As in the offloader: large enough to amortise, small enough to arrive one after the other.
-constexpr uint64_t kBatchBytes = 4 * kMiB;
 // Prefetches leave room for those who come to wait.
 constexpr uint64_t kPrefetchShare = 2;
 constexpr int kReadAttempts = 2;
@@ -245,15 +244,18 @@ void Loader::QueueCopy(const Arrival& arrival) {
   }
 }
 
+bool Loader::MayCopy(uint64_t share) const {
+  return copy_bytes_ + layers_.bytes_in_flight() < state_.options.max_load_bytes / share &&
+         copy_blocks_ + layers_.pieces_in_flight() < kCopyPiecesInFlight;
+}
+
 bool Loader::PumpCopies() {
   bool progressed = false;
-  const uint64_t most_bytes = state_.options.max_load_bytes;
-  const auto in_flight = [this] { return copy_bytes_ + layers_.bytes_in_flight(); };
   // Those that load in layers and the others in turn.
-  while (in_flight() < most_bytes) {
+  while (MayCopy(1)) {
     const bool layers = layers_.StartOne();
     std::shared_ptr<CopyBatch> batch = NextCopyBatch(CopyPriority::kDemand, Unsound::kFail);
-    if (!batch && !layers && in_flight() < most_bytes / kPrefetchShare) {
+    if (!batch && !layers && MayCopy(kPrefetchShare)) {
       batch = NextCopyBatch(CopyPriority::kPrefetch, Unsound::kFail);
     }
     if (batch) StartCopy(batch);
@@ -264,7 +266,7 @@ bool Loader::PumpCopies() {
 }
 
 void Loader::StartSoundCopies() {
-  while (copy_bytes_ + layers_.bytes_in_flight() < state_.options.max_load_bytes) {
+  while (MayCopy(1)) {
     const std::shared_ptr<CopyBatch> batch = NextCopyBatch(CopyPriority::kDemand, Unsound::kLeave);
     if (!batch) return;
     StartCopy(batch);
@@ -289,6 +291,7 @@ void Loader::StartCopy(const std::shared_ptr<CopyBatch>& batch) {
     request.counted = loads_.BlocksQueued(pool, batch->entries);
   }
   copy_bytes_ += batch->bytes;
+  copy_blocks_ += batch->entries.size();
   state_.stats.Lane(CopyLane::kHostToPool).Begin(state_.NowMs());
   request.done = [this, batch](const Status& status) { OnCopied(batch, status); };
   state_.DeviceOf(pool).Copy(std::move(request));
@@ -297,11 +300,11 @@ void Loader::StartCopy(const std::shared_ptr<CopyBatch>& batch) {
 std::shared_ptr<Loader::CopyBatch> Loader::NextCopyBatch(CopyPriority priority, Unsound unsound) {
   const bool demand = priority == CopyPriority::kDemand;
   std::deque<Arrival>& line = demand ? *copy_queue_.now() : *copy_queue_.later();
-  const uint64_t most_bytes = std::min(kBatchBytes, state_.options.max_load_bytes);
+  const uint64_t most_bytes = std::min(kCopyBatchBytes, state_.options.max_load_bytes);
   const CacheTrace::Together together(&state_.trace);
   const auto batch = std::make_shared<CopyBatch>();
   batch->priority = priority;
-  while (!line.empty() && batch->bytes < most_bytes) {
+  while (!line.empty() && batch->bytes < most_bytes && batch->entries.size() < kCopyBatchPieces) {
     const Arrival arrival = line.front();
     BlockEntry& entry = state_[arrival.entry];
     if (batch->pool != nullptr && batch->pool != arrival.pool) break;
@@ -327,6 +330,7 @@ void Loader::OnCopied(const std::shared_ptr<CopyBatch>& batch, const Status& sta
   const CacheTrace::Together together(&state_.trace);
   state_.SchedulePump();
   copy_bytes_ -= batch->bytes;
+  copy_blocks_ -= batch->entries.size();
   state_.stats.Lane(CopyLane::kHostToPool).End(state_.NowMs());
   for (const EntryIndex entry : batch->entries) {
     --state_[entry].host_pins;

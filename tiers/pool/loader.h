@@ -102,6 +102,8 @@ class Loader {
   void EndRead(const Read& read);
 
   void QueueCopy(const Arrival& arrival);
+  // Whether less is under way than a share (1: all) of what may be.
+  [[nodiscard]] bool MayCopy(uint64_t share) const;
   bool PumpCopies();
   void StartCopy(const std::shared_ptr<CopyBatch>& batch);
   // What is not to be copied fails, or with kLeave ends the batch.
@@ -133,6 +135,7 @@ class Loader {
   uint64_t read_bytes_ = 0;
   uint64_t reads_in_flight_ = 0;
   uint64_t copy_bytes_ = 0;
+  uint64_t copy_blocks_ = 0;
   uint64_t loading_ = 0;
 };
 
