@@ -132,6 +132,8 @@ class Session final : public ConnectionListener, public std::enable_shared_from_
 
   Status BeginAcquire(const Call& call, const wire::Acquire& request, wire::LoadOrder order,
                       bool counted);
+  void OnAttached(const Call& call, const PoolInfo& pool, const RegisteredModel* model,
+                  uint32_t device);
   void OnAcquired(const Call& call, bool counted, Result<AcquireReply> acquired);
   // As FindPool, if attention is computed there. Errors: also kUnsupported "attend_off".
   [[nodiscard]] Result<const AttachedPool*> FindAttended(PoolId pool) const;
