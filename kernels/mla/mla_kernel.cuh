@@ -23,10 +23,14 @@ __device__ void Consume(const MlaArguments& arguments, MlaShared& shared, Segmen
     const MlaOutput<Element> output(arguments, segment, head_tile);
     consumer.Work(output, segment);
     if (segment.parts == 1) continue;
+    // Between segments nobody multiplies with weights.
+    auto* const scratch = reinterpret_cast<MergeScratch<kMlaMergeThreads / 32>*>(shared.weights);
+    static_assert(sizeof(*scratch) <= sizeof(shared.weights));
     MergeState* const state =
         arguments.merges + segment.sequence * arguments.head_tiles + head_tile;
     MergeTogether<KVT_MLA_LATENT_DIM, kMlaMergeThreads, kMlaMergeBarrier>(
-        state, &shared.merge, output, segment.parts, output.Rows(), threadIdx.x, walker.AtEnd());
+        state, &shared.merge, scratch, output, segment.parts, output.Rows(), threadIdx.x,
+        walker.AtEnd());
   }
 }
 
