@@ -197,6 +197,12 @@ std::string DeviceUuidText(const DeviceInfo& info) {
   return text;
 }
 
+uint64_t UnreachableCounterPages(const std::vector<OpenedDevice>& devices) {
+  uint64_t pages = 0;
+  for (const OpenedDevice& opened : devices) pages += opened.device->unreachable_counter_pages();
+  return pages;
+}
+
 int CommonNumaNode(const std::vector<OpenedDevice>& devices) {
   const int first = devices.front().device->info().numa_node;
   const bool alike = std::ranges::all_of(devices, [first](const OpenedDevice& opened) {

@@ -43,6 +43,9 @@ struct OpenedDevice {
 // "GPU-1b2c...", as nvidia-smi writes it; empty for host memory.
 [[nodiscard]] std::string DeviceUuidText(const DeviceInfo& info);
 
+// Of all devices; see Device.
+[[nodiscard]] uint64_t UnreachableCounterPages(const std::vector<OpenedDevice>& devices);
+
 // The NUMA node that is nearest to all of them; -1 if there is none.
 [[nodiscard]] int CommonNumaNode(const std::vector<OpenedDevice>& devices);
 

@@ -189,11 +189,14 @@ json::object ServerStatus(const ServerCounters& counters) {
           {"refusals", std::move(refusals)}};
 }
 
-json::object StatsStatus(const CacheStats& stats, const Server& server) {
+json::object StatsStatus(const StatusSource& source) {
+  const CacheStats& stats = source.cache->stats();
   return {{"blocks", AskedStatus(stats.blocks)},
           {"acquires", stats.acquires},
           {"acquires_refused", stats.acquires_refused},
           {"acquires_waited", stats.acquires_waited},
+          {"loads_without_counter", stats.loads_without_counter},
+          {"unreachable_counter_pages", UnreachableCounterPages(*source.devices)},
           {"misses", MissesStatus(stats)},
           {"drops", DropsStatus(stats)},
           {"commits", stats.commits},
@@ -215,7 +218,7 @@ json::object StatsStatus(const CacheStats& stats, const Server& server) {
           {"index_errors", stats.index_errors},
           {"slots_quarantined", stats.slots_quarantined},
           {"restored_blocks", stats.restored_blocks},
-          {"server", ServerStatus(server.counters())}};
+          {"server", ServerStatus(source.server->counters())}};
 }
 
 json::object InFlightStatus(const CacheGauges& gauges) {
@@ -259,14 +262,14 @@ std::string StatusJson(const StatusSource& source) {
       {"unpersisted_blocks", gauges.unpersisted_blocks},
       {"pinned_blocks", gauges.pinned_blocks},
       {"write_budget_left_bytes", gauges.write_budget_left_bytes},
-      {"stats", StatsStatus(source.cache->stats(), *source.server)},
+      {"stats", StatsStatus(source)},
   };
   return json::serialize(status);
 }
 
 std::string StatsJson(const StatusSource& source) {
   return json::serialize(json::object{
-      {"schema", "kvtier.stats/1"}, {"stats", StatsStatus(source.cache->stats(), *source.server)}});
+      {"schema", "kvtier.stats/1"}, {"stats", StatsStatus(source)}});
 }
 
 std::string ConfigJson(const Config& config) {

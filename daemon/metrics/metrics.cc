@@ -242,6 +242,13 @@ void AddRequestMetrics(const MetricsSnapshot& snapshot, MetricFamilies* families
   families
       ->Counter("kvtier_delayed_acquires", "Acquires that had to wait for blocks to become free.")
       .Add(stats.acquires_waited);
+  families
+      ->Counter("kvtier_load_counting_fallbacks",
+                "Counting that took a slower way: loads told by events alone because all counters "
+                "of their session were in use, and sessions' counter pages that a device cannot "
+                "write to, for which a thread counts.")
+      .Add({{"reason", "no_free_counter"}}, stats.loads_without_counter)
+      .Add({{"reason", "page_unreachable"}}, snapshot.unreachable_counter_pages);
   families->Counter("kvtier_allocated_blocks", "Private blocks handed out.").Add(stats.allocated);
   families->Counter("kvtier_committed_blocks", "Blocks committed, duplicates not counted.")
       .Add(stats.commits);

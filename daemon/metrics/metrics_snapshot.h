@@ -30,6 +30,7 @@ struct MetricsSnapshot {
     std::string kind, name, uuid;
   };
   std::vector<Device> devices;  // of gauges.devices
+  uint64_t unreachable_counter_pages = 0;  // of all devices
   ServerCounters server;
   AttentionReport attention;
   size_t session_count = 0;

@@ -130,6 +130,8 @@ class Session final : public ConnectionListener, public std::enable_shared_from_
 
   Status BeginAcquire(const Call& call, const wire::Acquire& request, wire::LoadOrder order,
                       bool counted);
+  void OnAttached(const Call& call, const PoolInfo& pool, const RegisteredModel* model,
+                  uint32_t device);
   void OnAcquired(const Call& call, bool counted, Result<AcquireReply> acquired);
   // As FindPool, if attention is computed there. Errors: also kUnsupported "attend_off",
   // "attend_other_device".

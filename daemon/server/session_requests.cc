@@ -139,7 +139,18 @@ Status Session::OnAttach(const Call& call, const wire::Attach& request) {
   KVT_ASSIGN_OR_RETURN(const PoolInfo pool, services_.cache->AttachPool(
                                                 {tenant_, model->fingerprint, model->block_bytes},
                                                 request.pool_bytes, DeviceIndex(request.device)));
-  pools_[pool.id] = {model->record.block_tokens, model, request.device};
+  services_.cache->WhenPoolReady(
+      pool.id, [weak = weak_from_this(), call, pool, model, device = request.device] {
+        const std::shared_ptr<Session> session = weak.lock();
+        if (session) session->OnAttached(call, pool, model, device);
+      });
+  return {};
+}
+
+void Session::OnAttached(const Call& call, const PoolInfo& pool, const RegisteredModel* model,
+                         uint32_t device) {
+  if (ended_) return;
+  pools_[pool.id] = {model->record.block_tokens, model, device};
   connection_.SendWithDescriptor(
       call.request_id,
       wire::AttachReply{.pool = pool.id,
@@ -147,9 +158,8 @@ Status Session::OnAttach(const Call& call, const wire::Attach& request) {
                         .pool_bytes = pool.bytes,
                         .block_bytes = pool.block_bytes,
                         .blocks = pool.blocks,
-                        .device_kind = services_.devices->devices[request.device].kind},
+                        .device_kind = services_.devices->devices[device].kind},
       pool.fd);
-  return {};
 }
 
 Status Session::OnAcquire(const Call& call, const wire::Acquire& request) {

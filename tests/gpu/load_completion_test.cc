@@ -20,11 +20,17 @@ namespace {
 
 using Set = std::vector<BlockHash>;
 
-constexpr uint64_t kBlockBytes = 512 * kKiB;
-constexpr uint32_t kLayers = 8;
-constexpr size_t kBlocks = 200;
+struct Geometry {
+  uint64_t block_bytes = 0;
+  uint32_t layers = 0;
+  size_t blocks = 0;
+};
 
-class LoadCompletionTest : public ::testing::Test {
+std::string GeometryName(const ::testing::TestParamInfo<Geometry>& info) {
+  return std::to_string(info.param.block_bytes / kKiB) + "KiB";
+}
+
+class LoadCompletionTest : public ::testing::TestWithParam<Geometry> {
  protected:
   void SetUp() override {
     const auto presence = FindCudaDevices();
@@ -41,7 +47,7 @@ class LoadCompletionTest : public ::testing::Test {
     auto daemon = PrivateDaemon::Start(std::move(options));
     ASSERT_TRUE(daemon) << daemon.error().ToString();
     daemon_.emplace(std::move(*daemon));
-    auto client = BenchClient::Connect(*daemon_, kBlockBytes, kLayers);
+    auto client = BenchClient::Connect(*daemon_, block_bytes_, layers_);
     ASSERT_TRUE(client) << client.error().ToString();
     client_.emplace(std::move(*client));
     for (const Set& set : {first_, second_, first_, second_}) {
@@ -52,10 +58,10 @@ class LoadCompletionTest : public ::testing::Test {
   void TearDown() override { client_.reset(); }
 
   // Expects the first `layers` layers of the hits to hold their bytes.
-  static void CheckLayers(kvt::Pool* pool, const kvt::Acquired& acquired, const Set& set,
-                          uint32_t layers) {
-    std::vector<std::byte> expected(kBlockBytes);
-    std::vector<std::byte> seen(kBlockBytes / kLayers * layers);
+  void Checlayers_(kvt::Pool* pool, const kvt::Acquired& acquired, const Set& set,
+                   uint32_t layers) const {
+    std::vector<std::byte> expected(block_bytes_);
+    std::vector<std::byte> seen(block_bytes_ / layers_ * layers);
     for (size_t i = 0; i < acquired.hits.size(); ++i) {
       FillBlock(set[i], expected);
       ASSERT_TRUE(pool->Read(acquired.hits[i], seen));
@@ -63,37 +69,40 @@ class LoadCompletionTest : public ::testing::Test {
     }
   }
 
-  const Set first_ = BenchClient::Set(1, kBlocks);
-  const Set second_ = BenchClient::Set(2, kBlocks);
+  const uint64_t block_bytes_ = GetParam().block_bytes;
+  const uint32_t layers_ = GetParam().layers;
+  const size_t blocks_ = GetParam().blocks;
+  const Set first_ = BenchClient::Set(1, blocks_);
+  const Set second_ = BenchClient::Set(2, blocks_);
   std::optional<TemporaryDirectory> directory_;
   std::optional<PrivateDaemon> daemon_;
   std::optional<BenchClient> client_;
 };
 
-TEST_F(LoadCompletionTest, EachLayerIsThereWhenItIsSaidToBe) {
+TEST_P(LoadCompletionTest, EachLayerIsThereWhenItIsSaidToBe) {
   const auto load = client_->Load(first_, KVT_LOAD_LAYERS,
                                   [&](kvt::Pool* pool, kvt::Acquired* acquired) -> Status {
-                                    for (uint32_t layers = 1; layers <= kLayers; ++layers) {
+                                    for (uint32_t layers = 1; layers <= layers_; ++layers) {
                                       const auto waited = pool->WaitLayers(acquired, layers);
                                       if (!waited) return FromClient(waited.error());
                                       EXPECT_GE(waited->layers, layers);
-                                      CheckLayers(pool, *acquired, first_, layers);
+                                      Checlayers_(pool, *acquired, first_, layers);
                                     }
                                     return {};
                                   });
   ASSERT_TRUE(load) << load.error().ToString();
-  EXPECT_EQ(load->ready, kBlocks);
-  EXPECT_GT(load->hit[1], kBlocks / 2);
+  EXPECT_EQ(load->ready, blocks_);
+  EXPECT_GT(load->hit[1], blocks_ / 2);
 }
 
-TEST_F(LoadCompletionTest, AStreamWaitsForALayer) {
+TEST_P(LoadCompletionTest, AStreamWaitsForALayer) {
   const auto load = client_->Load(
       first_, KVT_LOAD_LAYERS, [&](kvt::Pool* pool, kvt::Acquired* acquired) -> Status {
-        for (uint32_t layers = 1; layers <= kLayers; layers += 3) {
+        for (uint32_t layers = 1; layers <= layers_; layers += 3) {
           const auto queued = pool->WaitOnStream(*acquired, layers, nullptr);
           if (!queued) return FromClient(queued.error());
           EXPECT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
-          CheckLayers(pool, *acquired, first_, layers);
+          Checlayers_(pool, *acquired, first_, layers);
           const auto confirmed = pool->WaitLayers(acquired, layers);
           EXPECT_TRUE(confirmed);
         }
@@ -102,23 +111,23 @@ TEST_F(LoadCompletionTest, AStreamWaitsForALayer) {
   ASSERT_TRUE(load) << load.error().ToString();
 }
 
-TEST_F(LoadCompletionTest, AStreamWaitsForBlocks) {
+TEST_P(LoadCompletionTest, AStreamWaitsForBlocks) {
   const auto load = client_->Load(
       first_, KVT_LOAD_BLOCKS, [&](kvt::Pool* pool, kvt::Acquired* acquired) -> Status {
-        const auto queued = pool->WaitOnStream(*acquired, kBlocks, nullptr);
+        const auto queued = pool->WaitOnStream(*acquired, blocks_, nullptr);
         if (!queued) return FromClient(queued.error());
         EXPECT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
-        CheckLayers(pool, *acquired, first_, kLayers);
+        Checlayers_(pool, *acquired, first_, layers_);
         return {};
       });
   ASSERT_TRUE(load) << load.error().ToString();
 }
 
 // Whether the load was complete by then depends on the machine; that the stream goes on does not.
-TEST_F(LoadCompletionTest, AWaitingStreamGoesOnWhenTheDaemonIsKilled) {
+TEST_P(LoadCompletionTest, AWaitingStreamGoesOnWhenTheDaemonIsKilled) {
   const auto load = client_->Load(
       first_, KVT_LOAD_LAYERS, [&](kvt::Pool* pool, kvt::Acquired* acquired) -> Status {
-        EXPECT_TRUE(pool->WaitOnStream(*acquired, kLayers, nullptr));
+        EXPECT_TRUE(pool->WaitOnStream(*acquired, layers_, nullptr));
         daemon_->Kill();
         const auto killed = std::chrono::steady_clock::now();
         EXPECT_EQ(cudaStreamSynchronize(nullptr), cudaSuccess);
@@ -128,6 +137,12 @@ TEST_F(LoadCompletionTest, AWaitingStreamGoesOnWhenTheDaemonIsKilled) {
   ASSERT_FALSE(load);
   EXPECT_EQ(load.error().code, ErrorCode::kUnavailable) << load.error().ToString();
 }
+
+// The small ones are cut into layers of 2 KiB, fewer than the hardware takes at a time.
+INSTANTIATE_TEST_SUITE_P(Geometries, LoadCompletionTest,
+                         ::testing::Values(Geometry{512 * kKiB, 8, 200},
+                                           Geometry{64 * kKiB, 32, 1500}),
+                         GeometryName);
 
 }  // namespace
 }  // namespace kvtier

@@ -178,7 +178,8 @@ std::string Troubles(JsonView status, const Terminal& terminal) {
   }
   const JsonView stats = status["stats"];
   for (const char* name : {"disk_read_errors", "disk_write_errors", "index_errors",
-                           "slots_quarantined", "disk_read_retries"}) {
+                           "slots_quarantined", "disk_read_retries", "loads_without_counter",
+                           "unreachable_counter_pages"}) {
     if (const uint64_t count = stats[name].Count(); count > 0) {
       add(fmt::format("{} {}", FormatCount(count), name));
     }

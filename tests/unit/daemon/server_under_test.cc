@@ -6,7 +6,6 @@
 
 #include "base/check.h"
 #include "daemon/config/config_check.h"
-#include "tiers/host/mapped_arena.h"
 
 namespace kvtier {
 namespace {
@@ -82,6 +81,7 @@ ServerUnderTest::ServerUnderTest(const std::function<void(Config*)>& adjust)
                                        TenantMap(config_.tenants, ::geteuid()))),
       tick_(&loop_) {
   KVT_CHECK(server_->Listen().has_value());
+  arena_->Prepare();
   TickForever();
   thread_ = std::thread([this] { loop_.Run(); });
   // Else what is offloaded, loaded or pinned would depend on how far the arena has grown.

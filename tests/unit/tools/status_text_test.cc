@@ -25,7 +25,7 @@ constexpr std::string_view kStatus = R"json({
   "sessions": {"count": 4}, "references": 128,
   "in_flight": {"loads": 1, "offloads": 2, "disk_reads": 3, "disk_writes": 4},
   "stats": {"blocks": {"asked": 1000, "pool": 500, "host": 200, "disk": 50, "miss": 250},
-            "disk_read_errors": 0, "slots_quarantined": 0}})json";
+            "disk_read_errors": 0, "loads_without_counter": 0, "slots_quarantined": 0}})json";
 
 std::string Format(std::string_view json) {
   const auto text = FormatStatus(json, Terminal(stdout));
@@ -75,8 +75,11 @@ TEST(StatusTextTest, TroublesAreShownAndAHealthyDaemonHasNone) {
   troubled.replace(troubled.find(R"("rebuilt": false)"), 16, R"("rebuilt": true)");
   troubled.replace(troubled.find(R"("state": "ready")"), 16,
                    R"("state": "failed", "reason": "self-test: decode")");
+  constexpr std::string_view kCounted = R"("loads_without_counter": 0)";
+  troubled.replace(troubled.find(kCounted), kCounted.size(), R"("loads_without_counter": 12)");
   const std::string text = Format(troubled);
   EXPECT_NE(text.find("! 7 disk_read_errors"), std::string::npos) << text;
+  EXPECT_NE(text.find("! 12 loads_without_counter"), std::string::npos) << text;
   EXPECT_NE(text.find("! the index was rebuilt"), std::string::npos) << text;
   EXPECT_NE(text.find("! kernels off: self-test: decode"), std::string::npos) << text;
 }

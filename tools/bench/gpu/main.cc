@@ -8,6 +8,7 @@
 #include <fstream>
 #include <functional>
 #include <optional>
+#include <utility>
 
 #include "base/byte_size.h"
 #include "gpu/cuda_device.h"
@@ -140,8 +141,10 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--large-host-bytes", options.large_host_bytes, "For the start.")
       ->capture_default_str();
-  app.add_option("--clients-killed", options.clients_killed, "So many.")->capture_default_str();
-  app.add_option("--daemons-killed", options.daemons_killed, "So many.")->capture_default_str();
+  for (const auto& [name, kills] : {std::pair{"--clients-killed", &options.clients_killed},
+                                    std::pair{"--daemons-killed", &options.daemons_killed}}) {
+    app.add_option(name, *kills, "So many.")->check(CLI::Range(1, 10'000))->capture_default_str();
+  }
   app.add_option("--trace", options.trace,
                  "A Mooncake trace to be replayed by four client processes.");
   app.add_option("--set", options.settings, "KEY=VALUE for the daemons; may be repeated.");
