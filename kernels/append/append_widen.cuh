@@ -2,12 +2,10 @@
 // from the ring of raw tiles to those of keys and values.
 #pragma once
 
-#include <cuda_fp16.h>
-#include <cuda_fp8.h>
-
 #include <cstdint>
 
 #include "kernels/append/append_shared.cuh"
+#include "kernels/append/fp16_pair.cuh"
 
 namespace kvtier::kernels {
 
@@ -110,17 +108,6 @@ class TileWidener {
       StoreWide(at, swap_ ? high : low);
       StoreWide(at ^ 16, swap_ ? low : high);
     }
-  }
-
-  static __device__ __forceinline__ void StoreWide(uint32_t to, uint2 raw) {
-    StoreShared(to, make_uint4(Fp16FromFp8(raw.x), Fp16FromFp8(raw.x >> 16), Fp16FromFp8(raw.y),
-                               Fp16FromFp8(raw.y >> 16)));
-  }
-
-  static __device__ __forceinline__ uint32_t Fp16FromFp8(uint32_t pair) {
-    const __half2_raw wide =
-        __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(pair & 0xffff), __NV_E4M3);
-    return uint32_t{wide.y} << 16 | wide.x;
   }
 
   __device__ void LoadScales(const AppendItem& item, int32_t tile, int32_t existing,
