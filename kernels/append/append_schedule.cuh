@@ -30,6 +30,13 @@ struct AppendItem {
 // copies of its own, and queries and output pass through as well.
 constexpr int64_t kSectionBytes = int64_t{8} << 20;
 
+// The last CTA to finish leaves the counters as the next launch needs them.
+__device__ __forceinline__ void ResetCounters(AppendCounters& counters) {
+  if (atomicAdd(&counters.finished_ctas, 1) + 1 < gridDim.x) return;
+  counters.next_item = 0;
+  counters.finished_ctas = 0;
+}
+
 // A row's token within its sequence and its head among all.
 struct RowPlace {
   int32_t token;
@@ -58,8 +65,9 @@ __device__ __forceinline__ int32_t FirstKey(const kvt_append_params& p, const Ap
   return max(0, last + behind - p.window_tokens + 1);
 }
 
-// Used by one warp, all lanes together; the items asked for must ascend.
-template <int kTileKeys, int kKeyBytes>
+// Used by one warp, all lanes together; the items asked for must ascend. kKeyBytes: of one key of
+// one head. kRows: of a tile of queries.
+template <int kTileKeys, int kKeyBytes, int kRows = kTileRows>
 class AppendSchedule {
  public:
   __device__ AppendSchedule(const AppendPlan& plan, int lane) : plan_(plan), lane_(lane) {}
@@ -101,7 +109,7 @@ class AppendSchedule {
   }
 
   __device__ int32_t Tiles(int32_t query_length) const {
-    return (query_length * plan_.group + kTileRows - 1) / kTileRows;
+    return (query_length * plan_.group + kRows - 1) / kRows;
   }
 
   // Item `index` of the sequence that lane `owner` holds.
@@ -114,9 +122,7 @@ class AppendSchedule {
     item.query_length = __shfl_sync(0xffffffff, query_length_, owner);
     item.kv_length = __shfl_sync(0xffffffff, kv_length_, owner);
     const int32_t tiles = Tiles(item.query_length);
-    const int64_t head_bytes = max(int64_t{1}, int64_t{item.kv_length} * kKeyBytes * 2);
-    const int32_t section_heads = static_cast<int32_t>(
-        min(int64_t{p.kv.kv_heads}, max(int64_t{1}, kSectionBytes / head_bytes)));
+    const int32_t section_heads = SectionHeads(tiles, item.kv_length);
     const int32_t section_items = tiles * section_heads * plan_.splits;
     const int32_t section = index / section_items;
     const int32_t heads = min(section_heads, p.kv.kv_heads - section * section_heads);
@@ -124,9 +130,17 @@ class AppendSchedule {
     item.split = rest % plan_.splits;
     rest /= plan_.splits;
     item.kv_head = section * section_heads + rest % heads;
-    item.first_row = (tiles - 1 - rest / heads) * kTileRows;
+    item.first_row = (tiles - 1 - rest / heads) * kRows;
     CutKeys(item);
     return item;
+  }
+
+  // A single tile of queries leaves nothing to read again, and so no reason to divide.
+  __device__ int32_t SectionHeads(int32_t tiles, int32_t kv_length) const {
+    const int32_t heads = plan_.params.kv.kv_heads;
+    if (tiles == 1) return heads;
+    const int64_t head_bytes = max(int64_t{1}, int64_t{kv_length} * kKeyBytes * 2);
+    return static_cast<int32_t>(min(int64_t{heads}, max(int64_t{1}, kSectionBytes / head_bytes)));
   }
 
   // The key tiles that any row of the tile sees, and of those this split's share.
@@ -135,14 +149,17 @@ class AppendSchedule {
     const int32_t rows = item.query_length * plan_.group;
     item.first_token = item.first_row / plan_.group;
     item.first_head = item.first_row - item.first_token * plan_.group;
-    const int32_t last_token = (min(item.first_row + kTileRows, rows) - 1) / plan_.group;
+    const int32_t last_token = (min(item.first_row + kRows, rows) - 1) / plan_.group;
     const int32_t end = max(0, LastKey(p, item, last_token) + 1);
     const int32_t begin = BeginOfTile(item, last_token);
     const int32_t first_tile = begin / kTileKeys;
     const int32_t tiles = max(0, (end + kTileKeys - 1) / kTileKeys - first_tile);
-    item.first_tile = first_tile + static_cast<int32_t>(int64_t{tiles} * item.split / plan_.splits);
+    item.first_tile = first_tile;
+    item.end_tile = first_tile + tiles;
+    if (plan_.splits == 1) return;
     item.end_tile =
         first_tile + static_cast<int32_t>(int64_t{tiles} * (item.split + 1) / plan_.splits);
+    item.first_tile += static_cast<int32_t>(int64_t{tiles} * item.split / plan_.splits);
   }
 
   // The first key that any of the tile's tokens, up to `last_token`, sees.
