@@ -1,14 +1,31 @@
 #include "base/thread_executor.h"
 
 #include <pthread.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <utility>
 
 namespace kvtier {
+namespace {
 
-ThreadExecutor::ThreadExecutor(std::string name, int threads, EventQueue* loop) : loop_(loop) {
+// A tenth of the share of a thread that has none of it, where both want the same core.
+constexpr int kBackgroundNice = 10;
+
+// Of the calling thread alone. Only a sandbox forbids this; the work is done all the same then.
+void GiveWay() {
+  (void)::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kBackgroundNice);
+}
+
+}  // namespace
+
+ThreadExecutor::ThreadExecutor(std::string name, int threads, EventQueue* loop, Standing standing)
+    : loop_(loop) {
   for (int i = 0; i < threads; ++i) {
-    threads_.emplace_back([this] { Work(); });
+    threads_.emplace_back([this, standing] {
+      if (standing == Standing::kBackground) GiveWay();
+      Work();
+    });
     pthread_setname_np(threads_.back().native_handle(), (name + "-" + std::to_string(i)).c_str());
   }
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <mutex>
@@ -17,8 +18,13 @@ namespace kvtier {
 // that work are still posted.
 class ThreadExecutor final : public Executor {
  public:
+  // `kBackground` threads give way to others of the machine that want its cores, and take what is
+  // left (nice 10).
+  enum class Standing : uint8_t { kNormal, kBackground };
+
   // `name` (at most 12 characters) shows in `top -H`.
-  ThreadExecutor(std::string name, int threads, EventQueue* loop);
+  ThreadExecutor(std::string name, int threads, EventQueue* loop,
+                 Standing standing = Standing::kNormal);
   ~ThreadExecutor() override;
   ThreadExecutor(const ThreadExecutor&) = delete;
   ThreadExecutor& operator=(const ThreadExecutor&) = delete;

@@ -148,6 +148,7 @@ KVT_API const char* kvt_miss_name(kvt_miss miss);
 
 typedef struct kvt_connection kvt_connection;
 typedef struct kvt_pool kvt_pool;
+typedef struct kvt_sequence kvt_sequence; /* see kvtier_sequence.h */
 
 typedef struct kvt_connect_options {
   size_t size;
@@ -221,7 +222,7 @@ typedef struct kvt_model_record {
   uint32_t layers;
   uint32_t kv_heads; /* stored by this tensor-parallel rank */
   uint32_t k_head_dim;
-  uint32_t v_head_dim;
+  uint32_t v_head_dim; /* 0: one tensor, no values beside the keys, as in a latent (MLA) cache */
   uint32_t block_tokens;
   uint32_t tensor_parallel_rank;
   uint32_t tensor_parallel_size;

@@ -3,7 +3,7 @@
 #ifndef KVTIER_CLIENT_KVTIER_ATTENTION_H_
 #define KVTIER_CLIENT_KVTIER_ATTENTION_H_
 
-#include "kvtier_sequence.h"
+#include "kvtier.h"
 
 #ifdef __cplusplus
 extern "C" {

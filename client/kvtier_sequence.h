@@ -1,13 +1,15 @@
 /* kvt_sequence: the blocks of one growing sequence of tokens. Included by kvtier.h; its rules hold.
  *
  * The life of a sequence in an engine:
- *   kvt_sequence_open     hash the prompt, reference its longest cached prefix, reserve blocks for
- *                         the rest. One round trip if all is cached, two if something must be
- * filled. kvt_sequence_wait     until what was found below the pool has been loaded. (compute
- * tokens cached_tokens.. into their slots) kvt_sequence_mark_computed   the KV of the first n
- * tokens is in place: full blocks are committed. kvt_sequence_append   the next token; compute it
- * into its slot, mark it computed; and so on. kvt_sequence_finish   commit the last, partial block
- * too, if it is worth keeping. kvt_sequence_close    give everything back.
+ *  - kvt_sequence_open: hashes the prompt, references its longest cached prefix, reserves blocks
+ *    for the rest. One round trip if all is cached, two if something must be filled.
+ *  - kvt_sequence_wait: until what was found below the pool has been loaded.
+ *  - The engine computes the tokens from cached_tokens on into their slots.
+ *  - kvt_sequence_mark_computed: the KV of the first n tokens is in place; full blocks are
+ *    committed.
+ *  - kvt_sequence_append: the next token; compute it into its slot, mark it computed; and so on.
+ *  - kvt_sequence_finish: commits the last, partial block too, if it is worth keeping.
+ *  - kvt_sequence_close: gives everything back.
  *
  * The block table and the slots of tokens from `cached_tokens` on are always private blocks of this
  * sequence, so an engine may write there; a cached block that would be written is copied first
@@ -27,8 +29,6 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-typedef struct kvt_sequence kvt_sequence;
 
 /* Copies one block within the pool: `bytes` from `source_offset` to `target_offset`, both counted
  * from the pool's first byte. Returns after the copy is complete, 0 if it succeeded. */

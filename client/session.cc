@@ -113,6 +113,7 @@ Status Session::OnFrame(const wire::Frame& frame) {
     // Replies that came after their callers had given up.
     case wire::MessageType::kHelloReply:
     case wire::MessageType::kRegisterModelReply:
+    case wire::MessageType::kDevicesReply:
     case wire::MessageType::kAttachReply:
     case wire::MessageType::kWorkspaceReply:
     case wire::MessageType::kAttendReply:

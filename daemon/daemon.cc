@@ -13,6 +13,8 @@
 #include "daemon/config/reload.h"
 #include "daemon/config/tenant_quotas.h"
 #include "daemon/version.h"
+#include "daemon/worker_threads.h"
+#include "gpu/cuda_device.h"
 #include "tiers/host/mapped_arena.h"
 
 namespace kvtier {
@@ -68,16 +70,18 @@ Status Daemon::Start() {
                         kDevicePatienceMs * static_cast<int64_t>(config_.pool.devices.size()));
   KVT_RETURN_IF_ERROR(BlameKey(config_, "pool.device", OpenDevices()));
   manager_->ExtendStart("Trying out the kernels", kKernelsPatienceMs);
-  attention_ = std::make_unique<AttentionService>(
-      AttentionService::Environment{.device = devices_.front().device.get(),
-                                    .config = &config_.kernels,
-                                    .clock = &clock_,
-                                    .loop = loop_,
-                                    .log = log_});
+  attention_ = std::make_unique<AttentionService>(AttentionService::Environment{
+      .device = devices_.front().device.get(),
+      .config = &config_.kernels,
+      .clock = &clock_,
+      .loop = loop_,
+      .log = log_,
+      .on_fatal = [this](const std::string& error) { EndForLostDevice(error); }});
   // After the kernels: the driver lets nothing be launched while it pins a slice.
   KVT_RETURN_IF_ERROR(BlameKey(config_, "host.bytes", OpenArena()));
   executor_ = std::make_unique<ThreadExecutor>(
-      "kvt-work", static_cast<int>(config_.host.checksum_threads), loop_);
+      "kvt-work", static_cast<int>(WorkerThreads(config_.host.checksum_threads)), loop_,
+      ThreadExecutor::Standing::kBackground);
   if (config_.trace.events > 0) trace_ = std::make_unique<TraceRing>(config_.trace.events);
   MakeCache();
   KVT_RETURN_IF_ERROR(Listen());
@@ -90,13 +94,16 @@ Status Daemon::Start() {
 
 Status Daemon::OpenDevices() {
   KVT_ASSIGN_OR_RETURN(
-      devices_, kvtier::OpenDevices(config_, clock_, loop_, log_, [log = log_](std::string error) {
-        // Nothing of the context can be used any more, not even to take it down in order. The lower
-        // tiers are there for the next process.
-        log->Error("device.lost", "the GPU's context is broken, ending: {}", error);
-        std::_Exit(kExitDeviceLost);
-      }));
+      devices_, kvtier::OpenDevices(config_, clock_, loop_, log_,
+                                    [this](const std::string& error) { EndForLostDevice(error); }));
   return {};
+}
+
+void Daemon::EndForLostDevice(const std::string& error) {
+  // Nothing of the context can be used any more, not even to take it down in order. The lower tiers
+  // are there for the next process.
+  log_->Error("device.lost", "the GPU's context is broken, ending: {}", error);
+  std::_Exit(kExitDeviceLost);
 }
 
 Status Daemon::OpenArena() {
@@ -105,10 +112,11 @@ Status Daemon::OpenArena() {
   for (const OpenedDevice& opened : devices_) {
     if (pinner == nullptr) pinner = opened.device->host_pinner();
   }
+  const uint32_t touch_threads = WorkerThreads(config_.host.touch_threads);
   KVT_ASSIGN_OR_RETURN(
       arena_, MappedArena::Create({.bytes = config_.host.bytes,
                                    .chunk_bytes = config_.cache.chunk_bytes,
-                                   .touch_threads = static_cast<int>(config_.host.touch_threads),
+                                   .touch_threads = static_cast<int>(touch_threads),
                                    .pinner = pinner,
                                    .numa_node = CommonNumaNode(devices_),
                                    .log =
@@ -124,8 +132,9 @@ Status Daemon::OpenArena() {
                                                     times.seconds, times.pages_s, times.pin_s);
                                        }},
                                   loop_));
-  log_->Info("host.open", "{} of host memory, being touched by {} thread(s)",
-             FormatByteSize(arena_->capacity_bytes()), config_.host.touch_threads);
+  log_->Info("host.open", "{} of host memory, being touched by {} thread(s); {} for checksums",
+             FormatByteSize(arena_->capacity_bytes()), touch_threads,
+             WorkerThreads(config_.host.checksum_threads));
   return {};
 }
 
@@ -162,6 +171,23 @@ void Daemon::WarnOfReserves(const CacheEnvironment& environment) {
   }
 }
 
+Quarantine::Outlasts Daemon::KernelsOutlast() {
+  std::vector<int> ordinals;
+  for (const OpenedDevice& opened : devices_) {
+    if (opened.kind == wire::DeviceKind::kCuda) ordinals.push_back(opened.device->info().ordinal);
+  }
+  if (ordinals.empty()) return {};
+  return [this, ordinals](int32_t pid, std::function<void(bool)> answer) {
+    const auto found = std::make_shared<bool>(false);
+    // Asking the driver takes milliseconds.
+    executor_->Run(
+        [ordinals, pid, found] {
+          for (const int ordinal : ordinals) *found |= HoldsVramOf(ordinal, pid);
+        },
+        [found, answer = std::move(answer)] { answer(*found); });
+  };
+}
+
 Status Daemon::Listen() {
   server_ = std::make_unique<Server>(ServerEnvironment{.loop = loop_,
                                                        .cache = cache_.get(),
@@ -171,7 +197,8 @@ Status Daemon::Listen() {
                                                        .devices = WireDevices(),
                                                        .tracer = trace_.get(),
                                                        .daemon_generation = RandomGeneration(),
-                                                       .attention = attention_.get()},
+                                                       .attention = attention_.get(),
+                                                       .outlasts = KernelsOutlast()},
                                      TenantMap(config_.tenants, ::geteuid()));
   shutdown_ = std::make_unique<Shutdown>(ShutdownEnvironment{
       .loop = loop_,

@@ -67,6 +67,10 @@ class Daemon {
 
  private:
   [[nodiscard]] Status OpenDevices();
+  // Asks the driver of the GPUs in use whether it still knows the process; empty without any.
+  [[nodiscard]] Quarantine::Outlasts KernelsOutlast();
+  // Ends the process.
+  [[noreturn]] void EndForLostDevice(const std::string& error);
   [[nodiscard]] Status OpenArena();
   void MakeCache();
   void WarnOfReserves(const CacheEnvironment& environment);

@@ -57,5 +57,8 @@ struct VramHolder {
 
 // Every such process but this one, as far as the driver tells; empty if it does not.
 [[nodiscard]] std::vector<VramHolder> VramHoldersOf(int ordinal);
+// Whether the process is one of them. It can be when it has ended: its kernels run on while a child
+// has inherited its files.
+[[nodiscard]] bool HoldsVramOf(int ordinal, int32_t pid);
 
 }  // namespace kvtier

@@ -18,5 +18,6 @@ Result<std::unique_ptr<Device>> OpenCudaDevice(CudaDeviceOptions /*options*/,
 std::shared_ptr<HostPinner> MakeCudaHostPinner(int /*ordinal*/) { return nullptr; }
 
 std::vector<VramHolder> VramHoldersOf(int /*ordinal*/) { return {}; }
+bool HoldsVramOf(int /*ordinal*/, int32_t /*pid*/) { return false; }
 
 }  // namespace kvtier

@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <memory>
 
@@ -67,6 +68,12 @@ std::vector<VramHolder> VramHoldersOf(int ordinal) {
   }
   (void)shutdown();
   return holders;
+}
+
+bool HoldsVramOf(int ordinal, int32_t pid) {
+  return std::ranges::any_of(VramHoldersOf(ordinal), [pid](const VramHolder& holder) {
+    return holder.pid == static_cast<uint32_t>(pid);
+  });
 }
 
 }  // namespace kvtier

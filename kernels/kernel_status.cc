@@ -12,6 +12,8 @@ const char* kvt_kernel_status_text(kvt_kernel_status status) {
       return "the workspace is too small";
     case KVT_KERNEL_LAUNCH_FAILED:
       return "CUDA refused the launch";
+    case KVT_KERNEL_OUT_OF_MEMORY:
+      return "the device's memory is used up";
   }
   return "unknown status";
 }

@@ -19,10 +19,10 @@ static_assert(kLongestFixedPart + 2 * kMaxModelNameBytes +
                   kMaxModelExtraCount * (4 + kMaxModelExtraKeyBytes + kMaxModelExtraValueBytes) <=
               wire::kMaxModelRecordBytes);
 
-Status CheckRange(uint32_t value, uint32_t max, const char* noun) {
-  if (value >= 1 && value <= max) return {};
+Status CheckRange(uint32_t value, uint32_t max, const char* noun, uint32_t min = 1) {
+  if (value >= min && value <= max) return {};
   return MakeError(ErrorCode::kInvalidArgument, fmt::format("bad_{}", noun),
-                   fmt::format("{} given; must be 1 to {}", value, max));
+                   fmt::format("{} given; must be {} to {}", value, min, max));
 }
 
 Status CheckText(const std::string& text, size_t max_bytes, bool may_be_empty, const char* noun) {
@@ -108,7 +108,7 @@ Status ModelRecord::Validate() const {
   KVT_RETURN_IF_ERROR(CheckRange(layers, kMaxModelLayers, "layers"));
   KVT_RETURN_IF_ERROR(CheckRange(kv_heads, kMaxModelKvHeads, "kv_heads"));
   KVT_RETURN_IF_ERROR(CheckRange(k_head_dim, kMaxModelHeadDim, "k_head_dim"));
-  KVT_RETURN_IF_ERROR(CheckRange(v_head_dim, kMaxModelHeadDim, "v_head_dim"));
+  KVT_RETURN_IF_ERROR(CheckRange(v_head_dim, kMaxModelHeadDim, "v_head_dim", 0));
   KVT_RETURN_IF_ERROR(CheckRange(block_tokens, kMaxModelBlockTokens, "block_tokens"));
   KVT_RETURN_IF_ERROR(
       CheckRange(tensor_parallel_size, kMaxModelTensorParallelSize, "tensor_parallel_size"));

@@ -51,7 +51,7 @@ struct ModelRecord {
   uint32_t layers = 0;
   uint32_t kv_heads = 0;  // stored by this tensor-parallel rank
   uint32_t k_head_dim = 0;
-  uint32_t v_head_dim = 0;
+  uint32_t v_head_dim = 0;  // 0: no values beside the keys, as in a latent cache
   KvDtype dtype = KvDtype::kBfloat16;
   uint32_t block_tokens = 16;
   KvLayoutKind layout = KvLayoutKind::kBlockFirst;

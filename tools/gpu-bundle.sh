@@ -20,7 +20,7 @@ readonly bundle=${1:-build/gpu-bundle}
 readonly programs=(kvtierd kvtierctl kvtier-generate kvtier-gpu-bench kvtier-kernel-bench)
 readonly tests=(gpu_device_test gpu_daemon_test gpu_attention_test gpu_pool_peer gpu_decode_test
   gpu_append_test gpu_mla_test gpu_kv_write_test gpu_block_ops_test)
-readonly libraries=(kvtier kvtier_kernels)
+readonly libraries=(kvtier kvtier_kernels kvtier_faulty_kernels)
 readonly most_mib=60
 
 if [[ -z ${KVTIER_BUILD_DIRECTORY:-} ]]; then
@@ -44,7 +44,7 @@ done | awk '$2 == "=>" && $3 ~ /^\// {print $3}' | sort -u | while read -r libra
   name=$(basename "$library")
   [[ $name =~ $base ]] || cp --dereference "$library" "$bundle/lib/$name"
 done
-cp --dereference "$build/lib/libkvtier_kernels.so" "$bundle/lib/"
+cp --dereference "$build"/lib/libkvtier_{,faulty_}kernels.so "$bundle/lib/"
 mkdir -p "$bundle/share" "$bundle/tools"
 cp -r "$build/share/kvtier" "$bundle/share/"
 cp tools/quickstart.sh tools/quickstart_prompt.txt tools/build.sh "$bundle/tools/"
@@ -53,6 +53,7 @@ cp tools/quickstart.sh tools/quickstart_prompt.txt tools/build.sh "$bundle/tools
 # its own, so of the others it gets only the one that it lacks.
 mkdir -p "$bundle/source/client" "$bundle/source/docs" "$bundle/lib/python"
 cp client/*.h "$bundle/source/client"
+cp README.md "$bundle/source"
 cp docs/PYTHON.md "$bundle/source/docs"
 cp --recursive --parents client/python tests/python kernels/include "$bundle/source"
 find "$bundle/source" \( -name __pycache__ -o -name .mypy_cache \) -prune -exec rm -rf {} +
@@ -84,11 +85,14 @@ END
 
 cat >"$bundle/gpu-bench.sh" <<'END'
 #!/usr/bin/env bash
-# Prints a table and writes gpu-bench.json here, or where --output says.
+# Prints a table and writes gpu-bench.json here, or where --output says. Replays
+# mooncake_conversation.jsonl as well, if somebody has put it beside this script.
 set -euo pipefail
 readonly here=$(cd "$(dirname "$0")" && pwd)
 export LD_LIBRARY_PATH=$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 [[ " $* " == *" --output "* ]] || set -- --output gpu-bench.json "$@"
+readonly trace=$here/mooncake_conversation.jsonl
+[[ " $* " == *" --trace "* || ! -e $trace ]] || set -- --trace "$trace" "$@"
 exec "$here/bin/kvtier-gpu-bench" --commit "$(cat "$here/COMMIT")" "$@"
 END
 cat >"$bundle/kernel-bench.sh" <<'END'

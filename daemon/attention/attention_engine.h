@@ -11,6 +11,9 @@
 
 namespace kvtier {
 
+// The reason of an error after which nothing of the device works in this process any more.
+inline constexpr const char* kDeviceLost = "device_lost";
+
 // Check may be called from any thread; everything else from one thread at a time, or from several
 // if concurrent() says so.
 class AttentionEngine {
@@ -29,7 +32,8 @@ class AttentionEngine {
   // "attend_geometry".
   [[nodiscard]] virtual Status Check(const AttentionJob& job) const = 0;
   // Computes, and returns when the results are there. REQUIRES: Check passed, the job makes sense.
-  // Errors: kCancelled; kIoError when the device failed, after which it is of no use any more.
+  // Errors: kCancelled; kResourceExhausted when the device's memory does not suffice for this job;
+  // kIoError when the device failed, after which it is of no use any more.
   [[nodiscard]] virtual Status Run(const AttentionJob& job) = 0;
 
   // Writes keys and values of `slots.size()` tokens ([tokens, kv_heads, head_dim] of `dtype`, host

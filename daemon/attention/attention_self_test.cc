@@ -237,6 +237,7 @@ struct Verdict {
   bool tried = false;
   std::string failure;
   double error = 0;
+  bool device_lost = false;
 };
 
 Verdict Try(const Case& one, AttentionEngine* engine, std::byte* memory, std::mutex* device) {
@@ -246,7 +247,10 @@ Verdict Try(const Case& one, AttentionEngine* engine, std::byte* memory, std::mu
   Verdict verdict{.tried = true};
   {
     const std::lock_guard lock(*device);
-    if (const Status done = trial.RunOnDevice(); !done) verdict.failure = done.error().ToString();
+    if (const Status done = trial.RunOnDevice(); !done) {
+      verdict.failure = done.error().ToString();
+      verdict.device_lost = done.error().reason == kDeviceLost;
+    }
   }
   if (verdict.failure.empty()) verdict.failure = trial.Judge(&verdict.error);
   if (!verdict.failure.empty()) verdict.failure = NameOf(one) + ": " + verdict.failure;
@@ -281,6 +285,7 @@ AttentionSelfTest TestAttention(AttentionEngine* engine, Device* device) {
     if (verdict.tried) ++result.cases;
     result.worst_error = std::max(result.worst_error, verdict.error);
     if (result.failure.empty()) result.failure = verdict.failure;
+    result.device_lost |= verdict.device_lost;
   }
   if (result.cases == 0) result.failure = "nothing could be tried";
   return result;

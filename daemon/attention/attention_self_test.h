@@ -10,9 +10,10 @@
 namespace kvtier {
 
 struct AttentionSelfTest {
-  uint32_t cases = 0;      // that were computed
-  std::string failure;     // the first; empty: all were right
-  double worst_error = 0;  // the largest over all cases, as a share of what was allowed
+  uint32_t cases = 0;        // that were computed
+  std::string failure;       // the first; empty: all were right
+  double worst_error = 0;    // the largest over all cases, as a share of what was allowed
+  bool device_lost = false;  // see kDeviceLost
 };
 
 // One case for each type of cache, head size and group size that the engine has, for decode and for

@@ -84,7 +84,11 @@ Result<std::unique_ptr<AttentionEngine>> AttentionService::OpenEngine() {
 void AttentionService::TryOut() {
   report_.self_test = TestAttention(engine_.get(), environment_.device);
   if (!report_.self_test.failure.empty()) {
-    return Fail(AttentionState::kFailed, "self-test: " + report_.self_test.failure);
+    Fail(AttentionState::kFailed, "self-test: " + report_.self_test.failure);
+    if (report_.self_test.device_lost && environment_.on_fatal) {
+      environment_.on_fatal(report_.reason);
+    }
+    return;
   }
   report_.state = AttentionState::kReady;
 }
@@ -155,6 +159,9 @@ void AttentionService::OnDone(const AttentionJob& job, const Outcome& outcome,
     // A GPU that failed once computes nothing any more.
     if (error.code == ErrorCode::kIoError && report_.state == AttentionState::kReady) {
       Fail(AttentionState::kFailed, error.ToString());
+    }
+    if (error.reason == kDeviceLost && environment_.on_fatal) {
+      environment_.on_fatal(error.ToString());
     }
     return done(tl::unexpected(error));
   }

@@ -55,6 +55,8 @@ class AttentionService {
     const Clock* clock = nullptr;
     EventQueue* loop = nullptr;
     Log* log = nullptr;
+    // Called with an error that only a new process cures. May be empty.
+    std::function<void(std::string)> on_fatal = {};
     // In place of the engine that the device needs; for tests.
     std::function<Result<std::unique_ptr<AttentionEngine>>()> open_engine = {};
   };
@@ -81,7 +83,7 @@ class AttentionService {
 
   // Computes in the order of the calls; `done` is called on the loop with the nanoseconds that it
   // took. REQUIRES: CheckReady and Check passed; the job's memory stays until `done` was called.
-  // Errors: kCancelled; kIoError.
+  // Errors: kCancelled; kResourceExhausted, of this job alone; kIoError.
   void Run(std::shared_ptr<AttentionJob> job, std::function<void(Result<uint64_t>)> done);
 
   [[nodiscard]] AttentionReport Report() const;

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <string>
+#include <utility>
 
 namespace kvtier {
 namespace {
@@ -49,11 +51,17 @@ std::span<const int32_t> CudaAttentionEngine::groups() const { return kGroups; }
 
 Status CudaAttentionEngine::Call(kvt_kernel_status status, const char* attempted) const {
   if (status == KVT_KERNEL_OK) return {};
-  const bool unsupported = status == KVT_KERNEL_UNSUPPORTED;
-  return MakeError(
-      unsupported ? ErrorCode::kUnsupported : ErrorCode::kIoError,
-      unsupported ? "attend_geometry" : "kernel_failed",
-      fmt::format("{}: {} ({})", attempted, table_.status_text(status), table_.cuda_error_text()));
+  std::string text =
+      fmt::format("{}: {} ({})", attempted, table_.status_text(status), table_.cuda_error_text());
+  if (status == KVT_KERNEL_UNSUPPORTED) {
+    return MakeError(ErrorCode::kUnsupported, "attend_geometry", std::move(text));
+  }
+  if (status == KVT_KERNEL_OUT_OF_MEMORY) {
+    return MakeError(ErrorCode::kResourceExhausted, "attend_memory", std::move(text));
+  }
+  // An error that a harmless call still meets after it was reported is one of the whole context.
+  const bool lost = stream_ != nullptr && table_.synchronize(stream_) != KVT_KERNEL_OK;
+  return MakeError(ErrorCode::kIoError, lost ? kDeviceLost : "kernel_failed", std::move(text));
 }
 
 Status CudaAttentionEngine::SelectDevice() const {

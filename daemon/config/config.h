@@ -58,8 +58,9 @@ struct PoolConfig {
 
 struct HostConfig {
   uint64_t bytes = 1 * kGiB;
-  uint32_t touch_threads = 2;
-  uint32_t checksum_threads = 2;
+  // 0: as many as fit the machine (WorkerThreads).
+  uint32_t touch_threads = 0;
+  uint32_t checksum_threads = 0;
 };
 
 enum class DiskEngineChoice : uint8_t { kAuto, kIoUring, kPread };

@@ -273,11 +273,15 @@ std::vector<ConfigKey> HostKeys() {
   return {
       Size("host.bytes", kHost<&HostConfig::bytes>, 64 * kKiB, kMaxBytes,
            "Size of the arena: a hard cap. Rounded down to whole chunks (`cache.chunk_bytes`)."),
-      Count("host.touch_threads", kHost<&HostConfig::touch_threads>, 1, 64,
+      Count("host.touch_threads", kHost<&HostConfig::touch_threads>, 0, 64,
             "Threads that allocate the arena's memory in the background after a start; it is "
-            "used from the first part on."),
-      Count("host.checksum_threads", kHost<&HostConfig::checksum_threads>, 1, 64,
-            "Threads that compute checksums of payloads."),
+            "used from the first part on. `0`: two fewer than the cores that the daemon may use, "
+            "2 to 16."),
+      Count("host.checksum_threads", kHost<&HostConfig::checksum_threads>, 0, 64,
+            "Threads that compute checksums of payloads. They sleep when there is nothing to "
+            "check, and give way (nice 10) to others that want their cores. `0`: two fewer than "
+            "the cores that the daemon may use, 2 to 16. Where a quota of processor time is less "
+            "than these cores (CPUQuota=, a container's limit), say how many."),
   };
 }
 

@@ -28,9 +28,9 @@ class ConnectionListener {
   // One complete frame; its payload is valid during the call. Never called after CloseWith.
   virtual void OnFrame(const wire::Frame& frame) = 0;
   // Called once when the connection has ended, and nothing after it: by the peer (kUnavailable
-  // "peer_closed"), by CloseWith (its error), by a bad frame (as of FrameDecoder; the peer was
-  // told) or because the peer does not read (kTimeout "slow_reader"). The connection must not be
-  // destroyed from within; it may be from any later event.
+  // "peer_closed"), by CloseWith or EndWith (its error), by a bad frame (as of FrameDecoder; the
+  // peer was told) or because the peer does not read (kTimeout "slow_reader"). The connection must
+  // not be destroyed from within; it may be from any later event.
   virtual void OnClosed(const Error& why) = 0;
 };
 
@@ -63,6 +63,8 @@ class Connection {
 
   // Tells the peer with an ERROR of request id 0, lets it take what is queued, and ends.
   void CloseWith(const Error& error);
+  // Ends without a word: nobody is there to take it.
+  void EndWith(const Error& why) { End(why); }
 
   // Until Resume, no more frames are handed out. Calls nest.
   void Pause() { ++pauses_; }

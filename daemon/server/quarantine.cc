@@ -4,6 +4,12 @@
 #include <numeric>
 
 namespace kvtier {
+namespace {
+
+// Such a child may live for long.
+constexpr int64_t kAskAgainMs = 250;
+
+}  // namespace
 
 void Quarantine::Add(SessionId session, Peer peer) {
   // A process that lives still owns its number: an entry of that number is the same process.
@@ -17,11 +23,30 @@ void Quarantine::Add(SessionId session, Peer peer) {
   }
   const auto process = processes_.emplace(processes_.end(), loop_, std::move(peer));
   process->sessions.push_back(session);
-  process->watch.WaitReadable([this, process] {
+  process->watch.WaitReadable([this, process] { OnEnded(process); });
+}
+
+void Quarantine::OnEnded(Place process) {
+  if (!outlasts_) return OnAnswer(process, false);
+  outlasts_(process->pid, [this, alive = std::weak_ptr(alive_), process](bool outlasts) {
+    if (alive.lock()) OnAnswer(process, outlasts);
+  });
+}
+
+void Quarantine::OnAnswer(Place process, bool outlasts) {
+  if (!outlasts) {
     const std::vector<SessionId> ended = std::move(process->sessions);
     processes_.erase(process);
     for (const SessionId id : ended) released_(id);
-  });
+    return;
+  }
+  if (!std::exchange(process->outlasted, true)) {
+    log_->Warning("session.outlasted",
+                  "process {} is gone, but not its work on the GPU: a child that it left has its "
+                  "files open; what it could write to stays out of use until that has ended",
+                  process->pid);
+  }
+  process->again.Start(kAskAgainMs, [this, process] { OnEnded(process); });
 }
 
 size_t Quarantine::sessions() const {

@@ -1,10 +1,12 @@
 // Keeps the private blocks of sessions that have ended out of use until their processes are gone: a
-// process that lost its connection may still write to what it has mapped.
+// process that lost its connection may still write to what it has mapped. So may its kernels on a
+// GPU, even when it is gone, as long as a child of it keeps what it had open.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <list>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -12,14 +14,20 @@
 #include "base/unique_fd.h"
 #include "daemon/server/event_loop.h"
 #include "daemon/server/peer.h"
+#include "daemon/service/log.h"
 
 namespace kvtier {
 
 class Quarantine {
  public:
-  // `released` is called, from a later event, for each session whose process has ended.
-  Quarantine(EventLoop* loop, std::function<void(SessionId)> released)
-      : loop_(loop), released_(std::move(released)) {}
+  // Finds out whether the kernels of a process that has ended can still write, and answers by a
+  // later event on the loop.
+  using Outlasts = std::function<void(int32_t pid, std::function<void(bool)> answer)>;
+
+  // `released` is called, from a later event, for each session whose process has ended, and has
+  // left nothing behind. `outlasts` may be empty: nothing can be left.
+  Quarantine(EventLoop* loop, Log* log, std::function<void(SessionId)> released, Outlasts outlasts)
+      : loop_(loop), log_(log), released_(std::move(released)), outlasts_(std::move(outlasts)) {}
   Quarantine(const Quarantine&) = delete;
   Quarantine& operator=(const Quarantine&) = delete;
 
@@ -31,15 +39,25 @@ class Quarantine {
  private:
   struct Process {
     Process(EventLoop* loop, Peer peer)
-        : pid(peer.pid), pidfd(std::move(peer.pidfd)), watch(loop, pidfd.get()) {}
+        : pid(peer.pid), pidfd(std::move(peer.pidfd)), watch(loop, pidfd.get()), again(loop) {}
     const int32_t pid;
     const UniqueFd pidfd;
     FdWatch watch;
+    Timer again;
+    bool outlasted = false;
     std::vector<SessionId> sessions;
   };
+  using Place = std::list<Process>::iterator;
+
+  void OnEnded(Place process);
+  void OnAnswer(Place process, bool outlasts);
 
   EventLoop* const loop_;
+  Log* const log_;
   const std::function<void(SessionId)> released_;
+  const Outlasts outlasts_;
+  // Answers may come when this is gone.
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   // One entry per process, however often it connects, so that it cannot use up our descriptors.
   std::list<Process> processes_;
 };

@@ -30,8 +30,10 @@ Server::Server(const ServerEnvironment& environment, TenantMap tenants)
                 .daemon_generation = environment.daemon_generation,
                 .devices = &environment_.devices,
                 .attention = environment.attention},
-      quarantine_(environment.loop,
-                  [this](SessionId id) { environment_.cache->ReleaseQuarantine(id); }),
+      quarantine_(
+          environment.loop, environment.log,
+          [this](SessionId id) { environment_.cache->ReleaseQuarantine(id); },
+          environment.outlasts),
       bury_(environment.loop) {}
 
 Status Server::Listen() {

@@ -31,6 +31,7 @@ struct ServerEnvironment {
   Tracer* tracer = nullptr;    // null: nobody wants to know
   uint64_t daemon_generation = 0;
   AttentionService* attention = nullptr;  // null: off
+  Quarantine::Outlasts outlasts = {};     // see Quarantine
 };
 
 class Server {

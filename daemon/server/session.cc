@@ -13,6 +13,9 @@ ConnectionLimits LimitsOf(const ServerConfig& config) {
           .slow_reader_timeout_ms = config.slow_reader_timeout_ms};
 }
 
+// For reading what a process sent before it ended.
+constexpr int64_t kLastWordsMs = 200;
+
 bool IsOrderlyEnd(const Error& why) { return why.code == ErrorCode::kUnavailable; }
 
 }  // namespace
@@ -27,7 +30,9 @@ Session::Session(SessionId id, const SessionServices& services, UniqueFd socket,
       trace_(services.tracer, id),
       connection_(services.loop, std::move(socket), LimitsOf(*services.config), this),
       load_events_(services.loop, &connection_),
-      hello_timeout_(services.loop) {}
+      hello_timeout_(services.loop),
+      process_(std::in_place, services.loop, peer_.pidfd.get()),
+      orphaned_(services.loop) {}
 
 Session::~Session() = default;
 
@@ -35,7 +40,15 @@ void Session::Start() {
   hello_timeout_.Start(services_.config->hello_timeout_ms, [this] {
     connection_.CloseWith({ErrorCode::kTimeout, "hello_timeout", "no HELLO came in time"});
   });
+  process_->WaitReadable([this] { OnProcessEnded(); });
   connection_.Start();
+}
+
+void Session::OnProcessEnded() {
+  // What it sent before is taken. Then its socket ends, unless a child has inherited that.
+  orphaned_.Start(kLastWordsMs, [this] {
+    connection_.EndWith({ErrorCode::kUnavailable, "process_gone", "its socket lives on"});
+  });
 }
 
 Session::Summary Session::summary() const {
@@ -116,6 +129,8 @@ void Session::OnClosed(const Error& why) {
   ended_ = true;
   CancelAttends();
   hello_timeout_.Cancel();
+  orphaned_.Cancel();
+  process_.reset();
   if (greeted_) {
     services_.cache->CloseSession(id_);
     trace_.SessionEnd();

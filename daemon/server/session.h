@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -95,6 +96,8 @@ class Session final : public ConnectionListener, public std::enable_shared_from_
     bool want_reply = false;
   };
 
+  // The process has ended, but somebody may still have its socket.
+  void OnProcessEnded();
   void OnHello(const wire::Frame& frame);
   // Of the features asked for, those that can be had; makes what they need.
   [[nodiscard]] uint64_t GrantFeatures(uint64_t wanted);
@@ -167,6 +170,9 @@ class Session final : public ConnectionListener, public std::enable_shared_from_
   Connection connection_;
   LoadEvents load_events_;
   Timer hello_timeout_;
+  // Until the session has ended, of the peer's pidfd.
+  std::optional<FdWatch> process_;
+  Timer orphaned_;
 };
 
 }  // namespace kvtier

@@ -15,6 +15,7 @@
 #include "kernels/append/short_plan.h"
 #include "kernels/append/split_choice.h"
 #include "kernels/append/tensor_map.h"
+#include "kernels/attention_check.h"
 #include "kernels/blocks/merge_lse.h"
 
 namespace kvtier::kernels {
@@ -45,22 +46,6 @@ bool IsValidQuery(const kvt_append_params& p) {
       p.query_token_stride | p.query_head_stride | p.output_token_stride | p.output_head_stride;
   return p.query && p.output && IsAligned16(p.query) && IsAligned16(p.output) && strides % 8 == 0 &&
          p.query_tokens >= 0 && p.q_heads > 0;
-}
-
-kvt_kernel_status Check(const kvt_append_params* p) {
-  if (p == nullptr || !HasTables(*p) || !IsValidCache(p->kv) || !IsValidQuery(*p) ||
-      p->sequences.sequences < 0 || p->sequences.max_kv_length < 0 ||
-      p->q_heads % p->kv.kv_heads != 0 || p->splits < 0 || p->splits > KVT_APPEND_MAX_SPLITS ||
-      p->window_tokens < 0 || !(p->softmax_scale > 0) ||
-      (p->tokens_behind != nullptr && p->causal != 0)) {
-    return KVT_KERNEL_INVALID_ARGUMENT;
-  }
-  const bool types = (p->query_dtype == KVT_BF16 || p->query_dtype == KVT_FP16) &&
-                     (p->kv.dtype == p->query_dtype || p->kv.dtype == KVT_FP8_E4M3);
-  const int dim = p->kv.head_dim;
-  const bool built =
-      (dim == 64 || dim == 128 || dim == 256) && p->q_heads / p->kv.kv_heads <= kMaxGroup;
-  return types && built ? KVT_KERNEL_OK : KVT_KERNEL_UNSUPPORTED;
 }
 
 struct Device {
@@ -225,19 +210,36 @@ kvt_kernel_status Merge(const AppendPlan& plan, cudaStream_t stream) {
 }
 
 }  // namespace
+
+kvt_kernel_status CheckAppend(const kvt_append_params* p) {
+  if (p == nullptr || !HasTables(*p) || !IsValidCache(p->kv) || !IsValidQuery(*p) ||
+      p->sequences.sequences < 0 || p->sequences.max_kv_length < 0 ||
+      p->q_heads % p->kv.kv_heads != 0 || p->splits < 0 || p->splits > KVT_APPEND_MAX_SPLITS ||
+      p->window_tokens < 0 || !(p->soft_cap >= 0) || !(p->softmax_scale > 0) ||
+      (p->tokens_behind != nullptr && p->causal != 0)) {
+    return KVT_KERNEL_INVALID_ARGUMENT;
+  }
+  const bool types = (p->query_dtype == KVT_BF16 || p->query_dtype == KVT_FP16) &&
+                     (p->kv.dtype == p->query_dtype || p->kv.dtype == KVT_FP8_E4M3);
+  const int dim = p->kv.head_dim;
+  const bool built =
+      (dim == 64 || dim == 128 || dim == 256) && p->q_heads / p->kv.kv_heads <= kMaxGroup;
+  return types && built ? KVT_KERNEL_OK : KVT_KERNEL_UNSUPPORTED;
+}
+
 }  // namespace kvtier::kernels
 
 size_t kvt_append_workspace_bytes(const kvt_append_params* params) {
   using namespace kvtier::kernels;
   Device device;
-  if (Check(params) != KVT_KERNEL_OK || !QueryDevice(&device)) return 0;
+  if (CheckAppend(params) != KVT_KERNEL_OK || !QueryDevice(&device)) return 0;
   return static_cast<size_t>(LayOut(*params, Choose(*params, device).splits).bytes);
 }
 
 kvt_kernel_status kvt_append(const kvt_append_params* params, void* workspace,
                              size_t workspace_bytes, void* stream) {
   using namespace kvtier::kernels;
-  const kvt_kernel_status status = Check(params);
+  const kvt_kernel_status status = CheckAppend(params);
   if (status != KVT_KERNEL_OK) return status;
   Device device;
   if (!QueryDevice(&device)) return KVT_KERNEL_LAUNCH_FAILED;

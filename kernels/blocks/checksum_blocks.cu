@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "kernels/blocks/kernel_launch.cuh"
 #include "kernels/blocks/xxh3_device.cuh"
 #include "kvtier/block_ops.h"
 
@@ -140,12 +141,15 @@ extern "C" kvt_kernel_status kvt_checksum_blocks(const kvt_block_list* list, uin
                                                  void* stream) {
   using namespace kvtier::kernels;
   if (list == nullptr || list->base == nullptr || checksums == nullptr || list->blocks < 0 ||
-      (reinterpret_cast<int64_t>(list->base) | list->block_stride) % 16 != 0 ||
+      (reinterpret_cast<int64_t>(list->base) | reinterpret_cast<int64_t>(checksums) |
+       list->block_stride) %
+              16 !=
+          0 ||
       list->block_bytes < kMinBlockBytes || list->block_bytes % xxh3::kStripeBytes != 0) {
     return KVT_KERNEL_INVALID_ARGUMENT;
   }
   if (list->blocks == 0) return KVT_KERNEL_OK;
-  ChecksumBlocksKernel<<<list->blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(*list,
-                                                                                         checksums);
-  return cudaPeekAtLastError() == cudaSuccess ? KVT_KERNEL_OK : KVT_KERNEL_LAUNCH_FAILED;
+  const cudaError_t error = LaunchKernel(ChecksumBlocksKernel, dim3(list->blocks), kThreads,
+                                         static_cast<cudaStream_t>(stream), *list, checksums);
+  return error == cudaSuccess ? KVT_KERNEL_OK : KVT_KERNEL_LAUNCH_FAILED;
 }

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "kernels/blocks/fast_divide.h"
+#include "kernels/blocks/kernel_launch.cuh"
 #include "kvtier/block_ops.h"
 
 namespace kvtier::kernels {
@@ -199,7 +200,8 @@ extern "C" kvt_kernel_status kvt_copy_blocks(const kvt_copy_blocks_params* param
   const int64_t warps = int64_t{plan.warps_per_block.divisor()} * params->blocks;
   if (warps >= INT32_MAX) return KVT_KERNEL_UNSUPPORTED;
   const auto grid = static_cast<unsigned>((warps + kWarpsPerCta - 1) / kWarpsPerCta);
-  CopyBlocksKernel<<<grid, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-      plan, static_cast<uint32_t>(warps));
-  return cudaPeekAtLastError() == cudaSuccess ? KVT_KERNEL_OK : KVT_KERNEL_LAUNCH_FAILED;
+  const cudaError_t error =
+      LaunchKernel(CopyBlocksKernel, grid, kThreads, static_cast<cudaStream_t>(stream), plan,
+                   static_cast<uint32_t>(warps));
+  return error == cudaSuccess ? KVT_KERNEL_OK : KVT_KERNEL_LAUNCH_FAILED;
 }

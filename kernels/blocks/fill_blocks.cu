@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "kernels/blocks/kernel_launch.cuh"
 #include "kvtier/block_ops.h"
 
 namespace kvtier::kernels {
@@ -39,6 +40,7 @@ extern "C" kvt_kernel_status kvt_fill_blocks(const kvt_block_list* list, uint32_
   const int64_t ctas = (list->block_bytes / 16 + kThreads * 8 - 1) / (kThreads * 8);
   const dim3 grid(list->blocks,
                   static_cast<unsigned>(std::clamp<int64_t>(ctas, 1, kMaxCtasPerBlock)));
-  FillBlocksKernel<<<grid, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(*list, pattern);
-  return cudaPeekAtLastError() == cudaSuccess ? KVT_KERNEL_OK : KVT_KERNEL_LAUNCH_FAILED;
+  const cudaError_t error = LaunchKernel(FillBlocksKernel, grid, kThreads,
+                                         static_cast<cudaStream_t>(stream), *list, pattern);
+  return error == cudaSuccess ? KVT_KERNEL_OK : KVT_KERNEL_LAUNCH_FAILED;
 }

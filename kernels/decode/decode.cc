@@ -6,6 +6,7 @@
 #include <bit>
 #include <optional>
 
+#include "kernels/attention_check.h"
 #include "kernels/decode/decode_arguments.h"
 
 namespace kvtier::kernels {
@@ -57,11 +58,6 @@ bool IsBuilt(const kvt_decode_params& params) {
   const bool sizes = kv.head_dim == 64 || kv.head_dim == 128 || kv.head_dim == 256;
   return types && sizes && params.q_heads / kv.kv_heads <= kDecodeMaxGroup &&
          int64_t{params.sequences.sequences} * kv.kv_heads <= KVT_DECODE_MAX_PAIRS;
-}
-
-kvt_kernel_status Check(const kvt_decode_params* params) {
-  if (params == nullptr || !ParametersMakeSense(*params)) return KVT_KERNEL_INVALID_ARGUMENT;
-  return IsBuilt(*params) ? KVT_KERNEL_OK : KVT_KERNEL_UNSUPPORTED;
 }
 
 DecodeShape ShapeFor(const kvt_paged_kv& kv) {
@@ -165,11 +161,17 @@ cudaError_t Launch(const DecodeArguments& arguments, int blocks, cudaStream_t st
 }
 
 }  // namespace
+
+kvt_kernel_status CheckDecode(const kvt_decode_params* params) {
+  if (params == nullptr || !ParametersMakeSense(*params)) return KVT_KERNEL_INVALID_ARGUMENT;
+  return IsBuilt(*params) ? KVT_KERNEL_OK : KVT_KERNEL_UNSUPPORTED;
+}
+
 }  // namespace kvtier::kernels
 
 size_t kvt_decode_workspace_bytes(const kvt_decode_params* params) {
   using namespace kvtier::kernels;
-  if (Check(params) != KVT_KERNEL_OK) return 0;
+  if (CheckDecode(params) != KVT_KERNEL_OK) return 0;
   const auto cut = CutFor(*params);
   return cut ? LayOut(*params, *cut).bytes : 0;
 }
@@ -177,7 +179,7 @@ size_t kvt_decode_workspace_bytes(const kvt_decode_params* params) {
 kvt_kernel_status kvt_decode(const kvt_decode_params* params, void* workspace,
                              size_t workspace_bytes, void* stream) {
   using namespace kvtier::kernels;
-  if (const kvt_kernel_status status = Check(params); status != KVT_KERNEL_OK) return status;
+  if (const kvt_kernel_status status = CheckDecode(params); status != KVT_KERNEL_OK) return status;
   const auto cut = CutFor(*params);
   if (!cut) return KVT_KERNEL_UNSUPPORTED;
   if (workspace == nullptr || workspace_bytes < LayOut(*params, *cut).bytes) {

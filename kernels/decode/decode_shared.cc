@@ -3,6 +3,7 @@
 
 #include <optional>
 
+#include "kernels/attention_check.h"
 #include "kvtier/kernels.h"
 
 namespace kvtier::kernels {
@@ -83,11 +84,19 @@ kvt_merge_lse_params Merge(const kvt_decode_params& own, const char* outputs, co
   return params;
 }
 
-bool MakesSense(const kvt_decode_shared_params* params) {
-  return params != nullptr && params->members != nullptr && params->prefixes.sequences > 0;
+// All three launches are queued or none: the parts write where this says, so what the caller said
+// of output and LSE is checked as decode's own.
+kvt_kernel_status Check(const kvt_decode_shared_params* params) {
+  if (params == nullptr || params->members == nullptr || params->prefixes.sequences <= 0) {
+    return KVT_KERNEL_INVALID_ARGUMENT;
+  }
+  if (const auto status = CheckDecode(&params->own); status != KVT_KERNEL_OK) return status;
+  const kvt_append_params prefix =
+      PrefixPart(*params, static_cast<char*>(params->own.output), nullptr);
+  return CheckAppend(&prefix);
 }
 
-// Nothing if a part is refused.
+// Nothing if the device cannot run a part. REQUIRES: checked.
 std::optional<SharedLayout> LayOut(const kvt_decode_shared_params& shared) {
   // Sizes depend on no pointer, but all must be set for the checks.
   auto* const any_outputs = static_cast<char*>(shared.own.output);
@@ -111,7 +120,7 @@ std::optional<SharedLayout> LayOut(const kvt_decode_shared_params& shared) {
 
 size_t kvt_decode_shared_workspace_bytes(const kvt_decode_shared_params* params) {
   using namespace kvtier::kernels;
-  if (!MakesSense(params)) return 0;
+  if (Check(params) != KVT_KERNEL_OK) return 0;
   const auto layout = LayOut(*params);
   return layout ? layout->bytes : 0;
 }
@@ -119,7 +128,7 @@ size_t kvt_decode_shared_workspace_bytes(const kvt_decode_shared_params* params)
 kvt_kernel_status kvt_decode_shared(const kvt_decode_shared_params* params, void* workspace,
                                     size_t workspace_bytes, void* stream) {
   using namespace kvtier::kernels;
-  if (!MakesSense(params)) return KVT_KERNEL_INVALID_ARGUMENT;
+  if (const auto checked = Check(params); checked != KVT_KERNEL_OK) return checked;
   const auto layout = LayOut(*params);
   if (!layout) return KVT_KERNEL_UNSUPPORTED;
   if (workspace == nullptr || workspace_bytes < layout->bytes) {

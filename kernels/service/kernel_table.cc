@@ -33,6 +33,10 @@ kvt_kernel_status Synchronize(void* stream) {
 kvt_kernel_status Allocate(void** memory, size_t bytes) {
   *memory = nullptr;
   cudaError_t error = cudaMalloc(memory, bytes);
+  if (error == cudaErrorMemoryAllocation) {
+    (void)cudaGetLastError();  // or a later call of this thread would report it
+    return KVT_KERNEL_OUT_OF_MEMORY;
+  }
   if (error == cudaSuccess) error = cudaMemsetAsync(*memory, 0, bytes, cudaStreamLegacy);
   // The caller's streams do not wait for that one: zeros must not come after what they write.
   if (error == cudaSuccess) error = cudaStreamSynchronize(cudaStreamLegacy);

@@ -322,20 +322,37 @@ __global__ void __launch_bounds__(kThreads, kCtasPerProcessor)
 
 bool IsPowerOfTwo(int32_t v) { return v > 0 && (v & (v - 1)) == 0; }
 
+bool IsAligned16(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
+
 bool IsValidRope(const kvt_rope& rope, int32_t head_dim) {
   if (rope.style == KVT_ROPE_NONE) return true;
   return (rope.style == KVT_ROPE_NEOX || rope.style == KVT_ROPE_GPTJ) && rope.positions &&
-         rope.cos_sin && rope.rotary_dim > 0 && rope.rotary_dim % 16 == 0 &&
-         rope.rotary_dim <= head_dim;
+         rope.cos_sin && IsAligned16(rope.cos_sin) && rope.rotary_dim > 0 &&
+         rope.rotary_dim % 16 == 0 && rope.rotary_dim <= head_dim;
+}
+
+bool AreAligned(const kvt_kv_write_params& p) {
+  const kvt_paged_kv& c = p.cache;
+  constexpr int64_t kGranule = 8;  // elements in 16 bytes
+  const int64_t inputs =
+      p.key_token_stride | p.key_head_stride | p.value_token_stride | p.value_head_stride;
+  const int64_t queries = p.query_token_stride | p.query_head_stride | p.query_output_token_stride |
+                          p.query_output_head_stride;
+  const int64_t cache = c.block_stride | c.token_stride | c.head_stride;
+  return IsAligned16(p.key) && IsAligned16(p.value) && IsAligned16(p.query) &&
+         IsAligned16(p.query_output) && IsAligned16(c.key) && IsAligned16(c.value) &&
+         inputs % kGranule == 0 && (p.query == nullptr || queries % kGranule == 0) &&
+         cache % (c.dtype == KVT_FP8_E4M3 ? 2 * kGranule : kGranule) == 0;
 }
 
 bool IsValid(const kvt_kv_write_params& p) {
   const kvt_paged_kv& c = p.cache;
   const bool tables = p.key && p.value && p.slot_mapping && c.key && c.value;
-  const bool counts = p.tokens >= 0 && c.kv_heads > 0 && IsPowerOfTwo(c.page_tokens);
+  const bool counts = p.tokens >= 0 && c.kv_heads > 0 && IsPowerOfTwo(c.page_tokens) &&
+                      c.page_tokens >= 16 && c.page_tokens <= 256;
   const bool query = p.query == nullptr || (p.query_output != nullptr && p.query_heads > 0);
   const bool scales = !p.dynamic_scales || (c.key_scales.values && c.value_scales.values);
-  return tables && counts && query && scales && IsValidRope(p.rope, c.head_dim);
+  return tables && counts && query && scales && AreAligned(p) && IsValidRope(p.rope, c.head_dim);
 }
 
 template <typename T>

@@ -88,6 +88,8 @@ bool FakeDevice::ShouldFail() {
 
 void FakeDevice::Copy(CopyRequest request) {
   KVT_CHECK(!request.copies.empty());
+  copies_requested_ += request.copies.size();
+  most_copies_ = std::max(most_copies_, request.copies.size());
   if (!InBounds(request)) {
     loop_->PostFrom(source_, [done = std::move(request.done)] {
       done(MakeError(ErrorCode::kInvalidArgument, "copy_out_of_bounds"));

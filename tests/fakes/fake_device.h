@@ -56,6 +56,9 @@ class FakeDevice final : public Device {
 
   [[nodiscard]] EventSource source() const { return source_; }
   [[nodiscard]] uint64_t copies_completed() const { return copies_completed_; }
+  [[nodiscard]] uint64_t copies_requested() const { return copies_requested_; }
+  // In one request so far.
+  [[nodiscard]] size_t most_copies() const { return most_copies_; }
   [[nodiscard]] uint64_t allocated_bytes() const { return allocated_bytes_; }
 
  private:
@@ -74,6 +77,8 @@ class FakeDevice final : public Device {
   int fail_next_ = 0;
   double failure_rate_ = 0;
   uint64_t copies_completed_ = 0;
+  uint64_t copies_requested_ = 0;
+  size_t most_copies_ = 0;
 };
 
 }  // namespace kvtier

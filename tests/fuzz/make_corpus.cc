@@ -1,12 +1,14 @@
 // make_corpus DIRECTORY: writes the fuzzer's seeds there, one file for each sample message, one for
-// the model record, one with all messages in a row and one of frame lengths. Run it when a message
-// changes.
+// the model record, one with all messages in a row and one of frame lengths; and those of
+// fuzz_attend_plan to DIRECTORY_attend_plan. Run it when a message changes.
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
 
+#include "protocol/frame.h"
+#include "protocol/messages.h"
 #include "tests/fuzz/sample_messages.h"
 
 namespace {
@@ -16,6 +18,29 @@ void Write(const std::filesystem::path& path, char mode, const std::vector<std::
   file.put(mode);
   file.write(reinterpret_cast<const char*>(bytes.data()),
              static_cast<std::streamsize>(bytes.size()));
+}
+
+// A geometry, then a message that fits it.
+void WriteAttendPlans(const std::filesystem::path& directory) {
+  std::filesystem::create_directories(directory);
+  kvtier::wire::Attend attend;
+  attend.q_heads = 8;
+  attend.softmax_scale = 0.125F;
+  attend.output_offset = 65536;
+  attend.sequences = {{1, 21}, {3, 13}};
+  for (uint32_t i = 0; i < 3; ++i) {
+    attend.blocks.push_back({.index = kvtier::BlockIndex(i), .generation = 1});
+  }
+  for (const bool with_lse : {false, true}) {
+    attend.lse_offset = with_lse ? 131072 : kvtier::wire::kNoLse;
+    std::vector<std::byte> frame;
+    attend.Encode(1, &frame);
+    // 4 layers, 2 KV heads of 128, 17 tokens a block, bf16; a workspace of 1 MiB.
+    std::vector<std::byte> plan;
+    for (const int byte : {1, 127, 1, 0, 4, 2, 8}) plan.push_back(static_cast<std::byte>(byte));
+    plan.insert(plan.end(), frame.begin() + kvtier::wire::kFrameHeaderBytes, frame.end());
+    Write(directory / (with_lse ? "with_lse" : "without_lse"), 3, plan);
+  }
 }
 
 }  // namespace
@@ -37,5 +62,6 @@ int main(int argc, char** argv) {
     lengths.push_back(static_cast<std::byte>(length));
   }
   Write(directory / "lengths", '\xfe', lengths);
+  WriteAttendPlans(directory.string() + "_attend_plan");
   Write(directory / "model_record", '\xff', kvtier::wire::SampleModelRecord().Encode());
 }

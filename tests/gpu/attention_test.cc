@@ -5,14 +5,18 @@
 #include <boost/json.hpp>
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <optional>
 #include <random>
+#include <span>
+#include <sstream>
 #include <vector>
 
 #include "client/kvtier.hpp"
 #include "gpu/cuda_device.h"
 #include "kernels/reference/attention_reference.h"
 #include "kernels/reference/number_format.h"
+#include "tests/gpu/faulty_kernels.h"
 #include "tests/integration/harness/program.h"
 #include "tools/support/admin.h"
 #include "tools/support/json_view.h"
@@ -48,12 +52,17 @@ class GpuAttentionTest : public ::testing::Test {
     options.program = ProgramBeside("kvtierd");
     options.directory = directory_->path();
     options.settings = {"pool.device=cuda:0", "pool.bytes=64MiB", "host.bytes=64MiB"};
+    const std::vector<std::string> more_settings = MoreSettings();
+    options.settings.insert(options.settings.end(), more_settings.begin(), more_settings.end());
     auto daemon = PrivateDaemon::Start(std::move(options));
     ASSERT_TRUE(daemon) << daemon.error().ToString();
     daemon_.emplace(std::move(*daemon));
   }
 
+  [[nodiscard]] virtual std::vector<std::string> MoreSettings() const { return {}; }
+
   void Attach() {
+    pool_.reset();  // before the connection that it is of
     auto connection = kvt::Connection::Connect(daemon_->socket());
     ASSERT_TRUE(connection) << connection.error().ToString();
     connection_.emplace(*std::move(connection));
@@ -197,6 +206,60 @@ TEST_F(GpuAttentionTest, RefusesWhatNoKernelIsBuiltFor) {
   const auto refused = workspace->Attend(request);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().reason, "attend_geometry");
+}
+
+// A daemon whose kernels break the GPU's context when told to.
+class LostDeviceTest : public GpuAttentionTest {
+ protected:
+  [[nodiscard]] std::vector<std::string> MoreSettings() const override {
+    return {"kernels.library=" + ProgramBeside("../lib/libkvtier_faulty_kernels.so"),
+            "disk.bytes=128MiB", "disk.free_floor_bytes=0B", "cache.chunk_bytes=8MiB",
+            "retention.persist_after=0s"};
+  }
+  [[nodiscard]] bool LogTells(const std::string& id) const {
+    std::ifstream file(daemon_->log_path());
+    std::ostringstream log;
+    log << file.rdbuf();
+    return log.view().find(id) != std::string_view::npos;
+  }
+};
+
+TEST_F(LostDeviceTest, EndsTheDaemonWhoseNextServesFromDisk) {
+  ASSERT_NO_FATAL_FAILURE(Attach());
+  const std::vector<uint16_t> numbers = Numbers(2 * kLayers * kSliceElements, 7);
+  kvt_commit_entry entry{};
+  entry.hash.bytes[5] = 1;
+  entry.tokens = kTokens;
+  entry.retention = KVT_RETENTION_EXTENDED;
+  {
+    const auto acquired = pool_->Acquire({}, {}, 1);
+    ASSERT_TRUE(acquired);
+    ASSERT_TRUE(pool_->Write(acquired->fresh[0], std::as_bytes(std::span(numbers))));
+    entry.block = acquired->fresh[0];
+    ASSERT_TRUE(pool_->CommitAndWait(std::span(&entry, 1)));
+    ASSERT_TRUE(CallAdmin(daemon_->admin_socket(), R"({"op":"drain"})", 60'000));
+    auto workspace = pool_->OpenWorkspace(kWorkspaceBytes);
+    ASSERT_TRUE(workspace) << workspace.error().ToString();
+    const kvt_attend_sequence sequence{1, 16};
+    const std::vector<kvt_block> blocks = {acquired->fresh[0]};
+    kvt_attend_request request = Request(sequence, blocks);
+    ASSERT_TRUE(workspace->Attend(request));
+    request.softmax_scale = kFatalScale;
+    EXPECT_FALSE(workspace->Attend(request));
+  }
+  EXPECT_EQ(daemon_->Terminate(), 1) << "it must have ended by itself";
+  EXPECT_TRUE(LogTells("device.lost"));
+
+  ASSERT_TRUE(daemon_->Restart());
+  ASSERT_NO_FATAL_FAILURE(Attach());
+  auto found = pool_->Acquire(std::span(&entry.hash, 1));
+  ASSERT_TRUE(found) << found.error().ToString();
+  ASSERT_EQ(found->hits.size(), 1u);
+  EXPECT_EQ(found->sources[0].tier, KVT_TIER_DISK);
+  ASSERT_TRUE(pool_->Wait(&*found, 1));
+  std::vector<uint16_t> seen(numbers.size());
+  ASSERT_TRUE(pool_->Read(found->hits[0], std::as_writable_bytes(std::span(seen))));
+  EXPECT_TRUE(seen == numbers);
 }
 
 // The committed model: the same text from a pool in VRAM as from the CPU.

@@ -1,10 +1,14 @@
 // One pool, several processes.
 #include <algorithm>
+#include <chrono>
+#include <cstdio>
 
 #include "tests/gpu/device_fixture.h"
 
 namespace kvtier {
 namespace {
+
+using SteadyClock = std::chrono::steady_clock;
 
 constexpr uint64_t kPoolBytes = 64 * kMiB;
 
@@ -68,6 +72,39 @@ TEST_F(DeviceSharingTest, KilledClientsLeakNothingAndHurtNobody) {
     EXPECT_TRUE(std::ranges::equal(host.span().subspan(kHalf), std::span(bytes).first(kHalf)));
   }
   EXPECT_GE(FreeVram() + 64 * kMiB, free_before);
+}
+
+// The daemon uses a dead process's blocks again when the process is gone and the driver does not
+// know it any more.
+TEST_F(DeviceSharingTest, TheKernelsOfAProcessThatIsGoneWriteNoMore) {
+  const auto pool = MakePool(kPoolBytes);
+  PinnedBuffer host(device_.get(), kPoolBytes);
+  const auto written = [&] {
+    EXPECT_TRUE(CopyAll(pool.get(), CopyDirection::kPoolToHost, host.data()));
+    return std::vector<std::byte>(host.span().begin(), host.span().end());
+  };
+  for (const char* command : {"kernel", "kernel-and-child"}) {
+    SCOPED_TRACE(command);
+    PoolPeer victim(*pool, command, 1);
+    const auto pid = static_cast<int32_t>(victim.pid());
+    ASSERT_TRUE(victim.WaitUntilReady());
+    std::vector<std::byte> before = written();
+    for (int tries = 0; tries < 100 && written() == before; ++tries) {
+    }
+    EXPECT_FALSE(written() == before) << "the kernel does not write";
+    if (!HoldsVramOf(0, pid)) GTEST_SKIP() << "the driver does not tell";
+    victim.Kill();
+    const auto start = SteadyClock::now();
+    const auto seconds = [&start] {
+      return std::chrono::duration<double>(SteadyClock::now() - start).count();
+    };
+    while (HoldsVramOf(0, pid) && seconds() < 10) {
+    }
+    std::printf("%s: known to the driver for %.2f s after its end\n", command, seconds());
+    EXPECT_LT(seconds(), 10);
+    before = written();
+    for (int i = 0; i < 5; ++i) EXPECT_TRUE(written() == before) << "it still writes";
+  }
 }
 
 }  // namespace

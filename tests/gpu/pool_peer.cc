@@ -2,7 +2,11 @@
 //   gpu_pool_peer FD BYTES fill SEED    writes the whole pool from the seed and ends
 //   gpu_pool_peer FD BYTES check SEED   ends with 0 if the pool is as filled from the seed
 //   gpu_pool_peer FD BYTES churn SEED   writes the first half over and over until it is killed
+//   gpu_pool_peer FD BYTES kernel SEED  the same by a kernel that never ends
+//   gpu_pool_peer FD BYTES kernel-and-child SEED   likewise, with a child that lives for 5 s
+//   gpu_pool_peer SOCKET 0 session 0    the same as a client of a daemon, in one block of its own
 // Prints one byte once it has mapped the pool and done its first piece of work.
+#include <cuda_runtime_api.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -11,6 +15,8 @@
 #include <vector>
 
 #include "client/cuda_mapping.h"
+#include "client/kvtier.hpp"
+#include "tests/gpu/endless_writer/endless_writer.h"
 #include "tests/gpu/seeded_bytes.h"
 
 namespace kvtier::client {
@@ -32,9 +38,49 @@ int Churn(const CudaMapping& pool, const std::vector<std::byte>& bytes) {
   }
 }
 
+int RunKernel(uint64_t address, int ordinal, uint64_t bytes, bool with_child) {
+  cudaStream_t stream = nullptr;
+  if (cudaSetDevice(ordinal) != cudaSuccess ||
+      cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) != cudaSuccess ||
+      WriteEndlessly(reinterpret_cast<void*>(address), bytes, stream) != cudaSuccess) {
+    return 3;
+  }
+  // Whatever the process has open, its child has, too.
+  if (with_child && ::fork() == 0) {
+    ::sleep(5);
+    ::_exit(0);
+  }
+  SayReady();
+  while (true) ::pause();
+}
+
+int RunSession(const char* socket) {
+  auto connection = kvt::Connection::Connect(socket);
+  if (!connection) return 4;
+  kvt_model_record record;
+  kvt_model_record_init(&record);
+  record.name = "written endlessly";
+  record.layers = 1;
+  record.kv_heads = 8;
+  record.k_head_dim = record.v_head_dim = 128;
+  const auto model = connection->RegisterModel(record);
+  if (!model) return 5;
+  auto pool = connection->Attach(model->model);
+  if (!pool) return 6;
+  const auto acquired = pool->Acquire({}, {}, 1);
+  const auto mapping = pool->MapDevice();
+  if (!acquired || !mapping) return 7;
+  return RunKernel(mapping->base + acquired->fresh[0].index * model->block_bytes, mapping->ordinal,
+                   model->block_bytes, true);
+}
+
 int Main(int fd, uint64_t pool_bytes, const std::string& command, uint64_t seed) {
   const auto pool = CudaMapping::Map(fd, pool_bytes);
   if (!pool) return Fail(pool.error());
+  if (command.starts_with("kernel")) {
+    return RunKernel((*pool)->address(), (*pool)->ordinal(), pool_bytes / 2,
+                     command == "kernel-and-child");
+  }
   std::vector<std::byte> bytes(pool_bytes);
   FillFromSeed(seed, bytes);
   if (command == "churn") return Churn(**pool, bytes);
@@ -51,6 +97,7 @@ int Main(int fd, uint64_t pool_bytes, const std::string& command, uint64_t seed)
 
 int main(int argc, char** argv) {
   if (argc != 5) return 64;
+  if (std::string(argv[3]) == "session") return kvtier::client::RunSession(argv[1]);
   return kvtier::client::Main(std::atoi(argv[1]), std::strtoull(argv[2], nullptr, 10), argv[3],
                               std::strtoull(argv[4], nullptr, 10));
 }

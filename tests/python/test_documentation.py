@@ -1,7 +1,11 @@
-"""The example of docs/PYTHON.md runs, and does what it says."""
+"""The examples of docs/PYTHON.md and of the README files run as printed, and do what they say."""
 
+import contextlib
+import functools
+import io
 import re
 import unittest
+from unittest import mock
 
 import numpy as np
 
@@ -45,6 +49,33 @@ class DocumentationTest(DaemonTestCase):
                 k = pool.layer(layer).k
                 self.assertEqual(int(k[first].sum()), 8 * 128)
                 self.assertTrue((k[first, 15] == 1).all() and (k[second, 0] == 1).all())
+
+    def run_example(self, path, **names):
+        """The first Python of a file, with this test's daemon at the place where it looks."""
+        example = re.search(r"```python\n(.*?)```", path.read_text(), re.DOTALL).group(1)
+        connect = functools.partial(kvtier.connect, self.daemon.socket)
+        out = io.StringIO()
+        with mock.patch.object(kvtier, "connect", lambda *_: connect()):
+            with contextlib.redirect_stdout(out):
+                exec(example, names)
+        return out.getvalue()
+
+    def test_the_lines_of_the_readme_compute_once_what_a_second_run_finds(self):
+        computed = []
+        for _ in range(2):
+            self.run_example(
+                SOURCE / "README.md",
+                prompt=prompt(blocks=3, extra_tokens=2),
+                compute_kv=lambda pool, slots, tokens: computed.append((len(slots), len(tokens))),
+            )
+        # The partial block at the end is not finished there.
+        self.assertEqual(computed, [(50, 50), (2, 2)])
+
+    def test_the_lines_of_the_packages_readme_tell_what_is_cached(self):
+        tokens = prompt(blocks=3, extra_tokens=2)
+        readme = SOURCE / "client" / "python" / "README.md"
+        told = self.run_example(readme, prompt_tokens=tokens)
+        self.assertEqual(told, "0 of 50 tokens need not be computed\n")
 
 
 if __name__ == "__main__":

@@ -35,6 +35,18 @@ class TorchTest(DaemonTestCase):
             self.assertTrue((pool.layer(0).v[block] == 4).all())
             self.assertEqual(pool.memory().torch_layer_kv(0).shape[1:], (2, BLOCK_TOKENS, 2, 32))
 
+    def test_a_latent_cache_has_rows_for_mla_decode(self):
+        record = kvtier.ModelRecord("latent", 61, 1, 576, 0)
+        connection = self.connect()
+        pool = connection.attach(connection.register_model(record), pool_bytes=4 << 20)
+        for layer in (0, 60):
+            view = pool.torch_layer(layer)
+            rows = view.k[:, :, 0]
+            self.assertEqual(tuple(rows.shape[1:]), (BLOCK_TOKENS, 576))
+            self.assertEqual(rows.stride()[1:], (576, 1))
+            self.assertEqual(view.v.numel(), 0)
+        connection.close()
+
     def test_every_dtype_has_a_tensor_of_its_own_kind(self):
         for dtype in kvtier.DType:
             if not hasattr(torch, dtype.torch_name):

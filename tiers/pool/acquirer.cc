@@ -166,6 +166,7 @@ AcquireReply Acquirer::Grant(CachePool* pool, Operation* operation, const Walk& 
   reply.hits.reserve(walk.hits.size());
   LoadTable::Start load{.session = request.session, .pool = pool, .layers = request.layers};
   std::vector<EntryIndex> in_layers;
+  bool prefetched = false;
   for (uint32_t i = 0; i < walk.hits.size(); ++i) {
     const EntryIndex index = walk.hits[i];
     const BlockEntry& entry = state_[index];
@@ -177,6 +178,7 @@ AcquireReply Acquirer::Grant(CachePool* pool, Operation* operation, const Walk& 
       load.waiting.push_back({i, index, start && request.layers > 0 && entry.in_host()});
     }
     if (start) block = TakeBlock(pool, index);
+    prefetched |= pool->blocks[block].prefetched;
     if (operation->held[i] == kNoBlock) {
       sessions_.AddReferences(request.session, pool, std::span(&block, 1));
     }
@@ -191,6 +193,7 @@ AcquireReply Acquirer::Grant(CachePool* pool, Operation* operation, const Walk& 
   }
   operation->held.clear();
   operation->held_count = 0;
+  if (prefetched) loader_.HastenReferenced();
   BeginLoad(pool, request, std::move(load), in_layers, &reply);
   // The deepest first, so that the start of the sequence stays youngest.
   for (auto hit = walk.hits.rbegin(); hit != walk.hits.rend(); ++hit) {

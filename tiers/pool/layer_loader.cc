@@ -6,12 +6,11 @@
 #include "base/check.h"
 #include "tiers/disk/slot_check.h"
 #include "tiers/disk/slot_header.h"
+#include "tiers/pool/copy_batch.h"
 
 namespace kvtier {
 namespace {
 
-// As the loader's: large enough to amortise, small enough to arrive one after the other.
-constexpr uint64_t kBatchBytes = 4 * kMiB;
 // The first request is smaller, so that copying begins while the other blocks are looked at.
 constexpr uint64_t kFirstBatchBytes = 1 * kMiB;
 // Headers of so many blocks ahead are fetched: they lie far apart, in nobody's cache.
@@ -63,6 +62,7 @@ bool LayerLoader::StartOne() {
   if (!batch->pieces.empty()) {
     if (!group.broken) request.counted = loads_.LayersQueued(group.load, group.layer);
     bytes_in_flight_ += batch->bytes;
+    pieces_in_flight_ += batch->pieces.size();
     state_.stats.Lane(CopyLane::kHostToPool).Begin(state_.NowMs());
     request.done = [this, batch](const Status& status) { OnCopied(*batch, status); };
     state_.DeviceOf(*group.pool).Copy(std::move(request));
@@ -78,8 +78,10 @@ void LayerLoader::Fill(const std::shared_ptr<Batch>& batch, CopyRequest* request
   Group& group = *batch->group;
   const uint64_t slice_bytes = group.slice_bytes();
   const bool first = group.layer == 0 && group.member == 0;
-  const uint64_t most_bytes = first ? kFirstBatchBytes : kBatchBytes;
-  while (!group.AllStarted() && batch->bytes < most_bytes) {
+  const uint64_t most_bytes = first ? kFirstBatchBytes : kCopyBatchBytes;
+  // Blocks that fall out count as pieces, too: looking at them takes time.
+  for (size_t looked_at = 0; looked_at < kCopyBatchPieces; ++looked_at) {
+    if (group.AllStarted() || batch->bytes >= most_bytes) return;
     if (group.layer == 0 && group.member + kHeadersAhead < group.members.size()) {
       const BlockEntry& later = state_[group.members[group.member + kHeadersAhead].entry];
       Prefetch(state_.HostBytes(later).first(kSlotHeaderBytes));
@@ -126,6 +128,7 @@ void LayerLoader::OnCopied(const Batch& batch, const Status& status) {
   Group& group = *batch.group;
   state_.SchedulePump();
   bytes_in_flight_ -= batch.bytes;
+  pieces_in_flight_ -= batch.pieces.size();
   state_.stats.Lane(CopyLane::kHostToPool).End(state_.NowMs());
   for (const Piece& piece : batch.pieces) {
     Member& member = group.members[piece.member];

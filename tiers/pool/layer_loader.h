@@ -29,6 +29,7 @@ class LayerLoader {
   bool StartOne();
 
   [[nodiscard]] uint64_t bytes_in_flight() const { return bytes_in_flight_; }
+  [[nodiscard]] uint64_t pieces_in_flight() const { return pieces_in_flight_; }
   [[nodiscard]] bool Idle() const { return groups_.empty() && bytes_in_flight_ == 0; }
   // Blocks of which something has not been started.
   [[nodiscard]] uint64_t queued() const;
@@ -80,6 +81,7 @@ class LayerLoader {
   const OnFailed on_failed_;
   std::deque<std::shared_ptr<Group>> groups_;  // of which something has not been started
   uint64_t bytes_in_flight_ = 0;
+  uint64_t pieces_in_flight_ = 0;
 };
 
 }  // namespace kvtier

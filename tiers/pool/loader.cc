@@ -1,15 +1,17 @@
 #include "tiers/pool/loader.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
 #include "tiers/disk/slot_header.h"
+#include "tiers/pool/copy_batch.h"
 
 namespace kvtier {
 namespace {
 
-// As in the offloader: large enough to amortise, small enough to arrive one after the other.
-constexpr uint64_t kBatchBytes = 4 * kMiB;
+// Prefetches leave room for those who come to wait.
+constexpr uint64_t kPrefetchShare = 2;
 constexpr int kReadAttempts = 2;
 // A disk read needs a host slot. If none comes free for this long, the block is a miss.
 constexpr int64_t kHostSlotWaitMs = 5'000;
@@ -50,7 +52,7 @@ void Loader::Start(CachePool* pool, EntryIndex index) {
   } else if (ComesToHost(&arrival)) {
     waiting_[index].push_back(arrival);
   } else {
-    read_queues_.Push(state_.TenantOf(entry), arrival);
+    QueueRead(arrival);
   }
 }
 
@@ -101,14 +103,31 @@ void Loader::Wake(EntryIndex index) {
     if (state_[index].in_host()) {
       QueueCopy(arrival);
     } else {
-      read_queues_.Push(state_.TenantOf(state_[index]), arrival);
+      QueueRead(arrival);
     }
+  }
+}
+
+void Loader::HastenReferenced() {
+  const auto referenced = [this](const Arrival& arrival) { return !CanWait(arrival); };
+  read_queues_.Hasten(referenced);
+  copy_queue_.Hasten(referenced);
+}
+
+void Loader::QueueRead(const Arrival& arrival) {
+  const TenantId tenant = state_.TenantOf(state_[arrival.entry]);
+  if (CanWait(arrival)) {
+    read_queues_.PushLater(tenant, arrival);
+  } else {
+    read_queues_.Push(tenant, arrival);
   }
 }
 
 bool Loader::PumpReads() {
   return read_queues_.TakeTurns([this](std::deque<Arrival>* line) {
-    if (read_bytes_ >= state_.options.max_disk_read_bytes || !TryRead(line->front())) return false;
+    uint64_t most_bytes = state_.options.max_disk_read_bytes;
+    if (CanWait(line->front())) most_bytes /= kPrefetchShare;
+    if (read_bytes_ >= most_bytes || !TryRead(line->front())) return false;
     line->pop_front();
     return true;
   });
@@ -220,15 +239,25 @@ void Loader::EndRead(const Read& read) {
 
 void Loader::QueueCopy(const Arrival& arrival) {
   ++state_[arrival.entry].host_pins;
-  copy_queue_.push_back(arrival);
+  if (CanWait(arrival)) {
+    copy_queue_.PushLater(arrival);
+  } else {
+    copy_queue_.Push(arrival);
+  }
 }
 
 bool Loader::PumpCopies() {
   bool progressed = false;
+  const uint64_t most_bytes = state_.options.max_load_bytes;
+  const auto in_flight = [this] { return copy_bytes_ + layers_.bytes_in_flight(); };
+  const auto pieces = [this] { return copy_blocks_ + layers_.pieces_in_flight(); };
   // Those that load in layers and the others in turn.
-  while (copy_bytes_ + layers_.bytes_in_flight() < state_.options.max_load_bytes) {
+  while (in_flight() < most_bytes && pieces() < kCopyPiecesInFlight) {
     const bool layers = layers_.StartOne();
-    const std::shared_ptr<CopyBatch> batch = NextCopyBatch();
+    std::shared_ptr<CopyBatch> batch = NextCopyBatch(CopyPriority::kDemand);
+    if (!batch && !layers && in_flight() < most_bytes / kPrefetchShare) {
+      batch = NextCopyBatch(CopyPriority::kPrefetch);
+    }
     if (batch) StartCopy(batch);
     if (!batch && !layers) break;
     progressed = true;
@@ -241,12 +270,11 @@ void Loader::StartCopy(const std::shared_ptr<CopyBatch>& batch) {
   CopyRequest request;
   request.pool = pool.memory.get();
   request.direction = CopyDirection::kHostToPool;
-  request.priority = CopyPriority::kPrefetch;
+  request.priority = batch->priority;
   std::vector<EntryIndex> entries;
   for (const Arrival& arrival : batch->arrivals) {
     const BlockEntry& entry = state_[arrival.entry];
     const BlockIndex block = state_.BlockIn(pool, entry);
-    if (!pool.blocks[block].prefetched) request.priority = CopyPriority::kDemand;
     request.copies.push_back({pool.OffsetOf(block),
                               state_.HostBytes(entry).data() + kSlotHeaderBytes, pool.block_bytes});
     entries.push_back(arrival.entry);
@@ -256,18 +284,23 @@ void Loader::StartCopy(const std::shared_ptr<CopyBatch>& batch) {
     request.counted = loads_.BlocksQueued(pool, entries);
   }
   copy_bytes_ += batch->bytes;
+  copy_blocks_ += batch->arrivals.size();
   state_.stats.Lane(CopyLane::kHostToPool).Begin(state_.NowMs());
   request.done = [this, batch](const Status& status) { OnCopied(batch, status); };
   state_.DeviceOf(pool).Copy(std::move(request));
 }
 
-std::shared_ptr<Loader::CopyBatch> Loader::NextCopyBatch() {
+std::shared_ptr<Loader::CopyBatch> Loader::NextCopyBatch(CopyPriority priority) {
+  const bool demand = priority == CopyPriority::kDemand;
+  std::deque<Arrival>& line = demand ? *copy_queue_.now() : *copy_queue_.later();
+  const uint64_t most_bytes = std::min(kCopyBatchBytes, state_.options.max_load_bytes);
   const auto batch = std::make_shared<CopyBatch>();
-  while (!copy_queue_.empty() && batch->bytes < kBatchBytes) {
-    const Arrival arrival = copy_queue_.front();
+  batch->priority = priority;
+  while (!line.empty() && batch->bytes < most_bytes && batch->arrivals.size() < kCopyBatchPieces) {
+    const Arrival arrival = line.front();
     BlockEntry& entry = state_[arrival.entry];
     if (batch->pool != nullptr && batch->pool != arrival.pool) break;
-    copy_queue_.pop_front();
+    line.pop_front();
     const bool sound =
         CheckHostSlot(state_.ExpectationOf(entry), state_.HostBytes(entry)) == SlotVerdict::kGood;
     if (Abandoned(arrival) || !sound) {
@@ -286,6 +319,7 @@ std::shared_ptr<Loader::CopyBatch> Loader::NextCopyBatch() {
 void Loader::OnCopied(const std::shared_ptr<CopyBatch>& batch, const Status& status) {
   state_.SchedulePump();
   copy_bytes_ -= batch->bytes;
+  copy_blocks_ -= batch->arrivals.size();
   state_.stats.Lane(CopyLane::kHostToPool).End(state_.NowMs());
   for (const Arrival& arrival : batch->arrivals) {
     --state_[arrival.entry].host_pins;
@@ -308,6 +342,11 @@ void Loader::Arrived(const Arrival& arrival) {
   state_.stats.onload_bytes += pool.block_bytes;
   if (block.references == 0) pool.victims.Insert(arrival.entry, state_[arrival.entry].facts());
   loads_.BlockReady(pool, arrival.entry);
+}
+
+bool Loader::CanWait(const Arrival& arrival) const {
+  const PoolBlock& block = BlockOf(arrival);
+  return block.prefetched && block.references == 0;
 }
 
 bool Loader::Abandoned(const Arrival& arrival) const {
@@ -350,7 +389,7 @@ void Loader::Tick() {
   const auto late = [&](const Arrival& arrival) {
     return now_ms - arrival.since_ms > kHostSlotWaitMs;
   };
-  read_queues_.ForEachLane([&](std::deque<Arrival>* line) {
+  read_queues_.ForEachLine([&](std::deque<Arrival>* line) {
     while (!line->empty() && late(line->front())) {
       const Arrival arrival = line->front();
       line->pop_front();

@@ -1,5 +1,6 @@
 // Back up to a pool: disk -> host (read, checked) -> pool, in the order asked for. What only
-// another device's pool holds comes the same way: that pool -> host -> pool.
+// another device's pool holds comes the same way: that pool -> host -> pool. What is prefetched
+// goes when nobody waits for anything, and takes up half of what may be under way at most.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +17,7 @@
 #include "tiers/pool/load_table.h"
 #include "tiers/pool/offloader.h"
 #include "tiers/tenants/lane_queues.h"
+#include "tiers/tenants/urgent_line.h"
 
 namespace kvtier {
 
@@ -36,6 +38,9 @@ class Loader {
   // layers.
   void QueueLayers(LoadId load, CachePool* pool, const std::vector<EntryIndex>& entries,
                    uint32_t layers);
+  // Prefetched blocks that are referenced by now, and not on their way yet, go before those that
+  // are not. Goes through all that wait.
+  void HastenReferenced();
   // Takes its place in host's order; once for each block started, deepest first. Does nothing for a
   // block that is not being loaded into the pool.
   void FreshenLoading(const CachePool& pool, EntryIndex entry);
@@ -70,6 +75,7 @@ class Loader {
     SlotVerdict verdict = SlotVerdict::kGood;
   };
   struct CopyBatch {
+    CopyPriority priority = CopyPriority::kDemand;
     CachePool* pool = nullptr;
     std::vector<Arrival> arrivals;
     uint64_t bytes = 0;
@@ -80,6 +86,7 @@ class Loader {
   bool WakeWaiting();
   // Those who waited for the block's way to host look again.
   void Wake(EntryIndex entry);
+  void QueueRead(const Arrival& arrival);
   bool PumpReads();
   // A step for the first of a line; false if it has to wait.
   [[nodiscard]] bool TryRead(Arrival arrival);
@@ -93,11 +100,14 @@ class Loader {
   void QueueCopy(const Arrival& arrival);
   bool PumpCopies();
   void StartCopy(const std::shared_ptr<CopyBatch>& batch);
-  [[nodiscard]] std::shared_ptr<CopyBatch> NextCopyBatch();
+  // Of the first in the line of that priority; null if there is none.
+  [[nodiscard]] std::shared_ptr<CopyBatch> NextCopyBatch(CopyPriority priority);
   void OnCopied(const std::shared_ptr<CopyBatch>& batch, const Status& status);
   void Arrived(const Arrival& arrival);
 
   [[nodiscard]] PoolBlock& BlockOf(const Arrival& arrival) const;
+  // It was prefetched, and nobody has asked for it since.
+  [[nodiscard]] bool CanWait(const Arrival& arrival) const;
   // Nobody waits for the block any more.
   [[nodiscard]] bool Abandoned(const Arrival& arrival) const;
   void Fail(const Arrival& arrival, MissReason reason);
@@ -113,10 +123,11 @@ class Loader {
   LaneQueues<Arrival> read_queues_;
   // Until a read for another pool, or another pool's offload, has brought the block to host.
   std::unordered_map<EntryIndex, std::vector<Arrival>> waiting_;
-  std::deque<Arrival> copy_queue_;  // each pins its host slot
+  UrgentLine<Arrival> copy_queue_;  // each pins its host slot
   uint64_t read_bytes_ = 0;
   uint64_t reads_in_flight_ = 0;
   uint64_t copy_bytes_ = 0;
+  uint64_t copy_blocks_ = 0;
   uint64_t loading_ = 0;
 };
 

@@ -3,16 +3,9 @@
 #include "base/check.h"
 #include "base/checksum.h"
 #include "tiers/disk/slot_header.h"
+#include "tiers/pool/copy_batch.h"
 
 namespace kvtier {
-namespace {
-
-// One copy request moves about this much: large enough that its overhead vanishes, small enough
-// that blocks become clean one after the other.
-constexpr uint64_t kBatchBytes = 4 * kMiB;
-
-}  // namespace
-
 void Offloader::Want(EntryIndex index) {
   BlockEntry& entry = state_[index];
   if (entry.in_host()) {
@@ -52,7 +45,10 @@ void Offloader::End(EntryIndex index) {
 bool Offloader::Pump() {
   const auto starting = [this](CopyPriority priority) {
     return [this, priority](std::deque<EntryIndex>* line) {
-      if (bytes_in_flight_ >= state_.options.max_offload_bytes) return false;
+      if (bytes_in_flight_ >= state_.options.max_offload_bytes ||
+          blocks_in_flight_ >= kCopyPiecesInFlight) {
+        return false;
+      }
       const std::shared_ptr<Batch> batch = NextBatch(line, priority);
       if (!batch) return false;
       StartCopy(batch);
@@ -79,7 +75,8 @@ std::shared_ptr<Offloader::Batch> Offloader::NextBatch(std::deque<EntryIndex>* l
                                                        CopyPriority priority) {
   const auto batch = std::make_shared<Batch>();
   batch->priority = priority;
-  while (!line->empty() && batch->bytes < kBatchBytes) {
+  while (!line->empty() && batch->bytes < kCopyBatchBytes &&
+         batch->entries.size() < kCopyBatchPieces) {
     const EntryIndex index = line->front();
     CachePool* const pool = SourceOf(index);
     if (pool == nullptr) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tiers/tenants/tenant_table.h"
+#include "tiers/tenants/urgent_line.h"
 
 namespace kvtier {
 
@@ -17,7 +18,13 @@ class LaneQueues {
  public:
   explicit LaneQueues(uint32_t lanes) : lanes_(lanes) {}
 
-  void Push(TenantId lane, Item item) { lanes_[lane.value].push_back(std::move(item)); }
+  void Push(TenantId lane, Item item) { lanes_[lane.value].Push(std::move(item)); }
+  // See UrgentLine.
+  void PushLater(TenantId lane, Item item) { lanes_[lane.value].PushLater(std::move(item)); }
+  template <typename Predicate>
+  void Hasten(const Predicate& urgent) {
+    for (auto& lane : lanes_) lane.Hasten(urgent);
+  }
   [[nodiscard]] size_t size() const {
     size_t total = 0;
     for (const auto& lane : lanes_) total += lane.size();
@@ -33,19 +40,22 @@ class LaneQueues {
     for (size_t idle = 0; idle < lanes_.size();) {
       next_ = next_ + 1 < lanes_.size() ? next_ + 1 : 0;
       ++idle;
-      if (lanes_[next_].empty() || !step(&lanes_[next_])) continue;
+      if (lanes_[next_].empty() || !step(lanes_[next_].next())) continue;
       progressed = true;
       idle = 0;
     }
     return progressed;
   }
   template <typename Visit>
-  void ForEachLane(const Visit& visit) {
-    for (auto& lane : lanes_) visit(&lane);
+  void ForEachLine(const Visit& visit) {
+    for (auto& lane : lanes_) {
+      visit(lane.now());
+      visit(lane.later());
+    }
   }
 
  private:
-  std::vector<std::deque<Item>> lanes_;
+  std::vector<UrgentLine<Item>> lanes_;
   size_t next_ = 0;
 };
 

@@ -18,6 +18,7 @@ struct BenchOptions {
   std::vector<uint64_t> block_bytes;
   uint64_t entries = 1'000'000;
   uint32_t copy_threads = 2;
+  std::vector<std::string> settings;  // of the onloads' daemons, KEY=VALUE, beside the bench's own
 };
 
 // Bringing blocks up into the pool. Rates in 10^9 bytes a second, medians over the repetitions.

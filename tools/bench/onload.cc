@@ -1,14 +1,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <functional>
+#include <memory>
 #include <span>
 
 #include "base/byte_size.h"
 #include "tools/bench/bench.h"
 #include "tools/bench/bench_client.h"
 #include "tools/bench/ceiling.h"
+#include "tools/bench/disk_ceiling.h"
 #include "tools/replay/report.h"
 
 namespace kvtier {
@@ -16,8 +17,6 @@ namespace {
 
 constexpr uint64_t kHeaderBytes = 4 * kKiB;
 constexpr uint64_t kSparePoolBlocks = 2;
-// As much as the daemon reads at once.
-constexpr uint64_t kQueueBytes = 32 * kMiB;
 
 // Two sets take turns in a pool that holds one. For the host tier both lie in host memory; for the
 // disk tier host memory is too small to serve a set that the other has pushed through it.
@@ -32,55 +31,40 @@ Result<PrivateDaemon> StartDaemon(const BenchOptions& options, Tier tier, uint64
       fmt::format("pool.copy_threads={}", options.copy_threads),
       fmt::format("host.bytes={}B", from_disk ? set_slot_bytes / 2 : 3 * set_slot_bytes),
       fmt::format("disk.bytes={}B", from_disk ? 3 * set_slot_bytes : 0),
-      fmt::format("disk.queue_bytes={}B", kQueueBytes),
       fmt::format("cache.chunk_bytes={}B", 16 * kMiB),
       // A whole set is allocated at once: all of the other one may have to be saved first.
       "cache.max_wait_ms=30000",
   };
+  daemon.settings.insert(daemon.settings.end(), options.settings.begin(), options.settings.end());
   return PrivateDaemon::Start(std::move(daemon));
 }
 
-// The disk tier's data file. Errors: kNotFound.
-Result<std::string> LargestFile(const std::string& directory) {
-  std::string largest;
-  uint64_t largest_bytes = 0;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::recursive_directory_iterator(directory, error)) {
-    if (!entry.is_regular_file(error) || entry.file_size(error) <= largest_bytes) continue;
-    largest = entry.path();
-    largest_bytes = entry.file_size(error);
-  }
-  if (largest.empty()) return MakeError(ErrorCode::kNotFound, "no_data_file", directory);
-  return largest;
-}
-
-// One run of the ceiling: the seconds that it takes to move `bytes`.
+// What the machine can do at best with the same bytes: run once for each load, and the seconds that
+// each run took.
 struct Ceiling {
-  uint64_t bytes = 0;
-  std::function<Result<double>()> run;
+  std::function<Status()> run;
+  std::function<std::vector<double>()> seconds;
 };
 
 Result<Ceiling> CeilingOfHost(const BenchOptions& options, uint64_t block_bytes) {
   const CopyWork work{block_bytes, options.set_bytes / block_bytes, options.copy_threads};
   KVT_ASSIGN_OR_RETURN(MemcpyCeiling memory, MemcpyCeiling::Create(work));
   auto shared = std::make_shared<MemcpyCeiling>(std::move(memory));
-  return Ceiling{work.block_bytes * work.blocks,
-                 [shared]() -> Result<double> { return shared->Run(); }};
+  auto seconds = std::make_shared<std::vector<double>>();
+  return Ceiling{[shared, seconds]() -> Status {
+                   seconds->push_back(shared->Run());
+                   return {};
+                 },
+                 [seconds] { return *seconds; }};
 }
 
 Result<Ceiling> CeilingOfDisk(const BenchOptions& options, uint64_t block_bytes,
                               const std::string& directory) {
-  ReadWork work;
-  KVT_ASSIGN_OR_RETURN(work.path, LargestFile(directory));
-  work.request_bytes = block_bytes + kHeaderBytes;
-  work.requests = options.set_bytes / block_bytes;
-  work.queue_bytes = kQueueBytes;
-  // The payload counts, as for the tier; the headers are the tier's cost.
-  return Ceiling{work.requests * block_bytes, [work]() mutable {
-                   // The two sets' stretches in turn, as the tier reads them.
-                   work.offset = work.offset == 0 ? work.requests * work.request_bytes : 0;
-                   return ReadWithIoUring(work);
-                 }};
+  KVT_ASSIGN_OR_RETURN(DiskCeiling disk, DiskCeiling::Find(directory, block_bytes + kHeaderBytes,
+                                                           options.set_bytes / block_bytes));
+  auto shared = std::make_shared<DiskCeiling>(std::move(disk));
+  return Ceiling{[shared] { return shared->Measure(); },
+                 [shared] { return shared->best().seconds; }};
 }
 
 double Gbps(uint64_t bytes, double seconds) { return static_cast<double>(bytes) / 1e9 / seconds; }
@@ -124,10 +108,13 @@ Result<OnloadResult> MeasureOnload(const BenchOptions& options, Tier tier, uint6
   std::vector<double> rates, ceilings, ratios;
   for (uint32_t i = 0; i < options.repetitions; ++i) {
     KVT_ASSIGN_OR_RETURN(const double seconds, LoadSeconds(client, sets[i % 2], tier));
-    KVT_ASSIGN_OR_RETURN(const double ceiling_seconds, ceiling.run());
+    KVT_RETURN_IF_ERROR(ceiling.run());
     rates.push_back(Gbps(blocks * block_bytes, seconds));
-    ceilings.push_back(Gbps(ceiling.bytes, ceiling_seconds));
-    ratios.push_back(rates.back() / ceilings.back());
+  }
+  // The payload counts, for both; the headers are the tier's cost.
+  for (const double seconds : ceiling.seconds()) {
+    ceilings.push_back(Gbps(blocks * block_bytes, seconds));
+    ratios.push_back(rates[ratios.size()] / ceilings.back());
   }
   return OnloadResult{tier, block_bytes, blocks, Median(rates), Median(ceilings), Median(ratios)};
 }

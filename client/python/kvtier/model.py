@@ -65,6 +65,7 @@ class ModelRecord:
     """A KV geometry with its identity: blocks of models that differ in any field never meet.
 
     name: required. revision: of the weights. kv_heads: stored by this tensor-parallel rank.
+    v_head_dim: 0 for one tensor without values beside the keys, as in a latent (MLA) cache.
     block_tokens: tokens of a full block. extra: whatever else changes the bytes (rope,
     quantization), texts by unique keys.
     """

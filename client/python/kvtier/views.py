@@ -23,8 +23,8 @@ class ArraySpec(NamedTuple):
 class KvView(Generic[Array]):
     """One layer of a whole pool, in place.
 
-    k: [blocks, tokens, heads, k_head_dim]; v: [blocks, tokens, heads, v_head_dim]. The KV of a
-    token with slot s is at [s // block_tokens, s % block_tokens].
+    k: [blocks, tokens, heads, k_head_dim]; v: [blocks, tokens, heads, v_head_dim], empty if that is
+    0. The KV of a token with slot s is at [s // block_tokens, s % block_tokens].
     """
 
     k: Array

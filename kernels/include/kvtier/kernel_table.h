@@ -41,6 +41,7 @@ typedef struct {
   /* Waits for all work of the stream. KVT_KERNEL_LAUNCH_FAILED: some of it failed, and the process
    * can hardly use the device any more. */
   kvt_kernel_status (*synchronize)(void* stream);
+  /* KVT_KERNEL_OUT_OF_MEMORY: the device has not so much left; nothing else has changed. */
   kvt_kernel_status (*allocate)(void** memory, size_t bytes);
   void (*release)(void* memory);
   /* Either way between host and device, or within either. */

@@ -30,6 +30,23 @@ void ExpectRight(const AppendSetup& setup) {
 TEST(Append, MatchesTheReferenceForOddLengthsInOneLaunch) {
   KVT_SKIP_WITHOUT_HOPPER();
   ExpectRight({.sequences = kOddSequences});
+  ExpectRight({.sequences = kOddSequences, .query_dtype = KVT_FP16, .kv_dtype = KVT_FP16});
+  ExpectRight({.sequences = kOddSequences, .kv_dtype = KVT_FP8_E4M3});
+}
+
+TEST(Append, MatchesTheReferenceForOddSuffixes) {
+  KVT_SKIP_WITHOUT_HOPPER();
+  for (const kvt_dtype kv : {KVT_BF16, KVT_FP8_E4M3}) {
+    ExpectRight({.sequences = {{1, 1}, {5, 5}, {17, 17}, {37, 37}, {127, 127}, {129, 129}},
+                 .kv_dtype = kv,
+                 .q_heads = 4,
+                 .kv_heads = 2});
+    ExpectRight({.sequences = {{577, 577}, {1328, 1328}, {577, 2011}},
+                 .kv_dtype = kv,
+                 .q_heads = 2,
+                 .kv_heads = 1,
+                 .head_dim = 64});
+  }
 }
 
 TEST(Append, ServesEveryPageSize) {
@@ -64,10 +81,15 @@ TEST(Append, ServesEveryGroupOfHeads) {
   for (const Heads heads : {Heads{4, 4}, Heads{8, 2}, Heads{32, 8}, Heads{40, 40}, Heads{64, 8},
                             Heads{32, 4}, Heads{10, 2}, Heads{21, 3}}) {
     SCOPED_TRACE(testing::Message() << heads.query << "/" << heads.kv);
-    ExpectRight({.sequences = {{35, 133}, {2, 200}},
-                 .q_heads = heads.query,
-                 .kv_heads = heads.kv,
-                 .head_dim = 64});
+    for (const int32_t head_dim : {64, 128}) {
+      for (const kvt_dtype kv : {KVT_BF16, KVT_FP8_E4M3}) {
+        ExpectRight({.sequences = {{35, 133}, {2, 200}},
+                     .kv_dtype = kv,
+                     .q_heads = heads.query,
+                     .kv_heads = heads.kv,
+                     .head_dim = head_dim});
+      }
+    }
   }
 }
 
@@ -120,13 +142,18 @@ TEST(Append, WithoutCausalityEveryTokenSeesEveryKey) {
 
 TEST(Append, ReadsOtherLayoutsAndRepeatedBlocks) {
   KVT_SKIP_WITHOUT_HOPPER();
-  ExpectRight({.sequences = kOddSequences, .heads_outside = true});
-  ExpectRight({.sequences = {{20, 160}, {3, 64}}, .repeated_blocks = true});
+  for (const kvt_dtype kv : {KVT_BF16, KVT_FP8_E4M3}) {
+    ExpectRight({.sequences = kOddSequences, .kv_dtype = kv, .heads_outside = true});
+    ExpectRight({.sequences = {{20, 160}, {3, 64}}, .kv_dtype = kv, .repeated_blocks = true});
+  }
 }
 
 TEST(Append, ReachesBlocksBeyondTwoToTheThirtyFirstElements) {
   KVT_SKIP_WITHOUT_HOPPER();
-  ExpectRight({.sequences = {{20, 50}}, .device_block_stride = int64_t{1500} << 20});
+  for (const kvt_dtype kv : {KVT_BF16, KVT_FP8_E4M3}) {
+    ExpectRight(
+        {.sequences = {{20, 50}}, .kv_dtype = kv, .device_block_stride = int64_t{1500} << 20});
+  }
 }
 
 TEST(Append, ReplaysOneGraphForOtherLengths) {

@@ -195,6 +195,98 @@ TEST(ChecksumBlocks, EqualsTheChecksumOfTheTiersBelow) {
   }
 }
 
+TEST(BlockLists, ReachBlocksBeyondFourGigabytes) {
+  KVT_SKIP_WITHOUT_HOPPER();
+  constexpr int64_t kBytes = 4096, kStride = int64_t{5} << 30;
+  const DeviceArray<uint8_t> pool(2 * kStride);
+  const DeviceArray<int32_t> ids(std::vector<int32_t>{1});
+  const DeviceArray<uint8_t> checksum(16);
+  const kvt_block_list list{pool.get(), kStride, kBytes, ids.get(), 1};
+  ASSERT_EQ(kvt_fill_blocks(&list, 0x5A5A5A5A, nullptr), KVT_KERNEL_OK);
+  ASSERT_EQ(kvt_checksum_blocks(&list, checksum.get(), nullptr), KVT_KERNEL_OK);
+  std::vector<uint8_t> held(kBytes);
+  ASSERT_EQ(cudaMemcpy(held.data(), pool.get() + kStride, kBytes, cudaMemcpyDefault), cudaSuccess);
+  EXPECT_TRUE(held == std::vector<uint8_t>(kBytes, 0x5A));
+  XXH128_canonical_t expected;
+  XXH128_canonicalFromHash(&expected, XXH3_128bits(held.data(), held.size()));
+  EXPECT_EQ(std::memcmp(checksum.Get().data(), expected.digest, 16), 0);
+}
+
+TEST(BlockOps, OfNoBlocksTouchNothing) {
+  KVT_SKIP_WITHOUT_HOPPER();
+  const Geometry g{1, 16, 1, 64};
+  const kvt_block_layout layout = BlockFirst(nullptr, g);
+  ExpectSameCopy(CopyOf(g, layout, layout), 2 * g.block(), {}, {});
+  const std::vector<uint8_t> pool = RandomBytes(4096, 9);
+  const DeviceArray<uint8_t> device(pool);
+  const kvt_block_list list{device.get(), 1024, 1024, nullptr, 0};
+  EXPECT_EQ(kvt_fill_blocks(&list, 1, nullptr), KVT_KERNEL_OK);
+  EXPECT_EQ(kvt_checksum_blocks(&list, device.get(), nullptr), KVT_KERNEL_OK);
+  EXPECT_TRUE(device.Get() == pool);
+}
+
+TEST(BlockOps, ReplayInAGraphWithOtherIds) {
+  KVT_SKIP_WITHOUT_HOPPER();
+  const Geometry g{2, 16, 2, 64};
+  std::vector<uint8_t> pool = RandomBytes(8 * g.block(), 10);
+  const DeviceArray<uint8_t> device(pool);
+  DeviceArray<int32_t> from(2), to(2);
+  auto params = CopyOf(g, BlockFirst(device.get(), g), BlockFirst(device.get(), g));
+  params.source_blocks = from.get();
+  params.destination_blocks = to.get();
+  params.blocks = 2;
+  const kvt_block_list filled{device.get(), g.block(), g.block(), from.get(), 1};
+  cudaStream_t stream = nullptr;
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+  ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+  ASSERT_EQ(kvt_copy_blocks(&params, stream), KVT_KERNEL_OK);
+  ASSERT_EQ(kvt_fill_blocks(&filled, 0x01020304, stream), KVT_KERNEL_OK);
+  ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+  ASSERT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
+  for (const std::vector<int32_t>& ids :
+       {std::vector<int32_t>{0, 1, 2, 3}, std::vector<int32_t>{5, -1, 4, 0},
+        std::vector<int32_t>{-1, 7, 6, 1}}) {
+    const std::vector<int32_t> sources = {ids[0], ids[1]}, targets = {ids[2], ids[3]};
+    from.Set(sources);
+    to.Set(targets);
+    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    ASSERT_EQ(cudaGraphLaunch(executable, stream), cudaSuccess);
+    ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+    params.source = params.destination = BlockFirst(pool.data(), g);
+    params.source_blocks = sources.data();
+    params.destination_blocks = targets.data();
+    CopyBlocksReference(params);
+    constexpr uint32_t kPattern = 0x01020304;
+    for (int64_t i = 0; sources[0] >= 0 && i < g.block(); i += 4) {
+      std::memcpy(&pool[sources[0] * g.block() + i], &kPattern, 4);
+    }
+    EXPECT_TRUE(device.Get() == pool);
+  }
+  cudaGraphExecDestroy(executable);
+  cudaGraphDestroy(graph);
+  cudaStreamDestroy(stream);
+}
+
+TEST(BlockOps, DoNotTakeAnEarlierErrorOfTheCallersForTheirOwn) {
+  KVT_SKIP_WITHOUT_HOPPER();
+  const Geometry g{1, 16, 1, 64};
+  const DeviceArray<uint8_t> pool(2 * g.block());
+  const DeviceArray<uint8_t> checksums(32);
+  void* too_much = nullptr;
+  ASSERT_EQ(cudaMalloc(&too_much, size_t{1} << 60), cudaErrorMemoryAllocation);
+  auto copy = CopyOf(g, BlockFirst(pool.get(), g), BlockFirst(pool.get(), g));
+  copy.source.base = pool.get() + g.block();
+  copy.blocks = 1;
+  const kvt_block_list list{pool.get(), g.block(), g.block(), nullptr, 2};
+  EXPECT_EQ(kvt_fill_blocks(&list, 0, nullptr), KVT_KERNEL_OK);
+  EXPECT_EQ(kvt_copy_blocks(&copy, nullptr), KVT_KERNEL_OK);
+  EXPECT_EQ(kvt_checksum_blocks(&list, checksums.get(), nullptr), KVT_KERNEL_OK);
+  EXPECT_EQ(cudaGetLastError(), cudaErrorMemoryAllocation) << "it is the caller's to take";
+  EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+}
+
 struct MergeCase {
   kvt_dtype partial_dtype, output_dtype;
   int32_t parts, tokens, heads, head_dim;

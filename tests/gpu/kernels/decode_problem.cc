@@ -17,6 +17,9 @@ constexpr int kLayers = 2;
 constexpr int kUsedLayer = 1;
 constexpr int32_t kForbiddenBlock = 1 << 30;
 constexpr int kSpareBlocks = 3;
+constexpr int kRowGap = 64;             // elements between two sequences' queries, and outputs
+constexpr int kLseBehind = 8;           // that must stay as they were
+constexpr uint16_t kPoison16 = 0xFFFF;  // NaN in bf16 and fp16
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 // What a row may be off beyond twice a plain implementation's error, relative to the row.
 constexpr double kEpsilon = 1e-3;
@@ -79,6 +82,10 @@ int64_t DecodeProblem::DeviceBlockStride() const {
   return setup_.device_block_stride > 0 ? setup_.device_block_stride : HostBlockStride();
 }
 
+int64_t DecodeProblem::RowStride() const {
+  return int64_t{setup_.q_heads} * setup_.head_dim + kRowGap;
+}
+
 void DecodeProblem::MakeTable() {
   const int sequences = static_cast<int>(setup_.lengths.size());
   pages_ = (MaxLength() + setup_.page - 1) / setup_.page;
@@ -93,8 +100,9 @@ void DecodeProblem::MakeTable() {
                           ? std::max(0, length - setup_.window_tokens)
                           : 0;
     for (int p = begin / setup_.page; p * setup_.page < length; ++p) {
-      const int owner = p * setup_.page < setup_.shared_tokens ? 0 : s;
-      table_[s * pages_ + p] = order[owner * pages_ + p];
+      const int first = setup_.shared_by > 0 ? s - s % setup_.shared_by : 0;
+      const int owner = p * setup_.page < setup_.shared_tokens ? first : s;
+      table_[s * pages_ + p] = order[owner * pages_ + (setup_.repeated_blocks ? 0 : p)];
     }
   }
 }
@@ -103,8 +111,10 @@ void DecodeProblem::FillToken(int block, int in_page) {
   std::normal_distribution<float> normal;
   for (int part = 0; part < 2; ++part) {
     for (int head = 0; head < setup_.kv_heads; ++head) {
+      const int64_t row = setup_.heads_outside ? int64_t{head} * setup_.page + in_page
+                                               : int64_t{in_page} * setup_.kv_heads + head;
       const int64_t at = block * HostBlockStride() + (kUsedLayer * 2 + part) * LayerElements() +
-                         (int64_t{in_page} * setup_.kv_heads + head) * setup_.head_dim;
+                         row * setup_.head_dim;
       for (int d = 0; d < setup_.head_dim; ++d) {
         StoreElement(cache_.data(), setup_.kv_dtype, at + d, normal(generator_));
       }
@@ -129,12 +139,12 @@ void DecodeProblem::MakeCache() {
     }
   }
   std::normal_distribution<float> normal;
-  const size_t elements = setup_.lengths.size() * setup_.q_heads * setup_.head_dim;
+  const int64_t elements = sequences * RowStride();
   query_.resize(elements * 2);
-  for (size_t i = 0; i < elements; ++i) {
+  for (int64_t i = 0; i < elements; ++i) {
+    const bool gap = i % RowStride() >= RowStride() - kRowGap;
     // Sharper than N(0, 1): some tokens must stand out, as they do in practice.
-    StoreElement(query_.data(), setup_.query_dtype, static_cast<int64_t>(i),
-                 2.0F * normal(generator_));
+    StoreElement(query_.data(), setup_.query_dtype, i, gap ? kNan : 2.0F * normal(generator_));
   }
   if (setup_.sinks) {
     for (int h = 0; h < setup_.q_heads; ++h) sinks_.push_back(3.0F * normal(generator_));
@@ -163,8 +173,9 @@ kvt_paged_kv DecodeProblem::Cache(uint8_t* base, int64_t block_stride, const flo
   kv.head_dim = setup_.head_dim;
   kv.page_tokens = setup_.page;
   kv.block_stride = block_stride;
-  kv.token_stride = int64_t{setup_.kv_heads} * setup_.head_dim;
-  kv.head_stride = setup_.head_dim;
+  kv.token_stride =
+      setup_.heads_outside ? setup_.head_dim : int64_t{setup_.kv_heads} * setup_.head_dim;
+  kv.head_stride = setup_.heads_outside ? int64_t{setup_.page} * setup_.head_dim : setup_.head_dim;
   if (setup_.scales != ScaleKind::kNone) {
     const bool by_token = setup_.scales == ScaleKind::kPerToken;
     kv.key_scales = {.values = scales,
@@ -181,7 +192,7 @@ void DecodeProblem::Upload() {
   const size_t rows = setup_.lengths.size() * setup_.q_heads;
   device_query_.emplace(query_.size());
   device_output_.emplace(query_.size());
-  device_lse_.emplace(rows * sizeof(float));
+  device_lse_.emplace((rows + kLseBehind) * sizeof(float));
   device_lengths_.emplace(setup_.lengths.size() * sizeof(int32_t));
   device_table_.emplace(table_.size() * sizeof(int32_t));
   device_sinks_.emplace(sinks_.size() * sizeof(float));
@@ -205,8 +216,7 @@ void DecodeProblem::FillParams() {
   params_.query_dtype = setup_.query_dtype;
   params_.q_heads = setup_.q_heads;
   params_.query_head_stride = params_.output_head_stride = setup_.head_dim;
-  params_.query_sequence_stride = params_.output_sequence_stride =
-      int64_t{setup_.q_heads} * setup_.head_dim;
+  params_.query_sequence_stride = params_.output_sequence_stride = RowStride();
   params_.kv =
       Cache(device_cache_->get<uint8_t>(), DeviceBlockStride(), device_scales_->get<float>());
   params_.sequences = {.block_table = device_table_->get<int32_t>(),
@@ -226,7 +236,7 @@ ReferenceAttention DecodeProblem::Reference() const {
   attention.query = query_.data();
   attention.query_dtype = setup_.query_dtype;
   attention.q_heads = setup_.q_heads;
-  attention.query_token_stride = int64_t{setup_.q_heads} * setup_.head_dim;
+  attention.query_token_stride = RowStride();
   attention.query_head_stride = setup_.head_dim;
   attention.kv = Cache(const_cast<uint8_t*>(cache_.data()), HostBlockStride(), scales_.data());
   attention.sequences = {.block_table = table_.data(),
@@ -248,10 +258,22 @@ void DecodeProblem::PoisonOutput() {
 
 DecodeResult DecodeProblem::ReadResult() const {
   DecodeResult result;
-  result.bits.resize(query_.size() / 2);
-  result.lse.resize(setup_.lengths.size() * setup_.q_heads);
-  device_output_->CopyTo(result.bits.data(), query_.size());
+  std::vector<uint16_t> rows(query_.size() / 2);
+  device_output_->CopyTo(rows.data(), query_.size());
+  int wild_writes = 0;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (static_cast<int64_t>(i) % RowStride() < RowStride() - kRowGap) {
+      result.bits.push_back(rows[i]);
+    } else {
+      wild_writes += rows[i] != kPoison16;
+    }
+  }
+  result.lse.resize(setup_.lengths.size() * setup_.q_heads + kLseBehind);
   device_lse_->CopyTo(result.lse.data(), device_lse_->bytes());
+  for (int i = 0; i < kLseBehind; ++i, result.lse.pop_back()) {
+    wild_writes += !std::isnan(result.lse.back());
+  }
+  EXPECT_EQ(wild_writes, 0) << "written outside of the rows";
   return result;
 }
 

@@ -2,7 +2,7 @@
 //
 // The cache has the pool's layout, [block][layer][K, V][token][head][dim], of which one layer is
 // used. All memory that the step must not read holds NaN, and block tables point far outside where
-// no entry may be read.
+// no entry may be read. Rows of queries and of output lie apart by more than they are long.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -59,8 +59,11 @@ struct DecodeSetup {
   ScaleKind scales = ScaleKind::kNone;
   // Elements from block to block on the GPU; 0: as on the host.
   int64_t device_block_stride = 0;
-  int shared_tokens = 0;  // so many tokens of all sequences lie in the first one's blocks
-  int max_length = 0;     // 0: the longest
+  int shared_tokens = 0;         // so many tokens of all sequences lie in the first one's blocks
+  int shared_by = 0;             // not of all, but of so many sequences side by side; 0: all
+  int max_length = 0;            // 0: the longest
+  bool heads_outside = false;    // [K, V][head][token][dim] within a block
+  bool repeated_blocks = false;  // every table entry of a sequence is one block
   uint64_t seed = 1;
 };
 
@@ -95,6 +98,8 @@ class DecodeProblem {
   [[nodiscard]] int64_t LayerElements() const;
   [[nodiscard]] int64_t HostBlockStride() const;
   [[nodiscard]] int64_t DeviceBlockStride() const;
+  // Of queries and output, from sequence to sequence.
+  [[nodiscard]] int64_t RowStride() const;
   void MakeTable();
   void MakeCache();
   void FillToken(int block, int in_page);

@@ -7,13 +7,84 @@
 namespace kvtier::kernels {
 namespace {
 
-// All sequences begin with the same `prefix` tokens.
+// Sequences that begin with the same `prefix` tokens.
 struct SharedSetup {
   int prefix;
   std::vector<int32_t> own;  // tokens after the prefix
-  kvt_dtype kv_dtype = KVT_BF16;
-  bool sinks = false;
-  int window_tokens = 0;
+  int groups = 1;            // so many prefixes, each of as many sequences
+  DecodeSetup like = {.q_heads = 16, .kv_heads = 2};
+  // Own tokens may become as many as the longest's. Otherwise what lies behind them is NaN.
+  bool may_grow = false;
+};
+
+// The whole, which the reference computes at once, and on the GPU the parts that must make it.
+class SharedProblem {
+ public:
+  explicit SharedProblem(const SharedSetup& setup) : setup_(setup), whole_(WholeOf(setup)) {
+    const auto count = static_cast<int>(setup.own.size());
+    for (int group = 0; group <= setup.groups; ++group) {
+      members_.push_back(count * group / setup.groups);
+    }
+    device_own_.emplace(setup.own.size() * sizeof(int32_t));
+    device_prefixes_.emplace(setup.groups * sizeof(int32_t));
+    device_members_.emplace(members_.size() * sizeof(int32_t));
+    device_members_->CopyFrom(members_.data(), device_members_->bytes());
+    params_.own = whole_.params();
+    params_.prefixes = whole_.params().sequences;
+    params_.prefixes.sequences = setup.groups;
+    // A prefix's blocks are those of its first member.
+    params_.prefixes.table_stride *= count / setup.groups;
+    params_.prefixes.kv_lengths = device_prefixes_->get<int32_t>();
+    params_.prefixes.max_kv_length = setup.prefix;
+    params_.members = device_members_->get<int32_t>();
+    params_.own.sequences.block_table += setup.prefix / setup.like.page;
+    params_.own.sequences.kv_lengths = device_own_->get<int32_t>();
+    SetLengths(setup.prefix, setup.own);
+    workspace_.emplace(kvt_decode_shared_workspace_bytes(&params_));
+    workspace_->Fill(0);
+  }
+
+  void SetLengths(int prefix, const std::vector<int32_t>& own) {
+    device_own_->CopyFrom(own.data(), device_own_->bytes());
+    const std::vector<int32_t> prefixes(setup_.groups, prefix);
+    device_prefixes_->CopyFrom(prefixes.data(), device_prefixes_->bytes());
+    std::vector<int32_t> lengths;
+    for (const int32_t tokens : own) lengths.push_back(prefix + tokens);
+    whole_.SetLengths(lengths);
+  }
+  void Queue(cudaStream_t stream) {
+    ASSERT_EQ(kvt_decode_shared(&params_, workspace_->get(), workspace_->bytes(), stream),
+              KVT_KERNEL_OK);
+  }
+  void ExpectRight() { whole_.ExpectRight(whole_.ReadResult()); }
+  void PoisonOutput() { whole_.PoisonOutput(); }
+  [[nodiscard]] DecodeResult Run() {
+    PoisonOutput();
+    Queue(nullptr);
+    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    return whole_.ReadResult();
+  }
+  [[nodiscard]] kvt_decode_shared_params& params() { return params_; }
+  [[nodiscard]] DeviceBuffer& workspace() { return *workspace_; }
+
+ private:
+  static DecodeSetup WholeOf(const SharedSetup& setup) {
+    DecodeSetup whole = setup.like;
+    whole.shared_tokens = setup.prefix;
+    whole.shared_by = static_cast<int>(setup.own.size()) / setup.groups;
+    for (const int own : setup.own) whole.lengths.push_back(setup.prefix + own);
+    // A window would leave blocks of the prefix out that some sequence has.
+    if (setup.may_grow || whole.window_tokens > 0) {
+      whole.max_length = *std::max_element(whole.lengths.begin(), whole.lengths.end());
+    }
+    return whole;
+  }
+
+  const SharedSetup setup_;
+  DecodeProblem whole_;
+  std::vector<int32_t> members_;
+  std::optional<DeviceBuffer> device_own_, device_prefixes_, device_members_, workspace_;
+  kvt_decode_shared_params params_ = {};
 };
 
 class DecodeShared : public testing::Test {
@@ -22,40 +93,11 @@ class DecodeShared : public testing::Test {
     if (!HasKernelDevice()) GTEST_SKIP() << "no sm_90 GPU";
   }
 
-  // The whole, computed at once by the reference, is what the parts must make.
   static void ExpectRight(const SharedSetup& setup) {
-    DecodeSetup whole = {.kv_dtype = setup.kv_dtype,
-                         .q_heads = 16,
-                         .kv_heads = 2,
-                         .window_tokens = setup.window_tokens,
-                         .sinks = setup.sinks,
-                         .shared_tokens = setup.prefix};
-    for (const int own : setup.own) whole.lengths.push_back(setup.prefix + own);
-    whole.max_length = *std::max_element(whole.lengths.begin(), whole.lengths.end());
-    DecodeProblem problem(whole);
-    const int count = static_cast<int>(setup.own.size());
-    const std::vector<int32_t> prefix_and_members = {setup.prefix, 0, count};
-    DeviceBuffer own_lengths(setup.own.size() * sizeof(int32_t));
-    own_lengths.CopyFrom(setup.own.data(), own_lengths.bytes());
-    DeviceBuffer prefix(prefix_and_members.size() * sizeof(int32_t));
-    prefix.CopyFrom(prefix_and_members.data(), prefix.bytes());
-
-    kvt_decode_shared_params params = {.own = problem.params()};
-    params.prefixes = problem.params().sequences;
-    params.prefixes.sequences = 1;
-    params.prefixes.kv_lengths = prefix.get<int32_t>();
-    params.prefixes.max_kv_length = setup.prefix;
-    params.members = prefix.get<int32_t>() + 1;
-    params.own.sequences.block_table += setup.prefix / whole.page;
-    params.own.sequences.kv_lengths = own_lengths.get<int32_t>();
-    DeviceBuffer workspace(kvt_decode_shared_workspace_bytes(&params));
-    workspace.Fill(0);
+    SharedProblem problem(setup);
     for (int i = 0; i < 2; ++i) {  // the second time in a used workspace
-      problem.PoisonOutput();
-      ASSERT_EQ(kvt_decode_shared(&params, workspace.get(), workspace.bytes(), nullptr),
-                KVT_KERNEL_OK);
-      ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-      problem.ExpectRight(problem.ReadResult());
+      (void)problem.Run();
+      problem.ExpectRight();
     }
   }
 };
@@ -64,11 +106,53 @@ TEST_F(DecodeShared, GivesWhatThePlainKernelGives) {
   ExpectRight({.prefix = 1024, .own = {1, 17, 300, 64, 5}});
 }
 
+TEST_F(DecodeShared, IsRightAtOddLengths) {
+  ExpectRight({.prefix = 2016, .own = {1, 5, 17, 37, 127, 129, 577, 1328, 2011}});
+  ExpectRight({.prefix = 16, .own = {1, 5, 17, 37, 127, 129, 577, 1328, 2011}});
+}
+
+TEST_F(DecodeShared, IsRightForEveryHeadCombination) {
+  for (const auto& [q_heads, kv_heads] : std::vector<std::pair<int, int>>{
+           {4, 4}, {8, 2}, {32, 8}, {40, 40}, {64, 8}, {32, 4}, {7, 1}, {16, 1}}) {
+    SCOPED_TRACE(testing::Message() << q_heads << "/" << kv_heads);
+    ExpectRight(
+        {.prefix = 128, .own = {37, 129, 1}, .like = {.q_heads = q_heads, .kv_heads = kv_heads}});
+  }
+}
+
+TEST_F(DecodeShared, ServesEveryTypeHeadSizeAndPage) {
+  for (const kvt_dtype query : {KVT_BF16, KVT_FP16}) {
+    for (const kvt_dtype kv : {query, KVT_FP8_E4M3}) {
+      for (const int head_dim : {64, 128, 256}) {
+        const int page = head_dim == 64 ? 16 : head_dim == 128 ? 64 : 256;
+        SCOPED_TRACE(testing::Message() << "types " << query << " and " << kv << ", head size "
+                                        << head_dim << ", page " << page);
+        ExpectRight({.prefix = 512,
+                     .own = {100, 3},
+                     .like = {.query_dtype = query,
+                              .kv_dtype = kv,
+                              .q_heads = 16,
+                              .kv_heads = 2,
+                              .head_dim = head_dim,
+                              .page = page}});
+      }
+    }
+  }
+}
+
+TEST_F(DecodeShared, ServesSeveralPrefixes) {
+  ExpectRight({.prefix = 256, .own = {5, 0, 300, 64, 1, 17}, .groups = 3});
+}
+
 TEST_F(DecodeShared, ServesSequencesThatHaveNothingBeyondThePrefix) {
   ExpectRight({.prefix = 128, .own = {0, 16, 0, 1}});
 }
 
 TEST_F(DecodeShared, ServesAnEmptyPrefix) { ExpectRight({.prefix = 0, .own = {40, 3}}); }
+
+TEST_F(DecodeShared, GivesZerosWhereThereIsNothingAtAll) {
+  ExpectRight({.prefix = 0, .own = {40, 0, 3}});
+}
 
 TEST_F(DecodeShared, ServesMoreSequencesThanATileHasRows) {
   std::vector<int32_t> own;
@@ -76,19 +160,85 @@ TEST_F(DecodeShared, ServesMoreSequencesThanATileHasRows) {
   ExpectRight({.prefix = 512, .own = own});
 }
 
-TEST_F(DecodeShared, ServesFp8) {
-  ExpectRight({.prefix = 256, .own = {100, 3}, .kv_dtype = KVT_FP8_E4M3});
-}
-
 TEST_F(DecodeShared, CountsSinksOnce) {
-  ExpectRight({.prefix = 64, .own = {0, 30, 500}, .sinks = true});
+  ExpectRight(
+      {.prefix = 64, .own = {0, 30, 500}, .like = {.q_heads = 16, .kv_heads = 2, .sinks = true}});
 }
 
 TEST_F(DecodeShared, CountsPrefixAndOwnTokensInTheWindow) {
   for (const int window : {1, 5, 100, 400, 1100, 5000}) {
     SCOPED_TRACE(window);
-    ExpectRight({.prefix = 1024, .own = {0, 300, 17, 1, 64, 5}, .window_tokens = window});
+    ExpectRight({.prefix = 1024,
+                 .own = {0, 300, 17, 1, 64, 5},
+                 .like = {.q_heads = 16, .kv_heads = 2, .window_tokens = window}});
   }
+}
+
+TEST_F(DecodeShared, ReadsOtherLayoutsAndRepeatedBlocks) {
+  ExpectRight({.prefix = 256,
+               .own = {40, 3},
+               .like = {.q_heads = 16, .kv_heads = 2, .heads_outside = true}});
+  ExpectRight({.prefix = 256,
+               .own = {40, 3},
+               .like = {.q_heads = 16, .kv_heads = 2, .repeated_blocks = true}});
+}
+
+TEST_F(DecodeShared, ReachesBlocksBeyondTwoToThe31Elements) {
+  ExpectRight({.prefix = 32,
+               .own = {17, 3},
+               .like = {.q_heads = 16, .kv_heads = 2, .device_block_stride = int64_t{1} << 29}});
+}
+
+TEST_F(DecodeShared, DoesNotDependOnWhereOwnTokensAreCut) {
+  for (const int split_tokens : {0, 256, 1024}) {
+    SCOPED_TRACE(split_tokens);
+    ExpectRight({.prefix = 512,
+                 .own = {2011, 16, 900},
+                 .like = {.q_heads = 16, .kv_heads = 2, .split_tokens = split_tokens}});
+  }
+}
+
+TEST_F(DecodeShared, GivesTheSameBitsEveryTime) {
+  SharedProblem problem({.prefix = 4096, .own = {2000, 1, 77, 300}});
+  const DecodeResult first = problem.Run();
+  problem.ExpectRight();
+  for (int i = 0; i < 20; ++i) {
+    const DecodeResult again = problem.Run();
+    ASSERT_EQ(again.bits, first.bits);
+    ASSERT_EQ(again.lse, first.lse);
+  }
+}
+
+TEST_F(DecodeShared, ReplaysInAGraphWithOtherLengths) {
+  SharedProblem problem({.prefix = 256, .own = {900, 20, 30}, .may_grow = true});
+  cudaStream_t stream = nullptr;
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  ASSERT_EQ(cudaStreamCreate(&stream), cudaSuccess);
+  ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), cudaSuccess);
+  problem.Queue(stream);
+  ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+  ASSERT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
+  for (const std::vector<int32_t>& own :
+       std::vector<std::vector<int32_t>>{{1, 0, 899}, {900, 900, 900}, {0, 0, 0}, {65, 1, 7}}) {
+    problem.SetLengths(256, own);
+    problem.PoisonOutput();
+    ASSERT_EQ(cudaGraphLaunch(executable, stream), cudaSuccess);
+    ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+    problem.ExpectRight();
+  }
+  cudaGraphExecDestroy(executable);
+  cudaGraphDestroy(graph);
+  cudaStreamDestroy(stream);
+}
+
+TEST_F(DecodeShared, RefusesASmallWorkspaceAndQueuesNothing) {
+  SharedProblem problem({.prefix = 64, .own = {20}});
+  const DeviceBuffer& workspace = problem.workspace();
+  EXPECT_EQ(kvt_decode_shared(&problem.params(), workspace.get(), workspace.bytes() - 256, nullptr),
+            KVT_KERNEL_WORKSPACE_TOO_SMALL);
+  EXPECT_EQ(kvt_decode_shared(&problem.params(), nullptr, workspace.bytes(), nullptr),
+            KVT_KERNEL_WORKSPACE_TOO_SMALL);
 }
 
 }  // namespace

@@ -23,13 +23,20 @@ class Decode : public testing::Test {
 
 const std::vector<int32_t> kOddLengths = {1, 5, 17, 37, 127, 129, 577, 1328, 2011};
 
-TEST_F(Decode, IsRightAtOddLengths) { ExpectRight({.lengths = kOddLengths}); }
+TEST_F(Decode, IsRightAtOddLengths) {
+  ExpectRight({.lengths = kOddLengths});
+  ExpectRight({.lengths = kOddLengths, .query_dtype = KVT_FP16, .kv_dtype = KVT_FP16});
+  ExpectRight({.lengths = kOddLengths, .kv_dtype = KVT_FP8_E4M3});
+}
 
 TEST_F(Decode, IsRightForEveryHeadCombination) {
   for (const auto& [q_heads, kv_heads] : std::vector<std::pair<int, int>>{
            {4, 4}, {8, 2}, {32, 8}, {40, 40}, {64, 8}, {32, 4}, {7, 1}, {24, 2}, {16, 1}}) {
-    SCOPED_TRACE(std::to_string(q_heads) + "/" + std::to_string(kv_heads));
-    ExpectRight({.lengths = {37, 129, 700}, .q_heads = q_heads, .kv_heads = kv_heads});
+    for (const kvt_dtype kv : {KVT_BF16, KVT_FP8_E4M3}) {
+      SCOPED_TRACE(testing::Message() << q_heads << "/" << kv_heads << ", type " << kv);
+      ExpectRight(
+          {.lengths = {37, 129, 700}, .kv_dtype = kv, .q_heads = q_heads, .kv_heads = kv_heads});
+    }
   }
 }
 
@@ -133,9 +140,25 @@ TEST_F(Decode, ServesSequencesThatShareBlocks) {
   ExpectRight({.lengths = {700, 300, 700, 16}, .shared_tokens = 700, .max_length = 700});
 }
 
+TEST_F(Decode, ServesTablesThatRepeatABlock) {
+  for (const kvt_dtype kv : {KVT_BF16, KVT_FP8_E4M3}) {
+    ExpectRight({.lengths = {700, 160, 16, 1}, .kv_dtype = kv, .repeated_blocks = true});
+  }
+}
+
+TEST_F(Decode, ReadsOtherLayouts) {
+  for (const kvt_dtype kv : {KVT_BF16, KVT_FP8_E4M3}) {
+    for (const int page : {16, 128}) {
+      ExpectRight({.lengths = kOddLengths, .kv_dtype = kv, .page = page, .heads_outside = true});
+    }
+  }
+}
+
 TEST_F(Decode, ReachesBlocksBeyondTwoToThe31Elements) {
   // 8 pages of 2^29 elements.
-  ExpectRight({.lengths = {60, 17}, .device_block_stride = int64_t{1} << 29});
+  for (const kvt_dtype kv : {KVT_BF16, KVT_FP8_E4M3}) {
+    ExpectRight({.lengths = {60, 17}, .kv_dtype = kv, .device_block_stride = int64_t{1} << 29});
+  }
 }
 
 TEST_F(Decode, GivesTheSameWhereverSequencesAreCut) {

@@ -16,7 +16,6 @@
 namespace kvtier::kernels {
 namespace {
 
-constexpr int32_t kBlocks = 12;
 constexpr int32_t kMaxPosition = 5000;
 
 enum class Scales { kNone, kPerTensor, kPerHead, kPerToken };
@@ -33,6 +32,8 @@ struct WriteCase {
   int32_t tokens = 37;
   Scales scales = Scales::kNone;
   bool dynamic_scales = false;
+  bool heads_outside = false;  // [K, V][head][token][dim] within a block
+  int32_t blocks = 12;         // times the page: not a multiple of 7
 };
 
 // Everything a write reads and writes, in host memory.
@@ -55,13 +56,13 @@ struct WriteMemory {
         cos_sin[p * c.rotary_dim + c.rotary_dim / 2 + i] = static_cast<float>(std::sin(angle));
       }
     }
-    cache.assign(kBlocks * BlockBytes(), 0xA5);
-    scales.resize(2 * int64_t{kBlocks} * c.page * c.kv_heads);
+    cache.assign(c.blocks * BlockBytes(), 0xA5);
+    scales.resize(2 * int64_t{c.blocks} * c.page * c.kv_heads);
     for (float& scale : scales) scale = 0.01F + 0.001F * static_cast<float>(random() % 64);
     for (int32_t t = 0; t < c.tokens; ++t) {
       positions.push_back(static_cast<int32_t>(random() % kMaxPosition));
       // Every third token is padding; the others scatter over the pool without meeting.
-      slots.push_back(t % 3 == 2 ? -1 : (t * 7) % (kBlocks * c.page));
+      slots.push_back(t % 3 == 2 ? -1 : (t * 7) % (c.blocks * c.page));
     }
   }
 
@@ -129,10 +130,10 @@ kvt_kv_write_params Params(const WriteMemory& m, const Pointers& at) {
   p.cache.head_dim = c.head_dim;
   p.cache.page_tokens = c.page;
   p.cache.block_stride = 2 * slice;
-  p.cache.token_stride = int64_t{c.kv_heads} * c.head_dim;
-  p.cache.head_stride = c.head_dim;
+  p.cache.token_stride = c.heads_outside ? c.head_dim : int64_t{c.kv_heads} * c.head_dim;
+  p.cache.head_stride = c.heads_outside ? int64_t{c.page} * c.head_dim : c.head_dim;
   p.cache.key_scales = ScalesOf(c, at.scales);
-  p.cache.value_scales = ScalesOf(c, at.scales + int64_t{kBlocks} * c.page * c.kv_heads);
+  p.cache.value_scales = ScalesOf(c, at.scales + int64_t{c.blocks} * c.page * c.kv_heads);
   p.dynamic_scales = c.dynamic_scales ? 1 : 0;
   return p;
 }
@@ -159,14 +160,17 @@ struct WriteDevice {
   DeviceArray<int64_t> slots;
 };
 
+kvt_kv_write_params OnHost(WriteMemory* m) {
+  return Params(*m, {m->inputs.data(), m->query_output.data(), m->cos_sin.data(), m->cache.data(),
+                     m->scales.data(), m->positions.data(), m->slots.data()});
+}
+
 void ExpectSameBytesAsReference(const WriteCase& c) {
   WriteMemory memory(c);
   const WriteDevice device(memory);
   const kvt_kv_write_params on_device = Params(memory, device.pointers());
   ASSERT_EQ(kvt_kv_write(&on_device, nullptr), KVT_KERNEL_OK);
-  KvWriteReference(Params(memory, {memory.inputs.data(), memory.query_output.data(),
-                                   memory.cos_sin.data(), memory.cache.data(), memory.scales.data(),
-                                   memory.positions.data(), memory.slots.data()}));
+  KvWriteReference(OnHost(&memory));
   EXPECT_TRUE(device.cache.Get() == memory.cache);
   EXPECT_TRUE(device.scales.Get() == memory.scales);
   EXPECT_TRUE(device.query_output.Get() == memory.query_output);
@@ -179,6 +183,110 @@ TEST(KvWrite, CopiesRowsIntoTheirSlotsAndLeavesEveryOtherByteAlone) {
       ExpectSameBytesAsReference({.rotary_dim = 64, .head_dim = head_dim, .page = page});
     }
   }
+}
+
+TEST(KvWrite, IsRightForEveryNumberOfTokensAndHeads) {
+  KVT_SKIP_WITHOUT_HOPPER();
+  for (const int32_t tokens : {1, 5, 17, 37, 127, 129, 577, 1328, 2011}) {
+    SCOPED_TRACE(tokens);
+    ExpectSameBytesAsReference(
+        {.rope = KVT_ROPE_NEOX, .kv_heads = 2, .query_heads = 8, .tokens = tokens, .blocks = 128});
+  }
+  struct Heads {
+    int32_t query, kv;
+  };
+  for (const Heads heads :
+       {Heads{4, 4}, Heads{8, 2}, Heads{32, 8}, Heads{40, 40}, Heads{64, 8}, Heads{32, 4}}) {
+    SCOPED_TRACE(testing::Message() << heads.query << "/" << heads.kv);
+    for (const kvt_dtype cache : {KVT_BF16, KVT_FP8_E4M3}) {
+      ExpectSameBytesAsReference({.cache_dtype = cache,
+                                  .rope = KVT_ROPE_GPTJ,
+                                  .kv_heads = heads.kv,
+                                  .query_heads = heads.query});
+    }
+  }
+}
+
+TEST(KvWrite, WritesOtherLayouts) {
+  KVT_SKIP_WITHOUT_HOPPER();
+  for (const kvt_dtype cache : {KVT_BF16, KVT_FP8_E4M3}) {
+    for (const int32_t page : {16, 32, 128, 256}) {
+      ExpectSameBytesAsReference({.cache_dtype = cache, .page = page, .heads_outside = true});
+    }
+  }
+}
+
+TEST(KvWrite, WritesNothingForNoTokensOrNoSlots) {
+  KVT_SKIP_WITHOUT_HOPPER();
+  WriteMemory memory(WriteCase{});
+  memory.slots.assign(memory.slots.size(), -1);
+  const WriteDevice device(memory);
+  kvt_kv_write_params params = Params(memory, device.pointers());
+  ASSERT_EQ(kvt_kv_write(&params, nullptr), KVT_KERNEL_OK);
+  params.tokens = 0;
+  ASSERT_EQ(kvt_kv_write(&params, nullptr), KVT_KERNEL_OK);
+  EXPECT_TRUE(device.cache.Get() == memory.cache);
+}
+
+TEST(KvWrite, ReachesBlocksBeyondTwoToTheThirtyFirstElements) {
+  KVT_SKIP_WITHOUT_HOPPER();
+  for (const kvt_dtype dtype : {KVT_BF16, KVT_FP8_E4M3}) {
+    WriteMemory memory({.cache_dtype = dtype});
+    const WriteDevice device(memory);
+    const int64_t element = static_cast<int64_t>(ElementBytes(dtype));
+    const int64_t stride = int64_t{1} << 28;  // of 12 blocks
+    const DeviceArray<uint8_t> far(12 * stride * element);
+    kvt_kv_write_params params = Params(memory, device.pointers());
+    const int64_t slice = params.cache.block_stride / 2;
+    params.cache.key = far.get();
+    params.cache.value = far.get() + slice * element;
+    params.cache.block_stride = stride;
+    for (int block = 0; block < 12; ++block) {
+      ASSERT_EQ(cudaMemset(far.get() + block * stride * element, 0xA5, memory.BlockBytes()),
+                cudaSuccess);
+    }
+    ASSERT_EQ(kvt_kv_write(&params, nullptr), KVT_KERNEL_OK);
+    KvWriteReference(OnHost(&memory));
+    std::vector<uint8_t> seen(memory.BlockBytes());
+    for (int block = 0; block < 12; ++block) {
+      ASSERT_EQ(cudaMemcpy(seen.data(), far.get() + block * stride * element, seen.size(),
+                           cudaMemcpyDefault),
+                cudaSuccess);
+      EXPECT_EQ(std::memcmp(seen.data(), &memory.cache[block * seen.size()], seen.size()), 0)
+          << block;
+    }
+  }
+}
+
+TEST(KvWrite, ReplaysOneGraphForOtherSlots) {
+  KVT_SKIP_WITHOUT_HOPPER();
+  WriteMemory memory({.rope = KVT_ROPE_NEOX});
+  WriteDevice device(memory);
+  const kvt_kv_write_params params = Params(memory, device.pointers());
+  cudaStream_t stream = nullptr;
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+  ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+  ASSERT_EQ(kvt_kv_write(&params, stream), KVT_KERNEL_OK);
+  ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+  ASSERT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
+  for (int replay = 0; replay < 3; ++replay) {
+    for (size_t t = 0; t < memory.slots.size(); ++t) {
+      memory.slots[t] = (t + replay) % 5 == 0 ? -1 : static_cast<int64_t>(5 * t + replay);
+      memory.positions[t] = static_cast<int32_t>(100 * replay + t);
+    }
+    device.slots.Set(memory.slots);
+    device.positions.Set(memory.positions);
+    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    ASSERT_EQ(cudaGraphLaunch(executable, stream), cudaSuccess);
+    ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+    KvWriteReference(OnHost(&memory));
+    EXPECT_TRUE(device.cache.Get() == memory.cache) << replay;
+  }
+  cudaGraphExecDestroy(executable);
+  cudaGraphDestroy(graph);
+  cudaStreamDestroy(stream);
 }
 
 TEST(KvWrite, TurnsKeysAndQueriesInBothRopeStyles) {
@@ -253,9 +361,7 @@ TEST(KvWrite, GivesTheBytesOfTheUnfusedPath) {
 TEST(KvWrite, ReferenceTurnsByTheAngleOfThePosition) {
   WriteMemory memory({.rope = KVT_ROPE_GPTJ, .tokens = 1});
   memory.positions[0] = 1;
-  KvWriteReference(Params(memory, {memory.inputs.data(), memory.query_output.data(),
-                                   memory.cos_sin.data(), memory.cache.data(), memory.scales.data(),
-                                   memory.positions.data(), memory.slots.data()}));
+  KvWriteReference(OnHost(&memory));
   const double a = FloatFromBf16(memory.inputs[0]), b = FloatFromBf16(memory.inputs[1]);
   const double expected = a * std::cos(1.0) - b * std::sin(1.0);
   EXPECT_NEAR(LoadElement(memory.cache.data(), KVT_BF16, 0), expected,

@@ -1,6 +1,7 @@
 #include "base/thread_executor.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <atomic>
@@ -54,6 +55,21 @@ TEST(ThreadExecutor, WorksElsewhereAndReportsOnTheLoop) {
   EXPECT_NE(worked_on, std::this_thread::get_id());
   EXPECT_NE(worked_on, std::thread::id());
   EXPECT_EQ(reported_on, std::this_thread::get_id());
+}
+
+TEST(ThreadExecutor, BackgroundThreadsGiveWayAndNobodyElseDoes) {
+  ManualLoop loop;
+  const auto niceness_in = [&loop](ThreadExecutor::Standing standing) {
+    ThreadExecutor executor("test", 1, &loop, standing);
+    int niceness = 0;
+    executor.Run([&] { niceness = ::getpriority(PRIO_PROCESS, 0); }, [] {});
+    loop.RunEvents(1);
+    return niceness;
+  };
+  const int own = ::getpriority(PRIO_PROCESS, 0);
+  EXPECT_EQ(niceness_in(ThreadExecutor::Standing::kNormal), own);
+  EXPECT_EQ(niceness_in(ThreadExecutor::Standing::kBackground), std::max(own, 10));
+  EXPECT_EQ(::getpriority(PRIO_PROCESS, 0), own);
 }
 
 TEST(ThreadExecutor, OneThreadKeepsTheOrder) {

@@ -136,6 +136,23 @@ TEST_F(BrokenDaemonTest, WhatIsGrantedTooLateIsReleased) {
   EXPECT_EQ(References(), 0u);
 }
 
+TEST_F(BrokenDaemonTest, AnswersThatComeTooLateAreLetGo) {
+  kvt_connect_options options = Options();
+  options.request_timeout_ms = 20;
+  Attach(options);
+  uint64_t held_id = 0;
+  daemon_->Intercept([&](const wire::Frame& frame) -> std::optional<Bytes> {
+    held_id = frame.request_id;
+    return Bytes();
+  });
+  EXPECT_EQ(connection_->Devices().error().code, KVT_TIMEOUT);
+  daemon_->Send(FrameOf(wire::DevicesReply{.devices = {{.name = "late"}}}, held_id));
+  EXPECT_TRUE(connection_->IsConnected());
+  EXPECT_EQ(pool_->Lookup(Hashes(1, 1)).error().code, KVT_TIMEOUT);
+  daemon_->Send(FrameOf(wire::LookupReply{.presence = {0}}, held_id));
+  EXPECT_TRUE(connection_->IsConnected());
+}
+
 TEST_F(BrokenDaemonTest, ADaemonThatTakesNothingInEndsTheConnection) {
   StartDaemon({});
   kvt_connect_options options = Options();

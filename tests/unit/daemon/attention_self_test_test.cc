@@ -7,6 +7,9 @@
 #include <atomic>
 #include <cmath>
 #include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "daemon/attention/attention_service.h"
 #include "daemon/attention/host_attention_engine.h"
@@ -26,8 +29,17 @@ constexpr uint32_t kSelfTestCases = 10;
 // Right but for what it is told to do wrong.
 class FaultyEngine final : public AttentionEngine {
  public:
-  // kDeviceLater: after as many runs as the self-test makes.
-  enum class Fault : uint8_t { kOutput, kNan, kStrayWrite, kDevice, kDeviceLater };
+  // ..Later: after as many runs as the self-test makes.
+  enum class Fault : uint8_t {
+    kOutput,
+    kNan,
+    kStrayWrite,
+    kDevice,
+    kDeviceLater,
+    kLost,
+    kLostLater,
+    kMemoryOnceLater,
+  };
   explicit FaultyEngine(Fault fault) : fault_(fault) {}
 
   [[nodiscard]] std::string_view name() const override { return "faulty"; }
@@ -37,8 +49,16 @@ class FaultyEngine final : public AttentionEngine {
   [[nodiscard]] std::span<const int32_t> groups() const override { return right_.groups(); }
   [[nodiscard]] Status Check(const AttentionJob& job) const override { return right_.Check(job); }
   [[nodiscard]] Status Run(const AttentionJob& job) override {
-    const bool later = fault_ == Fault::kDeviceLater && ++runs_ > kSelfTestCases;
-    if (fault_ == Fault::kDevice || later) return MakeError(ErrorCode::kIoError, "kernel_failed");
+    const uint32_t later = ++runs_ > kSelfTestCases ? runs_ - kSelfTestCases : 0;
+    if (fault_ == Fault::kDevice || (fault_ == Fault::kDeviceLater && later > 0)) {
+      return MakeError(ErrorCode::kIoError, "kernel_failed");
+    }
+    if (fault_ == Fault::kLost || (fault_ == Fault::kLostLater && later > 0)) {
+      return MakeError(ErrorCode::kIoError, kDeviceLost);
+    }
+    if (fault_ == Fault::kMemoryOnceLater && later == 1) {
+      return MakeError(ErrorCode::kResourceExhausted, "attend_memory");
+    }
     const Status done = right_.Run(job);
     if (fault_ == Fault::kOutput) kernels::StoreElement(job.output, job.query_dtype, 7, 9.0F);
     if (fault_ == Fault::kNan) kernels::StoreElement(job.output, job.query_dtype, 7, NAN);
@@ -97,12 +117,25 @@ class AttentionServiceTest : public AttentionSelfTestTest {
   AttentionService::Environment EnvironmentWith(FaultyEngine::Fault fault) {
     AttentionService::Environment environment = Environment();
     environment.open_engine = [fault] { return std::make_unique<FaultyEngine>(fault); };
+    environment.on_fatal = [this](const std::string& error) { fatal_.push_back(error); };
     return environment;
+  }
+  // How a job of nothing ended.
+  Result<uint64_t> RunOne(AttentionService* service) {
+    std::optional<Result<uint64_t>> outcome;
+    auto job = std::make_shared<AttentionJob>();
+    job->cache.kv_heads = 1;
+    service->Run(std::move(job), [&](Result<uint64_t> result) { outcome = std::move(result); });
+    EXPECT_FALSE(service->idle());
+    loop_.RunUntil([&] { return outcome.has_value(); });
+    EXPECT_TRUE(service->idle());
+    return *outcome;
   }
 
   KernelsConfig config_;
   CoarseClock clock_;
   Log log_{LogConfig{.level = LogLevel::kError}};
+  std::vector<std::string> fatal_;
 };
 
 TEST_F(AttentionServiceTest, IsReadyOnceItWasTriedOut) {
@@ -142,16 +175,33 @@ TEST_F(AttentionServiceTest, IsOffIfItsResultsAreWrong) {
 TEST_F(AttentionServiceTest, IsOffFromTheDevicesFirstFailureOn) {
   AttentionService service(EnvironmentWith(FaultyEngine::Fault::kDeviceLater));
   ASSERT_TRUE(service.CheckReady());
-  std::optional<Result<uint64_t>> outcome;
-  service.Run(std::make_shared<AttentionJob>(),
-              [&](Result<uint64_t> result) { outcome = std::move(result); });
-  EXPECT_FALSE(service.idle());
-  loop_.RunUntil([&] { return outcome.has_value(); });
-  EXPECT_EQ(outcome->error().reason, "kernel_failed");
-  EXPECT_TRUE(service.idle());
+  EXPECT_EQ(RunOne(&service).error().reason, "kernel_failed");
   EXPECT_EQ(service.Report().failures, 1u);
   EXPECT_EQ(service.Report().state, AttentionState::kFailed);
   EXPECT_EQ(service.CheckReady().error().reason, "attend_off");
+  EXPECT_TRUE(fatal_.empty());
+}
+
+TEST_F(AttentionServiceTest, AJobTooLargeForTheDevicesMemoryCostsOnlyItself) {
+  AttentionService service(EnvironmentWith(FaultyEngine::Fault::kMemoryOnceLater));
+  ASSERT_TRUE(service.CheckReady());
+  EXPECT_EQ(RunOne(&service).error().code, ErrorCode::kResourceExhausted);
+  EXPECT_TRUE(service.CheckReady());
+  EXPECT_TRUE(RunOne(&service).has_value());
+  EXPECT_EQ(service.Report().failures, 1u);
+}
+
+TEST_F(AttentionServiceTest, ALostDeviceEndsTheProcess) {
+  AttentionService service(EnvironmentWith(FaultyEngine::Fault::kLostLater));
+  ASSERT_TRUE(service.CheckReady());
+  EXPECT_TRUE(fatal_.empty());
+  EXPECT_EQ(RunOne(&service).error().reason, kDeviceLost);
+  EXPECT_EQ(fatal_.size(), 1u);
+}
+
+TEST_F(AttentionServiceTest, ADeviceLostWhileTriedOutEndsTheProcess) {
+  const AttentionService service(EnvironmentWith(FaultyEngine::Fault::kLost));
+  EXPECT_EQ(fatal_.size(), 1u);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <memory>
 #include <set>
 #include <thread>
@@ -222,7 +223,7 @@ TEST(Server, GarbageHarmsNobodyElse) {
     for (std::byte& byte : garbage) byte = static_cast<std::byte>(random.Below(256));
     if (seed % 4 == 0) {
       // A frame that is one, of a known type.
-      client.SendFrame(static_cast<uint16_t>(3 + random.Below(22)), 0, garbage);
+      client.SendFrame(static_cast<uint16_t>(3 + random.Below(40)), 0, garbage);
     } else {
       client.SendBytes(garbage);
     }
@@ -246,6 +247,36 @@ TEST(Server, ShutDownIsTold) {
   });
   EXPECT_EQ(client.ExpectError(0), "shutting_down");
   EXPECT_TRUE(client.AtEnd());
+}
+
+// As data loaders do that are forked from an engine.
+TEST(Server, ASessionEndsWithItsProcessThoughAChildHasItsSocket) {
+  ServerUnderTest daemon;
+  int ready[2];
+  ASSERT_EQ(::pipe2(ready, O_CLOEXEC), 0);
+  const pid_t engine = ::fork();
+  if (engine == 0) {
+    WireClient client(daemon.socket());
+    (void)Fill(&client, client.Attach().pool, Hashes(0, 8));
+    const pid_t loader = ::fork();
+    if (loader == 0) {
+      while (true) ::pause();
+    }
+    (void)!::write(ready[1], &loader, sizeof(loader));
+    while (true) ::pause();
+  }
+  pid_t loader = 0;
+  ASSERT_EQ(::read(ready[0], &loader, sizeof(loader)), ssize_t{sizeof(loader)});
+  daemon.OnLoop([&] { EXPECT_EQ(daemon.cache().Gauges().references, 8u); });
+  ::kill(engine, SIGKILL);
+  ::waitpid(engine, nullptr, 0);
+  const auto killed = std::chrono::steady_clock::now();
+  daemon.WaitUntil([&] { return daemon.server().session_count() == 0; });
+  daemon.OnLoop([&] { EXPECT_EQ(daemon.cache().Gauges().references, 0u); });
+  EXPECT_LT(std::chrono::steady_clock::now() - killed, std::chrono::seconds(1));
+  EXPECT_EQ(::kill(loader, SIGKILL), 0);
+  ::close(ready[0]);
+  ::close(ready[1]);
 }
 
 TEST(Quarantine, PrivateBlocksAreWithheldUntilTheProcessIsGone) {

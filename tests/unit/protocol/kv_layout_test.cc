@@ -42,6 +42,16 @@ TEST(KvLayout, ElementsFillTheBlockWithoutGapOrOverlap) {
   EXPECT_THAT(touched, ::testing::Each(1));
 }
 
+TEST(KvLayout, WithoutValuesTheRowsOfALayerFollowEachOther) {
+  ModelRecord record = SmallModel();
+  record.kv_heads = 1;
+  record.v_head_dim = 0;
+  const KvLayout layout = KvLayout::Of(record);
+  EXPECT_EQ(layout.layer_stride, record.block_tokens * layout.k_token_stride);
+  EXPECT_EQ(layout.block_stride, record.layers * layout.layer_stride);
+  EXPECT_EQ(layout.v_head_stride, 0u);
+}
+
 TEST(KvLayout, OneLayersSliceIsContiguousAndKComesFirst) {
   const KvLayout layout = KvLayout::Of(SmallModel());
   EXPECT_EQ(layout.KeyOffset(BlockIndex{1}, 2, 0, 0),

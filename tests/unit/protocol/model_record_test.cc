@@ -120,6 +120,17 @@ TEST(ModelRecord, RefusesEachBadFieldWithItsReason) {
   }
 }
 
+TEST(ModelRecord, OneTensorWithoutValuesIsAModel) {
+  ModelRecord record = Llama8B();
+  record.layers = 61;
+  record.kv_heads = 1;
+  record.k_head_dim = 576;
+  record.v_head_dim = 0;
+  ASSERT_TRUE(record.Validate().has_value());
+  EXPECT_EQ(record.BlockBytes(), 61u * record.block_tokens * 576 * 2);
+  EXPECT_EQ(ModelRecord::Decode(record.Encode()).value(), record);
+}
+
 TEST(ModelRecord, LargestGeometryDoesNotOverflow) {
   ModelRecord record = Llama8B();
   record.layers = record.kv_heads = record.block_tokens = 1024;

@@ -198,6 +198,21 @@ TEST_F(CacheCountTest, ALoadInLayersThatNobodyWantsAnyMoreIsGivenUp) {
   Use(Sequence(1, 6));
 }
 
+TEST_F(CacheCountTest, LayersOfAByteDoNotMakeRequestsOfAnyLength) {
+  constexpr uint32_t kManyLayers = kBlockBytes;
+  Start();
+  PutInHost(Sequence(1, 12));
+  machine_->loop.Hold(machine_->device->source());
+  const AcquireReply reply = BeginCounted(kAlice, Sequence(1, 12), kManyLayers).reply();
+  Settle();
+  EXPECT_LE(machine_->device->most_copies(), 4096u);
+  EXPECT_LE(machine_->device->copies_requested(), 40'000u) << "of " << 12 * kManyLayers;
+  machine_->loop.LetGo(machine_->device->source());
+  Settle();
+  EXPECT_EQ(Counted(reply), kManyLayers);
+  EXPECT_EQ(LastProgress(reply.load).ready, 12u);
+}
+
 TEST_F(CacheCountTest, LayersLargerThanTheByteBoundComplete) {
   CacheSetup setup;
   setup.options.max_load_bytes = kBlockBytes;

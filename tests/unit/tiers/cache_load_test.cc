@@ -21,6 +21,19 @@ class CacheLoadTest : public CacheTest {
     EvictFromPool();
     for (const BlockHash& hash : hashes) ASSERT_TRUE(Presence(hash).host);
   }
+  // How many blocks are still on their way when an acquire of these has all of them.
+  uint64_t LeftToLoadBehind(const Hashes& hashes) {
+    const PendingAcquire answer = BeginAcquire(kAlice, hashes);
+    const auto done = [&] {
+      return !progress_.empty() && progress_.back().finished && answer.answered();
+    };
+    while (!done() && machine_->loop.RunOne()) {
+    }
+    EXPECT_EQ(progress_.back().ready, hashes.size());
+    const uint64_t left = PoolGaugesNow().loading;
+    Settle();
+    return left;
+  }
 };
 
 TEST_F(CacheLoadTest, ResidentHitsNeedNoLoad) {
@@ -188,6 +201,52 @@ TEST_F(CacheLoadTest, PrefetchNeverTakesReferencedBlocks) {
   EXPECT_LE(cache_->Prefetch(pool_.id, Sequence(1, 4)), 1u);
   Settle();
   EXPECT_EQ(PoolGaugesNow().private_blocks, 3u);
+}
+
+// One block at a time, so that the order shows.
+CacheSetup OneAtATime() {
+  CacheSetup setup{.pool_blocks = 32, .host_slots = 32, .disk_slots = 64};
+  setup.options.max_load_bytes = 4 * kKiB;
+  setup.options.max_disk_read_bytes = 4 * kKiB;
+  return setup;
+}
+
+TEST_F(CacheLoadTest, WhoWaitsForDiskGoesBeforeWhatIsPrefetched) {
+  Start(OneAtATime());
+  PutOnDisk(Sequence(1, 12));
+  Put(Sequence(2, 2));
+  DrainAndRestart();
+  ASSERT_EQ(cache_->Prefetch(pool_.id, Sequence(1, 12)), 12u);
+  EXPECT_GE(LeftToLoadBehind(Sequence(2, 2)), 10u);
+}
+
+TEST_F(CacheLoadTest, WhoWaitsForHostGoesBeforeWhatIsPrefetched) {
+  Start(OneAtATime());
+  PutInHost(Sequence(1, 12));
+  Put(Sequence(2, 2));
+  EvictFromPool();
+  ASSERT_EQ(cache_->Prefetch(pool_.id, Sequence(1, 12)), 12u);
+  EXPECT_GE(LeftToLoadBehind(Sequence(2, 2)), 10u);
+}
+
+TEST_F(CacheLoadTest, APrefetchedReadGoesFirstOnceSomebodyWaitsForIt) {
+  Start(OneAtATime());
+  Put(Sequence(1, 12));
+  Put(Sequence(2, 2));
+  DrainAndRestart();
+  ASSERT_EQ(cache_->Prefetch(pool_.id, Sequence(1, 12)), 12u);
+  ASSERT_EQ(cache_->Prefetch(pool_.id, Sequence(2, 2)), 2u);
+  EXPECT_GE(LeftToLoadBehind(Sequence(2, 2)), 10u);
+}
+
+TEST_F(CacheLoadTest, APrefetchedCopyGoesFirstOnceSomebodyWaitsForIt) {
+  Start(OneAtATime());
+  Put(Sequence(1, 12));
+  Put(Sequence(2, 2));
+  EvictFromPool();
+  ASSERT_EQ(cache_->Prefetch(pool_.id, Sequence(1, 12)), 12u);
+  ASSERT_EQ(cache_->Prefetch(pool_.id, Sequence(2, 2)), 2u);
+  EXPECT_GE(LeftToLoadBehind(Sequence(2, 2)), 10u);
 }
 
 TEST_F(CacheLoadTest, LoadLargerThanTheByteBoundCompletes) {

@@ -24,14 +24,13 @@ Result<PrivateDaemon> StartBenchDaemon(const GpuBenchOptions& options, const Ben
   PrivateDaemonOptions daemon;
   daemon.temporary_parent = options.directory;
   daemon.settings = {
-      "pool.device=cuda:0",
+      "pool.device=" + options.device,
       fmt::format("pool.bytes={}B", sizes.pool_bytes()),
       fmt::format("host.bytes={}B",
                   std::max(sizes.disk ? slots_bytes / 2 : 3 * slots_bytes, kMinHostBytes)),
       fmt::format("host.touch_threads={}", options.threads),
       fmt::format("host.checksum_threads={}", options.threads),
       fmt::format("disk.bytes={}B", sizes.disk ? 3 * slots_bytes : 0),
-      fmt::format("disk.queue_bytes={}B", kQueueBytes),
       fmt::format("cache.chunk_bytes={}B", 64 * kMiB),
       // A whole set is allocated at once: all of the other one may have to be saved first.
       "cache.max_wait_ms=30000",

@@ -15,7 +15,6 @@
 namespace kvtier {
 
 inline constexpr uint64_t kHeaderBytes = 4 * kKiB;
-inline constexpr uint64_t kQueueBytes = 64 * kMiB;
 
 using Set = std::vector<BlockHash>;
 

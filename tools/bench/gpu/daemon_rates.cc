@@ -2,13 +2,12 @@
 
 #include <algorithm>
 #include <chrono>
-#include <filesystem>
 #include <span>
 
 #include "base/byte_size.h"
 #include "tools/bench/bench.h"
 #include "tools/bench/bench_client.h"
-#include "tools/bench/ceiling.h"
+#include "tools/bench/disk_ceiling.h"
 #include "tools/bench/gpu/bench_daemon.h"
 #include "tools/bench/gpu/gpu_bench.h"
 
@@ -47,18 +46,6 @@ Result<double> HostLoadSeconds(const GpuBenchOptions& options, const BenchSizes&
     seconds.push_back(one);
   }
   return Median(seconds);
-}
-
-std::string LargestFile(const std::string& directory) {
-  std::string largest;
-  uint64_t largest_bytes = 0;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::recursive_directory_iterator(directory, error)) {
-    if (!entry.is_regular_file(error) || entry.file_size(error) <= largest_bytes) continue;
-    largest = entry.path();
-    largest_bytes = entry.file_size(error);
-  }
-  return largest;
 }
 
 }  // namespace
@@ -102,21 +89,18 @@ Result<GpuResults> MeasureDiskLoads(const GpuBenchOptions& options) {
   const Set sets[] = {BenchClient::Set(1, sizes.blocks), BenchClient::Set(2, sizes.blocks)};
   KVT_RETURN_IF_ERROR(StoreBelow(client, sets));
   KVT_RETURN_IF_ERROR(client.Drain());
-  ReadWork work{.path = LargestFile(daemon.disk_directory()),
-                .request_bytes = sizes.block_bytes + kHeaderBytes,
-                .requests = sizes.blocks,
-                .queue_bytes = kQueueBytes};
-  std::vector<double> rates, ceilings, ratios;
-  for (uint32_t i = 0; i < std::max(3u, options.repetitions / 2); ++i) {
+  KVT_ASSIGN_OR_RETURN(
+      DiskCeiling ceiling,
+      DiskCeiling::Find(daemon.disk_directory(), sizes.block_bytes + kHeaderBytes, sizes.blocks));
+  std::vector<double> load_seconds;
+  for (uint32_t i = 0; i < options.repetitions; ++i) {
     KVT_ASSIGN_OR_RETURN(const double seconds,
                          LoadSeconds(client, sizes, sets[i % 2], Tier::kDisk));
-    // The two sets' stretches in turn, as the tier reads them.
-    work.offset = i % 2 == 0 ? 0 : work.requests * work.request_bytes;
-    KVT_ASSIGN_OR_RETURN(const double raw_seconds, ReadWithIoUring(work));
-    rates.push_back(Gbps(sizes, seconds));
-    ceilings.push_back(Gbps(sizes, raw_seconds));
+    load_seconds.push_back(seconds);
+    KVT_RETURN_IF_ERROR(ceiling.Measure());
   }
-  return GpuResults{MakeGpuResult("onload_disk_2MiB", Median(rates), "GB/s", Median(ceilings))};
+  return GpuResults{MakeGpuResult("onload_disk_2MiB", Gbps(sizes, Median(load_seconds)), "GB/s",
+                                  Gbps(sizes, Median(ceiling.best().seconds)))};
 }
 
 Result<GpuResults> MeasurePrefix(const GpuBenchOptions& options, const CopyCeiling& ceiling) {

@@ -4,22 +4,30 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
 
 namespace kvtier {
 
+// Where there is no GPU: only what is killed and replayed can be measured then.
+inline constexpr std::string_view kHostDevice = "host";
+
 struct GpuBenchOptions {
+  std::string device = "cuda:0";
   std::string directory;  // where temporary directories are made; on the disk to be measured
   uint32_t repetitions = 9;
   uint64_t set_bytes = uint64_t{1} << 30;  // moved in one repetition
-  uint32_t threads = 8;                    // for checksums and for touching memory
-  uint64_t chunk_bytes = 0;                // of the device measured alone; 0: its default
-  uint32_t chunks_in_flight = 0;           // likewise
+  uint32_t threads = 0;      // for checksums and for touching memory; 0: what the daemon chooses
+  uint64_t chunk_bytes = 0;  // of the device measured alone; 0: its default
+  uint32_t chunks_in_flight = 0;      // likewise
   std::vector<std::string> settings;  // of the daemons, KEY=VALUE, beside those of a measurement
   uint64_t large_pool_bytes = uint64_t{100} << 30;
   uint64_t large_host_bytes = uint64_t{48} << 30;
+  uint32_t clients_killed = 100;
+  uint32_t daemons_killed = 20;
+  std::string trace;  // to replay; empty: none is
 };
 
 // One line of the table. Rates in 10^9 bytes a second; medians over the repetitions.
@@ -29,6 +37,7 @@ struct GpuResult {
   std::string unit;
   double ceiling = 0;  // the machine's best in the same unit; 0: none was measured
   double ratio = 0;    // value / ceiling
+  bool fault = false;  // counts what must not be
 };
 
 // "2MiB": whole sizes, as they stand in names of results.
@@ -36,6 +45,9 @@ struct GpuResult {
 
 [[nodiscard]] GpuResult MakeGpuResult(std::string name, double value, std::string unit,
                                       double ceiling);
+
+// A count that must be 0: if it is not, the program's exit status is 1.
+[[nodiscard]] GpuResult MakeGpuFault(std::string name, uint64_t count, std::string unit);
 
 // One contiguous copy of 1 GiB between pinned memory and VRAM.
 struct CopyCeiling {
@@ -70,6 +82,14 @@ using GpuResults = std::vector<GpuResult>;
 [[nodiscard]] Result<GpuResults> MeasureLargeStart(const GpuBenchOptions& options);
 // A memory-bound kernel in this process while another process offloads.
 [[nodiscard]] Result<GpuResults> MeasureInterference(const GpuBenchOptions& options);
+// kill -9 of clients at work: what is left of them, and whether another client's blocks stay what
+// they are.
+[[nodiscard]] Result<GpuResults> MeasureClientKills(const GpuBenchOptions& options);
+// kill -9 of daemons at work: when clients notice, and whether the next serves the right bytes.
+[[nodiscard]] Result<GpuResults> MeasureDaemonKills(const GpuBenchOptions& options);
+// Four client processes replay the trace through all tiers. REQUIRES: this process has one thread
+// and has not used CUDA.
+[[nodiscard]] Result<GpuResults> MeasureReplay(const GpuBenchOptions& options);
 // What that other process does until it is killed. Errors: those of CUDA.
 [[nodiscard]] Status OffloadForever(uint64_t bytes_per_s);
 

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <boost/json.hpp>
+#include <cmath>
 #include <string>
 
 #include "base/byte_size.h"
@@ -12,7 +13,15 @@ namespace {
 
 namespace json = boost::json;
 
-double Rounded(double value) { return std::stod(fmt::format("{:.4g}", value)); }
+// Counts in full, what was measured to four digits. A JSON number as well.
+std::string NumberText(double value) {
+  const bool whole = value == std::floor(value) && std::abs(value) < 1e15;
+  return whole ? fmt::format("{:.0f}", value) : fmt::format("{:.4g}", value);
+}
+
+std::string BoundText(double ceiling, double value) {
+  return ceiling > 0 ? NumberText(value) : "null";
+}
 
 }  // namespace
 
@@ -26,13 +35,19 @@ GpuResult MakeGpuResult(std::string name, double value, std::string unit, double
   return {std::move(name), value, std::move(unit), ceiling, ceiling > 0 ? value / ceiling : 0};
 }
 
+GpuResult MakeGpuFault(std::string name, uint64_t count, std::string unit) {
+  GpuResult result = MakeGpuResult(std::move(name), static_cast<double>(count), std::move(unit), 0);
+  result.fault = true;
+  return result;
+}
+
 std::string GpuResultsText(const GpuResults& results) {
   using enum Table::Align;
   Table table({{"", kLeft}, {"value"}, {"unit", kLeft}, {"ceiling"}, {"ratio"}});
   for (const GpuResult& result : results) {
     const bool bounded = result.ceiling > 0;
-    table.AddRow({result.name, fmt::format("{:.4g}", result.value), result.unit,
-                  bounded ? fmt::format("{:.4g}", result.ceiling) : "-",
+    table.AddRow({result.name, NumberText(result.value), result.unit,
+                  bounded ? NumberText(result.ceiling) : "-",
                   bounded ? fmt::format("{:.3f}", result.ratio) : "-"});
   }
   return table.Render();
@@ -40,18 +55,19 @@ std::string GpuResultsText(const GpuResults& results) {
 
 std::string GpuResultsJson(const GpuResults& results, const std::string& commit,
                            const std::string& device) {
-  json::array lines;
+  // One line of the file for one of the table.
+  std::string lines;
   for (const GpuResult& result : results) {
-    json::object line{
-        {"name", result.name}, {"value", Rounded(result.value)}, {"unit", result.unit}};
-    line["ceiling"] = result.ceiling > 0 ? json::value(Rounded(result.ceiling)) : nullptr;
-    line["ratio"] = result.ceiling > 0 ? json::value(Rounded(result.ratio)) : nullptr;
-    lines.push_back(std::move(line));
+    lines += fmt::format(R"({}  {{"name":{},"value":{},"unit":{},"ceiling":{},"ratio":{}}})",
+                         lines.empty() ? "\n" : ",\n", json::serialize(json::string(result.name)),
+                         NumberText(result.value), json::serialize(json::string(result.unit)),
+                         BoundText(result.ceiling, result.ceiling),
+                         BoundText(result.ceiling, result.ratio));
   }
-  return json::serialize(json::object{{"schema", "kvtier.gpu-bench/1"},
-                                      {"commit", commit},
-                                      {"device", device},
-                                      {"results", std::move(lines)}});
+  return fmt::format(R"({{"schema":"kvtier.gpu-bench/1","commit":{},"device":{},"results":[{}
+]}})",
+                     json::serialize(json::string(commit)), json::serialize(json::string(device)),
+                     lines);
 }
 
 }  // namespace kvtier

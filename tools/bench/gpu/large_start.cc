@@ -36,10 +36,10 @@ Result<GpuResults> MeasureLargeStart(const GpuBenchOptions& options) {
   PrivateDaemonOptions daemon_options;
   daemon_options.temporary_parent = options.directory;
   daemon_options.settings = {
-      "pool.device=cuda:0",
+      "pool.device=" + options.device,
       fmt::format("pool.bytes={}B", options.large_pool_bytes),
       fmt::format("host.bytes={}B", options.large_host_bytes),
-      fmt::format("host.touch_threads={}", 2 * options.threads),
+      fmt::format("host.touch_threads={}", options.threads),
   };
   daemon_options.settings.insert(daemon_options.settings.end(), options.settings.begin(),
                                  options.settings.end());

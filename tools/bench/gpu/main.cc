@@ -1,6 +1,7 @@
 // kvtier-gpu-bench: measures the pool on a GPU, its copies and its loads, beside what the machine
 // can do.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -12,6 +13,7 @@
 #include "gpu/cuda_device.h"
 #include "tools/bench/gpu/bench_loop.h"
 #include "tools/bench/gpu/gpu_bench.h"
+#include "tools/bench/gpu/player.h"
 
 namespace kvtier {
 namespace {
@@ -22,6 +24,8 @@ struct Arguments {
   std::string output;
   std::string commit = "unknown";
   std::optional<uint64_t> offload_forever;
+  std::string play_forever;  // a socket
+  uint64_t play_seed = 0;
 };
 
 using Measurement = std::function<Result<GpuResults>()>;
@@ -40,6 +44,16 @@ bool Add(const Arguments& arguments, const std::string& name, const Measurement&
   results->insert(results->end(), found->begin(), found->end());
   fmt::print(stderr, "{}", GpuResultsText(*found));
   return true;
+}
+
+// Needs no GPU. Whether everything that was asked for could be measured.
+bool MeasureKills(const Arguments& arguments, GpuResults* results) {
+  const GpuBenchOptions& options = arguments.options;
+  const bool clients = Add(
+      arguments, "clients-killed", [&] { return MeasureClientKills(options); }, results);
+  const bool daemons = Add(
+      arguments, "daemons-killed", [&] { return MeasureDaemonKills(options); }, results);
+  return clients && daemons;
 }
 
 // Whether everything that was asked for could be measured.
@@ -64,26 +78,37 @@ Result<bool> MeasureAll(const Arguments& arguments, GpuResults* results) {
   return complete;
 }
 
-Result<std::string> DeviceName() {
+Result<std::string> DeviceName(const GpuBenchOptions& options) {
+  if (options.device == kHostDevice) return options.device;
   BenchLoop loop;
   KVT_ASSIGN_OR_RETURN(const std::unique_ptr<Device> device, OpenCudaDevice({}, &loop));
   return device->info().name;
 }
 
 int Run(const Arguments& arguments) {
-  const auto device = DeviceName();
+  GpuResults results;
+  // First, because it forks: this process must not have met CUDA before.
+  const bool replayed =
+      arguments.options.trace.empty() ||
+      Add(
+          arguments, "replay", [&] { return MeasureReplay(arguments.options); }, &results);
+  const auto device = DeviceName(arguments.options);
   if (!device) {
     fmt::print(stderr, "kvtier-gpu-bench: {}\n", device.error().ToString());
     return 1;
   }
-  GpuResults results;
-  const auto complete = MeasureAll(arguments, &results);
+  Result<bool> complete = replayed;
+  if (arguments.options.device != kHostDevice) complete = MeasureAll(arguments, &results);
+  const bool killed = MeasureKills(arguments, &results);
+  if (complete) *complete = *complete && replayed && killed;
   fmt::print("{}", GpuResultsText(results));
   if (!arguments.output.empty()) {
     std::ofstream(arguments.output) << GpuResultsJson(results, arguments.commit, *device) << "\n";
   }
   if (!complete) fmt::print(stderr, "kvtier-gpu-bench: {}\n", complete.error().ToString());
-  return complete && *complete ? 0 : 1;
+  const bool sound = std::ranges::none_of(
+      results, [](const GpuResult& result) { return result.fault && result.value > 0; });
+  return complete && *complete && sound ? 0 : 1;
 }
 
 int Main(int argc, char** argv) {
@@ -91,8 +116,13 @@ int Main(int argc, char** argv) {
   GpuBenchOptions& options = arguments.options;
   CLI::App app("Measures the pool on a GPU beside what the machine can do.", "kvtier-gpu-bench");
   app.add_option("--only", arguments.only,
-                 "copy, onload, offload, disk, prefix, completion, layers, interference, start; "
-                 "default: all");
+                 "copy, onload, offload, disk, prefix, completion, layers, interference, start, "
+                 "clients-killed, daemons-killed, replay; default: all");
+  app.add_option("--device", options.device,
+                 "cuda:0; host, where there is no GPU: only clients-killed, daemons-killed and "
+                 "replay are measured.")
+      ->check(CLI::IsMember({"cuda:0", "host"}))
+      ->capture_default_str();
   app.add_option("--directory", options.directory, "Where to work; on the disk to be measured.");
   app.add_option("--repetitions", options.repetitions, "Medians are over so many.")
       ->check(CLI::Range(1, 1000))
@@ -100,8 +130,9 @@ int Main(int argc, char** argv) {
   app.add_option("--set-bytes", options.set_bytes, "Moved in one repetition.")
       ->check(CLI::Range(64 * kMiB, 16 * kGiB))
       ->capture_default_str();
-  app.add_option("--threads", options.threads, "Of the daemon, for checksums.")
-      ->check(CLI::Range(1, 64))
+  app.add_option("--threads", options.threads,
+                 "Of the daemons, for checksums and for touching memory; 0: their own choice.")
+      ->check(CLI::Range(0, 64))
       ->capture_default_str();
   app.add_option("--chunk-bytes", options.chunk_bytes, "Of the device measured alone.");
   app.add_option("--chunks-in-flight", options.chunks_in_flight, "Likewise.");
@@ -109,11 +140,20 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--large-host-bytes", options.large_host_bytes, "For the start.")
       ->capture_default_str();
+  app.add_option("--clients-killed", options.clients_killed, "So many.")->capture_default_str();
+  app.add_option("--daemons-killed", options.daemons_killed, "So many.")->capture_default_str();
+  app.add_option("--trace", options.trace,
+                 "A Mooncake trace to be replayed by four client processes.");
   app.add_option("--set", options.settings, "KEY=VALUE for the daemons; may be repeated.");
   app.add_option("--commit", arguments.commit, "Written into the JSON.");
   app.add_option("--output", arguments.output, "Write JSON to this file.");
   app.add_option("--offload-forever", arguments.offload_forever)->group("");
+  app.add_option("--play-forever", arguments.play_forever)->group("");
+  app.add_option("--play-seed", arguments.play_seed)->group("");
   CLI11_PARSE(app, argc, argv);
+  if (!arguments.play_forever.empty()) {
+    return PlayForever(arguments.play_forever, arguments.play_seed, STDOUT_FILENO) ? 0 : 1;
+  }
   if (arguments.offload_forever) return OffloadForever(*arguments.offload_forever) ? 0 : 1;
   return Run(arguments);
 }

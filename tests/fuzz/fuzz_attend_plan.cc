@@ -1,0 +1,86 @@
+// libFuzzer target: what a client says in an ATTEND, up to the addresses that would be computed
+// with.
+//
+// The input is the record's geometry and the workspace's size (8 bytes), then the message's
+// payload. Checked besides memory safety: what is planned lies within the workspace and names no
+// block that the message does not.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <set>
+#include <span>
+
+#include "base/check.h"
+#include "daemon/attention/attend_plan.h"
+
+namespace kvtier {
+namespace {
+
+constexpr size_t kPrologueBytes = 8;
+constexpr double kMaxProducts = 0x1p43;
+
+// Addresses that nobody reads at.
+std::byte* const kPool = reinterpret_cast<std::byte*>(uintptr_t{1} << 40);
+std::byte* const kWorkspace = reinterpret_cast<std::byte*>(uintptr_t{1} << 44);
+
+ModelRecord RecordOf(const uint8_t* data) {
+  ModelRecord record;
+  record.name = "fuzzed";
+  record.layers = 1 + data[0] % 64;
+  record.kv_heads = 1 + data[1] % 40;
+  record.k_head_dim = 1 + data[2];
+  record.v_head_dim = data[3] % 4 == 0 ? data[4] : record.k_head_dim;
+  record.block_tokens = 1 + data[5] * 4;
+  record.dtype = static_cast<KvDtype>(1 + data[6] % 6);
+  return record;
+}
+
+void CheckWithin(const void* begin, uint64_t bytes, uint64_t workspace_bytes) {
+  const auto* const at = static_cast<const std::byte*>(begin);
+  KVT_CHECK(at >= kWorkspace && bytes <= workspace_bytes);
+  KVT_CHECK(static_cast<uint64_t>(at - kWorkspace) <= workspace_bytes - bytes);
+}
+
+void CheckJob(const AttentionJob& job, const wire::Attend& request, const ModelRecord& record,
+              uint64_t workspace_bytes) {
+  const uint64_t rows = uint64_t{1} * job.query_tokens() * job.q_heads;
+  const uint64_t bytes = rows * record.k_head_dim * KvDtypeBytes(request.query_dtype);
+  CheckWithin(job.query, bytes, workspace_bytes);
+  CheckWithin(job.output, bytes, workspace_bytes);
+  if (job.lse != nullptr) CheckWithin(job.lse, rows * sizeof(float), workspace_bytes);
+  std::set<int32_t> named = {0};
+  for (const BlockHandle& block : request.blocks) {
+    named.insert(static_cast<int32_t>(block.index.value));
+  }
+  KVT_CHECK(std::ranges::all_of(job.block_table, [&](int32_t b) { return named.contains(b); }));
+  KVT_CHECK(job.block_table.size() == size_t{1} * job.sequences() * job.table_stride);
+  KVT_CHECK(job.query_starts.size() == job.kv_lengths.size() + 1);
+  for (int s = 0; s < job.sequences(); ++s) {
+    const int32_t queries = job.query_starts[s + 1] - job.query_starts[s];
+    KVT_CHECK(queries > 0 && queries <= job.kv_lengths[s]);
+    KVT_CHECK(job.kv_lengths[s] <= job.max_kv_length);
+    KVT_CHECK(int64_t{job.kv_lengths[s]} <= int64_t{job.table_stride} * record.block_tokens);
+  }
+  const auto* const key = static_cast<const std::byte*>(job.cache.key);
+  KVT_CHECK(key >= kPool && key < kPool + record.BlockBytes());
+}
+
+}  // namespace
+}  // namespace kvtier
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace kvtier;
+  if (size < kPrologueBytes) return 0;
+  const ModelRecord record = RecordOf(data);
+  if (!record.Validate()) return 0;
+  const auto request =
+      wire::Attend::Decode(std::as_bytes(std::span(data, size)).subspan(kPrologueBytes));
+  if (!request) return 0;
+  const uint64_t workspace_bytes = uint64_t{1} << (12 + data[7] % 19);
+  const auto job = PlanAttend(
+      *request, record,
+      {.pool = kPool, .workspace = kWorkspace, .workspace_bytes = workspace_bytes}, kMaxProducts);
+  if (job) CheckJob(**job, *request, record, workspace_bytes);
+  return 0;
+}

@@ -1,0 +1,47 @@
+// The best that raw io_uring reads of the disk tier's own file reach.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/byte_size.h"
+#include "base/result.h"
+
+namespace kvtier {
+
+// One thread at a time; touches nothing but the file.
+class DiskCeiling {
+ public:
+  // For the daemon whose disk tier lies in `disk_directory` and holds two sets of `blocks` slots of
+  // `slot_bytes`. Errors: kNotFound when there is no data file.
+  [[nodiscard]] static Result<DiskCeiling> Find(const std::string& disk_directory,
+                                                uint64_t slot_bytes, uint64_t blocks);
+
+  // Reads as many bytes as a set has, once with each depth of the queue; the two sets' stretches
+  // take turns. Errors: those of ReadWithIoUring.
+  [[nodiscard]] Status Measure();
+
+  struct Best {
+    uint64_t queue_bytes = 0;
+    std::vector<double> seconds;  // of each Measure, in order
+  };
+  // Of the depth with the best median. REQUIRES: measured at least once.
+  [[nodiscard]] Best best() const;
+
+ private:
+  static constexpr std::array<uint64_t, 4> kQueueBytes = {8 * kMiB, 16 * kMiB, 32 * kMiB,
+                                                          64 * kMiB};
+
+  DiskCeiling(std::string path, uint64_t slot_bytes, uint64_t blocks)
+      : path_(std::move(path)), slot_bytes_(slot_bytes), blocks_(blocks) {}
+
+  std::string path_;
+  uint64_t slot_bytes_;
+  uint64_t blocks_;
+  std::array<std::vector<double>, kQueueBytes.size()> seconds_;
+};
+
+}  // namespace kvtier

@@ -1,0 +1,36 @@
+// A client that holds blocks of known bytes while others come and go.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/digest.h"
+#include "base/result.h"
+#include "tools/replay/replay_client.h"
+
+namespace kvtier {
+
+// One thread. Holds its blocks until it goes.
+class PatternHolder {
+ public:
+  // Fills some blocks of the players' pool and commits them. Errors: those of the client.
+  [[nodiscard]] static Result<PatternHolder> Open(const std::string& socket);
+
+  [[nodiscard]] uint64_t blocks() const { return held_.size(); }
+  // Of its blocks, those whose bytes are not what was written: on a GPU by the checksum kernel,
+  // where they lie. Errors: those of CUDA.
+  [[nodiscard]] Result<uint64_t> CountWrong();
+
+ private:
+  explicit PatternHolder(ReplayClient client) : client_(std::move(client)) {}
+
+  [[nodiscard]] Result<std::vector<PayloadChecksum>> ChecksumOnGpu();
+  [[nodiscard]] Result<std::vector<PayloadChecksum>> ChecksumOnHost();
+
+  ReplayClient client_;
+  kvt::BlockSpan held_;  // after the client: released before it
+  std::vector<PayloadChecksum> written_;
+};
+
+}  // namespace kvtier

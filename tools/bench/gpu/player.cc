@@ -1,0 +1,117 @@
+#include "tools/bench/gpu/player.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "base/errno_error.h"
+
+namespace kvtier {
+namespace {
+
+constexpr uint64_t kConversations = 40;
+constexpr uint32_t kBlockTokens = 512;
+constexpr int kReadyTimeoutMs = 30'000;
+
+}  // namespace
+
+Result<PrivateDaemon> StartPlayedDaemon(const GpuBenchOptions& options) {
+  PrivateDaemonOptions daemon;
+  daemon.temporary_parent = options.directory;
+  // The conversations take 51 MiB together.
+  daemon.settings = {"pool.device=" + options.device,
+                     "pool.bytes=24MiB",
+                     "host.bytes=16MiB",
+                     "disk.bytes=512MiB",
+                     "cache.chunk_bytes=2MiB",
+                     "disk.free_floor_bytes=0B",
+                     "retention.persist_after=0s",
+                     "cache.max_wait_ms=5000"};
+  daemon.settings.insert(daemon.settings.end(), options.settings.begin(), options.settings.end());
+  return PrivateDaemon::Start(std::move(daemon));
+}
+
+Result<ReplayClient> ConnectPlayer(const std::string& socket) {
+  ReplayTarget target;
+  target.socket = socket;
+  target.block_bytes = kPlayedBlockBytes;
+  target.reconnect_max_ms = 20;
+  return ReplayClient::Connect(target, kBlockTokens);
+}
+
+TraceRequest DrawConversation(std::mt19937_64* random) {
+  TraceRequest request;
+  const uint64_t conversation = (*random)() % kConversations;
+  for (uint64_t i = 0; i < 1 + conversation; ++i) {
+    BlockHash& hash = request.hashes.emplace_back();
+    std::memcpy(hash.bytes.data(), &conversation, sizeof(conversation));
+    std::memcpy(hash.bytes.data() + sizeof(conversation), &i, sizeof(i));
+  }
+  request.input_tokens = static_cast<uint32_t>(kBlockTokens * request.hashes.size());
+  return request;
+}
+
+Status PlayForever(const std::string& socket, uint64_t seed, int ready_fd) {
+  KVT_ASSIGN_OR_RETURN(ReplayClient client, ConnectPlayer(socket));
+  std::mt19937_64 random(seed);
+  for (bool first = true;; first = false) {
+    KVT_RETURN_IF_ERROR(client.Play(DrawConversation(&random)));
+    if (first && ::write(ready_fd, "", 1) != 1) {
+      return tl::unexpected<Error>(ErrnoError(ErrorCode::kIoError, errno, "telling the owner"));
+    }
+  }
+}
+
+Result<PlayerProcess> PlayerProcess::Start(const std::string& socket, uint64_t seed) {
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
+    return tl::unexpected<Error>(ErrnoError(ErrorCode::kIoError, errno, "pipe"));
+  }
+  UniqueFd ready(ends[0]);
+  const UniqueFd told(ends[1]);
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe");
+  const std::string seed_text = fmt::format("{}", seed);
+  const pid_t pid = ::fork();
+  if (pid < 0) return tl::unexpected<Error>(ErrnoError(ErrorCode::kIoError, errno, "fork"));
+  if (pid == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    ::dup2(told.get(), STDOUT_FILENO);
+    ::execl(program.c_str(), program.c_str(), "--play-forever", socket.c_str(), "--play-seed",
+            seed_text.c_str(), nullptr);
+    ::_exit(127);
+  }
+  return PlayerProcess(pid, std::move(ready));
+}
+
+PlayerProcess::PlayerProcess(PlayerProcess&& other) noexcept
+    : pid_(std::exchange(other.pid_, -1)), ready_(std::move(other.ready_)) {}
+
+Status PlayerProcess::WaitUntilPlaying() {
+  pollfd waited{.fd = ready_.get(), .events = POLLIN, .revents = 0};
+  int outcome = 0;
+  do {
+    outcome = ::poll(&waited, 1, kReadyTimeoutMs);
+  } while (outcome < 0 && errno == EINTR);
+  if (outcome == 0) return MakeError(ErrorCode::kTimeout, "player_silent");
+  char told = 0;
+  if (::read(ready_.get(), &told, 1) == 1) return {};
+  return MakeError(ErrorCode::kUnavailable, "player_ended", "before its first request was through");
+}
+
+void PlayerProcess::Kill() {
+  if (pid_ < 0) return;
+  ::kill(pid_, SIGKILL);
+  ::waitpid(std::exchange(pid_, -1), nullptr, 0);
+}
+
+}  // namespace kvtier
