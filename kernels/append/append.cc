@@ -122,7 +122,7 @@ Choice Choose(const kvt_append_params& p, const Device& device) {
   const auto places = ClusterPlaces(device);
   Choice choice = {.splits = std::max(1, p.splits)};
   choice.items = BoundTiles(p, kShortRows) * choice.splits;
-  const int64_t bytes = p.sequences.max_kv_length * (int64_t{p.kv.head_dim} * 4);
+  const double bytes = 4.0 * p.kv.head_dim * p.sequences.max_kv_length;
   choice.cluster_ctas =
       ChooseClusterCtas({.items = choice.items,
                          .item_bytes = bytes / choice.splits,

@@ -16,17 +16,16 @@ constexpr double kCtaBytesPerUs = 4.6e4;  // one multiprocessor, however few rea
 
 double ShortUs(const ShortQuestion& q, int32_t ctas, int32_t places) {
   const auto rounds = static_cast<double>((q.items + places - 1) / places);
-  const auto bytes = static_cast<double>(q.item_bytes);
-  const double all = static_cast<double>(q.items) * bytes / kShortBytesPerUs;
+  const double all = static_cast<double>(q.items) * q.item_bytes / kShortBytesPerUs;
   return kShortUs + (rounds - 1) * kShortRoundUs +
-         std::max(all, rounds * bytes / ctas / kCtaBytesPerUs);
+         std::max(all, rounds * q.item_bytes / ctas / kCtaBytesPerUs);
 }
 
 }  // namespace
 
 int32_t ChooseClusterCtas(const ShortQuestion& q) {
   int32_t best = 0;
-  double least = kLongUs + static_cast<double>(q.all_bytes) / kLongBytesPerUs;
+  double least = kLongUs + q.all_bytes / kLongBytesPerUs;
   for (int i = 0; i < kClusterSizes; ++i) {
     if (q.places[i] <= 0) continue;
     const double us = ShortUs(q, 1 << i, q.places[i]);

@@ -10,9 +10,9 @@ namespace kvtier::kernels {
 constexpr int kClusterSizes = 5;
 
 struct ShortQuestion {
-  int64_t items;       // tiles of kShortRows rows of queries, times parts of their keys; a bound
-  int64_t item_bytes;  // of keys and values, of the longest item
-  int64_t all_bytes;   // of keys and values, each counted once
+  int64_t items;      // tiles of kShortRows rows of queries, times parts of their keys; a bound
+  double item_bytes;  // of keys and values, of the longest item
+  double all_bytes;   // of keys and values, each counted once
   // Clusters of 1 << i CTAs that the device holds at once.
   std::array<int32_t, kClusterSizes> places;
 };
