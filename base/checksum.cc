@@ -14,8 +14,10 @@ namespace kvtier {
 namespace {
 
 // The hardware's own prefetcher stops at page boundaries, and what a device has just written is in
-// no cache: fetching ahead gives several threads at work a fifth more.
+// no cache: fetching ahead gives several threads at work a fifth more. Into the second level: the
+// first is too small to be filled a page ahead, which costs a tenth.
 constexpr size_t kAheadBytes = 4096;
+constexpr int kSecondLevel = 2;  // as __builtin_prefetch counts: 3 is the first
 constexpr size_t kStepBytes = 1024;
 constexpr size_t kCacheLineBytes = 64;
 
@@ -27,7 +29,7 @@ XXH128_hash_t Hash(std::span<const std::byte> payload) {
     const auto step = payload.subspan(at, std::min(kStepBytes, payload.size() - at));
     const size_t end = std::min(at + kAheadBytes + kStepBytes, payload.size());
     for (size_t i = at + kAheadBytes; i < end; i += kCacheLineBytes) {
-      __builtin_prefetch(&payload[i]);
+      __builtin_prefetch(&payload[i], 0, kSecondLevel);
     }
     XXH3_128bits_update(&state, step.data(), step.size());
   }

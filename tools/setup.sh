@@ -19,7 +19,7 @@ test_packages=(
   # the Python package, its arrays and tensors, and its installation
   python3-numpy python3-pip python3-setuptools python3-torch python3-wheel
   # packages, and tests of the unit and of them
-  dpkg-dev init-system-helpers procps systemd
+  dpkg-dev file init-system-helpers procps systemd
   # what judges the metrics page: promtool, the OpenMetrics parser, and a browser for the live page
   prometheus python3-prometheus-client chromium-headless-shell
   # draws what the kernels' benchmark measured

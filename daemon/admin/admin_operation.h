@@ -74,6 +74,9 @@ class AdminOperation : public std::enable_shared_from_this<AdminOperation> {
   void Later(int64_t delay_ms, std::function<void()> next) {
     timer_.Start(delay_ms, std::move(next));
   }
+  void LaterUs(int64_t delay_us, std::function<void()> next) {
+    timer_.StartUs(delay_us, std::move(next));
+  }
   template <typename Derived>
   [[nodiscard]] static std::weak_ptr<Derived> Weak(Derived* self) {
     return std::static_pointer_cast<Derived>(self->shared_from_this());

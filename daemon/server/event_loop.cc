@@ -101,8 +101,12 @@ Timer::Timer(EventLoop* loop) : impl_(std::make_shared<Impl>(loop->impl())) {}
 Timer::~Timer() { Cancel(); }
 
 void Timer::Start(int64_t delay_ms, std::function<void()> expired) {
+  StartUs(1000 * delay_ms, std::move(expired));
+}
+
+void Timer::StartUs(int64_t delay_us, std::function<void()> expired) {
   impl_->expired = std::move(expired);
-  impl_->timer.expires_after(std::chrono::milliseconds(delay_ms));
+  impl_->timer.expires_after(std::chrono::microseconds(delay_us));
   const uint64_t start = ++impl_->starts;
   impl_->timer.async_wait([weak = std::weak_ptr<Impl>(impl_), start](error_code) {
     const std::shared_ptr<Impl> impl = weak.lock();

@@ -58,6 +58,7 @@ class Timer {
   Timer& operator=(const Timer&) = delete;
 
   void Start(int64_t delay_ms, std::function<void()> expired);
+  void StartUs(int64_t delay_us, std::function<void()> expired);
   void Cancel();
   [[nodiscard]] bool running() const;
 

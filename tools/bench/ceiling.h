@@ -43,6 +43,8 @@ struct ReadWork {
   uint64_t request_bytes = 0;  // a multiple of 4 KiB
   uint64_t requests = 0;       // one after the other in the file
   uint64_t queue_bytes = 0;    // under way at once
+  // What is read lands in so much memory, round and round; no less than queue_bytes, at most 1 GiB.
+  uint64_t memory_bytes = 0;
 };
 
 // Reads a stretch of the file in order, past the page cache, with io_uring and registered buffers

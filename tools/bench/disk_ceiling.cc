@@ -11,7 +11,7 @@
 namespace kvtier {
 
 Result<DiskCeiling> DiskCeiling::Find(const std::string& disk_directory, uint64_t slot_bytes,
-                                      uint64_t blocks) {
+                                      uint64_t blocks, uint64_t memory_bytes) {
   std::string largest;
   uint64_t largest_bytes = 0;
   std::error_code error;
@@ -21,7 +21,7 @@ Result<DiskCeiling> DiskCeiling::Find(const std::string& disk_directory, uint64_
     largest_bytes = entry.file_size(error);
   }
   if (largest.empty()) return MakeError(ErrorCode::kNotFound, "no_data_file", disk_directory);
-  return DiskCeiling(std::move(largest), slot_bytes, blocks);
+  return DiskCeiling(std::move(largest), slot_bytes, blocks, memory_bytes);
 }
 
 Status DiskCeiling::Measure() {
@@ -33,7 +33,8 @@ Status DiskCeiling::Measure() {
                         .offset = turn % 2 == 0 ? 0 : blocks_ * slot_bytes_,
                         .request_bytes = slot_bytes_,
                         .requests = blocks_,
-                        .queue_bytes = kQueueBytes[depth]};
+                        .queue_bytes = kQueueBytes[depth],
+                        .memory_bytes = memory_bytes_};
     KVT_ASSIGN_OR_RETURN(const double seconds, ReadWithIoUring(work));
     seconds_[depth].push_back(seconds);
   }

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <memory>
 #include <numeric>
 #include <span>
@@ -22,6 +23,7 @@ namespace kvtier {
 namespace {
 
 constexpr uint64_t kHugePageBytes = 2 * kMiB;
+constexpr uint64_t kMaxRegisteredBytes = 1 * kGiB;  // the kernel's bound on one buffer
 
 struct FreeDeleter {
   void operator()(void* memory) const { std::free(memory); }
@@ -55,16 +57,17 @@ class Ring {
   bool ready_ = false;
 };
 
-Status ReadAll(Ring& ring, std::span<std::byte> memory, const ReadWork& work) {
-  const uint64_t depth = memory.size() / work.request_bytes;
-  std::vector<uint64_t> free_slots(depth);
+// At most `depth` requests at once.
+Status ReadAll(Ring& ring, std::span<std::byte> memory, uint64_t depth, const ReadWork& work) {
+  std::deque<uint64_t> free_slots(memory.size() / work.request_bytes);
   std::iota(free_slots.begin(), free_slots.end(), uint64_t{0});
   uint64_t submitted = 0;
   uint64_t completed = 0;
   while (completed < work.requests) {
-    while (submitted < work.requests && !free_slots.empty()) {
-      const uint64_t slot = free_slots.back();
-      free_slots.pop_back();
+    while (submitted < work.requests && submitted - completed < depth) {
+      // The one that has waited longest, so that all of the memory is used.
+      const uint64_t slot = free_slots.front();
+      free_slots.pop_front();
       io_uring_sqe* sqe = ::io_uring_get_sqe(ring.get());
       ::io_uring_prep_read_fixed(sqe, 0, memory.data() + slot * work.request_bytes,
                                  static_cast<unsigned>(work.request_bytes),
@@ -96,7 +99,9 @@ Result<double> ReadWithIoUring(const ReadWork& work) {
     return tl::unexpected(ErrnoError(ErrorCode::kIoError, errno, "opening " + work.path));
   }
   const uint64_t depth = std::max<uint64_t>(1, work.queue_bytes / work.request_bytes);
-  const uint64_t memory_bytes = depth * work.request_bytes;
+  const uint64_t slots =
+      std::max(depth, std::min(work.memory_bytes, kMaxRegisteredBytes) / work.request_bytes);
+  const uint64_t memory_bytes = slots * work.request_bytes;
   const uint64_t rounded_bytes =
       (memory_bytes + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
   const std::unique_ptr<std::byte[], FreeDeleter> memory(
@@ -108,7 +113,7 @@ Result<double> ReadWithIoUring(const ReadWork& work) {
   KVT_RETURN_IF_ERROR(
       ring.Open(static_cast<unsigned>(depth), fd.get(), {memory.get(), memory_bytes}));
   const auto start = std::chrono::steady_clock::now();
-  KVT_RETURN_IF_ERROR(ReadAll(ring, {memory.get(), memory_bytes}, work));
+  KVT_RETURN_IF_ERROR(ReadAll(ring, {memory.get(), memory_bytes}, depth, work));
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 

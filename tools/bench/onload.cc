@@ -18,6 +18,11 @@ namespace {
 constexpr uint64_t kHeaderBytes = 4 * kKiB;
 constexpr uint64_t kSparePoolBlocks = 2;
 
+// Too little for a set that the other has been pushed through.
+uint64_t HostBytesForDisk(const BenchOptions& options, uint64_t block_bytes) {
+  return options.set_bytes / block_bytes * (block_bytes + kHeaderBytes) / 2;
+}
+
 // Two sets take turns in a pool that holds one. For the host tier both lie in host memory; for the
 // disk tier host memory is too small to serve a set that the other has pushed through it.
 Result<PrivateDaemon> StartDaemon(const BenchOptions& options, Tier tier, uint64_t block_bytes) {
@@ -29,7 +34,8 @@ Result<PrivateDaemon> StartDaemon(const BenchOptions& options, Tier tier, uint64
   daemon.settings = {
       fmt::format("pool.bytes={}B", (slots + kSparePoolBlocks) * block_bytes),
       fmt::format("pool.copy_threads={}", options.copy_threads),
-      fmt::format("host.bytes={}B", from_disk ? set_slot_bytes / 2 : 3 * set_slot_bytes),
+      fmt::format("host.bytes={}B",
+                  from_disk ? HostBytesForDisk(options, block_bytes) : 3 * set_slot_bytes),
       fmt::format("disk.bytes={}B", from_disk ? 3 * set_slot_bytes : 0),
       fmt::format("cache.chunk_bytes={}B", 16 * kMiB),
       // A whole set is allocated at once: all of the other one may have to be saved first.
@@ -61,7 +67,8 @@ Result<Ceiling> CeilingOfHost(const BenchOptions& options, uint64_t block_bytes)
 Result<Ceiling> CeilingOfDisk(const BenchOptions& options, uint64_t block_bytes,
                               const std::string& directory) {
   KVT_ASSIGN_OR_RETURN(DiskCeiling disk, DiskCeiling::Find(directory, block_bytes + kHeaderBytes,
-                                                           options.set_bytes / block_bytes));
+                                                           options.set_bytes / block_bytes,
+                                                           HostBytesForDisk(options, block_bytes)));
   auto shared = std::make_shared<DiskCeiling>(std::move(disk));
   return Ceiling{[shared] { return shared->Measure(); },
                  [shared] { return shared->best().seconds; }};

@@ -18,6 +18,11 @@ uint64_t BenchSizes::pool_bytes() const {
   return (bytes + kGranuleBytes - 1) / kGranuleBytes * kGranuleBytes;
 }
 
+uint64_t BenchSizes::host_bytes() const {
+  const uint64_t slots_bytes = blocks * (block_bytes + kHeaderBytes);
+  return std::max(disk ? slots_bytes / 2 : 3 * slots_bytes, kMinHostBytes);
+}
+
 Result<PrivateDaemon> StartBenchDaemon(const GpuBenchOptions& options, const BenchSizes& sizes,
                                        const std::vector<std::string>& more) {
   const uint64_t slots_bytes = sizes.blocks * (sizes.block_bytes + kHeaderBytes);
@@ -26,8 +31,7 @@ Result<PrivateDaemon> StartBenchDaemon(const GpuBenchOptions& options, const Ben
   daemon.settings = {
       "pool.device=" + options.device,
       fmt::format("pool.bytes={}B", sizes.pool_bytes()),
-      fmt::format("host.bytes={}B",
-                  std::max(sizes.disk ? slots_bytes / 2 : 3 * slots_bytes, kMinHostBytes)),
+      fmt::format("host.bytes={}B", sizes.host_bytes()),
       fmt::format("host.touch_threads={}", options.threads),
       fmt::format("host.checksum_threads={}", options.threads),
       fmt::format("disk.bytes={}B", sizes.disk ? 3 * slots_bytes : 0),

@@ -26,6 +26,7 @@ struct BenchSizes {
   uint64_t spare_pool_blocks = 2;  // for what the daemon has under way
 
   [[nodiscard]] uint64_t pool_bytes() const;
+  [[nodiscard]] uint64_t host_bytes() const;
 };
 
 // `more` settings of the daemon, behind those of `options`.
