@@ -4,11 +4,15 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <bit>
 #include <cstdint>
 
 #include "kernels/append/append_launch.h"
 #include "kernels/append/append_plan.h"
+#include "kernels/append/short_choice.h"
+#include "kernels/append/short_plan.h"
 #include "kernels/append/split_choice.h"
 #include "kernels/append/tensor_map.h"
 #include "kernels/attention_check.h"
@@ -45,24 +49,47 @@ bool IsValidQuery(const kvt_append_params& p) {
 }
 
 struct Device {
+  int id = 0;
   int processors = 0;
   int major = 0;
 };
 
 bool QueryDevice(Device* device) {
-  int id = 0;
-  return cudaGetDevice(&id) == cudaSuccess &&
-         cudaDeviceGetAttribute(&device->processors, cudaDevAttrMultiProcessorCount, id) ==
+  return cudaGetDevice(&device->id) == cudaSuccess &&
+         cudaDeviceGetAttribute(&device->processors, cudaDevAttrMultiProcessorCount, device->id) ==
              cudaSuccess &&
-         cudaDeviceGetAttribute(&device->major, cudaDevAttrComputeCapabilityMajor, id) ==
+         cudaDeviceGetAttribute(&device->major, cudaDevAttrComputeCapabilityMajor, device->id) ==
              cudaSuccess;
 }
 
-// Tiles of queries over all sequences and heads, at most.
-int64_t BoundTiles(const kvt_append_params& p) {
-  const int64_t rows = int64_t{p.query_tokens} * (p.q_heads / p.kv.kv_heads);
+// Rows of queries over all sequences, of one KV head.
+int64_t BoundRows(const kvt_append_params& p) {
+  return int64_t{p.query_tokens} * (p.q_heads / p.kv.kv_heads);
+}
+
+// Tiles of so many rows over all sequences and heads, at most.
+int64_t BoundTiles(const kvt_append_params& p, int tile_rows) {
+  const int64_t rows = BoundRows(p);
   const int64_t sequences = std::min<int64_t>(p.sequences.sequences, rows);
-  return p.kv.kv_heads * ((rows - sequences) / kTileRows + sequences);
+  return p.kv.kv_heads * ((rows - sequences) / tile_rows + sequences);
+}
+
+// Clusters of 1, 2, 4, 8 and 16 CTAs that the device holds at once: it takes a while to find out,
+// and does not change.
+std::array<int32_t, kClusterSizes> ClusterPlaces(const Device& device) {
+  constexpr int kDevices = 64;
+  struct Places {
+    std::atomic<int32_t> known[kClusterSizes];  // one more than there are; 0: not yet found out
+  };
+  static Places devices[kDevices];
+  std::array<int32_t, kClusterSizes> places{};
+  if (device.id >= kDevices) return places;
+  for (int i = 0; i < kClusterSizes; ++i) {
+    std::atomic<int32_t>& known = devices[device.id].known[i];
+    if (known.load() == 0) known.store(ShortClustersAtOnce(1 << i) + 1);
+    places[i] = known.load() - 1;
+  }
+  return places;
 }
 
 int64_t OutputElements(const kvt_append_params& p) {
@@ -72,11 +99,39 @@ int64_t OutputElements(const kvt_append_params& p) {
 int32_t Splits(const kvt_append_params& p, const Device& device) {
   if (p.splits != 0) return p.splits;
   const int keys = TileKeys(p.kv.head_dim);
-  return ChooseSplits({.query_tiles = BoundTiles(p),
+  return ChooseSplits({.query_tiles = BoundTiles(p, kTileRows),
                        .key_tiles = (int64_t{p.sequences.max_kv_length} + keys - 1) / keys,
                        .processors = device.processors,
                        .output_bytes = OutputElements(p) * int64_t{sizeof(float)},
                        .max_splits = KVT_APPEND_MAX_SPLITS});
+}
+
+// How a launch is made: by the kernel for short suffixes in clusters, or, if their CTAs are 0, by
+// that for long ones.
+struct Choice {
+  int32_t splits = 1;
+  int32_t cluster_ctas = 0;
+  int64_t clusters = 0;
+  int64_t items = 0;  // of the kernel for short suffixes, at most
+};
+
+Choice Choose(const kvt_append_params& p, const Device& device) {
+  if (p.kv.dtype == KVT_FP8_E4M3 || p.kv.head_dim > 128 || device.major != kHopper) {
+    return {.splits = Splits(p, device)};
+  }
+  const auto places = ClusterPlaces(device);
+  Choice choice = {.splits = std::max(1, p.splits)};
+  choice.items = BoundTiles(p, kShortRows) * choice.splits;
+  const double bytes = 4.0 * p.kv.head_dim * p.sequences.max_kv_length;
+  choice.cluster_ctas =
+      ChooseClusterCtas({.items = choice.items,
+                         .item_bytes = bytes / choice.splits,
+                         .all_bytes = bytes * p.kv.kv_heads * p.sequences.sequences,
+                         .places = places});
+  if (choice.cluster_ctas == 0) return {.splits = Splits(p, device)};
+  const int size = std::countr_zero(static_cast<uint32_t>(choice.cluster_ctas));
+  choice.clusters = std::min<int64_t>(choice.items, places[size]);
+  return choice;
 }
 
 // The counters, then the partial LSEs and outputs of a split launch.
@@ -96,20 +151,23 @@ WorkspaceLayout LayOut(const kvt_append_params& p, int32_t splits) {
   return layout;
 }
 
-bool MakePlan(const kvt_append_params& p, int32_t splits, char* workspace, AppendPlan* plan) {
-  const WorkspaceLayout layout = LayOut(p, splits);
+bool MakePlan(const kvt_append_params& p, const Choice& choice, char* workspace, AppendPlan* plan) {
+  const WorkspaceLayout layout = LayOut(p, choice.splits);
   plan->params = p;
   plan->counters = reinterpret_cast<AppendCounters*>(workspace);
   plan->partial_lse = reinterpret_cast<float*>(workspace + layout.partial_lse);
   plan->partial_output = reinterpret_cast<float*>(workspace + layout.partial_output);
   plan->group = p.q_heads / p.kv.kv_heads;
   plan->group_inverse = (65536 + plan->group - 1) / plan->group;
-  plan->splits = splits;
-  plan->box_tokens = std::min(p.kv.page_tokens, TileKeys(p.kv.head_dim));
+  plan->splits = choice.splits;
+  plan->box_tokens = choice.cluster_ctas != 0 ? kShortUnitKeys
+                                              : std::min(p.kv.page_tokens, TileKeys(p.kv.head_dim));
+  // A cluster would have to agree on what it draws.
+  plan->draws_items = choice.cluster_ctas == 1 && choice.items > choice.clusters;
   plan->page_shift = std::countr_zero(static_cast<uint32_t>(p.kv.page_tokens));
   // A split launch is short and has a merge ahead and behind, which leaves no room beside it: what
   // cannot overlap is only dearer in pieces.
-  plan->tables_first = p.tables_settled != 0 && splits == 1;
+  plan->tables_first = p.tables_settled != 0 && choice.splits == 1;
   const auto per_token = [](const kvt_scales& s) {
     return s.values != nullptr && (s.token_stride != 0 || s.block_stride != 0);
   };
@@ -118,7 +176,13 @@ bool MakePlan(const kvt_append_params& p, int32_t splits, char* workspace, Appen
          EncodePageMap(p.kv, p.kv.value, plan->box_tokens, &plan->value_map);
 }
 
-cudaError_t Launch(const AppendPlan& plan, int ctas, cudaStream_t stream) {
+cudaError_t Launch(const AppendPlan& plan, const Choice& choice, const Device& device,
+                   cudaStream_t stream) {
+  if (choice.cluster_ctas != 0) {
+    return LaunchAppendShort(plan, static_cast<int>(choice.clusters), choice.cluster_ctas, stream);
+  }
+  const auto ctas = static_cast<int>(
+      std::min<int64_t>(device.processors, BoundTiles(plan.params, kTileRows) * plan.splits));
   if (plan.params.kv.dtype == KVT_FP8_E4M3) return LaunchAppendFp8(plan, ctas, stream);
   return plan.params.query_dtype == KVT_BF16 ? LaunchAppendBf16(plan, ctas, stream)
                                              : LaunchAppendFp16(plan, ctas, stream);
@@ -169,7 +233,7 @@ size_t kvt_append_workspace_bytes(const kvt_append_params* params) {
   using namespace kvtier::kernels;
   Device device;
   if (CheckAppend(params) != KVT_KERNEL_OK || !QueryDevice(&device)) return 0;
-  return static_cast<size_t>(LayOut(*params, Splits(*params, device)).bytes);
+  return static_cast<size_t>(LayOut(*params, Choose(*params, device).splits).bytes);
 }
 
 kvt_kernel_status kvt_append(const kvt_append_params* params, void* workspace,
@@ -181,18 +245,16 @@ kvt_kernel_status kvt_append(const kvt_append_params* params, void* workspace,
   if (!QueryDevice(&device)) return KVT_KERNEL_LAUNCH_FAILED;
   if (device.major != kHopper) return KVT_KERNEL_UNSUPPORTED;
   if (params->query_tokens == 0 || params->sequences.sequences == 0) return KVT_KERNEL_OK;
-  const int32_t splits = Splits(*params, device);
+  const Choice choice = Choose(*params, device);
   if (workspace == nullptr) return KVT_KERNEL_INVALID_ARGUMENT;
-  if (static_cast<int64_t>(workspace_bytes) < LayOut(*params, splits).bytes) {
+  if (static_cast<int64_t>(workspace_bytes) < LayOut(*params, choice.splits).bytes) {
     return KVT_KERNEL_WORKSPACE_TOO_SMALL;
   }
   AppendPlan plan{};
-  if (!MakePlan(*params, splits, static_cast<char*>(workspace), &plan)) {
+  if (!MakePlan(*params, choice, static_cast<char*>(workspace), &plan)) {
     return KVT_KERNEL_UNSUPPORTED;
   }
-  const auto ctas =
-      static_cast<int>(std::min<int64_t>(device.processors, BoundTiles(*params) * splits));
   const auto on = static_cast<cudaStream_t>(stream);
-  if (Launch(plan, ctas, on) != cudaSuccess) return KVT_KERNEL_LAUNCH_FAILED;
-  return splits > 1 ? Merge(plan, on) : KVT_KERNEL_OK;
+  if (Launch(plan, choice, device, on) != cudaSuccess) return KVT_KERNEL_LAUNCH_FAILED;
+  return choice.splits > 1 ? Merge(plan, on) : KVT_KERNEL_OK;
 }

@@ -13,13 +13,6 @@ namespace kvtier::kernels {
 // What a CTA may own on Hopper.
 constexpr int kMaxSharedBytes = 227 * 1024;
 
-// The last CTA to finish leaves the counters as the next launch needs them.
-__device__ __forceinline__ void ResetCounters(AppendCounters& counters) {
-  if (atomicAdd(&counters.finished_ctas, 1) + 1 < gridDim.x) return;
-  counters.next_item = 0;
-  counters.finished_ctas = 0;
-}
-
 template <typename Traits>
 __global__ void __launch_bounds__(kAppendThreads, 1)
     AppendKernel(const __grid_constant__ AppendPlan plan) {

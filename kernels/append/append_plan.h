@@ -37,6 +37,7 @@ struct AppendPlan {
   int32_t page_shift;  // log2(page_tokens)
   // Lengths and tables are read, and only then earlier launches waited for.
   int32_t tables_first;
+  int32_t draws_items;  // short suffixes: items are drawn from the counter, not dealt out in turn
   int32_t scales_per_token;  // fp8: scales differ along tokens, so they cannot wait for the end
 };
 

@@ -190,7 +190,7 @@ class TileCopier {
   const AppendPlan& plan_;
   AppendShared<Traits>& shared_;
   int lane_;
-  AppendSchedule<Traits> schedule_;
+  AppendSchedule<typename Traits::Items> schedule_;
   RingCursor<kItemSlots> items_;
   RingCursor<Traits::kKeyStages> keys_;
   RingCursor<Traits::kValueStages> values_;

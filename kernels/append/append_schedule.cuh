@@ -31,6 +31,13 @@ struct AppendItem {
 // copies of its own, and queries and output pass through as well.
 constexpr int64_t kSectionBytes = int64_t{8} << 20;
 
+// The last CTA to finish leaves the counters as the next launch needs them.
+__device__ __forceinline__ void ResetCounters(AppendCounters& counters) {
+  if (atomicAdd(&counters.finished_ctas, 1) + 1 < gridDim.x) return;
+  counters.next_item = 0;
+  counters.finished_ctas = 0;
+}
+
 // A row's token within its sequence and its head among all.
 struct RowPlace {
   int32_t token;
@@ -59,8 +66,9 @@ __device__ __forceinline__ int32_t FirstKey(const kvt_append_params& p, const Ap
   return max(0, last + behind - p.window_tokens + 1);
 }
 
-// Used by one warp, all lanes together; the items asked for must ascend.
-template <typename Traits>
+// Used by one warp, all lanes together; the items asked for must ascend. Items: how a kernel wants
+// the work cut, see AppendTraits and ShortTraits.
+template <typename Items>
 class AppendSchedule {
  public:
   __device__ AppendSchedule(const AppendPlan& plan, int lane) : plan_(plan), lane_(lane) {}
@@ -73,7 +81,7 @@ class AppendSchedule {
         const int owner = __ffs(past) - 1;
         const int64_t before = __shfl_sync(0xffffffff, items_up_to_ - items_, owner);
         AppendItem item = Decode(owner, static_cast<int32_t>(index - first_item_ - before));
-        item.ascends = kAscends && plan_.splits == 1;
+        item.ascends = Items::kAscends && plan_.splits == 1;
         return item;
       }
       first_item_ += __shfl_sync(0xffffffff, items_up_to_, 31);
@@ -84,13 +92,6 @@ class AppendSchedule {
   }
 
  private:
-  static constexpr int kTileKeys = Traits::kKeys;
-  static constexpr int kKeyBytes = Traits::kHeadDim * (Traits::kFp8 ? 1 : 2);
-  // From the last to the first, the zeroing of what does not exist, which only the last tile needs,
-  // overlaps with the first multiplications. But wide heads leave so few keys to a tile that CTAs
-  // had better read the same ones, and these begin together.
-  static constexpr bool kAscends = Traits::kHeadDim == 256 && !Traits::kFp8;
-
   // Each lane the lengths of one of 32 sequences, and how many items they and those before make.
   __device__ void Load() {
     const kvt_append_params& p = plan_.params;
@@ -111,7 +112,7 @@ class AppendSchedule {
   }
 
   __device__ int32_t Tiles(int32_t query_length) const {
-    return (query_length * plan_.group + kTileRows - 1) / kTileRows;
+    return (query_length * plan_.group + Items::kRows - 1) / Items::kRows;
   }
 
   // Item `index` of the sequence that lane `owner` holds.
@@ -124,9 +125,7 @@ class AppendSchedule {
     item.query_length = __shfl_sync(0xffffffff, query_length_, owner);
     item.kv_length = __shfl_sync(0xffffffff, kv_length_, owner);
     const int32_t tiles = Tiles(item.query_length);
-    const int64_t head_bytes = max(int64_t{1}, int64_t{item.kv_length} * kKeyBytes * 2);
-    const int32_t section_heads = static_cast<int32_t>(
-        min(int64_t{p.kv.kv_heads}, max(int64_t{1}, kSectionBytes / head_bytes)));
+    const int32_t section_heads = SectionHeads(tiles, item.kv_length);
     const int32_t section_items = tiles * section_heads * plan_.splits;
     const int32_t section = index / section_items;
     const int32_t heads = min(section_heads, p.kv.kv_heads - section * section_heads);
@@ -134,9 +133,17 @@ class AppendSchedule {
     item.split = rest % plan_.splits;
     rest /= plan_.splits;
     item.kv_head = section * section_heads + rest % heads;
-    item.first_row = (tiles - 1 - rest / heads) * kTileRows;
+    item.first_row = (tiles - 1 - rest / heads) * Items::kRows;
     CutKeys(item);
     return item;
+  }
+
+  // A single tile of queries leaves nothing to read again, and so no reason to divide.
+  __device__ int32_t SectionHeads(int32_t tiles, int32_t kv_length) const {
+    const int32_t heads = plan_.params.kv.kv_heads;
+    if (tiles == 1) return heads;
+    const int64_t head_bytes = max(int64_t{1}, int64_t{kv_length} * Items::kKeyBytes * 2);
+    return static_cast<int32_t>(min(int64_t{heads}, max(int64_t{1}, kSectionBytes / head_bytes)));
   }
 
   // The key tiles that any row of the tile sees, and of those this split's share.
@@ -145,16 +152,20 @@ class AppendSchedule {
     const int32_t rows = item.query_length * plan_.group;
     item.first_token = item.first_row / plan_.group;
     item.first_head = item.first_row - item.first_token * plan_.group;
-    const int32_t last_token = (min(item.first_row + kTileRows, rows) - 1) / plan_.group;
+    const int32_t last_token = (min(item.first_row + Items::kRows, rows) - 1) / plan_.group;
     const int32_t end = max(0, LastKey(p, item, last_token) + 1);
     const int32_t begin = BeginOfTile(item, last_token);
-    const int32_t first_tile = begin / kTileKeys;
-    const int32_t tiles = max(0, (end + kTileKeys - 1) / kTileKeys - first_tile);
-    item.first_tile = first_tile + static_cast<int32_t>(int64_t{tiles} * item.split / plan_.splits);
-    item.end_tile =
-        first_tile + static_cast<int32_t>(int64_t{tiles} * (item.split + 1) / plan_.splits);
-    if (item.first_tile < item.end_tile) return;
-    item.first_tile = (item.kv_length + kTileKeys - 1) / kTileKeys;
+    const int32_t first_tile = begin / Items::kTileKeys;
+    const int32_t tiles = max(0, (end + Items::kTileKeys - 1) / Items::kTileKeys - first_tile);
+    item.first_tile = first_tile;
+    item.end_tile = first_tile + tiles;
+    if (plan_.splits > 1) {
+      item.end_tile =
+          first_tile + static_cast<int32_t>(int64_t{tiles} * (item.split + 1) / plan_.splits);
+      item.first_tile += static_cast<int32_t>(int64_t{tiles} * item.split / plan_.splits);
+    }
+    if (!Items::kNeverEmpty || item.first_tile < item.end_tile) return;
+    item.first_tile = (item.kv_length + Items::kTileKeys - 1) / Items::kTileKeys;
     item.end_tile = item.first_tile + 1;
   }
 

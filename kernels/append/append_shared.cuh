@@ -44,6 +44,19 @@ struct AppendTraits {
   static constexpr int kRawStages = kDim == 256 ? 1 : 2;
   static constexpr int kRegistersGiven = kFp8Cache ? 56 : 40;    // to which producers go down
   static constexpr int kRegistersTaken = kFp8Cache ? 224 : 232;  // to which consumers go up
+
+  // How the work is cut: rows of queries and keys of a tile, bytes of one key of one head.
+  struct Items {
+    static constexpr int kRows = kTileRows;
+    static constexpr int kTileKeys = kKeys;
+    static constexpr int kKeyBytes = kDim * (kFp8Cache ? 1 : 2);
+    // From the last tile to the first, the zeroing of what does not exist, which only the last one
+    // needs, overlaps with the first multiplications. But wide heads leave so few keys to a tile
+    // that CTAs had better read the same ones, and these begin together.
+    static constexpr bool kAscends = kDim == 256 && !kFp8Cache;
+    // The consumers' pipeline has no way around its first tile.
+    static constexpr bool kNeverEmpty = true;
+  };
 };
 
 // Byte offset of 16-byte chunk `chunk` of row `row` in a tile.

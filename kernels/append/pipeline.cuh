@@ -32,6 +32,10 @@ __device__ __forceinline__ void StoreShared(uint32_t to, uint32_t v) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(v) : "memory");
 }
 
+__device__ __forceinline__ void StoreShared(uint32_t to, uint2 v) {
+  asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(to), "r"(v.x), "r"(v.y) : "memory");
+}
+
 __device__ __forceinline__ void StoreShared(uint32_t to, uint4 v) {
   asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z),
                "r"(v.w)
@@ -152,6 +156,29 @@ __device__ __forceinline__ void CopyTensor(uint32_t to, const CUtensorMap& map, 
       : "memory");
 }
 
+// How long L2 should keep what a copy brings.
+__device__ __forceinline__ uint64_t EvictFirst() {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
+__device__ __forceinline__ uint64_t EvictNormal() {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+
+__device__ __forceinline__ void CopyTensor(uint32_t to, const CUtensorMap& map, int32_t c0,
+                                           int32_t c1, int32_t c2, int32_t c3, int32_t c4,
+                                           const TransactionBarrier& barrier, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%3, %4, %5, %6, %7}], [%2], %8;" ::"r"(to),
+      "l"(&map), "r"(barrier.address()), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4), "l"(policy)
+      : "memory");
+}
+
 __device__ __forceinline__ void PrefetchTensorMap(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
@@ -160,6 +187,13 @@ __device__ __forceinline__ void PrefetchTensorMap(const CUtensorMap& map) {
 __device__ __forceinline__ void CopyChunk(uint32_t to, const void* from, bool valid) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
                "r"(valid ? 16 : 0)
+               : "memory");
+}
+
+// This thread's arrival, once its chunks have come. Whoever waits for them and gives them to tensor
+// cores has to order the two himself (FenceAsyncProxy).
+__device__ __forceinline__ void ArriveWithChunks(const TransactionBarrier& barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier.address())
                : "memory");
 }
 

@@ -5,6 +5,8 @@ if(KVTIER_HAS_CUDA_KERNELS)
     append/append_bf16.cu
     append/append_fp16.cu
     append/append_fp8.cu
+    append/append_short.cu
+    append/short_choice.cc
     append/split_choice.cc
     append/tensor_map.cc
   )

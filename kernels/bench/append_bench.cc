@@ -169,6 +169,12 @@ void BenchAppend(BenchRun* run) {
   RunCase({1, 8192, 0, 16, KVT_BF16, 32, 8, 256}, run);
   RunCase({1, 8192, 0, 16, KVT_BF16, 32, 32, 128}, run);
   RunCase({8, 1024, 8192, 16, KVT_BF16, 64, 8, 128}, run);
+  RunCase({8, 16, 4096}, run);
+  RunCase({64, 4, 4096}, run);
+  if (!run->wide()) return;
+  for (const int tokens : {1, 4, 8, 16, 32, 64}) {
+    for (const int prefix : {1024, 4096, 8192, 32768}) RunCase({1, tokens, prefix}, run);
+  }
 }
 
 }  // namespace kvtier::kernels::bench

@@ -23,11 +23,23 @@ constexpr int kPages = (kShortestPrefix + kRequests + kPage - 1) / kPage;  // of
 
 int Length(int request) { return kShortestPrefix + request + 1; }
 
-enum class Mode { kSuffix, kPrefill, kPrefillEach };
+enum class Mode { kSuffix, kSuffixAppend, kPrefill, kPrefillEach };
 
 const char* NameOf(Mode mode) {
-  return mode == Mode::kSuffix ? "suffix" : mode == Mode::kPrefill ? "prefill" : "prefill-each";
+  switch (mode) {
+    case Mode::kSuffix:
+      return "suffix";
+    case Mode::kSuffixAppend:
+      return "suffix-append";
+    case Mode::kPrefill:
+      return "prefill";
+    default:
+      return "prefill-each";
+  }
 }
+
+// Whether all of a request's tokens are computed.
+bool IsPrefill(Mode mode) { return mode == Mode::kPrefill || mode == Mode::kPrefillEach; }
 
 int TokensOfAll() {
   int tokens = 0;
@@ -48,7 +60,7 @@ double PrefillFlops() {
 class SuffixBuffers {
  public:
   explicit SuffixBuffers(Mode mode) : mode_(mode), rotations_(RotationCount(KvBytes())) {
-    const bool prefill = mode != Mode::kSuffix;
+    const bool prefill = IsPrefill(mode);
     const size_t blocks = size_t(rotations_) * kRequests * kPages;
     pool_ = DeviceMemory(blocks * 2 * kSlice * 2);
     FillRandom(pool_.get(), KVT_BF16, blocks * 2 * kSlice, 1);
@@ -84,8 +96,8 @@ class SuffixBuffers {
     const kvt_append_params all = Append(0, 0, kRequests);
     const kvt_append_params longest = Append(0, kRequests - 1, kRequests);
     workspace_ = DeviceMemory(
-        prefill ? std::max(kvt_append_workspace_bytes(&all), kvt_append_workspace_bytes(&longest))
-                : kvt_decode_workspace_bytes(&decode));
+        std::max({kvt_append_workspace_bytes(&all), kvt_append_workspace_bytes(&longest),
+                  kvt_decode_workspace_bytes(&decode)}));
     workspace_.Zero();
   }
 
@@ -176,7 +188,8 @@ class SuffixBuffers {
             .query_starts = starts_.get<int32_t>() + (all ? 0 : kRequests + 1 + 2 * first),
             .query_tokens = first_tokens_[end] - first_tokens_[first],
             .softmax_scale = 0.125F,
-            .causal = 1};
+            .causal = 1,
+            .tables_settled = IsPrefill(mode_) ? 0 : 1};
   }
 
   const Mode mode_;
@@ -189,7 +202,7 @@ class SuffixBuffers {
 void RunCase(Mode mode, BenchRun* run) {
   const std::string variant = NameOf(mode);
   if (!run->Wants("gpt2-" + variant)) return;
-  const bool prefill = mode != Mode::kSuffix;
+  const bool prefill = IsPrefill(mode);
   const SuffixBuffers buffers(mode);
   BenchResult result;
   result.us = MedianMicroseconds(buffers.rotations(), [&](int rotation, cudaStream_t stream) {
@@ -217,7 +230,9 @@ void RunCase(Mode mode, BenchRun* run) {
 }  // namespace
 
 void BenchSuffix(BenchRun* run) {
-  for (const Mode mode : {Mode::kSuffix, Mode::kPrefill, Mode::kPrefillEach}) RunCase(mode, run);
+  for (const Mode mode : {Mode::kSuffix, Mode::kSuffixAppend, Mode::kPrefill, Mode::kPrefillEach}) {
+    RunCase(mode, run);
+  }
 }
 
 }  // namespace kvtier::kernels::bench

@@ -17,6 +17,11 @@ const std::vector<AppendSequence> kOddSequences = {{1, 1},     {5, 17},    {37, 
                                                    {127, 577}, {129, 129}, {3, 0},    {2, 256},
                                                    {16, 128},  {33, 1328}, {64, 2011}};
 
+// The same with few tokens each: the kernel for short suffixes serves them.
+const std::vector<AppendSequence> kShortSequences = {{1, 1},     {5, 17},  {16, 37},  {0, 40},
+                                                     {17, 577},  {9, 129}, {3, 0},    {2, 256},
+                                                     {16, 1328}, {1, 900}, {12, 2501}};
+
 void ExpectRight(const AppendSetup& setup) {
   AppendProblem problem(setup);
   problem.ExpectRight(problem.Run());
@@ -213,6 +218,131 @@ TEST(Append, ReplaysOneGraphForOtherLengths) {
 TEST(Append, GivesTheSameBitsEveryTime) {
   KVT_SKIP_WITHOUT_HOPPER();
   AppendProblem problem({.sequences = {{200, 2000}, {300, 300}}});
+  const AppendResult first = problem.Run();
+  problem.ExpectRight(first);
+  for (int i = 0; i < 20; ++i) {
+    const AppendResult again = problem.Run();
+    ASSERT_TRUE(again.output == first.output);
+    ASSERT_TRUE(again.lse == first.lse);
+  }
+}
+
+TEST(AppendShort, MatchesTheReferenceForOddLengthsOfEveryTypeAndHeadSize) {
+  KVT_SKIP_WITHOUT_HOPPER();
+  for (const int32_t head_dim : {64, 128}) {
+    for (const kvt_dtype dtype : {KVT_BF16, KVT_FP16}) {
+      SCOPED_TRACE(testing::Message() << "dim " << head_dim << " type " << dtype);
+      ExpectRight({.sequences = kShortSequences,
+                   .query_dtype = dtype,
+                   .kv_dtype = dtype,
+                   .head_dim = head_dim});
+    }
+  }
+}
+
+TEST(AppendShort, ServesEveryPageSizeAndLayout) {
+  KVT_SKIP_WITHOUT_HOPPER();
+  for (const int32_t page : {16, 32, 64, 128, 256}) {
+    SCOPED_TRACE(page);
+    ExpectRight({.sequences = {{7, 577}, {16, 300}}, .page = page});
+  }
+  ExpectRight({.sequences = kShortSequences, .heads_outside = true});
+  ExpectRight({.sequences = {{16, 160}, {3, 64}}, .repeated_blocks = true});
+  ExpectRight({.sequences = {{16, 50}}, .device_block_stride = int64_t{1500} << 20});
+}
+
+TEST(AppendShort, ServesEveryGroupOfHeads) {
+  KVT_SKIP_WITHOUT_HOPPER();
+  struct Heads {
+    int32_t query, kv;
+  };
+  for (const Heads heads : {Heads{4, 4}, Heads{8, 2}, Heads{32, 8}, Heads{40, 40}, Heads{64, 8},
+                            Heads{64, 1}, Heads{10, 2}, Heads{21, 3}}) {
+    SCOPED_TRACE(testing::Message() << heads.query << "/" << heads.kv);
+    ExpectRight({.sequences = {{1, 133}, {1, 1200}},
+                 .q_heads = heads.query,
+                 .kv_heads = heads.kv,
+                 .head_dim = 64});
+    ExpectRight({.sequences = {{2, 133}, {0, 1200}}, .q_heads = heads.query, .kv_heads = heads.kv});
+  }
+}
+
+TEST(AppendShort, DoesNotDependOnTheNumberOfSplits) {
+  KVT_SKIP_WITHOUT_HOPPER();
+  for (const int32_t splits : {1, 2, 3, 7, 16, 64}) {
+    SCOPED_TRACE(splits);
+    ExpectRight({.sequences = kShortSequences, .splits = splits});
+    ExpectRight({.sequences = {{9, 700}, {2, 0}}, .splits = splits, .sinks = true});
+  }
+}
+
+TEST(AppendShort, SeesOnlyTheWindowCapsScoresAndCountsSinks) {
+  KVT_SKIP_WITHOUT_HOPPER();
+  for (const int32_t window : {1, 16, 100, 1000}) {
+    SCOPED_TRACE(window);
+    ExpectRight({.sequences = kShortSequences, .window_tokens = window});
+  }
+  ExpectRight({.sequences = kShortSequences, .soft_cap = 2.0F});
+  ExpectRight({.sequences = kShortSequences, .soft_cap = 50.0F, .sinks = true});
+}
+
+// Few KV heads give each of them many multiprocessors, many give them few.
+TEST(AppendShort, SharesAnItemAmongFewOrManyMultiprocessors) {
+  KVT_SKIP_WITHOUT_HOPPER();
+  ExpectRight({.sequences = {{3, 4000}}, .q_heads = 4, .kv_heads = 1});
+  ExpectRight({.sequences = {{16, 4112}}, .q_heads = 32, .kv_heads = 8});
+  ExpectRight({.sequences = {{64, 1024}}, .q_heads = 32, .kv_heads = 8});
+  ExpectRight({.sequences = {{3, 700}, {5, 1200}, {2, 90}}, .q_heads = 24, .kv_heads = 24});
+}
+
+TEST(AppendShort, StreamsLongPrefixesThroughItsRing) {
+  KVT_SKIP_WITHOUT_HOPPER();
+  for (const int32_t head_dim : {64, 128}) {
+    SCOPED_TRACE(head_dim);
+    ExpectRight({.sequences = {{5, 9011}}, .q_heads = 4, .kv_heads = 1, .head_dim = head_dim});
+    ExpectRight({.sequences = {{16, 5008}}, .head_dim = head_dim});
+  }
+}
+
+TEST(AppendShort, WorksOffManySequencesAndALongOneAmongThem) {
+  KVT_SKIP_WITHOUT_HOPPER();
+  std::vector<AppendSequence> sequences;
+  for (int32_t i = 0; i < 150; ++i) sequences.push_back({1 + i % 3, 3 + i * 37 % 700});
+  ExpectRight({.sequences = sequences, .head_dim = 64});
+  sequences[77] = {200, 600};
+  ExpectRight({.sequences = sequences});
+}
+
+TEST(AppendShort, ReplaysOneGraphForOtherLengthsAndWithSettledTables) {
+  KVT_SKIP_WITHOUT_HOPPER();
+  AppendProblem problem({.sequences = {{16, 600}, {3, 300}, {9, 80}}});
+  problem.params().tables_settled = 1;
+  cudaStream_t stream = nullptr;
+  ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
+  ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+  for (int i = 0; i < 3; ++i) problem.Queue(stream);
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+  ASSERT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
+  for (const std::vector<AppendSequence>& sequences :
+       {std::vector<AppendSequence>{{16, 600}, {3, 300}, {9, 80}},
+        std::vector<AppendSequence>{{1, 599}, {13, 33}, {0, 0}},
+        std::vector<AppendSequence>{{0, 10}, {27, 290}, {1, 79}}}) {
+    problem.SetSequences(sequences);
+    problem.PoisonOutput();
+    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    ASSERT_EQ(cudaGraphLaunch(executable, stream), cudaSuccess);
+    problem.ExpectRight(problem.Read());
+  }
+  cudaGraphExecDestroy(executable);
+  cudaGraphDestroy(graph);
+  cudaStreamDestroy(stream);
+}
+
+TEST(AppendShort, GivesTheSameBitsEveryTime) {
+  KVT_SKIP_WITHOUT_HOPPER();
+  AppendProblem problem({.sequences = kShortSequences});
   const AppendResult first = problem.Run();
   problem.ExpectRight(first);
   for (int i = 0; i < 20; ++i) {

@@ -17,6 +17,8 @@ readonly runs=(
   "gpu_append_test Append.MatchesTheReferenceForOddLengthsInOneLaunch"
   "gpu_append_test Append.AppliesScalesOfEveryGranularity"
   "gpu_append_test Append.ReplaysOneGraphForOtherLengths"
+  "gpu_append_test AppendShort.MatchesTheReferenceForOddLengthsOfEveryTypeAndHeadSize"
+  "gpu_append_test AppendShort.ReplaysOneGraphForOtherLengthsAndWithSettledTables"
   "gpu_mla_test MlaDecode.IsRightAtOddLengths"
   "gpu_mla_test MlaDecode.IsRightOverAnFp8CacheWithScalesOfEveryKind"
   "gpu_mla_test MlaDecode.MergesTheManyPartsOfALongSequence"
