@@ -69,13 +69,14 @@ Status Daemon::Start() {
                         kDevicePatienceMs * static_cast<int64_t>(config_.pool.devices.size()));
   KVT_RETURN_IF_ERROR(BlameKey(config_, "pool.device", OpenDevices()));
   manager_->ExtendStart("Trying out the kernels", kKernelsPatienceMs);
-  attention_ = std::make_unique<AttentionService>(AttentionService::Environment{
-      .device = devices_.front().device.get(),
+  AttentionService::Environment attention{
       .config = &config_.kernels,
       .clock = &clock_,
       .loop = loop_,
       .log = log_,
-      .on_fatal = [this](const std::string& error) { EndForLostDevice(error); }});
+      .on_fatal = [this](const std::string& error) { EndForLostDevice(error); }};
+  for (const OpenedDevice& opened : devices_) attention.devices.push_back(opened.device.get());
+  attention_ = std::make_unique<AttentionService>(attention);
   KVT_RETURN_IF_ERROR(BlameKey(config_, "host.bytes", OpenArena()));
   executor_ = std::make_unique<ThreadExecutor>(
       "kvt-work", static_cast<int>(WorkerThreads(config_.host.checksum_threads)), loop_,

@@ -17,9 +17,6 @@
 
 namespace kvtier {
 
-// "auto", "host", "cuda:3".
-[[nodiscard]] std::string DeviceChoiceName(DeviceChoice choice);
-
 struct OpenedDevice {
   std::unique_ptr<Device> device;
   wire::DeviceKind kind = wire::DeviceKind::kHost;

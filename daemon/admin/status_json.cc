@@ -6,6 +6,7 @@
 
 #include "daemon/config/config_schema.h"
 #include "daemon/config/config_value.h"
+#include "daemon/config/device_choice_name.h"
 #include "daemon/version.h"
 
 namespace kvtier {
@@ -47,7 +48,6 @@ json::object KernelsStatus(const AttentionReport& report) {
           {"engine", report.engine},
           {"library", report.library},
           {"library_version", report.library_version},
-          {"start_seconds", report.start_seconds},
           {"self_test",
            {{"cases", report.self_test.cases},
             {"failure", report.self_test.failure},
@@ -56,8 +56,18 @@ json::object KernelsStatus(const AttentionReport& report) {
           {"query_tokens", report.query_tokens},
           {"failures", report.failures},
           {"busy_seconds", static_cast<double>(report.busy_ns) / 1e9},
-          {"in_flight", report.in_flight},
-          {"workspace_bytes", report.workspace_bytes}};
+          {"in_flight", report.in_flight}};
+}
+
+// Of all devices together, and of each.
+json::object KernelsStatus(const AttentionReports& reports) {
+  json::object status = KernelsStatus(reports.All());
+  status["start_seconds"] = reports.start_seconds;
+  status["workspace_bytes"] = reports.workspace_bytes;
+  json::array devices;
+  for (const AttentionReport& report : reports.devices) devices.push_back(KernelsStatus(report));
+  status["devices"] = std::move(devices);
+  return status;
 }
 
 json::object DiskStatus(const DiskStartFacts& disk, const CacheGauges& gauges) {

@@ -53,7 +53,8 @@ void Session::Handle(const wire::Frame& frame,
   // What was taken and is answered later ends then.
   constexpr bool kLater = Message::kType == wire::MessageType::kAcquire ||
                           Message::kType == wire::MessageType::kAcquireCounted ||
-                          Message::kType == wire::MessageType::kAttend;
+                          Message::kType == wire::MessageType::kAttend ||
+                          Message::kType == wire::MessageType::kAttendScaled;
   if (!handled || !kLater) {
     trace_.End(Message::kType, call.request_id, !handled);
   }
@@ -90,6 +91,8 @@ void Session::Dispatch(const wire::Frame& frame) {
       return Handle(frame, &Session::OnWorkspace);
     case Type::kAttend:
       return Handle(frame, &Session::OnAttend);
+    case Type::kAttendScaled:
+      return Handle(frame, &Session::OnAttendScaled);
     case Type::kHello:
       return Refuse({frame.request_id, false},
                     {ErrorCode::kWrongState, "hello_again", "the session is open already"});

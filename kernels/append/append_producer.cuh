@@ -3,13 +3,11 @@
 // an fp8 cache, widen the tiles.
 #pragma once
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <cstdint>
 
 #include "kernels/append/append_shared.cuh"
 #include "kernels/append/append_widen.cuh"
+#include "kernels/append/fp16_pair.cuh"
 #include "kernels/blocks/overlapped_launch.cuh"
 
 namespace kvtier::kernels {
@@ -306,15 +304,6 @@ class TileLoader {
                             Fp16FromBf16(wide.w));
       }
     }
-  }
-
-  static __device__ uint32_t Fp16FromBf16(uint32_t pair) {
-    constexpr float kMaxFp16 = 65504.0f;
-    float2 wide = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(pair));
-    wide.x = fminf(fmaxf(wide.x, -kMaxFp16), kMaxFp16);
-    wide.y = fminf(fmaxf(wide.y, -kMaxFp16), kMaxFp16);
-    const __half2 narrow = __float22half2_rn(wide);
-    return reinterpret_cast<const uint32_t&>(narrow);
   }
 
   const AppendPlan& plan_;

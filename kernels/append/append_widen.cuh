@@ -2,12 +2,10 @@
 // from the ring of raw tiles to those of keys and values.
 #pragma once
 
-#include <cuda_fp16.h>
-#include <cuda_fp8.h>
-
 #include <cstdint>
 
 #include "kernels/append/append_shared.cuh"
+#include "kernels/append/fp16_pair.cuh"
 
 namespace kvtier::kernels {
 
@@ -124,26 +122,6 @@ class TileWidener {
       StoreWide(to + ChunkOffset<Traits>(row, thread_ % kColumns), raw);
       from += Traits::kLoaderThreads * 8;
     }
-  }
-
-  static __device__ __forceinline__ void StoreWide(uint32_t to, uint2 raw) {
-    StoreShared(to, make_uint4(Fp16FromFp8(raw.x, 0), Fp16FromFp8(raw.x, 1), Fp16FromFp8(raw.y, 0),
-                               Fp16FromFp8(raw.y, 1)));
-  }
-
-  // The lower or the upper two of four values.
-  static __device__ __forceinline__ uint32_t Fp16FromFp8(uint32_t four, int upper) {
-    uint32_t two;
-    if (upper) {
-      asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %1;\ncvt.rn.f16x2.e4m3x2 %0, high;\n}\n"
-          : "=r"(two)
-          : "r"(four));
-    } else {
-      asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %1;\ncvt.rn.f16x2.e4m3x2 %0, low;\n}\n"
-          : "=r"(two)
-          : "r"(four));
-    }
-    return two;
   }
 
   __device__ void LoadScales(const AppendItem& item, int32_t tile, int32_t existing,

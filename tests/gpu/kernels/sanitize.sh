@@ -18,6 +18,8 @@ readonly runs=(
   "gpu_append_test Append.AppliesScalesOfEveryGranularity"
   "gpu_append_test Append.ReplaysOneGraphForOtherLengths"
   "gpu_mla_test MlaDecode.IsRightAtOddLengths"
+  "gpu_mla_test MlaDecode.IsRightOverAnFp8CacheWithScalesOfEveryKind"
+  "gpu_mla_test MlaDecode.MergesTheManyPartsOfALongSequence"
   "gpu_mla_test MlaDecode.ReplaysOneGraphForOtherLengths"
   "gpu_kv_write_test *"
   "gpu_block_ops_test *"

@@ -26,6 +26,12 @@ std::vector<PoolDevice> MakeDevices(const Config& config, EventQueue* loop,
   return made;
 }
 
+std::vector<Device*> PointersTo(std::deque<HostDevice>* devices) {
+  std::vector<Device*> pointers;
+  for (HostDevice& device : *devices) pointers.push_back(&device);
+  return pointers;
+}
+
 wire::DevicesReply WireDevicesOf(const Config& config) {
   wire::DevicesReply reply;
   for (size_t i = 0; i < config.pool.devices.size(); ++i) {
@@ -57,7 +63,7 @@ ServerUnderTest::ServerUnderTest(const std::function<void(Config*)>& adjust)
                  {.bytes = config_.host.bytes, .chunk_bytes = config_.cache.chunk_bytes}, &loop_)
                  .value()),
       pool_devices_(MakeDevices(config_, &loop_, &devices_)),
-      attention_({.device = &devices_.front(),
+      attention_({.devices = PointersTo(&devices_),
                   .config = &config_.kernels,
                   .clock = &clock_,
                   .loop = &loop_,

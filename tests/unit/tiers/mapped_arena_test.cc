@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/fakes/blocking_loop.h"
+#include "base/blocking_loop.h"
 
 namespace kvtier {
 namespace {

@@ -4,6 +4,8 @@
 
 #include <cstdio>
 #include <sstream>
+#include <string>
+#include <vector>
 
 namespace kvtier {
 namespace {
@@ -56,6 +58,41 @@ TEST(StatusTextTest, TellsWhichGpuThePoolIsOn) {
   EXPECT_EQ(Format(kStatus).find("cuda"), std::string::npos);
 }
 
+// The status with two GPUs, and a pool on each.
+std::string OnTwoGpus(const std::string& name) {
+  std::string status(kStatus);
+  const auto replace = [&status](std::string_view text, const std::string& by) {
+    status.replace(status.find(text), text.size(), by);
+  };
+  const std::string gpu = R"({"kind": "cuda", "ordinal": 1, "pool_capacity_bytes": 268435456,
+                              "pool_used_bytes": 134217728, "name": ")" +
+                          name + R"("})";
+  replace(R"("kernels": {)", R"("devices": [)" + gpu + ", " + gpu + R"(],
+          "kernels": {"devices": [{"state": "ready"}, {"state": "failed"}],)");
+  replace(R"("pools": [)", R"("pools": [{"tenant": "default", "model_name": "m", "device": 1,
+          "block_bytes": 65536, "blocks": 2048, "free": 1024},)");
+  return status;
+}
+
+TEST(StatusTextTest, ShowsALineForEachOfSeveralDevices) {
+  const std::string text = Format(OnTwoGpus("NVIDIA H200"));
+  EXPECT_NE(text.find("2 devices"), std::string::npos) << text;
+  std::istringstream lines(text);
+  std::vector<std::string> devices;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.find("cuda:1 NVIDIA H200") != std::string::npos) devices.push_back(line);
+  }
+  ASSERT_EQ(devices.size(), 2u) << text;
+  // 1,024 blocks of 64 KiB on each, of 256 MiB.
+  for (const std::string& line : devices) {
+    EXPECT_NE(line.find("1,024"), std::string::npos) << line;
+    EXPECT_NE(line.find("25 %"), std::string::npos) << line;
+  }
+  EXPECT_NE(devices[0].find("ready"), std::string::npos) << text;
+  EXPECT_NE(devices[1].find("failed"), std::string::npos) << text;
+  EXPECT_EQ(Format(kStatus).find("attention"), std::string::npos);
+}
+
 TEST(StatusTextTest, NoLineIsLongerThanEightyColumnsHoweverLargeTheNumbers) {
   std::string large = OnGpu("NVIDIA with a name that is longer than any");
   for (const char* number : {"1024", "4096", "3072", "1000", "268435456"}) {
@@ -64,7 +101,8 @@ TEST(StatusTextTest, NoLineIsLongerThanEightyColumnsHoweverLargeTheNumbers) {
       at += 20;
     }
   }
-  std::istringstream lines(Format(large) + Format(kStatus));
+  std::istringstream lines(Format(large) + Format(kStatus) +
+                           Format(OnTwoGpus("NVIDIA with a name that is longer than any")));
   for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80u) << line;
 }
 

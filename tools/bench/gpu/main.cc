@@ -10,9 +10,9 @@
 #include <optional>
 #include <utility>
 
+#include "base/blocking_loop.h"
 #include "base/byte_size.h"
 #include "gpu/cuda_device.h"
-#include "tools/bench/gpu/bench_loop.h"
 #include "tools/bench/gpu/gpu_bench.h"
 #include "tools/bench/gpu/player.h"
 
@@ -81,7 +81,7 @@ Result<bool> MeasureAll(const Arguments& arguments, GpuResults* results) {
 
 Result<std::string> DeviceName(const GpuBenchOptions& options) {
   if (options.device == kHostDevice) return options.device;
-  BenchLoop loop;
+  BlockingLoop loop;
   KVT_ASSIGN_OR_RETURN(const std::unique_ptr<Device> device, OpenCudaDevice({}, &loop));
   return device->info().name;
 }
