@@ -154,6 +154,16 @@ class Workspace {
     if (kvt_attend(get(), &request, timeout_ms, &compute_ns)) return Error::Last();
     return compute_ns;
   }
+  // Over an fp8 cache: one number for each KV head, one for all, or none.
+  Result<uint64_t> AttendScaled(const kvt_attend_request& request, const std::vector<float>& keys,
+                                const std::vector<float>& values,
+                                int64_t timeout_ms = KVT_DEFAULT_TIMEOUT) {
+    const kvt_attend_scales scales{sizeof(kvt_attend_scales), keys.data(), keys.size(),
+                                   values.data(), values.size()};
+    uint64_t compute_ns = 0;
+    if (kvt_attend_scaled(get(), &request, &scales, timeout_ms, &compute_ns)) return Error::Last();
+    return compute_ns;
+  }
 
  private:
   std::unique_ptr<kvt_workspace, Handle> workspace_;

@@ -77,6 +77,22 @@ KVT_API void kvt_attend_request_init(kvt_attend_request* request);
 KVT_API kvt_status kvt_attend(kvt_workspace* workspace, const kvt_attend_request* request,
                               int64_t timeout_ms, uint64_t* compute_ns);
 
+/* What the numbers of an fp8 cache are multiplied with: one for each of the model's KV heads, or
+ * one for all of them; none: 1. Finite and above 0. */
+typedef struct kvt_attend_scales {
+  size_t size;
+  const float* keys;
+  size_t key_count;
+  const float* values;
+  size_t value_count;
+} kvt_attend_scales;
+
+/* As kvt_attend, over a cache with scales. Errors: also KVT_INVALID_ARGUMENT "bad_scale_count",
+ * "bad_scale", and KVT_UNSUPPORTED "unknown_message" of a daemon of an earlier version. */
+KVT_API kvt_status kvt_attend_scaled(kvt_workspace* workspace, const kvt_attend_request* request,
+                                     const kvt_attend_scales* scales, int64_t timeout_ms,
+                                     uint64_t* compute_ns);
+
 /* The handles of a sequence's first `block_count` logical blocks, as kvt_attend takes them. Errors:
  * KVT_INVALID_ARGUMENT (there are fewer), KVT_WRONG_STATE (wait is due). */
 KVT_API kvt_status kvt_sequence_blocks(const kvt_sequence* sequence, kvt_block* blocks,

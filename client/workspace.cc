@@ -51,21 +51,27 @@ Result<std::unique_ptr<Workspace>> Workspace::Open(std::shared_ptr<const Attachm
 
 Workspace::~Workspace() { attachment_->session()->GiveBackWorkspaceNumber(number_); }
 
-Result<uint64_t> Workspace::Attend(wire::Attend request, Deadline deadline) const {
-  request.pool = attachment_->pool_id();
-  request.workspace = number_;
-  const uint64_t items = request.sequences.size() + request.blocks.size();
+Result<uint64_t> Workspace::Attend(wire::AttendScaled request, Deadline deadline) const {
+  wire::Attend& attend = request.attend;
+  attend.pool = attachment_->pool_id();
+  attend.workspace = number_;
+  const size_t scales = request.key_scales.size() + request.value_scales.size();
+  const uint64_t items = attend.sequences.size() + attend.blocks.size() + scales;
   const uint64_t limit = attachment_->session()->limits().max_frame_bytes;
-  if (request.sequences.size() > wire::kMaxAttendSequences ||
-      request.blocks.size() > wire::kMaxBlocksPerCall ||
+  if (attend.sequences.size() > wire::kMaxAttendSequences ||
+      attend.blocks.size() > wire::kMaxBlocksPerCall ||
+      request.key_scales.size() > wire::kMaxAttendScales ||
+      request.value_scales.size() > wire::kMaxAttendScales ||
       kFixedRequestBytes + items * kItemBytes > limit) {
     return MakeError(ErrorCode::kLimitExceeded, "frame_too_long",
-                     fmt::format("{} sequences and {} blocks in one call", request.sequences.size(),
-                                 request.blocks.size()));
+                     fmt::format("{} sequences, {} blocks and {} scales in one call",
+                                 attend.sequences.size(), attend.blocks.size(), scales));
   }
+  // Daemons of earlier versions know calls without scales.
+  const Channel::Encoder encoder = scales == 0 ? EncoderOf(attend) : EncoderOf(request);
   KVT_ASSIGN_OR_RETURN(
       const wire::AttendReply reply,
-      attachment_->session()->channel().Call<wire::AttendReply>(EncoderOf(request), deadline));
+      attachment_->session()->channel().Call<wire::AttendReply>(encoder, deadline));
   return reply.compute_ns;
 }
 

@@ -27,8 +27,9 @@ class Workspace {
   [[nodiscard]] PoolMapping& mapping() { return *mapping_; }
   [[nodiscard]] const Attachment& attachment() const { return *attachment_; }
   // Fills in pool and workspace, sends, and waits for the results: the nanoseconds that they took.
-  // Errors: the daemon's; kLimitExceeded "frame_too_long"; kUnavailable; kTimeout.
-  [[nodiscard]] Result<uint64_t> Attend(wire::Attend request, Deadline deadline) const;
+  // Errors: the daemon's (one of an earlier version refuses scales: kUnsupported
+  // "unknown_message"); kLimitExceeded "frame_too_long"; kUnavailable; kTimeout.
+  [[nodiscard]] Result<uint64_t> Attend(wire::AttendScaled request, Deadline deadline) const;
 
  private:
   Workspace(std::shared_ptr<const Attachment> attachment, uint32_t number)

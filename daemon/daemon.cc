@@ -15,7 +15,6 @@
 #include "daemon/version.h"
 #include "daemon/worker_threads.h"
 #include "gpu/cuda_device.h"
-#include "tiers/host/mapped_arena.h"
 
 namespace kvtier {
 namespace {
@@ -70,14 +69,14 @@ Status Daemon::Start() {
                         kDevicePatienceMs * static_cast<int64_t>(config_.pool.devices.size()));
   KVT_RETURN_IF_ERROR(BlameKey(config_, "pool.device", OpenDevices()));
   manager_->ExtendStart("Trying out the kernels", kKernelsPatienceMs);
-  attention_ = std::make_unique<AttentionService>(AttentionService::Environment{
-      .device = devices_.front().device.get(),
+  AttentionService::Environment attention{
       .config = &config_.kernels,
       .clock = &clock_,
       .loop = loop_,
       .log = log_,
-      .on_fatal = [this](const std::string& error) { EndForLostDevice(error); }});
-  // After the kernels: the driver lets nothing be launched while it pins a slice.
+      .on_fatal = [this](const std::string& error) { EndForLostDevice(error); }};
+  for (const OpenedDevice& opened : devices_) attention.devices.push_back(opened.device.get());
+  attention_ = std::make_unique<AttentionService>(attention);
   KVT_RETURN_IF_ERROR(BlameKey(config_, "host.bytes", OpenArena()));
   executor_ = std::make_unique<ThreadExecutor>(
       "kvt-work", static_cast<int>(WorkerThreads(config_.host.checksum_threads)), loop_,
@@ -86,6 +85,8 @@ Status Daemon::Start() {
   MakeCache();
   KVT_RETURN_IF_ERROR(Listen());
   TickForever();
+  // Last, because touching and pinning hold up whatever maps memory, starts threads or launches.
+  arena_->Prepare();
   log_->Info("server.ready", "READY: serving on {}, admin on {}, after {} ms",
              config_.server.socket, config_.server.admin_socket,
              clock_.MonotonicMs() - started_ms_);
@@ -132,7 +133,7 @@ Status Daemon::OpenArena() {
                                                     times.seconds, times.pages_s, times.pin_s);
                                        }},
                                   loop_));
-  log_->Info("host.open", "{} of host memory, being touched by {} thread(s); {} for checksums",
+  log_->Info("host.open", "{} of host memory, to be touched by {} thread(s); {} for checksums",
              FormatByteSize(arena_->capacity_bytes()), touch_threads,
              WorkerThreads(config_.host.checksum_threads));
   return {};

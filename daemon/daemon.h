@@ -28,7 +28,7 @@
 #include "daemon/trace/trace_ring.h"
 #include "gpu/device.h"
 #include "tiers/cache.h"
-#include "tiers/host/host_arena.h"
+#include "tiers/host/mapped_arena.h"
 
 namespace kvtier {
 
@@ -94,7 +94,7 @@ class Daemon {
   // Destroyed from the last to the first: nobody uses what stands after it.
   std::unique_ptr<TraceRing> trace_;   // null: nothing is recorded
   std::vector<OpenedDevice> devices_;  // by DeviceIndex
-  std::unique_ptr<HostArena> arena_;
+  std::unique_ptr<MappedArena> arena_;
   std::unique_ptr<DiskTier> disk_;
   std::unique_ptr<AttentionService> attention_;
   std::unique_ptr<Executor> executor_;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/byte_size.h"
+#include "daemon/config/device_choice_name.h"
 #include "gpu/cuda_device.h"
 #include "gpu/host_device.h"
 
@@ -19,10 +20,6 @@ namespace {
 constexpr uint64_t kVramGranuleBytes = 2 * kMiB;
 constexpr int64_t kVramWaitMs = 60'000;
 constexpr auto kVramPoll = std::chrono::milliseconds(250);
-
-int OrdinalOf(DeviceChoice choice) {
-  return static_cast<int>(choice) - static_cast<int>(DeviceChoice::kCuda);
-}
 
 // Of the device at `position` in pool.device.
 uint64_t WantedBytes(const Config& config, size_t position, const DeviceInfo& info) {
@@ -147,12 +144,6 @@ class CudaOpening {
 
 }  // namespace
 
-std::string DeviceChoiceName(DeviceChoice choice) {
-  if (choice == DeviceChoice::kAuto) return "auto";
-  if (choice == DeviceChoice::kHost) return "host";
-  return fmt::format("cuda:{}", OrdinalOf(choice));
-}
-
 Result<std::vector<OpenedDevice>> OpenDevices(const Config& config, const Clock& clock,
                                               EventQueue* loop, Log* log,
                                               const std::function<void(std::string)>& on_fatal) {
@@ -195,6 +186,12 @@ std::string DeviceUuidText(const DeviceInfo& info) {
     text += fmt::format("{}{:02x}", group_begins ? "-" : "", info.uuid[i]);
   }
   return text;
+}
+
+uint64_t UnreachableCounterPages(const std::vector<OpenedDevice>& devices) {
+  uint64_t pages = 0;
+  for (const OpenedDevice& opened : devices) pages += opened.device->unreachable_counter_pages();
+  return pages;
 }
 
 int CommonNumaNode(const std::vector<OpenedDevice>& devices) {

@@ -17,9 +17,6 @@
 
 namespace kvtier {
 
-// "auto", "host", "cuda:3".
-[[nodiscard]] std::string DeviceChoiceName(DeviceChoice choice);
-
 struct OpenedDevice {
   std::unique_ptr<Device> device;
   wire::DeviceKind kind = wire::DeviceKind::kHost;
@@ -42,6 +39,9 @@ struct OpenedDevice {
 
 // "GPU-1b2c...", as nvidia-smi writes it; empty for host memory.
 [[nodiscard]] std::string DeviceUuidText(const DeviceInfo& info);
+
+// Of all devices; see Device.
+[[nodiscard]] uint64_t UnreachableCounterPages(const std::vector<OpenedDevice>& devices);
 
 // The NUMA node that is nearest to all of them; -1 if there is none.
 [[nodiscard]] int CommonNumaNode(const std::vector<OpenedDevice>& devices);

@@ -24,10 +24,12 @@ void CopyQueue::Add(CopyRequest request, std::byte* pool) {
   auto job = std::make_shared<CopyJob>();
   job->request = std::move(request);
   job->pool = pool;
-  jobs_[direction][priority].push_back(std::move(job));
+  Jobs& jobs = jobs_[direction][priority];
+  for (const BlockCopy& copy : job->request.copies) jobs.bytes += copy.bytes;
+  jobs.push_back(std::move(job));
 }
 
-std::optional<CopyChunk> CopyQueue::Take(CopyDirection direction, int64_t now_ns) {
+std::optional<CopyChunk> CopyQueue::Take(CopyDirection direction, int64_t now_ns, ChunkFill least) {
   ByPriority& queues = jobs_[static_cast<size_t>(direction)];
   const auto urgent = std::ranges::find_if(queues, [](const Jobs& jobs) { return !jobs.empty(); });
   if (urgent == queues.end()) return std::nullopt;
@@ -40,7 +42,9 @@ std::optional<CopyChunk> CopyQueue::Take(CopyDirection direction, int64_t now_ns
     const uint64_t rated_bytes = options_.background_bytes_per_s / kRatedChunksPerSecond;
     most_bytes = std::min(most_bytes, std::max(rated_bytes, kMinRatedChunkBytes));
   }
+  if (least == ChunkFill::kFull && urgent->bytes < most_bytes) return std::nullopt;
   FillChunk(*urgent, most_bytes, &chunk);
+  urgent->bytes -= chunk.bytes;
   if (limited) {
     const double seconds =
         static_cast<double>(chunk.bytes) / static_cast<double>(options_.background_bytes_per_s);
@@ -100,6 +104,7 @@ std::vector<std::shared_ptr<CopyJob>> CopyQueue::Clear() {
     for (Jobs& jobs : queues) {
       left.insert(left.end(), jobs.begin(), jobs.end());
       jobs.clear();
+      jobs.bytes = 0;
     }
   }
   return left;

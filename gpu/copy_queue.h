@@ -52,6 +52,8 @@ struct CopyChunk {
   std::vector<std::shared_ptr<CopyJob>> jobs;
 };
 
+enum class ChunkFill : uint8_t { kAny, kFull };
+
 // Not thread-safe.
 class CopyQueue {
  public:
@@ -60,16 +62,19 @@ class CopyQueue {
   // `pool` is the address of `request.pool` for the engine. REQUIRES: some bytes to copy, all in
   // bounds.
   void Add(CopyRequest request, std::byte* pool);
-  // The next chunk of a direction: pieces of one priority. Nothing if there is none or if it may
-  // not start at `now_ns` (any steady clock).
-  [[nodiscard]] std::optional<CopyChunk> Take(CopyDirection direction, int64_t now_ns);
+  // The next chunk of a direction: pieces of one priority. Nothing if there is none, if it may not
+  // start at `now_ns` (any steady clock), or if it would not be as full as `least` says.
+  [[nodiscard]] std::optional<CopyChunk> Take(CopyDirection direction, int64_t now_ns,
+                                              ChunkFill least = ChunkFill::kAny);
   // The earliest time at which Take may have something, if nothing is added; INT64_MAX: never.
   [[nodiscard]] int64_t next_start_ns() const;
   // Takes out the requests of which something has not been taken.
   [[nodiscard]] std::vector<std::shared_ptr<CopyJob>> Clear();
 
  private:
-  using Jobs = std::deque<std::shared_ptr<CopyJob>>;
+  struct Jobs : std::deque<std::shared_ptr<CopyJob>> {
+    uint64_t bytes = 0;  // not taken yet
+  };
   using ByPriority = std::array<Jobs, kCopyPriorityCount>;
 
   // Moves the front job's next piece into the chunk; false if it does not fit.

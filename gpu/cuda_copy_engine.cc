@@ -13,6 +13,9 @@
 namespace kvtier {
 namespace {
 
+// The hardware is busy with one while the next waits.
+constexpr size_t kBusyFlights = 2;
+
 constexpr auto kPoll = std::chrono::microseconds(20);
 // The kernel may otherwise delay a short sleep by 50 us.
 constexpr unsigned long kTimerSlackNs = 1000;
@@ -124,7 +127,8 @@ bool CudaCopyEngine::Launch(Lane& lane) {
   std::optional<CopyChunk> chunk;
   {
     const std::lock_guard lock(mutex_);
-    if (!stopping_) chunk = queue_.Take(lane.direction, NowNs());
+    const auto least = lane.flights.size() < kBusyFlights ? ChunkFill::kAny : ChunkFill::kFull;
+    if (!stopping_) chunk = queue_.Take(lane.direction, NowNs(), least);
   }
   if (!chunk) return false;
   cudaError_t code = broken_ ? cudaErrorUnknown : Perform(*chunk, lane);
@@ -183,6 +187,7 @@ std::vector<CountedStep> CudaCopyEngine::Count(const CopyChunk& chunk, const Lan
     }
   }
   std::erase_if(last, [&](const CountedStep& step) { return counters_->Write(step, lane.stream); });
+  unreachable_counter_pages_ = counters_->unreachable_pages();
   return last;
 }
 

@@ -5,6 +5,7 @@
 #include <cuda_runtime_api.h>
 
 #include <array>
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -28,7 +29,8 @@ struct CudaCopyEngineOptions {
   int ordinal = 0;
   CopyQueueOptions queue;
   // Chunks handed to the hardware and not done, in each direction: two keep it busy, a third covers
-  // for a late thread.
+  // for a late thread. One that is not full is only begun if fewer than two are: what comes
+  // meanwhile goes with it, and the pause after each chunk comes less often.
   size_t chunks_in_flight = 3;
   // Called once on the event loop if the device's context is broken, for which there is no cure
   // within the process.
@@ -52,6 +54,8 @@ class CudaCopyEngine {
   // On the event loop's thread. `pool` is the address of `request.pool`, in whose bounds all copies
   // lie. Never blocks.
   void Submit(CopyRequest request, std::byte* pool);
+  // Any thread. See Device.
+  [[nodiscard]] uint64_t unreachable_counter_pages() const { return unreachable_counter_pages_; }
 
  private:
   struct Flight {
@@ -83,7 +87,9 @@ class CudaCopyEngine {
   void Work();
   bool Launch(Lane& lane);
   [[nodiscard]] cudaError_t Perform(const CopyChunk& chunk, const Lane& lane);
-  // Counts the requests of which the chunk is the last, behind it on the stream.
+  // Counts the requests of which the chunk is the last, behind it on the stream. (A second stream
+  // that waits for the chunk would keep the first from pausing, some 2 us; but what is no copy
+  // waits for the GPU's turns, which while another process computes are 2 ms apart.)
   [[nodiscard]] std::vector<CountedStep> Count(const CopyChunk& chunk, const Lane& lane);
   bool Reap(Lane& lane);
   // False when there is nothing left to do.
@@ -101,6 +107,7 @@ class CudaCopyEngine {
   std::unique_ptr<CudaCounters> counters_;  // the thread's
   const CudaDriver& driver_;
   bool broken_ = false;
+  std::atomic<uint64_t> unreachable_counter_pages_ = 0;
 
   std::mutex mutex_;
   std::condition_variable wake_;

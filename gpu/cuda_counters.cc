@@ -13,7 +13,10 @@ CudaCounters::~CudaCounters() {
 bool CudaCounters::Write(const CountedStep& step, cudaStream_t stream) {
   const std::shared_ptr<CounterPage>& page = step.counter->page();
   auto found = pages_.find(page.get());
-  if (found == pages_.end()) found = pages_.emplace(page.get(), Register(page)).first;
+  if (found == pages_.end()) {
+    found = pages_.emplace(page.get(), Register(page)).first;
+    unreachable_pages_ += found->second.mapping == nullptr;
+  }
   if (found->second.mapping == nullptr) return false;
   const CUdeviceptr address = found->second.address + step.counter->offset();
   return driver_.stream_write_value(stream, address, step.counter->ValueOf(step.done),

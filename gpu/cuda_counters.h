@@ -25,6 +25,8 @@ class CudaCounters {
   // Has `stream` write the value behind what it holds already; false if the stream cannot reach the
   // page, and the host has to write.
   [[nodiscard]] bool Write(const CountedStep& step, cudaStream_t stream);
+  // Pages that could not be reached, ever.
+  [[nodiscard]] uint64_t unreachable_pages() const { return unreachable_pages_; }
   // Gives up pages that nobody else uses. REQUIRES: no write is under way.
   void Collect();
 
@@ -40,6 +42,7 @@ class CudaCounters {
 
   const CudaDriver& driver_;
   std::unordered_map<const CounterPage*, Registered> pages_;
+  uint64_t unreachable_pages_ = 0;
 };
 
 }  // namespace kvtier

@@ -66,8 +66,9 @@ class CudaDevice final : public Device {
   [[nodiscard]] DeviceInfo info() const override { return info_; }
 
   [[nodiscard]] Result<std::unique_ptr<DevicePool>> CreatePool(uint64_t bytes) override {
+    const PinGate::Urgent urgent(&pinner_->gate());
     KVT_RETURN_IF_CUDA_ERROR(cudaSetDevice(info_.ordinal), "choosing a device");
-    return CudaPool::Create(&driver_, info_.ordinal, bytes);
+    return CudaPool::Create(&driver_, info_.ordinal, bytes, loop_);
   }
 
   void Copy(CopyRequest request) override {
@@ -78,6 +79,10 @@ class CudaDevice final : public Device {
     // Pools of this device are all of this kind.
     std::byte* const pool = static_cast<CudaPool*>(request.pool)->data();
     engine_->Submit(std::move(request), pool);
+  }
+
+  [[nodiscard]] uint64_t unreachable_counter_pages() const override {
+    return engine_->unreachable_counter_pages();
   }
 
   [[nodiscard]] HostPinner* host_pinner() override { return pinner_.get(); }

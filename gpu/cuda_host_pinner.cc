@@ -8,6 +8,7 @@
 namespace kvtier {
 
 Status CudaHostPinner::Pin(std::span<std::byte> memory) {
+  gate_.Wait();
   KVT_RETURN_IF_CUDA_ERROR(cudaSetDevice(ordinal_), "choosing a device");
   const cudaError_t code = cudaHostRegister(memory.data(), memory.size(), cudaHostRegisterPortable);
   if (code != cudaSuccess) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "gpu/host_pinner.h"
+#include "gpu/pin_gate.h"
 #include "gpu/pinned_ranges.h"
 
 namespace kvtier {
@@ -15,10 +16,13 @@ class CudaHostPinner final : public HostPinner {
   void Unpin(std::span<std::byte> memory) override;
 
   [[nodiscard]] const PinnedRanges& ranges() const { return ranges_; }
+  // For those who must not wait while memory is pinned piece by piece.
+  [[nodiscard]] PinGate& gate() { return gate_; }
 
  private:
   const int ordinal_;
   PinnedRanges ranges_;
+  PinGate gate_;
 };
 
 }  // namespace kvtier

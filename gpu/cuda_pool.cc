@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "base/byte_size.h"
 #include "gpu/cuda_error.h"
 
@@ -28,12 +30,12 @@ tl::unexpected<Error> Exhausted(uint64_t bytes) {
 }  // namespace
 
 Result<std::unique_ptr<CudaPool>> CudaPool::Create(const CudaDriver* driver, int ordinal,
-                                                   uint64_t bytes) {
+                                                   uint64_t bytes, EventQueue* loop) {
   if (bytes == 0) return MakeError(ErrorCode::kInvalidArgument, "empty_pool", "0 bytes asked for");
   std::unique_ptr<CudaPool> pool(new CudaPool(driver));
   KVT_RETURN_IF_ERROR(pool->Allocate(ShareableMemoryOf(ordinal), bytes));
   KVT_RETURN_IF_ERROR(pool->Map(ordinal));
-  KVT_RETURN_IF_ERROR(pool->Zero());
+  KVT_RETURN_IF_ERROR(pool->Zero(loop));
   return pool;
 }
 
@@ -69,19 +71,45 @@ Status CudaPool::Map(int ordinal) {
   return {};
 }
 
-// What the memory held may be another tenant's.
-Status CudaPool::Zero() const {
-  cudaStream_t stream = nullptr;
-  KVT_RETURN_IF_CUDA_ERROR(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking),
+// What the memory held may be another tenant's. 100 GiB take 40 ms, for which nobody but the pool's
+// client has to wait.
+Status CudaPool::Zero(EventQueue* loop) {
+  KVT_RETURN_IF_CUDA_ERROR(cudaStreamCreateWithFlags(&zeroing_, cudaStreamNonBlocking),
                            "a stream to zero a pool");
-  cudaError_t code = cudaMemsetAsync(data(), 0, bytes_, stream);
-  if (code == cudaSuccess) code = cudaStreamSynchronize(stream);
-  (void)cudaStreamDestroy(stream);
-  KVT_RETURN_IF_CUDA_ERROR(code, "zeroing a pool");
+  KVT_RETURN_IF_CUDA_ERROR(cudaMemsetAsync(data(), 0, bytes_, zeroing_), "zeroing a pool");
+  if (bytes_ <= kReadyAtOnceBytes) {
+    readiness_->reached = true;
+    KVT_RETURN_IF_CUDA_ERROR(cudaStreamSynchronize(zeroing_), "zeroing a pool");
+    return {};
+  }
+  auto zeroed = std::make_unique<Zeroed>(Zeroed{loop, readiness_});
+  KVT_RETURN_IF_CUDA_ERROR(cudaLaunchHostFunc(zeroing_, &CudaPool::OnZeroed, zeroed.get()),
+                           "waiting for a pool's zeros");
+  // OnZeroed's from now on.
+  (void)zeroed.release();
   return {};
 }
 
+void CudaPool::OnZeroed(void* zeroed) {
+  const std::unique_ptr<Zeroed> owned(static_cast<Zeroed*>(zeroed));
+  owned->loop->Post([weak = owned->readiness] {
+    const std::shared_ptr<Readiness> readiness = weak.lock();
+    if (!readiness) return;
+    readiness->reached = true;
+    for (const auto& ready : std::exchange(readiness->waiting, {})) ready();
+  });
+}
+
+void CudaPool::WhenReady(std::function<void()> ready) {
+  if (readiness_->reached) return ready();
+  readiness_->waiting.push_back(std::move(ready));
+}
+
 CudaPool::~CudaPool() {
+  if (zeroing_ != nullptr) {
+    (void)cudaStreamSynchronize(zeroing_);
+    (void)cudaStreamDestroy(zeroing_);
+  }
   if (mapped_) (void)driver_.mem_unmap(address_, bytes_);
   if (address_ != 0) (void)driver_.mem_address_free(address_, bytes_);
   if (handle_ != 0) (void)driver_.mem_release(handle_);

@@ -1,10 +1,15 @@
 // A pool in a GPU's memory. Only for .cc files of this room.
 #pragma once
 
+#include <cuda_runtime_api.h>
+
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <vector>
 
+#include "base/executor.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "gpu/cuda_driver.h"
@@ -16,11 +21,12 @@ namespace kvtier {
 // when every process that imported it has let go of it, or died.
 class CudaPool final : public DevicePool {
  public:
-  // Allocates and zeroes: 100 GiB take about 40 ms. `driver` outlives the pool. The device is the
-  // calling thread's current one. Errors: kInvalidArgument "empty_pool"; kResourceExhausted
+  // Allocates, and has a stream write the zeros. `driver` and `loop` outlive the pool. The device is
+  // the calling thread's current one. Errors: kInvalidArgument "empty_pool"; kResourceExhausted
   // "pool_exceeds_vram" naming what was asked for, free and there; kIoError.
   [[nodiscard]] static Result<std::unique_ptr<CudaPool>> Create(const CudaDriver* driver,
-                                                                int ordinal, uint64_t bytes);
+                                                                int ordinal, uint64_t bytes,
+                                                                EventQueue* loop);
   ~CudaPool() override;
   CudaPool(const CudaPool&) = delete;
   CudaPool& operator=(const CudaPool&) = delete;
@@ -29,12 +35,26 @@ class CudaPool final : public DevicePool {
   [[nodiscard]] int shareable_fd() const override { return fd_.get(); }
   // In the GPU's address space: not to be read or written by the CPU.
   [[nodiscard]] std::byte* data() const override { return reinterpret_cast<std::byte*>(address_); }
+  void WhenReady(std::function<void()> ready) override;
 
  private:
+  // The event loop's.
+  struct Readiness {
+    bool reached = false;
+    std::vector<std::function<void()>> waiting;
+  };
+  // What the stream's callback is given, and frees.
+  struct Zeroed {
+    EventQueue* loop = nullptr;
+    std::weak_ptr<Readiness> readiness;
+  };
+
   explicit CudaPool(const CudaDriver* driver) : driver_(*driver) {}
   [[nodiscard]] Status Allocate(const CUmemAllocationProp& properties, uint64_t bytes);
   [[nodiscard]] Status Map(int ordinal);
-  [[nodiscard]] Status Zero() const;
+  [[nodiscard]] Status Zero(EventQueue* loop);
+  // On a thread of the driver's, which may not call it.
+  static void OnZeroed(void* zeroed);
 
   const CudaDriver& driver_;
   uint64_t bytes_ = 0;
@@ -42,6 +62,8 @@ class CudaPool final : public DevicePool {
   UniqueFd fd_;
   CUdeviceptr address_ = 0;
   bool mapped_ = false;
+  cudaStream_t zeroing_ = nullptr;
+  const std::shared_ptr<Readiness> readiness_ = std::make_shared<Readiness>();
 };
 
 }  // namespace kvtier

@@ -30,7 +30,7 @@ struct DeviceInfo {
   std::array<uint8_t, 16> uuid{};
 };
 
-// One contiguous allocation that other processes can map, all zeros at first. Freed by its
+// One contiguous allocation that other processes can map, all zeros when it is ready. Freed by its
 // destructor; mappings in other processes live on until these unmap.
 class DevicePool {
  public:
@@ -41,7 +41,13 @@ class DevicePool {
   [[nodiscard]] virtual std::byte* data() const = 0;
   // A descriptor to hand to clients with SCM_RIGHTS. Owned by the pool.
   [[nodiscard]] virtual int shareable_fd() const = 0;
+  // Calls `ready` on the event loop when the memory is all zeros; within this call if it has been.
+  // Not called if the pool ends before.
+  virtual void WhenReady(std::function<void()> ready) { ready(); }
 };
+
+// A pool that is not larger is ready when it has been created.
+inline constexpr uint64_t kReadyAtOnceBytes = uint64_t{1} << 30;
 
 enum class CopyDirection : uint8_t { kPoolToHost, kHostToPool };
 
@@ -57,8 +63,8 @@ struct BlockCopy {
 };
 
 // `done` is called once on the event loop when all copies have completed or one has failed; on
-// failure the destination's contents are unspecified. The caller keeps the pool and the host memory
-// alive and (the source) unchanged until then.
+// failure the destination's contents are unspecified. The caller keeps the pool, which is ready, and
+// the host memory alive and (the source) unchanged until then.
 //
 // Before that, without the event loop, the device sets the counters in `counted`: each when this
 // request and all earlier ones that name the same counter have landed, unless one of these failed.
@@ -81,6 +87,9 @@ class Device {
   [[nodiscard]] virtual Result<std::unique_ptr<DevicePool>> CreatePool(uint64_t bytes) = 0;
   // Never blocks. Copies out of bounds of the pool fail with kInvalidArgument.
   virtual void Copy(CopyRequest request) = 0;
+  // How many counter pages the device cannot write to: what it should count there is counted by a
+  // thread of the host, some microseconds later.
+  [[nodiscard]] virtual uint64_t unreachable_counter_pages() const { return 0; }
   // For the host memory that is copied from and to; null where none needs pinning. Owned by the
   // device.
   [[nodiscard]] virtual HostPinner* host_pinner() { return nullptr; }

@@ -71,6 +71,19 @@ struct Attend {
   [[nodiscard]] static Result<Attend> Decode(std::span<const std::byte> payload);
 };
 
+// ATTEND over a cache of fp8 numbers that are to be multiplied with something: the keys and values
+// of each KV head with a number of their own, or of all heads with one; none: 1.
+struct AttendScaled {
+  static constexpr MessageType kType = MessageType::kAttendScaled;
+  Attend attend;
+  // Finite and above 0: checked by Decode, kInvalidArgument "bad_scale".
+  std::vector<float> key_scales;
+  std::vector<float> value_scales;
+
+  void Encode(uint64_t request_id, std::vector<std::byte>* out) const;
+  [[nodiscard]] static Result<AttendScaled> Decode(std::span<const std::byte> payload);
+};
+
 // The results are in the workspace.
 struct AttendReply {
   static constexpr MessageType kType = MessageType::kAttendReply;

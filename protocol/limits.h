@@ -33,6 +33,8 @@ inline constexpr uint32_t kMaxCommitsPerCall = 8192;
 // Sequences of one ATTEND, and the query tokens of all of them.
 inline constexpr uint32_t kMaxAttendSequences = 4096;
 inline constexpr uint32_t kMaxAttendQueryTokens = 65536;
+// What the keys of an ATTEND_SCALED are multiplied with, or its values: one for each KV head.
+inline constexpr uint32_t kMaxAttendScales = 1024;
 // A session's at once, and the bytes of one.
 inline constexpr uint32_t kMaxWorkspaces = 16;
 inline constexpr uint64_t kMaxWorkspaceBytes = uint64_t{1} << 30;

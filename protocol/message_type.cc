@@ -38,6 +38,7 @@ constexpr auto kNames = std::to_array<NamedType>({
     {MessageType::kWorkspaceReply, "WORKSPACE_REPLY"},
     {MessageType::kAttend, "ATTEND"},
     {MessageType::kAttendReply, "ATTEND_REPLY"},
+    {MessageType::kAttendScaled, "ATTEND_SCALED"},
     {MessageType::kPing, "PING"},
     {MessageType::kPong, "PONG"},
     {MessageType::kError, "ERROR"},

@@ -45,6 +45,7 @@ enum class MessageType : uint16_t {
   // More of the clients'.
   kDevices = 40,
   kDevicesReply = 41,
+  kAttendScaled = 42,
 };
 
 // "ACQUIRE_REPLY"; "unknown" for a number that no message has.

@@ -184,6 +184,11 @@ Result<PoolInfo> Cache::AttachPool(const SpaceIdentity& identity, uint64_t pool_
                   pool->block_bytes, pool->blocks.size(), pool->memory->shareable_fd()};
 }
 
+void Cache::WhenPoolReady(PoolId pool_id, std::function<void()> ready) {
+  const CachePool* pool = impl_->state.FindPool(pool_id);
+  if (pool != nullptr) pool->memory->WhenReady(std::move(ready));
+}
+
 void Cache::Acquire(AcquireRequest request, std::function<void(Result<AcquireReply>)> done) {
   if (!impl_->sessions.IsOpen(request.session)) {
     done(MakeError(ErrorCode::kCancelled, "session_closed"));

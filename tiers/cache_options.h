@@ -39,7 +39,7 @@ struct CacheOptions {
   double pin_fraction = 0.5;
 
   // Bytes under way at once, each direction and kind.
-  uint64_t max_load_bytes = 64 * kMiB;
+  uint64_t max_load_bytes = 256 * kMiB;
   uint64_t max_offload_bytes = 256 * kMiB;
   uint64_t max_disk_read_bytes = 64 * kMiB;
   uint64_t max_disk_write_bytes = 32 * kMiB;

@@ -84,6 +84,8 @@ struct CacheStats {
   uint64_t acquires = 0;
   uint64_t acquires_refused = 0;
   uint64_t acquires_waited = 0;
+  // Loads told by events alone, for all counters that their session shares were in use.
+  uint64_t loads_without_counter = 0;
   std::array<uint64_t, kMissReasonCount> misses_by_reason{};
   std::array<std::array<uint64_t, kDropReasonCount>, kTierCount> drops{};
 

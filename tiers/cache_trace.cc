@@ -34,8 +34,18 @@ void FireMove(TraceKind kind, TracePhase phase, uint64_t block, uint64_t hash, u
 
 }  // namespace
 
-void CacheTrace::Record(const TraceEvent& event) {
-  if (state_.env.tracer != nullptr) state_.env.tracer->Record(event);
+void CacheTrace::Record(TraceEvent event) {
+  Tracer* const tracer = state_.env.tracer;
+  if (tracer == nullptr) return;
+  if (together_ > 0) {
+    if (readings_left_ == 0) {
+      reading_us_ = tracer->NowUs();
+      readings_left_ = kEventsPerReading;
+    }
+    --readings_left_;
+    event.time_us = reading_us_;
+  }
+  tracer->Record(event);
 }
 
 void CacheTrace::WaitBegin(const AcquireRequest& request) {

@@ -19,6 +19,23 @@ class CacheTrace {
  public:
   explicit CacheTrace(CacheState* state) : state_(*state) {}
 
+  // While one lives, events share readings of the clock, each at most kEventsPerReading: for what is
+  // done to many blocks in a row, where a reading for each would cost more than all the rest.
+  class Together {
+   public:
+    explicit Together(CacheTrace* trace) : trace_(*trace) {
+      ++trace_.together_;
+      trace_.readings_left_ = 0;
+    }
+    ~Together() { --trace_.together_; }
+    Together(const Together&) = delete;
+    Together& operator=(const Together&) = delete;
+
+   private:
+    CacheTrace& trace_;
+  };
+  static constexpr int kEventsPerReading = 64;
+
   void WaitBegin(const AcquireRequest& request);
   void WaitEnd(const AcquireRequest& request);
   // `blocks` of the acquire's hits have to be loaded.
@@ -39,9 +56,12 @@ class CacheTrace {
 
  private:
   void Move(TraceKind kind, TracePhase phase, EntryIndex entry, bool failed);
-  void Record(const TraceEvent& event);
+  void Record(TraceEvent event);
 
   CacheState& state_;
+  int together_ = 0;
+  int64_t reading_us_ = 0;
+  int readings_left_ = 0;
 };
 
 }  // namespace kvtier

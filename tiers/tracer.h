@@ -40,7 +40,7 @@ struct RequestTag {
 // A cache line: they are written in the middle of everything. Members that a kind has no use for
 // are zero.
 struct TraceEvent {
-  int64_t time_us = 0;  // monotonic; set by the tracer
+  int64_t time_us = 0;  // monotonic; 0: set by the tracer
   RequestTag tag;
   uint64_t id = 0;
   uint64_t hash_prefix = 0;  // of the block; of a request, its last block's (Digest::Prefix64)
@@ -64,6 +64,8 @@ class Tracer {
   virtual ~Tracer() = default;
   // Must be quick, and must not call the cache.
   virtual void Record(const TraceEvent& event) = 0;
+  // The time that an event recorded now would get.
+  [[nodiscard]] virtual int64_t NowUs() const = 0;
 };
 
 }  // namespace kvtier

@@ -8,7 +8,7 @@
 #   DIRECTORY/quickstart.sh              the demonstration, its pool in the GPU's memory
 #   DIRECTORY/gpu-python.sh              there, if python3 has torch: tests of the Python package
 #   DIRECTORY/gpu-engine.sh [OPTION...]  there, if it has transformers, too: an engine's warm starts
-#   DIRECTORY/kernel-bench.sh [OPTION...]   likewise of the kernels: kernel-bench.json
+#   DIRECTORY/kernel-bench.sh [OPTION...]   likewise of the kernels, beside torch's if python3 has it
 #   DIRECTORY/sanitize.sh DIRECTORY/bin     the kernels under compute-sanitizer, where there is one
 #
 # KVTIER_BUILD_DIRECTORY names a build to take the programs from instead of making one.
@@ -98,14 +98,21 @@ END
 cat >"$bundle/kernel-bench.sh" <<'END'
 #!/usr/bin/env bash
 # Prints a table and writes kernel-bench.json here, or where --json says; --grid wide takes minutes.
+# Where python3 has torch, its attention is timed beside it: KVTIER_PEERS_S seconds, 0 for none.
 set -euo pipefail
 readonly here=$(cd "$(dirname "$0")" && pwd)
 export LD_LIBRARY_PATH=$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 [[ " $* " == *" --json "* ]] || set -- --json kernel-bench.json "$@"
-exec "$here/bin/kvtier-kernel-bench" --commit "$(cat "$here/COMMIT")" "$@"
+"$here/bin/kvtier-kernel-bench" --commit "$(cat "$here/COMMIT")" "$@"
+readonly peers_s=${KVTIER_PEERS_S:-60}
+while [[ $1 != --json ]]; do shift; done
+if [[ $peers_s != 0 ]] && python3 -c 'import torch' 2>/dev/null; then
+  # Without our LD_LIBRARY_PATH: torch brings libraries of its own.
+  env -u LD_LIBRARY_PATH python3 "$here/torch_peers.py" "$2" --seconds "$peers_s"
+fi
 END
 
-cp tests/gpu/kernels/sanitize.sh "$bundle/"
+cp tests/gpu/kernels/sanitize.sh kernels/bench/torch_peers.py "$bundle/"
 
 cat >"$bundle/quickstart.sh" <<'END'
 #!/usr/bin/env bash

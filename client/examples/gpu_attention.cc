@@ -1,19 +1,19 @@
 #include "client/examples/gpu_attention.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <utility>
 
 #include "base/check.h"
 #include "kernels/reference/number_format.h"
+#include "kernels/service/device_buffer.h"
+#include "kernels/service/device_stream.h"
 #include "kernels/service/kernel_library.h"
 
 namespace kvtier::generate {
 namespace {
 
 constexpr size_t kElementBytes = 2;
-constexpr size_t kMinBufferBytes = size_t{1} << 20;
 
 // Vectors of kHeadDim floats as vectors of kGpuHeadDim halves.
 std::vector<uint16_t> Widen(const float* vectors, size_t count) {
@@ -28,11 +28,9 @@ std::vector<uint16_t> Widen(const float* vectors, size_t count) {
 
 class KernelAttention final : public GpuAttention {
  public:
-  KernelAttention(const kvt_kernel_table* table, const GpuPool& pool)
-      : table_(*table), pool_(pool) {}
-  ~KernelAttention() override;
+  explicit KernelAttention(const GpuPool& pool) : pool_(pool) {}
 
-  [[nodiscard]] Status Start();
+  [[nodiscard]] Status Start(const kvt_kernel_table* table);
   [[nodiscard]] Status Store(const LayerRows& rows, std::span<const int32_t> block_table,
                              const float* keys, const float* values) override;
   [[nodiscard]] Status Attend(const LayerRows& rows, std::span<const int32_t> block_table,
@@ -40,68 +38,51 @@ class KernelAttention final : public GpuAttention {
   [[nodiscard]] Status Copy(uint64_t to, uint64_t from, uint64_t bytes) override;
 
  private:
-  // Device memory that grows as it must.
-  struct Buffer {
-    void* memory = nullptr;
-    size_t bytes = 0;
-  };
-
-  [[nodiscard]] Status Call(kvt_kernel_status status, const char* attempted) const;
-  [[nodiscard]] Status Reserve(Buffer* buffer, size_t bytes);
+  // What a call of the table came to.
+  [[nodiscard]] Status ToStatus(kvt_kernel_status status, const char* attempted) const;
+  [[nodiscard]] const kvt_kernel_table& table() const { return stream_.table(); }
+  [[nodiscard]] Status SelectDevice() const;
+  [[nodiscard]] Status Reserve(kernels::DeviceBuffer* buffer, size_t bytes);
   template <typename T>
-  [[nodiscard]] Status Upload(Buffer* buffer, const std::vector<T>& values);
+  [[nodiscard]] Status Upload(kernels::DeviceBuffer* buffer, const std::vector<T>& values);
   [[nodiscard]] kvt_paged_kv Layer(size_t layer) const;
   [[nodiscard]] Status Decode(const kvt_paged_kv& cache, const kvt_sequences& sequence);
   [[nodiscard]] Status Append(const kvt_paged_kv& cache, const kvt_sequences& sequence,
                               const int32_t* query_starts, int32_t query_tokens);
 
-  const kvt_kernel_table& table_;
   const GpuPool pool_;
   std::mutex mutex_;
-  void* stream_ = nullptr;
-  Buffer keys_, values_, slots_, tables_, queries_, output_, decode_workspace_, append_workspace_;
+  kernels::DeviceStream stream_;
+  kernels::DeviceBuffer keys_, values_, slots_, tables_, queries_, output_;
+  // Each kernel's own: what one leaves there means nothing to the other.
+  kernels::DeviceBuffer decode_workspace_, append_workspace_;
 };
 
-KernelAttention::~KernelAttention() {
-  if (stream_ == nullptr || table_.select_device(pool_.ordinal) != KVT_KERNEL_OK) return;
-  for (const Buffer& buffer :
-       {keys_, values_, slots_, tables_, queries_, output_, decode_workspace_, append_workspace_}) {
-    if (buffer.memory != nullptr) table_.release(buffer.memory);
-  }
-  table_.destroy_stream(stream_);
-}
-
-Status KernelAttention::Call(kvt_kernel_status status, const char* attempted) const {
+Status KernelAttention::ToStatus(kvt_kernel_status status, const char* attempted) const {
   if (status == KVT_KERNEL_OK) return {};
-  return MakeError(
-      status == KVT_KERNEL_UNSUPPORTED ? ErrorCode::kUnsupported : ErrorCode::kIoError,
-      "kernel_failed",
-      std::string(attempted) + ": " + table_.status_text(status) + ", " + table_.cuda_error_text());
+  return MakeError(status == KVT_KERNEL_UNSUPPORTED ? ErrorCode::kUnsupported : ErrorCode::kIoError,
+                   "kernel_failed",
+                   std::string(attempted) + ": " + table().status_text(status) + ", " +
+                       table().cuda_error_text());
 }
 
-Status KernelAttention::Start() {
-  KVT_RETURN_IF_ERROR(Call(table_.select_device(pool_.ordinal), "choosing the GPU"));
-  return Call(table_.create_stream(&stream_), "a stream");
+Status KernelAttention::Start(const kvt_kernel_table* table) {
+  const kvt_kernel_status opened = stream_.Open({table, pool_.ordinal});
+  return ToStatus(opened, "a stream");
 }
 
-Status KernelAttention::Reserve(Buffer* buffer, size_t bytes) {
-  if (bytes <= buffer->bytes) return {};
-  // What is queued may still use it.
-  KVT_RETURN_IF_ERROR(Call(table_.synchronize(stream_), "waiting"));
-  if (buffer->memory != nullptr) table_.release(buffer->memory);
-  *buffer = {};
-  const size_t wanted = std::max(std::bit_ceil(bytes), kMinBufferBytes);
-  KVT_RETURN_IF_ERROR(Call(table_.allocate(&buffer->memory, wanted), "scratch memory"));
-  buffer->bytes = wanted;
-  return {};
+Status KernelAttention::SelectDevice() const {
+  return ToStatus(stream_.device().Select(), "choosing the GPU");
+}
+
+Status KernelAttention::Reserve(kernels::DeviceBuffer* buffer, size_t bytes) {
+  return ToStatus(buffer->Reserve(stream_, bytes), "scratch memory");
 }
 
 template <typename T>
-Status KernelAttention::Upload(Buffer* buffer, const std::vector<T>& values) {
-  const size_t bytes = values.size() * sizeof(T);
-  KVT_RETURN_IF_ERROR(Reserve(buffer, bytes));
-  // From pageable memory: it has been read when this returns.
-  return Call(table_.copy(buffer->memory, values.data(), bytes, stream_), "copying to the GPU");
+Status KernelAttention::Upload(kernels::DeviceBuffer* buffer, const std::vector<T>& values) {
+  return ToStatus(buffer->Upload(stream_, values.data(), values.size() * sizeof(T)),
+                  "copying to the GPU");
 }
 
 kvt_paged_kv KernelAttention::Layer(size_t layer) const {
@@ -121,7 +102,7 @@ kvt_paged_kv KernelAttention::Layer(size_t layer) const {
 Status KernelAttention::Store(const LayerRows& rows, std::span<const int32_t> block_table,
                               const float* keys, const float* values) {
   const std::lock_guard lock(mutex_);
-  KVT_RETURN_IF_ERROR(Call(table_.select_device(pool_.ordinal), "choosing the GPU"));
+  KVT_RETURN_IF_ERROR(SelectDevice());
   std::vector<int64_t> slots;
   for (size_t row = 0; row < rows.count; ++row) {
     const size_t position = rows.first_position + row;
@@ -134,23 +115,23 @@ Status KernelAttention::Store(const LayerRows& rows, std::span<const int32_t> bl
   KVT_RETURN_IF_ERROR(Upload(&values_, Widen(values, vectors)));
   KVT_RETURN_IF_ERROR(Upload(&slots_, slots));
   const auto token_stride = static_cast<int64_t>(pool_.kv_heads * kGpuHeadDim);
-  const kvt_kv_write_params params{.key = keys_.memory,
-                                   .value = values_.memory,
+  const kvt_kv_write_params params{.key = keys_.memory(),
+                                   .value = values_.memory(),
                                    .dtype = KVT_FP16,
                                    .tokens = static_cast<int32_t>(rows.count),
                                    .key_token_stride = token_stride,
                                    .key_head_stride = kGpuHeadDim,
                                    .value_token_stride = token_stride,
                                    .value_head_stride = kGpuHeadDim,
-                                   .slot_mapping = static_cast<const int64_t*>(slots_.memory),
+                                   .slot_mapping = static_cast<const int64_t*>(slots_.memory()),
                                    .cache = Layer(rows.layer)};
-  return Call(table_.kv_write(&params, stream_), "writing keys and values");
+  return ToStatus(table().kv_write(&params, stream_.get()), "writing keys and values");
 }
 
 Status KernelAttention::Decode(const kvt_paged_kv& cache, const kvt_sequences& sequence) {
   const auto row = static_cast<int64_t>(pool_.query_heads * kGpuHeadDim);
-  const kvt_decode_params params{.query = queries_.memory,
-                                 .output = output_.memory,
+  const kvt_decode_params params{.query = queries_.memory(),
+                                 .output = output_.memory(),
                                  .query_dtype = KVT_FP16,
                                  .q_heads = static_cast<int32_t>(pool_.query_heads),
                                  .query_sequence_stride = row,
@@ -160,16 +141,17 @@ Status KernelAttention::Decode(const kvt_paged_kv& cache, const kvt_sequences& s
                                  .kv = cache,
                                  .sequences = sequence,
                                  .softmax_scale = 1.0F / std::sqrt(static_cast<float>(kHeadDim))};
-  KVT_RETURN_IF_ERROR(Reserve(&decode_workspace_, table_.decode_workspace_bytes(&params)));
-  return Call(table_.decode(&params, decode_workspace_.memory, decode_workspace_.bytes, stream_),
-              "decode");
+  KVT_RETURN_IF_ERROR(Reserve(&decode_workspace_, table().decode_workspace_bytes(&params)));
+  return ToStatus(
+      table().decode(&params, decode_workspace_.memory(), decode_workspace_.bytes(), stream_.get()),
+      "decode");
 }
 
 Status KernelAttention::Append(const kvt_paged_kv& cache, const kvt_sequences& sequence,
                                const int32_t* query_starts, int32_t query_tokens) {
   const auto row = static_cast<int64_t>(pool_.query_heads * kGpuHeadDim);
-  const kvt_append_params params{.query = queries_.memory,
-                                 .output = output_.memory,
+  const kvt_append_params params{.query = queries_.memory(),
+                                 .output = output_.memory(),
                                  .query_dtype = KVT_FP16,
                                  .q_heads = static_cast<int32_t>(pool_.query_heads),
                                  .query_token_stride = row,
@@ -182,15 +164,16 @@ Status KernelAttention::Append(const kvt_paged_kv& cache, const kvt_sequences& s
                                  .query_tokens = query_tokens,
                                  .softmax_scale = 1.0F / std::sqrt(static_cast<float>(kHeadDim)),
                                  .causal = 1};
-  KVT_RETURN_IF_ERROR(Reserve(&append_workspace_, table_.append_workspace_bytes(&params)));
-  return Call(table_.append(&params, append_workspace_.memory, append_workspace_.bytes, stream_),
-              "append");
+  KVT_RETURN_IF_ERROR(Reserve(&append_workspace_, table().append_workspace_bytes(&params)));
+  return ToStatus(
+      table().append(&params, append_workspace_.memory(), append_workspace_.bytes(), stream_.get()),
+      "append");
 }
 
 Status KernelAttention::Attend(const LayerRows& rows, std::span<const int32_t> block_table,
                                const float* queries, float* mixed) {
   const std::lock_guard lock(mutex_);
-  KVT_RETURN_IF_ERROR(Call(table_.select_device(pool_.ordinal), "choosing the GPU"));
+  KVT_RETURN_IF_ERROR(SelectDevice());
   const auto length = static_cast<int32_t>(rows.first_position + rows.count);
   const size_t vectors = rows.count * pool_.query_heads;
   std::vector<uint16_t> halves = Widen(queries, vectors);
@@ -200,7 +183,7 @@ Status KernelAttention::Attend(const LayerRows& rows, std::span<const int32_t> b
   std::vector<int32_t> tables = {length, 0, static_cast<int32_t>(rows.count), 0};
   tables.insert(tables.end(), block_table.begin(), block_table.end());
   KVT_RETURN_IF_ERROR(Upload(&tables_, tables));
-  const auto* const table = static_cast<const int32_t*>(tables_.memory);
+  const auto* const table = static_cast<const int32_t*>(tables_.memory());
   const kvt_sequences sequence{.block_table = table + 4,
                                .kv_lengths = table,
                                .table_stride = static_cast<int64_t>(block_table.size()),
@@ -211,9 +194,9 @@ Status KernelAttention::Attend(const LayerRows& rows, std::span<const int32_t> b
                           ? Decode(cache, sequence)
                           : Append(cache, sequence, table + 1, static_cast<int32_t>(rows.count)));
   KVT_RETURN_IF_ERROR(
-      Call(table_.copy(halves.data(), output_.memory, halves.size() * kElementBytes, stream_),
-           "copying from the GPU"));
-  KVT_RETURN_IF_ERROR(Call(table_.synchronize(stream_), "waiting for the kernels"));
+      ToStatus(stream_.Copy(halves.data(), output_.memory(), halves.size() * kElementBytes),
+               "copying from the GPU"));
+  KVT_RETURN_IF_ERROR(ToStatus(stream_.Synchronize(), "waiting for the kernels"));
   for (size_t i = 0; i < vectors; ++i) {
     std::transform(&halves[i * kGpuHeadDim], &halves[i * kGpuHeadDim] + kHeadDim,
                    mixed + i * kHeadDim, kernels::FloatFromFp16);
@@ -223,12 +206,12 @@ Status KernelAttention::Attend(const LayerRows& rows, std::span<const int32_t> b
 
 Status KernelAttention::Copy(uint64_t to, uint64_t from, uint64_t bytes) {
   const std::lock_guard lock(mutex_);
-  KVT_RETURN_IF_ERROR(Call(table_.select_device(pool_.ordinal), "choosing the GPU"));
+  KVT_RETURN_IF_ERROR(SelectDevice());
   KVT_RETURN_IF_ERROR(
-      Call(table_.copy(reinterpret_cast<void*>(pool_.base + to),
-                       reinterpret_cast<const void*>(pool_.base + from), bytes, stream_),
-           "copying a block"));
-  return Call(table_.synchronize(stream_), "copying a block");
+      ToStatus(stream_.Copy(reinterpret_cast<void*>(pool_.base + to),
+                            reinterpret_cast<const void*>(pool_.base + from), bytes),
+               "copying a block"));
+  return ToStatus(stream_.Synchronize(), "copying a block");
 }
 
 }  // namespace
@@ -238,8 +221,8 @@ Result<std::unique_ptr<GpuAttention>> GpuAttention::Open(const GpuPool& pool) {
   if (library.table == nullptr) {
     return MakeError(ErrorCode::kUnsupported, "no_kernels", library.why_not);
   }
-  auto attention = std::make_unique<KernelAttention>(library.table, pool);
-  KVT_RETURN_IF_ERROR(attention->Start());
+  auto attention = std::make_unique<KernelAttention>(pool);
+  KVT_RETURN_IF_ERROR(attention->Start(library.table));
   return attention;
 }
 

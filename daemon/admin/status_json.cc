@@ -6,6 +6,7 @@
 
 #include "daemon/config/config_schema.h"
 #include "daemon/config/config_value.h"
+#include "daemon/config/device_choice_name.h"
 #include "daemon/version.h"
 
 namespace kvtier {
@@ -47,7 +48,6 @@ json::object KernelsStatus(const AttentionReport& report) {
           {"engine", report.engine},
           {"library", report.library},
           {"library_version", report.library_version},
-          {"start_seconds", report.start_seconds},
           {"self_test",
            {{"cases", report.self_test.cases},
             {"failure", report.self_test.failure},
@@ -56,8 +56,18 @@ json::object KernelsStatus(const AttentionReport& report) {
           {"query_tokens", report.query_tokens},
           {"failures", report.failures},
           {"busy_seconds", static_cast<double>(report.busy_ns) / 1e9},
-          {"in_flight", report.in_flight},
-          {"workspace_bytes", report.workspace_bytes}};
+          {"in_flight", report.in_flight}};
+}
+
+// Of all devices together, and of each.
+json::object KernelsStatus(const AttentionReports& reports) {
+  json::object status = KernelsStatus(reports.All());
+  status["start_seconds"] = reports.start_seconds;
+  status["workspace_bytes"] = reports.workspace_bytes;
+  json::array devices;
+  for (const AttentionReport& report : reports.devices) devices.push_back(KernelsStatus(report));
+  status["devices"] = std::move(devices);
+  return status;
 }
 
 json::object DiskStatus(const DiskStartFacts& disk, const CacheGauges& gauges) {
@@ -189,11 +199,14 @@ json::object ServerStatus(const ServerCounters& counters) {
           {"refusals", std::move(refusals)}};
 }
 
-json::object StatsStatus(const CacheStats& stats, const Server& server) {
+json::object StatsStatus(const StatusSource& source) {
+  const CacheStats& stats = source.cache->stats();
   return {{"blocks", AskedStatus(stats.blocks)},
           {"acquires", stats.acquires},
           {"acquires_refused", stats.acquires_refused},
           {"acquires_waited", stats.acquires_waited},
+          {"loads_without_counter", stats.loads_without_counter},
+          {"unreachable_counter_pages", UnreachableCounterPages(*source.devices)},
           {"misses", MissesStatus(stats)},
           {"drops", DropsStatus(stats)},
           {"commits", stats.commits},
@@ -215,7 +228,7 @@ json::object StatsStatus(const CacheStats& stats, const Server& server) {
           {"index_errors", stats.index_errors},
           {"slots_quarantined", stats.slots_quarantined},
           {"restored_blocks", stats.restored_blocks},
-          {"server", ServerStatus(server.counters())}};
+          {"server", ServerStatus(source.server->counters())}};
 }
 
 json::object InFlightStatus(const CacheGauges& gauges) {
@@ -259,14 +272,14 @@ std::string StatusJson(const StatusSource& source) {
       {"unpersisted_blocks", gauges.unpersisted_blocks},
       {"pinned_blocks", gauges.pinned_blocks},
       {"write_budget_left_bytes", gauges.write_budget_left_bytes},
-      {"stats", StatsStatus(source.cache->stats(), *source.server)},
+      {"stats", StatsStatus(source)},
   };
   return json::serialize(status);
 }
 
 std::string StatsJson(const StatusSource& source) {
   return json::serialize(json::object{
-      {"schema", "kvtier.stats/1"}, {"stats", StatsStatus(source.cache->stats(), *source.server)}});
+      {"schema", "kvtier.stats/1"}, {"stats", StatsStatus(source)}});
 }
 
 std::string ConfigJson(const Config& config) {

@@ -40,9 +40,17 @@ Status PlanCache(const wire::Attend& request, const ModelRecord& record, std::by
     return Bad("bad_layer", fmt::format("{} of {}", request.layer, record.layers));
   }
   const std::optional<kvt_dtype> dtype = KernelDtype(record.dtype);
-  if (!dtype || record.k_head_dim != record.v_head_dim) {
+  if (!dtype) {
     return MakeError(ErrorCode::kUnsupported, "attend_geometry",
-                     fmt::format("a cache of {} with heads of {} and {}", KvDtypeName(record.dtype),
+                     fmt::format("nothing computes with a cache of {}", KvDtypeName(record.dtype)));
+  }
+  if (record.v_head_dim == 0) {
+    return MakeError(ErrorCode::kUnsupported, "attend_geometry",
+                     "a latent cache (MLA): its kernels are launched by clients alone");
+  }
+  if (record.k_head_dim != record.v_head_dim) {
+    return MakeError(ErrorCode::kUnsupported, "attend_geometry",
+                     fmt::format("K heads of {} and V heads of {}: they must be of one size",
                                  record.k_head_dim, record.v_head_dim));
   }
   const KvLayout layout = KvLayout::Of(record);
@@ -57,6 +65,22 @@ Status PlanCache(const wire::Attend& request, const ModelRecord& record, std::by
                 .block_stride = static_cast<int64_t>(layout.block_stride) / element,
                 .token_stride = static_cast<int64_t>(layout.k_token_stride) / element,
                 .head_stride = static_cast<int64_t>(layout.k_head_stride) / element};
+  return {};
+}
+
+// To one for each KV head, which is what engines take.
+Status PlanScales(std::span<const float> given, const ModelRecord& record,
+                  std::vector<float>* scales) {
+  if (given.empty()) return {};
+  if (record.dtype != KvDtype::kFloat8E4m3) {
+    return Bad("bad_scale_count",
+               fmt::format("{} for a cache of {}", given.size(), KvDtypeName(record.dtype)));
+  }
+  if (given.size() != 1 && given.size() != record.kv_heads) {
+    return Bad("bad_scale_count", fmt::format("{} for {} KV heads", given.size(), record.kv_heads));
+  }
+  scales->assign(given.begin(), given.end());
+  scales->resize(record.kv_heads, given.front());
   return {};
 }
 
@@ -171,9 +195,12 @@ Status PlanWorkspace(const wire::Attend& request, const AttendMemory& memory, At
 
 Result<std::shared_ptr<AttentionJob>> PlanAttend(const wire::Attend& request,
                                                  const ModelRecord& record,
-                                                 const AttendMemory& memory, double max_products) {
+                                                 const AttendMemory& memory, double max_products,
+                                                 const AttendScales& scales) {
   auto job = std::make_shared<AttentionJob>();
   KVT_RETURN_IF_ERROR(PlanCache(request, record, memory.pool, job.get()));
+  KVT_RETURN_IF_ERROR(PlanScales(scales.keys, record, &job->key_scales));
+  KVT_RETURN_IF_ERROR(PlanScales(scales.values, record, &job->value_scales));
   KVT_RETURN_IF_ERROR(PlanQuery(request, record, job.get()));
   KVT_RETURN_IF_ERROR(CheckSequences(request, record.block_tokens));
   KVT_RETURN_IF_ERROR(PlanSequences(request, record.block_tokens, max_products, job.get()));

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include "base/result.h"
 #include "daemon/attention/attention_job.h"
@@ -18,16 +19,25 @@ struct AttendMemory {
   uint64_t workspace_bytes = 0;
 };
 
+// What a client multiplies the numbers of an fp8 cache with; see wire::AttendScaled.
+struct AttendScales {
+  std::span<const float> keys = {};
+  std::span<const float> values = {};
+};
+
 // Entries of one job's block table, which has a row of the longest sequence's length for each.
 inline constexpr uint64_t kMaxAttendTableEntries = uint64_t{4} << 20;
 
 // REQUIRES: the handles in `request` are blocks of the pool that the session may read; `record`
 // passed Validate(). Errors: kInvalidArgument "bad_layer", "bad_heads", "bad_sequence",
-// "bad_block_count", "bad_range"; kUnsupported "attend_geometry"; kLimitExceeded "attend_work"
-// (more than `max_products` products of a query's and a key's element, or too long a table).
+// "bad_block_count", "bad_range", "bad_scale_count" (neither none, one, nor one for each KV head;
+// or some for a cache that is not fp8); kUnsupported "attend_geometry"; kLimitExceeded
+// "attend_work" (more than `max_products` products of a query's and a key's element, or too long a
+// table).
 [[nodiscard]] Result<std::shared_ptr<AttentionJob>> PlanAttend(const wire::Attend& request,
                                                                const ModelRecord& record,
                                                                const AttendMemory& memory,
-                                                               double max_products);
+                                                               double max_products,
+                                                               const AttendScales& scales = {});
 
 }  // namespace kvtier

@@ -3,16 +3,28 @@
 
 #include <atomic>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "kvtier/kernels.h"
 
 namespace kvtier {
 
-// Tables and lengths are the job's own, in host memory; all other pointers are of the device that
-// computes. What they point at must stay until the job is done.
+// A cache's scales, one for each KV head; none: all are 1.
+[[nodiscard]] inline kvt_scales ScalesByHead(std::span<const float> values) {
+  return {.values = values.empty() ? nullptr : values.data(),
+          .block_stride = 0,
+          .token_stride = 0,
+          .head_stride = 1};
+}
+
+// Tables, lengths and scales are the job's own, in host memory; all other pointers are of the
+// device that computes. What they point at must stay until the job is done.
 struct AttentionJob {
-  kvt_paged_kv cache{};  // one layer of a pool
+  kvt_paged_kv cache{};  // one layer of a pool, without its scales
+  // [kv_heads], what an fp8 cache's numbers are multiplied with; empty: 1.
+  std::vector<float> key_scales;
+  std::vector<float> value_scales;
   kvt_dtype query_dtype = KVT_BF16;
   int32_t q_heads = 0;
   float softmax_scale = 1;

@@ -6,10 +6,13 @@
 #include <array>
 #include <atomic>
 #include <cmath>
+#include <cstdint>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <numeric>
 #include <random>
+#include <set>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -41,16 +44,22 @@ struct Sequence {
 constexpr std::array<Sequence, 3> kDecode = {{{1, 1}, {1, 37}, {1, 130}}};
 constexpr std::array<Sequence, 3> kAppend = {{{3, 3}, {5, 130}, {1, 32}}};
 
+// Of the KV heads, where there are any.
+constexpr std::array<float, kKvHeads> kKeyScales = {0.5F, 1.25F};
+constexpr std::array<float, kKvHeads> kValueScales = {1.5F, 0.625F};
+
 struct Types {
   kvt_dtype cache;
   kvt_dtype query;
+  bool scaled;
   const char* name;
 };
-constexpr std::array<Types, 5> kTypes = {{{KVT_BF16, KVT_BF16, "bf16"},
-                                          {KVT_FP16, KVT_FP16, "fp16"},
-                                          {KVT_FP8_E4M3, KVT_BF16, "fp8 with bf16 queries"},
-                                          {KVT_FP8_E4M3, KVT_FP16, "fp8 with fp16 queries"},
-                                          {KVT_FP32, KVT_FP32, "fp32"}}};
+constexpr std::array<Types, 5> kTypes = {
+    {{KVT_BF16, KVT_BF16, false, "bf16"},
+     {KVT_FP16, KVT_FP16, false, "fp16"},
+     {KVT_FP8_E4M3, KVT_BF16, true, "fp8 with scales and bf16 queries"},
+     {KVT_FP8_E4M3, KVT_FP16, false, "fp8 with fp16 queries"},
+     {KVT_FP32, KVT_FP32, false, "fp32"}}};
 
 struct Case {
   Types types;
@@ -65,54 +74,71 @@ std::string NameOf(const Case& one) {
                      one.head_dim, one.group);
 }
 
-// One case: its numbers, and the same job in host memory and on the device.
+size_t Aligned(size_t bytes) { return (bytes + kGranule - 1) / kGranule * kGranule; }
+
+// One case: its numbers, what must come of them, and whether that comes of them on one device after
+// the other.
 class Trial {
  public:
-  Trial(const Case& one, AttentionEngine* engine, std::byte* device)
-      : case_(one), engine_(*engine), device_(device), random_(one.head_dim + one.group) {
+  explicit Trial(const Case& one) : case_(one), random_(one.head_dim + one.group) {
     slice_bytes_ = size_t{kPageTokens} * kKvHeads * one.head_dim * ElementBytes(one.types.cache);
     pool_.assign(kPoolBlocks * kLayers * 2 * slice_bytes_, std::byte{0xFF});
     FillTables();
     FillNumbers();
+    Expect();
   }
 
-  [[nodiscard]] Status Supported() const { return engine_.Check(job_); }
-
-  // The three steps of a case; only the second touches the device. Empty if all is right.
-  void Expect();
-  [[nodiscard]] Status RunOnDevice();
-  [[nodiscard]] std::string Judge(double* error) const;
+  // What an engine left of the pool and of the output.
+  struct Outcome {
+    std::vector<std::byte> pool, output;
+  };
+  // On a device's memory of kPoolBytes.
+  [[nodiscard]] Result<Outcome> Run(AttentionEngine* engine, std::byte* device);
+  // Empty if all is right.
+  [[nodiscard]] std::string Judge(const Outcome& outcome, double* error) const;
 
  private:
   void FillTables();
   void FillNumbers();
-  [[nodiscard]] kvt_paged_kv CacheAt(std::byte* pool) const;
+  void Expect();
 
   const Case case_;
-  AttentionEngine& engine_;
-  std::byte* const device_;  // pool, then queries, then output
   std::mt19937 random_;
   size_t slice_bytes_ = 0;
-  AttentionJob job_;
+  AttentionJob job_;  // aimed at the device that is tried
   std::vector<int64_t> slots_;
   std::vector<std::byte> keys_, values_, queries_;
-  std::vector<std::byte> pool_, expected_pool_, output_;
+  std::vector<std::byte> pool_, expected_pool_;
   std::vector<double> exact_, plain_;
 };
 
-kvt_paged_kv Trial::CacheAt(std::byte* pool) const {
-  const int64_t slice = int64_t{kPageTokens} * kKvHeads * case_.head_dim;
-  // The last layer, so that a wrong stride shows.
-  std::byte* const key = pool + (kLayers - 1) * 2 * slice_bytes_;
+// The last layer of `pool`, so that a wrong stride shows.
+kvt_paged_kv CacheAt(const Case& one, std::byte* pool) {
+  const int64_t slice = int64_t{kPageTokens} * kKvHeads * one.head_dim;
+  const int64_t slice_bytes = slice * static_cast<int64_t>(ElementBytes(one.types.cache));
+  std::byte* const key = pool + (kLayers - 1) * 2 * slice_bytes;
   return {.key = key,
-          .value = key + slice_bytes_,
-          .dtype = case_.types.cache,
+          .value = key + slice_bytes,
+          .dtype = one.types.cache,
           .kv_heads = kKvHeads,
-          .head_dim = case_.head_dim,
+          .head_dim = one.head_dim,
           .page_tokens = kPageTokens,
           .block_stride = kLayers * 2 * slice,
-          .token_stride = int64_t{kKvHeads} * case_.head_dim,
-          .head_stride = case_.head_dim};
+          .token_stride = int64_t{kKvHeads} * one.head_dim,
+          .head_stride = one.head_dim};
+}
+
+// Whether the engine has code for such a case.
+bool Computes(const AttentionEngine& engine, const Case& one) {
+  if (std::ranges::find(engine.head_dims(), one.head_dim) == engine.head_dims().end() ||
+      std::ranges::find(engine.groups(), one.group) == engine.groups().end()) {
+    return false;
+  }
+  AttentionJob job;
+  job.query_dtype = one.types.query;
+  job.q_heads = kKvHeads * one.group;
+  job.cache = CacheAt(one, nullptr);
+  return engine.Check(job).has_value();
 }
 
 void Trial::FillTables() {
@@ -137,8 +163,10 @@ void Trial::FillTables() {
       slots_.push_back(int64_t{block} * kPageTokens + token % kPageTokens);
     }
   }
-  // Not that of the device, but of the same shape: enough to ask whether it is supported.
-  job_.cache = CacheAt(pool_.data());
+  if (case_.types.scaled) {
+    job_.key_scales.assign(kKeyScales.begin(), kKeyScales.end());
+    job_.value_scales.assign(kValueScales.begin(), kValueScales.end());
+  }
 }
 
 void Trial::FillNumbers() {
@@ -156,10 +184,9 @@ void Trial::FillNumbers() {
   queries_ = fill(size_t{1} * job_.query_tokens() * job_.q_heads * case_.head_dim);
 }
 
-// Ahead of the device: what must come of it.
 void Trial::Expect() {
   expected_pool_ = pool_;
-  const kvt_paged_kv cache = CacheAt(expected_pool_.data());
+  kvt_paged_kv cache = CacheAt(case_, expected_pool_.data());
   const int64_t row = int64_t{kKvHeads} * case_.head_dim;
   kernels::KvWriteReference({.key = keys_.data(),
                              .value = values_.data(),
@@ -171,6 +198,8 @@ void Trial::Expect() {
                              .value_head_stride = case_.head_dim,
                              .slot_mapping = slots_.data(),
                              .cache = cache});
+  cache.key_scales = ScalesByHead(job_.key_scales);
+  cache.value_scales = ScalesByHead(job_.value_scales);
   const kernels::ReferenceAttention problem{
       .query = queries_.data(),
       .query_dtype = job_.query_dtype,
@@ -185,30 +214,30 @@ void Trial::Expect() {
   plain_ = kernels::AttentionReference(problem, kernels::ReferenceArithmetic::kPlain16Bit).output;
 }
 
-Status Trial::RunOnDevice() {
-  const auto aligned = [](size_t bytes) { return (bytes + kGranule - 1) / kGranule * kGranule; };
-  std::byte* const query = device_ + aligned(pool_.size());
-  std::byte* const results = query + aligned(queries_.size());
-  output_.assign(queries_.size(), std::byte{0xFF});
-  KVT_RETURN_IF_ERROR(engine_.Copy(device_, pool_.data(), pool_.size()));
-  KVT_RETURN_IF_ERROR(engine_.Copy(query, queries_.data(), queries_.size()));
-  KVT_RETURN_IF_ERROR(engine_.Copy(results, output_.data(), output_.size()));
-  job_.cache = CacheAt(device_);
+Result<Trial::Outcome> Trial::Run(AttentionEngine* engine, std::byte* device) {
+  std::byte* const query = device + Aligned(pool_.size());
+  std::byte* const results = query + Aligned(queries_.size());
+  Outcome outcome{pool_, std::vector<std::byte>(queries_.size(), std::byte{0xFF})};
+  KVT_RETURN_IF_ERROR(engine->Copy(device, pool_.data(), pool_.size()));
+  KVT_RETURN_IF_ERROR(engine->Copy(query, queries_.data(), queries_.size()));
+  KVT_RETURN_IF_ERROR(engine->Copy(results, outcome.output.data(), outcome.output.size()));
+  job_.cache = CacheAt(case_, device);
   job_.query = query;
   job_.output = results;
   KVT_RETURN_IF_ERROR(
-      engine_.StoreKv(job_.cache, case_.types.query, keys_.data(), values_.data(), slots_));
-  KVT_RETURN_IF_ERROR(engine_.Run(job_));
-  KVT_RETURN_IF_ERROR(engine_.Copy(pool_.data(), device_, pool_.size()));
-  return engine_.Copy(output_.data(), results, output_.size());
+      engine->StoreKv(job_.cache, case_.types.query, keys_.data(), values_.data(), slots_));
+  KVT_RETURN_IF_ERROR(engine->Run(job_));
+  KVT_RETURN_IF_ERROR(engine->Copy(outcome.pool.data(), device, pool_.size()));
+  KVT_RETURN_IF_ERROR(engine->Copy(outcome.output.data(), results, outcome.output.size()));
+  return outcome;
 }
 
-std::string Trial::Judge(double* error) const {
-  if (pool_ != expected_pool_) return "keys and values were not written as they should be";
+std::string Trial::Judge(const Outcome& outcome, double* error) const {
+  if (outcome.pool != expected_pool_) return "keys and values were not written as they should be";
   double own = 0, allowed = 0;
   for (size_t i = 0; i < exact_.size(); ++i) {
     const double value =
-        kernels::LoadElement(output_.data(), job_.query_dtype, static_cast<int64_t>(i));
+        kernels::LoadElement(outcome.output.data(), job_.query_dtype, static_cast<int64_t>(i));
     if (!std::isfinite(value)) return fmt::format("element {} is {}", i, value);
     own = std::max(own, std::fabs(value - exact_[i]));
     allowed = std::max(allowed, std::fabs(plain_[i] - exact_[i]));
@@ -219,11 +248,17 @@ std::string Trial::Judge(double* error) const {
   return fmt::format("an element is wrong by {:.4g}, {:.4g} are allowed", own, allowed);
 }
 
-std::vector<Case> CasesFor(const AttentionEngine& engine) {
+// All that any of the engines has code for.
+std::vector<Case> CasesFor(std::span<const AttentionTrial> trials) {
+  std::set<int32_t> head_dims, groups;
+  for (const AttentionTrial& trial : trials) {
+    head_dims.insert(trial.engine->head_dims().begin(), trial.engine->head_dims().end());
+    groups.insert(trial.engine->groups().begin(), trial.engine->groups().end());
+  }
   std::vector<Case> cases;
   for (const Types& types : kTypes) {
-    for (const int32_t head_dim : engine.head_dims()) {
-      for (const int32_t group : engine.groups()) {
+    for (const int32_t head_dim : head_dims) {
+      for (const int32_t group : groups) {
         for (const std::span<const Sequence> sequences : {std::span(kDecode), std::span(kAppend)}) {
           cases.push_back({types, head_dim, group, sequences});
         }
@@ -233,46 +268,61 @@ std::vector<Case> CasesFor(const AttentionEngine& engine) {
   return cases;
 }
 
-struct Verdict {
-  bool tried = false;
-  std::string failure;
-  double error = 0;
-  bool device_lost = false;
+// What is tried on, case after case.
+struct TriedDevice {
+  AttentionEngine* engine = nullptr;
+  std::unique_ptr<DevicePool> memory;  // null: it cannot be had
+  std::mutex in_use;                   // guards all but `engine`
+  AttentionSelfTest result;
+  size_t failed_case = SIZE_MAX;  // the first; that of result.failure
 };
 
-Verdict Try(const Case& one, AttentionEngine* engine, std::byte* memory, std::mutex* device) {
-  Trial trial(one, engine, memory);
-  if (!trial.Supported()) return {};
-  trial.Expect();
-  Verdict verdict{.tried = true};
-  {
-    const std::lock_guard lock(*device);
-    if (const Status done = trial.RunOnDevice(); !done) {
-      verdict.failure = done.error().ToString();
-      verdict.device_lost = done.error().reason == kDeviceLost;
+void TryOn(Trial* trial, const Case& one, size_t number, TriedDevice* device) {
+  const std::lock_guard lock(device->in_use);
+  ++device->result.cases;
+  const Result<Trial::Outcome> outcome = trial->Run(device->engine, device->memory->data());
+  double error = 0;
+  const std::string failure = outcome ? trial->Judge(*outcome, &error) : outcome.error().ToString();
+  device->result.worst_error = std::max(device->result.worst_error, error);
+  device->result.device_lost |= !outcome && outcome.error().reason == kDeviceLost;
+  if (failure.empty() || number > device->failed_case) return;
+  device->failed_case = number;
+  device->result.failure = NameOf(one) + ": " + failure;
+}
+
+std::deque<TriedDevice> Prepare(std::span<const AttentionTrial> trials) {
+  std::deque<TriedDevice> devices;
+  for (const AttentionTrial& trial : trials) {
+    TriedDevice& device = devices.emplace_back();
+    device.engine = trial.engine;
+    Result<std::unique_ptr<DevicePool>> memory = trial.device->CreatePool(kPoolBytes);
+    if (memory) {
+      device.memory = *std::move(memory);
+    } else {
+      device.result.failure = memory.error().ToString();
     }
   }
-  if (verdict.failure.empty()) verdict.failure = trial.Judge(&verdict.error);
-  if (!verdict.failure.empty()) verdict.failure = NameOf(one) + ": " + verdict.failure;
-  return verdict;
+  return devices;
 }
 
 }  // namespace
 
-AttentionSelfTest TestAttention(AttentionEngine* engine, Device* device) {
-  AttentionSelfTest result;
-  const Result<std::unique_ptr<DevicePool>> memory = device->CreatePool(kPoolBytes);
-  if (!memory) {
-    result.failure = memory.error().ToString();
-    return result;
-  }
-  const std::vector<Case> cases = CasesFor(*engine);
-  std::vector<Verdict> verdicts(cases.size());
-  std::mutex device_in_use;
+std::vector<AttentionSelfTest> TestAttention(std::span<const AttentionTrial> trials) {
+  std::deque<TriedDevice> devices = Prepare(trials);
+  const std::vector<Case> cases = CasesFor(trials);
   std::atomic<size_t> next = 0;
   const auto work = [&] {
     for (size_t i = next++; i < cases.size(); i = next++) {
-      verdicts[i] = Try(cases[i], engine, (*memory)->data(), &device_in_use);
+      const auto wanted = [&](const TriedDevice& device) {
+        return device.memory != nullptr && Computes(*device.engine, cases[i]);
+      };
+      if (std::ranges::none_of(devices, wanted)) continue;
+      Trial trial(cases[i]);
+      // Each thread begins with another device, so that they seldom wait for each other.
+      for (size_t d = 0; d < devices.size(); ++d) {
+        TriedDevice& device = devices[(i + d) % devices.size()];
+        if (wanted(device)) TryOn(&trial, cases[i], i, &device);
+      }
     }
   };
   {
@@ -281,14 +331,14 @@ AttentionSelfTest TestAttention(AttentionEngine* engine, Device* device) {
     for (unsigned i = 1; i < threads; ++i) helpers.emplace_back(work);
     work();
   }
-  for (const Verdict& verdict : verdicts) {
-    if (verdict.tried) ++result.cases;
-    result.worst_error = std::max(result.worst_error, verdict.error);
-    if (result.failure.empty()) result.failure = verdict.failure;
-    result.device_lost |= verdict.device_lost;
+  std::vector<AttentionSelfTest> results;
+  for (TriedDevice& device : devices) {
+    if (device.result.cases == 0 && device.result.failure.empty()) {
+      device.result.failure = "nothing could be tried";
+    }
+    results.push_back(std::move(device.result));
   }
-  if (result.cases == 0) result.failure = "nothing could be tried";
-  return result;
+  return results;
 }
 
 }  // namespace kvtier

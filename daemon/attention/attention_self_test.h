@@ -1,8 +1,10 @@
-// Whether an engine computes what the reference says, on memory of its device in the pool's layout.
+// Whether engines compute what the reference says, on memory of their devices in the pool's layout.
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "daemon/attention/attention_engine.h"
 #include "gpu/device.h"
@@ -16,11 +18,18 @@ struct AttentionSelfTest {
   bool device_lost = false;  // see kDeviceLost
 };
 
+// An engine, and the device on whose memory it computes. Both borrowed.
+struct AttentionTrial {
+  AttentionEngine* engine = nullptr;
+  Device* device = nullptr;
+};
+
 // One case for each type of cache, head size and group size that the engine has, for decode and for
 // append: keys and values are written by the engine into shuffled blocks of a pool in which all
 // else is NaN, compared with the reference's bytes, and attended to. So every kernel has been
-// loaded and has run once when this returns. Blocks, some hundred milliseconds on a GPU, while
-// threads compute what is expected. The engine must not be in use.
-[[nodiscard]] AttentionSelfTest TestAttention(AttentionEngine* engine, Device* device);
+// loaded and has run once when this returns, on every device. Blocks, some hundred milliseconds,
+// nearly all of it for what is expected, which is computed once for all devices; those are tried
+// side by side. The engines must not be in use. One result for each of `trials`.
+[[nodiscard]] std::vector<AttentionSelfTest> TestAttention(std::span<const AttentionTrial> trials);
 
 }  // namespace kvtier

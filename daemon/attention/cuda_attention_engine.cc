@@ -19,7 +19,6 @@ constexpr int32_t kMaxAppendGroup = 64;
 constexpr std::array<int32_t, 2> kGroups = {4, kMaxDecodeGroup};
 constexpr int32_t kMinPageTokens = 16;
 constexpr int32_t kMaxPageTokens = 256;
-constexpr size_t kMinBufferBytes = size_t{1} << 20;
 
 // Every sequence asks with one token, and decode has a kernel for it.
 bool IsDecode(const AttentionJob& job) {
@@ -32,27 +31,19 @@ bool IsDecode(const AttentionJob& job) {
 
 Result<std::unique_ptr<CudaAttentionEngine>> CudaAttentionEngine::Open(
     const kvt_kernel_table* table, int32_t ordinal) {
-  std::unique_ptr<CudaAttentionEngine> engine(new CudaAttentionEngine(table, ordinal));
-  KVT_RETURN_IF_ERROR(engine->SelectDevice());
-  KVT_RETURN_IF_ERROR(engine->Call(table->create_stream(&engine->stream_), "a stream"));
+  std::unique_ptr<CudaAttentionEngine> engine(new CudaAttentionEngine());
+  const kvt_kernel_status opened = engine->stream_.Open({table, ordinal});
+  KVT_RETURN_IF_ERROR(engine->ToStatus(opened, "a stream"));
   return engine;
-}
-
-CudaAttentionEngine::~CudaAttentionEngine() {
-  if (stream_ == nullptr || !SelectDevice()) return;
-  for (const Buffer& buffer : {tables_, staging_, decode_workspace_, append_workspace_}) {
-    if (buffer.memory != nullptr) table_.release(buffer.memory);
-  }
-  table_.destroy_stream(stream_);
 }
 
 std::span<const int32_t> CudaAttentionEngine::head_dims() const { return kHeadDims; }
 std::span<const int32_t> CudaAttentionEngine::groups() const { return kGroups; }
 
-Status CudaAttentionEngine::Call(kvt_kernel_status status, const char* attempted) const {
+Status CudaAttentionEngine::ToStatus(kvt_kernel_status status, const char* attempted) const {
   if (status == KVT_KERNEL_OK) return {};
   std::string text =
-      fmt::format("{}: {} ({})", attempted, table_.status_text(status), table_.cuda_error_text());
+      fmt::format("{}: {} ({})", attempted, table().status_text(status), table().cuda_error_text());
   if (status == KVT_KERNEL_UNSUPPORTED) {
     return MakeError(ErrorCode::kUnsupported, "attend_geometry", std::move(text));
   }
@@ -60,23 +51,8 @@ Status CudaAttentionEngine::Call(kvt_kernel_status status, const char* attempted
     return MakeError(ErrorCode::kResourceExhausted, "attend_memory", std::move(text));
   }
   // An error that a harmless call still meets after it was reported is one of the whole context.
-  const bool lost = stream_ != nullptr && table_.synchronize(stream_) != KVT_KERNEL_OK;
+  const bool lost = stream_.get() != nullptr && stream_.Synchronize() != KVT_KERNEL_OK;
   return MakeError(ErrorCode::kIoError, lost ? kDeviceLost : "kernel_failed", std::move(text));
-}
-
-Status CudaAttentionEngine::SelectDevice() const {
-  return Call(table_.select_device(ordinal_), "choosing a device");
-}
-
-Status CudaAttentionEngine::Reserve(Buffer* buffer, size_t bytes) {
-  if (bytes <= buffer->bytes) return {};
-  const size_t wanted = std::max(std::bit_ceil(bytes), kMinBufferBytes);
-  // Nothing is under way: every call waits for its work.
-  if (buffer->memory != nullptr) table_.release(buffer->memory);
-  *buffer = {};
-  KVT_RETURN_IF_ERROR(Call(table_.allocate(&buffer->memory, wanted), "scratch memory"));
-  buffer->bytes = wanted;
-  return {};
 }
 
 Status CudaAttentionEngine::Check(const AttentionJob& job) const {
@@ -96,20 +72,24 @@ Status CudaAttentionEngine::Check(const AttentionJob& job) const {
 
 Result<CudaAttentionEngine::DeviceTables> CudaAttentionEngine::Upload(const AttentionJob& job) {
   std::vector<int32_t> all = job.block_table;
-  const auto append = [&all](const std::vector<int32_t>& values) {
+  const auto append = [&all](const auto& values) {
     const size_t at = all.size();
-    all.insert(all.end(), values.begin(), values.end());
+    for (const auto value : values) all.push_back(std::bit_cast<int32_t>(value));
     return at;
   };
   const size_t lengths_at = append(job.kv_lengths);
   const size_t starts_at = append(job.query_starts);
-  const size_t bytes = all.size() * sizeof(int32_t);
-  KVT_RETURN_IF_ERROR(Reserve(&tables_, bytes));
-  // From pageable memory: it has been read when this returns.
-  KVT_RETURN_IF_ERROR(
-      Call(table_.copy(tables_.memory, all.data(), bytes, stream_), "copying tables"));
-  auto* const base = static_cast<int32_t*>(tables_.memory);
-  DeviceTables tables{job.tables(), base + starts_at};
+  const size_t key_scales_at = append(job.key_scales);
+  const size_t value_scales_at = append(job.value_scales);
+  KVT_RETURN_IF_ERROR(ToStatus(tables_.Upload(stream_, all.data(), all.size() * sizeof(int32_t)),
+                               "copying tables"));
+  auto* const base = static_cast<int32_t*>(tables_.memory());
+  const auto scales = [base](const std::vector<float>& values, size_t at) {
+    return ScalesByHead({reinterpret_cast<const float*>(base + at), values.size()});
+  };
+  DeviceTables tables{job.cache, job.tables(), base + starts_at};
+  tables.cache.key_scales = scales(job.key_scales, key_scales_at);
+  tables.cache.value_scales = scales(job.value_scales, value_scales_at);
   tables.sequences.block_table = base;
   tables.sequences.kv_lengths = base + lengths_at;
   return tables;
@@ -126,14 +106,17 @@ Status CudaAttentionEngine::Decode(const AttentionJob& job, const DeviceTables& 
                                  .query_head_stride = job.cache.head_dim,
                                  .output_sequence_stride = row,
                                  .output_head_stride = job.cache.head_dim,
-                                 .kv = job.cache,
+                                 .kv = tables.cache,
                                  .sequences = tables.sequences,
                                  .softmax_scale = job.softmax_scale,
                                  .soft_cap = job.soft_cap,
                                  .window_tokens = job.window_tokens};
-  KVT_RETURN_IF_ERROR(Reserve(&decode_workspace_, table_.decode_workspace_bytes(&params)));
-  return Call(table_.decode(&params, decode_workspace_.memory, decode_workspace_.bytes, stream_),
-              "decode");
+  KVT_RETURN_IF_ERROR(
+      ToStatus(decode_workspace_.Reserve(stream_, table().decode_workspace_bytes(&params)),
+               "scratch memory"));
+  return ToStatus(
+      table().decode(&params, decode_workspace_.memory(), decode_workspace_.bytes(), stream_.get()),
+      "decode");
 }
 
 Status CudaAttentionEngine::Append(const AttentionJob& job, const DeviceTables& tables) {
@@ -147,7 +130,7 @@ Status CudaAttentionEngine::Append(const AttentionJob& job, const DeviceTables& 
                                  .query_head_stride = job.cache.head_dim,
                                  .output_token_stride = row,
                                  .output_head_stride = job.cache.head_dim,
-                                 .kv = job.cache,
+                                 .kv = tables.cache,
                                  .sequences = tables.sequences,
                                  .query_starts = tables.query_starts,
                                  .query_tokens = job.query_tokens(),
@@ -155,31 +138,35 @@ Status CudaAttentionEngine::Append(const AttentionJob& job, const DeviceTables& 
                                  .soft_cap = job.soft_cap,
                                  .window_tokens = job.window_tokens,
                                  .causal = 1};
-  KVT_RETURN_IF_ERROR(Reserve(&append_workspace_, table_.append_workspace_bytes(&params)));
-  return Call(table_.append(&params, append_workspace_.memory, append_workspace_.bytes, stream_),
-              "append");
+  KVT_RETURN_IF_ERROR(
+      ToStatus(append_workspace_.Reserve(stream_, table().append_workspace_bytes(&params)),
+               "scratch memory"));
+  return ToStatus(
+      table().append(&params, append_workspace_.memory(), append_workspace_.bytes(), stream_.get()),
+      "append");
 }
 
 Status CudaAttentionEngine::Run(const AttentionJob& job) {
   if (job.cancelled.load(std::memory_order_relaxed)) {
     return MakeError(ErrorCode::kCancelled, "attend_cancelled");
   }
-  KVT_RETURN_IF_ERROR(SelectDevice());
+  KVT_RETURN_IF_ERROR(ToStatus(stream_.device().Select(), "choosing a device"));
   KVT_ASSIGN_OR_RETURN(const DeviceTables tables, Upload(job));
   KVT_RETURN_IF_ERROR(IsDecode(job) ? Decode(job, tables) : Append(job, tables));
-  return Call(table_.synchronize(stream_), "waiting for the kernels");
+  return ToStatus(stream_.Synchronize(), "waiting for the kernels");
 }
 
 Status CudaAttentionEngine::StoreKv(const kvt_paged_kv& cache, kvt_dtype dtype, const void* keys,
                                     const void* values, std::span<const int64_t> slots) {
-  KVT_RETURN_IF_ERROR(SelectDevice());
+  KVT_RETURN_IF_ERROR(ToStatus(stream_.device().Select(), "choosing a device"));
   const int64_t row = int64_t{cache.kv_heads} * cache.head_dim;
   const size_t slots_bytes = (slots.size_bytes() + 255) / 256 * 256;
   const size_t vectors_bytes = slots.size() * row * 2;  // 16-bit
-  KVT_RETURN_IF_ERROR(Reserve(&staging_, slots_bytes + 2 * vectors_bytes));
-  auto* const base = static_cast<std::byte*>(staging_.memory);
+  KVT_RETURN_IF_ERROR(
+      ToStatus(staging_.Reserve(stream_, slots_bytes + 2 * vectors_bytes), "scratch memory"));
+  auto* const base = static_cast<std::byte*>(staging_.memory());
   const auto upload = [&](size_t at, const void* from, size_t bytes) {
-    return Call(table_.copy(base + at, from, bytes, stream_), "copying keys and values");
+    return ToStatus(stream_.Copy(base + at, from, bytes), "copying keys and values");
   };
   KVT_RETURN_IF_ERROR(upload(0, slots.data(), slots.size_bytes()));
   KVT_RETURN_IF_ERROR(upload(slots_bytes, keys, vectors_bytes));
@@ -194,14 +181,15 @@ Status CudaAttentionEngine::StoreKv(const kvt_paged_kv& cache, kvt_dtype dtype, 
                                    .value_head_stride = cache.head_dim,
                                    .slot_mapping = reinterpret_cast<const int64_t*>(base),
                                    .cache = cache};
-  KVT_RETURN_IF_ERROR(Call(table_.kv_write(&params, stream_), "writing keys and values"));
-  return Call(table_.synchronize(stream_), "writing keys and values");
+  KVT_RETURN_IF_ERROR(
+      ToStatus(table().kv_write(&params, stream_.get()), "writing keys and values"));
+  return ToStatus(stream_.Synchronize(), "writing keys and values");
 }
 
 Status CudaAttentionEngine::Copy(void* to, const void* from, size_t bytes) {
-  KVT_RETURN_IF_ERROR(SelectDevice());
-  KVT_RETURN_IF_ERROR(Call(table_.copy(to, from, bytes, stream_), "copying"));
-  return Call(table_.synchronize(stream_), "copying");
+  KVT_RETURN_IF_ERROR(ToStatus(stream_.device().Select(), "choosing a device"));
+  KVT_RETURN_IF_ERROR(ToStatus(stream_.Copy(to, from, bytes), "copying"));
+  return ToStatus(stream_.Synchronize(), "copying");
 }
 
 }  // namespace kvtier

@@ -6,6 +6,8 @@
 #include <memory>
 
 #include "daemon/attention/attention_engine.h"
+#include "kernels/service/device_buffer.h"
+#include "kernels/service/device_stream.h"
 #include "kvtier/kernel_table.h"
 
 namespace kvtier {
@@ -15,9 +17,6 @@ class CudaAttentionEngine final : public AttentionEngine {
   // For the GPU `ordinal`. Errors: kUnsupported, kIoError from CUDA.
   [[nodiscard]] static Result<std::unique_ptr<CudaAttentionEngine>> Open(
       const kvt_kernel_table* table, int32_t ordinal);
-  ~CudaAttentionEngine() override;
-  CudaAttentionEngine(const CudaAttentionEngine&) = delete;
-  CudaAttentionEngine& operator=(const CudaAttentionEngine&) = delete;
 
   [[nodiscard]] std::string_view name() const override { return "cuda"; }
   [[nodiscard]] bool concurrent() const override { return false; }
@@ -32,20 +31,14 @@ class CudaAttentionEngine final : public AttentionEngine {
   [[nodiscard]] Status Copy(void* to, const void* from, size_t bytes) override;
 
  private:
-  // Device memory that grows as jobs need it; zeroed when it does.
-  struct Buffer {
-    void* memory = nullptr;
-    size_t bytes = 0;
-  };
+  CudaAttentionEngine() = default;
 
-  CudaAttentionEngine(const kvt_kernel_table* table, int32_t ordinal)
-      : table_(*table), ordinal_(ordinal) {}
-
-  [[nodiscard]] Status Call(kvt_kernel_status status, const char* attempted) const;
-  [[nodiscard]] Status SelectDevice() const;
-  [[nodiscard]] Status Reserve(Buffer* buffer, size_t bytes);
-  // The job's tables on the device.
+  // What a call of the table came to.
+  [[nodiscard]] Status ToStatus(kvt_kernel_status status, const char* attempted) const;
+  [[nodiscard]] const kvt_kernel_table& table() const { return stream_.table(); }
+  // The job's tables on the device, and its cache with the scales there.
   struct DeviceTables {
+    kvt_paged_kv cache{};
     kvt_sequences sequences{};
     const int32_t* query_starts = nullptr;
   };
@@ -53,14 +46,12 @@ class CudaAttentionEngine final : public AttentionEngine {
   [[nodiscard]] Status Decode(const AttentionJob& job, const DeviceTables& tables);
   [[nodiscard]] Status Append(const AttentionJob& job, const DeviceTables& tables);
 
-  const kvt_kernel_table& table_;
-  const int32_t ordinal_;
-  void* stream_ = nullptr;
-  Buffer tables_;
-  Buffer staging_;
+  kernels::DeviceStream stream_;
+  kernels::DeviceBuffer tables_;
+  kernels::DeviceBuffer staging_;
   // Each kernel's own: what one leaves there means nothing to the other.
-  Buffer decode_workspace_;
-  Buffer append_workspace_;
+  kernels::DeviceBuffer decode_workspace_;
+  kernels::DeviceBuffer append_workspace_;
 };
 
 }  // namespace kvtier

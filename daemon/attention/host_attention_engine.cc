@@ -14,13 +14,16 @@ constexpr std::array<int32_t, 1> kHeadDims = {64};
 constexpr std::array<int32_t, 1> kGroups = {4};
 
 kernels::ReferenceAttention ProblemOf(const AttentionJob& job) {
+  kvt_paged_kv cache = job.cache;
+  cache.key_scales = ScalesByHead(job.key_scales);
+  cache.value_scales = ScalesByHead(job.value_scales);
   return {.query = job.query,
           .query_dtype = job.query_dtype,
           .q_heads = job.q_heads,
           .query_token_stride = int64_t{job.q_heads} * job.cache.head_dim,
           .query_head_stride = job.cache.head_dim,
           .query_starts = job.query_starts.data(),
-          .kv = job.cache,
+          .kv = cache,
           .sequences = job.tables(),
           .softmax_scale = job.softmax_scale,
           .soft_cap = job.soft_cap,

@@ -9,8 +9,8 @@
 #include <set>
 
 #include "base/digest.h"
+#include "daemon/config/device_choice_name.h"
 #include "daemon/config/tenant_quotas.h"
-#include "daemon/device_opening.h"
 #include "daemon/metrics/loopback_address.h"
 #include "tiers/disk/disk_geometry.h"
 

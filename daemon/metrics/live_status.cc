@@ -24,6 +24,28 @@ json::array TiersOf(const CacheGauges& gauges) {
           tier("disk", gauges.disk_blocks, gauges.disk_used_bytes, gauges.disk_capacity_bytes)};
 }
 
+// A row for each device.
+json::array DevicesOf(const MetricsSnapshot& snapshot) {
+  json::array devices;
+  for (size_t i = 0; i < snapshot.devices.size(); ++i) {
+    uint64_t blocks = 0, used_bytes = 0;
+    for (const PoolGauges& pool : snapshot.gauges.pools) {
+      if (pool.device.value != i) continue;
+      blocks += pool.blocks - pool.free;
+      used_bytes += (pool.blocks - pool.free) * pool.block_bytes;
+    }
+    const bool told = i < snapshot.attention.devices.size();
+    const AttentionState attention =
+        told ? snapshot.attention.devices[i].state : AttentionState::kOff;
+    devices.push_back({{"name", snapshot.devices[i].name},
+                       {"blocks", blocks},
+                       {"used_bytes", used_bytes},
+                       {"capacity_bytes", snapshot.gauges.devices[i].pool_capacity_bytes},
+                       {"attention", AttentionStateName(attention)}});
+  }
+  return devices;
+}
+
 json::object AskedOf(const CacheStats::Asked& asked) {
   return {{"asked", asked.asked},
           {"pool", asked.hit[static_cast<size_t>(Tier::kPool)]},
@@ -129,6 +151,7 @@ std::string LiveStatusJson(const MetricsSnapshot& snapshot, double loop_silent_s
       {"loop_silent_s", loop_silent_seconds},
       {"disk_degraded", snapshot.disk_degraded},
       {"tiers", TiersOf(gauges)},
+      {"devices", DevicesOf(snapshot)},
       {"blocks", AskedOf(snapshot.stats.blocks)},
       {"tokens", AskedOf(snapshot.stats.tokens)},
       {"endless_missed_blocks", gauges.endless_missed_blocks},

@@ -226,6 +226,24 @@ void AddProcess(const ProcessFacts& process, MetricFamilies* families) {
       .Add(process.written_bytes);
 }
 
+// One series for each device, labelled with its position in the configuration.
+void AddAttentionPerDevice(const std::vector<AttentionReport>& devices, MetricFamilies* families) {
+  const auto add = [&devices](MetricFamily& family, const auto& value) {
+    for (size_t i = 0; i < devices.size(); ++i) {
+      family.Add({{"device", std::to_string(i)}}, value(devices[i]));
+    }
+  };
+  add(families->Gauge("kvtier_device_attention_ready", "1 if attention is computed on a device."),
+      [](const AttentionReport& report) {
+        return report.state == AttentionState::kReady ? 1.0 : 0.0;
+      });
+  add(families->Counter("kvtier_device_attention_calls",
+                        "Calls of attention computed on a device."),
+      [](const AttentionReport& report) { return report.calls; });
+  add(families->Counter("kvtier_device_attention_busy_seconds", "What computing them took."),
+      [](const AttentionReport& report) { return static_cast<double>(report.busy_ns) / 1e9; });
+}
+
 }  // namespace
 
 void AddRequestMetrics(const MetricsSnapshot& snapshot, MetricFamilies* families) {
@@ -242,6 +260,13 @@ void AddRequestMetrics(const MetricsSnapshot& snapshot, MetricFamilies* families
   families
       ->Counter("kvtier_delayed_acquires", "Acquires that had to wait for blocks to become free.")
       .Add(stats.acquires_waited);
+  families
+      ->Counter("kvtier_load_counting_fallbacks",
+                "Counting that took a slower way: loads told by events alone because all counters "
+                "of their session were in use, and sessions' counter pages that a device cannot "
+                "write to, for which a thread counts.")
+      .Add({{"reason", "no_free_counter"}}, stats.loads_without_counter)
+      .Add({{"reason", "page_unreachable"}}, snapshot.unreachable_counter_pages);
   families->Counter("kvtier_allocated_blocks", "Private blocks handed out.").Add(stats.allocated);
   families->Counter("kvtier_committed_blocks", "Blocks committed, duplicates not counted.")
       .Add(stats.commits);
@@ -289,10 +314,11 @@ void AddTierMetrics(const MetricsSnapshot& snapshot, MetricFamilies* families) {
 }
 
 void AddAttentionMetrics(const MetricsSnapshot& snapshot, MetricFamilies* families) {
-  const AttentionReport& report = snapshot.attention;
+  const AttentionReport report = snapshot.attention.All();
   families
       ->Gauge("kvtier_attention_ready",
-              "1 if attention is computed for clients: the kernels passed their test at the start.")
+              "1 if attention is computed for clients on every device: the kernels passed their "
+              "test at the start.")
       .Add(report.state == AttentionState::kReady ? 1.0 : 0.0);
   families->Counter("kvtier_attention_calls", "Calls of attention computed for clients.")
       .Add(report.calls);
@@ -305,7 +331,8 @@ void AddAttentionMetrics(const MetricsSnapshot& snapshot, MetricFamilies* famili
   families->Gauge("kvtier_attention_waiting_calls", "Calls that wait or are being computed.")
       .Add(report.in_flight);
   families->Gauge("kvtier_workspace_bytes", "Memory shared with clients for queries and results.")
-      .Add(report.workspace_bytes);
+      .Add(snapshot.attention.workspace_bytes);
+  AddAttentionPerDevice(snapshot.attention.devices, families);
 }
 
 void AddMovementMetrics(const MetricsSnapshot& snapshot, MetricFamilies* families) {

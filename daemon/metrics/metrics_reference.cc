@@ -102,6 +102,7 @@ std::vector<Section> Sections() {
   MetricsSnapshot nothing;
   nothing.devices = {{.kind = "host"}};
   nothing.gauges.devices.emplace_back();
+  nothing.attention.devices.emplace_back();
   // For its labels.
   nothing.gauges.tenants.push_back({.quota = {.name = "its name"}});
   std::vector<Section> sections(5);

@@ -19,6 +19,7 @@ MetricsSnapshot TakeMetricsSnapshot(const StatusSource& source, const EventLoop&
     const DeviceInfo info = opened.device->info();
     snapshot.devices.push_back({info.kind, info.name, DeviceUuidText(info)});
   }
+  snapshot.unreachable_counter_pages = UnreachableCounterPages(*source.devices);
   snapshot.server = source.server->counters();
   if (source.attention != nullptr) snapshot.attention = source.attention->Report();
   snapshot.session_count = source.server->session_count();

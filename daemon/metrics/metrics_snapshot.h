@@ -30,8 +30,9 @@ struct MetricsSnapshot {
     std::string kind, name, uuid;
   };
   std::vector<Device> devices;  // of gauges.devices
+  uint64_t unreachable_counter_pages = 0;  // of all devices
   ServerCounters server;
-  AttentionReport attention;
+  AttentionReports attention;
   size_t session_count = 0;
   size_t quarantined_sessions = 0;
   std::vector<Session::Summary> sessions;

@@ -14,6 +14,7 @@
 
 #include "base/ids.h"
 #include "base/unique_fd.h"
+#include "daemon/attention/attend_plan.h"
 #include "daemon/attention/attention_service.h"
 #include "daemon/config/config.h"
 #include "daemon/server/connection.h"
@@ -127,15 +128,25 @@ class Session final : public ConnectionListener, public std::enable_shared_from_
   Status OnPing(const Call& call, const wire::Ping& request);
   Status OnWorkspace(const Call& call, const wire::Workspace& request);
   Status OnAttend(const Call& call, const wire::Attend& request);
+  Status OnAttendScaled(const Call& call, const wire::AttendScaled& request);
 
   Status BeginAcquire(const Call& call, const wire::Acquire& request, wire::LoadOrder order,
                       bool counted);
+  void OnAttached(const Call& call, const PoolInfo& pool, const RegisteredModel* model,
+                  uint32_t device);
   void OnAcquired(const Call& call, bool counted, Result<AcquireReply> acquired);
-  // As FindPool, if attention is computed there. Errors: also kUnsupported "attend_off",
-  // "attend_other_device".
+  // As FindPool, if attention is computed there. Errors: also kUnsupported "attend_off".
   [[nodiscard]] Result<const AttachedPool*> FindAttended(PoolId pool) const;
-  [[nodiscard]] Result<std::shared_ptr<AttentionJob>> JobOf(const wire::Attend& request,
-                                                            const AttachedPool& attached) const;
+  // Memory shared with the client, on one device.
+  struct SharedWorkspace {
+    std::shared_ptr<DevicePool> memory;
+    uint32_t device = 0;
+  };
+  // The request's, on the device of its pool. Errors: kNotFound "unknown_workspace",
+  // kInvalidArgument "workspace_other_device".
+  [[nodiscard]] Result<std::shared_ptr<DevicePool>> FindWorkspace(
+      const wire::Attend& request, const AttachedPool& attached) const;
+  Status BeginAttend(const Call& call, const wire::Attend& request, const AttendScales& scales);
   void OnAttended(const Call& call, const AttentionJob* job, Result<uint64_t> compute_ns);
   // Nobody waits for them any more.
   void CancelAttends();
@@ -165,7 +176,7 @@ class Session final : public ConnectionListener, public std::enable_shared_from_
   std::shared_ptr<CounterPage> counters_;
   RequestTrace trace_;
   // By their numbers.
-  std::unordered_map<uint32_t, std::shared_ptr<DevicePool>> workspaces_;
+  std::unordered_map<uint32_t, SharedWorkspace> workspaces_;
   std::vector<std::shared_ptr<AttentionJob>> attends_;
   Connection connection_;
   LoadEvents load_events_;

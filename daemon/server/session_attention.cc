@@ -12,56 +12,70 @@ namespace kvtier {
 
 Result<const Session::AttachedPool*> Session::FindAttended(PoolId pool) const {
   if (services_.attention == nullptr) return MakeError(ErrorCode::kUnsupported, "attend_off");
-  KVT_RETURN_IF_ERROR(services_.attention->CheckReady());
   KVT_ASSIGN_OR_RETURN(const AttachedPool* const attached, FindPool(pool));
-  if (attached->device == 0) return attached;
-  return MakeError(
-      ErrorCode::kUnsupported, "attend_other_device",
-      fmt::format("attention is computed on device 0, the pool is on {}", attached->device));
+  KVT_RETURN_IF_ERROR(services_.attention->CheckReady(attached->device));
+  return attached;
 }
 
 Status Session::OnWorkspace(const Call& call, const wire::Workspace& request) {
-  KVT_RETURN_IF_ERROR(FindAttended(request.pool));
+  KVT_ASSIGN_OR_RETURN(const AttachedPool* const attached, FindAttended(request.pool));
   // Jobs keep what they use; nobody else needs the earlier one, and its bytes may be needed.
   workspaces_.erase(request.number);
   KVT_ASSIGN_OR_RETURN(std::shared_ptr<DevicePool> memory,
-                       services_.attention->CreateWorkspace(request.bytes));
-  workspaces_[request.number] = memory;
+                       services_.attention->CreateWorkspace(attached->device, request.bytes));
+  workspaces_[request.number] = {memory, attached->device};
   connection_.SendWithDescriptor(
       call.request_id,
       wire::WorkspaceReply{.bytes = memory->bytes(),
-                           .device_kind = services_.devices->devices.front().kind},
+                           .device_kind = services_.devices->devices[attached->device].kind},
       memory->shareable_fd(), memory);
   return {};
 }
 
-Result<std::shared_ptr<AttentionJob>> Session::JobOf(const wire::Attend& request,
-                                                     const AttachedPool& attached) const {
-  const auto workspace = workspaces_.find(request.workspace);
-  if (workspace == workspaces_.end()) {
+Result<std::shared_ptr<DevicePool>> Session::FindWorkspace(const wire::Attend& request,
+                                                           const AttachedPool& attached) const {
+  const auto found = workspaces_.find(request.workspace);
+  if (found == workspaces_.end()) {
     return MakeError(ErrorCode::kNotFound, "unknown_workspace",
                      fmt::format("the session has no workspace {}", request.workspace));
   }
-  KVT_ASSIGN_OR_RETURN(const DevicePool* const pool,
-                       services_.cache->ReadableMemory(id_, request.pool, request.blocks));
-  KVT_ASSIGN_OR_RETURN(std::shared_ptr<AttentionJob> job,
-                       PlanAttend(request, attached.model->record,
-                                  {.pool = pool->data(),
-                                   .workspace = workspace->second->data(),
-                                   .workspace_bytes = workspace->second->bytes()},
-                                  services_.attention->max_products()));
-  KVT_RETURN_IF_ERROR(services_.attention->Check(*job));
-  return job;
+  // A kernel that touches another GPU's memory would break the whole process's use of its own.
+  if (found->second.device != attached.device) {
+    return MakeError(ErrorCode::kInvalidArgument, "workspace_other_device",
+                     fmt::format("the workspace is on device {}, the pool on {}",
+                                 found->second.device, attached.device));
+  }
+  return found->second.memory;
 }
 
 Status Session::OnAttend(const Call& call, const wire::Attend& request) {
+  return BeginAttend(call, request, {});
+}
+
+Status Session::OnAttendScaled(const Call& call, const wire::AttendScaled& request) {
+  return BeginAttend(call, request.attend, {request.key_scales, request.value_scales});
+}
+
+Status Session::BeginAttend(const Call& call, const wire::Attend& request,
+                            const AttendScales& scales) {
   KVT_ASSIGN_OR_RETURN(const AttachedPool* const attached, FindAttended(request.pool));
-  KVT_ASSIGN_OR_RETURN(const std::shared_ptr<AttentionJob> job, JobOf(request, *attached));
+  KVT_ASSIGN_OR_RETURN(const std::shared_ptr<DevicePool> workspace,
+                       FindWorkspace(request, *attached));
+  KVT_ASSIGN_OR_RETURN(const DevicePool* const pool,
+                       services_.cache->ReadableMemory(id_, request.pool, request.blocks));
+  AttentionService& attention = *services_.attention;
+  KVT_ASSIGN_OR_RETURN(const std::shared_ptr<AttentionJob> job,
+                       PlanAttend(request, attached->model->record,
+                                  {.pool = pool->data(),
+                                   .workspace = workspace->data(),
+                                   .workspace_bytes = workspace->bytes()},
+                                  attention.max_products(attached->device), scales));
+  KVT_RETURN_IF_ERROR(attention.Check(attached->device, *job));
   attends_.push_back(job);
   if (attends_.size() == kMaxAttendsInFlight) connection_.Pause();
-  services_.attention->Run(
-      job, [weak = weak_from_this(), call, job = job.get(),
-            workspace = workspaces_.at(request.workspace)](Result<uint64_t> compute_ns) {
+  attention.Run(
+      attached->device, job,
+      [weak = weak_from_this(), call, job = job.get(), workspace](Result<uint64_t> compute_ns) {
         const std::shared_ptr<Session> session = weak.lock();
         if (session) session->OnAttended(call, job, std::move(compute_ns));
       });

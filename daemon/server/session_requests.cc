@@ -53,7 +53,8 @@ void Session::Handle(const wire::Frame& frame,
   // What was taken and is answered later ends then.
   constexpr bool kLater = Message::kType == wire::MessageType::kAcquire ||
                           Message::kType == wire::MessageType::kAcquireCounted ||
-                          Message::kType == wire::MessageType::kAttend;
+                          Message::kType == wire::MessageType::kAttend ||
+                          Message::kType == wire::MessageType::kAttendScaled;
   if (!handled || !kLater) {
     trace_.End(Message::kType, call.request_id, !handled);
   }
@@ -90,6 +91,8 @@ void Session::Dispatch(const wire::Frame& frame) {
       return Handle(frame, &Session::OnWorkspace);
     case Type::kAttend:
       return Handle(frame, &Session::OnAttend);
+    case Type::kAttendScaled:
+      return Handle(frame, &Session::OnAttendScaled);
     case Type::kHello:
       return Refuse({frame.request_id, false},
                     {ErrorCode::kWrongState, "hello_again", "the session is open already"});
@@ -139,7 +142,18 @@ Status Session::OnAttach(const Call& call, const wire::Attach& request) {
   KVT_ASSIGN_OR_RETURN(const PoolInfo pool, services_.cache->AttachPool(
                                                 {tenant_, model->fingerprint, model->block_bytes},
                                                 request.pool_bytes, DeviceIndex(request.device)));
-  pools_[pool.id] = {model->record.block_tokens, model, request.device};
+  services_.cache->WhenPoolReady(
+      pool.id, [weak = weak_from_this(), call, pool, model, device = request.device] {
+        const std::shared_ptr<Session> session = weak.lock();
+        if (session) session->OnAttached(call, pool, model, device);
+      });
+  return {};
+}
+
+void Session::OnAttached(const Call& call, const PoolInfo& pool, const RegisteredModel* model,
+                         uint32_t device) {
+  if (ended_) return;
+  pools_[pool.id] = {model->record.block_tokens, model, device};
   connection_.SendWithDescriptor(
       call.request_id,
       wire::AttachReply{.pool = pool.id,
@@ -147,9 +161,8 @@ Status Session::OnAttach(const Call& call, const wire::Attach& request) {
                         .pool_bytes = pool.bytes,
                         .block_bytes = pool.block_bytes,
                         .blocks = pool.blocks,
-                        .device_kind = services_.devices->devices[request.device].kind},
+                        .device_kind = services_.devices->devices[device].kind},
       pool.fd);
-  return {};
 }
 
 Status Session::OnAcquire(const Call& call, const wire::Acquire& request) {

@@ -7,7 +7,8 @@ namespace {
 
 wire::MessageType Shown(wire::MessageType message) {
   using enum wire::MessageType;
-  return message == kAcquireCounted ? kAcquire : message;
+  if (message == kAcquireCounted) return kAcquire;
+  return message == kAttendScaled ? kAttend : message;
 }
 
 }  // namespace

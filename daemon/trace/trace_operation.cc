@@ -81,7 +81,7 @@ class TraceListing final : public AdminOperation {
                const AdminRequestBody& request)
       : AdminOperation(environment, std::move(call)),
         ring_(*environment.trace),
-        now_us_(TraceRing::NowUs()),
+        now_us_(TraceRing::ClockUs()),
         wall_ms_(environment.clock->WallMs()),
         end_(ring_.end()),
         cursor_(FirstOf(request)),

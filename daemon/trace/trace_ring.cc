@@ -8,7 +8,7 @@ namespace kvtier {
 
 TraceRing::TraceRing(uint64_t capacity) : events_(capacity) { KVT_CHECK(capacity > 0); }
 
-int64_t TraceRing::NowUs() {
+int64_t TraceRing::ClockUs() {
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
   return std::chrono::duration_cast<std::chrono::microseconds>(now).count();
 }
@@ -16,7 +16,7 @@ int64_t TraceRing::NowUs() {
 void TraceRing::Record(const TraceEvent& event) {
   TraceEvent& slot = events_[end_++ % events_.size()];
   slot = event;
-  slot.time_us = NowUs();
+  if (slot.time_us == 0) slot.time_us = ClockUs();
 }
 
 uint64_t TraceRing::FirstSince(int64_t time_us) const {

@@ -14,9 +14,9 @@ class TraceRing final : public Tracer {
   // REQUIRES: capacity > 0.
   explicit TraceRing(uint64_t capacity);
 
-  // Sets the event's time, from the monotonic clock itself: the daemon's coarse clock is too
-  // coarse.
+  // Times are from the monotonic clock itself: the daemon's coarse clock is too coarse.
   void Record(const TraceEvent& event) override;
+  [[nodiscard]] int64_t NowUs() const override { return ClockUs(); }
 
   // Events are numbered from 0 on; those from first() to end() are still there.
   [[nodiscard]] uint64_t first() const { return end_ > events_.size() ? end_ - events_.size() : 0; }
@@ -29,7 +29,7 @@ class TraceRing final : public Tracer {
   // The first event recorded at `time_us` or later; end() if there is none.
   [[nodiscard]] uint64_t FirstSince(int64_t time_us) const;
 
-  [[nodiscard]] static int64_t NowUs();
+  [[nodiscard]] static int64_t ClockUs();
 
  private:
   std::vector<TraceEvent> events_;

@@ -32,11 +32,7 @@ class TileConsumer {
 
   __device__ void Run() {
     if (group_ == 1) PassTurn();
-    for (;;) {
-      const AppendItem item = TakeItem(shared_, item_cursor_, lane_);
-      if (!item.valid) return;
-      Work(item);
-    }
+    WorkOff();
   }
 
  private:
@@ -52,6 +48,9 @@ class TileConsumer {
   struct Sight {
     int32_t first[2];
     int32_t last[2];
+    // Every row of the warp sees the whole of tiles [first_whole, end_whole).
+    int32_t first_whole;
+    int32_t end_whole;
   };
 
   __device__ void TakeTurn() { NamedBarrierSync(kTurnBarrier + group_, 256); }
@@ -81,6 +80,10 @@ class TileConsumer {
       sight.last[r] = LastKey(plan_.params, item, token);
       sight.first[r] = FirstKey(plan_.params, item, token, sight.last[r]);
     }
+    const int32_t first = __reduce_max_sync(0xffffffff, max(sight.first[0], sight.first[1]));
+    const int32_t last = __reduce_min_sync(0xffffffff, min(sight.last[0], sight.last[1]));
+    sight.first_whole = (first + Traits::kKeys - 1) / Traits::kKeys;
+    sight.end_whole = (last + 1) / Traits::kKeys;
     return sight;
   }
 
@@ -100,8 +103,13 @@ class TileConsumer {
 #pragma unroll
     for (int step = 0; step < Traits::kHeadDim / 16; ++step) {
       const uint32_t offset = step / 4 * kAtomBytes + step % 4 * 32;
-      wgmma::FromShared<Element>(scores, wgmma::Advance(query_, offset),
-                                 wgmma::Advance(keys, offset), step > 0);
+      if constexpr (Traits::kQueryInRegisters) {
+        wgmma::FromRegisters<Element, 0>(scores, query_words_ + 4 * step,
+                                         wgmma::Advance(keys, offset), step > 0);
+      } else {
+        wgmma::FromShared<Element>(scores, wgmma::Advance(query_, offset),
+                                   wgmma::Advance(keys, offset), step > 0);
+      }
     }
     wgmma::Commit();
   }
@@ -112,8 +120,8 @@ class TileConsumer {
     const uint64_t values = wgmma::Advance(values_, stage * Traits::kTileBytes);
 #pragma unroll
     for (int step = 0; step < Traits::kKeys / 16; ++step) {
-      wgmma::FromRegisters<Element>(output, probabilities + 4 * step,
-                                    wgmma::Advance(values, step * 2 * Traits::kGroupBytes));
+      wgmma::FromRegisters<Element, 1>(output, probabilities + 4 * step,
+                                       wgmma::Advance(values, step * 2 * Traits::kGroupBytes), 1);
     }
     wgmma::Commit();
   }
@@ -129,19 +137,12 @@ class TileConsumer {
     ReleaseTile(shared_.key_ring.empty[stage]);
     key_cursor_.Advance();
     const float cap = plan_.params.soft_cap;
-    if (cap > 0.0f) {
+    if (__builtin_expect(cap > 0.0f, 0)) {
       const float factor = score_scale / cap;
 #pragma unroll
       for (int i = 0; i < kScores; ++i) scores[i] = Tanh(scores[i] * factor);
     }
-    if (NeedsMask(tile, sight)) Mask(scores, tile, sight);
-  }
-
-  // Whether any row of the warp sees only a part of the tile.
-  __device__ __forceinline__ bool NeedsMask(int32_t tile, const Sight& sight) const {
-    const int32_t begin = tile * Traits::kKeys, end = begin + Traits::kKeys;
-    return __any_sync(0xffffffff, end - 1 > min(sight.last[0], sight.last[1]) ||
-                                      begin < max(sight.first[0], sight.first[1]));
+    if (tile < sight.first_whole || tile >= sight.end_whole) Mask(scores, tile, sight);
   }
 
   __device__ __forceinline__ void Mask(float (&scores)[kScores], int32_t tile,
@@ -192,42 +193,93 @@ class TileConsumer {
     }
   }
 
-  __device__ __forceinline__ void Work(const AppendItem& item) {
-    const float score_scale = ScoreScale(item);
-    const float cap = plan_.params.soft_cap;
-    RunningSoftmax<kScores> softmax((cap > 0.0f ? cap : score_scale) * kLog2E);
-    float output[kOutputs];
+  // The queries of an item into registers, whose place in shared memory is then free for the next.
+  __device__ __forceinline__ void LoadQuery() {
+    shared_.query_ring.full[0].Wait(query_cursor_.parity());
+    if constexpr (Traits::kQueryInRegisters) {
+      const uint32_t row = group_ * 64 + warp_ * 16 + lane_ % 16;
 #pragma unroll
-    for (int i = 0; i < kOutputs; ++i) output[i] = 0.0f;
-    if (item.first_tile < item.end_tile) Accumulate(item, score_scale, softmax, output);
-    Finish(item, softmax, output);
+      for (int step = 0; step < Traits::kHeadDim / 16; ++step) {
+        const uint32_t at = ChunkOffset<Traits>(row, 2 * step + lane_ / 16);
+        LoadMatrices(SharedAddress(shared_.query) + at, query_words_ + 4 * step);
+      }
+      ReleaseQuery();
+    }
   }
 
-  __device__ __forceinline__ void Accumulate(const AppendItem& item, float score_scale,
-                                             RunningSoftmax<kScores>& softmax,
-                                             float (&output)[kOutputs]) {
-    const Sight sight = SightOf(item);
-    float scores[kScores];
-    float correction[2];
-    uint32_t probabilities[kWords];
-    const int32_t tiles = item.end_tile - item.first_tile;
+  __device__ __forceinline__ void ReleaseQuery() {
+    Release(shared_.query_ring.empty[0]);
+    query_cursor_.Advance();
+  }
 
-    shared_.query_ring.full[0].Wait(query_cursor_.parity());
+  __device__ __forceinline__ void WaitForKeys() {
     shared_.key_ring.full[key_cursor_.stage()].Wait(key_cursor_.parity());
+  }
+
+  // The scores of an item's first tile, when nothing else is under way.
+  __device__ __forceinline__ void FirstScores(float (&scores)[kScores]) {
+    LoadQuery();
+    WaitForKeys();
     wgmma::Fence();
     QueueScores(scores, key_cursor_.stage());
     wgmma::Wait<0>();
     wgmma::Settle(scores);
-    Shape(scores, TileAt<Traits>(plan_, item, 0), key_cursor_.stage(), sight, score_scale);
-    softmax.Raise(scores, correction);
-    softmax.Exponentiate(scores);
-    ApplyValueScales(scores);
-    Pack(scores, probabilities);
+  }
 
-    for (int32_t i = 1; i < tiles; ++i) {
-      // From lane 0, so that the compiler keeps descriptors in registers that the warp shares.
-      const int key_stage = __shfl_sync(0xffffffff, key_cursor_.stage(), 0);
-      const int value_stage = __shfl_sync(0xffffffff, value_cursor_.stage(), 0);
+  // Items one after another. The scores of an item's first tile are multiplied beside the output of
+  // the last tile of the item before, so that storing the one hides behind the other.
+  __device__ __forceinline__ void WorkOff() {
+    AppendItem item = TakeItem(shared_, item_cursor_, lane_);
+    if (!item.valid) return;
+    float scores[kScores];
+    float output[kOutputs];
+    FirstScores(scores);
+    for (;;) {
+      const float score_scale = ScoreScale(item);
+      const float cap = plan_.params.soft_cap;
+      RunningSoftmax<kScores> softmax((cap > 0.0f ? cap : score_scale) * kLog2E);
+#pragma unroll
+      for (int i = 0; i < kOutputs; ++i) output[i] = 0.0f;
+      const AppendItem next = Accumulate(item, score_scale, softmax, scores, output);
+      Finish(item, softmax, output);
+      if constexpr (Traits::kQueryInRegisters) {
+        wgmma::Wait<0>();
+        wgmma::Settle(scores);
+      }
+      if (!next.valid) return;
+      if constexpr (!Traits::kQueryInRegisters) FirstScores(scores);
+      item = next;
+    }
+  }
+
+  // From the scores of the item's first tile on. Returns the next item; if there is one, the scores
+  // of its first tile are queued.
+  __device__ __forceinline__ AppendItem Accumulate(const AppendItem& item, float score_scale,
+                                                   RunningSoftmax<kScores>& softmax,
+                                                   float (&scores)[kScores],
+                                                   float (&output)[kOutputs]) {
+    const Sight sight = SightOf(item);
+    float correction[2];
+    uint32_t probabilities[kWords];
+    // From lane 0, so that the compiler keeps descriptors in registers that the warp shares.
+    const int32_t tiles = __shfl_sync(0xffffffff, item.end_tile - item.first_tile, 0);
+    for (int32_t i = 0;;) {
+      Shape(scores, TileAt(item, i), key_cursor_.stage(), sight, score_scale);
+      const bool raises = __any_sync(0xffffffff, softmax.Exceeds(scores));
+      if (raises) softmax.Raise(scores, correction);
+      softmax.Exponentiate(scores);
+      // The output of the tile before.
+      wgmma::Wait<0>();
+      wgmma::Settle(output);
+      if (i > 0) {
+        ReleaseTile(shared_.value_ring.empty[value_cursor_.stage()]);
+        value_cursor_.Advance();
+      }
+      ApplyValueScales(scores);
+      Pack(scores, probabilities);
+      if (raises && i > 0) Rescale(output, correction);
+      if (++i == tiles) break;
+      const int key_stage = key_cursor_.stage(), value_stage = value_cursor_.stage();
       shared_.key_ring.full[key_stage].Wait(key_cursor_.parity());
       TakeTurn();
       wgmma::Fence();
@@ -238,30 +290,25 @@ class TileConsumer {
       PassTurn();
       wgmma::Wait<1>();
       wgmma::Settle(scores);
-      Shape(scores, TileAt<Traits>(plan_, item, i), key_stage, sight, score_scale);
-      softmax.Raise(scores, correction);
-      // Before the exponentials, since the next values need the place; the other warpgroup's
-      // multiplications are what hides those.
-      wgmma::Wait<0>();
-      wgmma::Settle(output);
-      ReleaseTile(shared_.value_ring.empty[value_stage]);
-      value_cursor_.Advance();
-      softmax.Exponentiate(scores);
-      ApplyValueScales(scores);
-      Pack(scores, probabilities);
-      if (__any_sync(0xffffffff, correction[0] != 1.0f || correction[1] != 1.0f)) {
-        Rescale(output, correction);
-      }
     }
-    Release(shared_.query_ring.empty[0]);
-    query_cursor_.Advance();
-    shared_.value_ring.full[value_cursor_.stage()].Wait(value_cursor_.parity());
+    if constexpr (!Traits::kQueryInRegisters) ReleaseQuery();
+    const AppendItem next = TakeItem(shared_, item_cursor_, lane_);
+    const int key_stage = key_cursor_.stage(), value_stage = value_cursor_.stage();
+    if (Traits::kQueryInRegisters && next.valid) {
+      LoadQuery();
+      WaitForKeys();
+    }
+    shared_.value_ring.full[value_stage].Wait(value_cursor_.parity());
+    TakeTurn();
     wgmma::Fence();
-    QueueOutput(output, probabilities, value_cursor_.stage());
-    wgmma::Wait<0>();
+    QueueOutput(output, probabilities, value_stage);
+    if constexpr (Traits::kQueryInRegisters) QueueScores(scores, key_stage);
+    PassTurn();
+    wgmma::Wait<Traits::kQueryInRegisters ? 1 : 0>();
     wgmma::Settle(output);
-    ReleaseTile(shared_.value_ring.empty[value_cursor_.stage()]);
+    ReleaseTile(shared_.value_ring.empty[value_stage]);
     value_cursor_.Advance();
+    return next;
   }
 
   __device__ __forceinline__ void Rescale(float (&output)[kOutputs],
@@ -282,19 +329,17 @@ class TileConsumer {
                                   ? 1.0f / kValueScaleLift
                                   : HeadScale(p.kv.value_scales, item);
     const int32_t rows = item.query_length * plan_.group - item.first_row;
-    float factor[2];
+    float factor[2], lse[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const int32_t row = row_ + 8 * r;
-      const RowPlace place = PlaceOf(plan_, item, row);
-      const bool sinks = p.sinks != nullptr && item.split == 0 && row < rows;
-      float lse;
-      softmax.Finish(r, sinks ? p.sinks[place.head] : -INFINITY, factor[r], lse);
-      factor[r] *= value_scale;
-      if (lane_ % 4 == 0 && row < rows) {
-        StoreLse(item, item.query_start + place.token, place.head, lse);
+      float sink = -INFINITY;
+      if (p.sinks != nullptr && item.split == 0 && row_ + 8 * r < rows) {
+        sink = p.sinks[PlaceOf(plan_, item, row_ + 8 * r).head];
       }
+      softmax.Finish(r, sink, factor[r], lse[r]);
+      factor[r] *= value_scale;
     }
+    StoreLse(item, rows, lse);
     Rescale(output, factor);
     if (plan_.splits > 1) {
       StorePartial(item, rows, output);
@@ -303,13 +348,18 @@ class TileConsumer {
     }
   }
 
-  __device__ void StoreLse(const AppendItem& item, int32_t token, int32_t head, float lse) const {
+  __device__ __forceinline__ void StoreLse(const AppendItem& item, int32_t rows,
+                                           const float (&lse)[2]) const {
     const kvt_append_params& p = plan_.params;
-    const int64_t at = int64_t{token} * p.q_heads + head;
-    if (plan_.splits > 1) {
-      plan_.partial_lse[int64_t{item.split} * p.query_tokens * p.q_heads + at] = lse;
-    } else if (p.lse != nullptr) {
-      p.lse[at] = lse;
+    const bool is_part = plan_.splits > 1;
+    if (!is_part && p.lse == nullptr) return;
+    float* to =
+        is_part ? plan_.partial_lse + int64_t{item.split} * p.query_tokens * p.q_heads : p.lse;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      if (lane_ % 4 != 0 || row_ + 8 * r >= rows) continue;
+      const RowPlace place = PlaceOf(plan_, item, row_ + 8 * r);
+      to[(int64_t{item.query_start} + place.token) * p.q_heads + place.head] = lse[r];
     }
   }
 
@@ -317,7 +367,7 @@ class TileConsumer {
                                                const float (&output)[kOutputs]) const {
     const kvt_append_params& p = plan_.params;
     // The LSE of a part without keys tells that nothing is there, unless a sink gave it one.
-    if (item.first_tile >= item.end_tile && p.sinks == nullptr) return;
+    if (ExistingKeys<Traits>(item, item.first_tile) == 0 && p.sinks == nullptr) return;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       if (row_ + 8 * r >= rows) continue;
@@ -333,43 +383,44 @@ class TileConsumer {
     }
   }
 
+  // Where a row of this warp's 16 goes, or null behind the sequence's last one.
+  __device__ uint16_t* RowAddress(const AppendItem& item, int32_t rows, int32_t row) const {
+    const kvt_append_params& p = plan_.params;
+    const int32_t tile_row = group_ * 64 + warp_ * 16 + row;
+    if (tile_row >= rows) return nullptr;
+    const RowPlace place = PlaceOf(plan_, item, tile_row);
+    return static_cast<uint16_t*>(p.output) +
+           (int64_t{item.query_start} + place.token) * p.output_token_stride +
+           place.head * p.output_head_stride;
+  }
+
   // Through shared memory, 64 columns at a time, so that rows leave in whole 128-byte lines.
   __device__ __forceinline__ void StoreOutput(const AppendItem& item, int32_t rows,
                                               const float (&output)[kOutputs]) {
     const bool bf16 = Traits::kFp8 ? plan_.params.query_dtype == KVT_BF16 : wgmma::kIsBf16<Element>;
     const uint32_t stage = SharedAddress(shared_.output[group_ * 4 + warp_]);
+    const auto address = reinterpret_cast<uint64_t>(RowAddress(item, rows, lane_ % 16));
+    // Matrix m of four: rows from 8 * (m % 2) on, and of two columns of matrices the one m / 2.
+    const uint32_t matrix_row = stage + lane_ % 16 * 128;
 #pragma unroll
     for (int part = 0; part < Traits::kHeadDim / 64; ++part) {
       __syncwarp();
 #pragma unroll
-      for (int j = 0; j < 8; ++j) {
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          const int row = lane_ / 4 + 8 * r;
-          const int i = 32 * part + 4 * j + 2 * r;
-          StoreShared(stage + row * 128 + ((j ^ (row % 8)) * 16) + lane_ % 4 * 4,
-                      PackPair(output[i], output[i + 1], bf16));
-        }
+      for (int j = 0; j < 8; j += 2) {
+        const float* d = output + 32 * part + 4 * j;
+        StoreMatrices(matrix_row + (((j + lane_ / 16) ^ (lane_ % 8)) * 16),
+                      {PackPair(d[0], d[1], bf16), PackPair(d[2], d[3], bf16),
+                       PackPair(d[4], d[5], bf16), PackPair(d[6], d[7], bf16)});
       }
       __syncwarp();
-      StoreStage(item, rows, stage, part);
-    }
-  }
-
-  __device__ __forceinline__ void StoreStage(const AppendItem& item, int32_t rows, uint32_t stage,
-                                             int part) const {
-    const kvt_append_params& p = plan_.params;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int row = i * 4 + lane_ / 8, chunk = lane_ % 8;
-      const int32_t tile_row = group_ * 64 + warp_ * 16 + row;
-      if (tile_row >= rows) continue;
-      const RowPlace place = PlaceOf(plan_, item, tile_row);
-      auto* to = static_cast<uint16_t*>(p.output) +
-                 (int64_t{item.query_start} + place.token) * p.output_token_stride +
-                 place.head * p.output_head_stride + part * 64 + chunk * 8;
-      __stcg(reinterpret_cast<uint4*>(to),
-             LoadShared(stage + row * 128 + ((chunk ^ (row % 8)) * 16)));
+      for (int i = 0; i < 4; ++i) {
+        const int row = i * 4 + lane_ / 8, chunk = lane_ % 8;
+        auto* to = reinterpret_cast<uint16_t*>(__shfl_sync(0xffffffff, address, row));
+        if (to == nullptr) continue;
+        __stcg(reinterpret_cast<uint4*>(to + part * 64 + chunk * 8),
+               LoadShared(stage + row * 128 + ((chunk ^ (row % 8)) * 16)));
+      }
     }
   }
 
@@ -380,6 +431,7 @@ class TileConsumer {
   int lane_;
   int row_;  // of the tile, the first of this thread's two
   uint64_t query_;
+  uint32_t query_words_[Traits::kQueryInRegisters ? Traits::kHeadDim / 4 : 1];
   uint64_t keys_;
   uint64_t values_;
   RingCursor<kItemSlots> item_cursor_;

@@ -3,13 +3,11 @@
 // an fp8 cache, widen the tiles.
 #pragma once
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <cstdint>
 
 #include "kernels/append/append_shared.cuh"
 #include "kernels/append/append_widen.cuh"
+#include "kernels/append/fp16_pair.cuh"
 #include "kernels/blocks/overlapped_launch.cuh"
 
 namespace kvtier::kernels {
@@ -36,21 +34,18 @@ class TileCopier {
 
   // Warp 0: draws items and gives them out; copies keys, and values too if no other warp does.
   __device__ void Run() {
-    int64_t next = blockIdx.x;
-    for (;;) {
-      const AppendItem item = schedule_.Find(next);
-      GiveOut(item);
-      if (!item.valid) return;
+    AppendItem item = schedule_.Find(blockIdx.x);
+    GiveOut(item);
+    while (item.valid) {
       const int32_t block = FirstBlock(item);
       wait_.Once();
-      uint32_t drawn = 0;
-      if (lane_ == 0) drawn = atomicAdd(&plan_.counters->next_item, 1);
+      const uint32_t drawn = Draw();
       if constexpr (Traits::kFp8) {
-        CopyInterleaved(item, block);
+        item = CopyInterleaved(item, block, drawn);
       } else {
         CopyTiles(item, block, /*is_key=*/true);
+        item = GiveOutNext(drawn);
       }
-      next = int64_t{gridDim.x} + __shfl_sync(0xffffffff, drawn, 0);
     }
   }
 
@@ -66,6 +61,15 @@ class TileCopier {
   }
 
  private:
+  // The number of the next item, to be used once it has arrived.
+  __device__ uint32_t Draw() { return lane_ == 0 ? atomicAdd(&plan_.counters->next_item, 1) : 0; }
+
+  __device__ AppendItem GiveOutNext(uint32_t drawn) {
+    const AppendItem next = schedule_.Find(int64_t{gridDim.x} + __shfl_sync(0xffffffff, drawn, 0));
+    GiveOut(next);
+    return next;
+  }
+
   __device__ void GiveOut(const AppendItem& item) {
     const int slot = items_.stage();
     shared_.item_ring.empty[slot].Wait(items_.filled_parity());
@@ -78,16 +82,15 @@ class TileCopier {
 
   // The block that holds this lane's box of the tile that comes first.
   __device__ int32_t FirstBlock(const AppendItem& item) const {
-    return item.first_tile < item.end_tile ? BlockOf(item, TileAt<Traits>(plan_, item, 0)) : 0;
+    return BlockOf(item, TileAt(item, 0));
   }
 
   // In the order in which the consumers take them.
   __device__ void CopyTiles(const AppendItem& item, int32_t block, bool is_key) {
     const int32_t tiles = item.end_tile - item.first_tile;
     for (int32_t i = 0; i < tiles; ++i) {
-      const int32_t tile = TileAt<Traits>(plan_, item, i);
-      const int32_t next_block =
-          i + 1 < tiles ? BlockOf(item, TileAt<Traits>(plan_, item, i + 1)) : 0;
+      const int32_t tile = TileAt(item, i);
+      const int32_t next_block = i + 1 < tiles ? BlockOf(item, TileAt(item, i + 1)) : 0;
       if (is_key) {
         CopyTile(item, tile, block, is_key, keys_, shared_.key_ring, shared_.keys);
       } else {
@@ -98,18 +101,22 @@ class TileCopier {
   }
 
   // Keys and values through the one ring of raw tiles, in the order of their use: a tile's values
-  // after the keys of the tile that follows.
-  __device__ void CopyInterleaved(const AppendItem& item, int32_t block) {
-    if (item.first_tile >= item.end_tile) return;
+  // after the keys of the tile that follows. Gives out the next item so early that its queries can
+  // be fetched beside the last tiles, and returns it.
+  __device__ AppendItem CopyInterleaved(const AppendItem& item, int32_t block, uint32_t drawn) {
+    const int32_t tiles = item.end_tile - item.first_tile;
+    AppendItem next;
     int32_t values_block = 0;
-    for (int32_t tile = item.end_tile - 1; tile >= item.first_tile; --tile) {
-      const int32_t next_block = tile > item.first_tile ? BlockOf(item, tile - 1) : 0;
-      CopyRaw(item, tile, block, /*is_key=*/true);
-      if (tile + 1 < item.end_tile) CopyRaw(item, tile + 1, values_block, /*is_key=*/false);
+    for (int32_t i = 0; i < tiles; ++i) {
+      const int32_t next_block = i + 1 < tiles ? BlockOf(item, TileAt(item, i + 1)) : 0;
+      CopyRaw(item, TileAt(item, i), block, /*is_key=*/true);
+      if (i > 0) CopyRaw(item, TileAt(item, i - 1), values_block, /*is_key=*/false);
+      if (i == max(0, tiles - kTilesAhead - 1)) next = GiveOutNext(drawn);
       values_block = block;
       block = next_block;
     }
-    CopyRaw(item, item.first_tile, values_block, /*is_key=*/false);
+    CopyRaw(item, TileAt(item, tiles - 1), values_block, /*is_key=*/false);
+    return next;
   }
 
   __device__ int32_t Boxes(int32_t existing) const {
@@ -142,7 +149,7 @@ class TileCopier {
     ring.empty[stage].Wait(cursor.filled_parity());
     const int32_t existing = ExistingKeys<Traits>(item, tile);
     const uint32_t to = SharedAddress(tiles[stage]);
-    if (is_key || existing == Traits::kKeys) {
+    if (is_key || IsWhole<Traits>(item, tile)) {
       CopyBoxes(item, tile, block, is_key, to, ring.full[stage]);
     } else {
       CopyBoxes(item, tile, block, is_key, to, shared_.tail);
@@ -183,7 +190,7 @@ class TileCopier {
   const AppendPlan& plan_;
   AppendShared<Traits>& shared_;
   int lane_;
-  AppendSchedule<Traits::kKeys, Traits::kHeadDim*(Traits::kFp8 ? 1 : 2)> schedule_;
+  AppendSchedule<Traits> schedule_;
   RingCursor<kItemSlots> items_;
   RingCursor<Traits::kKeyStages> keys_;
   RingCursor<Traits::kValueStages> values_;
@@ -200,14 +207,25 @@ class TileLoader {
       : plan_(plan), shared_(shared), thread_(thread), wait_(plan) {}
 
   __device__ void Run() {
-    for (;;) {
-      const AppendItem item = TakeItem(shared_, items_, thread_ % 32);
-      if (!item.valid) return;
-      if (item.first_tile >= item.end_tile) continue;
+    AppendItem item = TakeItem(shared_, items_, thread_ % 32);
+    if (item.valid) {
       wait_.Once();
-      PrefetchQueries(item);
-      LoadQueries(item);
-      if constexpr (Traits::kFp8) TileWidener<Traits>(plan_, shared_, thread_, rings_).Run(item);
+      BeginQueries(item);
+      EndQueries(item);
+    }
+    while (item.valid) {
+      AppendItem next;
+      const auto begin_next = [&] {
+        next = TakeItem(shared_, items_, thread_ % 32);
+        if (next.valid) BeginQueries(next);
+      };
+      if constexpr (Traits::kFp8) {
+        TileWidener<Traits>(plan_, shared_, thread_, rings_).Run(item, begin_next);
+      } else {
+        begin_next();
+      }
+      if (next.valid) EndQueries(next);
+      item = next;
     }
   }
 
@@ -237,7 +255,28 @@ class TileLoader {
     }
   }
 
-  __device__ void LoadQueries(const AppendItem& item) {
+  // Queries that consumers keep in registers leave their place at once, others only at an item's
+  // end.
+  __device__ void BeginQueries(const AppendItem& item) {
+    if constexpr (Traits::kQueryInRegisters) {
+      CopyQueries(item);
+    } else {
+      PrefetchQueries(item);
+    }
+  }
+
+  __device__ void EndQueries(const AppendItem& item) {
+    if constexpr (!Traits::kQueryInRegisters) CopyQueries(item);
+    WaitForChunks();
+    if constexpr (Traits::kFp8) {
+      if (plan_.params.query_dtype == KVT_BF16) NarrowQueries();
+    }
+    FenceAsyncProxy();
+    shared_.query_ring.full[0].Arrive();
+    query_.Advance();
+  }
+
+  __device__ void CopyQueries(const AppendItem& item) {
     shared_.query_ring.empty[0].Wait(query_.filled_parity());
     const int parity = thread_ % 2;
     for (int row = thread_ / 2; row < kTileRows; row += kRowsAtOnce) {
@@ -251,13 +290,6 @@ class TileLoader {
                   valid);
       }
     }
-    WaitForChunks();
-    if constexpr (Traits::kFp8) {
-      if (plan_.params.query_dtype == KVT_BF16) NarrowQueries();
-    }
-    FenceAsyncProxy();
-    shared_.query_ring.full[0].Arrive();
-    query_.Advance();
   }
 
   // bf16 to fp16 in place, each thread the chunks that it copied.
@@ -272,15 +304,6 @@ class TileLoader {
                             Fp16FromBf16(wide.w));
       }
     }
-  }
-
-  static __device__ uint32_t Fp16FromBf16(uint32_t pair) {
-    constexpr float kMaxFp16 = 65504.0f;
-    float2 wide = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(pair));
-    wide.x = fminf(fmaxf(wide.x, -kMaxFp16), kMaxFp16);
-    wide.y = fminf(fmaxf(wide.y, -kMaxFp16), kMaxFp16);
-    const __half2 narrow = __float22half2_rn(wide);
-    return reinterpret_cast<const uint32_t&>(narrow);
   }
 
   const AppendPlan& plan_;

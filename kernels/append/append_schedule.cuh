@@ -21,9 +21,10 @@ struct AppendItem {
   int32_t first_row;
   int32_t first_token;  // of the tile's first row, within the sequence
   int32_t first_head;   // of that row, within the group
-  int32_t first_tile;   // key tiles [first_tile, end_tile), none if they are equal
+  int32_t first_tile;   // key tiles [first_tile, end_tile), as AppendSchedule says
   int32_t end_tile;
   int32_t split;
+  int32_t ascends;  // whether the keys are walked from the first to the last
 };
 
 // Keys and values of one section of heads. Much less than the L2 holds, since each half of it keeps
@@ -65,9 +66,10 @@ __device__ __forceinline__ int32_t FirstKey(const kvt_append_params& p, const Ap
   return max(0, last + behind - p.window_tokens + 1);
 }
 
-// Used by one warp, all lanes together; the items asked for must ascend. kKeyBytes: of one key of
-// one head. kRows: of a tile of queries.
-template <int kTileKeys, int kKeyBytes, int kRows = kTileRows>
+// Used by one warp, all lanes together; the items asked for must ascend. Traits: kKeys, in which
+// keys are cut; kRows of a tile of queries; kHeadDim and kFp8; kNeedsTile, whether an item that
+// sees no key has a tile behind the last one all the same.
+template <typename Traits>
 class AppendSchedule {
  public:
   __device__ AppendSchedule(const AppendPlan& plan, int lane) : plan_(plan), lane_(lane) {}
@@ -79,7 +81,9 @@ class AppendSchedule {
       if (past != 0) {
         const int owner = __ffs(past) - 1;
         const int64_t before = __shfl_sync(0xffffffff, items_up_to_ - items_, owner);
-        return Decode(owner, static_cast<int32_t>(index - first_item_ - before));
+        AppendItem item = Decode(owner, static_cast<int32_t>(index - first_item_ - before));
+        item.ascends = kAscends && plan_.splits == 1;
+        return item;
       }
       first_item_ += __shfl_sync(0xffffffff, items_up_to_, 31);
       first_sequence_ += 32;
@@ -89,6 +93,14 @@ class AppendSchedule {
   }
 
  private:
+  static constexpr int kTileKeys = Traits::kKeys;
+  static constexpr int kRows = Traits::kRows;
+  static constexpr int kKeyBytes = Traits::kHeadDim * (Traits::kFp8 ? 1 : 2);
+  // From the last to the first, the zeroing of what does not exist, which only the last tile needs,
+  // overlaps with the first multiplications. But wide heads leave so few keys to a tile that CTAs
+  // had better read the same ones, and these begin together.
+  static constexpr bool kAscends = Traits::kHeadDim == 256 && !Traits::kFp8;
+
   // Each lane the lengths of one of 32 sequences, and how many items they and those before make.
   __device__ void Load() {
     const kvt_append_params& p = plan_.params;
@@ -156,10 +168,14 @@ class AppendSchedule {
     const int32_t tiles = max(0, (end + kTileKeys - 1) / kTileKeys - first_tile);
     item.first_tile = first_tile;
     item.end_tile = first_tile + tiles;
-    if (plan_.splits == 1) return;
-    item.end_tile =
-        first_tile + static_cast<int32_t>(int64_t{tiles} * (item.split + 1) / plan_.splits);
-    item.first_tile += static_cast<int32_t>(int64_t{tiles} * item.split / plan_.splits);
+    if (plan_.splits > 1) {
+      item.end_tile =
+          first_tile + static_cast<int32_t>(int64_t{tiles} * (item.split + 1) / plan_.splits);
+      item.first_tile += static_cast<int32_t>(int64_t{tiles} * item.split / plan_.splits);
+    }
+    if (!Traits::kNeedsTile || item.first_tile < item.end_tile) return;
+    item.first_tile = (item.kv_length + kTileKeys - 1) / kTileKeys;
+    item.end_tile = item.first_tile + 1;
   }
 
   // The first key that any of the tile's tokens, up to `last_token`, sees.

@@ -12,7 +12,10 @@ namespace kvtier::kernels {
 constexpr int kConsumerWarpgroups = 2;
 constexpr int kConsumerWarps = 4 * kConsumerWarpgroups;
 constexpr int kAppendThreads = 128 * (kConsumerWarpgroups + 1);
-constexpr int kItemSlots = 2;
+constexpr int kItemSlots = 4;
+// So many tiles before an item's end the queries of the next one are fetched, where that does not
+// happen beside the consumers' work anyway.
+constexpr int kTilesAhead = 2;
 constexpr int kAtomBytes = 1024;  // 8 rows of 128 bytes
 
 // A kernel: the type of its operands, whether the cache is fp8, and the head size.
@@ -22,6 +25,11 @@ struct AppendTraits {
   static constexpr bool kFp8 = kFp8Cache;
   static constexpr int kHeadDim = kDim;
   static constexpr int kKeys = TileKeys(kDim);
+  static constexpr int kRows = kTileRows;
+  static constexpr bool kNeedsTile = true;
+  // Queries wait in registers, which frees their place for the next item's. Wide heads leave no
+  // room.
+  static constexpr bool kQueryInRegisters = kDim <= 128;
   // Tiles in flight. Keys are asked for first and waited for longest.
   static constexpr int kKeyStages = kDim == 64 ? 4 : kDim == 128 && !kFp8Cache ? 3 : 2;
   static constexpr int kValueStages = kDim == 64 ? 4 : 2;
@@ -47,22 +55,23 @@ __device__ __forceinline__ uint32_t ChunkOffset(uint32_t row, uint32_t chunk) {
          ((chunk % 8) ^ (row % 8)) * 16;
 }
 
-// The i-th tile of keys that an item works on. From the last to the first: the zeroing of what does
-// not exist, which only the last needs, then overlaps with the first multiplications. But wide
-// heads leave so few keys to a tile that CTAs had better read the same ones, and these begin
-// together.
-template <typename Traits>
-__device__ __forceinline__ int32_t TileAt(const AppendPlan& plan, const AppendItem& item,
-                                          int32_t i) {
-  const bool ascends = Traits::kHeadDim == 256 && !Traits::kFp8 && plan.splits == 1;
-  return ascends ? item.first_tile + i : item.end_tile - 1 - i;
+// The i-th tile of keys that an item works on.
+__device__ __forceinline__ int32_t TileAt(const AppendItem& item, int32_t i) {
+  return item.ascends ? item.first_tile + i : item.end_tile - 1 - i;
 }
 
 // How many of a tile's keys exist. Only the last tile of a sequence has fewer than all; what lies
 // behind them in its pages was never written and may be NaN.
 template <typename Traits>
 __device__ __forceinline__ int32_t ExistingKeys(const AppendItem& item, int32_t tile) {
-  return min(Traits::kKeys, item.kv_length - tile * Traits::kKeys);
+  return max(0, min(Traits::kKeys, item.kv_length - tile * Traits::kKeys));
+}
+
+// Whether all of them do. Not to be asked as ExistingKeys == kKeys: ptxas 13.0 makes one
+// instruction of the two bounds and the comparison whose predicate came out wrong on the device.
+template <typename Traits>
+__device__ __forceinline__ bool IsWhole(const AppendItem& item, int32_t tile) {
+  return (tile + 1) * Traits::kKeys <= item.kv_length;
 }
 
 constexpr int kOutputStageBytes = 16 * 128;  // 16 rows of 64 elements, for each consumer warp

@@ -37,21 +37,27 @@ class RunningSoftmax {
   // `scale` takes scores to base-2 logarithms.
   __device__ explicit RunningSoftmax(float scale) : scale_(scale) {}
 
+  // Whether any of this thread's new scores is so far above its row's maximum that it must be
+  // raised.
+  __device__ __forceinline__ bool Exceeds(const float (&scores)[kScores]) const {
+    float maximum[2];
+    Maxima(scores, maximum);
+    return maximum[0] > limit_[0] || maximum[1] > limit_[1];
+  }
+
   // Takes in the maxima of new scores; `correction` is what earlier sums must be multiplied with. A
   // maximum that grows a little stays as it was, so that there is hardly ever anything to multiply.
   __device__ __forceinline__ void Raise(const float (&scores)[kScores], float (&correction)[2]) {
+    float own[2];
+    Maxima(scores, own);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      float maximum = fmaxf(scores[2 * r], scores[2 * r + 1]);
-#pragma unroll
-      for (int i = 4; i < kScores; i += 4) {
-        maximum = fmaxf(maximum, fmaxf(scores[i + 2 * r], scores[i + 2 * r + 1]));
-      }
-      maximum = QuadMax(maximum);
+      const float maximum = QuadMax(own[r]);
       correction[r] = 1.0f;
       if ((maximum - maximum_[r]) * scale_ > kSlack) {
         correction[r] = Exp2((maximum_[r] - maximum) * scale_);
         maximum_[r] = maximum;
+        limit_[r] = maximum + kSlack / scale_;
         offset_[r] = maximum * scale_;
         sum_[r] *= correction[r];
       }
@@ -84,16 +90,32 @@ class RunningSoftmax {
       return;
     }
     const float total = sum + Exp2(sink * kLog2E - maximum_[r] * scale_);
-    factor = 1.0f / total;
-    lse = maximum_[r] * scale_ * kLn2 + logf(total);
+    factor = __fdividef(1.0f, total);
+    lse = maximum_[r] * scale_ * kLn2 + __logf(total);
   }
 
  private:
+  // Of this thread's parts of its rows. Eight chains, so that none waits for itself.
+  static __device__ __forceinline__ void Maxima(const float (&scores)[kScores],
+                                                float (&maximum)[2]) {
+    float chains[8];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) chains[i] = scores[i];
+#pragma unroll
+    for (int i = 8; i < kScores; ++i) chains[i % 8] = fmaxf(chains[i % 8], scores[i]);
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      maximum[r] = fmaxf(fmaxf(chains[2 * r], chains[2 * r + 1]),
+                         fmaxf(chains[2 * r + 4], chains[2 * r + 5]));
+    }
+  }
+
   // Probabilities may exceed 1 by this power of two.
   static constexpr float kSlack = 4.0f;
 
   float scale_;
   float maximum_[2] = {-INFINITY, -INFINITY};
+  float limit_[2] = {-INFINITY, -INFINITY};
   float sum_[2] = {};
   float offset_[2] = {};  // maxima as base-2 logarithms; 0 as long as no key was seen
 };

@@ -2,12 +2,10 @@
 // from the ring of raw tiles to those of keys and values.
 #pragma once
 
-#include <cuda_fp16.h>
-#include <cuda_fp8.h>
-
 #include <cstdint>
 
 #include "kernels/append/append_shared.cuh"
+#include "kernels/append/fp16_pair.cuh"
 
 namespace kvtier::kernels {
 
@@ -19,41 +17,43 @@ struct WidenerCursors {
   RingCursor<Traits::kRawStages> raw;
 };
 
-// The loader threads together. A thread owns one column of 16 values in every kRowsAtOnce-th row.
+// The loader threads together. A thread owns one column of 8 values in every kRowsAtOnce-th row, so
+// that eight threads store one line of 128 bytes.
 template <typename Traits>
 class TileWidener {
  public:
   __device__ TileWidener(const AppendPlan& plan, AppendShared<Traits>& shared, int thread,
                          WidenerCursors<Traits>& rings)
       : plan_(plan), shared_(shared), thread_(thread), rings_(rings) {
-    const int column = thread % kColumns, row = thread / kColumns;
-    // Threads of the upper half of a 128-byte line store their two chunks in the other order, else
-    // both halves would meet in the same banks.
-    swap_ = column % 8 >= 4;
 #pragma unroll
     for (int phase = 0; phase < kPhases; ++phase) {
-      offset_[phase] = ChunkOffset<Traits>(row + phase * kRowsAtOnce, 2 * column + (swap_ ? 1 : 0));
+      offset_[phase] =
+          ChunkOffset<Traits>(thread / kColumns + phase * kRowsAtOnce, thread % kColumns);
     }
   }
 
-  // Follows the copying warp's order of tiles.
-  __device__ void Run(const AppendItem& item) {
-    for (int32_t tile = item.end_tile - 1; tile >= item.first_tile; --tile) {
-      WidenKeys(item, tile);
-      if (tile + 1 < item.end_tile) WidenValues(item, tile + 1);
+  // Follows the copying warp's order of tiles. Calls `begin_next` when kTilesAhead of them are
+  // left.
+  template <typename Function>
+  __device__ void Run(const AppendItem& item, Function begin_next) {
+    const int32_t tiles = item.end_tile - item.first_tile;
+    for (int32_t i = 0; i < tiles; ++i) {
+      WidenKeys(item, TileAt(item, i));
+      if (i > 0) WidenValues(item, TileAt(item, i - 1));
+      if (i == max(0, tiles - kTilesAhead)) begin_next();
     }
-    WidenValues(item, item.first_tile);
+    WidenValues(item, TileAt(item, tiles - 1));
   }
 
  private:
-  static constexpr int kColumns = Traits::kHeadDim / 16;
+  static constexpr int kColumns = Traits::kHeadDim / 8;
   static constexpr int kRowsAtOnce = Traits::kLoaderThreads / kColumns;
   static constexpr int kSteps = (Traits::kKeys + kRowsAtOnce - 1) / kRowsAtOnce;
   // Steps after which the swizzle repeats, and by how much a row's offset has grown by then.
-  static constexpr int kPhases = kRowsAtOnce % 8 == 0 ? 1 : kRowsAtOnce % 4 == 0 ? 2 : 4;
+  static constexpr int kPhases = kRowsAtOnce % 4 == 0 ? 2 : kRowsAtOnce % 2 == 0 ? 4 : 8;
   static constexpr uint32_t kPhaseBytes = kPhases * kRowsAtOnce / 8 * Traits::kGroupBytes;
-  static constexpr int kBatch = 4;
-  static_assert(Traits::kLoaderThreads % kColumns == 0 && kRowsAtOnce % 2 == 0);
+  static constexpr int kBatch = 8;
+  static_assert(Traits::kLoaderThreads % kColumns == 0);
 
   __device__ void WidenKeys(const AppendItem& item, int32_t tile) {
     Widen(item, tile, rings_.keys, shared_.key_ring, shared_.keys, plan_.params.kv.key_scales,
@@ -75,10 +75,13 @@ class TileWidener {
     ring.empty[stage].Wait(cursor.filled_parity());
     if (plan_.scales_per_token) LoadScales(item, tile, existing, scales, shared_scales[stage]);
     shared_.raw.ring.full[raw_stage].Wait(rings_.raw.parity());
-    const uint32_t from = SharedAddress(shared_.raw.tiles[raw_stage]) + thread_ * 16;
+    const uint32_t from = SharedAddress(shared_.raw.tiles[raw_stage]) + thread_ * 8;
     const uint32_t to = SharedAddress(tiles[stage]);
-#pragma unroll
-    for (int first = 0; first < kSteps; first += kBatch) WidenBatch(from, to, first, existing);
+    if (IsWhole<Traits>(item, tile)) {
+      WidenWhole(from, to);
+    } else {
+      WidenPart(from, to, existing);
+    }
     FenceAsyncProxy();
     ring.full[stage].Arrive();
     __syncwarp();
@@ -87,40 +90,38 @@ class TileWidener {
     rings_.raw.Advance();
   }
 
-  // All reads before the first write, so that they overlap. Rows that do not exist become 0.
-  __device__ __forceinline__ void WidenBatch(uint32_t from, uint32_t to, int first,
-                                             int32_t existing) const {
-    const int row = thread_ / kColumns;
-    uint4 raw[kBatch];
+  // Only the last of the steps may go beyond the tile, and that not for all threads.
+  __device__ __forceinline__ bool IsWithin(int step) const {
+    return (step + 1) * kRowsAtOnce <= Traits::kKeys ||
+           (step < kSteps && thread_ < (Traits::kKeys - step * kRowsAtOnce) * kColumns);
+  }
+
+  // All reads of a batch before its first write, so that they overlap.
+  __device__ __forceinline__ void WidenWhole(uint32_t from, uint32_t to) const {
 #pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      const int step = first + i;
-      if (step >= kSteps) continue;
-      raw[i] = uint4{};
-      if (row + step * kRowsAtOnce < existing) {
-        raw[i] = LoadShared(from + step * Traits::kLoaderThreads * 16);
+    for (int first = 0; first < kSteps; first += kBatch) {
+      uint2 raw[kBatch];
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const int step = first + i;
+        if (IsWithin(step)) raw[i] = LoadSharedPair(from + step * Traits::kLoaderThreads * 8);
+      }
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const int step = first + i;
+        if (!IsWithin(step)) continue;
+        StoreWide(to + offset_[step % kPhases] + step / kPhases * kPhaseBytes, raw[i]);
       }
     }
-#pragma unroll
-    for (int i = 0; i < kBatch; ++i) {
-      const int step = first + i;
-      if (step >= kSteps || row + step * kRowsAtOnce >= Traits::kKeys) continue;
-      const uint32_t at = to + offset_[step % kPhases] + step / kPhases * kPhaseBytes;
-      const uint2 low = make_uint2(raw[i].x, raw[i].y), high = make_uint2(raw[i].z, raw[i].w);
-      StoreWide(at, swap_ ? high : low);
-      StoreWide(at ^ 16, swap_ ? low : high);
+  }
+
+  // The last tile of a sequence. Rows that do not exist become 0.
+  __device__ void WidenPart(uint32_t from, uint32_t to, int32_t existing) const {
+    for (int row = thread_ / kColumns; row < Traits::kKeys; row += kRowsAtOnce) {
+      const uint2 raw = row < existing ? LoadSharedPair(from) : uint2{};
+      StoreWide(to + ChunkOffset<Traits>(row, thread_ % kColumns), raw);
+      from += Traits::kLoaderThreads * 8;
     }
-  }
-
-  static __device__ __forceinline__ void StoreWide(uint32_t to, uint2 raw) {
-    StoreShared(to, make_uint4(Fp16FromFp8(raw.x), Fp16FromFp8(raw.x >> 16), Fp16FromFp8(raw.y),
-                               Fp16FromFp8(raw.y >> 16)));
-  }
-
-  static __device__ __forceinline__ uint32_t Fp16FromFp8(uint32_t pair) {
-    const __half2_raw wide =
-        __nv_cvt_fp8x2_to_halfraw2(static_cast<__nv_fp8x2_storage_t>(pair & 0xffff), __NV_E4M3);
-    return uint32_t{wide.y} << 16 | wide.x;
   }
 
   __device__ void LoadScales(const AppendItem& item, int32_t tile, int32_t existing,
@@ -144,7 +145,6 @@ class TileWidener {
   AppendShared<Traits>& shared_;
   int thread_;
   WidenerCursors<Traits>& rings_;
-  bool swap_;
   uint32_t offset_[kPhases];
 };
 

@@ -22,6 +22,12 @@ __device__ __forceinline__ uint4 LoadShared(uint32_t from) {
   return v;
 }
 
+__device__ __forceinline__ uint2 LoadSharedPair(uint32_t from) {
+  uint2 v;
+  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(from) : "memory");
+  return v;
+}
+
 __device__ __forceinline__ void StoreShared(uint32_t to, uint32_t v) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(v) : "memory");
 }
@@ -33,6 +39,21 @@ __device__ __forceinline__ void StoreShared(uint32_t to, uint2 v) {
 __device__ __forceinline__ void StoreShared(uint32_t to, uint4 v) {
   asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z),
                "r"(v.w)
+               : "memory");
+}
+
+// Four matrices of 8 rows by 16 bytes; lane l names row l % 8 of matrix l / 8.
+__device__ __forceinline__ void LoadMatrices(uint32_t row, uint32_t* words) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+               : "r"(row)
+               : "memory");
+}
+
+// The way back.
+__device__ __forceinline__ void StoreMatrices(uint32_t row, uint4 words) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row),
+               "r"(words.x), "r"(words.y), "r"(words.z), "r"(words.w)
                : "memory");
 }
 

@@ -144,7 +144,7 @@ class ShortCopier {
   const AppendPlan& plan_;
   ShortShared<Traits>& shared_;
   int lane_;
-  AppendSchedule<kShortUnitKeys, Traits::kHeadDim * 2, kShortRows> schedule_;
+  AppendSchedule<ShortCut<Traits>> schedule_;
   RingCursor<kShortItemSlots> items_;
   RingCursor<Traits::kStages> cursor_;
   TablesFirst wait_;

@@ -40,6 +40,16 @@ struct ShortTraits {
   static constexpr int kQuerySlots = 16 * 1024 / kQueryBytes;
 };
 
+// How AppendSchedule cuts: into units, which its items call tiles; an item without keys has none.
+template <typename Traits>
+struct ShortCut {
+  static constexpr int kKeys = kShortUnitKeys;
+  static constexpr int kRows = kShortRows;
+  static constexpr int kHeadDim = Traits::kHeadDim;
+  static constexpr bool kFp8 = false;
+  static constexpr bool kNeedsTile = false;
+};
+
 // How many tiles an item's units make. They are worked off from the last, which may be a part of
 // one and must be zeroed behind the sequence's end while the next ones come, to the first.
 template <typename Traits>

@@ -103,14 +103,14 @@ __device__ __forceinline__ void Settle(float (&sums)[kCount]) {
                " {" KVT_REGISTERS_##SUMS "}, %" #A ", %" #B ", p, 1, 1, 0, " #TRANSPOSED ";\n}\n" \
                : KVT_SUMS_##SUMS(d, 0)                                                            \
                : "l"(a), "l"(b), "r"(accumulate))
-#define KVT_WGMMA_FROM_REGISTERS(N, SUMS, TYPE, TRANSPOSED, A0, A1, A2, A3, B, ACC)          \
-  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #ACC                                     \
-               ", 0;\n"                                                                      \
-               "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE               \
-               " {" KVT_REGISTERS_##SUMS "}, {%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #B \
-                                         ", p, 1, 1, " #TRANSPOSED ";\n}\n"                  \
-               : KVT_SUMS_##SUMS(d, 0)                                                       \
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate))
+#define KVT_WGMMA_FROM_REGISTERS(N, SUMS, TYPE, A0, A1, A2, A3, B, ACC, TRANSPOSED)             \
+  asm volatile(                                                                                 \
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %" #ACC                                                 \
+      ", 0;\n"                                                                                  \
+      "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" KVT_REGISTERS_##SUMS \
+      "}, {%" #A0 ", %" #A1 ", %" #A2 ", %" #A3 "}, %" #B ", p, 1, 1, %" #TRANSPOSED ";\n}\n"   \
+      : KVT_SUMS_##SUMS(d, 0)                                                                   \
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate), "n"(kTransposed))
 
 template <typename T>
 inline constexpr bool kIsBf16 = false;
@@ -154,28 +154,29 @@ __device__ __forceinline__ void FromSharedAlongN(float (&d)[128], uint64_t a, ui
   }
 }
 
-// d += a * b, a in registers, N = 64, 128 or 256.
-template <typename T, int kSums>
-__device__ __forceinline__ void FromRegisters(float (&d)[kSums], const uint32_t* a, uint64_t b) {
+// d = a * b (+ d), a in registers, N = 64, 128 or 256; kTransposed 0: b contiguous along the summed
+// dimension, 1: along N.
+template <typename T, int kTransposed = 1, int kSums>
+__device__ __forceinline__ void FromRegisters(float (&d)[kSums], const uint32_t* a, uint64_t b,
+                                              int accumulate = 1) {
   static_assert(kSums == 32 || kSums == 64 || kSums == 128);
-  constexpr int accumulate = 1;
   if constexpr (kSums == 32) {
     if constexpr (kIsBf16<T>) {
-      KVT_WGMMA_FROM_REGISTERS(64, 32, "bf16", 1, 32, 33, 34, 35, 36, 37);
+      KVT_WGMMA_FROM_REGISTERS(64, 32, "bf16", 32, 33, 34, 35, 36, 37, 38);
     } else {
-      KVT_WGMMA_FROM_REGISTERS(64, 32, "f16", 1, 32, 33, 34, 35, 36, 37);
+      KVT_WGMMA_FROM_REGISTERS(64, 32, "f16", 32, 33, 34, 35, 36, 37, 38);
     }
   } else if constexpr (kSums == 64) {
     if constexpr (kIsBf16<T>) {
-      KVT_WGMMA_FROM_REGISTERS(128, 64, "bf16", 1, 64, 65, 66, 67, 68, 69);
+      KVT_WGMMA_FROM_REGISTERS(128, 64, "bf16", 64, 65, 66, 67, 68, 69, 70);
     } else {
-      KVT_WGMMA_FROM_REGISTERS(128, 64, "f16", 1, 64, 65, 66, 67, 68, 69);
+      KVT_WGMMA_FROM_REGISTERS(128, 64, "f16", 64, 65, 66, 67, 68, 69, 70);
     }
   } else {
     if constexpr (kIsBf16<T>) {
-      KVT_WGMMA_FROM_REGISTERS(256, 128, "bf16", 1, 128, 129, 130, 131, 132, 133);
+      KVT_WGMMA_FROM_REGISTERS(256, 128, "bf16", 128, 129, 130, 131, 132, 133, 134);
     } else {
-      KVT_WGMMA_FROM_REGISTERS(256, 128, "f16", 1, 128, 129, 130, 131, 132, 133);
+      KVT_WGMMA_FROM_REGISTERS(256, 128, "f16", 128, 129, 130, 131, 132, 133, 134);
     }
   }
 }

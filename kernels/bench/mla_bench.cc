@@ -15,9 +15,12 @@ struct MlaCase {
   int context;
   int q_heads;
   int page = 64;
+  bool fp8 = false;  // the latent cache, with one scale
 };
 
-size_t KvBytes(const MlaCase& c) { return size_t(2) * c.batch * c.context * KVT_MLA_QUERY_DIM; }
+size_t KvBytes(const MlaCase& c) {
+  return size_t(c.fp8 ? 1 : 2) * c.batch * c.context * KVT_MLA_QUERY_DIM;
+}
 
 double Flops(const MlaCase& c) {
   return 2.0 * c.batch * c.context * c.q_heads * (KVT_MLA_QUERY_DIM + KVT_MLA_LATENT_DIM);
@@ -29,8 +32,9 @@ class MlaWork {
       : case_(c), rotations_(RotationCount(KvBytes(c))), pages_((c.context + c.page - 1) / c.page) {
     const size_t blocks = static_cast<size_t>(rotations_) * c.batch * pages_;
     const size_t elements = blocks * c.page * KVT_MLA_QUERY_DIM;
-    latent_ = DeviceMemory(2 * elements);
-    FillRandom(latent_.get(), KVT_BF16, elements, 1);
+    latent_ = DeviceMemory((c.fp8 ? 1 : 2) * elements);
+    FillRandom(latent_.get(), c.fp8 ? KVT_FP8_E4M3 : KVT_BF16, elements, 1);
+    scale_ = ToDevice(std::vector<float>{0.5F});
     const size_t rows = static_cast<size_t>(c.batch) * c.q_heads;
     query_ = DeviceMemory(rows * KVT_MLA_QUERY_DIM * 2);
     FillRandom(query_.get(), KVT_BF16, rows * KVT_MLA_QUERY_DIM, 2);
@@ -70,6 +74,8 @@ class MlaWork {
     params.token_stride = KVT_MLA_QUERY_DIM;
     params.block_stride = int64_t{c.page} * KVT_MLA_QUERY_DIM;
     params.page_tokens = c.page;
+    params.latent_dtype = c.fp8 ? KVT_FP8_E4M3 : KVT_BF16;
+    if (c.fp8) params.latent_scales = {scale_.get<float>(), 0, 0, 0};
     params.sequences = {
         .block_table = table_.get<int32_t>() + static_cast<size_t>(rotation) * c.batch * pages_,
         .kv_lengths = lengths_.get<int32_t>(),
@@ -84,12 +90,12 @@ class MlaWork {
   MlaCase case_;
   int rotations_;
   int64_t pages_;
-  DeviceMemory latent_, query_, output_, lse_, table_, lengths_, workspace_;
+  DeviceMemory latent_, scale_, query_, output_, lse_, table_, lengths_, workspace_;
 };
 
 void RunCase(const MlaCase& c, BenchRun* run) {
-  if (!run->Wants("mla-h" + std::to_string(c.q_heads) + "-b" + std::to_string(c.batch) + "-ctx" +
-                  std::to_string(c.context))) {
+  if (!run->Wants((c.fp8 ? "mla-fp8-h" : "mla-h") + std::to_string(c.q_heads) + "-b" +
+                  std::to_string(c.batch) + "-ctx" + std::to_string(c.context))) {
     return;
   }
   const MlaWork work(c);
@@ -97,6 +103,7 @@ void RunCase(const MlaCase& c, BenchRun* run) {
   result.us = MedianMicroseconds(
       work.rotations(), [&](int rotation, cudaStream_t stream) { work.Launch(rotation, stream); });
   result.kernel = "mla_decode";
+  result.kv_dtype = c.fp8 ? "fp8" : "bf16";
   result.batch = c.batch;
   result.q_len = 1;
   result.context = c.context;
@@ -118,13 +125,15 @@ void RunCase(const MlaCase& c, BenchRun* run) {
 }  // namespace
 
 void BenchMla(BenchRun* run) {
-  for (const int q_heads : {16, 64, 128}) {
-    for (const auto& [batch, context] : std::vector<std::pair<int, int>>{
-             {1, 1024}, {1, 4096}, {1, 32768}, {8, 4096}, {32, 4096}, {128, 4096}, {64, 16384}}) {
-      RunCase({batch, context, q_heads}, run);
+  for (const bool fp8 : {false, true}) {
+    for (const int q_heads : {16, 64, 128}) {
+      for (const auto& [batch, context] : std::vector<std::pair<int, int>>{
+               {1, 1024}, {1, 4096}, {1, 32768}, {8, 4096}, {32, 4096}, {128, 4096}, {64, 16384}}) {
+        RunCase({.batch = batch, .context = context, .q_heads = q_heads, .fp8 = fp8}, run);
+      }
     }
+    RunCase({.batch = 32, .context = 4096, .q_heads = 128, .page = 16, .fp8 = fp8}, run);
   }
-  RunCase({32, 4096, 128, 16}, run);
 }
 
 }  // namespace kvtier::kernels::bench

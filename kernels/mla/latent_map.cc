@@ -8,14 +8,19 @@
 namespace kvtier::kernels {
 namespace {
 
-constexpr uint64_t kElementBytes = 2;
+constexpr uint64_t kQueryBytes = 2;  // of an element
 constexpr uint64_t kAtomColumns = 64;
 constexpr uint64_t kGroupTokens = 8;
 
-bool EncodeSwizzled(const void* tensor, std::span<const cuuint64_t> extents,
-                    std::span<const cuuint64_t> strides, std::span<const cuuint32_t> box,
-                    CUtensorMap* map) {
-  return EncodeTensorMap(tensor,
+}  // namespace
+
+bool EncodeQueryMap(const kvt_mla_decode_params& params, CUtensorMap* map) {
+  const cuuint64_t extents[] = {KVT_MLA_QUERY_DIM, static_cast<cuuint64_t>(params.q_heads),
+                                static_cast<cuuint64_t>(params.sequences.sequences)};
+  const cuuint64_t strides[] = {params.query_head_stride * kQueryBytes,
+                                params.query_sequence_stride * kQueryBytes};
+  const cuuint32_t box[] = {kAtomColumns, kMlaTileHeads, 1};
+  return EncodeTensorMap(params.query,
                          {.type = CU_TENSOR_MAP_DATA_TYPE_UINT16,
                           .swizzle = CU_TENSOR_MAP_SWIZZLE_128B,
                           .extents = extents,
@@ -24,29 +29,26 @@ bool EncodeSwizzled(const void* tensor, std::span<const cuuint64_t> extents,
                          map);
 }
 
-}  // namespace
-
-bool EncodeQueryMap(const kvt_mla_decode_params& params, CUtensorMap* map) {
-  const cuuint64_t extents[] = {KVT_MLA_QUERY_DIM, static_cast<cuuint64_t>(params.q_heads),
-                                static_cast<cuuint64_t>(params.sequences.sequences)};
-  const cuuint64_t strides[] = {params.query_head_stride * kElementBytes,
-                                params.query_sequence_stride * kElementBytes};
-  const cuuint32_t box[] = {kAtomColumns, kMlaTileHeads, 1};
-  return EncodeSwizzled(params.query, extents, strides, box, map);
-}
-
 bool EncodeLatentMap(const kvt_mla_decode_params& params, int first_column, int columns,
                      int box_tokens, CUtensorMap* map) {
+  const bool fp8 = params.latent_dtype == KVT_FP8_E4M3;
+  const uint64_t element = fp8 ? 1 : 2;
   const auto atoms = static_cast<cuuint32_t>(columns / kAtomColumns);
   const cuuint64_t extents[] = {kAtomColumns, kGroupTokens, atoms,
                                 params.page_tokens / kGroupTokens, INT32_MAX};
-  const cuuint64_t strides[] = {params.token_stride * kElementBytes, kAtomColumns * kElementBytes,
-                                kGroupTokens * params.token_stride * kElementBytes,
-                                params.block_stride * kElementBytes};
+  const cuuint64_t strides[] = {params.token_stride * element, kAtomColumns * element,
+                                kGroupTokens * params.token_stride * element,
+                                params.block_stride * element};
   const cuuint32_t box[] = {kAtomColumns, kGroupTokens, atoms,
                             static_cast<cuuint32_t>(box_tokens / kGroupTokens), 1};
-  return EncodeSwizzled(static_cast<const uint16_t*>(params.latent) + first_column, extents,
-                        strides, box, map);
+  return EncodeTensorMap(
+      static_cast<const uint8_t*>(params.latent) + first_column * element,
+      {.type = fp8 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_UINT16,
+       .swizzle = fp8 ? CU_TENSOR_MAP_SWIZZLE_NONE : CU_TENSOR_MAP_SWIZZLE_128B,
+       .extents = extents,
+       .strides = strides,
+       .box = box},
+      map);
 }
 
 }  // namespace kvtier::kernels

@@ -12,8 +12,8 @@ namespace kvtier::kernels {
 [[nodiscard]] bool EncodeQueryMap(const kvt_mla_decode_params& params, CUtensorMap* map);
 
 // Coordinates (0, 0, 0, group of 8 tokens within the page, block). One copy brings `columns`
-// columns of `box_tokens` tokens from `first_column` on, eight rows after eight rows, as swizzled
-// atoms of 8 rows by 64 columns. False: likewise.
+// columns of `box_tokens` tokens from `first_column` on, eight rows after eight rows, as atoms of 8
+// rows by 64 columns, swizzled unless the latent cache is fp8. False: likewise.
 [[nodiscard]] bool EncodeLatentMap(const kvt_mla_decode_params& params, int first_column,
                                    int columns, int box_tokens, CUtensorMap* map);
 

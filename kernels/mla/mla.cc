@@ -27,12 +27,14 @@ bool IsPowerOfTwo(int32_t value) {
 
 bool AreStridesValid(const kvt_mla_decode_params& p) {
   constexpr int64_t kGranule = 8;  // elements in 16 bytes
+  const int64_t latent_granule = p.latent_dtype == KVT_FP8_E4M3 ? 2 * kGranule : kGranule;
   const bool positive = p.query_sequence_stride > 0 && p.query_head_stride > 0 &&
                         p.block_stride > 0 && p.token_stride > 0;
-  return positive && (p.query_sequence_stride | p.query_head_stride | p.output_sequence_stride |
-                      p.output_head_stride | p.block_stride | p.token_stride) %
-                             kGranule ==
-                         0;
+  const bool aligned = (p.query_sequence_stride | p.query_head_stride | p.output_sequence_stride |
+                        p.output_head_stride) %
+                           kGranule ==
+                       0;
+  return positive && aligned && (p.block_stride | p.token_stride) % latent_granule == 0;
 }
 
 bool IsValid(const kvt_mla_decode_params& p) {
@@ -54,6 +56,7 @@ int HeadTiles(const kvt_mla_decode_params& p) {
 kvt_kernel_status Check(const kvt_mla_decode_params* p) {
   if (p == nullptr || !IsValid(*p)) return KVT_KERNEL_INVALID_ARGUMENT;
   const bool built = (p->dtype == KVT_BF16 || p->dtype == KVT_FP16) &&
+                     (p->latent_dtype == p->dtype || p->latent_dtype == KVT_FP8_E4M3) &&
                      p->q_heads <= KVT_MLA_MAX_HEADS &&
                      int64_t{p->sequences.sequences} * HeadTiles(*p) <= KVT_MLA_MAX_PAIRS;
   return built ? KVT_KERNEL_OK : KVT_KERNEL_UNSUPPORTED;
@@ -131,6 +134,10 @@ bool MakeArguments(const kvt_mla_decode_params& p, const Cut& cut, void* workspa
   arguments->page_shift = std::countr_zero(static_cast<uint32_t>(p.page_tokens));
   arguments->score_scale = p.softmax_scale * kLog2E;
   arguments->tables_settled = p.tables_settled;
+  arguments->scales = p.latent_scales;
+  arguments->scales_by_token = p.latent_dtype == KVT_FP8_E4M3 &&
+                               p.latent_scales.values != nullptr &&
+                               (p.latent_scales.block_stride | p.latent_scales.token_stride) != 0;
   arguments->merges = reinterpret_cast<MergeState*>(bytes);
   arguments->part_lse = reinterpret_cast<float*>(bytes + layout.lse_offset);
   arguments->parts = reinterpret_cast<float*>(bytes + layout.parts_offset);
@@ -165,7 +172,9 @@ kvt_kernel_status kvt_mla_decode(const kvt_mla_decode_params* params, void* work
   if (!MakeArguments(*params, *cut, workspace, &arguments)) return KVT_KERNEL_UNSUPPORTED;
   const int blocks = cut->chunks * arguments.head_tiles;
   const auto on = static_cast<cudaStream_t>(stream);
-  const cudaError_t error = params->dtype == KVT_BF16 ? LaunchMlaBf16(arguments, blocks, on)
-                                                      : LaunchMlaFp16(arguments, blocks, on);
+  const cudaError_t error = params->latent_dtype == KVT_FP8_E4M3
+                                ? LaunchMlaFp8(params->dtype, arguments, blocks, on)
+                            : params->dtype == KVT_BF16 ? LaunchMlaBf16(arguments, blocks, on)
+                                                        : LaunchMlaFp16(arguments, blocks, on);
   return error == cudaSuccess ? KVT_KERNEL_OK : KVT_KERNEL_LAUNCH_FAILED;
 }

@@ -37,11 +37,13 @@ struct MlaArguments {
   int32_t head_tiles;
   int32_t box_tokens;  // that one tensor copy brings: a page, or a tile if that is less
   int32_t page_shift;
-  float score_scale;  // takes scores to logarithms of base 2
+  float score_scale;  // takes scores to logarithms of base 2, without the latent cache's scales
   int32_t tables_settled;
-  MergeState* merges;  // [KVT_MLA_MAX_PAIRS], zero between launches
-  float* part_lse;     // [slots, q_heads]
-  float* parts;        // [slots, q_heads, 512], divided
+  kvt_scales scales;        // of an fp8 latent cache
+  int32_t scales_by_token;  // else one for all
+  MergeState* merges;       // [KVT_MLA_MAX_PAIRS], zero between launches
+  float* part_lse;          // [slots, q_heads]
+  float* parts;             // [slots, q_heads, 512], divided
 };
 
 // head_tiles * chunks blocks.
@@ -49,5 +51,8 @@ struct MlaArguments {
                                         cudaStream_t stream);
 [[nodiscard]] cudaError_t LaunchMlaFp16(const MlaArguments& arguments, int blocks,
                                         cudaStream_t stream);
+// Over an fp8 latent cache, with queries of that type.
+[[nodiscard]] cudaError_t LaunchMlaFp8(kvt_dtype query, const MlaArguments& arguments, int blocks,
+                                       cudaStream_t stream);
 
 }  // namespace kvtier::kernels

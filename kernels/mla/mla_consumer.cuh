@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "kernels/append/append_softmax.cuh"
+#include "kernels/append/fp16_pair.cuh"
 #include "kernels/append/pack_pair.cuh"
 #include "kernels/append/wgmma.cuh"
 #include "kernels/mla/mla_output.cuh"
@@ -17,9 +18,11 @@ namespace kvtier::kernels {
 constexpr int kMlaScores = kMlaTileTokens / 2;  // of a thread
 constexpr int kMlaWords = kMlaTileTokens / 4;   // its weights in pairs
 constexpr int kMlaOutputs = kMlaHalfDim / 2;
+constexpr int kMlaNarrowBarrier = 3;
 
 // From lane 0, so that the compiler knows it is the same for the whole warp.
-__device__ __forceinline__ int UniformStage(const RingCursor<kMlaStages>& cursor) {
+template <int kStages>
+__device__ __forceinline__ int UniformStage(const RingCursor<kStages>& cursor) {
   return __shfl_sync(kFullWarp, cursor.stage(), 0);
 }
 
@@ -52,11 +55,11 @@ __device__ __forceinline__ void Clear(float (&output)[kMlaOutputs]) {
   for (int i = 0; i < kMlaOutputs; ++i) output[i] = 0.0f;
 }
 
-template <typename Element>
+template <typename Traits>
 class MlaLeftConsumer {
  public:
   // `thread`: 0 to 127.
-  __device__ MlaLeftConsumer(const MlaArguments& arguments, MlaShared& shared, int thread)
+  __device__ MlaLeftConsumer(const MlaArguments& arguments, MlaShared<Traits>& shared, int thread)
       : arguments_(arguments),
         shared_(shared),
         lane_(thread % 32),
@@ -68,17 +71,20 @@ class MlaLeftConsumer {
   }
 
   // Up to the written result, or part of it.
-  __device__ __forceinline__ void Work(const MlaOutput<Element>& to, const Segment& segment) {
-    RunningSoftmax<kMlaScores> softmax(arguments_.score_scale);
+  __device__ __forceinline__ void Work(const MlaOutput<typename Traits::Output>& to,
+                                       const Segment& segment) {
+    const float scale = OneScale(arguments_);
+    RunningSoftmax<kMlaScores> softmax(arguments_.score_scale * scale);
     float output[kMlaOutputs];
     Clear(output);
-    if (MlaTiles(segment) > 0) Accumulate(segment, softmax, output);
+    if (MlaTiles(segment) > 0) Accumulate(segment, to.Rows(), softmax, output);
     float factor[2];
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       float lse;
       softmax.Finish(r, -INFINITY, factor[r], lse);
       if (lane_ % 4 == 0) to.WriteOwnLse(row_ + 8 * r, lse);
+      factor[r] *= ScalesByToken() ? 1.0f / kValueScaleLift : scale;
     }
     shared_.weights_ring.empty[0].Wait(weights_cursor_.filled_parity());
     HandOverFactors(factor);
@@ -87,13 +93,47 @@ class MlaLeftConsumer {
   }
 
  private:
+  using Element = typename Traits::Element;
+  // Lifts weights times scales out of the range where fp16 loses digits.
+  static constexpr float kValueScaleLift = 64.0f;
+
+  // Of all tokens alike.
+  __device__ static float OneScale(const MlaArguments& arguments) {
+    const bool one = Traits::kFp8 && arguments.scales.values != nullptr;
+    return one && arguments.scales_by_token == 0 ? *arguments.scales.values : 1.0f;
+  }
+  __device__ bool ScalesByToken() const { return Traits::kFp8 && arguments_.scales_by_token != 0; }
+
+  // Multiplies columns with the scales of the tile at hand.
+  __device__ __forceinline__ void ScaleColumns(float (&scores)[kMlaScores], float lift) const {
+    if constexpr (Traits::kFp8) {
+      const float* const scales = shared_.raw.scales[left_tiles_.stage()];
+#pragma unroll
+      for (int j = 0; j < kMlaScores / 4; ++j) {
+        const float2 pair = *reinterpret_cast<const float2*>(scales + 8 * j + 2 * (lane_ % 4));
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          scores[4 * j + 2 * r] *= pair.x * lift;
+          scores[4 * j + 2 * r + 1] *= pair.y * lift;
+        }
+      }
+    }
+  }
+
+  // Of two left stages and one right one, the latter's parity alternates as the former do.
+  __device__ uint32_t RightParity() const {
+    static_assert(Traits::kLeftStages == 2);
+    return Traits::kRightStages == 1 ? left_tiles_.stage() : left_tiles_.parity();
+  }
+
   // scores = queries * keys^T, queued.
   __device__ __forceinline__ void QueueScores(float (&scores)[kMlaScores]) {
-    const int stage = UniformStage(tiles_);
+    const int left_stage = UniformStage(left_tiles_);
+    const int right_stage = Traits::kRightStages == Traits::kLeftStages ? left_stage : 0;
     const uint64_t query = UniformMatrix(query_, 0);
-    const uint64_t left = UniformMatrix(left_, stage * kMlaLeftBytes);
-    const uint64_t right = UniformMatrix(right_, stage * kMlaRightBytes);
-    shared_.left_ring.full[stage].Wait(tiles_.parity());
+    const uint64_t left = UniformMatrix(left_, left_stage * kMlaLeftBytes);
+    const uint64_t right = UniformMatrix(right_, right_stage * kMlaRightBytes);
+    shared_.left_ring.full[left_stage].Wait(left_tiles_.parity());
     wgmma::Fence();
 #pragma unroll
     for (int step = 0; step < kMlaHalfDim / 16; ++step) {
@@ -101,7 +141,7 @@ class MlaLeftConsumer {
                                  wgmma::Advance(left, step / 4 * kMlaAtomBytes + step % 4 * 32),
                                  step > 0);
     }
-    shared_.right_ring.full[stage].Wait(tiles_.parity());
+    shared_.right_ring.full[right_stage].Wait(RightParity());
     wgmma::Fence();
 #pragma unroll
     for (int step = 0; step < (KVT_MLA_QUERY_DIM - kMlaHalfDim) / 16; ++step) {
@@ -129,7 +169,28 @@ class MlaLeftConsumer {
     wgmma::Commit();
   }
 
-  __device__ __forceinline__ void Accumulate(const Segment& segment,
+  // bf16 to fp16 in place, whatever the swizzle, of so many heads.
+  __device__ void NarrowQuery(int heads) {
+    const uint32_t begin = SharedAddress(shared_.query) + threadIdx.x * 16;
+#pragma unroll 1
+    for (int first_row = 0; first_row < heads; first_row += 128 / 8) {
+      uint4 own[kMlaQueryChunks];
+#pragma unroll
+      for (int i = 0; i < kMlaQueryChunks; ++i) {
+        own[i] = LoadShared(begin + i * kMlaQueryChunkBytes + first_row * 128);
+      }
+#pragma unroll
+      for (int i = 0; i < kMlaQueryChunks; ++i) {
+        StoreShared(begin + i * kMlaQueryChunkBytes + first_row * 128,
+                    make_uint4(Fp16FromBf16(own[i].x), Fp16FromBf16(own[i].y),
+                               Fp16FromBf16(own[i].z), Fp16FromBf16(own[i].w)));
+      }
+    }
+    FenceAsyncProxy();
+    NamedBarrierSync(kMlaNarrowBarrier, 128);
+  }
+
+  __device__ __forceinline__ void Accumulate(const Segment& segment, int heads,
                                              RunningSoftmax<kMlaScores>& softmax,
                                              float (&output)[kMlaOutputs]) {
     const int tiles = MlaTiles(segment);
@@ -137,11 +198,13 @@ class MlaLeftConsumer {
     float correction[2];
     uint32_t weights[kMlaWords];
     shared_.query_ring.full[0].Wait(query_cursor_.parity());
+    if constexpr (Traits::kFp8 && wgmma::kIsBf16<typename Traits::Output>) NarrowQuery(heads);
     QueueScores(scores);
     wgmma::Wait<0>();
     wgmma::Settle(scores);
     for (int tile = 0; tile < tiles; ++tile) {
-      const int stage = UniformStage(tiles_);
+      const int stage = UniformStage(left_tiles_);
+      if (ScalesByToken()) ScaleColumns(scores, 1.0f);
       if (tile + 1 == tiles) {
         ArriveWarp(shared_.query_ring.empty[0]);
         query_cursor_.Advance();
@@ -149,6 +212,7 @@ class MlaLeftConsumer {
       }
       softmax.Raise(scores, correction);
       softmax.Exponentiate(scores);
+      if (ScalesByToken()) ScaleColumns(scores, kValueScaleLift);
 #pragma unroll
       for (int i = 0; i < kMlaWords; ++i) {
         weights[i] = PackPair(scores[2 * i], scores[2 * i + 1], wgmma::kIsBf16<Element>);
@@ -158,7 +222,7 @@ class MlaLeftConsumer {
       HandOverFactors(correction);
       Rescale(output, correction);
       QueueOutput(output, weights, stage);
-      tiles_.Advance();
+      left_tiles_.Advance();
       // Given back before the next tile is waited for, whose successor needs the place. What that
       // costs the tensor cores in pauses, the right consumer fills.
       wgmma::Wait<0>();
@@ -207,7 +271,7 @@ class MlaLeftConsumer {
   }
 
   const MlaArguments& arguments_;
-  MlaShared& shared_;
+  MlaShared<Traits>& shared_;
   int lane_;
   int row_;  // the first of this thread's two
   uint64_t query_;
@@ -215,22 +279,23 @@ class MlaLeftConsumer {
   uint64_t right_;
   uint64_t values_;
   RingCursor<1> query_cursor_;
-  RingCursor<kMlaStages> tiles_;
+  RingCursor<Traits::kLeftStages> left_tiles_;
   RingCursor<1> weights_cursor_;
 };
 
-template <typename Element>
+template <typename Traits>
 class MlaRightConsumer {
  public:
   // `thread`: 0 to 127. `waits`: leaves the tensor cores to the left consumer until that is busy
   // with the softmax. Pays where the tensor cores are the limit, else places are given back late.
-  __device__ MlaRightConsumer(MlaShared& shared, int thread, bool waits)
+  __device__ MlaRightConsumer(MlaShared<Traits>& shared, int thread, bool waits)
       : shared_(shared), row_(thread / 32 * 16 + thread % 32 / 4), waits_(waits) {
     weights_ = wgmma::Descriptor(SharedAddress(shared.weights), 0, kMlaAtomBytes);
     values_ = wgmma::Descriptor(SharedAddress(shared.right), kMlaAtomBytes, kMlaRightGroupBytes);
   }
 
-  __device__ __forceinline__ void Work(const MlaOutput<Element>& to, const Segment& segment) {
+  __device__ __forceinline__ void Work(const MlaOutput<typename Traits::Output>& to,
+                                       const Segment& segment) {
     float output[kMlaOutputs];
     float factor[2];
     Clear(output);
@@ -266,6 +331,8 @@ class MlaRightConsumer {
   }
 
  private:
+  using Element = typename Traits::Element;
+
   __device__ __forceinline__ void TakeFactors(float (&factor)[2]) {
     shared_.weights_ring.full[0].Wait(weights_cursor_.parity());
 #pragma unroll
@@ -283,13 +350,13 @@ class MlaRightConsumer {
 
   __device__ static bool LeadsQuad() { return threadIdx.x % 4 == 0; }
 
-  MlaShared& shared_;
+  MlaShared<Traits>& shared_;
   int row_;
   bool waits_;
   uint32_t turn_ = 0;
   uint64_t weights_;
   uint64_t values_;
-  RingCursor<kMlaStages> tiles_;
+  RingCursor<Traits::kRightStages> tiles_;
   RingCursor<1> weights_cursor_;
 };
 

@@ -10,7 +10,7 @@
 
 namespace kvtier::kernels {
 
-template <typename Element>
+template <typename Output>
 class MlaOutput {
  public:
   __device__ MlaOutput(const MlaArguments& arguments, const Segment& segment, int head_tile)
@@ -74,7 +74,7 @@ class MlaOutput {
 
  private:
   static __device__ uint32_t Pair(float low, float high) {
-    return PackPair(low, high, wgmma::kIsBf16<Element>);
+    return PackPair(low, high, wgmma::kIsBf16<Output>);
   }
 
   // Slots as decode_schedule.cuh numbers them.

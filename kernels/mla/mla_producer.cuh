@@ -8,9 +8,10 @@
 
 namespace kvtier::kernels {
 
+template <typename Traits>
 class MlaProducer {
  public:
-  __device__ MlaProducer(const MlaArguments& arguments, MlaShared& shared, int lane)
+  __device__ MlaProducer(const MlaArguments& arguments, MlaShared<Traits>& shared, int lane)
       : arguments_(arguments), shared_(shared), lane_(lane) {}
 
   // Waits for earlier launches itself, after the first look at the tables if they are settled.
@@ -122,10 +123,10 @@ class MlaProducer {
   }
 
   const MlaArguments& arguments_;
-  MlaShared& shared_;
+  MlaShared<Traits>& shared_;
   int lane_;
   RingCursor<1> query_;
-  RingCursor<kMlaStages> tiles_;
+  RingCursor<Traits::kLeftStages> tiles_;  // of both halves
   uint32_t tail_parity_ = 0;
 };
 

@@ -5,5 +5,6 @@ if(KVTIER_HAS_CUDA_KERNELS)
     mla/mla.cc
     mla/mla_bf16.cu
     mla/mla_fp16.cu
+    mla/mla_fp8.cu
   )
 endif()

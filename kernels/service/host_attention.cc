@@ -88,6 +88,10 @@ void Convert(const void* from, kvt_dtype dtype, int64_t at, int count, float* to
   }
 }
 
+float ScaleOf(const kvt_scales& scales, int head) {
+  return scales.values == nullptr ? 1.0F : scales.values[head * scales.head_stride];
+}
+
 // What has been summed up for one query vector; the sums are relative to e^peak.
 struct Partial {
   float peak = kNone;
@@ -140,6 +144,8 @@ void QueryTile::Load(int row_base, int rows, int first, int end) {
   queries_.assign(count * dim_, 0.0F);
   mixed_.assign(count * dim_, 0.0F);
   partials_.assign(count, Partial());
+  // The keys' scale rides on the queries, the values' on what is mixed of them.
+  const float score_scale = problem_.softmax_scale * ScaleOf(problem_.kv.key_scales, kv_head_);
   for (size_t i = 0; i < count; ++i) {
     const int64_t row = row_base + first + static_cast<int64_t>(i / group_);
     const int64_t head = kv_head_ * int64_t{group_} + static_cast<int64_t>(i % group_);
@@ -147,7 +153,7 @@ void QueryTile::Load(int row_base, int rows, int first, int end) {
     Convert(problem_.query, problem_.query_dtype,
             row * problem_.query_token_stride + head * problem_.query_head_stride,
             problem_.kv.head_dim, query);
-    for (int d = 0; d < dim_; ++d) query[d] *= problem_.softmax_scale;
+    for (int d = 0; d < dim_; ++d) query[d] *= score_scale;
   }
 }
 
@@ -183,13 +189,14 @@ void QueryTile::Add(const float* keys, const float* values, int begin, int token
 
 void QueryTile::Store() const {
   const int head_dim = problem_.kv.head_dim;
+  const float value_scale = ScaleOf(problem_.kv.value_scales, kv_head_);
   for (size_t i = 0; i < partials_.size(); ++i) {
     const int64_t row = row_base_ + first_ + static_cast<int64_t>(i / group_);
     const int64_t head = kv_head_ * int64_t{group_} + static_cast<int64_t>(i % group_);
     const int64_t to = row * problem_.q_heads + head;
     const Partial& partial = partials_[i];
     const auto scale =
-        partial.weight_sum == 0 ? 0.0F : static_cast<float>(1.0 / partial.weight_sum);
+        partial.weight_sum == 0 ? 0.0F : static_cast<float>(value_scale / partial.weight_sum);
     for (int d = 0; d < head_dim; ++d) {
       StoreElement(attention_.output, problem_.query_dtype, to * head_dim + d,
                    mixed_[i * dim_ + d] * scale);

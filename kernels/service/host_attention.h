@@ -10,8 +10,8 @@
 
 namespace kvtier::kernels {
 
-// `problem` as for AttentionReference, without sinks and scales; its caches and queries may also be
-// KVT_FP32, pages of any size, heads of any size.
+// `problem` as for AttentionReference, without sinks, its scales by head at most (other strides 0);
+// its caches and queries may also be KVT_FP32, pages of any size, heads of any size.
 struct HostAttention {
   ReferenceAttention problem;
   void* output = nullptr;  // [rows, q_heads, head_dim] of problem.query_dtype, contiguous

@@ -1,5 +1,8 @@
 # For programs that open the library at run time, and the table that they look up in it.
-add_library(kvtier_kernel_library STATIC service/kernel_library.cc)
+add_library(kvtier_kernel_library STATIC
+  service/device_buffer.cc
+  service/device_stream.cc
+  service/kernel_library.cc)
 target_include_directories(kvtier_kernel_library PUBLIC include ${PROJECT_SOURCE_DIR})
 target_link_libraries(kvtier_kernel_library PRIVATE ${CMAKE_DL_LIBS})
 # Attention on the CPU, for pools in host memory.

@@ -54,6 +54,11 @@ FakeDevicePool::~FakeDevicePool() {
   device_->allocated_bytes_ -= bytes();
 }
 
+void FakeDevicePool::WhenReady(std::function<void()> ready) {
+  if (!device_->pools_take_time_) return ready();
+  device_->loop_->PostFrom(device_->source_, std::move(ready));
+}
+
 FakeDevice::FakeDevice(FakeLoop* loop, uint64_t total_bytes, uint64_t seed)
     : loop_(loop),
       source_(loop->AddSource(FakeLoop::Order::kAny)),

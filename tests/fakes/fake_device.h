@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -26,6 +27,7 @@ class FakeDevicePool final : public DevicePool {
   [[nodiscard]] uint64_t bytes() const override { return memory_.size(); }
   [[nodiscard]] int shareable_fd() const override { return fd_; }
   [[nodiscard]] std::byte* data() const override { return memory_.data(); }
+  void WhenReady(std::function<void()> ready) override;
 
  private:
   FakeDevice* const device_;
@@ -49,6 +51,8 @@ class FakeDevice final : public Device {
   // What a client sees that mapped the pool with this descriptor.
   [[nodiscard]] FakeDevicePool* PoolByFd(int fd) const;
 
+  // Pools are ready only when an event of the device has run.
+  void TakeTimeForPools() { pools_take_time_ = true; }
   // The next `count` requests fail after copying a part.
   void FailNextCopies(int count) { fail_next_ = count; }
   // Each later request fails with this probability.
@@ -74,6 +78,7 @@ class FakeDevice final : public Device {
   CountingOrder counting_;
   uint64_t allocated_bytes_ = 0;
   int next_fd_ = 1'000'000;
+  bool pools_take_time_ = false;
   int fail_next_ = 0;
   double failure_rate_ = 0;
   uint64_t copies_completed_ = 0;

@@ -1,15 +1,18 @@
-// libFuzzer target: what a client says in an ATTEND, up to the addresses that would be computed
-// with.
+// libFuzzer target: what a client says in an ATTEND or ATTEND_SCALED, up to the addresses that
+// would be computed with.
 //
 // The input is the record's geometry and the workspace's size (8 bytes), then the message's
-// payload. Checked besides memory safety: what is planned lies within the workspace and names no
-// block that the message does not.
+// payload, which is of the one that it can be decoded as. Checked besides memory safety: what is
+// planned lies within the workspace, names no block that the message does not, and has a scale for
+// each head or none.
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <set>
 #include <span>
+#include <utility>
 
 #include "base/check.h"
 #include "daemon/attention/attend_plan.h"
@@ -62,6 +65,10 @@ void CheckJob(const AttentionJob& job, const wire::Attend& request, const ModelR
     KVT_CHECK(job.kv_lengths[s] <= job.max_kv_length);
     KVT_CHECK(int64_t{job.kv_lengths[s]} <= int64_t{job.table_stride} * record.block_tokens);
   }
+  for (const auto* scales : {&job.key_scales, &job.value_scales}) {
+    KVT_CHECK(scales->empty() || scales->size() == record.kv_heads);
+    KVT_CHECK(std::ranges::all_of(*scales, [](float s) { return std::isfinite(s) && s > 0; }));
+  }
   const auto* const key = static_cast<const std::byte*>(job.cache.key);
   KVT_CHECK(key >= kPool && key < kPool + record.BlockBytes());
 }
@@ -74,13 +81,20 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size < kPrologueBytes) return 0;
   const ModelRecord record = RecordOf(data);
   if (!record.Validate()) return 0;
-  const auto request =
-      wire::Attend::Decode(std::as_bytes(std::span(data, size)).subspan(kPrologueBytes));
-  if (!request) return 0;
+  const auto payload = std::as_bytes(std::span(data, size)).subspan(kPrologueBytes);
+  wire::AttendScaled request;
+  if (auto scaled = wire::AttendScaled::Decode(payload)) {
+    request = *std::move(scaled);
+  } else if (auto plain = wire::Attend::Decode(payload)) {
+    request.attend = *std::move(plain);
+  } else {
+    return 0;
+  }
   const uint64_t workspace_bytes = uint64_t{1} << (12 + data[7] % 19);
-  const auto job = PlanAttend(
-      *request, record,
-      {.pool = kPool, .workspace = kWorkspace, .workspace_bytes = workspace_bytes}, kMaxProducts);
-  if (job) CheckJob(**job, *request, record, workspace_bytes);
+  const auto job =
+      PlanAttend(request.attend, record,
+                 {.pool = kPool, .workspace = kWorkspace, .workspace_bytes = workspace_bytes},
+                 kMaxProducts, {request.key_scales, request.value_scales});
+  if (job) CheckJob(**job, request.attend, record, workspace_bytes);
   return 0;
 }

@@ -37,7 +37,8 @@ Result<std::vector<std::byte>> Reencode(const Frame& frame) {
                          AcquireCountedReply, LoadProgress, Commit, CommitReply, Release,
                          ReleaseReply, Prefetch, PrefetchReply, Lookup, LookupReply, Pin, PinReply,
                          Stats, StatsReply, Ping, Pong, ErrorReply, AdminRequest, AdminProgress,
-                         AdminReply, Workspace, WorkspaceReply, Attend, AttendReply>(frame);
+                         AdminReply, Workspace, WorkspaceReply, Attend, AttendReply, AttendScaled>(
+      frame);
 }
 
 }  // namespace kvtier::wire

@@ -115,6 +115,7 @@ void AddAttention(SampleList* list) {
   attend.sequences = {{1, 21}, {3, 16}};
   attend.blocks = {{BlockIndex{2}, 3}, {BlockIndex{0}, 1}, {BlockIndex{1}, 4}};
   list->Add("attend", 13, attend);
+  list->Add("attend_scaled", 14, AttendScaled{attend, {0.5F}, {2.0F, 0.25F}});
   attend.lse_offset = 8192;
   attend.sequences.clear();
   attend.blocks.clear();

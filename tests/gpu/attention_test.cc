@@ -1,10 +1,11 @@
-// Attention that a daemon computes in a pool on a GPU, for a client that launches nothing.
+// Attention that a daemon computes in pools on a GPU and on the device beside it, for a client that
+// launches nothing.
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
 #include <boost/json.hpp>
 #include <cmath>
-#include <filesystem>
+#include <cstring>
 #include <fstream>
 #include <optional>
 #include <random>
@@ -13,15 +14,13 @@
 #include <vector>
 
 #include "client/kvtier.hpp"
-#include "gpu/cuda_device.h"
 #include "kernels/reference/attention_reference.h"
 #include "kernels/reference/number_format.h"
 #include "tests/gpu/faulty_kernels.h"
+#include "tests/gpu/gpu_daemon_fixture.h"
 #include "tests/integration/harness/program.h"
 #include "tools/support/admin.h"
 #include "tools/support/json_view.h"
-#include "tools/support/private_daemon.h"
-#include "tools/support/temporary_directory.h"
 
 namespace kvtier {
 namespace {
@@ -34,34 +33,22 @@ constexpr uint32_t kTokens = 16;
 constexpr size_t kSliceElements = size_t{kTokens} * kKvHeads * kDim;
 constexpr uint64_t kWorkspaceBytes = 4 << 20;
 constexpr uint64_t kOutputOffset = 1 << 20;
+constexpr float kSoftmaxScale = 0.09F;
 
-std::string ProgramBeside(const char* name) {
-  return std::filesystem::read_symlink("/proc/self/exe").parent_path() / name;
-}
-
-class GpuAttentionTest : public ::testing::Test {
+class GpuAttentionTest : public GpuDaemonFixture {
  protected:
   void SetUp() override {
-    const auto presence = FindCudaDevices();
-    ASSERT_TRUE(presence) << presence.error().ToString();
-    if (presence->devices == 0) GTEST_SKIP() << presence->why_none;
-    auto directory = TemporaryDirectory::Create();
-    ASSERT_TRUE(directory);
-    directory_.emplace(std::move(*directory));
-    PrivateDaemonOptions options;
-    options.program = ProgramBeside("kvtierd");
-    options.directory = directory_->path();
-    options.settings = {"pool.device=cuda:0", "pool.bytes=64MiB", "host.bytes=64MiB"};
+    GpuDaemonFixture::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
+    std::vector<std::string> settings = {TwoDevices(), "pool.bytes=64MiB", "host.bytes=64MiB"};
     const std::vector<std::string> more_settings = MoreSettings();
-    options.settings.insert(options.settings.end(), more_settings.begin(), more_settings.end());
-    auto daemon = PrivateDaemon::Start(std::move(options));
-    ASSERT_TRUE(daemon) << daemon.error().ToString();
-    daemon_.emplace(std::move(*daemon));
+    settings.insert(settings.end(), more_settings.begin(), more_settings.end());
+    StartDaemon(settings);
   }
 
   [[nodiscard]] virtual std::vector<std::string> MoreSettings() const { return {}; }
 
-  void Attach() {
+  void Attach(uint32_t device = 0, kvt_model_dtype dtype = KVT_DTYPE_BFLOAT16) {
     pool_.reset();  // before the connection that it is of
     auto connection = kvt::Connection::Connect(daemon_->socket());
     ASSERT_TRUE(connection) << connection.error().ToString();
@@ -72,24 +59,19 @@ class GpuAttentionTest : public ::testing::Test {
     record.layers = kLayers;
     record.kv_heads = kKvHeads;
     record.k_head_dim = record.v_head_dim = kDim;
+    record.dtype = dtype;
     const auto model = connection_->RegisterModel(record);
     ASSERT_TRUE(model);
-    auto pool = connection_->Attach(model->model);
+    auto pool = connection_->Attach(model->model, 0, device);
     ASSERT_TRUE(pool) << pool.error().ToString();
     pool_.emplace(*std::move(pool));
   }
 
-  // bf16 numbers, the same for the same seed.
-  static std::vector<uint16_t> Numbers(size_t count, uint32_t seed) {
-    std::mt19937 random(seed);
-    std::normal_distribution<float> normal;
-    std::vector<uint16_t> numbers(count);
-    for (uint16_t& number : numbers) number = kernels::Bf16FromFloat(normal(random));
-    return numbers;
-  }
+  // Writes `rows` queries over 37 tokens of numbers in blocks out of order, has them served, and
+  // compares the results.
+  void ExpectRightResults(uint32_t rows, kvt_dtype dtype, const std::vector<float>& key_scales = {},
+                          const std::vector<float>& value_scales = {});
 
-  std::optional<TemporaryDirectory> directory_;
-  std::optional<PrivateDaemon> daemon_;
   std::optional<kvt::Connection> connection_;
   std::optional<kvt::Pool> pool_;
 };
@@ -101,13 +83,119 @@ kvt_attend_request Request(const kvt_attend_sequence& sequence,
   kvt_attend_request_init(&request);
   request.layer = 1;
   request.q_heads = kHeads;
-  request.softmax_scale = 0.09F;
+  request.softmax_scale = kSoftmaxScale;
   request.output_offset = kOutputOffset;
   request.sequences = &sequence;
   request.sequence_count = 1;
   request.blocks = blocks.data();
   request.block_count = blocks.size();
   return request;
+}
+
+// Numbers of that type, the same for the same seed.
+std::vector<std::byte> Numbers(size_t count, kvt_dtype dtype, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  std::vector<std::byte> numbers(count * kernels::ElementBytes(dtype));
+  for (size_t i = 0; i < count; ++i) {
+    kernels::StoreElement(numbers.data(), dtype, static_cast<int64_t>(i), normal(random));
+  }
+  return numbers;
+}
+
+void Put(const kvt_workspace_info& info, const std::vector<std::byte>& bytes) {
+  if (info.base != nullptr) {
+    std::memcpy(info.base, bytes.data(), bytes.size());
+    return;
+  }
+  ASSERT_EQ(cudaSetDevice(info.ordinal), cudaSuccess);
+  ASSERT_EQ(cudaMemcpy(reinterpret_cast<void*>(info.device_base), bytes.data(), bytes.size(),
+                       cudaMemcpyHostToDevice),
+            cudaSuccess);
+}
+
+std::vector<std::byte> Get(const kvt_workspace_info& info, uint64_t offset, size_t count) {
+  std::vector<std::byte> bytes(count);
+  if (info.base != nullptr) {
+    std::memcpy(bytes.data(), static_cast<const std::byte*>(info.base) + offset, count);
+    return bytes;
+  }
+  EXPECT_EQ(cudaSetDevice(info.ordinal), cudaSuccess);
+  EXPECT_EQ(cudaMemcpy(bytes.data(), reinterpret_cast<void*>(info.device_base + offset), count,
+                       cudaMemcpyDeviceToHost),
+            cudaSuccess);
+  return bytes;
+}
+
+// One for each KV head, one for all, or none.
+kvt_scales ScalesOf(const std::vector<float>& scales) {
+  return {.values = scales.empty() ? nullptr : scales.data(),
+          .block_stride = 0,
+          .token_stride = 0,
+          .head_stride = scales.size() > 1 ? 1 : 0};
+}
+
+void GpuAttentionTest::ExpectRightResults(uint32_t rows, kvt_dtype dtype,
+                                          const std::vector<float>& key_scales,
+                                          const std::vector<float>& value_scales) {
+  auto acquired = pool_->Acquire({}, {}, 4);
+  ASSERT_TRUE(acquired) << acquired.error().ToString();
+  const std::vector<kvt_block> blocks = {acquired->fresh[3], acquired->fresh[0],
+                                         acquired->fresh[2]};
+  const size_t block_elements = kLayers * 2 * kSliceElements;
+  std::vector<std::byte> cache;
+  for (uint32_t i = 0; i < 3; ++i) {
+    const std::vector<std::byte> numbers = Numbers(block_elements, dtype, i);
+    ASSERT_TRUE(pool_->Write(blocks[i], numbers));
+    cache.insert(cache.end(), numbers.begin(), numbers.end());
+  }
+  auto workspace = pool_->OpenWorkspace(kWorkspaceBytes);
+  ASSERT_TRUE(workspace) << workspace.error().ToString();
+  const auto info = workspace->Info();
+  ASSERT_TRUE(info) << info.error().ToString();
+  const std::vector<std::byte> queries = Numbers(size_t{rows} * kHeads * kDim, KVT_BF16, 99);
+  ASSERT_NO_FATAL_FAILURE(Put(*info, queries));
+  const kvt_attend_sequence sequence{rows, 37};
+  const kvt_attend_request request = Request(sequence, blocks);
+  const auto attended = key_scales.empty() && value_scales.empty()
+                            ? workspace->Attend(request)
+                            : workspace->AttendScaled(request, key_scales, value_scales);
+  ASSERT_TRUE(attended) << attended.error().ToString();
+  const std::vector<std::byte> output = Get(*info, kOutputOffset, queries.size());
+  const int32_t starts[] = {0, static_cast<int32_t>(rows)};
+  const int32_t table[] = {0, 1, 2};
+  const int32_t length = 37;
+  const size_t slice_bytes = kSliceElements * kernels::ElementBytes(dtype);
+  std::byte* const key = cache.data() + 2 * slice_bytes;
+  const auto expected =
+      kernels::AttentionReference({.query = queries.data(),
+                                   .query_dtype = KVT_BF16,
+                                   .q_heads = kHeads,
+                                   .query_token_stride = kHeads * kDim,
+                                   .query_head_stride = kDim,
+                                   .query_starts = starts,
+                                   .kv = {.key = key,
+                                          .value = key + slice_bytes,
+                                          .dtype = dtype,
+                                          .kv_heads = kKvHeads,
+                                          .head_dim = kDim,
+                                          .page_tokens = kTokens,
+                                          .block_stride = static_cast<int64_t>(block_elements),
+                                          .token_stride = kKvHeads * kDim,
+                                          .head_stride = kDim,
+                                          .key_scales = ScalesOf(key_scales),
+                                          .value_scales = ScalesOf(value_scales)},
+                                   .sequences = {.block_table = table,
+                                                 .kv_lengths = &length,
+                                                 .table_stride = 3,
+                                                 .sequences = 1,
+                                                 .max_kv_length = length},
+                                   .softmax_scale = kSoftmaxScale});
+  for (size_t i = 0; i < expected.output.size(); ++i) {
+    ASSERT_NEAR(kernels::LoadElement(output.data(), KVT_BF16, static_cast<int64_t>(i)),
+                expected.output[i], 0.02)
+        << rows << ", " << i;
+  }
 }
 
 TEST_F(GpuAttentionTest, KernelsAreTriedOutBeforeTheDaemonServes) {
@@ -118,76 +206,37 @@ TEST_F(GpuAttentionTest, KernelsAreTriedOutBeforeTheDaemonServes) {
   const JsonView kernels = status["kernels"];
   EXPECT_EQ(kernels["state"].Text(), "ready") << *reply;
   EXPECT_EQ(kernels["engine"].Text(), "cuda");
+  const boost::json::array& devices = document.at("kernels").at("devices").as_array();
+  ASSERT_EQ(devices.size(), 2u);
+  EXPECT_EQ(devices[1].at("state"), "ready");
   // Types times head sizes times groups, decode and append.
-  EXPECT_EQ(kernels["self_test"]["cases"].Count(), 4u * 3 * 2 * 2);
+  EXPECT_EQ(devices[0].at("self_test").at("cases").to_number<uint32_t>(), 4u * 3 * 2 * 2);
 }
 
-TEST_F(GpuAttentionTest, GivesWhatTheReferenceGives) {
-  ASSERT_NO_FATAL_FAILURE(Attach());
-  // One sequence decodes, or three tokens are appended, over 37 tokens in blocks out of order.
-  auto acquired = pool_->Acquire({}, {}, 4);
-  ASSERT_TRUE(acquired) << acquired.error().ToString();
-  const std::vector<kvt_block> blocks = {acquired->fresh[3], acquired->fresh[0],
-                                         acquired->fresh[2]};
-  const size_t block_elements = kLayers * 2 * kSliceElements;
-  std::vector<uint16_t> cache;
-  for (uint32_t i = 0; i < 3; ++i) {
-    const std::vector<uint16_t> numbers = Numbers(block_elements, i);
-    ASSERT_TRUE(pool_->Write(blocks[i], std::as_bytes(std::span(numbers))));
-    cache.insert(cache.end(), numbers.begin(), numbers.end());
+TEST_F(GpuAttentionTest, GivesWhatTheReferenceGivesOnEveryDevice) {
+  for (const uint32_t device : {0u, 1u, 0u}) {
+    ASSERT_NO_FATAL_FAILURE(Attach(device));
+    for (const uint32_t rows : {1u, 3u}) {
+      ASSERT_NO_FATAL_FAILURE(ExpectRightResults(rows, KVT_BF16)) << "device " << device;
+    }
   }
-  auto workspace = pool_->OpenWorkspace(kWorkspaceBytes);
-  ASSERT_TRUE(workspace) << workspace.error().ToString();
-  const auto info = workspace->Info();
-  ASSERT_TRUE(info) << info.error().ToString();
-  ASSERT_EQ(cudaSetDevice(info->ordinal), cudaSuccess);
-  for (const uint32_t rows : {1u, 3u}) {
-    const std::vector<uint16_t> queries = Numbers(size_t{rows} * kHeads * kDim, 99);
-    ASSERT_EQ(cudaMemcpy(reinterpret_cast<void*>(info->device_base), queries.data(),
-                         queries.size() * 2, cudaMemcpyHostToDevice),
-              cudaSuccess);
-    const kvt_attend_sequence sequence{rows, 37};
-    const kvt_attend_request request = Request(sequence, blocks);
-    const auto attended = workspace->Attend(request);
-    ASSERT_TRUE(attended) << attended.error().ToString();
-    std::vector<uint16_t> output(queries.size());
-    ASSERT_EQ(cudaMemcpy(output.data(), reinterpret_cast<void*>(info->device_base + kOutputOffset),
-                         output.size() * 2, cudaMemcpyDeviceToHost),
-              cudaSuccess);
-    const int32_t starts[] = {0, static_cast<int32_t>(rows)};
-    const int32_t table[] = {0, 1, 2};
-    const int32_t length = 37;
-    uint16_t* const key = cache.data() + 2 * kSliceElements;
-    const auto expected =
-        kernels::AttentionReference({.query = queries.data(),
-                                     .query_dtype = KVT_BF16,
-                                     .q_heads = kHeads,
-                                     .query_token_stride = kHeads * kDim,
-                                     .query_head_stride = kDim,
-                                     .query_starts = starts,
-                                     .kv = {.key = key,
-                                            .value = key + kSliceElements,
-                                            .dtype = KVT_BF16,
-                                            .kv_heads = kKvHeads,
-                                            .head_dim = kDim,
-                                            .page_tokens = kTokens,
-                                            .block_stride = static_cast<int64_t>(block_elements),
-                                            .token_stride = kKvHeads * kDim,
-                                            .head_stride = kDim},
-                                     .sequences = {.block_table = table,
-                                                   .kv_lengths = &length,
-                                                   .table_stride = 3,
-                                                   .sequences = 1,
-                                                   .max_kv_length = length},
-                                     .softmax_scale = 0.09F});
-    for (size_t i = 0; i < output.size(); ++i) {
-      ASSERT_NEAR(kernels::FloatFromBf16(output[i]), expected.output[i], 0.02) << rows << ", " << i;
+}
+
+TEST_F(GpuAttentionTest, ScalesOfAnFp8CacheCountOnEveryDevice) {
+  for (const uint32_t device : {0u, 1u}) {
+    ASSERT_NO_FATAL_FAILURE(Attach(device, KVT_DTYPE_FLOAT8_E4M3));
+    for (const uint32_t rows : {1u, 3u}) {
+      ASSERT_NO_FATAL_FAILURE(ExpectRightResults(rows, KVT_FP8_E4M3)) << "device " << device;
+      ASSERT_NO_FATAL_FAILURE(ExpectRightResults(rows, KVT_FP8_E4M3, {0.5F, 1.5F}, {0.25F, 1.25F}))
+          << "device " << device;
+      ASSERT_NO_FATAL_FAILURE(ExpectRightResults(rows, KVT_FP8_E4M3, {}, {0.75F}))
+          << "device " << device;
     }
   }
 }
 
 TEST_F(GpuAttentionTest, RefusesWhatNoKernelIsBuiltFor) {
-  ASSERT_NO_FATAL_FAILURE(Attach());
+  ASSERT_NO_FATAL_FAILURE(Attach(0));
   auto acquired = pool_->Acquire({}, {}, 1);
   ASSERT_TRUE(acquired);
   auto workspace = pool_->OpenWorkspace(kWorkspaceBytes);
@@ -226,7 +275,7 @@ class LostDeviceTest : public GpuAttentionTest {
 
 TEST_F(LostDeviceTest, EndsTheDaemonWhoseNextServesFromDisk) {
   ASSERT_NO_FATAL_FAILURE(Attach());
-  const std::vector<uint16_t> numbers = Numbers(2 * kLayers * kSliceElements, 7);
+  const std::vector<std::byte> numbers = Numbers(2 * kLayers * kSliceElements, KVT_BF16, 7);
   kvt_commit_entry entry{};
   entry.hash.bytes[5] = 1;
   entry.tokens = kTokens;
@@ -234,7 +283,7 @@ TEST_F(LostDeviceTest, EndsTheDaemonWhoseNextServesFromDisk) {
   {
     const auto acquired = pool_->Acquire({}, {}, 1);
     ASSERT_TRUE(acquired);
-    ASSERT_TRUE(pool_->Write(acquired->fresh[0], std::as_bytes(std::span(numbers))));
+    ASSERT_TRUE(pool_->Write(acquired->fresh[0], numbers));
     entry.block = acquired->fresh[0];
     ASSERT_TRUE(pool_->CommitAndWait(std::span(&entry, 1)));
     ASSERT_TRUE(CallAdmin(daemon_->admin_socket(), R"({"op":"drain"})", 60'000));
@@ -257,8 +306,8 @@ TEST_F(LostDeviceTest, EndsTheDaemonWhoseNextServesFromDisk) {
   ASSERT_EQ(found->hits.size(), 1u);
   EXPECT_EQ(found->sources[0].tier, KVT_TIER_DISK);
   ASSERT_TRUE(pool_->Wait(&*found, 1));
-  std::vector<uint16_t> seen(numbers.size());
-  ASSERT_TRUE(pool_->Read(found->hits[0], std::as_writable_bytes(std::span(seen))));
+  std::vector<std::byte> seen(numbers.size());
+  ASSERT_TRUE(pool_->Read(found->hits[0], seen));
   EXPECT_TRUE(seen == numbers);
 }
 

@@ -12,20 +12,18 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <random>
 #include <thread>
 
+#include "base/blocking_loop.h"
 #include "base/byte_size.h"
 #include "gpu/cuda_device.h"
-#include "tests/fakes/blocking_loop.h"
+#include "tests/gpu/gpu_daemon_fixture.h"
 #include "tests/integration/harness/program.h"
 #include "tools/replay/replay_client.h"
 #include "tools/support/admin.h"
 #include "tools/support/json_view.h"
-#include "tools/support/private_daemon.h"
-#include "tools/support/temporary_directory.h"
 
 namespace kvtier {
 namespace {
@@ -35,34 +33,13 @@ using SteadyClock = std::chrono::steady_clock;
 constexpr int64_t kAdminSilenceMs = 60'000;
 constexpr double kGoneWithinSeconds = 1.0;
 
-// Beside this program, wherever it was copied to.
-std::string ProgramBeside(const char* name) {
-  return std::filesystem::read_symlink("/proc/self/exe").parent_path() / name;
-}
-
-class DeviceDaemonTest : public ::testing::Test {
+class DeviceDaemonTest : public GpuDaemonFixture {
  protected:
-  void SetUp() override {
-    const auto presence = FindCudaDevices();
-    ASSERT_TRUE(presence) << presence.error().ToString();
-    if (presence->devices == 0) GTEST_SKIP() << presence->why_none;
-    auto directory = TemporaryDirectory::Create();
-    ASSERT_TRUE(directory) << directory.error().ToString();
-    directory_.emplace(std::move(*directory));
-  }
-
-  void StartDaemon(std::vector<std::string> more_settings = {}) {
-    PrivateDaemonOptions options;
-    options.program = ProgramBeside("kvtierd");
-    options.directory = directory_->path();
-    options.settings = {"pool.device=cuda:0",         "pool.bytes=24MiB",
-                        "host.bytes=48MiB",           "disk.bytes=512MiB",
-                        "cache.chunk_bytes=2MiB",     "disk.free_floor_bytes=0B",
-                        "retention.persist_after=0s", "cache.max_wait_ms=5000"};
-    options.settings.insert(options.settings.end(), more_settings.begin(), more_settings.end());
-    auto daemon = PrivateDaemon::Start(std::move(options));
-    ASSERT_TRUE(daemon) << daemon.error().ToString();
-    daemon_.emplace(std::move(*daemon));
+  void StartDaemon() {
+    GpuDaemonFixture::StartDaemon({"pool.device=cuda:0", "pool.bytes=24MiB", "host.bytes=48MiB",
+                                   "disk.bytes=512MiB", "cache.chunk_bytes=2MiB",
+                                   "disk.free_floor_bytes=0B", "retention.persist_after=0s",
+                                   "cache.max_wait_ms=5000"});
   }
 
   // Conversations that come back, more of them than pool and host hold.
@@ -111,9 +88,6 @@ class DeviceDaemonTest : public ::testing::Test {
     });
     return quiet;
   }
-
-  std::optional<TemporaryDirectory> directory_;
-  std::optional<PrivateDaemon> daemon_;
 };
 
 DeviceInfo OpenedGpu() {
@@ -133,11 +107,8 @@ TEST_F(DeviceDaemonTest, StatusTellsTheDevice) {
 }
 
 TEST_F(DeviceDaemonTest, APoolLargerThanTheGpuIsAConfigurationErrorWithNumbers) {
-  PrivateDaemonOptions options;
-  options.program = ProgramBeside("kvtierd");
-  options.directory = directory_->path();
-  options.settings = {"pool.device=cuda:0", "pool.bytes=100TiB", "host.bytes=64MiB"};
-  const auto daemon = PrivateDaemon::Start(std::move(options));
+  const auto daemon = PrivateDaemon::Start(
+      OptionsWith({"pool.device=cuda:0", "pool.bytes=100TiB", "host.bytes=64MiB"}));
   ASSERT_FALSE(daemon);
   const DeviceInfo gpu = OpenedGpu();
   // How much is free changes meanwhile.
@@ -172,13 +143,10 @@ class MostOfTheGpu {
 
 TEST_F(DeviceDaemonTest, MemoryThatOthersHoldIsAnErrorASmallerPoolOrAwaited) {
   MostOfTheGpu others;
-  PrivateDaemonOptions options;
-  options.program = ProgramBeside("kvtierd");
-  options.directory = directory_->path();
   const auto start = [&](const char* choice) {
-    options.settings = {"pool.device=cuda:0", "pool.bytes=8GiB", "host.bytes=64MiB",
-                        std::string("pool.when_vram_held=") + choice};
-    return PrivateDaemon::Start(options);
+    return PrivateDaemon::Start(
+        OptionsWith({"pool.device=cuda:0", "pool.bytes=8GiB", "host.bytes=64MiB",
+                     std::string("pool.when_vram_held=") + choice}));
   };
   {
     const auto failed = start("fail");

@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "base/aligned_buffer.h"
+#include "base/blocking_loop.h"
 #include "base/byte_size.h"
 #include "client/cuda_mapping.h"
 #include "gpu/cuda_device.h"
-#include "tests/fakes/blocking_loop.h"
 #include "tests/gpu/seeded_bytes.h"
 
 namespace kvtier {

@@ -45,6 +45,41 @@ TEST_F(DevicePoolTest, ImpossiblePoolsAreRefusedWithNumbers) {
   }
 }
 
+TEST_F(DevicePoolTest, ALargePoolIsZeroWhenItIsSaidToBeReady) {
+  OpenDevice();
+  constexpr uint64_t kBytes = 8 * kGiB;
+  for (int round = 0; round < 2; ++round) {
+    const auto pool = device_->CreatePool(kBytes);
+    ASSERT_TRUE(pool) << pool.error().ToString();
+    bool ready = false;
+    (*pool)->WhenReady([&] { ready = true; });
+    EXPECT_FALSE(ready) << "nothing that was posted has run";
+    loop_.RunUntil([&] { return ready; });
+    bool at_once = false;
+    (*pool)->WhenReady([&] { at_once = true; });
+    EXPECT_TRUE(at_once);
+    const auto client = Map(**pool);
+    std::vector<std::byte> bytes(16 * kMiB, std::byte{1});
+    ASSERT_TRUE(client->Read(kBytes - bytes.size(), bytes.data(), bytes.size()));
+    EXPECT_TRUE(std::ranges::all_of(bytes, [](std::byte b) { return b == std::byte{0}; }));
+    std::ranges::fill(bytes, std::byte{0xa5});
+    ASSERT_TRUE(client->Write(kBytes - bytes.size(), bytes.data(), bytes.size()));
+  }
+}
+
+TEST_F(DevicePoolTest, APoolThatEndsBeforeItIsReadyTellsNobody) {
+  OpenDevice();
+  auto pool = device_->CreatePool(8 * kGiB);
+  ASSERT_TRUE(pool) << pool.error().ToString();
+  (*pool)->WhenReady([] { ADD_FAILURE() << "the pool has gone"; });
+  *pool = nullptr;
+  auto next = device_->CreatePool(8 * kGiB);
+  ASSERT_TRUE(next) << next.error().ToString();
+  bool ready = false;
+  (*next)->WhenReady([&] { ready = true; });
+  loop_.RunUntil([&] { return ready; });
+}
+
 // Memory of pools that ended comes back in later ones: another tenant's bytes must not.
 TEST_F(DevicePoolTest, EveryNewPoolIsZero) {
   OpenDevice();

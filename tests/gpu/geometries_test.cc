@@ -3,25 +3,16 @@
 
 #include <gtest/gtest.h>
 
-#include <filesystem>
-
-#include "gpu/cuda_device.h"
-#include "tools/support/temporary_directory.h"
+#include "tests/gpu/gpu_daemon_fixture.h"
 
 namespace kvtier {
 namespace {
 
-class DeviceGeometriesTest : public testing::TestWithParam<KvGeometry> {};
+class DeviceGeometriesTest : public GpuDaemonFixture,
+                             public testing::WithParamInterface<KvGeometry> {};
 
 TEST_P(DeviceGeometriesTest, IsServedByteByByteFromAllTiers) {
-  const auto presence = FindCudaDevices();
-  ASSERT_TRUE(presence) << presence.error().ToString();
-  if (presence->devices == 0) GTEST_SKIP() << presence->why_none;
-  const auto directory = TemporaryDirectory::Create();
-  ASSERT_TRUE(directory) << directory.error().ToString();
-  const std::string kvtierd =
-      std::filesystem::read_symlink("/proc/self/exe").parent_path() / "kvtierd";
-  ExpectServedFromAllTiers(GetParam(), kvtierd, "cuda:0", directory->path());
+  ExpectServedFromAllTiers(GetParam(), ProgramBeside("kvtierd"), "cuda:0", directory_->path());
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, DeviceGeometriesTest, testing::ValuesIn(kKvGeometries),

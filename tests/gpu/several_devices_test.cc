@@ -6,21 +6,20 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <filesystem>
 #include <numeric>
 #include <optional>
 #include <thread>
 
 #include "base/aligned_buffer.h"
+#include "base/blocking_loop.h"
 #include "base/byte_reader.h"
 #include "base/byte_size.h"
 #include "base/sha256.h"
 #include "gpu/cuda_device.h"
-#include "tests/fakes/blocking_loop.h"
+#include "tests/gpu/gpu_daemon_fixture.h"
 #include "tests/gpu/seeded_bytes.h"
+#include "tests/integration/harness/plain_client.h"
 #include "tools/replay/replay_client.h"
-#include "tools/support/private_daemon.h"
-#include "tools/support/temporary_directory.h"
 
 namespace kvtier {
 namespace {
@@ -29,36 +28,21 @@ constexpr uint32_t kBlockTokens = 16;
 constexpr uint64_t kBlockBytes = 64 * kKiB;
 constexpr size_t kBlocks = 40;
 
-class SeveralDevicesTest : public ::testing::Test {
+class SeveralDevicesTest : public GpuDaemonFixture {
  protected:
-  void SetUp() override {
-    const auto presence = FindCudaDevices();
-    ASSERT_TRUE(presence) << presence.error().ToString();
-    if (presence->devices == 0) GTEST_SKIP() << presence->why_none;
-    gpus_ = presence->devices;
-    auto directory = TemporaryDirectory::Create();
-    ASSERT_TRUE(directory) << directory.error().ToString();
-    directory_.emplace(std::move(*directory));
+  // With `more` settings, among them which devices.
+  [[nodiscard]] static std::vector<std::string> Settings(std::vector<std::string> more) {
+    std::vector<std::string> settings = {"pool.bytes=24MiB",          "host.bytes=48MiB",
+                                         "disk.bytes=512MiB",         "cache.chunk_bytes=2MiB",
+                                         "disk.free_floor_bytes=0B",  "cache.max_wait_ms=5000",
+                                         "retention.persist_after=0s"};
+    settings.insert(settings.end(), more.begin(), more.end());
+    return settings;
   }
-
-  [[nodiscard]] std::string DeviceSetting() const {
-    return gpus_ > 1 ? R"(pool.device=["cuda:0", "cuda:1"])" : R"(pool.device=["cuda:0", "host"])";
-  }
-  [[nodiscard]] PrivateDaemonOptions Options(std::vector<std::string> more_settings = {}) const {
-    PrivateDaemonOptions options;
-    options.program = std::filesystem::read_symlink("/proc/self/exe").parent_path() / "kvtierd";
-    options.directory = directory_->path();
-    options.settings = {DeviceSetting(),          "pool.bytes=24MiB",
-                        "host.bytes=48MiB",       "disk.bytes=512MiB",
-                        "cache.chunk_bytes=2MiB", "disk.free_floor_bytes=0B",
-                        "cache.max_wait_ms=5000", "retention.persist_after=0s"};
-    options.settings.insert(options.settings.end(), more_settings.begin(), more_settings.end());
-    return options;
-  }
-  void StartDaemon() {
-    auto daemon = PrivateDaemon::Start(Options());
-    ASSERT_TRUE(daemon) << daemon.error().ToString();
-    daemon_.emplace(std::move(*daemon));
+  void StartDaemon() { GpuDaemonFixture::StartDaemon(Settings({TwoDevices()})); }
+  // The last device is a GPU.
+  [[nodiscard]] std::string GpuLast() const {
+    return gpus_ > 1 ? TwoDevices() : R"(pool.device=["host", "cuda:0"])";
   }
 
   [[nodiscard]] ReplayTarget Target(uint32_t device) const {
@@ -91,25 +75,7 @@ class SeveralDevicesTest : public ::testing::Test {
     return client->Finish();
   }
 
-  kvt::Connection ConnectPlainly() {
-    auto connection = kvt::Connection::Connect(daemon_->socket());
-    EXPECT_TRUE(connection) << connection.error().ToString();
-    return *std::move(connection);
-  }
-  static uint32_t Register(kvt::Connection* connection) {
-    kvt_model_record record;
-    kvt_model_record_init(&record);
-    record.name = "tiny";
-    record.layers = record.kv_heads = 1;
-    record.k_head_dim = record.v_head_dim = 64;
-    const auto model = connection->RegisterModel(record);
-    EXPECT_TRUE(model) << model.error().ToString();
-    return model ? model->model : 0;
-  }
-
-  int gpus_ = 0;
-  std::optional<TemporaryDirectory> directory_;
-  std::optional<PrivateDaemon> daemon_;
+  kvt::Connection ConnectPlainly() { return ConnectTo(daemon_->socket()); }
 };
 
 TEST_F(SeveralDevicesTest, WhatIsComputedOnOneIsServedOnTheOther) {
@@ -151,7 +117,7 @@ TEST_F(SeveralDevicesTest, TheCurrentGpuIsFoundByItsUuid) {
     const auto devices = connection.Devices();
     ASSERT_TRUE(devices);
     EXPECT_TRUE(std::ranges::equal((*devices)[ordinal].uuid, (*device)->info().uuid));
-    const auto pool = connection.Attach(Register(&connection), 0, KVT_ANY_DEVICE);
+    const auto pool = connection.Attach(RegisterTinyModel(&connection), 0, KVT_ANY_DEVICE);
     ASSERT_TRUE(pool) << pool.error().ToString();
     const auto mapping = pool->MapDevice();
     ASSERT_TRUE(mapping) << mapping.error().ToString();
@@ -208,8 +174,7 @@ TEST_F(SeveralDevicesTest, HostMemoryPinnedOnceIsPinnedForEachGpu) {
 TEST_F(SeveralDevicesTest, APoolLargerThanItsGpuIsAnErrorThatNamesTheGpu) {
   const int last = gpus_ > 1 ? 1 : 0;
   const auto daemon = PrivateDaemon::Start(
-      Options({gpus_ > 1 ? DeviceSetting() : R"(pool.device=["host", "cuda:0"])",
-               R"(pool.device_bytes=["24MiB", "100TiB"])"}));
+      OptionsWith(Settings({GpuLast(), R"(pool.device_bytes=["24MiB", "100TiB"])"})));
   ASSERT_FALSE(daemon);
   EXPECT_NE(daemon.error().context.find("pool_exceeds_vram"), std::string::npos)
       << daemon.error().context;
@@ -225,9 +190,8 @@ TEST_F(SeveralDevicesTest, MemoryHeldOnOneGpuIsToldOfThatGpu) {
   ASSERT_TRUE(device) << device.error().ToString();
   const auto others = (*device)->CreatePool((*device)->info().free_bytes - 4 * kGiB);
   ASSERT_TRUE(others) << others.error().ToString();
-  const auto daemon = PrivateDaemon::Start(
-      Options({gpus_ > 1 ? DeviceSetting() : R"(pool.device=["host", "cuda:0"])",
-               R"(pool.device_bytes=["24MiB", "8GiB"])", "pool.when_vram_held=fail"}));
+  const auto daemon = PrivateDaemon::Start(OptionsWith(
+      Settings({GpuLast(), R"(pool.device_bytes=["24MiB", "8GiB"])", "pool.when_vram_held=fail"})));
   ASSERT_FALSE(daemon);
   EXPECT_NE(daemon.error().context.find("vram_held"), std::string::npos) << daemon.error().context;
   EXPECT_NE(daemon.error().context.find(fmt::format("cuda:{}", last)), std::string::npos)
@@ -241,7 +205,7 @@ class DeviceSequenceTest : public SeveralDevicesTest {
     if (IsSkipped() || HasFatalFailure()) return;
     StartDaemon();
     connection_.emplace(ConnectPlainly());
-    auto pool = connection_->Attach(Register(&*connection_), 0, 0);
+    auto pool = connection_->Attach(RegisterTinyModel(&*connection_), 0, 0);
     ASSERT_TRUE(pool) << pool.error().ToString();
     pool_.emplace(*std::move(pool));
     tokens_.resize(kBlockTokens + 5);

@@ -1,5 +1,6 @@
 // A daemon with two devices. Host memory twice: what it does is the same as with two GPUs.
 #include "tests/integration/harness/daemon_test.h"
+#include "tests/integration/harness/plain_client.h"
 
 namespace kvtier {
 namespace {
@@ -22,22 +23,7 @@ class DevicesTest : public DaemonTest {
     EXPECT_TRUE(client->Play(request));
     return client->Finish();
   }
-  kvt::Connection ConnectPlainly() {
-    auto connection = kvt::Connection::Connect(daemon().socket());
-    EXPECT_TRUE(connection) << connection.error().ToString();
-    return *std::move(connection);
-  }
-  // The number of a model on the connection.
-  static uint32_t Register(kvt::Connection* connection) {
-    kvt_model_record record;
-    kvt_model_record_init(&record);
-    record.name = "tiny";
-    record.layers = record.kv_heads = 1;
-    record.k_head_dim = record.v_head_dim = 64;
-    const auto model = connection->RegisterModel(record);
-    EXPECT_TRUE(model) << model.error().ToString();
-    return model ? model->model : 0;
-  }
+  kvt::Connection ConnectPlainly() { return ConnectTo(daemon().socket()); }
 };
 
 TEST_F(DevicesTest, ClientsAreToldOfThem) {
@@ -79,7 +65,7 @@ TEST_F(DevicesTest, BothAreServedFromDiskAfterARestart) {
 TEST_F(DevicesTest, WhoDoesNotSayWhichIsAskedTo) {
   StartDaemon({}, {kTwoDevices});
   kvt::Connection connection = ConnectPlainly();
-  const uint32_t model = Register(&connection);
+  const uint32_t model = RegisterTinyModel(&connection);
   const auto any = connection.Attach(model, 0, KVT_ANY_DEVICE);
   ASSERT_FALSE(any);
   EXPECT_EQ(any.error().reason, "device_ambiguous");
@@ -92,7 +78,7 @@ TEST_F(DevicesTest, WhoDoesNotSayWhichIsAskedTo) {
 TEST_F(DevicesTest, TheOnlyOneNeedsNoName) {
   StartDaemon();
   kvt::Connection connection = ConnectPlainly();
-  EXPECT_TRUE(connection.Attach(Register(&connection), 0, KVT_ANY_DEVICE));
+  EXPECT_TRUE(connection.Attach(RegisterTinyModel(&connection), 0, KVT_ANY_DEVICE));
 }
 
 TEST_F(DevicesTest, StatusShowsEach) {
@@ -106,7 +92,9 @@ TEST_F(DevicesTest, StatusShowsEach) {
     EXPECT_EQ(devices[i].at("kind"), "host");
     EXPECT_GT(devices[i].at("pool_used_bytes").to_number<uint64_t>(), 0u);
     EXPECT_EQ(document.at("pools").at(i).at("device"), i);
+    EXPECT_EQ(document.at("kernels").at("devices").at(i).at("state"), "ready");
   }
+  EXPECT_EQ(document.at("kernels").at("state"), "ready");
   const ProgramResult shown = Ctl({"status"});
   EXPECT_EQ(shown.exit_code, 0) << shown.errors;
   EXPECT_NE(shown.output.find("2 devices"), std::string::npos) << shown.output;

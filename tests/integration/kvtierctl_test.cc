@@ -39,6 +39,23 @@ class KvtierctlTest : public DaemonTest {
     return path;
   }
 
+  // A configuration of the stopped daemon's disk tier, with these times to live.
+  std::string WriteConfig(const std::string& extended_ttl, const std::string& tenants = "") {
+    const std::string path = directory() + "/kvtierd.toml";
+    std::ofstream(path) << "[disk]\ndirectory = \"" << daemon().disk_directory()
+                        << "\"\n[retention]\nextended_ttl = \"" << extended_ttl << "\"\n"
+                        << tenants;
+    return path;
+  }
+  // How many blocks have expired by that configuration.
+  uint64_t ExpiredBy(const std::string& config) {
+    const ProgramResult result = Ctl({"fsck", "--config", config, "--json"});
+    EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
+    const boost::json::value fsck = Json(result);
+    EXPECT_EQ(JsonView(&fsck)["blocks"].Count(), kBlocks);
+    return JsonView(&fsck)["blocks_expired"].Count();
+  }
+
   // Changes one byte in every slot's payload area of the data file that holds data.
   void DamagePayloads() {
     for (const auto& entry : std::filesystem::directory_iterator(daemon().disk_directory())) {
@@ -143,6 +160,50 @@ TEST_F(KvtierctlTest, FsckFindsAStoppedDirectoryCleanAndARunningOneLocked) {
   EXPECT_TRUE(JsonView(&fsck)["clean"].IsTrue());
   EXPECT_EQ(JsonView(&fsck)["entries"].Count(), kBlocks);
   EXPECT_EQ(JsonView(&fsck)["payloads_checked"].Count(), kBlocks);
+}
+
+TEST_F(KvtierctlTest, FsckTakesDirectoryAndTimesToLiveFromTheConfiguration) {
+  StartDaemon();
+  EXPECT_EQ(Play(Prompt("a", kBlocks)).blocks.miss, kBlocks);
+  EXPECT_EQ(daemon().Terminate(), 0);
+  EXPECT_EQ(ExpiredBy(WriteConfig("1h")), 0u);
+  // As soon as the second has passed.
+  uint64_t expired = 0;
+  for (int tries = 0; tries < 1000 && expired < kBlocks; ++tries) {
+    expired = ExpiredBy(WriteConfig("1s"));
+  }
+  EXPECT_EQ(expired, kBlocks);
+  // A tenant's own time counts for its blocks; what the command line says, for all others.
+  const std::string own = "[[tenant]]\nname = \"default\"\nuids = [" + std::to_string(::geteuid()) +
+                          "]\nextended_ttl = \"1h\"\n";
+  EXPECT_EQ(ExpiredBy(WriteConfig("1s", own)), 0u);
+  const ProgramResult longer =
+      Ctl({"fsck", "--config", WriteConfig("1s"), "--extended-ttl-hours", "1", "--json"});
+  const boost::json::value fsck = Json(longer);
+  EXPECT_EQ(JsonView(&fsck)["blocks_expired"].Count(), 0u);
+}
+
+TEST_F(KvtierctlTest, FsckSaysWhereAConfigurationIsWrong) {
+  StartDaemon();
+  EXPECT_EQ(daemon().Terminate(), 0);
+  const ProgramResult wrong = Ctl({"fsck", "--config", WriteConfig("soon")});
+  EXPECT_EQ(wrong.exit_code, 2) << wrong.errors;
+  EXPECT_NE(wrong.errors.find("kvtierd.toml:4:"), std::string::npos) << wrong.errors;
+}
+
+TEST_F(KvtierctlTest, ReplayAndBenchUseTheDeviceThatIsNamed) {
+  StartDaemon({}, {R"(pool.device=["host", "host"])"});
+  const std::string trace = WriteTrace(4);
+  EXPECT_EQ(Ctl({"replay", trace, "--block-bytes", "16KiB", "--device", "host"}).exit_code, 0);
+  const ProgramResult absent = Ctl({"replay", trace, "--device", "cuda:1"});
+  EXPECT_EQ(absent.exit_code, 4);
+  EXPECT_NE(absent.errors.find("it has: host, host"), std::string::npos) << absent.errors;
+  EXPECT_EQ(Ctl({"replay", trace, "--device", "gpu"}).exit_code, 2);
+  EXPECT_EQ(Ctl({"bench", "--device", "cuda:0"}).exit_code, 4);
+  const ProgramResult own = RunProgram({KvtierctlPath(), "replay", trace, "--spawn", "--directory",
+                                        directory(), "--device", "host", "--pool", "1MiB", "--host",
+                                        "1MiB", "--disk", "0B", "--block-bytes", "16KiB"});
+  EXPECT_EQ(own.exit_code, 0) << own.errors;
 }
 
 TEST_F(KvtierctlTest, FsckReportsDamagedPayloads) {

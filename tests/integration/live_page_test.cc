@@ -66,6 +66,15 @@ TEST_F(LivePageTest, RendersUpdatesAndHasNothingToComplainAbout) {
   }
 }
 
+TEST_F(LivePageTest, ShowsALineForEachOfSeveralDevices) {
+  StartDaemon({}, {kMetricsSetting, R"(pool.device=["host", "host"])"});
+  const ProgramResult page = Browse(3);
+  EXPECT_EQ(page.errors.find("CONSOLE"), std::string::npos) << page.errors;
+  for (const char* text : {"device 0: host memory", "device 1: host memory"}) {
+    EXPECT_NE(page.output.find(text), std::string::npos) << text << "\n" << page.output;
+  }
+}
+
 TEST_F(LivePageTest, SaysThatTheDaemonDoesNotAnswerAnyMore) {
   StartDaemon({}, {kMetricsSetting});
   const std::string page = HttpGet(MetricsUrl()).body;

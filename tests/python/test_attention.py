@@ -1,5 +1,6 @@
 """Attention computed by a real daemon over host memory."""
 
+import dataclasses
 import unittest
 
 import numpy as np
@@ -101,11 +102,28 @@ class AttentionTest(DaemonTestCase):
                     self.attend(workspace, got.fresh, q_heads=3)
                 with self.assertRaises(kvtier.InvalidArgumentError):
                     self.attend(workspace, got.fresh, output_offset=1 << 40)
+                with self.assertRaises(kvtier.InvalidArgumentError):
+                    self.attend(workspace, got.fresh, key_scales=[0.5])
                 with self.assertRaises(kvtier.UnsupportedError):
                     self.attend(workspace, got.fresh, query_dtype=kvtier.DType.BFLOAT16)
                 with self.assertRaises(kvtier.InvalidArgumentError):
                     workspace.array(0, (1 << 30,), kvtier.DType.FLOAT32)
                 self.assertGreater(self.attend(workspace, got.fresh), 0)
+
+    def test_scales_of_a_float8_cache_are_multiplied_with_its_numbers(self):
+        pool = self.attach(dataclasses.replace(RECORD, dtype=kvtier.DType.FLOAT8_E4M3))
+        float16 = kvtier.DType.FLOAT16
+        with pool.acquire(new_blocks=1) as got, pool.open_workspace(256 * 1024) as workspace:
+            # Every key is 0, every value 1: weights are equal, the output is the value's scale.
+            block = pool.memory().block_bytes()[got.fresh[0].index]
+            layer_bytes = block.size // RECORD.layers
+            block[:] = 0
+            block[layer_bytes // 2 : layer_bytes] = 0x38
+            asked = {"query_dtype": float16, "key_scales": [2.0], "value_scales": [0.5, 3.0]}
+            self.attend(workspace, got.fresh, **asked)
+            output = workspace.array(OUTPUT_OFFSET, (KV_HEADS, Q_HEADS // KV_HEADS * DIM), float16)
+            np.testing.assert_array_equal(output[0], 0.5)
+            np.testing.assert_array_equal(output[1], 3.0)
 
     def test_a_workspace_ends_with_its_connection(self):
         pool = self.attach()
@@ -132,15 +150,13 @@ class AttentionTest(DaemonTestCase):
         pool.open_workspace(4096).close()
 
 
-class SecondDeviceTest(DaemonTestCase):
+class SecondDeviceTest(AttentionTest):
+    """The same, in a pool that is not on the first device."""
+
     device = '["host", "host"]'
 
-    def test_pools_of_other_devices_than_the_first_are_refused(self):
-        connection = self.connect()
-        pool = connection.attach(connection.register_model(RECORD), 1)
-        with self.assertRaises(kvtier.UnsupportedError) as raised:
-            pool.open_workspace(4096)
-        self.assertEqual(raised.exception.reason, "attend_other_device")
+    def attach(self, record=RECORD, device=1):
+        return super().attach(record, device)
 
 
 if __name__ == "__main__":

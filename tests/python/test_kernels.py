@@ -256,6 +256,34 @@ class AttentionTest(KernelsTest):
         self.assertEqual((p.q_heads, p.page_tokens, p.output_head_stride), (100, 64, 512))
         self.assertEqual((p.query_sequence_stride, p.sequences.max_kv_length), (57600, 40 * 64))
 
+    def test_mla_decode_takes_scales_of_a_float8_cache(self):
+        latent, query = FakeTensor(99, 64, 576, dtype="float8_e4m3fn"), FakeTensor(2, 16, 576)
+        for scales, strides in (
+            (FakeTensor(dtype="float32"), (0, 0, 0)),
+            (FakeTensor(99, 64, dtype="float32", strides=(640, 10)), (640, 10, 0)),
+        ):
+            self.library.calls.clear()
+            kernels.mla_decode(
+                query, latent, tables(), 0.1, latent_scales=scales, workspace=self.workspace
+            )
+            p = self.the_call().params
+            own = p.latent_scales
+            self.assertEqual((own.block_stride, own.token_stride, own.head_stride), strides)
+            self.assertEqual((p.dtype, p.latent_dtype, own.values), (0, 2, scales.data_ptr()))
+        self.library.calls.clear()
+        with self.refused("bad_latent_scales", "[99, 64]"):
+            kernels.mla_decode(
+                query, latent, tables(), 0.1, latent_scales=FakeTensor(99, dtype="float32")
+            )
+        with self.refused("bad_latent_scales", "bfloat16 latent"):
+            kernels.mla_decode(
+                query,
+                FakeTensor(99, 64, 576),
+                tables(),
+                0.1,
+                latent_scales=FakeTensor(dtype="float32"),
+            )
+
     def test_mla_decode_refuses_rows_of_another_length(self):
         latent, query = FakeTensor(99, 64, 576), FakeTensor(2, 16, 576)
         with self.refused("bad_query", "[2, any, 576]"):

@@ -197,6 +197,19 @@ class KernelsOnGpuTest(unittest.TestCase):
             self.assert_close(got[i], scores.softmax(-1) @ rows[:, :512])
             torch.testing.assert_close(lse[i].double(), scores.logsumexp(-1), rtol=1e-3, atol=1e-3)
 
+    def test_mla_decode_scales_the_rows_of_a_float8_cache(self):
+        heads, page = 16, 64
+        latent = (16 * random(9, page, 576).float()).to(torch.float8_e4m3fn)
+        tables = kernels.SequenceTables(integers([[4, 0, 7]]), integers([170]))
+        query = random(1, heads, 576, seed=4)
+        for scales in (torch.tensor(0.05), torch.rand(9, page) * 0.05 + 0.03):
+            scales = scales.cuda()
+            got = kernels.mla_decode(query, latent, tables, 0.05, latent_scales=scales)
+            by_row = scales.double()[..., None] if scales.dim() == 2 else scales.double()
+            rows = (latent.double() * by_row)[[4, 0, 7]].reshape(-1, 576)[:170]
+            weights = (query[0].double() @ rows.T * 0.05).softmax(-1)
+            self.assert_close(got[0], weights @ rows[:, :512])
+
     def test_kv_write_turns_rounds_and_puts_each_token_into_its_slot(self):
         tokens = 50
         key, value = random(tokens, KV_HEADS, DIM, seed=2), random(tokens, KV_HEADS, DIM, seed=3)

@@ -60,17 +60,6 @@ class MemoryTest(DaemonTestCase):
                 self.assertEqual(flat[block, k : k + 4].view(np.float32)[0], 1.5 + layer)
                 self.assertEqual(flat[block, v : v + 4].view(np.float32)[0], -2.5 - layer)
 
-    def test_a_latent_cache_is_one_array_of_rows_side_by_side(self):
-        record = kvtier.ModelRecord("latent", 61, 1, 576, 0)
-        connection = self.connect()
-        pool = connection.attach(connection.register_model(record), pool_bytes=4 * MIB)
-        self.assertEqual(pool.info().block_bytes, 61 * BLOCK_TOKENS * 576 * 2)
-        for layer in (0, 60):
-            kv = pool.layer(layer)
-            self.assertEqual(kv.k.shape, (pool.info().blocks, BLOCK_TOKENS, 1, 576))
-            self.assertEqual(kv.k.strides[1], 576 * 2)
-            self.assertEqual(kv.v.size, 0)
-
     def test_all_layers_together_cover_a_block_exactly_once(self):
         pool = self.attach()
         with pool.acquire(new_blocks=1) as got:
@@ -210,6 +199,22 @@ class OwnershipTest(DaemonTestCase):
                 self.assertFalse(sequence.closed)
             self.assertTrue(pool.closed and sequence.closed)
         self.assertTrue(connection.closed)
+
+
+class LatentMemoryTest(DaemonTestCase):
+    # One of its blocks is 1.1 MiB.
+    more_settings = ("pool.bytes=4MiB", "host.bytes=32MiB", "cache.chunk_bytes=8MiB")
+
+    def test_a_latent_cache_is_one_array_of_rows_side_by_side(self):
+        record = kvtier.ModelRecord("latent", 61, 1, 576, 0)
+        connection = self.connect()
+        pool = connection.attach(connection.register_model(record))
+        self.assertEqual(pool.info().block_bytes, 61 * BLOCK_TOKENS * 576 * 2)
+        for layer in (0, 60):
+            kv = pool.layer(layer)
+            self.assertEqual(kv.k.shape, (pool.info().blocks, BLOCK_TOKENS, 1, 576))
+            self.assertEqual(kv.k.strides[1], 576 * 2)
+            self.assertEqual(kv.v.size, 0)
 
 
 if __name__ == "__main__":

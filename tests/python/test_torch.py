@@ -35,18 +35,6 @@ class TorchTest(DaemonTestCase):
             self.assertTrue((pool.layer(0).v[block] == 4).all())
             self.assertEqual(pool.memory().torch_layer_kv(0).shape[1:], (2, BLOCK_TOKENS, 2, 32))
 
-    def test_a_latent_cache_has_rows_for_mla_decode(self):
-        record = kvtier.ModelRecord("latent", 61, 1, 576, 0)
-        connection = self.connect()
-        pool = connection.attach(connection.register_model(record), pool_bytes=4 << 20)
-        for layer in (0, 60):
-            view = pool.torch_layer(layer)
-            rows = view.k[:, :, 0]
-            self.assertEqual(tuple(rows.shape[1:]), (BLOCK_TOKENS, 576))
-            self.assertEqual(rows.stride()[1:], (576, 1))
-            self.assertEqual(view.v.numel(), 0)
-        connection.close()
-
     def test_every_dtype_has_a_tensor_of_its_own_kind(self):
         for dtype in kvtier.DType:
             if not hasattr(torch, dtype.torch_name):
@@ -65,6 +53,24 @@ class TorchTest(DaemonTestCase):
             block = got.fresh[0].index
             pool.torch_layer(0).k[block] = 1.0
             self.assertTrue((pool.layer(0).k[block] == 0x3F80).all())
+
+
+@unittest.skipUnless(torch, "torch is not installed")
+class LatentTorchTest(DaemonTestCase):
+    # One of its blocks is 1.1 MiB.
+    more_settings = ("pool.bytes=4MiB", "host.bytes=32MiB", "cache.chunk_bytes=8MiB")
+
+    def test_a_latent_cache_has_rows_for_mla_decode(self):
+        record = kvtier.ModelRecord("latent", 61, 1, 576, 0)
+        connection = self.connect()
+        pool = connection.attach(connection.register_model(record))
+        for layer in (0, 60):
+            view = pool.torch_layer(layer)
+            rows = view.k[:, :, 0]
+            self.assertEqual(tuple(rows.shape[1:]), (BLOCK_TOKENS, 576))
+            self.assertEqual(rows.stride()[1:], (576, 1))
+            self.assertEqual(view.v.numel(), 0)
+        connection.close()
 
 
 if __name__ == "__main__":

@@ -23,7 +23,8 @@ Simulator::Simulator(const SimPlan& plan, bool verbose)
       random_(~plan.seed),
       universe_(random_.Fork()),
       world_(plan, random_.Fork()),
-      oracle_(plan, &world_, universe_) {
+      oracle_(plan, &world_, universe_),
+      floors_({plan, world_, oracle_, universe_}, SeededRandom(plan.seed), [this] { Drain(); }) {
   OpenClient();
 }
 
@@ -100,11 +101,11 @@ void Simulator::UpkeepStep(uint64_t choice) {
   if (choice < 43) return GrowArena();
   if (choice < 46) {
     Trace("drain");
-    ++draining_;
-    return world_.cache().Drain([this] { --draining_; });
+    return Drain();
   }
   if (choice < 47) return oracle_.CheckMemoryClass();
   if (choice < 48) return ChangeCaps();
+  if (choice < 49 && !plan_.options.tenants.empty()) return TryFloors();
   if (choice < 90) return AdvanceClock(static_cast<int64_t>(random_.Below(500)));
   if (choice < 97) return AdvanceClock(static_cast<int64_t>(random_.Below(3 * kMinuteMs)));
   AdvanceClock(static_cast<int64_t>(random_.Below(8 * kHourMs)));
@@ -226,6 +227,33 @@ void Simulator::ChangeCaps() {
   const Status changed = world_.Reconfigure(options);
   SIM_CHECK(changed.has_value(), changed.error().ToString());
   oracle_.OnCapsChanged();
+}
+
+void Simulator::Drain() {
+  ++draining_;
+  world_.cache().Drain([this] { --draining_; });
+}
+
+// Only where all is at rest can be said whose doing it is that something goes.
+void Simulator::TryFloors() {
+  world_.SetFaults(false);
+  UnpinEverything();
+  if (ComeToRest()) {
+    Trace("floors");
+    const bool tried = floors_.Try({.session = SessionId(next_session_++),
+                                    .disk_sound = DiskIsSound() && report_.crashes == 0});
+    report_.floors += tried ? 1 : 0;
+  }
+  world_.SetFaults(true);
+}
+
+bool Simulator::ComeToRest() {
+  for (int round = 0; round < 240; ++round) {
+    report_.events += world_.machine().loop.RunAll();
+    if (world_.cache().Idle() && draining_ == 0 && verifying_ == 0) return true;
+    AdvanceClock(kMinuteMs / 4);
+  }
+  return false;
 }
 
 // No damage can be on disk: no faults, no scan that finds headers of slots half overwritten.

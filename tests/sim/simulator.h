@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tests/sim/sim_client.h"
+#include "tests/sim/sim_floors.h"
 #include "tests/sim/sim_oracle.h"
 #include "tests/sim/sim_plan.h"
 #include "tests/sim/sim_universe.h"
@@ -18,6 +19,7 @@ struct SimReport {
   uint64_t events = 0;
   uint64_t crashes = 0;
   uint64_t survivors = 0;  // blocks that had to be there after a crash and were
+  uint64_t floors = 0;     // trials of what is reserved for a tenant
   CacheStats stats;        // of the last life
 };
 
@@ -48,7 +50,11 @@ class Simulator {
   void Prefetch();
   void Pin();
   void Verify();
+  void Drain();
   void ChangeCaps();
+  void TryFloors();
+  // False if the cache does not come to rest in an hour.
+  [[nodiscard]] bool ComeToRest();
   void GrowArena();
   void MaybeCrash();
   void RestartFromIndex();
@@ -73,6 +79,7 @@ class Simulator {
   const SimUniverse universe_;
   SimWorld world_;
   SimOracle oracle_;
+  SimFloors floors_;
   std::vector<std::shared_ptr<SimClient>> clients_;
   std::vector<Quarantine> quarantines_;
   uint64_t next_session_ = 1;

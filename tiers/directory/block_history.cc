@@ -23,6 +23,13 @@ void BlockHistory::NoteDrop(const BlockKey& key, const BlockDrop& drop) {
   Note(&drops_, kDropsRemembered, key, drop);
 }
 
+void BlockHistory::ExpectDrop(const BlockKey& key) const {
+  const auto* row = drops_.Find(std::hash<BlockKey>()(key) % kDropsRemembered);
+  if (row == nullptr) return;
+  __builtin_prefetch(&row->key, 1);
+  __builtin_prefetch(&row->event, 1);
+}
+
 void BlockHistory::NoteMiss(const BlockKey& key, const BlockMiss& miss) {
   Note(&misses_, kMissesRemembered, key, miss);
 }

@@ -20,6 +20,8 @@ class BlockHistory {
   static constexpr size_t kMissesRemembered = 16384;
 
   void NoteDrop(const BlockKey& key, const BlockDrop& drop);
+  // NoteDrop will soon be told of the block: its place, which is in nobody's cache, is fetched.
+  void ExpectDrop(const BlockKey& key) const;
   void NoteMiss(const BlockKey& key, const BlockMiss& miss);
   [[nodiscard]] BlockPast Of(const BlockKey& key) const;
 

@@ -84,6 +84,16 @@ EntryIndex Directory::Find(const BlockKey& key) const {
   return found == table_->set.end() ? kNoEntry : *found;
 }
 
+EntryIndex Directory::FindAfter(EntryIndex before, const BlockKey& key) const {
+  const uint32_t row = before.value + 1;  // 0 for none, which is as good a guess as any
+  if (row < table_->end) {
+    // A free row is of no space that is asked for.
+    const BlockEntry& entry = table_->entries[row];
+    if (entry.hash == key.hash && entry.space == key.space) return EntryIndex(row);
+  }
+  return Find(key);
+}
+
 EntryIndex Directory::Insert(const BlockKey& key) {
   Table& table = *table_;
   uint32_t row;

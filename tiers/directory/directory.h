@@ -78,6 +78,9 @@ class Directory {
 
   // kNoEntry if the block is not known.
   [[nodiscard]] EntryIndex Find(const BlockKey& key) const;
+  // The same, looking first behind `before`, where the next block of a sequence mostly stands: rows
+  // are given in the order of commits. kNoEntry as `before` is no hint.
+  [[nodiscard]] EntryIndex FindAfter(EntryIndex before, const BlockKey& key) const;
   // REQUIRES: Find(key) == kNoEntry.
   EntryIndex Insert(const BlockKey& key);
   // The index may be given to another block from now on. REQUIRES: the entry lives.

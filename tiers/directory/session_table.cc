@@ -51,7 +51,7 @@ void SessionTable::AddReferences(SessionId session, CachePool* pool,
   for (const BlockIndex block : blocks) {
     if (block == kNoBlock) continue;
     PoolBlock& record = pool->blocks[block];
-    if (record.references++ == 0) pool->victims.Remove(record.entry);
+    if (record.references++ == 0 && !record.loading) pool->victims.Remove(record.entry);
     references.Add(block);
   }
 }

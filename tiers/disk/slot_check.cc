@@ -26,10 +26,4 @@ SlotVerdict CheckDiskSlot(const SlotExpectation& expected, std::span<const std::
                                                               : SlotVerdict::kCorrupt;
 }
 
-SlotVerdict CheckHostSlot(const SlotExpectation& expected, std::span<const std::byte> slot) {
-  const Result<SlotHeader> header = DecodeSlotHeader(slot.first<kSlotHeaderBytes>());
-  if (!header) return SlotVerdict::kCorrupt;
-  return SameBlock(expected, *header) ? SlotVerdict::kGood : SlotVerdict::kIdentityMismatch;
-}
-
 }  // namespace kvtier

@@ -29,9 +29,4 @@ enum class SlotVerdict : uint8_t {
 [[nodiscard]] SlotVerdict CheckDiskSlot(const SlotExpectation& expected,
                                         std::span<const std::byte> slot);
 
-// Checks header and identity of a slot in host memory, whose place may have changed since it was
-// sealed. Pure.
-[[nodiscard]] SlotVerdict CheckHostSlot(const SlotExpectation& expected,
-                                        std::span<const std::byte> slot);
-
 }  // namespace kvtier

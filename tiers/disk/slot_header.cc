@@ -4,7 +4,6 @@
 #include <string_view>
 
 #include "base/check.h"
-#include "tiers/directory/block_key.h"
 #include "tiers/disk/block_file.h"
 #include "tiers/disk/header_page.h"
 
@@ -100,6 +99,19 @@ void EncodeSlotHeader(const SlotHeader& header, std::span<std::byte, kSlotHeader
   f.payload_checksum = header.payload_checksum;
   std::memcpy(f.tenant, header.tenant.data(), header.tenant.size());
   SealHeaderPage(std::as_bytes(std::span(&f, 1)), out);
+}
+
+bool HeaderNames(const SpaceIdentity& identity, const BlockHash& hash, uint16_t tokens,
+                 std::span<const std::byte, kSlotHeaderBytes> in) {
+  static_assert(sizeof(SlotFields) <= kSlotIdentityBytes);
+  KVT_CHECK(identity.tenant.size() <= kMaxTenantBytes);
+  SlotFields f;
+  std::memcpy(&f, in.data(), sizeof(f));
+  return std::string_view(f.prefix.magic, sizeof(f.prefix.magic)) == kMagic &&
+         f.prefix.version == kSlotFormatVersion && f.hash == hash && f.model == identity.model &&
+         f.tenant_bytes == identity.tenant.size() &&
+         std::memcmp(f.tenant, identity.tenant.data(), f.tenant_bytes) == 0 &&
+         f.payload_bytes == identity.block_bytes && f.tokens == tokens;
 }
 
 Result<SlotHeader> DecodeSlotHeader(std::span<const std::byte, kSlotHeaderBytes> in) {

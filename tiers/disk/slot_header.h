@@ -12,6 +12,7 @@
 #include "base/digest.h"
 #include "base/ids.h"
 #include "base/result.h"
+#include "tiers/directory/block_key.h"
 #include "tiers/disk/block_file.h"
 #include "tiers/disk/disk_location.h"
 
@@ -49,7 +50,15 @@ struct SlotHeader {
 // Fills all of `out`. Under a microsecond. REQUIRES: the bounds noted above.
 void EncodeSlotHeader(const SlotHeader& header, std::span<std::byte, kSlotHeaderBytes> out);
 
-// The inverse, for bytes that may hold anything. Every bit of `in` is covered by the header's
+// All that HeaderNames looks at lies in so many bytes from the start.
+inline constexpr size_t kSlotIdentityBytes = 5 * 64;
+
+// Whether a header that was sealed here says that the slot is this block's. It is compared, not
+// decoded: no checksum is needed for fields that must all have one value.
+[[nodiscard]] bool HeaderNames(const SpaceIdentity& identity, const BlockHash& hash,
+                               uint16_t tokens, std::span<const std::byte, kSlotHeaderBytes> in);
+
+// The inverse of EncodeSlotHeader, for bytes that may hold anything. Every bit of `in` is covered by the header's
 // checksum. Says nothing of the payload: compare its checksum, and `address` with the place read.
 // Errors, all kCorrupt: "bad_magic" (nothing was ever written here, or something else), then
 // "bad_version", "bad_header_checksum", and "bad_field" naming a field whose value cannot be.

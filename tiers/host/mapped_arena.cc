@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/check.h"
 #include "base/errno_error.h"
 
 namespace kvtier {
@@ -22,6 +23,10 @@ namespace {
 constexpr uint64_t kHugePageBytes = 2 * kMiB;
 // The largest slice, equal to the largest buffer that io_uring registers in one piece.
 constexpr uint64_t kMaxSliceBytes = 1 * kGiB;
+
+// Between two calls of the pinner, for whoever waits for the driver's locks, which are not given in
+// turn.
+constexpr auto kPauseBetweenPieces = std::chrono::microseconds(100);
 
 using SteadyClock = std::chrono::steady_clock;
 
@@ -76,6 +81,10 @@ MappedArena::MappedArena(MappedArenaOptions options, EventQueue* loop, std::span
       self_(std::make_shared<MappedArena*>(this)),
       may_pin_(options_.pinner != nullptr) {
   Place();
+}
+
+void MappedArena::Prepare() {
+  KVT_CHECK(!preparer_.joinable());
   toucher_ = std::make_unique<MemoryToucher>(arena_, options_.touch_threads);
   preparer_ = std::thread([this] { PrepareSlices(); });
   pthread_setname_np(preparer_.native_handle(), "arena-prepare");
@@ -83,9 +92,11 @@ MappedArena::MappedArena(MappedArenaOptions options, EventQueue* loop, std::span
 
 MappedArena::~MappedArena() {
   stopping_ = true;
-  toucher_->Stop();
-  preparer_.join();
-  toucher_.reset();
+  if (preparer_.joinable()) {
+    toucher_->Stop();
+    preparer_.join();
+    toucher_.reset();
+  }
   for (const auto slice : pinned_) options_.pinner->Unpin(slice);
   ::munmap(mapping_.data(), mapping_.size());
 }
@@ -110,16 +121,26 @@ void MappedArena::Place() {
 }
 
 void MappedArena::Pin(std::span<std::byte> slice) {
-  if (!may_pin_) return;
-  const Status pinned = options_.pinner->Pin(slice);
+  // Copies of slots stay within a piece, since slots stay within a chunk.
+  const uint64_t chunk_bytes = options_.chunk_bytes;
+  const uint64_t piece_bytes =
+      std::max(options_.pinned_at_once_bytes / chunk_bytes, uint64_t{1}) * chunk_bytes;
+  for (uint64_t at = 0; at < slice.size() && may_pin_ && !stopping_; at += piece_bytes) {
+    if (at > 0) std::this_thread::sleep_for(kPauseBetweenPieces);
+    PinPiece(slice.subspan(at, std::min(piece_bytes, slice.size() - at)));
+  }
+}
+
+void MappedArena::PinPiece(std::span<std::byte> piece) {
+  const Status pinned = options_.pinner->Pin(piece);
   if (pinned) {
-    pinned_.push_back(slice);
+    pinned_.push_back(piece);
     return;
   }
   // What could not be had once is not asked for again with every slice.
   may_pin_ = false;
   Note(fmt::format("host arena: not pinned from {} on, copies there are slow: {}",
-                   FormatByteSize(static_cast<uint64_t>(slice.data() - arena_.data())),
+                   FormatByteSize(static_cast<uint64_t>(piece.data() - arena_.data())),
                    pinned.error().ToString()));
 }
 

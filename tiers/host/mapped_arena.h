@@ -33,6 +33,8 @@ struct MappedArenaOptions {
   int touch_threads = 2;
   // Pins each slice before it is used; outlives the arena. Null: nothing is pinned.
   HostPinner* pinner = nullptr;
+  // In one call of the pinner, unless a chunk is larger: some 20 ms in which others may have to wait.
+  uint64_t pinned_at_once_bytes = 256 * kMiB;
   // The NUMA node to take memory from as long as it has some; -1: any.
   int numa_node = -1;
   // Called on the event loop if the memory ends before the capacity is reached, or cannot be pinned
@@ -46,8 +48,7 @@ struct MappedArenaOptions {
 // after its destruction.
 class MappedArena final : public HostArena {
  public:
-  // Maps at once, touches in the background: slices of one chunk first, then ever larger ones, up
-  // to what an I/O engine registers in one piece. Errors: kInvalidArgument "arena_too_small" (less
+  // Maps; there is no memory before Prepare. Errors: kInvalidArgument "arena_too_small" (less
   // than one chunk), kResourceExhausted "arena_exceeds_memory" (more than the machine has), or the
   // errno's name.
   [[nodiscard]] static Result<std::unique_ptr<MappedArena>> Create(MappedArenaOptions options,
@@ -56,6 +57,11 @@ class MappedArena final : public HostArena {
   ~MappedArena() override;
   MappedArena(const MappedArena&) = delete;
   MappedArena& operator=(const MappedArena&) = delete;
+
+  // Begins to touch and pin in the background: slices of one chunk first, then ever larger ones, up
+  // to what an I/O engine registers in one piece. Once; meanwhile whatever maps memory, starts a
+  // thread or calls the driver may have to wait, for some milliseconds each time.
+  void Prepare();
 
   [[nodiscard]] uint64_t capacity_bytes() const override { return arena_.size(); }
   [[nodiscard]] uint64_t ready_bytes() const override { return ready_bytes_; }
@@ -70,6 +76,7 @@ class MappedArena final : public HostArena {
   // On the preparing thread.
   void PrepareSlices();
   void Pin(std::span<std::byte> slice);
+  void PinPiece(std::span<std::byte> piece);
   void Note(std::string note);
   // Runs `event` on the loop unless the arena has gone by then.
   void PostToLoop(std::function<void(MappedArena*)> event);

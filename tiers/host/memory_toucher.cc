@@ -12,8 +12,9 @@
 namespace kvtier {
 namespace {
 
-// A thread looks up from touching this often, so that a stop is quick.
-constexpr uint64_t kStepBytes = 32 * kMiB;
+// A thread looks up from touching this often: a stop is quick, and whoever wants to map memory,
+// which the kernel allows only between two steps, waits for milliseconds.
+constexpr uint64_t kStepBytes = 8 * kMiB;
 
 // 0 or an errno. The kernel fills the pages without writing to any that exist.
 int Touch(std::span<std::byte> memory) {
@@ -35,6 +36,11 @@ MemoryToucher::MemoryToucher(std::span<std::byte> memory, int threads)
     threads_.emplace_back([this] { Work(); });
     pthread_setname_np(threads_.back().native_handle(), "arena-touch");
   }
+  {
+    const std::lock_guard lock(mutex_);
+    begun_ = true;
+  }
+  progressed_.notify_all();
 }
 
 MemoryToucher::~MemoryToucher() {
@@ -59,6 +65,10 @@ int MemoryToucher::WaitFor(uint64_t bytes) {
 }
 
 void MemoryToucher::Work() {
+  {
+    std::unique_lock lock(mutex_);
+    progressed_.wait(lock, [this] { return begun_; });
+  }
   while (!stopping_) {
     const uint64_t step = next_step_.fetch_add(1);
     if (step >= done_.size()) return;

@@ -12,8 +12,8 @@
 
 namespace kvtier {
 
-// The threads live as long as there is memory to touch: starting one takes a lock that those at
-// work hold most of the time. Public calls by one thread.
+// Starting a thread takes a lock that those at work hold most of the time. So none begins before all
+// have been started, and they live as long as there is memory to touch. Public calls by one thread.
 class MemoryToucher {
  public:
   // Starts at once. `memory` is page-aligned, stays mapped, and nobody writes to what has not been
@@ -41,6 +41,7 @@ class MemoryToucher {
 
   std::mutex mutex_;
   std::condition_variable progressed_;
+  bool begun_ = false;  // guarded by mutex_
   // Guarded by mutex_: which steps are done, how many from the front on, and the first failure.
   std::vector<bool> done_;
   uint64_t done_in_front_ = 0;

@@ -7,6 +7,12 @@
 #include "base/check.h"
 
 namespace kvtier {
+namespace {
+
+// The copies of a long prefix begin while the rest of it is looked at.
+constexpr size_t kBlocksTakenTogether = 64;
+
+}  // namespace
 
 void Acquirer::Acquire(AcquireRequest request, Done done) {
   ++state_.stats.acquires;
@@ -31,8 +37,8 @@ void Acquirer::Acquire(AcquireRequest request, Done done) {
   waiting_[pool->id].push_back(std::move(operation));
 }
 
-EntryIndex Acquirer::Servable(const BlockKey& key, MissReason* miss) {
-  const EntryIndex index = state_.directory.Find(key);
+EntryIndex Acquirer::Servable(EntryIndex before, const BlockKey& key, MissReason* miss) {
+  const EntryIndex index = state_.directory.FindAfter(before, key);
   if (index == kNoEntry) {
     *miss = MissReason::kUnknown;
     return kNoEntry;
@@ -55,17 +61,18 @@ Acquirer::Walk Acquirer::FindPrefix(const CachePool& pool, const AcquireRequest&
     walk.hits.push_back(index);
     if (!InPool(pool, index)) ++walk.to_load;
   };
+  EntryIndex index = kNoEntry;
   for (const BlockHash& hash : request.hashes) {
-    const EntryIndex index = Servable({pool.space, hash}, &walk.miss);
+    index = Servable(index, {pool.space, hash}, &walk.miss);
     if (index == kNoEntry) return walk;
     add(index);
   }
   MissReason tail_miss = MissReason::kNone;
   for (uint32_t i = 0; i < request.tails.size(); ++i) {
-    const EntryIndex index = Servable({pool.space, request.tails[i]}, &tail_miss);
-    if (index == kNoEntry) continue;
+    const EntryIndex tail = Servable(index, {pool.space, request.tails[i]}, &tail_miss);
+    if (tail == kNoEntry) continue;
     walk.tail = i;
-    add(index);
+    add(tail);
     return walk;
   }
   walk.miss = tail_miss;
@@ -118,8 +125,8 @@ bool Acquirer::TryServe(Operation* operation, bool force) {
   const uint64_t new_blocks = operation->request.new_blocks;
   CutLoads(*pool, &walk, PoolSpace::Obtainable(*pool) - new_blocks);
   operation->blocks_needed = walk.to_load + new_blocks;
-  if (operation->blocks_needed > pool->blocks.free()) KeepBelow(*pool, walk);
   if (!pools_.EnsureFree(pool, operation->blocks_needed)) {
+    KeepBelow(*pool, walk);
     if (!force) return false;
     (void)pools_.ForceFree(pool, operation->blocks_needed);
     // Making room may have forgotten blocks that were still to be loaded.
@@ -162,39 +169,11 @@ void Acquirer::Answer(Operation* operation, Result<AcquireReply> reply) {
 
 AcquireReply Acquirer::Grant(CachePool* pool, Operation* operation, const Walk& walk) {
   const AcquireRequest& request = operation->request;
+  const CacheTrace::Together together(&state_.trace);
   AcquireReply reply;
-  reply.hits.reserve(walk.hits.size());
-  LoadTable::Start load{.session = request.session, .pool = pool, .layers = request.layers};
-  std::vector<EntryIndex> in_layers;
-  bool prefetched = false;
-  for (uint32_t i = 0; i < walk.hits.size(); ++i) {
-    const EntryIndex index = walk.hits[i];
-    const BlockEntry& entry = state_[index];
-    Tier tier = Tier::kPool;
-    BlockIndex block = state_.BlockIn(*pool, entry);
-    const bool start = block == kNoBlock;
-    if (start || pool->blocks[block].loading) {
-      tier = loader_.SourceOf(entry);
-      load.waiting.push_back({i, index, start && request.layers > 0 && entry.in_host()});
-    }
-    if (start) block = TakeBlock(pool, index);
-    prefetched |= pool->blocks[block].prefetched;
-    if (operation->held[i] == kNoBlock) {
-      sessions_.AddReferences(request.session, pool, std::span(&block, 1));
-    }
-    if (start && load.waiting.back().in_layers) {
-      loader_.StartInLayers(pool, index);
-      in_layers.push_back(index);
-    } else if (start) {
-      loader_.Start(pool, index);
-    }
-    if (start) state_.trace.BlockLoadBegin({request.session, request.request_id}, index);
-    reply.hits.push_back({pool->blocks.HandleOf(block), tier, entry.tokens});
-  }
-  operation->held.clear();
-  operation->held_count = 0;
-  if (prefetched) loader_.HastenReferenced();
-  BeginLoad(pool, request, std::move(load), in_layers, &reply);
+  BeginLoad(*pool, request, walk, &reply);
+  const std::vector<EntryIndex> in_layers = TakeBlocks(pool, operation, walk, &reply);
+  if (!in_layers.empty()) loader_.QueueLayers(reply.load, pool, in_layers, request.layers);
   // The deepest first, so that the start of the sequence stays youngest.
   for (auto hit = walk.hits.rbegin(); hit != walk.hits.rend(); ++hit) {
     state_.Use(*hit);
@@ -209,19 +188,68 @@ AcquireReply Acquirer::Grant(CachePool* pool, Operation* operation, const Walk& 
   return reply;
 }
 
-void Acquirer::BeginLoad(CachePool* pool, const AcquireRequest& request, LoadTable::Start load,
-                         const std::vector<EntryIndex>& in_layers, AcquireReply* reply) {
+void Acquirer::BeginLoad(const CachePool& pool, const AcquireRequest& request, const Walk& walk,
+                         AcquireReply* reply) {
+  LoadTable::Start load{.session = request.session, .pool = &pool, .layers = request.layers};
+  load.waiting.reserve(walk.to_load);
+  reply->hits.reserve(walk.hits.size());
+  for (uint32_t i = 0; i < walk.hits.size(); ++i) {
+    const EntryIndex index = walk.hits[i];
+    const BlockEntry& entry = state_[index];
+    const BlockIndex block = state_.BlockIn(pool, entry);
+    Tier tier = Tier::kPool;
+    if (block == kNoBlock || pool.blocks[block].loading) {
+      tier = loader_.SourceOf(entry);
+      load.waiting.push_back({i, index, block == kNoBlock && InLayers(request, entry)});
+    }
+    reply->hits.push_back({BlockHandle{}, tier, entry.tokens});
+  }
   if (load.waiting.empty()) return;
+  load.hits.reserve(reply->hits.size());
   for (const AcquiredBlock& hit : reply->hits) load.hits.push_back({hit.tier, hit.tokens});
   if (request.counters) {
     const auto hits = static_cast<uint32_t>(reply->hits.size());
     load.counter = request.counters->Open(request.layers > 0 ? request.layers : hits);
+    if (!load.counter) ++state_.stats.loads_without_counter;
   }
   reply->counter = load.counter;
   const size_t waiting = load.waiting.size();
   reply->load = loads_.Begin(std::move(load));
   state_.trace.LoadBegin(request, reply->load, waiting);
-  if (!in_layers.empty()) loader_.QueueLayers(reply->load, pool, in_layers, request.layers);
+}
+
+std::vector<EntryIndex> Acquirer::TakeBlocks(CachePool* pool, Operation* operation,
+                                             const Walk& walk, AcquireReply* reply) {
+  const AcquireRequest& request = operation->request;
+  std::vector<EntryIndex> in_layers;
+  std::vector<BlockIndex> awaited;
+  bool prefetched = false;
+  for (size_t i = 0; i < walk.hits.size(); ++i) {
+    const EntryIndex index = walk.hits[i];
+    BlockIndex block = state_.BlockIn(*pool, state_[index]);
+    const bool start = block == kNoBlock;
+    if (start) block = TakeBlock(pool, index);
+    prefetched |= pool->blocks[block].prefetched;
+    if (operation->held[i] == kNoBlock) awaited.push_back(block);
+    if (start && InLayers(request, state_[index])) {
+      loader_.StartInLayers(pool, index);
+      in_layers.push_back(index);
+    } else if (start) {
+      loader_.Start(pool, index);
+    }
+    if (start) state_.trace.BlockLoadBegin({request.session, request.request_id}, index);
+    reply->hits[i].handle = pool->blocks.HandleOf(block);
+    if (awaited.size() < kBlocksTakenTogether) continue;
+    sessions_.AddReferences(request.session, pool, awaited);
+    awaited.clear();
+    loader_.StartSoundCopies();
+  }
+  sessions_.AddReferences(request.session, pool, awaited);
+  if (prefetched) loader_.HastenReferenced();
+  loader_.StartSoundCopies();
+  operation->held.clear();
+  operation->held_count = 0;
+  return in_layers;
 }
 
 BlockIndex Acquirer::TakeBlock(CachePool* pool, EntryIndex index) {
@@ -271,13 +299,14 @@ void Acquirer::HoldOnly(CachePool* pool, Operation* operation, size_t hits) {
 uint32_t Acquirer::Prefetch(CachePool* pool, std::span<const BlockHash> hashes, RequestTag tag) {
   uint32_t count = 0;
   MissReason miss = MissReason::kNone;
+  EntryIndex index = kNoEntry;
   for (const BlockHash& hash : hashes) {
-    EntryIndex index = Servable({pool->space, hash}, &miss);
+    index = Servable(index, {pool->space, hash}, &miss);
     if (index == kNoEntry) break;
     if (!InPool(*pool, index)) {
       if (!LineIsEmpty(pool->id) || !pools_.EnsureFree(pool, 1)) break;
       // Making room may have forgotten this very block.
-      index = Servable({pool->space, hash}, &miss);
+      index = Servable(kNoEntry, {pool->space, hash}, &miss);
       if (index == kNoEntry) break;
       pool->blocks[TakeBlock(pool, index)].prefetched = true;
       loader_.Start(pool, index);

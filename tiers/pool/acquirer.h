@@ -60,7 +60,8 @@ class Acquirer {
 
   [[nodiscard]] Walk FindPrefix(const CachePool& pool, const AcquireRequest& request);
   // The block if some tier can serve it, else why not.
-  [[nodiscard]] EntryIndex Servable(const BlockKey& key, MissReason* miss);
+  // `before` is the block before it in the sequence, or kNoEntry.
+  [[nodiscard]] EntryIndex Servable(EntryIndex before, const BlockKey& key, MissReason* miss);
   // Cuts the walk so that at most `loads` blocks have to be loaded.
   void CutLoads(const CachePool& pool, Walk* walk, uint64_t loads);
   [[nodiscard]] Status CheckLimits(const CachePool& pool, const Operation& operation,
@@ -70,9 +71,17 @@ class Acquirer {
   void Refuse(CachePool* pool, Operation* operation, Error error);
   // What the operation holds passes to the session.
   [[nodiscard]] AcquireReply Grant(CachePool* pool, Operation* operation, const Walk& walk);
-  // Registers what the reply's hits wait for, and starts what comes layer by layer.
-  void BeginLoad(CachePool* pool, const AcquireRequest& request, LoadTable::Start load,
-                 const std::vector<EntryIndex>& in_layers, AcquireReply* reply);
+  // Registers what the walk's hits wait for. The reply's hits are without their handles yet.
+  void BeginLoad(const CachePool& pool, const AcquireRequest& request, const Walk& walk,
+                 AcquireReply* reply);
+  // The hits become the session's: those that are not in the pool get blocks and start to load, but
+  // for those that are returned, which are to be loaded in layers.
+  [[nodiscard]] std::vector<EntryIndex> TakeBlocks(CachePool* pool, Operation* operation,
+                                                   const Walk& walk, AcquireReply* reply);
+  // How a block comes that is not in the pool.
+  [[nodiscard]] static bool InLayers(const AcquireRequest& request, const BlockEntry& entry) {
+    return request.layers > 0 && entry.in_host();
+  }
   void CountAsked(const Operation& operation, const AcquireReply& reply);
   void Answer(Operation* operation, Result<AcquireReply> reply);
   [[nodiscard]] bool LineIsEmpty(PoolId pool) const;

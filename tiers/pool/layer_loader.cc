@@ -1,25 +1,16 @@
 #include "tiers/pool/layer_loader.h"
 
-#include <span>
 #include <utility>
 
 #include "base/check.h"
-#include "tiers/disk/slot_check.h"
-#include "tiers/disk/slot_header.h"
 #include "tiers/pool/copy_batch.h"
+#include "tiers/pool/host_source.h"
 
 namespace kvtier {
 namespace {
 
 // The first request is smaller, so that copying begins while the other blocks are looked at.
 constexpr uint64_t kFirstBatchBytes = 1 * kMiB;
-// Headers of so many blocks ahead are fetched: they lie far apart, in nobody's cache.
-constexpr size_t kHeadersAhead = 4;
-constexpr size_t kCacheLineBytes = 64;
-
-void Prefetch(std::span<const std::byte> bytes) {
-  for (size_t i = 0; i < bytes.size(); i += kCacheLineBytes) __builtin_prefetch(&bytes[i]);
-}
 
 }  // namespace
 
@@ -83,8 +74,7 @@ void LayerLoader::Fill(const std::shared_ptr<Batch>& batch, CopyRequest* request
   for (size_t looked_at = 0; looked_at < kCopyBatchPieces; ++looked_at) {
     if (group.AllStarted() || batch->bytes >= most_bytes) return;
     if (group.layer == 0 && group.member + kHeadersAhead < group.members.size()) {
-      const BlockEntry& later = state_[group.members[group.member + kHeadersAhead].entry];
-      Prefetch(state_.HostBytes(later).first(kSlotHeaderBytes));
+      FetchHostHeader(state_, state_[group.members[group.member + kHeadersAhead].entry]);
     }
     Member& member = group.members[group.member];
     if (Sound(group, &member)) {
@@ -117,8 +107,7 @@ bool LayerLoader::Sound(const Group& group, Member* member) {
   const BlockEntry& entry = state_[member->entry];
   if (group.pool->blocks[state_.BlockIn(*group.pool, entry)].references == 0) {
     member->failure = MissReason::kCancelled;
-  } else if (group.layer == 0 && CheckHostSlot(state_.ExpectationOf(entry),
-                                               state_.HostBytes(entry)) != SlotVerdict::kGood) {
+  } else if (group.layer == 0 && !HostSlotIsOf(state_, entry)) {
     member->failure = MissReason::kIdentityMismatch;
   }
   return member->failure == MissReason::kNone;

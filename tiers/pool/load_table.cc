@@ -6,6 +6,29 @@
 
 namespace kvtier {
 
+// The loads that some blocks concern, each once. Neighbours mostly concern the same.
+class LoadTable::Touched {
+ public:
+  explicit Touched(Loads* loads) : loads_(*loads) {}
+
+  // Null if the load has ended.
+  [[nodiscard]] Load* Find(LoadId id) {
+    if (!ids_.empty() && ids_.back() == id) return last_;
+    const auto found = loads_.find(id);
+    if (found == loads_.end()) return nullptr;
+    if (const auto known = std::ranges::find(ids_, id); known != ids_.end()) ids_.erase(known);
+    ids_.push_back(id);
+    last_ = &found->second;
+    return last_;
+  }
+  [[nodiscard]] const std::vector<LoadId>& ids() const { return ids_; }
+
+ private:
+  Loads& loads_;
+  std::vector<LoadId> ids_;
+  Load* last_ = nullptr;
+};
+
 LoadId LoadTable::Begin(Start start) {
   KVT_CHECK(!start.waiting.empty());
   const LoadId id(next_id_++);
@@ -18,10 +41,11 @@ LoadId LoadTable::Begin(Start start) {
   load.counter = std::move(start.counter);
   load.layers = start.layers;
   if (load.counter && load.layers == 0) load.on_way.assign(load.hits.size(), false);
+  waiters_.Reserve(start.waiting.size());
   for (const Waiting& block : start.waiting) {
     load.arrived[block.position] = false;
     if (!block.in_layers) ++load.whole_blocks;
-    waiters_[ArrivalKey(*start.pool, block.entry)].push_back({id, block.position, block.in_layers});
+    waiters_.Add(ArrivalKey(*start.pool, block.entry), {id, block.position, block.in_layers});
   }
   if (load.whole_blocks == start.waiting.size()) load.layers_here = load.layers;
   CountArrived(load);
@@ -30,20 +54,17 @@ LoadId LoadTable::Begin(Start start) {
 
 std::vector<CountedStep> LoadTable::BlocksQueued(const CachePool& pool,
                                                  std::span<const EntryIndex> entries) {
-  std::vector<LoadId> touched;
+  Touched touched(&loads_);
   for (const EntryIndex entry : entries) {
-    const auto waiters = waiters_.find(ArrivalKey(pool, entry));
-    if (waiters == waiters_.end()) continue;
-    for (const Waiter& waiter : waiters->second) {
-      const auto found = loads_.find(waiter.load);
-      if (found == loads_.end() || found->second.on_way.empty()) continue;
-      found->second.on_way[waiter.position] = true;
-      if (std::ranges::find(touched, waiter.load) == touched.end()) touched.push_back(waiter.load);
-    }
+    waiters_.ForEach(ArrivalKey(pool, entry), [&](const LoadWaiter& waiter) {
+      Load* const load = touched.Find(waiter.load);
+      if (load != nullptr && !load->on_way.empty()) load->on_way[waiter.position] = true;
+    });
   }
   std::vector<CountedStep> steps;
-  for (const LoadId id : touched) {
+  for (const LoadId id : touched.ids()) {
     Load& load = loads_.at(id);
+    if (load.on_way.empty()) continue;
     uint32_t& counted = load.counted;
     while (counted < load.limit && (load.arrived[counted] || load.on_way[counted])) ++counted;
     // Also one that does not advance: if its copies fail, later ones must not be counted.
@@ -77,20 +98,26 @@ void LoadTable::CountArrived(Load& load) {
   load.counter->Store(done);
 }
 
-void LoadTable::BlockReady(const CachePool& pool, EntryIndex entry) {
-  for (const Waiter& waiter : TakeWaiters(ArrivalKey(pool, entry))) {
-    const auto found = loads_.find(waiter.load);
-    if (found == loads_.end()) continue;
-    found->second.arrived[waiter.position] = true;
-    if (!waiter.in_layers) --found->second.whole_blocks;
-    Advance(waiter.load, false);
+void LoadTable::BlocksReady(const CachePool& pool, std::span<const EntryIndex> entries) {
+  Touched touched(&loads_);
+  for (const EntryIndex entry : entries) {
+    waiters_.Take(ArrivalKey(pool, entry), [&](const LoadWaiter& waiter) {
+      Load* const load = touched.Find(waiter.load);
+      if (load == nullptr) return;
+      load->arrived[waiter.position] = true;
+      if (!waiter.in_layers) --load->whole_blocks;
+    });
+  }
+  for (const LoadId id : touched.ids()) {
+    // A report may have closed the session of another.
+    if (loads_.contains(id)) Advance(id, false);
   }
 }
 
 void LoadTable::BlockFailed(const CachePool& pool, EntryIndex entry, MissReason reason) {
-  for (const Waiter& waiter : TakeWaiters(ArrivalKey(pool, entry))) {
+  waiters_.Take(ArrivalKey(pool, entry), [&](const LoadWaiter& waiter) {
     const auto found = loads_.find(waiter.load);
-    if (found == loads_.end()) continue;
+    if (found == loads_.end()) return;
     Load& load = found->second;
     // No further layer will be complete.
     if (load.counter && load.layers > 0) load.counter->End();
@@ -100,7 +127,7 @@ void LoadTable::BlockFailed(const CachePool& pool, EntryIndex entry, MissReason 
       load.miss = reason;
     }
     Advance(waiter.load, nearer);
-  }
+  });
 }
 
 void LoadTable::CloseSession(SessionId session) {
@@ -110,14 +137,6 @@ void LoadTable::CloseSession(SessionId session) {
     Count(load.second, MissReason::kCancelled);
     return true;
   });
-}
-
-std::vector<LoadTable::Waiter> LoadTable::TakeWaiters(uint64_t arrival) {
-  const auto found = waiters_.find(arrival);
-  if (found == waiters_.end()) return {};
-  std::vector<Waiter> waiters = std::move(found->second);
-  waiters_.erase(found);
-  return waiters;
 }
 
 void LoadTable::Count(const Load& load, MissReason reason) {

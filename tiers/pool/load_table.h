@@ -10,6 +10,7 @@
 
 #include "gpu/counter_page.h"
 #include "tiers/cache_state.h"
+#include "tiers/pool/load_waiters.h"
 
 namespace kvtier {
 
@@ -20,7 +21,7 @@ namespace kvtier {
 // device with the copies. The rest is counted here when it has arrived.
 class LoadTable {
  public:
-  // `report` is called from BlockReady and BlockFailed, never from Begin. How each load ended is
+  // `report` is called from BlocksReady and BlockFailed, never from Begin. How each load ended is
   // counted in `stats`.
   LoadTable(CacheStats* stats, std::function<void(const LoadProgress&)> report)
       : stats_(*stats), report_(std::move(report)) {}
@@ -50,7 +51,8 @@ class LoadTable {
   // count.
   [[nodiscard]] std::vector<CountedStep> BlocksQueued(const CachePool& pool,
                                                       std::span<const EntryIndex> entries);
-  void BlockReady(const CachePool& pool, EntryIndex entry);
+  // What arrives together is reported together.
+  void BlocksReady(const CachePool& pool, std::span<const EntryIndex> entries);
   // The block will not arrive in this pool: loads that wait for it end before it.
   void BlockFailed(const CachePool& pool, EntryIndex entry, MissReason reason);
 
@@ -79,13 +81,9 @@ class LoadTable {
     uint32_t layers_here = 0;   // of the blocks that arrive in layers
     uint32_t whole_blocks = 0;  // still to arrive, not in layers: no layer counts before them
   };
-  struct Waiter {
-    LoadId load;
-    uint32_t position = 0;
-    bool in_layers = false;
-  };
+  using Loads = std::unordered_map<LoadId, Load>;
+  class Touched;
 
-  [[nodiscard]] std::vector<Waiter> TakeWaiters(uint64_t arrival);
   // Advances the prefix, reports, and forgets the load when it is finished.
   void Advance(LoadId id, bool changed);
   // Counts what has arrived and has not been handed to the device.
@@ -94,8 +92,8 @@ class LoadTable {
 
   CacheStats& stats_;
   std::function<void(const LoadProgress&)> report_;
-  std::unordered_map<LoadId, Load> loads_;
-  std::unordered_map<uint64_t, std::vector<Waiter>> waiters_;  // by ArrivalKey
+  Loads loads_;
+  LoadWaiters waiters_;
   uint64_t next_id_ = 1;
 };
 

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "base/check.h"
-#include "tiers/disk/slot_header.h"
 #include "tiers/pool/copy_batch.h"
+#include "tiers/pool/host_source.h"
 
 namespace kvtier {
 namespace {
@@ -27,9 +27,7 @@ Loader::Loader(CacheState* state, HostSlots* host, Offloader* offloader, DiskSlo
       loads_(*loads),
       layers_(
           state, loads,
-          [this](CachePool* pool, EntryIndex entry) {
-            Arrived({pool, entry});
-          },
+          [this](CachePool* pool, EntryIndex entry) { Arrived(pool, std::span(&entry, 1)); },
           [this](CachePool* pool, EntryIndex entry, MissReason reason) {
             Fail({pool, entry}, reason);
           }),
@@ -246,17 +244,19 @@ void Loader::QueueCopy(const Arrival& arrival) {
   }
 }
 
+bool Loader::MayCopy(uint64_t share) const {
+  return copy_bytes_ + layers_.bytes_in_flight() < state_.options.max_load_bytes / share &&
+         copy_blocks_ + layers_.pieces_in_flight() < kCopyPiecesInFlight;
+}
+
 bool Loader::PumpCopies() {
   bool progressed = false;
-  const uint64_t most_bytes = state_.options.max_load_bytes;
-  const auto in_flight = [this] { return copy_bytes_ + layers_.bytes_in_flight(); };
-  const auto pieces = [this] { return copy_blocks_ + layers_.pieces_in_flight(); };
   // Those that load in layers and the others in turn.
-  while (in_flight() < most_bytes && pieces() < kCopyPiecesInFlight) {
+  while (MayCopy(1)) {
     const bool layers = layers_.StartOne();
-    std::shared_ptr<CopyBatch> batch = NextCopyBatch(CopyPriority::kDemand);
-    if (!batch && !layers && in_flight() < most_bytes / kPrefetchShare) {
-      batch = NextCopyBatch(CopyPriority::kPrefetch);
+    std::shared_ptr<CopyBatch> batch = NextCopyBatch(CopyPriority::kDemand, Unsound::kFail);
+    if (!batch && !layers && MayCopy(kPrefetchShare)) {
+      batch = NextCopyBatch(CopyPriority::kPrefetch, Unsound::kFail);
     }
     if (batch) StartCopy(batch);
     if (!batch && !layers) break;
@@ -265,83 +265,95 @@ bool Loader::PumpCopies() {
   return progressed;
 }
 
+void Loader::StartSoundCopies() {
+  while (MayCopy(1)) {
+    const std::shared_ptr<CopyBatch> batch = NextCopyBatch(CopyPriority::kDemand, Unsound::kLeave);
+    if (!batch) return;
+    StartCopy(batch);
+  }
+}
+
 void Loader::StartCopy(const std::shared_ptr<CopyBatch>& batch) {
   const CachePool& pool = *batch->pool;
   CopyRequest request;
   request.pool = pool.memory.get();
   request.direction = CopyDirection::kHostToPool;
   request.priority = batch->priority;
-  std::vector<EntryIndex> entries;
-  for (const Arrival& arrival : batch->arrivals) {
-    const BlockEntry& entry = state_[arrival.entry];
+  request.copies.reserve(batch->entries.size());
+  for (const EntryIndex index : batch->entries) {
+    const BlockEntry& entry = state_[index];
     const BlockIndex block = state_.BlockIn(pool, entry);
     request.copies.push_back({pool.OffsetOf(block),
                               state_.HostBytes(entry).data() + kSlotHeaderBytes, pool.block_bytes});
-    entries.push_back(arrival.entry);
   }
   // What others may overtake cannot be foretold.
   if (request.priority == CopyPriority::kDemand) {
-    request.counted = loads_.BlocksQueued(pool, entries);
+    request.counted = loads_.BlocksQueued(pool, batch->entries);
   }
   copy_bytes_ += batch->bytes;
-  copy_blocks_ += batch->arrivals.size();
+  copy_blocks_ += batch->entries.size();
   state_.stats.Lane(CopyLane::kHostToPool).Begin(state_.NowMs());
   request.done = [this, batch](const Status& status) { OnCopied(batch, status); };
   state_.DeviceOf(pool).Copy(std::move(request));
 }
 
-std::shared_ptr<Loader::CopyBatch> Loader::NextCopyBatch(CopyPriority priority) {
+std::shared_ptr<Loader::CopyBatch> Loader::NextCopyBatch(CopyPriority priority, Unsound unsound) {
   const bool demand = priority == CopyPriority::kDemand;
   std::deque<Arrival>& line = demand ? *copy_queue_.now() : *copy_queue_.later();
   const uint64_t most_bytes = std::min(kCopyBatchBytes, state_.options.max_load_bytes);
+  const CacheTrace::Together together(&state_.trace);
   const auto batch = std::make_shared<CopyBatch>();
   batch->priority = priority;
-  while (!line.empty() && batch->bytes < most_bytes && batch->arrivals.size() < kCopyBatchPieces) {
+  while (!line.empty() && batch->bytes < most_bytes && batch->entries.size() < kCopyBatchPieces) {
     const Arrival arrival = line.front();
     BlockEntry& entry = state_[arrival.entry];
     if (batch->pool != nullptr && batch->pool != arrival.pool) break;
-    line.pop_front();
-    const bool sound =
-        CheckHostSlot(state_.ExpectationOf(entry), state_.HostBytes(entry)) == SlotVerdict::kGood;
+    if (line.size() > kHeadersAhead) FetchHostHeader(state_, state_[line[kHeadersAhead].entry]);
+    const bool sound = HostSlotIsOf(state_, entry);
     if (Abandoned(arrival) || !sound) {
+      if (unsound == Unsound::kLeave) break;
+      line.pop_front();
       --entry.host_pins;
       Fail(arrival, sound ? MissReason::kCancelled : MissReason::kIdentityMismatch);
       continue;
     }
+    line.pop_front();
     batch->pool = arrival.pool;
-    batch->arrivals.push_back(arrival);
+    batch->entries.push_back(arrival.entry);
     state_.trace.Begin(TraceKind::kCopyUp, arrival.entry);
     batch->bytes += arrival.pool->block_bytes;
   }
-  return batch->arrivals.empty() ? nullptr : batch;
+  return batch->entries.empty() ? nullptr : batch;
 }
 
 void Loader::OnCopied(const std::shared_ptr<CopyBatch>& batch, const Status& status) {
+  const CacheTrace::Together together(&state_.trace);
   state_.SchedulePump();
   copy_bytes_ -= batch->bytes;
-  copy_blocks_ -= batch->arrivals.size();
+  copy_blocks_ -= batch->entries.size();
   state_.stats.Lane(CopyLane::kHostToPool).End(state_.NowMs());
-  for (const Arrival& arrival : batch->arrivals) {
-    --state_[arrival.entry].host_pins;
-    state_.trace.End(TraceKind::kCopyUp, arrival.entry, !status);
-    if (status) {
-      Arrived(arrival);
-    } else {
-      Fail(arrival, MissReason::kCopyFailed);
-    }
+  for (const EntryIndex entry : batch->entries) {
+    --state_[entry].host_pins;
+    state_.trace.End(TraceKind::kCopyUp, entry, !status);
+  }
+  if (status) return Arrived(batch->pool, batch->entries);
+  for (const EntryIndex entry : batch->entries) {
+    Fail({batch->pool, entry}, MissReason::kCopyFailed);
   }
 }
 
-void Loader::Arrived(const Arrival& arrival) {
-  CachePool& pool = *arrival.pool;
-  StopLoading(arrival);
-  state_.trace.BlockLoadEnd(arrival.entry, MissReason::kNone);
-  PoolBlock& block = BlockOf(arrival);
-  block.since_ds = state_.NowDs();
-  ++state_.stats.onload_blocks;
-  state_.stats.onload_bytes += pool.block_bytes;
-  if (block.references == 0) pool.victims.Insert(arrival.entry, state_[arrival.entry].facts());
-  loads_.BlockReady(pool, arrival.entry);
+void Loader::Arrived(CachePool* pool, std::span<const EntryIndex> entries) {
+  const uint32_t now_ds = state_.NowDs();
+  for (const EntryIndex entry : entries) {
+    StopLoading({pool, entry});
+    state_.trace.BlockLoadEnd(entry, MissReason::kNone);
+    PoolBlock& block = BlockOf({pool, entry});
+    block.since_ds = now_ds;
+    if (block.references == 0) pool->victims.Insert(entry, state_[entry].facts());
+  }
+  state_.stats.onload_blocks += entries.size();
+  state_.stats.onload_bytes += entries.size() * pool->block_bytes;
+  loads_.BlocksReady(*pool, entries);
 }
 
 bool Loader::CanWait(const Arrival& arrival) const {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -41,6 +42,9 @@ class Loader {
   // Prefetched blocks that are referenced by now, and not on their way yet, go before those that
   // are not. Goes through all that wait.
   void HastenReferenced();
+  // Starts copies of whole blocks, as many as may be under way, up to the first block that turns
+  // out not to be what it should be: no load fails from within this call.
+  void StartSoundCopies();
   // Takes its place in host's order; once for each block started, deepest first. Does nothing for a
   // block that is not being loaded into the pool.
   void FreshenLoading(const CachePool& pool, EntryIndex entry);
@@ -77,7 +81,7 @@ class Loader {
   struct CopyBatch {
     CopyPriority priority = CopyPriority::kDemand;
     CachePool* pool = nullptr;
-    std::vector<Arrival> arrivals;
+    std::vector<EntryIndex> entries;
     uint64_t bytes = 0;
   };
 
@@ -98,12 +102,16 @@ class Loader {
   void EndRead(const Read& read);
 
   void QueueCopy(const Arrival& arrival);
+  // Whether less is under way than a share (1: all) of what may be.
+  [[nodiscard]] bool MayCopy(uint64_t share) const;
   bool PumpCopies();
   void StartCopy(const std::shared_ptr<CopyBatch>& batch);
+  // What is not to be copied fails, or with kLeave ends the batch.
+  enum class Unsound : uint8_t { kFail, kLeave };
   // Of the first in the line of that priority; null if there is none.
-  [[nodiscard]] std::shared_ptr<CopyBatch> NextCopyBatch(CopyPriority priority);
+  [[nodiscard]] std::shared_ptr<CopyBatch> NextCopyBatch(CopyPriority priority, Unsound unsound);
   void OnCopied(const std::shared_ptr<CopyBatch>& batch, const Status& status);
-  void Arrived(const Arrival& arrival);
+  void Arrived(CachePool* pool, std::span<const EntryIndex> entries);
 
   [[nodiscard]] PoolBlock& BlockOf(const Arrival& arrival) const;
   // It was prefetched, and nobody has asked for it since.

@@ -82,6 +82,7 @@ DropReason PoolSpace::ReasonFor(const BlockEntry& entry, DropReason last_copy) c
 bool PoolSpace::EnsureFree(CachePool* pool, uint64_t blocks) {
   if (pool->blocks.free() >= blocks) return true;
   PrepareVictims(pool, blocks - pool->blocks.free(), Need::kNow);
+  const CacheTrace::Together together(&state_.trace);
   for (size_t tries = pool->victims.size(); tries > 0 && pool->blocks.free() < blocks; --tries) {
     const EntryIndex front = pool->victims.Front();
     if (front == kNoEntry) break;
@@ -89,6 +90,9 @@ bool PoolSpace::EnsureFree(CachePool* pool, uint64_t blocks) {
     if (!Clean(entry)) {
       offloader_.Want(front);
       break;
+    }
+    if (const EntryIndex later = pool->victims.After(front); later != kNoEntry) {
+      state_.history.ExpectDrop({state_[later].space, state_[later].hash});
     }
     if (!MayForget(entry)) {
       pool->victims.Touch(front, entry.facts());

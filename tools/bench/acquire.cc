@@ -4,6 +4,7 @@
 #include "tools/bench/bench.h"
 #include "tools/bench/bench_client.h"
 #include "tools/replay/report.h"
+#include "tools/support/device_setting.h"
 
 namespace kvtier {
 namespace {
@@ -36,9 +37,14 @@ Result<std::vector<AcquireResult>> Measure(BenchClient client) {
 }  // namespace
 
 Result<std::vector<AcquireResult>> MeasureAcquireOf(const std::string& socket,
-                                                    const std::string& admin_socket) {
-  KVT_ASSIGN_OR_RETURN(BenchClient client, BenchClient::Connect(socket, admin_socket, kBlockBytes,
-                                                                2 * kMostHashes * kBlockBytes));
+                                                    const std::string& admin_socket,
+                                                    uint32_t device) {
+  KVT_ASSIGN_OR_RETURN(BenchClient client,
+                       BenchClient::Connect({.socket = socket,
+                                             .block_bytes = kBlockBytes,
+                                             .pool_bytes = 2 * kMostHashes * kBlockBytes,
+                                             .device = device},
+                                            admin_socket));
   return Measure(std::move(client));
 }
 
@@ -50,6 +56,7 @@ Result<std::vector<AcquireResult>> MeasureAcquire(const BenchOptions& options) {
       fmt::format("host.bytes={}B", 64 * kMiB),
       "disk.bytes=0B",
   };
+  PutOnDevice(options.device, &daemon_options);
   KVT_ASSIGN_OR_RETURN(const PrivateDaemon daemon, PrivateDaemon::Start(std::move(daemon_options)));
   KVT_ASSIGN_OR_RETURN(BenchClient client, BenchClient::Connect(daemon, kBlockBytes));
   return Measure(std::move(client));

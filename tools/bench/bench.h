@@ -13,6 +13,7 @@ namespace kvtier {
 
 struct BenchOptions {
   std::string directory;  // where temporary directories are made; on the disk to be measured
+  std::string device;     // of private daemons, as in `pool.device`; empty: what they choose
   uint32_t repetitions = 9;
   uint64_t set_bytes = uint64_t{1} << 30;  // moved in one repetition
   std::vector<uint64_t> block_bytes;
@@ -52,10 +53,12 @@ struct AcquireResult {
   double ping_p50_us = 0;  // an empty round trip, measured in between
 };
 [[nodiscard]] Result<std::vector<AcquireResult>> MeasureAcquire(const BenchOptions& options);
-// The same of a daemon that runs already, with a pool of 64 MiB of its own. Errors:
+// The same of a daemon that runs already, with a pool of 64 MiB of its own on the device of that
+// position. Errors:
 // kResourceExhausted when the daemon's pools leave no room for it.
 [[nodiscard]] Result<std::vector<AcquireResult>> MeasureAcquireOf(const std::string& socket,
-                                                                  const std::string& admin_socket);
+                                                                  const std::string& admin_socket,
+                                                                  uint32_t device);
 
 // From starting the daemon on a full disk until a client has its first answer.
 struct StartResult {

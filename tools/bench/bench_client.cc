@@ -26,17 +26,12 @@ double SecondsSince(std::chrono::steady_clock::time_point start) {
 
 Result<BenchClient> BenchClient::Connect(const PrivateDaemon& daemon, uint64_t block_bytes,
                                          uint32_t layers) {
-  return Connect(daemon.socket(), daemon.admin_socket(), block_bytes, 0, layers);
+  return Connect({.socket = daemon.socket(), .block_bytes = block_bytes, .layers = layers},
+                 daemon.admin_socket());
 }
 
-Result<BenchClient> BenchClient::Connect(const std::string& socket, const std::string& admin_socket,
-                                         uint64_t block_bytes, uint64_t pool_bytes,
-                                         uint32_t layers) {
-  ReplayTarget target;
-  target.layers = layers;
-  target.socket = socket;
-  target.block_bytes = block_bytes;
-  target.pool_bytes = pool_bytes;
+Result<BenchClient> BenchClient::Connect(const ReplayTarget& target,
+                                         const std::string& admin_socket) {
   KVT_ASSIGN_OR_RETURN(ReplayClient client, ReplayClient::Connect(target, kBlockTokens));
   return BenchClient(std::move(client), admin_socket);
 }

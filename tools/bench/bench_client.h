@@ -33,11 +33,9 @@ class BenchClient {
   // A client of `daemon` with a pool of its own that takes all of the configured bytes.
   [[nodiscard]] static Result<BenchClient> Connect(const PrivateDaemon& daemon,
                                                    uint64_t block_bytes, uint32_t layers = 1);
-  // The same of any daemon, with a pool of `pool_bytes` (0: all that is left).
-  [[nodiscard]] static Result<BenchClient> Connect(const std::string& socket,
-                                                   const std::string& admin_socket,
-                                                   uint64_t block_bytes, uint64_t pool_bytes,
-                                                   uint32_t layers = 1);
+  // The same of any daemon.
+  [[nodiscard]] static Result<BenchClient> Connect(const ReplayTarget& target,
+                                                   const std::string& admin_socket);
 
   // The hashes of a set of `count` blocks that form one sequence. Different seeds, different sets.
   [[nodiscard]] static std::vector<BlockHash> Set(uint64_t seed, size_t count);

@@ -11,6 +11,7 @@
 #include "tools/bench/ceiling.h"
 #include "tools/bench/disk_ceiling.h"
 #include "tools/replay/report.h"
+#include "tools/support/device_setting.h"
 
 namespace kvtier {
 namespace {
@@ -41,6 +42,7 @@ Result<PrivateDaemon> StartDaemon(const BenchOptions& options, Tier tier, uint64
       // A whole set is allocated at once: all of the other one may have to be saved first.
       "cache.max_wait_ms=30000",
   };
+  PutOnDevice(options.device, &daemon);
   daemon.settings.insert(daemon.settings.end(), options.settings.begin(), options.settings.end());
   return PrivateDaemon::Start(std::move(daemon));
 }

@@ -11,6 +11,7 @@
 #include "tools/bench/bench_client.h"
 #include "tools/support/admin.h"
 #include "tools/support/client_error.h"
+#include "tools/support/device_setting.h"
 #include "tools/support/json_view.h"
 
 namespace kvtier {
@@ -34,6 +35,7 @@ Result<PrivateDaemon> StartDaemon(const BenchOptions& options) {
       // Two per cent more than the entries need: chunk headers and the share that is kept free.
       fmt::format("disk.bytes={}B", options.entries * kSlotBytes / 100 * 102 + 256 * kMiB),
   };
+  PutOnDevice(options.device, &daemon);
   return PrivateDaemon::Start(std::move(daemon));
 }
 

@@ -10,6 +10,7 @@
 #include "base/byte_size.h"
 #include "tools/bench/plot.h"
 #include "tools/kvtierctl/command.h"
+#include "tools/kvtierctl/device_option.h"
 #include "tools/kvtierctl/size_option.h"
 #include "tools/support/terminal.h"
 
@@ -57,15 +58,21 @@ Status MeasurePrivate(const BenchArguments& arguments, BenchResults* results) {
   return RunBench(options, {.onload_host = true, .onload_disk = disk, .acquire = true}, results);
 }
 
+Status MeasureRunning(const std::string& device, const CommandContext& context,
+                      BenchResults* results) {
+  KVT_ASSIGN_OR_RETURN(const uint32_t position, FindDevice(context, device));
+  KVT_ASSIGN_OR_RETURN(results->acquire,
+                       MeasureAcquireOf(context.socket, context.AdminSocket(), position));
+  return {};
+}
+
 void Bench(const BenchArguments& arguments, CommandContext* context) {
   BenchResults results;
   Status measured;
   if (arguments.spawn) {
     measured = MeasurePrivate(arguments, &results);
   } else {
-    auto acquire = MeasureAcquireOf(context->socket, context->AdminSocket());
-    if (acquire) results.acquire = std::move(*acquire);
-    if (!acquire) measured = tl::unexpected(acquire.error());
+    measured = MeasureRunning(arguments.options.device, *context, &results);
   }
   Terminal(stderr).ShowProgress("");
   if (!measured) return context->Fail(measured.error());
@@ -116,6 +123,10 @@ void AddBenchCommand(CLI::App* app, CommandContext* context) {
   CLI::App* command = app->add_subcommand(
       "bench", "Measure the tiers through the API, beside what the machine can do.");
   const auto arguments = std::make_shared<BenchArguments>();
+  AddDeviceOption(
+      command, &arguments->options.device,
+      "Whose pool is measured: host or cuda:N. The ceiling of loads from host memory is "
+      "that of host memory, also on a GPU.");
   AddSpawnOptions(command, arguments.get());
   command->footer(
       "Without --spawn the latency of acquires is measured on the running daemon, of whose pool\n"

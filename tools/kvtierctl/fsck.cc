@@ -6,9 +6,11 @@
 #include <CLI/CLI.hpp>
 #include <boost/json.hpp>
 #include <memory>
+#include <optional>
 
 #include "base/byte_size.h"
 #include "base/clock.h"
+#include "daemon/config/config_loader.h"
 #include "tools/kvtierctl/command.h"
 #include "tools/support/table.h"
 
@@ -20,21 +22,31 @@ namespace json = boost::json;
 constexpr double kHourMs = 3600.0 * 1000;
 
 struct FsckArguments {
-  std::string directory = "/var/lib/kvtier";
+  std::string config;  // empty: the options count, and their defaults
   bool rebuild_index = false;
   bool payloads = false;
-  double extended_ttl_hours = 24;
-  double max_age_hours = 0;
+  // In place of the configuration's.
+  std::optional<std::string> directory;
+  std::optional<double> extended_ttl_hours;
+  std::optional<double> max_age_hours;
 };
 
-FsckOptions ToOptions(const FsckArguments& arguments) {
+Result<FsckOptions> ToOptions(const FsckArguments& arguments) {
+  KVT_ASSIGN_OR_RETURN(const Config config, LoadConfig(arguments.config, {}));
   FsckOptions options;
-  options.directory = arguments.directory;
+  options.directory = arguments.directory.value_or(config.disk.directory);
   options.verify_payloads = arguments.payloads;
   options.rebuild_index = arguments.rebuild_index;
-  options.rebuild.now_ms = SystemClock().WallMs();
-  options.rebuild.extended_ttl_ms = static_cast<int64_t>(arguments.extended_ttl_hours * kHourMs);
-  options.rebuild.max_age_ms = static_cast<int64_t>(arguments.max_age_hours * kHourMs);
+  options.rebuild = {.now_ms = SystemClock().WallMs(),
+                     .extended_ttl_ms = config.cache.extended_ttl_ms,
+                     .max_age_ms = config.cache.max_age_ms,
+                     .tenants = config.cache.tenants};
+  if (arguments.extended_ttl_hours) {
+    options.rebuild.extended_ttl_ms = static_cast<int64_t>(*arguments.extended_ttl_hours * kHourMs);
+  }
+  if (arguments.max_age_hours) {
+    options.rebuild.max_age_ms = static_cast<int64_t>(*arguments.max_age_hours * kHourMs);
+  }
   options.on_progress = [terminal = Terminal(stderr)](const ScanProgress& progress) {
     terminal.ShowProgress(
         fmt::format("scanned {} of {} chunks", progress.chunks_done, progress.chunks));
@@ -130,7 +142,9 @@ bool Mended(const FsckReport& report) {
 }
 
 void Fsck(const FsckArguments& arguments, CommandContext* context) {
-  const auto report = RunFsck(ToOptions(arguments));
+  const auto options = ToOptions(arguments);
+  if (!options) return context->Fail(options.error());
+  const auto report = RunFsck(*options);
   Terminal(stderr).ShowProgress("");
   if (!report) return context->Fail(report.error());
   context->Print(context->json ? ReportJson(*report) : ReportText(*report, Terminal(stdout)));
@@ -143,27 +157,37 @@ void AddFsckCommand(CLI::App* app, CommandContext* context) {
   CLI::App* command = app->add_subcommand(
       "fsck", "Check the disk tier of a daemon that does not run; changes nothing by itself.");
   const auto arguments = std::make_shared<FsckArguments>();
-  command->add_option("--directory", arguments->directory, "The daemon's disk.directory.")
+  command
+      ->add_option(
+          "--config", arguments->config,
+          "The daemon's configuration: its disk.directory, and how long blocks live, those "
+          "of each tenant.")
+      ->type_name("FILE");
+  command
+      ->add_option("--directory", arguments->directory,
+                   "The daemon's disk.directory, in place of the configuration's.")
       ->type_name("DIRECTORY")
-      ->capture_default_str();
+      ->default_str(Config().disk.directory);
   command->add_flag("--rebuild-index", arguments->rebuild_index,
                     "Write the index anew from the headers.");
   command->add_flag("--payloads", arguments->payloads, "Also read and check every payload.");
   command
       ->add_option("--extended-ttl-hours", arguments->extended_ttl_hours,
-                   "The daemon's retention.extended_ttl: older blocks have expired.")
+                   "The daemon's retention.extended_ttl, in place of the configuration's: older "
+                   "blocks have expired.")
       ->check(CLI::PositiveNumber)
       ->type_name("HOURS")
-      ->capture_default_str();
+      ->default_str("24");
   command
       ->add_option("--max-age-hours", arguments->max_age_hours,
-                   "The daemon's retention.max_age; 0: no limit.")
+                   "The daemon's retention.max_age, likewise; 0: no limit.")
       ->check(CLI::NonNegativeNumber)
       ->type_name("HOURS")
-      ->capture_default_str();
+      ->default_str("0");
   command->footer(
       "Ends with 5 if something is wrong that a new index does not mend.\n"
-      "Example:\n"
+      "Examples:\n"
+      "  kvtierctl fsck --config /etc/kvtier/kvtierd.toml --rebuild-index\n"
       "  kvtierctl fsck --directory /var/lib/kvtier --payloads");
   command->callback([arguments, context] { Fsck(*arguments, context); });
 }

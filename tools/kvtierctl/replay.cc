@@ -11,8 +11,10 @@
 
 #include "base/byte_size.h"
 #include "tools/kvtierctl/command.h"
+#include "tools/kvtierctl/device_option.h"
 #include "tools/kvtierctl/size_option.h"
 #include "tools/replay/replayer.h"
+#include "tools/support/device_setting.h"
 #include "tools/support/private_daemon.h"
 #include "tools/support/table.h"
 
@@ -34,6 +36,7 @@ struct ReplayArguments {
   uint64_t host_bytes = 512 * kMiB;
   uint64_t disk_bytes = 4 * kGiB;
   std::string parent_directory;
+  std::string device;  // empty: the daemon's first, or what a private one chooses
   std::vector<std::string> settings;
 };
 
@@ -74,6 +77,7 @@ Result<PrivateDaemon> Spawn(const ReplayArguments& arguments) {
       fmt::format("disk.bytes={}B", arguments.disk_bytes),
       fmt::format("cache.chunk_bytes={}B", ChunkBytes(arguments)),
   };
+  PutOnDevice(arguments.device, &options);
   options.settings.insert(options.settings.end(), arguments.settings.begin(),
                           arguments.settings.end());
   return PrivateDaemon::Start(std::move(options));
@@ -93,6 +97,8 @@ Result<ReplayReport> RunReplay(const ReplayArguments& arguments, const CommandCo
     KVT_ASSIGN_OR_RETURN(spawned, Spawn(arguments));
     options.target.socket = spawned->socket();
     admin_socket = spawned->admin_socket();
+  } else {
+    KVT_ASSIGN_OR_RETURN(options.target.device, FindDevice(context, arguments.device));
   }
   if (arguments.settle) options.target.settle_admin_socket = admin_socket;
   return Replay(trace, options);
@@ -191,6 +197,10 @@ void AddClientOptions(CLI::App* command, ReplayArguments* arguments) {
   command->add_flag("--settle", arguments->settle,
                     "Let the daemon come to rest after each step of a request.");
   AddSizeOption(command, "--block-bytes", &arguments->block_bytes, "Bytes of one block.");
+  AddDeviceOption(
+      command, &arguments->device,
+      "Whose pool is used: host or cuda:N, which the daemon must have; a private daemon "
+      "makes its pool there.");
 }
 
 void AddSpawnOptions(CLI::App* command, ReplayArguments* arguments) {

@@ -72,18 +72,56 @@ std::string TierTable(JsonView status) {
   return table.Render();
 }
 
-// Only where there are several: the table of tiers names a single one.
-std::string DeviceTable(JsonView devices) {
-  using enum Table::Align;
-  Table table({{"device"}, {"is", kLeft}, {"capacity"}, {"pools"}, {"full"}, {"uuid", kLeft}});
-  int count = 0;
-  devices.ForEach([&](JsonView device) {
-    const uint64_t capacity = device["pool_capacity_bytes"].Count();
-    const uint64_t used = device["pool_used_bytes"].Count();
-    table.AddRow({std::to_string(count++), DeviceText(device), FormatByteSize(capacity),
-                  FormatByteSize(used), Share(used, capacity), device["uuid"].Text()});
+// What the blocks in a device's pools take.
+struct DeviceUse {
+  uint64_t blocks = 0;
+  uint64_t bytes = 0;
+};
+
+std::vector<DeviceUse> UseByDevice(JsonView pools, size_t devices) {
+  std::vector<DeviceUse> uses(devices);
+  pools.ForEach([&uses](JsonView pool) {
+    const uint64_t device = pool["device"].Count();
+    if (device >= uses.size()) return;
+    const uint64_t blocks = pool["blocks"].Count() - pool["free"].Count();
+    uses[device].blocks += blocks;
+    uses[device].bytes += blocks * pool["block_bytes"].Count();
   });
-  return count > 1 ? "\n" + table.Render() : std::string();
+  return uses;
+}
+
+std::vector<std::string> StatesOf(JsonView devices) {
+  std::vector<std::string> states;
+  devices.ForEach([&states](JsonView device) { states.push_back(device["state"].Text()); });
+  return states;
+}
+
+// Only where there are several: the table of tiers names a single one.
+std::string DeviceTable(JsonView status) {
+  using enum Table::Align;
+  size_t count = 0;
+  status["devices"].ForEach([&count](JsonView) { ++count; });
+  if (count < 2) return {};
+  const std::vector<DeviceUse> uses = UseByDevice(status["pools"], count);
+  std::vector<std::string> attention = StatesOf(status["kernels"]["devices"]);
+  attention.resize(count, "-");
+  Table table({{"device"},
+               {"is", kLeft},
+               {"capacity"},
+               {"pools"},
+               {"blocks"},
+               {"full"},
+               {"attention", kLeft}});
+  size_t row = 0;
+  status["devices"].ForEach([&](JsonView device) {
+    const uint64_t capacity = device["pool_capacity_bytes"].Count();
+    table.AddRow({std::to_string(row), DeviceText(device), FormatByteSize(capacity),
+                  FormatByteSize(device["pool_used_bytes"].Count()),
+                  FormatCompactCount(uses[row].blocks), Share(uses[row].bytes, capacity),
+                  attention[row]});
+    ++row;
+  });
+  return "\n" + table.Render();
 }
 
 std::string PoolTable(JsonView pools, bool several_devices) {
@@ -178,7 +216,8 @@ std::string Troubles(JsonView status, const Terminal& terminal) {
   }
   const JsonView stats = status["stats"];
   for (const char* name : {"disk_read_errors", "disk_write_errors", "index_errors",
-                           "slots_quarantined", "disk_read_retries"}) {
+                           "slots_quarantined", "disk_read_retries", "loads_without_counter",
+                           "unreachable_counter_pages"}) {
     if (const uint64_t count = stats[name].Count(); count > 0) {
       add(fmt::format("{} {}", FormatCount(count), name));
     }
@@ -195,7 +234,7 @@ Result<std::string> FormatStatus(std::string_view status_json, const Terminal& t
   if (error || !status["schema"].Text().starts_with("kvtier.status/")) {
     return MakeError(ErrorCode::kCorrupt, "bad_status", "the daemon's answer is not a status");
   }
-  const std::string devices = DeviceTable(status["devices"]);
+  const std::string devices = DeviceTable(status);
   return Heading(status, terminal) + "\n" + TierTable(status) + devices +
          PoolTable(status["pools"], !devices.empty()) + TenantTable(status["tenants"]) +
          Activity(status) + KernelsText(status["kernels"]) + Troubles(status, terminal);

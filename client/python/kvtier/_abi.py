@@ -320,6 +320,16 @@ class AttendRequest(Structure):
     ]
 
 
+class AttendScales(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("keys", c_void_p),
+        ("key_count", c_size_t),
+        ("values", c_void_p),
+        ("value_count", c_size_t),
+    ]
+
+
 # Pointers to objects, arrays and structs are c_void_p: ctypes takes byref(), arrays, None and
 # integers alike for them.
 _STATUS = c_int32
@@ -383,6 +393,7 @@ PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "kvt_workspace_get_info": (_STATUS, [_OBJECT, _OUT]),
     "kvt_attend_request_init": (None, [_OUT]),
     "kvt_attend": (_STATUS, [_OBJECT, c_void_p, c_int64, _OUT]),
+    "kvt_attend_scaled": (_STATUS, [_OBJECT, c_void_p, c_void_p, c_int64, _OUT]),
     "kvt_sequence_blocks": (_STATUS, [_OBJECT, _ARRAY, c_size_t]),
 }
 

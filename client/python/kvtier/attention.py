@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy.typing as npt
 
 from . import _abi, _convert, _library
 from ._handle import Handle
+from ._scoped import Scoped
 from .blocks import Block, DeviceKind, pack_blocks
 from .errors import Status, check, error_of
 from .model import DType
@@ -26,7 +26,7 @@ class AttendSequence(NamedTuple):
     kv_tokens: int
 
 
-class Workspace:
+class Workspace(Scoped):
     """Memory shared with the daemon, on a pool's device: queries go in, results come out. Made by
     Pool.open_workspace; any number of threads may use it at once, if their ranges differ.
 
@@ -101,6 +101,8 @@ class Workspace:
         lse_offset: int | None = None,
         soft_cap: float = 0.0,
         window_tokens: int = 0,
+        key_scales: Iterable[float] | None = None,
+        value_scales: Iterable[float] | None = None,
         timeout_ms: int | None = None,
     ) -> int:
         """Causal attention of one layer over blocks that this process holds; waits for it.
@@ -110,6 +112,9 @@ class Workspace:
         queries and output are [tokens, q_heads, head_dim] of query_dtype, one sequence after
         another, log-sum-exps [tokens, q_heads] of float32. Keys and values of all kv_tokens must
         have been written (on a GPU: the stream has been waited for).
+
+        key_scales, value_scales: what the numbers of an fp8 cache are multiplied with: one for each
+        KV head, or one for all of them; None: 1.
 
         Returns the nanoseconds that it took. Raises UnsupportedError, InvalidArgumentError,
         NotOwnerError, StaleHandleError, WrongStateError (a block's load has not reached it),
@@ -134,23 +139,18 @@ class Workspace:
         request.blocks = _convert.pointer(packed)
         request.block_count = len(packed) // ctypes.sizeof(_abi.Block)
         compute_ns = ctypes.c_uint64()
+        end = (_convert.timeout(timeout_ms), ctypes.byref(compute_ns))
+        if key_scales is None and value_scales is None:
+            check(self._library.kvt_attend(self._handle.get(), ctypes.byref(request), *end))
+            return compute_ns.value
+        keys = np.asarray(list(key_scales or ()), dtype=np.float32)
+        values = np.asarray(list(value_scales or ()), dtype=np.float32)
+        scales = _abi.sized(_abi.AttendScales)
+        scales.keys, scales.key_count = _convert.address(keys), len(keys)
+        scales.values, scales.value_count = _convert.address(values), len(values)
         check(
-            self._library.kvt_attend(
-                self._handle.get(),
-                ctypes.byref(request),
-                _convert.timeout(timeout_ms),
-                ctypes.byref(compute_ns),
+            self._library.kvt_attend_scaled(
+                self._handle.get(), ctypes.byref(request), ctypes.byref(scales), *end
             )
         )
         return compute_ns.value
-
-    def __enter__(self) -> Workspace:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

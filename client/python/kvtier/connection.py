@@ -6,11 +6,11 @@ import ctypes
 import os
 import uuid
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 from . import _abi, _convert, _library
 from ._handle import Handle
+from ._scoped import Scoped
 from .blocks import AsyncError, AsyncErrors, Block, DeviceKind
 from .errors import Status, check, check_available, invalid
 from .model import Model, ModelRecord, to_abi
@@ -95,7 +95,7 @@ def connect(
     return Connection(Handle("connection", pointer.value, library.kvt_disconnect))
 
 
-class Connection:
+class Connection(Scoped):
     """Made by `connect`; any number of threads may use it at once.
 
     A call that finds the connection gone reconnects, registers and attaches again by itself.
@@ -208,17 +208,6 @@ class Connection:
             self._handle.get(), errors, _ERRORS_KEPT, ctypes.byref(dropped)
         )
         return AsyncErrors([_to_async_error(one) for one in errors[:count]], dropped.value)
-
-    def __enter__(self) -> Connection:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _to_async_error(error: Any) -> AsyncError:

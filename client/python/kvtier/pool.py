@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Callable, Iterable
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
@@ -13,6 +12,7 @@ import numpy.typing as npt
 from . import _abi, _convert, _library
 from ._convert import Hashes, Tokens
 from ._handle import Handle
+from ._scoped import Scoped
 from .acquire import AcquireResult
 from .attention import Workspace
 from .blocks import (
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 _ALL_HITS = 0xFFFFFFFF
 
 
-class Pool:
+class Pool(Scoped):
     """One model's blocks. Made by Connection.attach; any number of threads may use it at once.
 
     Without a daemon the calls about blocks answer "miss" and do not raise: see each. Methods raise
@@ -427,17 +427,6 @@ class Pool:
         """
         settings = SequenceSettings(identity, leave_tokens, reserve_tokens, retention, copy)
         return open_sequence(self, self._handle, settings, tokens)
-
-    def __enter__(self) -> Pool:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _joined(hashes: Hashes) -> tuple[bytes | None, int]:

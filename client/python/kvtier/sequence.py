@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,6 +23,7 @@ import numpy.typing as npt
 from . import _abi, _convert, _library
 from ._convert import Tokens
 from ._handle import Handle
+from ._scoped import Scoped
 from .blocks import Block, Miss
 from .copier import Copier
 from .errors import Status, check, error_of, last_error
@@ -56,7 +56,7 @@ class SequenceInfo:
     miss: Miss
 
 
-class Sequence:
+class Sequence(Scoped):
     """Made by Pool.open_sequence and `fork`. One thread at a time; different sequences are
     independent.
 
@@ -235,14 +235,3 @@ class Sequence:
         """Of a call that may have copied: what the copy raised is the cause."""
         if status != Status.OK:
             raise last_error() from (self._copier.take_error() if self._copier else None)
-
-    def __enter__(self) -> Sequence:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

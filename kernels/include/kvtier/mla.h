@@ -23,17 +23,18 @@ extern "C" {
  * over the keys i < kv_lengths[s].
  *
  *  query   [sequences, q_heads, 576]: the latent part, then the part that the rope has turned
- *  latent  [blocks, page_tokens, 576] in the same order, in any strided layout
+ *  latent  [blocks, page_tokens, 576] in the same order, in any strided layout; an fp8 one is
+ *          multiplied with its scale: one for all, or one for each token; no head_stride
  *  output  [sequences, q_heads, 512]
  *  lse     [sequences, q_heads], contiguous; null: not wanted
  *
- * Built: KVT_BF16 and KVT_FP16; q_heads from 1 to KVT_MLA_MAX_HEADS; sequences times the tiles of
- * 64 heads up to KVT_MLA_MAX_PAIRS. */
+ * Built: KVT_BF16 and KVT_FP16, over a latent cache of the same type or of KVT_FP8_E4M3; q_heads
+ * from 1 to KVT_MLA_MAX_HEADS; sequences times the tiles of 64 heads up to KVT_MLA_MAX_PAIRS. */
 typedef struct {
   const void* query;
   void* output;
   float* lse;
-  kvt_dtype dtype; /* of query, output and latent */
+  kvt_dtype dtype; /* of query and output */
   int32_t q_heads;
   int64_t query_sequence_stride;
   int64_t query_head_stride;
@@ -43,6 +44,8 @@ typedef struct {
   int64_t block_stride;
   int64_t token_stride;
   int32_t page_tokens; /* 16 to 256, a power of two */
+  kvt_dtype latent_dtype;
+  kvt_scales latent_scales; /* fp8 only */
   kvt_sequences sequences;
   float softmax_scale;    /* above 0 */
   int32_t split_tokens;   /* as in kvt_decode_params */

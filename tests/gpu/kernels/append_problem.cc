@@ -95,8 +95,11 @@ void AppendProblem::MakeCache() {
       const int32_t block = table_[s * pages_ + t / setup_.page];
       for (int32_t h = 0; h < 2 * setup_.kv_heads; ++h) {
         const int64_t at = ElementAt(block, h % 2, t % setup_.page, h / 2);
+        const float growth = (setup_.last_key_size - 1) * static_cast<float>(t + 1) /
+                             static_cast<float>(lengths_[s]);
+        const float size = h % 2 == 0 ? 1 + growth : 1;
         for (int32_t d = 0; d < setup_.head_dim; ++d) {
-          StoreElement(cache_.data(), setup_.kv_dtype, at + d, normal(random));
+          StoreElement(cache_.data(), setup_.kv_dtype, at + d, size * normal(random));
         }
       }
     }

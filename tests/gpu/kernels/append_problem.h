@@ -38,6 +38,7 @@ struct AppendSetup {
   bool causal = true;
   bool heads_outside = false;    // [K, V][head][token][dim] within a block
   bool repeated_blocks = false;  // every table entry of a sequence is one block
+  float last_key_size = 1;       // of a sequence, the first one's being 1 and those between between
   AppendScales scales = AppendScales::kNone;
   int64_t device_block_stride = 0;  // elements from block to block on the GPU; 0: as on the host
 };

@@ -49,6 +49,37 @@ TEST(Append, MatchesTheReferenceForOddSuffixes) {
   }
 }
 
+// More than the device has multiprocessors, so that each works off several, some without keys.
+TEST(Append, WorksOffOneShortSequenceAfterAnother) {
+  KVT_SKIP_WITHOUT_HOPPER();
+  std::vector<AppendSequence> sequences;
+  for (int32_t i = 0; i < 90; ++i) {
+    sequences.push_back(i % 7 == 3 ? AppendSequence{3, 0} : AppendSequence{1 + i % 9, 10 + 3 * i});
+  }
+  for (const int32_t head_dim : {64, 128, 256}) {
+    for (const kvt_dtype dtype : {KVT_BF16, KVT_FP8_E4M3}) {
+      SCOPED_TRACE(testing::Message() << "dim " << head_dim << " type " << dtype);
+      ExpectRight({.sequences = sequences,
+                   .kv_dtype = dtype,
+                   .q_heads = 8,
+                   .kv_heads = 8,
+                   .head_dim = head_dim});
+    }
+  }
+}
+
+TEST(Append, FollowsScoresThatGrowOrShrinkAlongTheKeys) {
+  KVT_SKIP_WITHOUT_HOPPER();
+  for (const kvt_dtype dtype : {KVT_BF16, KVT_FP8_E4M3}) {
+    for (const float last_key_size : {0.05F, 20.0F}) {
+      SCOPED_TRACE(testing::Message() << "type " << dtype << " last key " << last_key_size);
+      ExpectRight({.sequences = {{64, 900}, {33, 1500}},
+                   .kv_dtype = dtype,
+                   .last_key_size = last_key_size});
+    }
+  }
+}
+
 TEST(Append, ServesEveryPageSize) {
   KVT_SKIP_WITHOUT_HOPPER();
   for (const int32_t page : {16, 32, 64, 128, 256}) {

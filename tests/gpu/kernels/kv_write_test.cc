@@ -32,6 +32,7 @@ struct WriteCase {
   int32_t tokens = 37;
   Scales scales = Scales::kNone;
   bool dynamic_scales = false;
+  bool tables_settled = false;
   bool heads_outside = false;  // [K, V][head][token][dim] within a block
   int32_t blocks = 12;         // times the page: not a multiple of 7
 };
@@ -135,6 +136,7 @@ kvt_kv_write_params Params(const WriteMemory& m, const Pointers& at) {
   p.cache.key_scales = ScalesOf(c, at.scales);
   p.cache.value_scales = ScalesOf(c, at.scales + int64_t{c.blocks} * c.page * c.kv_heads);
   p.dynamic_scales = c.dynamic_scales ? 1 : 0;
+  p.tables_settled = c.tables_settled ? 1 : 0;
   return p;
 }
 
@@ -327,6 +329,29 @@ TEST(KvWrite, FindsTheScaleOfEachTokenAndHead) {
                                 .kv_heads = 5,
                                 .scales = Scales::kPerToken,
                                 .dynamic_scales = true});
+  }
+}
+
+// So many tokens that a thread takes several heads, in numbers that do not come out even.
+TEST(KvWrite, WritesStepsThatFillTheDevice) {
+  KVT_SKIP_WITHOUT_HOPPER();
+  for (const kvt_rope_style style : {KVT_ROPE_NONE, KVT_ROPE_NEOX, KVT_ROPE_GPTJ}) {
+    for (const Scales scales : {Scales::kNone, Scales::kPerHead, Scales::kPerToken}) {
+      SCOPED_TRACE(testing::Message() << "style " << style << " scales " << int(scales));
+      const bool fp8 = scales != Scales::kNone;
+      WriteCase c{.cache_dtype = fp8 ? KVT_FP8_E4M3 : KVT_BF16,
+                  .rope = style,
+                  .rotary_dim = 96,
+                  .kv_heads = 5,
+                  .query_heads = 7,
+                  .page = 256,
+                  .tokens = 2900,
+                  .scales = scales,
+                  .tables_settled = scales != Scales::kPerHead};
+      ExpectSameBytesAsReference(c);
+      c.dynamic_scales = scales == Scales::kPerToken;
+      if (c.dynamic_scales) ExpectSameBytesAsReference(c);
+    }
   }
 }
 

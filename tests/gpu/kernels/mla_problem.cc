@@ -16,6 +16,7 @@ constexpr int32_t kSpareBlocks = 3;
 constexpr int kDim = KVT_MLA_QUERY_DIM;
 constexpr int kValueDim = KVT_MLA_LATENT_DIM;
 constexpr uint16_t kPoison = 0xFFFF;
+constexpr float kUsualScale = 0.0625F;
 // What a row may be off beyond twice a plain implementation's error, relative to the row.
 constexpr double kEpsilon = 1e-3;
 constexpr double kLseTolerance = 2e-3;
@@ -58,18 +59,20 @@ void MlaProblem::MakeTable() {
 void MlaProblem::MakeContents() {
   std::mt19937_64 generator(2);
   std::normal_distribution<float> normal;
-  cache_.resize(blocks_ * BlockElements());
-  for (size_t i = 0; i < cache_.size(); ++i) {
-    StoreElement(cache_.data(), setup_.dtype, static_cast<int64_t>(i),
-                 std::numeric_limits<float>::quiet_NaN());
+  const int64_t elements = blocks_ * BlockElements();
+  cache_.resize(elements * ElementBytes(LatentType()));
+  for (int64_t i = 0; i < elements; ++i) {
+    StoreElement(cache_.data(), LatentType(), i, std::numeric_limits<float>::quiet_NaN());
   }
+  MakeScales(generator);
+  const float stored = setup_.scales == LatentScales::kNone ? 1.0F : 1.0F / kUsualScale;
   for (size_t s = 0; s < setup_.lengths.size(); ++s) {
     const int32_t length = setup_.max_length > 0 ? setup_.max_length : setup_.lengths[s];
     for (int32_t t = 0; t < length; ++t) {
       const int64_t at = table_[s * pages_ + t / setup_.page] * BlockElements() + LayerElements() +
                          int64_t{t % setup_.page} * kDim;
       for (int d = 0; d < kDim; ++d) {
-        StoreElement(cache_.data(), setup_.dtype, at + d, normal(generator));
+        StoreElement(cache_.data(), LatentType(), at + d, stored * normal(generator));
       }
     }
   }
@@ -78,6 +81,25 @@ void MlaProblem::MakeContents() {
     // Sharper than N(0, 1): some tokens must stand out, as they do in practice.
     StoreElement(query_.data(), setup_.dtype, static_cast<int64_t>(i), 2.0F * normal(generator));
   }
+}
+
+// Around kUsualScale; those of blocks that no sequence uses are NaN.
+void MlaProblem::MakeScales(std::mt19937_64& generator) {
+  if (setup_.scales == LatentScales::kPerTensor) scales_ = {kUsualScale};
+  if (setup_.scales != LatentScales::kPerToken) return;
+  scales_.assign(int64_t{blocks_} * setup_.page, std::numeric_limits<float>::quiet_NaN());
+  std::uniform_real_distribution<float> around(0.5F * kUsualScale, 1.5F * kUsualScale);
+  for (const int32_t block : table_) {
+    if (block == kForbiddenBlock) continue;
+    float* const first = &scales_[int64_t{block} * setup_.page];
+    std::generate(first, first + setup_.page, [&] { return around(generator); });
+  }
+}
+
+kvt_scales MlaProblem::ScalesAt(const float* values) const {
+  if (setup_.scales == LatentScales::kNone) return {};
+  if (setup_.scales == LatentScales::kPerTensor) return {values, 0, 0, 0};
+  return {values, setup_.page, 1, 0};
 }
 
 void MlaProblem::Upload() {
@@ -90,10 +112,13 @@ void MlaProblem::Upload() {
   device_output_ =
       std::make_unique<DeviceArray<uint16_t>>(sequences * (setup_.q_heads + 1) * kValueDim);
   device_lse_ = std::make_unique<DeviceArray<float>>(sequences * setup_.q_heads);
-  device_cache_ = std::make_unique<DeviceArray<uint16_t>>(blocks_ * block_stride);
-  EXPECT_EQ(cudaMemcpy2D(device_cache_->get(), block_stride * 2, cache_.data(), BlockElements() * 2,
-                         BlockElements() * 2, blocks_, cudaMemcpyHostToDevice),
+  const auto element = static_cast<int64_t>(ElementBytes(LatentType()));
+  const int64_t block_bytes = BlockElements() * element;
+  device_cache_ = std::make_unique<DeviceArray<uint8_t>>(blocks_ * block_stride * element);
+  EXPECT_EQ(cudaMemcpy2D(device_cache_->get(), block_stride * element, cache_.data(), block_bytes,
+                         block_bytes, blocks_, cudaMemcpyHostToDevice),
             cudaSuccess);
+  device_scales_ = std::make_unique<DeviceArray<float>>(scales_);
   params_.query = device_query_->get();
   params_.output = device_output_->get();
   params_.lse = device_lse_->get();
@@ -103,7 +128,9 @@ void MlaProblem::Upload() {
   params_.query_sequence_stride = int64_t{setup_.q_heads} * kDim;
   params_.output_head_stride = kValueDim;
   params_.output_sequence_stride = int64_t{setup_.q_heads + 1} * kValueDim;
-  params_.latent = device_cache_->get() + LayerElements();
+  params_.latent = device_cache_->get() + LayerElements() * element;
+  params_.latent_dtype = LatentType();
+  params_.latent_scales = ScalesAt(device_scales_->get());
   params_.block_stride = block_stride;
   params_.token_stride = kDim;
   params_.page_tokens = setup_.page;
@@ -123,9 +150,11 @@ ReferenceAttention MlaProblem::Reference() const {
   attention.q_heads = setup_.q_heads;
   attention.query_token_stride = int64_t{setup_.q_heads} * kDim;
   attention.query_head_stride = kDim;
-  attention.kv.key = const_cast<uint16_t*>(cache_.data()) + LayerElements();
+  attention.kv.key = const_cast<uint8_t*>(cache_.data()) +
+                     LayerElements() * static_cast<int64_t>(ElementBytes(LatentType()));
   attention.kv.value = attention.kv.key;
-  attention.kv.dtype = setup_.dtype;
+  attention.kv.dtype = LatentType();
+  attention.kv.key_scales = attention.kv.value_scales = ScalesAt(scales_.data());
   attention.kv.kv_heads = 1;
   attention.kv.head_dim = kDim;
   attention.kv.page_tokens = setup_.page;

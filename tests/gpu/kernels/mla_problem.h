@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <random>
 #include <vector>
 
 #include "kernels/reference/attention_reference.h"
@@ -15,9 +16,13 @@
 
 namespace kvtier::kernels {
 
+enum class LatentScales { kNone, kPerTensor, kPerToken };
+
 struct MlaSetup {
   std::vector<int32_t> lengths;
   kvt_dtype dtype = KVT_BF16;
+  bool fp8 = false;  // the latent cache
+  LatentScales scales = LatentScales::kNone;
   int32_t q_heads = 16;
   int32_t page = 64;
   int32_t split_tokens = 0;
@@ -53,11 +58,14 @@ class MlaProblem {
   void ExpectRight(const MlaResult& result) const;
 
  private:
+  [[nodiscard]] kvt_dtype LatentType() const { return setup_.fp8 ? KVT_FP8_E4M3 : setup_.dtype; }
+  [[nodiscard]] kvt_scales ScalesAt(const float* values) const;
   [[nodiscard]] int32_t MaxLength() const;
   [[nodiscard]] int64_t LayerElements() const;
   [[nodiscard]] int64_t BlockElements() const { return 2 * LayerElements(); }
   void MakeTable();
   void MakeContents();
+  void MakeScales(std::mt19937_64& generator);
   void Upload();
   [[nodiscard]] ReferenceAttention Reference() const;
 
@@ -65,11 +73,13 @@ class MlaProblem {
   int32_t pages_ = 0;  // of a table row
   int32_t blocks_ = 0;
   std::vector<int32_t> table_;
-  std::vector<uint16_t> cache_;
+  std::vector<uint8_t> cache_;
+  std::vector<float> scales_;  // [blocks, page], or one
   std::vector<uint16_t> query_;
   std::unique_ptr<DeviceArray<int32_t>> device_table_, device_lengths_;
-  std::unique_ptr<DeviceArray<uint16_t>> device_cache_, device_query_, device_output_;
-  std::unique_ptr<DeviceArray<float>> device_lse_;
+  std::unique_ptr<DeviceArray<uint16_t>> device_query_, device_output_;
+  std::unique_ptr<DeviceArray<uint8_t>> device_cache_;
+  std::unique_ptr<DeviceArray<float>> device_lse_, device_scales_;
   std::unique_ptr<DeviceArray<uint8_t>> workspace_;
   size_t workspace_bytes_ = 0;
   kvt_mla_decode_params params_ = {};

@@ -38,6 +38,51 @@ TEST(MlaDecode, ServesEveryPageAndType) {
   }
 }
 
+TEST(MlaDecode, IsRightOverAnFp8CacheWithScalesOfEveryKind) {
+  KVT_SKIP_WITHOUT_HOPPER();
+  for (const LatentScales scales :
+       {LatentScales::kNone, LatentScales::kPerTensor, LatentScales::kPerToken}) {
+    SCOPED_TRACE(static_cast<int>(scales));
+    ExpectRight({.lengths = kOddLengths, .fp8 = true, .scales = scales});
+  }
+}
+
+TEST(MlaDecode, ServesEveryNumberOfHeadsPageAndTypeOverAnFp8Cache) {
+  KVT_SKIP_WITHOUT_HOPPER();
+  for (const int32_t heads : {1, 16, 20, 64, 65, 128}) {
+    for (const int32_t page : {16, 64, 256}) {
+      SCOPED_TRACE(testing::Message() << heads << " heads, page " << page);
+      ExpectRight({.lengths = {3, 200, 0, 130},
+                   .dtype = heads % 2 == 0 ? KVT_BF16 : KVT_FP16,
+                   .fp8 = true,
+                   .scales = page == 64 ? LatentScales::kPerTensor : LatentScales::kPerToken,
+                   .q_heads = heads,
+                   .page = page});
+    }
+  }
+}
+
+TEST(MlaDecode, MergesAndRepeatsToTheBitOverAnFp8Cache) {
+  KVT_SKIP_WITHOUT_HOPPER();
+  for (const int32_t heads : {4, 128}) {
+    SCOPED_TRACE(heads);
+    MlaProblem problem({.lengths = {3, 9001, 20, 1},
+                        .fp8 = true,
+                        .scales = LatentScales::kPerToken,
+                        .q_heads = heads});
+    const MlaResult first = problem.Run();
+    problem.ExpectRight(first);
+    for (int i = 0; i < 50; ++i) ASSERT_TRUE(problem.Run().output == first.output);
+  }
+}
+
+TEST(MlaDecode, ServesMoreSequencesThanTheGpuHasBlocksOverAnFp8Cache) {
+  KVT_SKIP_WITHOUT_HOPPER();
+  std::vector<int32_t> lengths;
+  for (int32_t i = 0; i < 300; ++i) lengths.push_back(i * 37 % 150);
+  ExpectRight({.lengths = lengths, .fp8 = true, .scales = LatentScales::kPerTensor, .q_heads = 4});
+}
+
 TEST(MlaDecode, GivesZerosForEmptySequencesAmongOthers) {
   KVT_SKIP_WITHOUT_HOPPER();
   ExpectRight({.lengths = {0, 40, 0, 0, 333, 0}});
@@ -92,12 +137,13 @@ TEST(MlaDecode, GivesTheSameBitsEveryTime) {
 TEST(MlaDecode, ReachesBlocksBeyondTwoToTheThirtyFirstElements) {
   KVT_SKIP_WITHOUT_HOPPER();
   ExpectRight({.lengths = {60, 130}, .device_block_stride = int64_t{1} << 29});
+  ExpectRight({.lengths = {60, 130}, .fp8 = true, .device_block_stride = int64_t{1} << 30});
 }
 
 TEST(MlaDecode, ReplaysOneGraphForOtherLengths) {
   KVT_SKIP_WITHOUT_HOPPER();
-  for (const int32_t settled : {0, 1}) {
-    MlaProblem problem({.lengths = {10, 20, 30}, .max_length = 1500});
+  for (const int32_t settled : {0, 1, 2}) {
+    MlaProblem problem({.lengths = {10, 20, 30}, .fp8 = settled == 2, .max_length = 1500});
     problem.params().tables_settled = settled;
     cudaStream_t stream = nullptr;
     ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
@@ -137,6 +183,12 @@ TEST(MlaDecode, RefusesWhatItWasNotBuiltFor) {
   params = problem.params();
   params.dtype = KVT_FP8_E4M3;
   EXPECT_EQ(status(params, bytes), KVT_KERNEL_UNSUPPORTED);
+  params = problem.params();
+  params.latent_dtype = KVT_FP16;
+  EXPECT_EQ(status(params, bytes), KVT_KERNEL_UNSUPPORTED);
+  params.latent_dtype = KVT_FP8_E4M3;
+  params.token_stride = KVT_MLA_QUERY_DIM + 8;  // not 16 bytes
+  EXPECT_EQ(status(params, bytes), KVT_KERNEL_INVALID_ARGUMENT);
   params = problem.params();
   params.page_tokens = 24;
   EXPECT_EQ(status(params, bytes), KVT_KERNEL_INVALID_ARGUMENT);

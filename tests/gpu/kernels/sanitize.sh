@@ -20,6 +20,8 @@ readonly runs=(
   "gpu_append_test AppendShort.MatchesTheReferenceForOddLengthsOfEveryTypeAndHeadSize"
   "gpu_append_test AppendShort.ReplaysOneGraphForOtherLengthsAndWithSettledTables"
   "gpu_mla_test MlaDecode.IsRightAtOddLengths"
+  "gpu_mla_test MlaDecode.IsRightOverAnFp8CacheWithScalesOfEveryKind"
+  "gpu_mla_test MlaDecode.MergesTheManyPartsOfALongSequence"
   "gpu_mla_test MlaDecode.ReplaysOneGraphForOtherLengths"
   "gpu_kv_write_test *"
   "gpu_block_ops_test *"

@@ -53,10 +53,10 @@ class DaemonTestCase(unittest.TestCase):
         self.addCleanup(connection.close)
         return connection
 
-    def attach(self, record: kvtier.ModelRecord = RECORD) -> kvtier.Pool:
+    def attach(self, record: kvtier.ModelRecord = RECORD, device: int = 0) -> kvtier.Pool:
         """A pool over a connection of its own."""
         connection = self.connect()
-        return connection.attach(connection.register_model(record))
+        return connection.attach(connection.register_model(record), device)
 
     def commit_prefix(self, pool: kvtier.Pool, tokens: np.ndarray, fill: int) -> list[bytes]:
         """Commits the full blocks of `tokens`, block i filled with bytes of `fill` + i, and holds

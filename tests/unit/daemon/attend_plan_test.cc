@@ -129,10 +129,33 @@ TEST_F(AttendPlan, WorkIsBounded) {
             "attend_work");
 }
 
+TEST_F(AttendPlan, ScalesAreOneForEachKvHeadOrOneForAll) {
+  ModelRecord model = Model();
+  model.dtype = KvDtype::kFloat8E4m3;
+  const auto plan = [&](const std::vector<float>& keys, const std::vector<float>& values) {
+    return PlanAttend(Request(), model, {pool_, workspace_, kWorkspaceBytes}, kMaxProducts,
+                      {keys, values});
+  };
+  const auto one = plan({0.5F}, {});
+  ASSERT_TRUE(one.has_value());
+  EXPECT_EQ((*one)->key_scales, (std::vector<float>{0.5F, 0.5F}));
+  EXPECT_TRUE((*one)->value_scales.empty());
+  const auto each = plan({0.5F, 2.0F}, {3.0F, 4.0F});
+  ASSERT_TRUE(each.has_value());
+  EXPECT_EQ((*each)->key_scales, (std::vector<float>{0.5F, 2.0F}));
+  EXPECT_EQ((*each)->value_scales, (std::vector<float>{3.0F, 4.0F}));
+  EXPECT_EQ(plan({1, 1, 1}, {}).error().reason, "bad_scale_count");
+  EXPECT_EQ(plan({}, {1, 1, 1}).error().reason, "bad_scale_count");
+  model.dtype = KvDtype::kBfloat16;
+  EXPECT_EQ(plan({1}, {}).error().reason, "bad_scale_count");
+}
+
 TEST_F(AttendPlan, CachesThatNothingComputesAreUnsupported) {
   ModelRecord model = Model();
   model.v_head_dim = 32;
   EXPECT_EQ(Plan(Request(), model).error().reason, "attend_geometry");
+  model.v_head_dim = 0;
+  EXPECT_NE(Plan(Request(), model).error().context.find("latent"), std::string::npos);
   model = Model();
   model.dtype = KvDtype::kInt8;
   EXPECT_EQ(Plan(Request(), model).error().reason, "attend_geometry");

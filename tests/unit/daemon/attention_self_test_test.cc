@@ -85,16 +85,22 @@ class AttentionSelfTestTest : public testing::Test {
  protected:
   std::string FailureWith(FaultyEngine::Fault fault) {
     FaultyEngine engine(fault);
-    return TestAttention(&engine, &device_).failure;
+    return Test(&engine).failure;
+  }
+
+  AttentionSelfTest Test(AttentionEngine* engine) {
+    const AttentionTrial trial{engine, &device_};
+    return TestAttention({&trial, 1}).front();
   }
 
   EventLoop loop_;
   HostDevice device_{&loop_};
+  HostDevice other_device_{&loop_};
 };
 
 TEST_F(AttentionSelfTestTest, PassesWhatIsRight) {
   HostAttentionEngine engine;
-  const AttentionSelfTest result = TestAttention(&engine, &device_);
+  const AttentionSelfTest result = Test(&engine);
   EXPECT_EQ(result.failure, "");
   EXPECT_EQ(result.cases, kSelfTestCases);
   EXPECT_GT(result.worst_error, 0.0);
@@ -108,24 +114,44 @@ TEST_F(AttentionSelfTestTest, SeesWhatIsWrong) {
   EXPECT_THAT(FailureWith(FaultyEngine::Fault::kDevice), HasSubstr("kernel_failed"));
 }
 
+TEST_F(AttentionSelfTestTest, TriesEachDeviceAndBlamesTheOneThatIsWrong) {
+  HostAttentionEngine right;
+  FaultyEngine wrong(FaultyEngine::Fault::kOutput);
+  const AttentionTrial trials[] = {{&right, &device_}, {&wrong, &other_device_}};
+  const std::vector<AttentionSelfTest> results = TestAttention(trials);
+  ASSERT_EQ(results.size(), 2u);
+  EXPECT_EQ(results[0].failure, "");
+  EXPECT_EQ(results[0].cases, kSelfTestCases);
+  EXPECT_THAT(results[1].failure, HasSubstr("is wrong by"));
+  EXPECT_EQ(results[1].cases, kSelfTestCases);
+}
+
 class AttentionServiceTest : public AttentionSelfTestTest {
  protected:
   AttentionService::Environment Environment() {
-    return {.device = &device_, .config = &config_, .clock = &clock_, .loop = &loop_, .log = &log_};
+    return {.devices = {&device_, &other_device_},
+            .config = &config_,
+            .clock = &clock_,
+            .loop = &loop_,
+            .log = &log_};
   }
 
+  // The second device's engine has the fault.
   AttentionService::Environment EnvironmentWith(FaultyEngine::Fault fault) {
     AttentionService::Environment environment = Environment();
-    environment.open_engine = [fault] { return std::make_unique<FaultyEngine>(fault); };
+    environment.open_engine = [fault](uint32_t device) -> Result<std::unique_ptr<AttentionEngine>> {
+      if (device == 0) return std::make_unique<HostAttentionEngine>();
+      return std::make_unique<FaultyEngine>(fault);
+    };
     environment.on_fatal = [this](const std::string& error) { fatal_.push_back(error); };
     return environment;
   }
-  // How a job of nothing ended.
+  // How a job of nothing ended on the second device.
   Result<uint64_t> RunOne(AttentionService* service) {
     std::optional<Result<uint64_t>> outcome;
     auto job = std::make_shared<AttentionJob>();
     job->cache.kv_heads = 1;
-    service->Run(std::move(job), [&](Result<uint64_t> result) { outcome = std::move(result); });
+    service->Run(1, std::move(job), [&](Result<uint64_t> result) { outcome = std::move(result); });
     EXPECT_FALSE(service->idle());
     loop_.RunUntil([&] { return outcome.has_value(); });
     EXPECT_TRUE(service->idle());
@@ -140,60 +166,73 @@ class AttentionServiceTest : public AttentionSelfTestTest {
 
 TEST_F(AttentionServiceTest, IsReadyOnceItWasTriedOut) {
   const AttentionService service(Environment());
-  EXPECT_TRUE(service.CheckReady());
-  EXPECT_EQ(service.Report().engine, "cpu");
-  EXPECT_EQ(service.Report().self_test.cases, kSelfTestCases);
+  const AttentionReports reports = service.Report();
+  ASSERT_EQ(reports.devices.size(), 2u);
+  for (const uint32_t device : {0, 1}) {
+    EXPECT_TRUE(service.CheckReady(device));
+    EXPECT_EQ(reports.devices[device].engine, "cpu");
+    EXPECT_EQ(reports.devices[device].self_test.cases, kSelfTestCases);
+  }
+  EXPECT_EQ(reports.All().state, AttentionState::kReady);
+  EXPECT_EQ(reports.All().self_test.cases, 2 * kSelfTestCases);
 }
 
 TEST_F(AttentionServiceTest, IsOffIfConfiguredSo) {
   config_.enabled = false;
   const AttentionService service(Environment());
-  EXPECT_EQ(service.CheckReady().error().reason, "attend_off");
-  EXPECT_EQ(service.Report().state, AttentionState::kOff);
+  EXPECT_EQ(service.CheckReady(0).error().reason, "attend_off");
+  EXPECT_EQ(service.CheckReady(1).error().reason, "attend_off");
+  EXPECT_EQ(service.Report().All().state, AttentionState::kOff);
 }
 
 TEST_F(AttentionServiceTest, WorkspacesTogetherKeepTheirBound) {
   config_.workspace_bytes = 4 * kMiB;
   AttentionService service(Environment());
-  auto first = service.CreateWorkspace(1);
-  auto second = service.CreateWorkspace(2 * kMiB);
+  auto first = service.CreateWorkspace(0, 1);
+  auto second = service.CreateWorkspace(1, 2 * kMiB);
   ASSERT_TRUE(first && second);
   EXPECT_EQ((*first)->bytes(), 2 * kMiB);
-  EXPECT_EQ(service.CreateWorkspace(1).error().reason, "workspace_limit");
+  EXPECT_EQ(service.CreateWorkspace(1, 1).error().reason, "workspace_limit");
   EXPECT_EQ(service.Report().workspace_bytes, 4 * kMiB);
   first->reset();
-  EXPECT_TRUE(service.CreateWorkspace(2 * kMiB).has_value());
+  EXPECT_TRUE(service.CreateWorkspace(0, 2 * kMiB).has_value());
 }
 
-TEST_F(AttentionServiceTest, IsOffIfItsResultsAreWrong) {
+TEST_F(AttentionServiceTest, OneDeviceThatIsWrongLeavesTheOther) {
   const AttentionService service(EnvironmentWith(FaultyEngine::Fault::kOutput));
-  EXPECT_EQ(service.Report().state, AttentionState::kFailed);
-  EXPECT_THAT(service.Report().reason, HasSubstr("is wrong by"));
-  EXPECT_EQ(service.CheckReady().error().reason, "attend_off");
+  EXPECT_TRUE(service.CheckReady(0));
+  EXPECT_EQ(service.CheckReady(1).error().reason, "attend_off");
+  const AttentionReports reports = service.Report();
+  EXPECT_EQ(reports.devices[1].state, AttentionState::kFailed);
+  EXPECT_THAT(reports.devices[1].reason, HasSubstr("is wrong by"));
+  // As a whole it is as well as the one that is worst off.
+  EXPECT_EQ(reports.All().state, AttentionState::kFailed);
+  EXPECT_THAT(reports.All().reason, HasSubstr("device 1: "));
 }
 
-TEST_F(AttentionServiceTest, IsOffFromTheDevicesFirstFailureOn) {
+TEST_F(AttentionServiceTest, ADeviceIsOffFromItsFirstFailureOn) {
   AttentionService service(EnvironmentWith(FaultyEngine::Fault::kDeviceLater));
-  ASSERT_TRUE(service.CheckReady());
+  ASSERT_TRUE(service.CheckReady(1));
   EXPECT_EQ(RunOne(&service).error().reason, "kernel_failed");
-  EXPECT_EQ(service.Report().failures, 1u);
-  EXPECT_EQ(service.Report().state, AttentionState::kFailed);
-  EXPECT_EQ(service.CheckReady().error().reason, "attend_off");
+  EXPECT_EQ(service.Report().devices[1].failures, 1u);
+  EXPECT_EQ(service.Report().devices[1].state, AttentionState::kFailed);
+  EXPECT_EQ(service.CheckReady(1).error().reason, "attend_off");
+  EXPECT_TRUE(service.CheckReady(0));
   EXPECT_TRUE(fatal_.empty());
 }
 
 TEST_F(AttentionServiceTest, AJobTooLargeForTheDevicesMemoryCostsOnlyItself) {
   AttentionService service(EnvironmentWith(FaultyEngine::Fault::kMemoryOnceLater));
-  ASSERT_TRUE(service.CheckReady());
+  ASSERT_TRUE(service.CheckReady(1));
   EXPECT_EQ(RunOne(&service).error().code, ErrorCode::kResourceExhausted);
-  EXPECT_TRUE(service.CheckReady());
+  EXPECT_TRUE(service.CheckReady(1));
   EXPECT_TRUE(RunOne(&service).has_value());
-  EXPECT_EQ(service.Report().failures, 1u);
+  EXPECT_EQ(service.Report().devices[1].failures, 1u);
 }
 
 TEST_F(AttentionServiceTest, ALostDeviceEndsTheProcess) {
   AttentionService service(EnvironmentWith(FaultyEngine::Fault::kLostLater));
-  ASSERT_TRUE(service.CheckReady());
+  ASSERT_TRUE(service.CheckReady(1));
   EXPECT_TRUE(fatal_.empty());
   EXPECT_EQ(RunOne(&service).error().reason, kDeviceLost);
   EXPECT_EQ(fatal_.size(), 1u);

@@ -1,83 +1,115 @@
-// What the engine makes of the kernel library's answers, with a library that gives any.
+// What the engine asks of the kernel library, and what it makes of its answers; what the kernels
+// compute is tried where there is a GPU.
 #include "daemon/attention/cuda_attention_engine.h"
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
+#include <memory>
+#include <vector>
+
+#include "tests/fakes/fake_kernel_table.h"
 
 namespace kvtier {
 namespace {
 
-// What the library's functions answer; C's function pointers carry no state of their own.
-struct Answers {
-  kvt_kernel_status launch = KVT_KERNEL_OK;
-  kvt_kernel_status allocate = KVT_KERNEL_OK;
-  kvt_kernel_status synchronize = KVT_KERNEL_OK;
-  int allocated = 0;
-};
-Answers answers;
+using kernels::FakeKernelTable;
 
-kvt_kernel_table TableOfAnswers() {
-  kvt_kernel_table table{};
-  table.status_text = [](kvt_kernel_status) { return "so it went"; };
-  table.cuda_error_text = [] { return "no reason"; };
-  table.decode_workspace_bytes = [](const kvt_decode_params*) { return size_t{64}; };
-  table.decode = [](const kvt_decode_params*, void*, size_t, void*) { return answers.launch; };
-  table.select_device = [](int32_t) { return KVT_KERNEL_OK; };
-  table.create_stream = [](void** stream) {
-    *stream = &answers;
-    return KVT_KERNEL_OK;
-  };
-  table.destroy_stream = [](void*) {};
-  table.synchronize = [](void*) { return answers.synchronize; };
-  table.allocate = [](void** memory, size_t bytes) {
-    *memory = answers.allocate == KVT_KERNEL_OK ? std::calloc(bytes, 1) : nullptr;
-    answers.allocated += *memory != nullptr;
-    return answers.allocate;
-  };
-  table.release = [](void* memory) {
-    std::free(memory);
-    --answers.allocated;
-  };
-  table.copy = [](void*, const void*, size_t, void*) { return KVT_KERNEL_OK; };
-  return table;
+// Two sequences over an fp8 cache of two KV heads.
+void FillJob(AttentionJob* job) {
+  job->cache = {.dtype = KVT_FP8_E4M3,
+                .kv_heads = 2,
+                .head_dim = 64,
+                .page_tokens = 16,
+                .block_stride = 4096,
+                .token_stride = 128,
+                .head_stride = 64};
+  job->q_heads = 8;
+  job->query_starts = {0, 1, 2};
+  job->kv_lengths = {20, 16};
+  job->max_kv_length = 20;
+  job->table_stride = 2;
+  job->block_table = {7, 3, 5, 0};
 }
 
 class CudaAttentionEngineTest : public testing::Test {
  protected:
-  CudaAttentionEngineTest() {
-    answers = {};
-    engine_ = CudaAttentionEngine::Open(&table_, 0).value();
-    job_.cache.kv_heads = job_.q_heads = 1;
-    job_.query_starts = {0, 1};
-    job_.kv_lengths = {1};
-    job_.block_table = {0};
+  std::unique_ptr<CudaAttentionEngine> OpenOn(int32_t gpu) {
+    auto engine = CudaAttentionEngine::Open(gpus_.table(), gpu);
+    EXPECT_TRUE(engine) << engine.error().ToString();
+    return *std::move(engine);
   }
 
-  const kvt_kernel_table table_ = TableOfAnswers();
-  std::unique_ptr<CudaAttentionEngine> engine_;
-  AttentionJob job_;
+  FakeKernelTable gpus_;
 };
 
+TEST_F(CudaAttentionEngineTest, EnginesOfSeveralGpusKeepToTheirOwn) {
+  const auto first = OpenOn(0), third = OpenOn(2);
+  AttentionJob job;
+  FillJob(&job);
+  for (const auto* engine : {&first, &third, &first}) ASSERT_TRUE((*engine)->Run(job));
+  EXPECT_EQ(gpus_.mistakes(), std::vector<std::string>());
+  EXPECT_GT(gpus_.BytesOn(0), 0u);
+  EXPECT_EQ(gpus_.BytesOn(1), 0u);
+  EXPECT_EQ(gpus_.BytesOn(2), gpus_.BytesOn(0));
+}
+
+TEST_F(CudaAttentionEngineTest, TablesAndScalesAreWhereTheKernelLooks) {
+  const auto engine = OpenOn(1);
+  AttentionJob job;
+  FillJob(&job);
+  job.key_scales = {0.5F, 2.0F};
+  int calls = 0;
+  gpus_.on_decode = [&](const kvt_decode_params& params) {
+    ++calls;
+    EXPECT_EQ(std::vector<int32_t>(params.sequences.block_table, params.sequences.block_table + 4),
+              job.block_table);
+    EXPECT_EQ(std::vector<int32_t>(params.sequences.kv_lengths, params.sequences.kv_lengths + 2),
+              job.kv_lengths);
+    ASSERT_NE(params.kv.key_scales.values, nullptr);
+    EXPECT_NE(params.kv.key_scales.values, job.key_scales.data());
+    EXPECT_EQ(params.kv.key_scales.head_stride, 1);
+    EXPECT_EQ(params.kv.key_scales.values[0], 0.5F);
+    EXPECT_EQ(params.kv.key_scales.values[1], 2.0F);
+    EXPECT_EQ(params.kv.value_scales.values, nullptr);
+  };
+  ASSERT_TRUE(engine->Run(job));
+  EXPECT_EQ(calls, 1);
+}
+
+TEST_F(CudaAttentionEngineTest, AGpuThatIsNotThereHasNoEngine) {
+  const auto engine = CudaAttentionEngine::Open(gpus_.table(), FakeKernelTable::kGpus);
+  ASSERT_FALSE(engine);
+  EXPECT_EQ(engine.error().code, ErrorCode::kUnsupported);
+}
+
 TEST_F(CudaAttentionEngineTest, WithoutMemoryAJobFailsAndTheNextIsServed) {
-  answers.allocate = KVT_KERNEL_OUT_OF_MEMORY;
-  const Status first = engine_->Run(job_);
+  auto engine = OpenOn(0);
+  AttentionJob job;
+  FillJob(&job);
+  gpus_.allocate_answer = KVT_KERNEL_OUT_OF_MEMORY;
+  const Status first = engine->Run(job);
   EXPECT_EQ(first.error().code, ErrorCode::kResourceExhausted);
   EXPECT_EQ(first.error().reason, "attend_memory");
-  answers.allocate = KVT_KERNEL_OK;
-  EXPECT_TRUE(engine_->Run(job_));
-  engine_.reset();
-  EXPECT_EQ(answers.allocated, 0);
+  gpus_.allocate_answer = KVT_KERNEL_OK;
+  EXPECT_TRUE(engine->Run(job));
+  engine.reset();
+  EXPECT_EQ(gpus_.BytesOn(0), 0u);
 }
 
 TEST_F(CudaAttentionEngineTest, ARefusedLaunchIsNotALostDevice) {
-  answers.launch = KVT_KERNEL_LAUNCH_FAILED;
-  EXPECT_EQ(engine_->Run(job_).error().reason, "kernel_failed");
+  const auto engine = OpenOn(0);
+  AttentionJob job;
+  FillJob(&job);
+  gpus_.launch_answer = KVT_KERNEL_LAUNCH_FAILED;
+  EXPECT_EQ(engine->Run(job).error().reason, "kernel_failed");
 }
 
 TEST_F(CudaAttentionEngineTest, AnErrorThatStaysIsALostDevice) {
-  answers.synchronize = KVT_KERNEL_LAUNCH_FAILED;
-  const Status done = engine_->Run(job_);
+  const auto engine = OpenOn(0);
+  AttentionJob job;
+  FillJob(&job);
+  gpus_.synchronize_answer = KVT_KERNEL_LAUNCH_FAILED;
+  const Status done = engine->Run(job);
   EXPECT_EQ(done.error().code, ErrorCode::kIoError);
   EXPECT_EQ(done.error().reason, kDeviceLost);
 }

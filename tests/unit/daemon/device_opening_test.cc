@@ -5,8 +5,9 @@
 
 #include <string>
 
+#include "base/blocking_loop.h"
+#include "daemon/config/device_choice_name.h"
 #include "gpu/cuda_device.h"
-#include "tests/fakes/blocking_loop.h"
 
 namespace kvtier {
 namespace {

@@ -44,6 +44,29 @@ TEST(LiveStatus, ShowsTiersHitsModelsAndSessions) {
   EXPECT_EQ(document.at("misses").at(0).at("reason"), "expired");
 }
 
+TEST(LiveStatus, ShowsEachDeviceWithWhatItsPoolsHold) {
+  MetricsSnapshot snapshot;
+  snapshot.devices = {{.kind = "cuda", .name = "H200"}, {.kind = "cuda", .name = "other"}};
+  snapshot.gauges.devices = {{.pool_capacity_bytes = 100}, {.pool_capacity_bytes = 200}};
+  for (const uint32_t device : {1, 1, 0}) {
+    snapshot.gauges.pools.push_back(
+        {.device = DeviceIndex(device), .block_bytes = 10, .blocks = 5, .free = 2});
+    snapshot.model_names.emplace_back("model");
+  }
+  snapshot.attention.devices = {{.state = AttentionState::kReady},
+                                {.state = AttentionState::kFailed}};
+  const json::value document = Document(snapshot);
+  const json::array& devices = document.at("devices").as_array();
+  ASSERT_EQ(devices.size(), 2u);
+  EXPECT_EQ(devices[0].at("name"), "H200");
+  EXPECT_EQ(devices[0].at("blocks"), 3);
+  EXPECT_EQ(devices[0].at("attention"), "ready");
+  EXPECT_EQ(devices[1].at("blocks"), 6);
+  EXPECT_EQ(devices[1].at("used_bytes"), 60);
+  EXPECT_EQ(devices[1].at("capacity_bytes"), 200);
+  EXPECT_EQ(devices[1].at("attention"), "failed");
+}
+
 TEST(LiveStatus, ShowsTenantsInTheTiersInWhichTheyHaveQuotas) {
   MetricsSnapshot snapshot;
   EXPECT_TRUE(Document(snapshot).at("tenants").as_array().empty());

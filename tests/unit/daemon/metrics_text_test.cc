@@ -68,10 +68,10 @@ TEST(MetricsText, FormatIsTheOneThatIsAccepted) {
 TEST(Metrics, EveryFamilyIsNamedOnceAndExplained) {
   MetricsSnapshot snapshot;
   snapshot.devices = {{.kind = "host"}};
-  snapshot.gauges.devices.emplace_back();
   snapshot.gauges.tenants.emplace_back();
   snapshot.devices.emplace_back();
-  snapshot.gauges.devices.emplace_back();
+  snapshot.gauges.devices.resize(2);
+  snapshot.attention.devices.resize(2);
   const MetricFamilies families = MetricsOf(snapshot, {}, {});
   std::set<std::string> names;
   for (const MetricFamily& family : families.all()) {
@@ -86,6 +86,7 @@ TEST(Metrics, DevicesAreToldApartByTheirPosition) {
   MetricsSnapshot snapshot;
   snapshot.devices = {{.kind = "cuda", .name = "H200", .uuid = "GPU-1"}, {.kind = "host"}};
   snapshot.gauges.devices = {{.pool_capacity_bytes = 10, .pool_used_bytes = 8}, {5, 5}};
+  snapshot.attention.devices = {{.state = AttentionState::kReady, .calls = 7}, {.calls = 4}};
   PoolGauges pool{.device = DeviceIndex(1), .block_bytes = 3, .blocks = 4, .free = 3};
   snapshot.gauges.pools.push_back(pool);
   const std::string page = MetricsText(MetricsOf(snapshot, {}, {}), MetricsFormat::kPrometheus);
@@ -95,7 +96,11 @@ TEST(Metrics, DevicesAreToldApartByTheirPosition) {
         R"(kvtier_device_pool_allocated_bytes{device="1"} 5)",
         R"(kvtier_device_pool_used_bytes{device="0"} 0)",
         R"(kvtier_device_pool_used_bytes{device="1"} 3)",
-        R"(kvtier_device_pool_blocks{device="1"} 1)"}) {
+        R"(kvtier_device_pool_blocks{device="1"} 1)",
+        R"(kvtier_device_attention_ready{device="0"} 1)",
+        R"(kvtier_device_attention_ready{device="1"} 0)",
+        R"(kvtier_device_attention_calls_total{device="1"} 4)", "kvtier_attention_calls_total 11",
+        "kvtier_attention_ready 0"}) {
     EXPECT_NE(page.find("\n" + std::string(line) + "\n"), std::string::npos) << line;
   }
 }

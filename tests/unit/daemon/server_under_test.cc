@@ -6,7 +6,6 @@
 
 #include "base/check.h"
 #include "daemon/config/config_check.h"
-#include "tiers/host/mapped_arena.h"
 
 namespace kvtier {
 namespace {
@@ -25,6 +24,12 @@ std::vector<PoolDevice> MakeDevices(const Config& config, EventQueue* loop,
     made.push_back({&devices->emplace_back(loop)});
   }
   return made;
+}
+
+std::vector<Device*> PointersTo(std::deque<HostDevice>* devices) {
+  std::vector<Device*> pointers;
+  for (HostDevice& device : *devices) pointers.push_back(&device);
+  return pointers;
 }
 
 wire::DevicesReply WireDevicesOf(const Config& config) {
@@ -58,7 +63,7 @@ ServerUnderTest::ServerUnderTest(const std::function<void(Config*)>& adjust)
                  {.bytes = config_.host.bytes, .chunk_bytes = config_.cache.chunk_bytes}, &loop_)
                  .value()),
       pool_devices_(MakeDevices(config_, &loop_, &devices_)),
-      attention_({.device = &devices_.front(),
+      attention_({.devices = PointersTo(&devices_),
                   .config = &config_.kernels,
                   .clock = &clock_,
                   .loop = &loop_,
@@ -82,6 +87,7 @@ ServerUnderTest::ServerUnderTest(const std::function<void(Config*)>& adjust)
                                        TenantMap(config_.tenants, ::geteuid()))),
       tick_(&loop_) {
   KVT_CHECK(server_->Listen().has_value());
+  arena_->Prepare();
   TickForever();
   thread_ = std::thread([this] { loop_.Run(); });
   // Else what is offloaded, loaded or pinned would depend on how far the arena has grown.

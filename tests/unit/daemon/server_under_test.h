@@ -19,7 +19,7 @@
 #include "gpu/host_device.h"
 #include "tests/fakes/temporary_directory.h"
 #include "tiers/cache.h"
-#include "tiers/host/host_arena.h"
+#include "tiers/host/mapped_arena.h"
 
 namespace kvtier {
 
@@ -78,7 +78,7 @@ class ServerUnderTest {
   Log log_;
   CoarseClock clock_;
   EventLoop loop_;
-  std::unique_ptr<HostArena> arena_;
+  std::unique_ptr<MappedArena> arena_;
   std::deque<HostDevice> devices_;
   std::vector<PoolDevice> pool_devices_;
   AttentionService attention_;

@@ -47,8 +47,15 @@ class Mapping {
 
 class SessionAttention : public testing::Test {
  protected:
-  SessionAttention() : client_(daemon_.socket()) {
-    attached_ = client_.Attach();
+  SessionAttention() : SessionAttention(TestModel(), 1, 0) {}
+  // A daemon with so many devices, and a pool on one of them.
+  SessionAttention(const ModelRecord& model, size_t devices, uint32_t device)
+      : kv_dtype_(model.dtype == KvDtype::kFloat8E4m3 ? KVT_FP8_E4M3 : KVT_BF16),
+        daemon_([devices](Config* config) {
+          config->pool.devices.assign(devices, DeviceChoice::kHost);
+        }),
+        client_(daemon_.socket()) {
+    attached_ = client_.Attach(model, device);
     pool_ = std::make_unique<Mapping>(client_.pool_fd());
   }
 
@@ -61,9 +68,9 @@ class SessionAttention : public testing::Test {
     return mapping;
   }
 
-  void FillWithNumbers(std::byte* at, size_t count) {
+  void FillWithNumbers(std::byte* at, size_t count, kvt_dtype dtype = KVT_BF16) {
     for (size_t i = 0; i < count; ++i) {
-      kernels::StoreElement(at, KVT_BF16, static_cast<int64_t>(i), normal_(random_));
+      kernels::StoreElement(at, dtype, static_cast<int64_t>(i), normal_(random_));
     }
   }
   // Private blocks full of numbers.
@@ -71,7 +78,7 @@ class SessionAttention : public testing::Test {
     const auto blocks = Acquire(&client_, attached_.pool, {}, count).fresh;
     for (const BlockHandle& block : blocks) {
       FillWithNumbers(pool_->data() + block.index.value * attached_.block_bytes,
-                      attached_.block_bytes / 2);
+                      attached_.block_bytes / kernels::ElementBytes(kv_dtype_), kv_dtype_);
     }
     return blocks;
   }
@@ -90,7 +97,9 @@ class SessionAttention : public testing::Test {
   }
 
   [[nodiscard]] kernels::ReferenceOutput Expected(const std::vector<BlockHandle>& blocks,
-                                                  const Mapping& workspace) const {
+                                                  const Mapping& workspace,
+                                                  const float* key_scale = nullptr,
+                                                  const float* value_scale = nullptr) const {
     const int32_t starts[] = {0, 1, 4};
     const int32_t lengths[] = {21, 16};
     const auto index = [&](int i) { return static_cast<int32_t>(blocks[i].index.value); };
@@ -102,14 +111,16 @@ class SessionAttention : public testing::Test {
                                         .query_head_stride = kDim,
                                         .query_starts = starts,
                                         .kv = {.key = pool_->data(),
-                                               .value = pool_->data() + kTokens * kDim * 2,
-                                               .dtype = KVT_BF16,
+                                               .value = pool_->data() + attached_.block_bytes / 2,
+                                               .dtype = kv_dtype_,
                                                .kv_heads = 1,
                                                .head_dim = kDim,
                                                .page_tokens = kTokens,
                                                .block_stride = 2 * kTokens * kDim,
                                                .token_stride = kDim,
-                                               .head_stride = kDim},
+                                               .head_stride = kDim,
+                                               .key_scales = {.values = key_scale},
+                                               .value_scales = {.values = value_scale}},
                                         .sequences = {.block_table = table,
                                                       .kv_lengths = lengths,
                                                       .table_stride = 2,
@@ -118,6 +129,23 @@ class SessionAttention : public testing::Test {
                                         .softmax_scale = 0.125F});
   }
 
+  // What the workspace must hold after the Request was served.
+  static void ExpectResults(const Mapping& workspace, const kernels::ReferenceOutput& expected) {
+    for (size_t i = 0; i < expected.output.size(); ++i) {
+      ASSERT_NEAR(
+          kernels::LoadElement(workspace.data() + kOutputOffset, KVT_BF16, static_cast<int64_t>(i)),
+          expected.output[i], 0x1p-7 + 1e-3)
+          << i;
+    }
+    for (size_t i = 0; i < expected.lse.size(); ++i) {
+      ASSERT_NEAR(
+          kernels::LoadElement(workspace.data() + kLseOffset, KVT_FP32, static_cast<int64_t>(i)),
+          expected.lse[i], 1e-4)
+          << i;
+    }
+  }
+
+  const kvt_dtype kv_dtype_;
   ServerUnderTest daemon_;
   WireClient client_;
   wire::AttachReply attached_;
@@ -131,19 +159,7 @@ TEST_F(SessionAttention, GivesWhatTheReferenceGives) {
   const auto blocks = FilledBlocks(3);
   FillWithNumbers(workspace->data(), size_t{4} * kHeads * kDim);
   EXPECT_GT(client_.Call<wire::AttendReply>(Request(blocks)).compute_ns, 0u);
-  const auto expected = Expected(blocks, *workspace);
-  for (size_t i = 0; i < expected.output.size(); ++i) {
-    ASSERT_NEAR(
-        kernels::LoadElement(workspace->data() + kOutputOffset, KVT_BF16, static_cast<int64_t>(i)),
-        expected.output[i], 0x1p-7 + 1e-3)
-        << i;
-  }
-  for (size_t i = 0; i < expected.lse.size(); ++i) {
-    ASSERT_NEAR(
-        kernels::LoadElement(workspace->data() + kLseOffset, KVT_FP32, static_cast<int64_t>(i)),
-        expected.lse[i], 1e-4)
-        << i;
-  }
+  ExpectResults(*workspace, Expected(blocks, *workspace));
 }
 
 TEST_F(SessionAttention, ReadsCommittedBlocksThatTheSessionReferences) {
@@ -228,6 +244,74 @@ TEST_F(SessionAttention, AClientThatGoesDuringItsRequestLeavesNothingBehind) {
   daemon_.WaitUntil([&] { return daemon_.server().session_count() == 1; });
   const auto workspace = OpenWorkspace(&client_);
   (void)client_.Call<wire::AttendReply>(Request(FilledBlocks(3)));
+}
+
+class SessionAttentionOfTwo : public SessionAttention {
+ protected:
+  SessionAttentionOfTwo() : SessionAttention(TestModel(), 2, 1) {}
+};
+
+TEST_F(SessionAttentionOfTwo, TheSecondDevicesPoolIsServedToo) {
+  const auto workspace = OpenWorkspace(&client_);
+  const auto blocks = FilledBlocks(3);
+  FillWithNumbers(workspace->data(), size_t{4} * kHeads * kDim);
+  (void)client_.Call<wire::AttendReply>(Request(blocks));
+  ExpectResults(*workspace, Expected(blocks, *workspace));
+}
+
+TEST_F(SessionAttentionOfTwo, AWorkspaceServesThePoolsOfItsDeviceOnly) {
+  const auto on_second = OpenWorkspace(&client_, 0);
+  const auto blocks = FilledBlocks(3);
+  const PoolId second = attached_.pool;
+  const wire::AttachReply first = client_.AttachPool(0);
+  const auto first_blocks = Acquire(&client_, first.pool, {}, 3).fresh;
+  auto request = Request(first_blocks);
+  request.pool = first.pool;
+  EXPECT_EQ(client_.ErrorOf(request), "workspace_other_device");
+  // One more of the first device, which does not serve the second.
+  attached_ = first;
+  const auto on_first = OpenWorkspace(&client_, 1);
+  request.workspace = 1;
+  (void)client_.Call<wire::AttendReply>(request);
+  request = Request(blocks);
+  request.pool = second;
+  request.workspace = 1;
+  EXPECT_EQ(client_.ErrorOf(request), "workspace_other_device");
+  request.workspace = 0;
+  (void)client_.Call<wire::AttendReply>(request);
+}
+
+ModelRecord Fp8Model() {
+  ModelRecord record = TestModel();
+  record.dtype = KvDtype::kFloat8E4m3;
+  return record;
+}
+
+class SessionAttentionOverFp8 : public SessionAttention {
+ protected:
+  SessionAttentionOverFp8() : SessionAttention(Fp8Model(), 1, 0) {}
+};
+
+TEST_F(SessionAttentionOverFp8, ScalesCountInScoresAndInWhatIsMixed) {
+  const auto workspace = OpenWorkspace(&client_);
+  const auto blocks = FilledBlocks(3);
+  FillWithNumbers(workspace->data(), size_t{4} * kHeads * kDim);
+  const float key_scale = 0.375F, value_scale = 1.25F;
+  (void)client_.Call<wire::AttendReply>(
+      wire::AttendScaled{Request(blocks), {key_scale}, {value_scale}});
+  ExpectResults(*workspace, Expected(blocks, *workspace, &key_scale, &value_scale));
+  // Either may be left out, and both.
+  (void)client_.Call<wire::AttendReply>(wire::AttendScaled{Request(blocks), {}, {value_scale}});
+  ExpectResults(*workspace, Expected(blocks, *workspace, nullptr, &value_scale));
+  (void)client_.Call<wire::AttendReply>(Request(blocks));
+  ExpectResults(*workspace, Expected(blocks, *workspace));
+}
+
+TEST_F(SessionAttention, ScalesForOtherCachesAreRefused) {
+  const auto workspace = OpenWorkspace(&client_);
+  const wire::Attend request = Request(FilledBlocks(3));
+  EXPECT_EQ(client_.ErrorOf(wire::AttendScaled{request, {0.5F}, {}}), "bad_scale_count");
+  (void)client_.Call<wire::AttendReply>(wire::AttendScaled{request, {}, {}});
 }
 
 TEST(SessionAttentionOff, IsSaidToBe) {

@@ -93,10 +93,14 @@ void WireClient::Unexpected(const std::optional<Received>& received, wire::Messa
   }
 }
 
-wire::AttachReply WireClient::Attach() {
+wire::AttachReply WireClient::Attach(const ModelRecord& record, uint32_t device) {
   (void)Hello();
-  const auto model = Call<wire::RegisterModelReply>(wire::RegisterModel{TestModel()});
-  Send(wire::Attach{.model = model.model});
+  model_ = Call<wire::RegisterModelReply>(wire::RegisterModel{record}).model;
+  return AttachPool(device);
+}
+
+wire::AttachReply WireClient::AttachPool(uint32_t device) {
+  Send(wire::Attach{.model = model_, .device = device});
   std::optional<Received> received = Receive();
   if (!received || !received->Is(wire::MessageType::kAttachReply)) {
     Unexpected(received, wire::MessageType::kAttachReply);

@@ -14,6 +14,9 @@
 
 namespace kvtier {
 
+// 16 tokens of 256 bytes: blocks of 4 KiB.
+[[nodiscard]] ModelRecord TestModel();
+
 class WireClient {
  public:
   struct Received {
@@ -76,8 +79,11 @@ class WireClient {
   // The stream has ended, nothing before.
   [[nodiscard]] bool AtEnd() { return !Receive().has_value(); }
 
-  // Says hello, registers TestModel(), attaches its pool.
-  wire::AttachReply Attach();
+  // Says hello, registers a model, attaches its pool.
+  wire::AttachReply Attach(const ModelRecord& record, uint32_t device);
+  wire::AttachReply Attach() { return Attach(TestModel(), 0); }
+  // Attaches one more pool of that model.
+  wire::AttachReply AttachPool(uint32_t device);
   [[nodiscard]] wire::HelloReply Hello() {
     return Call<wire::HelloReply>(wire::Hello{.client_name = "test"});
   }
@@ -90,14 +96,12 @@ class WireClient {
   void Unexpected(const std::optional<Received>& received, wire::MessageType expected);
 
   UniqueFd socket_;
-  UniqueFd pool_fd_;
+  UniqueFd pool_fd_;  // of the last that was attached
+  wire::ModelId model_;
   uint64_t last_request_ = 0;
   wire::FrameDecoder decoder_{wire::kMaxAdminReplyFrameBytes};
   std::vector<UniqueFd> descriptors_;
 };
-
-// 16 tokens of 256 bytes: blocks of 4 KiB.
-[[nodiscard]] ModelRecord TestModel();
 
 // A hash like no other of another number.
 [[nodiscard]] BlockHash TestHash(uint64_t number);

@@ -103,6 +103,23 @@ TEST(CopyQueueTest, EmptyCopiesAreLeftOut) {
   EXPECT_TRUE(chunk->jobs.front()->AllTaken());
 }
 
+TEST(CopyQueueTest, AFullChunkIsNotTakenBeforeThereIsOne) {
+  const auto take_full = [](CopyQueue* queue) {
+    return queue->Take(CopyDirection::kHostToPool, 0, ChunkFill::kFull);
+  };
+  CopyQueue queue({.chunk_bytes = kChunkBytes});
+  queue.Add(Up(CopyPriority::kDemand, {300, 300}), nullptr);
+  EXPECT_FALSE(take_full(&queue));
+  queue.Add(Up(CopyPriority::kDemand, {400, 300}), nullptr);
+  EXPECT_EQ(take_full(&queue)->bytes, kChunkBytes);
+  EXPECT_FALSE(take_full(&queue));
+  // Less urgent work does not fill up what is more urgent.
+  queue.Add(Up(CopyPriority::kBackground, {kChunkBytes}), nullptr);
+  EXPECT_FALSE(take_full(&queue));
+  EXPECT_EQ(TakeUp(&queue)->bytes, 300u);
+  EXPECT_EQ(take_full(&queue)->priority, CopyPriority::kBackground);
+}
+
 TEST(CopyQueueTest, BackgroundWorkKeepsToItsRate) {
   CopyQueue queue({.chunk_bytes = kChunkBytes, .background_bytes_per_s = 1000});
   queue.Add(Up(CopyPriority::kBackground, {500, 500, 500, 500}), nullptr);

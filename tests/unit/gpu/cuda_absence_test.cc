@@ -1,8 +1,8 @@
 // What a machine without a GPU, or a build without CUDA, says when it is asked for one.
 #include <gtest/gtest.h>
 
+#include "base/blocking_loop.h"
 #include "gpu/cuda_device.h"
-#include "tests/fakes/blocking_loop.h"
 
 namespace kvtier {
 namespace {

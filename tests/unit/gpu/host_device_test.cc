@@ -14,9 +14,9 @@
 #include <span>
 #include <vector>
 
+#include "base/blocking_loop.h"
 #include "base/byte_size.h"
 #include "base/check.h"
-#include "tests/fakes/blocking_loop.h"
 
 namespace kvtier {
 namespace {

@@ -54,6 +54,36 @@ TEST(Attend, ScalesThatAreNoNumbersAreRefused) {
   }
 }
 
+TEST(AttendScaled, ScalesOfACacheAreNumbersAboveZero) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(ReasonFor(AttendScaled{{}, {0.5F}, {1e-30F, 3.0F}}), "");
+  for (const float scale : {0.0F, -1.0F, kInfinity, std::numeric_limits<float>::quiet_NaN()}) {
+    EXPECT_EQ(ReasonFor(AttendScaled{{}, {1.0F, scale}, {}}), "bad_scale") << scale;
+    EXPECT_EQ(ReasonFor(AttendScaled{{}, {}, {scale}}), "bad_scale") << scale;
+  }
+}
+
+TEST(AttendScaled, LargestCallFitsAFrame) {
+  AttendScaled scaled;
+  scaled.attend.sequences.resize(kMaxAttendSequences);
+  scaled.attend.blocks.resize(kMaxBlocksPerCall);
+  scaled.key_scales.assign(kMaxAttendScales, 1.0F);
+  scaled.value_scales.assign(kMaxAttendScales, 2.0F);
+  const std::vector<std::byte> payload = PayloadOf(scaled);
+  EXPECT_LE(payload.size() + kFrameHeaderBytes, kMaxFrameBytes);
+  const auto decoded = AttendScaled::Decode(payload);
+  ASSERT_TRUE(decoded);
+  EXPECT_EQ(decoded->value_scales, scaled.value_scales);
+}
+
+TEST(AttendScaled, MoreScalesThanHeadsCanBeAreRefused) {
+  std::vector<std::byte> payload = PayloadOf(AttendScaled{{}, {}, {}});
+  payload[payload.size() - 4 + 1] = std::byte{5};  // 1,280 scales of values
+  EXPECT_EQ(AttendScaled::Decode(payload).error().reason, "too_many_scales");
+  payload[payload.size() - 4 + 1] = std::byte{1};
+  EXPECT_EQ(AttendScaled::Decode(payload).error().reason, "truncated_message");
+}
+
 TEST(Attend, QueriesOfATypeThatNobodyComputesWithAreRefused) {
   Attend attend;
   attend.query_dtype = KvDtype::kFloat8E4m3;

@@ -263,5 +263,26 @@ TEST_F(CacheAcquireTest, HitsOfAWaitingAcquireAreNotEvictedMeanwhile) {
   Settle();
 }
 
+// The walk looks for a block behind the one before it, where it stands if it was committed next.
+TEST_F(CacheAcquireTest, APrefixIsFoundInWhateverOrderItsBlocksWereCommitted) {
+  Start();
+  const Hashes all = Sequence(1, 6);
+  Put({all[3], all[4]});
+  Put({all[5], all[0]});
+  Put({all[2], all[1]});
+  EXPECT_EQ(Acquire(kAlice, all).hits.size(), 6u);
+  const Hashes other = {all[3], all[4], Sequence(2, 1)[0], all[5]};
+  EXPECT_EQ(Acquire(kBob, other).hits.size(), 2u);
+}
+
+TEST_F(CacheAcquireTest, AReusedRowIsNotTakenForTheNextBlock) {
+  Start();
+  const Hashes all = Sequence(1, 3);
+  Put(all);
+  EXPECT_EQ(cache_->Evict({SpaceId(0), all[1]}, std::nullopt), EvictOutcome::kEvicted);
+  Settle();
+  EXPECT_EQ(Acquire(kAlice, all).hits.size(), 1u);
+}
+
 }  // namespace
 }  // namespace kvtier

@@ -1,6 +1,7 @@
 // What a load's counter says, and loads in layers.
 
 #include <cstring>
+#include <set>
 
 #include "tests/unit/tiers/cache_fixture.h"
 
@@ -84,6 +85,44 @@ TEST_F(CacheCountTest, WhatAnotherLoadBroughtIsCounted) {
   EXPECT_EQ(Counted(second), 4u);
 }
 
+TEST_F(CacheCountTest, LoadsOfOneSessionAreCountedEachForItself) {
+  Start();
+  PutInHost(Sequence(1, 5));
+  PutInHost(Sequence(2, 3));
+  PutInHost(Sequence(3, 4));
+  const AcquireReply whole = BeginCounted(kAlice, Sequence(1, 5)).reply();
+  const AcquireReply layered = BeginCounted(kAlice, Sequence(2, 3), kLayers).reply();
+  const AcquireReply last = BeginCounted(kAlice, Sequence(3, 4)).reply();
+  const AcquireReply again = BeginCounted(kAlice, Sequence(1, 2)).reply();
+  const std::set<uint32_t> offsets = {whole.counter->offset(), layered.counter->offset(),
+                                      last.counter->offset(), again.counter->offset()};
+  EXPECT_EQ(offsets.size(), 4u);
+  machine_->loop.Shuffle(11);
+  RunAndCheck(whole, Sequence(1, 5), 0);
+  RunAndCheck(layered, Sequence(2, 3), kLayers);
+  EXPECT_EQ(Counted(whole), 5u);
+  EXPECT_EQ(Counted(layered), kLayers);
+  EXPECT_EQ(Counted(last), 4u);
+  EXPECT_EQ(Counted(again), 2u);
+}
+
+TEST_F(CacheCountTest, AClosedSessionsSlotsServeOthersAgain) {
+  Start();
+  PutInHost(Sequence(1, 4));
+  std::vector<std::shared_ptr<StepCounter>> taken;
+  while (auto counter = counters_->Open(1)) taken.push_back(std::move(counter));
+  taken.pop_back();
+  machine_->loop.Hold(machine_->device->source());
+  ASSERT_NE(BeginCounted(kAlice, Sequence(1, 4)).reply().counter, nullptr);
+  EXPECT_EQ(counters_->Open(1), nullptr);
+  cache_->CloseSession(kAlice);
+  // The device may still count what is under way: the slot is not free yet.
+  EXPECT_EQ(counters_->Open(1), nullptr);
+  machine_->loop.LetGo(machine_->device->source());
+  Settle();
+  EXPECT_NE(counters_->Open(1), nullptr);
+}
+
 TEST_F(CacheCountTest, AFailedLoadPassesEveryStep) {
   Start();
   PutInHost(Sequence(1, 4));
@@ -113,8 +152,18 @@ TEST_F(CacheCountTest, WithoutAFreeSlotALoadIsNotCounted) {
   while (auto counter = counters_->Open(1)) taken.push_back(std::move(counter));
   const AcquireReply reply = BeginCounted(kAlice, Sequence(1, 1)).reply();
   EXPECT_EQ(reply.counter, nullptr);
+  EXPECT_EQ(cache_->stats().loads_without_counter, 1u);
   Settle();
   EXPECT_EQ(LastProgress(reply.load).ready, 1u);
+}
+
+TEST_F(CacheCountTest, ALoadThatIsCountedOrNeverAskedForItIsNoFallback) {
+  Start();
+  PutInHost(Sequence(1, 2));
+  EXPECT_NE(BeginCounted(kAlice, Sequence(1, 1)).reply().counter, nullptr);
+  EXPECT_EQ(BeginAcquire(kAlice, Sequence(1, 2)).reply().counter, nullptr);
+  Settle();
+  EXPECT_EQ(cache_->stats().loads_without_counter, 0u);
 }
 
 TEST_F(CacheCountTest, LayersOfAllBlocksComeInOrder) {

@@ -37,6 +37,21 @@ TEST_F(CacheSpacesTest, SameSpaceGetsTheSamePool) {
   EXPECT_EQ(again->generation, pool_.generation);
 }
 
+TEST_F(CacheSpacesTest, APoolMayBeUsedWhenItsDeviceSaysSo) {
+  Start();
+  int ready = 0;
+  cache_->WhenPoolReady(pool_.id, [&] { ++ready; });
+  EXPECT_EQ(ready, 1);
+  machine_->device->TakeTimeForPools();
+  cache_->WhenPoolReady(pool_.id, [&] { ++ready; });
+  EXPECT_EQ(ready, 1);
+  Settle();
+  EXPECT_EQ(ready, 2);
+  cache_->WhenPoolReady(PoolId(99), [&] { ++ready; });
+  Settle();
+  EXPECT_EQ(ready, 2);
+}
+
 TEST_F(CacheSpacesTest, PoolTakesAllThatIsLeftWhenNotToldOtherwise) {
   StartWithRoom({.pool_blocks = 16}, 4);
   EXPECT_EQ(pool_.blocks, 4u);

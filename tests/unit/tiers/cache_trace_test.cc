@@ -14,6 +14,8 @@ using ::testing::Pair;
 class KeepingTracer final : public Tracer {
  public:
   void Record(const TraceEvent& event) override { events.push_back(event); }
+  [[nodiscard]] int64_t NowUs() const override { return ++readings; }
+  mutable int64_t readings = 0;
   std::vector<TraceEvent> events;
 };
 
@@ -196,6 +198,23 @@ TEST_F(CacheTraceTest, WhateverBeginsEnds) {
     EXPECT_GE(open[event.kind], 0);
   }
   for (const auto& [kind, count] : open) EXPECT_EQ(count, 0) << static_cast<int>(kind);
+}
+
+TEST_F(CacheTraceTest, WhatIsDoneToManyBlocksTogetherSharesReadingsOfTheClock) {
+  StartTraced();
+  Put(Sequence(1, 6));
+  EvictFromPool();
+  tracer_.events.clear();
+  tracer_.readings = 0;
+  Use(Sequence(1, 6));
+  EXPECT_EQ(Of(TraceKind::kBlockLoad).size(), 12u);
+  EXPECT_LT(tracer_.readings, 12);
+  int64_t before_us = 0;
+  for (const TraceEvent& event : tracer_.events) {
+    if (event.time_us == 0) continue;  // the tracer's to set
+    EXPECT_GE(event.time_us, before_us);
+    before_us = event.time_us;
+  }
 }
 
 }  // namespace

@@ -14,10 +14,10 @@
 #include <future>
 #include <set>
 
+#include "base/blocking_loop.h"
 #include "base/check.h"
 #include "base/unique_fd.h"
 #include "tests/fakes/aligned_bytes.h"
-#include "tests/fakes/blocking_loop.h"
 #include "tests/fakes/temporary_directory.h"
 #include "tiers/disk/superblock.h"
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/fakes/blocking_loop.h"
+#include "base/blocking_loop.h"
 #include "tests/fakes/derived_bytes.h"
 #include "tests/fakes/temporary_directory.h"
 #include "tiers/disk/disk_files.h"

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "base/blocking_loop.h"
 #include "base/check.h"
 #include "tests/fakes/aligned_bytes.h"
-#include "tests/fakes/blocking_loop.h"
 #include "tests/fakes/temporary_directory.h"
 #include "tiers/disk/pread_block_file.h"
 #include "tiers/disk/uring_block_file.h"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/fakes/blocking_loop.h"
+#include "base/blocking_loop.h"
 
 namespace kvtier {
 namespace {
@@ -17,6 +17,7 @@ constexpr uint64_t kChunkBytes = 4 * kMiB;
 std::unique_ptr<MappedArena> MakeArena(uint64_t bytes, EventQueue* loop) {
   auto arena = MappedArena::Create({.bytes = bytes, .chunk_bytes = kChunkBytes}, loop);
   EXPECT_TRUE(arena) << arena.error().ToString();
+  (*arena)->Prepare();
   return std::move(*arena);
 }
 
@@ -95,6 +96,7 @@ class FakePinner final : public HostPinner {
     --left_;
     EXPECT_TRUE(std::ranges::all_of(memory, [](std::byte b) { return b == std::byte{0}; }));
     pinned_bytes_ += memory.size();
+    largest_bytes_ = std::max<uint64_t>(largest_bytes_, memory.size());
     return {};
   }
   void Unpin(std::span<std::byte> memory) override {
@@ -106,9 +108,14 @@ class FakePinner final : public HostPinner {
     const std::lock_guard lock(mutex_);
     return pinned_bytes_;
   }
+  uint64_t largest_bytes() const {
+    const std::lock_guard lock(mutex_);
+    return largest_bytes_;
+  }
 
  private:
   mutable std::mutex mutex_;
+  uint64_t largest_bytes_ = 0;
   int left_ = 1000;
   uint64_t pinned_bytes_ = 0;
 };
@@ -120,6 +127,7 @@ TEST(MappedArenaTest, SlicesArePinnedBeforeTheyAreUsedAndUnpinnedAtTheEnd) {
     const auto arena = MappedArena::Create(
         {.bytes = 32 * kMiB, .chunk_bytes = kChunkBytes, .pinner = &pinner}, &loop);
     ASSERT_TRUE(arena);
+    (*arena)->Prepare();
     (*arena)->OnGrowth(
         [&](std::span<std::byte>) { EXPECT_GE(pinner.pinned_bytes(), (*arena)->ready_bytes()); });
     loop.RunUntil([&] { return (*arena)->ready_bytes() == 32 * kMiB; });
@@ -141,11 +149,38 @@ TEST(MappedArenaTest, WhatCannotBePinnedIsSaidOnceAndUsedAllTheSame) {
                              .log = [&](const std::string& note) { notes.push_back(note); }},
                             &loop);
     ASSERT_TRUE(arena);
+    (*arena)->Prepare();
     loop.RunUntil([&] { return (*arena)->ready_bytes() == 64 * kMiB; });
   }
   ASSERT_EQ(notes.size(), 1u);
   EXPECT_NE(notes[0].find("not pinned from"), std::string::npos) << notes[0];
   EXPECT_EQ(pinner.pinned_bytes(), 0u);
+}
+
+// A piece holds the driver's locks; slices are as large as an I/O engine may want them.
+TEST(MappedArenaTest, SlicesArePinnedInPiecesOfWholeChunks) {
+  BlockingLoop loop;
+  FakePinner pinner;
+  const auto arena = MappedArena::Create({.bytes = 64 * kMiB,
+                                          .chunk_bytes = kChunkBytes,
+                                          .pinner = &pinner,
+                                          .pinned_at_once_bytes = 2 * kChunkBytes + 1},
+                                         &loop);
+  ASSERT_TRUE(arena);
+  (*arena)->Prepare();
+  loop.RunUntil([&] { return (*arena)->ready_bytes() == 64 * kMiB; });
+  EXPECT_EQ(pinner.pinned_bytes(), 64 * kMiB);
+  EXPECT_EQ(pinner.largest_bytes(), 2 * kChunkBytes);
+}
+
+TEST(MappedArenaTest, TakesNoMemoryBeforeItIsAskedTo) {
+  BlockingLoop loop;
+  FakePinner pinner;
+  const auto arena = MappedArena::Create(
+      {.bytes = 8 * kMiB, .chunk_bytes = kChunkBytes, .pinner = &pinner}, &loop);
+  ASSERT_TRUE(arena);
+  EXPECT_EQ((*arena)->ready_bytes(), 0u);
+  EXPECT_EQ((*arena)->capacity_bytes(), 8 * kMiB);
 }
 
 TEST(MappedArenaTest, ANumaNodeThatIsNotThereIsSaid) {
@@ -158,6 +193,7 @@ TEST(MappedArenaTest, ANumaNodeThatIsNotThereIsSaid) {
                            .log = [&](const std::string& note) { notes.push_back(note); }},
                           &loop);
   ASSERT_TRUE(arena);
+  (*arena)->Prepare();
   loop.RunUntil([&] { return (*arena)->ready_bytes() == 8 * kMiB; });
   EXPECT_EQ(notes.size(), 1u);
 }

@@ -15,8 +15,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/blocking_loop.h"
 #include "base/check.h"
-#include "tests/fakes/blocking_loop.h"
 #include "tests/fakes/derived_bytes.h"
 #include "tests/fakes/temporary_directory.h"
 

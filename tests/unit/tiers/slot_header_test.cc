@@ -82,6 +82,44 @@ TEST(SlotHeaderTest, RejectsEverySingleByteChange) {
   }
 }
 
+TEST(SlotHeaderTest, NamesTheBlockThatItWasMadeForAndNoOther) {
+  const SlotHeader header = FullHeader();
+  const SpaceIdentity identity{header.tenant, header.model, header.payload_bytes};
+  const Page page = Encode(header);
+  EXPECT_TRUE(HeaderNames(identity, header.hash, header.tokens, page));
+
+  SpaceIdentity other = identity;
+  other.tenant.pop_back();
+  EXPECT_FALSE(HeaderNames(other, header.hash, header.tokens, page));
+  other.tenant = std::string(63, 't') + 'u';
+  EXPECT_FALSE(HeaderNames(other, header.hash, header.tokens, page));
+  other = identity;
+  other.model.bytes[31] ^= 1;
+  EXPECT_FALSE(HeaderNames(other, header.hash, header.tokens, page));
+  other = identity;
+  --other.block_bytes;
+  EXPECT_FALSE(HeaderNames(other, header.hash, header.tokens, page));
+  BlockHash hash = header.hash;
+  hash.bytes[0] ^= 1;
+  EXPECT_FALSE(HeaderNames(identity, hash, header.tokens, page));
+  EXPECT_FALSE(HeaderNames(identity, header.hash, header.tokens - 1, page));
+}
+
+TEST(SlotHeaderTest, NamesNothingWhereNoHeaderIs) {
+  const SlotHeader header = FullHeader();
+  const SpaceIdentity identity{header.tenant, header.model, header.payload_bytes};
+  for (const size_t at : {0u, 7u, 16u, 19u}) {
+    Page page = Encode(header);
+    page[at] ^= std::byte{1};
+    EXPECT_FALSE(HeaderNames(identity, header.hash, header.tokens, page)) << at;
+  }
+  Page page = Encode(header);
+  constexpr size_t kTenantBytesAt = 60;
+  ASSERT_EQ(page[kTenantBytesAt], std::byte{64});
+  page[kTenantBytesAt] = std::byte{0xff};
+  EXPECT_FALSE(HeaderNames(identity, header.hash, header.tokens, page));
+}
+
 TEST(SlotHeaderTest, RejectsBytesThatWereNeverAHeader) {
   Page page{};
   EXPECT_EQ(ReasonOf(page), "bad_magic");

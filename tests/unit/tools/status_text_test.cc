@@ -4,6 +4,8 @@
 
 #include <cstdio>
 #include <sstream>
+#include <string>
+#include <vector>
 
 namespace kvtier {
 namespace {
@@ -25,7 +27,7 @@ constexpr std::string_view kStatus = R"json({
   "sessions": {"count": 4}, "references": 128,
   "in_flight": {"loads": 1, "offloads": 2, "disk_reads": 3, "disk_writes": 4},
   "stats": {"blocks": {"asked": 1000, "pool": 500, "host": 200, "disk": 50, "miss": 250},
-            "disk_read_errors": 0, "slots_quarantined": 0}})json";
+            "disk_read_errors": 0, "loads_without_counter": 0, "slots_quarantined": 0}})json";
 
 std::string Format(std::string_view json) {
   const auto text = FormatStatus(json, Terminal(stdout));
@@ -56,6 +58,41 @@ TEST(StatusTextTest, TellsWhichGpuThePoolIsOn) {
   EXPECT_EQ(Format(kStatus).find("cuda"), std::string::npos);
 }
 
+// The status with two GPUs, and a pool on each.
+std::string OnTwoGpus(const std::string& name) {
+  std::string status(kStatus);
+  const auto replace = [&status](std::string_view text, const std::string& by) {
+    status.replace(status.find(text), text.size(), by);
+  };
+  const std::string gpu = R"({"kind": "cuda", "ordinal": 1, "pool_capacity_bytes": 268435456,
+                              "pool_used_bytes": 134217728, "name": ")" +
+                          name + R"("})";
+  replace(R"("kernels": {)", R"("devices": [)" + gpu + ", " + gpu + R"(],
+          "kernels": {"devices": [{"state": "ready"}, {"state": "failed"}],)");
+  replace(R"("pools": [)", R"("pools": [{"tenant": "default", "model_name": "m", "device": 1,
+          "block_bytes": 65536, "blocks": 2048, "free": 1024},)");
+  return status;
+}
+
+TEST(StatusTextTest, ShowsALineForEachOfSeveralDevices) {
+  const std::string text = Format(OnTwoGpus("NVIDIA H200"));
+  EXPECT_NE(text.find("2 devices"), std::string::npos) << text;
+  std::istringstream lines(text);
+  std::vector<std::string> devices;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.find("cuda:1 NVIDIA H200") != std::string::npos) devices.push_back(line);
+  }
+  ASSERT_EQ(devices.size(), 2u) << text;
+  // 1,024 blocks of 64 KiB on each, of 256 MiB.
+  for (const std::string& line : devices) {
+    EXPECT_NE(line.find("1,024"), std::string::npos) << line;
+    EXPECT_NE(line.find("25 %"), std::string::npos) << line;
+  }
+  EXPECT_NE(devices[0].find("ready"), std::string::npos) << text;
+  EXPECT_NE(devices[1].find("failed"), std::string::npos) << text;
+  EXPECT_EQ(Format(kStatus).find("attention"), std::string::npos);
+}
+
 TEST(StatusTextTest, NoLineIsLongerThanEightyColumnsHoweverLargeTheNumbers) {
   std::string large = OnGpu("NVIDIA with a name that is longer than any");
   for (const char* number : {"1024", "4096", "3072", "1000", "268435456"}) {
@@ -64,7 +101,8 @@ TEST(StatusTextTest, NoLineIsLongerThanEightyColumnsHoweverLargeTheNumbers) {
       at += 20;
     }
   }
-  std::istringstream lines(Format(large) + Format(kStatus));
+  std::istringstream lines(Format(large) + Format(kStatus) +
+                           Format(OnTwoGpus("NVIDIA with a name that is longer than any")));
   for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80u) << line;
 }
 
@@ -75,8 +113,11 @@ TEST(StatusTextTest, TroublesAreShownAndAHealthyDaemonHasNone) {
   troubled.replace(troubled.find(R"("rebuilt": false)"), 16, R"("rebuilt": true)");
   troubled.replace(troubled.find(R"("state": "ready")"), 16,
                    R"("state": "failed", "reason": "self-test: decode")");
+  constexpr std::string_view kCounted = R"("loads_without_counter": 0)";
+  troubled.replace(troubled.find(kCounted), kCounted.size(), R"("loads_without_counter": 12)");
   const std::string text = Format(troubled);
   EXPECT_NE(text.find("! 7 disk_read_errors"), std::string::npos) << text;
+  EXPECT_NE(text.find("! 12 loads_without_counter"), std::string::npos) << text;
   EXPECT_NE(text.find("! the index was rebuilt"), std::string::npos) << text;
   EXPECT_NE(text.find("! kernels off: self-test: decode"), std::string::npos) << text;
 }

@@ -6,10 +6,10 @@
 #include <random>
 
 #include "base/aligned_buffer.h"
+#include "base/blocking_loop.h"
 #include "base/byte_size.h"
 #include "gpu/cuda_device.h"
 #include "tools/bench/bench.h"
-#include "tools/bench/gpu/bench_loop.h"
 #include "tools/bench/gpu/gpu_bench.h"
 
 namespace kvtier {
@@ -21,7 +21,7 @@ constexpr uint64_t kRequestBytes = 4 * kMiB;
 // A device, a pool and host memory for both directions at once.
 class Rig {
  public:
-  Rig(std::unique_ptr<Device> device, std::unique_ptr<DevicePool> pool, BenchLoop* loop,
+  Rig(std::unique_ptr<Device> device, std::unique_ptr<DevicePool> pool, BlockingLoop* loop,
       uint64_t bytes)
       : bytes_(bytes),
         loop_(*loop),
@@ -103,7 +103,7 @@ class Rig {
   }
 
   const uint64_t bytes_;
-  BenchLoop& loop_;
+  BlockingLoop& loop_;
   const std::unique_ptr<Device> device_;
   const std::unique_ptr<DevicePool> pool_;
   AlignedBuffer host_;
@@ -111,7 +111,8 @@ class Rig {
   bool failed_ = false;
 };
 
-Result<std::unique_ptr<Rig>> MakeRig(BenchLoop* loop, uint64_t bytes, CudaDeviceOptions options) {
+Result<std::unique_ptr<Rig>> MakeRig(BlockingLoop* loop, uint64_t bytes,
+                                     CudaDeviceOptions options) {
   KVT_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, OpenCudaDevice(std::move(options), loop));
   KVT_ASSIGN_OR_RETURN(std::unique_ptr<DevicePool> pool, device->CreatePool(2 * bytes));
   auto rig = std::make_unique<Rig>(std::move(device), std::move(pool), loop, bytes);
@@ -140,7 +141,7 @@ constexpr uint64_t kLayers = 32;
 
 Result<GpuResults> MeasureLayerOrder(const GpuBenchOptions& options, const CopyCeiling& ceiling) {
   constexpr uint64_t kBytes = kPrefixBlocks * kPrefixBlockBytes;
-  BenchLoop loop;
+  BlockingLoop loop;
   KVT_ASSIGN_OR_RETURN(const auto rig, MakeRig(&loop, kBytes, {}));
   std::vector<double> first_ms, last_ms;
   for (uint32_t i = 0; i < options.repetitions + 1; ++i) {
@@ -158,7 +159,7 @@ Result<GpuResults> MeasureLayerOrder(const GpuBenchOptions& options, const CopyC
 }
 
 Result<GpuResults> MeasureCopyEngine(const GpuBenchOptions& options, const CopyCeiling& ceiling) {
-  BenchLoop loop;
+  BlockingLoop loop;
   KVT_ASSIGN_OR_RETURN(const auto rig, MakeRig(&loop, options.set_bytes,
                                                {.chunk_bytes = options.chunk_bytes,
                                                 .chunks_in_flight = options.chunks_in_flight}));
@@ -180,7 +181,7 @@ Result<GpuResults> MeasureCopyEngine(const GpuBenchOptions& options, const CopyC
 }
 
 Status OffloadForever(uint64_t bytes_per_s) {
-  BenchLoop loop;
+  BlockingLoop loop;
   KVT_ASSIGN_OR_RETURN(const auto rig,
                        MakeRig(&loop, 512 * kMiB, {.background_bytes_per_s = bytes_per_s}));
   while (!rig->failed()) {

@@ -78,7 +78,10 @@ using GpuResults = std::vector<GpuResult>;
 // waiting for the counter, and with the kernel's stream waiting.
 [[nodiscard]] Result<GpuResults> MeasureCompletion(const GpuBenchOptions& options,
                                                    const CopyCeiling& ceiling);
-// How long a daemon with a large pool and arena takes to serve.
+// Seconds in which a program that does nothing else touches so much memory and then pins it. Errors:
+// kResourceExhausted; those of CUDA.
+[[nodiscard]] Result<double> MeasureArenaCeiling(uint64_t bytes, uint32_t threads);
+// How long a daemon with a large pool and arena takes to serve, the first time and again.
 [[nodiscard]] Result<GpuResults> MeasureLargeStart(const GpuBenchOptions& options);
 // A memory-bound kernel in this process while another process offloads.
 [[nodiscard]] Result<GpuResults> MeasureInterference(const GpuBenchOptions& options);

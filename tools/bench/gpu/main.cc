@@ -8,10 +8,11 @@
 #include <fstream>
 #include <functional>
 #include <optional>
+#include <utility>
 
+#include "base/blocking_loop.h"
 #include "base/byte_size.h"
 #include "gpu/cuda_device.h"
-#include "tools/bench/gpu/bench_loop.h"
 #include "tools/bench/gpu/gpu_bench.h"
 #include "tools/bench/gpu/player.h"
 
@@ -80,7 +81,7 @@ Result<bool> MeasureAll(const Arguments& arguments, GpuResults* results) {
 
 Result<std::string> DeviceName(const GpuBenchOptions& options) {
   if (options.device == kHostDevice) return options.device;
-  BenchLoop loop;
+  BlockingLoop loop;
   KVT_ASSIGN_OR_RETURN(const std::unique_ptr<Device> device, OpenCudaDevice({}, &loop));
   return device->info().name;
 }
@@ -140,8 +141,10 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--large-host-bytes", options.large_host_bytes, "For the start.")
       ->capture_default_str();
-  app.add_option("--clients-killed", options.clients_killed, "So many.")->capture_default_str();
-  app.add_option("--daemons-killed", options.daemons_killed, "So many.")->capture_default_str();
+  for (const auto& [name, kills] : {std::pair{"--clients-killed", &options.clients_killed},
+                                    std::pair{"--daemons-killed", &options.daemons_killed}}) {
+    app.add_option(name, *kills, "So many.")->check(CLI::Range(1, 10'000))->capture_default_str();
+  }
   app.add_option("--trace", options.trace,
                  "A Mooncake trace to be replayed by four client processes.");
   app.add_option("--set", options.settings, "KEY=VALUE for the daemons; may be repeated.");

@@ -131,6 +131,8 @@ class MlaDecodeParams(Structure):
         ("block_stride", c_int64),
         ("token_stride", c_int64),
         ("page_tokens", c_int32),
+        ("latent_dtype", c_int),
+        ("latent_scales", Scales),
         ("sequences", Sequences),
         ("softmax_scale", c_float),
         ("split_tokens", c_int32),

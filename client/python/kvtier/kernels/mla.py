@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..errors import invalid
 from . import _abi, _launch, _tensors
@@ -16,6 +16,7 @@ _LATENT_DIM = 512
 _ROPE_DIM = 64
 _QUERY_DIM = _LATENT_DIM + _ROPE_DIM
 _MOST_HEADS = 128
+_FP8 = "float8_e4m3fn"
 
 
 def mla_decode(
@@ -24,6 +25,7 @@ def mla_decode(
     tables: SequenceTables,
     softmax_scale: float,
     *,
+    latent_scales: torch.Tensor | None = None,
     split_tokens: int = 0,
     tables_settled: bool = False,
     output: torch.Tensor | None = None,
@@ -35,7 +37,10 @@ def mla_decode(
     each cached token. The up-projections are absorbed in query and output. Returns output.
 
     query: [sequences, q_heads, 576], bfloat16 or float16: the latent part, then the part that the
-        rope has turned; q_heads 1 to 128. latent: [blocks, page_tokens, 576] in the same order.
+        rope has turned; q_heads 1 to 128. latent: [blocks, page_tokens, 576] in the same order,
+        of query's dtype or float8_e4m3fn.
+    latent_scales: what the values of a float8 latent are multiplied with to get the real ones,
+        float32: one value, or [blocks, page_tokens]. None: 1.
     output: [sequences, q_heads, 512]. lse: float32 [sequences, q_heads], contiguous.
 
     The other parameters and errors are as for `decode`.
@@ -45,8 +50,9 @@ def mla_decode(
     rows, heads = query.shape[:2]
     if not 0 < heads <= _MOST_HEADS:
         raise invalid("bad_query", f"{heads} heads, 1 to {_MOST_HEADS} can be")
-    _tensors.check(latent, "latent", (None, None, _QUERY_DIM), dtypes, query)
+    _tensors.check(latent, "latent", (None, None, _QUERY_DIM), (*dtypes, _FP8), query)
     check_page(latent.shape[1], "latent")
+    scales = _scales(latent_scales, latent)
     _tensors.check_lse(lse, rows, heads, query)
     if not softmax_scale > 0:
         raise invalid("bad_softmax_scale", str(softmax_scale))
@@ -69,6 +75,8 @@ def mla_decode(
             block_stride=blocks[0],
             token_stride=blocks[1],
             page_tokens=latent.shape[1],
+            latent_dtype=_tensors.dtype_number(latent),
+            latent_scales=scales,
             sequences=tables.abi(latent.shape[1], latent.device),
             softmax_scale=softmax_scale,
             split_tokens=_tensors.whole(split_tokens, "split_tokens"),
@@ -77,3 +85,15 @@ def mla_decode(
         if rows > 0:
             _launch.launch_with_workspace("kvt_mla_decode", params, handle, workspace, query)
     return result
+
+
+def _scales(scales: torch.Tensor | None, latent: torch.Tensor) -> Any:
+    if scales is None:
+        return _abi.Scales()
+    if _tensors.dtype_name(latent) != _FP8:
+        raise invalid("bad_latent_scales", f"scales for a {_tensors.dtype_name(latent)} latent")
+    one = scales.numel() == 1 and len(scales.shape) < 2
+    shape = tuple(scales.shape) if one else tuple(latent.shape[:2])
+    _tensors.check(scales, "latent_scales", shape, ("float32",), latent)
+    block, token = (0, 0) if one else tuple(scales.stride())
+    return _abi.Scales(scales.data_ptr(), block, token, 0)

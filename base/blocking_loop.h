@@ -1,5 +1,5 @@
-// An event loop for tests of code with threads of its own: events queue up from any thread and run
-// on the test's when it asks.
+// An event loop for programs whose waiting thread runs the events: they queue up from any thread,
+// and run on the one that asks.
 #pragma once
 
 #include <condition_variable>

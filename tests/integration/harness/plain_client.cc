@@ -1,0 +1,26 @@
+#include "tests/integration/harness/plain_client.h"
+
+#include <gtest/gtest.h>
+
+#include <utility>
+
+namespace kvtier {
+
+kvt::Connection ConnectTo(const std::string& socket) {
+  auto connection = kvt::Connection::Connect(socket);
+  EXPECT_TRUE(connection) << connection.error().ToString();
+  return *std::move(connection);
+}
+
+uint32_t RegisterTinyModel(kvt::Connection* connection) {
+  kvt_model_record record;
+  kvt_model_record_init(&record);
+  record.name = "tiny";
+  record.layers = record.kv_heads = 1;
+  record.k_head_dim = record.v_head_dim = 64;
+  const auto model = connection->RegisterModel(record);
+  EXPECT_TRUE(model) << model.error().ToString();
+  return model ? model->model : 0;
+}
+
+}  // namespace kvtier

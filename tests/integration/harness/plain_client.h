@@ -1,0 +1,17 @@
+// What most tests of clients that replay nothing do first.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "client/kvtier.hpp"
+
+namespace kvtier {
+
+// Ends the test's process if nobody answers there.
+[[nodiscard]] kvt::Connection ConnectTo(const std::string& socket);
+
+// One layer, one head of 64: its number on the connection. Fails the test if it is refused.
+[[nodiscard]] uint32_t RegisterTinyModel(kvt::Connection* connection);
+
+}  // namespace kvtier

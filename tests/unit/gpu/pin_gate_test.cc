@@ -1,0 +1,38 @@
+#include "gpu/pin_gate.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <future>
+#include <optional>
+#include <thread>
+
+namespace kvtier {
+namespace {
+
+TEST(PinGateTest, IsOpenWhenNobodyIsUrgent) {
+  PinGate gate;
+  gate.Wait();
+  { const PinGate::Urgent urgent(&gate); }
+  gate.Wait();
+}
+
+TEST(PinGateTest, OpensWhenTheLastOfThoseWhoAreUrgentIsDone) {
+  PinGate gate;
+  std::optional<PinGate::Urgent> first(std::in_place, &gate);
+  std::optional<PinGate::Urgent> second(std::in_place, &gate);
+  std::promise<void> passed;
+  std::future<void> done = passed.get_future();
+  std::thread waiter([&] {
+    gate.Wait();
+    passed.set_value();
+  });
+  first.reset();
+  EXPECT_EQ(done.wait_for(std::chrono::seconds(0)), std::future_status::timeout);
+  second.reset();
+  EXPECT_EQ(done.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+  waiter.join();
+}
+
+}  // namespace
+}  // namespace kvtier

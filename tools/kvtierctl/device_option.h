@@ -1,0 +1,25 @@
+// `--device`: where a private daemon has its pool, or which of a running daemon's devices is used.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/result.h"
+#include "tools/kvtierctl/command.h"
+
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
+
+namespace kvtier {
+
+// Takes "host", "auto" or "cuda:N". `target` stays empty if it is not given.
+CLI::Option* AddDeviceOption(CLI::App* command, std::string* target,
+                             const std::string& description);
+
+// The position of that device among the running daemon's; 0 for an empty name, without asking.
+// Errors: kNotFound "no_such_device", naming those that there are; those of asking.
+[[nodiscard]] Result<uint32_t> FindDevice(const CommandContext& context, const std::string& name);
+
+}  // namespace kvtier
