@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "daemon/server/session.h"
@@ -53,6 +55,7 @@ void Session::Handle(const wire::Frame& frame,
   // What was taken and is answered later ends then.
   constexpr bool kLater = Message::kType == wire::MessageType::kAcquire ||
                           Message::kType == wire::MessageType::kAcquireCounted ||
+                          Message::kType == wire::MessageType::kPrefetch ||
                           Message::kType == wire::MessageType::kAttend ||
                           Message::kType == wire::MessageType::kAttendScaled;
   if (!handled || !kLater) {
@@ -278,9 +281,29 @@ Status Session::OnRelease(const Call& call, const wire::Release& request) {
 Status Session::OnPrefetch(const Call& call, const wire::Prefetch& request) {
   KVT_RETURN_IF_ERROR(FindPool(request.pool));
   KVT_RETURN_IF_ERROR(CheckHashes(request.hashes));
-  Reply(call, wire::PrefetchReply{
-                  services_.cache->Prefetch(request.pool, request.hashes, {id_, call.request_id})});
+  // The rest of a long one has its own events, before which no other request of the session is
+  // read.
+  connection_.Pause();
+  PrefetchFrom(0, call, request.pool, std::make_shared<const Hashes>(Copy(request.hashes)));
   return {};
+}
+
+void Session::PrefetchFrom(uint32_t first, const Call& call, PoolId pool,
+                           const std::shared_ptr<const Hashes>& hashes) {
+  if (ended_) return trace_.End(wire::Prefetch::kType, call.request_id, /*failed=*/true);
+  const auto rest = std::span(*hashes).subspan(first);
+  const auto part = rest.first(std::min<size_t>(rest.size(), kPrefetchedTogether));
+  const uint32_t here = services_.cache->Prefetch(pool, part, {id_, call.request_id});
+  const uint32_t count = first + here;
+  if (here == part.size() && part.size() < rest.size()) {
+    return services_.loop->Post([weak = weak_from_this(), count, call, pool, hashes] {
+      const std::shared_ptr<Session> session = weak.lock();
+      if (session) session->PrefetchFrom(count, call, pool, hashes);
+    });
+  }
+  trace_.End(wire::Prefetch::kType, call.request_id, /*failed=*/false);
+  Reply(call, wire::PrefetchReply{count});
+  connection_.Resume();
 }
 
 Status Session::OnLookup(const Call& call, const wire::Lookup& request) {
