@@ -257,7 +257,20 @@ bool Acquirer::Pump() {
       if (outcome == Outcome::kAnswered) line.pop_front();
     }
   }
+  TellDevices();
   return progressed;
+}
+
+void Acquirer::TellDevices() {
+  std::array<bool, kMaxDevices> awaited{};
+  for (const auto& [pool_id, line] : lines_) {
+    awaited[state_.FindPool(pool_id)->device.value] |= !line.empty() && line.front().waits;
+  }
+  for (uint32_t i = 0; i < state_.env.devices.size(); ++i) {
+    if (awaited_[i] == awaited[i]) continue;
+    awaited_[i] = awaited[i];
+    state_.env.devices[i].device->AwaitBackground(awaited[i]);
+  }
 }
 
 void Acquirer::GoOn() {

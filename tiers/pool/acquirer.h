@@ -7,6 +7,7 @@
 // as if the session held it already, and is given back if it is refused after all.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -84,6 +85,8 @@ class Acquirer {
   // What sinks meanwhile must not push out the hits that are not taken yet.
   void KeepBelow(const CachePool& pool, const Operation& operation);
   void StartWaiting(Operation* operation);
+  // Devices hurry while somebody waits for room in one of their pools.
+  void TellDevices();
   void Finish(CachePool* pool, Operation* operation);
   void Refuse(CachePool* pool, Operation* operation, Error error);
   void CountAsked(const Operation& operation);
@@ -101,8 +104,9 @@ class Acquirer {
   SessionTable& sessions_;
   PrefixFinder finder_;
   BlockTaker taker_;
-  std::map<PoolId, Line> lines_;  // first come, first served
-  PoolId last_in_turn_;           // of the lines whose first goes on
+  std::map<PoolId, Line> lines_;             // first come, first served
+  PoolId last_in_turn_;                      // of the lines whose first goes on
+  std::array<bool, kMaxDevices> awaited_{};  // what the devices were told
 };
 
 }  // namespace kvtier
