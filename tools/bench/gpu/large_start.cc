@@ -8,8 +8,8 @@
 
 #include "base/byte_size.h"
 #include "tools/bench/bench_client.h"
+#include "tools/bench/daemon_status.h"
 #include "tools/bench/gpu/gpu_bench.h"
-#include "tools/support/admin.h"
 #include "tools/support/json_view.h"
 
 namespace kvtier {
@@ -17,7 +17,6 @@ namespace {
 
 using SteadyClock = std::chrono::steady_clock;
 
-constexpr int64_t kAdminSilenceMs = 60'000;
 constexpr auto kPoll = std::chrono::milliseconds(5);
 constexpr double kGiveUpSeconds = 60;
 
@@ -26,10 +25,8 @@ double SecondsSince(SteadyClock::time_point start) {
 }
 
 Result<bool> ArenaComplete(const PrivateDaemon& daemon) {
-  KVT_ASSIGN_OR_RETURN(const std::string text,
-                       CallAdmin(daemon.admin_socket(), R"({"op":"status"})", kAdminSilenceMs));
-  const boost::json::value document = boost::json::parse(text);
-  const JsonView host = JsonView(&document)["tiers"]["host"];
+  KVT_ASSIGN_OR_RETURN(const boost::json::value status, AskStatus(daemon.admin_socket()));
+  const JsonView host = JsonView(&status)["tiers"]["host"];
   return host["ready_bytes"].Count() >= host["capacity_bytes"].Count();
 }
 
