@@ -81,14 +81,12 @@ Result<GpuResults> MeasureLargeStart(const GpuBenchOptions& options) {
   double bare_first_seconds = 0;
   const auto measure_bare = [&]() -> Status {
     if (AvailableBytes() < options.large_host_bytes / 8 * 9) return {};
-    KVT_ASSIGN_OR_RETURN(bare_first_seconds,
-                         MeasureArenaCeiling(options.large_host_bytes, 2 * options.threads));
+    KVT_ASSIGN_OR_RETURN(bare_first_seconds, MeasureArenaCeiling(options.large_host_bytes));
     return {};
   };
   KVT_ASSIGN_OR_RETURN(const Times first, TimeStart(options, measure_bare));
   KVT_ASSIGN_OR_RETURN(const Times again, TimeStart(options, [] { return Status(); }));
-  KVT_ASSIGN_OR_RETURN(const double bare_seconds,
-                       MeasureArenaCeiling(options.large_host_bytes, 2 * options.threads));
+  KVT_ASSIGN_OR_RETURN(const double bare_seconds, MeasureArenaCeiling(options.large_host_bytes));
   const std::string sizes = fmt::format("{}_pool_{}_host", SizeName(options.large_pool_bytes),
                                         SizeName(options.large_host_bytes));
   return GpuResults{
