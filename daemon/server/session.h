@@ -130,6 +130,7 @@ class Session final : public ConnectionListener, public std::enable_shared_from_
   Status OnStats(const Call& call, const wire::Stats& request);
   Status OnPing(const Call& call, const wire::Ping& request);
   Status OnWorkspace(const Call& call, const wire::Workspace& request);
+  Status OnWorkspaceClose(const Call& call, const wire::WorkspaceClose& request);
   Status OnAttend(const Call& call, const wire::Attend& request);
   Status OnAttendScaled(const Call& call, const wire::AttendScaled& request);
 

@@ -93,6 +93,8 @@ void Session::Dispatch(const wire::Frame& frame) {
       return Handle(frame, &Session::OnPing);
     case Type::kWorkspace:
       return Handle(frame, &Session::OnWorkspace);
+    case Type::kWorkspaceClose:
+      return Handle(frame, &Session::OnWorkspaceClose);
     case Type::kAttend:
       return Handle(frame, &Session::OnAttend);
     case Type::kAttendScaled:
