@@ -12,6 +12,7 @@
 #include "kernels/reference/number_format.h"
 #include "kernels/write/kv_write_reference.h"
 #include "tests/gpu/kernels/device_array.h"
+#include "tests/gpu/kernels/graph_replay.h"
 
 namespace kvtier::kernels {
 namespace {
@@ -265,14 +266,8 @@ TEST(KvWrite, ReplaysOneGraphForOtherSlots) {
   WriteMemory memory({.rope = KVT_ROPE_NEOX});
   WriteDevice device(memory);
   const kvt_kv_write_params params = Params(memory, device.pointers());
-  cudaStream_t stream = nullptr;
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t executable = nullptr;
-  ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
-  ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
-  ASSERT_EQ(kvt_kv_write(&params, stream), KVT_KERNEL_OK);
-  ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
-  ASSERT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
+  GraphReplay graph(
+      [&](cudaStream_t stream) { EXPECT_EQ(kvt_kv_write(&params, stream), KVT_KERNEL_OK); });
   for (int replay = 0; replay < 3; ++replay) {
     for (size_t t = 0; t < memory.slots.size(); ++t) {
       memory.slots[t] = (t + replay) % 5 == 0 ? -1 : static_cast<int64_t>(5 * t + replay);
@@ -280,15 +275,10 @@ TEST(KvWrite, ReplaysOneGraphForOtherSlots) {
     }
     device.slots.Set(memory.slots);
     device.positions.Set(memory.positions);
-    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-    ASSERT_EQ(cudaGraphLaunch(executable, stream), cudaSuccess);
-    ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+    graph.Launch();
     KvWriteReference(OnHost(&memory));
     EXPECT_TRUE(device.cache.Get() == memory.cache) << replay;
   }
-  cudaGraphExecDestroy(executable);
-  cudaGraphDestroy(graph);
-  cudaStreamDestroy(stream);
 }
 
 TEST(KvWrite, TurnsKeysAndQueriesInBothRopeStyles) {
