@@ -6,18 +6,13 @@
 #include <bit>
 #include <cstdint>
 
+#include "kernels/alignment.h"
 #include "kernels/write/kv_write_launch.h"
 
 namespace kvtier::kernels {
 namespace {
 
 constexpr int32_t kThreadElements = 16;  // of a row
-
-bool IsPowerOfTwo(int32_t value) {
-  return value > 0 && std::has_single_bit(static_cast<uint32_t>(value));
-}
-
-bool IsAligned16(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
 
 bool IsValidRope(const kvt_rope& rope, int32_t head_dim) {
   if (rope.style == KVT_ROPE_NONE) return true;
