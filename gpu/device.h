@@ -63,8 +63,8 @@ struct BlockCopy {
 };
 
 // `done` is called once on the event loop when all copies have completed or one has failed; on
-// failure the destination's contents are unspecified. The caller keeps the pool, which is ready, and
-// the host memory alive and (the source) unchanged until then.
+// failure the destination's contents are unspecified. The caller keeps the pool, which is ready,
+// and the host memory alive and (the source) unchanged until then.
 //
 // Before that, without the event loop, the device sets the counters in `counted`: each when this
 // request and all earlier ones that name the same counter have landed, unless one of these failed.

@@ -160,8 +160,8 @@ class Cache {
   // kInvalidArgument (block larger than a chunk), kNotFound "unknown_device".
   [[nodiscard]] Result<PoolInfo> AttachPool(const SpaceIdentity& identity, uint64_t pool_bytes,
                                             DeviceIndex device = DeviceIndex(0));
-  // Calls `ready` when the pool's memory may be used: nothing is acquired from it, nor is it shown to
-  // anybody, before. Within this call if it may be at once; never if there is no such pool.
+  // Calls `ready` when the pool's memory may be used: nothing is acquired from it, nor is it shown
+  // to anybody, before. Within this call if it may be at once; never if there is no such pool.
   void WhenPoolReady(PoolId pool, std::function<void()> ready);
 
   // --- blocks ---

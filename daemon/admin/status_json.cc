@@ -278,8 +278,8 @@ std::string StatusJson(const StatusSource& source) {
 }
 
 std::string StatsJson(const StatusSource& source) {
-  return json::serialize(json::object{
-      {"schema", "kvtier.stats/1"}, {"stats", StatsStatus(source)}});
+  return json::serialize(
+      json::object{{"schema", "kvtier.stats/1"}, {"stats", StatsStatus(source)}});
 }
 
 std::string ConfigJson(const Config& config) {

@@ -6,12 +6,16 @@
 #include <utility>
 
 #include "base/byte_size.h"
+#include "protocol/limits.h"
 
 namespace kvtier {
 namespace {
 
 // In which a GPU hands out memory; workspaces are counted in it everywhere.
 constexpr uint64_t kWorkspaceGranuleBytes = 2 * kMiB;
+// Nobody waits for a workspace: it must be all zeros when it has been made.
+static_assert(wire::kMaxWorkspaceBytes <= kReadyAtOnceBytes &&
+              kReadyAtOnceBytes % kWorkspaceGranuleBytes == 0);
 
 // "device 1 (cuda:3)".
 std::string NameOf(size_t position, const DeviceInfo& info) {

@@ -84,8 +84,8 @@ Result<CudaAttentionEngine::DeviceTables> CudaAttentionEngine::Upload(const Atte
   KVT_RETURN_IF_ERROR(ToStatus(tables_.Upload(stream_, all.data(), all.size() * sizeof(int32_t)),
                                "copying tables"));
   auto* const base = static_cast<int32_t*>(tables_.memory());
-  const auto scales = [base](const std::vector<float>& values, size_t at) {
-    return ScalesByHead({reinterpret_cast<const float*>(base + at), values.size()});
+  const auto scales = [this](const std::vector<float>& values, size_t at) {
+    return ScalesByHead({static_cast<const float*>(tables_.memory()) + at, values.size()});
   };
   DeviceTables tables{job.cache, job.tables(), base + starts_at};
   tables.cache.key_scales = scales(job.key_scales, key_scales_at);

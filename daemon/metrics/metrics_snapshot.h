@@ -29,7 +29,7 @@ struct MetricsSnapshot {
   struct Device {
     std::string kind, name, uuid;
   };
-  std::vector<Device> devices;  // of gauges.devices
+  std::vector<Device> devices;             // of gauges.devices
   uint64_t unreachable_counter_pages = 0;  // of all devices
   ServerCounters server;
   AttentionReports attention;

@@ -58,7 +58,8 @@ class Quarantine {
   const Outlasts outlasts_;
   // Answers may come when this is gone.
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
-  // One entry per process, however often it connects, so that it cannot use up our descriptors.
+  // One entry per living process, however often it connects, so that it cannot use up our
+  // descriptors. One that has ended is not added to: its number may be another's by now.
   std::list<Process> processes_;
 };
 

@@ -39,6 +39,13 @@ std::optional<wire::LoadCounter> ToWire(const std::shared_ptr<const StepCounter>
       .offset = counter->offset(), .base = counter->base(), .steps = counter->steps()};
 }
 
+// What was taken, and is answered by an event of its own.
+constexpr bool AnsweredLater(wire::MessageType message) {
+  const wire::MessageType shown = RequestTrace::Shown(message);
+  return shown == wire::MessageType::kAttach || shown == wire::MessageType::kAcquire ||
+         shown == wire::MessageType::kAttend;
+}
+
 }  // namespace
 
 template <typename Message>
@@ -50,12 +57,7 @@ void Session::Handle(const wire::Frame& frame,
   trace_.Begin(Message::kType, call.request_id, RequestTrace::AskedBy(*message));
   const Status handled = (this->*handler)(call, *message);
   if (!handled) Refuse(call, handled.error());
-  // What was taken and is answered later ends then.
-  constexpr bool kLater = Message::kType == wire::MessageType::kAcquire ||
-                          Message::kType == wire::MessageType::kAcquireCounted ||
-                          Message::kType == wire::MessageType::kAttend ||
-                          Message::kType == wire::MessageType::kAttendScaled;
-  if (!handled || !kLater) {
+  if (!handled || !AnsweredLater(Message::kType)) {
     trace_.End(Message::kType, call.request_id, !handled);
   }
 }
@@ -152,6 +154,7 @@ Status Session::OnAttach(const Call& call, const wire::Attach& request) {
 
 void Session::OnAttached(const Call& call, const PoolInfo& pool, const RegisteredModel* model,
                          uint32_t device) {
+  trace_.End(wire::MessageType::kAttach, call.request_id, /*failed=*/false);
   if (ended_) return;
   pools_[pool.id] = {model->record.block_tokens, model, device};
   connection_.SendWithDescriptor(

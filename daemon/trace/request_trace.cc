@@ -3,15 +3,6 @@
 #include "base/probes.h"
 
 namespace kvtier {
-namespace {
-
-wire::MessageType Shown(wire::MessageType message) {
-  using enum wire::MessageType;
-  if (message == kAcquireCounted) return kAcquire;
-  return message == kAttendScaled ? kAttend : message;
-}
-
-}  // namespace
 
 void RequestTrace::SessionBegin() {
   Record({.tag = {session_}, .kind = TraceKind::kSession, .phase = TracePhase::kBegin});

@@ -31,6 +31,8 @@ class RequestTrace {
   [[nodiscard]] static Asked AskedBy(const Message& message) {
     if constexpr (requires { message.acquire; }) {
       return AskedBy(message.acquire);
+    } else if constexpr (requires { message.attend; }) {
+      return AskedBy(message.attend);
     } else if constexpr (requires { message.hashes; }) {
       Asked asked = OfHashes(message.hashes);
       if constexpr (requires { message.new_blocks; }) asked.new_blocks = message.new_blocks;
@@ -45,7 +47,14 @@ class RequestTrace {
     }
   }
 
-  // However it is to be told of its loads, an acquire is shown as one.
+  // As what a request is shown: an acquire as one, however it is to be told of its loads, and so is
+  // an attend, with scales or without.
+  [[nodiscard]] static constexpr wire::MessageType Shown(wire::MessageType message) {
+    using enum wire::MessageType;
+    if (message == kAcquireCounted) return kAcquire;
+    return message == kAttendScaled ? kAttend : message;
+  }
+
   void Begin(wire::MessageType message, uint64_t request, const Asked& asked);
   // Of any request but an acquire that the cache answers.
   void End(wire::MessageType message, uint64_t request, bool failed);

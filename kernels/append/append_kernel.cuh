@@ -14,10 +14,8 @@ namespace kvtier::kernels {
 template <typename Traits>
 __global__ void __launch_bounds__(kAppendThreads, 1)
     AppendKernel(const __grid_constant__ AppendPlan plan) {
-  extern __shared__ char raw_shared[];
-  constexpr uintptr_t kAlignment = kAtomBytes - 1;
-  auto& shared = *reinterpret_cast<AppendShared<Traits>*>(
-      (reinterpret_cast<uintptr_t>(raw_shared) + kAlignment) & ~kAlignment);
+  extern __shared__ __align__(kAtomBytes) char raw_shared[];
+  auto& shared = *reinterpret_cast<AppendShared<Traits>*>(raw_shared);
   // From lane 0, so that the compiler knows it is the same for the whole warp.
   const int warpgroup = __shfl_sync(0xffffffff, threadIdx.x / 128, 0);
   if (threadIdx.x == 0) {
@@ -54,7 +52,7 @@ __global__ void __launch_bounds__(kAppendThreads, 1)
 
 template <typename Traits>
 cudaError_t LaunchTraits(const AppendPlan& plan, int ctas, cudaStream_t stream) {
-  constexpr int kBytes = sizeof(AppendShared<Traits>) + kAtomBytes;
+  constexpr int kBytes = sizeof(AppendShared<Traits>);
   static_assert(kBytes <= kMaxSharedBytes);
   const cudaError_t error = cudaFuncSetAttribute(
       AppendKernel<Traits>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);

@@ -43,6 +43,9 @@ __global__ void __launch_bounds__(kShortThreads, 1)
     ShortQueryLoader<Traits>(plan, shared, threadIdx.x - kShortConsumers - 32).Run();
     WaitForCluster();
   }
+  // Nobody leaves whose memory a peer may still read.
+  ArriveAtCluster();
+  WaitForCluster();
 }
 
 template <typename Traits>

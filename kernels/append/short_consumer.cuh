@@ -34,14 +34,12 @@ class ShortConsumer {
   }
 
   __device__ void Run() {
-    if (group_ == 0) {
-      for (int other = 1; other < kShortGroups; ++other) AllowShowing(other);
-    }
     for (;; item_cursor_.Advance()) {
       const int slot = item_cursor_.stage();
       shared_.item_ring.full[slot].Wait(item_cursor_.parity());
       const AppendItem& item = shared_.items[slot];  // not held in registers, of which few are left
       if (!item.valid) return;
+      if (group_ == 0) HearThatPeersHaveRead();
       Work(item);
       Release(shared_.item_ring.empty[slot]);
     }
@@ -71,14 +69,8 @@ class ShortConsumer {
     uint32_t parity;
   };
 
-  // Named barriers: of each warpgroup by itself, and of another one with the first.
+  // All threads of the warpgroup.
   __device__ void Meet() const { NamedBarrierSync(1 + group_, 128); }
-  __device__ static void AwaitShown(int other) { NamedBarrierSync(kShortGroups + other, 256); }
-  __device__ void TellShown() const { NamedBarrierArrive(kShortGroups + group_, 256); }
-  __device__ static void AllowShowing(int other) {
-    NamedBarrierArrive(2 * kShortGroups + other, 256);
-  }
-  __device__ void AwaitAllowance() const { NamedBarrierSync(2 * kShortGroups + group_, 256); }
 
   __device__ __forceinline__ void Release(TransactionBarrier& barrier) const {
     __syncwarp();
@@ -180,6 +172,7 @@ class ShortConsumer {
     Accumulate(item, rows, tiles, sums);
     if (group_ == 0) {
       for (int other = 1; other < kShortGroups; ++other) Add(tiles, other, sums);
+      sums_cursor_.Advance();
       MergeWithPeers(item, rows, tiles, sums);
     } else {
       ShowToFirst(tiles, sums);
@@ -264,7 +257,8 @@ class ShortConsumer {
 
   // Another warpgroup's sums to where the first one looks for them.
   __device__ __forceinline__ void ShowToFirst(int32_t tiles, const Sums& sums) {
-    AwaitAllowance();
+    const int place = group_ - 1;
+    shared_.sums_ring.empty[place].Wait(sums_cursor_.filled_parity());
     if (group_ < tiles) {
       const int stage = PlaceOfTile(LastTile(tiles, group_)).stage;
       Meet();  // the tensor cores have read the tile for all warps
@@ -281,12 +275,13 @@ class ShortConsumer {
     for (int r = 0; r < 2; ++r) {
       if (thread_ % 4 == 0) shared_.group_lse[group_][row_ + 8 * r] = sums.lse[r];
     }
-    TellShown();
+    shared_.sums_ring.full[place].Arrive();
+    sums_cursor_.Advance();
   }
 
   // Adds another warpgroup's sums to the first one's, and gives their place back.
   __device__ __forceinline__ void Add(int32_t tiles, int other, Sums& sums) {
-    AwaitShown(other);
+    shared_.sums_ring.full[other - 1].Wait(sums_cursor_.parity());
     if (other < tiles) {
       const int stage = PlaceOfTile(LastTile(tiles, other)).stage;
       float own[2], added[2];
@@ -313,7 +308,7 @@ class ShortConsumer {
       }
       GiveBack(stage);
     }
-    AllowShowing(other);
+    shared_.sums_ring.empty[other - 1].Arrive();
   }
 
   // Of the first warpgroup, which holds the CTA's sums.
@@ -321,13 +316,20 @@ class ShortConsumer {
                                                  int32_t tiles, const Sums& sums) {
     const int stage = tiles > 0 ? PlaceOfTile(LastTile(tiles, 0)).stage : 0;
     ShowToPeers(rows, tiles, stage, sums);
-    WaitForPeers(shared_.parts_ready, peer_parity_);
+    AwaitPeers(shared_.parts_ready);
     const RowShare share = ShareOf(rows, ctas_, static_cast<int32_t>(ClusterRank()));
     ShortMerger<Traits>(plan_, shared_, thread_).Merge(item, share, ctas_);
     ArriveAtPeers(shared_.parts_read);
-    WaitForPeers(shared_.parts_read, peer_parity_);
+    shows_ = true;
+    shown_stage_ = tiles > 0 ? stage : -1;
+  }
+
+  // Before the next item. Of the last one the kernel's end makes sure.
+  __device__ __forceinline__ void HearThatPeersHaveRead() {
+    if (!shows_) return;
+    AwaitPeers(shared_.parts_read);
     peer_parity_ ^= 1;
-    if (tiles > 0) GiveBack(stage);
+    if (shown_stage_ >= 0) GiveBack(shown_stage_);
   }
 
   // The CTA's sums to where the peers look for them.
@@ -367,6 +369,12 @@ class ShortConsumer {
     if (thread_ < ctas_) ArriveAtPeer(PeerAddress(barrier.address(), thread_));
   }
 
+  // Until all peers have arrived; what they did before is done for all of the warpgroup's threads.
+  __device__ void AwaitPeers(const TransactionBarrier& barrier) const {
+    if (thread_ < 32) WaitForPeers(barrier, peer_parity_);
+    Meet();
+  }
+
   // The places of a tile in which sums lay.
   __device__ void GiveBack(int stage) {
     FenceAsyncProxy();
@@ -385,8 +393,11 @@ class ShortConsumer {
   uint64_t values_;
   uint32_t tiles_before_ = 0;  // of earlier items
   uint32_t peer_parity_ = 0;
+  bool shows_ = false;    // parts of an item, which peers may still read
+  int shown_stage_ = -1;  // where, if it has sums
   RingCursor<kShortItemSlots> item_cursor_;
   RingCursor<Traits::kQuerySlots> query_cursor_;
+  RingCursor<1> sums_cursor_;
 };
 
 }  // namespace kvtier::kernels

@@ -73,6 +73,7 @@ struct alignas(kAtomBytes) ShortShared {
   Ring<Traits::kStages> value_ring;
   Ring<Traits::kQuerySlots> query_ring;
   Ring<kShortItemSlots> item_ring;
+  Ring<kShortGroups - 1> sums_ring;  // of the warpgroups but the first: shown to it, added up
   TransactionBarrier parts_ready;  // all peers show their parts of the item
   TransactionBarrier parts_read;   // all peers have read this CTA's
   AppendItem items[kShortItemSlots];
@@ -83,6 +84,8 @@ struct alignas(kAtomBytes) ShortShared {
     value_ring.Init(1, 4);
     query_ring.Init(32 * kQueryWarps, kShortConsumerWarps);
     item_ring.Init(1, kShortConsumerWarps + kQueryWarps);
+    // By every thread: what one thread shows, another one adds up.
+    sums_ring.Init(128, 128);
     parts_ready.Init(ClusterCtas());
     parts_read.Init(ClusterCtas());
   }

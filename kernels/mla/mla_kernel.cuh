@@ -41,10 +41,8 @@ __device__ void Consume(const MlaArguments& arguments, MlaShared<Traits>& shared
 template <typename Traits>
 __global__ void __launch_bounds__(kMlaThreads, 1)
     MlaKernel(const __grid_constant__ MlaArguments arguments) {
-  extern __shared__ char raw_shared[];
-  constexpr uintptr_t kAlignment = kMlaAtomBytes - 1;
-  auto& shared = *reinterpret_cast<MlaShared<Traits>*>(
-      (reinterpret_cast<uintptr_t>(raw_shared) + kAlignment) & ~kAlignment);
+  extern __shared__ __align__(kMlaAtomBytes) char raw_shared[];
+  auto& shared = *reinterpret_cast<MlaShared<Traits>*>(raw_shared);
   const int warpgroup = __shfl_sync(kFullWarp, threadIdx.x / 128, 0);
   if (threadIdx.x == 0) {
     PrefetchTensorMap(arguments.query_map);
@@ -85,7 +83,7 @@ __global__ void __launch_bounds__(kMlaThreads, 1)
 template <typename Traits>
 [[nodiscard]] cudaError_t LaunchMla(const MlaArguments& arguments, int blocks,
                                     cudaStream_t stream) {
-  constexpr int kBytes = sizeof(MlaShared<Traits>) + kMlaAtomBytes;
+  constexpr int kBytes = sizeof(MlaShared<Traits>);
   static_assert(kBytes <= 227 * 1024);
   const cudaError_t error =
       cudaFuncSetAttribute(MlaKernel<Traits>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);

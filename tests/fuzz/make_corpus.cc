@@ -20,7 +20,21 @@ void Write(const std::filesystem::path& path, char mode, const std::vector<std::
              static_cast<std::streamsize>(bytes.size()));
 }
 
-// A geometry, then a message that fits it.
+// A geometry of this type of cache, then a message that fits it.
+template <typename Message>
+void WriteAttendPlan(const std::filesystem::path& path, kvtier::KvDtype dtype,
+                     const Message& message) {
+  std::vector<std::byte> frame;
+  message.Encode(1, &frame);
+  // 4 layers, 2 KV heads of 128, 17 tokens a block; a workspace of 1 MiB.
+  std::vector<std::byte> plan;
+  for (const int byte : {1, 127, 1, 0, 4, static_cast<int>(dtype) - 1, 8}) {
+    plan.push_back(static_cast<std::byte>(byte));
+  }
+  plan.insert(plan.end(), frame.begin() + kvtier::wire::kFrameHeaderBytes, frame.end());
+  Write(path, 3, plan);
+}
+
 void WriteAttendPlans(const std::filesystem::path& directory) {
   std::filesystem::create_directories(directory);
   kvtier::wire::Attend attend;
@@ -31,16 +45,12 @@ void WriteAttendPlans(const std::filesystem::path& directory) {
   for (uint32_t i = 0; i < 3; ++i) {
     attend.blocks.push_back({.index = kvtier::BlockIndex(i), .generation = 1});
   }
-  for (const bool with_lse : {false, true}) {
-    attend.lse_offset = with_lse ? 131072 : kvtier::wire::kNoLse;
-    std::vector<std::byte> frame;
-    attend.Encode(1, &frame);
-    // 4 layers, 2 KV heads of 128, 17 tokens a block, bf16; a workspace of 1 MiB.
-    std::vector<std::byte> plan;
-    for (const int byte : {1, 127, 1, 0, 4, 2, 8}) plan.push_back(static_cast<std::byte>(byte));
-    plan.insert(plan.end(), frame.begin() + kvtier::wire::kFrameHeaderBytes, frame.end());
-    Write(directory / (with_lse ? "with_lse" : "without_lse"), 3, plan);
-  }
+  attend.lse_offset = kvtier::wire::kNoLse;
+  WriteAttendPlan(directory / "without_lse", kvtier::KvDtype::kBfloat16, attend);
+  attend.lse_offset = 131072;
+  WriteAttendPlan(directory / "with_lse", kvtier::KvDtype::kBfloat16, attend);
+  WriteAttendPlan(directory / "with_scales", kvtier::KvDtype::kFloat8E4m3,
+                  kvtier::wire::AttendScaled{attend, {0.5F}, {2.0F, 2.0F}});
 }
 
 }  // namespace
@@ -51,6 +61,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   const std::filesystem::path directory(argv[1]);
+  std::filesystem::create_directories(directory);
   std::vector<std::byte> all;
   for (const kvtier::wire::Sample& sample : kvtier::wire::SampleMessages()) {
     Write(directory / sample.name, 0, sample.frame);

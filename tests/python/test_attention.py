@@ -119,11 +119,16 @@ class AttentionTest(DaemonTestCase):
             layer_bytes = block.size // RECORD.layers
             block[:] = 0
             block[layer_bytes // 2 : layer_bytes] = 0x38
-            asked = {"query_dtype": float16, "key_scales": [2.0], "value_scales": [0.5, 3.0]}
-            self.attend(workspace, got.fresh, **asked)
             output = workspace.array(OUTPUT_OFFSET, (KV_HEADS, Q_HEADS // KV_HEADS * DIM), float16)
-            np.testing.assert_array_equal(output[0], 0.5)
-            np.testing.assert_array_equal(output[1], 3.0)
+            for value_scales in ([0.5, 3.0], np.array([0.5, 3.0]), iter((0.5, 3.0))):
+                output[:] = 0
+                asked = {"query_dtype": float16, "key_scales": [2.0], "value_scales": value_scales}
+                self.attend(workspace, got.fresh, **asked)
+                np.testing.assert_array_equal(output[0], 0.5)
+                np.testing.assert_array_equal(output[1], 3.0)
+            # One that is 0 is refused, and not taken for none.
+            with self.assertRaises(kvtier.InvalidArgumentError):
+                self.attend(workspace, got.fresh, query_dtype=float16, key_scales=np.zeros(1))
 
     def test_a_workspace_ends_with_its_connection(self):
         pool = self.attach()

@@ -9,7 +9,14 @@ import unittest
 import numpy as np
 
 import kvtier
-from harness.daemon_test_case import BLOCK_BYTES, BLOCK_TOKENS, RECORD, DaemonTestCase, prompt
+from harness.daemon_test_case import (
+    BLOCK_BYTES,
+    BLOCK_TOKENS,
+    RECORD,
+    DaemonTestCase,
+    LatentTestCase,
+    prompt,
+)
 from kvtier import DType
 from kvtier.views import ViewPlan
 
@@ -201,14 +208,9 @@ class OwnershipTest(DaemonTestCase):
         self.assertTrue(connection.closed)
 
 
-class LatentMemoryTest(DaemonTestCase):
-    # One of its blocks is 1.1 MiB.
-    more_settings = ("pool.bytes=4MiB", "host.bytes=32MiB", "cache.chunk_bytes=8MiB")
-
+class LatentMemoryTest(LatentTestCase):
     def test_a_latent_cache_is_one_array_of_rows_side_by_side(self):
-        record = kvtier.ModelRecord("latent", 61, 1, 576, 0)
-        connection = self.connect()
-        pool = connection.attach(connection.register_model(record))
+        pool = self.attach(self.record)
         self.assertEqual(pool.info().block_bytes, 61 * BLOCK_TOKENS * 576 * 2)
         for layer in (0, 60):
             kv = pool.layer(layer)

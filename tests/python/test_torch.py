@@ -5,7 +5,7 @@ import unittest
 import numpy as np
 
 import kvtier
-from harness.daemon_test_case import BLOCK_TOKENS, RECORD, DaemonTestCase
+from harness.daemon_test_case import BLOCK_TOKENS, RECORD, DaemonTestCase, LatentTestCase
 
 try:
     import torch
@@ -56,21 +56,15 @@ class TorchTest(DaemonTestCase):
 
 
 @unittest.skipUnless(torch, "torch is not installed")
-class LatentTorchTest(DaemonTestCase):
-    # One of its blocks is 1.1 MiB.
-    more_settings = ("pool.bytes=4MiB", "host.bytes=32MiB", "cache.chunk_bytes=8MiB")
-
+class LatentTorchTest(LatentTestCase):
     def test_a_latent_cache_has_rows_for_mla_decode(self):
-        record = kvtier.ModelRecord("latent", 61, 1, 576, 0)
-        connection = self.connect()
-        pool = connection.attach(connection.register_model(record))
+        pool = self.attach(self.record)
         for layer in (0, 60):
             view = pool.torch_layer(layer)
             rows = view.k[:, :, 0]
             self.assertEqual(tuple(rows.shape[1:]), (BLOCK_TOKENS, 576))
             self.assertEqual(rows.stride()[1:], (576, 1))
             self.assertEqual(view.v.numel(), 0)
-        connection.close()
 
 
 if __name__ == "__main__":

@@ -58,10 +58,11 @@ inline constexpr size_t kSlotIdentityBytes = 5 * 64;
 [[nodiscard]] bool HeaderNames(const SpaceIdentity& identity, const BlockHash& hash,
                                uint16_t tokens, std::span<const std::byte, kSlotHeaderBytes> in);
 
-// The inverse of EncodeSlotHeader, for bytes that may hold anything. Every bit of `in` is covered by the header's
-// checksum. Says nothing of the payload: compare its checksum, and `address` with the place read.
-// Errors, all kCorrupt: "bad_magic" (nothing was ever written here, or something else), then
-// "bad_version", "bad_header_checksum", and "bad_field" naming a field whose value cannot be.
+// The inverse of EncodeSlotHeader, for bytes that may hold anything. Every bit of `in` is covered
+// by the header's checksum. Says nothing of the payload: compare its checksum, and `address` with
+// the place read. Errors, all kCorrupt: "bad_magic" (nothing was ever written here, or something
+// else), then "bad_version", "bad_header_checksum", and "bad_field" naming a field whose value
+// cannot be.
 [[nodiscard]] Result<SlotHeader> DecodeSlotHeader(std::span<const std::byte, kSlotHeaderBytes> in);
 
 }  // namespace kvtier

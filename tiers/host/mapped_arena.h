@@ -33,7 +33,7 @@ struct MappedArenaOptions {
   int touch_threads = 2;
   // Pins each slice before it is used; outlives the arena. Null: nothing is pinned.
   HostPinner* pinner = nullptr;
-  // In one call of the pinner, unless a chunk is larger: some 20 ms in which others may have to wait.
+  // In one call of the pinner, unless a chunk is larger: some 20 ms in which others may wait.
   uint64_t pinned_at_once_bytes = 256 * kMiB;
   // The NUMA node to take memory from as long as it has some; -1: any.
   int numa_node = -1;

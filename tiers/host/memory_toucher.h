@@ -12,8 +12,9 @@
 
 namespace kvtier {
 
-// Starting a thread takes a lock that those at work hold most of the time. So none begins before all
-// have been started, and they live as long as there is memory to touch. Public calls by one thread.
+// Starting a thread takes a lock that those at work hold most of the time. So none begins before
+// all have been started, and they live as long as there is memory to touch. Public calls by one
+// thread.
 class MemoryToucher {
  public:
   // Starts at once. `memory` is page-aligned, stays mapped, and nobody writes to what has not been

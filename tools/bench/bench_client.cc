@@ -7,6 +7,7 @@
 
 #include "base/byte_reader.h"
 #include "base/sha256.h"
+#include "tools/bench/daemon_status.h"
 #include "tools/replay/block_pattern.h"
 #include "tools/support/admin.h"
 #include "tools/support/client_error.h"
@@ -96,10 +97,8 @@ Result<TimedOffload> BenchClient::CommitAndTimeRest(const std::vector<BlockHash>
 }
 
 Result<uint64_t> BenchClient::OffloadedBytes() {
-  KVT_ASSIGN_OR_RETURN(const std::string text,
-                       CallAdmin(admin_socket_, R"({"op":"status"})", kAdminSilenceMs));
-  const boost::json::value document = boost::json::parse(text);
-  return JsonView(&document)["stats"]["offload_bytes"].Count();
+  KVT_ASSIGN_OR_RETURN(const boost::json::value status, AskStatus(admin_socket_));
+  return JsonView(&status)["stats"]["offload_bytes"].Count();
 }
 
 Result<TimedLoad> BenchClient::Load(const std::vector<BlockHash>& set) {

@@ -15,10 +15,15 @@ Result<DiskCeiling> DiskCeiling::Find(const std::string& disk_directory, uint64_
   std::string largest;
   uint64_t largest_bytes = 0;
   std::error_code error;
-  for (const auto& entry : std::filesystem::recursive_directory_iterator(disk_directory, error)) {
-    if (!entry.is_regular_file(error) || entry.file_size(error) <= largest_bytes) continue;
-    largest = entry.path();
-    largest_bytes = entry.file_size(error);
+  // The daemon runs: files of its index may vanish at any moment.
+  for (std::filesystem::recursive_directory_iterator entry(disk_directory, error), end;
+       !error && entry != end; entry.increment(error)) {
+    std::error_code vanished;
+    const bool is_file = entry->is_regular_file(vanished);
+    const uint64_t bytes = entry->file_size(vanished);
+    if (!is_file || vanished || bytes <= largest_bytes) continue;
+    largest = entry->path();
+    largest_bytes = bytes;
   }
   if (largest.empty()) return MakeError(ErrorCode::kNotFound, "no_data_file", disk_directory);
   return DiskCeiling(std::move(largest), slot_bytes, blocks, memory_bytes);

@@ -9,7 +9,7 @@
 #include "base/byte_size.h"
 #include "tools/bench/bench.h"
 #include "tools/bench/bench_client.h"
-#include "tools/support/admin.h"
+#include "tools/bench/daemon_status.h"
 #include "tools/support/client_error.h"
 #include "tools/support/device_setting.h"
 #include "tools/support/json_view.h"
@@ -22,7 +22,6 @@ using SteadyClock = std::chrono::steady_clock;
 constexpr uint64_t kBlockBytes = 4 * kKiB;
 constexpr uint64_t kSlotBytes = kBlockBytes + 4 * kKiB;
 constexpr size_t kSetBlocks = 8192;
-constexpr int64_t kAdminSilenceMs = 60'000;
 constexpr auto kArenaPoll = std::chrono::milliseconds(10);
 
 Result<PrivateDaemon> StartDaemon(const BenchOptions& options) {
@@ -39,15 +38,6 @@ Result<PrivateDaemon> StartDaemon(const BenchOptions& options) {
   return PrivateDaemon::Start(std::move(daemon));
 }
 
-Result<boost::json::value> StatusOf(const PrivateDaemon& daemon) {
-  KVT_ASSIGN_OR_RETURN(const std::string text,
-                       CallAdmin(daemon.admin_socket(), R"({"op":"status"})", kAdminSilenceMs));
-  boost::json::error_code error;
-  boost::json::value status = boost::json::parse(text, error);
-  if (error) return MakeError(ErrorCode::kCorrupt, "bad_status", error.message());
-  return status;
-}
-
 uint64_t ResidentBytes(pid_t pid) {
   std::ifstream file(fmt::format("/proc/{}/statm", pid));
   uint64_t total = 0, resident = 0;
@@ -58,7 +48,7 @@ uint64_t ResidentBytes(pid_t pid) {
 // The daemon's resident memory once its arena is touched completely.
 Result<uint64_t> RestingBytes(const PrivateDaemon& daemon) {
   for (;;) {
-    KVT_ASSIGN_OR_RETURN(const boost::json::value document, StatusOf(daemon));
+    KVT_ASSIGN_OR_RETURN(const boost::json::value document, AskStatus(daemon.admin_socket()));
     const JsonView host = JsonView(&document)["tiers"]["host"];
     if (host["ready_bytes"].Count() >= host["capacity_bytes"].Count()) break;
     std::this_thread::sleep_for(kArenaPoll);
@@ -104,7 +94,7 @@ Result<StartResult> MeasureStart(const BenchOptions& options) {
   }
   result.seconds = Median(seconds);
 
-  KVT_ASSIGN_OR_RETURN(const boost::json::value document, StatusOf(daemon));
+  KVT_ASSIGN_OR_RETURN(const boost::json::value document, AskStatus(daemon.admin_socket()));
   const JsonView index = JsonView(&document)["index"];
   result.entries = index["entries"].Count();
   if (result.entries == 0) return MakeError(ErrorCode::kWrongState, "no_entries");

@@ -143,8 +143,7 @@ class Workspace(Scoped):
         if key_scales is None and value_scales is None:
             check(self._library.kvt_attend(self._handle.get(), ctypes.byref(request), *end))
             return compute_ns.value
-        keys = np.asarray(list(key_scales or ()), dtype=np.float32)
-        values = np.asarray(list(value_scales or ()), dtype=np.float32)
+        keys, values = _numbers(key_scales), _numbers(value_scales)
         scales = _abi.sized(_abi.AttendScales)
         scales.keys, scales.key_count = _convert.address(keys), len(keys)
         scales.values, scales.value_count = _convert.address(values), len(values)
@@ -154,3 +153,8 @@ class Workspace(Scoped):
             )
         )
         return compute_ns.value
+
+
+def _numbers(scales: Iterable[float] | None) -> npt.NDArray[np.float32]:
+    """None: no numbers. An array's truth is not asked for, since it may have none."""
+    return np.asarray([] if scales is None else list(scales), dtype=np.float32)

@@ -71,10 +71,24 @@ class DaemonTestCase(unittest.TestCase):
         return hashes
 
 
+class LatentTestCase(DaemonTestCase):
+    """With the latent cache of a large model, whose blocks are 1.1 MiB."""
+
+    more_settings = ("pool.bytes=4MiB", "host.bytes=32MiB", "cache.chunk_bytes=8MiB")
+    record = kvtier.ModelRecord("latent", 61, 1, 576, 0)
+
+
 def prompt(blocks: int, seed: int = 0, extra_tokens: int = 0) -> np.ndarray:
     """Random token ids; equal seeds give equal prefixes."""
     count = blocks * BLOCK_TOKENS + extra_tokens
     return np.random.default_rng(seed).integers(0, 1 << 17, count, dtype=np.uint32)
 
 
-__all__ = ["BLOCK_BYTES", "BLOCK_TOKENS", "RECORD", "DaemonTestCase", "prompt"]
+__all__ = [
+    "BLOCK_BYTES",
+    "BLOCK_TOKENS",
+    "RECORD",
+    "DaemonTestCase",
+    "LatentTestCase",
+    "prompt",
+]

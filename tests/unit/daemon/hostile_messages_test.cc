@@ -214,19 +214,13 @@ TEST(HostileTenants, BlocksOfAnotherTenantCannotBeAttendedTo) {
     config->tenants = {{.name = "red", .uids = {1001}}, {.name = "blue", .uids = {1002}}};
     config->cache.pool_bytes = 512 * kKiB;
   });
-  const auto attach = [](WireClient* client) {
-    (void)client->Hello();
-    const auto model = client->Call<wire::RegisterModelReply>(wire::RegisterModel{TestModel()});
-    client->Send(wire::Attach{.model = model.model, .pool_bytes = 256 * kKiB});
-    return wire::AttachReply::Decode(client->Receive()->payload).value().pool;
-  };
   daemon.peers.uid = 1001;
   WireClient red(daemon.socket());
-  const PoolId red_pool = attach(&red);
+  const PoolId red_pool = red.Attach(TestModel(), 0, 256 * kKiB).pool;
   const auto secret = Fill(&red, red_pool, Hashes(0, 2));
   daemon.peers.uid = 1002;
   WireClient blue(daemon.socket());
-  const PoolId blue_pool = attach(&blue);
+  const PoolId blue_pool = blue.Attach(TestModel(), 0, 256 * kKiB).pool;
   blue.Send(wire::Workspace{blue_pool, 0, kWorkspaceBytes});
   ASSERT_TRUE(blue.Receive());
   wire::Attend attend;

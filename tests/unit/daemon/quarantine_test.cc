@@ -6,7 +6,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <optional>
+#include <functional>
+#include <vector>
 
 namespace kvtier {
 namespace {
@@ -69,6 +70,31 @@ TEST_F(QuarantineTest, WaitsAsLongAsTheProcessIsOutlastedByItsKernels) {
   process.Kill();
   loop_.RunUntil([&] { return !released_.empty(); });
   EXPECT_EQ(asked, 3);
+  EXPECT_EQ(quarantine.sessions(), 0u);
+}
+
+// What a dead process left behind may hold its entry for long; its number is soon another's.
+TEST_F(QuarantineTest, ALaterProcessOfTheSameNumberIsAwaitedForItself) {
+  std::function<void(bool)> answer_first;
+  Quarantine quarantine(&loop_, &log_, Releasing(), [&](int32_t, std::function<void(bool)> answer) {
+    if (!answer_first) {
+      answer_first = std::move(answer);
+    } else {
+      loop_.Post([answer] { answer(false); });
+    }
+  });
+  Bystander first, second;
+  Peer later = second.peer();
+  later.pid = first.peer().pid;
+  quarantine.Add(SessionId(1), first.peer());
+  first.Kill();
+  loop_.RunUntil([&] { return answer_first != nullptr; });
+  quarantine.Add(SessionId(2), std::move(later));
+  answer_first(false);
+  EXPECT_EQ(released_, std::vector<SessionId>{SessionId(1)});
+  EXPECT_EQ(quarantine.sessions(), 1u);
+  second.Kill();
+  loop_.RunUntil([&] { return released_.size() == 2; });
   EXPECT_EQ(quarantine.sessions(), 0u);
 }
 

@@ -56,20 +56,13 @@ TEST(Server, TenantsDoNotMeet) {
     config->tenants = {{.name = "red", .uids = {1001}}, {.name = "blue", .uids = {1002}}};
     config->cache.pool_bytes = 512 * kKiB;
   });
-  const auto attach = [](WireClient* client) {
-    (void)client->Hello();
-    const auto model = client->Call<wire::RegisterModelReply>(wire::RegisterModel{TestModel()});
-    client->Send(wire::Attach{.model = model.model, .pool_bytes = 256 * kKiB});
-    const auto received = client->Receive();
-    return wire::AttachReply::Decode(received->payload).value().pool;
-  };
   daemon.peers.uid = 1001;
   WireClient red(daemon.socket());
-  const PoolId red_pool = attach(&red);
+  const PoolId red_pool = red.Attach(TestModel(), 0, 256 * kKiB).pool;
   (void)Fill(&red, red_pool, Hashes(0, 4));
   daemon.peers.uid = 1002;
   WireClient blue(daemon.socket());
-  const PoolId blue_pool = attach(&blue);
+  const PoolId blue_pool = blue.Attach(TestModel(), 0, 256 * kKiB).pool;
   EXPECT_NE(red_pool, blue_pool);
   EXPECT_EQ(Acquire(&blue, blue_pool, Hashes(0, 4), 1).hits.size(), 0u);
   const auto hashes = Hashes(0, 4);

@@ -18,7 +18,7 @@ Config Adjusted(Config config, const std::function<void(Config*)>& adjust) {
 
 // As many host devices as the configuration names devices.
 std::vector<PoolDevice> MakeDevices(const Config& config, EventQueue* loop,
-                                    std::deque<HostDevice>* devices) {
+                                    std::deque<LateDevice>* devices) {
   std::vector<PoolDevice> made;
   for (size_t i = 0; i < config.pool.devices.size(); ++i) {
     made.push_back({&devices->emplace_back(loop)});
@@ -26,9 +26,9 @@ std::vector<PoolDevice> MakeDevices(const Config& config, EventQueue* loop,
   return made;
 }
 
-std::vector<Device*> PointersTo(std::deque<HostDevice>* devices) {
+std::vector<Device*> PointersTo(std::deque<LateDevice>* devices) {
   std::vector<Device*> pointers;
-  for (HostDevice& device : *devices) pointers.push_back(&device);
+  for (LateDevice& device : *devices) pointers.push_back(&device);
   return pointers;
 }
 
@@ -82,6 +82,7 @@ ServerUnderTest::ServerUnderTest(const std::function<void(Config*)>& adjust)
                                                          .peers = &peers,
                                                          .config = &config_,
                                                          .devices = WireDevicesOf(config_),
+                                                         .tracer = &trace_,
                                                          .daemon_generation = 42,
                                                          .attention = &attention_},
                                        TenantMap(config_.tenants, ::geteuid()))),
@@ -142,6 +143,18 @@ uint64_t ServerUnderTest::Refusals(const std::string& reason) {
     if (found != refusals.end()) count = found->second;
   });
   return count;
+}
+
+std::vector<TraceEvent> ServerUnderTest::Traced(wire::MessageType message, TracePhase phase) {
+  std::vector<TraceEvent> events;
+  OnLoop([&] {
+    for (uint64_t number = trace_.first(); number < trace_.end(); ++number) {
+      const TraceEvent& event = trace_[number];
+      if (event.kind != TraceKind::kRequest || event.phase != phase) continue;
+      if (event.message == static_cast<uint8_t>(message)) events.push_back(event);
+    }
+  });
+  return events;
 }
 
 }  // namespace kvtier

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "base/thread_executor.h"
 #include "daemon/config/config.h"
@@ -16,7 +17,9 @@
 #include "daemon/server/peer.h"
 #include "daemon/server/server.h"
 #include "daemon/service/log.h"
-#include "gpu/host_device.h"
+#include "daemon/trace/trace_ring.h"
+#include "protocol/message_type.h"
+#include "tests/fakes/late_device.h"
 #include "tests/fakes/temporary_directory.h"
 #include "tiers/cache.h"
 #include "tiers/host/mapped_arena.h"
@@ -64,9 +67,12 @@ class ServerUnderTest {
   // To be touched on the loop only.
   [[nodiscard]] Cache& cache() { return *cache_; }
   [[nodiscard]] Server& server() { return *server_; }
+  [[nodiscard]] LateDevice& device() { return devices_.front(); }
 
   // How often something was refused for this reason.
   [[nodiscard]] uint64_t Refusals(const std::string& reason);
+  // The events of all requests of one kind, as they are shown.
+  [[nodiscard]] std::vector<TraceEvent> Traced(wire::MessageType message, TracePhase phase);
 
   DisguisedPeers peers;
 
@@ -79,7 +85,8 @@ class ServerUnderTest {
   CoarseClock clock_;
   EventLoop loop_;
   std::unique_ptr<MappedArena> arena_;
-  std::deque<HostDevice> devices_;
+  TraceRing trace_{4096};
+  std::deque<LateDevice> devices_;
   std::vector<PoolDevice> pool_devices_;
   AttentionService attention_;
   ThreadExecutor executor_;

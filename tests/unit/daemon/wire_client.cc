@@ -93,14 +93,15 @@ void WireClient::Unexpected(const std::optional<Received>& received, wire::Messa
   }
 }
 
-wire::AttachReply WireClient::Attach(const ModelRecord& record, uint32_t device) {
+wire::AttachReply WireClient::Attach(const ModelRecord& record, uint32_t device,
+                                     uint64_t pool_bytes) {
   (void)Hello();
   model_ = Call<wire::RegisterModelReply>(wire::RegisterModel{record}).model;
-  return AttachPool(device);
+  return AttachPool(device, pool_bytes);
 }
 
-wire::AttachReply WireClient::AttachPool(uint32_t device) {
-  Send(wire::Attach{.model = model_, .device = device});
+wire::AttachReply WireClient::AttachPool(uint32_t device, uint64_t pool_bytes) {
+  Send(wire::Attach{.model = model_, .device = device, .pool_bytes = pool_bytes});
   std::optional<Received> received = Receive();
   if (!received || !received->Is(wire::MessageType::kAttachReply)) {
     Unexpected(received, wire::MessageType::kAttachReply);

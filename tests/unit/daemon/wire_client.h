@@ -79,11 +79,11 @@ class WireClient {
   // The stream has ended, nothing before.
   [[nodiscard]] bool AtEnd() { return !Receive().has_value(); }
 
-  // Says hello, registers a model, attaches its pool.
-  wire::AttachReply Attach(const ModelRecord& record, uint32_t device);
+  // Says hello, registers a model, attaches its pool; of `pool_bytes`, if this creates it.
+  wire::AttachReply Attach(const ModelRecord& record, uint32_t device, uint64_t pool_bytes = 0);
   wire::AttachReply Attach() { return Attach(TestModel(), 0); }
   // Attaches one more pool of that model.
-  wire::AttachReply AttachPool(uint32_t device);
+  wire::AttachReply AttachPool(uint32_t device, uint64_t pool_bytes = 0);
   [[nodiscard]] wire::HelloReply Hello() {
     return Call<wire::HelloReply>(wire::Hello{.client_name = "test"});
   }

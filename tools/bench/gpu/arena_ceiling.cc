@@ -3,8 +3,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
-#include <span>
 #include <thread>
 #include <vector>
 
@@ -39,20 +39,23 @@ class Memory {
 
   [[nodiscard]] bool valid() const { return data_ != MAP_FAILED; }
 
-  // False if the kernel refused some.
-  [[nodiscard]] bool Touch(uint32_t threads) {
+  // With a thread for each core. Errors: kResourceExhausted.
+  [[nodiscard]] Status Touch() {
     std::atomic<uint64_t> next = 0;
-    std::atomic<bool> whole = true;
+    std::atomic<int> refused = 0;  // an errno
     const auto work = [&] {
       for (uint64_t at = next.fetch_add(kStepBytes); at < bytes_; at = next.fetch_add(kStepBytes)) {
         const uint64_t bytes = std::min(kStepBytes, bytes_ - at);
-        if (::madvise(data_ + at, bytes, MADV_POPULATE_WRITE) != 0) whole = false;
+        if (::madvise(data_ + at, bytes, MADV_POPULATE_WRITE) != 0) refused = errno;
       }
     };
-    std::vector<std::thread> all;
-    for (uint32_t i = 0; i < threads; ++i) all.emplace_back(work);
-    for (std::thread& thread : all) thread.join();
-    return whole;
+    {
+      std::vector<std::jthread> helpers;
+      for (unsigned i = 1; i < std::thread::hardware_concurrency(); ++i) helpers.emplace_back(work);
+      work();
+    }
+    if (refused == 0) return {};
+    return tl::unexpected(ErrnoError(ErrorCode::kResourceExhausted, refused, "touching memory"));
   }
 
   [[nodiscard]] Status Pin() {
@@ -72,13 +75,14 @@ class Memory {
 
 }  // namespace
 
-Result<double> MeasureArenaCeiling(uint64_t bytes, uint32_t threads) {
+Result<double> MeasureArenaCeiling(uint64_t bytes) {
   KVT_RETURN_IF_ERROR(CheckCuda(cudaFree(nullptr)));
   const auto start = std::chrono::steady_clock::now();
   Memory memory(bytes);
-  if (!memory.valid() || !memory.Touch(threads)) {
-    return tl::unexpected<Error>(ErrnoError(ErrorCode::kResourceExhausted, errno, "bare memory"));
+  if (!memory.valid()) {
+    return tl::unexpected(ErrnoError(ErrorCode::kResourceExhausted, errno, "bare memory"));
   }
+  KVT_RETURN_IF_ERROR(memory.Touch());
   KVT_RETURN_IF_ERROR(memory.Pin());
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }

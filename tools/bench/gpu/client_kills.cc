@@ -1,19 +1,16 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
-#include <boost/json.hpp>
 #include <chrono>
-#include <memory>
 #include <random>
 #include <thread>
 #include <vector>
 
-#include "base/checksum.h"
+#include "tools/bench/daemon_status.h"
 #include "tools/bench/gpu/cuda_check.h"
 #include "tools/bench/gpu/gpu_bench.h"
 #include "tools/bench/gpu/pattern_holder.h"
 #include "tools/bench/gpu/player.h"
-#include "tools/support/admin.h"
 #include "tools/support/json_view.h"
 
 namespace kvtier {
@@ -23,7 +20,6 @@ using SteadyClock = std::chrono::steady_clock;
 
 constexpr uint32_t kPlayersAtOnce = 4;
 constexpr int kLongestLifeMs = 100;
-constexpr int64_t kAdminSilenceMs = 60'000;
 // What is not gone by then counts as leaked.
 constexpr double kPatienceSeconds = 5;
 
@@ -38,9 +34,7 @@ struct DaemonState {
 };
 
 Result<DaemonState> LookAt(const PrivateDaemon& daemon) {
-  KVT_ASSIGN_OR_RETURN(const std::string text,
-                       CallAdmin(daemon.admin_socket(), R"({"op":"status"})", kAdminSilenceMs));
-  const boost::json::value document = boost::json::parse(text);
+  KVT_ASSIGN_OR_RETURN(const boost::json::value document, AskStatus(daemon.admin_socket()));
   const JsonView status(&document);
   DaemonState state;
   state.sessions = status["sessions"]["count"].Count() + status["sessions"]["quarantined"].Count();

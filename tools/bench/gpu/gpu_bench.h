@@ -78,9 +78,9 @@ using GpuResults = std::vector<GpuResult>;
 // waiting for the counter, and with the kernel's stream waiting.
 [[nodiscard]] Result<GpuResults> MeasureCompletion(const GpuBenchOptions& options,
                                                    const CopyCeiling& ceiling);
-// Seconds in which a program that does nothing else touches so much memory and then pins it. Errors:
-// kResourceExhausted; those of CUDA.
-[[nodiscard]] Result<double> MeasureArenaCeiling(uint64_t bytes, uint32_t threads);
+// Seconds in which a program that does nothing else touches so much memory, with all cores, and
+// then pins it. Errors: kResourceExhausted; those of CUDA.
+[[nodiscard]] Result<double> MeasureArenaCeiling(uint64_t bytes);
 // How long a daemon with a large pool and arena takes to serve, the first time and again.
 [[nodiscard]] Result<GpuResults> MeasureLargeStart(const GpuBenchOptions& options);
 // A memory-bound kernel in this process while another process offloads.

@@ -8,8 +8,8 @@
 
 #include "base/byte_size.h"
 #include "tools/bench/bench_client.h"
+#include "tools/bench/daemon_status.h"
 #include "tools/bench/gpu/gpu_bench.h"
-#include "tools/support/admin.h"
 #include "tools/support/json_view.h"
 
 namespace kvtier {
@@ -17,7 +17,6 @@ namespace {
 
 using SteadyClock = std::chrono::steady_clock;
 
-constexpr int64_t kAdminSilenceMs = 60'000;
 constexpr auto kPoll = std::chrono::milliseconds(5);
 constexpr double kGiveUpSeconds = 60;
 
@@ -26,10 +25,8 @@ double SecondsSince(SteadyClock::time_point start) {
 }
 
 Result<bool> ArenaComplete(const PrivateDaemon& daemon) {
-  KVT_ASSIGN_OR_RETURN(const std::string text,
-                       CallAdmin(daemon.admin_socket(), R"({"op":"status"})", kAdminSilenceMs));
-  const boost::json::value document = boost::json::parse(text);
-  const JsonView host = JsonView(&document)["tiers"]["host"];
+  KVT_ASSIGN_OR_RETURN(const boost::json::value status, AskStatus(daemon.admin_socket()));
+  const JsonView host = JsonView(&status)["tiers"]["host"];
   return host["ready_bytes"].Count() >= host["capacity_bytes"].Count();
 }
 
@@ -84,14 +81,12 @@ Result<GpuResults> MeasureLargeStart(const GpuBenchOptions& options) {
   double bare_first_seconds = 0;
   const auto measure_bare = [&]() -> Status {
     if (AvailableBytes() < options.large_host_bytes / 8 * 9) return {};
-    KVT_ASSIGN_OR_RETURN(bare_first_seconds,
-                         MeasureArenaCeiling(options.large_host_bytes, 2 * options.threads));
+    KVT_ASSIGN_OR_RETURN(bare_first_seconds, MeasureArenaCeiling(options.large_host_bytes));
     return {};
   };
   KVT_ASSIGN_OR_RETURN(const Times first, TimeStart(options, measure_bare));
   KVT_ASSIGN_OR_RETURN(const Times again, TimeStart(options, [] { return Status(); }));
-  KVT_ASSIGN_OR_RETURN(const double bare_seconds,
-                       MeasureArenaCeiling(options.large_host_bytes, 2 * options.threads));
+  KVT_ASSIGN_OR_RETURN(const double bare_seconds, MeasureArenaCeiling(options.large_host_bytes));
   const std::string sizes = fmt::format("{}_pool_{}_host", SizeName(options.large_pool_bytes),
                                         SizeName(options.large_host_bytes));
   return GpuResults{

@@ -17,7 +17,6 @@ namespace kvtier {
 namespace {
 
 constexpr uint32_t kBlocks = 64;
-constexpr uint32_t kBlockTokens = 512;
 
 struct FreeVram {
   void operator()(void* memory) const { (void)cudaFree(memory); }
@@ -54,7 +53,7 @@ Result<PatternHolder> PatternHolder::Open(const std::string& socket) {
     entries[i].block = acquired->fresh[i];
     entries[i].hash = ToWire({HashOf(i)}).front();
     entries[i].depth = i;
-    entries[i].tokens = kBlockTokens;
+    entries[i].tokens = kPlayedBlockTokens;
     entries[i].retention = KVT_RETENTION_EXTENDED;
   }
   if (const auto committed = pool.CommitAndWait(entries); !committed) {

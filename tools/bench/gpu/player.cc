@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "base/errno_error.h"
@@ -20,7 +21,6 @@ namespace kvtier {
 namespace {
 
 constexpr uint64_t kConversations = 40;
-constexpr uint32_t kBlockTokens = 512;
 constexpr int kReadyTimeoutMs = 30'000;
 
 }  // namespace
@@ -46,7 +46,7 @@ Result<ReplayClient> ConnectPlayer(const std::string& socket) {
   target.socket = socket;
   target.block_bytes = kPlayedBlockBytes;
   target.reconnect_max_ms = 20;
-  return ReplayClient::Connect(target, kBlockTokens);
+  return ReplayClient::Connect(target, kPlayedBlockTokens);
 }
 
 TraceRequest DrawConversation(std::mt19937_64* random) {
@@ -57,7 +57,7 @@ TraceRequest DrawConversation(std::mt19937_64* random) {
     std::memcpy(hash.bytes.data(), &conversation, sizeof(conversation));
     std::memcpy(hash.bytes.data() + sizeof(conversation), &i, sizeof(i));
   }
-  request.input_tokens = static_cast<uint32_t>(kBlockTokens * request.hashes.size());
+  request.input_tokens = static_cast<uint32_t>(kPlayedBlockTokens * request.hashes.size());
   return request;
 }
 
@@ -79,7 +79,11 @@ Result<PlayerProcess> PlayerProcess::Start(const std::string& socket, uint64_t s
   }
   UniqueFd ready(ends[0]);
   const UniqueFd told(ends[1]);
-  const std::string program = std::filesystem::read_symlink("/proc/self/exe");
+  std::error_code error;
+  const std::string program = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error) {
+    return tl::unexpected<Error>(ErrnoError(ErrorCode::kIoError, error.value(), "/proc/self/exe"));
+  }
   const std::string seed_text = fmt::format("{}", seed);
   const pid_t pid = ::fork();
   if (pid < 0) return tl::unexpected<Error>(ErrnoError(ErrorCode::kIoError, errno, "fork"));

@@ -16,6 +16,7 @@
 namespace kvtier {
 
 inline constexpr uint64_t kPlayedBlockBytes = uint64_t{64} << 10;
+inline constexpr uint32_t kPlayedBlockTokens = 512;
 
 // A daemon with tiers so small that the conversations need all three.
 [[nodiscard]] Result<PrivateDaemon> StartPlayedDaemon(const GpuBenchOptions& options);

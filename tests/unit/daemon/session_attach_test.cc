@@ -1,0 +1,83 @@
+// ATTACH of pools that take their time: the client waits, and nobody else.
+
+#include <gtest/gtest.h>
+
+#include "tests/unit/daemon/server_under_test.h"
+#include "tests/unit/daemon/verbs.h"
+#include "tests/unit/daemon/wire_client.h"
+
+namespace kvtier {
+namespace {
+
+class SessionAttach : public testing::Test {
+ protected:
+  SessionAttach() {
+    daemon_.OnLoop([this] { daemon_.device().HoldPools(); });
+  }
+  void LetPoolsBeReady() {
+    daemon_.OnLoop([this] { daemon_.device().LetPoolsBeReady(); });
+  }
+  // Asks for the pool of TestModel() and does not wait.
+  static void BeginAttach(WireClient* client) {
+    (void)client->Hello();
+    const auto model = client->Call<wire::RegisterModelReply>(wire::RegisterModel{TestModel()});
+    client->Send(wire::Attach{.model = model.model});
+  }
+  // What the next message must be.
+  static PoolId ExpectAttached(WireClient* client) {
+    const auto received = client->Receive();
+    if (!received || !received->Is(wire::MessageType::kAttachReply)) {
+      ADD_FAILURE() << "no pool is handed over";
+      return {};
+    }
+    EXPECT_TRUE(received->descriptor.valid());
+    return wire::AttachReply::Decode(received->payload).value().pool;
+  }
+
+  ServerUnderTest daemon_;
+};
+
+TEST_F(SessionAttach, IsAnsweredWhenThePoolIsReadyAndOthersBefore) {
+  WireClient client(daemon_.socket());
+  BeginAttach(&client);
+  // Nor can it be used, by whoever guesses its number.
+  constexpr PoolId kFirst(0);
+  EXPECT_EQ(client.ErrorOf(wire::Acquire{.pool = kFirst, .new_blocks = 1}), "pool_not_attached");
+  WireClient other(daemon_.socket());
+  BeginAttach(&other);
+  (void)other.Call<wire::Pong>(wire::Ping{});
+  LetPoolsBeReady();
+  const PoolId pool = ExpectAttached(&client);
+  EXPECT_EQ(pool, kFirst);
+  EXPECT_EQ(ExpectAttached(&other), pool);
+  EXPECT_EQ(Fill(&client, pool, Hashes(0, 2)).size(), 2u);
+  EXPECT_EQ(Acquire(&other, pool, Hashes(0, 2), 0).hits.size(), 2u);
+}
+
+TEST_F(SessionAttach, WhoGoesMeanwhileLeavesThePoolToOthers) {
+  {
+    WireClient client(daemon_.socket());
+    BeginAttach(&client);
+    (void)client.Call<wire::Pong>(wire::Ping{});
+  }
+  daemon_.WaitUntil([this] { return daemon_.server().session_count() == 0; });
+  WireClient next(daemon_.socket());
+  BeginAttach(&next);
+  (void)next.Call<wire::Pong>(wire::Ping{});
+  LetPoolsBeReady();
+  EXPECT_EQ(Fill(&next, ExpectAttached(&next), Hashes(0, 2)).size(), 2u);
+}
+
+TEST_F(SessionAttach, ItsSpanLastsUntilItIsAnswered) {
+  WireClient client(daemon_.socket());
+  BeginAttach(&client);
+  (void)client.Call<wire::Pong>(wire::Ping{});
+  EXPECT_EQ(daemon_.Traced(wire::MessageType::kAttach, TracePhase::kBegin).size(), 1u);
+  EXPECT_EQ(daemon_.Traced(wire::MessageType::kAttach, TracePhase::kEnd).size(), 0u);
+  LetPoolsBeReady();
+  (void)ExpectAttached(&client);
+  EXPECT_EQ(daemon_.Traced(wire::MessageType::kAttach, TracePhase::kEnd).size(), 1u);
+}
+
+}  // namespace
+}  // namespace kvtier
