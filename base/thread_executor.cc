@@ -4,6 +4,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace kvtier {
@@ -14,7 +15,9 @@ constexpr int kBackgroundNice = 10;
 
 // Of the calling thread alone. Only a sandbox forbids this; the work is done all the same then.
 void GiveWay() {
-  (void)::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kBackgroundNice);
+  const auto thread = static_cast<id_t>(::gettid());
+  const int nice = std::max(::getpriority(PRIO_PROCESS, thread), kBackgroundNice);
+  (void)::setpriority(PRIO_PROCESS, thread, nice);
 }
 
 }  // namespace

@@ -17,15 +17,24 @@ constexpr int kMlaProducerRegisters = kFp8 ? 56 : 40;
 template <bool kFp8>
 constexpr int kMlaConsumerRegisters = kFp8 ? 224 : 232;
 
-// Works off the block's segments with a consumer, and merges. Both consumers, each its own.
-template <typename Traits, typename Consumer>
+// Works off the block's segments, and merges. Both consumers, `warpgroup` 0 the left one; they
+// merge in the same code, of which there is a lot.
+template <typename Traits>
 __device__ void Consume(const MlaArguments& arguments, MlaShared<Traits>& shared,
-                        SegmentWalker walker, Consumer consumer) {
+                        SegmentWalker walker, int warpgroup) {
   const int head_tile = static_cast<int>(blockIdx.x) % arguments.head_tiles;
+  // Over one right stage the left consumer's next scores wait for the right one.
+  const bool waits = Traits::kRightStages > 1 && arguments.head_tiles > 1;
+  MlaLeftConsumer<Traits> left(arguments, shared, threadIdx.x % 128);
+  MlaRightConsumer<Traits> right(shared, threadIdx.x % 128, waits);
   Segment segment;
   while (walker.Next(arguments.step, &segment)) {
     const MlaOutput<typename Traits::Output> output(arguments, segment, head_tile);
-    consumer.Work(output, segment);
+    if (warpgroup == 0) {
+      left.Work(output, segment);
+    } else {
+      right.Work(output, segment);
+    }
     if (segment.parts == 1) continue;
     // Between segments nobody multiplies with weights.
     auto* const scratch = reinterpret_cast<MergeScratch<kMlaMergeThreads / 32>*>(shared.weights);
@@ -69,14 +78,7 @@ __global__ void __launch_bounds__(kMlaThreads, 1)
     TakeRegisters<kMlaConsumerRegisters<Traits::kFp8>>();
     WaitForEarlierGrids();
     LetLaterGridsStart();
-    if (warpgroup == 0) {
-      Consume(arguments, shared, walker, MlaLeftConsumer<Traits>(arguments, shared, threadIdx.x));
-    } else {
-      // Over one right stage the left consumer's next scores wait for the right one.
-      const bool waits = Traits::kRightStages > 1 && arguments.head_tiles > 1;
-      Consume(arguments, shared, walker,
-              MlaRightConsumer<Traits>(shared, threadIdx.x - 128, waits));
-    }
+    Consume(arguments, shared, walker, warpgroup);
   }
 }
 

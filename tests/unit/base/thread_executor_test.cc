@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -70,6 +71,18 @@ TEST(ThreadExecutor, BackgroundThreadsGiveWayAndNobodyElseDoes) {
   EXPECT_EQ(niceness_in(ThreadExecutor::Standing::kNormal), own);
   EXPECT_EQ(niceness_in(ThreadExecutor::Standing::kBackground), std::max(own, 10));
   EXPECT_EQ(::getpriority(PRIO_PROCESS, 0), own);
+}
+
+TEST(ThreadExecutor, BackgroundThreadsOfWhoHasGivenWayFurtherStayThere) {
+  std::thread([] {
+    ASSERT_EQ(::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), 15), 0);
+    ManualLoop loop;
+    ThreadExecutor executor("test", 1, &loop, ThreadExecutor::Standing::kBackground);
+    int niceness = 0;
+    executor.Run([&] { niceness = ::getpriority(PRIO_PROCESS, 0); }, [] {});
+    loop.RunEvents(1);
+    EXPECT_EQ(niceness, 15);
+  }).join();
 }
 
 TEST(ThreadExecutor, OneThreadKeepsTheOrder) {
