@@ -9,6 +9,7 @@
 #include <bit>
 #include <cstdint>
 
+#include "kernels/alignment.h"
 #include "kernels/append/append_launch.h"
 #include "kernels/append/append_plan.h"
 #include "kernels/append/short_choice.h"
@@ -17,15 +18,12 @@
 #include "kernels/append/tensor_map.h"
 #include "kernels/attention_check.h"
 #include "kernels/blocks/merge_lse.h"
+#include "kernels/hopper.h"
 
 namespace kvtier::kernels {
 namespace {
 
 constexpr int kMaxGroup = 64;
-constexpr int64_t kAlignment = 256;
-constexpr int kHopper = 9;  // compute capability, major
-
-bool IsAligned16(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
 
 bool HasTables(const kvt_append_params& p) {
   return p.query_starts && p.sequences.block_table && p.sequences.kv_lengths;
@@ -35,8 +33,7 @@ bool IsValidCache(const kvt_paged_kv& kv) {
   const int64_t granule = kv.dtype == KVT_FP8_E4M3 ? 16 : 8;
   const bool strides = kv.block_stride > 0 && kv.token_stride > 0 && kv.head_stride > 0 &&
                        (kv.block_stride | kv.token_stride | kv.head_stride) % granule == 0;
-  const bool page = kv.page_tokens >= 16 && kv.page_tokens <= 256 &&
-                    std::has_single_bit(static_cast<uint32_t>(kv.page_tokens));
+  const bool page = kv.page_tokens >= 16 && kv.page_tokens <= 256 && IsPowerOfTwo(kv.page_tokens);
   return kv.key && kv.value && IsAligned16(kv.key) && IsAligned16(kv.value) && strides && page &&
          kv.kv_heads > 0;
 }
@@ -136,17 +133,16 @@ Choice Choose(const kvt_append_params& p, const Device& device) {
 
 // The counters, then the partial LSEs and outputs of a split launch.
 struct WorkspaceLayout {
-  int64_t partial_lse = kAlignment;
-  int64_t partial_output = kAlignment;
-  int64_t bytes = kAlignment;
+  int64_t partial_lse = kRegionAlignment;
+  int64_t partial_output = kRegionAlignment;
+  int64_t bytes = kRegionAlignment;
 };
 
 WorkspaceLayout LayOut(const kvt_append_params& p, int32_t splits) {
   WorkspaceLayout layout;
   if (splits == 1) return layout;
   const int64_t lse_bytes = int64_t{splits} * p.query_tokens * p.q_heads * int64_t{sizeof(float)};
-  layout.partial_output =
-      layout.partial_lse + (lse_bytes + kAlignment - 1) / kAlignment * kAlignment;
+  layout.partial_output = layout.partial_lse + static_cast<int64_t>(AlignUp(lse_bytes));
   layout.bytes = layout.partial_output + splits * OutputElements(p) * int64_t{sizeof(float)};
   return layout;
 }

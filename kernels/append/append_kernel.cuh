@@ -7,11 +7,9 @@
 #include "kernels/append/append_launch.h"
 #include "kernels/append/append_producer.cuh"
 #include "kernels/blocks/overlapped_launch.cuh"
+#include "kernels/hopper.h"
 
 namespace kvtier::kernels {
-
-// What a CTA may own on Hopper.
-constexpr int kMaxSharedBytes = 227 * 1024;
 
 template <typename Traits>
 __global__ void __launch_bounds__(kAppendThreads, 1)

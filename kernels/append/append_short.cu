@@ -4,11 +4,10 @@
 #include "kernels/append/short_consumer.cuh"
 #include "kernels/append/short_producer.cuh"
 #include "kernels/blocks/overlapped_launch.cuh"
+#include "kernels/hopper.h"
 
 namespace kvtier::kernels {
 namespace {
-
-constexpr int kMaxSharedBytes = 227 * 1024;
 
 template <typename Traits>
 __global__ void __launch_bounds__(kShortThreads, 1)

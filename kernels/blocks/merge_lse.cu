@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "kernels/alignment.h"
 #include "kernels/blocks/fast_divide.h"
 #include "kernels/blocks/merge_lse.h"
 #include "kernels/blocks/overlapped_launch.cuh"
@@ -175,12 +176,11 @@ bool IsFloat(kvt_dtype dtype) {
   return dtype == KVT_FP32 || dtype == KVT_BF16 || dtype == KVT_FP16;
 }
 
-bool IsAligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
-
 bool IsValid(const kvt_merge_lse_params& p) {
-  return IsAligned(p.partials) && IsAligned(p.output) && p.partials && p.partial_lse && p.output &&
-         p.parts > 0 && p.tokens >= 0 && p.heads > 0 && p.head_dim > 0 && p.head_dim % 8 == 0 &&
-         p.part_stride % 8 == 0 && p.output_token_stride % 8 == 0 && p.output_head_stride % 8 == 0;
+  return IsAligned16(p.partials) && IsAligned16(p.output) && p.partials && p.partial_lse &&
+         p.output && p.parts > 0 && p.tokens >= 0 && p.heads > 0 && p.head_dim > 0 &&
+         p.head_dim % 8 == 0 && p.part_stride % 8 == 0 && p.output_token_stride % 8 == 0 &&
+         p.output_head_stride % 8 == 0;
 }
 
 }  // namespace

@@ -6,47 +6,35 @@
 #include <bit>
 #include <optional>
 
+#include "kernels/alignment.h"
 #include "kernels/attention_check.h"
 #include "kernels/decode/decode_arguments.h"
 
 namespace kvtier::kernels {
 namespace {
 
-constexpr size_t kWorkspaceAlignment = 256;
-constexpr int64_t kAlignmentBytes = 16;
-
-size_t AlignUp(size_t bytes) {
-  return (bytes + kWorkspaceAlignment - 1) / kWorkspaceAlignment * kWorkspaceAlignment;
-}
-
-bool Aligned(int64_t stride_bytes) { return stride_bytes % kAlignmentBytes == 0; }
-
-bool Aligned(const void* pointer) {
-  return reinterpret_cast<uintptr_t>(pointer) % kAlignmentBytes == 0;
-}
-
 bool CacheMakesSense(const kvt_paged_kv& kv) {
   const int64_t element = kv.dtype == KVT_FP8_E4M3 ? 1 : 2;
-  return kv.key != nullptr && kv.value != nullptr && Aligned(kv.key) && Aligned(kv.value) &&
+  return kv.key != nullptr && kv.value != nullptr && IsAligned16(kv.key) && IsAligned16(kv.value) &&
          kv.kv_heads > 0 && kv.page_tokens >= 16 && kv.page_tokens <= 256 &&
-         std::has_single_bit(static_cast<uint32_t>(kv.page_tokens)) &&
-         Aligned(kv.block_stride * element) && Aligned(kv.token_stride * element) &&
-         Aligned(kv.head_stride * element);
+         IsPowerOfTwo(kv.page_tokens) && IsAligned16(kv.block_stride * element) &&
+         IsAligned16(kv.token_stride * element) && IsAligned16(kv.head_stride * element);
 }
 
 bool SplitMakesSense(int32_t split_tokens) {
-  return split_tokens == 0 || (split_tokens >= KVT_DECODE_MIN_SPLIT &&
-                               std::has_single_bit(static_cast<uint32_t>(split_tokens)));
+  return split_tokens == 0 || (split_tokens >= KVT_DECODE_MIN_SPLIT && IsPowerOfTwo(split_tokens));
 }
 
 bool ParametersMakeSense(const kvt_decode_params& params) {
   const kvt_sequences& sequences = params.sequences;
   return CacheMakesSense(params.kv) && params.query != nullptr && params.output != nullptr &&
-         Aligned(params.query) && Aligned(params.output) &&
-         Aligned(params.query_sequence_stride * 2) && Aligned(params.query_head_stride * 2) &&
-         Aligned(params.output_sequence_stride * 2) && Aligned(params.output_head_stride * 2) &&
-         sequences.block_table != nullptr && sequences.kv_lengths != nullptr &&
-         sequences.sequences >= 0 && sequences.max_kv_length >= 0 && params.q_heads > 0 &&
+         IsAligned16(params.query) && IsAligned16(params.output) &&
+         IsAligned16(params.query_sequence_stride * 2) &&
+         IsAligned16(params.query_head_stride * 2) &&
+         IsAligned16(params.output_sequence_stride * 2) &&
+         IsAligned16(params.output_head_stride * 2) && sequences.block_table != nullptr &&
+         sequences.kv_lengths != nullptr && sequences.sequences >= 0 &&
+         sequences.max_kv_length >= 0 && params.q_heads > 0 &&
          params.q_heads % params.kv.kv_heads == 0 && params.soft_cap >= 0 &&
          params.window_tokens >= 0 && SplitMakesSense(params.split_tokens);
 }

@@ -3,16 +3,14 @@
 
 #include <optional>
 
+#include "kernels/alignment.h"
 #include "kernels/attention_check.h"
 #include "kvtier/kernels.h"
 
 namespace kvtier::kernels {
 namespace {
 
-constexpr size_t kAlignment = 256;
 constexpr int kParts = 2;  // of the prefix, and of the own tokens
-
-size_t AlignUp(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 // Workspace, in order: append's, decode's, both parts' outputs, both parts' LSE.
 struct SharedLayout {

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <optional>
 
+#include "kernels/alignment.h"
+#include "kernels/hopper.h"
 #include "kernels/mla/latent_map.h"
 #include "kernels/mla/mla_arguments.h"
 #include "kvtier/decode.h"
@@ -13,17 +15,7 @@
 namespace kvtier::kernels {
 namespace {
 
-constexpr size_t kAlignment = 256;
-constexpr int kHopper = 9;  // compute capability, major
 constexpr float kLog2E = 1.4426950408889634F;
-
-size_t AlignUp(size_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
-
-bool IsAligned16(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
-
-bool IsPowerOfTwo(int32_t value) {
-  return value > 0 && std::has_single_bit(static_cast<uint32_t>(value));
-}
 
 bool AreStridesValid(const kvt_mla_decode_params& p) {
   constexpr int64_t kGranule = 8;  // elements in 16 bytes

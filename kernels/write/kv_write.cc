@@ -3,21 +3,17 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 
+#include "kernels/alignment.h"
 #include "kernels/write/kv_write_launch.h"
 
 namespace kvtier::kernels {
 namespace {
 
 constexpr int32_t kThreadElements = 16;  // of a row
-
-bool IsPowerOfTwo(int32_t value) {
-  return value > 0 && std::has_single_bit(static_cast<uint32_t>(value));
-}
-
-bool IsAligned16(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; }
 
 bool IsValidRope(const kvt_rope& rope, int32_t head_dim) {
   if (rope.style == KVT_ROPE_NONE) return true;
@@ -57,27 +53,38 @@ bool IsBuilt(const kvt_kv_write_params& p) {
          p.cache.head_dim >= kThreadElements && p.cache.head_dim <= 256;
 }
 
-uint32_t RunsOf(int32_t heads, int heads_of_a_run) {
-  return static_cast<uint32_t>((heads + heads_of_a_run - 1) / heads_of_a_run);
-}
+uint32_t UpToWhole(uint32_t count, uint32_t unit) { return (count + unit - 1) / unit; }
 
 }  // namespace
 
-WritePlan PlanHeads(const kvt_kv_write_params& params, int heads, int first_blocks) {
-  const uint32_t lanes = params.cache.head_dim / kThreadElements;
-  const uint32_t kv_runs = RunsOf(params.cache.kv_heads, heads);
-  const uint32_t units =
-      kv_runs + (params.query != nullptr ? RunsOf(params.query_heads, 2 * heads) : 0);
+WritePlan PlanWrite(const kvt_kv_write_params& params, const WriteShape& shape, int processors) {
+  const kvt_paged_kv& cache = params.cache;
+  const uint32_t lanes = cache.head_dim / kThreadElements;
+  const uint32_t kv_runs = UpToWhole(cache.kv_heads, shape.heads);
+  const uint32_t query_runs =
+      params.query != nullptr ? UpToWhole(params.query_heads, 2 * shape.query_pairs) : 0;
+  const uint32_t kv_threads = params.tokens * kv_runs * lanes;
+  const uint32_t query_threads = params.tokens * query_runs * lanes;
+  constexpr int64_t kInputBytes = 2;
+  const int64_t cache_bytes = cache.dtype == KVT_FP8_E4M3 ? 1 : kInputBytes;
   return {.params = params,
-          .units = FastDivide(units),
-          .kv_runs = kv_runs,
-          .threads = static_cast<uint32_t>(params.tokens) * units * lanes,
-          .first_blocks = static_cast<uint32_t>(first_blocks),
+          .kv_runs = FastDivide(kv_runs),
+          .query_runs = FastDivide(std::max(query_runs, 1U)),
+          .kv_threads = kv_threads,
+          .query_threads = query_threads,
+          .kv_blocks = UpToWhole(kv_threads, shape.threads),
+          .query_blocks = UpToWhole(query_threads, shape.threads),
+          .first_blocks = static_cast<uint32_t>(processors * shape.blocks),
           .rotary_dim = params.rope.style == KVT_ROPE_NONE
                             ? 0
                             : static_cast<uint32_t>(params.rope.rotary_dim),
           .lane_shift = std::countr_zero(lanes),
-          .page_shift = std::countr_zero(static_cast<uint32_t>(params.cache.page_tokens))};
+          .page_shift = std::countr_zero(static_cast<uint32_t>(cache.page_tokens)),
+          .value_step = kv_runs * params.value_head_stride * kInputBytes,
+          .key_step = kv_runs * params.key_head_stride * kInputBytes,
+          .cache_step = kv_runs * cache.head_stride * cache_bytes,
+          .query_step = 2 * params.query_head_stride * kInputBytes,
+          .output_step = 2 * params.query_output_head_stride * kInputBytes};
 }
 
 }  // namespace kvtier::kernels

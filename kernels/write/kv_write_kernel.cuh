@@ -1,39 +1,25 @@
 // Rotary embedding, quantisation and paged write of a step's keys and values in one pass. A thread
-// owns sixteen elements of the keys and values of kHeads heads of a token, or of twice as many
-// queries. All of them are on their way before it is known where they go. With one head they wait
-// in registers; with more in shared memory, where the thread takes them up itself, head by head, in
-// a loop that is not unrolled: at this length of a launch, instructions that are fetched for the
-// first time cost as much as data.
+// owns sixteen elements of each row of its run. What earlier launches cannot change is done before
+// they have ended: addresses are computed, settled tables read. Then rows are asked for at once,
+// before it is known where they go.
 #pragma once
 
 #include <cuda_runtime.h>
 
 #include <cstdint>
 
-#include "kernels/append/pipeline.cuh"
 #include "kernels/blocks/overlapped_launch.cuh"
 #include "kernels/write/kv_write_launch.h"
 #include "kernels/write/row_chunks.cuh"
+#include "kernels/write/rows_under_way.cuh"
 #include "kvtier/kv_write.h"
 
 namespace kvtier::kernels {
 
 constexpr float kFp8Max = 448.0f;
-constexpr int kWriteThreads = 64;
-constexpr int kWriteCtas = 16;  // of a multiprocessor
 
 // How the cache keeps a row.
 enum class RowFormat { kSame, kFp8, kFp8Dynamic };
-
-// Once, streamed past L1, and issued where it is written.
-__device__ __forceinline__ uint4 LoadStreamed(const void* address) {
-  uint4 v;
-  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(address)
-               : "memory");
-  return v;
-}
 
 __device__ __forceinline__ int64_t LoadSlot(const int64_t* address) {
   int64_t slot;
@@ -47,132 +33,175 @@ __device__ __forceinline__ int32_t LoadPosition(const int32_t* address) {
   return position;
 }
 
-// A thread's chunks of kRows rows, from the moment they are asked for.
-template <typename T, int kRows, bool kInRegisters>
-class RowsUnderWay {
- public:
-  static constexpr int kPitch = kWriteThreads * 16;
-  static constexpr int kSharedBytes = kInRegisters ? 0 : kRows * 2 * kPitch;
-
-  __device__ explicit RowsUnderWay(void* shared) : own_(SharedAddress(shared) + threadIdx.x * 16) {}
-
-  __device__ __forceinline__ void Queue(int row, const T* from, const Place& place) {
-#pragma unroll
-    for (int c = 0; c < 2; ++c) {
-      const T* const chunk = from + place.chunk[c] * kChunk;
-      if constexpr (kInRegisters) {
-        held_[row].chunk[c] = LoadStreamed(chunk);
-      } else {
-        CopyChunk(own_ + (2 * row + c) * kPitch, chunk, true);
-      }
-    }
-  }
-  // Before the first Take.
-  __device__ __forceinline__ void Wait() const {
-    if constexpr (!kInRegisters) WaitForChunks();
-  }
-  __device__ __forceinline__ Held Take(int row) const {
-    if constexpr (kInRegisters) return held_[row];
-    return {LoadShared(own_ + 2 * row * kPitch), LoadShared(own_ + (2 * row + 1) * kPitch)};
-  }
-
- private:
-  uint32_t own_;
-  Held held_[kInRegisters ? kRows : 1];
+// Which run of which token a thread has, and which of a row's threads it is.
+struct Share {
+  uint32_t token;
+  uint32_t run;
+  uint32_t lane;
 };
 
-template <typename T, RowFormat kFormat, bool kHalves, int kHeads>
-class RowWriter {
- public:
-  using Rows = RowsUnderWay<T, 2 * kHeads, kHeads == 1>;
-  // How often a loop over rows is unrolled.
-  static constexpr int kUnrolled = kHeads == 1 ? 2 : 1;
+__device__ __forceinline__ Share ShareOf(const WritePlan& plan, const FastDivide& runs,
+                                         uint32_t thread) {
+  Share share;
+  share.token = runs.Divide(thread >> plan.lane_shift, share.run);
+  share.lane = thread & ((1u << plan.lane_shift) - 1);
+  return share;
+}
 
-  __device__ RowWriter(const WritePlan& plan, void* shared, uint32_t token, uint32_t unit,
-                       uint32_t lane)
+// A run of queries.
+template <typename T, bool kHalves, typename Shape>
+class QueryRun {
+ public:
+  static constexpr int kPairs = Shape::kShape.query_pairs;
+  using Rows = RowsUnderWay<kPairs, Shape::kShape.query_stages, Shape::kShape.threads>;
+
+  __device__ QueryRun(const WritePlan& plan, const void* shared, uint32_t thread)
       : plan_(plan),
         p_(plan.params),
-        rows_(shared),
-        token_(token),
-        unit_(unit),
-        lane_(lane),
-        straight_(PlaceOf(0, lane, 1u << plan.lane_shift)),
-        place_(PlaceOf(plan.rotary_dim, lane, 1u << plan.lane_shift)) {}
+        share_(ShareOf(plan, plan.query_runs, thread)),
+        place_(PlaceOf(plan.rotary_dim, share_.lane, 1u << plan.lane_shift)),
+        heads_(p_.query_heads - FirstHead()),
+        rows_(shared, heads_, From(0), From(1), ChunksOf(place_), ChunksOf(place_)) {}
 
-  // Where the token goes, and the angles that turn it.
+  __device__ __forceinline__ void SettleAddresses() { rows_.SettleAddresses(); }
+  __device__ __forceinline__ void Queue(int place) { rows_.Queue(place, RowSteps()); }
+
   __device__ __forceinline__ void LookUp() {
-    slot_ = LoadSlot(p_.slot_mapping + token_);
     if (place_.turns) {
-      angles_ = LoadAngles<kHalves>(p_.rope, LoadPosition(p_.rope.positions + token_), place_);
+      angles_ =
+          LoadAngles<kHalves>(p_.rope, LoadPosition(p_.rope.positions + share_.token), place_);
     }
   }
 
-  __device__ __forceinline__ void QueueQueries() {
-    const T* const from = static_cast<const T*>(p_.query) + token_ * p_.query_token_stride +
-                          FirstQuery() * p_.query_head_stride;
+  __device__ __forceinline__ void Write() {
+    const Chunks chunks = ChunksOf(place_);
+    char* to =
+        static_cast<char*>(p_.query_output) + chunks.first +
+        (share_.token * p_.query_output_token_stride + FirstHead() * p_.query_output_head_stride) *
+            sizeof(T);
 #pragma unroll
-    for (int row = 0; row < 2 * kHeads; ++row) {
-      if (FirstQuery() + row < p_.query_heads) {
-        rows_.Queue(row, from + row * p_.query_head_stride, place_);
+    for (int pair = 0; pair < kPairs; ++pair) {
+      if (2 * pair >= heads_) break;
+      rows_.WaitForOldest();
+      const int place = pair % Rows::kAtOnce;
+      const Held first = Turned(rows_.Take(place, 0)), second = Turned(rows_.Take(place, 1));
+      rows_.Refill(place, RowSteps());
+      StoreRow(to, chunks, first);
+      if (2 * pair + 1 < heads_) {
+        StoreRow(to + p_.query_output_head_stride * sizeof(T), chunks, second);
       }
-    }
-  }
-
-  __device__ __forceinline__ void WriteQueries() const {
-    T* const to = static_cast<T*>(p_.query_output) + token_ * p_.query_output_token_stride +
-                  FirstQuery() * p_.query_output_head_stride;
-    rows_.Wait();
-#pragma unroll kUnrolled
-    for (int row = 0; row < 2 * kHeads; ++row) {
-      if (FirstQuery() + row >= p_.query_heads) break;
-      StoreRow(to + row * p_.query_output_head_stride, place_, Turned(rows_.Take(row)));
-    }
-  }
-
-  __device__ __forceinline__ void QueueKeysAndValues() {
-    const T* const values = static_cast<const T*>(p_.value) + token_ * p_.value_token_stride;
-    const T* const keys = static_cast<const T*>(p_.key) + token_ * p_.key_token_stride;
-#pragma unroll
-    for (int i = 0; i < kHeads; ++i) {
-      if (HeadAt(i) >= p_.cache.kv_heads) break;
-      rows_.Queue(2 * i, values + HeadAt(i) * p_.value_head_stride, straight_);
-      rows_.Queue(2 * i + 1, keys + HeadAt(i) * p_.key_head_stride, place_);
-    }
-  }
-
-  __device__ __forceinline__ void WriteKeysAndValues() const {
-    // While rows are on their way. Of one head, or of all if they share theirs.
-    const kvt_scales &key_scales = p_.cache.key_scales, &value_scales = p_.cache.value_scales;
-    float key_inverse = GivenInverse(key_scales, HeadAt(0));
-    float value_inverse = GivenInverse(value_scales, HeadAt(0));
-    if (slot_ < 0) return;
-    const bool own_scales = (key_scales.head_stride | value_scales.head_stride) != 0;
-    rows_.Wait();
-#pragma unroll 1
-    for (int i = 0; i < kHeads; ++i) {
-      const uint32_t head = HeadAt(i);
-      if (head >= p_.cache.kv_heads) break;
-      const Held value = rows_.Take(2 * i), key = rows_.Take(2 * i + 1);
-      if (i > 0 && own_scales) {
-        key_inverse = GivenInverse(key_scales, head);
-        value_inverse = GivenInverse(value_scales, head);
-      }
-      Write(p_.cache.value, head, straight_, value, value_scales, value_inverse);
-      Write(p_.cache.key, head, place_, Turned(key), key_scales, key_inverse);
+      to += plan_.output_step;
     }
   }
 
  private:
-  __device__ int32_t FirstQuery() const { return (unit_ - plan_.kv_runs) * 2 * kHeads; }
-  __device__ int32_t HeadAt(int i) const { return unit_ + i * plan_.kv_runs; }
-  __device__ int64_t Block() const { return slot_ >> plan_.page_shift; }
-  __device__ int64_t TokenInBlock() const { return slot_ & (p_.cache.page_tokens - 1); }
-
+  __device__ Steps RowSteps() const { return {plan_.query_step, plan_.query_step}; }
+  __device__ uint32_t FirstHead() const { return share_.run * 2 * kPairs; }
+  __device__ const char* From(int row) const {
+    return static_cast<const char*>(p_.query) + ChunksOf(place_).first +
+           (share_.token * p_.query_token_stride + (FirstHead() + row) * p_.query_head_stride) *
+               sizeof(T);
+  }
   __device__ __forceinline__ Held Turned(const Held& held) const {
     return place_.turns ? Rotate<T, kHalves>(held, angles_) : held;
   }
 
-  __device__ __forceinline__ int64_t ScaleAt(const kvt_scales& scales, int32_t head) const {
+  const WritePlan& plan_;
+  const kvt_kv_write_params& p_;
+  Share share_;
+  Place place_;
+  uint32_t heads_;
+  Rows rows_;
+  Angles angles_;
+};
+
+// A run of keys and values.
+template <typename T, RowFormat kFormat, bool kHalves, typename Shape>
+class KvRun {
+ public:
+  static constexpr int kPairs = Shape::kShape.heads;
+  using Rows = RowsUnderWay<kPairs, Shape::kShape.stages, Shape::kShape.threads>;
+
+  __device__ KvRun(const WritePlan& plan, const void* shared, uint32_t thread)
+      : plan_(plan),
+        p_(plan.params),
+        share_(ShareOf(plan, plan.kv_runs, thread)),
+        straight_(PlaceOf(0, share_.lane, 1u << plan.lane_shift)),
+        place_(PlaceOf(plan.rotary_dim, share_.lane, 1u << plan.lane_shift)),
+        heads_(Heads()),
+        rows_(shared, 2 * heads_,
+              From(p_.value, p_.value_token_stride, p_.value_head_stride, straight_),
+              From(p_.key, p_.key_token_stride, p_.key_head_stride, place_), ChunksOf(straight_),
+              ChunksOf(place_)) {}
+
+  __device__ __forceinline__ void SettleAddresses() { rows_.SettleAddresses(); }
+  __device__ __forceinline__ void Queue(int place) { rows_.Queue(place, RowSteps()); }
+
+  // Where the token goes, and the angles that turn it.
+  __device__ __forceinline__ void LookUp() {
+    // Both on their way before either is used.
+    slot_ = LoadSlot(p_.slot_mapping + share_.token);
+    const int32_t position = place_.turns ? LoadPosition(p_.rope.positions + share_.token) : 0;
+    if (place_.turns) angles_ = LoadAngles<kHalves>(p_.rope, position, place_);
+    value_to_ = To(p_.cache.value, straight_);
+    key_to_ = To(p_.cache.key, place_);
+  }
+
+  __device__ __forceinline__ void Write() {
+    // While rows are on their way. Of one head, or of all if they share theirs.
+    float value_inverse = GivenInverse(p_.cache.value_scales, share_.run);
+    float key_inverse = GivenInverse(p_.cache.key_scales, share_.run);
+    if (slot_ < 0) return;
+    const bool own_scales =
+        (p_.cache.key_scales.head_stride | p_.cache.value_scales.head_stride) != 0;
+#pragma unroll 2
+    for (int pair = 0; pair < kPairs; ++pair) {
+      if (pair >= heads_) break;
+      const uint32_t head = HeadAt(pair);
+      rows_.WaitForOldest();
+      const int place = pair % Rows::kAtOnce;
+      const Held value = rows_.Take(place, 0), key = rows_.Take(place, 1);
+      rows_.Refill(place, RowSteps());
+      if (pair > 0 && own_scales) {
+        value_inverse = GivenInverse(p_.cache.value_scales, head);
+        key_inverse = GivenInverse(p_.cache.key_scales, head);
+      }
+      Store(value_to_, straight_, value, p_.cache.value_scales, head, value_inverse);
+      Store(key_to_, place_, place_.turns ? Rotate<T, kHalves>(key, angles_) : key,
+            p_.cache.key_scales, head, key_inverse);
+      value_to_ += plan_.cache_step;
+      key_to_ += plan_.cache_step;
+    }
+  }
+
+ private:
+  static constexpr int kCacheBytes = kFormat == RowFormat::kSame ? sizeof(T) : 1;
+
+  __device__ Steps RowSteps() const { return {plan_.value_step, plan_.key_step}; }
+  __device__ uint32_t HeadAt(int pair) const { return share_.run + pair * plan_.kv_runs.divisor(); }
+  __device__ uint32_t Heads() const {
+    uint32_t heads = 1;
+#pragma unroll
+    for (int pair = 1; pair < kPairs; ++pair) heads += HeadAt(pair) < p_.cache.kv_heads;
+    return heads;
+  }
+  __device__ const char* From(const void* base, int64_t token_stride, int64_t head_stride,
+                              const Place& place) const {
+    return static_cast<const char*>(base) + ChunksOf(place).first +
+           (share_.token * token_stride + share_.run * head_stride) * sizeof(T);
+  }
+  __device__ __forceinline__ int64_t Block() const { return slot_ >> plan_.page_shift; }
+  __device__ __forceinline__ int64_t TokenInBlock() const {
+    return slot_ & (p_.cache.page_tokens - 1);
+  }
+  __device__ __forceinline__ char* To(void* cache, const Place& place) const {
+    return static_cast<char*>(cache) + place.chunk[0] * kChunk * kCacheBytes +
+           (Block() * p_.cache.block_stride + TokenInBlock() * p_.cache.token_stride +
+            share_.run * p_.cache.head_stride) *
+               kCacheBytes;
+  }
+
+  __device__ __forceinline__ int64_t ScaleAt(const kvt_scales& scales, uint32_t head) const {
     // One for each head does not wait for the slot.
     const bool by_token = (scales.block_stride | scales.token_stride) != 0 && slot_ >= 0;
     const int64_t row =
@@ -180,68 +209,77 @@ class RowWriter {
     return row + head * scales.head_stride;
   }
 
-  __device__ __forceinline__ float GivenInverse(const kvt_scales& scales, int32_t head) const {
+  __device__ __forceinline__ float GivenInverse(const kvt_scales& scales, uint32_t head) const {
     if (kFormat != RowFormat::kFp8 || scales.values == nullptr) return 1.0f;
     return __frcp_rn(scales.values[ScaleAt(scales, head)]);
   }
 
   // The inverse of a row's scale, found and written by the row's first thread.
-  __device__ __forceinline__ float FoundInverse(const kvt_scales& scales, int32_t head,
+  __device__ __forceinline__ float FoundInverse(const kvt_scales& scales, uint32_t head,
                                                 const Held& held) const {
     const float maximum = RowMaximum<T>(held, 1u << plan_.lane_shift);
     const float scale = maximum > 0.0f ? __fdiv_rn(maximum, kFp8Max) : 1.0f;
-    if (lane_ == 0) const_cast<float*>(scales.values)[ScaleAt(scales, head)] = scale;
+    if (share_.lane == 0) const_cast<float*>(scales.values)[ScaleAt(scales, head)] = scale;
     return __frcp_rn(scale);
   }
 
-  __device__ __forceinline__ void Write(void* cache, int32_t head, const Place& place,
-                                        const Held& held, const kvt_scales& scales,
+  __device__ __forceinline__ void Store(char* to, const Place& place, const Held& held,
+                                        const kvt_scales& scales, uint32_t head,
                                         float inverse) const {
-    const int64_t at = Block() * p_.cache.block_stride + TokenInBlock() * p_.cache.token_stride +
-                       head * p_.cache.head_stride;
     if constexpr (kFormat == RowFormat::kSame) {
-      StoreRow(static_cast<T*>(cache) + at, place, held);
+      StoreRow(to, ChunksOf(place), held);
     } else {
       if (kFormat == RowFormat::kFp8Dynamic) inverse = FoundInverse(scales, head, held);
-      StoreFp8<T>(static_cast<uint8_t*>(cache) + at, place, held, inverse);
+      StoreFp8<T>(to, ChunksOf(place), held, inverse);
     }
   }
 
   const WritePlan& plan_;
   const kvt_kv_write_params& p_;
-  Rows rows_;
-  uint32_t token_;
-  uint32_t unit_;
-  uint32_t lane_;
+  Share share_;
   Place straight_;  // in values
   Place place_;     // in what the rope turns
+  uint32_t heads_;
+  Rows rows_;
   int64_t slot_ = 0;
+  char* value_to_ = nullptr;
+  char* key_to_ = nullptr;
   Angles angles_;
 };
 
-template <typename T, RowFormat kFormat, bool kHalves, int kHeads>
-__global__ void __launch_bounds__(kWriteThreads, kWriteCtas)
+// Asks for the first rows when earlier launches have ended.
+template <typename Run>
+__device__ __forceinline__ void Begin(Run& run) {
+  run.SettleAddresses();
+  WaitForEarlierGrids();
+#pragma unroll
+  for (int place = 0; place < Run::Rows::kAtOnce; ++place) run.Queue(place);
+}
+
+template <typename Run>
+__device__ __forceinline__ void WriteRun(Run run, bool settled) {
+  if (!settled) Begin(run);
+  run.LookUp();
+  if (settled) Begin(run);
+  run.Write();
+}
+
+template <typename T, RowFormat kFormat, bool kHalves, typename Shape>
+__global__ void __launch_bounds__(Shape::kShape.threads, Shape::kShape.blocks)
     KvWriteKernel(const __grid_constant__ WritePlan plan) {
   extern __shared__ uint4 shared[];
   LetLaterGridsStart();
-  const uint32_t thread = blockIdx.x * kWriteThreads + threadIdx.x;
-  if (thread >= plan.threads) return;
-  uint32_t unit;
-  const uint32_t token = plan.units.Divide(thread >> plan.lane_shift, unit);
-  RowWriter<T, kFormat, kHalves, kHeads> writer(plan, shared, token, unit,
-                                                thread & ((1u << plan.lane_shift) - 1));
+  const bool queries = blockIdx.x >= plan.kv_blocks;
+  const uint32_t block = queries ? blockIdx.x - plan.kv_blocks : blockIdx.x;
+  const uint32_t thread = block * Shape::kShape.threads + threadIdx.x;
   // Worth it only for blocks that may come up before earlier launches have ended.
   const bool settled = plan.params.tables_settled != 0 && blockIdx.x < plan.first_blocks;
-  if (settled) writer.LookUp();
-  WaitForEarlierGrids();
-  if (unit >= plan.kv_runs) {
-    writer.QueueQueries();
-    if (!settled) writer.LookUp();
-    writer.WriteQueries();
+  if (queries) {
+    if (thread >= plan.query_threads) return;
+    WriteRun(QueryRun<T, kHalves, Shape>(plan, shared, thread), settled);
   } else {
-    writer.QueueKeysAndValues();
-    if (!settled) writer.LookUp();
-    writer.WriteKeysAndValues();
+    if (thread >= plan.kv_threads) return;
+    WriteRun(KvRun<T, kFormat, kHalves, Shape>(plan, shared, thread), settled);
   }
 }
 

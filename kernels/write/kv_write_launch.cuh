@@ -3,6 +3,7 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstdint>
 
 #include "kernels/write/kv_write_kernel.cuh"
@@ -10,41 +11,59 @@
 
 namespace kvtier::kernels {
 
-constexpr int kFewHeads = 1;   // of a thread, in small steps
-constexpr int kManyHeads = 2;  // in those that fill the device
+// A small step leaves all but so much of the device empty: about where both shapes end together.
+constexpr uint32_t kSmallShare = 3;
 
-template <typename T, RowFormat kFormat, bool kHalves, int kHeads>
-struct HeadsKernel {
-  static constexpr int kShared = RowWriter<T, kFormat, kHalves, kHeads>::Rows::kSharedBytes;
-  static constexpr auto kFunction = KvWriteKernel<T, kFormat, kHalves, kHeads>;
+// In small steps, whose threads should be many.
+struct FewRows {
+  static constexpr WriteShape kShape{
+      .threads = 64, .blocks = 16, .heads = 1, .query_pairs = 1, .stages = 0, .query_stages = 0};
+};
+
+// In larger ones. Rows that shrink are written sooner if not all of them are asked for at once.
+template <RowFormat kFormat>
+struct ManyRows {
+  static constexpr WriteShape kShape{.threads = 64,
+                                     .blocks = 16,
+                                     .heads = 2,
+                                     .query_pairs = 2,
+                                     .stages = kFormat == RowFormat::kSame ? 2 : 1,
+                                     .query_stages = 2};
+};
+
+template <typename T, RowFormat kFormat, bool kHalves, typename Shape>
+struct ShapedKernel {
+  static constexpr int kKvShared = KvRun<T, kFormat, kHalves, Shape>::Rows::kSharedBytes;
+  static constexpr int kQueryShared = QueryRun<T, kHalves, Shape>::Rows::kSharedBytes;
+  static constexpr auto kFunction = KvWriteKernel<T, kFormat, kHalves, Shape>;
 
   // Loads it. Where it needs shared memory, that is for as many blocks as its registers allow: the
   // driver might leave too much to L1.
   static cudaError_t Prepare() {
     return cudaFuncSetAttribute(
         kFunction, cudaFuncAttributePreferredSharedMemoryCarveout,
-        kShared > 0 ? cudaSharedmemCarveoutMaxShared : cudaSharedmemCarveoutDefault);
+        kKvShared > 0 ? cudaSharedmemCarveoutMaxShared : cudaSharedmemCarveoutDefault);
   }
 
-  static cudaError_t Launch(const kvt_kv_write_params& params, int processors,
-                            cudaStream_t stream) {
-    const WritePlan plan = PlanHeads(params, kHeads, processors * kWriteCtas);
-    const unsigned grid = (plan.threads + kWriteThreads - 1) / kWriteThreads;
-    return LaunchOverlapped(kFunction, grid, kWriteThreads, kShared, stream, plan);
+  static cudaError_t Launch(const WritePlan& plan, cudaStream_t stream) {
+    const int shared = plan.query_blocks > 0 ? std::max(kKvShared, kQueryShared) : kKvShared;
+    return LaunchOverlapped(kFunction, plan.kv_blocks + plan.query_blocks, Shape::kShape.threads,
+                            shared, stream, plan);
   }
 };
 
 template <typename T, RowFormat kFormat, bool kHalves>
 cudaError_t LaunchFormat(const kvt_kv_write_params& params, int processors, cudaStream_t stream) {
-  using Few = HeadsKernel<T, kFormat, kHalves, kFewHeads>;
-  using Many = HeadsKernel<T, kFormat, kHalves, kManyHeads>;
+  using Few = ShapedKernel<T, kFormat, kHalves, FewRows>;
+  using Many = ShapedKernel<T, kFormat, kHalves, ManyRows<kFormat>>;
   // Both, so that a first large step after small ones has nothing left to load.
   for (const cudaError_t error : {Few::Prepare(), Many::Prepare()}) {
     if (error != cudaSuccess) return error;
   }
-  const int64_t room = int64_t{processors} * kWriteCtas * kWriteThreads;
-  const bool small = PlanHeads(params, kFewHeads, 0).threads <= room;
-  return small ? Few::Launch(params, processors, stream) : Many::Launch(params, processors, stream);
+  const WritePlan plan = PlanWrite(params, FewRows::kShape, processors);
+  const bool few = (plan.kv_blocks + plan.query_blocks) * kSmallShare <= plan.first_blocks;
+  if (few) return Few::Launch(plan, stream);
+  return Many::Launch(PlanWrite(params, ManyRows<kFormat>::kShape, processors), stream);
 }
 
 template <typename T, bool kHalves>

@@ -10,22 +10,39 @@
 
 namespace kvtier::kernels {
 
+// What a thread takes of a token, a run, is worked on in pairs of rows: the values and the keys of
+// a head, or two queries.
+struct WriteShape {
+  int threads;  // of a block
+  int blocks;   // of a multiprocessor
+  int heads;    // of a run of keys and values, a pair each
+  int query_pairs;
+  // Pairs under way at a time in shared memory; 0: all of a run, in registers.
+  int stages;
+  int query_stages;
+};
+
 // By value, as a kernel parameter.
 struct WritePlan {
   kvt_kv_write_params params;
-  FastDivide units;  // of a token: runs of KV heads, then runs of query heads
-  uint32_t kv_runs;  // a run: every kv_runs-th head, its values and its keys
-  uint32_t threads;
+  FastDivide kv_runs;     // of a token; run r has every kv_runs-th head from the r-th on
+  FastDivide query_runs;  // of a token; each has neighbouring heads
+  uint32_t kv_threads;
+  uint32_t query_threads;
+  uint32_t kv_blocks;  // those after them have queries
+  uint32_t query_blocks;
   uint32_t first_blocks;  // that fit the device at once
   uint32_t rotary_dim;    // 0: no rope
   int32_t lane_shift;     // head_dim / 16 threads to a row
   int32_t page_shift;
+  // From a run's row to the one two rows later, in bytes.
+  int64_t value_step, key_step, cache_step;
+  int64_t query_step, output_step;
 };
 
-// Of checked parameters, with so many heads' keys and values to a thread.
-[[nodiscard]] WritePlan PlanHeads(const kvt_kv_write_params& params, int heads, int first_blocks);
-
 // Of checked parameters, on a device of so many multiprocessors.
+[[nodiscard]] WritePlan PlanWrite(const kvt_kv_write_params& params, const WriteShape& shape,
+                                  int processors);
 [[nodiscard]] cudaError_t LaunchKvWriteBf16(const kvt_kv_write_params& params, int processors,
                                             cudaStream_t stream);
 [[nodiscard]] cudaError_t LaunchKvWriteFp16(const kvt_kv_write_params& params, int processors,

@@ -14,18 +14,24 @@ namespace kvtier::kernels {
 
 constexpr int kChunk = 8;  // elements in 16 bytes
 
+// Two elements in a word.
 template <typename T>
 struct Pairs;
 template <>
 struct Pairs<__nv_bfloat16> {
   using Type = __nv_bfloat162;
-  static __device__ float2 Widen(Type v) { return __bfloat1622float2(v); }
+  // The intrinsic takes an instruction more.
+  static __device__ float2 Widen(uint32_t word) {
+    return {__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u)};
+  }
   static __device__ Type Narrow(float a, float b) { return __floats2bfloat162_rn(a, b); }
 };
 template <>
 struct Pairs<__half> {
   using Type = __half2;
-  static __device__ float2 Widen(Type v) { return __half22float2(v); }
+  static __device__ float2 Widen(uint32_t word) {
+    return __half22float2(reinterpret_cast<const Type&>(word));
+  }
   static __device__ Type Narrow(float a, float b) { return __floats2half2_rn(a, b); }
 };
 
@@ -39,7 +45,7 @@ __device__ __forceinline__ void Widen(const uint4& raw, float (&to)[kChunk]) {
   const uint32_t words[] = {raw.x, raw.y, raw.z, raw.w};
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    const float2 pair = Pairs<T>::Widen(reinterpret_cast<const typename Pairs<T>::Type&>(words[i]));
+    const float2 pair = Pairs<T>::Widen(words[i]);
     to[2 * i] = pair.x;
     to[2 * i + 1] = pair.y;
   }
@@ -147,17 +153,26 @@ __device__ __forceinline__ float RowMaximum(const Held& held, uint32_t lanes) {
   return maximum;
 }
 
-template <typename T>
-__device__ __forceinline__ void StoreRow(T* row, const Place& place, const Held& held) {
-#pragma unroll
-  for (int c = 0; c < 2; ++c) {
-    *reinterpret_cast<uint4*>(row + place.chunk[c] * kChunk) = held.chunk[c];
-  }
+// Where a thread's chunks of a row begin, as 16-bit elements, in bytes: the first from the row's
+// begin, the second from the first.
+struct Chunks {
+  uint32_t first;
+  uint32_t apart;
+};
+
+__device__ __forceinline__ Chunks ChunksOf(const Place& place) {
+  return {place.chunk[0] * 16, (place.chunk[1] - place.chunk[0]) * 16};
 }
 
-// `inverse`: of the scale.
+// `to`: the first chunk's place.
+__device__ __forceinline__ void StoreRow(char* to, const Chunks& chunks, const Held& held) {
+  *reinterpret_cast<uint4*>(to) = held.chunk[0];
+  *reinterpret_cast<uint4*>(to + chunks.apart) = held.chunk[1];
+}
+
+// Likewise. `inverse`: of the scale.
 template <typename T>
-__device__ __forceinline__ void StoreFp8(uint8_t* row, const Place& place, const Held& held,
+__device__ __forceinline__ void StoreFp8(char* to, const Chunks& chunks, const Held& held,
                                          float inverse) {
 #pragma unroll
   for (int c = 0; c < 2; ++c) {
@@ -173,7 +188,8 @@ __device__ __forceinline__ void StoreFp8(uint8_t* row, const Place& place, const
       };
       words[i] = quantised(0) | quantised(2) << 16;
     }
-    *reinterpret_cast<uint2*>(row + place.chunk[c] * kChunk) = make_uint2(words[0], words[1]);
+    *reinterpret_cast<uint2*>(to + (c == 0 ? 0 : chunks.apart / 2)) =
+        make_uint2(words[0], words[1]);
   }
 }
 

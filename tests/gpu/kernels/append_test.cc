@@ -8,6 +8,7 @@
 
 #include "kernels/reference/number_format.h"
 #include "tests/gpu/kernels/append_problem.h"
+#include "tests/gpu/kernels/graph_replay.h"
 
 namespace kvtier::kernels {
 namespace {
@@ -191,27 +192,16 @@ TEST(Append, ReplaysOneGraphForOtherLengths) {
   KVT_SKIP_WITHOUT_HOPPER();
   for (const int32_t splits : {1, 4}) {
     AppendProblem problem({.sequences = {{40, 600}, {70, 300}, {9, 80}}, .splits = splits});
-    cudaStream_t stream = nullptr;
-    ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
-    ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
-    problem.Queue(stream);
-    cudaGraph_t graph = nullptr;
-    cudaGraphExec_t executable = nullptr;
-    ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
-    ASSERT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
+    GraphReplay replay([&](cudaStream_t stream) { problem.Queue(stream); });
     for (const std::vector<AppendSequence>& sequences :
          {std::vector<AppendSequence>{{40, 600}, {70, 300}, {9, 80}},
           std::vector<AppendSequence>{{1, 599}, {33, 33}, {0, 0}},
           std::vector<AppendSequence>{{0, 10}, {100, 290}, {19, 79}}}) {
       problem.SetSequences(sequences);
       problem.PoisonOutput();
-      ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-      ASSERT_EQ(cudaGraphLaunch(executable, stream), cudaSuccess);
+      replay.Launch();
       problem.ExpectRight(problem.Read());
     }
-    cudaGraphExecDestroy(executable);
-    cudaGraphDestroy(graph);
-    cudaStreamDestroy(stream);
   }
 }
 
@@ -317,27 +307,18 @@ TEST(AppendShort, ReplaysOneGraphForOtherLengthsAndWithSettledTables) {
   KVT_SKIP_WITHOUT_HOPPER();
   AppendProblem problem({.sequences = {{16, 600}, {3, 300}, {9, 80}}});
   problem.params().tables_settled = 1;
-  cudaStream_t stream = nullptr;
-  ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
-  ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
-  for (int i = 0; i < 3; ++i) problem.Queue(stream);
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t executable = nullptr;
-  ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
-  ASSERT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
+  GraphReplay replay([&](cudaStream_t stream) {
+    for (int i = 0; i < 3; ++i) problem.Queue(stream);
+  });
   for (const std::vector<AppendSequence>& sequences :
        {std::vector<AppendSequence>{{16, 600}, {3, 300}, {9, 80}},
         std::vector<AppendSequence>{{1, 599}, {13, 33}, {0, 0}},
         std::vector<AppendSequence>{{0, 10}, {27, 290}, {1, 79}}}) {
     problem.SetSequences(sequences);
     problem.PoisonOutput();
-    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-    ASSERT_EQ(cudaGraphLaunch(executable, stream), cudaSuccess);
+    replay.Launch();
     problem.ExpectRight(problem.Read());
   }
-  cudaGraphExecDestroy(executable);
-  cudaGraphDestroy(graph);
-  cudaStreamDestroy(stream);
 }
 
 TEST(AppendShort, GivesTheSameBitsEveryTime) {

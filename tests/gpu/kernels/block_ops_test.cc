@@ -16,6 +16,7 @@
 #include "kernels/blocks/block_reference.h"
 #include "kernels/reference/number_format.h"
 #include "tests/gpu/kernels/device_array.h"
+#include "tests/gpu/kernels/graph_replay.h"
 
 namespace kvtier::kernels {
 namespace {
@@ -236,24 +237,17 @@ TEST(BlockOps, ReplayInAGraphWithOtherIds) {
   params.destination_blocks = to.get();
   params.blocks = 2;
   const kvt_block_list filled{device.get(), g.block(), g.block(), from.get(), 1};
-  cudaStream_t stream = nullptr;
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t executable = nullptr;
-  ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
-  ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
-  ASSERT_EQ(kvt_copy_blocks(&params, stream), KVT_KERNEL_OK);
-  ASSERT_EQ(kvt_fill_blocks(&filled, 0x01020304, stream), KVT_KERNEL_OK);
-  ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
-  ASSERT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
+  GraphReplay replay([&](cudaStream_t stream) {
+    EXPECT_EQ(kvt_copy_blocks(&params, stream), KVT_KERNEL_OK);
+    EXPECT_EQ(kvt_fill_blocks(&filled, 0x01020304, stream), KVT_KERNEL_OK);
+  });
   for (const std::vector<int32_t>& ids :
        {std::vector<int32_t>{0, 1, 2, 3}, std::vector<int32_t>{5, -1, 4, 0},
         std::vector<int32_t>{-1, 7, 6, 1}}) {
     const std::vector<int32_t> sources = {ids[0], ids[1]}, targets = {ids[2], ids[3]};
     from.Set(sources);
     to.Set(targets);
-    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-    ASSERT_EQ(cudaGraphLaunch(executable, stream), cudaSuccess);
-    ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+    replay.Launch();
     params.source = params.destination = BlockFirst(pool.data(), g);
     params.source_blocks = sources.data();
     params.destination_blocks = targets.data();
@@ -264,9 +258,6 @@ TEST(BlockOps, ReplayInAGraphWithOtherIds) {
     }
     EXPECT_TRUE(device.Get() == pool);
   }
-  cudaGraphExecDestroy(executable);
-  cudaGraphDestroy(graph);
-  cudaStreamDestroy(stream);
 }
 
 TEST(BlockOps, DoNotTakeAnEarlierErrorOfTheCallersForTheirOwn) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "decode_problem.h"
+#include "tests/gpu/kernels/graph_replay.h"
 
 namespace kvtier::kernels {
 namespace {
@@ -211,25 +212,14 @@ TEST_F(DecodeShared, GivesTheSameBitsEveryTime) {
 
 TEST_F(DecodeShared, ReplaysInAGraphWithOtherLengths) {
   SharedProblem problem({.prefix = 256, .own = {900, 20, 30}, .may_grow = true});
-  cudaStream_t stream = nullptr;
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t executable = nullptr;
-  ASSERT_EQ(cudaStreamCreate(&stream), cudaSuccess);
-  ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), cudaSuccess);
-  problem.Queue(stream);
-  ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
-  ASSERT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
+  GraphReplay replay([&](cudaStream_t stream) { problem.Queue(stream); });
   for (const std::vector<int32_t>& own :
        std::vector<std::vector<int32_t>>{{1, 0, 899}, {900, 900, 900}, {0, 0, 0}, {65, 1, 7}}) {
     problem.SetLengths(256, own);
     problem.PoisonOutput();
-    ASSERT_EQ(cudaGraphLaunch(executable, stream), cudaSuccess);
-    ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+    replay.Launch();
     problem.ExpectRight();
   }
-  cudaGraphExecDestroy(executable);
-  cudaGraphDestroy(graph);
-  cudaStreamDestroy(stream);
 }
 
 TEST_F(DecodeShared, RefusesASmallWorkspaceAndQueuesNothing) {

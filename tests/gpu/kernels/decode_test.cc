@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "decode_problem.h"
+#include "tests/gpu/kernels/graph_replay.h"
 
 namespace kvtier::kernels {
 namespace {
@@ -193,27 +194,18 @@ TEST_F(Decode, GivesTheSameBitsEveryTime) {
 
 TEST_F(Decode, ReplaysInAGraphWithOtherLengths) {
   DecodeProblem problem({.lengths = {10, 20, 30}, .max_length = 1500});
-  cudaStream_t stream = nullptr;
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t executable = nullptr;
-  ASSERT_EQ(cudaStreamCreate(&stream), cudaSuccess);
-  ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), cudaSuccess);
   DeviceBuffer& workspace = problem.workspace();
-  ASSERT_EQ(kvt_decode(&problem.params(), workspace.get(), workspace.bytes(), stream),
-            KVT_KERNEL_OK);
-  ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
-  ASSERT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
+  GraphReplay replay([&](cudaStream_t stream) {
+    EXPECT_EQ(kvt_decode(&problem.params(), workspace.get(), workspace.bytes(), stream),
+              KVT_KERNEL_OK);
+  });
   for (const std::vector<int32_t>& lengths : std::vector<std::vector<int32_t>>{
            {1500, 0, 1}, {64, 65, 1499}, {0, 0, 0}, {700, 1500, 1500}}) {
     problem.SetLengths(lengths);
     problem.PoisonOutput();
-    ASSERT_EQ(cudaGraphLaunch(executable, stream), cudaSuccess);
-    ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+    replay.Launch();
     problem.ExpectRight(problem.ReadResult());
   }
-  cudaGraphExecDestroy(executable);
-  cudaGraphDestroy(graph);
-  cudaStreamDestroy(stream);
 }
 
 TEST_F(Decode, ReadsWhatThePreviousLaunchWrote) {

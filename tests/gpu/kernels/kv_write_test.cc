@@ -12,6 +12,7 @@
 #include "kernels/reference/number_format.h"
 #include "kernels/write/kv_write_reference.h"
 #include "tests/gpu/kernels/device_array.h"
+#include "tests/gpu/kernels/graph_replay.h"
 
 namespace kvtier::kernels {
 namespace {
@@ -33,6 +34,7 @@ struct WriteCase {
   Scales scales = Scales::kNone;
   bool dynamic_scales = false;
   bool tables_settled = false;
+  bool in_place = false;       // queries turned where they are
   bool heads_outside = false;  // [K, V][head][token][dim] within a block
   int32_t blocks = 12;         // times the page: not a multiple of 7
 };
@@ -121,6 +123,7 @@ kvt_kv_write_params Params(const WriteMemory& m, const Pointers& at) {
   p.value_token_stride = int64_t{c.kv_heads} * c.head_dim;
   p.query_output_token_stride = int64_t{c.query_heads} * c.head_dim;
   p.query_output_head_stride = c.head_dim;
+  if (c.in_place) p.query_output = at.inputs, p.query_output_token_stride = m.row;
   p.slot_mapping = at.slots;
   p.rope = {c.rope, c.rotary_dim, at.positions, at.cos_sin};
   const int64_t slice = int64_t{c.page} * c.kv_heads * c.head_dim;
@@ -176,6 +179,7 @@ void ExpectSameBytesAsReference(const WriteCase& c) {
   EXPECT_TRUE(device.cache.Get() == memory.cache);
   EXPECT_TRUE(device.scales.Get() == memory.scales);
   EXPECT_TRUE(device.query_output.Get() == memory.query_output);
+  EXPECT_TRUE(device.inputs.Get() == memory.inputs);
 }
 
 TEST(KvWrite, CopiesRowsIntoTheirSlotsAndLeavesEveryOtherByteAlone) {
@@ -265,14 +269,8 @@ TEST(KvWrite, ReplaysOneGraphForOtherSlots) {
   WriteMemory memory({.rope = KVT_ROPE_NEOX});
   WriteDevice device(memory);
   const kvt_kv_write_params params = Params(memory, device.pointers());
-  cudaStream_t stream = nullptr;
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t executable = nullptr;
-  ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
-  ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
-  ASSERT_EQ(kvt_kv_write(&params, stream), KVT_KERNEL_OK);
-  ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
-  ASSERT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
+  GraphReplay graph(
+      [&](cudaStream_t stream) { EXPECT_EQ(kvt_kv_write(&params, stream), KVT_KERNEL_OK); });
   for (int replay = 0; replay < 3; ++replay) {
     for (size_t t = 0; t < memory.slots.size(); ++t) {
       memory.slots[t] = (t + replay) % 5 == 0 ? -1 : static_cast<int64_t>(5 * t + replay);
@@ -280,15 +278,10 @@ TEST(KvWrite, ReplaysOneGraphForOtherSlots) {
     }
     device.slots.Set(memory.slots);
     device.positions.Set(memory.positions);
-    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-    ASSERT_EQ(cudaGraphLaunch(executable, stream), cudaSuccess);
-    ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+    graph.Launch();
     KvWriteReference(OnHost(&memory));
     EXPECT_TRUE(device.cache.Get() == memory.cache) << replay;
   }
-  cudaGraphExecDestroy(executable);
-  cudaGraphDestroy(graph);
-  cudaStreamDestroy(stream);
 }
 
 TEST(KvWrite, TurnsKeysAndQueriesInBothRopeStyles) {
@@ -302,6 +295,18 @@ TEST(KvWrite, TurnsKeysAndQueriesInBothRopeStyles) {
       c.head_dim = 64, c.kv_heads = 3, c.query_heads = 6, c.tokens = 129;
       ExpectSameBytesAsReference(c);
     }
+  }
+}
+
+TEST(KvWrite, TurnsQueriesWhereTheyAre) {
+  KVT_SKIP_WITHOUT_HOPPER();
+  for (const int32_t tokens : {37, 1500}) {
+    ExpectSameBytesAsReference({.cache_dtype = KVT_FP8_E4M3,
+                                .rope = KVT_ROPE_NEOX,
+                                .query_heads = 31,
+                                .tokens = tokens,
+                                .in_place = true,
+                                .blocks = 96});
   }
 }
 

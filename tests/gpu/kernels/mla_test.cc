@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/gpu/kernels/graph_replay.h"
 #include "tests/gpu/kernels/mla_problem.h"
 
 namespace kvtier::kernels {
@@ -145,25 +146,16 @@ TEST(MlaDecode, ReplaysOneGraphForOtherLengths) {
   for (const int32_t settled : {0, 1, 2}) {
     MlaProblem problem({.lengths = {10, 20, 30}, .fp8 = settled == 2, .max_length = 1500});
     problem.params().tables_settled = settled;
-    cudaStream_t stream = nullptr;
-    ASSERT_EQ(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), cudaSuccess);
-    ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
-    for (int i = 0; i < 3; ++i) problem.Queue(stream);
-    cudaGraph_t graph = nullptr;
-    cudaGraphExec_t executable = nullptr;
-    ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
-    ASSERT_EQ(cudaGraphInstantiate(&executable, graph, 0), cudaSuccess);
+    GraphReplay replay([&](cudaStream_t stream) {
+      for (int i = 0; i < 3; ++i) problem.Queue(stream);
+    });
     for (const std::vector<int32_t>& lengths : std::vector<std::vector<int32_t>>{
              {1500, 0, 1}, {64, 65, 1499}, {0, 0, 0}, {700, 1500, 1500}}) {
       problem.SetLengths(lengths);
       problem.PoisonOutput();
-      ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-      ASSERT_EQ(cudaGraphLaunch(executable, stream), cudaSuccess);
+      replay.Launch();
       problem.ExpectRight(problem.Read());
     }
-    cudaGraphExecDestroy(executable);
-    cudaGraphDestroy(graph);
-    cudaStreamDestroy(stream);
   }
 }
 
