@@ -121,7 +121,6 @@ class MlaConsumer {
     float peaks[2], factors[2];
     uint32_t weights[kMlaWords];
     const bool both = tokens > kMlaTileTokens;
-    ArriveWarp(shared_.first_scores);
     if (tokens <= 2 * kMlaTileTokens) ArriveWarp(shared_.query_ring.empty[0]);
     if (ScalesByToken()) ScaleColumns<0>(scores, 1.0f);
     if (tokens < kMlaTileTokens) Mask(scores, tokens);
@@ -130,13 +129,9 @@ class MlaConsumer {
     softmax.Exponentiate(scores);
     if (ScalesByToken()) ScaleColumns<0>(scores, kValueScaleLift);
     Pack(scores, weights);
-    shared_.first_scores.Wait(tile_parity_[0]);
     HandOver<0>(weights, peaks);
     Rescale(output, factors);
     QueueOutput<0, 0>(output, weights);
-    // Its weights lie where the copy engine writes next.
-    FenceAsyncProxy();
-    ArriveWarp(shared_.right_empty[0]);
     if (both) AwaitValues<1, 0>();
     wgmma::Wait<0>();
     wgmma::Settle(output);
@@ -299,13 +294,6 @@ class MlaConsumer {
     for (int i = 0; i < kMlaLeftChunks; ++i) {
       shared_.full[kStage][kHalf * kMlaLeftChunks + i].Wait(tile_parity_[kStage]);
     }
-    // Where its weights lie.
-    if (kStage == 0) shared_.full[0][kMlaRopeChunk].Wait(tile_parity_[0]);
-  }
-
-  // Where the weights of a pair's tile are handed over.
-  __device__ __forceinline__ char* WeightsPlace(int tile) const {
-    return tile == 0 ? shared_.tiles[0][kMlaRopeChunk] : shared_.weights;
   }
 
   // Tokens from `existing` on have no weight.
@@ -325,10 +313,9 @@ class MlaConsumer {
   }
 
   // Where this lane names a row of four matrices of weights, 8 by 8; the first of so many steps.
-  template <int kTile>
   __device__ __forceinline__ uint32_t WeightsRow(int step) const {
     const int row = lane_ % 8, below = lane_ / 8 % 2, right = lane_ / 16;
-    return SharedAddress(WeightsPlace(kTile)) + (warp_ * 2 + below) * kMlaAtomBytes + row * 128 +
+    return SharedAddress(shared_.weights) + (warp_ * 2 + below) * kMlaAtomBytes + row * 128 +
            ((2 * step + right) ^ row) * 16;
   }
 
@@ -338,8 +325,8 @@ class MlaConsumer {
                                            const float (&peaks)[2]) {
 #pragma unroll
     for (int i = 0; i < kMlaWords / 4; ++i) {
-      StoreMatrices(WeightsRow<kOwn>(i), make_uint4(weights[4 * i], weights[4 * i + 1],
-                                                    weights[4 * i + 2], weights[4 * i + 3]));
+      StoreMatrices(WeightsRow(i), make_uint4(weights[4 * i], weights[4 * i + 1],
+                                              weights[4 * i + 2], weights[4 * i + 3]));
     }
     __syncwarp();
     if (LeadsQuad()) {
@@ -355,7 +342,7 @@ class MlaConsumer {
     shared_.weights_full[kOther][warp_].Wait(tile_parity_[kOther]);
 #pragma unroll
     for (int i = 0; i < kMlaWords / 4; ++i) {
-      LoadMatrices(WeightsRow<kOther>(i), weights + 4 * i);
+      LoadMatrices(WeightsRow(i), weights + 4 * i);
     }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {

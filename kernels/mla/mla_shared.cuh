@@ -28,14 +28,11 @@ static_assert(kMlaTileHeads == 64 && kMlaTileTokens == 64);
 // arrives for itself.
 constexpr int kMlaQuads = 8;
 
-// The columns that only scores need. Once the first tile's scores are there, its weights lie in
-// their place.
-constexpr int kMlaRopeChunk = kMlaChunks - 1;
-
 struct alignas(kMlaAtomBytes) MlaShared {
   alignas(kMlaAtomBytes) char query[kMlaChunks][kMlaChunkBytes];
   alignas(kMlaAtomBytes) char tiles[2][kMlaChunks][kMlaChunkBytes];
-  alignas(kMlaAtomBytes) char weights[kMlaChunkBytes];  // of the second tile
+  // Of a pair's tiles in turn: a warp that gives weights has taken what it was given before.
+  alignas(kMlaAtomBytes) char weights[kMlaChunkBytes];
   float peaks[2][kMlaTileHeads];    // what the weights of a pair's tiles are relative to
   float sums[2][kMlaTileHeads];     // of each consumer's weights
   float scales[2][kMlaTileTokens];  // of an fp8 cache's tokens
@@ -46,7 +43,6 @@ struct alignas(kMlaAtomBytes) MlaShared {
   // Weights and peaks of a tile, from each warp of a consumer to the same warp of the other. That
   // it has taken them, the giver learns from what it is given next, or from the end of the segment.
   TransactionBarrier weights_full[2][4];
-  TransactionBarrier first_scores;  // the first consumer's warps do not read the rope any more
   TransactionBarrier landed[2][2];  // copies to be widened, or zeroed at their end, before
                                     // they are given out
   ScheduleScratch<kMlaWarps> schedule;
@@ -58,12 +54,11 @@ struct alignas(kMlaAtomBytes) MlaShared {
     for (int stage = 0; stage < 2; ++stage) {
       for (TransactionBarrier& chunk : full[stage]) chunk.Init(1);
       left_empty[stage].Init(4);
-      right_empty[stage].Init(stage == 0 ? 8 : 4);
+      right_empty[stage].Init(4);
       for (TransactionBarrier& warp : weights_full[stage]) warp.Init(kMlaQuads);
       landed[stage][0].Init(1);
       landed[stage][1].Init(1);
     }
-    first_scores.Init(4);
   }
 };
 
