@@ -134,7 +134,14 @@ kvt_status kvt_workspace_open(kvt_pool* pool, uint64_t bytes, kvt_workspace** wo
   return client::Guard([&] { return client::OpenWorkspace(pool, bytes, workspace); });
 }
 
-void kvt_workspace_close(kvt_workspace* workspace) { delete workspace; }
+void kvt_workspace_close(kvt_workspace* workspace) {
+  if (workspace == nullptr) return;
+  (void)client::Guard([&]() -> kvtier::Status {
+    workspace->workspace->Close(workspace->connection->RequestDeadline());
+    return {};
+  });
+  delete workspace;
+}
 
 kvt_status kvt_workspace_get_info(kvt_workspace* workspace, kvt_workspace_info* info) {
   return client::Guard([&] { return client::GetInfo(workspace, info); });

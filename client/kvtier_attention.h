@@ -19,8 +19,9 @@ typedef struct kvt_workspace kvt_workspace;
  * (the daemon's bound on all workspaces; 16 at once for a connection), KVT_INVALID_ARGUMENT,
  * KVT_UNAVAILABLE. */
 KVT_API kvt_status kvt_workspace_open(kvt_pool* pool, uint64_t bytes, kvt_workspace** workspace);
-/* Unmaps and frees it. The daemon keeps its side until the connection opens another workspace or
- * ends. REQUIRES: no call uses it; the pool is not closed. */
+/* Unmaps and frees it, on both sides (a daemon of an earlier version keeps its side until the
+ * connection opens another workspace or ends). Does not wait for an answer. REQUIRES: no call uses
+ * it; the pool is not closed. */
 KVT_API void kvt_workspace_close(kvt_workspace* workspace);
 
 typedef struct kvt_workspace_info {

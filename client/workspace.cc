@@ -44,9 +44,18 @@ Result<std::unique_ptr<Workspace>> Workspace::Open(std::shared_ptr<const Attachm
             return MakeError(ErrorCode::kCorrupt, "workspace_too_small");
           }},
           &fd));
-  KVT_ASSIGN_OR_RETURN(workspace->mapping_,
-                       PoolMapping::Map(std::move(fd), 0, reply.bytes, reply.device_kind));
+  auto mapping = PoolMapping::Map(std::move(fd), 0, reply.bytes, reply.device_kind);
+  if (!mapping) {
+    workspace->Close(deadline);
+    return tl::unexpected(std::move(mapping).error());
+  }
+  workspace->mapping_ = *std::move(mapping);
   return workspace;
+}
+
+void Workspace::Close(Deadline deadline) const {
+  const wire::WorkspaceClose request{.number = number_};
+  (void)attachment_->session()->channel().Post(EncoderOf(request), deadline);
 }
 
 Workspace::~Workspace() { attachment_->session()->GiveBackWorkspaceNumber(number_); }

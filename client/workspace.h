@@ -19,10 +19,14 @@ class Workspace {
   // PoolMapping::Map.
   [[nodiscard]] static Result<std::unique_ptr<Workspace>> Open(
       std::shared_ptr<const Attachment> attachment, uint64_t bytes, Deadline deadline);
-  // Its number may be used again.
+  // Its number may be used again. Unless it was closed, the daemon keeps its side until then.
   ~Workspace();
   Workspace(const Workspace&) = delete;
   Workspace& operator=(const Workspace&) = delete;
+
+  // The daemon frees its side, when it has computed what it was asked for; no Attend may follow. A
+  // lost session needs no closing, and a daemon of an earlier version ignores it.
+  void Close(Deadline deadline) const;
 
   [[nodiscard]] PoolMapping& mapping() { return *mapping_; }
   [[nodiscard]] const Attachment& attachment() const { return *attachment_; }

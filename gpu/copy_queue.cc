@@ -29,13 +29,17 @@ void CopyQueue::Add(CopyRequest request, std::byte* pool) {
   jobs.push_back(std::move(job));
 }
 
+bool CopyQueue::Limited(size_t priority) const {
+  return priority == kBackgroundIndex && options_.background_bytes_per_s > 0 &&
+         !background_awaited_;
+}
+
 std::optional<CopyChunk> CopyQueue::Take(CopyDirection direction, int64_t now_ns, ChunkFill least) {
   ByPriority& queues = jobs_[static_cast<size_t>(direction)];
   const auto urgent = std::ranges::find_if(queues, [](const Jobs& jobs) { return !jobs.empty(); });
   if (urgent == queues.end()) return std::nullopt;
   CopyChunk chunk{.priority = static_cast<CopyPriority>(urgent - queues.begin())};
-  const bool limited =
-      chunk.priority == CopyPriority::kBackground && options_.background_bytes_per_s > 0;
+  const bool limited = Limited(static_cast<size_t>(chunk.priority));
   if (limited && now_ns < background_start_ns_) return std::nullopt;
   uint64_t most_bytes = options_.chunk_bytes;
   if (limited) {
@@ -91,7 +95,7 @@ int64_t CopyQueue::next_start_ns() const {
   for (const ByPriority& queues : jobs_) {
     for (size_t i = 0; i < queues.size(); ++i) {
       if (queues[i].empty()) continue;
-      if (i != kBackgroundIndex || options_.background_bytes_per_s == 0) return 0;
+      if (!Limited(i)) return 0;
       background = true;
     }
   }

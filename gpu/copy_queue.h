@@ -22,7 +22,8 @@ struct CopyQueueOptions {
   // What is handed to the hardware at a time. More amortises the cost of a call, less lets an
   // urgent request through sooner; whole blocks are never cut unless one alone is larger.
   uint64_t chunk_bytes = 16 * kMiB;
-  // How fast kBackground may go, in smaller chunks then; 0: as fast as it can.
+  // How fast kBackground may go while nobody awaits it, in smaller chunks then; 0: as fast as it
+  // can.
   uint64_t background_bytes_per_s = 0;
 };
 
@@ -62,6 +63,8 @@ class CopyQueue {
   // `pool` is the address of `request.pool` for the engine. REQUIRES: some bytes to copy, all in
   // bounds.
   void Add(CopyRequest request, std::byte* pool);
+  // See Device.
+  void AwaitBackground(bool awaited) { background_awaited_ = awaited; }
   // The next chunk of a direction: pieces of one priority. Nothing if there is none, if it may not
   // start at `now_ns` (any steady clock), or if it would not be as full as `least` says.
   [[nodiscard]] std::optional<CopyChunk> Take(CopyDirection direction, int64_t now_ns,
@@ -77,6 +80,7 @@ class CopyQueue {
   };
   using ByPriority = std::array<Jobs, kCopyPriorityCount>;
 
+  [[nodiscard]] bool Limited(size_t priority) const;
   // Moves the front job's next piece into the chunk; false if it does not fit.
   [[nodiscard]] static bool TakePiece(CopyJob& job, uint64_t most_bytes, CopyChunk* chunk);
   static void FillChunk(Jobs& jobs, uint64_t most_bytes, CopyChunk* chunk);
@@ -84,6 +88,7 @@ class CopyQueue {
   const CopyQueueOptions options_;
   std::array<ByPriority, 2> jobs_;  // by direction
   int64_t background_start_ns_ = 0;
+  bool background_awaited_ = false;
 };
 
 }  // namespace kvtier

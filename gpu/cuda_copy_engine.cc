@@ -106,6 +106,14 @@ void CudaCopyEngine::Submit(CopyRequest request, std::byte* pool) {
   wake_.notify_one();
 }
 
+void CudaCopyEngine::AwaitBackground(bool awaited) {
+  {
+    const std::lock_guard lock(mutex_);
+    queue_.AwaitBackground(awaited);
+  }
+  wake_.notify_one();
+}
+
 void CudaCopyEngine::Work() {
   ::prctl(PR_SET_TIMERSLACK, kTimerSlackNs);
   (void)cudaSetDevice(options_.ordinal);

@@ -54,6 +54,8 @@ class CudaCopyEngine {
   // On the event loop's thread. `pool` is the address of `request.pool`, in whose bounds all copies
   // lie. Never blocks.
   void Submit(CopyRequest request, std::byte* pool);
+  // On the event loop's thread. See Device.
+  void AwaitBackground(bool awaited);
   // Any thread. See Device.
   [[nodiscard]] uint64_t unreachable_counter_pages() const { return unreachable_counter_pages_; }
 

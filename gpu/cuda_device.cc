@@ -81,6 +81,8 @@ class CudaDevice final : public Device {
     engine_->Submit(std::move(request), pool);
   }
 
+  void AwaitBackground(bool awaited) override { engine_->AwaitBackground(awaited); }
+
   [[nodiscard]] uint64_t unreachable_counter_pages() const override {
     return engine_->unreachable_counter_pages();
   }

@@ -98,6 +98,11 @@ std::vector<float> ReadScales(PayloadReader* reader) {
   return scales;
 }
 
+void CheckNumber(uint32_t workspace, PayloadReader* reader) {
+  if (workspace < kMaxWorkspaces) return;
+  reader->Fail(ErrorCode::kInvalidArgument, "bad_workspace", workspace);
+}
+
 }  // namespace
 
 void Workspace::Encode(uint64_t request_id, std::vector<std::byte>* out) const {
@@ -114,14 +119,27 @@ Result<Workspace> Workspace::Decode(std::span<const std::byte> payload) {
   workspace.number = reader.Read<uint32_t>();
   workspace.bytes = reader.Read<uint64_t>();
   KVT_RETURN_IF_ERROR(reader.Finish());
-  if (workspace.number >= kMaxWorkspaces) {
-    reader.Fail(ErrorCode::kInvalidArgument, "bad_workspace", workspace.number);
-  }
+  CheckNumber(workspace.number, &reader);
   if (workspace.bytes == 0 || workspace.bytes > kMaxWorkspaceBytes) {
     reader.Fail(ErrorCode::kInvalidArgument, "bad_workspace", workspace.bytes);
   }
   KVT_RETURN_IF_ERROR(reader.Finish());
   return workspace;
+}
+
+void WorkspaceClose::Encode(uint64_t request_id, std::vector<std::byte>* out) const {
+  FrameWriter writer(kType, 0, request_id, out);
+  writer.Write(number);
+}
+
+Result<WorkspaceClose> WorkspaceClose::Decode(std::span<const std::byte> payload) {
+  PayloadReader reader(kType, payload);
+  WorkspaceClose close;
+  close.number = reader.Read<uint32_t>();
+  KVT_RETURN_IF_ERROR(reader.Finish());
+  CheckNumber(close.number, &reader);
+  KVT_RETURN_IF_ERROR(reader.Finish());
+  return close;
 }
 
 void WorkspaceReply::Encode(uint64_t request_id, std::vector<std::byte>* out) const {

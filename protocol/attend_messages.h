@@ -39,6 +39,15 @@ struct WorkspaceReply {
   [[nodiscard]] static Result<WorkspaceReply> Decode(std::span<const std::byte> payload);
 };
 
+// Gives back the memory of the session's workspace of that number, if there is one. Not answered.
+struct WorkspaceClose {
+  static constexpr MessageType kType = MessageType::kWorkspaceClose;
+  uint32_t number = 0;  // as in Workspace
+
+  void Encode(uint64_t request_id, std::vector<std::byte>* out) const;
+  [[nodiscard]] static Result<WorkspaceClose> Decode(std::span<const std::byte> payload);
+};
+
 struct AttendSequence {
   uint32_t query_tokens = 0;  // the sequence's last so many tokens ask
   uint32_t kv_tokens = 0;     // cached, those included

@@ -36,6 +36,7 @@ constexpr auto kNames = std::to_array<NamedType>({
     {MessageType::kStatsReply, "STATS_REPLY"},
     {MessageType::kWorkspace, "WORKSPACE"},
     {MessageType::kWorkspaceReply, "WORKSPACE_REPLY"},
+    {MessageType::kWorkspaceClose, "WORKSPACE_CLOSE"},
     {MessageType::kAttend, "ATTEND"},
     {MessageType::kAttendReply, "ATTEND_REPLY"},
     {MessageType::kAttendScaled, "ATTEND_SCALED"},

@@ -46,6 +46,7 @@ enum class MessageType : uint16_t {
   kDevices = 40,
   kDevicesReply = 41,
   kAttendScaled = 42,
+  kWorkspaceClose = 43,
 };
 
 // "ACQUIRE_REPLY"; "unknown" for a number that no message has.

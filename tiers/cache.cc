@@ -24,7 +24,10 @@ Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, Ind
       acquirer(&state, &pools, &loader, &loads, &sessions),
       retention(&state, &pools, &offloader, &host, &persister, &disk),
       verifier(&state, &disk) {
-  state.pump = [this] { Pump(); };
+  state.pump = [this] {
+    acquirer.GoOn();
+    Pump();
+  };
   disk.Restore(std::move(snapshot));
   state.env.arena->OnGrowth([this](std::span<std::byte> slice) {
     for (BlockFile* file : state.env.files) file->RegisterMemory(slice);

@@ -71,6 +71,7 @@ Status CacheOptions::Validate() const {
   KVT_RETURN_IF_ERROR(CheckPositive("max_disk_read_bytes", max_disk_read_bytes));
   KVT_RETURN_IF_ERROR(CheckPositive("max_disk_write_bytes", max_disk_write_bytes));
   KVT_RETURN_IF_ERROR(CheckPositive("max_references_per_session", max_references_per_session));
+  KVT_RETURN_IF_ERROR(CheckPositive("acquire_part_blocks", acquire_part_blocks));
   if (tenants.size() > kMaxTenants) {
     return OutOfRange("tenants", static_cast<double>(tenants.size()), "256 or less");
   }

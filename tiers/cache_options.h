@@ -45,6 +45,9 @@ struct CacheOptions {
   uint64_t max_disk_write_bytes = 32 * kMiB;
 
   uint32_t max_references_per_session = 1u << 20;
+  // Blocks for which one acquire makes room in one event: more take several, so that the event loop
+  // is nobody's for long.
+  uint32_t acquire_part_blocks = 1024;
 
   // Tenants with quotas or times to live of their own, at most kMaxTenants.
   static constexpr size_t kMaxTenants = 256;

@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "base/ids.h"
 #include "base/unique_fd.h"
@@ -51,6 +52,8 @@ struct SessionServices {
 inline constexpr uint32_t kMaxAcquiresInFlight = 64;
 // The same for attention.
 inline constexpr size_t kMaxAttendsInFlight = 4;
+// Blocks prefetched in one event.
+inline constexpr size_t kPrefetchedTogether = 1024;
 inline constexpr int64_t kMaxPinTtlMs = int64_t{366} * 24 * 60 * 60 * 1000;
 
 class Session final : public ConnectionListener, public std::enable_shared_from_this<Session> {
@@ -127,11 +130,16 @@ class Session final : public ConnectionListener, public std::enable_shared_from_
   Status OnStats(const Call& call, const wire::Stats& request);
   Status OnPing(const Call& call, const wire::Ping& request);
   Status OnWorkspace(const Call& call, const wire::Workspace& request);
+  Status OnWorkspaceClose(const Call& call, const wire::WorkspaceClose& request);
   Status OnAttend(const Call& call, const wire::Attend& request);
   Status OnAttendScaled(const Call& call, const wire::AttendScaled& request);
 
   Status BeginAcquire(const Call& call, const wire::Acquire& request, wire::LoadOrder order,
                       bool counted);
+  using Hashes = std::vector<BlockHash>;
+  // Goes on, as long as everything is found.
+  void PrefetchFrom(uint32_t first, const Call& call, PoolId pool,
+                    const std::shared_ptr<const Hashes>& hashes);
   void OnAttached(const Call& call, const PoolInfo& pool, const RegisteredModel* model,
                   uint32_t device);
   void OnAcquired(const Call& call, bool counted, Result<AcquireReply> acquired);

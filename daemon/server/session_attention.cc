@@ -32,6 +32,12 @@ Status Session::OnWorkspace(const Call& call, const wire::Workspace& request) {
   return {};
 }
 
+Status Session::OnWorkspaceClose(const Call&, const wire::WorkspaceClose& request) {
+  // What is being computed there keeps it until then.
+  workspaces_.erase(request.number);
+  return {};
+}
+
 Result<std::shared_ptr<DevicePool>> Session::FindWorkspace(const wire::Attend& request,
                                                            const AttachedPool& attached) const {
   const auto found = workspaces_.find(request.workspace);

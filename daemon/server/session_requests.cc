@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "daemon/server/session.h"
@@ -43,7 +45,7 @@ std::optional<wire::LoadCounter> ToWire(const std::shared_ptr<const StepCounter>
 constexpr bool AnsweredLater(wire::MessageType message) {
   const wire::MessageType shown = RequestTrace::Shown(message);
   return shown == wire::MessageType::kAttach || shown == wire::MessageType::kAcquire ||
-         shown == wire::MessageType::kAttend;
+         shown == wire::MessageType::kAttend || shown == wire::MessageType::kPrefetch;
 }
 
 }  // namespace
@@ -91,6 +93,8 @@ void Session::Dispatch(const wire::Frame& frame) {
       return Handle(frame, &Session::OnPing);
     case Type::kWorkspace:
       return Handle(frame, &Session::OnWorkspace);
+    case Type::kWorkspaceClose:
+      return Handle(frame, &Session::OnWorkspaceClose);
     case Type::kAttend:
       return Handle(frame, &Session::OnAttend);
     case Type::kAttendScaled:
@@ -281,9 +285,29 @@ Status Session::OnRelease(const Call& call, const wire::Release& request) {
 Status Session::OnPrefetch(const Call& call, const wire::Prefetch& request) {
   KVT_RETURN_IF_ERROR(FindPool(request.pool));
   KVT_RETURN_IF_ERROR(CheckHashes(request.hashes));
-  Reply(call, wire::PrefetchReply{
-                  services_.cache->Prefetch(request.pool, request.hashes, {id_, call.request_id})});
+  // The rest of a long one has its own events, before which no other request of the session is
+  // read.
+  connection_.Pause();
+  PrefetchFrom(0, call, request.pool, std::make_shared<const Hashes>(Copy(request.hashes)));
   return {};
+}
+
+void Session::PrefetchFrom(uint32_t first, const Call& call, PoolId pool,
+                           const std::shared_ptr<const Hashes>& hashes) {
+  if (ended_) return trace_.End(wire::Prefetch::kType, call.request_id, /*failed=*/true);
+  const auto rest = std::span(*hashes).subspan(first);
+  const auto part = rest.first(std::min<size_t>(rest.size(), kPrefetchedTogether));
+  const uint32_t here = services_.cache->Prefetch(pool, part, {id_, call.request_id});
+  const uint32_t count = first + here;
+  if (here == part.size() && part.size() < rest.size()) {
+    return services_.loop->Post([weak = weak_from_this(), count, call, pool, hashes] {
+      const std::shared_ptr<Session> session = weak.lock();
+      if (session) session->PrefetchFrom(count, call, pool, hashes);
+    });
+  }
+  trace_.End(wire::Prefetch::kType, call.request_id, /*failed=*/false);
+  Reply(call, wire::PrefetchReply{count});
+  connection_.Resume();
 }
 
 Status Session::OnLookup(const Call& call, const wire::Lookup& request) {

@@ -101,28 +101,51 @@ int64_t OutputElements(const kvt_append_params& p) {
   return int64_t{p.query_tokens} * p.q_heads * p.kv.head_dim;
 }
 
-int32_t Splits(const kvt_append_params& p, const Device& device) {
-  if (p.splits != 0) return p.splits;
-  const int keys = TileKeys(p.kv.head_dim);
-  return ChooseSplits({.query_tiles = BoundTiles(p, kTileRows),
-                       .key_tiles = (int64_t{p.sequences.max_kv_length} + keys - 1) / keys,
-                       .processors = device.processors,
-                       .output_bytes = OutputElements(p) * int64_t{sizeof(float)},
-                       .max_splits = KVT_APPEND_MAX_SPLITS});
+// How the long kernel cuts the work.
+struct Cut {
+  int32_t tile_rows = kTileRows;
+  int32_t splits = 1;
+};
+
+// High tiles where sequences fill them, and where there are so many that unequal ones fill the
+// gaps.
+bool SuitsHighTiles(const kvt_append_params& p, const Device& device) {
+  constexpr int64_t kTilesPerSequence = 2;
+  constexpr int64_t kTilesPerProcessor = 2;
+  return p.kv.dtype == KVT_FP8_E4M3 && p.kv.head_dim == 128 &&
+         BoundRows(p) >= kTilesPerSequence * kHighTileRows * p.sequences.sequences &&
+         BoundTiles(p, kHighTileRows) >= kTilesPerProcessor * device.processors;
+}
+
+Cut ChooseCut(const kvt_append_params& p, const Device& device) {
+  const int rows = SuitsHighTiles(p, device) ? kHighTileRows : kTileRows;
+  if (p.splits != 0) return {rows, p.splits};
+  const int keys = TileKeys(p.kv.head_dim, rows);
+  return {rows, ChooseSplits({.query_tiles = BoundTiles(p, rows),
+                              .key_tiles = (int64_t{p.sequences.max_kv_length} + keys - 1) / keys,
+                              .processors = device.processors,
+                              .output_bytes = OutputElements(p) * int64_t{sizeof(float)},
+                              .max_splits = KVT_APPEND_MAX_SPLITS})};
 }
 
 // How a launch is made: by the kernel for short suffixes in clusters, or, if their CTAs are 0, by
 // that for long ones.
 struct Choice {
   int32_t splits = 1;
+  int32_t tile_rows = kTileRows;
   int32_t cluster_ctas = 0;
   int64_t clusters = 0;
   int64_t items = 0;  // of the kernel for short suffixes, at most
 };
 
+Choice LongChoice(const kvt_append_params& p, const Device& device) {
+  const Cut cut = ChooseCut(p, device);
+  return {.splits = cut.splits, .tile_rows = cut.tile_rows};
+}
+
 Choice Choose(const kvt_append_params& p, const Device& device) {
   if (p.kv.head_dim > 128 || device.major != kHopper) {
-    return {.splits = Splits(p, device)};
+    return LongChoice(p, device);
   }
   const auto places = ClusterPlaces(device);
   Choice choice = {.splits = std::max(1, p.splits)};
@@ -136,9 +159,15 @@ Choice Choose(const kvt_append_params& p, const Device& device) {
                          .fp8 = fp8,
                          .narrow = p.kv.head_dim == 64,
                          .places = places});
-  if (choice.cluster_ctas == 0) return {.splits = Splits(p, device)};
+  if (choice.cluster_ctas == 0) return LongChoice(p, device);
   choice.clusters = std::min<int64_t>(choice.items, places[choice.cluster_ctas - 1]);
   return choice;
+}
+
+// As much of a page as divides a tile.
+int32_t BoxTokens(const kvt_append_params& p, int32_t tile_rows) {
+  const int32_t keys = TileKeys(p.kv.head_dim, tile_rows);
+  return std::min(p.kv.page_tokens, keys & -keys);
 }
 
 // The counters, then the partial LSEs and outputs of a split launch.
@@ -166,8 +195,9 @@ bool MakePlan(const kvt_append_params& p, const Choice& choice, char* workspace,
   plan->group = p.q_heads / p.kv.kv_heads;
   plan->group_inverse = (65536 + plan->group - 1) / plan->group;
   plan->splits = choice.splits;
-  plan->box_tokens = choice.cluster_ctas != 0 ? kShortUnitKeys
-                                              : std::min(p.kv.page_tokens, TileKeys(p.kv.head_dim));
+  plan->tile_rows = choice.tile_rows;
+  plan->box_tokens = choice.cluster_ctas != 0 ? kShortUnitKeys : BoxTokens(p, choice.tile_rows);
+  plan->box_shift = std::countr_zero(static_cast<uint32_t>(plan->box_tokens));
   // A cluster would have to agree on what it draws.
   plan->draws_items = choice.cluster_ctas == 1 && choice.items > choice.clusters;
   plan->page_shift = std::countr_zero(static_cast<uint32_t>(p.kv.page_tokens));
@@ -188,7 +218,7 @@ cudaError_t Launch(const AppendPlan& plan, const Choice& choice, const Device& d
     return LaunchAppendShort(plan, static_cast<int>(choice.clusters), choice.cluster_ctas, stream);
   }
   const auto ctas = static_cast<int>(
-      std::min<int64_t>(device.processors, BoundTiles(plan.params, kTileRows) * plan.splits));
+      std::min<int64_t>(device.processors, BoundTiles(plan.params, plan.tile_rows) * plan.splits));
   if (plan.params.kv.dtype == KVT_FP8_E4M3) return LaunchAppendFp8(plan, ctas, stream);
   return plan.params.query_dtype == KVT_BF16 ? LaunchAppendBf16(plan, ctas, stream)
                                              : LaunchAppendFp16(plan, ctas, stream);

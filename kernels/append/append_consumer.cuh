@@ -1,10 +1,13 @@
-// A consumer warpgroup: 64 rows of queries against one tile of keys after another. The scores of a
-// tile and the output of the tile before are multiplied in one turn at the tensor cores; the two
-// warpgroups take turns, so that one's exponentials hide behind the other's multiplications.
+// A consumer warpgroup: 64 rows of queries against one tile of keys after another.
+//
+// Of two warpgroups each multiplies the scores of a tile and the output of the tile before in one
+// turn at the tensor cores, so that one's exponentials hide behind the other's multiplications.
+// Three multiply, exponentiate and multiply again, one after the other and each on its own.
 #pragma once
 
 #include <cstdint>
 
+#include "kernels/append/append_output.cuh"
 #include "kernels/append/append_shared.cuh"
 #include "kernels/append/append_softmax.cuh"
 #include "kernels/append/pack_pair.cuh"
@@ -18,21 +21,21 @@ class TileConsumer {
   // `thread`: 0 to 127 within warpgroup `group`.
   __device__ TileConsumer(const AppendPlan& plan, AppendShared<Traits>& shared, int group,
                           int thread)
-      : plan_(plan),
-        shared_(shared),
-        group_(group),
-        warp_(thread / 32),
-        lane_(thread % 32),
-        row_(group * 64 + thread / 32 * 16 + thread % 32 / 4) {
-    query_ = wgmma::Descriptor(SharedAddress(shared.query) + group * 8 * Traits::kGroupBytes, 0,
+      : plan_(plan), shared_(shared), group_(group), warp_(thread / 32), lane_(thread % 32) {
+    const uint32_t tiles = SharedAddress(shared.tiles[0]);
+    query_ = wgmma::Descriptor(SharedAddress(shared.query[0]) + group * 8 * Traits::kGroupBytes, 0,
                                Traits::kGroupBytes);
-    keys_ = wgmma::Descriptor(SharedAddress(shared.keys[0]), 0, Traits::kGroupBytes);
-    values_ = wgmma::Descriptor(SharedAddress(shared.values[0]), kAtomBytes, Traits::kGroupBytes);
+    keys_ = wgmma::Descriptor(tiles, 0, Traits::kGroupBytes);
+    values_ = wgmma::Descriptor(tiles, kAtomBytes, Traits::kGroupBytes);
   }
 
   __device__ void Run() {
-    if (group_ == 1) PassTurn();
-    WorkOff();
+    if (group_ == Traits::kWarpgroups - 1) PassTurn();
+    if constexpr (Traits::kOverlapsTiles) {
+      WorkOverlapping();
+    } else {
+      WorkInSteps();
+    }
   }
 
  private:
@@ -40,51 +43,84 @@ class TileConsumer {
   static constexpr int kScores = Traits::kKeys / 2;
   static constexpr int kOutputs = Traits::kHeadDim / 2;
   static constexpr int kWords = Traits::kKeys / 4;  // a thread's probabilities in pairs
-  static constexpr int kTurnBarrier = 1;            // and the next
+  static constexpr int kTurnBarrier = 1;            // and one for each further warpgroup
+  static constexpr int kGroupBarrier = kTurnBarrier + Traits::kWarpgroups;
   // Lifts probabilities times scales of values out of the range where fp16 loses digits.
   static constexpr float kValueScaleLift = 64.0f;
 
-  // What a row may see: keys [first, last].
+  // What a thread's two rows may see: keys [first, last].
   struct Sight {
     int32_t first[2];
     int32_t last[2];
-    // Every row of the warp sees the whole of tiles [first_whole, end_whole).
-    int32_t first_whole;
-    int32_t end_whole;
+  };
+
+  // Every row of the warp sees the whole of tiles [first, end).
+  struct WholeTiles {
+    int32_t first;
+    int32_t end;
   };
 
   __device__ void TakeTurn() { NamedBarrierSync(kTurnBarrier + group_, 256); }
-  __device__ void PassTurn() { NamedBarrierArrive(kTurnBarrier + (group_ ^ 1), 256); }
+  __device__ void PassTurn() {
+    NamedBarrierArrive(kTurnBarrier + (group_ + 1) % Traits::kWarpgroups, 256);
+  }
 
   __device__ __forceinline__ void Release(TransactionBarrier& barrier) {
     __syncwarp();
     if (lane_ == 0) barrier.Arrive();
   }
 
-  // Of keys or values, as AppendShared counts them.
-  __device__ __forceinline__ void ReleaseTile(TransactionBarrier& barrier) {
+  // Where a tile lies, or will, once its barrier has passed the phase of this parity.
+  struct Place {
+    int stage;
+    uint32_t parity;
+  };
+
+  // Of the tile whose turn it is.
+  __device__ __forceinline__ Place NextTile() {
+    const Place place = {tile_cursor_.stage(), tile_cursor_.parity()};
+    tile_cursor_.Advance();
+    return place;
+  }
+
+  __device__ __forceinline__ void WaitFor(const Place& place) {
+    shared_.tile_ring.full[place.stage].Wait(place.parity);
+  }
+
+  __device__ __forceinline__ int TakeTile() {
+    const Place place = NextTile();
+    WaitFor(place);
+    return place.stage;
+  }
+
+  // As AppendShared counts them.
+  __device__ __forceinline__ void ReleaseTile(int stage) {
     if (Traits::kFp8 && plan_.scales_per_token) {
-      barrier.Arrive();
+      shared_.tile_ring.empty[stage].Arrive();
     } else {
-      Release(barrier);
+      Release(shared_.tile_ring.empty[stage]);
     }
   }
 
   __device__ Sight SightOf(const AppendItem& item) const {
     Sight sight;
+    const int32_t row = group_ * 64 + warp_ * 16 + lane_ / 4;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       // Rows behind the last one are computed, though never written, as if they were it.
       const int32_t rows = item.query_length * plan_.group - item.first_row;
-      const int32_t token = PlaceOf(plan_, item, min(row_ + 8 * r, rows - 1)).token;
+      const int32_t token = PlaceOf(plan_, item, min(row + 8 * r, rows - 1)).token;
       sight.last[r] = LastKey(plan_.params, item, token);
       sight.first[r] = FirstKey(plan_.params, item, token, sight.last[r]);
     }
+    return sight;
+  }
+
+  __device__ WholeTiles WholeTilesOf(const AppendItem& item) const {
+    const Sight sight = SightOf(item);
     const int32_t first = __reduce_max_sync(0xffffffff, max(sight.first[0], sight.first[1]));
     const int32_t last = __reduce_min_sync(0xffffffff, min(sight.last[0], sight.last[1]));
-    sight.first_whole = (first + Traits::kKeys - 1) / Traits::kKeys;
-    sight.end_whole = (last + 1) / Traits::kKeys;
-    return sight;
+    return {(first + Traits::kKeys - 1) / Traits::kKeys, (last + 1) / Traits::kKeys};
   }
 
   // What takes raw scores to natural logarithms, without the soft cap and scales along tokens.
@@ -97,9 +133,15 @@ class TileConsumer {
     return scales.values[item.kv_head * scales.head_stride];
   }
 
+  __device__ RunningSoftmax<kScores> NewSoftmax(const AppendItem& item) const {
+    const float cap = plan_.params.soft_cap;
+    return RunningSoftmax<kScores>((cap > 0.0f ? cap : ScoreScale(item)) * kLog2E);
+  }
+
   // scores = queries * keys^T, queued.
   __device__ __forceinline__ void QueueScores(float (&scores)[kScores], int stage) {
     const uint64_t keys = wgmma::Advance(keys_, stage * Traits::kTileBytes);
+    const uint64_t query = wgmma::Advance(query_, query_cursor_.stage() * Traits::kQueryBytes);
 #pragma unroll
     for (int step = 0; step < Traits::kHeadDim / 16; ++step) {
       const uint32_t offset = step / 4 * kAtomBytes + step % 4 * 32;
@@ -107,7 +149,7 @@ class TileConsumer {
         wgmma::FromRegisters<Element, 0>(scores, query_words_ + 4 * step,
                                          wgmma::Advance(keys, offset), step > 0);
       } else {
-        wgmma::FromShared<Element>(scores, wgmma::Advance(query_, offset),
+        wgmma::FromShared<Element>(scores, wgmma::Advance(query, offset),
                                    wgmma::Advance(keys, offset), step > 0);
       }
     }
@@ -127,22 +169,20 @@ class TileConsumer {
   }
 
   // Everything between the raw scores of a tile and the softmax. Gives the tile's keys back.
-  __device__ __forceinline__ void Shape(float (&scores)[kScores], int32_t tile, int stage,
-                                        const Sight& sight, float score_scale) {
+  __device__ __forceinline__ void Shape(float (&scores)[kScores], const AppendItem& item,
+                                        int32_t tile, int stage, const WholeTiles& whole) {
     if constexpr (Traits::kFp8) {
-      if (plan_.scales_per_token) {
-        ScaleColumns(scores, shared_.raw.key_scales[stage], 1.0f);
-      }
+      if (plan_.scales_per_token) ScaleColumns(scores, shared_.raw.scales[stage], 1.0f);
     }
-    ReleaseTile(shared_.key_ring.empty[stage]);
-    key_cursor_.Advance();
+    ReleaseTile(stage);
     const float cap = plan_.params.soft_cap;
     if (__builtin_expect(cap > 0.0f, 0)) {
-      const float factor = score_scale / cap;
+      const float factor = ScoreScale(item) / cap;
 #pragma unroll
       for (int i = 0; i < kScores; ++i) scores[i] = Tanh(scores[i] * factor);
     }
-    if (tile < sight.first_whole || tile >= sight.end_whole) Mask(scores, tile, sight);
+    // Where the sight ends is looked up again: few tiles need it, and registers are dear.
+    if (tile < whole.first || tile >= whole.end) Mask(scores, tile, SightOf(item));
   }
 
   __device__ __forceinline__ void Mask(float (&scores)[kScores], int32_t tile,
@@ -184,244 +224,231 @@ class TileConsumer {
   }
 
   // The scales of a tile's values ride on its probabilities.
-  __device__ __forceinline__ void ApplyValueScales(float (&scores)[kScores]) {
+  __device__ __forceinline__ void ApplyValueScales(float (&scores)[kScores], const Place& values) {
     if constexpr (Traits::kFp8) {
       if (!plan_.scales_per_token) return;
-      const int stage = value_cursor_.stage();
-      shared_.value_ring.full[stage].Wait(value_cursor_.parity());
-      ScaleColumns(scores, shared_.raw.value_scales[stage], kValueScaleLift);
+      WaitFor(values);
+      ScaleColumns(scores, shared_.raw.scales[values.stage], kValueScaleLift);
     }
   }
 
-  // The queries of an item into registers, whose place in shared memory is then free for the next.
+  // The queries of an item; where there is room into registers, which frees their place in shared
+  // memory for the next.
   __device__ __forceinline__ void LoadQuery() {
-    shared_.query_ring.full[0].Wait(query_cursor_.parity());
+    shared_.query_ring.full[query_cursor_.stage()].Wait(query_cursor_.parity());
     if constexpr (Traits::kQueryInRegisters) {
       const uint32_t row = group_ * 64 + warp_ * 16 + lane_ % 16;
 #pragma unroll
       for (int step = 0; step < Traits::kHeadDim / 16; ++step) {
         const uint32_t at = ChunkOffset<Traits>(row, 2 * step + lane_ / 16);
-        LoadMatrices(SharedAddress(shared_.query) + at, query_words_ + 4 * step);
+        LoadMatrices(SharedAddress(shared_.query[0]) + at, query_words_ + 4 * step);
       }
       ReleaseQuery();
     }
   }
 
   __device__ __forceinline__ void ReleaseQuery() {
-    Release(shared_.query_ring.empty[0]);
+    Release(shared_.query_ring.empty[query_cursor_.stage()]);
     query_cursor_.Advance();
   }
 
-  __device__ __forceinline__ void WaitForKeys() {
-    shared_.key_ring.full[key_cursor_.stage()].Wait(key_cursor_.parity());
+  // Three warpgroups: items one after another, and of each its tiles. A turn is the output of one
+  // tile and the scores of the next.
+  __device__ __forceinline__ void WorkInSteps() {
+    for (;;) {
+      // Stays in shared memory, since registers are dear.
+      const int slot = item_cursor_.stage();
+      shared_.item_ring.full[slot].Wait(item_cursor_.parity());
+      const AppendItem& item = shared_.items[slot];
+      if (!item.valid) return;
+      LoadQuery();
+      if (item.query_length * plan_.group - item.first_row > group_ * 64) {
+        WorkOnItem(item);
+      } else {
+        PassOver(item);
+      }
+      ReleaseQuery();
+      Release(shared_.item_ring.empty[slot]);
+      item_cursor_.Advance();
+    }
   }
 
-  // The scores of an item's first tile, when nothing else is under way.
-  __device__ __forceinline__ void FirstScores(float (&scores)[kScores]) {
-    LoadQuery();
-    WaitForKeys();
+  __device__ __forceinline__ void WorkOnItem(const AppendItem& item) {
+    float output[kOutputs];
+    uint32_t probabilities[kWords];
+    RunningSoftmax<kScores> softmax = NewSoftmax(item);
+    const WholeTiles whole = WholeTilesOf(item);
+    // From lane 0, so that the compiler keeps descriptors in registers that the warp shares.
+    const int32_t tiles = __shfl_sync(0xffffffff, item.end_tile - item.first_tile, 0);
+    const int32_t step = item.ascends ? 1 : -1;
+    int32_t tile = TileAt(item, 0);
+#pragma unroll
+    for (int i = 0; i < kOutputs; ++i) output[i] = 0.0f;
+    float scores[kScores];
+    int keys = TakeTile();
+    TakeTurn();
     wgmma::Fence();
-    QueueScores(scores, key_cursor_.stage());
+    QueueScores(scores, keys);
+    PassTurn();
+    for (int32_t i = 0;;) {
+      wgmma::Wait<0>();
+      wgmma::Settle(scores);
+      Shape(scores, item, tile, keys, whole);
+      float correction[2];
+      const bool raises = __any_sync(0xffffffff, softmax.Exceeds(scores));
+      if (raises) softmax.Raise(scores, correction);
+      softmax.Exponentiate(scores);
+      const Place values = NextTile();
+      ApplyValueScales(scores, values);
+      Pack(scores, probabilities);
+      if (raises && i > 0) RescaleRows(output, correction);
+      tile += step;
+      WaitFor(values);
+      const bool is_last = ++i == tiles;
+      if (!is_last) keys = TakeTile();
+      TakeTurn();
+      wgmma::Fence();
+      QueueOutput(output, probabilities, values.stage);
+      wgmma::Wait<0>();
+      wgmma::Settle(output);
+      ReleaseTile(values.stage);
+      if (is_last) break;
+      wgmma::Fence();
+      QueueScores(scores, keys);
+      PassTurn();
+    }
+    PassTurn();
+    Finish(item, softmax, output);
+  }
+
+  // Of an item that ends before this warpgroup's rows: takes as many turns as the others.
+  __device__ __forceinline__ void PassOver(const AppendItem& item) {
+    const int32_t tiles = item.end_tile - item.first_tile;
+    TakeTurn();
+    PassTurn();
+    for (int32_t i = 0; i < tiles; ++i) {
+      ReleaseTile(TakeTile());
+      ReleaseTile(TakeTile());
+      TakeTurn();
+      PassTurn();
+    }
+  }
+
+  // Shared memory through which this warp's output leaves: where there is no room of its own, that
+  // of the item's queries, once the whole warpgroup is done with them.
+  __device__ __forceinline__ uint32_t OutputStage() {
+    const int warp = group_ * 4 + warp_;
+    if constexpr (Traits::kQueryStages == 1) {
+      return SharedAddress(shared_.output.rows[warp]);
+    } else {
+      NamedBarrierSync(kGroupBarrier + group_, 128);
+      return SharedAddress(shared_.query[query_cursor_.stage()]) + warp * 2 * Traits::kGroupBytes;
+    }
+  }
+
+  __device__ __forceinline__ void Finish(const AppendItem& item, RunningSoftmax<kScores>& softmax,
+                                         float (&output)[kOutputs]) {
+    const float value_scale = Traits::kFp8 && plan_.scales_per_token
+                                  ? 1.0f / kValueScaleLift
+                                  : HeadScale(plan_.params.kv.value_scales, item);
+    OutputWriter<Traits>(plan_, group_ * 64 + warp_ * 16, lane_)
+        .Finish(item, value_scale, softmax, output, OutputStage());
+  }
+
+  // The scores of an item's first tile, when nothing else is under way. Returns where its keys lie.
+  __device__ __forceinline__ int FirstScores(float (&scores)[kScores]) {
+    LoadQuery();
+    const int keys = TakeTile();
+    wgmma::Fence();
+    QueueScores(scores, keys);
     wgmma::Wait<0>();
     wgmma::Settle(scores);
+    return keys;
   }
 
-  // Items one after another. The scores of an item's first tile are multiplied beside the output of
-  // the last tile of the item before, so that storing the one hides behind the other.
-  __device__ __forceinline__ void WorkOff() {
+  // Two warpgroups: items one after another. The scores of an item's first tile are multiplied
+  // beside the output of the last tile of the item before, so that storing the one hides behind the
+  // other.
+  __device__ __forceinline__ void WorkOverlapping() {
     AppendItem item = TakeItem(shared_, item_cursor_, lane_);
     if (!item.valid) return;
     float scores[kScores];
     float output[kOutputs];
-    FirstScores(scores);
+    int keys = FirstScores(scores);
     for (;;) {
-      const float score_scale = ScoreScale(item);
-      const float cap = plan_.params.soft_cap;
-      RunningSoftmax<kScores> softmax((cap > 0.0f ? cap : score_scale) * kLog2E);
+      RunningSoftmax<kScores> softmax = NewSoftmax(item);
 #pragma unroll
       for (int i = 0; i < kOutputs; ++i) output[i] = 0.0f;
-      const AppendItem next = Accumulate(item, score_scale, softmax, scores, output);
+      const AppendItem next = Accumulate(item, softmax, scores, output, keys);
       Finish(item, softmax, output);
       if constexpr (Traits::kQueryInRegisters) {
         wgmma::Wait<0>();
         wgmma::Settle(scores);
       }
       if (!next.valid) return;
-      if constexpr (!Traits::kQueryInRegisters) FirstScores(scores);
+      if constexpr (!Traits::kQueryInRegisters) keys = FirstScores(scores);
       item = next;
     }
   }
 
-  // From the scores of the item's first tile on. Returns the next item; if there is one, the scores
-  // of its first tile are queued.
-  __device__ __forceinline__ AppendItem Accumulate(const AppendItem& item, float score_scale,
+  // From the scores of the item's first tile on, whose keys lie in stage `keys`. Returns the next
+  // item; if there is one and queries are in registers, the scores of its first tile are queued,
+  // and `keys` is theirs.
+  __device__ __forceinline__ AppendItem Accumulate(const AppendItem& item,
                                                    RunningSoftmax<kScores>& softmax,
                                                    float (&scores)[kScores],
-                                                   float (&output)[kOutputs]) {
-    const Sight sight = SightOf(item);
+                                                   float (&output)[kOutputs], int& keys) {
+    const WholeTiles whole = WholeTilesOf(item);
     float correction[2];
     uint32_t probabilities[kWords];
-    // From lane 0, so that the compiler keeps descriptors in registers that the warp shares.
+    Place values = {};
     const int32_t tiles = __shfl_sync(0xffffffff, item.end_tile - item.first_tile, 0);
     for (int32_t i = 0;;) {
-      Shape(scores, TileAt(item, i), key_cursor_.stage(), sight, score_scale);
+      Shape(scores, item, TileAt(item, i), keys, whole);
       const bool raises = __any_sync(0xffffffff, softmax.Exceeds(scores));
       if (raises) softmax.Raise(scores, correction);
       softmax.Exponentiate(scores);
       // The output of the tile before.
       wgmma::Wait<0>();
       wgmma::Settle(output);
-      if (i > 0) {
-        ReleaseTile(shared_.value_ring.empty[value_cursor_.stage()]);
-        value_cursor_.Advance();
-      }
-      ApplyValueScales(scores);
+      if (i > 0) ReleaseTile(values.stage);
+      const bool is_last = i + 1 == tiles;
+      Place next_keys = {};
+      if (!is_last) next_keys = NextTile();
+      values = NextTile();
+      ApplyValueScales(scores, values);
       Pack(scores, probabilities);
-      if (raises && i > 0) Rescale(output, correction);
-      if (++i == tiles) break;
-      const int key_stage = key_cursor_.stage(), value_stage = value_cursor_.stage();
-      shared_.key_ring.full[key_stage].Wait(key_cursor_.parity());
+      if (raises && i > 0) RescaleRows(output, correction);
+      if (is_last) break;
+      ++i;
+      keys = next_keys.stage;
+      WaitFor(next_keys);
       TakeTurn();
       wgmma::Fence();
-      QueueScores(scores, key_stage);
-      shared_.value_ring.full[value_stage].Wait(value_cursor_.parity());
+      QueueScores(scores, keys);
+      WaitFor(values);
       wgmma::Fence();
-      QueueOutput(output, probabilities, value_stage);
+      QueueOutput(output, probabilities, values.stage);
       PassTurn();
       wgmma::Wait<1>();
       wgmma::Settle(scores);
     }
     if constexpr (!Traits::kQueryInRegisters) ReleaseQuery();
     const AppendItem next = TakeItem(shared_, item_cursor_, lane_);
-    const int key_stage = key_cursor_.stage(), value_stage = value_cursor_.stage();
     if (Traits::kQueryInRegisters && next.valid) {
       LoadQuery();
-      WaitForKeys();
+      keys = TakeTile();
     }
-    shared_.value_ring.full[value_stage].Wait(value_cursor_.parity());
+    WaitFor(values);
     TakeTurn();
     wgmma::Fence();
-    QueueOutput(output, probabilities, value_stage);
-    if constexpr (Traits::kQueryInRegisters) QueueScores(scores, key_stage);
+    QueueOutput(output, probabilities, values.stage);
+    if constexpr (Traits::kQueryInRegisters) QueueScores(scores, keys);
     PassTurn();
     wgmma::Wait<Traits::kQueryInRegisters ? 1 : 0>();
     wgmma::Settle(output);
-    ReleaseTile(shared_.value_ring.empty[value_stage]);
-    value_cursor_.Advance();
+    ReleaseTile(values.stage);
     return next;
-  }
-
-  __device__ __forceinline__ void Rescale(float (&output)[kOutputs],
-                                          const float (&factor)[2]) const {
-#pragma unroll
-    for (int i = 0; i < kOutputs; i += 4) {
-      output[i] *= factor[0];
-      output[i + 1] *= factor[0];
-      output[i + 2] *= factor[1];
-      output[i + 3] *= factor[1];
-    }
-  }
-
-  __device__ __forceinline__ void Finish(const AppendItem& item, RunningSoftmax<kScores>& softmax,
-                                         float (&output)[kOutputs]) {
-    const kvt_append_params& p = plan_.params;
-    const float value_scale = Traits::kFp8 && plan_.scales_per_token
-                                  ? 1.0f / kValueScaleLift
-                                  : HeadScale(p.kv.value_scales, item);
-    const int32_t rows = item.query_length * plan_.group - item.first_row;
-    float factor[2], lse[2];
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      float sink = -INFINITY;
-      if (p.sinks != nullptr && item.split == 0 && row_ + 8 * r < rows) {
-        sink = p.sinks[PlaceOf(plan_, item, row_ + 8 * r).head];
-      }
-      softmax.Finish(r, sink, factor[r], lse[r]);
-      factor[r] *= value_scale;
-    }
-    StoreLse(item, rows, lse);
-    Rescale(output, factor);
-    if (plan_.splits > 1) {
-      StorePartial(item, rows, output);
-    } else {
-      StoreOutput(item, rows, output);
-    }
-  }
-
-  __device__ __forceinline__ void StoreLse(const AppendItem& item, int32_t rows,
-                                           const float (&lse)[2]) const {
-    const kvt_append_params& p = plan_.params;
-    const bool is_part = plan_.splits > 1;
-    if (!is_part && p.lse == nullptr) return;
-    float* to =
-        is_part ? plan_.partial_lse + int64_t{item.split} * p.query_tokens * p.q_heads : p.lse;
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      if (lane_ % 4 != 0 || row_ + 8 * r >= rows) continue;
-      const RowPlace place = PlaceOf(plan_, item, row_ + 8 * r);
-      to[(int64_t{item.query_start} + place.token) * p.q_heads + place.head] = lse[r];
-    }
-  }
-
-  __device__ __forceinline__ void StorePartial(const AppendItem& item, int32_t rows,
-                                               const float (&output)[kOutputs]) const {
-    const kvt_append_params& p = plan_.params;
-    // The LSE of a part without keys tells that nothing is there, unless a sink gave it one.
-    if (ExistingKeys<Traits>(item, item.first_tile) == 0 && p.sinks == nullptr) return;
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      if (row_ + 8 * r >= rows) continue;
-      const RowPlace place = PlaceOf(plan_, item, row_ + 8 * r);
-      const int64_t token = item.split * int64_t{p.query_tokens} + item.query_start + place.token;
-      float* to = plan_.partial_output + (token * p.q_heads + place.head) * Traits::kHeadDim +
-                  2 * (lane_ % 4);
-#pragma unroll
-      for (int j = 0; j < kOutputs / 4; ++j) {
-        *reinterpret_cast<float2*>(to + 8 * j) =
-            make_float2(output[4 * j + 2 * r], output[4 * j + 2 * r + 1]);
-      }
-    }
-  }
-
-  // Where a row of this warp's 16 goes, or null behind the sequence's last one.
-  __device__ uint16_t* RowAddress(const AppendItem& item, int32_t rows, int32_t row) const {
-    const kvt_append_params& p = plan_.params;
-    const int32_t tile_row = group_ * 64 + warp_ * 16 + row;
-    if (tile_row >= rows) return nullptr;
-    const RowPlace place = PlaceOf(plan_, item, tile_row);
-    return static_cast<uint16_t*>(p.output) +
-           (int64_t{item.query_start} + place.token) * p.output_token_stride +
-           place.head * p.output_head_stride;
-  }
-
-  // Through shared memory, 64 columns at a time, so that rows leave in whole 128-byte lines.
-  __device__ __forceinline__ void StoreOutput(const AppendItem& item, int32_t rows,
-                                              const float (&output)[kOutputs]) {
-    const bool bf16 = Traits::kFp8 ? plan_.params.query_dtype == KVT_BF16 : wgmma::kIsBf16<Element>;
-    const uint32_t stage = SharedAddress(shared_.output[group_ * 4 + warp_]);
-    const auto address = reinterpret_cast<uint64_t>(RowAddress(item, rows, lane_ % 16));
-    // Matrix m of four: rows from 8 * (m % 2) on, and of two columns of matrices the one m / 2.
-    const uint32_t matrix_row = stage + lane_ % 16 * 128;
-#pragma unroll
-    for (int part = 0; part < Traits::kHeadDim / 64; ++part) {
-      __syncwarp();
-#pragma unroll
-      for (int j = 0; j < 8; j += 2) {
-        const float* d = output + 32 * part + 4 * j;
-        StoreMatrices(matrix_row + (((j + lane_ / 16) ^ (lane_ % 8)) * 16),
-                      {PackPair(d[0], d[1], bf16), PackPair(d[2], d[3], bf16),
-                       PackPair(d[4], d[5], bf16), PackPair(d[6], d[7], bf16)});
-      }
-      __syncwarp();
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int row = i * 4 + lane_ / 8, chunk = lane_ % 8;
-        auto* to = reinterpret_cast<uint16_t*>(__shfl_sync(0xffffffff, address, row));
-        if (to == nullptr) continue;
-        __stcg(reinterpret_cast<uint4*>(to + part * 64 + chunk * 8),
-               LoadShared(stage + row * 128 + ((chunk ^ (row % 8)) * 16)));
-      }
-    }
   }
 
   const AppendPlan& plan_;
@@ -429,15 +456,13 @@ class TileConsumer {
   int group_;
   int warp_;
   int lane_;
-  int row_;  // of the tile, the first of this thread's two
   uint64_t query_;
   uint32_t query_words_[Traits::kQueryInRegisters ? Traits::kHeadDim / 4 : 1];
   uint64_t keys_;
   uint64_t values_;
   RingCursor<kItemSlots> item_cursor_;
-  RingCursor<1> query_cursor_;
-  RingCursor<Traits::kKeyStages> key_cursor_;
-  RingCursor<Traits::kValueStages> value_cursor_;
+  RingCursor<Traits::kQueryStages> query_cursor_;
+  RingCursor<Traits::kTileStages> tile_cursor_;
 };
 
 }  // namespace kvtier::kernels

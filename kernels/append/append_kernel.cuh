@@ -1,4 +1,5 @@
-// The append kernel: persistent CTAs of one producer and two consumer warpgroups.
+// The append kernel: persistent CTAs of one producer warpgroup and two or three consumer
+// warpgroups.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,7 +13,7 @@
 namespace kvtier::kernels {
 
 template <typename Traits>
-__global__ void __launch_bounds__(kAppendThreads, 1)
+__global__ void __launch_bounds__(Traits::kThreads, 1)
     AppendKernel(const __grid_constant__ AppendPlan plan) {
   extern __shared__ __align__(kAtomBytes) char raw_shared[];
   auto& shared = *reinterpret_cast<AppendShared<Traits>*>(raw_shared);
@@ -35,7 +36,7 @@ __global__ void __launch_bounds__(kAppendThreads, 1)
       TileCopier<Traits>(plan, shared, threadIdx.x).Run();
       if (plan.tables_first != 0) WaitForEarlierGrids();
       if (threadIdx.x == 0) ResetCounters(*plan.counters);
-    } else if (threadIdx.x < 32 * Traits::kCopierWarps) {
+    } else if (Traits::kCopierWarps > 1 && threadIdx.x < 64) {
       TileCopier<Traits>(plan, shared, threadIdx.x % 32).RunValues();
     } else {
       TileLoader<Traits>(plan, shared, threadIdx.x - 32 * Traits::kCopierWarps).Run();
@@ -57,7 +58,7 @@ cudaError_t LaunchTraits(const AppendPlan& plan, int ctas, cudaStream_t stream) 
   const cudaError_t error = cudaFuncSetAttribute(
       AppendKernel<Traits>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (error != cudaSuccess) return error;
-  return LaunchOverlapped(AppendKernel<Traits>, ctas, kAppendThreads, kBytes, stream, plan);
+  return LaunchOverlapped(AppendKernel<Traits>, ctas, Traits::kThreads, kBytes, stream, plan);
 }
 
 // For every head size that is built.
@@ -65,11 +66,16 @@ template <typename Element, bool kFp8>
 cudaError_t LaunchHeadDims(const AppendPlan& plan, int ctas, cudaStream_t stream) {
   switch (plan.params.kv.head_dim) {
     case 64:
-      return LaunchTraits<AppendTraits<Element, kFp8, 64>>(plan, ctas, stream);
+      return LaunchTraits<AppendTraits<Element, kFp8, 64, kTileRows>>(plan, ctas, stream);
     case 128:
-      return LaunchTraits<AppendTraits<Element, kFp8, 128>>(plan, ctas, stream);
+      if constexpr (kFp8) {
+        if (plan.tile_rows == kHighTileRows) {
+          return LaunchTraits<AppendTraits<Element, kFp8, 128, kHighTileRows>>(plan, ctas, stream);
+        }
+      }
+      return LaunchTraits<AppendTraits<Element, kFp8, 128, kTileRows>>(plan, ctas, stream);
     default:
-      return LaunchTraits<AppendTraits<Element, kFp8, 256>>(plan, ctas, stream);
+      return LaunchTraits<AppendTraits<Element, kFp8, 256, kTileRows>>(plan, ctas, stream);
   }
 }
 

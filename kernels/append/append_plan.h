@@ -10,11 +10,16 @@
 namespace kvtier::kernels {
 
 // Rows of queries that one CTA works on: (token, head of the group) pairs, token-major, so that a
-// short suffix fills the tile with the heads that share its keys.
+// short suffix fills the tile with the heads that share its keys. High tiles exist over fp8 caches
+// with heads of 128: their keys are widened for more rows at once.
 constexpr int kTileRows = 128;
+constexpr int kHighTileRows = 192;
 
-// Keys of one step. Wide heads leave less room for them.
-constexpr int TileKeys(int head_dim) { return head_dim == 256 ? 64 : 128; }
+// Keys of one step: what registers and shared memory leave room for.
+constexpr int TileKeys(int head_dim, int tile_rows) {
+  if (head_dim == 256) return 64;
+  return tile_rows == kHighTileRows ? 96 : 128;
+}
 
 // Counters in the workspace, zero between launches.
 struct AppendCounters {
@@ -33,7 +38,9 @@ struct AppendPlan {
   int32_t group;           // query heads for each KV head
   uint32_t group_inverse;  // ceil(2^16 / group): rows of a tile are divided by multiplication
   int32_t splits;
-  int32_t box_tokens;  // keys that one tensor copy brings: a page, or a tile if that is less
+  int32_t tile_rows;   // kTileRows or kHighTileRows
+  int32_t box_tokens;  // keys that one tensor copy brings: a page or a part of one
+  int32_t box_shift;   // log2(box_tokens)
   int32_t page_shift;  // log2(page_tokens)
   // Lengths and tables are read, and only then earlier launches waited for.
   int32_t tables_first;

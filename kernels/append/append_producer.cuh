@@ -37,15 +37,9 @@ class TileCopier {
     AppendItem item = schedule_.Find(blockIdx.x);
     GiveOut(item);
     while (item.valid) {
-      const int32_t block = FirstBlock(item);
+      const int32_t block = BlockOf(item, TileAt(item, 0));
       wait_.Once();
-      const uint32_t drawn = Draw();
-      if constexpr (Traits::kFp8) {
-        item = CopyInterleaved(item, block, drawn);
-      } else {
-        CopyTiles(item, block, /*is_key=*/true);
-        item = GiveOutNext(drawn);
-      }
+      item = CopyTiles(item, block, Draw(), /*keys=*/true, /*values=*/Traits::kCopierWarps == 1);
     }
   }
 
@@ -54,9 +48,9 @@ class TileCopier {
     for (;;) {
       const AppendItem item = TakeItem(shared_, items_, lane_);
       if (!item.valid) return;
-      const int32_t block = FirstBlock(item);
+      const int32_t block = BlockOf(item, TileAt(item, 0));
       wait_.Once();
-      CopyTiles(item, block, /*is_key=*/false);
+      CopyTiles(item, block, 0, /*keys=*/false, /*values=*/true);
     }
   }
 
@@ -80,103 +74,99 @@ class TileCopier {
     items_.Advance();
   }
 
-  // The block that holds this lane's box of the tile that comes first.
-  __device__ int32_t FirstBlock(const AppendItem& item) const {
-    return BlockOf(item, TileAt(item, 0));
-  }
-
-  // In the order in which the consumers take them.
-  __device__ void CopyTiles(const AppendItem& item, int32_t block, bool is_key) {
+  // The warp of the keys gives out the next item and returns it: over an fp8 cache so early that
+  // its queries can be fetched beside the last tiles, else when nothing waits for its copies.
+  // `block` holds this lane's box of the first tile; later ones are looked up a tile ahead.
+  __device__ __forceinline__ AppendItem CopyTiles(const AppendItem& item, int32_t block,
+                                                  uint32_t drawn, bool keys, bool values) {
     const int32_t tiles = item.end_tile - item.first_tile;
-    for (int32_t i = 0; i < tiles; ++i) {
-      const int32_t tile = TileAt(item, i);
-      const int32_t next_block = i + 1 < tiles ? BlockOf(item, TileAt(item, i + 1)) : 0;
-      if (is_key) {
-        CopyTile(item, tile, block, is_key, keys_, shared_.key_ring, shared_.keys);
-      } else {
-        CopyTile(item, tile, block, is_key, values_, shared_.value_ring, shared_.values);
-      }
-      block = next_block;
-    }
-  }
-
-  // Keys and values through the one ring of raw tiles, in the order of their use: a tile's values
-  // after the keys of the tile that follows. Gives out the next item so early that its queries can
-  // be fetched beside the last tiles, and returns it.
-  __device__ AppendItem CopyInterleaved(const AppendItem& item, int32_t block, uint32_t drawn) {
-    const int32_t tiles = item.end_tile - item.first_tile;
+    const auto column = static_cast<int32_t>(item.kv_head * plan_.params.kv.head_stride);
     AppendItem next;
-    int32_t values_block = 0;
-    for (int32_t i = 0; i < tiles; ++i) {
-      const int32_t next_block = i + 1 < tiles ? BlockOf(item, TileAt(item, i + 1)) : 0;
-      CopyRaw(item, TileAt(item, i), block, /*is_key=*/true);
-      if (i > 0) CopyRaw(item, TileAt(item, i - 1), values_block, /*is_key=*/false);
-      if (i == max(0, tiles - kTilesAhead - 1)) next = GiveOutNext(drawn);
-      values_block = block;
-      block = next_block;
-    }
-    CopyRaw(item, TileAt(item, tiles - 1), values_block, /*is_key=*/false);
+    int32_t newest = 0, block_before = 0, block_ahead = block;
+    ForEachTile<Traits>(tiles, [&](int32_t i, bool is_key) {
+      if (is_key) {
+        newest = i;
+        block_before = block;
+        block = block_ahead;
+        block_ahead = i + 1 < tiles ? BlockOf(item, TileAt(item, i + 1)) : 0;
+        if (Traits::kFp8 && i == max(0, tiles - kTilesAhead - 1)) next = GiveOutNext(drawn);
+      }
+      if (is_key ? keys : values) {
+        CopyTile(item, TileAt(item, i), column, i == newest ? block : block_before, is_key);
+      }
+      tiles_.Advance();
+    });
+    if (!Traits::kFp8 && keys) next = GiveOutNext(drawn);
     return next;
   }
 
   __device__ int32_t Boxes(int32_t existing) const {
-    return (existing + plan_.box_tokens - 1) / plan_.box_tokens;
+    return (existing + plan_.box_tokens - 1) >> plan_.box_shift;
   }
 
   // The block that holds this lane's box of the tile.
   __device__ int32_t BlockOf(const AppendItem& item, int32_t tile) const {
     if (lane_ >= Boxes(ExistingKeys<Traits>(item, tile))) return 0;
     const kvt_sequences& s = plan_.params.sequences;
-    const int32_t token = tile * Traits::kKeys + lane_ * plan_.box_tokens;
+    const int32_t token = tile * Traits::kKeys + (lane_ << plan_.box_shift);
     return s.block_table[item.sequence * s.table_stride + (token >> plan_.page_shift)];
   }
 
-  __device__ void CopyRaw(const AppendItem& item, int32_t tile, int32_t block, bool is_key) {
+  __device__ __forceinline__ void CopyTile(const AppendItem& item, int32_t tile, int32_t column,
+                                           int32_t block, bool is_key) {
+    const int32_t boxes = Boxes(ExistingKeys<Traits>(item, tile));
     if constexpr (Traits::kFp8) {
       const int stage = raw_.stage();
+      const Box box = BoxOf(tile, column, block, SharedAddress(shared_.raw.tiles[stage]));
       shared_.raw.ring.empty[stage].Wait(raw_.filled_parity());
-      CopyBoxes(item, tile, block, is_key, SharedAddress(shared_.raw.tiles[stage]),
-                shared_.raw.ring.full[stage]);
+      CopyBoxes(box, boxes, is_key, shared_.raw.ring.full[stage]);
       raw_.Advance();
-    }
-  }
-
-  template <int kStages, size_t kBytes>
-  __device__ void CopyTile(const AppendItem& item, int32_t tile, int32_t block, bool is_key,
-                           RingCursor<kStages>& cursor, Ring<kStages>& ring,
-                           char (&tiles)[kStages][kBytes]) {
-    const int stage = cursor.stage();
-    ring.empty[stage].Wait(cursor.filled_parity());
-    const int32_t existing = ExistingKeys<Traits>(item, tile);
-    const uint32_t to = SharedAddress(tiles[stage]);
-    if (is_key || IsWhole<Traits>(item, tile)) {
-      CopyBoxes(item, tile, block, is_key, to, ring.full[stage]);
     } else {
-      CopyBoxes(item, tile, block, is_key, to, shared_.tail);
-      shared_.tail.Wait(tail_parity_);
-      tail_parity_ ^= 1;
-      ZeroRows(tiles[stage], existing);
-      FenceAsyncProxy();
-      __syncwarp();
-      if (lane_ == 0) ring.full[stage].Arrive();
+      const int stage = tiles_.stage();
+      const Box box = BoxOf(tile, column, block, SharedAddress(shared_.tiles[stage]));
+      shared_.tile_ring.empty[stage].Wait(tiles_.filled_parity());
+      if (is_key || IsWhole<Traits>(item, tile)) {
+        CopyBoxes(box, boxes, is_key, shared_.tile_ring.full[stage]);
+      } else {
+        CopyBoxes(box, boxes, is_key, shared_.tail);
+        ZeroBehind(shared_.tiles[stage], ExistingKeys<Traits>(item, tile));
+        if (lane_ == 0) shared_.tile_ring.full[stage].Arrive();
+      }
     }
-    cursor.Advance();
   }
 
-  __device__ void CopyBoxes(const AppendItem& item, int32_t tile, int32_t block, bool is_key,
-                            uint32_t to, TransactionBarrier& barrier) {
-    constexpr int kRowBytes = Traits::kFp8 ? Traits::kHeadDim : Traits::kHeadDim * 2;
-    const int32_t boxes = Boxes(ExistingKeys<Traits>(item, tile));
-    const int32_t box_bytes = plan_.box_tokens * kRowBytes;
-    if (lane_ == 0) barrier.ArriveExpecting(boxes * box_bytes);
+  // What a lane copies: from where, and to where in shared memory.
+  struct Box {
+    int32_t column;
+    int32_t group_in_page;  // of 8 tokens
+    int32_t block;
+    uint32_t to;
+  };
+
+  static constexpr int kRowBytes = Traits::kHeadDim * (Traits::kFp8 ? 1 : 2);
+
+  __device__ Box BoxOf(int32_t tile, int32_t column, int32_t block, uint32_t to) const {
+    const int32_t first = lane_ << plan_.box_shift;
+    const int32_t in_page = (tile * Traits::kKeys + first) & (plan_.params.kv.page_tokens - 1);
+    return {column, in_page / 8, block, to + first * kRowBytes};
+  }
+
+  __device__ __forceinline__ void CopyBoxes(const Box& box, int32_t boxes, bool is_key,
+                                            TransactionBarrier& barrier) {
+    if (lane_ == 0) barrier.ArriveExpecting((boxes << plan_.box_shift) * kRowBytes);
     __syncwarp();
     if (lane_ >= boxes) return;
-    const kvt_paged_kv& kv = plan_.params.kv;
-    const int32_t token = tile * Traits::kKeys + lane_ * plan_.box_tokens;
-    const int32_t in_page = token & (kv.page_tokens - 1);
-    CopyTensor(to + lane_ * box_bytes, is_key ? plan_.key_map : plan_.value_map,
-               static_cast<int32_t>(item.kv_head * kv.head_stride), 0, 0, in_page / 8, block,
-               barrier);
+    CopyTensor(box.to, is_key ? plan_.key_map : plan_.value_map, box.column, 0, 0,
+               box.group_in_page, box.block, barrier);
+  }
+
+  // Once the values at a sequence's end have come.
+  __device__ void ZeroBehind(char* tile, int32_t existing) {
+    shared_.tail.Wait(tail_parity_);
+    tail_parity_ ^= 1;
+    ZeroRows(tile, existing);
+    FenceAsyncProxy();
+    __syncwarp();
   }
 
   // 0 times NaN is NaN: values that do not exist must be 0, not just weightless.
@@ -192,9 +182,8 @@ class TileCopier {
   int lane_;
   AppendSchedule<typename Traits::Items> schedule_;
   RingCursor<kItemSlots> items_;
-  RingCursor<Traits::kKeyStages> keys_;
-  RingCursor<Traits::kValueStages> values_;
-  RingCursor<Traits::kFp8 ? Traits::kRawStages : 1> raw_;
+  RingCursor<Traits::kTileStages> tiles_;
+  RingCursor<Traits::kRawStages> raw_;
   uint32_t tail_parity_ = 0;
   TablesFirst wait_;
 };
@@ -246,7 +235,7 @@ class TileLoader {
 
   // Into L2, while the consumers still hold the last item's queries.
   __device__ void PrefetchQueries(const AppendItem& item) const {
-    for (int row = thread_; row < kTileRows; row += Traits::kLoaderThreads) {
+    for (int row = thread_; row < Traits::kRows; row += Traits::kLoaderThreads) {
       const uint16_t* from = RowAddress(item, row);
 #pragma unroll
       for (int line = 0; line < Traits::kHeadDim / 64; ++line) {
@@ -258,7 +247,7 @@ class TileLoader {
   // Queries that consumers keep in registers leave their place at once, others only at an item's
   // end.
   __device__ void BeginQueries(const AppendItem& item) {
-    if constexpr (Traits::kQueryInRegisters) {
+    if constexpr (Traits::kQueriesAhead) {
       CopyQueries(item);
     } else {
       PrefetchQueries(item);
@@ -266,24 +255,25 @@ class TileLoader {
   }
 
   __device__ void EndQueries(const AppendItem& item) {
-    if constexpr (!Traits::kQueryInRegisters) CopyQueries(item);
+    if constexpr (!Traits::kQueriesAhead) CopyQueries(item);
     WaitForChunks();
     if constexpr (Traits::kFp8) {
       if (plan_.params.query_dtype == KVT_BF16) NarrowQueries();
     }
     FenceAsyncProxy();
-    shared_.query_ring.full[0].Arrive();
+    shared_.query_ring.full[query_.stage()].Arrive();
     query_.Advance();
   }
 
   __device__ void CopyQueries(const AppendItem& item) {
-    shared_.query_ring.empty[0].Wait(query_.filled_parity());
+    shared_.query_ring.empty[query_.stage()].Wait(query_.filled_parity());
     const int parity = thread_ % 2;
-    for (int row = thread_ / 2; row < kTileRows; row += kRowsAtOnce) {
+    for (int row = thread_ / 2; row < Traits::kRows; row += kRowsAtOnce) {
       const uint16_t* from = RowAddress(item, row);
       const bool valid = from != nullptr;
       if (!valid) from = static_cast<const uint16_t*>(plan_.params.query);
-      const uint32_t to = SharedAddress(shared_.query) + ChunkOffset<Traits>(row, parity);
+      const uint32_t to =
+          SharedAddress(shared_.query[query_.stage()]) + ChunkOffset<Traits>(row, parity);
 #pragma unroll
       for (int chunk = 0; chunk < kChunks; chunk += 2) {
         CopyChunk((to ^ (chunk % 8 * 16)) + chunk / 8 * kAtomBytes, from + (chunk + parity) * 8,
@@ -295,10 +285,11 @@ class TileLoader {
   // bf16 to fp16 in place, each thread the chunks that it copied.
   __device__ void NarrowQueries() {
     const int parity = thread_ % 2;
-    for (int row = thread_ / 2; row < kTileRows; row += kRowsAtOnce) {
+    for (int row = thread_ / 2; row < Traits::kRows; row += kRowsAtOnce) {
 #pragma unroll 4
       for (int chunk = parity; chunk < kChunks; chunk += 2) {
-        auto* words = reinterpret_cast<uint4*>(shared_.query + ChunkOffset<Traits>(row, chunk));
+        auto* words = reinterpret_cast<uint4*>(shared_.query[query_.stage()] +
+                                               ChunkOffset<Traits>(row, chunk));
         const uint4 wide = *words;
         *words = make_uint4(Fp16FromBf16(wide.x), Fp16FromBf16(wide.y), Fp16FromBf16(wide.z),
                             Fp16FromBf16(wide.w));
@@ -310,7 +301,7 @@ class TileLoader {
   AppendShared<Traits>& shared_;
   int thread_;  // 0 to kLoaderThreads
   RingCursor<kItemSlots> items_;
-  RingCursor<1> query_;
+  RingCursor<Traits::kQueryStages> query_;
   WidenerCursors<Traits> rings_;
   TablesFirst wait_;
 };

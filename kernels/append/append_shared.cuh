@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/append/append_plan.h"
 #include "kernels/append/append_schedule.cuh"
@@ -9,45 +10,54 @@
 
 namespace kvtier::kernels {
 
-constexpr int kConsumerWarpgroups = 2;
-constexpr int kConsumerWarps = 4 * kConsumerWarpgroups;
-constexpr int kAppendThreads = 128 * (kConsumerWarpgroups + 1);
 constexpr int kItemSlots = 4;
 // So many tiles before an item's end the queries of the next one are fetched, where that does not
 // happen beside the consumers' work anyway.
 constexpr int kTilesAhead = 2;
 constexpr int kAtomBytes = 1024;  // 8 rows of 128 bytes
 
-// A kernel: the type of its operands, whether the cache is fp8, and the head size.
-template <typename ElementType, bool kFp8Cache, int kDim>
+// A kernel: the type of its operands, whether the cache is fp8, the head size, the rows of a tile.
+template <typename ElementType, bool kFp8Cache, int kDim, int kHeight>
 struct AppendTraits {
   using Element = ElementType;
   static constexpr bool kFp8 = kFp8Cache;
   static constexpr int kHeadDim = kDim;
-  static constexpr int kKeys = TileKeys(kDim);
-  // Queries wait in registers, which frees their place for the next item's. Wide heads leave no
-  // room.
-  static constexpr bool kQueryInRegisters = kDim <= 128;
-  // Tiles in flight. Keys are asked for first and waited for longest.
-  static constexpr int kKeyStages = kDim == 64 ? 4 : kDim == 128 && !kFp8Cache ? 3 : 2;
-  static constexpr int kValueStages = kDim == 64 ? 4 : 2;
-  // Of the producer's four warps, those that copy: one for keys and one for values, so that neither
-  // waits for the other's place; but an fp8 cache needs three warps to widen.
+  static constexpr int kRows = kHeight;
+  static constexpr int kKeys = TileKeys(kDim, kRows);
+  static constexpr int kWarpgroups = kRows / 64;
+  static constexpr int kConsumerWarps = 4 * kWarpgroups;
+  static constexpr int kThreads = 128 * (kWarpgroups + 1);
+  // Two warpgroups would leave the tensor cores idle between them; so each multiplies the next
+  // tile's scores beside the last one's output. Three fill each other's gaps, and have no registers
+  // for more than one tile.
+  static constexpr bool kOverlapsTiles = kWarpgroups == 2;
+  // Queries that wait in registers free their place for the next item's. Where there are none to
+  // spare, a second place serves, or, beside wide heads, the next item's come late.
+  static constexpr bool kQueryInRegisters = kOverlapsTiles && kDim <= 128;
+  static constexpr int kQueryStages = kOverlapsTiles ? 1 : 2;
+  static constexpr bool kQueriesAhead = kQueryInRegisters || kQueryStages > 1;
+  // Of the producer's four warps, those that copy: one for keys and one for values, since small
+  // pages keep a warp busy; but an fp8 cache needs three warps to widen.
   static constexpr int kCopierWarps = kFp8Cache ? 1 : 2;
   static constexpr int kLoaderThreads = 128 - 32 * kCopierWarps;
   // A tile lies as atoms [row / 8][dim / 64], each 8 rows of 64 elements, swizzled.
   static constexpr int kAtomsPerGroup = kDim / 64;
   static constexpr int kGroupBytes = kAtomsPerGroup * kAtomBytes;  // 8 whole rows
   static constexpr int kTileBytes = kKeys / 8 * kGroupBytes;
-  static constexpr int kQueryBytes = kTileRows / 8 * kGroupBytes;
+  static constexpr int kQueryBytes = kRows / 8 * kGroupBytes;
+  // Tiles in flight, of keys and values in the order of their use.
+  static constexpr int kTileStages = kDim == 64                                    ? 8
+                                     : kDim == 128 && kOverlapsTiles && !kFp8Cache ? 5
+                                                                                   : 4;
   static constexpr int kRawBytes = kKeys * kDim;  // of an fp8 tile as it lies in the cache
   static constexpr int kRawStages = kDim == 256 ? 1 : 2;
-  static constexpr int kRegistersGiven = kFp8Cache ? 56 : 40;    // to which producers go down
-  static constexpr int kRegistersTaken = kFp8Cache ? 224 : 232;  // to which consumers go up
+  // To which producers go down and consumers up.
+  static constexpr int kRegistersGiven = 56;
+  static constexpr int kRegistersTaken = kWarpgroups == 3 ? 152 : 224;
 
   // How the work is cut: rows of queries and keys of a tile, bytes of one key of one head.
   struct Items {
-    static constexpr int kRows = kTileRows;
+    static constexpr int kRows = kHeight;
     static constexpr int kTileKeys = kKeys;
     static constexpr int kKeyBytes = kDim * (kFp8Cache ? 1 : 2);
     // From the last tile to the first, the zeroing of what does not exist, which only the last one
@@ -69,6 +79,21 @@ __device__ __forceinline__ uint32_t ChunkOffset(uint32_t row, uint32_t chunk) {
 // The i-th tile of keys that an item works on.
 __device__ __forceinline__ int32_t TileAt(const AppendItem& item, int32_t i) {
   return item.ascends ? item.first_tile + i : item.end_tile - 1 - i;
+}
+
+// The order in which tiles of keys and values come and go: calls `next` with an item's tile,
+// counted as TileAt does, and whether its keys or its values are meant.
+template <typename Traits, typename Function>
+__device__ __forceinline__ void ForEachTile(int32_t tiles, Function next) {
+  for (int32_t i = 0; i < tiles; ++i) {
+    next(i, /*is_key=*/true);
+    if constexpr (Traits::kOverlapsTiles) {
+      if (i > 0) next(i - 1, /*is_key=*/false);
+    } else {
+      next(i, /*is_key=*/false);
+    }
+  }
+  if constexpr (Traits::kOverlapsTiles) next(tiles - 1, /*is_key=*/false);
 }
 
 // How many of a tile's keys exist. Only the last tile of a sequence has fewer than all; what lies
@@ -93,29 +118,25 @@ template <typename Traits>
 struct RawTiles {
   alignas(128) char tiles[Traits::kRawStages][Traits::kRawBytes];
   Ring<Traits::kRawStages> ring;
-  float key_scales[Traits::kKeyStages][Traits::kKeys];
-  float value_scales[Traits::kValueStages][Traits::kKeys];
+  float scales[Traits::kTileStages][Traits::kKeys];
 };
 
-template <bool kFp8, typename Traits>
-struct RawTilesIf {
-  using Type = NoRawTiles;
-};
+struct NoOutputStages {};
+
 template <typename Traits>
-struct RawTilesIf<true, Traits> {
-  using Type = RawTiles<Traits>;
+struct OutputStages {
+  alignas(128) char rows[Traits::kConsumerWarps][kOutputStageBytes];
 };
 
 template <typename Traits>
 struct alignas(kAtomBytes) AppendShared {
-  alignas(kAtomBytes) char query[Traits::kQueryBytes];
-  alignas(kAtomBytes) char keys[Traits::kKeyStages][Traits::kTileBytes];
-  alignas(kAtomBytes) char values[Traits::kValueStages][Traits::kTileBytes];
-  alignas(128) char output[kConsumerWarps][kOutputStageBytes];
-  typename RawTilesIf<Traits::kFp8, Traits>::Type raw;
-  Ring<Traits::kKeyStages> key_ring;
-  Ring<Traits::kValueStages> value_ring;
-  Ring<1> query_ring;
+  alignas(kAtomBytes) char query[Traits::kQueryStages][Traits::kQueryBytes];
+  alignas(kAtomBytes) char tiles[Traits::kTileStages][Traits::kTileBytes];
+  // Where queries wait twice, output takes the place of the item's own.
+  std::conditional_t<Traits::kQueryStages == 1, OutputStages<Traits>, NoOutputStages> output;
+  std::conditional_t<Traits::kFp8, RawTiles<Traits>, NoRawTiles> raw;
+  Ring<Traits::kTileStages> tile_ring;
+  Ring<Traits::kQueryStages> query_ring;
   Ring<kItemSlots> item_ring;
   TransactionBarrier tail;  // the copies of a tile whose end must be zeroed before it is given out
   AppendItem items[kItemSlots];
@@ -124,13 +145,12 @@ struct alignas(kAtomBytes) AppendShared {
   // reads scales beside the tiles, and gives both back itself.
   __device__ void InitBarriers(bool scales_per_token) {
     const uint32_t emptiers =
-        Traits::kFp8 && scales_per_token ? 32 * kConsumerWarps : kConsumerWarps;
+        Traits::kFp8 && scales_per_token ? 32 * Traits::kConsumerWarps : Traits::kConsumerWarps;
     // Converted tiles are given out by the loader threads, copied ones by the copying thread.
     const uint32_t fillers = Traits::kFp8 ? Traits::kLoaderThreads : 1;
-    key_ring.Init(fillers, emptiers);
-    value_ring.Init(fillers, emptiers);
-    query_ring.Init(Traits::kLoaderThreads, kConsumerWarps);
-    item_ring.Init(1, kConsumerWarps + 3);  // all warps but the one that draws
+    tile_ring.Init(fillers, emptiers);
+    query_ring.Init(Traits::kLoaderThreads, Traits::kConsumerWarps);
+    item_ring.Init(1, Traits::kConsumerWarps + 3);  // all warps but the one that draws
     tail.Init(1);
     if constexpr (Traits::kFp8) raw.ring.Init(1, Traits::kLoaderThreads / 32);
   }

@@ -31,6 +31,18 @@ __device__ __forceinline__ float Tanh(float x) {
   return 1.0f - __fdividef(2.0f, Exp2(2.0f * kLog2E * x) + 1.0f);
 }
 
+// Sums of a thread's two rows, each with its own factor.
+template <int kCount>
+__device__ __forceinline__ void RescaleRows(float (&sums)[kCount], const float (&factor)[2]) {
+#pragma unroll
+  for (int i = 0; i < kCount; i += 4) {
+    sums[i] *= factor[0];
+    sums[i + 1] *= factor[0];
+    sums[i + 2] *= factor[1];
+    sums[i + 3] *= factor[1];
+  }
+}
+
 template <int kScores>
 class RunningSoftmax {
  public:
@@ -54,9 +66,9 @@ class RunningSoftmax {
     for (int r = 0; r < 2; ++r) {
       const float maximum = QuadMax(own[r]);
       correction[r] = 1.0f;
-      if ((maximum - maximum_[r]) * scale_ > kSlack) {
-        correction[r] = Exp2((maximum_[r] - maximum) * scale_);
-        maximum_[r] = maximum;
+      if (maximum > limit_[r]) {
+        // Before the first key there is nothing to multiply, and no maximum either.
+        correction[r] = limit_[r] == -INFINITY ? 0.0f : Exp2(offset_[r] - maximum * scale_);
         limit_[r] = maximum + kSlack / scale_;
         offset_[r] = maximum * scale_;
         sum_[r] *= correction[r];
@@ -84,14 +96,14 @@ class RunningSoftmax {
   // the sums of values must be divided, as a factor, and the log-sum-exp.
   __device__ __forceinline__ void Finish(int r, float sink, float& factor, float& lse) {
     const float sum = QuadSum(sum_[r]);
-    if (maximum_[r] == -INFINITY) {
+    if (limit_[r] == -INFINITY) {
       factor = 0.0f;
       lse = sink;
       return;
     }
-    const float total = sum + Exp2(sink * kLog2E - maximum_[r] * scale_);
+    const float total = sum + Exp2(sink * kLog2E - offset_[r]);
     factor = __fdividef(1.0f, total);
-    lse = maximum_[r] * scale_ * kLn2 + __logf(total);
+    lse = offset_[r] * kLn2 + __logf(total);
   }
 
  private:
@@ -114,7 +126,6 @@ class RunningSoftmax {
   static constexpr float kSlack = 4.0f;
 
   float scale_;
-  float maximum_[2] = {-INFINITY, -INFINITY};
   float limit_[2] = {-INFINITY, -INFINITY};
   float sum_[2] = {};
   float offset_[2] = {};  // maxima as base-2 logarithms; 0 as long as no key was seen

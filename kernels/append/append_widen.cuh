@@ -1,5 +1,5 @@
 // Tiles of an fp8 cache on their way to the tensor cores: e4m3 to fp16, which holds all its values,
-// from the ring of raw tiles to those of keys and values.
+// from the ring of raw tiles to that of tiles.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,7 @@ namespace kvtier::kernels {
 // Where the loader threads stand in the rings; kept from item to item.
 template <typename Traits>
 struct WidenerCursors {
-  RingCursor<Traits::kKeyStages> keys;
-  RingCursor<Traits::kValueStages> values;
+  RingCursor<Traits::kTileStages> tiles;
   RingCursor<Traits::kRawStages> raw;
 };
 
@@ -37,12 +36,10 @@ class TileWidener {
   template <typename Function>
   __device__ void Run(const AppendItem& item, Function begin_next) {
     const int32_t tiles = item.end_tile - item.first_tile;
-    for (int32_t i = 0; i < tiles; ++i) {
-      WidenKeys(item, TileAt(item, i));
-      if (i > 0) WidenValues(item, TileAt(item, i - 1));
-      if (i == max(0, tiles - kTilesAhead)) begin_next();
-    }
-    WidenValues(item, TileAt(item, tiles - 1));
+    ForEachTile<Traits>(tiles, [&](int32_t i, bool is_key) {
+      Widen(item, TileAt(item, i), is_key);
+      if (!is_key && i == max(0, tiles - kTilesAhead)) begin_next();
+    });
   }
 
  private:
@@ -55,38 +52,28 @@ class TileWidener {
   static constexpr int kBatch = 8;
   static_assert(Traits::kLoaderThreads % kColumns == 0);
 
-  __device__ void WidenKeys(const AppendItem& item, int32_t tile) {
-    Widen(item, tile, rings_.keys, shared_.key_ring, shared_.keys, plan_.params.kv.key_scales,
-          shared_.raw.key_scales);
-  }
-
-  __device__ void WidenValues(const AppendItem& item, int32_t tile) {
-    Widen(item, tile, rings_.values, shared_.value_ring, shared_.values,
-          plan_.params.kv.value_scales, shared_.raw.value_scales);
-  }
-
-  template <int kStages, size_t kBytes>
-  __device__ __forceinline__ void Widen(const AppendItem& item, int32_t tile,
-                                        RingCursor<kStages>& cursor, Ring<kStages>& ring,
-                                        char (&tiles)[kStages][kBytes], const kvt_scales& scales,
-                                        float (&shared_scales)[kStages][Traits::kKeys]) {
-    const int stage = cursor.stage(), raw_stage = rings_.raw.stage();
+  __device__ __forceinline__ void Widen(const AppendItem& item, int32_t tile, bool is_key) {
+    const int stage = rings_.tiles.stage(), raw_stage = rings_.raw.stage();
     const int32_t existing = ExistingKeys<Traits>(item, tile);
-    ring.empty[stage].Wait(cursor.filled_parity());
-    if (plan_.scales_per_token) LoadScales(item, tile, existing, scales, shared_scales[stage]);
+    shared_.tile_ring.empty[stage].Wait(rings_.tiles.filled_parity());
+    if (plan_.scales_per_token) {
+      const kvt_paged_kv& kv = plan_.params.kv;
+      LoadScales(item, tile, existing, is_key ? kv.key_scales : kv.value_scales,
+                 shared_.raw.scales[stage]);
+    }
     shared_.raw.ring.full[raw_stage].Wait(rings_.raw.parity());
     const uint32_t from = SharedAddress(shared_.raw.tiles[raw_stage]) + thread_ * 8;
-    const uint32_t to = SharedAddress(tiles[stage]);
+    const uint32_t to = SharedAddress(shared_.tiles[stage]);
     if (IsWhole<Traits>(item, tile)) {
       WidenWhole(from, to);
     } else {
       WidenPart(from, to, existing);
     }
     FenceAsyncProxy();
-    ring.full[stage].Arrive();
+    shared_.tile_ring.full[stage].Arrive();
     __syncwarp();
     if (thread_ % 32 == 0) shared_.raw.ring.empty[raw_stage].Arrive();
-    cursor.Advance();
+    rings_.tiles.Advance();
     rings_.raw.Advance();
   }
 

@@ -85,6 +85,18 @@ class TransactionBarrier {
         "r"(parity), "r"(kSleepNanoseconds)
         : "memory");
   }
+  // Whether the phase of this parity is over.
+  __device__ bool IsOver(uint32_t parity) {
+    uint32_t over;
+    asm volatile(
+        "{\n.reg .pred done;\n"
+        "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+        "selp.u32 %0, 1, 0, done;\n}\n"
+        : "=r"(over)
+        : "r"(address()), "r"(parity)
+        : "memory");
+    return over != 0;
+  }
   __device__ uint32_t address() const { return SharedAddress(this); }
 
  private:
@@ -153,6 +165,16 @@ __device__ __forceinline__ void CopyTensor(uint32_t to, const CUtensorMap& map, 
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
       "[%0], [%1, {%3, %4, %5}], [%2];" ::"r"(to),
       "l"(&map), "r"(barrier.address()), "r"(c0), "r"(c1), "r"(c2)
+      : "memory");
+}
+
+__device__ __forceinline__ void CopyTensor(uint32_t to, const CUtensorMap& map, int32_t c0,
+                                           int32_t c1, int32_t c2,
+                                           const TransactionBarrier& barrier, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(to),
+      "l"(&map), "r"(barrier.address()), "r"(c0), "r"(c1), "r"(c2), "l"(policy)
       : "memory");
 }
 

@@ -58,6 +58,13 @@ __device__ __forceinline__ void Settle(float (&sums)[kCount]) {
   "%8, %9, %10, %11, %12, %13, %14, %15, "   \
   "%16, %17, %18, %19, %20, %21, %22, %23, " \
   "%24, %25, %26, %27, %28, %29, %30, %31"
+#define KVT_REGISTERS_48                     \
+  "%0, %1, %2, %3, %4, %5, %6, %7, "         \
+  "%8, %9, %10, %11, %12, %13, %14, %15, "   \
+  "%16, %17, %18, %19, %20, %21, %22, %23, " \
+  "%24, %25, %26, %27, %28, %29, %30, %31, " \
+  "%32, %33, %34, %35, %36, %37, %38, %39, " \
+  "%40, %41, %42, %43, %44, %45, %46, %47"
 #define KVT_REGISTERS_64                     \
   "%0, %1, %2, %3, %4, %5, %6, %7, "         \
   "%8, %9, %10, %11, %12, %13, %14, %15, "   \
@@ -91,6 +98,7 @@ __device__ __forceinline__ void Settle(float (&sums)[kCount]) {
 #define KVT_SUMS_16(d, i) KVT_SUMS_8(d, i), KVT_SUMS_8(d, i + 8)
 #define KVT_SUMS_32(d, i) \
   KVT_SUMS_8(d, i), KVT_SUMS_8(d, i + 8), KVT_SUMS_8(d, i + 16), KVT_SUMS_8(d, i + 24)
+#define KVT_SUMS_48(d, i) KVT_SUMS_32(d, i), KVT_SUMS_16(d, i + 32)
 #define KVT_SUMS_64(d, i) KVT_SUMS_32(d, i), KVT_SUMS_32(d, i + 32)
 #define KVT_SUMS_128(d, i) KVT_SUMS_64(d, i), KVT_SUMS_64(d, i + 64)
 
@@ -117,11 +125,11 @@ inline constexpr bool kIsBf16 = false;
 template <>
 inline constexpr bool kIsBf16<__nv_bfloat16> = true;
 
-// d = a * b^T (+ d), both in shared memory, N = 32, 64 or 128.
+// d = a * b^T (+ d), both in shared memory, N = 32, 64, 96 or 128.
 template <typename T, int kSums>
 __device__ __forceinline__ void FromShared(float (&d)[kSums], uint64_t a, uint64_t b,
                                            int accumulate) {
-  static_assert(kSums == 16 || kSums == 32 || kSums == 64);
+  static_assert(kSums == 16 || kSums == 32 || kSums == 48 || kSums == 64);
   if constexpr (kSums == 16) {
     if constexpr (kIsBf16<T>) {
       KVT_WGMMA_FROM_SHARED(32, 16, "bf16", 0, 16, 17, 18);
@@ -133,6 +141,12 @@ __device__ __forceinline__ void FromShared(float (&d)[kSums], uint64_t a, uint64
       KVT_WGMMA_FROM_SHARED(64, 32, "bf16", 0, 32, 33, 34);
     } else {
       KVT_WGMMA_FROM_SHARED(64, 32, "f16", 0, 32, 33, 34);
+    }
+  } else if constexpr (kSums == 48) {
+    if constexpr (kIsBf16<T>) {
+      KVT_WGMMA_FROM_SHARED(96, 48, "bf16", 0, 48, 49, 50);
+    } else {
+      KVT_WGMMA_FROM_SHARED(96, 48, "f16", 0, 48, 49, 50);
     }
   } else {
     if constexpr (kIsBf16<T>) {

@@ -9,8 +9,7 @@ namespace kvtier::kernels {
 namespace {
 
 constexpr uint64_t kQueryBytes = 2;  // of an element
-constexpr uint64_t kAtomColumns = 64;
-constexpr uint64_t kGroupTokens = 8;
+constexpr uint32_t kChunkColumns = 64;
 
 }  // namespace
 
@@ -19,7 +18,7 @@ bool EncodeQueryMap(const kvt_mla_decode_params& params, CUtensorMap* map) {
                                 static_cast<cuuint64_t>(params.sequences.sequences)};
   const cuuint64_t strides[] = {params.query_head_stride * kQueryBytes,
                                 params.query_sequence_stride * kQueryBytes};
-  const cuuint32_t box[] = {kAtomColumns, kMlaTileHeads, 1};
+  const cuuint32_t box[] = {kChunkColumns, kMlaTileHeads, 1};
   return EncodeTensorMap(params.query,
                          {.type = CU_TENSOR_MAP_DATA_TYPE_UINT16,
                           .swizzle = CU_TENSOR_MAP_SWIZZLE_128B,
@@ -29,20 +28,15 @@ bool EncodeQueryMap(const kvt_mla_decode_params& params, CUtensorMap* map) {
                          map);
 }
 
-bool EncodeLatentMap(const kvt_mla_decode_params& params, int first_column, int columns,
-                     int box_tokens, CUtensorMap* map) {
+bool EncodeLatentMap(const kvt_mla_decode_params& params, int box_tokens, CUtensorMap* map) {
   const bool fp8 = params.latent_dtype == KVT_FP8_E4M3;
   const uint64_t element = fp8 ? 1 : 2;
-  const auto atoms = static_cast<cuuint32_t>(columns / kAtomColumns);
-  const cuuint64_t extents[] = {kAtomColumns, kGroupTokens, atoms,
-                                params.page_tokens / kGroupTokens, INT32_MAX};
-  const cuuint64_t strides[] = {params.token_stride * element, kAtomColumns * element,
-                                kGroupTokens * params.token_stride * element,
-                                params.block_stride * element};
-  const cuuint32_t box[] = {kAtomColumns, kGroupTokens, atoms,
-                            static_cast<cuuint32_t>(box_tokens / kGroupTokens), 1};
+  const cuuint64_t extents[] = {KVT_MLA_QUERY_DIM, static_cast<cuuint64_t>(params.page_tokens),
+                                INT32_MAX};
+  const cuuint64_t strides[] = {params.token_stride * element, params.block_stride * element};
+  const cuuint32_t box[] = {kChunkColumns, static_cast<cuuint32_t>(box_tokens), 1};
   return EncodeTensorMap(
-      static_cast<const uint8_t*>(params.latent) + first_column * element,
+      params.latent,
       {.type = fp8 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_UINT16,
        .swizzle = fp8 ? CU_TENSOR_MAP_SWIZZLE_NONE : CU_TENSOR_MAP_SWIZZLE_128B,
        .extents = extents,

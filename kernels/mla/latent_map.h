@@ -11,10 +11,9 @@ namespace kvtier::kernels {
 // for heads that do not exist. False: strides are beyond what the engine can address.
 [[nodiscard]] bool EncodeQueryMap(const kvt_mla_decode_params& params, CUtensorMap* map);
 
-// Coordinates (0, 0, 0, group of 8 tokens within the page, block). One copy brings `columns`
-// columns of `box_tokens` tokens from `first_column` on, eight rows after eight rows, as atoms of 8
-// rows by 64 columns, swizzled unless the latent cache is fp8. False: likewise.
-[[nodiscard]] bool EncodeLatentMap(const kvt_mla_decode_params& params, int first_column,
-                                   int columns, int box_tokens, CUtensorMap* map);
+// Coordinates (column, token within the page, block). One copy brings 64 columns of `box_tokens`
+// tokens, swizzled unless the latent cache is fp8. False: likewise.
+[[nodiscard]] bool EncodeLatentMap(const kvt_mla_decode_params& params, int box_tokens,
+                                   CUtensorMap* map);
 
 }  // namespace kvtier::kernels

@@ -133,11 +133,8 @@ bool MakeArguments(const kvt_mla_decode_params& p, const Cut& cut, void* workspa
   arguments->merges = reinterpret_cast<MergeState*>(bytes);
   arguments->part_lse = reinterpret_cast<float*>(bytes + layout.lse_offset);
   arguments->parts = reinterpret_cast<float*>(bytes + layout.parts_offset);
-  constexpr int kRightColumns = KVT_MLA_QUERY_DIM - kMlaHalfDim;
   return EncodeQueryMap(p, &arguments->query_map) &&
-         EncodeLatentMap(p, 0, kMlaHalfDim, arguments->box_tokens, &arguments->left_map) &&
-         EncodeLatentMap(p, kMlaHalfDim, kRightColumns, arguments->box_tokens,
-                         &arguments->right_map);
+         EncodeLatentMap(p, arguments->box_tokens, &arguments->latent_map);
 }
 
 }  // namespace

@@ -13,8 +13,8 @@
 namespace kvtier::kernels {
 
 // A block works on up to 64 query heads (the height of a matrix instruction) and 64 tokens at a
-// time. A row of the latent cache is brought in two parts that
-// are given back apart: columns [0, 256), and [256, 512) with the rope's 64 behind them.
+// time. The two halves of the columns, [0, 256), and [256, 512) with the rope's 64 behind them, are
+// brought and given back apart.
 constexpr int kMlaTileHeads = 64;
 constexpr int kMlaTileTokens = 64;
 constexpr int kMlaHalfDim = KVT_MLA_LATENT_DIM / 2;
@@ -23,10 +23,9 @@ constexpr int kMlaMergeThreads = 256;
 // By value, as a kernel parameter: tensor maps must lie there. Block b works on tile b % head_tiles
 // of the heads, so that blocks that read the same tokens run at the same time and meet in L2.
 struct MlaArguments {
-  CUtensorMap query_map;  // element, head, sequence
-  CUtensorMap left_map;   // latent_map.h
-  CUtensorMap right_map;
-  StepShape step;  // one KV head
+  CUtensorMap query_map;   // element, head, sequence
+  CUtensorMap latent_map;  // latent_map.h
+  StepShape step;          // one KV head
   const int32_t* block_table;
   int64_t table_stride;
   void* output;

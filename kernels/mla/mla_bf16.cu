@@ -3,7 +3,7 @@
 namespace kvtier::kernels {
 
 cudaError_t LaunchMlaBf16(const MlaArguments& arguments, int blocks, cudaStream_t stream) {
-  return LaunchMla<MlaTraits<__nv_bfloat16, false>>(arguments, blocks, stream);
+  return LaunchMla<__nv_bfloat16, false>(arguments, blocks, stream);
 }
 
 }  // namespace kvtier::kernels

@@ -3,7 +3,7 @@
 namespace kvtier::kernels {
 
 cudaError_t LaunchMlaFp16(const MlaArguments& arguments, int blocks, cudaStream_t stream) {
-  return LaunchMla<MlaTraits<__half, false>>(arguments, blocks, stream);
+  return LaunchMla<__half, false>(arguments, blocks, stream);
 }
 
 }  // namespace kvtier::kernels

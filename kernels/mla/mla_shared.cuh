@@ -1,10 +1,12 @@
 // The shared memory of an MLA block, and who waits for whom in it.
+//
+// Tiles of tokens come in pairs: the first of a pair lies in stage 0, the second in stage 1. The
+// first consumer multiplies queries with the first tile's rows and sums up the left half of the
+// output's columns, the second consumer takes the second tile and the right half. Each hands the
+// weights of its tile to the other.
 #pragma once
 
-#include <cuda_fp16.h>
-
 #include <cstdint>
-#include <type_traits>
 
 #include "kernels/append/pipeline.cuh"
 #include "kernels/decode/decode_schedule.cuh"
@@ -16,72 +18,52 @@ namespace kvtier::kernels {
 constexpr int kMlaThreads = 3 * 128;
 constexpr int kMlaWarps = kMlaThreads / 32;
 constexpr int kMlaAtomBytes = 1024;  // 8 rows of 128 bytes
-constexpr int kMlaQueryChunks = KVT_MLA_QUERY_DIM / 64;
-constexpr int kMlaQueryChunkBytes = kMlaTileHeads * 128;
-// Eight tokens of a part: its atoms side by side.
-constexpr int kMlaLeftGroupBytes = kMlaHalfDim / 64 * kMlaAtomBytes;
-constexpr int kMlaRightGroupBytes = (KVT_MLA_QUERY_DIM - kMlaHalfDim) / 64 * kMlaAtomBytes;
-constexpr int kMlaLeftBytes = kMlaTileTokens / 8 * kMlaLeftGroupBytes;
-constexpr int kMlaRightBytes = kMlaTileTokens / 8 * kMlaRightGroupBytes;
-constexpr int kMlaWeightsBytes = kMlaTileHeads * 128;  // a row has the pitch of the swizzle
+// Queries and tiles of tokens lie in chunks of 64 columns: 64 rows of 128 bytes, swizzled.
+constexpr int kMlaChunks = KVT_MLA_QUERY_DIM / 64;
+constexpr int kMlaLeftChunks = kMlaHalfDim / 64;
+constexpr int kMlaChunkBytes = 64 * 128;
+static_assert(kMlaTileHeads == 64 && kMlaTileTokens == 64);
 
-// Of a consumer's warp, the lanes that write or read factors, one of each quad; each gives them
-// out, or back, itself.
-constexpr int kMlaFactorLanes = 8;
+// Of a consumer's warp. The first lane of each reads and writes what goes with its rows, and
+// arrives for itself.
+constexpr int kMlaQuads = 8;
 
-// Of queries and output, and whether the latent cache is fp8.
-template <typename Query, bool kFp8Latent>
-struct MlaTraits {
-  using Output = Query;
-  // What is multiplied: fp16 holds all values of e4m3.
-  using Element = std::conditional_t<kFp8Latent, __half, Query>;
-  static constexpr bool kFp8 = kFp8Latent;
-  // Tiles of tokens. Raw fp8 tiles take the room of one half.
-  static constexpr int kLeftStages = 2;
-  static constexpr int kRightStages = kFp8Latent ? 1 : 2;
-};
+// The columns that only scores need. Once the first tile's scores are there, its weights lie in
+// their place.
+constexpr int kMlaRopeChunk = kMlaChunks - 1;
 
-// What an fp8 latent cache takes besides: a tile as it lies in the cache, in groups of 8 tokens,
-// the atoms of a group side by side, unswizzled.
-struct MlaRaw {
-  alignas(128) char left[kMlaLeftBytes / 2];
-  alignas(128) char right[kMlaRightBytes / 2];
-  float scales[2][kMlaTileTokens];  // of the tokens in the left stages
-  TransactionBarrier left_full;
-  TransactionBarrier right_full;
-};
-struct MlaNoRaw {};
-
-template <typename Traits>
 struct alignas(kMlaAtomBytes) MlaShared {
-  alignas(kMlaAtomBytes) char query[kMlaQueryChunks][kMlaQueryChunkBytes];
-  alignas(kMlaAtomBytes) char left[Traits::kLeftStages][kMlaLeftBytes];
-  alignas(kMlaAtomBytes) char right[Traits::kRightStages][kMlaRightBytes];
-  alignas(kMlaAtomBytes) char weights[kMlaWeightsBytes];  // of a tile, for the right consumer
-  std::conditional_t<Traits::kFp8, MlaRaw, MlaNoRaw> raw;
-  float factors[kMlaTileHeads];  // what its sums are multiplied with before; at last, what divides
-  Ring<1> query_ring;            // emptied by the left consumer
-  Ring<Traits::kLeftStages> left_ring;    // likewise
-  Ring<Traits::kRightStages> right_ring;  // emptied by the right consumer
-  Ring<1> weights_ring;     // weights and factors: from the left to the right consumer
-  TransactionBarrier turn;  // given to the right consumer by the left one
-  TransactionBarrier tail;  // the copies of a tile whose end must be zeroed before it is given out
+  alignas(kMlaAtomBytes) char query[kMlaChunks][kMlaChunkBytes];
+  alignas(kMlaAtomBytes) char tiles[2][kMlaChunks][kMlaChunkBytes];
+  alignas(kMlaAtomBytes) char weights[kMlaChunkBytes];  // of the second tile
+  float peaks[2][kMlaTileHeads];    // what the weights of a pair's tiles are relative to
+  float sums[2][kMlaTileHeads];     // of each consumer's weights
+  float scales[2][kMlaTileTokens];  // of an fp8 cache's tokens
+  Ring<1> query_ring;               // emptied by both consumers
+  TransactionBarrier full[2][kMlaChunks];
+  TransactionBarrier left_empty[2];   // by the first consumer
+  TransactionBarrier right_empty[2];  // by the second
+  // Weights and peaks of a tile, from each warp of a consumer to the same warp of the other. That
+  // it has taken them, the giver learns from what it is given next, or from the end of the segment.
+  TransactionBarrier weights_full[2][4];
+  TransactionBarrier first_scores;  // the first consumer's warps do not read the rope any more
+  TransactionBarrier landed[2][2];  // copies to be widened, or zeroed at their end, before
+                                    // they are given out
   ScheduleScratch<kMlaWarps> schedule;
   MergeTurn merge;
 
   // By one thread, before any other touches the barriers.
   __device__ void InitBarriers() {
-    constexpr int kFillers = Traits::kFp8 ? 128 : 1;  // besides the bytes of copies
-    query_ring.Init(1, 4);
-    left_ring.Init(kFillers, 4);
-    right_ring.Init(kFillers, 4);
-    weights_ring.Init(4 * kMlaFactorLanes, 4 * kMlaFactorLanes);
-    turn.Init(4);
-    tail.Init(1);
-    if constexpr (Traits::kFp8) {
-      raw.left_full.Init(1);
-      raw.right_full.Init(1);
+    query_ring.Init(1, 8);
+    for (int stage = 0; stage < 2; ++stage) {
+      for (TransactionBarrier& chunk : full[stage]) chunk.Init(1);
+      left_empty[stage].Init(4);
+      right_empty[stage].Init(stage == 0 ? 8 : 4);
+      for (TransactionBarrier& warp : weights_full[stage]) warp.Init(kMlaQuads);
+      landed[stage][0].Init(1);
+      landed[stage][1].Init(1);
     }
+    first_scores.Init(4);
   }
 };
 

@@ -47,6 +47,7 @@ class FakeDevice final : public Device {
   [[nodiscard]] DeviceInfo info() const override;
   [[nodiscard]] Result<std::unique_ptr<DevicePool>> CreatePool(uint64_t bytes) override;
   void Copy(CopyRequest request) override;
+  void AwaitBackground(bool awaited) override { background_awaited_ = awaited; }
 
   // What a client sees that mapped the pool with this descriptor.
   [[nodiscard]] FakeDevicePool* PoolByFd(int fd) const;
@@ -58,6 +59,7 @@ class FakeDevice final : public Device {
   // Each later request fails with this probability.
   void FailCopiesAtRate(double rate) { failure_rate_ = rate; }
 
+  [[nodiscard]] bool background_awaited() const { return background_awaited_; }
   [[nodiscard]] EventSource source() const { return source_; }
   [[nodiscard]] uint64_t copies_completed() const { return copies_completed_; }
   [[nodiscard]] uint64_t copies_requested() const { return copies_requested_; }
@@ -79,6 +81,7 @@ class FakeDevice final : public Device {
   uint64_t allocated_bytes_ = 0;
   int next_fd_ = 1'000'000;
   bool pools_take_time_ = false;
+  bool background_awaited_ = false;
   int fail_next_ = 0;
   double failure_rate_ = 0;
   uint64_t copies_completed_ = 0;

@@ -32,13 +32,12 @@ Result<std::vector<std::byte>> ReencodeAsOneOf(const Frame& frame) {
 }  // namespace
 
 Result<std::vector<std::byte>> Reencode(const Frame& frame) {
-  return ReencodeAsOneOf<Hello, HelloReply, RegisterModel, RegisterModelReply, Devices,
-                         DevicesReply, Attach, AttachReply, Acquire, AcquireReply, AcquireCounted,
-                         AcquireCountedReply, LoadProgress, Commit, CommitReply, Release,
-                         ReleaseReply, Prefetch, PrefetchReply, Lookup, LookupReply, Pin, PinReply,
-                         Stats, StatsReply, Ping, Pong, ErrorReply, AdminRequest, AdminProgress,
-                         AdminReply, Workspace, WorkspaceReply, Attend, AttendReply, AttendScaled>(
-      frame);
+  return ReencodeAsOneOf<
+      Hello, HelloReply, RegisterModel, RegisterModelReply, Devices, DevicesReply, Attach,
+      AttachReply, Acquire, AcquireReply, AcquireCounted, AcquireCountedReply, LoadProgress, Commit,
+      CommitReply, Release, ReleaseReply, Prefetch, PrefetchReply, Lookup, LookupReply, Pin,
+      PinReply, Stats, StatsReply, Ping, Pong, ErrorReply, AdminRequest, AdminProgress, AdminReply,
+      Workspace, WorkspaceReply, WorkspaceClose, Attend, AttendReply, AttendScaled>(frame);
 }
 
 }  // namespace kvtier::wire

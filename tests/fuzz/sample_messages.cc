@@ -106,6 +106,7 @@ void AddLookups(SampleList* list) {
 void AddAttention(SampleList* list) {
   list->Add("workspace", 12, Workspace{PoolId{1}, 0, 65536});
   list->Add("workspace_reply", 12, WorkspaceReply{65536, DeviceKind::kHost});
+  list->Add("workspace_close", 15, WorkspaceClose{1});
   Attend attend;
   attend.pool = PoolId{1};
   attend.layer = 1;

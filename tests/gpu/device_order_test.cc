@@ -68,6 +68,18 @@ TEST_F(DeviceOrderTest, BackgroundKeepsToItsRateAndDemandDoesNot) {
   EXPECT_GT(seconds(), 0.9 * (64.0 - 4.0) / 256);
 }
 
+TEST_F(DeviceOrderTest, BackgroundThatIsAwaitedForgetsItsRate) {
+  Open({.background_bytes_per_s = 16 * kMiB, .chunk_bytes = 4 * kMiB}, 64 * kMiB);
+  const auto start = std::chrono::steady_clock::now();
+  Copy(1, CopyPriority::kBackground, 64 * kMiB);
+  Copy(2, CopyPriority::kDemand, 4 * kMiB);
+  loop_.RunUntil([&] { return finished_.size() == 1; });
+  // The engine sleeps until the next chunk may begin, an eighth of a second from now.
+  device_->AwaitBackground(true);
+  loop_.RunUntil([&] { return finished_.size() == 2; });
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(200));
+}
+
 TEST_F(DeviceOrderTest, ClosingEndsEveryRequestExactlyOnce) {
   Open({}, 64 * kMiB);
   // A device of its own, so that the pool and the pinned memory outlive it.

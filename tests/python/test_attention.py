@@ -154,6 +154,17 @@ class AttentionTest(DaemonTestCase):
         workspaces.pop().close()
         pool.open_workspace(4096).close()
 
+    def test_a_closed_workspace_gives_its_memory_back(self):
+        pool = self.attach()
+        most = 200 * 1024 * 1024  # twice as much is more than the daemon gives
+        small, large = pool.open_workspace(4096), pool.open_workspace(most)
+        with self.assertRaises(kvtier.LimitExceededError):
+            pool.open_workspace(most)
+        large.close()
+        small.close()
+        # Under the number of the small one.
+        pool.open_workspace(most).close()
+
 
 class SecondDeviceTest(AttentionTest):
     """The same, in a pool that is not on the first device."""

@@ -142,6 +142,7 @@ SimPlan MakeSimPlan(uint64_t seed, uint32_t steps) {
   plan.sessions = static_cast<uint32_t>(random.Between(1, 4));
   plan.sizes.devices = static_cast<uint32_t>(random.Chance(0.5) ? 1 : random.Between(2, 3));
   DrawQuotas(random, &plan);
+  if (random.Chance(0.6)) plan.options.acquire_part_blocks = random.Between(1, 4);
   KVT_CHECK(plan.options.Validate().has_value());
   return plan;
 }

@@ -29,27 +29,49 @@ class LoadTable::Touched {
   Load* last_ = nullptr;
 };
 
-LoadId LoadTable::Begin(Start start) {
-  KVT_CHECK(!start.waiting.empty());
+LoadId LoadTable::Open(Start start) {
   const LoadId id(next_id_++);
   Load& load = loads_[id];
   load.session = start.session;
-  load.arrived.assign(start.hits.size(), true);
-  load.limit = static_cast<uint32_t>(start.hits.size());
-  load.hits = std::move(start.hits);
-  load.ready = start.waiting.front().position;
+  load.pool = start.pool;
   load.counter = std::move(start.counter);
   load.layers = start.layers;
-  if (load.counter && load.layers == 0) load.on_way.assign(load.hits.size(), false);
-  waiters_.Reserve(start.waiting.size());
-  for (const Waiting& block : start.waiting) {
-    load.arrived[block.position] = false;
-    if (!block.in_layers) ++load.whole_blocks;
-    waiters_.Add(ArrivalKey(*start.pool, block.entry), {id, block.position, block.in_layers});
-  }
-  if (load.whole_blocks == start.waiting.size()) load.layers_here = load.layers;
-  CountArrived(load);
   return id;
+}
+
+void LoadTable::Add(LoadId id, std::span<const Added> hits) {
+  Load& load = loads_.at(id);
+  KVT_CHECK(load.open);
+  for (const Added& added : hits) {
+    const auto position = static_cast<uint32_t>(load.hits.size());
+    const bool waits = added.entry != kNoEntry;
+    load.hits.push_back(added.hit);
+    load.arrived.push_back(!waits);
+    if (load.counts_blocks()) load.on_way.push_back(false);
+    if (!waits) continue;
+    load.in_layers |= added.in_layers;
+    if (!added.in_layers) ++load.whole_blocks;
+    waiters_.Add(ArrivalKey(*load.pool, added.entry), {id, position, added.in_layers});
+  }
+  // A block that failed stays the end.
+  if (load.miss == MissReason::kNone) load.limit = static_cast<uint32_t>(load.hits.size());
+  AdvancePrefix(&load);
+  CountArrived(load);
+}
+
+void LoadTable::Close(LoadId id) {
+  Load& load = loads_.at(id);
+  load.open = false;
+  if (!load.in_layers) load.layers_here = load.layers;
+  CountArrived(load);
+  if (load.news) Advance(id, true);
+}
+
+void LoadTable::Discard(LoadId id) {
+  const auto found = loads_.find(id);
+  KVT_CHECK(found != loads_.end() && found->second.open);
+  if (found->second.counter) found->second.counter->End();
+  loads_.erase(found);
 }
 
 std::vector<CountedStep> LoadTable::BlocksQueued(const CachePool& pool,
@@ -58,13 +80,13 @@ std::vector<CountedStep> LoadTable::BlocksQueued(const CachePool& pool,
   for (const EntryIndex entry : entries) {
     waiters_.ForEach(ArrivalKey(pool, entry), [&](const LoadWaiter& waiter) {
       Load* const load = touched.Find(waiter.load);
-      if (load != nullptr && !load->on_way.empty()) load->on_way[waiter.position] = true;
+      if (load != nullptr && load->counts_blocks()) load->on_way[waiter.position] = true;
     });
   }
   std::vector<CountedStep> steps;
   for (const LoadId id : touched.ids()) {
     Load& load = loads_.at(id);
-    if (load.on_way.empty()) continue;
+    if (!load.counts_blocks()) continue;
     uint32_t& counted = load.counted;
     while (counted < load.limit && (load.arrived[counted] || load.on_way[counted])) ++counted;
     // Also one that does not advance: if its copies fail, later ones must not be counted.
@@ -149,10 +171,18 @@ void LoadTable::Count(const Load& load, MissReason reason) {
   }
 }
 
+void LoadTable::AdvancePrefix(Load* load) {
+  while (load->ready < load->limit && load->arrived[load->ready]) ++load->ready;
+}
+
 void LoadTable::Advance(LoadId id, bool changed) {
   Load& load = loads_.at(id);
   const uint32_t before = load.ready;
-  while (load.ready < load.limit && load.arrived[load.ready]) ++load.ready;
+  AdvancePrefix(&load);
+  if (load.open) {
+    load.news |= changed || load.ready != before;
+    return CountArrived(load);
+  }
   const bool finished = load.ready == load.limit;
   const bool complete = load.ready == load.hits.size();
   if (finished && !complete && load.counter) {

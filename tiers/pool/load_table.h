@@ -16,13 +16,16 @@ namespace kvtier {
 
 // Several loads may wait for one block; a block is moved once. Event loop only.
 //
+// A load is open while its acquire adds to it what it takes. Its blocks may arrive and fail
+// meanwhile; nothing is reported, and it does not end, before it is closed.
+//
 // A load may have a counter that its client watches. What can be foretold is counted by the device
 // that copies: a step whose copies are all submitted, and whose predecessors are, is handed to the
 // device with the copies. The rest is counted here when it has arrived.
 class LoadTable {
  public:
-  // `report` is called from BlocksReady and BlockFailed, never from Begin. How each load ended is
-  // counted in `stats`.
+  // `report` is called from BlocksReady and BlockFailed, and from Close if one of these was called
+  // for the load while it was open. How each load ended is counted in `stats`.
   LoadTable(CacheStats* stats, std::function<void(const LoadProgress&)> report)
       : stats_(*stats), report_(std::move(report)) {}
 
@@ -30,22 +33,25 @@ class LoadTable {
     Tier tier = Tier::kPool;  // where it was found
     uint16_t tokens = 0;
   };
-  struct Waiting {
-    uint32_t position = 0;
-    EntryIndex entry;
+  struct Added {
+    Hit hit;
+    EntryIndex entry;        // of what has still to arrive, else kNoEntry
     bool in_layers = false;  // arrives layer by layer, and LayersArrived is called for it
   };
   struct Start {
     SessionId session;
     const CachePool* pool = nullptr;  // where they arrive
-    std::vector<Hit> hits;
-    // Those of the hits that have still to arrive, by ascending position. REQUIRES: not empty.
-    std::vector<Waiting> waiting;
     // Counts blocks, or layers if `layers` is not 0; may be null.
     std::shared_ptr<StepCounter> counter;
     uint32_t layers = 0;
   };
-  LoadId Begin(Start start);
+  LoadId Open(Start start);
+  // The next hits of an open load. To be called before copies of those that have to arrive begin.
+  void Add(LoadId load, std::span<const Added> hits);
+  // All hits have been added, and the client knows of the load.
+  void Close(LoadId load);
+  // Forgets an open load of which nobody was told.
+  void Discard(LoadId load);
 
   // The blocks are about to be copied by one demand request behind all earlier ones: what it is to
   // count.
@@ -68,6 +74,9 @@ class LoadTable {
  private:
   struct Load {
     SessionId session;
+    const CachePool* pool = nullptr;
+    bool open = true;
+    bool news = false;  // to be reported when it is closed
     std::vector<Hit> hits;
     std::vector<bool> arrived;
     uint32_t ready = 0;  // length of the arrived prefix
@@ -78,14 +87,18 @@ class LoadTable {
     uint32_t counted = 0;       // steps counted here or handed to the device
     std::vector<bool> on_way;   // copies that the device counts
     uint32_t layers = 0;        // 0: blocks are counted
-    uint32_t layers_here = 0;   // of the blocks that arrive in layers
+    bool in_layers = false;     // some blocks arrive in layers
+    uint32_t layers_here = 0;   // of those; all of them if there are none
     uint32_t whole_blocks = 0;  // still to arrive, not in layers: no layer counts before them
+
+    [[nodiscard]] bool counts_blocks() const { return counter && layers == 0; }
   };
   using Loads = std::unordered_map<LoadId, Load>;
   class Touched;
 
-  // Advances the prefix, reports, and forgets the load when it is finished.
+  // Advances the prefix; reports unless the load is open, and forgets it when it is finished.
   void Advance(LoadId id, bool changed);
+  static void AdvancePrefix(Load* load);
   // Counts what has arrived and has not been handed to the device.
   static void CountArrived(Load& load);
   void Count(const Load& load, MissReason reason);

@@ -14,8 +14,6 @@ struct LoadWaiters::Table {
 LoadWaiters::LoadWaiters() : table_(std::make_unique<Table>()) {}
 LoadWaiters::~LoadWaiters() = default;
 
-void LoadWaiters::Reserve(size_t waiters) { table_->first.reserve(table_->first.size() + waiters); }
-
 void LoadWaiters::Add(uint64_t block, const LoadWaiter& waiter) {
   Table& table = *table_;
   uint32_t row = table.free;

@@ -1,7 +1,6 @@
 // Which loads wait for which blocks.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 
@@ -24,8 +23,6 @@ class LoadWaiters {
   LoadWaiters(const LoadWaiters&) = delete;
   LoadWaiters& operator=(const LoadWaiters&) = delete;
 
-  // Room for so many more.
-  void Reserve(size_t waiters);
   void Add(uint64_t block, const LoadWaiter& waiter);
   // Calls `visit(const LoadWaiter&)` for each that waits for the block, the latest first. `visit`
   // must not change this table.

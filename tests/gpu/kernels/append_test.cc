@@ -137,6 +137,39 @@ TEST(Append, DoesNotDependOnTheNumberOfSplits) {
   }
 }
 
+// So many and so long sequences over an fp8 cache that tiles are high: three warpgroups share one,
+// and of a sequence's last tile some have no rows.
+TEST(Append, WorksOffLongSequencesInHighTiles) {
+  KVT_SKIP_WITHOUT_HOPPER();
+  const AppendSetup plain = {.sequences = {{97, 97},
+                                           {120, 131},
+                                           {49, 200},
+                                           {144, 150},
+                                           {1, 77},
+                                           {200, 200},
+                                           {96, 96},
+                                           {150, 300},
+                                           {3, 0}},
+                             .kv_dtype = KVT_FP8_E4M3,
+                             .q_heads = 44,
+                             .kv_heads = 11};
+  ExpectRight(plain);
+  AppendSetup scaled = plain;
+  scaled.scales = AppendScales::kPerToken;
+  scaled.page = 64;
+  ExpectRight(scaled);
+  AppendSetup split = plain;
+  split.splits = 3;
+  split.sinks = true;
+  split.query_dtype = KVT_FP16;
+  ExpectRight(split);
+  AppendSetup window = plain;
+  window.window_tokens = 100;
+  window.soft_cap = 2.0F;
+  window.last_key_size = 20.0F;
+  ExpectRight(window);
+}
+
 TEST(Append, AppliesScalesOfEveryGranularity) {
   KVT_SKIP_WITHOUT_HOPPER();
   for (const AppendScales scales : kEveryScale) {

@@ -314,6 +314,36 @@ TEST_F(SessionAttention, ScalesForOtherCachesAreRefused) {
   (void)client_.Call<wire::AttendReply>(wire::AttendScaled{request, {}, {}});
 }
 
+TEST_F(SessionAttention, AClosedWorkspaceIsGone) {
+  const auto workspace = OpenWorkspace(&client_, 1);
+  wire::Attend request = Request(FilledBlocks(3));
+  request.workspace = 1;
+  // What is being computed there comes first.
+  FillWithNumbers(workspace->data(), 4 * kHeads * kDim);
+  client_.Send(request);
+  client_.Send(wire::WorkspaceClose{1});
+  const auto computed = client_.Receive();
+  ASSERT_TRUE(computed && computed->Is(wire::MessageType::kAttendReply));
+  ExpectResults(*workspace, Expected(request.blocks, *workspace));
+  EXPECT_EQ(client_.ErrorOf(request), "unknown_workspace");
+  // Nothing happens, and nothing is said.
+  client_.Send(wire::WorkspaceClose{1});
+  (void)client_.Call<wire::Pong>(wire::Ping{});
+}
+
+TEST(SessionWorkspaces, CountAgainstTheirBoundUntilTheyAreClosed) {
+  constexpr uint64_t kMost = 2 * kMiB;
+  ServerUnderTest daemon([](Config* config) { config->kernels.workspace_bytes = kMost; });
+  WireClient client(daemon.socket());
+  const PoolId pool = client.Attach().pool;
+  client.Send(wire::Workspace{pool, 3, kMost});
+  (void)client.Expect<wire::WorkspaceReply>();
+  EXPECT_EQ(client.ErrorOf(wire::Workspace{pool, 4, kMost}), "workspace_limit");
+  client.Send(wire::WorkspaceClose{3});
+  client.Send(wire::Workspace{pool, 4, kMost});
+  (void)client.Expect<wire::WorkspaceReply>();
+}
+
 TEST(SessionAttentionOff, IsSaidToBe) {
   ServerUnderTest daemon([](Config* config) { config->kernels.enabled = false; });
   WireClient client(daemon.socket());

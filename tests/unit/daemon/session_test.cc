@@ -122,6 +122,24 @@ TEST(Session, ThousandsOfHashesTravelInOneCall) {
   EXPECT_EQ(Acquire(&client, pool, Hashes(0, 16384), 0).hits.size(), 32u);
 }
 
+TEST(Session, AnyNumberOfBlocksIsPrefetchedInOneCall) {
+  constexpr uint32_t kBlocks = 2 * kPrefetchedTogether + 100;
+  ServerUnderTest daemon([](Config* config) { config->cache.pool_bytes = kBlocks * 4 * kKiB; });
+  WireClient client(daemon.socket());
+  const PoolId pool = client.Attach().pool;
+  (void)Fill(&client, pool, Hashes(0, kBlocks));
+  std::vector<BlockHash> hashes = Hashes(0, kBlocks);
+  EXPECT_EQ(client.Call<wire::PrefetchReply>(wire::Prefetch{pool, hashes}).count, kBlocks);
+  // The replies keep their order, and what is found ends with the first miss.
+  hashes.insert(hashes.begin() + kPrefetchedTogether + 1, TestHash(kBlocks));
+  const uint64_t request = client.Send(wire::Prefetch{pool, hashes});
+  client.Send(wire::Ping{});
+  const auto reply = client.Receive();
+  ASSERT_TRUE(reply && reply->request_id == request);
+  EXPECT_EQ(wire::PrefetchReply::Decode(reply->payload)->count, kPrefetchedTogether + 1);
+  (void)client.Expect<wire::Pong>();
+}
+
 TEST(Session, DuplicateCommitIsTold) {
   ServerUnderTest daemon;
   WireClient client(daemon.socket());

@@ -146,6 +146,21 @@ TEST(CopyQueueTest, TheRateHoldsBackNobodyWhoWaits) {
   EXPECT_EQ(TakeUp(&queue)->priority, CopyPriority::kPrefetch);
 }
 
+TEST(CopyQueueTest, BackgroundWorkThatIsAwaitedForgetsItsRate) {
+  CopyQueue queue({.chunk_bytes = kChunkBytes, .background_bytes_per_s = 1000});
+  for (int i = 0; i < 4; ++i) queue.Add(Up(CopyPriority::kBackground, {1000}), nullptr);
+  EXPECT_TRUE(TakeUp(&queue));
+  EXPECT_FALSE(TakeUp(&queue));
+  queue.AwaitBackground(true);
+  EXPECT_EQ(queue.next_start_ns(), 0);
+  EXPECT_TRUE(TakeUp(&queue)) << "also what was there before";
+  EXPECT_TRUE(TakeUp(&queue));
+  queue.AwaitBackground(false);
+  EXPECT_FALSE(TakeUp(&queue));
+  EXPECT_EQ(queue.next_start_ns(), kSecondNs);
+  EXPECT_TRUE(queue.Take(CopyDirection::kHostToPool, kSecondNs));
+}
+
 TEST(CopyQueueTest, ClearingReturnsWhatWasNotTakenWhole) {
   CopyQueue queue({.chunk_bytes = kChunkBytes});
   queue.Add(Up(CopyPriority::kDemand, {1000}), nullptr);

@@ -22,6 +22,11 @@ std::string ReasonFor(const Message& message) {
   return decoded ? "" : decoded.error().reason;
 }
 
+TEST(WorkspaceClose, NumberIsBounded) {
+  EXPECT_EQ(ReasonFor(WorkspaceClose{kMaxWorkspaces - 1}), "");
+  EXPECT_EQ(ReasonFor(WorkspaceClose{kMaxWorkspaces}), "bad_workspace");
+}
+
 TEST(Workspace, SizeAndNumberAreBounded) {
   EXPECT_EQ(ReasonFor(Workspace{PoolId{1}, kMaxWorkspaces - 1, kMaxWorkspaceBytes}), "");
   EXPECT_EQ(ReasonFor(Workspace{PoolId{1}, kMaxWorkspaces, 1}), "bad_workspace");

@@ -160,6 +160,36 @@ TEST_F(CacheAcquireTest, WaitingAcquireSucceedsWhenOffloadsFreeBlocks) {
   for (const BlockHash& hash : Sequence(1, 4)) EXPECT_TRUE(Presence(hash).host);
 }
 
+TEST_F(CacheAcquireTest, OffloadsThatAnAcquireWaitsForAreNotHeldBack) {
+  Start({.devices = 2, .pool_blocks = 4});
+  const auto awaited = [&](uint32_t device) {
+    return machine_->devices[device]->background_awaited();
+  };
+  machine_->loop.Hold(machine_->device->source());
+  Put(Sequence(1, 4));
+  EXPECT_FALSE(awaited(0)) << "what is copied ahead of need has time";
+  const PendingAcquire answer = BeginAcquire(kBob, {}, 4);
+  EXPECT_FALSE(answer.answered());
+  EXPECT_TRUE(awaited(0));
+  EXPECT_FALSE(awaited(1));
+  machine_->loop.LetGo(machine_->device->source());
+  Settle();
+  EXPECT_TRUE(answer.succeeded());
+  EXPECT_FALSE(awaited(0));
+}
+
+TEST_F(CacheAcquireTest, NobodyIsHurriedForASessionThatHasEnded) {
+  Start({.pool_blocks = 4});
+  machine_->loop.Hold(machine_->device->source());
+  Put(Sequence(1, 4));
+  (void)BeginAcquire(kBob, {}, 4);
+  ASSERT_TRUE(machine_->device->background_awaited());
+  cache_->CloseSession(kBob);
+  EXPECT_FALSE(machine_->device->background_awaited());
+  machine_->loop.LetGo(machine_->device->source());
+  Settle();
+}
+
 TEST_F(CacheAcquireTest, WaitingAcquireDropsDirtyBlocksAfterItsTime) {
   Start({.pool_blocks = 4, .host_slots = 0, .disk_slots = 0});
   Put(Sequence(1, 4));
