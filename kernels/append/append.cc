@@ -71,19 +71,27 @@ int64_t BoundTiles(const kvt_append_params& p, int tile_rows) {
   return p.kv.kv_heads * ((rows - sequences) / tile_rows + sequences);
 }
 
-// Clusters of 1, 2, 4, 8 and 16 CTAs that the device holds at once: it takes a while to find out,
+// Likewise, if every sequence has as many queries, which is what a launch is shaped for.
+int64_t LikelyTiles(const kvt_append_params& p, int tile_rows) {
+  const int64_t sequences =
+      std::max<int64_t>(1, std::min<int64_t>(p.sequences.sequences, BoundRows(p)));
+  const int64_t rows = (BoundRows(p) + sequences - 1) / sequences;
+  return p.kv.kv_heads * sequences * ((rows + tile_rows - 1) / tile_rows);
+}
+
+// Clusters of 1, 2, 3 and so on CTAs that the device holds at once: it takes a while to find out,
 // and does not change.
-std::array<int32_t, kClusterSizes> ClusterPlaces(const Device& device) {
+std::array<int32_t, kMaxClusterCtas> ClusterPlaces(const Device& device) {
   constexpr int kDevices = 64;
   struct Places {
-    std::atomic<int32_t> known[kClusterSizes];  // one more than there are; 0: not yet found out
+    std::atomic<int32_t> known[kMaxClusterCtas];  // one more than there are; 0: not yet found out
   };
   static Places devices[kDevices];
-  std::array<int32_t, kClusterSizes> places{};
+  std::array<int32_t, kMaxClusterCtas> places{};
   if (device.id >= kDevices) return places;
-  for (int i = 0; i < kClusterSizes; ++i) {
+  for (int i = 0; i < kMaxClusterCtas; ++i) {
     std::atomic<int32_t>& known = devices[device.id].known[i];
-    if (known.load() == 0) known.store(ShortClustersAtOnce(1 << i) + 1);
+    if (known.load() == 0) known.store(ShortClustersAtOnce(i + 1) + 1);
     places[i] = known.load() - 1;
   }
   return places;
@@ -136,21 +144,23 @@ Choice LongChoice(const kvt_append_params& p, const Device& device) {
 }
 
 Choice Choose(const kvt_append_params& p, const Device& device) {
-  if (p.kv.dtype == KVT_FP8_E4M3 || p.kv.head_dim > 128 || device.major != kHopper) {
+  if (p.kv.head_dim > 128 || device.major != kHopper) {
     return LongChoice(p, device);
   }
   const auto places = ClusterPlaces(device);
   Choice choice = {.splits = std::max(1, p.splits)};
   choice.items = BoundTiles(p, kShortRows) * choice.splits;
-  const double bytes = 4.0 * p.kv.head_dim * p.sequences.max_kv_length;
+  const bool fp8 = p.kv.dtype == KVT_FP8_E4M3;
+  const double bytes = (fp8 ? 2.0 : 4.0) * p.kv.head_dim * p.sequences.max_kv_length;
   choice.cluster_ctas =
-      ChooseClusterCtas({.items = choice.items,
+      ChooseClusterCtas({.items = LikelyTiles(p, kShortRows) * choice.splits,
                          .item_bytes = bytes / choice.splits,
                          .all_bytes = bytes * p.kv.kv_heads * p.sequences.sequences,
+                         .fp8 = fp8,
+                         .narrow = p.kv.head_dim == 64,
                          .places = places});
   if (choice.cluster_ctas == 0) return LongChoice(p, device);
-  const int size = std::countr_zero(static_cast<uint32_t>(choice.cluster_ctas));
-  choice.clusters = std::min<int64_t>(choice.items, places[size]);
+  choice.clusters = std::min<int64_t>(choice.items, places[choice.cluster_ctas - 1]);
   return choice;
 }
 

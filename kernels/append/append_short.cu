@@ -3,6 +3,7 @@
 
 #include "kernels/append/short_consumer.cuh"
 #include "kernels/append/short_producer.cuh"
+#include "kernels/append/short_widener.cuh"
 #include "kernels/blocks/overlapped_launch.cuh"
 #include "kernels/hopper.h"
 
@@ -10,7 +11,7 @@ namespace kvtier::kernels {
 namespace {
 
 template <typename Traits>
-__global__ void __launch_bounds__(kShortThreads, 1)
+__global__ void __launch_bounds__(Traits::kThreads, 1)
     AppendShortKernel(const __grid_constant__ AppendPlan plan) {
   extern __shared__ __align__(kAtomBytes) char raw_shared[];
   auto& shared = *reinterpret_cast<ShortShared<Traits>*>(raw_shared);
@@ -19,7 +20,7 @@ __global__ void __launch_bounds__(kShortThreads, 1)
   if (threadIdx.x == 0) {
     PrefetchTensorMap(plan.key_map);
     PrefetchTensorMap(plan.value_map);
-    shared.InitBarriers();
+    shared.InitBarriers(plan.scales_per_token != 0);
     FenceBarrierInit();
   }
   __syncthreads();
@@ -30,17 +31,22 @@ __global__ void __launch_bounds__(kShortThreads, 1)
     LetLaterGridsStart();
   }
   if (warp < kShortConsumerWarps) {
+    if constexpr (Traits::kFp8) TakeRegisters<Traits::kRegistersTaken>();
     if (plan.tables_first != 0) {
       WaitForEarlierGrids();
       LetLaterGridsStart();
     }
     WaitForCluster();
     ShortConsumer<Traits>(plan, shared, warp / 4, threadIdx.x % 128).Run();
-  } else if (warp == kShortConsumerWarps) {
-    ShortCopier<Traits>(plan, shared, lane).Run();
-    WaitForCluster();
   } else {
-    ShortQueryLoader<Traits>(plan, shared, threadIdx.x - kShortConsumers - 32).Run();
+    if constexpr (Traits::kFp8) GiveRegisters<Traits::kRegistersGiven>();
+    if (warp == kShortConsumerWarps) {
+      ShortCopier<Traits>(plan, shared, lane).Run();
+    } else if (warp <= kShortConsumerWarps + kQueryWarps) {
+      ShortQueryLoader<Traits>(plan, shared, threadIdx.x - kShortConsumers - 32).Run();
+    } else if constexpr (Traits::kFp8) {
+      ShortWidener<Traits>(plan, shared, threadIdx.x - kShortConsumers - kShortFeeders).Run();
+    }
     WaitForCluster();
   }
   // Nobody leaves whose memory a peer may still read.
@@ -65,14 +71,15 @@ struct ClusterLaunch {
   cudaLaunchAttribute attributes[2] = {};
   cudaLaunchConfig_t config = {};
 
-  ClusterLaunch(int clusters, int cluster_ctas, int shared_bytes, cudaStream_t stream) {
+  ClusterLaunch(int clusters, int cluster_ctas, int threads, int shared_bytes,
+                cudaStream_t stream) {
     attributes[0].id = cudaLaunchAttributeClusterDimension;
     attributes[0].val.clusterDim.x = static_cast<unsigned>(cluster_ctas);
     attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
     attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[1].val.programmaticStreamSerializationAllowed = 1;
     config.gridDim = dim3(static_cast<unsigned>(clusters * cluster_ctas));
-    config.blockDim = dim3(kShortThreads);
+    config.blockDim = dim3(static_cast<unsigned>(threads));
     config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
     config.stream = stream;
     config.attrs = attributes;
@@ -89,7 +96,7 @@ cudaError_t LaunchTraits(const AppendPlan& plan, int clusters, int cluster_ctas,
   static_assert(kBytes <= kMaxSharedBytes);
   const cudaError_t error = Prepare<Traits>(kBytes);
   if (error != cudaSuccess) return error;
-  const ClusterLaunch launch(clusters, cluster_ctas, kBytes, stream);
+  const ClusterLaunch launch(clusters, cluster_ctas, Traits::kThreads, kBytes, stream);
   return cudaLaunchKernelEx(&launch.config, AppendShortKernel<Traits>, plan);
 }
 
@@ -97,31 +104,40 @@ template <typename Traits>
 int ClustersAtOnce(int cluster_ctas) {
   constexpr int kBytes = sizeof(ShortShared<Traits>);
   if (Prepare<Traits>(kBytes) != cudaSuccess) return 0;
-  ClusterLaunch launch(1, cluster_ctas, kBytes, nullptr);
+  ClusterLaunch launch(1, cluster_ctas, Traits::kThreads, kBytes, nullptr);
   launch.config.numAttrs = 1;  // the cluster's size
   int clusters = 0;
-  return cudaOccupancyMaxActiveClusters(&clusters, AppendShortKernel<Traits>, &launch.config) ==
-                 cudaSuccess
-             ? clusters
-             : 0;
+  if (cudaOccupancyMaxActiveClusters(&clusters, AppendShortKernel<Traits>, &launch.config) ==
+      cudaSuccess) {
+    return clusters;
+  }
+  static_cast<void>(cudaGetLastError());  // a size that the device has not is nobody's error
+  return 0;
+}
+
+// For both head sizes that are built.
+template <typename Element, bool kFp8>
+cudaError_t LaunchHeadDims(const AppendPlan& plan, int clusters, int cluster_ctas,
+                           cudaStream_t stream) {
+  return plan.params.kv.head_dim == 128
+             ? LaunchTraits<ShortTraits<Element, kFp8, 128>>(plan, clusters, cluster_ctas, stream)
+             : LaunchTraits<ShortTraits<Element, kFp8, 64>>(plan, clusters, cluster_ctas, stream);
 }
 
 }  // namespace
 
 int ShortClustersAtOnce(int cluster_ctas) {
-  return ClustersAtOnce<ShortTraits<__half, 128>>(cluster_ctas);
+  return ClustersAtOnce<ShortTraits<__half, false, 128>>(cluster_ctas);
 }
 
 cudaError_t LaunchAppendShort(const AppendPlan& plan, int clusters, int cluster_ctas,
                               cudaStream_t stream) {
-  const bool wide = plan.params.kv.head_dim == 128;
-  if (plan.params.query_dtype == KVT_BF16) {
-    return wide
-               ? LaunchTraits<ShortTraits<__nv_bfloat16, 128>>(plan, clusters, cluster_ctas, stream)
-               : LaunchTraits<ShortTraits<__nv_bfloat16, 64>>(plan, clusters, cluster_ctas, stream);
+  if (plan.params.kv.dtype == KVT_FP8_E4M3) {
+    return LaunchHeadDims<__half, true>(plan, clusters, cluster_ctas, stream);
   }
-  return wide ? LaunchTraits<ShortTraits<__half, 128>>(plan, clusters, cluster_ctas, stream)
-              : LaunchTraits<ShortTraits<__half, 64>>(plan, clusters, cluster_ctas, stream);
+  return plan.params.query_dtype == KVT_BF16
+             ? LaunchHeadDims<__nv_bfloat16, false>(plan, clusters, cluster_ctas, stream)
+             : LaunchHeadDims<__half, false>(plan, clusters, cluster_ctas, stream);
 }
 
 }  // namespace kvtier::kernels

@@ -2,9 +2,6 @@
 // fp16, which holds all values of e4m3.
 #pragma once
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include <cstdint>
 
 #include "kernels/append/pipeline.cuh"
@@ -13,12 +10,11 @@ namespace kvtier::kernels {
 
 // Saturates.
 __device__ __forceinline__ uint32_t Fp16FromBf16(uint32_t pair) {
-  constexpr float kMaxFp16 = 65504.0f;
-  float2 wide = __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(pair));
-  wide.x = fminf(fmaxf(wide.x, -kMaxFp16), kMaxFp16);
-  wide.y = fminf(fmaxf(wide.y, -kMaxFp16), kMaxFp16);
-  const __half2 narrow = __float22half2_rn(wide);
-  return reinterpret_cast<const uint32_t&>(narrow);
+  uint32_t narrow;
+  asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;"
+      : "=r"(narrow)
+      : "f"(__uint_as_float(pair & 0xffff0000)), "f"(__uint_as_float(pair << 16)));
+  return narrow;
 }
 
 // The lower or the upper two of four e4m3 values. In PTX, since the intrinsic takes 16 bits and the

@@ -212,6 +212,13 @@ __device__ __forceinline__ void CopyChunk(uint32_t to, const void* from, bool va
                : "memory");
 }
 
+// Likewise 4 bytes.
+__device__ __forceinline__ void CopyWord(uint32_t to, const void* from, bool valid) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from),
+               "r"(valid ? 4 : 0)
+               : "memory");
+}
+
 // This thread's arrival, once its chunks have come. Whoever waits for them and gives them to tensor
 // cores has to order the two himself (FenceAsyncProxy).
 __device__ __forceinline__ void ArriveWithChunks(const TransactionBarrier& barrier) {

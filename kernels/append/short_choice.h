@@ -6,15 +6,18 @@
 
 namespace kvtier::kernels {
 
-// What a cluster may be: 1, 2, 4, 8 or 16 CTAs.
-constexpr int kClusterSizes = 5;
+// The most that a cluster may be. Any number up to it may suit the device's groups of
+// multiprocessors best, of which each holds whole clusters only.
+constexpr int kMaxClusterCtas = 16;
 
 struct ShortQuestion {
-  int64_t items;      // tiles of kShortRows rows of queries, times parts of their keys; a bound
+  int64_t items;      // tiles of kShortRows rows of queries, times parts of their keys
   double item_bytes;  // of keys and values, of the longest item
   double all_bytes;   // of keys and values, each counted once
-  // Clusters of 1 << i CTAs that the device holds at once.
-  std::array<int32_t, kClusterSizes> places;
+  bool fp8;           // the cache
+  bool narrow;        // heads of 64
+  // Clusters of i + 1 CTAs that the device holds at once.
+  std::array<int32_t, kMaxClusterCtas> places;
 };
 
 // The number of CTAs that should take the least time; 0 where the kernel for long suffixes should

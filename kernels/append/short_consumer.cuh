@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "kernels/append/append_softmax.cuh"
+#include "kernels/append/fp16_pair.cuh"
 #include "kernels/append/pack_pair.cuh"
 #include "kernels/append/short_merge.cuh"
 #include "kernels/append/short_shared.cuh"
@@ -77,6 +78,15 @@ class ShortConsumer {
     if (thread_ % 32 == 0) barrier.Arrive();
   }
 
+  // Of keys or values, as ShortTraits counts them.
+  __device__ __forceinline__ void ReleaseTile(TransactionBarrier& barrier) const {
+    if constexpr (Traits::kFp8) {
+      barrier.Arrive();
+    } else {
+      Release(barrier);
+    }
+  }
+
   // Of tile `tile` of the item. From lane 0, so that the compiler keeps descriptors in registers
   // that the warp shares.
   __device__ __forceinline__ Place PlaceOfTile(int32_t tile) const {
@@ -111,8 +121,13 @@ class ShortConsumer {
 #pragma unroll
     for (int step = 0; step < Traits::kHeadDim / 16; ++step) {
       const uint32_t offset = step / 4 * kAtomBytes + step % 4 * 32;
-      wgmma::FromShared<Element>(scores, wgmma::Advance(query, offset),
-                                 wgmma::Advance(keys, offset), step > 0);
+      if constexpr (Traits::kFp8) {
+        wgmma::FromRegisters<Element, 0>(scores, query_words_ + 4 * step,
+                                         wgmma::Advance(keys, offset), step > 0);
+      } else {
+        wgmma::FromShared<Element>(scores, wgmma::Advance(query, offset),
+                                   wgmma::Advance(keys, offset), step > 0);
+      }
     }
     wgmma::Commit();
     wgmma::Wait<0>();
@@ -135,12 +150,60 @@ class ShortConsumer {
     wgmma::Settle(output);
   }
 
-  // Everything between the raw scores of the tile whose first key is `first` and the softmax.
-  __device__ __forceinline__ void Shape(float (&scores)[kScores], int32_t first,
-                                        const Sight& sight) const {
+  // Over an fp8 cache queries become fp16 on their way to registers, and their place is free.
+  __device__ __forceinline__ void TakeQuery(int slot) {
+    const uint32_t row = thread_ / 32 * 16 + thread_ % 16;
+#pragma unroll
+    for (int step = 0; step < Traits::kHeadDim / 16; ++step) {
+      const uint32_t at = ChunkOffset<Traits>(row, 2 * step + thread_ % 32 / 16);
+      LoadMatrices(SharedAddress(shared_.query[slot]) + at, query_words_ + 4 * step);
+    }
+    Release(shared_.query_ring.empty[slot]);
+    if (plan_.params.query_dtype != KVT_BF16) return;
+#pragma unroll
+    for (uint32_t& word : query_words_) word = Fp16FromBf16(word);
+  }
+
+  // Of an fp8 cache: what all of the item's keys, or values, are to be multiplied with.
+  __device__ float HeadScale(const kvt_scales& scales, const AppendItem& item) const {
+    if (!Traits::kFp8 || scales.values == nullptr || plan_.scales_per_token) return 1.0f;
+    return scales.values[item.kv_head * scales.head_stride];
+  }
+
+  __device__ __forceinline__ void ScaleColumns(float (&scores)[kScores],
+                                               const float* scales) const {
+#pragma unroll
+    for (int j = 0; j < kScores / 4; ++j) {
+      const float2 pair = *reinterpret_cast<const float2*>(scales + 8 * j + 2 * (thread_ % 4));
+      scores[4 * j] *= pair.x;
+      scores[4 * j + 1] *= pair.y;
+      scores[4 * j + 2] *= pair.x;
+      scores[4 * j + 3] *= pair.y;
+    }
+  }
+
+  // Scales along tokens: those of keys on raw scores, those of values on probabilities.
+  __device__ __forceinline__ void ApplyKeyScales(float (&scores)[kScores], int stage) const {
+    if constexpr (Traits::kFp8) {
+      if (plan_.scales_per_token) ScaleColumns(scores, shared_.raw.wide_key_scales[stage]);
+    }
+  }
+  __device__ __forceinline__ void ApplyValueScales(float (&scores)[kScores],
+                                                   const Place& place) const {
+    if constexpr (Traits::kFp8) {
+      if (!plan_.scales_per_token) return;
+      shared_.value_ring.full[place.stage].Wait(place.parity);
+      ScaleColumns(scores, shared_.raw.wide_value_scales[place.stage]);
+    }
+  }
+
+  // Everything between the scaled scores of the tile whose first key is `first` and the softmax.
+  // `score_scale` takes them to natural logarithms.
+  __device__ __forceinline__ void Shape(float (&scores)[kScores], int32_t first, const Sight& sight,
+                                        float score_scale) const {
     const float cap = plan_.params.soft_cap;
     if (cap > 0.0f) {
-      const float factor = plan_.params.softmax_scale / cap;
+      const float factor = score_scale / cap;
 #pragma unroll
       for (int i = 0; i < kScores; ++i) scores[i] = Tanh(scores[i] * factor);
     }
@@ -185,28 +248,42 @@ class ShortConsumer {
   __device__ __forceinline__ void Accumulate(const AppendItem& item, int32_t rows, int32_t tiles,
                                              Sums& sums) {
     const float cap = plan_.params.soft_cap;
-    RunningSoftmax<kScores> softmax((cap > 0.0f ? cap : plan_.params.softmax_scale) * kLog2E);
+    const float score_scale =
+        plan_.params.softmax_scale * HeadScale(plan_.params.kv.key_scales, item);
+    const float value_scale = Traits::kFp8 && plan_.scales_per_token
+                                  ? 1.0f / kShortScaleLift
+                                  : HeadScale(plan_.params.kv.value_scales, item);
+    RunningSoftmax<kScores> softmax((cap > 0.0f ? cap : score_scale) * kLog2E);
 #pragma unroll
     for (int i = 0; i < kOutputs; ++i) sums.output[i] = 0.0f;
     if (tiles > 0) {
       const Sight sight = SightOf(item, rows);
-      shared_.query_ring.full[query_cursor_.stage()].Wait(query_cursor_.parity());
-      FenceAsyncProxy();
+      const int slot = query_cursor_.stage();
+      shared_.query_ring.full[slot].Wait(query_cursor_.parity());
+      if constexpr (Traits::kFp8) {
+        TakeQuery(slot);
+      } else {
+        FenceAsyncProxy();
+      }
 #pragma unroll 1
       for (int32_t tile = group_; tile < tiles; tile += kShortGroups) {
-        Absorb(item, tiles, tile, sight, softmax, sums.output);
+        Absorb(item, tiles, tile, sight, score_scale, softmax, sums.output);
       }
-      Release(shared_.query_ring.empty[query_cursor_.stage()]);
+      if constexpr (!Traits::kFp8) Release(shared_.query_ring.empty[slot]);
       query_cursor_.Advance();
     }
     float factor[2];
 #pragma unroll
-    for (int r = 0; r < 2; ++r) softmax.Finish(r, -INFINITY, factor[r], sums.lse[r]);
+    for (int r = 0; r < 2; ++r) {
+      softmax.Finish(r, -INFINITY, factor[r], sums.lse[r]);
+      factor[r] *= value_scale;
+    }
     Rescale(sums.output, factor);
   }
 
   __device__ __forceinline__ void Absorb(const AppendItem& item, int32_t tiles, int32_t tile,
-                                         const Sight& sight, RunningSoftmax<kScores>& softmax,
+                                         const Sight& sight, float score_scale,
+                                         RunningSoftmax<kScores>& softmax,
                                          float (&output)[kOutputs]) {
     const Place place = PlaceOfTile(tile);
     const bool stays = tile + kShortGroups >= tiles;
@@ -216,10 +293,12 @@ class ShortConsumer {
     uint32_t probabilities[kWords];
     shared_.key_ring.full[place.stage].Wait(place.parity);
     MultiplyKeys(scores, place.stage);
-    if (!stays) Release(shared_.key_ring.empty[place.stage]);
-    Shape(scores, first, sight);
+    ApplyKeyScales(scores, place.stage);
+    if (!stays) ReleaseTile(shared_.key_ring.empty[place.stage]);
+    Shape(scores, first, sight, score_scale);
     softmax.Raise(scores, correction);
     softmax.Exponentiate(scores);
+    ApplyValueScales(scores, place);
 #pragma unroll
     for (int i = 0; i < kWords; ++i) {
       probabilities[i] = PackPair(scores[2 * i], scores[2 * i + 1], wgmma::kIsBf16<Element>);
@@ -228,10 +307,12 @@ class ShortConsumer {
       Rescale(output, correction);
     }
     shared_.value_ring.full[place.stage].Wait(place.parity);
-    const int32_t existing = min(item.kv_length, item.end_tile * kShortUnitKeys) - first;
-    if (existing < Traits::kKeys) ZeroValues(place.stage, existing);
+    if constexpr (!Traits::kFp8) {
+      const int32_t existing = min(item.kv_length, item.end_tile * kShortUnitKeys) - first;
+      if (existing < Traits::kKeys) ZeroValues(place.stage, existing);
+    }
     MultiplyValues(output, probabilities, place.stage);
-    if (!stays) Release(shared_.value_ring.empty[place.stage]);
+    if (!stays) ReleaseTile(shared_.value_ring.empty[place.stage]);
   }
 
   // 0 times NaN is NaN: what is not there of a tile's values must be 0, not just weightless.
@@ -378,8 +459,8 @@ class ShortConsumer {
   // The places of a tile in which sums lay.
   __device__ void GiveBack(int stage) {
     FenceAsyncProxy();
-    Release(shared_.key_ring.empty[stage]);
-    Release(shared_.value_ring.empty[stage]);
+    ReleaseTile(shared_.key_ring.empty[stage]);
+    ReleaseTile(shared_.value_ring.empty[stage]);
   }
 
   const AppendPlan& plan_;
@@ -389,6 +470,7 @@ class ShortConsumer {
   int row_;  // of the tile, the first of this thread's two
   int32_t ctas_;
   uint64_t query_;
+  uint32_t query_words_[Traits::kFp8 ? Traits::kHeadDim / 4 : 1];
   uint64_t keys_;
   uint64_t values_;
   uint32_t tiles_before_ = 0;  // of earlier items

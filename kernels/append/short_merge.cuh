@@ -113,8 +113,9 @@ class ShortMerger {
 
   __device__ void Write(const AppendItem& item, int64_t token, int32_t head, int column,
                         const float4& v) const {
-    constexpr bool kBf16 = wgmma::kIsBf16<typename Traits::Element>;
     const kvt_append_params& p = plan_.params;
+    const bool bf16 =
+        Traits::kFp8 ? p.query_dtype == KVT_BF16 : wgmma::kIsBf16<typename Traits::Element>;
     if (plan_.splits > 1) {
       const int64_t row = (item.split * int64_t{p.query_tokens} + token) * p.q_heads + head;
       *reinterpret_cast<float4*>(plan_.partial_output + row * Traits::kHeadDim + column) = v;
@@ -122,8 +123,7 @@ class ShortMerger {
     }
     auto* const to = static_cast<uint16_t*>(p.output) + token * p.output_token_stride +
                      head * p.output_head_stride + column;
-    *reinterpret_cast<uint2*>(to) =
-        make_uint2(PackPair(v.x, v.y, kBf16), PackPair(v.z, v.w, kBf16));
+    *reinterpret_cast<uint2*>(to) = make_uint2(PackPair(v.x, v.y, bf16), PackPair(v.z, v.w, bf16));
   }
 
   const AppendPlan& plan_;

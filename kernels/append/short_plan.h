@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include "kernels/append/append_plan.h"
+#include "kernels/append/short_choice.h"
 
 namespace kvtier::kernels {
 
@@ -12,13 +13,12 @@ constexpr int kShortRows = 64;
 // Keys are cut between CTAs at multiples of this, the smallest page; one tensor copy brings so
 // many. The plan's box_tokens must be this.
 constexpr int kShortUnitKeys = 16;
-constexpr int kMaxClusterCtas = 16;
 
 // How many clusters of so many CTAs the current device holds at once, a multiprocessor for each
 // CTA; 0: none, or CUDA refused.
 [[nodiscard]] int ShortClustersAtOnce(int cluster_ctas);
 
-// A 16-bit cache, head sizes of 64 and 128.
+// Head sizes of 64 and 128.
 [[nodiscard]] cudaError_t LaunchAppendShort(const AppendPlan& plan, int clusters, int cluster_ctas,
                                             cudaStream_t stream);
 

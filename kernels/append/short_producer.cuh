@@ -73,7 +73,7 @@ class ShortCopier {
     int64_t index = blockIdx.x / ctas;
     for (;;) {
       AppendItem item = schedule_.Find(index);
-      if (item.valid) TakeShare(item, ctas);
+      if (item.valid) TakeShare(item, static_cast<uint32_t>(ctas));
       GiveOut(item);
       if (!item.valid) break;
       ShortTable<Traits> table(plan_, item, lane_);
@@ -90,12 +90,13 @@ class ShortCopier {
 
  private:
   // Of the item's units of keys, those of this CTA.
-  __device__ static void TakeShare(AppendItem& item, int32_t ctas) {
-    const auto rank = static_cast<int32_t>(ClusterRank());
-    const int shift = __ffs(ctas) - 1;  // a power of two
-    const int32_t first = item.first_tile, units = item.end_tile - first;
-    item.first_tile = first + static_cast<int32_t>(int64_t{units} * rank >> shift);
-    item.end_tile = first + static_cast<int32_t>(int64_t{units} * (rank + 1) >> shift);
+  __device__ static void TakeShare(AppendItem& item, uint32_t ctas) {
+    const uint32_t rank = ClusterRank();
+    const int32_t first = item.first_tile;
+    // So few that their number times that of the CTAs fits: a unit has as many keys.
+    const auto units = static_cast<uint32_t>(item.end_tile - first);
+    item.first_tile = first + static_cast<int32_t>(units * rank / ctas);
+    item.end_tile = first + static_cast<int32_t>(units * (rank + 1) / ctas);
   }
 
   __device__ void GiveOut(const AppendItem& item) {
@@ -115,28 +116,28 @@ class ShortCopier {
     for (int32_t tile = ShortTiles<Traits>(item) - 1; tile >= 0; --tile) {
       table.Reach(tile);
       const int stage = cursor_.stage();
-      CopyTile(item, tile, table, plan_.key_map, shared_.key_ring, shared_.keys[stage], policy);
-      CopyTile(item, tile, table, plan_.value_map, shared_.value_ring, shared_.values[stage],
-               policy);
+      auto& places = shared_.Copied();
+      CopyTile(item, tile, table, plan_.key_map, places.key_ring, places.keys[stage], policy);
+      CopyTile(item, tile, table, plan_.value_map, places.value_ring, places.values[stage], policy);
       cursor_.Advance();
     }
   }
 
   __device__ __forceinline__ void CopyTile(const AppendItem& item, int32_t tile,
                                            const ShortTable<Traits>& table, const CUtensorMap& map,
-                                           Ring<Traits::kStages>& ring,
-                                           char (&to)[Traits::kTileBytes], uint64_t policy) {
+                                           Ring<Traits::kCopyStages>& ring,
+                                           char (&to)[Traits::kCopyTileBytes], uint64_t policy) {
     const int stage = cursor_.stage();
     const int32_t unit = item.first_tile + tile * Traits::kUnits;
     const int32_t units = min(Traits::kUnits, item.end_tile - unit);
     const int32_t own = table.OwnUnit(tile);
     ring.empty[stage].Wait(cursor_.filled_parity());
-    if (lane_ == 0) ring.full[stage].ArriveExpecting(units * Traits::kUnitBytes);
+    if (lane_ == 0) ring.full[stage].ArriveExpecting(units * Traits::kCopyUnitBytes);
     __syncwarp();
     if (own < 0 || own >= units) return;
     const kvt_paged_kv& kv = plan_.params.kv;
     const int32_t in_page = (unit + own) * kShortUnitKeys & (kv.page_tokens - 1);
-    CopyTensor(SharedAddress(to) + own * Traits::kUnitBytes, map,
+    CopyTensor(SharedAddress(to) + own * Traits::kCopyUnitBytes, map,
                static_cast<int32_t>(item.kv_head * kv.head_stride), 0, 0, in_page / 8,
                table.own_block(), ring.full[stage], policy);
   }
@@ -146,11 +147,11 @@ class ShortCopier {
   int lane_;
   AppendSchedule<typename Traits::Items> schedule_;
   RingCursor<kShortItemSlots> items_;
-  RingCursor<Traits::kStages> cursor_;
+  RingCursor<Traits::kCopyStages> cursor_;
   TablesFirst wait_;
 };
 
-// Brings the queries.
+// Brings the queries and, where they differ along tokens, an fp8 cache's scales.
 template <typename Traits>
 class ShortQueryLoader {
  public:
@@ -170,6 +171,7 @@ class ShortQueryLoader {
       if (item.first_tile >= item.end_tile) continue;
       wait_.Once();
       Load(item);
+      if (Traits::kFp8 && plan_.scales_per_token) LoadScales(item);
     }
   }
 
@@ -196,6 +198,52 @@ class ShortQueryLoader {
     cursor_.Advance();
   }
 
+  // Those of all of the item's tiles, beside the copy engine's tiles.
+  __device__ void LoadScales(const AppendItem& item) {
+    if constexpr (Traits::kFp8) {
+      const int32_t begin = item.first_tile * kShortUnitKeys;
+      const int32_t end = min(item.kv_length, item.end_tile * kShortUnitKeys);
+      for (int32_t tile = ShortTiles<Traits>(item) - 1; tile >= 0; --tile) {
+        LoadScales(item, begin + tile * Traits::kKeys + thread_, end);
+        raw_cursor_.Advance();
+      }
+    }
+  }
+
+  // Of a token's key and value; threads behind the tile's last token have none.
+  __device__ void LoadScales(const AppendItem& item, int32_t token, int32_t end) {
+    auto& raw = shared_.raw;
+    const kvt_append_params& p = plan_.params;
+    const int stage = raw_cursor_.stage();
+    const bool exists = token < end;
+    int64_t block = 0;
+    if (exists) {
+      block =
+          p.sequences
+              .block_table[item.sequence * p.sequences.table_stride + (token >> plan_.page_shift)];
+    }
+    raw.key_ring.empty[stage].Wait(raw_cursor_.filled_parity());
+    raw.value_ring.empty[stage].Wait(raw_cursor_.filled_parity());
+    if (thread_ < Traits::kKeys) {
+      const int32_t in_page = token & (p.kv.page_tokens - 1);
+      LoadScale(p.kv.key_scales, block, in_page, item.kv_head, exists,
+                raw.key_scales[stage][thread_]);
+      LoadScale(p.kv.value_scales, block, in_page, item.kv_head, exists,
+                raw.value_scales[stage][thread_]);
+    }
+    ArriveWithChunks(raw.key_ring.full[stage]);
+    ArriveWithChunks(raw.value_ring.full[stage]);
+  }
+
+  __device__ static void LoadScale(const kvt_scales& scales, int64_t block, int32_t in_page,
+                                   int32_t kv_head, bool exists, float& to) {
+    if (scales.values == nullptr) return;
+    CopyWord(SharedAddress(&to),
+             scales.values + block * scales.block_stride + in_page * scales.token_stride +
+                 kv_head * scales.head_stride,
+             exists);
+  }
+
   const AppendPlan& plan_;
   ShortShared<Traits>& shared_;
   int thread_;
@@ -203,6 +251,7 @@ class ShortQueryLoader {
   int row_;
   RingCursor<kShortItemSlots> items_;
   RingCursor<Traits::kQuerySlots> cursor_;
+  RingCursor<Traits::kCopyStages> raw_cursor_;
   TablesFirst wait_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <random>
 
@@ -76,8 +77,22 @@ void AppendProblem::MakeScales() {
   if (setup_.scales == AppendScales::kNone) return;
   std::mt19937 random(seed_ + 2);
   std::uniform_real_distribution<float> uniform(0.5F, 1.5F);
-  scales_.resize(2 * int64_t{blocks_} * setup_.page * setup_.kv_heads);
-  for (float& scale : scales_) scale = uniform(random);
+  const int64_t rows = int64_t{blocks_} * setup_.page;
+  scales_.assign(2 * rows * setup_.kv_heads, std::numeric_limits<float>::quiet_NaN());
+  if (setup_.scales == AppendScales::kPerTensor || setup_.scales == AppendScales::kPerHead) {
+    for (float& scale : scales_) scale = uniform(random);
+    return;
+  }
+  for (size_t s = 0; s < lengths_.size(); ++s) {
+    for (int32_t t = 0; t < lengths_[s]; ++t) {
+      const int64_t row =
+          int64_t{table_[s * pages_ + t / setup_.page]} * setup_.page + t % setup_.page;
+      for (int32_t h = 0; h < setup_.kv_heads; ++h) {
+        scales_[row * setup_.kv_heads + h] = uniform(random);
+        scales_[(rows + row) * setup_.kv_heads + h] = uniform(random);
+      }
+    }
+  }
 }
 
 int64_t AppendProblem::ElementAt(int32_t block, int value, int32_t token, int32_t head) const {
@@ -141,8 +156,10 @@ void AppendProblem::Upload() {
   params_.kv.value = device_cache_->get() + 3 * SliceElements() * element;
   params_.kv.block_stride = stride;
   if (setup_.scales != AppendScales::kNone) {
-    params_.kv.key_scales.values = device_scales_->get();
     params_.kv.value_scales.values = device_scales_->get() + scales_.size() / 2;
+  }
+  if (host.kv.key_scales.values != nullptr) {
+    params_.kv.key_scales.values = device_scales_->get();
   }
   params_.sequences = host.sequences;
   params_.sequences.block_table = device_table_->get();
@@ -181,13 +198,14 @@ ReferenceAttention AppendProblem::Reference() const {
       setup_.heads_outside ? setup_.head_dim : int64_t{setup_.kv_heads} * setup_.head_dim;
   r.kv.head_stride =
       setup_.heads_outside ? int64_t{setup_.page} * setup_.head_dim : setup_.head_dim;
-  if (setup_.scales == AppendScales::kPerHead) {
-    r.kv.key_scales = {scales_.data(), 0, 0, 1};
-    r.kv.value_scales = {scales_.data() + scales_.size() / 2, 0, 0, 1};
-  } else if (setup_.scales == AppendScales::kPerToken) {
-    const int64_t block = int64_t{setup_.page} * setup_.kv_heads;
-    r.kv.key_scales = {scales_.data(), block, setup_.kv_heads, 1};
-    r.kv.value_scales = {scales_.data() + scales_.size() / 2, block, setup_.kv_heads, 1};
+  if (setup_.scales != AppendScales::kNone) {
+    const bool along_tokens =
+        setup_.scales == AppendScales::kPerToken || setup_.scales == AppendScales::kOnlyOfValues;
+    const int64_t token = along_tokens ? setup_.kv_heads : 0;
+    const int64_t head = setup_.scales == AppendScales::kPerTensor ? 0 : 1;
+    r.kv.key_scales = {scales_.data(), setup_.page * token, token, head};
+    r.kv.value_scales = {scales_.data() + scales_.size() / 2, setup_.page * token, token, head};
+    if (setup_.scales == AppendScales::kOnlyOfValues) r.kv.key_scales = {};
   }
   r.sequences.block_table = table_.data();
   r.sequences.kv_lengths = lengths_.data();

@@ -2,7 +2,7 @@
 //
 // The cache has the pool's layout, [block][layer][K, V][token][head][dim], of which the second of
 // two layers is used. Everything the step must not use holds NaN: unwritten tokens, other layers,
-// blocks of nobody; table entries behind a sequence's pages point nowhere.
+// blocks of nobody, scales of those; table entries behind a sequence's pages point nowhere.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,13 @@
 
 namespace kvtier::kernels {
 
-enum class AppendScales : uint8_t { kNone, kPerHead, kPerToken };
+enum class AppendScales : uint8_t {
+  kNone,
+  kPerTensor,
+  kPerHead,
+  kPerToken,      // and head
+  kOnlyOfValues,  // likewise; keys have none
+};
 
 struct AppendSequence {
   int32_t query_tokens;

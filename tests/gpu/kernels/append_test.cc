@@ -23,6 +23,9 @@ const std::vector<AppendSequence> kShortSequences = {{1, 1},     {5, 17},  {16, 
                                                      {17, 577},  {9, 129}, {3, 0},    {2, 256},
                                                      {16, 1328}, {1, 900}, {12, 2501}};
 
+constexpr AppendScales kEveryScale[] = {AppendScales::kPerTensor, AppendScales::kPerHead,
+                                        AppendScales::kPerToken, AppendScales::kOnlyOfValues};
+
 void ExpectRight(const AppendSetup& setup) {
   AppendProblem problem(setup);
   problem.ExpectRight(problem.Run());
@@ -169,7 +172,8 @@ TEST(Append, WorksOffLongSequencesInHighTiles) {
 
 TEST(Append, AppliesScalesOfEveryGranularity) {
   KVT_SKIP_WITHOUT_HOPPER();
-  for (const AppendScales scales : {AppendScales::kPerHead, AppendScales::kPerToken}) {
+  for (const AppendScales scales : kEveryScale) {
+    SCOPED_TRACE(testing::Message() << "scales " << static_cast<int>(scales));
     for (const int32_t splits : {1, 3}) {
       ExpectRight({.sequences = {{37, 577}, {129, 300}},
                    .kv_dtype = KVT_FP8_E4M3,
@@ -263,15 +267,51 @@ TEST(AppendShort, MatchesTheReferenceForOddLengthsOfEveryTypeAndHeadSize) {
   }
 }
 
+TEST(AppendShort, MatchesTheReferenceOverAnFp8CacheForOddLengthsAndEveryHeadSize) {
+  KVT_SKIP_WITHOUT_HOPPER();
+  for (const int32_t head_dim : {64, 128}) {
+    for (const kvt_dtype query : {KVT_BF16, KVT_FP16}) {
+      SCOPED_TRACE(testing::Message() << "dim " << head_dim << " queries " << query);
+      ExpectRight({.sequences = kShortSequences,
+                   .query_dtype = query,
+                   .kv_dtype = KVT_FP8_E4M3,
+                   .head_dim = head_dim});
+    }
+  }
+}
+
+TEST(AppendShort, AppliesScalesOfEveryGranularity) {
+  KVT_SKIP_WITHOUT_HOPPER();
+  for (const AppendScales scales : kEveryScale) {
+    SCOPED_TRACE(testing::Message() << "scales " << static_cast<int>(scales));
+    for (const int32_t head_dim : {64, 128}) {
+      ExpectRight({.sequences = kShortSequences,
+                   .kv_dtype = KVT_FP8_E4M3,
+                   .head_dim = head_dim,
+                   .scales = scales});
+    }
+    ExpectRight({.sequences = {{16, 577}, {3, 300}},
+                 .kv_dtype = KVT_FP8_E4M3,
+                 .page = 64,
+                 .splits = 3,
+                 .soft_cap = 5.0F,
+                 .heads_outside = true,
+                 .scales = scales});
+  }
+}
+
 TEST(AppendShort, ServesEveryPageSizeAndLayout) {
   KVT_SKIP_WITHOUT_HOPPER();
-  for (const int32_t page : {16, 32, 64, 128, 256}) {
-    SCOPED_TRACE(page);
-    ExpectRight({.sequences = {{7, 577}, {16, 300}}, .page = page});
+  for (const kvt_dtype kv : {KVT_BF16, KVT_FP8_E4M3}) {
+    for (const int32_t page : {16, 32, 64, 128, 256}) {
+      SCOPED_TRACE(page);
+      ExpectRight({.sequences = {{7, 577}, {16, 300}}, .kv_dtype = kv, .page = page});
+    }
+    ExpectRight({.sequences = kShortSequences, .kv_dtype = kv, .heads_outside = true});
+    ExpectRight({.sequences = {{16, 160}, {3, 64}}, .kv_dtype = kv, .repeated_blocks = true});
+    ExpectRight(
+        {.sequences = {{16, 50}}, .kv_dtype = kv, .device_block_stride = int64_t{1500} << 20});
   }
-  ExpectRight({.sequences = kShortSequences, .heads_outside = true});
-  ExpectRight({.sequences = {{16, 160}, {3, 64}}, .repeated_blocks = true});
-  ExpectRight({.sequences = {{16, 50}}, .device_block_stride = int64_t{1500} << 20});
 }
 
 TEST(AppendShort, ServesEveryGroupOfHeads) {
@@ -282,48 +322,70 @@ TEST(AppendShort, ServesEveryGroupOfHeads) {
   for (const Heads heads : {Heads{4, 4}, Heads{8, 2}, Heads{32, 8}, Heads{40, 40}, Heads{64, 8},
                             Heads{64, 1}, Heads{10, 2}, Heads{21, 3}}) {
     SCOPED_TRACE(testing::Message() << heads.query << "/" << heads.kv);
-    ExpectRight({.sequences = {{1, 133}, {1, 1200}},
-                 .q_heads = heads.query,
-                 .kv_heads = heads.kv,
-                 .head_dim = 64});
-    ExpectRight({.sequences = {{2, 133}, {0, 1200}}, .q_heads = heads.query, .kv_heads = heads.kv});
+    for (const kvt_dtype kv : {KVT_BF16, KVT_FP8_E4M3}) {
+      ExpectRight({.sequences = {{1, 133}, {1, 1200}},
+                   .kv_dtype = kv,
+                   .q_heads = heads.query,
+                   .kv_heads = heads.kv,
+                   .head_dim = 64});
+      ExpectRight({.sequences = {{2, 133}, {0, 1200}},
+                   .kv_dtype = kv,
+                   .q_heads = heads.query,
+                   .kv_heads = heads.kv});
+    }
   }
 }
 
 TEST(AppendShort, DoesNotDependOnTheNumberOfSplits) {
   KVT_SKIP_WITHOUT_HOPPER();
-  for (const int32_t splits : {1, 2, 3, 7, 16, 64}) {
-    SCOPED_TRACE(splits);
-    ExpectRight({.sequences = kShortSequences, .splits = splits});
-    ExpectRight({.sequences = {{9, 700}, {2, 0}}, .splits = splits, .sinks = true});
+  for (const kvt_dtype kv : {KVT_BF16, KVT_FP8_E4M3}) {
+    for (const int32_t splits : {1, 2, 3, 7, 16, 64}) {
+      SCOPED_TRACE(splits);
+      ExpectRight({.sequences = kShortSequences, .kv_dtype = kv, .splits = splits});
+      ExpectRight(
+          {.sequences = {{9, 700}, {2, 0}}, .kv_dtype = kv, .splits = splits, .sinks = true});
+    }
   }
 }
 
 TEST(AppendShort, SeesOnlyTheWindowCapsScoresAndCountsSinks) {
   KVT_SKIP_WITHOUT_HOPPER();
-  for (const int32_t window : {1, 16, 100, 1000}) {
-    SCOPED_TRACE(window);
-    ExpectRight({.sequences = kShortSequences, .window_tokens = window});
+  for (const kvt_dtype kv : {KVT_BF16, KVT_FP8_E4M3}) {
+    for (const int32_t window : {1, 16, 100, 1000}) {
+      SCOPED_TRACE(window);
+      ExpectRight({.sequences = kShortSequences, .kv_dtype = kv, .window_tokens = window});
+    }
+    ExpectRight({.sequences = kShortSequences, .kv_dtype = kv, .soft_cap = 2.0F});
+    ExpectRight({.sequences = kShortSequences, .kv_dtype = kv, .soft_cap = 50.0F, .sinks = true});
   }
-  ExpectRight({.sequences = kShortSequences, .soft_cap = 2.0F});
-  ExpectRight({.sequences = kShortSequences, .soft_cap = 50.0F, .sinks = true});
 }
 
 // Few KV heads give each of them many multiprocessors, many give them few.
 TEST(AppendShort, SharesAnItemAmongFewOrManyMultiprocessors) {
   KVT_SKIP_WITHOUT_HOPPER();
-  ExpectRight({.sequences = {{3, 4000}}, .q_heads = 4, .kv_heads = 1});
-  ExpectRight({.sequences = {{16, 4112}}, .q_heads = 32, .kv_heads = 8});
-  ExpectRight({.sequences = {{64, 1024}}, .q_heads = 32, .kv_heads = 8});
-  ExpectRight({.sequences = {{3, 700}, {5, 1200}, {2, 90}}, .q_heads = 24, .kv_heads = 24});
+  for (const kvt_dtype kv : {KVT_BF16, KVT_FP8_E4M3}) {
+    ExpectRight({.sequences = {{3, 4000}}, .kv_dtype = kv, .q_heads = 4, .kv_heads = 1});
+    ExpectRight({.sequences = {{16, 4112}}, .kv_dtype = kv, .q_heads = 32, .kv_heads = 8});
+    ExpectRight({.sequences = {{64, 1024}}, .kv_dtype = kv, .q_heads = 32, .kv_heads = 8});
+    ExpectRight({.sequences = {{3, 700}, {5, 1200}, {2, 90}},
+                 .kv_dtype = kv,
+                 .q_heads = 24,
+                 .kv_heads = 24});
+  }
 }
 
 TEST(AppendShort, StreamsLongPrefixesThroughItsRing) {
   KVT_SKIP_WITHOUT_HOPPER();
-  for (const int32_t head_dim : {64, 128}) {
-    SCOPED_TRACE(head_dim);
-    ExpectRight({.sequences = {{5, 9011}}, .q_heads = 4, .kv_heads = 1, .head_dim = head_dim});
-    ExpectRight({.sequences = {{16, 5008}}, .head_dim = head_dim});
+  for (const kvt_dtype kv : {KVT_BF16, KVT_FP8_E4M3}) {
+    for (const int32_t head_dim : {64, 128}) {
+      SCOPED_TRACE(testing::Message() << "dim " << head_dim << " type " << kv);
+      ExpectRight({.sequences = {{5, 9011}},
+                   .kv_dtype = kv,
+                   .q_heads = 4,
+                   .kv_heads = 1,
+                   .head_dim = head_dim});
+      ExpectRight({.sequences = {{16, 5008}}, .kv_dtype = kv, .head_dim = head_dim});
+    }
   }
 }
 
@@ -331,14 +393,30 @@ TEST(AppendShort, WorksOffManySequencesAndALongOneAmongThem) {
   KVT_SKIP_WITHOUT_HOPPER();
   std::vector<AppendSequence> sequences;
   for (int32_t i = 0; i < 150; ++i) sequences.push_back({1 + i % 3, 3 + i * 37 % 700});
-  ExpectRight({.sequences = sequences, .head_dim = 64});
+  for (const kvt_dtype kv : {KVT_BF16, KVT_FP8_E4M3}) {
+    ExpectRight({.sequences = sequences, .kv_dtype = kv, .head_dim = 64});
+  }
+  ExpectRight(
+      {.sequences = sequences, .kv_dtype = KVT_FP8_E4M3, .scales = AppendScales::kPerToken});
   sequences[77] = {200, 600};
-  ExpectRight({.sequences = sequences});
+  for (const kvt_dtype kv : {KVT_BF16, KVT_FP8_E4M3}) {
+    ExpectRight({.sequences = sequences, .kv_dtype = kv});
+  }
 }
 
-TEST(AppendShort, ReplaysOneGraphForOtherLengthsAndWithSettledTables) {
+TEST(AppendShort, FollowsScoresThatGrowOrShrinkAlongTheKeysOfAnFp8Cache) {
   KVT_SKIP_WITHOUT_HOPPER();
-  AppendProblem problem({.sequences = {{16, 600}, {3, 300}, {9, 80}}});
+  for (const float last_key_size : {0.05F, 20.0F}) {
+    SCOPED_TRACE(last_key_size);
+    ExpectRight({.sequences = {{16, 900}, {7, 1500}},
+                 .kv_dtype = KVT_FP8_E4M3,
+                 .last_key_size = last_key_size});
+  }
+}
+
+// Captures three launches and replays them for other lengths than those at capture.
+void ExpectReplaysRight(const AppendSetup& setup) {
+  AppendProblem problem(setup);
   problem.params().tables_settled = 1;
   GraphReplay replay([&](cudaStream_t stream) {
     for (int i = 0; i < 3; ++i) problem.Queue(stream);
@@ -354,15 +432,30 @@ TEST(AppendShort, ReplaysOneGraphForOtherLengthsAndWithSettledTables) {
   }
 }
 
+TEST(AppendShort, ReplaysOneGraphForOtherLengthsAndWithSettledTables) {
+  KVT_SKIP_WITHOUT_HOPPER();
+  ExpectReplaysRight({.sequences = {{16, 600}, {3, 300}, {9, 80}}});
+}
+
+TEST(AppendShort, ReplaysOneGraphOverAnFp8CacheForOtherLengths) {
+  KVT_SKIP_WITHOUT_HOPPER();
+  ExpectReplaysRight({.sequences = {{16, 600}, {3, 300}, {9, 80}}, .kv_dtype = KVT_FP8_E4M3});
+  ExpectReplaysRight({.sequences = {{16, 600}, {3, 300}, {9, 80}},
+                      .kv_dtype = KVT_FP8_E4M3,
+                      .scales = AppendScales::kPerToken});
+}
+
 TEST(AppendShort, GivesTheSameBitsEveryTime) {
   KVT_SKIP_WITHOUT_HOPPER();
-  AppendProblem problem({.sequences = kShortSequences});
-  const AppendResult first = problem.Run();
-  problem.ExpectRight(first);
-  for (int i = 0; i < 20; ++i) {
-    const AppendResult again = problem.Run();
-    ASSERT_TRUE(again.output == first.output);
-    ASSERT_TRUE(again.lse == first.lse);
+  for (const kvt_dtype kv : {KVT_BF16, KVT_FP8_E4M3}) {
+    AppendProblem problem({.sequences = kShortSequences, .kv_dtype = kv});
+    const AppendResult first = problem.Run();
+    problem.ExpectRight(first);
+    for (int i = 0; i < 20; ++i) {
+      const AppendResult again = problem.Run();
+      ASSERT_TRUE(again.output == first.output);
+      ASSERT_TRUE(again.lse == first.lse);
+    }
   }
 }
 

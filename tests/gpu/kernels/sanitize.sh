@@ -19,6 +19,8 @@ readonly runs=(
   "gpu_append_test Append.ReplaysOneGraphForOtherLengths"
   "gpu_append_test AppendShort.MatchesTheReferenceForOddLengthsOfEveryTypeAndHeadSize"
   "gpu_append_test AppendShort.ReplaysOneGraphForOtherLengthsAndWithSettledTables"
+  "gpu_append_test AppendShort.MatchesTheReferenceOverAnFp8CacheForOddLengthsAndEveryHeadSize"
+  "gpu_append_test AppendShort.ReplaysOneGraphOverAnFp8CacheForOtherLengths"
   "gpu_mla_test MlaDecode.IsRightAtOddLengths"
   "gpu_mla_test MlaDecode.IsRightOverAnFp8CacheWithScalesOfEveryKind"
   "gpu_mla_test MlaDecode.MergesTheManyPartsOfALongSequence"
