@@ -280,6 +280,22 @@ TEST(AppendShort, MatchesTheReferenceOverAnFp8CacheForOddLengthsAndEveryHeadSize
   }
 }
 
+TEST(AppendShort, IsRightOverAFewTilesOfEveryTypeAndHeadSize) {
+  KVT_SKIP_WITHOUT_HOPPER();
+  for (const int32_t head_dim : {64, 128}) {
+    for (const kvt_dtype dtype : {KVT_BF16, KVT_FP16}) {
+      for (const kvt_dtype kv_dtype : {dtype, KVT_FP8_E4M3}) {
+        SCOPED_TRACE(testing::Message()
+                     << "dim " << head_dim << " type " << dtype << " over " << kv_dtype);
+        ExpectRight({.sequences = {{16, 160}, {3, 64}, {1, 33}},
+                     .query_dtype = dtype,
+                     .kv_dtype = kv_dtype,
+                     .head_dim = head_dim});
+      }
+    }
+  }
+}
+
 TEST(AppendShort, AppliesScalesOfEveryGranularity) {
   KVT_SKIP_WITHOUT_HOPPER();
   for (const AppendScales scales : kEveryScale) {
