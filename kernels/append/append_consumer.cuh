@@ -248,7 +248,7 @@ class TileConsumer {
   }
 
   __device__ __forceinline__ void ReleaseQuery() {
-    Release(shared_.query_ring.empty[query_cursor_.stage()]);
+    shared_.query_ring.empty[query_cursor_.stage()].Arrive();
     query_cursor_.Advance();
   }
 
@@ -268,7 +268,7 @@ class TileConsumer {
         PassOver(item);
       }
       ReleaseQuery();
-      Release(shared_.item_ring.empty[slot]);
+      shared_.item_ring.empty[slot].Arrive();
       item_cursor_.Advance();
     }
   }
@@ -370,7 +370,7 @@ class TileConsumer {
   // beside the output of the last tile of the item before, so that storing the one hides behind the
   // other.
   __device__ __forceinline__ void WorkOverlapping() {
-    AppendItem item = TakeItem(shared_, item_cursor_, lane_);
+    AppendItem item = TakeItem(shared_, item_cursor_);
     if (!item.valid) return;
     float scores[kScores];
     float output[kOutputs];
@@ -434,7 +434,7 @@ class TileConsumer {
       wgmma::Settle(scores);
     }
     if constexpr (!Traits::kQueryInRegisters) ReleaseQuery();
-    const AppendItem next = TakeItem(shared_, item_cursor_, lane_);
+    const AppendItem next = TakeItem(shared_, item_cursor_);
     if (Traits::kQueryInRegisters && next.valid) {
       LoadQuery();
       keys = TakeTile();

@@ -46,7 +46,7 @@ class TileCopier {
   // The warp for values, where there is one.
   __device__ void RunValues() {
     for (;;) {
-      const AppendItem item = TakeItem(shared_, items_, lane_);
+      const AppendItem item = TakeItem(shared_, items_);
       if (!item.valid) return;
       const int32_t block = BlockOf(item, TileAt(item, 0));
       wait_.Once();
@@ -196,7 +196,7 @@ class TileLoader {
       : plan_(plan), shared_(shared), thread_(thread), wait_(plan) {}
 
   __device__ void Run() {
-    AppendItem item = TakeItem(shared_, items_, thread_ % 32);
+    AppendItem item = TakeItem(shared_, items_);
     if (item.valid) {
       wait_.Once();
       BeginQueries(item);
@@ -205,7 +205,7 @@ class TileLoader {
     while (item.valid) {
       AppendItem next;
       const auto begin_next = [&] {
-        next = TakeItem(shared_, items_, thread_ % 32);
+        next = TakeItem(shared_, items_);
         if (next.valid) BeginQueries(next);
       };
       if constexpr (Traits::kFp8) {

@@ -149,21 +149,21 @@ struct alignas(kAtomBytes) AppendShared {
     // Converted tiles are given out by the loader threads, copied ones by the copying thread.
     const uint32_t fillers = Traits::kFp8 ? Traits::kLoaderThreads : 1;
     tile_ring.Init(fillers, emptiers);
-    query_ring.Init(Traits::kLoaderThreads, Traits::kConsumerWarps);
-    item_ring.Init(1, Traits::kConsumerWarps + 3);  // all warps but the one that draws
+    // What threads read themselves, each gives back itself.
+    query_ring.Init(Traits::kLoaderThreads, 32 * Traits::kConsumerWarps);
+    item_ring.Init(1, 32 * (Traits::kConsumerWarps + 3));  // all warps but the one that draws
     tail.Init(1);
     if constexpr (Traits::kFp8) raw.ring.Init(1, Traits::kLoaderThreads / 32);
   }
 };
 
-// The next item, read by a whole warp from the ring.
+// The next item from the ring, for the calling thread.
 template <typename Traits>
 __device__ __forceinline__ AppendItem TakeItem(AppendShared<Traits>& shared,
-                                               RingCursor<kItemSlots>& cursor, int lane) {
+                                               RingCursor<kItemSlots>& cursor) {
   shared.item_ring.full[cursor.stage()].Wait(cursor.parity());
   const AppendItem item = shared.items[cursor.stage()];
-  __syncwarp();
-  if (lane == 0) shared.item_ring.empty[cursor.stage()].Arrive();
+  shared.item_ring.empty[cursor.stage()].Arrive();
   cursor.Advance();
   return item;
 }

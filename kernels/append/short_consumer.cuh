@@ -42,7 +42,7 @@ class ShortConsumer {
       if (!item.valid) return;
       if (group_ == 0) HearThatPeersHaveRead();
       Work(item);
-      Release(shared_.item_ring.empty[slot]);
+      shared_.item_ring.empty[slot].Arrive();
     }
   }
 
@@ -158,7 +158,7 @@ class ShortConsumer {
       const uint32_t at = ChunkOffset<Traits>(row, 2 * step + thread_ % 32 / 16);
       LoadMatrices(SharedAddress(shared_.query[slot]) + at, query_words_ + 4 * step);
     }
-    Release(shared_.query_ring.empty[slot]);
+    shared_.query_ring.empty[slot].Arrive();
     if (plan_.params.query_dtype != KVT_BF16) return;
 #pragma unroll
     for (uint32_t& word : query_words_) word = Fp16FromBf16(word);
@@ -269,7 +269,7 @@ class ShortConsumer {
       for (int32_t tile = group_; tile < tiles; tile += kShortGroups) {
         Absorb(item, tiles, tile, sight, score_scale, softmax, sums.output);
       }
-      if constexpr (!Traits::kFp8) Release(shared_.query_ring.empty[slot]);
+      if constexpr (!Traits::kFp8) shared_.query_ring.empty[slot].Arrive();
       query_cursor_.Advance();
     }
     float factor[2];

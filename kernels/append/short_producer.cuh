@@ -166,7 +166,7 @@ class ShortQueryLoader {
 
   __device__ void Run() {
     for (;;) {
-      const AppendItem item = shared_.TakeItem(items_, thread_ % 32);
+      const AppendItem item = shared_.TakeItem(items_);
       if (!item.valid) return;
       if (item.first_tile >= item.end_tile) continue;
       wait_.Once();

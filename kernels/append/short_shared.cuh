@@ -137,8 +137,9 @@ struct alignas(kAtomBytes) ShortShared {
     }
     key_ring.Init(Traits::kTileFillers, Traits::kTileEmptiers);
     value_ring.Init(Traits::kTileFillers, Traits::kTileEmptiers);
-    query_ring.Init(32 * kQueryWarps, kShortConsumerWarps);
-    item_ring.Init(1, kShortConsumerWarps + kQueryWarps + kWidenWarps);
+    // What threads read themselves, each gives back itself.
+    query_ring.Init(32 * kQueryWarps, kShortConsumers);
+    item_ring.Init(1, 32 * (kShortConsumerWarps + kQueryWarps + kWidenWarps));
     // By every thread: what one thread shows, another one adds up.
     sums_ring.Init(128, 128);
     parts_ready.Init(ClusterCtas());
@@ -154,12 +155,11 @@ struct alignas(kAtomBytes) ShortShared {
     }
   }
 
-  // The next item, read by a whole warp.
-  __device__ __forceinline__ AppendItem TakeItem(RingCursor<kShortItemSlots>& cursor, int lane) {
+  // The next item, for the calling thread.
+  __device__ __forceinline__ AppendItem TakeItem(RingCursor<kShortItemSlots>& cursor) {
     item_ring.full[cursor.stage()].Wait(cursor.parity());
     const AppendItem item = items[cursor.stage()];
-    __syncwarp();
-    if (lane == 0) item_ring.empty[cursor.stage()].Arrive();
+    item_ring.empty[cursor.stage()].Arrive();
     cursor.Advance();
     return item;
   }
