@@ -172,8 +172,10 @@ void BlockTaker::HandOver(CachePool* pool, AcquireOperation* operation) {
   for (size_t i = reply.hits.size(); i > 0; --i) {
     const AcquiredBlock& hit = reply.hits[i - 1];
     const PoolBlock& block = pool->blocks[hit.handle.index];
-    // The load of an earlier part may have failed.
-    if (block.state != PoolBlockState::kCommitted) continue;
+    if (block.state != PoolBlockState::kCommitted) {
+      UseFailed(*pool, *operation, i - 1);
+      continue;
+    }
     state_.Use(block.entry);
     if (block.loading) {
       loader_.FreshenLoading(*pool, block.entry);
@@ -189,6 +191,14 @@ void BlockTaker::HandOver(CachePool* pool, AcquireOperation* operation) {
   reply.miss = operation->found.miss;
   operation->held.clear();
   operation->held_count = 0;
+}
+
+void BlockTaker::UseFailed(const CachePool& pool, const AcquireOperation& operation,
+                           size_t position) {
+  MissReason miss = MissReason::kNone;
+  const EntryIndex index =
+      finder_.FindAgain(pool, operation.request, operation.found, position, &miss);
+  if (index != kNoEntry) state_.Use(index);
 }
 
 void BlockTaker::QueueLayers(CachePool* pool, AcquireOperation* operation) {

@@ -65,6 +65,9 @@ class BlockTaker {
   void OpenLoad(const CachePool& pool, AcquireOperation* operation, size_t hits_before);
   // Keeps what is held of the first `hits` hits only.
   void HoldOnly(CachePool* pool, AcquireOperation* operation, size_t hits);
+  // A hit whose load has failed before the reply, in an earlier part, was used like one that fails
+  // after it: what a lower tier still has of it stays young.
+  void UseFailed(const CachePool& pool, const AcquireOperation& operation, size_t position);
   void QueueLayers(CachePool* pool, AcquireOperation* operation);
 
   // How a block comes that is not in the pool.
