@@ -16,16 +16,16 @@ class LateDevice final : public Device {
   explicit LateDevice(EventQueue* loop) : host_(loop) {}
 
   // From here on no pool says that it is ready.
-  void HoldPools() { held_ = true; }
+  void HoldPools() { line_->held = true; }
   void LetPoolsBeReady() {
-    held_ = false;
-    for (const Waiter& waiter : std::exchange(waiters_, {})) waiter.ready();
+    line_->held = false;
+    for (const Waiter& waiter : std::exchange(line_->waiters, {})) waiter.ready();
   }
 
   [[nodiscard]] DeviceInfo info() const override { return host_.info(); }
   [[nodiscard]] Result<std::unique_ptr<DevicePool>> CreatePool(uint64_t bytes) override {
     KVT_ASSIGN_OR_RETURN(std::unique_ptr<DevicePool> memory, host_.CreatePool(bytes));
-    return std::make_unique<LatePool>(this, std::move(memory));
+    return std::make_unique<LatePool>(line_, std::move(memory));
   }
   void Copy(CopyRequest request) override {
     request.pool = static_cast<LatePool*>(request.pool)->memory();
@@ -33,12 +33,22 @@ class LateDevice final : public Device {
   }
 
  private:
+  struct Waiter {
+    const DevicePool* pool;
+    std::function<void()> ready;
+  };
+  // Outlives the device with its pools, which a request in an event that never runs may hold.
+  struct Line {
+    bool held = false;
+    std::vector<Waiter> waiters;
+  };
+
   class LatePool final : public DevicePool {
    public:
-    LatePool(LateDevice* device, std::unique_ptr<DevicePool> memory)
-        : device_(*device), memory_(std::move(memory)) {}
+    LatePool(std::shared_ptr<Line> line, std::unique_ptr<DevicePool> memory)
+        : line_(std::move(line)), memory_(std::move(memory)) {}
     ~LatePool() override {
-      std::erase_if(device_.waiters_, [this](const Waiter& waiter) { return waiter.pool == this; });
+      std::erase_if(line_->waiters, [this](const Waiter& waiter) { return waiter.pool == this; });
     }
 
     [[nodiscard]] DevicePool* memory() const { return memory_.get(); }
@@ -46,22 +56,17 @@ class LateDevice final : public Device {
     [[nodiscard]] std::byte* data() const override { return memory_->data(); }
     [[nodiscard]] int shareable_fd() const override { return memory_->shareable_fd(); }
     void WhenReady(std::function<void()> ready) override {
-      if (!device_.held_) return ready();
-      device_.waiters_.push_back({this, std::move(ready)});
+      if (!line_->held) return ready();
+      line_->waiters.push_back({this, std::move(ready)});
     }
 
    private:
-    LateDevice& device_;
+    const std::shared_ptr<Line> line_;
     const std::unique_ptr<DevicePool> memory_;
-  };
-  struct Waiter {
-    const DevicePool* pool;
-    std::function<void()> ready;
   };
 
   HostDevice host_;
-  bool held_ = false;
-  std::vector<Waiter> waiters_;
+  const std::shared_ptr<Line> line_ = std::make_shared<Line>();
 };
 
 }  // namespace kvtier
