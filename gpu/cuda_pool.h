@@ -56,7 +56,8 @@ class CudaPool final : public DevicePool {
   // On a thread of the driver's, which may not call it.
   static void OnZeroed(void* zeroed);
 
-  const CudaDriver& driver_;
+  // Its own: a queued event may hold the pool for longer than its device lives.
+  const CudaDriver driver_;
   uint64_t bytes_ = 0;
   CUmemGenericAllocationHandle handle_ = 0;
   UniqueFd fd_;
