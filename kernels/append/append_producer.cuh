@@ -35,7 +35,7 @@ class TileCopier {
   // Warp 0: draws items and gives them out; copies keys, and values too if no other warp does.
   __device__ void Run() {
     AppendItem item = schedule_.Find(blockIdx.x);
-    GiveOut(item);
+    GiveOutItem(shared_, items_, item, lane_);
     while (item.valid) {
       const int32_t block = BlockOf(item, TileAt(item, 0));
       wait_.Once();
@@ -60,18 +60,8 @@ class TileCopier {
 
   __device__ AppendItem GiveOutNext(uint32_t drawn) {
     const AppendItem next = schedule_.Find(int64_t{gridDim.x} + __shfl_sync(0xffffffff, drawn, 0));
-    GiveOut(next);
+    GiveOutItem(shared_, items_, next, lane_);
     return next;
-  }
-
-  __device__ void GiveOut(const AppendItem& item) {
-    const int slot = items_.stage();
-    shared_.item_ring.empty[slot].Wait(items_.filled_parity());
-    if (lane_ == 0) {
-      shared_.items[slot] = item;
-      shared_.item_ring.full[slot].Arrive();
-    }
-    items_.Advance();
   }
 
   // The warp of the keys gives out the next item and returns it: over an fp8 cache so early that

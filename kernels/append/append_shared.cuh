@@ -157,15 +157,28 @@ struct alignas(kAtomBytes) AppendShared {
   }
 };
 
-// The next item from the ring, for the calling thread.
-template <typename Traits>
-__device__ __forceinline__ AppendItem TakeItem(AppendShared<Traits>& shared,
-                                               RingCursor<kItemSlots>& cursor) {
+// Of a CTA whose shared memory has items with their item_ring: the next item, for the calling
+// thread.
+template <typename Shared, int kSlots>
+__device__ __forceinline__ AppendItem TakeItem(Shared& shared, RingCursor<kSlots>& cursor) {
   shared.item_ring.full[cursor.stage()].Wait(cursor.parity());
   const AppendItem item = shared.items[cursor.stage()];
   shared.item_ring.empty[cursor.stage()].Arrive();
   cursor.Advance();
   return item;
+}
+
+// An item to all that take them, by one whole warp.
+template <typename Shared, int kSlots>
+__device__ __forceinline__ void GiveOutItem(Shared& shared, RingCursor<kSlots>& cursor,
+                                            const AppendItem& item, int lane) {
+  const int slot = cursor.stage();
+  shared.item_ring.empty[slot].Wait(cursor.filled_parity());
+  if (lane == 0) {
+    shared.items[slot] = item;
+    shared.item_ring.full[slot].Arrive();
+  }
+  cursor.Advance();
 }
 
 }  // namespace kvtier::kernels

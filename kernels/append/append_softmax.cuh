@@ -43,6 +43,21 @@ __device__ __forceinline__ void RescaleRows(float (&sums)[kCount], const float (
   }
 }
 
+// Of a thread's parts of its two rows. Eight chains, so that none waits for itself.
+template <int kScores>
+__device__ __forceinline__ void RowMaxima(const float (&scores)[kScores], float (&maximum)[2]) {
+  float chains[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) chains[i] = scores[i];
+#pragma unroll
+  for (int i = 8; i < kScores; ++i) chains[i % 8] = fmaxf(chains[i % 8], scores[i]);
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    maximum[r] =
+        fmaxf(fmaxf(chains[2 * r], chains[2 * r + 1]), fmaxf(chains[2 * r + 4], chains[2 * r + 5]));
+  }
+}
+
 template <int kScores>
 class RunningSoftmax {
  public:
@@ -53,7 +68,7 @@ class RunningSoftmax {
   // raised.
   __device__ __forceinline__ bool Exceeds(const float (&scores)[kScores]) const {
     float maximum[2];
-    Maxima(scores, maximum);
+    RowMaxima(scores, maximum);
     return maximum[0] > limit_[0] || maximum[1] > limit_[1];
   }
 
@@ -61,7 +76,7 @@ class RunningSoftmax {
   // maximum that grows a little stays as it was, so that there is hardly ever anything to multiply.
   __device__ __forceinline__ void Raise(const float (&scores)[kScores], float (&correction)[2]) {
     float own[2];
-    Maxima(scores, own);
+    RowMaxima(scores, own);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const float maximum = QuadMax(own[r]);
@@ -107,21 +122,6 @@ class RunningSoftmax {
   }
 
  private:
-  // Of this thread's parts of its rows. Eight chains, so that none waits for itself.
-  static __device__ __forceinline__ void Maxima(const float (&scores)[kScores],
-                                                float (&maximum)[2]) {
-    float chains[8];
-#pragma unroll
-    for (int i = 0; i < 8; ++i) chains[i] = scores[i];
-#pragma unroll
-    for (int i = 8; i < kScores; ++i) chains[i % 8] = fmaxf(chains[i % 8], scores[i]);
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      maximum[r] = fmaxf(fmaxf(chains[2 * r], chains[2 * r + 1]),
-                         fmaxf(chains[2 * r + 4], chains[2 * r + 5]));
-    }
-  }
-
   // Probabilities may exceed 1 by this power of two.
   static constexpr float kSlack = 4.0f;
 

@@ -74,7 +74,7 @@ class ShortCopier {
     for (;;) {
       AppendItem item = schedule_.Find(index);
       if (item.valid) TakeShare(item, static_cast<uint32_t>(ctas));
-      GiveOut(item);
+      GiveOutItem(shared_, items_, item, lane_);
       if (!item.valid) break;
       ShortTable<Traits> table(plan_, item, lane_);
       wait_.Once();
@@ -97,16 +97,6 @@ class ShortCopier {
     const auto units = static_cast<uint32_t>(item.end_tile - first);
     item.first_tile = first + static_cast<int32_t>(units * rank / ctas);
     item.end_tile = first + static_cast<int32_t>(units * (rank + 1) / ctas);
-  }
-
-  __device__ void GiveOut(const AppendItem& item) {
-    const int slot = items_.stage();
-    shared_.item_ring.empty[slot].Wait(items_.filled_parity());
-    if (lane_ == 0) {
-      shared_.items[slot] = item;
-      shared_.item_ring.full[slot].Arrive();
-    }
-    items_.Advance();
   }
 
   // Keys before values, in the consumers' order.
@@ -166,7 +156,7 @@ class ShortQueryLoader {
 
   __device__ void Run() {
     for (;;) {
-      const AppendItem item = shared_.TakeItem(items_);
+      const AppendItem item = TakeItem(shared_, items_);
       if (!item.valid) return;
       if (item.first_tile >= item.end_tile) continue;
       wait_.Once();

@@ -154,15 +154,6 @@ struct alignas(kAtomBytes) ShortShared {
       return *this;
     }
   }
-
-  // The next item, for the calling thread.
-  __device__ __forceinline__ AppendItem TakeItem(RingCursor<kShortItemSlots>& cursor) {
-    item_ring.full[cursor.stage()].Wait(cursor.parity());
-    const AppendItem item = items[cursor.stage()];
-    item_ring.empty[cursor.stage()].Arrive();
-    cursor.Advance();
-    return item;
-  }
 };
 
 }  // namespace kvtier::kernels

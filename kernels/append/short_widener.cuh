@@ -21,7 +21,7 @@ class ShortWidener {
 
   __device__ void Run() {
     for (;;) {
-      const AppendItem item = shared_.TakeItem(items_);
+      const AppendItem item = TakeItem(shared_, items_);
       if (!item.valid) return;
       const int32_t end = min(item.kv_length, item.end_tile * kShortUnitKeys);
       for (int32_t tile = ShortTiles<Traits>(item) - 1; tile >= 0; --tile) {

@@ -19,15 +19,11 @@ class MlaSoftmax {
   // is hardly ever anything to rescale.
   __device__ __forceinline__ void PeaksFor(const float (&scores)[kScores],
                                            float (&peaks)[2]) const {
-    float chains[8];
-#pragma unroll
-    for (int i = 0; i < 8; ++i) chains[i] = scores[i];
-#pragma unroll
-    for (int i = 8; i < kScores; ++i) chains[i % 8] = fmaxf(chains[i % 8], scores[i]);
+    float maxima[2];
+    RowMaxima(scores, maxima);
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float maximum = QuadMax(fmaxf(fmaxf(chains[2 * r], chains[2 * r + 1]),
-                                          fmaxf(chains[2 * r + 4], chains[2 * r + 5])));
+      const float maximum = QuadMax(maxima[r]);
       peaks[r] = (maximum - peaks_[r]) * scale_ > kSlack ? maximum : peaks_[r];
     }
   }
