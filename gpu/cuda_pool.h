@@ -21,7 +21,7 @@ namespace kvtier {
 // when every process that imported it has let go of it, or died.
 class CudaPool final : public DevicePool {
  public:
-  // Allocates, and has a stream write the zeros. `driver` and `loop` outlive the pool. The device
+  // Allocates, and has a stream write the zeros. `loop` outlives the pool. The device
   // is the calling thread's current one. Errors: kInvalidArgument "empty_pool"; kResourceExhausted
   // "pool_exceeds_vram" naming what was asked for, free and there; kIoError.
   [[nodiscard]] static Result<std::unique_ptr<CudaPool>> Create(const CudaDriver* driver,
