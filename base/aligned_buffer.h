@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory fit for direct I/O.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An event loop for programs whose waiting thread runs the events: they queue up from any thread,
 // and run on the one that asks.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reading and writing little-endian fields of bytes that cannot be trusted.
 #pragma once
 
@@ -69,7 +70,7 @@ class ByteReader {
   bool ok_ = true;
 };
 
-// Appends to a buffer it owns.
+// Prefills to a buffer it owns.
 class ByteWriter {
  public:
   template <std::unsigned_integral T>

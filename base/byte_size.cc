@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "base/byte_size.h"
 
 #include <fmt/format.h>

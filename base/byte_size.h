@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Byte counts as people write them: "256MiB", "1.5 TiB", "4GB".
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // KVT_CHECK ends the process when a programmer's assumption does not hold. Never for input: bad
 // input is an Error.
 #pragma once

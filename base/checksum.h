@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // xxh3 checksums of payloads and headers (https://xxhash.com, dispatched to the widest vectors the
 // machine has). They catch accidents of disks and memory, not an attacker.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Time as an interface, so that tests and the simulator can own it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // 32- and 16-byte digests as values.
 #pragma once
 

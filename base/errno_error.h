@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Errors of system calls, by the errno's name.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What went wrong, for programs (code, reason) and for people (context).
 #pragma once
 

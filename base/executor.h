@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How slow work leaves the event loop and comes back to it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Names of things that every room speaks of.
 #pragma once
 

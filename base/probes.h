@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Static probes (USDT) for tools that look at the running process from outside, such as bpftrace
 // and perf; docs/TRACING.md lists them with their arguments. Without the header (Debian:
 // systemtap-sdt-dev) they are compiled away.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Result<T>: a value or an Error. Every call that can fail returns one; exceptions end in the file
 // that calls the library throwing them.
 #pragma once

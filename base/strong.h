@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Strong<Tag, Rep>: an integer that cannot be mistaken for another. Ordered and hashable; converts
 // only on request (`value`).
 #pragma once

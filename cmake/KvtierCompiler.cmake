@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Warnings, optimisation and sanitizers, the same for every target.
 
 find_program(CCACHE_PROGRAM ccache)

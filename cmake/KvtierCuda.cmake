@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Whether the CUDA device is built: KVTIER_CUDA is AUTO (if the toolkit is there), ON or OFF; the
 # outcome is KVTIER_HAS_CUDA. The runtime is linked statically and the driver's library not at all,
 # so one binary serves machines with and without a driver. Before 13.0 batched copies had another

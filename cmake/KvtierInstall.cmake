@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # What is installed where. Components are named after the packages that they become.
 
 # Debian's directory for libraries, which the prefix /usr alone would not be given here.
@@ -74,9 +75,8 @@ install(TARGETS kvtier
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT libkvtier0
   NAMELINK_COMPONENT libkvtier-dev)
 # Programs include <kvtier/kvtier.h>.
-install(FILES client/kvtier.h client/kvtier.hpp client/kvtier_result.hpp client/kvtier_sequence.h
-  client/kvtier_attention.h
-  DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/kvtier COMPONENT libkvtier-dev)
+install(DIRECTORY client/include/kvtier
+  DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT libkvtier-dev)
 # For engines that launch the kernels themselves.
 install(DIRECTORY kernels/include/kvtier
   DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT libkvtier-dev)

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # The well-kept libraries the project stands on, found once.
 
 find_package(Threads REQUIRED)

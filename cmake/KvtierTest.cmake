@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # kvtier_test(NAME name SOURCES a.cc b.cc LIBS lib... [LABELS l...] [TIMEOUT s])
 # declares one GoogleTest program; ctest runs each of its cases apart.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What every device checks before it copies.
 #pragma once
 

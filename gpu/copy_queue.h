@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which copies a copy engine performs next: requests cut into chunks, by priority and then in order
 // of arrival.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "gpu/copy_threads.h"
 
 #include <pthread.h>

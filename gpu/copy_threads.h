@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The threads that carry out copies, by priority and then in order of arrival.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Memory shared with one client in which loads are counted, so that the client sees how far they
 // are without asking, on the host or on a stream of its own.
 //

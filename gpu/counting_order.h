@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // For devices whose copies land in any order: sets counters in the order of the requests.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Copies between a GPU's pools and host memory by the GPU's copy engines. Only for .cc files of
 // this room.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Counter pages as a GPU's streams write to them. Only for .cc files of this room.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // GPUs as devices. No CUDA header is needed to use this; in a build without CUDA there are simply
 // none.
 #pragma once

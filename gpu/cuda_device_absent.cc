@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The build without CUDA.
 #include "gpu/cuda_device.h"
 

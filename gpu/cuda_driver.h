@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The driver's functions for memory that processes share and for counting on streams, which the
 // runtime does not have. Found at run time: nothing links against the driver. Only for .cc files of
 // this room.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CUDA's errors as the project's. Only for .cc files of this room.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A pool in a GPU's memory. Only for .cc files of this room.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Asks the driver's management library, which is loaded at run time; its few structures and
 // functions are declared here, since toolkits often come without its header.
 #include <cuda_runtime_api.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A device holds the pool: the memory in which inference processes use KV blocks in place.
 //
 // Two devices exist: host memory (HostDevice), for CPU inference and machines without a GPU, and

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A memory copy for blocks that are larger in sum than any cache: past the caches, where the
 // machine can.
 #pragma once

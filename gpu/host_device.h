@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Host memory as a device: pools are sealed memfds that clients map, copies are done by threads.
 // For CPU inference and for machines without a GPU.
 #pragma once

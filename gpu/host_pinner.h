@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Makes host memory fast to copy to and from a device: the device page-locks it and knows where it
 // is.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A pool in a sealed memfd.
 #pragma once
 

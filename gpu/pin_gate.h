@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Lets what somebody waits for go before the pinning of memory: both need the driver's locks, and
 // whoever pins one piece after the other would leave them to nobody else for seconds.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What kernels ask of addresses and strides, and where the regions of a workspace begin.
 #pragma once
 

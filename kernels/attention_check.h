@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whether attention's parameters make sense, for calls that are made of several others and must
 // queue all of them or none.
 #pragma once
@@ -6,8 +7,8 @@
 
 namespace kvtier::kernels {
 
-// What kvt_decode, or kvt_append, refuses whatever the device and the workspace; null: refused.
+// What kvt_decode, or kvt_prefill, refuses whatever the device and the workspace; null: refused.
 [[nodiscard]] kvt_kernel_status CheckDecode(const kvt_decode_params* params);
-[[nodiscard]] kvt_kernel_status CheckAppend(const kvt_append_params* params);
+[[nodiscard]] kvt_kernel_status CheckPrefill(const kvt_prefill_params* params);
 
 }  // namespace kvtier::kernels

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kvtier/kernels.h"
 
 const char* kvt_kernel_status_text(kvt_kernel_status status) {

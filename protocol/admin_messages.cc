@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "protocol/admin_messages.h"
 
 #include "protocol/frame_writer.h"

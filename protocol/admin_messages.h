@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Messages of the admin socket: JSON texts both ways; see messages.h for the rules common to all.
 // Decode checks the length only: whether the text is JSON is for the JSON parser.
 #pragma once

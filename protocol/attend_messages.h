@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Messages by which the daemon computes attention for clients that launch nothing themselves; see
 // messages.h for the rules common to all and docs/PROTOCOL.md for what the fields mean.
 #pragma once

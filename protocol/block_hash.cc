@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "protocol/block_hash.h"
 
 #include <utility>
@@ -58,7 +59,9 @@ void BlockHasher::Extend(std::span<const uint32_t> tokens) {
   }
 }
 
-BlockHash BlockHasher::HashTail(std::span<const uint32_t> tokens) const { return HashNext(tokens); }
+BlockHash BlockHasher::HashPartialBlock(std::span<const uint32_t> tokens) const {
+  return HashNext(tokens);
+}
 
 BlockHash BlockHasher::HashNext(std::span<const uint32_t> tokens) const {
   if (identity_.empty()) return HashBlock(last(), tokens);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Block hashes, byte-compatible with vLLM's `sha256_cbor`:
 //   SHA-256(canonical CBOR([parent, [token, ...], [extra key, ...] or null]))
 // where the parent of the first block is the root. A hash so covers the whole prefix.
@@ -35,7 +36,7 @@ class BlockHasher {
   void Extend(std::span<const uint32_t> tokens);
 
   // The hash of a partial block of `tokens` behind the full ones.
-  [[nodiscard]] BlockHash HashTail(std::span<const uint32_t> tokens) const;
+  [[nodiscard]] BlockHash HashPartialBlock(std::span<const uint32_t> tokens) const;
 
   // Of the full blocks so far.
   [[nodiscard]] const std::vector<BlockHash>& hashes() const { return hashes_; }

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "protocol/block_messages.h"
 
 #include <tuple>
@@ -9,7 +10,7 @@
 namespace kvtier::wire {
 namespace {
 
-constexpr uint32_t kNoTail = UINT32_MAX;
+constexpr uint32_t kNoPartialBlock = UINT32_MAX;
 constexpr size_t kHandleBytes = 8;
 constexpr size_t kHitBytes = kHandleBytes + sizeof(uint16_t) + sizeof(uint8_t);
 constexpr uint32_t kMaxHits = kMaxHashesPerCall + 1;  // and a tail
@@ -32,11 +33,11 @@ Tier ReadTier(PayloadReader* reader) { return reader->ReadEnum(Tier::kPool, Tier
 bool ReadBool(PayloadReader* reader) { return reader->ReadBits(1) != 0; }
 
 void WriteAcquire(const Acquire& acquire, FrameWriter* writer) {
-  writer->Reserve(16 + acquire.hashes.size_bytes() + acquire.tails.size_bytes());
+  writer->Reserve(16 + acquire.hashes.size_bytes() + acquire.partial_blocks.size_bytes());
   writer->Write(acquire.pool.value);
   writer->WriteCount(acquire.new_blocks, kMaxBlocksPerCall);
   writer->WriteHashes(acquire.hashes, kMaxHashesPerCall);
-  writer->WriteHashes(acquire.tails, kMaxTailsPerCall);
+  writer->WriteHashes(acquire.partial_blocks, kMaxPartialBlocksPerCall);
 }
 
 Acquire ReadAcquire(PayloadReader* reader) {
@@ -44,42 +45,42 @@ Acquire ReadAcquire(PayloadReader* reader) {
   acquire.pool = PoolId{reader->Read<uint32_t>()};
   acquire.new_blocks = reader->ReadCount(kMaxBlocksPerCall, 0, "too_many_blocks");
   acquire.hashes = reader->ReadHashes(kMaxHashesPerCall, "too_many_hashes");
-  acquire.tails = reader->ReadHashes(kMaxTailsPerCall, "too_many_tails");
+  acquire.partial_blocks = reader->ReadHashes(kMaxPartialBlocksPerCall, "too_many_partial_blocks");
   return acquire;
 }
 
 void WriteAcquireReply(const AcquireReply& reply, FrameWriter* writer) {
-  writer->Reserve(21 + reply.hits.size() * kHitBytes + reply.fresh.size() * kHandleBytes);
+  writer->Reserve(21 + reply.hits.size() * kHitBytes + reply.new_blocks.size() * kHandleBytes);
   writer->Write(reply.load.value);
   writer->Write(reply.miss_reason);
-  writer->Write(reply.tail.value_or(kNoTail));
+  writer->Write(reply.partial_block.value_or(kNoPartialBlock));
   writer->WriteCount(reply.hits.size(), kMaxHits);
-  writer->WriteCount(reply.fresh.size(), kMaxBlocksPerCall);
+  writer->WriteCount(reply.new_blocks.size(), kMaxBlocksPerCall);
   writer->WriteRows(reply.hits.size(), [&reply](size_t i) {
     const AcquireHit& hit = reply.hits[i];
     return std::tuple(hit.handle.index.value, hit.handle.generation, hit.tokens,
                       static_cast<uint8_t>(hit.tier));
   });
-  writer->WriteHandles(reply.fresh);
+  writer->WriteHandles(reply.new_blocks);
 }
 
 AcquireReply ReadAcquireReply(PayloadReader* reader) {
   AcquireReply reply;
   reply.load = LoadId{reader->Read<uint64_t>()};
   reply.miss_reason = reader->Read<uint8_t>();
-  const auto tail = reader->Read<uint32_t>();
-  if (tail != kNoTail) reply.tail = tail;
-  if (reply.tail >= kMaxTailsPerCall) {
-    reader->Fail(ErrorCode::kInvalidArgument, "bad_tail", tail);
+  const auto partial_block = reader->Read<uint32_t>();
+  if (partial_block != kNoPartialBlock) reply.partial_block = partial_block;
+  if (reply.partial_block >= kMaxPartialBlocksPerCall) {
+    reader->Fail(ErrorCode::kInvalidArgument, "bad_partial_block", partial_block);
   }
   reply.hits.resize(reader->ReadCount(kMaxHits, kHitBytes, "too_many_hashes"));
-  reply.fresh.resize(reader->ReadCount(kMaxBlocksPerCall, kHandleBytes, "too_many_blocks"));
+  reply.new_blocks.resize(reader->ReadCount(kMaxBlocksPerCall, kHandleBytes, "too_many_blocks"));
   for (AcquireHit& hit : reply.hits) {
     hit.handle = reader->ReadHandle();
     hit.tokens = reader->Read<uint16_t>();
     hit.tier = ReadTier(reader);
   }
-  for (BlockHandle& handle : reply.fresh) handle = reader->ReadHandle();
+  for (BlockHandle& handle : reply.new_blocks) handle = reader->ReadHandle();
   return reply;
 }
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Messages about blocks; see messages.h for the rules common to all and tiers' documentation for
 // what the calls mean.
 #pragma once
@@ -22,7 +23,7 @@ struct Acquire {
   PoolId pool;
   uint32_t new_blocks = 0;
   std::span<const BlockHash> hashes;
-  std::span<const BlockHash> tails;
+  std::span<const BlockHash> partial_blocks;
 
   void Encode(uint64_t request_id, std::vector<std::byte>* out) const;
   [[nodiscard]] static Result<Acquire> Decode(std::span<const std::byte> payload);
@@ -42,10 +43,10 @@ struct AcquireReply {
   // One of the miss reasons that docs/PROTOCOL.md lists; unknown values are to be taken as "some
   // reason", so that new ones can be added.
   uint8_t miss_reason = 0;
-  // Which of `tails` hit; it is then the last of `hits`.
-  std::optional<uint32_t> tail;
+  // Which of `partial_blocks` hit; it is then the last of `hits`.
+  std::optional<uint32_t> partial_block;
   std::vector<AcquireHit> hits;
-  std::vector<BlockHandle> fresh;
+  std::vector<BlockHandle> new_blocks;
 
   void Encode(uint64_t request_id, std::vector<std::byte>* out) const;
   [[nodiscard]] static Result<AcquireReply> Decode(std::span<const std::byte> payload);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The part of canonical CBOR (RFC 8949, section 4.2.1) that block hashes need: shortest heads,
 // definite lengths.
 #pragma once

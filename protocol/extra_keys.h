@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Extra keys: what beyond its tokens makes a block what it is. Built as vLLM builds them, so that
 // hashes agree.
 #pragma once

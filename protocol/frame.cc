@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "protocol/frame.h"
 
 #include <fmt/format.h>
@@ -33,11 +34,11 @@ std::span<std::byte> FrameDecoder::Prepare() {
       capacity_ = 0;
     }
   }
-  if (capacity_ - end_ < kMinSpaceBytes) MakeSpace();
+  if (capacity_ - end_ < kMinSpaceBytes) MakeNamespace();
   return {buffer_.get() + end_, capacity_ - end_};
 }
 
-void FrameDecoder::MakeSpace() {
+void FrameDecoder::MakeNamespace() {
   const size_t buffered = buffered_bytes();
   if (capacity_ - buffered >= kMinSpaceBytes && begin_ > 0) {
     std::memmove(buffer_.get(), buffer_.get() + begin_, buffered);

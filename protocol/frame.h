@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Frames: how messages are cut out of the byte stream of a socket.
 //
 // A frame is a 16-byte header, little-endian: u32 payload_bytes, u16 type, u16 flags,
@@ -60,7 +61,7 @@ class FrameDecoder {
 
  private:
   // Moves or enlarges the buffer so that there is space behind end_.
-  void MakeSpace();
+  void MakeNamespace();
 
   const uint32_t max_frame_bytes_;
   std::unique_ptr<std::byte[]> buffer_;

@@ -1,4 +1,5 @@
-// Appends one frame to a buffer that may hold others already. Within this room only.
+// SPDX-License-Identifier: Apache-2.0
+// Prefills one frame to a buffer that may hold others already. Within this room only.
 #pragma once
 
 #include <concepts>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where the K and V of a token lie in a pool.
 #pragma once
 

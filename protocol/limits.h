@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The protocol's numbers. Both sides refuse what passes them, before allocating for it; the daemon
 // may be configured to lower ones and says so in HELLO_REPLY.
 #pragma once
@@ -26,7 +27,7 @@ inline constexpr uint32_t kMaxAdminReplyFrameBytes =
 inline constexpr uint32_t kMaxHashesPerCall = 16384;
 inline constexpr uint32_t kMaxBlocksPerCall = 16384;
 // A tail is a partial block: no more of them than a block has tokens.
-inline constexpr uint32_t kMaxTailsPerCall = 1024;
+inline constexpr uint32_t kMaxPartialBlocksPerCall = 1024;
 // So that a COMMIT with every optional field still fits a frame.
 inline constexpr uint32_t kMaxCommitsPerCall = 8192;
 

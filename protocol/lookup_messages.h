@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Messages that ask about blocks or keep them, without referencing them; see messages.h for the
 // rules common to all.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // All messages of both sockets. docs/PROTOCOL.md gives their bytes.
 //
 // Every message is a plain struct with
@@ -9,7 +10,7 @@
 // allocated, enum values and texts are checked, bytes left over are an error. Its errors concern
 // that message alone, since the frame's end is known: kInvalidArgument "truncated_message",
 // "trailing_bytes", "bad_enum", "bad_text", "unknown_bits"; kLimitExceeded "too_many_hashes",
-// "too_many_blocks", "too_many_tails", "text_too_long".
+// "too_many_blocks", "too_many_partial_blocks", "text_too_long".
 //
 // Encode REQUIRES that lists keep within limits.h; texts of errors are cut to fit. A std::span
 // member borrows: for Encode from the caller, after Decode from the payload.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The model record: a KV geometry and everything else that must be equal for blocks to be
 // interchangeable. Never inferred from a shape.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads the payload of one message, keeping the first error. Within this room only.
 #pragma once
 

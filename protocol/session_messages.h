@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Messages that open a connection, register models and attach pools; see messages.h for the rules
 // common to all.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bytes and descriptors over a Unix stream socket: the part of sendmsg and recvmsg that both sides
 // need. Never blocks on a non-blocking socket; EINTR is retried.
 #pragma once

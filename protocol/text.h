@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Texts that came over a socket and go into logs and JSON.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tiers/cache.h"
 
 #include <fmt/format.h>
@@ -71,7 +72,7 @@ void Cache::Impl::FinishDrains() {
 }
 
 EntryIndex Cache::Impl::EntryForCommit(const CachePool& pool, const CommitRequest& request) {
-  const BlockKey key{pool.space, request.hash};
+  const BlockKey key{pool.namespace_id, request.hash};
   const EntryIndex known = state.directory.Find(key);
   if (known == kNoEntry) {
     return state.AddEntry(key, request.tokens, request.depth, request.retention);
@@ -115,7 +116,7 @@ Result<CommitReply> Cache::Impl::Commit(SessionId session, PoolId pool_id,
   sessions.Publish(session, pool, request.block.index, index);
   state.AddPlace(pool, request.block.index);
   pool->blocks[request.block.index].since_ds = state.NowDs();
-  state.endless.Store(pool->space, request.hash);
+  state.endless.Store(pool->namespace_id, request.hash);
   if (request.checksum && !entry.in_host()) {
     state.commit_checksums[ArrivalKey(*pool, index)] = *request.checksum;
   }
@@ -171,18 +172,19 @@ void Cache::ReleaseQuarantine(SessionId session) {
   impl_->Pump();
 }
 
-Result<PoolInfo> Cache::AttachPool(const SpaceIdentity& identity, uint64_t pool_bytes,
+Result<PoolInfo> Cache::AttachPool(const NamespaceIdentity& identity, uint64_t pool_bytes,
                                    DeviceIndex device) {
   if (identity.block_bytes == 0 || identity.tenant.size() > kMaxTenantBytes) {
-    return MakeError(ErrorCode::kInvalidArgument, "bad_space_identity");
+    return MakeError(ErrorCode::kInvalidArgument, "bad_namespace_identity");
   }
   if (device.value >= impl_->state.env.devices.size()) {
     return MakeError(ErrorCode::kNotFound, "unknown_device",
                      fmt::format("there is no device {}, but {} in all", device.value,
                                  impl_->state.env.devices.size()));
   }
-  KVT_ASSIGN_OR_RETURN(const SpaceId space, impl_->state.InternSpace(identity));
-  KVT_ASSIGN_OR_RETURN(const CachePool* pool, impl_->pools.Attach(space, device, pool_bytes));
+  KVT_ASSIGN_OR_RETURN(const NamespaceId namespace_id, impl_->state.InternNamespace(identity));
+  KVT_ASSIGN_OR_RETURN(const CachePool* pool,
+                       impl_->pools.Attach(namespace_id, device, pool_bytes));
   return PoolInfo{pool->id,          pool->generation,    pool->memory->bytes(),
                   pool->block_bytes, pool->blocks.size(), pool->memory->shareable_fd()};
 }
@@ -240,7 +242,7 @@ uint32_t Cache::Prefetch(PoolId pool_id, std::span<const BlockHash> hashes, Requ
 Result<uint32_t> Cache::Pin(PoolId pool_id, std::span<const BlockHash> hashes, int64_t ttl_ms) {
   const CachePool* pool = impl_->state.FindPool(pool_id);
   if (pool == nullptr) return MakeError(ErrorCode::kNotFound, "unknown_pool");
-  return impl_->retention.Pin(pool->space, hashes, ttl_ms);
+  return impl_->retention.Pin(pool->namespace_id, hashes, ttl_ms);
 }
 
 Status Cache::Reconfigure(const CacheOptions& options) {
@@ -248,7 +250,7 @@ Status Cache::Reconfigure(const CacheOptions& options) {
   CacheState& state = impl_->state;
   CacheOptions taken = options;
   taken.pool_bytes = state.options.pool_bytes;
-  taken.chunk_bytes = state.options.chunk_bytes;
+  taken.slab_bytes = state.options.slab_bytes;
   state.options = taken;
   state.tenants.Reconfigure(taken);
   state.write_budget.SetBytesPerDay(taken.disk_write_budget_bytes_per_day);
@@ -259,13 +261,14 @@ Status Cache::Reconfigure(const CacheOptions& options) {
 uint64_t Cache::PinnedBytes() const {
   uint64_t bytes = 0;
   for (const auto& [index, until_ms] : impl_->state.pinned_until_ms) {
-    bytes += impl_->state.SpaceOf(impl_->state[index]).slot_bytes;
+    bytes += impl_->state.NamespaceOf(impl_->state[index]).slot_bytes;
   }
   return bytes;
 }
 
-Result<uint32_t> Cache::Pin(SpaceId space, std::span<const BlockHash> hashes, int64_t ttl_ms) {
-  return impl_->retention.Pin(space, hashes, ttl_ms);
+Result<uint32_t> Cache::Pin(NamespaceId namespace_id, std::span<const BlockHash> hashes,
+                            int64_t ttl_ms) {
+  return impl_->retention.Pin(namespace_id, hashes, ttl_ms);
 }
 
 EvictOutcome Cache::Evict(const BlockKey& key, std::optional<Tier> tier) {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The cache: one owner for all metadata of all tiers. See docs/ARCHITECTURE.md for the picture.
 //
 // Single-threaded: every call and every callback happens on the event loop's thread. Calls never
@@ -19,16 +20,16 @@
 #include "base/result.h"
 #include "gpu/counter_page.h"
 #include "gpu/device.h"
-#include "tiers/cache_options.h"
-#include "tiers/cache_stats.h"
-#include "tiers/directory/block_key.h"
-#include "tiers/directory/block_view.h"
-#include "tiers/disk/block_file.h"
-#include "tiers/disk/disk_geometry.h"
-#include "tiers/host/host_arena.h"
 #include "tiers/index/index.h"
-#include "tiers/pool/device_index.h"
-#include "tiers/tracer.h"
+#include "tiers/memory/host_arena.h"
+#include "tiers/storage/block_file.h"
+#include "tiers/storage/disk_geometry.h"
+#include "tiers/types/block_key.h"
+#include "tiers/types/block_view.h"
+#include "tiers/types/cache_options.h"
+#include "tiers/types/cache_stats.h"
+#include "tiers/types/device_index.h"
+#include "tiers/types/tracer.h"
 
 namespace kvtier {
 
@@ -58,7 +59,7 @@ struct AcquireRequest {
   // Hashes of the sequence's full blocks, from block 0.
   std::vector<BlockHash> hashes;
   // Hashes of partial blocks that would do after all of `hashes`, the longest first.
-  std::vector<BlockHash> tails;
+  std::vector<BlockHash> partial_blocks;
   // Private blocks to allocate: all of them or the call fails.
   uint32_t new_blocks = 0;
   // Tokens of a full block, for the count of tokens that are missed.
@@ -84,9 +85,9 @@ struct AcquireReply {
   // The longest cached prefix, in order, each with one reference for the session. A block found
   // below the pool may be used once the load has reached it.
   std::vector<AcquiredBlock> hits;
-  // Which of `tails` hit; it is then the last of `hits`.
-  std::optional<uint32_t> tail;
-  std::vector<BlockHandle> fresh;
+  // Which of `partial_blocks` hit; it is then the last of `hits`.
+  std::optional<uint32_t> partial_block;
+  std::vector<BlockHandle> new_blocks;
   // Nonzero if something is being loaded.
   LoadId load;
   // Of the load: stands at how many of the hits are usable or, with layers asked for, how many
@@ -157,8 +158,8 @@ class Cache {
   // The pool of (tenant, model) on a device, created on first use with `pool_bytes` (0: all that is
   // left to the tenant of the device's configured bytes). One (tenant, model) may have a pool on
   // each: what is cached in one can be acquired in all, by way of host. Errors: kResourceExhausted,
-  // kInvalidArgument (block larger than a chunk), kNotFound "unknown_device".
-  [[nodiscard]] Result<PoolInfo> AttachPool(const SpaceIdentity& identity, uint64_t pool_bytes,
+  // kInvalidArgument (block larger than a slab), kNotFound "unknown_device".
+  [[nodiscard]] Result<PoolInfo> AttachPool(const NamespaceIdentity& identity, uint64_t pool_bytes,
                                             DeviceIndex device = DeviceIndex(0));
   // Calls `ready` when the pool's memory may be used: nothing is acquired from it, nor is it shown
   // to anybody, before. Within this call if it may be at once; never if there is no such pool.
@@ -197,8 +198,8 @@ class Cache {
                                      int64_t ttl_ms);
 
   // --- looking into it, for administrators ---
-  // What every SpaceId stands for, from 0 on.
-  [[nodiscard]] std::vector<SpaceIdentity> Spaces() const;
+  // What every NamespaceId stands for, from 0 on.
+  [[nodiscard]] std::vector<NamespaceIdentity> Namespaces() const;
   // The blocks that `filter` admits, from `cursor` on (0 at first), looking at `max_rows` rows of
   // the directory and reporting `max_blocks` at most; so that a walk over millions can be cut into
   // steps. A block that is cached from the first step to the last is reported exactly once.
@@ -208,15 +209,15 @@ class Cache {
   [[nodiscard]] std::optional<BlockRecord> Inspect(const BlockKey& key) const;
   [[nodiscard]] BlockPast PastOf(const BlockKey& key) const;
   // As Lookup and Pin, for a space that may have no pool.
-  [[nodiscard]] std::vector<BlockPresence> Lookup(SpaceId space,
+  [[nodiscard]] std::vector<BlockPresence> Lookup(NamespaceId namespace_id,
                                                   std::span<const BlockHash> hashes) const;
-  [[nodiscard]] Result<uint32_t> Pin(SpaceId space, std::span<const BlockHash> hashes,
+  [[nodiscard]] Result<uint32_t> Pin(NamespaceId namespace_id, std::span<const BlockHash> hashes,
                                      int64_t ttl_ms);
   // Forgets a block in one tier, or in all of them. What is held, pinned or on the move stays.
   EvictOutcome Evict(const BlockKey& key, std::optional<Tier> tier);
 
   // --- upkeep ---
-  // Takes over `options`, less pool_bytes and chunk_bytes, which stay as they are; of tenants, the
+  // Takes over `options`, less pool_bytes and slab_bytes, which stay as they are; of tenants, the
   // caps and times to live of those that had quotas at the start. A shorter time to live takes
   // effect with the next ticks, and so does a lower cap; a pool stays as large as it is. Nothing
   // changes on error: kLimitExceeded "pinned" if more blocks are pinned than the new pin_fraction

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The cache put together. Internal to the cache; see cache.h.
 #pragma once
 
@@ -5,18 +6,18 @@
 #include <vector>
 
 #include "tiers/cache.h"
-#include "tiers/cache_state.h"
-#include "tiers/directory/session_table.h"
-#include "tiers/disk/disk_slots.h"
-#include "tiers/disk/persister.h"
-#include "tiers/disk/verifier.h"
-#include "tiers/host/host_slots.h"
-#include "tiers/pool/acquirer.h"
-#include "tiers/pool/load_table.h"
-#include "tiers/pool/loader.h"
-#include "tiers/pool/offloader.h"
-#include "tiers/pool/pool_space.h"
-#include "tiers/retention.h"
+#include "tiers/space/disk_slots.h"
+#include "tiers/space/host_slots.h"
+#include "tiers/space/pool_space.h"
+#include "tiers/state/cache_state.h"
+#include "tiers/state/session_table.h"
+#include "tiers/transfer/acquirer.h"
+#include "tiers/transfer/load_table.h"
+#include "tiers/transfer/loader.h"
+#include "tiers/transfer/offloader.h"
+#include "tiers/transfer/persister.h"
+#include "tiers/transfer/retention.h"
+#include "tiers/transfer/verifier.h"
 
 namespace kvtier {
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the cache says of single blocks, to people who look into it.
 #include <algorithm>
 #include <string>
@@ -15,7 +16,8 @@ BlockPresence PresenceOf(const CacheState& state, const BlockEntry& entry) {
 bool Admits(const CacheState& state, const BlockFilter& filter, const BlockEntry& entry) {
   if (filter.tier && !PresenceOf(state, entry).in(*filter.tier)) return false;
   if (filter.hashes && !filter.hashes->Contains(entry.hash)) return false;
-  return !filter.spaces || std::ranges::find(*filter.spaces, entry.space) != filter.spaces->end();
+  return !filter.namespaces ||
+         std::ranges::find(*filter.namespaces, entry.namespace_id) != filter.namespaces->end();
 }
 
 }  // namespace
@@ -32,7 +34,7 @@ std::optional<HashRange> HashRange::BeginningWith(std::string_view digits) {
 
 BlockRecord Cache::Impl::Describe(EntryIndex index) const {
   const BlockEntry& entry = state.directory[index];
-  BlockRecord record{.key = {entry.space, entry.hash},
+  BlockRecord record{.key = {entry.namespace_id, entry.hash},
                      .presence = PresenceOf(state, entry),
                      .tokens = entry.tokens,
                      .depth = entry.depth,
@@ -52,30 +54,32 @@ BlockRecord Cache::Impl::Describe(EntryIndex index) const {
 std::vector<BlockPresence> Cache::Lookup(PoolId pool_id, std::span<const BlockHash> hashes) const {
   const CachePool* pool = impl_->state.FindPool(pool_id);
   if (pool == nullptr) return std::vector<BlockPresence>(hashes.size());
-  std::vector<BlockPresence> presence = Lookup(pool->space, hashes);
+  std::vector<BlockPresence> presence = Lookup(pool->namespace_id, hashes);
   for (size_t i = 0; i < hashes.size(); ++i) {
     if (!presence[i].pool) continue;
-    const EntryIndex index = impl_->state.directory.Find({pool->space, hashes[i]});
+    const EntryIndex index = impl_->state.directory.Find({pool->namespace_id, hashes[i]});
     const BlockIndex block = impl_->state.BlockIn(*pool, impl_->state[index]);
     presence[i].pool = block != kNoBlock && !pool->blocks[block].loading;
   }
   return presence;
 }
 
-std::vector<BlockPresence> Cache::Lookup(SpaceId space, std::span<const BlockHash> hashes) const {
+std::vector<BlockPresence> Cache::Lookup(NamespaceId namespace_id,
+                                         std::span<const BlockHash> hashes) const {
   std::vector<BlockPresence> presence(hashes.size());
   for (size_t i = 0; i < hashes.size(); ++i) {
-    const EntryIndex index = impl_->state.directory.Find({space, hashes[i]});
+    const EntryIndex index = impl_->state.directory.Find({namespace_id, hashes[i]});
     if (index == kNoEntry || impl_->state.Expired(impl_->state[index])) continue;
     presence[i] = PresenceOf(impl_->state, impl_->state[index]);
   }
   return presence;
 }
 
-std::vector<SpaceIdentity> Cache::Spaces() const {
-  std::vector<SpaceIdentity> spaces;
-  for (const Space& space : impl_->state.spaces) spaces.push_back(space.identity);
-  return spaces;
+std::vector<NamespaceIdentity> Cache::Namespaces() const {
+  std::vector<NamespaceIdentity> namespaces;
+  for (const Namespace& name_space : impl_->state.namespaces)
+    namespaces.push_back(name_space.identity);
+  return namespaces;
 }
 
 BlockWalk Cache::Walk(uint64_t cursor, uint32_t max_rows, uint32_t max_blocks,

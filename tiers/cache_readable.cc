@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which blocks a session may have read on its behalf.
 #include <fmt/format.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the cache says of itself: gauges and invariants.
 #include <array>
 
@@ -8,7 +9,7 @@ namespace kvtier {
 namespace {
 
 PoolGauges GaugesOf(const CacheState& state, const CachePool& pool) {
-  const SpaceIdentity& identity = state.spaces[pool.space.value].identity;
+  const NamespaceIdentity& identity = state.namespaces[pool.namespace_id.value].identity;
   PoolGauges gauges;
   gauges.id = pool.id;
   gauges.device = pool.device;
@@ -26,10 +27,10 @@ PoolGauges GaugesOf(const CacheState& state, const CachePool& pool) {
   return gauges;
 }
 
-uint64_t OwnChunkBytes(const TenantTable& tenants, Tier tier, TenantId tenant,
-                       const SlabAllocator& slab) {
+uint64_t OwnSlabBytes(const TenantTable& tenants, Tier tier, TenantId tenant,
+                      const SlabAllocator& allocator) {
   const uint32_t group = tenants.GroupOf(tier, tenant);
-  return group == 0 ? 0 : slab.GroupChunks(group) * slab.chunk_bytes();
+  return group == 0 ? 0 : allocator.GroupSlabs(group) * allocator.slab_bytes();
 }
 
 std::vector<TenantGauges> GaugesOf(const TenantTable& tenants, const SlabAllocator& host,
@@ -43,8 +44,8 @@ std::vector<TenantGauges> GaugesOf(const TenantTable& tenants, const SlabAllocat
       gauges.used_bytes[tier] = tenants.used_bytes(static_cast<Tier>(tier), tenant);
       gauges.bound_bytes[tier] = tenants.bound_bytes(static_cast<Tier>(tier), tenant);
     }
-    gauges.own_chunk_bytes = {0, OwnChunkBytes(tenants, Tier::kHost, tenant, host),
-                              OwnChunkBytes(tenants, Tier::kDisk, tenant, disk)};
+    gauges.own_slab_bytes = {0, OwnSlabBytes(tenants, Tier::kHost, tenant, host),
+                             OwnSlabBytes(tenants, Tier::kDisk, tenant, disk)};
   }
   return all;
 }
@@ -58,7 +59,7 @@ CacheGauges Cache::Impl::Gauges() const {
     gauges.pools.push_back(GaugesOf(state, *pool));
     order_bytes += pool->victims.memory_bytes();
   }
-  gauges.tenants = GaugesOf(state.tenants, host.slab(), disk.slab());
+  gauges.tenants = GaugesOf(state.tenants, host.allocator(), disk.allocator());
   for (uint32_t i = 0; i < state.env.devices.size(); ++i) {
     const DeviceIndex device(i);
     gauges.devices.push_back({pools.capacity_bytes(device), pools.used_bytes(device)});
@@ -67,10 +68,10 @@ CacheGauges Cache::Impl::Gauges() const {
   }
   gauges.host_capacity_bytes = state.env.arena->capacity_bytes();
   gauges.host_ready_bytes = state.env.arena->ready_bytes();
-  gauges.host_used_bytes = host.slab().used_bytes();
+  gauges.host_used_bytes = host.allocator().used_bytes();
   gauges.host_blocks = host.blocks();
   gauges.disk_capacity_bytes = state.env.geometry.bytes();
-  gauges.disk_used_bytes = disk.slab().used_bytes();
+  gauges.disk_used_bytes = disk.allocator().used_bytes();
   gauges.disk_blocks = disk.blocks();
   gauges.disk_persisted = state.persisted_blocks();
   gauges.entries = state.directory.size();
@@ -119,8 +120,8 @@ void Cache::Impl::CheckInvariants() const {
     KVT_CHECK(pool_bytes[i] == pools.used_bytes(DeviceIndex(i)));
     KVT_CHECK(pool_bytes[i] <= pools.capacity_bytes(DeviceIndex(i)));
   }
-  KVT_CHECK(host.slab().used_bytes() <= state.env.arena->capacity_bytes());
-  KVT_CHECK(disk.slab().used_bytes() <= state.env.geometry.bytes());
+  KVT_CHECK(host.allocator().used_bytes() <= state.env.arena->capacity_bytes());
+  KVT_CHECK(disk.allocator().used_bytes() <= state.env.geometry.bytes());
   CheckTenants();
   const CacheStats::Asked& blocks = state.stats.blocks;
   KVT_CHECK(blocks.asked == blocks.hit[0] + blocks.hit[1] + blocks.hit[2] + blocks.miss);
@@ -136,11 +137,12 @@ void Cache::Impl::CheckTenants() const {
   for (uint32_t row = 0; row < state.directory.end(); ++row) {
     if (!state.directory.Live(EntryIndex(row))) continue;
     const BlockEntry& entry = state.directory[EntryIndex(row)];
-    const Space& space = state.spaces[entry.space.value];
-    if (entry.host_slot != kNoHostSlot) host_bytes[space.tenant.value] += space.slot_bytes;
+    const Namespace& name_space = state.namespaces[entry.namespace_id.value];
+    if (entry.host_slot != kNoHostSlot)
+      host_bytes[name_space.tenant.value] += name_space.slot_bytes;
     if (!entry.disk.valid()) continue;
-    disk_bytes[space.tenant.value] += space.slot_bytes;
-    KVT_CHECK(disk.slab().ClassAt(entry.disk.offset).slot_bytes == space.slot_bytes);
+    disk_bytes[name_space.tenant.value] += name_space.slot_bytes;
+    KVT_CHECK(disk.allocator().ClassAt(entry.disk.offset).slot_bytes == name_space.slot_bytes);
   }
   for (uint32_t i = 0; i < tenants.rows(); ++i) {
     const TenantId tenant(i);
@@ -155,7 +157,7 @@ void Cache::Impl::CheckTenants() const {
 
 void Cache::Impl::CheckEntry(EntryIndex index) const {
   const BlockEntry& entry = state.directory[index];
-  KVT_CHECK(state.directory.Find({entry.space, entry.hash}) == index);
+  KVT_CHECK(state.directory.Find({entry.namespace_id, entry.hash}) == index);
   KVT_CHECK(state.AgesOf(entry).Contains(index));
   KVT_CHECK(entry.in_pool() || entry.host_slot != kNoHostSlot || entry.disk.valid() ||
             CacheState::Busy(entry));
@@ -163,7 +165,7 @@ void Cache::Impl::CheckEntry(EntryIndex index) const {
   uint32_t copied_from = 0;
   state.ForEachPlace(entry, [&](const CachePool& pool, BlockIndex at) {
     const PoolBlock& block = pool.blocks[at];
-    KVT_CHECK(pool.space == entry.space && state.BlockIn(pool, entry) == at);
+    KVT_CHECK(pool.namespace_id == entry.namespace_id && state.BlockIn(pool, entry) == at);
     KVT_CHECK(block.state == PoolBlockState::kCommitted && block.entry == index);
     KVT_CHECK(pool.victims.Contains(index) == (block.references == 0 && !block.loading));
     KVT_CHECK(!block.loading || block.pins == 0);

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Shared by the scripts of this directory; sourced with the repository root as working directory.
 
 # build_preset PRESET [TARGET...]: configures and builds, quietly unless it fails.

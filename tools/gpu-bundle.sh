@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Makes a directory that runs the GPU tests and the GPU benchmark on a machine that has an NVIDIA
 # driver and nothing else of what they need:
 #
@@ -19,7 +20,7 @@ source tools/build.sh
 readonly bundle=${1:-build/gpu-bundle}
 readonly programs=(kvtierd kvtierctl kvtier-generate kvtier-gpu-bench kvtier-kernel-bench)
 readonly tests=(gpu_device_test gpu_daemon_test gpu_attention_test gpu_pool_peer gpu_decode_test
-  gpu_append_test gpu_mla_test gpu_kv_write_test gpu_block_ops_test)
+  gpu_prefill_test gpu_mla_test gpu_kv_write_test gpu_block_ops_test)
 readonly libraries=(kvtier kvtier_kernels kvtier_faulty_kernels)
 readonly most_mib=60
 

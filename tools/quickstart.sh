@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Shows the main job on a real model: one prompt, computed once, then served from the pool, from host
 # memory, and from disk after the daemon was killed. On a machine with an NVIDIA GPU the pool is in
 # its memory, and the model's attention runs there. Installs and builds what it needs, works in a

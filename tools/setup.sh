@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Installs the Debian 12 packages that kvtier is built with, and those that its tests use unless
 # called with --build. Quick and silent when all of them are there; needs root only when something is
 # missing.

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Every test under every preset. Takes hours on a small machine; tools/test.sh is the daily choice.
 # Runs all presets even when one fails, and says at the end which ones did.
 set -euo pipefail

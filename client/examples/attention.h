@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Causal attention of one token over a sequence's keys and values, read where they are.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What kvtier-generate was asked to do.
 #pragma once
 
@@ -5,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "client/kvtier.h"
+#include "kvtier/kvtier.h"
 
 namespace kvtier::generate {
 

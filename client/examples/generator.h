@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Greedy text generation over a KV store that may come from the cache and may be lost.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "client/examples/gpu_attention.h"
 
 #include <algorithm>
@@ -55,7 +56,7 @@ class KernelAttention final : public GpuAttention {
   kernels::DeviceStream stream_;
   kernels::DeviceBuffer keys_, values_, slots_, tables_, queries_, output_;
   // Each kernel's own: what one leaves there means nothing to the other.
-  kernels::DeviceBuffer decode_workspace_, append_workspace_;
+  kernels::DeviceBuffer decode_workspace_, prefill_workspace_;
 };
 
 Status KernelAttention::ToStatus(kvt_kernel_status status, const char* attempted) const {
@@ -150,24 +151,24 @@ Status KernelAttention::Decode(const kvt_paged_kv& cache, const kvt_sequences& s
 Status KernelAttention::Append(const kvt_paged_kv& cache, const kvt_sequences& sequence,
                                const int32_t* query_starts, int32_t query_tokens) {
   const auto row = static_cast<int64_t>(pool_.query_heads * kGpuHeadDim);
-  const kvt_append_params params{.query = queries_.memory(),
-                                 .output = output_.memory(),
-                                 .query_dtype = KVT_FP16,
-                                 .q_heads = static_cast<int32_t>(pool_.query_heads),
-                                 .query_token_stride = row,
-                                 .query_head_stride = kGpuHeadDim,
-                                 .output_token_stride = row,
-                                 .output_head_stride = kGpuHeadDim,
-                                 .kv = cache,
-                                 .sequences = sequence,
-                                 .query_starts = query_starts,
-                                 .query_tokens = query_tokens,
-                                 .softmax_scale = 1.0F / std::sqrt(static_cast<float>(kHeadDim)),
-                                 .causal = 1};
-  KVT_RETURN_IF_ERROR(Reserve(&append_workspace_, table().append_workspace_bytes(&params)));
-  return ToStatus(
-      table().append(&params, append_workspace_.memory(), append_workspace_.bytes(), stream_.get()),
-      "append");
+  const kvt_prefill_params params{.query = queries_.memory(),
+                                  .output = output_.memory(),
+                                  .query_dtype = KVT_FP16,
+                                  .q_heads = static_cast<int32_t>(pool_.query_heads),
+                                  .query_token_stride = row,
+                                  .query_head_stride = kGpuHeadDim,
+                                  .output_token_stride = row,
+                                  .output_head_stride = kGpuHeadDim,
+                                  .kv = cache,
+                                  .sequences = sequence,
+                                  .query_starts = query_starts,
+                                  .query_tokens = query_tokens,
+                                  .softmax_scale = 1.0F / std::sqrt(static_cast<float>(kHeadDim)),
+                                  .causal = 1};
+  KVT_RETURN_IF_ERROR(Reserve(&prefill_workspace_, table().prefill_workspace_bytes(&params)));
+  return ToStatus(table().prefill(&params, prefill_workspace_.memory(), prefill_workspace_.bytes(),
+                                  stream_.get()),
+                  "append");
 }
 
 Status KernelAttention::Attend(const LayerRows& rows, std::span<const int32_t> block_table,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention and KV writes by libkvtier_kernels.so, in a pool on a GPU that is mapped here.
 //
 // The kernels compute with 16-bit elements and heads of 64, 128 or 256. The model's heads of 32

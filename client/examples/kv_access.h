@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the model does with the keys and values of one sequence, wherever they are.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The keys and values of one sequence, as the generator sees them: in a pool shared with other
 // processes, or in memory of its own.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where the keys and values of one sequence are: memory, block table, strides. This is all that
 // attention knows of the cache, and all that makes a mapped pool usable in place.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sixteen floats as one value, and what is needed to compute with them the same way on every
 // machine.
 //

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // kvtier-generate: continues a text with a small language model on the CPU; attention is on the GPU
 // if kvtierd's pool is there. What of the text's beginning is in the pool is not computed again.
 

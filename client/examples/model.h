@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The forward pass of a Llama-style decoder: RMSNorm, rope, grouped-query attention, SwiGLU.
 //
 // Its keys and values live wherever a KvAccess puts them. In memory of the CPU, computing a token

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "client/examples/pooled_kv.h"
 
 #include <optional>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Keys and values in the pool that kvtierd shares: a kvt::Sequence, used in place.
 #pragma once
 
@@ -9,7 +10,7 @@
 #include "client/examples/gpu_attention.h"
 #include "client/examples/kv_store.h"
 #include "client/examples/model.h"
-#include "client/kvtier.hpp"
+#include "kvtier/kvtier.hpp"
 
 namespace kvtier::generate {
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Keys and values in memory of this process alone, in the layout of the pool.
 #pragma once
 

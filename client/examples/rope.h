@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rotary position embedding: a token's position, turned into its queries and keys.
 #pragma once
 

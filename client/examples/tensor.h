@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The arithmetic of the model's layers, row by row.
 //
 // A row is one token's vector. What comes out for a row never depends on which rows are computed

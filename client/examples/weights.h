@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The model's parameters, and the file they come from (client/examples/model/MODEL.md describes its
 // bytes).
 #pragma once

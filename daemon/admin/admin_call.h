@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One request on the admin socket, being answered.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The base of admin operations that take their time.
 #pragma once
 
@@ -8,8 +9,8 @@
 
 #include "base/clock.h"
 #include "daemon/admin/admin_call.h"
-#include "daemon/server/event_loop.h"
-#include "daemon/server/models.h"
+#include "daemon/runtime/event_loop.h"
+#include "daemon/session/models.h"
 #include "tiers/cache.h"
 
 namespace kvtier {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/admin/admin_operations.h"
 
 #include <fmt/format.h>
@@ -8,7 +9,7 @@
 
 #include "daemon/admin/admin_request.h"
 #include "daemon/admin/block_operations.h"
-#include "daemon/trace/trace_operation.h"
+#include "daemon/admin/trace_operation.h"
 
 namespace kvtier {
 namespace {

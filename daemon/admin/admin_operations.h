@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What can be asked on the admin socket.
 //
 //   {"op":"status"}                    all of status_json.h

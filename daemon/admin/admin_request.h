@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One request of the admin socket, read from its JSON text.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The socket for `kvtierctl`: for root and the daemon's own user only.
 #pragma once
 
@@ -9,11 +10,11 @@
 
 #include "base/result.h"
 #include "daemon/admin/admin_operations.h"
-#include "daemon/server/acceptor.h"
-#include "daemon/server/connection.h"
-#include "daemon/server/event_loop.h"
-#include "daemon/server/peer.h"
-#include "daemon/service/log.h"
+#include "daemon/net/acceptor.h"
+#include "daemon/net/connection.h"
+#include "daemon/net/peer.h"
+#include "daemon/runtime/event_loop.h"
+#include "daemon/runtime/log.h"
 
 namespace kvtier {
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/admin/block_operations.h"
 
 #include <fmt/format.h>
@@ -7,7 +8,7 @@
 #include <boost/json.hpp>
 #include <iterator>
 
-#include "daemon/server/session.h"
+#include "daemon/session/session.h"
 
 namespace kvtier {
 namespace {
@@ -41,38 +42,39 @@ tl::unexpected<Error> BadRequest(std::string context) {
   return MakeError(ErrorCode::kInvalidArgument, "bad_request", std::move(context));
 }
 
-bool IsModel(const AdminEnvironment& environment, const SpaceIdentity& space,
+bool IsModel(const AdminEnvironment& environment, const NamespaceIdentity& name_space,
              const std::string& model) {
   if (model.empty()) return true;
-  const std::string fingerprint = space.model.Hex();
+  const std::string fingerprint = name_space.model.Hex();
   if (model.size() >= kMinModelDigits && fingerprint.starts_with(model)) return true;
-  return environment.models->NameOf(space.tenant, fingerprint) == model;
+  return environment.models->NameOf(name_space.tenant, fingerprint) == model;
 }
 
 // Those of the request's tenant and model.
-std::vector<SpaceId> SpacesOf(const AdminEnvironment& environment,
-                              const AdminRequestBody& request) {
-  std::vector<SpaceId> ids;
-  const std::vector<SpaceIdentity> spaces = environment.cache->Spaces();
-  for (uint32_t i = 0; i < spaces.size(); ++i) {
-    if (!request.tenant.empty() && spaces[i].tenant != request.tenant) continue;
-    if (IsModel(environment, spaces[i], request.model)) ids.emplace_back(i);
+std::vector<NamespaceId> NamespacesOf(const AdminEnvironment& environment,
+                                      const AdminRequestBody& request) {
+  std::vector<NamespaceId> ids;
+  const std::vector<NamespaceIdentity> namespaces = environment.cache->Namespaces();
+  for (uint32_t i = 0; i < namespaces.size(); ++i) {
+    if (!request.tenant.empty() && namespaces[i].tenant != request.tenant) continue;
+    if (IsModel(environment, namespaces[i], request.model)) ids.emplace_back(i);
   }
   return ids;
 }
 
-json::object SpaceJson(const AdminEnvironment& environment, const SpaceIdentity& space) {
-  const std::string fingerprint = space.model.Hex();
-  return {{"tenant", space.tenant},
+json::object NamespaceJson(const AdminEnvironment& environment,
+                           const NamespaceIdentity& name_space) {
+  const std::string fingerprint = name_space.model.Hex();
+  return {{"tenant", name_space.tenant},
           {"model", fingerprint},
-          {"model_name", environment.models->NameOf(space.tenant, fingerprint)},
-          {"block_bytes", space.block_bytes}};
+          {"model_name", environment.models->NameOf(name_space.tenant, fingerprint)},
+          {"block_bytes", name_space.block_bytes}};
 }
 
 // Written by hand: a listing has a million of them. All texts are names of this program.
 void AppendBlock(const BlockRecord& block, std::string* out) {
-  fmt::format_to(std::back_inserter(*out), R"({{"hash":"{}","space":{},"tiers":[)",
-                 block.key.hash.Hex(), block.key.space.value);
+  fmt::format_to(std::back_inserter(*out), R"({{"hash":"{}","namespace":{},"tiers":[)",
+                 block.key.hash.Hex(), block.key.namespace_id.value);
   bool first = true;
   for (const Tier tier : {Tier::kPool, Tier::kHost, Tier::kDisk}) {
     if (!block.presence.in(tier)) continue;
@@ -111,13 +113,13 @@ class Listing final : public AdminOperation {
 
  private:
   void Finish(bool finished) {
-    json::array spaces;
-    for (const SpaceIdentity& space : env_.cache->Spaces()) {
-      spaces.push_back(SpaceJson(env_, space));
+    json::array namespaces;
+    for (const NamespaceIdentity& name_space : env_.cache->Namespaces()) {
+      namespaces.push_back(NamespaceJson(env_, name_space));
     }
     Reply(fmt::format(R"({{"schema":"kvtier.ls/1","now_s":{},"cursor":{},"finished":{},)"
-                      R"("spaces":{},"blocks":[{}]}})",
-                      env_.clock->WallMs() / 1000, cursor_, finished, json::serialize(spaces),
+                      R"("namespaces":{},"blocks":[{}]}})",
+                      env_.clock->WallMs() / 1000, cursor_, finished, json::serialize(namespaces),
                       blocks_));
   }
 
@@ -168,7 +170,7 @@ Result<std::shared_ptr<AdminOperation>> MakeListing(const AdminEnvironment& envi
                                                     const AdminRequestBody& request,
                                                     std::shared_ptr<AdminCall> call) {
   if (request.limit == 0) return BadRequest("\"limit\" must not be 0");
-  BlockFilter filter{.tier = request.tier, .spaces = SpacesOf(environment, request)};
+  BlockFilter filter{.tier = request.tier, .namespaces = NamespacesOf(environment, request)};
   if (!request.prefix.empty()) {
     filter.hashes = HashRange::BeginningWith(request.prefix);
     if (!filter.hashes) return BadRequest("\"prefix\" must be 1 to 64 hexadecimal digits");
@@ -181,14 +183,14 @@ Result<std::string> InspectBlock(const AdminEnvironment& environment,
                                  const AdminRequestBody& request) {
   KVT_RETURN_IF_ERROR(CheckHashes(request, 1));
   const BlockHash& hash = request.hashes.front();
-  const std::vector<SpaceIdentity> spaces = environment.cache->Spaces();
+  const std::vector<NamespaceIdentity> namespaces = environment.cache->Namespaces();
   json::array found;
-  for (const SpaceId id : SpacesOf(environment, request)) {
+  for (const NamespaceId id : NamespacesOf(environment, request)) {
     const BlockKey key{id, hash};
     const std::optional<BlockRecord> block = environment.cache->Inspect(key);
     const BlockPast past = environment.cache->PastOf(key);
     if (!block && !past.drop && !past.miss) continue;
-    json::object shown = SpaceJson(environment, spaces[id.value]);
+    json::object shown = NamespaceJson(environment, namespaces[id.value]);
     shown["cached"] = block.has_value();
     if (block) DescribeBlock(*block, &shown);
     shown["last_drop"] = DropJson(past.drop);
@@ -204,26 +206,26 @@ Result<std::string> InspectBlock(const AdminEnvironment& environment,
 Result<std::string> LookUpBlocks(const AdminEnvironment& environment,
                                  const AdminRequestBody& request) {
   KVT_RETURN_IF_ERROR(CheckHashes(request, SIZE_MAX));
-  const std::vector<SpaceId> ids = SpacesOf(environment, request);
-  const std::vector<SpaceIdentity> spaces = environment.cache->Spaces();
+  const std::vector<NamespaceId> ids = NamespacesOf(environment, request);
+  const std::vector<NamespaceIdentity> namespaces = environment.cache->Namespaces();
   if (ids.empty()) {
-    return MakeError(ErrorCode::kNotFound, "unknown_space",
+    return MakeError(ErrorCode::kNotFound, "unknown_namespace",
                      "no blocks of such a tenant and model are known");
   }
   if (ids.size() > 1) {
     std::string names;
-    for (const SpaceId id : ids) {
-      names += fmt::format("{}{}/{:.12}", names.empty() ? "" : ", ", spaces[id.value].tenant,
-                           spaces[id.value].model.Hex());
+    for (const NamespaceId id : ids) {
+      names += fmt::format("{}{}/{:.12}", names.empty() ? "" : ", ", namespaces[id.value].tenant,
+                           namespaces[id.value].model.Hex());
     }
-    return MakeError(ErrorCode::kInvalidArgument, "ambiguous_space",
+    return MakeError(ErrorCode::kInvalidArgument, "ambiguous_namespace",
                      "name the tenant and the model; there are " + names);
   }
   json::array presence;
   for (const BlockPresence& block : environment.cache->Lookup(ids.front(), request.hashes)) {
     presence.push_back(TierNames(block));
   }
-  json::object reply = SpaceJson(environment, spaces[ids.front().value]);
+  json::object reply = NamespaceJson(environment, namespaces[ids.front().value]);
   reply["schema"] = "kvtier.lookup/1";
   reply["tiers"] = std::move(presence);
   return json::serialize(reply);
@@ -236,7 +238,7 @@ Result<std::string> PinBlocks(const AdminEnvironment& environment,
     return BadRequest(fmt::format("\"ttl_ms\" must be 0 to {}", kMaxPinTtlMs));
   }
   uint64_t blocks = 0;
-  for (const SpaceId id : SpacesOf(environment, request)) {
+  for (const NamespaceId id : NamespacesOf(environment, request)) {
     KVT_ASSIGN_OR_RETURN(const uint32_t pinned,
                          environment.cache->Pin(id, request.hashes, request.ttl_ms));
     blocks += pinned;
@@ -250,12 +252,12 @@ Result<std::string> PinBlocks(const AdminEnvironment& environment,
 Result<std::string> EvictBlocks(const AdminEnvironment& environment,
                                 const AdminRequestBody& request) {
   KVT_RETURN_IF_ERROR(CheckHashes(request, SIZE_MAX));
-  const std::vector<SpaceId> ids = SpacesOf(environment, request);
+  const std::vector<NamespaceId> ids = NamespacesOf(environment, request);
   std::array<uint64_t, 5> outcomes{};
   for (const BlockHash& hash : request.hashes) {
     // Absent only if it is nowhere.
     EvictOutcome worst = EvictOutcome::kAbsent;
-    for (const SpaceId id : ids) {
+    for (const NamespaceId id : ids) {
       const EvictOutcome outcome = environment.cache->Evict({id, hash}, request.tier);
       if (outcome != EvictOutcome::kAbsent) worst = outcome;
     }

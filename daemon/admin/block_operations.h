@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Admin operations on single blocks: listing, looking at, looking up, pinning, evicting.
 #pragma once
 
@@ -20,8 +21,8 @@ namespace kvtier {
 // noted.
 [[nodiscard]] Result<std::string> InspectBlock(const AdminEnvironment& environment,
                                                const AdminRequestBody& request);
-// kNotFound "unknown_space" when no block of such a tenant and model was ever cached;
-// kInvalidArgument "ambiguous_space" when several fit.
+// kNotFound "unknown_namespace" when no block of such a tenant and model was ever cached;
+// kInvalidArgument "ambiguous_namespace" when several fit.
 [[nodiscard]] Result<std::string> LookUpBlocks(const AdminEnvironment& environment,
                                                const AdminRequestBody& request);
 // kLimitExceeded "pin_limit". A time of 0 unpins.

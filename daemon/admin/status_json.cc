@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/admin/status_json.h"
 
 #include <unistd.h>
@@ -7,7 +8,7 @@
 #include "daemon/config/config_schema.h"
 #include "daemon/config/config_value.h"
 #include "daemon/config/device_choice_name.h"
-#include "daemon/version.h"
+#include "daemon/runtime/version.h"
 
 namespace kvtier {
 namespace {
@@ -138,7 +139,7 @@ json::array TenantsStatus(const CacheGauges& gauges) {
       status[kTierNames[tier]] = {{"used_bytes", tenant.used_bytes[tier]},
                                   {"max_bytes", tenant.quota.tiers[tier].max_bytes},
                                   {"reserved_bytes", tenant.quota.tiers[tier].reserved_bytes},
-                                  {"own_chunk_bytes", tenant.own_chunk_bytes[tier]}};
+                                  {"own_slab_bytes", tenant.own_slab_bytes[tier]}};
     }
     tenants.push_back(std::move(status));
   }

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What `kvtierctl status` shows, as a JSON document. Its members only ever grow.
 #pragma once
 
@@ -5,9 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "daemon/app/device_opening.h"
 #include "daemon/config/config.h"
-#include "daemon/device_opening.h"
-#include "daemon/server/server.h"
+#include "daemon/session/server.h"
 #include "tiers/cache.h"
 
 namespace kvtier {

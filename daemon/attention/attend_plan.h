@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From an ATTEND to a job: every number that the client gave is checked here. Pure.
 #pragma once
 

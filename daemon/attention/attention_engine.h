@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What computes attention: the CPU over pools in host memory, the kernels over those on a GPU.
 #pragma once
 

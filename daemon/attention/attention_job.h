@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One call of attention, checked and ready to be computed. Plain data.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/attention/attention_self_test.h"
 
 #include <fmt/format.h>
@@ -42,7 +43,7 @@ struct Sequence {
 };
 // Lengths around the sizes of blocks and tiles.
 constexpr std::array<Sequence, 3> kDecode = {{{1, 1}, {1, 37}, {1, 130}}};
-constexpr std::array<Sequence, 3> kAppend = {{{3, 3}, {5, 130}, {1, 32}}};
+constexpr std::array<Sequence, 3> kPrefill = {{{3, 3}, {5, 130}, {1, 32}}};
 
 // Of the KV heads, where there are any.
 constexpr std::array<float, kKvHeads> kKeyScales = {0.5F, 1.25F};
@@ -259,7 +260,8 @@ std::vector<Case> CasesFor(std::span<const AttentionTrial> trials) {
   for (const Types& types : kTypes) {
     for (const int32_t head_dim : head_dims) {
       for (const int32_t group : groups) {
-        for (const std::span<const Sequence> sequences : {std::span(kDecode), std::span(kAppend)}) {
+        for (const std::span<const Sequence> sequences :
+             {std::span(kDecode), std::span(kPrefill)}) {
           cases.push_back({types, head_dim, group, sequences});
         }
       }

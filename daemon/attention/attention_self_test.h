@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Whether engines compute what the reference says, on memory of their devices in the pool's layout.
 #pragma once
 

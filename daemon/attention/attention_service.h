@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention for clients that launch nothing themselves, in the pools of every device: engines tried
 // out before the first client comes, and memory to share with the clients.
 #pragma once

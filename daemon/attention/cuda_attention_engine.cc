@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/attention/cuda_attention_engine.h"
 
 #include <fmt/format.h>
@@ -14,7 +15,7 @@ namespace {
 // What the library is built for.
 constexpr std::array<int32_t, 3> kHeadDims = {64, 128, 256};
 constexpr int32_t kMaxDecodeGroup = 16;
-constexpr int32_t kMaxAppendGroup = 64;
+constexpr int32_t kMaxPrefillGroup = 64;
 // One of each class of decode's kernels.
 constexpr std::array<int32_t, 2> kGroups = {4, kMaxDecodeGroup};
 constexpr int32_t kMinPageTokens = 16;
@@ -62,7 +63,7 @@ Status CudaAttentionEngine::Check(const AttentionJob& job) const {
   const bool page = cache.page_tokens >= kMinPageTokens && cache.page_tokens <= kMaxPageTokens &&
                     std::has_single_bit(static_cast<uint32_t>(cache.page_tokens));
   const bool heads = std::ranges::find(kHeadDims, cache.head_dim) != kHeadDims.end() &&
-                     job.q_heads / cache.kv_heads <= kMaxAppendGroup;
+                     job.q_heads / cache.kv_heads <= kMaxPrefillGroup;
   if (types && page && heads) return {};
   return MakeError(ErrorCode::kUnsupported, "attend_geometry",
                    fmt::format("no kernel for heads of {}, {} of them for a KV head, blocks of {} "
@@ -121,29 +122,29 @@ Status CudaAttentionEngine::Decode(const AttentionJob& job, const DeviceTables& 
 
 Status CudaAttentionEngine::Append(const AttentionJob& job, const DeviceTables& tables) {
   const int64_t row = int64_t{job.q_heads} * job.cache.head_dim;
-  const kvt_append_params params{.query = job.query,
-                                 .output = job.output,
-                                 .lse = job.lse,
-                                 .query_dtype = job.query_dtype,
-                                 .q_heads = job.q_heads,
-                                 .query_token_stride = row,
-                                 .query_head_stride = job.cache.head_dim,
-                                 .output_token_stride = row,
-                                 .output_head_stride = job.cache.head_dim,
-                                 .kv = tables.cache,
-                                 .sequences = tables.sequences,
-                                 .query_starts = tables.query_starts,
-                                 .query_tokens = job.query_tokens(),
-                                 .softmax_scale = job.softmax_scale,
-                                 .soft_cap = job.soft_cap,
-                                 .window_tokens = job.window_tokens,
-                                 .causal = 1};
+  const kvt_prefill_params params{.query = job.query,
+                                  .output = job.output,
+                                  .lse = job.lse,
+                                  .query_dtype = job.query_dtype,
+                                  .q_heads = job.q_heads,
+                                  .query_token_stride = row,
+                                  .query_head_stride = job.cache.head_dim,
+                                  .output_token_stride = row,
+                                  .output_head_stride = job.cache.head_dim,
+                                  .kv = tables.cache,
+                                  .sequences = tables.sequences,
+                                  .query_starts = tables.query_starts,
+                                  .query_tokens = job.query_tokens(),
+                                  .softmax_scale = job.softmax_scale,
+                                  .soft_cap = job.soft_cap,
+                                  .window_tokens = job.window_tokens,
+                                  .causal = 1};
   KVT_RETURN_IF_ERROR(
-      ToStatus(append_workspace_.Reserve(stream_, table().append_workspace_bytes(&params)),
+      ToStatus(prefill_workspace_.Reserve(stream_, table().prefill_workspace_bytes(&params)),
                "scratch memory"));
-  return ToStatus(
-      table().append(&params, append_workspace_.memory(), append_workspace_.bytes(), stream_.get()),
-      "append");
+  return ToStatus(table().prefill(&params, prefill_workspace_.memory(), prefill_workspace_.bytes(),
+                                  stream_.get()),
+                  "append");
 }
 
 Status CudaAttentionEngine::Run(const AttentionJob& job) {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention by the kernels of libkvtier_kernels.so, which was opened at run time: no CUDA header is
 // needed here, and none of its libraries.
 #pragma once
@@ -51,7 +52,7 @@ class CudaAttentionEngine final : public AttentionEngine {
   kernels::DeviceBuffer staging_;
   // Each kernel's own: what one leaves there means nothing to the other.
   kernels::DeviceBuffer decode_workspace_;
-  kernels::DeviceBuffer append_workspace_;
+  kernels::DeviceBuffer prefill_workspace_;
 };
 
 }  // namespace kvtier

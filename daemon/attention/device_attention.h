@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention on one device: the engine that it needs, whether that can be relied on, and its
 // threads.
 #pragma once
@@ -14,7 +15,7 @@
 #include "daemon/attention/attention_engine.h"
 #include "daemon/attention/attention_self_test.h"
 #include "daemon/config/config.h"
-#include "daemon/service/log.h"
+#include "daemon/runtime/log.h"
 #include "gpu/device.h"
 
 namespace kvtier {

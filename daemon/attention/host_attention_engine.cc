@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/attention/host_attention_engine.h"
 
 #include <array>

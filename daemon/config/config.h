@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What kvtierd is told: one value per key of docs/CONFIGURATION.md. Plain data; config_schema.h
 // says which keys exist, config_loader.h reads them.
 #pragma once
@@ -10,7 +11,7 @@
 
 #include "base/byte_size.h"
 #include "protocol/limits.h"
-#include "tiers/cache_options.h"
+#include "tiers/types/cache_options.h"
 
 namespace kvtier {
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/config/config_check.h"
 
 #include <fmt/format.h>
@@ -10,9 +11,9 @@
 
 #include "base/digest.h"
 #include "daemon/config/device_choice_name.h"
+#include "daemon/config/loopback_address.h"
 #include "daemon/config/tenant_quotas.h"
-#include "daemon/metrics/loopback_address.h"
-#include "tiers/disk/disk_geometry.h"
+#include "tiers/storage/disk_geometry.h"
 
 namespace kvtier {
 namespace {
@@ -156,25 +157,25 @@ Status CheckServer(const Config& config) {
 }
 
 Status CheckTiers(const Config& config) {
-  const uint64_t chunk = config.cache.chunk_bytes;
-  if (chunk % (4 * kKiB) != 0) {
-    return Conflict(config, {"cache.chunk_bytes"},
-                    "cache.chunk_bytes {} must be a multiple of 4KiB", chunk);
+  const uint64_t slab = config.cache.slab_bytes;
+  if (slab % (4 * kKiB) != 0) {
+    return Conflict(config, {"cache.slab_bytes"}, "cache.slab_bytes {} must be a multiple of 4KiB",
+                    slab);
   }
-  if (config.host.bytes < chunk) {
-    return Conflict(config, {"host.bytes", "cache.chunk_bytes"},
-                    "host.bytes {} is less than one chunk (cache.chunk_bytes {}); raise the one or "
+  if (config.host.bytes < slab) {
+    return Conflict(config, {"host.bytes", "cache.slab_bytes"},
+                    "host.bytes {} is less than one slab (cache.slab_bytes {}); raise the one or "
                     "lower the other",
-                    config.host.bytes, chunk);
+                    config.host.bytes, slab);
   }
   if (config.disk.bytes == 0) return {};
   // Each file loses a part of its share to its superblocks.
-  const uint64_t needed = (chunk + kFirstChunkOffset) * config.disk.files;
+  const uint64_t needed = (slab + kFirstSlabOffset) * config.disk.files;
   if (config.disk.bytes < needed) {
-    return Conflict(config, {"disk.bytes", "cache.chunk_bytes", "disk.files"},
-                    "disk.bytes {} is too small for one chunk (cache.chunk_bytes {}) in each of {} "
+    return Conflict(config, {"disk.bytes", "cache.slab_bytes", "disk.files"},
+                    "disk.bytes {} is too small for one slab (cache.slab_bytes {}) in each of {} "
                     "files (disk.files): at least {} bytes",
-                    config.disk.bytes, chunk, config.disk.files, needed);
+                    config.disk.bytes, slab, config.disk.files, needed);
   }
   return {};
 }

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What single keys cannot say: whether the values of a configuration go together.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/config/config_loader.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads and checks a configuration. Strict: what is not understood is an error that says where,
 // what is allowed, and what was probably meant.
 #pragma once

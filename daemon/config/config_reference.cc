@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/config/config_reference.h"
 
 #include <fmt/format.h>
@@ -105,7 +106,7 @@ std::string Cell(std::string_view text) {
   return cell;
 }
 
-void AppendKeys(const ConfigSection& section, const Config& config, std::string* text) {
+void PrefillKeys(const ConfigSection& section, const Config& config, std::string* text) {
   for (const ConfigKey& key : ConfigKeys()) {
     if (key.section != section.name) continue;
     *text += fmt::format("{} = {}\n", key.name, FormatConfigValue(key, config));
@@ -119,7 +120,7 @@ std::string FormatConfig(const Config& config) {
   for (const ConfigSection& section : ConfigSections()) {
     if (!section.repeated) {
       text += fmt::format("{}{}\n", text.empty() ? "" : "\n", Header(section));
-      AppendKeys(section, config, &text);
+      PrefillKeys(section, config, &text);
       continue;
     }
     for (const TenantConfig& tenant : config.tenants) {
@@ -127,7 +128,7 @@ std::string FormatConfig(const Config& config) {
       Config only;
       only.tenants = {tenant};
       text += fmt::format("\n{}\n", Header(section));
-      AppendKeys(section, only, &text);
+      PrefillKeys(section, only, &text);
     }
   }
   return text;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Shows a configuration, and documents all of them.
 #pragma once
 

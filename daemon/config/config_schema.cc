@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/config/config_schema.h"
 
 #include <algorithm>
@@ -5,9 +6,9 @@
 
 #include "base/check.h"
 #include "daemon/config/duration.h"
-#include "tiers/directory/block_key.h"
-#include "tiers/disk/disk_files.h"
-#include "tiers/pool/device_index.h"
+#include "tiers/storage/disk_files.h"
+#include "tiers/types/block_key.h"
+#include "tiers/types/device_index.h"
 
 namespace kvtier {
 namespace {
@@ -217,11 +218,11 @@ std::vector<ConfigKey> TenantKeys() {
            kMaxBytes, "Pools of other tenants leave this much of `pool.bytes` to the tenant's."),
       Size("tenant.host_max_bytes", &TierQuotaAt<Tier::kHost, &TierQuota::max_bytes>, 0, kMaxBytes,
            "The tenant's blocks in host memory, with their headers, never take more: at its cap a "
-           "tenant evicts its own coldest. At least one chunk; `0B`: no cap but `host.bytes`."),
+           "tenant evicts its own coldest. At least one slab; `0B`: no cap but `host.bytes`."),
       Size("tenant.host_reserved_bytes", &TierQuotaAt<Tier::kHost, &TierQuota::reserved_bytes>, 0,
            kMaxBytes,
            "Blocks of the tenant are not evicted for others while it has no more than this of host "
-           "memory, and it gets this much back from them. In whole chunks, rounded up, which the "
+           "memory, and it gets this much back from them. In whole slabs, rounded up, which the "
            "tenant has to itself."),
       Size("tenant.disk_max_bytes", &TierQuotaAt<Tier::kDisk, &TierQuota::max_bytes>, 0, kMaxBytes,
            "The same as `host_max_bytes`, on disk."),
@@ -272,7 +273,7 @@ std::vector<ConfigKey> PoolKeys() {
 std::vector<ConfigKey> HostKeys() {
   return {
       Size("host.bytes", kHost<&HostConfig::bytes>, 64 * kKiB, kMaxBytes,
-           "Size of the arena: a hard cap. Rounded down to whole chunks (`cache.chunk_bytes`)."),
+           "Size of the arena: a hard cap. Rounded down to whole slabs (`cache.slab_bytes`)."),
       Count("host.touch_threads", kHost<&HostConfig::touch_threads>, 0, 64,
             "Threads that allocate the arena's memory in the background after a start; it is "
             "used from the first part on. `0`: two fewer than the cores that the daemon may use, "
@@ -304,7 +305,7 @@ std::vector<ConfigKey> DiskKeys() {
       Count("disk.pread_threads", kDisk<&DiskConfig::pread_threads>, 1, 256,
             "Threads of the `pread` engine."),
       Boolean("disk.reformat", kDisk<&DiskConfig::reformat>,
-              "Allows files of another shape (`cache.chunk_bytes`, `disk.files`) or with "
+              "Allows files of another shape (`cache.slab_bytes`, `disk.files`) or with "
               "damaged superblocks to be emptied and made anew; otherwise the daemon refuses "
               "to start on them."),
       Size("disk.free_floor_bytes", kDisk<&DiskConfig::free_floor_bytes>, 0, kMaxBytes,
@@ -332,8 +333,8 @@ std::vector<ConfigKey> RetentionKeys() {
 
 std::vector<ConfigKey> CacheKeys() {
   return {
-      Size("cache.chunk_bytes", kCache<&CacheOptions::chunk_bytes>, 64 * kKiB, 1 * kGiB,
-           "Host arena and disk are cut into chunks, a chunk into equal slots for one model. "
+      Size("cache.slab_bytes", kCache<&CacheOptions::slab_bytes>, 64 * kKiB, 1 * kGiB,
+           "Host arena and disk are cut into slabs, a slab into equal slots for one model. "
            "The largest block and its 4 KiB header must fit into one."),
       Fraction("cache.pool_clean_fraction", kCache<&CacheOptions::pool_clean_fraction>, 0, 0.9,
                "The coldest share of the pool that is copied to host memory ahead of need."),

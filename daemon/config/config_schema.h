@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The one table of configuration keys. Reading, checking, showing and documenting the configuration
 // are all driven by it.
 #pragma once

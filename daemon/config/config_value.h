@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Single configuration values: from TOML, to text, and what is allowed.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Spans of time as people write them: "500ms", "30s", "10min", "24h", "7d".
 #pragma once
 

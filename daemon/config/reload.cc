@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/config/reload.h"
 
 #include <fmt/format.h>
@@ -9,7 +10,7 @@
 #include "daemon/config/config_schema.h"
 #include "daemon/config/config_value.h"
 #include "daemon/config/tenant_quotas.h"
-#include "tiers/disk/disk_geometry.h"
+#include "tiers/storage/disk_geometry.h"
 
 namespace kvtier {
 namespace {
@@ -120,7 +121,7 @@ Status CheckPinnedFit(const Config& wanted, uint64_t pinned_bytes) {
   const bool has_disk = wanted.disk.bytes > 0;
   const std::string_view key = has_disk ? "disk.bytes" : "host.bytes";
   const uint64_t bytes = has_disk ? wanted.disk.bytes : wanted.host.bytes;
-  const uint64_t room = has_disk ? bytes - wanted.disk.files * kFirstChunkOffset : bytes;
+  const uint64_t room = has_disk ? bytes - wanted.disk.files * kFirstSlabOffset : bytes;
   if (room >= pinned_bytes) return {};
   return MakeError(ErrorCode::kInvalidArgument, "config_below_pinned",
                    fmt::format("{}: {} {} has room for {} of blocks, less than the {} that are "

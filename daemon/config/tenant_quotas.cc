@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/config/tenant_quotas.h"
 
 #include <fmt/format.h>
@@ -8,7 +9,7 @@
 #include <string>
 
 #include "daemon/config/config_value.h"
-#include "tiers/disk/disk_geometry.h"
+#include "tiers/storage/disk_geometry.h"
 
 namespace kvtier {
 namespace {
@@ -27,16 +28,16 @@ tl::unexpected<Error> ConflictIn(const TenantConfig& tenant, std::string_view ke
       fmt::format("{}: tenant.{} of \"{}\" {}", PlaceIn(tenant, key), key, tenant.name, message));
 }
 
-uint64_t ChunksOf(uint64_t bytes, uint64_t chunk_bytes) {
-  return bytes / chunk_bytes + (bytes % chunk_bytes != 0);
+uint64_t SlabsOf(uint64_t bytes, uint64_t slab_bytes) {
+  return bytes / slab_bytes + (bytes % slab_bytes != 0);
 }
 
-// Chunks that the tier will have, of its configured bytes.
-uint64_t ChunksIn(const Config& config, Tier tier) {
-  const uint64_t chunk = config.cache.chunk_bytes;
-  if (tier == Tier::kHost) return config.host.bytes / chunk;
+// Slabs that the tier will have, of its configured bytes.
+uint64_t SlabsIn(const Config& config, Tier tier) {
+  const uint64_t slab = config.cache.slab_bytes;
+  if (tier == Tier::kHost) return config.host.bytes / slab;
   const uint64_t in_file = config.disk.bytes / config.disk.files;
-  return (in_file - std::min(in_file, kFirstChunkOffset)) / chunk * config.disk.files;
+  return (in_file - std::min(in_file, kFirstSlabOffset)) / slab * config.disk.files;
 }
 
 Status CheckTierQuota(const Config& config, const TenantConfig& tenant, Tier tier) {
@@ -51,13 +52,12 @@ Status CheckTierQuota(const Config& config, const TenantConfig& tenant, Tier tie
                                   FormatExactByteSize(quota.max_bytes)));
   }
   if (tier == Tier::kPool) return {};
-  const uint64_t chunk = config.cache.chunk_bytes;
-  if (quota.max_bytes > 0 && quota.max_bytes < chunk) {
-    return ConflictIn(
-        tenant, max_key,
-        fmt::format("is {}, less than one chunk (cache.chunk_bytes {}); raise the one "
-                    "or lower the other",
-                    FormatExactByteSize(quota.max_bytes), FormatExactByteSize(chunk)));
+  const uint64_t slab = config.cache.slab_bytes;
+  if (quota.max_bytes > 0 && quota.max_bytes < slab) {
+    return ConflictIn(tenant, max_key,
+                      fmt::format("is {}, less than one slab (cache.slab_bytes {}); raise the one "
+                                  "or lower the other",
+                                  FormatExactByteSize(quota.max_bytes), FormatExactByteSize(slab)));
   }
   if (tier == Tier::kDisk && config.disk.bytes == 0 && quota.reserved_bytes > 0) {
     return ConflictIn(tenant, reserved_key,
@@ -70,21 +70,21 @@ Status CheckTierQuota(const Config& config, const TenantConfig& tenant, Tier tie
 // At the first tenant with which the reserves are more than there is.
 Status CheckReserves(const Config& config, Tier tier) {
   const auto at = static_cast<size_t>(tier);
-  const uint64_t chunk = config.cache.chunk_bytes;
-  const uint64_t chunks = ChunksIn(config, tier);
+  const uint64_t slab = config.cache.slab_bytes;
+  const uint64_t slabs = SlabsIn(config, tier);
   const std::string key = fmt::format("{}_reserved_bytes", kTierNames[at]);
   uint64_t reserved = 0;
   for (const TenantConfig& tenant : config.tenants) {
     const uint64_t bytes = tenant.quota.tiers[at].reserved_bytes;
     if (bytes == 0) continue;
-    reserved += ChunksOf(bytes, chunk);
-    if (reserved < chunks) continue;
+    reserved += SlabsOf(bytes, slab);
+    if (reserved < slabs) continue;
     return ConflictIn(
         tenant, key,
-        fmt::format("makes {} chunks of {} (cache.chunk_bytes) reserved by all tenants, and "
+        fmt::format("makes {} slabs of {} (cache.slab_bytes) reserved by all tenants, and "
                     "{}.bytes has {}, of which one must be left to everybody; reserve less or "
                     "raise {}.bytes",
-                    reserved, FormatExactByteSize(chunk), kTierNames[at], chunks, kTierNames[at]));
+                    reserved, FormatExactByteSize(slab), kTierNames[at], slabs, kTierNames[at]));
   }
   return {};
 }
@@ -151,12 +151,12 @@ std::vector<TenantConfig> TakeTenants(const std::vector<TenantConfig>& running,
   return taken;
 }
 
-uint64_t ReservedChunks(const std::vector<TenantQuota>& tenants, Tier tier, uint64_t chunk_bytes) {
-  uint64_t chunks = 0;
+uint64_t ReservedSlabs(const std::vector<TenantQuota>& tenants, Tier tier, uint64_t slab_bytes) {
+  uint64_t slabs = 0;
   for (const TenantQuota& tenant : tenants) {
-    chunks += ChunksOf(tenant.tiers[static_cast<size_t>(tier)].reserved_bytes, chunk_bytes);
+    slabs += SlabsOf(tenant.tiers[static_cast<size_t>(tier)].reserved_bytes, slab_bytes);
   }
-  return chunks;
+  return slabs;
 }
 
 uint64_t ReservedPoolBytes(const std::vector<TenantQuota>& tenants) {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The quotas of the configuration's tenants: whether they can be kept, and what of them the cache
 // is told.
 #pragma once
@@ -23,9 +24,9 @@ namespace kvtier {
                                                     const std::vector<TenantQuota>& rows,
                                                     const std::vector<TenantConfig>& wanted);
 
-// Of a tier that is cut into chunks, how many are reserved.
-[[nodiscard]] uint64_t ReservedChunks(const std::vector<TenantQuota>& tenants, Tier tier,
-                                      uint64_t chunk_bytes);
+// Of a tier that is cut into slabs, how many are reserved.
+[[nodiscard]] uint64_t ReservedSlabs(const std::vector<TenantQuota>& tenants, Tier tier,
+                                     uint64_t slab_bytes);
 // Of the pools.
 [[nodiscard]] uint64_t ReservedPoolBytes(const std::vector<TenantQuota>& tenants);
 

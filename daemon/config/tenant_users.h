@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Users of the configuration, from names to numbers.
 #pragma once
 

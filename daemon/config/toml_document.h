@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A TOML file as plain values that know where they stood, so that every complaint about a
 // configuration can name a line and a column.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What was asked for, where it was found and what moved, in the last minutes: for the live page,
 // which should show more than what happened since it was opened.
 #pragma once
@@ -6,7 +7,7 @@
 #include <cstdint>
 #include <deque>
 
-#include "tiers/cache_stats.h"
+#include "tiers/types/cache_stats.h"
 
 namespace kvtier {
 

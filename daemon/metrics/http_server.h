@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A small web server for this machine's own eyes: GET only, a few connections, a thread of its own.
 //
 // Built on Boost.Beast, which stays inside http_server.cc.
@@ -10,7 +11,7 @@
 #include <string_view>
 
 #include "base/result.h"
-#include "daemon/metrics/loopback_address.h"
+#include "daemon/config/loopback_address.h"
 
 namespace kvtier {
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The page for people who would rather look: one file, no requests but for its data.
 #pragma once
 

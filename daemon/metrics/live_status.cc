@@ -1,8 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/metrics/live_status.h"
 
 #include <boost/json.hpp>
 
-#include "daemon/version.h"
+#include "daemon/runtime/version.h"
 
 namespace kvtier {
 namespace {

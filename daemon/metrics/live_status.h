@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the live page shows, as JSON: {"schema":"kvtier.live/1",...}. Its members only ever grow.
 #pragma once
 

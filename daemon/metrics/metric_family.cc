@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/metrics/metric_family.h"
 
 #include <fmt/format.h>

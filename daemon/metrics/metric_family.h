@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Metrics as values: families of samples, before they become text.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/metrics/metrics.h"
 
 #include <array>
@@ -5,7 +6,7 @@
 #include <optional>
 
 #include "base/error.h"
-#include "daemon/version.h"
+#include "daemon/runtime/version.h"
 
 namespace kvtier {
 namespace {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which metrics there are: what docs/METRICS.md lists and the page at /metrics holds.
 //
 // All series exist from the start: labels take values of fixed lists only, and the devices of the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/metrics/metrics_reference.h"
 
 #include <fmt/format.h>
@@ -41,7 +42,7 @@ scrape copies counters and sizes on the event loop and walks no blocks; the page
 another thread, which goes on answering, with old figures and a growing
 `kvtier_loop_silence_seconds`, should the loop hang.
 
-Two counters say whether more space would help: the blocks missed, and those that even a cache which
+Two counters say whether more name_space would help: the blocks missed, and those that even a cache which
 never forgets would have missed (`kvtier_endless_missed_blocks_total`); what lies between them was
 here and is gone. The estimate samples hashes in the manner of
 [SHARDS](https://www.usenix.org/conference/fast15/technical-sessions/presentation/waldspurger) and
@@ -72,7 +73,7 @@ look at the drive's own health; a slot that failed is not used again before a re
 
 ### KvtierDiskErrors
 Reads, writes or the index failed. Writing pauses for ten seconds after each failure; blocks that
-cannot be written live in memory only. Look at the kernel's log and at free space.
+cannot be written live in memory only. Look at the kernel's log and at free name_space.
 
 ### KvtierPoolExhausted
 Acquires are refused, or unsaved blocks dropped, for want of pool blocks. Either too many are held
@@ -80,7 +81,7 @@ Acquires are refused, or unsaved blocks dropped, for want of pool blocks. Either
 engines' concurrency, or offloading is too slow: raise `cache.pool_clean_fraction`.
 
 ### KvtierEvictionThrash
-A fifth of what is asked for was here before and has been evicted. Give the tiers more space, beginning
+A fifth of what is asked for was here before and has been evicted. Give the tiers more name_space, beginning
 with the one whose `kvtier_residence_seconds` is shortest.
 
 ### KvtierWriteBudgetSpent

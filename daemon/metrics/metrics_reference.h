@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // docs/METRICS.md, written from the metrics themselves.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The pages of the local web listener: / for people, /status.json for that page, /metrics for
 // Prometheus. Rendered on the listener's thread; the event loop gives a snapshot and no more.
 #pragma once
@@ -9,8 +10,8 @@
 #include "base/result.h"
 #include "daemon/metrics/http_server.h"
 #include "daemon/metrics/metrics_snapshot.h"
-#include "daemon/server/event_loop.h"
-#include "daemon/service/loop_pulse.h"
+#include "daemon/runtime/event_loop.h"
+#include "daemon/runtime/loop_pulse.h"
 
 namespace kvtier {
 

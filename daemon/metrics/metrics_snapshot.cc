@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "daemon/metrics/metrics_snapshot.h"
 
 #include <chrono>

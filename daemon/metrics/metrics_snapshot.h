@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // All that the metrics page and the live page tell of the daemon, copied on the event loop in
 // constant time (sizes and counters, no walk over blocks), to be rendered elsewhere.
 #pragma once
@@ -9,11 +10,11 @@
 #include "daemon/admin/status_json.h"
 #include "daemon/attention/attention_service.h"
 #include "daemon/metrics/hit_history.h"
-#include "daemon/server/event_loop.h"
-#include "daemon/server/server_counters.h"
-#include "daemon/server/session.h"
-#include "daemon/service/loop_pulse.h"
-#include "tiers/cache_stats.h"
+#include "daemon/runtime/event_loop.h"
+#include "daemon/runtime/loop_pulse.h"
+#include "daemon/session/server_counters.h"
+#include "daemon/session/session.h"
+#include "tiers/types/cache_stats.h"
 
 namespace kvtier {
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Metrics as text, in the two formats that are asked for.
 #pragma once
 

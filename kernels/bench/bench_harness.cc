@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/bench/bench_harness.h"
 
 #include <algorithm>

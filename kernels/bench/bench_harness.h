@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What every kernel bench stands on: device memory, random data, and times that mean something.
 //
 // Protocol: each case owns several sets of buffers, so many that L2 never serves what a launch
@@ -134,7 +135,7 @@ class BenchRun {
 // Each kernel's cases.
 void BenchDecode(BenchRun* run);
 void BenchDecodeShared(BenchRun* run);
-void BenchAppend(BenchRun* run);
+void BenchPrefill(BenchRun* run);
 void BenchKvWrite(BenchRun* run);
 void BenchBlockOps(BenchRun* run);
 void BenchSuffix(BenchRun* run);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // kvtier-kernel-bench [--json FILE] [--commit ID] [--filter TEXT] [--grid bars|usual|wide]
 //
 // Times every kernel against the ceilings of the machine, measured in the same run. --quick is
@@ -74,8 +75,8 @@ int main(int argc, char** argv) {
 #ifdef KVTIER_BENCH_MLA
   BenchMla(&run);
 #endif
-#ifdef KVTIER_BENCH_APPEND
-  BenchAppend(&run);
+#ifdef KVTIER_BENCH_PREFILL
+  BenchPrefill(&run);
 #endif
 #ifdef KVTIER_BENCH_KV_WRITE
   BenchKvWrite(&run);

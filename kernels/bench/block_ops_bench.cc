@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Block operations on Llama-3.1-8B's geometry: 2 MiB blocks of 16 tokens, 32 layers, 8 KV heads.
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Decode: one query token for each sequence, uniform and Zipf lengths, blocks in random order.
 
 #include <algorithm>
@@ -313,11 +314,11 @@ void BenchCase(const DecodeCase& c, BenchRun* run) {
 
 void BenchDecode(BenchRun* run) {
   std::vector<DecodeCase> cases = BarCases();
-  const auto append = [&](std::vector<DecodeCase> more) {
+  const auto prefill = [&](std::vector<DecodeCase> more) {
     cases.insert(cases.end(), more.begin(), more.end());
   };
-  if (!run->quick()) append(GridCases());
-  if (run->wide()) append(WideCases());
+  if (!run->quick()) prefill(GridCases());
+  if (run->wide()) prefill(WideCases());
   std::set<std::string> done;  // the lists overlap
   for (const DecodeCase& c : cases) {
     if (done.insert(Name(c)).second) BenchCase(c, run);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Decode of sequences that share a prefix: the kernel for it against the plain one, which reads the
 // prefix once for each sequence.
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // KV write: rope, quantisation and paged write of a step, scattered over the pool.
 
 #include <algorithm>

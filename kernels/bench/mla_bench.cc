@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // MLA decode: one query token for each sequence over a latent cache, blocks in random order.
 
 #include <algorithm>

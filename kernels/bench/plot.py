@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Draws decode's share of the read ceiling over the context, a line for each batch.
 
     kernels/bench/plot.py h200-kernels.json h200-decode.svg

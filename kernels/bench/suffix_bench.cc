@@ -1,6 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a cached prefix saves: KV write and attention of one layer for requests of which all but the
 // last token is cached (decode), against the same requests computed from their first token
-// (append). GPT-2's geometry.
+// (prefill). GPT-2's geometry.
 
 #include <algorithm>
 #include <cmath>
@@ -23,14 +24,14 @@ constexpr int kPages = (kShortestPrefix + kRequests + kPage - 1) / kPage;  // of
 
 int Length(int request) { return kShortestPrefix + request + 1; }
 
-enum class Mode { kSuffix, kSuffixAppend, kPrefill, kPrefillEach };
+enum class Mode { kSuffix, kSuffixPrefill, kPrefill, kPrefillEach };
 
 const char* NameOf(Mode mode) {
   switch (mode) {
     case Mode::kSuffix:
       return "suffix";
-    case Mode::kSuffixAppend:
-      return "suffix-append";
+    case Mode::kSuffixPrefill:
+      return "suffix-prefill";
     case Mode::kPrefill:
       return "prefill";
     default:
@@ -93,10 +94,10 @@ class SuffixBuffers {
     FillRandom(inputs_.get(), KVT_BF16, inputs, 2);
     output_ = DeviceMemory(size_t{2} * tokens_ * kRow);
     const kvt_decode_params decode = Decode(0);
-    const kvt_append_params all = Append(0, 0, kRequests);
-    const kvt_append_params longest = Append(0, kRequests - 1, kRequests);
+    const kvt_prefill_params all = Prefill(0, 0, kRequests);
+    const kvt_prefill_params longest = Prefill(0, kRequests - 1, kRequests);
     workspace_ = DeviceMemory(
-        std::max({kvt_append_workspace_bytes(&all), kvt_append_workspace_bytes(&longest),
+        std::max({kvt_prefill_workspace_bytes(&all), kvt_prefill_workspace_bytes(&longest),
                   kvt_decode_workspace_bytes(&decode)}));
     workspace_.Zero();
   }
@@ -119,8 +120,8 @@ class SuffixBuffers {
       const kvt_decode_params params = Decode(rotation);
       CheckStatus(kvt_decode(&params, workspace_.get(), workspace_.bytes(), stream), "decode");
     } else {
-      const kvt_append_params params = Append(rotation, first, end);
-      CheckStatus(kvt_append(&params, workspace_.get(), workspace_.bytes(), stream), "append");
+      const kvt_prefill_params params = Prefill(rotation, first, end);
+      CheckStatus(kvt_prefill(&params, workspace_.get(), workspace_.bytes(), stream), "prefill");
     }
   }
   [[nodiscard]] uint16_t* Inputs(int rotation, int request) const {
@@ -173,7 +174,7 @@ class SuffixBuffers {
             // As from a step's second layer on.
             .tables_settled = 1};
   }
-  [[nodiscard]] kvt_append_params Append(int rotation, int first, int end) const {
+  [[nodiscard]] kvt_prefill_params Prefill(int rotation, int first, int end) const {
     const bool all = end - first == kRequests;
     return {.query = Inputs(rotation, first),
             .output = output_.get(),
@@ -230,7 +231,8 @@ void RunCase(Mode mode, BenchRun* run) {
 }  // namespace
 
 void BenchSuffix(BenchRun* run) {
-  for (const Mode mode : {Mode::kSuffix, Mode::kSuffixAppend, Mode::kPrefill, Mode::kPrefillEach}) {
+  for (const Mode mode :
+       {Mode::kSuffix, Mode::kSuffixPrefill, Mode::kPrefill, Mode::kPrefillEach}) {
     RunCase(mode, run);
   }
 }

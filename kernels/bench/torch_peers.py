@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Times what torch offers for the cells that kvtier-kernel-bench has timed, beside it.
 
     kernels/bench/torch_peers.py kernel-bench.json [--seconds 60] [--filter decode]
@@ -75,11 +76,11 @@ class Cell:
 
 
 def cells_of(results: list[dict], text: str) -> Iterator[Cell]:
-    """The shapes of plain bf16 decode and append, each once, in the bench's order."""
+    """The shapes of plain bf16 decode and prefill, each once, in the bench's order."""
     seen = set()
     for result in results:
         plain = result["variant"] == "" and result["kv_dtype"] == "bf16"
-        if not plain or result["kernel"] not in ("decode", "append"):
+        if not plain or result["kernel"] not in ("decode", "prefill"):
             continue
         cell = Cell(**{name: result[name] for name in Cell.__dataclass_fields__})
         if cell not in seen and text in cell.kernel:

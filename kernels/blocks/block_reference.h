@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Block operations on the CPU: what the kernels are judged by, and what the host device can use.
 // All pointers are host pointers; layouts and meanings are those of kvtier/block_ops.h. Any thread.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // xxh3-128 of blocks, one CTA a block: eight warps sum the KiB of a 32 KiB chunk in parallel, a
 // ninth runs the scrambling chain over the sums of the chunk before.
 #include <cuda_runtime.h>
@@ -79,8 +80,8 @@ __device__ void SumChunk(const KibSummer& summer, const char* block, int64_t fir
 }
 
 // The stripes behind the last full KiB; the very last one is keyed differently.
-__device__ uint64_t AddTail(uint64_t sum, const char* block, int64_t from, int64_t bytes,
-                            int lane) {
+__device__ uint64_t AddPartialBlock(uint64_t sum, const char* block, int64_t from, int64_t bytes,
+                                    int lane) {
   const auto word = [&](int64_t stripe_at, int index) {
     return reinterpret_cast<const uint64_t*>(block + stripe_at)[index];
   };
@@ -127,7 +128,7 @@ __global__ void __launch_bounds__(kThreads)
     __syncthreads();
   }
   if (warp != kSumWarps) return;
-  if (chains) lanes[lane] = AddTail(sum, block, kibs * xxh3::kKib, list.block_bytes, lane);
+  if (chains) lanes[lane] = AddPartialBlock(sum, block, kibs * xxh3::kKib, list.block_bytes, lane);
   __syncwarp();
   uint8_t* out = checksums + int64_t{blockIdx.x} * 16;
   if (lane == 0) StoreBigEndian(out, xxh3::HighHalf(lanes, list.block_bytes));

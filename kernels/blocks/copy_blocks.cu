@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Copies of blocks between layouts. The host folds every dimension that both layouts hold densely
 // into one run of bytes; the kernel then moves 16-byte chunks, 4 KiB to a warp, so that each lane
 // has eight loads in flight whatever the layout.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Division by a number known only at run time, as a multiplication: a kernel that decodes one
 // linear index into several dimensions would otherwise spend its time dividing.
 #pragma once

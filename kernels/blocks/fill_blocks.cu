@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Fills blocks with a pattern, e.g. to poison what nobody has written yet.
 #include <cuda_runtime.h>
 

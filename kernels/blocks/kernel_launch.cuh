@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A launch that says how it itself went: `<<<>>>` leaves that to the thread's last error, in which
 // a failure of the caller's own, long before, may still stand.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Merges partial attention results by their log-sum-exp. A thread owns four elements of a row and
 // has those of 8 or 16 parts in flight at once; the weights are recomputed by each thread, which
 // costs nothing beside the bytes.
@@ -11,7 +12,7 @@
 #include "kernels/alignment.h"
 #include "kernels/blocks/fast_divide.h"
 #include "kernels/blocks/merge_lse.h"
-#include "kernels/blocks/overlapped_launch.cuh"
+#include "kernels/hopper/overlapped_launch.cuh"
 #include "kvtier/block_ops.h"
 
 namespace kvtier::kernels {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The merge of kvt_merge_lse for kernels of this library that split their own work.
 #pragma once
 

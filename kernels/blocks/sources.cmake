@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Kernels over whole blocks, and their references on the CPU.
 target_sources(kvtier_kernel_reference PRIVATE blocks/block_reference.cc)
 if(KVTIER_HAS_CUDA_KERNELS)

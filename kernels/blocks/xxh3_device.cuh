@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The arithmetic of xxh3-128 for inputs above 240 bytes (https://github.com/Cyan4973/xxHash,
 // doc/xxhash_spec.md), seed 0 and the default secret, cut so that the sums over a KiB can be formed
 // by different threads: within a KiB the eight accumulators are plain sums, and only the scrambling

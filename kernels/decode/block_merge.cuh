@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // From the warps' sums to the output, or to a part of it where blocks share a pair.
 #pragma once
 

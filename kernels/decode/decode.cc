@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The host's side of decode: checks, sizes, launch.
 
 #include "kvtier/decode.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What decode's kernels are given, and their launches.
 //
 // One launch does a step's work for one layer: blocks share out the step's tokens among themselves

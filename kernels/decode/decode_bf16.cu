@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/decode/decode_kernel.cuh"
 
 namespace kvtier::kernels {

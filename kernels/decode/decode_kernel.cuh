@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The decode kernel: schedule, stream, merge.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who does what: the step's work as one line of units, cut into equal chunks, one for each block.
 //
 // A unit is 1 << unit_shift tokens of one (sequence, KV head) pair. Units are in the order of
@@ -6,7 +7,7 @@
 #pragma once
 
 #include "kernels/decode/step_shape.h"
-#include "kernels/decode/warp.cuh"
+#include "kernels/hopper/warp.cuh"
 
 namespace kvtier::kernels {
 

@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // Shared-prefix decode, made of the other kernels: the sequences of a prefix are to it what the
-// tokens of a suffix are to append, only without a causal order among them.
+// tokens of a suffix are to prefill, only without a causal order among them.
 
 #include <optional>
 
@@ -12,7 +13,7 @@ namespace {
 
 constexpr int kParts = 2;  // of the prefix, and of the own tokens
 
-// Workspace, in order: append's, decode's, both parts' outputs, both parts' LSE.
+// Workspace, in order: prefill's, decode's, both parts' outputs, both parts' LSE.
 struct SharedLayout {
   size_t decode_offset;
   size_t outputs_offset;
@@ -39,9 +40,9 @@ kvt_decode_params OwnPart(const kvt_decode_params& own, char* outputs, float* ls
   return params;
 }
 
-kvt_append_params PrefixPart(const kvt_decode_shared_params& shared, char* outputs, float* lse) {
+kvt_prefill_params PrefixPart(const kvt_decode_shared_params& shared, char* outputs, float* lse) {
   const kvt_decode_params& own = shared.own;
-  kvt_append_params params = {};
+  kvt_prefill_params params = {};
   params.query = own.query;
   params.output = PartOutput(own, outputs, 0);
   params.lse = lse;
@@ -89,9 +90,9 @@ kvt_kernel_status Check(const kvt_decode_shared_params* params) {
     return KVT_KERNEL_INVALID_ARGUMENT;
   }
   if (const auto status = CheckDecode(&params->own); status != KVT_KERNEL_OK) return status;
-  const kvt_append_params prefix =
+  const kvt_prefill_params prefix =
       PrefixPart(*params, static_cast<char*>(params->own.output), nullptr);
-  return CheckAppend(&prefix);
+  return CheckPrefill(&prefix);
 }
 
 // Nothing if the device cannot run a part. REQUIRES: checked.
@@ -99,14 +100,14 @@ std::optional<SharedLayout> LayOut(const kvt_decode_shared_params& shared) {
   // Sizes depend on no pointer, but all must be set for the checks.
   auto* const any_outputs = static_cast<char*>(shared.own.output);
   auto* const any_lse = static_cast<float*>(shared.own.output);
-  const kvt_append_params prefix = PrefixPart(shared, any_outputs, any_lse);
+  const kvt_prefill_params prefix = PrefixPart(shared, any_outputs, any_lse);
   const kvt_decode_params own = OwnPart(shared.own, any_outputs, any_lse);
-  const size_t append_bytes = kvt_append_workspace_bytes(&prefix);
+  const size_t prefill_bytes = kvt_prefill_workspace_bytes(&prefix);
   const size_t decode_bytes = kvt_decode_workspace_bytes(&own);
-  if (append_bytes == 0 || decode_bytes == 0) return std::nullopt;
+  if (prefill_bytes == 0 || decode_bytes == 0) return std::nullopt;
   const size_t rows = kParts * static_cast<size_t>(Rows(shared.own));
   SharedLayout layout = {};
-  layout.decode_offset = AlignUp(append_bytes);
+  layout.decode_offset = AlignUp(prefill_bytes);
   layout.outputs_offset = layout.decode_offset + AlignUp(decode_bytes);
   layout.lse_offset = layout.outputs_offset + AlignUp(rows * shared.own.kv.head_dim * 2);
   layout.bytes = layout.lse_offset + AlignUp(rows * sizeof(float));
@@ -135,10 +136,10 @@ kvt_kernel_status kvt_decode_shared(const kvt_decode_shared_params* params, void
   auto* const bytes = static_cast<char*>(workspace);
   char* const outputs = bytes + layout->outputs_offset;
   auto* const lse = reinterpret_cast<float*>(bytes + layout->lse_offset);
-  const kvt_append_params prefix = PrefixPart(*params, outputs, lse);
+  const kvt_prefill_params prefix = PrefixPart(*params, outputs, lse);
   const kvt_decode_params own = OwnPart(params->own, outputs, lse);
   const kvt_merge_lse_params merge = Merge(params->own, outputs, lse);
-  kvt_kernel_status status = kvt_append(&prefix, bytes, layout->decode_offset, stream);
+  kvt_kernel_status status = kvt_prefill(&prefix, bytes, layout->decode_offset, stream);
   if (status != KVT_KERNEL_OK) return status;
   status = kvt_decode(&own, bytes + layout->decode_offset,
                       layout->outputs_offset - layout->decode_offset, stream);

@@ -1,10 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
 // Sizes of decode's kernels, by element types, head size and group class.
 #pragma once
 
 #include <type_traits>
 
 #include "kernels/decode/decode_arguments.h"
-#include "kernels/decode/ptx.cuh"
+#include "kernels/hopper/ptx.cuh"
 
 namespace kvtier::kernels {
 

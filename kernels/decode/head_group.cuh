@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One warp's running attention of the query heads that share a KV head, slice by slice.
 //
 // Everything is transposed so that the few query heads take the instruction's narrow side:

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A warp's stream of keys and values: slices of its block's segments, several of them on their way
 // from global to shared memory at any time.
 #pragma once

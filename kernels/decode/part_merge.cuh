@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where blocks share a pair, the last of them to finish adds up the blocks' parts, in the order of
 // tokens, in the same launch.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the sharing out of a step's work needs to know of the step.
 #pragma once
 

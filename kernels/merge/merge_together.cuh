@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The parts of a set of rows, merged in the launch that made them by the blocks that made them:
 // the last to arrive merges, and those that have nothing else to do wait a while to help. Nobody
 // relies on the others being there: a block that is not scheduled, or gives up waiting, is not
@@ -8,7 +9,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "kernels/decode/warp.cuh"
+#include "kernels/hopper/warp.cuh"
 #include "kernels/merge/merge_state.h"
 
 namespace kvtier::kernels {

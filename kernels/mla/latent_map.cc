@@ -1,8 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/mla/latent_map.h"
 
 #include <cstdint>
 
-#include "kernels/append/tensor_map.h"
+#include "kernels/hopper/tensor_map.h"
 #include "kernels/mla/mla_arguments.h"
 
 namespace kvtier::kernels {

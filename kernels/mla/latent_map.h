@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Descriptions of queries and latent cache for the copy engine of Hopper's multiprocessors.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The host's side of MLA decode: checks, sizes, launch.
 #include "kvtier/mla.h"
 
@@ -7,7 +8,7 @@
 #include <optional>
 
 #include "kernels/alignment.h"
-#include "kernels/hopper.h"
+#include "kernels/hopper/hopper.h"
 #include "kernels/mla/latent_map.h"
 #include "kernels/mla/mla_arguments.h"
 #include "kvtier/decode.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the host hands to the MLA decode kernel, and the sizes both agree on.
 #pragma once
 

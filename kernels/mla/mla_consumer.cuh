@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The two consumer warpgroups of an MLA block. Both hold the same 64 heads and half of the output's
 // columns each, in registers. Of every two tiles of tokens each
 // multiplies queries with one, takes the softmax and hands the weights to the other; both multiply
@@ -10,9 +11,9 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "kernels/append/fp16_pair.cuh"
-#include "kernels/append/pack_pair.cuh"
-#include "kernels/append/wgmma.cuh"
+#include "kernels/hopper/fp16_pair.cuh"
+#include "kernels/hopper/pack_pair.cuh"
+#include "kernels/hopper/wgmma.cuh"
 #include "kernels/mla/mla_output.cuh"
 #include "kernels/mla/mla_registers.cuh"
 #include "kernels/mla/mla_shared.cuh"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/mla/mla_kernel.cuh"
 
 namespace kvtier::kernels {

@@ -1,9 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
 // The MLA decode kernel: four producer warps and two consumer warpgroups on each multiprocessor.
 #pragma once
 
 #include <cuda_runtime.h>
 
-#include "kernels/blocks/overlapped_launch.cuh"
+#include "kernels/hopper/overlapped_launch.cuh"
 #include "kernels/mla/mla_consumer.cuh"
 #include "kernels/mla/mla_producer.cuh"
 

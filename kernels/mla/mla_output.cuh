@@ -1,11 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
 // Where an MLA segment's result goes: to the output, or to a part of it that is merged later.
 #pragma once
 
 #include <cstdint>
 
-#include "kernels/append/pack_pair.cuh"
-#include "kernels/append/wgmma.cuh"
 #include "kernels/decode/decode_schedule.cuh"
+#include "kernels/hopper/pack_pair.cuh"
+#include "kernels/hopper/wgmma.cuh"
 #include "kernels/mla/mla_arguments.h"
 
 namespace kvtier::kernels {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The four warps that have the copy engine bring queries and pages of the latent cache: one for
 // each half of the columns of each stage, so that no half waits for another's place. Each chunk of
 // 64 columns is given out by itself. What comes from an fp8 cache takes the second half of its
@@ -6,8 +7,8 @@
 
 #include <cstdint>
 
-#include "kernels/append/fp16_pair.cuh"
-#include "kernels/blocks/overlapped_launch.cuh"
+#include "kernels/hopper/fp16_pair.cuh"
+#include "kernels/hopper/overlapped_launch.cuh"
 #include "kernels/mla/mla_shared.cuh"
 
 namespace kvtier::kernels {

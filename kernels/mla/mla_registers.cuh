@@ -1,11 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a thread of a consumer warpgroup holds, and small steps over it.
 #pragma once
 
 #include <cstdint>
 
-#include "kernels/append/pipeline.cuh"
-#include "kernels/append/wgmma.cuh"
-#include "kernels/decode/warp.cuh"
+#include "kernels/hopper/pipeline.cuh"
+#include "kernels/hopper/warp.cuh"
+#include "kernels/hopper/wgmma.cuh"
 #include "kernels/mla/mla_arguments.h"
 
 namespace kvtier::kernels {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The shared memory of an MLA block, and who waits for whom in it.
 //
 // Tiles of tokens come in pairs: the first of a pair lies in stage 0, the second in stage 1. The
@@ -8,8 +9,8 @@
 
 #include <cstdint>
 
-#include "kernels/append/pipeline.cuh"
 #include "kernels/decode/decode_schedule.cuh"
+#include "kernels/hopper/pipeline.cuh"
 #include "kernels/merge/merge_together.cuh"
 #include "kernels/mla/mla_arguments.h"
 

@@ -1,10 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
 // The running softmax of 64 rows whose tokens two warpgroups share: what weights are relative to,
 // the peak, goes from one to the other, and each adds up its own weights.
 #pragma once
 
 #include <cmath>
 
-#include "kernels/append/append_softmax.cuh"
+#include "kernels/prefill/prefill_softmax.cuh"
 
 namespace kvtier::kernels {
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # Decode over a latent cache: one translation unit for each type.
 if(KVTIER_HAS_CUDA_KERNELS)
   target_sources(kvtier_kernels PRIVATE

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention over a paged KV cache on the CPU: what the kernels are judged by.
 //
 // All pointers are host pointers, here and in the structs of kernels.h used as parameters; layouts

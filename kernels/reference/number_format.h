@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Conversions between the kernels' element types and float on the CPU, to the bit as the GPU does
 // them: round to nearest even; e4m3 (no infinities) saturates at 448 and keeps NaN.
 #pragma once

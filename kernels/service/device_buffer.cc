@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/service/device_buffer.h"
 
 #include <algorithm>

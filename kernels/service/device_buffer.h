@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Scratch memory on a GPU that grows as the work of one stream needs it.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A stream on one GPU, through the table of a library that was opened at run time.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention over a paged KV cache on the CPU, fast enough to serve: fp32 sums, vectorised, over the
 // same strided layouts as the kernels. What it gives is judged by AttentionReference.
 //

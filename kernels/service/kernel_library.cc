@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/service/kernel_library.h"
 
 #include <dlfcn.h>
@@ -32,7 +33,7 @@ std::vector<std::string> Candidates(const std::string& path) {
 bool SizesAgree(const kvt_kernel_table& table) {
   return table.abi == KVT_KERNELS_ABI && table.table_bytes == sizeof(kvt_kernel_table) &&
          table.decode_params_bytes == sizeof(kvt_decode_params) &&
-         table.append_params_bytes == sizeof(kvt_append_params) &&
+         table.prefill_params_bytes == sizeof(kvt_prefill_params) &&
          table.kv_write_params_bytes == sizeof(kvt_kv_write_params);
 }
 

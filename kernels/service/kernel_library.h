@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // libkvtier_kernels.so, opened at run time: programs that use it start without it, too.
 //
 // Any thread. The library is never closed: CUDA does not bear it.

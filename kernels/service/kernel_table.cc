@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kvtier/kernel_table.h"
 
 #include <cuda_runtime_api.h>
@@ -54,15 +55,15 @@ constexpr kvt_kernel_table kTable = {
     .abi = KVT_KERNELS_ABI,
     .table_bytes = sizeof(kvt_kernel_table),
     .decode_params_bytes = sizeof(kvt_decode_params),
-    .append_params_bytes = sizeof(kvt_append_params),
+    .prefill_params_bytes = sizeof(kvt_prefill_params),
     .kv_write_params_bytes = sizeof(kvt_kv_write_params),
     .version = KVTIER_KERNELS_VERSION,
     .status_text = kvt_kernel_status_text,
     .cuda_error_text = CudaErrorText,
     .decode_workspace_bytes = kvt_decode_workspace_bytes,
     .decode = kvt_decode,
-    .append_workspace_bytes = kvt_append_workspace_bytes,
-    .append = kvt_append,
+    .prefill_workspace_bytes = kvt_prefill_workspace_bytes,
+    .prefill = kvt_prefill,
     .kv_write = kvt_kv_write,
     .select_device = SelectDevice,
     .create_stream = CreateStream,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # For programs that open the library at run time, and the table that they look up in it.
 add_library(kvtier_kernel_library STATIC
   service/device_buffer.cc

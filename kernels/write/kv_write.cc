@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The host's side of KV writes: checks, sizes, launch.
 #include "kvtier/kv_write.h"
 

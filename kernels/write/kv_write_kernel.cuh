@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Rotary embedding, quantisation and paged write of a step's keys and values in one pass. A thread
 // owns sixteen elements of each row of its run. What earlier launches cannot change is done before
 // they have ended: addresses are computed, settled tables read. Then rows are asked for at once,
@@ -8,7 +9,7 @@
 
 #include <cstdint>
 
-#include "kernels/blocks/overlapped_launch.cuh"
+#include "kernels/hopper/overlapped_launch.cuh"
 #include "kernels/write/kv_write_launch.h"
 #include "kernels/write/row_chunks.cuh"
 #include "kernels/write/rows_under_way.cuh"

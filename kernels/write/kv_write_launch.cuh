@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which of the kernels writes a step, and its launch.
 #pragma once
 

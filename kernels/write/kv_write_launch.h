@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the host hands to the kernels that write keys and values.
 #pragma once
 

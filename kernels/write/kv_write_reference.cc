@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "kernels/write/kv_write_reference.h"
 
 #include <algorithm>

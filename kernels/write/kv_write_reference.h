@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // KV writes on the CPU, to the bit as the kernel makes them. All pointers are host pointers;
 // layouts and meanings are those of kvtier/kv_write.h. Any thread.
 #pragma once

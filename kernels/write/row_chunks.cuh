@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A thread's share of a row of keys, values or queries, two chunks of eight elements, and all that
 // is computed with it: the rotation, the largest magnitude, the quantisation.
 #pragma once

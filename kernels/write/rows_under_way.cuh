@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A run's chunks on their way from memory, a pair of rows after the other: in registers, all of
 // them, or in places of the thread's own in shared memory, where it takes them up itself and whence
 // it asks for more.
@@ -7,7 +8,7 @@
 
 #include <cstdint>
 
-#include "kernels/append/pipeline.cuh"
+#include "kernels/hopper/pipeline.cuh"
 #include "kernels/write/row_chunks.cuh"
 
 namespace kvtier::kernels {

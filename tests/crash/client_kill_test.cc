@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // kill -9 of a client at random moments: its references are gone within a second, no block leaks,
 // and the bytes of another client stay what they are.
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // kill -9 of the daemon at random moments while clients replay: no client sees a wrong byte, and
 // what the daemon had reported to be on disk is there when it is back.
 #include <fmt/format.h>

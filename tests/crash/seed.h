@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The seed of a run, to repeat a failure with.
 #pragma once
 

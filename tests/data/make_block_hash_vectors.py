@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes block_hash_more.json: block hashes computed without any of the project's code.
 
 Uses PyPI's cbor2 and hashlib only:  pip install cbor2 && ./make_block_hash_vectors.py

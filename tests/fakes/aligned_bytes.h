@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A fixed-size buffer aligned for direct I/O.
 #pragma once
 
@@ -9,7 +10,7 @@
 #include <span>
 
 #include "base/check.h"
-#include "tiers/disk/block_file.h"
+#include "tiers/storage/block_file.h"
 
 namespace kvtier {
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Block contents that follow from the block's hash, so that whoever holds a block can tell whether
 // it is the right one.
 #pragma once

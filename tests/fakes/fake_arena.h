@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A host arena that grows when it is told.
 #pragma once
 
@@ -9,7 +10,7 @@
 
 #include "base/check.h"
 #include "tests/fakes/aligned_bytes.h"
-#include "tiers/host/host_arena.h"
+#include "tiers/memory/host_arena.h"
 
 namespace kvtier {
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A file of slots in memory that can fail in every way a disk does, and that survives a crash as a
 // disk does: what was synced stays, what was not may or may not.
 #pragma once
@@ -17,7 +18,7 @@
 #include "tests/fakes/disk_faults.h"
 #include "tests/fakes/fake_loop.h"
 #include "tests/fakes/seeded_random.h"
-#include "tiers/disk/block_file.h"
+#include "tiers/storage/block_file.h"
 
 namespace kvtier {
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A device whose pools are plain memory and whose copies complete when the loop is stepped.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Runs work at the moment its completion is stepped.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/fakes/fake_index.h"
 
 #include <algorithm>
@@ -35,20 +36,22 @@ void FakeIndex::LoseTail(size_t batches) {
 }
 
 void FakeIndex::ReplaceWith(const IndexSnapshot& snapshot) {
-  log_ = {IndexBatch{.spaces = snapshot.spaces, .puts = snapshot.records}};
+  log_ = {IndexBatch{.namespaces = snapshot.namespaces, .puts = snapshot.records}};
 }
 
 IndexSnapshot FakeIndex::Snapshot() const {
   IndexSnapshot snapshot;
-  std::map<uint32_t, SpaceIdentity> spaces;
+  std::map<uint32_t, NamespaceIdentity> namespaces;
   std::map<std::pair<uint32_t, BlockHash>, IndexRecord> records;
   for (const IndexBatch& batch : log_) {
-    for (const auto& [id, identity] : batch.spaces) spaces[id.value] = identity;
-    for (const BlockKey& key : batch.deletes) records.erase({key.space.value, key.hash});
-    for (const IndexRecord& put : batch.puts) records[{put.key.space.value, put.key.hash}] = put;
+    for (const auto& [id, identity] : batch.namespaces) namespaces[id.value] = identity;
+    for (const BlockKey& key : batch.deletes) records.erase({key.namespace_id.value, key.hash});
+    for (const IndexRecord& put : batch.puts)
+      records[{put.key.namespace_id.value, put.key.hash}] = put;
     if (batch.budget) snapshot.budget = *batch.budget;
   }
-  for (auto& [id, identity] : spaces) snapshot.spaces.emplace_back(SpaceId(id), identity);
+  for (auto& [id, identity] : namespaces)
+    snapshot.namespaces.emplace_back(NamespaceId(id), identity);
   for (auto& [key, record] : records) snapshot.records.push_back(record);
   return snapshot;
 }

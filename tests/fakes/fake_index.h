@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A persistent index in memory, with the failures of a real one.
 #pragma once
 

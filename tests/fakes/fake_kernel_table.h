@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A kernel table whose GPUs are host memory, and that notices calls made with another GPU current
 // than the one they concern.
 #pragma once
@@ -115,7 +116,7 @@ class FakeKernelTable {
     if (living_->on_decode) living_->on_decode(*params);
     return living_->launch_answer;
   }
-  static kvt_kernel_status Append(const kvt_append_params*, void*, size_t, void* stream) {
+  static kvt_kernel_status Prefill(const kvt_prefill_params*, void*, size_t, void* stream) {
     living_->CheckStream("append", stream);
     return KVT_KERNEL_OK;
   }
@@ -134,15 +135,15 @@ class FakeKernelTable {
       .abi = KVT_KERNELS_ABI,
       .table_bytes = sizeof(kvt_kernel_table),
       .decode_params_bytes = sizeof(kvt_decode_params),
-      .append_params_bytes = sizeof(kvt_append_params),
+      .prefill_params_bytes = sizeof(kvt_prefill_params),
       .kv_write_params_bytes = sizeof(kvt_kv_write_params),
       .version = "fake",
       .status_text = [](kvt_kernel_status) { return "status"; },
       .cuda_error_text = [] { return "error"; },
       .decode_workspace_bytes = [](const kvt_decode_params*) { return size_t{4096}; },
       .decode = Decode,
-      .append_workspace_bytes = [](const kvt_append_params*) { return size_t{4096}; },
-      .append = Append,
+      .prefill_workspace_bytes = [](const kvt_prefill_params*) { return size_t{4096}; },
+      .prefill = Prefill,
       .kv_write = KvWrite,
       .select_device = SelectDevice,
       .create_stream = CreateStream,

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The event loop of tests: nothing runs until it is stepped, and the order is known.
 //
 // Every fake posts its completions through a source of its own. Without Shuffle() events run in the

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/fakes/fake_machine.h"
 
 namespace kvtier {
@@ -17,12 +18,12 @@ FakeMachine::FakeMachine(const MachineSizes& sizes, uint64_t seed) : sizes_(size
 }
 
 void FakeMachine::MakeArena() {
-  arena = std::make_unique<FakeArena>(sizes_.host_chunks * sizes_.chunk_bytes,
-                                      sizes_.host_chunks_ready * sizes_.chunk_bytes);
+  arena = std::make_unique<FakeArena>(sizes_.host_slabs * sizes_.slab_bytes,
+                                      sizes_.host_slabs_ready * sizes_.slab_bytes);
 }
 
 DiskGeometry FakeMachine::geometry() const {
-  return DiskGeometry{sizes_.chunk_bytes, sizes_.disk_files, sizes_.disk_chunks};
+  return DiskGeometry{sizes_.slab_bytes, sizes_.disk_files, sizes_.disk_slabs};
 }
 
 CacheEnvironment FakeMachine::Environment() {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Everything a cache needs of the world, in memory: what stays over a crash (files, index, clock)
 // and what does not (arena, device, events).
 #pragma once
@@ -14,17 +15,17 @@
 #include "tests/fakes/fake_index.h"
 #include "tests/fakes/fake_loop.h"
 #include "tiers/cache.h"
-#include "tiers/disk/disk_geometry.h"
+#include "tiers/storage/disk_geometry.h"
 
 namespace kvtier {
 
 struct MachineSizes {
   uint32_t devices = 1;
   uint64_t device_bytes = 64 * kMiB;  // of each
-  uint64_t chunk_bytes = 256 * kKiB;  // equal to the cache options'
-  uint32_t host_chunks = 4;
-  uint32_t host_chunks_ready = 4;  // at the start; the rest when grown
-  uint32_t disk_chunks = 8;
+  uint64_t slab_bytes = 256 * kKiB;   // equal to the cache options'
+  uint32_t host_slabs = 4;
+  uint32_t host_slabs_ready = 4;  // at the start; the rest when grown
+  uint32_t disk_slabs = 8;
   uint32_t disk_files = 1;  // 0: no disk tier
 };
 

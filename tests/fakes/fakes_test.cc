@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The fakes keep the promises of what they stand for, and break them only on request.
 
 #include <gmock/gmock.h>
@@ -163,7 +164,7 @@ TEST_F(FakeBlockFileTest, FlippedReadLeavesTheFileIntact) {
 
 IndexBatch BatchOf(uint64_t position) {
   IndexBatch batch;
-  batch.puts.push_back({.key = {SpaceId(0), TestHash(1, position)}});
+  batch.puts.push_back({.key = {NamespaceId(0), TestHash(1, position)}});
   return batch;
 }
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A web client for tests: one request, one connection.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Host memory whose pools can be made to take their time, as large ones on a GPU do.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Random choices that are the same on every machine for the same seed (the standard distributions
 // are not).
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // libFuzzer target: texts of the admin socket through ParseAdminRequest.
 //
 // Checked besides memory safety: what is taken lies within the bounds that its header promises, and

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // libFuzzer target: what a client says in an ATTEND or ATTEND_SCALED, up to the addresses that
 // would be computed with.
 //

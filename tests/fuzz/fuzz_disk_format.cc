@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // libFuzzer target: bytes of a disk through every decoder of pages and of index entries.
 //
 // The first input byte says what the rest is: its lowest three bits the kind, and bit 7, whether
@@ -13,11 +14,11 @@
 
 #include "base/check.h"
 #include "base/checksum.h"
-#include "tiers/disk/chunk_header.h"
-#include "tiers/disk/header_page.h"
-#include "tiers/disk/slot_header.h"
-#include "tiers/disk/superblock.h"
 #include "tiers/index/index_codec.h"
+#include "tiers/storage/header_page.h"
+#include "tiers/storage/slab_header.h"
+#include "tiers/storage/slot_header.h"
+#include "tiers/storage/superblock.h"
 
 namespace kvtier {
 namespace {
@@ -25,7 +26,16 @@ namespace {
 using Bytes = std::span<const std::byte>;
 using Page = std::array<std::byte, kHeaderPageBytes>;
 
-enum class Kind : uint8_t { kSlot, kChunk, kSuperblock, kMeta, kBudget, kSpace, kRecord, kAnyKey };
+enum class Kind : uint8_t {
+  kSlot,
+  kSlab,
+  kSuperblock,
+  kMeta,
+  kBudget,
+  kNamespace,
+  kRecord,
+  kAnyKey
+};
 constexpr uint8_t kKindMask = 7;
 constexpr uint8_t kRightChecksum = 0x80;
 
@@ -47,10 +57,10 @@ void CheckPage(Kind kind, const Page& page) {
     if (!header.has_value()) return;
     KVT_CHECK(header->payload_bytes > 0 && header->payload_bytes <= kMaxPayloadBytes);
     EncodeSlotHeader(*header, again);
-  } else if (kind == Kind::kChunk) {
-    const auto header = DecodeChunkHeader(page);
+  } else if (kind == Kind::kSlab) {
+    const auto header = DecodeSlabHeader(page);
     if (!header.has_value()) return;
-    EncodeChunkHeader(*header, again);
+    EncodeSlabHeader(*header, again);
   } else {
     const auto superblock = DecodeSuperblock(page);
     if (!superblock.has_value()) return;
@@ -62,8 +72,8 @@ void CheckPage(Kind kind, const Page& page) {
 // How many bytes of the input are the entry's key.
 size_t KeyBytes(Kind kind) {
   switch (kind) {
-    case Kind::kSpace:
-      return sizeof(SpaceKey);
+    case Kind::kNamespace:
+      return sizeof(NamespaceKey);
     case Kind::kRecord:
       return sizeof(RecordKey);
     default:
@@ -87,11 +97,11 @@ void CheckEntry(Kind kind, Bytes key, Bytes value) {
   } else if (kind == Kind::kBudget) {
     const auto budget = DecodeBudget(value);
     if (budget.has_value()) KVT_CHECK(std::ranges::equal(EncodeBudget(*budget), value));
-  } else if (kind == Kind::kSpace) {
-    const auto space = DecodeSpace(key, value);
-    if (!space.has_value()) return;
-    KVT_CHECK(std::ranges::equal(EncodeSpaceKey(space->first), key));
-    KVT_CHECK(std::ranges::equal(EncodeSpace(space->first, space->second), value));
+  } else if (kind == Kind::kNamespace) {
+    const auto name_space = DecodeNamespace(key, value);
+    if (!name_space.has_value()) return;
+    KVT_CHECK(std::ranges::equal(EncodeNamespaceKey(name_space->first), key));
+    KVT_CHECK(std::ranges::equal(EncodeNamespace(name_space->first, name_space->second), value));
   } else {
     const auto record = DecodeRecord(key, value);
     if (!record.has_value()) return;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // libFuzzer target: bytes of a socket through FrameDecoder and every message's Decode.
 //
 // The first input byte says how the rest is used: 0xff, as a model record; 0xfe, as the lengths of

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // make_corpus DIRECTORY: writes the fuzzer's seeds there, one file for each sample message, one for
 // the model record, one with all messages in a row and one of frame lengths; and those of
 // fuzz_attend_plan to DIRECTORY_attend_plan. Run it when a message changes.

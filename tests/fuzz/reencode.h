@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Decodes a message and encodes it again: what decodes must give back the same bytes, or the format
 // has two ways to say one thing. Shared by the unit tests and the fuzzer.
 #pragma once

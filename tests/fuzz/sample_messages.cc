@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/fuzz/sample_messages.h"
 
 #include <utility>
@@ -57,17 +58,17 @@ void AddSession(SampleList* list) {
 
 void AddBlocks(SampleList* list) {
   const std::vector<BlockHash> hashes = {HashOf(0xa1), HashOf(0xa2)};
-  const std::vector<BlockHash> tails = {HashOf(0xb1)};
-  list->Add("acquire", 4, Acquire{PoolId{1}, 1, hashes, tails});
+  const std::vector<BlockHash> partial_blocks = {HashOf(0xb1)};
+  list->Add("acquire", 4, Acquire{PoolId{1}, 1, hashes, partial_blocks});
   list->Add("acquire_nothing", 4, Acquire{PoolId{1}, 0, {}, {}});
   list->Add("acquire_in_layers", 4,
             AcquireCounted{LoadOrder::kLayers, Acquire{PoolId{1}, 0, hashes, {}}});
   AcquireReply reply;
   reply.load = LoadId{7};
   reply.miss_reason = 1;
-  reply.tail = 0;
+  reply.partial_block = 0;
   reply.hits = {{{BlockIndex{2}, 3}, 16, Tier::kPool}, {{BlockIndex{0}, 1}, 5, Tier::kDisk}};
-  reply.fresh = {{BlockIndex{1}, 4}};
+  reply.new_blocks = {{BlockIndex{1}, 4}};
   list->Add("acquire_reply", 4, reply);
   list->Add("acquire_reply_nothing", 4, AcquireReply{});
   list->Add("acquire_counted_reply", 4,

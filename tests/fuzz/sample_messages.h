@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One small frame of every message (of some, several), as examples for docs/PROTOCOL.md, for the
 // unit tests and for the fuzzer's corpus.
 #pragma once

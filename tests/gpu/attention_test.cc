@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Attention that a daemon computes in pools on a GPU and on the device beside it, for a client that
 // launches nothing.
 #include <cuda_runtime_api.h>
@@ -13,9 +14,9 @@
 #include <sstream>
 #include <vector>
 
-#include "client/kvtier.hpp"
 #include "kernels/reference/attention_reference.h"
 #include "kernels/reference/number_format.h"
+#include "kvtier/kvtier.hpp"
 #include "tests/gpu/faulty_kernels.h"
 #include "tests/gpu/gpu_daemon_fixture.h"
 #include "tests/integration/harness/program.h"
@@ -140,8 +141,8 @@ void GpuAttentionTest::ExpectRightResults(uint32_t rows, kvt_dtype dtype,
                                           const std::vector<float>& value_scales) {
   auto acquired = pool_->Acquire({}, {}, 4);
   ASSERT_TRUE(acquired) << acquired.error().ToString();
-  const std::vector<kvt_block> blocks = {acquired->fresh[3], acquired->fresh[0],
-                                         acquired->fresh[2]};
+  const std::vector<kvt_block> blocks = {acquired->new_blocks[3], acquired->new_blocks[0],
+                                         acquired->new_blocks[2]};
   const size_t block_elements = kLayers * 2 * kSliceElements;
   std::vector<std::byte> cache;
   for (uint32_t i = 0; i < 3; ++i) {
@@ -242,7 +243,7 @@ TEST_F(GpuAttentionTest, RefusesWhatNoKernelIsBuiltFor) {
   auto workspace = pool_->OpenWorkspace(kWorkspaceBytes);
   ASSERT_TRUE(workspace);
   const kvt_attend_sequence sequence{1, 16};
-  const kvt_block block = acquired->fresh[0];
+  const kvt_block block = acquired->new_blocks[0];
   kvt_attend_request request;
   kvt_attend_request_init(&request);
   request.q_heads = kHeads;
@@ -262,7 +263,7 @@ class LostDeviceTest : public GpuAttentionTest {
  protected:
   [[nodiscard]] std::vector<std::string> MoreSettings() const override {
     return {"kernels.library=" + ProgramBeside("../lib/libkvtier_faulty_kernels.so"),
-            "disk.bytes=128MiB", "disk.free_floor_bytes=0B", "cache.chunk_bytes=8MiB",
+            "disk.bytes=128MiB", "disk.free_floor_bytes=0B", "cache.slab_bytes=8MiB",
             "retention.persist_after=0s"};
   }
   [[nodiscard]] bool LogTells(const std::string& id) const {
@@ -283,14 +284,14 @@ TEST_F(LostDeviceTest, EndsTheDaemonWhoseNextServesFromDisk) {
   {
     const auto acquired = pool_->Acquire({}, {}, 1);
     ASSERT_TRUE(acquired);
-    ASSERT_TRUE(pool_->Write(acquired->fresh[0], numbers));
-    entry.block = acquired->fresh[0];
+    ASSERT_TRUE(pool_->Write(acquired->new_blocks[0], numbers));
+    entry.block = acquired->new_blocks[0];
     ASSERT_TRUE(pool_->CommitAndWait(std::span(&entry, 1)));
     ASSERT_TRUE(CallAdmin(daemon_->admin_socket(), R"({"op":"drain"})", 60'000));
     auto workspace = pool_->OpenWorkspace(kWorkspaceBytes);
     ASSERT_TRUE(workspace) << workspace.error().ToString();
     const kvt_attend_sequence sequence{1, 16};
-    const std::vector<kvt_block> blocks = {acquired->fresh[0]};
+    const std::vector<kvt_block> blocks = {acquired->new_blocks[0]};
     kvt_attend_request request = Request(sequence, blocks);
     ASSERT_TRUE(workspace->Attend(request));
     request.softmax_scale = kFatalScale;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Copies between VRAM and host memory move the right bytes and no others.
 #include <algorithm>
 #include <random>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Counters that the GPU's streams write and wait for.
 #include <cuda_runtime_api.h>
 
@@ -6,7 +7,7 @@
 #include <cstring>
 #include <thread>
 
-#include "client/stream_waits.h"
+#include "client/cuda/stream_waits.h"
 #include "gpu/counter_page.h"
 #include "tests/gpu/device_fixture.h"
 

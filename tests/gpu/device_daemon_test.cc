@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A whole daemon whose pool is on a GPU, and clients that are processes of their own.
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -37,7 +38,7 @@ class DeviceDaemonTest : public GpuDaemonFixture {
  protected:
   void StartDaemon() {
     GpuDaemonFixture::StartDaemon({"pool.device=cuda:0", "pool.bytes=24MiB", "host.bytes=48MiB",
-                                   "disk.bytes=512MiB", "cache.chunk_bytes=2MiB",
+                                   "disk.bytes=512MiB", "cache.slab_bytes=2MiB",
                                    "disk.free_floor_bytes=0B", "retention.persist_after=0s",
                                    "cache.max_wait_ms=5000"});
   }

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What no copy can cure: a broken context, and memory that others hold.
 #include <algorithm>
 

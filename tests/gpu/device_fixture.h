@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A real GPU for tests; without one they skip and say why.
 #pragma once
 
@@ -14,7 +15,7 @@
 #include "base/aligned_buffer.h"
 #include "base/blocking_loop.h"
 #include "base/byte_size.h"
-#include "client/cuda_mapping.h"
+#include "client/cuda/cuda_mapping.h"
 #include "gpu/cuda_device.h"
 #include "tests/gpu/seeded_bytes.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which copies go first, how fast they may go, and what happens to them at the end.
 #include <chrono>
 

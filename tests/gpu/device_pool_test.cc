@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Pools in VRAM: their memory, their bounds, their end.
 #include <fcntl.h>
 

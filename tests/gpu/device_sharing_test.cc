@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One pool, several processes.
 #include <algorithm>
 #include <chrono>

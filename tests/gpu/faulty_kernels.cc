@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // libkvtier_kernels with a fault, for tests: a decode with kFatalScale reads where nothing is,
 // which breaks the process's CUDA context. All else is the real library's, which lies beside this
 // one.

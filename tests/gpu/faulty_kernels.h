@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // See faulty_kernels.cc.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Models of every kind in a GPU's memory.
 #include "tests/integration/harness/geometries.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The base of tests with a real daemon whose pools are on GPUs.
 #pragma once
 

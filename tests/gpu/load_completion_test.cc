@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Loads as a client of a whole daemon sees them come: layer by layer, on the host and on a stream.
 #include "tests/integration/harness/load_completion.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Another process that maps a pool from its descriptor, for tests:
 //   gpu_pool_peer FD BYTES fill SEED    writes the whole pool from the seed and ends
 //   gpu_pool_peer FD BYTES check SEED   ends with 0 if the pool is as filled from the seed
@@ -14,8 +15,8 @@
 #include <string>
 #include <vector>
 
-#include "client/cuda_mapping.h"
-#include "client/kvtier.hpp"
+#include "client/cuda/cuda_mapping.h"
+#include "kvtier/kvtier.hpp"
 #include "tests/gpu/endless_writer/endless_writer.h"
 #include "tests/gpu/seeded_bytes.h"
 
@@ -70,8 +71,8 @@ int RunSession(const char* socket) {
   const auto acquired = pool->Acquire({}, {}, 1);
   const auto mapping = pool->MapDevice();
   if (!acquired || !mapping) return 7;
-  return RunKernel(mapping->base + acquired->fresh[0].index * model->block_bytes, mapping->ordinal,
-                   model->block_bytes, true);
+  return RunKernel(mapping->base + acquired->new_blocks[0].index * model->block_bytes,
+                   mapping->ordinal, model->block_bytes, true);
 }
 
 int Main(int fd, uint64_t pool_bytes, const std::string& command, uint64_t seed) {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bytes that follow from a number, for processes that check each other's.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One daemon with pools on several devices: two GPUs where there are two, else a GPU and host
 // memory.
 #include <fmt/format.h>
@@ -33,7 +34,7 @@ class SeveralDevicesTest : public GpuDaemonFixture {
   // With `more` settings, among them which devices.
   [[nodiscard]] static std::vector<std::string> Settings(std::vector<std::string> more) {
     std::vector<std::string> settings = {"pool.bytes=24MiB",          "host.bytes=48MiB",
-                                         "disk.bytes=512MiB",         "cache.chunk_bytes=2MiB",
+                                         "disk.bytes=512MiB",         "cache.slab_bytes=2MiB",
                                          "disk.free_floor_bytes=0B",  "cache.max_wait_ms=5000",
                                          "retention.persist_after=0s"};
     settings.insert(settings.end(), more.begin(), more.end());

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // kvtierctl's commands on single blocks, against a real daemon.
 #include <filesystem>
 #include <fstream>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Models of every kind, in host memory; the same on a GPU is tests/gpu/geometries_test.cc.
 #include "tests/integration/harness/geometries.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // kvtierctl against a real daemon: what it prints and how it ends.
 #include <signal.h>
 #include <unistd.h>
@@ -61,9 +62,9 @@ class KvtierctlTest : public DaemonTest {
     for (const auto& entry : std::filesystem::directory_iterator(daemon().disk_directory())) {
       if (!entry.is_regular_file() || entry.file_size() < kMiB) continue;
       std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
-      for (uint64_t offset = kMiB; offset + kTestChunkBytes <= entry.file_size();
-           offset += kTestChunkBytes) {
-        // The first slot of a chunk follows the chunk's header; its payload follows its own.
+      for (uint64_t offset = kMiB; offset + kTestSlabBytes <= entry.file_size();
+           offset += kTestSlabBytes) {
+        // The first slot of a slab follows the slab's header; its payload follows its own.
         const auto place = static_cast<std::streamoff>(offset + 8 * kKiB + 100);
         file.seekg(place);
         const char byte = static_cast<char>(file.get());
@@ -138,7 +139,7 @@ TEST_F(KvtierctlTest, DamagedPayloadsAreFoundByVerifyAndNeverServed) {
   const ProgramResult verified = Ctl({"verify", "--json"});
   EXPECT_EQ(verified.exit_code, 5) << verified.output << verified.errors;
   const boost::json::value verify = Json(verified);
-  EXPECT_EQ(JsonView(&verify)["bad"].Count(), kBlocks / kTestSlotsPerChunk);
+  EXPECT_EQ(JsonView(&verify)["bad"].Count(), kBlocks / kTestSlotsPerSlab);
   const ReplayReport report = Play(Prompt("a", kBlocks));
   EXPECT_EQ(report.wrong_blocks, 0u);
   EXPECT_GT(report.blocks.miss, 0u);
@@ -215,7 +216,7 @@ TEST_F(KvtierctlTest, FsckReportsDamagedPayloads) {
       Ctl({"fsck", "--directory", daemon().disk_directory(), "--payloads", "--json"});
   EXPECT_EQ(result.exit_code, 5) << result.output;
   const boost::json::value fsck = Json(result);
-  EXPECT_EQ(JsonView(&fsck)["faults"]["payload_corrupt"].Count(), kBlocks / kTestSlotsPerChunk);
+  EXPECT_EQ(JsonView(&fsck)["faults"]["payload_corrupt"].Count(), kBlocks / kTestSlotsPerSlab);
 }
 
 TEST_F(KvtierctlTest, FsckRebuildsTheIndexFromTheHeaders) {

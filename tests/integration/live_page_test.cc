@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The page for people, in a browser without a screen.
 #include <chrono>
 #include <fstream>

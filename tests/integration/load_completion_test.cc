@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Loads as a client of a whole daemon sees them come: layer by layer, counted in shared memory.
 #include "tests/integration/harness/load_completion.h"
 
@@ -18,8 +19,8 @@ class LoadCompletionTest : public ::testing::Test {
  protected:
   void SetUp() override {
     PrivateDaemonOptions options;
-    options.settings = {"pool.device=host",       "pool.bytes=4MiB", "host.bytes=16MiB",
-                        "cache.chunk_bytes=2MiB", "disk.bytes=0B",   "cache.max_wait_ms=5000"};
+    options.settings = {"pool.device=host",      "pool.bytes=4MiB", "host.bytes=16MiB",
+                        "cache.slab_bytes=2MiB", "disk.bytes=0B",   "cache.max_wait_ms=5000"};
     auto daemon = PrivateDaemon::Start(std::move(options));
     ASSERT_TRUE(daemon) << daemon.error().ToString();
     daemon_.emplace(std::move(*daemon));

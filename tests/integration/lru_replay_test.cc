@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One client that settles after each request must be served exactly as the LRU model says, tier by
 // tier, on real traces with real tiers.
 #include <fmt/format.h>
@@ -13,12 +14,12 @@ namespace {
 
 constexpr uint64_t kBlockBytes = 64 * kKiB;
 constexpr uint64_t kSlotBytes = kBlockBytes + 4 * kKiB;
-constexpr uint64_t kChunkBytes = 4 * kMiB;
-// A chunk begins with a header of one page.
-constexpr uint64_t kSlotsPerChunk = (kChunkBytes - 4 * kKiB) / kSlotBytes;
+constexpr uint64_t kSlabBytes = 4 * kMiB;
+// A slab begins with a header of one page.
+constexpr uint64_t kSlotsPerSlab = (kSlabBytes - 4 * kKiB) / kSlotBytes;
 constexpr uint64_t kPoolBlocks = 400;
-constexpr uint64_t kHostChunks = 16;
-constexpr uint64_t kDiskChunks = 80;
+constexpr uint64_t kHostSlabs = 16;
+constexpr uint64_t kDiskSlabs = 80;
 
 class LruReplayTest : public DaemonTest {
  protected:
@@ -31,9 +32,9 @@ class LruReplayTest : public DaemonTest {
 
   void StartDaemonOfModelSizes() {
     StartDaemon({}, {fmt::format("pool.bytes={}B", kPoolBlocks * kBlockBytes),
-                     fmt::format("host.bytes={}B", kHostChunks * kChunkBytes),
-                     fmt::format("disk.bytes={}B", kDiskChunks * kChunkBytes + kMiB),
-                     fmt::format("cache.chunk_bytes={}B", kChunkBytes),
+                     fmt::format("host.bytes={}B", kHostSlabs * kSlabBytes),
+                     fmt::format("disk.bytes={}B", kDiskSlabs * kSlabBytes + kMiB),
+                     fmt::format("cache.slab_bytes={}B", kSlabBytes),
                      // Nothing happens by the clock.
                      "retention.persist_after=1d", "cache.max_wait_ms=60000"});
     WaitForTheArena();
@@ -52,8 +53,8 @@ class LruReplayTest : public DaemonTest {
     const boost::json::value config = Admin("config");
     const JsonView cache = JsonView(&config)["cache"];
     return {.pool = kPoolBlocks,
-            .host = kHostChunks * kSlotsPerChunk,
-            .disk = kDiskChunks * kSlotsPerChunk,
+            .host = kHostSlabs * kSlotsPerSlab,
+            .disk = kDiskSlabs * kSlotsPerSlab,
             .pool_clean_fraction = cache["pool_clean_fraction"].Number(),
             .host_clean_fraction = cache["host_clean_fraction"].Number(),
             .disk_free_fraction = cache["disk_free_fraction"].Number()};

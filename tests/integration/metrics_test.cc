@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The metrics page of a live daemon, and that alert rules and dashboard speak of what it shows.
 #include <fmt/format.h>
 
@@ -39,8 +40,8 @@ class MetricsTest : public DaemonTest {
     std::istringstream page(Scrape());
     for (std::string line; std::getline(page, line);) {
       if (line.starts_with('#')) continue;
-      const size_t space = line.rfind(' ');
-      samples[line.substr(0, space)] = std::stod(line.substr(space + 1));
+      const size_t name_space = line.rfind(' ');
+      samples[line.substr(0, name_space)] = std::stod(line.substr(name_space + 1));
     }
     return samples;
   }
@@ -179,7 +180,7 @@ TEST_F(MetricsTest, WrittenBytesAreThoseThatTheKernelCountsForTheProcess) {
 }
 
 // Small enough to be exact.
-TEST_F(MetricsTest, EndlessCacheWouldHaveMissedEachBlockOnce) {
+TEST_F(MetricsTest, InfiniteCacheWouldHaveMissedEachBlockOnce) {
   StartDaemon({.pool_blocks = 64, .host_blocks = 66, .disk_blocks = 0}, {kMetricsSetting});
   MakeTraffic();
   const Samples samples = ScrapeSamples();

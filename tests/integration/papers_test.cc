@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Manual pages and completions as the build writes them, under the programs that read them.
 #include <gtest/gtest.h>
 
@@ -64,7 +65,7 @@ TEST(PapersContentTest, EveryCommandOfTheHelpHasItsPlaceInThePage) {
 
 TEST(PapersContentTest, EveryConfigurationKeyHasItsPlaceInThePage) {
   const std::string page = ReadFile(PathOf("man/man5/kvtierd.toml.5"));
-  for (const char* key : {"admin_socket", "chunk_bytes", "extended_ttl", "uids", "reformat"}) {
+  for (const char* key : {"admin_socket", "slab_bytes", "extended_ttl", "uids", "reformat"}) {
     EXPECT_NE(page.find(std::string("\\fB") + key + "\\fR"), std::string::npos) << key;
   }
 }

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a daemon promised before it ended is there when it is back.
 #include <filesystem>
 #include <fstream>
@@ -78,7 +79,7 @@ TEST_F(RestartTest, SecondDaemonOnTheSameDirectoryIsRefused) {
       {KvtierdPath(), "--set", "server.socket=" + directory() + "/other.sock", "--set",
        "server.admin_socket=" + directory() + "/other-admin.sock", "--set",
        "disk.directory=" + daemon().disk_directory(), "--set", "disk.bytes=4MiB", "--set",
-       "cache.chunk_bytes=64KiB", "--set", "host.bytes=1MiB", "--set", "pool.bytes=1MiB"});
+       "cache.slab_bytes=64KiB", "--set", "host.bytes=1MiB", "--set", "pool.bytes=1MiB"});
   EXPECT_NE(second.exit_code, 0);
   EXPECT_NE((second.output + second.errors).find("lock"), std::string::npos)
       << second.output << second.errors;

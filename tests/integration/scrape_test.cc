@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What scrapes and listings cost when there are many blocks, and clients that want theirs.
 #include <fmt/format.h>
 
@@ -36,7 +37,7 @@ class ScrapeTest : public DaemonTest {
  protected:
   void StartLargeDaemon(uint64_t blocks) {
     StartDaemon({}, {fmt::format("pool.bytes={}B", 4 * kPromptBlocks * kBlockBytes),
-                     "host.bytes=512MiB", "cache.chunk_bytes=64MiB", "cache.max_wait_ms=60000",
+                     "host.bytes=512MiB", "cache.slab_bytes=64MiB", "cache.max_wait_ms=60000",
                      // Three per cent more than the blocks need: headers, and the share kept free.
                      fmt::format("disk.bytes={}B", blocks * kSlotBytes / 100 * 103 + 512 * kMiB),
                      kMetricsSetting});

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reload, drain and restart while clients replay: no wrong byte, and nothing worse than misses.
 #include <fmt/format.h>
 #include <signal.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Several processes, one cache.
 #include <fmt/format.h>
 
@@ -47,7 +48,7 @@ TEST_F(SharedPrefixTest, WhatOneProcessComputedAnotherFindsInThePool) {
 
 TEST_F(SharedPrefixTest, GenerationsInTwoProcessesShareThePrompt) {
   StartDaemon({.pool_blocks = 1024, .host_blocks = 300, .disk_blocks = 300},
-              {fmt::format("cache.chunk_bytes={}B", kMiB), "host.bytes=8MiB", "disk.bytes=8MiB"});
+              {fmt::format("cache.slab_bytes={}B", kMiB), "host.bytes=8MiB", "disk.bytes=8MiB"});
   const std::string prompt = "And it came to pass in those days, that there went out a decree.";
   const boost::json::value first = Generate(prompt);
   const boost::json::value second = Generate(prompt);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Tenants under load from one another: each a user of its own, as the kernel tells it.
 #include <fmt/format.h>
 #include <poll.h>
@@ -26,10 +27,10 @@ constexpr size_t kPrompts = 15;
 constexpr size_t kPromptBlocks = 10;
 constexpr int kRounds = 6;
 constexpr uint64_t kPoolBytes = 64 * kTestBlockBytes;
-constexpr uint64_t kGreedyHostBytes = 10 * kTestChunkBytes;
-constexpr uint64_t kGreedyDiskBytes = 30 * kTestChunkBytes;
-constexpr uint64_t kSteadyHostBytes = 20 * kTestChunkBytes;
-constexpr uint64_t kSteadyDiskBytes = 50 * kTestChunkBytes;
+constexpr uint64_t kGreedyHostBytes = 10 * kTestSlabBytes;
+constexpr uint64_t kGreedyDiskBytes = 30 * kTestSlabBytes;
+constexpr uint64_t kSteadyHostBytes = 20 * kTestSlabBytes;
+constexpr uint64_t kSteadyDiskBytes = 50 * kTestSlabBytes;
 
 // Root is there for the check that the daemon serves.
 std::string ConfigText() {

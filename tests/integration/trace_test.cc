@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // kvtierctl trace: what it tells of a real daemon's requests.
 #include <fstream>
 #include <map>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a cache of three LRU tiers must serve, told from the rules alone. Shares no code with the
 // cache, so that equal counts mean something.
 //

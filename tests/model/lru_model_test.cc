@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The model by hand, and the cache against the model.
 
 #include "tests/model/lru_model.h"
@@ -68,7 +69,7 @@ class SettlingClient {
     machine_.loop.Shuffle(seed);
     cache_.emplace(Options(sizes), machine_.Environment(), IndexSnapshot{});
     cache_->OpenSession(kSession, [](const LoadProgress&) {});
-    SpaceIdentity identity{.tenant = "tenant", .block_bytes = kBlockBytes};
+    NamespaceIdentity identity{.tenant = "tenant", .block_bytes = kBlockBytes};
     pool_ = *cache_->AttachPool(identity, 0);
   }
   ~SettlingClient() {
@@ -79,16 +80,16 @@ class SettlingClient {
   LruModelCounts Request(const std::vector<BlockHash>& hashes) {
     const AcquireReply found = Acquire(hashes, 0);
     const auto missing = static_cast<uint32_t>(hashes.size() - found.hits.size());
-    const AcquireReply fresh = Acquire({}, missing);
+    const AcquireReply allocated = Acquire({}, missing);
     std::vector<BlockHandle> held;
     for (const AcquiredBlock& hit : found.hits) held.push_back(hit.handle);
     for (uint32_t i = 0; i < missing; ++i) {
       const auto depth = static_cast<uint32_t>(held.size());
       const auto committed = cache_->Commit(
           kSession, pool_.id,
-          {.block = fresh.fresh[i], .hash = hashes[depth], .tokens = 16, .depth = depth});
+          {.block = allocated.new_blocks[i], .hash = hashes[depth], .tokens = 16, .depth = depth});
       EXPECT_TRUE(committed);
-      held.push_back(fresh.fresh[i]);
+      held.push_back(allocated.new_blocks[i]);
     }
     std::ranges::reverse(held);
     EXPECT_TRUE(cache_->Release(kSession, pool_.id, held).empty());
@@ -105,20 +106,20 @@ class SettlingClient {
  private:
   static constexpr SessionId kSession{1};
   static constexpr uint64_t kBlockBytes = 4 * kKiB;
-  static constexpr uint64_t kSlotsPerChunk = 8;
-  static constexpr uint64_t kChunkBytes = kSlotsPerChunk * 2 * kBlockBytes + 4 * kKiB;
+  static constexpr uint64_t kSlotsPerSlab = 8;
+  static constexpr uint64_t kSlabBytes = kSlotsPerSlab * 2 * kBlockBytes + 4 * kKiB;
 
   static MachineSizes Sizes(const LruModelOptions& sizes) {
-    const auto host_chunks = static_cast<uint32_t>(sizes.host / kSlotsPerChunk);
-    return {.chunk_bytes = kChunkBytes,
-            .host_chunks = host_chunks,
-            .host_chunks_ready = host_chunks,
-            .disk_chunks = static_cast<uint32_t>(sizes.disk / kSlotsPerChunk)};
+    const auto host_slabs = static_cast<uint32_t>(sizes.host / kSlotsPerSlab);
+    return {.slab_bytes = kSlabBytes,
+            .host_slabs = host_slabs,
+            .host_slabs_ready = host_slabs,
+            .disk_slabs = static_cast<uint32_t>(sizes.disk / kSlotsPerSlab)};
   }
   static CacheOptions Options(const LruModelOptions& sizes) {
     CacheOptions options;
     options.pool_bytes = sizes.pool * kBlockBytes;
-    options.chunk_bytes = kChunkBytes;
+    options.slab_bytes = kSlabBytes;
     options.pool_clean_fraction = sizes.pool_clean_fraction;
     options.host_clean_fraction = sizes.host_clean_fraction;
     options.disk_free_fraction = sizes.disk_free_fraction;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One tier of the LRU model: blocks in the order in which the tier forgets them.
 #pragma once
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Takes the journal's place and looks at the entries of a kvtierd. REQUIRES: a /run of its own."""
 import os
 import socket

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # packages.sh BUILD_DIRECTORY VERSION: builds the Debian packages and takes them through install,
 # upgrade, removal and purge in a tree of their own.
 set -euo pipefail

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """runbook.py SOURCE_DIRECTORY: the runbook has every warning, error and alert that exists."""
 import pathlib
 import re

@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # unit_file.sh UNIT_DIRECTORY KVTIERD: systemd understands the unit, the user and the directories;
 # the unit is as locked up as promised, and hides no GPU.
 set -euo pipefail

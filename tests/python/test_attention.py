@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Attention computed by a real daemon over host memory."""
 
 import dataclasses
@@ -93,29 +94,29 @@ class AttentionTest(DaemonTestCase):
         with pool.acquire(new_blocks=1) as got, other.acquire(new_blocks=1) as foreign:
             with pool.open_workspace(256 * 1024) as workspace:
                 with self.assertRaises(kvtier.StaleHandleError):
-                    self.attend(workspace, foreign.fresh)
+                    self.attend(workspace, foreign.new_blocks)
                 # As if it were of this connection.
-                block = foreign.fresh[0]._replace(attachment=got.fresh[0].attachment)
+                block = foreign.new_blocks[0]._replace(attachment=got.new_blocks[0].attachment)
                 with self.assertRaises(kvtier.NotOwnerError):
                     self.attend(workspace, [block])
                 with self.assertRaises(kvtier.InvalidArgumentError):
-                    self.attend(workspace, got.fresh, q_heads=3)
+                    self.attend(workspace, got.new_blocks, q_heads=3)
                 with self.assertRaises(kvtier.InvalidArgumentError):
-                    self.attend(workspace, got.fresh, output_offset=1 << 40)
+                    self.attend(workspace, got.new_blocks, output_offset=1 << 40)
                 with self.assertRaises(kvtier.InvalidArgumentError):
-                    self.attend(workspace, got.fresh, key_scales=[0.5])
+                    self.attend(workspace, got.new_blocks, key_scales=[0.5])
                 with self.assertRaises(kvtier.UnsupportedError):
-                    self.attend(workspace, got.fresh, query_dtype=kvtier.DType.BFLOAT16)
+                    self.attend(workspace, got.new_blocks, query_dtype=kvtier.DType.BFLOAT16)
                 with self.assertRaises(kvtier.InvalidArgumentError):
                     workspace.array(0, (1 << 30,), kvtier.DType.FLOAT32)
-                self.assertGreater(self.attend(workspace, got.fresh), 0)
+                self.assertGreater(self.attend(workspace, got.new_blocks), 0)
 
     def test_scales_of_a_float8_cache_are_multiplied_with_its_numbers(self):
         pool = self.attach(dataclasses.replace(RECORD, dtype=kvtier.DType.FLOAT8_E4M3))
         float16 = kvtier.DType.FLOAT16
         with pool.acquire(new_blocks=1) as got, pool.open_workspace(256 * 1024) as workspace:
             # Every key is 0, every value 1: weights are equal, the output is the value's scale.
-            block = pool.memory().block_bytes()[got.fresh[0].index]
+            block = pool.memory().block_bytes()[got.new_blocks[0].index]
             layer_bytes = block.size // RECORD.layers
             block[:] = 0
             block[layer_bytes // 2 : layer_bytes] = 0x38
@@ -123,12 +124,12 @@ class AttentionTest(DaemonTestCase):
             for value_scales in ([0.5, 3.0], np.array([0.5, 3.0]), iter((0.5, 3.0))):
                 output[:] = 0
                 asked = {"query_dtype": float16, "key_scales": [2.0], "value_scales": value_scales}
-                self.attend(workspace, got.fresh, **asked)
+                self.attend(workspace, got.new_blocks, **asked)
                 np.testing.assert_array_equal(output[0], 0.5)
                 np.testing.assert_array_equal(output[1], 3.0)
             # One that is 0 is refused, and not taken for none.
             with self.assertRaises(kvtier.InvalidArgumentError):
-                self.attend(workspace, got.fresh, query_dtype=float16, key_scales=np.zeros(1))
+                self.attend(workspace, got.new_blocks, query_dtype=float16, key_scales=np.zeros(1))
 
     def test_a_workspace_ends_with_its_connection(self):
         pool = self.attach()
@@ -141,10 +142,10 @@ class AttentionTest(DaemonTestCase):
         self.daemon.start()
         with pool.acquire(new_blocks=1) as got:
             with self.assertRaises(kvtier.StaleHandleError):
-                self.attend(workspace, got.fresh)
+                self.attend(workspace, got.new_blocks)
             workspace.close()
             with pool.open_workspace(256 * 1024) as workspace:
-                self.attend(workspace, got.fresh)
+                self.attend(workspace, got.new_blocks)
 
     def test_only_so_many_are_open_at_once(self):
         pool = self.attach()

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Acquire, commit, release and asking about blocks, on a real daemon."""
 
 import unittest
@@ -16,7 +17,7 @@ class BlocksTest(DaemonTestCase):
         with pool.acquire(tokens=tokens, new_blocks=3) as got:
             self.assertTrue(got.available)
             self.assertEqual(got.hits, [])
-            self.assertEqual(len(got.fresh), 3)
+            self.assertEqual(len(got.new_blocks), 3)
             self.assertEqual(got.miss, Miss.UNKNOWN)
             self.assertIsNone(got.load)
             self.assertEqual(got.hashes, kvtier.hash_blocks(tokens))
@@ -35,15 +36,15 @@ class BlocksTest(DaemonTestCase):
     def test_tokens_hash_to_what_the_caller_would_have_hashed_and_their_tail_is_found(self):
         pool = self.attach()
         tokens = prompt(blocks=2, extra_tokens=5)
-        full_and_tail = pool.hash_blocks(tokens)
+        full_and_partial = pool.hash_blocks(tokens)
         with pool.acquire(new_blocks=3) as got:
-            entries = kvtier.chain_entries(full_and_tail[:2], got.fresh[:2], BLOCK_TOKENS)
-            tail = kvtier.CommitEntry(got.fresh[2], full_and_tail[2], full_and_tail[1], 2, 5)
+            entries = kvtier.chain_entries(full_and_partial[:2], got.new_blocks[:2], BLOCK_TOKENS)
+            tail = kvtier.CommitEntry(got.new_blocks[2], full_and_partial[2], full_and_partial[1], 2, 5)
             self.assertTrue(pool.commit([*entries, tail]))
             self.assertTrue(pool.connection.flush())
         with pool.acquire(tokens=tokens) as got:
             self.assertEqual([hit.tokens for hit in got.hits], [16, 16, 5])
-            self.assertEqual(got.tail, 0)
+            self.assertEqual(got.partial_block, 0)
 
     def test_a_lora_and_a_salt_separate_equal_tokens(self):
         pool = self.attach()
@@ -62,7 +63,7 @@ class BlocksTest(DaemonTestCase):
         pool = self.attach()
         hashes = self.commit_prefix(pool, prompt(blocks=1), fill=1)
         with pool.acquire(new_blocks=1) as got:
-            entries = kvtier.chain_entries(hashes, got.fresh, BLOCK_TOKENS)
+            entries = kvtier.chain_entries(hashes, got.new_blocks, BLOCK_TOKENS)
             self.assertEqual(pool.commit_and_wait(entries), [Status.ALREADY_EXISTS])
 
     def test_a_commit_that_nobody_waited_for_reports_its_error_later(self):
@@ -88,8 +89,8 @@ class BlocksTest(DaemonTestCase):
     def test_a_block_released_twice_is_refused_the_second_time(self):
         pool = self.attach()
         got = pool.acquire(new_blocks=2)
-        self.assertEqual(pool.release_and_wait(got.fresh), [Status.OK, Status.OK])
-        self.assertEqual(pool.release_and_wait(got.fresh), [Status.STALE_HANDLE] * 2)
+        self.assertEqual(pool.release_and_wait(got.new_blocks), [Status.OK, Status.OK])
+        self.assertEqual(pool.release_and_wait(got.new_blocks), [Status.STALE_HANDLE] * 2)
 
     def test_lookup_says_which_tiers_hold_a_block(self):
         pool = self.attach()
@@ -118,7 +119,7 @@ class BlocksTest(DaemonTestCase):
     def test_asking_for_nothing_gives_nothing(self):
         pool = self.attach()
         with pool.acquire([]) as got:
-            self.assertEqual((got.hits, got.fresh, got.hashes), ([], [], []))
+            self.assertEqual((got.hits, got.new_blocks, got.hashes), ([], [], []))
         self.assertEqual(pool.lookup([]), [])
         self.assertTrue(pool.commit([]))
         pool.release([])

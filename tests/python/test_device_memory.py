@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memory that is not the CPU's: array interfaces, how long it stays mapped, and copies in it."""
 
 import gc
@@ -80,7 +81,7 @@ class ReadAndWriteTest(DaemonTestCase):
     def test_blocks_are_read_and_written_by_parts(self):
         pool = self.attach()
         with pool.acquire(new_blocks=1) as got:
-            block = got.fresh[0]
+            block = got.new_blocks[0]
             pool.memory().block_bytes()[block.index] = 1
             pool.write(block, b"abc", offset=BLOCK_BYTES - 3)
             self.assertEqual(pool.read(block, BLOCK_BYTES - 4), b"\1abc")
@@ -99,8 +100,8 @@ class ReadAndWriteTest(DaemonTestCase):
         before = pool.layer(0).k
         pool.unmap_device()
         with pool.acquire(new_blocks=1) as got:
-            pool.layer(0).k[got.fresh[0].index] = 5
-            self.assertTrue((before[got.fresh[0].index] == 5).all())
+            pool.layer(0).k[got.new_blocks[0].index] = 5
+            self.assertTrue((before[got.new_blocks[0].index] == 5).all())
 
 
 if __name__ == "__main__":

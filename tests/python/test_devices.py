@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A daemon with two devices: host memory twice, which is the same to clients as two GPUs."""
 
 import unittest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The examples of docs/PYTHON.md and of the README files run as printed, and do what they say."""
 
 import contextlib
@@ -16,7 +17,7 @@ from harness.paths import SOURCE
 
 class DocumentationTest(DaemonTestCase):
     # Llama's blocks are 2 MiB.
-    more_settings = ("pool.bytes=32MiB", "host.bytes=64MiB", "cache.chunk_bytes=16MiB")
+    more_settings = ("pool.bytes=32MiB", "host.bytes=64MiB", "cache.slab_bytes=16MiB")
 
     def setUp(self):
         super().setUp()

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The pool in a GPU's memory, through torch; skipped where there is none."""
 
 import gc
@@ -67,11 +68,11 @@ class GpuTest(DaemonTestCase):
             kv = pool.torch_layer(1)
             self.assertTrue(kv.k.is_cuda)
             self.assertEqual(kv.v.data_ptr() - kv.k.data_ptr(), layout.v_offset)
-            kv.v[got.fresh[0].index, 3, 1, 5] = 1.5
+            kv.v[got.new_blocks[0].index, 3, 1, 5] = 1.5
             torch.cuda.synchronize()
             offset = layout.layer_stride + layout.v_offset
             offset += 3 * layout.v_token_stride + layout.v_head_stride + 5 * 4
-            data = pool.read(got.fresh[0], offset, 4)
+            data = pool.read(got.new_blocks[0], offset, 4)
             self.assertEqual(data, torch.tensor([1.5]).numpy().tobytes())
 
     def test_a_prefix_comes_back_from_the_pool_and_after_a_restart_from_disk(self):

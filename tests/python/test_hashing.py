@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Block hashes against the cases that were computed without any of the project's code."""
 
 import json

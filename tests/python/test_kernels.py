@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What kvtier.kernels refuses and what it tells the library, without a GPU."""
 
 import contextlib

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """kvtier.kernels against torch, on a GPU; skipped where there is none."""
 
 import math

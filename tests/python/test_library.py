@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finding libkvtier, and what the package's declarations say of it."""
 
 import os
@@ -68,7 +69,7 @@ class LibraryTest(unittest.TestCase):
     @unittest.skipUnless(COMPILER, "no C++ compiler")
     def test_every_structure_is_laid_out_as_in_the_header(self):
         self.assertGreaterEqual(len(structures(_abi)), 20)
-        self.assertEqual(differences(_abi, "client/kvtier.h"), "")
+        self.assertEqual(differences(_abi, "client/include/kvtier/kvtier.h"), "")
 
     def test_the_enumerations_have_the_librarys_names(self):
         library = _library.load()

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A lost daemon means misses, not exceptions; the client comes back by itself."""
 
 import os
@@ -31,13 +32,13 @@ class LostDaemonTest(DaemonTestCase):
         pool = self.attach()
         got = pool.acquire(new_blocks=2)
         hashes = [bytes([i]) * 32 for i in range(2)]
-        entries = kvtier.chain_entries(hashes, got.fresh, BLOCK_TOKENS)
+        entries = kvtier.chain_entries(hashes, got.new_blocks, BLOCK_TOKENS)
         self.daemon.kill()
         self.assertFalse(pool.connection.is_connected())
 
         missed = pool.acquire(hashes, new_blocks=5)
         self.assertFalse(missed.available)
-        self.assertEqual((missed.hits, missed.fresh, missed.load), ([], [], None))
+        self.assertEqual((missed.hits, missed.new_blocks, missed.load), ([], [], None))
         self.assertEqual(missed.miss, Miss.UNAVAILABLE)
         missed.release()
         self.assertEqual(pool.lookup(hashes), [Presence(0)] * 2)
@@ -45,7 +46,7 @@ class LostDaemonTest(DaemonTestCase):
         self.assertEqual(pool.pin(hashes, ttl_ms=1000), 0)
         self.assertFalse(pool.commit(entries))
         self.assertEqual(pool.commit_and_wait(entries), [Status.UNAVAILABLE] * 2)
-        self.assertEqual(pool.release_and_wait(got.fresh), [Status.UNAVAILABLE] * 2)
+        self.assertEqual(pool.release_and_wait(got.new_blocks), [Status.UNAVAILABLE] * 2)
         self.assertFalse(pool.connection.flush())
         self.assertIsNone(pool.open_sequence([1, 2, 3]))
         got.release()
@@ -54,7 +55,7 @@ class LostDaemonTest(DaemonTestCase):
         pool = self.attach()
         before = pool.info()
         got = pool.acquire(new_blocks=1)
-        entries = kvtier.chain_entries([bytes(32)], got.fresh, BLOCK_TOKENS)
+        entries = kvtier.chain_entries([bytes(32)], got.new_blocks, BLOCK_TOKENS)
         self.daemon.kill()
         self.daemon.start()
         hashes = self.commit_prefix(pool, prompt(blocks=2), fill=1)
@@ -64,14 +65,14 @@ class LostDaemonTest(DaemonTestCase):
         with pool.acquire(hashes) as found:
             self.assertEqual(len(found.hits), 2)
         self.assertFalse(pool.commit(entries))
-        self.assertEqual(pool.release_and_wait(got.fresh), [Status.STALE_HANDLE])
+        self.assertEqual(pool.release_and_wait(got.new_blocks), [Status.STALE_HANDLE])
         lost = pool.wait(kvtier.Load(1, before.attachment))
         self.assertEqual(lost, kvtier.LoadProgress(0, True, Miss.UNAVAILABLE))
 
     def test_arrays_of_the_lost_pool_stay_readable_and_new_ones_show_the_new(self):
         pool = self.attach()
         with pool.acquire(new_blocks=1) as got:
-            block = got.fresh[0].index
+            block = got.new_blocks[0].index
             old = pool.memory()
             old.block_bytes()[block] = 99
             self.daemon.kill()

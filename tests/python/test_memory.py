@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The pool's memory as numpy arrays."""
 
 import dataclasses
@@ -57,7 +58,7 @@ class MemoryTest(DaemonTestCase):
         layout = pool.model.layout
         flat = memory.block_bytes()
         with pool.acquire(new_blocks=1) as got:
-            block = got.fresh[0].index
+            block = got.new_blocks[0].index
             for layer in range(RECORD.layers):
                 kv = memory.layer(layer)
                 kv.k[block, 3, 1, 5] = 1.5 + layer
@@ -70,7 +71,7 @@ class MemoryTest(DaemonTestCase):
     def test_all_layers_together_cover_a_block_exactly_once(self):
         pool = self.attach()
         with pool.acquire(new_blocks=1) as got:
-            block = got.fresh[0].index
+            block = got.new_blocks[0].index
             flat = pool.memory().block_bytes()[block]
             flat[:] = 0
             for layer in range(RECORD.layers):
@@ -83,7 +84,7 @@ class MemoryTest(DaemonTestCase):
         pool = self.attach()
         memory = pool.memory()
         with pool.acquire(new_blocks=1) as got:
-            block = got.fresh[0].index
+            block = got.new_blocks[0].index
             memory.layer_kv(1)[block] = np.arange(2 * 16 * 2 * 32).reshape(2, 16, 2, 32)
             kv = memory.layer(1)
             np.testing.assert_array_equal(kv.k[block].ravel(), np.arange(1024))
@@ -92,7 +93,7 @@ class MemoryTest(DaemonTestCase):
     def test_arrays_share_memory_between_processes_mappings(self):
         writer, reader = self.attach(), self.attach()
         with writer.acquire(new_blocks=1) as got:
-            block = got.fresh[0].index
+            block = got.new_blocks[0].index
             before = reader.layer(0).k[block, 0, 0, 0].copy()
             writer.layer(0).k[block, 0, 0, 0] = before + 1
             self.assertEqual(reader.layer(0).k[block, 0, 0, 0], before + 1)
@@ -131,7 +132,7 @@ class MemoryTest(DaemonTestCase):
     def test_arrays_outlive_everything_they_came_from(self):
         pool = self.attach()
         got = pool.acquire(new_blocks=1)
-        k = pool.layer(0).k[got.fresh[0].index]
+        k = pool.layer(0).k[got.new_blocks[0].index]
         k[:] = 3
         pool.connection.close()
         del pool, got

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sequences: hashing, block tables, slots, forks and copy-on-write, on a real daemon."""
 
 import unittest

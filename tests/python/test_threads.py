@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Many threads on one connection, and a daemon that goes away under them."""
 
 import threading

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Blocks that left the pool come back: from host memory, and from disk after a restart."""
 
 import unittest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The pool's memory as torch tensors, where torch is installed."""
 
 import unittest
@@ -18,7 +19,7 @@ class TorchTest(DaemonTestCase):
     def test_a_tensor_is_the_pools_memory(self):
         pool = self.attach()
         with pool.acquire(new_blocks=1) as got:
-            block = got.fresh[0].index
+            block = got.new_blocks[0].index
             tensors, arrays = pool.torch_layer(1), pool.layer(1)
             tensors.k[block] = 2.5
             tensors.v[block, 3, 1] = torch.arange(32.0)
@@ -30,7 +31,7 @@ class TorchTest(DaemonTestCase):
     def test_the_common_tensor_is_k_and_v(self):
         pool = self.attach()
         with pool.acquire(new_blocks=1) as got:
-            block = got.fresh[0].index
+            block = got.new_blocks[0].index
             pool.memory().torch_layer_kv(0)[block, 1] = 4
             self.assertTrue((pool.layer(0).v[block] == 4).all())
             self.assertEqual(pool.memory().torch_layer_kv(0).shape[1:], (2, BLOCK_TOKENS, 2, 32))
@@ -50,7 +51,7 @@ class TorchTest(DaemonTestCase):
         record = kvtier.ModelRecord("bfloat16", RECORD.layers, 2, 32, 32)
         pool = self.attach(record)
         with pool.acquire(new_blocks=1) as got:
-            block = got.fresh[0].index
+            block = got.new_blocks[0].index
             pool.torch_layer(0).k[block] = 1.0
             self.assertTrue((pool.layer(0).k[block] == 0x3F80).all())
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Ends the simulation of a seed with a message; the runner adds the seed and how to reproduce it.
 #pragma once
 

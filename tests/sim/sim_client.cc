@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/sim/sim_client.h"
 
 #include <fmt/format.h>
@@ -14,7 +15,7 @@ namespace {
 
 // What a private block holds until it is filled: differs between any two handles.
 BlockHash PatternOf(SimPool pool, BlockHandle block) {
-  return TestHash(0x9a77e59 + pool.space + 16 * pool.device,
+  return TestHash(0x9a77e59 + pool.name_space + 16 * pool.device,
                   uint64_t{block.index.value} << 32 | block.generation);
 }
 
@@ -31,7 +32,7 @@ std::vector<SimBlock> SimClient::Close() {
     for (const Held& held : sequence.held) {
       context_.oracle.OnReferenceDropped({sequence.pool, held.handle});
     }
-    for (const BlockHandle block : sequence.fresh) {
+    for (const BlockHandle block : sequence.new_blocks) {
       quarantined.push_back({sequence.pool, block});
       context_.oracle.OnQuarantined(quarantined.back());
     }
@@ -46,16 +47,16 @@ std::vector<SimBlock> SimClient::Close() {
 
 void SimClient::BeginSequence() {
   Sequence sequence;
-  sequence.pool.space = static_cast<uint32_t>(random_.Below(context_.plan.spaces.size()));
+  sequence.pool.name_space = static_cast<uint32_t>(random_.Below(context_.plan.namespaces.size()));
   sequence.pool.device = static_cast<uint32_t>(random_.Below(context_.plan.sizes.devices));
   sequence.stream = static_cast<uint32_t>(random_.Below(SimUniverse::kStreams));
   const auto length = static_cast<uint32_t>(random_.Between(0, SimUniverse::kDepth));
   for (uint32_t depth = 0; depth < length; ++depth) {
     sequence.request.hashes.push_back(context_.universe.HashAt(sequence.stream, depth));
   }
-  for (uint64_t which = random_.Below(SimUniverse::kTails + 1); which > 0; --which) {
-    sequence.request.tails.push_back(
-        context_.universe.TailAt(sequence.stream, length, static_cast<uint32_t>(which - 1)));
+  for (uint64_t which = random_.Below(SimUniverse::kPartialBlocks + 1); which > 0; --which) {
+    sequence.request.partial_blocks.push_back(context_.universe.PartialBlockAt(
+        sequence.stream, length, static_cast<uint32_t>(which - 1)));
   }
   sequence.request.new_blocks = static_cast<uint32_t>(random_.Below(10));
   Acquire(std::move(sequence));
@@ -105,19 +106,19 @@ void SimClient::OnAcquired(uint64_t id, const Result<AcquireReply>& result) {
   CheckReply(sequence, *result);
   sequence.answered = true;
   TakeHits(&sequence, *result);
-  TakeFresh(&sequence, *result);
+  TakeNewBlocks(&sequence, *result);
 }
 
 void SimClient::CheckReply(const Sequence& sequence, const AcquireReply& reply) const {
   const AcquireRequest& request = sequence.request;
-  SIM_CHECK(reply.fresh.size() == request.new_blocks, "private blocks are all or nothing");
-  const size_t full_hits = reply.hits.size() - (reply.tail ? 1 : 0);
+  SIM_CHECK(reply.new_blocks.size() == request.new_blocks, "private blocks are all or nothing");
+  const size_t full_hits = reply.hits.size() - (reply.partial_block ? 1 : 0);
   SIM_CHECK(full_hits <= request.hashes.size(), "more hits than hashes");
-  SIM_CHECK(
-      !reply.tail || (*reply.tail < request.tails.size() && full_hits == request.hashes.size()),
-      "a tail without its prefix");
+  SIM_CHECK(!reply.partial_block || (*reply.partial_block < request.partial_blocks.size() &&
+                                     full_hits == request.hashes.size()),
+            "a tail without its prefix");
   const bool all_served =
-      full_hits == request.hashes.size() && (request.tails.empty() || reply.tail);
+      full_hits == request.hashes.size() && (request.partial_blocks.empty() || reply.partial_block);
   SIM_CHECK(!all_served || reply.miss == MissReason::kNone, "a reason without a miss");
   SIM_CHECK(full_hits == request.hashes.size() || reply.miss != MissReason::kNone,
             "a miss without a reason");
@@ -134,11 +135,11 @@ void SimClient::TakeHits(Sequence* sequence, const AcquireReply& reply) {
   }
   sequence->load_finished = reply.load.value == 0;
   sequence->hits = static_cast<uint32_t>(reply.hits.size());
-  sequence->ended = reply.tail.has_value();
+  sequence->ended = reply.partial_block.has_value();
   for (size_t i = 0; i < reply.hits.size(); ++i) {
-    const bool is_tail = i == sequence->request.hashes.size();
-    const BlockHash& hash =
-        is_tail ? sequence->request.tails[*reply.tail] : sequence->request.hashes[i];
+    const bool is_partial = i == sequence->request.hashes.size();
+    const BlockHash& hash = is_partial ? sequence->request.partial_blocks[*reply.partial_block]
+                                       : sequence->request.hashes[i];
     sequence->held.push_back({reply.hits[i].handle, hash});
     context_.oracle.OnHit({sequence->pool, reply.hits[i].handle}, hash);
     if (reply.hits[i].tier == Tier::kPool) MarkUsable(*sequence, &sequence->held.back());
@@ -176,11 +177,11 @@ void SimClient::MarkUsable(const Sequence& sequence, Held* held) {
   context_.oracle.CheckBytes({sequence.pool, held->handle}, held->hash);
 }
 
-void SimClient::TakeFresh(Sequence* sequence, const AcquireReply& reply) {
-  for (const BlockHandle block : reply.fresh) {
+void SimClient::TakeNewBlocks(Sequence* sequence, const AcquireReply& reply) {
+  for (const BlockHandle block : reply.new_blocks) {
     context_.oracle.OnPrivate({sequence->pool, block});
     FillFromHash(PatternOf(sequence->pool, block), context_.world.Bytes(sequence->pool, block));
-    sequence->fresh.push_back(block);
+    sequence->new_blocks.push_back(block);
   }
 }
 
@@ -219,7 +220,8 @@ SimClient::Sequence* SimClient::PickAnswered() {
 void SimClient::CommitSome() {
   Sequence* const sequence = PickAnswered();
   if (sequence == nullptr || !sequence->load_finished) return;
-  for (uint64_t count = random_.Between(1, 6); count > 0 && !sequence->fresh.empty(); --count) {
+  for (uint64_t count = random_.Between(1, 6); count > 0 && !sequence->new_blocks.empty();
+       --count) {
     if (sequence->ended || sequence->good >= SimUniverse::kDepth) return;
     CommitNext(sequence);
   }
@@ -228,12 +230,12 @@ void SimClient::CommitSome() {
 void SimClient::CommitNext(Sequence* sequence) {
   const uint32_t depth = sequence->good;
   const bool partial = random_.Chance(0.05);
-  const BlockHash hash = partial ? context_.universe.TailAt(sequence->stream, depth, 0)
+  const BlockHash hash = partial ? context_.universe.PartialBlockAt(sequence->stream, depth, 0)
                                  : context_.universe.HashAt(sequence->stream, depth);
-  const BlockHandle block = sequence->fresh.back();
+  const BlockHandle block = sequence->new_blocks.back();
   CheckPattern(sequence->pool, block);
   const std::span<std::byte> bytes = context_.world.Bytes(sequence->pool, block);
-  FillFromHash(SimUniverse::ContentsOf(sequence->pool.space, hash), bytes);
+  FillFromHash(SimUniverse::ContentsOf(sequence->pool.name_space, hash), bytes);
   CommitRequest request{.block = block, .hash = hash, .tokens = 16, .depth = depth};
   request.tokens = partial ? 5 : 16;
   request.retention = SimUniverse::RetentionOf(hash);
@@ -243,12 +245,12 @@ void SimClient::CommitNext(Sequence* sequence) {
       context_.world.cache().Commit(session_, context_.world.pool(sequence->pool).id, request);
   SIM_CHECK(reply.has_value(), reply.error().ToString());
   sequence->ended = partial || reply->duplicate;
-  context_.oracle.OnTouched(sequence->pool.space, hash);
+  context_.oracle.OnTouched(sequence->pool.name_space, hash);
   if (reply->duplicate) {
     FillFromHash(PatternOf(sequence->pool, block), bytes);
     return;
   }
-  sequence->fresh.pop_back();
+  sequence->new_blocks.pop_back();
   sequence->held.push_back({block, hash, true});
   ++sequence->good;
   context_.oracle.OnCommitted({sequence->pool, block}, hash);
@@ -262,23 +264,23 @@ void SimClient::CheckPattern(SimPool pool, BlockHandle block) {
 void SimClient::ReleaseSome() {
   Sequence* const sequence = PickAnswered();
   if (sequence == nullptr) return;
-  const size_t all = sequence->held.size() + sequence->fresh.size();
+  const size_t all = sequence->held.size() + sequence->new_blocks.size();
   const size_t count = random_.Chance(0.8) ? all : random_.Below(all + 1);
   ReleaseLast(sequence, count);
-  if (!sequence->held.empty() || !sequence->fresh.empty()) return;
+  if (!sequence->held.empty() || !sequence->new_blocks.empty()) return;
   if (!sequence->load_finished) forgotten_loads_.insert(sequence->load);
   std::erase_if(sequences_, [&](const auto& entry) { return &entry.second == sequence; });
 }
 
 void SimClient::ReleaseLast(Sequence* sequence, size_t count) {
   std::vector<BlockHandle> blocks;
-  while (blocks.size() < count && !sequence->fresh.empty()) {
-    const BlockHandle block = sequence->fresh.back();
+  while (blocks.size() < count && !sequence->new_blocks.empty()) {
+    const BlockHandle block = sequence->new_blocks.back();
     CheckPattern(sequence->pool, block);
     context_.oracle.OnPrivateReleased({sequence->pool, block});
     stale_.push_back({sequence->pool, block});
     blocks.push_back(block);
-    sequence->fresh.pop_back();
+    sequence->new_blocks.pop_back();
   }
   while (blocks.size() < count) {
     const Held& held = sequence->held.back();
@@ -327,17 +329,17 @@ void SimClient::TouchAwaited() {
 
 void SimClient::TouchRequested(const Sequence& sequence) {
   for (const BlockHash& hash : sequence.request.hashes) {
-    context_.oracle.OnTouched(sequence.pool.space, hash);
+    context_.oracle.OnTouched(sequence.pool.name_space, hash);
   }
-  for (const BlockHash& hash : sequence.request.tails) {
-    context_.oracle.OnTouched(sequence.pool.space, hash);
+  for (const BlockHash& hash : sequence.request.partial_blocks) {
+    context_.oracle.OnTouched(sequence.pool.name_space, hash);
   }
 }
 
 void SimClient::CheckOne() {
   const Sequence* const sequence = PickAnswered();
   if (sequence == nullptr) return;
-  for (const BlockHandle block : sequence->fresh) CheckPattern(sequence->pool, block);
+  for (const BlockHandle block : sequence->new_blocks) CheckPattern(sequence->pool, block);
   if (sequence->held.empty()) return;
   const Held& held = sequence->held[random_.Below(sequence->held.size())];
   if (held.usable) context_.oracle.CheckBytes({sequence->pool, held.handle}, held.hash);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A simulated inference client: one session that acquires, fills, commits and releases sequences,
 // and checks every byte that it is given.
 #pragma once
@@ -78,7 +79,7 @@ class SimClient : public std::enable_shared_from_this<SimClient> {
     uint32_t good = 0;  // blocks of the prefix that can be built upon
     std::optional<Counter> counter;
     std::vector<Held> held;
-    std::vector<BlockHandle> fresh;
+    std::vector<BlockHandle> new_blocks;
   };
   using Sequences = std::map<uint64_t, Sequence>;
 
@@ -86,7 +87,7 @@ class SimClient : public std::enable_shared_from_this<SimClient> {
   void OnAcquired(uint64_t id, const Result<AcquireReply>& result);
   void CheckReply(const Sequence& sequence, const AcquireReply& reply) const;
   void TakeHits(Sequence* sequence, const AcquireReply& reply);
-  void TakeFresh(Sequence* sequence, const AcquireReply& reply);
+  void TakeNewBlocks(Sequence* sequence, const AcquireReply& reply);
   void TouchRequested(const Sequence& sequence);
   void OnProgress(const LoadProgress& progress);
   void MarkUsable(const Sequence& sequence, Held* held);

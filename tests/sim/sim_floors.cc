@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/sim/sim_floors.h"
 
 #include <fmt/format.h>
@@ -9,8 +10,8 @@
 
 #include "tests/fakes/derived_bytes.h"
 #include "tests/sim/sim_check.h"
-#include "tiers/disk/chunk_header.h"
-#include "tiers/disk/slot_header.h"
+#include "tiers/storage/slab_header.h"
+#include "tiers/storage/slot_header.h"
 
 namespace kvtier {
 namespace {
@@ -21,33 +22,33 @@ constexpr uint64_t kHashStream = 0xF1005;
 
 const char* NameOf(Tier tier) { return tier == Tier::kHost ? "host" : "disk"; }
 
-uint64_t SlotsPerChunk(Tier tier, uint64_t chunk_bytes, uint64_t block_bytes) {
-  const uint64_t header_bytes = tier == Tier::kDisk ? kChunkHeaderBytes : 0;
-  return (chunk_bytes - header_bytes) / (block_bytes + kSlotHeaderBytes);
+uint64_t SlotsPerSlab(Tier tier, uint64_t slab_bytes, uint64_t block_bytes) {
+  const uint64_t header_bytes = tier == Tier::kDisk ? kSlabHeaderBytes : 0;
+  return (slab_bytes - header_bytes) / (block_bytes + kSlotHeaderBytes);
 }
 
 }  // namespace
 
-std::vector<uint32_t> SimFloors::SpacesOf(const std::string& tenant, bool others) const {
-  std::vector<uint32_t> spaces;
-  for (uint32_t i = 0; i < context_.plan.spaces.size(); ++i) {
-    if ((context_.plan.spaces[i].identity.tenant == tenant) != others) spaces.push_back(i);
+std::vector<uint32_t> SimFloors::NamespacesOf(const std::string& tenant, bool others) const {
+  std::vector<uint32_t> namespaces;
+  for (uint32_t i = 0; i < context_.plan.namespaces.size(); ++i) {
+    if ((context_.plan.namespaces[i].identity.tenant == tenant) != others) namespaces.push_back(i);
   }
-  return spaces;
+  return namespaces;
 }
 
-uint64_t SimFloors::ReservedChunks(const TenantQuota& tenant, Tier tier) const {
-  const uint64_t chunk_bytes = context_.plan.options.chunk_bytes;
-  return (tenant.tiers[static_cast<size_t>(tier)].reserved_bytes + chunk_bytes - 1) / chunk_bytes;
+uint64_t SimFloors::ReservedSlabs(const TenantQuota& tenant, Tier tier) const {
+  const uint64_t slab_bytes = context_.plan.options.slab_bytes;
+  return (tenant.tiers[static_cast<size_t>(tier)].reserved_bytes + slab_bytes - 1) / slab_bytes;
 }
 
-SpaceId SimFloors::CachesSpace(uint32_t space) const {
-  const std::vector<SpaceIdentity> spaces = context_.world.cache().Spaces();
-  const SpaceIdentity& wanted = context_.plan.spaces[space].identity;
-  const auto found = std::ranges::find_if(spaces, [&](const SpaceIdentity& identity) {
+NamespaceId SimFloors::CachesNamespace(uint32_t name_space) const {
+  const std::vector<NamespaceIdentity> namespaces = context_.world.cache().Namespaces();
+  const NamespaceIdentity& wanted = context_.plan.namespaces[name_space].identity;
+  const auto found = std::ranges::find_if(namespaces, [&](const NamespaceIdentity& identity) {
     return identity.tenant == wanted.tenant && identity.model == wanted.model;
   });
-  return SpaceId(static_cast<uint32_t>(found - spaces.begin()));
+  return NamespaceId(static_cast<uint32_t>(found - namespaces.begin()));
 }
 
 SimFloors::Holdings SimFloors::HoldingsOf(const TenantQuota& tenant) const {
@@ -56,16 +57,16 @@ SimFloors::Holdings SimFloors::HoldingsOf(const TenantQuota& tenant) const {
   for (const TenantGauges& row : gauges.tenants) {
     if (row.quota.name != tenant.name) continue;
     for (const Tier tier : kTiers) {
-      holdings.tiers[tier].chunks =
-          row.own_chunk_bytes[static_cast<size_t>(tier)] / context_.plan.options.chunk_bytes;
+      holdings.tiers[tier].slabs =
+          row.own_slab_bytes[static_cast<size_t>(tier)] / context_.plan.options.slab_bytes;
     }
   }
-  for (const uint32_t space : SpacesOf(tenant.name, /*others=*/false)) {
+  for (const uint32_t name_space : NamespacesOf(tenant.name, /*others=*/false)) {
     std::vector<BlockHash> hashes = context_.universe.all();
-    if (const auto own = stored_.find(space); own != stored_.end()) {
+    if (const auto own = stored_.find(name_space); own != stored_.end()) {
       hashes.insert(hashes.end(), own->second.begin(), own->second.end());
     }
-    const SpaceId in_cache = CachesSpace(space);
+    const NamespaceId in_cache = CachesNamespace(name_space);
     const auto present = context_.world.cache().Lookup(in_cache, hashes);
     for (size_t i = 0; i < present.size(); ++i) {
       const BlockKey key{in_cache, hashes[i]};
@@ -88,11 +89,11 @@ bool SimFloors::StorePiece(SessionId session, SimPool pool, uint32_t count,
                 [reply](const Result<AcquireReply>& result) { *reply = result; });
   context_.world.machine().loop.RunAll();
   if (!*reply || !**reply) return false;
-  for (const BlockHandle handle : (**reply)->fresh) {
+  for (const BlockHandle handle : (**reply)->new_blocks) {
     const SimBlock block{pool, handle};
     const BlockHash hash = TestHash(kHashStream, next_hash_++);
     const std::span<std::byte> bytes = context_.world.Bytes(pool, handle);
-    FillFromHash(SimUniverse::ContentsOf(pool.space, hash), bytes);
+    FillFromHash(SimUniverse::ContentsOf(pool.name_space, hash), bytes);
     context_.oracle.OnPrivate(block);
     const auto committed = cache.Commit(
         session, context_.world.pool(pool).id,
@@ -102,14 +103,14 @@ bool SimFloors::StorePiece(SessionId session, SimPool pool, uint32_t count,
     context_.oracle.OnReferenceDropped(block);
     stored->push_back(hash);
   }
-  const auto errors = cache.Release(session, context_.world.pool(pool).id, (**reply)->fresh);
+  const auto errors = cache.Release(session, context_.world.pool(pool).id, (**reply)->new_blocks);
   SIM_CHECK(errors.empty(), errors.front().error.ToString());
   context_.world.machine().loop.RunAll();
   return true;
 }
 
-std::vector<BlockHash> SimFloors::Store(SessionId session, uint32_t space, uint64_t count) {
-  const SimPool pool{space, static_cast<uint32_t>(random_.Below(context_.plan.sizes.devices))};
+std::vector<BlockHash> SimFloors::Store(SessionId session, uint32_t name_space, uint64_t count) {
+  const SimPool pool{name_space, static_cast<uint32_t>(random_.Below(context_.plan.sizes.devices))};
   Cache& cache = context_.world.cache();
   std::vector<BlockHash> stored;
   cache.OpenSession(session, [](const LoadProgress&) {});
@@ -120,54 +121,55 @@ std::vector<BlockHash> SimFloors::Store(SessionId session, uint32_t space, uint6
   context_.world.machine().loop.RunAll();
   cache.CloseSession(session);
   cache.ReleaseQuarantine(session);
-  auto& all = stored_[space];
+  auto& all = stored_[name_space];
   all.insert(all.end(), stored.begin(), stored.end());
   return stored;
 }
 
-uint64_t SimFloors::MoreThanFits(uint32_t space) const {
+uint64_t SimFloors::MoreThanFits(uint32_t name_space) const {
   const MachineSizes& sizes = context_.plan.sizes;
-  const uint64_t bytes = (sizes.host_chunks + sizes.disk_chunks) * sizes.chunk_bytes;
-  return bytes * 3 / 2 / (context_.plan.spaces[space].identity.block_bytes + kSlotHeaderBytes);
+  const uint64_t bytes = (sizes.host_slabs + sizes.disk_slabs) * sizes.slab_bytes;
+  return bytes * 3 / 2 /
+         (context_.plan.namespaces[name_space].identity.block_bytes + kSlotHeaderBytes);
 }
 
 void SimFloors::CheckKept(const TenantQuota& tenant, const Terms& terms) {
   drain_();
   context_.world.machine().loop.RunAll();
   const Holdings before = HoldingsOf(tenant);
-  for (const uint32_t space : SpacesOf(tenant.name, /*others=*/true)) {
-    (void)Store(terms.session, space, MoreThanFits(space));
+  for (const uint32_t name_space : NamespacesOf(tenant.name, /*others=*/true)) {
+    (void)Store(terms.session, name_space, MoreThanFits(name_space));
   }
   const Holdings after = HoldingsOf(tenant);
   for (const Tier tier : kTiers) {
-    const uint64_t reserved = ReservedChunks(tenant, tier);
+    const uint64_t reserved = ReservedSlabs(tenant, tier);
     const Holding& had = before.tiers.at(tier);
     const Holding& has = after.tiers.at(tier);
-    SIM_CHECK(has.chunks >= std::min(had.chunks, reserved),
-              fmt::format("{}: {} had {} chunks, {} are reserved, others left {}", NameOf(tier),
-                          tenant.name, had.chunks, reserved, has.chunks));
-    // What a restart found may lie in chunks of others, and share their lot. A tenant that still
+    SIM_CHECK(has.slabs >= std::min(had.slabs, reserved),
+              fmt::format("{}: {} had {} slabs, {} are reserved, others left {}", NameOf(tier),
+                          tenant.name, had.slabs, reserved, has.slabs));
+    // What a restart found may lie in slabs of others, and share their lot. A tenant that still
     // has something to write takes the room for it from itself.
-    if (had.chunks > reserved || before.wants_disk || !terms.disk_sound) continue;
+    if (had.slabs > reserved || before.wants_disk || !terms.disk_sound) continue;
     if (reserved > 0) CheckAllThere(tenant, tier, had, has);
   }
 }
 
 void SimFloors::CheckReached(const TenantQuota& tenant, Tier tier, uint64_t blocks,
-                             uint32_t space) const {
-  const uint64_t chunk_bytes = context_.plan.options.chunk_bytes;
-  const uint64_t reserved = ReservedChunks(tenant, tier);
+                             uint32_t name_space) const {
+  const uint64_t slab_bytes = context_.plan.options.slab_bytes;
+  const uint64_t reserved = ReservedSlabs(tenant, tier);
   const TierQuota& quota = tenant.tiers[static_cast<size_t>(tier)];
-  // A cap below whole chunks is reached before.
-  if (quota.max_bytes > 0 && quota.max_bytes < reserved * chunk_bytes) return;
+  // A cap below whole slabs is reached before.
+  if (quota.max_bytes > 0 && quota.max_bytes < reserved * slab_bytes) return;
   const uint64_t slots =
-      SlotsPerChunk(tier, chunk_bytes, context_.plan.spaces[space].identity.block_bytes);
+      SlotsPerSlab(tier, slab_bytes, context_.plan.namespaces[name_space].identity.block_bytes);
   const uint64_t wanted = std::min(reserved, blocks / slots);
-  const uint64_t chunks = HoldingsOf(tenant).tiers.at(tier).chunks;
-  SIM_CHECK(chunks >= wanted,
-            fmt::format("{}: {} stored {} blocks, {} of them to a chunk, and has {} chunks of {} "
+  const uint64_t slabs = HoldingsOf(tenant).tiers.at(tier).slabs;
+  SIM_CHECK(slabs >= wanted,
+            fmt::format("{}: {} stored {} blocks, {} of them to a slab, and has {} slabs of {} "
                         "that are reserved",
-                        NameOf(tier), tenant.name, blocks, slots, chunks, reserved));
+                        NameOf(tier), tenant.name, blocks, slots, slabs, reserved));
 }
 
 // So that it comes back with little, and that cold.
@@ -183,21 +185,21 @@ void SimFloors::TakeMostAway(const TenantQuota& tenant) {
 
 // As long as it has less than is reserved for it, it need not give up anything of its own.
 void SimFloors::CheckGrowsFromOthers(const TenantQuota& tenant, const Terms& terms,
-                                     uint32_t space) {
+                                     uint32_t name_space) {
   constexpr int kPieces = 12;
   for (int i = 0; i < kPieces; ++i) {
     const Holdings before = HoldingsOf(tenant);
-    (void)Store(terms.session, space, kPieceBlocks);
+    (void)Store(terms.session, name_space, kPieceBlocks);
     const Holdings after = HoldingsOf(tenant);
     for (const Tier tier : kTiers) {
-      const uint64_t reserved = ReservedChunks(tenant, tier);
+      const uint64_t reserved = ReservedSlabs(tenant, tier);
       const Holding& had = before.tiers.at(tier);
       const Holding& has = after.tiers.at(tier);
       // Under its cap it gives up its own; so it does if a restart found it among others.
       const bool capped = tenant.tiers[static_cast<size_t>(tier)].max_bytes > 0;
-      if (had.chunks >= reserved || has.chunks >= reserved || capped || !terms.disk_sound) continue;
-      // It may have reached its reserve meanwhile, and cut one model's chunk for another.
-      if (tier == Tier::kDisk && SpacesOf(tenant.name, /*others=*/false).size() > 1) continue;
+      if (had.slabs >= reserved || has.slabs >= reserved || capped || !terms.disk_sound) continue;
+      // It may have reached its reserve meanwhile, and cut one model's slab for another.
+      if (tier == Tier::kDisk && NamespacesOf(tenant.name, /*others=*/false).size() > 1) continue;
       CheckAllThere(tenant, tier, had, has);
     }
   }
@@ -208,27 +210,28 @@ void SimFloors::CheckAllThere(const TenantQuota& tenant, Tier tier, const Holdin
   const std::unordered_set<BlockKey> there(has.blocks.begin(), has.blocks.end());
   for (const BlockKey& key : had.blocks) {
     SIM_CHECK(there.contains(key),
-              fmt::format("{}: a block of {} was evicted, which has {} chunks of {} that are "
+              fmt::format("{}: a block of {} was evicted, which has {} slabs of {} that are "
                           "reserved for it",
-                          NameOf(tier), tenant.name, has.chunks, ReservedChunks(tenant, tier)));
+                          NameOf(tier), tenant.name, has.slabs, ReservedSlabs(tenant, tier)));
   }
 }
 
 void SimFloors::CheckHadBack(const TenantQuota& tenant, const Terms& terms) {
-  const std::vector<uint32_t> spaces = SpacesOf(tenant.name, /*others=*/false);
-  const uint32_t space = spaces[random_.Below(spaces.size())];
-  CheckGrowsFromOthers(tenant, terms, space);
-  const std::vector<BlockHash> stored = Store(terms.session, space, MoreThanFits(space));
+  const std::vector<uint32_t> namespaces = NamespacesOf(tenant.name, /*others=*/false);
+  const uint32_t name_space = namespaces[random_.Below(namespaces.size())];
+  CheckGrowsFromOthers(tenant, terms, name_space);
+  const std::vector<BlockHash> stored = Store(terms.session, name_space, MoreThanFits(name_space));
   // What stays in the pool need not be anywhere else.
-  const uint64_t pool_blocks = context_.world.pool({space, 0}).blocks;
-  CheckReached(tenant, Tier::kHost, stored.size() - std::min(stored.size(), pool_blocks), space);
+  const uint64_t pool_blocks = context_.world.pool({name_space, 0}).blocks;
+  CheckReached(tenant, Tier::kHost, stored.size() - std::min(stored.size(), pool_blocks),
+               name_space);
   const CacheOptions& options = context_.world.options();
   if (!terms.disk_sound || options.disk_write_budget_bytes_per_day > 0) return;
   const auto extended =
       static_cast<uint64_t>(std::ranges::count_if(stored, [](const BlockHash& hash) {
         return SimUniverse::RetentionOf(hash) == RetentionClass::kExtended;
       }));
-  CheckReached(tenant, Tier::kDisk, extended, space);
+  CheckReached(tenant, Tier::kDisk, extended, name_space);
 }
 
 bool SimFloors::Try(const Terms& terms) {
@@ -237,9 +240,9 @@ bool SimFloors::Try(const Terms& terms) {
   std::vector<TenantQuota> candidates;
   for (const TenantQuota& tenant : context_.world.options().tenants) {
     const bool reserves =
-        ReservedChunks(tenant, Tier::kHost) + ReservedChunks(tenant, Tier::kDisk) > 0;
-    if (!reserves || SpacesOf(tenant.name, false).empty()) continue;
-    if (!SpacesOf(tenant.name, true).empty()) candidates.push_back(tenant);
+        ReservedSlabs(tenant, Tier::kHost) + ReservedSlabs(tenant, Tier::kDisk) > 0;
+    if (!reserves || NamespacesOf(tenant.name, false).empty()) continue;
+    if (!NamespacesOf(tenant.name, true).empty()) candidates.push_back(tenant);
   }
   if (candidates.empty()) return false;
   const TenantQuota& tenant = candidates[random_.Below(candidates.size())];

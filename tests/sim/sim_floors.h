@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is reserved for a tenant, tried out: others store more than the tiers hold and take nothing
 // of it; the tenant comes back and gets all of it from whoever has it.
 #pragma once
@@ -31,7 +32,7 @@ class SimFloors {
  private:
   // Of a tenant, in host memory or on disk.
   struct Holding {
-    uint64_t chunks = 0;           // to itself
+    uint64_t slabs = 0;            // to itself
     std::vector<BlockKey> blocks;  // known ones, wherever they lie
   };
   struct Holdings {
@@ -39,26 +40,27 @@ class SimFloors {
     bool wants_disk = false;  // some block is to be written that is not on disk
   };
 
-  [[nodiscard]] std::vector<uint32_t> SpacesOf(const std::string& tenant, bool others) const;
-  [[nodiscard]] uint64_t ReservedChunks(const TenantQuota& tenant, Tier tier) const;
+  [[nodiscard]] std::vector<uint32_t> NamespacesOf(const std::string& tenant, bool others) const;
+  [[nodiscard]] uint64_t ReservedSlabs(const TenantQuota& tenant, Tier tier) const;
   // The cache's own number of it.
-  [[nodiscard]] SpaceId CachesSpace(uint32_t space) const;
+  [[nodiscard]] NamespaceId CachesNamespace(uint32_t name_space) const;
   [[nodiscard]] Holdings HoldingsOf(const TenantQuota& tenant) const;
   // Stores `count` new blocks in pieces, as far as the pool has room; which they were.
-  std::vector<BlockHash> Store(SessionId session, uint32_t space, uint64_t count);
+  std::vector<BlockHash> Store(SessionId session, uint32_t name_space, uint64_t count);
   // One piece; false if there is no room for it.
   bool StorePiece(SessionId session, SimPool pool, uint32_t count, std::vector<BlockHash>* stored);
   // Blocks of `space` that fill both tiers more than once.
-  [[nodiscard]] uint64_t MoreThanFits(uint32_t space) const;
+  [[nodiscard]] uint64_t MoreThanFits(uint32_t name_space) const;
 
   void CheckKept(const TenantQuota& tenant, const Terms& terms);
   void TakeMostAway(const TenantQuota& tenant);
   void CheckHadBack(const TenantQuota& tenant, const Terms& terms);
-  void CheckGrowsFromOthers(const TenantQuota& tenant, const Terms& terms, uint32_t space);
+  void CheckGrowsFromOthers(const TenantQuota& tenant, const Terms& terms, uint32_t name_space);
   // All that it had.
   void CheckAllThere(const TenantQuota& tenant, Tier tier, const Holding& had,
                      const Holding& has) const;
-  void CheckReached(const TenantQuota& tenant, Tier tier, uint64_t blocks, uint32_t space) const;
+  void CheckReached(const TenantQuota& tenant, Tier tier, uint64_t blocks,
+                    uint32_t name_space) const;
 
   const SimContext context_;
   SeededRandom random_;

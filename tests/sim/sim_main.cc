@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // kvtier-sim: runs the simulation over a range of seeds.
 //
 // Each worker process runs seeds one after the other; when one dies, the parent says which seed it

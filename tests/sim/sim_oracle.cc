@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/sim/sim_oracle.h"
 
 #include <fmt/format.h>
@@ -8,18 +9,18 @@
 
 #include "tests/fakes/derived_bytes.h"
 #include "tests/sim/sim_check.h"
-#include "tiers/disk/slot_header.h"
+#include "tiers/storage/slot_header.h"
 
 namespace kvtier {
 namespace {
 
 std::string NameOf(const SimBlock& block) {
-  return fmt::format("space {} device {} block {} generation {}", block.pool.space,
+  return fmt::format("space {} device {} block {} generation {}", block.pool.name_space,
                      block.pool.device, block.handle.index.value, block.handle.generation);
 }
 
-std::string NameOf(uint32_t space, const BlockHash& hash) {
-  return fmt::format("space {} hash {}", space, hash.Hex().substr(0, 12));
+std::string NameOf(uint32_t name_space, const BlockHash& hash) {
+  return fmt::format("space {} hash {}", name_space, hash.Hex().substr(0, 12));
 }
 
 }  // namespace
@@ -46,12 +47,12 @@ void SimOracle::OnCommitted(const SimBlock& block, const BlockHash& hash) {
   owned.references = 1;
   owned.hash = hash;
   ++references_;
-  OnUsed(block.pool.space, hash);
+  OnUsed(block.pool.name_space, hash);
 }
 
 void SimOracle::OnHit(const SimBlock& block, const BlockHash& hash) {
-  CheckLifetime(block.pool.space, hash);
-  OnUsed(block.pool.space, hash);
+  CheckLifetime(block.pool.name_space, hash);
+  OnUsed(block.pool.name_space, hash);
   const auto [place, inserted] = owned_.try_emplace({block.pool, block.handle.index});
   Owned& owned = place->second;
   if (inserted) {
@@ -68,29 +69,29 @@ void SimOracle::OnHit(const SimBlock& block, const BlockHash& hash) {
 void SimOracle::OnReferenceDropped(const SimBlock& block) {
   const auto owned = owned_.find({block.pool, block.handle.index});
   SIM_CHECK(owned != owned_.end() && owned->second.references > 0, NameOf(block));
-  OnTouched(block.pool.space, owned->second.hash);
+  OnTouched(block.pool.name_space, owned->second.hash);
   --references_;
   if (--owned->second.references == 0) owned_.erase(owned);
 }
 
-void SimOracle::OnUsed(uint32_t space, const BlockHash& hash) {
-  OnTouched(space, hash);
-  TruthOf(space, hash).last_use_ms = NowMs();
+void SimOracle::OnUsed(uint32_t name_space, const BlockHash& hash) {
+  OnTouched(name_space, hash);
+  TruthOf(name_space, hash).last_use_ms = NowMs();
 }
 
-void SimOracle::OnTouched(uint32_t space, const BlockHash& hash) {
-  TruthOf(space, hash).last_touch_ms = NowMs();
+void SimOracle::OnTouched(uint32_t name_space, const BlockHash& hash) {
+  TruthOf(name_space, hash).last_touch_ms = NowMs();
 }
 
-void SimOracle::OnPinned(uint32_t space, const BlockHash& hash, int64_t until_ms) {
-  Truth& truth = TruthOf(space, hash);
+void SimOracle::OnPinned(uint32_t name_space, const BlockHash& hash, int64_t until_ms) {
+  Truth& truth = TruthOf(name_space, hash);
   truth.pinned_until_ms = std::max(truth.pinned_until_ms, until_ms);
 }
 
 // A pin counts as use until the tick that ends it, and so does a reference.
 void SimOracle::OnTick() {
   for (const auto& [place, owned] : owned_) {
-    if (owned.references > 0) OnTouched(place.first.space, owned.hash);
+    if (owned.references > 0) OnTouched(place.first.name_space, owned.hash);
   }
   for (auto& [key, truth] : truths_) {
     truth.ticked_use_ms = truth.last_use_ms;
@@ -104,17 +105,17 @@ void SimOracle::OnQuiet() {
   for (auto& [key, truth] : truths_) truth.recorded_use_ms = truth.ticked_use_ms;
 }
 
-const TenantQuota* SimOracle::QuotaOf(uint32_t space) const {
+const TenantQuota* SimOracle::QuotaOf(uint32_t name_space) const {
   const auto& tenants = world_.options().tenants;
   const auto found =
-      std::ranges::find(tenants, plan_.spaces[space].identity.tenant, &TenantQuota::name);
+      std::ranges::find(tenants, plan_.namespaces[name_space].identity.tenant, &TenantQuota::name);
   return found == tenants.end() ? nullptr : &*found;
 }
 
-int64_t SimOracle::TtlMs(uint32_t space, const BlockHash& hash) const {
+int64_t SimOracle::TtlMs(uint32_t name_space, const BlockHash& hash) const {
   const bool memory = SimUniverse::RetentionOf(hash) == RetentionClass::kMemory;
   const CacheOptions& options = plan_.options;
-  const TenantQuota* const quota = QuotaOf(space);
+  const TenantQuota* const quota = QuotaOf(name_space);
   if (quota != nullptr) {
     const int64_t own_ms = memory ? quota->memory_ttl_ms : quota->extended_ttl_ms;
     if (own_ms > 0) return own_ms;
@@ -123,30 +124,30 @@ int64_t SimOracle::TtlMs(uint32_t space, const BlockHash& hash) const {
 }
 
 // A block past its time is served to nobody. Times are kept in seconds.
-void SimOracle::CheckLifetime(uint32_t space, const BlockHash& hash) {
+void SimOracle::CheckLifetime(uint32_t name_space, const BlockHash& hash) {
   constexpr int64_t kSlackMs = 1000;
-  const Truth& truth = TruthOf(space, hash);
-  SIM_CHECK(truth.last_touch_ms > 0, NameOf(space, hash) + " was never stored");
+  const Truth& truth = TruthOf(name_space, hash);
+  SIM_CHECK(truth.last_touch_ms > 0, NameOf(name_space, hash) + " was never stored");
   if (truth.pinned_until_ms > 0) return;
   const int64_t idle_ms = NowMs() - truth.last_touch_ms;
-  SIM_CHECK(idle_ms <= TtlMs(space, hash) + kSlackMs,
-            fmt::format("{} served after {} ms idle", NameOf(space, hash), idle_ms));
+  SIM_CHECK(idle_ms <= TtlMs(name_space, hash) + kSlackMs,
+            fmt::format("{} served after {} ms idle", NameOf(name_space, hash), idle_ms));
 }
 
 void SimOracle::CheckBytes(const SimBlock& block, const BlockHash& hash) {
-  const BlockHash contents = SimUniverse::ContentsOf(block.pool.space, hash);
+  const BlockHash contents = SimUniverse::ContentsOf(block.pool.name_space, hash);
   SIM_CHECK(MatchesHash(contents, world_.Bytes(block.pool, block.handle)),
-            NameOf(block) + " " + NameOf(block.pool.space, hash) + " holds wrong bytes");
+            NameOf(block) + " " + NameOf(block.pool.name_space, hash) + " holds wrong bytes");
 }
 
 void SimOracle::CheckPart(const SimBlock& block, const BlockHash& hash, uint32_t parts,
                           uint32_t of) {
   const std::span<const std::byte> bytes = world_.Bytes(block.pool, block.handle);
   std::vector<std::byte> expected(bytes.size());
-  FillFromHash(SimUniverse::ContentsOf(block.pool.space, hash), expected);
-  SIM_CHECK(
-      std::memcmp(bytes.data(), expected.data(), bytes.size() / of * parts) == 0,
-      NameOf(block) + " " + NameOf(block.pool.space, hash) + " holds wrong bytes, counted as here");
+  FillFromHash(SimUniverse::ContentsOf(block.pool.name_space, hash), expected);
+  SIM_CHECK(std::memcmp(bytes.data(), expected.data(), bytes.size() / of * parts) == 0,
+            NameOf(block) + " " + NameOf(block.pool.name_space, hash) +
+                " holds wrong bytes, counted as here");
 }
 
 void SimOracle::CheckGauges() const {
@@ -162,7 +163,7 @@ void SimOracle::CheckGauges() const {
   const bool exact = gauges.acquires_waiting == 0;
   SIM_CHECK(exact ? gauges.references == references_ : gauges.references >= references_,
             fmt::format("{} references, clients hold {}", gauges.references, references_));
-  SIM_CHECK(gauges.pools.size() == plan_.spaces.size() * plan_.sizes.devices, "pools");
+  SIM_CHECK(gauges.pools.size() == plan_.namespaces.size() * plan_.sizes.devices, "pools");
   for (uint32_t i = 0; i < gauges.pools.size(); ++i) {
     CheckPoolGauges({i / plan_.sizes.devices, i % plan_.sizes.devices}, gauges.pools[i]);
   }
@@ -206,21 +207,22 @@ void SimOracle::CheckPoolGauges(SimPool pool, const PoolGauges& gauges) const {
             fmt::format("{} private, clients hold {}", gauges.private_blocks, private_blocks));
   SIM_CHECK(gauges.quarantined == quarantined,
             fmt::format("{} quarantined, should be {}", gauges.quarantined, quarantined));
-  SIM_CHECK(gauges.blocks == gauges.free + gauges.private_blocks + gauges.referenced +
-                                 gauges.cached + gauges.loading + gauges.quarantined,
-            fmt::format("pool {}/{}: {} blocks = {} free {} private {} referenced {} cached {} "
-                        "loading {} quarantined",
-                        pool.space, pool.device, gauges.blocks, gauges.free, gauges.private_blocks,
-                        gauges.referenced, gauges.cached, gauges.loading, gauges.quarantined));
+  SIM_CHECK(
+      gauges.blocks == gauges.free + gauges.private_blocks + gauges.referenced + gauges.cached +
+                           gauges.loading + gauges.quarantined,
+      fmt::format("pool {}/{}: {} blocks = {} free {} private {} referenced {} cached {} "
+                  "loading {} quarantined",
+                  pool.name_space, pool.device, gauges.blocks, gauges.free, gauges.private_blocks,
+                  gauges.referenced, gauges.cached, gauges.loading, gauges.quarantined));
 }
 
 void SimOracle::CheckMemoryClass() const {
-  for (uint32_t space = 0; space < plan_.spaces.size(); ++space) {
-    const auto present = world_.cache().Lookup(world_.pool({space, 0}).id, universe_.all());
+  for (uint32_t name_space = 0; name_space < plan_.namespaces.size(); ++name_space) {
+    const auto present = world_.cache().Lookup(world_.pool({name_space, 0}).id, universe_.all());
     for (size_t i = 0; i < present.size(); ++i) {
       const BlockHash& hash = universe_.all()[i];
       if (SimUniverse::RetentionOf(hash) == RetentionClass::kExtended) continue;
-      SIM_CHECK(!present[i].disk, NameOf(space, hash) + " is on disk");
+      SIM_CHECK(!present[i].disk, NameOf(name_space, hash) + " is on disk");
     }
   }
 }
@@ -239,11 +241,11 @@ void SimOracle::CheckMemoryClassAtRest() {
 
 std::vector<BlockKey> SimOracle::OnDisk(Proof proof) const {
   std::vector<BlockKey> keys;
-  for (uint32_t space = 0; space < plan_.spaces.size(); ++space) {
-    const auto present = world_.cache().Lookup(world_.pool({space, 0}).id, universe_.all());
+  for (uint32_t name_space = 0; name_space < plan_.namespaces.size(); ++name_space) {
+    const auto present = world_.cache().Lookup(world_.pool({name_space, 0}).id, universe_.all());
     for (size_t i = 0; i < present.size(); ++i) {
       const bool listed = present[i].disk || (proof == Proof::kNone && present[i].disk_unproven);
-      if (listed) keys.push_back({SpaceId(space), universe_.all()[i]});
+      if (listed) keys.push_back({NamespaceId(name_space), universe_.all()[i]});
     }
   }
   return keys;
@@ -258,20 +260,20 @@ void SimOracle::BeforeCrash() {
   doubtful_ = std::move(still_doubtful);
 }
 
-bool SimOracle::Alive(uint32_t space, const BlockHash& hash, uint32_t created_s,
+bool SimOracle::Alive(uint32_t name_space, const BlockHash& hash, uint32_t created_s,
                       uint32_t last_use_s) {
-  if (NowMs() - int64_t{last_use_s} * 1000 > TtlMs(space, hash)) return false;
-  const TenantQuota* const quota = QuotaOf(space);
+  if (NowMs() - int64_t{last_use_s} * 1000 > TtlMs(name_space, hash)) return false;
+  const TenantQuota* const quota = QuotaOf(name_space);
   const bool own = quota != nullptr && quota->max_age_ms > 0;
   const int64_t max_age_ms = own ? quota->max_age_ms : plan_.options.max_age_ms;
   return max_age_ms == 0 || NowMs() - int64_t{created_s} * 1000 <= max_age_ms;
 }
 
-std::optional<uint32_t> SimOracle::SpaceOf(const std::string& tenant,
-                                           const ModelFingerprint& model) const {
-  for (uint32_t space = 0; space < plan_.spaces.size(); ++space) {
-    const SpaceIdentity& identity = plan_.spaces[space].identity;
-    if (identity.tenant == tenant && identity.model == model) return space;
+std::optional<uint32_t> SimOracle::NamespaceOf(const std::string& tenant,
+                                               const ModelFingerprint& model) const {
+  for (uint32_t name_space = 0; name_space < plan_.namespaces.size(); ++name_space) {
+    const NamespaceIdentity& identity = plan_.namespaces[name_space].identity;
+    if (identity.tenant == tenant && identity.model == model) return name_space;
   }
   return std::nullopt;
 }
@@ -281,20 +283,21 @@ SimOracle::Readable SimOracle::ReadIndex() {
   constexpr int64_t kCoarseness = 10;
   Readable found;
   const IndexSnapshot snapshot = world_.machine().Snapshot();
-  std::unordered_map<SpaceId, uint32_t> spaces;
-  for (const auto& [id, identity] : snapshot.spaces) {
-    if (const auto space = SpaceOf(identity.tenant, identity.model)) spaces[id] = *space;
+  std::unordered_map<NamespaceId, uint32_t> namespaces;
+  for (const auto& [id, identity] : snapshot.namespaces) {
+    if (const auto name_space = NamespaceOf(identity.tenant, identity.model))
+      namespaces[id] = *name_space;
   }
   for (const IndexRecord& record : snapshot.records) {
-    if (!spaces.contains(record.key.space)) continue;
-    const BlockKey key{SpaceId(spaces.at(record.key.space)), record.key.hash};
-    const int64_t behind_ms =
-        TruthOf(key.space.value, key.hash).recorded_use_ms - int64_t{record.last_use_s} * 1000;
-    SIM_CHECK(
-        plan_.index_failure_rate > 0 || plan_.disk_faulty ||
-            behind_ms <= TtlMs(key.space.value, key.hash) / kCoarseness + 1000,
-        fmt::format("{}: the index is {} ms behind", NameOf(key.space.value, key.hash), behind_ms));
-    found[key] = Alive(key.space.value, key.hash, record.created_s, record.last_use_s);
+    if (!namespaces.contains(record.key.namespace_id)) continue;
+    const BlockKey key{NamespaceId(namespaces.at(record.key.namespace_id)), record.key.hash};
+    const int64_t behind_ms = TruthOf(key.namespace_id.value, key.hash).recorded_use_ms -
+                              int64_t{record.last_use_s} * 1000;
+    SIM_CHECK(plan_.index_failure_rate > 0 || plan_.disk_faulty ||
+                  behind_ms <= TtlMs(key.namespace_id.value, key.hash) / kCoarseness + 1000,
+              fmt::format("{}: the index is {} ms behind", NameOf(key.namespace_id.value, key.hash),
+                          behind_ms));
+    found[key] = Alive(key.namespace_id.value, key.hash, record.created_s, record.last_use_s);
   }
   return found;
 }
@@ -306,10 +309,10 @@ SimOracle::Readable SimOracle::ReadHeaders() {
     for (uint64_t at = 0; at < contents.size(); at += kSlotHeaderBytes) {
       const auto header = DecodeSlotHeader(contents.subspan(at).first<kSlotHeaderBytes>());
       if (!header) continue;
-      const auto space = SpaceOf(header->tenant, header->model);
-      if (!space) continue;
-      bool& alive = found[{SpaceId(*space), header->hash}];
-      alive |= Alive(*space, header->hash, header->created_s, header->last_use_s);
+      const auto name_space = NamespaceOf(header->tenant, header->model);
+      if (!name_space) continue;
+      bool& alive = found[{NamespaceId(*name_space), header->hash}];
+      alive |= Alive(*name_space, header->hash, header->created_s, header->last_use_s);
     }
   }
   return found;
@@ -340,11 +343,11 @@ void SimOracle::CheckRestored(const Readable& readable, Source source) const {
   for (const BlockKey& key : persisted_) {
     if (source == Source::kHeaders && doubtful_.contains(key)) continue;
     // Headers of slots given up long ago may fill a cap, and be the younger.
-    const TenantQuota* const quota = QuotaOf(key.space.value);
+    const TenantQuota* const quota = QuotaOf(key.namespace_id.value);
     const bool capped =
         quota != nullptr && quota->tiers[static_cast<size_t>(Tier::kDisk)].max_bytes > 0;
     if (capped && (source == Source::kHeaders || caps_changed_)) continue;
-    const std::string name = NameOf(key.space.value, key.hash);
+    const std::string name = NameOf(key.namespace_id.value, key.hash);
     SIM_CHECK(readable.contains(key), name + " was persisted and is nowhere");
     SIM_CHECK(there.contains(key) || !readable.at(key),
               name + " was persisted and is not restored");

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What must be true of the cache, told from the outside: who owns which block, what may still be
 // served, what must be there after a crash.
 #pragma once
@@ -40,8 +41,8 @@ class SimOracle {
   // An acquire served the hash with this block.
   void OnHit(const SimBlock& block, const BlockHash& hash);
   void OnReferenceDropped(const SimBlock& block);
-  void OnTouched(uint32_t space, const BlockHash& hash);
-  void OnPinned(uint32_t space, const BlockHash& hash, int64_t until_ms);
+  void OnTouched(uint32_t name_space, const BlockHash& hash);
+  void OnPinned(uint32_t name_space, const BlockHash& hash, int64_t until_ms);
   void OnTick();
   void OnCapsChanged() { caps_changed_ = host_caps_changed_ = true; }
   // Nothing is under way: the index has heard of all uses before the last tick.
@@ -85,14 +86,14 @@ class SimOracle {
   using Place = std::pair<SimPool, BlockIndex>;
 
   [[nodiscard]] int64_t NowMs() { return world_.machine().clock.WallMs(); }
-  [[nodiscard]] Truth& TruthOf(uint32_t space, const BlockHash& hash) {
-    return truths_[BlockKey{SpaceId(space), hash}];
+  [[nodiscard]] Truth& TruthOf(uint32_t name_space, const BlockHash& hash) {
+    return truths_[BlockKey{NamespaceId(name_space), hash}];
   }
   // Null if the space's tenant has none.
-  [[nodiscard]] const TenantQuota* QuotaOf(uint32_t space) const;
-  [[nodiscard]] int64_t TtlMs(uint32_t space, const BlockHash& hash) const;
-  void CheckLifetime(uint32_t space, const BlockHash& hash);
-  void OnUsed(uint32_t space, const BlockHash& hash);
+  [[nodiscard]] const TenantQuota* QuotaOf(uint32_t name_space) const;
+  [[nodiscard]] int64_t TtlMs(uint32_t name_space, const BlockHash& hash) const;
+  void CheckLifetime(uint32_t name_space, const BlockHash& hash);
+  void OnUsed(uint32_t name_space, const BlockHash& hash);
   // What the cache says is on disk: only what it vouches for, or also what it has merely found.
   enum class Proof : uint8_t { kRead, kNone };
   [[nodiscard]] std::vector<BlockKey> OnDisk(Proof proof) const;
@@ -101,10 +102,10 @@ class SimOracle {
   void CheckRestored(const Readable& readable, Source source) const;
   [[nodiscard]] Readable ReadIndex();
   [[nodiscard]] Readable ReadHeaders();
-  [[nodiscard]] bool Alive(uint32_t space, const BlockHash& hash, uint32_t created_s,
+  [[nodiscard]] bool Alive(uint32_t name_space, const BlockHash& hash, uint32_t created_s,
                            uint32_t last_use_s);
-  [[nodiscard]] std::optional<uint32_t> SpaceOf(const std::string& tenant,
-                                                const ModelFingerprint& model) const;
+  [[nodiscard]] std::optional<uint32_t> NamespaceOf(const std::string& tenant,
+                                                    const ModelFingerprint& model) const;
   // No tenant has more than its cap, told from what there is.
   void CheckQuotas(const CacheGauges& gauges) const;
   void CheckPoolGauges(SimPool pool, const PoolGauges& gauges) const;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/sim/sim_plan.h"
 
 #include <fmt/format.h>
@@ -47,29 +48,29 @@ CacheOptions DrawOptions(SeededRandom& random) {
   return options;
 }
 
-MachineSizes DrawSizes(SeededRandom& random, uint64_t chunk_bytes) {
+MachineSizes DrawSizes(SeededRandom& random, uint64_t slab_bytes) {
   MachineSizes sizes;
-  sizes.chunk_bytes = chunk_bytes;
-  sizes.host_chunks = static_cast<uint32_t>(random.Between(1, 4));
-  sizes.host_chunks_ready = static_cast<uint32_t>(
-      random.Chance(0.7) ? sizes.host_chunks : random.Below(sizes.host_chunks + 1));
+  sizes.slab_bytes = slab_bytes;
+  sizes.host_slabs = static_cast<uint32_t>(random.Between(1, 4));
+  sizes.host_slabs_ready = static_cast<uint32_t>(
+      random.Chance(0.7) ? sizes.host_slabs : random.Below(sizes.host_slabs + 1));
   sizes.disk_files = static_cast<uint32_t>(random.Chance(0.1) ? 0 : random.Between(1, 2));
-  sizes.disk_chunks = static_cast<uint32_t>(sizes.disk_files == 0 ? 0 : random.Between(2, 8));
+  sizes.disk_slabs = static_cast<uint32_t>(sizes.disk_files == 0 ? 0 : random.Between(2, 8));
   return sizes;
 }
 
-void DrawSpaces(SeededRandom& random, SimPlan* plan) {
+void DrawNamespaces(SeededRandom& random, SimPlan* plan) {
   const uint64_t count = random.Between(1, 3);
   for (uint64_t i = 0; i < count; ++i) {
-    SimSpace space;
-    space.identity.block_bytes = OneOf(random, {4, 4, 4, 8, 12, 16}) * kKiB;
+    SimNamespace name_space;
+    name_space.identity.block_bytes = OneOf(random, {4, 4, 4, 8, 12, 16}) * kKiB;
     // The first two share their tenant, the first and third their model.
-    space.identity.tenant = i < 2 ? "alpha" : "beta";
-    space.identity.model.bytes.fill(i == 1 ? 2 : 1);
-    if (i == 2) space.identity.block_bytes = plan->spaces[0].identity.block_bytes;
-    space.pool_bytes = space.identity.block_bytes * random.Between(4, 24);
-    plan->options.pool_bytes += space.pool_bytes;
-    plan->spaces.push_back(space);
+    name_space.identity.tenant = i < 2 ? "alpha" : "beta";
+    name_space.identity.model.bytes.fill(i == 1 ? 2 : 1);
+    if (i == 2) name_space.identity.block_bytes = plan->namespaces[0].identity.block_bytes;
+    name_space.pool_bytes = name_space.identity.block_bytes * random.Between(4, 24);
+    plan->options.pool_bytes += name_space.pool_bytes;
+    plan->namespaces.push_back(name_space);
   }
   plan->sizes.device_bytes = plan->options.pool_bytes;
 }
@@ -87,18 +88,18 @@ void DrawFaults(SeededRandom& random, SimPlan* plan) {
 }
 
 // Within the tier, together with what is reserved already.
-TierQuota DrawTierQuota(SeededRandom& random, uint64_t chunks, uint64_t chunk_bytes,
-                        uint64_t* chunks_left) {
+TierQuota DrawTierQuota(SeededRandom& random, uint64_t slabs, uint64_t slab_bytes,
+                        uint64_t* slabs_left) {
   TierQuota quota;
-  if (random.Chance(0.6) && chunks > 0) {
-    quota.max_bytes = chunk_bytes + random.Below(chunks) * chunk_bytes / 2;
+  if (random.Chance(0.6) && slabs > 0) {
+    quota.max_bytes = slab_bytes + random.Below(slabs) * slab_bytes / 2;
   }
-  if (random.Chance(0.6) && *chunks_left > 0) {
-    const uint64_t wanted = random.Between(1, *chunks_left);
-    // Not always whole chunks.
-    const uint64_t bytes = wanted * chunk_bytes - random.Below(chunk_bytes);
+  if (random.Chance(0.6) && *slabs_left > 0) {
+    const uint64_t wanted = random.Between(1, *slabs_left);
+    // Not always whole slabs.
+    const uint64_t bytes = wanted * slab_bytes - random.Below(slab_bytes);
     quota.reserved_bytes = quota.max_bytes == 0 ? bytes : std::min(bytes, quota.max_bytes);
-    *chunks_left -= (quota.reserved_bytes + chunk_bytes - 1) / chunk_bytes;
+    *slabs_left -= (quota.reserved_bytes + slab_bytes - 1) / slab_bytes;
   }
   return quota;
 }
@@ -106,20 +107,21 @@ TierQuota DrawTierQuota(SeededRandom& random, uint64_t chunks, uint64_t chunk_by
 // Two of five seeds have quotas. Drawn last: the rest of a seed's plan is the same without them.
 void DrawQuotas(SeededRandom& random, SimPlan* plan) {
   if (random.Chance(0.6)) return;
-  const uint64_t chunk_bytes = plan->sizes.chunk_bytes;
-  // One chunk is left to tenants for whom nothing is reserved.
-  uint64_t host_left = std::max(plan->sizes.host_chunks_ready, 1u) - 1;
-  uint64_t disk_left = std::max(plan->sizes.disk_chunks, 1u) - 1;
+  const uint64_t slab_bytes = plan->sizes.slab_bytes;
+  // One slab is left to tenants for whom nothing is reserved.
+  uint64_t host_left = std::max(plan->sizes.host_slabs_ready, 1u) - 1;
+  uint64_t disk_left = std::max(plan->sizes.disk_slabs, 1u) - 1;
   for (const char* name : {"alpha", "beta"}) {
     if (random.Chance(0.3)) continue;
     TenantQuota tenant{.name = name};
     uint64_t pool_bytes = 0;
-    for (const SimSpace& space : plan->spaces) {
-      if (space.identity.tenant == name) pool_bytes += space.pool_bytes * plan->sizes.devices;
+    for (const SimNamespace& name_space : plan->namespaces) {
+      if (name_space.identity.tenant == name)
+        pool_bytes += name_space.pool_bytes * plan->sizes.devices;
     }
     if (random.Chance(0.5)) tenant.tiers[0] = {pool_bytes, random.Below(pool_bytes + 1)};
-    tenant.tiers[1] = DrawTierQuota(random, plan->sizes.host_chunks, chunk_bytes, &host_left);
-    tenant.tiers[2] = DrawTierQuota(random, plan->sizes.disk_chunks, chunk_bytes, &disk_left);
+    tenant.tiers[1] = DrawTierQuota(random, plan->sizes.host_slabs, slab_bytes, &host_left);
+    tenant.tiers[2] = DrawTierQuota(random, plan->sizes.disk_slabs, slab_bytes, &disk_left);
     if (random.Chance(0.3)) tenant.extended_ttl_ms = random.Between(1, 24) * kHourMs;
     if (random.Chance(0.3)) tenant.memory_ttl_ms = random.Between(1, 20) * kMinuteMs;
     if (random.Chance(0.2)) tenant.max_age_ms = random.Between(1, 30) * kHourMs;
@@ -134,9 +136,9 @@ SimPlan MakeSimPlan(uint64_t seed, uint32_t steps) {
   SimPlan plan{.seed = seed, .steps = steps};
   plan.options = DrawOptions(random);
   plan.options.pool_bytes = 0;
-  plan.options.chunk_bytes = OneOf(random, {64, 96, 128}) * kKiB;
-  plan.sizes = DrawSizes(random, plan.options.chunk_bytes);
-  DrawSpaces(random, &plan);
+  plan.options.slab_bytes = OneOf(random, {64, 96, 128}) * kKiB;
+  plan.sizes = DrawSizes(random, plan.options.slab_bytes);
+  DrawNamespaces(random, &plan);
   DrawFaults(random, &plan);
   plan.crash_rate = random.Chance(0.3) ? 0 : 0.015;
   plan.sessions = static_cast<uint32_t>(random.Between(1, 4));
@@ -149,12 +151,12 @@ SimPlan MakeSimPlan(uint64_t seed, uint32_t steps) {
 
 std::string Describe(const SimPlan& plan) {
   return fmt::format(
-      "seed {} steps {}: {} spaces, {} devices, {} sessions, host {}+{} chunks of {}, disk {} "
-      "chunks in {} files, faults: disk {} index {} copy {} tail {}, crashes {}, {} tenants with "
+      "seed {} steps {}: {} spaces, {} devices, {} sessions, host {}+{} slabs of {}, disk {} "
+      "slabs in {} files, faults: disk {} index {} copy {} tail {}, crashes {}, {} tenants with "
       "quotas",
-      plan.seed, plan.steps, plan.spaces.size(), plan.sizes.devices, plan.sessions,
-      plan.sizes.host_chunks_ready, plan.sizes.host_chunks - plan.sizes.host_chunks_ready,
-      FormatByteSize(plan.sizes.chunk_bytes), plan.sizes.disk_chunks, plan.sizes.disk_files,
+      plan.seed, plan.steps, plan.namespaces.size(), plan.sizes.devices, plan.sessions,
+      plan.sizes.host_slabs_ready, plan.sizes.host_slabs - plan.sizes.host_slabs_ready,
+      FormatByteSize(plan.sizes.slab_bytes), plan.sizes.disk_slabs, plan.sizes.disk_files,
       plan.disk_faults.torn_write, plan.index_failure_rate, plan.copy_failure_rate,
       plan.index_tail_loss_rate, plan.crash_rate, plan.options.tenants.size());
 }

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a seed decides before the first step: sizes, limits, which faults occur and how often.
 #pragma once
 
@@ -7,18 +8,18 @@
 
 #include "tests/fakes/disk_faults.h"
 #include "tests/fakes/fake_machine.h"
-#include "tiers/cache_options.h"
+#include "tiers/types/cache_options.h"
 
 namespace kvtier {
 
-struct SimSpace {
-  SpaceIdentity identity;
+struct SimNamespace {
+  NamespaceIdentity identity;
   uint64_t pool_bytes = 0;  // on each device
 };
 
 // A space's pool on one device.
 struct SimPool {
-  uint32_t space = 0;
+  uint32_t name_space = 0;
   uint32_t device = 0;
   friend constexpr auto operator<=>(const SimPool&, const SimPool&) = default;
 };
@@ -28,7 +29,7 @@ struct SimPlan {
   uint32_t steps = 0;
   CacheOptions options;
   MachineSizes sizes;
-  std::vector<SimSpace> spaces;
+  std::vector<SimNamespace> namespaces;
 
   DiskFaultRates disk_faults;
   bool disk_faulty = false;  // any of the above

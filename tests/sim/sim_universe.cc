@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/sim/sim_universe.h"
 
 #include "tests/fakes/derived_bytes.h"
@@ -11,8 +12,8 @@ SimUniverse::SimUniverse(SeededRandom random) : salt_(random.Next()) {
       all_.push_back(HashAt(stream, depth));
     }
     for (uint32_t depth = 0; depth <= kDepth; ++depth) {
-      for (uint32_t which = 0; which < kTails; ++which) {
-        all_.push_back(TailAt(stream, depth, which));
+      for (uint32_t which = 0; which < kPartialBlocks; ++which) {
+        all_.push_back(PartialBlockAt(stream, depth, which));
       }
     }
   }
@@ -23,17 +24,17 @@ BlockHash SimUniverse::HashAt(uint32_t stream, uint32_t depth) const {
   return TestHash(salt_ + stream, depth);
 }
 
-BlockHash SimUniverse::TailAt(uint32_t stream, uint32_t depth, uint32_t which) const {
-  return TestHash(salt_ + 1000 + stream, depth * kTails + which);
+BlockHash SimUniverse::PartialBlockAt(uint32_t stream, uint32_t depth, uint32_t which) const {
+  return TestHash(salt_ + 1000 + stream, depth * kPartialBlocks + which);
 }
 
 RetentionClass SimUniverse::RetentionOf(const BlockHash& hash) {
   return hash.bytes[31] % 4 == 0 ? RetentionClass::kMemory : RetentionClass::kExtended;
 }
 
-BlockHash SimUniverse::ContentsOf(uint32_t space, const BlockHash& hash) {
+BlockHash SimUniverse::ContentsOf(uint32_t name_space, const BlockHash& hash) {
   BlockHash contents = hash;
-  contents.bytes[30] ^= static_cast<uint8_t>(space + 1);
+  contents.bytes[30] ^= static_cast<uint8_t>(name_space + 1);
   return contents;
 }
 

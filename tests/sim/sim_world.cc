@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/sim/sim_world.h"
 
 #include <cstring>
@@ -23,12 +24,12 @@ SimWorld::~SimWorld() {
 void SimWorld::StartCache(IndexSnapshot snapshot) {
   cache_ = std::make_unique<Cache>(options_, machine_.Environment(), std::move(snapshot));
   pools_.clear();
-  for (const SimSpace& space : plan_.spaces) {
+  for (const SimNamespace& name_space : plan_.namespaces) {
     for (uint32_t device = 0; device < plan_.sizes.devices; ++device) {
       Result<PoolInfo> pool =
-          cache_->AttachPool(space.identity, space.pool_bytes, DeviceIndex(device));
+          cache_->AttachPool(name_space.identity, name_space.pool_bytes, DeviceIndex(device));
       SIM_CHECK(pool.has_value(), pool.error().ToString());
-      SIM_CHECK(pool->bytes == space.pool_bytes, "pool of another size");
+      SIM_CHECK(pool->bytes == name_space.pool_bytes, "pool of another size");
       pools_.push_back(*pool);
     }
   }

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The machine, the cache on it and the pools as clients see them; dies and comes back.
 #pragma once
 
@@ -22,7 +23,7 @@ class SimWorld {
   [[nodiscard]] const Cache& cache() const { return *cache_; }
   [[nodiscard]] FakeMachine& machine() { return machine_; }
   [[nodiscard]] const PoolInfo& pool(SimPool pool) const {
-    return pools_[pool.space * plan_.sizes.devices + pool.device];
+    return pools_[pool.name_space * plan_.sizes.devices + pool.device];
   }
 
   // The options in effect: those of the plan until they are changed; kept over a crash.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/sim/simulator.h"
 
 #include <fmt/format.h>
@@ -131,7 +132,7 @@ void Simulator::Tick() {
 }
 
 SimPool Simulator::RandomPool() {
-  return {static_cast<uint32_t>(random_.Below(plan_.spaces.size())),
+  return {static_cast<uint32_t>(random_.Below(plan_.namespaces.size())),
           static_cast<uint32_t>(random_.Below(plan_.sizes.devices))};
 }
 
@@ -186,7 +187,7 @@ void Simulator::Prefetch() {
   const std::vector<BlockHash> hashes = RandomPrefix();
   const uint32_t count = world_.cache().Prefetch(world_.pool(pool).id, hashes);
   SIM_CHECK(count <= hashes.size(), "more prefetched than asked for");
-  for (uint32_t i = 0; i < count; ++i) oracle_.OnTouched(pool.space, hashes[i]);
+  for (uint32_t i = 0; i < count; ++i) oracle_.OnTouched(pool.name_space, hashes[i]);
 }
 
 void Simulator::Pin() {
@@ -197,7 +198,7 @@ void Simulator::Pin() {
   const auto pinned = world_.cache().Pin(world_.pool(pool).id, hashes, ttl_ms);
   SIM_CHECK(pinned || pinned.error().code == ErrorCode::kLimitExceeded, pinned.error().ToString());
   const int64_t until_ms = world_.machine().clock.WallMs() + ttl_ms;
-  for (const BlockHash& hash : hashes) oracle_.OnPinned(pool.space, hash, until_ms);
+  for (const BlockHash& hash : hashes) oracle_.OnPinned(pool.name_space, hash, until_ms);
 }
 
 void Simulator::Verify() {
@@ -219,7 +220,7 @@ void Simulator::ChangeCaps() {
   for (TenantQuota& tenant : options.tenants) {
     for (const Tier tier : {Tier::kHost, Tier::kDisk}) {
       TierQuota& quota = tenant.tiers[static_cast<size_t>(tier)];
-      quota.max_bytes = random_.Between(1, 6) * options.chunk_bytes;
+      quota.max_bytes = random_.Between(1, 6) * options.slab_bytes;
       if (random_.Chance(0.2)) quota.max_bytes = 0;
       if (quota.max_bytes > 0) quota.max_bytes = std::max(quota.max_bytes, quota.reserved_bytes);
     }
@@ -263,7 +264,7 @@ bool Simulator::DiskIsSound() const {
 
 void Simulator::GrowArena() {
   FakeArena& arena = *world_.machine().arena;
-  if (arena.ready_bytes() < arena.capacity_bytes()) arena.Grow(plan_.sizes.chunk_bytes);
+  if (arena.ready_bytes() < arena.capacity_bytes()) arena.Grow(plan_.sizes.slab_bytes);
 }
 
 void Simulator::MaybeCrash() {
@@ -308,14 +309,15 @@ void Simulator::RestartFromHeaders() {
 
 // What was persisted is not only listed, it is served with its bytes.
 void Simulator::ServeSurvivors() {
-  if (plan_.sizes.host_chunks_ready == 0 || random_.Chance(0.7)) return;
+  if (plan_.sizes.host_slabs_ready == 0 || random_.Chance(0.7)) return;
   const std::vector<BlockKey>& survivors = oracle_.survivors();
   const SessionId session(next_session_++);
   LoadProgress last;
   world_.cache().OpenSession(session, [&](const LoadProgress& progress) { last = progress; });
   for (size_t i = 0; i < std::min<size_t>(survivors.size(), 3); ++i) {
     const BlockKey& key = survivors[random_.Below(survivors.size())];
-    const SimPool pool{key.space.value, static_cast<uint32_t>(random_.Below(plan_.sizes.devices))};
+    const SimPool pool{key.namespace_id.value,
+                       static_cast<uint32_t>(random_.Below(plan_.sizes.devices))};
     std::optional<AcquireReply> reply;
     world_.cache().Acquire({.session = session, .pool = world_.pool(pool).id, .hashes = {key.hash}},
                            [&](const Result<AcquireReply>& result) { reply = result.value(); });
@@ -325,7 +327,7 @@ void Simulator::ServeSurvivors() {
               fmt::format("a persisted block cannot be loaded: {}", MissReasonName(last.miss)));
     const SimBlock block{pool, reply->hits[0].handle};
     oracle_.CheckBytes(block, key.hash);
-    oracle_.OnTouched(pool.space, key.hash);
+    oracle_.OnTouched(pool.name_space, key.hash);
     const auto errors =
         world_.cache().Release(session, world_.pool(pool).id, std::vector{block.handle});
     SIM_CHECK(errors.empty(), errors.front().error.ToString());
@@ -350,11 +352,11 @@ void Simulator::Quiesce() {
   ExpireEverything();
 }
 
-// A pinned block that may not go to disk can keep a chunk of the host arena from those who wait for
+// A pinned block that may not go to disk can keep a slab of the host arena from those who wait for
 // it, as long as the pin lasts.
 void Simulator::UnpinEverything() {
-  for (uint32_t space = 0; space < plan_.spaces.size(); ++space) {
-    const auto unpinned = world_.cache().Pin(world_.pool({space, 0}).id, universe_.all(), 0);
+  for (uint32_t name_space = 0; name_space < plan_.namespaces.size(); ++name_space) {
+    const auto unpinned = world_.cache().Pin(world_.pool({name_space, 0}).id, universe_.all(), 0);
     SIM_CHECK(unpinned.has_value(), unpinned.error().ToString());
   }
 }

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One simulated life of a cache: days of clients, faults and crashes in milliseconds, all from one
 // seed. Aborts with a message when anything that was promised does not hold.
 #pragma once

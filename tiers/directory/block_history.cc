@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tiers/directory/block_history.h"
 
 namespace kvtier {

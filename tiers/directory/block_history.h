@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Why blocks that are asked about are not there: the latest drops and misses, by block.
 #pragma once
 
@@ -5,9 +6,9 @@
 #include <cstdint>
 #include <optional>
 
-#include "tiers/directory/block_key.h"
-#include "tiers/directory/block_view.h"
-#include "tiers/directory/chunked_array.h"
+#include "tiers/policy/paged_array.h"
+#include "tiers/types/block_key.h"
+#include "tiers/types/block_view.h"
 
 namespace kvtier {
 
@@ -34,8 +35,8 @@ class BlockHistory {
   // Pages are small, so that a cache that drops little pays for little.
   static constexpr size_t kPageRows = 256;
 
-  ChunkedArray<Row<BlockDrop>, kPageRows> drops_;
-  ChunkedArray<Row<BlockMiss>, kPageRows> misses_;
+  PagedArray<Row<BlockDrop>, kPageRows> drops_;
+  PagedArray<Row<BlockMiss>, kPageRows> misses_;
 };
 
 }  // namespace kvtier

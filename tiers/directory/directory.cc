@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tiers/directory/directory.h"
 
 #include <array>
@@ -31,12 +32,12 @@ uint64_t Mix(uint64_t a, uint64_t b) {
   return static_cast<uint64_t>(product) ^ static_cast<uint64_t>(product >> 64);
 }
 
-uint64_t HashOf(const HashSecrets& secrets, SpaceId space, const BlockHash& hash) {
+uint64_t HashOf(const HashSecrets& secrets, NamespaceId namespace_id, const BlockHash& hash) {
   std::array<uint64_t, 4> words;
   std::memcpy(words.data(), hash.bytes.data(), sizeof(words));
   const uint64_t low = Mix(words[0] ^ secrets.words[0], words[1] ^ secrets.words[1]);
   const uint64_t high = Mix(words[2] ^ secrets.words[2], words[3] ^ secrets.words[3]);
-  return Mix(low ^ space.value, high ^ secrets.words[0]);
+  return Mix(low ^ namespace_id.value, high ^ secrets.words[0]);
 }
 
 }  // namespace
@@ -49,10 +50,10 @@ struct Directory::Table {
     const Table* table;
     size_t operator()(EntryIndex index) const {
       const BlockEntry& entry = table->entries[index.value];
-      return HashOf(table->secrets, entry.space, entry.hash);
+      return HashOf(table->secrets, entry.namespace_id, entry.hash);
     }
     size_t operator()(const BlockKey& key) const {
-      return HashOf(table->secrets, key.space, key.hash);
+      return HashOf(table->secrets, key.namespace_id, key.hash);
     }
   };
   struct Equal {
@@ -61,20 +62,20 @@ struct Directory::Table {
     bool operator()(EntryIndex a, EntryIndex b) const { return a == b; }
     bool operator()(const BlockKey& key, EntryIndex index) const {
       const BlockEntry& entry = table->entries[index.value];
-      return entry.hash == key.hash && entry.space == key.space;
+      return entry.hash == key.hash && entry.namespace_id == key.namespace_id;
     }
     bool operator()(EntryIndex index, const BlockKey& key) const { return (*this)(key, index); }
   };
 
   const HashSecrets secrets = MakeSecrets();
-  ChunkedArray<BlockEntry> entries;
+  PagedArray<BlockEntry> entries;
   std::vector<uint32_t> free;
   uint32_t end = 0;
   boost::unordered_flat_set<EntryIndex, Hasher, Equal> set{0, Hasher{this}, Equal{this}};
 };
 
 // A free row is one whose space is this.
-constexpr SpaceId kFreeRow{UINT32_MAX};
+constexpr NamespaceId kFreeRow{UINT32_MAX};
 
 Directory::Directory() : table_(std::make_unique<Table>()) {}
 Directory::~Directory() = default;
@@ -89,7 +90,7 @@ EntryIndex Directory::FindAfter(EntryIndex before, const BlockKey& key) const {
   if (row < table_->end) {
     // A free row is of no space that is asked for.
     const BlockEntry& entry = table_->entries[row];
-    if (entry.hash == key.hash && entry.space == key.space) return EntryIndex(row);
+    if (entry.hash == key.hash && entry.namespace_id == key.namespace_id) return EntryIndex(row);
   }
   return Find(key);
 }
@@ -106,7 +107,7 @@ EntryIndex Directory::Insert(const BlockKey& key) {
   BlockEntry& entry = table.entries.At(row);
   entry = BlockEntry{};
   entry.hash = key.hash;
-  entry.space = key.space;
+  entry.namespace_id = key.namespace_id;
   const bool inserted = table.set.insert(EntryIndex(row)).second;
   KVT_CHECK(inserted);
   return EntryIndex(row);
@@ -115,7 +116,7 @@ EntryIndex Directory::Insert(const BlockKey& key) {
 void Directory::Erase(EntryIndex entry) {
   const size_t erased = table_->set.erase(entry);
   KVT_CHECK(erased == 1);
-  table_->entries[entry.value].space = kFreeRow;
+  table_->entries[entry.value].namespace_id = kFreeRow;
   table_->free.push_back(entry.value);
 }
 
@@ -129,7 +130,7 @@ const BlockEntry& Directory::operator[](EntryIndex entry) const {
 size_t Directory::size() const { return table_->set.size(); }
 uint32_t Directory::end() const { return table_->end; }
 bool Directory::Live(EntryIndex entry) const {
-  return entry.value < table_->end && table_->entries[entry.value].space != kFreeRow;
+  return entry.value < table_->end && table_->entries[entry.value].namespace_id != kFreeRow;
 }
 
 size_t Directory::memory_bytes() const {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every block the cache knows, in whatever tier: key to entry, and the entry's places and states.
 #pragma once
 
@@ -5,12 +6,12 @@
 #include <memory>
 
 #include "base/ids.h"
-#include "tiers/directory/block_key.h"
-#include "tiers/directory/chunked_array.h"
-#include "tiers/directory/entry_index.h"
-#include "tiers/directory/eviction_policy.h"
-#include "tiers/disk/disk_location.h"
-#include "tiers/pool/pool_place.h"
+#include "tiers/policy/eviction_policy.h"
+#include "tiers/policy/paged_array.h"
+#include "tiers/types/block_key.h"
+#include "tiers/types/disk_location.h"
+#include "tiers/types/entry_index.h"
+#include "tiers/types/pool_place.h"
 
 namespace kvtier {
 
@@ -35,7 +36,7 @@ struct BlockMotion {
 
 struct BlockEntry {
   BlockHash hash;
-  SpaceId space;
+  NamespaceId namespace_id;
   // The first of the pools that hold it; each names the next (PoolBlock::elsewhere).
   PoolPlace place;
   HostSlot host_slot = kNoHostSlot;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How many references one session holds on each block of one pool.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The persistent index: which block lies where on disk. A cache of the headers, never more trusted
 // than they are.
 #pragma once
@@ -11,9 +12,9 @@
 
 #include "base/ids.h"
 #include "base/result.h"
-#include "tiers/directory/block_key.h"
-#include "tiers/disk/disk_location.h"
-#include "tiers/disk/write_budget.h"
+#include "tiers/policy/write_budget.h"
+#include "tiers/types/block_key.h"
+#include "tiers/types/disk_location.h"
 
 namespace kvtier {
 
@@ -34,18 +35,18 @@ struct IndexRecord {
 
 // Applied atomically: the deletes first, then the puts.
 struct IndexBatch {
-  std::vector<std::pair<SpaceId, SpaceIdentity>> spaces;  // new ones
+  std::vector<std::pair<NamespaceId, NamespaceIdentity>> namespaces;  // new ones
   std::vector<IndexRecord> puts;
   std::vector<BlockKey> deletes;
   std::optional<WriteBudgetState> budget;  // if given, remembered for the next start
   [[nodiscard]] bool empty() const {
-    return spaces.empty() && puts.empty() && deletes.empty() && !budget;
+    return namespaces.empty() && puts.empty() && deletes.empty() && !budget;
   }
 };
 
 // Everything the disk holds, as read at start-up from the index or from the headers.
 struct IndexSnapshot {
-  std::vector<std::pair<SpaceId, SpaceIdentity>> spaces;
+  std::vector<std::pair<NamespaceId, NamespaceIdentity>> namespaces;
   std::vector<IndexRecord> records;
   WriteBudgetState budget;  // nothing spent when the headers had to be read
 };

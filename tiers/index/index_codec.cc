@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tiers/index/index_codec.h"
 
 #include <cstring>
@@ -6,7 +7,7 @@
 #include "base/byte_reader.h"
 #include "base/check.h"
 #include "base/checksum.h"
-#include "tiers/disk/block_file.h"
+#include "tiers/storage/block_file.h"
 
 namespace kvtier {
 namespace {
@@ -104,15 +105,15 @@ Result<IndexKeyKind> DecodeKeyKind(Bytes key) {
   return kind;
 }
 
-SpaceKey EncodeSpaceKey(SpaceId space) {
-  SpaceKey key{static_cast<std::byte>(IndexKeyKind::kSpace)};
-  PutBigEndian(space.value, &key[1]);
+NamespaceKey EncodeNamespaceKey(NamespaceId namespace_id) {
+  NamespaceKey key{static_cast<std::byte>(IndexKeyKind::kNamespace)};
+  PutBigEndian(namespace_id.value, &key[1]);
   return key;
 }
 
 RecordKey EncodeRecordKey(const BlockKey& block) {
   RecordKey key{static_cast<std::byte>(IndexKeyKind::kRecord)};
-  PutBigEndian(block.space.value, &key[1]);
+  PutBigEndian(block.namespace_id.value, &key[1]);
   std::memcpy(&key[5], block.hash.bytes.data(), block.hash.bytes.size());
   return key;
 }
@@ -153,26 +154,27 @@ Result<WriteBudgetState> DecodeBudget(Bytes value) {
   return budget;
 }
 
-std::vector<std::byte> EncodeSpace(SpaceId space, const SpaceIdentity& identity) {
+std::vector<std::byte> EncodeNamespace(NamespaceId namespace_id,
+                                       const NamespaceIdentity& identity) {
   KVT_CHECK(identity.tenant.size() <= kMaxTenantBytes);
   ByteWriter body;
   body.Write(kIndexVersion);
   body.Write(identity.block_bytes);
   body.WriteDigest(identity.model);
   body.WriteString(identity.tenant);
-  return Seal(EncodeSpaceKey(space), &body);
+  return Seal(EncodeNamespaceKey(namespace_id), &body);
 }
 
-Result<std::pair<SpaceId, SpaceIdentity>> DecodeSpace(Bytes key, Bytes value) {
-  if (!IsKey<SpaceKey>(key, IndexKeyKind::kSpace)) return BadKey();
+Result<std::pair<NamespaceId, NamespaceIdentity>> DecodeNamespace(Bytes key, Bytes value) {
+  if (!IsKey<NamespaceKey>(key, IndexKeyKind::kNamespace)) return BadKey();
   KVT_ASSIGN_OR_RETURN(const Bytes body, Unseal(key, value));
   ByteReader reader(body);
-  SpaceIdentity identity;
+  NamespaceIdentity identity;
   identity.block_bytes = reader.Read<uint64_t>();
   identity.model = reader.ReadDigest<32>();
   identity.tenant = reader.ReadString(kMaxTenantBytes);
   if (!reader.AtEnd() || identity.block_bytes == 0) return BadValue();
-  return std::pair(SpaceId(GetBigEndian(&key[1])), std::move(identity));
+  return std::pair(NamespaceId(GetBigEndian(&key[1])), std::move(identity));
 }
 
 // Written out by hand: encoded on every persisted block, decoded a million times before the daemon
@@ -198,7 +200,7 @@ Result<IndexRecord> DecodeRecord(Bytes key, Bytes value) {
   if (value.size() != sizeof(RecordValue)) return BadValue();
   KVT_ASSIGN_OR_RETURN(const Bytes body, Unseal(key, value));
   IndexRecord record;
-  record.key.space = SpaceId(GetBigEndian(&key[1]));
+  record.key.namespace_id = NamespaceId(GetBigEndian(&key[1]));
   std::memcpy(record.key.hash.bytes.data(), &key[5], record.key.hash.bytes.size());
   const std::byte* in = body.data();
   const auto flags = Take<uint8_t>(in);

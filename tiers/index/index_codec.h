@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Keys and values of the persistent index as bytes. Integers are little-endian, except that the
 // space id in a key is big-endian, so that iteration yields meta, budget, spaces, records by space.
 //
@@ -41,19 +42,19 @@ struct IndexMeta {
 };
 
 // Key kinds, in the order of iteration.
-enum class IndexKeyKind : uint8_t { kMeta = 1, kBudget = 2, kSpace = 3, kRecord = 4 };
+enum class IndexKeyKind : uint8_t { kMeta = 1, kBudget = 2, kNamespace = 3, kRecord = 4 };
 
 // An empty key or an unknown kind is an error.
 [[nodiscard]] Result<IndexKeyKind> DecodeKeyKind(std::span<const std::byte> key);
 
 using SingleKey = std::array<std::byte, 1>;
-using SpaceKey = std::array<std::byte, 1 + 4>;
+using NamespaceKey = std::array<std::byte, 1 + 4>;
 using RecordKey = std::array<std::byte, 1 + 4 + 32>;
 using RecordValue = std::array<std::byte, 32>;
 
 inline constexpr SingleKey kMetaKey{std::byte{1}};
 inline constexpr SingleKey kBudgetKey{std::byte{2}};
-[[nodiscard]] SpaceKey EncodeSpaceKey(SpaceId space);
+[[nodiscard]] NamespaceKey EncodeNamespaceKey(NamespaceId namespace_id);
 [[nodiscard]] RecordKey EncodeRecordKey(const BlockKey& key);
 
 [[nodiscard]] std::vector<std::byte> EncodeMeta(const IndexMeta& meta);
@@ -63,8 +64,9 @@ inline constexpr SingleKey kBudgetKey{std::byte{2}};
 [[nodiscard]] Result<WriteBudgetState> DecodeBudget(std::span<const std::byte> value);
 
 // REQUIRES: identity.tenant.size() <= kMaxTenantBytes.
-[[nodiscard]] std::vector<std::byte> EncodeSpace(SpaceId space, const SpaceIdentity& identity);
-[[nodiscard]] Result<std::pair<SpaceId, SpaceIdentity>> DecodeSpace(
+[[nodiscard]] std::vector<std::byte> EncodeNamespace(NamespaceId namespace_id,
+                                                     const NamespaceIdentity& identity);
+[[nodiscard]] Result<std::pair<NamespaceId, NamespaceIdentity>> DecodeNamespace(
     std::span<const std::byte> key, std::span<const std::byte> value);
 
 // `key` is EncodeRecordKey(record.key).

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tiers/index/index_rebuild.h"
 
 #include <algorithm>
@@ -12,11 +13,11 @@ class Collector final : public HeaderVisitor {
  public:
   explicit Collector(const RebuildOptions& options) : options_(options) {}
 
-  void OnChunk(const ScannedChunk& chunk) override {
-    ++rebuilt_.chunks;
-    if (chunk.state == HeaderState::kEmpty) ++rebuilt_.chunks_uncut;
-    if (chunk.state != HeaderState::kEmpty && chunk.state != HeaderState::kValid) {
-      ++rebuilt_.chunks_bad;
+  void OnSlab(const ScannedSlab& slab) override {
+    ++rebuilt_.slabs;
+    if (slab.state == HeaderState::kEmpty) ++rebuilt_.slabs_uncut;
+    if (slab.state != HeaderState::kEmpty && slab.state != HeaderState::kValid) {
+      ++rebuilt_.slabs_bad;
     }
   }
 
@@ -63,15 +64,15 @@ class Collector final : public HeaderVisitor {
                                          .verified = false});
   }
 
-  SpaceId Intern(const SlotHeader& header) {
-    auto& spaces = rebuilt_.snapshot.spaces;
-    const SpaceId next(static_cast<uint32_t>(spaces.size()));
+  NamespaceId Intern(const SlotHeader& header) {
+    auto& namespaces = rebuilt_.snapshot.namespaces;
+    const NamespaceId next(static_cast<uint32_t>(namespaces.size()));
     const auto [found, is_new] =
-        space_ids_.try_emplace({header.tenant, header.model, header.payload_bytes}, next);
+        namespace_ids_.try_emplace({header.tenant, header.model, header.payload_bytes}, next);
     if (is_new) {
-      spaces.emplace_back(next, SpaceIdentity{.tenant = header.tenant,
-                                              .model = header.model,
-                                              .block_bytes = header.payload_bytes});
+      namespaces.emplace_back(next, NamespaceIdentity{.tenant = header.tenant,
+                                                      .model = header.model,
+                                                      .block_bytes = header.payload_bytes});
     }
     return found->second;
   }
@@ -82,8 +83,8 @@ class Collector final : public HeaderVisitor {
   void DropDuplicates() {
     auto& records = rebuilt_.snapshot.records;
     std::ranges::sort(records, [](const IndexRecord& a, const IndexRecord& b) {
-      return std::tie(a.key.space, a.key.hash, b.last_use_s, b.generation) <
-             std::tie(b.key.space, b.key.hash, a.last_use_s, a.generation);
+      return std::tie(a.key.namespace_id, a.key.hash, b.last_use_s, b.generation) <
+             std::tie(b.key.namespace_id, b.key.hash, a.last_use_s, a.generation);
     });
     const auto extra = std::ranges::unique(records, {}, &IndexRecord::key);
     rebuilt_.rejected[static_cast<size_t>(RebuildReject::kDuplicate)] += extra.size();
@@ -92,7 +93,7 @@ class Collector final : public HeaderVisitor {
 
   const RebuildOptions options_;
   RebuiltIndex rebuilt_;
-  std::map<std::tuple<std::string, ModelFingerprint, uint64_t>, SpaceId> space_ids_;
+  std::map<std::tuple<std::string, ModelFingerprint, uint64_t>, NamespaceId> namespace_ids_;
 };
 
 }  // namespace

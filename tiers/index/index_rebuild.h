@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The index, made anew from the headers on disk.
 #pragma once
 
@@ -6,10 +7,10 @@
 #include <functional>
 #include <string_view>
 
-#include "tiers/disk/disk_geometry.h"
-#include "tiers/disk/header_scan.h"
 #include "tiers/index/index.h"
-#include "tiers/tenants/tenant_quota.h"
+#include "tiers/storage/disk_geometry.h"
+#include "tiers/storage/header_scan.h"
+#include "tiers/types/tenant_quota.h"
 
 namespace kvtier {
 
@@ -41,18 +42,18 @@ inline constexpr int kRebuildRejectCount = 7;
 
 struct RebuiltIndex {
   IndexSnapshot snapshot;
-  uint64_t chunks = 0;
-  uint64_t chunks_uncut = 0;  // never used: nothing in them
-  uint64_t chunks_bad = 0;    // what was in them is forgotten
+  uint64_t slabs = 0;
+  uint64_t slabs_uncut = 0;  // never used: nothing in them
+  uint64_t slabs_bad = 0;    // what was in them is forgotten
   uint64_t slots = 0;
   uint64_t slots_empty = 0;
   std::array<uint64_t, kRebuildRejectCount> rejected{};
 };
 
 // Takes every slot with a valid header that lies where it says and has not expired; of several
-// slots with one block the one written last. Times in the future are brought back to now. Spaces
-// are numbered anew. Says nothing of payloads: they are checked when they are read. Blocks; for
-// `read` see parallel_reader.h; `on_progress` may be empty.
+// slots with one block the one written last. Times in the future are brought back to now.
+// Namespaces are numbered anew. Says nothing of payloads: they are checked when they are read.
+// Blocks; for `read` see parallel_reader.h; `on_progress` may be empty.
 [[nodiscard]] RebuiltIndex RebuildIndex(
     const DiskGeometry& geometry, const DiskReadFunction& read, const RebuildOptions& options,
     const std::function<void(const ScanProgress&)>& on_progress = {});

@@ -1,8 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tiers/index/index_start.h"
 
 #include <utility>
 
-#include "tiers/disk/parallel_reader.h"
+#include "tiers/storage/parallel_reader.h"
 
 namespace kvtier {
 namespace {

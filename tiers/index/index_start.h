@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Brings the disk tier's index to life at start-up: from RocksDB, or from the headers when that
 // cannot be trusted.
 #pragma once
@@ -10,9 +11,9 @@
 
 #include "base/executor.h"
 #include "base/result.h"
-#include "tiers/disk/disk_files.h"
 #include "tiers/index/index_rebuild.h"
 #include "tiers/index/rocksdb_index.h"
+#include "tiers/storage/disk_files.h"
 
 namespace kvtier {
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tiers/index/rocksdb_index.h"
 
 #include <fcntl.h>
@@ -20,7 +21,7 @@
 #include "base/byte_size.h"
 #include "base/check.h"
 #include "base/unique_fd.h"
-#include "tiers/disk/epoch_mark.h"
+#include "tiers/storage/epoch_mark.h"
 
 namespace kvtier {
 namespace {
@@ -169,8 +170,8 @@ class Loader {
         return TakeMeta(key, value);
       case IndexKeyKind::kBudget:
         return TakeBudget(key, value);
-      case IndexKeyKind::kSpace:
-        return TakeSpace(key, value);
+      case IndexKeyKind::kNamespace:
+        return TakeNamespace(key, value);
       case IndexKeyKind::kRecord:
         return TakeRecord(key, value);
     }
@@ -198,20 +199,23 @@ class Loader {
     return {};
   }
 
-  Status TakeSpace(std::span<const std::byte> key, std::span<const std::byte> value) {
-    KVT_ASSIGN_OR_RETURN(auto space, DecodeSpace(key, value));
-    contents_.snapshot.spaces.push_back(std::move(space));
+  Status TakeNamespace(std::span<const std::byte> key, std::span<const std::byte> value) {
+    KVT_ASSIGN_OR_RETURN(auto name_space, DecodeNamespace(key, value));
+    contents_.snapshot.namespaces.push_back(std::move(name_space));
     return {};
   }
 
   // Records come by space, so that each space is looked up once.
   Status TakeRecord(std::span<const std::byte> key, std::span<const std::byte> value) {
     KVT_ASSIGN_OR_RETURN(const IndexRecord record, DecodeRecord(key, value));
-    const auto& spaces = contents_.snapshot.spaces;
-    while (space_ < spaces.size() && spaces[space_].first < record.key.space) ++space_;
-    if (space_ == spaces.size() || spaces[space_].first != record.key.space) {
-      return MakeError(ErrorCode::kCorrupt, "index_space",
-                       fmt::format("record of unknown space {}", record.key.space.value));
+    const auto& namespaces = contents_.snapshot.namespaces;
+    while (namespace_id_ < namespaces.size() &&
+           namespaces[namespace_id_].first < record.key.namespace_id)
+      ++namespace_id_;
+    if (namespace_id_ == namespaces.size() ||
+        namespaces[namespace_id_].first != record.key.namespace_id) {
+      return MakeError(ErrorCode::kCorrupt, "index_namespace",
+                       fmt::format("record of unknown space {}", record.key.namespace_id.value));
     }
     contents_.snapshot.records.push_back(record);
     return {};
@@ -221,11 +225,13 @@ class Loader {
   const uint64_t mark_;
   IndexContents contents_;
   bool meta_seen_ = false;
-  size_t space_ = 0;  // position in the snapshot's spaces
+  size_t namespace_id_ = 0;  // position in the snapshot's spaces
 };
 
-void AddSpace(SpaceId space, const SpaceIdentity& identity, rocksdb::WriteBatch* out) {
-  out->Put(AsSlice(EncodeSpaceKey(space)), AsSlice(EncodeSpace(space, identity)));
+void AddNamespace(NamespaceId namespace_id, const NamespaceIdentity& identity,
+                  rocksdb::WriteBatch* out) {
+  out->Put(AsSlice(EncodeNamespaceKey(namespace_id)),
+           AsSlice(EncodeNamespace(namespace_id, identity)));
 }
 
 void AddRecord(const IndexRecord& record, rocksdb::WriteBatch* out) {
@@ -234,7 +240,8 @@ void AddRecord(const IndexRecord& record, rocksdb::WriteBatch* out) {
 }
 
 void AddBatch(const IndexBatch& batch, rocksdb::WriteBatch* out) {
-  for (const auto& [space, identity] : batch.spaces) AddSpace(space, identity, out);
+  for (const auto& [name_space, identity] : batch.namespaces)
+    AddNamespace(name_space, identity, out);
   for (const BlockKey& key : batch.deletes) out->Delete(AsSlice(EncodeRecordKey(key)));
   for (const IndexRecord& record : batch.puts) AddRecord(record, out);
   if (batch.budget) out->Put(AsSlice(kBudgetKey), AsSlice(EncodeBudget(*batch.budget)));
@@ -264,13 +271,14 @@ Status Fill(rocksdb::DB* db, const IndexMeta& meta, const IndexSnapshot& snapsho
   rocksdb::WriteBatch batch;
   batch.Put(AsSlice(kMetaKey), AsSlice(EncodeMeta(meta)));
   batch.Put(AsSlice(kBudgetKey), AsSlice(EncodeBudget(snapshot.budget)));
-  for (const auto& [space, identity] : snapshot.spaces) AddSpace(space, identity, &batch);
+  for (const auto& [name_space, identity] : snapshot.namespaces)
+    AddNamespace(name_space, identity, &batch);
 
   std::vector<uint32_t> order(snapshot.records.size());
   std::iota(order.begin(), order.end(), 0);
   std::ranges::sort(order, {}, [&](uint32_t i) {
     const BlockKey& key = snapshot.records[i].key;
-    return std::tie(key.space, key.hash);
+    return std::tie(key.namespace_id, key.hash);
   });
   for (const uint32_t i : order) {
     AddRecord(snapshot.records[i], &batch);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The persistent index on RocksDB, in a directory of its own beside (or away from) the disk files.
 //
 // The index is a cache of the slot headers. Whenever its truth is in doubt it is not repaired but

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The measurements of kvtier-bench. Each starts a private daemon of its own and holds what it
 // measures against what the machine can do, in the same run.
 #pragma once

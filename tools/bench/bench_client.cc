@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tools/bench/bench_client.h"
 
 #include <fmt/format.h>
@@ -74,10 +75,10 @@ Result<TimedOffload> BenchClient::CommitAndTimeRest(const std::vector<BlockHash>
   for (uint32_t i = 0; i < set.size(); ++i) {
     if (fill) {
       FillBlock(set[i], bytes);
-      const auto written = client_.pool().Write(acquired->fresh[i], bytes);
+      const auto written = client_.pool().Write(acquired->new_blocks[i], bytes);
       if (!written) return FromClient(written.error());
     }
-    entries[i].block = acquired->fresh[i];
+    entries[i].block = acquired->new_blocks[i];
     entries[i].hash = hashes[i];
     entries[i].depth = i;
     entries[i].tokens = kBlockTokens;
@@ -89,7 +90,7 @@ Result<TimedOffload> BenchClient::CommitAndTimeRest(const std::vector<BlockHash>
   KVT_RETURN_IF_ERROR(Settle());
   KVT_ASSIGN_OR_RETURN(const uint64_t before_bytes, OffloadedBytes());
   const auto start = std::chrono::steady_clock::now();
-  acquired->fresh.Release();
+  acquired->new_blocks.Release();
   KVT_RETURN_IF_ERROR(Settle());
   const double seconds = SecondsSince(start);
   KVT_ASSIGN_OR_RETURN(const uint64_t after_bytes, OffloadedBytes());

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A client that stores sets of blocks and brings them back, timed.
 #pragma once
 
@@ -8,7 +9,7 @@
 
 #include "base/ids.h"
 #include "base/result.h"
-#include "client/kvtier.hpp"
+#include "kvtier/kvtier.hpp"
 #include "tools/replay/replay_client.h"
 #include "tools/support/private_daemon.h"
 

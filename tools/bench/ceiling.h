@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the machine can do at best: the same bytes moved by the shortest program, to hold the tiers'
 // rates against.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The best that raw io_uring reads of the disk tier's own file reach.
 #pragma once
 

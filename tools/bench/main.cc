@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // kvtier-bench: measures the tiers through a real daemon, beside what the machine can do.
 #include <fmt/format.h>
 

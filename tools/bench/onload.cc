@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -38,7 +39,7 @@ Result<PrivateDaemon> StartDaemon(const BenchOptions& options, Tier tier, uint64
       fmt::format("host.bytes={}B",
                   from_disk ? HostBytesForDisk(options, block_bytes) : 3 * set_slot_bytes),
       fmt::format("disk.bytes={}B", from_disk ? 3 * set_slot_bytes : 0),
-      fmt::format("cache.chunk_bytes={}B", 16 * kMiB),
+      fmt::format("cache.slab_bytes={}B", 16 * kMiB),
       // A whole set is allocated at once: all of the other one may have to be saved first.
       "cache.max_wait_ms=30000",
   };

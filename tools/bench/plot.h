@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The onload results as a picture.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,7 +13,7 @@ namespace {
 constexpr uint64_t kHeaderBytes = 4 * kKiB;
 // What the onload measurements need of a tier, in sets; see onload.cc.
 constexpr uint64_t kSetsInTier = 3;
-constexpr uint64_t kSpareChunkBytes = 16 * kMiB;
+constexpr uint64_t kSpareSlabBytes = 16 * kMiB;
 
 Status MeasureOnloads(const BenchOptions& options, Tier tier, BenchResults* results) {
   for (const uint64_t block_bytes : options.block_bytes) {
@@ -49,7 +50,7 @@ uint64_t SetBytesWithin(const BenchTiers& tiers, const std::vector<uint64_t>& bl
   const uint64_t smallest = std::ranges::min(block_bytes);
   const uint64_t spare = 2 * std::ranges::max(block_bytes);
   const auto of_tier = [&](uint64_t bytes) {
-    const uint64_t set = bytes > kSpareChunkBytes ? (bytes - kSpareChunkBytes) / kSetsInTier : 0;
+    const uint64_t set = bytes > kSpareSlabBytes ? (bytes - kSpareSlabBytes) / kSetsInTier : 0;
     return static_cast<uint64_t>(static_cast<double>(set) * static_cast<double>(smallest) /
                                  static_cast<double>(smallest + kHeaderBytes));
   };

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -31,7 +32,7 @@ Result<PrivateDaemon> StartDaemon(const BenchOptions& options) {
       fmt::format("pool.bytes={}B", 2 * kSetBlocks * kBlockBytes),
       fmt::format("host.bytes={}B", 256 * kMiB),
       "cache.max_wait_ms=30000",
-      // Two per cent more than the entries need: chunk headers and the share that is kept free.
+      // Two per cent more than the entries need: slab headers and the share that is kept free.
       fmt::format("disk.bytes={}B", options.entries * kSlotBytes / 100 * 102 + 256 * kMiB),
   };
   PutOnDevice(options.device, &daemon);

@@ -1,8 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tools/kvtierctl/app.h"
 
 #include <CLI/CLI.hpp>
 
-#include "client/kvtier.h"
+#include "kvtier/kvtier.h"
 
 namespace kvtier {
 namespace {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The table of kvtierctl's commands: the program parses with it, and its man page and completions
 // are written from it.
 #pragma once

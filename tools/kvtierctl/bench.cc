@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // kvtierctl bench: what the tiers deliver, beside what the machine can do.
 #include "tools/bench/bench.h"
 
@@ -18,7 +19,7 @@ namespace kvtier {
 namespace {
 
 constexpr uint64_t kLeastSetBytes = 16 * kMiB;
-// When the disk is measured host memory holds half a set, and a chunk at least.
+// When the disk is measured host memory holds half a set, and a slab at least.
 constexpr uint64_t kLeastDiskSetBytes = 40 * kMiB;
 
 struct BenchArguments {

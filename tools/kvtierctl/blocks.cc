@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tools/kvtierctl/blocks.h"
 
 #include <fmt/format.h>
@@ -66,7 +67,7 @@ json::object BlockSelection::ToRequest(std::string_view operation) const {
   return request;
 }
 
-void AddSpaceOptions(CLI::App* command, BlockSelection* selection) {
+void AddNamespaceOptions(CLI::App* command, BlockSelection* selection) {
   command->add_option("--tenant", selection->tenant, "Blocks of this tenant only.")
       ->type_name("NAME");
   command
@@ -95,12 +96,13 @@ Status ForEachBlock(const CommandContext& context, const BlockSelection& selecti
     request["limit"] = std::min(wanted, kBlocksPerPortion);
     KVT_ASSIGN_OR_RETURN(const json::value document, Call(context, request));
     const JsonView reply(&document);
-    std::vector<JsonView> spaces;
-    reply["spaces"].ForEach([&spaces](JsonView space) { spaces.push_back(space); });
+    std::vector<JsonView> namespaces;
+    reply["namespaces"].ForEach(
+        [&namespaces](JsonView name_space) { namespaces.push_back(name_space); });
     const auto now_s = static_cast<int64_t>(reply["now_s"].Count());
     reply["blocks"].ForEach([&](JsonView block) {
-      const uint64_t space = block["space"].Count();
-      visit({block, space < spaces.size() ? spaces[space] : JsonView(), now_s});
+      const uint64_t name_space = block["namespace"].Count();
+      visit({block, name_space < namespaces.size() ? namespaces[name_space] : JsonView(), now_s});
       ++seen;
     });
     if (!reply["cursor"].present()) {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the commands on single blocks share: which blocks are meant, and asking the daemon in
 // portions.
 #pragma once
@@ -24,7 +25,7 @@ struct BlockSelection {
 };
 
 // --tenant and --model.
-void AddSpaceOptions(CLI::App* command, BlockSelection* selection);
+void AddNamespaceOptions(CLI::App* command, BlockSelection* selection);
 void AddTierOption(CLI::App* command, BlockSelection* selection, const std::string& description);
 // HASH..., as ResolveHashes takes them.
 void AddHashArguments(CLI::App* command, std::vector<std::string>* hashes,
@@ -33,7 +34,7 @@ void AddHashArguments(CLI::App* command, std::vector<std::string>* hashes,
 // A listed block, with the tenant and model it belongs to. Valid during the visit.
 struct ListedBlock {
   JsonView block;
-  JsonView space;
+  JsonView name_space;
   int64_t now_s = 0;
 };
 // Visits the blocks that are selected, `limit` at most (0: all), a portion from the daemon at a

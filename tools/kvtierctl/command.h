@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What kvtierctl's commands share: where the daemon is, how to answer, how to end.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // kvtierctl config: the configuration in effect, and what in it is not the default.
 #include <fmt/format.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tools/kvtierctl/device_option.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // `--device`: where a private daemon has its pool, or which of a running daemon's devices is used.
 #pragma once
 

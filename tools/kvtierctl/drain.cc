@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // kvtierctl drain: writes what should survive a restart to disk.
 #include <fmt/format.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // kvtierctl evict: blocks to be forgotten now.
 #include <fmt/format.h>
 
@@ -83,7 +84,7 @@ void AddEvictCommand(CLI::App* app, CommandContext* context) {
                    "Hashes, or their first digits; -: read them from standard input.");
   command->add_flag("--all", arguments->all, "Every block that the other options leave.");
   AddTierOption(command, &arguments->selection, "From this tier only; copies in other tiers stay.");
-  AddSpaceOptions(command, &arguments->selection);
+  AddNamespaceOptions(command, &arguments->selection);
   command->footer(
       "Ends with 8 if some of the blocks stayed, with 4 if none was cached.\n"
       "Examples:\n"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What kvtierctl tells the shell. Stable: scripts depend on the numbers.
 #pragma once
 

@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // kvtierctl fsck: checks the disk tier of a daemon that does not run.
-#include "tiers/disk/fsck.h"
+#include "tiers/index/fsck.h"
 
 #include <fmt/format.h>
 
@@ -49,7 +50,7 @@ Result<FsckOptions> ToOptions(const FsckArguments& arguments) {
   }
   options.on_progress = [terminal = Terminal(stderr)](const ScanProgress& progress) {
     terminal.ShowProgress(
-        fmt::format("scanned {} of {} chunks", progress.chunks_done, progress.chunks));
+        fmt::format("scanned {} of {} slabs", progress.slabs_done, progress.slabs));
   };
   return options;
 }
@@ -59,8 +60,7 @@ json::object RebuiltJson(const RebuiltIndex& rebuilt, uint64_t blocks) {
   for (int i = 0; i < kRebuildRejectCount; ++i) {
     rejected[RebuildRejectName(static_cast<RebuildReject>(i))] = rebuilt.rejected[i];
   }
-  return {
-      {"entries", blocks}, {"chunks_bad", rebuilt.chunks_bad}, {"rejected", std::move(rejected)}};
+  return {{"entries", blocks}, {"slabs_bad", rebuilt.slabs_bad}, {"rejected", std::move(rejected)}};
 }
 
 // Every slot with a valid header that was not rejected is an entry of the new index.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // kvtierctl inspect: one block, where it is, and why it was not there when it was asked for.
 #include <fmt/chrono.h>
 #include <fmt/format.h>
@@ -39,7 +40,7 @@ constexpr std::array<Explanation, 18> kDropExplanations = {{
     {"read_error", "the disk failed to read it"},
     {"corrupt", "its bytes on disk were damaged"},
     {"stale_index", "the index named a place that cannot be"},
-    {"chunk_reclaimed", "its chunk was needed for another model"},
+    {"slab_reclaimed", "its slab was needed for another model"},
     {"copy_above", "its space was needed; a higher tier has a copy"},
     {"evicted_by_hand", "an administrator evicted it"},
     {"tenant_cap", "its tenant was at its cap"},
@@ -167,7 +168,7 @@ void AddInspectCommand(CLI::App* app, CommandContext* context) {
                    "The block's hash; its first digits do if it is cached.")
       ->required()
       ->type_name("HASH");
-  AddSpaceOptions(command, &arguments->selection);
+  AddNamespaceOptions(command, &arguments->selection);
   command->footer(
       "Ends with 4 if the block is not cached. Drops and misses are remembered for the latest\n"
       "tens of thousands of blocks; a miss is noted for the block at which an acquire stopped.\n"

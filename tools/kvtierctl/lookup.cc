@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // kvtierctl lookup: how much of a sequence is cached, and where.
 #include <fmt/format.h>
 
@@ -31,7 +32,7 @@ struct LookupArguments {
 };
 
 struct LookedUp {
-  json::object space;
+  json::object name_space;
   std::vector<std::string> hashes;
   std::vector<json::value> tiers;  // an array of names per hash
   uint64_t cached = 0;
@@ -97,7 +98,7 @@ Result<LookedUp> LookUp(const LookupArguments& arguments, const CommandContext& 
   }
   KVT_RETURN_IF_ERROR(CallWithHashes(
       context, arguments.selection.ToRequest("lookup"), result.hashes, [&](JsonView reply) {
-        if (reply.object() != nullptr) result.space = *reply.object();
+        if (reply.object() != nullptr) result.name_space = *reply.object();
         reply["tiers"].ForEach([&](JsonView tiers) { result.tiers.push_back(*tiers.value()); });
       }));
   if (result.tiers.size() != result.hashes.size()) {
@@ -118,7 +119,7 @@ std::string ToJson(LookedUp result) {
   for (size_t i = 0; i < result.hashes.size(); ++i) {
     blocks.push_back({{"hash", result.hashes[i]}, {"tiers", result.tiers[i]}});
   }
-  json::object document = std::move(result.space);
+  json::object document = std::move(result.name_space);
   document.stable_erase("tiers");
   document["asked"] = result.hashes.size();
   document["cached"] = result.cached;
@@ -170,7 +171,7 @@ void AddLookupCommand(CLI::App* app, CommandContext* context) {
       ->capture_default_str();
   command->add_option("--salt", arguments->salt, "The request's cache salt.")->type_name("TEXT");
   command->add_option("--lora", arguments->lora, "The request's LoRA.")->type_name("NAME");
-  AddSpaceOptions(command, &arguments->selection);
+  AddNamespaceOptions(command, &arguments->selection);
   command->footer(
       "Ends with 0 if all blocks are cached, 8 if some are, 4 if none is. Tokens are hashed as\n"
       "vLLM's sha256_cbor hashes them.\n"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // kvtierctl ls: the blocks that the daemon holds, as they come.
 #include <fmt/format.h>
 
@@ -29,9 +30,10 @@ std::string Age(const ListedBlock& listed, std::string_view member) {
   return FormatAge(listed.now_s - since_s);
 }
 
-std::string Owner(JsonView space) {
-  const std::string name = space["model_name"].Text();
-  return fmt::format("{}/{}", space["tenant"].Text(), name.empty() ? space["model"].Text() : name);
+std::string Owner(JsonView name_space) {
+  const std::string name = name_space["model_name"].Text();
+  return fmt::format("{}/{}", name_space["tenant"].Text(),
+                     name.empty() ? name_space["model"].Text() : name);
 }
 
 // Columns are as wide as their widest likely cell: rows are shown as they come, so nobody knows the
@@ -55,7 +57,7 @@ void PrintBlock(const LsArguments& arguments, const ListedBlock& listed) {
     fmt::print("{}\n", hash);
     return;
   }
-  std::string owner = Owner(listed.space);
+  std::string owner = Owner(listed.name_space);
   if (!arguments.full && owner.size() > kOwnerColumns) {
     owner = owner.substr(0, kOwnerColumns - 2) + "..";
   }
@@ -70,7 +72,7 @@ json::object BlockJson(const ListedBlock& listed) {
   json::object block = *listed.block.object();
   block.stable_erase("space");
   for (const char* member : {"tenant", "model", "model_name", "block_bytes"}) {
-    if (listed.space[member].present()) block[member] = *listed.space[member].value();
+    if (listed.name_space[member].present()) block[member] = *listed.name_space[member].value();
   }
   return block;
 }
@@ -112,7 +114,7 @@ void AddLsCommand(CLI::App* app, CommandContext* context) {
       "ls", "List cached blocks: their tiers, tokens, depth, age, idle time and references.");
   const auto arguments = std::make_shared<LsArguments>();
   AddTierOption(command, &arguments->selection, "Blocks held by this tier only.");
-  AddSpaceOptions(command, &arguments->selection);
+  AddNamespaceOptions(command, &arguments->selection);
   command
       ->add_option("--prefix", arguments->selection.prefix,
                    "Blocks whose hash begins with these hexadecimal digits only.")

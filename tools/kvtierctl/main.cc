@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // kvtierctl: looks at a kvtierd, and exercises one.
 #include <fmt/format.h>
 

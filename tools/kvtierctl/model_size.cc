@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tools/kvtierctl/model_size.h"
 
 #include <fmt/format.h>
@@ -7,7 +8,7 @@
 #include <initializer_list>
 #include <optional>
 
-#include "tiers/disk/slot_header.h"
+#include "tiers/storage/slot_header.h"
 #include "tools/support/json_view.h"
 
 namespace kvtier {
@@ -151,10 +152,10 @@ Result<ModelSize> MeasureModel(std::string_view config_json, std::string_view dt
   return size;
 }
 
-uint64_t SlotsIn(uint64_t tier_bytes, uint64_t block_bytes, uint64_t chunk_bytes,
-                 uint64_t chunk_header_bytes) {
-  if (chunk_bytes <= chunk_header_bytes) return 0;
-  return tier_bytes / chunk_bytes * ((chunk_bytes - chunk_header_bytes) / SlotBytes(block_bytes));
+uint64_t SlotsIn(uint64_t tier_bytes, uint64_t block_bytes, uint64_t slab_bytes,
+                 uint64_t slab_header_bytes) {
+  if (slab_bytes <= slab_header_bytes) return 0;
+  return tier_bytes / slab_bytes * ((slab_bytes - slab_header_bytes) / SlotBytes(block_bytes));
 }
 
 }  // namespace kvtier

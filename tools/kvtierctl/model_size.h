@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How large a model's KV cache is, told from its Hugging Face config.json.
 #pragma once
 
@@ -31,9 +32,9 @@ struct ModelSize {
 [[nodiscard]] Result<ModelSize> MeasureModel(std::string_view config_json, std::string_view dtype,
                                              uint64_t tensor_parallel);
 
-// What host (0) or disk (kChunkHeaderBytes) holds: slots of a block with its header, in whole
-// chunks, each of which may begin with a header of its own.
-[[nodiscard]] uint64_t SlotsIn(uint64_t tier_bytes, uint64_t block_bytes, uint64_t chunk_bytes,
-                               uint64_t chunk_header_bytes);
+// What host (0) or disk (kSlabHeaderBytes) holds: slots of a block with its header, in whole
+// slabs, each of which may begin with a header of its own.
+[[nodiscard]] uint64_t SlotsIn(uint64_t tier_bytes, uint64_t block_bytes, uint64_t slab_bytes,
+                               uint64_t slab_header_bytes);
 
 }  // namespace kvtier

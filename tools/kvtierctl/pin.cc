@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // kvtierctl pin and unpin: blocks that are not to be forgotten for a while.
 #include <fmt/format.h>
 
@@ -52,7 +53,7 @@ void AddBlocks(CLI::App* command, PinArguments* arguments) {
   AddHashArguments(command, &arguments->hashes,
                    "Hashes, or their first digits; -: read them from standard input.");
   command->get_option("hashes")->required();
-  AddSpaceOptions(command, &arguments->selection);
+  AddNamespaceOptions(command, &arguments->selection);
 }
 
 }  // namespace

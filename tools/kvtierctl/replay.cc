@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // kvtierctl replay: plays recorded requests against a daemon and checks every byte it serves.
 #include <fmt/format.h>
 
@@ -53,19 +54,19 @@ Result<Trace> LoadTraces(const ReplayArguments& arguments) {
   return merged;
 }
 
-// A chunk for every tier size: small tiers get small chunks, so that rounding to whole chunks costs
-// little, and a chunk holds at least four blocks.
-uint64_t ChunkBytes(const ReplayArguments& arguments) {
-  constexpr uint64_t kChunksPerTier = 16;
-  uint64_t chunk_bytes = 64 * kMiB;
+// A slab for every tier size: small tiers get small slabs, so that rounding to whole slabs costs
+// little, and a slab holds at least four blocks.
+uint64_t SlabBytes(const ReplayArguments& arguments) {
+  constexpr uint64_t kSlabsPerTier = 16;
+  uint64_t slab_bytes = 64 * kMiB;
   const uint64_t least = 4 * (arguments.block_bytes + 4 * kKiB);
   const uint64_t smallest_tier = arguments.disk_bytes == 0
                                      ? arguments.host_bytes
                                      : std::min(arguments.host_bytes, arguments.disk_bytes);
-  while (chunk_bytes > smallest_tier / kChunksPerTier && chunk_bytes / 2 >= least) {
-    chunk_bytes /= 2;
+  while (slab_bytes > smallest_tier / kSlabsPerTier && slab_bytes / 2 >= least) {
+    slab_bytes /= 2;
   }
-  return chunk_bytes;
+  return slab_bytes;
 }
 
 Result<PrivateDaemon> Spawn(const ReplayArguments& arguments) {
@@ -75,7 +76,7 @@ Result<PrivateDaemon> Spawn(const ReplayArguments& arguments) {
       fmt::format("pool.bytes={}B", arguments.pool_bytes),
       fmt::format("host.bytes={}B", arguments.host_bytes),
       fmt::format("disk.bytes={}B", arguments.disk_bytes),
-      fmt::format("cache.chunk_bytes={}B", ChunkBytes(arguments)),
+      fmt::format("cache.slab_bytes={}B", SlabBytes(arguments)),
   };
   PutOnDevice(arguments.device, &options);
   options.settings.insert(options.settings.end(), arguments.settings.begin(),

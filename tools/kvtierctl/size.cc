@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // kvtierctl size: how many blocks and tokens of a model the tiers hold.
 #include <fmt/format.h>
 
@@ -11,9 +12,9 @@
 
 #include "base/byte_size.h"
 #include "protocol/model_record.h"
-#include "tiers/cache_options.h"
-#include "tiers/disk/chunk_header.h"
-#include "tiers/disk/slot_header.h"
+#include "tiers/storage/slab_header.h"
+#include "tiers/storage/slot_header.h"
+#include "tiers/types/cache_options.h"
 #include "tools/kvtierctl/command.h"
 #include "tools/kvtierctl/model_size.h"
 #include "tools/kvtierctl/size_option.h"
@@ -24,8 +25,8 @@ namespace {
 
 namespace json = boost::json;
 
-// The most that cache.chunk_bytes may be.
-constexpr uint64_t kMostChunkBytes = 1 * kGiB;
+// The most that cache.slab_bytes may be.
+constexpr uint64_t kMostSlabBytes = 1 * kGiB;
 
 struct SizeArguments {
   std::string path;
@@ -46,8 +47,8 @@ struct Plan {
   ModelSize model;
   uint64_t block_tokens = 0;
   uint64_t block_bytes = 0;
-  uint64_t chunk_bytes = 0;
-  bool chunk_is_default = true;
+  uint64_t slab_bytes = 0;
+  bool slab_is_default = true;
   std::array<TierPlan, 3> tiers;
 };
 
@@ -76,24 +77,23 @@ Result<Plan> MakePlan(const SizeArguments& arguments) {
                        MeasureModel(config, arguments.dtype, arguments.tensor_parallel));
   plan.block_tokens = arguments.block_tokens;
   plan.block_bytes = plan.model.BytesPerToken() * plan.block_tokens;
-  plan.chunk_bytes = CacheOptions().chunk_bytes;
-  while (plan.chunk_bytes < SlotBytes(plan.block_bytes) + kChunkHeaderBytes) {
-    plan.chunk_bytes *= 2;
-    plan.chunk_is_default = false;
+  plan.slab_bytes = CacheOptions().slab_bytes;
+  while (plan.slab_bytes < SlotBytes(plan.block_bytes) + kSlabHeaderBytes) {
+    plan.slab_bytes *= 2;
+    plan.slab_is_default = false;
   }
-  if (plan.chunk_bytes > kMostChunkBytes) {
-    return MakeError(
-        ErrorCode::kInvalidArgument, "block_too_large",
-        fmt::format("a block would have {} and not fit into a chunk of {}: take "
-                    "fewer --block-tokens",
-                    FormatByteSize(plan.block_bytes), FormatByteSize(kMostChunkBytes)));
+  if (plan.slab_bytes > kMostSlabBytes) {
+    return MakeError(ErrorCode::kInvalidArgument, "block_too_large",
+                     fmt::format("a block would have {} and not fit into a slab of {}: take "
+                                 "fewer --block-tokens",
+                                 FormatByteSize(plan.block_bytes), FormatByteSize(kMostSlabBytes)));
   }
   plan.tiers = {
       {{"pool", arguments.pool_bytes, arguments.pool_bytes / plan.block_bytes},
        {"host", arguments.host_bytes,
-        SlotsIn(arguments.host_bytes, plan.block_bytes, plan.chunk_bytes, 0)},
+        SlotsIn(arguments.host_bytes, plan.block_bytes, plan.slab_bytes, 0)},
        {"disk", arguments.disk_bytes,
-        SlotsIn(arguments.disk_bytes, plan.block_bytes, plan.chunk_bytes, kChunkHeaderBytes)}}};
+        SlotsIn(arguments.disk_bytes, plan.block_bytes, plan.slab_bytes, kSlabHeaderBytes)}}};
   return plan;
 }
 
@@ -116,8 +116,8 @@ std::string ConfigSection(const Plan& plan) {
   for (const TierPlan& tier : plan.tiers) {
     text += fmt::format("[{}]\nbytes = \"{}\"\n\n", tier.name, ExactSize(tier.bytes));
   }
-  if (plan.chunk_is_default) return text.substr(0, text.size() - 1);
-  return text + fmt::format("[cache]\nchunk_bytes = \"{}\"\n", ExactSize(plan.chunk_bytes));
+  if (plan.slab_is_default) return text.substr(0, text.size() - 1);
+  return text + fmt::format("[cache]\nslab_bytes = \"{}\"\n", ExactSize(plan.slab_bytes));
 }
 
 std::string ToText(const Plan& plan) {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tools/kvtierctl/size_option.h"
 
 #include <CLI/CLI.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Options that take sizes with a unit: "256MiB".
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // kvtierctl status: what the daemon holds and does.
 #include <CLI/CLI.hpp>
 

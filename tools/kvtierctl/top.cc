@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // kvtierctl top: the status and the rates of the last seconds, again and again.
 #include <fmt/format.h>
 

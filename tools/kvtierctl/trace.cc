@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // kvtierctl trace: what the daemon did lately, request by request and block by block.
 #include <fmt/format.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Trace events of the daemon as a document in Chrome's trace event format, which Perfetto opens.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // kvtierctl verify: reads every persisted block back and checks it, while the daemon serves.
 #include <fmt/format.h>
 

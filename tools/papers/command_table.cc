@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tools/papers/command_table.h"
 
 #include <CLI/CLI.hpp>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A program's commands and options as plain data, read from the table that the program parses with.
 #pragma once
 

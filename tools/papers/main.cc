@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // kvtier-papers: writes manual pages and completions from the tables that the programs work with.
 // Runs at build time: kvtier-papers DIRECTORY DATE.
 #include <fmt/format.h>
@@ -8,8 +9,8 @@
 #include <fstream>
 #include <string>
 
-#include "client/kvtier.h"
-#include "daemon/command_line.h"
+#include "daemon/config/command_line.h"
+#include "kvtier/kvtier.h"
 #include "tools/kvtierctl/app.h"
 #include "tools/papers/completion.h"
 #include "tools/papers/pages.h"

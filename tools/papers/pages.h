@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The project's manual pages, written from the tables that the programs work with.
 #pragma once
 

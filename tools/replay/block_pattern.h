@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Block contents that anybody who knows the block's hash can make again: what a replay writes into
 // missed blocks and expects in hits.
 #pragma once

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tools/replay/replay_client.h"
 
 #include <fmt/format.h>
@@ -206,9 +207,9 @@ Status ReplayClient::FillMisses(const std::vector<kvt_hash>& hashes, size_t firs
   std::vector<kvt_commit_entry> entries(missed);
   for (uint32_t i = 0; i < missed; ++i) {
     const size_t position = first + i;
-    if (!Fill(FromWire(hashes[position]), allocated->fresh[i])) return {};
+    if (!Fill(FromWire(hashes[position]), allocated->new_blocks[i])) return {};
     kvt_commit_entry& entry = entries[i];
-    entry.block = allocated->fresh[i];
+    entry.block = allocated->new_blocks[i];
     entry.hash = hashes[position];
     entry.depth = static_cast<uint32_t>(position);
     entry.tokens = static_cast<uint16_t>(block_tokens_);
@@ -221,8 +222,8 @@ Status ReplayClient::FillMisses(const std::vector<kvt_hash>& hashes, size_t firs
     // A lost connection shows at the next acquire; refusals come by CountAsyncErrors.
     (void)pool_.Commit(std::span(entries).subspan(begin, count));
   }
-  const std::vector<kvt_block> fresh = allocated->fresh.Take();
-  held->insert(held->end(), fresh.begin(), fresh.end());
+  const std::vector<kvt_block> taken = allocated->new_blocks.Take();
+  held->insert(held->end(), taken.begin(), taken.end());
   return {};
 }
 

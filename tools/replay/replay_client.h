@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One inference client as the daemon sees it: asks for a prompt's blocks, checks those it gets,
 // fills and publishes the others, and lets go of all of them.
 #pragma once
@@ -10,7 +11,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "client/kvtier.hpp"
+#include "kvtier/kvtier.hpp"
 #include "tools/replay/report.h"
 #include "tools/replay/trace.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Request traces: who asked for which prefix when.
 #pragma once
 

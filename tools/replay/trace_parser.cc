@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reads the two public trace formats. Boost.JSON throws; its exceptions end in this file.
 #include <fmt/format.h>
 
@@ -90,7 +91,7 @@ Result<Trace> ParseMooncake(std::string_view text, const TraceScope& scope) {
   return trace;
 }
 
-// Appends the requests of a session and, as streams of their own, those of its sub-agents.
+// Prefills the requests of a session and, as streams of their own, those of its sub-agents.
 void AppendAgenticRequests(const json::array& requests, int64_t start_ms, const TraceScope& scope,
                            int depth, Trace* trace) {
   constexpr int kMaxDepth = 8;

@@ -1,6 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tools/support/admin.h"
 
-#include "client/kvtier.h"
+#include "kvtier/kvtier.h"
 #include "tools/support/client_error.h"
 
 namespace kvtier {

@@ -1,8 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
 // Errors of libkvtier as this project's own. The codes are the same by definition of the C ABI.
 #pragma once
 
 #include "base/result.h"
-#include "client/kvtier_result.hpp"
+#include "kvtier/kvtier_result.hpp"
 
 namespace kvtier {
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Reading JSON documents of other programs: absent members read as nothing, never as an exception.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tools/support/private_daemon.h"
 
 #include <fcntl.h>
@@ -18,7 +19,7 @@
 #include "base/check.h"
 #include "base/errno_error.h"
 #include "base/unique_fd.h"
-#include "client/kvtier.h"
+#include "kvtier/kvtier.h"
 
 namespace kvtier {
 namespace {

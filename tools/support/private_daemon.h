@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A kvtierd of one's own, for replays, benchmarks and tests: started in a directory that the caller
 // keeps, killed with its owner.
 #pragma once

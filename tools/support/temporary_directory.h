@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A directory that is removed with everything in it when its owner goes.
 #pragma once
 

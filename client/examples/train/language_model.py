@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The model: a Llama-style decoder over bytes. `client/examples/model.cc` is the same in C++."""
 
 import dataclasses

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes the training text: the King James Bible and Jane Austen's six novels.
 
 All of it is in the public domain. It comes from Debian packages, which are downloaded and unpacked

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Trains the model of kvtier-generate on the text of prepare_text.py and writes its weights.
 
   python3 prepare_text.py --output corpus.txt

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The weights file: a header, the tensors in bf16, a digest. MODEL.md describes it byte by byte."""
 
 import hashlib

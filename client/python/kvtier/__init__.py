@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Client of kvtierd: the KV cache of LLM inference, shared between processes, kept in three tiers.
 
 To begin with:

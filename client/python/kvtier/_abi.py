@@ -1,4 +1,5 @@
-"""The C ABI of libkvtier, as declared in client/kvtier.h and client/kvtier_sequence.h.
+# SPDX-License-Identifier: Apache-2.0
+"""The C ABI of libkvtier, as declared in client/include/kvtier/kvtier.h and client/include/kvtier/kvtier_sequence.h.
 
 Structures carry the names and the order of the header's fields; `PROTOTYPES` has every function.
 Nothing here is loaded or called: see `_library`.
@@ -28,7 +29,7 @@ from ctypes import (
 from typing import Any
 
 DEFAULT_TIMEOUT = -1
-NO_TAIL = 0xFFFFFFFF
+NO_PARTIAL_BLOCK = 0xFFFFFFFF
 
 Hash = c_uint8 * 32
 
@@ -166,8 +167,8 @@ class AcquireRequest(Structure):
         ("size", c_size_t),
         ("hashes", c_void_p),
         ("hash_count", c_size_t),
-        ("tails", c_void_p),
-        ("tail_count", c_size_t),
+        ("partial_blocks", c_void_p),
+        ("partial_count", c_size_t),
         ("new_blocks", c_uint32),
         ("reserved", c_uint32),
         ("load_order", c_uint8),
@@ -189,10 +190,10 @@ class AcquireReply(Structure):
         ("size", c_size_t),
         ("hits", c_void_p),
         ("hits_capacity", c_size_t),
-        ("fresh", c_void_p),
-        ("fresh_capacity", c_size_t),
+        ("new_blocks", c_void_p),
+        ("new_block_capacity", c_size_t),
         ("hit_count", c_size_t),
-        ("fresh_count", c_size_t),
+        ("new_block_count", c_size_t),
         ("tail", c_uint32),
         ("load", Load),
         ("miss", c_uint8),

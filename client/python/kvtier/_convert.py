@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Python values in the forms that C takes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ownership of the library's objects: each is freed once, and before the one it depends on."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Objects that a `with` block closes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What an acquire brought, and giving it back."""
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ class AcquireResult:
     in a `with` statement, which releases what it still holds at its end. The garbage collector does
     not. One thread at a time.
 
-    hits: in order, one reference each. fresh: private blocks, `new_blocks` of them; none without a
-    daemon. hashes: of the full blocks asked for, 32 bytes each. tail: which of the tails hit
+    hits: in order, one reference each. new_blocks: private blocks, `new_blocks` of them; none without a
+    daemon. hashes: of the full blocks asked for, 32 bytes each. tail: which of the partial_blocks hit
     (it is then the last hit), or None. load: for Pool.wait; None: all hits are usable now. miss:
     why the block after the hits was not served.
     """
@@ -32,7 +33,7 @@ class AcquireResult:
         pool: Pool,
         hashes: list[bytes],
         hits: list[Hit],
-        fresh: list[Block],
+        new_blocks: list[Block],
         tail: int | None,
         load: Load | None,
         miss: Miss,
@@ -40,8 +41,8 @@ class AcquireResult:
         self._pool = pool
         self.hashes = hashes
         self.hits = hits
-        self.fresh = fresh
-        self.tail = tail
+        self.new_blocks = fresh
+        self.partial_block = tail
         self.load = load
         self.miss = miss
 
@@ -58,7 +59,7 @@ class AcquireResult:
     @property
     def blocks(self) -> list[Block]:
         """All blocks held: the hits and then the private ones."""
-        return [hit.block for hit in self.hits] + self.fresh
+        return [hit.block for hit in self.hits] + self.new_blocks
 
     def block_table(self) -> npt.NDArray[np.int32]:
         """Pool indices of all blocks held, int32 [hits + fresh]."""
@@ -76,11 +77,11 @@ class AcquireResult:
         progress = self._pool.wait(self.load, up_to, timeout_ms)
         if progress.miss == Miss.UNAVAILABLE:
             # The blocks went with the connection, the private ones too.
-            self.hits, self.fresh, self.tail, self.miss = [], [], None, progress.miss
+            self.hits, self.new_blocks, self.partial_block, self.miss = [], [], None, progress.miss
         elif progress.finished and progress.ready < len(self.hits):
             lost = self.hits[progress.ready :]
             del self.hits[progress.ready :]
-            self.tail = None
+            self.partial_block = None
             self.miss = progress.miss
             self._pool.release([hit.block for hit in lost])
         return progress
@@ -89,7 +90,7 @@ class AcquireResult:
         """Gives everything back that is still held. Never fails for want of a daemon."""
         blocks = self.blocks
         self.hits = []
-        self.fresh = []
+        self.new_blocks = []
         if blocks and not self._pool.closed:
             self._pool.release(blocks)
 

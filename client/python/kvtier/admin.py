@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Requests to the daemon's admin socket, as kvtierctl makes them."""
 
 from __future__ import annotations

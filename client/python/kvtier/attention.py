@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Attention computed by the daemon, for processes that launch no kernels of their own."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Blocks, loads and what the daemon says about them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A process's connection to the daemon."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The copy function of a sequence as C calls it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A pool's memory on a GPU, mapped into this process by libkvtier."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Status codes of libkvtier and the exceptions they become.
 
 UNAVAILABLE (no daemon, or the connection was lost) is not a failure of the caller. Calls that can

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The content identity of blocks, computed as vLLM's sha256_cbor does."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A pool's memory as arrays: numpy for host memory, __cuda_array_interface__ for a GPU's, torch for
 both. Nothing is copied."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Models: a KV geometry with its identity, and where its bytes lie in a pool."""
 
 from __future__ import annotations

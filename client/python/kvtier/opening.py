@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Opening a sequence, with the right copy function for where the pool is."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A model's block pool, shared with the daemon and with other processes."""
 
 from __future__ import annotations
@@ -182,14 +183,14 @@ class Pool(Scoped):
         *,
         tokens: Tokens | None = None,
         identity: PromptIdentity | None = None,
-        tails: Hashes = (),
+        partial_blocks: Hashes = (),
         new_blocks: int = 0,
         in_layers: bool = False,
     ) -> AcquireResult:
         """References the longest cached prefix over all tiers, starts what must be loaded, and
         allocates private blocks. One round trip.
 
-        hashes: of the sequence's full blocks, from block 0. tails: of partial blocks that would do
+        hashes: of the sequence's full blocks, from block 0. partial_blocks: of partial blocks that would do
         after all of `hashes`, longest first. Or tokens, with identity: hashed here, with the
         remaining partial block as the only tail. new_blocks: private blocks, all of them or the
         call fails. in_layers: what is in host memory comes layer by layer, layer 0 of all blocks
@@ -199,31 +200,31 @@ class Pool(Scoped):
         ResourceExhaustedError ("pool_full"), LimitExceededError, TimedOutError,
         InvalidArgumentError; nothing is held then.
         """
-        joined, joined_tails = _convert.hash_bytes(hashes), _convert.hash_bytes(tails)
+        joined, joined_partials = _convert.hash_bytes(hashes), _convert.hash_bytes(partial_blocks)
         if tokens is not None:
-            if joined or joined_tails:
+            if joined or joined_partials:
                 raise invalid("hashes_and_tokens", "only one of them can be given")
             both = b"".join(self.hash_blocks(tokens, identity))
             full = len(tokens) // self._model.record.block_tokens * _convert.HASH_BYTES
-            joined, joined_tails = both[:full], both[full:]
-        return self._acquire(joined, joined_tails, new_blocks, in_layers)
+            joined, joined_partials = both[:full], both[full:]
+        return self._acquire(joined, joined_partials, new_blocks, in_layers)
 
     def _acquire(
-        self, hashes: bytes, tails: bytes, new_blocks: int, in_layers: bool
+        self, hashes: bytes, partial_blocks: bytes, new_blocks: int, in_layers: bool
     ) -> AcquireResult:
         hash_count = len(hashes) // _convert.HASH_BYTES
         request = _abi.sized(_abi.AcquireRequest)
         request.hashes = _convert.pointer(hashes)
         request.hash_count = hash_count
-        request.tails = _convert.pointer(tails)
-        request.tail_count = len(tails) // _convert.HASH_BYTES
+        request.partial_blocks = _convert.pointer(partial_blocks)
+        request.partial_count = len(partial_blocks) // _convert.HASH_BYTES
         request.new_blocks = new_blocks
         request.load_order = 1 if in_layers else 0
-        hits = (_abi.AcquiredBlock * (hash_count + (1 if tails else 0)))()
-        fresh = (_abi.Block * _convert.unsigned(new_blocks, 32, "new_blocks"))()
+        hits = (_abi.AcquiredBlock * (hash_count + (1 if partial_blocks else 0)))()
+        new_blocks = (_abi.Block * _convert.unsigned(new_blocks, 32, "new_blocks"))()
         reply = _abi.sized(_abi.AcquireReply)
         reply.hits, reply.hits_capacity = ctypes.addressof(hits), len(hits)
-        reply.fresh, reply.fresh_capacity = ctypes.addressof(fresh), len(fresh)
+        reply.new_blocks, reply.new_block_capacity = ctypes.addressof(new_blocks), len(new_blocks)
         names = _convert.split_hashes(hashes)
         if not check_available(
             self._library.kvt_acquire(
@@ -235,8 +236,8 @@ class Pool(Scoped):
             self,
             names,
             unpack_hits(memoryview(hits).cast("B")[: reply.hit_count * ctypes.sizeof(hits._type_)]),
-            unpack_blocks(memoryview(fresh).cast("B")),
-            None if reply.tail == _abi.NO_TAIL else reply.tail,
+            unpack_blocks(memoryview(new_blocks).cast("B")),
+            None if reply.partial_block == _abi.NO_PARTIAL_BLOCK else reply.partial_block,
             Load(reply.load.id, reply.load.attachment) if reply.load.id else None,
             Miss(reply.miss),
         )

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The blocks of one growing sequence of tokens.
 
 Its life in an engine:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The shapes and strides under which a pool's bytes are seen as K and V."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Whole blocks in device memory: copies between layouts, fills, checksums, and the merge of partial
  * attention results. The conventions of kernels.h hold; strides here are in bytes unless said
  * otherwise, because blocks are moved whatever their type. */

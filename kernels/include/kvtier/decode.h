@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Decode attention: one query token for each sequence over its paged KV cache. The conventions of
  * kernels.h hold. */
 #ifndef KVTIER_DECODE_H_

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* libkvtier_kernels for programs that must also run where it is not: one symbol to look up leads to
  * everything else, and a few calls spare them the CUDA runtime. */
 #ifndef KVTIER_KERNEL_TABLE_H_
@@ -19,7 +20,7 @@ typedef struct {
   uint32_t abi;                 /* KVT_KERNELS_ABI */
   uint32_t table_bytes;         /* sizes as the library was built, to be compared */
   uint32_t decode_params_bytes; /* with the caller's */
-  uint32_t append_params_bytes;
+  uint32_t prefill_params_bytes;
   uint32_t kv_write_params_bytes;
   const char* version; /* of the project, for people */
 
@@ -30,9 +31,9 @@ typedef struct {
   size_t (*decode_workspace_bytes)(const kvt_decode_params* params);
   kvt_kernel_status (*decode)(const kvt_decode_params* params, void* workspace,
                               size_t workspace_bytes, void* stream);
-  size_t (*append_workspace_bytes)(const kvt_append_params* params);
-  kvt_kernel_status (*append)(const kvt_append_params* params, void* workspace,
-                              size_t workspace_bytes, void* stream);
+  size_t (*prefill_workspace_bytes)(const kvt_prefill_params* params);
+  kvt_kernel_status (*prefill)(const kvt_prefill_params* params, void* workspace,
+                               size_t workspace_bytes, void* stream);
   kvt_kernel_status (*kv_write)(const kvt_kv_write_params* params, void* stream);
 
   kvt_kernel_status (*select_device)(int32_t ordinal);

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* libkvtier_kernels: attention and block kernels over a paged KV cache. C ABI; nothing but the CUDA
  * runtime's stream type (as void*) is needed to call it.
  *
@@ -91,10 +92,10 @@ KVT_KERNEL_API const char* kvt_kernel_status_text(kvt_kernel_status status);
 }
 #endif
 
-#include "kvtier/append.h"
 #include "kvtier/block_ops.h"
 #include "kvtier/decode.h"
 #include "kvtier/kv_write.h"
 #include "kvtier/mla.h"
+#include "kvtier/prefill.h"
 
 #endif /* KVTIER_KERNELS_H_ */

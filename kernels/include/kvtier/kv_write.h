@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Writing a step's keys and values into a paged cache, with the rotary embedding and the fp8
  * quantisation fused. The conventions of kernels.h hold. */
 #ifndef KVTIER_KV_WRITE_H_

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 /* Decode attention over a latent cache (multi-head latent attention, MLA): one query token for each
  * sequence; all heads share one row of 576 numbers for each cached token. The conventions of
  * kernels.h hold. */

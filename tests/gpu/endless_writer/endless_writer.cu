@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/gpu/endless_writer/endless_writer.h"
 
 namespace kvtier {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A kernel that never ends by itself, as one that is under way when its process is killed.
 #pragma once
 

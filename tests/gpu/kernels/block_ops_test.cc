@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Block operations on the device against their references.
 #include "kvtier/block_ops.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A decode step with random contents, on the host and on the GPU, for tests.
 //
 // The cache has the pool's layout, [block][layer][K, V][token][head][dim], of which one layer is

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Device memory for tests: arrays that free themselves, and whether there is a device at all.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Streams and scratch memory on GPUs that are not there.
 #include "kernels/service/device_buffer.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Work captured once on a stream of its own and replayed at will.
 #pragma once
 

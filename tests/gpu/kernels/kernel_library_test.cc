@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Opening the library at run time, on machines with and without a GPU.
 #include "kernels/service/kernel_library.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // KV writes on the device, to the bit against their reference and against the unfused path.
 #include "kvtier/kv_write.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/gpu/kernels/mla_problem.h"
 
 #include <algorithm>

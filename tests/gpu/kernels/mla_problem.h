@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // An MLA decode step with random contents, on the host and on the GPU, for tests.
 //
 // The cache has two layers in a block, [block][layer][token][576], of which the second is used.

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // MLA decode on the device against the reference.
 #include "kvtier/mla.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Parameters that make no sense are told before anything is queued, with or without a GPU. Pointers
 // here point at nothing that is on one: no call may get as far as reading them.
 #include <gtest/gtest.h>
@@ -70,8 +71,8 @@ kvt_decode_params GoodDecode() {
   return p;
 }
 
-kvt_append_params GoodAppend() {
-  kvt_append_params p{};
+kvt_prefill_params GoodPrefill() {
+  kvt_prefill_params p{};
   p.query = p.output = Somewhere();
   p.query_dtype = KVT_BF16;
   p.q_heads = 8;
@@ -86,7 +87,7 @@ kvt_append_params GoodAppend() {
   return p;
 }
 
-// What decode and append have alike.
+// What decode and prefill have alike.
 template <typename P>
 std::vector<Change<P>> BadAttention() {
   return {
@@ -154,20 +155,20 @@ TEST(KernelParameters, OfDecodeAreChecked) {
   }
 }
 
-TEST(KernelParameters, OfAppendAreChecked) {
-  using P = kvt_append_params;
-  const auto call = [](const P* p) { return kvt_append(p, nullptr, 0, nullptr); };
+TEST(KernelParameters, OfPrefillAreChecked) {
+  using P = kvt_prefill_params;
+  const auto call = [](const P* p) { return kvt_prefill(p, nullptr, 0, nullptr); };
   auto bad = BadAttention<P>();
   bad.push_back({"no starts", [](P* p) { p->query_starts = nullptr; }});
   bad.push_back({"queries askew", [](P* p) { p->query_token_stride += 1; }});
   bad.push_back({"outputs askew", [](P* p) { p->output_token_stride += 1; }});
   bad.push_back({"less than no queries", [](P* p) { p->query_tokens = -1; }});
   bad.push_back({"less than no splits", [](P* p) { p->splits = -1; }});
-  bad.push_back({"too many splits", [](P* p) { p->splits = KVT_APPEND_MAX_SPLITS + 1; }});
+  bad.push_back({"too many splits", [](P* p) { p->splits = KVT_PREFILL_MAX_SPLITS + 1; }});
   bad.push_back({"no scale", [](P* p) { p->softmax_scale = 0; }});
   bad.push_back({"tokens behind, in causal order",
                  [](P* p) { p->tokens_behind = static_cast<int32_t*>(Somewhere()); }});
-  P good = GoodAppend();
+  P good = GoodPrefill();
   good.query_tokens = 0;  // nothing to do: no workspace is asked for
   ExpectRefused<P>(good, call, KVT_KERNEL_INVALID_ARGUMENT, bad);
   ExpectRefused<P>(good, call, KVT_KERNEL_UNSUPPORTED, UnbuiltAttention<P>());

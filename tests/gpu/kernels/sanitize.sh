@@ -1,4 +1,5 @@
 #!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
 # Runs each kernel once under compute-sanitizer's memcheck and racecheck.
 #
 #   sanitize.sh DIRECTORY [LOGS]     the directory of the gpu_*_test programs; where logs go
@@ -14,13 +15,13 @@ readonly runs=(
   "gpu_decode_test Decode.IsRightWithScales"
   "gpu_decode_test Decode.ReplaysInAGraphWithOtherLengths"
   "gpu_decode_test DecodeShared.GivesWhatThePlainKernelGives"
-  "gpu_append_test Append.MatchesTheReferenceForOddLengthsInOneLaunch"
-  "gpu_append_test Append.AppliesScalesOfEveryGranularity"
-  "gpu_append_test Append.ReplaysOneGraphForOtherLengths"
-  "gpu_append_test Append.WorksOffLongSequencesInHighTiles"
-  "gpu_append_test AppendShort.IsRightOverAFewTilesOfEveryTypeAndHeadSize"
-  "gpu_append_test AppendShort.ReplaysOneGraphForOtherLengthsAndWithSettledTables"
-  "gpu_append_test AppendShort.ReplaysOneGraphOverAnFp8CacheForOtherLengths"
+  "gpu_prefill_test Prefill.MatchesTheReferenceForOddLengthsInOneLaunch"
+  "gpu_prefill_test Prefill.AppliesScalesOfEveryGranularity"
+  "gpu_prefill_test Prefill.ReplaysOneGraphForOtherLengths"
+  "gpu_prefill_test Prefill.WorksOffLongSequencesInHighTiles"
+  "gpu_prefill_test PrefillShort.IsRightOverAFewTilesOfEveryTypeAndHeadSize"
+  "gpu_prefill_test PrefillShort.ReplaysOneGraphForOtherLengthsAndWithSettledTables"
+  "gpu_prefill_test PrefillShort.ReplaysOneGraphOverAnFp8CacheForOtherLengths"
   "gpu_mla_test MlaDecode.IsRightAtOddLengths"
   "gpu_mla_test MlaDecode.IsRightOverAnFp8CacheWithScalesOfEveryKind"
   "gpu_mla_test MlaDecode.MergesTheManyPartsOfALongSequence"

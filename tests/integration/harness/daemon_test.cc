@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/integration/harness/daemon_test.h"
 
 #include <fmt/format.h>
@@ -15,7 +16,7 @@ namespace {
 constexpr int64_t kAdminSilenceMs = 60'000;
 
 uint64_t TierBytes(uint64_t blocks) {
-  return (blocks + kTestSlotsPerChunk - 1) / kTestSlotsPerChunk * kTestChunkBytes;
+  return (blocks + kTestSlotsPerSlab - 1) / kTestSlotsPerSlab * kTestSlabBytes;
 }
 
 }  // namespace
@@ -25,7 +26,7 @@ std::vector<std::string> SettingsOf(const TierSizes& sizes) {
       fmt::format("pool.bytes={}B", sizes.pool_blocks * kTestBlockBytes),
       fmt::format("host.bytes={}B", TierBytes(sizes.host_blocks)),
       fmt::format("disk.bytes={}B", TierBytes(sizes.disk_blocks)),
-      fmt::format("cache.chunk_bytes={}B", kTestChunkBytes),
+      fmt::format("cache.slab_bytes={}B", kTestSlabBytes),
       "disk.free_floor_bytes=0B",
   };
 }

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The base of tests that run a real daemon with small tiers in a directory of their own.
 #pragma once
 
@@ -30,9 +31,9 @@ inline constexpr const char* kMetricsSetting = "metrics.listen=127.0.0.1:0";
 
 inline constexpr uint64_t kTestBlockBytes = 16 * kKiB;
 inline constexpr uint32_t kTestBlockTokens = 16;
-// A slot is a block and its 4 KiB header; a chunk holds three of them beside its own header.
-inline constexpr uint64_t kTestChunkBytes = 64 * kKiB;
-inline constexpr uint64_t kTestSlotsPerChunk = 3;
+// A slot is a block and its 4 KiB header; a slab holds three of them beside its own header.
+inline constexpr uint64_t kTestSlabBytes = 64 * kKiB;
+inline constexpr uint64_t kTestSlotsPerSlab = 3;
 
 // Settings that give a daemon tiers of these sizes.
 [[nodiscard]] std::vector<std::string> SettingsOf(const TierSizes& sizes);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/integration/harness/geometries.h"
 
 #include <fmt/format.h>
@@ -8,7 +9,7 @@
 #include <utility>
 
 #include "base/byte_size.h"
-#include "client/kvtier.hpp"
+#include "kvtier/kvtier.hpp"
 #include "tools/support/admin.h"
 #include "tools/support/private_daemon.h"
 
@@ -52,7 +53,7 @@ class Journey {
                         fmt::format("pool.bytes={}B", (pool_bytes + 2 * kMiB) / kMiB * kMiB),
                         "host.bytes=64MiB",
                         "disk.bytes=128MiB",
-                        "cache.chunk_bytes=8MiB",
+                        "cache.slab_bytes=8MiB",
                         "disk.free_floor_bytes=0B",
                         "retention.persist_after=0s",
                         "cache.max_wait_ms=5000"};
@@ -92,8 +93,8 @@ class Journey {
     ASSERT_TRUE(acquired) << acquired.error().ToString();
     std::vector<kvt_commit_entry> entries(kBlocks);
     for (uint32_t i = 0; i < kBlocks; ++i) {
-      ASSERT_TRUE(pool_->Write(acquired->fresh[i], BytesOf(geometry_, i)));
-      entries[i].block = acquired->fresh[i];
+      ASSERT_TRUE(pool_->Write(acquired->new_blocks[i], BytesOf(geometry_, i)));
+      entries[i].block = acquired->new_blocks[i];
       entries[i].hash = hashes[i];
       entries[i].tokens = 16;
       entries[i].depth = i;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The KV caches of real models, through all tiers of a daemon.
 #pragma once
 
@@ -5,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "client/kvtier.h"
+#include "kvtier/kvtier.h"
 
 namespace kvtier {
 

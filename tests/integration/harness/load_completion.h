@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Two sets of blocks that take turns in a pool, and what every device must keep of loads that come
 // layer by layer.
 #pragma once

@@ -1,10 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
 // What most tests of clients that replay nothing do first.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
-#include "client/kvtier.hpp"
+#include "kvtier/kvtier.hpp"
 
 namespace kvtier {
 

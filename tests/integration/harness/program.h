@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Running the project's programs from tests, as a shell would.
 #pragma once
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether ctypes structures are laid out as a C++ compiler lays out those of a header."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The base of tests that run a real daemon with small tiers in a directory of their own."""
 
 from __future__ import annotations
@@ -64,9 +65,9 @@ class DaemonTestCase(unittest.TestCase):
         hashes = pool.hash_blocks(tokens)[: len(tokens) // BLOCK_TOKENS]
         with pool.acquire(new_blocks=len(hashes)) as got:
             memory = pool.memory().block_bytes()
-            for i, block in enumerate(got.fresh):
+            for i, block in enumerate(got.new_blocks):
                 memory[block.index] = fill + i
-            entries = kvtier.chain_entries(hashes, got.fresh, BLOCK_TOKENS)
+            entries = kvtier.chain_entries(hashes, got.new_blocks, BLOCK_TOKENS)
             self.assertEqual(pool.commit_and_wait(entries), [kvtier.Status.OK] * len(hashes))
         return hashes
 
@@ -74,7 +75,7 @@ class DaemonTestCase(unittest.TestCase):
 class LatentTestCase(DaemonTestCase):
     """With the latent cache of a large model, whose blocks are 1.1 MiB."""
 
-    more_settings = ("pool.bytes=4MiB", "host.bytes=32MiB", "cache.chunk_bytes=8MiB")
+    more_settings = ("pool.bytes=4MiB", "host.bytes=32MiB", "cache.slab_bytes=8MiB")
     record = kvtier.ModelRecord("latent", 61, 1, 576, 0)
 
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stand-ins for torch tensors on a GPU, for what is said of tensors and not done with them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A kvtierd of one's own, in a directory that the caller keeps."""
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from .paths import daemon_program
 
 START_TIMEOUT_S = 60
 START_POLL_S = 0.002
-# The sizes of the C++ tests: a slot is a block and its 4 KiB header, three of them fill a chunk.
+# The sizes of the C++ tests: a slot is a block and its 4 KiB header, three of them fill a slab.
 BLOCK_BYTES = 16 * 1024
 CHUNK_BYTES = 64 * 1024
 SLOTS_PER_CHUNK = 3
@@ -33,7 +34,7 @@ def settings(pool_blocks: int, host_blocks: int, disk_blocks: int, device: str) 
         f"pool.device={device}",
         f"host.bytes={tier_bytes(host_blocks)}B",
         f"disk.bytes={tier_bytes(disk_blocks)}B",
-        f"cache.chunk_bytes={CHUNK_BYTES}B",
+        f"cache.slab_bytes={CHUNK_BYTES}B",
         "disk.free_floor_bytes=0B",
     ]
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The small value types: ids, descriptors, clocks.
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The admin call, against a one-shot server.
 
 #include <gmock/gmock.h>

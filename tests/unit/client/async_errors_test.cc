@@ -1,4 +1,5 @@
-#include "client/async_errors.h"
+// SPDX-License-Identifier: Apache-2.0
+#include "client/core/async_errors.h"
 
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // kvt_attend and workspaces: what the library refuses itself, and what a broken daemon cannot do.
 // What is computed is tried on real daemons (tests/python/test_attention.py).
 

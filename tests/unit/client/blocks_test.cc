@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Acquire, wait, commit, release and the rest, against a daemon that behaves.
 
 #include <gmock/gmock.h>
@@ -30,7 +31,7 @@ TEST_F(BlocksTest, AcquireIsOneRoundTrip) {
   ASSERT_TRUE(acquired) << acquired.error().ToString();
   EXPECT_EQ(daemon_->requests(), before + 1);
   EXPECT_EQ(acquired->hits.size(), 3u);
-  EXPECT_EQ(acquired->fresh.size(), 2u);
+  EXPECT_EQ(acquired->new_blocks.size(), 2u);
   EXPECT_EQ(acquired->load.id, 0u);
   EXPECT_EQ(acquired->miss, KVT_MISS_UNKNOWN);
 }
@@ -56,7 +57,7 @@ TEST_F(BlocksTest, TheLongestTailThatIsCachedIsTold) {
       pool_->Acquire(Hashes(1, 2), std::vector<kvt_hash>{Hash(21), Hash(22), Hash(23)});
   ASSERT_TRUE(acquired);
   EXPECT_EQ(acquired->hits.size(), 3u);
-  EXPECT_EQ(acquired->tail, 1u);
+  EXPECT_EQ(acquired->partial_block, 1u);
 }
 
 TEST_F(BlocksTest, NoTailIsTriedBehindAMiss) {
@@ -64,7 +65,7 @@ TEST_F(BlocksTest, NoTailIsTriedBehindAMiss) {
   const auto acquired = pool_->Acquire(Hashes(1, 2), std::vector<kvt_hash>{Hash(22)});
   ASSERT_TRUE(acquired);
   EXPECT_TRUE(acquired->hits.empty());
-  EXPECT_EQ(acquired->tail, KVT_NO_TAIL);
+  EXPECT_EQ(acquired->partial_block, KVT_NO_PARTIAL_BLOCK);
 }
 
 TEST_F(BlocksTest, AskingForNothingNeedsNoRoundTrip) {
@@ -116,11 +117,11 @@ TEST_F(BlocksTest, CommitsThatAreWaitedForTellOfDuplicatesAndFailures) {
   ASSERT_TRUE(acquired);
   std::vector<kvt_commit_entry> entries(3);
   for (kvt_commit_entry& entry : entries) entry.tokens = kBlockTokens;
-  entries[0].block = acquired->fresh[0];
+  entries[0].block = acquired->new_blocks[0];
   entries[0].hash = Hash(1);
-  entries[1].block = acquired->fresh[1];
+  entries[1].block = acquired->new_blocks[1];
   entries[1].hash = Hash(2);
-  entries[2].block = acquired->fresh[1];
+  entries[2].block = acquired->new_blocks[1];
   entries[2].hash = Hash(3);
   const auto results = pool_->CommitAndWait(entries);
   ASSERT_TRUE(results) << results.error().ToString();
@@ -130,7 +131,7 @@ TEST_F(BlocksTest, CommitsThatAreWaitedForTellOfDuplicatesAndFailures) {
 TEST_F(BlocksTest, ErrorsOfFireAndForgetCallsNameTheirBlocks) {
   auto acquired = pool_->Acquire({}, {}, 2);
   ASSERT_TRUE(acquired);
-  std::vector<kvt_block> blocks = acquired->fresh.Take();
+  std::vector<kvt_block> blocks = acquired->new_blocks.Take();
   ASSERT_TRUE(pool_->Release(blocks));
   ASSERT_TRUE(pool_->Release(std::span(blocks).subspan(1)));
   ASSERT_TRUE(connection_->Flush());
@@ -167,7 +168,7 @@ TEST_F(BlocksTest, AWholeCommitThatIsRefusedIsReportedOnce) {
 TEST_F(BlocksTest, LargeReleasesAreCutIntoCallsTheDaemonTakes) {
   auto acquired = pool_->Acquire({}, {}, 40);
   ASSERT_TRUE(acquired);
-  std::vector<kvt_block> blocks = acquired->fresh.Take();
+  std::vector<kvt_block> blocks = acquired->new_blocks.Take();
   std::vector<kvt_status> results(blocks.size(), KVT_INTERNAL);
   ASSERT_EQ(kvt_release(pool_->get(), blocks.data(), blocks.size(), results.data()), KVT_OK);
   EXPECT_THAT(results, Each(KVT_OK));
@@ -292,7 +293,7 @@ TEST_F(BlocksTest, ManyThreadsShareOneConnection) {
     threads.emplace_back([&] {
       for (int i = 0; i < 100; ++i) {
         const auto acquired = pool_->Acquire(Hashes(1, 4), {}, 1);
-        if (!acquired || acquired->hits.size() != 3 || acquired->fresh.size() != 1) ++wrong;
+        if (!acquired || acquired->hits.size() != 3 || acquired->new_blocks.size() != 1) ++wrong;
       }
     });
   }

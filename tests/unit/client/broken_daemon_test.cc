@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A daemon that is slow, silent, gone or out of its mind: calls fail as misses, nothing else
 // happens.
 
@@ -172,7 +173,7 @@ class BackPressureTest : public BrokenDaemonTest {
   [[nodiscard]] kvt::Status SendMuch() {
     auto acquired = pool_->Acquire({}, {}, 1);
     EXPECT_TRUE(acquired);
-    const std::vector<kvt_block> blocks(wire::kMaxBlocksPerCall, acquired->fresh.Take()[0]);
+    const std::vector<kvt_block> blocks(wire::kMaxBlocksPerCall, acquired->new_blocks.Take()[0]);
     for (int i = 0; i < 100; ++i) {
       if (kvt::Status sent = pool_->Release(blocks); !sent) return sent;
     }
@@ -261,40 +262,41 @@ const Garbage kGarbage[] = {
      }},
     {"ATruncatedMessage",
      [](uint64_t id) {
-       Bytes bytes = FrameOf(wire::AcquireReply{.fresh = {kFresh}}, id);
+       Bytes bytes = FrameOf(wire::AcquireReply{.new_blocks = {kFresh}}, id);
        bytes.pop_back();
        bytes[0] = std::byte(static_cast<uint8_t>(bytes[0]) - 1);
        return bytes;
      }},
     {"MoreHitsThanHashes",
      [](uint64_t id) {
-       return FrameOf(wire::AcquireReply{.hits = {HitAt(0), HitAt(1), HitAt(2)}, .fresh = {kFresh}},
-                      id);
+       return FrameOf(
+           wire::AcquireReply{.hits = {HitAt(0), HitAt(1), HitAt(2)}, .new_blocks = {kFresh}}, id);
      }},
     {"ABlockOutsideThePool",
      [](uint64_t id) {
-       return FrameOf(wire::AcquireReply{.hits = {HitAt(64)}, .fresh = {kFresh}}, id);
+       return FrameOf(wire::AcquireReply{.hits = {HitAt(64)}, .new_blocks = {kFresh}}, id);
      }},
     {"APrivateBlockOutsideThePool",
      [](uint64_t id) {
-       return FrameOf(wire::AcquireReply{.fresh = {{BlockIndex{UINT32_MAX}, 1}}}, id);
+       return FrameOf(wire::AcquireReply{.new_blocks = {{BlockIndex{UINT32_MAX}, 1}}}, id);
      }},
     {"NoPrivateBlock", [](uint64_t id) { return FrameOf(wire::AcquireReply{}, id); }},
     {"ABlockWithTooManyTokens",
      [](uint64_t id) {
-       return FrameOf(wire::AcquireReply{.hits = {HitAt(0, kBlockTokens + 1)}, .fresh = {kFresh}},
-                      id);
+       return FrameOf(
+           wire::AcquireReply{.hits = {HitAt(0, kBlockTokens + 1)}, .new_blocks = {kFresh}}, id);
      }},
     {"ABlockToBeLoadedWithoutALoad",
      [](uint64_t id) {
-       return FrameOf(
-           wire::AcquireReply{.hits = {HitAt(0, kBlockTokens, Tier::kDisk)}, .fresh = {kFresh}},
-           id);
+       return FrameOf(wire::AcquireReply{.hits = {HitAt(0, kBlockTokens, Tier::kDisk)},
+                                         .new_blocks = {kFresh}},
+                      id);
      }},
     {"ATailNotAskedFor",
      [](uint64_t id) {
        return FrameOf(
-           wire::AcquireReply{.tail = 0, .hits = {HitAt(0), HitAt(1), HitAt(2)}, .fresh = {kFresh}},
+           wire::AcquireReply{
+               .partial_block = 0, .hits = {HitAt(0), HitAt(1), HitAt(2)}, .new_blocks = {kFresh}},
            id);
      }},
 };

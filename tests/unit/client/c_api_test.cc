@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The C ABI's promises about arguments, errors and what needs no daemon.
 
 #include <gmock/gmock.h>
@@ -6,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "client/kvtier.h"
-#include "client/kvtier.hpp"
+#include "kvtier/kvtier.h"
+#include "kvtier/kvtier.hpp"
 #include "tests/unit/client/c_header.h"
 
 namespace {
@@ -127,10 +128,10 @@ TEST(HashBlocks, ATailIsAShorterBlock) {
   options.block_tokens = 2;
   const auto apart = kvt::HashBlocks(std::span(tokens).first(2), options);
   options.block_tokens = 4;
-  const auto tail = kvt::HashBlocks(std::span(tokens).first(2), options);
-  ASSERT_TRUE(together && apart && tail);
+  const auto partial_block = kvt::HashBlocks(std::span(tokens).first(2), options);
+  ASSERT_TRUE(together && apart && partial_block);
   EXPECT_EQ(together->size(), 2u);
-  EXPECT_EQ(Hex((*apart)[0]), Hex((*tail)[0]));
+  EXPECT_EQ(Hex((*apart)[0]), Hex((*partial_block)[0]));
 }
 
 TEST(HashBlocks, RefusesWhatItCannotHash) {

@@ -1,8 +1,9 @@
+/* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/unit/client/c_header.h"
 
 #include <string.h>
 
-#include "client/kvtier.h"
+#include "kvtier/kvtier.h"
 /* An engine that launches the kernels itself includes both. */
 #include "kvtier/kernels.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 /* Compiled as strict C11, to show that the public header is C. */
 #ifndef TESTS_UNIT_CLIENT_C_HEADER_H_
 #define TESTS_UNIT_CLIENT_C_HEADER_H_

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A fake daemon and a client connected to it over the public interface.
 #pragma once
 
@@ -11,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "client/kvtier.hpp"
+#include "kvtier/kvtier.hpp"
 #include "tests/fakes/temporary_directory.h"
 #include "tests/unit/client/fake_daemon.h"
 
@@ -97,11 +98,11 @@ class ClientFixture : public ::testing::Test {
     ASSERT_TRUE(acquired) << acquired.error().ToString();
     std::vector<kvt_commit_entry> entries;
     for (size_t i = 0; i < hashes.size(); ++i) {
-      const auto bytes = pool_->Bytes(acquired->fresh[i]);
+      const auto bytes = pool_->Bytes(acquired->new_blocks[i]);
       ASSERT_TRUE(bytes);
       std::fill(bytes->begin(), bytes->end(), std::byte{hashes[i].bytes[0]});
       kvt_commit_entry entry{};
-      entry.block = acquired->fresh[i];
+      entry.block = acquired->new_blocks[i];
       entry.hash = hashes[i];
       entry.depth = static_cast<uint32_t>(i);
       entry.tokens = kBlockTokens;

@@ -1,4 +1,5 @@
-#include "client/device_choice.h"
+// SPDX-License-Identifier: Apache-2.0
+#include "client/core/device_choice.h"
 
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Blocks read and written without knowing where they are, and pools that are not on a GPU.
 #include <gtest/gtest.h>
 
@@ -23,7 +24,7 @@ class DeviceMemoryTest : public ClientFixture {
     acquired_.reset();
     ClientFixture::TearDown();
   }
-  [[nodiscard]] const kvt_block& block(size_t i) const { return acquired_->fresh[i]; }
+  [[nodiscard]] const kvt_block& block(size_t i) const { return acquired_->new_blocks[i]; }
 
   std::optional<kvt::Acquired> acquired_;
   uint64_t block_bytes_ = 0;

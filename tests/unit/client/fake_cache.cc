@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/unit/client/fake_cache.h"
 
 #include <sys/mman.h>
@@ -36,20 +37,21 @@ Result<wire::AcquireReply> FakeCache::Acquire(const wire::Acquire& request) {
     if (!hit) break;
     reply.hits.push_back(*hit);
   }
-  for (uint32_t i = 0; reply.hits.size() == request.hashes.size() && i < request.tails.size();
-       ++i) {
-    const auto hit = AcquireOne(request.tails[i]);
+  for (uint32_t i = 0;
+       reply.hits.size() == request.hashes.size() && i < request.partial_blocks.size(); ++i) {
+    const auto hit = AcquireOne(request.partial_blocks[i]);
     if (!hit) continue;
     reply.hits.push_back(*hit);
-    reply.tail = i;
+    reply.partial_block = i;
     break;
   }
-  const bool all_hit = reply.hits.size() == request.hashes.size() + (request.tails.empty() ? 0 : 1);
+  const bool all_hit =
+      reply.hits.size() == request.hashes.size() + (request.partial_blocks.empty() ? 0 : 1);
   reply.miss_reason = all_hit ? 0 : 1;
   for (uint32_t i = 0; i < request.new_blocks; ++i) {
     const uint32_t index = *Allocate();
     blocks_[index].is_private = true;
-    reply.fresh.push_back({BlockIndex{index}, blocks_[index].generation});
+    reply.new_blocks.push_back({BlockIndex{index}, blocks_[index].generation});
   }
   const auto loads = [](const wire::AcquireHit& hit) { return hit.tier != Tier::kPool; };
   if (std::any_of(reply.hits.begin(), reply.hits.end(), loads)) {

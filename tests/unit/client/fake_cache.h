@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a daemon remembers of blocks, in the simplest form that the client can be tested against.
 #pragma once
 

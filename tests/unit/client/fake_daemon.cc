@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/unit/client/fake_daemon.h"
 
 #include <poll.h>
@@ -89,8 +90,8 @@ void FakeDaemon::Serve(UniqueFd client) {
 }
 
 bool FakeDaemon::ReadRequests(int socket, wire::FrameDecoder* decoder) {
-  const std::span<std::byte> space = decoder->Prepare();
-  const auto received = wire::Receive(socket, space, nullptr);
+  const std::span<std::byte> name_space = decoder->Prepare();
+  const auto received = wire::Receive(socket, name_space, nullptr);
   if (!received) return false;
   if (!*received) return true;
   if (**received == 0) return false;

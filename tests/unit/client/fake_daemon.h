@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A daemon in a thread of the test's process: speaks the protocol over a Unix socket, keeps blocks
 // in a FakeCache, and misbehaves on demand.
 #pragma once

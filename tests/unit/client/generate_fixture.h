@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Small random models and memory for their keys and values.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What of the GPU's attention can be tried without one: that the model's text stands 16-bit
 // arithmetic.
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The committed model, word for word: another text means other weights or other arithmetic, and
 // then the cache's blocks must have another identity too (kArithmetic in pooled_kv.cc).
 

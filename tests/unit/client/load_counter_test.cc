@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Waiting for loads that are counted in shared memory.
 #include <chrono>
 #include <future>

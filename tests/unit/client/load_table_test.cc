@@ -1,4 +1,5 @@
-#include "client/load_table.h"
+// SPDX-License-Identifier: Apache-2.0
+#include "client/core/load_table.h"
 
 #include <gtest/gtest.h>
 

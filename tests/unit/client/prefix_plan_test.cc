@@ -1,4 +1,5 @@
-#include "client/prefix_plan.h"
+// SPDX-License-Identifier: Apache-2.0
+#include "client/core/prefix_plan.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -27,8 +28,8 @@ TEST(PrefixPlan, AsksForFullBlocksAndEveryTailBehindThem) {
   const PrefixPlan plan = PlanOf(11, 1);
   EXPECT_EQ(plan.usable_tokens, 10u);
   EXPECT_EQ(plan.full_blocks, 2u);
-  EXPECT_THAT(plan.tail_tokens, ElementsAre(3, 2, 1));
-  EXPECT_EQ(plan.tails.size(), 3u);
+  EXPECT_THAT(plan.partial_tokens, ElementsAre(3, 2, 1));
+  EXPECT_EQ(plan.partial_blocks.size(), 3u);
   EXPECT_EQ(plan.new_blocks, 1u);
 }
 
@@ -36,7 +37,7 @@ TEST(PrefixPlan, TheLastUsableBlockMayBeAFullOne) {
   const PrefixPlan plan = PlanOf(9, 1);
   EXPECT_EQ(plan.usable_tokens, 8u);
   EXPECT_EQ(plan.full_blocks, 1u);
-  EXPECT_THAT(plan.tail_tokens, ElementsAre(4, 3, 2, 1));
+  EXPECT_THAT(plan.partial_tokens, ElementsAre(4, 3, 2, 1));
   // Used whole, it needs no copy: one block for the ninth token.
   EXPECT_EQ(plan.new_blocks, 1u);
 }
@@ -45,7 +46,7 @@ TEST(PrefixPlan, ABlockUsedInPartNeedsOneToCopyTo) {
   const PrefixPlan plan = PlanOf(8, 1);
   EXPECT_EQ(plan.usable_tokens, 7u);
   EXPECT_EQ(plan.full_blocks, 1u);
-  EXPECT_THAT(plan.tail_tokens, ElementsAre(4, 3, 2, 1));
+  EXPECT_THAT(plan.partial_tokens, ElementsAre(4, 3, 2, 1));
   EXPECT_EQ(plan.new_blocks, 1u);
   EXPECT_EQ(PlanOf(8, 0).new_blocks, 0u);
 }
@@ -56,13 +57,13 @@ TEST(PrefixPlan, TheFullTailIsHashedAsTheFullBlock) {
   std::iota(tokens.begin(), tokens.end(), 100);
   BlockHasher hasher(kBlockTokens);
   hasher.Extend(tokens);
-  EXPECT_EQ(plan.tails[0], hasher.hashes()[1]);
+  EXPECT_EQ(plan.partial_blocks[0], hasher.hashes()[1]);
 }
 
 TEST(PrefixPlan, NothingUsableMeansNothingToAskFor) {
   const PrefixPlan plan = PlanOf(3, 3);
   EXPECT_EQ(plan.usable_tokens, 0u);
-  EXPECT_TRUE(plan.tails.empty());
+  EXPECT_TRUE(plan.partial_blocks.empty());
   EXPECT_EQ(plan.new_blocks, 1u);
   EXPECT_EQ(PlanOf(0, 1).new_blocks, 0u);
 }
@@ -76,7 +77,7 @@ TEST(PrefixPlan, BeyondTheDaemonsLimitTheRestIsComputed) {
   const PrefixPlan plan = PlanOf(41, 1, 0, 5);
   EXPECT_EQ(plan.full_blocks, 5u);
   EXPECT_EQ(plan.usable_tokens, 20u);
-  EXPECT_TRUE(plan.tails.empty());
+  EXPECT_TRUE(plan.partial_blocks.empty());
   EXPECT_EQ(plan.new_blocks, 6u);
 }
 

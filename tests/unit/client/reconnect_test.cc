@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What survives a lost connection, and what must not.
 
 #include <gmock/gmock.h>
@@ -41,7 +42,7 @@ TEST_F(ReconnectTest, WithoutADaemonEverythingIsAMiss) {
   reply.hit_count = 99;
   EXPECT_EQ(kvt_acquire(pool_->get(), &request, &reply), KVT_UNAVAILABLE);
   EXPECT_EQ(reply.hit_count, 0u);
-  EXPECT_EQ(reply.fresh_count, 0u);
+  EXPECT_EQ(reply.new_block_count, 0u);
   EXPECT_EQ(reply.load.id, 0u);
   EXPECT_EQ(reply.miss, KVT_MISS_UNAVAILABLE);
   EXPECT_EQ(pool_->Lookup(hashes).error().code, KVT_UNAVAILABLE);
@@ -90,7 +91,7 @@ TEST_F(ReconnectTest, HandlesOfALostConnectionAreStale) {
   EXPECT_NE(pool_->Info().attachment, attachment);
 
   kvt_commit_entry entry{};
-  entry.block = acquired->fresh[0];
+  entry.block = acquired->new_blocks[0];
   entry.tokens = kBlockTokens;
   EXPECT_EQ(pool_->Commit(std::span(&entry, 1)).error().code, KVT_STALE_HANDLE);
   const std::vector<kvt_block> blocks = acquired->hits.Take();

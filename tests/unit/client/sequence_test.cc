@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -50,11 +51,11 @@ class SequenceTest : public ClientFixture {
   }
 
   // Runs a sequence from beginning to end, so that its blocks are cached.
-  void Cache(const std::vector<uint32_t>& tokens, bool with_tail = false) {
+  void Cache(const std::vector<uint32_t>& tokens, bool with_partial = false) {
     auto sequence = pool_->OpenSequence(tokens);
     ASSERT_TRUE(sequence) << sequence.error().ToString();
     Compute(&*sequence, tokens);
-    if (with_tail) {
+    if (with_partial) {
       ASSERT_TRUE(sequence->Finish());
     }
   }
@@ -98,7 +99,7 @@ TEST_F(SequenceTest, ACachedPrefixIsSharedInPlace) {
 }
 
 TEST_F(SequenceTest, AFullyCachedPromptIsOneRoundTrip) {
-  Cache(Tokens(10), /*with_tail=*/true);
+  Cache(Tokens(10), /*with_partial=*/true);
   ASSERT_TRUE(connection_->Flush());
   const int before = daemon_->Requests(wire::MessageType::kAcquire);
   const auto sequence = pool_->OpenSequence(Tokens(10));
@@ -150,7 +151,7 @@ TEST_F(SequenceTest, MoreTokensCanBeLeftThanABlockHas) {
 }
 
 TEST_F(SequenceTest, APartialTailOfAnotherSequenceIsFoundAndCopied) {
-  Cache(Tokens(6), /*with_tail=*/true);
+  Cache(Tokens(6), /*with_partial=*/true);
   auto tokens = Tokens(6);
   tokens.insert(tokens.end(), {1, 2, 3, 4, 5});
   // The tail is in the middle of what this prompt asks for as a full block.
@@ -166,8 +167,8 @@ TEST_F(SequenceTest, APartialTailOfAnotherSequenceIsFoundAndCopied) {
 }
 
 TEST_F(SequenceTest, TheLongestTailWins) {
-  Cache(Tokens(5), /*with_tail=*/true);
-  Cache(Tokens(7), /*with_tail=*/true);
+  Cache(Tokens(5), /*with_partial=*/true);
+  Cache(Tokens(7), /*with_partial=*/true);
   const auto sequence = pool_->OpenSequence(Tokens(8));
   ASSERT_TRUE(sequence);
   EXPECT_EQ(sequence->cached_tokens(), 7u);
@@ -324,7 +325,7 @@ TEST_F(SequenceTest, WhatTheCacheForgotIsCopiedByAFork) {
 }
 
 TEST_F(SequenceTest, ClosingGivesEverythingBack) {
-  Cache(Tokens(10), /*with_tail=*/true);
+  Cache(Tokens(10), /*with_partial=*/true);
   {
     kvt_sequence_options options = SequenceOptions();
     options.reserve_tokens = 9;
@@ -372,7 +373,7 @@ TEST_F(SequenceTest, AnEmptySequenceGrowsFromNothing) {
 }
 
 TEST_F(SequenceTest, CopiesGoThroughTheCallersFunctionIfThereIsOne) {
-  Cache(Tokens(6), /*with_tail=*/true);
+  Cache(Tokens(6), /*with_partial=*/true);
   kvt_sequence_options options = SequenceOptions();
   std::vector<uint64_t> copies;
   options.copy_user = &copies;

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -128,7 +129,7 @@ TEST_F(Admin, ListingGoesOnWhereItsCursorPoints) {
     EXPECT_LE(reply.at("blocks").as_array().size(), 3u);
     for (const json::value& block : reply.at("blocks").as_array()) {
       EXPECT_TRUE(seen.insert(json::value_to<std::string>(block.at("hash"))).second);
-      EXPECT_EQ(reply.at("spaces").at(block.at("space").to_number<size_t>()).at("tenant"),
+      EXPECT_EQ(reply.at("namespaces").at(block.at("namespace").to_number<size_t>()).at("tenant"),
                 "default");
       EXPECT_EQ(block.at("tiers").at(0), "pool");
       EXPECT_EQ(block.at("references"), 1);
@@ -172,7 +173,8 @@ TEST_F(Admin, InspectTellsOfABlockAndOfWhyItWasMissed) {
 }
 
 TEST_F(Admin, LookupAnswersForEachHash) {
-  EXPECT_EQ(ErrorOf(R"({"op":"lookup","hashes":)" + Quoted(Hashes(0, 1)) + "}"), "unknown_space");
+  EXPECT_EQ(ErrorOf(R"({"op":"lookup","hashes":)" + Quoted(Hashes(0, 1)) + "}"),
+            "unknown_namespace");
   WireClient client(daemon_.socket());
   (void)Fill(&client, client.Attach().pool, Hashes(0, 2));
   const json::value reply = Ask(R"({"op":"lookup","hashes":)" + Quoted(Hashes(0, 3)) + "}");

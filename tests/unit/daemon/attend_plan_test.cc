@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Every number of an ATTEND that a client can choose.
 #include "daemon/attention/attend_plan.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The self-test must pass what is right and see what is wrong.
 #include "daemon/attention/attention_self_test.h"
 
@@ -13,8 +14,8 @@
 
 #include "daemon/attention/attention_service.h"
 #include "daemon/attention/host_attention_engine.h"
-#include "daemon/server/coarse_clock.h"
-#include "daemon/server/event_loop.h"
+#include "daemon/runtime/coarse_clock.h"
+#include "daemon/runtime/event_loop.h"
 #include "gpu/host_device.h"
 #include "kernels/reference/number_format.h"
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -210,7 +211,7 @@ TEST(Config, TenantsThatContradictEachOtherAreRefused) {
   EXPECT_EQ(ReasonOf(a + "[[tenant]]\nname = \"b\"\ngids = [1]\n"), "");
 }
 
-TEST(Config, TiersSmallerThanAChunkAreRefused) {
+TEST(Config, TiersSmallerThanASlabAreRefused) {
   EXPECT_EQ(ReasonOf("[host]\nbytes = \"32MiB\"\n"), "config_conflict");
   EXPECT_EQ(ReasonOf("[disk]\nbytes = \"64MiB\"\n"), "config_conflict");
   EXPECT_EQ(ReasonOf("[disk]\nbytes = \"130MiB\"\nfiles = 2\n"), "");
@@ -227,9 +228,9 @@ TEST(Config, ConflictsNameThePlaceTheKeysAndTheWayOut) {
             "of them another path");
   EXPECT_EQ(ContextOf("[host]\nbytes = \"32MiB\"\n").substr(0, 26), "test.toml:2:9: host.bytes ");
   // The one that was given is the one to change.
-  EXPECT_EQ(ContextOf("[cache]\nchunk_bytes = \"1GiB\"\n[host]\n[disk]\nbytes = \"1GiB\"\n")
-                .substr(0, 14),
-            "test.toml:5:9:");
+  EXPECT_EQ(
+      ContextOf("[cache]\nslab_bytes = \"1GiB\"\n[host]\n[disk]\nbytes = \"1GiB\"\n").substr(0, 14),
+      "test.toml:5:9:");
   EXPECT_EQ(ContextOf("\n[[tenant]]\nname = \"a\"\n").substr(0, 12), "test.toml:2:");
 }
 
@@ -369,14 +370,14 @@ TEST(Config, QuotasThatCannotBeKeptAreRefused) {
   EXPECT_NE(told.find("tenant.host_reserved_bytes of \"a\" is 1GiB"), std::string::npos) << told;
   EXPECT_NE(told.find("lower the one or raise the other"), std::string::npos) << told;
   told = context_of("host_max_bytes = \"1MiB\"\n");
-  EXPECT_NE(told.find("less than one chunk (cache.chunk_bytes 64MiB)"), std::string::npos) << told;
+  EXPECT_NE(told.find("less than one slab (cache.slab_bytes 64MiB)"), std::string::npos) << told;
   told = context_of("disk_reserved_bytes = \"1MiB\"\n");
   EXPECT_NE(told.find("there is no disk tier"), std::string::npos) << told;
   told = context_of("pool_reserved_bytes = \"2GiB\"\n");
   EXPECT_NE(told.find("more than pool.bytes 1GiB"), std::string::npos) << told;
-  // By whole chunks, of which one is everybody's: 16 of 64 MiB make the default.
+  // By whole slabs, of which one is everybody's: 16 of 64 MiB make the default.
   told = context_of("host_reserved_bytes = \"961MiB\"\n");
-  EXPECT_NE(told.find("makes 16 chunks of 64MiB"), std::string::npos) << told;
+  EXPECT_NE(told.find("makes 16 slabs of 64MiB"), std::string::npos) << told;
   EXPECT_EQ(ReasonOf(std::string(kTenantA) + "host_reserved_bytes = \"960MiB\"\n"), "");
 }
 

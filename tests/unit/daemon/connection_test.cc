@@ -1,4 +1,5 @@
-#include "daemon/server/connection.h"
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/net/connection.h"
 
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -58,9 +59,9 @@ class ConnectionTest : public testing::Test {
   }
   // Takes what is there; how many bytes.
   size_t Drain() {
-    std::vector<std::byte> space(1 << 20);
+    std::vector<std::byte> name_space(1 << 20);
     size_t total = 0;
-    while (const auto received = wire::Receive(client_.get(), space, nullptr).value()) {
+    while (const auto received = wire::Receive(client_.get(), name_space, nullptr).value()) {
       if (*received == 0) break;
       total += *received;
     }

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the engine asks of the kernel library, and what it makes of its answers; what the kernels
 // compute is tried where there is a GPU.
 #include "daemon/attention/cuda_attention_engine.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The daemon as a whole: starts, restarts and their failures.
 
 #include <gtest/gtest.h>
@@ -46,14 +47,14 @@ void WriteBlocks(const std::string& socket, uint64_t first, uint32_t count) {
   WireClient client(socket);
   const wire::AttachReply pool = client.Attach();
   const Mapping memory(client, pool);
-  const auto fresh = Acquire(&client, pool.pool, {}, count).fresh;
-  ASSERT_EQ(fresh.size(), count);
+  const auto allocated = Acquire(&client, pool.pool, {}, count).new_blocks;
+  ASSERT_EQ(allocated.size(), count);
   for (uint32_t i = 0; i < count; ++i) {
-    std::ranges::fill(memory[fresh[i]], static_cast<std::byte>(first + i));
+    std::ranges::fill(memory[allocated[i]], static_cast<std::byte>(first + i));
   }
-  client.Send(CommitOf(pool.pool, fresh, Hashes(first, count)), true);
+  client.Send(CommitOf(pool.pool, allocated, Hashes(first, count)), true);
   EXPECT_TRUE(client.Expect<wire::CommitReply>().items.empty());
-  client.Send(wire::Release{.pool = pool.pool, .blocks = fresh}, true);
+  client.Send(wire::Release{.pool = pool.pool, .blocks = allocated}, true);
   EXPECT_TRUE(client.Expect<wire::ReleaseReply>().errors.empty());
 }
 

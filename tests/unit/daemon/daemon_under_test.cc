@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/unit/daemon/daemon_under_test.h"
 
 #include "base/check.h"

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A whole daemon, from its configuration, its loop on a thread of its own.
 #pragma once
 
@@ -7,11 +8,11 @@
 #include <string>
 #include <thread>
 
+#include "daemon/app/daemon.h"
 #include "daemon/config/config.h"
-#include "daemon/daemon.h"
-#include "daemon/server/event_loop.h"
-#include "daemon/service/log.h"
-#include "daemon/service/service_manager.h"
+#include "daemon/runtime/event_loop.h"
+#include "daemon/runtime/log.h"
+#include "daemon/runtime/service_manager.h"
 #include "tests/unit/daemon/server_under_test.h"
 
 namespace kvtier {

@@ -1,4 +1,5 @@
-#include "daemon/server/event_loop.h"
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/runtime/event_loop.h"
 
 #include <gtest/gtest.h>
 #include <sys/socket.h>

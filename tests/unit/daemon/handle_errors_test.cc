@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a client can do wrong with block handles.
 
 #include <gtest/gtest.h>
@@ -34,7 +35,9 @@ class HandleErrors : public testing::Test {
     return reply.errors.empty() ? "" : reply.errors[0].reason;
   }
 
-  BlockHandle NewBlock(WireClient* client) { return Acquire(client, pool_, {}, 1).fresh.at(0); }
+  BlockHandle NewBlock(WireClient* client) {
+    return Acquire(client, pool_, {}, 1).new_blocks.at(0);
+  }
 
   ServerUnderTest daemon_;
   WireClient client_;
@@ -58,9 +61,9 @@ TEST_F(HandleErrors, StaleGeneration) {
 }
 
 TEST_F(HandleErrors, DoubleRelease) {
-  const BlockHandle fresh = NewBlock(&client_);
-  EXPECT_EQ(ReleaseError(&client_, fresh), "");
-  EXPECT_EQ(ReleaseError(&client_, fresh), "stale_generation");
+  const BlockHandle allocated = NewBlock(&client_);
+  EXPECT_EQ(ReleaseError(&client_, allocated), "");
+  EXPECT_EQ(ReleaseError(&client_, allocated), "stale_generation");
 
   const BlockHandle committed = Fill(&client_, pool_, Hashes(1, 1))[0];
   EXPECT_EQ(ReleaseError(&client_, committed), "");
@@ -89,8 +92,8 @@ TEST_F(HandleErrors, CommitOfABlockOneDoesNotOwn) {
 }
 
 TEST_F(HandleErrors, ReleaseOfABlockOneDoesNotHold) {
-  const BlockHandle fresh = NewBlock(&other_);
-  EXPECT_EQ(ReleaseError(&client_, fresh), "not_held");
+  const BlockHandle allocated = NewBlock(&other_);
+  EXPECT_EQ(ReleaseError(&client_, allocated), "not_held");
   const BlockHandle committed = Fill(&other_, pool_, Hashes(1, 1))[0];
   EXPECT_EQ(ReleaseError(&client_, committed), "not_held");
   EXPECT_EQ(ReleaseError(&other_, committed), "");
@@ -104,8 +107,8 @@ TEST_F(HandleErrors, MoreTokensThanABlockHasOrNone) {
 }
 
 TEST_F(HandleErrors, OneBadItemDoesNotHarmTheOthers) {
-  const auto fresh = Acquire(&client_, pool_, {}, 3).fresh;
-  wire::Commit commit = CommitOf(pool_, fresh, Hashes(1, 3));
+  const auto allocated = Acquire(&client_, pool_, {}, 3).new_blocks;
+  wire::Commit commit = CommitOf(pool_, allocated, Hashes(1, 3));
   commit.items[1].block.generation += 1;
   client_.Send(commit, /*want_reply=*/false);
   const auto reply = client_.Expect<wire::CommitReply>();

@@ -1,4 +1,5 @@
-#include "daemon/service/heartbeat.h"
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/runtime/heartbeat.h"
 
 #include <gtest/gtest.h>
 #include <poll.h>

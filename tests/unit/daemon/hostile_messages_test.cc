@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The messages with which the daemon computes and counts, in hostile hands: each costs its sender's
 // session at most, and nobody else notices.
 
@@ -82,8 +83,8 @@ class HostileMessages : public testing::Test {
     wire::AcquireCounted{.order = wire::LoadOrder::kLayers,
                          .acquire = {.pool = pool_, .new_blocks = 1, .hashes = hashes}}
         .Encode(4, &frames[3]);
-    wire::AcquireCounted{.acquire = {.pool = pool_, .hashes = hashes, .tails = hashes}}.Encode(
-        5, &frames[4]);
+    wire::AcquireCounted{.acquire = {.pool = pool_, .hashes = hashes, .partial_blocks = hashes}}
+        .Encode(5, &frames[4]);
     return frames;
   }
 
@@ -98,7 +99,7 @@ TEST_F(HostileMessages, BytesChangedAnywhereHarmNobodyElse) {
   for (uint64_t seed = 0; seed < 60; ++seed) {
     SeededRandom random(seed);
     auto intruder = Enter();
-    const auto blocks = Acquire(&intruder->client, pool_, {}, 2).fresh;
+    const auto blocks = Acquire(&intruder->client, pool_, {}, 2).new_blocks;
     const auto frames = GoodFrames(blocks, hashes);
     for (int i = 0; i < 12; ++i) {
       std::vector<std::byte> frame = frames[random.Below(frames.size())];
@@ -128,7 +129,7 @@ TEST_F(HostileMessages, BytesChangedAnywhereHarmNobodyElse) {
 TEST_F(HostileMessages, NumbersOutOfRangeAreRefusedOneByOne) {
   const auto intruder = Enter();
   WireClient& client = intruder->client;
-  const auto blocks = Acquire(&client, pool_, {}, 2).fresh;
+  const auto blocks = Acquire(&client, pool_, {}, 2).new_blocks;
   const wire::Attend good = AttendOver(blocks);
   const auto error_of = [&](const std::function<void(wire::Attend*)>& change) {
     wire::Attend attend = good;
@@ -165,7 +166,7 @@ TEST_F(HostileMessages, NoClientCanCutAWorkspaceUnderTheDaemonsFeet) {
   for (const UniqueFd* fd : {&intruder->workspace, &intruder->counters}) {
     EXPECT_EQ(::fallocate(fd->get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 16 * kKiB), 0);
   }
-  const auto blocks = Acquire(&intruder->client, pool_, {}, 2).fresh;
+  const auto blocks = Acquire(&intruder->client, pool_, {}, 2).new_blocks;
   intruder->client.Send(AttendOver(blocks));
   const auto received = intruder->client.Receive();
   EXPECT_TRUE(received && received->Is(wire::MessageType::kAttendReply));
@@ -187,7 +188,7 @@ TEST_F(HostileMessages, WhatAClientWritesOnItsCountersMisleadsOnlyItself) {
     std::memset(counters, round == 0 ? 0xff : 0x5a + round, kCounterPageBytes);
     intruder->client.Send(wire::AcquireCounted{
         .order = round == 1 ? wire::LoadOrder::kLayers : wire::LoadOrder::kBlocks,
-        .acquire = {.pool = pool_, .hashes = hashes, .tails = {}}});
+        .acquire = {.pool = pool_, .hashes = hashes, .partial_blocks = {}}});
     std::memset(counters, 0xff, kCounterPageBytes);
     bool finished = false;
     uint32_t ready = 32;

@@ -1,4 +1,5 @@
-#include "daemon/service/journal.h"
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/runtime/journal.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/unit/daemon/kvtierd_process.h"
 
 #include <fcntl.h>
@@ -59,7 +60,7 @@ std::vector<std::string> SmallArguments(const std::filesystem::path& directory) 
         "server.admin_socket=" + (directory / "admin.sock").string(),
         "disk.directory=" + (directory / "disk").string(), std::string("disk.bytes=8MiB"),
         std::string("disk.free_floor_bytes=0B"), std::string("pool.bytes=256KiB"),
-        std::string("host.bytes=2MiB"), std::string("cache.chunk_bytes=128KiB")}) {
+        std::string("host.bytes=2MiB"), std::string("cache.slab_bytes=128KiB")}) {
     arguments.push_back("--set");
     arguments.push_back(setting);
   }

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The program as systemd sees it: readiness, signs of life, reload, drain, and refusals to start.
 
 #include <gtest/gtest.h>
@@ -169,7 +170,7 @@ class KvtierdDrain : public KvtierdService {
   [[nodiscard]] std::vector<std::string> LargeArguments() const {
     std::vector<std::string> arguments = Arguments();
     for (const char* setting :
-         {"pool.bytes=128MiB", "host.bytes=256MiB", "disk.bytes=384MiB", "cache.chunk_bytes=1MiB",
+         {"pool.bytes=128MiB", "host.bytes=256MiB", "disk.bytes=384MiB", "cache.slab_bytes=1MiB",
           "cache.max_disk_write_bytes=64KiB", "retention.persist_after=1d"}) {
       arguments.insert(arguments.end(), {"--set", setting});
     }

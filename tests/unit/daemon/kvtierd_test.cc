@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The program: arguments, exit codes, signals.
 
 #include <gtest/gtest.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The live page's data, and what the page itself may contain.
 #include "daemon/metrics/live_status.h"
 

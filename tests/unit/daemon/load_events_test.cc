@@ -1,4 +1,5 @@
-#include "daemon/server/load_events.h"
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/session/load_events.h"
 
 #include <gtest/gtest.h>
 #include <sys/socket.h>

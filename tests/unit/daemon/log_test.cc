@@ -1,4 +1,5 @@
-#include "daemon/service/log.h"
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/runtime/log.h"
 
 #include <gtest/gtest.h>
 

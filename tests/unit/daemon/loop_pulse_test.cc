@@ -1,4 +1,5 @@
-#include "daemon/service/loop_pulse.h"
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/runtime/loop_pulse.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,5 @@
-#include "daemon/metrics/loopback_address.h"
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/config/loopback_address.h"
 
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The web pages when the event loop is well, and when it hangs.
 #include "daemon/metrics/metrics_server.h"
 

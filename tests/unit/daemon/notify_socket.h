@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // systemd's end of sd_notify.
 #pragma once
 

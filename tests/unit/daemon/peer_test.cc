@@ -1,4 +1,5 @@
-#include "daemon/server/peer.h"
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/net/peer.h"
 
 #include <gtest/gtest.h>
 #include <sys/socket.h>

@@ -1,4 +1,5 @@
-#include "daemon/server/quarantine.h"
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/session/quarantine.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>

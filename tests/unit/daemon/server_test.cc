@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who is let in, who is thrown out, and what is left behind.
 
 #include <fcntl.h>
@@ -281,7 +282,7 @@ TEST(Quarantine, PrivateBlocksAreWithheldUntilTheProcessIsGone) {
     // Takes 60 of 64 blocks, closes the connection and lives on.
     auto client = std::make_unique<WireClient>(daemon.socket());
     const PoolId pool = client->Attach().pool;
-    const bool got_all = Acquire(client.get(), pool, {}, 60).fresh.size() == 60;
+    const bool got_all = Acquire(client.get(), pool, {}, 60).new_blocks.size() == 60;
     client.reset();
     const char answer = got_all ? 'y' : 'n';
     (void)!::write(ready[1], &answer, 1);
@@ -294,12 +295,12 @@ TEST(Quarantine, PrivateBlocksAreWithheldUntilTheProcessIsGone) {
   WireClient client(daemon.socket());
   const PoolId pool = client.Attach().pool;
   EXPECT_EQ(client.ErrorOf(wire::Acquire{.pool = pool, .new_blocks = 60}), "pool_full");
-  EXPECT_EQ(Acquire(&client, pool, {}, 4).fresh.size(), 4u);
+  EXPECT_EQ(Acquire(&client, pool, {}, 4).new_blocks.size(), 4u);
 
   ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);
   daemon.WaitUntil([&] { return daemon.server().quarantined_sessions() == 0; });
-  EXPECT_EQ(Acquire(&client, pool, {}, 60).fresh.size(), 60u);
+  EXPECT_EQ(Acquire(&client, pool, {}, 60).new_blocks.size(), 60u);
   ::close(ready[0]);
   ::close(ready[1]);
 }

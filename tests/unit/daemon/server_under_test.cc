@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/unit/daemon/server_under_test.h"
 
 #include <unistd.h>
@@ -48,7 +49,7 @@ Config SmallConfig(const std::filesystem::path& directory) {
   config.server.admin_socket = directory / "admin.sock";
   config.pool.devices = {DeviceChoice::kHost};
   config.cache.pool_bytes = 256 * kKiB;
-  config.cache.chunk_bytes = 128 * kKiB;
+  config.cache.slab_bytes = 128 * kKiB;
   config.host.bytes = 2 * kMiB;
   config.disk.directory = directory / "disk";
   config.disk.free_floor_bytes = 0;
@@ -60,7 +61,7 @@ ServerUnderTest::ServerUnderTest(const std::function<void(Config*)>& adjust)
     : config_(Adjusted(SmallConfig(directory_.path()), adjust)),
       log_(config_.log),
       arena_(MappedArena::Create(
-                 {.bytes = config_.host.bytes, .chunk_bytes = config_.cache.chunk_bytes}, &loop_)
+                 {.bytes = config_.host.bytes, .slab_bytes = config_.cache.slab_bytes}, &loop_)
                  .value()),
       pool_devices_(MakeDevices(config_, &loop_, &devices_)),
       attention_({.devices = PointersTo(&devices_),

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A server with a real cache on the host device, its loop on a thread of its own.
 #pragma once
 
@@ -11,18 +12,18 @@
 #include <vector>
 
 #include "base/thread_executor.h"
+#include "daemon/admin/trace_ring.h"
 #include "daemon/config/config.h"
-#include "daemon/server/coarse_clock.h"
-#include "daemon/server/event_loop.h"
-#include "daemon/server/peer.h"
-#include "daemon/server/server.h"
-#include "daemon/service/log.h"
-#include "daemon/trace/trace_ring.h"
+#include "daemon/net/peer.h"
+#include "daemon/runtime/coarse_clock.h"
+#include "daemon/runtime/event_loop.h"
+#include "daemon/runtime/log.h"
+#include "daemon/session/server.h"
 #include "protocol/message_type.h"
 #include "tests/fakes/late_device.h"
 #include "tests/fakes/temporary_directory.h"
 #include "tiers/cache.h"
-#include "tiers/host/mapped_arena.h"
+#include "tiers/memory/mapped_arena.h"
 
 namespace kvtier {
 

@@ -1,4 +1,5 @@
-#include "daemon/service/service_manager.h"
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/runtime/service_manager.h"
 
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ATTACH of pools that take their time: the client waits, and nobody else.
 
 #include <gtest/gtest.h>

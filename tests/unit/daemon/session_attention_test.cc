@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // ATTEND over the socket: results equal the reference's, and nobody reads what is not his.
 
 #include <gtest/gtest.h>
@@ -75,7 +76,7 @@ class SessionAttention : public testing::Test {
   }
   // Private blocks full of numbers.
   std::vector<BlockHandle> FilledBlocks(uint32_t count) {
-    const auto blocks = Acquire(&client_, attached_.pool, {}, count).fresh;
+    const auto blocks = Acquire(&client_, attached_.pool, {}, count).new_blocks;
     for (const BlockHandle& block : blocks) {
       FillWithNumbers(pool_->data() + block.index.value * attached_.block_bytes,
                       attached_.block_bytes / kernels::ElementBytes(kv_dtype_), kv_dtype_);
@@ -238,7 +239,7 @@ TEST_F(SessionAttention, AClientThatGoesDuringItsRequestLeavesNothingBehind) {
     WireClient other(daemon_.socket());
     (void)other.Attach();
     const auto workspace = OpenWorkspace(&other);
-    const auto blocks = Acquire(&other, attached_.pool, {}, 3).fresh;
+    const auto blocks = Acquire(&other, attached_.pool, {}, 3).new_blocks;
     for (int i = 0; i < 4; ++i) other.Send(Request(blocks));
   }
   daemon_.WaitUntil([&] { return daemon_.server().session_count() == 1; });
@@ -264,7 +265,7 @@ TEST_F(SessionAttentionOfTwo, AWorkspaceServesThePoolsOfItsDeviceOnly) {
   const auto blocks = FilledBlocks(3);
   const PoolId second = attached_.pool;
   const wire::AttachReply first = client_.AttachPool(0);
-  const auto first_blocks = Acquire(&client_, first.pool, {}, 3).fresh;
+  const auto first_blocks = Acquire(&client_, first.pool, {}, 3).new_blocks;
   auto request = Request(first_blocks);
   request.pool = first.pool;
   EXPECT_EQ(client_.ErrorOf(request), "workspace_other_device");

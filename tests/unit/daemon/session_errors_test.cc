@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a client can do wrong with messages, one by one: each costs that call, or that session, and
 // nobody else notices.
 
@@ -221,7 +222,7 @@ TEST_F(SessionErrors, MoreBlocksThanThePoolHasAreRefused) {
   const auto client = Attached();
   EXPECT_EQ(client->ErrorOf(wire::Acquire{.pool = pool_, .new_blocks = 65}), "pool_full");
   // All or nothing: none was kept.
-  EXPECT_EQ(Acquire(client.get(), pool_, {}, 60).fresh.size(), 60u);
+  EXPECT_EQ(Acquire(client.get(), pool_, {}, 60).new_blocks.size(), 60u);
 }
 
 }  // namespace

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The main verbs over a real socket, on a real cache.
 
 #include <gtest/gtest.h>
@@ -58,7 +59,7 @@ TEST(Session, ACountedAcquireNeedsTheFeature) {
   const wire::AttachReply pool = client.Attach();
   const std::vector<BlockHash> hashes = {TestHash(1)};
   EXPECT_EQ(client.ErrorOf(wire::AcquireCounted{
-                .acquire = {.pool = pool.pool, .hashes = hashes, .tails = {}}}),
+                .acquire = {.pool = pool.pool, .hashes = hashes, .partial_blocks = {}}}),
             "feature_not_granted");
 }
 
@@ -109,7 +110,7 @@ TEST(Session, CommittedBlocksAreFoundByOthers) {
     EXPECT_EQ(found.hits[i].tier, Tier::kPool);
     EXPECT_EQ(found.hits[i].tokens, 16);
   }
-  EXPECT_EQ(found.fresh.size(), 2u);
+  EXPECT_EQ(found.new_blocks.size(), 2u);
   EXPECT_EQ(found.load, LoadId{});
   EXPECT_EQ(found.miss_reason, static_cast<uint8_t>(MissReason::kUnknown));
 }
@@ -147,7 +148,7 @@ TEST(Session, DuplicateCommitIsTold) {
   const auto hashes = Hashes(0, 1);
   (void)Fill(&client, pool, hashes);
   const auto again = Acquire(&client, pool, {}, 1);
-  client.Send(CommitOf(pool, again.fresh, hashes), /*want_reply=*/false);
+  client.Send(CommitOf(pool, again.new_blocks, hashes), /*want_reply=*/false);
   const auto reply = client.Expect<wire::CommitReply>();
   ASSERT_EQ(reply.items.size(), 1u);
   EXPECT_EQ(reply.items[0].outcome, wire::CommitOutcome::kDuplicate);
@@ -158,8 +159,8 @@ TEST(Session, SuccessOfFireAndForgetIsSilent) {
   WireClient client(daemon.socket());
   const PoolId pool = client.Attach().pool;
   const auto acquired = Acquire(&client, pool, {}, 2);
-  client.Send(CommitOf(pool, acquired.fresh, Hashes(0, 2)), /*want_reply=*/false);
-  client.Send(wire::Release{.pool = pool, .blocks = acquired.fresh}, /*want_reply=*/false);
+  client.Send(CommitOf(pool, acquired.new_blocks, Hashes(0, 2)), /*want_reply=*/false);
+  client.Send(wire::Release{.pool = pool, .blocks = acquired.new_blocks}, /*want_reply=*/false);
   // The next thing that comes is the answer to the next thing asked.
   (void)client.Call<wire::Pong>(wire::Ping{});
 }
@@ -216,12 +217,12 @@ TEST(Session, BlocksComeBackFromHostMemoryWithTheirBytes) {
   for (int round = 0; round < 5; ++round) {
     const auto hashes = Hashes(round * 32, 32);
     const auto acquired = Acquire(&client, pool, {}, 32);
-    ASSERT_EQ(acquired.fresh.size(), 32u);
+    ASSERT_EQ(acquired.new_blocks.size(), 32u);
     for (uint32_t i = 0; i < 32; ++i) {
-      std::memset(block_at(acquired.fresh[i]), round * 32 + i, 4096);
+      std::memset(block_at(acquired.new_blocks[i]), round * 32 + i, 4096);
     }
-    client.Send(CommitOf(pool, acquired.fresh, hashes), false);
-    client.Send(wire::Release{.pool = pool, .blocks = acquired.fresh}, false);
+    client.Send(CommitOf(pool, acquired.new_blocks, hashes), false);
+    client.Send(wire::Release{.pool = pool, .blocks = acquired.new_blocks}, false);
   }
 
   const auto acquired = Acquire(&client, pool, Hashes(0, 32), 0);
@@ -258,7 +259,7 @@ TEST(Session, ItsReferencesGoWithIt) {
   // All of the pool can be had again.
   WireClient next(daemon.socket());
   (void)next.Attach();
-  EXPECT_EQ(Acquire(&next, pool, {}, 64).fresh.size(), 64u);
+  EXPECT_EQ(Acquire(&next, pool, {}, 64).new_blocks.size(), 64u);
 }
 
 }  // namespace

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Requests as they are traced: each begins and ends once, under the name that people know.
 
 #include <gtest/gtest.h>

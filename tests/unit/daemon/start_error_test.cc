@@ -1,4 +1,5 @@
-#include "daemon/service/start_error.h"
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/config/start_error.h"
 
 #include <gtest/gtest.h>
 

@@ -1,9 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
 // The ring of trace events, and what the admin socket tells of it.
 #include <gtest/gtest.h>
 
 #include <boost/json.hpp>
 
-#include "daemon/trace/trace_ring.h"
+#include "daemon/admin/trace_ring.h"
 #include "tests/fakes/temporary_directory.h"
 #include "tests/unit/daemon/daemon_under_test.h"
 #include "tests/unit/daemon/verbs.h"

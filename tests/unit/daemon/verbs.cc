@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/unit/daemon/verbs.h"
 
 #include <gtest/gtest.h>
@@ -29,10 +30,10 @@ wire::Commit CommitOf(PoolId pool, const std::vector<BlockHandle>& blocks,
 std::vector<BlockHandle> Fill(WireClient* client, PoolId pool,
                               const std::vector<BlockHash>& hashes) {
   const auto acquired = Acquire(client, pool, {}, static_cast<uint32_t>(hashes.size()));
-  EXPECT_EQ(acquired.fresh.size(), hashes.size());
-  client->Send(CommitOf(pool, acquired.fresh, hashes), /*want_reply=*/true);
+  EXPECT_EQ(acquired.new_blocks.size(), hashes.size());
+  client->Send(CommitOf(pool, acquired.new_blocks, hashes), /*want_reply=*/true);
   EXPECT_TRUE(client->Expect<wire::CommitReply>().items.empty());
-  return acquired.fresh;
+  return acquired.new_blocks;
 }
 
 }  // namespace kvtier

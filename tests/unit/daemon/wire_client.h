@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A client of the daemon's sockets for tests: blocking, byte-exact, and able to do wrong.
 #pragma once
 

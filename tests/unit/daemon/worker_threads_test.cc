@@ -1,4 +1,5 @@
-#include "daemon/worker_threads.h"
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/runtime/worker_threads.h"
 
 #include <gtest/gtest.h>
 #include <sched.h>

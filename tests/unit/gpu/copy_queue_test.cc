@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "gpu/copy_queue.h"
 
 #include <gtest/gtest.h>

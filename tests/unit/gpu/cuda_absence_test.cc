@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a machine without a GPU, or a build without CUDA, says when it is asked for one.
 #include <gtest/gtest.h>
 

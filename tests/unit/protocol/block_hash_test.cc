@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "protocol/block_hash.h"
 
 #include <gtest/gtest.h>
@@ -139,7 +140,8 @@ TEST(BlockHasher, HashesSequencesWithAnIdentityAsTheVectorsDo) {
     }
     if (hashes.size() > full) {
       const std::span<const uint32_t> tail = BlockOf(tokens, block_tokens, full);
-      EXPECT_EQ(hasher.HashTail(tail).Hex(), TextOf(hashes[full])) << TextOf(one.at("name"));
+      EXPECT_EQ(hasher.HashPartialBlock(tail).Hex(), TextOf(hashes[full]))
+          << TextOf(one.at("name"));
     }
     ++checked;
   }
@@ -175,9 +177,9 @@ TEST(BlockHasher, ATailOfAFullBlockIsThatBlock) {
   const std::vector<uint32_t> tokens = Counting(32);
   BlockHasher hasher(16);
   hasher.Extend(std::span(tokens).first(16));
-  const BlockHash tail = hasher.HashTail(std::span(tokens).last(16));
+  const BlockHash partial_block = hasher.HashPartialBlock(std::span(tokens).last(16));
   hasher.Extend(tokens);
-  EXPECT_EQ(hasher.last(), tail);
+  EXPECT_EQ(hasher.last(), partial_block);
 }
 
 TEST(BlockHash, DependsOnParentTokensAndKeys) {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The committed corpus of the fuzzer must know today's messages.
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // docs/PROTOCOL.md is the contract for clients in other languages: its examples must be the truth.
 #include <gtest/gtest.h>
 

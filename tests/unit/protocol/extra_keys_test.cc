@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "protocol/extra_keys.h"
 
 #include <gmock/gmock.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "protocol/frame.h"
 
 #include <gtest/gtest.h>
@@ -80,11 +81,11 @@ TEST(FrameDecoder, GivesEveryFrameWhateverThePieces) {
 TEST(FrameDecoder, ReceivesInPlace) {
   const std::vector<std::byte> bytes = MakeFrame(1, 0, 5, 1000);
   FrameDecoder decoder;
-  const std::span<std::byte> space = decoder.Prepare();
-  ASSERT_GE(space.size(), bytes.size());
-  std::ranges::copy(bytes, space.begin());
+  const std::span<std::byte> name_space = decoder.Prepare();
+  ASSERT_GE(name_space.size(), bytes.size());
+  std::ranges::copy(bytes, name_space.begin());
   decoder.Commit(bytes.size());
-  EXPECT_EQ((*decoder.Next())->payload.data(), space.data() + kFrameHeaderBytes);
+  EXPECT_EQ((*decoder.Next())->payload.data(), name_space.data() + kFrameHeaderBytes);
 }
 
 TEST(FrameDecoder, AcceptsAFrameOfExactlyTheLimit) {
@@ -148,11 +149,11 @@ TEST(FrameDecoder, OffersSpaceForALargeFrameUpToTheLimitAndOneRead) {
   const std::vector<std::byte> bytes = MakeFrame(1, 0, 5, kMaxFrameBytes - kFrameHeaderBytes);
   std::span<const std::byte> left(bytes);
   while (!left.empty()) {
-    const std::span<std::byte> space = decoder.Prepare();
-    ASSERT_FALSE(space.empty());
-    ASSERT_LE(decoder.buffered_bytes() + space.size(), kMaxFrameBytes + (64u << 10));
-    const size_t count = std::min<size_t>({space.size(), left.size(), 10000});
-    std::ranges::copy(left.first(count), space.begin());
+    const std::span<std::byte> name_space = decoder.Prepare();
+    ASSERT_FALSE(name_space.empty());
+    ASSERT_LE(decoder.buffered_bytes() + name_space.size(), kMaxFrameBytes + (64u << 10));
+    const size_t count = std::min<size_t>({name_space.size(), left.size(), 10000});
+    std::ranges::copy(left.first(count), name_space.begin());
     decoder.Commit(count);
     left = left.subspan(count);
     ASSERT_EQ(decoder.Next()->has_value(), left.empty());

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Bytes as hexadecimal text, for comparisons that a failing test prints readably.
 #pragma once
 

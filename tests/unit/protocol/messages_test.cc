@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "protocol/messages.h"
 
 #include <gmock/gmock.h>
@@ -175,37 +176,39 @@ TEST(RegisterModel, RefusesAnEndlessRecord) {
 // --- ACQUIRE ---
 
 TEST(Acquire, HashesAreReadInPlace) {
-  const std::vector<BlockHash> hashes = ManyHashes(8192), tails = ManyHashes(3);
-  const std::vector<std::byte> payload = PayloadOf(Acquire{PoolId{7}, 9, hashes, tails});
+  const std::vector<BlockHash> hashes = ManyHashes(8192), partial_blocks = ManyHashes(3);
+  const std::vector<std::byte> payload = PayloadOf(Acquire{PoolId{7}, 9, hashes, partial_blocks});
   const auto acquire = Acquire::Decode(payload);
   ASSERT_TRUE(acquire.has_value());
   EXPECT_EQ(acquire->pool, PoolId{7});
   EXPECT_EQ(acquire->new_blocks, 9u);
   EXPECT_TRUE(std::ranges::equal(acquire->hashes, hashes));
-  EXPECT_TRUE(std::ranges::equal(acquire->tails, tails));
+  EXPECT_TRUE(std::ranges::equal(acquire->partial_blocks, partial_blocks));
   EXPECT_EQ(static_cast<const void*>(acquire->hashes.data()), payload.data() + 12);
 }
 
 TEST(Acquire, LargestCallFitsAFrame) {
   const std::vector<BlockHash> hashes = ManyHashes(kMaxHashesPerCall);
-  const std::vector<BlockHash> tails = ManyHashes(kMaxTailsPerCall);
+  const std::vector<BlockHash> partial_blocks = ManyHashes(kMaxPartialBlocksPerCall);
   std::vector<std::byte> bytes;
-  Acquire{PoolId{1}, kMaxBlocksPerCall, hashes, tails}.Encode(1, &bytes);
+  Acquire{PoolId{1}, kMaxBlocksPerCall, hashes, partial_blocks}.Encode(1, &bytes);
   EXPECT_LE(bytes.size(), kMaxFrameBytes);
   EXPECT_TRUE(Reencode(FrameIn(bytes)).has_value());
 }
 
-// pool, new_blocks, count of hashes, no hashes, no tails.
-std::vector<std::byte> AcquireClaiming(uint32_t new_blocks, uint32_t hashes, uint32_t tails) {
+// pool, new_blocks, count of hashes, no hashes, no partial_blocks.
+std::vector<std::byte> AcquireClaiming(uint32_t new_blocks, uint32_t hashes,
+                                       uint32_t partial_blocks) {
   ByteWriter payload;
-  for (const uint32_t field : {1u, new_blocks, hashes, tails}) payload.Write(field);
+  for (const uint32_t field : {1u, new_blocks, hashes, partial_blocks}) payload.Write(field);
   return payload.Take();
 }
 
 TEST(Acquire, CountsAreBoundedBeforeAnythingElse) {
   for (const uint32_t count : {kMaxHashesPerCall + 1, UINT32_MAX}) {
     EXPECT_EQ(Acquire::Decode(AcquireClaiming(0, count, 0)).error().reason, "too_many_hashes");
-    EXPECT_EQ(Acquire::Decode(AcquireClaiming(0, 0, count)).error().reason, "too_many_tails");
+    EXPECT_EQ(Acquire::Decode(AcquireClaiming(0, 0, count)).error().reason,
+              "too_many_partial_blocks");
     EXPECT_EQ(Acquire::Decode(AcquireClaiming(count, 0, 0)).error().reason, "too_many_blocks");
   }
 }
@@ -230,22 +233,22 @@ TEST(AcquireReply, CarriesHitsTailAndFreshBlocks) {
   AcquireReply reply;
   reply.load = LoadId{99};
   reply.miss_reason = 200;  // of a later version
-  reply.tail = 2;
+  reply.partial_block = 2;
   reply.hits = {{{BlockIndex{5}, 6}, 16, Tier::kHost}, {{BlockIndex{7}, 8}, 3, Tier::kDisk}};
-  reply.fresh = {{BlockIndex{1}, 2}};
+  reply.new_blocks = {{BlockIndex{1}, 2}};
   const auto decoded = AcquireReply::Decode(PayloadOf(reply));
   ASSERT_TRUE(decoded.has_value());
   EXPECT_EQ(decoded->load, LoadId{99});
   EXPECT_EQ(decoded->miss_reason, 200);
-  EXPECT_EQ(decoded->tail, 2u);
+  EXPECT_EQ(decoded->partial_block, 2u);
   EXPECT_EQ(decoded->hits, reply.hits);
-  EXPECT_EQ(decoded->fresh, reply.fresh);
+  EXPECT_EQ(decoded->new_blocks, reply.new_blocks);
 }
 
 TEST(AcquireReply, EveryHashAndATailMayHit) {
   AcquireReply reply;
   reply.hits.resize(kMaxHashesPerCall + 1);
-  reply.fresh.resize(kMaxBlocksPerCall);
+  reply.new_blocks.resize(kMaxBlocksPerCall);
   std::vector<std::byte> bytes;
   reply.Encode(1, &bytes);
   EXPECT_LE(bytes.size(), kMaxFrameBytes);
@@ -269,10 +272,10 @@ TEST(AcquireReply, UnknownTierIsRefused) {
 
 TEST(AcquireReply, ATailThatNobodyCouldHaveAskedForIsRefused) {
   AcquireReply reply;
-  reply.tail = kMaxTailsPerCall;
-  EXPECT_EQ(AcquireReply::Decode(PayloadOf(reply)).error().reason, "bad_tail");
-  reply.tail = kMaxTailsPerCall - 1;
-  EXPECT_EQ(AcquireReply::Decode(PayloadOf(reply))->tail, kMaxTailsPerCall - 1);
+  reply.partial_block = kMaxPartialBlocksPerCall;
+  EXPECT_EQ(AcquireReply::Decode(PayloadOf(reply)).error().reason, "bad_partial_block");
+  reply.partial_block = kMaxPartialBlocksPerCall - 1;
+  EXPECT_EQ(AcquireReply::Decode(PayloadOf(reply))->partial_block, kMaxPartialBlocksPerCall - 1);
 }
 
 TEST(LoadProgress, CarriesItsFields) {

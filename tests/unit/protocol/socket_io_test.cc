@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "protocol/socket_io.h"
 
 #include <fcntl.h>
@@ -25,13 +26,13 @@ class SocketIo : public ::testing::Test {
 
   // What the right side gets, as text; descriptors go to descriptors_.
   std::string ReceiveText() {
-    const auto received = Receive(right_.get(), space_, &descriptors_);
+    const auto received = Receive(right_.get(), namespace_id_, &descriptors_);
     if (!received || !*received) return "";
-    return std::string(reinterpret_cast<const char*>(space_.data()), **received);
+    return std::string(reinterpret_cast<const char*>(namespace_id_.data()), **received);
   }
 
   UniqueFd left_, right_;
-  std::array<std::byte, 4096> space_;
+  std::array<std::byte, 4096> namespace_id_;
   std::vector<UniqueFd> descriptors_;
 };
 
@@ -42,7 +43,7 @@ TEST_F(SocketIo, BytesArrive) {
 }
 
 TEST_F(SocketIo, ReceivingNothingIsNotAnError) {
-  const auto received = Receive(right_.get(), space_, nullptr);
+  const auto received = Receive(right_.get(), namespace_id_, nullptr);
   ASSERT_TRUE(received.has_value());
   EXPECT_FALSE(received->has_value());
 }
@@ -73,9 +74,9 @@ TEST_F(SocketIo, UnwantedDescriptorsAreClosed) {
   UniqueFd write_end(pipe_ends[1]);
   ASSERT_TRUE(Send(left_.get(), BytesOf("x"), write_end.get()).has_value());
   write_end.Reset();
-  ASSERT_TRUE(Receive(right_.get(), space_, nullptr)->has_value());
+  ASSERT_TRUE(Receive(right_.get(), namespace_id_, nullptr)->has_value());
   // End of file: no write end is open anywhere.
-  EXPECT_EQ(::read(read_end.get(), space_.data(), 1), 0);
+  EXPECT_EQ(::read(read_end.get(), namespace_id_.data(), 1), 0);
 }
 
 TEST_F(SocketIo, MoreDescriptorsThanAllowedDoNotLeak) {
@@ -102,10 +103,10 @@ TEST_F(SocketIo, MoreDescriptorsThanAllowedDoNotLeak) {
   }
   ASSERT_EQ(::sendmsg(left_.get(), &message, 0), 1);
   write_end.Reset();
-  ASSERT_TRUE(Receive(right_.get(), space_, &descriptors_)->has_value());
+  ASSERT_TRUE(Receive(right_.get(), namespace_id_, &descriptors_)->has_value());
   EXPECT_LE(descriptors_.size(), kMaxDescriptorsPerReceive);
   descriptors_.clear();
-  EXPECT_EQ(::read(read_end.get(), space_.data(), 1), 0);
+  EXPECT_EQ(::read(read_end.get(), namespace_id_.data(), 1), 0);
 }
 
 TEST_F(SocketIo, AFullSocketWouldBlock) {
@@ -125,13 +126,13 @@ TEST_F(SocketIo, AClosedPeerIsSeenOnBothWays) {
   const auto sent = Send(left_.get(), BytesOf("x"));
   ASSERT_FALSE(sent.has_value());
   EXPECT_EQ(sent.error().reason, "peer_closed");
-  EXPECT_EQ(**Receive(left_.get(), space_, nullptr), 0u);
+  EXPECT_EQ(**Receive(left_.get(), namespace_id_, nullptr), 0u);
 }
 
 TEST(SocketIoErrors, ABadSocketIsAnIoError) {
-  std::array<std::byte, 1> space;
-  EXPECT_EQ(Receive(-1, space, nullptr).error().reason, "receive_failed");
-  EXPECT_EQ(Send(-1, space).error().reason, "send_failed");
+  std::array<std::byte, 1> name_space;
+  EXPECT_EQ(Receive(-1, name_space, nullptr).error().reason, "receive_failed");
+  EXPECT_EQ(Send(-1, name_space).error().reason, "send_failed");
 }
 
 }  // namespace

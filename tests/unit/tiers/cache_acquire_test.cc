@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What an acquire finds, takes and leaves alone.
 
 #include "tests/unit/tiers/cache_fixture.h"
@@ -39,7 +40,7 @@ TEST_F(CacheAcquireTest, TailsAreTriedTheLongestFirst) {
   const AcquireReply reply =
       Acquire(kBob, Sequence(1, 2), 0, {TestHash(2, 7), TestHash(2, 1), TestHash(2, 0)});
   EXPECT_EQ(reply.hits.size(), 3u);
-  EXPECT_EQ(reply.tail, 1u);
+  EXPECT_EQ(reply.partial_block, 1u);
   EXPECT_TRUE(MatchesHash(TestHash(2, 1), Bytes(reply.hits.back().handle)));
 }
 
@@ -49,16 +50,16 @@ TEST_F(CacheAcquireTest, TailIsNotTakenWhenAFullBlockIsMissing) {
   Put({TestHash(2, 0)});
   const AcquireReply reply = Acquire(kBob, Sequence(1, 3), 0, {TestHash(2, 0)});
   EXPECT_EQ(reply.hits.size(), 2u);
-  EXPECT_FALSE(reply.tail.has_value());
+  EXPECT_FALSE(reply.partial_block.has_value());
 }
 
 TEST_F(CacheAcquireTest, TailAloneIsServed) {
   Start();
   Put({TestHash(2, 0)});
   const AcquireReply reply = Acquire(kBob, {}, 1, {TestHash(2, 0)});
-  EXPECT_EQ(reply.tail, 0u);
+  EXPECT_EQ(reply.partial_block, 0u);
   EXPECT_EQ(reply.hits.size(), 1u);
-  EXPECT_EQ(reply.fresh.size(), 1u);
+  EXPECT_EQ(reply.new_blocks.size(), 1u);
 }
 
 TEST_F(CacheAcquireTest, PrivateBlocksAreAllGivenOrNone) {
@@ -123,7 +124,7 @@ TEST_F(CacheAcquireTest, HitsBelowThePoolNeedRoomForTheirLoad) {
   Start({.pool_blocks = 4});
   Put(Sequence(1, 3));
   EvictFromPool();
-  const Handles held = Acquire(kBob, {}, 2).fresh;
+  const Handles held = Acquire(kBob, {}, 2).new_blocks;
   const PendingAcquire answer = BeginAcquire(kAlice, Sequence(1, 3));
   Settle();
   AdvanceAndTick(setup_.options.max_wait_ms + 1);
@@ -140,7 +141,7 @@ TEST_F(CacheAcquireTest, PrivateBlocksHavePrecedenceOverLoads) {
   Settle();
   AdvanceAndTick(setup_.options.max_wait_ms + 1);
   ASSERT_TRUE(answer.succeeded());
-  EXPECT_EQ(answer.reply().fresh.size(), 2u);
+  EXPECT_EQ(answer.reply().new_blocks.size(), 2u);
   EXPECT_EQ(answer.reply().hits.size(), 2u);
 }
 
@@ -197,7 +198,7 @@ TEST_F(CacheAcquireTest, WaitingAcquireDropsDirtyBlocksAfterItsTime) {
   Settle();
   if (!answer.answered()) AdvanceAndTick(setup_.options.max_wait_ms + 1);
   ASSERT_TRUE(answer.succeeded());
-  EXPECT_EQ(answer.reply().fresh.size(), 2u);
+  EXPECT_EQ(answer.reply().new_blocks.size(), 2u);
   EXPECT_TRUE(Presence(TestHash(1, 0)).pool);
   EXPECT_FALSE(Presence(TestHash(1, 3)).anywhere());
 }
@@ -309,7 +310,7 @@ TEST_F(CacheAcquireTest, AReusedRowIsNotTakenForTheNextBlock) {
   Start();
   const Hashes all = Sequence(1, 3);
   Put(all);
-  EXPECT_EQ(cache_->Evict({SpaceId(0), all[1]}, std::nullopt), EvictOutcome::kEvicted);
+  EXPECT_EQ(cache_->Evict({NamespaceId(0), all[1]}, std::nullopt), EvictOutcome::kEvicted);
   Settle();
   EXPECT_EQ(Acquire(kAlice, all).hits.size(), 1u);
 }

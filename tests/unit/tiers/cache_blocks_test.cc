@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // States of a block: private, committed, cached; references and handles.
 
 #include "tests/unit/tiers/cache_fixture.h"
@@ -10,14 +11,16 @@ using ::testing::Optional;
 
 class CacheBlocksTest : public CacheTest {
  protected:
-  BlockHandle AllocatePrivate(SessionId session) { return Acquire(session, {}, 1).fresh.front(); }
+  BlockHandle AllocatePrivate(SessionId session) {
+    return Acquire(session, {}, 1).new_blocks.front();
+  }
 };
 
 TEST_F(CacheBlocksTest, EmptyCacheMissesEverythingAsUnknown) {
   Start();
   const AcquireReply reply = Acquire(kAlice, Sequence(1, 3));
   EXPECT_TRUE(reply.hits.empty());
-  EXPECT_TRUE(reply.fresh.empty());
+  EXPECT_TRUE(reply.new_blocks.empty());
   EXPECT_EQ(reply.load, LoadId(0));
   EXPECT_EQ(reply.miss, MissReason::kUnknown);
 }

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What a load's counter says, and loads in layers.
 
 #include <cstring>

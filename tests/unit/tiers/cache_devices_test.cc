@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // One model on several devices: what they share, and what each has for itself.
 #include <gtest/gtest.h>
 
@@ -79,11 +80,11 @@ TEST_F(CacheDevicesTest, BothDevicesMayComputeAndCommitTheSameBlock) {
   StartTwo();
   Put(Sequence(1, 1));
   UseDevice(1);
-  const BlockHandle fresh = Acquire(kBob, {}, 1).fresh[0];
-  const Result<CommitReply> committed = TryCommit(kBob, fresh, {.hash = TestHash(1, 0)});
+  const BlockHandle allocated = Acquire(kBob, {}, 1).new_blocks[0];
+  const Result<CommitReply> committed = TryCommit(kBob, allocated, {.hash = TestHash(1, 0)});
   ASSERT_TRUE(committed);
   EXPECT_FALSE(committed->duplicate);
-  Release(kBob, {fresh});
+  Release(kBob, {allocated});
   Settle();
   EXPECT_EQ(PoolOn(0).cached + PoolOn(1).cached, 2u);
 }
@@ -178,13 +179,13 @@ TEST_F(CacheDevicesTest, AChecksumIsComparedWithTheBytesItWasGivenFor) {
   Handles handles;
   for (const uint32_t device : {0, 1}) {
     UseDevice(device);
-    const BlockHandle fresh = Acquire(kAlice, {}, 1).fresh[0];
+    const BlockHandle allocated = Acquire(kAlice, {}, 1).new_blocks[0];
     // As two GPUs compute it: not bit by bit the same.
-    CommitRequest request{.block = fresh, .hash = TestHash(1, 0), .tokens = kBlockTokens};
-    FillFromHash(TestHash(9, device), Bytes(fresh));
-    request.checksum = ChecksumPayload(Bytes(fresh));
+    CommitRequest request{.block = allocated, .hash = TestHash(1, 0), .tokens = kBlockTokens};
+    FillFromHash(TestHash(9, device), Bytes(allocated));
+    request.checksum = ChecksumPayload(Bytes(allocated));
     ASSERT_TRUE(cache_->Commit(kAlice, pool_.id, request));
-    handles.push_back(fresh);
+    handles.push_back(allocated);
   }
   Drain();
   EXPECT_EQ(Drops(Tier::kPool, DropReason::kClientWroteCommitted), 0u);
@@ -197,15 +198,15 @@ TEST_F(CacheDevicesTest, ADroppedBlocksChecksumDoesNotJudgeTheNextOfItsName) {
   DrainAndRestart();
   // On disk only. A client commits it anew and lets go of it.
   const auto commit = [&](std::optional<PayloadChecksum> checksum) {
-    const BlockHandle fresh = Acquire(kAlice, {}, 1).fresh[0];
-    FillFromHash(TestHash(1, 0), Bytes(fresh));
-    CommitRequest request{.block = fresh, .hash = TestHash(1, 0), .tokens = kBlockTokens};
+    const BlockHandle allocated = Acquire(kAlice, {}, 1).new_blocks[0];
+    FillFromHash(TestHash(1, 0), Bytes(allocated));
+    CommitRequest request{.block = allocated, .hash = TestHash(1, 0), .tokens = kBlockTokens};
     request.checksum = checksum;
     ASSERT_TRUE(cache_->Commit(kAlice, pool_.id, request));
-    Release(kAlice, {fresh});
+    Release(kAlice, {allocated});
   };
   commit(PayloadChecksum{});
-  EXPECT_EQ(cache_->Evict({SpaceId(0), TestHash(1, 0)}, Tier::kPool), EvictOutcome::kEvicted);
+  EXPECT_EQ(cache_->Evict({NamespaceId(0), TestHash(1, 0)}, Tier::kPool), EvictOutcome::kEvicted);
   commit(std::nullopt);
   EvictFromPool();
   EXPECT_EQ(Drops(Tier::kPool, DropReason::kClientWroteCommitted), 0u);

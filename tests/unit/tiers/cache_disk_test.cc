@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Writing to disk, and every way in which a disk fails.
 
 #include "base/checksum.h"
@@ -342,7 +343,7 @@ TEST_F(CacheDiskTest, FailedIndexBatchLeavesTheBlockUnpersistedAndIsCounted) {
 
 TEST_F(CacheDiskTest, ClientThatWritesIntoACommittedBlockIsCaughtByItsChecksum) {
   Start({.pool_blocks = 4});
-  const BlockHandle block = Acquire(kAlice, {}, 1).fresh.front();
+  const BlockHandle block = Acquire(kAlice, {}, 1).new_blocks.front();
   FillFromHash(TestHash(1, 0), Bytes(block));
   const PayloadChecksum checksum = ChecksumPayload(Bytes(block));
   ASSERT_TRUE(TryCommit(kAlice, block, {.hash = TestHash(1, 0), .checksum = checksum}));
@@ -358,7 +359,7 @@ TEST_F(CacheDiskTest, ClientThatWritesIntoACommittedBlockIsCaughtByItsChecksum) 
 
 TEST_F(CacheDiskTest, RightChecksumAtCommitIsAccepted) {
   Start({.pool_blocks = 4});
-  const BlockHandle block = Acquire(kAlice, {}, 1).fresh.front();
+  const BlockHandle block = Acquire(kAlice, {}, 1).new_blocks.front();
   FillFromHash(TestHash(1, 0), Bytes(block));
   ASSERT_TRUE(TryCommit(kAlice, block,
                         {.hash = TestHash(1, 0), .checksum = ChecksumPayload(Bytes(block))}));

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Who leaves the pool and the host tier, in which order, and at what cost.
 
 #include <algorithm>
@@ -21,7 +22,7 @@ class CacheEvictionTest : public CacheTest {
     return static_cast<size_t>(std::ranges::count(present, true, &BlockPresence::host));
   }
   // Takes `count` blocks for as long as the test runs.
-  void TakeBlocks(uint32_t count) { EXPECT_EQ(Acquire(kBob, {}, count).fresh.size(), count); }
+  void TakeBlocks(uint32_t count) { EXPECT_EQ(Acquire(kBob, {}, count).new_blocks.size(), count); }
 };
 
 TEST_F(CacheEvictionTest, FreeBlocksAreTakenBeforeCachedOnes) {
@@ -168,16 +169,16 @@ TEST_F(CacheEvictionTest, FailedOffloadIsCountedAndLeavesTheBlockInThePool) {
   EXPECT_EQ(InPool(Sequence(1, 4)), 4u);
   EXPECT_EQ(InHost(Sequence(1, 4)), 0u);
   const AcquireReply reply = Acquire(kBob, {}, 4);
-  EXPECT_EQ(reply.fresh.size(), 4u);
+  EXPECT_EQ(reply.new_blocks.size(), 4u);
   EXPECT_GE(Drops(Tier::kHost, DropReason::kCopyFailed), 1u);
   EXPECT_GE(Drops(Tier::kPool, DropReason::kLru), 1u);
 }
 
 TEST_F(CacheEvictionTest, HostGrowsWhileInUse) {
   Start({.pool_blocks = 8, .host_slots = 16, .host_slots_ready = 8, .disk_slots = 0});
-  EXPECT_EQ(cache_->Gauges().host_ready_bytes, kChunkBytes);
+  EXPECT_EQ(cache_->Gauges().host_ready_bytes, kSlabBytes);
   Put(Sequence(1, 8));
-  machine_->arena->Grow(kChunkBytes);
+  machine_->arena->Grow(kSlabBytes);
   Put(Sequence(2, 8));
   EvictFromPool();
   EXPECT_EQ(cache_->Gauges().host_blocks, 16u);
@@ -187,7 +188,7 @@ TEST_F(CacheEvictionTest, PoolWorksBeforeTheFirstSliceOfHostMemoryIsReady) {
   Start({.pool_blocks = 4, .host_slots = 8, .host_slots_ready = 0, .disk_slots = 0});
   Put(Sequence(1, 4));
   EXPECT_EQ(InPool(Sequence(1, 4)), 4u);
-  machine_->arena->Grow(kChunkBytes);
+  machine_->arena->Grow(kSlabBytes);
   Settle();
   Put(Sequence(2, 2));
   EXPECT_GT(cache_->Gauges().host_blocks, 0u);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/unit/tiers/cache_fixture.h"
 
 #include <algorithm>
@@ -21,15 +22,15 @@ CacheTest::~CacheTest() {
 
 void CacheTest::Start(const CacheSetup& setup) {
   setup_ = setup;
-  setup_.options.chunk_bytes = kChunkBytes;
+  setup_.options.slab_bytes = kSlabBytes;
   setup_.options.pool_bytes = setup.pool_blocks * kBlockBytes;
   ASSERT_TRUE(setup_.options.Validate()) << setup_.options.Validate().error().ToString();
   MachineSizes sizes;
   sizes.devices = setup.devices;
-  sizes.chunk_bytes = kChunkBytes;
-  sizes.host_chunks = setup.host_slots / kSlotsPerChunk;
-  sizes.host_chunks_ready = std::min(setup.host_slots, setup.host_slots_ready) / kSlotsPerChunk;
-  sizes.disk_chunks = setup.disk_slots / kSlotsPerChunk;
+  sizes.slab_bytes = kSlabBytes;
+  sizes.host_slabs = setup.host_slots / kSlotsPerSlab;
+  sizes.host_slabs_ready = std::min(setup.host_slots, setup.host_slots_ready) / kSlotsPerSlab;
+  sizes.disk_slabs = setup.disk_slots / kSlotsPerSlab;
   sizes.disk_files = setup.disk_slots == 0 ? 0 : setup.disk_files;
   machine_ = std::make_unique<FakeMachine>(sizes, /*seed=*/1);
   StartCache({});
@@ -108,12 +109,12 @@ uint32_t CacheTest::Counted(const AcquireReply& reply) const {
 }
 
 Result<AcquireReply> CacheTest::TryAcquire(SessionId session, Hashes hashes, uint32_t new_blocks,
-                                           Hashes tails) {
+                                           Hashes partial_blocks) {
   std::optional<Result<AcquireReply>> answer;
   cache_->Acquire(AcquireRequest{.session = session,
                                  .pool = pool_.id,
                                  .hashes = std::move(hashes),
-                                 .tails = std::move(tails),
+                                 .partial_blocks = std::move(partial_blocks),
                                  .new_blocks = new_blocks,
                                  .block_tokens = kBlockTokens},
                   [&](Result<AcquireReply> result) { answer.emplace(std::move(result)); });
@@ -127,8 +128,9 @@ Result<AcquireReply> CacheTest::TryAcquire(SessionId session, Hashes hashes, uin
 }
 
 AcquireReply CacheTest::Acquire(SessionId session, Hashes hashes, uint32_t new_blocks,
-                                Hashes tails) {
-  Result<AcquireReply> reply = TryAcquire(session, std::move(hashes), new_blocks, std::move(tails));
+                                Hashes partial_blocks) {
+  Result<AcquireReply> reply =
+      TryAcquire(session, std::move(hashes), new_blocks, std::move(partial_blocks));
   Settle();
   if (!reply) {
     ADD_FAILURE() << reply.error().ToString();
@@ -169,11 +171,11 @@ std::optional<Error> CacheTest::TryRelease(SessionId session, BlockHandle block)
 Handles CacheTest::Store(SessionId session, const Hashes& hashes, RetentionClass retention) {
   std::vector<BlockPresence> present = cache_->Lookup(pool_.id, hashes);
   const auto missing = std::ranges::find_if_not(present, &BlockPresence::anywhere);
-  const auto fresh = static_cast<uint32_t>(present.end() - missing);
-  const AcquireReply reply = Acquire(session, hashes, fresh);
-  EXPECT_EQ(reply.hits.size() + reply.fresh.size(), hashes.size());
+  const auto allocated = static_cast<uint32_t>(present.end() - missing);
+  const AcquireReply reply = Acquire(session, hashes, allocated);
+  EXPECT_EQ(reply.hits.size() + reply.new_blocks.size(), hashes.size());
   Handles blocks = HandlesOf(reply);
-  for (const BlockHandle block : reply.fresh) {
+  for (const BlockHandle block : reply.new_blocks) {
     const auto depth = static_cast<uint32_t>(blocks.size());
     Commit(session, block, hashes[depth], depth, retention);
     blocks.push_back(block);
@@ -199,8 +201,8 @@ void CacheTest::Use(const Hashes& hashes) {
 
 void CacheTest::EvictFromPool() {
   const AcquireReply reply = Acquire(kBob, {}, pool_.blocks);
-  EXPECT_EQ(reply.fresh.size(), pool_.blocks);
-  Release(kBob, reply.fresh);
+  EXPECT_EQ(reply.new_blocks.size(), pool_.blocks);
+  Release(kBob, reply.new_blocks);
   Settle();
 }
 
@@ -255,8 +257,9 @@ Hashes CacheTest::Sequence(uint64_t stream, uint32_t count) {
   return hashes;
 }
 
-SpaceIdentity CacheTest::Identity(const std::string& tenant, uint8_t model, uint64_t block_bytes) {
-  SpaceIdentity identity{.tenant = tenant, .block_bytes = block_bytes};
+NamespaceIdentity CacheTest::Identity(const std::string& tenant, uint8_t model,
+                                      uint64_t block_bytes) {
+  NamespaceIdentity identity{.tenant = tenant, .block_bytes = block_bytes};
   identity.model.bytes.fill(model);
   return identity;
 }

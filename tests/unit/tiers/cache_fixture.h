@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A cache over fake devices, with the verbs that its tests speak in.
 #pragma once
 
@@ -24,7 +25,7 @@ using Handles = std::vector<BlockHandle>;
 struct CacheSetup {
   uint32_t devices = 1;
   uint32_t pool_blocks = 16;  // on each device
-  uint32_t host_slots = 16;   // a multiple of CacheTest::kSlotsPerChunk
+  uint32_t host_slots = 16;   // a multiple of CacheTest::kSlotsPerSlab
   uint32_t host_slots_ready = UINT32_MAX;
   uint32_t disk_slots = 32;  // the same; 0: no disk tier
   uint32_t disk_files = 1;
@@ -52,9 +53,9 @@ class CacheTest : public ::testing::Test {
  protected:
   static constexpr uint64_t kBlockBytes = 4 * kKiB;
   static constexpr uint16_t kBlockTokens = 16;
-  static constexpr uint32_t kSlotsPerChunk = 8;
-  // Eight slots (header and payload) and the disk's chunk header.
-  static constexpr uint64_t kChunkBytes = kSlotsPerChunk * 2 * kBlockBytes + 4 * kKiB;
+  static constexpr uint32_t kSlotsPerSlab = 8;
+  // Eight slots (header and payload) and the disk's slab header.
+  static constexpr uint64_t kSlabBytes = kSlotsPerSlab * 2 * kBlockBytes + 4 * kKiB;
   static constexpr SessionId kAlice{1};
   static constexpr SessionId kBob{2};
 
@@ -76,10 +77,10 @@ class CacheTest : public ::testing::Test {
   // --- calls, each with the outcome that tests nearly always expect ---
   // Expects an answer without the clock moving.
   Result<AcquireReply> TryAcquire(SessionId session, Hashes hashes, uint32_t new_blocks = 0,
-                                  Hashes tails = {});
+                                  Hashes partial_blocks = {});
   // Expects success and, at its end, finished loads.
   AcquireReply Acquire(SessionId session, Hashes hashes, uint32_t new_blocks = 0,
-                       Hashes tails = {});
+                       Hashes partial_blocks = {});
   PendingAcquire BeginAcquire(SessionId session, Hashes hashes, uint32_t new_blocks = 0);
   // The same with a counter and, unless `layers` is 0, layer by layer.
   PendingAcquire BeginCounted(SessionId session, Hashes hashes, uint32_t layers = 0);
@@ -121,8 +122,8 @@ class CacheTest : public ::testing::Test {
 
   // Blocks 0 to count-1 of sequence `stream`.
   [[nodiscard]] static Hashes Sequence(uint64_t stream, uint32_t count);
-  [[nodiscard]] static SpaceIdentity Identity(const std::string& tenant, uint8_t model,
-                                              uint64_t block_bytes = kBlockBytes);
+  [[nodiscard]] static NamespaceIdentity Identity(const std::string& tenant, uint8_t model,
+                                                  uint64_t block_bytes = kBlockBytes);
 
   CacheSetup setup_;
   std::unique_ptr<FakeMachine> machine_;

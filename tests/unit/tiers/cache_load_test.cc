@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Loads from host and disk: sharing, order of reports, failures.
 
 #include "tests/unit/tiers/cache_fixture.h"
@@ -91,7 +92,7 @@ TEST_F(CacheLoadTest, ProgressIsReportedInPrefixOrderWhateverArrivesFirst) {
 TEST_F(CacheLoadTest, ResidentPrefixCountsAsReady) {
   Start({.pool_blocks = 8});
   Put(Sequence(1, 8));
-  Release(kBob, Acquire(kBob, {}, 3).fresh);
+  Release(kBob, Acquire(kBob, {}, 3).new_blocks);
   const PendingAcquire answer = BeginAcquire(kAlice, Sequence(1, 8));
   ASSERT_TRUE(answer.succeeded());
   EXPECT_EQ(answer.reply().hits[4].tier, Tier::kPool);
@@ -128,7 +129,7 @@ TEST_F(CacheLoadTest, LoadGoesOnForOthersWhenItsFirstSessionCloses) {
 TEST_F(CacheLoadTest, FailedCopyGivesTheReadyPrefixAndAReason) {
   Start({.pool_blocks = 8});
   Put(Sequence(1, 8));
-  Release(kBob, Acquire(kBob, {}, 3).fresh);
+  Release(kBob, Acquire(kBob, {}, 3).new_blocks);
   machine_->device->FailNextCopies(1);
   const AcquireReply reply = Acquire(kAlice, Sequence(1, 8));
   const LoadProgress last = LastProgress(reply.load);
@@ -197,7 +198,7 @@ TEST_F(CacheLoadTest, PrefetchOfUnknownBlocksDoesNothing) {
 TEST_F(CacheLoadTest, PrefetchNeverTakesReferencedBlocks) {
   Start({.pool_blocks = 4});
   PutOnDisk(Sequence(1, 4));
-  const Handles held = Acquire(kBob, {}, 3).fresh;
+  const Handles held = Acquire(kBob, {}, 3).new_blocks;
   EXPECT_LE(cache_->Prefetch(pool_.id, Sequence(1, 4)), 1u);
   Settle();
   EXPECT_EQ(PoolGaugesNow().private_blocks, 3u);

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What administrators see of single blocks, and what they may do to them.
 
 #include "tests/unit/tiers/cache_fixture.h"
@@ -6,7 +7,7 @@ namespace kvtier {
 namespace {
 
 constexpr int64_t kHourMs = 3600 * 1000;
-constexpr SpaceId kSpace{0};
+constexpr NamespaceId kNamespace{0};
 
 class CacheLookTest : public CacheTest {
  protected:
@@ -23,7 +24,7 @@ class CacheLookTest : public CacheTest {
     return hashes;
   }
   EvictOutcome Evict(const BlockHash& hash, std::optional<Tier> tier = std::nullopt) {
-    const EvictOutcome outcome = cache_->Evict({kSpace, hash}, tier);
+    const EvictOutcome outcome = cache_->Evict({kNamespace, hash}, tier);
     Settle();
     return outcome;
   }
@@ -49,7 +50,7 @@ TEST_F(CacheLookTest, WalkReportsOnlyWhatTheFilterAdmits) {
   Put(Sequence(2, 2));
   EXPECT_THAT(WalkAll({.tier = Tier::kDisk}), testing::UnorderedElementsAreArray(Sequence(1, 3)));
   EXPECT_EQ(WalkAll({.tier = Tier::kPool}).size(), 5u);
-  EXPECT_TRUE(WalkAll({.spaces = std::vector<SpaceId>{SpaceId(7)}}).empty());
+  EXPECT_TRUE(WalkAll({.namespaces = std::vector<NamespaceId>{NamespaceId(7)}}).empty());
   const auto range = HashRange::BeginningWith(TestHash(1, 1).Hex().substr(0, 12));
   ASSERT_TRUE(range);
   EXPECT_THAT(WalkAll({.hashes = range}), testing::ElementsAre(TestHash(1, 1)));
@@ -69,47 +70,48 @@ TEST_F(CacheLookTest, ExpiredBlocksAreNotShown) {
   Put(Sequence(1, 1), RetentionClass::kMemory);
   machine_->clock.Advance(11 * 60 * 1000);
   EXPECT_TRUE(WalkAll().empty());
-  EXPECT_FALSE(cache_->Inspect({kSpace, TestHash(1, 0)}));
+  EXPECT_FALSE(cache_->Inspect({kNamespace, TestHash(1, 0)}));
 }
 
 TEST_F(CacheLookTest, InspectTellsPlaceTimesAndReferences) {
   Start();
   const Handles held = Store(kAlice, Sequence(1, 2));
   Drain();
-  const auto block = cache_->Inspect({kSpace, TestHash(1, 1)});
+  const auto block = cache_->Inspect({kNamespace, TestHash(1, 1)});
   ASSERT_TRUE(block);
   EXPECT_TRUE(block->presence.pool && block->presence.host && block->presence.disk);
   EXPECT_EQ(block->references, 1u);
   EXPECT_EQ(block->pinned_until_ms, 0);
   EXPECT_EQ(block->expires_ms, int64_t{block->last_use_s} * 1000 + 24 * kHourMs);
   Release(kAlice, held);
-  EXPECT_EQ(cache_->Inspect({kSpace, TestHash(1, 1)})->references, 0u);
+  EXPECT_EQ(cache_->Inspect({kNamespace, TestHash(1, 1)})->references, 0u);
 }
 
 TEST_F(CacheLookTest, InspectShowsUntilWhenABlockIsPinned) {
   Start();
   Put(Sequence(1, 1));
-  ASSERT_EQ(cache_->Pin(kSpace, Sequence(1, 1), kHourMs).value(), 1u);
+  ASSERT_EQ(cache_->Pin(kNamespace, Sequence(1, 1), kHourMs).value(), 1u);
   const int64_t until_ms = machine_->clock.WallMs() + kHourMs;
-  EXPECT_EQ(cache_->Inspect({kSpace, TestHash(1, 0)})->pinned_until_ms, until_ms);
-  ASSERT_EQ(cache_->Pin(kSpace, Sequence(1, 1), 0).value(), 1u);
-  EXPECT_EQ(cache_->Inspect({kSpace, TestHash(1, 0)})->pinned_until_ms, 0);
+  EXPECT_EQ(cache_->Inspect({kNamespace, TestHash(1, 0)})->pinned_until_ms, until_ms);
+  ASSERT_EQ(cache_->Pin(kNamespace, Sequence(1, 1), 0).value(), 1u);
+  EXPECT_EQ(cache_->Inspect({kNamespace, TestHash(1, 0)})->pinned_until_ms, 0);
 }
 
 TEST_F(CacheLookTest, PastOfABlockIsItsLatestDropAndMiss) {
   Start();
-  EXPECT_FALSE(cache_->PastOf({kSpace, TestHash(1, 0)}).miss);
+  EXPECT_FALSE(cache_->PastOf({kNamespace, TestHash(1, 0)}).miss);
   Acquire(kAlice, Sequence(1, 3));
   Settle();
-  const BlockPast missed = cache_->PastOf({kSpace, TestHash(1, 0)});
+  const BlockPast missed = cache_->PastOf({kNamespace, TestHash(1, 0)});
   ASSERT_TRUE(missed.miss);
   EXPECT_EQ(missed.miss->reason, MissReason::kUnknown);
   EXPECT_FALSE(missed.drop);
-  EXPECT_FALSE(cache_->PastOf({kSpace, TestHash(1, 1)}).miss) << "the acquire stopped before it";
+  EXPECT_FALSE(cache_->PastOf({kNamespace, TestHash(1, 1)}).miss)
+      << "the acquire stopped before it";
 
   Put(Sequence(1, 1));
   ASSERT_EQ(Evict(TestHash(1, 0)), EvictOutcome::kEvicted);
-  const BlockPast dropped = cache_->PastOf({kSpace, TestHash(1, 0)});
+  const BlockPast dropped = cache_->PastOf({kNamespace, TestHash(1, 0)});
   ASSERT_TRUE(dropped.drop);
   EXPECT_EQ(dropped.drop->reason, DropReason::kEvictedByHand);
 }
@@ -148,7 +150,7 @@ TEST_F(CacheLookTest, EvictLeavesWhatIsHeldOrPinned) {
   Settle();
   EXPECT_EQ(Evict(TestHash(1, 0)), EvictOutcome::kReferenced);
   Release(kAlice, held);
-  ASSERT_TRUE(cache_->Pin(kSpace, Sequence(1, 1), kHourMs));
+  ASSERT_TRUE(cache_->Pin(kNamespace, Sequence(1, 1), kHourMs));
   EXPECT_EQ(Evict(TestHash(1, 0)), EvictOutcome::kPinned);
   EXPECT_TRUE(Presence(TestHash(1, 0)).pool);
 }

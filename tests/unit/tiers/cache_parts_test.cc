@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Acquires of many blocks, which are served in parts: what happens between two of them.
 
 #include <algorithm>
@@ -64,7 +65,7 @@ TEST_F(CachePartsTest, PrivateBlocksGetTheirRoomInPartsToo) {
   EXPECT_LE(Drops(Tier::kPool, DropReason::kCleanCopyBelow) - evicted, 3u);
   Settle();
   ASSERT_TRUE(answer.succeeded());
-  EXPECT_EQ(answer.reply().fresh.size(), 8u);
+  EXPECT_EQ(answer.reply().new_blocks.size(), 8u);
 }
 
 TEST_F(CachePartsTest, ALoadIsReportedOnWhenTheClientKnowsIt) {
@@ -192,7 +193,7 @@ TEST_F(CachePartsTest, WhatIsForgottenHalfWayEndsThePrefix) {
   PutInHost(Sequence(1, 6));
   const PendingAcquire answer = BeginAcquire(kAlice, Sequence(1, 6));
   ASSERT_FALSE(answer.answered());
-  EXPECT_EQ(cache_->Evict({SpaceId(0), TestHash(1, 3)}, std::nullopt), EvictOutcome::kEvicted);
+  EXPECT_EQ(cache_->Evict({NamespaceId(0), TestHash(1, 3)}, std::nullopt), EvictOutcome::kEvicted);
   Settle();
   ASSERT_TRUE(answer.succeeded());
   EXPECT_EQ(answer.reply().hits.size(), 3u);
@@ -208,12 +209,12 @@ TEST_F(CachePartsTest, ABlockThatOthersBringMeanwhileIsTakenFromThePool) {
   const AcquireReply bobs = Acquire(kBob, {}, 1);
   const PendingAcquire answer = BeginAcquire(kAlice, Sequence(1, 6));
   ASSERT_FALSE(answer.answered());
-  Commit(kBob, bobs.fresh[0], TestHash(1, 5), 5);
+  Commit(kBob, bobs.new_blocks[0], TestHash(1, 5), 5);
   Settle();
   ASSERT_TRUE(answer.succeeded());
   ASSERT_EQ(answer.reply().hits.size(), 6u);
   EXPECT_EQ(answer.reply().hits[5].tier, Tier::kPool);
-  EXPECT_EQ(answer.reply().hits[5].handle, bobs.fresh[0]);
+  EXPECT_EQ(answer.reply().hits[5].handle, bobs.new_blocks[0]);
 }
 
 TEST_F(CachePartsTest, WhatIsReadForTheFirstPartDoesNotPushOutTheOthers) {
@@ -223,7 +224,7 @@ TEST_F(CachePartsTest, WhatIsReadForTheFirstPartDoesNotPushOutTheOthers) {
   Drain();
   EvictFromPool();
   for (const BlockHash& hash : {prefix[0], prefix[1]}) {
-    ASSERT_EQ(cache_->Evict({SpaceId(0), hash}, Tier::kHost), EvictOutcome::kEvicted);
+    ASSERT_EQ(cache_->Evict({NamespaceId(0), hash}, Tier::kHost), EvictOutcome::kEvicted);
   }
   Put(Sequence(2, 2));
   EvictFromPool();

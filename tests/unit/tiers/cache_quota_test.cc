@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What tenants may take of each tier, and what is kept for them.
 
 #include "tests/fakes/seeded_random.h"
@@ -85,7 +86,7 @@ TEST_F(CacheQuotaTest, PoolLeavesWhatIsReservedForOthers) {
 }
 
 TEST_F(CacheQuotaTest, TenantAtItsHostCapEvictsItsOwnColdest) {
-  Start(Setup({Quota("tenant", {.max_bytes = kChunkBytes})}));
+  Start(Setup({Quota("tenant", {.max_bytes = kSlabBytes})}));
   Be("other");
   Sink(Sequence(1, 8));
   Be("tenant");
@@ -99,7 +100,7 @@ TEST_F(CacheQuotaTest, TenantAtItsHostCapEvictsItsOwnColdest) {
 }
 
 TEST_F(CacheQuotaTest, TenantAtItsDiskCapEvictsItsOwnColdest) {
-  Start(Setup({Quota("tenant", {}, {.max_bytes = kChunkBytes})}));
+  Start(Setup({Quota("tenant", {}, {.max_bytes = kSlabBytes})}));
   Be("other");
   Put(Sequence(1, 8));
   Drain();
@@ -107,7 +108,7 @@ TEST_F(CacheQuotaTest, TenantAtItsDiskCapEvictsItsOwnColdest) {
   for (uint64_t stream = 2; stream < 5; ++stream) {
     Put(Sequence(stream, 4));
     Drain();
-    EXPECT_LE(Used("tenant", Tier::kDisk), kChunkBytes);
+    EXPECT_LE(Used("tenant", Tier::kDisk), kSlabBytes);
   }
   EXPECT_EQ(OnDisk(Sequence(2, 4)), 0u);
   EXPECT_EQ(OnDisk(Sequence(3, 4)), 4u);
@@ -117,16 +118,16 @@ TEST_F(CacheQuotaTest, TenantAtItsDiskCapEvictsItsOwnColdest) {
 }
 
 TEST_F(CacheQuotaTest, LoadLargerThanTheTenantsHostCapPassesThrough) {
-  Start(Setup({Quota("tenant", {.max_bytes = kChunkBytes})}));
+  Start(Setup({Quota("tenant", {.max_bytes = kSlabBytes})}));
   Put(Sequence(1, 12));
   DrainAndRestart();
   const AcquireReply reply = Acquire(kAlice, Sequence(1, 12));
   EXPECT_EQ(LastProgress(reply.load).ready, 12u);
-  EXPECT_LE(Used("tenant", Tier::kHost), kChunkBytes);
+  EXPECT_LE(Used("tenant", Tier::kHost), kSlabBytes);
 }
 
 TEST_F(CacheQuotaTest, TenantWhoseBlocksAreAllPinnedIsRefusedAtItsCapAndCounted) {
-  CacheSetup setup = Setup({Quota("tenant", {}, {.max_bytes = kChunkBytes})});
+  CacheSetup setup = Setup({Quota("tenant", {}, {.max_bytes = kSlabBytes})});
   Start(setup);
   Put(Sequence(1, 8));
   Drain();
@@ -139,7 +140,7 @@ TEST_F(CacheQuotaTest, TenantWhoseBlocksAreAllPinnedIsRefusedAtItsCapAndCounted)
 }
 
 TEST_F(CacheQuotaTest, HostKeepsWhatIsReservedHoweverMuchOthersStore) {
-  Start(Setup({Quota("tenant", {.reserved_bytes = 2 * kChunkBytes})}));
+  Start(Setup({Quota("tenant", {.reserved_bytes = 2 * kSlabBytes})}));
   Sink(Sequence(1, 16));
   Be("other");
   for (uint64_t stream = 2; stream < 12; ++stream) Sink(Sequence(stream, 8));
@@ -148,7 +149,7 @@ TEST_F(CacheQuotaTest, HostKeepsWhatIsReservedHoweverMuchOthersStore) {
 }
 
 TEST_F(CacheQuotaTest, DiskKeepsWhatIsReservedHoweverMuchOthersStore) {
-  Start(Setup({Quota("tenant", {}, {.reserved_bytes = 3 * kChunkBytes})}));
+  Start(Setup({Quota("tenant", {}, {.reserved_bytes = 3 * kSlabBytes})}));
   for (uint64_t stream = 1; stream < 4; ++stream) {
     Put(Sequence(stream, 8));
     Drain();
@@ -163,8 +164,8 @@ TEST_F(CacheQuotaTest, DiskKeepsWhatIsReservedHoweverMuchOthersStore) {
   for (uint64_t stream = 1; stream < 4; ++stream) EXPECT_EQ(OnDisk(Sequence(stream, 8)), 8u);
 }
 
-TEST_F(CacheQuotaTest, WhatATenantHasBeyondItsReserveGoesToOthersByWholeChunks) {
-  Start(Setup({Quota("tenant", {.reserved_bytes = kChunkBytes})}));
+TEST_F(CacheQuotaTest, WhatATenantHasBeyondItsReserveGoesToOthersByWholeSlabs) {
+  Start(Setup({Quota("tenant", {.reserved_bytes = kSlabBytes})}));
   Sink(Sequence(1, 32));
   ASSERT_EQ(InHost(Sequence(1, 32)), 32u);
   Be("other");
@@ -172,11 +173,11 @@ TEST_F(CacheQuotaTest, WhatATenantHasBeyondItsReserveGoesToOthersByWholeChunks) 
   EXPECT_EQ(InHost(Sequence(7, 8)), 8u);
   Be("tenant");
   EXPECT_EQ(InHost(Sequence(1, 32)), 8u);
-  EXPECT_EQ(GaugesOf("tenant").own_chunk_bytes[1], kChunkBytes);
+  EXPECT_EQ(GaugesOf("tenant").own_slab_bytes[1], kSlabBytes);
 }
 
 TEST_F(CacheQuotaTest, TenantTakesItsReserveBackFromWhoHoldsEverything) {
-  Start(Setup({Quota("tenant", {.reserved_bytes = 2 * kChunkBytes}, {})}));
+  Start(Setup({Quota("tenant", {.reserved_bytes = 2 * kSlabBytes}, {})}));
   Be("other");
   for (uint64_t stream = 2; stream < 8; ++stream) Sink(Sequence(stream, 8));
   ASSERT_EQ(cache_->Gauges().host_blocks, 32u);
@@ -192,18 +193,18 @@ TEST_F(CacheQuotaTest, TenantTakesItsReserveBackFromWhoHoldsEverything) {
 }
 
 TEST_F(CacheQuotaTest, ReserveIsHadByAnotherModelOfTheTenantToo) {
-  Start(Setup({Quota("tenant"), Quota("other", {.reserved_bytes = 2 * kChunkBytes})}));
+  Start(Setup({Quota("tenant"), Quota("other", {.reserved_bytes = 2 * kSlabBytes})}));
   for (uint64_t stream = 1; stream < 6; ++stream) Sink(Sequence(stream, 8));
   Be("other", 7, 2 * kBlockBytes);
   Sink(Sequence(9, 5));
   EXPECT_EQ(InHost(Sequence(9, 5)), 5u);
-  EXPECT_EQ(GaugesOf("other").own_chunk_bytes[1], kChunkBytes);
+  EXPECT_EQ(GaugesOf("other").own_slab_bytes[1], kSlabBytes);
 }
 
-// Models whose slots fit into each other's chunks badly, taking turns in no order.
+// Models whose slots fit into each other's slabs badly, taking turns in no order.
 TEST_F(CacheQuotaTest, ReserveIsKeptAndHadUnderLoadOfModelsOfEverySize) {
   CacheSetup setup = Setup(
-      {Quota("tenant", {.reserved_bytes = 2 * kChunkBytes}, {.reserved_bytes = 3 * kChunkBytes})});
+      {Quota("tenant", {.reserved_bytes = 2 * kSlabBytes}, {.reserved_bytes = 3 * kSlabBytes})});
   setup.pool_blocks = 64;
   setup.options.disk_free_fraction = 0.05;
   Start(setup);
@@ -230,7 +231,7 @@ TEST_F(CacheQuotaTest, ReserveIsKeptAndHadUnderLoadOfModelsOfEverySize) {
 }
 
 TEST_F(CacheQuotaTest, TenantsWithoutReserveShareOneOrderOfEviction) {
-  Start(Setup({Quota("tenant", {.max_bytes = 4 * kChunkBytes})}));
+  Start(Setup({Quota("tenant", {.max_bytes = 4 * kSlabBytes})}));
   Sink(Sequence(1, 8));
   Be("other");
   Sink(Sequence(2, 8));
@@ -246,53 +247,53 @@ TEST_F(CacheQuotaTest, TenantsWithoutReserveShareOneOrderOfEviction) {
 }
 
 TEST_F(CacheQuotaTest, LoweredHostCapIsReachedAtOnceAndTheHottestStay) {
-  Start(Setup({Quota("tenant", {.max_bytes = 4 * kChunkBytes})}));
+  Start(Setup({Quota("tenant", {.max_bytes = 4 * kSlabBytes})}));
   for (uint64_t stream = 1; stream < 5; ++stream) Sink(Sequence(stream, 8));
   ASSERT_EQ(Used("tenant", Tier::kHost), 32 * kSlotBytes);
-  Reconfigure(Quota("tenant", {.max_bytes = kChunkBytes}));
+  Reconfigure(Quota("tenant", {.max_bytes = kSlabBytes}));
   EXPECT_EQ(Used("tenant", Tier::kHost), 8 * kSlotBytes);
   EXPECT_EQ(InHost(Sequence(4, 8)), 8u);
 }
 
 TEST_F(CacheQuotaTest, LoweredDiskCapIsReachedAtOnceAndTheHottestStay) {
-  Start(Setup({Quota("tenant", {}, {.max_bytes = 4 * kChunkBytes})}));
+  Start(Setup({Quota("tenant", {}, {.max_bytes = 4 * kSlabBytes})}));
   for (uint64_t stream = 1; stream < 4; ++stream) {
     Put(Sequence(stream, 8));
     Drain();
   }
   ASSERT_EQ(Used("tenant", Tier::kDisk), 24 * kSlotBytes);
-  Reconfigure(Quota("tenant", {}, {.max_bytes = kChunkBytes}));
+  Reconfigure(Quota("tenant", {}, {.max_bytes = kSlabBytes}));
   EXPECT_EQ(Used("tenant", Tier::kDisk), 8 * kSlotBytes);
   EXPECT_EQ(OnDisk(Sequence(3, 8)), 8u);
 }
 
 TEST_F(CacheQuotaTest, RaisedCapIsFilled) {
-  Start(Setup({Quota("tenant", {.max_bytes = kChunkBytes})}));
+  Start(Setup({Quota("tenant", {.max_bytes = kSlabBytes})}));
   Sink(Sequence(1, 16));
   ASSERT_EQ(InHost(Sequence(1, 16)), 8u);
-  Reconfigure(Quota("tenant", {.max_bytes = 3 * kChunkBytes}));
+  Reconfigure(Quota("tenant", {.max_bytes = 3 * kSlabBytes}));
   Sink(Sequence(2, 8));
   EXPECT_EQ(Used("tenant", Tier::kHost), 16 * kSlotBytes);
 }
 
 TEST_F(CacheQuotaTest, RestartWithALowerCapKeepsTheHottest) {
-  Start(Setup({Quota("tenant", {}, {.max_bytes = 4 * kChunkBytes})}));
+  Start(Setup({Quota("tenant", {}, {.max_bytes = 4 * kSlabBytes})}));
   for (uint64_t stream = 1; stream < 5; ++stream) {
     Put(Sequence(stream, 8));
     AdvanceAndTick(kMinuteMs);
   }
   Drain();
-  setup_.options.tenants = {Quota("tenant", {}, {.max_bytes = kChunkBytes})};
+  setup_.options.tenants = {Quota("tenant", {}, {.max_bytes = kSlabBytes})};
   CrashAndRestart();
   Settle();
-  EXPECT_LE(Used("tenant", Tier::kDisk), kChunkBytes);
+  EXPECT_LE(Used("tenant", Tier::kDisk), kSlabBytes);
   EXPECT_EQ(OnDisk(Sequence(4, 8)), 8u);
   EXPECT_EQ(OnDisk(Sequence(1, 8)), 0u);
 }
 
 TEST_F(CacheQuotaTest, FirstReserveLosesNothingThatWasOnDisk) {
   Start(Setup({Quota("tenant")}));
-  // Both tenants' blocks lie in the same chunks.
+  // Both tenants' blocks lie in the same slabs.
   for (uint64_t stream = 1; stream < 5; ++stream) {
     Be("tenant");
     Put(Sequence(stream, 4));
@@ -300,7 +301,7 @@ TEST_F(CacheQuotaTest, FirstReserveLosesNothingThatWasOnDisk) {
     Put(Sequence(stream, 4));
     Drain();
   }
-  setup_.options.tenants = {Quota("tenant", {}, {.reserved_bytes = 2 * kChunkBytes})};
+  setup_.options.tenants = {Quota("tenant", {}, {.reserved_bytes = 2 * kSlabBytes})};
   CrashAndRestart();
   for (const char* tenant : {"tenant", "other"}) {
     Be(tenant);
@@ -343,7 +344,7 @@ TEST_F(CacheQuotaTest, MaximumAgeIsTheTenantsOwn) {
 }
 
 TEST_F(CacheQuotaTest, TenantThatWaitsUnderItsCapHoldsUpNobody) {
-  Start(Setup({Quota("tenant", {.max_bytes = kChunkBytes})}));
+  Start(Setup({Quota("tenant", {.max_bytes = kSlabBytes})}));
   Sink(Sequence(1, 8));
   // The tenant's next blocks wait for writes that do not end.
   machine_->loop.Hold(file().source());
@@ -359,7 +360,7 @@ TEST_F(CacheQuotaTest, TenantThatWaitsUnderItsCapHoldsUpNobody) {
   EXPECT_TRUE(waiting.succeeded());
 }
 
-TEST_F(CacheQuotaTest, RoomForAnotherModelOnDiskCostsOneChunkAndNotAll) {
+TEST_F(CacheQuotaTest, RoomForAnotherModelOnDiskCostsOneSlabAndNotAll) {
   CacheSetup setup = Setup({});
   setup.options.disk_free_fraction = 0.05;
   Start(setup);
@@ -379,7 +380,7 @@ TEST_F(CacheQuotaTest, RoomForAnotherModelOnDiskCostsOneChunkAndNotAll) {
   Put(Sequence(20, 1));
   Drain();
   EXPECT_TRUE(Presence(TestHash(20, 0)).disk);
-  EXPECT_GE(cache_->Gauges().disk_blocks + 2 * kSlotsPerChunk, before);
+  EXPECT_GE(cache_->Gauges().disk_blocks + 2 * kSlotsPerSlab, before);
 }
 
 }  // namespace

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Which blocks may be read on a session's behalf.
 
 #include "tests/unit/tiers/cache_fixture.h"
@@ -15,8 +16,8 @@ class CacheReadableTest : public CacheTest {
 TEST_F(CacheReadableTest, WhatTheSessionReferencesOrOwnsIsReadable) {
   Start();
   const Handles stored = Store(kAlice, Sequence(1, 2));
-  const Handles fresh = Acquire(kAlice, {}, 1).fresh;
-  const auto memory = Readable(kAlice, {stored[0], stored[1], fresh[0], stored[0]});
+  const Handles allocated = Acquire(kAlice, {}, 1).new_blocks;
+  const auto memory = Readable(kAlice, {stored[0], stored[1], allocated[0], stored[0]});
   ASSERT_TRUE(memory.has_value());
   EXPECT_EQ((*memory)->bytes(), pool_.bytes);
   EXPECT_TRUE(Readable(kAlice, {}).has_value());
@@ -25,19 +26,19 @@ TEST_F(CacheReadableTest, WhatTheSessionReferencesOrOwnsIsReadable) {
 TEST_F(CacheReadableTest, AnothersBlocksAreNot) {
   Start();
   const Handles stored = Store(kAlice, Sequence(1, 1));
-  const Handles fresh = Acquire(kAlice, {}, 1).fresh;
+  const Handles allocated = Acquire(kAlice, {}, 1).new_blocks;
   EXPECT_THAT(Readable(kBob, stored), IsErrorOf(ErrorCode::kNotOwner, "not_held"));
-  EXPECT_THAT(Readable(kBob, fresh), IsErrorOf(ErrorCode::kNotOwner, "not_held"));
+  EXPECT_THAT(Readable(kBob, allocated), IsErrorOf(ErrorCode::kNotOwner, "not_held"));
 }
 
 TEST_F(CacheReadableTest, ReleasedBlocksAreNot) {
   Start();
   const Handles stored = Store(kAlice, Sequence(1, 1));
-  const Handles fresh = Acquire(kAlice, {}, 1).fresh;
+  const Handles allocated = Acquire(kAlice, {}, 1).new_blocks;
   Release(kAlice, stored);
-  Release(kAlice, fresh);
+  Release(kAlice, allocated);
   EXPECT_THAT(Readable(kAlice, stored), IsErrorOf(ErrorCode::kNotOwner, "not_held"));
-  EXPECT_THAT(Readable(kAlice, fresh), IsErrorOf(ErrorCode::kStaleHandle, "stale_generation"));
+  EXPECT_THAT(Readable(kAlice, allocated), IsErrorOf(ErrorCode::kStaleHandle, "stale_generation"));
 }
 
 TEST_F(CacheReadableTest, HandlesThatNameNothingAreStale) {

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Options that change while the cache is at work.
 
 #include "tests/unit/tiers/cache_fixture.h"
@@ -77,7 +78,7 @@ TEST_F(CacheReconfigureTest, SizesStayAsTheyAre) {
   const uint64_t pool_bytes = cache_->Gauges().pool_capacity_bytes;
   ASSERT_TRUE(Change([](CacheOptions* options) {
     options->pool_bytes = 1;
-    options->chunk_bytes = 128 * kKiB;
+    options->slab_bytes = 128 * kKiB;
   }));
   EXPECT_EQ(cache_->Gauges().pool_capacity_bytes, pool_bytes);
   Put(Sequence(1, 16));

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What is left after a crash.
 
 #include <algorithm>
@@ -37,7 +38,7 @@ TEST_F(CacheRestartTest, WhatWasNotPersistedIsGone) {
 
 TEST_F(CacheRestartTest, TokensSurvive) {
   Start();
-  const BlockHandle block = Acquire(kAlice, {}, 1).fresh.front();
+  const BlockHandle block = Acquire(kAlice, {}, 1).new_blocks.front();
   ASSERT_TRUE(TryCommit(kAlice, block, {.hash = TestHash(1, 0), .tokens = 7}));
   DrainAndRestart();
   EXPECT_EQ(Acquire(kAlice, Sequence(1, 1)).hits.at(0).tokens, 7);
@@ -91,7 +92,7 @@ TEST_F(CacheRestartTest, RecordsOutsideTheFilesAreDroppedAndCounted) {
   Drain();
   IndexSnapshot snapshot = machine_->Snapshot();
   ASSERT_EQ(snapshot.records.size(), 2u);
-  snapshot.records[0].location = DiskLocation{1'000'000 * kChunkBytes + 4096};
+  snapshot.records[0].location = DiskLocation{1'000'000 * kSlabBytes + 4096};
   IndexRecord misplaced = snapshot.records[1];
   misplaced.key.hash = TestHash(3, 3);
   misplaced.location.offset += 4096;
@@ -125,7 +126,7 @@ TEST_F(CacheRestartTest, RecordsOfAnUnknownSpaceAreDropped) {
   Put(Sequence(1, 1));
   Drain();
   IndexSnapshot snapshot = machine_->Snapshot();
-  snapshot.spaces.clear();
+  snapshot.namespaces.clear();
   cache_.reset();
   machine_->Crash();
   cache_ = std::make_unique<Cache>(setup_.options, machine_->Environment(), snapshot);

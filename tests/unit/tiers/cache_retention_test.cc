@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // How long blocks live: time to live by class, maximum age, pins.
 
 #include "tests/unit/tiers/cache_fixture.h"

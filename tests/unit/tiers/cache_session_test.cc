@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // What the end of a session gives back, and when.
 
 #include "tests/unit/tiers/cache_fixture.h"
@@ -100,7 +101,7 @@ TEST_F(CacheSessionTest, BlocksLoadedForAClosedSessionStayCached) {
 
 TEST_F(CacheSessionTest, CommitOfAClosedSessionIsRefused) {
   Start();
-  const BlockHandle block = Acquire(kAlice, {}, 1).fresh.front();
+  const BlockHandle block = Acquire(kAlice, {}, 1).new_blocks.front();
   cache_->CloseSession(kAlice);
   EXPECT_FALSE(
       cache_->Commit(kAlice, pool_.id, {.block = block, .hash = TestHash(1, 0), .tokens = 16}));

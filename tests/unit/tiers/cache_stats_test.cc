@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Counters and gauges add up.
 
 #include <numeric>
@@ -71,7 +72,7 @@ TEST_F(CacheStatsTest, BlockWhoseLoadFailsCountsAsAMiss) {
 
 TEST_F(CacheStatsTest, GaugesFollowABlockThroughItsStates) {
   Start({.pool_blocks = 4});
-  const BlockHandle block = Acquire(kAlice, {}, 1).fresh.front();
+  const BlockHandle block = Acquire(kAlice, {}, 1).new_blocks.front();
   EXPECT_EQ(PoolGaugesNow().private_blocks, 1u);
   Commit(kAlice, block, TestHash(1, 0));
   EXPECT_EQ(PoolGaugesNow().referenced, 1u);
@@ -110,12 +111,12 @@ TEST_F(CacheStatsTest, OffloadsAndOnloadsAreCountedInBlocksAndBytes) {
 TEST_F(CacheStatsTest, TokensAreCountedLikeTheirBlocks) {
   Start();
   Put(Sequence(1, 3));
-  const BlockHash tail = TestHash(1, 99);
-  const BlockHandle block = Acquire(kAlice, {}, 1).fresh.front();
-  ASSERT_TRUE(TryCommit(kAlice, block, {.hash = tail, .tokens = 5}));
+  const BlockHash partial_block = TestHash(1, 99);
+  const BlockHandle block = Acquire(kAlice, {}, 1).new_blocks.front();
+  ASSERT_TRUE(TryCommit(kAlice, block, {.hash = partial_block, .tokens = 5}));
   Release(kAlice, {block});
   const CacheStats::Asked before = cache_->stats().tokens;
-  Release(kAlice, HandlesOf(Acquire(kAlice, Sequence(1, 3), 0, {tail})));
+  Release(kAlice, HandlesOf(Acquire(kAlice, Sequence(1, 3), 0, {partial_block})));
   Release(kAlice, HandlesOf(Acquire(kAlice, Sequence(1, 5))));
   const CacheStats::Asked& after = cache_->stats().tokens;
   EXPECT_EQ(after.hit[0] - before.hit[0], 6u * kBlockTokens + 5);
@@ -155,7 +156,7 @@ TEST_F(CacheStatsTest, CopiesAreTimedWhileTheyAreUnderWay) {
   for (const CopyMeter& lane : cache_->stats().lanes) EXPECT_EQ(lane.under_way(), 0u);
 }
 
-TEST_F(CacheStatsTest, EndlessCacheWouldHitWhatThisOneHasForgotten) {
+TEST_F(CacheStatsTest, InfiniteCacheWouldHitWhatThisOneHasForgotten) {
   Start({.pool_blocks = 4, .host_slots = 8, .disk_slots = 0});
   for (uint64_t stream = 1; stream <= 20; ++stream) Put(Sequence(stream, 4));
   const CacheGauges before = cache_->Gauges();
@@ -166,7 +167,7 @@ TEST_F(CacheStatsTest, EndlessCacheWouldHitWhatThisOneHasForgotten) {
   EXPECT_EQ(after.endless_missed_blocks, before.endless_missed_blocks);
 }
 
-TEST_F(CacheStatsTest, EndlessCacheKnowsWhatTheDiskKept) {
+TEST_F(CacheStatsTest, InfiniteCacheKnowsWhatTheDiskKept) {
   Start();
   Put(Sequence(1, 4));
   DrainAndRestart();

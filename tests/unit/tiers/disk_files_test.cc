@@ -1,4 +1,5 @@
-#include "tiers/disk/disk_files.h"
+// SPDX-License-Identifier: Apache-2.0
+#include "tiers/storage/disk_files.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -19,20 +20,20 @@
 #include "base/unique_fd.h"
 #include "tests/fakes/aligned_bytes.h"
 #include "tests/fakes/temporary_directory.h"
-#include "tiers/disk/superblock.h"
+#include "tiers/storage/superblock.h"
 
 namespace kvtier {
 namespace {
 
-constexpr uint64_t kChunkBytes = 256 * kKiB;
+constexpr uint64_t kSlabBytes = 256 * kKiB;
 
 class DiskFilesTest : public ::testing::Test {
  protected:
   DiskFilesTest() {
     options_.directory = directory_.path() / "disk";
     options_.files = 2;
-    options_.chunk_bytes = kChunkBytes;
-    options_.bytes = 2 * kMiB + 10 * kChunkBytes;
+    options_.slab_bytes = kSlabBytes;
+    options_.bytes = 2 * kMiB + 10 * kSlabBytes;
     options_.engine = DiskEngine::kPread;
     options_.io.threads = 1;
   }
@@ -86,7 +87,7 @@ TEST_F(DiskFilesTest, CreatesPrivatePreallocatedFilesWithinTheCap) {
   EXPECT_TRUE(files.created);
   EXPECT_FALSE(files.degraded);
   EXPECT_EQ(files.epoch, 1u);
-  EXPECT_EQ(files.geometry, (DiskGeometry{kChunkBytes, 2, 10}));
+  EXPECT_EQ(files.geometry, (DiskGeometry{kSlabBytes, 2, 10}));
   ASSERT_EQ(files.files.size(), 2u);
   EXPECT_EQ(files.files[0]->engine(), "pread");
   uint64_t total = 0;
@@ -104,13 +105,13 @@ TEST_F(DiskFilesTest, CreatesPrivatePreallocatedFilesWithinTheCap) {
   EXPECT_EQ(status.st_mode & 0777, 0700u);
 }
 
-TEST_F(DiskFilesTest, AnOddNumberOfChunksIsUsedInFull) {
-  options_.bytes = 2 * kMiB + 11 * kChunkBytes + 4096;
-  EXPECT_EQ(OpenOrDie().geometry.chunks, 11u);
+TEST_F(DiskFilesTest, AnOddNumberOfSlabsIsUsedInFull) {
+  options_.bytes = 2 * kMiB + 11 * kSlabBytes + 4096;
+  EXPECT_EQ(OpenOrDie().geometry.slabs, 11u);
 }
 
 TEST_F(DiskFilesTest, ReopeningKeepsContentsAndBeginsANewEpoch) {
-  const DiskLocation last{10 * kChunkBytes - 4096};
+  const DiskLocation last{10 * kSlabBytes - 4096};
   Digest128 uuid;
   {
     const DiskFiles files = OpenOrDie();
@@ -171,17 +172,17 @@ TEST_F(DiskFilesTest, OpensAgainAtOnceWithEitherEngine) {
 
 TEST_F(DiskFilesTest, OpensAgainAfterAKilledProcessWithWritesUnderWay) {
   options_.engine = DiskEngine::kAuto;
-  options_.bytes = 2 * kMiB + 64 * kChunkBytes;
+  options_.bytes = 2 * kMiB + 64 * kSlabBytes;
   int ready[2];
   ASSERT_EQ(::pipe(ready), 0);
   const pid_t child = ::fork();
   if (child == 0) {
     const DiskFiles files = OpenOrDie();
-    const AlignedBytes bytes(kChunkBytes, 5);
+    const AlignedBytes bytes(kSlabBytes, 5);
     for (uint64_t i = 0; i < 64; ++i) {
-      const DiskLocation chunk = files.geometry.ChunkStart(i);
-      files.files[files.geometry.FileOf(chunk)]->Write(files.geometry.OffsetInFile(chunk),
-                                                       bytes.Slice(0, kChunkBytes), [](Status) {});
+      const DiskLocation slab = files.geometry.SlabStart(i);
+      files.files[files.geometry.FileOf(slab)]->Write(files.geometry.OffsetInFile(slab),
+                                                      bytes.Slice(0, kSlabBytes), [](Status) {});
     }
     KVT_CHECK(::write(ready[1], "x", 1) == 1);
     ::pause();
@@ -198,30 +199,30 @@ TEST_F(DiskFilesTest, OpensAgainAfterAKilledProcessWithWritesUnderWay) {
 TEST_F(DiskFilesTest, GrowsAndCutsFilesWhenTheCapChanges) {
   {
     const DiskFiles files = OpenOrDie();
-    ASSERT_TRUE(Write(files, DiskLocation{3 * kChunkBytes}, 3));
+    ASSERT_TRUE(Write(files, DiskLocation{3 * kSlabBytes}, 3));
   }
-  options_.bytes = 2 * kMiB + 15 * kChunkBytes;
+  options_.bytes = 2 * kMiB + 15 * kSlabBytes;
   {
     const DiskFiles files = OpenOrDie();
-    EXPECT_EQ(files.geometry.chunks, 15u);
+    EXPECT_EQ(files.geometry.slabs, 15u);
     EXPECT_EQ(files.notes.size(), 1u);
-    EXPECT_EQ(ReadByte(files, DiskLocation{3 * kChunkBytes}), 3);
-    EXPECT_EQ(ReadByte(files, DiskLocation{14 * kChunkBytes}), 0);
+    EXPECT_EQ(ReadByte(files, DiskLocation{3 * kSlabBytes}), 3);
+    EXPECT_EQ(ReadByte(files, DiskLocation{14 * kSlabBytes}), 0);
   }
-  options_.bytes = 2 * kMiB + 4 * kChunkBytes;
+  options_.bytes = 2 * kMiB + 4 * kSlabBytes;
   const DiskFiles files = OpenOrDie();
-  EXPECT_EQ(files.geometry.chunks, 4u);
-  EXPECT_EQ(ReadByte(files, DiskLocation{3 * kChunkBytes}), 3);
-  EXPECT_EQ(std::filesystem::file_size(FilePath(0)), kMiB + 2 * kChunkBytes);
+  EXPECT_EQ(files.geometry.slabs, 4u);
+  EXPECT_EQ(ReadByte(files, DiskLocation{3 * kSlabBytes}), 3);
+  EXPECT_EQ(std::filesystem::file_size(FilePath(0)), kMiB + 2 * kSlabBytes);
 }
 
-TEST_F(DiskFilesTest, AnotherChunkSizeNeedsReformat) {
+TEST_F(DiskFilesTest, AnotherSlabSizeNeedsReformat) {
   const Digest128 uuid = OpenOrDie().set_uuid;
-  options_.chunk_bytes = 2 * kChunkBytes;
+  options_.slab_bytes = 2 * kSlabBytes;
   const Error error = OpenError();
   EXPECT_EQ(error.code, ErrorCode::kWrongState);
-  EXPECT_EQ(error.reason, "chunk_bytes_changed");
-  EXPECT_NE(error.context.find("chunk_bytes = 262144, configured is 524288"), std::string::npos)
+  EXPECT_EQ(error.reason, "slab_bytes_changed");
+  EXPECT_NE(error.context.find("slab_bytes = 262144, configured is 524288"), std::string::npos)
       << error.context;
   EXPECT_NE(error.context.find("reformat"), std::string::npos);
 
@@ -259,7 +260,7 @@ TEST_F(DiskFilesTest, ReformattedFilesReadAsZeros) {
     ASSERT_TRUE(Write(files, DiskLocation{0}, 7));
   }
   options_.reformat = true;
-  options_.chunk_bytes = 2 * kChunkBytes;
+  options_.slab_bytes = 2 * kSlabBytes;
   EXPECT_EQ(ReadByte(OpenOrDie(), DiskLocation{0}), 0);
 }
 
@@ -315,17 +316,17 @@ TEST_F(DiskFilesTest, ACreationThatWasCutOffIsStartedAfresh) {
 }
 
 TEST_F(DiskFilesTest, StartsWithWhatFitsAndSaysSo) {
-  // Two files of four chunks at most.
+  // Two files of four slabs at most.
   std::signal(SIGXFSZ, SIG_IGN);
   rlimit before{};
   ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
-  const rlimit limit{kMiB + 4 * kChunkBytes, before.rlim_max};
+  const rlimit limit{kMiB + 4 * kSlabBytes, before.rlim_max};
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &limit), 0);
-  options_.bytes = 2 * kMiB + 100 * kChunkBytes;
+  options_.bytes = 2 * kMiB + 100 * kSlabBytes;
   const DiskFiles files = OpenOrDie();
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);
   EXPECT_TRUE(files.degraded);
-  EXPECT_EQ(files.geometry.chunks, 8u);
+  EXPECT_EQ(files.geometry.slabs, 8u);
   ASSERT_EQ(files.notes.size(), 1u);
   EXPECT_NE(files.notes[0].find("has room for 2.0 MiB of the 25.0 MiB configured"),
             std::string::npos)
@@ -372,8 +373,8 @@ TEST_F(DiskFilesTest, RefusesImpossibleOptions) {
   };
   EXPECT_TRUE(refuses([](auto& o) { o.files = 0; }));
   EXPECT_TRUE(refuses([](auto& o) { o.files = kMaxDiskFiles + 1; }));
-  EXPECT_TRUE(refuses([](auto& o) { o.chunk_bytes = 4096; }));
-  EXPECT_TRUE(refuses([](auto& o) { o.chunk_bytes += 512; }));
+  EXPECT_TRUE(refuses([](auto& o) { o.slab_bytes = 4096; }));
+  EXPECT_TRUE(refuses([](auto& o) { o.slab_bytes += 512; }));
   EXPECT_TRUE(refuses([](auto& o) { o.bytes = 2 * kMiB; }));
   EXPECT_TRUE(refuses([](auto& o) { o.directory.clear(); }));
   EXPECT_TRUE(refuses([](auto& o) { o.io.depth_bytes = 0; }));

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tests/unit/tiers/disk_fixture.h"
 
 #include <fcntl.h>
@@ -10,7 +11,7 @@
 
 #include "base/check.h"
 #include "base/checksum.h"
-#include "tiers/disk/disk_set_file.h"
+#include "tiers/storage/disk_set_file.h"
 
 namespace kvtier {
 
@@ -18,16 +19,16 @@ DiskTest::DiskTest() { OpenFiles(); }
 
 DiskFiles DiskTest::OpenFiles() {
   auto files = OpenDiskFiles({.directory = directory_,
-                              .bytes = kFiles * kFirstChunkOffset + kChunks * kChunkBytes,
+                              .bytes = kFiles * kFirstSlabOffset + kSlabs * kSlabBytes,
                               .files = kFiles,
-                              .chunk_bytes = kChunkBytes,
+                              .slab_bytes = kSlabBytes,
                               .engine = DiskEngine::kPread},
                              &loop_);
   EXPECT_TRUE(files) << files.error().ToString();
   geometry_ = files->geometry;
   set_uuid_ = files->set_uuid;
   epoch_ = files->epoch;
-  KVT_CHECK(geometry_.chunks == kChunks);
+  KVT_CHECK(geometry_.slabs == kSlabs);
   return *std::move(files);
 }
 
@@ -51,20 +52,20 @@ void DiskTest::Flip(DiskLocation location, uint64_t offset) {
   ASSERT_EQ(::pwrite(fd.get(), &byte, 1, position), 1);
 }
 
-void DiskTest::WriteChunkHeader(uint64_t chunk, ChunkHeader header) {
+void DiskTest::WriteSlabHeader(uint64_t slab, SlabHeader header) {
   if (header.slot_bytes == 0) header.slot_bytes = kSlotBytes;
   header.tenant = "uid:0";
   header.model = TestHash(100, 0);
-  std::array<std::byte, kChunkHeaderBytes> page;
-  EncodeChunkHeader(header, page);
-  WriteBytes(geometry_.ChunkStart(chunk), page);
+  std::array<std::byte, kSlabHeaderBytes> page;
+  EncodeSlabHeader(header, page);
+  WriteBytes(geometry_.SlabStart(slab), page);
 }
 
-SlotHeader DiskTest::Header(uint64_t chunk, uint64_t slot, uint64_t number) const {
+SlotHeader DiskTest::Header(uint64_t slab, uint64_t slot, uint64_t number) const {
   return {.tenant = "uid:0",
           .model = TestHash(100, 0),
           .hash = TestHash(1, number),
-          .address = Slot(chunk, slot),
+          .address = Slot(slab, slot),
           .generation = static_cast<uint32_t>(number) + 1,
           .payload_bytes = kPayloadBytes,
           .tokens = 16,
@@ -83,11 +84,11 @@ void DiskTest::WriteBlockAt(DiskLocation location, const SlotHeader& header) {
   WriteBytes(location, slot);
 }
 
-StoredBlock DiskTest::WriteBlock(uint64_t chunk, uint64_t slot, uint64_t number) {
-  const SlotHeader header = Header(chunk, slot, number);
+StoredBlock DiskTest::WriteBlock(uint64_t slab, uint64_t slot, uint64_t number) {
+  const SlotHeader header = Header(slab, slot, number);
   WriteBlockAt(header.address, header);
   return {.header = header,
-          .record = {.key = {SpaceId(0), header.hash},
+          .record = {.key = {NamespaceId(0), header.hash},
                      .location = header.address,
                      .generation = header.generation,
                      .depth = header.depth,
@@ -98,18 +99,19 @@ StoredBlock DiskTest::WriteBlock(uint64_t chunk, uint64_t slot, uint64_t number)
 }
 
 std::vector<StoredBlock> DiskTest::Fill(uint64_t blocks) {
-  for (uint64_t chunk = 0; chunk < kChunks; ++chunk) WriteChunkHeader(chunk);
+  for (uint64_t slab = 0; slab < kSlabs; ++slab) WriteSlabHeader(slab);
   std::vector<StoredBlock> stored;
   for (uint64_t i = 0; i < blocks; ++i) {
-    stored.push_back(WriteBlock(i / kSlotsPerChunk, i % kSlotsPerChunk, i));
+    stored.push_back(WriteBlock(i / kSlotsPerSlab, i % kSlotsPerSlab, i));
   }
   return stored;
 }
 
 IndexSnapshot DiskTest::SnapshotOf(const std::vector<StoredBlock>& blocks) {
   IndexSnapshot snapshot;
-  snapshot.spaces = {
-      {SpaceId(0), {.tenant = "uid:0", .model = TestHash(100, 0), .block_bytes = kPayloadBytes}}};
+  snapshot.namespaces = {
+      {NamespaceId(0),
+       {.tenant = "uid:0", .model = TestHash(100, 0), .block_bytes = kPayloadBytes}}};
   for (const StoredBlock& block : blocks) snapshot.records.push_back(block.record);
   return snapshot;
 }
@@ -126,16 +128,17 @@ using Contents = std::map<std::tuple<std::string, ModelFingerprint, uint64_t, Bl
                           std::tuple<uint64_t, uint32_t, uint32_t, uint32_t, uint32_t, uint16_t>>;
 
 Contents ContentsOf(const IndexSnapshot& snapshot) {
-  std::map<SpaceId, SpaceIdentity> spaces(snapshot.spaces.begin(), snapshot.spaces.end());
+  std::map<NamespaceId, NamespaceIdentity> namespaces(snapshot.namespaces.begin(),
+                                                      snapshot.namespaces.end());
   Contents contents;
   for (const IndexRecord& r : snapshot.records) {
-    const SpaceIdentity& space = spaces.at(r.key.space);
-    const bool is_new =
-        contents
-            .emplace(std::tuple(space.tenant, space.model, space.block_bytes, r.key.hash),
-                     std::tuple(r.location.offset, r.generation, r.depth, r.created_s, r.last_use_s,
-                                r.tokens))
-            .second;
+    const NamespaceIdentity& name_space = namespaces.at(r.key.namespace_id);
+    const bool is_new = contents
+                            .emplace(std::tuple(name_space.tenant, name_space.model,
+                                                name_space.block_bytes, r.key.hash),
+                                     std::tuple(r.location.offset, r.generation, r.depth,
+                                                r.created_s, r.last_use_s, r.tokens))
+                            .second;
     EXPECT_TRUE(is_new) << "twice: " << r.key.hash.Hex();
   }
   return contents;

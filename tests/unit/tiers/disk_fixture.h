@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A small disk tier in a temporary directory, written header by header as a daemon would, and
 // damaged as a disk might.
 #pragma once
@@ -13,9 +14,9 @@
 #include "base/blocking_loop.h"
 #include "tests/fakes/derived_bytes.h"
 #include "tests/fakes/temporary_directory.h"
-#include "tiers/disk/disk_files.h"
-#include "tiers/disk/slot_header.h"
 #include "tiers/index/index_start.h"
+#include "tiers/storage/disk_files.h"
+#include "tiers/storage/slot_header.h"
 
 namespace kvtier {
 
@@ -29,9 +30,9 @@ class DiskTest : public ::testing::Test {
  protected:
   static constexpr uint64_t kPayloadBytes = 8 << 10;
   static constexpr uint64_t kSlotBytes = 12 << 10;
-  static constexpr uint64_t kSlotsPerChunk = 8;
-  static constexpr uint64_t kChunkBytes = kSlotsPerChunk * kSlotBytes + (4 << 10);
-  static constexpr uint64_t kChunks = 8;
+  static constexpr uint64_t kSlotsPerSlab = 8;
+  static constexpr uint64_t kSlabBytes = kSlotsPerSlab * kSlotBytes + (4 << 10);
+  static constexpr uint64_t kSlabs = 8;
   static constexpr uint32_t kFiles = 2;
   static constexpr uint32_t kNowS = 1'748'736'000;
 
@@ -43,22 +44,22 @@ class DiskTest : public ::testing::Test {
   [[nodiscard]] RebuildOptions Options() const { return {.now_ms = int64_t{kNowS} * 1000}; }
   [[nodiscard]] std::filesystem::path FilePath(uint32_t file) const;
 
-  // Cuts a chunk into slots of kSlotBytes.
-  void WriteChunkHeader(uint64_t chunk) { WriteChunkHeader(chunk, {.chunk = chunk}); }
+  // Cuts a slab into slots of kSlotBytes.
+  void WriteSlabHeader(uint64_t slab) { WriteSlabHeader(slab, {.slab = slab}); }
   // What `header` leaves open is filled in.
-  void WriteChunkHeader(uint64_t chunk, ChunkHeader header);
+  void WriteSlabHeader(uint64_t slab, SlabHeader header);
 
   // A header for block `number` of tenant "uid:0" in that slot.
-  [[nodiscard]] SlotHeader Header(uint64_t chunk, uint64_t slot, uint64_t number) const;
+  [[nodiscard]] SlotHeader Header(uint64_t slab, uint64_t slot, uint64_t number) const;
   // Writes header and payload at `location`, wherever the header says it lies.
   void WriteBlockAt(DiskLocation location, const SlotHeader& header);
   // Both, where they belong. The record is of space 0.
-  StoredBlock WriteBlock(uint64_t chunk, uint64_t slot, uint64_t number);
-  // Cuts every chunk and fills the first `blocks` slots with blocks 0, 1, ...
+  StoredBlock WriteBlock(uint64_t slab, uint64_t slot, uint64_t number);
+  // Cuts every slab and fills the first `blocks` slots with blocks 0, 1, ...
   std::vector<StoredBlock> Fill(uint64_t blocks);
 
-  [[nodiscard]] DiskLocation Slot(uint64_t chunk, uint64_t slot) const {
-    return geometry_.SlotStart(chunk, slot, kSlotBytes);
+  [[nodiscard]] DiskLocation Slot(uint64_t slab, uint64_t slot) const {
+    return geometry_.SlotStart(slab, slot, kSlotBytes);
   }
   // Flips a bit of the byte `offset` bytes after `location`.
   void Flip(DiskLocation location, uint64_t offset);

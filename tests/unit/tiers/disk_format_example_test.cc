@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The worked example of docs/DISK_FORMAT.md, byte for byte.
 #include <gtest/gtest.h>
 
@@ -9,15 +10,15 @@
 
 #include "base/checksum.h"
 #include "base/sha256.h"
-#include "tiers/disk/chunk_header.h"
-#include "tiers/disk/disk_geometry.h"
-#include "tiers/disk/slot_header.h"
-#include "tiers/disk/superblock.h"
+#include "tiers/storage/disk_geometry.h"
+#include "tiers/storage/slab_header.h"
+#include "tiers/storage/slot_header.h"
+#include "tiers/storage/superblock.h"
 
 namespace kvtier {
 namespace {
 
-constexpr DiskGeometry kExample{.chunk_bytes = 64 * kMiB, .files = 2, .chunks = 8};
+constexpr DiskGeometry kExample{.slab_bytes = 64 * kMiB, .files = 2, .slabs = 8};
 constexpr uint64_t kSlotBytes = 69632;
 
 using Page = std::array<std::byte, 4096>;
@@ -47,7 +48,7 @@ TEST(DiskFormatExampleTest, Superblock) {
   superblock.set_uuid = *Digest128::FromHex("6b767469657240008000646f63756d65");
   superblock.file_number = 1;
   superblock.file_count = 2;
-  superblock.chunk_bytes = kExample.chunk_bytes;
+  superblock.slab_bytes = kExample.slab_bytes;
   superblock.file_bytes = kExample.FileBytes(1);
   superblock.epoch = 3;
   Page page;
@@ -55,16 +56,16 @@ TEST(DiskFormatExampleTest, Superblock) {
   EXPECT_EQ(page, Documented("superblock"));
 }
 
-TEST(DiskFormatExampleTest, ChunkHeader) {
-  ChunkHeader header;
-  header.chunk = 5;
+TEST(DiskFormatExampleTest, SlabHeader) {
+  SlabHeader header;
+  header.slab = 5;
   header.slot_bytes = kSlotBytes;
   header.generation = 2;
   header.tenant = "research";
   header.model = HashOf("example model");
   Page page;
-  EncodeChunkHeader(header, page);
-  EXPECT_EQ(page, Documented("chunk"));
+  EncodeSlabHeader(header, page);
+  EXPECT_EQ(page, Documented("slab"));
 }
 
 TEST(DiskFormatExampleTest, SlotHeader) {
@@ -90,7 +91,7 @@ TEST(DiskFormatExampleTest, SlotHeader) {
 
 TEST(DiskFormatExampleTest, PlacesInTheFiles) {
   const DiskLocation slot = kExample.SlotStart(5, 7, kSlotBytes);
-  EXPECT_EQ(kExample.SlotsPerChunk(kSlotBytes), 963u);
+  EXPECT_EQ(kExample.SlotsPerSlab(kSlotBytes), 963u);
   EXPECT_EQ(slot.offset, 336035840u);
   EXPECT_EQ(kExample.FileOf(slot), 1u);
   EXPECT_EQ(kExample.OffsetInFile(slot), 135757824u);

@@ -1,4 +1,5 @@
-#include "tiers/disk/epoch_mark.h"
+// SPDX-License-Identifier: Apache-2.0
+#include "tiers/storage/epoch_mark.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,5 @@
-#include "tiers/disk/fsck.h"
+// SPDX-License-Identifier: Apache-2.0
+#include "tiers/index/fsck.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,7 +10,7 @@
 #include <vector>
 
 #include "tests/unit/tiers/disk_fixture.h"
-#include "tiers/disk/superblock.h"
+#include "tiers/storage/superblock.h"
 
 namespace kvtier {
 namespace {
@@ -65,7 +66,7 @@ TEST_F(FsckTest, AHealthyDiskIsClean) {
   EXPECT_EQ(report.entries, 20u);
   EXPECT_EQ(report.entries_good, 20u);
   EXPECT_EQ(report.blocks, 20u);
-  EXPECT_EQ(report.slots, kChunks * kSlotsPerChunk);
+  EXPECT_EQ(report.slots, kSlabs * kSlotsPerSlab);
   EXPECT_EQ(report.payloads_checked, 20u);
   EXPECT_EQ(report.payload_bytes_checked, 20 * kPayloadBytes);
 }
@@ -153,7 +154,7 @@ TEST_F(FsckTest, AnEntryOfAnEarlierWriteIsStale) {
 TEST_F(FsckTest, EntriesThatNoSlotBeginsAtAreOutOfPlace) {
   std::vector<StoredBlock> blocks = Fill(20);
   for (const uint64_t offset :
-       {geometry_.ChunkStart(2).offset, Slot(2, 3).offset + 4096, geometry_.bytes() + 4096}) {
+       {geometry_.SlabStart(2).offset, Slot(2, 3).offset + 4096, geometry_.bytes() + 4096}) {
     StoredBlock lost = blocks[0];
     lost.record.key.hash = TestHash(3, offset);
     lost.record.location = DiskLocation{offset};
@@ -202,11 +203,11 @@ TEST_F(FsckTest, AHalfWrittenSlotThatTheIndexDoesNotNameIsHarmless) {
   ExpectOnly(Run(), FsckFault::kSlotDamaged);
 }
 
-TEST_F(FsckTest, ADamagedChunkHeaderIsAFault) {
+TEST_F(FsckTest, ADamagedSlabHeaderIsAFault) {
   std::vector<StoredBlock> blocks = Fill(20);
-  Flip(geometry_.ChunkStart(7), 40);
+  Flip(geometry_.SlabStart(7), 40);
   WriteIndex(blocks);
-  ExpectOnly(Run(), FsckFault::kChunkHeader);
+  ExpectOnly(Run(), FsckFault::kSlabHeader);
 }
 
 TEST_F(FsckTest, ACorruptPayloadIsFoundOnlyWhenPayloadsAreVerified) {
@@ -262,7 +263,7 @@ TEST_F(FsckTest, AMissingFileIsAFault) {
 
 TEST_F(FsckTest, ATruncatedFileIsAFaultAndTheRestIsChecked) {
   WriteIndex(Fill(8));
-  fs::resize_file(FilePath(1), fs::file_size(FilePath(1)) - kChunkBytes);
+  fs::resize_file(FilePath(1), fs::file_size(FilePath(1)) - kSlabBytes);
   const FsckReport report = Run();
   ExpectOnly(report, FsckFault::kSuperblock);
   EXPECT_EQ(report.entries_good, 8u);

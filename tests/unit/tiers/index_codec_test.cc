@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tiers/index/index_codec.h"
 
 #include <gtest/gtest.h>
@@ -17,7 +18,7 @@ namespace {
 using Bytes = std::vector<std::byte>;
 
 IndexRecord SomeRecord() {
-  return IndexRecord{.key = {SpaceId(0x01020304), TestHash(1, 2)},
+  return IndexRecord{.key = {NamespaceId(0x01020304), TestHash(1, 2)},
                      .location = DiskLocation{0x123456789000},
                      .generation = 77,
                      .depth = 12345,
@@ -33,7 +34,7 @@ IndexMeta SomeMeta() {
   return meta;
 }
 
-SpaceIdentity SomeSpace() {
+NamespaceIdentity SomeNamespace() {
   return {.tenant = "uid:1000", .model = TestHash(9, 9), .block_bytes = 2 << 20};
 }
 
@@ -87,7 +88,7 @@ TEST(IndexCodecTest, RandomRecordsSurviveTheRoundTrip) {
   SeededRandom random(1);
   for (int i = 0; i < 10'000; ++i) {
     const IndexRecord record{
-        .key = {SpaceId(static_cast<uint32_t>(random.Next())), TestHash(random.Next(), 0)},
+        .key = {NamespaceId(static_cast<uint32_t>(random.Next())), TestHash(random.Next(), 0)},
         .location = DiskLocation{random.Below(uint64_t{1} << 52) * 4096},
         .generation = static_cast<uint32_t>(random.Next()),
         .depth = static_cast<uint32_t>(random.Next()),
@@ -111,7 +112,7 @@ TEST(IndexCodecTest, EveryFlippedByteOfARecordIsRejected) {
 TEST(IndexCodecTest, AValueUnderAnotherBlocksKeyIsRejected) {
   const IndexRecord record = SomeRecord();
   const RecordKey key = EncodeRecordKey(record.key);
-  const RecordKey other = EncodeRecordKey({record.key.space, TestHash(1, 3)});
+  const RecordKey other = EncodeRecordKey({record.key.namespace_id, TestHash(1, 3)});
   EXPECT_FALSE(DecodeRecord(other, EncodeRecord(key, record)));
 }
 
@@ -139,25 +140,27 @@ TEST(IndexCodecTest, UnknownFlagsOfARecordAreRejectedThoughItsChecksumHolds) {
 }
 
 TEST(IndexCodecTest, SpaceSurvivesTheRoundTripWithTheLongestTenant) {
-  SpaceIdentity identity = SomeSpace();
+  NamespaceIdentity identity = SomeNamespace();
   identity.tenant.assign(kMaxTenantBytes, 't');
-  const SpaceId space(42);
-  const auto decoded = DecodeSpace(EncodeSpaceKey(space), EncodeSpace(space, identity));
+  const NamespaceId namespace_id(42);
+  const auto decoded =
+      DecodeNamespace(EncodeNamespaceKey(namespace_id), EncodeNamespace(namespace_id, identity));
   ASSERT_TRUE(decoded) << decoded.error().ToString();
-  EXPECT_EQ(decoded->first, space);
+  EXPECT_EQ(decoded->first, namespace_id);
   EXPECT_EQ(decoded->second, identity);
 }
 
 TEST(IndexCodecTest, EveryFlippedByteOfASpaceIsRejected) {
-  ExpectEveryChangeIsRejected(ToBytes(EncodeSpaceKey(SpaceId(3))),
-                              EncodeSpace(SpaceId(3), SomeSpace()),
-                              [](const Bytes& k, const Bytes& v) { return DecodeSpace(k, v); });
+  ExpectEveryChangeIsRejected(ToBytes(EncodeNamespaceKey(NamespaceId(3))),
+                              EncodeNamespace(NamespaceId(3), SomeNamespace()),
+                              [](const Bytes& k, const Bytes& v) { return DecodeNamespace(k, v); });
 }
 
 TEST(IndexCodecTest, ASpaceOfEmptyBlocksIsRejected) {
-  SpaceIdentity identity = SomeSpace();
+  NamespaceIdentity identity = SomeNamespace();
   identity.block_bytes = 0;
-  EXPECT_FALSE(DecodeSpace(EncodeSpaceKey(SpaceId(3)), EncodeSpace(SpaceId(3), identity)));
+  EXPECT_FALSE(DecodeNamespace(EncodeNamespaceKey(NamespaceId(3)),
+                               EncodeNamespace(NamespaceId(3), identity)));
 }
 
 TEST(IndexCodecTest, MetaSurvivesTheRoundTripAndNoFlippedByte) {
@@ -187,12 +190,12 @@ TEST(IndexCodecTest, KeysAreOrderedByKindThenSpaceThenHash) {
   const std::vector<Bytes> keys = {
       as_bytes(kMetaKey),
       as_bytes(kBudgetKey),
-      as_bytes(EncodeSpaceKey(SpaceId(0))),
-      as_bytes(EncodeSpaceKey(SpaceId(255))),
-      as_bytes(EncodeSpaceKey(SpaceId(256))),
-      as_bytes(EncodeRecordKey({SpaceId(255), BlockHash{}})),
-      as_bytes(EncodeRecordKey({SpaceId(256), BlockHash{}})),
-      as_bytes(EncodeRecordKey({SpaceId(256), TestHash(0, 0)})),
+      as_bytes(EncodeNamespaceKey(NamespaceId(0))),
+      as_bytes(EncodeNamespaceKey(NamespaceId(255))),
+      as_bytes(EncodeNamespaceKey(NamespaceId(256))),
+      as_bytes(EncodeRecordKey({NamespaceId(255), BlockHash{}})),
+      as_bytes(EncodeRecordKey({NamespaceId(256), BlockHash{}})),
+      as_bytes(EncodeRecordKey({NamespaceId(256), TestHash(0, 0)})),
   };
   EXPECT_TRUE(std::ranges::is_sorted(keys));
   for (const Bytes& key : keys) EXPECT_TRUE(DecodeKeyKind(key));
@@ -215,7 +218,7 @@ TEST(IndexCodecTest, RandomBytesAreRejectedWithoutHarm) {
     for (std::byte& byte : value) byte = static_cast<std::byte>(random.Next());
     if (!key.empty()) key[0] = static_cast<std::byte>(random.Below(6));
     EXPECT_FALSE(DecodeRecord(key, value));
-    EXPECT_FALSE(DecodeSpace(key, value));
+    EXPECT_FALSE(DecodeNamespace(key, value));
     EXPECT_FALSE(DecodeMeta(value));
     EXPECT_FALSE(DecodeBudget(value));
   }

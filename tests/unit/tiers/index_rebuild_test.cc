@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tiers/index/index_rebuild.h"
 
 #include <gtest/gtest.h>
@@ -49,8 +50,8 @@ class IndexRebuildTest : public DiskTest {
 TEST_F(IndexRebuildTest, ANewDiskHoldsNothing) {
   const RebuiltIndex rebuilt = Rebuild();
   EXPECT_TRUE(rebuilt.snapshot.records.empty());
-  EXPECT_EQ(rebuilt.chunks, kChunks);
-  EXPECT_EQ(rebuilt.chunks_uncut, kChunks);
+  EXPECT_EQ(rebuilt.slabs, kSlabs);
+  EXPECT_EQ(rebuilt.slabs_uncut, kSlabs);
   EXPECT_EQ(rebuilt.slots, 0u);
 }
 
@@ -58,11 +59,11 @@ TEST_F(IndexRebuildTest, EqualsTheOriginal) {
   const std::vector<StoredBlock> blocks = Fill(50);
   const RebuiltIndex rebuilt = Rebuild();
   ExpectSameContents(rebuilt.snapshot, SnapshotOf(blocks));
-  EXPECT_EQ(rebuilt.slots, kChunks * kSlotsPerChunk);
-  EXPECT_EQ(rebuilt.slots_empty, kChunks * kSlotsPerChunk - 50);
+  EXPECT_EQ(rebuilt.slots, kSlabs * kSlotsPerSlab);
+  EXPECT_EQ(rebuilt.slots_empty, kSlabs * kSlotsPerSlab - 50);
   EXPECT_EQ(Rejected(rebuilt), 0u);
-  EXPECT_EQ(progress_.chunks_done, kChunks);
-  EXPECT_EQ(progress_.slots_done, kChunks * kSlotsPerChunk);
+  EXPECT_EQ(progress_.slabs_done, kSlabs);
+  EXPECT_EQ(progress_.slots_done, kSlabs * kSlotsPerSlab);
 }
 
 TEST_F(IndexRebuildTest, PayloadsFoundByTheirHeaderAloneAreNotCalledVerified) {
@@ -79,7 +80,7 @@ TEST_F(IndexRebuildTest, TenantsAndModelsGetSpacesOfTheirOwn) {
   other_model.model = TestHash(101, 0);
   WriteBlockAt(other_model.address, other_model);
   const RebuiltIndex rebuilt = Rebuild();
-  EXPECT_EQ(rebuilt.snapshot.spaces.size(), 3u);
+  EXPECT_EQ(rebuilt.snapshot.namespaces.size(), 3u);
   EXPECT_EQ(rebuilt.snapshot.records.size(), 4u);
   EXPECT_EQ(Rejected(rebuilt), 0u);
 }
@@ -202,34 +203,34 @@ TEST_F(IndexRebuildTest, BlocksThatMustNotBeOnDiskAreNotServed) {
   EXPECT_EQ(Rejected(Rebuild(), RebuildReject::kMemoryClass), 1u);
 }
 
-TEST_F(IndexRebuildTest, AChunkWithABadHeaderIsForgottenAlone) {
-  const std::vector<StoredBlock> all = Fill(kChunks * kSlotsPerChunk);
-  Flip(geometry_.ChunkStart(0), 40);
-  WriteChunkHeader(1, {.chunk = 2});
-  WriteChunkHeader(2, {.chunk = 2, .slot_bytes = kChunkBytes});
-  unreadable_ = geometry_.ChunkStart(3);
+TEST_F(IndexRebuildTest, ASlabWithABadHeaderIsForgottenAlone) {
+  const std::vector<StoredBlock> all = Fill(kSlabs * kSlotsPerSlab);
+  Flip(geometry_.SlabStart(0), 40);
+  WriteSlabHeader(1, {.slab = 2});
+  WriteSlabHeader(2, {.slab = 2, .slot_bytes = kSlabBytes});
+  unreadable_ = geometry_.SlabStart(3);
   const RebuiltIndex rebuilt = Rebuild();
-  const std::vector<StoredBlock> left(all.begin() + 4 * kSlotsPerChunk, all.end());
+  const std::vector<StoredBlock> left(all.begin() + 4 * kSlotsPerSlab, all.end());
   ExpectSameContents(rebuilt.snapshot, SnapshotOf(left));
-  EXPECT_EQ(rebuilt.chunks_bad, 4u);
+  EXPECT_EQ(rebuilt.slabs_bad, 4u);
 }
 
-TEST_F(IndexRebuildTest, AChunkCutAnewYieldsOnlyWhatFitsItsNewSlots) {
-  Fill(kSlotsPerChunk);
-  WriteChunkHeader(0, {.chunk = 0, .slot_bytes = 2 * kSlotBytes});
+TEST_F(IndexRebuildTest, ASlabCutAnewYieldsOnlyWhatFitsItsNewSlots) {
+  Fill(kSlotsPerSlab);
+  WriteSlabHeader(0, {.slab = 0, .slot_bytes = 2 * kSlotBytes});
   const RebuiltIndex rebuilt = Rebuild();
   EXPECT_TRUE(rebuilt.snapshot.records.empty());
-  EXPECT_EQ(Rejected(rebuilt, RebuildReject::kMisfit), kSlotsPerChunk / 2);
+  EXPECT_EQ(Rejected(rebuilt, RebuildReject::kMisfit), kSlotsPerSlab / 2);
 }
 
 TEST_F(IndexRebuildTest, GarbageEverywhereIsSurvived) {
   Fill(20);
-  std::vector<std::byte> garbage(kChunkBytes);
+  std::vector<std::byte> garbage(kSlabBytes);
   FillFromHash(TestHash(5, 5), garbage);
-  WriteBytes(geometry_.ChunkStart(1), garbage);
+  WriteBytes(geometry_.SlabStart(1), garbage);
   WriteBytes(Slot(0, 2), std::span(garbage).first(kSlotBytes));
   const RebuiltIndex rebuilt = Rebuild();
-  // Of 20: eight in chunk 1 and one in chunk 0 are gone.
+  // Of 20: eight in slab 1 and one in slab 0 are gone.
   EXPECT_EQ(rebuilt.snapshot.records.size(), 11u);
 }
 

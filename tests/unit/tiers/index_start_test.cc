@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tiers/index/index_start.h"
 
 #include <gtest/gtest.h>
@@ -56,7 +57,7 @@ TEST_F(IndexStartTest, AMissingIndexIsRebuiltFromTheHeaders) {
   const StartedIndex started = Start();
   EXPECT_EQ(started.found, IndexState::kMissing);
   ASSERT_TRUE(started.rebuilt);
-  EXPECT_EQ(started.rebuilt->slots, kChunks * kSlotsPerChunk);
+  EXPECT_EQ(started.rebuilt->slots, kSlabs * kSlotsPerSlab);
   ExpectSameContents(started.snapshot, SnapshotOf(blocks));
 }
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Both engines behind BlockFile, with one and the same suite.
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -13,8 +14,8 @@
 #include "base/check.h"
 #include "tests/fakes/aligned_bytes.h"
 #include "tests/fakes/temporary_directory.h"
-#include "tiers/disk/pread_block_file.h"
-#include "tiers/disk/uring_block_file.h"
+#include "tiers/storage/pread_block_file.h"
+#include "tiers/storage/uring_block_file.h"
 
 namespace kvtier {
 namespace {

@@ -1,4 +1,5 @@
-#include "tiers/disk/io_queue.h"
+// SPDX-License-Identifier: Apache-2.0
+#include "tiers/storage/io_queue.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,5 @@
-#include "tiers/host/mapped_arena.h"
+// SPDX-License-Identifier: Apache-2.0
+#include "tiers/memory/mapped_arena.h"
 
 #include <gtest/gtest.h>
 
@@ -12,10 +13,10 @@
 namespace kvtier {
 namespace {
 
-constexpr uint64_t kChunkBytes = 4 * kMiB;
+constexpr uint64_t kSlabBytes = 4 * kMiB;
 
 std::unique_ptr<MappedArena> MakeArena(uint64_t bytes, EventQueue* loop) {
-  auto arena = MappedArena::Create({.bytes = bytes, .chunk_bytes = kChunkBytes}, loop);
+  auto arena = MappedArena::Create({.bytes = bytes, .slab_bytes = kSlabBytes}, loop);
   EXPECT_TRUE(arena) << arena.error().ToString();
   (*arena)->Prepare();
   return std::move(*arena);
@@ -30,7 +31,7 @@ TEST(MappedArenaTest, GrowsSliceBySliceUpToItsCapacity) {
   uint64_t told = 0;
   arena->OnGrowth([&](std::span<std::byte> slice) {
     EXPECT_EQ(slice.data(), next);
-    EXPECT_EQ(slice.size() % kChunkBytes, 0u);
+    EXPECT_EQ(slice.size() % kSlabBytes, 0u);
     std::ranges::fill(slice, std::byte{1});
     next += slice.size();
     told += slice.size();
@@ -40,13 +41,13 @@ TEST(MappedArenaTest, GrowsSliceBySliceUpToItsCapacity) {
   EXPECT_EQ(told, 64 * kMiB);
 }
 
-TEST(MappedArenaTest, TheFirstSliceIsOneChunk) {
+TEST(MappedArenaTest, TheFirstSliceIsOneSlab) {
   BlockingLoop loop;
   const auto arena = MakeArena(16 * kMiB, &loop);
   std::vector<uint64_t> slices;
   arena->OnGrowth([&](std::span<std::byte> slice) { slices.push_back(slice.size()); });
   loop.RunUntil([&] { return arena->ready_bytes() == arena->capacity_bytes(); });
-  EXPECT_EQ(slices.front(), kChunkBytes);
+  EXPECT_EQ(slices.front(), kSlabBytes);
 }
 
 TEST(MappedArenaTest, AListenerSetLateIsToldOfAllThatIsReady) {
@@ -69,10 +70,10 @@ TEST(MappedArenaTest, SaysNothingAfterItsEnd) {
   EXPECT_FALSE(told);
 }
 
-TEST(MappedArenaTest, RefusesLessThanAChunk) {
+TEST(MappedArenaTest, RefusesLessThanASlab) {
   BlockingLoop loop;
   const auto arena =
-      MappedArena::Create({.bytes = kChunkBytes - 1, .chunk_bytes = kChunkBytes}, &loop);
+      MappedArena::Create({.bytes = kSlabBytes - 1, .slab_bytes = kSlabBytes}, &loop);
   ASSERT_FALSE(arena);
   EXPECT_EQ(arena.error().code, ErrorCode::kInvalidArgument);
   EXPECT_EQ(arena.error().reason, "arena_too_small");
@@ -81,7 +82,7 @@ TEST(MappedArenaTest, RefusesLessThanAChunk) {
 TEST(MappedArenaTest, RefusesMoreThanTheMachineHas) {
   BlockingLoop loop;
   const auto arena =
-      MappedArena::Create({.bytes = uint64_t{1} << 50, .chunk_bytes = kChunkBytes}, &loop);
+      MappedArena::Create({.bytes = uint64_t{1} << 50, .slab_bytes = kSlabBytes}, &loop);
   ASSERT_FALSE(arena);
   EXPECT_EQ(arena.error().code, ErrorCode::kResourceExhausted);
   EXPECT_EQ(arena.error().reason, "arena_exceeds_memory");
@@ -125,7 +126,7 @@ TEST(MappedArenaTest, SlicesArePinnedBeforeTheyAreUsedAndUnpinnedAtTheEnd) {
   FakePinner pinner;
   {
     const auto arena = MappedArena::Create(
-        {.bytes = 32 * kMiB, .chunk_bytes = kChunkBytes, .pinner = &pinner}, &loop);
+        {.bytes = 32 * kMiB, .slab_bytes = kSlabBytes, .pinner = &pinner}, &loop);
     ASSERT_TRUE(arena);
     (*arena)->Prepare();
     (*arena)->OnGrowth(
@@ -144,7 +145,7 @@ TEST(MappedArenaTest, WhatCannotBePinnedIsSaidOnceAndUsedAllTheSame) {
   {
     const auto arena =
         MappedArena::Create({.bytes = 64 * kMiB,
-                             .chunk_bytes = kChunkBytes,
+                             .slab_bytes = kSlabBytes,
                              .pinner = &pinner,
                              .log = [&](const std::string& note) { notes.push_back(note); }},
                             &loop);
@@ -158,26 +159,26 @@ TEST(MappedArenaTest, WhatCannotBePinnedIsSaidOnceAndUsedAllTheSame) {
 }
 
 // A piece holds the driver's locks; slices are as large as an I/O engine may want them.
-TEST(MappedArenaTest, SlicesArePinnedInPiecesOfWholeChunks) {
+TEST(MappedArenaTest, SlicesArePinnedInPiecesOfWholeSlabs) {
   BlockingLoop loop;
   FakePinner pinner;
   const auto arena = MappedArena::Create({.bytes = 64 * kMiB,
-                                          .chunk_bytes = kChunkBytes,
+                                          .slab_bytes = kSlabBytes,
                                           .pinner = &pinner,
-                                          .pinned_at_once_bytes = 2 * kChunkBytes + 1},
+                                          .pinned_at_once_bytes = 2 * kSlabBytes + 1},
                                          &loop);
   ASSERT_TRUE(arena);
   (*arena)->Prepare();
   loop.RunUntil([&] { return (*arena)->ready_bytes() == 64 * kMiB; });
   EXPECT_EQ(pinner.pinned_bytes(), 64 * kMiB);
-  EXPECT_EQ(pinner.largest_bytes(), 2 * kChunkBytes);
+  EXPECT_EQ(pinner.largest_bytes(), 2 * kSlabBytes);
 }
 
 TEST(MappedArenaTest, TakesNoMemoryBeforeItIsAskedTo) {
   BlockingLoop loop;
   FakePinner pinner;
-  const auto arena = MappedArena::Create(
-      {.bytes = 8 * kMiB, .chunk_bytes = kChunkBytes, .pinner = &pinner}, &loop);
+  const auto arena =
+      MappedArena::Create({.bytes = 8 * kMiB, .slab_bytes = kSlabBytes, .pinner = &pinner}, &loop);
   ASSERT_TRUE(arena);
   EXPECT_EQ((*arena)->ready_bytes(), 0u);
   EXPECT_EQ((*arena)->capacity_bytes(), 8 * kMiB);
@@ -188,7 +189,7 @@ TEST(MappedArenaTest, ANumaNodeThatIsNotThereIsSaid) {
   std::vector<std::string> notes;
   const auto arena =
       MappedArena::Create({.bytes = 8 * kMiB,
-                           .chunk_bytes = kChunkBytes,
+                           .slab_bytes = kSlabBytes,
                            .numa_node = 900,
                            .log = [&](const std::string& note) { notes.push_back(note); }},
                           &loop);

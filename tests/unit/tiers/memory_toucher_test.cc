@@ -1,4 +1,5 @@
-#include "tiers/host/memory_toucher.h"
+// SPDX-License-Identifier: Apache-2.0
+#include "tiers/memory/memory_toucher.h"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The instruments that the cache counts with.
 
 #include <gmock/gmock.h>
@@ -5,8 +6,8 @@
 
 #include <numeric>
 
-#include "tiers/pool/copy_meter.h"
-#include "tiers/seconds_histogram.h"
+#include "tiers/types/copy_meter.h"
+#include "tiers/types/seconds_histogram.h"
 
 namespace kvtier {
 namespace {

@@ -1,4 +1,5 @@
-#include "tiers/disk/parallel_reader.h"
+// SPDX-License-Identifier: Apache-2.0
+#include "tiers/storage/parallel_reader.h"
 
 #include <gtest/gtest.h>
 
@@ -25,23 +26,23 @@ class ParallelReaderTest : public DiskTest {
 };
 
 TEST_F(ParallelReaderTest, EveryReadGetsItsOwnBytes) {
-  std::vector<std::byte> chunk(kChunkBytes);
-  for (uint64_t i = 0; i < kChunks; ++i) {
-    FillFromHash(TestHash(1, i), chunk);
-    WriteBytes(geometry_.ChunkStart(i), chunk);
+  std::vector<std::byte> slab(kSlabBytes);
+  for (uint64_t i = 0; i < kSlabs; ++i) {
+    FillFromHash(TestHash(1, i), slab);
+    WriteBytes(geometry_.SlabStart(i), slab);
   }
   const auto reader = ParallelReader::Open(directory_, kFiles, 8);
   ASSERT_TRUE(reader) << reader.error().ToString();
   std::vector<DiskRead> reads = Reads();
   for (size_t i = 0; i < kPages; ++i) {
-    const DiskLocation start = geometry_.ChunkStart(i % kChunks);
+    const DiskLocation start = geometry_.SlabStart(i % kSlabs);
     reads[i].file = geometry_.FileOf(start);
     reads[i].offset = geometry_.OffsetInFile(start);
   }
   reader->Read(reads);
   for (size_t i = 0; i < kPages; ++i) {
     ASSERT_TRUE(reads[i].status);
-    ASSERT_TRUE(MatchesHash(TestHash(1, i % kChunks), reads[i].into)) << i;
+    ASSERT_TRUE(MatchesHash(TestHash(1, i % kSlabs), reads[i].into)) << i;
   }
 }
 

@@ -1,4 +1,5 @@
-#include "tiers/host/registered_memory.h"
+// SPDX-License-Identifier: Apache-2.0
+#include "tiers/memory/registered_memory.h"
 
 #include <gtest/gtest.h>
 

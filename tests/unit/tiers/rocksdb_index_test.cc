@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tiers/index/rocksdb_index.h"
 
 #include <gmock/gmock.h>
@@ -26,12 +27,12 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
-SpaceIdentity Identity(const std::string& tenant) {
+NamespaceIdentity Identity(const std::string& tenant) {
   return {.tenant = tenant, .model = TestHash(100, 0), .block_bytes = 64 << 10};
 }
 
-IndexRecord Record(uint32_t space, uint64_t number) {
-  return {.key = {SpaceId(space), TestHash(space, number)},
+IndexRecord Record(uint32_t name_space, uint64_t number) {
+  return {.key = {NamespaceId(name_space), TestHash(name_space, number)},
           .location = DiskLocation{4096 + number * (68 << 10)},
           .generation = static_cast<uint32_t>(number) + 1,
           .depth = static_cast<uint32_t>(number % 1000),
@@ -43,7 +44,7 @@ IndexRecord Record(uint32_t space, uint64_t number) {
 
 IndexSnapshot SnapshotOf(uint64_t records) {
   IndexSnapshot snapshot;
-  snapshot.spaces = {{SpaceId(0), Identity("uid:0")}, {SpaceId(1), Identity("uid:1")}};
+  snapshot.namespaces = {{NamespaceId(0), Identity("uid:0")}, {NamespaceId(1), Identity("uid:1")}};
   for (uint64_t i = 0; i < records; ++i) snapshot.records.push_back(Record(i % 2, i));
   snapshot.budget = {.day = 20'240, .spent_bytes = 12345};
   return snapshot;
@@ -56,15 +57,15 @@ using Fields = std::tuple<uint32_t, BlockHash, uint64_t, uint32_t, uint32_t, uin
 std::vector<Fields> Sorted(const std::vector<IndexRecord>& records) {
   std::vector<Fields> sorted;
   for (const IndexRecord& r : records) {
-    sorted.emplace_back(r.key.space.value, r.key.hash, r.location.offset, r.generation, r.depth,
-                        r.created_s, r.last_use_s, r.tokens, r.retention, r.verified);
+    sorted.emplace_back(r.key.namespace_id.value, r.key.hash, r.location.offset, r.generation,
+                        r.depth, r.created_s, r.last_use_s, r.tokens, r.retention, r.verified);
   }
   std::ranges::sort(sorted);
   return sorted;
 }
 
 void ExpectSame(const IndexSnapshot& a, const IndexSnapshot& b) {
-  EXPECT_EQ(a.spaces, b.spaces);
+  EXPECT_EQ(a.namespaces, b.namespaces);
   EXPECT_TRUE(Sorted(a.records) == Sorted(b.records));
   EXPECT_EQ(a.budget, b.budget);
 }
@@ -149,14 +150,14 @@ TEST_F(RocksdbIndexTest, BatchesAreThereAfterReopening) {
   moved.location = DiskLocation{1 << 30};
   {
     const OpenedIndex opened = Open(1);
-    IndexBatch first{.spaces = {{SpaceId(7), Identity("uid:7")}}, .puts = {Record(7, 1)}};
+    IndexBatch first{.namespaces = {{NamespaceId(7), Identity("uid:7")}}, .puts = {Record(7, 1)}};
     IndexBatch second{.puts = {Record(0, 5), Record(0, 6)}};
     IndexBatch third{.puts = {moved}, .deletes = {Record(0, 5).key, Record(0, 6).key}};
     third.budget = WriteBudgetState{.day = 3, .spent_bytes = 9};
     ApplyAll(opened.index.get(), {first, second, third});
   }
   IndexSnapshot expected = SnapshotOf(0);
-  expected.spaces.emplace_back(SpaceId(7), Identity("uid:7"));
+  expected.namespaces.emplace_back(NamespaceId(7), Identity("uid:7"));
   expected.records = {Record(7, 1), moved};
   expected.budget = {.day = 3, .spent_bytes = 9};
   ExpectSame(Open(2).contents.snapshot, expected);

@@ -1,4 +1,5 @@
-#include "tiers/disk/slot_header.h"
+// SPDX-License-Identifier: Apache-2.0
+#include "tiers/storage/slot_header.h"
 
 #include <gtest/gtest.h>
 
@@ -84,11 +85,11 @@ TEST(SlotHeaderTest, RejectsEverySingleByteChange) {
 
 TEST(SlotHeaderTest, NamesTheBlockThatItWasMadeForAndNoOther) {
   const SlotHeader header = FullHeader();
-  const SpaceIdentity identity{header.tenant, header.model, header.payload_bytes};
+  const NamespaceIdentity identity{header.tenant, header.model, header.payload_bytes};
   const Page page = Encode(header);
   EXPECT_TRUE(HeaderNames(identity, header.hash, header.tokens, page));
 
-  SpaceIdentity other = identity;
+  NamespaceIdentity other = identity;
   other.tenant.pop_back();
   EXPECT_FALSE(HeaderNames(other, header.hash, header.tokens, page));
   other.tenant = std::string(63, 't') + 'u';
@@ -107,7 +108,7 @@ TEST(SlotHeaderTest, NamesTheBlockThatItWasMadeForAndNoOther) {
 
 TEST(SlotHeaderTest, NamesNothingWhereNoHeaderIs) {
   const SlotHeader header = FullHeader();
-  const SpaceIdentity identity{header.tenant, header.model, header.payload_bytes};
+  const NamespaceIdentity identity{header.tenant, header.model, header.payload_bytes};
   for (const size_t at : {0u, 7u, 16u, 19u}) {
     Page page = Encode(header);
     page[at] ^= std::byte{1};

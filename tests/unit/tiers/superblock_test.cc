@@ -1,4 +1,5 @@
-#include "tiers/disk/superblock.h"
+// SPDX-License-Identifier: Apache-2.0
+#include "tiers/storage/superblock.h"
 
 #include <gtest/gtest.h>
 
@@ -16,7 +17,7 @@ Superblock FullSuperblock() {
   superblock.set_uuid.bytes.fill(0xab);
   superblock.file_number = 2;
   superblock.file_count = 3;
-  superblock.chunk_bytes = 64 * kMiB;
+  superblock.slab_bytes = 64 * kMiB;
   superblock.file_bytes = kMiB + 5 * 64 * kMiB;
   superblock.epoch = 77;
   return superblock;

@@ -1,4 +1,5 @@
-#include "tiers/disk/write_budget.h"
+// SPDX-License-Identifier: Apache-2.0
+#include "tiers/policy/write_budget.h"
 
 #include <gtest/gtest.h>
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tools/kvtierctl/model_size.h"
 
 #include <gtest/gtest.h>
@@ -101,8 +102,8 @@ TEST(ModelSizeTest, WhatIsNoModelIsRefused) {
   EXPECT_EQ(ReasonOf(R"({"num_hidden_layers": 2, "num_attention_heads": 2})"), "bad_model_config");
 }
 
-TEST(ModelSizeTest, TiersHoldWholeChunksOfSlotsWithHeaders) {
-  // A chunk of 1 MiB takes 15 slots of 68 KiB, and no more with a header of its own.
+TEST(ModelSizeTest, TiersHoldWholeSlabsOfSlotsWithHeaders) {
+  // A slab of 1 MiB takes 15 slots of 68 KiB, and no more with a header of its own.
   EXPECT_EQ(SlotsIn(10 * kMiB + kKiB, 64 * kKiB, kMiB, 0), 150u);
   EXPECT_EQ(SlotsIn(10 * kMiB, 64 * kKiB, kMiB, 4 * kKiB), 150u);
   EXPECT_EQ(SlotsIn(10 * kMiB, 2 * kMiB, kMiB, 0), 0u);

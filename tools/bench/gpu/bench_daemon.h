@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Daemons for measurements of a GPU's pool.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // CUDA's errors for measurements. Only for .cc files.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // The measurements of kvtier-gpu-bench: what a GPU's pool, copies and loads reach, each beside what
 // the machine can do at best, measured in the same run.
 #pragma once

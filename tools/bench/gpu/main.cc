@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // kvtier-gpu-bench: measures the pool on a GPU, its copies and its loads, beside what the machine
 // can do.
 #include <fmt/format.h>
@@ -31,7 +32,7 @@ struct Arguments {
 
 using Measurement = std::function<Result<GpuResults>()>;
 
-// Appends what `measure` found. One that fails does not keep the others from being measured.
+// Prefills what `measure` found. One that fails does not keep the others from being measured.
 bool Add(const Arguments& arguments, const std::string& name, const Measurement& measure,
          GpuResults* results) {
   if (!arguments.only.empty() && std::ranges::find(arguments.only, name) == arguments.only.end()) {

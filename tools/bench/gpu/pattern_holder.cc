@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 #include "tools/bench/gpu/pattern_holder.h"
 
 #include <cuda_runtime_api.h>
@@ -47,10 +48,10 @@ Result<PatternHolder> PatternHolder::Open(const std::string& socket) {
   for (uint32_t i = 0; i < kBlocks; ++i) {
     FillBlock(HashOf(i), bytes);
     holder.written_.push_back(ChecksumPayload(bytes));
-    if (const auto filled = pool.Write(acquired->fresh[i], bytes); !filled) {
+    if (const auto filled = pool.Write(acquired->new_blocks[i], bytes); !filled) {
       return FromClient(filled.error());
     }
-    entries[i].block = acquired->fresh[i];
+    entries[i].block = acquired->new_blocks[i];
     entries[i].hash = ToWire({HashOf(i)}).front();
     entries[i].depth = i;
     entries[i].tokens = kPlayedBlockTokens;
@@ -59,7 +60,7 @@ Result<PatternHolder> PatternHolder::Open(const std::string& socket) {
   if (const auto committed = pool.CommitAndWait(entries); !committed) {
     return FromClient(committed.error());
   }
-  holder.held_ = std::move(acquired->fresh);
+  holder.held_ = std::move(acquired->new_blocks);
   return holder;
 }
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A client that holds blocks of known bytes while others come and go.
 #pragma once
 

@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // Clients that play conversations which come back, for measurements that kill them or their daemon.
 #pragma once
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An inference engine whose prompts start warm: how long until the next token's logits, with the
 prefix from nowhere, from the pool, from host memory, and from disk after the daemon was killed.
 

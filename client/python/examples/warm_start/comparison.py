@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether two answers are the same to what a dtype can tell apart."""
 
 from __future__ import annotations

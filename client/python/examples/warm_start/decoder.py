@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the engine needs of a model: a decoder with random weights."""
 
 from __future__ import annotations

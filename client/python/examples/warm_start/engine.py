@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A minimal inference engine: greedy answers of one sequence at a time, over the pool."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The two ways in which an engine can use the pool: in place, or with a cache of its own."""
 
 from __future__ import annotations

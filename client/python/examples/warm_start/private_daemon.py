@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A kvtierd of this program's own."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A decoder in torch alone, for trials of this program where transformers is not installed."""
 
 from __future__ import annotations

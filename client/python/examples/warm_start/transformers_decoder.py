@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A decoder of the transformers library, made from a configuration in code."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Cold and warm starts of one engine, tier by tier."""
 
 from __future__ import annotations

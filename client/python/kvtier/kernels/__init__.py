@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The kernels of libkvtier_kernels for torch tensors on a GPU: paged attention, KV writes, blocks.
 
     from kvtier import kernels
@@ -15,7 +16,7 @@ numbers, lengths and slots are not checked: they are on the device. Nothing is l
 first call; torch is needed, and a Hopper GPU.
 """
 
-from .attention import append, decode, decode_shared
+from .attention import prefill, decode, decode_shared
 from .blocks import LayerTensors, checksum_blocks, copy_blocks, fill_blocks, merge_lse
 from .cache import PagedKv, SequenceTables
 from .kv_write import Rope, RopeStyle, kv_write
@@ -29,7 +30,7 @@ __all__ = [
     "RopeStyle",
     "SequenceTables",
     "Workspace",
-    "append",
+    "prefill",
     "checksum_blocks",
     "copy_blocks",
     "decode",

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The C ABI of libkvtier_kernels, as declared in kernels/include/kvtier/.
 
 Structures carry the names and the order of the headers' fields; `PROTOTYPES` has every function.
@@ -90,7 +91,7 @@ class DecodeSharedParams(Structure):
     _fields_ = [("own", DecodeParams), ("prefixes", Sequences), ("members", c_void_p)]
 
 
-class AppendParams(Structure):
+class PrefillParams(Structure):
     _fields_ = [
         ("query", c_void_p),
         ("output", c_void_p),
@@ -241,8 +242,8 @@ PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "kvt_decode": (c_int, [_PARAMS, _WORKSPACE, c_size_t, _STREAM]),
     "kvt_decode_shared_workspace_bytes": (c_size_t, [_PARAMS]),
     "kvt_decode_shared": (c_int, [_PARAMS, _WORKSPACE, c_size_t, _STREAM]),
-    "kvt_append_workspace_bytes": (c_size_t, [_PARAMS]),
-    "kvt_append": (c_int, [_PARAMS, _WORKSPACE, c_size_t, _STREAM]),
+    "kvt_prefill_workspace_bytes": (c_size_t, [_PARAMS]),
+    "kvt_prefill": (c_int, [_PARAMS, _WORKSPACE, c_size_t, _STREAM]),
     "kvt_mla_decode_workspace_bytes": (c_size_t, [_PARAMS]),
     "kvt_mla_decode": (c_int, [_PARAMS, _WORKSPACE, c_size_t, _STREAM]),
     "kvt_kv_write": (c_int, [_PARAMS, _STREAM]),

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Calls into libkvtier_kernels: device and stream, workspace, and what a status means."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds libkvtier_kernels and loads it at the first use."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the kernels are told of a tensor, and the checks before they are.
 
 Only attributes and methods that every torch version has are used, so that nothing here imports it.

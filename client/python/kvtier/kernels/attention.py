@@ -1,4 +1,5 @@
-"""Attention over a paged KV cache: decode, decode with shared prefixes, append."""
+# SPDX-License-Identifier: Apache-2.0
+"""Attention over a paged KV cache: decode, decode with shared prefixes, prefill."""
 
 from __future__ import annotations
 
@@ -99,7 +100,7 @@ def decode_shared(
     return result
 
 
-def append(
+def prefill(
     query: torch.Tensor,
     cache: PagedKv,
     tables: SequenceTables,
@@ -133,7 +134,7 @@ def append(
         starts = len(tables) + 1
         _tensors.check_list(query_starts, "query_starts", starts, "int32", query)
         strides = _query_strides(query, result, cache)
-        params = _abi.AppendParams(
+        params = _abi.PrefillParams(
             **_common(query, result, cache, tables, softmax_scale, lse, sinks),
             query_token_stride=strides[0],
             query_head_stride=strides[1],
@@ -147,7 +148,7 @@ def append(
             splits=_tensors.whole(splits, "splits", 0, _LARGEST_SPLITS),
         )
         if query.shape[0] > 0 and len(tables) > 0:
-            _launch.launch_with_workspace("kvt_append", params, handle, workspace, query)
+            _launch.launch_with_workspace("kvt_prefill", params, handle, workspace, query)
     return result
 
 
@@ -190,7 +191,7 @@ def _common(
     lse: torch.Tensor | None,
     sinks: torch.Tensor | None,
 ) -> dict[str, Any]:
-    """The fields that decode and append have both. Raises InvalidArgumentError."""
+    """The fields that decode and prefill have both. Raises InvalidArgumentError."""
     rows, heads = query.shape[:2]
     _tensors.check_lse(lse, rows, heads, query)
     if sinks is not None:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whole blocks in a GPU's memory: copies between layouts, fills, checksums; and the merge of
 partial attention results."""
 

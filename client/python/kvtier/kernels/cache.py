@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What attention reads: one layer of a paged KV cache, and which blocks of it a sequence uses."""
 
 from __future__ import annotations

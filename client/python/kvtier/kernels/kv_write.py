@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writing a step's keys and values into a paged cache, with rotary embedding and fp8 fused."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Decode attention over a latent cache (multi-head latent attention, MLA)."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memory in which attention kernels keep partial results."""
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ class _Part:
 
 
 class Workspace:
-    """Device memory for `decode`, `decode_shared`, `mla_decode` and `append`, kept from call to
+    """Device memory for `decode`, `decode_shared`, `mla_decode` and `prefill`, kept from call to
     call; it grows as they need it, until it is dropped.
 
     One serves one stream at a time, any number of layers and steps one after another. A captured

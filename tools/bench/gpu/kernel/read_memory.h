@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: Apache-2.0
 // A kernel that reads memory and does little else, as attention does while decoding.
 #pragma once
 

@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+// The C ABI: attention computed by the daemon.
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "client/abi/c_handles.h"
+#include "client/abi/last_error.h"
+#include "client/core/workspace.h"
+
+struct kvt_workspace {
+  // For its time-outs; outlives it.
+  const kvtier::client::Connection* connection = nullptr;
+  std::unique_ptr<kvtier::client::Workspace> workspace;
+};
+
+namespace kvtier::client {
+namespace {
+
+Status OpenWorkspace(kvt_pool* pool, uint64_t bytes, kvt_workspace** workspace) {
+  KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
+  KVT_RETURN_IF_ERROR(CheckPointer(workspace, "workspace"));
+  *workspace = nullptr;
+  auto handle = std::make_unique<kvt_workspace>();
+  handle->connection = &pool->pool->connection();
+  KVT_ASSIGN_OR_RETURN(auto attachment, pool->pool->Attached());
+  KVT_ASSIGN_OR_RETURN(handle->workspace, Workspace::Open(std::move(attachment), bytes,
+                                                          handle->connection->RequestDeadline()));
+  *workspace = handle.release();
+  return {};
+}
+
+Status GetInfo(kvt_workspace* workspace, kvt_workspace_info* info) {
+  KVT_RETURN_IF_ERROR(CheckPointer(workspace, "workspace"));
+  KVT_RETURN_IF_ERROR(CheckStruct(info, "info"));
+  PoolMapping& mapping = workspace->workspace->mapping();
+  info->base = mapping.base();
+  info->bytes = mapping.bytes();
+  info->device_base = 0;
+  info->ordinal = 0;
+  info->device_kind = static_cast<kvt_device_kind>(mapping.device_kind());
+  if (mapping.device_kind() == wire::DeviceKind::kHost) return {};
+  KVT_ASSIGN_OR_RETURN(const std::shared_ptr<const CudaMapping> device, mapping.OnDevice());
+  info->device_base = device->address();
+  info->ordinal = device->ordinal();
+  return {};
+}
+
+Status CheckRequest(const kvt_attend_request* request) {
+  KVT_RETURN_IF_ERROR(CheckStruct(request, "request"));
+  KVT_RETURN_IF_ERROR(CheckArray(request->sequences, request->sequence_count, "sequences"));
+  KVT_RETURN_IF_ERROR(CheckArray(request->blocks, request->block_count, "blocks"));
+  if (request->query_dtype >= KVT_DTYPE_FLOAT32 && request->query_dtype <= KVT_DTYPE_BFLOAT16) {
+    return {};
+  }
+  return MakeError(ErrorCode::kInvalidArgument, "bad_query_dtype",
+                   fmt::format("{}", request->query_dtype));
+}
+
+Status TakeScales(const kvt_attend_scales* scales, wire::AttendScaled* attend) {
+  KVT_RETURN_IF_ERROR(CheckStruct(scales, "scales"));
+  KVT_RETURN_IF_ERROR(CheckArray(scales->keys, scales->key_count, "keys"));
+  KVT_RETURN_IF_ERROR(CheckArray(scales->values, scales->value_count, "values"));
+  const std::span keys(scales->keys, scales->key_count);
+  const std::span values(scales->values, scales->value_count);
+  attend->key_scales.assign(keys.begin(), keys.end());
+  attend->value_scales.assign(values.begin(), values.end());
+  return {};
+}
+
+// Of `scaled`, only the scales are given.
+Status Attend(kvt_workspace* workspace, const kvt_attend_request* request,
+              wire::AttendScaled scaled, int64_t timeout_ms, uint64_t* compute_ns) {
+  KVT_RETURN_IF_ERROR(CheckPointer(workspace, "workspace"));
+  KVT_RETURN_IF_ERROR(CheckRequest(request));
+  const uint64_t attachment = workspace->workspace->attachment().id();
+  wire::Attend& attend = scaled.attend;
+  attend = {.layer = request->layer,
+            .q_heads = request->q_heads,
+            .query_dtype = static_cast<KvDtype>(request->query_dtype),
+            .softmax_scale = request->softmax_scale,
+            .soft_cap = request->soft_cap,
+            .window_tokens = request->window_tokens,
+            .query_offset = request->query_offset,
+            .output_offset = request->output_offset,
+            .lse_offset = request->lse_offset};
+  for (size_t i = 0; i < request->sequence_count; ++i) {
+    attend.sequences.push_back(
+        {request->sequences[i].query_tokens, request->sequences[i].kv_tokens});
+  }
+  for (size_t i = 0; i < request->block_count; ++i) {
+    if (request->blocks[i].attachment != attachment) {
+      return MakeError(ErrorCode::kStaleHandle, "attachment_lost",
+                       fmt::format("block {} is of attachment {}, the workspace of {}", i,
+                                   request->blocks[i].attachment, attachment));
+    }
+    attend.blocks.push_back(ToHandle(request->blocks[i]));
+  }
+  KVT_ASSIGN_OR_RETURN(const uint64_t nanoseconds,
+                       workspace->workspace->Attend(
+                           std::move(scaled), ToDeadline(timeout_ms, *workspace->connection)));
+  if (compute_ns != nullptr) *compute_ns = nanoseconds;
+  return {};
+}
+
+Status SequenceBlocks(const kvt_sequence* sequence, kvt_block* blocks, size_t block_count) {
+  KVT_RETURN_IF_ERROR(CheckPointer(sequence, "sequence"));
+  KVT_RETURN_IF_ERROR(CheckArray(blocks, block_count, "blocks"));
+  const Sequence& known = *sequence->sequence;
+  if (!known.ready()) {
+    return MakeError(ErrorCode::kWrongState, "not_ready", "the cached prefix must be waited for");
+  }
+  if (block_count > known.blocks()) {
+    return MakeError(ErrorCode::kInvalidArgument, "too_many_blocks",
+                     fmt::format("{} of {}", block_count, known.blocks()));
+  }
+  for (size_t i = 0; i < block_count; ++i) {
+    blocks[i] = ToBlock(known.handle(i), known.attachment().id());
+  }
+  return {};
+}
+
+}  // namespace
+}  // namespace kvtier::client
+
+extern "C" {
+
+namespace client = kvtier::client;
+
+kvt_status kvt_workspace_open(kvt_pool* pool, uint64_t bytes, kvt_workspace** workspace) {
+  return client::Guard([&] { return client::OpenWorkspace(pool, bytes, workspace); });
+}
+
+void kvt_workspace_close(kvt_workspace* workspace) {
+  if (workspace == nullptr) return;
+  (void)client::Guard([&]() -> kvtier::Status {
+    workspace->workspace->Close(workspace->connection->RequestDeadline());
+    return {};
+  });
+  delete workspace;
+}
+
+kvt_status kvt_workspace_get_info(kvt_workspace* workspace, kvt_workspace_info* info) {
+  return client::Guard([&] { return client::GetInfo(workspace, info); });
+}
+
+void kvt_attend_request_init(kvt_attend_request* request) {
+  *request = {};
+  request->size = sizeof(*request);
+  request->softmax_scale = 1;
+  request->query_dtype = KVT_DTYPE_BFLOAT16;
+  request->lse_offset = KVT_NO_LSE;
+}
+
+kvt_status kvt_attend(kvt_workspace* workspace, const kvt_attend_request* request,
+                      int64_t timeout_ms, uint64_t* compute_ns) {
+  return client::Guard(
+      [&] { return client::Attend(workspace, request, {}, timeout_ms, compute_ns); });
+}
+
+kvt_status kvt_attend_scaled(kvt_workspace* workspace, const kvt_attend_request* request,
+                             const kvt_attend_scales* scales, int64_t timeout_ms,
+                             uint64_t* compute_ns) {
+  return client::Guard([&]() -> kvtier::Status {
+    kvtier::wire::AttendScaled scaled;
+    KVT_RETURN_IF_ERROR(client::TakeScales(scales, &scaled));
+    return client::Attend(workspace, request, std::move(scaled), timeout_ms, compute_ns);
+  });
+}
+
+kvt_status kvt_sequence_blocks(const kvt_sequence* sequence, kvt_block* blocks,
+                               size_t block_count) {
+  return client::Guard([&] { return client::SequenceBlocks(sequence, blocks, block_count); });
+}
+
+}  // extern "C"

@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+// The C ABI: connections, models and what concerns the daemon as a whole.
+
+#include <errno.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "client/abi/c_handles.h"
+#include "client/abi/last_error.h"
+#include "protocol/kv_layout.h"
+#include "protocol/model_record.h"
+
+namespace kvtier::client {
+namespace {
+
+// The program's name, as far as the protocol takes it.
+std::string DefaultClientName() {
+  std::string name(program_invocation_short_name);
+  name.resize(std::min(name.size(), wire::kMaxClientNameBytes));
+  std::replace_if(
+      name.begin(), name.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
+  return name;
+}
+
+std::string TextOf(const char* text) { return text == nullptr ? std::string() : text; }
+
+Result<ConnectionOptions> ToOptions(const kvt_connect_options* given) {
+  kvt_connect_options options;
+  kvt_connect_options_init(&options);
+  if (given != nullptr) {
+    KVT_RETURN_IF_ERROR(CheckStruct(given, "options"));
+    options = *given;
+  }
+  ConnectionOptions result{
+      .client_name =
+          options.client_name == nullptr ? DefaultClientName() : std::string(options.client_name),
+      .connect_timeout_ms = options.connect_timeout_ms,
+      .request_timeout_ms = options.request_timeout_ms,
+      .reconnect_min_ms = options.reconnect_min_ms,
+      .reconnect_max_ms = options.reconnect_max_ms,
+  };
+  KVT_RETURN_IF_ERROR(result.Validate());
+  return result;
+}
+
+Result<ModelRecord> ToRecord(const kvt_model_record* given) {
+  KVT_RETURN_IF_ERROR(CheckStruct(given, "record"));
+  KVT_RETURN_IF_ERROR(CheckArray(given->extra, given->extra_count, "record.extra"));
+  ModelRecord record{
+      .name = TextOf(given->name),
+      .revision = TextOf(given->revision),
+      .layers = given->layers,
+      .kv_heads = given->kv_heads,
+      .k_head_dim = given->k_head_dim,
+      .v_head_dim = given->v_head_dim,
+      .dtype = static_cast<KvDtype>(given->dtype),
+      .block_tokens = given->block_tokens,
+      .layout = static_cast<KvLayoutKind>(given->layout),
+      .tensor_parallel_rank = given->tensor_parallel_rank,
+      .tensor_parallel_size = given->tensor_parallel_size,
+  };
+  if (given->extra_count > kMaxModelExtraCount) {
+    return MakeError(ErrorCode::kInvalidArgument, "too_many_extra",
+                     fmt::format("{}, at most {}", given->extra_count, kMaxModelExtraCount));
+  }
+  for (size_t i = 0; i < given->extra_count; ++i) {
+    record.extra.emplace_back(TextOf(given->extra[i].key), TextOf(given->extra[i].value));
+  }
+  std::sort(record.extra.begin(), record.extra.end());
+  KVT_RETURN_IF_ERROR(record.Validate());
+  return record;
+}
+
+// One request without arguments.
+template <typename Request, typename Reply>
+Result<Reply> CallEmpty(Connection* connection) {
+  KVT_ASSIGN_OR_RETURN(const std::shared_ptr<Session> session, connection->GetSession());
+  return session->channel().Call<Reply>(
+      [](uint64_t request_id, std::vector<std::byte>* out) { Request{}.Encode(request_id, out); },
+      connection->RequestDeadline());
+}
+
+Status Ping(kvt_connection* connection, double* round_trip_us) {
+  KVT_RETURN_IF_ERROR(CheckPointer(connection, "connection"));
+  const auto start = std::chrono::steady_clock::now();
+  KVT_RETURN_IF_ERROR((CallEmpty<wire::Ping, wire::Pong>(connection->connection.get())));
+  const std::chrono::duration<double, std::micro> elapsed =
+      std::chrono::steady_clock::now() - start;
+  if (round_trip_us != nullptr) *round_trip_us = elapsed.count();
+  return {};
+}
+
+Status Connect(const char* socket_path, const kvt_connect_options* options,
+               kvt_connection** connection) {
+  KVT_RETURN_IF_ERROR(CheckPointer(socket_path, "socket_path"));
+  KVT_RETURN_IF_ERROR(CheckPointer(connection, "connection"));
+  *connection = nullptr;
+  KVT_ASSIGN_OR_RETURN(ConnectionOptions checked, ToOptions(options));
+  auto handle = std::make_unique<kvt_connection>();
+  handle->connection = std::make_unique<Connection>(socket_path, std::move(checked));
+  const bool may_fail = options != nullptr && options->wait_for_daemon != 0;
+  KVT_RETURN_IF_ERROR(handle->connection->Connect(may_fail));
+  *connection = handle.release();
+  return {};
+}
+
+Status RegisterModel(kvt_connection* connection, const kvt_model_record* record,
+                     kvt_model_info* info) {
+  KVT_RETURN_IF_ERROR(CheckPointer(connection, "connection"));
+  KVT_RETURN_IF_ERROR(CheckStruct(info, "info"));
+  KVT_ASSIGN_OR_RETURN(ModelRecord checked, ToRecord(record));
+  KVT_ASSIGN_OR_RETURN(info->model, connection->connection->RegisterModel(std::move(checked)));
+  KVT_ASSIGN_OR_RETURN(const Connection::Model model,
+                       connection->connection->GetModel(info->model));
+  info->block_bytes = model.block_bytes;
+  std::memcpy(info->fingerprint.bytes, model.fingerprint.bytes.data(), sizeof(kvt_hash));
+  return {};
+}
+
+Status GetStats(kvt_connection* connection, kvt_stats* stats) {
+  KVT_RETURN_IF_ERROR(CheckPointer(connection, "connection"));
+  KVT_RETURN_IF_ERROR(CheckStruct(stats, "stats"));
+  KVT_ASSIGN_OR_RETURN(const wire::StatsReply reply,
+                       (CallEmpty<wire::Stats, wire::StatsReply>(connection->connection.get())));
+  stats->blocks_asked = reply.blocks_asked;
+  stats->blocks_pool = reply.blocks_pool;
+  stats->blocks_host = reply.blocks_host;
+  stats->blocks_disk = reply.blocks_disk;
+  stats->blocks_miss = reply.blocks_miss;
+  stats->pool_blocks_total = reply.pool_blocks_total;
+  stats->pool_blocks_free = reply.pool_blocks_free;
+  stats->pool_blocks_private = reply.pool_blocks_private;
+  stats->pool_blocks_cached = reply.pool_blocks_cached;
+  stats->session_references = reply.session_references;
+  return {};
+}
+
+Status GetDevices(kvt_connection* connection, kvt_device* devices, size_t capacity, size_t* count) {
+  KVT_RETURN_IF_ERROR(CheckPointer(connection, "connection"));
+  KVT_RETURN_IF_ERROR(CheckPointer(count, "count"));
+  KVT_RETURN_IF_ERROR(CheckArray(devices, capacity, "devices"));
+  *count = 0;
+  KVT_ASSIGN_OR_RETURN(const std::shared_ptr<Session> session,
+                       connection->connection->GetSession());
+  KVT_ASSIGN_OR_RETURN(const std::vector<wire::DevicesReply::Device> known,
+                       connection->connection->DevicesOf(*session));
+  for (size_t i = 0; i < std::min(capacity, known.size()); ++i) {
+    kvt_device& device = devices[i];
+    device = kvt_device{};
+    device.kind = static_cast<kvt_device_kind>(known[i].kind);
+    std::memcpy(device.uuid, known[i].uuid.data(), sizeof(device.uuid));
+    device.pool_bytes = known[i].pool_bytes;
+    static_assert(sizeof(device.name) > wire::kMaxDeviceNameBytes);
+    std::memcpy(device.name, known[i].name.data(), known[i].name.size());
+  }
+  *count = known.size();
+  return {};
+}
+
+Status LayoutOf(const kvt_model_record* record, kvt_layout* layout) {
+  KVT_RETURN_IF_ERROR(CheckStruct(layout, "layout"));
+  KVT_ASSIGN_OR_RETURN(const ModelRecord checked, ToRecord(record));
+  const KvLayout strides = KvLayout::Of(checked);
+  layout->element_bytes = strides.element_bytes;
+  layout->block_stride = strides.block_stride;
+  layout->layer_stride = strides.layer_stride;
+  layout->v_offset = strides.v_offset;
+  layout->k_token_stride = strides.k_token_stride;
+  layout->k_head_stride = strides.k_head_stride;
+  layout->v_token_stride = strides.v_token_stride;
+  layout->v_head_stride = strides.v_head_stride;
+  return {};
+}
+
+size_t TakeErrors(Connection* connection, kvt_async_error* errors, size_t capacity,
+                  uint64_t* dropped) {
+  uint64_t lost = 0;
+  const std::vector<AsyncError> taken = connection->async_errors().Take(capacity, &lost);
+  for (size_t i = 0; i < taken.size(); ++i) {
+    errors[i] = kvt_async_error{};
+    errors[i].block = ToBlock(taken[i].block, taken[i].attachment);
+    errors[i].code = static_cast<kvt_status>(taken[i].code);
+    const size_t length = std::min(taken[i].reason.size(), sizeof(errors[i].reason) - 1);
+    std::memcpy(errors[i].reason, taken[i].reason.data(), length);
+  }
+  if (dropped != nullptr) *dropped = lost;
+  return taken.size();
+}
+
+}  // namespace
+}  // namespace kvtier::client
+
+using kvtier::Status;
+namespace client = kvtier::client;
+
+extern "C" {
+
+void kvt_connect_options_init(kvt_connect_options* options) {
+  const client::ConnectionOptions defaults;
+  *options = kvt_connect_options{};
+  options->size = sizeof(*options);
+  options->connect_timeout_ms = defaults.connect_timeout_ms;
+  options->request_timeout_ms = defaults.request_timeout_ms;
+  options->reconnect_min_ms = defaults.reconnect_min_ms;
+  options->reconnect_max_ms = defaults.reconnect_max_ms;
+}
+
+kvt_status kvt_connect(const char* socket_path, const kvt_connect_options* options,
+                       kvt_connection** connection) {
+  return client::Guard([&] { return client::Connect(socket_path, options, connection); });
+}
+
+void kvt_disconnect(kvt_connection* connection) { delete connection; }
+
+int kvt_is_connected(kvt_connection* connection) {
+  bool connected = false;
+  (void)client::Guard([&]() -> Status {
+    connected = connection != nullptr && connection->connection->IsConnected();
+    return {};
+  });
+  return connected ? 1 : 0;
+}
+
+kvt_status kvt_ping(kvt_connection* connection, double* round_trip_us) {
+  return client::Guard([&] { return client::Ping(connection, round_trip_us); });
+}
+
+kvt_status kvt_flush(kvt_connection* connection) {
+  return client::Guard([&]() -> Status {
+    KVT_RETURN_IF_ERROR(client::CheckPointer(connection, "connection"));
+    return connection->connection->Flush();
+  });
+}
+
+kvt_status kvt_get_stats(kvt_connection* connection, kvt_stats* stats) {
+  return client::Guard([&] { return client::GetStats(connection, stats); });
+}
+
+kvt_status kvt_get_devices(kvt_connection* connection, kvt_device* devices, size_t capacity,
+                           size_t* count) {
+  return client::Guard([&] { return client::GetDevices(connection, devices, capacity, count); });
+}
+
+void kvt_model_record_init(kvt_model_record* record) {
+  const kvtier::ModelRecord defaults;
+  *record = kvt_model_record{};
+  record->size = sizeof(*record);
+  record->block_tokens = defaults.block_tokens;
+  record->tensor_parallel_size = defaults.tensor_parallel_size;
+  record->dtype = static_cast<kvt_model_dtype>(defaults.dtype);
+  record->layout = static_cast<kvt_layout_kind>(defaults.layout);
+}
+
+kvt_status kvt_layout_of(const kvt_model_record* record, kvt_layout* layout) {
+  return client::Guard([&] { return client::LayoutOf(record, layout); });
+}
+
+kvt_status kvt_register_model(kvt_connection* connection, const kvt_model_record* record,
+                              kvt_model_info* info) {
+  return client::Guard([&] { return client::RegisterModel(connection, record, info); });
+}
+
+size_t kvt_take_errors(kvt_connection* connection, kvt_async_error* errors, size_t capacity,
+                       uint64_t* dropped) {
+  size_t taken = 0;
+  (void)client::Guard([&]() -> Status {
+    KVT_RETURN_IF_ERROR(client::CheckPointer(connection, "connection"));
+    KVT_RETURN_IF_ERROR(client::CheckArray(errors, capacity, "errors"));
+    // Errors that have arrived but that no call has read yet.
+    (void)connection->connection->IsConnected();
+    taken = client::TakeErrors(connection->connection.get(), errors, capacity, dropped);
+    return {};
+  });
+  return taken;
+}
+
+}  // extern "C"

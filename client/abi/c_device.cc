@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// The C ABI: a pool's memory where it is not the CPU's.
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <memory>
+
+#include "client/abi/c_handles.h"
+#include "client/abi/last_error.h"
+
+namespace kvtier::client {
+namespace {
+
+Status MapDevice(kvt_pool* pool, kvt_device_mapping* mapping) {
+  KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
+  KVT_RETURN_IF_ERROR(CheckStruct(mapping, "mapping"));
+  const auto attached = pool->pool->Attached();
+  const auto attachment = attached ? *attached : pool->pool->Latest();
+  PoolMapping& memory = *attachment->mapping();
+  KVT_ASSIGN_OR_RETURN(const std::shared_ptr<const CudaMapping> device, memory.OnDevice());
+  mapping->base = device->address();
+  mapping->bytes = memory.bytes();
+  mapping->generation = memory.generation();
+  mapping->ordinal = device->ordinal();
+  return {};
+}
+
+// A part of one block, in whatever memory.
+struct BlockPart {
+  std::shared_ptr<PoolMapping> mapping;
+  uint64_t offset = 0;  // in the pool
+};
+
+Result<BlockPart> PartOf(kvt_pool* pool, const kvt_block& block, uint64_t offset, uint64_t bytes) {
+  KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
+  KVT_ASSIGN_OR_RETURN(std::shared_ptr<PoolMapping> mapping,
+                       pool->pool->MappingOf(block.attachment));
+  const auto attachment = pool->pool->Latest();
+  const uint64_t block_bytes = attachment->block_bytes();
+  if (block.index >= attachment->blocks()) {
+    return MakeError(ErrorCode::kInvalidArgument, "block_outside_pool",
+                     fmt::format("block {}", block.index));
+  }
+  if (offset > block_bytes || bytes > block_bytes - offset) {
+    return MakeError(ErrorCode::kInvalidArgument, "outside_block",
+                     fmt::format("{} bytes at {} of {}", bytes, offset, block_bytes));
+  }
+  return BlockPart{std::move(mapping), block.index * block_bytes + offset};
+}
+
+Status ReadBlock(kvt_pool* pool, const kvt_block& block, uint64_t offset, void* data,
+                 size_t bytes) {
+  KVT_RETURN_IF_ERROR(CheckArray(data, bytes, "data"));
+  KVT_ASSIGN_OR_RETURN(const BlockPart part, PartOf(pool, block, offset, bytes));
+  if (const std::byte* base = part.mapping->base(); base != nullptr) {
+    std::memcpy(data, base + part.offset, bytes);
+    return {};
+  }
+  KVT_ASSIGN_OR_RETURN(const auto device, part.mapping->OnDevice());
+  return device->Read(part.offset, static_cast<std::byte*>(data), bytes);
+}
+
+Status WriteBlock(kvt_pool* pool, const kvt_block& block, uint64_t offset, const void* data,
+                  size_t bytes) {
+  KVT_RETURN_IF_ERROR(CheckArray(data, bytes, "data"));
+  KVT_ASSIGN_OR_RETURN(const BlockPart part, PartOf(pool, block, offset, bytes));
+  if (std::byte* base = part.mapping->base(); base != nullptr) {
+    std::memcpy(base + part.offset, data, bytes);
+    return {};
+  }
+  KVT_ASSIGN_OR_RETURN(const auto device, part.mapping->OnDevice());
+  return device->Write(part.offset, static_cast<const std::byte*>(data), bytes);
+}
+
+}  // namespace
+}  // namespace kvtier::client
+
+extern "C" {
+
+namespace client = kvtier::client;
+
+kvt_status kvt_pool_map_device(kvt_pool* pool, kvt_device_mapping* mapping) {
+  return client::Guard([&] { return client::MapDevice(pool, mapping); });
+}
+
+void kvt_pool_unmap_device(kvt_pool* pool) {
+  if (pool != nullptr) pool->pool->UnmapDevice();
+}
+
+kvt_status kvt_pool_read(kvt_pool* pool, kvt_block block, uint64_t offset, void* data,
+                         size_t bytes) {
+  return client::Guard([&] { return client::ReadBlock(pool, block, offset, data, bytes); });
+}
+
+kvt_status kvt_pool_write(kvt_pool* pool, kvt_block block, uint64_t offset, const void* data,
+                          size_t bytes) {
+  return client::Guard([&] { return client::WriteBlock(pool, block, offset, data, bytes); });
+}
+
+}  // extern "C"

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// The C ABI: waiting for what an acquire has loaded.
+
+#include <fmt/format.h>
+
+#include <cstddef>
+#include <memory>
+
+#include "client/abi/c_handles.h"
+#include "client/abi/last_error.h"
+
+namespace kvtier::client {
+namespace {
+
+using AttachmentPtr = std::shared_ptr<const Attachment>;
+
+Result<AttachmentPtr> AttachmentOf(kvt_pool* pool, kvt_load load) {
+  KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
+  AttachmentPtr attachment = pool->pool->Latest();
+  if (load.attachment == attachment->id()) return attachment;
+  return MakeError(ErrorCode::kStaleHandle, "attachment_lost",
+                   fmt::format("attachment {}, now {}", load.attachment, attachment->id()));
+}
+
+void Fill(const LoadState& state, kvt_load_progress* progress) {
+  progress->ready = state.ready;
+  progress->finished = state.finished ? 1 : 0;
+  progress->miss = state.miss_reason;
+  if (!HasField(*progress, progress->layers)) return;
+  const bool complete = state.finished && state.ready == state.hits;
+  // What had been counted before a failure is not confirmed any more.
+  progress->layers = complete ? KVT_ALL_LAYERS : state.finished ? 0 : state.layers;
+}
+
+Status Wait(kvt_pool* pool, kvt_load load, const LoadGoal& goal, int64_t timeout_ms,
+            kvt_load_progress* progress) {
+  // As much as the first published form had.
+  KVT_RETURN_IF_ERROR(CheckStruct(progress, "progress", offsetof(kvt_load_progress, layers)));
+  Fill({}, progress);
+  KVT_ASSIGN_OR_RETURN(const AttachmentPtr attachment, AttachmentOf(pool, load));
+  KVT_ASSIGN_OR_RETURN(
+      const LoadState state,
+      attachment->Wait(LoadId{load.id}, goal, ToDeadline(timeout_ms, pool->pool->connection())));
+  Fill(state, progress);
+  if (goal.ReachedBy(state)) return {};
+  return MakeError(ErrorCode::kTimeout, "load_timeout",
+                   fmt::format("{} of {} blocks are loaded", state.ready, state.hits));
+}
+
+Status WaitOnStream(kvt_pool* pool, kvt_load load, uint32_t up_to, void* stream) {
+  KVT_ASSIGN_OR_RETURN(const AttachmentPtr attachment, AttachmentOf(pool, load));
+  return attachment->WaitOnStream(LoadId{load.id}, up_to, stream,
+                                  pool->pool->connection().RequestDeadline());
+}
+
+}  // namespace
+}  // namespace kvtier::client
+
+extern "C" {
+
+namespace client = kvtier::client;
+
+kvt_status kvt_wait(kvt_pool* pool, kvt_load load, uint32_t up_to, int64_t timeout_ms,
+                    kvt_load_progress* progress) {
+  return client::Guard(
+      [&] { return client::Wait(pool, load, {.hits = up_to}, timeout_ms, progress); });
+}
+
+kvt_status kvt_wait_layers(kvt_pool* pool, kvt_load load, uint32_t layers, int64_t timeout_ms,
+                           kvt_load_progress* progress) {
+  return client::Guard([&] {
+    return client::Wait(pool, load, {.hits = 0, .layers = layers}, timeout_ms, progress);
+  });
+}
+
+kvt_status kvt_wait_on_stream(kvt_pool* pool, kvt_load load, uint32_t up_to, void* stream) {
+  return client::Guard([&]() -> kvtier::Status {
+    if (load.id == 0) return {};
+    return client::WaitOnStream(pool, load, up_to, stream);
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+// The C ABI: pools and the blocks in them.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "client/abi/c_handles.h"
+#include "client/abi/last_error.h"
+
+namespace kvtier::client {
+namespace {
+
+using AttachmentPtr = std::shared_ptr<const Attachment>;
+
+Error StaleError(uint64_t attachment, uint64_t current) {
+  return {ErrorCode::kStaleHandle, "attachment_lost",
+          fmt::format("attachment {}, now {}", attachment, current)};
+}
+
+Status Attach(kvt_connection* connection, uint32_t model, uint32_t device, uint64_t pool_bytes,
+              kvt_pool** pool) {
+  KVT_RETURN_IF_ERROR(CheckPointer(connection, "connection"));
+  KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
+  *pool = nullptr;
+  auto handle = std::make_unique<kvt_pool>();
+  KVT_ASSIGN_OR_RETURN(handle->pool,
+                       Pool::Open(connection->connection.get(), model, device, pool_bytes));
+  *pool = handle.release();
+  return {};
+}
+
+Status GetInfo(kvt_pool* pool, kvt_pool_info* info) {
+  KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
+  KVT_RETURN_IF_ERROR(CheckStruct(info, "info"));
+  const Result<AttachmentPtr> attached = pool->pool->Attached();
+  const AttachmentPtr attachment = attached ? *attached : pool->pool->Latest();
+  const PoolMapping& mapping = *attachment->mapping();
+  info->base = mapping.base();
+  info->bytes = mapping.bytes();
+  info->block_bytes = attachment->block_bytes();
+  info->blocks = attachment->blocks();
+  info->block_tokens = attachment->block_tokens();
+  info->generation = mapping.generation();
+  info->attachment = attachment->id();
+  info->fd = mapping.fd();
+  info->model = pool->pool->model();
+  info->device_kind = static_cast<kvt_device_kind>(mapping.device_kind());
+  return {};
+}
+
+Status BlockAddress(kvt_pool* pool, kvt_block block, void** address) {
+  KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
+  KVT_RETURN_IF_ERROR(CheckPointer(address, "address"));
+  *address = nullptr;
+  KVT_ASSIGN_OR_RETURN(const std::shared_ptr<PoolMapping> mapping,
+                       pool->pool->MappingOf(block.attachment));
+  const uint64_t block_bytes = pool->pool->Latest()->block_bytes();
+  if (block.index >= mapping->bytes() / block_bytes) {
+    return MakeError(ErrorCode::kInvalidArgument, "block_outside_pool",
+                     fmt::format("block {}", block.index));
+  }
+  if (mapping->base() == nullptr) {
+    return MakeError(ErrorCode::kUnsupported, "not_host_memory",
+                     "the pool is a device's: import its descriptor there");
+  }
+  *address = mapping->base() + block.index * block_bytes;
+  return {};
+}
+
+kvt_load_order OrderOf(const kvt_acquire_request& request) {
+  if (!HasField(request, request.load_order)) return KVT_LOAD_BLOCKS;
+  return request.load_order;
+}
+
+Status CheckAcquire(const kvt_acquire_request* request, const kvt_acquire_reply* reply) {
+  KVT_RETURN_IF_ERROR(CheckStruct(request, "request", offsetof(kvt_acquire_request, load_order)));
+  if (OrderOf(*request) > KVT_LOAD_LAYERS) {
+    return MakeError(ErrorCode::kInvalidArgument, "bad_load_order");
+  }
+  KVT_RETURN_IF_ERROR(CheckArray(request->hashes, request->hash_count, "request.hashes"));
+  KVT_RETURN_IF_ERROR(
+      CheckArray(request->partial_blocks, request->partial_count, "request.partial_blocks"));
+  const size_t hits_max = request->hash_count + (request->partial_count > 0 ? 1 : 0);
+  KVT_RETURN_IF_ERROR(CheckArray(reply->hits, hits_max, "reply.hits"));
+  KVT_RETURN_IF_ERROR(CheckArray(reply->new_blocks, request->new_blocks, "reply.new_blocks"));
+  if (reply->hits_capacity >= hits_max && reply->new_block_capacity >= request->new_blocks)
+    return {};
+  return MakeError(ErrorCode::kInvalidArgument, "capacity_too_small",
+                   fmt::format("hits {} of {}, allocated {} of {}", reply->hits_capacity, hits_max,
+                               reply->new_block_capacity, request->new_blocks));
+}
+
+void FillReply(const wire::AcquireReply& acquired, uint64_t attachment, kvt_acquire_reply* reply) {
+  for (size_t i = 0; i < acquired.hits.size(); ++i) {
+    const wire::AcquireHit& hit = acquired.hits[i];
+    reply->hits[i] = kvt_acquired_block{.block = ToBlock(hit.handle, attachment),
+                                        .tokens = hit.tokens,
+                                        .tier = static_cast<kvt_tier>(hit.tier),
+                                        .reserved = {}};
+  }
+  for (size_t i = 0; i < acquired.new_blocks.size(); ++i) {
+    reply->new_blocks[i] = ToBlock(acquired.new_blocks[i], attachment);
+  }
+  reply->hit_count = acquired.hits.size();
+  reply->new_block_count = acquired.new_blocks.size();
+  reply->partial_block = acquired.partial_block.value_or(KVT_NO_PARTIAL_BLOCK);
+  reply->load = {acquired.load.value, attachment};
+  reply->miss = acquired.miss_reason;
+}
+
+Status Acquire(kvt_pool* pool, const kvt_acquire_request* request, kvt_acquire_reply* reply) {
+  KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
+  KVT_RETURN_IF_ERROR(CheckStruct(reply, "reply"));
+  FillReply({}, 0, reply);
+  KVT_RETURN_IF_ERROR(CheckAcquire(request, reply));
+  reply->miss = KVT_MISS_UNAVAILABLE;
+  KVT_ASSIGN_OR_RETURN(const AttachmentPtr attachment, pool->pool->Attached());
+  const Result<wire::AcquireReply> acquired = attachment->Acquire(
+      ToHashes(request->hashes, request->hash_count),
+      ToHashes(request->partial_blocks, request->partial_count), request->new_blocks,
+      pool->pool->connection().RequestDeadline(), static_cast<wire::LoadOrder>(OrderOf(*request)));
+  if (acquired) {
+    FillReply(*acquired, attachment->id(), reply);
+    return {};
+  }
+  if (acquired.error().code != ErrorCode::kUnavailable) reply->miss = KVT_MISS_NONE;
+  return tl::unexpected(acquired.error());
+}
+
+void FillResults(const std::vector<EntryOutcome>& outcomes, kvt_status* results) {
+  const EntryOutcome* first_failed = nullptr;
+  for (size_t i = 0; i < outcomes.size(); ++i) {
+    const EntryOutcome& outcome = outcomes[i];
+    results[i] = outcome.duplicate ? KVT_ALREADY_EXISTS
+                 : outcome.ok      ? KVT_OK
+                                   : static_cast<kvt_status>(outcome.code);
+    if (!outcome.ok && first_failed == nullptr) first_failed = &outcome;
+  }
+  if (first_failed != nullptr) (void)SetLastError({first_failed->code, first_failed->reason, {}});
+}
+
+wire::CommitItem ToItem(const kvt_commit_entry& entry) {
+  wire::CommitItem item{.block = ToHandle(entry.block),
+                        .hash = ToHashes(&entry.hash, 1)[0],
+                        .tokens = entry.tokens,
+                        .depth = entry.depth,
+                        .retention = static_cast<RetentionClass>(entry.retention)};
+  if (entry.has_parent != 0) item.parent = ToHashes(&entry.parent, 1)[0];
+  if (entry.has_checksum != 0) {
+    PayloadChecksum checksum;
+    std::memcpy(checksum.bytes.data(), entry.checksum, sizeof(entry.checksum));
+    item.checksum = checksum;
+  }
+  return item;
+}
+
+Status Commit(kvt_pool* pool, const kvt_commit_entry* entries, size_t count, kvt_status* results) {
+  KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
+  KVT_RETURN_IF_ERROR(CheckArray(entries, count, "entries"));
+  const AttachmentPtr attachment = pool->pool->Latest();
+  std::vector<wire::CommitItem> items;
+  items.reserve(count);
+  for (size_t i = 0; i < count; ++i) {
+    if (entries[i].block.attachment != attachment->id()) {
+      return tl::unexpected(StaleError(entries[i].block.attachment, attachment->id()));
+    }
+    if (entries[i].retention > KVT_RETENTION_EXTENDED) {
+      return MakeError(ErrorCode::kInvalidArgument, "bad_retention",
+                       fmt::format("entry {}: {}", i, entries[i].retention));
+    }
+    items.push_back(ToItem(entries[i]));
+  }
+  std::vector<EntryOutcome> outcomes;
+  KVT_RETURN_IF_ERROR(attachment->Commit(std::move(items), results == nullptr ? nullptr : &outcomes,
+                                         pool->pool->connection().RequestDeadline()));
+  if (results != nullptr) FillResults(outcomes, results);
+  return {};
+}
+
+Status Release(kvt_pool* pool, const kvt_block* blocks, size_t count, kvt_status* results) {
+  KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
+  KVT_RETURN_IF_ERROR(CheckArray(blocks, count, "blocks"));
+  const AttachmentPtr attachment = pool->pool->Latest();
+  std::vector<BlockHandle> handles;
+  std::vector<size_t> positions;
+  for (size_t i = 0; i < count; ++i) {
+    const bool current = blocks[i].attachment == attachment->id();
+    if (results != nullptr) results[i] = current ? KVT_OK : KVT_STALE_HANDLE;
+    if (!current) continue;
+    handles.push_back(ToHandle(blocks[i]));
+    positions.push_back(i);
+  }
+  std::vector<EntryOutcome> outcomes;
+  const Status released =
+      attachment->Release(std::move(handles), results == nullptr ? nullptr : &outcomes,
+                          pool->pool->connection().RequestDeadline());
+  // A lost connection has released everything.
+  if (!released && (results != nullptr || released.error().code != ErrorCode::kUnavailable)) {
+    return released;
+  }
+  std::vector<kvt_status> statuses(outcomes.size());
+  FillResults(outcomes, statuses.data());
+  for (size_t i = 0; i < statuses.size(); ++i) results[positions[i]] = statuses[i];
+  return {};
+}
+
+// A call that names blocks by hash: `call(attachment, hashes, deadline)`.
+template <typename Call>
+Status WithHashes(kvt_pool* pool, const kvt_hash* hashes, size_t count, Call&& call) {
+  KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
+  KVT_RETURN_IF_ERROR(CheckArray(hashes, count, "hashes"));
+  KVT_ASSIGN_OR_RETURN(const AttachmentPtr attachment, pool->pool->Attached());
+  return call(*attachment, ToHashes(hashes, count), pool->pool->connection().RequestDeadline());
+}
+
+Status StoreCount(const Result<uint32_t>& count, uint32_t* target) {
+  if (!count) return tl::unexpected(count.error());
+  if (target != nullptr) *target = *count;
+  return {};
+}
+
+}  // namespace
+}  // namespace kvtier::client
+
+using kvtier::BlockHash;
+using kvtier::Status;
+namespace client = kvtier::client;
+using client::Attachment;
+using client::Deadline;
+
+extern "C" {
+
+kvt_status kvt_attach(kvt_connection* connection, uint32_t model, uint32_t device,
+                      uint64_t pool_bytes, kvt_pool** pool) {
+  return client::Guard([&] { return client::Attach(connection, model, device, pool_bytes, pool); });
+}
+
+void kvt_pool_close(kvt_pool* pool) { delete pool; }
+
+kvt_status kvt_pool_get_info(kvt_pool* pool, kvt_pool_info* info) {
+  return client::Guard([&] { return client::GetInfo(pool, info); });
+}
+
+kvt_status kvt_pool_block_address(kvt_pool* pool, kvt_block block, void** address) {
+  return client::Guard([&] { return client::BlockAddress(pool, block, address); });
+}
+
+void kvt_pool_drop_stale_mappings(kvt_pool* pool) {
+  if (pool != nullptr) pool->pool->DropStaleMappings();
+}
+
+kvt_status kvt_acquire(kvt_pool* pool, const kvt_acquire_request* request,
+                       kvt_acquire_reply* reply) {
+  return client::Guard([&] { return client::Acquire(pool, request, reply); });
+}
+
+kvt_status kvt_commit(kvt_pool* pool, const kvt_commit_entry* entries, size_t count,
+                      kvt_status* results) {
+  return client::Guard([&] { return client::Commit(pool, entries, count, results); });
+}
+
+kvt_status kvt_release(kvt_pool* pool, const kvt_block* blocks, size_t count, kvt_status* results) {
+  return client::Guard([&] { return client::Release(pool, blocks, count, results); });
+}
+
+kvt_status kvt_prefetch(kvt_pool* pool, const kvt_hash* hashes, size_t count, uint32_t* accepted) {
+  return client::Guard([&] {
+    return client::WithHashes(
+        pool, hashes, count,
+        [&](const Attachment& attachment, std::span<const BlockHash> span, Deadline deadline) {
+          return client::StoreCount(attachment.Prefetch(span, deadline), accepted);
+        });
+  });
+}
+
+kvt_status kvt_pin(kvt_pool* pool, const kvt_hash* hashes, size_t count, int64_t ttl_ms,
+                   uint32_t* pinned) {
+  return client::Guard([&] {
+    return client::WithHashes(
+        pool, hashes, count,
+        [&](const Attachment& attachment, std::span<const BlockHash> span, Deadline deadline) {
+          return client::StoreCount(attachment.Pin(span, ttl_ms, deadline), pinned);
+        });
+  });
+}
+
+kvt_status kvt_lookup(kvt_pool* pool, const kvt_hash* hashes, size_t count, uint8_t* presence) {
+  return client::Guard([&]() -> Status {
+    KVT_RETURN_IF_ERROR(client::CheckArray(presence, count, "presence"));
+    return client::WithHashes(pool, hashes, count,
+                              [&](const Attachment& attachment, std::span<const BlockHash> span,
+                                  Deadline deadline) -> Status {
+                                KVT_ASSIGN_OR_RETURN(const std::vector<uint8_t> found,
+                                                     attachment.Lookup(span, deadline));
+                                std::copy(found.begin(), found.end(), presence);
+                                return {};
+                              });
+  });
+}
+
+}  // extern "C"

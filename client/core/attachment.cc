@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/core/attachment.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <climits>
+#include <utility>
+
+namespace kvtier::client {
+namespace {
+
+// An encoded commit item with every optional field, rounded up; bounds the items of one frame.
+constexpr uint32_t kCommitItemBytesMax = 128;
+
+// A request's frame without its hashes, rounded up.
+constexpr uint64_t kFixedRequestBytes = 64;
+
+uint64_t NextAttachmentId() {
+  static std::atomic<uint64_t> next{1};
+  return next.fetch_add(1, std::memory_order_relaxed);
+}
+
+Channel::Encoder EncoderOf(const auto& message) {
+  return [&message](uint64_t request_id, std::vector<std::byte>* out) {
+    message.Encode(request_id, out);
+  };
+}
+
+Channel::Encoder EncoderOf(const auto& message, bool want_reply) {
+  return [&message, want_reply](uint64_t request_id, std::vector<std::byte>* out) {
+    message.Encode(request_id, want_reply, out);
+  };
+}
+
+// What the daemon says of a pool must fit together, or using it would be fatal.
+Status CheckGeometry(const wire::AttachReply& reply, uint64_t block_bytes) {
+  if (reply.block_bytes != block_bytes || reply.blocks == 0 || reply.blocks > INT32_MAX ||
+      reply.pool_bytes / block_bytes < reply.blocks) {
+    return MakeError(ErrorCode::kCorrupt, "pool_geometry",
+                     fmt::format("{} blocks of {} bytes (the model's have {}) in {} bytes",
+                                 reply.blocks, reply.block_bytes, block_bytes, reply.pool_bytes));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::shared_ptr<const Attachment>> Attachment::Open(
+    std::shared_ptr<Session> session, const wire::Attach& request, uint64_t block_bytes,
+    uint32_t block_tokens, const std::shared_ptr<PoolMapping>& known, Deadline deadline) {
+  UniqueFd fd;
+  Channel& channel = session->channel();
+  KVT_ASSIGN_OR_RETURN(
+      const wire::AttachReply reply,
+      channel.Call<wire::AttachReply>(
+          EncoderOf(request), deadline,
+          {.on_reply = [&](const auto& r) { return CheckGeometry(r, block_bytes); }}, &fd));
+  const std::shared_ptr<Attachment> attachment(new Attachment);
+  if (known && known->Serves(reply.generation, reply.pool_bytes)) {
+    attachment->mapping_ = known;
+  } else {
+    KVT_ASSIGN_OR_RETURN(
+        attachment->mapping_,
+        PoolMapping::Map(std::move(fd), reply.generation, reply.pool_bytes, reply.device_kind));
+  }
+  attachment->id_ = NextAttachmentId();
+  attachment->session_ = std::move(session);
+  attachment->pool_ = reply.pool;
+  attachment->blocks_ = reply.blocks;
+  attachment->block_bytes_ = block_bytes;
+  attachment->block_tokens_ = block_tokens;
+  return attachment;
+}
+
+Status Attachment::CheckHashCount(size_t count) const {
+  if (count > session_->limits().max_hashes) {
+    return MakeError(
+        ErrorCode::kLimitExceeded, "too_many_hashes",
+        fmt::format("{} in one call, at most {}", count, session_->limits().max_hashes));
+  }
+  return {};
+}
+
+Status Attachment::CheckAcquire(const wire::Acquire& request) const {
+  KVT_RETURN_IF_ERROR(CheckHashCount(request.hashes.size()));
+  if (request.partial_blocks.size() > wire::kMaxPartialBlocksPerCall) {
+    return MakeError(ErrorCode::kLimitExceeded, "too_many_partial_blocks",
+                     fmt::format("{}, at most {}", request.partial_blocks.size(),
+                                 wire::kMaxPartialBlocksPerCall));
+  }
+  const uint64_t bytes =
+      kFixedRequestBytes +
+      (request.hashes.size() + request.partial_blocks.size()) * sizeof(BlockHash);
+  if (bytes <= session_->limits().max_frame_bytes) return {};
+  return MakeError(ErrorCode::kLimitExceeded, "frame_too_long",
+                   fmt::format("{} bytes, at most {}", bytes, session_->limits().max_frame_bytes));
+}
+
+Result<wire::AcquireReply> Attachment::Acquire(std::span<const BlockHash> hashes,
+                                               std::span<const BlockHash> partial_blocks,
+                                               uint32_t new_blocks, Deadline deadline,
+                                               wire::LoadOrder order) const {
+  const wire::Acquire request{
+      .pool = pool_, .new_blocks = new_blocks, .hashes = hashes, .partial_blocks = partial_blocks};
+  KVT_RETURN_IF_ERROR(CheckAcquire(request));
+  // Asking for nothing is answered here.
+  if (hashes.empty() && partial_blocks.empty() && new_blocks == 0) return wire::AcquireReply{};
+  const auto on_abandoned = [&](uint64_t request_id) {
+    session_->AbandonAcquire(request_id, pool_);
+  };
+  if (!session_->counters()) {
+    const auto on_reply = [&](const wire::AcquireReply& reply) {
+      return TakeAcquired(request, reply, std::nullopt, wire::LoadOrder::kBlocks);
+    };
+    return session_->channel().Call<wire::AcquireReply>(EncoderOf(request), deadline,
+                                                        {on_reply, on_abandoned});
+  }
+  const wire::AcquireCounted counted{.order = order, .acquire = request};
+  const auto on_reply = [&](const wire::AcquireCountedReply& reply) {
+    return TakeAcquired(request, reply.acquired, reply.counter, order);
+  };
+  KVT_ASSIGN_OR_RETURN(wire::AcquireCountedReply reply,
+                       session_->channel().Call<wire::AcquireCountedReply>(
+                           EncoderOf(counted), deadline, {on_reply, on_abandoned}));
+  return std::move(reply.acquired);
+}
+
+Status Attachment::TakeAcquired(const wire::Acquire& request, const wire::AcquireReply& reply,
+                                std::optional<wire::LoadCounter> counter,
+                                wire::LoadOrder order) const {
+  KVT_RETURN_IF_ERROR(
+      CheckReply(reply, request.hashes.size(), request.partial_blocks.size(), request.new_blocks));
+  const auto hits = static_cast<uint32_t>(reply.hits.size());
+  const bool in_layers = order == wire::LoadOrder::kLayers;
+  if (counter && (reply.load.value == 0 || !session_->counters()->Holds(*counter) ||
+                  (!in_layers && counter->steps != hits))) {
+    return MakeError(ErrorCode::kCorrupt, "acquire_reply_invalid", "a counter that counts nothing");
+  }
+  if (reply.load.value == 0) return {};
+  return session_->loads().Add(reply.load,
+                               {.hits = hits, .in_layers = in_layers, .counter = counter});
+}
+
+// The engine indexes memory with what comes back.
+Status Attachment::CheckReply(const wire::AcquireReply& reply, size_t hash_count,
+                              size_t partial_count, uint32_t new_blocks) const {
+  const auto bad = [](std::string context) {
+    return MakeError(ErrorCode::kCorrupt, "acquire_reply_invalid", std::move(context));
+  };
+  const size_t expected_max = hash_count + (reply.partial_block ? 1 : 0);
+  if (reply.hits.size() > expected_max) return bad("more hits than hashes");
+  if (reply.partial_block &&
+      (*reply.partial_block >= partial_count || reply.hits.size() != expected_max)) {
+    return bad("a tail that was not asked for");
+  }
+  if (reply.new_blocks.size() != new_blocks) return bad("a wrong number of private blocks");
+  bool below_pool = false;
+  for (const wire::AcquireHit& hit : reply.hits) {
+    if (hit.handle.index.value >= blocks_) return bad("a block outside the pool");
+    if (hit.tokens == 0 || hit.tokens > block_tokens_) return bad("a block with too many tokens");
+    below_pool |= hit.tier != Tier::kPool;
+  }
+  if (below_pool && reply.load.value == 0) return bad("a block to be loaded without a load");
+  for (const BlockHandle& allocated : reply.new_blocks) {
+    if (allocated.index.value >= blocks_) return bad("a block outside the pool");
+  }
+  return {};
+}
+
+Result<LoadState> Attachment::Wait(LoadId load, const LoadGoal& goal, Deadline deadline) const {
+  return WaitForLoad(session_.get(), load, goal, deadline);
+}
+
+Status Attachment::WaitOnStream(LoadId load, uint32_t steps, void* stream,
+                                Deadline deadline) const {
+  KVT_ASSIGN_OR_RETURN(const auto device, mapping_->OnDevice());
+  KVT_ASSIGN_OR_RETURN(const LoadState state, FindLoad(session_.get(), load));
+  if (state.finished) return {};
+  if (!state.counter) {
+    const LoadGoal goal{.hits = state.in_layers ? state.hits : steps};
+    const Result<LoadState> waited = WaitForLoad(session_.get(), load, goal, deadline);
+    return waited ? Status() : tl::unexpected(waited.error());
+  }
+  session_->WatchForLoss();
+  return session_->counters()->WaitOnStream(*state.counter, std::min(steps, state.counter->steps),
+                                            device->ordinal(), stream);
+}
+
+Status Attachment::Commit(std::vector<wire::CommitItem> items, std::vector<EntryOutcome>* outcomes,
+                          Deadline deadline) const {
+  const wire::HelloReply& limits = session_->limits();
+  const size_t batch =
+      std::max<size_t>(1, std::min({limits.max_blocks, wire::kMaxCommitsPerCall,
+                                    limits.max_frame_bytes / kCommitItemBytesMax}));
+  if (outcomes != nullptr) outcomes->assign(items.size(), {});
+  const bool want_reply = outcomes != nullptr;
+  if (items.size() <= batch) {
+    if (items.empty()) return {};
+    return CommitBatch(std::move(items), want_reply ? *outcomes : std::span<EntryOutcome>(),
+                       want_reply, deadline);
+  }
+  for (size_t first = 0; first < items.size(); first += batch) {
+    const auto part = std::span(items).subspan(first, std::min(batch, items.size() - first));
+    KVT_RETURN_IF_ERROR(CommitBatch(
+        {part.begin(), part.end()},
+        want_reply ? std::span(*outcomes).subspan(first, part.size()) : std::span<EntryOutcome>(),
+        want_reply, deadline));
+  }
+  return {};
+}
+
+Status Attachment::CommitBatch(std::vector<wire::CommitItem> items,
+                               std::span<EntryOutcome> outcomes, bool want_reply,
+                               Deadline deadline) const {
+  const wire::Commit message{.pool = pool_, .items = std::move(items)};
+  if (!want_reply) {
+    std::vector<BlockHandle> blocks;
+    blocks.reserve(message.items.size());
+    for (const wire::CommitItem& item : message.items) blocks.push_back(item.block);
+    return session_->channel().Post(EncoderOf(message, false), deadline, [&](uint64_t request_id) {
+      session_->RememberPosted(request_id, id_, std::move(blocks));
+    });
+  }
+  const auto check = [&](const wire::CommitReply& reply) -> Status {
+    for (const auto& item : reply.items) {
+      if (item.position >= message.items.size())
+        return MakeError(ErrorCode::kCorrupt, "bad_position");
+    }
+    return {};
+  };
+  KVT_ASSIGN_OR_RETURN(const wire::CommitReply reply,
+                       session_->channel().Call<wire::CommitReply>(EncoderOf(message, true),
+                                                                   deadline, {.on_reply = check}));
+  for (const auto& item : reply.items) {
+    const bool duplicate = item.outcome == wire::CommitOutcome::kDuplicate;
+    outcomes[item.position] = {
+        .ok = duplicate, .duplicate = duplicate, .code = item.code, .reason = item.reason};
+  }
+  return {};
+}
+
+Status Attachment::Release(std::vector<BlockHandle> blocks, std::vector<EntryOutcome>* outcomes,
+                           Deadline deadline) const {
+  const size_t batch = std::max<size_t>(1, session_->limits().max_blocks);
+  if (outcomes != nullptr) outcomes->assign(blocks.size(), {});
+  const bool want_reply = outcomes != nullptr;
+  // The last batch first: the daemon takes the end of a sequence out of use before its beginning.
+  for (size_t end = blocks.size(); end > 0;) {
+    const size_t first = (end - 1) / batch * batch;
+    KVT_RETURN_IF_ERROR(ReleaseBatch(
+        std::span(blocks).subspan(first, end - first),
+        want_reply ? std::span(*outcomes).subspan(first, end - first) : std::span<EntryOutcome>(),
+        want_reply, deadline));
+    end = first;
+  }
+  return {};
+}
+
+Status Attachment::ReleaseBatch(std::span<const BlockHandle> blocks,
+                                std::span<EntryOutcome> outcomes, bool want_reply,
+                                Deadline deadline) const {
+  wire::Release message{.pool = pool_, .blocks = {blocks.begin(), blocks.end()}};
+  if (!want_reply) {
+    return session_->channel().Post(EncoderOf(message, false), deadline, [&](uint64_t request_id) {
+      session_->RememberPosted(request_id, id_, message.blocks);
+    });
+  }
+  const auto check = [&](const wire::ReleaseReply& reply) -> Status {
+    for (const auto& item : reply.errors) {
+      if (item.position >= blocks.size()) return MakeError(ErrorCode::kCorrupt, "bad_position");
+    }
+    return {};
+  };
+  KVT_ASSIGN_OR_RETURN(const wire::ReleaseReply reply,
+                       session_->channel().Call<wire::ReleaseReply>(EncoderOf(message, true),
+                                                                    deadline, {.on_reply = check}));
+  for (const auto& item : reply.errors) {
+    outcomes[item.position] = {.ok = false, .code = item.code, .reason = item.reason};
+  }
+  return {};
+}
+
+Result<uint32_t> Attachment::Prefetch(std::span<const BlockHash> hashes, Deadline deadline) const {
+  KVT_RETURN_IF_ERROR(CheckHashCount(hashes.size()));
+  if (hashes.empty()) return 0;
+  const wire::Prefetch request{.pool = pool_, .hashes = hashes};
+  KVT_ASSIGN_OR_RETURN(const wire::PrefetchReply reply,
+                       session_->channel().Call<wire::PrefetchReply>(EncoderOf(request), deadline));
+  return reply.count;
+}
+
+Result<uint32_t> Attachment::Pin(std::span<const BlockHash> hashes, int64_t ttl_ms,
+                                 Deadline deadline) const {
+  KVT_RETURN_IF_ERROR(CheckHashCount(hashes.size()));
+  if (ttl_ms < 0) {
+    return MakeError(ErrorCode::kInvalidArgument, "bad_ttl", fmt::format("{} ms", ttl_ms));
+  }
+  if (hashes.empty()) return 0;
+  const wire::Pin request{.pool = pool_, .ttl_ms = ttl_ms, .hashes = hashes};
+  KVT_ASSIGN_OR_RETURN(const wire::PinReply reply,
+                       session_->channel().Call<wire::PinReply>(EncoderOf(request), deadline));
+  return reply.count;
+}
+
+Result<std::vector<uint8_t>> Attachment::Lookup(std::span<const BlockHash> hashes,
+                                                Deadline deadline) const {
+  KVT_RETURN_IF_ERROR(CheckHashCount(hashes.size()));
+  if (hashes.empty()) return std::vector<uint8_t>();
+  const wire::Lookup request{.pool = pool_, .hashes = hashes};
+  const auto check = [&](const wire::LookupReply& reply) -> Status {
+    if (reply.presence.size() == hashes.size()) return {};
+    return MakeError(ErrorCode::kCorrupt, "lookup_reply_invalid", "a wrong number of answers");
+  };
+  KVT_ASSIGN_OR_RETURN(wire::LookupReply reply,
+                       session_->channel().Call<wire::LookupReply>(EncoderOf(request), deadline,
+                                                                   {.on_reply = check}));
+  return std::move(reply.presence);
+}
+
+}  // namespace kvtier::client

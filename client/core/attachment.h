@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// A pool as one session reaches it: the calls about its blocks, in one daemon's life.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/digest.h"
+#include "base/ids.h"
+#include "base/result.h"
+#include "client/core/deadline.h"
+#include "client/core/load_table.h"
+#include "client/core/load_wait.h"
+#include "client/core/pool_mapping.h"
+#include "client/core/session.h"
+#include "protocol/messages.h"
+
+namespace kvtier::client {
+
+// The outcome of one entry of a commit or release.
+struct EntryOutcome {
+  bool ok = true;
+  bool duplicate = false;  // commits only
+  ErrorCode code = ErrorCode::kInternal;
+  std::string reason;
+};
+
+// Thread-safe and constant. Every call fails with kUnavailable once the session is lost, for good:
+// what was acquired here is lost with it.
+class Attachment {
+ public:
+  // Attaches over `session`. `known` (may be null) is the mapping of this pool's last attachment
+  // and is used again if it is the same memory. Errors: the daemon's; kUnavailable; kTimeout;
+  // kCorrupt, kIoError from mapping.
+  [[nodiscard]] static Result<std::shared_ptr<const Attachment>> Open(
+      std::shared_ptr<Session> session, const wire::Attach& request, uint64_t block_bytes,
+      uint32_t block_tokens, const std::shared_ptr<PoolMapping>& known, Deadline deadline);
+
+  // Differs between any two attachments of this process, never 0.
+  [[nodiscard]] uint64_t id() const { return id_; }
+  [[nodiscard]] const std::shared_ptr<Session>& session() const { return session_; }
+  [[nodiscard]] const std::shared_ptr<PoolMapping>& mapping() const { return mapping_; }
+  [[nodiscard]] PoolId pool_id() const { return pool_; }
+  [[nodiscard]] uint32_t blocks() const { return blocks_; }
+  [[nodiscard]] uint64_t block_bytes() const { return block_bytes_; }
+  [[nodiscard]] uint32_t block_tokens() const { return block_tokens_; }
+  // Whether the session still stands; takes in what has arrived.
+  [[nodiscard]] bool Alive() const { return session_->channel().Poll(); }
+
+  // See Cache::Acquire. One round trip; the reply is checked against the request. Errors: the
+  // daemon's; kLimitExceeded "too_many_hashes", "too_many_partial_blocks"; kUnavailable; kTimeout
+  // (what is granted later is released).
+  [[nodiscard]] Result<wire::AcquireReply> Acquire(
+      std::span<const BlockHash> hashes, std::span<const BlockHash> partial_blocks,
+      uint32_t new_blocks, Deadline deadline,
+      wire::LoadOrder order = wire::LoadOrder::kBlocks) const;
+  // See WaitForLoad.
+  [[nodiscard]] Result<LoadState> Wait(LoadId load, const LoadGoal& goal, Deadline deadline) const;
+  // Has a stream of the pool's GPU wait until the first `steps` hits, or layers if the load comes
+  // in layers, are usable or nothing more will come; or waits here where there is no counter.
+  // Errors: kUnsupported (not CUDA memory), those of Wait and of LoadCounters::WaitOnStream.
+  [[nodiscard]] Status WaitOnStream(LoadId load, uint32_t steps, void* stream,
+                                    Deadline deadline) const;
+
+  // Publishes blocks; with `outcomes` waits for them, else errors go to the session's AsyncErrors.
+  [[nodiscard]] Status Commit(std::vector<wire::CommitItem> items,
+                              std::vector<EntryOutcome>* outcomes, Deadline deadline) const;
+  // Gives references back; `outcomes` as above.
+  [[nodiscard]] Status Release(std::vector<BlockHandle> blocks, std::vector<EntryOutcome>* outcomes,
+                               Deadline deadline) const;
+
+  // See Cache. Errors: the daemon's; kLimitExceeded "too_many_hashes"; kUnavailable; kTimeout.
+  [[nodiscard]] Result<uint32_t> Prefetch(std::span<const BlockHash> hashes,
+                                          Deadline deadline) const;
+  [[nodiscard]] Result<uint32_t> Pin(std::span<const BlockHash> hashes, int64_t ttl_ms,
+                                     Deadline deadline) const;
+  [[nodiscard]] Result<std::vector<uint8_t>> Lookup(std::span<const BlockHash> hashes,
+                                                    Deadline deadline) const;
+
+ private:
+  Attachment() = default;
+
+  [[nodiscard]] Status CheckHashCount(size_t count) const;
+  [[nodiscard]] Status CheckAcquire(const wire::Acquire& request) const;
+  // Checks what came and registers the load.
+  [[nodiscard]] Status TakeAcquired(const wire::Acquire& request, const wire::AcquireReply& reply,
+                                    std::optional<wire::LoadCounter> counter,
+                                    wire::LoadOrder order) const;
+  [[nodiscard]] Status CheckReply(const wire::AcquireReply& reply, size_t hash_count,
+                                  size_t partial_count, uint32_t new_blocks) const;
+  [[nodiscard]] Status CommitBatch(std::vector<wire::CommitItem> items,
+                                   std::span<EntryOutcome> outcomes, bool want_reply,
+                                   Deadline deadline) const;
+  [[nodiscard]] Status ReleaseBatch(std::span<const BlockHandle> blocks,
+                                    std::span<EntryOutcome> outcomes, bool want_reply,
+                                    Deadline deadline) const;
+
+  uint64_t id_ = 0;
+  std::shared_ptr<Session> session_;
+  std::shared_ptr<PoolMapping> mapping_;
+  PoolId pool_;
+  uint32_t blocks_ = 0;
+  uint64_t block_bytes_ = 0;
+  uint32_t block_tokens_ = 0;
+};
+
+}  // namespace kvtier::client

@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/core/channel.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "protocol/socket_io.h"
+
+namespace kvtier::client {
+namespace {
+
+// While another thread reads, a blocked sender looks this often whether it should read itself.
+constexpr int64_t kSenderRecheckMs = 10;
+// Reads in one go before what came is looked at: a whole frame of the largest size.
+constexpr int kReadsPerTurn = 32;
+// A sender's memory for requests larger than this is given back after use.
+constexpr size_t kSendBufferKeptBytes = 1 << 20;
+
+bool CarriesDescriptor(uint16_t type) {
+  return type == static_cast<uint16_t>(wire::MessageType::kHelloReply) ||
+         type == static_cast<uint16_t>(wire::MessageType::kAttachReply) ||
+         type == static_cast<uint16_t>(wire::MessageType::kWorkspaceReply);
+}
+
+}  // namespace
+
+Channel::Channel(UniqueFd socket, uint32_t max_frame_bytes, Sink sink,
+                 std::function<void()> on_lost)
+    : socket_(std::move(socket)),
+      sink_(std::move(sink)),
+      on_lost_(std::move(on_lost)),
+      decoder_(max_frame_bytes) {}
+
+Channel::~Channel() = default;
+
+Status Channel::Exchange(Pending* pending, const Encoder& encode, Deadline deadline,
+                         const std::function<void(uint64_t)>& on_abandoned) {
+  const Status sent = SendRequest(encode, deadline, [&](uint64_t request_id) {
+    pending->request_id = request_id;
+    pending_.push_back(pending);
+  });
+  const Status waited = sent ? WaitUntil([&] { return pending->done; }, deadline) : sent;
+  {
+    const std::lock_guard lock(mutex_);
+    std::erase(pending_, pending);
+    if (!pending->done && sent && on_abandoned) on_abandoned(pending->request_id);
+  }
+  if (pending->refusal) return tl::unexpected(*std::move(pending->refusal));
+  if (pending->done) return {};
+  return waited;
+}
+
+Status Channel::Post(const Encoder& encode, Deadline deadline,
+                     const std::function<void(uint64_t)>& on_sent) {
+  return SendRequest(encode, deadline, on_sent);
+}
+
+Status Channel::SendRequest(const Encoder& encode, Deadline deadline,
+                            const std::function<void(uint64_t)>& on_sent) {
+  const std::lock_guard send_lock(send_mutex_);
+  send_buffer_.clear();
+  uint64_t request_id;
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure_) return tl::unexpected(*failure_);
+    send_buffer_.swap(deferred_output_);
+    request_id = ++last_request_id_;
+    if (on_sent) on_sent(request_id);
+  }
+  encode(request_id, &send_buffer_);
+  const Status status = SendBuffer(deadline);
+  if (send_buffer_.capacity() > kSendBufferKeptBytes) send_buffer_ = {};
+  return status;
+}
+
+Status Channel::SendBuffer(Deadline deadline) {
+  std::span<const std::byte> rest = send_buffer_;
+  while (!rest.empty()) {
+    const Result<std::optional<size_t>> sent = wire::Send(socket_.get(), rest);
+    if (!sent) {
+      std::unique_lock lock(mutex_);
+      // A daemon that turns its client away may have said why.
+      if (!failure_ && !reading_) (void)Read(&lock, POLLIN, DeadlineIn(0));
+      Fail(ErrorCode::kUnavailable, "connection_lost", sent.error().ToString());
+      return tl::unexpected(*failure_);
+    }
+    if (*sent) {
+      rest = rest.subspan(**sent);
+      continue;
+    }
+    if (const Status writable = WaitWritable(deadline); !writable) {
+      // Half a frame cannot be taken back.
+      const std::lock_guard lock(mutex_);
+      Fail(ErrorCode::kUnavailable, "send_timeout", "the daemon does not take in requests");
+      return tl::unexpected(*failure_);
+    }
+  }
+  return {};
+}
+
+// Reads meanwhile, unless another thread does: the daemon may take in nothing before its replies
+// are taken from it.
+Status Channel::WaitWritable(Deadline deadline) {
+  std::unique_lock lock(mutex_);
+  if (failure_) return tl::unexpected(*failure_);
+  if (PollTimeoutMs(deadline) == 0) return MakeError(ErrorCode::kTimeout, "send_timeout");
+  if (!reading_) {
+    (void)Read(&lock, POLLIN | POLLOUT, deadline);
+    HandOver();
+    return {};
+  }
+  lock.unlock();
+  pollfd poll_fd{.fd = socket_.get(), .events = POLLOUT, .revents = 0};
+  (void)::poll(&poll_fd, 1, PollTimeoutMs(std::min(deadline, DeadlineIn(kSenderRecheckMs))));
+  return {};
+}
+
+Status Channel::WaitUntil(const std::function<bool()>& done, Deadline deadline) {
+  std::unique_lock lock(mutex_);
+  bool has_read = false;
+  while (!done()) {
+    if (failure_) return tl::unexpected(*failure_);
+    const bool expired = PollTimeoutMs(deadline) == 0;
+    if (expired && (has_read || reading_)) {
+      HandOver();
+      return MakeError(ErrorCode::kTimeout, "request_timeout", "the daemon did not answer in time");
+    }
+    if (!reading_) {
+      (void)Read(&lock, POLLIN, deadline);
+      has_read = true;
+      continue;
+    }
+    Waiter waiter{.wake = {}, .done = &done};
+    waiters_.push_back(&waiter);
+    waiter.wake.wait_until(lock, deadline);
+    std::erase(waiters_, &waiter);
+  }
+  HandOver();
+  return {};
+}
+
+bool Channel::Poll() {
+  std::unique_lock lock(mutex_);
+  // To the very end of what is there: behind the last frame there may be the end of the stream.
+  while (!failure_ && !reading_ && Read(&lock, POLLIN, DeadlineIn(0))) {
+  }
+  HandOver();
+  if (failure_) return false;
+  if (!reading_) return true;
+  lock.unlock();
+  // The thread that reads will find out; this one wants to know now.
+  pollfd poll_fd{.fd = socket_.get(), .events = POLLRDHUP, .revents = 0};
+  return ::poll(&poll_fd, 1, 0) == 0;
+}
+
+bool Channel::Read(std::unique_lock<std::mutex>* lock, short events, Deadline deadline) {
+  reading_ = true;
+  lock->unlock();
+  pollfd poll_fd{.fd = socket_.get(), .events = events, .revents = 0};
+  // EINTR looks like a time-out here; callers look at the clock themselves.
+  const int ready = ::poll(&poll_fd, 1, PollTimeoutMs(deadline));
+  Status received;
+  const bool readable = ready > 0 && (poll_fd.revents & ~POLLOUT) != 0;
+  if (readable) received = Receive();
+  lock->lock();
+  if (!failure_) DispatchAll();
+  if (!received && !failure_) {
+    Fail(ErrorCode::kUnavailable, "connection_lost", received.error().ToString());
+  }
+  reading_ = false;
+  WakeSatisfied();
+  return readable;
+}
+
+// Called without the lock by the thread that reads.
+Status Channel::Receive() {
+  for (int turn = 0; turn < kReadsPerTurn; ++turn) {
+    const std::span<std::byte> space = decoder_.Prepare();
+    KVT_ASSIGN_OR_RETURN(const std::optional<size_t> received,
+                         wire::Receive(socket_.get(), space, &descriptors_));
+    if (!received) return {};
+    if (*received == 0) return MakeError(ErrorCode::kUnavailable, "peer_closed");
+    decoder_.Commit(*received);
+    // A read that did not fill the space has emptied the socket.
+    if (*received < space.size()) return {};
+  }
+  return {};
+}
+
+void Channel::DispatchAll() {
+  while (!failure_) {
+    const Result<std::optional<wire::Frame>> frame = decoder_.Next();
+    Status status;
+    if (!frame) {
+      status = tl::unexpected(frame.error());
+    } else if (!*frame) {
+      break;
+    } else {
+      status = Dispatch(**frame);
+    }
+    if (!status) Fail(ErrorCode::kUnavailable, "protocol_violation", status.error().ToString());
+  }
+  if (!failure_ && descriptors_.size() > wire::kMaxDescriptorsPerReceive) {
+    Fail(ErrorCode::kUnavailable, "protocol_violation", "descriptors that belong to no reply");
+  }
+}
+
+Status Channel::Dispatch(const wire::Frame& frame) {
+  const auto it = std::find_if(pending_.begin(), pending_.end(), [&](const Pending* pending) {
+    return pending->request_id == frame.request_id;
+  });
+  if (it != pending_.end() && !(*it)->done) return Complete(*it, frame);
+  if (frame.request_id > last_request_id_) {
+    return MakeError(
+        ErrorCode::kCorrupt, "unknown_request_id",
+        fmt::format("{} with id {}", wire::MessageTypeName(frame.type), frame.request_id));
+  }
+  if (CarriesDescriptor(frame.type) && !descriptors_.empty()) {
+    descriptors_.erase(descriptors_.begin());
+  }
+  return sink_(frame);
+}
+
+Status Channel::Complete(Pending* pending, const wire::Frame& frame) {
+  if (frame.type == static_cast<uint16_t>(wire::MessageType::kError)) {
+    KVT_ASSIGN_OR_RETURN(wire::ErrorReply reply, wire::ErrorReply::Decode(frame.payload));
+    pending->refusal = std::move(reply.error);
+  } else if (frame.type == static_cast<uint16_t>(pending->type)) {
+    KVT_RETURN_IF_ERROR(pending->decode(frame.payload));
+    if (CarriesDescriptor(frame.type) && !descriptors_.empty()) {
+      pending->descriptor = std::move(descriptors_.front());
+      descriptors_.erase(descriptors_.begin());
+    }
+  } else {
+    return MakeError(ErrorCode::kCorrupt, "unexpected_reply",
+                     fmt::format("{} to a request for {}", wire::MessageTypeName(frame.type),
+                                 wire::MessageTypeName(pending->type)));
+  }
+  pending->done = true;
+  return {};
+}
+
+void Channel::Abort(const Error& error) {
+  const std::lock_guard lock(mutex_);
+  if (!failure_) Fail(ErrorCode::kUnavailable, "protocol_violation", error.ToString());
+}
+
+std::optional<Error> Channel::farewell() {
+  const std::lock_guard lock(mutex_);
+  return farewell_;
+}
+
+void Channel::Fail(ErrorCode code, std::string reason, std::string context) {
+  if (failure_) return;
+  if (farewell_) context += "; the daemon said: " + farewell_->ToString();
+  failure_ = Error{code, std::move(reason), std::move(context)};
+  // The descriptor stays open until no thread can be polling it; the daemon learns at once.
+  (void)::shutdown(socket_.get(), SHUT_RDWR);
+  if (on_lost_) on_lost_();
+  for (Waiter* waiter : waiters_) waiter->wake.notify_one();
+}
+
+void Channel::WakeSatisfied() {
+  for (Waiter* waiter : waiters_) {
+    if (failure_ || (*waiter->done)()) waiter->wake.notify_one();
+  }
+}
+
+// Whoever stops waiting leaves the reading to another waiter.
+void Channel::HandOver() {
+  if (!reading_ && !waiters_.empty()) waiters_.front()->wake.notify_one();
+}
+
+}  // namespace kvtier::client

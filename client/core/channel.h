@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+// One established connection to a daemon: requests out, replies to those who asked, events to a
+// sink. Once it is lost it stays lost.
+//
+// Threads: any number may call at once. Requests are sent in the order of the calls. There is no
+// thread of its own: of the threads that wait, one at a time reads the socket for all of them.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "client/core/deadline.h"
+#include "protocol/frame.h"
+#include "protocol/messages.h"
+
+namespace kvtier::client {
+
+class Channel {
+ public:
+  // Called under the channel's lock with each frame that answers no waiting call: events, late
+  // replies, replies to what was posted. An error means that the daemon broke the protocol.
+  using Sink = std::function<Status(const wire::Frame&)>;
+  // Prefills one frame carrying the request id.
+  using Encoder = std::function<void(uint64_t request_id, std::vector<std::byte>* out)>;
+
+  // Beyond the exchange itself; both run under the channel's lock.
+  template <typename Reply>
+  struct Hooks {
+    // Before any later frame is looked at. An error means that the daemon broke the protocol.
+    std::function<Status(const Reply&)> on_reply;
+    // The caller gave up; a reply may still come, to the sink.
+    std::function<void(uint64_t request_id)> on_abandoned;
+  };
+
+  // `on_lost`, if any, runs once, under the channel's lock, when the connection is lost.
+  Channel(UniqueFd socket, uint32_t max_frame_bytes, Sink sink, std::function<void()> on_lost = {});
+  ~Channel();
+  Channel(const Channel&) = delete;
+  Channel& operator=(const Channel&) = delete;
+
+  // Sends a request and waits for its reply. `descriptor`, if given, receives what came with it.
+  // Errors: the daemon's; kUnavailable when the connection is lost; kTimeout.
+  template <typename Reply>
+  [[nodiscard]] Result<Reply> Call(const Encoder& encode, Deadline deadline,
+                                   const Hooks<Reply>& hooks = {}, UniqueFd* descriptor = nullptr);
+  // Sends without waiting for an answer. `on_sent` runs under the lock just before the first byte
+  // goes. Errors: kUnavailable, also if the daemon does not take the request in by the deadline.
+  [[nodiscard]] Status Post(const Encoder& encode, Deadline deadline,
+                            const std::function<void(uint64_t request_id)>& on_sent = {});
+  // Waits until `done`, called under the lock, is true. A deadline already past still takes in what
+  // has arrived. Errors: kUnavailable, kTimeout.
+  [[nodiscard]] Status WaitUntil(const std::function<bool()>& done, Deadline deadline);
+  // Takes in what has arrived, and tells whether the connection still stands.
+  [[nodiscard]] bool Poll();
+
+  [[nodiscard]] std::unique_lock<std::mutex> Lock() { return std::unique_lock(mutex_); }
+  // Has `encode`'s frame sent ahead of the next request. REQUIRES: the lock is held.
+  void Defer(const Encoder& encode) { encode(++last_request_id_, &deferred_output_); }
+  // Ends the connection: the daemon broke the protocol as `error` says.
+  void Abort(const Error& error);
+  // What the daemon said about the connection as a whole before it closed it. REQUIRES: lock held.
+  void set_farewell(const Error& error) { farewell_ = error; }
+  [[nodiscard]] std::optional<Error> farewell();
+  // To be watched, not used. It stays open as long as the channel.
+  [[nodiscard]] int socket() const { return socket_.get(); }
+
+ private:
+  // A reply that a caller waits for, on the caller's stack.
+  struct Pending {
+    uint64_t request_id = 0;
+    wire::MessageType type{};
+    std::function<Status(std::span<const std::byte>)> decode;
+    std::optional<Error> refusal;
+    UniqueFd descriptor;
+    bool done = false;
+  };
+  struct Waiter {
+    std::condition_variable wake;
+    const std::function<bool()>* done;
+  };
+
+  [[nodiscard]] Status Exchange(Pending* pending, const Encoder& encode, Deadline deadline,
+                                const std::function<void(uint64_t)>& on_abandoned);
+  // Encodes and sends one request. `on_sent` runs under mutex_.
+  [[nodiscard]] Status SendRequest(const Encoder& encode, Deadline deadline,
+                                   const std::function<void(uint64_t)>& on_sent);
+  [[nodiscard]] Status SendBuffer(Deadline deadline);
+  [[nodiscard]] Status WaitWritable(Deadline deadline);
+
+  // The functions below take mutex_ held by `lock` and return with it held.
+
+  // Reads for all: waits for any of `events` until the deadline, then takes in what has arrived.
+  // True if something had. REQUIRES: !reading_.
+  bool Read(std::unique_lock<std::mutex>* lock, short events, Deadline deadline);
+  [[nodiscard]] Status Receive();
+  void DispatchAll();
+  [[nodiscard]] Status Dispatch(const wire::Frame& frame);
+  [[nodiscard]] Status Complete(Pending* pending, const wire::Frame& frame);
+  void Fail(ErrorCode code, std::string reason, std::string context);
+  void WakeSatisfied();
+  void HandOver();
+
+  const UniqueFd socket_;
+  const Sink sink_;
+  const std::function<void()> on_lost_;
+
+  // Taken before mutex_, held while a request is written.
+  std::mutex send_mutex_;
+  std::vector<std::byte> send_buffer_;
+
+  std::mutex mutex_;
+  uint64_t last_request_id_ = 0;
+  std::vector<Pending*> pending_;
+  std::vector<Waiter*> waiters_;
+  std::vector<std::byte> deferred_output_;
+  std::optional<Error> failure_;
+  std::optional<Error> farewell_;
+  // A thread is in Read; it alone touches the decoder and the descriptors.
+  bool reading_ = false;
+  wire::FrameDecoder decoder_;
+  std::vector<UniqueFd> descriptors_;
+};
+
+template <typename Reply>
+Result<Reply> Channel::Call(const Encoder& encode, Deadline deadline, const Hooks<Reply>& hooks,
+                            UniqueFd* descriptor) {
+  Reply reply;
+  Pending pending;
+  pending.type = Reply::kType;
+  pending.decode = [&](std::span<const std::byte> payload) -> Status {
+    KVT_ASSIGN_OR_RETURN(reply, Reply::Decode(payload));
+    return hooks.on_reply ? hooks.on_reply(reply) : Status();
+  };
+  KVT_RETURN_IF_ERROR(Exchange(&pending, encode, deadline, hooks.on_abandoned));
+  if (descriptor != nullptr) *descriptor = std::move(pending.descriptor);
+  return reply;
+}
+
+}  // namespace kvtier::client

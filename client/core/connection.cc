@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/core/connection.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace kvtier::client {
+
+Status ConnectionOptions::Validate() const {
+  const auto positive = [](std::string_view field, int64_t value) -> Status {
+    if (value > 0) return {};
+    return MakeError(ErrorCode::kInvalidArgument, "bad_option",
+                     fmt::format("{} is {}, must be positive", field, value));
+  };
+  if (client_name.size() > wire::kMaxClientNameBytes) {
+    return MakeError(
+        ErrorCode::kInvalidArgument, "client_name_too_long",
+        fmt::format("{} bytes, at most {}", client_name.size(), wire::kMaxClientNameBytes));
+  }
+  KVT_RETURN_IF_ERROR(positive("connect_timeout_ms", connect_timeout_ms));
+  KVT_RETURN_IF_ERROR(positive("request_timeout_ms", request_timeout_ms));
+  if (reconnect_min_ms >= 0 && reconnect_max_ms < reconnect_min_ms) {
+    return MakeError(ErrorCode::kInvalidArgument, "bad_option",
+                     fmt::format("reconnect_max_ms {} is below reconnect_min_ms {}",
+                                 reconnect_max_ms, reconnect_min_ms));
+  }
+  return {};
+}
+
+Connection::Connection(std::string socket_path, ConnectionOptions options)
+    : socket_path_(std::move(socket_path)), options_(std::move(options)) {}
+
+Status Connection::Connect(bool may_fail) {
+  {
+    const std::lock_guard lock(mutex_);
+    connecting_ = true;
+  }
+  const Result<std::shared_ptr<Session>> session = TryConnect();
+  if (session || (may_fail && session.error().code == ErrorCode::kUnavailable)) return {};
+  return tl::unexpected(session.error());
+}
+
+Result<std::shared_ptr<Session>> Connection::GetSession() {
+  {
+    std::unique_lock lock(mutex_);
+    const std::shared_ptr<Session> session = session_;
+    lock.unlock();
+    if (session && session->channel().Poll()) return session;
+    lock.lock();
+    // Another thread may have replaced it meanwhile.
+    if (session_ && session_ != session) return session_;
+    if (session && options_.reconnect_min_ms < 0) {
+      return MakeError(ErrorCode::kUnavailable, "connection_lost", "reconnecting is off");
+    }
+    if (connecting_ || std::chrono::steady_clock::now() < next_try_) {
+      return MakeError(ErrorCode::kUnavailable, connecting_ ? "reconnecting" : "reconnect_pause",
+                       last_failure_);
+    }
+    connecting_ = true;
+  }
+  Result<std::shared_ptr<Session>> session = TryConnect();
+  if (session) return session;
+  return MakeError(ErrorCode::kUnavailable, session.error().reason, session.error().context);
+}
+
+Result<std::shared_ptr<Session>> Connection::TryConnect() {
+  Result<std::shared_ptr<Session>> session = Session::Open(
+      socket_path_, options_.client_name, DeadlineIn(options_.connect_timeout_ms), &async_errors_);
+  const std::lock_guard lock(mutex_);
+  connecting_ = false;
+  if (session) {
+    replaced_since_flush_ |= session_ != nullptr;
+    session_ = *session;
+    wire_models_.clear();
+    pause_ms_ = 0;
+    next_try_ = {};
+    last_failure_.clear();
+    return session;
+  }
+  pause_ms_ = pause_ms_ == 0 ? std::max<int64_t>(options_.reconnect_min_ms, 0)
+                             : std::min(pause_ms_ * 2, options_.reconnect_max_ms);
+  next_try_ = DeadlineIn(pause_ms_);
+  last_failure_ = session.error().ToString();
+  return session;
+}
+
+bool Connection::IsConnected() {
+  std::unique_lock lock(mutex_);
+  const std::shared_ptr<Session> session = session_;
+  lock.unlock();
+  return session && session->channel().Poll();
+}
+
+Status Connection::Flush() {
+  std::unique_lock lock(mutex_);
+  const std::shared_ptr<Session> session = session_;
+  const bool replaced = std::exchange(replaced_since_flush_, false);
+  lock.unlock();
+  if (!session || replaced) {
+    return MakeError(ErrorCode::kUnavailable, "connection_lost", "what was sent may be lost");
+  }
+  // The daemon answers in order.
+  const Result<wire::Pong> pong = session->channel().Call<wire::Pong>(
+      [](uint64_t request_id, std::vector<std::byte>* out) {
+        wire::Ping{}.Encode(request_id, out);
+      },
+      RequestDeadline());
+  return pong ? Status() : tl::unexpected(pong.error());
+}
+
+Result<std::vector<wire::DevicesReply::Device>> Connection::DevicesOf(Session& session) const {
+  KVT_ASSIGN_OR_RETURN(wire::DevicesReply reply,
+                       session.channel().Call<wire::DevicesReply>(
+                           [](uint64_t request_id, std::vector<std::byte>* out) {
+                             wire::Devices{}.Encode(request_id, out);
+                           },
+                           RequestDeadline()));
+  return std::move(reply.devices);
+}
+
+Result<uint32_t> Connection::RegisterModel(ModelRecord record) {
+  std::sort(record.extra.begin(), record.extra.end());
+  KVT_RETURN_IF_ERROR(record.Validate());
+  KVT_ASSIGN_OR_RETURN(const std::shared_ptr<Session> session, GetSession());
+  Model model{.record = std::move(record)};
+  model.block_bytes = model.record.BlockBytes();
+  model.fingerprint = model.record.Fingerprint();
+  KVT_ASSIGN_OR_RETURN(const wire::ModelId id, RegisterIn(session.get(), model));
+
+  const std::lock_guard lock(mutex_);
+  const auto it = std::find_if(models_.begin(), models_.end(), [&](const Model& known) {
+    return known.fingerprint == model.fingerprint;
+  });
+  const auto number = static_cast<uint32_t>(it - models_.begin());
+  if (it == models_.end()) models_.push_back(std::move(model));
+  if (session == session_) wire_models_[number] = id;
+  return number;
+}
+
+Result<wire::ModelId> Connection::RegisterIn(Session* session, const Model& model) {
+  const wire::RegisterModel request{.record = model.record};
+  // A daemon that understands the record otherwise would lay out the pool otherwise.
+  const auto check = [&](const wire::RegisterModelReply& reply) -> Status {
+    if (reply.fingerprint == model.fingerprint && reply.block_bytes == model.block_bytes) return {};
+    return MakeError(
+        ErrorCode::kCorrupt, "model_mismatch",
+        fmt::format("fingerprint {}, {} bytes a block; expected {}, {}", reply.fingerprint.Hex(),
+                    reply.block_bytes, model.fingerprint.Hex(), model.block_bytes));
+  };
+  KVT_ASSIGN_OR_RETURN(const wire::RegisterModelReply reply,
+                       session->channel().Call<wire::RegisterModelReply>(
+                           [&](uint64_t request_id, std::vector<std::byte>* out) {
+                             request.Encode(request_id, out);
+                           },
+                           RequestDeadline(), {.on_reply = check}));
+  return reply.model;
+}
+
+Result<Connection::Model> Connection::GetModel(uint32_t model) const {
+  const std::lock_guard lock(mutex_);
+  if (model >= models_.size()) {
+    return MakeError(ErrorCode::kNotFound, "unknown_model",
+                     fmt::format("model {} of {}", model, models_.size()));
+  }
+  return models_[model];
+}
+
+Result<wire::ModelId> Connection::ModelIn(const std::shared_ptr<Session>& session, uint32_t model) {
+  KVT_ASSIGN_OR_RETURN(const Model known, GetModel(model));
+  {
+    const std::lock_guard lock(mutex_);
+    const auto it = wire_models_.find(model);
+    if (session == session_ && it != wire_models_.end()) return it->second;
+  }
+  KVT_ASSIGN_OR_RETURN(const wire::ModelId id, RegisterIn(session.get(), known));
+  const std::lock_guard lock(mutex_);
+  if (session == session_) wire_models_[model] = id;
+  return id;
+}
+
+}  // namespace kvtier::client

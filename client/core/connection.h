@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// A connection as the application sees it: the current session, and how a lost one is replaced.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/result.h"
+#include "client/core/async_errors.h"
+#include "client/core/deadline.h"
+#include "client/core/session.h"
+#include "protocol/messages.h"
+#include "protocol/model_record.h"
+
+namespace kvtier::client {
+
+struct ConnectionOptions {
+  std::string client_name;
+  int64_t connect_timeout_ms = 2000;
+  int64_t request_timeout_ms = 5000;
+  // The pause after a failed try, doubling up to the maximum. Negative: a lost connection stays
+  // lost.
+  int64_t reconnect_min_ms = 50;
+  int64_t reconnect_max_ms = 2000;
+
+  // Errors: kInvalidArgument naming the field.
+  [[nodiscard]] Status Validate() const;
+};
+
+// Thread-safe.
+class Connection {
+ public:
+  // Does not connect yet. REQUIRES: options passed Validate().
+  Connection(std::string socket_path, ConnectionOptions options);
+
+  // The first try. With `may_fail`, a missing daemon is no error.
+  [[nodiscard]] Status Connect(bool may_fail);
+  // The current session; a lost one is replaced, if it is time for a try. Never waits for another
+  // thread's try. Errors: kUnavailable.
+  [[nodiscard]] Result<std::shared_ptr<Session>> GetSession();
+  // Whether the current session stands; takes in what has arrived, never reconnects.
+  [[nodiscard]] bool IsConnected();
+
+  // Waits until the daemon has done all that was sent. Errors: kUnavailable, also if the connection
+  // was replaced since the last Flush, and what had been sent may be lost; kTimeout.
+  [[nodiscard]] Status Flush();
+
+  // Those of the session's daemon. One round trip. Errors: kUnsupported (a daemon that does not
+  // know the call); kUnavailable; kTimeout.
+  [[nodiscard]] Result<std::vector<wire::DevicesReply::Device>> DevicesOf(Session& session) const;
+
+  struct Model {
+    ModelRecord record;
+    uint64_t block_bytes = 0;
+    ModelFingerprint fingerprint;
+  };
+  // Returns the model's number on this connection, the same for equal records. Errors: those of
+  // ModelRecord::Validate; the daemon's; kUnavailable; kTimeout.
+  [[nodiscard]] Result<uint32_t> RegisterModel(ModelRecord record);
+  // Errors: kNotFound "unknown_model".
+  [[nodiscard]] Result<Model> GetModel(uint32_t model) const;
+  // The model's name in `session`, registering it there if that has not been done. Errors: as
+  // RegisterModel, GetModel.
+  [[nodiscard]] Result<wire::ModelId> ModelIn(const std::shared_ptr<Session>& session,
+                                              uint32_t model);
+
+  [[nodiscard]] Deadline RequestDeadline() const { return DeadlineIn(options_.request_timeout_ms); }
+  [[nodiscard]] const ConnectionOptions& options() const { return options_; }
+  [[nodiscard]] AsyncErrors& async_errors() { return async_errors_; }
+
+ private:
+  // Opens a session; only one thread at a time is in here. Called without mutex_.
+  [[nodiscard]] Result<std::shared_ptr<Session>> TryConnect();
+  [[nodiscard]] Result<wire::ModelId> RegisterIn(Session* session, const Model& model);
+
+  const std::string socket_path_;
+  const ConnectionOptions options_;
+  AsyncErrors async_errors_;
+
+  mutable std::mutex mutex_;
+  std::shared_ptr<Session> session_;
+  bool replaced_since_flush_ = false;
+  bool connecting_ = false;
+  Deadline next_try_{};
+  int64_t pause_ms_ = 0;
+  std::string last_failure_;
+  std::vector<Model> models_;
+  // Of models_, their names in session_.
+  std::unordered_map<uint32_t, wire::ModelId> wire_models_;
+};
+
+}  // namespace kvtier::client

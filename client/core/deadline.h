@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// Points in time until which a call may wait.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <climits>
+#include <cstdint>
+
+namespace kvtier::client {
+
+using Deadline = std::chrono::steady_clock::time_point;
+
+// Longer waits are cut to this, so that sums do not overflow.
+inline constexpr int64_t kMaxTimeoutMs = int64_t{365} * 24 * 60 * 60 * 1000;
+
+// REQUIRES: timeout_ms >= 0.
+[[nodiscard]] inline Deadline DeadlineIn(int64_t timeout_ms) {
+  return std::chrono::steady_clock::now() +
+         std::chrono::milliseconds(std::min(timeout_ms, kMaxTimeoutMs));
+}
+
+// What poll(2) takes: rounded up, so that it does not return before the deadline; 0 once passed.
+[[nodiscard]] inline int PollTimeoutMs(Deadline deadline) {
+  const auto left =
+      std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+  return static_cast<int>(std::clamp<int64_t>(left.count(), 0, INT_MAX));
+}
+
+}  // namespace kvtier::client

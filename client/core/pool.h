@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// A pool as the application holds it: the same object through all reconnections.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "base/result.h"
+#include "client/core/attachment.h"
+#include "client/core/connection.h"
+#include "client/core/device_choice.h"
+#include "client/core/pool_mapping.h"
+
+namespace kvtier::client {
+
+// Thread-safe. The connection must outlive it.
+class Pool {
+ public:
+  // Attaches for the first time. `device` is a position in Connection::Devices or kAnyDevice; see
+  // kvt_attach. Errors: those of Connection::ModelIn, ChooseDevice and Attachment::Open.
+  [[nodiscard]] static Result<std::unique_ptr<Pool>> Open(Connection* connection, uint32_t model,
+                                                          uint32_t device, uint64_t pool_bytes);
+
+  // An attachment over the connection's current session: attaches again after a reconnection.
+  // Errors: kUnavailable, for whatever reason.
+  [[nodiscard]] Result<std::shared_ptr<const Attachment>> Attached();
+  // The last attachment, alive or not; never null.
+  [[nodiscard]] std::shared_ptr<const Attachment> Latest() const;
+  // The mapping that an attachment used. Errors: kStaleHandle once it has been dropped.
+  [[nodiscard]] Result<std::shared_ptr<PoolMapping>> MappingOf(uint64_t attachment) const;
+  // Forgets the mappings of earlier generations.
+  void DropStaleMappings();
+  // Gives back all CUDA memory, of the current generation too. REQUIRES: nothing uses it.
+  void UnmapDevice();
+
+  [[nodiscard]] Connection& connection() { return *connection_; }
+  [[nodiscard]] uint32_t model() const { return model_; }
+
+ private:
+  Pool(Connection* connection, uint32_t model, uint32_t device, uint64_t pool_bytes)
+      : connection_(connection), model_(model), device_(device), pool_bytes_(pool_bytes) {}
+  // The device's position in this session's daemon. REQUIRES: attach_mutex_ is held.
+  [[nodiscard]] Result<uint32_t> DeviceIn(const std::shared_ptr<Session>& session);
+  // REQUIRES: attach_mutex_ is held.
+  [[nodiscard]] Status Attach(const std::shared_ptr<Session>& session);
+
+  Connection* const connection_;
+  const uint32_t model_;
+  const uint32_t device_;
+  // Of the GPU that kAnyDevice meant the first time; guarded by attach_mutex_.
+  std::optional<DeviceUuid> chosen_;
+  const uint64_t pool_bytes_;
+
+  // One thread attaches; taken before mutex_.
+  std::mutex attach_mutex_;
+  mutable std::mutex mutex_;
+  std::shared_ptr<const Attachment> latest_;
+  // By the first attachment that used each, so that pointers into them stay good.
+  std::map<uint64_t, std::shared_ptr<PoolMapping>> mappings_;
+};
+
+}  // namespace kvtier::client

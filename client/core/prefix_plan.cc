@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/core/prefix_plan.h"
+
+#include <algorithm>
+
+namespace kvtier::client {
+namespace {
+
+// The hash of the block that follows `full_blocks` full ones and has these tokens.
+BlockHash HashBehind(const BlockHasher& hasher, const BlockHash& root, size_t full_blocks,
+                     std::span<const uint32_t> tokens) {
+  const uint64_t first = full_blocks * hasher.block_tokens();
+  const BlockHash& parent = full_blocks == 0 ? root : hasher.hashes()[full_blocks - 1];
+  return HashBlock(parent, tokens, hasher.identity().KeysOf(first, first + tokens.size()));
+}
+
+}  // namespace
+
+PrefixPlan PrefixPlan::Make(const BlockHasher& hasher, const BlockHash& root,
+                            std::span<const uint32_t> tokens, uint64_t leave_tokens,
+                            uint64_t reserve_tokens, size_t max_hashes) {
+  const uint32_t block_tokens = hasher.block_tokens();
+  PrefixPlan plan;
+  plan.usable_tokens = tokens.size() > leave_tokens ? tokens.size() - leave_tokens : 0;
+  const uint64_t total_blocks = BlocksOf(tokens.size() + reserve_tokens, block_tokens);
+  plan.new_blocks = static_cast<uint32_t>(total_blocks);
+  if (plan.usable_tokens == 0) return plan;
+
+  const size_t last_block = (plan.usable_tokens - 1) / block_tokens;
+  plan.full_blocks = std::min(last_block, max_hashes);
+  if (plan.full_blocks < last_block) {
+    plan.usable_tokens = plan.full_blocks * block_tokens;
+    plan.new_blocks = static_cast<uint32_t>(total_blocks - plan.full_blocks);
+    return plan;
+  }
+  const std::span<const uint32_t> behind = tokens.subspan(last_block * block_tokens);
+  for (size_t length = std::min<size_t>(behind.size(), block_tokens); length > 0; --length) {
+    plan.partial_blocks.push_back(HashBehind(hasher, root, last_block, behind.first(length)));
+    plan.partial_tokens.push_back(static_cast<uint16_t>(length));
+  }
+  // A block that is only used in part is replaced by a copy.
+  const bool whole = plan.usable_tokens % block_tokens == 0;
+  plan.new_blocks = static_cast<uint32_t>(total_blocks - last_block - (whole ? 1 : 0));
+  return plan;
+}
+
+}  // namespace kvtier::client

@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/core/sequence.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace kvtier::client {
+namespace {
+
+// To the holder of a sequence a lost connection is not a miss but the loss of his blocks.
+Error LostIfUnavailable(Error error) {
+  if (error.code != ErrorCode::kUnavailable) return error;
+  return {ErrorCode::kStaleHandle, "connection_lost", error.ToString()};
+}
+
+}  // namespace
+
+Sequence::Sequence(std::shared_ptr<const Attachment> attachment, SequenceOptions options)
+    : attachment_(std::move(attachment)),
+      options_(std::move(options)),
+      root_(RootHash(options_.seed)),
+      hasher_(attachment_->block_tokens(), root_, options_.identity) {}
+
+Sequence::~Sequence() {
+  std::vector<BlockHandle> held = std::move(blocks_);
+  if (copy_source_) held.push_back(*copy_source_);
+  ReleaseBlocks(std::move(held));
+}
+
+Result<std::unique_ptr<Sequence>> Sequence::Open(std::shared_ptr<const Attachment> attachment,
+                                                 SequenceOptions options,
+                                                 std::span<const uint32_t> tokens) {
+  std::unique_ptr<Sequence> sequence(new Sequence(std::move(attachment), std::move(options)));
+  sequence->tokens_.assign(tokens.begin(), tokens.end());
+  sequence->hasher_.Extend(sequence->tokens_);
+  KVT_RETURN_IF_ERROR(sequence->AcquirePrefix());
+  return sequence;
+}
+
+Status Sequence::AcquirePrefix() {
+  const PrefixPlan plan =
+      PrefixPlan::Make(hasher_, root_, tokens_, options_.leave_tokens, options_.reserve_tokens,
+                       attachment_->session()->limits().max_hashes);
+  const uint32_t new_blocks = std::min(plan.new_blocks, MaxNewBlocks());
+  KVT_ASSIGN_OR_RETURN(const wire::AcquireReply reply,
+                       attachment_->Acquire(std::span(hasher_.hashes()).first(plan.full_blocks),
+                                            plan.partial_blocks, new_blocks, RequestDeadline()));
+  AdoptHits(plan, reply);
+  blocks_.insert(blocks_.end(), reply.new_blocks.begin(), reply.new_blocks.end());
+  KVT_RETURN_IF_ERROR(GrowTo(BlocksOf(tokens_.size() + options_.reserve_tokens, block_tokens())));
+  if (load_.value != 0) return {};
+  return Settle();
+}
+
+size_t Sequence::CountGenuineHits(const PrefixPlan& plan, const wire::AcquireReply& reply) const {
+  for (size_t i = 0; i < reply.hits.size(); ++i) {
+    const bool is_partial = reply.partial_block && i + 1 == reply.hits.size();
+    const uint16_t expected = is_partial ? plan.partial_tokens[*reply.partial_block]
+                                         : static_cast<uint16_t>(block_tokens());
+    if (reply.hits[i].tokens != expected) return i;
+  }
+  return reply.hits.size();
+}
+
+void Sequence::AdoptHits(const PrefixPlan& plan, const wire::AcquireReply& reply) {
+  const size_t hits = CountGenuineHits(plan, reply);
+  const bool has_partial = reply.partial_block && hits == reply.hits.size();
+  uint64_t covered = (hits - (has_partial ? 1 : 0)) * uint64_t{block_tokens()};
+  if (has_partial) covered += plan.partial_tokens[*reply.partial_block];
+  cached_tokens_ = computed_tokens_ = std::min(covered, plan.usable_tokens);
+  shared_blocks_ = cached_tokens_ / block_tokens();
+  const bool copies = cached_tokens_ % block_tokens() != 0;
+
+  std::vector<BlockHandle> unused;
+  for (size_t i = 0; i < reply.hits.size(); ++i) {
+    const wire::AcquireHit& hit = reply.hits[i];
+    if (i < shared_blocks_) {
+      blocks_.push_back(hit.handle);
+    } else if (i == shared_blocks_ && copies) {
+      copy_source_ = hit.handle;
+    } else {
+      unused.push_back(hit.handle);
+      continue;
+    }
+    cached_tiers_.push_back(hit.tier);
+  }
+  ReleaseBlocks(std::move(unused));
+  load_ = reply.load;
+  load_hits_ = static_cast<uint32_t>(cached_tiers_.size());
+  miss_reason_ = reply.miss_reason;
+}
+
+Status Sequence::Wait(Deadline deadline) {
+  if (ready_) return Check();
+  if (load_.value != 0) {
+    const Result<LoadState> state = attachment_->Wait(load_, {.hits = load_hits_}, deadline);
+    if (!state) return tl::unexpected(LostIfUnavailable(state.error()));
+    if (state->ready < load_hits_ && !state->finished) {
+      return MakeError(ErrorCode::kTimeout, "load_timeout",
+                       fmt::format("{} of {} blocks are loaded", state->ready, load_hits_));
+    }
+    if (state->ready < load_hits_) {
+      miss_reason_ = state->miss_reason;
+      LoseHitsFrom(state->ready);
+    }
+    load_ = LoadId{};
+  }
+  const Status settled = Settle();
+  return settled ? settled : tl::unexpected(LostIfUnavailable(settled.error()));
+}
+
+void Sequence::LoseHitsFrom(uint32_t ready) {
+  std::vector<BlockHandle> lost;
+  if (copy_source_) lost.push_back(*std::exchange(copy_source_, std::nullopt));
+  if (ready < shared_blocks_) {
+    const auto first = blocks_.begin() + ready;
+    const auto end = blocks_.begin() + static_cast<ptrdiff_t>(shared_blocks_);
+    lost.insert(lost.begin(), first, end);
+    blocks_.erase(first, end);
+    shared_blocks_ = ready;
+  }
+  cached_tiers_.resize(ready);
+  cached_tokens_ = computed_tokens_ = uint64_t{ready} * block_tokens();
+  ReleaseBlocks(std::move(lost));
+}
+
+Status Sequence::Settle() {
+  KVT_RETURN_IF_ERROR(GrowTo(BlocksOf(tokens_.size() + options_.reserve_tokens, block_tokens())));
+  if (copy_source_) {
+    KVT_RETURN_IF_ERROR(CopyBlock(blocks_[shared_blocks_], *copy_source_));
+    ReleaseBlocks({*std::exchange(copy_source_, std::nullopt)});
+  }
+  ready_ = true;
+  return {};
+}
+
+Status Sequence::GrowTo(size_t count, size_t spare_count, std::vector<BlockHandle>* spare) {
+  while (true) {
+    const size_t missing = count > blocks_.size() ? count - blocks_.size() : 0;
+    if (missing + spare_count == 0) return {};
+    const size_t asked = std::min<size_t>(missing + spare_count, MaxNewBlocks());
+    KVT_ASSIGN_OR_RETURN(
+        const wire::AcquireReply reply,
+        attachment_->Acquire({}, {}, static_cast<uint32_t>(asked), RequestDeadline()));
+    const auto middle = reply.new_blocks.begin() + static_cast<ptrdiff_t>(std::min(missing, asked));
+    blocks_.insert(blocks_.end(), reply.new_blocks.begin(), middle);
+    if (spare != nullptr) spare->insert(spare->end(), middle, reply.new_blocks.end());
+    spare_count -= static_cast<size_t>(reply.new_blocks.end() - middle);
+  }
+}
+
+Status Sequence::CopyBlock(BlockHandle target, BlockHandle source) const {
+  const uint64_t bytes = attachment_->block_bytes();
+  const uint64_t target_offset = target.index.value * bytes;
+  const uint64_t source_offset = source.index.value * bytes;
+  if (options_.copier) {
+    if (options_.copier(target_offset, source_offset, bytes)) return {};
+    return MakeError(ErrorCode::kIoError, "copy_failed", "the caller's copy function failed");
+  }
+  PoolMapping& mapping = *attachment_->mapping();
+  if (std::byte* const base = mapping.base(); base != nullptr) {
+    std::memcpy(base + target_offset, base + source_offset, bytes);
+    return {};
+  }
+  KVT_ASSIGN_OR_RETURN(const auto device, mapping.OnDevice());
+  return device->Copy(target_offset, source_offset, bytes);
+}
+
+Status Sequence::Append(std::span<const uint32_t> tokens) {
+  KVT_RETURN_IF_ERROR(CheckReady());
+  if (tokens.empty()) return {};
+  // A partial block that was committed is immutable: its copy takes the new tokens.
+  std::vector<BlockHandle> copy;
+  const Status grown = GrowTo(BlocksOf(tokens_.size() + tokens.size(), block_tokens()),
+                              partial_committed_ ? 1 : 0, &copy);
+  if (!grown) {
+    ReleaseBlocks(std::move(copy));
+    return tl::unexpected(LostIfUnavailable(grown.error()));
+  }
+  if (partial_committed_) {
+    if (const Status copied = CopyBlock(copy[0], blocks_[shared_blocks_ - 1]); !copied) {
+      ReleaseBlocks(std::move(copy));
+      return copied;
+    }
+    ReleaseBlocks({std::exchange(blocks_[--shared_blocks_], copy[0])});
+    partial_committed_ = false;
+  }
+  tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
+  hasher_.Extend(tokens_);
+  return {};
+}
+
+Status Sequence::MarkComputed(uint64_t tokens) {
+  KVT_RETURN_IF_ERROR(CheckReady());
+  if (tokens > tokens_.size()) {
+    return MakeError(ErrorCode::kInvalidArgument, "too_many_tokens",
+                     fmt::format("{} of {}", tokens, tokens_.size()));
+  }
+  if (tokens <= computed_tokens_) return {};
+  const size_t full_blocks = tokens / block_tokens();
+  if (full_blocks > shared_blocks_) {
+    KVT_RETURN_IF_ERROR(CommitBlocks(shared_blocks_, full_blocks, std::nullopt));
+  }
+  computed_tokens_ = tokens;
+  return {};
+}
+
+Status Sequence::Finish() {
+  KVT_RETURN_IF_ERROR(CheckReady());
+  const uint64_t partial_tokens = computed_tokens_ % block_tokens();
+  if (partial_tokens == 0 || partial_committed_) return {};
+  const uint64_t first = computed_tokens_ - partial_tokens;
+  if (tokens_.size() > computed_tokens_) {
+    return MakeError(ErrorCode::kWrongState, "tokens_not_computed",
+                     fmt::format("{} of {} are computed; a committed block cannot be written",
+                                 computed_tokens_, tokens_.size()));
+  }
+  KVT_RETURN_IF_ERROR(CommitBlocks(first / block_tokens(), first / block_tokens() + 1,
+                                   static_cast<uint16_t>(partial_tokens)));
+  partial_committed_ = true;
+  return {};
+}
+
+wire::CommitItem Sequence::ItemOf(size_t block, uint16_t tokens) const {
+  wire::CommitItem item{.block = blocks_[block],
+                        .tokens = tokens,
+                        .depth = static_cast<uint32_t>(block),
+                        .retention = options_.retention};
+  if (block > 0) item.parent = hasher_.hashes()[block - 1];
+  item.hash =
+      block < hasher_.hashes().size()
+          ? hasher_.hashes()[block]
+          : hasher_.HashPartialBlock(std::span(tokens_).subspan(block * block_tokens(), tokens));
+  return item;
+}
+
+Status Sequence::CommitBlocks(size_t first, size_t end, std::optional<uint16_t> partial_tokens) {
+  std::vector<wire::CommitItem> items;
+  items.reserve(end - first);
+  for (size_t block = first; block < end; ++block) {
+    items.push_back(ItemOf(block, partial_tokens.value_or(static_cast<uint16_t>(block_tokens()))));
+  }
+  const Status sent = attachment_->Commit(std::move(items), nullptr, RequestDeadline());
+  if (!sent) return tl::unexpected(LostIfUnavailable(sent.error()));
+  shared_blocks_ = end;
+  return {};
+}
+
+Result<std::unique_ptr<Sequence>> Sequence::Fork() {
+  KVT_RETURN_IF_ERROR(CheckReady());
+  SequenceOptions options = options_;
+  options.reserve_tokens = 0;
+  std::unique_ptr<Sequence> fork(new Sequence(attachment_, std::move(options)));
+  fork->tokens_ = tokens_;
+  fork->hasher_ = hasher_;
+  if (const Status shared = fork->ShareBlocksOf(*this); !shared) {
+    return tl::unexpected(LostIfUnavailable(shared.error()));
+  }
+  return fork;
+}
+
+Status Sequence::ShareBlocksOf(const Sequence& parent) {
+  const size_t full = parent.shared_blocks_ - (parent.partial_committed_ ? 1 : 0);
+  const size_t asked = std::min<size_t>(full, attachment_->session()->limits().max_hashes);
+  PrefixPlan plan{.usable_tokens = parent.computed_tokens_, .full_blocks = asked};
+  if (parent.partial_committed_ && asked == full) {
+    plan.partial_tokens = {static_cast<uint16_t>(parent.computed_tokens_ % block_tokens())};
+    plan.partial_blocks = {parent.ItemOf(full, plan.partial_tokens[0]).hash};
+  }
+  const size_t needed = BlocksOf(tokens_.size(), block_tokens());
+  const uint32_t allocated = std::min(static_cast<uint32_t>(needed - full), MaxNewBlocks());
+  KVT_ASSIGN_OR_RETURN(const wire::AcquireReply reply,
+                       attachment_->Acquire(std::span(hasher_.hashes()).first(asked),
+                                            plan.partial_blocks, allocated, RequestDeadline()));
+  AdoptHits(plan, reply);
+  blocks_.insert(blocks_.end(), reply.new_blocks.begin(), reply.new_blocks.end());
+  // The parent's blocks stand, so whatever cannot be shared is copied.
+  if (load_.value != 0) {
+    KVT_RETURN_IF_ERROR(Wait(RequestDeadline()));
+  } else {
+    KVT_RETURN_IF_ERROR(Settle());
+  }
+  return CopyBlocksOf(parent, cached_tokens_ / block_tokens());
+}
+
+Status Sequence::CopyBlocksOf(const Sequence& parent, size_t first) {
+  if (cached_tokens_ < parent.computed_tokens_) {
+    for (size_t block = first; block < BlocksOf(parent.computed_tokens_, block_tokens()); ++block) {
+      KVT_RETURN_IF_ERROR(CopyBlock(blocks_[block], parent.blocks_[block]));
+      cached_tiers_.resize(block + 1, Tier::kPool);
+    }
+  }
+  cached_tokens_ = computed_tokens_ = parent.computed_tokens_;
+  return {};
+}
+
+std::array<uint64_t, kTierCount> Sequence::TokensByTier() const {
+  std::array<uint64_t, kTierCount> tokens{};
+  for (size_t block = 0; block < cached_tiers_.size(); ++block) {
+    const uint64_t first = block * block_tokens();
+    tokens[static_cast<size_t>(cached_tiers_[block])] +=
+        std::min<uint64_t>(block_tokens(), cached_tokens_ - first);
+  }
+  return tokens;
+}
+
+Status Sequence::Check() const {
+  if (attachment_->Alive()) return {};
+  return MakeError(ErrorCode::kStaleHandle, "connection_lost",
+                   "the daemon no longer protects this sequence's blocks");
+}
+
+Status Sequence::CheckReady() const {
+  if (ready_) return Check();
+  return MakeError(ErrorCode::kWrongState, "not_ready", "the cached prefix must be waited for");
+}
+
+void Sequence::ReleaseBlocks(std::vector<BlockHandle> blocks) const {
+  if (blocks.empty()) return;
+  // On failure the connection is gone, and the references with it.
+  (void)attachment_->Release(std::move(blocks), nullptr, RequestDeadline());
+}
+
+}  // namespace kvtier::client

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// The blocks of one growing sequence of tokens; kvtier_sequence.h says what the calls mean.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/digest.h"
+#include "base/ids.h"
+#include "base/result.h"
+#include "client/core/attachment.h"
+#include "client/core/deadline.h"
+#include "client/core/prefix_plan.h"
+#include "protocol/block_hash.h"
+
+namespace kvtier::client {
+
+// Copies one block within the pool; false if that failed.
+using BlockCopier =
+    std::function<bool(uint64_t target_offset, uint64_t source_offset, uint64_t bytes)>;
+
+struct SequenceOptions {
+  std::string seed = std::string(kDefaultHashSeed);
+  PromptIdentity identity;
+  uint64_t leave_tokens = 1;
+  uint64_t reserve_tokens = 0;
+  RetentionClass retention = RetentionClass::kExtended;
+  BlockCopier copier;  // empty: memcpy in host memory, a copy on the GPU in a CUDA pool
+  int64_t request_timeout_ms = 5000;
+};
+
+// One thread at a time. Calls other than Open fail with kStaleHandle "connection_lost" once the
+// attachment is lost.
+class Sequence {
+ public:
+  [[nodiscard]] static Result<std::unique_ptr<Sequence>> Open(
+      std::shared_ptr<const Attachment> attachment, SequenceOptions options,
+      std::span<const uint32_t> tokens);
+  ~Sequence();
+  Sequence(const Sequence&) = delete;
+  Sequence& operator=(const Sequence&) = delete;
+
+  [[nodiscard]] Status Wait(Deadline deadline);
+  [[nodiscard]] Status Check() const;
+  [[nodiscard]] Status Append(std::span<const uint32_t> tokens);
+  [[nodiscard]] Status MarkComputed(uint64_t tokens);
+  [[nodiscard]] Status Finish();
+  [[nodiscard]] Result<std::unique_ptr<Sequence>> Fork();
+
+  // Whether the block table is final and the cached prefix usable.
+  [[nodiscard]] bool ready() const { return ready_; }
+  [[nodiscard]] size_t blocks() const { return blocks_.size(); }
+  // REQUIRES: i < blocks().
+  [[nodiscard]] BlockIndex block(size_t i) const { return blocks_[i].index; }
+  [[nodiscard]] BlockHandle handle(size_t i) const { return blocks_[i]; }
+  [[nodiscard]] uint64_t tokens() const { return tokens_.size(); }
+  [[nodiscard]] uint64_t cached_tokens() const { return cached_tokens_; }
+  [[nodiscard]] uint64_t computed_tokens() const { return computed_tokens_; }
+  // Of the cached tokens, how many each tier had.
+  [[nodiscard]] std::array<uint64_t, kTierCount> TokensByTier() const;
+  [[nodiscard]] uint8_t miss_reason() const { return miss_reason_; }
+  [[nodiscard]] const Attachment& attachment() const { return *attachment_; }
+
+ private:
+  Sequence(std::shared_ptr<const Attachment> attachment, SequenceOptions options);
+
+  [[nodiscard]] Status AcquirePrefix();
+  // Takes over what an acquire brought: the prefix that is kept, and the block to copy from.
+  void AdoptHits(const PrefixPlan& plan, const wire::AcquireReply& reply);
+  // The hits that are what they were asked as: a prefix of reply.hits.
+  [[nodiscard]] size_t CountGenuineHits(const PrefixPlan& plan,
+                                        const wire::AcquireReply& reply) const;
+  // Drops the hits from `ready` on from the cached prefix.
+  void LoseHitsFrom(uint32_t ready);
+  // Makes the block table as long as the tokens need and the first writable block private.
+  [[nodiscard]] Status Settle();
+  // Allocates private blocks until there are `count`; `spare` receives `spare_count` more.
+  [[nodiscard]] Status GrowTo(size_t count, size_t spare_count = 0,
+                              std::vector<BlockHandle>* spare = nullptr);
+  [[nodiscard]] Status CopyBlock(BlockHandle target, BlockHandle source) const;
+  [[nodiscard]] Status CommitBlocks(size_t first, size_t end,
+                                    std::optional<uint16_t> partial_tokens);
+  [[nodiscard]] wire::CommitItem ItemOf(size_t block, uint16_t tokens) const;
+  void ReleaseBlocks(std::vector<BlockHandle> blocks) const;
+
+  // Fork's parts, called on the new sequence.
+  [[nodiscard]] Status ShareBlocksOf(const Sequence& parent);
+  [[nodiscard]] Status CopyBlocksOf(const Sequence& parent, size_t first);
+
+  [[nodiscard]] Status CheckReady() const;
+  [[nodiscard]] Deadline RequestDeadline() const { return DeadlineIn(options_.request_timeout_ms); }
+  // The daemon allocates no more in one call.
+  [[nodiscard]] uint32_t MaxNewBlocks() const {
+    return std::max<uint32_t>(1, attachment_->session()->limits().max_blocks);
+  }
+  [[nodiscard]] uint32_t block_tokens() const { return attachment_->block_tokens(); }
+
+  const std::shared_ptr<const Attachment> attachment_;
+  const SequenceOptions options_;
+  const BlockHash root_;
+  std::vector<uint32_t> tokens_;
+  BlockHasher hasher_;
+
+  // The block table: shared_blocks_ immutable ones, then private ones.
+  std::vector<BlockHandle> blocks_;
+  size_t shared_blocks_ = 0;
+  // The last shared block is a partial one that this sequence committed.
+  bool partial_committed_ = false;
+  // A cached block of which a part is used: copied to the first private block once it is there.
+  std::optional<BlockHandle> copy_source_;
+  // Where the cached prefix came from, by block, the copied one included.
+  std::vector<Tier> cached_tiers_;
+
+  uint64_t cached_tokens_ = 0;
+  uint64_t computed_tokens_ = 0;
+  LoadId load_;
+  uint32_t load_hits_ = 0;
+  uint8_t miss_reason_ = 0;
+  bool ready_ = false;
+};
+
+}  // namespace kvtier::client

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/core/workspace.h"
+
+#include <fmt/format.h>
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace kvtier::client {
+namespace {
+
+// A request's frame without its lists, rounded up.
+constexpr uint64_t kFixedRequestBytes = 128;
+constexpr uint64_t kItemBytes = 8;
+
+Channel::Encoder EncoderOf(const auto& message) {
+  return [&message](uint64_t request_id, std::vector<std::byte>* out) {
+    message.Encode(request_id, out);
+  };
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Workspace>> Workspace::Open(std::shared_ptr<const Attachment> attachment,
+                                                   uint64_t bytes, Deadline deadline) {
+  if (bytes == 0 || bytes > wire::kMaxWorkspaceBytes) {
+    return MakeError(ErrorCode::kInvalidArgument, "bad_workspace",
+                     fmt::format("{} bytes, at most {}", bytes, wire::kMaxWorkspaceBytes));
+  }
+  Session& session = *attachment->session();
+  const std::optional<uint32_t> number = session.TakeWorkspaceNumber();
+  if (!number) {
+    return MakeError(ErrorCode::kLimitExceeded, "too_many_workspaces",
+                     fmt::format("{} are open", wire::kMaxWorkspaces));
+  }
+  const wire::Workspace request{.pool = attachment->pool_id(), .number = *number, .bytes = bytes};
+  std::unique_ptr<Workspace> workspace(new Workspace(std::move(attachment), *number));
+  UniqueFd fd;
+  KVT_ASSIGN_OR_RETURN(
+      const wire::WorkspaceReply reply,
+      session.channel().Call<wire::WorkspaceReply>(
+          EncoderOf(request), deadline, {.on_reply = [&](const wire::WorkspaceReply& r) -> Status {
+            if (r.bytes >= bytes) return {};
+            return MakeError(ErrorCode::kCorrupt, "workspace_too_small");
+          }},
+          &fd));
+  auto mapping = PoolMapping::Map(std::move(fd), 0, reply.bytes, reply.device_kind);
+  if (!mapping) {
+    workspace->Close(deadline);
+    return tl::unexpected(std::move(mapping).error());
+  }
+  workspace->mapping_ = *std::move(mapping);
+  return workspace;
+}
+
+void Workspace::Close(Deadline deadline) const {
+  const wire::WorkspaceClose request{.number = number_};
+  (void)attachment_->session()->channel().Post(EncoderOf(request), deadline);
+}
+
+Workspace::~Workspace() { attachment_->session()->GiveBackWorkspaceNumber(number_); }
+
+Result<uint64_t> Workspace::Attend(wire::AttendScaled request, Deadline deadline) const {
+  wire::Attend& attend = request.attend;
+  attend.pool = attachment_->pool_id();
+  attend.workspace = number_;
+  const size_t scales = request.key_scales.size() + request.value_scales.size();
+  const uint64_t items = attend.sequences.size() + attend.blocks.size() + scales;
+  const uint64_t limit = attachment_->session()->limits().max_frame_bytes;
+  if (attend.sequences.size() > wire::kMaxAttendSequences ||
+      attend.blocks.size() > wire::kMaxBlocksPerCall ||
+      request.key_scales.size() > wire::kMaxAttendScales ||
+      request.value_scales.size() > wire::kMaxAttendScales ||
+      kFixedRequestBytes + items * kItemBytes > limit) {
+    return MakeError(ErrorCode::kLimitExceeded, "frame_too_long",
+                     fmt::format("{} sequences, {} blocks and {} scales in one call",
+                                 attend.sequences.size(), attend.blocks.size(), scales));
+  }
+  // Daemons of earlier versions know calls without scales.
+  const Channel::Encoder encoder = scales == 0 ? EncoderOf(attend) : EncoderOf(request);
+  KVT_ASSIGN_OR_RETURN(
+      const wire::AttendReply reply,
+      attachment_->session()->channel().Call<wire::AttendReply>(encoder, deadline));
+  return reply.compute_ns;
+}
+
+}  // namespace kvtier::client

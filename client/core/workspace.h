@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory shared with the daemon for its attention, in one daemon's life.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "base/result.h"
+#include "client/core/attachment.h"
+#include "client/core/deadline.h"
+#include "client/core/pool_mapping.h"
+#include "protocol/messages.h"
+
+namespace kvtier::client {
+
+// Thread-safe. Every call fails with kUnavailable once the session is lost, for good.
+class Workspace {
+ public:
+  // Errors: the daemon's; kLimitExceeded "too_many_workspaces"; kUnavailable; kTimeout; those of
+  // PoolMapping::Map.
+  [[nodiscard]] static Result<std::unique_ptr<Workspace>> Open(
+      std::shared_ptr<const Attachment> attachment, uint64_t bytes, Deadline deadline);
+  // Its number may be used again. Unless it was closed, the daemon keeps its side until then.
+  ~Workspace();
+  Workspace(const Workspace&) = delete;
+  Workspace& operator=(const Workspace&) = delete;
+
+  // The daemon frees its side, when it has computed what it was asked for; no Attend may follow. A
+  // lost session needs no closing, and a daemon of an earlier version ignores it.
+  void Close(Deadline deadline) const;
+
+  [[nodiscard]] PoolMapping& mapping() { return *mapping_; }
+  [[nodiscard]] const Attachment& attachment() const { return *attachment_; }
+  // Fills in pool and workspace, sends, and waits for the results: the nanoseconds that they took.
+  // Errors: the daemon's (one of an earlier version refuses scales: kUnsupported
+  // "unknown_message"); kLimitExceeded "frame_too_long"; kUnavailable; kTimeout.
+  [[nodiscard]] Result<uint64_t> Attend(wire::AttendScaled request, Deadline deadline) const;
+
+ private:
+  Workspace(std::shared_ptr<const Attachment> attachment, uint32_t number)
+      : attachment_(std::move(attachment)), number_(number) {}
+
+  const std::shared_ptr<const Attachment> attachment_;
+  const uint32_t number_;
+  std::shared_ptr<PoolMapping> mapping_;
+};
+
+}  // namespace kvtier::client

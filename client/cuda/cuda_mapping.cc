@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/cuda/cuda_mapping.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+
+#include "client/cuda/cuda_context.h"
+#include "client/cuda/cuda_driver.h"
+
+namespace kvtier::client {
+namespace {
+
+class DriverMapping final : public CudaMapping {
+ public:
+  DriverMapping(const CudaDriver& driver, uint64_t bytes) : driver_(driver), bytes_(bytes) {}
+  ~DriverMapping() override;
+  DriverMapping(const DriverMapping&) = delete;
+  DriverMapping& operator=(const DriverMapping&) = delete;
+
+  [[nodiscard]] Status Open(int fd);
+
+  [[nodiscard]] uint64_t address() const override { return address_; }
+  [[nodiscard]] int ordinal() const override { return ordinal_; }
+  [[nodiscard]] Status Read(uint64_t offset, std::byte* data, uint64_t bytes) const override;
+  [[nodiscard]] Status Write(uint64_t offset, const std::byte* data, uint64_t bytes) const override;
+  [[nodiscard]] Status Copy(uint64_t target_offset, uint64_t source_offset,
+                            uint64_t bytes) const override;
+
+ private:
+  [[nodiscard]] Status Import(int fd);
+  [[nodiscard]] Status TakeContext();
+  [[nodiscard]] Status MapMemory();
+
+  const CudaDriver driver_;
+  const uint64_t bytes_;
+  CUmemGenericAllocationHandle handle_ = 0;
+  int ordinal_ = 0;
+  CUdevice device_ = 0;
+  CUcontext context_ = nullptr;  // the device's primary one
+  CUdeviceptr address_ = 0;
+  bool mapped_ = false;
+  CUstream stream_ = nullptr;
+};
+
+Status DriverMapping::Open(int fd) {
+  KVT_RETURN_IF_ERROR(Import(fd));
+  KVT_RETURN_IF_ERROR(TakeContext());
+  const CurrentContext current(driver_, context_);
+  return MapMemory();
+}
+
+Status DriverMapping::Import(int fd) {
+  KVT_RETURN_IF_ERROR(
+      driver_.Check(driver_.mem_import(&handle_, reinterpret_cast<void*>(static_cast<intptr_t>(fd)),
+                                       CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+                    "importing the pool's memory; is its GPU visible to this process?"));
+  CUmemAllocationProp properties{};
+  KVT_RETURN_IF_ERROR(driver_.Check(driver_.mem_properties(&properties, handle_),
+                                    "asking which GPU the pool is on"));
+  ordinal_ = properties.location.id;
+  return {};
+}
+
+Status DriverMapping::TakeContext() {
+  KVT_RETURN_IF_ERROR(driver_.Check(driver_.device_get(&device_, ordinal_), "the pool's GPU"));
+  return driver_.Check(driver_.primary_ctx_retain(&context_, device_),
+                       "the primary context of the pool's GPU");
+}
+
+Status DriverMapping::MapMemory() {
+  KVT_RETURN_IF_ERROR(driver_.Check(driver_.mem_address_reserve(&address_, bytes_, 0, 0, 0),
+                                    "reserving addresses for the pool"));
+  KVT_RETURN_IF_ERROR(
+      driver_.Check(driver_.mem_map(address_, bytes_, 0, handle_, 0), "mapping the pool"));
+  mapped_ = true;
+  const CUmemAccessDesc access{.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = ordinal_},
+                               .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  KVT_RETURN_IF_ERROR(
+      driver_.Check(driver_.mem_set_access(address_, bytes_, &access, 1), "access to the pool"));
+  return driver_.Check(driver_.stream_create(&stream_, CU_STREAM_NON_BLOCKING), "a stream");
+}
+
+DriverMapping::~DriverMapping() {
+  {
+    const CurrentContext current(driver_, context_);
+    if (stream_ != nullptr) (void)driver_.stream_destroy(stream_);
+    if (mapped_) (void)driver_.mem_unmap(address_, bytes_);
+    if (address_ != 0) (void)driver_.mem_address_free(address_, bytes_);
+    if (handle_ != 0) (void)driver_.mem_release(handle_);
+  }
+  if (context_ != nullptr) (void)driver_.primary_ctx_release(device_);
+}
+
+Status DriverMapping::Read(uint64_t offset, std::byte* data, uint64_t bytes) const {
+  const CurrentContext current(driver_, context_);
+  KVT_RETURN_IF_ERROR(driver_.Check(driver_.copy_to_host(data, address_ + offset, bytes, stream_),
+                                    "reading from the pool"));
+  return driver_.Check(driver_.stream_synchronize(stream_), "reading from the pool");
+}
+
+Status DriverMapping::Write(uint64_t offset, const std::byte* data, uint64_t bytes) const {
+  const CurrentContext current(driver_, context_);
+  KVT_RETURN_IF_ERROR(driver_.Check(driver_.copy_to_device(address_ + offset, data, bytes, stream_),
+                                    "writing to the pool"));
+  return driver_.Check(driver_.stream_synchronize(stream_), "writing to the pool");
+}
+
+Status DriverMapping::Copy(uint64_t target_offset, uint64_t source_offset, uint64_t bytes) const {
+  const CurrentContext current(driver_, context_);
+  KVT_RETURN_IF_ERROR(driver_.Check(
+      driver_.copy_on_device(address_ + target_offset, address_ + source_offset, bytes, stream_),
+      "copying within the pool"));
+  return driver_.Check(driver_.stream_synchronize(stream_), "copying within the pool");
+}
+
+}  // namespace
+
+Result<std::array<uint8_t, 16>> CurrentDeviceUuid() {
+  KVT_ASSIGN_OR_RETURN(const CudaDriver driver, CudaDriver::Load());
+  CUdevice device = 0;
+  if (driver.ctx_device(&device) != CUDA_SUCCESS) {
+    int count = 0;
+    KVT_RETURN_IF_ERROR(driver.Check(driver.device_count(&count), "counting the GPUs"));
+    if (count != 1) {
+      return MakeError(ErrorCode::kNotFound, "no_current_device",
+                       fmt::format("no CUDA context is current on this thread, and the process "
+                                   "sees {} GPUs",
+                                   count));
+    }
+    KVT_RETURN_IF_ERROR(driver.Check(driver.device_get(&device, 0), "the only GPU"));
+  }
+  CUuuid uuid{};
+  KVT_RETURN_IF_ERROR(driver.Check(driver.device_uuid(&uuid, device), "a GPU's UUID"));
+  std::array<uint8_t, 16> bytes{};
+  static_assert(sizeof(uuid.bytes) == sizeof(bytes));
+  std::memcpy(bytes.data(), uuid.bytes, sizeof(bytes));
+  return bytes;
+}
+
+Result<std::shared_ptr<CudaMapping>> CudaMapping::Map(int fd, uint64_t bytes) {
+  KVT_ASSIGN_OR_RETURN(const CudaDriver driver, CudaDriver::Load());
+  const auto mapping = std::make_shared<DriverMapping>(driver, bytes);
+  KVT_RETURN_IF_ERROR(mapping->Open(fd));
+  return mapping;
+}
+
+}  // namespace kvtier::client

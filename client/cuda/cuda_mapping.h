@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// A CUDA pool in this process's address space. No CUDA header is needed to use this.
+//
+// The library links neither the runtime nor the driver: it loads the driver when the first pool is
+// mapped, so it can live beside any engine's own runtime and on machines without one.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "base/result.h"
+
+namespace kvtier::client {
+
+// Unmapped by its destructor. REQUIRES, for that: no kernel or copy of this process uses the
+// memory. Thread-safe.
+class CudaMapping {
+ public:
+  // Imports the memory behind `fd`, of which `bytes` are the whole, and maps it for its device's
+  // primary context, which is made if the process has none yet. Errors: kUnsupported
+  // "no_cuda_driver", "cuda_driver_too_old", "no_cuda" (built without); kIoError with the driver's
+  // name for what is wrong, such as a device that this process may not see.
+  [[nodiscard]] static Result<std::shared_ptr<CudaMapping>> Map(int fd, uint64_t bytes);
+  virtual ~CudaMapping() = default;
+
+  // Of the first block. Kernels of any stream of the process can use it.
+  [[nodiscard]] virtual uint64_t address() const = 0;
+  // Of the device, as this process numbers them.
+  [[nodiscard]] virtual int ordinal() const = 0;
+
+  // Copies to and from host memory of any kind, on a stream of its own, and waits. REQUIRES: in
+  // bounds. Errors: kIoError.
+  [[nodiscard]] virtual Status Read(uint64_t offset, std::byte* data, uint64_t bytes) const = 0;
+  [[nodiscard]] virtual Status Write(uint64_t offset, const std::byte* data,
+                                     uint64_t bytes) const = 0;
+  // Copies within the memory, on the GPU, and waits. Knows nothing of other streams: what is to be
+  // copied has been written. REQUIRES: in bounds, no overlap. Errors: kIoError.
+  [[nodiscard]] virtual Status Copy(uint64_t target_offset, uint64_t source_offset,
+                                    uint64_t bytes) const = 0;
+};
+
+// The GPU that this thread uses: its current context's; without one, the only GPU that the process
+// may see. Makes no context. Errors: kNotFound "no_current_device"; kUnsupported as
+// CudaMapping::Map.
+[[nodiscard]] Result<std::array<uint8_t, 16>> CurrentDeviceUuid();
+
+}  // namespace kvtier::client

@@ -1,0 +1,396 @@
+// SPDX-License-Identifier: Apache-2.0
+// The C++ face of libkvtier: header-only over the C ABI, whose rules on threads, errors and
+// reconnecting hold here too (kvtier.h). Handles are move-only and give back what they hold.
+//
+//   auto connection = kvt::Connection::Connect("/run/kvtier/kvtierd.sock");
+//   auto model = connection->RegisterModel(record);
+//   auto pool = connection->Attach(model->model);
+//   auto sequence = pool->OpenSequence(tokens);
+//
+// Needs C++20 and nothing of this repository but kvtier.h.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kvtier.h"
+#include "kvtier_result.hpp"
+
+namespace kvt {
+
+struct Handle {
+  void operator()(kvt_connection* connection) const { kvt_disconnect(connection); }
+  void operator()(kvt_pool* pool) const { kvt_pool_close(pool); }
+  void operator()(kvt_sequence* sequence) const { kvt_sequence_close(sequence); }
+  void operator()(kvt_workspace* workspace) const { kvt_workspace_close(workspace); }
+};
+
+// Blocks held by this process, released when the span goes. The pool must outlive it.
+class BlockSpan {
+ public:
+  BlockSpan() = default;
+  BlockSpan(kvt_pool* pool, std::vector<kvt_block> blocks)
+      : pool_(pool), blocks_(std::move(blocks)) {}
+  BlockSpan(BlockSpan&& other) noexcept
+      : pool_(other.pool_), blocks_(std::exchange(other.blocks_, {})) {}
+  BlockSpan& operator=(BlockSpan&& other) noexcept {
+    if (this != &other) {
+      Release();
+      pool_ = other.pool_;
+      blocks_ = std::exchange(other.blocks_, {});
+    }
+    return *this;
+  }
+  ~BlockSpan() { Release(); }
+
+  [[nodiscard]] size_t size() const { return blocks_.size(); }
+  [[nodiscard]] bool empty() const { return blocks_.empty(); }
+  [[nodiscard]] const kvt_block& operator[](size_t i) const { return blocks_[i]; }
+  [[nodiscard]] std::span<const kvt_block> blocks() const { return blocks_; }
+
+  // Gives the blocks back now. Errors of the daemon come by Connection::TakeErrors.
+  void Release() { Shrink(0); }
+  // Gives the blocks from `count` on back.
+  void Shrink(size_t count) {
+    if (count >= blocks_.size()) return;
+    (void)kvt_release(pool_, blocks_.data() + count, blocks_.size() - count, nullptr);
+    blocks_.resize(count);
+  }
+  // Hands the blocks over to the caller, who releases them.
+  [[nodiscard]] std::vector<kvt_block> Take() { return std::exchange(blocks_, {}); }
+
+ private:
+  kvt_pool* pool_ = nullptr;
+  std::vector<kvt_block> blocks_;
+};
+
+// What an acquire brought.
+struct Acquired {
+  struct Source {
+    uint16_t tokens = 0;
+    kvt_tier tier = KVT_TIER_POOL;
+  };
+  BlockSpan hits;                                 // the longest cached prefix
+  std::vector<Source> sources;                    // of each hit
+  BlockSpan new_blocks;                           // private blocks
+  uint32_t partial_block = KVT_NO_PARTIAL_BLOCK;  // which of the partial_blocks hit
+  kvt_load load{};                                // id 0: all hits are usable
+  kvt_miss miss = KVT_MISS_NONE;
+};
+
+// One growing sequence of tokens; see kvtier_sequence.h for what the calls mean.
+class Sequence {
+ public:
+  explicit Sequence(kvt_sequence* sequence) : sequence_(sequence) {}
+
+  [[nodiscard]] kvt_sequence* get() const { return sequence_.get(); }
+  Status Wait(int64_t timeout_ms = KVT_DEFAULT_TIMEOUT) {
+    return ToStatus(kvt_sequence_wait(get(), timeout_ms));
+  }
+  [[nodiscard]] kvt_sequence_info Info() const {
+    kvt_sequence_info info{};
+    info.size = sizeof(info);
+    (void)kvt_sequence_get_info(get(), &info);
+    return info;
+  }
+  [[nodiscard]] uint64_t tokens() const { return Info().tokens; }
+  [[nodiscard]] uint64_t cached_tokens() const { return Info().cached_tokens; }
+  Status Check() { return ToStatus(kvt_sequence_check(get())); }
+  Result<std::vector<int32_t>> BlockTable() const {
+    std::vector<int32_t> table(Info().blocks);
+    size_t count = 0;
+    if (kvt_sequence_block_table(get(), table.data(), table.size(), &count)) return Error::Last();
+    return table;
+  }
+  // Of the first `count` logical blocks, for Workspace::Attend.
+  Result<std::vector<kvt_block>> Blocks(size_t count) const {
+    std::vector<kvt_block> blocks(count);
+    if (kvt_sequence_blocks(get(), blocks.data(), count)) return Error::Last();
+    return blocks;
+  }
+  Result<std::vector<int64_t>> SlotMapping(uint64_t first, size_t count) const {
+    std::vector<int64_t> slots(count);
+    if (kvt_sequence_slot_mapping(get(), first, count, slots.data())) return Error::Last();
+    return slots;
+  }
+  Status Append(std::span<const uint32_t> tokens) {
+    return ToStatus(kvt_sequence_append(get(), tokens.data(), tokens.size()));
+  }
+  Status MarkComputed(uint64_t tokens) {
+    return ToStatus(kvt_sequence_mark_computed(get(), tokens));
+  }
+  Status Finish() { return ToStatus(kvt_sequence_finish(get())); }
+  Result<Sequence> Fork() {
+    kvt_sequence* fork = nullptr;
+    if (kvt_sequence_fork(get(), &fork)) return Error::Last();
+    return Sequence(fork);
+  }
+
+ private:
+  std::unique_ptr<kvt_sequence, Handle> sequence_;
+};
+
+// Memory shared with the daemon for attention that it computes; see kvtier_attention.h. The pool
+// must outlive it.
+class Workspace {
+ public:
+  explicit Workspace(kvt_workspace* workspace) : workspace_(workspace) {}
+
+  [[nodiscard]] kvt_workspace* get() const { return workspace_.get(); }
+  [[nodiscard]] Result<kvt_workspace_info> Info() const {
+    kvt_workspace_info info{};
+    info.size = sizeof(info);
+    if (kvt_workspace_get_info(get(), &info)) return Error::Last();
+    return info;
+  }
+  // Returns the nanoseconds that it took.
+  Result<uint64_t> Attend(const kvt_attend_request& request,
+                          int64_t timeout_ms = KVT_DEFAULT_TIMEOUT) {
+    uint64_t compute_ns = 0;
+    if (kvt_attend(get(), &request, timeout_ms, &compute_ns)) return Error::Last();
+    return compute_ns;
+  }
+  // Over an fp8 cache: one number for each KV head, one for all, or none.
+  Result<uint64_t> AttendScaled(const kvt_attend_request& request, const std::vector<float>& keys,
+                                const std::vector<float>& values,
+                                int64_t timeout_ms = KVT_DEFAULT_TIMEOUT) {
+    const kvt_attend_scales scales{sizeof(kvt_attend_scales), keys.data(), keys.size(),
+                                   values.data(), values.size()};
+    uint64_t compute_ns = 0;
+    if (kvt_attend_scaled(get(), &request, &scales, timeout_ms, &compute_ns)) return Error::Last();
+    return compute_ns;
+  }
+
+ private:
+  std::unique_ptr<kvt_workspace, Handle> workspace_;
+};
+
+// One model's mapped blocks. The connection must outlive it.
+class Pool {
+ public:
+  explicit Pool(kvt_pool* pool) : pool_(pool), block_bytes_(Info().block_bytes) {}
+
+  [[nodiscard]] kvt_pool* get() const { return pool_.get(); }
+  [[nodiscard]] kvt_pool_info Info() const {
+    kvt_pool_info info{};
+    info.size = sizeof(info);
+    (void)kvt_pool_get_info(get(), &info);
+    return info;
+  }
+  // The bytes of one block, where the pool is host memory.
+  Result<std::span<std::byte>> Bytes(const kvt_block& block) const {
+    void* address = nullptr;
+    if (kvt_pool_block_address(get(), block, &address)) return Error::Last();
+    return std::span(static_cast<std::byte*>(address), block_bytes_);
+  }
+  void DropStaleMappings() { kvt_pool_drop_stale_mappings(get()); }
+
+  // A CUDA pool's memory for kernels of this process, and copies whatever the device.
+  [[nodiscard]] Result<kvt_device_mapping> MapDevice() const {
+    kvt_device_mapping mapping{};
+    mapping.size = sizeof(mapping);
+    if (kvt_pool_map_device(get(), &mapping)) return Error::Last();
+    return mapping;
+  }
+  void UnmapDevice() { kvt_pool_unmap_device(get()); }
+  Status Read(const kvt_block& block, std::span<std::byte> bytes, uint64_t offset = 0) const {
+    return ToStatus(kvt_pool_read(get(), block, offset, bytes.data(), bytes.size()));
+  }
+  Status Write(const kvt_block& block, std::span<const std::byte> bytes,
+               uint64_t offset = 0) const {
+    return ToStatus(kvt_pool_write(get(), block, offset, bytes.data(), bytes.size()));
+  }
+
+  Result<Acquired> Acquire(std::span<const kvt_hash> hashes,
+                           std::span<const kvt_hash> partial_blocks = {}, uint32_t new_blocks = 0,
+                           kvt_load_order order = KVT_LOAD_BLOCKS) {
+    std::vector<kvt_acquired_block> hits(hashes.size() + (partial_blocks.empty() ? 0 : 1));
+    std::vector<kvt_block> allocated(new_blocks);
+    kvt_acquire_request request{};
+    request.size = sizeof(request);
+    request.hashes = hashes.data();
+    request.hash_count = hashes.size();
+    request.partial_blocks = partial_blocks.data();
+    request.partial_count = partial_blocks.size();
+    request.new_blocks = new_blocks;
+    request.load_order = order;
+    kvt_acquire_reply reply{};
+    reply.size = sizeof(reply);
+    reply.hits = hits.data();
+    reply.hits_capacity = hits.size();
+    reply.new_blocks = allocated.data();
+    reply.new_block_capacity = allocated.size();
+    if (kvt_acquire(get(), &request, &reply)) return Error::Last();
+    hits.resize(reply.hit_count);
+    return ToAcquired(hits, std::move(allocated), reply);
+  }
+  // Waits until the first `up_to` hits are usable or the load is over. Hits that could not be
+  // loaded are then taken out of `acquired` and released.
+  Result<kvt_load_progress> Wait(Acquired* acquired, uint32_t up_to,
+                                 int64_t timeout_ms = KVT_DEFAULT_TIMEOUT) {
+    kvt_load_progress progress{};
+    progress.size = sizeof(progress);
+    progress.ready = static_cast<uint32_t>(acquired->hits.size());
+    progress.finished = 1;
+    if (acquired->load.id == 0) return progress;
+    if (kvt_wait(get(), acquired->load, up_to, timeout_ms, &progress)) return Error::Last();
+    if (progress.finished) acquired->hits.Shrink(progress.ready);
+    return progress;
+  }
+  // The same until the first `layers` layers of all hits are usable.
+  Result<kvt_load_progress> WaitLayers(Acquired* acquired, uint32_t layers,
+                                       int64_t timeout_ms = KVT_DEFAULT_TIMEOUT) {
+    kvt_load_progress progress{};
+    progress.size = sizeof(progress);
+    progress.ready = static_cast<uint32_t>(acquired->hits.size());
+    progress.finished = 1;
+    progress.layers = KVT_ALL_LAYERS;
+    if (acquired->load.id == 0) return progress;
+    if (kvt_wait_layers(get(), acquired->load, layers, timeout_ms, &progress)) return Error::Last();
+    if (progress.finished) acquired->hits.Shrink(progress.ready);
+    return progress;
+  }
+  // Has the stream wait instead; ask Wait or WaitLayers afterwards whether what it did counts.
+  Status WaitOnStream(const Acquired& acquired, uint32_t up_to, void* stream) {
+    return ToStatus(kvt_wait_on_stream(get(), acquired.load, up_to, stream));
+  }
+  // Fire and forget; errors come by Connection::TakeErrors.
+  Status Commit(std::span<const kvt_commit_entry> entries) {
+    return ToStatus(kvt_commit(get(), entries.data(), entries.size(), nullptr));
+  }
+  // Waits for the outcome of each entry, see kvt_commit.
+  Result<std::vector<kvt_status>> CommitAndWait(std::span<const kvt_commit_entry> entries) {
+    std::vector<kvt_status> results(entries.size());
+    if (kvt_commit(get(), entries.data(), entries.size(), results.data())) return Error::Last();
+    return results;
+  }
+  Status Release(std::span<const kvt_block> blocks) {
+    return ToStatus(kvt_release(get(), blocks.data(), blocks.size(), nullptr));
+  }
+  Result<uint32_t> Prefetch(std::span<const kvt_hash> hashes) {
+    uint32_t accepted = 0;
+    if (kvt_prefetch(get(), hashes.data(), hashes.size(), &accepted)) return Error::Last();
+    return accepted;
+  }
+  Result<uint32_t> Pin(std::span<const kvt_hash> hashes, int64_t ttl_ms) {
+    uint32_t pinned = 0;
+    if (kvt_pin(get(), hashes.data(), hashes.size(), ttl_ms, &pinned)) return Error::Last();
+    return pinned;
+  }
+  // KVT_PRESENT_* bits of each block.
+  Result<std::vector<uint8_t>> Lookup(std::span<const kvt_hash> hashes) {
+    std::vector<uint8_t> presence(hashes.size());
+    if (kvt_lookup(get(), hashes.data(), hashes.size(), presence.data())) return Error::Last();
+    return presence;
+  }
+  Result<Workspace> OpenWorkspace(uint64_t bytes) {
+    kvt_workspace* workspace = nullptr;
+    if (kvt_workspace_open(get(), bytes, &workspace)) return Error::Last();
+    return Workspace(workspace);
+  }
+  // `options` may be null.
+  Result<Sequence> OpenSequence(std::span<const uint32_t> tokens,
+                                const kvt_sequence_options* options = nullptr) {
+    kvt_sequence* sequence = nullptr;
+    if (kvt_sequence_open(get(), options, tokens.data(), tokens.size(), &sequence))
+      return Error::Last();
+    return Sequence(sequence);
+  }
+
+ private:
+  Acquired ToAcquired(const std::vector<kvt_acquired_block>& hits, std::vector<kvt_block> allocated,
+                      const kvt_acquire_reply& reply) const {
+    Acquired acquired;
+    std::vector<kvt_block> blocks;
+    blocks.reserve(hits.size());
+    acquired.sources.reserve(hits.size());
+    for (const kvt_acquired_block& hit : hits) {
+      blocks.push_back(hit.block);
+      acquired.sources.push_back({hit.tokens, hit.tier});
+    }
+    acquired.hits = BlockSpan(get(), std::move(blocks));
+    acquired.new_blocks = BlockSpan(get(), std::move(allocated));
+    acquired.partial_block = reply.partial_block;
+    acquired.load = reply.load;
+    acquired.miss = reply.miss;
+    return acquired;
+  }
+
+  std::unique_ptr<kvt_pool, Handle> pool_;
+  // The model's, and so the same through all reconnections.
+  uint64_t block_bytes_ = 0;
+};
+
+class Connection {
+ public:
+  explicit Connection(kvt_connection* connection) : connection_(connection) {}
+  // `options` may be null.
+  static Result<Connection> Connect(const std::string& socket_path,
+                                    const kvt_connect_options* options = nullptr) {
+    kvt_connection* connection = nullptr;
+    if (kvt_connect(socket_path.c_str(), options, &connection)) return Error::Last();
+    return Connection(connection);
+  }
+
+  [[nodiscard]] kvt_connection* get() const { return connection_.get(); }
+  [[nodiscard]] bool IsConnected() { return kvt_is_connected(get()) != 0; }
+  // Returns the round trip in microseconds.
+  Result<double> Ping() {
+    double round_trip_us = 0;
+    if (kvt_ping(get(), &round_trip_us)) return Error::Last();
+    return round_trip_us;
+  }
+  Result<kvt_stats> Stats() {
+    kvt_stats stats{};
+    stats.size = sizeof(stats);
+    if (kvt_get_stats(get(), &stats)) return Error::Last();
+    return stats;
+  }
+  Result<kvt_model_info> RegisterModel(const kvt_model_record& record) {
+    kvt_model_info info{};
+    info.size = sizeof(info);
+    if (kvt_register_model(get(), &record, &info)) return Error::Last();
+    return info;
+  }
+  Result<std::vector<kvt_device>> Devices() {
+    std::vector<kvt_device> devices(KVT_MAX_DEVICES);
+    size_t count = 0;
+    if (kvt_get_devices(get(), devices.data(), devices.size(), &count)) return Error::Last();
+    devices.resize(count);
+    return devices;
+  }
+  // `device`: a position in Devices(), or KVT_ANY_DEVICE.
+  Result<Pool> Attach(uint32_t model, uint64_t pool_bytes = 0, uint32_t device = 0) {
+    kvt_pool* pool = nullptr;
+    if (kvt_attach(get(), model, device, pool_bytes, &pool)) return Error::Last();
+    return Pool(pool);
+  }
+  // Waits until the daemon has done all that was sent before.
+  Status Flush() { return ToStatus(kvt_flush(get())); }
+  // The errors of commits and releases that nobody waited for, oldest first.
+  [[nodiscard]] std::vector<kvt_async_error> TakeErrors() {
+    std::vector<kvt_async_error> errors(1024);
+    errors.resize(kvt_take_errors(get(), errors.data(), errors.size(), nullptr));
+    return errors;
+  }
+
+ private:
+  std::unique_ptr<kvt_connection, Handle> connection_;
+};
+
+// Hashes of all full blocks and, if tokens remain, of the partial block at the end.
+inline Result<std::vector<kvt_hash>> HashBlocks(std::span<const uint32_t> tokens,
+                                                const kvt_hash_options& options) {
+  if (options.block_tokens == 0) return Error{KVT_INVALID_ARGUMENT, "zero_block_tokens", {}};
+  std::vector<kvt_hash> hashes((tokens.size() + options.block_tokens - 1) / options.block_tokens);
+  if (kvt_hash_blocks(&options, tokens.data(), tokens.size(), hashes.data(), hashes.size()))
+    return Error::Last();
+  return hashes;
+}
+
+}  // namespace kvt

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* kvt_sequence: the blocks of one growing sequence of tokens. Included by kvtier.h; its rules hold.
+ *
+ * The life of a sequence in an engine:
+ *  - kvt_sequence_open: hashes the prompt, references its longest cached prefix, reserves blocks
+ *    for the rest. One round trip if all is cached, two if something must be filled.
+ *  - kvt_sequence_wait: until what was found below the pool has been loaded.
+ *  - The engine computes the tokens from cached_tokens on into their slots.
+ *  - kvt_sequence_mark_computed: the KV of the first n tokens is in place; full blocks are
+ *    committed.
+ *  - kvt_sequence_append: the next token; compute it into its slot, mark it computed; and so on.
+ *  - kvt_sequence_finish: commits the last, partial block too, if it is worth keeping.
+ *  - kvt_sequence_close: gives everything back.
+ *
+ * The block table and the slots of tokens from `cached_tokens` on are always private blocks of this
+ * sequence, so an engine may write there; a cached block that would be written is copied first
+ * (copy-on-write).
+ *
+ * When the connection is lost, so is the sequence: every call but close then returns
+ * KVT_STALE_HANDLE "connection_lost". Its memory stays readable, but the bytes of its blocks may be
+ * replaced: an engine that has computed with them should ask kvt_sequence_check before it trusts
+ * the result.
+ *
+ * One thread at a time for one sequence; different sequences of one pool are independent. */
+#ifndef KVTIER_CLIENT_KVTIER_SEQUENCE_H_
+#define KVTIER_CLIENT_KVTIER_SEQUENCE_H_
+
+#include "kvtier.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Copies one block within the pool: `bytes` from `source_offset` to `target_offset`, both counted
+ * from the pool's first byte. Returns after the copy is complete, 0 if it succeeded. */
+typedef int32_t (*kvt_copy_block)(void* user, uint64_t target_offset, uint64_t source_offset,
+                                  uint64_t bytes);
+
+typedef struct kvt_sequence_options {
+  size_t size;
+  const char* seed; /* as in kvt_hash_options, like the next four */
+  const char* lora;
+  const char* cache_salt;
+  const kvt_multimodal_item* items; /* read at open only */
+  size_t item_count;
+  uint32_t leave_tokens;   /* at least so many tokens are left to compute; default 1, because an
+                              engine needs the logits of the last one */
+  uint32_t reserve_tokens; /* room to append without another round trip; default 0 */
+  kvt_retention retention; /* of the blocks this sequence commits; default KVT_RETENTION_EXTENDED */
+  uint8_t reserved[7];
+  kvt_copy_block copy; /* for copy-on-write; NULL: memcpy in host memory, a copy on the GPU (on a
+                          stream of the library's, waited for) in a CUDA pool, which is mapped as by
+                          kvt_pool_map_device when the first copy is due */
+  void* copy_user;
+} kvt_sequence_options;
+KVT_API void kvt_sequence_options_init(kvt_sequence_options* options);
+
+/* Opens a sequence with its first tokens (possibly none). `pool` must outlive it. `options` may be
+ * NULL. Errors as of kvt_acquire; in particular KVT_UNAVAILABLE (compute without the cache) and
+ * KVT_RESOURCE_EXHAUSTED (nothing is held). */
+KVT_API kvt_status kvt_sequence_open(kvt_pool* pool, const kvt_sequence_options* options,
+                                     const uint32_t* tokens, size_t token_count,
+                                     kvt_sequence** sequence);
+/* Releases its blocks and frees it. */
+KVT_API void kvt_sequence_close(kvt_sequence* sequence);
+
+/* Waits until the cached prefix is in the pool. What could not be loaded is dropped from it:
+ * `cached_tokens` shrinks and private blocks take the place of the lost ones. After KVT_OK the
+ * cached prefix is usable and the block table final for the tokens so far. Returns at once if
+ * nothing is being loaded. Errors: KVT_TIMEOUT (call again), KVT_STALE_HANDLE,
+ * KVT_RESOURCE_EXHAUSTED (call again or close). */
+KVT_API kvt_status kvt_sequence_wait(kvt_sequence* sequence, int64_t timeout_ms);
+
+typedef struct kvt_sequence_info {
+  size_t size;
+  uint64_t tokens;          /* so far */
+  uint64_t cached_tokens;   /* of the first ones: came from the cache, need not be computed */
+  uint64_t computed_tokens; /* at least cached_tokens */
+  uint64_t blocks;          /* in the block table; more than tokens need if some are reserved */
+  uint64_t pool_tokens;     /* of cached_tokens: found in the pool, in host memory, on disk */
+  uint64_t host_tokens;
+  uint64_t disk_tokens;
+  uint64_t attachment; /* kvt_pool_info.attachment when it was opened */
+  void* base;          /* of the pool these block numbers belong to; NULL unless host memory */
+  int32_t ready;       /* 0: kvt_sequence_wait is due */
+  kvt_miss miss;       /* why the cached prefix ended, KVT_MISS_NONE if all asked for was found */
+} kvt_sequence_info;
+KVT_API kvt_status kvt_sequence_get_info(const kvt_sequence* sequence, kvt_sequence_info* info);
+
+/* KVT_OK while everything the sequence holds is still protected by its references; does no round
+ * trip. Errors: KVT_STALE_HANDLE. */
+KVT_API kvt_status kvt_sequence_check(kvt_sequence* sequence);
+
+/* Writes the pool block of each logical block and their number. Errors: KVT_INVALID_ARGUMENT
+ * (capacity too small; `*count` is set), KVT_WRONG_STATE (wait is due). `indices` may be NULL with
+ * capacity 0 to ask for the number. */
+KVT_API kvt_status kvt_sequence_block_table(const kvt_sequence* sequence, int32_t* indices,
+                                            size_t capacity, size_t* count);
+/* Writes block_index * block_tokens + offset of tokens [first, first + count). Errors:
+ * KVT_INVALID_ARGUMENT (beyond the sequence), KVT_WRONG_STATE (wait is due). */
+KVT_API kvt_status kvt_sequence_slot_mapping(const kvt_sequence* sequence, uint64_t first,
+                                             size_t count, int64_t* slots);
+
+/* Adds tokens and the blocks they need. On failure the sequence is as before. Errors:
+ * KVT_RESOURCE_EXHAUSTED, KVT_UNAVAILABLE, KVT_STALE_HANDLE, KVT_WRONG_STATE (wait is due). */
+KVT_API kvt_status kvt_sequence_append(kvt_sequence* sequence, const uint32_t* tokens,
+                                       size_t count);
+
+/* Says that the KV of the first `tokens` tokens is completely written (on a device: the stream has
+ * been waited for) and commits the blocks this fills. Never goes back. Errors: KVT_INVALID_ARGUMENT
+ * (more than there are), KVT_STALE_HANDLE, KVT_WRONG_STATE (wait is due). */
+KVT_API kvt_status kvt_sequence_mark_computed(kvt_sequence* sequence, uint64_t tokens);
+
+/* Commits the partial block at the end of the computed tokens, so that it too can be found. The
+ * sequence stays usable: appending copies that block first. Errors: KVT_WRONG_STATE (wait is due;
+ * or "tokens_not_computed": there are tokens beyond the computed ones), KVT_STALE_HANDLE. */
+KVT_API kvt_status kvt_sequence_finish(kvt_sequence* sequence);
+
+/* A second sequence with the same tokens: committed blocks are shared, private ones copied. Both
+ * are independent from then on. Errors as of open; KVT_WRONG_STATE (wait is due). */
+KVT_API kvt_status kvt_sequence_fork(kvt_sequence* sequence, kvt_sequence** fork);
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+
+#endif /* KVTIER_CLIENT_KVTIER_SEQUENCE_H_ */

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// The latest trace events, as many as there is room for: the oldest give way.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "tiers/types/tracer.h"
+
+namespace kvtier {
+
+// Takes all of its memory when it is made. Event loop only.
+class TraceRing final : public Tracer {
+ public:
+  // REQUIRES: capacity > 0.
+  explicit TraceRing(uint64_t capacity);
+
+  // Times are from the monotonic clock itself: the daemon's coarse clock is too coarse.
+  void Record(const TraceEvent& event) override;
+  [[nodiscard]] int64_t NowUs() const override { return ClockUs(); }
+
+  // Events are numbered from 0 on; those from first() to end() are still there.
+  [[nodiscard]] uint64_t first() const { return end_ > events_.size() ? end_ - events_.size() : 0; }
+  [[nodiscard]] uint64_t end() const { return end_; }
+  [[nodiscard]] uint64_t capacity() const { return events_.size(); }
+  // REQUIRES: first() <= number < end().
+  [[nodiscard]] const TraceEvent& operator[](uint64_t number) const {
+    return events_[number % events_.size()];
+  }
+  // The first event recorded at `time_us` or later; end() if there is none.
+  [[nodiscard]] uint64_t FirstSince(int64_t time_us) const;
+
+  [[nodiscard]] static int64_t ClockUs();
+
+ private:
+  std::vector<TraceEvent> events_;
+  uint64_t end_ = 0;
+};
+
+}  // namespace kvtier

@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/app/daemon.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <random>
+#include <utility>
+
+#include "base/byte_size.h"
+#include "base/thread_executor.h"
+#include "daemon/config/config_check.h"
+#include "daemon/config/reload.h"
+#include "daemon/config/tenant_quotas.h"
+#include "daemon/runtime/version.h"
+#include "daemon/runtime/worker_threads.h"
+#include "gpu/cuda_device.h"
+
+namespace kvtier {
+namespace {
+
+// Fine enough for waits of max_wait_ms, coarse enough to cost nothing.
+constexpr int64_t kTickMs = 100;
+// A GPU whose memory is still held is waited for for a minute.
+constexpr int64_t kDevicePatienceMs = 120 * 1000;
+constexpr int64_t kKernelsPatienceMs = 60 * 1000;
+
+// Like any failure: systemd starts the daemon again.
+constexpr int kExitDeviceLost = 1;
+
+uint64_t RandomGeneration() {
+  std::random_device random;
+  return uint64_t{random()} << 32 | random();
+}
+
+Status MakeParentDirectory(const std::string& path) {
+  const std::filesystem::path parent = std::filesystem::path(path).parent_path();
+  std::error_code error;
+  if (parent.empty() || std::filesystem::exists(parent, error)) return {};
+  if (!std::filesystem::create_directory(parent, error)) {
+    return MakeError(ErrorCode::kInvalidArgument, "socket_directory",
+                     fmt::format("{} cannot be made: {}", parent.string(), error.message()));
+  }
+  // The process's umask keeps others out of what it makes; the socket is for them.
+  std::filesystem::permissions(parent, std::filesystem::perms(0755), error);
+  return {};
+}
+
+}  // namespace
+
+Daemon::Daemon(const Config& config, EventLoop* loop, Log* log, PeerInspector* peers,
+               ServiceManager* manager)
+    : config_(config),
+      loop_(loop),
+      log_(log),
+      peers_(peers),
+      manager_(manager),
+      started_ms_(clock_.MonotonicMs()),
+      tick_(loop) {}
+
+Daemon::~Daemon() = default;
+
+Status Daemon::Start() {
+  log_->Info("daemon.starting", "kvtierd {}, pid {}", Version(), ::getpid());
+  // First the lock: another daemon's directory and sockets must not be touched.
+  KVT_ASSIGN_OR_RETURN(disk_, BlameKey(config_, "disk.directory",
+                                       DiskTier::Open(config_, clock_, loop_, log_, manager_)));
+  manager_->ExtendStart("Opening the devices",
+                        kDevicePatienceMs * static_cast<int64_t>(config_.pool.devices.size()));
+  KVT_RETURN_IF_ERROR(BlameKey(config_, "pool.device", OpenDevices()));
+  manager_->ExtendStart("Trying out the kernels", kKernelsPatienceMs);
+  AttentionService::Environment attention{
+      .config = &config_.kernels,
+      .clock = &clock_,
+      .loop = loop_,
+      .log = log_,
+      .on_fatal = [this](const std::string& error) { EndForLostDevice(error); }};
+  for (const OpenedDevice& opened : devices_) attention.devices.push_back(opened.device.get());
+  attention_ = std::make_unique<AttentionService>(attention);
+  KVT_RETURN_IF_ERROR(BlameKey(config_, "host.bytes", OpenArena()));
+  executor_ = std::make_unique<ThreadExecutor>(
+      "kvt-work", static_cast<int>(WorkerThreads(config_.host.checksum_threads)), loop_,
+      ThreadExecutor::Standing::kBackground);
+  if (config_.trace.events > 0) trace_ = std::make_unique<TraceRing>(config_.trace.events);
+  MakeCache();
+  KVT_RETURN_IF_ERROR(Listen());
+  TickForever();
+  // Last, because touching and pinning hold up whatever maps memory, starts threads or launches.
+  arena_->Prepare();
+  log_->Info("server.ready", "READY: serving on {}, admin on {}, after {} ms",
+             config_.server.socket, config_.server.admin_socket,
+             clock_.MonotonicMs() - started_ms_);
+  return {};
+}
+
+Status Daemon::OpenDevices() {
+  KVT_ASSIGN_OR_RETURN(
+      devices_, kvtier::OpenDevices(config_, clock_, loop_, log_,
+                                    [this](const std::string& error) { EndForLostDevice(error); }));
+  return {};
+}
+
+void Daemon::EndForLostDevice(const std::string& error) {
+  // Nothing of the context can be used any more, not even to take it down in order. The lower tiers
+  // are there for the next process.
+  log_->Error("device.lost", "the GPU's context is broken, ending: {}", error);
+  std::_Exit(kExitDeviceLost);
+}
+
+Status Daemon::OpenArena() {
+  // GPUs share theirs.
+  HostPinner* pinner = nullptr;
+  for (const OpenedDevice& opened : devices_) {
+    if (pinner == nullptr) pinner = opened.device->host_pinner();
+  }
+  const uint32_t touch_threads = WorkerThreads(config_.host.touch_threads);
+  KVT_ASSIGN_OR_RETURN(
+      arena_, MappedArena::Create({.bytes = config_.host.bytes,
+                                   .slab_bytes = config_.cache.slab_bytes,
+                                   .touch_threads = static_cast<int>(touch_threads),
+                                   .pinner = pinner,
+                                   .numa_node = CommonNumaNode(devices_),
+                                   .log =
+                                       [log = log_](const std::string& note) {
+                                         log->Warning("host.degraded", "{}", note);
+                                       },
+                                   .on_complete =
+                                       [this](const ArenaTimes& times) {
+                                         log_->Info("host.complete",
+                                                    "{} of host memory ready after {:.2f} s: "
+                                                    "{:.2f} s for pages, {:.2f} s for pinning",
+                                                    FormatByteSize(arena_->capacity_bytes()),
+                                                    times.seconds, times.pages_s, times.pin_s);
+                                       }},
+                                  loop_));
+  log_->Info("host.open", "{} of host memory, to be touched by {} thread(s); {} for checksums",
+             FormatByteSize(arena_->capacity_bytes()), touch_threads,
+             WorkerThreads(config_.host.checksum_threads));
+  return {};
+}
+
+void Daemon::MakeCache() {
+  CacheEnvironment environment{.clock = &clock_,
+                               .loop = loop_,
+                               .executor = executor_.get(),
+                               .arena = arena_.get(),
+                               .tracer = trace_.get()};
+  for (const OpenedDevice& opened : devices_) {
+    environment.devices.push_back({opened.device.get(), opened.pool_bytes});
+  }
+  IndexSnapshot snapshot = disk_->Join(&environment);
+  WarnOfReserves(environment);
+  cache_ = std::make_unique<Cache>(config_.cache, std::move(environment), std::move(snapshot));
+}
+
+// The configuration promised what this machine turned out not to have.
+void Daemon::WarnOfReserves(const CacheEnvironment& environment) {
+  const CacheOptions& options = config_.cache;
+  const uint64_t disk_slabs = ReservedSlabs(options.tenants, Tier::kDisk, options.slab_bytes);
+  if (disk_slabs > 0 && disk_slabs >= environment.geometry.slabs) {
+    log_->Warning("quota.disk_short",
+                  "{} slabs of the disk are reserved for tenants and there are {}: not all can be "
+                  "kept, and others may find no room",
+                  disk_slabs, environment.geometry.slabs);
+  }
+  const uint64_t reserved_bytes = ReservedPoolBytes(options.tenants);
+  uint64_t pool_bytes = 0;
+  for (const PoolDevice& device : environment.devices) pool_bytes += device.pool_bytes;
+  if (reserved_bytes > pool_bytes) {
+    log_->Warning("quota.pool_short", "{} of pools are reserved for tenants and there are {}",
+                  FormatByteSize(reserved_bytes), FormatByteSize(pool_bytes));
+  }
+}
+
+Quarantine::Outlasts Daemon::KernelsOutlast() {
+  std::vector<int> ordinals;
+  for (const OpenedDevice& opened : devices_) {
+    if (opened.kind == wire::DeviceKind::kCuda) ordinals.push_back(opened.device->info().ordinal);
+  }
+  if (ordinals.empty()) return {};
+  return [this, ordinals](int32_t pid, std::function<void(bool)> answer) {
+    const auto found = std::make_shared<bool>(false);
+    // Asking the driver takes milliseconds.
+    executor_->Run(
+        [ordinals, pid, found] {
+          for (const int ordinal : ordinals) *found |= HoldsVramOf(ordinal, pid);
+        },
+        [found, answer = std::move(answer)] { answer(*found); });
+  };
+}
+
+Status Daemon::Listen() {
+  server_ = std::make_unique<Server>(ServerEnvironment{.loop = loop_,
+                                                       .cache = cache_.get(),
+                                                       .log = log_,
+                                                       .peers = peers_,
+                                                       .config = &config_,
+                                                       .devices = WireDevices(),
+                                                       .tracer = trace_.get(),
+                                                       .daemon_generation = RandomGeneration(),
+                                                       .attention = attention_.get(),
+                                                       .outlasts = KernelsOutlast()},
+                                     TenantMap(config_.tenants, ::geteuid()));
+  shutdown_ = std::make_unique<Shutdown>(ShutdownEnvironment{
+      .loop = loop_,
+      .clock = &clock_,
+      .cache = cache_.get(),
+      .server = server_.get(),
+      .log = log_,
+      .manager = manager_,
+      .config = &config_.drain,
+  });
+  admin_operations_ = std::make_unique<AdminOperations>(AdminEnvironment{
+      .loop = loop_,
+      .clock = &clock_,
+      .cache = cache_.get(),
+      .models = &server_->models(),
+      .server = server_.get(),
+      .trace = trace_.get(),
+      .status = [this] { return StatusJson(Source()); },
+      .stats = [this] { return StatsJson(Source()); },
+      .config = [this] { return ConfigJson(config_); },
+      .default_config = [] { return ConfigJson(Config{}); },
+  });
+  admin_server_ = std::make_unique<AdminServer>(loop_, log_, peers_, admin_operations_.get());
+  const std::string& admin_socket = config_.server.admin_socket;
+  KVT_RETURN_IF_ERROR(BlameKey(config_, "server.admin_socket", MakeParentDirectory(admin_socket)));
+  KVT_RETURN_IF_ERROR(
+      BlameKey(config_, "server.socket", MakeParentDirectory(config_.server.socket)));
+  KVT_RETURN_IF_ERROR(
+      BlameKey(config_, "server.admin_socket", admin_server_->Listen(admin_socket)));
+  KVT_RETURN_IF_ERROR(BlameKey(config_, "metrics.listen", ListenForMetrics()));
+  return BlameKey(config_, "server.socket", server_->Listen());
+}
+
+void Daemon::LogDifferences(const Config& wanted) const {
+  const ConfigDifferences differences = CompareConfigs(config_, wanted);
+  for (const ConfigDifference& key : differences.now) {
+    log_->Info("config.changed", "{}: {}: {} instead of {}", key.place, key.key, key.wanted,
+               key.running);
+  }
+  for (const ConfigDifference& key : differences.restart) {
+    log_->Warning("config.needs_restart", "{}: {}: {} is wanted, {} stays until a restart",
+                  key.place, key.key, key.wanted, key.running);
+  }
+  log_->Info("config.reloaded", "{} key(s) changed, {} wait for a restart", differences.now.size(),
+             differences.restart.size());
+}
+
+Status Daemon::Reload(const Config& wanted) {
+  const Config taken = TakeReloadable(config_, wanted);
+  // What is taken must also go with what stays.
+  KVT_RETURN_IF_ERROR(CheckConfig(taken));
+  KVT_RETURN_IF_ERROR(CheckPinnedFit(wanted, cache_->PinnedBytes()));
+  KVT_RETURN_IF_ERROR(BlameKey(wanted, "cache.pin_fraction", cache_->Reconfigure(taken.cache)));
+  LogDifferences(wanted);
+  config_ = taken;
+  log_->SetLevel(config_.log.level);
+  server_->SetTenants(TenantMap(config_.tenants, ::geteuid()));
+  return {};
+}
+
+Status Daemon::ListenForMetrics() {
+  if (config_.metrics.listen.empty()) return {};
+  KVT_ASSIGN_OR_RETURN(metrics_server_,
+                       MetricsServer::Start(config_.metrics.listen,
+                                            {.loop = loop_, .pulse = &pulse_, .snapshot = [this] {
+                                               return TakeMetricsSnapshot(Source(), *loop_, pulse_,
+                                                                          history_);
+                                             }}));
+  log_->Info("metrics.listening", "{} for people, {}metrics for Prometheus", metrics_server_->Url(),
+             metrics_server_->Url());
+  return {};
+}
+
+void Daemon::TickForever() {
+  tick_.Start(kTickMs, [this] {
+    pulse_.Beat(kTickMs);
+    history_.Tick(cache_->stats(), clock_.MonotonicMs());
+    cache_->Tick();
+    TickForever();
+  });
+}
+
+wire::DevicesReply Daemon::WireDevices() const {
+  wire::DevicesReply reply;
+  for (const OpenedDevice& opened : devices_) {
+    const DeviceInfo info = opened.device->info();
+    reply.devices.push_back({.kind = opened.kind,
+                             .uuid = info.uuid,
+                             .pool_bytes = opened.pool_bytes,
+                             .name = info.name.substr(0, wire::kMaxDeviceNameBytes)});
+  }
+  return reply;
+}
+
+StatusSource Daemon::Source() const {
+  return {.config = &config_,
+          .cache = cache_.get(),
+          .devices = &devices_,
+          .server = server_.get(),
+          .attention = attention_.get(),
+          .disk = &disk_->facts(),
+          .uptime_ms = clock_.MonotonicMs() - started_ms_,
+          .draining = shutdown_->begun()};
+}
+
+void Daemon::BeginShutdown(std::function<void()> finished) {
+  shutdown_->Begin(std::move(finished));
+}
+
+}  // namespace kvtier

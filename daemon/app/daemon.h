@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// The process: owns every part, brings them up in order and takes them down in reverse.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "base/executor.h"
+#include "base/result.h"
+#include "daemon/admin/admin_operations.h"
+#include "daemon/admin/admin_server.h"
+#include "daemon/admin/trace_ring.h"
+#include "daemon/app/device_opening.h"
+#include "daemon/app/disk_tier.h"
+#include "daemon/app/shutdown.h"
+#include "daemon/attention/attention_service.h"
+#include "daemon/config/config.h"
+#include "daemon/config/start_error.h"
+#include "daemon/metrics/hit_history.h"
+#include "daemon/metrics/metrics_server.h"
+#include "daemon/net/peer.h"
+#include "daemon/runtime/coarse_clock.h"
+#include "daemon/runtime/event_loop.h"
+#include "daemon/runtime/log.h"
+#include "daemon/runtime/loop_pulse.h"
+#include "daemon/runtime/service_manager.h"
+#include "daemon/session/server.h"
+#include "gpu/device.h"
+#include "tiers/cache.h"
+#include "tiers/memory/mapped_arena.h"
+
+namespace kvtier {
+
+class Daemon {
+ public:
+  // All are borrowed and outlive the daemon. REQUIRES: `config` passed CheckConfig.
+  Daemon(const Config& config, EventLoop* loop, Log* log, PeerInspector* peers,
+         ServiceManager* manager);
+  ~Daemon();
+  Daemon(const Daemon&) = delete;
+  Daemon& operator=(const Daemon&) = delete;
+
+  // Opens the tiers, which may take seconds, and binds the sockets; clients are served once the
+  // loop runs. Errors: of whatever could not be opened, as BlameKey puts them.
+  [[nodiscard]] Status Start();
+  // Takes over what can change at run time, all of it or nothing, and says in the log what it took
+  // and what waits for a restart. Errors: those of CheckConfig, CheckPinnedFit and
+  // Cache::Reconfigure. REQUIRES: started.
+  [[nodiscard]] Status Reload(const Config& wanted);
+  // Drains and calls `finished`; then the loop should be stopped. REQUIRES: started.
+  void BeginShutdown(std::function<void()> finished);
+
+  // What is in effect.
+  [[nodiscard]] const Config& config() const { return config_; }
+  // REQUIRES: started.
+  [[nodiscard]] CacheGauges Gauges() const { return cache_->Gauges(); }
+  [[nodiscard]] size_t session_count() const { return server_->session_count(); }
+  // Nothing is under way: the daemon may be destroyed. Otherwise the process should end without.
+  [[nodiscard]] bool idle() const {
+    return cache_ == nullptr || (cache_->Idle() && attention_->idle());
+  }
+  // Where the metrics page is, with the port chosen; empty without one. REQUIRES: started.
+  [[nodiscard]] std::string metrics_url() const {
+    return metrics_server_ ? metrics_server_->Url() : "";
+  }
+
+ private:
+  [[nodiscard]] Status OpenDevices();
+  // Asks the driver of the GPUs in use whether it still knows the process; empty without any.
+  [[nodiscard]] Quarantine::Outlasts KernelsOutlast();
+  // Ends the process.
+  [[noreturn]] void EndForLostDevice(const std::string& error);
+  [[nodiscard]] Status OpenArena();
+  void MakeCache();
+  void WarnOfReserves(const CacheEnvironment& environment);
+  [[nodiscard]] Status Listen();
+  [[nodiscard]] Status ListenForMetrics();
+  void TickForever();
+  [[nodiscard]] wire::DevicesReply WireDevices() const;
+  [[nodiscard]] StatusSource Source() const;
+
+  void LogDifferences(const Config& wanted) const;
+
+  // Parts look at it through pointers: a reload changes it in place.
+  Config config_;
+  EventLoop* const loop_;
+  Log* const log_;
+  PeerInspector* const peers_;
+  ServiceManager* const manager_;
+  const CoarseClock clock_;
+  const int64_t started_ms_;
+
+  // Destroyed from the last to the first: nobody uses what stands after it.
+  std::unique_ptr<TraceRing> trace_;   // null: nothing is recorded
+  std::vector<OpenedDevice> devices_;  // by DeviceIndex
+  std::unique_ptr<MappedArena> arena_;
+  std::unique_ptr<DiskTier> disk_;
+  std::unique_ptr<AttentionService> attention_;
+  std::unique_ptr<Executor> executor_;
+  std::unique_ptr<Cache> cache_;
+  std::unique_ptr<Server> server_;
+  std::unique_ptr<Shutdown> shutdown_;
+  std::unique_ptr<AdminOperations> admin_operations_;
+  std::unique_ptr<AdminServer> admin_server_;
+  LoopPulse pulse_;
+  HitHistory history_;
+  std::unique_ptr<MetricsServer> metrics_server_;  // null: not asked for
+  Timer tick_;
+};
+
+}  // namespace kvtier

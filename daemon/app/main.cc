@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// kvtierd: see docs/CONFIGURATION.md.
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "daemon/app/service.h"
+#include "daemon/config/command_line.h"
+#include "daemon/config/config_loader.h"
+#include "daemon/config/config_reference.h"
+#include "daemon/metrics/metrics_reference.h"
+#include "daemon/runtime/version.h"
+
+namespace kvtier {
+namespace {
+
+constexpr int kExitUsage = 2;
+
+// Nothing, or the exit code with which to end.
+std::optional<int> ParseArguments(int argc, char** argv, DaemonArguments* arguments) {
+  CLI::App app;
+  AddDaemonOptions(&app, arguments);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : kExitUsage;
+  }
+  return std::nullopt;
+}
+
+int Complain(const Error& error, int exit_code) {
+  fmt::print(stderr, "kvtierd: {}\n", error.context.empty() ? error.ToString() : error.context);
+  return exit_code;
+}
+
+int Main(int argc, char** argv) {
+  DaemonArguments arguments;
+  if (const std::optional<int> exit_code = ParseArguments(argc, argv, &arguments)) {
+    return *exit_code;
+  }
+  if (arguments.print_version) {
+    fmt::print("kvtierd {}\n", Version());
+    return 0;
+  }
+  if (arguments.print_reference) {
+    fmt::print("{}", ConfigReferenceMarkdown());
+    return 0;
+  }
+  if (arguments.print_metrics_reference) {
+    fmt::print("{}", MetricsReferenceMarkdown());
+    return 0;
+  }
+  if (arguments.print_example) {
+    fmt::print("{}", ConfigExampleToml());
+    return 0;
+  }
+  const auto read = [&] { return LoadConfig(arguments.config_path, arguments.overrides); };
+  const Result<Config> config = read();
+  if (!config) return Complain(config.error(), kExitConfiguration);
+  if (arguments.check_config) {
+    fmt::print("{}", FormatConfig(*config));
+    return 0;
+  }
+  return Service(*config, read).Run();
+}
+
+}  // namespace
+}  // namespace kvtier
+
+int main(int argc, char** argv) { return kvtier::Main(argc, argv); }

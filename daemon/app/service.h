@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// kvtierd as a service: the loop, the log, signals, and what systemd wants to know.
+//
+//   SIGTERM, SIGINT  drain, then end; a second one ends at once
+//   SIGHUP           read the configuration again
+#pragma once
+
+#include <functional>
+
+#include "base/result.h"
+#include "daemon/app/daemon.h"
+#include "daemon/config/config.h"
+#include "daemon/net/peer.h"
+#include "daemon/runtime/event_loop.h"
+#include "daemon/runtime/heartbeat.h"
+#include "daemon/runtime/log.h"
+#include "daemon/runtime/service_manager.h"
+
+namespace kvtier {
+
+// sysexits.h's EX_CONFIG: systemd is told not to restart on it.
+inline constexpr int kExitConfiguration = 78;
+inline constexpr int kExitFailure = 1;
+
+class Service {
+ public:
+  // `read_again` reads the configuration anew. REQUIRES: `config` passed CheckConfig.
+  Service(const Config& config, std::function<Result<Config>()> read_again);
+  Service(const Service&) = delete;
+  Service& operator=(const Service&) = delete;
+
+  // Returns the process's exit code, when the daemon has ended.
+  [[nodiscard]] int Run();
+
+ private:
+  void OnSignal(int signal);
+  void Reload();
+  void Stop(int signal);
+  void StartHeartbeats();
+  [[nodiscard]] std::string StatusLine() const;
+
+  const std::function<Result<Config>()> read_again_;
+  Log log_;
+  ServiceManager manager_;
+  EventLoop loop_;
+  SocketPeerInspector peers_;
+  Daemon daemon_;
+  Heartbeat alive_;
+  Heartbeat status_;
+  bool stopping_ = false;
+};
+
+}  // namespace kvtier

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/app/shutdown.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace kvtier {
+namespace {
+
+constexpr int64_t kPollMs = 2;
+constexpr int64_t kReportMs = 1000;
+// For clients to take their farewell.
+constexpr int64_t kSessionGraceMs = 500;
+// For I/O under way when the deadline has passed.
+constexpr int64_t kIdleGraceMs = 5000;
+// By which systemd's patience exceeds what a step may take.
+constexpr int64_t kMarginMs = 10'000;
+
+// Blocks whose write was refused or failed; they count as dropped from then on.
+uint64_t GivenUp(const CacheStats& stats) {
+  uint64_t blocks = 0;
+  for (const DropReason reason :
+       {DropReason::kDiskFull, DropReason::kWriteBudget, DropReason::kWriteError}) {
+    blocks += stats.drops[static_cast<size_t>(Tier::kDisk)][static_cast<size_t>(reason)];
+  }
+  return blocks;
+}
+
+}  // namespace
+
+void Shutdown::Begin(std::function<void()> finished) {
+  if (std::exchange(begun_, true)) return;
+  finished_ = std::move(finished);
+  env_.manager->Stopping("Stopping: telling clients", kSessionGraceMs + kMarginMs);
+  env_.server->StopListening();
+  env_.server->CloseSessions(
+      {ErrorCode::kUnavailable, "shutting_down", "the daemon is being stopped"});
+  BeginStep();
+  WaitForSessions();
+}
+
+void Shutdown::WaitForSessions() {
+  if (env_.server->session_count() > 0 && ElapsedMs() < kSessionGraceMs) {
+    return timer_.Start(kPollMs, [this] { WaitForSessions(); });
+  }
+  BeginDrain();
+}
+
+void Shutdown::BeginDrain() {
+  BeginStep();
+  reported_ms_ = 0;
+  if (env_.config->deadline_ms == 0) {
+    env_.log->Info("drain.skipped", "drain.deadline is 0");
+    return WaitForIdle();
+  }
+  drain_total_ = env_.cache->Gauges().unpersisted_blocks;
+  given_up_before_ = GivenUp(env_.cache->stats());
+  env_.log->Info("drain.begun", "{} blocks are to be written to disk", drain_total_);
+  env_.manager->Stopping(fmt::format("Draining: {} blocks to disk", drain_total_),
+                         env_.config->deadline_ms + kIdleGraceMs + kMarginMs);
+  draining_ = true;
+  env_.cache->Drain([this] { drained_ = true; });
+  WaitForDrain();
+}
+
+void Shutdown::ReportDrain(uint64_t left) {
+  drain_total_ = std::max(drain_total_, left);
+  const std::string progress =
+      fmt::format("{} of {} blocks are left, {} s until the deadline", left, drain_total_,
+                  (env_.config->deadline_ms - ElapsedMs()) / 1000);
+  env_.log->Info("drain.progress", "{}", progress);
+  env_.manager->Status("Draining: " + progress);
+}
+
+void Shutdown::WaitForDrain() {
+  const int64_t elapsed_ms = ElapsedMs();
+  if (!drained_ && elapsed_ms < env_.config->deadline_ms) {
+    if (elapsed_ms - reported_ms_ >= kReportMs) {
+      reported_ms_ = elapsed_ms;
+      ReportDrain(env_.cache->Gauges().unpersisted_blocks);
+    }
+    return timer_.Start(kPollMs, [this] { WaitForDrain(); });
+  }
+  drained_ms_ = elapsed_ms;
+  env_.cache->StopDraining();
+  BeginStep();
+  WaitForIdle();
+}
+
+void Shutdown::ReportOutcome() const {
+  const uint64_t late = env_.cache->Gauges().unpersisted_blocks;
+  const uint64_t refused = GivenUp(env_.cache->stats()) - given_up_before_;
+  if (late + refused == 0) {
+    env_.log->Info("drain.done", "after {} ms", drained_ms_);
+  } else {
+    env_.log->Warning("drain.incomplete",
+                      "{} blocks were not written in {} ms, {} were refused (disk full, write "
+                      "budget spent, or errors)",
+                      late, drained_ms_, refused);
+  }
+}
+
+void Shutdown::WaitForIdle() {
+  if (!env_.cache->Idle() && ElapsedMs() < kIdleGraceMs) {
+    return timer_.Start(kPollMs, [this] { WaitForIdle(); });
+  }
+  if (draining_) ReportOutcome();
+  std::exchange(finished_, nullptr)();
+}
+
+}  // namespace kvtier

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the daemon ends: no more clients, what should survive goes to disk, and then nothing is under
+// way any more.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "base/clock.h"
+#include "daemon/config/config.h"
+#include "daemon/runtime/event_loop.h"
+#include "daemon/runtime/log.h"
+#include "daemon/runtime/service_manager.h"
+#include "daemon/session/server.h"
+#include "tiers/cache.h"
+
+namespace kvtier {
+
+// All are borrowed and outlive the shutdown.
+struct ShutdownEnvironment {
+  EventLoop* loop = nullptr;
+  const Clock* clock = nullptr;
+  Cache* cache = nullptr;
+  Server* server = nullptr;
+  Log* log = nullptr;
+  ServiceManager* manager = nullptr;  // hears of the progress
+  const DrainConfig* config = nullptr;
+};
+
+class Shutdown {
+ public:
+  explicit Shutdown(const ShutdownEnvironment& environment)
+      : env_(environment), timer_(environment.loop) {}
+
+  // `finished` is called once, at the latest a few seconds after the deadline. Calls after the
+  // first do nothing.
+  void Begin(std::function<void()> finished);
+  [[nodiscard]] bool begun() const { return begun_; }
+
+ private:
+  // Each step polls until its end or its time, then goes on with the next.
+  void WaitForSessions();
+  void BeginDrain();
+  void WaitForDrain();
+  void ReportDrain(uint64_t left);
+  void WaitForIdle();
+  void ReportOutcome() const;
+  [[nodiscard]] int64_t ElapsedMs() const { return env_.clock->MonotonicMs() - step_begun_ms_; }
+  void BeginStep() { step_begun_ms_ = env_.clock->MonotonicMs(); }
+
+  const ShutdownEnvironment env_;
+  std::function<void()> finished_;
+  bool begun_ = false;
+  bool drained_ = false;
+  int64_t step_begun_ms_ = 0;
+  int64_t reported_ms_ = 0;
+  int64_t drained_ms_ = 0;
+  bool draining_ = false;
+  uint64_t drain_total_ = 0;
+  uint64_t given_up_before_ = 0;
+  Timer timer_;
+};
+
+}  // namespace kvtier

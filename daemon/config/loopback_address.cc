@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/config/loopback_address.h"
+
+#include <arpa/inet.h>
+#include <fmt/format.h>
+
+#include <charconv>
+#include <optional>
+
+namespace kvtier {
+namespace {
+
+struct HostAndPort {
+  std::string host;
+  std::optional<std::string_view> port;
+};
+
+// "host", "host:port", "[v6]" or "[v6]:port".
+std::optional<HostAndPort> Split(std::string_view text) {
+  const size_t close = text.starts_with('[') ? text.find(']') : std::string_view::npos;
+  if (text.starts_with('[') && close == std::string_view::npos) return std::nullopt;
+  const size_t host_end = close == std::string_view::npos ? text.find(':') : close + 1;
+  const std::string_view rest = host_end < text.size() ? text.substr(host_end) : "";
+  const std::string_view host =
+      close == std::string_view::npos ? text.substr(0, host_end) : text.substr(1, close - 1);
+  if (rest.empty()) return HostAndPort{std::string(host), std::nullopt};
+  if (rest.front() != ':') return std::nullopt;
+  return HostAndPort{std::string(host), rest.substr(1)};
+}
+
+bool IsLoopbackLiteral(const std::string& host) {
+  in_addr four{};
+  if (::inet_pton(AF_INET, host.c_str(), &four) == 1) return ntohl(four.s_addr) >> 24 == 127;
+  in6_addr six{};
+  return ::inet_pton(AF_INET6, host.c_str(), &six) == 1 && IN6_IS_ADDR_LOOPBACK(&six);
+}
+
+}  // namespace
+
+Result<LoopbackAddress> ParseLoopbackAddress(std::string_view text) {
+  const auto bad = [text](std::string_view why) {
+    return MakeError(ErrorCode::kInvalidArgument, "bad_listen",
+                     fmt::format("\"{}\" {}; write for example \"127.0.0.1:9400\" or "
+                                 "\"[::1]:9400\"",
+                                 text, why));
+  };
+  const std::optional<HostAndPort> parts = Split(text);
+  if (!parts || !parts->port) return bad("is not an address and a port");
+  if (!IsLoopbackLiteral(parts->host)) {
+    return bad("is not an address of this machine alone, and nobody else may read the page");
+  }
+  uint16_t port = 0;
+  const std::string_view digits = *parts->port;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), port);
+  if (error != std::errc() || end != digits.data() + digits.size()) {
+    return bad("has no port between 0 and 65535");
+  }
+  return LoopbackAddress{parts->host, port};
+}
+
+bool IsLoopbackHost(std::string_view host_header) {
+  const std::optional<HostAndPort> parts = Split(host_header);
+  return parts && (parts->host == "localhost" || IsLoopbackLiteral(parts->host));
+}
+
+}  // namespace kvtier

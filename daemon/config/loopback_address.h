@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where the metrics page may listen: on this machine's own addresses and nowhere else.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+
+namespace kvtier {
+
+struct LoopbackAddress {
+  std::string host;   // a literal: "127.0.0.1" or "::1"
+  uint16_t port = 0;  // 0: any that is free
+};
+
+// "127.0.0.1:9400" (any of 127.0.0.0/8) or "[::1]:9400". Errors: kInvalidArgument "bad_listen".
+[[nodiscard]] Result<LoopbackAddress> ParseLoopbackAddress(std::string_view text);
+
+// Whether an HTTP Host header names this machine: a page from elsewhere, whose name was made to
+// resolve to 127.0.0.1, must not be able to read ours.
+[[nodiscard]] bool IsLoopbackHost(std::string_view host_header);
+
+}  // namespace kvtier

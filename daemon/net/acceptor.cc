@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/net/acceptor.h"
+
+#include <fmt/format.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/errno_error.h"
+
+namespace kvtier {
+namespace {
+
+constexpr int kBacklog = 256;
+// So that a flood of connections does not keep the loop from everything else.
+constexpr int kMaxAcceptsPerEvent = 16;
+// Until descriptors may be free again.
+constexpr int64_t kAcceptRetryMs = 50;
+
+tl::unexpected<Error> SystemError(std::string_view call, const std::string& path) {
+  return tl::unexpected(ErrnoError(ErrorCode::kIoError, errno, fmt::format("{} {}", call, path)));
+}
+
+Result<sockaddr_un> AddressOf(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof(address.sun_path)) {
+    return MakeError(ErrorCode::kInvalidArgument, "socket_path_too_long", path);
+  }
+  std::memcpy(address.sun_path, path.data(), path.size());
+  return address;
+}
+
+UniqueFd NewSocket() {
+  return UniqueFd(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+}
+
+// Removes the socket of a daemon that is gone.
+Status RemoveStale(const std::string& path, const sockaddr_un& address) {
+  struct stat status;
+  if (::lstat(path.c_str(), &status) != 0) {
+    if (errno == ENOENT) return {};
+    return SystemError("lstat", path);
+  }
+  if (!S_ISSOCK(status.st_mode)) {
+    return MakeError(ErrorCode::kAlreadyExists, "socket_path_taken", path + " is not a socket");
+  }
+  const UniqueFd probe = NewSocket();
+  if (!probe.valid()) return SystemError("socket for", path);
+  if (::connect(probe.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0 ||
+      errno != ECONNREFUSED) {
+    return MakeError(ErrorCode::kAlreadyExists, "socket_in_use",
+                     "another process listens on " + path);
+  }
+  if (::unlink(path.c_str()) != 0) return SystemError("unlink", path);
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Acceptor>> Acceptor::Listen(EventLoop* loop, Log* log,
+                                                   const std::string& path, mode_t mode,
+                                                   std::function<void(UniqueFd)> accepted) {
+  KVT_ASSIGN_OR_RETURN(const sockaddr_un address, AddressOf(path));
+  KVT_RETURN_IF_ERROR(RemoveStale(path, address));
+  UniqueFd socket = NewSocket();
+  if (!socket.valid()) return SystemError("socket for", path);
+  // The file gets the socket's mode less the umask, so that it is never open to more than meant.
+  if (::fchmod(socket.get(), mode) != 0) return SystemError("fchmod", path);
+  if (::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
+    return SystemError("bind", path);
+  }
+  if (::chmod(path.c_str(), mode) != 0) return SystemError("chmod", path);
+  if (::listen(socket.get(), kBacklog) != 0) return SystemError("listen", path);
+  return std::unique_ptr<Acceptor>(
+      new Acceptor(loop, log, path, std::move(socket), std::move(accepted)));
+}
+
+Acceptor::Acceptor(EventLoop* loop, Log* log, std::string path, UniqueFd socket,
+                   std::function<void(UniqueFd)> accepted)
+    : log_(log),
+      path_(std::move(path)),
+      socket_(std::move(socket)),
+      accepted_(std::move(accepted)),
+      retry_(loop),
+      watch_(loop, socket_.get()) {
+  Wait();
+}
+
+Acceptor::~Acceptor() { ::unlink(path_.c_str()); }
+
+void Acceptor::Wait() {
+  watch_.WaitReadable([this] { AcceptAll(); });
+}
+
+void Acceptor::AcceptAll() {
+  for (int i = 0; i < kMaxAcceptsPerEvent; ++i) {
+    UniqueFd connection(::accept4(socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (connection.valid()) {
+      accepted_(std::move(connection));
+      continue;
+    }
+    if (errno == ECONNABORTED || errno == EINTR) continue;
+    if (errno == EAGAIN || errno == EWOULDBLOCK) break;
+    log_->Warning("server.accept_failed", "{}: {}", path_, std::strerror(errno));
+    retry_.Start(kAcceptRetryMs, [this] { Wait(); });
+    return;
+  }
+  Wait();
+}
+
+}  // namespace kvtier

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a connection still has to send: encoded frames, some with a descriptor that travels with
+// their first byte. Does not limit itself: its owner looks at bytes() and stops making more.
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+
+namespace kvtier {
+
+class Outbox {
+ public:
+  // Prefills what `encode(std::vector<std::byte>*)` appends to the buffer it is given.
+  template <typename Encode>
+  void Append(Encode&& encode) {
+    std::vector<std::byte>& tail = OpenTail();
+    const size_t before = tail.size();
+    encode(&tail);
+    bytes_ += tail.size() - before;
+  }
+  // The same, with `descriptor` attached to the first byte appended. The descriptor stays its
+  // owner's and must stay open until it was sent: `owner`, if given, is kept until then.
+  // REQUIRES: `encode` appends something.
+  template <typename Encode>
+  void AppendWithDescriptor(int descriptor, Encode&& encode,
+                            std::shared_ptr<const void> owner = nullptr) {
+    segments_.push_back({{}, 0, descriptor, std::move(owner)});
+    Append(std::forward<Encode>(encode));
+  }
+
+  // Sends until all is sent or the socket would block; returns how many bytes went.
+  // Errors: those of wire::Send.
+  [[nodiscard]] Result<size_t> SendTo(int socket);
+
+  [[nodiscard]] size_t bytes() const { return bytes_; }
+  [[nodiscard]] bool empty() const { return bytes_ == 0; }
+  void Clear();
+
+ private:
+  // Sent with one descriptor at most.
+  struct Segment {
+    std::vector<std::byte> data;
+    size_t sent = 0;
+    int descriptor = -1;
+    std::shared_ptr<const void> owner;  // of the descriptor
+  };
+
+  // A buffer to append to: small frames share one, so that they share system calls.
+  std::vector<std::byte>& OpenTail();
+
+  std::deque<Segment> segments_;
+  size_t bytes_ = 0;
+};
+
+}  // namespace kvtier

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/net/peer.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace kvtier {
+namespace {
+
+// Linux 6.5; older headers lack the name.
+constexpr int kSoPeerPidfd = 77;
+
+Error PeerError(std::string_view call) {
+  const ErrorCode code = errno == ESRCH    ? ErrorCode::kUnavailable
+                         : errno == ENOSYS ? ErrorCode::kUnsupported
+                                           : ErrorCode::kIoError;
+  return {code, errno == ESRCH ? "peer_gone" : "peer_unknown",
+          fmt::format("{}: {}", call, std::strerror(errno))};
+}
+
+bool HasHungUp(int socket) {
+  pollfd poll_fd{socket, 0, 0};
+  return ::poll(&poll_fd, 1, 0) > 0 && (poll_fd.revents & (POLLHUP | POLLERR)) != 0;
+}
+
+Result<UniqueFd> OpenPidfd(int socket, int32_t pid) {
+  int fd = -1;
+  socklen_t length = sizeof(fd);
+  if (::getsockopt(socket, SOL_SOCKET, kSoPeerPidfd, &fd, &length) == 0) return UniqueFd(fd);
+  if (errno != ENOPROTOOPT && errno != EINVAL) return tl::unexpected(PeerError("SO_PEERPIDFD"));
+
+  UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  if (!pidfd.valid()) return tl::unexpected(PeerError("pidfd_open"));
+  // The number may have been given to another process between connect and pidfd_open. If the
+  // connection still stands now, its owner lived all the time and the number was never free.
+  if (HasHungUp(socket)) {
+    return MakeError(ErrorCode::kUnavailable, "peer_gone", "the connection was closed");
+  }
+  return pidfd;
+}
+
+}  // namespace
+
+Result<Peer> SocketPeerInspector::Inspect(int socket) {
+  ucred credentials{};
+  socklen_t length = sizeof(credentials);
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0) {
+    return tl::unexpected(PeerError("SO_PEERCRED"));
+  }
+  Peer peer;
+  peer.pid = credentials.pid;
+  peer.uid = credentials.uid;
+  peer.gid = credentials.gid;
+  KVT_ASSIGN_OR_RETURN(peer.pidfd, OpenPidfd(socket, peer.pid));
+  return peer;
+}
+
+TenantMap::TenantMap(const std::vector<TenantConfig>& tenants, uint32_t own_uid) {
+  if (tenants.empty()) by_uid_.emplace(own_uid, "default");
+  for (const TenantConfig& tenant : tenants) {
+    for (const uint32_t uid : tenant.uids) by_uid_.emplace(uid, tenant.name);
+    for (const uint32_t uid : tenant.user_uids) by_uid_.emplace(uid, tenant.name);
+    for (const uint32_t gid : tenant.gids) by_gid_.emplace(gid, tenant.name);
+  }
+}
+
+Result<std::string> TenantMap::TenantOf(const Peer& peer) const {
+  if (const auto found = by_uid_.find(peer.uid); found != by_uid_.end()) return found->second;
+  if (const auto found = by_gid_.find(peer.gid); found != by_gid_.end()) return found->second;
+  return MakeError(ErrorCode::kPermissionDenied, "unknown_user",
+                   fmt::format("user {} (group {}) belongs to no tenant", peer.uid, peer.gid));
+}
+
+bool ProcessHasEnded(int pidfd) {
+  pollfd poll_fd{pidfd, POLLIN, 0};
+  return ::poll(&poll_fd, 1, 0) > 0;
+}
+
+}  // namespace kvtier

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who is at the other end of a Unix socket, as the kernel tells it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "daemon/config/config.h"
+
+namespace kvtier {
+
+struct Peer {
+  int32_t pid = 0;
+  uint32_t uid = 0;
+  uint32_t gid = 0;
+  // Becomes readable when the process has ended.
+  UniqueFd pidfd;
+};
+
+// How the daemon learns who its peers are; tests put on other faces.
+class PeerInspector {
+ public:
+  virtual ~PeerInspector() = default;
+  // Errors: kUnavailable "peer_gone", kIoError or kUnsupported when the kernel will not tell.
+  [[nodiscard]] virtual Result<Peer> Inspect(int socket) = 0;
+};
+
+// The process that called connect(), from SO_PEERCRED, and a pidfd that certainly means it and not
+// a later process of the same number.
+class SocketPeerInspector final : public PeerInspector {
+ public:
+  [[nodiscard]] Result<Peer> Inspect(int socket) override;
+};
+
+// The processes that are served, by tenant.
+class TenantMap {
+ public:
+  // REQUIRES: `tenants` passed CheckConfig. Without any, `own_uid` is the tenant "default".
+  TenantMap(const std::vector<TenantConfig>& tenants, uint32_t own_uid);
+
+  // By user first, then by group. Errors: kPermissionDenied "unknown_user".
+  [[nodiscard]] Result<std::string> TenantOf(const Peer& peer) const;
+
+ private:
+  std::unordered_map<uint32_t, std::string> by_uid_;
+  std::unordered_map<uint32_t, std::string> by_gid_;
+};
+
+// Whether the process behind `pidfd` has ended.
+[[nodiscard]] bool ProcessHasEnded(int pidfd);
+
+}  // namespace kvtier

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// The daemon's log: one line per event, on standard error or in systemd's journal. spdlog stays
+// inside log.cc.
+//
+// Every message has an id ("disk.degraded") that never changes, so that operators can search and
+// alert on it, and a text for people. Any thread may call.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <string_view>
+#include <utility>
+
+#include "daemon/config/config.h"
+
+namespace kvtier {
+
+class Log {
+ public:
+  explicit Log(const LogConfig& config);
+  ~Log();
+  Log(const Log&) = delete;
+  Log& operator=(const Log&) = delete;
+
+  template <typename... Args>
+  void Debug(std::string_view id, fmt::format_string<Args...> format, Args&&... args) {
+    if (Enabled(LogLevel::kDebug)) {
+      Write(LogLevel::kDebug, id, fmt::format(format, std::forward<Args>(args)...));
+    }
+  }
+  template <typename... Args>
+  void Info(std::string_view id, fmt::format_string<Args...> format, Args&&... args) {
+    Write(LogLevel::kInfo, id, fmt::format(format, std::forward<Args>(args)...));
+  }
+  template <typename... Args>
+  void Warning(std::string_view id, fmt::format_string<Args...> format, Args&&... args) {
+    Write(LogLevel::kWarning, id, fmt::format(format, std::forward<Args>(args)...));
+  }
+  template <typename... Args>
+  void Error(std::string_view id, fmt::format_string<Args...> format, Args&&... args) {
+    Write(LogLevel::kError, id, fmt::format(format, std::forward<Args>(args)...));
+  }
+
+  [[nodiscard]] bool Enabled(LogLevel level) const;
+  void SetLevel(LogLevel level);
+
+ private:
+  struct Impl;
+  // Writes at most kMaxLinesPerSecond lines of one id, then says how many were left out: a client
+  // that does the same wrong thing for ever must not fill the disk.
+  void Write(LogLevel level, std::string_view id, std::string_view message);
+
+  const std::unique_ptr<Impl> impl_;
+};
+
+inline constexpr int kMaxLinesPerSecond = 50;
+
+}  // namespace kvtier

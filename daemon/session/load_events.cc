@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/session/load_events.h"
+
+#include "protocol/block_messages.h"
+
+namespace kvtier {
+
+void LoadEvents::Report(const LoadProgress& progress) {
+  const bool may_wait = pace_.running() && announced_.contains(progress.load) && !progress.finished;
+  if (connection_->congested()) {
+    pending_[progress.load] = progress;
+    connection_->OnceUncongested([this] { SendPending(); });
+  } else if (may_wait) {
+    pending_[progress.load] = progress;
+  } else {
+    pending_.erase(progress.load);
+    Send(progress);
+  }
+}
+
+void LoadEvents::Send(const LoadProgress& progress) {
+  if (progress.finished) {
+    announced_.erase(progress.load);
+  } else {
+    announced_.insert(progress.load);
+  }
+  connection_->Send(0, wire::LoadProgress{.load = progress.load,
+                                          .ready = progress.ready,
+                                          .finished = progress.finished,
+                                          .miss_reason = static_cast<uint8_t>(progress.miss)});
+  if (!pace_.running()) pace_.Start(kLoadEventIntervalMs, [this] { SendPending(); });
+}
+
+void LoadEvents::SendPending() {
+  const auto pending = std::exchange(pending_, {});
+  for (const auto& [load, progress] : pending) Send(progress);
+}
+
+}  // namespace kvtier

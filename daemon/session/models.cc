@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/session/models.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace kvtier {
+
+Result<const RegisteredModel*> ModelRegistry::Register(const std::string& tenant,
+                                                       const ModelRecord& record) {
+  TenantModels& models = tenants_[tenant];
+  const ModelFingerprint fingerprint = record.Fingerprint();
+  const auto found = std::ranges::find(models, fingerprint, &RegisteredModel::fingerprint);
+  if (found != models.end()) return &*found;
+  if (models.size() >= max_models_per_tenant_) {
+    return MakeError(ErrorCode::kLimitExceeded, "too_many_models",
+                     fmt::format("tenant \"{}\" has registered {} models, the most allowed", tenant,
+                                 models.size()));
+  }
+  const wire::ModelId id(static_cast<uint32_t>(models.size() + 1));
+  models.push_back({id, record, fingerprint, record.BlockBytes()});
+  return &models.back();
+}
+
+Result<const RegisteredModel*> ModelRegistry::Find(const std::string& tenant,
+                                                   wire::ModelId id) const {
+  const auto models = tenants_.find(tenant);
+  if (models == tenants_.end() || id.value == 0 || id.value > models->second.size()) {
+    return MakeError(ErrorCode::kNotFound, "unknown_model",
+                     fmt::format("no model {} was registered", id.value));
+  }
+  return &models->second[id.value - 1];
+}
+
+std::string ModelRegistry::NameOf(const std::string& tenant,
+                                  const std::string& fingerprint_hex) const {
+  const auto models = tenants_.find(tenant);
+  if (models == tenants_.end()) return {};
+  for (const RegisteredModel& model : models->second) {
+    if (model.fingerprint.Hex() == fingerprint_hex) return model.record.name;
+  }
+  return {};
+}
+
+}  // namespace kvtier

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// The models that clients have registered, by tenant.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <unordered_map>
+
+#include "base/digest.h"
+#include "base/result.h"
+#include "protocol/model_record.h"
+#include "protocol/session_messages.h"
+
+namespace kvtier {
+
+struct RegisteredModel {
+  wire::ModelId id;
+  ModelRecord record;
+  ModelFingerprint fingerprint;
+  uint64_t block_bytes = 0;
+};
+
+// Ids are a tenant's own, count from 1 and last as long as the daemon's process. The returned
+// pointers stay valid as long as the registry.
+class ModelRegistry {
+ public:
+  explicit ModelRegistry(uint32_t max_models_per_tenant)
+      : max_models_per_tenant_(max_models_per_tenant) {}
+
+  // The same record gives the same id. REQUIRES: record.Validate() passed. Errors: kLimitExceeded
+  // "too_many_models".
+  [[nodiscard]] Result<const RegisteredModel*> Register(const std::string& tenant,
+                                                        const ModelRecord& record);
+  // Errors: kNotFound "unknown_model".
+  [[nodiscard]] Result<const RegisteredModel*> Find(const std::string& tenant,
+                                                    wire::ModelId id) const;
+  // The model's name, or an empty text.
+  [[nodiscard]] std::string NameOf(const std::string& tenant,
+                                   const std::string& fingerprint_hex) const;
+
+ private:
+  // In the order of their ids.
+  using TenantModels = std::deque<RegisteredModel>;
+
+  const uint32_t max_models_per_tenant_;
+  std::unordered_map<std::string, TenantModels> tenants_;
+};
+
+}  // namespace kvtier

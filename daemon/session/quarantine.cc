@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/session/quarantine.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace kvtier {
+namespace {
+
+// Such a child may live for long.
+constexpr int64_t kAskAgainMs = 250;
+
+}  // namespace
+
+void Quarantine::Add(SessionId session, Peer peer) {
+  // A process that lives still owns its number: an entry of that number is the same process.
+  const auto known = std::ranges::find_if(processes_, [&peer](const Process& process) {
+    // Number 0: a process of another pid namespace, which has none here.
+    return peer.pid != 0 && process.pid == peer.pid && !ProcessHasEnded(process.pidfd.get());
+  });
+  if (known != processes_.end()) {
+    known->sessions.push_back(session);
+    return;
+  }
+  const auto process = processes_.emplace(processes_.end(), loop_, std::move(peer));
+  process->sessions.push_back(session);
+  process->watch.WaitReadable([this, process] { OnEnded(process); });
+}
+
+void Quarantine::OnEnded(Place process) {
+  if (!outlasts_) return OnAnswer(process, false);
+  outlasts_(process->pid, [this, alive = std::weak_ptr(alive_), process](bool outlasts) {
+    if (alive.lock()) OnAnswer(process, outlasts);
+  });
+}
+
+void Quarantine::OnAnswer(Place process, bool outlasts) {
+  if (!outlasts) {
+    const std::vector<SessionId> ended = std::move(process->sessions);
+    processes_.erase(process);
+    for (const SessionId id : ended) released_(id);
+    return;
+  }
+  if (!std::exchange(process->outlasted, true)) {
+    log_->Warning("session.outlasted",
+                  "process {} is gone, but not its work on the GPU: a child that it left has its "
+                  "files open; what it could write to stays out of use until that has ended",
+                  process->pid);
+  }
+  process->again.Start(kAskAgainMs, [this, process] { OnEnded(process); });
+}
+
+size_t Quarantine::sessions() const {
+  return std::accumulate(
+      processes_.begin(), processes_.end(), size_t{0},
+      [](size_t count, const Process& process) { return count + process.sessions.size(); });
+}
+
+}  // namespace kvtier

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// Keeps the private blocks of sessions that have ended out of use until their processes are gone: a
+// process that lost its connection may still write to what it has mapped. So may its kernels on a
+// GPU, even when it is gone, as long as a child of it keeps what it had open.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/unique_fd.h"
+#include "daemon/net/peer.h"
+#include "daemon/runtime/event_loop.h"
+#include "daemon/runtime/log.h"
+
+namespace kvtier {
+
+class Quarantine {
+ public:
+  // Finds out whether the kernels of a process that has ended can still write, and answers by a
+  // later event on the loop.
+  using Outlasts = std::function<void(int32_t pid, std::function<void(bool)> answer)>;
+
+  // `released` is called, from a later event, for each session whose process has ended, and has
+  // left nothing behind. `outlasts` may be empty: nothing can be left.
+  Quarantine(EventLoop* loop, Log* log, std::function<void(SessionId)> released, Outlasts outlasts)
+      : loop_(loop), log_(log), released_(std::move(released)), outlasts_(std::move(outlasts)) {}
+  Quarantine(const Quarantine&) = delete;
+  Quarantine& operator=(const Quarantine&) = delete;
+
+  void Add(SessionId session, Peer peer);
+
+  // Sessions that wait for their processes to end.
+  [[nodiscard]] size_t sessions() const;
+
+ private:
+  struct Process {
+    Process(EventLoop* loop, Peer peer)
+        : pid(peer.pid), pidfd(std::move(peer.pidfd)), watch(loop, pidfd.get()), again(loop) {}
+    const int32_t pid;
+    const UniqueFd pidfd;
+    FdWatch watch;
+    Timer again;
+    bool outlasted = false;
+    std::vector<SessionId> sessions;
+  };
+  using Place = std::list<Process>::iterator;
+
+  void OnEnded(Place process);
+  void OnAnswer(Place process, bool outlasts);
+
+  EventLoop* const loop_;
+  Log* const log_;
+  const std::function<void(SessionId)> released_;
+  const Outlasts outlasts_;
+  // Answers may come when this is gone.
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  // One entry per living process, however often it connects, so that it cannot use up our
+  // descriptors. One that has ended is not added to: its number may be another's by now.
+  std::list<Process> processes_;
+};
+
+}  // namespace kvtier

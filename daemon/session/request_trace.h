@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where sessions tell what they do: as static probes (base/probes.h), and to the tracer, if there
+// is one.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "base/digest.h"
+#include "protocol/message_type.h"
+#include "tiers/cache.h"
+#include "tiers/types/tracer.h"
+
+namespace kvtier {
+
+// Event loop only.
+class RequestTrace {
+ public:
+  // `tracer` is borrowed; null: there are only the probes.
+  RequestTrace(Tracer* tracer, SessionId session) : tracer_(tracer), session_(session) {}
+
+  void SessionBegin();
+  void SessionEnd();
+
+  // What a request names.
+  struct Asked {
+    uint32_t blocks = 0;
+    uint32_t new_blocks = 0;
+    uint64_t hash_prefix = 0;  // of its last block
+  };
+  template <typename Message>
+  [[nodiscard]] static Asked AskedBy(const Message& message) {
+    if constexpr (requires { message.acquire; }) {
+      return AskedBy(message.acquire);
+    } else if constexpr (requires { message.attend; }) {
+      return AskedBy(message.attend);
+    } else if constexpr (requires { message.hashes; }) {
+      Asked asked = OfHashes(message.hashes);
+      if constexpr (requires { message.new_blocks; }) asked.new_blocks = message.new_blocks;
+      return asked;
+    } else if constexpr (requires { message.items; }) {
+      if (message.items.empty()) return {};
+      return {static_cast<uint32_t>(message.items.size()), 0, message.items.back().hash.Prefix64()};
+    } else if constexpr (requires { message.blocks; }) {
+      return {static_cast<uint32_t>(message.blocks.size())};
+    } else {
+      return {};
+    }
+  }
+
+  // As what a request is shown: an acquire as one, however it is to be told of its loads, and so is
+  // an attend, with scales or without.
+  [[nodiscard]] static constexpr wire::MessageType Shown(wire::MessageType message) {
+    using enum wire::MessageType;
+    if (message == kAcquireCounted) return kAcquire;
+    return message == kAttendScaled ? kAttend : message;
+  }
+
+  void Begin(wire::MessageType message, uint64_t request, const Asked& asked);
+  // Of any request but an acquire that the cache answers.
+  void End(wire::MessageType message, uint64_t request, bool failed);
+  void EndAcquire(uint64_t request, const Result<AcquireReply>& acquired);
+
+ private:
+  [[nodiscard]] static Asked OfHashes(std::span<const BlockHash> hashes) {
+    if (hashes.empty()) return {};
+    return {static_cast<uint32_t>(hashes.size()), 0, hashes.back().Prefix64()};
+  }
+  void Record(const TraceEvent& event) {
+    if (tracer_ != nullptr) tracer_->Record(event);
+  }
+
+  Tracer* const tracer_;
+  const SessionId session_;
+};
+
+}  // namespace kvtier

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/session/session.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace kvtier {
+namespace {
+
+ConnectionLimits LimitsOf(const ServerConfig& config) {
+  return {.max_frame_bytes = static_cast<uint32_t>(config.max_frame_bytes),
+          .max_outbound_bytes = config.max_outbound_bytes_per_client,
+          .slow_reader_timeout_ms = config.slow_reader_timeout_ms};
+}
+
+// For reading what a process sent before it ended.
+constexpr int64_t kLastWordsMs = 200;
+
+bool IsOrderlyEnd(const Error& why) { return why.code == ErrorCode::kUnavailable; }
+
+}  // namespace
+
+Session::Session(SessionId id, const SessionServices& services, UniqueFd socket, Peer peer,
+                 std::string tenant, std::function<void(SessionId)> on_ended)
+    : id_(id),
+      services_(services),
+      tenant_(std::move(tenant)),
+      on_ended_(std::move(on_ended)),
+      peer_(std::move(peer)),
+      trace_(services.tracer, id),
+      connection_(services.loop, std::move(socket), LimitsOf(*services.config), this),
+      load_events_(services.loop, &connection_),
+      hello_timeout_(services.loop),
+      process_(std::in_place, services.loop, peer_.pidfd.get()),
+      orphaned_(services.loop) {}
+
+Session::~Session() = default;
+
+void Session::Start() {
+  hello_timeout_.Start(services_.config->hello_timeout_ms, [this] {
+    connection_.CloseWith({ErrorCode::kTimeout, "hello_timeout", "no HELLO came in time"});
+  });
+  process_->WaitReadable([this] { OnProcessEnded(); });
+  connection_.Start();
+}
+
+void Session::OnProcessEnded() {
+  // What it sent before is taken. Then its socket ends, unless a child has inherited that.
+  orphaned_.Start(kLastWordsMs, [this] {
+    connection_.EndWith({ErrorCode::kUnavailable, "process_gone", "its socket lives on"});
+  });
+}
+
+Session::Summary Session::summary() const {
+  return {id_, tenant_, client_name_, peer_.pid, peer_.uid, references_};
+}
+
+void Session::OnFrame(const wire::Frame& frame) {
+  ++services_.counters->requests;
+  if (greeted_) {
+    Dispatch(frame);
+  } else {
+    OnHello(frame);
+  }
+}
+
+void Session::OnHello(const wire::Frame& frame) {
+  if (frame.type != static_cast<uint16_t>(wire::MessageType::kHello)) {
+    return connection_.CloseWith(
+        {ErrorCode::kWrongState, "hello_expected",
+         fmt::format("the first message was {}", wire::MessageTypeName(frame.type))});
+  }
+  const Result<wire::Hello> hello = wire::Hello::Decode(frame.payload);
+  if (!hello) return connection_.CloseWith(hello.error());
+  const Result<uint16_t> version = wire::NegotiateVersion(*hello);
+  if (!version) return connection_.CloseWith(version.error());
+
+  greeted_ = true;
+  hello_timeout_.Cancel();
+  client_name_ = hello->client_name;
+  ++services_.counters->sessions;
+  trace_.SessionBegin();
+  services_.cache->OpenSession(
+      id_, [this](const LoadProgress& progress) { load_events_.Report(progress); });
+  services_.log->Info("session.opened", "session {} of tenant {}: \"{}\", pid {}, uid {}",
+                      id_.value, tenant_, client_name_, peer_.pid, peer_.uid);
+  const ServerConfig& config = *services_.config;
+  const wire::HelloReply reply{
+      .version = *version,
+      .features = GrantFeatures(hello->features),
+      .session = id_,
+      .daemon_generation = services_.daemon_generation,
+      .max_frame_bytes = static_cast<uint32_t>(config.max_frame_bytes),
+      .max_hashes = config.max_hashes_per_call,
+      .max_blocks = config.max_hashes_per_call,
+      .max_references = services_.max_references,
+      .tenant = tenant_,
+  };
+  if (counters_) {
+    connection_.SendWithDescriptor(frame.request_id, reply, counters_->fd());
+  } else {
+    connection_.Send(frame.request_id, reply);
+  }
+}
+
+uint64_t Session::GrantFeatures(uint64_t wanted) {
+  uint64_t granted = wanted & wire::kKnownFeatures;
+  if ((granted & wire::kFeatureLoadCounters) == 0) return granted;
+  Result<std::shared_ptr<CounterPage>> counters = CounterPage::Create();
+  if (counters) {
+    counters_ = *std::move(counters);
+    return granted;
+  }
+  // The client waits for events then, as others do.
+  services_.counters->CountRefusal(counters.error());
+  services_.log->Warning("session.no_counters", "session {}: {}", id_.value,
+                         counters.error().ToString());
+  return granted & ~wire::kFeatureLoadCounters;
+}
+
+void Session::Refuse(const Call& call, const Error& error) {
+  services_.log->Debug("session.refused", "session {}: {}", id_.value, error.ToString());
+  if (call.request_id == 0) return connection_.CloseWith(error);
+  services_.counters->CountRefusal(error);
+  connection_.Send(call.request_id, wire::ErrorReply{error});
+}
+
+void Session::OnClosed(const Error& why) {
+  ended_ = true;
+  CancelAttends();
+  hello_timeout_.Cancel();
+  orphaned_.Cancel();
+  process_.reset();
+  if (greeted_) {
+    services_.cache->CloseSession(id_);
+    trace_.SessionEnd();
+  }
+  if (IsOrderlyEnd(why)) {
+    services_.log->Info("session.closed", "session {}: {}", id_.value, why.ToString());
+  } else {
+    services_.counters->CountRefusal(why);
+    services_.log->Warning("session.cut", "session {} of \"{}\", pid {}, uid {}: {}", id_.value,
+                           client_name_, peer_.pid, peer_.uid, why.ToString());
+  }
+  on_ended_(id_);
+}
+
+}  // namespace kvtier

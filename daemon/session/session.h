@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+// One client's session: HELLO first, then requests, until the connection ends. The requests
+// themselves are in session_requests.cc and session_attention.cc.
+//
+// Whatever a client does wrong costs it that call, or at most this session.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/unique_fd.h"
+#include "daemon/attention/attend_plan.h"
+#include "daemon/attention/attention_service.h"
+#include "daemon/config/config.h"
+#include "daemon/net/connection.h"
+#include "daemon/net/peer.h"
+#include "daemon/runtime/event_loop.h"
+#include "daemon/runtime/log.h"
+#include "daemon/session/load_events.h"
+#include "daemon/session/models.h"
+#include "daemon/session/request_trace.h"
+#include "daemon/session/server_counters.h"
+#include "gpu/counter_page.h"
+#include "protocol/messages.h"
+#include "tiers/cache.h"
+
+namespace kvtier {
+
+// What all sessions share; borrowed, outlives them.
+struct SessionServices {
+  EventLoop* loop = nullptr;
+  Cache* cache = nullptr;
+  ModelRegistry* models = nullptr;
+  Log* log = nullptr;
+  ServerCounters* counters = nullptr;
+  const ServerConfig* config = nullptr;
+  Tracer* tracer = nullptr;
+  uint32_t max_references = 0;
+  uint64_t daemon_generation = 0;
+  const wire::DevicesReply* devices = nullptr;
+  AttentionService* attention = nullptr;  // null: off
+};
+
+// Acquires of one session that may wait for blocks at once; the next request is not read before one
+// of them is answered.
+inline constexpr uint32_t kMaxAcquiresInFlight = 64;
+// The same for attention.
+inline constexpr size_t kMaxAttendsInFlight = 4;
+// Blocks prefetched in one event.
+inline constexpr size_t kPrefetchedTogether = 1024;
+inline constexpr int64_t kMaxPinTtlMs = int64_t{366} * 24 * 60 * 60 * 1000;
+
+class Session final : public ConnectionListener, public std::enable_shared_from_this<Session> {
+ public:
+  // For `kvtierctl status`.
+  struct Summary {
+    SessionId id;
+    std::string tenant;
+    std::string client_name;
+    int32_t pid = 0;
+    uint32_t uid = 0;
+    uint64_t references = 0;
+  };
+
+  // `on_ended` is called once, from an event, when the session is over and has closed itself in the
+  // cache; the session may be destroyed from a later event on.
+  Session(SessionId id, const SessionServices& services, UniqueFd socket, Peer peer,
+          std::string tenant, std::function<void(SessionId)> on_ended);
+  ~Session() override;
+
+  // REQUIRES: owned by a shared_ptr.
+  void Start();
+  // Tells the client why and ends.
+  void CloseWith(const Error& error) { connection_.CloseWith(error); }
+
+  [[nodiscard]] Summary summary() const;
+  // Whether its process may have blocks that only it writes to: those outlive the session.
+  [[nodiscard]] bool had_private_blocks() const { return had_private_blocks_; }
+  // The credentials, for the quarantine. REQUIRES: the session has ended.
+  [[nodiscard]] Peer TakePeer() { return std::move(peer_); }
+
+  void OnFrame(const wire::Frame& frame) override;
+  void OnClosed(const Error& why) override;
+
+ private:
+  struct AttachedPool {
+    uint32_t block_tokens = 0;
+    const RegisteredModel* model = nullptr;
+    uint32_t device = 0;
+  };
+  // Which request is being answered.
+  struct Call {
+    uint64_t request_id = 0;
+    bool want_reply = false;
+  };
+
+  // The process has ended, but somebody may still have its socket.
+  void OnProcessEnded();
+  void OnHello(const wire::Frame& frame);
+  // Of the features asked for, those that can be had; makes what they need.
+  [[nodiscard]] uint64_t GrantFeatures(uint64_t wanted);
+  void Dispatch(const wire::Frame& frame);
+  // Decodes the frame as a Message and calls `handler`; refuses what cannot be decoded.
+  template <typename Message>
+  void Handle(const wire::Frame& frame, Status (Session::*handler)(const Call&, const Message&));
+  // Answers with an ERROR. One that answers no request ends the session.
+  void Refuse(const Call& call, const Error& error);
+  template <typename Message>
+  void Reply(const Call& call, const Message& message) {
+    connection_.Send(call.request_id, message);
+  }
+
+  // One per request. An error returned becomes the answer.
+  Status OnRegisterModel(const Call& call, const wire::RegisterModel& request);
+  Status OnDevices(const Call& call, const wire::Devices& request);
+  Status OnAttach(const Call& call, const wire::Attach& request);
+  Status OnAcquire(const Call& call, const wire::Acquire& request);
+  Status OnAcquireCounted(const Call& call, const wire::AcquireCounted& request);
+  Status OnCommit(const Call& call, const wire::Commit& request);
+  Status OnRelease(const Call& call, const wire::Release& request);
+  Status OnPrefetch(const Call& call, const wire::Prefetch& request);
+  Status OnLookup(const Call& call, const wire::Lookup& request);
+  Status OnPin(const Call& call, const wire::Pin& request);
+  Status OnStats(const Call& call, const wire::Stats& request);
+  Status OnPing(const Call& call, const wire::Ping& request);
+  Status OnWorkspace(const Call& call, const wire::Workspace& request);
+  Status OnWorkspaceClose(const Call& call, const wire::WorkspaceClose& request);
+  Status OnAttend(const Call& call, const wire::Attend& request);
+  Status OnAttendScaled(const Call& call, const wire::AttendScaled& request);
+
+  Status BeginAcquire(const Call& call, const wire::Acquire& request, wire::LoadOrder order,
+                      bool counted);
+  using Hashes = std::vector<BlockHash>;
+  // Goes on, as long as everything is found.
+  void PrefetchFrom(uint32_t first, const Call& call, PoolId pool,
+                    const std::shared_ptr<const Hashes>& hashes);
+  void OnAttached(const Call& call, const PoolInfo& pool, const RegisteredModel* model,
+                  uint32_t device);
+  void OnAcquired(const Call& call, bool counted, Result<AcquireReply> acquired);
+  // As FindPool, if attention is computed there. Errors: also kUnsupported "attend_off".
+  [[nodiscard]] Result<const AttachedPool*> FindAttended(PoolId pool) const;
+  // Memory shared with the client, on one device.
+  struct SharedWorkspace {
+    std::shared_ptr<DevicePool> memory;
+    uint32_t device = 0;
+  };
+  // The request's, on the device of its pool. Errors: kNotFound "unknown_workspace",
+  // kInvalidArgument "workspace_other_device".
+  [[nodiscard]] Result<std::shared_ptr<DevicePool>> FindWorkspace(
+      const wire::Attend& request, const AttachedPool& attached) const;
+  Status BeginAttend(const Call& call, const wire::Attend& request, const AttendScales& scales);
+  void OnAttended(const Call& call, const AttentionJob* job, Result<uint64_t> compute_ns);
+  // Nobody waits for them any more.
+  void CancelAttends();
+  [[nodiscard]] Status CommitOne(PoolId pool, const AttachedPool& attached,
+                                 const wire::CommitItem& item, bool* duplicate);
+
+  // The pool, if this session has attached it. Errors: kNotFound "pool_not_attached".
+  [[nodiscard]] Result<const AttachedPool*> FindPool(PoolId pool) const;
+  // Errors: kLimitExceeded with `reason`.
+  [[nodiscard]] Status CheckCount(size_t count, const char* reason) const;
+  // Errors: also kInvalidArgument "empty_request".
+  [[nodiscard]] Status CheckHashes(std::span<const BlockHash> hashes) const;
+
+  const SessionId id_;
+  const SessionServices services_;
+  const std::string tenant_;
+  const std::function<void(SessionId)> on_ended_;
+  Peer peer_;
+  std::string client_name_;
+  bool greeted_ = false;
+  bool ended_ = false;
+  bool had_private_blocks_ = false;
+  std::unordered_map<PoolId, AttachedPool> pools_;
+  uint64_t references_ = 0;
+  uint32_t acquires_in_flight_ = 0;
+  // Null unless the client asked for it. It never is read here: the client can write to it.
+  std::shared_ptr<CounterPage> counters_;
+  RequestTrace trace_;
+  // By their numbers.
+  std::unordered_map<uint32_t, SharedWorkspace> workspaces_;
+  std::vector<std::shared_ptr<AttentionJob>> attends_;
+  Connection connection_;
+  LoadEvents load_events_;
+  Timer hello_timeout_;
+  // Until the session has ended, of the peer's pidfd.
+  std::optional<FdWatch> process_;
+  Timer orphaned_;
+};
+
+}  // namespace kvtier

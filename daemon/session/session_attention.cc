@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a session does for clients that launch no kernels of their own.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "daemon/attention/attend_plan.h"
+#include "daemon/session/session.h"
+
+namespace kvtier {
+
+Result<const Session::AttachedPool*> Session::FindAttended(PoolId pool) const {
+  if (services_.attention == nullptr) return MakeError(ErrorCode::kUnsupported, "attend_off");
+  KVT_ASSIGN_OR_RETURN(const AttachedPool* const attached, FindPool(pool));
+  KVT_RETURN_IF_ERROR(services_.attention->CheckReady(attached->device));
+  return attached;
+}
+
+Status Session::OnWorkspace(const Call& call, const wire::Workspace& request) {
+  KVT_ASSIGN_OR_RETURN(const AttachedPool* const attached, FindAttended(request.pool));
+  // Jobs keep what they use; nobody else needs the earlier one, and its bytes may be needed.
+  workspaces_.erase(request.number);
+  KVT_ASSIGN_OR_RETURN(std::shared_ptr<DevicePool> memory,
+                       services_.attention->CreateWorkspace(attached->device, request.bytes));
+  workspaces_[request.number] = {memory, attached->device};
+  connection_.SendWithDescriptor(
+      call.request_id,
+      wire::WorkspaceReply{.bytes = memory->bytes(),
+                           .device_kind = services_.devices->devices[attached->device].kind},
+      memory->shareable_fd(), memory);
+  return {};
+}
+
+Status Session::OnWorkspaceClose(const Call&, const wire::WorkspaceClose& request) {
+  // What is being computed there keeps it until then.
+  workspaces_.erase(request.number);
+  return {};
+}
+
+Result<std::shared_ptr<DevicePool>> Session::FindWorkspace(const wire::Attend& request,
+                                                           const AttachedPool& attached) const {
+  const auto found = workspaces_.find(request.workspace);
+  if (found == workspaces_.end()) {
+    return MakeError(ErrorCode::kNotFound, "unknown_workspace",
+                     fmt::format("the session has no workspace {}", request.workspace));
+  }
+  // A kernel that touches another GPU's memory would break the whole process's use of its own.
+  if (found->second.device != attached.device) {
+    return MakeError(ErrorCode::kInvalidArgument, "workspace_other_device",
+                     fmt::format("the workspace is on device {}, the pool on {}",
+                                 found->second.device, attached.device));
+  }
+  return found->second.memory;
+}
+
+Status Session::OnAttend(const Call& call, const wire::Attend& request) {
+  return BeginAttend(call, request, {});
+}
+
+Status Session::OnAttendScaled(const Call& call, const wire::AttendScaled& request) {
+  return BeginAttend(call, request.attend, {request.key_scales, request.value_scales});
+}
+
+Status Session::BeginAttend(const Call& call, const wire::Attend& request,
+                            const AttendScales& scales) {
+  KVT_ASSIGN_OR_RETURN(const AttachedPool* const attached, FindAttended(request.pool));
+  KVT_ASSIGN_OR_RETURN(const std::shared_ptr<DevicePool> workspace,
+                       FindWorkspace(request, *attached));
+  KVT_ASSIGN_OR_RETURN(const DevicePool* const pool,
+                       services_.cache->ReadableMemory(id_, request.pool, request.blocks));
+  AttentionService& attention = *services_.attention;
+  KVT_ASSIGN_OR_RETURN(const std::shared_ptr<AttentionJob> job,
+                       PlanAttend(request, attached->model->record,
+                                  {.pool = pool->data(),
+                                   .workspace = workspace->data(),
+                                   .workspace_bytes = workspace->bytes()},
+                                  attention.max_products(attached->device), scales));
+  KVT_RETURN_IF_ERROR(attention.Check(attached->device, *job));
+  attends_.push_back(job);
+  if (attends_.size() == kMaxAttendsInFlight) connection_.Pause();
+  attention.Run(
+      attached->device, job,
+      [weak = weak_from_this(), call, job = job.get(), workspace](Result<uint64_t> compute_ns) {
+        const std::shared_ptr<Session> session = weak.lock();
+        if (session) session->OnAttended(call, job, std::move(compute_ns));
+      });
+  return {};
+}
+
+void Session::OnAttended(const Call& call, const AttentionJob* job, Result<uint64_t> compute_ns) {
+  if (attends_.size() == kMaxAttendsInFlight) connection_.Resume();
+  std::erase_if(attends_, [job](const auto& one) { return one.get() == job; });
+  trace_.End(wire::MessageType::kAttend, call.request_id, !compute_ns);
+  if (ended_) return;
+  if (!compute_ns) return Refuse(call, compute_ns.error());
+  Reply(call, wire::AttendReply{*compute_ns});
+}
+
+void Session::CancelAttends() {
+  for (const std::shared_ptr<AttentionJob>& job : attends_) job->cancelled = true;
+}
+
+}  // namespace kvtier

@@ -1,0 +1,366 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a session does for each request.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "daemon/session/session.h"
+
+namespace kvtier {
+namespace {
+
+constexpr const char* kTooManyHashes = "too_many_hashes";
+constexpr const char* kTooManyBlocks = "too_many_blocks";
+
+Error EmptyRequest() {
+  return {ErrorCode::kInvalidArgument, "empty_request", "the message names no block"};
+}
+
+std::vector<BlockHash> Copy(std::span<const BlockHash> hashes) {
+  return {hashes.begin(), hashes.end()};
+}
+
+wire::AcquireReply ToWire(const AcquireReply& acquired) {
+  wire::AcquireReply reply;
+  reply.load = acquired.load;
+  reply.miss_reason = static_cast<uint8_t>(acquired.miss);
+  reply.partial_block = acquired.partial_block;
+  reply.hits.reserve(acquired.hits.size());
+  for (const AcquiredBlock& hit : acquired.hits) {
+    reply.hits.push_back({.handle = hit.handle, .tokens = hit.tokens, .tier = hit.tier});
+  }
+  reply.new_blocks = acquired.new_blocks;
+  return reply;
+}
+
+std::optional<wire::LoadCounter> ToWire(const std::shared_ptr<const StepCounter>& counter) {
+  if (!counter) return std::nullopt;
+  return wire::LoadCounter{
+      .offset = counter->offset(), .base = counter->base(), .steps = counter->steps()};
+}
+
+// What was taken, and is answered by an event of its own.
+constexpr bool AnsweredLater(wire::MessageType message) {
+  const wire::MessageType shown = RequestTrace::Shown(message);
+  return shown == wire::MessageType::kAttach || shown == wire::MessageType::kAcquire ||
+         shown == wire::MessageType::kAttend || shown == wire::MessageType::kPrefetch;
+}
+
+}  // namespace
+
+template <typename Message>
+void Session::Handle(const wire::Frame& frame,
+                     Status (Session::*handler)(const Call&, const Message&)) {
+  const Call call{frame.request_id, (frame.flags & wire::kFlagWantReply) != 0};
+  const Result<Message> message = Message::Decode(frame.payload);
+  if (!message) return Refuse(call, message.error());
+  trace_.Begin(Message::kType, call.request_id, RequestTrace::AskedBy(*message));
+  const Status handled = (this->*handler)(call, *message);
+  if (!handled) Refuse(call, handled.error());
+  if (!handled || !AnsweredLater(Message::kType)) {
+    trace_.End(Message::kType, call.request_id, !handled);
+  }
+}
+
+void Session::Dispatch(const wire::Frame& frame) {
+  using Type = wire::MessageType;
+  switch (static_cast<Type>(frame.type)) {
+    case Type::kRegisterModel:
+      return Handle(frame, &Session::OnRegisterModel);
+    case Type::kDevices:
+      return Handle(frame, &Session::OnDevices);
+    case Type::kAttach:
+      return Handle(frame, &Session::OnAttach);
+    case Type::kAcquire:
+      return Handle(frame, &Session::OnAcquire);
+    case Type::kAcquireCounted:
+      return Handle(frame, &Session::OnAcquireCounted);
+    case Type::kCommit:
+      return Handle(frame, &Session::OnCommit);
+    case Type::kRelease:
+      return Handle(frame, &Session::OnRelease);
+    case Type::kPrefetch:
+      return Handle(frame, &Session::OnPrefetch);
+    case Type::kLookup:
+      return Handle(frame, &Session::OnLookup);
+    case Type::kPin:
+      return Handle(frame, &Session::OnPin);
+    case Type::kStats:
+      return Handle(frame, &Session::OnStats);
+    case Type::kPing:
+      return Handle(frame, &Session::OnPing);
+    case Type::kWorkspace:
+      return Handle(frame, &Session::OnWorkspace);
+    case Type::kWorkspaceClose:
+      return Handle(frame, &Session::OnWorkspaceClose);
+    case Type::kAttend:
+      return Handle(frame, &Session::OnAttend);
+    case Type::kAttendScaled:
+      return Handle(frame, &Session::OnAttendScaled);
+    case Type::kHello:
+      return Refuse({frame.request_id, false},
+                    {ErrorCode::kWrongState, "hello_again", "the session is open already"});
+    default:
+      return Refuse({frame.request_id, false},
+                    {ErrorCode::kUnsupported, "unknown_message",
+                     fmt::format("message type {} is not one for this socket", frame.type)});
+  }
+}
+
+Result<const Session::AttachedPool*> Session::FindPool(PoolId pool) const {
+  const auto found = pools_.find(pool);
+  if (found != pools_.end()) return &found->second;
+  return MakeError(ErrorCode::kNotFound, "pool_not_attached",
+                   fmt::format("this session has not attached pool {}", pool.value));
+}
+
+Status Session::CheckCount(size_t count, const char* reason) const {
+  if (count <= services_.config->max_hashes_per_call) return {};
+  return MakeError(
+      ErrorCode::kLimitExceeded, reason,
+      fmt::format("{} in one call, {} are allowed", count, services_.config->max_hashes_per_call));
+}
+
+Status Session::CheckHashes(std::span<const BlockHash> hashes) const {
+  if (hashes.empty()) return tl::unexpected(EmptyRequest());
+  return CheckCount(hashes.size(), kTooManyHashes);
+}
+
+Status Session::OnRegisterModel(const Call& call, const wire::RegisterModel& request) {
+  KVT_ASSIGN_OR_RETURN(const RegisteredModel* model,
+                       services_.models->Register(tenant_, request.record));
+  Reply(call, wire::RegisterModelReply{.model = model->id,
+                                       .fingerprint = model->fingerprint,
+                                       .block_bytes = model->block_bytes});
+  return {};
+}
+
+Status Session::OnDevices(const Call& call, const wire::Devices&) {
+  Reply(call, *services_.devices);
+  return {};
+}
+
+Status Session::OnAttach(const Call& call, const wire::Attach& request) {
+  KVT_ASSIGN_OR_RETURN(const RegisteredModel* model,
+                       services_.models->Find(tenant_, request.model));
+  KVT_ASSIGN_OR_RETURN(const PoolInfo pool, services_.cache->AttachPool(
+                                                {tenant_, model->fingerprint, model->block_bytes},
+                                                request.pool_bytes, DeviceIndex(request.device)));
+  services_.cache->WhenPoolReady(
+      pool.id, [weak = weak_from_this(), call, pool, model, device = request.device] {
+        const std::shared_ptr<Session> session = weak.lock();
+        if (session) session->OnAttached(call, pool, model, device);
+      });
+  return {};
+}
+
+void Session::OnAttached(const Call& call, const PoolInfo& pool, const RegisteredModel* model,
+                         uint32_t device) {
+  trace_.End(wire::MessageType::kAttach, call.request_id, /*failed=*/false);
+  if (ended_) return;
+  pools_[pool.id] = {model->record.block_tokens, model, device};
+  connection_.SendWithDescriptor(
+      call.request_id,
+      wire::AttachReply{.pool = pool.id,
+                        .generation = pool.generation,
+                        .pool_bytes = pool.bytes,
+                        .block_bytes = pool.block_bytes,
+                        .blocks = pool.blocks,
+                        .device_kind = services_.devices->devices[device].kind},
+      pool.fd);
+}
+
+Status Session::OnAcquire(const Call& call, const wire::Acquire& request) {
+  return BeginAcquire(call, request, wire::LoadOrder::kBlocks, /*counted=*/false);
+}
+
+Status Session::OnAcquireCounted(const Call& call, const wire::AcquireCounted& request) {
+  if (!counters_) {
+    return MakeError(ErrorCode::kUnsupported, "feature_not_granted",
+                     "HELLO did not ask for load counters");
+  }
+  return BeginAcquire(call, request.acquire, request.order, /*counted=*/true);
+}
+
+Status Session::BeginAcquire(const Call& call, const wire::Acquire& request, wire::LoadOrder order,
+                             bool counted) {
+  KVT_ASSIGN_OR_RETURN(const AttachedPool* const attached, FindPool(request.pool));
+  KVT_RETURN_IF_ERROR(CheckCount(request.new_blocks, kTooManyBlocks));
+  KVT_RETURN_IF_ERROR(CheckCount(request.hashes.size(), kTooManyHashes));
+  // Any of the three makes sense alone.
+  if (request.new_blocks == 0 && request.hashes.empty() && request.partial_blocks.empty()) {
+    return tl::unexpected(EmptyRequest());
+  }
+  if (++acquires_in_flight_ == kMaxAcquiresInFlight) connection_.Pause();
+  services_.cache->Acquire(
+      {.session = id_,
+       .pool = request.pool,
+       .hashes = Copy(request.hashes),
+       .partial_blocks = Copy(request.partial_blocks),
+       .new_blocks = request.new_blocks,
+       .block_tokens = static_cast<uint16_t>(attached->block_tokens),
+       .layers = order == wire::LoadOrder::kLayers ? attached->model->record.layers : 0,
+       .counters = counted ? counters_ : nullptr,
+       .request_id = call.request_id},
+      [weak = weak_from_this(), call, counted](Result<AcquireReply> acquired) {
+        const std::shared_ptr<Session> session = weak.lock();
+        if (session) session->OnAcquired(call, counted, std::move(acquired));
+      });
+  return {};
+}
+
+void Session::OnAcquired(const Call& call, bool counted, Result<AcquireReply> acquired) {
+  if (acquires_in_flight_-- == kMaxAcquiresInFlight) connection_.Resume();
+  trace_.EndAcquire(call.request_id, acquired);
+  if (ended_) return;
+  if (!acquired) return Refuse(call, acquired.error());
+  references_ += acquired->hits.size() + acquired->new_blocks.size();
+  had_private_blocks_ |= !acquired->new_blocks.empty();
+  if (counted) {
+    Reply(call, wire::AcquireCountedReply{ToWire(acquired->counter), ToWire(*acquired)});
+  } else {
+    Reply(call, ToWire(*acquired));
+  }
+}
+
+Status Session::CommitOne(PoolId pool, const AttachedPool& attached, const wire::CommitItem& item,
+                          bool* duplicate) {
+  if (item.tokens == 0 || item.tokens > attached.block_tokens) {
+    return MakeError(ErrorCode::kInvalidArgument, "bad_token_count");
+  }
+  KVT_ASSIGN_OR_RETURN(const CommitReply committed,
+                       services_.cache->Commit(id_, pool,
+                                               {.block = item.block,
+                                                .hash = item.hash,
+                                                .parent = item.parent,
+                                                .tokens = item.tokens,
+                                                .depth = item.depth,
+                                                .retention = item.retention,
+                                                .checksum = item.checksum}));
+  *duplicate = committed.duplicate;
+  return {};
+}
+
+Status Session::OnCommit(const Call& call, const wire::Commit& request) {
+  KVT_ASSIGN_OR_RETURN(const AttachedPool* attached, FindPool(request.pool));
+  if (request.items.empty()) return tl::unexpected(EmptyRequest());
+  KVT_RETURN_IF_ERROR(CheckCount(request.items.size(), kTooManyBlocks));
+  wire::CommitReply reply;
+  for (uint32_t position = 0; position < request.items.size(); ++position) {
+    bool duplicate = false;
+    const Status committed =
+        CommitOne(request.pool, *attached, request.items[position], &duplicate);
+    if (!committed) {
+      services_.counters->CountRefusal(committed.error());
+      reply.items.push_back({.position = position,
+                             .outcome = wire::CommitOutcome::kFailed,
+                             .code = committed.error().code,
+                             .reason = committed.error().reason});
+    } else if (duplicate) {
+      reply.items.push_back({.position = position, .outcome = wire::CommitOutcome::kDuplicate});
+    }
+  }
+  if (!reply.items.empty() || call.want_reply) Reply(call, reply);
+  return {};
+}
+
+Status Session::OnRelease(const Call& call, const wire::Release& request) {
+  KVT_RETURN_IF_ERROR(FindPool(request.pool));
+  if (request.blocks.empty()) return tl::unexpected(EmptyRequest());
+  KVT_RETURN_IF_ERROR(CheckCount(request.blocks.size(), kTooManyBlocks));
+  wire::ReleaseReply reply;
+  for (const Cache::ReleaseError& failed :
+       services_.cache->Release(id_, request.pool, request.blocks)) {
+    services_.counters->CountRefusal(failed.error);
+    reply.errors.push_back(
+        {.position = failed.position, .code = failed.error.code, .reason = failed.error.reason});
+  }
+  references_ -= request.blocks.size() - reply.errors.size();
+  if (!reply.errors.empty() || call.want_reply) Reply(call, reply);
+  return {};
+}
+
+Status Session::OnPrefetch(const Call& call, const wire::Prefetch& request) {
+  KVT_RETURN_IF_ERROR(FindPool(request.pool));
+  KVT_RETURN_IF_ERROR(CheckHashes(request.hashes));
+  // The rest of a long one has its own events, before which no other request of the session is
+  // read.
+  connection_.Pause();
+  PrefetchFrom(0, call, request.pool, std::make_shared<const Hashes>(Copy(request.hashes)));
+  return {};
+}
+
+void Session::PrefetchFrom(uint32_t first, const Call& call, PoolId pool,
+                           const std::shared_ptr<const Hashes>& hashes) {
+  if (ended_) return trace_.End(wire::Prefetch::kType, call.request_id, /*failed=*/true);
+  const auto rest = std::span(*hashes).subspan(first);
+  const auto part = rest.first(std::min<size_t>(rest.size(), kPrefetchedTogether));
+  const uint32_t here = services_.cache->Prefetch(pool, part, {id_, call.request_id});
+  const uint32_t count = first + here;
+  if (here == part.size() && part.size() < rest.size()) {
+    return services_.loop->Post([weak = weak_from_this(), count, call, pool, hashes] {
+      const std::shared_ptr<Session> session = weak.lock();
+      if (session) session->PrefetchFrom(count, call, pool, hashes);
+    });
+  }
+  trace_.End(wire::Prefetch::kType, call.request_id, /*failed=*/false);
+  Reply(call, wire::PrefetchReply{count});
+  connection_.Resume();
+}
+
+Status Session::OnLookup(const Call& call, const wire::Lookup& request) {
+  KVT_RETURN_IF_ERROR(FindPool(request.pool));
+  KVT_RETURN_IF_ERROR(CheckHashes(request.hashes));
+  wire::LookupReply reply;
+  for (const BlockPresence& block : services_.cache->Lookup(request.pool, request.hashes)) {
+    const int bits = (block.pool ? wire::kPresentInPool : 0) |
+                     (block.host ? wire::kPresentInHost : 0) |
+                     (block.disk ? wire::kPersistedOnDisk : 0);
+    reply.presence.push_back(static_cast<uint8_t>(bits));
+  }
+  Reply(call, reply);
+  return {};
+}
+
+Status Session::OnPin(const Call& call, const wire::Pin& request) {
+  KVT_RETURN_IF_ERROR(FindPool(request.pool));
+  KVT_RETURN_IF_ERROR(CheckHashes(request.hashes));
+  if (request.ttl_ms > kMaxPinTtlMs) {
+    return MakeError(ErrorCode::kInvalidArgument, "bad_ttl",
+                     fmt::format("{} ms; {} are allowed", request.ttl_ms, kMaxPinTtlMs));
+  }
+  KVT_ASSIGN_OR_RETURN(const uint32_t pinned,
+                       services_.cache->Pin(request.pool, request.hashes, request.ttl_ms));
+  Reply(call, wire::PinReply{pinned});
+  return {};
+}
+
+Status Session::OnStats(const Call& call, const wire::Stats&) {
+  const CacheStats::Asked& blocks = services_.cache->stats().blocks;
+  wire::StatsReply reply;
+  reply.blocks_asked = blocks.asked;
+  reply.blocks_pool = blocks.hit[static_cast<size_t>(Tier::kPool)];
+  reply.blocks_host = blocks.hit[static_cast<size_t>(Tier::kHost)];
+  reply.blocks_disk = blocks.hit[static_cast<size_t>(Tier::kDisk)];
+  reply.blocks_miss = blocks.miss;
+  for (const PoolGauges& pool : services_.cache->Gauges().pools) {
+    if (!pools_.contains(pool.id)) continue;
+    reply.pool_blocks_total += pool.blocks;
+    reply.pool_blocks_free += pool.free;
+    reply.pool_blocks_private += pool.private_blocks;
+    reply.pool_blocks_cached += pool.cached;
+  }
+  reply.session_references = references_;
+  Reply(call, reply);
+  return {};
+}
+
+Status Session::OnPing(const Call& call, const wire::Ping&) {
+  Reply(call, wire::Pong{});
+  return {};
+}
+
+}  // namespace kvtier

@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/prefill/prefill_kernel.cuh"
+
+namespace kvtier::kernels {
+
+cudaError_t LaunchPrefillFp8(const PrefillPlan& plan, int ctas, cudaStream_t stream) {
+  return LaunchHeadDims<__half, true>(plan, ctas, stream);
+}
+
+}  // namespace kvtier::kernels

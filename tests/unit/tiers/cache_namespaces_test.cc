@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+// Several models and tenants in one cache.
+
+#include "tests/unit/tiers/cache_fixture.h"
+
+namespace kvtier {
+namespace {
+
+class CacheNamespacesTest : public CacheTest {
+ protected:
+  // Attaches another pool and lets the fixture's verbs speak of it from now on.
+  PoolInfo UsePool(const NamespaceIdentity& identity, uint64_t bytes) {
+    const Result<PoolInfo> pool = cache_->AttachPool(identity, bytes);
+    if (!pool) {
+      ADD_FAILURE() << pool.error().ToString();
+      return {};
+    }
+    return pool_ = *pool;
+  }
+  // Starts with an empty cache of which no pool has taken all the memory.
+  void StartWithRoom(CacheSetup setup, uint32_t first_pool_blocks) {
+    Start(setup);
+    cache_.reset();
+    machine_->Crash();
+    cache_ = std::make_unique<Cache>(setup_.options, machine_->Environment(), IndexSnapshot{});
+    for (const SessionId session : {kAlice, kBob}) {
+      cache_->OpenSession(session, [this](const LoadProgress& p) { progress_.push_back(p); });
+    }
+    (void)UsePool(Identity("tenant", 1), first_pool_blocks * kBlockBytes);
+  }
+};
+
+TEST_F(CacheNamespacesTest, SameSpaceGetsTheSamePool) {
+  Start();
+  const Result<PoolInfo> again = cache_->AttachPool(Identity("tenant", 1), 0);
+  ASSERT_TRUE(again);
+  EXPECT_EQ(again->id, pool_.id);
+  EXPECT_EQ(again->generation, pool_.generation);
+}
+
+TEST_F(CacheNamespacesTest, APoolMayBeUsedWhenItsDeviceSaysSo) {
+  Start();
+  int ready = 0;
+  cache_->WhenPoolReady(pool_.id, [&] { ++ready; });
+  EXPECT_EQ(ready, 1);
+  machine_->device->TakeTimeForPools();
+  cache_->WhenPoolReady(pool_.id, [&] { ++ready; });
+  EXPECT_EQ(ready, 1);
+  Settle();
+  EXPECT_EQ(ready, 2);
+  cache_->WhenPoolReady(PoolId(99), [&] { ++ready; });
+  Settle();
+  EXPECT_EQ(ready, 2);
+}
+
+TEST_F(CacheNamespacesTest, PoolTakesAllThatIsLeftWhenNotToldOtherwise) {
+  StartWithRoom({.pool_blocks = 16}, 4);
+  EXPECT_EQ(pool_.blocks, 4u);
+  EXPECT_EQ(UsePool(Identity("tenant", 2), 0).blocks, 12u);
+}
+
+TEST_F(CacheNamespacesTest, PoolBeyondTheCapIsRefused) {
+  StartWithRoom({.pool_blocks = 16}, 4);
+  const auto pool = cache_->AttachPool(Identity("tenant", 2), 13 * kBlockBytes);
+  ASSERT_FALSE(pool);
+  EXPECT_EQ(pool.error().code, ErrorCode::kResourceExhausted);
+}
+
+TEST_F(CacheNamespacesTest, BlockLargerThanASlabIsRefused) {
+  StartWithRoom({.pool_blocks = 64}, 4);
+  const auto pool = cache_->AttachPool(Identity("tenant", 2, kSlabBytes), 0);
+  ASSERT_FALSE(pool);
+  EXPECT_EQ(pool.error().code, ErrorCode::kInvalidArgument);
+}
+
+TEST_F(CacheNamespacesTest, EmptyBlockIsRefused) {
+  StartWithRoom({.pool_blocks = 64}, 4);
+  EXPECT_FALSE(cache_->AttachPool(Identity("tenant", 2, 0), 0));
+}
+
+TEST_F(CacheNamespacesTest, OverlongTenantIsRefused) {
+  StartWithRoom({.pool_blocks = 64}, 4);
+  EXPECT_FALSE(cache_->AttachPool(Identity(std::string(65, 'x'), 1), 0));
+}
+
+TEST_F(CacheNamespacesTest, SameHashOfAnotherTenantIsAMiss) {
+  StartWithRoom({.pool_blocks = 16}, 8);
+  Put(Sequence(1, 2));
+  (void)UsePool(Identity("stranger", 1), 0);
+  EXPECT_TRUE(Acquire(kBob, Sequence(1, 2)).hits.empty());
+  EXPECT_FALSE(Presence(TestHash(1, 0)).anywhere());
+}
+
+TEST_F(CacheNamespacesTest, SameHashOfAnotherModelIsAMiss) {
+  StartWithRoom({.pool_blocks = 16}, 8);
+  Put(Sequence(1, 2));
+  (void)UsePool(Identity("tenant", 2), 0);
+  EXPECT_TRUE(Acquire(kBob, Sequence(1, 2)).hits.empty());
+}
+
+TEST_F(CacheNamespacesTest, TenantsKeepTheirOwnBytesUnderOneHashInEveryTier) {
+  StartWithRoom({.pool_blocks = 16, .host_slots = 16, .disk_slots = 16}, 8);
+  const PoolInfo first = pool_;
+  Put(Sequence(1, 1));
+  const PoolInfo second = UsePool(Identity("stranger", 1), 0);
+  const BlockHandle block = Acquire(kBob, {}, 1).new_blocks.front();
+  FillFromHash(TestHash(66, 6), Bytes(block));
+  ASSERT_TRUE(
+      cache_->Commit(kBob, pool_.id, {.block = block, .hash = TestHash(1, 0), .tokens = 16}));
+  Release(kBob, {block});
+  Drain();
+  EvictFromPool();
+  const AcquireReply theirs = Acquire(kBob, Sequence(1, 1));
+  ASSERT_EQ(theirs.hits.size(), 1u);
+  EXPECT_TRUE(MatchesHash(TestHash(66, 6), Bytes(theirs.hits[0].handle)));
+  pool_ = first;
+  EvictFromPool();
+  const AcquireReply ours = Acquire(kAlice, Sequence(1, 1));
+  ASSERT_EQ(ours.hits.size(), 1u);
+  EXPECT_TRUE(MatchesHash(TestHash(1, 0), Bytes(ours.hits[0].handle)));
+  EXPECT_NE(first.id, second.id);
+}
+
+TEST_F(CacheNamespacesTest, HandleOfOnePoolMeansNothingInAnother) {
+  StartWithRoom({.pool_blocks = 16}, 8);
+  const BlockHandle block = Acquire(kAlice, {}, 1).new_blocks.front();
+  (void)UsePool(Identity("tenant", 2), 0);
+  EXPECT_TRUE(TryRelease(kAlice, block).has_value());
+  EXPECT_FALSE(
+      cache_->Commit(kAlice, pool_.id, {.block = block, .hash = TestHash(1, 0), .tokens = 16}));
+}
+
+TEST_F(CacheNamespacesTest, SecondModelTakesItsShareOfAFullHostTier) {
+  StartWithRoom({.pool_blocks = 32, .host_slots = 16, .disk_slots = 0}, 16);
+  Put(Sequence(1, 16));
+  EvictFromPool();
+  ASSERT_EQ(cache_->Gauges().host_blocks, 16u);
+  (void)UsePool(Identity("tenant", 2, 2 * kBlockBytes), 0);
+  Put(Sequence(2, 4));
+  EvictFromPool();
+  EXPECT_TRUE(Presence(TestHash(2, 0)).host);
+  const AcquireReply reply = Acquire(kAlice, Sequence(2, 4));
+  EXPECT_EQ(reply.hits.size(), 4u);
+  EXPECT_TRUE(MatchesHash(TestHash(2, 3), Bytes(reply.hits[3].handle)));
+  EXPECT_GT(Drops(Tier::kHost, DropReason::kSlabReclaimed), 0u);
+}
+
+TEST_F(CacheNamespacesTest, SecondModelTakesItsShareOfAFullDisk) {
+  StartWithRoom({.pool_blocks = 48, .host_slots = 32, .disk_slots = 16}, 16);
+  Put(Sequence(1, 16));
+  Drain();
+  ASSERT_EQ(cache_->Gauges().disk_blocks, 16u);
+  (void)UsePool(Identity("tenant", 2, 2 * kBlockBytes), 0);
+  Put(Sequence(2, 2));
+  Drain();
+  EXPECT_TRUE(Presence(TestHash(2, 0)).disk);
+  EXPECT_TRUE(Presence(TestHash(2, 1)).disk);
+  EXPECT_GT(Drops(Tier::kDisk, DropReason::kSlabReclaimed), 0u);
+}
+
+TEST_F(CacheNamespacesTest, SpacesSurviveARestart) {
+  StartWithRoom({.pool_blocks = 16}, 8);
+  Put(Sequence(1, 2));
+  (void)UsePool(Identity("stranger", 1), 0);
+  Put(Sequence(2, 2));
+  DrainAndRestart();
+  EXPECT_EQ(Acquire(kAlice, Sequence(1, 2)).hits.size(), 2u);
+  EXPECT_EQ(Acquire(kAlice, Sequence(2, 2)).hits.size(), 0u);
+}
+
+}  // namespace
+}  // namespace kvtier

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tiers/directory/pool_blocks.h"
+
+#include "base/check.h"
+
+namespace kvtier {
+
+PoolBlocks::PoolBlocks(uint32_t blocks) : blocks_(blocks) {
+  counts_[static_cast<size_t>(PoolBlockState::kFree)] = blocks;
+  // Linked in reverse, so that low indices are handed out first.
+  for (uint32_t i = blocks; i > 0; --i) {
+    blocks_[i - 1].generation = 1;
+    Link(BlockIndex(i - 1), &free_);
+  }
+}
+
+BlockIndex PoolBlocks::TakePrivate(SessionId owner, PoolBlockList* list) {
+  const BlockIndex block = TakeFree();
+  SetState(&blocks_[block.value], PoolBlockState::kPrivate);
+  blocks_[block.value].owner = owner;
+  Link(block, list);
+  return block;
+}
+
+BlockIndex PoolBlocks::TakeCommitted(EntryIndex entry) {
+  const BlockIndex block = TakeFree();
+  SetState(&blocks_[block.value], PoolBlockState::kCommitted);
+  blocks_[block.value].entry = entry;
+  return block;
+}
+
+void PoolBlocks::Commit(BlockIndex block, EntryIndex entry, PoolBlockList* list) {
+  PoolBlock& record = blocks_[block.value];
+  KVT_CHECK(record.state == PoolBlockState::kPrivate);
+  Unlink(block, list);
+  SetState(&record, PoolBlockState::kCommitted);
+  record.entry = entry;
+  record.owner = SessionId{};
+  record.references = 1;
+}
+
+void PoolBlocks::Quarantine(PoolBlockList* list) {
+  for (BlockIndex block = list->first; block != kNoBlock; block = blocks_[block.value].next) {
+    KVT_CHECK(blocks_[block.value].state == PoolBlockState::kPrivate);
+    SetState(&blocks_[block.value], PoolBlockState::kQuarantined);
+  }
+}
+
+void PoolBlocks::Free(BlockIndex block, PoolBlockList* list) {
+  PoolBlock& record = blocks_[block.value];
+  KVT_CHECK(record.state != PoolBlockState::kFree && record.pins == 0);
+  const bool listed =
+      record.state == PoolBlockState::kPrivate || record.state == PoolBlockState::kQuarantined;
+  KVT_CHECK(listed == (list != nullptr));
+  if (listed) Unlink(block, list);
+  const uint32_t generation = record.generation + 1;
+  SetState(&record, PoolBlockState::kFree);
+  record = PoolBlock{};
+  record.generation = generation;
+  Link(block, &free_);
+}
+
+void PoolBlocks::Orphan(BlockIndex block) {
+  PoolBlock& record = blocks_[block.value];
+  KVT_CHECK(record.state == PoolBlockState::kCommitted && record.references > 0);
+  KVT_CHECK(!record.loading && record.elsewhere == kNoPlace);
+  SetState(&record, PoolBlockState::kOrphaned);
+  record.entry = kNoEntry;
+}
+
+void PoolBlocks::SetState(PoolBlock* block, PoolBlockState state) {
+  --counts_[static_cast<size_t>(block->state)];
+  block->state = state;
+  ++counts_[static_cast<size_t>(state)];
+}
+
+BlockIndex PoolBlocks::TakeFree() {
+  KVT_CHECK(free_.size > 0);
+  const BlockIndex block = free_.first;
+  Unlink(block, &free_);
+  return block;
+}
+
+void PoolBlocks::Link(BlockIndex block, PoolBlockList* list) {
+  PoolBlock& record = blocks_[block.value];
+  record.previous = kNoBlock;
+  record.next = list->first;
+  if (list->first != kNoBlock) blocks_[list->first.value].previous = block;
+  list->first = block;
+  ++list->size;
+}
+
+void PoolBlocks::Unlink(BlockIndex block, PoolBlockList* list) {
+  PoolBlock& record = blocks_[block.value];
+  if (record.previous != kNoBlock) {
+    blocks_[record.previous.value].next = record.next;
+  } else {
+    KVT_CHECK(list->first == block);
+    list->first = record.next;
+  }
+  if (record.next != kNoBlock) blocks_[record.next.value].previous = record.previous;
+  record.previous = record.next = kNoBlock;
+  --list->size;
+}
+
+}  // namespace kvtier

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tiers/index/fsck.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "tiers/index/index_start.h"
+#include "tiers/storage/offline_disk.h"
+#include "tiers/storage/payload_check.h"
+
+namespace kvtier {
+namespace {
+
+void AddFinding(FsckFault fault, std::string detail, FsckReport* report) {
+  uint64_t& count = report->faults[static_cast<size_t>(fault)];
+  if (count++ < FsckReport::kMaxFindingsPerFault) {
+    report->findings.push_back({fault, std::move(detail)});
+  }
+}
+
+// Walks the headers beside the index's records, both in the order of addresses.
+class IndexComparison final : public HeaderVisitor {
+ public:
+  IndexComparison(const FsckOptions& options, const OfflineDisk& disk, IndexSnapshot index,
+                  FsckReport* report)
+      : options_(options), disk_(disk), records_(std::move(index.records)), report_(*report) {
+    for (auto& [id, identity] : index.namespaces) namespaces_.emplace(id, std::move(identity));
+    std::ranges::sort(records_, {}, &IndexRecord::location);
+    report_.entries = records_.size();
+  }
+
+  void OnSlab(const ScannedSlab& slab) override {
+    if (slab.state == HeaderState::kEmpty) ++report_.slabs_uncut;
+    if (slab.state == HeaderState::kEmpty || slab.state == HeaderState::kValid) return;
+    AddFinding(FsckFault::kSlabHeader,
+               fmt::format("slab {}, {}: header {}", slab.slab,
+                           Where(disk_.geometry.SlabStart(slab.slab)), HeaderStateName(slab.state)),
+               &report_);
+  }
+
+  void OnSlot(const ScannedSlot& slot) override {
+    ++report_.slots;
+    if (slot.state == HeaderState::kEmpty) ++report_.slots_empty;
+    const bool valid = slot.state == HeaderState::kValid;
+    const bool expired = valid && IsExpired(slot.header, options_.rebuild);
+    if (valid) ++report_.blocks;
+    if (expired) ++report_.blocks_expired;
+
+    PassEntriesBefore(slot.location);
+    if (next_ == records_.size() || records_[next_].location != slot.location) {
+      if (!expired) CheckUnnamedSlot(slot);
+      return;
+    }
+    CheckEntry(records_[next_++], slot);
+    for (; next_ < records_.size() && records_[next_].location == slot.location; ++next_) {
+      AddFinding(FsckFault::kEntryCollision, Describe(records_[next_]), &report_);
+    }
+  }
+
+  void Finish() { PassEntriesBefore(DiskLocation{}); }
+
+  // What the good entries' slots should hold.
+  [[nodiscard]] std::vector<PayloadToCheck> TakePayloads() { return std::move(payloads_); }
+
+ private:
+  [[nodiscard]] std::string Where(DiskLocation location) const {
+    return fmt::format("file {} at {}", disk_.geometry.FileOf(location),
+                       disk_.geometry.OffsetInFile(location));
+  }
+
+  [[nodiscard]] std::string Describe(const IndexRecord& record) const {
+    return fmt::format("block {}, {}", record.key.hash.Hex(),
+                       disk_.geometry.Contains(record.location)
+                           ? Where(record.location)
+                           : fmt::format("beyond the files at {}", record.location.offset));
+  }
+
+  // These were met by no slot.
+  void PassEntriesBefore(DiskLocation location) {
+    for (; next_ < records_.size() && records_[next_].location < location; ++next_) {
+      AddFinding(FsckFault::kEntryOutOfPlace, Describe(records_[next_]), &report_);
+    }
+  }
+
+  // While the index is of no use no slot is named, and that is no news.
+  void CheckUnnamedSlot(const ScannedSlot& slot) {
+    if (slot.state == HeaderState::kEmpty) return;
+    if (slot.state != HeaderState::kValid) {
+      AddFinding(FsckFault::kSlotDamaged,
+                 fmt::format("{}: header {}", Where(slot.location), HeaderStateName(slot.state)),
+                 &report_);
+    } else if (report_.index_state == IndexState::kGood) {
+      AddFinding(FsckFault::kOrphanSlot,
+                 fmt::format("block {}, {}", slot.header.hash.Hex(), Where(slot.location)),
+                 &report_);
+    }
+  }
+
+  void CheckEntry(const IndexRecord& record, const ScannedSlot& slot) {
+    if (slot.state != HeaderState::kValid) {
+      AddFinding(FsckFault::kEntryMissing,
+                 fmt::format("{}: header {}", Describe(record), HeaderStateName(slot.state)),
+                 &report_);
+      return;
+    }
+    const SlotHeader& header = slot.header;
+    const NamespaceIdentity found{header.tenant, header.model, header.payload_bytes};
+    if (header.hash != record.key.hash || found != namespaces_[record.key.namespace_id]) {
+      AddFinding(FsckFault::kEntryMismatch,
+                 fmt::format("{}: holds block {} of tenant {}", Describe(record), header.hash.Hex(),
+                             header.tenant),
+                 &report_);
+    } else if (header.generation != record.generation) {
+      AddFinding(FsckFault::kEntryStale,
+                 fmt::format("{}: index has write {}, slot {}", Describe(record), record.generation,
+                             header.generation),
+                 &report_);
+    } else {
+      ++report_.entries_good;
+      if (options_.verify_payloads) {
+        payloads_.push_back({slot.location, header.payload_bytes, header.payload_checksum});
+      }
+    }
+  }
+
+  const FsckOptions& options_;
+  const OfflineDisk& disk_;
+  std::vector<IndexRecord> records_;
+  std::map<NamespaceId, NamespaceIdentity> namespaces_;
+  size_t next_ = 0;  // in records_
+  std::vector<PayloadToCheck> payloads_;
+  FsckReport& report_;
+};
+
+Status Check(const FsckOptions& options, const OfflineDisk& disk, const IndexMeta& next_start,
+             const DiskReadFunction& read, FsckReport* report) {
+  KVT_ASSIGN_OR_RETURN(IndexContents index,
+                       RocksdbIndex::Read(IndexPlaceIn(options.directory), next_start));
+  report->index_state = index.state;
+  if (index.state != IndexState::kGood) {
+    AddFinding(FsckFault::kIndexUnusable,
+               fmt::format("{}: {}", IndexStateName(index.state), index.detail), report);
+  }
+  IndexComparison comparison(options, disk, std::move(index.snapshot), report);
+  ScanHeaders(disk.geometry, read, &comparison, options.on_progress);
+  comparison.Finish();
+  CheckPayloads(disk.geometry, read, comparison.TakePayloads(),
+                [&](const PayloadToCheck& payload, const Status& status) {
+                  ++report->payloads_checked;
+                  report->payload_bytes_checked += payload.payload_bytes;
+                  if (status) return;
+                  AddFinding(FsckFault::kPayloadCorrupt, status.error().ToString(), report);
+                });
+  return {};
+}
+
+Status Rebuild(const FsckOptions& options, const OfflineDisk& disk, const IndexMeta& next_start,
+               const DiskReadFunction& read, FsckReport* report) {
+  RebuiltIndex rebuilt = RebuildIndex(disk.geometry, read, options.rebuild, options.on_progress);
+  KVT_RETURN_IF_ERROR(
+      RocksdbIndex::Replace(IndexPlaceIn(options.directory), next_start, rebuilt.snapshot));
+  rebuilt.snapshot = {};
+  report->rebuilt = std::move(rebuilt);
+  return {};
+}
+
+}  // namespace
+
+std::string_view FsckFaultName(FsckFault fault) {
+  switch (fault) {
+    case FsckFault::kSuperblock:
+      return "superblock";
+    case FsckFault::kIndexUnusable:
+      return "index_unusable";
+    case FsckFault::kSlabHeader:
+      return "slab_header";
+    case FsckFault::kEntryOutOfPlace:
+      return "entry_out_of_place";
+    case FsckFault::kEntryCollision:
+      return "entry_collision";
+    case FsckFault::kEntryMissing:
+      return "entry_missing";
+    case FsckFault::kEntryMismatch:
+      return "entry_mismatch";
+    case FsckFault::kEntryStale:
+      return "entry_stale";
+    case FsckFault::kPayloadCorrupt:
+      return "payload_corrupt";
+    case FsckFault::kOrphanSlot:
+      return "orphan_slot";
+    case FsckFault::kSlotDamaged:
+      return "slot_damaged";
+  }
+  return "unknown";
+}
+
+bool IsHarmless(FsckFault fault) {
+  return fault == FsckFault::kOrphanSlot || fault == FsckFault::kSlotDamaged;
+}
+
+bool FsckReport::clean() const {
+  for (int i = 0; i < kFsckFaultCount; ++i) {
+    const auto fault = static_cast<FsckFault>(i);
+    if (!IsHarmless(fault) && count(fault) > 0) return false;
+  }
+  return true;
+}
+
+Result<FsckReport> RunFsck(const FsckOptions& options) {
+  KVT_ASSIGN_OR_RETURN(const OfflineDisk disk, OpenOfflineDisk(options.directory));
+  FsckReport report{.set_uuid = disk.set_uuid, .epoch = disk.epoch, .geometry = disk.geometry};
+  for (const std::string& fault : disk.faults) AddFinding(FsckFault::kSuperblock, fault, &report);
+  if (!disk.usable()) {
+    if (!options.rebuild_index) return report;
+    return MakeError(ErrorCode::kCorrupt, "no_superblock",
+                     "the superblocks do not tell how the files are laid out: " +
+                         (disk.faults.empty() ? std::string() : disk.faults.front()));
+  }
+  KVT_ASSIGN_OR_RETURN(const ParallelReader reader,
+                       ParallelReader::Open(options.directory, disk.geometry.files));
+  const DiskReadFunction read = [&](std::span<DiskRead> reads) { reader.Read(reads); };
+  const IndexMeta next_start{.file_set = disk.set_uuid, .epoch = disk.epoch + 1};
+  KVT_RETURN_IF_ERROR(Check(options, disk, next_start, read, &report));
+  if (options.rebuild_index) {
+    KVT_RETURN_IF_ERROR(Rebuild(options, disk, next_start, read, &report));
+  }
+  return report;
+}
+
+}  // namespace kvtier

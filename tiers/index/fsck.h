@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checks the disk tier of a daemon that does not run: superblocks, index against headers in both
+// directions, payloads if wanted. The library behind `kvtierctl fsck`.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/digest.h"
+#include "base/result.h"
+#include "tiers/index/index_rebuild.h"
+#include "tiers/index/rocksdb_index.h"
+#include "tiers/storage/disk_geometry.h"
+
+namespace kvtier {
+
+struct FsckOptions {
+  std::filesystem::path directory;
+  // Read and check the payload of every block that the index names.
+  bool verify_payloads = false;
+  // Write the index anew from the headers, whatever was found.
+  bool rebuild_index = false;
+  RebuildOptions rebuild;                                // also says which blocks have expired
+  std::function<void(const ScanProgress&)> on_progress;  // may be empty
+};
+
+enum class FsckFault : uint8_t {
+  kSuperblock = 0,   // damaged, missing or at odds with the other files
+  kIndexUnusable,    // the next start will rebuild it
+  kSlabHeader,       // a rebuild would forget what lies in the slab
+  kEntryOutOfPlace,  // the index names a place where no slot begins
+  kEntryCollision,   // the index names a slot for two blocks
+  kEntryMissing,     // the index names a slot that holds no readable block
+  kEntryMismatch,    // the index names a slot that holds another block
+  kEntryStale,       // the index names an earlier write of the slot
+  kPayloadCorrupt,   // a payload's checksum does not hold
+  // Harmless: an evicted block leaves its bytes behind, an interrupted write half of them.
+  kOrphanSlot,   // a block that has not expired and that the index does not name
+  kSlotDamaged,  // a slot that the index does not name, with a bad header
+};
+inline constexpr int kFsckFaultCount = 11;
+// "superblock", "index_unusable", "slab_header", "entry_out_of_place", "entry_collision",
+// "entry_missing", "entry_mismatch", "entry_stale", "payload_corrupt", "orphan_slot",
+// "slot_damaged".
+[[nodiscard]] std::string_view FsckFaultName(FsckFault fault);
+[[nodiscard]] bool IsHarmless(FsckFault fault);
+
+struct FsckFinding {
+  FsckFault fault = FsckFault::kSuperblock;
+  std::string detail;  // where and what, for a person
+};
+
+struct FsckReport {
+  // The first so many of each fault are described; all are counted.
+  static constexpr uint64_t kMaxFindingsPerFault = 20;
+
+  Digest128 set_uuid;
+  uint64_t epoch = 0;
+  DiskGeometry geometry;
+  IndexState index_state = IndexState::kMissing;
+  uint64_t slabs_uncut = 0;
+  uint64_t slots = 0;
+  uint64_t slots_empty = 0;
+  uint64_t blocks = 0;          // slots with a valid header
+  uint64_t blocks_expired = 0;  // of these
+  uint64_t entries = 0;
+  uint64_t entries_good = 0;  // those that agree with their slot's header
+  uint64_t payloads_checked = 0;
+  uint64_t payload_bytes_checked = 0;
+  std::array<uint64_t, kFsckFaultCount> faults{};
+  std::vector<FsckFinding> findings;
+  // The counts of the index written anew, without its snapshot.
+  std::optional<RebuiltIndex> rebuilt;
+
+  [[nodiscard]] uint64_t count(FsckFault fault) const { return faults[static_cast<size_t>(fault)]; }
+  // Nothing but harmless findings.
+  [[nodiscard]] bool clean() const;
+};
+
+// Blocks; takes the directory's lock for as long as it runs. Changes nothing unless told to
+// rebuild. Errors: those of OpenOfflineDisk (kAlreadyExists "directory_locked" while a daemon runs)
+// and of RocksdbIndex::Read and Replace; kCorrupt "no_superblock" when asked to rebuild without a
+// set of superblocks that tell how the files are laid out.
+[[nodiscard]] Result<FsckReport> RunFsck(const FsckOptions& options);
+
+}  // namespace kvtier

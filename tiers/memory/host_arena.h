@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// The host tier's memory: one anonymous mapping, touched in the background slice by slice and
+// usable from the first slice on.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+
+namespace kvtier {
+
+class HostArena {
+ public:
+  virtual ~HostArena() = default;
+  // The configured size; a multiple of the slab size.
+  [[nodiscard]] virtual uint64_t capacity_bytes() const = 0;
+  // The first `ready_bytes()` may be used; grows up to the capacity.
+  [[nodiscard]] virtual uint64_t ready_bytes() const = 0;
+  [[nodiscard]] virtual std::byte* data() = 0;
+  // Called on the event loop after each growth with the new slice. At most one listener.
+  virtual void OnGrowth(std::function<void(std::span<std::byte>)> listener) = 0;
+};
+
+}  // namespace kvtier

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tiers/memory/mapped_arena.h"
+
+#include <fmt/format.h>
+#include <linux/mempolicy.h>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "base/errno_error.h"
+
+namespace kvtier {
+namespace {
+
+constexpr uint64_t kHugePageBytes = 2 * kMiB;
+// The largest slice, equal to the largest buffer that io_uring registers in one piece.
+constexpr uint64_t kMaxSliceBytes = 1 * kGiB;
+
+// Between two calls of the pinner, for whoever waits for the driver's locks, which are not given in
+// turn.
+constexpr auto kPauseBetweenPieces = std::chrono::microseconds(100);
+
+using SteadyClock = std::chrono::steady_clock;
+
+double SecondsBetween(SteadyClock::time_point from, SteadyClock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
+std::span<std::byte> AlignToHugePage(std::span<std::byte> mapping, uint64_t bytes) {
+  const auto address = reinterpret_cast<uintptr_t>(mapping.data());
+  const uint64_t skip = (kHugePageBytes - address % kHugePageBytes) % kHugePageBytes;
+  return mapping.subspan(skip, bytes);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<MappedArena>> MappedArena::Create(MappedArenaOptions options,
+                                                         EventQueue* loop) {
+  options.bytes -= options.bytes % options.slab_bytes;
+  if (options.bytes == 0) {
+    return MakeError(ErrorCode::kInvalidArgument, "arena_too_small",
+                     fmt::format("less than one slab of {}", FormatByteSize(options.slab_bytes)));
+  }
+  const uint64_t memory_bytes = static_cast<uint64_t>(::sysconf(_SC_PHYS_PAGES)) *
+                                static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+  if (options.bytes > memory_bytes) {
+    return MakeError(ErrorCode::kResourceExhausted, "arena_exceeds_memory",
+                     fmt::format("{} asked for, the machine has {}", FormatByteSize(options.bytes),
+                                 FormatByteSize(memory_bytes)));
+  }
+  // Reserved without a claim on memory: the claim is made slice by slice, by touching.
+  const uint64_t mapped_bytes = options.bytes + kHugePageBytes;
+  void* address = ::mmap(nullptr, mapped_bytes, PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (address == MAP_FAILED) {
+    return tl::unexpected<Error>(
+        ErrnoError(ErrorCode::kResourceExhausted, errno,
+                   fmt::format("mmap of {} for the host arena", FormatByteSize(mapped_bytes))));
+  }
+  // Worth having, not needed: without it the pages are small.
+  ::madvise(address, mapped_bytes, MADV_HUGEPAGE);
+  // A child must not share the pages that the kernel does I/O on.
+  ::madvise(address, mapped_bytes, MADV_DONTFORK);
+  return std::unique_ptr<MappedArena>(
+      new MappedArena(std::move(options), loop, {static_cast<std::byte*>(address), mapped_bytes}));
+}
+
+MappedArena::MappedArena(MappedArenaOptions options, EventQueue* loop, std::span<std::byte> mapping)
+    : options_(std::move(options)),
+      loop_(loop),
+      mapping_(mapping),
+      arena_(AlignToHugePage(mapping, options_.bytes)),
+      self_(std::make_shared<MappedArena*>(this)),
+      may_pin_(options_.pinner != nullptr) {
+  Place();
+}
+
+void MappedArena::Prepare() {
+  KVT_CHECK(!preparer_.joinable());
+  toucher_ = std::make_unique<MemoryToucher>(arena_, options_.touch_threads);
+  preparer_ = std::thread([this] { PrepareSlices(); });
+  pthread_setname_np(preparer_.native_handle(), "arena-prepare");
+}
+
+MappedArena::~MappedArena() {
+  stopping_ = true;
+  if (preparer_.joinable()) {
+    toucher_->Stop();
+    preparer_.join();
+    toucher_.reset();
+  }
+  for (const auto slice : pinned_) options_.pinner->Unpin(slice);
+  ::munmap(mapping_.data(), mapping_.size());
+}
+
+void MappedArena::OnGrowth(std::function<void(std::span<std::byte>)> listener) {
+  listener_ = std::move(listener);
+  if (listener_ && ready_bytes_ > 0) listener_(arena_.first(ready_bytes_));
+}
+
+void MappedArena::Place() {
+  if (options_.numa_node < 0) return;
+  constexpr unsigned kMaskBits = 8 * sizeof(unsigned long);
+  std::array<unsigned long, 16> mask{};
+  const auto node = static_cast<unsigned>(options_.numa_node);
+  if (node >= kMaskBits * mask.size()) return;
+  mask[node / kMaskBits] = 1UL << node % kMaskBits;
+  if (::syscall(SYS_mbind, mapping_.data(), mapping_.size(), MPOL_PREFERRED, mask.data(),
+                kMaskBits * mask.size(), 0) != 0) {
+    Note(fmt::format("host arena: not placed on NUMA node {} ({}); copies may be slower", node,
+                     ErrnoName(errno)));
+  }
+}
+
+void MappedArena::Pin(std::span<std::byte> slice) {
+  // Copies of slots stay within a piece, since slots stay within a slab.
+  const uint64_t slab_bytes = options_.slab_bytes;
+  const uint64_t piece_bytes =
+      std::max(options_.pinned_at_once_bytes / slab_bytes, uint64_t{1}) * slab_bytes;
+  for (uint64_t at = 0; at < slice.size() && may_pin_ && !stopping_; at += piece_bytes) {
+    if (at > 0) std::this_thread::sleep_for(kPauseBetweenPieces);
+    PinPiece(slice.subspan(at, std::min(piece_bytes, slice.size() - at)));
+  }
+}
+
+void MappedArena::PinPiece(std::span<std::byte> piece) {
+  const Status pinned = options_.pinner->Pin(piece);
+  if (pinned) {
+    pinned_.push_back(piece);
+    return;
+  }
+  // What could not be had once is not asked for again with every slice.
+  may_pin_ = false;
+  Note(fmt::format("host arena: not pinned from {} on, copies there are slow: {}",
+                   FormatByteSize(static_cast<uint64_t>(piece.data() - arena_.data())),
+                   pinned.error().ToString()));
+}
+
+void MappedArena::Note(std::string note) {
+  PostToLoop([note = std::move(note)](MappedArena* arena) {
+    if (arena->options_.log) arena->options_.log(note);
+  });
+}
+
+void MappedArena::PrepareSlices() {
+  const auto start = SteadyClock::now();
+  ArenaTimes times;
+  uint64_t prepared = 0;
+  uint64_t slice_bytes = options_.slab_bytes;
+  while (prepared < arena_.size()) {
+    if (stopping_) return;
+    const auto slice = arena_.subspan(prepared, std::min(slice_bytes, arena_.size() - prepared));
+    const auto waiting = SteadyClock::now();
+    if (const int failure = toucher_->WaitFor(prepared + slice.size()); failure != 0) {
+      if (failure == ECANCELED) return;
+      return Note(
+          fmt::format("host arena: memory ended at {} of {} ({}); the tier works with what it has",
+                      FormatByteSize(prepared), FormatByteSize(arena_.size()), ErrnoName(failure)));
+    }
+    const auto pinning = SteadyClock::now();
+    times.pages_s += SecondsBetween(waiting, pinning);
+    // While this slice is pinned the next are touched.
+    Pin(slice);
+    times.pin_s += SecondsBetween(pinning, SteadyClock::now());
+    PostToLoop([slice](MappedArena* arena) { arena->AddSlice(slice); });
+    prepared += slice.size();
+    if (2 * slice_bytes <= kMaxSliceBytes) slice_bytes *= 2;
+  }
+  times.seconds = SecondsBetween(start, SteadyClock::now());
+  PostToLoop([times](MappedArena* arena) {
+    if (arena->options_.on_complete) arena->options_.on_complete(times);
+  });
+}
+
+void MappedArena::PostToLoop(std::function<void(MappedArena*)> event) {
+  loop_->Post([weak = std::weak_ptr(self_), event = std::move(event)] {
+    if (const auto arena = weak.lock()) event(*arena);
+  });
+}
+
+void MappedArena::AddSlice(std::span<std::byte> slice) {
+  ready_bytes_ += slice.size();
+  if (listener_) listener_(slice);
+}
+
+}  // namespace kvtier

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// The host tier's memory on this machine: an anonymous mapping with huge pages where they are to be
+// had, touched by a few threads in the background and pinned for the device.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/byte_size.h"
+#include "base/executor.h"
+#include "base/result.h"
+#include "gpu/host_pinner.h"
+#include "tiers/memory/host_arena.h"
+#include "tiers/memory/memory_toucher.h"
+
+namespace kvtier {
+
+// Where the time until the arena was complete went.
+struct ArenaTimes {
+  double seconds = 0;
+  double pages_s = 0;  // waiting for pages
+  double pin_s = 0;    // pinning
+};
+
+struct MappedArenaOptions {
+  uint64_t bytes = 0;  // rounded down to whole slabs
+  uint64_t slab_bytes = 64 * kMiB;
+  int touch_threads = 2;
+  // Pins each slice before it is used; outlives the arena. Null: nothing is pinned.
+  HostPinner* pinner = nullptr;
+  // In one call of the pinner, unless a slab is larger: some 20 ms in which others may wait.
+  uint64_t pinned_at_once_bytes = 256 * kMiB;
+  // The NUMA node to take memory from as long as it has some; -1: any.
+  int numa_node = -1;
+  // Called on the event loop if the memory ends before the capacity is reached, or cannot be pinned
+  // or placed as wanted. May be empty.
+  std::function<void(std::string)> log;
+  // Called on the event loop when all of the arena is ready. May be empty.
+  std::function<void(const ArenaTimes&)> on_complete;
+};
+
+// Public calls on the event loop's thread. `loop` must outlive the arena; nothing is called back
+// after its destruction.
+class MappedArena final : public HostArena {
+ public:
+  // Maps; there is no memory before Prepare. Errors: kInvalidArgument "arena_too_small" (less
+  // than one slab), kResourceExhausted "arena_exceeds_memory" (more than the machine has), or the
+  // errno's name.
+  [[nodiscard]] static Result<std::unique_ptr<MappedArena>> Create(MappedArenaOptions options,
+                                                                   EventQueue* loop);
+  // REQUIRES: no copy or I/O to or from the arena is under way.
+  ~MappedArena() override;
+  MappedArena(const MappedArena&) = delete;
+  MappedArena& operator=(const MappedArena&) = delete;
+
+  // Begins to touch and pin in the background: slices of one slab first, then ever larger ones, up
+  // to what an I/O engine registers in one piece. Once; meanwhile whatever maps memory, starts a
+  // thread or calls the driver may have to wait, for some milliseconds each time.
+  void Prepare();
+
+  [[nodiscard]] uint64_t capacity_bytes() const override { return arena_.size(); }
+  [[nodiscard]] uint64_t ready_bytes() const override { return ready_bytes_; }
+  [[nodiscard]] std::byte* data() override { return arena_.data(); }
+  // A listener set late is told at once, from within this call, of what is ready already.
+  void OnGrowth(std::function<void(std::span<std::byte>)> listener) override;
+
+ private:
+  MappedArena(MappedArenaOptions options, EventQueue* loop, std::span<std::byte> mapping);
+  // Asks for memory of the wanted NUMA node.
+  void Place();
+  // On the preparing thread.
+  void PrepareSlices();
+  void Pin(std::span<std::byte> slice);
+  void PinPiece(std::span<std::byte> piece);
+  void Note(std::string note);
+  // Runs `event` on the loop unless the arena has gone by then.
+  void PostToLoop(std::function<void(MappedArena*)> event);
+  void AddSlice(std::span<std::byte> slice);
+
+  const MappedArenaOptions options_;
+  EventQueue* const loop_;
+  const std::span<std::byte> mapping_;  // holds the arena, aligned to huge pages
+  const std::span<std::byte> arena_;
+  uint64_t ready_bytes_ = 0;
+  std::function<void(std::span<std::byte>)> listener_;
+  std::shared_ptr<MappedArena*> self_;        // posted events hold it weakly
+  std::vector<std::span<std::byte>> pinned_;  // the preparing thread's, while there is one
+  bool may_pin_ = false;                      // likewise
+  std::atomic<bool> stopping_ = false;
+  std::unique_ptr<MemoryToucher> toucher_;
+  std::thread preparer_;
+};
+
+}  // namespace kvtier

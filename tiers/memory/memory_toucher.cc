@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tiers/memory/memory_toucher.h"
+
+#include <pthread.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "base/byte_size.h"
+
+namespace kvtier {
+namespace {
+
+// A thread looks up from touching this often: a stop is quick, and whoever wants to map memory,
+// which the kernel allows only between two steps, waits for milliseconds.
+constexpr uint64_t kStepBytes = 8 * kMiB;
+
+// 0 or an errno. The kernel fills the pages without writing to any that exist.
+int Touch(std::span<std::byte> memory) {
+  if (::madvise(memory.data(), memory.size(), MADV_POPULATE_WRITE) == 0) return 0;
+  if (errno != EINVAL) return errno;
+  // Before Linux 5.14. Nobody else uses the memory yet.
+  const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  for (size_t i = 0; i < memory.size(); i += page) {
+    const_cast<volatile std::byte*>(memory.data())[i] = std::byte{0};
+  }
+  return 0;
+}
+
+}  // namespace
+
+MemoryToucher::MemoryToucher(std::span<std::byte> memory, int threads)
+    : memory_(memory), done_((memory.size() + kStepBytes - 1) / kStepBytes) {
+  for (int i = 0; i < threads; ++i) {
+    threads_.emplace_back([this] { Work(); });
+    pthread_setname_np(threads_.back().native_handle(), "arena-touch");
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    begun_ = true;
+  }
+  progressed_.notify_all();
+}
+
+MemoryToucher::~MemoryToucher() {
+  Stop();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void MemoryToucher::Stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  progressed_.notify_all();
+}
+
+int MemoryToucher::WaitFor(uint64_t bytes) {
+  const uint64_t steps = (bytes + kStepBytes - 1) / kStepBytes;
+  std::unique_lock lock(mutex_);
+  progressed_.wait(lock, [&] { return done_in_front_ >= steps || failure_ != 0 || stopping_; });
+  if (done_in_front_ >= steps) return 0;
+  return failure_ != 0 ? failure_ : ECANCELED;
+}
+
+void MemoryToucher::Work() {
+  {
+    std::unique_lock lock(mutex_);
+    progressed_.wait(lock, [this] { return begun_; });
+  }
+  while (!stopping_) {
+    const uint64_t step = next_step_.fetch_add(1);
+    if (step >= done_.size()) return;
+    const uint64_t begin = step * kStepBytes;
+    const int outcome = Touch(memory_.subspan(begin, std::min(kStepBytes, memory_.size() - begin)));
+    {
+      const std::lock_guard lock(mutex_);
+      Finish(step, outcome);
+    }
+    progressed_.notify_all();
+    if (outcome != 0) return;
+  }
+}
+
+void MemoryToucher::Finish(uint64_t step, int outcome) {
+  if (outcome != 0) {
+    if (failure_ == 0) failure_ = outcome;
+    return;
+  }
+  done_[step] = true;
+  while (done_in_front_ < done_.size() && done_[done_in_front_]) ++done_in_front_;
+}
+
+}  // namespace kvtier

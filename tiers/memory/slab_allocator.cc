@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tiers/memory/slab_allocator.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace kvtier {
+
+SlabAllocator::SlabAllocator(uint64_t slab_bytes, uint64_t slab_header_bytes)
+    : slab_bytes_(slab_bytes), slab_header_bytes_(slab_header_bytes) {
+  KVT_CHECK(slab_bytes > slab_header_bytes);
+}
+
+void SlabAllocator::Grow(uint64_t slabs) {
+  slabs_.resize(slabs_.size() + slabs);
+  unassigned_ += slabs;
+}
+
+std::optional<uint64_t> SlabAllocator::Allocate(const SlotClass& slots, EntryIndex owner) {
+  KVT_CHECK(Fits(slots.slot_bytes));
+  std::vector<uint32_t>& partial = classes_[slots].partial;
+  while (!partial.empty()) {
+    const Slab& candidate = slabs_[partial.back()];
+    if (candidate.slots == slots && !candidate.full() && !candidate.closing) {
+      return TakeFirstFree(partial.back(), owner);
+    }
+    partial.pop_back();
+  }
+  if (unassigned_ == 0) return std::nullopt;
+  uint32_t& slab = first_unassigned_hint_;
+  while (slabs_[slab].slots.slot_bytes != 0) ++slab;
+  Assign(slab, slots);
+  return TakeFirstFree(slab, owner);
+}
+
+bool SlabAllocator::Claim(uint64_t address, const SlotClass& slots, EntryIndex owner) {
+  const uint64_t slot_bytes = slots.slot_bytes;
+  const uint64_t slab_number = address / slab_bytes_;
+  if (!Fits(slot_bytes) || slab_number >= slabs_.size()) return false;
+  const auto slab = static_cast<uint32_t>(slab_number);
+  const uint64_t within = address % slab_bytes_;
+  if (within < slab_header_bytes_ || (within - slab_header_bytes_) % slot_bytes != 0) return false;
+  if (within + slot_bytes > slab_bytes_) return false;
+  if (slabs_[slab].slots.slot_bytes == 0) Assign(slab, slots);
+  if (slabs_[slab].slots != slots) return false;
+  const auto slot = static_cast<uint32_t>((within - slab_header_bytes_) / slot_bytes);
+  if (slabs_[slab].owners[slot] != kFree) return false;
+  Take(slab, slot, owner);
+  return true;
+}
+
+void SlabAllocator::Free(uint64_t address) {
+  const auto slab_number = static_cast<uint32_t>(address / slab_bytes_);
+  Slab& slab = slabs_[slab_number];
+  const uint32_t slot = SlotOf(address);
+  KVT_CHECK(slab.owners[slot] != kFree);
+  if (!slab.closing) {
+    ClassState& state = classes_[slab.slots];
+    if (slab.full()) state.partial.push_back(slab_number);
+    ++state.free_slots;
+  }
+  slab.owners[slot] = kFree;
+  slab.first_free_hint = std::min(slab.first_free_hint, slot);
+  --slab.used;
+  --used_slots_;
+  used_bytes_ -= slab.slots.slot_bytes;
+  if (slab.used == 0) Unassign(slab_number);
+}
+
+void SlabAllocator::SetOwner(uint64_t address, EntryIndex owner) {
+  uint32_t& cell = slabs_[address / slab_bytes_].owners[SlotOf(address)];
+  KVT_CHECK(cell != kFree);
+  cell = owner.value;
+}
+
+void SlabAllocator::Close(uint64_t address) {
+  Slab& slab = slabs_[address / slab_bytes_];
+  KVT_CHECK(slab.used > 0 && !slab.closing);
+  slab.closing = true;
+  ++closing_slabs_;
+  --group_slabs_[slab.slots.group];
+  classes_[slab.slots].free_slots -= slab.owners.size() - slab.used;
+}
+
+uint64_t SlabAllocator::FreeSlots(const SlotClass& slots) const {
+  const auto found = classes_.find(slots);
+  const uint64_t in_slabs = found == classes_.end() ? 0 : found->second.free_slots;
+  return in_slabs + unassigned_ * SlotsPerSlab(slots.slot_bytes);
+}
+
+void SlabAllocator::ForEachInSlab(uint64_t address,
+                                  const std::function<void(uint64_t, EntryIndex)>& visit) const {
+  const uint64_t slab_number = address / slab_bytes_;
+  const Slab& slab = slabs_[slab_number];
+  const uint64_t first = slab_number * slab_bytes_ + slab_header_bytes_;
+  for (size_t slot = 0; slot < slab.owners.size(); ++slot) {
+    if (slab.owners[slot] == kFree) continue;
+    visit(first + slot * slab.slots.slot_bytes, EntryIndex(slab.owners[slot]));
+  }
+}
+
+uint64_t SlabAllocator::memory_bytes() const {
+  uint64_t bytes = slabs_.capacity() * sizeof(Slab);
+  for (const Slab& slab : slabs_) bytes += slab.owners.capacity() * sizeof(uint32_t);
+  return bytes;
+}
+
+void SlabAllocator::Assign(uint32_t slab_number, const SlotClass& slots) {
+  Slab& slab = slabs_[slab_number];
+  slab.slots = slots;
+  slab.owners.assign(SlotsPerSlab(slots.slot_bytes), kFree);
+  ClassState& state = classes_[slots];
+  state.partial.push_back(slab_number);
+  state.free_slots += slab.owners.size();
+  if (slots.group >= group_slabs_.size()) group_slabs_.resize(slots.group + 1);
+  ++group_slabs_[slots.group];
+  --unassigned_;
+}
+
+void SlabAllocator::Unassign(uint32_t slab_number) {
+  Slab& slab = slabs_[slab_number];
+  if (slab.closing) {
+    --closing_slabs_;
+  } else {
+    classes_[slab.slots].free_slots -= slab.owners.size();
+    --group_slabs_[slab.slots.group];
+  }
+  slab = Slab{};
+  first_unassigned_hint_ = std::min(first_unassigned_hint_, slab_number);
+  ++unassigned_;
+}
+
+uint64_t SlabAllocator::TakeFirstFree(uint32_t slab_number, EntryIndex owner) {
+  Slab& slab = slabs_[slab_number];
+  while (slab.owners[slab.first_free_hint] != kFree) ++slab.first_free_hint;
+  return Take(slab_number, slab.first_free_hint, owner);
+}
+
+uint64_t SlabAllocator::Take(uint32_t slab_number, uint32_t slot, EntryIndex owner) {
+  Slab& slab = slabs_[slab_number];
+  slab.owners[slot] = owner.value;
+  ++slab.used;
+  --classes_[slab.slots].free_slots;
+  ++used_slots_;
+  used_bytes_ += slab.slots.slot_bytes;
+  return slab_number * slab_bytes_ + slab_header_bytes_ + slot * slab.slots.slot_bytes;
+}
+
+uint32_t SlabAllocator::SlotOf(uint64_t address) const {
+  const Slab& slab = slabs_[address / slab_bytes_];
+  const uint64_t slot_bytes = slab.slots.slot_bytes;
+  KVT_CHECK(slot_bytes != 0);
+  const uint64_t within = address % slab_bytes_ - slab_header_bytes_;
+  KVT_CHECK(within % slot_bytes == 0);
+  return static_cast<uint32_t>(within / slot_bytes);
+}
+
+}  // namespace kvtier

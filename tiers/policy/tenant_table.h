@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tenants that have quotas: what they may take, what they have taken, how long their blocks
+// live. Knows bytes, not blocks.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "tiers/types/cache_options.h"
+
+namespace kvtier {
+
+// A row of the table.
+using TenantId = Strong<struct TenantIdTag, uint32_t>;
+// All tenants without quotas together.
+inline constexpr TenantId kOtherTenants{0};
+
+// Event loop only. Which tenants have rows, and what is reserved for them, is settled at the start.
+class TenantTable {
+ public:
+  explicit TenantTable(const CacheOptions& options);
+
+  // Takes over caps and times to live of the tenants that have rows. A cap may thereby fall below
+  // what its tenant has: that must then be evicted.
+  void Reconfigure(const CacheOptions& options);
+
+  // kOtherTenants if the tenant has no quotas.
+  [[nodiscard]] TenantId Find(std::string_view name) const;
+  [[nodiscard]] uint32_t rows() const { return static_cast<uint32_t>(rows_.size()); }
+  // Some tenant has quotas.
+  [[nodiscard]] bool any() const { return rows_.size() > 1; }
+  [[nodiscard]] const TenantQuota& quota(TenantId tenant) const { return At(tenant).quota; }
+
+  // --- bytes taken ---
+  // Whether the tenant may take so much more.
+  [[nodiscard]] bool Fits(Tier tier, TenantId tenant, uint64_t bytes) const;
+  // REQUIRES: Fits, but for what is found at a restart (`Restore`).
+  void Charge(Tier tier, TenantId tenant, uint64_t bytes);
+  void Restore(Tier tier, TenantId tenant, uint64_t bytes);
+  void Refund(Tier tier, TenantId tenant, uint64_t bytes);
+  [[nodiscard]] uint64_t used_bytes(Tier tier, TenantId tenant) const {
+    return At(tenant).tiers[static_cast<size_t>(tier)].used_bytes;
+  }
+  // UINT64_MAX: none.
+  [[nodiscard]] uint64_t cap_bytes(Tier tier, TenantId tenant) const;
+  // What the tenant has beyond a cap that was lowered.
+  [[nodiscard]] bool OverCap(Tier tier, TenantId tenant) const {
+    return used_bytes(tier, tenant) > cap_bytes(tier, tenant);
+  }
+  // What the tenant can have by now at most: its cap, or what is left of what it had when the cap
+  // was lowered.
+  [[nodiscard]] uint64_t bound_bytes(Tier tier, TenantId tenant) const;
+
+  // --- host and disk: slabs ---
+  // Tenants with reserved slabs have slabs to themselves (SlotClass::group); the rest share.
+  [[nodiscard]] uint32_t GroupOf(Tier tier, TenantId tenant) const {
+    return ReservedSlabs(tier, tenant) > 0 ? tenant.value : 0;
+  }
+  [[nodiscard]] uint64_t ReservedSlabs(Tier tier, TenantId tenant) const {
+    return At(tenant).tiers[static_cast<size_t>(tier)].reserved_slabs;
+  }
+
+  // --- pools ---
+  // What the tenant may still take of the tier's `capacity_bytes`: neither what others have, nor
+  // what is reserved for others, nor more than its cap.
+  [[nodiscard]] uint64_t PoolBytesLeft(TenantId tenant, uint64_t capacity_bytes) const;
+
+  // --- retention ---
+  [[nodiscard]] int64_t TtlMs(TenantId tenant, RetentionClass retention) const {
+    return At(tenant).ttl_ms[static_cast<size_t>(retention)];
+  }
+  // 0: no maximum.
+  [[nodiscard]] int64_t MaxAgeMs(TenantId tenant) const { return At(tenant).max_age_ms; }
+
+ private:
+  struct TierUse {
+    uint64_t used_bytes = 0;
+    uint64_t over_bytes = 0;  // what was used when the cap was lowered below it, less what left
+    uint64_t reserved_slabs = 0;
+  };
+  struct Row {
+    TenantQuota quota;
+    std::array<TierUse, kTierCount> tiers;
+    std::array<int64_t, 2> ttl_ms{};  // by RetentionClass
+    int64_t max_age_ms = 0;
+  };
+
+  [[nodiscard]] const Row& At(TenantId tenant) const { return rows_[tenant.value]; }
+  [[nodiscard]] TierUse& Use(Tier tier, TenantId tenant) {
+    return rows_[tenant.value].tiers[static_cast<size_t>(tier)];
+  }
+  void TakeRetention(const CacheOptions& options);
+
+  std::vector<Row> rows_;
+};
+
+}  // namespace kvtier

@@ -1,0 +1,396 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tiers/space/disk_slots.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/check.h"
+#include "tiers/storage/slab_header.h"
+#include "tiers/storage/slot_header.h"
+
+namespace kvtier {
+namespace {
+
+// Blocks beyond a cap leave in stretches, so that they do not hold the event loop.
+constexpr int kCapEvictionsPerCall = 1024;
+
+}  // namespace
+
+DiskSlots::DiskSlots(CacheState* state)
+    : state_(*state),
+      allocator_(state->options.slab_bytes, kSlabHeaderBytes),
+      committer_(state, [this](DiskLocation location) { FreeSlot(location); }),
+      leaving_bytes_(state->tenants.rows()) {
+  allocator_.Grow(state_.env.geometry.slabs);
+  header_slot_bytes_.resize(state_.env.geometry.slabs);
+}
+
+void DiskSlots::RestoreNamespaces(IndexSnapshot* snapshot) {
+  constexpr uint32_t kMaxNamespaces = 1 << 16;
+  for (auto& [id, identity] : snapshot->namespaces) {
+    const uint64_t slot_bytes = SlotBytes(identity.block_bytes);
+    if (id.value >= kMaxNamespaces || identity.block_bytes == 0 || !allocator_.Fits(slot_bytes))
+      continue;
+    if (id.value >= state_.namespaces.size()) state_.namespaces.resize(id.value + 1);
+    Namespace& name_space = state_.namespaces[id.value];
+    name_space = state_.MakeNamespace(identity);
+    name_space.indexed = true;
+  }
+}
+
+std::vector<uint32_t> DiskSlots::GroupsOfSlabs(const IndexSnapshot& snapshot) const {
+  // The majority's, by one pass (Boyer and Moore). The rest was written before its tenant, or that
+  // majority's, got slabs of its own, or is the header of a slot given up long ago; it stays until
+  // it is evicted or expires.
+  struct Vote {
+    uint32_t group = 0;
+    uint32_t lead = 0;
+  };
+  std::vector<Vote> votes(state_.env.geometry.slabs);
+  for (const IndexRecord& record : snapshot.records) {
+    const uint64_t slab = record.location.offset / allocator_.slab_bytes();
+    if (record.key.namespace_id.value >= state_.namespaces.size() || slab >= votes.size()) continue;
+    const Namespace& name_space = state_.namespaces[record.key.namespace_id.value];
+    const uint32_t group = state_.tenants.GroupOf(Tier::kDisk, name_space.tenant);
+    Vote& vote = votes[slab];
+    if (vote.lead == 0) vote.group = group;
+    vote.lead = vote.group == group ? vote.lead + 1 : vote.lead - 1;
+  }
+  std::vector<uint32_t> groups;
+  for (const Vote& vote : votes) groups.push_back(vote.group);
+  return groups;
+}
+
+void DiskSlots::Restore(IndexSnapshot snapshot) {
+  RestoreNamespaces(&snapshot);
+  // Coldest first; of one sequence the deepest first.
+  std::sort(snapshot.records.begin(), snapshot.records.end(),
+            [](const IndexRecord& a, const IndexRecord& b) {
+              return a.last_use_s != b.last_use_s ? a.last_use_s < b.last_use_s : a.depth > b.depth;
+            });
+  state_.directory.Reserve(snapshot.records.size());
+  const std::vector<uint32_t> groups = GroupsOfSlabs(snapshot);
+  for (const IndexRecord& record : snapshot.records) RestoreRecord(record, groups);
+}
+
+void DiskSlots::RestoreRecord(const IndexRecord& record, const std::vector<uint32_t>& groups) {
+  next_generation_ = std::max(next_generation_, record.generation + 1);
+  const bool namespace_known = record.key.namespace_id.value < state_.namespaces.size() &&
+                               state_.namespaces[record.key.namespace_id.value].slot_bytes > 0;
+  if (!namespace_known || state_.directory.Find(record.key) != kNoEntry) {
+    state_.CountDrop(record.key, Tier::kDisk, DropReason::kStaleIndex);
+    return;
+  }
+  const Namespace& name_space = state_.namespaces[record.key.namespace_id.value];
+  const uint64_t slab = record.location.offset / allocator_.slab_bytes();
+  const SlotClass slots{name_space.slot_bytes, slab < groups.size() ? groups[slab] : 0};
+  const EntryIndex index =
+      state_.AddEntry(record.key, record.tokens, record.depth, record.retention);
+  BlockEntry& entry = state_[index];
+  entry.created_s = record.created_s;
+  entry.last_use_s = entry.indexed_use_s = record.last_use_s;
+  if (!allocator_.Claim(record.location.offset, slots, index)) {
+    state_.CountDrop(record.key, Tier::kDisk, DropReason::kStaleIndex);
+    committer_.Delete(record.key, record.location, IndexCommitter::Slot::kKeep);
+    state_.ForgetIfGone(index);
+    return;
+  }
+  entry.disk = record.location;
+  entry.disk_generation = record.generation;
+  entry.verified = record.verified;
+  header_slot_bytes_[state_.env.geometry.SlabOf(record.location)] = name_space.slot_bytes;
+  ++blocks_;
+  state_.tenants.Restore(Tier::kDisk, name_space.tenant, name_space.slot_bytes);
+  state_.endless.Store(record.key.namespace_id, record.key.hash);
+  state_.TouchDisk(index);
+  state_.SetPersisted(index, record.verified);
+  if (state_.Expired(entry)) {
+    Drop(index, DropReason::kExpired);
+  } else {
+    ++state_.stats.restored_blocks;
+  }
+}
+
+SlotClass DiskSlots::ClassOf(const Namespace& name_space) const {
+  return {name_space.slot_bytes, state_.tenants.GroupOf(Tier::kDisk, name_space.tenant)};
+}
+
+DiskSlots::Outcome DiskSlots::Reserve(EntryIndex index) {
+  if (degraded()) return Outcome::kFull;
+  BlockEntry& entry = state_[index];
+  const Namespace& name_space = state_.NamespaceOf(entry);
+  const SlotClass slots = ClassOf(name_space);
+  if (!state_.tenants.Fits(Tier::kDisk, name_space.tenant, slots.slot_bytes)) {
+    KeepUnderCap(name_space.tenant, slots.slot_bytes, kCapEvictionsPerCall);
+    const bool leaving = leaving_bytes_[name_space.tenant.value] > 0 || !committer_.Idle();
+    return leaving ? Outcome::kWait : Outcome::kOverCap;
+  }
+  const std::optional<uint64_t> address = allocator_.Allocate(slots, index);
+  if (!address) {
+    KeepFree(name_space);
+    const bool evicting =
+        freeing_[slots] > 0 || allocator_.closing_slabs() > 0 || EvictFor(name_space);
+    return evicting || !committer_.Idle() ? Outcome::kWait : Outcome::kFull;
+  }
+  entry.disk = DiskLocation{*address};
+  entry.disk_generation = next_generation_++;
+  entry.motion.writing = true;
+  state_.tenants.Charge(Tier::kDisk, name_space.tenant, slots.slot_bytes);
+  KeepUnderCap(name_space.tenant, 0, kCapEvictionsPerCall);
+  KeepFree(name_space);
+  return Outcome::kReserved;
+}
+
+void DiskSlots::KeepFree(const Namespace& name_space) {
+  const SlotClass slots = ClassOf(name_space);
+  // Who has slabs of his own keeps a share of these free, not of everybody's.
+  const uint64_t total = slots.group == 0 ? allocator_.TotalSlots(slots.slot_bytes)
+                                          : allocator_.GroupSlabs(slots.group) *
+                                                allocator_.SlotsPerSlab(slots.slot_bytes);
+  const auto target = static_cast<uint64_t>(
+      std::ceil(state_.options.disk_free_fraction * static_cast<double>(total)));
+  const auto coming = [&] {
+    return allocator_.FreeSlots(slots) + freeing_[slots] +
+           allocator_.closing_slabs() * allocator_.SlotsPerSlab(slots.slot_bytes);
+  };
+  while (coming() < target) {
+    if (!EvictFor(name_space)) return;
+  }
+}
+
+void DiskSlots::KeepUnderCap(TenantId tenant, uint64_t bytes, int limit) {
+  const uint64_t cap = state_.tenants.cap_bytes(Tier::kDisk, tenant);
+  if (cap == UINT64_MAX) return;
+  const auto share =
+      static_cast<uint64_t>(state_.options.disk_free_fraction * static_cast<double>(cap));
+  const uint64_t allowed = cap - std::min(cap, std::max(bytes, share));
+  const auto staying = [&] {
+    return state_.tenants.used_bytes(Tier::kDisk, tenant) - leaving_bytes_[tenant.value];
+  };
+  for (; limit > 0 && staying() > allowed; --limit) {
+    if (!EvictOwn(tenant)) return;
+  }
+}
+
+bool DiskSlots::EvictOwn(TenantId tenant) {
+  RecencyLanes::Walk walk(state_.disk_recency, [&](TenantId other) { return other == tenant; });
+  for (EntryIndex victim = walk.Next(); victim != kNoEntry; victim = walk.Next()) {
+    const BlockEntry& entry = state_[victim];
+    if (!Evictable(entry)) continue;
+    Drop(victim, entry.in_host() ? DropReason::kCopyAbove : DropReason::kTenantCap);
+    return true;
+  }
+  return false;
+}
+
+void DiskSlots::TrimToCaps() {
+  for (uint32_t i = 1; i < state_.tenants.rows(); ++i) {
+    if (!state_.tenants.OverCap(Tier::kDisk, TenantId(i))) continue;
+    KeepUnderCap(TenantId(i), 0, kCapEvictionsPerCall);
+  }
+}
+
+bool DiskSlots::Exposed(TenantId tenant) const {
+  const uint64_t reserved = state_.tenants.ReservedSlabs(Tier::kDisk, tenant);
+  return reserved == 0 || allocator_.GroupSlabs(tenant.value) > reserved;
+}
+
+bool DiskSlots::Evictable(const BlockEntry& entry) const {
+  const BlockMotion& motion = entry.motion;
+  return entry.on_disk() && !entry.pinned && !motion.loading && !motion.reading &&
+         !motion.committing && !motion.verifying;
+}
+
+bool DiskSlots::EvictFor(const Namespace& name_space) {
+  Room room{name_space.tenant, ClassOf(name_space)};
+  const uint64_t reserved = state_.tenants.ReservedSlabs(Tier::kDisk, name_space.tenant);
+  room.own = allocator_.GroupSlabs(room.slots.group) >= reserved;
+  if (EvictFrom(room)) return true;
+  if (room.own) return false;
+  // Nobody else has anything that may go.
+  room.own = true;
+  return EvictFrom(room);
+}
+
+bool DiskSlots::EvictFrom(const Room& room) {
+  RecencyLanes::Walk walk(state_.disk_recency, [&](TenantId tenant) {
+    return tenant == room.tenant ? room.own : Exposed(tenant);
+  });
+  for (EntryIndex victim = walk.Next(); victim != kNoEntry; victim = walk.Next()) {
+    const BlockEntry& entry = state_[victim];
+    if (!Evictable(entry)) continue;
+    if (allocator_.ClassAt(entry.disk.offset) == room.slots) {
+      Drop(victim, entry.in_host() ? DropReason::kCopyAbove : DropReason::kLru);
+      return true;
+    }
+    // The coldest block belongs to another class: its whole slab goes, if it can.
+    if (EvictSlab(entry.disk, room)) return true;
+  }
+  return false;
+}
+
+bool DiskSlots::EvictSlab(DiskLocation location, const Room& room) {
+  // What a restart found may lie in a slab that has become another tenant's.
+  const uint32_t group = allocator_.ClassAt(location.offset).group;
+  if (group != room.slots.group && !Exposed(TenantId(group))) return false;
+  bool free_of_motion = true;
+  std::vector<EntryIndex> owners;
+  allocator_.ForEachInSlab(location.offset, [&](uint64_t, EntryIndex owner) {
+    if (owner == kNoEntry || !Evictable(state_[owner])) free_of_motion = false;
+    owners.push_back(owner);
+  });
+  if (!free_of_motion) return false;
+  allocator_.Close(location.offset);
+  for (const EntryIndex owner : owners) Drop(owner, DropReason::kSlabReclaimed);
+  return true;
+}
+
+void DiskSlots::Drop(EntryIndex index, DropReason reason, IndexCommitter::Slot slot) {
+  BlockEntry& entry = state_[index];
+  KVT_CHECK(entry.disk.valid() && !entry.motion.writing && !entry.motion.committing);
+  state_.CountDrop(index, Tier::kDisk, reason);
+  // Written soon after its commit; no more exact time is kept, across restarts least of all.
+  state_.stats.residence[static_cast<size_t>(Tier::kDisk)].ObserveMs(
+      (int64_t{state_.NowS()} - entry.created_s) * 1000);
+  --blocks_;
+  state_.LeaveDiskOrder(index);
+  // The slot stays taken until the deletion is durable.
+  allocator_.SetOwner(entry.disk.offset, kNoEntry);
+  const Namespace& name_space = state_.NamespaceOf(entry);
+  if (slot == IndexCommitter::Slot::kFree) {
+    Leave(name_space.tenant, entry.disk);
+  } else {
+    ++state_.stats.slots_quarantined;
+    state_.tenants.Refund(Tier::kDisk, name_space.tenant, name_space.slot_bytes);
+  }
+  committer_.Delete({entry.namespace_id, entry.hash}, entry.disk, slot);
+  entry.disk = DiskLocation{};
+  entry.verified = entry.update_queued = false;
+  // Writing again what was just evicted would only evict the next, in circles.
+  entry.persist_failed = true;
+  state_.SetPersisted(index, false);
+  state_.ForgetIfGone(index);
+}
+
+void DiskSlots::Leave(TenantId tenant, DiskLocation location) {
+  const SlotClass slots = allocator_.ClassAt(location.offset);
+  if (!allocator_.Closing(location.offset)) ++freeing_[slots];
+  leaving_bytes_[tenant.value] += slots.slot_bytes;
+  if (tenant != kOtherTenants) leaving_[location.offset] = tenant;
+}
+
+void DiskSlots::FreeSlot(DiskLocation location) {
+  const SlotClass slots = allocator_.ClassAt(location.offset);
+  if (!allocator_.Closing(location.offset)) --freeing_[slots];
+  TenantId tenant = kOtherTenants;
+  if (const auto whose = leaving_.extract(location.offset)) tenant = whose.mapped();
+  leaving_bytes_[tenant.value] -= slots.slot_bytes;
+  state_.tenants.Refund(Tier::kDisk, tenant, slots.slot_bytes);
+  allocator_.Free(location.offset);
+}
+
+void DiskSlots::Write(EntryIndex index, std::span<const std::byte> slot,
+                      std::function<void(Status)> done) {
+  const DiskLocation location = state_[index].disk;
+  WithSlabHeader(
+      index, [this, index, slot, location, done = std::move(done)](const Status& header_status) {
+        const auto finish = [this, index, bytes = slot.size(), done](const Status& status) {
+          OnWritten(index, bytes, status);
+          done(status);
+        };
+        if (!header_status) {
+          finish(header_status);
+          return;
+        }
+        const DiskGeometry& geometry = state_.env.geometry;
+        state_.env.files[geometry.FileOf(location)]->Write(geometry.OffsetInFile(location), slot,
+                                                           finish);
+      });
+}
+
+void DiskSlots::OnWritten(EntryIndex index, uint64_t bytes, const Status& status) {
+  BlockEntry& entry = state_[index];
+  entry.motion.writing = false;
+  if (status) {
+    ++state_.stats.disk_write_blocks;
+    state_.stats.disk_write_bytes += bytes;
+    ++blocks_;
+    committer_.Put(index);
+    return;
+  }
+  ++state_.stats.disk_write_errors;
+  ++state_.stats.slots_quarantined;
+  write_pause_until_ms_ = state_.env.clock->MonotonicMs() + kWritePauseMs;
+  // Whatever the disk did there, the slot is not to be trusted before a restart.
+  allocator_.SetOwner(entry.disk.offset, kNoEntry);
+  const Namespace& name_space = state_.NamespaceOf(entry);
+  state_.tenants.Refund(Tier::kDisk, name_space.tenant, name_space.slot_bytes);
+  entry.disk = DiskLocation{};
+}
+
+void DiskSlots::WithSlabHeader(EntryIndex index, std::function<void(Status)> write) {
+  const BlockEntry& entry = state_[index];
+  const Namespace& name_space = state_.NamespaceOf(entry);
+  const DiskGeometry& geometry = state_.env.geometry;
+  const uint64_t slab = geometry.SlabOf(entry.disk);
+  const auto under_way = header_writes_.find(slab);
+  if (under_way != header_writes_.end()) {
+    under_way->second.waiting.push_back(std::move(write));
+    return;
+  }
+  if (header_slot_bytes_[slab] == name_space.slot_bytes) {
+    write({});
+    return;
+  }
+  HeaderWrite& header = header_writes_[slab];
+  header.buffer = AlignedBuffer(kSlabHeaderBytes);
+  header.waiting.push_back(std::move(write));
+  EncodeSlabHeader({slab, name_space.slot_bytes, entry.disk_generation, name_space.identity.tenant,
+                    name_space.identity.model},
+                   header.buffer.span().first<kSlabHeaderBytes>());
+  const DiskLocation start = geometry.SlabStart(slab);
+  state_.env.files[geometry.FileOf(start)]->Write(
+      geometry.OffsetInFile(start), header.buffer.span(),
+      [this, slab, slot_bytes = name_space.slot_bytes](const Status& status) {
+        header_slot_bytes_[slab] = status ? slot_bytes : 0;
+        const auto node = header_writes_.extract(slab);
+        for (const auto& waiting : node.mapped().waiting) waiting(status);
+      });
+}
+
+void DiskSlots::Proven(EntryIndex index) {
+  BlockEntry& entry = state_[index];
+  if (entry.persisted || !entry.on_disk() || entry.motion.committing) return;
+  if (!entry.verified) {
+    // Found by a rebuild, which put it into the index.
+    entry.verified = true;
+    state_.SetPersisted(index, true);
+    state_.QueueRecencyUpdate(index);
+  } else if (!degraded()) {
+    committer_.Put(index);
+  }
+}
+
+void DiskSlots::Read(DiskLocation location, std::span<std::byte> slot, IoDone done) {
+  const DiskGeometry& geometry = state_.env.geometry;
+  state_.env.files[geometry.FileOf(location)]->Read(geometry.OffsetInFile(location), slot,
+                                                    std::move(done));
+}
+
+void DiskSlots::Tick() {
+  if (write_pause_until_ms_ > 0 && state_.env.clock->MonotonicMs() >= write_pause_until_ms_) {
+    write_pause_until_ms_ = 0;
+  }
+  committer_.RetryAfterFailure();
+}
+
+void DiskSlots::FlushRecency() {
+  for (uint32_t row = 0; row < state_.directory.end(); ++row) {
+    const EntryIndex index(row);
+    if (!state_.directory.Live(index)) continue;
+    const BlockEntry& entry = state_[index];
+    if (entry.last_use_s > entry.indexed_use_s) state_.QueueRecencyUpdate(index);
+  }
+}
+
+}  // namespace kvtier

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// The disk tier's space: which slot belongs to which block, which block is evicted for another, and
+// the plain reads and writes of slots.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "base/aligned_buffer.h"
+#include "tiers/memory/slab_allocator.h"
+#include "tiers/space/index_committer.h"
+#include "tiers/state/cache_state.h"
+
+namespace kvtier {
+
+// Event loop only.
+class DiskSlots {
+ public:
+  explicit DiskSlots(CacheState* state);
+
+  // Takes over what the disk held at start: adds an entry for each record that fits, coldest first.
+  void Restore(IndexSnapshot snapshot);
+
+  enum class Outcome : uint8_t {
+    kReserved,  // entry.disk is set, with a new generation; the block counts as being written
+    kWait,      // slots are being freed
+    kFull,      // nothing can be freed
+    kOverCap,   // the tenant is at its cap and nothing of it can be freed
+  };
+  // A slot for the entry; evicts the coldest if there is none, and ahead of need. A tenant at its
+  // cap evicts its own.
+  [[nodiscard]] Outcome Reserve(EntryIndex entry);
+
+  // Writes header and payload to the slot just reserved. On success the block is on disk and
+  // its index entry on the way; on failure the entry has no slot any more.
+  void Write(EntryIndex entry, std::span<const std::byte> slot, std::function<void(Status)> done);
+  void Read(DiskLocation location, std::span<std::byte> slot, IoDone done);
+
+  // The block's slot has been read and found whole: if that was not certain, or its index entry is
+  // not durable, it is committed anew.
+  void Proven(EntryIndex entry);
+  // The block leaves the disk: its slot is freed, or (kKeep) never used again.
+  void Drop(EntryIndex entry, DropReason reason,
+            IndexCommitter::Slot slot = IndexCommitter::Slot::kFree);
+
+  [[nodiscard]] IndexCommitter& committer() { return committer_; }
+  [[nodiscard]] const IndexCommitter& committer() const { return committer_; }
+  [[nodiscard]] uint64_t blocks() const { return blocks_; }
+  [[nodiscard]] const SlabAllocator& allocator() const { return allocator_; }
+  // Nothing is written for a while after the disk or the index refused.
+  [[nodiscard]] bool degraded() const { return write_pause_until_ms_ > 0 || committer_.failed(); }
+  // Of the tenant's bytes, those whose deletion is not durable yet.
+  [[nodiscard]] uint64_t leaving_bytes(TenantId tenant) const {
+    return leaving_bytes_[tenant.value];
+  }
+  // Evicts what is beyond a lowered cap.
+  void TrimToCaps();
+  // Ends the pause when its time has come.
+  void Tick();
+  // Tells the index of every use it does not know of yet.
+  void FlushRecency();
+  [[nodiscard]] uint64_t memory_bytes() const {
+    return allocator_.memory_bytes() + state_.disk_recency.memory_bytes();
+  }
+
+ private:
+  static constexpr int64_t kWritePauseMs = 10'000;
+
+  // What is to be had, and at whose cost.
+  struct Room {
+    TenantId tenant;
+    SlotClass slots;
+    bool own = true;  // the tenant's own blocks may go, too
+  };
+
+  [[nodiscard]] SlotClass ClassOf(const Namespace& name_space) const;
+  void RestoreNamespaces(IndexSnapshot* snapshot);
+  // Which group each slab belongs to.
+  [[nodiscard]] std::vector<uint32_t> GroupsOfSlabs(const IndexSnapshot& snapshot) const;
+  void RestoreRecord(const IndexRecord& record, const std::vector<uint32_t>& groups);
+  // The tenant's blocks may be evicted for others.
+  [[nodiscard]] bool Exposed(TenantId tenant) const;
+  // Evicts until the wanted share of slots of this class is free or being freed.
+  void KeepFree(const Namespace& name_space);
+  [[nodiscard]] bool EvictFor(const Namespace& name_space);
+  [[nodiscard]] bool EvictFrom(const Room& room);
+  [[nodiscard]] bool EvictSlab(DiskLocation location, const Room& room);
+  // Evicts the tenant's own until what it will have leaves the wanted share of its cap, and at
+  // least `bytes`. At most `limit` blocks.
+  void KeepUnderCap(TenantId tenant, uint64_t bytes, int limit);
+  [[nodiscard]] bool EvictOwn(TenantId tenant);
+  // Slots that no block has any more, but their deletion is not durable yet.
+  void Leave(TenantId tenant, DiskLocation location);
+  [[nodiscard]] bool Evictable(const BlockEntry& entry) const;
+  void FreeSlot(DiskLocation location);
+  // Calls `write` once the slab's header is on disk.
+  void WithSlabHeader(EntryIndex entry, std::function<void(Status)> write);
+  void OnWritten(EntryIndex entry, uint64_t bytes, const Status& status);
+
+  CacheState& state_;
+  SlabAllocator allocator_;
+  IndexCommitter committer_;
+  uint64_t blocks_ = 0;  // entries that are on disk
+  uint32_t next_generation_ = 1;
+  std::unordered_map<SlotClass, uint64_t, SlotClassHash> freeing_;  // slots awaiting a commit
+  // The same by tenant: bytes, and whose a slot is (by its offset).
+  std::vector<uint64_t> leaving_bytes_;
+  std::unordered_map<uint64_t, TenantId> leaving_;
+  // Per slab: the slot size its header on disk tells, 0 if none.
+  std::vector<uint64_t> header_slot_bytes_;
+  struct HeaderWrite {
+    AlignedBuffer buffer;
+    std::vector<std::function<void(Status)>> waiting;
+  };
+  std::unordered_map<uint64_t, HeaderWrite> header_writes_;  // by slab
+  int64_t write_pause_until_ms_ = 0;
+};
+
+}  // namespace kvtier

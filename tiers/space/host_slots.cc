@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tiers/space/host_slots.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "base/check.h"
+
+namespace kvtier {
+namespace {
+
+// Blocks beyond a lowered cap leave in stretches, so that they do not hold the event loop.
+constexpr int kCapEvictionsPerCall = 1024;
+
+}  // namespace
+
+HostSlots::HostSlots(CacheState* state, Persister* persister)
+    : state_(*state),
+      persister_(*persister),
+      allocator_(state->options.slab_bytes, 0),
+      victims_(state->tenants.rows()),
+      shares_(state->tenants.rows()) {}
+
+void HostSlots::Grow() {
+  const uint64_t slabs = state_.env.arena->ready_bytes() / allocator_.slab_bytes();
+  if (slabs > allocator_.slabs()) allocator_.Grow(slabs - allocator_.slabs());
+}
+
+HostSlots::Room HostSlots::RoomFor(const Namespace& name_space) const {
+  const TenantId tenant = name_space.tenant;
+  const uint32_t group = state_.tenants.GroupOf(Tier::kHost, tenant);
+  Room room{tenant, {name_space.slot_bytes, group}, Room::From::kCommon};
+  if (allocator_.GroupSlabs(group) < state_.tenants.ReservedSlabs(Tier::kHost, tenant)) {
+    room.from = Room::From::kOthers;
+  }
+  return room;
+}
+
+HostSlots::Outcome HostSlots::Allocate(EntryIndex index) {
+  const Namespace& name_space = state_.NamespaceOf(state_[index]);
+  Room room = RoomFor(name_space);
+  last_slots_ = room.slots;
+  shares_[room.tenant.value].slot_bytes = name_space.slot_bytes;
+  const Outcome allowed = MakeRoomUnderCap(room.tenant, name_space.slot_bytes);
+  if (allowed != Outcome::kAllocated) return allowed;
+  if (TakeFreeSlot(index, room)) return Outcome::kAllocated;
+  Outcome made = EvictFor(room);
+  if (made == Outcome::kFull && room.from == Room::From::kOthers) {
+    room.from = Room::From::kCommon;
+    made = EvictFor(room);
+  }
+  if (made != Outcome::kAllocated) return made;
+  return TakeFreeSlot(index, room) ? Outcome::kAllocated : Outcome::kWait;
+}
+
+HostSlots::Outcome HostSlots::MakeRoomUnderCap(TenantId tenant, uint64_t bytes) {
+  while (!state_.tenants.Fits(Tier::kHost, tenant, bytes)) {
+    const Outcome own = EvictFor({tenant, {}, Room::From::kOwn});
+    if (own == Outcome::kFull) return Outcome::kOverCap;
+    if (own != Outcome::kAllocated) return own;
+  }
+  return Outcome::kAllocated;
+}
+
+bool HostSlots::TakeFreeSlot(EntryIndex index, const Room& room) {
+  const std::optional<uint64_t> address = allocator_.Allocate(room.slots, index);
+  if (!address) return false;
+  state_[index].host_slot = HostSlot(static_cast<uint32_t>(*address / kHostSlotUnit));
+  state_.tenants.Charge(Tier::kHost, room.tenant, room.slots.slot_bytes);
+  ++shares_[room.tenant.value].slots;
+  return true;
+}
+
+void HostSlots::Withdraw(EntryIndex index) {
+  const BlockEntry& entry = state_[index];
+  const BlockMotion& motion = entry.motion;
+  const bool expected = motion.loading || motion.offload_queued || motion.offloading;
+  if (entry.host_slot == kNoHostSlot && !expected) {
+    victims_.Remove(state_.TenantOf(entry), index);
+  }
+}
+
+void HostSlots::Ready(EntryIndex index) {
+  BlockEntry& entry = state_[index];
+  KVT_CHECK(InOrder(index));
+  entry.host_ready = true;
+  entry.host_since_ds = state_.NowDs();
+  ++ready_blocks_;
+  ++shares_[state_.TenantOf(entry).value].ready;
+  persister_.HostReady(index);
+}
+
+void HostSlots::Abandon(EntryIndex index) {
+  BlockEntry& entry = state_[index];
+  KVT_CHECK(!entry.host_ready);
+  const Namespace& name_space = state_.NamespaceOf(entry);
+  allocator_.Free(entry.host_slot.value * kHostSlotUnit);
+  state_.tenants.Refund(Tier::kHost, name_space.tenant, name_space.slot_bytes);
+  --shares_[name_space.tenant.value].slots;
+  entry.host_slot = kNoHostSlot;
+  Withdraw(index);
+}
+
+void HostSlots::Drop(EntryIndex index, DropReason reason) {
+  BlockEntry& entry = state_[index];
+  KVT_CHECK(entry.host_ready && entry.host_pins == 0);
+  state_.CountDrop(index, Tier::kHost, reason);
+  state_.CountResidence(Tier::kHost, entry.host_since_ds);
+  entry.host_ready = false;
+  --ready_blocks_;
+  --shares_[state_.TenantOf(entry).value].ready;
+  entry.motion.write_queued = false;
+  Abandon(index);
+  state_.ForgetIfGone(index);
+}
+
+bool HostSlots::MoreToCome(const Room& room) const {
+  // Slots that are in use but not cached are being filled.
+  if (room.from == Room::From::kOwn) {
+    const Share& own = shares_[room.tenant.value];
+    return own.slots > own.ready;
+  }
+  return allocator_.used_slots() > ready_blocks_ ||
+         state_.env.arena->ready_bytes() < state_.env.arena->capacity_bytes();
+}
+
+bool HostSlots::Exposed(TenantId tenant) const {
+  const uint64_t reserved = state_.tenants.ReservedSlabs(Tier::kHost, tenant);
+  return reserved == 0 || allocator_.GroupSlabs(tenant.value) > reserved;
+}
+
+bool HostSlots::Admits(const Room& room, TenantId tenant) const {
+  switch (room.from) {
+    case Room::From::kOwn:
+      return tenant == room.tenant;
+    case Room::From::kOthers:
+      return tenant != room.tenant && Exposed(tenant);
+    case Room::From::kCommon:
+      break;
+  }
+  return tenant == room.tenant || Exposed(tenant);
+}
+
+EntryIndex HostSlots::Coldest(const Room& room, bool* passing) {
+  const auto admits = [&](TenantId tenant) { return Admits(room, tenant); };
+  for (size_t tries = victims_.size(admits); tries > 0; --tries) {
+    const EntryIndex front =
+        victims_.Front(admits, [this](EntryIndex entry) { PrepareOne(entry); });
+    if (front == kNoEntry) return kNoEntry;
+    if (!OnItsWay(state_[front])) return front;
+    *passing |= state_[front].host_slot != kNoHostSlot;
+    // More is on its way than host can hold: what has arrived leaves first.
+    Freshen(front);
+  }
+  return kNoEntry;
+}
+
+HostSlots::Outcome HostSlots::EvictFor(const Room& room) {
+  bool passing = false;
+  const bool own = room.from == Room::From::kOwn;
+  const uint64_t candidates = own ? shares_[room.tenant.value].ready : ready_blocks_;
+  for (uint64_t tries = candidates; tries > 0; --tries) {
+    const EntryIndex coldest = Coldest(room, &passing);
+    if (coldest == kNoEntry) break;
+    const BlockEntry& entry = state_[coldest];
+    if (Wanted(entry)) {
+      Freshen(coldest);
+      continue;
+    }
+    if (!Evictable(entry)) {
+      persister_.Want(coldest);
+      return Outcome::kWait;
+    }
+    if (!own && allocator_.ClassAt(entry.host_slot.value * kHostSlotUnit) != room.slots) {
+      return EvictSlab(coldest) ? Outcome::kAllocated : Outcome::kWait;
+    }
+    const DropReason reason = ReasonFor(entry);
+    Drop(coldest, own && reason == DropReason::kLru ? DropReason::kTenantCap : reason);
+    return Outcome::kAllocated;
+  }
+  return passing || MoreToCome(room) ? Outcome::kWait : Outcome::kFull;
+}
+
+bool HostSlots::EvictSlab(EntryIndex coldest) {
+  bool ready = true;
+  std::vector<EntryIndex> owners;
+  allocator_.ForEachInSlab(state_[coldest].host_slot.value * kHostSlotUnit,
+                           [&](uint64_t, EntryIndex owner) {
+                             const BlockEntry& entry = state_[owner];
+                             owners.push_back(owner);
+                             if (Evictable(entry) && !Wanted(entry)) return;
+                             ready = false;
+                           });
+  for (const EntryIndex owner : owners) {
+    if (ready) {
+      Drop(owner, DropReason::kSlabReclaimed);
+    } else if (state_[owner].in_host()) {
+      persister_.Want(owner);
+    }
+  }
+  return ready;
+}
+
+bool HostSlots::Wanted(const BlockEntry& entry) const {
+  return entry.host_ready && entry.pinned && !entry.on_disk() &&
+         state_.ReadyPool(entry) == nullptr && !state_.NeedsPersist(entry);
+}
+
+bool HostSlots::OnItsWay(const BlockEntry& entry) {
+  if (entry.host_slot == kNoHostSlot) return true;
+  return entry.motion.loading && (!entry.host_ready || entry.host_pins > 0);
+}
+
+bool HostSlots::Evictable(const BlockEntry& entry) const {
+  return entry.host_ready && entry.host_pins == 0 && !entry.motion.committing &&
+         !state_.NeedsPersist(entry);
+}
+
+DropReason HostSlots::ReasonFor(const BlockEntry& entry) const {
+  if (entry.on_disk()) return DropReason::kCleanCopyBelow;
+  if (entry.in_pool()) return DropReason::kCopyAbove;
+  if (entry.retention == RetentionClass::kMemory) return DropReason::kMemoryClass;
+  return DropReason::kLru;
+}
+
+void HostSlots::Prepare() {
+  for (uint32_t i = 1; i < shares_.size(); ++i) PrepareOwn(TenantId(i));
+  if (last_slots_.slot_bytes == 0) return;
+  const double share = state_.options.host_clean_fraction;
+  const auto total = static_cast<double>(allocator_.TotalSlots(last_slots_.slot_bytes));
+  const auto wanted = static_cast<uint64_t>(std::ceil(share * total));
+  const uint64_t free = allocator_.FreeSlots(last_slots_);
+  if (wanted <= free) return;
+  victims_.PrepareColdest(
+      wanted - free, [this](TenantId tenant) { return Exposed(tenant); },
+      [this](EntryIndex entry) { PrepareOne(entry); });
+}
+
+void HostSlots::PrepareOwn(TenantId tenant) {
+  const Share& own = shares_[tenant.value];
+  if (own.slot_bytes == 0) return;
+  for (int evictions = kCapEvictionsPerCall;
+       evictions > 0 && state_.tenants.OverCap(Tier::kHost, tenant); --evictions) {
+    if (EvictFor({tenant, {}, Room::From::kOwn}) != Outcome::kAllocated) break;
+  }
+  uint64_t bound = state_.tenants.cap_bytes(Tier::kHost, tenant);
+  if (const uint32_t group = state_.tenants.GroupOf(Tier::kHost, tenant); group != 0) {
+    bound = std::min(bound, allocator_.GroupSlabs(group) * allocator_.slab_bytes());
+  }
+  if (bound == UINT64_MAX) return;
+  const uint64_t slots = bound / own.slot_bytes;
+  const auto wanted = static_cast<uint64_t>(
+      std::ceil(state_.options.host_clean_fraction * static_cast<double>(slots)));
+  const uint64_t used = state_.tenants.used_bytes(Tier::kHost, tenant);
+  const uint64_t free = (bound - std::min(bound, used)) / own.slot_bytes;
+  if (wanted <= free) return;
+  victims_.PrepareLane(tenant, wanted - free, [this](EntryIndex entry) { PrepareOne(entry); });
+}
+
+void HostSlots::PrepareOne(EntryIndex index) {
+  BlockEntry& entry = state_[index];
+  if (entry.on_disk()) {
+    state_.TouchDisk(index);
+  } else {
+    persister_.Want(index);
+  }
+}
+
+}  // namespace kvtier

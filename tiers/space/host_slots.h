@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// Space in the host arena: slots, and which block leaves to make room for another.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "tiers/memory/slab_allocator.h"
+#include "tiers/policy/victim_lanes.h"
+#include "tiers/state/cache_state.h"
+#include "tiers/transfer/persister.h"
+
+namespace kvtier {
+
+// Host's recency is its own: a block is young here when host serves it, when it is read from disk,
+// and when it is about to leave the pool; a use that the pool serves does not touch it. So blocks
+// that live in the pool do not crowd out those that live only here. A block takes its place in the
+// order when its arrival is decided, not when its bytes are there: the order in which copies and
+// reads end does not matter. Event loop only.
+class HostSlots {
+ public:
+  HostSlots(CacheState* state, Persister* persister);
+
+  // More of the arena is ready.
+  void Grow();
+
+  enum class Outcome : uint8_t {
+    kAllocated,  // entry.host_slot is set; not ready yet
+    kWait,       // for a write to disk, or for copies in or out of the arena
+    kFull,       // every slot is pinned
+    kOverCap,    // every slot of the tenant is pinned, and it is at its cap
+  };
+  // The block is used in host, or will arrive there: it is the youngest as of now.
+  void Freshen(EntryIndex entry) {
+    victims_.Touch(state_.TenantOf(state_[entry]), entry, state_[entry].facts());
+  }
+  // It will not arrive after all. Does nothing if its slot is being filled, or if another movement
+  // still expects it (entry.motion).
+  void Withdraw(EntryIndex entry);
+  // A slot for the expected entry; evicts the coldest if need be, that of its tenant if the tenant
+  // is at its cap.
+  [[nodiscard]] Outcome Allocate(EntryIndex entry);
+  // The slot's header and payload are complete: the block is cached in host.
+  void Ready(EntryIndex entry);
+  // Frees a slot that was not Ready, and withdraws.
+  void Abandon(EntryIndex entry);
+  // REQUIRES: ready, no pins.
+  void Drop(EntryIndex entry, DropReason reason);
+
+  // Readies the coldest to be dropped at no cost, and evicts what is beyond a lowered cap.
+  void Prepare();
+
+  [[nodiscard]] const SlabAllocator& allocator() const { return allocator_; }
+  [[nodiscard]] uint64_t blocks() const { return ready_blocks_; }
+  // In host or on its way there.
+  [[nodiscard]] bool InOrder(EntryIndex entry) const {
+    return victims_.Contains(state_.TenantOf(state_.directory[entry]), entry);
+  }
+  [[nodiscard]] uint64_t memory_bytes() const {
+    return allocator_.memory_bytes() + victims_.memory_bytes();
+  }
+
+ private:
+  // What is to be had, and at whose cost.
+  struct Room {
+    enum class From : uint8_t {
+      kCommon,  // the coldest of all whose blocks may go
+      kOthers,  // the tenant has less than is reserved for it: not its own
+      kOwn,     // the tenant is at its cap
+    };
+    TenantId tenant;
+    SlotClass slots;
+    From from = From::kCommon;
+  };
+  // What one tenant has.
+  struct Share {
+    uint64_t slots = 0;
+    uint64_t ready = 0;
+    uint64_t slot_bytes = 0;  // last asked for
+  };
+
+  [[nodiscard]] Room RoomFor(const Namespace& name_space) const;
+  // Evicts the tenant's own until `bytes` more keep it within its cap.
+  [[nodiscard]] Outcome MakeRoomUnderCap(TenantId tenant, uint64_t bytes);
+  [[nodiscard]] bool TakeFreeSlot(EntryIndex entry, const Room& room);
+  // The tenant's blocks may be evicted for others.
+  [[nodiscard]] bool Exposed(TenantId tenant) const;
+  [[nodiscard]] bool Admits(const Room& room, TenantId tenant) const;
+  // Has no slot yet, or passes through host to the pool right now.
+  [[nodiscard]] static bool OnItsWay(const BlockEntry& entry);
+  // The coldest block that is not on its way, or kNoEntry. Sets `*passing` if it had to pass over
+  // one that will give its slot back.
+  [[nodiscard]] EntryIndex Coldest(const Room& room, bool* passing);
+  // Makes room by evicting from the front, in order. kAllocated: there is room now, or bytes under
+  // the cap.
+  [[nodiscard]] Outcome EvictFor(const Room& room);
+  [[nodiscard]] bool EvictSlab(EntryIndex coldest);
+  [[nodiscard]] bool MoreToCome(const Room& room) const;
+  [[nodiscard]] bool Evictable(const BlockEntry& entry) const;
+  // The block is pinned and nowhere else: not the coldest after all.
+  [[nodiscard]] bool Wanted(const BlockEntry& entry) const;
+  [[nodiscard]] DropReason ReasonFor(const BlockEntry& entry) const;
+  void PrepareOne(EntryIndex entry);
+  // The tenant's coldest, as far as it will have to evict its own.
+  void PrepareOwn(TenantId tenant);
+
+  CacheState& state_;
+  Persister& persister_;
+  SlabAllocator allocator_;
+  VictimLanes victims_;  // what is in host and what is expected
+  std::vector<Share> shares_;
+  uint64_t ready_blocks_ = 0;
+  SlotClass last_slots_;  // last asked for: preparation is measured in it
+};
+
+}  // namespace kvtier

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tiers/space/index_committer.h"
+
+#include <unordered_set>
+
+#include "base/check.h"
+
+namespace kvtier {
+
+void IndexCommitter::Put(EntryIndex entry) {
+  state_[entry].motion.committing = true;
+  state_[entry].verified = true;
+  puts_.push_back(entry);
+}
+
+void IndexCommitter::Delete(const BlockKey& key, DiskLocation location, Slot slot) {
+  deletes_.push_back({key, location, slot});
+}
+
+bool IndexCommitter::Pump() {
+  if (busy_ || failed_ || !Pending()) return false;
+  busy_ = true;
+  puts_under_way_.swap(puts_);
+  deletes_under_way_.swap(deletes_);
+  state_.trace.IndexCommitBegin(puts_under_way_.size(), deletes_under_way_.size());
+  if (puts_under_way_.empty()) {
+    ApplyBatch();
+  } else {
+    SyncFiles();
+  }
+  return true;
+}
+
+void IndexCommitter::SyncFiles() {
+  sync_status_ = {};
+  syncs_left_ = state_.env.files.size();
+  for (BlockFile* file : state_.env.files) {
+    file->Sync([this](const Status& status) {
+      if (!status) sync_status_ = status;
+      if (--syncs_left_ > 0) return;
+      if (sync_status_) {
+        ApplyBatch();
+      } else {
+        Finish(sync_status_);
+      }
+    });
+  }
+}
+
+void IndexCommitter::ApplyBatch() {
+  ++state_.stats.index_batches;
+  state_.env.index->Apply(BuildBatch(), [this](const Status& status) { Finish(status); });
+}
+
+IndexBatch IndexCommitter::BuildBatch() {
+  IndexBatch batch;
+  namespaces_under_way_.clear();
+  for (const EntryIndex index : puts_under_way_) {
+    const BlockEntry& entry = state_[index];
+    Namespace& name_space = state_.NamespaceOf(entry);
+    if (!name_space.indexed) {
+      name_space.indexed = true;
+      namespaces_under_way_.push_back(entry.namespace_id);
+      batch.namespaces.emplace_back(entry.namespace_id, name_space.identity);
+    }
+    AddPut(index, &batch);
+  }
+  AddRecencyUpdates(&batch);
+  std::unordered_set<BlockKey> rewritten;
+  if (!deletes_under_way_.empty()) {
+    for (const IndexRecord& put : batch.puts) rewritten.insert(put.key);
+  }
+  for (const Deletion& deletion : deletes_under_way_) {
+    // A block deleted and written again within one batch: its new entry replaces the old one.
+    if (!rewritten.contains(deletion.key)) batch.deletes.push_back(deletion.key);
+  }
+  if (!puts_under_way_.empty()) batch.budget = state_.write_budget.state();
+  return batch;
+}
+
+void IndexCommitter::AddPut(EntryIndex index, IndexBatch* batch) {
+  BlockEntry& entry = state_[index];
+  entry.indexed_use_s = entry.last_use_s;
+  batch->puts.push_back({{entry.namespace_id, entry.hash},
+                         entry.disk,
+                         entry.disk_generation,
+                         entry.depth,
+                         entry.created_s,
+                         entry.last_use_s,
+                         entry.tokens,
+                         entry.retention,
+                         entry.verified});
+}
+
+void IndexCommitter::AddRecencyUpdates(IndexBatch* batch) {
+  for (const EntryIndex index : state_.recency_updates) {
+    if (!state_.directory.Live(index) || !state_[index].update_queued) continue;
+    BlockEntry& entry = state_[index];
+    entry.update_queued = false;
+    // What is being committed carries its times anyway.
+    if (!entry.on_disk() || entry.motion.committing) continue;
+    AddPut(index, batch);
+    updates_under_way_.push_back(index);
+  }
+  state_.recency_updates.clear();
+}
+
+void IndexCommitter::Finish(const Status& status) {
+  busy_ = false;
+  state_.trace.IndexCommitEnd(!status);
+  state_.SchedulePump();
+  if (!status) {
+    ++state_.stats.index_errors;
+    failed_ = true;
+    for (const NamespaceId namespace_id : namespaces_under_way_)
+      state_.namespaces[namespace_id.value].indexed = false;
+  }
+  FinishPuts(status);
+  FinishUpdates(status);
+  FinishDeletes(status);
+}
+
+void IndexCommitter::FinishPuts(const Status& status) {
+  for (const EntryIndex index : puts_under_way_) {
+    // Without an index entry the block is served until the daemon stops, and found again only by a
+    // rebuild from the headers.
+    state_[index].motion.committing = false;
+    state_.SetPersisted(index, status.has_value());
+    // It may have been used, much later, while its record was being written.
+    state_.QueueUpdateIfBehind(index);
+    state_.ForgetIfGone(index);
+  }
+  puts_under_way_.clear();
+}
+
+void IndexCommitter::FinishUpdates(const Status& status) {
+  for (const EntryIndex index : updates_under_way_) {
+    if (status || !state_.directory.Live(index)) continue;
+    state_[index].indexed_use_s = 0;
+    state_.QueueRecencyUpdate(index);
+  }
+  updates_under_way_.clear();
+}
+
+void IndexCommitter::FinishDeletes(const Status& status) {
+  if (status) {
+    for (const Deletion& deletion : deletes_under_way_) {
+      if (deletion.slot == Slot::kFree) free_slot_(deletion.location);
+    }
+  } else {
+    // The slots stay taken until their entries are gone.
+    deletes_.insert(deletes_.begin(), deletes_under_way_.begin(), deletes_under_way_.end());
+  }
+  deletes_under_way_.clear();
+}
+
+}  // namespace kvtier

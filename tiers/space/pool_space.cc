@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tiers/space/pool_space.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+namespace kvtier {
+namespace {
+
+int PoolsWithBytes(const CacheState& state, const BlockEntry& entry) {
+  int pools = 0;
+  state.ForEachPlace(entry, [&](const CachePool& pool, BlockIndex block) {
+    pools += !pool.blocks[block].loading;
+  });
+  return pools;
+}
+
+}  // namespace
+
+uint64_t PoolSpace::capacity_bytes(DeviceIndex device) const {
+  const uint64_t own_bytes = state_.env.devices[device.value].pool_bytes;
+  return own_bytes > 0 ? own_bytes : state_.options.pool_bytes;
+}
+
+uint64_t PoolSpace::capacity_bytes() const {
+  uint64_t bytes = 0;
+  for (uint32_t i = 0; i < state_.env.devices.size(); ++i) bytes += capacity_bytes(DeviceIndex(i));
+  return bytes;
+}
+
+Result<CachePool*> PoolSpace::Attach(NamespaceId namespace_id, DeviceIndex device,
+                                     uint64_t pool_bytes) {
+  Namespace& name_space = state_.namespaces[namespace_id.value];
+  CachePool*& pool = name_space.pools[device.value];
+  if (pool != nullptr) return pool;
+  // What is reserved for tenants, and their caps, count over all devices.
+  const uint64_t left = std::min(capacity_bytes(device) - used_bytes(device),
+                                 state_.tenants.PoolBytesLeft(name_space.tenant, capacity_bytes()));
+  const uint64_t block_bytes = name_space.identity.block_bytes;
+  const uint64_t wanted = pool_bytes == 0 ? left : pool_bytes;
+  const uint64_t blocks = std::min<uint64_t>(wanted / block_bytes, PoolPlace::kMaxBlocks);
+  const auto exhausted = [&](uint64_t bytes) {
+    return MakeError(
+        ErrorCode::kResourceExhausted, "pool_bytes_exhausted",
+        fmt::format("{} bytes wanted in blocks of {}, {} of {} configured bytes are left to tenant "
+                    "\"{}\"",
+                    bytes, block_bytes, left, capacity_bytes(device), name_space.identity.tenant));
+  };
+  if (wanted > left || blocks == 0) return exhausted(wanted);
+  KVT_ASSIGN_OR_RETURN(std::unique_ptr<DevicePool> memory,
+                       state_.env.devices[device.value].device->CreatePool(blocks * block_bytes));
+  // A device may round up; the cap holds for what it takes.
+  if (memory->bytes() > left) return exhausted(memory->bytes());
+  used_bytes_[device.value] += memory->bytes();
+  state_.tenants.Charge(Tier::kPool, name_space.tenant, memory->bytes());
+  const PoolId id(static_cast<uint32_t>(state_.pools.size()));
+  // Wall time makes it differ from pools of earlier processes, the id from this process's others.
+  const auto generation = static_cast<uint64_t>(state_.env.clock->WallMs()) << 16 | id.value;
+  state_.pools.push_back(std::make_unique<CachePool>(
+      CachePool{id, namespace_id, device, generation, block_bytes, std::move(memory),
+                PoolBlocks(static_cast<uint32_t>(blocks)), VictimQueue(MakeLruPolicy()), 0}));
+  return pool = state_.pools.back().get();
+}
+
+// What host could not take (offload_failed) is as clean as it will ever be.
+bool PoolSpace::Clean(const BlockEntry& entry) {
+  if (entry.in_host()) return true;
+  return (entry.persisted || entry.offload_failed) && !entry.motion.offloading;
+}
+
+bool PoolSpace::MayForget(const BlockEntry& entry) const {
+  if (!entry.pinned || entry.in_host() || entry.on_disk()) return true;
+  return PoolsWithBytes(state_, entry) > 1;
+}
+
+DropReason PoolSpace::ReasonFor(const BlockEntry& entry, DropReason last_copy) const {
+  if (entry.in_host() || entry.on_disk()) return DropReason::kCleanCopyBelow;
+  return PoolsWithBytes(state_, entry) > 1 ? DropReason::kOnOtherDevice : last_copy;
+}
+
+bool PoolSpace::EnsureFree(CachePool* pool, uint64_t blocks) {
+  if (pool->blocks.free() >= blocks) return true;
+  PrepareVictims(pool, blocks - pool->blocks.free(), Need::kNow);
+  const CacheTrace::Together together(&state_.trace);
+  for (size_t tries = pool->victims.size(); tries > 0 && pool->blocks.free() < blocks; --tries) {
+    const EntryIndex front = pool->victims.Front();
+    if (front == kNoEntry) break;
+    const BlockEntry& entry = state_[front];
+    if (!Clean(entry)) {
+      offloader_.Want(front);
+      break;
+    }
+    if (const EntryIndex later = pool->victims.After(front); later != kNoEntry) {
+      state_.history.ExpectDrop({state_[later].namespace_id, state_[later].hash});
+    }
+    if (!MayForget(entry)) {
+      pool->victims.Touch(front, entry.facts());
+      PrepareVictims(pool, blocks - pool->blocks.free(), Need::kNow);
+      continue;
+    }
+    Drop(pool, front, ReasonFor(entry, DropReason::kLru));
+  }
+  return pool->blocks.free() >= blocks;
+}
+
+bool PoolSpace::ForceFree(CachePool* pool, uint64_t blocks) {
+  PrepareVictims(pool, blocks, Need::kNow);
+  EntryIndex victim = pool->victims.Front();
+  while (pool->blocks.free() < blocks && victim != kNoEntry) {
+    const BlockEntry& entry = state_[victim];
+    // One more candidate for each that is being copied right now and has to be passed over.
+    if (pool->victims.After(victim) == kNoEntry) {
+      PrepareVictims(pool, pool->victims.prepared() + 1, Need::kNow);
+    }
+    const EntryIndex next = pool->victims.After(victim);
+    if (pool->blocks[state_.BlockIn(*pool, entry)].pins == 0 && MayForget(entry)) {
+      Drop(pool, victim, ReasonFor(entry, DropReason::kPoolPressure));
+    }
+    victim = next;
+  }
+  return pool->blocks.free() >= blocks;
+}
+
+void PoolSpace::Drop(CachePool* pool, EntryIndex index, DropReason reason) {
+  state_.CountDrop(index, Tier::kPool, reason);
+  pool->victims.Remove(index);
+  const BlockIndex block = state_.RemovePlace(pool, index);
+  state_.CountResidence(Tier::kPool, pool->blocks[block].since_ds);
+  pool->blocks.Free(block, nullptr);
+  if (state_.ReadyPool(state_[index]) == nullptr) offloader_.Forget(index);
+  state_.ForgetIfGone(index);
+}
+
+void PoolSpace::DropAll(EntryIndex index, DropReason reason) {
+  // The last drop forgets the entry: where the block is must be known before.
+  std::vector<CachePool*> holders;
+  state_.ForEachPlace(state_[index],
+                      [&](CachePool& pool, BlockIndex) { holders.push_back(&pool); });
+  for (CachePool* const pool : holders) Drop(pool, index, reason);
+}
+
+void PoolSpace::Prepare() {
+  for (const auto& pool : state_.pools) {
+    const double share = state_.options.pool_clean_fraction;
+    const auto wanted = static_cast<uint64_t>(std::ceil(share * pool->blocks.size()));
+    if (wanted > pool->blocks.free())
+      PrepareVictims(pool.get(), wanted - pool->blocks.free(), Need::kLater);
+  }
+}
+
+void PoolSpace::PrepareVictims(CachePool* pool, uint64_t target, Need need) {
+  pool->victims.Prepare(target, [&](EntryIndex index) {
+    if (need == Need::kNow && !state_[index].in_host() && Clean(state_[index])) return;
+    offloader_.Want(index);
+  });
+}
+
+}  // namespace kvtier

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// Space in the pools: free blocks, and which cached block leaves to make one.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "tiers/state/cache_state.h"
+#include "tiers/transfer/offloader.h"
+
+namespace kvtier {
+
+// Event loop only.
+class PoolSpace {
+ public:
+  PoolSpace(CacheState* state, Offloader* offloader) : state_(*state), offloader_(*offloader) {}
+
+  // The pool of the space on a device, created on first use. See Cache::AttachPool.
+  [[nodiscard]] Result<CachePool*> Attach(NamespaceId namespace_id, DeviceIndex device,
+                                          uint64_t pool_bytes);
+
+  // Blocks that are free or could become free by eviction.
+  [[nodiscard]] static uint64_t Obtainable(const CachePool& pool) {
+    return pool.blocks.free() + pool.victims.size();
+  }
+  // Evicts clean blocks, coldest first, until `blocks` are free. False if it has to wait for copies
+  // to host; those are then on their way.
+  [[nodiscard]] bool EnsureFree(CachePool* pool, uint64_t blocks);
+  // Evicts dirty blocks too, except those being copied right now. False if even that is not enough.
+  [[nodiscard]] bool ForceFree(CachePool* pool, uint64_t blocks);
+
+  // The block leaves one pool, or all. REQUIRES: cached, no pins.
+  void Drop(CachePool* pool, EntryIndex entry, DropReason reason);
+  void DropAll(EntryIndex entry, DropReason reason);
+
+  // Readies each pool's coldest to be dropped at no cost.
+  void Prepare();
+
+  // The cap of all pools of a device together, and what they take of it.
+  [[nodiscard]] uint64_t capacity_bytes(DeviceIndex device) const;
+  [[nodiscard]] uint64_t capacity_bytes() const;  // of all devices
+  [[nodiscard]] uint64_t used_bytes(DeviceIndex device) const { return used_bytes_[device.value]; }
+
+ private:
+  // Dropping the block costs nothing.
+  [[nodiscard]] static bool Clean(const BlockEntry& entry);
+  [[nodiscard]] bool MayForget(const BlockEntry& entry) const;
+  // What it means for the block to leave a pool that some tier or other pool could outlive.
+  [[nodiscard]] DropReason ReasonFor(const BlockEntry& entry, DropReason last_copy) const;
+  // Ahead of need every block goes to host. When room is needed now, what is on disk does not wait
+  // for that.
+  enum class Need : uint8_t { kLater, kNow };
+  void PrepareVictims(CachePool* pool, uint64_t target, Need need);
+
+  CacheState& state_;
+  Offloader& offloader_;
+  std::array<uint64_t, kMaxDevices> used_bytes_{};
+};
+
+}  // namespace kvtier

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tiers/state/cache_state.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "tiers/storage/slot_header.h"
+
+namespace kvtier {
+namespace {
+
+// A block in steady use has its record in the index rewritten this often per time to live: so far
+// may its last use be behind after a crash.
+constexpr int64_t kRecencyWrites = 32;
+
+}  // namespace
+
+CacheState::CacheState(const CacheOptions& cache_options, CacheEnvironment environment,
+                       const WriteBudgetState& spent)
+    : options(cache_options),
+      env(std::move(environment)),
+      write_budget(env.clock, options.disk_write_budget_bytes_per_day, spent),
+      tenants(options),
+      disk_recency(tenants.rows()),
+      by_age(2 * tenants.rows()) {}
+
+uint32_t CacheState::NowS() const { return static_cast<uint32_t>(env.clock->WallMs() / 1000); }
+
+uint32_t CacheState::NowDs() const { return static_cast<uint32_t>(env.clock->MonotonicMs() / 100); }
+
+Result<NamespaceId> CacheState::InternNamespace(const NamespaceIdentity& identity) {
+  for (uint32_t i = 0; i < namespaces.size(); ++i) {
+    if (namespaces[i].identity == identity) return NamespaceId(i);
+  }
+  Namespace name_space = MakeNamespace(identity);
+  if (name_space.slot_bytes + kSlabHeaderBytes > options.slab_bytes) {
+    return MakeError(ErrorCode::kInvalidArgument, "block_too_large",
+                     fmt::format("a block of {} bytes and its headers do not fit into slab_bytes "
+                                 "= {}",
+                                 identity.block_bytes, options.slab_bytes));
+  }
+  namespaces.push_back(std::move(name_space));
+  return NamespaceId(static_cast<uint32_t>(namespaces.size() - 1));
+}
+
+Namespace CacheState::MakeNamespace(const NamespaceIdentity& identity) const {
+  return {.identity = identity,
+          .slot_bytes = SlotBytes(identity.block_bytes),
+          .tenant = tenants.Find(identity.tenant)};
+}
+
+CachePool* CacheState::FindPool(PoolId id) {
+  return id.value < pools.size() ? pools[id.value].get() : nullptr;
+}
+
+BlockIndex CacheState::BlockIn(const CachePool& pool, const BlockEntry& entry) const {
+  PoolPlace place = entry.place;
+  while (place != kNoPlace && place.device() != pool.device) {
+    const CachePool& holder = *namespaces[entry.namespace_id.value].pools[place.device().value];
+    place = holder.blocks[place.block()].elsewhere;
+  }
+  return place == kNoPlace ? kNoBlock : place.block();
+}
+
+CachePool* CacheState::ReadyPool(const BlockEntry& entry) const {
+  CachePool* ready = nullptr;
+  ForEachPlace(entry, [&](CachePool& pool, BlockIndex block) {
+    if (ready == nullptr && !pool.blocks[block].loading) ready = &pool;
+  });
+  return ready;
+}
+
+uint32_t CacheState::References(const BlockEntry& entry) const {
+  uint32_t references = 0;
+  ForEachPlace(entry, [&](const CachePool& pool, BlockIndex block) {
+    references += pool.blocks[block].references;
+  });
+  return references;
+}
+
+void CacheState::AddPlace(CachePool* pool, BlockIndex block) {
+  PoolBlock& record = pool->blocks[block];
+  BlockEntry& entry = directory[record.entry];
+  KVT_CHECK(BlockIn(*pool, entry) == kNoBlock);
+  record.elsewhere = entry.place;
+  entry.place = PoolPlace(pool->device, block);
+}
+
+BlockIndex CacheState::RemovePlace(CachePool* pool, EntryIndex index) {
+  BlockEntry& entry = directory[index];
+  PoolPlace* link = &entry.place;
+  while (*link != kNoPlace && link->device() != pool->device) {
+    link = &NamespaceOf(entry).pools[link->device().value]->blocks[link->block()].elsewhere;
+  }
+  KVT_CHECK(*link != kNoPlace);
+  const BlockIndex block = link->block();
+  PoolBlock& record = pool->blocks[block];
+  KVT_CHECK(record.entry == index);
+  *link = std::exchange(record.elsewhere, kNoPlace);
+  if (!entry.in_pool()) entry.offload_failed = false;
+  commit_checksums.erase(ArrivalKey(*pool, index));
+  return block;
+}
+
+EntryIndex CacheState::AddEntry(const BlockKey& key, uint16_t tokens, uint32_t depth,
+                                RetentionClass retention) {
+  const EntryIndex index = directory.Insert(key);
+  BlockEntry& entry = directory[index];
+  entry.tokens = tokens;
+  entry.depth = depth;
+  entry.retention = retention;
+  entry.created_s = entry.last_use_s = NowS();
+  AgesOf(entry).PushHot(index);
+  return index;
+}
+
+void CacheState::Extend(EntryIndex index) {
+  BlockEntry& entry = directory[index];
+  if (entry.retention == RetentionClass::kExtended) return;
+  AgesOf(entry).Remove(index);
+  entry.retention = RetentionClass::kExtended;
+  AgesOf(entry).PushHot(index);
+}
+
+void CacheState::Use(EntryIndex index) {
+  BlockEntry& entry = directory[index];
+  ++entry.uses;
+  entry.persist_failed = false;
+  const uint32_t before_s = entry.last_use_s;
+  Refresh(index);
+  stats.reuse_gap.ObserveMs((int64_t{entry.last_use_s} - before_s) * 1000);
+}
+
+void CacheState::Refresh(EntryIndex index) {
+  BlockEntry& entry = directory[index];
+  entry.last_use_s = NowS();
+  AgesOf(entry).Touch(index);
+  if (unpersisted.Contains(index)) unpersisted.Touch(index);
+  if (!InDiskOrder(index)) return;
+  TouchDisk(index);
+  QueueUpdateIfBehind(index);
+}
+
+void CacheState::QueueUpdateIfBehind(EntryIndex index) {
+  const BlockEntry& entry = directory[index];
+  const int64_t behind_ms = (int64_t{entry.last_use_s} - entry.indexed_use_s) * 1000;
+  const int64_t ttl_ms = tenants.TtlMs(TenantOf(entry), RetentionClass::kExtended);
+  if (behind_ms * kRecencyWrites > ttl_ms) QueueRecencyUpdate(index);
+}
+
+void CacheState::QueueRecencyUpdate(EntryIndex index) {
+  BlockEntry& entry = directory[index];
+  const bool in_index = entry.persisted || (entry.on_disk() && !entry.verified);
+  if (entry.update_queued || !in_index || entry.motion.committing) return;
+  entry.update_queued = true;
+  recency_updates.push_back(index);
+}
+
+bool CacheState::Expired(const BlockEntry& entry) const {
+  return !entry.pinned && env.clock->WallMs() > ExpiryMs(entry);
+}
+
+int64_t CacheState::ExpiryMs(const BlockEntry& entry) const {
+  const TenantId tenant = TenantOf(entry);
+  const int64_t by_use_ms =
+      int64_t{entry.last_use_s} * 1000 + tenants.TtlMs(tenant, entry.retention);
+  const int64_t max_age_ms = tenants.MaxAgeMs(tenant);
+  if (max_age_ms == 0) return by_use_ms;
+  return std::min(by_use_ms, int64_t{entry.created_s} * 1000 + max_age_ms);
+}
+
+bool CacheState::Busy(const BlockEntry& entry) {
+  const BlockMotion& motion = entry.motion;
+  return motion.loading || motion.offloading || motion.reading || motion.writing ||
+         motion.committing || motion.verifying || entry.host_pins > 0;
+}
+
+void CacheState::LosePoolBlock(CachePool* pool, EntryIndex index) {
+  pool->victims.Remove(index);
+  const BlockIndex block = RemovePlace(pool, index);
+  if (pool->blocks[block].references > 0) {
+    pool->blocks.Orphan(block);
+  } else {
+    pool->blocks.Free(block, nullptr);
+  }
+}
+
+void CacheState::ForgetIfGone(EntryIndex index) {
+  const BlockEntry& entry = directory[index];
+  if (entry.in_pool() || entry.host_slot != kNoHostSlot || entry.disk.valid()) return;
+  if (Busy(entry)) return;
+  AgesOf(entry).Remove(index);
+  unpersisted.Remove(index);
+  LeaveDiskOrder(index);
+  commit_parents.erase(index);
+  if (entry.pinned) pinned_until_ms.erase(index);
+  SetPersistWanted(index, false);
+  directory.Erase(index);
+}
+
+bool CacheState::NeedsPersist(const BlockEntry& entry) const {
+  return entry.retention == RetentionClass::kExtended && has_disk() && !entry.persist_failed &&
+         !entry.on_disk();
+}
+
+void CacheState::SetPersisted(EntryIndex index, bool persisted) {
+  BlockEntry& entry = directory[index];
+  persisted_blocks_ += persisted;
+  persisted_blocks_ -= entry.persisted;
+  entry.persisted = persisted;
+}
+
+void CacheState::SetPersistWanted(EntryIndex index, bool wanted) {
+  BlockEntry& entry = directory[index];
+  persist_wanted_blocks_ += wanted;
+  persist_wanted_blocks_ -= entry.persist_wanted;
+  entry.persist_wanted = wanted;
+}
+
+void CacheState::SchedulePump() {
+  if (pump_scheduled_) return;
+  pump_scheduled_ = true;
+  env.loop->Post([this, alive = std::weak_ptr<bool>(alive_)] {
+    if (alive.expired()) return;
+    pump_scheduled_ = false;
+    pump();
+  });
+}
+
+std::span<std::byte> CacheState::HostBytes(const BlockEntry& entry) {
+  KVT_CHECK(entry.host_slot != kNoHostSlot);
+  return {env.arena->data() + entry.host_slot.value * kHostSlotUnit, NamespaceOf(entry).slot_bytes};
+}
+
+SlotExpectation CacheState::ExpectationOf(const BlockEntry& entry) {
+  return {NamespaceOf(entry).identity, entry.hash, entry.disk, entry.disk_generation, entry.tokens};
+}
+
+}  // namespace kvtier

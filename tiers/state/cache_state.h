@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the parts of the cache share: the directory, the spaces, the pools and the orders in which
+// blocks age. Internal to the cache; see cache.h for the whole.
+//
+// The parts stack, each using those above it in this list and none below:
+//   CacheState      this file
+//   IndexCommitter  durable index entries, slots freed after their entries are gone
+//   DiskSlots       space and I/O on disk
+//   Persister       host -> disk
+//   HostSlots       space in the host arena
+//   Offloader       pool -> host
+//   PoolSpace       space in the pools
+//   Loader          disk -> host -> pool
+//   Acquirer        prefix walks, waiting allocations
+//   Retention       expiry, pins, persist-after-idle
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "tiers/cache.h"
+#include "tiers/directory/block_history.h"
+#include "tiers/directory/directory.h"
+#include "tiers/directory/pool_blocks.h"
+#include "tiers/policy/entry_list.h"
+#include "tiers/policy/infinite_cache.h"
+#include "tiers/policy/recency_lanes.h"
+#include "tiers/policy/tenant_table.h"
+#include "tiers/policy/victim_queue.h"
+#include "tiers/policy/write_budget.h"
+#include "tiers/state/cache_trace.h"
+#include "tiers/storage/slot_check.h"
+
+namespace kvtier {
+
+struct CachePool;
+
+struct Namespace {
+  NamespaceIdentity identity;
+  uint64_t slot_bytes = 0;  // header and payload, a multiple of the I/O alignment
+  TenantId tenant;
+  std::array<CachePool*, kMaxDevices> pools{};  // by DeviceIndex; null: none there yet
+  bool indexed = false;  // the index knows what the space's number stands for
+};
+
+struct CachePool {
+  PoolId id;
+  NamespaceId namespace_id;
+  DeviceIndex device;
+  uint64_t generation = 0;
+  uint64_t block_bytes = 0;
+  std::unique_ptr<DevicePool> memory;
+  PoolBlocks blocks;
+  VictimQueue victims;  // cached blocks: committed, loaded, unreferenced
+  uint32_t loading = 0;
+
+  [[nodiscard]] uint64_t OffsetOf(BlockIndex block) const { return block.value * block_bytes; }
+};
+
+class CacheState {
+ public:
+  CacheState(const CacheOptions& options, CacheEnvironment environment,
+             const WriteBudgetState& spent);
+
+  CacheOptions options;
+  const CacheEnvironment env;
+  CacheStats stats;
+  InfiniteCache endless;
+  BlockHistory history;
+  CacheTrace trace{this};
+  WriteBudget write_budget;
+  TenantTable tenants;
+  Directory directory;
+  std::vector<Namespace> namespaces;              // by NamespaceId
+  std::vector<std::unique_ptr<CachePool>> pools;  // by PoolId
+
+  // Recency of what is on disk or is to be written there; a use anywhere counts. A block takes its
+  // place when its write is decided: the order in which writes end does not matter.
+  RecencyLanes disk_recency;
+  // All entries by last use, one list for those that live equally long; see AgesOf.
+  std::vector<EntryList> by_age;
+  // Extended entries that no write to disk has been asked for yet, by last use.
+  EntryList unpersisted;
+  // Until when a block is pinned, in wall milliseconds; the entry's `pinned` says that it is here.
+  std::unordered_map<EntryIndex, int64_t> pinned_until_ms;
+  // Blocks whose index records are older than they may be (entry.update_queued).
+  std::vector<EntryIndex> recency_updates;
+  // Blocks that a lookup found past their time; dropped at the next tick.
+  std::vector<EntryIndex> seen_expired;
+  // Checksums given at commit, by ArrivalKey: what one pool holds, compared when it is offloaded.
+  std::unordered_map<uint64_t, PayloadChecksum> commit_checksums;
+  // Parents given at commit, for the header written at the first offload.
+  std::unordered_map<EntryIndex, BlockHash> commit_parents;
+
+  [[nodiscard]] bool has_disk() const { return !env.files.empty(); }
+  [[nodiscard]] uint32_t NowS() const;
+  // Tenths of seconds of the monotonic clock. Differences of two are right for 13 years.
+  [[nodiscard]] uint32_t NowDs() const;
+  [[nodiscard]] int64_t NowMs() const { return env.clock->MonotonicMs(); }
+  [[nodiscard]] BlockEntry& operator[](EntryIndex entry) { return directory[entry]; }
+
+  // Finds or adds. REQUIRES: identity.block_bytes > 0.
+  [[nodiscard]] Result<NamespaceId> InternNamespace(const NamespaceIdentity& identity);
+  [[nodiscard]] Namespace& NamespaceOf(const BlockEntry& entry) {
+    return namespaces[entry.namespace_id.value];
+  }
+  [[nodiscard]] TenantId TenantOf(const BlockEntry& entry) const {
+    return namespaces[entry.namespace_id.value].tenant;
+  }
+  // A space for the identity that has no pool yet. REQUIRES: identity.block_bytes > 0.
+  [[nodiscard]] Namespace MakeNamespace(const NamespaceIdentity& identity) const;
+  // The list in `by_age` of entries with this tenant and retention.
+  [[nodiscard]] EntryList& AgesOf(const BlockEntry& entry) {
+    return by_age[AgeList(TenantOf(entry), entry.retention)];
+  }
+  [[nodiscard]] const EntryList& AgesOf(const BlockEntry& entry) const {
+    return by_age[AgeList(TenantOf(entry), entry.retention)];
+  }
+  // The block is the youngest on disk (or of what is to be written there).
+  void TouchDisk(EntryIndex index) {
+    const BlockEntry& entry = directory[index];
+    disk_recency.Touch(TenantOf(entry), index, entry.facts());
+  }
+  void LeaveDiskOrder(EntryIndex index) { disk_recency.Remove(TenantOf(directory[index]), index); }
+  [[nodiscard]] bool InDiskOrder(EntryIndex index) const {
+    return disk_recency.Contains(TenantOf(directory[index]), index);
+  }
+  // Null if there is no such pool.
+  [[nodiscard]] CachePool* FindPool(PoolId id);
+  [[nodiscard]] Device& DeviceOf(const CachePool& pool) const {
+    return *env.devices[pool.device.value].device;
+  }
+
+  // The block of `pool` that is the entry's, loaded or not; kNoBlock if there is none. REQUIRES: a
+  // pool of the entry's space.
+  [[nodiscard]] BlockIndex BlockIn(const CachePool& pool, const BlockEntry& entry) const;
+  // Calls `visit(CachePool&, BlockIndex)` for each pool that holds the block or awaits it; `visit`
+  // may take that place away.
+  template <typename Visit>
+  void ForEachPlace(const BlockEntry& entry, Visit visit) const;
+  // A pool that holds the block's bytes; null if none does.
+  [[nodiscard]] CachePool* ReadyPool(const BlockEntry& entry) const;
+  // References over all pools.
+  [[nodiscard]] uint32_t References(const BlockEntry& entry) const;
+  // The block is the entry's. REQUIRES: it is committed for the entry, which has none in its pool.
+  void AddPlace(CachePool* pool, BlockIndex block);
+  // Takes the entry's block from the entry and leaves it to the caller.
+  BlockIndex RemovePlace(CachePool* pool, EntryIndex entry);
+
+  // A new entry that no tier holds yet.
+  EntryIndex AddEntry(const BlockKey& key, uint16_t tokens, uint32_t depth,
+                      RetentionClass retention);
+  // The block's retention becomes `extended`, if it is not already.
+  void Extend(EntryIndex entry);
+  // The entry is young again in every order that ages.
+  void Refresh(EntryIndex entry);
+  // Counts a use now, and refreshes.
+  void Use(EntryIndex index);
+  [[nodiscard]] bool Expired(const BlockEntry& entry) const;
+  // When the block expires if nobody uses it, in wall milliseconds. A pin counts as use until it
+  // ends.
+  [[nodiscard]] int64_t ExpiryMs(const BlockEntry& entry) const;
+  // Some movement is under way that refers to the entry: it must not be forgotten yet.
+  [[nodiscard]] static bool Busy(const BlockEntry& entry);
+  // The pool's bytes are no good: the block becomes unfindable there, and free unless a session
+  // still holds it. REQUIRES: in that pool, no pins.
+  void LosePoolBlock(CachePool* pool, EntryIndex entry);
+  // Erases the entry once no tier holds it and nothing is under way.
+  void ForgetIfGone(EntryIndex entry);
+  // Whether the block should be written to disk before host forgets it.
+  [[nodiscard]] bool NeedsPersist(const BlockEntry& entry) const;
+
+  // The entry's slot in the arena: header, then payload. REQUIRES: it has one.
+  [[nodiscard]] std::span<std::byte> HostBytes(const BlockEntry& entry);
+  // What a slot that holds the entry's block must say.
+  [[nodiscard]] SlotExpectation ExpectationOf(const BlockEntry& entry);
+
+  // Data and index entry are durable (or no longer are).
+  void SetPersisted(EntryIndex entry, bool persisted);
+  // The block is to be written to disk as soon as its bytes are in host (or no longer is).
+  void SetPersistWanted(EntryIndex entry, bool wanted);
+  [[nodiscard]] uint64_t persist_wanted_blocks() const { return persist_wanted_blocks_; }
+  // The index learns of the entry's last use if what it knows is too old.
+  void QueueUpdateIfBehind(EntryIndex entry);
+  // The index should learn of the entry's times, soon.
+  void QueueRecencyUpdate(EntryIndex entry);
+  [[nodiscard]] uint64_t persisted_blocks() const { return persisted_blocks_; }
+
+  // Something has completed: lets every part start what it can, once, soon.
+  void SchedulePump();
+  // Set by the cache.
+  std::function<void()> pump;
+  [[nodiscard]] bool pump_scheduled() const { return pump_scheduled_; }
+
+  // Counts that a copy of the block left the tier, or never reached it, and remembers why.
+  void CountDrop(const BlockKey& key, Tier tier, DropReason reason) {
+    ++stats.drops[static_cast<size_t>(tier)][static_cast<size_t>(reason)];
+    history.NoteDrop(key, {NowS(), tier, reason});
+    trace.Evict(key, tier, reason);
+  }
+  void CountDrop(EntryIndex entry, Tier tier, DropReason reason) {
+    CountDrop({directory[entry].namespace_id, directory[entry].hash}, tier, reason);
+  }
+  // A block leaves the tier that it came to at `since_ds`.
+  void CountResidence(Tier tier, uint32_t since_ds) {
+    stats.residence[static_cast<size_t>(tier)].ObserveMs(int64_t{NowDs() - since_ds} * 100);
+  }
+
+ private:
+  [[nodiscard]] static size_t AgeList(TenantId tenant, RetentionClass retention) {
+    return 2 * tenant.value + static_cast<size_t>(retention);
+  }
+
+  uint64_t persisted_blocks_ = 0;
+  uint64_t persist_wanted_blocks_ = 0;
+  bool pump_scheduled_ = false;
+  // Expires with this object, so that a posted pump does not outlive it.
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+// Names one pool's block of an entry.
+[[nodiscard]] inline uint64_t ArrivalKey(const CachePool& pool, EntryIndex entry) {
+  return uint64_t{pool.id.value} << 32 | entry.value;
+}
+
+template <typename Visit>
+void CacheState::ForEachPlace(const BlockEntry& entry, Visit visit) const {
+  for (PoolPlace place = entry.place; place != kNoPlace;) {
+    CachePool& pool = *namespaces[entry.namespace_id.value].pools[place.device().value];
+    const BlockIndex block = place.block();
+    place = pool.blocks[block].elsewhere;
+    visit(pool, block);
+  }
+}
+
+}  // namespace kvtier

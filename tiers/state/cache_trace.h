@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where the parts of the cache tell what they do: as static probes (base/probes.h), and to the
+// tracer, if there is one. Internal to the cache.
+#pragma once
+
+#include <cstdint>
+
+#include "tiers/types/block_key.h"
+#include "tiers/types/entry_index.h"
+#include "tiers/types/tracer.h"
+
+namespace kvtier {
+
+class CacheState;
+struct AcquireRequest;
+struct LoadProgress;
+
+// Without a tracer a call costs a few instructions and reads no clock. Event loop only.
+class CacheTrace {
+ public:
+  explicit CacheTrace(CacheState* state) : state_(*state) {}
+
+  // While one lives, events share readings of the clock, each at most kEventsPerReading: for what
+  // is done to many blocks in a row, where a reading for each would cost more than all the rest.
+  class Together {
+   public:
+    explicit Together(CacheTrace* trace) : trace_(*trace) {
+      ++trace_.together_;
+      trace_.readings_left_ = 0;
+    }
+    ~Together() { --trace_.together_; }
+    Together(const Together&) = delete;
+    Together& operator=(const Together&) = delete;
+
+   private:
+    CacheTrace& trace_;
+  };
+  static constexpr int kEventsPerReading = 64;
+
+  void WaitBegin(const AcquireRequest& request);
+  void WaitEnd(const AcquireRequest& request);
+  // `blocks` of the acquire's hits have to be loaded.
+  void LoadBegin(const AcquireRequest& request, LoadId load, uint64_t blocks);
+  void LoadEnd(const LoadProgress& progress);
+
+  // A block's way up, which has just begun. REQUIRES: something but its pool holds it.
+  void BlockLoadBegin(RequestTag tag, EntryIndex entry);
+  void BlockLoadEnd(EntryIndex entry, MissReason miss);
+  // A copy, read, write or check of one block.
+  void Begin(TraceKind kind, EntryIndex entry) { Move(kind, TracePhase::kBegin, entry, false); }
+  void End(TraceKind kind, EntryIndex entry, bool failed) {
+    Move(kind, TracePhase::kEnd, entry, failed);
+  }
+  void Evict(const BlockKey& key, Tier tier, DropReason reason);
+  void IndexCommitBegin(uint64_t records, uint64_t deletions);
+  void IndexCommitEnd(bool failed);
+
+ private:
+  void Move(TraceKind kind, TracePhase phase, EntryIndex entry, bool failed);
+  void Record(TraceEvent event);
+
+  CacheState& state_;
+  int together_ = 0;
+  int64_t reading_us_ = 0;
+  int readings_left_ = 0;
+};
+
+}  // namespace kvtier

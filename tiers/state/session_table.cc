@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tiers/state/session_table.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace kvtier {
+
+void SessionTable::Open(SessionId session, std::function<void(const LoadProgress&)> on_progress) {
+  const bool inserted = sessions_.try_emplace(session, Session{std::move(on_progress), {}}).second;
+  KVT_CHECK(inserted);
+}
+
+void SessionTable::Close(SessionId session) {
+  auto node = sessions_.extract(session);
+  if (node.empty()) return;
+  for (auto& [pool_id, holdings] : node.mapped().pools) {
+    CachePool* pool = state_.FindPool(pool_id);
+    std::vector<EntryIndex> cached;
+    holdings.references.ForEach(
+        [&](BlockIndex block, uint32_t count) { Unreference(pool, block, count, &cached); });
+    EnterEvictionOrder(pool, std::move(cached));
+    pool->blocks.Quarantine(&holdings.private_blocks);
+  }
+  quarantine_[session] = std::move(node.mapped().pools);
+}
+
+void SessionTable::ReleaseQuarantine(SessionId session) {
+  auto node = quarantine_.extract(session);
+  if (node.empty()) return;
+  for (auto& [pool_id, holdings] : node.mapped()) {
+    CachePool* pool = state_.FindPool(pool_id);
+    PoolBlockList& list = holdings.private_blocks;
+    while (list.size > 0) pool->blocks.Free(list.first, &list);
+  }
+}
+
+void SessionTable::Report(const LoadProgress& progress) {
+  const auto found = sessions_.find(progress.session);
+  if (found != sessions_.end() && found->second.on_progress) found->second.on_progress(progress);
+}
+
+BlockHandle SessionTable::AllocatePrivate(SessionId session, CachePool* pool) {
+  const BlockIndex block = pool->blocks.TakePrivate(session, &Of(session, *pool).private_blocks);
+  return pool->blocks.HandleOf(block);
+}
+
+void SessionTable::AddReferences(SessionId session, CachePool* pool,
+                                 std::span<const BlockIndex> blocks) {
+  ReferenceCounts& references = Of(session, *pool).references;
+  for (const BlockIndex block : blocks) {
+    if (block == kNoBlock) continue;
+    PoolBlock& record = pool->blocks[block];
+    if (record.references++ == 0 && !record.loading) pool->victims.Remove(record.entry);
+    references.Add(block);
+  }
+}
+
+void SessionTable::DropReference(SessionId session, CachePool* pool, BlockIndex block,
+                                 std::vector<EntryIndex>* cached) {
+  ReferenceCounts& references = Of(session, *pool).references;
+  KVT_CHECK(references.Get(block) > 0);
+  references.Drop(block);
+  Unreference(pool, block, 1, cached);
+}
+
+void SessionTable::DropReferences(SessionId session, CachePool* pool,
+                                  std::span<const BlockIndex> blocks) {
+  std::vector<EntryIndex> cached;
+  for (const BlockIndex block : blocks) {
+    if (block != kNoBlock) DropReference(session, pool, block, &cached);
+  }
+  EnterEvictionOrder(pool, std::move(cached));
+}
+
+void SessionTable::Unreference(CachePool* pool, BlockIndex block, uint32_t count,
+                               std::vector<EntryIndex>* cached) {
+  PoolBlock& record = pool->blocks[block];
+  KVT_CHECK(record.references >= count);
+  record.references -= count;
+  if (record.references > 0) return;
+  if (record.state == PoolBlockState::kOrphaned) {
+    pool->blocks.Free(block, nullptr);
+  } else if (!record.loading) {
+    cached->push_back(record.entry);
+  }
+  // A block that is still loading becomes cached when it arrives.
+}
+
+void SessionTable::EnterEvictionOrder(CachePool* pool, std::vector<EntryIndex> cached) {
+  const auto deeper = [this](EntryIndex a, EntryIndex b) {
+    return state_[a].depth > state_[b].depth;
+  };
+  // Sequences are mostly released in their order.
+  std::reverse(cached.begin(), cached.end());
+  if (!std::is_sorted(cached.begin(), cached.end(), deeper)) {
+    std::stable_sort(cached.begin(), cached.end(), deeper);
+  }
+  for (const EntryIndex entry : cached) {
+    // Whoever held the block was using it until now.
+    state_.Refresh(entry);
+    pool->victims.Insert(entry, state_[entry].facts());
+  }
+}
+
+void SessionTable::FreePrivate(SessionId session, CachePool* pool, BlockIndex block) {
+  pool->blocks.Free(block, &Of(session, *pool).private_blocks);
+}
+
+void SessionTable::Publish(SessionId session, CachePool* pool, BlockIndex block, EntryIndex entry) {
+  Holdings& holdings = Of(session, *pool);
+  pool->blocks.Commit(block, entry, &holdings.private_blocks);
+  holdings.references.Add(block);
+}
+
+bool SessionTable::Holds(SessionId session, const CachePool& pool, BlockIndex block) const {
+  const Session& holder = sessions_.at(session);
+  const auto found = holder.pools.find(pool.id);
+  return found != holder.pools.end() && found->second.references.Get(block) > 0;
+}
+
+uint64_t SessionTable::references(SessionId session) const {
+  uint64_t total = 0;
+  for (const auto& [pool, holdings] : sessions_.at(session).pools) {
+    total += holdings.references.total();
+  }
+  return total;
+}
+
+uint64_t SessionTable::references() const {
+  uint64_t total = 0;
+  for (const auto& [session, holder] : sessions_) total += references(session);
+  return total;
+}
+
+}  // namespace kvtier

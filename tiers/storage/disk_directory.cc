@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tiers/storage/disk_directory.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <string_view>
+#include <thread>
+
+#include "base/errno_error.h"
+
+namespace kvtier {
+namespace {
+
+constexpr const char* kLockName = "lock";
+// How long the lock is waited for while its holder lives: it may be about to end.
+constexpr auto kHolderPatience = std::chrono::milliseconds(500);
+// A killed daemon's lock lasts until the kernel has ended its last disk I/O (see
+// IoEngineOptions::held_fd), which takes a busy disk seconds.
+constexpr auto kLastIoPatience = std::chrono::seconds(30);
+constexpr auto kLockPoll = std::chrono::milliseconds(10);
+constexpr mode_t kPrivateDirectory = 0700;
+constexpr mode_t kPrivateFile = 0600;
+
+tl::unexpected<Error> Failed(std::string_view call, const std::filesystem::path& path) {
+  return tl::unexpected<Error>(
+      ErrnoError(ErrorCode::kIoError, errno, fmt::format("{} {}", call, path.native())));
+}
+
+// What the holder wrote into its lock file; 0 if that is no process's number.
+pid_t HolderOf(int lock) {
+  std::array<char, 16> text{};
+  const ssize_t count = ::pread(lock, text.data(), text.size(), 0);
+  pid_t pid = 0;
+  const auto end = text.data() + std::max<ssize_t>(count, 0);
+  if (std::from_chars(text.data(), end, pid).ec != std::errc()) return 0;
+  return std::max<pid_t>(pid, 0);
+}
+
+std::string NameOfHolder(pid_t pid) {
+  return pid == 0 ? "an unknown process" : fmt::format("process {}", pid);
+}
+
+bool IsGone(pid_t pid) { return pid > 0 && ::kill(pid, 0) != 0 && errno == ESRCH; }
+
+Status CheckOwner(const struct stat& status, const std::filesystem::path& path) {
+  if (status.st_uid == ::geteuid()) return {};
+  return MakeError(ErrorCode::kPermissionDenied, "directory_owner",
+                   fmt::format("{} belongs to uid {}, this process runs as uid {}", path.native(),
+                               status.st_uid, ::geteuid()));
+}
+
+// False if another open file has the lock to the end.
+Result<bool> WaitForLock(int fd, const std::filesystem::path& path) {
+  const auto start = std::chrono::steady_clock::now();
+  while (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) return Failed("flock", path / kLockName);
+    const auto waited = std::chrono::steady_clock::now() - start;
+    if (waited >= kLastIoPatience) return false;
+    if (waited >= kHolderPatience && !IsGone(HolderOf(fd))) return false;
+    std::this_thread::sleep_for(kLockPoll);
+  }
+  return true;
+}
+
+Status TakeLock(DiskDirectory* directory, const std::filesystem::path& path) {
+  const int flags = O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW;
+  UniqueFd fd(::openat(directory->fd.get(), kLockName, flags, kPrivateFile));
+  if (!fd.valid()) return Failed("open", path / kLockName);
+  KVT_ASSIGN_OR_RETURN(const bool locked, WaitForLock(fd.get(), path));
+  if (!locked) {
+    return MakeError(ErrorCode::kAlreadyExists, "directory_locked",
+                     fmt::format("{} is in use by {}; one daemon to a directory", path.native(),
+                                 NameOfHolder(HolderOf(fd.get()))));
+  }
+  const std::string pid = fmt::format("{}\n", ::getpid());
+  if (::ftruncate(fd.get(), 0) != 0 ||
+      ::pwrite(fd.get(), pid.data(), pid.size(), 0) != static_cast<ssize_t>(pid.size())) {
+    return Failed("write", path / kLockName);
+  }
+  directory->lock = DirectoryLock(std::move(fd));
+  return {};
+}
+
+}  // namespace
+
+DirectoryLock& DirectoryLock::operator=(DirectoryLock&& other) noexcept {
+  Unlock();
+  fd_ = std::move(other.fd_);
+  return *this;
+}
+
+DirectoryLock::~DirectoryLock() { Unlock(); }
+
+// Closing would not do while a ring that is being torn down still holds the open file.
+void DirectoryLock::Unlock() {
+  if (fd_.valid()) ::flock(fd_.get(), LOCK_UN);
+  fd_.Reset();
+}
+
+Result<DiskDirectory> OpenDiskDirectory(const std::filesystem::path& path) {
+  if (::mkdir(path.c_str(), kPrivateDirectory) != 0 && errno != EEXIST) {
+    return Failed("mkdir", path);
+  }
+  DiskDirectory directory;
+  directory.fd = UniqueFd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  struct stat status {};
+  if (!directory.fd.valid()) {
+    // Closed to us, it is most likely somebody else's: that says more.
+    const int open_errno = errno;
+    if (open_errno == EACCES && ::stat(path.c_str(), &status) == 0) {
+      KVT_RETURN_IF_ERROR(CheckOwner(status, path));
+    }
+    errno = open_errno;
+    return Failed("open", path);
+  }
+  if (::fstat(directory.fd.get(), &status) != 0) return Failed("fstat", path);
+  KVT_RETURN_IF_ERROR(CheckOwner(status, path));
+  const mode_t mode = status.st_mode & 07777;
+  if ((mode & 077) != 0) {
+    if (::fchmod(directory.fd.get(), kPrivateDirectory) != 0) return Failed("chmod", path);
+    directory.note =
+        fmt::format("{} was open to others (mode {:04o}); it is 0700 now", path.native(), mode);
+  }
+  KVT_RETURN_IF_ERROR(TakeLock(&directory, path));
+  return directory;
+}
+
+}  // namespace kvtier

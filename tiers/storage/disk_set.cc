@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tiers/storage/disk_set.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/random.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <map>
+#include <system_error>
+#include <utility>
+
+#include "base/byte_size.h"
+#include "base/check.h"
+#include "base/errno_error.h"
+
+namespace kvtier {
+namespace {
+
+constexpr std::string_view kCure =
+    "change it back, or set reformat = true to give up what the files hold";
+// When the file system has less room than it said, this share of the slabs is given up at a time.
+constexpr uint64_t kRetreatDivisor = 16;
+
+Result<Digest128> RandomUuid() {
+  Digest128 uuid;
+  if (::getrandom(uuid.bytes.data(), uuid.bytes.size(), 0) !=
+      static_cast<ssize_t>(uuid.bytes.size())) {
+    return tl::unexpected<Error>(ErrnoError(ErrorCode::kIoError, errno, "getrandom"));
+  }
+  uuid.bytes[6] = static_cast<uint8_t>((uuid.bytes[6] & 0x0f) | 0x40);  // RFC 9562 version 4
+  uuid.bytes[8] = static_cast<uint8_t>((uuid.bytes[8] & 0x3f) | 0x80);
+  return uuid;
+}
+
+// Makes the directory's new entries durable.
+Status SyncDirectory(const std::filesystem::path& directory) {
+  const UniqueFd fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (fd.valid() && ::fsync(fd.get()) == 0) return {};
+  return tl::unexpected<Error>(
+      ErrnoError(ErrorCode::kIoError, errno, "fsync " + directory.native()));
+}
+
+tl::unexpected<Error> Unusable(std::string reason, std::string what) {
+  return MakeError(ErrorCode::kWrongState, std::move(reason), fmt::format("{}; {}", what, kCure));
+}
+
+}  // namespace
+
+Result<DiskSet> DiskSet::Inspect(const std::filesystem::path& directory,
+                                 const DiskSetShape& shape) {
+  DiskSet set(directory, shape);
+  for (uint32_t i = 0; i < kMaxDiskFiles; ++i) KVT_RETURN_IF_ERROR(set.InspectFile(i));
+  return set;
+}
+
+Status DiskSet::InspectFile(uint32_t number) {
+  Result<DiskSetFile> file = DiskSetFile::Open(directory_ / DiskSetFileName(number), false);
+  found_.emplace_back();
+  if (!file && file.error().code == ErrorCode::kNotFound) return {};
+  if (!file) return tl::unexpected<Error>(file.error());
+  Result<std::optional<Superblock>> superblock = file->ReadSuperblock();
+  if (superblock) {
+    found_.back().superblock = *superblock;
+  } else if (superblock.error().code == ErrorCode::kCorrupt) {
+    found_.back().damage = superblock.error();
+  } else {
+    return tl::unexpected<Error>(superblock.error());
+  }
+  found_.back().file = std::move(*file);
+  return {};
+}
+
+bool DiskSet::IsNew() const {
+  // Every file gets epoch 0 before any gets epoch 1, and blocks are written only after that.
+  return std::ranges::none_of(found_, [](const Found& found) {
+    return found.damage || (found.superblock && found.superblock->epoch > 0);
+  });
+}
+
+Status DiskSet::CheckUsable() const {
+  for (const Found& found : found_) {
+    if (!found.damage) continue;
+    Error error = *found.damage;
+    error.context.append("; ").append(kCure);
+    return tl::unexpected<Error>(std::move(error));
+  }
+  if (IsNew()) return {};
+  const auto first =
+      std::ranges::find_if(found_, [](const Found& found) { return found.superblock.has_value(); });
+  const Superblock& superblock = *first->superblock;
+  if (superblock.file_count != shape_.files) {
+    return Unusable("files_changed",
+                    fmt::format("{} was made with files = {}, configured is {}",
+                                directory_.native(), superblock.file_count, shape_.files));
+  }
+  if (superblock.slab_bytes != shape_.slab_bytes) {
+    return Unusable("slab_bytes_changed",
+                    fmt::format("{} was made with slab_bytes = {}, configured is {}",
+                                directory_.native(), superblock.slab_bytes, shape_.slab_bytes));
+  }
+  for (uint32_t i = 0; i < found_.size(); ++i) KVT_RETURN_IF_ERROR(CheckFile(i, superblock));
+  return {};
+}
+
+Status DiskSet::CheckFile(uint32_t number, const Superblock& first) const {
+  const Found& found = found_[number];
+  const std::string name = (directory_ / DiskSetFileName(number)).native();
+  if (number >= shape_.files) {
+    if (!found.superblock) return {};
+    return Unusable("foreign_file", fmt::format("{} does not belong to the {} files of this set",
+                                                name, shape_.files));
+  }
+  if (!found.superblock) {
+    return Unusable("file_missing", fmt::format("{} is {}, others of its set are there", name,
+                                                found.file ? "empty" : "missing"));
+  }
+  const Superblock& own = *found.superblock;
+  if (own.set_uuid != first.set_uuid || own.file_number != number ||
+      own.file_count != first.file_count || own.slab_bytes != first.slab_bytes) {
+    return Unusable("foreign_file",
+                    fmt::format("{} is file {} of set {}, expected file {} of set {}", name,
+                                own.file_number, own.set_uuid.Hex(), number, first.set_uuid.Hex()));
+  }
+  KVT_ASSIGN_OR_RETURN(const uint64_t size, found.file->GetSize());
+  if (size < own.file_bytes) {
+    return Unusable("file_truncated", fmt::format("{} has {} bytes, its superblock says {}", name,
+                                                  size, own.file_bytes));
+  }
+  return {};
+}
+
+Status DiskSet::Reset() {
+  for (uint32_t i = 0; i < found_.size(); ++i) {
+    Found& found = found_[i];
+    found.superblock.reset();
+    found.damage.reset();
+    const std::filesystem::path path = directory_ / DiskSetFileName(i);
+    if (i >= shape_.files) {
+      std::error_code ignored;  // it stays behind, unused
+      if (found.file) std::filesystem::remove(path, ignored);
+      found.file.reset();
+      continue;
+    }
+    if (!found.file) {
+      KVT_ASSIGN_OR_RETURN(found.file, DiskSetFile::Open(path, true));
+    }
+    KVT_RETURN_IF_ERROR(found.file->Empty());
+  }
+  return SyncDirectory(directory_);
+}
+
+Status DiskSet::SizeAndBegin() {
+  found_.resize(shape_.files);
+  geometry_ = {.slab_bytes = shape_.slab_bytes, .files = shape_.files, .slabs = 0};
+  uint64_t slabs_before = 0;
+  for (const Found& found : found_) {
+    if (!found.superblock) continue;
+    set_uuid_ = found.superblock->set_uuid;
+    epoch_ = std::max(epoch_, found.superblock->epoch);
+    slabs_before += (found.superblock->file_bytes - kFirstSlabOffset) / shape_.slab_bytes;
+  }
+  const bool is_new = slabs_before == 0;
+  if (is_new) {
+    KVT_ASSIGN_OR_RETURN(set_uuid_, RandomUuid());
+  }
+  KVT_RETURN_IF_ERROR(Preallocate());
+  // A new set is whole before it is begun; see IsNew.
+  if (is_new) KVT_RETURN_IF_ERROR(Begin());
+  epoch_ += 1;
+  KVT_RETURN_IF_ERROR(Begin());
+  KVT_RETURN_IF_ERROR(CutToSize());
+  NoteSize(slabs_before);
+  return {};
+}
+
+uint64_t DiskSet::SlabsWithinCap() const {
+  const uint64_t superblocks = shape_.files * kFirstSlabOffset;
+  return shape_.bytes > superblocks ? (shape_.bytes - superblocks) / shape_.slab_bytes : 0;
+}
+
+Result<uint64_t> DiskSet::SlabsThatFit() const {
+  struct FileSystem {
+    uint64_t room_bytes = 0;
+    uint32_t files = 0;
+  };
+  std::map<uint64_t, FileSystem> file_systems;
+  std::vector<uint64_t> device_of;
+  for (const Found& found : found_) {
+    KVT_ASSIGN_OR_RETURN(const DiskSetFile::Namespace name_space, found.file->GetNamespace());
+    FileSystem& file_system = file_systems[name_space.device];
+    if (file_system.files == 0) file_system.room_bytes = name_space.file_system_free_bytes;
+    file_system.room_bytes += name_space.allocated_bytes;
+    file_system.files += 1;
+    device_of.push_back(name_space.device);
+  }
+  // The file with the least room decides for all: slabs go round the files in turn.
+  uint64_t fit = SlabsWithinCap();
+  for (uint32_t i = 0; i < shape_.files; ++i) {
+    const FileSystem& file_system = file_systems[device_of[i]];
+    const uint64_t room =
+        file_system.room_bytes - std::min(file_system.room_bytes, shape_.free_floor_bytes);
+    const uint64_t share = room / file_system.files;
+    const uint64_t slabs =
+        share > kFirstSlabOffset ? (share - kFirstSlabOffset) / shape_.slab_bytes : 0;
+    fit = std::min(fit, slabs * shape_.files + i);
+  }
+  return fit;
+}
+
+Status DiskSet::Preallocate() {
+  KVT_ASSIGN_OR_RETURN(geometry_.slabs, SlabsThatFit());
+  while (geometry_.slabs > 0) {
+    KVT_ASSIGN_OR_RETURN(const bool enough, PreallocateAll());
+    if (enough) return {};
+    geometry_.slabs -= std::max<uint64_t>(1, geometry_.slabs / kRetreatDivisor);
+  }
+  return MakeError(ErrorCode::kResourceExhausted, "disk_full",
+                   fmt::format("{} has no room for one slab of {} above the free-space floor of {}",
+                               directory_.native(), FormatByteSize(shape_.slab_bytes),
+                               FormatByteSize(shape_.free_floor_bytes)));
+}
+
+// False if the file system ran out of space.
+Result<bool> DiskSet::PreallocateAll() {
+  // What an earlier, larger attempt got, except for slabs that the superblocks still speak of.
+  for (uint32_t i = 0; i < shape_.files; ++i) {
+    const uint64_t kept = found_[i].superblock ? found_[i].superblock->file_bytes : 0;
+    KVT_RETURN_IF_ERROR(found_[i].file->Cut(std::max(kept, geometry_.FileBytes(i))));
+  }
+  for (uint32_t i = 0; i < shape_.files; ++i) {
+    const Result<bool> allocated = found_[i].file->Preallocate(geometry_.FileBytes(i));
+    if (!allocated && allocated.error().code == ErrorCode::kResourceExhausted) return false;
+    if (!allocated) return tl::unexpected<Error>(allocated.error());
+    if (!*allocated && notes_.empty()) {
+      notes_.push_back(
+          fmt::format("{}: this file system cannot preallocate, so that writes may "
+                      "fail for want of space",
+                      found_[i].file->path().native()));
+    }
+  }
+  return true;
+}
+
+Status DiskSet::Begin() {
+  for (uint32_t i = 0; i < shape_.files; ++i) {
+    KVT_RETURN_IF_ERROR(found_[i].file->WriteSuperblock({.set_uuid = set_uuid_,
+                                                         .file_number = i,
+                                                         .file_count = shape_.files,
+                                                         .slab_bytes = shape_.slab_bytes,
+                                                         .file_bytes = geometry_.FileBytes(i),
+                                                         .epoch = epoch_}));
+  }
+  return {};
+}
+
+Status DiskSet::CutToSize() {
+  for (uint32_t i = 0; i < shape_.files; ++i) {
+    KVT_RETURN_IF_ERROR(found_[i].file->Cut(geometry_.FileBytes(i)));
+  }
+  return {};
+}
+
+void DiskSet::NoteSize(uint64_t slabs_before) {
+  if (degraded()) {
+    notes_.push_back(fmt::format(
+        "{} has room for {} of the {} configured for the disk tier (free-space floor {})",
+        directory_.native(), FormatByteSize(geometry_.bytes()),
+        FormatByteSize(SlabsWithinCap() * shape_.slab_bytes),
+        FormatByteSize(shape_.free_floor_bytes)));
+  }
+  if (slabs_before != 0 && slabs_before != geometry_.slabs) {
+    notes_.push_back(fmt::format("{}: disk tier resized from {} to {}", directory_.native(),
+                                 FormatByteSize(slabs_before * shape_.slab_bytes),
+                                 FormatByteSize(geometry_.bytes())));
+  }
+  if (std::ranges::any_of(found_, [](const Found& f) { return !f.file->direct(); })) {
+    notes_.push_back(
+        fmt::format("{}: this file system has no direct I/O; blocks go through the "
+                    "page cache",
+                    directory_.native()));
+  }
+}
+
+std::vector<DiskSetFile> DiskSet::TakeFiles() {
+  std::vector<DiskSetFile> files;
+  for (Found& found : found_) files.push_back(std::move(*found.file));
+  found_.clear();
+  return files;
+}
+
+}  // namespace kvtier

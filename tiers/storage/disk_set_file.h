@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// One file of the disk tier's set, before an engine takes it: opening, its superblock, its size.
+// Blocking calls, for start-up.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "tiers/storage/superblock.h"
+
+namespace kvtier {
+
+// "blocks-00.kvt" and so on.
+[[nodiscard]] std::string DiskSetFileName(uint32_t number);
+
+class DiskSetFile {
+ public:
+  // Opens the file, for direct I/O if the file system allows it; creates it if `create`. A missing
+  // file is kNotFound "file_missing". Symbolic links are followed: the way to put files on several
+  // disks. Errors: kPermissionDenied "file_owner", kWrongState "not_a_file", kIoError by errno
+  // name.
+  [[nodiscard]] static Result<DiskSetFile> Open(const std::filesystem::path& path, bool create);
+
+  // The newer valid superblock; nothing if neither page was ever written. Errors: kCorrupt
+  // "bad_superblock" if there is something else; kIoError.
+  [[nodiscard]] Result<std::optional<Superblock>> ReadSuperblock() const;
+  // Durably writes the page that `superblock.epoch` falls to.
+  [[nodiscard]] Status WriteSuperblock(const Superblock& superblock) const;
+
+  // Gives up all contents; the file reads as zeros from then on.
+  [[nodiscard]] Status Empty();
+  // Makes sure that `bytes` are allocated. Errors: kResourceExhausted "ENOSPC" (also for quotas and
+  // file size limits), kIoError. Returns false if the file system cannot preallocate: the file then
+  // has the size, but not the blocks.
+  [[nodiscard]] Result<bool> Preallocate(uint64_t bytes);
+  // Cuts off what lies beyond `bytes`, if anything.
+  [[nodiscard]] Status Cut(uint64_t bytes);
+
+  struct Namespace {
+    uint64_t device = 0;                  // the file system's number
+    uint64_t allocated_bytes = 0;         // to this file
+    uint64_t file_system_free_bytes = 0;  // for anyone without privileges
+  };
+  [[nodiscard]] Result<Namespace> GetNamespace() const;
+  [[nodiscard]] Result<uint64_t> GetSize() const;
+
+  [[nodiscard]] bool direct() const { return direct_; }
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+  [[nodiscard]] UniqueFd TakeFd() { return std::move(fd_); }
+
+ private:
+  DiskSetFile(std::filesystem::path path, UniqueFd fd, bool direct)
+      : path_(std::move(path)), fd_(std::move(fd)), direct_(direct) {}
+  [[nodiscard]] tl::unexpected<Error> Failed(std::string_view call) const;
+
+  std::filesystem::path path_;
+  UniqueFd fd_;
+  bool direct_ = false;
+};
+
+}  // namespace kvtier

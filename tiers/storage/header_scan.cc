@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tiers/storage/header_scan.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "base/aligned_buffer.h"
+
+namespace kvtier {
+namespace {
+
+static_assert(kSlabHeaderBytes == kSlotHeaderBytes);
+
+// Read together: enough to keep any disk busy, 8 MiB of memory.
+constexpr size_t kBatchHeaders = 2048;
+
+// What a failed decoding says of the place.
+HeaderState StateOf(const Error& error) {
+  return error.reason == "bad_magic" ? HeaderState::kEmpty : HeaderState::kDamaged;
+}
+
+class Scan {
+ public:
+  Scan(const DiskGeometry& geometry, const DiskReadFunction& read, HeaderVisitor* visitor)
+      : geometry_(geometry), read_(read), visitor_(visitor) {
+    reads_.reserve(kBatchHeaders);
+  }
+
+  // Up to one batch of slabs from `first` on, then their slots.
+  ScanProgress Step(uint64_t first) {
+    const uint64_t end = std::min(geometry_.slabs, first + kBatchHeaders);
+    for (uint64_t slab = first; slab < end; ++slab) Add(geometry_.SlabStart(slab));
+    read_(reads_);
+    std::vector<ScannedSlab> slabs;
+    slabs.reserve(end - first);
+    for (uint64_t slab = first; slab < end; ++slab) {
+      slabs.push_back(DecodeSlab(slab, reads_[slab - first]));
+      visitor_->OnSlab(slabs.back());
+    }
+    reads_.clear();
+    for (const ScannedSlab& slab : slabs) {
+      if (slab.state == HeaderState::kValid) ScanSlots(slab);
+    }
+    FinishSlots();
+    return {.slabs_done = end, .slabs = geometry_.slabs, .slots_done = slots_done_};
+  }
+
+ private:
+  void Add(DiskLocation location) {
+    const size_t position = reads_.size() * kSlotHeaderBytes;
+    reads_.push_back({.file = geometry_.FileOf(location),
+                      .offset = geometry_.OffsetInFile(location),
+                      .into = buffer_.span().subspan(position, kSlotHeaderBytes)});
+  }
+
+  [[nodiscard]] ScannedSlab DecodeSlab(uint64_t slab, const DiskRead& read) const {
+    ScannedSlab scanned{.slab = slab};
+    if (!read.status) {
+      scanned.state = HeaderState::kUnreadable;
+      return scanned;
+    }
+    Result<SlabHeader> header = DecodeSlabHeader(read.into.first<kSlabHeaderBytes>());
+    if (!header) {
+      scanned.state = StateOf(header.error());
+      return scanned;
+    }
+    scanned.header = *std::move(header);
+    scanned.state = HeaderState::kValid;
+    if (scanned.header.slab != slab) scanned.state = HeaderState::kMisplaced;
+    if (scanned.header.slot_bytes > geometry_.slab_bytes - kSlabHeaderBytes) {
+      scanned.state = HeaderState::kMisfit;
+    }
+    return scanned;
+  }
+
+  void ScanSlots(const ScannedSlab& slab) {
+    const uint64_t slot_bytes = slab.header.slot_bytes;
+    const uint64_t slots = geometry_.SlotsPerSlab(slot_bytes);
+    for (uint64_t slot = 0; slot < slots; ++slot) {
+      if (reads_.size() == kBatchHeaders) FinishSlots();
+      const DiskLocation location = geometry_.SlotStart(slab.slab, slot, slot_bytes);
+      Add(location);
+      slots_.push_back({.location = location, .slot_bytes = slot_bytes});
+    }
+  }
+
+  void FinishSlots() {
+    read_(reads_);
+    for (size_t i = 0; i < slots_.size(); ++i) {
+      DecodeSlot(reads_[i], &slots_[i]);
+      visitor_->OnSlot(slots_[i]);
+    }
+    slots_done_ += slots_.size();
+    slots_.clear();
+    reads_.clear();
+  }
+
+  static void DecodeSlot(const DiskRead& read, ScannedSlot* slot) {
+    if (!read.status) {
+      slot->state = HeaderState::kUnreadable;
+      return;
+    }
+    Result<SlotHeader> header = DecodeSlotHeader(read.into.first<kSlotHeaderBytes>());
+    if (!header) {
+      slot->state = StateOf(header.error());
+      return;
+    }
+    slot->header = *std::move(header);
+    const uint64_t bytes = slot->header.payload_bytes;
+    slot->state = HeaderState::kValid;
+    if (slot->header.address != slot->location) {
+      slot->state = HeaderState::kMisplaced;
+    } else if (SlotBytes(bytes) != slot->slot_bytes) {
+      slot->state = HeaderState::kMisfit;
+    }
+  }
+
+  const DiskGeometry& geometry_;
+  const DiskReadFunction& read_;
+  HeaderVisitor* const visitor_;
+  AlignedBuffer buffer_{kBatchHeaders * kSlotHeaderBytes};
+  std::vector<DiskRead> reads_;
+  std::vector<ScannedSlot> slots_;  // one for each of reads_
+  uint64_t slots_done_ = 0;
+};
+
+}  // namespace
+
+std::string_view HeaderStateName(HeaderState state) {
+  switch (state) {
+    case HeaderState::kValid:
+      return "valid";
+    case HeaderState::kEmpty:
+      return "empty";
+    case HeaderState::kUnreadable:
+      return "unreadable";
+    case HeaderState::kDamaged:
+      return "damaged";
+    case HeaderState::kMisplaced:
+      return "misplaced";
+    case HeaderState::kMisfit:
+      return "misfit";
+  }
+  return "unknown";
+}
+
+void ScanHeaders(const DiskGeometry& geometry, const DiskReadFunction& read, HeaderVisitor* visitor,
+                 const std::function<void(const ScanProgress&)>& on_progress) {
+  Scan scan(geometry, read, visitor);
+  for (uint64_t slab = 0; slab < geometry.slabs; slab += kBatchHeaders) {
+    const ScanProgress progress = scan.Step(slab);
+    if (on_progress) on_progress(progress);
+  }
+}
+
+}  // namespace kvtier

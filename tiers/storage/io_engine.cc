@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tiers/storage/io_engine.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "base/check.h"
+#include "base/errno_error.h"
+
+namespace kvtier {
+namespace {
+
+std::string_view KindName(IoKind kind) {
+  switch (kind) {
+    case IoKind::kRead:
+      return "read";
+    case IoKind::kWrite:
+      return "write";
+    case IoKind::kSync:
+      return "sync";
+  }
+  return "";
+}
+
+// A file as seen by the cache: checks the request and hands it to the engine.
+class EngineBlockFile final : public BlockFile {
+ public:
+  EngineBlockFile(std::shared_ptr<IoEngine> engine, uint32_t number, uint64_t bytes)
+      : engine_(std::move(engine)), number_(number), bytes_(bytes) {}
+
+  [[nodiscard]] uint64_t bytes() const override { return bytes_; }
+  [[nodiscard]] std::string_view engine() const override { return engine_->name(); }
+
+  void Read(uint64_t offset, std::span<std::byte> buffer, IoDone done) override {
+    Transfer(IoKind::kRead, offset, buffer.data(), buffer.size(), std::move(done));
+  }
+  void Write(uint64_t offset, std::span<const std::byte> buffer, IoDone done) override {
+    Transfer(IoKind::kWrite, offset, const_cast<std::byte*>(buffer.data()), buffer.size(),
+             std::move(done));
+  }
+  void Sync(IoDone done) override {
+    engine_->Submit({.kind = IoKind::kSync, .file = number_, .done = std::move(done)});
+  }
+  void RegisterMemory(std::span<std::byte> memory) override { engine_->RegisterMemory(memory); }
+
+ private:
+  void Transfer(IoKind kind, uint64_t offset, std::byte* data, uint64_t bytes, IoDone done) {
+    KVT_CHECK(bytes > 0 && bytes <= bytes_ && offset <= bytes_ - bytes);
+    KVT_CHECK(offset % kIoAlignment == 0 && bytes % kIoAlignment == 0);
+    KVT_CHECK(reinterpret_cast<uintptr_t>(data) % kIoAlignment == 0);
+    engine_->Submit({.kind = kind,
+                     .file = number_,
+                     .offset = offset,
+                     .data = data,
+                     .bytes = bytes,
+                     .done = std::move(done)});
+  }
+
+  const std::shared_ptr<IoEngine> engine_;
+  const uint32_t number_;
+  const uint64_t bytes_;
+};
+
+}  // namespace
+
+bool IoRequest::Advance(int64_t outcome, uint64_t asked, Status* status) {
+  if (outcome == -EINTR && !continued) {
+    continued = true;
+    return false;
+  }
+  if (outcome < 0) {
+    *status = tl::unexpected<Error>(
+        ErrnoError(ErrorCode::kIoError, static_cast<int>(-outcome), Describe()));
+    return true;
+  }
+  const auto moved = static_cast<uint64_t>(outcome);
+  moved_bytes += moved;
+  if (moved_bytes >= bytes) {
+    *status = {};
+    return true;
+  }
+  if (moved == asked) return false;
+  // Direct I/O can go on only from an aligned place; a second short transfer is the end of it.
+  if (!continued && moved > 0 && moved % kIoAlignment == 0) {
+    continued = true;
+    return false;
+  }
+  *status = MakeError(ErrorCode::kIoError, "short_io",
+                      fmt::format("{}: {} bytes moved", Describe(), moved_bytes));
+  return true;
+}
+
+std::string IoRequest::Describe() const {
+  if (kind == IoKind::kSync) return fmt::format("sync of file {}", file);
+  return fmt::format("{} of {} bytes at {} in file {}", KindName(kind), bytes, offset, file);
+}
+
+IoCompletionQueue::IoCompletionQueue(EventQueue* loop) : loop_(loop) {}
+
+void IoCompletionQueue::Deliver(std::vector<IoCompletion> batch) {
+  if (batch.empty()) return;
+  {
+    const std::lock_guard lock(gathered_->mutex);
+    auto& completions = gathered_->completions;
+    const bool event_under_way = !completions.empty();
+    std::move(batch.begin(), batch.end(), std::back_inserter(completions));
+    if (event_under_way) return;
+  }
+  loop_->Post([gathered = gathered_] {
+    std::vector<IoCompletion> completions;
+    {
+      const std::lock_guard lock(gathered->mutex);
+      completions.swap(gathered->completions);
+    }
+    for (IoCompletion& completion : completions) completion.done(std::move(completion.status));
+  });
+}
+
+std::vector<std::unique_ptr<BlockFile>> MakeBlockFiles(std::shared_ptr<IoEngine> engine,
+                                                       const std::vector<uint64_t>& file_bytes) {
+  std::vector<std::unique_ptr<BlockFile>> files;
+  for (size_t i = 0; i < file_bytes.size(); ++i) {
+    files.push_back(
+        std::make_unique<EngineBlockFile>(engine, static_cast<uint32_t>(i), file_bytes[i]));
+  }
+  return files;
+}
+
+}  // namespace kvtier

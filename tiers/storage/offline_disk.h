@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// The disk tier's files, held and understood without a daemon and without changing them.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "base/digest.h"
+#include "base/result.h"
+#include "tiers/storage/disk_directory.h"
+#include "tiers/storage/disk_geometry.h"
+#include "tiers/storage/parallel_reader.h"
+
+namespace kvtier {
+
+// Move-only; holds the directory's lock.
+struct OfflineDisk {
+  DiskDirectory directory;
+  // Of no slabs when the superblocks do not tell.
+  DiskGeometry geometry;
+  Digest128 set_uuid;
+  uint64_t epoch = 0;  // of the last start
+  // What does not hold about the superblocks, one sentence each.
+  std::vector<std::string> faults;
+
+  [[nodiscard]] bool usable() const { return geometry.slabs > 0; }
+};
+
+// Errors: kNotFound "no_disk_directory", "no_disk_files"; kAlreadyExists "directory_locked" while a
+// daemon runs; others of OpenDiskDirectory and DiskSetFile::Open.
+[[nodiscard]] Result<OfflineDisk> OpenOfflineDisk(const std::filesystem::path& directory);
+
+}  // namespace kvtier

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tiers/storage/slot_header.h"
+
+#include <cstring>
+#include <string_view>
+
+#include "base/check.h"
+#include "tiers/storage/block_file.h"
+#include "tiers/storage/header_page.h"
+
+namespace kvtier {
+namespace {
+
+constexpr std::string_view kMagic = "KVTSLOT1";
+
+enum class EncryptionAlgorithm : uint8_t { kNone = 0 };
+
+// The bytes as they lie in memory and on disk, little-endian.
+struct SlotFields {
+  HeaderPagePrefix prefix;
+  uint64_t address;
+  uint64_t payload_bytes;
+  uint32_t generation;
+  uint32_t depth;
+  uint32_t created_s;
+  uint32_t last_use_s;
+  uint16_t tokens;
+  uint8_t retention;
+  uint8_t has_parent;
+  uint8_t tenant_bytes;
+  uint8_t encryption_algorithm;
+  uint8_t zero[2];
+  BlockHash hash;
+  BlockHash parent;
+  ModelFingerprint model;
+  PayloadChecksum payload_checksum;
+  char tenant[kMaxTenantBytes];
+  // Room for encryption at rest: all zero while the algorithm is kNone.
+  uint64_t encryption_key_id;
+  uint8_t encryption_nonce[12];
+  uint8_t encryption_tag[16];
+  uint8_t zero_end[4];
+};
+static_assert(sizeof(SlotFields) == 280, "no holes: docs/DISK_FORMAT.md lists every byte");
+static_assert(offsetof(SlotFields, hash) == 64);
+static_assert(kSlotHeaderBytes == kHeaderPageBytes && kSlotHeaderBytes == kIoAlignment);
+
+template <typename T>
+bool IsZero(const T& field) {
+  return IsAllZero(std::as_bytes(std::span(&field, 1)));
+}
+
+Status CheckFields(const SlotFields& f) {
+  const bool aligned = f.address % kIoAlignment == 0;
+  if (!aligned && f.address != DiskLocation{}.offset) return BadField("address", f.address);
+  if (f.payload_bytes == 0 || f.payload_bytes > kMaxPayloadBytes) {
+    return BadField("payload_bytes", f.payload_bytes);
+  }
+  if (f.retention > static_cast<uint8_t>(RetentionClass::kExtended)) {
+    return BadField("retention", f.retention);
+  }
+  if (f.has_parent > 1) return BadField("has_parent", f.has_parent);
+  if (f.has_parent == 0 && !IsZero(f.parent)) return BadField("parent", 1);
+  if (f.tenant_bytes > kMaxTenantBytes) return BadField("tenant_bytes", f.tenant_bytes);
+  if (!IsAllZero(std::as_bytes(std::span(f.tenant)).subspan(f.tenant_bytes))) {
+    return BadField("tenant", f.tenant_bytes);
+  }
+  if (!IsZero(f.zero)) return BadField("zero", 1);
+  if (f.encryption_algorithm != static_cast<uint8_t>(EncryptionAlgorithm::kNone)) {
+    return BadField("encryption_algorithm", f.encryption_algorithm);
+  }
+  if (f.encryption_key_id != 0) return BadField("encryption_key_id", f.encryption_key_id);
+  if (!IsZero(f.encryption_nonce)) return BadField("encryption_nonce", 1);
+  if (!IsZero(f.encryption_tag)) return BadField("encryption_tag", 1);
+  if (!IsZero(f.zero_end)) return BadField("zero_end", 1);
+  return {};
+}
+
+}  // namespace
+
+void EncodeSlotHeader(const SlotHeader& header, std::span<std::byte, kSlotHeaderBytes> out) {
+  KVT_CHECK(header.tenant.size() <= kMaxTenantBytes);
+  KVT_CHECK(header.payload_bytes > 0 && header.payload_bytes <= kMaxPayloadBytes);
+  SlotFields f{};
+  std::memcpy(f.prefix.magic, kMagic.data(), kMagic.size());
+  f.prefix.version = kSlotFormatVersion;
+  f.address = header.address.offset;
+  f.payload_bytes = header.payload_bytes;
+  f.generation = header.generation;
+  f.depth = header.depth;
+  f.created_s = header.created_s;
+  f.last_use_s = header.last_use_s;
+  f.tokens = header.tokens;
+  f.retention = static_cast<uint8_t>(header.retention);
+  f.has_parent = header.parent.has_value() ? 1 : 0;
+  f.tenant_bytes = static_cast<uint8_t>(header.tenant.size());
+  f.hash = header.hash;
+  if (header.parent) f.parent = *header.parent;
+  f.model = header.model;
+  f.payload_checksum = header.payload_checksum;
+  std::memcpy(f.tenant, header.tenant.data(), header.tenant.size());
+  SealHeaderPage(std::as_bytes(std::span(&f, 1)), out);
+}
+
+bool HeaderNames(const NamespaceIdentity& identity, const BlockHash& hash, uint16_t tokens,
+                 std::span<const std::byte, kSlotHeaderBytes> in) {
+  static_assert(sizeof(SlotFields) <= kSlotIdentityBytes);
+  KVT_CHECK(identity.tenant.size() <= kMaxTenantBytes);
+  SlotFields f;
+  std::memcpy(&f, in.data(), sizeof(f));
+  return std::string_view(f.prefix.magic, sizeof(f.prefix.magic)) == kMagic &&
+         f.prefix.version == kSlotFormatVersion && f.hash == hash && f.model == identity.model &&
+         f.tenant_bytes == identity.tenant.size() &&
+         std::memcmp(f.tenant, identity.tenant.data(), f.tenant_bytes) == 0 &&
+         f.payload_bytes == identity.block_bytes && f.tokens == tokens;
+}
+
+Result<SlotHeader> DecodeSlotHeader(std::span<const std::byte, kSlotHeaderBytes> in) {
+  KVT_RETURN_IF_ERROR(CheckHeaderPage(in, kMagic, kSlotFormatVersion, sizeof(SlotFields)));
+  SlotFields f;
+  std::memcpy(&f, in.data(), sizeof(f));
+  KVT_RETURN_IF_ERROR(CheckFields(f));
+  SlotHeader header;
+  header.tenant.assign(f.tenant, f.tenant_bytes);
+  header.model = f.model;
+  header.hash = f.hash;
+  if (f.has_parent == 1) header.parent = f.parent;
+  header.address = DiskLocation{f.address};
+  header.generation = f.generation;
+  header.payload_bytes = f.payload_bytes;
+  header.payload_checksum = f.payload_checksum;
+  header.tokens = f.tokens;
+  header.depth = f.depth;
+  header.retention = static_cast<RetentionClass>(f.retention);
+  header.created_s = f.created_s;
+  header.last_use_s = f.last_use_s;
+  return header;
+}
+
+}  // namespace kvtier

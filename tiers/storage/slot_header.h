@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// The 4 KiB that precede every payload, in host slots and on disk. On disk the header is the truth:
+// whose block lies here, what it holds and whether the bytes are whole. docs/DISK_FORMAT.md gives
+// the bytes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "base/digest.h"
+#include "base/ids.h"
+#include "base/result.h"
+#include "tiers/storage/block_file.h"
+#include "tiers/types/block_key.h"
+#include "tiers/types/disk_location.h"
+
+namespace kvtier {
+
+inline constexpr size_t kSlotHeaderBytes = 4096;
+inline constexpr uint32_t kSlotFormatVersion = 1;
+// No block comes near this; a header that says more is damaged.
+inline constexpr uint64_t kMaxPayloadBytes = uint64_t{1} << 40;
+
+// Bytes a slot takes, in the host arena and on disk: the header, and the payload up to the next
+// multiple of the I/O alignment.
+[[nodiscard]] constexpr uint64_t SlotBytes(uint64_t payload_bytes) {
+  return kSlotHeaderBytes + (payload_bytes + kIoAlignment - 1) / kIoAlignment * kIoAlignment;
+}
+
+struct SlotHeader {
+  std::string tenant;  // at most kMaxTenantBytes
+  ModelFingerprint model;
+  BlockHash hash;
+  std::optional<BlockHash> parent;  // nothing for a sequence's first block
+  // Where the slot lies; invalid (all ones) while the block is only in host memory.
+  DiskLocation address;
+  uint32_t generation = 0;     // the slot's write counter
+  uint64_t payload_bytes = 0;  // 1 to kMaxPayloadBytes
+  PayloadChecksum payload_checksum;
+  uint16_t tokens = 0;
+  uint32_t depth = 0;  // blocks before this one in its sequence
+  RetentionClass retention = RetentionClass::kExtended;
+  uint32_t created_s = 0;  // Unix time
+  uint32_t last_use_s = 0;
+  friend bool operator==(const SlotHeader&, const SlotHeader&) = default;
+};
+
+// Fills all of `out`. Under a microsecond. REQUIRES: the bounds noted above.
+void EncodeSlotHeader(const SlotHeader& header, std::span<std::byte, kSlotHeaderBytes> out);
+
+// All that HeaderNames looks at lies in so many bytes from the start.
+inline constexpr size_t kSlotIdentityBytes = 5 * 64;
+
+// Whether a header that was sealed here says that the slot is this block's. It is compared, not
+// decoded: no checksum is needed for fields that must all have one value.
+[[nodiscard]] bool HeaderNames(const NamespaceIdentity& identity, const BlockHash& hash,
+                               uint16_t tokens, std::span<const std::byte, kSlotHeaderBytes> in);
+
+// The inverse of EncodeSlotHeader, for bytes that may hold anything. Every bit of `in` is covered
+// by the header's checksum. Says nothing of the payload: compare its checksum, and `address` with
+// the place read. Errors, all kCorrupt: "bad_magic" (nothing was ever written here, or something
+// else), then "bad_version", "bad_header_checksum", and "bad_field" naming a field whose value
+// cannot be.
+[[nodiscard]] Result<SlotHeader> DecodeSlotHeader(std::span<const std::byte, kSlotHeaderBytes> in);
+
+}  // namespace kvtier

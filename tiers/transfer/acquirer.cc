@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tiers/transfer/acquirer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace kvtier {
+namespace {
+
+Error PoolFull(uint64_t asked, uint64_t obtainable, uint64_t blocks) {
+  return {ErrorCode::kResourceExhausted, "pool_full",
+          fmt::format("{} new blocks asked for, {} of {} are free or can be evicted", asked,
+                      obtainable, blocks)};
+}
+
+}  // namespace
+
+void Acquirer::Acquire(AcquireRequest request, Done done) {
+  ++state_.stats.acquires;
+  Operation operation;
+  operation.request = std::move(request);
+  operation.done = std::move(done);
+  operation.deadline_ms = state_.env.clock->MonotonicMs() + state_.options.max_wait_ms;
+  CachePool* pool = state_.FindPool(operation.request.pool);
+  KVT_CHECK(pool != nullptr);
+  Line& line = lines_[pool->id];
+  if (line.empty()) {
+    if (Serve(&operation, false) == Outcome::kAnswered) return;
+  } else {
+    // Nobody overtakes those who wait, unless he needs nothing that they wait for.
+    operation.found = finder_.Find(*pool, operation.request);
+    const bool needs_room = operation.blocks_left() > 0;
+    if (!needs_room && Serve(&operation, false) == Outcome::kAnswered) return;
+    taker_.Hold(pool, &operation);
+    StartWaiting(&operation);
+  }
+  line.push_back(std::move(operation));
+}
+
+void Acquirer::StartWaiting(Operation* operation) {
+  operation->waits = true;
+  if (std::exchange(operation->has_waited, true)) return;
+  ++state_.stats.acquires_waited;
+  state_.trace.WaitBegin(operation->request);
+}
+
+uint64_t Acquirer::RoomFor(const CachePool& pool, const Operation& operation) const {
+  const uint64_t part = state_.options.acquire_part_blocks;
+  // The free blocks are for this one: it is the first in line.
+  const uint64_t most = operation.found.to_load > 0 ? part : pool.blocks.free() + part;
+  return std::min(operation.blocks_left(), most);
+}
+
+Acquirer::Outcome Acquirer::Serve(Operation* operation, bool force) {
+  CachePool* pool = state_.FindPool(operation->request.pool);
+  KVT_CHECK(pool != nullptr);
+  const bool first = !operation->begun;
+  if (first && !Begin(pool, operation)) return Outcome::kAnswered;
+  const Outcome room = MakeRoom(pool, operation, force);
+  if (room != Outcome::kGoesOn) return room;
+  const uint64_t part = state_.options.acquire_part_blocks;
+  taker_.Take(pool, operation, std::min<uint64_t>(operation->found.to_load, part));
+  operation->begun = true;
+  operation->waits = false;
+  if (BlockTaker::Complete(*pool, *operation)) {
+    Finish(pool, operation);
+    return Outcome::kAnswered;
+  }
+  if (first) KeepBelow(*pool, *operation);
+  state_.SchedulePump();
+  return Outcome::kGoesOn;
+}
+
+bool Acquirer::Begin(CachePool* pool, Operation* operation) {
+  operation->found = finder_.Find(*pool, operation->request);
+  // From here on the resident hits cannot be evicted.
+  taker_.Hold(pool, operation);
+  const Status allowed = CheckLimits(*pool, *operation);
+  if (!allowed) {
+    Refuse(pool, operation, allowed.error());
+    return false;
+  }
+  CutLoads(pool, operation, PoolSpace::Obtainable(*pool) - operation->request.new_blocks);
+  return true;
+}
+
+Status Acquirer::CheckLimits(const CachePool& pool, const Operation& operation) const {
+  const AcquireRequest& request = operation.request;
+  const uint64_t hits = operation.found.hits.size();
+  const uint64_t held =
+      sessions_.references(request.session) + Promised(request.session) - operation.held_count;
+  if (held + hits > state_.options.max_references_per_session) {
+    return MakeError(ErrorCode::kLimitExceeded, "session_references",
+                     fmt::format("{} references held, {} more asked for, {} allowed", held, hits,
+                                 state_.options.max_references_per_session));
+  }
+  const uint64_t obtainable = PoolSpace::Obtainable(pool);
+  if (request.new_blocks <= obtainable) return {};
+  return tl::unexpected(PoolFull(request.new_blocks, obtainable, pool.blocks.size()));
+}
+
+uint64_t Acquirer::Promised(SessionId session) const {
+  uint64_t promised = 0;
+  for (const auto& [pool, line] : lines_) {
+    if (line.empty() || !line.front().begun || line.front().request.session != session) continue;
+    promised += line.front().found.hits.size() - line.front().held_count;
+  }
+  return promised;
+}
+
+void Acquirer::CutLoads(CachePool* pool, Operation* operation, uint64_t loads) {
+  FoundPrefix& found = operation->found;
+  if (found.to_load <= loads) return;
+  size_t kept = 0;
+  uint32_t to_arrive = 0;
+  for (uint64_t seen = 0; kept < found.hits.size(); ++kept) {
+    const BlockIndex block = state_.BlockIn(*pool, state_[found.hits[kept]]);
+    if (block == kNoBlock && seen++ == loads) break;
+    if (block == kNoBlock || pool->blocks[block].loading) ++to_arrive;
+  }
+  taker_.Cut(pool, operation, kept, MissReason::kPoolFull);
+  found.to_load = static_cast<uint32_t>(loads);
+  found.to_arrive = to_arrive;
+}
+
+Acquirer::Outcome Acquirer::MakeRoom(CachePool* pool, Operation* operation, bool force) {
+  if (!FitInto(pool, operation, PoolSpace::Obtainable(*pool))) return Outcome::kAnswered;
+  if (pools_.EnsureFree(pool, RoomFor(*pool, *operation))) return Outcome::kGoesOn;
+  if (!operation->begun) KeepBelow(*pool, *operation);
+  if (!force) {
+    StartWaiting(operation);
+    return Outcome::kWaits;
+  }
+  (void)pools_.ForceFree(pool, operation->blocks_left());
+  return FitInto(pool, operation, pool->blocks.free()) ? Outcome::kGoesOn : Outcome::kAnswered;
+}
+
+bool Acquirer::FitInto(CachePool* pool, Operation* operation, uint64_t obtainable) {
+  const uint64_t fresh = operation->request.new_blocks;
+  if (fresh > obtainable) {
+    Refuse(pool, operation,
+           PoolFull(operation->request.new_blocks, obtainable, pool->blocks.size()));
+    return false;
+  }
+  uint32_t& to_load = operation->found.to_load;
+  to_load = static_cast<uint32_t>(std::min<uint64_t>(to_load, obtainable - fresh));
+  return true;
+}
+
+void Acquirer::KeepBelow(const CachePool& pool, const Operation& operation) {
+  const std::vector<EntryIndex>& hits = operation.found.hits;
+  for (size_t i = hits.size(); i > operation.taken(); --i) {
+    if (InPool(pool, hits[i - 1])) continue;
+    state_.Refresh(hits[i - 1]);
+    loader_.FreshenBelow(hits[i - 1]);
+  }
+}
+
+void Acquirer::Finish(CachePool* pool, Operation* operation) {
+  taker_.HandOver(pool, operation);
+  CountAsked(*operation);
+  const LoadId load = operation->reply.load;
+  Answer(operation, std::move(operation->reply));
+  // Not before: the client must know the load that is reported on.
+  if (load.value != 0) loads_.Close(load);
+}
+
+void Acquirer::Refuse(CachePool* pool, Operation* operation, Error error) {
+  taker_.Undo(pool, operation);
+  ++state_.stats.acquires_refused;
+  Answer(operation, tl::unexpected(std::move(error)));
+}
+
+void Acquirer::Answer(Operation* operation, Result<AcquireReply> reply) {
+  if (operation->has_waited) state_.trace.WaitEnd(operation->request);
+  operation->done(std::move(reply));
+}
+
+void Acquirer::CountAsked(const Operation& operation) {
+  CacheStats& stats = state_.stats;
+  const AcquireRequest& request = operation.request;
+  const AcquireReply& reply = operation.reply;
+  const uint64_t asked = request.hashes.size() + (reply.partial_block ? 1 : 0);
+  const NamespaceId namespace_id = state_.FindPool(request.pool)->namespace_id;
+  if (reply.hits.size() < request.hashes.size()) {
+    state_.history.NoteMiss({namespace_id, request.hashes[reply.hits.size()]},
+                            {state_.NowS(), reply.miss});
+  }
+  stats.CountMisses(reply.miss, asked - reply.hits.size(), request.block_tokens);
+  state_.endless.Ask(namespace_id, request.hashes);
+  if (reply.partial_block)
+    state_.endless.Ask(namespace_id, std::span(&request.partial_blocks[*reply.partial_block], 1));
+  // What is being loaded is a hit or a miss only when the load has ended.
+  if (reply.load.value != 0) return;
+  for (const AcquiredBlock& hit : reply.hits) stats.CountHit(hit.tier, hit.tokens);
+}
+
+uint32_t Acquirer::Prefetch(CachePool* pool, std::span<const BlockHash> hashes, RequestTag tag) {
+  uint32_t count = 0;
+  MissReason miss = MissReason::kNone;
+  EntryIndex index = kNoEntry;
+  for (const BlockHash& hash : hashes) {
+    index = finder_.Servable(index, {pool->namespace_id, hash}, &miss);
+    if (index == kNoEntry) break;
+    if (!InPool(*pool, index)) {
+      if (!LineIsEmpty(pool->id) || !pools_.EnsureFree(pool, 1)) break;
+      // Making room may have forgotten this very block.
+      index = finder_.Servable(kNoEntry, {pool->namespace_id, hash}, &miss);
+      if (index == kNoEntry) break;
+      pool->blocks[taker_.TakeBlock(pool, index)].prefetched = true;
+      loader_.Start(pool, index);
+      state_.trace.BlockLoadBegin(tag, index);
+      loader_.FreshenLoading(*pool, index);
+    }
+    state_.Use(index);
+    ++count;
+  }
+  return count;
+}
+
+void Acquirer::CancelSession(SessionId session) {
+  std::vector<Operation> cancelled;
+  for (auto& [pool_id, line] : lines_) {
+    std::erase_if(line, [&](Operation& operation) {
+      if (operation.request.session != session) return false;
+      taker_.Undo(state_.FindPool(pool_id), &operation);
+      cancelled.push_back(std::move(operation));
+      return true;
+    });
+  }
+  for (Operation& operation : cancelled) {
+    Answer(&operation, MakeError(ErrorCode::kCancelled, "session_closed"));
+  }
+}
+
+bool Acquirer::LineIsEmpty(PoolId pool) const {
+  const auto line = lines_.find(pool);
+  return line == lines_.end() || line->second.empty();
+}
+
+size_t Acquirer::waiting() const {
+  size_t total = 0;
+  for (const auto& [pool, line] : lines_) total += line.size();
+  return total;
+}
+
+bool Acquirer::Pump() {
+  bool progressed = false;
+  for (auto& [pool_id, line] : lines_) {
+    CachePool* pool = state_.FindPool(pool_id);
+    while (!line.empty() && !line.front().goes_on()) {
+      if (!pools_.EnsureFree(pool, RoomFor(*pool, line.front()))) break;
+      const Outcome outcome = Serve(&line.front(), false);
+      if (outcome == Outcome::kWaits) break;
+      progressed = true;
+      if (outcome == Outcome::kAnswered) line.pop_front();
+    }
+  }
+  TellDevices();
+  return progressed;
+}
+
+void Acquirer::TellDevices() {
+  std::array<bool, kMaxDevices> awaited{};
+  for (const auto& [pool_id, line] : lines_) {
+    awaited[state_.FindPool(pool_id)->device.value] |= !line.empty() && line.front().waits;
+  }
+  for (uint32_t i = 0; i < state_.env.devices.size(); ++i) {
+    if (awaited_[i] == awaited[i]) continue;
+    awaited_[i] = awaited[i];
+    state_.env.devices[i].device->AwaitBackground(awaited[i]);
+  }
+}
+
+void Acquirer::GoOn() {
+  const auto ready = [](const auto& line) {
+    return !line.second.empty() && line.second.front().goes_on();
+  };
+  auto next = std::find_if(lines_.upper_bound(last_in_turn_), lines_.end(), ready);
+  if (next == lines_.end()) next = std::ranges::find_if(lines_, ready);
+  if (next == lines_.end()) return;
+  last_in_turn_ = next->first;
+  if (Serve(&next->second.front(), false) == Outcome::kAnswered) next->second.pop_front();
+  if (std::ranges::any_of(lines_, ready)) state_.SchedulePump();
+}
+
+void Acquirer::Tick() {
+  const int64_t now_ms = state_.env.clock->MonotonicMs();
+  for (auto& [pool_id, line] : lines_) {
+    while (!line.empty() && now_ms >= line.front().deadline_ms && !line.front().goes_on()) {
+      if (Serve(&line.front(), true) == Outcome::kAnswered) line.pop_front();
+    }
+  }
+}
+
+}  // namespace kvtier

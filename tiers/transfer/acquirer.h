@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// Acquire: the references it takes along a prefix, the loads it starts, and the line of those who
+// wait for room.
+//
+// An acquire of many blocks is served in parts (CacheOptions::acquire_part_blocks), each in an
+// event of its own: the copies of the first begin while the others are still in their places, and
+// nobody else waits for longer than a part. Its pool's others stand behind it; what it has taken is
+// as if the session held it already, and is given back if it is refused after all.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <vector>
+
+#include "tiers/space/pool_space.h"
+#include "tiers/state/cache_state.h"
+#include "tiers/state/session_table.h"
+#include "tiers/transfer/acquire_operation.h"
+#include "tiers/transfer/block_taker.h"
+#include "tiers/transfer/load_table.h"
+#include "tiers/transfer/loader.h"
+#include "tiers/transfer/prefix_finder.h"
+
+namespace kvtier {
+
+// Event loop only.
+class Acquirer {
+ public:
+  using Done = std::function<void(Result<AcquireReply>)>;
+
+  Acquirer(CacheState* state, PoolSpace* pools, Loader* loader, LoadTable* loads,
+           SessionTable* sessions)
+      : state_(*state),
+        pools_(*pools),
+        loader_(*loader),
+        loads_(*loads),
+        sessions_(*sessions),
+        finder_(state),
+        taker_(state, &finder_, loader, loads, sessions) {}
+
+  // See Cache::Acquire. REQUIRES: the session is open.
+  void Acquire(AcquireRequest request, Done done);
+  // See Cache::Prefetch.
+  uint32_t Prefetch(CachePool* pool, std::span<const BlockHash> hashes, RequestTag tag);
+  // Ends the acquires of a session that closes; call before its references are dropped.
+  void CancelSession(SessionId session);
+  // Serves those waiting whose blocks have become free. True if any was served.
+  bool Pump();
+  // The next part of an acquire that is not complete; once for each event that the cache schedules.
+  void GoOn();
+  // Serves those who have waited long enough by dropping dirty blocks.
+  void Tick();
+
+  // Those not answered yet.
+  [[nodiscard]] size_t waiting() const;
+
+ private:
+  using Operation = AcquireOperation;
+  using Line = std::deque<Operation>;
+  enum class Outcome : uint8_t {
+    kAnswered,
+    kGoesOn,  // a part is taken, the next follows in an event of its own
+    kWaits,   // for blocks to become free
+  };
+
+  // Takes the next part of what the operation asks for. `force`: drops dirty blocks rather than
+  // wait.
+  [[nodiscard]] Outcome Serve(Operation* operation, bool force);
+  // Looks what there is, and holds it. False if the operation was refused.
+  [[nodiscard]] bool Begin(CachePool* pool, Operation* operation);
+  [[nodiscard]] Status CheckLimits(const CachePool& pool, const Operation& operation) const;
+  // References that acquires under way have yet to take for the session.
+  [[nodiscard]] uint64_t Promised(SessionId session) const;
+  // Cuts what was found so that at most `loads` blocks have to be loaded. REQUIRES: nothing was
+  // taken.
+  void CutLoads(CachePool* pool, Operation* operation, uint64_t loads);
+  // Free blocks that there should be for the next part.
+  [[nodiscard]] uint64_t RoomFor(const CachePool& pool, const Operation& operation) const;
+  // Makes room for the next part, unless it is refused (kAnswered) or has to wait.
+  [[nodiscard]] Outcome MakeRoom(CachePool* pool, Operation* operation, bool force);
+  // Plans with no more than `obtainable` blocks. False if the operation was refused.
+  [[nodiscard]] bool FitInto(CachePool* pool, Operation* operation, uint64_t obtainable);
+  // What sinks meanwhile must not push out the hits that are not taken yet.
+  void KeepBelow(const CachePool& pool, const Operation& operation);
+  void StartWaiting(Operation* operation);
+  // Devices hurry while somebody waits for room in one of their pools.
+  void TellDevices();
+  void Finish(CachePool* pool, Operation* operation);
+  void Refuse(CachePool* pool, Operation* operation, Error error);
+  void CountAsked(const Operation& operation);
+  void Answer(Operation* operation, Result<AcquireReply> reply);
+
+  [[nodiscard]] bool LineIsEmpty(PoolId pool) const;
+  [[nodiscard]] bool InPool(const CachePool& pool, EntryIndex entry) const {
+    return state_.BlockIn(pool, state_[entry]) != kNoBlock;
+  }
+
+  CacheState& state_;
+  PoolSpace& pools_;
+  Loader& loader_;
+  LoadTable& loads_;
+  SessionTable& sessions_;
+  PrefixFinder finder_;
+  BlockTaker taker_;
+  std::map<PoolId, Line> lines_;             // first come, first served
+  PoolId last_in_turn_;                      // of the lines whose first goes on
+  std::array<bool, kMaxDevices> awaited_{};  // what the devices were told
+};
+
+}  // namespace kvtier

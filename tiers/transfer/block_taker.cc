@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tiers/transfer/block_taker.h"
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+namespace kvtier {
+namespace {
+
+// The copies of some begin while others are looked at.
+constexpr size_t kTakenTogether = 64;
+
+}  // namespace
+
+void BlockTaker::Hold(CachePool* pool, AcquireOperation* operation) {
+  const std::vector<BlockIndex> before = std::move(operation->held);
+  operation->held.clear();
+  operation->held_count = 0;
+  operation->held.reserve(operation->found.hits.size());
+  for (const EntryIndex index : operation->found.hits) {
+    operation->held.push_back(state_.BlockIn(*pool, state_[index]));
+    if (operation->held.back() != kNoBlock) ++operation->held_count;
+  }
+  sessions_.AddReferences(operation->request.session, pool, operation->held);
+  sessions_.DropReferences(operation->request.session, pool, before);
+}
+
+void BlockTaker::HoldOnly(CachePool* pool, AcquireOperation* operation, size_t hits) {
+  const std::span<const BlockIndex> surplus = std::span(operation->held).subspan(hits);
+  sessions_.DropReferences(operation->request.session, pool, surplus);
+  operation->held_count -=
+      static_cast<uint32_t>(surplus.size() - std::count(surplus.begin(), surplus.end(), kNoBlock));
+  operation->held.resize(hits);
+}
+
+void BlockTaker::Cut(CachePool* pool, AcquireOperation* operation, size_t hits, MissReason miss) {
+  HoldOnly(pool, operation, hits);
+  FoundPrefix& found = operation->found;
+  found.hits.resize(hits);
+  found.partial_block.reset();
+  found.to_load = 0;
+  found.miss = miss;
+}
+
+void BlockTaker::Take(CachePool* pool, AcquireOperation* operation, uint64_t room) {
+  const CacheTrace::Together together(&state_.trace);
+  const size_t taken_before = operation->taken();
+  bool prefetched = false;
+  for (bool more = true; more;) {
+    Batch batch;
+    while (more && batch.hits.size() < kTakenTogether) {
+      more = TakeHit(pool, operation, &room, &batch);
+    }
+    EndBatch(pool, operation, batch);
+    prefetched |= batch.prefetched;
+  }
+  if (prefetched) {
+    loader_.HastenReferenced();
+    loader_.StartSoundCopies();
+  }
+  if (Complete(*pool, *operation)) return;
+  // What loads has a place in host's order when an event ends; all get their final ones together.
+  for (size_t i = operation->taken(); i > taken_before; --i) {
+    loader_.FreshenLoading(*pool, operation->found.hits[i - 1]);
+  }
+}
+
+bool BlockTaker::TakeHit(CachePool* pool, AcquireOperation* operation, uint64_t* room,
+                         Batch* batch) {
+  FoundPrefix& found = operation->found;
+  const size_t position = operation->taken();
+  if (position == found.hits.size()) return false;
+  MissReason miss = MissReason::kNone;
+  // Within the event that found it, nothing that could be a hit was dropped.
+  const EntryIndex index =
+      operation->begun ? finder_.FindAgain(*pool, operation->request, found, position, &miss)
+                       : found.hits[position];
+  if (index == kNoEntry) {
+    Cut(pool, operation, position, miss);
+    return false;
+  }
+  found.hits[position] = index;
+  const BlockEntry& entry = state_[index];
+  BlockIndex block = state_.BlockIn(*pool, entry);
+  BlockIndex& held = operation->held[position];
+  if (held != kNoBlock && held != block) {
+    // The pool has lost what was found there.
+    sessions_.DropReferences(operation->request.session, pool, std::span(&held, 1));
+    --operation->held_count;
+    held = kNoBlock;
+  }
+  const bool start = block == kNoBlock;
+  if (start && found.to_load == 0) {
+    Cut(pool, operation, position, MissReason::kPoolFull);
+    return false;
+  }
+  if (start && *room == 0) return false;
+  const bool arrives = start || pool->blocks[block].loading;
+  const LoadTable::Hit hit{arrives ? loader_.SourceOf(entry) : Tier::kPool, entry.tokens};
+  const bool in_layers = start && InLayers(operation->request, entry);
+  if (start) {
+    block = StartLoad(pool, operation, index);
+    --*room;
+    --found.to_load;
+  }
+  if (held == kNoBlock) {
+    batch->unreferenced.push_back(block);
+    held = block;
+    ++operation->held_count;
+  }
+  batch->prefetched |= pool->blocks[block].prefetched;
+  batch->hits.push_back({hit, arrives ? index : kNoEntry, in_layers});
+  operation->reply.hits.push_back({pool->blocks.HandleOf(block), hit.tier, hit.tokens});
+  return true;
+}
+
+BlockIndex BlockTaker::StartLoad(CachePool* pool, AcquireOperation* operation, EntryIndex index) {
+  const AcquireRequest& request = operation->request;
+  const BlockIndex block = TakeBlock(pool, index);
+  if (InLayers(request, state_[index])) {
+    loader_.StartInLayers(pool, index);
+    operation->in_layers.push_back(index);
+  } else {
+    loader_.Start(pool, index);
+  }
+  state_.trace.BlockLoadBegin({request.session, request.request_id}, index);
+  return block;
+}
+
+BlockIndex BlockTaker::TakeBlock(CachePool* pool, EntryIndex index) {
+  const BlockIndex block = pool->blocks.TakeCommitted(index);
+  state_.AddPlace(pool, block);
+  return block;
+}
+
+void BlockTaker::EndBatch(CachePool* pool, AcquireOperation* operation, const Batch& batch) {
+  const bool awaited = std::ranges::any_of(
+      batch.hits, [](const LoadTable::Added& hit) { return hit.entry != kNoEntry; });
+  AcquireReply& reply = operation->reply;
+  if (awaited && reply.load.value == 0) {
+    OpenLoad(*pool, operation, reply.hits.size() - batch.hits.size());
+  }
+  if (reply.load.value != 0) loads_.Add(reply.load, batch.hits);
+  sessions_.AddReferences(operation->request.session, pool, batch.unreferenced);
+  if (awaited) loader_.StartSoundCopies();
+}
+
+void BlockTaker::OpenLoad(const CachePool& pool, AcquireOperation* operation, size_t hits_before) {
+  const AcquireRequest& request = operation->request;
+  AcquireReply& reply = operation->reply;
+  LoadTable::Start load{.session = request.session, .pool = &pool, .layers = request.layers};
+  if (request.counters) {
+    const auto hits = static_cast<uint32_t>(operation->found.hits.size());
+    load.counter = request.counters->Open(request.layers > 0 ? request.layers : hits);
+    if (!load.counter) ++state_.stats.loads_without_counter;
+  }
+  reply.counter = load.counter;
+  reply.load = loads_.Open(std::move(load));
+  state_.trace.LoadBegin(request, reply.load, operation->found.to_arrive);
+  std::vector<LoadTable::Added> before;
+  before.reserve(hits_before);
+  for (size_t i = 0; i < hits_before; ++i) {
+    before.push_back({{reply.hits[i].tier, reply.hits[i].tokens}, kNoEntry});
+  }
+  loads_.Add(reply.load, before);
+}
+
+void BlockTaker::HandOver(CachePool* pool, AcquireOperation* operation) {
+  AcquireReply& reply = operation->reply;
+  QueueLayers(pool, operation);
+  // The deepest first, so that the start of the sequence stays youngest.
+  for (size_t i = reply.hits.size(); i > 0; --i) {
+    const AcquiredBlock& hit = reply.hits[i - 1];
+    const PoolBlock& block = pool->blocks[hit.handle.index];
+    if (block.state != PoolBlockState::kCommitted) {
+      UseFailed(*pool, *operation, i - 1);
+      continue;
+    }
+    state_.Use(block.entry);
+    if (block.loading) {
+      loader_.FreshenLoading(*pool, block.entry);
+    } else if (hit.tier != Tier::kPool) {
+      loader_.FreshenBelow(block.entry);
+    }
+  }
+  for (uint32_t i = 0; i < operation->request.new_blocks; ++i) {
+    reply.new_blocks.push_back(sessions_.AllocatePrivate(operation->request.session, pool));
+  }
+  state_.stats.allocated += reply.new_blocks.size();
+  reply.partial_block = operation->found.partial_block;
+  reply.miss = operation->found.miss;
+  operation->held.clear();
+  operation->held_count = 0;
+}
+
+void BlockTaker::UseFailed(const CachePool& pool, const AcquireOperation& operation,
+                           size_t position) {
+  MissReason miss = MissReason::kNone;
+  const EntryIndex index =
+      finder_.FindAgain(pool, operation.request, operation.found, position, &miss);
+  if (index != kNoEntry) state_.Use(index);
+}
+
+void BlockTaker::QueueLayers(CachePool* pool, AcquireOperation* operation) {
+  const std::vector<EntryIndex> in_layers = std::exchange(operation->in_layers, {});
+  if (in_layers.empty()) return;
+  loader_.QueueLayers(operation->reply.load, pool, in_layers, operation->request.layers);
+}
+
+void BlockTaker::Undo(CachePool* pool, AcquireOperation* operation) {
+  QueueLayers(pool, operation);
+  if (operation->reply.load.value != 0) loads_.Discard(operation->reply.load);
+  HoldOnly(pool, operation, 0);
+  operation->reply = {};
+}
+
+}  // namespace kvtier

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// How the blocks of an acquire become its session's: first held where they are, then taken, part by
+// part, with loads for those that are not in the pool.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "tiers/state/cache_state.h"
+#include "tiers/state/session_table.h"
+#include "tiers/transfer/acquire_operation.h"
+#include "tiers/transfer/load_table.h"
+#include "tiers/transfer/loader.h"
+#include "tiers/transfer/prefix_finder.h"
+
+namespace kvtier {
+
+// Event loop only.
+class BlockTaker {
+ public:
+  BlockTaker(CacheState* state, PrefixFinder* finder, Loader* loader, LoadTable* loads,
+             SessionTable* sessions)
+      : state_(*state), finder_(*finder), loader_(*loader), loads_(*loads), sessions_(*sessions) {}
+
+  // References the resident hits, which then cannot be evicted, in place of what the operation held
+  // before. REQUIRES: nothing was taken.
+  void Hold(CachePool* pool, AcquireOperation* operation);
+  // Only the first `hits` hits are to be served; `miss` says why.
+  void Cut(CachePool* pool, AcquireOperation* operation, size_t hits, MissReason miss);
+
+  // Takes hits until `room` free blocks are used or all are taken. Copies of the first begin at
+  // once. REQUIRES: the pool has so many free blocks.
+  void Take(CachePool* pool, AcquireOperation* operation, uint64_t room);
+  // All hits are taken, and there is room for the private blocks.
+  [[nodiscard]] static bool Complete(const CachePool& pool, const AcquireOperation& operation) {
+    return operation.all_hits_taken() && pool.blocks.free() >= operation.request.new_blocks;
+  }
+  // What was taken counts as used, and passes to the session with the reply. Then, when the client
+  // has the reply, its load is to be closed. REQUIRES:
+  // Complete.
+  void HandOver(CachePool* pool, AcquireOperation* operation);
+  // Gives back what was held and taken. Loads that nobody else waits for end by themselves.
+  void Undo(CachePool* pool, AcquireOperation* operation);
+
+  // A free block becomes the entry's. REQUIRES: there is one; the pool has none of the entry.
+  BlockIndex TakeBlock(CachePool* pool, EntryIndex entry);
+
+ private:
+  // Hits that become the session's together.
+  struct Batch {
+    std::vector<LoadTable::Added> hits;
+    std::vector<BlockIndex> unreferenced;
+    bool prefetched = false;  // some are on their way because they were prefetched
+  };
+
+  // The next hit gets a block of the pool and starts to load, if it is in none. False if there is
+  // no next, or no room.
+  [[nodiscard]] bool TakeHit(CachePool* pool, AcquireOperation* operation, uint64_t* room,
+                             Batch* batch);
+  // The pool's block of the entry, new and loading if there was none.
+  BlockIndex StartLoad(CachePool* pool, AcquireOperation* operation, EntryIndex entry);
+  // Registers what the batch waits for, references it and starts its copies.
+  void EndBatch(CachePool* pool, AcquireOperation* operation, const Batch& batch);
+  // With the hits before the batch, none of which has to arrive.
+  void OpenLoad(const CachePool& pool, AcquireOperation* operation, size_t hits_before);
+  // Keeps what is held of the first `hits` hits only.
+  void HoldOnly(CachePool* pool, AcquireOperation* operation, size_t hits);
+  // A hit whose load has failed before the reply, in an earlier part, was used like one that fails
+  // after it: what a lower tier still has of it stays young.
+  void UseFailed(const CachePool& pool, const AcquireOperation& operation, size_t position);
+  void QueueLayers(CachePool* pool, AcquireOperation* operation);
+
+  // How a block comes that is not in the pool.
+  [[nodiscard]] static bool InLayers(const AcquireRequest& request, const BlockEntry& entry) {
+    return request.layers > 0 && entry.in_host();
+  }
+
+  CacheState& state_;
+  PrefixFinder& finder_;
+  Loader& loader_;
+  LoadTable& loads_;
+  SessionTable& sessions_;
+};
+
+}  // namespace kvtier

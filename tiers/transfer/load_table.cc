@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tiers/transfer/load_table.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace kvtier {
+
+// The loads that some blocks concern, each once. Neighbours mostly concern the same.
+class LoadTable::Touched {
+ public:
+  explicit Touched(Loads* loads) : loads_(*loads) {}
+
+  // Null if the load has ended.
+  [[nodiscard]] Load* Find(LoadId id) {
+    if (!ids_.empty() && ids_.back() == id) return last_;
+    const auto found = loads_.find(id);
+    if (found == loads_.end()) return nullptr;
+    if (const auto known = std::ranges::find(ids_, id); known != ids_.end()) ids_.erase(known);
+    ids_.push_back(id);
+    last_ = &found->second;
+    return last_;
+  }
+  [[nodiscard]] const std::vector<LoadId>& ids() const { return ids_; }
+
+ private:
+  Loads& loads_;
+  std::vector<LoadId> ids_;
+  Load* last_ = nullptr;
+};
+
+LoadId LoadTable::Open(Start start) {
+  const LoadId id(next_id_++);
+  Load& load = loads_[id];
+  load.session = start.session;
+  load.pool = start.pool;
+  load.counter = std::move(start.counter);
+  load.layers = start.layers;
+  return id;
+}
+
+void LoadTable::Add(LoadId id, std::span<const Added> hits) {
+  Load& load = loads_.at(id);
+  KVT_CHECK(load.open);
+  for (const Added& added : hits) {
+    const auto position = static_cast<uint32_t>(load.hits.size());
+    const bool waits = added.entry != kNoEntry;
+    load.hits.push_back(added.hit);
+    load.arrived.push_back(!waits);
+    if (load.counts_blocks()) load.on_way.push_back(false);
+    if (!waits) continue;
+    load.in_layers |= added.in_layers;
+    if (!added.in_layers) ++load.whole_blocks;
+    waiters_.Add(ArrivalKey(*load.pool, added.entry), {id, position, added.in_layers});
+  }
+  // A block that failed stays the end.
+  if (load.miss == MissReason::kNone) load.limit = static_cast<uint32_t>(load.hits.size());
+  AdvancePrefix(&load);
+  CountArrived(load);
+}
+
+void LoadTable::Close(LoadId id) {
+  Load& load = loads_.at(id);
+  load.open = false;
+  if (!load.in_layers) load.layers_here = load.layers;
+  CountArrived(load);
+  if (load.news) Advance(id, true);
+}
+
+void LoadTable::Discard(LoadId id) {
+  const auto found = loads_.find(id);
+  KVT_CHECK(found != loads_.end() && found->second.open);
+  if (found->second.counter) found->second.counter->End();
+  loads_.erase(found);
+}
+
+std::vector<CountedStep> LoadTable::BlocksQueued(const CachePool& pool,
+                                                 std::span<const EntryIndex> entries) {
+  Touched touched(&loads_);
+  for (const EntryIndex entry : entries) {
+    waiters_.ForEach(ArrivalKey(pool, entry), [&](const LoadWaiter& waiter) {
+      Load* const load = touched.Find(waiter.load);
+      if (load != nullptr && load->counts_blocks()) load->on_way[waiter.position] = true;
+    });
+  }
+  std::vector<CountedStep> steps;
+  for (const LoadId id : touched.ids()) {
+    Load& load = loads_.at(id);
+    if (!load.counts_blocks()) continue;
+    uint32_t& counted = load.counted;
+    while (counted < load.limit && (load.arrived[counted] || load.on_way[counted])) ++counted;
+    // Also one that does not advance: if its copies fail, later ones must not be counted.
+    steps.push_back({load.counter, counted});
+  }
+  return steps;
+}
+
+std::vector<CountedStep> LoadTable::LayersQueued(LoadId id, uint32_t layers) {
+  const auto found = loads_.find(id);
+  if (found == loads_.end() || !found->second.counter) return {};
+  Load& load = found->second;
+  if (load.whole_blocks == 0) load.counted = std::max(load.counted, layers);
+  return {{load.counter, load.counted}};
+}
+
+void LoadTable::LayersArrived(LoadId id, uint32_t layers) {
+  const auto found = loads_.find(id);
+  if (found == loads_.end()) return;
+  found->second.layers_here = layers;
+  CountArrived(found->second);
+}
+
+void LoadTable::CountArrived(Load& load) {
+  if (!load.counter) return;
+  uint32_t done = load.ready;
+  if (load.layers > 0) done = load.whole_blocks > 0 ? 0 : load.layers_here;
+  // What the device was told to count it has counted, or will; what it stopped at ends the load.
+  if (done <= load.counted) return;
+  load.counted = done;
+  load.counter->Store(done);
+}
+
+void LoadTable::BlocksReady(const CachePool& pool, std::span<const EntryIndex> entries) {
+  Touched touched(&loads_);
+  for (const EntryIndex entry : entries) {
+    waiters_.Take(ArrivalKey(pool, entry), [&](const LoadWaiter& waiter) {
+      Load* const load = touched.Find(waiter.load);
+      if (load == nullptr) return;
+      load->arrived[waiter.position] = true;
+      if (!waiter.in_layers) --load->whole_blocks;
+    });
+  }
+  for (const LoadId id : touched.ids()) {
+    // A report may have closed the session of another.
+    if (loads_.contains(id)) Advance(id, false);
+  }
+}
+
+void LoadTable::BlockFailed(const CachePool& pool, EntryIndex entry, MissReason reason) {
+  waiters_.Take(ArrivalKey(pool, entry), [&](const LoadWaiter& waiter) {
+    const auto found = loads_.find(waiter.load);
+    if (found == loads_.end()) return;
+    Load& load = found->second;
+    // No further layer will be complete.
+    if (load.counter && load.layers > 0) load.counter->End();
+    const bool nearer = waiter.position < load.limit;
+    if (nearer) {
+      load.limit = waiter.position;
+      load.miss = reason;
+    }
+    Advance(waiter.load, nearer);
+  });
+}
+
+void LoadTable::CloseSession(SessionId session) {
+  std::erase_if(loads_, [&](const auto& load) {
+    if (load.second.session != session) return false;
+    if (load.second.counter) load.second.counter->End();
+    Count(load.second, MissReason::kCancelled);
+    return true;
+  });
+}
+
+void LoadTable::Count(const Load& load, MissReason reason) {
+  for (size_t i = 0; i < load.hits.size(); ++i) {
+    if (i < load.ready) {
+      stats_.CountHit(load.hits[i].tier, load.hits[i].tokens);
+    } else {
+      stats_.CountMisses(reason, 1, load.hits[i].tokens);
+    }
+  }
+}
+
+void LoadTable::AdvancePrefix(Load* load) {
+  while (load->ready < load->limit && load->arrived[load->ready]) ++load->ready;
+}
+
+void LoadTable::Advance(LoadId id, bool changed) {
+  Load& load = loads_.at(id);
+  const uint32_t before = load.ready;
+  AdvancePrefix(&load);
+  if (load.open) {
+    load.news |= changed || load.ready != before;
+    return CountArrived(load);
+  }
+  const bool finished = load.ready == load.limit;
+  const bool complete = load.ready == load.hits.size();
+  if (finished && !complete && load.counter) {
+    load.counter->End();
+  } else {
+    CountArrived(load);
+  }
+  if (load.ready == before && !changed && !finished) return;
+  const LoadProgress progress{load.session, id, load.ready, finished, load.miss};
+  if (finished) {
+    Count(load, load.miss);
+    loads_.erase(id);
+  }
+  report_(progress);
+}
+
+}  // namespace kvtier

@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+// The loads under way: which acquires wait for which blocks, and how far each has come.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "gpu/counter_page.h"
+#include "tiers/state/cache_state.h"
+#include "tiers/transfer/load_waiters.h"
+
+namespace kvtier {
+
+// Several loads may wait for one block; a block is moved once. Event loop only.
+//
+// A load is open while its acquire adds to it what it takes. Its blocks may arrive and fail
+// meanwhile; nothing is reported, and it does not end, before it is closed.
+//
+// A load may have a counter that its client watches. What can be foretold is counted by the device
+// that copies: a step whose copies are all submitted, and whose predecessors are, is handed to the
+// device with the copies. The rest is counted here when it has arrived.
+class LoadTable {
+ public:
+  // `report` is called from BlocksReady and BlockFailed, and from Close if one of these was called
+  // for the load while it was open. How each load ended is counted in `stats`.
+  LoadTable(CacheStats* stats, std::function<void(const LoadProgress&)> report)
+      : stats_(*stats), report_(std::move(report)) {}
+
+  struct Hit {
+    Tier tier = Tier::kPool;  // where it was found
+    uint16_t tokens = 0;
+  };
+  struct Added {
+    Hit hit;
+    EntryIndex entry;        // of what has still to arrive, else kNoEntry
+    bool in_layers = false;  // arrives layer by layer, and LayersArrived is called for it
+  };
+  struct Start {
+    SessionId session;
+    const CachePool* pool = nullptr;  // where they arrive
+    // Counts blocks, or layers if `layers` is not 0; may be null.
+    std::shared_ptr<StepCounter> counter;
+    uint32_t layers = 0;
+  };
+  LoadId Open(Start start);
+  // The next hits of an open load. To be called before copies of those that have to arrive begin.
+  void Add(LoadId load, std::span<const Added> hits);
+  // All hits have been added, and the client knows of the load.
+  void Close(LoadId load);
+  // Forgets an open load of which nobody was told.
+  void Discard(LoadId load);
+
+  // The blocks are about to be copied by one demand request behind all earlier ones: what it is to
+  // count.
+  [[nodiscard]] std::vector<CountedStep> BlocksQueued(const CachePool& pool,
+                                                      std::span<const EntryIndex> entries);
+  // What arrives together is reported together.
+  void BlocksReady(const CachePool& pool, std::span<const EntryIndex> entries);
+  // The block will not arrive in this pool: loads that wait for it end before it.
+  void BlockFailed(const CachePool& pool, EntryIndex entry, MissReason reason);
+
+  // The same for the first `layers` layers of all the blocks that this load waits for in layers.
+  [[nodiscard]] std::vector<CountedStep> LayersQueued(LoadId load, uint32_t layers);
+  void LayersArrived(LoadId load, uint32_t layers);
+
+  // Forgets the session's loads; blocks on their way still arrive for whoever else waits.
+  void CloseSession(SessionId session);
+
+  [[nodiscard]] size_t size() const { return loads_.size(); }
+
+ private:
+  struct Load {
+    SessionId session;
+    const CachePool* pool = nullptr;
+    bool open = true;
+    bool news = false;  // to be reported when it is closed
+    std::vector<Hit> hits;
+    std::vector<bool> arrived;
+    uint32_t ready = 0;  // length of the arrived prefix
+    uint32_t limit = 0;  // nothing from here on will be reported ready
+    MissReason miss = MissReason::kNone;
+
+    std::shared_ptr<StepCounter> counter;
+    uint32_t counted = 0;       // steps counted here or handed to the device
+    std::vector<bool> on_way;   // copies that the device counts
+    uint32_t layers = 0;        // 0: blocks are counted
+    bool in_layers = false;     // some blocks arrive in layers
+    uint32_t layers_here = 0;   // of those; all of them if there are none
+    uint32_t whole_blocks = 0;  // still to arrive, not in layers: no layer counts before them
+
+    [[nodiscard]] bool counts_blocks() const { return counter && layers == 0; }
+  };
+  using Loads = std::unordered_map<LoadId, Load>;
+  class Touched;
+
+  // Advances the prefix; reports unless the load is open, and forgets it when it is finished.
+  void Advance(LoadId id, bool changed);
+  static void AdvancePrefix(Load* load);
+  // Counts what has arrived and has not been handed to the device.
+  static void CountArrived(Load& load);
+  void Count(const Load& load, MissReason reason);
+
+  CacheStats& stats_;
+  std::function<void(const LoadProgress&)> report_;
+  Loads loads_;
+  LoadWaiters waiters_;
+  uint64_t next_id_ = 1;
+};
+
+}  // namespace kvtier

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// Back up to a pool: disk -> host (read, checked) -> pool, in the order asked for. What only
+// another device's pool holds comes the same way: that pool -> host -> pool. What is prefetched
+// goes when nobody waits for anything, and takes up half of what may be under way at most.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "tiers/policy/lane_queues.h"
+#include "tiers/policy/urgent_line.h"
+#include "tiers/space/disk_slots.h"
+#include "tiers/space/host_slots.h"
+#include "tiers/state/cache_state.h"
+#include "tiers/storage/slot_check.h"
+#include "tiers/transfer/layer_loader.h"
+#include "tiers/transfer/load_table.h"
+#include "tiers/transfer/offloader.h"
+
+namespace kvtier {
+
+// Event loop only.
+class Loader {
+ public:
+  Loader(CacheState* state, HostSlots* host, Offloader* offloader, DiskSlots* disk,
+         LoadTable* loads);
+
+  // The tier that would serve the block to a pool without it.
+  [[nodiscard]] Tier SourceOf(const BlockEntry& entry) const;
+  // Brings the block into its block of the pool. REQUIRES: it is in host, on disk, or in another
+  // pool, and has just been given a block of this one that awaits it (its `loading` is set here).
+  void Start(CachePool* pool, EntryIndex entry);
+  // The same for a block that is in host, to be copied once QueueLayers names it.
+  void StartInLayers(CachePool* pool, EntryIndex entry);
+  // Has the blocks of one load copied layer by layer. REQUIRES: not empty; a block is so many equal
+  // layers.
+  void QueueLayers(LoadId load, CachePool* pool, const std::vector<EntryIndex>& entries,
+                   uint32_t layers);
+  // Prefetched blocks that are referenced by now, and not on their way yet, go before those that
+  // are not. Goes through all that wait.
+  void HastenReferenced();
+  // Starts copies of whole blocks, as many as may be under way, up to the first block that turns
+  // out not to be what it should be: no load fails from within this call.
+  void StartSoundCopies();
+  // Takes its place in host's order; once for each block started, deepest first. Does nothing for a
+  // block that is not being loaded into the pool.
+  void FreshenLoading(const CachePool& pool, EntryIndex entry);
+  // A block that will be loaded soon: young in host, if it is there.
+  void FreshenBelow(EntryIndex entry);
+  // Starts what can be started. True if anything was.
+  bool Pump();
+  // Gives up reads that have waited too long for a host slot.
+  void Tick();
+
+  [[nodiscard]] bool Idle() const { return loading_ == 0 && read_bytes_ == 0 && copy_bytes_ == 0; }
+  [[nodiscard]] uint64_t reads_in_flight() const { return reads_in_flight_; }
+  [[nodiscard]] uint64_t in_flight() const { return loading_; }
+  [[nodiscard]] uint64_t reads_queued() const { return read_queues_.size(); }
+  [[nodiscard]] uint64_t copies_queued() const { return copy_queue_.size() + layers_.queued(); }
+
+ private:
+  // A block that some pool awaits.
+  struct Arrival {
+    CachePool* pool = nullptr;
+    EntryIndex entry;
+    int64_t since_ms = 0;
+    // The pool that held it was asked for a copy already.
+    bool asked_pool = false;
+  };
+  // One block on its way from disk.
+  struct Read {
+    Arrival arrival;
+    int attempt = 1;
+    SlotExpectation expected;
+    std::span<std::byte> slot;
+    SlotVerdict verdict = SlotVerdict::kGood;
+  };
+  struct CopyBatch {
+    CopyPriority priority = CopyPriority::kDemand;
+    CachePool* pool = nullptr;
+    std::vector<EntryIndex> entries;
+    uint64_t bytes = 0;
+  };
+
+  // Whether the block is on its way to host, or can be brought there from another pool.
+  [[nodiscard]] bool ComesToHost(Arrival* arrival);
+  bool WakeWaiting();
+  // Those who waited for the block's way to host look again.
+  void Wake(EntryIndex entry);
+  void QueueRead(const Arrival& arrival);
+  bool PumpReads();
+  // A step for the first of a line; false if it has to wait.
+  [[nodiscard]] bool TryRead(Arrival arrival);
+  void StartRead(const Arrival& arrival);
+  void IssueRead(const std::shared_ptr<Read>& read);
+  void OnRead(const std::shared_ptr<Read>& read, const Status& status);
+  void OnChecked(const std::shared_ptr<Read>& read);
+  void ReadFailed(const std::shared_ptr<Read>& read, MissReason miss, DropReason drop);
+  void EndRead(const Read& read);
+
+  void QueueCopy(const Arrival& arrival);
+  // Whether less is under way than a share (1: all) of what may be.
+  [[nodiscard]] bool MayCopy(uint64_t share) const;
+  bool PumpCopies();
+  void StartCopy(const std::shared_ptr<CopyBatch>& batch);
+  // What is not to be copied fails, or with kLeave ends the batch.
+  enum class Unsound : uint8_t { kFail, kLeave };
+  // Of the first in the line of that priority; null if there is none.
+  [[nodiscard]] std::shared_ptr<CopyBatch> NextCopyBatch(CopyPriority priority, Unsound unsound);
+  void OnCopied(const std::shared_ptr<CopyBatch>& batch, const Status& status);
+  void Arrived(CachePool* pool, std::span<const EntryIndex> entries);
+
+  [[nodiscard]] PoolBlock& BlockOf(const Arrival& arrival) const;
+  // It was prefetched, and nobody has asked for it since.
+  [[nodiscard]] bool CanWait(const Arrival& arrival) const;
+  // Nobody waits for the block any more.
+  [[nodiscard]] bool Abandoned(const Arrival& arrival) const;
+  void Fail(const Arrival& arrival, MissReason reason);
+  void StartLoading(const Arrival& arrival);
+  void StopLoading(const Arrival& arrival);
+
+  CacheState& state_;
+  HostSlots& host_;
+  Offloader& offloader_;
+  DiskSlots& disk_;
+  LoadTable& loads_;
+  LayerLoader layers_;
+  LaneQueues<Arrival> read_queues_;
+  // Until a read for another pool, or another pool's offload, has brought the block to host.
+  std::unordered_map<EntryIndex, std::vector<Arrival>> waiting_;
+  UrgentLine<Arrival> copy_queue_;  // each pins its host slot
+  uint64_t read_bytes_ = 0;
+  uint64_t reads_in_flight_ = 0;
+  uint64_t copy_bytes_ = 0;
+  uint64_t copy_blocks_ = 0;
+  uint64_t loading_ = 0;
+};
+
+}  // namespace kvtier

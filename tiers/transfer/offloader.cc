@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tiers/transfer/offloader.h"
+
+#include "base/check.h"
+#include "base/checksum.h"
+#include "tiers/storage/slot_header.h"
+#include "tiers/transfer/copy_batch.h"
+
+namespace kvtier {
+void Offloader::Want(EntryIndex index) {
+  BlockEntry& entry = state_[index];
+  if (entry.in_host()) {
+    host_.Freshen(index);
+    return;
+  }
+  if (state_.ReadyPool(entry) == nullptr || entry.offload_failed) return;
+  if (entry.motion.offload_queued || entry.motion.offloading) return;
+  entry.motion.offload_queued = true;
+  host_.Freshen(index);
+  queues_.Push(state_.TenantOf(entry), index);
+}
+
+bool Offloader::WantNow(EntryIndex index) {
+  BlockEntry& entry = state_[index];
+  if (entry.in_host() || state_.ReadyPool(entry) == nullptr) return false;
+  if (entry.motion.offloading) return true;
+  entry.offload_failed = false;
+  Want(index);
+  urgent_.Push(state_.TenantOf(entry), index);
+  return true;
+}
+
+void Offloader::Forget(EntryIndex index) {
+  if (state_[index].motion.offload_queued) End(index);
+}
+
+void Offloader::End(EntryIndex index) {
+  BlockMotion& motion = state_[index].motion;
+  motion.offload_queued = motion.offloading = false;
+  host_.Withdraw(index);
+  if (!motion.loading) return;
+  ended_.push_back(index);
+  state_.SchedulePump();
+}
+
+bool Offloader::Pump() {
+  const auto starting = [this](CopyPriority priority) {
+    return [this, priority](std::deque<EntryIndex>* line) {
+      if (bytes_in_flight_ >= state_.options.max_offload_bytes ||
+          blocks_in_flight_ >= kCopyPiecesInFlight) {
+        return false;
+      }
+      const std::shared_ptr<Batch> batch = NextBatch(line, priority);
+      if (!batch) return false;
+      StartCopy(batch);
+      return true;
+    };
+  };
+  const bool urgent = urgent_.TakeTurns(starting(CopyPriority::kDemand));
+  const bool queued = queues_.TakeTurns(starting(CopyPriority::kBackground));
+  return urgent || queued;
+}
+
+CachePool* Offloader::SourceOf(EntryIndex index) {
+  if (!state_.directory.Live(index)) return nullptr;
+  const BlockEntry& entry = state_[index];
+  if (!entry.motion.offload_queued) return nullptr;
+  if (entry.host_slot == kNoHostSlot) {
+    if (CachePool* const source = state_.ReadyPool(entry)) return source;
+  }
+  End(index);
+  return nullptr;
+}
+
+std::shared_ptr<Offloader::Batch> Offloader::NextBatch(std::deque<EntryIndex>* line,
+                                                       CopyPriority priority) {
+  const auto batch = std::make_shared<Batch>();
+  batch->priority = priority;
+  while (!line->empty() && batch->bytes < kCopyBatchBytes &&
+         batch->entries.size() < kCopyBatchPieces) {
+    const EntryIndex index = line->front();
+    CachePool* const pool = SourceOf(index);
+    if (pool == nullptr) {
+      line->pop_front();
+      continue;
+    }
+    if (batch->pool != nullptr && batch->pool != pool) break;
+    const HostSlots::Outcome outcome = host_.Allocate(index);
+    if (outcome == HostSlots::Outcome::kWait) break;
+    line->pop_front();
+    BlockEntry& entry = state_[index];
+    if (outcome != HostSlots::Outcome::kAllocated) {
+      GiveUp(index, outcome == HostSlots::Outcome::kOverCap ? DropReason::kTenantCap
+                                                            : DropReason::kHostFull);
+      continue;
+    }
+    entry.motion.offload_queued = false;
+    entry.motion.offloading = true;
+    state_.trace.Begin(TraceKind::kOffload, index);
+    ++pool->blocks[state_.BlockIn(*pool, entry)].pins;
+    batch->pool = pool;
+    batch->entries.push_back(index);
+    batch->bytes += pool->block_bytes;
+  }
+  return batch->entries.empty() ? nullptr : batch;
+}
+
+void Offloader::GiveUp(EntryIndex index, DropReason reason) {
+  End(index);
+  state_[index].offload_failed = true;
+  state_.CountDrop(index, Tier::kHost, reason);
+  state_.SchedulePump();
+}
+
+void Offloader::StartCopy(const std::shared_ptr<Batch>& batch) {
+  CopyRequest request;
+  request.pool = batch->pool->memory.get();
+  request.direction = CopyDirection::kPoolToHost;
+  request.priority = batch->priority;
+  const uint64_t block_bytes = batch->pool->block_bytes;
+  for (const EntryIndex index : batch->entries) {
+    const BlockEntry& entry = state_[index];
+    const auto payload = state_.HostBytes(entry).subspan(kSlotHeaderBytes, block_bytes);
+    batch->payloads.push_back(payload);
+    request.copies.push_back(
+        {batch->pool->OffsetOf(state_.BlockIn(*batch->pool, entry)), payload.data(), block_bytes});
+  }
+  bytes_in_flight_ += batch->bytes;
+  blocks_in_flight_ += batch->entries.size();
+  state_.stats.Lane(CopyLane::kPoolToHost).Begin(state_.NowMs());
+  request.done = [this, batch](const Status& status) { OnCopied(batch, status); };
+  state_.DeviceOf(*batch->pool).Copy(std::move(request));
+}
+
+void Offloader::OnCopied(const std::shared_ptr<Batch>& batch, const Status& status) {
+  state_.stats.Lane(CopyLane::kPoolToHost).End(state_.NowMs());
+  TraceCopied(*batch, !status);
+  if (!status) {
+    Finish(*batch);
+    return;
+  }
+  state_.env.executor->Run(
+      [batch] {
+        for (const auto payload : batch->payloads) {
+          batch->checksums.push_back(ChecksumPayload(payload));
+        }
+      },
+      [this, batch] { Finish(*batch); });
+}
+
+void Offloader::TraceCopied(const Batch& batch, bool failed) {
+  for (const EntryIndex index : batch.entries) {
+    state_.trace.End(TraceKind::kOffload, index, failed);
+    if (!failed) state_.trace.Begin(TraceKind::kSeal, index);
+  }
+}
+
+void Offloader::Finish(const Batch& batch) {
+  state_.SchedulePump();
+  const bool copied = batch.checksums.size() == batch.entries.size();
+  bytes_in_flight_ -= batch.bytes;
+  blocks_in_flight_ -= batch.entries.size();
+  for (size_t i = 0; i < batch.entries.size(); ++i) {
+    const EntryIndex index = batch.entries[i];
+    BlockEntry& entry = state_[index];
+    if (copied) state_.trace.End(TraceKind::kSeal, index, false);
+    --batch.pool->blocks[state_.BlockIn(*batch.pool, entry)].pins;
+    if (copied && MatchesCommit(*batch.pool, index, batch.checksums[i])) {
+      Seal(index, batch.checksums[i]);
+      End(index);
+      ++state_.stats.offload_blocks;
+      state_.stats.offload_bytes += batch.pool->block_bytes;
+      continue;
+    }
+    host_.Abandon(index);
+    End(index);
+    if (copied) {
+      state_.CountDrop(index, Tier::kPool, DropReason::kClientWroteCommitted);
+      state_.LosePoolBlock(batch.pool, index);
+      state_.ForgetIfGone(index);
+    } else {
+      state_.CountDrop(index, Tier::kHost, DropReason::kCopyFailed);
+      entry.offload_failed = true;
+    }
+  }
+}
+
+bool Offloader::MatchesCommit(const CachePool& pool, EntryIndex index,
+                              const PayloadChecksum& checksum) {
+  const auto given = state_.commit_checksums.find(ArrivalKey(pool, index));
+  return given == state_.commit_checksums.end() || given->second == checksum;
+}
+
+void Offloader::Seal(EntryIndex index, const PayloadChecksum& checksum) {
+  const BlockEntry& entry = state_[index];
+  const Namespace& name_space = state_.NamespaceOf(entry);
+  SlotHeader header;
+  header.tenant = name_space.identity.tenant;
+  header.model = name_space.identity.model;
+  header.hash = entry.hash;
+  const auto parent = state_.commit_parents.find(index);
+  if (parent != state_.commit_parents.end()) header.parent = parent->second;
+  header.payload_bytes = name_space.identity.block_bytes;
+  header.payload_checksum = checksum;
+  header.tokens = entry.tokens;
+  header.depth = entry.depth;
+  header.retention = entry.retention;
+  header.created_s = entry.created_s;
+  header.last_use_s = entry.last_use_s;
+  EncodeSlotHeader(header, state_.HostBytes(entry).first<kSlotHeaderBytes>());
+  host_.Ready(index);
+}
+
+}  // namespace kvtier

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Host to disk: which blocks are to be written, within the bytes in flight and the day's budget.
+#pragma once
+
+#include <cstdint>
+
+#include "tiers/policy/lane_queues.h"
+#include "tiers/space/disk_slots.h"
+#include "tiers/state/cache_state.h"
+
+namespace kvtier {
+
+// Event loop only.
+class Persister {
+ public:
+  Persister(CacheState* state, DiskSlots* disk)
+      : state_(*state), disk_(*disk), queues_(state->tenants.rows()) {}
+
+  // Asks for the block to be on disk. If its bytes are not in host yet, they are written as soon as
+  // they are. Does nothing if the block is on disk, on its way there, or not to be persisted.
+  void Want(EntryIndex entry);
+  // The block's bytes have arrived in host.
+  void HostReady(EntryIndex entry);
+
+  // Starts what can be started. True if anything was.
+  bool Pump();
+
+  [[nodiscard]] bool Idle() const { return queues_.empty() && bytes_in_flight_ == 0; }
+  [[nodiscard]] uint64_t writes_in_flight() const { return writes_in_flight_; }
+  [[nodiscard]] uint64_t waiting() const { return queues_.size(); }
+  [[nodiscard]] uint64_t budget_left_bytes() const { return state_.write_budget.left_bytes(); }
+
+ private:
+  enum class Step : uint8_t { kStarted, kSkipped, kWait };
+  Step TryWrite(EntryIndex entry);
+  void GiveUp(EntryIndex entry, DropReason reason);
+  void Unqueue(EntryIndex entry);
+  void Unwant(EntryIndex entry);
+  void StartWrite(EntryIndex entry);
+  void OnWritten(EntryIndex entry, const Status& status);
+
+  CacheState& state_;
+  DiskSlots& disk_;
+  LaneQueues<EntryIndex> queues_;  // entries with motion.write_queued
+  uint64_t bytes_in_flight_ = 0;
+  uint64_t writes_in_flight_ = 0;
+};
+
+}  // namespace kvtier

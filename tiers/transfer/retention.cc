@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tiers/transfer/retention.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace kvtier {
+namespace {
+
+// About so many entries are looked at for expiry in one tick, so that a day's worth of blocks
+// expiring at once does not hold the event loop; of each order of ages at least so many.
+constexpr size_t kExpiriesPerTick = 8192;
+constexpr size_t kLeastExpiriesPerTick = 64;
+
+}  // namespace
+
+uint64_t Retention::PinLimit(NamespaceId namespace_id, double pin_fraction) const {
+  const SlabAllocator& lowest = state_.has_disk() ? disk_.allocator() : host_.allocator();
+  const auto slots = lowest.TotalSlots(state_.namespaces[namespace_id.value].slot_bytes);
+  return static_cast<uint64_t>(pin_fraction * static_cast<double>(slots));
+}
+
+Status Retention::CheckPinFraction(double pin_fraction) const {
+  const uint64_t pinned = state_.pinned_until_ms.size();
+  if (pinned == 0) return {};
+  // As Pin does: all pinned blocks against the slots that one space could have.
+  const EntryIndex any = state_.pinned_until_ms.begin()->first;
+  const uint64_t limit = PinLimit(state_[any].namespace_id, pin_fraction);
+  if (pinned <= limit) return {};
+  return MakeError(ErrorCode::kLimitExceeded, "pinned",
+                   fmt::format("{} blocks are pinned, {} would be allowed", pinned, limit));
+}
+
+Result<uint32_t> Retention::Pin(NamespaceId namespace_id, std::span<const BlockHash> hashes,
+                                int64_t ttl_ms) {
+  std::vector<EntryIndex> cached;
+  uint64_t added = 0;
+  for (const BlockHash& hash : hashes) {
+    const EntryIndex index = state_.directory.Find({namespace_id, hash});
+    if (index == kNoEntry || state_.Expired(state_[index])) continue;
+    cached.push_back(index);
+    if (!state_[index].pinned) ++added;
+  }
+  const uint64_t limit = PinLimit(namespace_id, state_.options.pin_fraction);
+  if (ttl_ms > 0 && state_.pinned_until_ms.size() + added > limit) {
+    return MakeError(ErrorCode::kLimitExceeded, "pin_limit",
+                     fmt::format("{} blocks pinned, {} more asked for, {} allowed",
+                                 state_.pinned_until_ms.size(), added, limit));
+  }
+  const int64_t until_ms = state_.env.clock->WallMs() + ttl_ms;
+  for (const EntryIndex index : cached) {
+    state_[index].pinned = ttl_ms > 0;
+    if (ttl_ms > 0) {
+      state_.pinned_until_ms[index] = until_ms;
+    } else {
+      state_.pinned_until_ms.erase(index);
+    }
+  }
+  return static_cast<uint32_t>(cached.size());
+}
+
+void Retention::Tick() {
+  UnpinExpired();
+  DropExpired();
+  if (state_.has_disk()) PersistIdleFor(state_.options.persist_after_ms);
+}
+
+void Retention::UnpinExpired() {
+  const int64_t now_ms = state_.env.clock->WallMs();
+  std::erase_if(state_.pinned_until_ms, [&](const auto& pin) {
+    if (now_ms < pin.second) return false;
+    BlockEntry& entry = state_[pin.first];
+    entry.pinned = false;
+    // A pin counts as use until it ends: the time to live starts now.
+    state_.Refresh(pin.first);
+    return true;
+  });
+}
+
+void Retention::DropExpired() {
+  for (const EntryIndex index : state_.seen_expired) {
+    if (state_.directory.Live(index) && state_.Expired(state_[index])) DropIfUnused(index);
+  }
+  state_.seen_expired.clear();
+  const size_t share = std::max(kExpiriesPerTick / state_.by_age.size(), kLeastExpiriesPerTick);
+  for (const EntryList& list : state_.by_age) {
+    EntryIndex index = list.coldest();
+    for (size_t looked_at = 0; index != kNoEntry && looked_at < share; ++looked_at) {
+      const BlockEntry& entry = state_[index];
+      const EntryIndex next = list.Hotter(index);
+      if (!state_.Expired(entry) && !entry.pinned) break;
+      if (state_.Expired(entry)) DropIfUnused(index);
+      index = next;
+    }
+  }
+}
+
+bool Retention::DropIfUnused(EntryIndex index) {
+  const BlockEntry& entry = state_[index];
+  if (CacheState::Busy(entry)) return false;
+  if (Referenced(entry)) {
+    // Held by somebody: in use, however long ago it was asked for.
+    state_.Refresh(index);
+    return false;
+  }
+  DropEverywhere(index, DropReason::kExpired);
+  return true;
+}
+
+bool Retention::Referenced(const BlockEntry& entry) { return state_.References(entry) > 0; }
+
+void Retention::DropEverywhere(EntryIndex index, DropReason reason) {
+  const BlockEntry& entry = state_[index];
+  // The last drop forgets the entry: where the block is must be known before.
+  const bool in_host = entry.in_host();
+  const bool on_disk = entry.on_disk();
+  if (entry.in_pool()) pools_.DropAll(index, reason);
+  if (in_host) host_.Drop(index, reason);
+  if (on_disk) disk_.Drop(index, reason);
+}
+
+EvictOutcome Retention::Evict(const BlockKey& key, std::optional<Tier> tier) {
+  constexpr DropReason kReason = DropReason::kEvictedByHand;
+  const EntryIndex index = state_.directory.Find(key);
+  if (index == kNoEntry) return EvictOutcome::kAbsent;
+  const BlockEntry& entry = state_[index];
+  if (entry.pinned) return EvictOutcome::kPinned;
+  if (CacheState::Busy(entry)) return EvictOutcome::kMoving;
+  const bool leaves_pool = !tier || *tier == Tier::kPool;
+  if (leaves_pool && Referenced(entry)) return EvictOutcome::kReferenced;
+  if (!tier) {
+    DropEverywhere(index, kReason);
+    return EvictOutcome::kEvicted;
+  }
+  if (*tier == Tier::kPool && entry.in_pool()) {
+    pools_.DropAll(index, kReason);
+  } else if (*tier == Tier::kHost && entry.in_host()) {
+    // Host is where the disk's copy is made from.
+    if (entry.persist_wanted || entry.motion.write_queued) return EvictOutcome::kMoving;
+    host_.Drop(index, kReason);
+  } else if (*tier == Tier::kDisk && entry.on_disk()) {
+    disk_.Drop(index, kReason);
+  } else {
+    return EvictOutcome::kAbsent;
+  }
+  return EvictOutcome::kEvicted;
+}
+
+void Retention::PersistIdleFor(int64_t idle_ms) {
+  const int64_t now_ms = state_.env.clock->WallMs();
+  while (!state_.unpersisted.empty()) {
+    const EntryIndex index = state_.unpersisted.coldest();
+    const BlockEntry& entry = state_[index];
+    if (now_ms - int64_t{entry.last_use_s} * 1000 < idle_ms) return;
+    persister_.Want(index);
+    if (!entry.in_host()) offloader_.Want(index);
+  }
+}
+
+}  // namespace kvtier

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tiers/transfer/verifier.h"
+
+#include <utility>
+
+namespace kvtier {
+
+void Verifier::Step(uint64_t cursor, uint32_t max_blocks,
+                    std::function<void(Cache::VerifyResult)> done) {
+  const auto step = std::make_shared<StepState>();
+  step->done = std::move(done);
+  ++steps_;
+  // The step itself counts as one, so that it cannot end before every read has been started.
+  step->left = 1;
+  for (; cursor < state_.directory.end() && step->left <= max_blocks; ++cursor) {
+    const EntryIndex index(static_cast<uint32_t>(cursor));
+    if (!state_.directory.Live(index)) continue;
+    const BlockEntry& entry = state_[index];
+    if (!entry.on_disk() || CacheState::Busy(entry)) continue;
+    StartRead(index, step);
+  }
+  step->result.next_cursor = cursor;
+  step->result.finished = cursor >= state_.directory.end();
+  state_.env.loop->Post([this, step] {
+    if (--step->left > 0) return;
+    --steps_;
+    step->done(step->result);
+  });
+}
+
+void Verifier::StartRead(EntryIndex index, const std::shared_ptr<StepState>& step) {
+  BlockEntry& entry = state_[index];
+  const Namespace& name_space = state_.NamespaceOf(entry);
+  const auto read = std::make_shared<Read>();
+  read->entry = index;
+  read->expected = {name_space.identity, entry.hash, entry.disk, entry.disk_generation,
+                    entry.tokens};
+  read->buffer = AlignedBuffer(name_space.slot_bytes);
+  read->step = step;
+  entry.motion.verifying = true;
+  ++step->left;
+  state_.trace.Begin(TraceKind::kVerifyRead, index);
+  disk_.Read(entry.disk, read->buffer.span(), [this, read](const Status& status) {
+    if (!status) {
+      ++state_.stats.disk_read_errors;
+      Finish(read, false);
+      return;
+    }
+    state_.env.executor->Run(
+        [read] { read->verdict = CheckDiskSlot(read->expected, read->buffer.span()); },
+        [this, read] { Finish(read, read->verdict == SlotVerdict::kGood); });
+  });
+}
+
+void Verifier::Finish(const std::shared_ptr<Read>& read, bool good) {
+  state_.SchedulePump();
+  state_.trace.End(TraceKind::kVerifyRead, read->entry, !good);
+  StepState& step = *read->step;
+  ++step.result.checked;
+  step.result.bytes += read->buffer.span().size();
+  BlockEntry& entry = state_[read->entry];
+  entry.motion.verifying = false;
+  if (!good) ++step.result.bad;
+  if (good && entry.disk == read->expected.location) disk_.Proven(read->entry);
+  // A load that failed meanwhile may have dropped it already.
+  if (!good && entry.disk == read->expected.location) {
+    disk_.Drop(read->entry, DropReason::kCorrupt, IndexCommitter::Slot::kKeep);
+  } else {
+    state_.ForgetIfGone(read->entry);
+  }
+  if (--step.left > 0) return;
+  --steps_;
+  step.done(step.result);
+}
+
+}  // namespace kvtier

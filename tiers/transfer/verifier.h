@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reads blocks back from disk and checks them, beside the normal traffic.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "base/aligned_buffer.h"
+#include "tiers/space/disk_slots.h"
+#include "tiers/state/cache_state.h"
+#include "tiers/storage/slot_check.h"
+
+namespace kvtier {
+
+// Event loop only.
+class Verifier {
+ public:
+  Verifier(CacheState* state, DiskSlots* disk) : state_(*state), disk_(*disk) {}
+
+  // See Cache::VerifyStep.
+  void Step(uint64_t cursor, uint32_t max_blocks, std::function<void(Cache::VerifyResult)> done);
+  [[nodiscard]] bool Idle() const { return steps_ == 0; }
+
+ private:
+  struct StepState {
+    Cache::VerifyResult result;
+    uint32_t left = 0;
+    std::function<void(Cache::VerifyResult)> done;
+  };
+  struct Read {
+    EntryIndex entry;
+    SlotExpectation expected;
+    AlignedBuffer buffer;
+    SlotVerdict verdict = SlotVerdict::kGood;
+    std::shared_ptr<StepState> step;
+  };
+
+  void StartRead(EntryIndex entry, const std::shared_ptr<StepState>& step);
+  void Finish(const std::shared_ptr<Read>& read, bool good);
+
+  CacheState& state_;
+  DiskSlots& disk_;
+  uint64_t steps_ = 0;
+};
+
+}  // namespace kvtier

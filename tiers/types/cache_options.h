@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the cache can be told. Units are in the names; zero means "off" only where it says so.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/byte_size.h"
+#include "base/result.h"
+#include "tiers/types/tenant_quota.h"
+
+namespace kvtier {
+
+struct CacheOptions {
+  // Pool memory over all pools of a device: a hard cap.
+  uint64_t pool_bytes = 1 * kGiB;
+  // Slots are carved from slabs of this size, in the host arena and on disk. The largest block and
+  // its header must fit into one.
+  uint64_t slab_bytes = 64 * kMiB;
+
+  // The share of a tier's blocks, coldest first, that is kept ready to be dropped at no cost
+  // (copied to the tier below ahead of need).
+  double pool_clean_fraction = 0.10;
+  double host_clean_fraction = 0.10;
+  // The share of the disk's slots kept free, so that a write finds one at once.
+  double disk_free_fraction = 0.01;
+
+  // How long an acquire may wait for blocks to become free before dirty ones are dropped.
+  int64_t max_wait_ms = 100;
+
+  int64_t memory_ttl_ms = 10 * 60 * 1000;
+  int64_t extended_ttl_ms = 24 * 60 * 60 * 1000;
+  // Life since creation, however often used; 0 means no maximum.
+  int64_t max_age_ms = 0;
+  // An `extended` block that has been idle this long is written to disk without being pushed.
+  int64_t persist_after_ms = 30 * 1000;
+  // Bytes written to disk per UTC day; 0 means no limit.
+  uint64_t disk_write_budget_bytes_per_day = 0;
+  // At most this share of the lowest tier's blocks may be pinned.
+  double pin_fraction = 0.5;
+
+  // Bytes under way at once, each direction and kind.
+  uint64_t max_load_bytes = 256 * kMiB;
+  uint64_t max_offload_bytes = 256 * kMiB;
+  uint64_t max_disk_read_bytes = 64 * kMiB;
+  uint64_t max_disk_write_bytes = 32 * kMiB;
+
+  uint32_t max_references_per_session = 1u << 20;
+  // Blocks for which one acquire makes room in one event: more take several, so that the event loop
+  // is nobody's for long.
+  uint32_t acquire_part_blocks = 1024;
+
+  // Tenants with quotas or times to live of their own, at most kMaxTenants.
+  static constexpr size_t kMaxTenants = 256;
+  std::vector<TenantQuota> tenants;
+
+  // Errors: kInvalidArgument naming the field and its bounds.
+  [[nodiscard]] Status Validate() const;
+};
+
+}  // namespace kvtier

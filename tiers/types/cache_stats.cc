@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tiers/types/cache_stats.h"
+
+namespace kvtier {
+
+std::string_view MissReasonName(MissReason reason) {
+  switch (reason) {
+    case MissReason::kNone:
+      return "none";
+    case MissReason::kUnknown:
+      return "unknown";
+    case MissReason::kExpired:
+      return "expired";
+    case MissReason::kPoolFull:
+      return "pool_full";
+    case MissReason::kHostFull:
+      return "host_full";
+    case MissReason::kReadError:
+      return "read_error";
+    case MissReason::kChecksumMismatch:
+      return "checksum_mismatch";
+    case MissReason::kIdentityMismatch:
+      return "identity_mismatch";
+    case MissReason::kCopyFailed:
+      return "copy_failed";
+    case MissReason::kCancelled:
+      return "cancelled";
+  }
+  return "invalid";
+}
+
+std::string_view CopyLaneName(CopyLane lane) {
+  switch (lane) {
+    case CopyLane::kPoolToHost:
+      return "pool_to_host";
+    case CopyLane::kHostToPool:
+      return "host_to_pool";
+    case CopyLane::kHostToDisk:
+      return "host_to_disk";
+    case CopyLane::kDiskToHost:
+      return "disk_to_host";
+  }
+  return "invalid";
+}
+
+std::string_view DropReasonName(DropReason reason) {
+  switch (reason) {
+    case DropReason::kCleanCopyBelow:
+      return "clean_copy_below";
+    case DropReason::kLru:
+      return "lru";
+    case DropReason::kMemoryClass:
+      return "memory_class";
+    case DropReason::kExpired:
+      return "expired";
+    case DropReason::kPoolPressure:
+      return "pool_pressure";
+    case DropReason::kHostFull:
+      return "host_full";
+    case DropReason::kDiskFull:
+      return "disk_full";
+    case DropReason::kWriteBudget:
+      return "write_budget";
+    case DropReason::kWriteError:
+      return "write_error";
+    case DropReason::kCopyFailed:
+      return "copy_failed";
+    case DropReason::kClientWroteCommitted:
+      return "client_wrote_committed";
+    case DropReason::kReadError:
+      return "read_error";
+    case DropReason::kCorrupt:
+      return "corrupt";
+    case DropReason::kStaleIndex:
+      return "stale_index";
+    case DropReason::kSlabReclaimed:
+      return "slab_reclaimed";
+    case DropReason::kCopyAbove:
+      return "copy_above";
+    case DropReason::kEvictedByHand:
+      return "evicted_by_hand";
+    case DropReason::kTenantCap:
+      return "tenant_cap";
+    case DropReason::kOnOtherDevice:
+      return "on_other_device";
+  }
+  return "invalid";
+}
+
+}  // namespace kvtier

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+// Counters with a reason for everything that is refused, dropped or repaired. All exist from the
+// start; names are stable, they become metrics.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/ids.h"
+#include "tiers/types/copy_meter.h"
+#include "tiers/types/device_index.h"
+#include "tiers/types/seconds_histogram.h"
+#include "tiers/types/tenant_quota.h"
+
+namespace kvtier {
+
+// Why a block asked for was not served.
+enum class MissReason : uint8_t {
+  kNone = 0,
+  kUnknown,           // never seen, or forgotten
+  kExpired,           // its time to live had passed
+  kPoolFull,          // cached below, but the pool had no room to load it
+  kHostFull,          // on disk, but the arena had no slot to read it into
+  kReadError,         // the disk failed
+  kChecksumMismatch,  // the bytes were not what was written
+  kIdentityMismatch,  // the slot held another block
+  kCopyFailed,        // the device failed
+  kCancelled,         // the load was given up
+};
+inline constexpr int kMissReasonCount = 10;
+[[nodiscard]] std::string_view MissReasonName(MissReason reason);
+
+// Why a copy of a block left a tier, or never reached it.
+enum class DropReason : uint8_t {
+  kCleanCopyBelow = 0,  // eviction at no cost
+  kLru,                 // eviction from the last tier that held it
+  kMemoryClass,         // evicted from host; retention `memory` never touches the disk
+  kExpired,
+  kPoolPressure,          // dirty, dropped because an acquire had waited max_wait_ms
+  kHostFull,              // could not be offloaded: no host slot
+  kDiskFull,              // could not be persisted: no disk slot
+  kWriteBudget,           // could not be persisted: the day's bytes are spent
+  kWriteError,            // could not be persisted: the disk failed
+  kCopyFailed,            // could not be offloaded: the device failed
+  kClientWroteCommitted,  // the bytes differ from the checksum given at commit
+  kReadError,             // quarantined after a failed read
+  kCorrupt,               // quarantined after a checksum or identity mismatch
+  kStaleIndex,            // the index named a slot that cannot exist
+  kSlabReclaimed,         // its slab was needed for another model's blocks
+  kCopyAbove,             // evicted from host while the pool still held it
+  kEvictedByHand,         // an administrator asked for it
+  kTenantCap,             // its tenant is at its cap: made room for another, or found none
+  kOnOtherDevice,         // evicted from a pool while another device's still held it
+};
+inline constexpr int kDropReasonCount = 19;
+[[nodiscard]] std::string_view DropReasonName(DropReason reason);
+
+struct CacheStats {
+  void CountHit(Tier tier, uint64_t block_tokens) {
+    ++blocks.asked;
+    ++blocks.hit[static_cast<size_t>(tier)];
+    tokens.asked += block_tokens;
+    tokens.hit[static_cast<size_t>(tier)] += block_tokens;
+  }
+  void CountMisses(MissReason reason, uint64_t count, uint64_t block_tokens) {
+    blocks.asked += count;
+    blocks.miss += count;
+    tokens.asked += count * block_tokens;
+    tokens.miss += count * block_tokens;
+    misses_by_reason[static_cast<size_t>(reason)] += count;
+  }
+
+  // What acquires asked for; asked = pool + host + disk + miss. What belongs to an acquire that has
+  // to load is counted when the load ends.
+  struct Asked {
+    uint64_t asked = 0;
+    std::array<uint64_t, kTierCount> hit{};
+    uint64_t miss = 0;
+  };
+  Asked blocks;
+  Asked tokens;
+  uint64_t acquires = 0;
+  uint64_t acquires_refused = 0;
+  uint64_t acquires_waited = 0;
+  // Loads told by events alone, for all counters that their session shares were in use.
+  uint64_t loads_without_counter = 0;
+  std::array<uint64_t, kMissReasonCount> misses_by_reason{};
+  std::array<std::array<uint64_t, kDropReasonCount>, kTierCount> drops{};
+
+  uint64_t commits = 0;
+  uint64_t commit_duplicates = 0;
+  uint64_t allocated = 0;
+
+  uint64_t offload_blocks = 0, offload_bytes = 0;
+  uint64_t onload_blocks = 0, onload_bytes = 0;
+  uint64_t disk_write_blocks = 0, disk_write_bytes = 0, disk_write_errors = 0;
+  uint64_t disk_read_blocks = 0, disk_read_bytes = 0, disk_read_errors = 0;
+  uint64_t disk_read_retries = 0, disk_read_repaired = 0;
+  uint64_t index_batches = 0, index_errors = 0;
+  uint64_t slots_quarantined = 0;
+  uint64_t restored_blocks = 0;
+
+  [[nodiscard]] CopyMeter& Lane(CopyLane lane) { return lanes[static_cast<size_t>(lane)]; }
+  [[nodiscard]] const CopyMeter& Lane(CopyLane lane) const {
+    return lanes[static_cast<size_t>(lane)];
+  }
+  std::array<CopyMeter, kCopyLaneCount> lanes;
+  // From a block's arrival in a tier to its leaving; on disk, from its commit.
+  std::array<BlockAgeHistogram, kTierCount> residence;
+  // From one use of a block to the next.
+  BlockAgeHistogram reuse_gap;
+};
+
+struct PoolGauges {
+  PoolId id;
+  DeviceIndex device;
+  std::string tenant;
+  std::string model_hex;
+  uint64_t block_bytes = 0;
+  uint64_t blocks = 0, free = 0, private_blocks = 0, referenced = 0, cached = 0, loading = 0,
+           quarantined = 0;
+};
+
+struct DeviceGauges {
+  uint64_t pool_capacity_bytes = 0, pool_used_bytes = 0;
+};
+
+// Of a tenant with quotas, by tier.
+struct TenantGauges {
+  TenantQuota quota;
+  std::array<uint64_t, kTierCount> used_bytes{};  // slots with their headers; the pool: all of them
+  std::array<uint64_t, kTierCount> bound_bytes{};  // what it can have now; UINT64_MAX: no cap
+  // Host and disk: slabs that the tenant has to itself, which only those with reserved ones do.
+  std::array<uint64_t, kTierCount> own_slab_bytes{};
+};
+
+struct CacheGauges {
+  std::vector<PoolGauges> pools;
+  std::vector<TenantGauges> tenants;
+  std::vector<DeviceGauges> devices;                      // by DeviceIndex
+  uint64_t pool_capacity_bytes = 0, pool_used_bytes = 0;  // over all devices
+  uint64_t host_capacity_bytes = 0, host_ready_bytes = 0, host_used_bytes = 0, host_blocks = 0;
+  uint64_t disk_capacity_bytes = 0, disk_used_bytes = 0, disk_blocks = 0, disk_persisted = 0;
+  uint64_t entries = 0, entry_bytes = 0;
+  uint64_t unpersisted_blocks = 0;  // extended, not yet on disk
+  uint64_t pinned_blocks = 0, sessions = 0, references = 0;
+  uint64_t loads_in_flight = 0, offloads_in_flight = 0, disk_reads_in_flight = 0,
+           disk_writes_in_flight = 0, acquires_waiting = 0;
+  // Waiting to be started; acquires_waiting is the acquires' own.
+  uint64_t offloads_queued = 0, onload_copies_queued = 0, disk_reads_queued = 0,
+           disk_writes_queued = 0;
+  uint64_t write_budget_left_bytes = 0;   // UINT64_MAX: no limit
+  uint64_t write_budget_spent_bytes = 0;  // today
+  // Estimate for a cache that never forgets; see infinite_cache.h.
+  uint64_t endless_missed_blocks = 0;
+  std::vector<std::string> disk_engines;
+  bool disk_degraded = false;
+};
+
+}  // namespace kvtier
