@@ -70,7 +70,7 @@ void PrintBlock(const LsArguments& arguments, const ListedBlock& listed) {
 
 json::object BlockJson(const ListedBlock& listed) {
   json::object block = *listed.block.object();
-  block.stable_erase("space");
+  block.stable_erase("namespace");
   for (const char* member : {"tenant", "model", "model_name", "block_bytes"}) {
     if (listed.name_space[member].present()) block[member] = *listed.name_space[member].value();
   }

@@ -36,7 +36,7 @@ Result<PrivateDaemon> StartBenchDaemon(const GpuBenchOptions& options, const Ben
       fmt::format("host.touch_threads={}", options.threads),
       fmt::format("host.checksum_threads={}", options.threads),
       fmt::format("disk.bytes={}B", sizes.disk ? 3 * slots_bytes : 0),
-      fmt::format("cache.chunk_bytes={}B", 64 * kMiB),
+      fmt::format("cache.slab_bytes={}B", 64 * kMiB),
       // A whole set is allocated at once: all of the other one may have to be saved first.
       "cache.max_wait_ms=30000",
   };

@@ -34,7 +34,7 @@ Result<PrivateDaemon> StartPlayedDaemon(const GpuBenchOptions& options) {
                      "pool.bytes=24MiB",
                      "host.bytes=16MiB",
                      "disk.bytes=512MiB",
-                     "cache.chunk_bytes=2MiB",
+                     "cache.slab_bytes=2MiB",
                      "disk.free_floor_bytes=0B",
                      "retention.persist_after=0s",
                      "cache.max_wait_ms=5000"};

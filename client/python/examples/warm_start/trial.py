@@ -200,5 +200,5 @@ class Trial:
             "host.touch_threads": "8",
             "host.checksum_threads": "8",
             "disk.bytes": f"{2 * tier}B",
-            "cache.chunk_bytes": f"{chunk}B",
+            "cache.slab_bytes": f"{chunk}B",
         }
