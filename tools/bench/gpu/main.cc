@@ -136,7 +136,7 @@ int Main(int argc, char** argv) {
                  "Of the daemons, for checksums and for touching memory; 0: their own choice.")
       ->check(CLI::Range(0, 64))
       ->capture_default_str();
-  app.add_option("--chunk-bytes", options.slab_bytes, "Of the device measured alone.");
+  app.add_option("--chunk-bytes", options.chunk_bytes, "Of the device measured alone.");
   app.add_option("--chunks-in-flight", options.chunks_in_flight, "Likewise.");
   app.add_option("--large-pool-bytes", options.large_pool_bytes, "For the start.")
       ->capture_default_str();
