@@ -67,7 +67,7 @@ class BlocksTest(DaemonTestCase):
             entries = kvtier.chain_entries(hashes, got.new_blocks, BLOCK_TOKENS)
             self.assertEqual(pool.commit_and_wait(entries), [Status.ALREADY_EXISTS])
 
-    def test_a_commit_that_nobody_waited_for_reports_its_error_later(self):
+    def test_a_commit_that_was_not_waited_for_reports_its_error_later(self):
         pool = self.attach()
         hashes = self.commit_prefix(pool, prompt(blocks=1), fill=1)
         with pool.acquire(hashes) as got:

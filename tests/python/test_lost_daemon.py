@@ -13,7 +13,7 @@ from kvtier import Miss, Presence, Status
 
 
 class NoDaemonTest(unittest.TestCase):
-    def test_connecting_to_nobody_says_so(self):
+    def test_connecting_without_a_daemon_says_so(self):
         with tempfile.TemporaryDirectory() as directory:
             socket = os.path.join(directory, "nobody.sock")
             with self.assertRaises(kvtier.UnavailableError) as raised:
