@@ -220,9 +220,9 @@ class AttentionTest(KernelsTest):
         self.assertAlmostEqual(p.softmax_scale, 128**-0.5, places=6)
         self.assertEqual(p.kv.block_stride, BLOCK)
 
-    def test_append_tells_where_each_sequences_queries_begin(self):
+    def test_prefill_tells_where_each_sequences_queries_begin(self):
         starts = FakeTensor(3, dtype="int32", address=0x7400_0000)
-        kernels.append(
+        kernels.prefill(
             queries(500), self.cache, tables(), starts, splits=4, workspace=self.workspace
         )
         p = self.the_call().params
@@ -326,9 +326,9 @@ class AttentionTest(KernelsTest):
             with self.subTest(reason), self.refused(reason):
                 kernels.decode(queries(), self.cache, tables(), **arguments)
         with self.refused("bad_query_starts", "[2]"):
-            kernels.append(queries(), self.cache, tables(1), starts)
+            kernels.prefill(queries(), self.cache, tables(1), starts)
         with self.refused("bad_splits", "65, 0 to 64"):
-            kernels.append(queries(), self.cache, tables(), starts, splits=65)
+            kernels.prefill(queries(), self.cache, tables(), starts, splits=65)
 
     def test_a_batch_of_none_queues_nothing(self):
         out = kernels.decode(queries(0), self.cache, tables(0))

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "base/check.h"
-#include "tiers/storage/slab_header.h"
+#include "tiers/storage/disk_geometry.h"
 #include "tiers/storage/slot_header.h"
 
 namespace kvtier {

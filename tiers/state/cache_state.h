@@ -35,7 +35,7 @@
 #include "tiers/policy/victim_queue.h"
 #include "tiers/policy/write_budget.h"
 #include "tiers/state/cache_trace.h"
-#include "tiers/storage/slot_check.h"
+#include "tiers/storage/slot_header.h"
 
 namespace kvtier {
 

@@ -194,7 +194,7 @@ class AcquireReply(Structure):
         ("new_block_capacity", c_size_t),
         ("hit_count", c_size_t),
         ("new_block_count", c_size_t),
-        ("tail", c_uint32),
+        ("partial_block", c_uint32),
         ("load", Load),
         ("miss", c_uint8),
     ]

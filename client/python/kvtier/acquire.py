@@ -22,10 +22,10 @@ class AcquireResult:
     in a `with` statement, which releases what it still holds at its end. The garbage collector does
     not. One thread at a time.
 
-    hits: in order, one reference each. new_blocks: private blocks, `new_blocks` of them; none without a
-    daemon. hashes: of the full blocks asked for, 32 bytes each. tail: which of the partial_blocks hit
-    (it is then the last hit), or None. load: for Pool.wait; None: all hits are usable now. miss:
-    why the block after the hits was not served.
+    hits: in order, one reference each. new_blocks: the private blocks asked for; none without a
+    daemon. hashes: of the full blocks asked for, 32 bytes each. partial_block: which of the
+    partial blocks offered is the last hit, or None. load: for Pool.wait; None: all hits are usable
+    now. miss: why the block after the hits was not served.
     """
 
     def __init__(
@@ -34,15 +34,15 @@ class AcquireResult:
         hashes: list[bytes],
         hits: list[Hit],
         new_blocks: list[Block],
-        tail: int | None,
+        partial_block: int | None,
         load: Load | None,
         miss: Miss,
     ) -> None:
         self._pool = pool
         self.hashes = hashes
         self.hits = hits
-        self.new_blocks = fresh
-        self.partial_block = tail
+        self.new_blocks = new_blocks
+        self.partial_block = partial_block
         self.load = load
         self.miss = miss
 
@@ -62,7 +62,7 @@ class AcquireResult:
         return [hit.block for hit in self.hits] + self.new_blocks
 
     def block_table(self) -> npt.NDArray[np.int32]:
-        """Pool indices of all blocks held, int32 [hits + fresh]."""
+        """Pool indices of all blocks held, int32 [hits + new blocks]."""
         return np.array([block.index for block in self.blocks], dtype=np.int32)
 
     def wait(self, up_to: int | None = None, timeout_ms: int | None = None) -> LoadProgress:

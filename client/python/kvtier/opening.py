@@ -14,7 +14,7 @@ from .blocks import Retention
 from .copier import Copier, CopyFunction
 from .errors import Status, last_error
 from .hashing import PromptIdentity, fill_identity
-from .sequence import Sequence
+from .sequence import MissedSequence, Sequence
 
 if TYPE_CHECKING:
     from .pool import Pool
@@ -33,7 +33,7 @@ class SequenceSettings:
 
 def open_sequence(
     pool: Pool, pool_handle: Handle, settings: SequenceSettings, tokens: Tokens
-) -> Sequence | None:
+) -> Sequence:
     """Does what Pool.open_sequence says."""
     array = _convert.token_array(tokens)
     # Without a copy function, the library copies wherever the pool is.
@@ -55,7 +55,7 @@ def _options(settings: SequenceSettings, copier: Copier | None) -> Any:
 
 def _open(
     pool: Pool, pool_handle: Handle, options: Any, tokens: Any, copier: Copier | None
-) -> Sequence | None:
+) -> Sequence:
     library = _library.load()
     pointer = ctypes.c_void_p()
     status = library.kvt_sequence_open(
@@ -66,7 +66,7 @@ def _open(
         ctypes.byref(pointer),
     )
     if status == Status.UNAVAILABLE:
-        return None
+        return MissedSequence(pool, tokens.size)
     if status != Status.OK:
         raise last_error() from (copier.take_error() if copier else None)
     handle = Handle("sequence", pointer.value, library.kvt_sequence_close, pool_handle)

@@ -190,11 +190,11 @@ class Pool(Scoped):
         """References the longest cached prefix over all tiers, starts what must be loaded, and
         allocates private blocks. One round trip.
 
-        hashes: of the sequence's full blocks, from block 0. partial_blocks: of partial blocks that would do
-        after all of `hashes`, longest first. Or tokens, with identity: hashed here, with the
-        remaining partial block as the only tail. new_blocks: private blocks, all of them or the
-        call fails. in_layers: what is in host memory comes layer by layer, layer 0 of all blocks
-        first; see wait_layers.
+        hashes: of the sequence's full blocks, from block 0. partial_blocks: hashes of partial
+        blocks that would do after all of `hashes`, longest first. Or tokens, with identity: hashed
+        here, the block of the remaining tokens being the only partial one. new_blocks: how many
+        private blocks to allocate, all of them or the call fails. in_layers: what is in host memory
+        comes layer by layer, layer 0 of all blocks first; see wait_layers.
 
         Without a daemon: no hits, no private blocks, miss UNAVAILABLE. Raises
         ResourceExhaustedError ("pool_full"), LimitExceededError, TimedOutError,
@@ -221,10 +221,10 @@ class Pool(Scoped):
         request.new_blocks = new_blocks
         request.load_order = 1 if in_layers else 0
         hits = (_abi.AcquiredBlock * (hash_count + (1 if partial_blocks else 0)))()
-        new_blocks = (_abi.Block * _convert.unsigned(new_blocks, 32, "new_blocks"))()
+        private = (_abi.Block * _convert.unsigned(new_blocks, 32, "new_blocks"))()
         reply = _abi.sized(_abi.AcquireReply)
         reply.hits, reply.hits_capacity = ctypes.addressof(hits), len(hits)
-        reply.new_blocks, reply.new_block_capacity = ctypes.addressof(new_blocks), len(new_blocks)
+        reply.new_blocks, reply.new_block_capacity = ctypes.addressof(private), len(private)
         names = _convert.split_hashes(hashes)
         if not check_available(
             self._library.kvt_acquire(
@@ -236,7 +236,7 @@ class Pool(Scoped):
             self,
             names,
             unpack_hits(memoryview(hits).cast("B")[: reply.hit_count * ctypes.sizeof(hits._type_)]),
-            unpack_blocks(memoryview(new_blocks).cast("B")),
+            unpack_blocks(memoryview(private).cast("B")),
             None if reply.partial_block == _abi.NO_PARTIAL_BLOCK else reply.partial_block,
             Load(reply.load.id, reply.load.attachment) if reply.load.id else None,
             Miss(reply.miss),
@@ -283,7 +283,8 @@ class Pool(Scoped):
         steps = _convert.unsigned(layers, 32, "layers")
         if stream is not None and not self._queue_wait(load, steps, stream):
             return LoadProgress(0, True, Miss.UNAVAILABLE)
-        return self._wait(self._library.kvt_wait_layers, load, steps, timeout_ms if stream is None else 0)
+        wait_ms = timeout_ms if stream is None else 0
+        return self._wait(self._library.kvt_wait_layers, load, steps, wait_ms)
 
     def _queue_wait(self, load: Load, steps: int, stream: object) -> bool:
         status = self._library.kvt_wait_on_stream(
@@ -414,7 +415,7 @@ class Pool(Scoped):
         reserve_tokens: int = 0,
         retention: Retention = Retention.EXTENDED,
         copy: CopyFunction | None = None,
-    ) -> Sequence | None:
+    ) -> Sequence:
         """Opens a sequence with its first tokens: hashes them, references their longest cached
         prefix and reserves blocks for the rest.
 
@@ -422,7 +423,8 @@ class Pool(Scoped):
         reserve_tokens: room to append without another round trip. retention: of the blocks that the
         sequence commits. copy: for copy-on-write in place of the built-in copy; see CopyFunction.
 
-        None: no daemon; compute without the cache. Raises ResourceExhaustedError (nothing is held),
+        Without a daemon: a sequence that is a miss, see Sequence.available; compute without the
+        cache. Raises ResourceExhaustedError (nothing is held),
         InvalidArgumentError, LimitExceededError, TimedOutError; UnsupportedError (GPU memory, and
         no driver here).
         """

@@ -27,7 +27,7 @@ from ._handle import Handle
 from ._scoped import Scoped
 from .blocks import Block, Miss
 from .copier import Copier
-from .errors import Status, check, error_of, last_error
+from .errors import Status, check, error_of, invalid, last_error
 
 if TYPE_CHECKING:
     from .memory import PoolMemory
@@ -68,6 +68,11 @@ class Sequence(Scoped):
     `close` and `info` raises StaleHandleError "connection_lost". Its memory stays readable, but may
     be replaced by others: an engine that has computed with it asks `check` before it trusts the
     result.
+
+    A sequence that was opened without a daemon is a miss, `available` False: it counts tokens, but
+    has no cached tokens and no blocks, its block table and slot mapping are empty, and what it is
+    told to publish goes nowhere. `check` is True of it, for there is nothing to lose; `memory`
+    raises UnavailableError. It stays a miss: open another one once the daemon is back.
     """
 
     def __init__(self, pool: Pool, handle: Handle, copier: Copier | None) -> None:
@@ -79,7 +84,13 @@ class Sequence(Scoped):
         self._memory: PoolMemory | None = None
         handle.close_with(self)
 
+    @property
+    def available(self) -> bool:
+        """False: it was opened without a daemon, and there are no blocks to compute into."""
+        return True
+
     def info(self) -> SequenceInfo:
+        """How it stands now. No round trip."""
         info = _abi.sized(_abi.SequenceInfo)
         check(self._library.kvt_sequence_get_info(self._handle.get(), ctypes.byref(info)))
         return SequenceInfo(
@@ -236,3 +247,94 @@ class Sequence(Scoped):
         """Of a call that may have copied: what the copy raised is the cause."""
         if status != Status.OK:
             raise last_error() from (self._copier.take_error() if self._copier else None)
+
+
+class MissedSequence(Sequence):
+    """What Pool.open_sequence returns without a daemon; see Sequence.available."""
+
+    def __init__(self, pool: Pool, tokens: int) -> None:
+        self._pool = pool
+        self._tokens = tokens
+        self._computed_tokens = 0
+        self._open = True
+
+    @property
+    def available(self) -> bool:
+        return False
+
+    @property
+    def closed(self) -> bool:
+        return not self._open
+
+    def close(self) -> None:
+        self._open = False
+
+    def info(self) -> SequenceInfo:
+        self._require_open()
+        return SequenceInfo(
+            tokens=self._tokens,
+            cached_tokens=0,
+            computed_tokens=self._computed_tokens,
+            blocks=0,
+            pool_tokens=0,
+            host_tokens=0,
+            disk_tokens=0,
+            attachment=0,
+            ready=True,
+            miss=Miss.UNAVAILABLE,
+        )
+
+    def wait(self, timeout_ms: int | None = None) -> bool:
+        _convert.timeout(timeout_ms)
+        self._require_open()
+        return True
+
+    def check(self) -> bool:
+        self._require_open()
+        return True
+
+    def memory(self) -> PoolMemory:
+        self._require_open()
+        raise error_of(Status.UNAVAILABLE, "no_daemon", "the sequence has no blocks")
+
+    def block_table(self) -> npt.NDArray[np.int32]:
+        self._require_open()
+        return np.zeros(0, dtype=np.int32)
+
+    def block_handles(self, count: int | None = None) -> list[Block]:
+        self._require_open()
+        if count:
+            raise invalid("too_many_blocks", f"{count} of 0")
+        return []
+
+    def slot_mapping(self, first: int = 0, count: int | None = None) -> npt.NDArray[np.int64]:
+        self._require_open()
+        _convert.unsigned(first, 63, "first")
+        if first + (count or 0) > self._tokens:
+            raise invalid("beyond_sequence", f"{first} + {count} of {self._tokens} tokens")
+        return np.zeros(0, dtype=np.int64)
+
+    def append(self, tokens: Tokens) -> None:
+        self._require_open()
+        self._tokens += _convert.token_array(tokens).size
+
+    def mark_computed(self, tokens: int) -> None:
+        self._require_open()
+        if not 0 <= tokens <= self._tokens:
+            raise invalid("too_many_tokens", f"{tokens} of {self._tokens}")
+        self._computed_tokens = max(self._computed_tokens, tokens)
+
+    def finish(self) -> None:
+        self._require_open()
+        if self._computed_tokens != self._tokens:
+            raise error_of(Status.WRONG_STATE, "tokens_not_computed")
+
+    def fork(self) -> Sequence:
+        self._require_open()
+        fork = MissedSequence(self._pool, self._tokens)
+        fork._computed_tokens = self._computed_tokens
+        return fork
+
+    def _require_open(self) -> None:
+        if not self._open:
+            raise invalid("closed", "the sequence is closed")

@@ -7,7 +7,7 @@
     tables = kernels.SequenceTables(block_table, kv_lengths)   # int32 tensors, [1, blocks], [1]
     workspace = kernels.Workspace()
     kernels.kv_write(k, v, layers[0], slot_mapping)            # into the sequence's slots
-    out = kernels.append(q, layers[0], tables, query_starts, workspace=workspace)   # prefill
+    out = kernels.prefill(q, layers[0], tables, query_starts, workspace=workspace)   # prefill
     out = kernels.decode(q, layers[0], tables, workspace=workspace)                 # one token
 
 Calls check shapes, dtypes, strides and devices on the host, queue their work on torch's current
