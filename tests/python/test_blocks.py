@@ -33,7 +33,7 @@ class BlocksTest(DaemonTestCase):
             held = pool.memory().block_bytes()[got.block_table()]
             np.testing.assert_array_equal(held, np.repeat([[10], [11], [12], [13]], BLOCK_BYTES, 1))
 
-    def test_tokens_hash_to_what_the_caller_would_have_hashed_and_their_partial_block_is_found(self):
+    def test_tokens_hash_as_the_caller_would_hash_them_and_their_partial_block_is_found(self):
         pool = self.attach()
         tokens = prompt(blocks=2, extra_tokens=5)
         full_and_partial = pool.hash_blocks(tokens)
