@@ -32,11 +32,10 @@ class SharedWork {
     const int64_t tokens = c.prefix + int64_t{c.batch} * c.own;
     rotations_ = RotationCount(static_cast<size_t>(4 * tokens * token_elements));
     MakeTables();
-    cache_ = PagedCache({.blocks = rotations_ * tokens / c.page,
-                         .page = c.page,
-                         .kv_heads = c.kv_heads,
-                         .head_dim = c.head_dim,
-                         .layers = 0});
+    // Two tensors: how the keys' and the values' places differ decides how long L2 keeps a prefix.
+    const auto elements = static_cast<size_t>(rotations_ * tokens * token_elements);
+    keys_ = RandomOnDevice(KVT_BF16, elements, 1);
+    values_ = RandomOnDevice(KVT_BF16, elements, 2);
     const size_t query_elements = static_cast<size_t>(c.batch) * c.q_heads * c.head_dim;
     query_ = RandomOnDevice(KVT_BF16, query_elements, 3);
     output_ = DeviceMemory(query_elements * 2);
@@ -89,7 +88,15 @@ class SharedWork {
     params.q_heads = c.q_heads;
     params.query_head_stride = params.output_head_stride = c.head_dim;
     params.query_sequence_stride = params.output_sequence_stride = int64_t{c.q_heads} * c.head_dim;
-    params.kv = cache_.Layer();
+    params.kv = {.key = keys_.get(),
+                 .value = values_.get(),
+                 .dtype = KVT_BF16,
+                 .kv_heads = c.kv_heads,
+                 .head_dim = c.head_dim,
+                 .page_tokens = c.page,
+                 .block_stride = int64_t{c.page} * c.kv_heads * c.head_dim,
+                 .token_stride = int64_t{c.kv_heads} * c.head_dim,
+                 .head_stride = c.head_dim};
     params.sequences = {
         .block_table = table_.get<int32_t>() + int64_t{rotation} * c.batch * row_pages_,
         .kv_lengths = whole_lengths_.get<int32_t>(),
@@ -117,9 +124,8 @@ class SharedWork {
   SharedCase case_;
   int row_pages_;
   int rotations_ = 0;
-  PagedCache cache_;
-  DeviceMemory whole_lengths_, own_lengths_, prefix_length_, members_, query_, output_, table_,
-      shared_workspace_, plain_workspace_;
+  DeviceMemory keys_, values_, whole_lengths_, own_lengths_, prefix_length_, members_, query_,
+      output_, table_, shared_workspace_, plain_workspace_;
 };
 
 // `tokens`: those read from memory.

@@ -2,16 +2,18 @@
 """What kvtier.kernels refuses and what it tells the library, without a GPU."""
 
 import contextlib
+import ctypes
 import types
 import unittest
 from unittest import mock
 
 import kvtier
-from harness.c_layout import COMPILER, declared_functions, differences, structures
+from harness.c_layout import COMPILER, declared_functions, differences
 from harness.fake_tensor import FakeTensor
 from harness.paths import SOURCE
 from kvtier import kernels
-from kvtier.kernels import _abi, _launch, _library
+from kvtier.kernels import _launch
+from kvtier.kernels._launch import abi
 
 try:
     import torch
@@ -30,26 +32,38 @@ V_ADDRESS = K_ADDRESS + TOKENS * HEADS * DIM * 2
 class AbiTest(unittest.TestCase):
     def test_every_function_of_the_headers_is_declared(self):
         texts = [path.read_text() for path in HEADERS.glob("*.h")]
-        self.assertEqual(declared_functions(texts, "KVT_KERNEL_API"), set(_abi.PROTOTYPES))
+        self.assertEqual(declared_functions(texts, "KVT_KERNEL_API"), set(abi.functions))
 
     @unittest.skipUnless(COMPILER, "no C++ compiler")
     def test_every_structure_is_laid_out_as_in_the_headers(self):
-        self.assertGreaterEqual(len(structures(_abi)), 11)
-        self.assertEqual(differences(_abi, "kvtier/kernels.h", "kernels/include"), "")
+        self.assertGreaterEqual(len(abi.structures), 11)
+        self.assertEqual(differences(abi, "kvtier/kernel_table.h", "kernels/include"), "")
 
     def test_a_library_of_another_version_is_refused(self):
-        text = (HEADERS / "kernel_table.h").read_text()
-        self.assertIn(f"#define KVT_KERNELS_ABI {_abi.VERSION}\n", text)
         other = mock.Mock(_name="libkvtier_kernels.so")
         other.kvt_kernels_table.return_value = None
         with self.assertRaises(kvtier.LibraryNotFoundError):
-            _library.check_version(other)
-        other.kvt_kernels_table.assert_called_once_with(_abi.VERSION)
+            _launch.check_version(other)
+        other.kvt_kernels_table.assert_called_once_with(abi.KVT_KERNELS_ABI)
+
+    def test_a_library_whose_structures_have_other_sizes_is_refused(self):
+        table = abi.kvt_kernel_table(
+            table_bytes=ctypes.sizeof(abi.kvt_kernel_table),
+            decode_params_bytes=ctypes.sizeof(abi.kvt_decode_params),
+            prefill_params_bytes=ctypes.sizeof(abi.kvt_prefill_params),
+            kv_write_params_bytes=ctypes.sizeof(abi.kvt_kv_write_params),
+        )
+        other = mock.Mock(_name="libkvtier_kernels.so")
+        other.kvt_kernels_table.return_value = ctypes.addressof(table)
+        _launch.check_version(other)
+        table.prefill_params_bytes += 8
+        with self.assertRaisesRegex(kvtier.LibraryNotFoundError, "kvt_prefill_params"):
+            _launch.check_version(other)
 
     def test_a_named_library_that_is_not_there_is_an_error_that_names_it(self):
-        with mock.patch.dict("os.environ", {_library.LIBRARY_VARIABLE: "/nowhere/kernels.so"}):
+        with mock.patch.dict("os.environ", {_launch.LIBRARY_VARIABLE: "/nowhere/kernels.so"}):
             with self.assertRaises(kvtier.LibraryNotFoundError) as raised:
-                _library.load.__wrapped__()
+                _launch.load.__wrapped__()
         self.assertIn("/nowhere/kernels.so", str(raised.exception))
 
 
@@ -75,7 +89,7 @@ class FakeLibrary:
 
     def __init__(self):
         self.calls = []
-        self.status = _abi.OK
+        self.status = abi.KVT_KERNEL_OK
 
     def __getattr__(self, name):
         if name == "kvt_kernel_status_text":
@@ -97,7 +111,7 @@ class KernelsTest(unittest.TestCase):
         self.workspace = mock.Mock(spec=kernels.Workspace)
         self.workspace.memory.return_value = FakeTensor(4096, dtype="uint8", address=0x7200_0000)
         for target, name, value in (
-            (_library, "load", lambda: self.library),
+            (_launch, "load", lambda: self.library),
             (_launch, "on_device", lambda tensor, stream: contextlib.nullcontext(STREAM)),
         ):
             patch = mock.patch.object(target, name, value)
@@ -336,9 +350,9 @@ class AttentionTest(KernelsTest):
 
     def test_the_librarys_refusal_is_an_exception_with_its_reason(self):
         for status, kind in (
-            (_abi.INVALID_ARGUMENT, kvtier.InvalidArgumentError),
-            (_abi.UNSUPPORTED, kvtier.UnsupportedError),
-            (_abi.LAUNCH_FAILED, kvtier.InternalError),
+            (abi.KVT_KERNEL_INVALID_ARGUMENT, kvtier.InvalidArgumentError),
+            (abi.KVT_KERNEL_UNSUPPORTED, kvtier.UnsupportedError),
+            (abi.KVT_KERNEL_LAUNCH_FAILED, kvtier.InternalError),
         ):
             self.library.status = status
             with self.assertRaises(kind) as raised:

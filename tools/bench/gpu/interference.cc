@@ -1,90 +1,172 @@
 // SPDX-License-Identifier: Apache-2.0
+// How much slower an engine's steps become while a daemon copies for others on the same GPU.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
-#include <random>
+#include <functional>
 #include <string>
 #include <thread>
-#include <vector>
+#include <utility>
 
 #include "base/byte_size.h"
-#include "kernels/bench/cuda_bench.h"
+#include "tools/bench/bench_client.h"
+#include "tools/bench/gpu/bench_daemon.h"
+#include "tools/bench/gpu/engine_step.h"
 #include "tools/bench/gpu/gpu_bench.h"
-#include "tools/bench/gpu/kernel/read_memory.h"
 #include "tools/bench/gpu/player.h"
-#include "tools/replay/report.h"
 
 namespace kvtier {
 namespace {
 
-using kernels::bench::CheckCuda;
-using kernels::bench::DeviceMemory;
-using kernels::bench::TimedStream;
+using Clock = std::chrono::steady_clock;
 
-// Some 130 us of an H200, and many times its cache.
-constexpr uint64_t kReadBytes = 512 * kMiB;
-constexpr int kSteps = 6000;
-constexpr int kWarmSteps = 200;
-constexpr auto kOffloadStart = std::chrono::milliseconds(2500);
+constexpr uint64_t kBlockBytes = 2 * kMiB;
+constexpr double kBurstBytesPerSecond = 10e9;
+constexpr uint64_t kBurstBytes = 256 * kMiB;
+constexpr auto kCopierStart = std::chrono::milliseconds(2500);
 
-// A kernel that reads memory, as a step of decoding does, again and again.
-class StepTimer {
+double SecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// Repeats `round`, which returns the bytes it moved, on a thread of its own until it is destroyed.
+class Traffic {
  public:
-  StepTimer() : vram_(kReadBytes), digest_(sizeof(uint32_t)) {
-    // Not zeros: those can be read faster than other bytes.
-    std::vector<uint64_t> noise(kReadBytes / sizeof(uint64_t));
-    std::ranges::generate(noise, std::mt19937_64(1));
-    CheckCuda(cudaMemcpy(vram_.get(), noise.data(), kReadBytes, cudaMemcpyHostToDevice), "copy");
-    CheckCuda(cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, 0),
-              "the device");
-  }
+  using Round = std::function<Result<uint64_t>()>;
 
-  struct Step {
-    double p50_us = 0;
-    double p99_us = 0;
-  };
-  [[nodiscard]] Step Run() {
-    std::vector<double> steps;
-    for (int i = 0; i < kWarmSteps + kSteps; ++i) {
-      const double us = stream_.Microseconds([this] {
-        CheckCuda(ReadMemory(vram_.get(), kReadBytes, digest_.get<uint32_t>(), multiprocessors_,
-                             stream_.get()),
-                  "reading kernel");
-      });
-      if (i >= kWarmSteps) steps.push_back(us);
-    }
-    return {Percentile(steps, 0.50), Percentile(steps, 0.99)};
+  explicit Traffic(Round round)
+      : thread_([this, round = std::move(round)] {
+          while (!stopping_) {
+            const Result<uint64_t> moved = round();
+            if (!moved) {
+              failed_ = true;
+              return;
+            }
+            bytes_ += *moved;
+          }
+        }) {}
+  ~Traffic() {
+    stopping_ = true;
+    thread_.join();
   }
+  Traffic(const Traffic&) = delete;
+  Traffic& operator=(const Traffic&) = delete;
+
+  [[nodiscard]] uint64_t bytes() const { return bytes_; }
+  [[nodiscard]] bool failed() const { return failed_; }
 
  private:
-  DeviceMemory vram_;
-  DeviceMemory digest_;
-  TimedStream stream_;
-  int multiprocessors_ = 0;
+  std::atomic<uint64_t> bytes_ = 0;
+  std::atomic<bool> stopping_ = false;
+  std::atomic<bool> failed_ = false;
+  std::thread thread_;  // last: it uses the others
 };
+
+// The lines of one kind of traffic, each beside the idle step of the same run.
+class StepTable {
+ public:
+  explicit StepTable(EngineStep* step) : step_(*step) {}
+
+  void MeasureIdle() {
+    graph_ = step_.RunGraph();
+    eager_ = step_.RunEager();
+    Add("idle", graph_, eager_, false);
+  }
+  [[nodiscard]] Status MeasureBeside(const std::string& name, Traffic::Round round) {
+    Traffic traffic(std::move(round));
+    while (traffic.bytes() == 0 && !traffic.failed()) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    const uint64_t before = traffic.bytes();
+    const auto start = Clock::now();
+    const StepTimes graph = step_.RunGraph();
+    const StepTimes eager = step_.RunEager();
+    const double gbps = static_cast<double>(traffic.bytes() - before) / 1e9 / SecondsSince(start);
+    if (traffic.failed()) return MakeError(ErrorCode::kIoError, "traffic_failed", name);
+    Add(name, graph, eager, true);
+    results_.push_back(MakeGpuResult("step_traffic_" + name, gbps, "GB/s", 0));
+    return {};
+  }
+  // While some other process copies.
+  void MeasureBesideProcess(const std::string& name) {
+    const StepTimes graph = step_.RunGraph();
+    Add(name, graph, step_.RunEager(), true);
+  }
+  [[nodiscard]] GpuResults Take() { return std::move(results_); }
+
+ private:
+  void Add(const std::string& name, const StepTimes& graph, const StepTimes& eager, bool compare) {
+    const auto add = [&](const char* what, double us, double idle_us) {
+      results_.push_back(
+          MakeGpuResult(fmt::format("{}_{}", what, name), us, "us", compare ? idle_us : 0));
+    };
+    add("step_p50", graph.p50_us, graph_.p50_us);
+    add("step_p99", graph.p99_us, graph_.p99_us);
+    add("eager_step_p50", eager.p50_us, eager_.p50_us);
+    add("eager_step_p99", eager.p99_us, eager_.p99_us);
+  }
+
+  EngineStep& step_;
+  StepTimes graph_, eager_;
+  GpuResults results_;
+};
+
+// Offloads in the background: sets that fill most of a pool of which nearly all is to be kept
+// clean, so no acquire ever waits for room.
+Status BesideOffloads(const GpuBenchOptions& options, StepTable* table) {
+  const BenchSizes sizes{.block_bytes = kBlockBytes, .blocks = 4 * options.set_bytes / kBlockBytes};
+  KVT_ASSIGN_OR_RETURN(const PrivateDaemon daemon,
+                       StartBenchDaemon(options, sizes, {"cache.pool_clean_fraction=0.95"}));
+  KVT_ASSIGN_OR_RETURN(BenchClient client, BenchClient::Connect(daemon, kBlockBytes));
+  uint64_t seed = 100;
+  const auto offload = [&](uint64_t blocks) -> Result<uint64_t> {
+    KVT_ASSIGN_OR_RETURN(const TimedOffload done,
+                         client.CommitAndTimeRest(BenchClient::Set(seed++, blocks), false));
+    return done.bytes;
+  };
+  KVT_RETURN_IF_ERROR(
+      table->MeasureBeside("offload", [&] { return offload(sizes.blocks * 4 / 5); }));
+  auto next = Clock::now();
+  return table->MeasureBeside("offload_bursts", [&]() -> Result<uint64_t> {
+    std::this_thread::sleep_until(next);
+    next = std::max(next, Clock::now() - std::chrono::milliseconds(100)) +
+           std::chrono::nanoseconds(static_cast<int64_t>(1e9 * kBurstBytes / kBurstBytesPerSecond));
+    return offload(kBurstBytes / kBlockBytes);
+  });
+}
+
+// Loads that a client waits for: two sets take turns in a pool that holds one.
+Status BesideLoads(const GpuBenchOptions& options, StepTable* table) {
+  const BenchSizes sizes{.block_bytes = kBlockBytes, .blocks = options.set_bytes / kBlockBytes};
+  KVT_ASSIGN_OR_RETURN(const PrivateDaemon daemon, StartBenchDaemon(options, sizes, {}));
+  KVT_ASSIGN_OR_RETURN(BenchClient client, BenchClient::Connect(daemon, kBlockBytes));
+  const Set sets[] = {BenchClient::Set(1, sizes.blocks), BenchClient::Set(2, sizes.blocks)};
+  KVT_RETURN_IF_ERROR(StoreBelow(client, sets));
+  size_t turn = 0;
+  return table->MeasureBeside("loads", [&]() -> Result<uint64_t> {
+    KVT_ASSIGN_OR_RETURN(const TimedLoad load, client.Load(sets[turn++ % 2]));
+    return load.hit[static_cast<size_t>(Tier::kHost)] * kBlockBytes;
+  });
+}
 
 }  // namespace
 
-Result<GpuResults> MeasureInterference(const GpuBenchOptions& /*options*/) {
-  StepTimer timer;
-  const StepTimer::Step idle = timer.Run();
-  GpuResults results;
-  results.push_back(MakeGpuResult("kernel_p50_idle", idle.p50_us, "us", 0));
-  results.push_back(MakeGpuResult("kernel_p99_idle", idle.p99_us, "us", 0));
-  for (const uint64_t gigabytes : {10, 0}) {
-    // Another process that offloads, as the daemon would, until this goes.
-    KVT_ASSIGN_OR_RETURN(
-        const SelfProcess other,
-        SelfProcess::Start({"--offload-forever", fmt::format("{}", gigabytes * 1'000'000'000)}));
-    // It says nothing; a machine that is slower shows less interference, never more.
-    std::this_thread::sleep_for(kOffloadStart);
-    const StepTimer::Step busy = timer.Run();
-    const std::string name = gigabytes == 0 ? "full_speed" : fmt::format("{}GBps", gigabytes);
-    results.push_back(MakeGpuResult("kernel_p50_offload_" + name, busy.p50_us, "us", idle.p50_us));
-    results.push_back(MakeGpuResult("kernel_p99_offload_" + name, busy.p99_us, "us", idle.p99_us));
+Result<GpuResults> MeasureInterference(const GpuBenchOptions& options) {
+  EngineStep step;
+  StepTable table(&step);
+  table.MeasureIdle();
+  {
+    // A bare process that offloads without a daemon until this goes. It does not say when it
+    // begins.
+    KVT_ASSIGN_OR_RETURN(const SelfProcess copier, SelfProcess::Start({"--offload-forever", "0"}));
+    std::this_thread::sleep_for(kCopierStart);
+    table.MeasureBesideProcess("bare_copier");
   }
-  return results;
+  KVT_RETURN_IF_ERROR(BesideOffloads(options, &table));
+  KVT_RETURN_IF_ERROR(BesideLoads(options, &table));
+  return table.Take();
 }
 
 }  // namespace kvtier

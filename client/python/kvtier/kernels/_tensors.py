@@ -6,12 +6,12 @@ Only attributes and methods that every torch version has are used, so that nothi
 
 from __future__ import annotations
 
-import enum
 import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Optional
 
 from ..errors import invalid
+from ._launch import abi
 
 if TYPE_CHECKING:
     import torch
@@ -23,21 +23,13 @@ Shape = Sequence[Optional[int]]
 ALIGNMENT_BYTES = 16
 
 
-class DType(enum.IntEnum):
-    """The element types that kernels take, numbered as in kernels.h."""
-
-    BF16 = 0
-    FP16 = 1
-    FP8_E4M3 = 2
-    FP32 = 3
-
-
 SIXTEEN_BIT = ("bfloat16", "float16")
-_NUMBERS = {
-    "bfloat16": DType.BF16,
-    "float16": DType.FP16,
-    "float8_e4m3fn": DType.FP8_E4M3,
-    "float32": DType.FP32,
+# The numbers of kvt_dtype.
+_NUMBERS: dict[str, int] = {
+    "bfloat16": abi.KVT_BF16,
+    "float16": abi.KVT_FP16,
+    "float8_e4m3fn": abi.KVT_FP8_E4M3,
+    "float32": abi.KVT_FP32,
 }
 
 
@@ -52,7 +44,7 @@ def _name(dtype: object) -> str:
     return str(dtype).rpartition(".")[2]
 
 
-def dtype_number(tensor: torch.Tensor) -> DType:
+def dtype_number(tensor: torch.Tensor) -> int:
     """Of a tensor whose dtype was checked."""
     return _NUMBERS[dtype_name(tensor)]
 

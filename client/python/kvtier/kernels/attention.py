@@ -6,9 +6,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..errors import invalid
-from . import _abi, _launch, _tensors
+from . import _launch, _tensors
+from ._launch import Workspace, abi
 from .cache import PagedKv, SequenceTables
-from .workspace import Workspace
 
 if TYPE_CHECKING:
     import torch
@@ -88,7 +88,7 @@ def decode_shared(
         own = _decode_params(query, result, cache, tables, softmax_scale, lse, sinks)
         own.soft_cap = soft_cap
         _tensors.check_list(members, "members", len(prefixes) + 1, "int32", query)
-        params = _abi.DecodeSharedParams(
+        params = abi.kvt_decode_shared_params(
             own, prefixes.abi(cache.page_tokens, cache.key.device), members.data_ptr()
         )
         if len(tables) > 0:
@@ -134,7 +134,7 @@ def prefill(
         starts = len(tables) + 1
         _tensors.check_list(query_starts, "query_starts", starts, "int32", query)
         strides = _query_strides(query, result, cache)
-        params = _abi.PrefillParams(
+        params = abi.kvt_prefill_params(
             **_common(query, result, cache, tables, softmax_scale, lse, sinks),
             query_token_stride=strides[0],
             query_head_stride=strides[1],
@@ -224,7 +224,7 @@ def _decode_params(
     if query.shape[0] != len(tables):
         raise invalid("bad_query", f"{query.shape[0]} rows for {len(tables)} sequences")
     strides = _query_strides(query, output, cache)
-    return _abi.DecodeParams(
+    return abi.kvt_decode_params(
         **_common(query, output, cache, tables, softmax_scale, lse, sinks),
         query_sequence_stride=strides[0],
         query_head_stride=strides[1],

@@ -6,9 +6,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..errors import invalid
-from . import _abi, _launch, _tensors
+from . import _launch, _tensors
+from ._launch import Workspace, abi
 from .cache import SequenceTables, check_page
-from .workspace import Workspace
 
 if TYPE_CHECKING:
     import torch
@@ -62,7 +62,7 @@ def mla_decode(
         _tensors.check(result, "output", (rows, heads, _LATENT_DIM), dtypes, query)
         own, results = _tensors.strides(query, "query"), _tensors.strides(result, "output")
         blocks = _tensors.strides(latent, "latent")
-        params = _abi.MlaDecodeParams(
+        params = abi.kvt_mla_decode_params(
             query=query.data_ptr(),
             output=result.data_ptr(),
             lse=_tensors.address(lse),
@@ -90,11 +90,11 @@ def mla_decode(
 
 def _scales(scales: torch.Tensor | None, latent: torch.Tensor) -> Any:
     if scales is None:
-        return _abi.Scales()
+        return abi.kvt_scales()
     if _tensors.dtype_name(latent) != _FP8:
         raise invalid("bad_latent_scales", f"scales for a {_tensors.dtype_name(latent)} latent")
     one = scales.numel() == 1 and len(scales.shape) < 2
     shape = tuple(scales.shape) if one else tuple(latent.shape[:2])
     _tensors.check(scales, "latent_scales", shape, ("float32",), latent)
     block, token = (0, 0) if one else tuple(scales.stride())
-    return _abi.Scales(scales.data_ptr(), block, token, 0)
+    return abi.kvt_scales(scales.data_ptr(), block, token, 0)

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tiers/storage/uring_block_file.h"
-
 #include <fmt/format.h>
 #include <liburing.h>
 #include <pthread.h>
@@ -17,8 +15,7 @@
 
 #include "base/check.h"
 #include "base/errno_error.h"
-#include "tiers/memory/registered_memory.h"
-#include "tiers/storage/io_queue.h"
+#include "tiers/storage/io_engine.h"
 
 namespace kvtier {
 namespace {

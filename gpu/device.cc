@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpu/copy_bounds.h"
+#include "gpu/device.h"
 
 #include <fmt/format.h>
 

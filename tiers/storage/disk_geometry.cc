@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tiers/storage/slab_header.h"
+#include "tiers/storage/disk_geometry.h"
 
 #include <cstring>
 #include <string_view>

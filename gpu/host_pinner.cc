@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpu/pinned_ranges.h"
+#include "gpu/host_pinner.h"
 
 #include <iterator>
 
 namespace kvtier {
-
 void PinnedRanges::Add(std::span<std::byte> range) {
   const std::lock_guard lock(mutex_);
   bytes_by_start_[range.data()] = range.size();

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tiers/storage/pread_block_file.h"
-
 #include <pthread.h>
 #include <unistd.h>
 
@@ -11,7 +9,7 @@
 #include <thread>
 #include <utility>
 
-#include "tiers/storage/io_queue.h"
+#include "tiers/storage/io_engine.h"
 
 namespace kvtier {
 namespace {
