@@ -37,6 +37,7 @@ WORDS = {
     r"freshen(s|ed|ing)?": "touch",
     r"bury|buries|buried": "defer the deletion",
     r"this room|house of": "folder",
+    r"prefills": "appends; prefill is the kernel, and what an engine does",
     r"endless[_ ]?cache": "infinite cache",
     r"[Ss]paceId": "NamespaceId",
     r"papers": "documents, manual pages",

@@ -118,7 +118,7 @@ class StepTable {
 Status BesideOffloads(const GpuBenchOptions& options, StepTable* table) {
   const BenchSizes sizes{.block_bytes = kBlockBytes, .blocks = 4 * options.set_bytes / kBlockBytes};
   KVT_ASSIGN_OR_RETURN(const PrivateDaemon daemon,
-                       StartBenchDaemon(options, sizes, {"cache.pool_clean_fraction=0.95"}));
+                       StartBenchDaemon(options, sizes, {"cache.pool_clean_fraction=0.9"}));
   KVT_ASSIGN_OR_RETURN(BenchClient client, BenchClient::Connect(daemon, kBlockBytes));
   uint64_t seed = 100;
   const auto offload = [&](uint64_t blocks) -> Result<uint64_t> {
