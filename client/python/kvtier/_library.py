@@ -23,7 +23,7 @@ abi = Header(_PACKAGE / "include" / "kvtier.h")
 
 
 class LibraryNotFoundError(ImportError):
-    """A library of kvtier could not be loaded; the message names each place and why it did not do."""
+    """A library of kvtier could not be loaded; the message names each place and the reason."""
 
 
 def sized(structure: Any) -> Any:

@@ -74,7 +74,7 @@ class Workspace(Scoped):
         return int(info.device_base)
 
     def array(self, offset: int, shape: tuple[int, ...], dtype: DType) -> npt.NDArray[Any]:
-        """A part of it in place as a numpy array; see DType.numpy for bfloat16. Valid until `close`.
+        """A part of it in place as a numpy array, valid until `close`; see DType.numpy.
 
         Raises UnsupportedError (on a GPU), InvalidArgumentError (outside of it).
         """

@@ -74,7 +74,7 @@ def connect(
     other (2000); a negative minimum: never again. wait_for_daemon: succeed without a daemon; all
     that needs one then raises UnavailableError until it is there.
 
-    Raises UnavailableError (nobody listens), PermissionDeniedError, UnsupportedError (no common
+    Raises UnavailableError (no daemon listens), PermissionDeniedError, UnsupportedError (no common
     version of the protocol), TimedOutError, InvalidArgumentError; LibraryNotFoundError.
     """
     library = _library.load()
@@ -143,7 +143,7 @@ class Connection(Scoped):
         return Stats(*(getattr(stats, name) for name in Stats.__dataclass_fields__))
 
     def register_model(self, record: ModelRecord) -> Model:
-        """Tells the daemon of a model; the same record is the same model, whoever registers it.
+        """Tells the daemon of a model; the same record is the same model on every connection.
 
         Raises InvalidArgumentError naming the field, LimitExceededError, UnavailableError.
         """
@@ -176,8 +176,8 @@ class Connection(Scoped):
         It is created on first use with `pool_bytes`, 0 leaving the size to the daemon. device: its
         position in `devices()`; None: the only one, or the GPU whose CUDA context is current on
         this thread (after `torch.cuda.set_device`), or the only GPU that this process may see.
-        Raises ResourceExhaustedError, InvalidArgumentError, NotFoundError (model, device; or
-        nobody can tell which device is meant), UnavailableError.
+        Raises ResourceExhaustedError, InvalidArgumentError, NotFoundError (model; device, or which
+        device is meant cannot be told), UnavailableError.
         """
         if device is None:
             device = abi.KVT_ANY_DEVICE
@@ -204,7 +204,7 @@ class Connection(Scoped):
         return check_available(self._library.kvt_flush(self._handle.get()))
 
     def take_errors(self) -> AsyncErrors:
-        """Takes the errors of commits and releases that nobody waited for; the latest 1024 are
+        """Takes the errors of commits and releases whose calls did not wait; the latest 1024 are
         kept."""
         errors = (abi.kvt_async_error * _ERRORS_KEPT)()
         dropped = ctypes.c_uint64()

@@ -49,7 +49,7 @@ class PoolMemory:
     """The memory of a pool, of one generation of it.
 
     Arrays made from it are valid memory for as long as they live, also after the pool was closed or
-    the daemon is gone; what is in them is the caller's only while he holds the blocks. Only private
+    the daemon is gone; their contents are the caller's only while it holds the blocks. Only private
     blocks may be written. Any thread.
     """
 

@@ -6,7 +6,7 @@ Its life in an engine:
     sequence = pool.open_sequence(prompt)  # one round trip: hash, find, reserve
     sequence.wait()                        # until what was found is in the pool
     # compute tokens sequence.cached_tokens.. into their slots
-    sequence.mark_computed(len(prompt))    # full blocks are now everybody's
+    sequence.mark_computed(len(prompt))    # others can find the full blocks now
     sequence.append([token])               # compute it into its slot, and so on
     sequence.finish()                      # the last, partial block too
     sequence.close()

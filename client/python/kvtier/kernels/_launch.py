@@ -9,6 +9,7 @@ import ctypes
 import functools
 import os
 import pathlib
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -144,17 +145,32 @@ def check(name: str, status: int) -> None:
     """Raises unless the kernel was queued: InvalidArgumentError, UnsupportedError (no such kernel
     is built, or not for this device), InternalError (CUDA refused)."""
     if status != abi.KVT_KERNEL_OK:
-        text: bytes = load().kvt_kernel_status_text(status)
+        text: str = load().kvt_kernel_status_text(status).decode()
         kind = _STATUS.get(status, Status.INTERNAL)
-        raise error_of(kind, "kernel_refused", f"{name}: {text.decode()}")
+        if kind == Status.UNSUPPORTED:
+            text += f"; {_device_text()}"
+        raise error_of(kind, "kernel_refused", f"{name}: {text}")
 
 
-def workspace_bytes(name: str, params: Any) -> int:
-    """What `name` needs for these parameters on the current device. Raises UnsupportedError."""
+def _device_text() -> str:
+    """What this process computes on, and what the kernels are built for."""
+    torch = sys.modules.get("torch")
+    found = "no GPU"
+    if torch is not None and torch.cuda.is_available():
+        major, minor = torch.cuda.get_device_capability()
+        found = f"{torch.cuda.get_device_name()} of compute capability {major}.{minor}"
+    return f"the device is {found}, kernels are built for 9.0 (Hopper)"
+
+
+def workspace_bytes(name: str, params: Any, stream: int) -> int:
+    """What `name` needs for these parameters on the current device. Raises as `check`."""
     query = getattr(load(), f"{name}_workspace_bytes")
     needed: int = query(ctypes.byref(params))
     if needed == 0:
-        check(name, abi.KVT_KERNEL_UNSUPPORTED)
+        # The size says only that they are refused; the call, which cannot run so, says why.
+        status = getattr(load(), name)(ctypes.byref(params), None, 0, stream)
+        refused = status in (abi.KVT_KERNEL_INVALID_ARGUMENT, abi.KVT_KERNEL_LAUNCH_FAILED)
+        check(name, status if refused else abi.KVT_KERNEL_UNSUPPORTED)
     return needed
 
 
@@ -173,6 +189,6 @@ def launch_with_workspace(
 ) -> None:
     """As `launch`, with the workspace that the parameters need, on the device of `beside`; None:
     one for this call. See Workspace.memory for `shape`."""
-    needed = workspace_bytes(name, params)
+    needed = workspace_bytes(name, params, stream)
     memory = (workspace or Workspace()).memory(name, needed, beside, shape)
     launch(name, params, stream, memory.data_ptr(), memory.numel())

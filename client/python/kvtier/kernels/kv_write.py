@@ -64,6 +64,7 @@ def kv_write(
 
     Raises InvalidArgumentError, UnsupportedError.
     """
+    _tensors.check_device(key, "key")
     with _launch.on_device(key, stream) as handle:
         params = _params(key, value, cache, slot_mapping)
         if rope is not None:
