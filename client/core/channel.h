@@ -16,7 +16,7 @@
 
 #include "base/result.h"
 #include "base/unique_fd.h"
-#include "client/core/deadline.h"
+#include "client/core/unix_socket.h"
 #include "protocol/frame.h"
 #include "protocol/messages.h"
 
@@ -135,7 +135,7 @@ Result<Reply> Channel::Call(const Encoder& encode, Deadline deadline, const Hook
   Pending pending;
   pending.type = Reply::kType;
   pending.decode = [&](std::span<const std::byte> payload) -> Status {
-    KVT_ASSIGN_OR_RETURN(reply, Reply::Decode(payload));
+    KVT_ASSIGN_OR_RETURN(reply, wire::Decode<Reply>(payload));
     return hooks.on_reply ? hooks.on_reply(reply) : Status();
   };
   KVT_RETURN_IF_ERROR(Exchange(&pending, encode, deadline, hooks.on_abandoned));

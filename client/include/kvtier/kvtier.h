@@ -365,8 +365,7 @@ typedef struct kvt_acquire_request {
   size_t partial_count;
   uint32_t new_blocks; /* private blocks to allocate: all of them or the call fails */
   uint32_t reserved;
-  /* Default KVT_LOAD_BLOCKS. A daemon that does not know the other loads by blocks. What comes from
-   * disk comes whole, and no layer is complete before. */
+  /* Default KVT_LOAD_BLOCKS. What comes from disk comes whole, and no layer is complete before. */
   kvt_load_order load_order;
   uint8_t reserved_2[7];
 } kvt_acquire_request;
@@ -433,14 +432,14 @@ KVT_API kvt_status kvt_wait_layers(kvt_pool* pool, kvt_load load, uint32_t layer
  * the connection is closed: once the stream has passed, kvt_wait (kvt_wait_layers) for the same
  * `up_to` tells, usually without waiting, whether what was computed counts; if it does not say so,
  * throw the results away. `stream` is a cudaStream_t or CUstream of the pool's GPU, NULL the
- * default one. Where nothing is counted (a daemon without counters, or more loads at once than it
- * has counters for) the call itself waits, at most for the connection's `request_timeout_ms`. A
+ * default one. Where the load is not counted (the session has more loads at once than
+ * counters) the call itself waits, at most for the connection's `request_timeout_ms`. A
  * thread of the library watches the connection from the first call on. Errors: KVT_UNSUPPORTED (not
  * CUDA memory), KVT_IO_ERROR, those of kvt_wait. */
 KVT_API kvt_status kvt_wait_on_stream(kvt_pool* pool, kvt_load load, uint32_t up_to, void* stream);
 
 typedef struct kvt_commit_entry {
-  kvt_block block; /* private, filled, and not written again by anyone */
+  kvt_block block; /* private, filled, and not written again */
   kvt_hash hash;
   kvt_hash parent; /* of the block before this one, if has_parent */
   uint32_t depth;  /* position in the sequence, 0 for the first block */
@@ -469,7 +468,7 @@ KVT_API kvt_status kvt_release(kvt_pool* pool, const kvt_block* blocks, size_t c
  * lost since the last flush, and what had been sent may be lost with it; never reconnects. */
 KVT_API kvt_status kvt_flush(kvt_connection* connection);
 
-/* An error of a commit or release that nobody waited for. */
+/* An error of a commit or release that was only sent. */
 typedef struct kvt_async_error {
   kvt_block block; /* the handle it is about; attachment 0 if it concerns the whole call */
   kvt_status code;

@@ -2,7 +2,7 @@
 // The C++ face of libkvtier: header-only over the C ABI, whose rules on threads, errors and
 // reconnecting hold here too (kvtier.h). Handles are move-only and give back what they hold.
 //
-//   auto connection = kvt::Connection::Connect("/run/kvtier/kvtierd.sock");
+//   auto connection = kvt::Connection::Connect("/run/kvtier/kvtier.sock");
 //   auto model = connection->RegisterModel(record);
 //   auto pool = connection->Attach(model->model);
 //   auto sequence = pool->OpenSequence(tokens);
@@ -71,12 +71,8 @@ class BlockSpan {
 
 // What an acquire brought.
 struct Acquired {
-  struct Source {
-    uint16_t tokens = 0;
-    kvt_tier tier = KVT_TIER_POOL;
-  };
   BlockSpan hits;                                 // the longest cached prefix
-  std::vector<Source> sources;                    // of each hit
+  std::vector<kvt_acquired_block> sources;        // where each hit was found, and its tokens
   BlockSpan new_blocks;                           // private blocks
   uint32_t partial_block = KVT_NO_PARTIAL_BLOCK;  // which of the partial_blocks hit
   kvt_load load{};                                // id 0: all hits are usable
@@ -227,7 +223,7 @@ class Pool {
     reply.new_block_capacity = allocated.size();
     if (kvt_acquire(get(), &request, &reply)) return Error::Last();
     hits.resize(reply.hit_count);
-    return ToAcquired(hits, std::move(allocated), reply);
+    return ToAcquired(std::move(hits), std::move(allocated), reply);
   }
   // Waits until the first `up_to` hits are usable or the load is over. Hits that could not be
   // loaded are then taken out of `acquired` and released.
@@ -303,17 +299,14 @@ class Pool {
   }
 
  private:
-  Acquired ToAcquired(const std::vector<kvt_acquired_block>& hits, std::vector<kvt_block> allocated,
+  Acquired ToAcquired(std::vector<kvt_acquired_block> hits, std::vector<kvt_block> allocated,
                       const kvt_acquire_reply& reply) const {
     Acquired acquired;
     std::vector<kvt_block> blocks;
     blocks.reserve(hits.size());
-    acquired.sources.reserve(hits.size());
-    for (const kvt_acquired_block& hit : hits) {
-      blocks.push_back(hit.block);
-      acquired.sources.push_back({hit.tokens, hit.tier});
-    }
+    for (const kvt_acquired_block& hit : hits) blocks.push_back(hit.block);
     acquired.hits = BlockSpan(get(), std::move(blocks));
+    acquired.sources = std::move(hits);
     acquired.new_blocks = BlockSpan(get(), std::move(allocated));
     acquired.partial_block = reply.partial_block;
     acquired.load = reply.load;

@@ -318,16 +318,10 @@ class AttendRequest(Structure):
         ("sequence_count", c_size_t),
         ("blocks", c_void_p),
         ("block_count", c_size_t),
-    ]
-
-
-class AttendScales(Structure):
-    _fields_ = [
-        ("size", c_size_t),
-        ("keys", c_void_p),
-        ("key_count", c_size_t),
-        ("values", c_void_p),
-        ("value_count", c_size_t),
+        ("key_scales", c_void_p),
+        ("key_scale_count", c_size_t),
+        ("value_scales", c_void_p),
+        ("value_scale_count", c_size_t),
     ]
 
 
@@ -394,7 +388,6 @@ PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "kvt_workspace_get_info": (_STATUS, [_OBJECT, _OUT]),
     "kvt_attend_request_init": (None, [_OUT]),
     "kvt_attend": (_STATUS, [_OBJECT, c_void_p, c_int64, _OUT]),
-    "kvt_attend_scaled": (_STATUS, [_OBJECT, c_void_p, c_void_p, c_int64, _OUT]),
     "kvt_sequence_blocks": (_STATUS, [_OBJECT, _ARRAY, c_size_t]),
 }
 

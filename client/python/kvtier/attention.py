@@ -139,18 +139,16 @@ class Workspace(Scoped):
         request.sequence_count = len(lengths)
         request.blocks = _convert.pointer(packed)
         request.block_count = len(packed) // ctypes.sizeof(_abi.Block)
-        compute_ns = ctypes.c_uint64()
-        end = (_convert.timeout(timeout_ms), ctypes.byref(compute_ns))
-        if key_scales is None and value_scales is None:
-            check(self._library.kvt_attend(self._handle.get(), ctypes.byref(request), *end))
-            return compute_ns.value
         keys, values = _numbers(key_scales), _numbers(value_scales)
-        scales = _abi.sized(_abi.AttendScales)
-        scales.keys, scales.key_count = _convert.address(keys), len(keys)
-        scales.values, scales.value_count = _convert.address(values), len(values)
+        request.key_scales, request.key_scale_count = _convert.address(keys), len(keys)
+        request.value_scales, request.value_scale_count = _convert.address(values), len(values)
+        compute_ns = ctypes.c_uint64()
         check(
-            self._library.kvt_attend_scaled(
-                self._handle.get(), ctypes.byref(request), ctypes.byref(scales), *end
+            self._library.kvt_attend(
+                self._handle.get(),
+                ctypes.byref(request),
+                _convert.timeout(timeout_ms),
+                ctypes.byref(compute_ns),
             )
         )
         return compute_ns.value
