@@ -17,7 +17,7 @@ constexpr uint64_t kMinRatedChunkBytes = 2 * kMiB;
 
 }  // namespace
 
-void CopyQueue::Add(CopyRequest request, std::byte* pool) {
+CopyJob& CopyQueue::Add(CopyRequest request, std::byte* pool) {
   std::erase_if(request.copies, [](const BlockCopy& copy) { return copy.bytes == 0; });
   KVT_CHECK(!request.copies.empty());
   const auto direction = static_cast<size_t>(request.direction);
@@ -25,9 +25,27 @@ void CopyQueue::Add(CopyRequest request, std::byte* pool) {
   auto job = std::make_shared<CopyJob>();
   job->request = std::move(request);
   job->pool = pool;
+  job->arrival = next_arrival_++;
   Jobs& jobs = jobs_[direction][priority];
   for (const BlockCopy& copy : job->request.copies) jobs.bytes += copy.bytes;
   jobs.push_back(std::move(job));
+  return *jobs.back();
+}
+
+std::optional<CopyDirection> CopyQueue::MostUrgent() const {
+  std::optional<CopyDirection> urgent;
+  // The most urgent priority that has requests decides; the first request there of each direction
+  // is that direction's earliest.
+  for (size_t priority = 0; priority < kCopyPriorityCount && !urgent; ++priority) {
+    uint64_t earliest = UINT64_MAX;
+    for (size_t direction = 0; direction < jobs_.size(); ++direction) {
+      const Jobs& jobs = jobs_[direction][priority];
+      if (jobs.empty() || jobs.front()->arrival >= earliest) continue;
+      earliest = jobs.front()->arrival;
+      urgent = static_cast<CopyDirection>(direction);
+    }
+  }
+  return urgent;
 }
 
 bool CopyQueue::Limited(size_t priority) const {

@@ -28,24 +28,30 @@ struct CopyQueueOptions {
   uint64_t background_bytes_per_s = 0;
 };
 
-// A request on its way. `chunks_under_way` and `outcome` are for whoever performs the chunks.
+// A request on its way. What follows `pool` is for the thread that performs the chunks, but for
+// the position and `arrival`, which are the queue's.
 struct CopyJob {
   CopyRequest request;
   std::byte* pool = nullptr;
   size_t next_copy = 0;
   uint64_t next_offset = 0;  // within that copy
+  uint64_t arrival = 0;      // grows with each request added
   int chunks_under_way = 0;
+  // The request's number in a CountingOrder, if the device keeps one and the request counts.
+  std::optional<uint64_t> counting;
   Status outcome;
 
   [[nodiscard]] bool AllTaken() const { return next_copy == request.copies.size(); }
 };
 
+// One contiguous copy, or a part of one that is larger than a chunk.
 struct CopyPiece {
   std::byte* pool = nullptr;
   std::byte* host = nullptr;
   uint64_t bytes = 0;
 };
 
+// What is handed to the hardware, or to one thread, at a time.
 struct CopyChunk {
   CopyPriority priority = CopyPriority::kDemand;
   uint64_t bytes = 0;
@@ -62,14 +68,17 @@ class CopyQueue {
   explicit CopyQueue(const CopyQueueOptions& options) : options_(options) {}
 
   // `pool` is the address of `request.pool` for the engine. REQUIRES: some bytes to copy, all in
-  // bounds.
-  void Add(CopyRequest request, std::byte* pool);
+  // bounds. The job stays valid for the caller until its last chunk has been taken.
+  CopyJob& Add(CopyRequest request, std::byte* pool);
   // See Device.
   void AwaitBackground(bool awaited) { background_awaited_ = awaited; }
   // The next chunk of a direction: pieces of one priority. Nothing if there is none, if it may not
   // start at `now_ns` (any steady clock), or if it would not be as full as `least` says.
   [[nodiscard]] std::optional<CopyChunk> Take(CopyDirection direction, int64_t now_ns,
                                               ChunkFill least = ChunkFill::kAny);
+  // The direction of the most urgent request, of equally urgent ones that of the earliest; nothing
+  // if the queue is empty. For a device that serves both directions by the same threads.
+  [[nodiscard]] std::optional<CopyDirection> MostUrgent() const;
   // The earliest time at which Take may have something, if nothing is added; INT64_MAX: never.
   [[nodiscard]] int64_t next_start_ns() const;
   // Takes out the requests of which something has not been taken.
@@ -88,6 +97,7 @@ class CopyQueue {
 
   const CopyQueueOptions options_;
   std::array<ByPriority, 2> jobs_;  // by direction
+  uint64_t next_arrival_ = 0;
   int64_t background_start_ns_ = 0;
   bool background_awaited_ = false;
 };

@@ -9,7 +9,7 @@
 #include <optional>
 #include <utility>
 
-#include "gpu/cuda_error.h"
+#include "gpu/cuda_driver.h"
 
 namespace kvtier {
 namespace {

@@ -146,7 +146,7 @@ class KernelsOnGpuTest(unittest.TestCase):
             for i in range(2):
                 self.assert_close(output[i], reference(query[i : i + 1], *problem.dense(i))[0][0])
 
-    def test_append_sees_each_sequences_prefix_and_its_own_tokens_in_order(self):
+    def test_prefill_sees_each_sequences_prefix_and_its_own_tokens_in_order(self):
         lengths, counts = [37, 577, 2011], [37, 5, 128]
         problem = Problem(lengths)
         query = random(sum(counts), Q_HEADS, DIM)
@@ -158,7 +158,7 @@ class KernelsOnGpuTest(unittest.TestCase):
             {"window_tokens": 64},
             {"workspace": kernels.Workspace()},
         ):
-            got = kernels.append(query, cache, problem.tables, starts, lse=lse, **options)
+            got = kernels.prefill(query, cache, problem.tables, starts, lse=lse, **options)
             for i, (first, last) in enumerate(((0, 37), (37, 42), (42, 170))):
                 k, v = problem.dense(i)
                 window = options.get("window_tokens", 0)

@@ -2,19 +2,22 @@
 #include "tiers/state/session_table.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 
 namespace kvtier {
 
 void SessionTable::Open(SessionId session, std::function<void(const LoadProgress&)> on_progress) {
-  const bool inserted = sessions_.try_emplace(session, Session{std::move(on_progress), {}}).second;
+  const bool inserted =
+      sessions_.try_emplace(session, Session{std::move(on_progress), {}, 0}).second;
   KVT_CHECK(inserted);
 }
 
 void SessionTable::Close(SessionId session) {
   auto node = sessions_.extract(session);
   if (node.empty()) return;
+  KVT_CHECK(node.mapped().held == 0);
   for (auto& [pool_id, holdings] : node.mapped().pools) {
     CachePool* pool = state_.FindPool(pool_id);
     std::vector<EntryIndex> cached;
@@ -46,17 +49,6 @@ BlockHandle SessionTable::AllocatePrivate(SessionId session, CachePool* pool) {
   return pool->blocks.HandleOf(block);
 }
 
-void SessionTable::AddReferences(SessionId session, CachePool* pool,
-                                 std::span<const BlockIndex> blocks) {
-  ReferenceCounts& references = Of(session, *pool).references;
-  for (const BlockIndex block : blocks) {
-    if (block == kNoBlock) continue;
-    PoolBlock& record = pool->blocks[block];
-    if (record.references++ == 0 && !record.loading) pool->victims.Remove(record.entry);
-    references.Add(block);
-  }
-}
-
 void SessionTable::DropReference(SessionId session, CachePool* pool, BlockIndex block,
                                  std::vector<EntryIndex>* cached) {
   ReferenceCounts& references = Of(session, *pool).references;
@@ -65,24 +57,15 @@ void SessionTable::DropReference(SessionId session, CachePool* pool, BlockIndex 
   Unreference(pool, block, 1, cached);
 }
 
-void SessionTable::DropReferences(SessionId session, CachePool* pool,
-                                  std::span<const BlockIndex> blocks) {
-  std::vector<EntryIndex> cached;
-  for (const BlockIndex block : blocks) {
-    if (block != kNoBlock) DropReference(session, pool, block, &cached);
-  }
-  EnterEvictionOrder(pool, std::move(cached));
-}
-
 void SessionTable::Unreference(CachePool* pool, BlockIndex block, uint32_t count,
                                std::vector<EntryIndex>* cached) {
   PoolBlock& record = pool->blocks[block];
   KVT_CHECK(record.references >= count);
   record.references -= count;
   if (record.references > 0) return;
-  if (record.state == PoolBlockState::kOrphaned) {
+  if (record.state() == PoolBlockState::kOrphaned) {
     pool->blocks.Free(block, nullptr);
-  } else if (!record.loading) {
+  } else if (!record.loading()) {
     cached->push_back(record.entry);
   }
   // A block that is still loading becomes cached when it arrives.
@@ -121,10 +104,9 @@ bool SessionTable::Holds(SessionId session, const CachePool& pool, BlockIndex bl
 }
 
 uint64_t SessionTable::references(SessionId session) const {
-  uint64_t total = 0;
-  for (const auto& [pool, holdings] : sessions_.at(session).pools) {
-    total += holdings.references.total();
-  }
+  const Session& holder = sessions_.at(session);
+  uint64_t total = holder.held;
+  for (const auto& [pool, holdings] : holder.pools) total += holdings.references.total();
   return total;
 }
 
@@ -132,6 +114,83 @@ uint64_t SessionTable::references() const {
   uint64_t total = 0;
   for (const auto& [session, holder] : sessions_) total += references(session);
   return total;
+}
+
+HeldReferences::HeldReferences(SessionTable* table, SessionId session, CachePool* pool)
+    : table_(table), pool_(pool), session_(&table->sessions_.at(session)) {}
+
+HeldReferences::HeldReferences(HeldReferences&& other) noexcept
+    : table_(std::exchange(other.table_, nullptr)),
+      pool_(other.pool_),
+      session_(other.session_),
+      blocks_(std::exchange(other.blocks_, {})),
+      count_(std::exchange(other.count_, 0)) {}
+
+HeldReferences& HeldReferences::operator=(HeldReferences&& other) noexcept {
+  // What this held goes with `other`.
+  std::swap(table_, other.table_);
+  std::swap(pool_, other.pool_);
+  std::swap(session_, other.session_);
+  blocks_.swap(other.blocks_);
+  std::swap(count_, other.count_);
+  return *this;
+}
+
+HeldReferences::~HeldReferences() {
+  if (count_ > 0) DropAll(blocks_);
+}
+
+void HeldReferences::Assign(std::vector<BlockIndex> blocks) {
+  // The new ones first, so that what is held before and after never becomes evictable between.
+  const std::vector<BlockIndex> before = std::exchange(blocks_, std::move(blocks));
+  for (const BlockIndex block : blocks_) {
+    if (block != kNoBlock) Reference(block);
+  }
+  DropAll(before);
+}
+
+void HeldReferences::Add(size_t position, BlockIndex block) {
+  KVT_CHECK(blocks_[position] == kNoBlock);
+  blocks_[position] = block;
+  Reference(block);
+}
+
+void HeldReferences::Reference(BlockIndex block) {
+  PoolBlock& record = pool_->blocks[block];
+  if (record.references++ == 0 && !record.loading()) pool_->victims.Remove(record.entry);
+  ++count_;
+  ++session_->held;
+}
+
+void HeldReferences::Drop(size_t position) {
+  const BlockIndex block = std::exchange(blocks_[position], kNoBlock);
+  KVT_CHECK(block != kNoBlock);
+  DropAll(std::span(&block, 1));
+}
+
+void HeldReferences::Truncate(size_t size) {
+  DropAll(std::span(blocks_).subspan(size));
+  blocks_.resize(size);
+}
+
+void HeldReferences::DropAll(std::span<const BlockIndex> blocks) {
+  std::vector<EntryIndex> cached;
+  for (const BlockIndex block : blocks) {
+    if (block == kNoBlock) continue;
+    --count_;
+    --session_->held;
+    table_->Unreference(pool_, block, 1, &cached);
+  }
+  table_->EnterEvictionOrder(pool_, std::move(cached));
+}
+
+void HeldReferences::HandOver() {
+  ReferenceCounts& references = session_->pools[pool_->id].references;
+  for (const BlockIndex block : blocks_) {
+    if (block != kNoBlock) references.Add(block);
+  }
+  session_->held -= std::exchange(count_, 0);
+  blocks_.clear();
 }
 
 }  // namespace kvtier

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who holds what: each session's references and private blocks, and the blocks of ended sessions
-// whose processes may still write to them.
+// Which blocks are held, and by which session: each session's references and private blocks, the
+// references of operations that have not been answered yet, and the blocks of ended sessions whose
+// processes may still write to them.
 #pragma once
 
 #include <cstdint>
@@ -15,13 +16,16 @@
 
 namespace kvtier {
 
+class HeldReferences;
+
 // Event loop only.
 class SessionTable {
  public:
   explicit SessionTable(CacheState* state) : state_(*state) {}
 
   void Open(SessionId session, std::function<void(const LoadProgress&)> on_progress);
-  // Drops all references and quarantines the private blocks.
+  // Drops all references and quarantines the private blocks. REQUIRES: no HeldReferences of the
+  // session hold anything.
   void Close(SessionId session);
   // Frees what Close() quarantined. Does nothing if there is nothing.
   void ReleaseQuarantine(SessionId session);
@@ -30,26 +34,26 @@ class SessionTable {
 
   // Turns one free block of the pool into a private one. REQUIRES: open; a block is free.
   BlockHandle AllocatePrivate(SessionId session, CachePool* pool);
-  // Adds one reference to each committed block; kNoBlock is passed over. REQUIRES: open.
-  void AddReferences(SessionId session, CachePool* pool, std::span<const BlockIndex> blocks);
   // Drops one reference; if the block thereby became cached, its entry is appended to `cached`, to
   // be given to EnterEvictionOrder. REQUIRES: the session holds one.
   void DropReference(SessionId session, CachePool* pool, BlockIndex block,
                      std::vector<EntryIndex>* cached);
   // What was released together becomes evictable together, the deepest first.
   void EnterEvictionOrder(CachePool* pool, std::vector<EntryIndex> cached);
-  // Both of the above; kNoBlock is passed over.
-  void DropReferences(SessionId session, CachePool* pool, std::span<const BlockIndex> blocks);
   void FreePrivate(SessionId session, CachePool* pool, BlockIndex block);
   // A private block becomes committed, with the session's reference.
   void Publish(SessionId session, CachePool* pool, BlockIndex block, EntryIndex entry);
 
+  // Whether the session itself holds a reference, which it may then release. What an operation
+  // holds on its behalf does not count.
   [[nodiscard]] bool Holds(SessionId session, const CachePool& pool, BlockIndex block) const;
+  // The session's references and those that operations hold on its behalf.
   [[nodiscard]] uint64_t references(SessionId session) const;
   [[nodiscard]] uint64_t references() const;
   [[nodiscard]] size_t size() const { return sessions_.size(); }
 
  private:
+  friend class HeldReferences;
   struct Holdings {
     ReferenceCounts references;
     PoolBlockList private_blocks;
@@ -58,6 +62,7 @@ class SessionTable {
   struct Session {
     std::function<void(const LoadProgress&)> on_progress;
     HoldingsByPool pools;
+    uint64_t held = 0;  // references of HeldReferences
   };
 
   [[nodiscard]] Holdings& Of(SessionId session, const CachePool& pool) {
@@ -69,6 +74,44 @@ class SessionTable {
   CacheState& state_;
   std::unordered_map<SessionId, Session> sessions_;
   std::unordered_map<SessionId, HoldingsByPool> quarantine_;
+};
+
+// The references that an operation holds on blocks of one pool until it is answered, by position.
+// They protect the blocks from eviction as a session's do, and count against the session's limit,
+// but they are the operation's: nothing that the session sends can release them before HandOver.
+// Whatever is still held at the end is dropped. REQUIRES: the session stays open meanwhile.
+class HeldReferences {
+ public:
+  HeldReferences(SessionTable* table, SessionId session, CachePool* pool);
+  HeldReferences(HeldReferences&& other) noexcept;
+  HeldReferences& operator=(HeldReferences&& other) noexcept;
+  ~HeldReferences();
+
+  [[nodiscard]] size_t size() const { return blocks_.size(); }
+  // Positions that hold a reference; the others are kNoBlock.
+  [[nodiscard]] uint32_t count() const { return count_; }
+  [[nodiscard]] BlockIndex operator[](size_t position) const { return blocks_[position]; }
+
+  // References `blocks` (kNoBlock: none) in place of what was held before.
+  void Assign(std::vector<BlockIndex> blocks);
+  // References the block. REQUIRES: nothing is held at the position.
+  void Add(size_t position, BlockIndex block);
+  // Drops the reference at the position. REQUIRES: there is one.
+  void Drop(size_t position);
+  // Drops all references from the position on.
+  void Truncate(size_t size);
+  // All references become the session's.
+  void HandOver();
+
+ private:
+  void Reference(BlockIndex block);
+  void DropAll(std::span<const BlockIndex> blocks);
+
+  SessionTable* table_;  // null: moved from
+  CachePool* pool_;
+  SessionTable::Session* session_;  // in the table, where it stays until the session is closed
+  std::vector<BlockIndex> blocks_;
+  uint32_t count_ = 0;
 };
 
 }  // namespace kvtier

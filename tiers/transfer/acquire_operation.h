@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tiers/cache.h"
+#include "tiers/state/session_table.h"
 #include "tiers/transfer/prefix_finder.h"
 #include "tiers/types/entry_index.h"
 
@@ -20,9 +21,9 @@ struct AcquireOperation {
   // What is to be taken; `to_load` says how many loads may still begin.
   FoundPrefix found;
   // One per hit found: the referenced block, which cannot be evicted any more, or kNoBlock for one
-  // that still has to be loaded.
-  std::vector<BlockIndex> held;
-  uint32_t held_count = 0;
+  // that still has to be loaded. These are the operation's references: the session can neither
+  // release nor use them before it has the reply.
+  HeldReferences held;
 
   bool has_waited = false;
   bool waits = false;  // for room; else it is answered, or goes on with the next event

@@ -20,12 +20,13 @@ Error PoolFull(uint64_t asked, uint64_t obtainable, uint64_t blocks) {
 
 void Acquirer::Acquire(AcquireRequest request, Done done) {
   ++state_.stats.acquires;
-  Operation operation;
-  operation.request = std::move(request);
-  operation.done = std::move(done);
-  operation.deadline_ms = state_.env.clock->MonotonicMs() + state_.options.max_wait_ms;
-  CachePool* pool = state_.FindPool(operation.request.pool);
+  CachePool* pool = state_.FindPool(request.pool);
   KVT_CHECK(pool != nullptr);
+  const SessionId session = request.session;
+  Operation operation{.request = std::move(request),
+                      .done = std::move(done),
+                      .deadline_ms = state_.env.clock->MonotonicMs() + state_.options.max_wait_ms,
+                      .held = HeldReferences(&sessions_, session, pool)};
   Line& line = lines_[pool->id];
   if (line.empty()) {
     if (Serve(&operation, false) == Outcome::kAnswered) return;
@@ -91,7 +92,7 @@ Status Acquirer::CheckLimits(const CachePool& pool, const Operation& operation) 
   const AcquireRequest& request = operation.request;
   const uint64_t hits = operation.found.hits.size();
   const uint64_t held =
-      sessions_.references(request.session) + Promised(request.session) - operation.held_count;
+      sessions_.references(request.session) + Promised(request.session) - operation.held.count();
   if (held + hits > state_.options.max_references_per_session) {
     return MakeError(ErrorCode::kLimitExceeded, "session_references",
                      fmt::format("{} references held, {} more asked for, {} allowed", held, hits,
@@ -106,7 +107,7 @@ uint64_t Acquirer::Promised(SessionId session) const {
   uint64_t promised = 0;
   for (const auto& [pool, line] : lines_) {
     if (line.empty() || !line.front().begun || line.front().request.session != session) continue;
-    promised += line.front().found.hits.size() - line.front().held_count;
+    promised += line.front().found.hits.size() - line.front().held.count();
   }
   return promised;
 }
@@ -119,9 +120,9 @@ void Acquirer::CutLoads(CachePool* pool, Operation* operation, uint64_t loads) {
   for (uint64_t seen = 0; kept < found.hits.size(); ++kept) {
     const BlockIndex block = state_.BlockIn(*pool, state_[found.hits[kept]]);
     if (block == kNoBlock && seen++ == loads) break;
-    if (block == kNoBlock || pool->blocks[block].loading) ++to_arrive;
+    if (block == kNoBlock || pool->blocks[block].loading()) ++to_arrive;
   }
-  taker_.Cut(pool, operation, kept, MissReason::kPoolFull);
+  BlockTaker::Cut(operation, kept, MissReason::kPoolFull);
   found.to_load = static_cast<uint32_t>(loads);
   found.to_arrive = to_arrive;
 }
@@ -210,7 +211,7 @@ uint32_t Acquirer::Prefetch(CachePool* pool, std::span<const BlockHash> hashes, 
       // Making room may have forgotten this very block.
       index = finder_.Servable(kNoEntry, {pool->namespace_id, hash}, &miss);
       if (index == kNoEntry) break;
-      pool->blocks[taker_.TakeBlock(pool, index)].prefetched = true;
+      pool->blocks.Prefetch(taker_.TakeBlock(pool, index));
       loader_.Start(pool, index);
       state_.trace.BlockLoadBegin(tag, index);
       loader_.FreshenLoading(*pool, index);

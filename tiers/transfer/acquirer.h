@@ -4,8 +4,9 @@
 //
 // An acquire of many blocks is served in parts (CacheOptions::acquire_part_blocks), each in an
 // event of its own: the copies of the first begin while the others are still in their places, and
-// nobody else waits for longer than a part. Its pool's others stand behind it; what it has taken is
-// as if the session held it already, and is given back if it is refused after all.
+// no other request waits for longer than a part. Later acquires of the same pool queue behind it.
+// Until it is answered, the references are the operation's own (HeldReferences): they pass to the
+// session with the reply, and are dropped if the acquire is refused after all.
 #pragma once
 
 #include <array>

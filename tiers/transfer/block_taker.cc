@@ -14,28 +14,16 @@ constexpr size_t kTakenTogether = 64;
 }  // namespace
 
 void BlockTaker::Hold(CachePool* pool, AcquireOperation* operation) {
-  const std::vector<BlockIndex> before = std::move(operation->held);
-  operation->held.clear();
-  operation->held_count = 0;
-  operation->held.reserve(operation->found.hits.size());
+  std::vector<BlockIndex> resident;
+  resident.reserve(operation->found.hits.size());
   for (const EntryIndex index : operation->found.hits) {
-    operation->held.push_back(state_.BlockIn(*pool, state_[index]));
-    if (operation->held.back() != kNoBlock) ++operation->held_count;
+    resident.push_back(state_.BlockIn(*pool, state_[index]));
   }
-  sessions_.AddReferences(operation->request.session, pool, operation->held);
-  sessions_.DropReferences(operation->request.session, pool, before);
+  operation->held.Assign(std::move(resident));
 }
 
-void BlockTaker::HoldOnly(CachePool* pool, AcquireOperation* operation, size_t hits) {
-  const std::span<const BlockIndex> surplus = std::span(operation->held).subspan(hits);
-  sessions_.DropReferences(operation->request.session, pool, surplus);
-  operation->held_count -=
-      static_cast<uint32_t>(surplus.size() - std::count(surplus.begin(), surplus.end(), kNoBlock));
-  operation->held.resize(hits);
-}
-
-void BlockTaker::Cut(CachePool* pool, AcquireOperation* operation, size_t hits, MissReason miss) {
-  HoldOnly(pool, operation, hits);
+void BlockTaker::Cut(AcquireOperation* operation, size_t hits, MissReason miss) {
+  operation->held.Truncate(hits);
   FoundPrefix& found = operation->found;
   found.hits.resize(hits);
   found.partial_block.reset();
@@ -52,7 +40,7 @@ void BlockTaker::Take(CachePool* pool, AcquireOperation* operation, uint64_t roo
     while (more && batch.hits.size() < kTakenTogether) {
       more = TakeHit(pool, operation, &room, &batch);
     }
-    EndBatch(pool, operation, batch);
+    EndBatch(*pool, operation, batch);
     prefetched |= batch.prefetched;
   }
   if (prefetched) {
@@ -77,26 +65,22 @@ bool BlockTaker::TakeHit(CachePool* pool, AcquireOperation* operation, uint64_t*
       operation->begun ? finder_.FindAgain(*pool, operation->request, found, position, &miss)
                        : found.hits[position];
   if (index == kNoEntry) {
-    Cut(pool, operation, position, miss);
+    Cut(operation, position, miss);
     return false;
   }
   found.hits[position] = index;
   const BlockEntry& entry = state_[index];
   BlockIndex block = state_.BlockIn(*pool, entry);
-  BlockIndex& held = operation->held[position];
-  if (held != kNoBlock && held != block) {
-    // The pool has lost what was found there.
-    sessions_.DropReferences(operation->request.session, pool, std::span(&held, 1));
-    --operation->held_count;
-    held = kNoBlock;
-  }
+  HeldReferences& held = operation->held;
+  // The pool may have lost what was found there.
+  if (held[position] != kNoBlock && held[position] != block) held.Drop(position);
   const bool start = block == kNoBlock;
   if (start && found.to_load == 0) {
-    Cut(pool, operation, position, MissReason::kPoolFull);
+    Cut(operation, position, MissReason::kPoolFull);
     return false;
   }
   if (start && *room == 0) return false;
-  const bool arrives = start || pool->blocks[block].loading;
+  const bool arrives = start || pool->blocks[block].loading();
   const LoadTable::Hit hit{arrives ? loader_.SourceOf(entry) : Tier::kPool, entry.tokens};
   const bool in_layers = start && InLayers(operation->request, entry);
   if (start) {
@@ -104,12 +88,8 @@ bool BlockTaker::TakeHit(CachePool* pool, AcquireOperation* operation, uint64_t*
     --*room;
     --found.to_load;
   }
-  if (held == kNoBlock) {
-    batch->unreferenced.push_back(block);
-    held = block;
-    ++operation->held_count;
-  }
-  batch->prefetched |= pool->blocks[block].prefetched;
+  if (held[position] == kNoBlock) held.Add(position, block);
+  batch->prefetched |= pool->blocks[block].prefetched();
   batch->hits.push_back({hit, arrives ? index : kNoEntry, in_layers});
   operation->reply.hits.push_back({pool->blocks.HandleOf(block), hit.tier, hit.tokens});
   return true;
@@ -134,15 +114,14 @@ BlockIndex BlockTaker::TakeBlock(CachePool* pool, EntryIndex index) {
   return block;
 }
 
-void BlockTaker::EndBatch(CachePool* pool, AcquireOperation* operation, const Batch& batch) {
+void BlockTaker::EndBatch(const CachePool& pool, AcquireOperation* operation, const Batch& batch) {
   const bool awaited = std::ranges::any_of(
       batch.hits, [](const LoadTable::Added& hit) { return hit.entry != kNoEntry; });
   AcquireReply& reply = operation->reply;
   if (awaited && reply.load.value == 0) {
-    OpenLoad(*pool, operation, reply.hits.size() - batch.hits.size());
+    OpenLoad(pool, operation, reply.hits.size() - batch.hits.size());
   }
   if (reply.load.value != 0) loads_.Add(reply.load, batch.hits);
-  sessions_.AddReferences(operation->request.session, pool, batch.unreferenced);
   if (awaited) loader_.StartSoundCopies();
 }
 
@@ -173,12 +152,12 @@ void BlockTaker::HandOver(CachePool* pool, AcquireOperation* operation) {
   for (size_t i = reply.hits.size(); i > 0; --i) {
     const AcquiredBlock& hit = reply.hits[i - 1];
     const PoolBlock& block = pool->blocks[hit.handle.index];
-    if (block.state != PoolBlockState::kCommitted) {
+    if (block.state() != PoolBlockState::kCommitted) {
       UseFailed(*pool, *operation, i - 1);
       continue;
     }
     state_.Use(block.entry);
-    if (block.loading) {
+    if (block.loading()) {
       loader_.FreshenLoading(*pool, block.entry);
     } else if (hit.tier != Tier::kPool) {
       loader_.FreshenBelow(block.entry);
@@ -190,8 +169,7 @@ void BlockTaker::HandOver(CachePool* pool, AcquireOperation* operation) {
   state_.stats.allocated += reply.new_blocks.size();
   reply.partial_block = operation->found.partial_block;
   reply.miss = operation->found.miss;
-  operation->held.clear();
-  operation->held_count = 0;
+  operation->held.HandOver();
 }
 
 void BlockTaker::UseFailed(const CachePool& pool, const AcquireOperation& operation,
@@ -211,7 +189,7 @@ void BlockTaker::QueueLayers(CachePool* pool, AcquireOperation* operation) {
 void BlockTaker::Undo(CachePool* pool, AcquireOperation* operation) {
   QueueLayers(pool, operation);
   if (operation->reply.load.value != 0) loads_.Discard(operation->reply.load);
-  HoldOnly(pool, operation, 0);
+  operation->held.Truncate(0);
   operation->reply = {};
 }
 

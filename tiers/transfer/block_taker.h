@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the blocks of an acquire become its session's: first held where they are, then taken, part by
-// part, with loads for those that are not in the pool.
+// How the blocks of an acquire become its session's: first the operation holds those that are in
+// the pool, then it takes them all, part by part, starting loads for those that are elsewhere; with
+// the reply the references pass to the session.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +28,7 @@ class BlockTaker {
   // before. REQUIRES: nothing was taken.
   void Hold(CachePool* pool, AcquireOperation* operation);
   // Only the first `hits` hits are to be served; `miss` says why.
-  void Cut(CachePool* pool, AcquireOperation* operation, size_t hits, MissReason miss);
+  static void Cut(AcquireOperation* operation, size_t hits, MissReason miss);
 
   // Takes hits until `room` free blocks are used or all are taken. Copies of the first begin at
   // once. REQUIRES: the pool has so many free blocks.
@@ -50,7 +51,6 @@ class BlockTaker {
   // Hits that become the session's together.
   struct Batch {
     std::vector<LoadTable::Added> hits;
-    std::vector<BlockIndex> unreferenced;
     bool prefetched = false;  // some are on their way because they were prefetched
   };
 
@@ -60,12 +60,10 @@ class BlockTaker {
                              Batch* batch);
   // The pool's block of the entry, new and loading if there was none.
   BlockIndex StartLoad(CachePool* pool, AcquireOperation* operation, EntryIndex entry);
-  // Registers what the batch waits for, references it and starts its copies.
-  void EndBatch(CachePool* pool, AcquireOperation* operation, const Batch& batch);
+  // Registers what the batch waits for and starts its copies.
+  void EndBatch(const CachePool& pool, AcquireOperation* operation, const Batch& batch);
   // With the hits before the batch, none of which has to arrive.
   void OpenLoad(const CachePool& pool, AcquireOperation* operation, size_t hits_before);
-  // Keeps what is held of the first `hits` hits only.
-  void HoldOnly(CachePool* pool, AcquireOperation* operation, size_t hits);
   // A hit whose load has failed before the reply, in an earlier part, was used like one that fails
   // after it: what a lower tier still has of it stays young.
   void UseFailed(const CachePool& pool, const AcquireOperation& operation, size_t position);

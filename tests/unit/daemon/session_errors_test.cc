@@ -225,5 +225,20 @@ TEST_F(SessionErrors, MoreBlocksThanThePoolHasAreRefused) {
   EXPECT_EQ(Acquire(client.get(), pool_, {}, 60).new_blocks.size(), 60u);
 }
 
+TEST_F(SessionErrors, BlockReleasedTwiceWhileAWaitingAcquireHoldsItCostsOneReference) {
+  auto client = Attached();
+  const auto hashes = Hashes(100, 60);
+  const std::vector<BlockHandle> blocks = Fill(client.get(), pool_, hashes);
+  const BlockHandle first = blocks.front();
+  client->Send(wire::Release{.pool = pool_, .blocks = {blocks.begin() + 1, blocks.end()}}, false);
+  client->Send(
+      wire::Acquire{.pool = pool_, .new_blocks = 52, .hashes = std::span(hashes).first(1)});
+  client->Send(wire::Release{.pool = pool_, .blocks = {first, first}}, false);
+  client.reset();
+  // The daemon still runs once the session has ended.
+  ExpectAlive(&bystander_);
+  ExpectAlive(Attached().get());
+}
+
 }  // namespace
 }  // namespace kvtier

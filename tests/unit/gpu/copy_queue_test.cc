@@ -173,5 +173,18 @@ TEST(CopyQueueTest, ClearingReturnsWhatWasNotTakenWhole) {
   EXPECT_EQ(queue.next_start_ns(), INT64_MAX);
 }
 
+TEST(CopyQueueTest, TheMostUrgentDirectionIsThatOfTheEarliestAmongTheMostUrgent) {
+  CopyQueue queue({.chunk_bytes = kChunkBytes});
+  EXPECT_FALSE(queue.MostUrgent());
+  queue.Add(Request(CopyDirection::kPoolToHost, CopyPriority::kBackground, {10}), nullptr);
+  EXPECT_EQ(queue.MostUrgent(), CopyDirection::kPoolToHost);
+  queue.Add(Up(CopyPriority::kDemand, {10}), nullptr);
+  EXPECT_EQ(queue.MostUrgent(), CopyDirection::kHostToPool);
+  queue.Add(Request(CopyDirection::kPoolToHost, CopyPriority::kDemand, {10}), nullptr);
+  EXPECT_EQ(queue.MostUrgent(), CopyDirection::kHostToPool);
+  ASSERT_TRUE(TakeUp(&queue));
+  EXPECT_EQ(queue.MostUrgent(), CopyDirection::kPoolToHost);
+}
+
 }  // namespace
 }  // namespace kvtier

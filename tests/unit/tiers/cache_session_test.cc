@@ -124,5 +124,57 @@ TEST_F(CacheSessionTest, ClosingManySessionsLeavesTheCacheIdle) {
   EXPECT_EQ(PoolGaugesNow().free, 8u);
 }
 
+// A waiting acquire that has found one block in the pool, of which the session holds a reference,
+// too. What it waits for is an offload, which the test lets go.
+class CacheHeldReferenceTest : public CacheTest {
+ protected:
+  void SetUp() override {
+    Start({.pool_blocks = 16});
+    machine_->loop.Hold(machine_->device->source());
+    blocks_ = Store(kAlice, Sequence(1, 16));
+    Release(kAlice, Handles(blocks_.begin() + 1, blocks_.end()));
+    waiting_ = BeginAcquire(kAlice, Sequence(1, 1), 8);
+    ASSERT_FALSE(waiting_.answered());
+  }
+
+  Handles blocks_;
+  PendingAcquire waiting_;
+};
+
+TEST_F(CacheHeldReferenceTest, SessionCannotReleaseWhatItsWaitingAcquireHolds) {
+  const BlockHandle first = blocks_.front();
+  const auto errors = cache_->Release(kAlice, pool_.id, Handles{first, first});
+  ASSERT_EQ(errors.size(), 1u);
+  EXPECT_EQ(errors[0].position, 1u);
+  EXPECT_EQ(errors[0].error.reason, "not_held");
+  cache_->CloseSession(kAlice);
+  ASSERT_TRUE(waiting_.answered());
+  EXPECT_THAT(waiting_.result(), IsErrorOf(ErrorCode::kCancelled, "session_closed"));
+  machine_->loop.LetGo(machine_->device->source());
+  Settle();
+  EXPECT_EQ(PoolGaugesNow().cached, 16u);
+}
+
+TEST_F(CacheHeldReferenceTest, BlockStaysForTheAcquireThoughTheSessionReleasedItsOwnReference) {
+  Release(kAlice, {blocks_.front()});
+  EXPECT_EQ(PoolGaugesNow().referenced, 1u);
+  machine_->loop.LetGo(machine_->device->source());
+  Settle();
+  ASSERT_TRUE(waiting_.succeeded());
+  ASSERT_EQ(waiting_.reply().hits.size(), 1u);
+  EXPECT_EQ(waiting_.reply().hits[0].handle, blocks_.front());
+  EXPECT_EQ(TryRelease(kAlice, blocks_.front()), std::nullopt);
+  EXPECT_TRUE(TryRelease(kAlice, blocks_.front()).has_value());
+}
+
+TEST_F(CacheHeldReferenceTest, SessionMayNotReadWhatOnlyItsWaitingAcquireHolds) {
+  Release(kAlice, {blocks_.front()});
+  EXPECT_THAT(cache_->ReadableMemory(kAlice, pool_.id, Handles{blocks_.front()}),
+              IsErrorOf(ErrorCode::kNotOwner, "not_held"));
+  machine_->loop.LetGo(machine_->device->source());
+  Settle();
+  EXPECT_TRUE(cache_->ReadableMemory(kAlice, pool_.id, Handles{blocks_.front()}).has_value());
+}
+
 }  // namespace
 }  // namespace kvtier
