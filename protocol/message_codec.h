@@ -42,7 +42,7 @@ template <bool kStore>
 class FieldOutput {
  public:
   FieldOutput() = default;
-  // `out` has room for as many bytes as a FieldSizer counted.
+  // `out` holds as many bytes as a FieldSizer counted.
   explicit FieldOutput(std::byte* out) : out_(out) {}
   [[nodiscard]] size_t bytes() const { return bytes_; }
 

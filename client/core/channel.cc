@@ -270,7 +270,7 @@ void Channel::WakeSatisfied() {
   }
 }
 
-// Whoever stops waiting leaves the reading to another waiter.
+// A thread that stops waiting leaves the reading to another one that waits.
 void Channel::HandOver() {
   if (!reading_ && !waiters_.empty()) waiters_.front()->wake.notify_one();
 }

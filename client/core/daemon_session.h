@@ -39,7 +39,7 @@ class DaemonSession {
   [[nodiscard]] Channel& channel() { return channel_; }
   // Constant once open; not null.
   [[nodiscard]] const std::shared_ptr<LoadCounters>& counters() const { return counters_; }
-  // From now on the end of the connection is noticed although nobody waits on it. Any thread.
+  // From now on the end of the connection is noticed although no call waits on it. Any thread.
   void WatchForLoss();
   // What the daemon accepts. Constant once open.
   [[nodiscard]] const wire::HelloReply& limits() const { return hello_; }

@@ -39,7 +39,7 @@ class LoadCounters {
   // ended. Errors: those of StreamWaits.
   [[nodiscard]] Status WaitOnStream(const wire::LoadCounter& counter, uint32_t done, int ordinal,
                                     void* stream);
-  // The session is over and nobody counts any more: every wait, of any stream, ends. May be called
+  // The session is over and nothing counts any more: every wait, of any stream, ends. May be called
   // again, in case a device of the daemon wrote meanwhile.
   void ReleaseAll();
 

@@ -46,7 +46,7 @@ class LoadStates {
   std::deque<LoadId> finished_;
 };
 
-// What somebody waits for: the first so many hits, or so many layers of all hits.
+// What a call waits for: the first so many hits, or so many layers of all hits.
 struct LoadGoal {
   uint32_t hits = 0;
   uint32_t layers = 0;  // if not 0, it counts alone

@@ -89,7 +89,7 @@ Status Pool::Attach(const std::shared_ptr<DaemonSession>& session) {
   latest_ = std::move(attachment);
   if (known != latest_->mapping()) {
     mappings_.emplace(latest_->id(), latest_->mapping());
-    // The last stale mapping is left as it is, for those who still read from it.
+    // The last stale mapping is left as it is, since other threads may still read from it.
     if (mappings_.size() > 2) std::prev(mappings_.end(), 3)->second->Empty();
   }
   return {};

@@ -10,7 +10,7 @@
 namespace kvtier::client {
 namespace {
 
-// To the holder of a sequence a lost connection is not a miss but the loss of his blocks.
+// For a sequence, a lost connection is not a miss but the loss of its blocks.
 Error LostIfUnavailable(Error error) {
   if (error.code != ErrorCode::kUnavailable) return error;
   return {ErrorCode::kStaleHandle, "connection_lost", error.ToString()};

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "protocol/admin_messages.h"
+#include "protocol/session_messages.h"
 #include "protocol/socket_io.h"
 
 namespace kvtier {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// libFuzzer target: what a client says in an ATTEND or ATTEND_SCALED, up to the addresses that
+// libFuzzer target: what a client says in an ATTEND, up to the addresses that
 // would be computed with.
 //
 // The input is the record's geometry and the workspace's size (8 bytes), then the message's

@@ -61,7 +61,7 @@ class BlockSpan {
     (void)kvt_release(pool_, blocks_.data() + count, blocks_.size() - count, nullptr);
     blocks_.resize(count);
   }
-  // Hands the blocks over to the caller, who releases them.
+  // Hands the blocks over to the caller, which then has to release them.
   [[nodiscard]] std::vector<kvt_block> Take() { return std::exchange(blocks_, {}); }
 
  private:
@@ -149,16 +149,6 @@ class Workspace {
                           int64_t timeout_ms = KVT_DEFAULT_TIMEOUT) {
     uint64_t compute_ns = 0;
     if (kvt_attend(get(), &request, timeout_ms, &compute_ns)) return Error::Last();
-    return compute_ns;
-  }
-  // Over an fp8 cache: one number for each KV head, one for all, or none.
-  Result<uint64_t> AttendScaled(const kvt_attend_request& request, const std::vector<float>& keys,
-                                const std::vector<float>& values,
-                                int64_t timeout_ms = KVT_DEFAULT_TIMEOUT) {
-    const kvt_attend_scales scales{sizeof(kvt_attend_scales), keys.data(), keys.size(),
-                                   values.data(), values.size()};
-    uint64_t compute_ns = 0;
-    if (kvt_attend_scaled(get(), &request, &scales, timeout_ms, &compute_ns)) return Error::Last();
     return compute_ns;
   }
 
@@ -365,7 +355,7 @@ class Connection {
   }
   // Waits until the daemon has done all that was sent before.
   Status Flush() { return ToStatus(kvt_flush(get())); }
-  // The errors of commits and releases that nobody waited for, oldest first.
+  // The errors of commits and releases that were only sent, oldest first.
   [[nodiscard]] std::vector<kvt_async_error> TakeErrors() {
     std::vector<kvt_async_error> errors(1024);
     errors.resize(kvt_take_errors(get(), errors.data(), errors.size(), nullptr));

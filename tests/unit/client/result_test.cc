@@ -43,7 +43,7 @@ TEST(ResultTest, TheErrorOfAValueSaysOk) {
 }
 
 TEST(ResultTest, CallsWithoutChecksSayWhatWentWrong) {
-  const auto connection = Connection::Connect("/nonexistent/kvtier.sock");
+  auto connection = Connection::Connect("/nonexistent/kvtier.sock");
   EXPECT_THROW((void)connection->IsConnected(), BadResultAccess);
 }
 
