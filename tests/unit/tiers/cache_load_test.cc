@@ -61,7 +61,7 @@ TEST_F(CacheLoadTest, LoadFromHostReportsItsSessionAndId) {
   Start();
   PutInHost(Sequence(1, 1));
   const AcquireReply reply = Acquire(kBob, Sequence(1, 1));
-  EXPECT_EQ(LastProgress(reply.load).session, kBob);
+  EXPECT_EQ(session_of_load_[reply.load], kBob);
   EXPECT_EQ(LastProgress(reply.load).miss, MissReason::kNone);
 }
 
