@@ -39,7 +39,7 @@ class ConnectionTest : public testing::Test {
     EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds), 0);
     client_ = UniqueFd(fds[0]);
     connection_ = std::make_unique<Connection>(
-        &loop_, UniqueFd(fds[1]),
+        &network_, "tenant", UniqueFd(fds[1]),
         ConnectionLimits{.max_outbound_bytes = 64 << 10, .slow_reader_timeout_ms = 60'000},
         &listener_);
     connection_->Start();
@@ -76,6 +76,7 @@ class ConnectionTest : public testing::Test {
   }
 
   EventLoop loop_;
+  Network network_{&loop_};
   RecordingListener listener_;
   UniqueFd client_;
   std::unique_ptr<Connection> connection_;
