@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "gpu/counting_order.h"
+#include "gpu/counter_page.h"
 #include "gpu/device.h"
 #include "tests/fakes/aligned_bytes.h"
 #include "tests/fakes/fake_loop.h"
