@@ -13,6 +13,7 @@
 #include "daemon/config/config_check.h"
 #include "daemon/config/reload.h"
 #include "daemon/config/tenant_quotas.h"
+#include "daemon/runtime/resource_limits.h"
 #include "daemon/runtime/version.h"
 #include "daemon/runtime/worker_threads.h"
 #include "gpu/cuda_device.h"
@@ -22,6 +23,7 @@ namespace {
 
 // Fine enough for waits of max_wait_ms, coarse enough to cost nothing.
 constexpr int64_t kTickMs = 100;
+constexpr int64_t kTrimMs = 5000;
 // A GPU whose memory is still held is waited for for a minute.
 constexpr int64_t kDevicePatienceMs = 120 * 1000;
 constexpr int64_t kKernelsPatienceMs = 60 * 1000;
@@ -92,7 +94,7 @@ Status Daemon::Start() {
   KVT_RETURN_IF_ERROR(BlameKey(config_, "host.bytes", OpenArena()));
   executor_ = std::make_unique<ThreadExecutor>(
       "kvt-work", static_cast<int>(WorkerThreads(config_.host.checksum_threads)), loop_,
-      ThreadExecutor::Standing::kBackground);
+      ThreadExecutor::Priority::kBackground);
   if (config_.trace.events > 0) trace_ = std::make_unique<TraceRing>(config_.trace.events);
   MakeCache();
   KVT_RETURN_IF_ERROR(Listen());
@@ -271,8 +273,15 @@ void Daemon::TickForever() {
     loop_lag_.ObserveTick(kTickMs);
     history_.Tick(cache_->stats(), clock_.MonotonicMs());
     cache_->Tick();
+    if (clock_.MonotonicMs() >= trim_at_ms_) TrimHeap();
     TickForever();
   });
+}
+
+void Daemon::TrimHeap() {
+  trim_at_ms_ = clock_.MonotonicMs() + kTrimMs;
+  // Returning hundreds of MiB takes milliseconds.
+  executor_->Run([] { ReleaseFreedMemory(); }, nullptr);
 }
 
 wire::DevicesReply Daemon::WireDevices() const {

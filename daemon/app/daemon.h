@@ -79,6 +79,8 @@ class Daemon {
   [[nodiscard]] Status Listen();
   [[nodiscard]] Status ListenForMetrics();
   void TickForever();
+  // Now and then gives memory back that clients have made the process allocate.
+  void TrimHeap();
   [[nodiscard]] wire::DevicesReply WireDevices() const;
 
   void LogDifferences(const Config& wanted) const;
@@ -112,6 +114,7 @@ class Daemon {
   LoopLag loop_lag_;
   HitHistory history_;
   std::unique_ptr<MetricsServer> metrics_server_;  // null: not asked for
+  int64_t trim_at_ms_ = 0;
   Timer tick_;
 };
 

@@ -62,6 +62,7 @@ class ServerUnderTest {
   [[nodiscard]] const std::string& socket() const { return config_.server.socket; }
   // Runs `look` on the loop and waits for it.
   void OnLoop(const std::function<void()>& look);
+  void Post(std::function<void()> event) { loop_.Post(std::move(event)); }
   // Looks on the loop, as soon as possible, until `holds`.
   void WaitUntil(const std::function<bool()>& holds);
 
