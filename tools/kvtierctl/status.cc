@@ -3,7 +3,10 @@
 
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
+
 #include "base/byte_size.h"
+#include "tools/kvtierctl/command.h"
 #include "tools/support/json_view.h"
 #include "tools/support/table.h"
 
