@@ -101,10 +101,11 @@ __device__ __forceinline__ void FenceBarrierInit() {
 }
 
 // One arrival for the whole warp, when all of its lanes have come here. Enough where the lanes did
-// nothing to the stage themselves but wait for tensor cores or the copy engine.
-__device__ __forceinline__ void ArriveOncePerWarp(TransactionBarrier& barrier) {
+// nothing to the stage themselves but wait for tensor cores or the copy engine. `lane`: of the
+// caller.
+__device__ __forceinline__ void ArriveOncePerWarp(TransactionBarrier& barrier, int lane) {
   __syncwarp();
-  if (threadIdx.x % 32 == 0) barrier.Arrive();
+  if (lane == 0) barrier.Arrive();
 }
 
 // Copies by the copy engine (TMA): one box of a tensor map (tensor_map.h) at coordinates c0, c1 and

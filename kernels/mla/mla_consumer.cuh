@@ -54,7 +54,7 @@ class MlaConsumer {
       shared_.query_ring.full[0].Wait(query_parity_);
       query_parity_ ^= 1;
       if constexpr (kFp8 && wgmma::kIsBf16<Output>) NarrowQuery(to.Rows());
-      if (tiles <= kOwn) ArriveOncePerWarp(shared_.query_ring.empty[0]);
+      if (tiles <= kOwn) ArriveOncePerWarp(shared_.query_ring.empty[0], threadIdx.x % 32);
     }
     float scores[kMlaScores];
     if (kOwn == 0 && tiles > 0) Score<0>(scores);
@@ -81,6 +81,22 @@ class MlaConsumer {
   }
   [[nodiscard]] __device__ bool ScalesByToken() const {
     return kFp8 && arguments_.scales_by_token != 0;
+  }
+
+  // As ScaleColumns does it, with the scales of the own tile's tokens. Written out: the compiler
+  // orders the instructions of the shared form differently here.
+  template <int kOwn>
+  __device__ __forceinline__ void ScaleTokens(float (&scores)[kMlaScores], float lift) const {
+    const float* const scales = shared_.scales[kOwn];
+#pragma unroll
+    for (int j = 0; j < kMlaScores / 4; ++j) {
+      const float2 pair = *reinterpret_cast<const float2*>(scales + 8 * j + 2 * (lane_ % 4));
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        scores[4 * j + 2 * r] *= pair.x * lift;
+        scores[4 * j + 2 * r + 1] *= pair.y * lift;
+      }
+    }
   }
 
   // bf16 to fp16 in place, whatever the swizzle, of so many heads, by both consumers.
@@ -111,13 +127,14 @@ class MlaConsumer {
     float row_max[2], factors[2];
     uint32_t weights[kMlaWords];
     const bool both = tokens > kMlaTileTokens;
-    if (tokens <= 2 * kMlaTileTokens) ArriveOncePerWarp(shared_.query_ring.empty[0]);
-    if (ScalesByToken()) ScaleColumns(scores, shared_.scales[0], lane_);
+    if (tokens <= 2 * kMlaTileTokens)
+      ArriveOncePerWarp(shared_.query_ring.empty[0], threadIdx.x % 32);
+    if (ScalesByToken()) ScaleTokens<0>(scores, 1.0f);
     if (tokens < kMlaTileTokens) Mask(scores, tokens);
     softmax.NewRowMax(scores, row_max);
     softmax.SetRowMax(row_max, factors);
     softmax.Exponentiate(scores);
-    if (ScalesByToken()) ScaleColumns(scores, shared_.scales[0], lane_, kValueScaleLift);
+    if (ScalesByToken()) ScaleTokens<0>(scores, kValueScaleLift);
     PackProbabilities<Element>(scores, weights);
     SendWeights<0>(weights, row_max);
     RescaleSums(output, factors);
@@ -125,7 +142,7 @@ class MlaConsumer {
     if (both) AwaitValues<1, 0>();
     wgmma::Wait<0>();
     wgmma::Settle(output);
-    ArriveOncePerWarp(shared_.left_empty[0]);
+    ArriveOncePerWarp(shared_.left_empty[0], threadIdx.x % 32);
     tile_parity_[0] ^= 1;
     if (!both) return;
     ReceiveWeights<1>(weights, row_max);
@@ -164,7 +181,7 @@ class MlaConsumer {
     QueueOutput<1, 1>(output, weights);
     wgmma::Wait<0>();
     wgmma::Settle(output);
-    ArriveOncePerWarp(shared_.right_empty[1]);
+    ArriveOncePerWarp(shared_.right_empty[1], threadIdx.x % 32);
     tile_parity_[1] ^= 1;
   }
 
@@ -173,13 +190,14 @@ class MlaConsumer {
                                               float (&scores)[kMlaScores],
                                               uint32_t (&weights)[kMlaWords], float (&factors)[2]) {
     float row_max[2];
-    if (tokens <= 3 * kMlaTileTokens) ArriveOncePerWarp(shared_.query_ring.empty[0]);
-    if (ScalesByToken()) ScaleColumns(scores, shared_.scales[1], lane_);
+    if (tokens <= 3 * kMlaTileTokens)
+      ArriveOncePerWarp(shared_.query_ring.empty[0], threadIdx.x % 32);
+    if (ScalesByToken()) ScaleTokens<1>(scores, 1.0f);
     if (tokens < 2 * kMlaTileTokens) Mask(scores, tokens - kMlaTileTokens);
     softmax.NewRowMax(scores, row_max);
     softmax.SetRowMax(row_max, factors);
     softmax.Exponentiate(scores);
-    if (ScalesByToken()) ScaleColumns(scores, shared_.scales[1], lane_, kValueScaleLift);
+    if (ScalesByToken()) ScaleTokens<1>(scores, kValueScaleLift);
     PackProbabilities<Element>(scores, weights);
     SendWeights<1>(weights, row_max);
   }
@@ -198,7 +216,7 @@ class MlaConsumer {
   __device__ __forceinline__ void EndFirst(float (&output)[kMlaOutputs]) {
     wgmma::Wait<0>();
     wgmma::Settle(output);
-    ArriveOncePerWarp(shared_.right_empty[0]);
+    ArriveOncePerWarp(shared_.right_empty[0], threadIdx.x % 32);
     tile_parity_[0] ^= 1;
   }
 
@@ -217,13 +235,13 @@ class MlaConsumer {
       QueueScores<0>(scores);
       wgmma::Wait<1>();
       wgmma::Settle(output);
-      ArriveOncePerWarp(shared_.left_empty[1]);
+      ArriveOncePerWarp(shared_.left_empty[1], threadIdx.x % 32);
       wgmma::Wait<0>();
       wgmma::Settle(scores);
     } else {
       wgmma::Wait<0>();
       wgmma::Settle(output);
-      ArriveOncePerWarp(shared_.left_empty[1]);
+      ArriveOncePerWarp(shared_.left_empty[1], threadIdx.x % 32);
       if (more) Score<0>(scores);
     }
   }

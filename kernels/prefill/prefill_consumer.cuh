@@ -93,7 +93,7 @@ class TileConsumer {
     if (Traits::kFp8 && plan_.scales_per_token) {
       shared_.tile_ring.empty[stage].Arrive();
     } else {
-      ArriveOncePerWarp(shared_.tile_ring.empty[stage]);
+      ArriveOncePerWarp(shared_.tile_ring.empty[stage], lane_);
     }
   }
 

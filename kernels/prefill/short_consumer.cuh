@@ -75,7 +75,7 @@ class ShortConsumer {
     if constexpr (Traits::kFp8) {
       barrier.Arrive();
     } else {
-      ArriveOncePerWarp(barrier);
+      ArriveOncePerWarp(barrier, thread_ % 32);
     }
   }
 
