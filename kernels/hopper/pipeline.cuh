@@ -107,6 +107,9 @@ __device__ __forceinline__ void ArriveOncePerWarp(TransactionBarrier& barrier, i
   __syncwarp();
   if (lane == 0) barrier.Arrive();
 }
+__device__ __forceinline__ void ArriveOncePerWarp(TransactionBarrier& barrier) {
+  ArriveOncePerWarp(barrier, static_cast<int>(threadIdx.x % 32));
+}
 
 // Copies by the copy engine (TMA): one box of a tensor map (tensor_map.h) at coordinates c0, c1 and
 // so on, innermost first, to shared memory at `to`. One thread issues it; `barrier` counts the

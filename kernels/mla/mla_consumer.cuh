@@ -54,7 +54,7 @@ class MlaConsumer {
       shared_.query_ring.full[0].Wait(query_parity_);
       query_parity_ ^= 1;
       if constexpr (kFp8 && wgmma::kIsBf16<Output>) NarrowQuery(to.Rows());
-      if (tiles <= kOwn) ArriveOncePerWarp(shared_.query_ring.empty[0], threadIdx.x % 32);
+      if (tiles <= kOwn) ArriveOncePerWarp(shared_.query_ring.empty[0]);
     }
     float scores[kMlaScores];
     if (kOwn == 0 && tiles > 0) Score<0>(scores);
@@ -127,8 +127,7 @@ class MlaConsumer {
     float row_max[2], factors[2];
     uint32_t weights[kMlaWords];
     const bool both = tokens > kMlaTileTokens;
-    if (tokens <= 2 * kMlaTileTokens)
-      ArriveOncePerWarp(shared_.query_ring.empty[0], threadIdx.x % 32);
+    if (tokens <= 2 * kMlaTileTokens) ArriveOncePerWarp(shared_.query_ring.empty[0]);
     if (ScalesByToken()) ScaleTokens<0>(scores, 1.0f);
     if (tokens < kMlaTileTokens) Mask(scores, tokens);
     softmax.NewRowMax(scores, row_max);
@@ -142,7 +141,7 @@ class MlaConsumer {
     if (both) AwaitValues<1, 0>();
     wgmma::Wait<0>();
     wgmma::Settle(output);
-    ArriveOncePerWarp(shared_.left_empty[0], threadIdx.x % 32);
+    ArriveOncePerWarp(shared_.left_empty[0]);
     tile_parity_[0] ^= 1;
     if (!both) return;
     ReceiveWeights<1>(weights, row_max);
@@ -181,7 +180,7 @@ class MlaConsumer {
     QueueOutput<1, 1>(output, weights);
     wgmma::Wait<0>();
     wgmma::Settle(output);
-    ArriveOncePerWarp(shared_.right_empty[1], threadIdx.x % 32);
+    ArriveOncePerWarp(shared_.right_empty[1]);
     tile_parity_[1] ^= 1;
   }
 
@@ -190,8 +189,7 @@ class MlaConsumer {
                                               float (&scores)[kMlaScores],
                                               uint32_t (&weights)[kMlaWords], float (&factors)[2]) {
     float row_max[2];
-    if (tokens <= 3 * kMlaTileTokens)
-      ArriveOncePerWarp(shared_.query_ring.empty[0], threadIdx.x % 32);
+    if (tokens <= 3 * kMlaTileTokens) ArriveOncePerWarp(shared_.query_ring.empty[0]);
     if (ScalesByToken()) ScaleTokens<1>(scores, 1.0f);
     if (tokens < 2 * kMlaTileTokens) Mask(scores, tokens - kMlaTileTokens);
     softmax.NewRowMax(scores, row_max);
@@ -216,7 +214,7 @@ class MlaConsumer {
   __device__ __forceinline__ void EndFirst(float (&output)[kMlaOutputs]) {
     wgmma::Wait<0>();
     wgmma::Settle(output);
-    ArriveOncePerWarp(shared_.right_empty[0], threadIdx.x % 32);
+    ArriveOncePerWarp(shared_.right_empty[0]);
     tile_parity_[0] ^= 1;
   }
 
@@ -235,13 +233,13 @@ class MlaConsumer {
       QueueScores<0>(scores);
       wgmma::Wait<1>();
       wgmma::Settle(output);
-      ArriveOncePerWarp(shared_.left_empty[1], threadIdx.x % 32);
+      ArriveOncePerWarp(shared_.left_empty[1]);
       wgmma::Wait<0>();
       wgmma::Settle(scores);
     } else {
       wgmma::Wait<0>();
       wgmma::Settle(output);
-      ArriveOncePerWarp(shared_.left_empty[1], threadIdx.x % 32);
+      ArriveOncePerWarp(shared_.left_empty[1]);
       if (more) Score<0>(scores);
     }
   }

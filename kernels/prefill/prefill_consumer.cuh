@@ -115,15 +115,15 @@ class TileConsumer {
   }
 
   __device__ __forceinline__ void QueueScores(float (&scores)[kScores], int stage) {
-    kernels::QueueScores<Traits, Traits::kQueryInRegisters>(
-        scores, query_words_, wgmma::Advance(query_, query_cursor_.stage() * Traits::kQueryBytes),
-        wgmma::Advance(keys_, stage * Traits::kTileBytes));
+    const uint64_t keys = wgmma::Advance(keys_, stage * Traits::kTileBytes);
+    const uint64_t query = wgmma::Advance(query_, query_cursor_.stage() * Traits::kQueryBytes);
+    kernels::QueueScores<Traits, Traits::kQueryInRegisters>(scores, query_words_, query, keys);
   }
 
   __device__ __forceinline__ void QueueOutput(float (&output)[kOutputs],
                                               const uint32_t (&probabilities)[kWords], int stage) {
-    kernels::QueueOutput<Traits>(output, probabilities,
-                                 wgmma::Advance(values_, stage * Traits::kTileBytes));
+    const uint64_t values = wgmma::Advance(values_, stage * Traits::kTileBytes);
+    kernels::QueueOutput<Traits>(output, probabilities, values);
   }
 
   // Everything between the raw scores of a tile and the softmax: scales along tokens, soft cap,
@@ -159,8 +159,12 @@ class TileConsumer {
   __device__ __forceinline__ void LoadQuery() {
     shared_.query_ring.full[query_cursor_.stage()].Wait(query_cursor_.parity());
     if constexpr (Traits::kQueryInRegisters) {
-      LoadQueryFragments<Traits>(SharedAddress(shared_.query[0]),
-                                 group_ * 64 + warp_ * 16 + lane_ % 16, lane_, query_words_);
+      const uint32_t row = group_ * 64 + warp_ * 16 + lane_ % 16;
+#pragma unroll
+      for (int step = 0; step < Traits::kHeadDim / 16; ++step) {
+        const uint32_t at = ChunkOffset<Traits>(row, 2 * step + lane_ / 16);
+        LoadMatrices(SharedAddress(shared_.query[0]) + at, query_words_ + 4 * step);
+      }
       ReleaseQuery();
     }
   }

@@ -60,18 +60,6 @@ __device__ __forceinline__ float ValueScale(const PrefillPlan& plan, const Prefi
              : HeadScale<Traits>(plan, plan.params.kv.value_scales, item);
 }
 
-// A warp's 16 rows of queries from shared memory to registers, as the left operand of the first
-// multiplication. `row`: lane % 16 of them.
-template <typename Traits>
-__device__ __forceinline__ void LoadQueryFragments(uint32_t query, uint32_t row, uint32_t lane,
-                                                   uint32_t* words) {
-#pragma unroll
-  for (int step = 0; step < Traits::kHeadDim / 16; ++step) {
-    const uint32_t at = ChunkOffset<Traits>(row, 2 * step + lane / 16);
-    LoadMatrices(query + at, words + 4 * step);
-  }
-}
-
 // Queues scores = queries * keys^T. Queries come from registers (`query_words`), or from shared
 // memory.
 template <typename Traits, bool kFromRegisters>

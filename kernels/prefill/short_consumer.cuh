@@ -91,12 +91,17 @@ class ShortConsumer {
     return group + (tiles - 1 - group) / kShortGroups * kShortGroups;
   }
 
-  // Of this CTA's keys.
+  // The visible range within this CTA's keys. As VisibleKeysOf in prefill_tile.cuh, written out:
+  // a shared function made the compiler order this kernel's instructions differently.
   __device__ VisibleKeys Visible(const PrefillItem& item, int32_t rows) const {
-    VisibleKeys visible = VisibleKeysOf(plan_, item, row_, rows);
+    VisibleKeys visible;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      visible.last[r] = min(visible.last[r], item.end_tile * kShortUnitKeys - 1);
+      // Rows behind the last one are computed, though never written, as if they were it.
+      const int32_t token = PositionOf(plan_, item, min(row_ + 8 * r, rows - 1)).token;
+      const int32_t last = LastKey(plan_.params, item, token);
+      visible.first[r] = FirstKey(plan_.params, item, token, last);
+      visible.last[r] = min(last, item.end_tile * kShortUnitKeys - 1);
     }
     return visible;
   }
@@ -104,10 +109,10 @@ class ShortConsumer {
   // scores = queries * keys^T. What a tile lacks of keys is masked later.
   __device__ __forceinline__ void MultiplyKeys(float (&scores)[kScores], int stage) {
     const int slot = __shfl_sync(0xffffffff, query_cursor_.stage(), 0);
+    const uint64_t query = wgmma::Advance(query_, slot * Traits::kQueryBytes);
+    const uint64_t keys = wgmma::Advance(keys_, stage * Traits::kTileBytes);
     wgmma::Fence();
-    QueueScores<Traits, Traits::kFp8>(scores, query_words_,
-                                      wgmma::Advance(query_, slot * Traits::kQueryBytes),
-                                      wgmma::Advance(keys_, stage * Traits::kTileBytes));
+    QueueScores<Traits, Traits::kFp8>(scores, query_words_, query, keys);
     wgmma::Wait<0>();
     wgmma::Settle(scores);
   }
@@ -116,20 +121,32 @@ class ShortConsumer {
   __device__ __forceinline__ void MultiplyValues(float (&output)[kOutputs],
                                                  const uint32_t (&probabilities)[kWords],
                                                  int stage) {
+    const uint64_t values = wgmma::Advance(values_, stage * Traits::kTileBytes);
     wgmma::Fence();
-    QueueOutput<Traits>(output, probabilities, wgmma::Advance(values_, stage * Traits::kTileBytes));
+    QueueOutput<Traits>(output, probabilities, values);
     wgmma::Wait<0>();
     wgmma::Settle(output);
   }
 
   // Over an fp8 cache queries become fp16 on their way to registers, and their place is free.
   __device__ __forceinline__ void TakeQuery(int slot) {
-    LoadQueryFragments<Traits>(SharedAddress(shared_.query[slot]), thread_ / 32 * 16 + thread_ % 16,
-                               thread_ % 32, query_words_);
+    const uint32_t row = thread_ / 32 * 16 + thread_ % 16;
+#pragma unroll
+    for (int step = 0; step < Traits::kHeadDim / 16; ++step) {
+      const uint32_t at = ChunkOffset<Traits>(row, 2 * step + thread_ % 32 / 16);
+      LoadMatrices(SharedAddress(shared_.query[slot]) + at, query_words_ + 4 * step);
+    }
     shared_.query_ring.empty[slot].Arrive();
     if (plan_.params.query_dtype != KVT_BF16) return;
 #pragma unroll
     for (uint32_t& word : query_words_) word = Fp16FromBf16(word);
+  }
+
+  // As in prefill_tile.cuh, written out: called from there, the compiler orders this kernel's
+  // instructions differently.
+  __device__ float HeadScale(const kvt_scales& scales, const PrefillItem& item) const {
+    if (!Traits::kFp8 || scales.values == nullptr || plan_.scales_per_token) return 1.0f;
+    return scales.values[item.kv_head * scales.head_stride];
   }
 
   // Scales along tokens: those of keys on raw scores, those of values on probabilities.
@@ -189,8 +206,11 @@ class ShortConsumer {
   __device__ __forceinline__ void Accumulate(const PrefillItem& item, int32_t rows, int32_t tiles,
                                              Sums& sums) {
     const float cap = plan_.params.soft_cap;
-    const float score_scale = ScoreScale<Traits>(plan_, item);
-    const float value_scale = ValueScale<Traits>(plan_, item);
+    const float score_scale =
+        plan_.params.softmax_scale * HeadScale(plan_.params.kv.key_scales, item);
+    const float value_scale = Traits::kFp8 && plan_.scales_per_token
+                                  ? 1.0f / kValueScaleLift
+                                  : HeadScale(plan_.params.kv.value_scales, item);
     RunningSoftmax<kScores> softmax((cap > 0.0f ? cap : score_scale) * kLog2E);
     Clear(sums.output);
     if (tiles > 0) {
