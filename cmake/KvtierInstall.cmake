@@ -52,12 +52,14 @@ install(TARGETS kvtierctl kvtier-bench
 
 # --- manual pages and completions, each with its program ---
 set(share ${CMAKE_BINARY_DIR}/share)
-install(FILES ${share}/man/man8/kvtierd.8
-  DESTINATION ${CMAKE_INSTALL_MANDIR}/man8 COMPONENT kvtierd)
-install(FILES ${share}/man/man5/kvtierd.toml.5
-  DESTINATION ${CMAKE_INSTALL_MANDIR}/man5 COMPONENT kvtierd)
-install(FILES ${share}/man/man1/kvtierctl.1
-  DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT kvtier-tools)
+if(KVTIER_PANDOC)
+  install(FILES ${share}/man/man8/kvtierd.8
+    DESTINATION ${CMAKE_INSTALL_MANDIR}/man8 COMPONENT kvtierd)
+  install(FILES ${share}/man/man5/kvtierd.toml.5
+    DESTINATION ${CMAKE_INSTALL_MANDIR}/man5 COMPONENT kvtierd)
+  install(FILES ${share}/man/man1/kvtierctl.1
+    DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 COMPONENT kvtier-tools)
+endif()
 foreach(program_and_component kvtierd:kvtierd kvtierctl:kvtier-tools)
   string(REPLACE ":" ";" pair ${program_and_component})
   list(GET pair 0 program)

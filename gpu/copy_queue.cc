@@ -17,7 +17,7 @@ constexpr uint64_t kMinRatedChunkBytes = 2 * kMiB;
 
 }  // namespace
 
-void CopyQueue::Add(CopyRequest request, std::byte* pool) {
+CopyJob& CopyQueue::Add(CopyRequest request, std::byte* pool) {
   std::erase_if(request.copies, [](const BlockCopy& copy) { return copy.bytes == 0; });
   KVT_CHECK(!request.copies.empty());
   const auto direction = static_cast<size_t>(request.direction);
@@ -25,32 +25,59 @@ void CopyQueue::Add(CopyRequest request, std::byte* pool) {
   auto job = std::make_shared<CopyJob>();
   job->request = std::move(request);
   job->pool = pool;
+  job->arrival = next_arrival_++;
   Jobs& jobs = jobs_[direction][priority];
   for (const BlockCopy& copy : job->request.copies) jobs.bytes += copy.bytes;
   jobs.push_back(std::move(job));
+  return *jobs.back();
 }
 
-bool CopyQueue::Limited(size_t priority) const {
-  return priority == kBackgroundIndex && options_.background_bytes_per_s > 0 &&
-         !background_awaited_;
+std::optional<CopyDirection> CopyQueue::MostUrgent() const {
+  std::optional<CopyDirection> urgent;
+  // The most urgent priority that has requests decides; the first request there of each direction
+  // is that direction's earliest.
+  for (size_t priority = 0; priority < kCopyPriorityCount && !urgent; ++priority) {
+    uint64_t earliest = UINT64_MAX;
+    for (size_t direction = 0; direction < jobs_.size(); ++direction) {
+      const Jobs& jobs = jobs_[direction][priority];
+      if (jobs.empty() || jobs.front()->arrival >= earliest) continue;
+      earliest = jobs.front()->arrival;
+      urgent = static_cast<CopyDirection>(direction);
+    }
+  }
+  return urgent;
 }
 
-std::optional<CopyChunk> CopyQueue::Take(CopyDirection direction, int64_t now_ns, ChunkFill least) {
+bool CopyQueue::Gentle(size_t priority) const {
+  return priority == kBackgroundIndex && !background_awaited_;
+}
+
+uint64_t CopyQueue::MostBytes(bool gentle) const {
+  if (!gentle) return options_.chunk_bytes;
+  uint64_t most_bytes = options_.chunk_bytes;
+  if (options_.gentle_chunk_bytes > 0) most_bytes = options_.gentle_chunk_bytes;
+  if (options_.background_bytes_per_s > 0) {
+    const uint64_t rated_bytes = options_.background_bytes_per_s / kRatedChunksPerSecond;
+    most_bytes = std::min(most_bytes, std::max(rated_bytes, kMinRatedChunkBytes));
+  }
+  return std::min(most_bytes, options_.chunk_bytes);
+}
+
+std::optional<CopyChunk> CopyQueue::Take(CopyDirection direction, int64_t now_ns, ChunkFill least,
+                                         size_t in_flight) {
   ByPriority& queues = jobs_[static_cast<size_t>(direction)];
   const auto urgent = std::ranges::find_if(queues, [](const Jobs& jobs) { return !jobs.empty(); });
   if (urgent == queues.end()) return std::nullopt;
   CopyChunk chunk{.priority = static_cast<CopyPriority>(urgent - queues.begin())};
-  const bool limited = Limited(static_cast<size_t>(chunk.priority));
-  if (limited && now_ns < background_start_ns_) return std::nullopt;
-  uint64_t most_bytes = options_.chunk_bytes;
-  if (limited) {
-    const uint64_t rated_bytes = options_.background_bytes_per_s / kRatedChunksPerSecond;
-    most_bytes = std::min(most_bytes, std::max(rated_bytes, kMinRatedChunkBytes));
-  }
+  const bool gentle = Gentle(static_cast<size_t>(chunk.priority));
+  if (gentle && options_.gentle_chunk_bytes > 0 && in_flight > 0) return std::nullopt;
+  const bool rated = gentle && options_.background_bytes_per_s > 0;
+  if (rated && now_ns < background_start_ns_) return std::nullopt;
+  const uint64_t most_bytes = MostBytes(gentle);
   if (least == ChunkFill::kFull && urgent->bytes < most_bytes) return std::nullopt;
   FillChunk(*urgent, most_bytes, &chunk);
   urgent->bytes -= chunk.bytes;
-  if (limited) {
+  if (rated) {
     const double seconds =
         static_cast<double>(chunk.bytes) / static_cast<double>(options_.background_bytes_per_s);
     background_start_ns_ =
@@ -96,7 +123,7 @@ int64_t CopyQueue::next_start_ns() const {
   for (const ByPriority& queues : jobs_) {
     for (size_t i = 0; i < queues.size(); ++i) {
       if (queues[i].empty()) continue;
-      if (!Limited(i)) return 0;
+      if (!Gentle(i) || options_.background_bytes_per_s == 0) return 0;
       background = true;
     }
   }

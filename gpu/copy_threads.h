@@ -1,31 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
-// The threads that carry out copies, by priority and then in order of arrival.
+// The threads that carry out the copies of a device that is host memory, in the order of CopyQueue,
+// and the memory copy that they use.
 #pragma once
 
-#include <array>
 #include <condition_variable>
 #include <cstddef>
-#include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
 
 #include "base/executor.h"
-#include "gpu/counting_order.h"
+#include "gpu/copy_queue.h"
+#include "gpu/counter_page.h"
 #include "gpu/device.h"
 
 namespace kvtier {
 
-// A piece is what a thread takes at a time: small enough that a demand request does not wait long
-// behind a background one and that one request uses all threads.
-inline constexpr uint64_t kCopyPieceBytes = 1024 * 1024;
+// As memcpy, for blocks that are larger in sum than any cache: past the caches, where the machine
+// can. Any thread. Large copies use non-temporal stores, which spare the memory bus the
+// reading of lines that are about to be overwritten: 23 GB/s against 15 for blocks of 1 MiB on the
+// 2-core AMD EPYC where it was measured, 18 against 13 for 64 KiB.
+void FastCopy(void* destination, const void* source, size_t bytes);
+
+// What a thread takes at a time: small enough that a demand request does not wait long behind a
+// background one and that one request uses all threads.
+inline constexpr uint64_t kCopyChunkBytes = 1024 * 1024;
 
 class CopyThreads {
  public:
   // `loop` must outlive this object.
   CopyThreads(int threads, EventQueue* loop);
-  // Finishes the pieces being copied, fails the rest; all `done`s are posted on return.
+  // Finishes the chunks being copied, fails the rest; all `done`s are posted on return.
   ~CopyThreads();
   CopyThreads(const CopyThreads&) = delete;
   CopyThreads& operator=(const CopyThreads&) = delete;
@@ -34,23 +41,19 @@ class CopyThreads {
   void Start(CopyRequest request, std::byte* pool);
 
  private:
-  struct Job;
-  struct Piece;
-  using Queue = std::deque<std::shared_ptr<Job>>;
-
   void Work();
-  // The next piece of the most urgent job. REQUIRES: mutex_ held, some queue not empty.
-  Piece TakePiece();
-  // The first queue with work, or null. REQUIRES: mutex_ held.
-  Queue* MostUrgent();
-  // REQUIRES: mutex_ held.
-  void Count(const Job& job, bool succeeded);
-  void Finish(Job& job, Status status);
+  // Takes in that the chunk was copied. REQUIRES: mutex_ held.
+  void Land(const CopyChunk& chunk, std::vector<std::shared_ptr<CopyJob>>* ended);
+  // Sets the counters of a request that has ended. REQUIRES: mutex_ held.
+  void Count(const CopyJob& job, bool succeeded);
+  void PostDone(std::function<void(Status)> done, Status status);
 
   EventQueue* const loop_;
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::array<Queue, kCopyPriorityCount> queues_;
+  // Guarded by mutex_, as are the jobs in the queue and in chunks, but for their requests, which
+  // are constant.
+  CopyQueue queue_;
   CountingOrder counting_;
   bool stopping_ = false;
   std::vector<std::thread> threads_;

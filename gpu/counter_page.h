@@ -3,13 +3,14 @@
 // are without asking, on the host or on a stream of its own.
 //
 // A page is a sealed memfd of slots 64 bytes apart, each a u32 that grows modulo 2^32. A load that
-// is given a slot counts from a base beyond all that the slot's earlier loads could reach: whoever
-// still waits for one of their values sees it passed. The client can write to the page and so
+// is given a slot counts from a base beyond all that the slot's earlier loads could reach: a client
+// that still waits for one of their values sees it passed. The client can write to the page and so
 // mislead itself; what stands there is never read on this side.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -100,6 +101,27 @@ class CounterPage : public std::enable_shared_from_this<CounterPage> {
 struct CountedStep {
   std::shared_ptr<StepCounter> counter;
   uint32_t done = 0;
+};
+
+// For devices whose copies land in any order: sets counters in the order of the requests. Not
+// thread-safe.
+class CountingOrder {
+ public:
+  // Numbers the request behind all earlier ones.
+  [[nodiscard]] uint64_t Add(std::vector<CountedStep> counted);
+  // Counts what this request and those before it count, as far as they have all landed. One that
+  // failed stops its counters.
+  void Landed(uint64_t request, bool succeeded);
+
+ private:
+  struct Request {
+    std::vector<CountedStep> counted;
+    bool landed = false;
+    bool succeeded = false;
+  };
+
+  uint64_t first_ = 0;  // the number of the front
+  std::deque<Request> requests_;
 };
 
 }  // namespace kvtier

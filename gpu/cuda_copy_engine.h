@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies between a GPU's pools and host memory by the GPU's copy engines. Only for .cc files of
-// this room.
+// Copies between a GPU's pools and host memory by the GPU's copy engines. Internal to
+// gpu/.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -22,7 +22,7 @@
 #include "gpu/copy_queue.h"
 #include "gpu/cuda_counters.h"
 #include "gpu/device.h"
-#include "gpu/pinned_ranges.h"
+#include "gpu/host_pinner.h"
 
 namespace kvtier {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counter pages as a GPU's streams write to them. Only for .cc files of this room.
+// Counter pages as a GPU's streams write to them. Internal to gpu/.
 #pragma once
 
 #include <cuda.h>

@@ -9,12 +9,10 @@
 #include <fstream>
 #include <utility>
 
-#include "gpu/copy_bounds.h"
 #include "gpu/cuda_copy_engine.h"
 #include "gpu/cuda_driver.h"
-#include "gpu/cuda_error.h"
-#include "gpu/cuda_host_pinner.h"
 #include "gpu/cuda_pool.h"
+#include "gpu/device.h"
 
 namespace kvtier {
 namespace {

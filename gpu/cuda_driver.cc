@@ -4,7 +4,22 @@
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
+#include <utility>
+
+#include "base/byte_size.h"
+
 namespace kvtier {
+tl::unexpected<Error> CudaError(cudaError_t code, std::string context) {
+  const ErrorCode kind =
+      code == cudaErrorMemoryAllocation ? ErrorCode::kResourceExhausted : ErrorCode::kIoError;
+  context.append(": ").append(cudaGetErrorString(code));
+  return MakeError(kind, cudaGetErrorName(code), std::move(context));
+}
+
+tl::unexpected<Error> CudaError(CUresult code, std::string context) {
+  return CudaError(static_cast<cudaError_t>(code), std::move(context));
+}
+
 namespace {
 
 // The newest of them are of CUDA 11.7.
@@ -40,6 +55,23 @@ Result<CudaDriver> CudaDriver::Load() {
   KVT_RETURN_IF_ERROR(Find("cuMemSetAccess", &driver.mem_set_access));
   KVT_RETURN_IF_ERROR(Find("cuStreamWriteValue32", &driver.stream_write_value));
   return driver;
+}
+
+Status CudaHostPinner::Pin(std::span<std::byte> memory) {
+  gate_.Wait();
+  KVT_RETURN_IF_CUDA_ERROR(cudaSetDevice(ordinal_), "choosing a device");
+  const cudaError_t code = cudaHostRegister(memory.data(), memory.size(), cudaHostRegisterPortable);
+  if (code != cudaSuccess) {
+    (void)cudaGetLastError();  // or the next call of this thread would report it
+    return CudaError(code, fmt::format("page-locking {}", FormatByteSize(memory.size())));
+  }
+  ranges_.Add(memory);
+  return {};
+}
+
+void CudaHostPinner::Unpin(std::span<std::byte> memory) {
+  if (!ranges_.Remove(memory)) return;
+  if (cudaSetDevice(ordinal_) == cudaSuccess) (void)cudaHostUnregister(memory.data());
 }
 
 }  // namespace kvtier

@@ -1,16 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// The driver's functions for memory that processes share and for counting on streams, which the
-// runtime does not have. Found at run time: nothing links against the driver. Only for .cc files of
-// this room.
+// What the files of this folder that use CUDA share: its errors as the project's, the driver's
+// functions that the runtime lacks, and host memory registered with CUDA. Internal to gpu/.
 #pragma once
 
 #include <cuda.h>
 #include <cudaTypedefs.h>
+#include <cuda_runtime_api.h>
+
+#include <string>
 
 #include "base/result.h"
+#include "gpu/host_pinner.h"
 
 namespace kvtier {
 
+// The reason is CUDA's name for it, for example "cudaErrorInvalidValue"; memory that cannot be had
+// is kResourceExhausted, all else kIoError.
+[[nodiscard]] tl::unexpected<Error> CudaError(cudaError_t code, std::string context);
+// The driver's codes have the same numbers and meanings.
+[[nodiscard]] tl::unexpected<Error> CudaError(CUresult code, std::string context);
+
+// The driver's functions for memory that processes share and for counting on streams, which the
+// runtime does not have. They are found at run time, so that nothing links against the driver.
 struct CudaDriver {
   PFN_cuMemGetAllocationGranularity_v10020 mem_get_allocation_granularity = nullptr;
   PFN_cuMemCreate_v10020 mem_create = nullptr;
@@ -27,4 +38,30 @@ struct CudaDriver {
   [[nodiscard]] static Result<CudaDriver> Load();
 };
 
+// Registers host memory with CUDA.
+class CudaHostPinner final : public HostPinner {
+ public:
+  // The ordinal of the device whose context does the work; memory is pinned for all devices.
+  explicit CudaHostPinner(int ordinal) : ordinal_(ordinal) {}
+
+  [[nodiscard]] Status Pin(std::span<std::byte> memory) override;
+  void Unpin(std::span<std::byte> memory) override;
+
+  [[nodiscard]] const PinnedRanges& ranges() const { return ranges_; }
+  // Held by calls that must not wait while memory is pinned piece by piece.
+  [[nodiscard]] PinGate& gate() { return gate_; }
+
+ private:
+  const int ordinal_;
+  PinnedRanges ranges_;
+  PinGate gate_;
+};
+
 }  // namespace kvtier
+
+// Returns a CUDA error from the calling function.
+#define KVT_RETURN_IF_CUDA_ERROR(expression, context)                        \
+  do {                                                                       \
+    if (const auto kvt_code = (expression); static_cast<int>(kvt_code) != 0) \
+      return ::kvtier::CudaError(kvt_code, context);                         \
+  } while (false)

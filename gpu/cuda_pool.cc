@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/byte_size.h"
-#include "gpu/cuda_error.h"
+#include "gpu/cuda_driver.h"
 
 namespace kvtier {
 namespace {

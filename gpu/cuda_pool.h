@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A pool in a GPU's memory. Only for .cc files of this room.
+// A pool in a GPU's memory. Internal to gpu/.
 #pragma once
 
 #include <cuda_runtime_api.h>

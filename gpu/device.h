@@ -79,6 +79,10 @@ struct CopyRequest {
   std::function<void(Status)> done;
 };
 
+// Checked by every device before it copies. Errors: kInvalidArgument "copy_out_of_bounds" if a copy
+// does not lie within the request's pool.
+[[nodiscard]] Status CheckCopyBounds(const CopyRequest& request);
+
 // All calls are made on the event loop's thread.
 class Device {
  public:

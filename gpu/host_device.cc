@@ -1,14 +1,92 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gpu/host_device.h"
 
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <pthread.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
+#include <fstream>
+#include <string>
 #include <utility>
 
-#include "gpu/copy_bounds.h"
-#include "gpu/host_pool.h"
+#include "base/byte_size.h"
+#include "base/errno_error.h"
+#include "gpu/device.h"
 
 namespace kvtier {
+namespace {
+
+// Filled in between two looks at whether the pool is going.
+constexpr uint64_t kFillStepBytes = 32 * kMiB;
+
+tl::unexpected<Error> Exhausted(std::string_view call, uint64_t bytes) {
+  return tl::unexpected<Error>(
+      ErrnoError(ErrorCode::kResourceExhausted, errno,
+                 fmt::format("{} of {} for a pool", call, FormatByteSize(bytes))));
+}
+
+}  // namespace
+
+std::optional<uint64_t> AvailableMemoryBytes() {
+  std::ifstream meminfo("/proc/meminfo");
+  std::string name;
+  uint64_t kib = 0;
+  std::string unit;
+  while (meminfo >> name >> kib) {
+    if (name == "MemAvailable:") return kib * kKiB;
+    std::getline(meminfo, unit);
+  }
+  return std::nullopt;
+}
+
+Result<std::unique_ptr<HostPool>> HostPool::Create(uint64_t bytes) {
+  if (bytes == 0) return MakeError(ErrorCode::kInvalidArgument, "empty_pool", "0 bytes asked for");
+  const std::optional<uint64_t> available = AvailableMemoryBytes();
+  if (available && bytes > *available) {
+    return MakeError(ErrorCode::kResourceExhausted, "pool_exceeds_memory",
+                     fmt::format("{} asked for, {} available", FormatByteSize(bytes),
+                                 FormatByteSize(*available)));
+  }
+  UniqueFd fd(::memfd_create("kvtier-pool", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd.valid()) return Exhausted("memfd_create", bytes);
+  if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) return Exhausted("ftruncate", bytes);
+  if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    return Exhausted("sealing", bytes);
+  }
+  void* address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+  if (address == MAP_FAILED) return Exhausted("mmap", bytes);
+  // Heeded where the machine allows huge pages for shared memory; many do not.
+  ::madvise(address, bytes, MADV_HUGEPAGE);
+  return std::unique_ptr<HostPool>(
+      new HostPool(std::move(fd), {static_cast<std::byte*>(address), bytes}));
+}
+
+HostPool::HostPool(UniqueFd fd, std::span<std::byte> memory)
+    : fd_(std::move(fd)), memory_(memory), filler_([this] { FillIn(); }) {
+  pthread_setname_np(filler_.native_handle(), "pool-fill");
+}
+
+HostPool::~HostPool() {
+  stopping_ = true;
+  filler_.join();
+  ::munmap(memory_.data(), memory_.size());
+}
+
+void HostPool::FillIn() {
+  for (uint64_t begin = 0; begin < memory_.size() && !stopping_; begin += kFillStepBytes) {
+    const uint64_t bytes = std::min(kFillStepBytes, memory_.size() - begin);
+    // Neither call touches what a client has written. The second is for kernels before 5.14. If
+    // both fail, pages come with first use.
+    if (::madvise(memory_.data() + begin, bytes, MADV_POPULATE_WRITE) == 0) continue;
+    if (::fallocate(fd_.get(), 0, static_cast<off_t>(begin), static_cast<off_t>(bytes)) != 0) {
+      return;
+    }
+  }
+}
 
 HostDevice::HostDevice(EventQueue* loop, int copy_threads)
     : loop_(loop), copier_(copy_threads, loop) {}

@@ -13,6 +13,8 @@ packages=(
   libspdlog-dev libssl-dev libsystemd-dev libtomlplusplus-dev liburing-dev libxxhash-dev
   # static probes; only a header, and the build works without
   systemtap-sdt-dev
+  # manual pages; the build works without
+  pandoc
   # tests that the build configures: GoogleTest, libFuzzer
   libgtest-dev libgmock-dev clang-14 libclang-rt-14-dev python3
 )

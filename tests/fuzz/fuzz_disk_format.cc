@@ -15,10 +15,9 @@
 #include "base/check.h"
 #include "base/checksum.h"
 #include "tiers/index/index_codec.h"
+#include "tiers/storage/disk_geometry.h"
 #include "tiers/storage/header_page.h"
-#include "tiers/storage/slab_header.h"
 #include "tiers/storage/slot_header.h"
-#include "tiers/storage/superblock.h"
 
 namespace kvtier {
 namespace {

@@ -5,7 +5,7 @@ import re
 import sys
 
 source = pathlib.Path(sys.argv[1])
-papers = (source / "docs/OPERATIONS.md").read_text()
+runbook = (source / "docs/OPERATIONS.md").read_text()
 
 ids = set()
 for path in (source / "daemon").rglob("*.cc"):
@@ -15,7 +15,7 @@ for path in (source / "tools").glob("monitoring/*.rules.yml"):
     alerts |= set(re.findall(r"alert: (\w+)", path.read_text()))
 
 assert len(ids) > 10, "the pattern finds no log ids any more"
-missing = sorted(name for name in ids | alerts if f"`{name}`" not in papers)
+missing = sorted(name for name in ids | alerts if f"`{name}`" not in runbook)
 if missing:
     sys.exit("docs/OPERATIONS.md, runbook: nothing about " + ", ".join(missing))
 print(f"ok: {len(ids)} log ids, {len(alerts)} alerts")

@@ -35,6 +35,24 @@ class DocumentationTest(DaemonTestCase):
             exec(self.example, names)
         self.assertEqual(computed, [(50, 50), (1, 1)])
 
+    def test_the_ten_lines_compute_everything_when_the_daemon_dies_under_them(self):
+        computed = []
+        names = {
+            "socket": self.daemon.socket,
+            "prompt": prompt(blocks=3, extra_tokens=2),
+            "compute_kv": lambda pool, slots, tokens: computed.append((len(slots), len(tokens))),
+        }
+        attach = kvtier.Connection.attach
+
+        def attach_and_die(connection, model):
+            pool = attach(connection, model)
+            self.daemon.kill()
+            return pool
+
+        with mock.patch.object(kvtier.Connection, "attach", attach_and_die):
+            exec(self.example, names)
+        self.assertEqual(computed, [(0, 50)])
+
     def test_compute_kv_writes_the_slots_it_is_given(self):
         names = {}
         exec(self.compute.replace("...", "1"), names)

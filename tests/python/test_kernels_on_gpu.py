@@ -146,7 +146,7 @@ class KernelsOnGpuTest(unittest.TestCase):
             for i in range(2):
                 self.assert_close(output[i], reference(query[i : i + 1], *problem.dense(i))[0][0])
 
-    def test_append_sees_each_sequences_prefix_and_its_own_tokens_in_order(self):
+    def test_prefill_sees_each_sequences_prefix_and_its_own_tokens_in_order(self):
         lengths, counts = [37, 577, 2011], [37, 5, 128]
         problem = Problem(lengths)
         query = random(sum(counts), Q_HEADS, DIM)
@@ -157,14 +157,28 @@ class KernelsOnGpuTest(unittest.TestCase):
             {"splits": 3},
             {"window_tokens": 64},
             {"workspace": kernels.Workspace()},
+            # The launch ahead is the one before, long after the tables were written.
+            {"tables_settled": True, "splits": 2},
         ):
-            got = kernels.append(query, cache, problem.tables, starts, lse=lse, **options)
+            got = kernels.prefill(query, cache, problem.tables, starts, lse=lse, **options)
             for i, (first, last) in enumerate(((0, 37), (37, 42), (42, 170))):
                 k, v = problem.dense(i)
                 window = options.get("window_tokens", 0)
                 expected, expected_lse = reference(query[first:last], k, v, window=window)
                 self.assert_close(got[first:last], expected)
                 self.assert_close(lse[first:last], expected_lse, 1e-3)
+
+    def test_what_lies_on_the_cpu_is_refused_with_the_device_that_is_needed(self):
+        problem, starts = Problem([37]), integers([0, 1])
+        cache, query = kernels.PagedKv(problem.k, problem.v), random(1, Q_HEADS, DIM).cpu()
+        for call in (
+            lambda: kernels.decode(query, cache, problem.tables),
+            lambda: kernels.prefill(query, cache, problem.tables, starts),
+            lambda: kernels.kv_write(query, query, cache, starts),
+            lambda: kernels.PagedKv(problem.k.cpu(), problem.v.cpu()),
+        ):
+            with self.assertRaisesRegex(kvtier.InvalidArgumentError, "on cpu, not .* Hopper"):
+                call()
 
     def test_decode_shared_is_decode_over_prefix_and_own_tokens(self):
         # Four sequences; the first three share 160 tokens, the last has no prefix.

@@ -13,7 +13,7 @@ from kvtier import Miss, Presence, Status
 
 
 class NoDaemonTest(unittest.TestCase):
-    def test_connecting_to_nobody_says_so(self):
+    def test_connecting_without_a_daemon_says_so(self):
         with tempfile.TemporaryDirectory() as directory:
             socket = os.path.join(directory, "nobody.sock")
             with self.assertRaises(kvtier.UnavailableError) as raised:
@@ -48,8 +48,39 @@ class LostDaemonTest(DaemonTestCase):
         self.assertEqual(pool.commit_and_wait(entries), [Status.UNAVAILABLE] * 2)
         self.assertEqual(pool.release_and_wait(got.new_blocks), [Status.UNAVAILABLE] * 2)
         self.assertFalse(pool.connection.flush())
-        self.assertIsNone(pool.open_sequence([1, 2, 3]))
         got.release()
+
+    def test_a_sequence_opened_without_a_daemon_is_a_miss_to_its_end(self):
+        pool = self.attach()
+        with pool.open_sequence([1, 2, 3]) as sequence:
+            self.assertTrue(sequence.available)
+        self.daemon.kill()
+        with pool.open_sequence([1, 2, 3]) as sequence:
+            self.assertFalse(sequence.available)
+            self.assertTrue(sequence.wait(timeout_ms=0))
+            self.assertEqual((sequence.cached_tokens, len(sequence)), (0, 3))
+            self.assertEqual(sequence.info().miss, Miss.UNAVAILABLE)
+            self.assertEqual(sequence.info().blocks, 0)
+            self.assertEqual(sequence.block_table().size, 0)
+            self.assertEqual((sequence.slot_mapping().size, sequence.slot_mapping(1).size), (0, 0))
+            self.assertEqual(sequence.block_handles(), [])
+            with self.assertRaises(kvtier.UnavailableError):
+                sequence.memory()
+            sequence.append([4])
+            with self.assertRaises(kvtier.InvalidArgumentError):
+                sequence.mark_computed(5)
+            sequence.mark_computed(4)
+            sequence.finish()
+            with sequence.fork() as fork:
+                self.assertEqual((fork.available, len(fork)), (False, 4))
+            self.assertTrue(sequence.check())
+            # It does not turn into another one when the daemon comes back.
+            self.daemon.start()
+            self.assertFalse(sequence.available)
+            self.assertTrue(pool.open_sequence([1, 2, 3]).available)
+        self.assertTrue(sequence.closed)
+        with self.assertRaises(kvtier.InvalidArgumentError):
+            sequence.append([5])
 
     def test_after_a_restart_the_pool_works_on_and_old_handles_are_stale(self):
         pool = self.attach()

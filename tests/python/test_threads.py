@@ -23,9 +23,9 @@ class ThreadsTest(DaemonTestCase):
         cached blocks were right while it was protected."""
         tokens = prompt(blocks=4 + seed % 3, seed=seed % 5)
         sequence = pool.open_sequence(tokens, leave_tokens=0)
-        if sequence is None:
-            return None
         with sequence:
+            if not sequence.available:
+                return None
             try:
                 while not sequence.wait():
                     pass

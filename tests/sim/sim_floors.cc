@@ -10,7 +10,7 @@
 
 #include "tests/fakes/derived_bytes.h"
 #include "tests/sim/sim_check.h"
-#include "tiers/storage/slab_header.h"
+#include "tiers/storage/disk_geometry.h"
 #include "tiers/storage/slot_header.h"
 
 namespace kvtier {

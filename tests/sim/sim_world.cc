@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "tests/sim/sim_check.h"
-#include "tiers/index/index_rebuild.h"
+#include "tiers/index/index_start.h"
 
 namespace kvtier {
 

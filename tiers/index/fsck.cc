@@ -9,7 +9,7 @@
 
 #include "tiers/index/index_start.h"
 #include "tiers/storage/offline_disk.h"
-#include "tiers/storage/payload_check.h"
+#include "tiers/storage/parallel_reader.h"
 
 namespace kvtier {
 namespace {

@@ -14,7 +14,7 @@
 
 #include "base/digest.h"
 #include "base/result.h"
-#include "tiers/index/index_rebuild.h"
+#include "tiers/index/index_start.h"
 #include "tiers/index/rocksdb_index.h"
 #include "tiers/storage/disk_geometry.h"
 

@@ -1,11 +1,146 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tiers/index/index_start.h"
 
+#include <algorithm>
+#include <map>
+#include <tuple>
 #include <utility>
 
 #include "tiers/storage/parallel_reader.h"
 
 namespace kvtier {
+namespace {
+
+class Collector final : public HeaderVisitor {
+ public:
+  explicit Collector(const RebuildOptions& options) : options_(options) {}
+
+  void OnSlab(const ScannedSlab& slab) override {
+    ++rebuilt_.slabs;
+    if (slab.state == HeaderState::kEmpty) ++rebuilt_.slabs_uncut;
+    if (slab.state != HeaderState::kEmpty && slab.state != HeaderState::kValid) {
+      ++rebuilt_.slabs_bad;
+    }
+  }
+
+  void OnSlot(const ScannedSlot& slot) override {
+    ++rebuilt_.slots;
+    switch (slot.state) {
+      case HeaderState::kValid:
+        return Consider(slot);
+      case HeaderState::kEmpty:
+        ++rebuilt_.slots_empty;
+        return;
+      case HeaderState::kUnreadable:
+        return Reject(RebuildReject::kUnreadable);
+      case HeaderState::kDamaged:
+        return Reject(RebuildReject::kDamaged);
+      case HeaderState::kMisplaced:
+        return Reject(RebuildReject::kMisplaced);
+      case HeaderState::kMisfit:
+        return Reject(RebuildReject::kMisfit);
+    }
+  }
+
+  [[nodiscard]] RebuiltIndex Finish() {
+    DropDuplicates();
+    return std::move(rebuilt_);
+  }
+
+ private:
+  void Reject(RebuildReject reject) { ++rebuilt_.rejected[static_cast<size_t>(reject)]; }
+
+  void Consider(const ScannedSlot& slot) {
+    const SlotHeader& header = slot.header;
+    if (header.retention != RetentionClass::kExtended) return Reject(RebuildReject::kMemoryClass);
+    if (IsExpired(header, options_)) return Reject(RebuildReject::kExpired);
+    const auto now_s = static_cast<uint32_t>(options_.now_ms / 1000);
+    rebuilt_.snapshot.records.push_back({.key = {Intern(header), header.hash},
+                                         .location = slot.location,
+                                         .generation = header.generation,
+                                         .depth = header.depth,
+                                         .created_s = std::min(header.created_s, now_s),
+                                         .last_use_s = std::min(header.last_use_s, now_s),
+                                         .tokens = header.tokens,
+                                         .retention = header.retention,
+                                         .verified = false});
+  }
+
+  NamespaceId Intern(const SlotHeader& header) {
+    auto& namespaces = rebuilt_.snapshot.namespaces;
+    const NamespaceId next(static_cast<uint32_t>(namespaces.size()));
+    const auto [found, is_new] =
+        namespace_ids_.try_emplace({header.tenant, header.model, header.payload_bytes}, next);
+    if (is_new) {
+      namespaces.emplace_back(next, NamespaceIdentity{.tenant = header.tenant,
+                                                      .model = header.model,
+                                                      .block_bytes = header.payload_bytes});
+    }
+    return found->second;
+  }
+
+  // The latest write is kept. Times come before generations: an index that was lost before has
+  // begun them anew, below those of headers that still lie around. By sorting and not by a hash
+  // table: clients choose the hashes.
+  void DropDuplicates() {
+    auto& records = rebuilt_.snapshot.records;
+    std::ranges::sort(records, [](const IndexRecord& a, const IndexRecord& b) {
+      return std::tie(a.key.namespace_id, a.key.hash, b.last_use_s, b.generation) <
+             std::tie(b.key.namespace_id, b.key.hash, a.last_use_s, a.generation);
+    });
+    const auto extra = std::ranges::unique(records, {}, &IndexRecord::key);
+    rebuilt_.rejected[static_cast<size_t>(RebuildReject::kDuplicate)] += extra.size();
+    records.erase(extra.begin(), extra.end());
+  }
+
+  const RebuildOptions options_;
+  RebuiltIndex rebuilt_;
+  std::map<std::tuple<std::string, ModelFingerprint, uint64_t>, NamespaceId> namespace_ids_;
+};
+
+}  // namespace
+
+bool IsExpired(const SlotHeader& header, const RebuildOptions& options) {
+  const auto age_ms = [&](uint32_t since_s) { return options.now_ms - int64_t{since_s} * 1000; };
+  int64_t ttl_ms = options.extended_ttl_ms;
+  int64_t max_age_ms = options.max_age_ms;
+  const auto tenant = std::ranges::find(options.tenants, header.tenant, &TenantQuota::name);
+  if (tenant != options.tenants.end()) {
+    if (tenant->extended_ttl_ms > 0) ttl_ms = tenant->extended_ttl_ms;
+    if (tenant->max_age_ms > 0) max_age_ms = tenant->max_age_ms;
+  }
+  if (age_ms(header.last_use_s) > ttl_ms) return true;
+  return max_age_ms > 0 && age_ms(header.created_s) > max_age_ms;
+}
+
+std::string_view RebuildRejectName(RebuildReject reject) {
+  switch (reject) {
+    case RebuildReject::kUnreadable:
+      return "unreadable";
+    case RebuildReject::kDamaged:
+      return "damaged";
+    case RebuildReject::kMisplaced:
+      return "misplaced";
+    case RebuildReject::kMisfit:
+      return "misfit";
+    case RebuildReject::kExpired:
+      return "expired";
+    case RebuildReject::kMemoryClass:
+      return "memory_class";
+    case RebuildReject::kDuplicate:
+      return "duplicate";
+  }
+  return "unknown";
+}
+
+RebuiltIndex RebuildIndex(const DiskGeometry& geometry, const DiskReadFunction& read,
+                          const RebuildOptions& options,
+                          const std::function<void(const ScanProgress&)>& on_progress) {
+  Collector collector(options);
+  ScanHeaders(geometry, read, &collector, on_progress);
+  return collector.Finish();
+}
+
 namespace {
 
 Result<RebuiltIndex> Rebuild(const std::filesystem::path& directory, const DiskFiles& files,

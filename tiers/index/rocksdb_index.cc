@@ -21,7 +21,7 @@
 #include "base/byte_size.h"
 #include "base/check.h"
 #include "base/unique_fd.h"
-#include "tiers/storage/epoch_mark.h"
+#include "tiers/storage/disk_directory.h"
 
 namespace kvtier {
 namespace {

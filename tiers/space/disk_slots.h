@@ -94,7 +94,6 @@ class DiskSlots {
   [[nodiscard]] bool EvictOwn(TenantId tenant);
   // Slots that no block has any more, but their deletion is not durable yet.
   void Leave(TenantId tenant, DiskLocation location);
-  [[nodiscard]] bool Evictable(const BlockEntry& entry) const;
   void FreeSlot(DiskLocation location);
   // Calls `write` once the slab's header is on disk.
   void WithSlabHeader(EntryIndex entry, std::function<void(Status)> write);

@@ -5,10 +5,16 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
+#include <string>
 #include <string_view>
+#include <vector>
 
+#include "base/byte_size.h"
+#include "base/executor.h"
 #include "base/result.h"
+#include "base/unique_fd.h"
 
 namespace kvtier {
 
@@ -36,5 +42,39 @@ class BlockFile {
   // it with the kernel). I/O outside any registered memory works all the same.
   virtual void RegisterMemory(std::span<std::byte> memory) = 0;
 };
+
+struct IoEngineOptions {
+  // Bytes under way at once over all files of the engine; what exceeds it waits in order. A single
+  // request larger than this runs alone.
+  uint64_t depth_bytes = 32 * kMiB;
+  // Threads of the pread engine; the io_uring engine always has one.
+  int threads = 8;
+  // If not -1, this open file stays open, and with it a flock(2) on it, until the engine's last I/O
+  // has ended, even if the process is killed: the kernel finishes a dead process's requests on its
+  // own time, and until then nobody else must write to the files. Borrowed.
+  int held_fd = -1;
+  // Called on the event loop with what an operator should know, for example that memory could not
+  // be registered. May be empty.
+  std::function<void(std::string)> log;
+};
+
+// An open file, handed to an engine.
+struct EngineFile {
+  UniqueFd fd;
+  uint64_t bytes = 0;
+};
+
+// The returned files share one engine, in the order given. `loop` must outlive them. Destroying the
+// last of them cancels what still waits (kCancelled "closed") and finishes what has begun; every
+// callback is posted before the destructor returns.
+//
+// On io_uring: one ring and one thread for all files, registered files and memory. Takes `*files`
+// only on success. Errors: kUnsupported "io_uring_refused" when the kernel or its policy denies a
+// ring.
+[[nodiscard]] Result<std::vector<std::unique_ptr<BlockFile>>> MakeUringBlockFiles(
+    std::vector<EngineFile>* files, const IoEngineOptions& options, EventQueue* loop);
+// On pread and pwrite by a small pool of threads, for where io_uring is not to be had.
+[[nodiscard]] std::vector<std::unique_ptr<BlockFile>> MakePreadBlockFiles(
+    std::vector<EngineFile> files, const IoEngineOptions& options, EventQueue* loop);
 
 }  // namespace kvtier

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The directory of the disk tier, held by one process at a time.
+// The directory of the disk tier: its lock, which one process holds at a time, and its epoch mark.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -42,5 +43,20 @@ struct DiskDirectory {
 // it is somebody else's; kAlreadyExists "directory_locked" naming the process that has it; kIoError
 // by errno name.
 [[nodiscard]] Result<DiskDirectory> OpenDiskDirectory(const std::filesystem::path& path);
+
+// The disk files' side of the handshake with the index: a small file beside them that names the
+// start in which the index was last opened. Without it a copy of the index from a backup could not
+// be told from one that a crash kept from being opened. Static functions only; they block.
+// `directory` is that of the disk files.
+class EpochMark {
+ public:
+  // The marked epoch, 0 if there is no mark, UINT64_MAX (no index is that new) if it cannot be
+  // read.
+  [[nodiscard]] static uint64_t Read(const std::filesystem::path& directory);
+  // Durable and atomic. Errors: kIoError "epoch_mark".
+  [[nodiscard]] static Status Write(const std::filesystem::path& directory, uint64_t epoch);
+  // Durable. Errors: kIoError "epoch_mark".
+  [[nodiscard]] static Status Remove(const std::filesystem::path& directory);
+};
 
 }  // namespace kvtier

@@ -9,8 +9,6 @@
 #include <utility>
 
 #include "tiers/storage/disk_set.h"
-#include "tiers/storage/pread_block_file.h"
-#include "tiers/storage/uring_block_file.h"
 
 namespace kvtier {
 namespace {

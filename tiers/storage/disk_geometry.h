@@ -1,25 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the disk tier's address space is laid over its files. Pure arithmetic.
-//
-// Slab c of the space lies in file c % files, as that file's slab c / files; a file's slabs
-// begin after its superblock area. A slab begins with its header; equal slots follow.
+// How the disk files are cut: the one address space over all files, its slabs, and the header of
+// each slab that has been cut into slots.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
+#include <string>
 
 #include "base/byte_size.h"
 #include "base/check.h"
+#include "base/digest.h"
+#include "base/result.h"
 #include "tiers/storage/block_file.h"
-#include "tiers/storage/slab_header.h"
 #include "tiers/types/disk_location.h"
 
 namespace kvtier {
 
+inline constexpr size_t kSlabHeaderBytes = 4096;
+inline constexpr uint32_t kSlabFormatVersion = 1;
 // Where a file's first slab starts.
 inline constexpr uint64_t kFirstSlabOffset = 1 * kMiB;
 // More files than disks bring nothing, and their names have two digits.
 inline constexpr uint32_t kMaxDiskFiles = 64;
 
+// One address space over all files: slabs go round the files in turn, so that consecutive slabs lie
+// on different disks where the files do.
 struct DiskGeometry {
   uint64_t slab_bytes = 0;  // a multiple of kIoAlignment
   uint32_t files = 0;
@@ -67,5 +73,24 @@ struct DiskGeometry {
 
   friend bool operator==(const DiskGeometry&, const DiskGeometry&) = default;
 };
+
+// The first 4 KiB of every slab that has been cut into slots. It tells how large these are, so that
+// the index can be rebuilt from the files alone.
+struct SlabHeader {
+  uint64_t slab = 0;        // its own number in the tier's address space
+  uint64_t slot_bytes = 0;  // header and payload; a multiple of 4 KiB, at least 8 KiB
+  uint32_t generation = 0;  // counts how often the slab was cut anew
+  // Whose blocks the slab was cut for; each slot's header has the last word.
+  std::string tenant;  // at most kMaxTenantBytes
+  ModelFingerprint model;
+  friend bool operator==(const SlabHeader&, const SlabHeader&) = default;
+};
+
+// Fills all of `out`. REQUIRES: the bounds noted above.
+void EncodeSlabHeader(const SlabHeader& header, std::span<std::byte, kSlabHeaderBytes> out);
+
+// The inverse, for bytes that may hold anything. Errors, all kCorrupt: "bad_magic" (a slab never
+// cut), "bad_version", "bad_header_checksum", "bad_field".
+[[nodiscard]] Result<SlabHeader> DecodeSlabHeader(std::span<const std::byte, kSlabHeaderBytes> in);
 
 }  // namespace kvtier

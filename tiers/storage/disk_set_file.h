@@ -9,7 +9,7 @@
 
 #include "base/result.h"
 #include "base/unique_fd.h"
-#include "tiers/storage/superblock.h"
+#include "tiers/storage/header_page.h"
 
 namespace kvtier {
 

@@ -9,7 +9,6 @@
 
 #include "tiers/storage/disk_geometry.h"
 #include "tiers/storage/parallel_reader.h"
-#include "tiers/storage/slab_header.h"
 #include "tiers/storage/slot_header.h"
 
 namespace kvtier {

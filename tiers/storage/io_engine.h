@@ -1,42 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the engines behind BlockFile have in common.
+// What the engines behind BlockFile have in common: requests on their way, the queue of those that
+// wait, the delivery of completions, and the record of memory registered with the kernel. Internal
+// to tiers/storage.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/byte_size.h"
 #include "base/executor.h"
-#include "base/unique_fd.h"
 #include "tiers/storage/block_file.h"
 
 namespace kvtier {
-
-struct IoEngineOptions {
-  // Bytes under way at once over all files of the engine; what exceeds it waits in order. A single
-  // request larger than this runs alone.
-  uint64_t depth_bytes = 32 * kMiB;
-  // Threads of the pread engine; the io_uring engine always has one.
-  int threads = 8;
-  // If not -1, this open file stays open, and with it a flock(2) on it, until the engine's last I/O
-  // has ended, even if the process is killed: the kernel finishes a dead process's requests on its
-  // own time, and until then nobody else must write to the files. Borrowed.
-  int held_fd = -1;
-  // Called on the event loop with what an operator should know, for example that memory could not
-  // be registered. May be empty.
-  std::function<void(std::string)> log;
-};
-
-// An open file, handed to an engine.
-struct EngineFile {
-  UniqueFd fd;
-  uint64_t bytes = 0;
-};
 
 // No system call moves more than this; larger requests take several.
 inline constexpr uint64_t kMaxTransferBytes = 1 * kGiB;
@@ -96,5 +78,76 @@ class IoEngine {
 // One BlockFile for each of the engine's files, all keeping it alive.
 [[nodiscard]] std::vector<std::unique_ptr<BlockFile>> MakeBlockFiles(
     std::shared_ptr<IoEngine> engine, const std::vector<uint64_t>& file_bytes);
+
+// The requests of an engine that wait for their turn, and the bound on the bytes in flight. First
+// come, first served: a request that does not fit holds back the smaller ones behind it, so
+// that it cannot starve. One thread at a time.
+class IoQueue {
+ public:
+  explicit IoQueue(uint64_t depth_bytes) : depth_bytes_(depth_bytes) {}
+
+  void Push(IoRequest request) { waiting_.push_back(std::move(request)); }
+
+  // Whether the next request may start: within the bound, or alone.
+  [[nodiscard]] bool CanTake() const {
+    if (waiting_.empty()) return false;
+    return bytes_under_way_ == 0 || bytes_under_way_ + waiting_.front().bytes <= depth_bytes_;
+  }
+  // REQUIRES: CanTake().
+  [[nodiscard]] IoRequest Take() {
+    IoRequest request = std::move(waiting_.front());
+    waiting_.pop_front();
+    bytes_under_way_ += request.bytes;
+    return request;
+  }
+  // A request that was taken, of this many bytes, has ended.
+  void Finish(uint64_t bytes) { bytes_under_way_ -= bytes; }
+
+  // Empties the queue.
+  [[nodiscard]] std::vector<IoCompletion> CancelWaiting() {
+    std::vector<IoCompletion> cancelled;
+    for (IoRequest& request : waiting_) {
+      cancelled.push_back({std::move(request.done),
+                           MakeError(ErrorCode::kCancelled, "closed", request.Describe())});
+    }
+    waiting_.clear();
+    return cancelled;
+  }
+
+  [[nodiscard]] uint64_t bytes_under_way() const { return bytes_under_way_; }
+
+ private:
+  const uint64_t depth_bytes_;
+  std::deque<IoRequest> waiting_;
+  uint64_t bytes_under_way_ = 0;
+};
+
+// The kernel's bound on one registered buffer.
+inline constexpr uint64_t kMaxRegisteredBytes = 1 * kGiB;
+// The table's size: 2 TiB of arena in full entries.
+inline constexpr int kMaxRegisteredEntries = 2048;
+
+inline constexpr int kNotRegistered = -1;
+
+// Which memory the ring knows, and under which numbers. Used by one thread.
+class RegisteredMemory {
+ public:
+  struct Entry {
+    std::span<std::byte> memory;
+    int number = 0;
+  };
+
+  // Cuts `memory` into new entries, leaving out what is registered already. Numbers are given once
+  // and never come back.
+  [[nodiscard]] std::vector<Entry> Plan(std::span<std::byte> memory);
+  // The entry is known to the kernel from now on.
+  void Add(const Entry& entry);
+  // The number of the entry that holds all of [data, data + bytes), or kNotRegistered.
+  [[nodiscard]] int Find(const std::byte* data, uint64_t bytes) const;
+
+ private:
+  int next_number_ = 0;
+  std::vector<Entry> entries_;  // by address
+};
 
 }  // namespace kvtier

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "base/checksum.h"
 #include "tiers/storage/block_file.h"
 #include "tiers/storage/header_page.h"
 
@@ -135,6 +136,28 @@ Result<SlotHeader> DecodeSlotHeader(std::span<const std::byte, kSlotHeaderBytes>
   header.created_s = f.created_s;
   header.last_use_s = f.last_use_s;
   return header;
+}
+
+namespace {
+
+bool SameBlock(const SlotExpectation& expected, const SlotHeader& header) {
+  return header.hash == expected.hash && header.model == expected.identity.model &&
+         header.tenant == expected.identity.tenant &&
+         header.payload_bytes == expected.identity.block_bytes && header.tokens == expected.tokens;
+}
+
+}  // namespace
+
+SlotVerdict CheckDiskSlot(const SlotExpectation& expected, std::span<const std::byte> slot) {
+  const Result<SlotHeader> header = DecodeSlotHeader(slot.first<kSlotHeaderBytes>());
+  if (!header) return SlotVerdict::kCorrupt;
+  if (!SameBlock(expected, *header) || header->address != expected.location ||
+      header->generation != expected.generation) {
+    return SlotVerdict::kIdentityMismatch;
+  }
+  const auto payload = slot.subspan(kSlotHeaderBytes, expected.identity.block_bytes);
+  return ChecksumPayload(payload) == header->payload_checksum ? SlotVerdict::kGood
+                                                              : SlotVerdict::kCorrupt;
 }
 
 }  // namespace kvtier

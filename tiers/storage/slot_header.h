@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The 4 KiB that precede every payload, in host slots and on disk. On disk the header is the truth:
-// whose block lies here, what it holds and whether the bytes are whole. docs/DISK_FORMAT.md gives
-// the bytes.
+// The 4 KiB that precede every payload, in host slots and on disk, and the check that a slot which
+// was read holds the block that it should. On disk the header is the truth: whose block lies here,
+// what it holds and whether the bytes are whole. docs/DISK_FORMAT.md gives the bytes.
 #pragma once
 
 #include <cstddef>
@@ -65,5 +65,24 @@ inline constexpr size_t kSlotIdentityBytes = 5 * 64;
 // else), then "bad_version", "bad_header_checksum", and "bad_field" naming a field whose value
 // cannot be.
 [[nodiscard]] Result<SlotHeader> DecodeSlotHeader(std::span<const std::byte, kSlotHeaderBytes> in);
+
+// What the reader believes of a slot; copied, so that a check can run on any thread.
+struct SlotExpectation {
+  NamespaceIdentity identity;
+  BlockHash hash;
+  DiskLocation location;
+  uint32_t generation = 0;
+  uint16_t tokens = 0;
+};
+
+enum class SlotVerdict : uint8_t {
+  kGood,
+  kIdentityMismatch,  // whole, but another block, place or write
+  kCorrupt,           // header or payload damaged
+};
+
+// Checks header, identity and the payload's checksum. `slot` is header and payload as read. Pure.
+[[nodiscard]] SlotVerdict CheckDiskSlot(const SlotExpectation& expected,
+                                        std::span<const std::byte> slot);
 
 }  // namespace kvtier

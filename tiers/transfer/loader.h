@@ -16,7 +16,7 @@
 #include "tiers/space/disk_slots.h"
 #include "tiers/space/host_slots.h"
 #include "tiers/state/cache_state.h"
-#include "tiers/storage/slot_check.h"
+#include "tiers/storage/slot_header.h"
 #include "tiers/transfer/layer_loader.h"
 #include "tiers/transfer/load_table.h"
 #include "tiers/transfer/offloader.h"

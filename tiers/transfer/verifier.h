@@ -9,7 +9,7 @@
 #include "base/aligned_buffer.h"
 #include "tiers/space/disk_slots.h"
 #include "tiers/state/cache_state.h"
-#include "tiers/storage/slot_check.h"
+#include "tiers/storage/slot_header.h"
 
 namespace kvtier {
 

@@ -12,7 +12,7 @@
 
 #include "base/byte_size.h"
 #include "protocol/model_record.h"
-#include "tiers/storage/slab_header.h"
+#include "tiers/storage/disk_geometry.h"
 #include "tiers/storage/slot_header.h"
 #include "tiers/types/cache_options.h"
 #include "tools/kvtierctl/command.h"

@@ -8,8 +8,6 @@
 
 #include <vector>
 
-#include "gpu/counting_order.h"
-
 namespace kvtier {
 namespace {
 

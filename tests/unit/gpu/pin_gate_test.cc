@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpu/pin_gate.h"
-
 #include <gtest/gtest.h>
 
 #include <chrono>
 #include <future>
 #include <optional>
 #include <thread>
+
+#include "gpu/host_pinner.h"
 
 namespace kvtier {
 namespace {

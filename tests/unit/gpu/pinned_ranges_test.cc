@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "gpu/pinned_ranges.h"
-
 #include <gtest/gtest.h>
 
 #include <vector>
+
+#include "gpu/host_pinner.h"
 
 namespace kvtier {
 namespace {

@@ -20,7 +20,7 @@
 #include "base/unique_fd.h"
 #include "tests/fakes/aligned_bytes.h"
 #include "tests/fakes/temporary_directory.h"
-#include "tiers/storage/superblock.h"
+#include "tiers/storage/header_page.h"
 
 namespace kvtier {
 namespace {

@@ -11,9 +11,8 @@
 #include "base/checksum.h"
 #include "base/sha256.h"
 #include "tiers/storage/disk_geometry.h"
-#include "tiers/storage/slab_header.h"
+#include "tiers/storage/header_page.h"
 #include "tiers/storage/slot_header.h"
-#include "tiers/storage/superblock.h"
 
 namespace kvtier {
 namespace {

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tiers/storage/epoch_mark.h"
-
 #include <gtest/gtest.h>
 
 #include <fstream>
 #include <string>
 
 #include "tests/fakes/temporary_directory.h"
+#include "tiers/storage/disk_directory.h"
 
 namespace kvtier {
 namespace {

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tiers/index/index_rebuild.h"
-
 #include <gtest/gtest.h>
 
 #include <optional>
 #include <vector>
 
 #include "tests/unit/tiers/disk_fixture.h"
+#include "tiers/index/index_start.h"
 
 namespace kvtier {
 namespace {

@@ -14,8 +14,7 @@
 #include "base/check.h"
 #include "tests/fakes/aligned_bytes.h"
 #include "tests/fakes/temporary_directory.h"
-#include "tiers/storage/pread_block_file.h"
-#include "tiers/storage/uring_block_file.h"
+#include "tiers/storage/block_file.h"
 
 namespace kvtier {
 namespace {

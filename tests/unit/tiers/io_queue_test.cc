@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tiers/storage/io_queue.h"
-
 #include <gtest/gtest.h>
 
 #include <random>
+
+#include "tiers/storage/io_engine.h"
 
 namespace kvtier {
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tiers/memory/registered_memory.h"
-
 #include <gtest/gtest.h>
+
+#include "tiers/storage/io_engine.h"
 
 namespace kvtier {
 namespace {

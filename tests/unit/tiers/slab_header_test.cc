@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tiers/storage/slab_header.h"
-
 #include <gtest/gtest.h>
 
 #include <array>
+
+#include "tiers/storage/disk_geometry.h"
 
 namespace kvtier {
 namespace {

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tiers/storage/superblock.h"
-
 #include <gtest/gtest.h>
 
 #include <array>
 
 #include "base/byte_size.h"
+#include "tiers/storage/header_page.h"
 
 namespace kvtier {
 namespace {

@@ -60,9 +60,9 @@ class Engine:
         found by others. Raises RuntimeError (the daemon is gone)."""
         started = time.perf_counter()
         sequence = self._pool.open_sequence(prompt, reserve_tokens=new_tokens, copy=self._copy)
-        if sequence is None:
-            raise RuntimeError("no daemon")
         with sequence:
+            if not sequence.available:
+                raise RuntimeError("no daemon")
             opened = time.perf_counter()
             while not sequence.wait():
                 pass

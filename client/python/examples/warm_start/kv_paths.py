@@ -135,7 +135,7 @@ class KernelAttention:
                 workspace=self._workspace,
             )
         else:
-            out = self._kernels.append(
+            out = self._kernels.prefill(
                 q,
                 cache,
                 self._tables,

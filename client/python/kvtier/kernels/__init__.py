@@ -7,7 +7,7 @@
     tables = kernels.SequenceTables(block_table, kv_lengths)   # int32 tensors, [1, blocks], [1]
     workspace = kernels.Workspace()
     kernels.kv_write(k, v, layers[0], slot_mapping)            # into the sequence's slots
-    out = kernels.append(q, layers[0], tables, query_starts, workspace=workspace)   # prefill
+    out = kernels.prefill(q, layers[0], tables, query_starts, workspace=workspace)   # prefill
     out = kernels.decode(q, layers[0], tables, workspace=workspace)                 # one token
 
 Calls check shapes, dtypes, strides and devices on the host, queue their work on torch's current
@@ -16,12 +16,12 @@ numbers, lengths and slots are not checked: they are on the device. Nothing is l
 first call; torch is needed, and a Hopper GPU.
 """
 
-from .attention import prefill, decode, decode_shared
+from ._launch import Workspace
+from .attention import decode, decode_shared, prefill
 from .blocks import LayerTensors, checksum_blocks, copy_blocks, fill_blocks, merge_lse
 from .cache import PagedKv, SequenceTables
 from .kv_write import Rope, RopeStyle, kv_write
 from .mla import mla_decode
-from .workspace import Workspace
 
 __all__ = [
     "LayerTensors",
@@ -30,7 +30,6 @@ __all__ = [
     "RopeStyle",
     "SequenceTables",
     "Workspace",
-    "prefill",
     "checksum_blocks",
     "copy_blocks",
     "decode",
@@ -39,4 +38,5 @@ __all__ = [
     "kv_write",
     "merge_lse",
     "mla_decode",
+    "prefill",
 ]

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <pthread.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "tiers/storage/io_engine.h"
+
+namespace kvtier {
+namespace {
+
+class PreadEngine final : public IoEngine {
+ public:
+  PreadEngine(std::vector<EngineFile> files, const IoEngineOptions& options, EventQueue* loop)
+      : files_(std::move(files)), queue_(options.depth_bytes), completions_(loop) {
+    for (int i = 0; i < std::max(options.threads, 1); ++i) {
+      threads_.emplace_back([this] { Serve(); });
+      pthread_setname_np(threads_.back().native_handle(), ("disk-" + std::to_string(i)).c_str());
+    }
+  }
+
+  ~PreadEngine() override {
+    std::vector<IoCompletion> cancelled;
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+      cancelled = queue_.CancelWaiting();
+    }
+    wake_.notify_all();
+    completions_.Deliver(std::move(cancelled));
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  [[nodiscard]] std::string_view name() const override { return "pread"; }
+
+  void Submit(IoRequest request) override {
+    {
+      const std::lock_guard lock(mutex_);
+      queue_.Push(std::move(request));
+    }
+    wake_.notify_one();
+  }
+
+  void RegisterMemory(std::span<std::byte>) override {}
+
+ private:
+  void Serve() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      wake_.wait(lock, [this] { return stopping_ || queue_.CanTake(); });
+      if (stopping_) return;
+      IoRequest request = queue_.Take();
+      if (queue_.CanTake()) wake_.notify_one();
+      lock.unlock();
+      const Status status = Perform(request);
+      const uint64_t bytes = request.bytes;
+      std::vector<IoCompletion> completed;
+      completed.push_back({std::move(request.done), status});
+      completions_.Deliver(std::move(completed));
+      lock.lock();
+      queue_.Finish(bytes);
+    }
+  }
+
+  [[nodiscard]] Status Perform(IoRequest& request) const {
+    Status status;
+    while (true) {
+      const uint64_t asked = std::min(request.bytes - request.moved_bytes, kMaxTransferBytes);
+      if (request.Advance(CallOnce(request, asked), asked, &status)) return status;
+    }
+  }
+
+  [[nodiscard]] int64_t CallOnce(const IoRequest& request, uint64_t asked) const {
+    const int fd = files_[request.file].fd.get();
+    std::byte* const data = request.data + request.moved_bytes;
+    const auto offset = static_cast<off_t>(request.offset + request.moved_bytes);
+    int64_t outcome = 0;
+    switch (request.kind) {
+      case IoKind::kRead:
+        outcome = ::pread(fd, data, asked, offset);
+        break;
+      case IoKind::kWrite:
+        outcome = ::pwrite(fd, data, asked, offset);
+        break;
+      case IoKind::kSync:
+        outcome = ::fdatasync(fd);
+        break;
+    }
+    return outcome < 0 ? -errno : outcome;
+  }
+
+  const std::vector<EngineFile> files_;
+  std::mutex mutex_;  // guards the two below
+  IoQueue queue_;
+  bool stopping_ = false;
+  std::condition_variable wake_;
+  IoCompletionQueue completions_;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace
+
+std::vector<std::unique_ptr<BlockFile>> MakePreadBlockFiles(std::vector<EngineFile> files,
+                                                            const IoEngineOptions& options,
+                                                            EventQueue* loop) {
+  std::vector<uint64_t> file_bytes;
+  for (const EngineFile& file : files) file_bytes.push_back(file.bytes);
+  return MakeBlockFiles(std::make_shared<PreadEngine>(std::move(files), options, loop), file_bytes);
+}
+
+}  // namespace kvtier
