@@ -173,7 +173,7 @@ void DiskSlots::KeepUnderCap(TenantId tenant, uint64_t bytes, int limit) {
 }
 
 bool DiskSlots::EvictOwn(TenantId tenant) {
-  RecencyLanes::Walk walk(state_.disk_recency, [&](TenantId other) { return other == tenant; });
+  TenantRecency::Walk walk(state_.disk_recency, [&](TenantId other) { return other == tenant; });
   for (EntryIndex victim = walk.Next(); victim != kNoEntry; victim = walk.Next()) {
     const BlockEntry& entry = state_[victim];
     if (!entry.EvictableFromDisk()) continue;
@@ -207,7 +207,7 @@ bool DiskSlots::EvictFor(const Namespace& name_space) {
 }
 
 bool DiskSlots::EvictFrom(const Room& room) {
-  RecencyLanes::Walk walk(state_.disk_recency, [&](TenantId tenant) {
+  TenantRecency::Walk walk(state_.disk_recency, [&](TenantId tenant) {
     return tenant == room.tenant ? room.own : Exposed(tenant);
   });
   for (EntryIndex victim = walk.Next(); victim != kNoEntry; victim = walk.Next()) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How often something took about how long: counts per fixed class of duration, and the sum.
+// How much was moved, and how long things took: the meters behind the cache's metrics.
 #pragma once
 
 #include <algorithm>
@@ -7,10 +7,45 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 namespace kvtier {
 
-// One thread at a time; copies are snapshots.
+enum class CopyLane : uint8_t { kPoolToHost = 0, kHostToPool, kHostToDisk, kDiskToHost };
+inline constexpr int kCopyLaneCount = 4;
+[[nodiscard]] std::string_view CopyLaneName(CopyLane lane);
+
+// What moved in one direction between tiers, and for how long anything was moving: bytes by busy
+// time is the throughput that was reached, whatever the share of idle time. Several copies may be
+// in flight at once; their time counts once. Event loop only.
+class CopyMeter {
+ public:
+  void Begin(int64_t now_ms) {
+    Account(now_ms);
+    ++under_way_;
+  }
+  // REQUIRES: a Begin before.
+  void End(int64_t now_ms) {
+    Account(now_ms);
+    --under_way_;
+  }
+  // Time until the last Begin or End in which something was under way.
+  [[nodiscard]] uint64_t busy_ms() const { return busy_ms_; }
+  [[nodiscard]] uint64_t under_way() const { return under_way_; }
+
+ private:
+  void Account(int64_t now_ms) {
+    if (under_way_ > 0 && now_ms > since_ms_) busy_ms_ += static_cast<uint64_t>(now_ms - since_ms_);
+    since_ms_ = now_ms;
+  }
+
+  uint64_t under_way_ = 0;
+  uint64_t busy_ms_ = 0;
+  int64_t since_ms_ = 0;
+};
+
+// How often something took about how long: counts per fixed class of duration, and the sum. One
+// thread at a time; copies are snapshots.
 template <size_t kBoundCount>
 class SecondsHistogram {
  public:
