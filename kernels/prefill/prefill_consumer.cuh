@@ -109,9 +109,20 @@ class TileConsumer {
     return {(first + Traits::kKeys - 1) / Traits::kKeys, (last + 1) / Traits::kKeys};
   }
 
+  // What takes raw scores to natural logarithms, without the soft cap and scales along tokens.
+  __device__ float ScoreScale(const PrefillItem& item) const {
+    return plan_.params.softmax_scale * HeadScale(plan_.params.kv.key_scales, item);
+  }
+
+  // Of an fp8 cache whose scales do not differ along tokens: the one of the item's KV head.
+  __device__ float HeadScale(const kvt_scales& scales, const PrefillItem& item) const {
+    if (!Traits::kFp8 || scales.values == nullptr || plan_.scales_per_token) return 1.0f;
+    return scales.values[item.kv_head * scales.head_stride];
+  }
+
   __device__ RunningSoftmax<kScores> NewSoftmax(const PrefillItem& item) const {
     const float cap = plan_.params.soft_cap;
-    return RunningSoftmax<kScores>((cap > 0.0f ? cap : ScoreScale<Traits>(plan_, item)) * kLog2E);
+    return RunningSoftmax<kScores>((cap > 0.0f ? cap : ScoreScale(item)) * kLog2E);
   }
 
   __device__ __forceinline__ void QueueScores(float (&scores)[kScores], int stage) {
@@ -136,7 +147,7 @@ class TileConsumer {
     ReleaseTile(stage);
     const float cap = plan_.params.soft_cap;
     if (__builtin_expect(cap > 0.0f, 0)) {
-      ApplySoftCap(scores, ScoreScale<Traits>(plan_, item) / cap);
+      ApplySoftCap(scores, ScoreScale(item) / cap);
     }
     // The visible range is computed again: few tiles need it, and registers are scarce.
     if (tile < whole.first || tile >= whole.end) {
@@ -270,8 +281,11 @@ class TileConsumer {
 
   __device__ __forceinline__ void Finish(const PrefillItem& item, RunningSoftmax<kScores>& softmax,
                                          float (&output)[kOutputs]) {
+    const float value_scale = Traits::kFp8 && plan_.scales_per_token
+                                  ? 1.0f / kValueScaleLift
+                                  : HeadScale(plan_.params.kv.value_scales, item);
     OutputWriter<Traits>(plan_, group_ * 64 + warp_ * 16, lane_)
-        .Finish(item, ValueScale<Traits>(plan_, item), softmax, output, OutputStage());
+        .Finish(item, value_scale, softmax, output, OutputStage());
   }
 
   // The scores of an item's first tile, when nothing else is under way. Returns where its keys lie.

@@ -38,28 +38,6 @@ __device__ __forceinline__ VisibleKeys VisibleKeysOf(const PrefillPlan& plan,
   return visible;
 }
 
-// Of an fp8 cache whose scales do not differ along tokens: the one of the item's KV head.
-template <typename Traits>
-__device__ __forceinline__ float HeadScale(const PrefillPlan& plan, const kvt_scales& scales,
-                                           const PrefillItem& item) {
-  if (!Traits::kFp8 || scales.values == nullptr || plan.scales_per_token) return 1.0f;
-  return scales.values[item.kv_head * scales.head_stride];
-}
-
-// What takes raw scores to natural logarithms, without the soft cap and scales along tokens.
-template <typename Traits>
-__device__ __forceinline__ float ScoreScale(const PrefillPlan& plan, const PrefillItem& item) {
-  return plan.params.softmax_scale * HeadScale<Traits>(plan, plan.params.kv.key_scales, item);
-}
-
-// What the finished output is multiplied with.
-template <typename Traits>
-__device__ __forceinline__ float ValueScale(const PrefillPlan& plan, const PrefillItem& item) {
-  return Traits::kFp8 && plan.scales_per_token
-             ? 1.0f / kValueScaleLift
-             : HeadScale<Traits>(plan, plan.params.kv.value_scales, item);
-}
-
 // Queues scores = queries * keys^T. Queries come from registers (`query_words`), or from shared
 // memory.
 template <typename Traits, bool kFromRegisters>

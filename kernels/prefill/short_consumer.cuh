@@ -142,8 +142,8 @@ class ShortConsumer {
     for (uint32_t& word : query_words_) word = Fp16FromBf16(word);
   }
 
-  // As in prefill_tile.cuh, written out: called from there, the compiler orders this kernel's
-  // instructions differently.
+  // As in TileConsumer, and a member here too: called as a free function, the compiler orders both
+  // kernels' instructions differently.
   __device__ float HeadScale(const kvt_scales& scales, const PrefillItem& item) const {
     if (!Traits::kFp8 || scales.values == nullptr || plan_.scales_per_token) return 1.0f;
     return scales.values[item.kv_head * scales.head_stride];
