@@ -195,9 +195,9 @@ kvt_kernel_status LaunchMergeLse(const kvt_merge_lse_params& params, const int32
   if (threads == 0) return KVT_KERNEL_OK;
   Device device;
   if (const auto status = CheckDevice(&device); status != KVT_KERNEL_OK) return status;
-  const auto bounded =
+  const auto counted =
       CheckBuilt({{threads < INT32_MAX, "tokens * heads * head_dim / 4", threads, "below 2^31"}});
-  if (bounded != KVT_KERNEL_OK) return bounded;
+  if (counted != KVT_KERNEL_OK) return counted;
   const MergePlan plan{params, FastDivide(params.head_dim / kElements), FastDivide(params.heads),
                        static_cast<uint32_t>(threads), token_limit};
   const auto grid = static_cast<unsigned>((threads + kThreads - 1) / kThreads);
