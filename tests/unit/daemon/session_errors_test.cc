@@ -106,8 +106,7 @@ TEST_F(SessionErrors, FrameLongerThanAllowedEndsTheSession) {
   client.SendBytes(writer.data());
   ExpectCut(&client, "frame_too_long");
   // The client sees the end of the session before the daemon has accounted for it.
-  daemon_.WaitUntil(
-      [&] { return daemon_.server().counters().refusals.contains("frame_too_long"); });
+  daemon_.WaitUntil([&] { return daemon_.counters().refusals.contains("frame_too_long"); });
   EXPECT_EQ(daemon_.Refusals("frame_too_long"), 1u);
 }
 
