@@ -15,6 +15,8 @@ namespace {
 
 // While another thread reads, a blocked sender looks this often whether it should read itself.
 constexpr int64_t kSenderRecheckMs = 10;
+// Descriptors received for replies that have not been decoded yet; a sound daemon sends fewer.
+constexpr size_t kMaxUnclaimedDescriptors = 4;
 // Reads in one go before what came is looked at: a whole frame of the largest size.
 constexpr int kReadsPerTurn = 32;
 // A sender's memory for requests larger than this is given back after use.
@@ -204,7 +206,7 @@ void Channel::DispatchAll() {
     }
     if (!status) Fail(ErrorCode::kUnavailable, "protocol_violation", status.error().ToString());
   }
-  if (!failure_ && descriptors_.size() > wire::kMaxDescriptorsPerReceive) {
+  if (!failure_ && descriptors_.size() > kMaxUnclaimedDescriptors) {
     Fail(ErrorCode::kUnavailable, "protocol_violation", "descriptors that belong to no reply");
   }
 }
@@ -227,7 +229,7 @@ Status Channel::Dispatch(const wire::Frame& frame) {
 
 Status Channel::Complete(Pending* pending, const wire::Frame& frame) {
   if (frame.type == static_cast<uint16_t>(wire::MessageType::kError)) {
-    KVT_ASSIGN_OR_RETURN(wire::ErrorReply reply, wire::ErrorReply::Decode(frame.payload));
+    KVT_ASSIGN_OR_RETURN(wire::ErrorReply reply, wire::Decode<wire::ErrorReply>(frame.payload));
     pending->refusal = std::move(reply.error);
   } else if (frame.type == static_cast<uint16_t>(pending->type)) {
     KVT_RETURN_IF_ERROR(pending->decode(frame.payload));
@@ -270,7 +272,7 @@ void Channel::WakeSatisfied() {
   }
 }
 
-// Whoever stops waiting leaves the reading to another waiter.
+// A thread that stops waiting leaves the reading to another one that waits.
 void Channel::HandOver() {
   if (!reading_ && !waiters_.empty()) waiters_.front()->wake.notify_one();
 }

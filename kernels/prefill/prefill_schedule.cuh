@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "kernels/prefill/prefill_plan.h"
+#include "kernels/prefill/prefill.h"
 
 namespace kvtier::kernels {
 
@@ -40,13 +40,13 @@ __device__ __forceinline__ void ResetCounters(PrefillCounters& counters) {
 }
 
 // A row's token within its sequence and its head among all.
-struct RowPlace {
+struct RowPosition {
   int32_t token;
   int32_t head;
 };
 
-__device__ __forceinline__ RowPlace PlaceOf(const PrefillPlan& plan, const PrefillItem& item,
-                                            int32_t row) {
+__device__ __forceinline__ RowPosition PositionOf(const PrefillPlan& plan, const PrefillItem& item,
+                                                  int32_t row) {
   const int32_t within = item.first_head + row;
   const int32_t token = within * static_cast<int32_t>(plan.group_inverse) >> 16;
   return {item.first_token + token, item.kv_head * plan.group + within - token * plan.group};
@@ -101,7 +101,9 @@ class PrefillSchedule {
     if (sequence < p.sequences.sequences) {
       query_start_ = p.query_starts[sequence];
       query_length_ = max(0, p.query_starts[sequence + 1] - query_start_);
-      kv_length_ = p.sequences.kv_lengths[sequence];
+      // Lengths above the promised maximum are cut, as decode does: block tables have no more
+      // entries.
+      kv_length_ = min(max(0, p.sequences.kv_lengths[sequence]), p.sequences.max_kv_length);
     }
     items_ = int64_t{Tiles(query_length_)} * p.kv.kv_heads * plan_.splits;
     items_up_to_ = items_;

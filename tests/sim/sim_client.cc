@@ -90,7 +90,7 @@ void SimClient::Acquire(Sequence sequence) {
 
 void SimClient::OnAcquired(uint64_t id, const Result<AcquireReply>& result) {
   const auto found = sequences_.find(id);
-  SIM_CHECK(found != sequences_.end(), "an acquire was answered that nobody made");
+  SIM_CHECK(found != sequences_.end(), "an acquire was answered that this client did not make");
   Sequence& sequence = found->second;
   SIM_CHECK(!sequence.answered, "an acquire was answered twice");
   if (!result) {
@@ -186,7 +186,6 @@ void SimClient::TakeNewBlocks(Sequence* sequence, const AcquireReply& reply) {
 }
 
 void SimClient::OnProgress(const LoadProgress& progress) {
-  SIM_CHECK(progress.session == session_, "progress of another session");
   if (forgotten_loads_.contains(progress.load)) return;
   const auto found = std::ranges::find_if(sequences_, [&](const auto& entry) {
     return entry.second.answered && entry.second.load == progress.load;
@@ -258,7 +257,7 @@ void SimClient::CommitNext(Sequence* sequence) {
 
 void SimClient::CheckPattern(SimPool pool, BlockHandle block) {
   SIM_CHECK(MatchesHash(PatternOf(pool, block), context_.world.Bytes(pool, block)),
-            "somebody wrote to a private block");
+            "a private block was written to by another than its owner");
 }
 
 void SimClient::ReleaseSome() {

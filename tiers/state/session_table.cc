@@ -71,8 +71,8 @@ void SessionTable::ReleaseQuarantine(SessionId session) {
   if (closing_.size() == 1) CloseSome();
 }
 
-void SessionTable::Report(const LoadProgress& progress) {
-  const auto found = sessions_.find(progress.session);
+void SessionTable::Report(SessionId session, const LoadProgress& progress) {
+  const auto found = sessions_.find(session);
   if (found != sessions_.end() && found->second.on_progress) found->second.on_progress(progress);
 }
 

@@ -27,7 +27,7 @@ class LoadEventsTest : public testing::Test {
     EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds), 0);
     client_ = UniqueFd(fds[0]);
     connection_ = std::make_unique<Connection>(
-        &loop_, UniqueFd(fds[1]),
+        &network_, "tenant", UniqueFd(fds[1]),
         ConnectionLimits{.max_outbound_bytes = 1 << 20, .slow_reader_timeout_ms = 60'000},
         &listener_);
     events_ = std::make_unique<LoadEvents>(&loop_, connection_.get());
@@ -38,23 +38,24 @@ class LoadEventsTest : public testing::Test {
   }
 
   // The next event, if it is there already.
-  std::optional<wire::LoadProgress> Next() {
+  std::optional<LoadProgress> Next() {
     while (true) {
       auto frame = decoder_.Next().value();
-      if (frame) return wire::LoadProgress::Decode(frame->payload).value();
+      if (frame) return wire::Decode<wire::LoadProgress>(frame->payload).value().progress;
       const auto bytes = wire::Receive(client_.get(), decoder_.Prepare(), nullptr).value();
       if (!bytes) return std::nullopt;
       decoder_.Commit(*bytes);
     }
   }
   // Lets the loop run until the next event comes.
-  wire::LoadProgress Wait() {
-    std::optional<wire::LoadProgress> event;
+  LoadProgress Wait() {
+    std::optional<LoadProgress> event;
     loop_.RunUntil([&] { return (event = Next()).has_value(); });
     return *event;
   }
 
   EventLoop loop_;
+  Network network_{&loop_};
   SilentListener listener_;
   UniqueFd client_;
   std::unique_ptr<Connection> connection_;

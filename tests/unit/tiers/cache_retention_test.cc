@@ -54,6 +54,26 @@ TEST_F(CacheRetentionTest, BlockPastItsTimeIsNotServedEvenBeforeTheNextTick) {
   EXPECT_EQ(reply.miss, MissReason::kExpired);
 }
 
+TEST_F(CacheRetentionTest, BlockIsServedToTheEndOfItsTimeAndNotAMillisecondLonger) {
+  Start();
+  Put(Sequence(1, 1), RetentionClass::kMemory);
+  machine_->clock.Advance(10 * kMinuteMs);
+  Use(Sequence(1, 1));
+  machine_->clock.Advance(10 * kMinuteMs + 1);
+  EXPECT_EQ(Acquire(kAlice, Sequence(1, 1)).miss, MissReason::kExpired);
+}
+
+TEST_F(CacheRetentionTest, TickDropsABlockWhenItsTimeHasEndedAndNotBefore) {
+  Start();
+  Put(Sequence(1, 1));
+  Drain();
+  AdvanceAndTick(24 * kHourMs);
+  EXPECT_TRUE(Presence(TestHash(1, 0)).pool);
+  EXPECT_TRUE(Presence(TestHash(1, 0)).disk);
+  AdvanceAndTick(1);
+  EXPECT_FALSE(Presence(TestHash(1, 0)).anywhere());
+}
+
 TEST_F(CacheRetentionTest, ReferencedBlockDoesNotExpire) {
   Start();
   const Handles blocks = Store(kAlice, Sequence(1, 1), RetentionClass::kMemory);

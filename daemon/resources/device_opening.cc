@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/resources/device_opening.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/byte_size.h"
+#include "daemon/config/device_choice_name.h"
+#include "gpu/cuda_device.h"
+#include "gpu/host_device.h"
+
+namespace kvtier {
+namespace {
+
+// In which a GPU hands out memory.
+constexpr uint64_t kVramGranuleBytes = 2 * kMiB;
+constexpr int64_t kVramWaitMs = 60'000;
+constexpr auto kVramPoll = std::chrono::milliseconds(250);
+
+// Of the device at `position` in pool.device.
+uint64_t WantedBytes(const Config& config, size_t position, const DeviceInfo& info) {
+  if (!config.pool.device_bytes.empty()) return config.pool.device_bytes[position];
+  if (config.pool.free_fraction <= 0) return config.cache.pool_bytes;
+  return static_cast<uint64_t>(config.pool.free_fraction * static_cast<double>(info.free_bytes));
+}
+
+std::string HoldersText(int ordinal) {
+  const std::vector<VramHolder> holders = VramHoldersOf(ordinal);
+  if (holders.empty()) return "the driver does not say who holds the rest";
+  std::string text = "held by";
+  for (const VramHolder& holder : holders) {
+    text += fmt::format("{} pid {}", &holder == &holders.front() ? "" : ",", holder.pid);
+    if (holder.bytes > 0) text += fmt::format(" ({})", FormatByteSize(holder.bytes));
+  }
+  return text;
+}
+
+struct Choice {
+  bool cuda = false;
+  int ordinal = 0;
+  std::string reason;
+};
+
+Result<Choice> Choose(DeviceChoice wanted) {
+  if (wanted == DeviceChoice::kHost) return Choice{.reason = "configured"};
+  if (wanted != DeviceChoice::kAuto) {
+    return Choice{.cuda = true, .ordinal = OrdinalOf(wanted), .reason = "configured"};
+  }
+  KVT_ASSIGN_OR_RETURN(const CudaPresence presence, FindCudaDevices());
+  if (presence.devices == 0) {
+    return Choice{.reason = "auto: no GPU can be used: " + presence.why_none};
+  }
+  return Choice{.cuda = true,
+                .reason = fmt::format("auto: the first of {} GPU(s)", presence.devices)};
+}
+
+// A GPU of which enough is free, opened.
+class CudaOpening {
+ public:
+  CudaOpening(const Config& config, size_t position, const Clock& clock, EventQueue* loop, Log* log,
+              CudaDeviceOptions options)
+      : config_(config),
+        position_(position),
+        clock_(clock),
+        loop_(loop),
+        log_(log),
+        options_(std::move(options)) {}
+
+  [[nodiscard]] Result<OpenedDevice> Open() {
+    KVT_RETURN_IF_ERROR(Reopen());
+    KVT_RETURN_IF_ERROR(WaitForMemory());
+    const uint64_t free_bytes = opened_.device->info().free_bytes;
+    if (wanted_bytes_ > free_bytes) {
+      if (config_.pool.when_vram_held != VramHeldChoice::kShrink) return NotFree(free_bytes);
+      log_->Warning("device.degraded", "pools of cuda:{} get the {} that are free, not {}; {}",
+                    options_.ordinal, FormatByteSize(free_bytes), FormatByteSize(wanted_bytes_),
+                    HoldersText(options_.ordinal));
+    }
+    const uint64_t granted = std::min(wanted_bytes_, free_bytes);
+    opened_.pool_bytes = granted - granted % kVramGranuleBytes;
+    if (opened_.pool_bytes == 0) {
+      return MakeError(
+          ErrorCode::kInvalidArgument, "pool_below_granule",
+          fmt::format("pool.bytes is {} on cuda:{}, a GPU's memory comes in pieces of {}",
+                      FormatByteSize(granted), options_.ordinal,
+                      FormatByteSize(kVramGranuleBytes)));
+    }
+    opened_.kind = wire::DeviceKind::kCuda;
+    return std::move(opened_);
+  }
+
+ private:
+  // How much is free is told by a device when it is opened.
+  [[nodiscard]] Status Reopen() {
+    opened_.device = nullptr;
+    KVT_ASSIGN_OR_RETURN(opened_.device, OpenCudaDevice(options_, loop_));
+    const DeviceInfo info = opened_.device->info();
+    wanted_bytes_ = WantedBytes(config_, position_, info);
+    if (wanted_bytes_ <= info.total_bytes) return {};
+    return MakeError(
+        ErrorCode::kInvalidArgument, "pool_exceeds_vram",
+        fmt::format("pool.bytes is {}, the GPU cuda:{} ({}) has {}, of which {} are free",
+                    FormatByteSize(wanted_bytes_), options_.ordinal, info.name,
+                    FormatByteSize(info.total_bytes), FormatByteSize(info.free_bytes)));
+  }
+
+  [[nodiscard]] Status WaitForMemory() {
+    if (config_.pool.when_vram_held != VramHeldChoice::kWait) return {};
+    const int64_t give_up_ms = clock_.MonotonicMs() + kVramWaitMs;
+    bool said = false;
+    while (wanted_bytes_ > opened_.device->info().free_bytes && clock_.MonotonicMs() < give_up_ms) {
+      if (!std::exchange(said, true)) {
+        log_->Warning("device.waiting", "{} wanted on cuda:{}, {} free; waiting for up to {} s; {}",
+                      FormatByteSize(wanted_bytes_), options_.ordinal,
+                      FormatByteSize(opened_.device->info().free_bytes), kVramWaitMs / 1000,
+                      HoldersText(options_.ordinal));
+      }
+      std::this_thread::sleep_for(kVramPoll);
+      KVT_RETURN_IF_ERROR(Reopen());
+    }
+    return {};
+  }
+
+  [[nodiscard]] tl::unexpected<Error> NotFree(uint64_t free_bytes) const {
+    return MakeError(ErrorCode::kIoError, "vram_held",
+                     fmt::format("pool.bytes is {}, {} of the memory of cuda:{} are free; {}",
+                                 FormatByteSize(wanted_bytes_), FormatByteSize(free_bytes),
+                                 options_.ordinal, HoldersText(options_.ordinal)));
+  }
+
+  const Config& config_;
+  const size_t position_;
+  const Clock& clock_;
+  EventQueue* const loop_;
+  Log* const log_;
+  const CudaDeviceOptions options_;
+  OpenedDevice opened_;
+  uint64_t wanted_bytes_ = 0;
+};
+
+}  // namespace
+
+Result<std::vector<OpenedDevice>> OpenDevices(const Config& config, const Clock& clock,
+                                              EventQueue* loop, Log* log,
+                                              const std::function<void(std::string)>& on_fatal) {
+  std::vector<OpenedDevice> all;
+  // Host memory is pinned once, for all GPUs.
+  std::shared_ptr<HostPinner> pinner;
+  for (size_t position = 0; position < config.pool.devices.size(); ++position) {
+    const DeviceChoice asked = config.pool.devices[position];
+    KVT_ASSIGN_OR_RETURN(Choice choice, Choose(asked));
+    OpenedDevice opened;
+    if (choice.cuda) {
+      if (!pinner) pinner = MakeCudaHostPinner(choice.ordinal);
+      CudaOpening opening(config, position, clock, loop, log,
+                          {.ordinal = choice.ordinal,
+                           .background_bytes_per_s = config.pool.offload_bytes_per_s,
+                           .on_fatal = on_fatal,
+                           .pinner = pinner});
+      KVT_ASSIGN_OR_RETURN(opened, opening.Open());
+    } else {
+      opened.device =
+          std::make_unique<HostDevice>(loop, static_cast<int>(config.pool.copy_threads));
+      opened.pool_bytes = WantedBytes(config, position, opened.device->info());
+    }
+    opened.asked = asked;
+    opened.reason = std::move(choice.reason);
+    const DeviceInfo info = opened.device->info();
+    log->Info("device.chosen", "{}: {}, for pools of {} ({})",
+              choice.cuda ? fmt::format("cuda:{}", info.ordinal) : info.kind, info.name,
+              FormatByteSize(opened.pool_bytes), opened.reason);
+    all.push_back(std::move(opened));
+  }
+  return all;
+}
+
+std::string DeviceUuidText(const DeviceInfo& info) {
+  if (info.kind != "cuda") return "";
+  std::string text = "GPU";
+  for (size_t i = 0; i < info.uuid.size(); ++i) {
+    const bool group_begins = i == 0 || i == 4 || i == 6 || i == 8 || i == 10;
+    text += fmt::format("{}{:02x}", group_begins ? "-" : "", info.uuid[i]);
+  }
+  return text;
+}
+
+uint64_t UnreachableCounterPages(const std::vector<OpenedDevice>& devices) {
+  uint64_t pages = 0;
+  for (const OpenedDevice& opened : devices) pages += opened.device->unreachable_counter_pages();
+  return pages;
+}
+
+int CommonNumaNode(const std::vector<OpenedDevice>& devices) {
+  const int first = devices.front().device->info().numa_node;
+  const bool alike = std::ranges::all_of(devices, [first](const OpenedDevice& opened) {
+    return opened.device->info().numa_node == first;
+  });
+  return alike ? first : -1;
+}
+
+}  // namespace kvtier

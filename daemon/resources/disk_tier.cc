@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/resources/disk_tier.h"
+
+#include <utility>
+
+#include "base/byte_size.h"
+
+namespace kvtier {
+namespace {
+
+constexpr int64_t kRebuildReportMs = 1000;
+// For what comes between two reports, and after the last.
+constexpr int64_t kStartPatienceMs = 60 * 1000;
+
+DiskEngine EngineOf(DiskEngineChoice choice) {
+  switch (choice) {
+    case DiskEngineChoice::kAuto:
+      return DiskEngine::kAuto;
+    case DiskEngineChoice::kIoUring:
+      return DiskEngine::kUring;
+    case DiskEngineChoice::kPread:
+      return DiskEngine::kPread;
+  }
+  return DiskEngine::kAuto;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<DiskTier>> DiskTier::Open(const Config& config, const Clock& clock,
+                                                 EventLoop* loop, Log* log,
+                                                 ServiceManager* manager) {
+  std::unique_ptr<DiskTier> tier(new DiskTier(log, manager));
+  if (config.disk.bytes == 0) {
+    log->Info("disk.off", "no disk tier is configured (disk.bytes)");
+    return tier;
+  }
+  KVT_RETURN_IF_ERROR(tier->OpenFiles(config, loop));
+  KVT_RETURN_IF_ERROR(tier->OpenIndex(config, clock, loop));
+  return tier;
+}
+
+void DiskTier::Note(const std::string& note) {
+  log_->Warning("disk.note", "{}", note);
+  facts_.notes.push_back(note);
+}
+
+Status DiskTier::OpenFiles(const Config& config, EventLoop* loop) {
+  const DiskConfig& disk = config.disk;
+  manager_->ExtendStart("Opening the disk tier", kStartPatienceMs);
+  KVT_ASSIGN_OR_RETURN(
+      files_, OpenDiskFiles({.directory = disk.directory,
+                             .bytes = disk.bytes,
+                             .files = disk.files,
+                             .slab_bytes = config.cache.slab_bytes,
+                             .free_floor_bytes = disk.free_floor_bytes,
+                             .reformat = disk.reformat,
+                             .engine = EngineOf(disk.engine),
+                             .io = {.depth_bytes = disk.queue_bytes,
+                                    .threads = static_cast<int>(disk.pread_threads),
+                                    .log = [this](const std::string& note) { Note(note); }}},
+                            loop));
+  facts_.enabled = true;
+  facts_.directory = disk.directory;
+  facts_.degraded = files_.degraded;
+  for (const std::string& note : files_.notes) Note(note);
+  log_->Info("disk.open", "{}: {} in {} file(s), engine {}{}", disk.directory,
+             FormatByteSize(files_.geometry.bytes()), files_.files.size(),
+             files_.files.front()->engine(), files_.created ? ", made new" : "");
+  if (files_.degraded) {
+    log_->Warning("disk.degraded", "{} of the {} configured could be had",
+                  FormatByteSize(files_.geometry.bytes()), FormatByteSize(disk.bytes));
+  }
+  return {};
+}
+
+Status DiskTier::OpenIndex(const Config& config, const Clock& clock, EventLoop* loop) {
+  const int64_t begun_ms = clock.MonotonicMs();
+  int64_t reported_ms = begun_ms;
+  const auto report = [&](const ScanProgress& progress) {
+    if (clock.MonotonicMs() - reported_ms < kRebuildReportMs) return;
+    reported_ms = clock.MonotonicMs();
+    const std::string done = fmt::format("{} of {} slabs, {} slots", progress.slabs_done,
+                                         progress.slabs, progress.slots_done);
+    log_->Info("index.rebuilding", "{}", done);
+    manager_->ExtendStart("Rebuilding the index: " + done, kStartPatienceMs);
+  };
+  KVT_ASSIGN_OR_RETURN(index_, StartIndex(config.disk.directory, files_,
+                                          {.now_ms = clock.WallMs(),
+                                           .extended_ttl_ms = config.cache.extended_ttl_ms,
+                                           .max_age_ms = config.cache.max_age_ms,
+                                           .tenants = config.cache.tenants},
+                                          loop, report));
+  // New files have no index and need none rebuilt.
+  facts_.index_found = files_.created ? "new" : IndexStateName(index_.found);
+  facts_.index_rebuilt = index_.rebuilt.has_value() && !files_.created;
+  facts_.index_seconds = static_cast<double>(clock.MonotonicMs() - begun_ms) / 1000;
+  if (facts_.index_rebuilt) {
+    LogRebuild(*index_.rebuilt);
+  } else {
+    log_->Info("index.loaded", "{} blocks in {:.3f} s", index_.snapshot.records.size(),
+               facts_.index_seconds);
+  }
+  return {};
+}
+
+void DiskTier::LogRebuild(const RebuiltIndex& rebuilt) const {
+  std::string rejected;
+  for (int i = 0; i < kRebuildRejectCount; ++i) {
+    if (rebuilt.rejected[i] == 0) continue;
+    rejected += fmt::format(", {} {}", rebuilt.rejected[i],
+                            RebuildRejectName(static_cast<RebuildReject>(i)));
+  }
+  log_->Info("index.rebuilt",
+             "the index was {}{}{}; {} blocks were found in the headers of {} slabs in {:.3f} s{}",
+             facts_.index_found, index_.found_detail.empty() ? "" : ": ", index_.found_detail,
+             index_.snapshot.records.size(), rebuilt.slabs, facts_.index_seconds, rejected);
+}
+
+IndexSnapshot DiskTier::Join(CacheEnvironment* environment) {
+  if (!facts_.enabled) return {};
+  for (const auto& file : files_.files) environment->files.push_back(file.get());
+  environment->geometry = files_.geometry;
+  environment->index = index_.index.get();
+  return std::move(index_.snapshot);
+}
+
+}  // namespace kvtier

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// The disk tier as the daemon starts it: lock, files, engine and index.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "daemon/config/config.h"
+#include "daemon/runtime/event_loop.h"
+#include "daemon/runtime/log.h"
+#include "daemon/runtime/service_manager.h"
+#include "tiers/cache.h"
+#include "tiers/index/index_start.h"
+#include "tiers/storage/disk_files.h"
+
+namespace kvtier {
+
+// How the disk tier came up.
+struct DiskStartFacts {
+  bool enabled = false;
+  std::string directory;
+  bool degraded = false;           // smaller than configured
+  std::vector<std::string> notes;  // for people
+  std::string index_found;         // "good", "new", or why the index was rebuilt
+  bool index_rebuilt = false;
+  double index_seconds = 0;  // it took to load or rebuild it
+};
+
+class DiskTier {
+ public:
+  // Does nothing if the configuration has no disk tier. Blocks; `manager` hears of what takes long.
+  // All are borrowed. Errors: those of OpenDiskFiles and StartIndex.
+  [[nodiscard]] static Result<std::unique_ptr<DiskTier>> Open(const Config& config,
+                                                              const Clock& clock, EventLoop* loop,
+                                                              Log* log, ServiceManager* manager);
+
+  // Fills in files, geometry and index; returns what they hold, once.
+  [[nodiscard]] IndexSnapshot Join(CacheEnvironment* environment);
+  [[nodiscard]] const DiskStartFacts& facts() const { return facts_; }
+
+ private:
+  DiskTier(Log* log, ServiceManager* manager) : log_(log), manager_(manager) {}
+  [[nodiscard]] Status OpenFiles(const Config& config, EventLoop* loop);
+  [[nodiscard]] Status OpenIndex(const Config& config, const Clock& clock, EventLoop* loop);
+  void Note(const std::string& note);
+  void LogRebuild(const RebuiltIndex& rebuilt) const;
+
+  Log* const log_;
+  ServiceManager* const manager_;
+  DiskStartFacts facts_;
+  // The lock within goes last, after the index is closed.
+  DiskFiles files_;
+  StartedIndex index_;
+};
+
+}  // namespace kvtier
