@@ -82,6 +82,7 @@ CacheGauges Cache::Impl::Gauges() const {
       state.unpersisted.size() + state.persist_wanted_blocks() + persister.writes_in_flight();
   gauges.pinned_blocks = state.pins.size();
   gauges.sessions = sessions.size();
+  gauges.sessions_closing = sessions.closing();
   gauges.references = sessions.references();
   gauges.loads_in_flight = loader.in_flight();
   gauges.offloads_in_flight = offloader.in_flight();

@@ -112,7 +112,8 @@ class SimOracle {
                                                     const ModelFingerprint& model) const;
   // No tenant has more than its cap, told from what there is.
   void CheckQuotas(const CacheGauges& gauges) const;
-  void CheckPoolGauges(SimPool pool, const PoolGauges& gauges) const;
+  // `closing`: some closed session has not given back all that it held.
+  void CheckPoolGauges(SimPool pool, const PoolGauges& gauges, bool closing) const;
 
   const SimPlan& plan_;
   SimWorld& world_;

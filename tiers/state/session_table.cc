@@ -7,6 +7,12 @@
 #include "base/check.h"
 
 namespace kvtier {
+namespace {
+
+// So many blocks of a closed session are given back in one event, which takes about a millisecond.
+constexpr uint32_t kClosedPerPart = 8192;
+
+}  // namespace
 
 void SessionTable::Open(SessionId session, std::function<void(const LoadProgress&)> on_progress) {
   const bool inserted =
@@ -27,7 +33,7 @@ void SessionTable::CloseSome() {
   if (closing_.empty()) return;
   const SessionId session = closing_.front();
   const auto closed = closed_.find(session);
-  if (GiveBack(&closed->second, state_.options.acquire_part_blocks)) {
+  if (GiveBack(&closed->second, kClosedPerPart)) {
     closing_.pop_front();
     // Without private blocks there is nothing to wait for.
     if (closed->second.process_gone || closed->second.quarantined.empty()) closed_.erase(closed);

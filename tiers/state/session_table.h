@@ -86,7 +86,7 @@ class SessionTable {
 
   void Open(SessionId session, std::function<void(const LoadProgress&)> on_progress);
   // From now on the session holds nothing that it could use. What it held is given back in parts of
-  // CacheOptions::acquire_part_blocks, the first of them at once and the others by CloseSome:
+  // 8,192 blocks, the first of them at once and the others by CloseSome:
   // references are dropped, private blocks quarantined. REQUIRES: no HeldReferences of the session
   // hold anything.
   void Close(SessionId session);
@@ -116,6 +116,8 @@ class SessionTable {
   [[nodiscard]] uint64_t references(SessionId session) const;
   [[nodiscard]] uint64_t references() const;
   [[nodiscard]] size_t size() const { return sessions_.size(); }
+  // Closed sessions that are not given back completely.
+  [[nodiscard]] size_t closing() const { return closing_.size(); }
 
  private:
   friend class HeldReferences;

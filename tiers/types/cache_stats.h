@@ -131,6 +131,8 @@ struct CacheGauges {
   uint64_t entries = 0, entry_bytes = 0;
   uint64_t unpersisted_blocks = 0;  // extended, not yet on disk
   uint64_t pinned_blocks = 0, sessions = 0, references = 0;
+  // Closed sessions of which some references and private blocks are still to be given back.
+  uint64_t sessions_closing = 0;
   uint64_t loads_in_flight = 0, offloads_in_flight = 0, disk_reads_in_flight = 0,
            disk_writes_in_flight = 0, acquires_waiting = 0;
   // Waiting to be started; acquires_waiting is the acquires' own.

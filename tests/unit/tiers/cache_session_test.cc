@@ -178,46 +178,52 @@ TEST_F(CacheHeldReferenceTest, SessionMayNotReadWhatOnlyItsWaitingAcquireHolds) 
 
 class CacheCloseInPartsTest : public CacheTest {
  protected:
+  static constexpr uint32_t kBlocks = 20'000;
+  static constexpr uint32_t kPart = 8192;
+
+  // Alice holds all blocks of the pool as private ones.
   void SetUp() override {
-    CacheSetup setup;
-    setup.options.acquire_part_blocks = 3;
-    Start(setup);
+    Start({.pool_blocks = kBlocks});
+    const PendingAcquire acquired = BeginAcquire(kAlice, {}, kBlocks);
+    Settle();
+    ASSERT_TRUE(acquired.succeeded());
+    blocks_ = acquired.reply().new_blocks;
   }
   void RunPart() { ASSERT_TRUE(machine_->loop.RunOneOf(FakeLoop::kPosted)); }
+
+  Handles blocks_;
 };
 
 TEST_F(CacheCloseInPartsTest, ReferencesAreDroppedInSeveralEvents) {
-  const Handles blocks = Store(kAlice, Sequence(1, 8));
-  Settle();
+  for (uint32_t i = 0; i < kBlocks; ++i) {
+    ASSERT_TRUE(cache_->Commit(kAlice, pool_.id,
+                               {.block = blocks_[i], .hash = TestHash(1, i), .tokens = 16}));
+  }
   cache_->CloseSession(kAlice);
-  EXPECT_EQ(PoolGaugesNow().referenced, 5u) << "no event is longer than a part";
-  RunPart();
-  EXPECT_EQ(PoolGaugesNow().referenced, 2u);
-  EXPECT_EQ(cache_->Gauges().references, 2u);
+  EXPECT_EQ(PoolGaugesNow().referenced, kBlocks - kPart) << "no event is longer than a part";
+  EXPECT_EQ(cache_->Gauges().sessions_closing, 1u);
   // Meanwhile the session has none that it could use.
-  EXPECT_TRUE(TryRelease(kAlice, blocks.back()).has_value());
-  EXPECT_FALSE(cache_->ReadableMemory(kAlice, pool_.id, Handles{blocks.back()}).has_value());
+  EXPECT_TRUE(TryRelease(kAlice, blocks_.back()).has_value());
+  EXPECT_FALSE(cache_->ReadableMemory(kAlice, pool_.id, Handles{blocks_.back()}).has_value());
+  RunPart();
+  EXPECT_EQ(PoolGaugesNow().referenced, kBlocks - 2 * kPart);
+  EXPECT_EQ(cache_->Gauges().references, kBlocks - 2 * kPart);
   RunPart();
   EXPECT_EQ(PoolGaugesNow().referenced, 0u);
-  EXPECT_EQ(PoolGaugesNow().cached, 8u);
-  Settle();
-  EXPECT_TRUE(cache_->Idle());
+  EXPECT_EQ(cache_->Gauges().sessions_closing, 0u);
 }
 
 TEST_F(CacheCloseInPartsTest, PrivateBlocksAreWithheldAndFreedInSeveralEvents) {
-  const PendingAcquire acquired = BeginAcquire(kAlice, {}, 7);
-  Settle();
-  ASSERT_TRUE(acquired.succeeded());
   cache_->CloseSession(kAlice);
-  EXPECT_EQ(PoolGaugesNow().quarantined, 3u);
+  EXPECT_EQ(PoolGaugesNow().quarantined, kPart);
   // The process is gone before all of them are withheld.
   cache_->ReleaseQuarantine(kAlice);
   RunPart();
-  EXPECT_EQ(PoolGaugesNow().quarantined, 6u);
-  EXPECT_EQ(PoolGaugesNow().free, 9u);
+  EXPECT_EQ(PoolGaugesNow().quarantined, 2 * kPart);
+  EXPECT_EQ(PoolGaugesNow().free, 0u);
   Settle();
   EXPECT_EQ(PoolGaugesNow().quarantined, 0u);
-  EXPECT_EQ(PoolGaugesNow().free, 16u);
+  EXPECT_EQ(PoolGaugesNow().free, kBlocks);
 }
 
 }  // namespace
