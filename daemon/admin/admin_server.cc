@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "daemon/net/peer.h"
-#include "protocol/admin_messages.h"
+#include "protocol/session_messages.h"
 #include "protocol/socket_io.h"
 
 namespace kvtier {
@@ -43,7 +43,7 @@ class AdminSession final : public ConnectionListener {
           {ErrorCode::kUnsupported, "unknown_message",
            fmt::format("message type {} is not one for the admin socket", frame.type)});
     }
-    const Result<wire::AdminRequest> request = wire::AdminRequest::Decode(frame.payload);
+    const Result<wire::AdminRequest> request = wire::Decode<wire::AdminRequest>(frame.payload);
     if (!request) return connection_.CloseWith(request.error());
     if (++calls_ == kMaxAdminCalls) connection_.Pause();
     log_->Debug("admin.request", "{}", request->json);

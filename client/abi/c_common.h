@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+// What all sources of the C ABI share: its opaque handles, its values in the library's types, the
+// calling thread's last error, and the frame around each C function.
+#pragma once
+
+#include <cstddef>
+#include <exception>
+#include <memory>
+#include <new>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "base/digest.h"
+#include "base/ids.h"
+#include "base/result.h"
+#include "client/core/connection.h"
+#include "client/core/pool.h"
+#include "client/core/sequence.h"
+#include "kvtier/kvtier.h"
+
+struct kvt_connection {
+  std::unique_ptr<kvtier::client::Connection> connection;
+};
+
+struct kvt_pool {
+  std::unique_ptr<kvtier::client::Pool> pool;
+};
+
+struct kvt_sequence {
+  // For its time-outs; outlives it.
+  const kvtier::client::Connection* connection = nullptr;
+  std::unique_ptr<kvtier::client::Sequence> sequence;
+};
+
+namespace kvtier::client {
+
+// Remembers the error for kvt_last_error and returns its code.
+kvt_status SetLastError(Error error);
+
+// KVT_OK, or the error remembered.
+inline kvt_status ToC(const Status& status) {
+  return status ? KVT_OK : SetLastError(status.error());
+}
+
+// Runs the body of a C function, a callable returning a Status: no exception passes to C.
+template <typename Body>
+kvt_status Guard(Body&& body) noexcept {
+  try {
+    return ToC(std::forward<Body>(body)());
+  } catch (const std::bad_alloc&) {
+    return SetLastError({ErrorCode::kResourceExhausted, "out_of_memory", {}});
+  } catch (const std::exception& exception) {
+    return SetLastError({ErrorCode::kInternal, "exception", exception.what()});
+  }
+}
+
+// Errors: kInvalidArgument "null_argument".
+[[nodiscard]] inline Status CheckPointer(const void* pointer, const char* name) {
+  if (pointer != nullptr) return {};
+  return MakeError(ErrorCode::kInvalidArgument, "null_argument", name);
+}
+
+// An array of the caller's: null only if empty. Errors: kInvalidArgument "null_argument".
+[[nodiscard]] inline Status CheckArray(const void* array, size_t count, const char* name) {
+  return count == 0 ? Status() : CheckPointer(array, name);
+}
+
+// A struct of the caller's that says how large it is: `least` bytes or more, those of its first
+// published form. Errors: kInvalidArgument "null_argument", "bad_struct_size".
+template <typename Struct>
+[[nodiscard]] Status CheckStruct(const Struct* value, const char* name,
+                                 size_t least = sizeof(Struct)) {
+  KVT_RETURN_IF_ERROR(CheckPointer(value, name));
+  if (value->size >= least) return {};
+  return MakeError(ErrorCode::kInvalidArgument, "bad_struct_size",
+                   std::string(name) + ".size is " + std::to_string(value->size) + ", expected " +
+                       std::to_string(sizeof(Struct)));
+}
+
+// Whether the caller's struct, as large as it says, has this field of a later form.
+template <typename Struct, typename Field>
+[[nodiscard]] bool HasField(const Struct& value, const Field& field) {
+  const auto* const end = reinterpret_cast<const char*>(&field + 1);
+  return end <= reinterpret_cast<const char*>(&value) + value.size;
+}
+
+static_assert(sizeof(kvt_hash) == sizeof(BlockHash) && alignof(kvt_hash) == alignof(BlockHash));
+
+// The same bytes: both are 32 plain bytes.
+[[nodiscard]] inline std::span<const BlockHash> ToHashes(const kvt_hash* hashes, size_t count) {
+  return {reinterpret_cast<const BlockHash*>(hashes), count};
+}
+
+[[nodiscard]] inline BlockHandle ToHandle(const kvt_block& block) {
+  return {BlockIndex{block.index}, block.generation};
+}
+
+[[nodiscard]] inline kvt_block ToBlock(const BlockHandle& handle, uint64_t attachment) {
+  return {handle.index.value, handle.generation, attachment};
+}
+
+// KVT_DEFAULT_TIMEOUT, or any negative number, is the connection's.
+[[nodiscard]] inline Deadline ToDeadline(int64_t timeout_ms, const Connection& connection) {
+  return timeout_ms < 0 ? connection.RequestDeadline() : DeadlineIn(timeout_ms);
+}
+
+}  // namespace kvtier::client

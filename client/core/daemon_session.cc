@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/core/daemon_session.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "client/core/unix_socket.h"
+
+namespace kvtier::client {
+namespace {
+
+// Of the latest fire-and-forget calls, so many handles are remembered.
+constexpr size_t kPostedBlocksKept = 64 * 1024;
+
+}  // namespace
+
+Result<std::shared_ptr<DaemonSession>> DaemonSession::Open(const std::string& socket_path,
+                                                           const std::string& client_name,
+                                                           Deadline deadline, AsyncErrors* errors) {
+  KVT_ASSIGN_OR_RETURN(UniqueFd socket, ConnectUnixSocket(socket_path, deadline));
+  auto session = std::make_shared<DaemonSession>(std::move(socket), errors);
+  KVT_RETURN_IF_ERROR(session->SayHello(client_name, deadline));
+  return session;
+}
+
+DaemonSession::DaemonSession(UniqueFd socket, AsyncErrors* errors)
+    : errors_(errors),
+      channel_(
+          std::move(socket), wire::kMaxFrameBytes,
+          [this](const wire::Frame& frame) { return OnFrame(frame); },
+          [this] {
+            if (counters_) counters_->ReleaseAll();
+          }) {}
+
+Status DaemonSession::SayHello(const std::string& client_name, Deadline deadline) {
+  const wire::Hello hello{.client_name = client_name};
+  UniqueFd counters;
+  Result<wire::HelloReply> reply = channel_.Call<wire::HelloReply>(
+      [&](uint64_t request_id, std::vector<std::byte>* out) {
+        wire::Encode(hello, request_id, out);
+      },
+      deadline, {}, &counters);
+  if (!reply) {
+    // A daemon that turns a client away says why before it hangs up.
+    const std::optional<Error> farewell = channel_.farewell();
+    return tl::unexpected(farewell ? *farewell : std::move(reply).error());
+  }
+  hello_ = *std::move(reply);
+  if (hello_.major != hello.major || hello_.minor > hello.minor) {
+    return MakeError(ErrorCode::kUnsupported, "version_mismatch",
+                     fmt::format("the daemon speaks protocol version {}.{}, this library {}.{}",
+                                 hello_.major, hello_.minor, hello.major, hello.minor));
+  }
+  KVT_ASSIGN_OR_RETURN(counters_, LoadCounters::Map(std::move(counters)));
+  hello_.max_hashes = std::min(hello_.max_hashes, wire::kMaxHashesPerCall);
+  hello_.max_blocks = std::min(hello_.max_blocks, wire::kMaxBlocksPerCall);
+  return {};
+}
+
+void DaemonSession::WatchForLoss() {
+  const std::lock_guard lock(watch_mutex_);
+  if (watch_) return;
+  watch_ = std::make_unique<LossWatch>(channel_.socket(), [this] {
+    // Takes in what the daemon said last; then the channel knows, too.
+    if (!channel_.Poll() && counters_) counters_->ReleaseAll();
+  });
+}
+
+std::optional<uint32_t> DaemonSession::TakeWorkspaceNumber() {
+  const std::lock_guard lock(workspaces_mutex_);
+  for (uint32_t number = 0; number < workspaces_.size(); ++number) {
+    if (workspaces_[number]) continue;
+    workspaces_[number] = true;
+    return number;
+  }
+  return std::nullopt;
+}
+
+void DaemonSession::GiveBackWorkspaceNumber(uint32_t number) {
+  const std::lock_guard lock(workspaces_mutex_);
+  workspaces_[number] = false;
+}
+
+void DaemonSession::AbandonAcquire(uint64_t request_id, PoolId pool) {
+  abandoned_acquires_.emplace(request_id, pool);
+}
+
+void DaemonSession::RememberPosted(uint64_t request_id, uint64_t attachment,
+                                   std::vector<BlockHandle> blocks) {
+  posted_blocks_ += blocks.size();
+  posted_.push_back({request_id, attachment, std::move(blocks)});
+  while (posted_blocks_ > kPostedBlocksKept) {
+    posted_blocks_ -= posted_.front().blocks.size();
+    posted_.pop_front();
+  }
+}
+
+Status DaemonSession::OnFrame(const wire::Frame& frame) {
+  switch (static_cast<wire::MessageType>(frame.type)) {
+    case wire::MessageType::kLoadProgress: {
+      KVT_ASSIGN_OR_RETURN(const wire::LoadProgress progress,
+                           wire::Decode<wire::LoadProgress>(frame.payload));
+      return loads_.OnProgress(progress.progress);
+    }
+    case wire::MessageType::kAcquireReply:
+      return OnLateAcquire(frame);
+    case wire::MessageType::kCommitReply:
+      return OnCommitReply(frame);
+    case wire::MessageType::kReleaseReply:
+      return OnReleaseReply(frame);
+    case wire::MessageType::kError:
+      return OnError(frame);
+    // Replies that came after their callers had given up.
+    case wire::MessageType::kHelloReply:
+    case wire::MessageType::kRegisterModelReply:
+    case wire::MessageType::kDevicesReply:
+    case wire::MessageType::kAttachReply:
+    case wire::MessageType::kWorkspaceReply:
+    case wire::MessageType::kAttendReply:
+    case wire::MessageType::kPrefetchReply:
+    case wire::MessageType::kLookupReply:
+    case wire::MessageType::kPinReply:
+    case wire::MessageType::kStatsReply:
+    case wire::MessageType::kPong:
+      return {};
+    default:
+      return MakeError(ErrorCode::kCorrupt, "unexpected_message",
+                       fmt::format("type {}", frame.type));
+  }
+}
+
+Status DaemonSession::OnLateAcquire(const wire::Frame& frame) {
+  const auto it = abandoned_acquires_.find(frame.request_id);
+  if (it == abandoned_acquires_.end()) {
+    return MakeError(ErrorCode::kCorrupt, "unexpected_message", "a second ACQUIRE_REPLY");
+  }
+  wire::Release release{.pool = it->second};
+  abandoned_acquires_.erase(it);
+  KVT_ASSIGN_OR_RETURN(wire::AcquireReply reply, wire::Decode<wire::AcquireReply>(frame.payload));
+  release.blocks = std::move(reply.new_blocks);
+  const auto defer = [&] {
+    channel_.Defer([&](uint64_t request_id, std::vector<std::byte>* out) {
+      wire::Encode(release, request_id, out);
+    });
+    release.blocks.clear();
+  };
+  for (const AcquiredBlock& hit : reply.hits) {
+    if (release.blocks.size() >= hello_.max_blocks) defer();
+    release.blocks.push_back(hit.handle);
+  }
+  if (!release.blocks.empty()) defer();
+  return {};
+}
+
+Status DaemonSession::OnCommitReply(const wire::Frame& frame) {
+  KVT_ASSIGN_OR_RETURN(const wire::CommitReply reply,
+                       wire::Decode<wire::CommitReply>(frame.payload));
+  for (const wire::CommitReply::Item& item : reply.items) {
+    // A duplicate is no failure: the hash is served, by another block.
+    if (item.outcome == wire::CommitOutcome::kDuplicate) continue;
+    Report(frame.request_id, item.position, item.code, item.reason);
+  }
+  return {};
+}
+
+Status DaemonSession::OnReleaseReply(const wire::Frame& frame) {
+  KVT_ASSIGN_OR_RETURN(const wire::ReleaseReply reply,
+                       wire::Decode<wire::ReleaseReply>(frame.payload));
+  for (const wire::ReleaseReply::Item& item : reply.errors) {
+    Report(frame.request_id, item.position, item.code, item.reason);
+  }
+  return {};
+}
+
+Status DaemonSession::OnError(const wire::Frame& frame) {
+  KVT_ASSIGN_OR_RETURN(const wire::ErrorReply reply, wire::Decode<wire::ErrorReply>(frame.payload));
+  if (frame.request_id == 0) {
+    channel_.set_farewell(reply.error);
+    return {};
+  }
+  abandoned_acquires_.erase(frame.request_id);
+  for (const Posted& posted : posted_) {
+    if (posted.request_id != frame.request_id) continue;
+    errors_->Add({.attachment = 0, .code = reply.error.code, .reason = reply.error.reason});
+  }
+  return {};
+}
+
+void DaemonSession::Report(uint64_t request_id, uint32_t position, ErrorCode code,
+                           std::string reason) {
+  AsyncError error{.code = code, .reason = std::move(reason)};
+  for (const Posted& posted : posted_) {
+    if (posted.request_id != request_id || position >= posted.blocks.size()) continue;
+    error.attachment = posted.attachment;
+    error.block = posted.blocks[position];
+  }
+  errors_->Add(std::move(error));
+}
+
+}  // namespace kvtier::client

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// One session with a daemon: a channel that has said hello, and what the daemon has told over it.
+// Lost with its channel.
+#pragma once
+
+#include <bitset>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "client/core/async_errors.h"
+#include "client/core/channel.h"
+#include "client/core/load_counters.h"
+#include "client/core/loads.h"
+#include "protocol/messages.h"
+
+namespace kvtier::client {
+
+// Thread-safe.
+class DaemonSession {
+ public:
+  // Connects and says hello. `errors` receives what fire-and-forget calls bring; it must outlive
+  // the session. Errors: those of ConnectUnixSocket; the daemon's refusal; kUnavailable; kTimeout.
+  [[nodiscard]] static Result<std::shared_ptr<DaemonSession>> Open(const std::string& socket_path,
+                                                                   const std::string& client_name,
+                                                                   Deadline deadline,
+                                                                   AsyncErrors* errors);
+  explicit DaemonSession(UniqueFd socket, AsyncErrors* errors);
+  DaemonSession(const DaemonSession&) = delete;
+  DaemonSession& operator=(const DaemonSession&) = delete;
+
+  [[nodiscard]] Channel& channel() { return channel_; }
+  // Constant once open; not null.
+  [[nodiscard]] const std::shared_ptr<LoadCounters>& counters() const { return counters_; }
+  // From now on the end of the connection is noticed although no call waits on it. Any thread.
+  void WatchForLoss();
+  // What the daemon accepts. Constant once open.
+  [[nodiscard]] const wire::HelloReply& limits() const { return hello_; }
+
+  // The lowest number that no workspace of this session has; nothing if all are taken.
+  [[nodiscard]] std::optional<uint32_t> TakeWorkspaceNumber();
+  void GiveBackWorkspaceNumber(uint32_t number);
+
+  // REQUIRES: the channel's lock is held.
+  [[nodiscard]] LoadStates& loads() { return loads_; }
+  // An acquire was given up by its caller: should it still be granted, everything is released.
+  // REQUIRES: the channel's lock is held.
+  void AbandonAcquire(uint64_t request_id, PoolId pool);
+  // Remembers what a fire-and-forget call was about, so that its errors can name the blocks.
+  // REQUIRES: the channel's lock is held.
+  void RememberPosted(uint64_t request_id, uint64_t attachment, std::vector<BlockHandle> blocks);
+
+ private:
+  struct Posted {
+    uint64_t request_id = 0;
+    uint64_t attachment = 0;
+    std::vector<BlockHandle> blocks;
+  };
+
+  [[nodiscard]] Status SayHello(const std::string& client_name, Deadline deadline);
+  // The channel's sink.
+  [[nodiscard]] Status OnFrame(const wire::Frame& frame);
+  [[nodiscard]] Status OnLateAcquire(const wire::Frame& frame);
+  [[nodiscard]] Status OnCommitReply(const wire::Frame& frame);
+  [[nodiscard]] Status OnReleaseReply(const wire::Frame& frame);
+  [[nodiscard]] Status OnError(const wire::Frame& frame);
+  void Report(uint64_t request_id, uint32_t position, ErrorCode code, std::string reason);
+
+  AsyncErrors* const errors_;
+  wire::HelloReply hello_;
+  std::shared_ptr<LoadCounters> counters_;
+  // Guarded by the channel's lock.
+  LoadStates loads_;
+  std::unordered_map<uint64_t, PoolId> abandoned_acquires_;
+  std::deque<Posted> posted_;
+  size_t posted_blocks_ = 0;
+
+  std::mutex workspaces_mutex_;
+  std::bitset<wire::kMaxWorkspaces> workspaces_;  // taken; guarded by workspaces_mutex_
+
+  Channel channel_;
+
+  std::mutex watch_mutex_;
+  std::unique_ptr<LossWatch> watch_;  // guarded by watch_mutex_
+};
+
+}  // namespace kvtier::client

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/core/loads.h"
+
+#include <fmt/format.h>
+#include <time.h>
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+
+#include "client/core/daemon_session.h"
+#include "client/core/load_counters.h"
+
+namespace kvtier::client {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+// A counter is looked at without pause for the time of a short load, then every 20 us (the kernel
+// makes 70 of them) for that of a long one from host memory, then every millisecond between events.
+constexpr microseconds kSpin{50};
+constexpr milliseconds kShortSleeps{30};
+constexpr timespec kShortSleep{0, 20'000};
+constexpr milliseconds kLongSleep{1};
+
+void Relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+// What the counter says; false if it says nothing any more.
+bool TakeCounter(const LoadCounters& counters, LoadState* state) {
+  const uint32_t done = counters.Done(*state->counter);
+  if (done > state->counter->steps) return false;
+  const bool all = done == state->counter->steps;
+  if (state->in_layers) {
+    state->layers = std::max(state->layers, done);
+    if (all) state->progress.ready = state->hits;
+  } else {
+    state->progress.ready = std::max(state->progress.ready, done);
+  }
+  state->progress.finished |= all;
+  return true;
+}
+
+// Waits for events of the load alone.
+Result<LoadState> WaitForEvents(DaemonSession* session, LoadId load, const LoadGoal& goal,
+                                Deadline deadline) {
+  std::optional<LoadState> state;
+  const auto reached = [&] {
+    const LoadState* found = session->loads().Find(load);
+    state = found == nullptr ? std::nullopt : std::optional(*found);
+    return !state || goal.ReachedBy(*state);
+  };
+  const Status waited = session->channel().WaitUntil(reached, deadline);
+  if (!waited && waited.error().code != ErrorCode::kTimeout) return tl::unexpected(waited.error());
+  if (state) return *state;
+  return MakeError(ErrorCode::kNotFound, "unknown_load", fmt::format("load {}", load.value));
+}
+
+}  // namespace
+
+bool LoadGoal::ReachedBy(const LoadState& state) const {
+  if (state.progress.finished) return true;
+  return layers > 0 ? state.layers >= layers : state.progress.ready >= std::min(hits, state.hits);
+}
+
+Result<LoadState> FindLoad(DaemonSession* session, LoadId load) {
+  const auto lock = session->channel().Lock();
+  const LoadState* const state = session->loads().Find(load);
+  if (state != nullptr) return *state;
+  return MakeError(ErrorCode::kNotFound, "unknown_load", fmt::format("load {}", load.value));
+}
+
+Result<LoadState> WaitForLoad(DaemonSession* session, LoadId load, const LoadGoal& goal,
+                              Deadline deadline) {
+  const auto start = std::chrono::steady_clock::now();
+  Result<LoadState> state = FindLoad(session, load);
+  // A load that is not known any more may be so because the connection is not.
+  while (state && state->counter && !goal.ReachedBy(*state)) {
+    if (!TakeCounter(*session->counters(), &*state)) break;
+    if (goal.ReachedBy(*state)) return state;
+    const auto now = std::chrono::steady_clock::now();
+    if (now >= deadline) break;
+    if (now - start < kSpin) {
+      Relax();
+    } else if (now - start < kShortSleeps) {
+      (void)::nanosleep(&kShortSleep, nullptr);
+    } else {
+      state = WaitForEvents(session, load, goal, std::min(deadline, now + kLongSleep));
+    }
+  }
+  Result<LoadState> heard = WaitForEvents(session, load, goal, deadline);
+  // Events may be behind what was seen.
+  if (heard && state && !heard->progress.finished) {
+    heard->progress.ready = std::max(heard->progress.ready, state->progress.ready);
+    heard->layers = std::max(heard->layers, state->layers);
+  }
+  return heard;
+}
+
+Status LoadStates::Add(LoadId load, const LoadState& state) {
+  if (!loads_.emplace(load, state).second) {
+    return MakeError(ErrorCode::kCorrupt, "load_id_reused", fmt::format("load {}", load.value));
+  }
+  return {};
+}
+
+Status LoadStates::OnProgress(const LoadProgress& progress) {
+  const auto it = loads_.find(progress.load);
+  if (it == loads_.end()) return {};
+  LoadState& state = it->second;
+  const LoadProgress& before = state.progress;
+  if (before.finished || progress.ready < before.ready || progress.ready > state.hits) {
+    return MakeError(
+        ErrorCode::kCorrupt, "load_progress_invalid",
+        fmt::format("load {}: {} of {} ready after {}{}", progress.load.value, progress.ready,
+                    state.hits, before.ready, before.finished ? " and the end" : ""));
+  }
+  state.progress = progress;
+  if (!progress.finished) return {};
+  finished_.push_back(progress.load);
+  if (finished_.size() > kFinishedKept) {
+    loads_.erase(finished_.front());
+    finished_.pop_front();
+  }
+  return {};
+}
+
+const LoadState* LoadStates::Find(LoadId load) const {
+  const auto it = loads_.find(load);
+  return it == loads_.end() ? nullptr : &it->second;
+}
+
+}  // namespace kvtier::client
