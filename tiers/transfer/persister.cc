@@ -87,8 +87,8 @@ void Persister::StartWrite(EntryIndex index) {
   KVT_CHECK(header.has_value());
   header->address = entry.disk;
   header->generation = entry.disk_generation;
-  header->created_s = entry.created_s;
-  header->last_use_s = entry.last_use_s;
+  header->created_s = state_.ToWallS(entry.created_s);
+  header->last_use_s = state_.ToWallS(entry.last_use_s);
   EncodeSlotHeader(*header, page);
   state_.Apply(index, BlockEvent::kPinHost);
   bytes_in_flight_ += slot.size();
