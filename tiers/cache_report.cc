@@ -183,7 +183,8 @@ void Cache::Impl::CheckEntry(EntryIndex index) const {
   const BlockMotion& motion = entry.motion;
   KVT_CHECK(host.InOrder(index) ==
             (entry.host_ready || motion.offload_queued || motion.offloading || motion.loading));
-  KVT_CHECK(state.InDiskOrder(index) == (entry.disk.valid() || entry.persist_wanted));
+  const bool in_disk_order = !entry.pinned && (entry.disk.valid() || entry.persist_wanted);
+  KVT_CHECK(state.InDiskOrder(index) == in_disk_order);
   KVT_CHECK(entry.retention == RetentionClass::kExtended || !entry.disk.valid());
   KVT_CHECK(!entry.pinned || state.pinned_until_ms.contains(index));
 }

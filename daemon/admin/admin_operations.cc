@@ -91,6 +91,28 @@ class Settle final : public AdminOperation {
   const int64_t timeout_ms_;
 };
 
+// The reply waits until the evicted blocks cannot come back at a restart.
+class Evict final : public AdminOperation {
+ public:
+  Evict(const AdminEnvironment& environment, std::shared_ptr<AdminCall> call,
+        AdminRequestBody request)
+      : AdminOperation(environment, std::move(call)), request_(std::move(request)) {}
+
+  void Run() override {
+    Result<std::string> reply = EvictBlocks(env_, request_);
+    if (!reply) return Fail(reply.error());
+    env_.cache->WhenEvictionsAreDurable(
+        [weak = Weak(this), reply = *std::move(reply)](const Status& durable) {
+          const auto self = weak.lock();
+          if (!self) return;
+          durable ? self->Reply(reply) : self->Fail(durable.error());
+        });
+  }
+
+ private:
+  const AdminRequestBody request_;
+};
+
 class Drain final : public AdminOperation {
  public:
   using AdminOperation::AdminOperation;
@@ -145,7 +167,6 @@ bool AdminOperations::AnswerAtOnce(const AdminRequestBody& request, AdminCall* c
   if (op == "inspect") return answer(InspectBlock(environment_, request));
   if (op == "lookup") return answer(LookUpBlocks(environment_, request));
   if (op == "pin") return answer(PinBlocks(environment_, request));
-  if (op == "evict") return answer(EvictBlocks(environment_, request));
   return false;
 }
 
@@ -155,6 +176,7 @@ Result<std::shared_ptr<AdminOperation>> AdminOperations::MakeOperation(
   if (op == "ls") return MakeListing(environment_, request, call);
   if (op == "trace") return MakeTraceListing(environment_, request, call);
   if (op == "verify") return std::make_shared<Verify>(environment_, call);
+  if (op == "evict") return std::make_shared<Evict>(environment_, call, request);
   if (op == "drain") return std::make_shared<Drain>(environment_, call);
   if (op == "settle") return std::make_shared<Settle>(environment_, call, request.timeout_ms);
   return MakeError(ErrorCode::kInvalidArgument, "unknown_op",

@@ -139,9 +139,19 @@ void CacheState::Refresh(EntryIndex index) {
   entry.last_use_s = NowS();
   AgesOf(entry).Touch(index);
   if (unpersisted.Contains(index)) unpersisted.Touch(index);
-  if (!InDiskOrder(index)) return;
+  if (!entry.disk.valid() && !entry.persist_wanted) return;
   TouchDisk(index);
   QueueUpdateIfBehind(index);
+}
+
+void CacheState::SetPinned(EntryIndex index, bool pinned) {
+  BlockEntry& entry = directory[index];
+  entry.pinned = pinned;
+  if (pinned) {
+    LeaveDiskOrder(index);
+  } else if (entry.disk.valid() || entry.persist_wanted) {
+    TouchDisk(index);
+  }
 }
 
 void CacheState::QueueUpdateIfBehind(EntryIndex index) {

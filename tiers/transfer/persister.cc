@@ -87,14 +87,11 @@ void Persister::StartWrite(EntryIndex index) {
   entry.motion.write_queued = false;
   state_.SetPersistWanted(index, false);
   const std::span<std::byte> slot = state_.HostBytes(entry);
-  const auto page = slot.first<kSlotHeaderBytes>();
-  Result<SlotHeader> header = DecodeSlotHeader(page);
-  KVT_CHECK(header.has_value());
-  header->address = entry.disk;
-  header->generation = entry.disk_generation;
-  header->created_s = entry.created_s;
-  header->last_use_s = entry.last_use_s;
-  EncodeSlotHeader(*header, page);
+  PlaceSlotHeader({.address = entry.disk,
+                   .generation = entry.disk_generation,
+                   .created_s = entry.created_s,
+                   .last_use_s = entry.last_use_s},
+                  slot.first<kSlotHeaderBytes>());
   ++entry.host_pins;
   bytes_in_flight_ += slot.size();
   ++writes_in_flight_;

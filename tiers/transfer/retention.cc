@@ -52,7 +52,7 @@ Result<uint32_t> Retention::Pin(NamespaceId namespace_id, std::span<const BlockH
   }
   const int64_t until_ms = state_.env.clock->WallMs() + ttl_ms;
   for (const EntryIndex index : cached) {
-    state_[index].pinned = ttl_ms > 0;
+    state_.SetPinned(index, ttl_ms > 0);
     if (ttl_ms > 0) {
       state_.pinned_until_ms[index] = until_ms;
     } else {
@@ -72,8 +72,7 @@ void Retention::UnpinExpired() {
   const int64_t now_ms = state_.env.clock->WallMs();
   std::erase_if(state_.pinned_until_ms, [&](const auto& pin) {
     if (now_ms < pin.second) return false;
-    BlockEntry& entry = state_[pin.first];
-    entry.pinned = false;
+    state_.SetPinned(pin.first, false);
     // A pin counts as use until it ends: the time to live starts now.
     state_.Refresh(pin.first);
     return true;
