@@ -48,27 +48,36 @@ std::optional<CopyDirection> CopyQueue::MostUrgent() const {
   return urgent;
 }
 
-bool CopyQueue::Limited(size_t priority) const {
-  return priority == kBackgroundIndex && options_.background_bytes_per_s > 0 &&
-         !background_awaited_;
+bool CopyQueue::Gentle(size_t priority) const {
+  return priority == kBackgroundIndex && !background_awaited_;
 }
 
-std::optional<CopyChunk> CopyQueue::Take(CopyDirection direction, int64_t now_ns, ChunkFill least) {
+uint64_t CopyQueue::MostBytes(bool gentle) const {
+  if (!gentle) return options_.chunk_bytes;
+  uint64_t most_bytes = options_.chunk_bytes;
+  if (options_.gentle_chunk_bytes > 0) most_bytes = options_.gentle_chunk_bytes;
+  if (options_.background_bytes_per_s > 0) {
+    const uint64_t rated_bytes = options_.background_bytes_per_s / kRatedChunksPerSecond;
+    most_bytes = std::min(most_bytes, std::max(rated_bytes, kMinRatedChunkBytes));
+  }
+  return std::min(most_bytes, options_.chunk_bytes);
+}
+
+std::optional<CopyChunk> CopyQueue::Take(CopyDirection direction, int64_t now_ns, ChunkFill least,
+                                         size_t in_flight) {
   ByPriority& queues = jobs_[static_cast<size_t>(direction)];
   const auto urgent = std::ranges::find_if(queues, [](const Jobs& jobs) { return !jobs.empty(); });
   if (urgent == queues.end()) return std::nullopt;
   CopyChunk chunk{.priority = static_cast<CopyPriority>(urgent - queues.begin())};
-  const bool limited = Limited(static_cast<size_t>(chunk.priority));
-  if (limited && now_ns < background_start_ns_) return std::nullopt;
-  uint64_t most_bytes = options_.chunk_bytes;
-  if (limited) {
-    const uint64_t rated_bytes = options_.background_bytes_per_s / kRatedChunksPerSecond;
-    most_bytes = std::min(most_bytes, std::max(rated_bytes, kMinRatedChunkBytes));
-  }
+  const bool gentle = Gentle(static_cast<size_t>(chunk.priority));
+  if (gentle && options_.gentle_chunk_bytes > 0 && in_flight > 0) return std::nullopt;
+  const bool rated = gentle && options_.background_bytes_per_s > 0;
+  if (rated && now_ns < background_start_ns_) return std::nullopt;
+  const uint64_t most_bytes = MostBytes(gentle);
   if (least == ChunkFill::kFull && urgent->bytes < most_bytes) return std::nullopt;
   FillChunk(*urgent, most_bytes, &chunk);
   urgent->bytes -= chunk.bytes;
-  if (limited) {
+  if (rated) {
     const double seconds =
         static_cast<double>(chunk.bytes) / static_cast<double>(options_.background_bytes_per_s);
     background_start_ns_ =
@@ -114,7 +123,7 @@ int64_t CopyQueue::next_start_ns() const {
   for (const ByPriority& queues : jobs_) {
     for (size_t i = 0; i < queues.size(); ++i) {
       if (queues[i].empty()) continue;
-      if (!Limited(i)) return 0;
+      if (!Gentle(i) || options_.background_bytes_per_s == 0) return 0;
       background = true;
     }
   }

@@ -137,7 +137,7 @@ bool CudaCopyEngine::Launch(Lane& lane) {
   {
     const std::lock_guard lock(mutex_);
     const auto least = lane.flights.size() < kBusyFlights ? ChunkFill::kAny : ChunkFill::kFull;
-    if (!stopping_) chunk = queue_.Take(lane.direction, NowNs(), least);
+    if (!stopping_) chunk = queue_.Take(lane.direction, NowNs(), least, lane.flights.size());
   }
   if (!chunk) return false;
   cudaError_t code = broken_ ? cudaErrorUnknown : Perform(*chunk, lane);

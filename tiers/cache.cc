@@ -65,8 +65,8 @@ bool Cache::Impl::Settled() const {
 
 void Cache::Impl::DrainFrom(uint64_t row, std::function<void()> done) {
   const uint64_t next = disk.FlushRecency(row, state.options.drain_part_rows);
-  state.SchedulePump();
   if (next >= state.directory.end()) {
+    state.SchedulePump();
     --drains_beginning;
     drains.push_back(std::move(done));
     return;
@@ -107,7 +107,7 @@ Result<CommitReply> Cache::Impl::Commit(SessionId session, PoolId pool_id,
         fmt::format("block {} generation {}", request.block.index.value, request.block.generation));
   }
   const PoolBlock& block = pool->blocks[request.block.index];
-  if (block.state != PoolBlockState::kPrivate) {
+  if (block.state() != PoolBlockState::kPrivate) {
     return MakeError(ErrorCode::kWrongState, "not_private",
                      fmt::format("block {} is committed already", request.block.index.value));
   }
@@ -132,7 +132,7 @@ Result<CommitReply> Cache::Impl::Commit(SessionId session, PoolId pool_id,
     state.commit_checksums[ArrivalKey(*pool, index)] = *request.checksum;
   }
   if (request.parent && !entry.in_host()) state.commit_parents[index] = *request.parent;
-  if (state.NeedsPersist(entry) && !entry.motion.writing && !state.unpersisted.Contains(index)) {
+  if (state.NeedsPersist(entry) && !entry.writing() && !state.unpersisted.Contains(index)) {
     state.unpersisted.PushHot(index);
   }
   return CommitReply{};
@@ -145,12 +145,12 @@ Status Cache::Impl::Release(SessionId session, CachePool* pool, BlockHandle hand
                      fmt::format("block {} generation {}", handle.index.value, handle.generation));
   }
   const PoolBlock& block = pool->blocks[handle.index];
-  const bool private_block = block.state == PoolBlockState::kPrivate;
+  const bool private_block = block.state() == PoolBlockState::kPrivate;
   if (private_block && block.owner == session) {
     sessions.FreePrivate(session, pool, handle.index);
     return {};
   }
-  if (private_block || block.state == PoolBlockState::kQuarantined ||
+  if (private_block || block.state() == PoolBlockState::kQuarantined ||
       !sessions.Holds(session, *pool, handle.index)) {
     return MakeError(ErrorCode::kNotOwner, "not_held",
                      fmt::format("the session holds no reference to block {}", handle.index.value));

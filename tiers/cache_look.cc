@@ -9,8 +9,8 @@ namespace kvtier {
 namespace {
 
 BlockPresence PresenceOf(const CacheState& state, const BlockEntry& entry) {
-  const bool unproven = entry.on_disk() && !entry.verified && !entry.motion.committing;
-  return {state.ReadyPool(entry) != nullptr, entry.in_host(), entry.persisted, unproven};
+  return {state.ReadyPool(entry) != nullptr, entry.in_host(), entry.persisted(),
+          entry.unverified_on_disk()};
 }
 
 bool Admits(const CacheState& state, const BlockFilter& filter, const BlockEntry& entry) {
@@ -42,10 +42,10 @@ BlockRecord Cache::Impl::Describe(EntryIndex index) const {
                      .created_s = entry.created_s,
                      .last_use_s = entry.last_use_s,
                      .uses = entry.uses,
-                     .moving = CacheState::Busy(entry),
-                     .persist_failed = entry.persist_failed};
+                     .moving = entry.busy(),
+                     .persist_failed = entry.persist_failed()};
   record.references = state.References(entry);
-  if (entry.pinned) record.pinned_until_ms = state.pinned_until_ms.at(index);
+  if (entry.pinned()) record.pinned_until_ms = state.pinned_until_ms.at(index);
   record.expires_ms = state.ExpiryMs(entry);
   if (entry.on_disk()) record.disk_offset = entry.disk.offset;
   return record;
@@ -59,7 +59,7 @@ std::vector<BlockPresence> Cache::Lookup(PoolId pool_id, std::span<const BlockHa
     if (!presence[i].pool) continue;
     const EntryIndex index = impl_->state.directory.Find({pool->namespace_id, hashes[i]});
     const BlockIndex block = impl_->state.BlockIn(*pool, impl_->state[index]);
-    presence[i].pool = block != kNoBlock && !pool->blocks[block].loading;
+    presence[i].pool = block != kNoBlock && !pool->blocks[block].loading();
   }
   return presence;
 }

@@ -14,14 +14,14 @@ Status CheckReadable(const SessionTable& sessions, SessionId session, const Cach
                      fmt::format("block {} generation {}", handle.index.value, handle.generation));
   }
   const PoolBlock& block = pool.blocks[handle.index];
-  if (block.state == PoolBlockState::kPrivate && block.owner == session) return {};
+  if (block.state() == PoolBlockState::kPrivate && block.owner == session) return {};
   const bool shared =
-      block.state == PoolBlockState::kCommitted || block.state == PoolBlockState::kOrphaned;
+      block.state() == PoolBlockState::kCommitted || block.state() == PoolBlockState::kOrphaned;
   if (!shared || !sessions.Holds(session, pool, handle.index)) {
     return MakeError(ErrorCode::kNotOwner, "not_held",
                      fmt::format("the session does not hold block {}", handle.index.value));
   }
-  if (block.state == PoolBlockState::kOrphaned || block.loading) {
+  if (block.state() == PoolBlockState::kOrphaned || block.loading()) {
     return MakeError(ErrorCode::kWrongState, "block_not_loaded",
                      fmt::format("block {} has not received its bytes", handle.index.value));
   }

@@ -21,7 +21,7 @@ PoolGauges GaugesOf(const CacheState& state, const CachePool& pool) {
   gauges.private_blocks = pool.blocks.count(PoolBlockState::kPrivate);
   gauges.quarantined = pool.blocks.count(PoolBlockState::kQuarantined);
   gauges.cached = pool.victims.size();
-  gauges.loading = pool.loading;
+  gauges.loading = pool.blocks.loading();
   gauges.referenced = pool.blocks.count(PoolBlockState::kCommitted) +
                       pool.blocks.count(PoolBlockState::kOrphaned) - gauges.cached - gauges.loading;
   return gauges;
@@ -106,7 +106,7 @@ void Cache::Impl::CheckInvariants() const {
   for (uint32_t row = 0; row < state.directory.end(); ++row) {
     if (!state.directory.Live(EntryIndex(row))) continue;
     ++live;
-    persist_wanted += state.directory[EntryIndex(row)].persist_wanted;
+    persist_wanted += state.directory[EntryIndex(row)].persist_wanted();
     CheckEntry(EntryIndex(row));
   }
   KVT_CHECK(live == state.directory.size());
@@ -159,34 +159,33 @@ void Cache::Impl::CheckEntry(EntryIndex index) const {
   const BlockEntry& entry = state.directory[index];
   KVT_CHECK(state.directory.Find({entry.namespace_id, entry.hash}) == index);
   KVT_CHECK(state.AgesOf(entry).Contains(index));
-  KVT_CHECK(entry.in_pool() || entry.host_slot != kNoHostSlot || entry.disk.valid() ||
-            CacheState::Busy(entry));
+  KVT_CHECK(!entry.gone());
   bool loading = false;
   uint32_t copied_from = 0;
   state.ForEachPlace(entry, [&](const CachePool& pool, BlockIndex at) {
     const PoolBlock& block = pool.blocks[at];
     KVT_CHECK(pool.namespace_id == entry.namespace_id && state.BlockIn(pool, entry) == at);
-    KVT_CHECK(block.state == PoolBlockState::kCommitted && block.entry == index);
-    KVT_CHECK(pool.victims.Contains(index) == (block.references == 0 && !block.loading));
-    KVT_CHECK(!block.loading || block.pins == 0);
-    loading |= block.loading;
-    copied_from += block.pins;
+    KVT_CHECK(block.state() == PoolBlockState::kCommitted && block.entry == index);
+    KVT_CHECK(pool.victims.Contains(index) == block.cached());
+    KVT_CHECK(!block.loading() || block.pins() == 0);
+    loading |= block.loading();
+    copied_from += block.pins();
   });
-  KVT_CHECK(entry.motion.loading == loading);
-  KVT_CHECK(copied_from == (entry.motion.offloading ? 1 : 0));
-  if (entry.host_slot != kNoHostSlot) {
-    KVT_CHECK(entry.host_ready || entry.motion.offloading || entry.motion.reading);
+  KVT_CHECK(entry.loading() == loading);
+  KVT_CHECK(copied_from == (entry.offloading() ? 1 : 0));
+  KVT_CHECK(entry.has_host_slot() == (entry.host_slot != kNoHostSlot));
+  KVT_CHECK(entry.has_disk_slot() == entry.disk.valid());
+  if (entry.has_host_slot()) {
+    KVT_CHECK(entry.in_host() || entry.offloading() || entry.reading());
   } else {
-    KVT_CHECK(!entry.host_ready && entry.host_pins == 0);
+    KVT_CHECK(!entry.in_host() && entry.host_pins() == 0);
   }
-  KVT_CHECK(!entry.persisted || (entry.disk.valid() && !entry.motion.writing));
-  const BlockMotion& motion = entry.motion;
-  KVT_CHECK(host.InOrder(index) ==
-            (entry.host_ready || motion.offload_queued || motion.offloading || motion.loading));
-  const bool in_disk_order = !entry.pinned && (entry.disk.valid() || entry.persist_wanted);
-  KVT_CHECK(state.InDiskOrder(index) == in_disk_order);
-  KVT_CHECK(entry.retention == RetentionClass::kExtended || !entry.disk.valid());
-  KVT_CHECK(!entry.pinned || state.pinned_until_ms.contains(index));
+  KVT_CHECK(!entry.persisted() || entry.on_disk());
+  KVT_CHECK(host.InOrder(index) == (entry.in_host() || entry.expected_in_host()));
+  KVT_CHECK(state.InDiskOrder(index) ==
+            (!entry.pinned() && (entry.has_disk_slot() || entry.persist_wanted())));
+  KVT_CHECK(entry.retention == RetentionClass::kExtended || !entry.has_disk_slot());
+  KVT_CHECK(!entry.pinned() || state.pinned_until_ms.contains(index));
 }
 
 void Cache::Impl::CheckPool(const CachePool& pool) const {
@@ -194,13 +193,13 @@ void Cache::Impl::CheckPool(const CachePool& pool) const {
   uint32_t loading = 0;
   for (uint32_t i = 0; i < pool.blocks.size(); ++i) {
     const PoolBlock& block = pool.blocks[BlockIndex(i)];
-    if (block.state == PoolBlockState::kFree) ++free;
-    if (block.state != PoolBlockState::kCommitted) continue;
+    if (block.state() == PoolBlockState::kFree) ++free;
+    if (block.state() != PoolBlockState::kCommitted) continue;
     KVT_CHECK(state.BlockIn(pool, state.directory[block.entry]) == BlockIndex(i));
-    if (block.loading) ++loading;
+    if (block.loading()) ++loading;
   }
   KVT_CHECK(free == pool.blocks.free());
-  KVT_CHECK(loading == pool.loading);
+  KVT_CHECK(loading == pool.blocks.loading());
 }
 
 }  // namespace kvtier

@@ -53,10 +53,10 @@ cp tools/quickstart.sh tools/quickstart_prompt.txt tools/build.sh "$bundle/tools
 # The Python package with what its tests read of the source tree. An interpreter brings libraries of
 # its own, so of the others it gets only the one that it lacks.
 mkdir -p "$bundle/source/client" "$bundle/source/docs" "$bundle/lib/python"
-cp client/*.h "$bundle/source/client"
 cp README.md "$bundle/source"
 cp docs/PYTHON.md "$bundle/source/docs"
-cp --recursive --parents client/python tests/python kernels/include "$bundle/source"
+cp --recursive --parents client/include client/python tests/python kernels/include \
+  "$bundle/source"
 find "$bundle/source" \( -name __pycache__ -o -name .mypy_cache \) -prune -exec rm -rf {} +
 cp --dereference "$build/lib/libkvtier.so.0" "$bundle/lib/python"
 ln --symbolic --relative "$bundle/lib/libkvtier_kernels.so" "$bundle"/lib/libfmt.so.* \

@@ -33,7 +33,7 @@ class BlocksTest(DaemonTestCase):
             held = pool.memory().block_bytes()[got.block_table()]
             np.testing.assert_array_equal(held, np.repeat([[10], [11], [12], [13]], BLOCK_BYTES, 1))
 
-    def test_tokens_hash_to_what_the_caller_would_have_hashed_and_their_partial_block_is_found(self):
+    def test_tokens_hash_as_the_caller_would_hash_them_and_their_partial_block_is_found(self):
         pool = self.attach()
         tokens = prompt(blocks=2, extra_tokens=5)
         full_and_partial = pool.hash_blocks(tokens)
@@ -67,7 +67,7 @@ class BlocksTest(DaemonTestCase):
             entries = kvtier.chain_entries(hashes, got.new_blocks, BLOCK_TOKENS)
             self.assertEqual(pool.commit_and_wait(entries), [Status.ALREADY_EXISTS])
 
-    def test_a_commit_that_nobody_waited_for_reports_its_error_later(self):
+    def test_a_commit_that_was_not_waited_for_reports_its_error_later(self):
         pool = self.attach()
         hashes = self.commit_prefix(pool, prompt(blocks=1), fill=1)
         with pool.acquire(hashes) as got:

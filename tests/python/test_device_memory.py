@@ -8,10 +8,10 @@ import numpy as np
 
 import kvtier
 from harness.daemon_test_case import BLOCK_BYTES, DaemonTestCase
-from kvtier._handle import Handle
+from kvtier._native import Handle
 from kvtier.cuda import CudaArray
 from kvtier.memory import _interface_type
-from kvtier.views import ViewPlan
+from kvtier.model import ViewPlan
 
 ADDRESS = 0x7000_0000_0000
 

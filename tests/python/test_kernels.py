@@ -2,16 +2,19 @@
 """What kvtier.kernels refuses and what it tells the library, without a GPU."""
 
 import contextlib
+import ctypes
+import math
 import types
 import unittest
 from unittest import mock
 
 import kvtier
-from harness.c_layout import COMPILER, declared_functions, differences, structures
+from harness.c_layout import COMPILER, declared_functions, differences
 from harness.fake_tensor import FakeTensor
 from harness.paths import SOURCE
 from kvtier import kernels
-from kvtier.kernels import _abi, _launch, _library
+from kvtier.kernels import _launch
+from kvtier.kernels._launch import abi
 
 try:
     import torch
@@ -30,26 +33,38 @@ V_ADDRESS = K_ADDRESS + TOKENS * HEADS * DIM * 2
 class AbiTest(unittest.TestCase):
     def test_every_function_of_the_headers_is_declared(self):
         texts = [path.read_text() for path in HEADERS.glob("*.h")]
-        self.assertEqual(declared_functions(texts, "KVT_KERNEL_API"), set(_abi.PROTOTYPES))
+        self.assertEqual(declared_functions(texts, "KVT_KERNEL_API"), set(abi.functions))
 
     @unittest.skipUnless(COMPILER, "no C++ compiler")
     def test_every_structure_is_laid_out_as_in_the_headers(self):
-        self.assertGreaterEqual(len(structures(_abi)), 11)
-        self.assertEqual(differences(_abi, "kvtier/kernels.h", "kernels/include"), "")
+        self.assertGreaterEqual(len(abi.structures), 11)
+        self.assertEqual(differences(abi, "kvtier/kernel_table.h", "kernels/include"), "")
 
     def test_a_library_of_another_version_is_refused(self):
-        text = (HEADERS / "kernel_table.h").read_text()
-        self.assertIn(f"#define KVT_KERNELS_ABI {_abi.VERSION}\n", text)
         other = mock.Mock(_name="libkvtier_kernels.so")
         other.kvt_kernels_table.return_value = None
         with self.assertRaises(kvtier.LibraryNotFoundError):
-            _library.check_version(other)
-        other.kvt_kernels_table.assert_called_once_with(_abi.VERSION)
+            _launch.check_version(other)
+        other.kvt_kernels_table.assert_called_once_with(abi.KVT_KERNELS_ABI)
+
+    def test_a_library_whose_structures_have_other_sizes_is_refused(self):
+        table = abi.kvt_kernel_table(
+            table_bytes=ctypes.sizeof(abi.kvt_kernel_table),
+            decode_params_bytes=ctypes.sizeof(abi.kvt_decode_params),
+            prefill_params_bytes=ctypes.sizeof(abi.kvt_prefill_params),
+            kv_write_params_bytes=ctypes.sizeof(abi.kvt_kv_write_params),
+        )
+        other = mock.Mock(_name="libkvtier_kernels.so")
+        other.kvt_kernels_table.return_value = ctypes.addressof(table)
+        _launch.check_version(other)
+        table.prefill_params_bytes += 8
+        with self.assertRaisesRegex(kvtier.LibraryNotFoundError, "kvt_prefill_params"):
+            _launch.check_version(other)
 
     def test_a_named_library_that_is_not_there_is_an_error_that_names_it(self):
-        with mock.patch.dict("os.environ", {_library.LIBRARY_VARIABLE: "/nowhere/kernels.so"}):
+        with mock.patch.dict("os.environ", {_launch.LIBRARY_VARIABLE: "/nowhere/kernels.so"}):
             with self.assertRaises(kvtier.LibraryNotFoundError) as raised:
-                _library.load.__wrapped__()
+                _launch.load.__wrapped__()
         self.assertIn("/nowhere/kernels.so", str(raised.exception))
 
 
@@ -75,13 +90,14 @@ class FakeLibrary:
 
     def __init__(self):
         self.calls = []
-        self.status = _abi.OK
+        self.status = abi.KVT_KERNEL_OK
+        self.workspace_bytes = 4096
 
     def __getattr__(self, name):
         if name == "kvt_kernel_status_text":
             return lambda status: b"why not"
         if name.endswith("_workspace_bytes"):
-            return lambda params: 4096
+            return lambda params: self.workspace_bytes
 
         def call(params, *more):
             kept = type(params._obj).from_buffer_copy(params._obj)
@@ -97,7 +113,7 @@ class KernelsTest(unittest.TestCase):
         self.workspace = mock.Mock(spec=kernels.Workspace)
         self.workspace.memory.return_value = FakeTensor(4096, dtype="uint8", address=0x7200_0000)
         for target, name, value in (
-            (_library, "load", lambda: self.library),
+            (_launch, "load", lambda: self.library),
             (_launch, "on_device", lambda tensor, stream: contextlib.nullcontext(STREAM)),
         ):
             patch = mock.patch.object(target, name, value)
@@ -223,9 +239,16 @@ class AttentionTest(KernelsTest):
     def test_prefill_tells_where_each_sequences_queries_begin(self):
         starts = FakeTensor(3, dtype="int32", address=0x7400_0000)
         kernels.prefill(
-            queries(500), self.cache, tables(), starts, splits=4, workspace=self.workspace
+            queries(500),
+            self.cache,
+            tables(),
+            starts,
+            splits=4,
+            tables_settled=True,
+            workspace=self.workspace,
         )
         p = self.the_call().params
+        self.assertEqual(p.tables_settled, 1)
         self.assertEqual((p.query_tokens, p.query_starts), (500, 0x7400_0000))
         self.assertEqual((p.causal, p.splits, p.output_token_stride), (1, 4, 4096))
 
@@ -313,6 +336,81 @@ class AttentionTest(KernelsTest):
             with self.subTest(text), self.refused("bad_query", text):
                 kernels.decode(query, self.cache, tables())
 
+    def test_numbers_that_are_none_or_without_bound_are_refused_by_name(self):
+        starts = FakeTensor(3, dtype="int32")
+        latent, absorbed = FakeTensor(99, 64, 576), FakeTensor(2, 16, 576)
+        for value in (math.nan, math.inf, -math.inf, -1.0, 1e39):
+            for call in (
+                lambda **one: kernels.decode(queries(), self.cache, tables(), **one),
+                lambda **one: kernels.prefill(queries(), self.cache, tables(), starts, **one),
+            ):
+                for name in ("softmax_scale", "soft_cap"):
+                    with self.refused(f"bad_{name}", f"{name} is {value}, not"):
+                        call(**{name: value})
+            with self.refused("bad_softmax_scale", f"softmax_scale is {value}, not a finite"):
+                kernels.mla_decode(absorbed, latent, tables(), value)
+
+    def test_a_split_that_cannot_be_is_refused_with_what_can(self):
+        for value in (-1, 100, 128, 300):
+            with self.refused("bad_split_tokens", f"{value}, not 0 or a power of two from 256"):
+                kernels.decode(queries(), self.cache, tables(), split_tokens=value)
+
+    def test_what_no_kernel_is_built_for_is_named_with_what_is(self):
+        starts = FakeTensor(3, dtype="int32")
+
+        def cache(dim, heads=1):
+            return kernels.PagedKv(*(FakeTensor(9, 16, heads, dim) for _ in range(2)))
+
+        def prefill(query, layer, table):
+            return kernels.prefill(query, layer, table, starts)
+
+        wide, many = FakeTensor(2, 4, 96), tables(9000)
+        for reason, text, call in (
+            ("head_dim", "96, built: 64, 128, 256", lambda: prefill(wide, cache(96), tables())),
+            ("head_dim", "96, built: 64", lambda: kernels.decode(wide, cache(96), tables())),
+            (
+                "q_heads",
+                "17 over 1 KV heads, built: 1 to 16 for each",
+                lambda: kernels.decode(FakeTensor(2, 17, 64), cache(64), tables()),
+            ),
+            (
+                "q_heads",
+                "65 over 1 KV heads, built: 1 to 64 for each",
+                lambda: prefill(FakeTensor(2, 65, 64), cache(64), tables()),
+            ),
+            (
+                "sequences",
+                "9000 with 8 KV heads, built: 65536 pairs",
+                lambda: kernels.decode(queries(9000), self.cache, many),
+            ),
+        ):
+            with self.subTest(text), self.assertRaises(kvtier.UnsupportedError) as raised:
+                call()
+            self.assertEqual(raised.exception.reason, f"unsupported_{reason}")
+            self.assertIn(text, raised.exception.context)
+
+    def test_tensors_on_the_cpu_are_refused_with_the_device_that_is_needed(self):
+        starts, cpu = FakeTensor(3, dtype="int32"), queries(device="cpu")
+        members, key = FakeTensor(2, dtype="int32"), FakeTensor(2, HEADS, DIM, device="cpu")
+        slots = FakeTensor(2, dtype="int64")
+        # As it is on a machine: torch refuses to make a CPU the current GPU.
+        refuse = mock.patch.object(_launch, "on_device", side_effect=ValueError("torch"))
+        with refuse:
+            for call in (
+                lambda: kernels.decode(cpu, self.cache, tables()),
+                lambda: kernels.prefill(cpu, self.cache, tables(), starts),
+                lambda: kernels.decode_shared(cpu, self.cache, tables(), tables(1), members),
+                lambda: kernels.kv_write(key, key, self.cache, slots),
+                lambda: kernels.fill_blocks(key, 0),
+                lambda: kernels.checksum_blocks(key),
+                lambda: kernels.PagedKv(FakeTensor(9, 16, 1, 64, device="cpu"), key),
+                lambda: kernels.SequenceTables(FakeTensor(2, 4, dtype="int32", device="cpu"), key),
+            ):
+                with self.assertRaises(kvtier.InvalidArgumentError) as raised:
+                    call()
+                self.assertIn("on cpu, not", raised.exception.context)
+                self.assertIn("Hopper", raised.exception.context)
+
     def test_results_and_lists_of_the_wrong_shape_are_refused(self):
         starts = FakeTensor(3, dtype="int32")
         lse = FakeTensor(2, 31, dtype="float32")
@@ -336,14 +434,29 @@ class AttentionTest(KernelsTest):
 
     def test_the_librarys_refusal_is_an_exception_with_its_reason(self):
         for status, kind in (
-            (_abi.INVALID_ARGUMENT, kvtier.InvalidArgumentError),
-            (_abi.UNSUPPORTED, kvtier.UnsupportedError),
-            (_abi.LAUNCH_FAILED, kvtier.InternalError),
+            (abi.KVT_KERNEL_INVALID_ARGUMENT, kvtier.InvalidArgumentError),
+            (abi.KVT_KERNEL_UNSUPPORTED, kvtier.UnsupportedError),
+            (abi.KVT_KERNEL_LAUNCH_FAILED, kvtier.InternalError),
         ):
             self.library.status = status
             with self.assertRaises(kind) as raised:
                 kernels.decode(queries(), self.cache, tables(), workspace=self.workspace)
-            self.assertEqual(raised.exception.context, "kvt_decode: why not")
+            said = raised.exception.context.partition("; ")
+            self.assertEqual(said[0], "kvt_decode: why not")
+            self.assertEqual("9.0 (Hopper)" in said[2], kind is kvtier.UnsupportedError)
+
+
+    def test_parameters_without_a_workspace_size_are_refused_for_the_calls_own_reason(self):
+        self.library.workspace_bytes = 0
+        for status, kind in (
+            (abi.KVT_KERNEL_INVALID_ARGUMENT, kvtier.InvalidArgumentError),
+            (abi.KVT_KERNEL_UNSUPPORTED, kvtier.UnsupportedError),
+            (abi.KVT_KERNEL_WORKSPACE_TOO_SMALL, kvtier.UnsupportedError),
+        ):
+            self.library.status = status
+            with self.assertRaises(kind):
+                kernels.decode(queries(), self.cache, tables(), workspace=self.workspace)
+        self.workspace.memory.assert_not_called()
 
 
 class KvWriteTest(KernelsTest):

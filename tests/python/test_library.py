@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """Finding libkvtier, and what the package's declarations say of it."""
 
+import ctypes
 import os
 import pathlib
 import shutil
 import subprocess
 import sys
 import tempfile
+import types
 import unittest
 
 import kvtier
-from harness.c_layout import COMPILER, declared_functions, differences, structures
+from harness.c_layout import COMPILER, declared_functions, differences
 from harness.paths import PACKAGE, SOURCE
-from kvtier import _abi, _library
+from kvtier import _cheader, _library
 
 
 def run_python(code, **environment):
@@ -64,12 +66,29 @@ class LibraryTest(unittest.TestCase):
         names = ("kvtier.h", "kvtier_sequence.h", "kvtier_attention.h")
         headers = [SOURCE / "client/include/kvtier" / name for name in names]
         functions = declared_functions([header.read_text() for header in headers], "KVT_API")
-        self.assertEqual(functions, set(_abi.PROTOTYPES))
+        self.assertEqual(functions, set(_library.abi.functions))
 
     @unittest.skipUnless(COMPILER, "no C++ compiler")
     def test_every_structure_is_laid_out_as_in_the_header(self):
-        self.assertGreaterEqual(len(structures(_abi)), 20)
-        self.assertEqual(differences(_abi, "kvtier/kvtier.h", "client/include"), "")
+        self.assertGreaterEqual(len(_library.abi.structures), 20)
+        self.assertEqual(differences(_library.abi, "kvtier/kvtier.h", "client/include"), "")
+
+    def test_a_library_with_smaller_structures_is_refused_and_one_with_larger_is_not(self):
+        def library(bytes_more):
+            def init(structure):
+                def write_size(memory):
+                    size = ctypes.sizeof(structure) + bytes_more
+                    ctypes.c_size_t.from_buffer(memory).value = size
+
+                return write_size
+
+            names = {f"{name}_init": init(kind) for name, kind in _library.abi.structures.items()}
+            return types.SimpleNamespace(_name="libother.so", **names)
+
+        _library.check_sizes(library(bytes_more=0))
+        _library.check_sizes(library(bytes_more=8))
+        with self.assertRaisesRegex(kvtier.LibraryNotFoundError, "libother.so is older"):
+            _library.check_sizes(library(bytes_more=-8))
 
     def test_the_enumerations_have_the_librarys_names(self):
         library = _library.load()
@@ -77,6 +96,51 @@ class LibraryTest(unittest.TestCase):
             self.assertEqual(library.kvt_status_name(status).decode().upper(), status.name)
         for miss in kvtier.Miss:
             self.assertEqual(library.kvt_miss_name(miss).decode().upper(), miss.name)
+
+
+class HeaderTest(unittest.TestCase):
+    def read(self, text):
+        with tempfile.TemporaryDirectory() as directory:
+            path = pathlib.Path(directory) / "some.h"
+            path.write_text(text)
+            return _cheader.Header(path)
+
+    def test_a_field_added_to_a_header_is_a_field_of_the_structure(self):
+        header = self.read(
+            "#define KVT_NAME_BYTES 72 /* with its end */\n"
+            "typedef uint8_t kvt_kind; enum { KVT_KIND_ONE = 1, KVT_KIND_TWO = 2 };\n"
+            "typedef struct kvt_some {\n"
+            "  size_t size; /* a; comment { */\n"
+            "  char name[KVT_NAME_BYTES];\n"
+            "  const char*\n      text;\n"
+            "  kvt_kind kind;\n"
+            "  void (*call)(int32_t a);\n"
+            "} kvt_some;\n"
+            "KVT_API const kvt_some* kvt_get(void* const* list, kvt_some value);\n"
+        )
+        some = header.kvt_some
+        self.assertEqual(
+            [name for name, _ in some._fields_], ["size", "name", "text", "kind", "call"]
+        )
+        self.assertEqual((some.text.offset, some.kind.offset, ctypes.sizeof(some)), (80, 88, 104))
+        self.assertEqual(header.enumeration("KVT_KIND_TWO"), {"ONE": 1, "TWO": 2})
+        result, arguments = header.functions["kvt_get"]
+        self.assertIs(result._type_, some)
+        self.assertEqual(arguments, [ctypes.c_void_p, some])
+
+    def test_what_is_not_understood_is_an_error_that_shows_it(self):
+        for text in (
+            "typedef union { int32_t a; float b; } kvt_either;",
+            "typedef struct { int32_t a : 3; } kvt_bits;",
+            "typedef struct { unheard_of a; } kvt_other;",
+            "int32_t kvt_unmarked(void);",
+        ):
+            with self.assertRaisesRegex(ValueError, "either|a :|unheard_of|unmarked"):
+                self.read(text)
+
+    def test_a_name_that_no_header_has_is_an_attribute_error(self):
+        with self.assertRaisesRegex(AttributeError, "kvt_nothing"):
+            _library.abi.kvt_nothing
 
 
 class ErrorsTest(unittest.TestCase):

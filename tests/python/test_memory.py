@@ -19,7 +19,7 @@ from harness.daemon_test_case import (
     prompt,
 )
 from kvtier import DType
-from kvtier.views import ViewPlan
+from kvtier.model import ViewPlan
 
 MIB = 1 << 20
 

@@ -39,6 +39,21 @@ class PackageTest(unittest.TestCase):
             self.assertEqual(modules(installed), modules(PACKAGE / "kvtier"))
             self.assertIn(pathlib.Path("kernels/__init__.py"), modules(installed))
             self.assertTrue((installed / "py.typed").exists())
+            # The headers are files there, not links into a source tree that may go.
+            for header in ("include/kvtier.h", "kernels/include/prefill.h"):
+                self.assertFalse((installed / header).is_symlink())
+                self.assertEqual(
+                    (installed / header).read_bytes(), (PACKAGE / "kvtier" / header).read_bytes()
+                )
+            code = "from kvtier import Miss, kernels; print(Miss.POOL_FULL.name)"
+            done = subprocess.run(
+                [sys.executable, "-c", code],
+                env={"PYTHONPATH": str(target)},
+                cwd=directory,
+                capture_output=True,
+                text=True,
+            )
+            self.assertEqual(done.stdout, "POOL_FULL\n", done.stderr)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ PoolBlocks::PoolBlocks(uint32_t blocks) : blocks_(blocks) {
 
 BlockIndex PoolBlocks::TakePrivate(SessionId owner, PoolBlockList* list) {
   const BlockIndex block = TakeFree();
-  SetState(&blocks_[block.value], PoolBlockState::kPrivate);
+  Apply(block, PoolEvent::kTakePrivate);
   blocks_[block.value].owner = owner;
   Link(block, list);
   return block;
@@ -24,16 +24,15 @@ BlockIndex PoolBlocks::TakePrivate(SessionId owner, PoolBlockList* list) {
 
 BlockIndex PoolBlocks::TakeCommitted(EntryIndex entry) {
   const BlockIndex block = TakeFree();
-  SetState(&blocks_[block.value], PoolBlockState::kCommitted);
+  Apply(block, PoolEvent::kTakeCommitted);
   blocks_[block.value].entry = entry;
   return block;
 }
 
 void PoolBlocks::Commit(BlockIndex block, EntryIndex entry, PoolBlockList* list) {
   PoolBlock& record = blocks_[block.value];
-  KVT_CHECK(record.state == PoolBlockState::kPrivate);
+  Apply(block, PoolEvent::kCommit);
   Unlink(block, list);
-  SetState(&record, PoolBlockState::kCommitted);
   record.entry = entry;
   record.owner = SessionId{};
   record.references = 1;
@@ -41,20 +40,18 @@ void PoolBlocks::Commit(BlockIndex block, EntryIndex entry, PoolBlockList* list)
 
 void PoolBlocks::Quarantine(PoolBlockList* list) {
   for (BlockIndex block = list->first; block != kNoBlock; block = blocks_[block.value].next) {
-    KVT_CHECK(blocks_[block.value].state == PoolBlockState::kPrivate);
-    SetState(&blocks_[block.value], PoolBlockState::kQuarantined);
+    Apply(block, PoolEvent::kQuarantine);
   }
 }
 
 void PoolBlocks::Free(BlockIndex block, PoolBlockList* list) {
   PoolBlock& record = blocks_[block.value];
-  KVT_CHECK(record.state != PoolBlockState::kFree && record.pins == 0);
-  const bool listed =
-      record.state == PoolBlockState::kPrivate || record.state == PoolBlockState::kQuarantined;
+  const PoolBlockState before = record.state();
+  const bool listed = before == PoolBlockState::kPrivate || before == PoolBlockState::kQuarantined;
   KVT_CHECK(listed == (list != nullptr));
   if (listed) Unlink(block, list);
   const uint32_t generation = record.generation + 1;
-  SetState(&record, PoolBlockState::kFree);
+  Apply(block, PoolEvent::kFree);
   record = PoolBlock{};
   record.generation = generation;
   Link(block, &free_);
@@ -62,16 +59,18 @@ void PoolBlocks::Free(BlockIndex block, PoolBlockList* list) {
 
 void PoolBlocks::Orphan(BlockIndex block) {
   PoolBlock& record = blocks_[block.value];
-  KVT_CHECK(record.state == PoolBlockState::kCommitted && record.references > 0);
-  KVT_CHECK(!record.loading && record.elsewhere == kNoPlace);
-  SetState(&record, PoolBlockState::kOrphaned);
+  KVT_CHECK(record.elsewhere == kNoPlace);
+  Apply(block, PoolEvent::kOrphan);
   record.entry = kNoEntry;
 }
 
-void PoolBlocks::SetState(PoolBlock* block, PoolBlockState state) {
-  --counts_[static_cast<size_t>(block->state)];
-  block->state = state;
-  ++counts_[static_cast<size_t>(state)];
+void PoolBlocks::Apply(BlockIndex block, PoolEvent event) {
+  PoolBlock& record = blocks_[block.value];
+  --counts_[static_cast<size_t>(record.state())];
+  loading_ -= record.loading();
+  record.Apply(event);
+  ++counts_[static_cast<size_t>(record.state())];
+  loading_ += record.loading();
 }
 
 BlockIndex PoolBlocks::TakeFree() {

@@ -9,34 +9,9 @@
 #include <vector>
 
 #include "base/ids.h"
-#include "tiers/types/entry_index.h"
-#include "tiers/types/pool_place.h"
+#include "tiers/directory/block_lifecycle.h"
 
 namespace kvtier {
-
-enum class PoolBlockState : uint8_t {
-  kFree,
-  kPrivate,      // writable by one session, not findable
-  kQuarantined,  // was private to a session that ended while its process may still write
-  kCommitted,    // belongs to a directory entry; immutable once loaded
-  kOrphaned,     // its load failed; findable by nobody, kept until its references are dropped
-};
-inline constexpr int kPoolBlockStateCount = 5;
-
-struct PoolBlock {
-  EntryIndex entry = kNoEntry;  // kCommitted only
-  uint32_t generation = 0;
-  uint32_t references = 0;  // over all sessions; kCommitted and kOrphaned
-  BlockIndex previous = kNoBlock, next = kNoBlock;
-  uint32_t since_ds = 0;  // kCommitted: when its bytes came here (CacheState::NowDs)
-  SessionId owner;        // kPrivate and kQuarantined
-  PoolPlace elsewhere;    // kCommitted: the next of the pools that hold the entry
-  PoolBlockState state = PoolBlockState::kFree;
-  uint8_t pins = 0;         // copies under way
-  bool loading = false;     // kCommitted: awaits its bytes
-  bool prefetched = false;  // loading though nobody references it
-};
-static_assert(sizeof(PoolBlock) <= 40);
 
 // Blocks of one session, in one state, linked through PoolBlock.
 struct PoolBlockList {
@@ -54,6 +29,8 @@ class PoolBlocks {
   [[nodiscard]] uint32_t count(PoolBlockState state) const {
     return counts_[static_cast<size_t>(state)];
   }
+  // Committed blocks that await their bytes.
+  [[nodiscard]] uint32_t loading() const { return loading_; }
   [[nodiscard]] PoolBlock& operator[](BlockIndex block) { return blocks_[block.value]; }
   [[nodiscard]] const PoolBlock& operator[](BlockIndex block) const { return blocks_[block.value]; }
   [[nodiscard]] BlockHandle HandleOf(BlockIndex block) const {
@@ -63,7 +40,7 @@ class PoolBlocks {
   [[nodiscard]] bool Current(BlockHandle handle) const {
     return handle.index.value < blocks_.size() &&
            blocks_[handle.index.value].generation == handle.generation &&
-           blocks_[handle.index.value].state != PoolBlockState::kFree;
+           blocks_[handle.index.value].state() != PoolBlockState::kFree;
   }
 
   // A free block, now private to `owner` and in `list`. REQUIRES: free() > 0.
@@ -72,6 +49,12 @@ class PoolBlocks {
   BlockIndex TakeCommitted(EntryIndex entry);
   // private -> committed with one reference. REQUIRES: the block is in `list`.
   void Commit(BlockIndex block, EntryIndex entry, PoolBlockList* list);
+  // The events that need no more than the transition.
+  void Prefetch(BlockIndex block) { Apply(block, PoolEvent::kPrefetch); }
+  void BeginLoad(BlockIndex block) { Apply(block, PoolEvent::kBeginLoad); }
+  void EndLoad(BlockIndex block) { Apply(block, PoolEvent::kEndLoad); }
+  void Pin(BlockIndex block) { Apply(block, PoolEvent::kPin); }
+  void Unpin(BlockIndex block) { Apply(block, PoolEvent::kUnpin); }
   // committed -> orphaned: the block has lost its entry. REQUIRES: references > 0.
   void Orphan(BlockIndex block);
   // private -> quarantined, all of them, keeping the list.
@@ -84,10 +67,11 @@ class PoolBlocks {
   void Link(BlockIndex block, PoolBlockList* list);
   void Unlink(BlockIndex block, PoolBlockList* list);
   BlockIndex TakeFree();
-  void SetState(PoolBlock* block, PoolBlockState state);
+  void Apply(BlockIndex block, PoolEvent event);
 
   std::vector<PoolBlock> blocks_;
   std::array<uint32_t, kPoolBlockStateCount> counts_{};
+  uint32_t loading_ = 0;
   PoolBlockList free_;
 };
 

@@ -100,13 +100,13 @@ void DiskSlots::RestoreRecord(const IndexRecord& record, const std::vector<uint3
   }
   entry.disk = record.location;
   entry.disk_generation = record.generation;
-  entry.verified = record.verified;
+  state_.Apply(index, BlockEvent::kRestore);
+  if (record.verified) state_.Apply(index, BlockEvent::kTrust);
   header_slot_bytes_[state_.env.geometry.SlabOf(record.location)] = name_space.slot_bytes;
   ++blocks_;
   state_.tenants.Restore(Tier::kDisk, name_space.tenant, name_space.slot_bytes);
   state_.endless.Store(record.key.namespace_id, record.key.hash);
   state_.TouchDisk(index);
-  state_.SetPersisted(index, record.verified);
   if (state_.Expired(entry)) {
     Drop(index, DropReason::kExpired);
   } else {
@@ -137,7 +137,7 @@ DiskSlots::Outcome DiskSlots::Reserve(EntryIndex index) {
   }
   entry.disk = DiskLocation{*address};
   entry.disk_generation = next_generation_++;
-  entry.motion.writing = true;
+  state_.Apply(index, BlockEvent::kTakeDiskSlot);
   state_.tenants.Charge(Tier::kDisk, name_space.tenant, slots.slot_bytes);
   KeepUnderCap(name_space.tenant, 0, kCapEvictionsPerCall);
   KeepFree(name_space);
@@ -180,7 +180,7 @@ bool DiskSlots::EvictOwn(TenantId tenant) {
   for (EntryIndex victim = walk.Next(); victim != kNoEntry; victim = walk.Next()) {
     ++state_.stats.disk_eviction_steps;
     const BlockEntry& entry = state_[victim];
-    if (!Evictable(entry)) continue;
+    if (!entry.EvictableFromDisk()) continue;
     Drop(victim, entry.in_host() ? DropReason::kCopyAbove : DropReason::kTenantCap);
     return true;
   }
@@ -197,12 +197,6 @@ void DiskSlots::TrimToCaps() {
 bool DiskSlots::EvictableForOthers(TenantId tenant) const {
   const uint64_t reserved = state_.tenants.ReservedSlabs(Tier::kDisk, tenant);
   return reserved == 0 || allocator_.GroupSlabs(tenant.value) > reserved;
-}
-
-bool DiskSlots::Evictable(const BlockEntry& entry) const {
-  const BlockMotion& motion = entry.motion;
-  return entry.on_disk() && !entry.pinned && !motion.loading && !motion.reading &&
-         !motion.committing && !motion.verifying;
 }
 
 bool DiskSlots::EvictFor(const Namespace& name_space) {
@@ -224,7 +218,7 @@ bool DiskSlots::EvictFrom(const SpaceRequest& request) {
   for (EntryIndex victim = walk.Next(); victim != kNoEntry; victim = walk.Next()) {
     ++state_.stats.disk_eviction_steps;
     const BlockEntry& entry = state_[victim];
-    if (!Evictable(entry)) continue;
+    if (!entry.EvictableFromDisk()) continue;
     if (allocator_.ClassAt(entry.disk.offset) == request.slots) {
       Drop(victim, entry.in_host() ? DropReason::kCopyAbove : DropReason::kLru);
       return true;
@@ -246,7 +240,7 @@ bool DiskSlots::EvictSlab(DiskLocation location, const SpaceRequest& request) {
   bool free_of_motion = true;
   std::vector<EntryIndex> owners;
   allocator_.ForEachInSlab(location.offset, [&](uint64_t, EntryIndex owner) {
-    if (owner == kNoEntry || !Evictable(state_[owner])) free_of_motion = false;
+    if (owner == kNoEntry || !state_[owner].EvictableFromDisk()) free_of_motion = false;
     owners.push_back(owner);
   });
   if (!free_of_motion) return false;
@@ -260,7 +254,6 @@ void DiskSlots::Drop(EntryIndex index, DropReason reason, IndexCommitter::Slot s
   // What an operator evicts is not to come back with an index that is rebuilt from the headers.
   const bool by_hand = reason == DropReason::kEvictedByHand;
   if (by_hand && slot == IndexCommitter::Slot::kFree) slot = IndexCommitter::Slot::kVoid;
-  KVT_CHECK(entry.disk.valid() && !entry.motion.writing && !entry.motion.committing);
   state_.CountDrop(index, Tier::kDisk, reason);
   // Written soon after its commit; no more exact time is kept, across restarts least of all.
   state_.stats.residence[static_cast<size_t>(Tier::kDisk)].ObserveMs(
@@ -277,11 +270,9 @@ void DiskSlots::Drop(EntryIndex index, DropReason reason, IndexCommitter::Slot s
     state_.tenants.Refund(Tier::kDisk, name_space.tenant, name_space.slot_bytes);
   }
   committer_.Delete({entry.namespace_id, entry.hash}, entry.disk, slot);
+  // It is not written again before its next use: that would only evict the next, in circles.
+  state_.Apply(index, BlockEvent::kDropFromDisk);
   entry.disk = DiskLocation{};
-  entry.verified = entry.update_queued = false;
-  // Writing again what was just evicted would only evict the next, in circles.
-  entry.persist_failed = true;
-  state_.SetPersisted(index, false);
   state_.ForgetIfGone(index);
 }
 
@@ -323,7 +314,7 @@ void DiskSlots::Write(EntryIndex index, std::span<const std::byte> slot,
 
 void DiskSlots::OnWritten(EntryIndex index, uint64_t bytes, const Status& status) {
   BlockEntry& entry = state_[index];
-  entry.motion.writing = false;
+  state_.Apply(index, status ? BlockEvent::kEndWrite : BlockEvent::kFailWrite);
   if (status) {
     ++state_.stats.disk_write_blocks;
     state_.stats.disk_write_bytes += bytes;
@@ -372,12 +363,11 @@ void DiskSlots::WithSlabHeader(EntryIndex index, std::function<void(Status)> wri
 }
 
 void DiskSlots::Proven(EntryIndex index) {
-  BlockEntry& entry = state_[index];
-  if (entry.persisted || !entry.on_disk() || entry.motion.committing) return;
-  if (!entry.verified) {
+  const BlockEntry& entry = state_[index];
+  if (entry.persisted() || !entry.on_disk() || entry.committing()) return;
+  if (!entry.verified()) {
     // Found by a rebuild, which put it into the index.
-    entry.verified = true;
-    state_.SetPersisted(index, true);
+    state_.Apply(index, BlockEvent::kTrust);
     state_.QueueRecencyUpdate(index);
   } else if (!degraded()) {
     committer_.Put(index);

@@ -95,7 +95,6 @@ class DiskSlots {
   [[nodiscard]] bool EvictOwn(TenantId tenant);
   // The slot is no block's any more, but its deletion is not durable yet.
   void BeginLeaving(TenantId tenant, DiskLocation location);
-  [[nodiscard]] bool Evictable(const BlockEntry& entry) const;
   void FreeSlot(DiskLocation location);
   // Calls `write` once the slab's header is on disk.
   void WithSlabHeader(EntryIndex entry, std::function<void(Status)> write);

@@ -66,6 +66,7 @@ HostSlots::Outcome HostSlots::MakeRoomUnderCap(TenantId tenant, uint64_t bytes) 
 bool HostSlots::TakeFreeSlot(EntryIndex index, const Room& room) {
   const std::optional<uint64_t> address = allocator_.Allocate(room.slots, index);
   if (!address) return false;
+  state_.Apply(index, BlockEvent::kTakeHostSlot);
   state_[index].host_slot = HostSlot(static_cast<uint32_t>(*address / kHostSlotUnit));
   state_.tenants.Charge(Tier::kHost, room.tenant, room.slots.slot_bytes);
   ++shares_[room.tenant.value].slots;
@@ -74,9 +75,7 @@ bool HostSlots::TakeFreeSlot(EntryIndex index, const Room& room) {
 
 void HostSlots::Withdraw(EntryIndex index) {
   const BlockEntry& entry = state_[index];
-  const BlockMotion& motion = entry.motion;
-  const bool expected = motion.loading || motion.offload_queued || motion.offloading;
-  if (entry.host_slot == kNoHostSlot && !expected) {
+  if (!entry.has_host_slot() && !entry.expected_in_host()) {
     victims_.Remove(state_.TenantOf(entry), index);
   }
 }
@@ -84,7 +83,7 @@ void HostSlots::Withdraw(EntryIndex index) {
 void HostSlots::Ready(EntryIndex index) {
   BlockEntry& entry = state_[index];
   KVT_CHECK(InOrder(index));
-  entry.host_ready = true;
+  state_.Apply(index, BlockEvent::kFillHostSlot);
   entry.host_since_ds = state_.NowDs();
   ++ready_blocks_;
   ++shares_[state_.TenantOf(entry).value].ready;
@@ -93,7 +92,7 @@ void HostSlots::Ready(EntryIndex index) {
 
 void HostSlots::Abandon(EntryIndex index) {
   BlockEntry& entry = state_[index];
-  KVT_CHECK(!entry.host_ready);
+  state_.Apply(index, BlockEvent::kFreeHostSlot);
   const Namespace& name_space = state_.NamespaceOf(entry);
   allocator_.Free(entry.host_slot.value * kHostSlotUnit);
   state_.tenants.Refund(Tier::kHost, name_space.tenant, name_space.slot_bytes);
@@ -103,14 +102,12 @@ void HostSlots::Abandon(EntryIndex index) {
 }
 
 void HostSlots::Drop(EntryIndex index, DropReason reason) {
-  BlockEntry& entry = state_[index];
-  KVT_CHECK(entry.host_ready && entry.host_pins == 0);
+  const BlockEntry& entry = state_[index];
+  state_.Apply(index, BlockEvent::kDropFromHost);
   state_.CountDrop(index, Tier::kHost, reason);
   state_.CountResidence(Tier::kHost, entry.host_since_ds);
-  entry.host_ready = false;
   --ready_blocks_;
   --shares_[state_.TenantOf(entry).value].ready;
-  entry.motion.write_queued = false;
   Abandon(index);
   state_.ForgetIfGone(index);
 }
@@ -148,8 +145,8 @@ EntryIndex HostSlots::Coldest(const Room& room, bool* passing) {
     const EntryIndex front =
         victims_.Front(admits, [this](EntryIndex entry) { PrepareOne(entry); });
     if (front == kNoEntry) return kNoEntry;
-    if (!OnItsWay(state_[front])) return front;
-    *passing |= state_[front].host_slot != kNoHostSlot;
+    if (!state_[front].PassesThroughHost()) return front;
+    *passing |= state_[front].has_host_slot();
     // More is on its way than host can hold: what has arrived leaves first.
     Freshen(front);
   }
@@ -164,11 +161,11 @@ HostSlots::Outcome HostSlots::EvictFor(const Room& room) {
     const EntryIndex coldest = Coldest(room, &passing);
     if (coldest == kNoEntry) break;
     const BlockEntry& entry = state_[coldest];
-    if (Wanted(entry)) {
+    if (Kept(entry)) {
       Freshen(coldest);
       continue;
     }
-    if (!Evictable(entry)) {
+    if (!entry.EvictableFromHost(state_.has_disk())) {
       persister_.Want(coldest);
       return Outcome::kWait;
     }
@@ -189,7 +186,8 @@ bool HostSlots::EvictSlab(EntryIndex coldest) {
                            [&](uint64_t, EntryIndex owner) {
                              const BlockEntry& entry = state_[owner];
                              owners.push_back(owner);
-                             if (Evictable(entry) && !Wanted(entry)) return;
+                             const bool evictable = entry.EvictableFromHost(state_.has_disk());
+                             if (evictable && !Kept(entry)) return;
                              ready = false;
                            });
   for (const EntryIndex owner : owners) {
@@ -202,19 +200,8 @@ bool HostSlots::EvictSlab(EntryIndex coldest) {
   return ready;
 }
 
-bool HostSlots::Wanted(const BlockEntry& entry) const {
-  return entry.host_ready && entry.pinned && !entry.on_disk() &&
-         state_.ReadyPool(entry) == nullptr && !state_.NeedsPersist(entry);
-}
-
-bool HostSlots::OnItsWay(const BlockEntry& entry) {
-  if (entry.host_slot == kNoHostSlot) return true;
-  return entry.motion.loading && (!entry.host_ready || entry.host_pins > 0);
-}
-
-bool HostSlots::Evictable(const BlockEntry& entry) const {
-  return entry.host_ready && entry.host_pins == 0 && !entry.motion.committing &&
-         !state_.NeedsPersist(entry);
+bool HostSlots::Kept(const BlockEntry& entry) const {
+  return entry.KeptInHost(state_.has_disk(), state_.ReadyPool(entry) != nullptr);
 }
 
 DropReason HostSlots::ReasonFor(const BlockEntry& entry) const {

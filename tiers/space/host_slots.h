@@ -35,7 +35,7 @@ class HostSlots {
     victims_.Touch(state_.TenantOf(state_[entry]), entry, state_[entry].facts());
   }
   // It will not arrive after all. Does nothing if its slot is being filled, or if another movement
-  // still expects it (entry.motion).
+  // still expects it.
   void Withdraw(EntryIndex entry);
   // A slot for the expected entry; evicts the coldest if need be, that of its tenant if the tenant
   // is at its cap.
@@ -86,19 +86,16 @@ class HostSlots {
   // The tenant's blocks may be evicted for others.
   [[nodiscard]] bool Exposed(TenantId tenant) const;
   [[nodiscard]] bool Admits(const Room& room, TenantId tenant) const;
-  // Has no slot yet, or passes through host to the pool right now.
-  [[nodiscard]] static bool OnItsWay(const BlockEntry& entry);
-  // The coldest block that is not on its way, or kNoEntry. Sets `*passing` if it had to pass over
-  // one that will give its slot back.
+  // The coldest block that does not only pass through host, or kNoEntry. Sets `*passing` if it had
+  // to pass over one that will give its slot back.
   [[nodiscard]] EntryIndex Coldest(const Room& room, bool* passing);
   // Makes room by evicting from the front, in order. kAllocated: there is room now, or bytes under
   // the cap.
   [[nodiscard]] Outcome EvictFor(const Room& room);
   [[nodiscard]] bool EvictSlab(EntryIndex coldest);
   [[nodiscard]] bool MoreToCome(const Room& room) const;
-  [[nodiscard]] bool Evictable(const BlockEntry& entry) const;
   // The block is pinned and nowhere else: not the coldest after all.
-  [[nodiscard]] bool Wanted(const BlockEntry& entry) const;
+  [[nodiscard]] bool Kept(const BlockEntry& entry) const;
   [[nodiscard]] DropReason ReasonFor(const BlockEntry& entry) const;
   void PrepareOne(EntryIndex entry);
   // The tenant's coldest, as far as it will have to evict its own.

@@ -19,8 +19,7 @@ constexpr size_t kUpdatesPerBatch = 16'384;
 }  // namespace
 
 void IndexCommitter::Put(EntryIndex entry) {
-  state_[entry].motion.committing = true;
-  state_[entry].verified = true;
+  state_.Apply(entry, BlockEvent::kBeginCommit);
   puts_.push_back(entry);
 }
 
@@ -152,18 +151,18 @@ void IndexCommitter::AddPut(EntryIndex index, IndexBatch* batch) {
                          entry.last_use_s,
                          entry.tokens,
                          entry.retention,
-                         entry.verified});
+                         entry.verified()});
 }
 
 void IndexCommitter::AddRecencyUpdates(IndexBatch* batch) {
   std::vector<EntryIndex>& queue = state_.recency_updates;
   const size_t taken = std::min(queue.size(), kUpdatesPerBatch);
   for (const EntryIndex index : std::span(queue).last(taken)) {
-    if (!state_.directory.Live(index) || !state_[index].update_queued) continue;
-    BlockEntry& entry = state_[index];
-    entry.update_queued = false;
+    if (!state_.directory.Live(index) || !state_[index].update_queued()) continue;
+    state_.Apply(index, BlockEvent::kTakeUpdate);
+    const BlockEntry& entry = state_[index];
     // What is being committed carries its times anyway.
-    if (!entry.on_disk() || entry.motion.committing) continue;
+    if (!entry.on_disk() || entry.committing()) continue;
     AddPut(index, batch);
     updates_under_way_.push_back(index);
   }
@@ -189,8 +188,7 @@ void IndexCommitter::FinishPuts(const Status& status) {
   for (const EntryIndex index : puts_under_way_) {
     // Without an index entry the block is served until the daemon stops, and found again only by a
     // rebuild from the headers.
-    state_[index].motion.committing = false;
-    state_.SetPersisted(index, status.has_value());
+    state_.Apply(index, status ? BlockEvent::kEndCommit : BlockEvent::kFailCommit);
     // It may have been used, much later, while its record was being written.
     state_.QueueUpdateIfBehind(index);
     state_.ForgetIfGone(index);

@@ -13,7 +13,7 @@ namespace {
 int PoolsWithBytes(const CacheState& state, const BlockEntry& entry) {
   int pools = 0;
   state.ForEachPlace(entry, [&](const CachePool& pool, BlockIndex block) {
-    pools += !pool.blocks[block].loading;
+    pools += !pool.blocks[block].loading();
   });
   return pools;
 }
@@ -61,19 +61,12 @@ Result<CachePool*> PoolSpace::Attach(NamespaceId namespace_id, DeviceIndex devic
   const auto generation = static_cast<uint64_t>(state_.env.clock->WallMs()) << 16 | id.value;
   state_.pools.push_back(std::make_unique<CachePool>(
       CachePool{id, namespace_id, device, generation, block_bytes, std::move(memory),
-                PoolBlocks(static_cast<uint32_t>(blocks)), VictimQueue(MakeLruPolicy()), 0}));
+                PoolBlocks(static_cast<uint32_t>(blocks)), VictimQueue(MakeLruPolicy())}));
   return pool = state_.pools.back().get();
 }
 
-// What host could not take (offload_failed) is as clean as it will ever be.
-bool PoolSpace::Clean(const BlockEntry& entry) {
-  if (entry.in_host()) return true;
-  return (entry.persisted || entry.offload_failed) && !entry.motion.offloading;
-}
-
-bool PoolSpace::MayForget(const BlockEntry& entry) const {
-  if (!entry.pinned || entry.in_host() || entry.on_disk()) return true;
-  return PoolsWithBytes(state_, entry) > 1;
+bool PoolSpace::MayLeave(const BlockEntry& entry) const {
+  return entry.MayLeavePool(PoolsWithBytes(state_, entry));
 }
 
 DropReason PoolSpace::ReasonFor(const BlockEntry& entry, DropReason last_copy) const {
@@ -89,14 +82,14 @@ bool PoolSpace::EnsureFree(CachePool* pool, uint64_t blocks) {
     const EntryIndex front = pool->victims.Front();
     if (front == kNoEntry) break;
     const BlockEntry& entry = state_[front];
-    if (!Clean(entry)) {
+    if (!entry.CleanInPool()) {
       offloader_.Want(front);
       break;
     }
     if (const EntryIndex later = pool->victims.After(front); later != kNoEntry) {
       state_.history.ExpectDrop({state_[later].namespace_id, state_[later].hash});
     }
-    if (!MayForget(entry)) {
+    if (!MayLeave(entry)) {
       pool->victims.Touch(front, entry.facts());
       PrepareVictims(pool, blocks - pool->blocks.free(), Need::kNow);
       continue;
@@ -116,7 +109,7 @@ bool PoolSpace::ForceFree(CachePool* pool, uint64_t blocks) {
       PrepareVictims(pool, pool->victims.prepared() + 1, Need::kNow);
     }
     const EntryIndex next = pool->victims.After(victim);
-    if (pool->blocks[state_.BlockIn(*pool, entry)].pins == 0 && MayForget(entry)) {
+    if (pool->blocks[state_.BlockIn(*pool, entry)].pins() == 0 && MayLeave(entry)) {
       Drop(pool, victim, ReasonFor(entry, DropReason::kPoolPressure));
     }
     victim = next;
@@ -153,7 +146,7 @@ void PoolSpace::Prepare() {
 
 void PoolSpace::PrepareVictims(CachePool* pool, uint64_t target, Need need) {
   pool->victims.Prepare(target, [&](EntryIndex index) {
-    if (need == Need::kNow && !state_[index].in_host() && Clean(state_[index])) return;
+    if (need == Need::kNow && !state_[index].in_host() && state_[index].CleanInPool()) return;
     offloader_.Want(index);
   });
 }

@@ -42,9 +42,7 @@ class PoolSpace {
   [[nodiscard]] uint64_t used_bytes(DeviceIndex device) const { return used_bytes_[device.value]; }
 
  private:
-  // Dropping the block costs nothing.
-  [[nodiscard]] static bool Clean(const BlockEntry& entry);
-  [[nodiscard]] bool MayForget(const BlockEntry& entry) const;
+  [[nodiscard]] bool MayLeave(const BlockEntry& entry) const;
   // What it means for the block to leave a pool that some tier or other pool could outlive.
   [[nodiscard]] DropReason ReasonFor(const BlockEntry& entry, DropReason last_copy) const;
   // Ahead of need every block goes to host. When room is needed now, what is on disk does not wait

@@ -68,7 +68,7 @@ BlockIndex CacheState::BlockIn(const CachePool& pool, const BlockEntry& entry) c
 CachePool* CacheState::ReadyPool(const BlockEntry& entry) const {
   CachePool* ready = nullptr;
   ForEachPlace(entry, [&](CachePool& pool, BlockIndex block) {
-    if (ready == nullptr && !pool.blocks[block].loading) ready = &pool;
+    if (ready == nullptr && !pool.blocks[block].loading()) ready = &pool;
   });
   return ready;
 }
@@ -89,6 +89,20 @@ void CacheState::AddPlace(CachePool* pool, BlockIndex block) {
   entry.place = PoolPlace(pool->device, block);
 }
 
+void CacheState::BeginLoad(CachePool* pool, EntryIndex index) {
+  pool->blocks.BeginLoad(BlockIn(*pool, directory[index]));
+  Apply(index, BlockEvent::kBeginLoad);
+}
+
+void CacheState::EndLoad(CachePool* pool, EntryIndex index) {
+  pool->blocks.EndLoad(BlockIn(*pool, directory[index]));
+  bool awaited = false;
+  ForEachPlace(directory[index], [&](const CachePool& other, BlockIndex block) {
+    awaited |= other.blocks[block].loading();
+  });
+  if (!awaited) Apply(index, BlockEvent::kEndLoad);
+}
+
 BlockIndex CacheState::RemovePlace(CachePool* pool, EntryIndex index) {
   BlockEntry& entry = directory[index];
   PoolPlace* link = &entry.place;
@@ -100,7 +114,7 @@ BlockIndex CacheState::RemovePlace(CachePool* pool, EntryIndex index) {
   PoolBlock& record = pool->blocks[block];
   KVT_CHECK(record.entry == index);
   *link = std::exchange(record.elsewhere, kNoPlace);
-  if (!entry.in_pool()) entry.offload_failed = false;
+  if (!entry.in_pool()) Apply(index, BlockEvent::kAllowOffload);
   commit_checksums.erase(ArrivalKey(*pool, index));
   return block;
 }
@@ -128,7 +142,7 @@ void CacheState::Extend(EntryIndex index) {
 void CacheState::Use(EntryIndex index) {
   BlockEntry& entry = directory[index];
   ++entry.uses;
-  entry.persist_failed = false;
+  Apply(index, BlockEvent::kAllowPersist);
   const uint32_t before_s = entry.last_use_s;
   Refresh(index);
   stats.reuse_gap.ObserveMs((int64_t{entry.last_use_s} - before_s) * 1000);
@@ -139,17 +153,17 @@ void CacheState::Refresh(EntryIndex index) {
   entry.last_use_s = NowS();
   AgesOf(entry).Touch(index);
   if (unpersisted.Contains(index)) unpersisted.Touch(index);
-  if (!entry.disk.valid() && !entry.persist_wanted) return;
+  if (!entry.has_disk_slot() && !entry.persist_wanted()) return;
   TouchDisk(index);
   QueueUpdateIfBehind(index);
 }
 
 void CacheState::SetPinned(EntryIndex index, bool pinned) {
-  BlockEntry& entry = directory[index];
-  entry.pinned = pinned;
+  Apply(index, pinned ? BlockEvent::kPin : BlockEvent::kUnpin);
+  const BlockEntry& entry = directory[index];
   if (pinned) {
     LeaveDiskOrder(index);
-  } else if (entry.disk.valid() || entry.persist_wanted) {
+  } else if (entry.has_disk_slot() || entry.persist_wanted()) {
     TouchDisk(index);
   }
 }
@@ -162,15 +176,14 @@ void CacheState::QueueUpdateIfBehind(EntryIndex index) {
 }
 
 void CacheState::QueueRecencyUpdate(EntryIndex index) {
-  BlockEntry& entry = directory[index];
-  const bool in_index = entry.persisted || (entry.on_disk() && !entry.verified);
-  if (entry.update_queued || !in_index || entry.motion.committing) return;
-  entry.update_queued = true;
+  const BlockEntry& entry = directory[index];
+  if (entry.update_queued() || !entry.in_index() || entry.committing()) return;
+  Apply(index, BlockEvent::kQueueUpdate);
   recency_updates.push_back(index);
 }
 
 bool CacheState::Expired(const BlockEntry& entry) const {
-  return !entry.pinned && env.clock->WallMs() > ExpiryMs(entry);
+  return !entry.pinned() && env.clock->WallMs() > ExpiryMs(entry);
 }
 
 int64_t CacheState::ExpiryMs(const BlockEntry& entry) const {
@@ -180,12 +193,6 @@ int64_t CacheState::ExpiryMs(const BlockEntry& entry) const {
   const int64_t max_age_ms = tenants.MaxAgeMs(tenant);
   if (max_age_ms == 0) return by_use_ms;
   return std::min(by_use_ms, int64_t{entry.created_s} * 1000 + max_age_ms);
-}
-
-bool CacheState::Busy(const BlockEntry& entry) {
-  const BlockMotion& motion = entry.motion;
-  return motion.loading || motion.offloading || motion.reading || motion.writing ||
-         motion.committing || motion.verifying || entry.host_pins > 0;
 }
 
 void CacheState::LosePoolBlock(CachePool* pool, EntryIndex index) {
@@ -200,34 +207,15 @@ void CacheState::LosePoolBlock(CachePool* pool, EntryIndex index) {
 
 void CacheState::ForgetIfGone(EntryIndex index) {
   const BlockEntry& entry = directory[index];
-  if (entry.in_pool() || entry.host_slot != kNoHostSlot || entry.disk.valid()) return;
-  if (Busy(entry)) return;
+  if (!entry.gone()) return;
   AgesOf(entry).Remove(index);
   unpersisted.Remove(index);
   LeaveDiskOrder(index);
   commit_parents.erase(index);
-  if (entry.pinned) pinned_until_ms.erase(index);
-  SetPersistWanted(index, false);
+  if (entry.pinned()) pinned_until_ms.erase(index);
+  Apply(index, BlockEvent::kUnwantPersist);
+  Apply(index, BlockEvent::kForget);
   directory.Erase(index);
-}
-
-bool CacheState::NeedsPersist(const BlockEntry& entry) const {
-  return entry.retention == RetentionClass::kExtended && has_disk() && !entry.persist_failed &&
-         !entry.on_disk();
-}
-
-void CacheState::SetPersisted(EntryIndex index, bool persisted) {
-  BlockEntry& entry = directory[index];
-  persisted_blocks_ += persisted;
-  persisted_blocks_ -= entry.persisted;
-  entry.persisted = persisted;
-}
-
-void CacheState::SetPersistWanted(EntryIndex index, bool wanted) {
-  BlockEntry& entry = directory[index];
-  persist_wanted_blocks_ += wanted;
-  persist_wanted_blocks_ -= entry.persist_wanted;
-  entry.persist_wanted = wanted;
 }
 
 void CacheState::SchedulePump() {
@@ -241,7 +229,7 @@ void CacheState::SchedulePump() {
 }
 
 std::span<std::byte> CacheState::HostBytes(const BlockEntry& entry) {
-  KVT_CHECK(entry.host_slot != kNoHostSlot);
+  KVT_CHECK(entry.has_host_slot());
   return {env.arena->data() + entry.host_slot.value * kHostSlotUnit, NamespaceOf(entry).slot_bytes};
 }
 

@@ -58,7 +58,6 @@ struct CachePool {
   std::unique_ptr<DevicePool> memory;
   PoolBlocks blocks;
   VictimQueue victims;  // cached blocks: committed, loaded, unreferenced
-  uint32_t loading = 0;
 
   [[nodiscard]] uint64_t OffsetOf(BlockIndex block) const { return block.value * block_bytes; }
 };
@@ -126,7 +125,7 @@ class CacheState {
   // outside this order, so that a search for a victim need not step over them.
   void TouchDisk(EntryIndex index) {
     const BlockEntry& entry = directory[index];
-    if (entry.pinned) return;
+    if (entry.pinned()) return;
     disk_recency.Touch(TenantOf(entry), index, entry.facts());
   }
   // Sets or clears the pin, and keeps the order on disk as TouchDisk says.
@@ -154,6 +153,9 @@ class CacheState {
   [[nodiscard]] uint32_t References(const BlockEntry& entry) const;
   // The block is the entry's. REQUIRES: it is committed for the entry, which has none in its pool.
   void AddPlace(CachePool* pool, BlockIndex block);
+  // The pool's block of the entry awaits its bytes, or no longer does.
+  void BeginLoad(CachePool* pool, EntryIndex entry);
+  void EndLoad(CachePool* pool, EntryIndex entry);
   // Takes the entry's block from the entry and leaves it to the caller.
   BlockIndex RemovePlace(CachePool* pool, EntryIndex entry);
 
@@ -170,25 +172,30 @@ class CacheState {
   // When the block expires if nobody uses it, in wall milliseconds. A pin counts as use until it
   // ends.
   [[nodiscard]] int64_t ExpiryMs(const BlockEntry& entry) const;
-  // Some movement is under way that refers to the entry: it must not be forgotten yet.
-  [[nodiscard]] static bool Busy(const BlockEntry& entry);
   // The pool's bytes are no good: the block becomes unfindable there, and free unless a session
   // still holds it. REQUIRES: in that pool, no pins.
   void LosePoolBlock(CachePool* pool, EntryIndex entry);
   // Erases the entry once no tier holds it and nothing is under way.
   void ForgetIfGone(EntryIndex entry);
-  // Whether the block should be written to disk before host forgets it.
-  [[nodiscard]] bool NeedsPersist(const BlockEntry& entry) const;
+  [[nodiscard]] bool NeedsPersist(const BlockEntry& entry) const {
+    return entry.NeedsPersist(has_disk());
+  }
 
   // The entry's slot in the arena: header, then payload. REQUIRES: it has one.
   [[nodiscard]] std::span<std::byte> HostBytes(const BlockEntry& entry);
   // What a slot that holds the entry's block must say.
   [[nodiscard]] SlotExpectation ExpectationOf(const BlockEntry& entry);
 
-  // Data and index entry are durable (or no longer are).
-  void SetPersisted(EntryIndex entry, bool persisted);
-  // The block is to be written to disk as soon as its bytes are in host (or no longer is).
-  void SetPersistWanted(EntryIndex entry, bool wanted);
+  // The block's state changes as kBlockTransitions says; see block_lifecycle.h. REQUIRES: the event
+  // is allowed in the state that the block is in.
+  void Apply(EntryIndex index, BlockEvent event) {
+    BlockEntry& entry = directory[index];
+    persisted_blocks_ -= entry.persisted();
+    persist_wanted_blocks_ -= entry.persist_wanted();
+    entry.Apply(event);
+    persisted_blocks_ += entry.persisted();
+    persist_wanted_blocks_ += entry.persist_wanted();
+  }
   [[nodiscard]] uint64_t persist_wanted_blocks() const { return persist_wanted_blocks_; }
   // The index learns of the entry's last use if what it knows is too old.
   void QueueUpdateIfBehind(EntryIndex entry);

@@ -63,9 +63,9 @@ void SessionTable::Unreference(CachePool* pool, BlockIndex block, uint32_t count
   KVT_CHECK(record.references >= count);
   record.references -= count;
   if (record.references > 0) return;
-  if (record.state == PoolBlockState::kOrphaned) {
+  if (record.state() == PoolBlockState::kOrphaned) {
     pool->blocks.Free(block, nullptr);
-  } else if (!record.loading) {
+  } else if (!record.loading()) {
     cached->push_back(record.entry);
   }
   // A block that is still loading becomes cached when it arrives.
@@ -157,7 +157,7 @@ void HeldReferences::Add(size_t position, BlockIndex block) {
 
 void HeldReferences::Reference(BlockIndex block) {
   PoolBlock& record = pool_->blocks[block];
-  if (record.references++ == 0 && !record.loading) pool_->victims.Remove(record.entry);
+  if (record.references++ == 0 && !record.loading()) pool_->victims.Remove(record.entry);
   ++count_;
   ++session_->held;
 }

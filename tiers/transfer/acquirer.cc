@@ -120,7 +120,7 @@ void Acquirer::CutLoads(CachePool* pool, Operation* operation, uint64_t loads) {
   for (uint64_t seen = 0; kept < found.hits.size(); ++kept) {
     const BlockIndex block = state_.BlockIn(*pool, state_[found.hits[kept]]);
     if (block == kNoBlock && seen++ == loads) break;
-    if (block == kNoBlock || pool->blocks[block].loading) ++to_arrive;
+    if (block == kNoBlock || pool->blocks[block].loading()) ++to_arrive;
   }
   BlockTaker::Cut(operation, kept, MissReason::kPoolFull);
   found.to_load = static_cast<uint32_t>(loads);
@@ -211,7 +211,7 @@ uint32_t Acquirer::Prefetch(CachePool* pool, std::span<const BlockHash> hashes, 
       // Making room may have forgotten this very block.
       index = finder_.Servable(kNoEntry, {pool->namespace_id, hash}, &miss);
       if (index == kNoEntry) break;
-      pool->blocks[taker_.TakeBlock(pool, index)].prefetched = true;
+      pool->blocks.Prefetch(taker_.TakeBlock(pool, index));
       loader_.Start(pool, index);
       state_.trace.BlockLoadBegin(tag, index);
       loader_.FreshenLoading(*pool, index);

@@ -80,7 +80,7 @@ bool BlockTaker::TakeHit(CachePool* pool, AcquireOperation* operation, uint64_t*
     return false;
   }
   if (start && *room == 0) return false;
-  const bool arrives = start || pool->blocks[block].loading;
+  const bool arrives = start || pool->blocks[block].loading();
   const LoadTable::Hit hit{arrives ? loader_.SourceOf(entry) : Tier::kPool, entry.tokens};
   const bool in_layers = start && InLayers(operation->request, entry);
   if (start) {
@@ -89,7 +89,7 @@ bool BlockTaker::TakeHit(CachePool* pool, AcquireOperation* operation, uint64_t*
     --found.to_load;
   }
   if (held[position] == kNoBlock) held.Add(position, block);
-  batch->prefetched |= pool->blocks[block].prefetched;
+  batch->prefetched |= pool->blocks[block].prefetched();
   batch->hits.push_back({hit, arrives ? index : kNoEntry, in_layers});
   operation->reply.hits.push_back({pool->blocks.HandleOf(block), hit.tier, hit.tokens});
   return true;
@@ -152,12 +152,12 @@ void BlockTaker::HandOver(CachePool* pool, AcquireOperation* operation) {
   for (size_t i = reply.hits.size(); i > 0; --i) {
     const AcquiredBlock& hit = reply.hits[i - 1];
     const PoolBlock& block = pool->blocks[hit.handle.index];
-    if (block.state != PoolBlockState::kCommitted) {
+    if (block.state() != PoolBlockState::kCommitted) {
       UseFailed(*pool, *operation, i - 1);
       continue;
     }
     state_.Use(block.entry);
-    if (block.loading) {
+    if (block.loading()) {
       loader_.FreshenLoading(*pool, block.entry);
     } else if (hit.tier != Tier::kPool) {
       loader_.FreshenBelow(block.entry);

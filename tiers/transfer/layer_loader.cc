@@ -143,7 +143,7 @@ void LayerLoader::EndIfDone(const Group& group, Member* member) {
   if (!failed && !group.AllStarted()) return;
   member->ended = true;
   if (member->begun) state_.trace.End(TraceKind::kCopyUp, member->entry, failed);
-  --state_[member->entry].host_pins;
+  state_.Apply(member->entry, BlockEvent::kUnpinHost);
   if (failed) {
     on_failed_(group.pool, member->entry, member->failure);
   } else {

@@ -57,7 +57,7 @@ void Loader::Start(CachePool* pool, EntryIndex index) {
 
 void Loader::StartInLayers(CachePool* pool, EntryIndex index) {
   StartLoading({pool, index});
-  ++state_[index].host_pins;
+  state_.Apply(index, BlockEvent::kPinHost);
 }
 
 void Loader::QueueLayers(LoadId load, CachePool* pool, const std::vector<EntryIndex>& entries,
@@ -67,7 +67,7 @@ void Loader::QueueLayers(LoadId load, CachePool* pool, const std::vector<EntryIn
 
 void Loader::FreshenLoading(const CachePool& pool, EntryIndex index) {
   const BlockIndex block = state_.BlockIn(pool, state_[index]);
-  if (block != kNoBlock && pool.blocks[block].loading) host_.Freshen(index);
+  if (block != kNoBlock && pool.blocks[block].loading()) host_.Freshen(index);
 }
 
 void Loader::FreshenBelow(EntryIndex index) {
@@ -82,8 +82,8 @@ bool Loader::Pump() {
 }
 
 bool Loader::ComesToHost(Arrival* arrival) {
-  const BlockMotion& motion = state_[arrival->entry].motion;
-  if (motion.reading || motion.offloading) return true;
+  const BlockEntry& entry = state_[arrival->entry];
+  if (entry.reading() || entry.offloading()) return true;
   if (arrival->asked_pool || !offloader_.WantNow(arrival->entry)) return false;
   arrival->asked_pool = true;
   return true;
@@ -135,7 +135,7 @@ bool Loader::PumpReads() {
 bool Loader::TryRead(Arrival arrival) {
   const EntryIndex index = arrival.entry;
   const BlockEntry& entry = state_[index];
-  KVT_CHECK(state_.directory.Live(index) && BlockOf(arrival).loading);
+  KVT_CHECK(state_.directory.Live(index) && BlockOf(arrival).loading());
   if (Abandoned(arrival)) {
     Fail(arrival, MissReason::kCancelled);
   } else if (entry.in_host()) {
@@ -158,8 +158,8 @@ bool Loader::TryRead(Arrival arrival) {
 }
 
 void Loader::StartRead(const Arrival& arrival) {
-  BlockEntry& entry = state_[arrival.entry];
-  entry.motion.reading = true;
+  const BlockEntry& entry = state_[arrival.entry];
+  state_.Apply(arrival.entry, BlockEvent::kBeginRead);
   const auto read = std::make_shared<Read>();
   read->arrival = arrival;
   read->expected = state_.ExpectationOf(entry);
@@ -230,14 +230,14 @@ void Loader::ReadFailed(const std::shared_ptr<Read>& read, MissReason miss, Drop
 
 void Loader::EndRead(const Read& read) {
   state_.SchedulePump();
-  state_[read.arrival.entry].motion.reading = false;
+  state_.Apply(read.arrival.entry, BlockEvent::kEndRead);
   read_bytes_ -= read.slot.size();
   --reads_in_flight_;
   state_.stats.Lane(CopyLane::kDiskToHost).End(state_.NowMs());
 }
 
 void Loader::QueueCopy(const Arrival& arrival) {
-  ++state_[arrival.entry].host_pins;
+  state_.Apply(arrival.entry, BlockEvent::kPinHost);
   if (CanWait(arrival)) {
     copy_queue_.PushLater(arrival);
   } else {
@@ -307,14 +307,14 @@ std::shared_ptr<Loader::CopyBatch> Loader::NextCopyBatch(CopyPriority priority, 
   batch->priority = priority;
   while (!line.empty() && batch->bytes < most_bytes && batch->entries.size() < kCopyBatchPieces) {
     const Arrival arrival = line.front();
-    BlockEntry& entry = state_[arrival.entry];
+    const BlockEntry& entry = state_[arrival.entry];
     if (batch->pool != nullptr && batch->pool != arrival.pool) break;
     if (line.size() > kHeadersAhead) FetchHostHeader(state_, state_[line[kHeadersAhead].entry]);
     const bool sound = HostSlotIsOf(state_, entry);
     if (Abandoned(arrival) || !sound) {
       if (unsound == Unsound::kLeave) break;
       line.pop_front();
-      --entry.host_pins;
+      state_.Apply(arrival.entry, BlockEvent::kUnpinHost);
       Fail(arrival, sound ? MissReason::kCancelled : MissReason::kIdentityMismatch);
       continue;
     }
@@ -334,7 +334,7 @@ void Loader::OnCopied(const std::shared_ptr<CopyBatch>& batch, const Status& sta
   copy_blocks_ -= batch->entries.size();
   state_.stats.Lane(CopyLane::kHostToPool).End(state_.NowMs());
   for (const EntryIndex entry : batch->entries) {
-    --state_[entry].host_pins;
+    state_.Apply(entry, BlockEvent::kUnpinHost);
     state_.trace.End(TraceKind::kCopyUp, entry, !status);
   }
   if (status) return Arrived(batch->pool, batch->entries);
@@ -357,33 +357,18 @@ void Loader::Arrived(CachePool* pool, std::span<const EntryIndex> entries) {
   loads_.BlocksReady(*pool, entries);
 }
 
-bool Loader::CanWait(const Arrival& arrival) const {
-  const PoolBlock& block = BlockOf(arrival);
-  return block.prefetched && block.references == 0;
-}
+bool Loader::CanWait(const Arrival& arrival) const { return BlockOf(arrival).CanWait(); }
 
-bool Loader::Abandoned(const Arrival& arrival) const {
-  const PoolBlock& block = BlockOf(arrival);
-  return !block.prefetched && block.references == 0;
-}
+bool Loader::Abandoned(const Arrival& arrival) const { return BlockOf(arrival).Abandoned(); }
 
 void Loader::StartLoading(const Arrival& arrival) {
-  BlockOf(arrival).loading = true;
-  state_[arrival.entry].motion.loading = true;
+  state_.BeginLoad(arrival.pool, arrival.entry);
   ++loading_;
-  ++arrival.pool->loading;
 }
 
 void Loader::StopLoading(const Arrival& arrival) {
-  PoolBlock& block = BlockOf(arrival);
-  block.loading = block.prefetched = false;
+  state_.EndLoad(arrival.pool, arrival.entry);
   --loading_;
-  --arrival.pool->loading;
-  BlockEntry& entry = state_[arrival.entry];
-  entry.motion.loading = false;
-  state_.ForEachPlace(entry, [&](const CachePool& pool, BlockIndex at) {
-    entry.motion.loading |= pool.blocks[at].loading;
-  });
 }
 
 void Loader::Fail(const Arrival& arrival, MissReason reason) {
@@ -412,8 +397,8 @@ void Loader::Tick() {
   });
   std::vector<EntryIndex> stuck;
   for (const auto& [index, arrivals] : waiting_) {
-    const BlockMotion& motion = state_[index].motion;
-    if (late(arrivals.front()) && !motion.reading && !motion.offloading) stuck.push_back(index);
+    const BlockEntry& entry = state_[index];
+    if (late(arrivals.front()) && !entry.reading() && !entry.offloading()) stuck.push_back(index);
   }
   for (const EntryIndex index : stuck) {
     const auto node = waiting_.extract(index);

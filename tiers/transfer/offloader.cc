@@ -8,37 +8,37 @@
 
 namespace kvtier {
 void Offloader::Want(EntryIndex index) {
-  BlockEntry& entry = state_[index];
+  const BlockEntry& entry = state_[index];
   if (entry.in_host()) {
     host_.Freshen(index);
     return;
   }
-  if (state_.ReadyPool(entry) == nullptr || entry.offload_failed) return;
-  if (entry.motion.offload_queued || entry.motion.offloading) return;
-  entry.motion.offload_queued = true;
+  if (state_.ReadyPool(entry) == nullptr || entry.offload_failed()) return;
+  if (entry.offload_queued() || entry.offloading()) return;
+  state_.Apply(index, BlockEvent::kQueueOffload);
   host_.Freshen(index);
   queues_.Push(state_.TenantOf(entry), index);
 }
 
 bool Offloader::WantNow(EntryIndex index) {
-  BlockEntry& entry = state_[index];
+  const BlockEntry& entry = state_[index];
   if (entry.in_host() || state_.ReadyPool(entry) == nullptr) return false;
-  if (entry.motion.offloading) return true;
-  entry.offload_failed = false;
+  if (entry.offloading()) return true;
+  state_.Apply(index, BlockEvent::kAllowOffload);
   Want(index);
   urgent_.Push(state_.TenantOf(entry), index);
   return true;
 }
 
 void Offloader::Forget(EntryIndex index) {
-  if (state_[index].motion.offload_queued) End(index);
+  if (state_[index].offload_queued()) End(index);
 }
 
 void Offloader::End(EntryIndex index) {
-  BlockMotion& motion = state_[index].motion;
-  motion.offload_queued = motion.offloading = false;
+  const BlockEntry& entry = state_[index];
+  state_.Apply(index, entry.offloading() ? BlockEvent::kEndOffload : BlockEvent::kCancelOffload);
   host_.Withdraw(index);
-  if (!motion.loading) return;
+  if (!entry.loading()) return;
   ended_.push_back(index);
   state_.SchedulePump();
 }
@@ -64,8 +64,8 @@ bool Offloader::Pump() {
 CachePool* Offloader::SourceOf(EntryIndex index) {
   if (!state_.directory.Live(index)) return nullptr;
   const BlockEntry& entry = state_[index];
-  if (!entry.motion.offload_queued) return nullptr;
-  if (entry.host_slot == kNoHostSlot) {
+  if (!entry.offload_queued()) return nullptr;
+  if (!entry.has_host_slot()) {
     if (CachePool* const source = state_.ReadyPool(entry)) return source;
   }
   End(index);
@@ -88,16 +88,14 @@ std::shared_ptr<Offloader::Batch> Offloader::NextBatch(std::deque<EntryIndex>* l
     const HostSlots::Outcome outcome = host_.Allocate(index);
     if (outcome == HostSlots::Outcome::kWait) break;
     line->pop_front();
-    BlockEntry& entry = state_[index];
     if (outcome != HostSlots::Outcome::kAllocated) {
       GiveUp(index, outcome == HostSlots::Outcome::kOverCap ? DropReason::kTenantCap
                                                             : DropReason::kHostFull);
       continue;
     }
-    entry.motion.offload_queued = false;
-    entry.motion.offloading = true;
+    state_.Apply(index, BlockEvent::kBeginOffload);
     state_.trace.Begin(TraceKind::kOffload, index);
-    ++pool->blocks[state_.BlockIn(*pool, entry)].pins;
+    pool->blocks.Pin(state_.BlockIn(*pool, state_[index]));
     batch->pool = pool;
     batch->entries.push_back(index);
     batch->bytes += pool->block_bytes;
@@ -107,7 +105,7 @@ std::shared_ptr<Offloader::Batch> Offloader::NextBatch(std::deque<EntryIndex>* l
 
 void Offloader::GiveUp(EntryIndex index, DropReason reason) {
   End(index);
-  state_[index].offload_failed = true;
+  state_.Apply(index, BlockEvent::kFailOffload);
   state_.CountDrop(index, Tier::kHost, reason);
   state_.SchedulePump();
 }
@@ -162,9 +160,8 @@ void Offloader::Finish(const Batch& batch) {
   blocks_in_flight_ -= batch.entries.size();
   for (size_t i = 0; i < batch.entries.size(); ++i) {
     const EntryIndex index = batch.entries[i];
-    BlockEntry& entry = state_[index];
     if (copied) state_.trace.End(TraceKind::kSeal, index, false);
-    --batch.pool->blocks[state_.BlockIn(*batch.pool, entry)].pins;
+    batch.pool->blocks.Unpin(state_.BlockIn(*batch.pool, state_[index]));
     if (copied && MatchesCommit(*batch.pool, index, batch.checksums[i])) {
       Seal(index, batch.checksums[i]);
       End(index);
@@ -180,7 +177,7 @@ void Offloader::Finish(const Batch& batch) {
       state_.ForgetIfGone(index);
     } else {
       state_.CountDrop(index, Tier::kHost, DropReason::kCopyFailed);
-      entry.offload_failed = true;
+      state_.Apply(index, BlockEvent::kFailOffload);
     }
   }
 }

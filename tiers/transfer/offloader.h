@@ -25,8 +25,9 @@ class Offloader {
 
   // Asks for a copy of a pool's block in host; freshens the one there is.
   void Want(EntryIndex entry);
-  // The same before everything else, because another pool's load waits for it (motion.loading).
-  // False if there is nothing to copy from, or if the copy is in host already.
+  // The same before everything else, because another pool's load waits for it
+  // (BlockEntry::loading). False if there is nothing to copy from, or if the copy is in host
+  // already.
   [[nodiscard]] bool WantNow(EntryIndex entry);
   // The block has left its last pool: its copy is wanted no more, unless it is being made.
   void Forget(EntryIndex entry);
@@ -70,7 +71,7 @@ class Offloader {
 
   CacheState& state_;
   HostSlots& host_;
-  // Entries with motion.offload_queued, and some that have it no more.
+  // Entries that are offload_queued, and some that have it no more.
   LaneQueues<EntryIndex> queues_;
   LaneQueues<EntryIndex> urgent_;
   std::vector<EntryIndex> ended_;

@@ -7,18 +7,18 @@
 namespace kvtier {
 
 void Persister::Want(EntryIndex index) {
-  BlockEntry& entry = state_[index];
+  const BlockEntry& entry = state_[index];
   state_.unpersisted.Remove(index);
-  if (!state_.NeedsPersist(entry) || entry.motion.write_queued || entry.motion.writing) return;
-  state_.SetPersistWanted(index, true);
+  if (!state_.NeedsPersist(entry) || entry.write_queued() || entry.writing()) return;
+  state_.Apply(index, BlockEvent::kWantPersist);
   if (!state_.InDiskOrder(index)) state_.TouchDisk(index);
   if (entry.in_host()) HostReady(index);
 }
 
 void Persister::HostReady(EntryIndex index) {
-  BlockEntry& entry = state_[index];
-  if (!entry.persist_wanted || entry.motion.write_queued || entry.motion.writing) return;
-  entry.motion.write_queued = true;
+  const BlockEntry& entry = state_[index];
+  if (!entry.persist_wanted() || entry.write_queued() || entry.writing()) return;
+  state_.Apply(index, BlockEvent::kQueueWrite);
   queues_.Push(state_.TenantOf(entry), index);
 }
 
@@ -32,9 +32,9 @@ bool Persister::Pump() {
 }
 
 Persister::Step Persister::TryWrite(EntryIndex index) {
-  BlockEntry& entry = state_[index];
+  const BlockEntry& entry = state_[index];
   // The row may be another block's by now, or the block may have been dropped from host.
-  if (!state_.directory.Live(index) || !entry.motion.write_queued || !entry.in_host() ||
+  if (!state_.directory.Live(index) || !entry.write_queued() || !entry.in_host() ||
       !state_.NeedsPersist(entry)) {
     if (state_.directory.Live(index)) Unqueue(index);
     return Step::kSkipped;
@@ -62,37 +62,32 @@ Persister::Step Persister::TryWrite(EntryIndex index) {
 }
 
 void Persister::Unqueue(EntryIndex index) {
-  BlockEntry& entry = state_[index];
-  const bool queued = entry.motion.write_queued;
-  entry.motion.write_queued = false;
-  if (queued && !state_.NeedsPersist(entry)) Unwant(index);
+  if (!state_[index].write_queued()) return;
+  state_.Apply(index, BlockEvent::kCancelWrite);
+  if (!state_.NeedsPersist(state_[index])) Unwant(index);
 }
 
 void Persister::Unwant(EntryIndex index) {
-  BlockEntry& entry = state_[index];
-  state_.SetPersistWanted(index, false);
-  if (!entry.disk.valid()) state_.LeaveDiskOrder(index);
+  state_.Apply(index, BlockEvent::kUnwantPersist);
+  if (!state_[index].has_disk_slot()) state_.LeaveDiskOrder(index);
 }
 
 void Persister::GiveUp(EntryIndex index, DropReason reason) {
-  BlockEntry& entry = state_[index];
-  entry.motion.write_queued = false;
-  Unwant(index);
-  entry.persist_failed = true;
+  state_.Apply(index, BlockEvent::kFailPersist);
+  if (!state_[index].has_disk_slot()) state_.LeaveDiskOrder(index);
   state_.CountDrop(index, Tier::kDisk, reason);
 }
 
 void Persister::StartWrite(EntryIndex index) {
-  BlockEntry& entry = state_[index];
-  entry.motion.write_queued = false;
-  state_.SetPersistWanted(index, false);
+  const BlockEntry& entry = state_[index];
+  state_.Apply(index, BlockEvent::kBeginWrite);
   const std::span<std::byte> slot = state_.HostBytes(entry);
   PlaceSlotHeader({.address = entry.disk,
                    .generation = entry.disk_generation,
                    .created_s = entry.created_s,
                    .last_use_s = entry.last_use_s},
                   slot.first<kSlotHeaderBytes>());
-  ++entry.host_pins;
+  state_.Apply(index, BlockEvent::kPinHost);
   bytes_in_flight_ += slot.size();
   ++writes_in_flight_;
   state_.stats.Lane(CopyLane::kHostToDisk).Begin(state_.NowMs());
@@ -103,9 +98,8 @@ void Persister::StartWrite(EntryIndex index) {
 void Persister::OnWritten(EntryIndex index, const Status& status) {
   state_.SchedulePump();
   state_.trace.End(TraceKind::kDiskWrite, index, !status);
-  BlockEntry& entry = state_[index];
-  --entry.host_pins;
-  bytes_in_flight_ -= state_.NamespaceOf(entry).slot_bytes;
+  state_.Apply(index, BlockEvent::kUnpinHost);
+  bytes_in_flight_ -= state_.NamespaceOf(state_[index]).slot_bytes;
   --writes_in_flight_;
   state_.stats.Lane(CopyLane::kHostToDisk).End(state_.NowMs());
   if (!status) GiveUp(index, DropReason::kWriteError);

@@ -41,7 +41,7 @@ class Persister {
 
   CacheState& state_;
   DiskSlots& disk_;
-  LaneQueues<EntryIndex> queues_;  // entries with motion.write_queued
+  LaneQueues<EntryIndex> queues_;  // entries that are write_queued
   uint64_t bytes_in_flight_ = 0;
   uint64_t writes_in_flight_ = 0;
 };

@@ -27,7 +27,7 @@ FoundPrefix PrefixFinder::Find(const CachePool& pool, const AcquireRequest& requ
     found.hits.push_back(index);
     const BlockIndex block = state_.BlockIn(pool, state_[index]);
     if (block == kNoBlock) ++found.to_load;
-    if (block == kNoBlock || pool.blocks[block].loading) ++found.to_arrive;
+    if (block == kNoBlock || pool.blocks[block].loading()) ++found.to_arrive;
   };
   EntryIndex index = kNoEntry;
   for (const BlockHash& hash : request.hashes) {

@@ -42,7 +42,7 @@ Result<uint32_t> Retention::Pin(NamespaceId namespace_id, std::span<const BlockH
     const EntryIndex index = state_.directory.Find({namespace_id, hash});
     if (index == kNoEntry || state_.Expired(state_[index])) continue;
     cached.push_back(index);
-    if (!state_[index].pinned) ++added;
+    if (!state_[index].pinned()) ++added;
   }
   const uint64_t limit = PinLimit(namespace_id, state_.options.pin_fraction);
   if (ttl_ms > 0 && state_.pinned_until_ms.size() + added > limit) {
@@ -90,7 +90,7 @@ void Retention::DropExpired() {
     for (size_t looked_at = 0; index != kNoEntry && looked_at < share; ++looked_at) {
       const BlockEntry& entry = state_[index];
       const EntryIndex next = list.Hotter(index);
-      if (!state_.Expired(entry) && !entry.pinned) break;
+      if (!state_.Expired(entry) && !entry.pinned()) break;
       if (state_.Expired(entry)) DropIfUnused(index);
       index = next;
     }
@@ -99,7 +99,7 @@ void Retention::DropExpired() {
 
 bool Retention::DropIfUnused(EntryIndex index) {
   const BlockEntry& entry = state_[index];
-  if (CacheState::Busy(entry)) return false;
+  if (entry.busy()) return false;
   if (Referenced(entry)) {
     // Held by somebody: in use, however long ago it was asked for.
     state_.Refresh(index);
@@ -126,8 +126,8 @@ EvictOutcome Retention::Evict(const BlockKey& key, std::optional<Tier> tier) {
   const EntryIndex index = state_.directory.Find(key);
   if (index == kNoEntry) return EvictOutcome::kAbsent;
   const BlockEntry& entry = state_[index];
-  if (entry.pinned) return EvictOutcome::kPinned;
-  if (CacheState::Busy(entry)) return EvictOutcome::kMoving;
+  if (entry.pinned()) return EvictOutcome::kPinned;
+  if (entry.busy()) return EvictOutcome::kMoving;
   const bool leaves_pool = !tier || *tier == Tier::kPool;
   if (leaves_pool && Referenced(entry)) return EvictOutcome::kReferenced;
   if (!tier) {
@@ -138,7 +138,7 @@ EvictOutcome Retention::Evict(const BlockKey& key, std::optional<Tier> tier) {
     pools_.DropAll(index, kReason);
   } else if (*tier == Tier::kHost && entry.in_host()) {
     // Host is where the disk's copy is made from.
-    if (entry.persist_wanted || entry.motion.write_queued) return EvictOutcome::kMoving;
+    if (entry.persist_wanted() || entry.write_queued()) return EvictOutcome::kMoving;
     host_.Drop(index, kReason);
   } else if (*tier == Tier::kDisk && entry.on_disk()) {
     disk_.Drop(index, kReason);

@@ -16,7 +16,7 @@ void Verifier::Step(uint64_t cursor, uint32_t max_blocks,
     const EntryIndex index(static_cast<uint32_t>(cursor));
     if (!state_.directory.Live(index)) continue;
     const BlockEntry& entry = state_[index];
-    if (!entry.on_disk() || CacheState::Busy(entry)) continue;
+    if (!entry.on_disk() || entry.busy()) continue;
     StartRead(index, step);
   }
   step->result.next_cursor = cursor;
@@ -29,7 +29,7 @@ void Verifier::Step(uint64_t cursor, uint32_t max_blocks,
 }
 
 void Verifier::StartRead(EntryIndex index, const std::shared_ptr<StepState>& step) {
-  BlockEntry& entry = state_[index];
+  const BlockEntry& entry = state_[index];
   const Namespace& name_space = state_.NamespaceOf(entry);
   const auto read = std::make_shared<Read>();
   read->entry = index;
@@ -37,7 +37,7 @@ void Verifier::StartRead(EntryIndex index, const std::shared_ptr<StepState>& ste
                     entry.tokens};
   read->buffer = AlignedBuffer(name_space.slot_bytes);
   read->step = step;
-  entry.motion.verifying = true;
+  state_.Apply(index, BlockEvent::kBeginVerify);
   ++step->left;
   state_.trace.Begin(TraceKind::kVerifyRead, index);
   disk_.Read(entry.disk, read->buffer.span(), [this, read](const Status& status) {
@@ -58,8 +58,8 @@ void Verifier::Finish(const std::shared_ptr<Read>& read, bool good) {
   StepState& step = *read->step;
   ++step.result.checked;
   step.result.bytes += read->buffer.span().size();
-  BlockEntry& entry = state_[read->entry];
-  entry.motion.verifying = false;
+  const BlockEntry& entry = state_[read->entry];
+  state_.Apply(read->entry, BlockEvent::kEndVerify);
   if (!good) ++step.result.bad;
   if (good && entry.disk == read->expected.location) disk_.Proven(read->entry);
   // A load that failed meanwhile may have dropped it already.

@@ -66,7 +66,7 @@ Status BenchClient::Store(const std::vector<BlockHash>& set) {
   return {};
 }
 
-Result<TimedOffload> BenchClient::CommitAndTimeRest(const std::vector<BlockHash>& set, bool fill) {
+Result<kvt::Acquired> BenchClient::CommitNew(const std::vector<BlockHash>& set, bool fill) {
   auto acquired = client_.pool().Acquire({}, {}, static_cast<uint32_t>(set.size()));
   if (!acquired) return FromClient(acquired.error());
   const std::vector<kvt_hash> hashes = ToWire(set);
@@ -87,10 +87,30 @@ Result<TimedOffload> BenchClient::CommitAndTimeRest(const std::vector<BlockHash>
   if (const auto committed = client_.pool().Commit(entries); !committed) {
     return FromClient(committed.error());
   }
+  return std::move(*acquired);
+}
+
+Result<TimedOffload> BenchClient::CommitAndTimeRoom(const std::vector<BlockHash>& set) {
+  KVT_ASSIGN_OR_RETURN(kvt::Acquired committed, CommitNew(set, false));
   KVT_RETURN_IF_ERROR(Settle());
   KVT_ASSIGN_OR_RETURN(const uint64_t before_bytes, OffloadedBytes());
   const auto start = std::chrono::steady_clock::now();
-  acquired->new_blocks.Release();
+  committed.new_blocks.Release();
+  auto room = client_.pool().Acquire({}, {}, static_cast<uint32_t>(set.size()));
+  const double seconds = SecondsSince(start);
+  if (!room) return FromClient(room.error());
+  KVT_ASSIGN_OR_RETURN(const uint64_t after_bytes, OffloadedBytes());
+  room->new_blocks.Release();
+  KVT_RETURN_IF_ERROR(Settle());
+  return TimedOffload{.seconds = seconds, .bytes = after_bytes - before_bytes};
+}
+
+Result<TimedOffload> BenchClient::CommitAndTimeRest(const std::vector<BlockHash>& set, bool fill) {
+  KVT_ASSIGN_OR_RETURN(kvt::Acquired acquired, CommitNew(set, fill));
+  KVT_RETURN_IF_ERROR(Settle());
+  KVT_ASSIGN_OR_RETURN(const uint64_t before_bytes, OffloadedBytes());
+  const auto start = std::chrono::steady_clock::now();
+  acquired.new_blocks.Release();
   KVT_RETURN_IF_ERROR(Settle());
   const double seconds = SecondsSince(start);
   KVT_ASSIGN_OR_RETURN(const uint64_t after_bytes, OffloadedBytes());

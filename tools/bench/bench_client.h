@@ -49,6 +49,9 @@ class BenchClient {
   // may have been offloaded before, to make room.)
   [[nodiscard]] Result<TimedOffload> CommitAndTimeRest(const std::vector<BlockHash>& set,
                                                        bool fill);
+  // Commits a set likewise, lets go of it and asks at once for as many new blocks: how long it took
+  // to get them, and what was offloaded meanwhile to make room.
+  [[nodiscard]] Result<TimedOffload> CommitAndTimeRoom(const std::vector<BlockHash>& set);
   // References the whole set, waits until it is usable, lets go of it, and waits until the daemon
   // is at rest. Only the first two are timed.
   [[nodiscard]] Result<TimedLoad> Load(const std::vector<BlockHash>& set);
@@ -68,6 +71,8 @@ class BenchClient {
 
  private:
   [[nodiscard]] Result<uint64_t> OffloadedBytes();
+  // New blocks, committed as the set; filled or with whatever they hold.
+  [[nodiscard]] Result<kvt::Acquired> CommitNew(const std::vector<BlockHash>& set, bool fill);
 
   BenchClient(ReplayClient client, std::string admin_socket)
       : client_(std::move(client)), admin_socket_(std::move(admin_socket)) {}

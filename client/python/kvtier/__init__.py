@@ -12,30 +12,20 @@ A lost daemon is a miss, not an exception: see docs/PYTHON.md for that, threads 
 is loaded or opened before the first call.
 """
 
-from ._convert import Hashes, Tokens
 from ._library import LibraryNotFoundError
 from ._library import version as library_version
-from .acquire import AcquireResult
-from .admin import DEFAULT_ADMIN_SOCKET, admin
+from ._native import Hashes, Tokens
 from .attention import AttendSequence, Workspace
-from .blocks import (
-    ALL_LAYERS,
-    AsyncError,
-    AsyncErrors,
-    Block,
-    CommitEntry,
-    DeviceKind,
-    Hit,
-    Load,
-    LoadProgress,
-    Miss,
-    Presence,
-    Retention,
-    Tier,
-    chain_entries,
+from .blocks import AcquireResult, Blocks, Hits
+from .connection import (
+    DEFAULT_ADMIN_SOCKET,
+    DEFAULT_SOCKET,
+    Connection,
+    Device,
+    Stats,
+    admin,
+    connect,
 )
-from .connection import DEFAULT_SOCKET, Connection, Device, Stats, connect
-from .copier import CopyFunction
 from .cuda import CudaArray
 from .errors import (
     AlreadyExistsError,
@@ -59,10 +49,26 @@ from .errors import (
 )
 from .hashing import MultimodalItem, PromptIdentity, hash_blocks
 from .memory import PoolInfo, PoolMemory
-from .model import DType, Layout, Model, ModelRecord
+from .model import KvView, Layout, Model, ModelRecord
 from .pool import Pool
-from .sequence import Sequence, SequenceInfo
-from .views import KvView
+from .sequence import CopyFunction, Sequence, SequenceInfo
+from .types import (
+    ALL_LAYERS,
+    AsyncError,
+    AsyncErrors,
+    Block,
+    CommitEntry,
+    DeviceKind,
+    DType,
+    Hit,
+    Load,
+    LoadProgress,
+    Miss,
+    Presence,
+    Retention,
+    Tier,
+    chain_entries,
+)
 
 __version__ = "0.1.0"
 
@@ -76,6 +82,7 @@ __all__ = [
     "AsyncErrors",
     "AttendSequence",
     "Block",
+    "Blocks",
     "CancelledError",
     "CommitEntry",
     "Connection",
@@ -87,6 +94,7 @@ __all__ = [
     "DeviceKind",
     "Hashes",
     "Hit",
+    "Hits",
     "InternalError",
     "InvalidArgumentError",
     "IoError",

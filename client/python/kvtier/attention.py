@@ -10,14 +10,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from . import _abi, _convert, _library
-from ._handle import Handle
-from ._scoped import Scoped
-from .blocks import Block, DeviceKind, pack_blocks
+from . import _library, _native
+from ._library import abi
+from ._native import Handle, Scoped, address
+from .blocks import AnyBlocks, block_array
 from .errors import Status, check, error_of
-from .model import DType
-
-_NO_LSE = 0xFFFFFFFFFFFFFFFF
+from .memory import AttachedPool
+from .types import DeviceKind, DType
 
 
 class AttendSequence(NamedTuple):
@@ -35,16 +34,16 @@ class Workspace(Scoped):
     and another one must be opened.
     """
 
-    def __init__(self, pool_handle: Handle, byte_count: int) -> None:
+    def __init__(self, pool: AttachedPool, byte_count: int) -> None:
         """See Pool.open_workspace."""
         self._library = _library.load()
-        _convert.unsigned(byte_count, 64, "byte_count")
+        _native.unsigned(byte_count, 64, "byte_count")
         pointer = ctypes.c_void_p()
         check(
-            self._library.kvt_workspace_open(pool_handle.get(), byte_count, ctypes.byref(pointer))
+            self._library.kvt_workspace_open(pool.handle.get(), byte_count, ctypes.byref(pointer))
         )
         self._handle = Handle(
-            "workspace", pointer.value, self._library.kvt_workspace_close, pool_handle
+            "workspace", pointer.value, self._library.kvt_workspace_close, pool.handle
         )
         self._handle.close_with(self)
 
@@ -57,7 +56,7 @@ class Workspace(Scoped):
         self._handle.close()
 
     def _info(self) -> Any:
-        info = _abi.sized(_abi.WorkspaceInfo)
+        info = _library.sized(abi.kvt_workspace_info)
         check(self._library.kvt_workspace_get_info(self._handle.get(), ctypes.byref(info)))
         return info
 
@@ -75,7 +74,7 @@ class Workspace(Scoped):
         return int(info.device_base)
 
     def array(self, offset: int, shape: tuple[int, ...], dtype: DType) -> npt.NDArray[Any]:
-        """A part of it in place as a numpy array; see DType.numpy for bfloat16. Valid until `close`.
+        """A part of it in place as a numpy array, valid until `close`; see DType.numpy.
 
         Raises UnsupportedError (on a GPU), InvalidArgumentError (outside of it).
         """
@@ -92,7 +91,7 @@ class Workspace(Scoped):
         self,
         layer: int,
         sequences: Iterable[tuple[int, int]],
-        blocks: Iterable[Block],
+        blocks: AnyBlocks,
         *,
         q_heads: int,
         softmax_scale: float,
@@ -122,32 +121,32 @@ class Workspace(Scoped):
         LimitExceededError (too much for one call), UnavailableError, IoError, TimedOutError.
         """
         lengths = np.asarray(list(sequences), dtype=np.uint32).reshape(-1, 2)
-        packed = pack_blocks(blocks)
-        request = _abi.sized(_abi.AttendRequest)
-        request.layer = _convert.unsigned(layer, 32, "layer")
-        request.q_heads = _convert.unsigned(q_heads, 32, "q_heads")
+        handles = block_array(blocks)
+        request = _library.sized(abi.kvt_attend_request)
+        request.layer = _native.unsigned(layer, 32, "layer")
+        request.q_heads = _native.unsigned(q_heads, 32, "q_heads")
         request.softmax_scale = softmax_scale
         request.soft_cap = soft_cap
-        request.window_tokens = _convert.unsigned(window_tokens, 32, "window_tokens")
+        request.window_tokens = _native.unsigned(window_tokens, 32, "window_tokens")
         request.query_dtype = query_dtype
-        request.query_offset = _convert.unsigned(query_offset, 64, "query_offset")
-        request.output_offset = _convert.unsigned(output_offset, 64, "output_offset")
+        request.query_offset = _native.unsigned(query_offset, 64, "query_offset")
+        request.output_offset = _native.unsigned(output_offset, 64, "output_offset")
         request.lse_offset = (
-            _NO_LSE if lse_offset is None else _convert.unsigned(lse_offset, 64, "lse_offset")
+            abi.KVT_NO_LSE if lse_offset is None else _native.unsigned(lse_offset, 64, "lse_offset")
         )
-        request.sequences = _convert.address(lengths)
+        request.sequences = address(lengths)
         request.sequence_count = len(lengths)
-        request.blocks = _convert.pointer(packed)
-        request.block_count = len(packed) // ctypes.sizeof(_abi.Block)
+        request.blocks = address(handles)
+        request.block_count = len(handles)
         compute_ns = ctypes.c_uint64()
-        end = (_convert.timeout(timeout_ms), ctypes.byref(compute_ns))
+        end = (_native.timeout(timeout_ms), ctypes.byref(compute_ns))
         if key_scales is None and value_scales is None:
             check(self._library.kvt_attend(self._handle.get(), ctypes.byref(request), *end))
             return compute_ns.value
         keys, values = _numbers(key_scales), _numbers(value_scales)
-        scales = _abi.sized(_abi.AttendScales)
-        scales.keys, scales.key_count = _convert.address(keys), len(keys)
-        scales.values, scales.value_count = _convert.address(values), len(values)
+        scales = _library.sized(abi.kvt_attend_scales)
+        scales.keys, scales.key_count = address(keys), len(keys)
+        scales.values, scales.value_count = address(values), len(values)
         check(
             self._library.kvt_attend_scaled(
                 self._handle.get(), ctypes.byref(request), ctypes.byref(scales), *end

@@ -1,225 +1,288 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Blocks, loads and what the daemon says about them."""
+"""Blocks by the hundred: arrays of handles and of hits, and what an acquire brought.
+
+A block table of an engine is made from whole arrays; the item at a place is made when it is asked
+for.
+"""
 
 from __future__ import annotations
 
-import ctypes
-import enum
-import struct
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Protocol, Union, overload
 
-from . import _abi, _convert
-from .errors import Status, invalid, unnamed_member
+import numpy as np
+import numpy.typing as npt
 
+from ._library import abi
+from ._native import HASH_BYTES, Scoped, split_hashes
+from .errors import invalid
+from .types import Block, CommitEntry, Hit, Load, LoadProgress, Miss, Tier
 
-class DeviceKind(enum.IntEnum):
-    """What kind of memory a pool is."""
-
-    HOST = 0
-    CUDA = 1
-
-
-class Tier(enum.IntEnum):
-    """Where a block was found. POOL: usable now; else once its load has reached it."""
-
-    POOL = 0
-    HOST = 1
-    DISK = 2
-
-
-# By number: many times faster than Tier(number), and an acquire has hundreds of hits.
+# The C structures as elements of numpy's arrays: their fields are whole arrays.
+_BLOCK = np.dtype(abi.kvt_block)
+_HIT = np.dtype(abi.kvt_acquired_block)
+_COMMIT_ENTRY = np.dtype(abi.kvt_commit_entry)
+_CHECKSUM_BYTES = 16
+# By number: many times faster than Tier(number).
 _TIERS = tuple(Tier)
 
 
-class Presence(enum.IntFlag):
-    """The tiers that hold a block now; DISK means durably. 0: none."""
+class Blocks(Sequence[Block]):
+    """Handles of pool blocks, in order. Equal to any sequence of the same Blocks; immutable."""
 
-    POOL = 1
-    HOST = 2
-    DISK = 4
+    def __init__(self, array: npt.NDArray[Any] | None = None) -> None:
+        """array: of kvt_block, for this package."""
+        self._array = np.zeros(0, _BLOCK) if array is None else array
+
+    @property
+    def indices(self) -> npt.NDArray[np.int32]:
+        """Their positions in the pool, for block tables: int32 [count], a copy."""
+        return self._array["index"].astype(np.int32)
+
+    @overload
+    def __getitem__(self, place: int) -> Block: ...
+    @overload
+    def __getitem__(self, place: slice) -> Blocks: ...
+    def __getitem__(self, place: int | slice) -> Block | Blocks:
+        if isinstance(place, slice):
+            return Blocks(self._array[place])
+        return Block(*self._array[place].item())
+
+    def __len__(self) -> int:
+        return len(self._array)
+
+    def __iter__(self) -> Iterator[Block]:
+        return map(Block._make, self._array.tolist())
+
+    def __add__(self, other: Blocks) -> Blocks:
+        return Blocks(np.concatenate([self._array, other._array]))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Blocks({list(self)})"
 
 
-class Retention(enum.IntEnum):
-    """MEMORY: never touches the disk. EXTENDED: persisted."""
+class Hits(Sequence[Hit]):
+    """The blocks of a cached prefix, in order, one reference each. Equal to any sequence of the
+    same Hits; immutable."""
 
-    MEMORY = 0
-    EXTENDED = 1
+    def __init__(self, array: npt.NDArray[Any] | None = None) -> None:
+        """array: of kvt_acquired_block, for this package."""
+        self._array = np.zeros(0, _HIT) if array is None else array
+
+    @property
+    def blocks(self) -> Blocks:
+        """Their handles."""
+        return Blocks(self._array["block"])
+
+    @property
+    def indices(self) -> npt.NDArray[np.int32]:
+        """Their blocks' positions in the pool, for block tables: int32 [count], a copy."""
+        return self.blocks.indices
+
+    @property
+    def tokens(self) -> npt.NDArray[np.uint16]:
+        """Tokens in each: uint16 [count]."""
+        return self._array["tokens"]
+
+    @property
+    def sources(self) -> npt.NDArray[np.uint8]:
+        """Where each was found, numbers of Tier: uint8 [count]."""
+        return self._array["tier"]
+
+    @overload
+    def __getitem__(self, place: int) -> Hit: ...
+    @overload
+    def __getitem__(self, place: slice) -> Hits: ...
+    def __getitem__(self, place: int | slice) -> Hit | Hits:
+        if isinstance(place, slice):
+            return Hits(self._array[place])
+        return _hit(self._array[place].item())
+
+    def __len__(self) -> int:
+        return len(self._array)
+
+    def __iter__(self) -> Iterator[Hit]:
+        return map(_hit, self._array.tolist())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Hits({list(self)})"
 
 
-class Miss(enum.IntEnum):
-    """Why the block after the hits was not served; NONE if all were. Numbers may be added."""
-
-    NONE = 0
-    UNKNOWN = 1
-    EXPIRED = 2
-    POOL_FULL = 3
-    HOST_FULL = 4
-    READ_ERROR = 5
-    CHECKSUM_MISMATCH = 6
-    IDENTITY_MISMATCH = 7
-    COPY_FAILED = 8
-    CANCELLED = 9
-    #: No daemon was asked, or the connection was lost.
-    UNAVAILABLE = 255
-
-    @classmethod
-    def _missing_(cls, value: object) -> Any:
-        return unnamed_member(cls, value, "REASON")
+def _hit(fields: tuple[Any, ...]) -> Hit:
+    return Hit(Block._make(fields[0]), fields[1], _TIERS[fields[2]])
 
 
-class Block(NamedTuple):
-    """A pool block held by this process.
+#: What is released or asked for: handles one by one, or those of an acquire as they are.
+AnyBlocks = Union[Blocks, Hits, Iterable[Block]]
 
-    index: its position in the pool, for block tables and views. generation and attachment make a
-    handle that was kept too long an error.
+
+class BlockHolder(Protocol):
+    """What an AcquireResult needs of the pool that made it."""
+
+    @property
+    def closed(self) -> bool: ...
+
+    def wait(
+        self, load: Load, up_to: int | None = None, timeout_ms: int | None = None
+    ) -> LoadProgress: ...
+
+    def release(self, blocks: AnyBlocks) -> None: ...
+
+
+class AcquireResult(Scoped):
+    """The longest cached prefix, and private blocks to fill.
+
+    What was acquired must be released: by `release`, by Pool.release with the blocks, or by using
+    the result in a `with` statement, which releases what it still holds at its end. The garbage
+    collector does not. One thread at a time.
+
+    hits: in order, one reference each. new_blocks: the private blocks asked for; none without a
+    daemon. partial_block: which of the partial blocks offered is the last hit, or None. load: for
+    Pool.wait; None: all hits are usable now. miss: why the block after the hits was not served.
     """
 
-    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody wants here
-    generation: int
-    attachment: int
+    def __init__(
+        self,
+        pool: BlockHolder,
+        hashes: bytes,
+        miss: Miss,
+        hits: Hits | None = None,
+        new_blocks: Blocks | None = None,
+        partial_block: int | None = None,
+        load: Load | None = None,
+    ) -> None:
+        self._pool = pool
+        self._hashes = hashes
+        self.hits = Hits() if hits is None else hits
+        self.new_blocks = Blocks() if new_blocks is None else new_blocks
+        self.partial_block = partial_block
+        self.load = load
+        self.miss = miss
+
+    @property
+    def available(self) -> bool:
+        """False: there is no daemon, and there are neither hits nor private blocks."""
+        return self.miss != Miss.UNAVAILABLE
+
+    @property
+    def hashes(self) -> list[bytes]:
+        """Of the full blocks asked for, 32 bytes each."""
+        return split_hashes(self._hashes)
+
+    @property
+    def cached_tokens(self) -> int:
+        """Tokens in the hits."""
+        return int(self.hits.tokens.sum())
+
+    @property
+    def blocks(self) -> Blocks:
+        """All blocks held: the hits and then the private ones."""
+        return self.hits.blocks + self.new_blocks
+
+    def block_table(self) -> npt.NDArray[np.int32]:
+        """Pool indices of all blocks held, int32 [hits + new blocks]."""
+        return self.blocks.indices
+
+    def wait(self, up_to: int | None = None, timeout_ms: int | None = None) -> LoadProgress:
+        """Waits until the first `up_to` hits (None: all) are usable or the load has finished.
+
+        Hits that could not be loaded are then taken out of `hits` and released; after the loss of
+        the connection nothing is held any more. When the time is up, what is so far is returned.
+        Raises as Pool.wait.
+        """
+        if self.load is None:
+            return LoadProgress(len(self.hits), True, Miss.NONE)
+        progress = self._pool.wait(self.load, up_to, timeout_ms)
+        if progress.miss == Miss.UNAVAILABLE:
+            # The blocks went with the connection, the private ones too.
+            self.hits, self.new_blocks = Hits(), Blocks()
+            self.partial_block, self.miss = None, progress.miss
+        elif progress.finished and progress.ready < len(self.hits):
+            lost = self.hits[progress.ready :]
+            self.hits = self.hits[: progress.ready]
+            self.partial_block = None
+            self.miss = progress.miss
+            self._pool.release(lost)
+        return progress
+
+    def release(self) -> None:
+        """Gives everything back that is still held. Never fails for want of a daemon."""
+        blocks = self.blocks
+        self.hits, self.new_blocks = Hits(), Blocks()
+        if blocks and not self._pool.closed:
+            self._pool.release(blocks)
+
+    def close(self) -> None:
+        """The same as `release`, for `with`."""
+        self.release()
 
 
-class Hit(NamedTuple):
-    """A block of the cached prefix: one reference, to be released once."""
-
-    block: Block
-    tokens: int
-    tier: Tier
+# ---------------------------------------------------------------- to and from C
 
 
-class Load(NamedTuple):
-    """The loads of one acquire, for Pool.wait."""
-
-    id: int
-    attachment: int
+def new_block_array(count: int) -> npt.NDArray[Any]:
+    """Room for as many kvt_block."""
+    return np.zeros(count, _BLOCK)
 
 
-class LoadProgress(NamedTuple):
-    """How far a load has come.
-
-    ready: the first so many hits are usable. finished: nothing follows; the hits from `ready` on
-    could not be loaded, their bytes are not the blocks', and they are to be released like the
-    others. miss: why the first of those could not. UNAVAILABLE: the blocks went with the
-    connection. layers: of a load in layers, the first so many layers of all hits are usable;
-    ALL_LAYERS when all hits are, whatever the order.
-    """
-
-    ready: int
-    finished: bool
-    miss: Miss
-    layers: int = 0
+def new_hit_array(count: int) -> npt.NDArray[Any]:
+    """Room for as many kvt_acquired_block."""
+    return np.zeros(count, _HIT)
 
 
-#: LoadProgress.layers when every hit is usable.
-ALL_LAYERS = 2**32 - 1
+def block_array(blocks: AnyBlocks) -> npt.NDArray[Any]:
+    """As a contiguous array of kvt_block. Raises InvalidArgumentError."""
+    if isinstance(blocks, Hits):
+        blocks = blocks.blocks
+    if isinstance(blocks, Blocks):
+        return np.ascontiguousarray(blocks._array)
+    handles = list(blocks)
+    array = np.zeros(len(handles), _BLOCK)
+    for i, name in enumerate(Block._fields):
+        _fill(array, name, [block[i] for block in handles])
+    return array
 
 
-@dataclass(frozen=True)
-class CommitEntry:
-    """A private block to publish: filled, and not written again by anyone.
-
-    hash, parent: 32 bytes each; parent None for the first block. depth: position in the sequence,
-    0 for the first block. tokens: in it; less than the model's block_tokens for a partial block.
-    checksum: canonical xxh3-128 of the block's bytes (16 bytes), compared when it first leaves the
-    pool.
-    """
-
-    block: Block
-    hash: bytes
-    parent: bytes | None
-    depth: int
-    tokens: int
-    retention: Retention = Retention.EXTENDED
-    checksum: bytes | None = None
-
-
-class AsyncError(NamedTuple):
-    """An error of a commit or release that nobody waited for. block None: of the whole call."""
-
-    block: Block | None
-    status: Status
-    reason: str
-
-
-class AsyncErrors(NamedTuple):
-    """errors: oldest first. dropped: how many were lost since they were last taken."""
-
-    errors: list[AsyncError]
-    dropped: int
-
-
-def chain_entries(
-    hashes: Sequence[bytes],
-    blocks: Iterable[Block],
-    block_tokens: int,
-    first: int = 0,
-    retention: Retention = Retention.EXTENDED,
-) -> list[CommitEntry]:
-    """Entries that publish `blocks` as the full blocks `first`, `first` + 1, ... of a sequence.
-
-    hashes: of the sequence's blocks from block 0. Raises InvalidArgumentError if there are fewer
-    hashes than blocks.
-    """
-    entries = []
-    for depth, block in enumerate(blocks, start=first):
-        if depth >= len(hashes):
-            raise invalid("too_few_hashes", f"no hash for block {depth} of the sequence")
-        parent = hashes[depth - 1] if depth > 0 else None
-        entries.append(CommitEntry(block, hashes[depth], parent, depth, block_tokens, retention))
-    return entries
-
-
-# The layouts of the C structures, for whole arrays at once.
-_BLOCK = struct.Struct("=IIQ")
-_ACQUIRED_BLOCK = struct.Struct("=IIQHB5x")
-_COMMIT_ENTRY = struct.Struct("=IIQ32s32sIHBBB7x16s")
-assert _BLOCK.size == ctypes.sizeof(_abi.Block)
-assert _ACQUIRED_BLOCK.size == ctypes.sizeof(_abi.AcquiredBlock)
-assert _COMMIT_ENTRY.size == ctypes.sizeof(_abi.CommitEntry)
-
-
-def pack_blocks(blocks: Iterable[Block]) -> bytes:
-    """As an array of kvt_block. Raises InvalidArgumentError."""
-    try:
-        return b"".join([_BLOCK.pack(*block) for block in blocks])
-    except struct.error as error:
-        raise invalid("bad_block", str(error)) from error
-
-
-def unpack_blocks(data: memoryview) -> list[Block]:
-    """From an array of kvt_block."""
-    return [Block._make(fields) for fields in _BLOCK.iter_unpack(data)]
-
-
-def unpack_hits(data: memoryview) -> list[Hit]:
-    """From an array of kvt_acquired_block."""
-    return [
-        Hit(Block(index, generation, attachment), tokens, _TIERS[tier])
-        for index, generation, attachment, tokens, tier in _ACQUIRED_BLOCK.iter_unpack(data)
-    ]
-
-
-def pack_entries(entries: Iterable[CommitEntry]) -> bytes:
+def entry_array(entries: Iterable[CommitEntry]) -> npt.NDArray[Any]:
     """As an array of kvt_commit_entry. Raises InvalidArgumentError."""
-    return b"".join([_pack_entry(entry) for entry in entries])
+    entries = list(entries)
+    array = np.zeros(len(entries), _COMMIT_ENTRY)
+    array["block"] = block_array([entry.block for entry in entries])
+    for name in ("depth", "tokens", "retention"):
+        _fill(array, name, [getattr(entry, name) for entry in entries])
+    array["has_parent"] = [entry.parent is not None for entry in entries]
+    array["has_checksum"] = [entry.checksum is not None for entry in entries]
+    no_hash, no_checksum = bytes(HASH_BYTES), bytes(_CHECKSUM_BYTES)
+    _fill_bytes(array["hash"]["bytes"], [entry.hash for entry in entries], "hash")
+    _fill_bytes(array["parent"]["bytes"], [entry.parent or no_hash for entry in entries], "hash")
+    checksums = [no_checksum if entry.checksum is None else entry.checksum for entry in entries]
+    _fill_bytes(array["checksum"], checksums, "checksum")
+    return array
 
 
-def _pack_entry(entry: CommitEntry) -> bytes:
-    if entry.checksum is not None and len(entry.checksum) != 16:
-        raise invalid("bad_checksum", f"{len(entry.checksum)} bytes instead of 16")
-    try:
-        return _COMMIT_ENTRY.pack(
-            *entry.block,
-            _convert.one_hash(entry.hash),
-            b"" if entry.parent is None else _convert.one_hash(entry.parent),
-            entry.depth,
-            entry.tokens,
-            entry.retention,
-            entry.parent is not None,
-            entry.checksum is not None,
-            entry.checksum or b"",
-        )
-    except struct.error as error:
-        raise invalid("bad_entry", str(error)) from error
+def _fill(array: npt.NDArray[Any], name: str, values: list[int]) -> None:
+    """Sets one field of all elements. Raises InvalidArgumentError for what the field cannot hold,
+    which numpy would cut instead."""
+    kind = array.dtype[name]
+    if values and not 0 <= min(values) <= max(values) <= np.iinfo(kind).max:
+        raise invalid(f"bad_{name}", f"{min(values)} to {max(values)}")
+    array[name] = np.array(values, dtype=kind)
+
+
+def _fill_bytes(column: npt.NDArray[Any], values: list[bytes], name: str) -> None:
+    """Sets a field of bytes, uint8 [count, size]. Raises InvalidArgumentError."""
+    size = column.shape[1]
+    for value in values:
+        if len(value) != size:
+            raise invalid(f"bad_{name}", f"{len(value)} bytes instead of {size}")
+    column[:] = np.frombuffer(b"".join(values), np.uint8).reshape(-1, size)

@@ -1,23 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process's connection to the daemon."""
+"""A process's connection to the daemon, and requests to its admin socket."""
 
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from . import _abi, _convert, _library
-from ._handle import Handle
-from ._scoped import Scoped
-from .blocks import AsyncError, AsyncErrors, Block, DeviceKind
+from . import _library, _native
+from ._library import abi
+from ._native import Handle, Scoped
 from .errors import Status, check, check_available, invalid
 from .model import Model, ModelRecord, to_abi
 from .pool import Pool
+from .types import AsyncError, AsyncErrors, Block, DeviceKind
 
 DEFAULT_SOCKET = "/run/kvtier/kvtier.sock"
+DEFAULT_ADMIN_SOCKET = "/run/kvtier/admin.sock"
 
 # As many as the library keeps.
 _ERRORS_KEPT = 1024
@@ -71,13 +74,13 @@ def connect(
     other (2000); a negative minimum: never again. wait_for_daemon: succeed without a daemon; all
     that needs one then raises UnavailableError until it is there.
 
-    Raises UnavailableError (nobody listens), PermissionDeniedError, UnsupportedError (no common
+    Raises UnavailableError (no daemon listens), PermissionDeniedError, UnsupportedError (no common
     version of the protocol), TimedOutError, InvalidArgumentError; LibraryNotFoundError.
     """
     library = _library.load()
-    options = _abi.ConnectOptions()
+    options = abi.kvt_connect_options()
     library.kvt_connect_options_init(ctypes.byref(options))
-    options.client_name = _convert.text(client_name, "client_name")
+    options.client_name = _native.text(client_name, "client_name")
     options.wait_for_daemon = wait_for_daemon
     given = {
         "connect_timeout_ms": connect_timeout_ms,
@@ -135,17 +138,17 @@ class Connection(Scoped):
 
     def stats(self) -> Stats:
         """One round trip. Raises UnavailableError, TimedOutError."""
-        stats = _abi.sized(_abi.Stats)
+        stats = _library.sized(abi.kvt_stats)
         check(self._library.kvt_get_stats(self._handle.get(), ctypes.byref(stats)))
         return Stats(*(getattr(stats, name) for name in Stats.__dataclass_fields__))
 
     def register_model(self, record: ModelRecord) -> Model:
-        """Tells the daemon of a model; the same record is the same model, whoever registers it.
+        """Tells the daemon of a model; the same record is the same model on every connection.
 
         Raises InvalidArgumentError naming the field, LimitExceededError, UnavailableError.
         """
         layout = record.layout()
-        info: Any = _abi.sized(_abi.ModelInfo)
+        info: Any = _library.sized(abi.kvt_model_info)
         check(
             self._library.kvt_register_model(
                 self._handle.get(), ctypes.byref(to_abi(record)), ctypes.byref(info)
@@ -158,11 +161,11 @@ class Connection(Scoped):
     def devices(self) -> list[Device]:
         """The daemon's devices; `attach` calls them by their position. One round trip. Raises
         UnavailableError, UnsupportedError (a daemon that knows only one)."""
-        devices = (_abi.Device * _abi.MAX_DEVICES)()
+        devices = (abi.kvt_device * abi.KVT_MAX_DEVICES)()
         count = ctypes.c_size_t()
         check(
             self._library.kvt_get_devices(
-                self._handle.get(), devices, _abi.MAX_DEVICES, ctypes.byref(count)
+                self._handle.get(), devices, abi.KVT_MAX_DEVICES, ctypes.byref(count)
             )
         )
         return [_to_device(one) for one in devices[: count.value]]
@@ -173,13 +176,13 @@ class Connection(Scoped):
         It is created on first use with `pool_bytes`, 0 leaving the size to the daemon. device: its
         position in `devices()`; None: the only one, or the GPU whose CUDA context is current on
         this thread (after `torch.cuda.set_device`), or the only GPU that this process may see.
-        Raises ResourceExhaustedError, InvalidArgumentError, NotFoundError (model, device; or
-        nobody can tell which device is meant), UnavailableError.
+        Raises ResourceExhaustedError, InvalidArgumentError, NotFoundError (model; device, or which
+        device is meant cannot be told), UnavailableError.
         """
         if device is None:
-            device = _abi.ANY_DEVICE
-        _convert.unsigned(device, 32, "device")
-        _convert.unsigned(pool_bytes, 64, "pool_bytes")
+            device = abi.KVT_ANY_DEVICE
+        _native.unsigned(device, 32, "device")
+        _native.unsigned(pool_bytes, 64, "pool_bytes")
         if model.fingerprint not in self._fingerprints:
             # Registered by another connection: its number means another model here, or none.
             model = self.register_model(model.record)
@@ -201,9 +204,9 @@ class Connection(Scoped):
         return check_available(self._library.kvt_flush(self._handle.get()))
 
     def take_errors(self) -> AsyncErrors:
-        """Takes the errors of commits and releases that nobody waited for; the latest 1024 are
+        """Takes the errors of commits and releases whose calls did not wait; the latest 1024 are
         kept."""
-        errors = (_abi.AsyncError * _ERRORS_KEPT)()
+        errors = (abi.kvt_async_error * _ERRORS_KEPT)()
         dropped = ctypes.c_uint64()
         count = self._library.kvt_take_errors(
             self._handle.get(), errors, _ERRORS_KEPT, ctypes.byref(dropped)
@@ -225,3 +228,46 @@ def _to_device(device: Any) -> Device:
         uuid.UUID(bytes=bytes(device.uuid)) if kind == DeviceKind.CUDA else None,
         device.pool_bytes,
     )
+
+
+def admin(
+    request: dict[str, Any],
+    socket: str | os.PathLike[str] = DEFAULT_ADMIN_SOCKET,
+    *,
+    timeout_ms: int = 60_000,
+    progress: Callable[[Any], None] | None = None,
+) -> Any:
+    """Sends one request, for example {"op": "status"}, and returns the reply's JSON value.
+
+    timeout_ms: after the last message from the daemon. progress: called with each progress
+    message's JSON value, on this thread; what it raises is raised here, after the reply. Raises
+    UnavailableError, PermissionDeniedError, TimedOutError; the daemon's refusals with their code.
+    """
+    library = _library.load()
+    raised: list[BaseException] = []
+
+    def forward(_: Any, text: bytes) -> None:
+        # Nothing may be raised through C.
+        try:
+            if progress is not None and not raised:
+                progress(json.loads(text))
+        except BaseException as error:
+            raised.append(error)
+
+    reply = ctypes.c_void_p()
+    status = library.kvt_admin(
+        os.fsencode(socket),
+        json.dumps(request).encode(),
+        timeout_ms,
+        abi.kvt_admin_progress(forward),
+        None,
+        ctypes.byref(reply),
+    )
+    if raised:
+        library.kvt_string_free(reply)
+        raise raised[0]
+    check(status)
+    try:
+        return json.loads(ctypes.string_at(reply.value)) if reply.value else None
+    finally:
+        library.kvt_string_free(reply)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pool's memory on a GPU, mapped into this process by libkvtier."""
+"""A pool's memory on a GPU, mapped into this process by libkvtier, and streams of any framework."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import ctypes
 import weakref
 from typing import Any
 
-from . import _abi, _library
-from ._handle import Handle
+from . import _library
+from ._native import Handle
 from .errors import Status, check, error_of, invalid
-from .views import ArraySpec
+from .model import ArraySpec
 
 
 class DeviceMemory:
@@ -41,7 +41,7 @@ class DeviceMemory:
 
 
 class CudaArray:
-    """A strided array in GPU memory, for whoever reads __cuda_array_interface__.
+    """A strided array in GPU memory, for libraries that read __cuda_array_interface__.
 
     While it lives the memory stays mapped, also when the pool is closed. Kernels that use it must
     have ended before the last array of a closed pool goes.
@@ -82,7 +82,7 @@ class CudaArray:
 
 def _map(pool_handle: Handle) -> Any:
     """The current kvt_device_mapping; mapped if it was not."""
-    mapping = _abi.sized(_abi.DeviceMapping)
+    mapping = _library.sized(_library.abi.kvt_device_mapping)
     check(_library.load().kvt_pool_map_device(pool_handle.get(), ctypes.byref(mapping)))
     return mapping
 

@@ -7,46 +7,20 @@ answer "miss" do so instead of raising; the others raise UnavailableError.
 
 from __future__ import annotations
 
-import enum
 from typing import Any
 
 from . import _library
+from ._cheader import HeaderEnum, enum_of, unnamed_member
 
 
-class Status(enum.IntEnum):
-    """How a call, or one entry of a commit or release, ended."""
-
-    OK = 0
-    INVALID_ARGUMENT = 1
-    NOT_FOUND = 2
-    ALREADY_EXISTS = 3
-    PERMISSION_DENIED = 4
-    RESOURCE_EXHAUSTED = 5
-    STALE_HANDLE = 6
-    NOT_OWNER = 7
-    WRONG_STATE = 8
-    LIMIT_EXCEEDED = 9
-    UNAVAILABLE = 10
-    IO_ERROR = 11
-    CORRUPT = 12
-    TIMEOUT = 13
-    UNSUPPORTED = 14
-    CANCELLED = 15
-    INTERNAL = 16
+@enum_of(_library.abi, "KVT_OK")
+class Status(HeaderEnum):
+    """How a call, or one entry of a commit or release, ended: kvt_status without the prefix, for
+    example OK, ALREADY_EXISTS, STALE_HANDLE. Numbers may be added."""
 
     @classmethod
     def _missing_(cls, value: object) -> Any:
         return unnamed_member(cls, value, "STATUS")
-
-
-def unnamed_member(cls: type[enum.IntEnum], value: object, prefix: str) -> Any:
-    """A member for a number that only a newer library knows: numbers are added, never reused."""
-    if not isinstance(value, int):
-        return None
-    member = int.__new__(cls, value)
-    member._name_ = f"{prefix}_{value}"
-    member._value_ = value
-    return member
 
 
 class KvtierError(Exception):
@@ -134,6 +108,7 @@ class InternalError(KvtierError):
     """A fault of the library or the daemon."""
 
 
+# A status that only a newer library knows becomes a plain KvtierError.
 _ERRORS: dict[Status, type[KvtierError]] = {
     Status.INVALID_ARGUMENT: InvalidArgumentError,
     Status.NOT_FOUND: NotFoundError,

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from . import _abi, _convert, _library
-from ._convert import Tokens
+from . import _library, _native
+from ._library import abi
+from ._native import Tokens
 from .errors import check, invalid
 
 
@@ -47,16 +48,16 @@ def fill_identity(options: Any, identity: PromptIdentity | None) -> None:
     """
     if identity is None:
         return
-    options.seed = _convert.text(identity.seed, "seed")
-    options.lora = _convert.text(identity.lora, "lora")
-    options.cache_salt = _convert.text(identity.cache_salt, "cache_salt")
-    items = (_abi.MultimodalItem * len(identity.items))()
+    options.seed = _native.text(identity.seed, "seed")
+    options.lora = _native.text(identity.lora, "lora")
+    options.cache_salt = _native.text(identity.cache_salt, "cache_salt")
+    items = (abi.kvt_multimodal_item * len(identity.items))()
     for target, item in zip(items, identity.items):
-        target.content_hash = _convert.text(item.content_hash, "content_hash")
-        target.offset_tokens = _convert.unsigned(item.offset_tokens, 63, "offset_tokens")
-        target.length_tokens = _convert.unsigned(item.length_tokens, 63, "length_tokens")
-    options.items = items
-    options.item_count = len(items)
+        target.content_hash = _native.text(item.content_hash, "content_hash")
+        target.offset_tokens = _native.unsigned(item.offset_tokens, 63, "offset_tokens")
+        target.length_tokens = _native.unsigned(item.length_tokens, 63, "length_tokens")
+    options.items, options.item_count = ctypes.addressof(items), len(items)
+    options.kept = items
 
 
 def hash_blocks(
@@ -67,19 +68,19 @@ def hash_blocks(
     Returns ceil(len(tokens) / block_tokens) hashes of 32 bytes. Needs no daemon. Raises
     InvalidArgumentError.
     """
-    array = _convert.token_array(tokens)
+    array = _native.token_array(tokens)
     library = _library.load()
-    options = _abi.HashOptions()
+    options = abi.kvt_hash_options()
     library.kvt_hash_options_init(ctypes.byref(options))
     if block_tokens == 0:
         raise invalid("bad_block_tokens", "0")
-    options.block_tokens = _convert.unsigned(block_tokens, 32, "block_tokens")
+    options.block_tokens = _native.unsigned(block_tokens, 32, "block_tokens")
     fill_identity(options, identity)
     count = (array.size + block_tokens - 1) // block_tokens
-    hashes = ctypes.create_string_buffer(count * _convert.HASH_BYTES)
+    hashes = ctypes.create_string_buffer(count * _native.HASH_BYTES)
     check(
         library.kvt_hash_blocks(
-            ctypes.byref(options), _convert.address(array), array.size, hashes, count
+            ctypes.byref(options), _native.address(array), array.size, hashes, count
         )
     )
-    return _convert.split_hashes(hashes.raw)
+    return _native.split_hashes(hashes.raw)

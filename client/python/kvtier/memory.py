@@ -1,22 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A pool's memory as arrays: numpy for host memory, __cuda_array_interface__ for a GPU's, torch for
-both. Nothing is copied."""
+"""A pool as it is attached to this process, and its memory as arrays: numpy for host memory,
+__cuda_array_interface__ for a GPU's, torch for both. Nothing is copied."""
 
 from __future__ import annotations
 
+import ctypes
 import mmap
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ._handle import Handle
-from .blocks import DeviceKind
+from . import _library, _native
+from ._library import abi
+from ._native import Handle, Scoped
 from .cuda import CudaArray, DeviceMemory
-from .errors import Status, error_of
-from .model import DType, Model
-from .views import ArraySpec, KvView, ViewPlan
+from .errors import Status, check, error_of
+from .model import ArraySpec, KvView, Model, ViewPlan
+from .types import Block, DeviceKind, DType
 
 if TYPE_CHECKING:
     import torch
@@ -46,7 +49,7 @@ class PoolMemory:
     """The memory of a pool, of one generation of it.
 
     Arrays made from it are valid memory for as long as they live, also after the pool was closed or
-    the daemon is gone; what is in them is the caller's only while he holds the blocks. Only private
+    the daemon is gone; their contents are the caller's only while it holds the blocks. Only private
     blocks may be written. Any thread.
     """
 
@@ -151,6 +154,121 @@ class PoolMemory:
             # Not every torch takes uint16; the bits are the same.
             tensor = torch.from_numpy(array.view(np.int16) if array.dtype == np.uint16 else array)
         return tensor.view(getattr(torch, self.dtype.torch_name))
+
+
+class AttachedPool(Scoped):
+    """The memory side of a Pool, which is what sequences and workspaces need of it. Any thread."""
+
+    def __init__(self, handle: Handle, model: Model) -> None:
+        self._handle = handle
+        self._model = model
+        self._library = _library.load()
+        self._memory_lock = threading.Lock()
+        self._memory: PoolMemory | None = None
+        handle.close_with(self)
+
+    @property
+    def handle(self) -> Handle:
+        """Of the C object, for what is made from it."""
+        return self._handle
+
+    @property
+    def model(self) -> Model:
+        return self._model
+
+    @property
+    def closed(self) -> bool:
+        return self._handle.closed
+
+    def close(self) -> None:
+        """Gives back the pool and closes its sequences. Arrays made from it stay valid memory. What
+        was acquired should have been released. Not while another thread uses it."""
+        self._handle.close()
+
+    def info(self) -> PoolInfo:
+        """The current attachment; attaches again after a reconnection. Without a daemon: the last
+        one."""
+        info = _library.sized(abi.kvt_pool_info)
+        check(self._library.kvt_pool_get_info(self._handle.get(), ctypes.byref(info)))
+        return PoolInfo(
+            base=info.base,
+            bytes=info.bytes,
+            block_bytes=info.block_bytes,
+            blocks=info.blocks,
+            block_tokens=info.block_tokens,
+            generation=info.generation,
+            attachment=info.attachment,
+            fd=info.fd,
+            device_kind=DeviceKind(info.device_kind),
+        )
+
+    def memory(self) -> PoolMemory:
+        """The pool's memory as arrays.
+
+        The same object until the daemon is replaced; afterwards arrays made from earlier objects
+        show the old pool's memory, and new ones must be made. Raises IoError, UnsupportedError (GPU
+        memory, and no driver here).
+        """
+        return self.memory_of(self.info())
+
+    def layer(self, layer: int) -> KvView[npt.NDArray[Any]]:
+        """K and V of one layer as numpy arrays in place: PoolMemory.layer of `memory()`."""
+        return self.memory().layer(layer)
+
+    def torch_layer(self, layer: int) -> KvView[torch.Tensor]:
+        """K and V of one layer as torch tensors in place: PoolMemory.torch_layer of `memory()`."""
+        return self.memory().torch_layer(layer)
+
+    def read(self, block: Block, offset: int = 0, byte_count: int | None = None) -> bytes:
+        """Copies a part of a block (None: all from `offset` on) to host memory, whatever the
+        device, and waits for it. For tools and checks, not for the hot path.
+
+        Raises StaleHandleError, InvalidArgumentError (outside the pool or the block), IoError,
+        UnsupportedError (GPU memory, and no driver here).
+        """
+        if byte_count is None:
+            byte_count = max(self._model.block_bytes - offset, 0)
+        _native.unsigned(offset, 64, "offset")
+        _native.unsigned(byte_count, 32, "byte_count")
+        data = ctypes.create_string_buffer(byte_count)
+        check(
+            self._library.kvt_pool_read(
+                self._handle.get(), abi.kvt_block(*block), offset, data, byte_count
+            )
+        )
+        return data.raw
+
+    def write(self, block: Block, data: bytes, offset: int = 0) -> None:
+        """Copies bytes into a private block, whatever the device, and waits for it. For tools and
+        checks. Raises as `read`."""
+        _native.unsigned(offset, 64, "offset")
+        check(
+            self._library.kvt_pool_write(
+                self._handle.get(), abi.kvt_block(*block), offset, data, len(data)
+            )
+        )
+
+    def unmap_device(self) -> None:
+        """Gives a GPU pool's memory back, of all generations; without it a restarted daemon cannot
+        have that memory while this process holds it. The pool of a restarted daemon can be mapped
+        again. Does nothing for host memory.
+
+        Raises WrongStateError "in_use" while tensors or other arrays over it live.
+        """
+        with self._memory_lock:
+            self._handle.call_unpinned(self._library.kvt_pool_unmap_device)
+            self._memory = None
+
+    def memory_of(self, info: PoolInfo) -> PoolMemory:
+        """The memory of the attachment that `info` tells of, which must be the latest. Raises as
+        `memory`; StaleHandleError if it is not."""
+        with self._memory_lock:
+            if self._memory is None or self._memory.generation != info.generation:
+                self._memory = PoolMemory(self._model, info, self._handle)
+                if info.device_kind == DeviceKind.HOST:
+                    # Arrays over an earlier pool have a mapping of their own.
+                    self._library.kvt_pool_drop_stale_mappings(self._handle.get())
+            return self._memory
 
 
 def _map(info: PoolInfo) -> mmap.mmap:

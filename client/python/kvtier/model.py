@@ -1,64 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models: a KV geometry with its identity, and where its bytes lie in a pool."""
+"""Models: a KV geometry with its identity, and where the bytes of its layers lie in a pool."""
 
 from __future__ import annotations
 
 import ctypes
-import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, Generic, NamedTuple, TypeVar
 
-import numpy as np
-import numpy.typing as npt
-
-from . import _abi, _convert, _library
-from .errors import check
-
-
-class DType(enum.IntEnum):
-    """What the elements of K and V are."""
-
-    FLOAT32 = 1
-    FLOAT16 = 2
-    BFLOAT16 = 3
-    FLOAT8_E4M3 = 4
-    FLOAT8_E5M2 = 5
-    INT8 = 6
-
-    @property
-    def numpy(self) -> npt.DTypeLike:
-        """The dtype of numpy views. What numpy lacks shows as unsigned integers of its size:
-        bfloat16 as uint16, float8 as uint8."""
-        return _NUMPY[self]
-
-    @property
-    def torch_name(self) -> str:
-        """The attribute of `torch` that is this dtype."""
-        return _TORCH[self]
-
-    @property
-    def itemsize(self) -> int:
-        """Bytes of one element."""
-        return int(np.dtype(self.numpy).itemsize)
-
-
-_NUMPY = {
-    DType.FLOAT32: np.float32,
-    DType.FLOAT16: np.float16,
-    DType.BFLOAT16: np.uint16,
-    DType.FLOAT8_E4M3: np.uint8,
-    DType.FLOAT8_E5M2: np.uint8,
-    DType.INT8: np.int8,
-}
-_TORCH = {
-    DType.FLOAT32: "float32",
-    DType.FLOAT16: "float16",
-    DType.BFLOAT16: "bfloat16",
-    DType.FLOAT8_E4M3: "float8_e4m3fn",
-    DType.FLOAT8_E5M2: "float8_e5m2",
-    DType.INT8: "int8",
-}
+from . import _library, _native
+from ._library import abi
+from .errors import Status, check, error_of, invalid
+from .types import DType
 
 
 @dataclass(frozen=True)
@@ -86,18 +39,9 @@ class ModelRecord:
     def layout(self) -> Layout:
         """Where K and V lie in a block. Needs no daemon. Raises InvalidArgumentError naming the
         field that is out of its range."""
-        layout = _abi.sized(_abi.Layout)
+        layout = _library.sized(abi.kvt_layout)
         check(_library.load().kvt_layout_of(ctypes.byref(to_abi(self)), ctypes.byref(layout)))
-        return Layout(
-            element_bytes=layout.element_bytes,
-            block_stride=layout.block_stride,
-            layer_stride=layout.layer_stride,
-            v_offset=layout.v_offset,
-            k_token_stride=layout.k_token_stride,
-            k_head_stride=layout.k_head_stride,
-            v_token_stride=layout.v_token_stride,
-            v_head_stride=layout.v_head_stride,
-        )
+        return Layout(*(getattr(layout, field.name) for field in fields(Layout)))
 
 
 @dataclass(frozen=True)
@@ -135,10 +79,10 @@ class Model:
 def to_abi(record: ModelRecord) -> Any:
     """The record as a kvt_model_record, which keeps what it points to. Raises
     InvalidArgumentError."""
-    result = _abi.ModelRecord()
+    result = abi.kvt_model_record()
     _library.load().kvt_model_record_init(ctypes.byref(result))
-    result.name = _convert.text(record.name, "name")
-    result.revision = _convert.text(record.revision, "revision")
+    result.name = _native.text(record.name, "name")
+    result.revision = _native.text(record.revision, "revision")
     for name in (
         "layers",
         "kv_heads",
@@ -148,12 +92,96 @@ def to_abi(record: ModelRecord) -> Any:
         "tensor_parallel_rank",
         "tensor_parallel_size",
     ):
-        setattr(result, name, _convert.unsigned(getattr(record, name), 32, name))
+        setattr(result, name, _native.unsigned(getattr(record, name), 32, name))
     result.dtype = record.dtype
-    extra = (_abi.KeyValue * len(record.extra))()
+    extra = (abi.kvt_key_value * len(record.extra))()
     for target, (key, value) in zip(extra, record.extra.items()):
-        target.key = _convert.text(key, "extra")
-        target.value = _convert.text(value, "extra")
-    result.extra = extra
-    result.extra_count = len(extra)
+        target.key = _native.text(key, "extra")
+        target.value = _native.text(value, "extra")
+    result.extra, result.extra_count = ctypes.addressof(extra), len(extra)
+    result.kept = extra
     return result
+
+
+Array = TypeVar("Array")
+
+
+class ArraySpec(NamedTuple):
+    """A strided array within a pool. offset: bytes from the pool's first byte; strides: bytes."""
+
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class KvView(Generic[Array]):
+    """One layer of a whole pool, in place.
+
+    k: [blocks, tokens, heads, k_head_dim]; v: [blocks, tokens, heads, v_head_dim], empty if that is
+    0. The KV of a token with slot s is at [s // block_tokens, s % block_tokens].
+    """
+
+    k: Array
+    v: Array
+
+
+class ViewPlan:
+    """Where each layer of a pool of `blocks` blocks lies."""
+
+    def __init__(self, record: ModelRecord, layout: Layout, blocks: int) -> None:
+        self._record = record
+        self._layout = layout
+        self._blocks = blocks
+
+    def k(self, layer: int) -> ArraySpec:
+        """[blocks, tokens, heads, k_head_dim]. Raises InvalidArgumentError."""
+        layout = self._layout
+        return self._spec(
+            self._layer_offset(layer),
+            self._record.k_head_dim,
+            layout.k_token_stride,
+            layout.k_head_stride,
+        )
+
+    def v(self, layer: int) -> ArraySpec:
+        """[blocks, tokens, heads, v_head_dim]. Raises InvalidArgumentError."""
+        layout = self._layout
+        return self._spec(
+            self._layer_offset(layer) + layout.v_offset,
+            self._record.v_head_dim,
+            layout.v_token_stride,
+            layout.v_head_stride,
+        )
+
+    def kv(self, layer: int) -> ArraySpec:
+        """[blocks, 2, tokens, heads, dim]. Raises UnsupportedError if K and V differ in size."""
+        record = self._record
+        if record.k_head_dim != record.v_head_dim:
+            raise error_of(
+                Status.UNSUPPORTED,
+                "head_dims_differ",
+                f"K has {record.k_head_dim}, V has {record.v_head_dim}",
+            )
+        k = self.k(layer)
+        shape = (k.shape[0], 2, *k.shape[1:])
+        strides = (k.strides[0], self._layout.v_offset, *k.strides[1:])
+        return ArraySpec(k.offset, shape, strides)
+
+    def blocks(self) -> ArraySpec:
+        """[blocks, layers, 2, tokens, heads, dim]. Raises UnsupportedError as `kv`."""
+        layer = self.kv(0)
+        shape = (layer.shape[0], self._record.layers, *layer.shape[1:])
+        strides = (layer.strides[0], self._layout.layer_stride, *layer.strides[1:])
+        return ArraySpec(0, shape, strides)
+
+    def _layer_offset(self, layer: int) -> int:
+        if not 0 <= layer < self._record.layers:
+            raise invalid("bad_layer", f"{layer} of {self._record.layers}")
+        return layer * self._layout.layer_stride
+
+    def _spec(self, offset: int, head_dim: int, token_stride: int, head_stride: int) -> ArraySpec:
+        record, layout = self._record, self._layout
+        shape = (self._blocks, record.block_tokens, record.kv_heads, head_dim)
+        strides = (layout.block_stride, token_stride, head_stride, layout.element_bytes)
+        return ArraySpec(offset, shape, strides)

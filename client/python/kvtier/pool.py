@@ -4,172 +4,53 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy.typing as npt
+import numpy as np
 
-from . import _abi, _convert, _library
-from ._convert import Hashes, Tokens
-from ._handle import Handle
-from ._scoped import Scoped
-from .acquire import AcquireResult
+from . import _library, _native
+from ._library import abi
+from ._native import Handle, Hashes, Tokens, address
 from .attention import Workspace
 from .blocks import (
-    Block,
-    CommitEntry,
-    DeviceKind,
-    Load,
-    LoadProgress,
-    Miss,
-    Presence,
-    Retention,
-    pack_blocks,
-    pack_entries,
-    unpack_blocks,
-    unpack_hits,
+    AcquireResult,
+    AnyBlocks,
+    Blocks,
+    Hits,
+    block_array,
+    entry_array,
+    new_block_array,
+    new_hit_array,
 )
-from .copier import CopyFunction
 from .cuda import stream_pointer
 from .errors import Status, check, check_available, invalid
 from .hashing import PromptIdentity, hash_blocks
-from .memory import PoolInfo, PoolMemory
+from .memory import AttachedPool
 from .model import Model
 from .opening import SequenceSettings, open_sequence
-from .sequence import Sequence
-from .views import KvView
-
-if TYPE_CHECKING:
-    import torch
-
-    from .connection import Connection
+from .sequence import CopyFunction, Sequence
+from .types import CommitEntry, Load, LoadProgress, Miss, Presence, Retention
 
 _ALL_HITS = 0xFFFFFFFF
 
 
-class Pool(Scoped):
+class Pool(AttachedPool):
     """One model's blocks. Made by Connection.attach; any number of threads may use it at once.
 
     Without a daemon the calls about blocks answer "miss" and do not raise: see each. Methods raise
     InvalidArgumentError "closed" after `close`.
     """
 
-    def __init__(self, connection: Connection, handle: Handle, model: Model) -> None:
+    def __init__(self, connection: Any, handle: Handle, model: Model) -> None:
+        super().__init__(handle, model)
         # The connection must not be collected, and thereby closed, while the pool is in use.
         self._connection = connection
-        self._handle = handle
-        self._model = model
-        self._library = _library.load()
-        self._memory_lock = threading.Lock()
-        self._memory: PoolMemory | None = None
-        handle.close_with(self)
-
-    # ---------------------------------------------------------------- itself
 
     @property
-    def connection(self) -> Connection:
+    def connection(self) -> Any:
+        """The Connection that made it; its module imports this one."""
         return self._connection
-
-    @property
-    def model(self) -> Model:
-        return self._model
-
-    @property
-    def closed(self) -> bool:
-        return self._handle.closed
-
-    def close(self) -> None:
-        """Gives back the pool and closes its sequences. Arrays made from it stay valid memory. What
-        was acquired should have been released. Not while another thread uses it."""
-        self._handle.close()
-
-    def info(self) -> PoolInfo:
-        """The current attachment; attaches again after a reconnection. Without a daemon: the last
-        one."""
-        info = _abi.sized(_abi.PoolInfo)
-        check(self._library.kvt_pool_get_info(self._handle.get(), ctypes.byref(info)))
-        return PoolInfo(
-            base=info.base,
-            bytes=info.bytes,
-            block_bytes=info.block_bytes,
-            blocks=info.blocks,
-            block_tokens=info.block_tokens,
-            generation=info.generation,
-            attachment=info.attachment,
-            fd=info.fd,
-            device_kind=DeviceKind(info.device_kind),
-        )
-
-    # ---------------------------------------------------------------- memory
-
-    def memory(self) -> PoolMemory:
-        """The pool's memory as arrays.
-
-        The same object until the daemon is replaced; afterwards arrays made from earlier objects
-        show the old pool's memory, and new ones must be made. Raises IoError, UnsupportedError (GPU
-        memory, and no driver here).
-        """
-        return self.memory_of(self.info())
-
-    def layer(self, layer: int) -> KvView[npt.NDArray[Any]]:
-        """K and V of one layer as numpy arrays in place: PoolMemory.layer of `memory()`."""
-        return self.memory().layer(layer)
-
-    def torch_layer(self, layer: int) -> KvView[torch.Tensor]:
-        """K and V of one layer as torch tensors in place: PoolMemory.torch_layer of `memory()`."""
-        return self.memory().torch_layer(layer)
-
-    def read(self, block: Block, offset: int = 0, byte_count: int | None = None) -> bytes:
-        """Copies a part of a block (None: all from `offset` on) to host memory, whatever the
-        device, and waits for it. For tools and checks, not for the hot path.
-
-        Raises StaleHandleError, InvalidArgumentError (outside the pool or the block), IoError,
-        UnsupportedError (GPU memory, and no driver here).
-        """
-        if byte_count is None:
-            byte_count = max(self._model.block_bytes - offset, 0)
-        _convert.unsigned(offset, 64, "offset")
-        _convert.unsigned(byte_count, 32, "byte_count")
-        data = ctypes.create_string_buffer(byte_count)
-        check(
-            self._library.kvt_pool_read(
-                self._handle.get(), _abi.Block(*block), offset, data, byte_count
-            )
-        )
-        return data.raw
-
-    def write(self, block: Block, data: bytes, offset: int = 0) -> None:
-        """Copies bytes into a private block, whatever the device, and waits for it. For tools and
-        checks. Raises as `read`."""
-        _convert.unsigned(offset, 64, "offset")
-        check(
-            self._library.kvt_pool_write(
-                self._handle.get(), _abi.Block(*block), offset, data, len(data)
-            )
-        )
-
-    def unmap_device(self) -> None:
-        """Gives a GPU pool's memory back, of all generations; without it a restarted daemon cannot
-        have that memory while this process holds it. The pool of a restarted daemon can be mapped
-        again. Does nothing for host memory.
-
-        Raises WrongStateError "in_use" while tensors or other arrays over it live.
-        """
-        with self._memory_lock:
-            self._handle.call_unpinned(self._library.kvt_pool_unmap_device)
-            self._memory = None
-
-    def memory_of(self, info: PoolInfo) -> PoolMemory:
-        """The memory of the attachment that `info` tells of, which must be the latest. Raises as
-        `memory`; StaleHandleError if it is not."""
-        with self._memory_lock:
-            if self._memory is None or self._memory.generation != info.generation:
-                self._memory = PoolMemory(self._model, info, self._handle)
-                if info.device_kind == DeviceKind.HOST:
-                    # Arrays over an earlier pool have a mapping of their own.
-                    self._library.kvt_pool_drop_stale_mappings(self._handle.get())
-            return self._memory
 
     # ---------------------------------------------------------------- blocks
 
@@ -200,46 +81,45 @@ class Pool(Scoped):
         ResourceExhaustedError ("pool_full"), LimitExceededError, TimedOutError,
         InvalidArgumentError; nothing is held then.
         """
-        joined, joined_partials = _convert.hash_bytes(hashes), _convert.hash_bytes(partial_blocks)
+        joined, joined_partials = _native.hash_bytes(hashes), _native.hash_bytes(partial_blocks)
         if tokens is not None:
             if joined or joined_partials:
                 raise invalid("hashes_and_tokens", "only one of them can be given")
             both = b"".join(self.hash_blocks(tokens, identity))
-            full = len(tokens) // self._model.record.block_tokens * _convert.HASH_BYTES
+            full = len(tokens) // self._model.record.block_tokens * _native.HASH_BYTES
             joined, joined_partials = both[:full], both[full:]
         return self._acquire(joined, joined_partials, new_blocks, in_layers)
 
     def _acquire(
         self, hashes: bytes, partial_blocks: bytes, new_blocks: int, in_layers: bool
     ) -> AcquireResult:
-        hash_count = len(hashes) // _convert.HASH_BYTES
-        request = _abi.sized(_abi.AcquireRequest)
-        request.hashes = _convert.pointer(hashes)
-        request.hash_count = hash_count
-        request.partial_blocks = _convert.pointer(partial_blocks)
-        request.partial_count = len(partial_blocks) // _convert.HASH_BYTES
+        hash_count = len(hashes) // _native.HASH_BYTES
+        hits = new_hit_array(hash_count + (1 if partial_blocks else 0))
+        private = new_block_array(_native.unsigned(new_blocks, 32, "new_blocks"))
+        request = _library.sized(abi.kvt_acquire_request)
+        request.hashes, request.hash_count = _native.pointer(hashes), hash_count
+        request.partial_blocks = _native.pointer(partial_blocks)
+        request.partial_count = len(partial_blocks) // _native.HASH_BYTES
         request.new_blocks = new_blocks
-        request.load_order = 1 if in_layers else 0
-        hits = (_abi.AcquiredBlock * (hash_count + (1 if partial_blocks else 0)))()
-        private = (_abi.Block * _convert.unsigned(new_blocks, 32, "new_blocks"))()
-        reply = _abi.sized(_abi.AcquireReply)
-        reply.hits, reply.hits_capacity = ctypes.addressof(hits), len(hits)
-        reply.new_blocks, reply.new_block_capacity = ctypes.addressof(private), len(private)
-        names = _convert.split_hashes(hashes)
+        request.load_order = abi.KVT_LOAD_LAYERS if in_layers else abi.KVT_LOAD_BLOCKS
+        reply = _library.sized(abi.kvt_acquire_reply)
+        reply.hits, reply.hits_capacity = address(hits), len(hits)
+        reply.new_blocks, reply.new_block_capacity = address(private), len(private)
         if not check_available(
             self._library.kvt_acquire(
                 self._handle.get(), ctypes.byref(request), ctypes.byref(reply)
             )
         ):
-            return AcquireResult(self, names, [], [], None, None, Miss.UNAVAILABLE)
+            return AcquireResult(self, hashes, Miss.UNAVAILABLE)
+        offered, load = reply.partial_block, reply.load
         return AcquireResult(
             self,
-            names,
-            unpack_hits(memoryview(hits).cast("B")[: reply.hit_count * ctypes.sizeof(hits._type_)]),
-            unpack_blocks(memoryview(private).cast("B")),
-            None if reply.partial_block == _abi.NO_PARTIAL_BLOCK else reply.partial_block,
-            Load(reply.load.id, reply.load.attachment) if reply.load.id else None,
+            hashes,
             Miss(reply.miss),
+            Hits(hits[: reply.hit_count]),
+            Blocks(private),
+            None if offered == abi.KVT_NO_PARTIAL_BLOCK else offered,
+            Load(load.id, load.attachment) if load.id else None,
         )
 
     def wait(
@@ -264,7 +144,7 @@ class Pool(Scoped):
         stream, and throw the results away unless it says that the hits are ready. Raises
         UnsupportedError (the pool is not on a GPU).
         """
-        steps = _ALL_HITS if up_to is None else _convert.unsigned(up_to, 32, "up_to")
+        steps = _ALL_HITS if up_to is None else _native.unsigned(up_to, 32, "up_to")
         if stream is not None and not self._queue_wait(load, steps, stream):
             return LoadProgress(0, True, Miss.UNAVAILABLE)
         return self._wait(self._library.kvt_wait, load, steps, timeout_ms if stream is None else 0)
@@ -280,7 +160,7 @@ class Pool(Scoped):
         """The same until the first `layers` layers of all hits are usable. A load that was not
         acquired `in_layers` has them when it is complete.
         """
-        steps = _convert.unsigned(layers, 32, "layers")
+        steps = _native.unsigned(layers, 32, "layers")
         if stream is not None and not self._queue_wait(load, steps, stream):
             return LoadProgress(0, True, Miss.UNAVAILABLE)
         wait_ms = timeout_ms if stream is None else 0
@@ -288,7 +168,7 @@ class Pool(Scoped):
 
     def _queue_wait(self, load: Load, steps: int, stream: object) -> bool:
         status = self._library.kvt_wait_on_stream(
-            self._handle.get(), _abi.Load(*load), steps, stream_pointer(stream)
+            self._handle.get(), abi.kvt_load(*load), steps, stream_pointer(stream)
         )
         if status in (Status.UNAVAILABLE, Status.STALE_HANDLE):
             return False
@@ -298,12 +178,12 @@ class Pool(Scoped):
     def _wait(
         self, call: Callable[..., int], load: Load, steps: int, timeout_ms: int | None
     ) -> LoadProgress:
-        progress = _abi.sized(_abi.LoadProgress)
+        progress = _library.sized(abi.kvt_load_progress)
         status = call(
             self._handle.get(),
-            _abi.Load(*load),
+            abi.kvt_load(*load),
             steps,
-            _convert.timeout(timeout_ms),
+            _native.timeout(timeout_ms),
             ctypes.byref(progress),
         )
         if status in (Status.UNAVAILABLE, Status.STALE_HANDLE):
@@ -321,8 +201,8 @@ class Pool(Scoped):
         with it. Blocks on a GPU must have been written completely: wait for the stream first.
         Raises InvalidArgumentError, LimitExceededError.
         """
-        packed, count = _packed(entries)
-        status = self._library.kvt_commit(self._handle.get(), packed, count, None)
+        array = entry_array(entries)
+        status = self._library.kvt_commit(self._handle.get(), address(array), len(array), None)
         return _unless_lost(status)
 
     def commit_and_wait(self, entries: Iterable[CommitEntry]) -> list[Status]:
@@ -332,34 +212,33 @@ class Pool(Scoped):
         private one); or the entry's error. UNAVAILABLE for all: the connection was lost, and the
         blocks with it. Raises InvalidArgumentError, LimitExceededError, TimedOutError.
         """
-        packed, count = _packed(entries)
-        results = (ctypes.c_int32 * count)()
-        status = self._library.kvt_commit(self._handle.get(), packed, count, results)
-        if not _unless_lost(status):
-            return [Status.UNAVAILABLE] * count
-        return [Status(result) for result in results]
+        array = entry_array(entries)
+        results = np.zeros(len(array), np.int32)
+        status = self._library.kvt_commit(
+            self._handle.get(), address(array), len(array), address(results)
+        )
+        return _statuses(results) if _unless_lost(status) else _all_unavailable(results)
 
-    def release(self, blocks: Iterable[Block]) -> None:
+    def release(self, blocks: AnyBlocks) -> None:
         """Gives back one reference, or the private block, per handle; only sends.
 
         Pass a sequence's blocks in their order. Blocks that went with a lost connection are
         released already and skipped. Errors of the daemon come by Connection.take_errors.
         """
-        packed = pack_blocks(blocks)
-        count = len(packed) // ctypes.sizeof(_abi.Block)
-        check_available(self._library.kvt_release(self._handle.get(), packed or None, count, None))
+        array = block_array(blocks)
+        check_available(
+            self._library.kvt_release(self._handle.get(), address(array), len(array), None)
+        )
 
-    def release_and_wait(self, blocks: Iterable[Block]) -> list[Status]:
+    def release_and_wait(self, blocks: AnyBlocks) -> list[Status]:
         """Like `release`, and returns the outcome of each; STALE_HANDLE and UNAVAILABLE: it went
         with a lost connection. Raises TimedOutError."""
-        packed = pack_blocks(blocks)
-        count = len(packed) // ctypes.sizeof(_abi.Block)
-        results = (ctypes.c_int32 * count)()
-        if not check_available(
-            self._library.kvt_release(self._handle.get(), packed or None, count, results)
-        ):
-            return [Status.UNAVAILABLE] * count
-        return [Status(result) for result in results]
+        array = block_array(blocks)
+        results = np.zeros(len(array), np.int32)
+        status = self._library.kvt_release(
+            self._handle.get(), address(array), len(array), address(results)
+        )
+        return _statuses(results) if check_available(status) else _all_unavailable(results)
 
     # ---------------------------------------------------------------- asking about blocks
 
@@ -380,7 +259,7 @@ class Pool(Scoped):
         LimitExceededError (too large a share of the cache would be pinned).
         """
         joined, count = _joined(hashes)
-        _convert.unsigned(ttl_ms, 63, "ttl_ms")
+        _native.unsigned(ttl_ms, 63, "ttl_ms")
         pinned = ctypes.c_uint32()
         check_available(
             self._library.kvt_pin(self._handle.get(), joined, count, ttl_ms, ctypes.byref(pinned))
@@ -402,7 +281,7 @@ class Pool(Scoped):
         Raises UnsupportedError (the daemon does not compute), LimitExceededError,
         InvalidArgumentError, UnavailableError.
         """
-        return Workspace(self._handle, byte_count)
+        return Workspace(self, byte_count)
 
     # ---------------------------------------------------------------- sequences
 
@@ -429,21 +308,23 @@ class Pool(Scoped):
         no driver here).
         """
         settings = SequenceSettings(identity, leave_tokens, reserve_tokens, retention, copy)
-        return open_sequence(self, self._handle, settings, tokens)
+        return open_sequence(self, settings, tokens)
 
 
 def _joined(hashes: Hashes) -> tuple[bytes | None, int]:
     """The hashes for C, and their number."""
-    joined = _convert.hash_bytes(hashes)
-    return joined or None, len(joined) // _convert.HASH_BYTES
-
-
-def _packed(entries: Iterable[CommitEntry]) -> tuple[bytes | None, int]:
-    """The entries for C, and their number."""
-    packed = pack_entries(entries)
-    return packed or None, len(packed) // ctypes.sizeof(_abi.CommitEntry)
+    joined = _native.hash_bytes(hashes)
+    return joined or None, len(joined) // _native.HASH_BYTES
 
 
 def _unless_lost(status: int) -> bool:
     """False if the connection of the blocks named is gone; raises for other failures."""
     return status != Status.STALE_HANDLE and check_available(status)
+
+
+def _statuses(results: Any) -> list[Status]:
+    return [Status(result) for result in results.tolist()]
+
+
+def _all_unavailable(results: Any) -> list[Status]:
+    return [Status.UNAVAILABLE] * len(results)

@@ -6,7 +6,7 @@ Its life in an engine:
     sequence = pool.open_sequence(prompt)  # one round trip: hash, find, reserve
     sequence.wait()                        # until what was found is in the pool
     # compute tokens sequence.cached_tokens.. into their slots
-    sequence.mark_computed(len(prompt))    # full blocks are now everybody's
+    sequence.mark_computed(len(prompt))    # others can find the full blocks now
     sequence.append([token])               # compute it into its slot, and so on
     sequence.finish()                      # the last, partial block too
     sequence.close()
@@ -15,23 +15,49 @@ Its life in an engine:
 from __future__ import annotations
 
 import ctypes
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from . import _abi, _convert, _library
-from ._convert import Tokens
-from ._handle import Handle
-from ._scoped import Scoped
-from .blocks import Block, Miss
-from .copier import Copier
-from .errors import Status, check, error_of, invalid, last_error
+from . import _library, _native
+from ._library import abi
+from ._native import Handle, Scoped, Tokens, address
+from .blocks import Blocks, new_block_array
+from .errors import Status, check, error_of, last_error
+from .memory import AttachedPool, PoolMemory
+from .types import Miss
 
-if TYPE_CHECKING:
-    from .memory import PoolMemory
-    from .pool import Pool
+#: Copies one block within the pool: (target_offset, source_offset, byte_count), in bytes, offsets
+#: from the pool's first byte. Returns when the copy is complete; raises if it failed.
+CopyFunction = Callable[[int, int, int], None]
+
+
+class Copier:
+    """Must live as long as any sequence that C calls it for. Any thread."""
+
+    def __init__(self, copy: CopyFunction) -> None:
+        self._copy = copy
+        self._raised = threading.local()
+        self.thunk = abi.kvt_copy_block(self._call)
+
+    def take_error(self) -> BaseException | None:
+        """What the copy function raised on this thread since this was last asked."""
+        error: BaseException | None = getattr(self._raised, "error", None)
+        self._raised.error = None
+        return error
+
+    def _call(self, _: Any, target_offset: int, source_offset: int, byte_count: int) -> int:
+        # Nothing may be raised through C: ctypes would make it a 0, which means success.
+        try:
+            self._copy(target_offset, source_offset, byte_count)
+        except BaseException as error:
+            self._raised.error = error
+            return 1
+        return 0
 
 
 @dataclass(frozen=True)
@@ -75,7 +101,7 @@ class Sequence(Scoped):
     raises UnavailableError. It stays a miss: open another one once the daemon is back.
     """
 
-    def __init__(self, pool: Pool, handle: Handle, copier: Copier | None) -> None:
+    def __init__(self, pool: AttachedPool, handle: Handle, copier: Copier | None) -> None:
         # Neither the pool nor the function that C calls may be collected while this is in use.
         self._pool = pool
         self._handle = handle
@@ -91,7 +117,7 @@ class Sequence(Scoped):
 
     def info(self) -> SequenceInfo:
         """How it stands now. No round trip."""
-        info = _abi.sized(_abi.SequenceInfo)
+        info = _library.sized(abi.kvt_sequence_info)
         check(self._library.kvt_sequence_get_info(self._handle.get(), ctypes.byref(info)))
         return SequenceInfo(
             tokens=info.tokens,
@@ -132,7 +158,7 @@ class Sequence(Scoped):
         Raises StaleHandleError; ResourceExhaustedError (call again or close); IoError (the copy
         failed).
         """
-        status = self._library.kvt_sequence_wait(self._handle.get(), _convert.timeout(timeout_ms))
+        status = self._library.kvt_sequence_wait(self._handle.get(), _native.timeout(timeout_ms))
         if status == Status.TIMEOUT:
             return False
         self._check(status)
@@ -168,20 +194,20 @@ class Sequence(Scoped):
         count = ctypes.c_size_t()
         check(
             self._library.kvt_sequence_block_table(
-                self._handle.get(), _convert.address(table), blocks, ctypes.byref(count)
+                self._handle.get(), address(table), blocks, ctypes.byref(count)
             )
         )
         return table
 
-    def block_handles(self, count: int | None = None) -> list[Block]:
+    def block_handles(self, count: int | None = None) -> Blocks:
         """The handles of the first `count` logical blocks (None: all), for Workspace.attend. Raises
         WrongStateError (a wait is due), InvalidArgumentError (there are fewer)."""
         if count is None:
             count = self.info().blocks
-        _convert.unsigned(count, 31, "count")
-        blocks = (_abi.Block * count)()
-        check(self._library.kvt_sequence_blocks(self._handle.get(), blocks, count))
-        return [Block(block.index, block.generation, block.attachment) for block in blocks]
+        _native.unsigned(count, 31, "count")
+        blocks = new_block_array(count)
+        check(self._library.kvt_sequence_blocks(self._handle.get(), address(blocks), count))
+        return Blocks(blocks)
 
     def slot_mapping(self, first: int = 0, count: int | None = None) -> npt.NDArray[np.int64]:
         """block_index * block_tokens + offset of tokens [first, first + count), int64 [count].
@@ -191,12 +217,12 @@ class Sequence(Scoped):
         """
         if count is None:
             count = max(len(self) - first, 0)
-        _convert.unsigned(first, 63, "first")
-        _convert.unsigned(count, 31, "count")
+        _native.unsigned(first, 63, "first")
+        _native.unsigned(count, 31, "count")
         slots: npt.NDArray[np.int64] = np.empty(count, dtype=np.int64)
         check(
             self._library.kvt_sequence_slot_mapping(
-                self._handle.get(), first, count, _convert.address(slots)
+                self._handle.get(), first, count, address(slots)
             )
         )
         return slots
@@ -206,10 +232,10 @@ class Sequence(Scoped):
 
         Raises ResourceExhaustedError, StaleHandleError, WrongStateError (a wait is due).
         """
-        array = _convert.token_array(tokens)
+        array = _native.token_array(tokens)
         self._check(
             self._library.kvt_sequence_append(
-                self._handle.get(), _convert.address(array), array.size
+                self._handle.get(), address(array), array.size
             )
         )
 
@@ -220,7 +246,7 @@ class Sequence(Scoped):
         Raises InvalidArgumentError (more than there are), StaleHandleError, WrongStateError (a wait
         is due).
         """
-        _convert.unsigned(tokens, 64, "tokens")
+        _native.unsigned(tokens, 64, "tokens")
         check(self._library.kvt_sequence_mark_computed(self._handle.get(), tokens))
 
     def finish(self) -> None:
@@ -247,94 +273,3 @@ class Sequence(Scoped):
         """Of a call that may have copied: what the copy raised is the cause."""
         if status != Status.OK:
             raise last_error() from (self._copier.take_error() if self._copier else None)
-
-
-class MissedSequence(Sequence):
-    """What Pool.open_sequence returns without a daemon; see Sequence.available."""
-
-    def __init__(self, pool: Pool, tokens: int) -> None:
-        self._pool = pool
-        self._tokens = tokens
-        self._computed_tokens = 0
-        self._open = True
-
-    @property
-    def available(self) -> bool:
-        return False
-
-    @property
-    def closed(self) -> bool:
-        return not self._open
-
-    def close(self) -> None:
-        self._open = False
-
-    def info(self) -> SequenceInfo:
-        self._require_open()
-        return SequenceInfo(
-            tokens=self._tokens,
-            cached_tokens=0,
-            computed_tokens=self._computed_tokens,
-            blocks=0,
-            pool_tokens=0,
-            host_tokens=0,
-            disk_tokens=0,
-            attachment=0,
-            ready=True,
-            miss=Miss.UNAVAILABLE,
-        )
-
-    def wait(self, timeout_ms: int | None = None) -> bool:
-        _convert.timeout(timeout_ms)
-        self._require_open()
-        return True
-
-    def check(self) -> bool:
-        self._require_open()
-        return True
-
-    def memory(self) -> PoolMemory:
-        self._require_open()
-        raise error_of(Status.UNAVAILABLE, "no_daemon", "the sequence has no blocks")
-
-    def block_table(self) -> npt.NDArray[np.int32]:
-        self._require_open()
-        return np.zeros(0, dtype=np.int32)
-
-    def block_handles(self, count: int | None = None) -> list[Block]:
-        self._require_open()
-        if count:
-            raise invalid("too_many_blocks", f"{count} of 0")
-        return []
-
-    def slot_mapping(self, first: int = 0, count: int | None = None) -> npt.NDArray[np.int64]:
-        self._require_open()
-        _convert.unsigned(first, 63, "first")
-        if first + (count or 0) > self._tokens:
-            raise invalid("beyond_sequence", f"{first} + {count} of {self._tokens} tokens")
-        return np.zeros(0, dtype=np.int64)
-
-    def append(self, tokens: Tokens) -> None:
-        self._require_open()
-        self._tokens += _convert.token_array(tokens).size
-
-    def mark_computed(self, tokens: int) -> None:
-        self._require_open()
-        if not 0 <= tokens <= self._tokens:
-            raise invalid("too_many_tokens", f"{tokens} of {self._tokens}")
-        self._computed_tokens = max(self._computed_tokens, tokens)
-
-    def finish(self) -> None:
-        self._require_open()
-        if self._computed_tokens != self._tokens:
-            raise error_of(Status.WRONG_STATE, "tokens_not_computed")
-
-    def fork(self) -> Sequence:
-        self._require_open()
-        fork = MissedSequence(self._pool, self._tokens)
-        fork._computed_tokens = self._computed_tokens
-        return fork
-
-    def _require_open(self) -> None:
-        if not self._open:
-            raise invalid("closed", "the sequence is closed")

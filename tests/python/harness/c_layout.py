@@ -4,37 +4,27 @@
 from __future__ import annotations
 
 import ctypes
-import inspect
 import re
 import shutil
 import subprocess
-from types import ModuleType
-from typing import Any
+
+from kvtier._cheader import Header
 
 from .paths import SOURCE
 
 COMPILER = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
 
 
-def structures(module: ModuleType) -> dict[str, Any]:
-    """The module's structures by their names in C: DecodeParams is kvt_decode_params."""
-    return {
-        "kvt" + re.sub("[A-Z]", lambda match: "_" + match[0].lower(), name): structure
-        for name, structure in inspect.getmembers(module, inspect.isclass)
-        if issubclass(structure, ctypes.Structure) and structure is not ctypes.Structure
-    }
-
-
-def differences(module: ModuleType, header: str, include: str = ".") -> str:
-    """What the compiler says against the module's sizes and offsets; "" if they are right.
-    `include`: directory of the source tree that `header` is found in."""
+def differences(header: Header, name: str, include: str) -> str:
+    """What the compiler says against the sizes and offsets that the package read out of a header;
+    "" if they are right. `include`: directory of the source tree that `name` is found in."""
     checks = []
-    for name, structure in structures(module).items():
-        checks.append(f"static_assert(sizeof({name}) == {ctypes.sizeof(structure)});")
+    for structure_name, structure in header.structures.items():
+        checks.append(f"static_assert(sizeof({structure_name}) == {ctypes.sizeof(structure)});")
         for field, _ in structure._fields_:
             offset = getattr(structure, field).offset
-            checks.append(f"static_assert(offsetof({name}, {field}) == {offset});")
-    source = f'#include <cstddef>\n#include "{header}"\n' + "\n".join(checks) + "\n"
+            checks.append(f"static_assert(offsetof({structure_name}, {field}) == {offset});")
+    source = f'#include <cstddef>\n#include "{name}"\n' + "\n".join(checks) + "\n"
     assert COMPILER is not None
     command = [COMPILER, "-std=c++20", "-fsyntax-only", f"-I{SOURCE / include}", "-xc++", "-"]
     return subprocess.run(command, input=source, capture_output=True, text=True).stderr

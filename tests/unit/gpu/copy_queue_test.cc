@@ -121,6 +121,35 @@ TEST(CopyQueueTest, AFullChunkIsNotTakenBeforeThereIsOne) {
   EXPECT_EQ(take_full(&queue)->priority, CopyPriority::kBackground);
 }
 
+TEST(CopyQueueTest, BackgroundWorkGoesInSmallChunksOfWhichOneIsInFlight) {
+  CopyQueue queue({.chunk_bytes = kChunkBytes, .gentle_chunk_bytes = 200});
+  queue.Add(Up(CopyPriority::kBackground, {100, 100, 100}), nullptr);
+  const auto take = [&](size_t in_flight) {
+    return queue.Take(CopyDirection::kHostToPool, 0, ChunkFill::kAny, in_flight);
+  };
+  EXPECT_FALSE(take(1));
+  EXPECT_EQ(take(0)->bytes, 200u);
+  EXPECT_FALSE(take(1));
+  EXPECT_EQ(take(0)->bytes, 100u);
+}
+
+TEST(CopyQueueTest, BackgroundWorkThatIsAwaitedFillsTheHardware) {
+  CopyQueue queue({.chunk_bytes = kChunkBytes, .gentle_chunk_bytes = 200});
+  queue.Add(Up(CopyPriority::kBackground, {100, 100, 100}), nullptr);
+  queue.AwaitBackground(true);
+  const auto chunk = queue.Take(CopyDirection::kHostToPool, 0, ChunkFill::kAny, 2);
+  ASSERT_TRUE(chunk);
+  EXPECT_EQ(chunk->bytes, 300u);
+}
+
+TEST(CopyQueueTest, UrgentWorkGoesBesideBackgroundWorkInFlight) {
+  CopyQueue queue({.chunk_bytes = kChunkBytes, .gentle_chunk_bytes = 200});
+  queue.Add(Up(CopyPriority::kBackground, {100, 100, 100}), nullptr);
+  ASSERT_TRUE(TakeUp(&queue));
+  queue.Add(Up(CopyPriority::kDemand, {300}), nullptr);
+  EXPECT_EQ(queue.Take(CopyDirection::kHostToPool, 0, ChunkFill::kAny, 1)->bytes, 300u);
+}
+
 TEST(CopyQueueTest, BackgroundWorkKeepsToItsRate) {
   CopyQueue queue({.chunk_bytes = kChunkBytes, .background_bytes_per_s = 1000});
   queue.Add(Up(CopyPriority::kBackground, {500, 500, 500, 500}), nullptr);
@@ -132,7 +161,9 @@ TEST(CopyQueueTest, BackgroundWorkKeepsToItsRate) {
 }
 
 TEST(CopyQueueTest, WorkWithARateIsSpreadInSmallChunks) {
-  CopyQueue queue({.chunk_bytes = 64 * kMiB, .background_bytes_per_s = 20'000'000'000});
+  CopyQueue queue({.chunk_bytes = 64 * kMiB,
+                   .gentle_chunk_bytes = 0,
+                   .background_bytes_per_s = 20'000'000'000});
   const std::vector<uint64_t> blocks(64, 1 * kMiB);
   queue.Add(Up(CopyPriority::kBackground, blocks), nullptr);
   EXPECT_EQ(TakeUp(&queue)->bytes, 3 * kMiB) << "a 5000th of a second's bytes, in whole blocks";

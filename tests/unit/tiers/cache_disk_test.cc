@@ -444,6 +444,7 @@ TEST_F(CacheDiskTest, DrainWalksTheDirectoryInParts) {
   const auto events_of_a_drain = [this](uint32_t part_rows) {
     CacheSetup setup;
     setup.options.drain_part_rows = part_rows;
+    cache_.reset();
     Start(setup);
     Put(Sequence(1, 12));
     Drain();

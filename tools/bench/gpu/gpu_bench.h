@@ -84,7 +84,7 @@ using GpuResults = std::vector<GpuResult>;
 [[nodiscard]] Result<double> MeasureArenaCeiling(uint64_t bytes);
 // How long a daemon with a large pool and arena takes to serve, the first time and again.
 [[nodiscard]] Result<GpuResults> MeasureLargeStart(const GpuBenchOptions& options);
-// A memory-bound kernel in this process while another process offloads.
+// An engine's steps in this process while a daemon offloads and loads, and beside a bare copier.
 [[nodiscard]] Result<GpuResults> MeasureInterference(const GpuBenchOptions& options);
 // kill -9 of clients at work: what is left of them, and whether another client's blocks stay what
 // they are.

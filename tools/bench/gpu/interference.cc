@@ -1,136 +1,202 @@
 // SPDX-License-Identifier: Apache-2.0
+// How much slower an engine's steps become while a daemon copies for others on the same GPU.
 #include <fmt/format.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
-#include <cstring>
 #include <filesystem>
+#include <functional>
 #include <memory>
-#include <random>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "base/byte_size.h"
-#include "tools/bench/gpu/cuda_check.h"
+#include "tools/bench/bench_client.h"
+#include "tools/bench/gpu/bench_daemon.h"
+#include "tools/bench/gpu/engine_step.h"
 #include "tools/bench/gpu/gpu_bench.h"
-#include "tools/bench/gpu/kernel/read_memory.h"
-#include "tools/replay/report.h"
 
 namespace kvtier {
 namespace {
 
-// Some 130 us of an H200, and many times its cache.
-constexpr uint64_t kReadBytes = 512 * kMiB;
-constexpr int kSteps = 6000;
-constexpr int kWarmSteps = 200;
-constexpr auto kOffloadStart = std::chrono::milliseconds(2500);
+using Clock = std::chrono::steady_clock;
 
-struct FreeVram {
-  void operator()(void* memory) const { (void)cudaFree(memory); }
-};
+constexpr uint64_t kBlockBytes = 2 * kMiB;
+constexpr double kBurstBytesPerSecond = 10e9;
+constexpr uint64_t kBurstBytes = 256 * kMiB;
+constexpr auto kCopierStart = std::chrono::milliseconds(2500);
 
-class StepTimer {
+double SecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// Repeats `round`, which returns the bytes it moved, on a thread of its own until it is destroyed.
+class Traffic {
  public:
-  [[nodiscard]] Status Open() {
-    void* memory = nullptr;
-    KVT_RETURN_IF_ERROR(CheckCuda(cudaMalloc(&memory, kReadBytes + sizeof(uint32_t))));
-    vram_.reset(memory);
-    // Not zeros: those can be read faster than other bytes.
-    const auto noise = std::make_unique_for_overwrite<std::byte[]>(kReadBytes);
-    std::mt19937_64 random(1);
-    for (uint64_t i = 0; i < kReadBytes; i += sizeof(uint64_t)) {
-      const uint64_t word = random();
-      std::memcpy(&noise[i], &word, sizeof(word));
-    }
-    KVT_RETURN_IF_ERROR(
-        CheckCuda(cudaMemcpy(memory, noise.get(), kReadBytes, cudaMemcpyHostToDevice)));
-    KVT_RETURN_IF_ERROR(
-        CheckCuda(cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, 0)));
-    KVT_RETURN_IF_ERROR(CheckCuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)));
-    KVT_RETURN_IF_ERROR(CheckCuda(cudaEventCreate(&start_)));
-    return CheckCuda(cudaEventCreate(&end_));
-  }
-  ~StepTimer() {
-    if (end_ != nullptr) (void)cudaEventDestroy(end_);
-    if (start_ != nullptr) (void)cudaEventDestroy(start_);
-    if (stream_ != nullptr) (void)cudaStreamDestroy(stream_);
-  }
+  using Round = std::function<Result<uint64_t>()>;
 
-  struct Step {
-    double p50_us = 0;
-    double p99_us = 0;
-  };
-  [[nodiscard]] Result<Step> Run() {
-    std::vector<double> steps;
-    for (int i = 0; i < kWarmSteps + kSteps; ++i) {
-      KVT_RETURN_IF_ERROR(CheckCuda(cudaEventRecord(start_, stream_)));
-      KVT_RETURN_IF_ERROR(CheckCuda(
-          ReadMemory(vram_.get(), kReadBytes,
-                     reinterpret_cast<uint32_t*>(static_cast<std::byte*>(vram_.get()) + kReadBytes),
-                     multiprocessors_, stream_)));
-      KVT_RETURN_IF_ERROR(CheckCuda(cudaEventRecord(end_, stream_)));
-      KVT_RETURN_IF_ERROR(CheckCuda(cudaEventSynchronize(end_)));
-      float milliseconds = 0;
-      KVT_RETURN_IF_ERROR(CheckCuda(cudaEventElapsedTime(&milliseconds, start_, end_)));
-      if (i >= kWarmSteps) steps.push_back(1000.0 * milliseconds);
-    }
-    return Step{Percentile(steps, 0.50), Percentile(steps, 0.99)};
+  explicit Traffic(Round round)
+      : thread_([this, round = std::move(round)] {
+          while (!stopping_) {
+            const Result<uint64_t> moved = round();
+            if (!moved) {
+              failed_ = true;
+              return;
+            }
+            bytes_ += *moved;
+          }
+        }) {}
+  ~Traffic() {
+    stopping_ = true;
+    thread_.join();
   }
+  Traffic(const Traffic&) = delete;
+  Traffic& operator=(const Traffic&) = delete;
+
+  [[nodiscard]] uint64_t bytes() const { return bytes_; }
+  [[nodiscard]] bool failed() const { return failed_; }
 
  private:
-  std::unique_ptr<void, FreeVram> vram_;
-  int multiprocessors_ = 0;
-  cudaStream_t stream_ = nullptr;
-  cudaEvent_t start_ = nullptr;
-  cudaEvent_t end_ = nullptr;
+  std::atomic<uint64_t> bytes_ = 0;
+  std::atomic<bool> stopping_ = false;
+  std::atomic<bool> failed_ = false;
+  std::thread thread_;  // last: it uses the others
 };
 
-// Another process that offloads, as the daemon would, until this goes.
-class OffloadingProcess {
+// The lines of one kind of traffic, each beside the idle step of the same run.
+class StepTable {
  public:
-  explicit OffloadingProcess(uint64_t bytes_per_s) {
+  explicit StepTable(EngineStep* step) : step_(*step) {}
+
+  [[nodiscard]] Status MeasureIdle() {
+    KVT_ASSIGN_OR_RETURN(graph_, step_.RunGraph());
+    KVT_ASSIGN_OR_RETURN(eager_, step_.RunEager());
+    Add("idle", graph_, eager_, false);
+    return {};
+  }
+  [[nodiscard]] Status MeasureBeside(const std::string& name, Traffic::Round round) {
+    Traffic traffic(std::move(round));
+    while (traffic.bytes() == 0 && !traffic.failed()) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    const uint64_t before = traffic.bytes();
+    const auto start = Clock::now();
+    KVT_ASSIGN_OR_RETURN(const StepTimes graph, step_.RunGraph());
+    KVT_ASSIGN_OR_RETURN(const StepTimes eager, step_.RunEager());
+    const double gbps = static_cast<double>(traffic.bytes() - before) / 1e9 / SecondsSince(start);
+    if (traffic.failed()) return MakeError(ErrorCode::kIoError, "traffic_failed", name);
+    Add(name, graph, eager, true);
+    results_.push_back(MakeGpuResult("step_traffic_" + name, gbps, "GB/s", 0));
+    return {};
+  }
+  // While some other process copies.
+  [[nodiscard]] Status MeasureBesideProcess(const std::string& name) {
+    KVT_ASSIGN_OR_RETURN(const StepTimes graph, step_.RunGraph());
+    KVT_ASSIGN_OR_RETURN(const StepTimes eager, step_.RunEager());
+    Add(name, graph, eager, true);
+    return {};
+  }
+  [[nodiscard]] GpuResults Take() { return std::move(results_); }
+
+ private:
+  void Add(const std::string& name, const StepTimes& graph, const StepTimes& eager, bool compare) {
+    const auto add = [&](const char* what, double us, double idle_us) {
+      results_.push_back(
+          MakeGpuResult(fmt::format("{}_{}", what, name), us, "us", compare ? idle_us : 0));
+    };
+    add("step_p50", graph.p50_us, graph_.p50_us);
+    add("step_p99", graph.p99_us, graph_.p99_us);
+    add("eager_step_p50", eager.p50_us, eager_.p50_us);
+    add("eager_step_p99", eager.p99_us, eager_.p99_us);
+  }
+
+  EngineStep& step_;
+  StepTimes graph_, eager_;
+  GpuResults results_;
+};
+
+// A bare process that offloads without a daemon until this goes.
+class CopierProcess {
+ public:
+  CopierProcess() {
     const std::string program = std::filesystem::read_symlink("/proc/self/exe");
-    const std::string rate = fmt::format("{}", bytes_per_s);
     pid_ = ::fork();
     if (pid_ == 0) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-      ::execl(program.c_str(), program.c_str(), "--offload-forever", rate.c_str(), nullptr);
+      ::execl(program.c_str(), program.c_str(), "--offload-forever", "0", nullptr);
       ::_exit(127);
     }
+    // It does not say when it begins.
+    std::this_thread::sleep_for(kCopierStart);
   }
-  ~OffloadingProcess() {
+  ~CopierProcess() {
     ::kill(pid_, SIGKILL);
     ::waitpid(pid_, nullptr, 0);
   }
-  OffloadingProcess(const OffloadingProcess&) = delete;
-  OffloadingProcess& operator=(const OffloadingProcess&) = delete;
+  CopierProcess(const CopierProcess&) = delete;
+  CopierProcess& operator=(const CopierProcess&) = delete;
 
  private:
   pid_t pid_ = -1;
 };
 
+// Offloads in the background: sets that fill most of a pool of which nearly all is to be kept
+// clean, so no acquire ever waits for room.
+Status BesideOffloads(const GpuBenchOptions& options, StepTable* table) {
+  const BenchSizes sizes{.block_bytes = kBlockBytes, .blocks = 4 * options.set_bytes / kBlockBytes};
+  KVT_ASSIGN_OR_RETURN(const PrivateDaemon daemon,
+                       StartBenchDaemon(options, sizes, {"cache.pool_clean_fraction=0.95"}));
+  KVT_ASSIGN_OR_RETURN(BenchClient client, BenchClient::Connect(daemon, kBlockBytes));
+  uint64_t seed = 100;
+  const auto offload = [&](uint64_t blocks) -> Result<uint64_t> {
+    KVT_ASSIGN_OR_RETURN(const TimedOffload done,
+                         client.CommitAndTimeRest(BenchClient::Set(seed++, blocks), false));
+    return done.bytes;
+  };
+  KVT_RETURN_IF_ERROR(
+      table->MeasureBeside("offload", [&] { return offload(sizes.blocks * 4 / 5); }));
+  auto next = Clock::now();
+  return table->MeasureBeside("offload_bursts", [&]() -> Result<uint64_t> {
+    std::this_thread::sleep_until(next);
+    next = std::max(next, Clock::now() - std::chrono::milliseconds(100)) +
+           std::chrono::nanoseconds(static_cast<int64_t>(1e9 * kBurstBytes / kBurstBytesPerSecond));
+    return offload(kBurstBytes / kBlockBytes);
+  });
+}
+
+// Loads that a client waits for: two sets take turns in a pool that holds one.
+Status BesideLoads(const GpuBenchOptions& options, StepTable* table) {
+  const BenchSizes sizes{.block_bytes = kBlockBytes, .blocks = options.set_bytes / kBlockBytes};
+  KVT_ASSIGN_OR_RETURN(const PrivateDaemon daemon, StartBenchDaemon(options, sizes, {}));
+  KVT_ASSIGN_OR_RETURN(BenchClient client, BenchClient::Connect(daemon, kBlockBytes));
+  const Set sets[] = {BenchClient::Set(1, sizes.blocks), BenchClient::Set(2, sizes.blocks)};
+  KVT_RETURN_IF_ERROR(StoreBelow(client, sets));
+  size_t turn = 0;
+  return table->MeasureBeside("loads", [&]() -> Result<uint64_t> {
+    KVT_ASSIGN_OR_RETURN(const TimedLoad load, client.Load(sets[turn++ % 2]));
+    return load.hit[static_cast<size_t>(Tier::kHost)] * kBlockBytes;
+  });
+}
+
 }  // namespace
 
-Result<GpuResults> MeasureInterference(const GpuBenchOptions& /*options*/) {
-  StepTimer timer;
-  KVT_RETURN_IF_ERROR(timer.Open());
-  KVT_ASSIGN_OR_RETURN(const StepTimer::Step idle, timer.Run());
-  GpuResults results;
-  results.push_back(MakeGpuResult("kernel_p50_idle", idle.p50_us, "us", 0));
-  results.push_back(MakeGpuResult("kernel_p99_idle", idle.p99_us, "us", 0));
-  for (const uint64_t gigabytes : {10, 0}) {
-    const OffloadingProcess other(gigabytes * 1'000'000'000);
-    // It says nothing; a machine that is slower shows less interference, never more.
-    std::this_thread::sleep_for(kOffloadStart);
-    KVT_ASSIGN_OR_RETURN(const StepTimer::Step busy, timer.Run());
-    const std::string name = gigabytes == 0 ? "full_speed" : fmt::format("{}GBps", gigabytes);
-    results.push_back(MakeGpuResult("kernel_p50_offload_" + name, busy.p50_us, "us", idle.p50_us));
-    results.push_back(MakeGpuResult("kernel_p99_offload_" + name, busy.p99_us, "us", idle.p99_us));
+Result<GpuResults> MeasureInterference(const GpuBenchOptions& options) {
+  KVT_ASSIGN_OR_RETURN(const std::unique_ptr<EngineStep> step, EngineStep::Open());
+  StepTable table(step.get());
+  KVT_RETURN_IF_ERROR(table.MeasureIdle());
+  {
+    const CopierProcess copier;
+    KVT_RETURN_IF_ERROR(table.MeasureBesideProcess("bare_copier"));
   }
-  return results;
+  KVT_RETURN_IF_ERROR(BesideOffloads(options, &table));
+  KVT_RETURN_IF_ERROR(BesideLoads(options, &table));
+  return table.Take();
 }
 
 }  // namespace kvtier

@@ -16,12 +16,12 @@ numbers, lengths and slots are not checked: they are on the device. Nothing is l
 first call; torch is needed, and a Hopper GPU.
 """
 
-from .attention import prefill, decode, decode_shared
+from ._launch import Workspace
+from .attention import decode, decode_shared, prefill
 from .blocks import LayerTensors, checksum_blocks, copy_blocks, fill_blocks, merge_lse
 from .cache import PagedKv, SequenceTables
 from .kv_write import Rope, RopeStyle, kv_write
 from .mla import mla_decode
-from .workspace import Workspace
 
 __all__ = [
     "LayerTensors",
@@ -30,7 +30,6 @@ __all__ = [
     "RopeStyle",
     "SequenceTables",
     "Workspace",
-    "prefill",
     "checksum_blocks",
     "copy_blocks",
     "decode",
@@ -39,4 +38,5 @@ __all__ = [
     "kv_write",
     "merge_lse",
     "mla_decode",
+    "prefill",
 ]

@@ -6,12 +6,14 @@ Only attributes and methods that every torch version has are used, so that nothi
 
 from __future__ import annotations
 
-import enum
+import ctypes
 import functools
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Optional
 
-from ..errors import invalid
+from ..errors import Status, UnsupportedError, invalid
+from ._launch import abi
 
 if TYPE_CHECKING:
     import torch
@@ -22,22 +24,16 @@ Shape = Sequence[Optional[int]]
 # Bytes that pointers and strides are multiples of.
 ALIGNMENT_BYTES = 16
 
-
-class DType(enum.IntEnum):
-    """The element types that kernels take, numbered as in kernels.h."""
-
-    BF16 = 0
-    FP16 = 1
-    FP8_E4M3 = 2
-    FP32 = 3
+_NEEDED_DEVICE = "a GPU: the kernels are built for CUDA and Hopper (compute capability 9.0)"
 
 
 SIXTEEN_BIT = ("bfloat16", "float16")
-_NUMBERS = {
-    "bfloat16": DType.BF16,
-    "float16": DType.FP16,
-    "float8_e4m3fn": DType.FP8_E4M3,
-    "float32": DType.FP32,
+# The numbers of kvt_dtype.
+_NUMBERS: dict[str, int] = {
+    "bfloat16": abi.KVT_BF16,
+    "float16": abi.KVT_FP16,
+    "float8_e4m3fn": abi.KVT_FP8_E4M3,
+    "float32": abi.KVT_FP32,
 }
 
 
@@ -52,7 +48,7 @@ def _name(dtype: object) -> str:
     return str(dtype).rpartition(".")[2]
 
 
-def dtype_number(tensor: torch.Tensor) -> DType:
+def dtype_number(tensor: torch.Tensor) -> int:
     """Of a tensor whose dtype was checked."""
     return _NUMBERS[dtype_name(tensor)]
 
@@ -76,12 +72,19 @@ def check(
         return
     wanted_shape = ", ".join("any" if size is None else str(size) for size in shape)
     wanted_dtype = "any dtype" if dtypes is None else " or ".join(dtypes)
-    device = "a GPU" if beside is None or not beside.is_cuda else beside.device
+    device = _NEEDED_DEVICE if beside is None or not beside.is_cuda else beside.device
     raise invalid(
         f"bad_{name}",
         f"{name} is {dtype_name(tensor)} {list(sizes)} on {tensor.device}, "
         f"not {wanted_dtype} [{wanted_shape}] on {device}",
     )
+
+
+def check_device(tensor: torch.Tensor, name: str) -> None:
+    """Raises InvalidArgumentError "bad_NAME" unless `tensor` is on a GPU; before its device is
+    made the current one."""
+    if not tensor.is_cuda:
+        raise invalid(f"bad_{name}", f"{name} is on {tensor.device}, not on {_NEEDED_DEVICE}")
 
 
 def check_list(
@@ -132,6 +135,34 @@ def _without_dimensions_of_one(sizes: tuple[int, ...], strides: tuple[int, ...])
         if sizes[i] == 1:
             result[i] = 1 if i == len(sizes) - 1 else result[i + 1] * sizes[i + 1]
     return tuple(result)
+
+
+def real(value: float, name: str, *, zero: bool = False) -> float:
+    """`value`, for a float32. Raises InvalidArgumentError "bad_NAME" unless it is finite and above
+    0, or 0 where `zero` says that 0 can be."""
+    as_float32 = ctypes.c_float(value).value
+    if not (as_float32 > 0 or zero and as_float32 == 0) or math.isinf(as_float32):
+        allowed = "0 or a finite number above it" if zero else "a finite number above 0"
+        raise invalid(f"bad_{name}", f"{name} is {value}, not {allowed}")
+    return value
+
+
+def split(tokens: int) -> int:
+    """`tokens` of split_tokens. Raises InvalidArgumentError "bad_split_tokens"."""
+    least: int = abi.KVT_DECODE_MIN_SPLIT
+    if tokens != 0 and (tokens < least or tokens & (tokens - 1) != 0):
+        raise invalid(
+            "bad_split_tokens", f"split_tokens is {tokens}, not 0 or a power of two from {least} on"
+        )
+    return whole(tokens, "split_tokens")
+
+
+def unsupported(field: str, given: object, built: str) -> UnsupportedError:
+    """For a value that makes sense, but that no kernel is built for: reason
+    "unsupported_FIELD"."""
+    return UnsupportedError(
+        Status.UNSUPPORTED, f"unsupported_{field}", f"{field} is {given}, built: {built}"
+    )
 
 
 def address(tensor: torch.Tensor | None) -> int | None:

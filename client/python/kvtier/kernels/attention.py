@@ -6,14 +6,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..errors import invalid
-from . import _abi, _launch, _tensors
+from . import _launch, _tensors
+from ._launch import Workspace, abi
 from .cache import PagedKv, SequenceTables
-from .workspace import Workspace
 
 if TYPE_CHECKING:
     import torch
 
-_LARGEST_SPLITS = 64
+_HEAD_DIMS = (64, 128, 256)
+# Query heads for each KV head.
+_LARGEST_DECODE_GROUP = 16
+_LARGEST_PREFILL_GROUP = 64
 
 
 def decode(
@@ -49,12 +52,13 @@ def decode(
 
     Raises InvalidArgumentError, UnsupportedError; see `Workspace` for CUDA graphs.
     """
+    _tensors.check_device(query, "query")
     with _launch.on_device(query, stream) as handle:
         result = _output(query, output)
         params = _decode_params(query, result, cache, tables, softmax_scale, lse, sinks)
-        params.soft_cap = soft_cap
+        params.soft_cap = _tensors.real(soft_cap, "soft_cap", zero=True)
         params.window_tokens = _tensors.whole(window_tokens, "window_tokens")
-        params.split_tokens = _tensors.whole(split_tokens, "split_tokens")
+        params.split_tokens = _tensors.split(split_tokens)
         params.tables_settled = tables_settled
         if len(tables) > 0:
             _launch.launch_with_workspace("kvt_decode", params, handle, workspace, query)
@@ -83,12 +87,13 @@ def decode_shared(
         the sequences members[p] to members[p + 1] - 1; members[0] is 0, the last one the number of
         sequences. A sequence without a prefix gets one of length 0.
     """
+    _tensors.check_device(query, "query")
     with _launch.on_device(query, stream) as handle:
         result = _output(query, output)
         own = _decode_params(query, result, cache, tables, softmax_scale, lse, sinks)
-        own.soft_cap = soft_cap
+        own.soft_cap = _tensors.real(soft_cap, "soft_cap", zero=True)
         _tensors.check_list(members, "members", len(prefixes) + 1, "int32", query)
-        params = _abi.DecodeSharedParams(
+        params = abi.kvt_decode_shared_params(
             own, prefixes.abi(cache.page_tokens, cache.key.device), members.data_ptr()
         )
         if len(tables) > 0:
@@ -112,6 +117,7 @@ def prefill(
     window_tokens: int = 0,
     sinks: torch.Tensor | None = None,
     splits: int = 0,
+    tables_settled: bool = False,
     output: torch.Tensor | None = None,
     lse: torch.Tensor | None = None,
     workspace: Workspace | None = None,
@@ -125,16 +131,18 @@ def prefill(
         query_starts[s + 1] - 1, which are its last ones.
     causal: each token sees the keys up to its own position; False: all keys, e.g. of a shared
         prefix. splits: 0: as many parts as fill the device; 1 to 64: so many.
+    tables_settled: as for `decode`, of query_starts too.
     lse: float32 [query_tokens, q_heads], contiguous.
 
     The other parameters and errors are as for `decode`.
     """
+    _tensors.check_device(query, "query")
     with _launch.on_device(query, stream) as handle:
         result = _output(query, output)
         starts = len(tables) + 1
         _tensors.check_list(query_starts, "query_starts", starts, "int32", query)
-        strides = _query_strides(query, result, cache)
-        params = _abi.PrefillParams(
+        strides = _query_strides(query, result, cache, _LARGEST_PREFILL_GROUP)
+        params = abi.kvt_prefill_params(
             **_common(query, result, cache, tables, softmax_scale, lse, sinks),
             query_token_stride=strides[0],
             query_head_stride=strides[1],
@@ -142,10 +150,11 @@ def prefill(
             output_head_stride=strides[3],
             query_starts=query_starts.data_ptr(),
             query_tokens=query.shape[0],
-            soft_cap=soft_cap,
+            soft_cap=_tensors.real(soft_cap, "soft_cap", zero=True),
             window_tokens=_tensors.whole(window_tokens, "window_tokens"),
             causal=causal,
-            splits=_tensors.whole(splits, "splits", 0, _LARGEST_SPLITS),
+            splits=_tensors.whole(splits, "splits", 0, abi.KVT_PREFILL_MAX_SPLITS),
+            tables_settled=tables_settled,
         )
         if query.shape[0] > 0 and len(tables) > 0:
             _launch.launch_with_workspace("kvt_prefill", params, handle, workspace, query)
@@ -162,9 +171,10 @@ def _output(query: torch.Tensor, output: torch.Tensor | None) -> torch.Tensor:
 
 
 def _query_strides(
-    query: torch.Tensor, output: torch.Tensor, cache: PagedKv
+    query: torch.Tensor, output: torch.Tensor, cache: PagedKv, largest_group: int
 ) -> tuple[int, int, int, int]:
-    """Rows and heads of the query, then of the output. Raises InvalidArgumentError."""
+    """Rows and heads of the query, then of the output. Raises InvalidArgumentError;
+    UnsupportedError: no kernel is built for such heads."""
     if query.device != cache.key.device:
         raise invalid("bad_query", f"on {query.device}, the cache is on {cache.key.device}")
     heads, dim = query.shape[1:]
@@ -178,6 +188,11 @@ def _query_strides(
             "bad_query",
             f"{_tensors.dtype_name(query)} over a {_tensors.dtype_name(cache.key)} cache",
         )
+    if dim not in _HEAD_DIMS:
+        raise _tensors.unsupported("head_dim", dim, ", ".join(map(str, _HEAD_DIMS)))
+    if heads > largest_group * cache.kv_heads:
+        given = f"{heads} over {cache.kv_heads} KV heads"
+        raise _tensors.unsupported("q_heads", given, f"1 to {largest_group} for each KV head")
     own, results = _tensors.strides(query, "query"), _tensors.strides(output, "output")
     return own[0], own[1], results[0], results[1]
 
@@ -197,8 +212,6 @@ def _common(
     if sinks is not None:
         _tensors.check_list(sinks, "sinks", heads, "float32", query)
     scale = cache.head_dim**-0.5 if softmax_scale is None else softmax_scale
-    if not scale > 0:
-        raise invalid("bad_softmax_scale", str(scale))
     return {
         "query": query.data_ptr(),
         "output": output.data_ptr(),
@@ -207,7 +220,7 @@ def _common(
         "q_heads": heads,
         "kv": cache.abi,
         "sequences": tables.abi(cache.page_tokens, cache.key.device),
-        "softmax_scale": scale,
+        "softmax_scale": _tensors.real(scale, "softmax_scale"),
         "sinks": _tensors.address(sinks),
     }
 
@@ -223,8 +236,12 @@ def _decode_params(
 ) -> Any:
     if query.shape[0] != len(tables):
         raise invalid("bad_query", f"{query.shape[0]} rows for {len(tables)} sequences")
-    strides = _query_strides(query, output, cache)
-    return _abi.DecodeParams(
+    strides = _query_strides(query, output, cache, _LARGEST_DECODE_GROUP)
+    pairs, most = len(tables) * cache.kv_heads, abi.KVT_DECODE_MAX_PAIRS
+    if pairs > most:
+        given = f"{len(tables)} with {cache.kv_heads} KV heads"
+        raise _tensors.unsupported("sequences", given, f"{most} pairs of sequence and KV head")
+    return abi.kvt_decode_params(
         **_common(query, output, cache, tables, softmax_scale, lse, sinks),
         query_sequence_stride=strides[0],
         query_head_stride=strides[1],

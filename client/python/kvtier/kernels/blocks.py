@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..errors import invalid
-from . import _abi, _launch, _tensors
+from . import _launch, _tensors
+from ._launch import abi
 
 if TYPE_CHECKING:
     import torch
@@ -90,7 +91,7 @@ def copy_blocks(
     most = counts.pop() if counts else min(here.blocks, there.blocks)
     count = most if blocks is None else _tensors.whole(blocks, "blocks", 0, most)
     layers, tokens, heads, dim = here.shape
-    params = _abi.CopyBlocksParams(
+    params = abi.kvt_copy_blocks_params(
         here.layout,
         there.layout,
         _tensors.address(source_blocks),
@@ -183,7 +184,7 @@ def merge_lse(
         raise invalid("bad_partials", "a part is not contiguous")
     _tensors.check_lse(lse, tokens, heads, partials)
     strides = _tensors.strides(output, "output")
-    params = _abi.MergeLseParams(
+    params = abi.kvt_merge_lse_params(
         partials=partials.data_ptr(),
         partial_lse=partial_lse.data_ptr(),
         output=output.data_ptr(),
@@ -211,14 +212,14 @@ def _side(cache: torch.Tensor | LayerTensors, name: str) -> _Side:
         key = cache.layers[0][0]
         size = key.element_size()
         block, token, head, _ = (stride * size for stride in cache.strides)
-        layout = _abi.BlockLayout(None, cache.bases.data_ptr(), block, 0, 0, token, head)
+        layout = abi.kvt_block_layout(None, cache.bases.data_ptr(), block, 0, 0, token, head)
         blocks, *rest = key.shape
         shape = (len(cache.layers), *rest)
     else:
         key = cache
         _tensors.check(cache, name, (None, None, _KEY_AND_VALUE, None, None, None), None)
         byte_strides = [stride * key.element_size() for stride in _tensors.strides(cache, name)]
-        layout = _abi.BlockLayout(cache.data_ptr(), None, *byte_strides[:-1])
+        layout = abi.kvt_block_layout(cache.data_ptr(), None, *byte_strides[:-1])
         blocks, layers, _, *rest = cache.shape
         shape = (layers, *rest)
     if shape[-1] * key.element_size() % _tensors.ALIGNMENT_BYTES != 0:
@@ -242,7 +243,7 @@ def _block_list(blocks: torch.Tensor, block_ids: torch.Tensor | None) -> Any:
     if (blocks.data_ptr() | stride_bytes) % _tensors.ALIGNMENT_BYTES != 0 or block_bytes == 0:
         raise invalid("bad_blocks", f"{block_bytes} bytes every {stride_bytes}, aligned to 16")
     count = blocks.shape[0] if block_ids is None else _list_size(block_ids, "block_ids", blocks)
-    return _abi.BlockList(
+    return abi.kvt_block_list(
         base=blocks.data_ptr(),
         block_stride=stride_bytes,
         block_bytes=block_bytes,

@@ -6,7 +6,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..errors import invalid
-from . import _abi, _tensors
+from . import _tensors
+from ._launch import abi
 
 if TYPE_CHECKING:
     import torch
@@ -46,7 +47,7 @@ class PagedKv:
         _tensors.check(value, "value", tuple(key.shape), (_tensors.dtype_name(key),), key)
         if _tensors.strides(value, "value") != strides:
             raise invalid("bad_value", f"strides {tuple(value.stride())}, those of key: {strides}")
-        self.abi = _abi.PagedKv(
+        self.abi = abi.kvt_paged_kv(
             key=key.data_ptr(),
             value=value.data_ptr(),
             dtype=_tensors.dtype_number(key),
@@ -84,7 +85,7 @@ class PagedKv:
 
     def _scales(self, scales: torch.Tensor | None, name: str) -> Any:
         if scales is None:
-            return _abi.Scales()
+            return abi.kvt_scales()
         if not self.is_fp8:
             raise invalid(f"bad_{name}", f"scales for a {_tensors.dtype_name(self.key)} cache")
         blocks, page_tokens, kv_heads, _ = self.key.shape
@@ -92,12 +93,12 @@ class PagedKv:
         dimensions = len(scales.shape)
         if scales.numel() == 1 and dimensions < 2:
             _tensors.check(scales, name, tuple(scales.shape), ("float32",), self.key)
-            return _abi.Scales(values=scales.data_ptr())
+            return abi.kvt_scales(values=scales.data_ptr())
         if dimensions not in shapes:
             raise invalid(f"bad_{name}", f"{dimensions} dimensions, 0, 1 or 3 can be")
         _tensors.check(scales, name, shapes[dimensions], ("float32",), self.key)
         block, token, head = ((0, 0) + tuple(scales.stride()))[-3:]
-        return _abi.Scales(scales.data_ptr(), block, token, head)
+        return abi.kvt_scales(scales.data_ptr(), block, token, head)
 
 
 class SequenceTables:
@@ -145,7 +146,7 @@ class SequenceTables:
             raise invalid("bad_block_table", f"on {self.block_table.device}, the cache on {device}")
         room = self.block_table.shape[1] * page_tokens
         longest = room if self.max_kv_length is None else self.max_kv_length
-        return _abi.Sequences(
+        return abi.kvt_sequences(
             block_table=self.block_table.data_ptr(),
             kv_lengths=self.kv_lengths.data_ptr(),
             table_stride=self.block_table.stride()[0],

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from .._cheader import HeaderEnum, enum_of
 from ..errors import invalid
-from . import _abi, _launch, _tensors
+from . import _launch, _tensors
+from ._launch import abi
 from .cache import PagedKv
 
 if TYPE_CHECKING:
@@ -17,12 +18,10 @@ if TYPE_CHECKING:
 _ROTARY_STEP = 16
 
 
-class RopeStyle(enum.IntEnum):
+@enum_of(abi, "KVT_ROPE_NONE")
+class RopeStyle(HeaderEnum):
     """NEOX: element i turns with element i + rotary_dim / 2 (Llama, Qwen). GPTJ: element 2i turns
-    with element 2i + 1."""
-
-    NEOX = 1
-    GPTJ = 2
+    with element 2i + 1. NONE: nothing is turned."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +64,7 @@ def kv_write(
 
     Raises InvalidArgumentError, UnsupportedError.
     """
+    _tensors.check_device(key, "key")
     with _launch.on_device(key, stream) as handle:
         params = _params(key, value, cache, slot_mapping)
         if rope is not None:
@@ -87,7 +87,7 @@ def _params(
     _tensors.check(value, "value", tuple(key.shape), (_tensors.dtype_name(key),), key)
     _tensors.check_list(slot_mapping, "slot_mapping", key.shape[0], "int64", key)
     key_strides, value_strides = _tensors.strides(key, "key"), _tensors.strides(value, "value")
-    return _abi.KvWriteParams(
+    return abi.kvt_kv_write_params(
         key=key.data_ptr(),
         value=value.data_ptr(),
         dtype=_tensors.dtype_number(key),
@@ -110,7 +110,7 @@ def _rope(rope: Rope, key: torch.Tensor) -> Any:
         raise invalid("bad_cos_sin", f"rotary_dim {rotary_dim} for heads of {head_dim}")
     if not rope.cos_sin.is_contiguous():
         raise invalid("bad_cos_sin", "it is not contiguous")
-    return _abi.Rope(rope.style, rotary_dim, rope.positions.data_ptr(), rope.cos_sin.data_ptr())
+    return abi.kvt_rope(rope.style, rotary_dim, rope.positions.data_ptr(), rope.cos_sin.data_ptr())
 
 
 def _add_query(params: Any, query: torch.Tensor, output: torch.Tensor, key: torch.Tensor) -> None:

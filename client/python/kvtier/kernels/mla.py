@@ -6,9 +6,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..errors import invalid
-from . import _abi, _launch, _tensors
+from . import _launch, _tensors
+from ._launch import Workspace, abi
 from .cache import SequenceTables, check_page
-from .workspace import Workspace
 
 if TYPE_CHECKING:
     import torch
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _LATENT_DIM = 512
 _ROPE_DIM = 64
 _QUERY_DIM = _LATENT_DIM + _ROPE_DIM
-_MOST_HEADS = 128
+_TILE_HEADS = 64
 _FP8 = "float8_e4m3fn"
 
 
@@ -49,20 +49,22 @@ def mla_decode(
     _tensors.check(query, "query", (len(tables), None, _QUERY_DIM), _tensors.SIXTEEN_BIT)
     dtypes = (_tensors.dtype_name(query),)
     rows, heads = query.shape[:2]
-    if not 0 < heads <= _MOST_HEADS:
-        raise invalid("bad_query", f"{heads} heads, 1 to {_MOST_HEADS} can be")
+    if not 0 < heads <= abi.KVT_MLA_MAX_HEADS:
+        raise invalid("bad_query", f"{heads} heads, 1 to {abi.KVT_MLA_MAX_HEADS} can be")
     _tensors.check(latent, "latent", (None, None, _QUERY_DIM), (*dtypes, _FP8), query)
     check_page(latent.shape[1], "latent")
     scales = _scales(latent_scales, latent)
     _tensors.check_lse(lse, rows, heads, query)
-    if not softmax_scale > 0:
-        raise invalid("bad_softmax_scale", str(softmax_scale))
+    pairs, most = rows * -(-heads // _TILE_HEADS), abi.KVT_MLA_MAX_PAIRS
+    if pairs > most:
+        built = f"{most} pairs of sequence and {_TILE_HEADS} heads"
+        raise _tensors.unsupported("sequences", f"{rows} with {heads} heads", built)
     with _launch.on_device(query, stream) as handle:
         result = query.new_empty((rows, heads, _LATENT_DIM)) if output is None else output
         _tensors.check(result, "output", (rows, heads, _LATENT_DIM), dtypes, query)
         own, results = _tensors.strides(query, "query"), _tensors.strides(result, "output")
         blocks = _tensors.strides(latent, "latent")
-        params = _abi.MlaDecodeParams(
+        params = abi.kvt_mla_decode_params(
             query=query.data_ptr(),
             output=result.data_ptr(),
             lse=_tensors.address(lse),
@@ -79,8 +81,8 @@ def mla_decode(
             latent_dtype=_tensors.dtype_number(latent),
             latent_scales=scales,
             sequences=tables.abi(latent.shape[1], latent.device),
-            softmax_scale=softmax_scale,
-            split_tokens=_tensors.whole(split_tokens, "split_tokens"),
+            softmax_scale=_tensors.real(softmax_scale, "softmax_scale"),
+            split_tokens=_tensors.split(split_tokens),
             tables_settled=tables_settled,
         )
         if rows > 0:
@@ -90,11 +92,11 @@ def mla_decode(
 
 def _scales(scales: torch.Tensor | None, latent: torch.Tensor) -> Any:
     if scales is None:
-        return _abi.Scales()
+        return abi.kvt_scales()
     if _tensors.dtype_name(latent) != _FP8:
         raise invalid("bad_latent_scales", f"scales for a {_tensors.dtype_name(latent)} latent")
     one = scales.numel() == 1 and len(scales.shape) < 2
     shape = tuple(scales.shape) if one else tuple(latent.shape[:2])
     _tensors.check(scales, "latent_scales", shape, ("float32",), latent)
     block, token = (0, 0) if one else tuple(scales.stride())
-    return _abi.Scales(scales.data_ptr(), block, token, 0)
+    return abi.kvt_scales(scales.data_ptr(), block, token, 0)
