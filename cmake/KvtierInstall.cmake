@@ -93,7 +93,7 @@ install(FILES ${CMAKE_BINARY_DIR}/kvtier.pc
   DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT libkvtier-dev)
 
 # --- what every package has ---
-# Who answers for the packages is whoever builds them, named as Debian's own tools are told.
+# The packages' maintainer is who builds them, named by the variables that Debian's own tools read.
 set(maintainer_name "$ENV{DEBFULLNAME}")
 set(maintainer_address "$ENV{DEBEMAIL}")
 if(NOT maintainer_name)

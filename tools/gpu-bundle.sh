@@ -87,7 +87,7 @@ END
 cat >"$bundle/gpu-bench.sh" <<'END'
 #!/usr/bin/env bash
 # Prints a table and writes gpu-bench.json here, or where --output says. Replays
-# mooncake_conversation.jsonl as well, if somebody has put it beside this script.
+# mooncake_conversation.jsonl as well, if it lies beside this script.
 set -euo pipefail
 readonly here=$(cd "$(dirname "$0")" && pwd)
 export LD_LIBRARY_PATH=$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}

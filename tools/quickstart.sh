@@ -113,8 +113,8 @@ generate() {
   say "   first token after $(printf '%.0f' "$(field "$report" ttft_ms)") ms"
 }
 
-# Other clients take the whole pool, each for a long text of its own, so that what nobody references
-# has to sink to host memory; then they are gone again.
+# Other clients take the whole pool, each for a long text of its own, so that what no client references
+# has to move down to host memory; then they are gone again.
 crowd_out() {
   local status left blocks tries
   status=$(ctl status --json)

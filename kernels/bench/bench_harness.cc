@@ -2,10 +2,11 @@
 #include "kernels/bench/bench_harness.h"
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
+#include <numeric>
+#include <random>
 
 #include "kernels/bench/bench_kernels.h"
+#include "kernels/reference/number_format.h"
 
 namespace kvtier::kernels::bench {
 namespace {
@@ -19,50 +20,33 @@ constexpr int kMinReplays = 5;
 constexpr int kMaxReplays = 50;
 constexpr int kDirectLaunches = 20;
 
-double Median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
-  return values[values.size() / 2];
-}
-
 // A graph of `launches` launches that cycle through the buffer sets.
 class LaunchGraph {
  public:
-  LaunchGraph(int launches, int rotations, const Launch& launch, cudaStream_t stream)
-      : launches_(launches), stream_(stream) {
+  LaunchGraph(int launches, int rotations, const Launch& launch, TimedStream* stream)
+      : launches_(launches), stream_(*stream) {
     cudaGraph_t graph = nullptr;
-    CheckCuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
-    for (int i = 0; i < launches; ++i) launch(i % rotations, stream);
-    CheckCuda(cudaStreamEndCapture(stream, &graph), "end of capture");
+    CheckCuda(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeThreadLocal), "capture");
+    for (int i = 0; i < launches; ++i) launch(i % rotations, stream_.get());
+    CheckCuda(cudaStreamEndCapture(stream_.get(), &graph), "end of capture");
     CheckCuda(cudaGraphInstantiate(&executable_, graph, 0), "graph");
     CheckCuda(cudaGraphDestroy(graph), "graph");
-    CheckCuda(cudaEventCreate(&begin_), "event");
-    CheckCuda(cudaEventCreate(&end_), "event");
   }
-  ~LaunchGraph() {
-    cudaGraphExecDestroy(executable_);
-    cudaEventDestroy(begin_);
-    cudaEventDestroy(end_);
-  }
+  ~LaunchGraph() { cudaGraphExecDestroy(executable_); }
   LaunchGraph(const LaunchGraph&) = delete;
   LaunchGraph& operator=(const LaunchGraph&) = delete;
 
   // Microseconds of one launch, from one replay.
   double Replay() {
-    CheckCuda(cudaEventRecord(begin_, stream_), "event");
-    CheckCuda(cudaGraphLaunch(executable_, stream_), "graph launch");
-    CheckCuda(cudaEventRecord(end_, stream_), "event");
-    CheckCuda(cudaEventSynchronize(end_), "a launch in the graph");
-    float ms = 0;
-    CheckCuda(cudaEventElapsedTime(&ms, begin_, end_), "event");
-    return ms * 1000.0 / launches_;
+    return stream_.Microseconds([this] {
+      CheckCuda(cudaGraphLaunch(executable_, stream_.get()), "graph launch");
+    }) / launches_;
   }
 
  private:
   int launches_;
-  cudaStream_t stream_;
+  TimedStream& stream_;
   cudaGraphExec_t executable_ = nullptr;
-  cudaEvent_t begin_ = nullptr;
-  cudaEvent_t end_ = nullptr;
 };
 
 // Whole turns through the buffer sets, until the graph is long enough to be timed.
@@ -74,40 +58,57 @@ int LaunchesFor(int rotations, double us) {
 
 }  // namespace
 
-void CheckCuda(cudaError_t error, const char* what) {
-  if (error == cudaSuccess) return;
-  std::fprintf(stderr, "kvtier-kernel-bench: %s: %s\n", what, cudaGetErrorString(error));
-  std::exit(1);
-}
-
 void CheckStatus(kvt_kernel_status status, const char* what) {
   if (status == KVT_KERNEL_OK) return;
-  std::fprintf(stderr, "kvtier-kernel-bench: %s: %s (%s)\n", what, kvt_kernel_status_text(status),
-               cudaGetErrorString(cudaPeekAtLastError()));
-  std::exit(1);
+  throw CudaFailure(std::string(what) + ": " + kvt_kernel_status_text(status) + " (" +
+                    cudaGetErrorString(cudaPeekAtLastError()) + ")");
 }
-
-DeviceMemory::DeviceMemory(size_t bytes) : bytes_(bytes) {
-  CheckCuda(cudaMalloc(&data_, bytes), "device memory");
-}
-
-DeviceMemory::~DeviceMemory() { cudaFree(data_); }
-
-DeviceMemory::DeviceMemory(DeviceMemory&& other) noexcept
-    : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
-
-DeviceMemory& DeviceMemory::operator=(DeviceMemory&& other) noexcept {
-  std::swap(data_, other.data_);
-  std::swap(bytes_, other.bytes_);
-  return *this;
-}
-
-void DeviceMemory::Zero() { CheckCuda(cudaMemset(data_, 0, bytes_), "memset"); }
 
 void FillRandom(void* device, kvt_dtype dtype, size_t count, uint64_t seed) {
   LaunchFillRandom(device, dtype, count, seed, nullptr);
   CheckCuda(cudaGetLastError(), "random data");
   CheckCuda(cudaDeviceSynchronize(), "random data");
+}
+
+DeviceMemory RandomOnDevice(kvt_dtype dtype, size_t count, uint64_t seed) {
+  DeviceMemory memory(count * ElementBytes(dtype));
+  FillRandom(memory.get(), dtype, count, seed);
+  return memory;
+}
+
+std::vector<int32_t> Shuffled(size_t count, uint64_t seed) {
+  std::vector<int32_t> numbers(count);
+  std::iota(numbers.begin(), numbers.end(), 0);
+  std::shuffle(numbers.begin(), numbers.end(), std::mt19937_64(seed));
+  return numbers;
+}
+
+const char* TypeName(kvt_dtype dtype) {
+  return dtype == KVT_BF16 ? "bf16" : dtype == KVT_FP16 ? "fp16" : "fp8";
+}
+
+PagedCache::PagedCache(const CacheShape& shape)
+    : shape_(shape),
+      memory_(RandomOnDevice(shape.dtype,
+                             static_cast<size_t>(2 * shape.blocks * std::max(shape.layers, 1) *
+                                                 shape.page * shape.kv_heads * shape.head_dim),
+                             1)) {}
+
+kvt_paged_kv PagedCache::Layer(int layer) const {
+  const int64_t token = int64_t{shape_.kv_heads} * shape_.head_dim;
+  const int64_t page = shape_.page * token;
+  const bool apart = shape_.layers == 0;
+  const auto element = static_cast<int64_t>(ElementBytes(shape_.dtype));
+  std::byte* const keys = memory_.get<std::byte>() + (apart ? 0 : 2 * layer * page * element);
+  return {.key = keys,
+          .value = keys + (apart ? shape_.blocks * page : page) * element,
+          .dtype = shape_.dtype,
+          .kv_heads = shape_.kv_heads,
+          .head_dim = shape_.head_dim,
+          .page_tokens = shape_.page,
+          .block_stride = apart ? page : 2 * shape_.layers * page,
+          .token_stride = token,
+          .head_stride = shape_.head_dim};
 }
 
 int RotationCount(size_t bytes) {
@@ -116,44 +117,28 @@ int RotationCount(size_t bytes) {
 }
 
 double MedianMicroseconds(int rotations, const Launch& launch) {
-  cudaStream_t stream = nullptr;
-  CheckCuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
+  TimedStream stream;
   double once = 0;
   {
-    LaunchGraph warm_up(rotations, rotations, launch, stream);
+    LaunchGraph warm_up(rotations, rotations, launch, &stream);
     warm_up.Replay();
     once = warm_up.Replay();
   }
   const int launches = LaunchesFor(rotations, once);
-  LaunchGraph graph(launches, rotations, launch, stream);
+  LaunchGraph graph(launches, rotations, launch, &stream);
   const int replays =
       std::clamp(static_cast<int>(kCaseMicroseconds / (once * launches)), kMinReplays, kMaxReplays);
   std::vector<double> times;
   for (int i = 0; i < replays; ++i) times.push_back(graph.Replay());
-  CheckCuda(cudaStreamDestroy(stream), "stream");
   return Median(std::move(times));
 }
 
 double MedianMicrosecondsOutsideGraph(const std::function<void(cudaStream_t)>& launch) {
-  cudaStream_t stream = nullptr;
-  cudaEvent_t begin = nullptr;
-  cudaEvent_t end = nullptr;
-  CheckCuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
-  CheckCuda(cudaEventCreate(&begin), "event");
-  CheckCuda(cudaEventCreate(&end), "event");
+  TimedStream stream;
   std::vector<double> times;
   for (int i = 0; i < kDirectLaunches; ++i) {
-    CheckCuda(cudaEventRecord(begin, stream), "event");
-    launch(stream);
-    CheckCuda(cudaEventRecord(end, stream), "event");
-    CheckCuda(cudaEventSynchronize(end), "a launch");
-    float ms = 0;
-    CheckCuda(cudaEventElapsedTime(&ms, begin, end), "event");
-    times.push_back(ms * 1000.0);
+    times.push_back(stream.Microseconds([&] { launch(stream.get()); }));
   }
-  CheckCuda(cudaEventDestroy(begin), "event");
-  CheckCuda(cudaEventDestroy(end), "event");
-  CheckCuda(cudaStreamDestroy(stream), "stream");
   return Median(std::move(times));
 }
 

@@ -4,7 +4,7 @@
 // Protocol: each case owns several sets of buffers, so many that L2 never serves what a launch
 // reads; a CUDA graph of launches, one set after another, is replayed and the median time of a
 // launch reported. Gaps between launches inside the graph are part of it. Ceilings are measured in
-// the same run. One thread; errors of CUDA end the program with a message.
+// the same run. One thread; errors of CUDA are thrown (cuda_bench.h).
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -16,46 +16,45 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/bench/cuda_bench.h"
 #include "kvtier/kernels.h"
 
 namespace kvtier::kernels::bench {
 
-// Ends the program with `what` unless `error` is success.
-void CheckCuda(cudaError_t error, const char* what);
+// As CheckCuda.
 void CheckStatus(kvt_kernel_status status, const char* what);
-
-// Device memory, freed by the destructor.
-class DeviceMemory {
- public:
-  DeviceMemory() = default;
-  explicit DeviceMemory(size_t bytes);
-  ~DeviceMemory();
-  DeviceMemory(DeviceMemory&& other) noexcept;
-  DeviceMemory& operator=(DeviceMemory&& other) noexcept;
-
-  template <typename T = void>
-  [[nodiscard]] T* get() const {
-    return static_cast<T*>(data_);
-  }
-  [[nodiscard]] size_t bytes() const { return bytes_; }
-  void Zero();
-
- private:
-  void* data_ = nullptr;
-  size_t bytes_ = 0;
-};
-
-// A copy of `values` on the device.
-template <typename T>
-DeviceMemory ToDevice(const std::vector<T>& values) {
-  DeviceMemory memory(values.size() * sizeof(T));
-  CheckCuda(cudaMemcpy(memory.get(), values.data(), memory.bytes(), cudaMemcpyHostToDevice),
-            "copy to the device");
-  return memory;
-}
 
 // `count` elements of N(0, 1), the same for the same seed.
 void FillRandom(void* device, kvt_dtype dtype, size_t count, uint64_t seed);
+[[nodiscard]] DeviceMemory RandomOnDevice(kvt_dtype dtype, size_t count, uint64_t seed);
+
+// The numbers from 0 to `count` - 1 in an order that the seed decides: blocks in random places.
+[[nodiscard]] std::vector<int32_t> Shuffled(size_t count, uint64_t seed);
+
+// "bf16", "fp16", "fp8".
+[[nodiscard]] const char* TypeName(kvt_dtype dtype);
+
+// Random keys and values of `blocks` blocks, pages [page, kv_heads, head_dim].
+struct CacheShape {
+  int64_t blocks = 0;
+  int page = 16;
+  int kv_heads = 8;
+  int head_dim = 128;
+  kvt_dtype dtype = KVT_BF16;
+  // Layers that a block has, [layer][K, V], as in kvtier's pool. 0: one layer, its keys in one
+  // tensor and its values in another.
+  int layers = 1;
+};
+class PagedCache {
+ public:
+  PagedCache() = default;
+  explicit PagedCache(const CacheShape& shape);
+  [[nodiscard]] kvt_paged_kv Layer(int layer = 0) const;
+
+ private:
+  CacheShape shape_;
+  DeviceMemory memory_;
+};
 
 // Sets of buffers needed so that L2 serves none of the `bytes` a launch reads.
 [[nodiscard]] int RotationCount(size_t bytes);
@@ -65,6 +64,14 @@ using Launch = std::function<void(int rotation, cudaStream_t stream)>;
 
 // Median microseconds of a launch.
 [[nodiscard]] double MedianMicroseconds(int rotations, const Launch& launch);
+
+// The same of an object that has rotations() and Launch(rotation, stream).
+template <typename Work>
+[[nodiscard]] double MedianMicroseconds(const Work& work) {
+  return MedianMicroseconds(work.rotations(), [&work](int rotation, cudaStream_t stream) {
+    work.Launch(rotation, stream);
+  });
+}
 
 // The same for one launch at a time on a stream. A copy, say, takes another path inside a graph.
 [[nodiscard]] double MedianMicrosecondsOutsideGraph(
@@ -99,6 +106,9 @@ struct BenchResult {
   double ceiling_ratio = 0;  // share of the ceiling that binds the case
 };
 
+// What a case is held against: a ceiling of the machine, or the higher of two.
+enum class Bound : uint8_t { kRead, kCopy, kMatrix, kReadOrMatrix };
+
 // Which cases a run is made of.
 enum class Grid : uint8_t {
   kBars,   // the cells that have bars
@@ -120,8 +130,9 @@ class BenchRun {
   [[nodiscard]] const Ceilings& ceilings() const { return ceilings_; }
   void set_ceilings(const Ceilings& ceilings) { ceilings_ = ceilings; }
 
-  // Keeps the result and prints its line.
-  void Add(const BenchResult& result);
+  // Keeps the result and prints its line. `result` has its shape; what it took and moved is filled
+  // in here.
+  void Add(BenchResult result, double us, double bytes, double flops, Bound bound);
   // The whole run as a document of schema kvtier.kernel-bench/1.
   [[nodiscard]] std::string Json(const std::string& commit) const;
 

@@ -54,10 +54,25 @@ bool ParseOptions(int argc, char** argv, Options* options) {
   return true;
 }
 
+void RunBench(const Options& options) {
+  using namespace kvtier::kernels::bench;
+  BenchRun run(options.filter, options.grid);
+  run.set_ceilings(MeasureCeilings());
+  std::printf("ceilings: copy %.0f GB/s, read %.0f GB/s, bf16 %.0f TFLOP/s\n",
+              run.ceilings().copy_gbps, run.ceilings().read_gbps, run.ceilings().bf16_tflops);
+  std::this_thread::sleep_for(kRest);
+  for (const auto bench : {BenchDecode, BenchDecodeShared, BenchMla, BenchPrefill, BenchKvWrite,
+                           BenchBlockOps, BenchSuffix}) {
+    bench(&run);
+  }
+  if (!options.json_path.empty()) {
+    std::ofstream(options.json_path) << run.Json(options.commit);
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  using namespace kvtier::kernels::bench;
   Options options;
   if (!ParseOptions(argc, argv, &options)) {
     std::fprintf(stderr,
@@ -65,30 +80,11 @@ int main(int argc, char** argv) {
                  "[--grid bars|usual|wide]\n");
     return 2;
   }
-  BenchRun run(options.filter, options.grid);
-  run.set_ceilings(MeasureCeilings());
-  std::printf("ceilings: copy %.0f GB/s, read %.0f GB/s, bf16 %.0f TFLOP/s\n",
-              run.ceilings().copy_gbps, run.ceilings().read_gbps, run.ceilings().bf16_tflops);
-  std::this_thread::sleep_for(kRest);
-  BenchDecode(&run);
-  BenchDecodeShared(&run);
-#ifdef KVTIER_BENCH_MLA
-  BenchMla(&run);
-#endif
-#ifdef KVTIER_BENCH_PREFILL
-  BenchPrefill(&run);
-#endif
-#ifdef KVTIER_BENCH_KV_WRITE
-  BenchKvWrite(&run);
-#endif
-#ifdef KVTIER_BENCH_BLOCK_OPS
-  BenchBlockOps(&run);
-#endif
-#ifdef KVTIER_BENCH_SUFFIX
-  BenchSuffix(&run);
-#endif
-  if (!options.json_path.empty()) {
-    std::ofstream(options.json_path) << run.Json(options.commit);
+  try {
+    RunBench(options);
+  } catch (const kvtier::kernels::bench::CudaFailure& failure) {
+    std::fprintf(stderr, "kvtier-kernel-bench: %s\n", failure.what());
+    return 1;
   }
   return 0;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstdio>
 
 #include "kernels/bench/bench_harness.h"
@@ -105,7 +106,17 @@ Ceilings MeasureCeilings() {
   return {.copy_gbps = CopyGbps(), .read_gbps = ReadGbps(), .bf16_tflops = Bf16Tflops()};
 }
 
-void BenchRun::Add(const BenchResult& result) {
+void BenchRun::Add(BenchResult result, double us, double bytes, double flops, Bound bound) {
+  result.us = us;
+  result.gbps = bytes / us / 1e3;
+  result.tflops = flops / us / 1e6;
+  const bool matrix = bound == Bound::kMatrix || bound == Bound::kReadOrMatrix;
+  const double gbps = bound == Bound::kCopy ? ceilings_.copy_gbps : ceilings_.read_gbps;
+  result.ceiling_ratio = result.gbps / gbps;
+  if (matrix && ceilings_.bf16_tflops > 0) {
+    const double ratio = result.tflops / ceilings_.bf16_tflops;
+    result.ceiling_ratio = bound == Bound::kMatrix ? ratio : std::max(ratio, result.ceiling_ratio);
+  }
   results_.push_back(result);
   std::printf(
       "%-14s %-16s %s/%-5s b%-3d q%-5d ctx%-7d %d/%d d%-3d page%-3d %9.2f us %7.0f GB/s "

@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Block operations on Llama-3.1-8B's geometry: 2 MiB blocks of 16 tokens, 32 layers, 8 KV heads.
 
-#include <algorithm>
-#include <numeric>
-#include <random>
-
 #include "kernels/bench/bench_harness.h"
 
 namespace kvtier::kernels::bench {
@@ -19,12 +15,7 @@ constexpr int64_t kSlice = kHeads * kHeadSlice;       // 32 KiB
 constexpr int64_t kBlock = 2 * kLayers * kSlice;      // 2 MiB
 constexpr int kBlocks = 512;
 
-DeviceMemory RandomIds(uint64_t seed) {
-  std::vector<int32_t> ids(kBlocks);
-  std::iota(ids.begin(), ids.end(), 0);
-  std::shuffle(ids.begin(), ids.end(), std::mt19937_64(seed));
-  return ToDevice(ids);
-}
+constexpr size_t kElements = size_t{kBlocks} * kBlock / 2;  // as bf16
 
 // [block][layer][K, V][head][token]: pieces of 4 KiB where the other side keeps heads apart.
 kvt_block_layout Pool(void* base) {
@@ -46,24 +37,19 @@ kvt_block_layout HeadFirst(void* base) {
 }
 
 void Report(BenchRun* run, const char* kernel, const char* variant, double us, double bytes) {
-  BenchResult result;
-  result.kernel = kernel;
-  result.variant = variant;
-  result.batch = kBlocks;
-  result.kv_heads = kHeads;
-  result.head_dim = 128;
-  result.page = kTokens;
-  result.us = us;
-  result.gbps = bytes / us / 1e3;
-  result.ceiling_ratio = result.gbps / run->ceilings().copy_gbps;
-  run->Add(result);
+  const BenchResult shape{.kernel = kernel,
+                          .variant = variant,
+                          .batch = kBlocks,
+                          .kv_heads = kHeads,
+                          .head_dim = 128,
+                          .page = kTokens};
+  run->Add(shape, us, bytes, 0, Bound::kCopy);
 }
 
 void BenchCopies(BenchRun* run) {
-  const DeviceMemory pool(kBlocks * kBlock), engine(kBlocks * kBlock);
-  FillRandom(pool.get(), KVT_BF16, pool.bytes() / 2, 1);
-  FillRandom(engine.get(), KVT_BF16, engine.bytes() / 2, 2);
-  const DeviceMemory from = RandomIds(3), to = RandomIds(4);
+  const DeviceMemory pool = RandomOnDevice(KVT_BF16, kElements, 1);
+  const DeviceMemory engine = RandomOnDevice(KVT_BF16, kElements, 2);
+  const DeviceMemory from = ToDevice(Shuffled(kBlocks, 3)), to = ToDevice(Shuffled(kBlocks, 4));
   const auto time = [&](const char* variant, const kvt_block_layout& source,
                         const kvt_block_layout& destination) {
     kvt_copy_blocks_params p = {};
@@ -88,9 +74,8 @@ void BenchCopies(BenchRun* run) {
 }
 
 void BenchFillAndChecksum(BenchRun* run) {
-  const DeviceMemory pool(kBlocks * kBlock), checksums(16 * kBlocks);
-  FillRandom(pool.get(), KVT_BF16, pool.bytes() / 2, 1);
-  const DeviceMemory ids = RandomIds(3);
+  const DeviceMemory pool = RandomOnDevice(KVT_BF16, kElements, 1), checksums(16 * kBlocks);
+  const DeviceMemory ids = ToDevice(Shuffled(kBlocks, 3));
   for (const int blocks : {16, kBlocks}) {
     const kvt_block_list list = {pool.get(), kBlock, kBlock, ids.get<int32_t>(), blocks};
     const double us = MedianMicroseconds(1, [&](int, cudaStream_t s) {
@@ -106,11 +91,10 @@ void BenchFillAndChecksum(BenchRun* run) {
 
 void BenchMerge(BenchRun* run) {
   constexpr int kParts = 4, kRowTokens = 8192, kQueryHeads = 32, kHeadDim = 128;
-  constexpr int64_t kRows = int64_t(kRowTokens) * kQueryHeads, kElements = kRows * kHeadDim;
-  const DeviceMemory partials(kParts * kElements * 4), lse(kParts * kRows * 4),
-      output(kElements * 2), merged(kRows * 4);
-  FillRandom(partials.get(), KVT_FP32, kParts * kElements, 1);
-  FillRandom(lse.get(), KVT_FP32, kParts * kRows, 2);
+  constexpr int64_t kRows = int64_t(kRowTokens) * kQueryHeads, kResult = kRows * kHeadDim;
+  const DeviceMemory partials = RandomOnDevice(KVT_FP32, kParts * kResult, 1),
+                     lse = RandomOnDevice(KVT_FP32, kParts * kRows, 2), output(kResult * 2),
+                     merged(kRows * 4);
   const kvt_merge_lse_params p = {partials.get(),
                                   lse.get<float>(),
                                   output.get(),
@@ -121,14 +105,14 @@ void BenchMerge(BenchRun* run) {
                                   kRowTokens,
                                   kQueryHeads,
                                   kHeadDim,
-                                  kElements,
+                                  kResult,
                                   kRows,
                                   kQueryHeads * kHeadDim,
                                   kHeadDim};
   const double us = MedianMicroseconds(
       1, [&](int, cudaStream_t s) { CheckStatus(kvt_merge_lse(&p, s), "merge"); });
   Report(run, "merge_lse", "4 parts fp32", us,
-         double(kElements) * (kParts * 4 + 2) + double(kRows) * (kParts + 1) * 4);
+         double(kResult) * (kParts * 4 + 2) + double(kRows) * (kParts + 1) * 4);
 }
 
 }  // namespace

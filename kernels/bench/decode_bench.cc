@@ -31,10 +31,6 @@ struct DecodeCase {
 
 constexpr int kPoolLayers = 32;
 
-std::string TypeName(kvt_dtype dtype) {
-  return dtype == KVT_BF16 ? "bf16" : dtype == KVT_FP16 ? "fp16" : "fp8";
-}
-
 std::string Variant(const DecodeCase& c) {
   return std::string(c.zipf ? "zipf " : "") + (c.pool ? "pool " : "") +
          (c.scales == Scales::kPerHead    ? "head scales "
@@ -44,10 +40,10 @@ std::string Variant(const DecodeCase& c) {
 }
 
 std::string Name(const DecodeCase& c) {
-  std::string name = "decode/bf16/" + TypeName(c.kv_dtype) + "/b" + std::to_string(c.batch) +
-                     "/ctx" + std::to_string(c.context) + "/h" + std::to_string(c.q_heads) + "-" +
-                     std::to_string(c.kv_heads) + "/d" + std::to_string(c.head_dim) + "/page" +
-                     std::to_string(c.page);
+  std::string name = std::string("decode/bf16/") + TypeName(c.kv_dtype) + "/b" +
+                     std::to_string(c.batch) + "/ctx" + std::to_string(c.context) + "/h" +
+                     std::to_string(c.q_heads) + "-" + std::to_string(c.kv_heads) + "/d" +
+                     std::to_string(c.head_dim) + "/page" + std::to_string(c.page);
   const std::string variant = Variant(c);
   return variant.empty() ? name : name + "/" + variant;
 }
@@ -66,21 +62,17 @@ class DecodeWork {
  public:
   explicit DecodeWork(const DecodeCase& c) : case_(c), lengths_(Lengths(c)) {
     const int64_t tokens = std::accumulate(lengths_.begin(), lengths_.end(), int64_t{0});
-    const int64_t token_elements = int64_t{c.kv_heads} * c.head_dim;
-    kv_bytes_ = 2 * tokens * token_elements * static_cast<int64_t>(ElementBytes(c.kv_dtype));
+    kv_bytes_ =
+        2 * tokens * c.kv_heads * c.head_dim * static_cast<int64_t>(ElementBytes(c.kv_dtype));
     rotations_ = c.pool ? kPoolLayers : RotationCount(kv_bytes_);
     table_sets_ = c.pool ? 1 : rotations_;
     MakeTables();
-    page_elements_ = c.page * token_elements;
-    const size_t elements =
-        static_cast<size_t>(blocks_) * page_elements_ * (c.pool ? kPoolLayers : 1);
-    cache_ = DeviceMemory(2 * elements * ElementBytes(c.kv_dtype));
-    FillRandom(cache_.get(), c.kv_dtype, 2 * elements, 1);
+    cache_ =
+        PagedCache({blocks_, c.page, c.kv_heads, c.head_dim, c.kv_dtype, c.pool ? kPoolLayers : 0});
     const size_t rows = static_cast<size_t>(c.batch) * c.q_heads;
-    query_ = DeviceMemory(rows * c.head_dim * 2);
+    query_ = RandomOnDevice(KVT_BF16, rows * c.head_dim, 3);
     output_ = DeviceMemory(rows * c.head_dim * 2);
     lse_ = DeviceMemory(rows * sizeof(float));
-    FillRandom(query_.get(), KVT_BF16, rows * c.head_dim, 3);
     lengths_device_ = ToDevice(lengths_);
     if (c.scales != Scales::kNone) {
       const size_t count = c.scales == Scales::kPerHead
@@ -119,9 +111,7 @@ class DecodeWork {
         }
       }
     }
-    std::vector<int32_t> order(blocks_);
-    std::iota(order.begin(), order.end(), 0);
-    std::shuffle(order.begin(), order.end(), std::mt19937_64(5));
+    const std::vector<int32_t> order = Shuffled(blocks_, 5);
     for (int32_t& entry : table) {
       if (entry >= 0) entry = order[entry];
     }
@@ -138,19 +128,7 @@ class DecodeWork {
     params.q_heads = c.q_heads;
     params.query_head_stride = params.output_head_stride = c.head_dim;
     params.query_sequence_stride = params.output_sequence_stride = int64_t{c.q_heads} * c.head_dim;
-    // Elements from the cache's begin to this set's keys, and from keys to values.
-    const int64_t begin = c.pool ? 2 * rotation * page_elements_ : 0;
-    const int64_t to_values = c.pool ? page_elements_ : blocks_ * page_elements_;
-    const auto element = static_cast<int64_t>(ElementBytes(c.kv_dtype));
-    params.kv = {.key = cache_.get<std::byte>() + begin * element,
-                 .value = cache_.get<std::byte>() + (begin + to_values) * element,
-                 .dtype = c.kv_dtype,
-                 .kv_heads = c.kv_heads,
-                 .head_dim = c.head_dim,
-                 .page_tokens = c.page,
-                 .block_stride = page_elements_ * (c.pool ? 2 * kPoolLayers : 1),
-                 .token_stride = int64_t{c.kv_heads} * c.head_dim,
-                 .head_stride = c.head_dim};
+    params.kv = cache_.Layer(c.pool ? rotation : 0);
     params.sequences = {
         .block_table = table_.get<int32_t>() + int64_t{rotation % table_sets_} * c.batch * pages_,
         .kv_lengths = lengths_device_.get<int32_t>(),
@@ -177,17 +155,10 @@ class DecodeWork {
   int rotations_ = 0;
   int table_sets_ = 0;
   int64_t kv_bytes_ = 0;
-  int64_t page_elements_ = 0;
   int pages_ = 0;
   int32_t blocks_ = 0;
-  DeviceMemory cache_;
-  DeviceMemory query_;
-  DeviceMemory output_;
-  DeviceMemory lse_;
-  DeviceMemory lengths_device_;
-  DeviceMemory scales_;
-  DeviceMemory table_;
-  DeviceMemory workspace_;
+  PagedCache cache_;
+  DeviceMemory query_, output_, lse_, lengths_device_, scales_, table_, workspace_;
 };
 
 // The cells that have bars.
@@ -290,35 +261,29 @@ std::vector<DecodeCase> WideCases() {
 void BenchCase(const DecodeCase& c, BenchRun* run) {
   if (!run->Wants(Name(c))) return;
   const DecodeWork work(c);
-  const double us = MedianMicroseconds(
-      work.rotations(), [&](int rotation, cudaStream_t stream) { work.Launch(rotation, stream); });
-  BenchResult result;
-  result.kernel = "decode";
-  result.variant = Variant(c);
-  result.kv_dtype = TypeName(c.kv_dtype);
-  result.batch = c.batch;
-  result.q_len = 1;
-  result.context = c.context;
-  result.q_heads = c.q_heads;
-  result.kv_heads = c.kv_heads;
-  result.head_dim = c.head_dim;
-  result.page = c.page;
-  result.us = us;
-  result.gbps = static_cast<double>(work.kv_bytes()) / us / 1e3;
-  result.tflops = work.flops() / us / 1e6;
-  result.ceiling_ratio = result.gbps / run->ceilings().read_gbps;
-  run->Add(result);
+  const BenchResult shape{.kernel = "decode",
+                          .variant = Variant(c),
+                          .kv_dtype = TypeName(c.kv_dtype),
+                          .batch = c.batch,
+                          .q_len = 1,
+                          .context = c.context,
+                          .q_heads = c.q_heads,
+                          .kv_heads = c.kv_heads,
+                          .head_dim = c.head_dim,
+                          .page = c.page};
+  run->Add(shape, MedianMicroseconds(work), static_cast<double>(work.kv_bytes()), work.flops(),
+           Bound::kRead);
 }
 
 }  // namespace
 
 void BenchDecode(BenchRun* run) {
   std::vector<DecodeCase> cases = BarCases();
-  const auto prefill = [&](std::vector<DecodeCase> more) {
+  const auto append = [&](std::vector<DecodeCase> more) {
     cases.insert(cases.end(), more.begin(), more.end());
   };
-  if (!run->quick()) prefill(GridCases());
-  if (run->wide()) prefill(WideCases());
+  if (!run->quick()) append(GridCases());
+  if (run->wide()) append(WideCases());
   std::set<std::string> done;  // the lists overlap
   for (const DecodeCase& c : cases) {
     if (done.insert(Name(c)).second) BenchCase(c, run);

@@ -2,10 +2,7 @@
 // Decode of sequences that share a prefix: the kernel for it against the plain one, which reads the
 // prefix once for each sequence.
 
-#include <algorithm>
 #include <cmath>
-#include <numeric>
-#include <random>
 
 #include "kernels/bench/bench_harness.h"
 
@@ -35,15 +32,13 @@ class SharedWork {
     const int64_t tokens = c.prefix + int64_t{c.batch} * c.own;
     rotations_ = RotationCount(static_cast<size_t>(4 * tokens * token_elements));
     MakeTables();
-    const size_t elements = static_cast<size_t>(rotations_ * tokens * token_elements);
-    keys_ = DeviceMemory(elements * 2);
-    values_ = DeviceMemory(elements * 2);
-    FillRandom(keys_.get(), KVT_BF16, elements, 1);
-    FillRandom(values_.get(), KVT_BF16, elements, 2);
+    // Two tensors: how the keys' and the values' places differ decides how long L2 keeps a prefix.
+    const auto elements = static_cast<size_t>(rotations_ * tokens * token_elements);
+    keys_ = RandomOnDevice(KVT_BF16, elements, 1);
+    values_ = RandomOnDevice(KVT_BF16, elements, 2);
     const size_t query_elements = static_cast<size_t>(c.batch) * c.q_heads * c.head_dim;
-    query_ = DeviceMemory(query_elements * 2);
+    query_ = RandomOnDevice(KVT_BF16, query_elements, 3);
     output_ = DeviceMemory(query_elements * 2);
-    FillRandom(query_.get(), KVT_BF16, query_elements, 3);
     const kvt_decode_shared_params shared = SharedParams(0);
     const kvt_decode_params plain = PlainParams(0);
     shared_workspace_ = DeviceMemory(kvt_decode_shared_workspace_bytes(&shared));
@@ -71,9 +66,7 @@ class SharedWork {
     const int prefix_pages = case_.prefix / case_.page;
     const int own_pages = case_.own / case_.page;
     const int set_blocks = prefix_pages + case_.batch * own_pages;
-    std::vector<int32_t> order(static_cast<size_t>(rotations_) * set_blocks);
-    std::iota(order.begin(), order.end(), 0);
-    std::shuffle(order.begin(), order.end(), std::mt19937_64(5));
+    const std::vector<int32_t> order = Shuffled(static_cast<size_t>(rotations_) * set_blocks, 5);
     std::vector<int32_t> table;
     for (int r = 0; r < rotations_; ++r) {
       const int32_t* const set = &order[static_cast<size_t>(r) * set_blocks];
@@ -131,36 +124,23 @@ class SharedWork {
   SharedCase case_;
   int row_pages_;
   int rotations_ = 0;
-  DeviceMemory whole_lengths_;
-  DeviceMemory own_lengths_;
-  DeviceMemory prefix_length_;
-  DeviceMemory members_;
-  DeviceMemory keys_;
-  DeviceMemory values_;
-  DeviceMemory query_;
-  DeviceMemory output_;
-  DeviceMemory table_;
-  DeviceMemory shared_workspace_;
-  DeviceMemory plain_workspace_;
+  DeviceMemory keys_, values_, whole_lengths_, own_lengths_, prefix_length_, members_, query_,
+      output_, table_, shared_workspace_, plain_workspace_;
 };
 
 // `tokens`: those read from memory.
 void AddResult(const SharedCase& c, const char* kernel, double us, double tokens, BenchRun* run) {
-  BenchResult result;
-  result.kernel = kernel;
-  result.variant = "prefix " + std::to_string(c.prefix);
-  result.batch = c.batch;
-  result.q_len = 1;
-  result.context = c.prefix + c.own;
-  result.q_heads = c.q_heads;
-  result.kv_heads = c.kv_heads;
-  result.head_dim = c.head_dim;
-  result.page = c.page;
-  result.us = us;
-  result.gbps = tokens * c.kv_heads * c.head_dim * 4 / us / 1e3;
-  result.tflops = 4.0 * c.batch * (c.prefix + c.own) * c.q_heads * c.head_dim / us / 1e6;
-  result.ceiling_ratio = result.gbps / run->ceilings().read_gbps;
-  run->Add(result);
+  const BenchResult shape{.kernel = kernel,
+                          .variant = "prefix " + std::to_string(c.prefix),
+                          .batch = c.batch,
+                          .q_len = 1,
+                          .context = c.prefix + c.own,
+                          .q_heads = c.q_heads,
+                          .kv_heads = c.kv_heads,
+                          .head_dim = c.head_dim,
+                          .page = c.page};
+  run->Add(shape, us, tokens * c.kv_heads * c.head_dim * 4,
+           4.0 * c.batch * (c.prefix + c.own) * c.q_heads * c.head_dim, Bound::kRead);
 }
 
 }  // namespace

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // MLA decode: one query token for each sequence over a latent cache, blocks in random order.
 
-#include <algorithm>
 #include <cmath>
-#include <numeric>
-#include <random>
 
 #include "kernels/bench/bench_harness.h"
 
@@ -33,18 +30,13 @@ class MlaWork {
       : case_(c), rotations_(RotationCount(KvBytes(c))), pages_((c.context + c.page - 1) / c.page) {
     const size_t blocks = static_cast<size_t>(rotations_) * c.batch * pages_;
     const size_t elements = blocks * c.page * KVT_MLA_QUERY_DIM;
-    latent_ = DeviceMemory((c.fp8 ? 1 : 2) * elements);
-    FillRandom(latent_.get(), c.fp8 ? KVT_FP8_E4M3 : KVT_BF16, elements, 1);
+    latent_ = RandomOnDevice(c.fp8 ? KVT_FP8_E4M3 : KVT_BF16, elements, 1);
     scale_ = ToDevice(std::vector<float>{0.5F});
     const size_t rows = static_cast<size_t>(c.batch) * c.q_heads;
-    query_ = DeviceMemory(rows * KVT_MLA_QUERY_DIM * 2);
-    FillRandom(query_.get(), KVT_BF16, rows * KVT_MLA_QUERY_DIM, 2);
+    query_ = RandomOnDevice(KVT_BF16, rows * KVT_MLA_QUERY_DIM, 2);
     output_ = DeviceMemory(rows * KVT_MLA_LATENT_DIM * 2);
     lse_ = DeviceMemory(rows * sizeof(float));
-    std::vector<int32_t> table(blocks);
-    std::iota(table.begin(), table.end(), 0);
-    std::shuffle(table.begin(), table.end(), std::mt19937_64(3));
-    table_ = ToDevice(table);
+    table_ = ToDevice(Shuffled(blocks, 3));
     lengths_ = ToDevice(std::vector<int32_t>(c.batch, c.context));
     const kvt_mla_decode_params params = Params(0);
     workspace_ = DeviceMemory(kvt_mla_decode_workspace_bytes(&params));
@@ -99,28 +91,18 @@ void RunCase(const MlaCase& c, BenchRun* run) {
                   std::to_string(c.batch) + "-ctx" + std::to_string(c.context))) {
     return;
   }
-  const MlaWork work(c);
-  BenchResult result;
-  result.us = MedianMicroseconds(
-      work.rotations(), [&](int rotation, cudaStream_t stream) { work.Launch(rotation, stream); });
-  result.kernel = "mla_decode";
-  result.kv_dtype = c.fp8 ? "fp8" : "bf16";
-  result.batch = c.batch;
-  result.q_len = 1;
-  result.context = c.context;
-  result.q_heads = c.q_heads;
-  result.kv_heads = 1;
-  result.head_dim = KVT_MLA_QUERY_DIM;
-  result.page = c.page;
-  result.gbps = static_cast<double>(KvBytes(c)) / result.us / 1e3;
-  result.tflops = Flops(c) / result.us / 1e6;
+  const BenchResult shape{.kernel = "mla_decode",
+                          .kv_dtype = c.fp8 ? "fp8" : "bf16",
+                          .batch = c.batch,
+                          .q_len = 1,
+                          .context = c.context,
+                          .q_heads = c.q_heads,
+                          .kv_heads = 1,
+                          .head_dim = KVT_MLA_QUERY_DIM,
+                          .page = c.page};
   // Many heads are bound by the matrix units, few by the bytes of the cache.
-  const Ceilings& ceilings = run->ceilings();
-  result.ceiling_ratio = result.gbps / ceilings.read_gbps;
-  if (ceilings.bf16_tflops > 0) {
-    result.ceiling_ratio = std::max(result.ceiling_ratio, result.tflops / ceilings.bf16_tflops);
-  }
-  run->Add(result);
+  run->Add(shape, MedianMicroseconds(MlaWork(c)), static_cast<double>(KvBytes(c)), Flops(c),
+           Bound::kReadOrMatrix);
 }
 
 }  // namespace

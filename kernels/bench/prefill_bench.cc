@@ -2,10 +2,7 @@
 // Prefill: several query tokens for each sequence over a cached prefix, causal, blocks in random
 // order.
 
-#include <algorithm>
 #include <cmath>
-#include <numeric>
-#include <random>
 
 #include "kernels/bench/bench_harness.h"
 #include "kernels/reference/number_format.h"
@@ -24,10 +21,6 @@ struct PrefillCase {
   int head_dim = 128;
 };
 
-const char* TypeName(kvt_dtype dtype) {
-  return dtype == KVT_BF16 ? "bf16" : dtype == KVT_FP16 ? "fp16" : "fp8";
-}
-
 std::string Name(const PrefillCase& c) {
   return std::string("prefill-") + TypeName(c.kv_dtype) + "-b" + std::to_string(c.batch) + "-q" +
          std::to_string(c.q_len) + "-p" + std::to_string(c.prefix);
@@ -45,24 +38,18 @@ double Flops(const PrefillCase& c) {
 }
 
 // The buffers of a case: one pool for all rotations, tables that scatter each over all of it.
-class PrefillBuffers {
+class PrefillWork {
  public:
-  explicit PrefillBuffers(const PrefillCase& c)
+  explicit PrefillWork(const PrefillCase& c)
       : case_(c),
         rotations_(RotationCount(KvBytes(c))),
         pages_((KvLength(c) + c.page - 1) / c.page),
-        slice_(int64_t(c.page) * c.kv_heads * c.head_dim),
         query_elements_(size_t(c.batch) * c.q_len * c.q_heads * c.head_dim) {
-    const size_t blocks = size_t(rotations_) * c.batch * pages_;
-    pool_ = DeviceMemory(blocks * 2 * slice_ * ElementBytes(c.kv_dtype));
-    FillRandom(pool_.get(), c.kv_dtype, blocks * 2 * slice_, 1);
-    query_ = DeviceMemory(2 * query_elements_ * rotations_);
-    FillRandom(query_.get(), KVT_BF16, query_elements_ * rotations_, 2);
+    const int64_t blocks = rotations_ * c.batch * pages_;
+    cache_ = PagedCache({blocks, c.page, c.kv_heads, c.head_dim, c.kv_dtype});
+    query_ = RandomOnDevice(KVT_BF16, query_elements_ * rotations_, 2);
     output_ = DeviceMemory(2 * query_elements_ * rotations_);
-    std::vector<int32_t> table(blocks);
-    std::iota(table.begin(), table.end(), 0);
-    std::shuffle(table.begin(), table.end(), std::mt19937_64(3));
-    table_ = ToDevice(table);
+    table_ = ToDevice(Shuffled(blocks, 3));
     std::vector<int32_t> starts(c.batch + 1);
     for (int i = 0; i <= c.batch; ++i) starts[i] = i * c.q_len;
     starts_ = ToDevice(starts);
@@ -74,6 +61,12 @@ class PrefillBuffers {
 
   [[nodiscard]] int rotations() const { return rotations_; }
 
+  void Launch(int rotation, cudaStream_t stream) const {
+    const kvt_prefill_params params = Params(rotation);
+    CheckStatus(kvt_prefill(&params, workspace_.get(), workspace_.bytes(), stream), "prefill");
+  }
+
+ private:
   [[nodiscard]] kvt_prefill_params Params(int rotation) const {
     const PrefillCase& c = case_;
     kvt_prefill_params p = {};
@@ -83,20 +76,12 @@ class PrefillBuffers {
     p.q_heads = c.q_heads;
     p.query_token_stride = p.output_token_stride = int64_t(c.q_heads) * c.head_dim;
     p.query_head_stride = p.output_head_stride = c.head_dim;
-    p.kv.key = pool_.get();
-    p.kv.value = pool_.get<char>() + slice_ * ElementBytes(c.kv_dtype);
-    p.kv.dtype = c.kv_dtype;
-    p.kv.kv_heads = c.kv_heads;
-    p.kv.head_dim = c.head_dim;
-    p.kv.page_tokens = c.page;
-    p.kv.block_stride = 2 * slice_;
-    p.kv.token_stride = int64_t(c.kv_heads) * c.head_dim;
-    p.kv.head_stride = c.head_dim;
-    p.sequences.block_table = table_.get<int32_t>() + size_t(rotation) * c.batch * pages_;
-    p.sequences.kv_lengths = lengths_.get<int32_t>();
-    p.sequences.table_stride = pages_;
-    p.sequences.sequences = c.batch;
-    p.sequences.max_kv_length = KvLength(c);
+    p.kv = cache_.Layer();
+    p.sequences = {.block_table = table_.get<int32_t>() + rotation * c.batch * pages_,
+                   .kv_lengths = lengths_.get<int32_t>(),
+                   .table_stride = pages_,
+                   .sequences = c.batch,
+                   .max_kv_length = KvLength(c)};
     p.query_starts = starts_.get<int32_t>();
     p.query_tokens = c.batch * c.q_len;
     p.softmax_scale = 1.0F / std::sqrt(float(c.head_dim));
@@ -105,46 +90,28 @@ class PrefillBuffers {
     return p;
   }
 
-  void Queue(int rotation, cudaStream_t stream) const {
-    const kvt_prefill_params params = Params(rotation);
-    CheckStatus(kvt_prefill(&params, workspace_.get(), workspace_.bytes(), stream), "prefill");
-  }
-
- private:
   PrefillCase case_;
   int rotations_;
   int64_t pages_;
-  int64_t slice_;
   size_t query_elements_;
-  DeviceMemory pool_, query_, output_, table_, starts_, lengths_, workspace_;
+  PagedCache cache_;
+  DeviceMemory query_, output_, table_, starts_, lengths_, workspace_;
 };
 
 void RunCase(const PrefillCase& c, BenchRun* run) {
   if (!run->Wants(Name(c))) return;
-  const PrefillBuffers buffers(c);
-  const double us = MedianMicroseconds(buffers.rotations(), [&](int rotation, cudaStream_t stream) {
-    buffers.Queue(rotation, stream);
-  });
-  BenchResult result;
-  result.kernel = "prefill";
-  result.kv_dtype = TypeName(c.kv_dtype);
-  result.batch = c.batch;
-  result.q_len = c.q_len;
-  result.context = KvLength(c);
-  result.q_heads = c.q_heads;
-  result.kv_heads = c.kv_heads;
-  result.head_dim = c.head_dim;
-  result.page = c.page;
-  result.us = us;
-  result.gbps = double(KvBytes(c)) / us / 1e3;
-  result.tflops = Flops(c) / us / 1e6;
+  const BenchResult shape{.kernel = "prefill",
+                          .kv_dtype = TypeName(c.kv_dtype),
+                          .batch = c.batch,
+                          .q_len = c.q_len,
+                          .context = KvLength(c),
+                          .q_heads = c.q_heads,
+                          .kv_heads = c.kv_heads,
+                          .head_dim = c.head_dim,
+                          .page = c.page};
   // Short suffixes are bound by the bytes of their prefix, long ones by the matrix units.
-  const Ceilings& ceilings = run->ceilings();
-  result.ceiling_ratio = result.gbps / ceilings.read_gbps;
-  if (ceilings.bf16_tflops > 0) {
-    result.ceiling_ratio = std::max(result.ceiling_ratio, result.tflops / ceilings.bf16_tflops);
-  }
-  run->Add(result);
+  run->Add(shape, MedianMicroseconds(PrefillWork(c)), double(KvBytes(c)), Flops(c),
+           Bound::kReadOrMatrix);
 }
 
 }  // namespace

@@ -4,9 +4,6 @@
 // (prefill). GPT-2's geometry.
 
 #include <algorithm>
-#include <cmath>
-#include <numeric>
-#include <random>
 
 #include "kernels/bench/bench_harness.h"
 
@@ -19,7 +16,6 @@ constexpr int kHeads = 12;
 constexpr int kHeadDim = 64;
 constexpr int kPage = 16;
 constexpr int64_t kRow = int64_t{kHeads} * kHeadDim;
-constexpr int64_t kSlice = kPage * kRow;
 constexpr int kPages = (kShortestPrefix + kRequests + kPage - 1) / kPage;  // of the longest request
 
 int Length(int request) { return kShortestPrefix + request + 1; }
@@ -58,16 +54,13 @@ double PrefillFlops() {
 
 // The requests' buffers, enough sets that L2 serves none of them. A step computes the last token of
 // each request, a prefill all of them.
-class SuffixBuffers {
+class SuffixWork {
  public:
-  explicit SuffixBuffers(Mode mode) : mode_(mode), rotations_(RotationCount(KvBytes())) {
+  explicit SuffixWork(Mode mode) : mode_(mode), rotations_(RotationCount(KvBytes())) {
     const bool prefill = IsPrefill(mode);
-    const size_t blocks = size_t(rotations_) * kRequests * kPages;
-    pool_ = DeviceMemory(blocks * 2 * kSlice * 2);
-    FillRandom(pool_.get(), KVT_BF16, blocks * 2 * kSlice, 1);
-    std::vector<int32_t> table(blocks);
-    std::iota(table.begin(), table.end(), 0);
-    std::shuffle(table.begin(), table.end(), std::mt19937_64(3));
+    const int64_t blocks = int64_t{rotations_} * kRequests * kPages;
+    cache_ = PagedCache({blocks, kPage, kHeads, kHeadDim});
+    const std::vector<int32_t> table = Shuffled(blocks, 3);
     std::vector<int32_t> lengths, starts = {0};
     std::vector<int64_t> slots;
     for (int i = 0; i < kRequests; ++i) {
@@ -89,9 +82,7 @@ class SuffixBuffers {
     starts_ = ToDevice(starts);
     slots_ = ToDevice(slots);
     // Query, key and value of each token side by side, as a projection leaves them.
-    const size_t inputs = size_t(tokens_) * 3 * kRow * rotations_;
-    inputs_ = DeviceMemory(2 * inputs);
-    FillRandom(inputs_.get(), KVT_BF16, inputs, 2);
+    inputs_ = RandomOnDevice(KVT_BF16, size_t(tokens_) * 3 * kRow * rotations_, 2);
     output_ = DeviceMemory(size_t{2} * tokens_ * kRow);
     const kvt_decode_params decode = Decode(0);
     const kvt_prefill_params all = Prefill(0, 0, kRequests);
@@ -103,7 +94,7 @@ class SuffixBuffers {
   }
 
   [[nodiscard]] int rotations() const { return rotations_; }
-  void Queue(int rotation, cudaStream_t stream) const {
+  void Launch(int rotation, cudaStream_t stream) const {
     if (mode_ == Mode::kPrefillEach) {
       for (int i = 0; i < kRequests; ++i) QueuePart(rotation, i, i + 1, stream);
     } else {
@@ -128,17 +119,6 @@ class SuffixBuffers {
     const size_t token = size_t(tokens_) * rotation + first_tokens_[request];
     return inputs_.get<uint16_t>() + token * 3 * kRow;
   }
-  [[nodiscard]] kvt_paged_kv Cache() const {
-    return {.key = pool_.get(),
-            .value = pool_.get<uint16_t>() + kSlice,
-            .dtype = KVT_BF16,
-            .kv_heads = kHeads,
-            .head_dim = kHeadDim,
-            .page_tokens = kPage,
-            .block_stride = 2 * kSlice,
-            .token_stride = kRow,
-            .head_stride = kHeadDim};
-  }
   [[nodiscard]] kvt_sequences Sequences(int rotation, int first, int end) const {
     return {.block_table = table_.get<int32_t>() + size_t(rotation * kRequests + first) * kPages,
             .kv_lengths = lengths_.get<int32_t>() + first,
@@ -157,7 +137,7 @@ class SuffixBuffers {
         .value_token_stride = 3 * kRow,
         .value_head_stride = kHeadDim,
         .slot_mapping = slots_.get<int64_t>() + int64_t{tokens_} * rotation + first_tokens_[first],
-        .cache = Cache()};
+        .cache = cache_.Layer()};
   }
   [[nodiscard]] kvt_decode_params Decode(int rotation) const {
     return {.query = Inputs(rotation, 0),
@@ -168,7 +148,7 @@ class SuffixBuffers {
             .query_head_stride = kHeadDim,
             .output_sequence_stride = kRow,
             .output_head_stride = kHeadDim,
-            .kv = Cache(),
+            .kv = cache_.Layer(),
             .sequences = Sequences(rotation, 0, kRequests),
             .softmax_scale = 0.125F,
             // As from a step's second layer on.
@@ -184,7 +164,7 @@ class SuffixBuffers {
             .query_head_stride = kHeadDim,
             .output_token_stride = kRow,
             .output_head_stride = kHeadDim,
-            .kv = Cache(),
+            .kv = cache_.Layer(),
             .sequences = Sequences(rotation, first, end),
             .query_starts = starts_.get<int32_t>() + (all ? 0 : kRequests + 1 + 2 * first),
             .query_tokens = first_tokens_[end] - first_tokens_[first],
@@ -197,35 +177,25 @@ class SuffixBuffers {
   const int rotations_;
   int tokens_ = 0;
   std::vector<int32_t> first_tokens_;  // of each request among all
-  DeviceMemory pool_, table_, lengths_, starts_, slots_, inputs_, output_, workspace_;
+  PagedCache cache_;
+  DeviceMemory table_, lengths_, starts_, slots_, inputs_, output_, workspace_;
 };
 
 void RunCase(Mode mode, BenchRun* run) {
   const std::string variant = NameOf(mode);
   if (!run->Wants("gpt2-" + variant)) return;
   const bool prefill = IsPrefill(mode);
-  const SuffixBuffers buffers(mode);
-  BenchResult result;
-  result.us = MedianMicroseconds(buffers.rotations(), [&](int rotation, cudaStream_t stream) {
-    buffers.Queue(rotation, stream);
-  });
-  result.kernel = "gpt2";
-  result.variant = variant;
-  result.batch = kRequests;
-  result.q_len = prefill ? Length(0) : 1;
-  result.context = Length(kRequests - 1);
-  result.q_heads = result.kv_heads = kHeads;
-  result.head_dim = kHeadDim;
-  result.page = kPage;
-  result.gbps = double(KvBytes()) / result.us / 1e3;
-  result.ceiling_ratio = result.gbps / run->ceilings().read_gbps;
-  if (prefill) {
-    result.tflops = PrefillFlops() / result.us / 1e6;
-    if (run->ceilings().bf16_tflops > 0) {
-      result.ceiling_ratio = result.tflops / run->ceilings().bf16_tflops;
-    }
-  }
-  run->Add(result);
+  const BenchResult shape{.kernel = "gpt2",
+                          .variant = variant,
+                          .batch = kRequests,
+                          .q_len = prefill ? Length(0) : 1,
+                          .context = Length(kRequests - 1),
+                          .q_heads = kHeads,
+                          .kv_heads = kHeads,
+                          .head_dim = kHeadDim,
+                          .page = kPage};
+  run->Add(shape, MedianMicroseconds(SuffixWork(mode)), double(KvBytes()),
+           prefill ? PrefillFlops() : 0, prefill ? Bound::kMatrix : Bound::kRead);
 }
 
 }  // namespace

@@ -244,7 +244,7 @@ def main() -> int:
                 f"{result['us']:10.2f} us {result['gbps']:6.0f} GB/s {result['tflops']:6.1f} TF",
                 flush=True,
             )
-        # After each cell, for whoever is stopped before the last.
+        # After each cell, so that a run that is stopped early keeps what it measured.
         run["peers"], run["torch"] = peers, torch.__version__
         with open(arguments.json, "w", encoding="utf-8") as file:
             file.write(as_text(run))

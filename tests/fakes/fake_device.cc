@@ -76,7 +76,7 @@ Result<std::unique_ptr<DevicePool>> FakeDevice::CreatePool(uint64_t bytes) {
   if (bytes > total_bytes_ - allocated_bytes_) {
     return MakeError(ErrorCode::kResourceExhausted, "device_memory");
   }
-  return std::make_unique<FakeDevicePool>(this, bytes, next_fd_++);
+  return std::make_unique<FakeDevicePool>(this, bytes, shared_fd_ >= 0 ? shared_fd_ : next_fd_++);
 }
 
 FakeDevicePool* FakeDevice::PoolByFd(int fd) const {

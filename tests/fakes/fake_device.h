@@ -53,6 +53,9 @@ class FakeDevice final : public Device {
   // What a client sees that mapped the pool with this descriptor.
   [[nodiscard]] FakeDevicePool* PoolByFd(int fd) const;
 
+  // Pools made from now on show this descriptor, which must be open, instead of a number that no
+  // file has: a session sends it to its client.
+  void ShareDescriptor(int fd) { shared_fd_ = fd; }
   // Pools are ready only when an event of the device has run.
   void TakeTimeForPools() { pools_take_time_ = true; }
   // The next `count` requests fail after copying a part.
@@ -81,6 +84,7 @@ class FakeDevice final : public Device {
   CountingOrder counting_;
   uint64_t allocated_bytes_ = 0;
   int next_fd_ = 1'000'000;
+  int shared_fd_ = -1;
   bool pools_take_time_ = false;
   bool background_awaited_ = false;
   int fail_next_ = 0;

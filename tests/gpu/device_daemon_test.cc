@@ -78,7 +78,7 @@ class DeviceDaemonTest : public GpuDaemonFixture {
     return reply ? boost::json::parse(*reply) : boost::json::value();
   }
 
-  // Nobody holds anything, and every block is free or cached.
+  // No session holds anything, and every block is free or cached.
   bool IsQuiet() {
     const boost::json::value document = Admin("status");
     const JsonView status(&document);

@@ -46,7 +46,7 @@ class CudaDeviceTest : public ::testing::Test {
   // The pool as a client maps it.
   [[nodiscard]] static std::shared_ptr<client::CudaMapping> Map(const DevicePool& pool);
   [[nodiscard]] Status CopyAndWait(CopyRequest request);
-  // VRAM that nobody holds, as a newly opened device tells.
+  // VRAM that no process holds, as a newly opened device tells.
   [[nodiscard]] uint64_t FreeVram();
 
   BlockingLoop loop_;

@@ -80,7 +80,7 @@ TEST_F(LivePageTest, SaysThatTheDaemonDoesNotAnswerAnyMore) {
   StartDaemon({}, {kMetricsSetting});
   const std::string page = HttpGet(MetricsUrl()).body;
   const std::string path = directory() + "/page.html";
-  // The same page with nobody behind it.
+  // The same page with no daemon behind it.
   std::ofstream(path) << page;
   const ProgramResult result =
       RunProgram({"chromium-headless-shell", "--no-sandbox", "--disable-gpu",

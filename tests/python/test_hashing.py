@@ -8,6 +8,7 @@ import numpy as np
 
 import kvtier
 from harness.paths import SOURCE
+from kvtier import hashing
 
 
 def identity_of(case):
@@ -34,6 +35,78 @@ class HashingTest(unittest.TestCase):
                 self.assertEqual([one.hex() for one in hashes], case["block_hashes"])
                 tried += 1
         self.assertGreater(tried, 25)
+
+    def test_every_hash_of_the_engines_own_code_is_made_by_the_recipe_of_its_name(self):
+        cases = json.loads((SOURCE / "tests/data/engine_hashes.json").read_text())["cases"]
+        self.assertGreaterEqual(len(cases), 200)
+        self.assertEqual({case["recipe"] for case in cases}, set(kvtier.RECIPES))
+        for case in cases:
+            given = dict(case.get("identity", {}))
+            given["items"] = [kvtier.MultimodalItem(*item) for item in given.get("items", ())]
+            blocks = -(-len(case["tokens"]) // case["block_tokens"])
+            digests = [bytes.fromhex(one) for one in given.get("prompt_embeds", ())]
+            if digests and "lookahead_tokens" not in case:
+                # vLLM hashes full blocks only; a partial one has a digest, too.
+                digests += [bytes(32)] * (blocks - len(digests))
+            given["prompt_embeds"] = tuple(digests)
+            given["items"] = tuple(given["items"])
+            with self.subTest(case["recipe"], name=case["name"]):
+                hashes = kvtier.hash_blocks(
+                    case["tokens"],
+                    case["block_tokens"],
+                    kvtier.PromptIdentity(**given),
+                    recipe=case["recipe"],
+                    lookahead_tokens=case.get("lookahead_tokens", 0),
+                )
+                count = len(case["hashes"])
+                self.assertEqual([one.hex() for one in hashes[:count]], case["hashes"])
+                if "lookahead_tokens" in case:
+                    self.assertEqual(len(hashes), count)
+                else:
+                    self.assertEqual(len(hashes), blocks)
+
+    def test_a_salt_that_looks_like_a_loras_name_is_another_identity_from_version_2_on(self):
+        names = [kvtier.PromptIdentity(lora="sql"), kvtier.PromptIdentity(cache_salt="sql")]
+        first, second = (
+            [kvtier.hash_blocks(range(16), identity=one, recipe=recipe) for one in names]
+            for recipe in ("vllm-sha256-cbor/1", "vllm-sha256-cbor/2")
+        )
+        self.assertEqual(first[0], first[1])
+        self.assertNotEqual(second[0], second[1])
+
+    def test_the_library_and_the_package_hash_alike(self):
+        items = [kvtier.MultimodalItem("ab" * 32, 3, 40), kvtier.MultimodalItem("ü", 45, 2)]
+        tokens = [*range(40), 1 << 31, 255, 256, 65535, 65536, 5, 6, 7, 8, 9]
+        for given in (
+            {},
+            {"seed": "", "lora": "", "cache_salt": ""},
+            {"seed": "7", "lora": "sql", "cache_salt": "söl", "items": items},
+        ):
+            identity = kvtier.PromptIdentity(**given)
+            made = hashing._vllm_hashes(tokens, 16, identity, kvtier.RECIPES[0], 0)
+            self.assertEqual(made, kvtier.hash_blocks(tokens, 16, identity))
+
+    def test_what_a_recipe_does_not_hash_is_refused_by_name(self):
+        for recipe, name, value in (
+            ("vllm-sha256-cbor/1", "extra_key", "a"),
+            ("vllm-sha256-cbor/2", "extra_key", ""),
+            ("sglang/1", "lora", "sql"),
+            ("sglang/1", "seed", "0"),
+            ("sglang/1", "items", (kvtier.MultimodalItem("ab", 0, 1),)),
+            ("sglang/1", "prompt_embeds", (bytes(32),)),
+        ):
+            identity = kvtier.PromptIdentity(**{name: value})
+            with self.assertRaises(kvtier.InvalidArgumentError) as raised:
+                kvtier.hash_blocks([1], identity=identity, recipe=recipe)
+            self.assertEqual(raised.exception.reason, f"bad_{name}")
+        with self.assertRaisesRegex(kvtier.InvalidArgumentError, "sglang/1"):
+            kvtier.hash_blocks([1], recipe="sglang/2")
+        with self.assertRaises(kvtier.InvalidArgumentError):
+            kvtier.hash_blocks([1], recipe="sglang/1", lookahead_tokens=1)
+        with self.assertRaises(kvtier.InvalidArgumentError):
+            kvtier.hash_blocks(
+                range(32), identity=kvtier.PromptIdentity(prompt_embeds=(bytes(32),))
+            )
 
     def test_a_text_that_c_would_cut_short_is_refused(self):
         with self.assertRaises(kvtier.InvalidArgumentError):

@@ -4,6 +4,7 @@
 import contextlib
 import ctypes
 import math
+import os
 import types
 import unittest
 from unittest import mock
@@ -55,11 +56,23 @@ class AbiTest(unittest.TestCase):
             kv_write_params_bytes=ctypes.sizeof(abi.kvt_kv_write_params),
         )
         other = mock.Mock(_name="libkvtier_kernels.so")
-        other.kvt_kernels_table.return_value = ctypes.addressof(table)
+        other.kvt_kernels_table.return_value = ctypes.pointer(table)
         _launch.check_version(other)
         table.prefill_params_bytes += 8
         with self.assertRaisesRegex(kvtier.LibraryNotFoundError, "kvt_prefill_params"):
             _launch.check_version(other)
+
+    @unittest.skipUnless(_launch.LIBRARY_VARIABLE in os.environ, "the kernels were not built")
+    def test_the_library_is_loaded_with_its_functions_declared(self):
+        library = _launch.load()
+        self.assertEqual(library.kvt_kernel_status_text.restype, ctypes.c_char_p)
+        for status in (abi.KVT_KERNEL_UNSUPPORTED, abi.KVT_KERNEL_OUT_OF_MEMORY):
+            self.assertTrue(library.kvt_kernel_status_text(status).decode())
+        # Refused before any GPU is looked for.
+        self.assertEqual(
+            library.kvt_decode(ctypes.byref(abi.kvt_decode_params()), None, 0, None),
+            abi.KVT_KERNEL_INVALID_ARGUMENT,
+        )
 
     def test_a_named_library_that_is_not_there_is_an_error_that_names_it(self):
         with mock.patch.dict("os.environ", {_launch.LIBRARY_VARIABLE: "/nowhere/kernels.so"}):

@@ -157,6 +157,8 @@ class KernelsOnGpuTest(unittest.TestCase):
             {"splits": 3},
             {"window_tokens": 64},
             {"workspace": kernels.Workspace()},
+            # The launch ahead is the one before, long after the tables were written.
+            {"tables_settled": True, "splits": 2},
         ):
             got = kernels.prefill(query, cache, problem.tables, starts, lse=lse, **options)
             for i, (first, last) in enumerate(((0, 37), (37, 42), (42, 170))):
@@ -165,6 +167,18 @@ class KernelsOnGpuTest(unittest.TestCase):
                 expected, expected_lse = reference(query[first:last], k, v, window=window)
                 self.assert_close(got[first:last], expected)
                 self.assert_close(lse[first:last], expected_lse, 1e-3)
+
+    def test_what_lies_on_the_cpu_is_refused_with_the_device_that_is_needed(self):
+        problem, starts = Problem([37]), integers([0, 1])
+        cache, query = kernels.PagedKv(problem.k, problem.v), random(1, Q_HEADS, DIM).cpu()
+        for call in (
+            lambda: kernels.decode(query, cache, problem.tables),
+            lambda: kernels.prefill(query, cache, problem.tables, starts),
+            lambda: kernels.kv_write(query, query, cache, starts),
+            lambda: kernels.PagedKv(problem.k.cpu(), problem.v.cpu()),
+        ):
+            with self.assertRaisesRegex(kvtier.InvalidArgumentError, "on cpu, not .* Hopper"):
+                call()
 
     def test_decode_shared_is_decode_over_prefix_and_own_tokens(self):
         # Four sequences; the first three share 160 tokens, the last has no prefix.

@@ -267,6 +267,10 @@ void SimClient::ReleaseSome() {
   const size_t all = sequence->held.size() + sequence->new_blocks.size();
   const size_t count = random_.Chance(0.8) ? all : random_.Below(all + 1);
   ReleaseLast(sequence, count);
+  EraseIfEmpty(sequence);
+}
+
+void SimClient::EraseIfEmpty(Sequence* sequence) {
   if (!sequence->held.empty() || !sequence->new_blocks.empty()) return;
   if (!sequence->load_finished) forgotten_loads_.insert(sequence->load);
   std::erase_if(sequences_, [&](const auto& entry) { return &entry.second == sequence; });
@@ -278,7 +282,7 @@ void SimClient::ReleaseLast(Sequence* sequence, size_t count) {
     const BlockHandle block = sequence->new_blocks.back();
     CheckPattern(sequence->pool, block);
     context_.oracle.OnPrivateReleased({sequence->pool, block});
-    stale_.push_back({sequence->pool, block});
+    given_back_.push_back({sequence->pool, block});
     blocks.push_back(block);
     sequence->new_blocks.pop_back();
   }
@@ -287,6 +291,7 @@ void SimClient::ReleaseLast(Sequence* sequence, size_t count) {
     const SimBlock block{sequence->pool, held.handle};
     if (held.usable) context_.oracle.CheckBytes(block, held.hash);
     context_.oracle.OnReferenceDropped(block);
+    given_back_.push_back(block);
     blocks.push_back(held.handle);
     sequence->held.pop_back();
     sequence->ended = true;
@@ -301,24 +306,58 @@ void SimClient::ReleaseBlocks(SimPool pool, const std::vector<BlockHandle>& bloc
 }
 
 void SimClient::Misbehave() {
-  Cache& cache = context_.world.cache();
-  if (!stale_.empty()) {
-    const SimBlock block = stale_[random_.Below(stale_.size())];
-    const PoolId pool = context_.world.pool(block.pool).id;
-    SIM_CHECK(cache.Release(session_, pool, std::vector{block.handle}).size() == 1,
-              "a stale handle was released");
-    SIM_CHECK(!cache.Commit(session_, pool, {.block = block.handle, .hash = {}, .tokens = 1}),
-              "a stale handle was committed");
-  }
+  if (!given_back_.empty()) ExpectRefused(given_back_[random_.Below(given_back_.size())]);
+  if (const auto others = context_.oracle.AnyOwned(random_)) ExpectRefused(*others);
+  ReleaseTwice();
   const Sequence* const sequence = PickAnswered();
   if (sequence == nullptr || sequence->held.empty()) return;
   const BlockHandle held = sequence->held[random_.Below(sequence->held.size())].handle;
   const PoolId pool = context_.world.pool(sequence->pool).id;
+  Cache& cache = context_.world.cache();
   SIM_CHECK(!cache.Commit(session_, pool, {.block = held, .hash = {}, .tokens = 1}),
             "a committed block was committed again");
   const BlockHandle wrong{held.index, held.generation + 1};
   SIM_CHECK(cache.Release(session_, pool, std::vector{wrong}).size() == 1,
             "a handle of another generation was released");
+}
+
+void SimClient::ExpectRefused(const SimBlock& block) {
+  if (ReferencesTo(block) > 0) return;
+  Cache& cache = context_.world.cache();
+  const PoolId pool = context_.world.pool(block.pool).id;
+  const std::vector<BlockHandle> twice{block.handle, block.handle};
+  SIM_CHECK(cache.Release(session_, pool, twice).size() == 2,
+            "a block was released that the session does not hold");
+  SIM_CHECK(!cache.Commit(session_, pool, {.block = block.handle, .hash = {}, .tokens = 1}),
+            "a block was committed that the session does not hold");
+}
+
+// While an acquire that waits may hold it, too: that reference is not the client's yet.
+void SimClient::ReleaseTwice() {
+  Sequence* const sequence = PickAnswered();
+  if (sequence == nullptr || sequence->held.empty()) return;
+  const Held last = sequence->held.back();
+  const SimBlock block{sequence->pool, last.handle};
+  if (ReferencesTo(block) != 1) return;
+  context_.oracle.OnReferenceDropped(block);
+  sequence->held.pop_back();
+  sequence->ended = true;
+  given_back_.push_back(block);
+  const std::vector<BlockHandle> twice{last.handle, last.handle};
+  const auto errors =
+      context_.world.cache().Release(session_, context_.world.pool(block.pool).id, twice);
+  SIM_CHECK(errors.size() == 1 && errors.front().position == 1, "one reference was released twice");
+  EraseIfEmpty(sequence);
+}
+
+uint32_t SimClient::ReferencesTo(const SimBlock& block) const {
+  uint32_t count = 0;
+  for (const auto& [id, sequence] : sequences_) {
+    if (sequence.pool != block.pool) continue;
+    count += std::ranges::count(sequence.held, block.handle, &Held::handle);
+    count += std::ranges::count(sequence.new_blocks, block.handle);
+  }
+  return count;
 }
 
 void SimClient::TouchAwaited() {

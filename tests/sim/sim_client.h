@@ -41,7 +41,7 @@ class SimClient : public std::enable_shared_from_this<SimClient> {
   void ReleaseSome();
   // A second acquire of what it holds already, as a fork does.
   void Fork();
-  // Calls that must be refused.
+  // Calls that must be refused, on blocks of its own, of other clients and of earlier times.
   void Misbehave();
   // Compares the bytes of one block it may use.
   void CheckOne();
@@ -98,6 +98,13 @@ class SimClient : public std::enable_shared_from_this<SimClient> {
   void CommitNext(Sequence* sequence);
   // Gives back the last `count` of what is held, the private blocks first.
   void ReleaseLast(Sequence* sequence, size_t count);
+  void EraseIfEmpty(Sequence* sequence);
+  // A block that this client may neither release nor commit, unless it holds it.
+  void ExpectRefused(const SimBlock& block);
+  // The second time in the same call, which must be refused.
+  void ReleaseTwice();
+  // Of all its sequences that were answered.
+  [[nodiscard]] uint32_t ReferencesTo(const SimBlock& block) const;
   void ReleaseBlocks(SimPool pool, const std::vector<BlockHandle>& blocks);
   void CheckPattern(SimPool pool, BlockHandle block);
 
@@ -108,7 +115,7 @@ class SimClient : public std::enable_shared_from_this<SimClient> {
   uint64_t next_sequence_ = 1;
   std::set<LoadId> forgotten_loads_;  // of sequences released meanwhile
   std::shared_ptr<CounterPage> counters_ = CounterPage::Create().value();
-  std::vector<SimBlock> stale_;  // private blocks given back
+  std::vector<SimBlock> given_back_;  // of any kind; some of them it holds again
 };
 
 }  // namespace kvtier

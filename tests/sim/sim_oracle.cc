@@ -74,6 +74,13 @@ void SimOracle::OnReferenceDropped(const SimBlock& block) {
   if (--owned->second.references == 0) owned_.erase(owned);
 }
 
+std::optional<SimBlock> SimOracle::AnyOwned(SeededRandom& random) const {
+  if (owned_.empty()) return std::nullopt;
+  const auto& [place, owned] =
+      *std::next(owned_.begin(), static_cast<ptrdiff_t>(random.Below(owned_.size())));
+  return SimBlock{place.first, {place.second, owned.generation}};
+}
+
 void SimOracle::OnUsed(uint32_t name_space, const BlockHash& hash) {
   OnTouched(name_space, hash);
   TruthOf(name_space, hash).last_use_ms = NowMs();

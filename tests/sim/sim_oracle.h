@@ -11,6 +11,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "tests/fakes/seeded_random.h"
 #include "tests/sim/sim_plan.h"
 #include "tests/sim/sim_universe.h"
 #include "tests/sim/sim_world.h"
@@ -47,6 +48,9 @@ class SimOracle {
   void OnCapsChanged() { caps_changed_ = host_caps_changed_ = true; }
   // Nothing is under way: the index has heard of all uses before the last tick.
   void OnQuiet();
+
+  // One of the blocks that somebody owns, if there are any: for those who do not.
+  [[nodiscard]] std::optional<SimBlock> AnyOwned(SeededRandom& random) const;
 
   // --- judgement ---
   // The block's memory holds what its hash says.

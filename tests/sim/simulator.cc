@@ -83,7 +83,7 @@ void Simulator::ClientStep(uint64_t choice) {
   } else if (choice < 65) {
     Trace("fork");
     client.Fork();
-  } else if (choice < 67) {
+  } else if (choice < 68) {
     Trace("misbehave");
     client.Misbehave();
   } else {

@@ -225,7 +225,8 @@ uint32_t Acquirer::Prefetch(CachePool* pool, std::span<const BlockHash> hashes, 
 void Acquirer::CancelSession(SessionId session) {
   std::vector<Operation> cancelled;
   for (auto& [pool_id, line] : lines_) {
-    std::erase_if(line, [&](Operation& operation) {
+    // Captured by name: clang before version 16 captures no structured binding.
+    std::erase_if(line, [&, pool_id = pool_id](Operation& operation) {
       if (operation.request.session != session) return false;
       taker_.Undo(state_.FindPool(pool_id), &operation);
       cancelled.push_back(std::move(operation));

@@ -69,6 +69,13 @@ std::string StartTable(const std::vector<StartResult>& results) {
 
 }  // namespace
 
+double Median(std::vector<double> samples) {
+  if (samples.empty()) return 0;
+  const size_t middle = samples.size() / 2;
+  std::ranges::sort(samples);
+  return samples.size() % 2 == 1 ? samples[middle] : (samples[middle - 1] + samples[middle]) / 2;
+}
+
 std::string ToJson(const BenchResults& results) {
   json::array onload, acquire, start;
   for (const OnloadResult& result : results.onload) {

@@ -59,7 +59,7 @@ std::vector<Section> SectionsOf(const json::object& config, const json::object& 
                                    standard != nullptr ? standard->if_object() : nullptr));
     }
     if (!value.is_array()) continue;
-    // Repeated sections have no defaults: each is somebody's wish.
+    // Repeated sections have no defaults: each was written by the administrator.
     for (const json::value& element : value.get_array()) {
       if (const json::object* values = element.if_object()) {
         sections.push_back(SectionOf(fmt::format("[[{}]]", text), *values, nullptr));

@@ -36,8 +36,8 @@ std::string Owner(JsonView name_space) {
                      name.empty() ? name_space["model"].Text() : name);
 }
 
-// Columns are as wide as their widest likely cell: rows are shown as they come, so nobody knows the
-// widest real one. Together they fill 80 columns.
+// Columns are as wide as their widest likely cell: rows are shown as they come, before the widest
+// real one is known. Together they fill 80 columns.
 void PrintRow(std::string_view hash, std::string_view tiers, std::string_view tokens,
               std::string_view depth, std::string_view age, std::string_view idle,
               std::string_view references, std::string_view owner, bool full) {

@@ -19,7 +19,7 @@ struct BlockProgress {
 // "verb [####....] done of total, rate, time left": a line of less than 80 columns.
 [[nodiscard]] std::string FormatProgress(std::string_view verb, const BlockProgress& progress);
 
-// Shows it while somebody watches; see terminal.h.
+// Shows it where the output is a terminal; see terminal.h.
 [[nodiscard]] AdminProgress ShowBlockProgress(std::string verb);
 // Removes what was shown.
 void ClearProgress();

@@ -133,7 +133,7 @@ std::string FormatReport(const ReplayReport& report) {
       Percentile(samples, 0.99), report.wrong_blocks);
 }
 
-// What the table and the JSON do not show but somebody should know.
+// What the table and the JSON do not show, but the user should know.
 void WarnOfShortfalls(const ReplayReport& report) {
   const Terminal terminal(stderr);
   const auto warn = [&terminal](uint64_t count, std::string_view what) {
@@ -171,7 +171,7 @@ void AddTraceOptions(CLI::App* command, ReplayArguments* arguments) {
       ->type_name("N");
   command
       ->add_option("--seed", arguments->seed,
-                   "Another seed: the same requests for blocks nobody has seen.")
+                   "Another seed: the same requests for blocks that no tier has.")
       ->check(CLI::Range(int64_t{0}, kMaxCount))
       ->type_name("N");
   command

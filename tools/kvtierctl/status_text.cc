@@ -36,7 +36,7 @@ std::string Heading(JsonView status, const Terminal& terminal) {
                      FormatElapsed(static_cast<int64_t>(status["uptime_s"].Number() * 1000)));
 }
 
-// What each tier is made of, so that nobody has to guess which engine was chosen.
+// What each tier is made of, so that one need not guess which engine was chosen.
 std::string DiskKind(JsonView disk) {
   if (!disk["enabled"].IsTrue()) return "none";
   const std::string engines = JoinedTexts(disk["engines"]);
@@ -201,7 +201,7 @@ std::string KernelsText(JsonView kernels) {
                      FormatCompactCount(kernels["calls"].Count()), kernels["in_flight"].Count());
 }
 
-// What somebody should look into.
+// What an administrator should look into.
 std::string Troubles(JsonView status, const Terminal& terminal) {
   std::string text;
   const auto add = [&](const std::string& line) {

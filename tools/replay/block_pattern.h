@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Block contents that anybody who knows the block's hash can make again: what a replay writes into
+// Block contents that can be made again from the block's hash alone: what a replay writes into
 // missed blocks and expects in hits.
 #pragma once
 

@@ -167,7 +167,7 @@ size_t ReplayClient::CheckHits(const std::vector<kvt_hash>& hashes, const kvt::A
     const auto bytes = Look(acquired.hits[i]);
     if (!bytes || !BlockMatches(FromWire(hashes[i]), *bytes)) ++wrong;
   }
-  // Bytes read while the references stood count; without the connection nobody protected them.
+  // Bytes read while the references stood count; without the connection nothing protected them.
   if (!acquired.hits.empty() && !connection_.IsConnected()) {
     ++report_.requests_without_daemon;
     return 0;

@@ -34,7 +34,7 @@ enum class TraceFormat {
 };
 
 // Where block ids come from: equal ids are equal blocks only within one scope (the trace's name)
-// and one seed. Another seed gives the same trace over blocks that nobody has seen.
+// and one seed. Another seed gives the same trace over blocks that were never stored.
 struct TraceScope {
   std::string name;
   uint64_t seed = 0;

@@ -91,7 +91,7 @@ Result<Trace> ParseMooncake(std::string_view text, const TraceScope& scope) {
   return trace;
 }
 
-// Prefills the requests of a session and, as streams of their own, those of its sub-agents.
+// Appends the requests of a session and, as streams of their own, those of its sub-agents.
 void AppendAgenticRequests(const json::array& requests, int64_t start_ms, const TraceScope& scope,
                            int depth, Trace* trace) {
   constexpr int kMaxDepth = 8;

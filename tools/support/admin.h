@@ -15,7 +15,8 @@ namespace kvtier {
 using AdminProgress = std::function<void(std::string_view json)>;
 
 // Sends a JSON request and returns the JSON reply. The daemon may be silent for `silence_ms` at
-// most. Errors: kUnavailable when nobody listens, kTimeout, and the daemon's refusals as they are.
+// most. Errors: kUnavailable when no daemon listens, kTimeout, and the daemon's refusals as they
+// are.
 [[nodiscard]] Result<std::string> CallAdmin(const std::string& admin_socket,
                                             const std::string& request_json, int64_t silence_ms,
                                             const AdminProgress& progress = {});

@@ -21,8 +21,8 @@ class Terminal {
   // `text` with the escapes of `style` around it, or unchanged without colour.
   [[nodiscard]] std::string Style(std::string_view text, TextStyle style) const;
 
-  // Replaces the line shown by the last call; nothing when nobody is watching. An empty text
-  // clears it.
+  // Replaces the line shown by the last call; nothing where the output is no terminal. An empty
+  // text clears it.
   void ShowProgress(std::string_view text) const;
 
  private:

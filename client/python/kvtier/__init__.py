@@ -47,7 +47,7 @@ from .errors import (
     UnsupportedError,
     WrongStateError,
 )
-from .hashing import MultimodalItem, PromptIdentity, hash_blocks
+from .hashing import RECIPES, MultimodalItem, PromptIdentity, hash_blocks
 from .memory import PoolInfo, PoolMemory
 from .model import KvView, Layout, Model, ModelRecord
 from .pool import Pool
@@ -117,6 +117,7 @@ __all__ = [
     "PoolMemory",
     "Presence",
     "PromptIdentity",
+    "RECIPES",
     "ResourceExhaustedError",
     "Retention",
     "Sequence",

@@ -172,7 +172,7 @@ class AcquireResult(Scoped):
     @property
     def available(self) -> bool:
         """False: there is no daemon, and there are neither hits nor private blocks."""
-        return self.miss != Miss.UNAVAILABLE
+        return bool(self.miss != Miss.UNAVAILABLE)
 
     @property
     def hashes(self) -> list[bytes]:

@@ -25,7 +25,7 @@ from .blocks import (
 )
 from .cuda import stream_pointer
 from .errors import Status, check, check_available, invalid
-from .hashing import PromptIdentity, hash_blocks
+from .hashing import RECIPES, PromptIdentity, hash_blocks
 from .memory import AttachedPool
 from .model import Model
 from .opening import SequenceSettings, open_sequence
@@ -54,9 +54,22 @@ class Pool(AttachedPool):
 
     # ---------------------------------------------------------------- blocks
 
-    def hash_blocks(self, tokens: Tokens, identity: PromptIdentity | None = None) -> list[bytes]:
-        """Hashes of all full blocks of `tokens` and, if tokens remain, of the partial one."""
-        return hash_blocks(tokens, self._model.record.block_tokens, identity)
+    def hash_blocks(
+        self,
+        tokens: Tokens,
+        identity: PromptIdentity | None = None,
+        *,
+        recipe: str = RECIPES[0],
+        lookahead_tokens: int = 0,
+    ) -> list[bytes]:
+        """kvtier.hash_blocks with the model's block_tokens."""
+        return hash_blocks(
+            tokens,
+            self._model.record.block_tokens,
+            identity,
+            recipe=recipe,
+            lookahead_tokens=lookahead_tokens,
+        )
 
     def acquire(
         self,

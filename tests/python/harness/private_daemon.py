@@ -18,13 +18,13 @@ START_TIMEOUT_S = 60
 START_POLL_S = 0.002
 # The sizes of the C++ tests: a slot is a block and its 4 KiB header, three of them fill a slab.
 BLOCK_BYTES = 16 * 1024
-CHUNK_BYTES = 64 * 1024
-SLOTS_PER_CHUNK = 3
+SLAB_BYTES = 64 * 1024
+SLOTS_PER_SLAB = 3
 _PR_SET_PDEATHSIG = 1
 
 
 def tier_bytes(blocks: int) -> int:
-    return -(-blocks // SLOTS_PER_CHUNK) * CHUNK_BYTES
+    return -(-blocks // SLOTS_PER_SLAB) * SLAB_BYTES
 
 
 def settings(pool_blocks: int, host_blocks: int, disk_blocks: int, device: str) -> list[str]:
@@ -34,7 +34,7 @@ def settings(pool_blocks: int, host_blocks: int, disk_blocks: int, device: str) 
         f"pool.device={device}",
         f"host.bytes={tier_bytes(host_blocks)}B",
         f"disk.bytes={tier_bytes(disk_blocks)}B",
-        f"cache.slab_bytes={CHUNK_BYTES}B",
+        f"cache.slab_bytes={SLAB_BYTES}B",
         "disk.free_floor_bytes=0B",
     ]
 

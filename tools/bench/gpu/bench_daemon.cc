@@ -24,13 +24,20 @@ uint64_t BenchSizes::host_bytes() const {
   return std::max(disk ? slots_bytes / 2 : 3 * slots_bytes, kMinHostBytes);
 }
 
+Result<PrivateDaemon> StartGpuDaemon(const GpuBenchOptions& options,
+                                     std::vector<std::string> settings) {
+  PrivateDaemonOptions daemon;
+  daemon.temporary_parent = options.directory;
+  daemon.settings = std::move(settings);
+  daemon.settings.push_back("pool.device=" + options.device);
+  daemon.settings.insert(daemon.settings.end(), options.settings.begin(), options.settings.end());
+  return PrivateDaemon::Start(std::move(daemon));
+}
+
 Result<PrivateDaemon> StartBenchDaemon(const GpuBenchOptions& options, const BenchSizes& sizes,
                                        const std::vector<std::string>& more) {
   const uint64_t slots_bytes = sizes.blocks * (sizes.block_bytes + kHeaderBytes);
-  PrivateDaemonOptions daemon;
-  daemon.temporary_parent = options.directory;
-  daemon.settings = {
-      "pool.device=" + options.device,
+  std::vector<std::string> settings = {
       fmt::format("pool.bytes={}B", sizes.pool_bytes()),
       fmt::format("host.bytes={}B", sizes.host_bytes()),
       fmt::format("host.touch_threads={}", options.threads),
@@ -40,9 +47,8 @@ Result<PrivateDaemon> StartBenchDaemon(const GpuBenchOptions& options, const Ben
       // A whole set is allocated at once: all of the other one may have to be saved first.
       "cache.max_wait_ms=30000",
   };
-  daemon.settings.insert(daemon.settings.end(), options.settings.begin(), options.settings.end());
-  daemon.settings.insert(daemon.settings.end(), more.begin(), more.end());
-  return PrivateDaemon::Start(std::move(daemon));
+  settings.insert(settings.end(), more.begin(), more.end());
+  return StartGpuDaemon(options, std::move(settings));
 }
 
 Status StoreBelow(BenchClient& client, std::span<const Set> sets) {

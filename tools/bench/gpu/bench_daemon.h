@@ -19,6 +19,11 @@ inline constexpr uint64_t kHeaderBytes = 4 * kKiB;
 
 using Set = std::vector<BlockHash>;
 
+// A daemon on the device of `options`, with these settings and, where they differ, those of
+// `options`.
+[[nodiscard]] Result<PrivateDaemon> StartGpuDaemon(const GpuBenchOptions& options,
+                                                   std::vector<std::string> settings);
+
 // A daemon whose pool holds one set of blocks and whose host memory holds three, or half of one.
 struct BenchSizes {
   uint64_t block_bytes = 0;

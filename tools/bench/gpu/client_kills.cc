@@ -7,8 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include "kernels/bench/cuda_bench.h"
 #include "tools/bench/daemon_status.h"
-#include "tools/bench/gpu/cuda_check.h"
 #include "tools/bench/gpu/gpu_bench.h"
 #include "tools/bench/gpu/pattern_holder.h"
 #include "tools/bench/gpu/player.h"
@@ -47,11 +47,11 @@ Result<DaemonState> LookAt(const PrivateDaemon& daemon) {
 }
 
 // VRAM that all processes together hold; 0 without a GPU.
-Result<double> VramInUseGib(const GpuBenchOptions& options) {
+double VramInUseGib(const GpuBenchOptions& options) {
   if (options.device == kHostDevice) return 0;
   size_t free_bytes = 0;
   size_t total_bytes = 0;
-  KVT_RETURN_IF_ERROR(CheckCuda(cudaMemGetInfo(&free_bytes, &total_bytes)));
+  kernels::bench::CheckCuda(cudaMemGetInfo(&free_bytes, &total_bytes), "memory in use");
   return static_cast<double>(total_bytes - free_bytes) / static_cast<double>(uint64_t{1} << 30);
 }
 
@@ -64,12 +64,13 @@ struct Toll {
 // Starts some players, and kills them one after the other at random moments of their work.
 Status KillRound(const PrivateDaemon& daemon, PatternHolder* holder, uint32_t players,
                  std::mt19937_64* random, Toll* toll) {
-  std::vector<PlayerProcess> playing;
+  std::vector<SelfProcess> playing;
   for (uint32_t i = 0; i < players; ++i) {
-    KVT_ASSIGN_OR_RETURN(PlayerProcess player, PlayerProcess::Start(daemon.socket(), (*random)()));
+    KVT_ASSIGN_OR_RETURN(SelfProcess player,
+                         SelfProcess::StartPlayer(daemon.socket(), (*random)()));
     playing.push_back(std::move(player));
   }
-  for (PlayerProcess& player : playing) KVT_RETURN_IF_ERROR(player.WaitUntilPlaying());
+  for (SelfProcess& player : playing) KVT_RETURN_IF_ERROR(player.WaitUntilReady());
   DaemonState state;
   while (!playing.empty()) {
     // The life is drawn; nothing is awaited.
@@ -83,7 +84,7 @@ Status KillRound(const PrivateDaemon& daemon, PatternHolder* holder, uint32_t pl
     } while (state.sessions > sessions && SecondsSince(start) < kPatienceSeconds);
     toll->slowest_seconds = std::max(toll->slowest_seconds, SecondsSince(start));
   }
-  // Nobody is left but the holder; loads and offloads under way may end first.
+  // Only the holder is left; loads and offloads under way may end first.
   const auto start = SteadyClock::now();
   while ((state.taken > holder->blocks() || state.references > holder->blocks()) &&
          SecondsSince(start) < kPatienceSeconds) {
@@ -100,7 +101,7 @@ Status KillRound(const PrivateDaemon& daemon, PatternHolder* holder, uint32_t pl
 Result<GpuResults> MeasureClientKills(const GpuBenchOptions& options) {
   KVT_ASSIGN_OR_RETURN(const PrivateDaemon daemon, StartPlayedDaemon(options));
   KVT_ASSIGN_OR_RETURN(PatternHolder holder, PatternHolder::Open(daemon.socket()));
-  KVT_ASSIGN_OR_RETURN(const double before_gib, VramInUseGib(options));
+  const double before_gib = VramInUseGib(options);
   Toll toll;
   std::mt19937_64 random(1);
   for (uint32_t killed = 0; killed < options.clients_killed;) {
@@ -108,7 +109,7 @@ Result<GpuResults> MeasureClientKills(const GpuBenchOptions& options) {
     KVT_RETURN_IF_ERROR(KillRound(daemon, &holder, players, &random, &toll));
     killed += players;
   }
-  KVT_ASSIGN_OR_RETURN(const double after_gib, VramInUseGib(options));
+  const double after_gib = VramInUseGib(options);
   return GpuResults{
       MakeGpuResult("clients_killed", options.clients_killed, "kills", 0),
       MakeGpuFault("clients_killed_blocks_leaked", toll.leaked_blocks, "blocks"),

@@ -64,7 +64,7 @@ Result<GpuResults> MeasureHostLoads(const GpuBenchOptions& options, const CopyCe
 
 namespace {
 
-// Somebody waits for room: an acquire asks for a whole pool whose blocks must all be saved first.
+// An acquire waits for space: an acquire asks for a whole pool whose blocks must all be saved first.
 Result<double> AwaitedOffloadGbps(const GpuBenchOptions& options, const BenchSizes& sizes) {
   KVT_ASSIGN_OR_RETURN(
       const PrivateDaemon daemon,

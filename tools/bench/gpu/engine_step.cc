@@ -4,18 +4,20 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstring>
 #include <numeric>
 #include <random>
+#include <vector>
 
 #include "base/byte_size.h"
-#include "kvtier/kernels.h"
-#include "tools/bench/gpu/cuda_check.h"
 #include "tools/bench/gpu/kernel/read_memory.h"
 #include "tools/replay/report.h"
 
 namespace kvtier {
 namespace {
+
+using kernels::bench::CheckCuda;
+using kernels::bench::DeviceMemory;
+using kernels::bench::ToDevice;
 
 constexpr int kLayers = 32;
 constexpr int kSequences = 8;
@@ -36,11 +38,6 @@ constexpr uint64_t kTokenBytes = 4 * kKiB;
 constexpr int kWarmSteps = 100;
 constexpr int kSteps = 2000;
 
-Status CheckKernel(kvt_kernel_status status) {
-  if (status == KVT_KERNEL_OK) return {};
-  return MakeError(ErrorCode::kUnavailable, "no_kernel", kvt_kernel_status_text(status));
-}
-
 // bf16 numbers of both signs around 1; all-equal bytes would be read faster than real ones.
 std::vector<uint16_t> Noise(size_t count) {
   std::vector<uint16_t> noise(count);
@@ -49,132 +46,100 @@ std::vector<uint16_t> Noise(size_t count) {
   return noise;
 }
 
-kvt_decode_params DecodeOf(void* cache, void* query, void* output, const void* tables,
-                           const void* lengths) {
+DeviceMemory NoiseOnDevice(uint64_t bytes) { return ToDevice(Noise(bytes / sizeof(uint16_t))); }
+
+}  // namespace
+
+EngineStep::EngineStep()
+    : cache_(NoiseOnDevice(kCacheBytes)),
+      weights_(NoiseOnDevice(kWeightBytes)),
+      query_(NoiseOnDevice(kQueryBytes)),
+      output_(kQueryBytes),
+      lengths_(ToDevice(std::vector<int32_t>(kSequences, kContextTokens))),
+      tokens_(kTokenBytes),
+      digest_(sizeof(uint32_t)),
+      host_tokens_(2 * kTokenBytes, DeviceMemory::Where::kPinnedHost) {
+  CheckCuda(cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, 0),
+            "the device");
+  std::vector<int32_t> table(kPages);
+  std::iota(table.begin(), table.end(), 0);
+  std::shuffle(table.begin(), table.end(), std::mt19937(2));
+  tables_ = ToDevice(table);
+  const kvt_decode_params params = Decode();
+  workspace_ = DeviceMemory(std::max<size_t>(kvt_decode_workspace_bytes(&params), 1));
+  workspace_.Zero();
+  cudaGraph_t graph = nullptr;
+  CheckCuda(cudaStreamBeginCapture(stream_.get(), cudaStreamCaptureModeThreadLocal), "capture");
+  LaunchLayers();
+  CheckCuda(cudaStreamEndCapture(stream_.get(), &graph), "capture");
+  CheckCuda(cudaGraphInstantiate(&graph_, graph, 0), "graph");
+  CheckCuda(cudaGraphDestroy(graph), "graph");
+}
+
+EngineStep::~EngineStep() { (void)cudaGraphExecDestroy(graph_); }
+
+kvt_decode_params EngineStep::Decode() const {
   kvt_decode_params params{};
-  params.query = query;
-  params.output = output;
+  params.query = query_.get();
+  params.output = output_.get();
   params.query_dtype = KVT_BF16;
   params.q_heads = kQueryHeads;
   params.query_head_stride = params.output_head_stride = kHeadDim;
   params.query_sequence_stride = params.output_sequence_stride = kQueryHeads * kHeadDim;
-  params.kv.key = cache;
-  params.kv.value = static_cast<uint16_t*>(cache) + kPageElements;
-  params.kv.dtype = KVT_BF16;
-  params.kv.kv_heads = kKvHeads;
-  params.kv.head_dim = kHeadDim;
-  params.kv.page_tokens = kPageTokens;
-  params.kv.block_stride = 2 * kPageElements;
-  params.kv.token_stride = kKvHeads * kHeadDim;
-  params.kv.head_stride = kHeadDim;
-  params.sequences = {static_cast<const int32_t*>(tables), static_cast<const int32_t*>(lengths),
-                      kPages / kSequences, kSequences, kContextTokens};
+  params.kv = {.key = cache_.get(),
+               .value = cache_.get<uint16_t>() + kPageElements,
+               .dtype = KVT_BF16,
+               .kv_heads = kKvHeads,
+               .head_dim = kHeadDim,
+               .page_tokens = kPageTokens,
+               .block_stride = 2 * kPageElements,
+               .token_stride = kKvHeads * kHeadDim,
+               .head_stride = kHeadDim};
+  params.sequences = {tables_.get<int32_t>(), lengths_.get<int32_t>(), kPages / kSequences,
+                      kSequences, kContextTokens};
   params.softmax_scale = 1.0F / std::sqrt(static_cast<float>(kHeadDim));
   return params;
 }
 
-template <typename Owner>
-Status AllocateVram(uint64_t bytes, Owner* owner) {
-  void* memory = nullptr;
-  KVT_RETURN_IF_ERROR(CheckCuda(cudaMalloc(&memory, bytes)));
-  owner->reset(memory);
-  return CheckCuda(cudaMemset(memory, 0, bytes));
-}
-
-}  // namespace
-
-Result<std::unique_ptr<EngineStep>> EngineStep::Open() {
-  std::unique_ptr<EngineStep> step(new EngineStep);
-  KVT_RETURN_IF_ERROR(CheckCuda(
-      cudaDeviceGetAttribute(&step->multiprocessors_, cudaDevAttrMultiProcessorCount, 0)));
-  KVT_RETURN_IF_ERROR(CheckCuda(cudaStreamCreateWithFlags(&step->stream_, cudaStreamNonBlocking)));
-  KVT_RETURN_IF_ERROR(step->Allocate());
-  KVT_RETURN_IF_ERROR(step->Capture());
-  return step;
-}
-
-EngineStep::~EngineStep() {
-  if (graph_ != nullptr) (void)cudaGraphExecDestroy(graph_);
-  if (stream_ != nullptr) (void)cudaStreamDestroy(stream_);
-}
-
-Status EngineStep::Allocate() {
-  KVT_RETURN_IF_ERROR(AllocateVram(kCacheBytes, &cache_));
-  KVT_RETURN_IF_ERROR(AllocateVram(kWeightBytes + sizeof(uint32_t), &weights_));
-  KVT_RETURN_IF_ERROR(AllocateVram(kQueryBytes, &query_));
-  KVT_RETURN_IF_ERROR(AllocateVram(kQueryBytes, &output_));
-  KVT_RETURN_IF_ERROR(AllocateVram(kTokenBytes, &tokens_));
-  void* pinned = nullptr;
-  KVT_RETURN_IF_ERROR(CheckCuda(cudaMallocHost(&pinned, 2 * kTokenBytes)));
-  host_tokens_.reset(pinned);
-  const auto upload = [](const auto& values, Vram* to) -> Status {
-    const uint64_t bytes = values.size() * sizeof(values[0]);
-    if (*to == nullptr) KVT_RETURN_IF_ERROR(AllocateVram(bytes, to));
-    return CheckCuda(cudaMemcpy(to->get(), values.data(), bytes, cudaMemcpyHostToDevice));
-  };
-  KVT_RETURN_IF_ERROR(upload(Noise(kCacheBytes / sizeof(uint16_t)), &cache_));
-  KVT_RETURN_IF_ERROR(upload(Noise(kWeightBytes / sizeof(uint16_t)), &weights_));
-  KVT_RETURN_IF_ERROR(upload(Noise(kQueryBytes / sizeof(uint16_t)), &query_));
-  std::vector<int32_t> table(kPages);
-  std::iota(table.begin(), table.end(), 0);
-  std::shuffle(table.begin(), table.end(), std::mt19937(2));
-  KVT_RETURN_IF_ERROR(upload(table, &tables_));
-  KVT_RETURN_IF_ERROR(upload(std::vector<int32_t>(kSequences, kContextTokens), &lengths_));
-  const kvt_decode_params params =
-      DecodeOf(cache_.get(), query_.get(), output_.get(), tables_.get(), lengths_.get());
-  workspace_bytes_ = kvt_decode_workspace_bytes(&params);
-  return AllocateVram(std::max<size_t>(workspace_bytes_, 1), &workspace_);
-}
-
-Status EngineStep::LaunchLayers() {
-  const kvt_decode_params params =
-      DecodeOf(cache_.get(), query_.get(), output_.get(), tables_.get(), lengths_.get());
-  auto* const weights = static_cast<std::byte*>(weights_.get());
-  auto* const digest = reinterpret_cast<uint32_t*>(weights + kWeightBytes);
+void EngineStep::LaunchLayers() {
+  const kvt_decode_params params = Decode();
   for (uint64_t layer = 0; layer < kLayers; ++layer) {
-    KVT_RETURN_IF_ERROR(
-        CheckKernel(kvt_decode(&params, workspace_.get(), workspace_bytes_, stream_)));
+    const kvt_kernel_status status =
+        kvt_decode(&params, workspace_.get(), workspace_.bytes(), stream_.get());
+    if (status != KVT_KERNEL_OK) throw kernels::bench::CudaFailure(kvt_kernel_status_text(status));
     const uint64_t at = layer * kLayerWeightBytes % kWeightBytes;
-    KVT_RETURN_IF_ERROR(
-        CheckCuda(ReadMemory(weights + at, kLayerWeightBytes, digest, multiprocessors_, stream_)));
+    CheckCuda(ReadMemory(weights_.get<std::byte>() + at, kLayerWeightBytes, digest_.get<uint32_t>(),
+                         multiprocessors_, stream_.get()),
+              "reading kernel");
   }
-  return {};
-}
-
-Status EngineStep::Capture() {
-  cudaGraph_t graph = nullptr;
-  KVT_RETURN_IF_ERROR(CheckCuda(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal)));
-  const Status launched = LaunchLayers();
-  KVT_RETURN_IF_ERROR(CheckCuda(cudaStreamEndCapture(stream_, &graph)));
-  const Status made = launched ? CheckCuda(cudaGraphInstantiate(&graph_, graph, 0)) : launched;
-  (void)cudaGraphDestroy(graph);
-  return made;
 }
 
 template <typename Launch>
-Result<StepTimes> EngineStep::Run(Launch launch) {
+StepTimes EngineStep::Run(Launch launch) {
   std::vector<double> steps_us;
-  auto* const host = static_cast<std::byte*>(host_tokens_.get());
+  auto* const host = host_tokens_.get<std::byte>();
   for (int i = 0; i < kWarmSteps + kSteps; ++i) {
     const auto start = std::chrono::steady_clock::now();
-    KVT_RETURN_IF_ERROR(CheckCuda(
-        cudaMemcpyAsync(tokens_.get(), host, kTokenBytes, cudaMemcpyHostToDevice, stream_)));
-    KVT_RETURN_IF_ERROR(launch());
-    KVT_RETURN_IF_ERROR(CheckCuda(cudaMemcpyAsync(host + kTokenBytes, tokens_.get(), kTokenBytes,
-                                                  cudaMemcpyDeviceToHost, stream_)));
-    KVT_RETURN_IF_ERROR(CheckCuda(cudaStreamSynchronize(stream_)));
+    CheckCuda(
+        cudaMemcpyAsync(tokens_.get(), host, kTokenBytes, cudaMemcpyHostToDevice, stream_.get()),
+        "copy up");
+    launch();
+    CheckCuda(cudaMemcpyAsync(host + kTokenBytes, tokens_.get(), kTokenBytes,
+                              cudaMemcpyDeviceToHost, stream_.get()),
+              "copy down");
+    CheckCuda(cudaStreamSynchronize(stream_.get()), "step");
     const std::chrono::duration<double, std::micro> step = std::chrono::steady_clock::now() - start;
     if (i >= kWarmSteps) steps_us.push_back(step.count());
   }
-  return StepTimes{Percentile(steps_us, 0.50), Percentile(steps_us, 0.99)};
+  return {Percentile(steps_us, 0.50), Percentile(steps_us, 0.99)};
 }
 
-Result<StepTimes> EngineStep::RunGraph() {
-  return Run([this] { return CheckCuda(cudaGraphLaunch(graph_, stream_)); });
+StepTimes EngineStep::RunGraph() {
+  return Run([this] { CheckCuda(cudaGraphLaunch(graph_, stream_.get()), "graph"); });
 }
 
-Result<StepTimes> EngineStep::RunEager() {
-  return Run([this] { return LaunchLayers(); });
+StepTimes EngineStep::RunEager() {
+  return Run([this] { LaunchLayers(); });
 }
 
 }  // namespace kvtier

@@ -5,11 +5,8 @@
 
 #include <cuda_runtime_api.h>
 
-#include <cstdint>
-#include <memory>
-#include <vector>
-
-#include "base/result.h"
+#include "kernels/bench/cuda_bench.h"
+#include "kvtier/kernels.h"
 
 namespace kvtier {
 
@@ -18,47 +15,38 @@ struct StepTimes {
   double p99_us = 0;
 };
 
-// Owns its memory, stream and graph on the current device. One thread at a time.
+// Owns its memory, stream and graph on the current device. One thread at a time; throws a
+// CudaFailure where CUDA fails or the GPU has no decode kernel.
 //
 // A layer is kvtier's decode attention of 8 sequences of 4,096 tokens (Llama-3.1-8B's heads, bf16)
 // and one read of 32 MiB, which is what the matrix products of 8 tokens amount to: their time is
 // the time of reading the weights. The whole stands for 32 layers of such a model.
 class EngineStep {
  public:
-  // Errors: those of CUDA; kUnavailable "no_kernel" where the GPU has no decode kernel.
-  [[nodiscard]] static Result<std::unique_ptr<EngineStep>> Open();
+  EngineStep();
   ~EngineStep();
   EngineStep(const EngineStep&) = delete;
   EngineStep& operator=(const EngineStep&) = delete;
 
   // Steps of one CUDA graph launch each, as engines run while decoding.
-  [[nodiscard]] Result<StepTimes> RunGraph();
+  [[nodiscard]] StepTimes RunGraph();
   // Steps whose layers are launched one by one by the host, as engines without graphs do.
-  [[nodiscard]] Result<StepTimes> RunEager();
+  [[nodiscard]] StepTimes RunEager();
 
  private:
-  struct FreeVram {
-    void operator()(void* memory) const { (void)cudaFree(memory); }
-  };
-  struct FreePinned {
-    void operator()(void* memory) const { (void)cudaFreeHost(memory); }
-  };
-  using Vram = std::unique_ptr<void, FreeVram>;
+  using DeviceMemory = kernels::bench::DeviceMemory;
 
-  EngineStep() = default;
-  [[nodiscard]] Status Allocate();
-  [[nodiscard]] Status Capture();
-  [[nodiscard]] Status LaunchLayers();
+  [[nodiscard]] kvt_decode_params Decode() const;
+  void LaunchLayers();
   // Times `launch` between the two small copies.
   template <typename Launch>
-  [[nodiscard]] Result<StepTimes> Run(Launch launch);
+  [[nodiscard]] StepTimes Run(Launch launch);
 
   int multiprocessors_ = 0;
-  cudaStream_t stream_ = nullptr;
+  kernels::bench::TimedStream stream_;
   cudaGraphExec_t graph_ = nullptr;
-  Vram cache_, weights_, query_, output_, tables_, lengths_, workspace_, tokens_;
-  size_t workspace_bytes_ = 0;
-  std::unique_ptr<void, FreePinned> host_tokens_;
+  DeviceMemory cache_, weights_, query_, output_, tables_, lengths_, workspace_, tokens_, digest_,
+      host_tokens_;
 };
 
 }  // namespace kvtier

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The measurements of kvtier-gpu-bench: what a GPU's pool, copies and loads reach, each beside what
-// the machine can do at best, measured in the same run.
+// the machine can do at best, measured in the same run. Any of them may throw a CudaFailure
+// (kernels/bench/cuda_bench.h).
 #pragma once
 
 #include <cstdint>
@@ -55,8 +56,7 @@ struct CopyCeiling {
   double to_pool_gbps = 0;
   double to_host_gbps = 0;
 };
-// Errors: those of CUDA.
-[[nodiscard]] Result<CopyCeiling> MeasureCopyCeiling(uint32_t repetitions);
+[[nodiscard]] CopyCeiling MeasureCopyCeiling(uint32_t repetitions);
 
 using GpuResults = std::vector<GpuResult>;
 
@@ -80,7 +80,7 @@ using GpuResults = std::vector<GpuResult>;
 [[nodiscard]] Result<GpuResults> MeasureCompletion(const GpuBenchOptions& options,
                                                    const CopyCeiling& ceiling);
 // Seconds in which a program that does nothing else touches so much memory, with all cores, and
-// then pins it. Errors: kResourceExhausted; those of CUDA.
+// then pins it. Errors: kResourceExhausted.
 [[nodiscard]] Result<double> MeasureArenaCeiling(uint64_t bytes);
 // How long a daemon with a large pool and arena takes to serve, the first time and again.
 [[nodiscard]] Result<GpuResults> MeasureLargeStart(const GpuBenchOptions& options);

@@ -1,17 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // How much slower an engine's steps become while a daemon copies for others on the same GPU.
 #include <fmt/format.h>
-#include <signal.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <filesystem>
 #include <functional>
-#include <memory>
 #include <string>
 #include <thread>
 #include <utility>
@@ -21,6 +15,7 @@
 #include "tools/bench/gpu/bench_daemon.h"
 #include "tools/bench/gpu/engine_step.h"
 #include "tools/bench/gpu/gpu_bench.h"
+#include "tools/bench/gpu/player.h"
 
 namespace kvtier {
 namespace {
@@ -74,11 +69,10 @@ class StepTable {
  public:
   explicit StepTable(EngineStep* step) : step_(*step) {}
 
-  [[nodiscard]] Status MeasureIdle() {
-    KVT_ASSIGN_OR_RETURN(graph_, step_.RunGraph());
-    KVT_ASSIGN_OR_RETURN(eager_, step_.RunEager());
+  void MeasureIdle() {
+    graph_ = step_.RunGraph();
+    eager_ = step_.RunEager();
     Add("idle", graph_, eager_, false);
-    return {};
   }
   [[nodiscard]] Status MeasureBeside(const std::string& name, Traffic::Round round) {
     Traffic traffic(std::move(round));
@@ -87,8 +81,8 @@ class StepTable {
     }
     const uint64_t before = traffic.bytes();
     const auto start = Clock::now();
-    KVT_ASSIGN_OR_RETURN(const StepTimes graph, step_.RunGraph());
-    KVT_ASSIGN_OR_RETURN(const StepTimes eager, step_.RunEager());
+    const StepTimes graph = step_.RunGraph();
+    const StepTimes eager = step_.RunEager();
     const double gbps = static_cast<double>(traffic.bytes() - before) / 1e9 / SecondsSince(start);
     if (traffic.failed()) return MakeError(ErrorCode::kIoError, "traffic_failed", name);
     Add(name, graph, eager, true);
@@ -96,11 +90,9 @@ class StepTable {
     return {};
   }
   // While some other process copies.
-  [[nodiscard]] Status MeasureBesideProcess(const std::string& name) {
-    KVT_ASSIGN_OR_RETURN(const StepTimes graph, step_.RunGraph());
-    KVT_ASSIGN_OR_RETURN(const StepTimes eager, step_.RunEager());
-    Add(name, graph, eager, true);
-    return {};
+  void MeasureBesideProcess(const std::string& name) {
+    const StepTimes graph = step_.RunGraph();
+    Add(name, graph, step_.RunEager(), true);
   }
   [[nodiscard]] GpuResults Take() { return std::move(results_); }
 
@@ -121,37 +113,12 @@ class StepTable {
   GpuResults results_;
 };
 
-// A bare process that offloads without a daemon until this goes.
-class CopierProcess {
- public:
-  CopierProcess() {
-    const std::string program = std::filesystem::read_symlink("/proc/self/exe");
-    pid_ = ::fork();
-    if (pid_ == 0) {
-      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-      ::execl(program.c_str(), program.c_str(), "--offload-forever", "0", nullptr);
-      ::_exit(127);
-    }
-    // It does not say when it begins.
-    std::this_thread::sleep_for(kCopierStart);
-  }
-  ~CopierProcess() {
-    ::kill(pid_, SIGKILL);
-    ::waitpid(pid_, nullptr, 0);
-  }
-  CopierProcess(const CopierProcess&) = delete;
-  CopierProcess& operator=(const CopierProcess&) = delete;
-
- private:
-  pid_t pid_ = -1;
-};
-
 // Offloads in the background: sets that fill most of a pool of which nearly all is to be kept
 // clean, so no acquire ever waits for room.
 Status BesideOffloads(const GpuBenchOptions& options, StepTable* table) {
   const BenchSizes sizes{.block_bytes = kBlockBytes, .blocks = 4 * options.set_bytes / kBlockBytes};
   KVT_ASSIGN_OR_RETURN(const PrivateDaemon daemon,
-                       StartBenchDaemon(options, sizes, {"cache.pool_clean_fraction=0.95"}));
+                       StartBenchDaemon(options, sizes, {"cache.pool_clean_fraction=0.9"}));
   KVT_ASSIGN_OR_RETURN(BenchClient client, BenchClient::Connect(daemon, kBlockBytes));
   uint64_t seed = 100;
   const auto offload = [&](uint64_t blocks) -> Result<uint64_t> {
@@ -187,12 +154,15 @@ Status BesideLoads(const GpuBenchOptions& options, StepTable* table) {
 }  // namespace
 
 Result<GpuResults> MeasureInterference(const GpuBenchOptions& options) {
-  KVT_ASSIGN_OR_RETURN(const std::unique_ptr<EngineStep> step, EngineStep::Open());
-  StepTable table(step.get());
-  KVT_RETURN_IF_ERROR(table.MeasureIdle());
+  EngineStep step;
+  StepTable table(&step);
+  table.MeasureIdle();
   {
-    const CopierProcess copier;
-    KVT_RETURN_IF_ERROR(table.MeasureBesideProcess("bare_copier"));
+    // A bare process that offloads without a daemon until this goes. It does not say when it
+    // begins.
+    KVT_ASSIGN_OR_RETURN(const SelfProcess copier, SelfProcess::Start({"--offload-forever", "0"}));
+    std::this_thread::sleep_for(kCopierStart);
+    table.MeasureBesideProcess("bare_copier");
   }
   KVT_RETURN_IF_ERROR(BesideOffloads(options, &table));
   KVT_RETURN_IF_ERROR(BesideLoads(options, &table));

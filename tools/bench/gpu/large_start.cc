@@ -10,6 +10,7 @@
 #include "base/byte_size.h"
 #include "tools/bench/bench_client.h"
 #include "tools/bench/daemon_status.h"
+#include "tools/bench/gpu/bench_daemon.h"
 #include "tools/bench/gpu/gpu_bench.h"
 #include "tools/support/json_view.h"
 
@@ -38,19 +39,13 @@ struct Times {
 
 // Runs `meanwhile` with the daemon complete, before it ends.
 Result<Times> TimeStart(const GpuBenchOptions& options, const std::function<Status()>& meanwhile) {
-  PrivateDaemonOptions daemon_options;
-  daemon_options.temporary_parent = options.directory;
-  daemon_options.settings = {
-      "pool.device=" + options.device,
-      fmt::format("pool.bytes={}B", options.large_pool_bytes),
-      fmt::format("host.bytes={}B", options.large_host_bytes),
-      fmt::format("host.touch_threads={}", options.threads),
-  };
-  daemon_options.settings.insert(daemon_options.settings.end(), options.settings.begin(),
-                                 options.settings.end());
   Times times;
   const auto start = SteadyClock::now();
-  KVT_ASSIGN_OR_RETURN(const PrivateDaemon daemon, PrivateDaemon::Start(std::move(daemon_options)));
+  KVT_ASSIGN_OR_RETURN(
+      const PrivateDaemon daemon,
+      StartGpuDaemon(options, {fmt::format("pool.bytes={}B", options.large_pool_bytes),
+                               fmt::format("host.bytes={}B", options.large_host_bytes),
+                               fmt::format("host.touch_threads={}", options.threads)}));
   KVT_ASSIGN_OR_RETURN(const BenchClient client, BenchClient::Connect(daemon, 2 * kMiB));
   times.attached_seconds = SecondsSince(start);
   for (bool complete = false; !complete;) {

@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cuda_runtime_api.h>
 
-#include <functional>
-#include <memory>
 #include <utility>
 
+#include "kernels/bench/cuda_bench.h"
 #include "tools/bench/bench.h"
 #include "tools/bench/gpu/bench_daemon.h"
-#include "tools/bench/gpu/cuda_check.h"
 #include "tools/bench/gpu/gpu_bench.h"
 #include "tools/bench/gpu/kernel/read_memory.h"
 #include "tools/support/client_error.h"
 
 namespace kvtier {
 namespace {
+
+using kernels::bench::CheckCuda;
+using kernels::bench::DeviceMemory;
+using kernels::bench::TimedStream;
 
 constexpr uint64_t kBlocks = 625;
 constexpr uint64_t kBlockBytes = 2 * kMiB;
@@ -22,41 +24,24 @@ constexpr uint64_t kReadBytes = 4 * kKiB;
 
 using BeforeWait = BenchClient::BeforeWait;
 
-struct FreeVram {
-  void operator()(void* memory) const { (void)cudaFree(memory); }
-};
-
 // A stream and a kernel that takes next to no time.
 class SmallKernel {
  public:
-  [[nodiscard]] Status Open() {
-    void* memory = nullptr;
-    KVT_RETURN_IF_ERROR(CheckCuda(cudaMalloc(&memory, kReadBytes + sizeof(uint32_t))));
-    vram_.reset(memory);
-    KVT_RETURN_IF_ERROR(CheckCuda(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)));
-    return CheckCuda(cudaEventCreateWithFlags(&done_, cudaEventDisableTiming));
-  }
-  ~SmallKernel() {
-    if (done_ != nullptr) (void)cudaEventDestroy(done_);
-    if (stream_ != nullptr) (void)cudaStreamDestroy(stream_);
-  }
-
-  [[nodiscard]] cudaStream_t stream() const { return stream_; }
+  [[nodiscard]] cudaStream_t stream() const { return stream_.get(); }
   // Behind what the stream holds; returns when it has run.
   [[nodiscard]] Status Run() {
-    auto* const bytes = static_cast<std::byte*>(vram_.get());
-    KVT_RETURN_IF_ERROR(CheckCuda(ReadMemory(
-        bytes, kReadBytes, reinterpret_cast<uint32_t*>(bytes + kReadBytes), 1, stream_)));
-    KVT_RETURN_IF_ERROR(CheckCuda(cudaEventRecord(done_, stream_)));
+    CheckCuda(ReadMemory(vram_.get(), kReadBytes, digest_.get<uint32_t>(), 1, stream()),
+              "small kernel");
     cudaError_t code = cudaErrorNotReady;
-    while (code == cudaErrorNotReady) code = cudaEventQuery(done_);
-    return CheckCuda(code);
+    while (code == cudaErrorNotReady) code = cudaStreamQuery(stream());
+    CheckCuda(code, "small kernel");
+    return {};
   }
 
  private:
-  std::unique_ptr<void, FreeVram> vram_;
-  cudaStream_t stream_ = nullptr;
-  cudaEvent_t done_ = nullptr;
+  DeviceMemory vram_{kReadBytes};
+  DeviceMemory digest_{sizeof(uint32_t)};
+  TimedStream stream_;
 };
 
 BeforeWait HostWaitsForLayer() {
@@ -138,7 +123,6 @@ Result<GpuResults> MeasureCompletion(const GpuBenchOptions& options, const CopyC
   const double block_ms = static_cast<double>(kBlockBytes) / 1e6 / ceiling.to_pool_gbps;
   const double bound_ms = block_ms * kBlocks;
   SmallKernel kernel;
-  KVT_RETURN_IF_ERROR(kernel.Open());
   KVT_ASSIGN_OR_RETURN(Turns prefix, Turns::Start(options, kBlocks));
   const uint32_t repetitions = options.repetitions;
   KVT_ASSIGN_OR_RETURN(const auto host,

@@ -14,6 +14,7 @@
 #include "base/blocking_loop.h"
 #include "base/byte_size.h"
 #include "gpu/cuda_device.h"
+#include "kernels/bench/cuda_bench.h"
 #include "tools/bench/gpu/gpu_bench.h"
 #include "tools/bench/gpu/player.h"
 
@@ -32,13 +33,19 @@ struct Arguments {
 
 using Measurement = std::function<Result<GpuResults>()>;
 
-// Prefills what `measure` found. One that fails does not keep the others from being measured.
+// Appends what `measure` found. One that fails does not keep the others from being measured.
 bool Add(const Arguments& arguments, const std::string& name, const Measurement& measure,
          GpuResults* results) {
   if (!arguments.only.empty() && std::ranges::find(arguments.only, name) == arguments.only.end()) {
     return true;
   }
-  const auto found = measure();
+  const Result<GpuResults> found = [&]() -> Result<GpuResults> {
+    try {
+      return measure();
+    } catch (const kernels::bench::CudaFailure& failure) {
+      return MakeError(ErrorCode::kIoError, "cuda", failure.what());
+    }
+  }();
   if (!found) {
     fmt::print(stderr, "kvtier-gpu-bench: {}: {}\n", name, found.error().ToString());
     return false;
@@ -58,10 +65,11 @@ bool MeasureKills(const Arguments& arguments, GpuResults* results) {
   return clients && daemons;
 }
 
-// Whether everything that was asked for could be measured.
-Result<bool> MeasureAll(const Arguments& arguments, GpuResults* results) {
+// Whether everything that was asked for could be measured. Throws a CudaFailure if the ceilings
+// cannot.
+bool MeasureAll(const Arguments& arguments, GpuResults* results) {
   const GpuBenchOptions& options = arguments.options;
-  KVT_ASSIGN_OR_RETURN(const CopyCeiling ceiling, MeasureCopyCeiling(options.repetitions));
+  const CopyCeiling ceiling = MeasureCopyCeiling(options.repetitions);
   results->push_back(MakeGpuResult("ceiling_to_pool", ceiling.to_pool_gbps, "GB/s", 0));
   results->push_back(MakeGpuResult("ceiling_to_host", ceiling.to_host_gbps, "GB/s", 0));
   bool complete = true;
@@ -99,18 +107,23 @@ int Run(const Arguments& arguments) {
     fmt::print(stderr, "kvtier-gpu-bench: {}\n", device.error().ToString());
     return 1;
   }
-  Result<bool> complete = replayed;
-  if (arguments.options.device != kHostDevice) complete = MeasureAll(arguments, &results);
-  const bool killed = MeasureKills(arguments, &results);
-  if (complete) *complete = *complete && replayed && killed;
+  bool complete = replayed;
+  if (arguments.options.device != kHostDevice) {
+    try {
+      complete &= MeasureAll(arguments, &results);
+    } catch (const kernels::bench::CudaFailure& failure) {
+      fmt::print(stderr, "kvtier-gpu-bench: {}\n", failure.what());
+      complete = false;
+    }
+  }
+  complete &= MeasureKills(arguments, &results);
   fmt::print("{}", GpuResultsText(results));
   if (!arguments.output.empty()) {
     std::ofstream(arguments.output) << GpuResultsJson(results, arguments.commit, *device) << "\n";
   }
-  if (!complete) fmt::print(stderr, "kvtier-gpu-bench: {}\n", complete.error().ToString());
   const bool sound = std::ranges::none_of(
       results, [](const GpuResult& result) { return result.fault && result.value > 0; });
-  return complete && *complete && sound ? 0 : 1;
+  return complete && sound ? 0 : 1;
 }
 
 int Main(int argc, char** argv) {

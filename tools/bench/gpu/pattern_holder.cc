@@ -4,12 +4,10 @@
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
-#include <memory>
-
 #include "base/checksum.h"
 #include "base/sha256.h"
+#include "kernels/bench/cuda_bench.h"
 #include "kvtier/block_ops.h"
-#include "tools/bench/gpu/cuda_check.h"
 #include "tools/bench/gpu/player.h"
 #include "tools/replay/block_pattern.h"
 #include "tools/support/client_error.h"
@@ -17,18 +15,11 @@
 namespace kvtier {
 namespace {
 
+using kernels::bench::CheckCuda;
+using kernels::bench::DeviceMemory;
+using kernels::bench::ToDevice;
+
 constexpr uint32_t kBlocks = 64;
-
-struct FreeVram {
-  void operator()(void* memory) const { (void)cudaFree(memory); }
-};
-using Vram = std::unique_ptr<void, FreeVram>;
-
-Result<Vram> Allocate(size_t bytes) {
-  void* memory = nullptr;
-  KVT_RETURN_IF_ERROR(CheckCuda(cudaMalloc(&memory, bytes)));
-  return Vram(memory);
-}
 
 BlockHash HashOf(uint32_t block) {
   const std::string name = fmt::format("kvtier.bench held {}", block);
@@ -89,22 +80,20 @@ Result<std::vector<PayloadChecksum>> PatternHolder::ChecksumOnGpu() {
   std::vector<int32_t> ids;
   for (const kvt_block& block : held_.blocks()) ids.push_back(static_cast<int32_t>(block.index));
   std::vector<PayloadChecksum> checksums(ids.size());
-  const size_t checksum_bytes = checksums.size() * sizeof(PayloadChecksum);
-  KVT_ASSIGN_OR_RETURN(const Vram device_ids, Allocate(ids.size() * sizeof(int32_t)));
-  KVT_ASSIGN_OR_RETURN(const Vram device_sums, Allocate(checksum_bytes));
-  KVT_RETURN_IF_ERROR(CheckCuda(cudaMemcpy(device_ids.get(), ids.data(),
-                                           ids.size() * sizeof(int32_t), cudaMemcpyHostToDevice)));
+  const DeviceMemory device_ids = ToDevice(ids);
+  const DeviceMemory device_sums(checksums.size() * sizeof(PayloadChecksum));
   const kvt_block_list list = {.base = reinterpret_cast<void*>(mapping->base),
                                .block_stride = static_cast<int64_t>(kPlayedBlockBytes),
                                .block_bytes = static_cast<int64_t>(kPlayedBlockBytes),
-                               .block_ids = static_cast<const int32_t*>(device_ids.get()),
+                               .block_ids = device_ids.get<int32_t>(),
                                .blocks = static_cast<int32_t>(ids.size())};
   const kvt_kernel_status launched =
-      kvt_checksum_blocks(&list, static_cast<uint8_t*>(device_sums.get()), nullptr);
+      kvt_checksum_blocks(&list, device_sums.get<uint8_t>(), nullptr);
   if (launched != KVT_KERNEL_OK) return MakeError(ErrorCode::kIoError, "kernel_refused");
   static_assert(sizeof(PayloadChecksum) == 16);
-  KVT_RETURN_IF_ERROR(CheckCuda(
-      cudaMemcpy(checksums.data(), device_sums.get(), checksum_bytes, cudaMemcpyDeviceToHost)));
+  CheckCuda(
+      cudaMemcpy(checksums.data(), device_sums.get(), device_sums.bytes(), cudaMemcpyDeviceToHost),
+      "copy of checksums");
   return checksums;
 }
 

@@ -20,7 +20,7 @@ class PatternHolder {
 
   [[nodiscard]] uint64_t blocks() const { return held_.size(); }
   // Of its blocks, those whose bytes are not what was written: on a GPU by the checksum kernel,
-  // where they lie. Errors: those of CUDA.
+  // where they lie.
   [[nodiscard]] Result<uint64_t> CountWrong();
 
  private:

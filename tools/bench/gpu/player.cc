@@ -12,11 +12,10 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <filesystem>
-#include <system_error>
 #include <utility>
 
 #include "base/errno_error.h"
+#include "tools/bench/gpu/bench_daemon.h"
 
 namespace kvtier {
 namespace {
@@ -27,19 +26,10 @@ constexpr int kReadyTimeoutMs = 30'000;
 }  // namespace
 
 Result<PrivateDaemon> StartPlayedDaemon(const GpuBenchOptions& options) {
-  PrivateDaemonOptions daemon;
-  daemon.temporary_parent = options.directory;
   // The conversations take 51 MiB together.
-  daemon.settings = {"pool.device=" + options.device,
-                     "pool.bytes=24MiB",
-                     "host.bytes=16MiB",
-                     "disk.bytes=512MiB",
-                     "cache.slab_bytes=2MiB",
-                     "disk.free_floor_bytes=0B",
-                     "retention.persist_after=0s",
-                     "cache.max_wait_ms=5000"};
-  daemon.settings.insert(daemon.settings.end(), options.settings.begin(), options.settings.end());
-  return PrivateDaemon::Start(std::move(daemon));
+  return StartGpuDaemon(options, {"pool.bytes=24MiB", "host.bytes=16MiB", "disk.bytes=512MiB",
+                                  "cache.slab_bytes=2MiB", "disk.free_floor_bytes=0B",
+                                  "retention.persist_after=0s", "cache.max_wait_ms=5000"});
 }
 
 Result<ReplayClient> ConnectPlayer(const std::string& socket) {
@@ -73,47 +63,47 @@ Status PlayForever(const std::string& socket, uint64_t seed, int ready_fd) {
   }
 }
 
-Result<PlayerProcess> PlayerProcess::Start(const std::string& socket, uint64_t seed) {
+Result<SelfProcess> SelfProcess::Start(const std::vector<std::string>& arguments) {
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
     return tl::unexpected<Error>(ErrnoError(ErrorCode::kIoError, errno, "pipe"));
   }
-  UniqueFd ready(ends[0]);
-  const UniqueFd told(ends[1]);
-  std::error_code error;
-  const std::string program = std::filesystem::read_symlink("/proc/self/exe", error);
-  if (error) {
-    return tl::unexpected<Error>(ErrnoError(ErrorCode::kIoError, error.value(), "/proc/self/exe"));
-  }
-  const std::string seed_text = fmt::format("{}", seed);
+  UniqueFd output(ends[0]);
+  const UniqueFd written(ends[1]);
+  std::vector<char*> words = {const_cast<char*>("/proc/self/exe")};
+  for (const std::string& word : arguments) words.push_back(const_cast<char*>(word.c_str()));
+  words.push_back(nullptr);
   const pid_t pid = ::fork();
   if (pid < 0) return tl::unexpected<Error>(ErrnoError(ErrorCode::kIoError, errno, "fork"));
   if (pid == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    ::dup2(told.get(), STDOUT_FILENO);
-    ::execl(program.c_str(), program.c_str(), "--play-forever", socket.c_str(), "--play-seed",
-            seed_text.c_str(), nullptr);
+    ::dup2(written.get(), STDOUT_FILENO);
+    ::execv(words.front(), words.data());
     ::_exit(127);
   }
-  return PlayerProcess(pid, std::move(ready));
+  return SelfProcess(pid, std::move(output));
 }
 
-PlayerProcess::PlayerProcess(PlayerProcess&& other) noexcept
-    : pid_(std::exchange(other.pid_, -1)), ready_(std::move(other.ready_)) {}
+Result<SelfProcess> SelfProcess::StartPlayer(const std::string& socket, uint64_t seed) {
+  return Start({"--play-forever", socket, "--play-seed", fmt::format("{}", seed)});
+}
 
-Status PlayerProcess::WaitUntilPlaying() {
-  pollfd waited{.fd = ready_.get(), .events = POLLIN, .revents = 0};
+SelfProcess::SelfProcess(SelfProcess&& other) noexcept
+    : pid_(std::exchange(other.pid_, -1)), output_(std::move(other.output_)) {}
+
+Status SelfProcess::WaitUntilReady() {
+  pollfd waited{.fd = output_.get(), .events = POLLIN, .revents = 0};
   int outcome = 0;
   do {
     outcome = ::poll(&waited, 1, kReadyTimeoutMs);
   } while (outcome < 0 && errno == EINTR);
   if (outcome == 0) return MakeError(ErrorCode::kTimeout, "player_silent");
-  char told = 0;
-  if (::read(ready_.get(), &told, 1) == 1) return {};
+  char byte = 0;
+  if (::read(output_.get(), &byte, 1) == 1) return {};
   return MakeError(ErrorCode::kUnavailable, "player_ended", "before its first request was through");
 }
 
-void PlayerProcess::Kill() {
+void SelfProcess::Kill() {
   if (pid_ < 0) return;
   ::kill(pid_, SIGKILL);
   ::waitpid(std::exchange(pid_, -1), nullptr, 0);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Clients that play conversations which come back, for measurements that kill them or their daemon.
+// Clients that play conversations which come back, for measurements that kill them or their daemon,
+// and processes to run them in.
 #pragma once
 
 #include <sys/types.h>
@@ -7,6 +8,8 @@
 #include <cstdint>
 #include <random>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/result.h"
 #include "base/unique_fd.h"
@@ -26,29 +29,31 @@ inline constexpr uint32_t kPlayedBlockTokens = 512;
 // The beginning of one of some conversations.
 [[nodiscard]] TraceRequest DrawConversation(std::mt19937_64* random);
 
-// Plays until it is killed; says so on `ready_fd` when its first request is through. What a
-// PlayerProcess does.
+// Plays until it is killed; writes a byte to `ready_fd` when its first request is through.
 [[nodiscard]] Status PlayForever(const std::string& socket, uint64_t seed, int ready_fd);
 
-// A client in a process of its own, killed with its owner.
-class PlayerProcess {
+// This program again, in a process of its own with other arguments; killed with its owner.
+class SelfProcess {
  public:
   // Errors: kIoError.
-  [[nodiscard]] static Result<PlayerProcess> Start(const std::string& socket, uint64_t seed);
-  PlayerProcess(PlayerProcess&& other) noexcept;
-  PlayerProcess& operator=(PlayerProcess&&) = delete;
-  ~PlayerProcess() { Kill(); }
+  [[nodiscard]] static Result<SelfProcess> Start(const std::vector<std::string>& arguments);
+  // One that does PlayForever.
+  [[nodiscard]] static Result<SelfProcess> StartPlayer(const std::string& socket, uint64_t seed);
+  SelfProcess(SelfProcess&& other) noexcept;
+  SelfProcess& operator=(SelfProcess&&) = delete;
+  ~SelfProcess() { Kill(); }
 
-  // Returns when it has played its first request. Errors: kUnavailable "player_ended", kTimeout.
-  [[nodiscard]] Status WaitUntilPlaying();
+  // Returns when it has written its first byte: a player, when it has played its first request.
+  // Errors: kUnavailable "player_ended", kTimeout.
+  [[nodiscard]] Status WaitUntilReady();
   // kill -9; returns when nothing is left of it.
   void Kill();
 
  private:
-  PlayerProcess(pid_t pid, UniqueFd ready) : pid_(pid), ready_(std::move(ready)) {}
+  SelfProcess(pid_t pid, UniqueFd output) : pid_(pid), output_(std::move(output)) {}
 
   pid_t pid_;  // -1 once killed
-  UniqueFd ready_;
+  UniqueFd output_;
 };
 
 }  // namespace kvtier

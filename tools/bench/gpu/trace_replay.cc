@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fmt/format.h>
-
 #include "base/byte_size.h"
+#include "tools/bench/gpu/bench_daemon.h"
 #include "tools/bench/gpu/gpu_bench.h"
 #include "tools/replay/replayer.h"
-#include "tools/support/private_daemon.h"
 
 namespace kvtier {
 namespace {
@@ -16,13 +14,9 @@ constexpr uint64_t kBlockBytes = 64 * kKiB;
 
 Result<GpuResults> MeasureReplay(const GpuBenchOptions& options) {
   KVT_ASSIGN_OR_RETURN(const Trace trace, LoadTrace(options.trace, TraceFormat::kAuto, 1));
-  PrivateDaemonOptions daemon_options;
-  daemon_options.temporary_parent = options.directory;
-  daemon_options.settings = {"pool.device=" + options.device, "pool.bytes=512MiB",
-                             "host.bytes=1GiB", "disk.bytes=8GiB"};
-  daemon_options.settings.insert(daemon_options.settings.end(), options.settings.begin(),
-                                 options.settings.end());
-  KVT_ASSIGN_OR_RETURN(const PrivateDaemon daemon, PrivateDaemon::Start(std::move(daemon_options)));
+  KVT_ASSIGN_OR_RETURN(
+      const PrivateDaemon daemon,
+      StartGpuDaemon(options, {"pool.bytes=512MiB", "host.bytes=1GiB", "disk.bytes=8GiB"}));
   ReplayOptions replay;
   replay.clients = kClients;
   replay.processes = true;

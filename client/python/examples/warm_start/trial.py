@@ -189,9 +189,9 @@ class Trial:
         """A pool for three prompts at once, twice as much host memory, four times as much disk."""
         layout = self._decoder.record(self._mode).layout()
         prompt_blocks = -(-(self._load.prompt_tokens + self._load.new_tokens) // 16)
-        chunk = max(64 << 20, 4 * layout.block_stride)
+        slab = max(64 << 20, 4 * layout.block_stride)
         pool = 3 * prompt_blocks * layout.block_stride
-        tier = -(-2 * pool // chunk) * chunk + 4 * chunk
+        tier = -(-2 * pool // slab) * slab + 4 * slab
         device = f"cuda:{self._decoder.device.index or 0}"
         return {
             "pool.device": device if self._decoder.device.type == "cuda" else "host",
@@ -200,5 +200,5 @@ class Trial:
             "host.touch_threads": "8",
             "host.checksum_threads": "8",
             "disk.bytes": f"{2 * tier}B",
-            "cache.slab_bytes": f"{chunk}B",
+            "cache.slab_bytes": f"{slab}B",
         }

@@ -55,12 +55,12 @@ def load() -> ctypes.CDLL:
 def check_version(library: Any) -> None:
     """Raises LibraryNotFoundError if the library's structures are laid out otherwise than here."""
     version = abi.KVT_KERNELS_ABI
-    address = library.kvt_kernels_table(version)
-    if not address:
+    pointer = library.kvt_kernels_table(version)
+    if not pointer:
         raise client_library.LibraryNotFoundError(
             f"{library._name} does not have version {version} of its interface"
         )
-    table = abi.kvt_kernel_table.from_address(address)
+    table = pointer.contents
     sizes = {"kvt_kernel_table": table.table_bytes}
     for name, _ in table._fields_:
         if name.endswith("_params_bytes"):

@@ -11,11 +11,18 @@
 
 #include "base/byte_size.h"
 #include "base/errno_error.h"
-#include "tools/bench/gpu/cuda_check.h"
+#include "kernels/bench/cuda_bench.h"
+#include "tools/bench/bench.h"
 #include "tools/bench/gpu/gpu_bench.h"
 
 namespace kvtier {
 namespace {
+
+using kernels::bench::CheckCuda;
+using kernels::bench::DeviceMemory;
+using kernels::bench::TimedStream;
+
+constexpr uint64_t kCopyBytes = 1 * kGiB;
 
 constexpr uint64_t kStepBytes = 8 * kMiB;
 constexpr uint64_t kPinnedBytes = 1 * kGiB;
@@ -59,13 +66,11 @@ class Memory {
     return tl::unexpected(ErrnoError(ErrorCode::kResourceExhausted, refused, "touching memory"));
   }
 
-  [[nodiscard]] Status Pin() {
+  void Pin() {
     for (uint64_t at = 0; at < bytes_; at += kPinnedBytes) {
-      KVT_RETURN_IF_ERROR(
-          CheckCuda(cudaHostRegister(data_ + at, std::min(kPinnedBytes, bytes_ - at), 0)));
+      CheckCuda(cudaHostRegister(data_ + at, std::min(kPinnedBytes, bytes_ - at), 0), "pinning");
       pinned_bytes_ += kPinnedBytes;
     }
-    return {};
   }
 
  private:
@@ -76,15 +81,35 @@ class Memory {
 
 }  // namespace
 
+CopyCeiling MeasureCopyCeiling(uint32_t repetitions) {
+  const DeviceMemory host(kCopyBytes, DeviceMemory::Where::kPinnedHost);
+  const DeviceMemory vram(kCopyBytes);
+  TimedStream stream;
+  const auto gbps = [&](const DeviceMemory& target, const DeviceMemory& source) {
+    const double us = stream.Microseconds([&] {
+      CheckCuda(
+          cudaMemcpyAsync(target.get(), source.get(), kCopyBytes, cudaMemcpyDefault, stream.get()),
+          "copy");
+    });
+    return static_cast<double>(kCopyBytes) / 1e3 / us;
+  };
+  std::vector<double> up, down;
+  for (uint32_t i = 0; i < repetitions; ++i) {
+    up.push_back(gbps(vram, host));
+    down.push_back(gbps(host, vram));
+  }
+  return {Median(up), Median(down)};
+}
+
 Result<double> MeasureArenaCeiling(uint64_t bytes) {
-  KVT_RETURN_IF_ERROR(CheckCuda(cudaFree(nullptr)));
+  CheckCuda(cudaFree(nullptr), "the context");
   const auto start = std::chrono::steady_clock::now();
   Memory memory(bytes);
   if (!memory.valid()) {
     return tl::unexpected(ErrnoError(ErrorCode::kResourceExhausted, errno, "bare memory"));
   }
   KVT_RETURN_IF_ERROR(memory.Touch());
-  KVT_RETURN_IF_ERROR(memory.Pin());
+  memory.Pin();
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/fuzz/hostile_client.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/checksum.h"
+#include "protocol/socket_io.h"
+#include "tests/fakes/derived_bytes.h"
+
+namespace kvtier {
+namespace {
+
+// So that choices of one byte still reach what is known.
+constexpr size_t kMaxKnownBlocks = 96;
+
+}  // namespace
+
+BlockHash HostileHash(uint32_t stream, uint32_t depth) {
+  // Streams part after their fourth block.
+  return TestHash(depth < 4 ? 0 : stream, depth);
+}
+
+HostileClient::HostileClient(HostileWorld* world, const HostileProcess& process, FuzzInput* input)
+    : world_(*world), input_(*input), socket_(world->Connect(process)) {
+  counters_ = input_.Flag();
+  Send(wire::Hello{.features = counters_ ? wire::kFeatureLoadCounters : 0, .client_name = "fuzz"});
+  for (uint32_t model = 0; model < HostileSetup::kModels; ++model) {
+    Send(wire::RegisterModel{HostileModel(model)});
+  }
+  Attach();
+}
+
+void HostileClient::Attach() {
+  // Mostly the first model and device, so that clients meet.
+  const uint32_t model = input_.Below(4) == 3 ? 1 : 0;
+  const uint32_t device = input_.Below(4) == 3 ? 1 : 0;
+  // Ids of models count from 1.
+  Send(wire::Attach{.model = wire::ModelId(model + 1),
+                    .device = device,
+                    .pool_bytes = world_.setup().pool_blocks * HostileModel(model).BlockBytes()});
+}
+
+PoolId HostileClient::PickPool() {
+  const uint32_t choice = input_.Below(16);
+  if (choice == 15) return PoolId(input_.Below(6));
+  return pools_.empty() ? PoolId(1) : pools_[choice % pools_.size()].id;
+}
+
+std::vector<BlockHash> HostileClient::PickHashes() {
+  const uint32_t stream = input_.Below(kHostileStreams);
+  const uint32_t first = input_.Below(8) == 7 ? input_.Below(kHostileDepth) : 0;
+  const uint32_t count = input_.Below(kHostileDepth - first + 1);
+  std::vector<BlockHash> hashes;
+  for (uint32_t i = 0; i < count; ++i) hashes.push_back(HostileHash(stream, first + i));
+  return hashes;
+}
+
+BlockHandle HostileClient::PickBlock(const HostileClient* other) {
+  const uint32_t choice = input_.Below(8);
+  const std::vector<BlockHandle>& from = choice == 7 && other != nullptr ? other->blocks_ : blocks_;
+  if (from.empty() || choice == 6) {
+    return {BlockIndex(input_.Below(32)), input_.Below(6)};
+  }
+  BlockHandle block = from[from.size() - 1 - input_.Byte() % from.size()];
+  if (choice == 5) block.generation += input_.Flag() ? 1 : -1;
+  return block;
+}
+
+std::optional<PayloadChecksum> HostileClient::PickChecksum() {
+  switch (input_.Below(6)) {
+    case 4: {
+      const std::vector<std::byte> wrong(64, std::byte{input_.Byte()});
+      return ChecksumPayload(wrong);
+    }
+    case 5: {
+      // That of a block that nothing was written to.
+      const std::vector<std::byte> unwritten(HostileModel(0).BlockBytes(), std::byte{0xdb});
+      return ChecksumPayload(unwritten);
+    }
+    default:
+      return std::nullopt;
+  }
+}
+
+void HostileClient::Acquire() {
+  const PoolId pool = PickPool();
+  const std::vector<BlockHash> hashes = PickHashes();
+  std::vector<BlockHash> partial_blocks;
+  if (input_.Below(4) == 3) {
+    partial_blocks.push_back(HostileHash(kHostileStreams, input_.Below(4)));
+  }
+  const wire::Acquire acquire{.pool = pool,
+                              .new_blocks = input_.Below(world_.setup().pool_blocks + 2),
+                              .hashes = hashes,
+                              .partial_blocks = partial_blocks};
+  if (!counters_ && input_.Below(16) != 15) return Send(acquire);
+  const auto order = input_.Flag() ? wire::LoadOrder::kLayers : wire::LoadOrder::kBlocks;
+  Send(wire::AcquireCounted{.order = order, .acquire = acquire});
+}
+
+void HostileClient::CommitInOrder() {
+  wire::Commit commit{.pool = PickPool()};
+  const uint32_t stream = input_.Below(kHostileStreams);
+  uint32_t depth = input_.Below(8) == 7 ? input_.Below(kHostileDepth) : 0;
+  const auto retention = input_.Below(4) == 3 ? RetentionClass::kMemory : RetentionClass::kExtended;
+  const std::optional<PayloadChecksum> checksum = PickChecksum();
+  for (const BlockHandle block : new_blocks_) {
+    commit.items.push_back({.block = block,
+                            .hash = HostileHash(stream, depth),
+                            .tokens = 16,
+                            .depth = depth,
+                            .retention = retention,
+                            .checksum = checksum});
+    if (depth > 0) commit.items.back().parent = HostileHash(stream, depth - 1);
+    ++depth;
+  }
+  SendFlagged(commit);
+}
+
+void HostileClient::Commit(const HostileClient* other) {
+  wire::Commit commit{.pool = PickPool()};
+  for (uint32_t count = 1 + input_.Below(4); count > 0; --count) {
+    wire::CommitItem item{.block = PickBlock(other)};
+    item.depth = input_.Below(kHostileDepth);
+    item.hash = HostileHash(input_.Below(kHostileStreams + 1), item.depth);
+    if (input_.Flag()) item.parent = HostileHash(input_.Below(kHostileStreams), item.depth);
+    item.tokens = input_.Below(18);
+    item.retention = input_.Flag() ? RetentionClass::kMemory : RetentionClass::kExtended;
+    item.checksum = PickChecksum();
+    commit.items.push_back(item);
+  }
+  SendFlagged(commit);
+}
+
+void HostileClient::Release(const HostileClient* other) {
+  wire::Release release{.pool = PickPool()};
+  for (uint32_t count = 1 + input_.Below(6); count > 0; --count) {
+    release.blocks.push_back(PickBlock(other));
+  }
+  SendFlagged(release);
+}
+
+void HostileClient::ReleaseStretch() {
+  wire::Release release{.pool = PickPool()};
+  if (blocks_.empty()) return;
+  const size_t first = input_.Byte() % blocks_.size();
+  const size_t count = 1 + input_.Byte() % (blocks_.size() - first);
+  const auto begin = blocks_.begin() + static_cast<ptrdiff_t>(first);
+  release.blocks.assign(begin, begin + static_cast<ptrdiff_t>(count));
+  for (uint32_t again = input_.Below(4); again > 0; --again) {
+    release.blocks.push_back(release.blocks.front());
+  }
+  SendFlagged(release);
+}
+
+void HostileClient::Prefetch() {
+  const std::vector<BlockHash> hashes = PickHashes();
+  Send(wire::Prefetch{.pool = PickPool(), .hashes = hashes});
+}
+
+void HostileClient::Pin() {
+  const std::vector<BlockHash> hashes = PickHashes();
+  Send(wire::Pin{.pool = PickPool(),
+                 .ttl_ms = input_.OneOf({int64_t{60'000}, int64_t{0}, int64_t{1}, int64_t{-1},
+                                         kMaxPinTtlMs, INT64_MAX, INT64_MIN}),
+                 .hashes = hashes});
+}
+
+void HostileClient::Ask() {
+  const std::vector<BlockHash> hashes = PickHashes();
+  switch (input_.Below(4)) {
+    case 0:
+      return Send(wire::Lookup{.pool = PickPool(), .hashes = hashes});
+    case 1:
+      return Send(wire::Stats{});
+    case 2:
+      return Send(wire::Devices{});
+    default:
+      return Send(wire::Ping{});
+  }
+}
+
+void HostileClient::SendRaw() {
+  std::vector<std::byte> frame(wire::kFrameHeaderBytes + input_.Below(64));
+  frame[0] = static_cast<std::byte>(frame.size() - wire::kFrameHeaderBytes);
+  frame[4] = static_cast<std::byte>(input_.Byte());
+  frame[6] = static_cast<std::byte>(input_.Below(8) == 7 ? input_.Byte() : 0);
+  frame[8] = static_cast<std::byte>(input_.Byte());
+  for (std::byte& byte : std::span(frame).subspan(wire::kFrameHeaderBytes)) {
+    byte = static_cast<std::byte>(input_.Byte());
+  }
+  SendBytes(std::move(frame));
+}
+
+void HostileClient::SendBytes(std::vector<std::byte> frame) {
+  if (std::exchange(corrupt_next_, false)) {
+    // Not its length, after which nothing is understood: the frame decoder has a fuzzer of its own.
+    const size_t position = 4 + (256 * size_t{input_.Byte()} + input_.Byte()) % (frame.size() - 4);
+    frame[position] ^= static_cast<std::byte>(1u << input_.Below(8));
+  }
+  // Requests are small: they fit into the socket's buffer, or the daemon has stopped reading.
+  (void)wire::Send(socket_.get(), frame);
+}
+
+bool HostileClient::Receive() {
+  while (true) {
+    // Descriptors are closed on arrival.
+    const auto bytes = wire::Receive(socket_.get(), decoder_.Prepare(), nullptr);
+    if (!bytes || *bytes == size_t{0}) return false;
+    if (!*bytes) return true;
+    decoder_.Commit(**bytes);
+    while (true) {
+      const auto frame = decoder_.Next();
+      if (!frame || !*frame) break;
+      OnFrame(**frame);
+    }
+  }
+}
+
+void HostileClient::OnFrame(const wire::Frame& frame) {
+  switch (static_cast<wire::MessageType>(frame.type)) {
+    case wire::MessageType::kAttachReply: {
+      const auto reply = wire::AttachReply::Decode(frame.payload).value();
+      return pools_.push_back({reply.pool, reply.blocks});
+    }
+    case wire::MessageType::kAcquireReply:
+      return OnAcquired(wire::AcquireReply::Decode(frame.payload).value());
+    case wire::MessageType::kAcquireCountedReply:
+      return OnAcquired(wire::AcquireCountedReply::Decode(frame.payload).value().acquired);
+    default:
+      return;
+  }
+}
+
+void HostileClient::OnAcquired(const wire::AcquireReply& reply) {
+  for (const wire::AcquireHit& hit : reply.hits) blocks_.push_back(hit.handle);
+  blocks_.insert(blocks_.end(), reply.new_blocks.begin(), reply.new_blocks.end());
+  if (!reply.new_blocks.empty()) new_blocks_ = reply.new_blocks;
+  if (blocks_.size() <= kMaxKnownBlocks) return;
+  blocks_.erase(blocks_.begin(), blocks_.end() - static_cast<ptrdiff_t>(kMaxKnownBlocks));
+}
+
+}  // namespace kvtier

@@ -1,0 +1,97 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Checks the whole tree for what no compiler sees.
+
+    tools/lint.py [--all]
+
+* words that the project does not use, in code, comments and documents; WORDS says what to write;
+* sources without an SPDX line among their first three lines;
+* sources of more than 600 lines.
+
+tools/lint_allow.txt names files and folders ("tiers/") that may be so for the time being, one a line.
+`--all` goes by nothing but the files, as if that list were empty. Exit: 0 clean, 1 something was found.
+"""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+ALLOW_LIST = ROOT / "tools/lint_allow.txt"
+MAX_LINES = 600
+SOURCE_SUFFIXES = {".c", ".cc", ".cmake", ".cu", ".cuh", ".h", ".hpp", ".py", ".sh", ".toml", ".yml"}
+TEXT_SUFFIXES = SOURCE_SUFFIXES | {".html", ".in", ".json", ".md", ".service", ".txt"}
+# Bytes that are compared, texts that others wrote, and this program, which names the words.
+NOT_READ = re.compile(
+    r"^(tests/fuzz/corpus|tests/data/|docs/benchmarks/|client/examples/model/|LICENSE$"
+    r"|tools/quickstart_prompt\.txt$|tests/unit/client/generate_known_answer_test\.cc$|tools/lint)")
+
+# What is not written here, as a regular expression, and what to write in its place.
+WORDS = {
+    r"nobody": "name the subject: no process, no client, no thread",
+    r"everybody|somebody|anybody": "name the subject: a process, a client",
+    r"who(so)?ever": "name the subject: the client that ..., the thread that ...",
+    r"he|him|his|she|her": "it, or the name of the subject",
+    r"hasten(s|ed|ing)?": "promote, prioritise",
+    r"freshen(s|ed|ing)?": "touch",
+    r"bury|buries|buried": "defer the deletion",
+    r"this room|house of": "folder",
+    r"prefills": "appends; prefill is the kernel, and what an engine does",
+    r"endless[_ ]?cache": "infinite cache",
+    r"[Ss]paceId": "NamespaceId",
+    r"papers": "documents, manual pages",
+}
+PATTERN = re.compile("|".join(rf"(?P<w{i}>\b(?:{word})\b)" for i, word in enumerate(WORDS)),
+                     re.IGNORECASE)
+
+
+def tracked_files():
+    try:
+        listed = subprocess.run(["git", "-C", ROOT, "ls-files", "-z"], check=True,
+                                stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
+        names = listed.decode().split("\0")
+    except (OSError, subprocess.CalledProcessError):  # a tarball
+        names = [str(path.relative_to(ROOT)) for path in ROOT.rglob("*")
+                 if not path.relative_to(ROOT).parts[0] in ("build", ".git")]
+    for name in sorted(filter(None, names)):
+        path = ROOT / name
+        is_text = path.suffix in TEXT_SUFFIXES or path.name == "Dockerfile"
+        if is_text and path.is_file() and not path.is_symlink() and not NOT_READ.match(name):
+            yield name, path
+
+
+def words_in(lines):
+    for number, line in enumerate(lines, 1):
+        for match in PATTERN.finditer(line):
+            yield number, match[0], list(WORDS.values())[int(match.lastgroup[1:])]
+
+
+def main():
+    allowed = tuple(line for line in ALLOW_LIST.read_text().splitlines()
+                    if line and not line.startswith("#") and "--all" not in sys.argv[1:])
+    found = []
+    passed = set()  # files that only the list lets pass
+
+    def report(name, text):
+        if name.startswith(tuple(entry for entry in allowed if entry.endswith("/"))) or name in allowed:
+            passed.add(name)
+        else:
+            found.append(f"{name}:{text}")
+
+    for name, path in tracked_files():
+        lines = path.read_text(encoding="utf-8").splitlines()
+        is_source = path.suffix in SOURCE_SUFFIXES or path.name in ("CMakeLists.txt", "Dockerfile")
+        if is_source and not any("SPDX-License-Identifier" in line for line in lines[:3]):
+            report(name, "1: there is no SPDX line")
+        if is_source and len(lines) > MAX_LINES:
+            report(name, f"{MAX_LINES}: {len(lines)} lines, {MAX_LINES} at most")
+        for number, word, better in words_in(lines):
+            report(name, f'{number}: "{word}" ({better})')
+    if found:
+        print("\n".join(found))
+        sys.exit(1)
+    print(f"ok; tools/lint_allow.txt lets {len(passed)} files pass")
+
+
+main()
