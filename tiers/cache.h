@@ -14,130 +14,23 @@
 #include <string>
 #include <vector>
 
-#include "base/clock.h"
-#include "base/executor.h"
 #include "base/ids.h"
 #include "base/result.h"
-#include "gpu/counter_page.h"
 #include "gpu/device.h"
-#include "tiers/index/index.h"
-#include "tiers/memory/host_arena.h"
-#include "tiers/storage/block_file.h"
-#include "tiers/storage/disk_geometry.h"
+#include "tiers/state/cache_environment.h"
 #include "tiers/types/block_key.h"
 #include "tiers/types/block_view.h"
 #include "tiers/types/cache_options.h"
+#include "tiers/types/cache_requests.h"
 #include "tiers/types/cache_stats.h"
-#include "tiers/types/device_index.h"
-#include "tiers/types/tracer.h"
 
 namespace kvtier {
 
-// A device for pools, and how many bytes of it they may take together.
-struct PoolDevice {
-  Device* device = nullptr;
-  uint64_t pool_bytes = 0;  // 0: CacheOptions::pool_bytes
-};
-
-// What the cache needs of the world. All pointers are borrowed and outlive the cache; each
-// implementation must stop calling back before the cache is destroyed.
-struct CacheEnvironment {
-  const Clock* clock = nullptr;
-  EventQueue* loop = nullptr;
-  Executor* executor = nullptr;
-  std::vector<PoolDevice> devices;  // by DeviceIndex; one at least, kMaxDevices at most
-  HostArena* arena = nullptr;
-  std::vector<BlockFile*> files;  // empty: no disk tier
-  DiskGeometry geometry;          // of `files`
-  Index* index = nullptr;         // null exactly when `files` is empty
-  Tracer* tracer = nullptr;       // null: nobody wants to know
-};
-
-struct AcquireRequest {
-  SessionId session;
-  PoolId pool;
-  // Hashes of the sequence's full blocks, from block 0.
-  std::vector<BlockHash> hashes;
-  // Hashes of partial blocks that would do after all of `hashes`, the longest first.
-  std::vector<BlockHash> partial_blocks;
-  // Private blocks to allocate: all of them or the call fails.
-  uint32_t new_blocks = 0;
-  // Tokens of a full block, for the count of tokens that are missed.
-  uint16_t block_tokens = 0;
-  // Not 0: what is in host is loaded layer by layer, over all blocks, a block being so many equal
-  // layers. REQUIRES: divides the pool's block_bytes.
-  uint32_t layers = 0;
-  // Where the load is to be counted, if anywhere.
-  std::shared_ptr<CounterPage> counters;
-  // The caller's number for the request, for the tracer.
-  uint64_t request_id = 0;
-};
-
-struct AcquiredBlock {
-  BlockHandle handle;
-  // Where it was found; kPool means usable now. What only another device's pool holds comes through
-  // host and counts as found there.
-  Tier tier = Tier::kPool;
-  uint16_t tokens = 0;
-};
-
-struct AcquireReply {
-  // The longest cached prefix, in order, each with one reference for the session. A block found
-  // below the pool may be used once the load has reached it.
-  std::vector<AcquiredBlock> hits;
-  // Which of `partial_blocks` hit; it is then the last of `hits`.
-  std::optional<uint32_t> partial_block;
-  std::vector<BlockHandle> new_blocks;
-  // Nonzero if something is being loaded.
-  LoadId load;
-  // Of the load: stands at how many of the hits are usable or, with layers asked for, how many
-  // layers of all the hits. Null if there is no load, or no room to count it.
-  std::shared_ptr<const StepCounter> counter;
-  // Why the first block after `hits` was not served; kNone when everything asked for was.
-  MissReason miss = MissReason::kNone;
-};
-
-// Reports on a load, in prefix order. The first `ready` of the acquire's hits are usable. When
-// `finished`, nothing follows; if then ready < hits.size(), the block at `ready` could not be
-// loaded: the bytes from there on must not be used, and the session still holds (and must release)
-// its references to those blocks.
-struct LoadProgress {
-  SessionId session;
-  LoadId load;
-  uint32_t ready = 0;
-  bool finished = false;
-  MissReason miss = MissReason::kNone;
-};
-
-struct CommitRequest {
-  BlockHandle block;
-  BlockHash hash;
-  // The block before this one, or nothing for block 0. Need not be cached.
-  std::optional<BlockHash> parent;
-  uint16_t tokens = 0;
-  // Position in the sequence, 0 for the first block: the deeper is evicted first.
-  uint32_t depth = 0;
-  RetentionClass retention = RetentionClass::kExtended;
-  // If given, compared with the bytes when they are first offloaded.
-  std::optional<PayloadChecksum> checksum;
-};
-
-struct CommitReply {
-  // The hash was committed before: the first is kept, and `block` stays the caller's private block.
-  bool duplicate = false;
-};
-
-struct PoolInfo {
-  PoolId id;
-  uint64_t generation = 0;  // differs between any two pools ever created on this host
-  uint64_t bytes = 0;
-  uint64_t block_bytes = 0;
-  uint32_t blocks = 0;
-  int fd = -1;  // owned by the pool
-};
-
 class Cache {
  public:
+  using ReleaseError = kvtier::ReleaseError;
+  using VerifyResult = kvtier::VerifyResult;
+
   // REQUIRES: `options` passed Validate(). `snapshot` is what the disk holds; entries that do not
   // fit the files or contradict each other are dropped and counted.
   Cache(const CacheOptions& options, CacheEnvironment environment, IndexSnapshot snapshot);
@@ -175,10 +68,6 @@ class Cache {
                                            const CommitRequest& request);
   // Gives back one reference (or the private block) per handle; all handles are tried. Returns the
   // errors by position: kStaleHandle, kNotOwner.
-  struct ReleaseError {
-    uint32_t position = 0;
-    Error error;
-  };
   [[nodiscard]] std::vector<ReleaseError> Release(SessionId session, PoolId pool,
                                                   std::span<const BlockHandle> blocks);
   // The pool's memory, provided that the session may read every one of `blocks`: it holds them, and
@@ -240,13 +129,6 @@ class Cache {
   // True when no copy, disk I/O, index batch or wait is under way, and none is to be started.
   [[nodiscard]] bool Idle() const;
 
-  struct VerifyResult {
-    uint64_t next_cursor = 0;
-    uint64_t checked = 0;
-    uint64_t bad = 0;
-    uint64_t bytes = 0;
-    bool finished = false;
-  };
   // Reads up to `max_blocks` blocks on disk back from disk, from `cursor` on (0 at first), and
   // checks header and payload without disturbing recency. A bad slot is quarantined as on any read.
   void VerifyStep(uint64_t cursor, uint32_t max_blocks, std::function<void(VerifyResult)> done);

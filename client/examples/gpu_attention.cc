@@ -7,7 +7,6 @@
 
 #include "base/check.h"
 #include "kernels/reference/number_format.h"
-#include "kernels/service/device_buffer.h"
 #include "kernels/service/device_stream.h"
 #include "kernels/service/kernel_library.h"
 

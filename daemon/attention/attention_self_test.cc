@@ -20,7 +20,7 @@
 
 #include "kernels/reference/attention_reference.h"
 #include "kernels/reference/number_format.h"
-#include "kernels/write/kv_write_reference.h"
+#include "kernels/reference/block_reference.h"
 
 namespace kvtier {
 namespace {

@@ -7,7 +7,6 @@
 #include <memory>
 
 #include "daemon/attention/attention_engine.h"
-#include "kernels/service/device_buffer.h"
 #include "kernels/service/device_stream.h"
 #include "kvtier/kernel_table.h"
 

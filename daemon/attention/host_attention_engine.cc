@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "kernels/service/host_attention.h"
-#include "kernels/write/kv_write_reference.h"
+#include "kernels/reference/block_reference.h"
 
 namespace kvtier {
 namespace {

@@ -6,7 +6,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "tiers/types/seconds_histogram.h"
+#include "tiers/types/meters.h"
 
 namespace kvtier {
 

@@ -9,10 +9,10 @@
 #include <cmath>
 #include <cstdint>
 
-#include "kernels/alignment.h"
-#include "kernels/blocks/fast_divide.h"
 #include "kernels/blocks/merge_lse.h"
-#include "kernels/hopper/overlapped_launch.cuh"
+#include "kernels/common/arithmetic.h"
+#include "kernels/hopper/launch.cuh"
+#include "kernels/hopper/math.cuh"
 #include "kvtier/block_ops.h"
 
 namespace kvtier::kernels {
@@ -64,15 +64,6 @@ __device__ __forceinline__ void Widen(const uint2& raw, float (&to)[kElements], 
   to[0] = low.x, to[1] = low.y, to[2] = high.x, to[3] = high.y;
 }
 
-__device__ __forceinline__ uint32_t Narrow(float a, float b, bool bf16) {
-  if (bf16) {
-    const __nv_bfloat162 pair = __floats2bfloat162_rn(a, b);
-    return reinterpret_cast<const uint32_t&>(pair);
-  }
-  const __half2 pair = __floats2half2_rn(a, b);
-  return reinterpret_cast<const uint32_t&>(pair);
-}
-
 __device__ __forceinline__ void Store(void* output, int64_t at, kvt_dtype dtype,
                                       const float (&v)[kElements]) {
   if (dtype == KVT_FP32) {
@@ -82,7 +73,7 @@ __device__ __forceinline__ void Store(void* output, int64_t at, kvt_dtype dtype,
   }
   const bool bf16 = dtype == KVT_BF16;
   __stcg(reinterpret_cast<uint2*>(static_cast<uint16_t*>(output) + at),
-         make_uint2(Narrow(v[0], v[1], bf16), Narrow(v[2], v[3], bf16)));
+         make_uint2(PackPair(v[0], v[1], bf16), PackPair(v[2], v[3], bf16)));
 }
 
 // exp(lse - maximum), where equal infinities are equals.
@@ -142,7 +133,7 @@ __global__ void __launch_bounds__(kThreads, kPartsAtOnce == kFewParts ? kCtasPer
   const uint32_t token = plan.heads.Divide(row, head);
   const T* values =
       static_cast<const T*>(p.partials) + int64_t{row} * p.head_dim + int64_t{chunk} * kElements;
-  WaitForEarlierGrids();
+  WaitOnDependentGrids();
   const int32_t limit = plan.token_limit != nullptr ? *plan.token_limit : p.tokens;
   HeldParts<T, kPartsAtOnce> held;
   held.Load(p, values, row, 0);

@@ -7,9 +7,9 @@
 #include <bit>
 #include <optional>
 
-#include "kernels/alignment.h"
-#include "kernels/attention_check.h"
-#include "kernels/decode/decode_arguments.h"
+#include "kernels/common/arithmetic.h"
+#include "kernels/common/call.h"
+#include "kernels/decode/decode.h"
 
 namespace kvtier::kernels {
 namespace {
@@ -50,13 +50,13 @@ bool IsBuilt(const kvt_decode_params& params) {
 }
 
 DecodeShape ShapeFor(const kvt_paged_kv& kv) {
-  switch (kv.dtype) {
-    case KVT_BF16:
-      return DecodeShapeBf16(kv.head_dim);
-    case KVT_FP16:
-      return DecodeShapeFp16(kv.head_dim);
+  switch (OperandsOf(kv.dtype)) {
+    case Operands::kBf16:
+      return DecodeShapeFor<Operands::kBf16>(kv.head_dim);
+    case Operands::kFp16:
+      return DecodeShapeFor<Operands::kFp16>(kv.head_dim);
     default:
-      return DecodeShapeFp8(kv.head_dim);
+      return DecodeShapeFor<Operands::kFp8>(kv.head_dim);
   }
 }
 
@@ -69,23 +69,15 @@ struct Cut {
 
 // Nothing if the device cannot run it, or the step has more units than are counted in 31 bits.
 std::optional<Cut> CutFor(const kvt_decode_params& params) {
-  int device = 0;
-  int major = 0;
-  int multiprocessors = 0;
-  if (cudaGetDevice(&device) != cudaSuccess ||
-      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
-      cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device) !=
-          cudaSuccess ||
-      major != 9) {
-    return std::nullopt;
-  }
+  Device device;
+  if (!QueryDevice(&device) || device.major != kHopper) return std::nullopt;
   const DecodeShape shape = ShapeFor(params.kv);
   Cut cut = {.unit_tokens = params.split_tokens > 0 ? params.split_tokens : shape.tile_tokens};
   const int64_t pairs = int64_t{params.sequences.sequences} * params.kv.kv_heads;
   const int64_t longest = std::max(params.sequences.max_kv_length, 1);
   const int64_t units = pairs * ((longest + cut.unit_tokens - 1) / cut.unit_tokens);
   if (units > INT32_MAX / 2) return std::nullopt;
-  const int64_t capacity = int64_t{multiprocessors} * shape.blocks_per_sm;
+  const int64_t capacity = int64_t{device.processors} * shape.blocks_per_sm;
   cut.blocks = static_cast<int>(std::clamp<int64_t>(units, 1, capacity));
   cut.slots = params.split_tokens > 0 ? units : int64_t{2} * cut.blocks;
   return cut;
@@ -106,10 +98,6 @@ WorkspaceLayout LayOut(const kvt_decode_params& params, const Cut& cut) {
   layout.parts_offset = layout.stats_offset + AlignUp(rows * sizeof(DecodePartStats));
   layout.bytes = layout.parts_offset + AlignUp(rows * params.kv.head_dim * sizeof(float));
   return layout;
-}
-
-bool ScalesVaryByToken(const kvt_scales& scales) {
-  return scales.values != nullptr && (scales.token_stride != 0 || scales.block_stride != 0);
 }
 
 DecodeArguments ArgumentsFor(const kvt_decode_params& params, const Cut& cut, void* workspace) {
@@ -139,13 +127,13 @@ DecodeArguments ArgumentsFor(const kvt_decode_params& params, const Cut& cut, vo
 }
 
 cudaError_t Launch(const DecodeArguments& arguments, int blocks, cudaStream_t stream) {
-  switch (arguments.params.kv.dtype) {
-    case KVT_BF16:
-      return LaunchDecodeBf16(arguments, blocks, stream);
-    case KVT_FP16:
-      return LaunchDecodeFp16(arguments, blocks, stream);
+  switch (OperandsOf(arguments.params.kv.dtype)) {
+    case Operands::kBf16:
+      return LaunchDecode<Operands::kBf16>(arguments, blocks, stream);
+    case Operands::kFp16:
+      return LaunchDecode<Operands::kFp16>(arguments, blocks, stream);
     default:
-      return LaunchDecodeFp8(arguments, blocks, stream);
+      return LaunchDecode<Operands::kFp8>(arguments, blocks, stream);
   }
 }
 

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who does what: the step's work as one line of units, cut into equal chunks, one for each block.
+// Which block does what: the step's work as one line of units, cut into equal chunks, one for each
+// block.
 //
 // A unit is 1 << unit_shift tokens of one (sequence, KV head) pair. Units are in the order of
-// sequence, head, token; an empty sequence has one unit, so that someone writes its zeros. Every
+// sequence, head, token; an empty sequence has one unit, so that its zeros are written. Every
 // block computes the cut from the lengths alone: there is no plan that could be stale.
 #pragma once
 
-#include "kernels/decode/step_shape.h"
-#include "kernels/hopper/warp.cuh"
+#include "kernels/decode/decode.h"
+#include "kernels/hopper/math.cuh"
 
 namespace kvtier::kernels {
 
@@ -114,7 +115,7 @@ class SegmentWalker {
   SequenceSpan span_;
 };
 
-// Shared memory of ShareOut.
+// Shared memory of PartitionStep.
 template <int kWarps>
 struct ScheduleScratch {
   int warp_units[kWarps];
@@ -125,8 +126,8 @@ struct ScheduleScratch {
 // The chunk of block `block` of `blocks`, for all threads alike. Called once, by all kWarps warps
 // of the thread block.
 template <int kWarps>
-__device__ SegmentWalker ShareOut(const StepShape& step, int block, int blocks,
-                                  ScheduleScratch<kWarps>* scratch) {
+__device__ SegmentWalker PartitionStep(const StepShape& step, int block, int blocks,
+                                       ScheduleScratch<kWarps>* scratch) {
   const int sequences = step.sequences;
   const int heads = step.kv_heads;
   const int share = (sequences + kWarps * 32 - 1) / (kWarps * 32);

@@ -4,8 +4,8 @@
 
 #include <optional>
 
-#include "kernels/alignment.h"
-#include "kernels/attention_check.h"
+#include "kernels/common/arithmetic.h"
+#include "kernels/common/call.h"
 #include "kvtier/kernels.h"
 
 namespace kvtier::kernels {

@@ -4,8 +4,9 @@
 
 #include <type_traits>
 
-#include "kernels/decode/decode_arguments.h"
-#include "kernels/hopper/ptx.cuh"
+#include "kernels/decode/decode.h"
+#include "kernels/hopper/math.cuh"
+#include "kernels/hopper/shared_memory.cuh"
 
 namespace kvtier::kernels {
 

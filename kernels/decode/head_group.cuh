@@ -13,11 +13,10 @@
 #pragma once
 
 #include "kernels/decode/kv_ring.cuh"
+#include "kernels/hopper/math.cuh"
+#include "kernels/hopper/shared_memory.cuh"
 
 namespace kvtier::kernels {
-
-constexpr float kLog2E = 1.4426950408889634F;
-constexpr float kLn2 = 0.6931471805599453F;
 
 template <typename Traits>
 class HeadGroup {
@@ -76,8 +75,8 @@ class HeadGroup {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const int column = QueryColumn(step, half);
-          query_[step][n][half] =
-              LoadShared(shared + QueryChunkOffset<Traits>(head, column / 8) + (column % 8) * 2);
+          query_[step][n][half] = LoadSharedWord(
+              shared + QueryChunkOffset<Traits>(head, column / 8) + (column % 8) * 2);
         }
       }
     }
@@ -106,15 +105,15 @@ class HeadGroup {
   }
 
   // Takes in the slice that begins at `token`, which lies in shared memory.
-  __device__ void Absorb(const DecodeArguments& arguments, const Segment& segment, int token,
-                         uint32_t slice, uint32_t scales) {
+  __device__ void Process(const DecodeArguments& arguments, const Segment& segment, int token,
+                          uint32_t slice, uint32_t scales) {
     Scores scores;
     MultiplyKeys(slice, &scores);
     ScaleScores(arguments, scales, &scores);
     const bool whole =
         token >= segment.window_begin && token + Traits::kSliceTokens <= segment.token_end;
-    if (!whole) MaskUnseen(segment, token, &scores);
-    RaisePeaks(scores);
+    if (!whole) MaskInvisible(segment, token, &scores);
+    UpdateMax(scores);
     Weights weights;
     Exponentiate(arguments, scales, scores, &weights);
     MultiplyValues(slice + Traits::kHalfSliceBytes, weights);
@@ -261,13 +260,10 @@ class HeadGroup {
 
   // The scale of the token in this lane's row `half` of tile `tile`.
   __device__ static float TokenScale(uint32_t scales, int tile, int half) {
-    float scale = 0;
-    const uint32_t at = scales + (tile * 16 + half * 8 + (threadIdx.x % 32) / 4) * 4;
-    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(scale) : "r"(at) : "memory");
-    return scale;
+    return LoadSharedFloat(scales + (tile * 16 + half * 8 + (threadIdx.x % 32) / 4) * 4);
   }
 
-  __device__ static void MaskUnseen(const Segment& segment, int token, Scores* scores) {
+  __device__ static void MaskInvisible(const Segment& segment, int token, Scores* scores) {
 #pragma unroll
     for (int tile = 0; tile < Traits::kRowTiles; ++tile) {
 #pragma unroll
@@ -286,7 +282,7 @@ class HeadGroup {
   }
 
   // After the first slices a new largest score is rare, so all lanes vote before they look for it.
-  __device__ void RaisePeaks(const Scores& scores) {
+  __device__ void UpdateMax(const Scores& scores) {
     float largest[kHeadTiles][2];
     bool raised = false;
 #pragma unroll
@@ -306,11 +302,11 @@ class HeadGroup {
 #pragma unroll
     for (int n = 0; n < kHeadTiles; ++n) {
 #pragma unroll
-      for (int c = 0; c < 2; ++c) RaisePeak(n, c, largest[n][c]);
+      for (int c = 0; c < 2; ++c) UpdateHeadMax(n, c, largest[n][c]);
     }
   }
 
-  __device__ void RaisePeak(int n, int c, float largest) {
+  __device__ void UpdateHeadMax(int n, int c, float largest) {
 #pragma unroll
     for (int step = 4; step < 32; step *= 2) {
       largest = fmaxf(largest, __shfl_xor_sync(kFullWarp, largest, step));

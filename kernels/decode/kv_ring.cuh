@@ -15,16 +15,16 @@ struct SliceCursor {
 
   __device__ void Begin(const Segment& segment) {
     token = segment.token_begin + (threadIdx.x / 32) * Traits::kSliceTokens;
-    SkipUnseen(segment);
+    SkipInvisible(segment);
   }
   __device__ void Advance(const Segment& segment) {
     token += Traits::kTileTokens;
-    SkipUnseen(segment);
+    SkipInvisible(segment);
   }
   __device__ bool AtEnd(const Segment& segment) const { return token >= segment.token_end; }
 
  private:
-  __device__ void SkipUnseen(const Segment& segment) {
+  __device__ void SkipInvisible(const Segment& segment) {
     while (token + Traits::kSliceTokens <= segment.window_begin) token += Traits::kTileTokens;
   }
 };
@@ -43,7 +43,7 @@ class KvRing {
   // Reads block tables and lengths, no keys, values or queries.
   __device__ KvRing(const DecodeArguments& arguments, const WarpRing& ring,
                     const SegmentWalker& walker)
-      : ring_(ring), walker_(walker), policy_(EvictFirstPolicy()) {
+      : ring_(ring), walker_(walker), policy_(EvictFirst()) {
     const int lane = threadIdx.x % 32;
     const int row = lane / Traits::kRowChunks;
     const int chunk = lane % Traits::kRowChunks;
@@ -139,7 +139,7 @@ class KvRing {
            segment_.head * arguments.head_stride_bytes;
   }
 
-  __device__ bool Seen(int row) const {
+  __device__ bool IsVisible(int row) const {
     return static_cast<uint32_t>(cursor_.token + row - segment_.window_begin) <
            static_cast<uint32_t>(segment_.token_end - segment_.window_begin);
   }
@@ -157,8 +157,7 @@ class KvRing {
       const int row = at / kChunks;
       const bool used = row < arguments.group;
       CopyAsync16(ring_.query + QueryChunkOffset<Traits>(row, at % kChunks),
-                  query + (used ? row : 0) * params.query_head_stride + (at % kChunks) * 8,
-                  used ? 16 : 0);
+                  query + (used ? row : 0) * params.query_head_stride + (at % kChunks) * 8, used);
     }
     query_sequence_ = segment.sequence;
     query_head_ = segment.head;
@@ -187,8 +186,8 @@ class KvRing {
     for (int i = 0; i < Traits::kSliceTokens; i += kRowsAtOnce) {
       const char* const from = cache + tile_bytes[i / 16] + (i % 16) * arguments.token_stride_bytes;
       const int row = i + lane / Traits::kRowChunks;
-      CopyAsync16(to + ChunkOffset<Traits>(row, lane % Traits::kRowChunks), from,
-                  Seen(row) ? 16 : 0, policy_);
+      CopyAsync16(to + ChunkOffset<Traits>(row, lane % Traits::kRowChunks), from, IsVisible(row),
+                  policy_);
     }
   }
 
@@ -211,12 +210,12 @@ class KvRing {
   __device__ void QueueScale(const kvt_scales& scales, int block, int in_page, int row,
                              uint32_t to) const {
     if (scales.values == nullptr) {
-      asm volatile("st.shared.f32 [%0], %1;" ::"r"(to + row * 4), "f"(1.0F) : "memory");
+      StoreShared(to + row * 4, 1.0F);
       return;
     }
     const float* const from = scales.values + block * scales.block_stride +
                               in_page * scales.token_stride + segment_.head * scales.head_stride;
-    CopyAsync4(to + row * 4, from, Seen(row) ? 4 : 0);
+    CopyAsync4(to + row * 4, from, IsVisible(row));
   }
 
   WarpRing ring_;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "kernels/decode/block_merge.cuh"
+#include "kernels/hopper/launch.cuh"
 
 namespace kvtier::kernels {
 

@@ -1,62 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hopper's asynchronous machinery in thin wrappers: transaction barriers in shared memory, tensor
-// copies, ordering between the two kinds of access to shared memory, named barriers, and the share
-// of registers a warpgroup owns.
+// Hopper's asynchronous machinery in thin wrappers: transaction barriers (mbarrier) and the rings
+// of stages built of them, tensor copies by the copy engine (TMA), named barriers, clusters of
+// CTAs, and the share of registers that a warpgroup owns.
+//
+// A ring's stage is filled by producers and emptied by consumers. Each side waits for the other's
+// barrier of that stage with a parity, which tells one use of the stage from the next.
 #pragma once
 
 #include <cuda.h>
 
 #include <cstdint>
 
+#include "kernels/hopper/shared_memory.cuh"
+
 namespace kvtier::kernels {
-
-__device__ __forceinline__ uint32_t SharedAddress(const void* pointer) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
-}
-
-__device__ __forceinline__ uint4 LoadShared(uint32_t from) {
-  uint4 v;
-  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "r"(from)
-               : "memory");
-  return v;
-}
-
-__device__ __forceinline__ uint2 LoadSharedPair(uint32_t from) {
-  uint2 v;
-  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(from) : "memory");
-  return v;
-}
-
-__device__ __forceinline__ void StoreShared(uint32_t to, uint32_t v) {
-  asm volatile("st.shared.u32 [%0], %1;" ::"r"(to), "r"(v) : "memory");
-}
-
-__device__ __forceinline__ void StoreShared(uint32_t to, uint2 v) {
-  asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(to), "r"(v.x), "r"(v.y) : "memory");
-}
-
-__device__ __forceinline__ void StoreShared(uint32_t to, uint4 v) {
-  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z),
-               "r"(v.w)
-               : "memory");
-}
-
-// Four matrices of 8 rows by 16 bytes; lane l names row l % 8 of matrix l / 8.
-__device__ __forceinline__ void LoadMatrices(uint32_t row, uint32_t* words) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
-               : "r"(row)
-               : "memory");
-}
-
-// The way back.
-__device__ __forceinline__ void StoreMatrices(uint32_t row, uint4 words) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row),
-               "r"(words.x), "r"(words.y), "r"(words.z), "r"(words.w)
-               : "memory");
-}
 
 // A barrier that flips its phase when its arrivals are complete and its expected bytes have landed.
 class TransactionBarrier {
@@ -71,7 +28,7 @@ class TransactionBarrier {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address()) : "memory");
   }
   // Arrives, and makes the phase wait for so many bytes of tensor copies.
-  __device__ void ArriveExpecting(uint32_t bytes) {
+  __device__ void ArriveAndExpectBytes(uint32_t bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address()),
                  "r"(bytes)
                  : "memory");
@@ -104,7 +61,7 @@ class TransactionBarrier {
   uint64_t state_;
 };
 
-// A ring of kStages places, each filled by one side and emptied by the other.
+// A ring of kStages stages, each filled by producers and emptied by consumers.
 template <int kStages>
 struct Ring {
   TransactionBarrier full[kStages];
@@ -118,8 +75,8 @@ struct Ring {
   }
 };
 
-// Where one side stands in a ring. The filling side waits on `empty` with filled_parity(), which
-// lets it pass a fresh ring; the emptying side on `full` with parity().
+// Where one side stands in a ring (CUTLASS: pipeline state). A producer waits on `empty` with
+// filled_parity(), which lets it pass a fresh ring; a consumer waits on `full` with parity().
 template <int kStages>
 class RingCursor {
  public:
@@ -143,12 +100,20 @@ __device__ __forceinline__ void FenceBarrierInit() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-// Orders this thread's ordinary writes to shared memory before later reads by tensor cores or
-// copies.
-__device__ __forceinline__ void FenceAsyncProxy() {
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+// One arrival for the whole warp, when all of its lanes have come here. Enough where the lanes did
+// nothing to the stage themselves but wait for tensor cores or the copy engine. `lane`: of the
+// caller.
+__device__ __forceinline__ void ArriveOncePerWarp(TransactionBarrier& barrier, int lane) {
+  __syncwarp();
+  if (lane == 0) barrier.Arrive();
+}
+__device__ __forceinline__ void ArriveOncePerWarp(TransactionBarrier& barrier) {
+  ArriveOncePerWarp(barrier, static_cast<int>(threadIdx.x % 32));
 }
 
+// Copies by the copy engine (TMA): one box of a tensor map (tensor_map.h) at coordinates c0, c1 and
+// so on, innermost first, to shared memory at `to`. One thread issues it; `barrier` counts the
+// bytes as they land. `policy`: how long L2 keeps them.
 __device__ __forceinline__ void CopyTensor(uint32_t to, const CUtensorMap& map, int32_t c0,
                                            int32_t c1, int32_t c2, int32_t c3, int32_t c4,
                                            const TransactionBarrier& barrier) {
@@ -179,19 +144,6 @@ __device__ __forceinline__ void CopyTensor(uint32_t to, const CUtensorMap& map, 
       : "memory");
 }
 
-// How long L2 should keep what a copy brings.
-__device__ __forceinline__ uint64_t EvictFirst() {
-  uint64_t policy;
-  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
-}
-
-__device__ __forceinline__ uint64_t EvictNormal() {
-  uint64_t policy;
-  asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
-}
-
 __device__ __forceinline__ void CopyTensor(uint32_t to, const CUtensorMap& map, int32_t c0,
                                            int32_t c1, int32_t c2, int32_t c3, int32_t c4,
                                            const TransactionBarrier& barrier, uint64_t policy) {
@@ -206,33 +158,15 @@ __device__ __forceinline__ void PrefetchTensorMap(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
 
-// 16 bytes from global to shared memory without passing registers; zeros if not `valid`.
-__device__ __forceinline__ void CopyChunk(uint32_t to, const void* from, bool valid) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
-               "r"(valid ? 16 : 0)
-               : "memory");
-}
-
-// Likewise 4 bytes.
-__device__ __forceinline__ void CopyWord(uint32_t to, const void* from, bool valid) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from),
-               "r"(valid ? 4 : 0)
-               : "memory");
-}
-
-// This thread's arrival, once its chunks have come. Whoever waits for them and gives them to tensor
-// cores has to order the two himself (FenceAsyncProxy).
-__device__ __forceinline__ void ArriveWithChunks(const TransactionBarrier& barrier) {
+// This thread's arrival, once its asynchronous copies (CopyAsync16) have landed. A thread that
+// waits for them and has tensor cores read them must order the two itself (FenceAsyncProxy).
+__device__ __forceinline__ void ArriveOnCopies(const TransactionBarrier& barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier.address())
                : "memory");
 }
 
-__device__ __forceinline__ void WaitForChunks() { asm volatile("cp.async.wait_all;" ::: "memory"); }
-
-__device__ __forceinline__ void PrefetchL2(const void* from) {
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
-}
-
+// Named barriers of the CTA (bar.sync, bar.arrive): `threads` of them sync or arrive per phase.
+// Barrier 0 is __syncthreads'.
 __device__ __forceinline__ void NamedBarrierSync(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
@@ -241,14 +175,79 @@ __device__ __forceinline__ void NamedBarrierArrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+// setmaxnreg: producer warpgroups give up registers that consumer warpgroups take. All warps of a
+// warpgroup execute it; the sum over the CTA must not exceed what it was launched with.
 template <int kRegisters>
-__device__ __forceinline__ void TakeRegisters() {
+__device__ __forceinline__ void AllocateRegisters() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
 template <int kRegisters>
-__device__ __forceinline__ void GiveRegisters() {
+__device__ __forceinline__ void DeallocateRegisters() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+// Clusters: the CTAs of one run at the same time, and each reads the others' shared memory and
+// arrives at barriers there. "Peer" includes the CTA itself.
+
+// This CTA's number in its cluster, and how many there are.
+__device__ __forceinline__ uint32_t ClusterRank() {
+  uint32_t rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+
+__device__ __forceinline__ uint32_t ClusterCtas() {
+  uint32_t ctas;
+  asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(ctas));
+  return ctas;
+}
+
+// All threads of all CTAs arrive once; a CTA that waits then knows that the peers have started, and
+// sees what they wrote before they arrived.
+__device__ __forceinline__ void ArriveAtCluster() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ void WaitForCluster() {
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
+// Where peer `rank` has what lies at `shared` here.
+__device__ __forceinline__ uint32_t PeerAddress(uint32_t shared, uint32_t rank) {
+  uint32_t address;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared), "r"(rank));
+  return address;
+}
+
+// At a peer's barrier. What the CTA's threads did before they last met is visible to the threads
+// that wait there with WaitForPeers.
+__device__ __forceinline__ void ArriveAtPeer(uint32_t peer_barrier) {
+  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(peer_barrier)
+               : "memory");
+}
+
+__device__ __forceinline__ void WaitForPeers(const TransactionBarrier& barrier, uint32_t parity) {
+  asm volatile(
+      "{\n.reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1, %2;\n"
+      "@!done bra again;\n}\n" ::"r"(barrier.address()),
+      "r"(parity), "r"(TransactionBarrier::kSleepNanoseconds)
+      : "memory");
+}
+
+__device__ __forceinline__ void StorePeer(uint32_t to, uint32_t word) {
+  asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(to), "r"(word) : "memory");
+}
+
+__device__ __forceinline__ float4 LoadPeer(uint32_t from) {
+  float4 v;
+  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "r"(from)
+               : "memory");
+  return v;
 }
 
 }  // namespace kvtier::kernels

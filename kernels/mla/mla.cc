@@ -7,16 +7,18 @@
 #include <cstdint>
 #include <optional>
 
-#include "kernels/alignment.h"
-#include "kernels/hopper/hopper.h"
-#include "kernels/mla/latent_map.h"
-#include "kernels/mla/mla_arguments.h"
+#include "kernels/common/arithmetic.h"
+#include "kernels/common/call.h"
+#include "kernels/hopper/tensor_map.h"
+#include "kernels/mla/mla.h"
 #include "kvtier/decode.h"
 
 namespace kvtier::kernels {
 namespace {
 
 constexpr float kLog2E = 1.4426950408889634F;
+constexpr uint64_t kQueryBytes = 2;  // of an element
+constexpr uint32_t kChunkColumns = 64;
 
 bool AreStridesValid(const kvt_mla_decode_params& p) {
   constexpr int64_t kGranule = 8;  // elements in 16 bytes
@@ -64,21 +66,14 @@ struct Cut {
 
 // Nothing if the device cannot run it, or the step has more units than are counted in 31 bits.
 std::optional<Cut> CutFor(const kvt_mla_decode_params& p) {
-  int device = 0;
-  int major = 0;
-  int processors = 0;
-  if (cudaGetDevice(&device) != cudaSuccess ||
-      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) != cudaSuccess ||
-      cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device) != cudaSuccess ||
-      major != kHopper) {
-    return std::nullopt;
-  }
+  Device device;
+  if (!QueryDevice(&device) || device.major != kHopper) return std::nullopt;
   Cut cut = {.unit_tokens = p.split_tokens > 0 ? p.split_tokens : kMlaTileTokens};
   const int64_t longest = std::max(p.sequences.max_kv_length, 1);
   const int64_t units = p.sequences.sequences * ((longest + cut.unit_tokens - 1) / cut.unit_tokens);
   if (units > INT32_MAX / 2) return std::nullopt;
-  cut.chunks =
-      static_cast<int>(std::clamp<int64_t>(units, 1, std::max(1, processors / HeadTiles(p))));
+  cut.chunks = static_cast<int>(
+      std::clamp<int64_t>(units, 1, std::max(1, device.processors / HeadTiles(p))));
   cut.slots = p.split_tokens > 0 ? units : int64_t{2} * cut.chunks;
   return cut;
 }
@@ -110,6 +105,42 @@ StepShape StepOf(const kvt_mla_decode_params& p, const Cut& cut) {
           .unit_shift = std::countr_zero(static_cast<uint32_t>(cut.unit_tokens))};
 }
 
+// Coordinates (element, head, sequence); one copy brings 64 elements of 64 heads, swizzled, zeros
+// for heads that do not exist. False: strides are beyond what the copy engine can address.
+bool EncodeQueryMap(const kvt_mla_decode_params& params, CUtensorMap* map) {
+  const cuuint64_t extents[] = {KVT_MLA_QUERY_DIM, static_cast<cuuint64_t>(params.q_heads),
+                                static_cast<cuuint64_t>(params.sequences.sequences)};
+  const cuuint64_t strides[] = {params.query_head_stride * kQueryBytes,
+                                params.query_sequence_stride * kQueryBytes};
+  const cuuint32_t box[] = {kChunkColumns, kMlaTileHeads, 1};
+  return EncodeTensorMap(params.query,
+                         {.type = CU_TENSOR_MAP_DATA_TYPE_UINT16,
+                          .swizzle = CU_TENSOR_MAP_SWIZZLE_128B,
+                          .extents = extents,
+                          .strides = strides,
+                          .box = box},
+                         map);
+}
+
+// Coordinates (column, token within the page, block). One copy brings 64 columns of `box_tokens`
+// tokens, swizzled unless the latent cache is fp8. False: likewise.
+bool EncodeLatentMap(const kvt_mla_decode_params& params, int box_tokens, CUtensorMap* map) {
+  const bool fp8 = params.latent_dtype == KVT_FP8_E4M3;
+  const uint64_t element = fp8 ? 1 : 2;
+  const cuuint64_t extents[] = {KVT_MLA_QUERY_DIM, static_cast<cuuint64_t>(params.page_tokens),
+                                INT32_MAX};
+  const cuuint64_t strides[] = {params.token_stride * element, params.block_stride * element};
+  const cuuint32_t box[] = {kChunkColumns, static_cast<cuuint32_t>(box_tokens), 1};
+  return EncodeTensorMap(
+      params.latent,
+      {.type = fp8 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_UINT16,
+       .swizzle = fp8 ? CU_TENSOR_MAP_SWIZZLE_NONE : CU_TENSOR_MAP_SWIZZLE_128B,
+       .extents = extents,
+       .strides = strides,
+       .box = box},
+      map);
+}
+
 bool MakeArguments(const kvt_mla_decode_params& p, const Cut& cut, void* workspace,
                    MlaArguments* arguments) {
   const WorkspaceLayout layout = LayOut(p, cut);
@@ -128,14 +159,24 @@ bool MakeArguments(const kvt_mla_decode_params& p, const Cut& cut, void* workspa
   arguments->score_scale = p.softmax_scale * kLog2E;
   arguments->tables_settled = p.tables_settled;
   arguments->scales = p.latent_scales;
-  arguments->scales_by_token = p.latent_dtype == KVT_FP8_E4M3 &&
-                               p.latent_scales.values != nullptr &&
-                               (p.latent_scales.block_stride | p.latent_scales.token_stride) != 0;
+  arguments->scales_by_token = p.latent_dtype == KVT_FP8_E4M3 && ScalesVaryByToken(p.latent_scales);
   arguments->merges = reinterpret_cast<MergeState*>(bytes);
   arguments->part_lse = reinterpret_cast<float*>(bytes + layout.lse_offset);
   arguments->parts = reinterpret_cast<float*>(bytes + layout.parts_offset);
   return EncodeQueryMap(p, &arguments->query_map) &&
          EncodeLatentMap(p, arguments->box_tokens, &arguments->latent_map);
+}
+
+cudaError_t Launch(const kvt_mla_decode_params& p, const MlaArguments& arguments, int blocks,
+                   cudaStream_t stream) {
+  switch (OperandsOf(p.latent_dtype)) {
+    case Operands::kBf16:
+      return LaunchMla<Operands::kBf16>(p.dtype, arguments, blocks, stream);
+    case Operands::kFp16:
+      return LaunchMla<Operands::kFp16>(p.dtype, arguments, blocks, stream);
+    default:
+      return LaunchMla<Operands::kFp8>(p.dtype, arguments, blocks, stream);
+  }
 }
 
 }  // namespace
@@ -160,11 +201,7 @@ kvt_kernel_status kvt_mla_decode(const kvt_mla_decode_params* params, void* work
   if (params->sequences.sequences == 0) return KVT_KERNEL_OK;
   MlaArguments arguments{};
   if (!MakeArguments(*params, *cut, workspace, &arguments)) return KVT_KERNEL_UNSUPPORTED;
-  const int blocks = cut->chunks * arguments.head_tiles;
-  const auto on = static_cast<cudaStream_t>(stream);
-  const cudaError_t error = params->latent_dtype == KVT_FP8_E4M3
-                                ? LaunchMlaFp8(params->dtype, arguments, blocks, on)
-                            : params->dtype == KVT_BF16 ? LaunchMlaBf16(arguments, blocks, on)
-                                                        : LaunchMlaFp16(arguments, blocks, on);
+  const cudaError_t error = Launch(*params, arguments, cut->chunks * arguments.head_tiles,
+                                   static_cast<cudaStream_t>(stream));
   return error == cudaSuccess ? KVT_KERNEL_OK : KVT_KERNEL_LAUNCH_FAILED;
 }

@@ -11,17 +11,24 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "kernels/hopper/fp16_pair.cuh"
-#include "kernels/hopper/pack_pair.cuh"
+#include "kernels/attention/online_softmax.cuh"
+#include "kernels/attention/score_tile.cuh"
+#include "kernels/hopper/math.cuh"
 #include "kernels/hopper/wgmma.cuh"
 #include "kernels/mla/mla_output.cuh"
-#include "kernels/mla/mla_registers.cuh"
 #include "kernels/mla/mla_shared.cuh"
-#include "kernels/mla/mla_softmax.cuh"
 
 namespace kvtier::kernels {
 
 constexpr int kMlaMeetBarrier = 1;  // of both consumers
+
+// From lane 0, so that the compiler knows it is the same for the whole warp; else it would keep one
+// descriptor for each multiplication in registers, and move each where the instruction wants it.
+// Only the lower half differs between matrices.
+__device__ __forceinline__ uint64_t Uniform(uint64_t descriptor) {
+  return (descriptor & 0xFFFFFFFF00000000U) |
+         __shfl_sync(kFullWarp, static_cast<uint32_t>(descriptor), 0);
+}
 
 template <typename Output, bool kFp8>
 class MlaConsumer {
@@ -47,7 +54,7 @@ class MlaConsumer {
       shared_.query_ring.full[0].Wait(query_parity_);
       query_parity_ ^= 1;
       if constexpr (kFp8 && wgmma::kIsBf16<Output>) NarrowQuery(to.Rows());
-      if (tiles <= kOwn) ArriveWarp(shared_.query_ring.empty[0]);
+      if (tiles <= kOwn) ArriveOncePerWarp(shared_.query_ring.empty[0]);
     }
     float scores[kMlaScores];
     if (kOwn == 0 && tiles > 0) Score<0>(scores);
@@ -67,9 +74,6 @@ class MlaConsumer {
   using Softmax = MlaSoftmax<kMlaScores>;
   // What is multiplied: fp16 holds all values of e4m3.
   using Element = std::conditional_t<kFp8, __half, Output>;
-  // Lifts weights times scales out of the range where fp16 loses digits.
-  static constexpr float kValueScaleLift = 64.0f;
-
   // Of all tokens alike.
   [[nodiscard]] __device__ float OneScale() const {
     const bool one = kFp8 && arguments_.scales.values != nullptr;
@@ -79,9 +83,10 @@ class MlaConsumer {
     return kFp8 && arguments_.scales_by_token != 0;
   }
 
-  // Multiplies columns with the scales of the own tile.
+  // As ScaleColumns does it, with the scales of the own tile's tokens. Written out: the compiler
+  // orders the instructions of the shared form differently here.
   template <int kOwn>
-  __device__ __forceinline__ void ScaleColumns(float (&scores)[kMlaScores], float lift) const {
+  __device__ __forceinline__ void ScaleTokens(float (&scores)[kMlaScores], float lift) const {
     const float* const scales = shared_.scales[kOwn];
 #pragma unroll
     for (int j = 0; j < kMlaScores / 4; ++j) {
@@ -119,29 +124,29 @@ class MlaConsumer {
   __device__ __forceinline__ void WorkFirst(int tokens, Softmax& softmax,
                                             float (&scores)[kMlaScores],
                                             float (&output)[kMlaOutputs]) {
-    float peaks[2], factors[2];
+    float row_max[2], factors[2];
     uint32_t weights[kMlaWords];
     const bool both = tokens > kMlaTileTokens;
-    if (tokens <= 2 * kMlaTileTokens) ArriveWarp(shared_.query_ring.empty[0]);
-    if (ScalesByToken()) ScaleColumns<0>(scores, 1.0f);
+    if (tokens <= 2 * kMlaTileTokens) ArriveOncePerWarp(shared_.query_ring.empty[0]);
+    if (ScalesByToken()) ScaleTokens<0>(scores, 1.0f);
     if (tokens < kMlaTileTokens) Mask(scores, tokens);
-    softmax.PeaksFor(scores, peaks);
-    softmax.MoveTo(peaks, factors);
+    softmax.NewRowMax(scores, row_max);
+    softmax.SetRowMax(row_max, factors);
     softmax.Exponentiate(scores);
-    if (ScalesByToken()) ScaleColumns<0>(scores, kValueScaleLift);
-    Pack(scores, weights);
-    HandOver<0>(weights, peaks);
-    Rescale(output, factors);
+    if (ScalesByToken()) ScaleTokens<0>(scores, kValueScaleLift);
+    PackProbabilities<Element>(scores, weights);
+    SendWeights<0>(weights, row_max);
+    RescaleSums(output, factors);
     QueueOutput<0, 0>(output, weights);
     if (both) AwaitValues<1, 0>();
     wgmma::Wait<0>();
     wgmma::Settle(output);
-    ArriveWarp(shared_.left_empty[0]);
+    ArriveOncePerWarp(shared_.left_empty[0]);
     tile_parity_[0] ^= 1;
     if (!both) return;
-    TakeOver<1>(weights, peaks);
-    softmax.MoveTo(peaks, factors);
-    Rescale(output, factors);
+    ReceiveWeights<1>(weights, row_max);
+    softmax.SetRowMax(row_max, factors);
+    RescaleSums(output, factors);
     QueueOutput<1, 0>(output, weights);
     tile_parity_[1] ^= 1;
     EndPair(tokens > 2 * kMlaTileTokens, scores, output);
@@ -171,11 +176,11 @@ class MlaConsumer {
       WeighSecond(tokens, softmax, scores, weights, factors);
       EndFirst(output);
     }
-    Rescale(output, factors);
+    RescaleSums(output, factors);
     QueueOutput<1, 1>(output, weights);
     wgmma::Wait<0>();
     wgmma::Settle(output);
-    ArriveWarp(shared_.right_empty[1]);
+    ArriveOncePerWarp(shared_.right_empty[1]);
     tile_parity_[1] ^= 1;
   }
 
@@ -183,33 +188,33 @@ class MlaConsumer {
   __device__ __forceinline__ void WeighSecond(int tokens, Softmax& softmax,
                                               float (&scores)[kMlaScores],
                                               uint32_t (&weights)[kMlaWords], float (&factors)[2]) {
-    float peaks[2];
-    if (tokens <= 3 * kMlaTileTokens) ArriveWarp(shared_.query_ring.empty[0]);
-    if (ScalesByToken()) ScaleColumns<1>(scores, 1.0f);
+    float row_max[2];
+    if (tokens <= 3 * kMlaTileTokens) ArriveOncePerWarp(shared_.query_ring.empty[0]);
+    if (ScalesByToken()) ScaleTokens<1>(scores, 1.0f);
     if (tokens < 2 * kMlaTileTokens) Mask(scores, tokens - kMlaTileTokens);
-    softmax.PeaksFor(scores, peaks);
-    softmax.MoveTo(peaks, factors);
+    softmax.NewRowMax(scores, row_max);
+    softmax.SetRowMax(row_max, factors);
     softmax.Exponentiate(scores);
-    if (ScalesByToken()) ScaleColumns<1>(scores, kValueScaleLift);
-    Pack(scores, weights);
-    HandOver<1>(weights, peaks);
+    if (ScalesByToken()) ScaleTokens<1>(scores, kValueScaleLift);
+    PackProbabilities<Element>(scores, weights);
+    SendWeights<1>(weights, row_max);
   }
 
   // The second consumer's part of a pair's first tile, queued.
   __device__ __forceinline__ void QueueFirst(Softmax& softmax, float (&output)[kMlaOutputs]) {
-    float peaks[2], factors[2];
+    float row_max[2], factors[2];
     uint32_t weights[kMlaWords];
     AwaitValues<0, 1>();
-    TakeOver<0>(weights, peaks);
-    softmax.MoveTo(peaks, factors);
-    Rescale(output, factors);
+    ReceiveWeights<0>(weights, row_max);
+    softmax.SetRowMax(row_max, factors);
+    RescaleSums(output, factors);
     QueueOutput<0, 1>(output, weights);
   }
 
   __device__ __forceinline__ void EndFirst(float (&output)[kMlaOutputs]) {
     wgmma::Wait<0>();
     wgmma::Settle(output);
-    ArriveWarp(shared_.right_empty[0]);
+    ArriveOncePerWarp(shared_.right_empty[0]);
     tile_parity_[0] ^= 1;
   }
 
@@ -228,13 +233,13 @@ class MlaConsumer {
       QueueScores<0>(scores);
       wgmma::Wait<1>();
       wgmma::Settle(output);
-      ArriveWarp(shared_.left_empty[1]);
+      ArriveOncePerWarp(shared_.left_empty[1]);
       wgmma::Wait<0>();
       wgmma::Settle(scores);
     } else {
       wgmma::Wait<0>();
       wgmma::Settle(output);
-      ArriveWarp(shared_.left_empty[1]);
+      ArriveOncePerWarp(shared_.left_empty[1]);
       if (more) Score<0>(scores);
     }
   }
@@ -297,19 +302,16 @@ class MlaConsumer {
     }
   }
 
+  __device__ __forceinline__ static void RescaleSums(float (&output)[kMlaOutputs],
+                                                     const float (&factors)[2]) {
+    if (NeedsRescale(factors)) RescaleRows(output, factors);
+  }
+
   // Tokens from `existing` on have no weight.
   __device__ __forceinline__ void Mask(float (&scores)[kMlaScores], int existing) const {
 #pragma unroll
     for (int i = 0; i < kMlaScores; ++i) {
       if (i / 4 * 8 + 2 * (lane_ % 4) + i % 2 >= existing) scores[i] = -INFINITY;
-    }
-  }
-
-  __device__ __forceinline__ static void Pack(const float (&scores)[kMlaScores],
-                                              uint32_t (&weights)[kMlaWords]) {
-#pragma unroll
-    for (int i = 0; i < kMlaWords; ++i) {
-      weights[i] = PackPair(scores[2 * i], scores[2 * i + 1], wgmma::kIsBf16<Element>);
     }
   }
 
@@ -322,8 +324,8 @@ class MlaConsumer {
 
   // Weights as registers of the other's multiplication.
   template <int kOwn>
-  __device__ __forceinline__ void HandOver(const uint32_t (&weights)[kMlaWords],
-                                           const float (&peaks)[2]) {
+  __device__ __forceinline__ void SendWeights(const uint32_t (&weights)[kMlaWords],
+                                              const float (&row_max)[2]) {
 #pragma unroll
     for (int i = 0; i < kMlaWords / 4; ++i) {
       StoreMatrices(WeightsRow(i), make_uint4(weights[4 * i], weights[4 * i + 1],
@@ -331,15 +333,16 @@ class MlaConsumer {
     }
     __syncwarp();
     if (LeadsQuad()) {
-      shared_.peaks[kOwn][row_] = peaks[0];
-      shared_.peaks[kOwn][row_ + 8] = peaks[1];
+      shared_.row_max[kOwn][row_] = row_max[0];
+      shared_.row_max[kOwn][row_ + 8] = row_max[1];
       shared_.weights_full[kOwn][warp_].Arrive();
     }
   }
 
   // Waits for the other's weights. A warp takes what the other's same warp has given.
   template <int kOther>
-  __device__ __forceinline__ void TakeOver(uint32_t (&weights)[kMlaWords], float (&peaks)[2]) {
+  __device__ __forceinline__ void ReceiveWeights(uint32_t (&weights)[kMlaWords],
+                                                 float (&row_max)[2]) {
     shared_.weights_full[kOther][warp_].Wait(tile_parity_[kOther]);
 #pragma unroll
     for (int i = 0; i < kMlaWords / 4; ++i) {
@@ -347,8 +350,8 @@ class MlaConsumer {
     }
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      const float own = LeadsQuad() ? shared_.peaks[kOther][row_ + 8 * r] : 0.0f;
-      peaks[r] = __shfl_sync(kFullWarp, own, lane_ / 4 * 4);
+      const float own = LeadsQuad() ? shared_.row_max[kOther][row_ + 8 * r] : 0.0f;
+      row_max[r] = __shfl_sync(kFullWarp, own, lane_ / 4 * 4);
     }
   }
 
@@ -372,7 +375,7 @@ class MlaConsumer {
       factors[r] *= value_scale;
       if (kOwn == 0 && LeadsQuad()) to.WriteOwnLse(row_ + 8 * r, lse);
     }
-    Rescale(output, factors);
+    RescaleSums(output, factors);
     to.WriteHalf(row_, kOwn * kMlaHalfDim, output);
   }
 

@@ -5,9 +5,9 @@
 #include <cstdint>
 
 #include "kernels/decode/decode_schedule.cuh"
-#include "kernels/hopper/pack_pair.cuh"
+#include "kernels/hopper/math.cuh"
 #include "kernels/hopper/wgmma.cuh"
-#include "kernels/mla/mla_arguments.h"
+#include "kernels/mla/mla.h"
 
 namespace kvtier::kernels {
 

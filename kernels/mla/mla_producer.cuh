@@ -7,8 +7,8 @@
 
 #include <cstdint>
 
-#include "kernels/hopper/fp16_pair.cuh"
-#include "kernels/hopper/overlapped_launch.cuh"
+#include "kernels/hopper/launch.cuh"
+#include "kernels/hopper/math.cuh"
 #include "kernels/mla/mla_shared.cuh"
 
 namespace kvtier::kernels {
@@ -31,18 +31,18 @@ class MlaProducer {
   // Waits for earlier launches itself, after the first look at the tables if they are settled.
   __device__ void Run(SegmentWalker walker, int head_tile) {
     // The second stage is needed later than the first.
-    const bool brings_query = stage_ == 1 && !right_;
+    const bool loads_query = stage_ == 1 && !right_;
     Segment segment;
     bool first = true;
     while (walker.Next(arguments_.step, &segment)) {
       const int tiles = MlaTiles(segment);
       int32_t block = stage_ < tiles ? BlockOf(segment, stage_) : 0;
-      if (first) WaitForEarlierGrids();
+      if (first) WaitOnDependentGrids();
       first = false;
-      if (brings_query && tiles > 0) CopyQuery(segment, head_tile);
+      if (loads_query && tiles > 0) CopyQuery(segment, head_tile);
       for (int tile = stage_; tile < tiles; tile += 2) {
         const int32_t next_block = tile + 2 < tiles ? BlockOf(segment, tile + 2) : 0;
-        BringHalf(segment, tile, block);
+        LoadHalf(segment, tile, block);
         block = next_block;
       }
     }
@@ -79,7 +79,7 @@ class MlaProducer {
   __device__ void CopyQuery(const Segment& segment, int head_tile) {
     shared_.query_ring.empty[0].Wait(query_.filled_parity());
     TransactionBarrier& full = shared_.query_ring.full[0];
-    if (lane_ == 0) full.ArriveExpecting(kMlaChunks * kMlaChunkBytes);
+    if (lane_ == 0) full.ArriveAndExpectBytes(kMlaChunks * kMlaChunkBytes);
     __syncwarp();
     if (lane_ < kMlaChunks) {
       CopyTensor(SharedAddress(shared_.query[lane_]), arguments_.query_map, lane_ * 64,
@@ -88,13 +88,13 @@ class MlaProducer {
     query_.Advance();
   }
 
-  __device__ void BringHalf(const Segment& segment, int tile, int32_t block) {
+  __device__ void LoadHalf(const Segment& segment, int tile, int32_t block) {
     const int existing = Existing(segment, tile);
     TransactionBarrier& empty = right_ ? shared_.right_empty[stage_] : shared_.left_empty[stage_];
     empty.Wait(parity_ ^ 1);
     parity_ ^= 1;
     if (!kFp8 && existing == kMlaTileTokens) {
-      if (lane_ < chunks_) Full(lane_).ArriveExpecting(kMlaChunkBytes);
+      if (lane_ < chunks_) Full(lane_).ArriveAndExpectBytes(kMlaChunkBytes);
       __syncwarp();
       CopyBox(segment, tile, block, shared_.full[stage_][own_chunk_]);
       return;
@@ -103,7 +103,7 @@ class MlaProducer {
     // Box by box.
     const int rows = (existing + arguments_.box_tokens - 1) & -arguments_.box_tokens;
     const int bytes = rows * 64 * (kFp8 ? 1 : 2) * chunks_;
-    if (lane_ == 0) landed.ArriveExpecting(bytes);
+    if (lane_ == 0) landed.ArriveAndExpectBytes(bytes);
     __syncwarp();
     CopyBox(segment, tile, block, landed);
     if (kFp8 && !right_ && arguments_.scales_by_token != 0) TakeScales(segment, tile, existing);

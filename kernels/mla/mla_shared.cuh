@@ -11,8 +11,8 @@
 
 #include "kernels/decode/decode_schedule.cuh"
 #include "kernels/hopper/pipeline.cuh"
-#include "kernels/merge/merge_together.cuh"
-#include "kernels/mla/mla_arguments.h"
+#include "kernels/mla/mla.h"
+#include "kernels/mla/mla_merge.cuh"
 
 namespace kvtier::kernels {
 
@@ -34,20 +34,20 @@ struct alignas(kMlaAtomBytes) MlaShared {
   alignas(kMlaAtomBytes) char tiles[2][kMlaChunks][kMlaChunkBytes];
   // Of a pair's tiles in turn: a warp that gives weights has taken what it was given before.
   alignas(kMlaAtomBytes) char weights[kMlaChunkBytes];
-  float peaks[2][kMlaTileHeads];    // what the weights of a pair's tiles are relative to
+  float row_max[2][kMlaTileHeads];  // what the weights of a pair's tiles are relative to
   float sums[2][kMlaTileHeads];     // of each consumer's weights
   float scales[2][kMlaTileTokens];  // of an fp8 cache's tokens
   Ring<1> query_ring;               // emptied by both consumers
   TransactionBarrier full[2][kMlaChunks];
   TransactionBarrier left_empty[2];   // by the first consumer
   TransactionBarrier right_empty[2];  // by the second
-  // Weights and peaks of a tile, from each warp of a consumer to the same warp of the other. That
+  // Weights and row_max of a tile, from each warp of a consumer to the same warp of the other. That
   // it has taken them, the giver learns from what it is given next, or from the end of the segment.
   TransactionBarrier weights_full[2][4];
   TransactionBarrier landed[2][2];  // copies to be widened, or zeroed at their end, before
                                     // they are given out
   ScheduleScratch<kMlaWarps> schedule;
-  MergeTurn merge;
+  MergeClaim merge;
 
   // By one thread, before any other touches the barriers.
   __device__ void InitBarriers() {
@@ -62,6 +62,11 @@ struct alignas(kMlaAtomBytes) MlaShared {
     }
   }
 };
+
+// What a thread of a consumer warpgroup holds of a tile.
+constexpr int kMlaScores = kMlaTileTokens / 2;
+constexpr int kMlaWords = kMlaTileTokens / 4;  // its weights in pairs
+constexpr int kMlaOutputs = kMlaHalfDim / 2;
 
 // What a segment takes: its tiles, and how many of the last one's tokens exist.
 __device__ __forceinline__ int MlaTiles(const Segment& segment) {

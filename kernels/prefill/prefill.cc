@@ -10,16 +10,12 @@
 #include <bit>
 #include <cstdint>
 
-#include "kernels/alignment.h"
-#include "kernels/attention_check.h"
 #include "kernels/blocks/merge_lse.h"
-#include "kernels/hopper/hopper.h"
+#include "kernels/common/arithmetic.h"
+#include "kernels/common/call.h"
 #include "kernels/hopper/tensor_map.h"
-#include "kernels/prefill/prefill_launch.h"
-#include "kernels/prefill/prefill_plan.h"
-#include "kernels/prefill/short_choice.h"
-#include "kernels/prefill/short_plan.h"
-#include "kernels/prefill/split_choice.h"
+#include "kernels/prefill/prefill.h"
+#include "kernels/prefill/prefill_choice.h"
 
 namespace kvtier::kernels {
 namespace {
@@ -46,125 +42,6 @@ bool IsValidQuery(const kvt_prefill_params& p) {
          p.query_tokens >= 0 && p.q_heads > 0;
 }
 
-struct Device {
-  int id = 0;
-  int processors = 0;
-  int major = 0;
-};
-
-bool QueryDevice(Device* device) {
-  return cudaGetDevice(&device->id) == cudaSuccess &&
-         cudaDeviceGetAttribute(&device->processors, cudaDevAttrMultiProcessorCount, device->id) ==
-             cudaSuccess &&
-         cudaDeviceGetAttribute(&device->major, cudaDevAttrComputeCapabilityMajor, device->id) ==
-             cudaSuccess;
-}
-
-// Rows of queries over all sequences, of one KV head.
-int64_t BoundRows(const kvt_prefill_params& p) {
-  return int64_t{p.query_tokens} * (p.q_heads / p.kv.kv_heads);
-}
-
-// Tiles of so many rows over all sequences and heads, at most.
-int64_t BoundTiles(const kvt_prefill_params& p, int tile_rows) {
-  const int64_t rows = BoundRows(p);
-  const int64_t sequences = std::min<int64_t>(p.sequences.sequences, rows);
-  return p.kv.kv_heads * ((rows - sequences) / tile_rows + sequences);
-}
-
-// Likewise, if every sequence has as many queries, which is what a launch is shaped for.
-int64_t LikelyTiles(const kvt_prefill_params& p, int tile_rows) {
-  const int64_t sequences =
-      std::max<int64_t>(1, std::min<int64_t>(p.sequences.sequences, BoundRows(p)));
-  const int64_t rows = (BoundRows(p) + sequences - 1) / sequences;
-  return p.kv.kv_heads * sequences * ((rows + tile_rows - 1) / tile_rows);
-}
-
-// Clusters of 1, 2, 3 and so on CTAs that the device holds at once: it takes a while to find out,
-// and does not change.
-std::array<int32_t, kMaxClusterCtas> ClusterPlaces(const Device& device) {
-  constexpr int kDevices = 64;
-  struct Places {
-    std::atomic<int32_t> known[kMaxClusterCtas];  // one more than there are; 0: not yet found out
-  };
-  static Places devices[kDevices];
-  std::array<int32_t, kMaxClusterCtas> places{};
-  if (device.id >= kDevices) return places;
-  for (int i = 0; i < kMaxClusterCtas; ++i) {
-    std::atomic<int32_t>& known = devices[device.id].known[i];
-    if (known.load() == 0) known.store(ShortClustersAtOnce(i + 1) + 1);
-    places[i] = known.load() - 1;
-  }
-  return places;
-}
-
-int64_t OutputElements(const kvt_prefill_params& p) {
-  return int64_t{p.query_tokens} * p.q_heads * p.kv.head_dim;
-}
-
-// How the long kernel cuts the work.
-struct Cut {
-  int32_t tile_rows = kTileRows;
-  int32_t splits = 1;
-};
-
-// High tiles where sequences fill them, and where there are so many that unequal ones fill the
-// gaps.
-bool SuitsHighTiles(const kvt_prefill_params& p, const Device& device) {
-  constexpr int64_t kTilesPerSequence = 2;
-  constexpr int64_t kTilesPerProcessor = 2;
-  return p.kv.dtype == KVT_FP8_E4M3 && p.kv.head_dim == 128 &&
-         BoundRows(p) >= kTilesPerSequence * kHighTileRows * p.sequences.sequences &&
-         BoundTiles(p, kHighTileRows) >= kTilesPerProcessor * device.processors;
-}
-
-Cut ChooseCut(const kvt_prefill_params& p, const Device& device) {
-  const int rows = SuitsHighTiles(p, device) ? kHighTileRows : kTileRows;
-  if (p.splits != 0) return {rows, p.splits};
-  const int keys = TileKeys(p.kv.head_dim, rows);
-  return {rows, ChooseSplits({.query_tiles = BoundTiles(p, rows),
-                              .key_tiles = (int64_t{p.sequences.max_kv_length} + keys - 1) / keys,
-                              .processors = device.processors,
-                              .output_bytes = OutputElements(p) * int64_t{sizeof(float)},
-                              .max_splits = KVT_PREFILL_MAX_SPLITS})};
-}
-
-// How a launch is made: by the kernel for short suffixes in clusters, or, if their CTAs are 0, by
-// that for long ones.
-struct Choice {
-  int32_t splits = 1;
-  int32_t tile_rows = kTileRows;
-  int32_t cluster_ctas = 0;
-  int64_t clusters = 0;
-  int64_t items = 0;  // of the kernel for short suffixes, at most
-};
-
-Choice LongChoice(const kvt_prefill_params& p, const Device& device) {
-  const Cut cut = ChooseCut(p, device);
-  return {.splits = cut.splits, .tile_rows = cut.tile_rows};
-}
-
-Choice Choose(const kvt_prefill_params& p, const Device& device) {
-  if (p.kv.head_dim > 128 || device.major != kHopper) {
-    return LongChoice(p, device);
-  }
-  const auto places = ClusterPlaces(device);
-  Choice choice = {.splits = std::max(1, p.splits)};
-  choice.items = BoundTiles(p, kShortRows) * choice.splits;
-  const bool fp8 = p.kv.dtype == KVT_FP8_E4M3;
-  const double bytes = (fp8 ? 2.0 : 4.0) * p.kv.head_dim * p.sequences.max_kv_length;
-  choice.cluster_ctas =
-      ChooseClusterCtas({.items = LikelyTiles(p, kShortRows) * choice.splits,
-                         .item_bytes = bytes / choice.splits,
-                         .all_bytes = bytes * p.kv.kv_heads * p.sequences.sequences,
-                         .fp8 = fp8,
-                         .narrow = p.kv.head_dim == 64,
-                         .places = places});
-  if (choice.cluster_ctas == 0) return LongChoice(p, device);
-  choice.clusters = std::min<int64_t>(choice.items, places[choice.cluster_ctas - 1]);
-  return choice;
-}
-
 // As much of a page as divides a tile.
 int32_t BoxTokens(const kvt_prefill_params& p, int32_t tile_rows) {
   const int32_t keys = TileKeys(p.kv.head_dim, tile_rows);
@@ -187,7 +64,7 @@ WorkspaceLayout LayOut(const kvt_prefill_params& p, int32_t splits) {
   return layout;
 }
 
-bool MakePlan(const kvt_prefill_params& p, const Choice& choice, char* workspace,
+bool MakePlan(const kvt_prefill_params& p, const PrefillChoice& choice, char* workspace,
               PrefillPlan* plan) {
   const WorkspaceLayout layout = LayOut(p, choice.splits);
   plan->params = p;
@@ -206,24 +83,27 @@ bool MakePlan(const kvt_prefill_params& p, const Choice& choice, char* workspace
   // A split launch is short and has a merge ahead and behind, which leaves no room beside it: what
   // cannot overlap is only dearer in pieces.
   plan->tables_first = p.tables_settled != 0 && choice.splits == 1;
-  const auto per_token = [](const kvt_scales& s) {
-    return s.values != nullptr && (s.token_stride != 0 || s.block_stride != 0);
-  };
-  plan->scales_per_token = per_token(p.kv.key_scales) || per_token(p.kv.value_scales);
+  plan->scales_per_token =
+      ScalesVaryByToken(p.kv.key_scales) || ScalesVaryByToken(p.kv.value_scales);
   return EncodePageMap(p.kv, p.kv.key, plan->box_tokens, &plan->key_map) &&
          EncodePageMap(p.kv, p.kv.value, plan->box_tokens, &plan->value_map);
 }
 
-cudaError_t Launch(const PrefillPlan& plan, const Choice& choice, const Device& device,
+cudaError_t Launch(const PrefillPlan& plan, const PrefillChoice& choice, const Device& device,
                    cudaStream_t stream) {
   if (choice.cluster_ctas != 0) {
     return LaunchPrefillShort(plan, static_cast<int>(choice.clusters), choice.cluster_ctas, stream);
   }
   const auto ctas = static_cast<int>(
       std::min<int64_t>(device.processors, BoundTiles(plan.params, plan.tile_rows) * plan.splits));
-  if (plan.params.kv.dtype == KVT_FP8_E4M3) return LaunchPrefillFp8(plan, ctas, stream);
-  return plan.params.query_dtype == KVT_BF16 ? LaunchPrefillBf16(plan, ctas, stream)
-                                             : LaunchPrefillFp16(plan, ctas, stream);
+  switch (OperandsOf(plan.params.kv.dtype)) {
+    case Operands::kBf16:
+      return LaunchPrefill<Operands::kBf16>(plan, ctas, stream);
+    case Operands::kFp16:
+      return LaunchPrefill<Operands::kFp16>(plan, ctas, stream);
+    default:
+      return LaunchPrefill<Operands::kFp8>(plan, ctas, stream);
+  }
 }
 
 kvt_kernel_status Merge(const PrefillPlan& plan, cudaStream_t stream) {
@@ -271,7 +151,7 @@ size_t kvt_prefill_workspace_bytes(const kvt_prefill_params* params) {
   using namespace kvtier::kernels;
   Device device;
   if (CheckPrefill(params) != KVT_KERNEL_OK || !QueryDevice(&device)) return 0;
-  return static_cast<size_t>(LayOut(*params, Choose(*params, device).splits).bytes);
+  return static_cast<size_t>(LayOut(*params, ChoosePrefill(*params, device).splits).bytes);
 }
 
 kvt_kernel_status kvt_prefill(const kvt_prefill_params* params, void* workspace,
@@ -283,7 +163,7 @@ kvt_kernel_status kvt_prefill(const kvt_prefill_params* params, void* workspace,
   if (!QueryDevice(&device)) return KVT_KERNEL_LAUNCH_FAILED;
   if (device.major != kHopper) return KVT_KERNEL_UNSUPPORTED;
   if (params->query_tokens == 0 || params->sequences.sequences == 0) return KVT_KERNEL_OK;
-  const Choice choice = Choose(*params, device);
+  const PrefillChoice choice = ChoosePrefill(*params, device);
   if (workspace == nullptr) return KVT_KERNEL_INVALID_ARGUMENT;
   if (static_cast<int64_t>(workspace_bytes) < LayOut(*params, choice.splits).bytes) {
     return KVT_KERNEL_WORKSPACE_TOO_SMALL;

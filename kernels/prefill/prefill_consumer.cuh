@@ -8,11 +8,13 @@
 
 #include <cstdint>
 
-#include "kernels/hopper/pack_pair.cuh"
+#include "kernels/attention/online_softmax.cuh"
+#include "kernels/attention/score_tile.cuh"
+#include "kernels/hopper/math.cuh"
 #include "kernels/hopper/wgmma.cuh"
 #include "kernels/prefill/prefill_output.cuh"
 #include "kernels/prefill/prefill_shared.cuh"
-#include "kernels/prefill/prefill_softmax.cuh"
+#include "kernels/prefill/prefill_tile.cuh"
 
 namespace kvtier::kernels {
 
@@ -31,7 +33,7 @@ class TileConsumer {
   }
 
   __device__ void Run() {
-    if (group_ == Traits::kWarpgroups - 1) PassTurn();
+    if (group_ == Traits::kWarpgroups - 1) SchedulerBarrierArrive();
     if constexpr (Traits::kOverlapsTiles) {
       WorkOverlapping();
     } else {
@@ -44,16 +46,8 @@ class TileConsumer {
   static constexpr int kScores = Traits::kKeys / 2;
   static constexpr int kOutputs = Traits::kHeadDim / 2;
   static constexpr int kWords = Traits::kKeys / 4;  // a thread's probabilities in pairs
-  static constexpr int kTurnBarrier = 1;            // and one for each further warpgroup
-  static constexpr int kGroupBarrier = kTurnBarrier + Traits::kWarpgroups;
-  // Lifts probabilities times scales of values out of the range where fp16 loses digits.
-  static constexpr float kValueScaleLift = 64.0f;
-
-  // What a thread's two rows may see: keys [first, last].
-  struct Sight {
-    int32_t first[2];
-    int32_t last[2];
-  };
+  static constexpr int kSchedulerBarrier = 1;       // and one for each further warpgroup
+  static constexpr int kGroupBarrier = kSchedulerBarrier + Traits::kWarpgroups;
 
   // Every row of the warp sees the whole of tiles [first, end).
   struct WholeTiles {
@@ -61,66 +55,57 @@ class TileConsumer {
     int32_t end;
   };
 
-  __device__ void TakeTurn() { NamedBarrierSync(kTurnBarrier + group_, 256); }
-  __device__ void PassTurn() {
-    NamedBarrierArrive(kTurnBarrier + (group_ + 1) % Traits::kWarpgroups, 256);
+  // The scheduler barrier: warpgroups take the tensor cores in turn, so that one's softmax runs
+  // beside another's multiplications. Each waits for its own named barrier, at which the warpgroup
+  // before it arrives when its multiplications are queued.
+  __device__ void SchedulerBarrierSync() { NamedBarrierSync(kSchedulerBarrier + group_, 256); }
+  __device__ void SchedulerBarrierArrive() {
+    NamedBarrierArrive(kSchedulerBarrier + (group_ + 1) % Traits::kWarpgroups, 256);
   }
 
-  __device__ __forceinline__ void Release(TransactionBarrier& barrier) {
-    __syncwarp();
-    if (lane_ == 0) barrier.Arrive();
-  }
-
-  // Where a tile lies, or will, once its barrier has passed the phase of this parity.
-  struct Place {
+  // The ring's stage in which a tile lies, or will, once its barrier has passed the phase of this
+  // parity.
+  struct StagePhase {
     int stage;
     uint32_t parity;
   };
 
-  // Of the tile whose turn it is.
-  __device__ __forceinline__ Place NextTile() {
-    const Place place = {tile_cursor_.stage(), tile_cursor_.parity()};
+  // The stage of the next tile in the order of ForEachTile.
+  __device__ __forceinline__ StagePhase NextTile() {
+    const StagePhase place = {tile_cursor_.stage(), tile_cursor_.parity()};
     tile_cursor_.Advance();
     return place;
   }
 
-  __device__ __forceinline__ void WaitFor(const Place& place) {
+  __device__ __forceinline__ void WaitFor(const StagePhase& place) {
     shared_.tile_ring.full[place.stage].Wait(place.parity);
   }
 
   __device__ __forceinline__ int TakeTile() {
-    const Place place = NextTile();
+    const StagePhase place = NextTile();
     WaitFor(place);
     return place.stage;
   }
 
-  // As PrefillShared counts them.
+  // Arrives as often as PrefillShared::InitBarriers expects: for each thread where threads read
+  // scales beside the tile themselves, else once for each warp.
   __device__ __forceinline__ void ReleaseTile(int stage) {
     if (Traits::kFp8 && plan_.scales_per_token) {
       shared_.tile_ring.empty[stage].Arrive();
     } else {
-      Release(shared_.tile_ring.empty[stage]);
+      ArriveOncePerWarp(shared_.tile_ring.empty[stage], lane_);
     }
   }
 
-  __device__ Sight SightOf(const PrefillItem& item) const {
-    Sight sight;
-    const int32_t row = group_ * 64 + warp_ * 16 + lane_ / 4;
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      // Rows behind the last one are computed, though never written, as if they were it.
-      const int32_t rows = item.query_length * plan_.group - item.first_row;
-      const int32_t token = PlaceOf(plan_, item, min(row + 8 * r, rows - 1)).token;
-      sight.last[r] = LastKey(plan_.params, item, token);
-      sight.first[r] = FirstKey(plan_.params, item, token, sight.last[r]);
-    }
-    return sight;
+  __device__ VisibleKeys Visible(const PrefillItem& item) const {
+    return VisibleKeysOf(plan_, item, group_ * 64 + warp_ * 16 + lane_ / 4,
+                         item.query_length * plan_.group - item.first_row);
   }
 
   __device__ WholeTiles WholeTilesOf(const PrefillItem& item) const {
-    const Sight sight = SightOf(item);
-    const int32_t first = __reduce_max_sync(0xffffffff, max(sight.first[0], sight.first[1]));
-    const int32_t last = __reduce_min_sync(0xffffffff, min(sight.last[0], sight.last[1]));
+    const VisibleKeys visible = Visible(item);
+    const int32_t first = __reduce_max_sync(0xffffffff, max(visible.first[0], visible.first[1]));
+    const int32_t last = __reduce_min_sync(0xffffffff, min(visible.last[0], visible.last[1]));
     return {(first + Traits::kKeys - 1) / Traits::kKeys, (last + 1) / Traits::kKeys};
   }
 
@@ -129,6 +114,7 @@ class TileConsumer {
     return plan_.params.softmax_scale * HeadScale(plan_.params.kv.key_scales, item);
   }
 
+  // Of an fp8 cache whose scales do not differ along tokens: the one of the item's KV head.
   __device__ float HeadScale(const kvt_scales& scales, const PrefillItem& item) const {
     if (!Traits::kFp8 || scales.values == nullptr || plan_.scales_per_token) return 1.0f;
     return scales.values[item.kv_head * scales.head_stride];
@@ -139,97 +125,43 @@ class TileConsumer {
     return RunningSoftmax<kScores>((cap > 0.0f ? cap : ScoreScale(item)) * kLog2E);
   }
 
-  // scores = queries * keys^T, queued.
   __device__ __forceinline__ void QueueScores(float (&scores)[kScores], int stage) {
     const uint64_t keys = wgmma::Advance(keys_, stage * Traits::kTileBytes);
     const uint64_t query = wgmma::Advance(query_, query_cursor_.stage() * Traits::kQueryBytes);
-#pragma unroll
-    for (int step = 0; step < Traits::kHeadDim / 16; ++step) {
-      const uint32_t offset = step / 4 * kAtomBytes + step % 4 * 32;
-      if constexpr (Traits::kQueryInRegisters) {
-        wgmma::FromRegisters<Element, 0>(scores, query_words_ + 4 * step,
-                                         wgmma::Advance(keys, offset), step > 0);
-      } else {
-        wgmma::FromShared<Element>(scores, wgmma::Advance(query, offset),
-                                   wgmma::Advance(keys, offset), step > 0);
-      }
-    }
-    wgmma::Commit();
+    kernels::QueueScores<Traits, Traits::kQueryInRegisters>(scores, query_words_, query, keys);
   }
 
-  // output += probabilities * values, queued.
   __device__ __forceinline__ void QueueOutput(float (&output)[kOutputs],
                                               const uint32_t (&probabilities)[kWords], int stage) {
     const uint64_t values = wgmma::Advance(values_, stage * Traits::kTileBytes);
-#pragma unroll
-    for (int step = 0; step < Traits::kKeys / 16; ++step) {
-      wgmma::FromRegisters<Element, 1>(output, probabilities + 4 * step,
-                                       wgmma::Advance(values, step * 2 * Traits::kGroupBytes), 1);
-    }
-    wgmma::Commit();
+    kernels::QueueOutput<Traits>(output, probabilities, values);
   }
 
-  // Everything between the raw scores of a tile and the softmax. Gives the tile's keys back.
-  __device__ __forceinline__ void Shape(float (&scores)[kScores], const PrefillItem& item,
-                                        int32_t tile, int stage, const WholeTiles& whole) {
+  // Everything between the raw scores of a tile and the softmax: scales along tokens, soft cap,
+  // mask. Releases the tile's keys, which the multiplication has read.
+  __device__ __forceinline__ void CapAndMask(float (&scores)[kScores], const PrefillItem& item,
+                                             int32_t tile, int stage, const WholeTiles& whole) {
     if constexpr (Traits::kFp8) {
-      if (plan_.scales_per_token) ScaleColumns(scores, shared_.raw.scales[stage], 1.0f);
+      if (plan_.scales_per_token) ScaleColumns(scores, shared_.raw.scales[stage], lane_);
     }
     ReleaseTile(stage);
     const float cap = plan_.params.soft_cap;
     if (__builtin_expect(cap > 0.0f, 0)) {
-      const float factor = ScoreScale(item) / cap;
-#pragma unroll
-      for (int i = 0; i < kScores; ++i) scores[i] = Tanh(scores[i] * factor);
+      ApplySoftCap(scores, ScoreScale(item) / cap);
     }
-    // Where the sight ends is looked up again: few tiles need it, and registers are dear.
-    if (tile < whole.first || tile >= whole.end) Mask(scores, tile, SightOf(item));
-  }
-
-  __device__ __forceinline__ void Mask(float (&scores)[kScores], int32_t tile,
-                                       const Sight& sight) const {
-    const int32_t base = tile * Traits::kKeys + 2 * (lane_ % 4);
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int32_t last = sight.last[r] - base, first = sight.first[r] - base;
-#pragma unroll
-      for (int j = 0; j < kScores / 4; ++j) {
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          const int column = 8 * j + e;
-          if (column > last || column < first) scores[4 * j + 2 * r + e] = -INFINITY;
-        }
-      }
-    }
-  }
-
-  __device__ __forceinline__ void ScaleColumns(float (&scores)[kScores], const float* scales,
-                                               float lift) const {
-#pragma unroll
-    for (int j = 0; j < kScores / 4; ++j) {
-      const float2 pair = *reinterpret_cast<const float2*>(scales + 8 * j + 2 * (lane_ % 4));
-      scores[4 * j] *= pair.x * lift;
-      scores[4 * j + 1] *= pair.y * lift;
-      scores[4 * j + 2] *= pair.x * lift;
-      scores[4 * j + 3] *= pair.y * lift;
-    }
-  }
-
-  // Scores, by now probabilities, as the operand of the second multiplication.
-  __device__ __forceinline__ void Pack(const float (&scores)[kScores],
-                                       uint32_t (&probabilities)[kWords]) const {
-#pragma unroll
-    for (int i = 0; i < kWords; ++i) {
-      probabilities[i] = PackPair(scores[2 * i], scores[2 * i + 1], wgmma::kIsBf16<Element>);
+    // The visible range is computed again: few tiles need it, and registers are scarce.
+    if (tile < whole.first || tile >= whole.end) {
+      MaskInvisible(scores, tile * Traits::kKeys, lane_, Visible(item));
     }
   }
 
   // The scales of a tile's values ride on its probabilities.
-  __device__ __forceinline__ void ApplyValueScales(float (&scores)[kScores], const Place& values) {
+  __device__ __forceinline__ void ApplyValueScales(float (&scores)[kScores],
+                                                   const StagePhase& values) {
     if constexpr (Traits::kFp8) {
       if (!plan_.scales_per_token) return;
       WaitFor(values);
-      ScaleColumns(scores, shared_.raw.scales[values.stage], kValueScaleLift);
+      ScaleColumns(scores, shared_.raw.scales[values.stage], lane_, kValueScaleLift);
     }
   }
 
@@ -253,8 +185,8 @@ class TileConsumer {
     query_cursor_.Advance();
   }
 
-  // Three warpgroups: items one after another, and of each its tiles. A turn is the output of one
-  // tile and the scores of the next.
+  // Three warpgroups: items one after another, and of each its tiles. Between two scheduler
+  // barriers a warpgroup multiplies the output of one tile and the scores of the next.
   __device__ __forceinline__ void WorkInSteps() {
     for (;;) {
       // Stays in shared memory, since registers are dear.
@@ -283,31 +215,30 @@ class TileConsumer {
     const int32_t tiles = __shfl_sync(0xffffffff, item.end_tile - item.first_tile, 0);
     const int32_t step = item.ascends ? 1 : -1;
     int32_t tile = TileAt(item, 0);
-#pragma unroll
-    for (int i = 0; i < kOutputs; ++i) output[i] = 0.0f;
+    Clear(output);
     float scores[kScores];
     int keys = TakeTile();
-    TakeTurn();
+    SchedulerBarrierSync();
     wgmma::Fence();
     QueueScores(scores, keys);
-    PassTurn();
+    SchedulerBarrierArrive();
     for (int32_t i = 0;;) {
       wgmma::Wait<0>();
       wgmma::Settle(scores);
-      Shape(scores, item, tile, keys, whole);
+      CapAndMask(scores, item, tile, keys, whole);
       float correction[2];
-      const bool raises = __any_sync(0xffffffff, softmax.Exceeds(scores));
-      if (raises) softmax.Raise(scores, correction);
+      const bool max_grows = __any_sync(0xffffffff, softmax.ExceedsMax(scores));
+      if (max_grows) softmax.UpdateMax(scores, correction);
       softmax.Exponentiate(scores);
-      const Place values = NextTile();
+      const StagePhase values = NextTile();
       ApplyValueScales(scores, values);
-      Pack(scores, probabilities);
-      if (raises && i > 0) RescaleRows(output, correction);
+      PackProbabilities<Element>(scores, probabilities);
+      if (max_grows && i > 0) RescaleRows(output, correction);
       tile += step;
       WaitFor(values);
       const bool is_last = ++i == tiles;
       if (!is_last) keys = TakeTile();
-      TakeTurn();
+      SchedulerBarrierSync();
       wgmma::Fence();
       QueueOutput(output, probabilities, values.stage);
       wgmma::Wait<0>();
@@ -316,22 +247,23 @@ class TileConsumer {
       if (is_last) break;
       wgmma::Fence();
       QueueScores(scores, keys);
-      PassTurn();
+      SchedulerBarrierArrive();
     }
-    PassTurn();
+    SchedulerBarrierArrive();
     Finish(item, softmax, output);
   }
 
-  // Of an item that ends before this warpgroup's rows: takes as many turns as the others.
+  // Of an item that ends before this warpgroup's rows: passes the scheduler barrier as often as the
+  // other warpgroups, which wait for it there, and releases every tile.
   __device__ __forceinline__ void PassOver(const PrefillItem& item) {
     const int32_t tiles = item.end_tile - item.first_tile;
-    TakeTurn();
-    PassTurn();
+    SchedulerBarrierSync();
+    SchedulerBarrierArrive();
     for (int32_t i = 0; i < tiles; ++i) {
       ReleaseTile(TakeTile());
       ReleaseTile(TakeTile());
-      TakeTurn();
-      PassTurn();
+      SchedulerBarrierSync();
+      SchedulerBarrierArrive();
     }
   }
 
@@ -371,15 +303,14 @@ class TileConsumer {
   // beside the output of the last tile of the item before, so that storing the one hides behind the
   // other.
   __device__ __forceinline__ void WorkOverlapping() {
-    PrefillItem item = TakeItem(shared_, item_cursor_);
+    PrefillItem item = ReceiveItem(shared_, item_cursor_);
     if (!item.valid) return;
     float scores[kScores];
     float output[kOutputs];
     int keys = FirstScores(scores);
     for (;;) {
       RunningSoftmax<kScores> softmax = NewSoftmax(item);
-#pragma unroll
-      for (int i = 0; i < kOutputs; ++i) output[i] = 0.0f;
+      Clear(output);
       const PrefillItem next = Accumulate(item, softmax, scores, output, keys);
       Finish(item, softmax, output);
       if constexpr (Traits::kQueryInRegisters) {
@@ -402,50 +333,50 @@ class TileConsumer {
     const WholeTiles whole = WholeTilesOf(item);
     float correction[2];
     uint32_t probabilities[kWords];
-    Place values = {};
+    StagePhase values = {};
     const int32_t tiles = __shfl_sync(0xffffffff, item.end_tile - item.first_tile, 0);
     for (int32_t i = 0;;) {
-      Shape(scores, item, TileAt(item, i), keys, whole);
-      const bool raises = __any_sync(0xffffffff, softmax.Exceeds(scores));
-      if (raises) softmax.Raise(scores, correction);
+      CapAndMask(scores, item, TileAt(item, i), keys, whole);
+      const bool max_grows = __any_sync(0xffffffff, softmax.ExceedsMax(scores));
+      if (max_grows) softmax.UpdateMax(scores, correction);
       softmax.Exponentiate(scores);
       // The output of the tile before.
       wgmma::Wait<0>();
       wgmma::Settle(output);
       if (i > 0) ReleaseTile(values.stage);
       const bool is_last = i + 1 == tiles;
-      Place next_keys = {};
+      StagePhase next_keys = {};
       if (!is_last) next_keys = NextTile();
       values = NextTile();
       ApplyValueScales(scores, values);
-      Pack(scores, probabilities);
-      if (raises && i > 0) RescaleRows(output, correction);
+      PackProbabilities<Element>(scores, probabilities);
+      if (max_grows && i > 0) RescaleRows(output, correction);
       if (is_last) break;
       ++i;
       keys = next_keys.stage;
       WaitFor(next_keys);
-      TakeTurn();
+      SchedulerBarrierSync();
       wgmma::Fence();
       QueueScores(scores, keys);
       WaitFor(values);
       wgmma::Fence();
       QueueOutput(output, probabilities, values.stage);
-      PassTurn();
+      SchedulerBarrierArrive();
       wgmma::Wait<1>();
       wgmma::Settle(scores);
     }
     if constexpr (!Traits::kQueryInRegisters) ReleaseQuery();
-    const PrefillItem next = TakeItem(shared_, item_cursor_);
+    const PrefillItem next = ReceiveItem(shared_, item_cursor_);
     if (Traits::kQueryInRegisters && next.valid) {
       LoadQuery();
       keys = TakeTile();
     }
     WaitFor(values);
-    TakeTurn();
+    SchedulerBarrierSync();
     wgmma::Fence();
     QueueOutput(output, probabilities, values.stage);
     if constexpr (Traits::kQueryInRegisters) QueueScores(scores, keys);
-    PassTurn();
+    SchedulerBarrierArrive();
     wgmma::Wait<Traits::kQueryInRegisters ? 1 : 0>();
     wgmma::Settle(output);
     ReleaseTile(values.stage);

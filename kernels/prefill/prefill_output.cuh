@@ -5,10 +5,11 @@
 
 #include <cstdint>
 
-#include "kernels/hopper/pack_pair.cuh"
-#include "kernels/hopper/wgmma.cuh"
+#include "kernels/attention/online_softmax.cuh"
+#include "kernels/attention/score_tile.cuh"
+#include "kernels/hopper/math.cuh"
 #include "kernels/prefill/prefill_shared.cuh"
-#include "kernels/prefill/prefill_softmax.cuh"
+#include "kernels/prefill/prefill_tile.cuh"
 
 namespace kvtier::kernels {
 
@@ -33,7 +34,7 @@ class OutputWriter {
     for (int r = 0; r < 2; ++r) {
       float sink = -INFINITY;
       if (p.sinks != nullptr && item.split == 0 && RowOf(r) < rows) {
-        sink = p.sinks[PlaceOf(plan_, item, RowOf(r)).head];
+        sink = p.sinks[PositionOf(plan_, item, RowOf(r)).head];
       }
       softmax.Finish(r, sink, factor[r], lse[r]);
       factor[r] *= value_scale;
@@ -48,8 +49,6 @@ class OutputWriter {
   }
 
  private:
-  using Element = typename Traits::Element;
-
   // Of the tile: the thread's r-th row of two.
   __device__ __forceinline__ int RowOf(int r) const { return first_row_ + lane_ / 4 + 8 * r; }
 
@@ -63,7 +62,7 @@ class OutputWriter {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       if (lane_ % 4 != 0 || RowOf(r) >= rows) continue;
-      const RowPlace place = PlaceOf(plan_, item, RowOf(r));
+      const RowPosition place = PositionOf(plan_, item, RowOf(r));
       to[(int64_t{item.query_start} + place.token) * p.q_heads + place.head] = lse[r];
     }
   }
@@ -76,7 +75,7 @@ class OutputWriter {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       if (RowOf(r) >= rows) continue;
-      const RowPlace place = PlaceOf(plan_, item, RowOf(r));
+      const RowPosition place = PositionOf(plan_, item, RowOf(r));
       const int64_t token = item.split * int64_t{p.query_tokens} + item.query_start + place.token;
       float* to = plan_.partial_output + (token * p.q_heads + place.head) * Traits::kHeadDim +
                   2 * (lane_ % 4);
@@ -93,7 +92,7 @@ class OutputWriter {
     const kvt_prefill_params& p = plan_.params;
     const int32_t tile_row = first_row_ + row;
     if (tile_row >= rows) return nullptr;
-    const RowPlace place = PlaceOf(plan_, item, tile_row);
+    const RowPosition place = PositionOf(plan_, item, tile_row);
     return static_cast<uint16_t*>(p.output) +
            (int64_t{item.query_start} + place.token) * p.output_token_stride +
            place.head * p.output_head_stride;
@@ -103,7 +102,7 @@ class OutputWriter {
   __device__ __forceinline__ void StoreOutput(const PrefillItem& item, int32_t rows,
                                               const float (&output)[kOutputs],
                                               uint32_t stage) const {
-    const bool bf16 = Traits::kFp8 ? plan_.params.query_dtype == KVT_BF16 : wgmma::kIsBf16<Element>;
+    const bool bf16 = WritesBf16<Traits>(plan_);
     const auto address = reinterpret_cast<uint64_t>(RowAddress(item, rows, lane_ % 16));
     // Matrix m of four: rows from 8 * (m % 2) on, and of two columns of matrices the one m / 2.
     const uint32_t matrix_row = stage + lane_ % 16 * 128;

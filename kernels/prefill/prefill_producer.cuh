@@ -6,20 +6,20 @@
 
 #include <cstdint>
 
-#include "kernels/hopper/fp16_pair.cuh"
-#include "kernels/hopper/overlapped_launch.cuh"
+#include "kernels/hopper/launch.cuh"
+#include "kernels/hopper/math.cuh"
 #include "kernels/prefill/prefill_shared.cuh"
 #include "kernels/prefill/prefill_widen.cuh"
 
 namespace kvtier::kernels {
 
 // The wait for earlier launches, where it comes after the look at the tables.
-class TablesFirst {
+class DeferredGridWait {
  public:
-  __device__ explicit TablesFirst(const PrefillPlan& plan) : due_(plan.tables_first != 0) {}
+  __device__ explicit DeferredGridWait(const PrefillPlan& plan) : due_(plan.tables_first != 0) {}
   __device__ void Once() {
     if (!due_) return;
-    WaitForEarlierGrids();
+    WaitOnDependentGrids();
     due_ = false;
   }
 
@@ -36,7 +36,7 @@ class TileCopier {
   // Warp 0: draws items and gives them out; copies keys, and values too if no other warp does.
   __device__ void Run() {
     PrefillItem item = schedule_.Find(blockIdx.x);
-    GiveOutItem(shared_, items_, item, lane_);
+    PublishItem(shared_, items_, item, lane_);
     while (item.valid) {
       const int32_t block = BlockOf(item, TileAt(item, 0));
       wait_.Once();
@@ -47,7 +47,7 @@ class TileCopier {
   // The warp for values, where there is one.
   __device__ void RunValues() {
     for (;;) {
-      const PrefillItem item = TakeItem(shared_, items_);
+      const PrefillItem item = ReceiveItem(shared_, items_);
       if (!item.valid) return;
       const int32_t block = BlockOf(item, TileAt(item, 0));
       wait_.Once();
@@ -59,9 +59,9 @@ class TileCopier {
   // The number of the next item, to be used once it has arrived.
   __device__ uint32_t Draw() { return lane_ == 0 ? atomicAdd(&plan_.counters->next_item, 1) : 0; }
 
-  __device__ PrefillItem GiveOutNext(uint32_t drawn) {
+  __device__ PrefillItem PublishNext(uint32_t drawn) {
     const PrefillItem next = schedule_.Find(int64_t{gridDim.x} + __shfl_sync(0xffffffff, drawn, 0));
-    GiveOutItem(shared_, items_, next, lane_);
+    PublishItem(shared_, items_, next, lane_);
     return next;
   }
 
@@ -80,14 +80,14 @@ class TileCopier {
         block_before = block;
         block = block_ahead;
         block_ahead = i + 1 < tiles ? BlockOf(item, TileAt(item, i + 1)) : 0;
-        if (Traits::kFp8 && i == max(0, tiles - kTilesAhead - 1)) next = GiveOutNext(drawn);
+        if (Traits::kFp8 && i == max(0, tiles - kTilesAhead - 1)) next = PublishNext(drawn);
       }
       if (is_key ? keys : values) {
         CopyTile(item, TileAt(item, i), column, i == newest ? block : block_before, is_key);
       }
       tiles_.Advance();
     });
-    if (!Traits::kFp8 && keys) next = GiveOutNext(drawn);
+    if (!Traits::kFp8 && keys) next = PublishNext(drawn);
     return next;
   }
 
@@ -144,7 +144,7 @@ class TileCopier {
 
   __device__ __forceinline__ void CopyBoxes(const Box& box, int32_t boxes, bool is_key,
                                             TransactionBarrier& barrier) {
-    if (lane_ == 0) barrier.ArriveExpecting((boxes << plan_.box_shift) * kRowBytes);
+    if (lane_ == 0) barrier.ArriveAndExpectBytes((boxes << plan_.box_shift) * kRowBytes);
     __syncwarp();
     if (lane_ >= boxes) return;
     CopyTensor(box.to, is_key ? plan_.key_map : plan_.value_map, box.column, 0, 0,
@@ -176,7 +176,7 @@ class TileCopier {
   RingCursor<Traits::kTileStages> tiles_;
   RingCursor<Traits::kRawStages> raw_;
   uint32_t partial_parity_ = 0;
-  TablesFirst wait_;
+  DeferredGridWait wait_;
 };
 
 // The warps that do not copy.
@@ -187,7 +187,7 @@ class TileLoader {
       : plan_(plan), shared_(shared), thread_(thread), wait_(plan) {}
 
   __device__ void Run() {
-    PrefillItem item = TakeItem(shared_, items_);
+    PrefillItem item = ReceiveItem(shared_, items_);
     if (item.valid) {
       wait_.Once();
       BeginQueries(item);
@@ -196,7 +196,7 @@ class TileLoader {
     while (item.valid) {
       PrefillItem next;
       const auto begin_next = [&] {
-        next = TakeItem(shared_, items_);
+        next = ReceiveItem(shared_, items_);
         if (next.valid) BeginQueries(next);
       };
       if constexpr (Traits::kFp8) {
@@ -218,7 +218,7 @@ class TileLoader {
   __device__ const uint16_t* RowAddress(const PrefillItem& item, int row) const {
     const kvt_prefill_params& p = plan_.params;
     if (item.first_row + row >= item.query_length * plan_.group) return nullptr;
-    const RowPlace place = PlaceOf(plan_, item, row);
+    const RowPosition place = PositionOf(plan_, item, row);
     return static_cast<const uint16_t*>(p.query) +
            (int64_t{item.query_start} + place.token) * p.query_token_stride +
            place.head * p.query_head_stride;
@@ -247,7 +247,7 @@ class TileLoader {
 
   __device__ void EndQueries(const PrefillItem& item) {
     if constexpr (!Traits::kQueriesAhead) CopyQueries(item);
-    WaitForChunks();
+    WaitForAllCopies();
     if constexpr (Traits::kFp8) {
       if (plan_.params.query_dtype == KVT_BF16) NarrowQueries();
     }
@@ -267,8 +267,8 @@ class TileLoader {
           SharedAddress(shared_.query[query_.stage()]) + ChunkOffset<Traits>(row, parity);
 #pragma unroll
       for (int chunk = 0; chunk < kChunks; chunk += 2) {
-        CopyChunk((to ^ (chunk % 8 * 16)) + chunk / 8 * kAtomBytes, from + (chunk + parity) * 8,
-                  valid);
+        CopyAsync16((to ^ (chunk % 8 * 16)) + chunk / 8 * kAtomBytes, from + (chunk + parity) * 8,
+                    valid);
       }
     }
   }
@@ -294,7 +294,7 @@ class TileLoader {
   RingCursor<kItemSlots> items_;
   RingCursor<Traits::kQueryStages> query_;
   WidenerCursors<Traits> rings_;
-  TablesFirst wait_;
+  DeferredGridWait wait_;
 };
 
 }  // namespace kvtier::kernels

@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "kernels/prefill/prefill_plan.h"
+#include "kernels/prefill/prefill.h"
 
 namespace kvtier::kernels {
 
@@ -40,13 +40,13 @@ __device__ __forceinline__ void ResetCounters(PrefillCounters& counters) {
 }
 
 // A row's token within its sequence and its head among all.
-struct RowPlace {
+struct RowPosition {
   int32_t token;
   int32_t head;
 };
 
-__device__ __forceinline__ RowPlace PlaceOf(const PrefillPlan& plan, const PrefillItem& item,
-                                            int32_t row) {
+__device__ __forceinline__ RowPosition PositionOf(const PrefillPlan& plan, const PrefillItem& item,
+                                                  int32_t row) {
   const int32_t within = item.first_head + row;
   const int32_t token = within * static_cast<int32_t>(plan.group_inverse) >> 16;
   return {item.first_token + token, item.kv_head * plan.group + within - token * plan.group};

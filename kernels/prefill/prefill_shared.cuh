@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The shared memory of an prefill CTA, and where elements lie in its tiles.
+// The shared memory of a prefill CTA, and where elements lie in its tiles.
 #pragma once
 
 #include <cstdint>
 #include <type_traits>
 
 #include "kernels/hopper/pipeline.cuh"
-#include "kernels/prefill/prefill_plan.h"
+#include "kernels/prefill/prefill.h"
 #include "kernels/prefill/prefill_schedule.cuh"
+#include "kernels/prefill/prefill_tile.cuh"
 
 namespace kvtier::kernels {
 
@@ -15,7 +16,6 @@ constexpr int kItemSlots = 4;
 // So many tiles before an item's end the queries of the next one are fetched, where that does not
 // happen beside the consumers' work anyway.
 constexpr int kTilesAhead = 2;
-constexpr int kAtomBytes = 1024;  // 8 rows of 128 bytes
 
 // A kernel: the type of its operands, whether the cache is fp8, the head size, the rows of a tile.
 template <typename ElementType, bool kFp8Cache, int kDim, int kHeight>
@@ -69,13 +69,6 @@ struct PrefillTraits {
     static constexpr bool kNeverEmpty = true;
   };
 };
-
-// Byte offset of 16-byte chunk `chunk` of row `row` in a tile.
-template <typename Traits>
-__device__ __forceinline__ uint32_t ChunkOffset(uint32_t row, uint32_t chunk) {
-  return row / 8 * Traits::kGroupBytes + chunk / 8 * kAtomBytes + row % 8 * 128 +
-         ((chunk % 8) ^ (row % 8)) * 16;
-}
 
 // The i-th tile of keys that an item works on.
 __device__ __forceinline__ int32_t TileAt(const PrefillItem& item, int32_t i) {
@@ -161,7 +154,7 @@ struct alignas(kAtomBytes) PrefillShared {
 // Of a CTA whose shared memory has items with their item_ring: the next item, for the calling
 // thread.
 template <typename Shared, int kSlots>
-__device__ __forceinline__ PrefillItem TakeItem(Shared& shared, RingCursor<kSlots>& cursor) {
+__device__ __forceinline__ PrefillItem ReceiveItem(Shared& shared, RingCursor<kSlots>& cursor) {
   shared.item_ring.full[cursor.stage()].Wait(cursor.parity());
   const PrefillItem item = shared.items[cursor.stage()];
   shared.item_ring.empty[cursor.stage()].Arrive();
@@ -171,7 +164,7 @@ __device__ __forceinline__ PrefillItem TakeItem(Shared& shared, RingCursor<kSlot
 
 // An item to all that take them, by one whole warp.
 template <typename Shared, int kSlots>
-__device__ __forceinline__ void GiveOutItem(Shared& shared, RingCursor<kSlots>& cursor,
+__device__ __forceinline__ void PublishItem(Shared& shared, RingCursor<kSlots>& cursor,
                                             const PrefillItem& item, int lane) {
   const int slot = cursor.stage();
   shared.item_ring.empty[slot].Wait(cursor.filled_parity());

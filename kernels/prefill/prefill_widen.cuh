@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "kernels/hopper/fp16_pair.cuh"
+#include "kernels/hopper/math.cuh"
 #include "kernels/prefill/prefill_shared.cuh"
 
 namespace kvtier::kernels {

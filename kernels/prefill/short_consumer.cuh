@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// The consumer warpgroups of the kernel for short suffixes: 64 rows of queries against the keys of
+// The consumer warpgroups of the kernel for short queries: 64 rows of queries against the keys of
 // this CTA, each warpgroup on every kShortGroups-th tile. The first one adds up what the others
 // have and merges it with the cluster's other CTAs, while those go on with the next item.
 //
-// A step with a short suffix is short itself and runs all of this from a cold instruction cache:
+// A step with a short query is short itself and runs all of this from a cold instruction cache:
 // there is one copy of each piece of code, and little is unrolled that need not be.
 #pragma once
 
 #include <cstdint>
 
-#include "kernels/hopper/fp16_pair.cuh"
-#include "kernels/hopper/pack_pair.cuh"
+#include "kernels/attention/online_softmax.cuh"
+#include "kernels/attention/score_tile.cuh"
+#include "kernels/hopper/math.cuh"
 #include "kernels/hopper/wgmma.cuh"
-#include "kernels/prefill/prefill_softmax.cuh"
+#include "kernels/prefill/prefill_tile.cuh"
 #include "kernels/prefill/short_merge.cuh"
 #include "kernels/prefill/short_shared.cuh"
 
@@ -42,7 +43,7 @@ class ShortConsumer {
       const PrefillItem& item =
           shared_.items[slot];  // not held in registers, of which few are left
       if (!item.valid) return;
-      if (group_ == 0) HearThatPeersHaveRead();
+      if (group_ == 0) WaitUntilPeersHaveRead();
       Work(item);
       shared_.item_ring.empty[slot].Arrive();
     }
@@ -60,14 +61,8 @@ class ShortConsumer {
     float lse[2];
   };
 
-  // What a row may see of this CTA's keys: [first, last].
-  struct Sight {
-    int32_t first[2];
-    int32_t last[2];
-  };
-
-  // Where a tile lies in the ring.
-  struct Place {
+  // The ring's stage in which a tile lies, and the parity of the phase that brings it.
+  struct StagePhase {
     int stage;
     uint32_t parity;
   };
@@ -75,23 +70,18 @@ class ShortConsumer {
   // All threads of the warpgroup.
   __device__ void Meet() const { NamedBarrierSync(1 + group_, 128); }
 
-  __device__ __forceinline__ void Release(TransactionBarrier& barrier) const {
-    __syncwarp();
-    if (thread_ % 32 == 0) barrier.Arrive();
-  }
-
-  // Of keys or values, as ShortTraits counts them.
+  // Of keys or values; arrives as often as ShortTraits::kTileEmptiers says.
   __device__ __forceinline__ void ReleaseTile(TransactionBarrier& barrier) const {
     if constexpr (Traits::kFp8) {
       barrier.Arrive();
     } else {
-      Release(barrier);
+      ArriveOncePerWarp(barrier, thread_ % 32);
     }
   }
 
   // Of tile `tile` of the item. From lane 0, so that the compiler keeps descriptors in registers
   // that the warp shares.
-  __device__ __forceinline__ Place PlaceOfTile(int32_t tile) const {
+  __device__ __forceinline__ StagePhase StageOfTile(int32_t tile) const {
     const uint32_t number = __shfl_sync(0xffffffff, tiles_before_ + tile, 0);
     return {static_cast<int>(number % Traits::kStages), number / Traits::kStages % 2};
   }
@@ -101,17 +91,19 @@ class ShortConsumer {
     return group + (tiles - 1 - group) / kShortGroups * kShortGroups;
   }
 
-  __device__ Sight SightOf(const PrefillItem& item, int32_t rows) const {
-    Sight sight;
+  // The visible range within this CTA's keys. As VisibleKeysOf in prefill_tile.cuh, written out:
+  // a shared function made the compiler order this kernel's instructions differently.
+  __device__ VisibleKeys Visible(const PrefillItem& item, int32_t rows) const {
+    VisibleKeys visible;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       // Rows behind the last one are computed, though never written, as if they were it.
-      const int32_t token = PlaceOf(plan_, item, min(row_ + 8 * r, rows - 1)).token;
+      const int32_t token = PositionOf(plan_, item, min(row_ + 8 * r, rows - 1)).token;
       const int32_t last = LastKey(plan_.params, item, token);
-      sight.first[r] = FirstKey(plan_.params, item, token, last);
-      sight.last[r] = min(last, item.end_tile * kShortUnitKeys - 1);
+      visible.first[r] = FirstKey(plan_.params, item, token, last);
+      visible.last[r] = min(last, item.end_tile * kShortUnitKeys - 1);
     }
-    return sight;
+    return visible;
   }
 
   // scores = queries * keys^T. What a tile lacks of keys is masked later.
@@ -120,18 +112,7 @@ class ShortConsumer {
     const uint64_t query = wgmma::Advance(query_, slot * Traits::kQueryBytes);
     const uint64_t keys = wgmma::Advance(keys_, stage * Traits::kTileBytes);
     wgmma::Fence();
-#pragma unroll
-    for (int step = 0; step < Traits::kHeadDim / 16; ++step) {
-      const uint32_t offset = step / 4 * kAtomBytes + step % 4 * 32;
-      if constexpr (Traits::kFp8) {
-        wgmma::FromRegisters<Element, 0>(scores, query_words_ + 4 * step,
-                                         wgmma::Advance(keys, offset), step > 0);
-      } else {
-        wgmma::FromShared<Element>(scores, wgmma::Advance(query, offset),
-                                   wgmma::Advance(keys, offset), step > 0);
-      }
-    }
-    wgmma::Commit();
+    QueueScores<Traits, Traits::kFp8>(scores, query_words_, query, keys);
     wgmma::Wait<0>();
     wgmma::Settle(scores);
   }
@@ -142,12 +123,7 @@ class ShortConsumer {
                                                  int stage) {
     const uint64_t values = wgmma::Advance(values_, stage * Traits::kTileBytes);
     wgmma::Fence();
-#pragma unroll
-    for (int unit = 0; unit < Traits::kUnits; ++unit) {
-      wgmma::FromRegisters<Element>(output, probabilities + 4 * unit,
-                                    wgmma::Advance(values, unit * Traits::kUnitBytes));
-    }
-    wgmma::Commit();
+    QueueOutput<Traits>(output, probabilities, values);
     wgmma::Wait<0>();
     wgmma::Settle(output);
   }
@@ -166,68 +142,48 @@ class ShortConsumer {
     for (uint32_t& word : query_words_) word = Fp16FromBf16(word);
   }
 
-  // Of an fp8 cache: what all of the item's keys, or values, are to be multiplied with.
+  // As in TileConsumer, and a member here too: called as a free function, the compiler orders both
+  // kernels' instructions differently.
   __device__ float HeadScale(const kvt_scales& scales, const PrefillItem& item) const {
     if (!Traits::kFp8 || scales.values == nullptr || plan_.scales_per_token) return 1.0f;
     return scales.values[item.kv_head * scales.head_stride];
   }
 
-  __device__ __forceinline__ void ScaleColumns(float (&scores)[kScores],
-                                               const float* scales) const {
-#pragma unroll
-    for (int j = 0; j < kScores / 4; ++j) {
-      const float2 pair = *reinterpret_cast<const float2*>(scales + 8 * j + 2 * (thread_ % 4));
-      scores[4 * j] *= pair.x;
-      scores[4 * j + 1] *= pair.y;
-      scores[4 * j + 2] *= pair.x;
-      scores[4 * j + 3] *= pair.y;
-    }
-  }
-
   // Scales along tokens: those of keys on raw scores, those of values on probabilities.
   __device__ __forceinline__ void ApplyKeyScales(float (&scores)[kScores], int stage) const {
     if constexpr (Traits::kFp8) {
-      if (plan_.scales_per_token) ScaleColumns(scores, shared_.raw.wide_key_scales[stage]);
+      if (plan_.scales_per_token) ScaleColumns(scores, shared_.raw.wide_key_scales[stage], thread_);
     }
   }
   __device__ __forceinline__ void ApplyValueScales(float (&scores)[kScores],
-                                                   const Place& place) const {
+                                                   const StagePhase& place) const {
     if constexpr (Traits::kFp8) {
       if (!plan_.scales_per_token) return;
       shared_.value_ring.full[place.stage].Wait(place.parity);
-      ScaleColumns(scores, shared_.raw.wide_value_scales[place.stage]);
+      ScaleColumns(scores, shared_.raw.wide_value_scales[place.stage], thread_);
     }
   }
 
   // Everything between the scaled scores of the tile whose first key is `first` and the softmax.
   // `score_scale` takes them to natural logarithms.
-  __device__ __forceinline__ void Shape(float (&scores)[kScores], int32_t first, const Sight& sight,
-                                        float score_scale) const {
+  __device__ __forceinline__ void CapAndMask(float (&scores)[kScores], int32_t first,
+                                             const VisibleKeys& visible, float score_scale) const {
     const float cap = plan_.params.soft_cap;
-    if (cap > 0.0f) {
-      const float factor = score_scale / cap;
-#pragma unroll
-      for (int i = 0; i < kScores; ++i) scores[i] = Tanh(scores[i] * factor);
-    }
-    const bool whole = first + Traits::kKeys - 1 <= min(sight.last[0], sight.last[1]) &&
-                       first >= max(sight.first[0], sight.first[1]);
-    if (!__all_sync(0xffffffff, whole)) Mask(scores, first, sight);
+    if (cap > 0.0f) ApplySoftCap(scores, score_scale / cap);
+    const bool whole = first + Traits::kKeys - 1 <= min(visible.last[0], visible.last[1]) &&
+                       first >= max(visible.first[0], visible.first[1]);
+    if (!__all_sync(0xffffffff, whole)) Mask(scores, first, visible);
   }
 
+  // As MaskInvisible does it, in the form that is the least code here.
   __device__ __forceinline__ void Mask(float (&scores)[kScores], int32_t first,
-                                       const Sight& sight) const {
+                                       const VisibleKeys& visible) const {
     const int32_t base = first + 2 * (thread_ % 4);
 #pragma unroll
     for (int i = 0; i < kScores; ++i) {
       const int r = i / 2 % 2, key = base + i / 4 * 8 + i % 2;
-      if (key > sight.last[r] || key < sight.first[r]) scores[i] = -INFINITY;
+      if (key > visible.last[r] || key < visible.first[r]) scores[i] = -INFINITY;
     }
-  }
-
-  __device__ __forceinline__ void Rescale(float (&output)[kOutputs],
-                                          const float (&factor)[2]) const {
-#pragma unroll
-    for (int i = 0; i < kOutputs; ++i) output[i] *= factor[i / 2 % 2];
   }
 
   __device__ __forceinline__ void Work(const PrefillItem& item) {
@@ -240,7 +196,7 @@ class ShortConsumer {
       sums_cursor_.Advance();
       MergeWithPeers(item, rows, tiles, sums);
     } else {
-      ShowToFirst(tiles, sums);
+      SendSumsToFirst(tiles, sums);
     }
     tiles_before_ += tiles;
   }
@@ -253,13 +209,12 @@ class ShortConsumer {
     const float score_scale =
         plan_.params.softmax_scale * HeadScale(plan_.params.kv.key_scales, item);
     const float value_scale = Traits::kFp8 && plan_.scales_per_token
-                                  ? 1.0f / kShortScaleLift
+                                  ? 1.0f / kValueScaleLift
                                   : HeadScale(plan_.params.kv.value_scales, item);
     RunningSoftmax<kScores> softmax((cap > 0.0f ? cap : score_scale) * kLog2E);
-#pragma unroll
-    for (int i = 0; i < kOutputs; ++i) sums.output[i] = 0.0f;
+    Clear(sums.output);
     if (tiles > 0) {
-      const Sight sight = SightOf(item, rows);
+      const VisibleKeys visible = Visible(item, rows);
       const int slot = query_cursor_.stage();
       shared_.query_ring.full[slot].Wait(query_cursor_.parity());
       if constexpr (Traits::kFp8) {
@@ -269,7 +224,7 @@ class ShortConsumer {
       }
 #pragma unroll 1
       for (int32_t tile = group_; tile < tiles; tile += kShortGroups) {
-        Absorb(item, tiles, tile, sight, score_scale, softmax, sums.output);
+        Process(item, tiles, tile, visible, score_scale, softmax, sums.output);
       }
       if constexpr (!Traits::kFp8) shared_.query_ring.empty[slot].Arrive();
       query_cursor_.Advance();
@@ -280,14 +235,14 @@ class ShortConsumer {
       softmax.Finish(r, -INFINITY, factor[r], sums.lse[r]);
       factor[r] *= value_scale;
     }
-    Rescale(sums.output, factor);
+    RescaleRows(sums.output, factor);
   }
 
-  __device__ __forceinline__ void Absorb(const PrefillItem& item, int32_t tiles, int32_t tile,
-                                         const Sight& sight, float score_scale,
-                                         RunningSoftmax<kScores>& softmax,
-                                         float (&output)[kOutputs]) {
-    const Place place = PlaceOfTile(tile);
+  __device__ __forceinline__ void Process(const PrefillItem& item, int32_t tiles, int32_t tile,
+                                          const VisibleKeys& visible, float score_scale,
+                                          RunningSoftmax<kScores>& softmax,
+                                          float (&output)[kOutputs]) {
+    const StagePhase place = StageOfTile(tile);
     const bool stays = tile + kShortGroups >= tiles;
     const int32_t first = item.first_tile * kShortUnitKeys + (tiles - 1 - tile) * Traits::kKeys;
     float scores[kScores];
@@ -297,17 +252,12 @@ class ShortConsumer {
     MultiplyKeys(scores, place.stage);
     ApplyKeyScales(scores, place.stage);
     if (!stays) ReleaseTile(shared_.key_ring.empty[place.stage]);
-    Shape(scores, first, sight, score_scale);
-    softmax.Raise(scores, correction);
+    CapAndMask(scores, first, visible, score_scale);
+    softmax.UpdateMax(scores, correction);
     softmax.Exponentiate(scores);
     ApplyValueScales(scores, place);
-#pragma unroll
-    for (int i = 0; i < kWords; ++i) {
-      probabilities[i] = PackPair(scores[2 * i], scores[2 * i + 1], wgmma::kIsBf16<Element>);
-    }
-    if (__any_sync(0xffffffff, correction[0] != 1.0f || correction[1] != 1.0f)) {
-      Rescale(output, correction);
-    }
+    PackProbabilities<Element>(scores, probabilities);
+    if (NeedsRescale(correction)) RescaleRows(output, correction);
     shared_.value_ring.full[place.stage].Wait(place.parity);
     if constexpr (!Traits::kFp8) {
       const int32_t existing = min(item.kv_length, item.end_tile * kShortUnitKeys) - first;
@@ -332,25 +282,26 @@ class ShortConsumer {
 
   // Where this thread, and the first warpgroup's of the same number, has four of its sums in a
   // stage: half of them in the keys' place, half in the values'.
-  __device__ uint32_t ShownAt(int stage, int four) const {
+  __device__ uint32_t SumsAddress(int stage, int four) const {
     constexpr int kHalf = kOutputs / 8;
     const uint32_t half = four / kHalf * (Traits::kStages * Traits::kTileBytes);
     return SharedAddress(shared_.keys[stage]) + half + four % kHalf * (128 * 16) + thread_ * 16;
   }
 
   // Another warpgroup's sums to where the first one looks for them.
-  __device__ __forceinline__ void ShowToFirst(int32_t tiles, const Sums& sums) {
+  __device__ __forceinline__ void SendSumsToFirst(int32_t tiles, const Sums& sums) {
     const int place = group_ - 1;
     shared_.sums_ring.empty[place].Wait(sums_cursor_.filled_parity());
     if (group_ < tiles) {
-      const int stage = PlaceOfTile(LastTile(tiles, group_)).stage;
+      const int stage = StageOfTile(LastTile(tiles, group_)).stage;
       Meet();  // the tensor cores have read the tile for all warps
 #pragma unroll
       for (int four = 0; four < kOutputs / 4; ++four) {
-        StoreShared(ShownAt(stage, four), make_uint4(__float_as_uint(sums.output[4 * four]),
-                                                     __float_as_uint(sums.output[4 * four + 1]),
-                                                     __float_as_uint(sums.output[4 * four + 2]),
-                                                     __float_as_uint(sums.output[4 * four + 3])));
+        StoreShared(SumsAddress(stage, four),
+                    make_uint4(__float_as_uint(sums.output[4 * four]),
+                               __float_as_uint(sums.output[4 * four + 1]),
+                               __float_as_uint(sums.output[4 * four + 2]),
+                               __float_as_uint(sums.output[4 * four + 3])));
       }
       FenceAsyncProxy();
     }
@@ -366,7 +317,7 @@ class ShortConsumer {
   __device__ __forceinline__ void Add(int32_t tiles, int other, Sums& sums) {
     shared_.sums_ring.full[other - 1].Wait(sums_cursor_.parity());
     if (other < tiles) {
-      const int stage = PlaceOfTile(LastTile(tiles, other)).stage;
+      const int stage = StageOfTile(LastTile(tiles, other)).stage;
       float own[2], added[2];
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
@@ -382,14 +333,14 @@ class ShortConsumer {
       }
 #pragma unroll
       for (int four = 0; four < kOutputs / 4; ++four) {
-        const uint4 v = LoadShared(ShownAt(stage, four));
+        const uint4 v = LoadShared(SumsAddress(stage, four));
         float* const to = sums.output + 4 * four;
         to[0] = to[0] * own[0] + __uint_as_float(v.x) * added[0];
         to[1] = to[1] * own[0] + __uint_as_float(v.y) * added[0];
         to[2] = to[2] * own[1] + __uint_as_float(v.z) * added[1];
         to[3] = to[3] * own[1] + __uint_as_float(v.w) * added[1];
       }
-      GiveBack(stage);
+      ReleaseSums(stage);
     }
     shared_.sums_ring.empty[other - 1].Arrive();
   }
@@ -397,9 +348,9 @@ class ShortConsumer {
   // Of the first warpgroup, which holds the CTA's sums.
   __device__ __forceinline__ void MergeWithPeers(const PrefillItem& item, int32_t rows,
                                                  int32_t tiles, const Sums& sums) {
-    const int stage = tiles > 0 ? PlaceOfTile(LastTile(tiles, 0)).stage : 0;
-    ShowToPeers(rows, tiles, stage, sums);
-    AwaitPeers(shared_.parts_ready);
+    const int stage = tiles > 0 ? StageOfTile(LastTile(tiles, 0)).stage : 0;
+    SendSumsToPeers(rows, tiles, stage, sums);
+    WaitForPeerArrivals(shared_.parts_ready);
     const RowShare share = ShareOf(rows, ctas_, static_cast<int32_t>(ClusterRank()));
     ShortMerger<Traits>(plan_, shared_, thread_).Merge(item, share, ctas_);
     ArriveAtPeers(shared_.parts_read);
@@ -408,16 +359,16 @@ class ShortConsumer {
   }
 
   // Before the next item. Of the last one the kernel's end makes sure.
-  __device__ __forceinline__ void HearThatPeersHaveRead() {
+  __device__ __forceinline__ void WaitUntilPeersHaveRead() {
     if (!shows_) return;
-    AwaitPeers(shared_.parts_read);
+    WaitForPeerArrivals(shared_.parts_read);
     peer_parity_ ^= 1;
-    if (shown_stage_ >= 0) GiveBack(shown_stage_);
+    if (shown_stage_ >= 0) ReleaseSums(shown_stage_);
   }
 
   // The CTA's sums to where the peers look for them.
-  __device__ __forceinline__ void ShowToPeers(int32_t rows, int32_t tiles, int stage,
-                                              const Sums& sums) {
+  __device__ __forceinline__ void SendSumsToPeers(int32_t rows, int32_t tiles, int stage,
+                                                  const Sums& sums) {
     const uint32_t rank = ClusterRank();
     if (thread_ < ctas_) {
       StorePeer(PeerAddress(SharedAddress(&shared_.parts.stages[rank]), thread_), stage);
@@ -453,13 +404,13 @@ class ShortConsumer {
   }
 
   // Until all peers have arrived; what they did before is done for all of the warpgroup's threads.
-  __device__ void AwaitPeers(const TransactionBarrier& barrier) const {
+  __device__ void WaitForPeerArrivals(const TransactionBarrier& barrier) const {
     if (thread_ < 32) WaitForPeers(barrier, peer_parity_);
     Meet();
   }
 
   // The places of a tile in which sums lay.
-  __device__ void GiveBack(int stage) {
+  __device__ void ReleaseSums(int stage) {
     FenceAsyncProxy();
     ReleaseTile(shared_.key_ring.empty[stage]);
     ReleaseTile(shared_.value_ring.empty[stage]);

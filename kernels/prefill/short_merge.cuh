@@ -6,9 +6,8 @@
 #include <cmath>
 #include <cstdint>
 
-#include "kernels/hopper/pack_pair.cuh"
-#include "kernels/hopper/wgmma.cuh"
-#include "kernels/prefill/prefill_softmax.cuh"
+#include "kernels/hopper/math.cuh"
+#include "kernels/prefill/prefill_tile.cuh"
 #include "kernels/prefill/short_shared.cuh"
 
 namespace kvtier::kernels {
@@ -59,7 +58,7 @@ class ShortMerger {
   __device__ __forceinline__ void MergeColumns(const PrefillItem& item, const RowShare& share,
                                                int r, int column, int32_t ctas) const {
     const kvt_prefill_params& p = plan_.params;
-    const RowPlace place = PlaceOf(plan_, item, share.first + r);
+    const RowPosition place = PositionOf(plan_, item, share.first + r);
     const float sink = p.sinks != nullptr && item.split == 0 ? p.sinks[place.head] : -INFINITY;
     const float* const lse = shared_.parts.lse + r;
     float peak = sink;
@@ -115,8 +114,7 @@ class ShortMerger {
   __device__ void Write(const PrefillItem& item, int64_t token, int32_t head, int column,
                         const float4& v) const {
     const kvt_prefill_params& p = plan_.params;
-    const bool bf16 =
-        Traits::kFp8 ? p.query_dtype == KVT_BF16 : wgmma::kIsBf16<typename Traits::Element>;
+    const bool bf16 = WritesBf16<Traits>(plan_);
     if (plan_.splits > 1) {
       const int64_t row = (item.split * int64_t{p.query_tokens} + token) * p.q_heads + head;
       *reinterpret_cast<float4*>(plan_.partial_output + row * Traits::kHeadDim + column) = v;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The warps that feed a CTA of the kernel for short suffixes. As many tiles as the ring holds are
+// The warps that feed a CTA of the kernel for short queries. As many tiles as the ring holds are
 // under way from the start, so a short run of keys never waits for a place.
 #pragma once
 
@@ -75,7 +75,7 @@ class ShortCopier {
     for (;;) {
       PrefillItem item = schedule_.Find(index);
       if (item.valid) TakeShare(item, static_cast<uint32_t>(ctas));
-      GiveOutItem(shared_, items_, item, lane_);
+      PublishItem(shared_, items_, item, lane_);
       if (!item.valid) break;
       ShortTable<Traits> table(plan_, item, lane_);
       wait_.Once();
@@ -123,7 +123,7 @@ class ShortCopier {
     const int32_t units = min(Traits::kUnits, item.end_tile - unit);
     const int32_t own = table.OwnUnit(tile);
     ring.empty[stage].Wait(cursor_.filled_parity());
-    if (lane_ == 0) ring.full[stage].ArriveExpecting(units * Traits::kCopyUnitBytes);
+    if (lane_ == 0) ring.full[stage].ArriveAndExpectBytes(units * Traits::kCopyUnitBytes);
     __syncwarp();
     if (own < 0 || own >= units) return;
     const kvt_paged_kv& kv = plan_.params.kv;
@@ -139,7 +139,7 @@ class ShortCopier {
   PrefillSchedule<typename Traits::Items> schedule_;
   RingCursor<kShortItemSlots> items_;
   RingCursor<Traits::kCopyStages> cursor_;
-  TablesFirst wait_;
+  DeferredGridWait wait_;
 };
 
 // Brings the queries and, where they differ along tokens, an fp8 cache's scales.
@@ -157,7 +157,7 @@ class ShortQueryLoader {
 
   __device__ void Run() {
     for (;;) {
-      const PrefillItem item = TakeItem(shared_, items_);
+      const PrefillItem item = ReceiveItem(shared_, items_);
       if (!item.valid) return;
       if (item.first_tile >= item.end_tile) continue;
       wait_.Once();
@@ -181,11 +181,12 @@ class ShortQueryLoader {
                        item.query_start * p.query_token_stride + chunk_ * 8;
 #pragma unroll 4
     for (int row = row_; row < rows; row += kRowsAtOnce) {
-      const RowPlace place = PlaceOf(plan_, item, row);
-      CopyChunk(to + ChunkOffset<Traits>(row, chunk_),
-                from + place.token * p.query_token_stride + place.head * p.query_head_stride, true);
+      const RowPosition place = PositionOf(plan_, item, row);
+      CopyAsync16(to + ChunkOffset<Traits>(row, chunk_),
+                  from + place.token * p.query_token_stride + place.head * p.query_head_stride,
+                  true);
     }
-    ArriveWithChunks(shared_.query_ring.full[slot]);
+    ArriveOnCopies(shared_.query_ring.full[slot]);
     cursor_.Advance();
   }
 
@@ -222,17 +223,17 @@ class ShortQueryLoader {
       LoadScale(p.kv.value_scales, block, in_page, item.kv_head, exists,
                 raw.value_scales[stage][thread_]);
     }
-    ArriveWithChunks(raw.key_ring.full[stage]);
-    ArriveWithChunks(raw.value_ring.full[stage]);
+    ArriveOnCopies(raw.key_ring.full[stage]);
+    ArriveOnCopies(raw.value_ring.full[stage]);
   }
 
   __device__ static void LoadScale(const kvt_scales& scales, int64_t block, int32_t in_page,
                                    int32_t kv_head, bool exists, float& to) {
     if (scales.values == nullptr) return;
-    CopyWord(SharedAddress(&to),
-             scales.values + block * scales.block_stride + in_page * scales.token_stride +
-                 kv_head * scales.head_stride,
-             exists);
+    CopyAsync4(SharedAddress(&to),
+               scales.values + block * scales.block_stride + in_page * scales.token_stride +
+                   kv_head * scales.head_stride,
+               exists);
   }
 
   const PrefillPlan& plan_;
@@ -243,7 +244,7 @@ class ShortQueryLoader {
   RingCursor<kShortItemSlots> items_;
   RingCursor<Traits::kQuerySlots> cursor_;
   RingCursor<Traits::kCopyStages> raw_cursor_;
-  TablesFirst wait_;
+  DeferredGridWait wait_;
 };
 
 }  // namespace kvtier::kernels

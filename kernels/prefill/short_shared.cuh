@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Prefill for short suffixes: the sizes of its kernels, and a CTA's shared memory.
+// Prefill for short queries: the sizes of its kernels, and a CTA's shared memory.
 //
 // A cluster of CTAs works on one item, a tile of 64 rows of queries of one KV head: each CTA takes
 // an equal run of the keys, and they merge their parts through each other's shared memory.
@@ -7,11 +7,10 @@
 
 #include <cstdint>
 
-#include "kernels/hopper/cluster.cuh"
 #include "kernels/hopper/pipeline.cuh"
+#include "kernels/prefill/prefill.h"
 #include "kernels/prefill/prefill_schedule.cuh"
 #include "kernels/prefill/prefill_shared.cuh"
-#include "kernels/prefill/short_plan.h"
 
 namespace kvtier::kernels {
 
@@ -24,8 +23,6 @@ constexpr int kQueryWarps = 3;
 // Beside one warp that has the copy engine bring keys and values.
 constexpr int kShortFeeders = 32 * (1 + kQueryWarps);
 constexpr int kShortItemSlots = 4;
-// Lifts probabilities times scales of values out of the range where fp16 loses digits.
-constexpr float kShortScaleLift = 64.0f;
 
 // The type of the operands, whether the cache is fp8, and the head size.
 template <typename ElementType, bool kFp8Cache, int kDim>

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The warpgroup that widens tiles of an fp8 cache for the kernel for short suffixes: e4m3 to fp16,
+// The warpgroup that widens tiles of an fp8 cache for the kernel for short queries: e4m3 to fp16,
 // which holds all its values, from the raw places to those that the consumers multiply from.
 #pragma once
 
 #include <cstdint>
 
-#include "kernels/hopper/fp16_pair.cuh"
+#include "kernels/hopper/math.cuh"
 #include "kernels/prefill/short_shared.cuh"
 
 namespace kvtier::kernels {
@@ -22,7 +22,7 @@ class ShortWidener {
 
   __device__ void Run() {
     for (;;) {
-      const PrefillItem item = TakeItem(shared_, items_);
+      const PrefillItem item = ReceiveItem(shared_, items_);
       if (!item.valid) return;
       const int32_t end = min(item.kv_length, item.end_tile * kShortUnitKeys);
       for (int32_t tile = ShortTiles<Traits>(item) - 1; tile >= 0; --tile) {
@@ -84,7 +84,7 @@ class ShortWidener {
     const float* const values = keys ? kv.key_scales.values : kv.value_scales.values;
     const float scale = (keys ? tiles.key_scales : tiles.value_scales)[raw][thread_];
     (keys ? tiles.wide_key_scales : tiles.wide_value_scales)[wide][thread_] =
-        (values == nullptr ? 1.0f : scale) * (keys ? 1.0f : kShortScaleLift);
+        (values == nullptr ? 1.0f : scale) * (keys ? 1.0f : kValueScaleLift);
   }
 
   const PrefillPlan& plan_;

@@ -27,7 +27,7 @@ float Scale(const kvt_scales& scales, int64_t block, int64_t token, int64_t head
                        head * scales.head_stride];
 }
 
-// Tokens before `first` are left 0: nobody sees them, and their blocks may be gone.
+// Tokens before `first` are left 0: no query sees them, and their blocks may be gone.
 template <typename Real>
 HeadCache<Real> GatherHead(const ReferenceAttention& attention, int sequence, int head, int first) {
   const kvt_paged_kv& kv = attention.kv;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A stream on one GPU, through the table of a library that was opened at run time.
+// A stream on one GPU and scratch memory that grows as its work needs it, through the table of a
+// library that was opened at run time.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +10,7 @@
 
 namespace kvtier::kernels {
 
-// Which GPU, and by whose calls. Plain data; the table outlives whoever has it.
+// Which GPU, and the table through which it is called. Plain data; the table outlives every copy.
 struct KernelDevice {
   const kvt_kernel_table* table = nullptr;
   int32_t ordinal = 0;
@@ -47,6 +48,37 @@ class DeviceStream {
 
   KernelDevice device_;
   void* stream_ = nullptr;
+};
+
+// Owns the memory. One thread at a time, the stream's.
+class DeviceBuffer {
+ public:
+  // So that growing is rare: buffers have a power of two of bytes, and no less.
+  static constexpr size_t kMinBytes = size_t{1} << 20;
+
+  DeviceBuffer() = default;
+  // What is queued on the stream must be done.
+  ~DeviceBuffer();
+  DeviceBuffer(DeviceBuffer&& other) noexcept;
+  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept;
+
+  // Room for `bytes` at least. What it held is kept if there was room already; else it is gone, the
+  // stream has been waited for, and all bytes are 0. On failure there is no room at all. REQUIRES:
+  // the same stream every time.
+  [[nodiscard]] kvt_kernel_status Reserve(const DeviceStream& stream, size_t bytes);
+  // Reserves, and copies `bytes` there; see DeviceStream::Copy.
+  [[nodiscard]] kvt_kernel_status Upload(const DeviceStream& stream, const void* from,
+                                         size_t bytes);
+
+  [[nodiscard]] void* memory() const { return memory_; }
+  [[nodiscard]] size_t bytes() const { return bytes_; }
+
+ private:
+  void Release();
+
+  KernelDevice device_;
+  void* memory_ = nullptr;
+  size_t bytes_ = 0;
 };
 
 }  // namespace kvtier::kernels

@@ -8,8 +8,8 @@
 #include <bit>
 #include <cstdint>
 
-#include "kernels/alignment.h"
-#include "kernels/write/kv_write_launch.h"
+#include "kernels/common/arithmetic.h"
+#include "kernels/write/kv_write.h"
 
 namespace kvtier::kernels {
 namespace {
@@ -100,14 +100,11 @@ kvt_kernel_status kvt_kv_write(const kvt_kv_write_params* params, void* stream) 
   if (heads * params->tokens * params->cache.head_dim / kThreadElements >= INT32_MAX) {
     return KVT_KERNEL_UNSUPPORTED;
   }
-  int device = 0;
-  int processors = 0;
-  if (cudaGetDevice(&device) != cudaSuccess ||
-      cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device) != cudaSuccess) {
-    return KVT_KERNEL_LAUNCH_FAILED;
-  }
+  Device device;
+  if (!QueryDevice(&device)) return KVT_KERNEL_LAUNCH_FAILED;
   const auto on = static_cast<cudaStream_t>(stream);
-  const cudaError_t error = params->dtype == KVT_BF16 ? LaunchKvWriteBf16(*params, processors, on)
-                                                      : LaunchKvWriteFp16(*params, processors, on);
+  const cudaError_t error = params->dtype == KVT_BF16
+                                ? LaunchKvWrite<Operands::kBf16>(*params, device.processors, on)
+                                : LaunchKvWrite<Operands::kFp16>(*params, device.processors, on);
   return error == cudaSuccess ? KVT_KERNEL_OK : KVT_KERNEL_LAUNCH_FAILED;
 }

@@ -9,10 +9,10 @@
 
 #include <cstdint>
 
-#include "kernels/hopper/overlapped_launch.cuh"
-#include "kernels/write/kv_write_launch.h"
+#include "kernels/hopper/launch.cuh"
+#include "kernels/write/kv_write.h"
 #include "kernels/write/row_chunks.cuh"
-#include "kernels/write/rows_under_way.cuh"
+#include "kernels/write/rows_in_flight.cuh"
 #include "kvtier/kv_write.h"
 
 namespace kvtier::kernels {
@@ -54,13 +54,13 @@ template <typename T, bool kHalves, typename Shape>
 class QueryRun {
  public:
   static constexpr int kPairs = Shape::kShape.query_pairs;
-  using Rows = RowsUnderWay<kPairs, Shape::kShape.query_stages, Shape::kShape.threads>;
+  using Rows = RowsInFlight<kPairs, Shape::kShape.query_stages, Shape::kShape.threads>;
 
   __device__ QueryRun(const WritePlan& plan, const void* shared, uint32_t thread)
       : plan_(plan),
         p_(plan.params),
         share_(ShareOf(plan, plan.query_runs, thread)),
-        place_(PlaceOf(plan.rotary_dim, share_.lane, 1u << plan.lane_shift)),
+        place_(PartOf(plan.rotary_dim, share_.lane, 1u << plan.lane_shift)),
         heads_(p_.query_heads - FirstHead()),
         rows_(shared, heads_, From(0), From(1), ChunksOf(place_), ChunksOf(place_)) {}
 
@@ -110,7 +110,7 @@ class QueryRun {
   const WritePlan& plan_;
   const kvt_kv_write_params& p_;
   Share share_;
-  Place place_;
+  RowPart place_;
   uint32_t heads_;
   Rows rows_;
   Angles angles_;
@@ -121,14 +121,14 @@ template <typename T, RowFormat kFormat, bool kHalves, typename Shape>
 class KvRun {
  public:
   static constexpr int kPairs = Shape::kShape.heads;
-  using Rows = RowsUnderWay<kPairs, Shape::kShape.stages, Shape::kShape.threads>;
+  using Rows = RowsInFlight<kPairs, Shape::kShape.stages, Shape::kShape.threads>;
 
   __device__ KvRun(const WritePlan& plan, const void* shared, uint32_t thread)
       : plan_(plan),
         p_(plan.params),
         share_(ShareOf(plan, plan.kv_runs, thread)),
-        straight_(PlaceOf(0, share_.lane, 1u << plan.lane_shift)),
-        place_(PlaceOf(plan.rotary_dim, share_.lane, 1u << plan.lane_shift)),
+        straight_(PartOf(0, share_.lane, 1u << plan.lane_shift)),
+        place_(PartOf(plan.rotary_dim, share_.lane, 1u << plan.lane_shift)),
         heads_(Heads()),
         rows_(shared, 2 * heads_,
               From(p_.value, p_.value_token_stride, p_.value_head_stride, straight_),
@@ -187,7 +187,7 @@ class KvRun {
     return heads;
   }
   __device__ const char* From(const void* base, int64_t token_stride, int64_t head_stride,
-                              const Place& place) const {
+                              const RowPart& place) const {
     return static_cast<const char*>(base) + ChunksOf(place).first +
            (share_.token * token_stride + share_.run * head_stride) * sizeof(T);
   }
@@ -195,7 +195,7 @@ class KvRun {
   __device__ __forceinline__ int64_t TokenInBlock() const {
     return slot_ & (p_.cache.page_tokens - 1);
   }
-  __device__ __forceinline__ char* To(void* cache, const Place& place) const {
+  __device__ __forceinline__ char* To(void* cache, const RowPart& place) const {
     return static_cast<char*>(cache) + place.chunk[0] * kChunk * kCacheBytes +
            (Block() * p_.cache.block_stride + TokenInBlock() * p_.cache.token_stride +
             share_.run * p_.cache.head_stride) *
@@ -224,7 +224,7 @@ class KvRun {
     return __frcp_rn(scale);
   }
 
-  __device__ __forceinline__ void Store(char* to, const Place& place, const Held& held,
+  __device__ __forceinline__ void Store(char* to, const RowPart& place, const Held& held,
                                         const kvt_scales& scales, uint32_t head,
                                         float inverse) const {
     if constexpr (kFormat == RowFormat::kSame) {
@@ -238,8 +238,8 @@ class KvRun {
   const WritePlan& plan_;
   const kvt_kv_write_params& p_;
   Share share_;
-  Place straight_;  // in values
-  Place place_;     // in what the rope turns
+  RowPart straight_;  // in values
+  RowPart place_;     // in what the rope turns
   uint32_t heads_;
   Rows rows_;
   int64_t slot_ = 0;
@@ -252,7 +252,7 @@ class KvRun {
 template <typename Run>
 __device__ __forceinline__ void Begin(Run& run) {
   run.SettleAddresses();
-  WaitForEarlierGrids();
+  WaitOnDependentGrids();
 #pragma unroll
   for (int place = 0; place < Run::Rows::kAtOnce; ++place) run.Queue(place);
 }
@@ -269,7 +269,7 @@ template <typename T, RowFormat kFormat, bool kHalves, typename Shape>
 __global__ void __launch_bounds__(Shape::kShape.threads, Shape::kShape.blocks)
     KvWriteKernel(const __grid_constant__ WritePlan plan) {
   extern __shared__ uint4 shared[];
-  LetLaterGridsStart();
+  LaunchDependentGrids();
   const bool queries = blockIdx.x >= plan.kv_blocks;
   const uint32_t block = queries ? blockIdx.x - plan.kv_blocks : blockIdx.x;
   const uint32_t thread = block * Shape::kShape.threads + threadIdx.x;

@@ -66,12 +66,12 @@ __device__ __forceinline__ uint4 Narrow(const float (&v)[kChunk]) {
 // Which two chunks of a row the thread `lane` of the row's `lanes` has. Neighbours have
 // neighbouring chunks, so that a row is read in whole lines: thread l has chunk l of the turning
 // part's first half and chunk l of its second, and so on for the part that stays.
-struct Place {
+struct RowPart {
   uint32_t chunk[2];
   bool turns;
 };
 
-__device__ __forceinline__ Place PlaceOf(uint32_t rotary_dim, uint32_t lane, uint32_t lanes) {
+__device__ __forceinline__ RowPart PartOf(uint32_t rotary_dim, uint32_t lane, uint32_t lanes) {
   const uint32_t turning = rotary_dim / (2 * kChunk);
   const bool turns = lane < turning;
   return {{turns ? lane : lane + turning, turns ? lane + turning : lane + lanes}, turns};
@@ -103,7 +103,7 @@ __device__ __forceinline__ void Load4x2(const float* row, uint32_t first, uint32
 // within one.
 template <bool kHalves>
 __device__ __forceinline__ Angles LoadAngles(const kvt_rope& rope, int32_t position,
-                                             const Place& place) {
+                                             const RowPart& place) {
   const uint32_t first = kHalves ? place.chunk[0] * kChunk : place.chunk[0] * kChunk / 2;
   const uint32_t second = kHalves ? first + kChunk / 2 : place.chunk[1] * kChunk / 2;
   const float* row = rope.cos_sin + int64_t{position} * rope.rotary_dim;
@@ -161,7 +161,7 @@ struct Chunks {
   uint32_t apart;
 };
 
-__device__ __forceinline__ Chunks ChunksOf(const Place& place) {
+__device__ __forceinline__ Chunks ChunksOf(const RowPart& place) {
   return {place.chunk[0] * 16, (place.chunk[1] - place.chunk[0]) * 16};
 }
 

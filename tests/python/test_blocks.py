@@ -33,6 +33,54 @@ class BlocksTest(DaemonTestCase):
             held = pool.memory().block_bytes()[got.block_table()]
             np.testing.assert_array_equal(held, np.repeat([[10], [11], [12], [13]], BLOCK_BYTES, 1))
 
+    def test_hits_and_blocks_are_arrays_that_read_like_lists(self):
+        hashes = self.commit_prefix(self.attach(), prompt(blocks=4), fill=1)
+        pool = self.attach()
+        with pool.acquire(hashes, new_blocks=2) as got:
+            hits, blocks = got.hits, got.blocks
+            self.assertEqual((len(hits), len(got.new_blocks), len(blocks)), (4, 2, 6))
+            for array, kind in (
+                (hits.indices, np.int32),
+                (hits.tokens, np.uint16),
+                (hits.sources, np.uint8),
+                (got.new_blocks.indices, np.int32),
+            ):
+                self.assertEqual(array.dtype, kind)
+            self.assertEqual(hits.indices.tolist(), [hit.block.index for hit in hits])
+            self.assertEqual(hits.sources.tolist(), [Tier.POOL] * 4)
+            self.assertIsInstance(hits[0], kvtier.Hit)
+            self.assertIsInstance(hits[0].block, kvtier.Block)
+            self.assertIs(hits[-1].tier, Tier.POOL)
+            self.assertEqual(hits[1:3], list(hits)[1:3])
+            self.assertEqual([*hits.blocks, *got.new_blocks], blocks)
+            self.assertEqual(got.block_table().tolist(), blocks.indices.tolist())
+            with self.assertRaises(IndexError):
+                hits[4]
+            # Handles that were kept one by one are as good as the arrays.
+            kept = list(got.new_blocks)
+            got.new_blocks = kvtier.Blocks()
+            self.assertEqual(pool.release_and_wait(kept), [Status.OK] * 2)
+        self.assertEqual(pool.release_and_wait(hits), [Status.NOT_OWNER] * 4)
+
+    def test_values_that_do_not_fit_their_field_are_refused_by_name(self):
+        pool, block = self.attach(), kvtier.Block(0, 0, 0)
+        for reason, call in (
+            ("bad_index", lambda: pool.release([kvtier.Block(1 << 32, 0, 0)])),
+            ("bad_attachment", lambda: pool.release([block, kvtier.Block(0, 0, -1)])),
+            ("bad_tokens", lambda: pool.commit([kvtier.CommitEntry(block, bytes(32), None, 0, -1)])),
+            ("bad_hash", lambda: pool.commit([kvtier.CommitEntry(block, b"", None, 0, 1)])),
+            ("bad_hash", lambda: pool.commit([kvtier.CommitEntry(block, bytes(32), b"", 1, 1)])),
+            (
+                "bad_checksum",
+                lambda: pool.commit(
+                    [kvtier.CommitEntry(block, bytes(32), None, 0, 1, checksum=b"short")]
+                ),
+            ),
+        ):
+            with self.subTest(reason), self.assertRaises(kvtier.InvalidArgumentError) as raised:
+                call()
+            self.assertEqual(raised.exception.reason, reason)
+
     def test_tokens_hash_as_the_caller_would_hash_them_and_their_partial_block_is_found(self):
         pool = self.attach()
         tokens = prompt(blocks=2, extra_tokens=5)

@@ -83,7 +83,7 @@ class HashingTest(unittest.TestCase):
             {"seed": "7", "lora": "sql", "cache_salt": "söl", "items": items},
         ):
             identity = kvtier.PromptIdentity(**given)
-            made = hashing._vllm_hashes(tokens, 16, identity, kvtier.RECIPES[0], 0)
+            made = hashing._vllm_hashes(np.array(tokens, np.uint32), 16, identity, kvtier.RECIPES[0], 0)
             self.assertEqual(made, kvtier.hash_blocks(tokens, 16, identity))
 
     def test_what_a_recipe_does_not_hash_is_refused_by_name(self):

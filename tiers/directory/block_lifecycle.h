@@ -22,9 +22,7 @@
 #include "base/ids.h"
 #include "tiers/policy/eviction_policy.h"
 #include "tiers/types/block_key.h"
-#include "tiers/types/disk_location.h"
-#include "tiers/types/entry_index.h"
-#include "tiers/types/pool_place.h"
+#include "tiers/types/block_place.h"
 
 namespace kvtier {
 

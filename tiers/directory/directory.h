@@ -9,7 +9,7 @@
 #include "tiers/directory/block_lifecycle.h"
 #include "tiers/policy/paged_array.h"
 #include "tiers/types/block_key.h"
-#include "tiers/types/entry_index.h"
+#include "tiers/types/block_place.h"
 
 namespace kvtier {
 

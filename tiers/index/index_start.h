@@ -19,7 +19,7 @@
 #include "tiers/storage/disk_files.h"
 #include "tiers/storage/disk_geometry.h"
 #include "tiers/storage/header_scan.h"
-#include "tiers/types/tenant_quota.h"
+#include "tiers/types/cache_options.h"
 
 namespace kvtier {
 

@@ -10,7 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "tiers/types/entry_index.h"
+#include "tiers/types/block_place.h"
 
 namespace kvtier {
 

@@ -176,7 +176,7 @@ void DiskSlots::KeepUnderCap(TenantId tenant, uint64_t bytes, int limit) {
 }
 
 bool DiskSlots::EvictOwn(TenantId tenant) {
-  RecencyLanes::Walk walk(state_.disk_recency, [&](TenantId other) { return other == tenant; });
+  TenantRecency::Walk walk(state_.disk_recency, [&](TenantId other) { return other == tenant; });
   for (EntryIndex victim = walk.Next(); victim != kNoEntry; victim = walk.Next()) {
     ++state_.stats.disk_eviction_steps;
     const BlockEntry& entry = state_[victim];
@@ -211,7 +211,7 @@ bool DiskSlots::EvictFor(const Namespace& name_space) {
 }
 
 bool DiskSlots::EvictFrom(const SpaceRequest& request) {
-  RecencyLanes::Walk walk(state_.disk_recency, [&](TenantId tenant) {
+  TenantRecency::Walk walk(state_.disk_recency, [&](TenantId tenant) {
     return tenant == request.tenant ? request.own : EvictableForOthers(tenant);
   });
   std::vector<uint64_t> tried_slabs;

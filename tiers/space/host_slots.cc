@@ -15,9 +15,9 @@ constexpr int kCapEvictionsPerCall = 1024;
 
 }  // namespace
 
-HostSlots::HostSlots(CacheState* state, Persister* persister)
+HostSlots::HostSlots(CacheState* state, CopyDown* to_disk)
     : state_(*state),
-      persister_(*persister),
+      to_disk_(*to_disk),
       allocator_(state->options.slab_bytes, 0),
       victims_(state->tenants.rows()),
       shares_(state->tenants.rows()) {}
@@ -87,7 +87,7 @@ void HostSlots::Ready(EntryIndex index) {
   entry.host_since_ds = state_.NowDs();
   ++ready_blocks_;
   ++shares_[state_.TenantOf(entry).value].ready;
-  persister_.HostReady(index);
+  to_disk_.SourceReady(index);
 }
 
 void HostSlots::Abandon(EntryIndex index) {
@@ -166,7 +166,7 @@ HostSlots::Outcome HostSlots::EvictFor(const Room& room) {
       continue;
     }
     if (!entry.EvictableFromHost(state_.has_disk())) {
-      persister_.Want(coldest);
+      to_disk_.Want(coldest);
       return Outcome::kWait;
     }
     if (!own && allocator_.ClassAt(entry.host_slot.value * kHostSlotUnit) != room.slots) {
@@ -194,7 +194,7 @@ bool HostSlots::EvictSlab(EntryIndex coldest) {
     if (ready) {
       Drop(owner, DropReason::kSlabReclaimed);
     } else if (state_[owner].in_host()) {
-      persister_.Want(owner);
+      to_disk_.Want(owner);
     }
   }
   return ready;
@@ -242,7 +242,7 @@ void HostSlots::PrepareOwn(TenantId tenant) {
   const uint64_t used = state_.tenants.used_bytes(Tier::kHost, tenant);
   const uint64_t free = (bound - std::min(bound, used)) / own.slot_bytes;
   if (wanted <= free) return;
-  victims_.PrepareLane(tenant, wanted - free, [this](EntryIndex entry) { PrepareOne(entry); });
+  victims_.PrepareTenant(tenant, wanted - free, [this](EntryIndex entry) { PrepareOne(entry); });
 }
 
 void HostSlots::PrepareOne(EntryIndex index) {
@@ -250,7 +250,7 @@ void HostSlots::PrepareOne(EntryIndex index) {
   if (entry.on_disk()) {
     state_.TouchDisk(index);
   } else {
-    persister_.Want(index);
+    to_disk_.Want(index);
   }
 }
 

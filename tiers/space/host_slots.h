@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "tiers/memory/slab_allocator.h"
-#include "tiers/policy/victim_lanes.h"
+#include "tiers/policy/tenant_orders.h"
+#include "tiers/space/copy_down.h"
 #include "tiers/state/cache_state.h"
-#include "tiers/transfer/persister.h"
 
 namespace kvtier {
 
@@ -19,7 +19,7 @@ namespace kvtier {
 // reads end does not matter. Event loop only.
 class HostSlots {
  public:
-  HostSlots(CacheState* state, Persister* persister);
+  HostSlots(CacheState* state, CopyDown* to_disk);
 
   // More of the arena is ready.
   void Grow();
@@ -102,9 +102,9 @@ class HostSlots {
   void PrepareOwn(TenantId tenant);
 
   CacheState& state_;
-  Persister& persister_;
+  CopyDown& to_disk_;
   SlabAllocator allocator_;
-  VictimLanes victims_;  // what is in host and what is expected
+  TenantVictims victims_;  // what is in host and what is expected
   std::vector<Share> shares_;
   uint64_t ready_blocks_ = 0;
   SlotClass last_slots_;  // last asked for: preparation is measured in it

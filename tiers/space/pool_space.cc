@@ -83,7 +83,7 @@ bool PoolSpace::EnsureFree(CachePool* pool, uint64_t blocks) {
     if (front == kNoEntry) break;
     const BlockEntry& entry = state_[front];
     if (!entry.CleanInPool()) {
-      offloader_.Want(front);
+      to_host_.Want(front);
       break;
     }
     if (const EntryIndex later = pool->victims.After(front); later != kNoEntry) {
@@ -123,7 +123,7 @@ void PoolSpace::Drop(CachePool* pool, EntryIndex index, DropReason reason) {
   const BlockIndex block = state_.RemovePlace(pool, index);
   state_.CountResidence(Tier::kPool, pool->blocks[block].since_ds);
   pool->blocks.Free(block, nullptr);
-  if (state_.ReadyPool(state_[index]) == nullptr) offloader_.Forget(index);
+  if (state_.ReadyPool(state_[index]) == nullptr) to_host_.SourceGone(index);
   state_.ForgetIfGone(index);
 }
 
@@ -147,7 +147,7 @@ void PoolSpace::Prepare() {
 void PoolSpace::PrepareVictims(CachePool* pool, uint64_t target, Need need) {
   pool->victims.Prepare(target, [&](EntryIndex index) {
     if (need == Need::kNow && !state_[index].in_host() && state_[index].CleanInPool()) return;
-    offloader_.Want(index);
+    to_host_.Want(index);
   });
 }
 

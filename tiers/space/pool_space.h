@@ -5,15 +5,15 @@
 #include <array>
 #include <cstdint>
 
+#include "tiers/space/copy_down.h"
 #include "tiers/state/cache_state.h"
-#include "tiers/transfer/offloader.h"
 
 namespace kvtier {
 
 // Event loop only.
 class PoolSpace {
  public:
-  PoolSpace(CacheState* state, Offloader* offloader) : state_(*state), offloader_(*offloader) {}
+  PoolSpace(CacheState* state, CopyDown* to_host) : state_(*state), to_host_(*to_host) {}
 
   // The pool of the space on a device, created on first use. See Cache::AttachPool.
   [[nodiscard]] Result<CachePool*> Attach(NamespaceId namespace_id, DeviceIndex device,
@@ -51,7 +51,7 @@ class PoolSpace {
   void PrepareVictims(CachePool* pool, uint64_t target, Need need);
 
   CacheState& state_;
-  Offloader& offloader_;
+  CopyDown& to_host_;
   std::array<uint64_t, kMaxDevices> used_bytes_{};
 };
 

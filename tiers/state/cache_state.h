@@ -24,18 +24,19 @@
 #include <unordered_map>
 #include <vector>
 
-#include "tiers/cache.h"
 #include "tiers/directory/block_history.h"
 #include "tiers/directory/directory.h"
 #include "tiers/directory/pool_blocks.h"
-#include "tiers/policy/entry_list.h"
+#include "tiers/policy/eviction_policy.h"
 #include "tiers/policy/infinite_cache.h"
-#include "tiers/policy/recency_lanes.h"
+#include "tiers/policy/tenant_orders.h"
 #include "tiers/policy/tenant_table.h"
-#include "tiers/policy/victim_queue.h"
 #include "tiers/policy/write_budget.h"
+#include "tiers/state/cache_environment.h"
 #include "tiers/state/cache_trace.h"
 #include "tiers/storage/slot_header.h"
+#include "tiers/types/block_view.h"
+#include "tiers/types/cache_options.h"
 
 namespace kvtier {
 
@@ -81,7 +82,7 @@ class CacheState {
 
   // Recency of what is on disk or is to be written there; a use anywhere counts. A block takes its
   // place when its write is decided: the order in which writes end does not matter.
-  RecencyLanes disk_recency;
+  TenantRecency disk_recency;
   // All entries by last use, one list for those that live equally long; see AgesOf.
   std::vector<EntryList> by_age;
   // Extended entries that no write to disk has been asked for yet, by last use.

@@ -3,6 +3,7 @@
 
 #include "base/probes.h"
 #include "tiers/state/cache_state.h"
+#include "tiers/types/cache_requests.h"
 
 namespace kvtier {
 namespace {

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "tiers/types/block_key.h"
-#include "tiers/types/entry_index.h"
+#include "tiers/types/block_place.h"
 #include "tiers/types/tracer.h"
 
 namespace kvtier {

@@ -13,7 +13,7 @@
 #include "base/digest.h"
 #include "base/result.h"
 #include "tiers/storage/block_file.h"
-#include "tiers/types/disk_location.h"
+#include "tiers/types/block_place.h"
 
 namespace kvtier {
 

@@ -19,11 +19,9 @@
 #include "tiers/space/pool_space.h"
 #include "tiers/state/cache_state.h"
 #include "tiers/state/session_table.h"
-#include "tiers/transfer/acquire_operation.h"
 #include "tiers/transfer/block_taker.h"
 #include "tiers/transfer/load_table.h"
 #include "tiers/transfer/loader.h"
-#include "tiers/transfer/prefix_finder.h"
 
 namespace kvtier {
 

@@ -13,6 +13,61 @@ constexpr size_t kTakenTogether = 64;
 
 }  // namespace
 
+EntryIndex PrefixFinder::Servable(EntryIndex before, const BlockKey& key, MissReason* miss) {
+  const EntryIndex index = state_.directory.FindAfter(before, key);
+  if (index == kNoEntry) {
+    *miss = MissReason::kUnknown;
+    return kNoEntry;
+  }
+  const BlockEntry& entry = state_[index];
+  if (state_.Expired(entry)) {
+    state_.seen_expired.push_back(index);
+    *miss = MissReason::kExpired;
+    return kNoEntry;
+  }
+  if (entry.in_pool() || entry.in_host() || entry.on_disk()) return index;
+  *miss = MissReason::kUnknown;
+  return kNoEntry;
+}
+
+FoundPrefix PrefixFinder::Find(const CachePool& pool, const AcquireRequest& request) {
+  FoundPrefix found;
+  found.hits.reserve(request.hashes.size() + 1);
+  const auto add = [&](EntryIndex index) {
+    found.hits.push_back(index);
+    const BlockIndex block = state_.BlockIn(pool, state_[index]);
+    if (block == kNoBlock) ++found.to_load;
+    if (block == kNoBlock || pool.blocks[block].loading()) ++found.to_arrive;
+  };
+  EntryIndex index = kNoEntry;
+  for (const BlockHash& hash : request.hashes) {
+    index = Servable(index, {pool.namespace_id, hash}, &found.miss);
+    if (index == kNoEntry) return found;
+    add(index);
+  }
+  MissReason partial_miss = MissReason::kNone;
+  for (uint32_t i = 0; i < request.partial_blocks.size(); ++i) {
+    const EntryIndex tail =
+        Servable(index, {pool.namespace_id, request.partial_blocks[i]}, &partial_miss);
+    if (tail == kNoEntry) continue;
+    found.partial_block = i;
+    add(tail);
+    return found;
+  }
+  found.miss = partial_miss;
+  return found;
+}
+
+EntryIndex PrefixFinder::FindAgain(const CachePool& pool, const AcquireRequest& request,
+                                   const FoundPrefix& found, size_t position, MissReason* miss) {
+  const bool is_partial = position == request.hashes.size();
+  const BlockHash& hash =
+      is_partial ? request.partial_blocks[*found.partial_block] : request.hashes[position];
+  // It mostly stands where it stood.
+  const uint32_t row = found.hits[position].value;
+  return Servable(row == 0 ? kNoEntry : EntryIndex(row - 1), {pool.namespace_id, hash}, miss);
+}
+
 void BlockTaker::Hold(CachePool* pool, AcquireOperation* operation) {
   std::vector<BlockIndex> resident;
   resident.reserve(operation->found.hits.size());
@@ -44,7 +99,7 @@ void BlockTaker::Take(CachePool* pool, AcquireOperation* operation, uint64_t roo
     prefetched |= batch.prefetched;
   }
   if (prefetched) {
-    loader_.HastenReferenced();
+    loader_.PromoteReferenced();
     loader_.StartSoundCopies();
   }
   if (Complete(*pool, *operation)) return;

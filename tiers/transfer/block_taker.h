@@ -6,16 +6,74 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <vector>
 
 #include "tiers/state/cache_state.h"
 #include "tiers/state/session_table.h"
-#include "tiers/transfer/acquire_operation.h"
 #include "tiers/transfer/load_table.h"
 #include "tiers/transfer/loader.h"
-#include "tiers/transfer/prefix_finder.h"
+#include "tiers/types/cache_requests.h"
 
 namespace kvtier {
+
+// What was found of an acquire's hashes. Nothing of it is held: entries may go with any later
+// event.
+struct FoundPrefix {
+  std::vector<EntryIndex> hits;
+  // Which of the request's partial_blocks hit; it is then the last of `hits`.
+  std::optional<uint32_t> partial_block;
+  uint32_t to_load = 0;    // hits without a block in the pool
+  uint32_t to_arrive = 0;  // those, and hits on their way to the pool
+  MissReason miss = MissReason::kNone;
+};
+
+// Which blocks of a sequence the cache can serve. Event loop only.
+class PrefixFinder {
+ public:
+  explicit PrefixFinder(CacheState* state) : state_(*state) {}
+
+  [[nodiscard]] FoundPrefix Find(const CachePool& pool, const AcquireRequest& request);
+  // The block if some tier can serve it, else kNoEntry and why not. `before` is the block before it
+  // in the sequence, or kNoEntry.
+  [[nodiscard]] EntryIndex Servable(EntryIndex before, const BlockKey& key, MissReason* miss);
+  // The same for the hit at `position` of what was found in an earlier event.
+  [[nodiscard]] EntryIndex FindAgain(const CachePool& pool, const AcquireRequest& request,
+                                     const FoundPrefix& found, size_t position, MissReason* miss);
+
+ private:
+  CacheState& state_;
+};
+
+// One acquire, from the call to its answer.
+struct AcquireOperation {
+  AcquireRequest request;
+  std::function<void(Result<AcquireReply>)> done;
+  int64_t deadline_ms = 0;
+  // What is to be taken; `to_load` says how many loads may still begin.
+  FoundPrefix found;
+  // One per hit found: the referenced block, which cannot be evicted any more, or kNoBlock for one
+  // that still has to be loaded. These are the operation's references: the session can neither
+  // release nor use them before it has the reply.
+  HeldReferences held;
+
+  bool has_waited = false;
+  bool waits = false;  // for room; else it is answered, or goes on with the next event
+  bool begun = false;  // the first part has been taken
+  // Holds the hits that were taken.
+  AcquireReply reply;
+  std::vector<EntryIndex> in_layers;  // of those, what is to be loaded in layers
+
+  [[nodiscard]] size_t taken() const { return reply.hits.size(); }
+  [[nodiscard]] bool all_hits_taken() const { return taken() == found.hits.size(); }
+  // Free blocks that it needs yet.
+  [[nodiscard]] uint64_t blocks_left() const {
+    return uint64_t{found.to_load} + request.new_blocks;
+  }
+  // It has what it needs for its next part, but for an event.
+  [[nodiscard]] bool goes_on() const { return begun && !waits; }
+};
 
 // Event loop only.
 class BlockTaker {

@@ -107,10 +107,10 @@ void Loader::Wake(EntryIndex index) {
   }
 }
 
-void Loader::HastenReferenced() {
+void Loader::PromoteReferenced() {
   const auto referenced = [this](const Arrival& arrival) { return !CanWait(arrival); };
-  read_queues_.Hasten(referenced);
-  copy_queue_.Hasten(referenced);
+  read_queues_.Promote(referenced);
+  copy_queue_.Promote(referenced);
 }
 
 void Loader::QueueRead(const Arrival& arrival) {

@@ -11,8 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "tiers/policy/lane_queues.h"
-#include "tiers/policy/urgent_line.h"
+#include "tiers/policy/tenant_queues.h"
 #include "tiers/space/disk_slots.h"
 #include "tiers/space/host_slots.h"
 #include "tiers/state/cache_state.h"
@@ -42,7 +41,7 @@ class Loader {
                    uint32_t layers);
   // Prefetched blocks that are referenced by now, and not on their way yet, go before those that
   // are not. Goes through all that wait.
-  void HastenReferenced();
+  void PromoteReferenced();
   // Starts copies of whole blocks, as many as may be under way, up to the first block that turns
   // out not to be what it should be: no load fails from within this call.
   void StartSoundCopies();
@@ -129,10 +128,10 @@ class Loader {
   DiskSlots& disk_;
   LoadTable& loads_;
   LayerLoader layers_;
-  LaneQueues<Arrival> read_queues_;
+  TenantQueues<Arrival> read_queues_;
   // Until a read for another pool, or another pool's offload, has brought the block to host.
   std::unordered_map<EntryIndex, std::vector<Arrival>> waiting_;
-  UrgentLine<Arrival> copy_queue_;  // each pins its host slot
+  PriorityQueue<Arrival> copy_queue_;  // each pins its host slot
   uint64_t read_bytes_ = 0;
   uint64_t reads_in_flight_ = 0;
   uint64_t copy_bytes_ = 0;

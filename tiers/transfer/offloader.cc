@@ -30,7 +30,7 @@ bool Offloader::WantNow(EntryIndex index) {
   return true;
 }
 
-void Offloader::Forget(EntryIndex index) {
+void Offloader::SourceGone(EntryIndex index) {
   if (state_[index].offload_queued()) End(index);
 }
 

@@ -8,14 +8,15 @@
 #include <utility>
 #include <vector>
 
-#include "tiers/policy/lane_queues.h"
+#include "tiers/policy/tenant_queues.h"
+#include "tiers/space/copy_down.h"
 #include "tiers/space/host_slots.h"
 #include "tiers/state/cache_state.h"
 
 namespace kvtier {
 
 // Event loop only.
-class Offloader {
+class Offloader final : public CopyDown {
  public:
   Offloader(CacheState* state, HostSlots* host)
       : state_(*state),
@@ -24,13 +25,15 @@ class Offloader {
         urgent_(state->tenants.rows()) {}
 
   // Asks for a copy of a pool's block in host; freshens the one there is.
-  void Want(EntryIndex entry);
+  void Want(EntryIndex entry) override;
   // The same before everything else, because another pool's load waits for it
   // (BlockEntry::loading). False if there is nothing to copy from, or if the copy is in host
   // already.
   [[nodiscard]] bool WantNow(EntryIndex entry);
-  // The block has left its last pool: its copy is wanted no more, unless it is being made.
-  void Forget(EntryIndex entry);
+  // Nothing is to be done: a copy is asked for when its pool has the bytes.
+  void SourceReady(EntryIndex /*entry*/) override {}
+  // The block has left its last pool.
+  void SourceGone(EntryIndex entry) override;
   // Blocks that loads wait for and that are not, or no longer, on their way to host.
   [[nodiscard]] std::vector<EntryIndex> TakeEnded() { return std::exchange(ended_, {}); }
   // Starts what can be started. True if anything was.
@@ -72,8 +75,8 @@ class Offloader {
   CacheState& state_;
   HostSlots& host_;
   // Entries that are offload_queued, and some that have it no more.
-  LaneQueues<EntryIndex> queues_;
-  LaneQueues<EntryIndex> urgent_;
+  TenantQueues<EntryIndex> queues_;
+  TenantQueues<EntryIndex> urgent_;
   std::vector<EntryIndex> ended_;
   uint64_t bytes_in_flight_ = 0;
   uint64_t blocks_in_flight_ = 0;

@@ -12,10 +12,10 @@ void Persister::Want(EntryIndex index) {
   if (!state_.NeedsPersist(entry) || entry.write_queued() || entry.writing()) return;
   state_.Apply(index, BlockEvent::kWantPersist);
   if (!state_.InDiskOrder(index)) state_.TouchDisk(index);
-  if (entry.in_host()) HostReady(index);
+  if (entry.in_host()) SourceReady(index);
 }
 
-void Persister::HostReady(EntryIndex index) {
+void Persister::SourceReady(EntryIndex index) {
   const BlockEntry& entry = state_[index];
   if (!entry.persist_wanted() || entry.write_queued() || entry.writing()) return;
   state_.Apply(index, BlockEvent::kQueueWrite);

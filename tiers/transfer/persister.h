@@ -4,23 +4,25 @@
 
 #include <cstdint>
 
-#include "tiers/policy/lane_queues.h"
+#include "tiers/policy/tenant_queues.h"
+#include "tiers/space/copy_down.h"
 #include "tiers/space/disk_slots.h"
 #include "tiers/state/cache_state.h"
 
 namespace kvtier {
 
 // Event loop only.
-class Persister {
+class Persister final : public CopyDown {
  public:
   Persister(CacheState* state, DiskSlots* disk)
       : state_(*state), disk_(*disk), queues_(state->tenants.rows()) {}
 
   // Asks for the block to be on disk. If its bytes are not in host yet, they are written as soon as
   // they are. Does nothing if the block is on disk, on its way there, or not to be persisted.
-  void Want(EntryIndex entry);
-  // The block's bytes have arrived in host.
-  void HostReady(EntryIndex entry);
+  void Want(EntryIndex entry) override;
+  void SourceReady(EntryIndex entry) override;
+  // Nothing is to be done: dropping a block from host takes it out of the queue.
+  void SourceGone(EntryIndex /*entry*/) override {}
 
   // Starts what can be started. True if anything was.
   bool Pump();
@@ -41,7 +43,7 @@ class Persister {
 
   CacheState& state_;
   DiskSlots& disk_;
-  LaneQueues<EntryIndex> queues_;  // entries that are write_queued
+  TenantQueues<EntryIndex> queues_;  // entries that are write_queued
   uint64_t bytes_in_flight_ = 0;
   uint64_t writes_in_flight_ = 0;
 };

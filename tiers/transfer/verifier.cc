@@ -5,8 +5,7 @@
 
 namespace kvtier {
 
-void Verifier::Step(uint64_t cursor, uint32_t max_blocks,
-                    std::function<void(Cache::VerifyResult)> done) {
+void Verifier::Step(uint64_t cursor, uint32_t max_blocks, std::function<void(VerifyResult)> done) {
   const auto step = std::make_shared<StepState>();
   step->done = std::move(done);
   ++steps_;

@@ -10,6 +10,7 @@
 #include "tiers/space/disk_slots.h"
 #include "tiers/state/cache_state.h"
 #include "tiers/storage/slot_header.h"
+#include "tiers/types/cache_requests.h"
 
 namespace kvtier {
 
@@ -19,14 +20,14 @@ class Verifier {
   Verifier(CacheState* state, DiskSlots* disk) : state_(*state), disk_(*disk) {}
 
   // See Cache::VerifyStep.
-  void Step(uint64_t cursor, uint32_t max_blocks, std::function<void(Cache::VerifyResult)> done);
+  void Step(uint64_t cursor, uint32_t max_blocks, std::function<void(VerifyResult)> done);
   [[nodiscard]] bool Idle() const { return steps_ == 0; }
 
  private:
   struct StepState {
-    Cache::VerifyResult result;
+    VerifyResult result;
     uint32_t left = 0;
-    std::function<void(Cache::VerifyResult)> done;
+    std::function<void(VerifyResult)> done;
   };
   struct Read {
     EntryIndex entry;

@@ -10,10 +10,9 @@
 #include <vector>
 
 #include "base/ids.h"
-#include "tiers/types/copy_meter.h"
-#include "tiers/types/device_index.h"
-#include "tiers/types/seconds_histogram.h"
-#include "tiers/types/tenant_quota.h"
+#include "tiers/types/block_place.h"
+#include "tiers/types/cache_options.h"
+#include "tiers/types/meters.h"
 
 namespace kvtier {
 

@@ -101,7 +101,7 @@ class Handle:
     def close_with(self, owner: object) -> None:
         """Closes this when `owner` is collected; at exit not, for threads may still use it, and the
         daemon notices the end of the process."""
-        weakref.finalize(owner, self.close).atexit = False  # type: ignore[misc]
+        weakref.finalize(owner, self.close).atexit = False
 
     def pin(self) -> None:
         """Puts freeing off until `unpin`. Raises as `get`."""

@@ -85,7 +85,7 @@ class Workspace(Scoped):
         if offset < 0 or count < 0 or offset + count * dtype.itemsize > info.bytes:
             raise error_of(Status.INVALID_ARGUMENT, "bad_range", f"{offset}, {shape}")
         buffer = (ctypes.c_uint8 * (count * dtype.itemsize)).from_address(info.base + offset)
-        return np.frombuffer(buffer, dtype=dtype.numpy).reshape(shape)
+        return np.ndarray(shape, dtype.numpy, memoryview(buffer))
 
     def attend(
         self,

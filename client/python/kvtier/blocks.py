@@ -264,7 +264,8 @@ def entry_array(entries: Iterable[CommitEntry]) -> npt.NDArray[Any]:
     array["has_checksum"] = [entry.checksum is not None for entry in entries]
     no_hash, no_checksum = bytes(HASH_BYTES), bytes(_CHECKSUM_BYTES)
     _fill_bytes(array["hash"]["bytes"], [entry.hash for entry in entries], "hash")
-    _fill_bytes(array["parent"]["bytes"], [entry.parent or no_hash for entry in entries], "hash")
+    parents = [no_hash if entry.parent is None else entry.parent for entry in entries]
+    _fill_bytes(array["parent"]["bytes"], parents, "hash")
     checksums = [no_checksum if entry.checksum is None else entry.checksum for entry in entries]
     _fill_bytes(array["checksum"], checksums, "checksum")
     return array

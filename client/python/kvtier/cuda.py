@@ -49,7 +49,7 @@ class CudaArray:
 
     def __init__(self, pool_handle: Handle, spec: ArraySpec, typestr: str) -> None:
         pool_handle.pin()
-        weakref.finalize(self, pool_handle.unpin).atexit = False  # type: ignore[misc]
+        weakref.finalize(self, pool_handle.unpin).atexit = False
         self._address = 0
         self._spec = spec
         self._typestr = typestr

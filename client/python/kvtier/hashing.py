@@ -15,6 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Union
 
+import numpy as np
+import numpy.typing as npt
+
 from . import _library, _native
 from ._library import abi
 from ._native import Tokens
@@ -100,7 +103,7 @@ def hash_blocks(
     keyless = not (identity.lora or identity.cache_salt or identity.items)
     if not lookahead_tokens and not identity.prompt_embeds and (recipe == VLLM_1 or keyless):
         return _library_hashes(array, block_tokens, identity)
-    return _vllm_hashes(array.tolist(), block_tokens, identity, recipe, lookahead_tokens)
+    return _vllm_hashes(array, block_tokens, identity, recipe, lookahead_tokens)
 
 
 def fill_identity(options: Any, identity: PromptIdentity | None) -> None:
@@ -187,14 +190,22 @@ def _sglang_namespace(identity: PromptIdentity) -> bytes:
 
 # ---------------------------------------------------------------- vLLM
 
+# The head of an array of three.
+_THREE_ITEMS = b"\x83"
+
 _Cbor = Union[None, int, str, bytes, "Sequence[_Cbor]"]
 
 
 def _vllm_hashes(
-    tokens: list[int], block_tokens: int, identity: PromptIdentity, recipe: str, ahead: int
+    tokens: npt.NDArray[np.uint32],
+    block_tokens: int,
+    identity: PromptIdentity,
+    recipe: str,
+    ahead: int,
 ) -> list[bytes]:
     """SHA-256 of (parent's hash, tokens, keys or None) in CBOR."""
     hashes: list[bytes] = []
+    encoded, ends = _cbor_tokens(tokens)
     seed = _DEFAULT_SEED if identity.seed is None else identity.seed
     parent = hashlib.sha256(_cbor(seed)).digest()
     for first in range(0, len(tokens), block_tokens):
@@ -203,8 +214,9 @@ def _vllm_hashes(
             break
         keys: _Cbor = _vllm_keys(identity, recipe, first, end + ahead, len(hashes)) or None
         if ahead:
-            keys = (keys, *tokens[end : end + ahead])
-        parent = hashlib.sha256(_cbor((parent, tokens[first:end], keys))).digest()
+            keys = (keys, *tokens[end : end + ahead].tolist())
+        block = _cbor_head(4, end - first) + encoded[ends[first] : ends[end]]
+        parent = hashlib.sha256(_THREE_ITEMS + _cbor(parent) + block + _cbor(keys)).digest()
         hashes.append(parent)
     if identity.prompt_embeds and len(identity.prompt_embeds) != len(hashes):
         raise invalid("bad_prompt_embeds", f"{len(identity.prompt_embeds)} for {len(hashes)}")
@@ -230,6 +242,21 @@ def _vllm_keys(
         digest = _native.one_hash(identity.prompt_embeds[block])
         keys.append(("prompt_embeds", digest) if tagged else digest)
     return keys
+
+
+def _cbor_tokens(tokens: npt.NDArray[np.uint32]) -> tuple[bytes, list[int]]:
+    """All tokens one behind the other in CBOR, and where each begins, with the end of the last.
+    By columns, since a prompt has thousands."""
+    more_bytes = np.select([tokens < 24, tokens < 1 << 8, tokens < 1 << 16], [0, 1, 2], 4)
+    ends = np.concatenate([[0], np.cumsum(more_bytes + 1)])
+    encoded = np.zeros(ends[-1], np.uint8)
+    for code, size in ((0, 0), (24, 1), (25, 2), (26, 4)):
+        chosen = more_bytes == size
+        places, values = ends[:-1][chosen], tokens[chosen]
+        encoded[places] = code if size else values
+        for i in range(size):
+            encoded[places + 1 + i] = values >> 8 * (size - 1 - i) & 0xFF
+    return encoded.tobytes(), ends.tolist()
 
 
 def _cbor(value: _Cbor) -> bytes:

@@ -14,7 +14,7 @@
 #include <random>
 #include <vector>
 
-#include "kernels/blocks/block_reference.h"
+#include "kernels/reference/block_reference.h"
 #include "kernels/reference/number_format.h"
 #include "tests/gpu/kernels/device_array.h"
 #include "tests/gpu/kernels/graph_replay.h"

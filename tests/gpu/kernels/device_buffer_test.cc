@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Streams and scratch memory on GPUs that are not there.
-#include "kernels/service/device_buffer.h"
-
 #include <gtest/gtest.h>
 
 #include <optional>
@@ -9,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/service/device_stream.h"
 #include "tests/fakes/fake_kernel_table.h"
 
 namespace kvtier::kernels {

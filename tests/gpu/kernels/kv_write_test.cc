@@ -10,8 +10,8 @@
 #include <random>
 #include <vector>
 
+#include "kernels/reference/block_reference.h"
 #include "kernels/reference/number_format.h"
-#include "kernels/write/kv_write_reference.h"
 #include "tests/gpu/kernels/device_array.h"
 #include "tests/gpu/kernels/graph_replay.h"
 

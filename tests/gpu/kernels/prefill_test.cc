@@ -19,7 +19,7 @@ const std::vector<PrefillSequence> kOddSequences = {{1, 1},     {5, 17},    {37,
                                                     {127, 577}, {129, 129}, {3, 0},    {2, 256},
                                                     {16, 128},  {33, 1328}, {64, 2011}};
 
-// The same with few tokens each: the kernel for short suffixes serves them.
+// The same with few tokens each: the kernel for short queries serves them.
 const std::vector<PrefillSequence> kShortSequences = {{1, 1},     {5, 17},  {16, 37},  {0, 40},
                                                       {17, 577},  {9, 129}, {3, 0},    {2, 256},
                                                       {16, 1328}, {1, 900}, {12, 2501}};
@@ -141,7 +141,7 @@ TEST(Prefill, DoesNotDependOnTheNumberOfSplits) {
 
 // So many and so long sequences over an fp8 cache that tiles are high: three warpgroups share one,
 // and of a sequence's last tile some have no rows.
-TEST(Prefill, WorksOffLongSequencesInHighTiles) {
+TEST(Prefill, WorksOffLongSequencesInTallTiles) {
   KVT_SKIP_WITHOUT_HOPPER();
   const PrefillSetup plain = {.sequences = {{97, 97},
                                             {120, 131},

@@ -18,7 +18,7 @@ readonly runs=(
   "gpu_prefill_test Prefill.MatchesTheReferenceForOddLengthsInOneLaunch"
   "gpu_prefill_test Prefill.AppliesScalesOfEveryGranularity"
   "gpu_prefill_test Prefill.ReplaysOneGraphForOtherLengths"
-  "gpu_prefill_test Prefill.WorksOffLongSequencesInHighTiles"
+  "gpu_prefill_test Prefill.WorksOffLongSequencesInTallTiles"
   "gpu_prefill_test PrefillShort.IsRightOverAFewTilesOfEveryTypeAndHeadSize"
   "gpu_prefill_test PrefillShort.ReplaysOneGraphForOtherLengthsAndWithSettledTables"
   "gpu_prefill_test PrefillShort.ReplaysOneGraphOverAnFp8CacheForOtherLengths"

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The instruments that the cache counts with.
 
+#include "tiers/types/meters.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <numeric>
-
-#include "tiers/types/copy_meter.h"
-#include "tiers/types/seconds_histogram.h"
 
 namespace kvtier {
 namespace {

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the host's side of every kernel needs to know before it launches: the device, the types of
+// the operands, and whether other calls would accept their parameters.
+#pragma once
+
+#include <cstdint>
+
+#include "kvtier/kernels.h"
+
+namespace kvtier::kernels {
+
+inline constexpr int kHopper = 9;  // compute capability, major
+
+// The device that is current on the calling thread.
+struct Device {
+  int id = 0;
+  int processors = 0;  // multiprocessors
+  int major = 0;       // compute capability
+};
+
+// False: CUDA has no device, or refused to tell.
+[[nodiscard]] bool QueryDevice(Device* device);
+
+// The types for which attention kernels are compiled, one translation unit each: queries and cache
+// of one 16-bit type, or an fp8 (e4m3) cache under queries of either. That is multiplied in fp16,
+// which holds all values of e4m3.
+enum class Operands { kBf16, kFp16, kFp8 };
+
+[[nodiscard]] inline Operands OperandsOf(kvt_dtype cache) {
+  return cache == KVT_BF16 ? Operands::kBf16 : cache == KVT_FP16 ? Operands::kFp16 : Operands::kFp8;
+}
+
+// Whether fp8 scales differ along tokens, so that they cannot be applied to a whole row at once.
+[[nodiscard]] inline bool ScalesVaryByToken(const kvt_scales& scales) {
+  return scales.values != nullptr && (scales.token_stride != 0 || scales.block_stride != 0);
+}
+
+// What kvt_decode, or kvt_prefill, refuses whatever the device and the workspace are; null:
+// refused. For calls that are made of several others and must queue all of them or none.
+[[nodiscard]] kvt_kernel_status CheckDecode(const kvt_decode_params* params);
+[[nodiscard]] kvt_kernel_status CheckPrefill(const kvt_prefill_params* params);
+
+}  // namespace kvtier::kernels

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// Launches, and what blocks of one launch, or of two that follow each other on a stream, do with
+// each other.
+//
+// A launch may begin before the work ahead of it on its stream has ended ("programmatic dependent
+// launch"): what such a kernel does before WaitOnDependentGrids overlaps with that work's tail, and
+// a kernel that calls LaunchDependentGrids lets the next one come up beside it. Without the launch
+// attribute, or in front of other kernels, both calls do nothing.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace kvtier::kernels {
+
+inline constexpr int kMaxSharedBytes = 227 * 1024;  // of a block that has a multiprocessor alone
+
+// Returns when all earlier work of the stream has ended and its writes are visible. Nothing that
+// this work may write is read, and nothing that it may read is written, before.
+__device__ __forceinline__ void WaitOnDependentGrids() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
+__device__ __forceinline__ void LaunchDependentGrids() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
+// Counters in global memory through which blocks hand over: what the whole block wrote before its
+// last barrier is released by the one thread that adds, and what other blocks released is acquired.
+// Returns what was there before.
+__device__ __forceinline__ int32_t AddAcquireRelease(int32_t* global, int32_t value) {
+  int32_t before = 0;
+  asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], %2;"
+               : "=r"(before)
+               : "l"(global), "r"(value)
+               : "memory");
+  return before;
+}
+
+__device__ __forceinline__ int32_t LoadAcquire(const int32_t* global) {
+  int32_t value = 0;
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(value) : "l"(global) : "memory");
+  return value;
+}
+
+// Both launches return how they themselves went: `<<<>>>` leaves that to the thread's last error,
+// in which an earlier failure of the caller's own may still stand.
+
+template <typename... Parameters, typename... Arguments>
+cudaError_t LaunchOverlapped(void (*kernel)(Parameters...), unsigned grid, unsigned threads,
+                             size_t shared_bytes, cudaStream_t stream,
+                             const Arguments&... arguments) {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(grid);
+  config.blockDim = dim3(threads);
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  return cudaLaunchKernelEx(&config, kernel, arguments...);
+}
+
+template <typename... Parameters, typename... Arguments>
+cudaError_t LaunchKernel(void (*kernel)(Parameters...), dim3 grid, unsigned threads,
+                         cudaStream_t stream, const Arguments&... arguments) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = dim3(threads);
+  config.stream = stream;
+  return cudaLaunchKernelEx(&config, kernel, arguments...);
+}
+
+}  // namespace kvtier::kernels

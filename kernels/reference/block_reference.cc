@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/reference/block_reference.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "kernels/reference/number_format.h"
+
+namespace kvtier::kernels {
+namespace {
+
+char* RowAddress(const kvt_block_layout& layout, int64_t block, int64_t layer, int64_t kv,
+                 int64_t token, int64_t head) {
+  char* base =
+      layout.slice_bases != nullptr
+          ? static_cast<char*>(layout.slice_bases[layer * 2 + kv])
+          : static_cast<char*>(layout.base) + layer * layout.layer_stride + kv * layout.kv_stride;
+  return base + block * layout.block_stride + token * layout.token_stride +
+         head * layout.head_stride;
+}
+
+void CopyBlock(const kvt_copy_blocks_params& p, int64_t from, int64_t to) {
+  for (int64_t slice = 0; slice < int64_t{p.layers} * 2; ++slice) {
+    for (int64_t row = 0; row < int64_t{p.tokens} * p.heads; ++row) {
+      const int64_t token = row / p.heads, head = row % p.heads;
+      std::memcpy(RowAddress(p.destination, to, slice / 2, slice % 2, token, head),
+                  RowAddress(p.source, from, slice / 2, slice % 2, token, head), p.head_bytes);
+    }
+  }
+}
+
+// The weight of each part of one row; all 0 if no part saw a key.
+std::vector<double> Weights(const kvt_merge_lse_params& p, int64_t row, double& lse) {
+  std::vector<double> weights(p.parts);
+  const auto part_lse = [&](int part) -> double {
+    return p.partial_lse[part * p.lse_part_stride + row];
+  };
+  double maximum = -std::numeric_limits<double>::infinity();
+  for (int part = 0; part < p.parts; ++part) maximum = std::max(maximum, part_lse(part));
+  lse = maximum;
+  if (maximum == -std::numeric_limits<double>::infinity()) return weights;
+  double sum = 0;
+  for (int part = 0; part < p.parts; ++part) {
+    weights[part] = part_lse(part) == maximum ? 1.0 : std::exp(part_lse(part) - maximum);
+    sum += weights[part];
+  }
+  for (double& weight : weights) weight /= sum;
+  if (std::isfinite(maximum)) lse = maximum + std::log(sum);
+  return weights;
+}
+
+}  // namespace
+
+void CopyBlocksReference(const kvt_copy_blocks_params& params) {
+  for (int64_t i = 0; i < params.blocks; ++i) {
+    const int64_t from = params.source_blocks != nullptr ? params.source_blocks[i] : i;
+    const int64_t to = params.destination_blocks != nullptr ? params.destination_blocks[i] : i;
+    if (from >= 0 && to >= 0) CopyBlock(params, from, to);
+  }
+}
+
+void MergeLseReference(const kvt_merge_lse_params& params) {
+  for (int64_t row = 0; row < int64_t{params.tokens} * params.heads; ++row) {
+    double lse = 0;
+    const std::vector<double> weights = Weights(params, row, lse);
+    const int64_t out = row / params.heads * params.output_token_stride +
+                        row % params.heads * params.output_head_stride;
+    for (int64_t i = 0; i < params.head_dim; ++i) {
+      double sum = 0;
+      for (int part = 0; part < params.parts; ++part) {
+        if (weights[part] == 0) continue;
+        sum += weights[part] * LoadElement(params.partials, params.partial_dtype,
+                                           part * params.part_stride + row * params.head_dim + i);
+      }
+      StoreElement(params.output, params.output_dtype, out + i, static_cast<float>(sum));
+    }
+    if (params.lse != nullptr) params.lse[row] = static_cast<float>(lse);
+  }
+}
+
+namespace {
+
+constexpr float kFp8Max = 448.0F;
+
+using Row = std::vector<float>;
+
+Row LoadRow(const void* base, kvt_dtype dtype, int64_t at, int32_t head_dim) {
+  Row row(head_dim);
+  for (int32_t i = 0; i < head_dim; ++i) row[i] = LoadElement(base, dtype, at + i);
+  return row;
+}
+
+void StoreRow(void* base, kvt_dtype dtype, int64_t at, const Row& row) {
+  for (size_t i = 0; i < row.size(); ++i) {
+    StoreElement(base, dtype, at + static_cast<int64_t>(i), row[i]);
+  }
+}
+
+// The same fused operations in the same order as on the GPU, since the bytes must agree.
+void Rotate(const kvt_rope& rope, kvt_dtype dtype, int64_t token, Row& row) {
+  if (rope.style == KVT_ROPE_NONE) return;
+  const int32_t half = rope.rotary_dim / 2;
+  const float* angles = rope.cos_sin + int64_t{rope.positions[token]} * rope.rotary_dim;
+  for (int32_t i = 0; i < half; ++i) {
+    float& a = row[rope.style == KVT_ROPE_NEOX ? i : 2 * i];
+    float& b = row[rope.style == KVT_ROPE_NEOX ? i + half : 2 * i + 1];
+    const float cosine = angles[i], sine = angles[half + i];
+    const float b_sine = b * sine, a_sine = a * sine;
+    const float turned_a = std::fma(a, cosine, -b_sine);
+    const float turned_b = std::fma(b, cosine, a_sine);
+    a = RoundTo(dtype, turned_a);
+    b = RoundTo(dtype, turned_b);
+  }
+}
+
+float FindScale(const Row& row) {
+  float maximum = 0;
+  for (const float value : row) maximum = std::max(maximum, std::fabs(value));
+  return maximum > 0 ? maximum / kFp8Max : 1.0F;
+}
+
+struct Slot {
+  int64_t block, token, head;
+};
+
+void WriteCache(const kvt_kv_write_params& p, void* base, const kvt_scales& scales,
+                const Slot& slot, Row row) {
+  const kvt_paged_kv& cache = p.cache;
+  if (cache.dtype == KVT_FP8_E4M3) {
+    const int64_t at = slot.block * scales.block_stride + slot.token * scales.token_stride +
+                       slot.head * scales.head_stride;
+    if (p.dynamic_scales != 0) const_cast<float*>(scales.values)[at] = FindScale(row);
+    const float scale = scales.values != nullptr ? scales.values[at] : 1.0F;
+    const float inverse = 1.0F / scale;
+    for (float& value : row) value *= inverse;
+  }
+  StoreRow(base, cache.dtype,
+           slot.block * cache.block_stride + slot.token * cache.token_stride +
+               slot.head * cache.head_stride,
+           row);
+}
+
+}  // namespace
+
+void KvWriteReference(const kvt_kv_write_params& p) {
+  const int32_t head_dim = p.cache.head_dim;
+  for (int64_t t = 0; t < p.tokens; ++t) {
+    for (int64_t h = 0; p.query != nullptr && h < p.query_heads; ++h) {
+      Row row =
+          LoadRow(p.query, p.dtype, t * p.query_token_stride + h * p.query_head_stride, head_dim);
+      Rotate(p.rope, p.dtype, t, row);
+      StoreRow(p.query_output, p.dtype,
+               t * p.query_output_token_stride + h * p.query_output_head_stride, row);
+    }
+    if (p.slot_mapping[t] < 0) continue;
+    for (int64_t h = 0; h < p.cache.kv_heads; ++h) {
+      const Slot slot{p.slot_mapping[t] / p.cache.page_tokens,
+                      p.slot_mapping[t] % p.cache.page_tokens, h};
+      Row key = LoadRow(p.key, p.dtype, t * p.key_token_stride + h * p.key_head_stride, head_dim);
+      Rotate(p.rope, p.dtype, t, key);
+      WriteCache(p, p.cache.key, p.cache.key_scales, slot, std::move(key));
+      WriteCache(
+          p, p.cache.value, p.cache.value_scales, slot,
+          LoadRow(p.value, p.dtype, t * p.value_token_stride + h * p.value_head_stride, head_dim));
+    }
+  }
+}
+
+}  // namespace kvtier::kernels

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tiers/policy/eviction_policy.h"
+
+#include "base/check.h"
+
+namespace kvtier {
+
+void EntryList::PushHot(EntryIndex entry) {
+  Link& link = links_.At(entry.value);
+  KVT_CHECK(link.hotter == kUnlinked);
+  link = {.colder = hottest_, .hotter = kNoEntry};
+  if (hottest_ != kNoEntry) {
+    links_[hottest_.value].hotter = entry;
+  } else {
+    coldest_ = entry;
+  }
+  hottest_ = entry;
+  ++size_;
+}
+
+void EntryList::Remove(EntryIndex entry) {
+  if (!Contains(entry)) return;
+  Link& link = links_[entry.value];
+  if (link.colder != kNoEntry) {
+    links_[link.colder.value].hotter = link.hotter;
+  } else {
+    coldest_ = link.hotter;
+  }
+  if (link.hotter != kNoEntry) {
+    links_[link.hotter.value].colder = link.colder;
+  } else {
+    hottest_ = link.colder;
+  }
+  link.hotter = kUnlinked;
+  --size_;
+}
+
+namespace {
+
+class LruPolicy final : public EvictionPolicy {
+ public:
+  void Insert(EntryIndex entry, const BlockFacts&) override { list_.PushHot(entry); }
+  void Touch(EntryIndex entry, const BlockFacts&) override { list_.Touch(entry); }
+  void Remove(EntryIndex entry) override { list_.Remove(entry); }
+  bool Contains(EntryIndex entry) const override { return list_.Contains(entry); }
+  EntryIndex Victim() const override { return list_.coldest(); }
+  EntryIndex VictimAfter(EntryIndex entry) const override { return list_.Hotter(entry); }
+  size_t size() const override { return list_.size(); }
+  size_t memory_bytes() const override { return list_.memory_bytes(); }
+
+ private:
+  EntryList list_;
+};
+
+}  // namespace
+
+std::unique_ptr<EvictionPolicy> MakeLruPolicy() { return std::make_unique<LruPolicy>(); }
+
+}  // namespace kvtier

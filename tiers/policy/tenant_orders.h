@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+// Orders of eviction: of one pool, and of a tier that tenants with quotas share.
+//
+// A shared tier keeps one order for each tenant with quotas and one for all others: the coldest of
+// one tenant is found as fast as the coldest of all, and a tenant whose blocks must stay is passed
+// over at once. The cost of a choice grows with the tenants that have quotas, not with blocks.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "tiers/policy/eviction_policy.h"
+#include "tiers/policy/paged_array.h"
+#include "tiers/policy/tenant_table.h"
+
+namespace kvtier {
+
+// The order of eviction of one tier, with its front made ready ahead of need.
+//
+// The policy's coldest blocks move into the prepared queue, where each is copied to the tier below;
+// eviction takes from the front of that queue and so finds clean blocks. A block that is used goes
+// back to the policy. Preparation costs one step per block that nears its end, not a scan. Event
+// loop only.
+class VictimQueue {
+ public:
+  explicit VictimQueue(std::unique_ptr<EvictionPolicy> policy) : policy_(std::move(policy)) {}
+
+  // REQUIRES: !Contains(entry).
+  void Insert(EntryIndex entry, const BlockFacts& facts) { policy_->Insert(entry, facts); }
+  // Does nothing if the entry is not held.
+  void Remove(EntryIndex entry) {
+    prepared_.Remove(entry);
+    policy_->Remove(entry);
+  }
+  // The block was used: back to the policy's hot side, prepared or not.
+  void Touch(EntryIndex entry, const BlockFacts& facts) {
+    prepared_.Remove(entry);
+    policy_->Touch(entry, facts);
+  }
+  [[nodiscard]] bool Contains(EntryIndex entry) const {
+    return prepared_.Contains(entry) || policy_->Contains(entry);
+  }
+
+  // Moves blocks into the prepared queue until it holds `target` (or nothing is left), calling
+  // `prepare` for each; `prepare` must not change this queue.
+  void Prepare(size_t target, const std::function<void(EntryIndex)>& prepare) {
+    while (prepared_.size() < target && policy_->size() > 0) {
+      const EntryIndex entry = policy_->Victim();
+      policy_->Remove(entry);
+      prepared_.PushHot(entry);
+      prepare(entry);
+    }
+  }
+
+  // The next to be evicted, or the next to be prepared; kNoEntry if there is none.
+  [[nodiscard]] EntryIndex Coldest() const {
+    return prepared_.empty() ? policy_->Victim() : prepared_.coldest();
+  }
+  [[nodiscard]] EntryIndex ColdestUnprepared() const { return policy_->Victim(); }
+
+  // The next to be evicted among the prepared, or kNoEntry.
+  [[nodiscard]] EntryIndex Front() const { return prepared_.coldest(); }
+  [[nodiscard]] EntryIndex After(EntryIndex entry) const { return prepared_.Hotter(entry); }
+
+  [[nodiscard]] size_t size() const { return prepared_.size() + policy_->size(); }
+  [[nodiscard]] size_t prepared() const { return prepared_.size(); }
+  [[nodiscard]] size_t memory_bytes() const {
+    return prepared_.memory_bytes() + policy_->memory_bytes();
+  }
+
+ private:
+  std::unique_ptr<EvictionPolicy> policy_;
+  EntryList prepared_;
+};
+
+// When each entry was last touched, as far as the orders of several tenants have to be compared
+// with each other. With one order alone nothing is kept: there is nothing to compare. Event loop
+// only.
+class TouchStamps {
+ public:
+  explicit TouchStamps(bool several) : several_(several) {}
+
+  void Renew(EntryIndex entry) {
+    if (several_) stamps_.At(entry.value) = ++now_;
+  }
+  // REQUIRES: several orders; renewed before.
+  [[nodiscard]] uint64_t Of(EntryIndex entry) const { return stamps_[entry.value]; }
+  [[nodiscard]] size_t memory_bytes() const { return stamps_.memory_bytes(); }
+
+ private:
+  const bool several_;
+  uint64_t now_ = 0;
+  PagedArray<uint64_t> stamps_;
+};
+
+// The order in which host evicts.
+// Event loop only.
+class TenantVictims {
+ public:
+  // Whether the blocks of the tenant may be chosen.
+  using Admits = std::function<bool(TenantId)>;
+  using Prepare = std::function<void(EntryIndex)>;
+
+  explicit TenantVictims(uint32_t lanes) : stamps_(lanes > 1) {
+    for (uint32_t i = 0; i < lanes; ++i) lanes_.emplace_back(MakeLruPolicy());
+  }
+
+  // The block is the youngest as of now.
+  void Touch(TenantId lane, EntryIndex entry, const BlockFacts& facts) {
+    stamps_.Renew(entry);
+    lanes_[lane.value].Touch(entry, facts);
+  }
+  // Does nothing if the entry is not held.
+  void Remove(TenantId lane, EntryIndex entry) { lanes_[lane.value].Remove(entry); }
+  [[nodiscard]] bool Contains(TenantId lane, EntryIndex entry) const {
+    return lanes_[lane.value].Contains(entry);
+  }
+
+  // The coldest of the lanes admitted, prepared if it was not; kNoEntry if there is none.
+  [[nodiscard]] EntryIndex Front(const Admits& admits, const Prepare& prepare);
+  // Prepares the coldest of the lanes admitted until these hold `target` prepared blocks.
+  void PrepareColdest(size_t target, const Admits& admits, const Prepare& prepare);
+  // Prepares the lane's coldest until it holds `target` prepared blocks.
+  void PrepareTenant(TenantId lane, size_t target, const Prepare& prepare) {
+    lanes_[lane.value].Prepare(target, prepare);
+  }
+
+  // Of the lanes admitted.
+  [[nodiscard]] size_t size(const Admits& admits) const;
+  [[nodiscard]] size_t memory_bytes() const;
+
+ private:
+  // The lane admitted whose block by `choose` is the coldest; null if none has one.
+  [[nodiscard]] VictimQueue* ColdestTenant(const Admits& admits,
+                                           EntryIndex (VictimQueue::*choose)() const);
+
+  std::vector<VictimQueue> lanes_;
+  TouchStamps stamps_;
+};
+
+// The order in which the disk evicts.
+// Event loop only.
+class TenantRecency {
+ public:
+  explicit TenantRecency(uint32_t lanes) : stamps_(lanes > 1) {
+    for (uint32_t i = 0; i < lanes; ++i) lanes_.push_back(MakeLruPolicy());
+  }
+
+  // The block is the youngest as of now. Inserts it if it is not held.
+  void Touch(TenantId lane, EntryIndex entry, const BlockFacts& facts) {
+    stamps_.Renew(entry);
+    lanes_[lane.value]->Touch(entry, facts);
+  }
+  // Does nothing if the entry is not held.
+  void Remove(TenantId lane, EntryIndex entry) { lanes_[lane.value]->Remove(entry); }
+  [[nodiscard]] bool Contains(TenantId lane, EntryIndex entry) const {
+    return lanes_[lane.value]->Contains(entry);
+  }
+  [[nodiscard]] size_t memory_bytes() const;
+
+  // The entries of the lanes admitted, the coldest first. Ends with the next change to the order.
+  class Walk {
+   public:
+    Walk(const TenantRecency& order, const std::function<bool(TenantId)>& admits);
+    // kNoEntry at the end.
+    [[nodiscard]] EntryIndex Next();
+
+   private:
+    const TenantRecency& order_;
+    std::vector<EntryIndex> next_;  // by lane; kNoEntry: no more, or not admitted
+  };
+
+ private:
+  std::vector<std::unique_ptr<EvictionPolicy>> lanes_;
+  TouchStamps stamps_;
+};
+
+}  // namespace kvtier

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the cache needs of the world: clock, loop, devices, memory, files and index, all of which
+// tests and the simulator replace.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/executor.h"
+#include "gpu/device.h"
+#include "tiers/index/index.h"
+#include "tiers/memory/host_arena.h"
+#include "tiers/storage/block_file.h"
+#include "tiers/storage/disk_geometry.h"
+#include "tiers/types/tracer.h"
+
+namespace kvtier {
+
+// A device for pools, and how many bytes of it they may take together.
+struct PoolDevice {
+  Device* device = nullptr;
+  uint64_t pool_bytes = 0;  // 0: CacheOptions::pool_bytes
+};
+
+// What the cache needs of the world. All pointers are borrowed and outlive the cache; each
+// implementation must stop calling back before the cache is destroyed.
+struct CacheEnvironment {
+  const Clock* clock = nullptr;
+  EventQueue* loop = nullptr;
+  Executor* executor = nullptr;
+  std::vector<PoolDevice> devices;  // by DeviceIndex; one at least, kMaxDevices at most
+  HostArena* arena = nullptr;
+  std::vector<BlockFile*> files;  // empty: no disk tier
+  DiskGeometry geometry;          // of `files`
+  Index* index = nullptr;         // null exactly when `files` is empty
+  Tracer* tracer = nullptr;       // null: nobody wants to know
+};
+
+}  // namespace kvtier

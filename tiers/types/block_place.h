@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where a block is found: its row in the directory, its place in a pool, its slot on disk.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+
+#include "base/ids.h"
+#include "base/strong.h"
+
+namespace kvtier {
+
+// A block's row in the directory. Rows are reused: an index is valid as long as its entry lives.
+using EntryIndex = Strong<struct EntryIndexTag, uint32_t>;
+inline constexpr EntryIndex kNoEntry{UINT32_MAX};
+
+// Which of the daemon's devices, by position in the configuration.
+using DeviceIndex = Strong<struct DeviceIndexTag, uint32_t>;
+// So that a block's place in a pool fits into 32 bits; see PoolPlace.
+inline constexpr uint32_t kMaxDevices = 16;
+
+// Where the pools of one namespace hold a block: on which device, and in which block of its pool
+// there. Packed, because every directory entry and every pool block has one.
+class PoolPlace {
+ public:
+  static constexpr uint32_t kBlockBits = 28;
+  // A pool has no more blocks than this; the place beyond the last one is "nowhere".
+  static constexpr uint32_t kMaxBlocks = (uint32_t{1} << kBlockBits) - 1;
+
+  constexpr PoolPlace() = default;
+  // REQUIRES: device < kMaxDevices, block < kMaxBlocks.
+  constexpr PoolPlace(DeviceIndex device, BlockIndex block)
+      : bits_(device.value << kBlockBits | block.value) {}
+
+  [[nodiscard]] constexpr DeviceIndex device() const { return DeviceIndex(bits_ >> kBlockBits); }
+  [[nodiscard]] constexpr BlockIndex block() const { return BlockIndex(bits_ & kMaxBlocks); }
+  friend constexpr bool operator==(PoolPlace, PoolPlace) = default;
+
+ private:
+  uint32_t bits_ = UINT32_MAX;
+};
+static_assert(kMaxDevices == 1u << (32 - PoolPlace::kBlockBits));
+
+inline constexpr PoolPlace kNoPlace;
+
+// A byte offset in the tier's address space, a multiple of 4 KiB. With F files, slab c of the
+// space lies in file c % F, as that file's slab c / F (see docs/DISK_FORMAT.md).
+struct DiskLocation {
+  uint64_t offset = UINT64_MAX;
+  friend constexpr auto operator<=>(const DiskLocation&, const DiskLocation&) = default;
+  [[nodiscard]] bool valid() const { return offset != UINT64_MAX; }
+};
+
+}  // namespace kvtier

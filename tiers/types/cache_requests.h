@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// What callers ask of the cache, and what it answers; see cache.h for the calls.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "gpu/counter_page.h"
+#include "tiers/types/block_key.h"
+#include "tiers/types/cache_stats.h"
+
+namespace kvtier {
+
+// --- acquire ---
+
+struct AcquireRequest {
+  SessionId session;
+  PoolId pool;
+  // Hashes of the sequence's full blocks, from block 0.
+  std::vector<BlockHash> hashes;
+  // Hashes of partial blocks that would do after all of `hashes`, the longest first.
+  std::vector<BlockHash> partial_blocks;
+  // Private blocks to allocate: all of them or the call fails.
+  uint32_t new_blocks = 0;
+  // Tokens of a full block, for the count of tokens that are missed.
+  uint16_t block_tokens = 0;
+  // Not 0: what is in host is loaded layer by layer, over all blocks, a block being so many equal
+  // layers. REQUIRES: divides the pool's block_bytes.
+  uint32_t layers = 0;
+  // Where the load is to be counted, if anywhere.
+  std::shared_ptr<CounterPage> counters;
+  // The caller's number for the request, for the tracer.
+  uint64_t request_id = 0;
+};
+
+struct AcquiredBlock {
+  BlockHandle handle;
+  // Where it was found; kPool means usable now. What only another device's pool holds comes through
+  // host and counts as found there.
+  Tier tier = Tier::kPool;
+  uint16_t tokens = 0;
+};
+
+struct AcquireReply {
+  // The longest cached prefix, in order, each with one reference for the session. A block found
+  // below the pool may be used once the load has reached it.
+  std::vector<AcquiredBlock> hits;
+  // Which of `partial_blocks` hit; it is then the last of `hits`.
+  std::optional<uint32_t> partial_block;
+  std::vector<BlockHandle> new_blocks;
+  // Nonzero if something is being loaded.
+  LoadId load;
+  // Of the load: stands at how many of the hits are usable or, with layers asked for, how many
+  // layers of all the hits. Null if there is no load, or no room to count it.
+  std::shared_ptr<const StepCounter> counter;
+  // Why the first block after `hits` was not served; kNone when everything asked for was.
+  MissReason miss = MissReason::kNone;
+};
+
+// Reports on a load, in prefix order. The first `ready` of the acquire's hits are usable. When
+// `finished`, nothing follows; if then ready < hits.size(), the block at `ready` could not be
+// loaded: the bytes from there on must not be used, and the session still holds (and must release)
+// its references to those blocks.
+struct LoadProgress {
+  SessionId session;
+  LoadId load;
+  uint32_t ready = 0;
+  bool finished = false;
+  MissReason miss = MissReason::kNone;
+};
+
+// --- commit ---
+
+struct CommitRequest {
+  BlockHandle block;
+  BlockHash hash;
+  // The block before this one, or nothing for block 0. Need not be cached.
+  std::optional<BlockHash> parent;
+  uint16_t tokens = 0;
+  // Position in the sequence, 0 for the first block: the deeper is evicted first.
+  uint32_t depth = 0;
+  RetentionClass retention = RetentionClass::kExtended;
+  // If given, compared with the bytes when they are first offloaded.
+  std::optional<PayloadChecksum> checksum;
+};
+
+struct CommitReply {
+  // The hash was committed before: the first is kept, and `block` stays the caller's private block.
+  bool duplicate = false;
+};
+
+struct PoolInfo {
+  PoolId id;
+  uint64_t generation = 0;  // differs between any two pools ever created on this host
+  uint64_t bytes = 0;
+  uint64_t block_bytes = 0;
+  uint32_t blocks = 0;
+  int fd = -1;  // owned by the pool
+};
+
+// Of one handle that could not be released.
+struct ReleaseError {
+  uint32_t position = 0;
+  Error error;
+};
+
+// Of a stretch of a verification.
+struct VerifyResult {
+  uint64_t next_cursor = 0;
+  uint64_t checked = 0;
+  uint64_t bad = 0;
+  uint64_t bytes = 0;
+  bool finished = false;
+};
+
+}  // namespace kvtier
