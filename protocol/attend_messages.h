@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages by which the daemon computes attention for clients that launch nothing themselves; see
-// messages.h for the rules common to all and docs/PROTOCOL.md for what the fields mean.
+// Messages by which the daemon computes attention for clients that launch no kernels themselves;
+// messages.h has the rules common to all, docs/PROTOCOL.md says what the fields mean.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
-#include <span>
 #include <vector>
 
 #include "base/ids.h"
-#include "base/result.h"
 #include "protocol/limits.h"
 #include "protocol/message_type.h"
 #include "protocol/model_record.h"
@@ -21,36 +18,27 @@ namespace kvtier::wire {
 // of the session's earlier workspace of that number.
 struct Workspace {
   static constexpr MessageType kType = MessageType::kWorkspace;
-  // On whose device.
+  // The workspace is on this pool's device.
   PoolId pool;
   uint32_t number = 0;  // below kMaxWorkspaces: checked by Decode, kInvalidArgument "bad_workspace"
   uint64_t bytes = 0;   // 1 to kMaxWorkspaceBytes, likewise
-
-  void Encode(uint64_t request_id, std::vector<std::byte>* out) const;
-  [[nodiscard]] static Result<Workspace> Decode(std::span<const std::byte> payload);
 };
 
-// Its descriptor travels with this frame's first byte, as ATTACH_REPLY's does.
+// The memory's descriptor travels with this frame's first byte, as ATTACH_REPLY's does.
 struct WorkspaceReply {
   static constexpr MessageType kType = MessageType::kWorkspaceReply;
   uint64_t bytes = 0;  // what was asked for, rounded up
   DeviceKind device_kind = DeviceKind::kHost;
-
-  void Encode(uint64_t request_id, std::vector<std::byte>* out) const;
-  [[nodiscard]] static Result<WorkspaceReply> Decode(std::span<const std::byte> payload);
 };
 
 // Gives back the memory of the session's workspace of that number, if there is one. Not answered.
 struct WorkspaceClose {
   static constexpr MessageType kType = MessageType::kWorkspaceClose;
   uint32_t number = 0;  // as in Workspace
-
-  void Encode(uint64_t request_id, std::vector<std::byte>* out) const;
-  [[nodiscard]] static Result<WorkspaceClose> Decode(std::span<const std::byte> payload);
 };
 
 struct AttendSequence {
-  uint32_t query_tokens = 0;  // the sequence's last so many tokens ask
+  uint32_t query_tokens = 0;  // the sequence's last so many tokens are queries
   uint32_t kv_tokens = 0;     // cached, those included
   friend bool operator==(const AttendSequence&, const AttendSequence&) = default;
 };
@@ -76,31 +64,16 @@ struct Attend {
   std::vector<AttendSequence> sequences;
   // Of all sequences, one after another; each has as many as its kv_tokens need.
   std::vector<BlockHandle> blocks;
-
-  void Encode(uint64_t request_id, std::vector<std::byte>* out) const;
-  [[nodiscard]] static Result<Attend> Decode(std::span<const std::byte> payload);
-};
-
-// ATTEND over a cache of fp8 numbers that are to be multiplied with something: the keys and values
-// of each KV head with a number of their own, or of all heads with one; none: 1.
-struct AttendScaled {
-  static constexpr MessageType kType = MessageType::kAttendScaled;
-  Attend attend;
-  // Finite and above 0: checked by Decode, kInvalidArgument "bad_scale".
+  // What the numbers of an fp8 cache are multiplied with: one for each KV head, or one for all;
+  // none stands for 1. Finite and above 0: checked by Decode, kInvalidArgument "bad_scale".
   std::vector<float> key_scales;
   std::vector<float> value_scales;
-
-  void Encode(uint64_t request_id, std::vector<std::byte>* out) const;
-  [[nodiscard]] static Result<AttendScaled> Decode(std::span<const std::byte> payload);
 };
 
 // The results are in the workspace.
 struct AttendReply {
   static constexpr MessageType kType = MessageType::kAttendReply;
   uint64_t compute_ns = 0;  // what it took, without waiting for its turn
-
-  void Encode(uint64_t request_id, std::vector<std::byte>* out) const;
-  [[nodiscard]] static Result<AttendReply> Decode(std::span<const std::byte> payload);
 };
 
 }  // namespace kvtier::wire

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages about blocks; see messages.h for the rules common to all and tiers' documentation for
-// what the calls mean.
+// Messages about blocks: those that reference them, and those that only ask about them or keep
+// them. messages.h has the rules common to all, tiers/cache.h says what the calls mean.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "base/acquired.h"
 #include "base/digest.h"
 #include "base/ids.h"
 #include "base/result.h"
@@ -18,88 +18,48 @@
 
 namespace kvtier::wire {
 
-struct Acquire {
-  static constexpr MessageType kType = MessageType::kAcquire;
-  PoolId pool;
-  uint32_t new_blocks = 0;
-  std::span<const BlockHash> hashes;
-  std::span<const BlockHash> partial_blocks;
-
-  void Encode(uint64_t request_id, std::vector<std::byte>* out) const;
-  [[nodiscard]] static Result<Acquire> Decode(std::span<const std::byte> payload);
-};
-
-struct AcquireHit {
-  BlockHandle handle;
-  uint16_t tokens = 0;
-  Tier tier = Tier::kPool;
-  friend bool operator==(const AcquireHit&, const AcquireHit&) = default;
-};
-
-struct AcquireReply {
-  static constexpr MessageType kType = MessageType::kAcquireReply;
-  // Nonzero: LOAD_PROGRESS events follow.
-  LoadId load;
-  // One of the miss reasons that docs/PROTOCOL.md lists; unknown values are to be taken as "some
-  // reason", so that new ones can be added.
-  uint8_t miss_reason = 0;
-  // Which of `partial_blocks` hit; it is then the last of `hits`.
-  std::optional<uint32_t> partial_block;
-  std::vector<AcquireHit> hits;
-  std::vector<BlockHandle> new_blocks;
-
-  void Encode(uint64_t request_id, std::vector<std::byte>* out) const;
-  [[nodiscard]] static Result<AcquireReply> Decode(std::span<const std::byte> payload);
-};
-
 // In which order an acquire's blocks come from host memory to the pool.
 enum class LoadOrder : uint8_t {
   kBlocks = 0,  // block by block
   kLayers = 1,  // the first layer of all blocks, then the second
 };
 
-// ACQUIRE for sessions that have counters (kFeatureLoadCounters).
-struct AcquireCounted {
-  static constexpr MessageType kType = MessageType::kAcquireCounted;
+struct Acquire {
+  static constexpr MessageType kType = MessageType::kAcquire;
+  PoolId pool;
+  uint32_t new_blocks = 0;
   LoadOrder order = LoadOrder::kBlocks;
-  Acquire acquire;
-
-  void Encode(uint64_t request_id, std::vector<std::byte>* out) const;
-  [[nodiscard]] static Result<AcquireCounted> Decode(std::span<const std::byte> payload);
+  std::span<const BlockHash> hashes;
+  std::span<const BlockHash> partial_blocks;
 };
 
 // Where in the session's counter page a load is counted: a u32 that stands at `base` plus the steps
 // that are done, or beyond base + steps when the load has ended. Modulo 2^32.
 struct LoadCounter {
-  uint32_t offset = 0;  // in bytes; a multiple of 4
+  uint32_t offset = 0;  // in bytes; a multiple of 4, else Decode says "bad_counter"
   uint32_t base = 0;
-  uint32_t steps = 0;  // hits, or layers if these were asked for; not 0
+  uint32_t steps = 0;  // hits, or layers if these were asked for; 1 or more, else "bad_counter"
   friend bool operator==(const LoadCounter&, const LoadCounter&) = default;
 };
 
-struct AcquireCountedReply {
-  static constexpr MessageType kType = MessageType::kAcquireCountedReply;
-  // Nothing: nothing is loaded, or only events tell of it.
+struct AcquireReply {
+  static constexpr MessageType kType = MessageType::kAcquireReply;
+  // Nonzero: something is being loaded, and LOAD_PROGRESS events follow.
+  LoadId load;
+  // Nothing: nothing is loaded, or the counter page has no free counter and only events tell of it.
   std::optional<LoadCounter> counter;
-  AcquireReply acquired;
-
-  void Encode(uint64_t request_id, std::vector<std::byte>* out) const;
-  [[nodiscard]] static Result<AcquireCountedReply> Decode(std::span<const std::byte> payload);
+  // Which of `partial_blocks` hit; it is then the last of `hits`.
+  std::optional<uint32_t> partial_block;
+  // May have a value that MissReason has no name for: a later 1.x adds reasons.
+  MissReason miss = MissReason::kNone;
+  std::vector<AcquiredBlock> hits;
+  std::vector<BlockHandle> new_blocks;
 };
 
 // An event: request id 0.
 struct LoadProgress {
   static constexpr MessageType kType = MessageType::kLoadProgress;
-  LoadId load;
-  // The first `ready` of the acquire's hits are usable.
-  uint32_t ready = 0;
-  // Nothing follows for this load. If then not all hits are ready, the block at `ready` could not
-  // be loaded: bytes from there on must not be used, their references are still to be released.
-  bool finished = false;
-  uint8_t miss_reason = 0;
-
-  void Encode(uint64_t request_id, std::vector<std::byte>* out) const;
-  [[nodiscard]] static Result<LoadProgress> Decode(std::span<const std::byte> payload);
+  kvtier::LoadProgress progress;
 };
 
 struct CommitItem {
@@ -119,9 +79,6 @@ struct Commit {
   static constexpr MessageType kType = MessageType::kCommit;
   PoolId pool;
   std::vector<CommitItem> items;
-
-  void Encode(uint64_t request_id, bool want_reply, std::vector<std::byte>* out) const;
-  [[nodiscard]] static Result<Commit> Decode(std::span<const std::byte> payload);
 };
 
 enum class CommitOutcome : uint8_t {
@@ -142,9 +99,6 @@ struct CommitReply {
   };
   // Items not mentioned were committed.
   std::vector<Item> items;
-
-  void Encode(uint64_t request_id, std::vector<std::byte>* out) const;
-  [[nodiscard]] static Result<CommitReply> Decode(std::span<const std::byte> payload);
 };
 
 // Fire and forget, as COMMIT.
@@ -152,9 +106,6 @@ struct Release {
   static constexpr MessageType kType = MessageType::kRelease;
   PoolId pool;
   std::vector<BlockHandle> blocks;
-
-  void Encode(uint64_t request_id, bool want_reply, std::vector<std::byte>* out) const;
-  [[nodiscard]] static Result<Release> Decode(std::span<const std::byte> payload);
 };
 
 struct ReleaseReply {
@@ -167,9 +118,45 @@ struct ReleaseReply {
   };
   // Handles not mentioned were released.
   std::vector<Item> errors;
+};
 
-  void Encode(uint64_t request_id, std::vector<std::byte>* out) const;
-  [[nodiscard]] static Result<ReleaseReply> Decode(std::span<const std::byte> payload);
+struct Prefetch {
+  static constexpr MessageType kType = MessageType::kPrefetch;
+  PoolId pool;
+  std::span<const BlockHash> hashes;
+};
+
+struct PrefetchReply {
+  static constexpr MessageType kType = MessageType::kPrefetchReply;
+  uint32_t count = 0;  // blocks that are in the pool or being loaded into it
+};
+
+struct Lookup {
+  static constexpr MessageType kType = MessageType::kLookup;
+  PoolId pool;
+  std::span<const BlockHash> hashes;
+};
+
+inline constexpr uint8_t kPresentInPool = 1 << 0;
+inline constexpr uint8_t kPresentInHost = 1 << 1;
+inline constexpr uint8_t kPersistedOnDisk = 1 << 2;
+
+struct LookupReply {
+  static constexpr MessageType kType = MessageType::kLookupReply;
+  // One per hash asked for: the bits above.
+  std::vector<uint8_t> presence;
+};
+
+struct Pin {
+  static constexpr MessageType kType = MessageType::kPin;
+  PoolId pool;
+  int64_t ttl_ms = 0;  // 0 unpins; a negative one is refused: kInvalidArgument "bad_ttl"
+  std::span<const BlockHash> hashes;
+};
+
+struct PinReply {
+  static constexpr MessageType kType = MessageType::kPinReply;
+  uint32_t count = 0;  // of the hashes, those cached and now pinned
 };
 
 }  // namespace kvtier::wire

@@ -10,8 +10,10 @@ namespace kvtier::wire {
 
 // "KVT1" as it lies on the wire.
 inline constexpr uint32_t kMagic = 0x3154564b;
-inline constexpr uint16_t kProtocolVersionMin = 1;
-inline constexpr uint16_t kProtocolVersionMax = 1;
+// Both sides must have the same major version, and speak the lower of their minor versions. What a
+// minor version may add: "Versions" in docs/PROTOCOL.md.
+inline constexpr uint16_t kProtocolMajor = 1;
+inline constexpr uint16_t kProtocolMinor = 0;
 
 // A frame is its 16-byte header and its payload; these bound the two together.
 inline constexpr uint32_t kFrameHeaderBytes = 16;
@@ -26,7 +28,7 @@ inline constexpr uint32_t kMaxAdminReplyFrameBytes =
 // 16,384 blocks of 16 tokens are a context of 262,144 tokens: one call names a whole sequence.
 inline constexpr uint32_t kMaxHashesPerCall = 16384;
 inline constexpr uint32_t kMaxBlocksPerCall = 16384;
-// A tail is a partial block: no more of them than a block has tokens.
+// As many as a block has tokens, since each candidate is one of its lengths.
 inline constexpr uint32_t kMaxPartialBlocksPerCall = 1024;
 // So that a COMMIT with every optional field still fits a frame.
 inline constexpr uint32_t kMaxCommitsPerCall = 8192;
@@ -34,9 +36,9 @@ inline constexpr uint32_t kMaxCommitsPerCall = 8192;
 // Sequences of one ATTEND, and the query tokens of all of them.
 inline constexpr uint32_t kMaxAttendSequences = 4096;
 inline constexpr uint32_t kMaxAttendQueryTokens = 65536;
-// What the keys of an ATTEND_SCALED are multiplied with, or its values: one for each KV head.
+// Of an ATTEND's keys, and of its values: one for each KV head.
 inline constexpr uint32_t kMaxAttendScales = 1024;
-// A session's at once, and the bytes of one.
+// How many a session may have at once, and the bytes of one.
 inline constexpr uint32_t kMaxWorkspaces = 16;
 inline constexpr uint64_t kMaxWorkspaceBytes = uint64_t{1} << 30;
 

@@ -1,59 +1,91 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a frame carries.
+// The numbers and names of the messages, and the two functions that make frames of messages and
+// messages of frames.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string_view>
+#include <vector>
+
+#include "base/result.h"
 
 namespace kvtier::wire {
 
-// Values never change; new ones are appended.
+// X(enumerator, number, name), in the order of the numbers, which have no gaps. A message that a
+// later 1.x adds is appended; see "Versions" in docs/PROTOCOL.md.
+#define KVT_MESSAGES(X)                             \
+  X(kHello, 1, "HELLO")                             \
+  X(kHelloReply, 2, "HELLO_REPLY")                  \
+  X(kRegisterModel, 3, "REGISTER_MODEL")            \
+  X(kRegisterModelReply, 4, "REGISTER_MODEL_REPLY") \
+  X(kDevices, 5, "DEVICES")                         \
+  X(kDevicesReply, 6, "DEVICES_REPLY")              \
+  X(kAttach, 7, "ATTACH")                           \
+  X(kAttachReply, 8, "ATTACH_REPLY")                \
+  X(kAcquire, 9, "ACQUIRE")                         \
+  X(kAcquireReply, 10, "ACQUIRE_REPLY")             \
+  X(kLoadProgress, 11, "LOAD_PROGRESS")             \
+  X(kCommit, 12, "COMMIT")                          \
+  X(kCommitReply, 13, "COMMIT_REPLY")               \
+  X(kRelease, 14, "RELEASE")                        \
+  X(kReleaseReply, 15, "RELEASE_REPLY")             \
+  X(kPrefetch, 16, "PREFETCH")                      \
+  X(kPrefetchReply, 17, "PREFETCH_REPLY")           \
+  X(kLookup, 18, "LOOKUP")                          \
+  X(kLookupReply, 19, "LOOKUP_REPLY")               \
+  X(kPin, 20, "PIN")                                \
+  X(kPinReply, 21, "PIN_REPLY")                     \
+  X(kWorkspace, 22, "WORKSPACE")                    \
+  X(kWorkspaceReply, 23, "WORKSPACE_REPLY")         \
+  X(kWorkspaceClose, 24, "WORKSPACE_CLOSE")         \
+  X(kAttend, 25, "ATTEND")                          \
+  X(kAttendReply, 26, "ATTEND_REPLY")               \
+  X(kStats, 27, "STATS")                            \
+  X(kStatsReply, 28, "STATS_REPLY")                 \
+  X(kPing, 29, "PING")                              \
+  X(kPong, 30, "PONG")                              \
+  X(kError, 31, "ERROR")                            \
+  X(kAdminRequest, 32, "ADMIN_REQUEST")             \
+  X(kAdminProgress, 33, "ADMIN_PROGRESS")           \
+  X(kAdminReply, 34, "ADMIN_REPLY")
+
 enum class MessageType : uint16_t {
-  kHello = 1,
-  kHelloReply = 2,
-  kRegisterModel = 3,
-  kRegisterModelReply = 4,
-  kAttach = 5,
-  kAttachReply = 6,
-  kAcquire = 7,
-  kAcquireReply = 8,
-  kLoadProgress = 9,
-  kCommit = 10,
-  kCommitReply = 11,
-  kRelease = 12,
-  kReleaseReply = 13,
-  kPrefetch = 14,
-  kPrefetchReply = 15,
-  kLookup = 16,
-  kLookupReply = 17,
-  kPin = 18,
-  kPinReply = 19,
-  kStats = 20,
-  kStatsReply = 21,
-  kPing = 22,
-  kPong = 23,
-  kError = 24,
-  kAcquireCounted = 25,
-  kAcquireCountedReply = 26,
-  kWorkspace = 28,
-  kWorkspaceReply = 29,
-  kAttend = 30,
-  kAttendReply = 31,
-  // The admin socket's.
-  kAdminRequest = 32,
-  kAdminProgress = 33,
-  kAdminReply = 34,
-  // More of the clients'.
-  kDevices = 40,
-  kDevicesReply = 41,
-  kAttendScaled = 42,
-  kWorkspaceClose = 43,
+#define KVT_X(enumerator, number, name) enumerator = number,
+  KVT_MESSAGES(KVT_X)
+#undef KVT_X
 };
 
 // "ACQUIRE_REPLY"; "unknown" for a number that no message has.
-[[nodiscard]] std::string_view MessageTypeName(uint16_t type);
-[[nodiscard]] inline std::string_view MessageTypeName(MessageType type) {
-  return MessageTypeName(static_cast<uint16_t>(type));
+[[nodiscard]] constexpr std::string_view MessageTypeName(MessageType type) {
+  switch (type) {
+#define KVT_X(enumerator, number, name) \
+  case MessageType::enumerator:         \
+    return name;
+    KVT_MESSAGES(KVT_X)
+#undef KVT_X
+  }
+  return "unknown";
 }
+[[nodiscard]] constexpr std::string_view MessageTypeName(uint16_t type) {
+  return MessageTypeName(static_cast<MessageType>(type));
+}
+
+// Appends one frame to `out`, which may hold others. `flags` are those of frame.h. REQUIRES: lists
+// and texts keep within limits.h; the texts of errors are cut to fit. Defined for every message of
+// messages.h; may be called from any thread.
+template <typename Message>
+void Encode(const Message& message, uint64_t request_id, std::vector<std::byte>* out,
+            uint16_t flags = 0);
+
+// The message that a payload holds. Pure; trusts nothing: counts are bounded and compared with what
+// remains before anything is allocated, enum values and texts are checked, bytes left over are an
+// error. A span member of the result points into `payload`. Errors concern that message alone,
+// since the frame's end is known: kInvalidArgument "truncated_message", "trailing_bytes",
+// "bad_enum", "bad_text", "unknown_bits" and those that the message names; kLimitExceeded
+// "too_many_hashes", "too_many_blocks", "too_many_partial_blocks", "text_too_long".
+template <typename Message>
+[[nodiscard]] Result<Message> Decode(std::span<const std::byte> payload);
 
 }  // namespace kvtier::wire

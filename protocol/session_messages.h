@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages that open a connection, register models and attach pools; see messages.h for the rules
-// common to all.
+// Messages that open a connection, register models and attach pools, that ask how the daemon is,
+// and those of the admin socket; messages.h has the rules common to all.
 #pragma once
 
 #include <array>
-#include <cstddef>
 #include <cstdint>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -23,37 +21,28 @@ namespace kvtier::wire {
 // A model as one connection calls it.
 using ModelId = Strong<struct ModelIdTag, uint32_t>;
 
-// Optional features, as bits of HELLO and HELLO_REPLY. Loads are counted in memory that the session
-// shares with the daemon; ACQUIRE_COUNTED may be used.
-inline constexpr uint64_t kFeatureLoadCounters = 1 << 0;
-inline constexpr uint64_t kKnownFeatures = kFeatureLoadCounters;
-
-// The first message of a connection. `magic` is checked by Decode: kInvalidArgument "bad_magic".
+// The first message of a connection; its form is the same in all versions of the protocol. Decode
+// checks the magic: kInvalidArgument "bad_magic".
 struct Hello {
   static constexpr MessageType kType = MessageType::kHello;
-  // The range of versions the client speaks; version_min <= version_max is checked by Decode.
-  uint16_t version_min = kProtocolVersionMin;
-  uint16_t version_max = kProtocolVersionMax;
-  // Optional features the client would like; bits that the daemon does not know are ignored.
-  uint64_t features = 0;
+  // The version the client speaks.
+  uint16_t major = kProtocolMajor;
+  uint16_t minor = kProtocolMinor;
   // For logs and `kvtierctl status` only; grants nothing.
   std::string client_name;
-
-  void Encode(uint64_t request_id, std::vector<std::byte>* out) const;
-  [[nodiscard]] static Result<Hello> Decode(std::span<const std::byte> payload);
 };
 
-// The highest version that both a client's range and this build speak. Errors: kUnsupported
-// "version_mismatch" naming both ranges.
-[[nodiscard]] Result<uint16_t> NegotiateVersion(const Hello& hello);
+// The minor version that both sides speak: the lower of the two. Errors: kUnsupported
+// "version_mismatch" if the major versions differ, naming both.
+[[nodiscard]] Result<uint16_t> NegotiateMinor(uint16_t peer_major, uint16_t peer_minor);
 
-// With kFeatureLoadCounters granted, the descriptor of the session's counter page travels with this
-// frame's first byte (SCM_RIGHTS); see socket_io.h.
+// The descriptor of the session's counter page travels with this frame's first byte (SCM_RIGHTS);
+// see socket_io.h.
 struct HelloReply {
   static constexpr MessageType kType = MessageType::kHelloReply;
-  uint16_t version = kProtocolVersionMax;
-  // Those asked for that the daemon grants.
-  uint64_t features = 0;
+  // What both sides speak from here on.
+  uint16_t major = kProtocolMajor;
+  uint16_t minor = kProtocolMinor;
   SessionId session;
   // Differs between any two starts of the daemon: after a reconnect, a changed one means that pool
   // and handles are gone.
@@ -63,20 +52,14 @@ struct HelloReply {
   uint32_t max_hashes = kMaxHashesPerCall;
   uint32_t max_blocks = kMaxBlocksPerCall;
   uint32_t max_references = 0;
-  // Whose cache this is, as the daemon derived it from the peer's credentials.
+  // Which tenant's cache this is, as the daemon derived it from the peer's credentials.
   std::string tenant;
-
-  void Encode(uint64_t request_id, std::vector<std::byte>* out) const;
-  [[nodiscard]] static Result<HelloReply> Decode(std::span<const std::byte> payload);
 };
 
 // Decode's errors include those of ModelRecord::Decode.
 struct RegisterModel {
   static constexpr MessageType kType = MessageType::kRegisterModel;
   ModelRecord record;
-
-  void Encode(uint64_t request_id, std::vector<std::byte>* out) const;
-  [[nodiscard]] static Result<RegisterModel> Decode(std::span<const std::byte> payload);
 };
 
 struct RegisterModelReply {
@@ -84,17 +67,11 @@ struct RegisterModelReply {
   ModelId model;
   ModelFingerprint fingerprint;
   uint64_t block_bytes = 0;
-
-  void Encode(uint64_t request_id, std::vector<std::byte>* out) const;
-  [[nodiscard]] static Result<RegisterModelReply> Decode(std::span<const std::byte> payload);
 };
 
 // Which devices have pools.
 struct Devices {
   static constexpr MessageType kType = MessageType::kDevices;
-
-  void Encode(uint64_t request_id, std::vector<std::byte>* out) const;
-  [[nodiscard]] static Result<Devices> Decode(std::span<const std::byte> payload);
 };
 
 enum class DeviceKind : uint8_t { kHost = 0, kCuda = 1 };
@@ -110,9 +87,6 @@ struct DevicesReply {
   };
   // At least one; the position is what Attach calls it.
   std::vector<Device> devices;
-
-  void Encode(uint64_t request_id, std::vector<std::byte>* out) const;
-  [[nodiscard]] static Result<DevicesReply> Decode(std::span<const std::byte> payload);
 };
 
 struct Attach {
@@ -121,12 +95,9 @@ struct Attach {
   uint32_t device = 0;  // its position in DevicesReply
   // Size if the pool is created by this call; 0 leaves it to the daemon.
   uint64_t pool_bytes = 0;
-
-  void Encode(uint64_t request_id, std::vector<std::byte>* out) const;
-  [[nodiscard]] static Result<Attach> Decode(std::span<const std::byte> payload);
 };
 
-// The pool's descriptor travels with this frame's first byte (SCM_RIGHTS); see socket_io.h.
+// The pool's descriptor travels with this frame's first byte, as HelloReply's does.
 struct AttachReply {
   static constexpr MessageType kType = MessageType::kAttachReply;
   PoolId pool;
@@ -136,16 +107,10 @@ struct AttachReply {
   uint64_t block_bytes = 0;
   uint32_t blocks = 0;
   DeviceKind device_kind = DeviceKind::kHost;
-
-  void Encode(uint64_t request_id, std::vector<std::byte>* out) const;
-  [[nodiscard]] static Result<AttachReply> Decode(std::span<const std::byte> payload);
 };
 
 struct Stats {
   static constexpr MessageType kType = MessageType::kStats;
-
-  void Encode(uint64_t request_id, std::vector<std::byte>* out) const;
-  [[nodiscard]] static Result<Stats> Decode(std::span<const std::byte> payload);
 };
 
 struct StatsReply {
@@ -162,23 +127,14 @@ struct StatsReply {
   uint64_t pool_blocks_private = 0;
   uint64_t pool_blocks_cached = 0;
   uint64_t session_references = 0;
-
-  void Encode(uint64_t request_id, std::vector<std::byte>* out) const;
-  [[nodiscard]] static Result<StatsReply> Decode(std::span<const std::byte> payload);
 };
 
 struct Ping {
   static constexpr MessageType kType = MessageType::kPing;
-
-  void Encode(uint64_t request_id, std::vector<std::byte>* out) const;
-  [[nodiscard]] static Result<Ping> Decode(std::span<const std::byte> payload);
 };
 
 struct Pong {
   static constexpr MessageType kType = MessageType::kPong;
-
-  void Encode(uint64_t request_id, std::vector<std::byte>* out) const;
-  [[nodiscard]] static Result<Pong> Decode(std::span<const std::byte> payload);
 };
 
 // Answers the request whose id it carries; with request id 0 it concerns the connection, which the
@@ -186,9 +142,24 @@ struct Pong {
 struct ErrorReply {
   static constexpr MessageType kType = MessageType::kError;
   Error error;
+};
 
-  void Encode(uint64_t request_id, std::vector<std::byte>* out) const;
-  [[nodiscard]] static Result<ErrorReply> Decode(std::span<const std::byte> payload);
+// Messages of the admin socket are JSON texts. Decode checks the length only: whether the text is
+// JSON is for the JSON parser.
+struct AdminRequest {
+  static constexpr MessageType kType = MessageType::kAdminRequest;
+  std::string json;  // at most kMaxAdminRequestTextBytes
+};
+
+// Any number of them may come before the reply.
+struct AdminProgress {
+  static constexpr MessageType kType = MessageType::kAdminProgress;
+  std::string json;  // at most kMaxAdminReplyTextBytes
+};
+
+struct AdminReply {
+  static constexpr MessageType kType = MessageType::kAdminReply;
+  std::string json;  // at most kMaxAdminReplyTextBytes
 };
 
 }  // namespace kvtier::wire

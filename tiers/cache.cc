@@ -10,9 +10,9 @@ namespace kvtier {
 Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, IndexSnapshot snapshot)
     : state(options, std::move(environment), snapshot.budget),
       loads(&state.stats,
-            [this](const LoadProgress& progress) {
-              if (progress.finished) state.trace.LoadEnd(progress);
-              sessions.Report(progress);
+            [this](SessionId session, const LoadProgress& progress) {
+              if (progress.finished) state.trace.LoadEnd(session, progress);
+              sessions.Report(session, progress);
             }),
       sessions(&state),
       disk(&state),

@@ -1,18 +1,101 @@
 // SPDX-License-Identifier: Apache-2.0
 // The C ABI: administration, and what belongs to no object.
 
+#include <fmt/format.h>
+
 #include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
-#include "client/abi/last_error.h"
-#include "client/core/admin_call.h"
+#include "base/acquired.h"
+#include "client/abi/c_common.h"
+#include "client/core/channel.h"
+#include "client/core/unix_socket.h"
+#include "protocol/messages.h"
 
 namespace kvtier::client {
 namespace {
 
+// kvtier.h stands alone, and so repeats the list of base/acquired.h.
+#define KVT_X(enumerator, c_name, name, meaning) \
+  static_assert(KVT_MISS_##c_name == static_cast<int>(MissReason::enumerator));
+KVT_MISS_REASONS(KVT_X)
+#undef KVT_X
+static_assert(KVT_MISS_CANCELLED + 1 == kMissReasonCount, "kvtier.h lacks the latest reasons");
+
 // Long enough for any single step of the daemon's that reports nothing.
 constexpr int64_t kDefaultAdminTimeoutMs = 30 * 1000;
+
+// What has come from the daemon; guarded by the channel's lock.
+struct Inbox {
+  std::vector<std::string> progress;
+  std::optional<Result<std::string>> reply;
+
+  [[nodiscard]] Status Take(const wire::Frame& frame) {
+    switch (static_cast<wire::MessageType>(frame.type)) {
+      case wire::MessageType::kAdminProgress: {
+        KVT_ASSIGN_OR_RETURN(wire::AdminProgress message,
+                             wire::Decode<wire::AdminProgress>(frame.payload));
+        progress.push_back(std::move(message.json));
+        return {};
+      }
+      case wire::MessageType::kAdminReply: {
+        KVT_ASSIGN_OR_RETURN(wire::AdminReply message,
+                             wire::Decode<wire::AdminReply>(frame.payload));
+        reply = std::move(message.json);
+        return {};
+      }
+      case wire::MessageType::kError: {
+        KVT_ASSIGN_OR_RETURN(wire::ErrorReply message,
+                             wire::Decode<wire::ErrorReply>(frame.payload));
+        reply = tl::unexpected(std::move(message.error));
+        return {};
+      }
+      default:
+        return MakeError(ErrorCode::kCorrupt, "unexpected_message",
+                         fmt::format("type {}", frame.type));
+    }
+  }
+};
+
+// Sends `request_json` and returns the reply's text; `progress` sees the messages in between, in
+// order, on this thread. Waits up to `timeout_ms` for each message. Errors: those of
+// ConnectUnixSocket; the daemon's refusal; kUnavailable; kTimeout; kLimitExceeded "text_too_long".
+Result<std::string> CallAdmin(const std::string& socket_path, const std::string& request_json,
+                              int64_t timeout_ms,
+                              const std::function<void(const std::string& json)>& progress) {
+  if (request_json.size() > wire::kMaxAdminRequestTextBytes) {
+    return MakeError(
+        ErrorCode::kLimitExceeded, "text_too_long",
+        fmt::format("{} bytes, at most {}", request_json.size(), wire::kMaxAdminRequestTextBytes));
+  }
+  KVT_ASSIGN_OR_RETURN(UniqueFd socket, ConnectUnixSocket(socket_path, DeadlineIn(timeout_ms)));
+  Inbox inbox;
+  Channel channel(std::move(socket), wire::kMaxAdminReplyFrameBytes,
+                  [&](const wire::Frame& frame) { return inbox.Take(frame); });
+  const wire::AdminRequest request{.json = request_json};
+  KVT_RETURN_IF_ERROR(
+      channel.Post([&](uint64_t request_id,
+                       std::vector<std::byte>* out) { wire::Encode(request, request_id, out); },
+                   DeadlineIn(timeout_ms)));
+  while (true) {
+    const Status waited = channel.WaitUntil([&] { return inbox.reply || !inbox.progress.empty(); },
+                                            DeadlineIn(timeout_ms));
+    std::unique_lock lock = channel.Lock();
+    const std::vector<std::string> messages = std::exchange(inbox.progress, {});
+    const std::optional<Result<std::string>> reply = inbox.reply;
+    lock.unlock();
+    for (const std::string& json : messages) {
+      if (progress) progress(json);
+    }
+    if (reply) return *reply;
+    KVT_RETURN_IF_ERROR(waited);
+  }
+}
 
 Status Admin(const char* socket_path, const char* request_json, int64_t timeout_ms,
              kvt_admin_progress progress, void* user, char** reply_json) {
@@ -57,32 +140,10 @@ const char* kvt_status_name(kvt_status status) {
 }
 
 const char* kvt_miss_name(kvt_miss miss) {
-  switch (miss) {
-    case KVT_MISS_NONE:
-      return "none";
-    case KVT_MISS_UNKNOWN:
-      return "unknown";
-    case KVT_MISS_EXPIRED:
-      return "expired";
-    case KVT_MISS_POOL_FULL:
-      return "pool_full";
-    case KVT_MISS_HOST_FULL:
-      return "host_full";
-    case KVT_MISS_READ_ERROR:
-      return "read_error";
-    case KVT_MISS_CHECKSUM_MISMATCH:
-      return "checksum_mismatch";
-    case KVT_MISS_IDENTITY_MISMATCH:
-      return "identity_mismatch";
-    case KVT_MISS_COPY_FAILED:
-      return "copy_failed";
-    case KVT_MISS_CANCELLED:
-      return "cancelled";
-    case KVT_MISS_UNAVAILABLE:
-      return "unavailable";
-    default:
-      return "other";
-  }
+  if (miss == KVT_MISS_UNAVAILABLE) return "unavailable";
+  // A daemon of a later minor version may have more reasons.
+  if (miss >= kvtier::kMissReasonCount) return "other";
+  return kvtier::kMissReasonTexts[miss].name.data();
 }
 
 }  // extern "C"

@@ -8,8 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/abi/c_handles.h"
-#include "client/abi/last_error.h"
+#include "client/abi/c_common.h"
 #include "client/core/workspace.h"
 
 struct kvt_workspace {
@@ -54,6 +53,9 @@ Status CheckRequest(const kvt_attend_request* request) {
   KVT_RETURN_IF_ERROR(CheckStruct(request, "request"));
   KVT_RETURN_IF_ERROR(CheckArray(request->sequences, request->sequence_count, "sequences"));
   KVT_RETURN_IF_ERROR(CheckArray(request->blocks, request->block_count, "blocks"));
+  KVT_RETURN_IF_ERROR(CheckArray(request->key_scales, request->key_scale_count, "key_scales"));
+  KVT_RETURN_IF_ERROR(
+      CheckArray(request->value_scales, request->value_scale_count, "value_scales"));
   if (request->query_dtype >= KVT_DTYPE_FLOAT32 && request->query_dtype <= KVT_DTYPE_BFLOAT16) {
     return {};
   }
@@ -61,33 +63,23 @@ Status CheckRequest(const kvt_attend_request* request) {
                    fmt::format("{}", request->query_dtype));
 }
 
-Status TakeScales(const kvt_attend_scales* scales, wire::AttendScaled* attend) {
-  KVT_RETURN_IF_ERROR(CheckStruct(scales, "scales"));
-  KVT_RETURN_IF_ERROR(CheckArray(scales->keys, scales->key_count, "keys"));
-  KVT_RETURN_IF_ERROR(CheckArray(scales->values, scales->value_count, "values"));
-  const std::span keys(scales->keys, scales->key_count);
-  const std::span values(scales->values, scales->value_count);
-  attend->key_scales.assign(keys.begin(), keys.end());
-  attend->value_scales.assign(values.begin(), values.end());
-  return {};
-}
-
-// Of `scaled`, only the scales are given.
-Status Attend(kvt_workspace* workspace, const kvt_attend_request* request,
-              wire::AttendScaled scaled, int64_t timeout_ms, uint64_t* compute_ns) {
+Status Attend(kvt_workspace* workspace, const kvt_attend_request* request, int64_t timeout_ms,
+              uint64_t* compute_ns) {
   KVT_RETURN_IF_ERROR(CheckPointer(workspace, "workspace"));
   KVT_RETURN_IF_ERROR(CheckRequest(request));
   const uint64_t attachment = workspace->workspace->attachment().id();
-  wire::Attend& attend = scaled.attend;
-  attend = {.layer = request->layer,
-            .q_heads = request->q_heads,
-            .query_dtype = static_cast<KvDtype>(request->query_dtype),
-            .softmax_scale = request->softmax_scale,
-            .soft_cap = request->soft_cap,
-            .window_tokens = request->window_tokens,
-            .query_offset = request->query_offset,
-            .output_offset = request->output_offset,
-            .lse_offset = request->lse_offset};
+  wire::Attend attend{
+      .layer = request->layer,
+      .q_heads = request->q_heads,
+      .query_dtype = static_cast<KvDtype>(request->query_dtype),
+      .softmax_scale = request->softmax_scale,
+      .soft_cap = request->soft_cap,
+      .window_tokens = request->window_tokens,
+      .query_offset = request->query_offset,
+      .output_offset = request->output_offset,
+      .lse_offset = request->lse_offset,
+      .key_scales = {request->key_scales, request->key_scales + request->key_scale_count},
+      .value_scales = {request->value_scales, request->value_scales + request->value_scale_count}};
   for (size_t i = 0; i < request->sequence_count; ++i) {
     attend.sequences.push_back(
         {request->sequences[i].query_tokens, request->sequences[i].kv_tokens});
@@ -102,7 +94,7 @@ Status Attend(kvt_workspace* workspace, const kvt_attend_request* request,
   }
   KVT_ASSIGN_OR_RETURN(const uint64_t nanoseconds,
                        workspace->workspace->Attend(
-                           std::move(scaled), ToDeadline(timeout_ms, *workspace->connection)));
+                           std::move(attend), ToDeadline(timeout_ms, *workspace->connection)));
   if (compute_ns != nullptr) *compute_ns = nanoseconds;
   return {};
 }
@@ -158,18 +150,7 @@ void kvt_attend_request_init(kvt_attend_request* request) {
 
 kvt_status kvt_attend(kvt_workspace* workspace, const kvt_attend_request* request,
                       int64_t timeout_ms, uint64_t* compute_ns) {
-  return client::Guard(
-      [&] { return client::Attend(workspace, request, {}, timeout_ms, compute_ns); });
-}
-
-kvt_status kvt_attend_scaled(kvt_workspace* workspace, const kvt_attend_request* request,
-                             const kvt_attend_scales* scales, int64_t timeout_ms,
-                             uint64_t* compute_ns) {
-  return client::Guard([&]() -> kvtier::Status {
-    kvtier::wire::AttendScaled scaled;
-    KVT_RETURN_IF_ERROR(client::TakeScales(scales, &scaled));
-    return client::Attend(workspace, request, std::move(scaled), timeout_ms, compute_ns);
-  });
+  return client::Guard([&] { return client::Attend(workspace, request, timeout_ms, compute_ns); });
 }
 
 kvt_status kvt_sequence_blocks(const kvt_sequence* sequence, kvt_block* blocks,

@@ -12,8 +12,7 @@
 #include <string>
 #include <utility>
 
-#include "client/abi/c_handles.h"
-#include "client/abi/last_error.h"
+#include "client/abi/c_common.h"
 #include "protocol/kv_layout.h"
 #include "protocol/model_record.h"
 
@@ -81,9 +80,11 @@ Result<ModelRecord> ToRecord(const kvt_model_record* given) {
 // One request without arguments.
 template <typename Request, typename Reply>
 Result<Reply> CallEmpty(Connection* connection) {
-  KVT_ASSIGN_OR_RETURN(const std::shared_ptr<Session> session, connection->GetSession());
+  KVT_ASSIGN_OR_RETURN(const std::shared_ptr<DaemonSession> session, connection->GetSession());
   return session->channel().Call<Reply>(
-      [](uint64_t request_id, std::vector<std::byte>* out) { Request{}.Encode(request_id, out); },
+      [](uint64_t request_id, std::vector<std::byte>* out) {
+        wire::Encode(Request{}, request_id, out);
+      },
       connection->RequestDeadline());
 }
 
@@ -147,7 +148,7 @@ Status GetDevices(kvt_connection* connection, kvt_device* devices, size_t capaci
   KVT_RETURN_IF_ERROR(CheckPointer(count, "count"));
   KVT_RETURN_IF_ERROR(CheckArray(devices, capacity, "devices"));
   *count = 0;
-  KVT_ASSIGN_OR_RETURN(const std::shared_ptr<Session> session,
+  KVT_ASSIGN_OR_RETURN(const std::shared_ptr<DaemonSession> session,
                        connection->connection->GetSession());
   KVT_ASSIGN_OR_RETURN(const std::vector<wire::DevicesReply::Device> known,
                        connection->connection->DevicesOf(*session));

@@ -6,8 +6,7 @@
 #include <cstring>
 #include <memory>
 
-#include "client/abi/c_handles.h"
-#include "client/abi/last_error.h"
+#include "client/abi/c_common.h"
 
 namespace kvtier::client {
 namespace {

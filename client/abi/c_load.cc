@@ -6,8 +6,7 @@
 #include <cstddef>
 #include <memory>
 
-#include "client/abi/c_handles.h"
-#include "client/abi/last_error.h"
+#include "client/abi/c_common.h"
 
 namespace kvtier::client {
 namespace {
@@ -23,13 +22,14 @@ Result<AttachmentPtr> AttachmentOf(kvt_pool* pool, kvt_load load) {
 }
 
 void Fill(const LoadState& state, kvt_load_progress* progress) {
-  progress->ready = state.ready;
-  progress->finished = state.finished ? 1 : 0;
-  progress->miss = state.miss_reason;
+  const LoadProgress& known = state.progress;
+  progress->ready = known.ready;
+  progress->finished = known.finished ? 1 : 0;
+  progress->miss = static_cast<kvt_miss>(known.miss);
   if (!HasField(*progress, progress->layers)) return;
-  const bool complete = state.finished && state.ready == state.hits;
+  const bool complete = known.finished && known.ready == state.hits;
   // What had been counted before a failure is not confirmed any more.
-  progress->layers = complete ? KVT_ALL_LAYERS : state.finished ? 0 : state.layers;
+  progress->layers = complete ? KVT_ALL_LAYERS : known.finished ? 0 : state.layers;
 }
 
 Status Wait(kvt_pool* pool, kvt_load load, const LoadGoal& goal, int64_t timeout_ms,
@@ -44,7 +44,7 @@ Status Wait(kvt_pool* pool, kvt_load load, const LoadGoal& goal, int64_t timeout
   Fill(state, progress);
   if (goal.ReachedBy(state)) return {};
   return MakeError(ErrorCode::kTimeout, "load_timeout",
-                   fmt::format("{} of {} blocks are loaded", state.ready, state.hits));
+                   fmt::format("{} of {} blocks are loaded", state.progress.ready, state.hits));
 }
 
 Status WaitOnStream(kvt_pool* pool, kvt_load load, uint32_t up_to, void* stream) {

@@ -10,8 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/abi/c_handles.h"
-#include "client/abi/last_error.h"
+#include "client/abi/c_common.h"
 
 namespace kvtier::client {
 namespace {
@@ -98,7 +97,7 @@ Status CheckAcquire(const kvt_acquire_request* request, const kvt_acquire_reply*
 
 void FillReply(const wire::AcquireReply& acquired, uint64_t attachment, kvt_acquire_reply* reply) {
   for (size_t i = 0; i < acquired.hits.size(); ++i) {
-    const wire::AcquireHit& hit = acquired.hits[i];
+    const AcquiredBlock& hit = acquired.hits[i];
     reply->hits[i] = kvt_acquired_block{.block = ToBlock(hit.handle, attachment),
                                         .tokens = hit.tokens,
                                         .tier = static_cast<kvt_tier>(hit.tier),
@@ -111,7 +110,7 @@ void FillReply(const wire::AcquireReply& acquired, uint64_t attachment, kvt_acqu
   reply->new_block_count = acquired.new_blocks.size();
   reply->partial_block = acquired.partial_block.value_or(KVT_NO_PARTIAL_BLOCK);
   reply->load = {acquired.load.value, attachment};
-  reply->miss = acquired.miss_reason;
+  reply->miss = static_cast<kvt_miss>(acquired.miss);
 }
 
 Status Acquire(kvt_pool* pool, const kvt_acquire_request* request, kvt_acquire_reply* reply) {

@@ -9,8 +9,7 @@
 #include <string>
 #include <utility>
 
-#include "client/abi/c_handles.h"
-#include "client/abi/last_error.h"
+#include "client/abi/c_common.h"
 #include "protocol/block_hash.h"
 #include "protocol/limits.h"
 
@@ -131,7 +130,7 @@ void FillInfo(const Sequence& sequence, kvt_sequence_info* info) {
   info->attachment = sequence.attachment().id();
   info->base = sequence.attachment().mapping()->base();
   info->ready = sequence.ready() ? 1 : 0;
-  info->miss = sequence.miss_reason();
+  info->miss = static_cast<kvt_miss>(sequence.miss());
 }
 
 Status CheckTableReady(const Sequence& sequence) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Errors of fire-and-forget calls, kept until somebody asks.
+// Errors of fire-and-forget calls, kept until they are taken.
 #pragma once
 
 #include <cstddef>

@@ -24,13 +24,13 @@ uint64_t NextAttachmentId() {
 
 Channel::Encoder EncoderOf(const auto& message) {
   return [&message](uint64_t request_id, std::vector<std::byte>* out) {
-    message.Encode(request_id, out);
+    wire::Encode(message, request_id, out);
   };
 }
 
 Channel::Encoder EncoderOf(const auto& message, bool want_reply) {
   return [&message, want_reply](uint64_t request_id, std::vector<std::byte>* out) {
-    message.Encode(request_id, want_reply, out);
+    wire::Encode(message, request_id, out, want_reply ? wire::kFlagWantReply : 0);
   };
 }
 
@@ -48,7 +48,7 @@ Status CheckGeometry(const wire::AttachReply& reply, uint64_t block_bytes) {
 }  // namespace
 
 Result<std::shared_ptr<const Attachment>> Attachment::Open(
-    std::shared_ptr<Session> session, const wire::Attach& request, uint64_t block_bytes,
+    std::shared_ptr<DaemonSession> session, const wire::Attach& request, uint64_t block_bytes,
     uint32_t block_tokens, const std::shared_ptr<PoolMapping>& known, Deadline deadline) {
   UniqueFd fd;
   Channel& channel = session->channel();
@@ -102,38 +102,31 @@ Result<wire::AcquireReply> Attachment::Acquire(std::span<const BlockHash> hashes
                                                std::span<const BlockHash> partial_blocks,
                                                uint32_t new_blocks, Deadline deadline,
                                                wire::LoadOrder order) const {
-  const wire::Acquire request{
-      .pool = pool_, .new_blocks = new_blocks, .hashes = hashes, .partial_blocks = partial_blocks};
+  const wire::Acquire request{.pool = pool_,
+                              .new_blocks = new_blocks,
+                              .order = order,
+                              .hashes = hashes,
+                              .partial_blocks = partial_blocks};
   KVT_RETURN_IF_ERROR(CheckAcquire(request));
   // Asking for nothing is answered here.
   if (hashes.empty() && partial_blocks.empty() && new_blocks == 0) return wire::AcquireReply{};
+  const auto on_reply = [&](const wire::AcquireReply& reply) {
+    return TakeAcquired(request, reply);
+  };
   const auto on_abandoned = [&](uint64_t request_id) {
     session_->AbandonAcquire(request_id, pool_);
   };
-  if (!session_->counters()) {
-    const auto on_reply = [&](const wire::AcquireReply& reply) {
-      return TakeAcquired(request, reply, std::nullopt, wire::LoadOrder::kBlocks);
-    };
-    return session_->channel().Call<wire::AcquireReply>(EncoderOf(request), deadline,
-                                                        {on_reply, on_abandoned});
-  }
-  const wire::AcquireCounted counted{.order = order, .acquire = request};
-  const auto on_reply = [&](const wire::AcquireCountedReply& reply) {
-    return TakeAcquired(request, reply.acquired, reply.counter, order);
-  };
-  KVT_ASSIGN_OR_RETURN(wire::AcquireCountedReply reply,
-                       session_->channel().Call<wire::AcquireCountedReply>(
-                           EncoderOf(counted), deadline, {on_reply, on_abandoned}));
-  return std::move(reply.acquired);
+  return session_->channel().Call<wire::AcquireReply>(EncoderOf(request), deadline,
+                                                      {on_reply, on_abandoned});
 }
 
-Status Attachment::TakeAcquired(const wire::Acquire& request, const wire::AcquireReply& reply,
-                                std::optional<wire::LoadCounter> counter,
-                                wire::LoadOrder order) const {
+Status Attachment::TakeAcquired(const wire::Acquire& request,
+                                const wire::AcquireReply& reply) const {
   KVT_RETURN_IF_ERROR(
       CheckReply(reply, request.hashes.size(), request.partial_blocks.size(), request.new_blocks));
   const auto hits = static_cast<uint32_t>(reply.hits.size());
-  const bool in_layers = order == wire::LoadOrder::kLayers;
+  const bool in_layers = request.order == wire::LoadOrder::kLayers;
+  const std::optional<wire::LoadCounter>& counter = reply.counter;
   if (counter && (reply.load.value == 0 || !session_->counters()->Holds(*counter) ||
                   (!in_layers && counter->steps != hits))) {
     return MakeError(ErrorCode::kCorrupt, "acquire_reply_invalid", "a counter that counts nothing");
@@ -153,11 +146,11 @@ Status Attachment::CheckReply(const wire::AcquireReply& reply, size_t hash_count
   if (reply.hits.size() > expected_max) return bad("more hits than hashes");
   if (reply.partial_block &&
       (*reply.partial_block >= partial_count || reply.hits.size() != expected_max)) {
-    return bad("a tail that was not asked for");
+    return bad("a partial block that was not asked for");
   }
   if (reply.new_blocks.size() != new_blocks) return bad("a wrong number of private blocks");
   bool below_pool = false;
-  for (const wire::AcquireHit& hit : reply.hits) {
+  for (const AcquiredBlock& hit : reply.hits) {
     if (hit.handle.index.value >= blocks_) return bad("a block outside the pool");
     if (hit.tokens == 0 || hit.tokens > block_tokens_) return bad("a block with too many tokens");
     below_pool |= hit.tier != Tier::kPool;
@@ -177,7 +170,7 @@ Status Attachment::WaitOnStream(LoadId load, uint32_t steps, void* stream,
                                 Deadline deadline) const {
   KVT_ASSIGN_OR_RETURN(const auto device, mapping_->OnDevice());
   KVT_ASSIGN_OR_RETURN(const LoadState state, FindLoad(session_.get(), load));
-  if (state.finished) return {};
+  if (state.progress.finished) return {};
   if (!state.counter) {
     const LoadGoal goal{.hits = state.in_layers ? state.hits : steps};
     const Result<LoadState> waited = WaitForLoad(session_.get(), load, goal, deadline);

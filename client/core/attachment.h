@@ -11,11 +11,10 @@
 #include "base/digest.h"
 #include "base/ids.h"
 #include "base/result.h"
-#include "client/core/deadline.h"
-#include "client/core/load_table.h"
-#include "client/core/load_wait.h"
+#include "client/core/daemon_session.h"
+#include "client/core/loads.h"
 #include "client/core/pool_mapping.h"
-#include "client/core/session.h"
+#include "client/core/unix_socket.h"
 #include "protocol/messages.h"
 
 namespace kvtier::client {
@@ -36,12 +35,12 @@ class Attachment {
   // and is used again if it is the same memory. Errors: the daemon's; kUnavailable; kTimeout;
   // kCorrupt, kIoError from mapping.
   [[nodiscard]] static Result<std::shared_ptr<const Attachment>> Open(
-      std::shared_ptr<Session> session, const wire::Attach& request, uint64_t block_bytes,
+      std::shared_ptr<DaemonSession> session, const wire::Attach& request, uint64_t block_bytes,
       uint32_t block_tokens, const std::shared_ptr<PoolMapping>& known, Deadline deadline);
 
   // Differs between any two attachments of this process, never 0.
   [[nodiscard]] uint64_t id() const { return id_; }
-  [[nodiscard]] const std::shared_ptr<Session>& session() const { return session_; }
+  [[nodiscard]] const std::shared_ptr<DaemonSession>& session() const { return session_; }
   [[nodiscard]] const std::shared_ptr<PoolMapping>& mapping() const { return mapping_; }
   [[nodiscard]] PoolId pool_id() const { return pool_; }
   [[nodiscard]] uint32_t blocks() const { return blocks_; }
@@ -86,9 +85,8 @@ class Attachment {
   [[nodiscard]] Status CheckHashCount(size_t count) const;
   [[nodiscard]] Status CheckAcquire(const wire::Acquire& request) const;
   // Checks what came and registers the load.
-  [[nodiscard]] Status TakeAcquired(const wire::Acquire& request, const wire::AcquireReply& reply,
-                                    std::optional<wire::LoadCounter> counter,
-                                    wire::LoadOrder order) const;
+  [[nodiscard]] Status TakeAcquired(const wire::Acquire& request,
+                                    const wire::AcquireReply& reply) const;
   [[nodiscard]] Status CheckReply(const wire::AcquireReply& reply, size_t hash_count,
                                   size_t partial_count, uint32_t new_blocks) const;
   [[nodiscard]] Status CommitBatch(std::vector<wire::CommitItem> items,
@@ -99,7 +97,7 @@ class Attachment {
                                     Deadline deadline) const;
 
   uint64_t id_ = 0;
-  std::shared_ptr<Session> session_;
+  std::shared_ptr<DaemonSession> session_;
   std::shared_ptr<PoolMapping> mapping_;
   PoolId pool_;
   uint32_t blocks_ = 0;

@@ -227,7 +227,7 @@ Status Channel::Dispatch(const wire::Frame& frame) {
 
 Status Channel::Complete(Pending* pending, const wire::Frame& frame) {
   if (frame.type == static_cast<uint16_t>(wire::MessageType::kError)) {
-    KVT_ASSIGN_OR_RETURN(wire::ErrorReply reply, wire::ErrorReply::Decode(frame.payload));
+    KVT_ASSIGN_OR_RETURN(wire::ErrorReply reply, wire::Decode<wire::ErrorReply>(frame.payload));
     pending->refusal = std::move(reply.error);
   } else if (frame.type == static_cast<uint16_t>(pending->type)) {
     KVT_RETURN_IF_ERROR(pending->decode(frame.payload));
@@ -270,7 +270,7 @@ void Channel::WakeSatisfied() {
   }
 }
 
-// Whoever stops waiting leaves the reading to another waiter.
+// A thread that stops waiting leaves the reading to another one that waits.
 void Channel::HandOver() {
   if (!reading_ && !waiters_.empty()) waiters_.front()->wake.notify_one();
 }

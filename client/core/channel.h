@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One established connection to a daemon: requests out, replies to those who asked, events to a
+// One established connection to a daemon: requests out, replies to the calls that wait, events to a
 // sink. Once it is lost it stays lost.
 //
 // Threads: any number may call at once. Requests are sent in the order of the calls. There is no
@@ -16,7 +16,7 @@
 
 #include "base/result.h"
 #include "base/unique_fd.h"
-#include "client/core/deadline.h"
+#include "client/core/unix_socket.h"
 #include "protocol/frame.h"
 #include "protocol/messages.h"
 
@@ -27,7 +27,7 @@ class Channel {
   // Called under the channel's lock with each frame that answers no waiting call: events, late
   // replies, replies to what was posted. An error means that the daemon broke the protocol.
   using Sink = std::function<Status(const wire::Frame&)>;
-  // Prefills one frame carrying the request id.
+  // Appends one frame carrying the request id.
   using Encoder = std::function<void(uint64_t request_id, std::vector<std::byte>* out)>;
 
   // Beyond the exchange itself; both run under the channel's lock.
@@ -135,7 +135,7 @@ Result<Reply> Channel::Call(const Encoder& encode, Deadline deadline, const Hook
   Pending pending;
   pending.type = Reply::kType;
   pending.decode = [&](std::span<const std::byte> payload) -> Status {
-    KVT_ASSIGN_OR_RETURN(reply, Reply::Decode(payload));
+    KVT_ASSIGN_OR_RETURN(reply, wire::Decode<Reply>(payload));
     return hooks.on_reply ? hooks.on_reply(reply) : Status();
   };
   KVT_RETURN_IF_ERROR(Exchange(&pending, encode, deadline, hooks.on_abandoned));

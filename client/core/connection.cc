@@ -37,15 +37,15 @@ Status Connection::Connect(bool may_fail) {
     const std::lock_guard lock(mutex_);
     connecting_ = true;
   }
-  const Result<std::shared_ptr<Session>> session = TryConnect();
+  const Result<std::shared_ptr<DaemonSession>> session = TryConnect();
   if (session || (may_fail && session.error().code == ErrorCode::kUnavailable)) return {};
   return tl::unexpected(session.error());
 }
 
-Result<std::shared_ptr<Session>> Connection::GetSession() {
+Result<std::shared_ptr<DaemonSession>> Connection::GetSession() {
   {
     std::unique_lock lock(mutex_);
-    const std::shared_ptr<Session> session = session_;
+    const std::shared_ptr<DaemonSession> session = session_;
     lock.unlock();
     if (session && session->channel().Poll()) return session;
     lock.lock();
@@ -60,13 +60,13 @@ Result<std::shared_ptr<Session>> Connection::GetSession() {
     }
     connecting_ = true;
   }
-  Result<std::shared_ptr<Session>> session = TryConnect();
+  Result<std::shared_ptr<DaemonSession>> session = TryConnect();
   if (session) return session;
   return MakeError(ErrorCode::kUnavailable, session.error().reason, session.error().context);
 }
 
-Result<std::shared_ptr<Session>> Connection::TryConnect() {
-  Result<std::shared_ptr<Session>> session = Session::Open(
+Result<std::shared_ptr<DaemonSession>> Connection::TryConnect() {
+  Result<std::shared_ptr<DaemonSession>> session = DaemonSession::Open(
       socket_path_, options_.client_name, DeadlineIn(options_.connect_timeout_ms), &async_errors_);
   const std::lock_guard lock(mutex_);
   connecting_ = false;
@@ -88,14 +88,14 @@ Result<std::shared_ptr<Session>> Connection::TryConnect() {
 
 bool Connection::IsConnected() {
   std::unique_lock lock(mutex_);
-  const std::shared_ptr<Session> session = session_;
+  const std::shared_ptr<DaemonSession> session = session_;
   lock.unlock();
   return session && session->channel().Poll();
 }
 
 Status Connection::Flush() {
   std::unique_lock lock(mutex_);
-  const std::shared_ptr<Session> session = session_;
+  const std::shared_ptr<DaemonSession> session = session_;
   const bool replaced = std::exchange(replaced_since_flush_, false);
   lock.unlock();
   if (!session || replaced) {
@@ -104,17 +104,18 @@ Status Connection::Flush() {
   // The daemon answers in order.
   const Result<wire::Pong> pong = session->channel().Call<wire::Pong>(
       [](uint64_t request_id, std::vector<std::byte>* out) {
-        wire::Ping{}.Encode(request_id, out);
+        wire::Encode(wire::Ping{}, request_id, out);
       },
       RequestDeadline());
   return pong ? Status() : tl::unexpected(pong.error());
 }
 
-Result<std::vector<wire::DevicesReply::Device>> Connection::DevicesOf(Session& session) const {
+Result<std::vector<wire::DevicesReply::Device>> Connection::DevicesOf(
+    DaemonSession& session) const {
   KVT_ASSIGN_OR_RETURN(wire::DevicesReply reply,
                        session.channel().Call<wire::DevicesReply>(
                            [](uint64_t request_id, std::vector<std::byte>* out) {
-                             wire::Devices{}.Encode(request_id, out);
+                             wire::Encode(wire::Devices{}, request_id, out);
                            },
                            RequestDeadline()));
   return std::move(reply.devices);
@@ -123,7 +124,7 @@ Result<std::vector<wire::DevicesReply::Device>> Connection::DevicesOf(Session& s
 Result<uint32_t> Connection::RegisterModel(ModelRecord record) {
   std::sort(record.extra.begin(), record.extra.end());
   KVT_RETURN_IF_ERROR(record.Validate());
-  KVT_ASSIGN_OR_RETURN(const std::shared_ptr<Session> session, GetSession());
+  KVT_ASSIGN_OR_RETURN(const std::shared_ptr<DaemonSession> session, GetSession());
   Model model{.record = std::move(record)};
   model.block_bytes = model.record.BlockBytes();
   model.fingerprint = model.record.Fingerprint();
@@ -139,7 +140,7 @@ Result<uint32_t> Connection::RegisterModel(ModelRecord record) {
   return number;
 }
 
-Result<wire::ModelId> Connection::RegisterIn(Session* session, const Model& model) {
+Result<wire::ModelId> Connection::RegisterIn(DaemonSession* session, const Model& model) {
   const wire::RegisterModel request{.record = model.record};
   // A daemon that understands the record otherwise would lay out the pool otherwise.
   const auto check = [&](const wire::RegisterModelReply& reply) -> Status {
@@ -152,7 +153,7 @@ Result<wire::ModelId> Connection::RegisterIn(Session* session, const Model& mode
   KVT_ASSIGN_OR_RETURN(const wire::RegisterModelReply reply,
                        session->channel().Call<wire::RegisterModelReply>(
                            [&](uint64_t request_id, std::vector<std::byte>* out) {
-                             request.Encode(request_id, out);
+                             wire::Encode(request, request_id, out);
                            },
                            RequestDeadline(), {.on_reply = check}));
   return reply.model;
@@ -167,7 +168,8 @@ Result<Connection::Model> Connection::GetModel(uint32_t model) const {
   return models_[model];
 }
 
-Result<wire::ModelId> Connection::ModelIn(const std::shared_ptr<Session>& session, uint32_t model) {
+Result<wire::ModelId> Connection::ModelIn(const std::shared_ptr<DaemonSession>& session,
+                                          uint32_t model) {
   KVT_ASSIGN_OR_RETURN(const Model known, GetModel(model));
   {
     const std::lock_guard lock(mutex_);

@@ -11,8 +11,8 @@
 
 #include "base/result.h"
 #include "client/core/async_errors.h"
-#include "client/core/deadline.h"
-#include "client/core/session.h"
+#include "client/core/daemon_session.h"
+#include "client/core/unix_socket.h"
 #include "protocol/messages.h"
 #include "protocol/model_record.h"
 
@@ -41,7 +41,7 @@ class Connection {
   [[nodiscard]] Status Connect(bool may_fail);
   // The current session; a lost one is replaced, if it is time for a try. Never waits for another
   // thread's try. Errors: kUnavailable.
-  [[nodiscard]] Result<std::shared_ptr<Session>> GetSession();
+  [[nodiscard]] Result<std::shared_ptr<DaemonSession>> GetSession();
   // Whether the current session stands; takes in what has arrived, never reconnects.
   [[nodiscard]] bool IsConnected();
 
@@ -49,9 +49,9 @@ class Connection {
   // was replaced since the last Flush, and what had been sent may be lost; kTimeout.
   [[nodiscard]] Status Flush();
 
-  // Those of the session's daemon. One round trip. Errors: kUnsupported (a daemon that does not
-  // know the call); kUnavailable; kTimeout.
-  [[nodiscard]] Result<std::vector<wire::DevicesReply::Device>> DevicesOf(Session& session) const;
+  // Those of the session's daemon. One round trip. Errors: kUnavailable; kTimeout.
+  [[nodiscard]] Result<std::vector<wire::DevicesReply::Device>> DevicesOf(
+      DaemonSession& session) const;
 
   struct Model {
     ModelRecord record;
@@ -65,7 +65,7 @@ class Connection {
   [[nodiscard]] Result<Model> GetModel(uint32_t model) const;
   // The model's name in `session`, registering it there if that has not been done. Errors: as
   // RegisterModel, GetModel.
-  [[nodiscard]] Result<wire::ModelId> ModelIn(const std::shared_ptr<Session>& session,
+  [[nodiscard]] Result<wire::ModelId> ModelIn(const std::shared_ptr<DaemonSession>& session,
                                               uint32_t model);
 
   [[nodiscard]] Deadline RequestDeadline() const { return DeadlineIn(options_.request_timeout_ms); }
@@ -74,15 +74,15 @@ class Connection {
 
  private:
   // Opens a session; only one thread at a time is in here. Called without mutex_.
-  [[nodiscard]] Result<std::shared_ptr<Session>> TryConnect();
-  [[nodiscard]] Result<wire::ModelId> RegisterIn(Session* session, const Model& model);
+  [[nodiscard]] Result<std::shared_ptr<DaemonSession>> TryConnect();
+  [[nodiscard]] Result<wire::ModelId> RegisterIn(DaemonSession* session, const Model& model);
 
   const std::string socket_path_;
   const ConnectionOptions options_;
   AsyncErrors async_errors_;
 
   mutable std::mutex mutex_;
-  std::shared_ptr<Session> session_;
+  std::shared_ptr<DaemonSession> session_;
   bool replaced_since_flush_ = false;
   bool connecting_ = false;
   Deadline next_try_{};

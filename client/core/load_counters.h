@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // The session's counter page: how far the daemon and its devices have come with loads, seen without
-// asking.
+// asking; and the watch that ends all waits for it when the daemon is gone.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <span>
+#include <thread>
 #include <vector>
 
 #include "base/result.h"
@@ -37,7 +39,7 @@ class LoadCounters {
   // ended. Errors: those of StreamWaits.
   [[nodiscard]] Status WaitOnStream(const wire::LoadCounter& counter, uint32_t done, int ordinal,
                                     void* stream);
-  // The session is over and nobody counts any more: every wait, of any stream, ends. May be called
+  // The session is over and nothing counts any more: every wait, of any stream, ends. May be called
   // again, in case a device of the daemon wrote meanwhile.
   void ReleaseAll();
 
@@ -52,6 +54,28 @@ class LoadCounters {
   // Guarded by mutex_: by ordinal, and what each word is set to in the end.
   std::map<int, std::shared_ptr<StreamWaits>> streams_;
   std::vector<uint32_t> last_words_;
+};
+
+// One thread, for sessions that have streams waiting.
+class LossWatch {
+ public:
+  // Calls `on_lost` when the socket has been hung up, and for a second again and again: a device of
+  // the daemon may finish what it had begun. `socket` outlives this object.
+  LossWatch(int socket, std::function<void()> on_lost);
+  // Waits for a call under way.
+  ~LossWatch();
+  LossWatch(const LossWatch&) = delete;
+  LossWatch& operator=(const LossWatch&) = delete;
+
+ private:
+  void Watch();
+  // True if it is time to go.
+  [[nodiscard]] bool StoppedWithin(int ms) const;
+
+  const int socket_;
+  const std::function<void()> on_lost_;
+  const UniqueFd stop_;  // an eventfd
+  std::thread thread_;
 };
 
 }  // namespace kvtier::client

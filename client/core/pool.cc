@@ -2,15 +2,54 @@
 #include "client/core/pool.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <iterator>
+#include <string>
 #include <utility>
+#include <vector>
 
 namespace kvtier::client {
+namespace {
+
+std::string NamesOf(std::span<const wire::DevicesReply::Device> devices) {
+  std::vector<std::string> names;
+  for (size_t i = 0; i < devices.size(); ++i) {
+    names.push_back(fmt::format("{} ({})", i, devices[i].name));
+  }
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+}  // namespace
+
+Result<uint32_t> ChooseDevice(std::span<const wire::DevicesReply::Device> devices,
+                              const std::optional<DeviceUuid>& chosen,
+                              const std::function<Result<DeviceUuid>()>& current) {
+  if (!chosen && devices.size() == 1) return 0;
+  std::optional<DeviceUuid> wanted = chosen;
+  if (!wanted) {
+    const Result<DeviceUuid> uuid = current();
+    if (!uuid) {
+      return MakeError(ErrorCode::kNotFound, "device_ambiguous",
+                       fmt::format("the daemon has pools on {}; name one, or make its CUDA context "
+                                   "current ({})",
+                                   NamesOf(devices), uuid.error().ToString()));
+    }
+    wanted = *uuid;
+  }
+  const auto found = std::ranges::find_if(devices, [&](const wire::DevicesReply::Device& device) {
+    return device.kind == wire::DeviceKind::kCuda && device.uuid == *wanted;
+  });
+  if (found != devices.end()) return static_cast<uint32_t>(found - devices.begin());
+  return MakeError(ErrorCode::kNotFound, "device_not_served",
+                   fmt::format("the GPU {:02x} is not among the daemon's: {}",
+                               fmt::join(*wanted, ""), NamesOf(devices)));
+}
 
 Result<std::unique_ptr<Pool>> Pool::Open(Connection* connection, uint32_t model, uint32_t device,
                                          uint64_t pool_bytes) {
-  KVT_ASSIGN_OR_RETURN(const std::shared_ptr<Session> session, connection->GetSession());
+  KVT_ASSIGN_OR_RETURN(const std::shared_ptr<DaemonSession> session, connection->GetSession());
   std::unique_ptr<Pool> pool(new Pool(connection, model, device, pool_bytes));
   const std::lock_guard lock(pool->attach_mutex_);
   KVT_RETURN_IF_ERROR(pool->Attach(session));
@@ -18,7 +57,7 @@ Result<std::unique_ptr<Pool>> Pool::Open(Connection* connection, uint32_t model,
 }
 
 Result<std::shared_ptr<const Attachment>> Pool::Attached() {
-  KVT_ASSIGN_OR_RETURN(const std::shared_ptr<Session> session, connection_->GetSession());
+  KVT_ASSIGN_OR_RETURN(const std::shared_ptr<DaemonSession> session, connection_->GetSession());
   if (auto latest = Latest(); latest->session() == session) return latest;
   const std::lock_guard lock(attach_mutex_);
   if (auto latest = Latest(); latest->session() == session) return latest;
@@ -28,18 +67,15 @@ Result<std::shared_ptr<const Attachment>> Pool::Attached() {
   return Latest();
 }
 
-Result<uint32_t> Pool::DeviceIn(const std::shared_ptr<Session>& session) {
+Result<uint32_t> Pool::DeviceIn(const std::shared_ptr<DaemonSession>& session) {
   if (device_ != kAnyDevice) return device_;
-  const auto devices = connection_->DevicesOf(*session);
-  // A daemon that does not know the call has one device.
-  if (!devices && devices.error().code == ErrorCode::kUnsupported) return 0;
-  if (!devices) return tl::unexpected(devices.error());
-  KVT_ASSIGN_OR_RETURN(const uint32_t device, ChooseDevice(*devices, chosen_, CurrentDeviceUuid));
-  if ((*devices)[device].kind == wire::DeviceKind::kCuda) chosen_ = (*devices)[device].uuid;
+  KVT_ASSIGN_OR_RETURN(const auto devices, connection_->DevicesOf(*session));
+  KVT_ASSIGN_OR_RETURN(const uint32_t device, ChooseDevice(devices, chosen_, CurrentDeviceUuid));
+  if (devices[device].kind == wire::DeviceKind::kCuda) chosen_ = devices[device].uuid;
   return device;
 }
 
-Status Pool::Attach(const std::shared_ptr<Session>& session) {
+Status Pool::Attach(const std::shared_ptr<DaemonSession>& session) {
   KVT_ASSIGN_OR_RETURN(const Connection::Model model, connection_->GetModel(model_));
   KVT_ASSIGN_OR_RETURN(const wire::ModelId wire_model, connection_->ModelIn(session, model_));
   KVT_ASSIGN_OR_RETURN(const uint32_t device, DeviceIn(session));
@@ -53,7 +89,7 @@ Status Pool::Attach(const std::shared_ptr<Session>& session) {
   latest_ = std::move(attachment);
   if (known != latest_->mapping()) {
     mappings_.emplace(latest_->id(), latest_->mapping());
-    // The last stale mapping is left as it is, for those who still read from it.
+    // The last stale mapping is left as it is, since other threads may still read from it.
     if (mappings_.size() > 2) std::prev(mappings_.end(), 3)->second->Empty();
   }
   return {};

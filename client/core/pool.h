@@ -2,19 +2,34 @@
 // A pool as the application holds it: the same object through all reconnections.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 
 #include "base/result.h"
 #include "client/core/attachment.h"
 #include "client/core/connection.h"
-#include "client/core/device_choice.h"
 #include "client/core/pool_mapping.h"
+#include "protocol/messages.h"
 
 namespace kvtier::client {
+
+using DeviceUuid = std::array<uint8_t, 16>;
+
+// KVT_ANY_DEVICE.
+inline constexpr uint32_t kAnyDevice = UINT32_MAX;
+
+// A position in `devices`: of `chosen` if it is given; else of the only one; else of the GPU that
+// `current` names, which is asked only then. Errors: kNotFound "device_not_served" (no device has
+// that UUID), "device_ambiguous" (`current` does not know).
+[[nodiscard]] Result<uint32_t> ChooseDevice(std::span<const wire::DevicesReply::Device> devices,
+                                            const std::optional<DeviceUuid>& chosen,
+                                            const std::function<Result<DeviceUuid>()>& current);
 
 // Thread-safe. The connection must outlive it.
 class Pool {
@@ -43,9 +58,9 @@ class Pool {
   Pool(Connection* connection, uint32_t model, uint32_t device, uint64_t pool_bytes)
       : connection_(connection), model_(model), device_(device), pool_bytes_(pool_bytes) {}
   // The device's position in this session's daemon. REQUIRES: attach_mutex_ is held.
-  [[nodiscard]] Result<uint32_t> DeviceIn(const std::shared_ptr<Session>& session);
+  [[nodiscard]] Result<uint32_t> DeviceIn(const std::shared_ptr<DaemonSession>& session);
   // REQUIRES: attach_mutex_ is held.
-  [[nodiscard]] Status Attach(const std::shared_ptr<Session>& session);
+  [[nodiscard]] Status Attach(const std::shared_ptr<DaemonSession>& session);
 
   Connection* const connection_;
   const uint32_t model_;

@@ -18,7 +18,7 @@ namespace kvtier::client {
 class PoolMapping {
  public:
   // Host memory is mapped for reading and writing; other devices' memory only keeps its descriptor
-  // until somebody asks for more. Errors: kCorrupt "pool_descriptor_missing", "pool_too_small" (the
+  // until OnDevice is called. Errors: kCorrupt "pool_descriptor_missing", "pool_too_small" (the
   // memory is less than announced: using it would be fatal); kIoError "pool_map_failed".
   [[nodiscard]] static Result<std::shared_ptr<PoolMapping>> Map(UniqueFd fd, uint64_t generation,
                                                                 uint64_t bytes,

@@ -13,11 +13,11 @@
 namespace kvtier::client {
 
 // Of a sequence of `tokens` tokens, at most `usable_tokens` may come from the cache. The last block
-// that matters for that is looked for as a tail, in every length, so that a partial block of
-// another sequence will do; a longer one than usable is cut.
+// that matters for that is looked for in every length, so that a partial block of another sequence
+// will do; a longer one than usable is cut.
 struct PrefixPlan {
   uint64_t usable_tokens = 0;
-  // Blocks to find before the tail.
+  // Blocks to find before the partial one.
   size_t full_blocks = 0;
   // Candidates for the block behind them, the longest first.
   std::vector<BlockHash> partial_blocks;

@@ -10,7 +10,7 @@
 namespace kvtier::client {
 namespace {
 
-// To the holder of a sequence a lost connection is not a miss but the loss of his blocks.
+// For a sequence, a lost connection is not a miss but the loss of its blocks.
 Error LostIfUnavailable(Error error) {
   if (error.code != ErrorCode::kUnavailable) return error;
   return {ErrorCode::kStaleHandle, "connection_lost", error.ToString()};
@@ -76,7 +76,7 @@ void Sequence::AdoptHits(const PrefixPlan& plan, const wire::AcquireReply& reply
 
   std::vector<BlockHandle> unused;
   for (size_t i = 0; i < reply.hits.size(); ++i) {
-    const wire::AcquireHit& hit = reply.hits[i];
+    const AcquiredBlock& hit = reply.hits[i];
     if (i < shared_blocks_) {
       blocks_.push_back(hit.handle);
     } else if (i == shared_blocks_ && copies) {
@@ -90,7 +90,7 @@ void Sequence::AdoptHits(const PrefixPlan& plan, const wire::AcquireReply& reply
   ReleaseBlocks(std::move(unused));
   load_ = reply.load;
   load_hits_ = static_cast<uint32_t>(cached_tiers_.size());
-  miss_reason_ = reply.miss_reason;
+  miss_ = reply.miss;
 }
 
 Status Sequence::Wait(Deadline deadline) {
@@ -98,13 +98,14 @@ Status Sequence::Wait(Deadline deadline) {
   if (load_.value != 0) {
     const Result<LoadState> state = attachment_->Wait(load_, {.hits = load_hits_}, deadline);
     if (!state) return tl::unexpected(LostIfUnavailable(state.error()));
-    if (state->ready < load_hits_ && !state->finished) {
+    const LoadProgress& progress = state->progress;
+    if (progress.ready < load_hits_ && !progress.finished) {
       return MakeError(ErrorCode::kTimeout, "load_timeout",
-                       fmt::format("{} of {} blocks are loaded", state->ready, load_hits_));
+                       fmt::format("{} of {} blocks are loaded", progress.ready, load_hits_));
     }
-    if (state->ready < load_hits_) {
-      miss_reason_ = state->miss_reason;
-      LoseHitsFrom(state->ready);
+    if (progress.ready < load_hits_) {
+      miss_ = progress.miss;
+      LoseHitsFrom(progress.ready);
     }
     load_ = LoadId{};
   }

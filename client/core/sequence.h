@@ -16,8 +16,8 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "client/core/attachment.h"
-#include "client/core/deadline.h"
 #include "client/core/prefix_plan.h"
+#include "client/core/unix_socket.h"
 #include "protocol/block_hash.h"
 
 namespace kvtier::client {
@@ -65,7 +65,7 @@ class Sequence {
   [[nodiscard]] uint64_t computed_tokens() const { return computed_tokens_; }
   // Of the cached tokens, how many each tier had.
   [[nodiscard]] std::array<uint64_t, kTierCount> TokensByTier() const;
-  [[nodiscard]] uint8_t miss_reason() const { return miss_reason_; }
+  [[nodiscard]] MissReason miss() const { return miss_; }
   [[nodiscard]] const Attachment& attachment() const { return *attachment_; }
 
  private:
@@ -122,7 +122,7 @@ class Sequence {
   uint64_t computed_tokens_ = 0;
   LoadId load_;
   uint32_t load_hits_ = 0;
-  uint8_t miss_reason_ = 0;
+  MissReason miss_ = MissReason::kNone;
   bool ready_ = false;
 };
 

@@ -35,7 +35,7 @@ Error ConnectError(int error_number, const std::string& path) {
   }
 }
 
-// A Unix socket's connect waits for room in the listener's backlog no longer than the send
+// A Unix socket's connect waits for a place in the listener's backlog no longer than the send
 // time-out.
 void SetConnectTimeout(int fd, Deadline deadline) {
   const int timeout_ms = std::max(PollTimeoutMs(deadline), 1);

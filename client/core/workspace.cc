@@ -16,7 +16,7 @@ constexpr uint64_t kItemBytes = 8;
 
 Channel::Encoder EncoderOf(const auto& message) {
   return [&message](uint64_t request_id, std::vector<std::byte>* out) {
-    message.Encode(request_id, out);
+    wire::Encode(message, request_id, out);
   };
 }
 
@@ -28,7 +28,7 @@ Result<std::unique_ptr<Workspace>> Workspace::Open(std::shared_ptr<const Attachm
     return MakeError(ErrorCode::kInvalidArgument, "bad_workspace",
                      fmt::format("{} bytes, at most {}", bytes, wire::kMaxWorkspaceBytes));
   }
-  Session& session = *attachment->session();
+  DaemonSession& session = *attachment->session();
   const std::optional<uint32_t> number = session.TakeWorkspaceNumber();
   if (!number) {
     return MakeError(ErrorCode::kLimitExceeded, "too_many_workspaces",
@@ -61,27 +61,24 @@ void Workspace::Close(Deadline deadline) const {
 
 Workspace::~Workspace() { attachment_->session()->GiveBackWorkspaceNumber(number_); }
 
-Result<uint64_t> Workspace::Attend(wire::AttendScaled request, Deadline deadline) const {
-  wire::Attend& attend = request.attend;
+Result<uint64_t> Workspace::Attend(wire::Attend attend, Deadline deadline) const {
   attend.pool = attachment_->pool_id();
   attend.workspace = number_;
-  const size_t scales = request.key_scales.size() + request.value_scales.size();
+  const size_t scales = attend.key_scales.size() + attend.value_scales.size();
   const uint64_t items = attend.sequences.size() + attend.blocks.size() + scales;
   const uint64_t limit = attachment_->session()->limits().max_frame_bytes;
   if (attend.sequences.size() > wire::kMaxAttendSequences ||
       attend.blocks.size() > wire::kMaxBlocksPerCall ||
-      request.key_scales.size() > wire::kMaxAttendScales ||
-      request.value_scales.size() > wire::kMaxAttendScales ||
+      attend.key_scales.size() > wire::kMaxAttendScales ||
+      attend.value_scales.size() > wire::kMaxAttendScales ||
       kFixedRequestBytes + items * kItemBytes > limit) {
     return MakeError(ErrorCode::kLimitExceeded, "frame_too_long",
                      fmt::format("{} sequences, {} blocks and {} scales in one call",
                                  attend.sequences.size(), attend.blocks.size(), scales));
   }
-  // Daemons of earlier versions know calls without scales.
-  const Channel::Encoder encoder = scales == 0 ? EncoderOf(attend) : EncoderOf(request);
   KVT_ASSIGN_OR_RETURN(
       const wire::AttendReply reply,
-      attachment_->session()->channel().Call<wire::AttendReply>(encoder, deadline));
+      attachment_->session()->channel().Call<wire::AttendReply>(EncoderOf(attend), deadline));
   return reply.compute_ns;
 }
 

@@ -7,8 +7,8 @@
 
 #include "base/result.h"
 #include "client/core/attachment.h"
-#include "client/core/deadline.h"
 #include "client/core/pool_mapping.h"
+#include "client/core/unix_socket.h"
 #include "protocol/messages.h"
 
 namespace kvtier::client {
@@ -25,16 +25,15 @@ class Workspace {
   Workspace(const Workspace&) = delete;
   Workspace& operator=(const Workspace&) = delete;
 
-  // The daemon frees its side, when it has computed what it was asked for; no Attend may follow. A
-  // lost session needs no closing, and a daemon of an earlier version ignores it.
+  // The daemon frees its side once it has computed what it was asked for; no Attend may follow. A
+  // lost session needs no closing.
   void Close(Deadline deadline) const;
 
   [[nodiscard]] PoolMapping& mapping() { return *mapping_; }
   [[nodiscard]] const Attachment& attachment() const { return *attachment_; }
   // Fills in pool and workspace, sends, and waits for the results: the nanoseconds that they took.
-  // Errors: the daemon's (one of an earlier version refuses scales: kUnsupported
-  // "unknown_message"); kLimitExceeded "frame_too_long"; kUnavailable; kTimeout.
-  [[nodiscard]] Result<uint64_t> Attend(wire::AttendScaled request, Deadline deadline) const;
+  // Errors: the daemon's; kLimitExceeded "frame_too_long"; kUnavailable; kTimeout.
+  [[nodiscard]] Result<uint64_t> Attend(wire::Attend attend, Deadline deadline) const;
 
  private:
   Workspace(std::shared_ptr<const Attachment> attachment, uint32_t number)

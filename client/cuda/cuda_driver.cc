@@ -15,7 +15,7 @@ Status Find(void* library, const char* name, Function* function) {
 }
 
 // The names are those of the versions in the functions' types.
-Status FindAll(void* library, CudaDriver* driver) {
+Status FindAll(void* library, DriverApi* driver) {
   const auto find = [library](const char* name, auto* function) {
     return Find(library, name, function);
   };
@@ -52,20 +52,20 @@ Status FindAll(void* library, CudaDriver* driver) {
 
 }  // namespace
 
-Result<CudaDriver> CudaDriver::Load() {
+Result<DriverApi> DriverApi::Load() {
   // Never closed: the driver does not bear being unloaded.
   void* const library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* const why = ::dlerror();
     return MakeError(ErrorCode::kUnsupported, "no_cuda_driver", why == nullptr ? "" : why);
   }
-  CudaDriver driver;
+  DriverApi driver;
   KVT_RETURN_IF_ERROR(FindAll(library, &driver));
   KVT_RETURN_IF_ERROR(driver.Check(driver.init(0), "starting the driver"));
   return driver;
 }
 
-Status CudaDriver::Check(CUresult code, const char* attempted) const {
+Status DriverApi::Check(CUresult code, const char* attempted) const {
   if (code == CUDA_SUCCESS) return {};
   const char* name = nullptr;
   if (get_error_name(code, &name) != CUDA_SUCCESS || name == nullptr) name = "CUDA_ERROR";

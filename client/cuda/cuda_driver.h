@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The driver's functions, loaded from its library. Only for .cc files that use CUDA.
+// The driver's functions, loaded from its library, and contexts made current for a while. Only for
+// .cc files that use CUDA.
 #pragma once
 
 #include <cuda.h>
@@ -11,7 +12,7 @@
 
 namespace kvtier::client {
 
-struct CudaDriver {
+struct DriverApi {
   PFN_cuInit_v2000 init = nullptr;
   PFN_cuGetErrorName_v6000 get_error_name = nullptr;
   PFN_cuDeviceGet_v2000 device_get = nullptr;
@@ -44,10 +45,28 @@ struct CudaDriver {
 
   // Loads and initialises the driver, which stays loaded. Errors: kUnsupported "no_cuda_driver",
   // "cuda_driver_too_old"; kIoError when there is no device to drive.
-  [[nodiscard]] static Result<CudaDriver> Load();
+  [[nodiscard]] static Result<DriverApi> Load();
 
   // Nothing, or kIoError with the driver's name for `code`.
   [[nodiscard]] Status Check(CUresult code, const char* attempted) const;
+};
+
+// The caller's context comes back when this goes. A null context changes nothing.
+class CurrentContext {
+ public:
+  CurrentContext(const DriverApi& driver, CUcontext context) : driver_(driver) {
+    pushed_ = context != nullptr && driver_.ctx_push(context) == CUDA_SUCCESS;
+  }
+  ~CurrentContext() {
+    CUcontext popped = nullptr;
+    if (pushed_) (void)driver_.ctx_pop(&popped);
+  }
+  CurrentContext(const CurrentContext&) = delete;
+  CurrentContext& operator=(const CurrentContext&) = delete;
+
+ private:
+  const DriverApi& driver_;
+  bool pushed_ = false;
 };
 
 }  // namespace kvtier::client

@@ -5,7 +5,6 @@
 
 #include <cstring>
 
-#include "client/cuda/cuda_context.h"
 #include "client/cuda/cuda_driver.h"
 
 namespace kvtier::client {
@@ -13,7 +12,7 @@ namespace {
 
 class DriverMapping final : public CudaMapping {
  public:
-  DriverMapping(const CudaDriver& driver, uint64_t bytes) : driver_(driver), bytes_(bytes) {}
+  DriverMapping(const DriverApi& driver, uint64_t bytes) : driver_(driver), bytes_(bytes) {}
   ~DriverMapping() override;
   DriverMapping(const DriverMapping&) = delete;
   DriverMapping& operator=(const DriverMapping&) = delete;
@@ -32,7 +31,7 @@ class DriverMapping final : public CudaMapping {
   [[nodiscard]] Status TakeContext();
   [[nodiscard]] Status MapMemory();
 
-  const CudaDriver driver_;
+  const DriverApi driver_;
   const uint64_t bytes_;
   CUmemGenericAllocationHandle handle_ = 0;
   int ordinal_ = 0;
@@ -117,7 +116,7 @@ Status DriverMapping::Copy(uint64_t target_offset, uint64_t source_offset, uint6
 }  // namespace
 
 Result<std::array<uint8_t, 16>> CurrentDeviceUuid() {
-  KVT_ASSIGN_OR_RETURN(const CudaDriver driver, CudaDriver::Load());
+  KVT_ASSIGN_OR_RETURN(const DriverApi driver, DriverApi::Load());
   CUdevice device = 0;
   if (driver.ctx_device(&device) != CUDA_SUCCESS) {
     int count = 0;
@@ -139,7 +138,7 @@ Result<std::array<uint8_t, 16>> CurrentDeviceUuid() {
 }
 
 Result<std::shared_ptr<CudaMapping>> CudaMapping::Map(int fd, uint64_t bytes) {
-  KVT_ASSIGN_OR_RETURN(const CudaDriver driver, CudaDriver::Load());
+  KVT_ASSIGN_OR_RETURN(const DriverApi driver, DriverApi::Load());
   const auto mapping = std::make_shared<DriverMapping>(driver, bytes);
   KVT_RETURN_IF_ERROR(mapping->Open(fd));
   return mapping;

@@ -3,7 +3,6 @@
 
 #include <sys/mman.h>
 
-#include "client/cuda/cuda_context.h"
 #include "client/cuda/cuda_driver.h"
 
 namespace kvtier::client {
@@ -11,7 +10,7 @@ namespace {
 
 class DriverStreamWaits final : public StreamWaits {
  public:
-  DriverStreamWaits(const CudaDriver& driver, uint64_t bytes) : driver_(driver), bytes_(bytes) {}
+  DriverStreamWaits(const DriverApi& driver, uint64_t bytes) : driver_(driver), bytes_(bytes) {}
   ~DriverStreamWaits() override;
   DriverStreamWaits(const DriverStreamWaits&) = delete;
   DriverStreamWaits& operator=(const DriverStreamWaits&) = delete;
@@ -22,7 +21,7 @@ class DriverStreamWaits final : public StreamWaits {
  private:
   [[nodiscard]] Status Register();
 
-  const CudaDriver driver_;
+  const DriverApi driver_;
   const uint64_t bytes_;
   CUdevice device_ = 0;
   CUcontext context_ = nullptr;  // the device's primary one
@@ -73,7 +72,7 @@ DriverStreamWaits::~DriverStreamWaits() {
 }  // namespace
 
 Result<std::shared_ptr<StreamWaits>> StreamWaits::Open(int fd, uint64_t bytes, int ordinal) {
-  KVT_ASSIGN_OR_RETURN(const CudaDriver driver, CudaDriver::Load());
+  KVT_ASSIGN_OR_RETURN(const DriverApi driver, DriverApi::Load());
   const auto waits = std::make_shared<DriverStreamWaits>(driver, bytes);
   KVT_RETURN_IF_ERROR(waits->Open(fd, ordinal));
   return waits;

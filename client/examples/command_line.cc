@@ -7,7 +7,7 @@
 #include <iostream>
 #include <thread>
 
-#include "client/examples/read_file.h"
+#include "client/examples/weights.h"
 
 namespace kvtier::generate {
 namespace {

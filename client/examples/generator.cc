@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "base/check.h"
-#include "client/examples/private_kv.h"
+#include "client/examples/kv_store.h"
 
 namespace kvtier::generate {
 namespace {
@@ -60,7 +60,7 @@ Status Generator::RunFromCache(Progress* progress, const OnToken& on_token) cons
     progress->computed = 0;
     return done;
   }
-  // The text is complete: a failure from here on concerns those who come later.
+  // The text is complete: a failure from here on only concerns later runs.
   return progress->store->Finish();
 }
 

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "client/examples/kv_access.h"
+#include "client/examples/attention.h"
 
 namespace kvtier::generate {
 

@@ -4,12 +4,14 @@
 #pragma once
 
 #include <cstdint>
+#include <numeric>
 #include <optional>
 #include <span>
+#include <vector>
 
+#include "base/aligned_buffer.h"
 #include "base/result.h"
-#include "client/examples/kv_access.h"
-#include "client/examples/kv_view.h"
+#include "client/examples/attention.h"
 #include "client/examples/model_shape.h"
 
 namespace kvtier::generate {
@@ -32,7 +34,7 @@ class KvStore {
   // Covers all tokens so far. Valid until the next Append or Access; the store's. Errors of what is
   // done with it may be told by MarkComputed.
   [[nodiscard]] virtual Result<KvAccess*> Access() = 0;
-  // Makes room for one more token.
+  // Allocates for one more token.
   [[nodiscard]] virtual Status Append(Token token) = 0;
   // The first `tokens` tokens are computed. Success also confirms that every byte read from the
   // store until now was what it should be.
@@ -54,6 +56,30 @@ class HostKvStore : public KvStore {
 
  private:
   std::optional<HostKv> access_;
+};
+
+// Keys and values in memory of this process alone, in the layout of the pool.
+class PrivateKv final : public HostKvStore {
+ public:
+  PrivateKv(const KvLayout& layout, size_t max_tokens)
+      : layout_(layout),
+        block_table_((max_tokens + kBlockTokens - 1) / kBlockTokens),
+        memory_(block_table_.size() * layout.block_stride) {
+    std::iota(block_table_.begin(), block_table_.end(), 0);
+  }
+
+  [[nodiscard]] CachedTokens cached_tokens() const override { return {}; }
+  [[nodiscard]] Result<KvView> View() override {
+    return KvView{memory_.span().data(), block_table_, layout_};
+  }
+  [[nodiscard]] Status Append(Token) override { return {}; }
+  [[nodiscard]] Status MarkComputed(uint64_t) override { return {}; }
+  [[nodiscard]] Status Finish() override { return {}; }
+
+ private:
+  KvLayout layout_;
+  std::vector<int32_t> block_table_;
+  AlignedBuffer memory_;
 };
 
 }  // namespace kvtier::generate

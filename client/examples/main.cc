@@ -2,6 +2,7 @@
 // kvtier-generate: continues a text with a small language model on the CPU; attention is on the GPU
 // if kvtierd's pool is there. What of the text's beginning is in the pool is not computed again.
 
+#include <boost/json.hpp>
 #include <iostream>
 #include <optional>
 #include <string>
@@ -11,11 +12,43 @@
 #include "client/examples/generator.h"
 #include "client/examples/model.h"
 #include "client/examples/pooled_kv.h"
-#include "client/examples/report.h"
 #include "client/examples/weights.h"
 
 namespace kvtier::generate {
 namespace {
+
+std::string ToUtf8(const std::string& bytes) {
+  std::string text;
+  for (const char c : bytes) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < 0x80) {
+      text.push_back(c);
+    } else {
+      text.push_back(static_cast<char>(0xC0 | byte >> 6));
+      text.push_back(static_cast<char>(0x80 | (byte & 0x3F)));
+    }
+  }
+  return text;
+}
+
+// One object of schema "kvtier.generate/1". Bytes of the text above 127 appear as the code points
+// of the same number, so that any text is valid JSON and none is lost.
+std::string ToJson(const Generation& generation) {
+  const boost::json::object report{
+      {"schema", "kvtier.generate/1"},
+      {"text", ToUtf8(generation.text)},
+      {"prompt_tokens", generation.prompt_tokens},
+      {"cached_tokens", generation.cached.total()},
+      {"prefilled_tokens", generation.prefilled_tokens},
+      {"tiers",
+       {{"pool", generation.cached.pool},
+        {"host", generation.cached.host},
+        {"disk", generation.cached.disk}}},
+      {"ttft_ms", generation.first_token_ms.count()},
+      {"total_ms", generation.total_ms.count()},
+  };
+  return boost::json::serialize(report);
+}
 
 void Complain(const std::string& what) { std::cerr << "kvtier-generate: " << what << "\n"; }
 

@@ -10,14 +10,28 @@
 #include <barrier>
 #include <cstddef>
 #include <span>
+#include <vector>
 
-#include "client/examples/kv_access.h"
-#include "client/examples/kv_view.h"
+#include "client/examples/attention.h"
 #include "client/examples/model_shape.h"
-#include "client/examples/rope.h"
 #include "client/examples/weights.h"
 
 namespace kvtier::generate {
+
+// Rotary position embedding: a token's position, turned into its queries and keys. Immutable; any
+// thread.
+class Rope {
+ public:
+  explicit Rope(const ModelShape& shape);
+
+  // Turns each of `heads` vectors of kHeadDim floats; element i together with i + kHeadDim / 2.
+  void Rotate(float* vectors, size_t heads, size_t position) const;
+
+ private:
+  // [position][kHeadDim / 2]
+  std::vector<float> cosines_;
+  std::vector<float> sines_;
+};
 
 // Immutable; may be used by several threads at once.
 class Model {

@@ -15,6 +15,9 @@
 
 namespace kvtier::generate {
 
+// A whole file of bounded size. Errors: kNotFound, kIoError; kLimitExceeded "file_too_large".
+[[nodiscard]] Result<std::string> ReadFile(const std::string& path, size_t max_bytes);
+
 struct LayerWeights {
   std::vector<float> attention_norm;
   PackedMatrix query;

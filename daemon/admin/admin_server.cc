@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "protocol/admin_messages.h"
+#include "protocol/session_messages.h"
 #include "protocol/socket_io.h"
 
 namespace kvtier {
@@ -35,7 +35,7 @@ class AdminServer::Session final : public ConnectionListener,
           {ErrorCode::kUnsupported, "unknown_message",
            fmt::format("message type {} is not one for the admin socket", frame.type)});
     }
-    const Result<wire::AdminRequest> request = wire::AdminRequest::Decode(frame.payload);
+    const Result<wire::AdminRequest> request = wire::Decode<wire::AdminRequest>(frame.payload);
     if (!request) return connection_.CloseWith(request.error());
     if (++calls_ == kMaxAdminCalls) connection_.Pause();
     server_->log_->Debug("admin.request", "{}", request->json);

@@ -196,12 +196,11 @@ Status PlanWorkspace(const wire::Attend& request, const AttendMemory& memory, At
 
 Result<std::shared_ptr<AttentionJob>> PlanAttend(const wire::Attend& request,
                                                  const ModelRecord& record,
-                                                 const AttendMemory& memory, double max_products,
-                                                 const AttendScales& scales) {
+                                                 const AttendMemory& memory, double max_products) {
   auto job = std::make_shared<AttentionJob>();
   KVT_RETURN_IF_ERROR(PlanCache(request, record, memory.pool, job.get()));
-  KVT_RETURN_IF_ERROR(PlanScales(scales.keys, record, &job->key_scales));
-  KVT_RETURN_IF_ERROR(PlanScales(scales.values, record, &job->value_scales));
+  KVT_RETURN_IF_ERROR(PlanScales(request.key_scales, record, &job->key_scales));
+  KVT_RETURN_IF_ERROR(PlanScales(request.value_scales, record, &job->value_scales));
   KVT_RETURN_IF_ERROR(PlanQuery(request, record, job.get()));
   KVT_RETURN_IF_ERROR(CheckSequences(request, record.block_tokens));
   KVT_RETURN_IF_ERROR(PlanSequences(request, record.block_tokens, max_products, job.get()));

@@ -4,10 +4,9 @@
 
 #include <cstdint>
 #include <memory>
-#include <span>
 
 #include "base/result.h"
-#include "daemon/attention/attention_job.h"
+#include "daemon/attention/attention_engine.h"
 #include "protocol/attend_messages.h"
 #include "protocol/model_record.h"
 
@@ -18,12 +17,6 @@ struct AttendMemory {
   std::byte* pool = nullptr;
   std::byte* workspace = nullptr;
   uint64_t workspace_bytes = 0;
-};
-
-// What a client multiplies the numbers of an fp8 cache with; see wire::AttendScaled.
-struct AttendScales {
-  std::span<const float> keys = {};
-  std::span<const float> values = {};
 };
 
 // Entries of one job's block table, which has a row of the longest sequence's length for each.
@@ -38,7 +31,6 @@ inline constexpr uint64_t kMaxAttendTableEntries = uint64_t{4} << 20;
 [[nodiscard]] Result<std::shared_ptr<AttentionJob>> PlanAttend(const wire::Attend& request,
                                                                const ModelRecord& record,
                                                                const AttendMemory& memory,
-                                                               double max_products,
-                                                               const AttendScales& scales = {});
+                                                               double max_products);
 
 }  // namespace kvtier

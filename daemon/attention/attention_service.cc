@@ -4,34 +4,52 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "base/byte_size.h"
+#include "base/thread_executor.h"
+#include "daemon/attention/cuda_attention_engine.h"
+#include "daemon/attention/host_attention_engine.h"
+#include "kernels/service/kernel_library.h"
 #include "protocol/limits.h"
 
 namespace kvtier {
 namespace {
 
-// In which a GPU hands out memory; workspaces are counted in it everywhere.
+constexpr const char* kCudaKind = "cuda";
+// A GPU hands memory out in this granularity; workspaces are counted in it on every device.
 constexpr uint64_t kWorkspaceGranuleBytes = 2 * kMiB;
-// Nobody waits for a workspace: it must be all zeros when it has been made.
+// A session does not wait for a workspace: it must be all zeros when it has been made.
 static_assert(wire::kMaxWorkspaceBytes <= kReadyAtOnceBytes &&
               kReadyAtOnceBytes % kWorkspaceGranuleBytes == 0);
 
 // "device 1 (cuda:3)".
 std::string NameOf(size_t position, const DeviceInfo& info) {
   const std::string device =
-      info.kind == "cuda" ? fmt::format("cuda:{}", info.ordinal) : std::string(info.kind);
+      info.kind == kCudaKind ? fmt::format("cuda:{}", info.ordinal) : std::string(info.kind);
   return fmt::format("device {} ({})", position, device);
 }
 
-// The higher, the worse.
+// A higher number is a worse state.
 int Severity(AttentionState state) {
   if (state == AttentionState::kReady) return 0;
   return state == AttentionState::kOff ? 1 : 2;
 }
 
 }  // namespace
+
+std::string_view AttentionStateName(AttentionState state) {
+  switch (state) {
+    case AttentionState::kOff:
+      return "off";
+    case AttentionState::kReady:
+      return "ready";
+    case AttentionState::kFailed:
+      return "failed";
+  }
+  return "unknown";
+}
 
 AttentionReport AttentionReports::All() const {
   if (devices.empty()) return {};
@@ -59,34 +77,151 @@ AttentionReport AttentionReports::All() const {
   return all;
 }
 
-AttentionService::AttentionService(const Environment& environment) : environment_(environment) {
+// What a thread of the executor found out.
+struct AttentionService::Outcome {
+  Status status;
+  uint64_t nanoseconds = 0;
+};
+
+AttentionService::AttentionService(const Environment& environment)
+    : environment_(environment), workers_(environment.devices.size()) {
   const int64_t start_ms = environment_.clock->MonotonicMs();
-  for (size_t i = 0; i < environment_.devices.size(); ++i) {
-    DeviceAttention::Environment one{.device = environment_.devices[i],
-                                     .name = NameOf(i, environment_.devices[i]->info()),
-                                     .config = environment_.config,
-                                     .loop = environment_.loop,
-                                     .log = environment_.log,
-                                     .on_fatal = environment_.on_fatal};
-    if (environment_.open_engine) {
-      one.open_engine = [this, i] { return environment_.open_engine(static_cast<uint32_t>(i)); };
+  for (uint32_t device = 0; device < workers_.size(); ++device) {
+    Worker& worker = workers_[device];
+    worker.name = NameOf(device, environment_.devices[device]->info());
+    if (!environment_.config->enabled) {
+      TurnOff(&worker, AttentionState::kOff, "configured");
+      continue;
     }
-    devices_.push_back(std::make_unique<DeviceAttention>(one));
+    Result<std::unique_ptr<AttentionEngine>> engine = OpenEngine(device);
+    if (!engine) {
+      TurnOff(&worker, AttentionState::kOff, engine.error().ToString());
+      continue;
+    }
+    worker.engine = *std::move(engine);
+    worker.report.engine = worker.engine->name();
+    worker.report.reason = "not tested yet";
   }
-  TryOut();
+  TestEngines();
   start_seconds_ = static_cast<double>(environment_.clock->MonotonicMs() - start_ms) / 1000;
 }
 
-void AttentionService::TryOut() {
-  std::vector<DeviceAttention*> tried;
+AttentionService::~AttentionService() {
+  *alive_ = false;
+  *stopping_ = true;
+}
+
+Result<std::unique_ptr<AttentionEngine>> AttentionService::OpenEngine(uint32_t device) {
+  if (environment_.open_engine) return environment_.open_engine(device);
+  const DeviceInfo info = environment_.devices[device]->info();
+  if (info.kind != kCudaKind) return std::make_unique<HostAttentionEngine>();
+  const kernels::KernelLibrary library = kernels::OpenKernelLibrary(environment_.config->library);
+  AttentionReport& report = workers_[device].report;
+  report.library = library.path;
+  if (library.table == nullptr) {
+    return MakeError(ErrorCode::kUnsupported, "no_kernels", library.why_not);
+  }
+  report.library_version = library.table->version;
+  return CudaAttentionEngine::Open(library.table, info.ordinal);
+}
+
+void AttentionService::TestEngines() {
+  std::vector<Worker*> tested;
   std::vector<AttentionTrial> trials;
-  for (const auto& device : devices_) {
-    if (device->engine() == nullptr) continue;
-    tried.push_back(device.get());
-    trials.push_back({device->engine(), device->device()});
+  for (size_t i = 0; i < workers_.size(); ++i) {
+    if (!workers_[i].engine) continue;
+    tested.push_back(&workers_[i]);
+    trials.push_back({workers_[i].engine.get(), environment_.devices[i]});
   }
   std::vector<AttentionSelfTest> results = TestAttention(trials);
-  for (size_t i = 0; i < tried.size(); ++i) tried[i]->TriedOut(std::move(results[i]));
+  for (size_t i = 0; i < tested.size(); ++i) TakeTestResult(tested[i], std::move(results[i]));
+}
+
+void AttentionService::TakeTestResult(Worker* worker, AttentionSelfTest result) {
+  AttentionReport& report = worker->report;
+  report.self_test = std::move(result);
+  if (!report.self_test.failure.empty()) {
+    TurnOff(worker, AttentionState::kFailed, "self-test: " + report.self_test.failure);
+    if (report.self_test.device_lost && environment_.on_fatal) {
+      environment_.on_fatal(report.reason);
+    }
+    return;
+  }
+  const int threads =
+      worker->engine->concurrent() ? static_cast<int>(environment_.config->threads) : 1;
+  worker->executor = std::make_unique<ThreadExecutor>("kvt-attend", threads, environment_.loop);
+  report.state = AttentionState::kReady;
+  report.reason.clear();
+  environment_.log->Info(
+      "kernels.ready", "{}: attention on {}{}: {} cases right", worker->name, report.engine,
+      report.library.empty() ? ""
+                             : fmt::format(" by {} {}", report.library, report.library_version),
+      report.self_test.cases);
+}
+
+void AttentionService::TurnOff(Worker* worker, AttentionState state, std::string reason) {
+  AttentionReport& report = worker->report;
+  report.state = state;
+  report.reason = std::move(reason);
+  if (state == AttentionState::kFailed) {
+    environment_.log->Error("kernels.failed",
+                            "{}: attention is off, the cache goes on without: {}: {}{}{}",
+                            worker->name, report.engine, report.reason,
+                            report.library.empty() ? "" : ", by ", report.library);
+  } else if (!environment_.config->enabled) {
+    environment_.log->Info("kernels.off", "{}: attention is off: {}", worker->name, report.reason);
+  } else {
+    environment_.log->Warning("kernels.off", "{}: attention is off: {}", worker->name,
+                              report.reason);
+  }
+}
+
+Status AttentionService::CheckReady(uint32_t device) const {
+  const AttentionReport& report = workers_[device].report;
+  if (report.state == AttentionState::kReady) return {};
+  return MakeError(ErrorCode::kUnsupported, "attend_off", report.reason);
+}
+
+void AttentionService::Run(uint32_t device, std::shared_ptr<AttentionJob> job,
+                           std::function<void(Result<uint64_t>)> done) {
+  Worker& worker = workers_[device];
+  ++worker.report.in_flight;
+  // The job is dropped on the loop, not on a thread: workspaces go with it.
+  auto outcome = std::make_shared<Outcome>();
+  const auto compute = [engine = worker.engine.get(), job = job.get(), outcome = outcome.get(),
+                        stopping = stopping_] {
+    if (*stopping) job->cancelled = true;
+    const auto start = std::chrono::steady_clock::now();
+    outcome->status = engine->Run(*job);
+    outcome->nanoseconds = static_cast<uint64_t>(
+        std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count());
+  };
+  worker.executor->Run(compute, [this, alive = alive_, worker = &worker, job = std::move(job),
+                                 outcome, done = std::move(done)] {
+    if (*alive) OnDone(worker, *job, *outcome, done);
+  });
+}
+
+void AttentionService::OnDone(Worker* worker, const AttentionJob& job, const Outcome& outcome,
+                              const std::function<void(Result<uint64_t>)>& done) {
+  AttentionReport& report = worker->report;
+  --report.in_flight;
+  report.busy_ns += outcome.nanoseconds;
+  if (!outcome.status) {
+    ++report.failures;
+    const Error& error = outcome.status.error();
+    // A GPU that failed once computes nothing any more.
+    if (error.code == ErrorCode::kIoError && report.state == AttentionState::kReady) {
+      TurnOff(worker, AttentionState::kFailed, error.ToString());
+    }
+    if (error.reason == kDeviceLost && environment_.on_fatal) {
+      environment_.on_fatal(error.ToString());
+    }
+    return done(tl::unexpected(error));
+  }
+  ++report.calls;
+  report.query_tokens += static_cast<uint64_t>(job.query_tokens());
+  done(outcome.nanoseconds);
 }
 
 Result<std::shared_ptr<DevicePool>> AttentionService::CreateWorkspace(uint32_t device,
@@ -111,13 +246,13 @@ Result<std::shared_ptr<DevicePool>> AttentionService::CreateWorkspace(uint32_t d
 
 AttentionReports AttentionService::Report() const {
   AttentionReports reports{.start_seconds = start_seconds_, .workspace_bytes = *workspace_bytes_};
-  for (const auto& device : devices_) reports.devices.push_back(device->report());
+  for (const Worker& worker : workers_) reports.devices.push_back(worker.report);
   return reports;
 }
 
 bool AttentionService::idle() const {
-  return std::ranges::all_of(devices_,
-                             [](const auto& device) { return device->report().in_flight == 0; });
+  return std::ranges::all_of(workers_,
+                             [](const Worker& worker) { return worker.report.in_flight == 0; });
 }
 
 }  // namespace kvtier

@@ -1,20 +1,51 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention for clients that launch nothing themselves, in the pools of every device: engines tried
-// out before the first client comes, and memory to share with the clients.
+// Attention for clients that launch nothing themselves, in the pools of every device: an engine and
+// threads for each device, tested before the first client comes, and memory to share with clients.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/executor.h"
 #include "base/result.h"
-#include "daemon/attention/device_attention.h"
+#include "daemon/attention/attention_engine.h"
+#include "daemon/attention/attention_self_test.h"
+#include "daemon/config/config.h"
+#include "daemon/runtime/log.h"
+#include "gpu/device.h"
 
 namespace kvtier {
 
-// For `kvtierctl status` and the metrics.
+enum class AttentionState : uint8_t {
+  kOff,     // by configuration, or nothing to compute with: see AttentionReport::reason
+  kReady,   // the self-test passed; the only state in which anything is computed
+  kFailed,  // the self-test, or the device later on
+};
+
+// "off", "ready", "failed".
+[[nodiscard]] std::string_view AttentionStateName(AttentionState state);
+
+// Of one device, for `kvtierctl status` and the metrics.
+struct AttentionReport {
+  AttentionState state = AttentionState::kOff;
+  std::string reason;   // why it is not ready; empty if it is
+  std::string engine;   // "cpu", "cuda"
+  std::string library;  // the kernels' file; empty for the CPU
+  std::string library_version;
+  AttentionSelfTest self_test;
+  uint64_t calls = 0;  // computed
+  uint64_t query_tokens = 0;
+  uint64_t failures = 0;
+  uint64_t busy_ns = 0;
+  uint64_t in_flight = 0;
+};
+
 struct AttentionReports {
   std::vector<AttentionReport> devices;  // by DeviceIndex
   double start_seconds = 0;              // for opening, warming up and testing all
@@ -43,16 +74,20 @@ class AttentionService {
   // Opens the engines, warms them up and tests them, which takes up to a second. Devices that
   // cannot compute do without: the cache goes on, and the log says so.
   explicit AttentionService(const Environment& environment);
+  // Waits for what is being computed; the rest is cancelled.
+  ~AttentionService();
+  AttentionService(const AttentionService&) = delete;
+  AttentionService& operator=(const AttentionService&) = delete;
 
   // Errors: kUnsupported "attend_off" with the reason.
-  [[nodiscard]] Status CheckReady(uint32_t device) const { return devices_[device]->CheckReady(); }
+  [[nodiscard]] Status CheckReady(uint32_t device) const;
   // Whether the device's engine computes such jobs. REQUIRES: CheckReady passed, as for the
   // following.
   [[nodiscard]] Status Check(uint32_t device, const AttentionJob& job) const {
-    return devices_[device]->engine()->Check(job);
+    return workers_[device].engine->Check(job);
   }
   [[nodiscard]] double max_products(uint32_t device) const {
-    return devices_[device]->engine()->max_products();
+    return workers_[device].engine->max_products();
   }
 
   // Memory on the device to share with a client, in whole 2 MiB; its bytes count until the last
@@ -66,21 +101,37 @@ class AttentionService {
   // nanoseconds that it took. REQUIRES: Check passed; the job's memory is the device's, and stays
   // until `done` was called. Errors: kCancelled; kResourceExhausted, of this job alone; kIoError.
   void Run(uint32_t device, std::shared_ptr<AttentionJob> job,
-           std::function<void(Result<uint64_t>)> done) {
-    devices_[device]->Run(std::move(job), std::move(done));
-  }
+           std::function<void(Result<uint64_t>)> done);
 
   [[nodiscard]] AttentionReports Report() const;
   [[nodiscard]] bool idle() const;
 
  private:
-  void TryOut();
+  // What computes on one device, and whether that can be relied on.
+  struct Worker {
+    std::string name;  // of the device, for people
+    AttentionReport report;
+    std::unique_ptr<AttentionEngine> engine;  // null: off
+    // Last: its threads use the engine.
+    std::unique_ptr<Executor> executor;
+  };
+  struct Outcome;
+
+  [[nodiscard]] Result<std::unique_ptr<AttentionEngine>> OpenEngine(uint32_t device);
+  void TestEngines();
+  void TakeTestResult(Worker* worker, AttentionSelfTest result);
+  void TurnOff(Worker* worker, AttentionState state, std::string reason);
+  void OnDone(Worker* worker, const AttentionJob& job, const Outcome& outcome,
+              const std::function<void(Result<uint64_t>)>& done);
 
   const Environment environment_;
-  std::vector<std::unique_ptr<DeviceAttention>> devices_;
   double start_seconds_ = 0;
   // Shared with the workspaces, which may be dropped after the service.
   std::shared_ptr<uint64_t> workspace_bytes_ = std::make_shared<uint64_t>(0);
+  // Shared with callbacks and threads that may run after the service has gone.
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  std::shared_ptr<std::atomic<bool>> stopping_ = std::make_shared<std::atomic<bool>>(false);
+  std::vector<Worker> workers_;  // by DeviceIndex; never resized once the engines are open
 };
 
 }  // namespace kvtier

@@ -126,7 +126,8 @@ void Connection::AfterSending(size_t sent) {
 void Connection::CloseWith(const Error& error) {
   if (state_ != State::kOpen) return;
   // Not by Send, which might flush and end before the reason is known.
-  outbox_.Append([&](std::vector<std::byte>* out) { wire::ErrorReply{error}.Encode(0, out); });
+  outbox_.Append(
+      [&](std::vector<std::byte>* out) { wire::Encode(wire::ErrorReply{error}, 0, out); });
   state_ = State::kClosing;
   close_reason_ = error;
   if (!batching_) Flush();
@@ -155,7 +156,7 @@ void Connection::Continue() {
 
 void SendRefusal(int socket, const Error& error) {
   std::vector<std::byte> frame;
-  wire::ErrorReply{error}.Encode(0, &frame);
+  wire::Encode(wire::ErrorReply{error}, 0, &frame);
   (void)wire::Send(socket, frame);
 }
 

@@ -50,14 +50,14 @@ class Connection {
 
   template <typename Message>
   void Send(uint64_t request_id, const Message& message) {
-    SendEncoded([&](std::vector<std::byte>* out) { message.Encode(request_id, out); });
+    SendEncoded([&](std::vector<std::byte>* out) { wire::Encode(message, request_id, out); });
   }
   template <typename Message>
   void SendWithDescriptor(uint64_t request_id, const Message& message, int descriptor,
                           std::shared_ptr<const void> owner = nullptr) {
     if (!CanSend()) return;
     outbox_.AppendWithDescriptor(
-        descriptor, [&](std::vector<std::byte>* out) { message.Encode(request_id, out); },
+        descriptor, [&](std::vector<std::byte>* out) { wire::Encode(message, request_id, out); },
         std::move(owner));
     FlushUnlessBatching();
   }

@@ -24,10 +24,7 @@ void LoadEvents::Send(const LoadProgress& progress) {
   } else {
     announced_.insert(progress.load);
   }
-  connection_->Send(0, wire::LoadProgress{.load = progress.load,
-                                          .ready = progress.ready,
-                                          .finished = progress.finished,
-                                          .miss_reason = static_cast<uint8_t>(progress.miss)});
+  connection_->Send(0, wire::LoadProgress{progress});
   if (!pace_.running()) pace_.Start(kLoadEventIntervalMs, [this] { SendPending(); });
 }
 

@@ -14,7 +14,6 @@ void RequestTrace::SessionEnd() {
 }
 
 void RequestTrace::Begin(wire::MessageType message, uint64_t request, const Asked& asked) {
-  message = Shown(message);
   if (message == wire::MessageType::kAcquire) {
     KVT_PROBE4(acquire__begin, session_.value, request, asked.blocks, asked.new_blocks);
   }
@@ -27,7 +26,6 @@ void RequestTrace::Begin(wire::MessageType message, uint64_t request, const Aske
 }
 
 void RequestTrace::End(wire::MessageType message, uint64_t request, bool failed) {
-  message = Shown(message);
   if (message == wire::MessageType::kAcquire) {
     KVT_PROBE6(acquire__end, session_.value, request, 0, 0, 0, failed);
   }

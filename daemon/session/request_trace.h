@@ -30,11 +30,7 @@ class RequestTrace {
   };
   template <typename Message>
   [[nodiscard]] static Asked AskedBy(const Message& message) {
-    if constexpr (requires { message.acquire; }) {
-      return AskedBy(message.acquire);
-    } else if constexpr (requires { message.attend; }) {
-      return AskedBy(message.attend);
-    } else if constexpr (requires { message.hashes; }) {
+    if constexpr (requires { message.hashes; }) {
       Asked asked = OfHashes(message.hashes);
       if constexpr (requires { message.new_blocks; }) asked.new_blocks = message.new_blocks;
       return asked;
@@ -46,14 +42,6 @@ class RequestTrace {
     } else {
       return {};
     }
-  }
-
-  // As what a request is shown: an acquire as one, however it is to be told of its loads, and so is
-  // an attend, with scales or without.
-  [[nodiscard]] static constexpr wire::MessageType Shown(wire::MessageType message) {
-    using enum wire::MessageType;
-    if (message == kAcquireCounted) return kAcquire;
-    return message == kAttendScaled ? kAttend : message;
   }
 
   void Begin(wire::MessageType message, uint64_t request, const Asked& asked);

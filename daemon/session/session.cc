@@ -71,10 +71,13 @@ void Session::OnHello(const wire::Frame& frame) {
         {ErrorCode::kWrongState, "hello_expected",
          fmt::format("the first message was {}", wire::MessageTypeName(frame.type))});
   }
-  const Result<wire::Hello> hello = wire::Hello::Decode(frame.payload);
+  const Result<wire::Hello> hello = wire::Decode<wire::Hello>(frame.payload);
   if (!hello) return connection_.CloseWith(hello.error());
-  const Result<uint16_t> version = wire::NegotiateVersion(*hello);
-  if (!version) return connection_.CloseWith(version.error());
+  const Result<uint16_t> minor = wire::NegotiateMinor(hello->major, hello->minor);
+  if (!minor) return connection_.CloseWith(minor.error());
+  Result<std::shared_ptr<CounterPage>> counters = CounterPage::Create();
+  if (!counters) return connection_.CloseWith(counters.error());
+  counters_ = *std::move(counters);
 
   greeted_ = true;
   hello_timeout_.Cancel();
@@ -87,8 +90,7 @@ void Session::OnHello(const wire::Frame& frame) {
                       id_.value, tenant_, client_name_, peer_.pid, peer_.uid);
   const ServerConfig& config = *services_.config;
   const wire::HelloReply reply{
-      .version = *version,
-      .features = GrantFeatures(hello->features),
+      .minor = *minor,
       .session = id_,
       .daemon_generation = services_.daemon_generation,
       .max_frame_bytes = static_cast<uint32_t>(config.max_frame_bytes),
@@ -97,26 +99,7 @@ void Session::OnHello(const wire::Frame& frame) {
       .max_references = services_.max_references,
       .tenant = tenant_,
   };
-  if (counters_) {
-    connection_.SendWithDescriptor(frame.request_id, reply, counters_->fd());
-  } else {
-    connection_.Send(frame.request_id, reply);
-  }
-}
-
-uint64_t Session::GrantFeatures(uint64_t wanted) {
-  uint64_t granted = wanted & wire::kKnownFeatures;
-  if ((granted & wire::kFeatureLoadCounters) == 0) return granted;
-  Result<std::shared_ptr<CounterPage>> counters = CounterPage::Create();
-  if (counters) {
-    counters_ = *std::move(counters);
-    return granted;
-  }
-  // The client waits for events then, as others do.
-  services_.counters->CountRefusal(counters.error());
-  services_.log->Warning("session.no_counters", "session {}: {}", id_.value,
-                         counters.error().ToString());
-  return granted & ~wire::kFeatureLoadCounters;
+  connection_.SendWithDescriptor(frame.request_id, reply, counters_->fd());
 }
 
 void Session::Refuse(const Call& call, const Error& error) {

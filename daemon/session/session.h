@@ -101,11 +101,9 @@ class Session final : public ConnectionListener, public std::enable_shared_from_
     bool want_reply = false;
   };
 
-  // The process has ended, but somebody may still have its socket.
+  // The process has ended, but a child may have inherited its socket.
   void OnProcessEnded();
   void OnHello(const wire::Frame& frame);
-  // Of the features asked for, those that can be had; makes what they need.
-  [[nodiscard]] uint64_t GrantFeatures(uint64_t wanted);
   void Dispatch(const wire::Frame& frame);
   // Decodes the frame as a Message and calls `handler`; refuses what cannot be decoded.
   template <typename Message>
@@ -122,7 +120,6 @@ class Session final : public ConnectionListener, public std::enable_shared_from_
   Status OnDevices(const Call& call, const wire::Devices& request);
   Status OnAttach(const Call& call, const wire::Attach& request);
   Status OnAcquire(const Call& call, const wire::Acquire& request);
-  Status OnAcquireCounted(const Call& call, const wire::AcquireCounted& request);
   Status OnCommit(const Call& call, const wire::Commit& request);
   Status OnRelease(const Call& call, const wire::Release& request);
   Status OnPrefetch(const Call& call, const wire::Prefetch& request);
@@ -133,17 +130,14 @@ class Session final : public ConnectionListener, public std::enable_shared_from_
   Status OnWorkspace(const Call& call, const wire::Workspace& request);
   Status OnWorkspaceClose(const Call& call, const wire::WorkspaceClose& request);
   Status OnAttend(const Call& call, const wire::Attend& request);
-  Status OnAttendScaled(const Call& call, const wire::AttendScaled& request);
 
-  Status BeginAcquire(const Call& call, const wire::Acquire& request, wire::LoadOrder order,
-                      bool counted);
   using Hashes = std::vector<BlockHash>;
   // Goes on, as long as everything is found.
   void PrefetchFrom(uint32_t first, const Call& call, PoolId pool,
                     const std::shared_ptr<const Hashes>& hashes);
   void OnAttached(const Call& call, const PoolInfo& pool, const RegisteredModel* model,
                   uint32_t device);
-  void OnAcquired(const Call& call, bool counted, Result<AcquireReply> acquired);
+  void OnAcquired(const Call& call, Result<AcquireReply> acquired);
   // As FindPool, if attention is computed there. Errors: also kUnsupported "attend_off".
   [[nodiscard]] Result<const AttachedPool*> FindAttended(PoolId pool) const;
   // Memory shared with the client, on one device.
@@ -155,9 +149,8 @@ class Session final : public ConnectionListener, public std::enable_shared_from_
   // kInvalidArgument "workspace_other_device".
   [[nodiscard]] Result<std::shared_ptr<DevicePool>> FindWorkspace(
       const wire::Attend& request, const AttachedPool& attached) const;
-  Status BeginAttend(const Call& call, const wire::Attend& request, const AttendScales& scales);
   void OnAttended(const Call& call, const AttentionJob* job, Result<uint64_t> compute_ns);
-  // Nobody waits for them any more.
+  // The session has ended, and with it the use of their results.
   void CancelAttends();
   [[nodiscard]] Status CommitOne(PoolId pool, const AttachedPool& attached,
                                  const wire::CommitItem& item, bool* duplicate);
@@ -181,7 +174,7 @@ class Session final : public ConnectionListener, public std::enable_shared_from_
   std::unordered_map<PoolId, AttachedPool> pools_;
   uint64_t references_ = 0;
   uint32_t acquires_in_flight_ = 0;
-  // Null unless the client asked for it. It never is read here: the client can write to it.
+  // Made with HELLO. It never is read here: the client can write to it.
   std::shared_ptr<CounterPage> counters_;
   RequestTrace trace_;
   // By their numbers.

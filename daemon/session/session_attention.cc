@@ -20,7 +20,7 @@ Result<const Session::AttachedPool*> Session::FindAttended(PoolId pool) const {
 
 Status Session::OnWorkspace(const Call& call, const wire::Workspace& request) {
   KVT_ASSIGN_OR_RETURN(const AttachedPool* const attached, FindAttended(request.pool));
-  // Jobs keep what they use; nobody else needs the earlier one, and its bytes may be needed.
+  // Jobs keep what they use; nothing else needs the earlier one, and its bytes may be needed.
   workspaces_.erase(request.number);
   KVT_ASSIGN_OR_RETURN(std::shared_ptr<DevicePool> memory,
                        services_.attention->CreateWorkspace(attached->device, request.bytes));
@@ -56,15 +56,6 @@ Result<std::shared_ptr<DevicePool>> Session::FindWorkspace(const wire::Attend& r
 }
 
 Status Session::OnAttend(const Call& call, const wire::Attend& request) {
-  return BeginAttend(call, request, {});
-}
-
-Status Session::OnAttendScaled(const Call& call, const wire::AttendScaled& request) {
-  return BeginAttend(call, request.attend, {request.key_scales, request.value_scales});
-}
-
-Status Session::BeginAttend(const Call& call, const wire::Attend& request,
-                            const AttendScales& scales) {
   KVT_ASSIGN_OR_RETURN(const AttachedPool* const attached, FindAttended(request.pool));
   KVT_ASSIGN_OR_RETURN(const std::shared_ptr<DevicePool> workspace,
                        FindWorkspace(request, *attached));
@@ -76,7 +67,7 @@ Status Session::BeginAttend(const Call& call, const wire::Attend& request,
                                   {.pool = pool->data(),
                                    .workspace = workspace->data(),
                                    .workspace_bytes = workspace->bytes()},
-                                  attention.max_products(attached->device), scales));
+                                  attention.max_products(attached->device)));
   KVT_RETURN_IF_ERROR(attention.Check(attached->device, *job));
   attends_.push_back(job);
   if (attends_.size() == kMaxAttendsInFlight) connection_.Pause();

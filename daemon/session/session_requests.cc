@@ -23,30 +23,23 @@ std::vector<BlockHash> Copy(std::span<const BlockHash> hashes) {
   return {hashes.begin(), hashes.end()};
 }
 
-wire::AcquireReply ToWire(const AcquireReply& acquired) {
-  wire::AcquireReply reply;
-  reply.load = acquired.load;
-  reply.miss_reason = static_cast<uint8_t>(acquired.miss);
-  reply.partial_block = acquired.partial_block;
-  reply.hits.reserve(acquired.hits.size());
-  for (const AcquiredBlock& hit : acquired.hits) {
-    reply.hits.push_back({.handle = hit.handle, .tokens = hit.tokens, .tier = hit.tier});
+wire::AcquireReply ToWire(AcquireReply acquired) {
+  wire::AcquireReply reply{.load = acquired.load,
+                           .partial_block = acquired.partial_block,
+                           .miss = acquired.miss,
+                           .hits = std::move(acquired.hits),
+                           .new_blocks = std::move(acquired.new_blocks)};
+  if (const StepCounter* const counter = acquired.counter.get()) {
+    reply.counter = {
+        .offset = counter->offset(), .base = counter->base(), .steps = counter->steps()};
   }
-  reply.new_blocks = acquired.new_blocks;
   return reply;
 }
 
-std::optional<wire::LoadCounter> ToWire(const std::shared_ptr<const StepCounter>& counter) {
-  if (!counter) return std::nullopt;
-  return wire::LoadCounter{
-      .offset = counter->offset(), .base = counter->base(), .steps = counter->steps()};
-}
-
-// What was taken, and is answered by an event of its own.
+// These requests are answered by an event of their own, and their trace ends there.
 constexpr bool AnsweredLater(wire::MessageType message) {
-  const wire::MessageType shown = RequestTrace::Shown(message);
-  return shown == wire::MessageType::kAttach || shown == wire::MessageType::kAcquire ||
-         shown == wire::MessageType::kAttend || shown == wire::MessageType::kPrefetch;
+  return message == wire::MessageType::kAttach || message == wire::MessageType::kAcquire ||
+         message == wire::MessageType::kAttend || message == wire::MessageType::kPrefetch;
 }
 
 }  // namespace
@@ -55,7 +48,7 @@ template <typename Message>
 void Session::Handle(const wire::Frame& frame,
                      Status (Session::*handler)(const Call&, const Message&)) {
   const Call call{frame.request_id, (frame.flags & wire::kFlagWantReply) != 0};
-  const Result<Message> message = Message::Decode(frame.payload);
+  const Result<Message> message = wire::Decode<Message>(frame.payload);
   if (!message) return Refuse(call, message.error());
   trace_.Begin(Message::kType, call.request_id, RequestTrace::AskedBy(*message));
   const Status handled = (this->*handler)(call, *message);
@@ -76,8 +69,6 @@ void Session::Dispatch(const wire::Frame& frame) {
       return Handle(frame, &Session::OnAttach);
     case Type::kAcquire:
       return Handle(frame, &Session::OnAcquire);
-    case Type::kAcquireCounted:
-      return Handle(frame, &Session::OnAcquireCounted);
     case Type::kCommit:
       return Handle(frame, &Session::OnCommit);
     case Type::kRelease:
@@ -98,8 +89,6 @@ void Session::Dispatch(const wire::Frame& frame) {
       return Handle(frame, &Session::OnWorkspaceClose);
     case Type::kAttend:
       return Handle(frame, &Session::OnAttend);
-    case Type::kAttendScaled:
-      return Handle(frame, &Session::OnAttendScaled);
     case Type::kHello:
       return Refuse({frame.request_id, false},
                     {ErrorCode::kWrongState, "hello_again", "the session is open already"});
@@ -174,19 +163,6 @@ void Session::OnAttached(const Call& call, const PoolInfo& pool, const Registere
 }
 
 Status Session::OnAcquire(const Call& call, const wire::Acquire& request) {
-  return BeginAcquire(call, request, wire::LoadOrder::kBlocks, /*counted=*/false);
-}
-
-Status Session::OnAcquireCounted(const Call& call, const wire::AcquireCounted& request) {
-  if (!counters_) {
-    return MakeError(ErrorCode::kUnsupported, "feature_not_granted",
-                     "HELLO did not ask for load counters");
-  }
-  return BeginAcquire(call, request.acquire, request.order, /*counted=*/true);
-}
-
-Status Session::BeginAcquire(const Call& call, const wire::Acquire& request, wire::LoadOrder order,
-                             bool counted) {
   KVT_ASSIGN_OR_RETURN(const AttachedPool* const attached, FindPool(request.pool));
   KVT_RETURN_IF_ERROR(CheckCount(request.new_blocks, kTooManyBlocks));
   KVT_RETURN_IF_ERROR(CheckCount(request.hashes.size(), kTooManyHashes));
@@ -202,28 +178,24 @@ Status Session::BeginAcquire(const Call& call, const wire::Acquire& request, wir
        .partial_blocks = Copy(request.partial_blocks),
        .new_blocks = request.new_blocks,
        .block_tokens = static_cast<uint16_t>(attached->block_tokens),
-       .layers = order == wire::LoadOrder::kLayers ? attached->model->record.layers : 0,
-       .counters = counted ? counters_ : nullptr,
+       .layers = request.order == wire::LoadOrder::kLayers ? attached->model->record.layers : 0,
+       .counters = counters_,
        .request_id = call.request_id},
-      [weak = weak_from_this(), call, counted](Result<AcquireReply> acquired) {
+      [weak = weak_from_this(), call](Result<AcquireReply> acquired) {
         const std::shared_ptr<Session> session = weak.lock();
-        if (session) session->OnAcquired(call, counted, std::move(acquired));
+        if (session) session->OnAcquired(call, std::move(acquired));
       });
   return {};
 }
 
-void Session::OnAcquired(const Call& call, bool counted, Result<AcquireReply> acquired) {
+void Session::OnAcquired(const Call& call, Result<AcquireReply> acquired) {
   if (acquires_in_flight_-- == kMaxAcquiresInFlight) connection_.Resume();
   trace_.EndAcquire(call.request_id, acquired);
   if (ended_) return;
   if (!acquired) return Refuse(call, acquired.error());
   references_ += acquired->hits.size() + acquired->new_blocks.size();
   had_private_blocks_ |= !acquired->new_blocks.empty();
-  if (counted) {
-    Reply(call, wire::AcquireCountedReply{ToWire(acquired->counter), ToWire(*acquired)});
-  } else {
-    Reply(call, ToWire(*acquired));
-  }
+  Reply(call, ToWire(*std::move(acquired)));
 }
 
 Status Session::CommitOne(PoolId pool, const AttachedPool& attached, const wire::CommitItem& item,

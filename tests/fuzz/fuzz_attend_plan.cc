@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// libFuzzer target: what a client says in an ATTEND or ATTEND_SCALED, up to the addresses that
+// libFuzzer target: what a client says in an ATTEND, up to the addresses that
 // would be computed with.
 //
 // The input is the record's geometry and the workspace's size (8 bytes), then the message's
@@ -83,19 +83,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const ModelRecord record = RecordOf(data);
   if (!record.Validate()) return 0;
   const auto payload = std::as_bytes(std::span(data, size)).subspan(kPrologueBytes);
-  wire::AttendScaled request;
-  if (auto scaled = wire::AttendScaled::Decode(payload)) {
-    request = *std::move(scaled);
-  } else if (auto plain = wire::Attend::Decode(payload)) {
-    request.attend = *std::move(plain);
-  } else {
-    return 0;
-  }
+  const auto request = wire::Decode<wire::Attend>(payload);
+  if (!request) return 0;
   const uint64_t workspace_bytes = uint64_t{1} << (12 + data[7] % 19);
-  const auto job =
-      PlanAttend(request.attend, record,
-                 {.pool = kPool, .workspace = kWorkspace, .workspace_bytes = workspace_bytes},
-                 kMaxProducts, {request.key_scales, request.value_scales});
-  if (job) CheckJob(**job, request.attend, record, workspace_bytes);
+  const auto job = PlanAttend(
+      *request, record,
+      {.pool = kPool, .workspace = kWorkspace, .workspace_bytes = workspace_bytes}, kMaxProducts);
+  if (job) CheckJob(**job, *request, record, workspace_bytes);
   return 0;
 }

@@ -23,8 +23,8 @@ BlockHash HostileHash(uint32_t stream, uint32_t depth) {
 
 HostileClient::HostileClient(HostileWorld* world, const HostileProcess& process, FuzzInput* input)
     : world_(*world), input_(*input), socket_(world->Connect(process)) {
-  counters_ = input_.Flag();
-  Send(wire::Hello{.features = counters_ ? wire::kFeatureLoadCounters : 0, .client_name = "fuzz"});
+  loads_in_layers_ = input_.Flag();
+  Send(wire::Hello{.client_name = "fuzz"});
   for (uint32_t model = 0; model < HostileSetup::kModels; ++model) {
     Send(wire::RegisterModel{HostileModel(model)});
   }
@@ -90,13 +90,14 @@ void HostileClient::Acquire() {
   if (input_.Below(4) == 3) {
     partial_blocks.push_back(HostileHash(kHostileStreams, input_.Below(4)));
   }
-  const wire::Acquire acquire{.pool = pool,
-                              .new_blocks = input_.Below(world_.setup().pool_blocks + 2),
-                              .hashes = hashes,
-                              .partial_blocks = partial_blocks};
-  if (!counters_ && input_.Below(16) != 15) return Send(acquire);
-  const auto order = input_.Flag() ? wire::LoadOrder::kLayers : wire::LoadOrder::kBlocks;
-  Send(wire::AcquireCounted{.order = order, .acquire = acquire});
+  wire::Acquire acquire{.pool = pool,
+                        .new_blocks = input_.Below(world_.setup().pool_blocks + 2),
+                        .hashes = hashes,
+                        .partial_blocks = partial_blocks};
+  if ((loads_in_layers_ || input_.Below(16) == 15) && input_.Flag()) {
+    acquire.order = wire::LoadOrder::kLayers;
+  }
+  Send(acquire);
 }
 
 void HostileClient::CommitInOrder() {
@@ -115,7 +116,7 @@ void HostileClient::CommitInOrder() {
     if (depth > 0) commit.items.back().parent = HostileHash(stream, depth - 1);
     ++depth;
   }
-  SendFlagged(commit);
+  Send(commit);
 }
 
 void HostileClient::Commit(const HostileClient* other) {
@@ -130,7 +131,7 @@ void HostileClient::Commit(const HostileClient* other) {
     item.checksum = PickChecksum();
     commit.items.push_back(item);
   }
-  SendFlagged(commit);
+  Send(commit);
 }
 
 void HostileClient::Release(const HostileClient* other) {
@@ -138,7 +139,7 @@ void HostileClient::Release(const HostileClient* other) {
   for (uint32_t count = 1 + input_.Below(6); count > 0; --count) {
     release.blocks.push_back(PickBlock(other));
   }
-  SendFlagged(release);
+  Send(release);
 }
 
 void HostileClient::ReleaseStretch() {
@@ -151,7 +152,7 @@ void HostileClient::ReleaseStretch() {
   for (uint32_t again = input_.Below(4); again > 0; --again) {
     release.blocks.push_back(release.blocks.front());
   }
-  SendFlagged(release);
+  Send(release);
 }
 
 void HostileClient::Prefetch() {
@@ -221,20 +222,18 @@ bool HostileClient::Receive() {
 void HostileClient::OnFrame(const wire::Frame& frame) {
   switch (static_cast<wire::MessageType>(frame.type)) {
     case wire::MessageType::kAttachReply: {
-      const auto reply = wire::AttachReply::Decode(frame.payload).value();
+      const auto reply = wire::Decode<wire::AttachReply>(frame.payload).value();
       return pools_.push_back({reply.pool, reply.blocks});
     }
     case wire::MessageType::kAcquireReply:
-      return OnAcquired(wire::AcquireReply::Decode(frame.payload).value());
-    case wire::MessageType::kAcquireCountedReply:
-      return OnAcquired(wire::AcquireCountedReply::Decode(frame.payload).value().acquired);
+      return OnAcquired(wire::Decode<wire::AcquireReply>(frame.payload).value());
     default:
       return;
   }
 }
 
 void HostileClient::OnAcquired(const wire::AcquireReply& reply) {
-  for (const wire::AcquireHit& hit : reply.hits) blocks_.push_back(hit.handle);
+  for (const AcquiredBlock& hit : reply.hits) blocks_.push_back(hit.handle);
   blocks_.insert(blocks_.end(), reply.new_blocks.begin(), reply.new_blocks.end());
   if (!reply.new_blocks.empty()) new_blocks_ = reply.new_blocks;
   if (blocks_.size() <= kMaxKnownBlocks) return;

@@ -59,13 +59,7 @@ class HostileClient {
   template <typename Message>
   void Send(const Message& message) {
     std::vector<std::byte> frame;
-    message.Encode(++last_request_, &frame);
-    SendBytes(std::move(frame));
-  }
-  template <typename Message>
-  void SendFlagged(const Message& message) {
-    std::vector<std::byte> frame;
-    message.Encode(++last_request_, /*want_reply=*/false, &frame);
+    wire::Encode(message, ++last_request_, &frame);
     SendBytes(std::move(frame));
   }
   void SendBytes(std::vector<std::byte> frame);
@@ -82,7 +76,7 @@ class HostileClient {
   wire::FrameDecoder decoder_;
   uint64_t last_request_ = 0;
   bool corrupt_next_ = false;
-  bool counters_ = false;
+  bool loads_in_layers_ = false;
   std::vector<Pool> pools_;
   std::vector<BlockHandle> blocks_;      // all that were ever given, the last at the end
   std::vector<BlockHandle> new_blocks_;  // of the last acquire

@@ -22,11 +22,10 @@ void Write(const std::filesystem::path& path, char mode, const std::vector<std::
 }
 
 // A geometry of this type of cache, then a message that fits it.
-template <typename Message>
 void WriteAttendPlan(const std::filesystem::path& path, kvtier::KvDtype dtype,
-                     const Message& message) {
+                     const kvtier::wire::Attend& message) {
   std::vector<std::byte> frame;
-  message.Encode(1, &frame);
+  kvtier::wire::Encode(message, 1, &frame);
   // 4 layers, 2 KV heads of 128, 17 tokens a block; a workspace of 1 MiB.
   std::vector<std::byte> plan;
   for (const int byte : {1, 127, 1, 0, 4, static_cast<int>(dtype) - 1, 8}) {
@@ -50,8 +49,9 @@ void WriteAttendPlans(const std::filesystem::path& directory) {
   WriteAttendPlan(directory / "without_lse", kvtier::KvDtype::kBfloat16, attend);
   attend.lse_offset = 131072;
   WriteAttendPlan(directory / "with_lse", kvtier::KvDtype::kBfloat16, attend);
-  WriteAttendPlan(directory / "with_scales", kvtier::KvDtype::kFloat8E4m3,
-                  kvtier::wire::AttendScaled{attend, {0.5F}, {2.0F, 2.0F}});
+  attend.key_scales = {0.5F};
+  attend.value_scales = {2.0F, 2.0F};
+  WriteAttendPlan(directory / "with_scales", kvtier::KvDtype::kFloat8E4m3, attend);
 }
 
 }  // namespace

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/fuzz/reencode.h"
 
+#include <type_traits>
+
+#include "protocol/frame.h"
 #include "protocol/messages.h"
 
 namespace kvtier::wire {
@@ -8,13 +11,12 @@ namespace {
 
 template <typename Message>
 Result<std::vector<std::byte>> ReencodeAs(const Frame& frame) {
-  KVT_ASSIGN_OR_RETURN(const Message message, Message::Decode(frame.payload));
+  KVT_ASSIGN_OR_RETURN(const Message message, Decode<Message>(frame.payload));
   std::vector<std::byte> bytes;
-  if constexpr (requires { message.Encode(uint64_t{}, true, &bytes); }) {
-    message.Encode(frame.request_id, (frame.flags & kFlagWantReply) != 0, &bytes);
-  } else {
-    message.Encode(frame.request_id, &bytes);
-  }
+  // Only COMMIT and RELEASE give the flag a meaning.
+  constexpr bool kFireAndForget =
+      std::is_same_v<Message, Commit> || std::is_same_v<Message, Release>;
+  Encode(message, frame.request_id, &bytes, kFireAndForget ? frame.flags : 0);
   return bytes;
 }
 
@@ -33,12 +35,12 @@ Result<std::vector<std::byte>> ReencodeAsOneOf(const Frame& frame) {
 }  // namespace
 
 Result<std::vector<std::byte>> Reencode(const Frame& frame) {
-  return ReencodeAsOneOf<
-      Hello, HelloReply, RegisterModel, RegisterModelReply, Devices, DevicesReply, Attach,
-      AttachReply, Acquire, AcquireReply, AcquireCounted, AcquireCountedReply, LoadProgress, Commit,
-      CommitReply, Release, ReleaseReply, Prefetch, PrefetchReply, Lookup, LookupReply, Pin,
-      PinReply, Stats, StatsReply, Ping, Pong, ErrorReply, AdminRequest, AdminProgress, AdminReply,
-      Workspace, WorkspaceReply, WorkspaceClose, Attend, AttendReply, AttendScaled>(frame);
+  return ReencodeAsOneOf<Hello, HelloReply, RegisterModel, RegisterModelReply, Devices,
+                         DevicesReply, Attach, AttachReply, Acquire, AcquireReply, LoadProgress,
+                         Commit, CommitReply, Release, ReleaseReply, Prefetch, PrefetchReply,
+                         Lookup, LookupReply, Pin, PinReply, Stats, StatsReply, Ping, Pong,
+                         ErrorReply, AdminRequest, AdminProgress, AdminReply, Workspace,
+                         WorkspaceReply, WorkspaceClose, Attend, AttendReply>(frame);
 }
 
 }  // namespace kvtier::wire

@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "protocol/frame.h"
 #include "protocol/messages.h"
 
 namespace kvtier::wire {
@@ -20,14 +21,14 @@ class SampleList {
   template <typename Message>
   void Add(std::string name, uint64_t request_id, const Message& message) {
     std::vector<std::byte> frame;
-    message.Encode(request_id, &frame);
+    Encode(message, request_id, &frame);
     samples_.push_back({std::move(name), std::move(frame)});
   }
   template <typename Message>
   void AddFireAndForget(std::string name, uint64_t request_id, bool want_reply,
                         const Message& message) {
     std::vector<std::byte> frame;
-    message.Encode(request_id, want_reply, &frame);
+    Encode(message, request_id, &frame, want_reply ? kFlagWantReply : 0);
     samples_.push_back({std::move(name), std::move(frame)});
   }
   std::vector<Sample> Take() { return std::move(samples_); }
@@ -37,7 +38,7 @@ class SampleList {
 };
 
 void AddSession(SampleList* list) {
-  list->Add("hello", 1, Hello{1, 1, 0, "engine-0"});
+  list->Add("hello", 1, Hello{1, 0, "engine-0"});
   HelloReply reply;
   reply.session = SessionId{5};
   reply.daemon_generation = 0x1122334455667788;
@@ -59,22 +60,19 @@ void AddSession(SampleList* list) {
 void AddBlocks(SampleList* list) {
   const std::vector<BlockHash> hashes = {HashOf(0xa1), HashOf(0xa2)};
   const std::vector<BlockHash> partial_blocks = {HashOf(0xb1)};
-  list->Add("acquire", 4, Acquire{PoolId{1}, 1, hashes, partial_blocks});
-  list->Add("acquire_nothing", 4, Acquire{PoolId{1}, 0, {}, {}});
-  list->Add("acquire_in_layers", 4,
-            AcquireCounted{LoadOrder::kLayers, Acquire{PoolId{1}, 0, hashes, {}}});
+  list->Add("acquire", 4, Acquire{PoolId{1}, 1, LoadOrder::kBlocks, hashes, partial_blocks});
+  list->Add("acquire_nothing", 4, Acquire{PoolId{1}, 0, LoadOrder::kBlocks, {}, {}});
+  list->Add("acquire_in_layers", 4, Acquire{PoolId{1}, 0, LoadOrder::kLayers, hashes, {}});
   AcquireReply reply;
   reply.load = LoadId{7};
-  reply.miss_reason = 1;
+  reply.counter = LoadCounter{.offset = 64, .base = 9, .steps = 2};
+  reply.miss = MissReason::kUnknown;
   reply.partial_block = 0;
-  reply.hits = {{{BlockIndex{2}, 3}, 16, Tier::kPool}, {{BlockIndex{0}, 1}, 5, Tier::kDisk}};
+  reply.hits = {{{BlockIndex{2}, 3}, Tier::kPool, 16}, {{BlockIndex{0}, 1}, Tier::kDisk, 5}};
   reply.new_blocks = {{BlockIndex{1}, 4}};
   list->Add("acquire_reply", 4, reply);
   list->Add("acquire_reply_nothing", 4, AcquireReply{});
-  list->Add("acquire_counted_reply", 4,
-            AcquireCountedReply{LoadCounter{.offset = 64, .base = 9, .steps = 2}, reply});
-  list->Add("acquire_counted_reply_nothing", 4, AcquireCountedReply{});
-  list->Add("load_progress", 0, LoadProgress{LoadId{7}, 2, true, 0});
+  list->Add("load_progress", 0, LoadProgress{{LoadId{7}, 2, true, MissReason::kNone}});
 
   CommitItem first{{BlockIndex{1}, 4}, HashOf(0xa1), {}, 16, 0, RetentionClass::kExtended, {}};
   CommitItem second = first;
@@ -116,8 +114,12 @@ void AddAttention(SampleList* list) {
   attend.output_offset = 4096;
   attend.sequences = {{1, 21}, {3, 16}};
   attend.blocks = {{BlockIndex{2}, 3}, {BlockIndex{0}, 1}, {BlockIndex{1}, 4}};
+  attend.key_scales = {0.5F};
+  attend.value_scales = {2.0F, 0.25F};
   list->Add("attend", 13, attend);
-  list->Add("attend_scaled", 14, AttendScaled{attend, {0.5F}, {2.0F, 0.25F}});
+  attend.key_scales.clear();
+  attend.value_scales.clear();
+  list->Add("attend_without_scales", 14, attend);
   attend.lse_offset = 8192;
   attend.sequences.clear();
   attend.blocks.clear();

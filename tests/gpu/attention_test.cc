@@ -157,10 +157,12 @@ void GpuAttentionTest::ExpectRightResults(uint32_t rows, kvt_dtype dtype,
   const std::vector<std::byte> queries = Numbers(size_t{rows} * kHeads * kDim, KVT_BF16, 99);
   ASSERT_NO_FATAL_FAILURE(Put(*info, queries));
   const kvt_attend_sequence sequence{rows, 37};
-  const kvt_attend_request request = Request(sequence, blocks);
-  const auto attended = key_scales.empty() && value_scales.empty()
-                            ? workspace->Attend(request)
-                            : workspace->AttendScaled(request, key_scales, value_scales);
+  kvt_attend_request request = Request(sequence, blocks);
+  request.key_scales = key_scales.data();
+  request.key_scale_count = key_scales.size();
+  request.value_scales = value_scales.data();
+  request.value_scale_count = value_scales.size();
+  const auto attended = workspace->Attend(request);
   ASSERT_TRUE(attended) << attended.error().ToString();
   const std::vector<std::byte> output = Get(*info, kOutputOffset, queries.size());
   const int32_t starts[] = {0, static_cast<int32_t>(rows)};

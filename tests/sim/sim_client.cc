@@ -186,7 +186,6 @@ void SimClient::TakeNewBlocks(Sequence* sequence, const AcquireReply& reply) {
 }
 
 void SimClient::OnProgress(const LoadProgress& progress) {
-  SIM_CHECK(progress.session == session_, "progress of another session");
   if (forgotten_loads_.contains(progress.load)) return;
   const auto found = std::ranges::find_if(sequences_, [&](const auto& entry) {
     return entry.second.answered && entry.second.load == progress.load;

@@ -66,8 +66,8 @@ void CacheTrace::LoadBegin(const AcquireRequest& request, LoadId load, uint64_t 
           .phase = TracePhase::kBegin});
 }
 
-void CacheTrace::LoadEnd(const LoadProgress& progress) {
-  Record({.tag = {progress.session},
+void CacheTrace::LoadEnd(SessionId session, const LoadProgress& progress) {
+  Record({.tag = {session},
           .id = progress.load.value,
           .blocks = {progress.ready},
           .kind = TraceKind::kLoad,

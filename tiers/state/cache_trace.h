@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "base/acquired.h"
 #include "tiers/types/block_key.h"
 #include "tiers/types/block_place.h"
 #include "tiers/types/tracer.h"
@@ -13,7 +14,6 @@ namespace kvtier {
 
 class CacheState;
 struct AcquireRequest;
-struct LoadProgress;
 
 // Without a tracer a call costs a few instructions and reads no clock. Event loop only.
 class CacheTrace {
@@ -41,7 +41,7 @@ class CacheTrace {
   void WaitEnd(const AcquireRequest& request);
   // `blocks` of the acquire's hits have to be loaded.
   void LoadBegin(const AcquireRequest& request, LoadId load, uint64_t blocks);
-  void LoadEnd(const LoadProgress& progress);
+  void LoadEnd(SessionId session, const LoadProgress& progress);
 
   // A block's way up, which has just begun. REQUIRES: something but its pool holds it.
   void BlockLoadBegin(RequestTag tag, EntryIndex entry);

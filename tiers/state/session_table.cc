@@ -39,8 +39,8 @@ void SessionTable::ReleaseQuarantine(SessionId session) {
   }
 }
 
-void SessionTable::Report(const LoadProgress& progress) {
-  const auto found = sessions_.find(progress.session);
+void SessionTable::Report(SessionId session, const LoadProgress& progress) {
+  const auto found = sessions_.find(session);
   if (found != sessions_.end() && found->second.on_progress) found->second.on_progress(progress);
 }
 

@@ -79,7 +79,7 @@ class SessionTable {
   // Frees what Close() quarantined. Does nothing if there is nothing.
   void ReleaseQuarantine(SessionId session);
   [[nodiscard]] bool IsOpen(SessionId session) const { return sessions_.contains(session); }
-  void Report(const LoadProgress& progress);
+  void Report(SessionId session, const LoadProgress& progress);
 
   // Turns one free block of the pool into a private one. REQUIRES: open; a block is free.
   BlockHandle AllocatePrivate(SessionId session, CachePool* pool);

@@ -239,12 +239,13 @@ void LoadTable::Advance(LoadId id, bool changed) {
     CountArrived(load);
   }
   if (load.ready == before && !changed && !finished) return;
-  const LoadProgress progress{load.session, id, load.ready, finished, load.miss};
+  const SessionId session = load.session;
+  const LoadProgress progress{id, load.ready, finished, load.miss};
   if (finished) {
     Count(load, load.miss);
     loads_.erase(id);
   }
-  report_(progress);
+  report_(session, progress);
 }
 
 }  // namespace kvtier

@@ -74,10 +74,10 @@ class LoadWaiters {
 // device with the copies. The rest is counted here when it has arrived.
 class LoadTable {
  public:
+  using Report = std::function<void(SessionId, const LoadProgress&)>;
   // `report` is called from BlocksReady and BlockFailed, and from Close if one of these was called
   // for the load while it was open. How each load ended is counted in `stats`.
-  LoadTable(CacheStats* stats, std::function<void(const LoadProgress&)> report)
-      : stats_(*stats), report_(std::move(report)) {}
+  LoadTable(CacheStats* stats, Report report) : stats_(*stats), report_(std::move(report)) {}
 
   struct Hit {
     Tier tier = Tier::kPool;  // where it was found
@@ -154,7 +154,7 @@ class LoadTable {
   void Count(const Load& load, MissReason reason);
 
   CacheStats& stats_;
-  std::function<void(const LoadProgress&)> report_;
+  Report report_;
   Loads loads_;
   LoadWaiters waiters_;
   uint64_t next_id_ = 1;

@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/acquired.h"
 #include "base/ids.h"
 #include "base/result.h"
 #include "gpu/counter_page.h"
@@ -37,14 +38,6 @@ struct AcquireRequest {
   uint64_t request_id = 0;
 };
 
-struct AcquiredBlock {
-  BlockHandle handle;
-  // Where it was found; kPool means usable now. What only another device's pool holds comes through
-  // host and counts as found there.
-  Tier tier = Tier::kPool;
-  uint16_t tokens = 0;
-};
-
 struct AcquireReply {
   // The longest cached prefix, in order, each with one reference for the session. A block found
   // below the pool may be used once the load has reached it.
@@ -58,18 +51,6 @@ struct AcquireReply {
   // layers of all the hits. Null if there is no load, or no room to count it.
   std::shared_ptr<const StepCounter> counter;
   // Why the first block after `hits` was not served; kNone when everything asked for was.
-  MissReason miss = MissReason::kNone;
-};
-
-// Reports on a load, in prefix order. The first `ready` of the acquire's hits are usable. When
-// `finished`, nothing follows; if then ready < hits.size(), the block at `ready` could not be
-// loaded: the bytes from there on must not be used, and the session still holds (and must release)
-// its references to those blocks.
-struct LoadProgress {
-  SessionId session;
-  LoadId load;
-  uint32_t ready = 0;
-  bool finished = false;
   MissReason miss = MissReason::kNone;
 };
 

@@ -3,32 +3,6 @@
 
 namespace kvtier {
 
-std::string_view MissReasonName(MissReason reason) {
-  switch (reason) {
-    case MissReason::kNone:
-      return "none";
-    case MissReason::kUnknown:
-      return "unknown";
-    case MissReason::kExpired:
-      return "expired";
-    case MissReason::kPoolFull:
-      return "pool_full";
-    case MissReason::kHostFull:
-      return "host_full";
-    case MissReason::kReadError:
-      return "read_error";
-    case MissReason::kChecksumMismatch:
-      return "checksum_mismatch";
-    case MissReason::kIdentityMismatch:
-      return "identity_mismatch";
-    case MissReason::kCopyFailed:
-      return "copy_failed";
-    case MissReason::kCancelled:
-      return "cancelled";
-  }
-  return "invalid";
-}
-
 std::string_view CopyLaneName(CopyLane lane) {
   switch (lane) {
     case CopyLane::kPoolToHost:

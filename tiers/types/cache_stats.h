@@ -9,28 +9,13 @@
 #include <string_view>
 #include <vector>
 
+#include "base/acquired.h"
 #include "base/ids.h"
 #include "tiers/types/block_place.h"
 #include "tiers/types/cache_options.h"
 #include "tiers/types/meters.h"
 
 namespace kvtier {
-
-// Why a block asked for was not served.
-enum class MissReason : uint8_t {
-  kNone = 0,
-  kUnknown,           // never seen, or forgotten
-  kExpired,           // its time to live had passed
-  kPoolFull,          // cached below, but the pool had no room to load it
-  kHostFull,          // on disk, but the arena had no slot to read it into
-  kReadError,         // the disk failed
-  kChecksumMismatch,  // the bytes were not what was written
-  kIdentityMismatch,  // the slot held another block
-  kCopyFailed,        // the device failed
-  kCancelled,         // the load was given up
-};
-inline constexpr int kMissReasonCount = 10;
-[[nodiscard]] std::string_view MissReasonName(MissReason reason);
 
 // Why a copy of a block left a tier, or never reached it.
 enum class DropReason : uint8_t {

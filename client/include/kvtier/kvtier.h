@@ -15,16 +15,16 @@
  *                     reconnects.
  *   everything else   what was asked for cannot be done, for the stated reason.
  *
- * Ownership. Objects (`kvt_connection`, `kvt_pool`, `kvt_sequence`) belong to the caller, who frees
- * them with the function named there; NULL is accepted. Arrays and structs passed in are only read
- * during the call. Arrays to be filled belong to the caller. Strings handed out as `char**` are
- * freed with `kvt_string_free`.
+ * Ownership. Objects (`kvt_connection`, `kvt_pool`, `kvt_sequence`) belong to the caller, which
+ * frees them with the function named there; NULL is accepted. Arrays and structs passed in are only
+ * read during the call. Arrays to be filled belong to the caller. Strings handed out as `char**`
+ * are freed with `kvt_string_free`.
  *
  * Threads. A connection and its pools may be used by any number of threads at once: requests go out
- * in the order of the calls, each caller gets its own reply, and nobody's wait holds up another's.
- * There is no background thread: whichever thread waits reads the socket for all of them (but see
- * kvt_wait_on_stream). Objects must not be freed while another thread is using them. A sequence is
- * used by one thread at a time. Nothing may be used in the child of a fork().
+ * in the order of the calls, each caller gets its own reply, and one thread's wait does not hold up
+ * another's. There is no background thread: whichever thread waits reads the socket for all of them
+ * (but see kvt_wait_on_stream). Objects must not be freed while another thread is using them. A
+ * sequence is used by one thread at a time. Nothing may be used in the child of a fork().
  *
  * Reconnecting. A call that finds the connection gone tries to connect, say hello, register and
  * attach again, at most once per `reconnect_min_ms`..`reconnect_max_ms` (doubling); between tries
@@ -66,7 +66,7 @@ enum {
   KVT_NOT_FOUND = 2,
   KVT_ALREADY_EXISTS = 3,
   KVT_PERMISSION_DENIED = 4,
-  KVT_RESOURCE_EXHAUSTED = 5, /* the pool has no room: try later or release something */
+  KVT_RESOURCE_EXHAUSTED = 5, /* the pool is full: try later or release something */
   KVT_STALE_HANDLE = 6,       /* the block, load or sequence is of an earlier life */
   KVT_NOT_OWNER = 7,
   KVT_WRONG_STATE = 8,
@@ -133,7 +133,7 @@ enum {
   KVT_MISS_NONE = 0,
   KVT_MISS_UNKNOWN = 1, /* never seen, or forgotten */
   KVT_MISS_EXPIRED = 2,
-  KVT_MISS_POOL_FULL = 3, /* cached below, but the pool had no room to load it */
+  KVT_MISS_POOL_FULL = 3, /* cached below, but the pool had no free block for it */
   KVT_MISS_HOST_FULL = 4,
   KVT_MISS_READ_ERROR = 5,
   KVT_MISS_CHECKSUM_MISMATCH = 6,
@@ -162,7 +162,7 @@ typedef struct kvt_connect_options {
 } kvt_connect_options;
 KVT_API void kvt_connect_options_init(kvt_connect_options* options);
 
-/* Connects and says hello. `options` may be NULL. Errors: KVT_UNAVAILABLE (nobody listens),
+/* Connects and says hello. `options` may be NULL. Errors: KVT_UNAVAILABLE (no daemon listens),
  * KVT_PERMISSION_DENIED, KVT_UNSUPPORTED (no common protocol version), KVT_TIMEOUT. */
 KVT_API kvt_status kvt_connect(const char* socket_path, const kvt_connect_options* options,
                                kvt_connection** connection);
@@ -365,8 +365,7 @@ typedef struct kvt_acquire_request {
   size_t partial_count;
   uint32_t new_blocks; /* private blocks to allocate: all of them or the call fails */
   uint32_t reserved;
-  /* Default KVT_LOAD_BLOCKS. A daemon that does not know the other loads by blocks. What comes from
-   * disk comes whole, and no layer is complete before. */
+  /* Default KVT_LOAD_BLOCKS. What comes from disk comes whole, and no layer is complete before. */
   kvt_load_order load_order;
   uint8_t reserved_2[7];
 } kvt_acquire_request;
@@ -383,9 +382,9 @@ typedef struct kvt_acquired_block {
 typedef struct kvt_acquire_reply {
   size_t size;
   kvt_acquired_block*
-      hits;              /* in: room for hash_count blocks, one more if there are partial_blocks */
-  size_t hits_capacity;  /* in */
-  kvt_block* new_blocks; /* in: room for new_blocks blocks */
+      hits; /* in: an array of hash_count blocks, one more if there are partial_blocks */
+  size_t hits_capacity;      /* in */
+  kvt_block* new_blocks;     /* in: an array of new_blocks blocks */
   size_t new_block_capacity; /* in */
   size_t hit_count;          /* the longest cached prefix, each block referenced once */
   size_t new_block_count;    /* new_blocks */
@@ -433,14 +432,14 @@ KVT_API kvt_status kvt_wait_layers(kvt_pool* pool, kvt_load load, uint32_t layer
  * the connection is closed: once the stream has passed, kvt_wait (kvt_wait_layers) for the same
  * `up_to` tells, usually without waiting, whether what was computed counts; if it does not say so,
  * throw the results away. `stream` is a cudaStream_t or CUstream of the pool's GPU, NULL the
- * default one. Where nothing is counted (a daemon without counters, or more loads at once than it
- * has counters for) the call itself waits, at most for the connection's `request_timeout_ms`. A
+ * default one. Where the load is not counted (the session has more loads at once than
+ * counters) the call itself waits, at most for the connection's `request_timeout_ms`. A
  * thread of the library watches the connection from the first call on. Errors: KVT_UNSUPPORTED (not
  * CUDA memory), KVT_IO_ERROR, those of kvt_wait. */
 KVT_API kvt_status kvt_wait_on_stream(kvt_pool* pool, kvt_load load, uint32_t up_to, void* stream);
 
 typedef struct kvt_commit_entry {
-  kvt_block block; /* private, filled, and not written again by anyone */
+  kvt_block block; /* private, filled, and not written again */
   kvt_hash hash;
   kvt_hash parent; /* of the block before this one, if has_parent */
   uint32_t depth;  /* position in the sequence, 0 for the first block */
@@ -469,7 +468,7 @@ KVT_API kvt_status kvt_release(kvt_pool* pool, const kvt_block* blocks, size_t c
  * lost since the last flush, and what had been sent may be lost with it; never reconnects. */
 KVT_API kvt_status kvt_flush(kvt_connection* connection);
 
-/* An error of a commit or release that nobody waited for. */
+/* An error of a commit or release that was only sent. */
 typedef struct kvt_async_error {
   kvt_block block; /* the handle it is about; attachment 0 if it concerns the whole call */
   kvt_status code;

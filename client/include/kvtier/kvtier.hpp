@@ -2,7 +2,7 @@
 // The C++ face of libkvtier: header-only over the C ABI, whose rules on threads, errors and
 // reconnecting hold here too (kvtier.h). Handles are move-only and give back what they hold.
 //
-//   auto connection = kvt::Connection::Connect("/run/kvtier/kvtierd.sock");
+//   auto connection = kvt::Connection::Connect("/run/kvtier/kvtier.sock");
 //   auto model = connection->RegisterModel(record);
 //   auto pool = connection->Attach(model->model);
 //   auto sequence = pool->OpenSequence(tokens);
@@ -61,7 +61,7 @@ class BlockSpan {
     (void)kvt_release(pool_, blocks_.data() + count, blocks_.size() - count, nullptr);
     blocks_.resize(count);
   }
-  // Hands the blocks over to the caller, who releases them.
+  // Hands the blocks over to the caller, which then has to release them.
   [[nodiscard]] std::vector<kvt_block> Take() { return std::exchange(blocks_, {}); }
 
  private:
@@ -71,12 +71,8 @@ class BlockSpan {
 
 // What an acquire brought.
 struct Acquired {
-  struct Source {
-    uint16_t tokens = 0;
-    kvt_tier tier = KVT_TIER_POOL;
-  };
   BlockSpan hits;                                 // the longest cached prefix
-  std::vector<Source> sources;                    // of each hit
+  std::vector<kvt_acquired_block> sources;        // where each hit was found, and its tokens
   BlockSpan new_blocks;                           // private blocks
   uint32_t partial_block = KVT_NO_PARTIAL_BLOCK;  // which of the partial_blocks hit
   kvt_load load{};                                // id 0: all hits are usable
@@ -155,16 +151,6 @@ class Workspace {
     if (kvt_attend(get(), &request, timeout_ms, &compute_ns)) return Error::Last();
     return compute_ns;
   }
-  // Over an fp8 cache: one number for each KV head, one for all, or none.
-  Result<uint64_t> AttendScaled(const kvt_attend_request& request, const std::vector<float>& keys,
-                                const std::vector<float>& values,
-                                int64_t timeout_ms = KVT_DEFAULT_TIMEOUT) {
-    const kvt_attend_scales scales{sizeof(kvt_attend_scales), keys.data(), keys.size(),
-                                   values.data(), values.size()};
-    uint64_t compute_ns = 0;
-    if (kvt_attend_scaled(get(), &request, &scales, timeout_ms, &compute_ns)) return Error::Last();
-    return compute_ns;
-  }
 
  private:
   std::unique_ptr<kvt_workspace, Handle> workspace_;
@@ -227,7 +213,7 @@ class Pool {
     reply.new_block_capacity = allocated.size();
     if (kvt_acquire(get(), &request, &reply)) return Error::Last();
     hits.resize(reply.hit_count);
-    return ToAcquired(hits, std::move(allocated), reply);
+    return ToAcquired(std::move(hits), std::move(allocated), reply);
   }
   // Waits until the first `up_to` hits are usable or the load is over. Hits that could not be
   // loaded are then taken out of `acquired` and released.
@@ -303,17 +289,14 @@ class Pool {
   }
 
  private:
-  Acquired ToAcquired(const std::vector<kvt_acquired_block>& hits, std::vector<kvt_block> allocated,
+  Acquired ToAcquired(std::vector<kvt_acquired_block> hits, std::vector<kvt_block> allocated,
                       const kvt_acquire_reply& reply) const {
     Acquired acquired;
     std::vector<kvt_block> blocks;
     blocks.reserve(hits.size());
-    acquired.sources.reserve(hits.size());
-    for (const kvt_acquired_block& hit : hits) {
-      blocks.push_back(hit.block);
-      acquired.sources.push_back({hit.tokens, hit.tier});
-    }
+    for (const kvt_acquired_block& hit : hits) blocks.push_back(hit.block);
     acquired.hits = BlockSpan(get(), std::move(blocks));
+    acquired.sources = std::move(hits);
     acquired.new_blocks = BlockSpan(get(), std::move(allocated));
     acquired.partial_block = reply.partial_block;
     acquired.load = reply.load;
@@ -372,7 +355,7 @@ class Connection {
   }
   // Waits until the daemon has done all that was sent before.
   Status Flush() { return ToStatus(kvt_flush(get())); }
-  // The errors of commits and releases that nobody waited for, oldest first.
+  // The errors of commits and releases that were only sent, oldest first.
   [[nodiscard]] std::vector<kvt_async_error> TakeErrors() {
     std::vector<kvt_async_error> errors(1024);
     errors.resize(kvt_take_errors(get(), errors.data(), errors.size(), nullptr));

@@ -16,13 +16,11 @@ typedef struct kvt_workspace kvt_workspace;
 /* Makes and maps a workspace of at least `bytes` bytes, zeroed. It belongs to the connection as it
  * stands: once that is lost, kvt_attend returns KVT_UNAVAILABLE, and another workspace must be
  * opened; its memory stays readable until it is closed. Errors: KVT_UNSUPPORTED "attend_off" (the
- * daemon does not compute; also one of an earlier version, "unknown_message"), KVT_LIMIT_EXCEEDED
- * (the daemon's bound on all workspaces; 16 at once for a connection), KVT_INVALID_ARGUMENT,
- * KVT_UNAVAILABLE. */
+ * daemon does not compute), KVT_LIMIT_EXCEEDED (the daemon's bound on all workspaces; 16 at once
+ * for a connection), KVT_INVALID_ARGUMENT, KVT_UNAVAILABLE. */
 KVT_API kvt_status kvt_workspace_open(kvt_pool* pool, uint64_t bytes, kvt_workspace** workspace);
-/* Unmaps and frees it, on both sides (a daemon of an earlier version keeps its side until the
- * connection opens another workspace or ends). Does not wait for an answer. REQUIRES: no call uses
- * it; the pool is not closed. */
+/* Unmaps and frees it, on both sides. Does not wait for an answer. REQUIRES: no call uses it; the
+ * pool is not closed. */
 KVT_API void kvt_workspace_close(kvt_workspace* workspace);
 
 typedef struct kvt_workspace_info {
@@ -37,7 +35,7 @@ typedef struct kvt_workspace_info {
 /* Maps a GPU's memory on the first call. Errors: those of kvt_pool_map_device. */
 KVT_API kvt_status kvt_workspace_get_info(kvt_workspace* workspace, kvt_workspace_info* info);
 
-/* The sequence's last `query_tokens` of `kv_tokens` cached tokens ask. */
+/* The sequence's last `query_tokens` of `kv_tokens` cached tokens are queries. */
 typedef struct kvt_attend_sequence {
   uint32_t query_tokens;
   uint32_t kv_tokens;
@@ -64,6 +62,12 @@ typedef struct kvt_attend_request {
   size_t sequence_count;
   const kvt_block* blocks; /* of all sequences, one after another: as many as kv_tokens need */
   size_t block_count;
+  /* What the numbers of an fp8 cache are multiplied with: one for each of the model's KV heads, or
+   * one for all of them; none stands for 1. Finite and above 0. */
+  const float* key_scales;
+  size_t key_scale_count;
+  const float* value_scales;
+  size_t value_scale_count;
 } kvt_attend_request;
 /* Sets `size`, softmax_scale 1, bfloat16, KVT_NO_LSE; the rest 0. */
 KVT_API void kvt_attend_request_init(kvt_attend_request* request);
@@ -73,27 +77,12 @@ KVT_API void kvt_attend_request_init(kvt_attend_request* request);
  * and the blocks must be held until it returns. The results are then in the workspace. `compute_ns`
  * (may be NULL): what it took. One workspace may serve several calls at once, if their ranges
  * differ. What is computed for which dtypes and sizes: docs/PROTOCOL.md, "Attention".
- * Errors: KVT_UNSUPPORTED, KVT_INVALID_ARGUMENT, KVT_NOT_OWNER, KVT_STALE_HANDLE, KVT_WRONG_STATE
+ * Errors: KVT_UNSUPPORTED, KVT_INVALID_ARGUMENT ("bad_scale_count", "bad_scale" and others, naming
+ * the field), KVT_NOT_OWNER, KVT_STALE_HANDLE, KVT_WRONG_STATE
  * (a block's load has not reached it), KVT_LIMIT_EXCEEDED (too much for one call), KVT_UNAVAILABLE,
  * KVT_IO_ERROR (the device failed), KVT_TIMEOUT (the output may still be written). */
 KVT_API kvt_status kvt_attend(kvt_workspace* workspace, const kvt_attend_request* request,
                               int64_t timeout_ms, uint64_t* compute_ns);
-
-/* What the numbers of an fp8 cache are multiplied with: one for each of the model's KV heads, or
- * one for all of them; none: 1. Finite and above 0. */
-typedef struct kvt_attend_scales {
-  size_t size;
-  const float* keys;
-  size_t key_count;
-  const float* values;
-  size_t value_count;
-} kvt_attend_scales;
-
-/* As kvt_attend, over a cache with scales. Errors: also KVT_INVALID_ARGUMENT "bad_scale_count",
- * "bad_scale", and KVT_UNSUPPORTED "unknown_message" of a daemon of an earlier version. */
-KVT_API kvt_status kvt_attend_scaled(kvt_workspace* workspace, const kvt_attend_request* request,
-                                     const kvt_attend_scales* scales, int64_t timeout_ms,
-                                     uint64_t* compute_ns);
 
 /* The handles of a sequence's first `block_count` logical blocks, as kvt_attend takes them. Errors:
  * KVT_INVALID_ARGUMENT (there are fewer), KVT_WRONG_STATE (wait is due). */

@@ -3,7 +3,10 @@
 // free of any other header of this repository than the C ABI.
 #pragma once
 
+#include <cstdio>
+#include <cstdlib>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <variant>
@@ -31,7 +34,41 @@ struct Error {
   }
 };
 
-// A T or an Error. REQUIRES: value access only with a value, error() only without.
+// What value access to an error throws: carries that error, so that a call chain written without
+// checks still says what went wrong. In programs built with -fno-exceptions the access prints the
+// same message to stderr and aborts.
+class BadResultAccess : public std::logic_error {
+ public:
+  explicit BadResultAccess(Error error)
+      : std::logic_error("value of a kvt::Result that is an error: " + error.ToString()),
+        error_(std::move(error)) {}
+  [[nodiscard]] const Error& error() const { return error_; }
+
+ private:
+  Error error_;
+};
+
+namespace internal {
+
+[[noreturn]] inline void ThrowBadResultAccess(const Error& error) {
+#if defined(__cpp_exceptions)
+  throw BadResultAccess(error);
+#else
+  std::fprintf(stderr, "%s\n", BadResultAccess(error).what());
+  std::abort();
+#endif
+}
+
+// What error() gives for a Result without one.
+inline const Error& NoError() {
+  static const Error kNone{KVT_OK, "", ""};
+  return kNone;
+}
+
+}  // namespace internal
+
+// A T or an Error. Access to the value of an error throws BadResultAccess; error() of a value has
+// the code KVT_OK.
 template <typename T>
 class [[nodiscard]] Result {
  public:
@@ -40,17 +77,27 @@ class [[nodiscard]] Result {
 
   [[nodiscard]] bool has_value() const { return state_.index() == 0; }
   explicit operator bool() const { return has_value(); }
-  [[nodiscard]] T& value() & { return *std::get_if<0>(&state_); }
-  [[nodiscard]] const T& value() const& { return *std::get_if<0>(&state_); }
-  [[nodiscard]] T&& value() && { return std::move(*std::get_if<0>(&state_)); }
+  [[nodiscard]] T& value() & { return *Checked(&state_); }
+  [[nodiscard]] const T& value() const& { return *Checked(&state_); }
+  [[nodiscard]] T&& value() && { return std::move(*Checked(&state_)); }
   T& operator*() & { return value(); }
   const T& operator*() const& { return value(); }
   T&& operator*() && { return std::move(*this).value(); }
   T* operator->() { return &value(); }
   const T* operator->() const { return &value(); }
-  [[nodiscard]] const Error& error() const { return *std::get_if<1>(&state_); }
+  [[nodiscard]] const Error& error() const {
+    const Error* error = std::get_if<1>(&state_);
+    return error != nullptr ? *error : internal::NoError();
+  }
 
  private:
+  template <typename State>
+  static auto* Checked(State* state) {
+    auto* const value = std::get_if<0>(state);
+    if (value == nullptr) internal::ThrowBadResultAccess(*std::get_if<1>(state));
+    return value;
+  }
+
   std::variant<T, Error> state_;
 };
 
@@ -62,7 +109,7 @@ class [[nodiscard]] Result<void> {
 
   [[nodiscard]] bool has_value() const { return !error_; }
   explicit operator bool() const { return has_value(); }
-  [[nodiscard]] const Error& error() const { return *error_; }
+  [[nodiscard]] const Error& error() const { return error_ ? *error_ : internal::NoError(); }
 
  private:
   std::optional<Error> error_;

@@ -138,18 +138,16 @@ class Workspace(Scoped):
         request.sequence_count = len(lengths)
         request.blocks = address(handles)
         request.block_count = len(handles)
-        compute_ns = ctypes.c_uint64()
-        end = (_native.timeout(timeout_ms), ctypes.byref(compute_ns))
-        if key_scales is None and value_scales is None:
-            check(self._library.kvt_attend(self._handle.get(), ctypes.byref(request), *end))
-            return compute_ns.value
         keys, values = _numbers(key_scales), _numbers(value_scales)
-        scales = _library.sized(abi.kvt_attend_scales)
-        scales.keys, scales.key_count = address(keys), len(keys)
-        scales.values, scales.value_count = address(values), len(values)
+        request.key_scales, request.key_scale_count = address(keys), len(keys)
+        request.value_scales, request.value_scale_count = address(values), len(values)
+        compute_ns = ctypes.c_uint64()
         check(
-            self._library.kvt_attend_scaled(
-                self._handle.get(), ctypes.byref(request), ctypes.byref(scales), *end
+            self._library.kvt_attend(
+                self._handle.get(),
+                ctypes.byref(request),
+                _native.timeout(timeout_ms),
+                ctypes.byref(compute_ns),
             )
         )
         return compute_ns.value

@@ -33,11 +33,12 @@ class AdminTest : public ClientFixture {
 TEST_F(AdminTest, ProgressComesInOrderAndTheReplyLast) {
   std::string asked;
   daemon_->Intercept([&](const wire::Frame& frame) -> std::optional<Bytes> {
-    asked = wire::AdminRequest::Decode(frame.payload)->json;
+    asked = wire::Decode<wire::AdminRequest>(frame.payload)->json;
     Bytes bytes = FrameOf(wire::AdminProgress{.json = "{\"n\":1}"}, frame.request_id);
-    wire::AdminProgress{.json = "{\"n\":2}"}.Encode(frame.request_id, &bytes);
+    wire::Encode(wire::AdminProgress{.json = "{\"n\":2}"}, frame.request_id, &bytes);
     // Longer than any frame of the data socket.
-    wire::AdminReply{.json = std::string(2 << 20, ' ') + "{}"}.Encode(frame.request_id, &bytes);
+    wire::Encode(wire::AdminReply{.json = std::string(2 << 20, ' ') + "{}"}, frame.request_id,
+                 &bytes);
     return bytes;
   });
   ASSERT_EQ(Call("{\"op\":\"verify\"}"), KVT_OK) << kvt_last_error()->reason;

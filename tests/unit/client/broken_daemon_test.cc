@@ -70,7 +70,7 @@ TEST_F(BrokenDaemonTest, ARefusalAtTheDoorIsToldAsItIs) {
 
 TEST_F(BrokenDaemonTest, AProtocolVersionThatWasNotOfferedIsUnsupported) {
   daemon_->Intercept([](const wire::Frame& frame) -> std::optional<Bytes> {
-    return FrameOf(wire::HelloReply{.version = 2, .tenant = "t"}, frame.request_id);
+    return FrameOf(wire::HelloReply{.major = 2, .tenant = "t"}, frame.request_id);
   });
   const auto connection = kvt::Connection::Connect(socket_path());
   ASSERT_FALSE(connection);
@@ -201,7 +201,8 @@ TEST_F(BackPressureTest, ADaemonThatStopsReadingEndsTheConnection) {
 TEST_F(BackPressureTest, ASenderReadsWhatTheDaemonInsistsOnSending) {
   Attach();
   Bytes events;
-  for (int i = 0; i < 20'000; ++i) wire::LoadProgress{.load = LoadId{99}}.Encode(0, &events);
+  for (int i = 0; i < 20'000; ++i)
+    wire::Encode(wire::LoadProgress{{.load = LoadId{99}}}, 0, &events);
   // The daemon takes in the next request only when the client has taken all of this.
   daemon_->Intercept([events](const wire::Frame& frame) -> std::optional<Bytes> {
     if (!Is(frame, wire::MessageType::kRelease)) return std::nullopt;
@@ -235,8 +236,8 @@ TEST_P(GarbageTest, EndsTheConnectionAsAMissAndTheNextCallReconnects) {
   EXPECT_EQ(again->hits.size(), 2u);
 }
 
-wire::AcquireHit HitAt(uint32_t index, uint16_t tokens = kBlockTokens, Tier tier = Tier::kPool) {
-  return {{BlockIndex{index}, 1}, tokens, tier};
+AcquiredBlock HitAt(uint32_t index, uint16_t tokens = kBlockTokens, Tier tier = Tier::kPool) {
+  return {{BlockIndex{index}, 1}, tier, tokens};
 }
 
 const BlockHandle kFresh{BlockIndex{5}, 1};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/core/device_choice.h"
+#include "client/core/pool.h"
 
 #include <gtest/gtest.h>
 

@@ -47,16 +47,16 @@ Result<wire::AcquireReply> FakeCache::Acquire(const wire::Acquire& request) {
   }
   const bool all_hit =
       reply.hits.size() == request.hashes.size() + (request.partial_blocks.empty() ? 0 : 1);
-  reply.miss_reason = all_hit ? 0 : 1;
+  reply.miss = all_hit ? MissReason::kNone : MissReason::kUnknown;
   for (uint32_t i = 0; i < request.new_blocks; ++i) {
     const uint32_t index = *Allocate();
     blocks_[index].is_private = true;
     reply.new_blocks.push_back({BlockIndex{index}, blocks_[index].generation});
   }
-  const auto loads = [](const wire::AcquireHit& hit) { return hit.tier != Tier::kPool; };
+  const auto loads = [](const AcquiredBlock& hit) { return hit.tier != Tier::kPool; };
   if (std::any_of(reply.hits.begin(), reply.hits.end(), loads)) {
     reply.load = LoadId{++last_load_};
-    for (const wire::AcquireHit& hit : reply.hits) {
+    for (const AcquiredBlock& hit : reply.hits) {
       const uint32_t index = hit.handle.index.value;
       std::optional<std::byte> fill;
       if (loads(hit)) fill = below_[*blocks_[index].hash].fill;
@@ -66,11 +66,11 @@ Result<wire::AcquireReply> FakeCache::Acquire(const wire::Acquire& request) {
   return reply;
 }
 
-std::optional<wire::AcquireHit> FakeCache::AcquireOne(const BlockHash& hash) {
+std::optional<AcquiredBlock> FakeCache::AcquireOne(const BlockHash& hash) {
   if (const auto it = committed_.find(hash); it != committed_.end()) {
     Block& block = blocks_[it->second];
     ++block.references;
-    return wire::AcquireHit{{BlockIndex{it->second}, block.generation}, block.tokens, Tier::kPool};
+    return AcquiredBlock{{BlockIndex{it->second}, block.generation}, Tier::kPool, block.tokens};
   }
   const auto below = below_.find(hash);
   if (below == below_.end()) return std::nullopt;
@@ -80,7 +80,7 @@ std::optional<wire::AcquireHit> FakeCache::AcquireOne(const BlockHash& hash) {
   block.hash = hash;
   block.tokens = below->second.tokens;
   committed_[hash] = *index;
-  return wire::AcquireHit{{BlockIndex{*index}, block.generation}, block.tokens, below->second.tier};
+  return AcquiredBlock{{BlockIndex{*index}, block.generation}, below->second.tier, block.tokens};
 }
 
 std::optional<uint32_t> FakeCache::Allocate() {

@@ -56,7 +56,7 @@ class FakeCache {
     std::byte fill{};
   };
 
-  [[nodiscard]] std::optional<wire::AcquireHit> AcquireOne(const BlockHash& hash);
+  [[nodiscard]] std::optional<AcquiredBlock> AcquireOne(const BlockHash& hash);
   [[nodiscard]] std::optional<uint32_t> Allocate();
   [[nodiscard]] Block* Find(const BlockHandle& handle);
 

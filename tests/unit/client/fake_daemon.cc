@@ -115,10 +115,8 @@ bool FakeDaemon::ReadRequests(int socket, wire::FrameDecoder* decoder) {
 
 void FakeDaemon::Answer(const wire::Frame& frame) {
   if (Is(frame, wire::MessageType::kHello)) {
-    if (options_.counters) counters_ = MakeCounters();
-    SendLocked(FrameOf(wire::HelloReply{.version = 1,
-                                        .features = options_.counters ? 1u : 0u,
-                                        .session = SessionId{1},
+    counters_ = MakeCounters();
+    SendLocked(FrameOf(wire::HelloReply{.session = SessionId{1},
                                         .daemon_generation = options_.generation,
                                         .max_hashes = options_.max_hashes,
                                         .max_references = 1 << 20,
@@ -126,7 +124,7 @@ void FakeDaemon::Answer(const wire::Frame& frame) {
                        frame.request_id),
                counters_.get());
   } else if (Is(frame, wire::MessageType::kRegisterModel)) {
-    const ModelRecord record = wire::RegisterModel::Decode(frame.payload)->record;
+    const ModelRecord record = wire::Decode<wire::RegisterModel>(frame.payload)->record;
     block_bytes_ = record.BlockBytes();
     Reply(frame, wire::RegisterModelReply{wire::ModelId{7}, record.Fingerprint(), block_bytes_});
   } else if (Is(frame, wire::MessageType::kAttach)) {
@@ -144,26 +142,24 @@ void FakeDaemon::AnswerBlocks(const wire::Frame& frame) {
   const bool want_reply = (frame.flags & wire::kFlagWantReply) != 0;
   if (Is(frame, wire::MessageType::kAcquire)) {
     AnswerAcquire(frame);
-  } else if (Is(frame, wire::MessageType::kAcquireCounted)) {
-    AnswerAcquireCounted(frame);
   } else if (Is(frame, wire::MessageType::kCommit)) {
-    const wire::CommitReply reply = cache_->Commit(*wire::Commit::Decode(frame.payload));
+    const wire::CommitReply reply = cache_->Commit(*wire::Decode<wire::Commit>(frame.payload));
     if (want_reply || !reply.items.empty()) Reply(frame, reply);
   } else if (Is(frame, wire::MessageType::kRelease)) {
-    const wire::ReleaseReply reply = cache_->Release(*wire::Release::Decode(frame.payload));
+    const wire::ReleaseReply reply = cache_->Release(*wire::Decode<wire::Release>(frame.payload));
     if (want_reply || !reply.errors.empty()) Reply(frame, reply);
   } else if (Is(frame, wire::MessageType::kLookup)) {
     wire::LookupReply reply;
-    const auto request = wire::Lookup::Decode(frame.payload);
+    const auto request = wire::Decode<wire::Lookup>(frame.payload);
     for (const BlockHash& hash : request->hashes) {
       reply.presence.push_back(cache_->Holds(hash) ? wire::kPresentInPool : 0);
     }
     Reply(frame, reply);
   } else if (Is(frame, wire::MessageType::kPrefetch)) {
-    const auto count = wire::Prefetch::Decode(frame.payload)->hashes.size();
+    const auto count = wire::Decode<wire::Prefetch>(frame.payload)->hashes.size();
     Reply(frame, wire::PrefetchReply{static_cast<uint32_t>(count)});
   } else if (Is(frame, wire::MessageType::kPin)) {
-    const auto count = wire::Pin::Decode(frame.payload)->hashes.size();
+    const auto count = wire::Decode<wire::Pin>(frame.payload)->hashes.size();
     Reply(frame, wire::PinReply{static_cast<uint32_t>(count)});
   }
 }
@@ -186,27 +182,16 @@ void FakeDaemon::AnswerAttach(const wire::Frame& frame) {
 }
 
 void FakeDaemon::AnswerAcquire(const wire::Frame& frame) {
-  const auto reply = cache_->Acquire(*wire::Acquire::Decode(frame.payload));
-  if (reply) {
-    Reply(frame, *reply);
-  } else {
-    Reply(frame, wire::ErrorReply{reply.error()});
-  }
-}
-
-void FakeDaemon::AnswerAcquireCounted(const wire::Frame& frame) {
-  const auto request = wire::AcquireCounted::Decode(frame.payload);
-  auto reply = cache_->Acquire(request->acquire);
+  const auto request = wire::Decode<wire::Acquire>(frame.payload);
+  auto reply = cache_->Acquire(*request);
   if (!reply) return Reply(frame, wire::ErrorReply{reply.error()});
-  wire::AcquireCountedReply counted;
-  if (reply->load.value != 0) {
+  if (options_.counters && reply->load.value != 0) {
     const bool in_layers = request->order == wire::LoadOrder::kLayers;
-    counted.counter = CounterOf(
+    reply->counter = CounterOf(
         reply->load, in_layers ? options_.layers : static_cast<uint32_t>(reply->hits.size()));
     WriteCounter(reply->load, 0);
   }
-  counted.acquired = *std::move(reply);
-  Reply(frame, counted);
+  Reply(frame, *reply);
 }
 
 void FakeDaemon::WriteCounter(LoadId load, uint32_t done) {
@@ -249,7 +234,8 @@ void FakeDaemon::Intercept(Interceptor interceptor) {
 void FakeDaemon::Progress(LoadId load, uint32_t ready, bool finished, uint8_t miss_reason) {
   const std::lock_guard lock(mutex_);
   cache_->Load(load, ready);
-  SendLocked(FrameOf(wire::LoadProgress{load, ready, finished, miss_reason}, 0));
+  SendLocked(FrameOf(
+      wire::LoadProgress{{load, ready, finished, static_cast<MissReason>(miss_reason)}}, 0));
 }
 
 void FakeDaemon::Send(const Bytes& bytes) {

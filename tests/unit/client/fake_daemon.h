@@ -29,7 +29,7 @@ struct FakeDaemonOptions {
   bool short_pool = false;
   // Leaves the requests where they are.
   bool deaf = false;
-  // Grants load counters.
+  // Counts loads; else only events tell of them, as when the counter page is full.
   bool counters = false;
   uint32_t layers = 8;  // counted of a load in layers
 };
@@ -74,12 +74,11 @@ class FakeDaemon {
   void AnswerBlocks(const wire::Frame& frame);
   void AnswerAttach(const wire::Frame& frame);
   void AnswerAcquire(const wire::Frame& frame);
-  void AnswerAcquireCounted(const wire::Frame& frame);
   void WriteCounter(LoadId load, uint32_t done);
   template <typename Message>
   void Reply(const wire::Frame& frame, const Message& message) {
     Bytes bytes;
-    message.Encode(frame.request_id, &bytes);
+    wire::Encode(message, frame.request_id, &bytes);
     SendLocked(bytes);
   }
   void SendLocked(const Bytes& bytes, int descriptor = -1);
@@ -106,7 +105,7 @@ class FakeDaemon {
 template <typename Message>
 FakeDaemon::Bytes FrameOf(const Message& message, uint64_t request_id) {
   FakeDaemon::Bytes bytes;
-  message.Encode(request_id, &bytes);
+  wire::Encode(message, request_id, &bytes);
   return bytes;
 }
 

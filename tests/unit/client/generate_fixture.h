@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "client/examples/kv_view.h"
+#include "client/examples/attention.h"
 #include "client/examples/model.h"
 
 namespace kvtier::generate {

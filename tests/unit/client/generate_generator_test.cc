@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "client/examples/generator.h"
-#include "client/examples/private_kv.h"
+#include "client/examples/kv_store.h"
 #include "tests/unit/client/generate_fixture.h"
 
 namespace kvtier::generate {

@@ -8,7 +8,7 @@
 
 #include "client/examples/generator.h"
 #include "client/examples/gpu_attention.h"
-#include "client/examples/private_kv.h"
+#include "client/examples/kv_store.h"
 #include "kernels/reference/attention_reference.h"
 #include "kernels/reference/number_format.h"
 #include "tests/unit/client/generate_fixture.h"

@@ -134,7 +134,7 @@ TEST_F(PooledKvTest, OtherWeightsAreAnotherModel) {
   std::vector<std::string> revisions;
   daemon_->Intercept([&](const wire::Frame& frame) -> std::optional<FakeDaemon::Bytes> {
     if (frame.type == static_cast<uint16_t>(wire::MessageType::kRegisterModel)) {
-      const auto request = wire::RegisterModel::Decode(frame.payload);
+      const auto request = wire::Decode<wire::RegisterModel>(frame.payload);
       if (request) revisions.push_back(request->record.revision);
     }
     return std::nullopt;

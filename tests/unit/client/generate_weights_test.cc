@@ -9,7 +9,6 @@
 
 #include "base/byte_reader.h"
 #include "base/sha256.h"
-#include "client/examples/read_file.h"
 #include "client/examples/weights.h"
 
 namespace kvtier::generate {

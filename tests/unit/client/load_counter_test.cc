@@ -145,7 +145,7 @@ TEST_F(LoadCounterTest, ACallerOfTheFirstFormIsServed) {
   EXPECT_EQ(reply.hit_count, 1u);
 }
 
-TEST_F(LoadCounterTest, ADaemonWithoutCountersLoadsByBlocks) {
+TEST_F(LoadCounterTest, ALoadThatIsNotCountedIsFollowedByItsEvents) {
   pool_.reset();
   connection_.reset();
   StartDaemon({});

@@ -28,14 +28,14 @@ class Admin : public testing::Test {
       const auto received = admin->Receive();
       if (received && received->Is(wire::MessageType::kAdminProgress)) {
         progress_.push_back(
-            json::parse(wire::AdminProgress::Decode(received->payload).value().json));
+            json::parse(wire::Decode<wire::AdminProgress>(received->payload).value().json));
         continue;
       }
       if (!received || !received->Is(wire::MessageType::kAdminReply)) {
         ADD_FAILURE() << "no reply to " << request;
         return {};
       }
-      return json::parse(wire::AdminReply::Decode(received->payload).value().json);
+      return json::parse(wire::Decode<wire::AdminReply>(received->payload).value().json);
     }
   }
   json::value Ask(const std::string& request) {

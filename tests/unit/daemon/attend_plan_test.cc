@@ -134,8 +134,10 @@ TEST_F(AttendPlan, ScalesAreOneForEachKvHeadOrOneForAll) {
   ModelRecord model = Model();
   model.dtype = KvDtype::kFloat8E4m3;
   const auto plan = [&](const std::vector<float>& keys, const std::vector<float>& values) {
-    return PlanAttend(Request(), model, {pool_, workspace_, kWorkspaceBytes}, kMaxProducts,
-                      {keys, values});
+    wire::Attend request = Request();
+    request.key_scales = keys;
+    request.value_scales = values;
+    return Plan(request, model);
   };
   const auto one = plan({0.5F}, {});
   ASSERT_TRUE(one.has_value());

@@ -47,7 +47,7 @@ class ConnectionTest : public testing::Test {
 
   void SendPings(uint64_t first, uint64_t count) {
     std::vector<std::byte> bytes;
-    for (uint64_t id = first; id < first + count; ++id) wire::Ping{}.Encode(id, &bytes);
+    for (uint64_t id = first; id < first + count; ++id) wire::Encode(wire::Ping{}, id, &bytes);
     const auto sent = wire::Send(client_.get(), bytes);
     EXPECT_EQ(sent.value(), bytes.size());
   }
@@ -149,8 +149,8 @@ TEST_F(ConnectionTest, CloseDeliversWhatWasQueuedAndTheReason) {
   RunUntilClosed();
   EXPECT_EQ(listener_.reason, "enough");
   std::vector<std::byte> expected;
-  ReplyOf(10'000).Encode(7, &expected);
-  wire::ErrorReply{{ErrorCode::kTimeout, "enough", ""}}.Encode(0, &expected);
+  wire::Encode(ReplyOf(10'000), 7, &expected);
+  wire::Encode(wire::ErrorReply{{ErrorCode::kTimeout, "enough", ""}}, 0, &expected);
   EXPECT_EQ(Drain(), expected.size());
 }
 
@@ -169,7 +169,7 @@ TEST_F(ConnectionTest, DescriptorsOfClientsAreClosed) {
   UniqueFd reading(pipe_fds[0]);
   UniqueFd writing(pipe_fds[1]);
   std::vector<std::byte> bytes;
-  wire::Ping{}.Encode(1, &bytes);
+  wire::Encode(wire::Ping{}, 1, &bytes);
   ASSERT_TRUE(wire::Send(client_.get(), bytes, writing.get()));
   RunUntilFrames(1);
   // The last writing end is gone: the pipe has ended.

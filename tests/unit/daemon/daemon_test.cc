@@ -63,7 +63,7 @@ uint32_t WaitForLoad(WireClient* client) {
   while (true) {
     const auto received = client->Receive();
     if (!received || !received->Is(wire::MessageType::kLoadProgress)) return 0;
-    const auto progress = wire::LoadProgress::Decode(received->payload).value();
+    const auto progress = wire::Decode<wire::LoadProgress>(received->payload).value().progress;
     if (progress.finished) return progress.ready;
   }
 }

@@ -45,7 +45,7 @@ class HostileMessages : public testing::Test {
   std::unique_ptr<Intruder> Enter() {
     auto intruder = std::make_unique<Intruder>(Intruder{WireClient(daemon_.socket()), {}, {}});
     WireClient& client = intruder->client;
-    client.Send(wire::Hello{.features = wire::kFeatureLoadCounters, .client_name = "test"});
+    client.Send(wire::Hello{.client_name = "test"});
     auto hello = client.Receive();
     EXPECT_TRUE(hello && hello->descriptor.valid());
     intruder->counters = std::move(hello->descriptor);
@@ -77,14 +77,14 @@ class HostileMessages : public testing::Test {
   [[nodiscard]] std::vector<std::vector<std::byte>> GoodFrames(
       const std::vector<BlockHandle>& blocks, const std::vector<BlockHash>& hashes) const {
     std::vector<std::vector<std::byte>> frames(5);
-    AttendOver(blocks).Encode(1, &frames[0]);
-    wire::Workspace{pool_, 1, kWorkspaceBytes}.Encode(2, &frames[1]);
-    wire::Devices{}.Encode(3, &frames[2]);
-    wire::AcquireCounted{.order = wire::LoadOrder::kLayers,
-                         .acquire = {.pool = pool_, .new_blocks = 1, .hashes = hashes}}
-        .Encode(4, &frames[3]);
-    wire::AcquireCounted{.acquire = {.pool = pool_, .hashes = hashes, .partial_blocks = hashes}}
-        .Encode(5, &frames[4]);
+    wire::Encode(AttendOver(blocks), 1, &frames[0]);
+    wire::Encode(wire::Workspace{pool_, 1, kWorkspaceBytes}, 2, &frames[1]);
+    wire::Encode(wire::Devices{}, 3, &frames[2]);
+    wire::Acquire acquire{.pool = pool_, .new_blocks = 1, .hashes = hashes};
+    acquire.order = wire::LoadOrder::kLayers;
+    wire::Encode(acquire, 4, &frames[3]);
+    wire::Encode(wire::Acquire{.pool = pool_, .hashes = hashes, .partial_blocks = hashes}, 5,
+                 &frames[4]);
     return frames;
   }
 
@@ -186,21 +186,23 @@ TEST_F(HostileMessages, WhatAClientWritesOnItsCountersMisleadsOnlyItself) {
   const auto hashes = Hashes(0, 32);
   for (int round = 0; round < 3; ++round) {
     std::memset(counters, round == 0 ? 0xff : 0x5a + round, kCounterPageBytes);
-    intruder->client.Send(wire::AcquireCounted{
-        .order = round == 1 ? wire::LoadOrder::kLayers : wire::LoadOrder::kBlocks,
-        .acquire = {.pool = pool_, .hashes = hashes, .partial_blocks = {}}});
+    intruder->client.Send(
+        wire::Acquire{.pool = pool_,
+                      .order = round == 1 ? wire::LoadOrder::kLayers : wire::LoadOrder::kBlocks,
+                      .hashes = hashes});
     std::memset(counters, 0xff, kCounterPageBytes);
     bool finished = false;
     uint32_t ready = 32;
     while (!finished) {
       const auto received = intruder->client.Receive();
       ASSERT_TRUE(received);
-      if (received->Is(wire::MessageType::kAcquireCountedReply)) {
-        const auto reply = wire::AcquireCountedReply::Decode(received->payload).value();
-        EXPECT_EQ(reply.acquired.hits.size(), 32u);
-        finished = reply.acquired.load == LoadId{};
+      if (received->Is(wire::MessageType::kAcquireReply)) {
+        const auto reply = wire::Decode<wire::AcquireReply>(received->payload).value();
+        EXPECT_EQ(reply.hits.size(), 32u);
+        finished = reply.load == LoadId{};
       } else if (received->Is(wire::MessageType::kLoadProgress)) {
-        const auto progress = wire::LoadProgress::Decode(received->payload).value();
+        const LoadProgress progress =
+            wire::Decode<wire::LoadProgress>(received->payload).value().progress;
         ready = progress.ready;
         finished = progress.finished;
       }

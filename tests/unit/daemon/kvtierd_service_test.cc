@@ -217,7 +217,8 @@ TEST_F(KvtierdDrain, NothingIsWrittenAfterTheDeadlineButWhatWasUnderWay) {
   admin.Send(wire::AdminRequest{R"({"op":"status"})"});
   const auto reply = admin.Receive();
   ASSERT_TRUE(reply && reply->Is(wire::MessageType::kAdminReply));
-  const auto status = boost::json::parse(wire::AdminReply::Decode(reply->payload).value().json);
+  const auto status =
+      boost::json::parse(wire::Decode<wire::AdminReply>(reply->payload).value().json);
   EXPECT_EQ(status.at("tiers").at("disk").at("blocks"), kBlocks - lost);
 }
 

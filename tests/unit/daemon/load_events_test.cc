@@ -38,18 +38,18 @@ class LoadEventsTest : public testing::Test {
   }
 
   // The next event, if it is there already.
-  std::optional<wire::LoadProgress> Next() {
+  std::optional<LoadProgress> Next() {
     while (true) {
       auto frame = decoder_.Next().value();
-      if (frame) return wire::LoadProgress::Decode(frame->payload).value();
+      if (frame) return wire::Decode<wire::LoadProgress>(frame->payload).value().progress;
       const auto bytes = wire::Receive(client_.get(), decoder_.Prepare(), nullptr).value();
       if (!bytes) return std::nullopt;
       decoder_.Commit(*bytes);
     }
   }
   // Lets the loop run until the next event comes.
-  wire::LoadProgress Wait() {
-    std::optional<wire::LoadProgress> event;
+  LoadProgress Wait() {
+    std::optional<LoadProgress> event;
     loop_.RunUntil([&] { return (event = Next()).has_value(); });
     return *event;
   }

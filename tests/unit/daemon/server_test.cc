@@ -113,7 +113,7 @@ TEST(Server, TooManyModelsAreRefused) {
 void AskUntilCut(WireClient* client, PoolId pool) {
   const auto hashes = Hashes(0, 8192);
   std::vector<std::byte> frame;
-  wire::Lookup{.pool = pool, .hashes = hashes}.Encode(1, &frame);
+  wire::Encode(wire::Lookup{.pool = pool, .hashes = hashes}, 1, &frame);
   while (::send(client->socket(), frame.data(), frame.size(), MSG_NOSIGNAL) > 0) {
   }
 }
@@ -147,7 +147,7 @@ TEST(Server, ClientThatReadsLateGetsEverything) {
   std::thread sender([&] {
     for (int i = 0; i < kRequests; ++i) {
       std::vector<std::byte> frame;
-      wire::Lookup{.pool = pool, .hashes = hashes}.Encode(1000 + i, &frame);
+      wire::Encode(wire::Lookup{.pool = pool, .hashes = hashes}, 1000 + i, &frame);
       client.SendBytes(frame);
     }
   });

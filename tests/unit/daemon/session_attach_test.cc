@@ -32,7 +32,7 @@ class SessionAttach : public testing::Test {
       return {};
     }
     EXPECT_TRUE(received->descriptor.valid());
-    return wire::AttachReply::Decode(received->payload).value().pool;
+    return wire::Decode<wire::AttachReply>(received->payload).value().pool;
   }
 
   ServerUnderTest daemon_;

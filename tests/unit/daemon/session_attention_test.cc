@@ -65,7 +65,7 @@ class SessionAttention : public testing::Test {
     const auto received = client->Receive();
     EXPECT_TRUE(received && received->Is(wire::MessageType::kWorkspaceReply));
     auto mapping = std::make_unique<Mapping>(received->descriptor);
-    EXPECT_EQ(mapping->bytes(), wire::WorkspaceReply::Decode(received->payload)->bytes);
+    EXPECT_EQ(mapping->bytes(), wire::Decode<wire::WorkspaceReply>(received->payload)->bytes);
     return mapping;
   }
 
@@ -209,8 +209,8 @@ TEST_F(SessionAttention, RequestsThatMakeNoSenseCostOnlyThemselves) {
 TEST_F(SessionAttention, AWorkspaceReplacedBeforeItsDescriptorWasReadDoesNoHarm) {
   // Both in one go: the first is gone before its reply is sent.
   std::vector<std::byte> frames;
-  wire::Workspace{attached_.pool, 0, kWorkspaceBytes}.Encode(1000, &frames);
-  wire::Workspace{attached_.pool, 0, 4 * kMiB}.Encode(1001, &frames);
+  wire::Encode(wire::Workspace{attached_.pool, 0, kWorkspaceBytes}, 1000, &frames);
+  wire::Encode(wire::Workspace{attached_.pool, 0, 4 * kMiB}, 1001, &frames);
   client_.SendBytes(frames);
   for (const uint64_t bytes : {2 * kMiB, 4 * kMiB}) {
     const auto received = client_.Receive();
@@ -298,11 +298,14 @@ TEST_F(SessionAttentionOverFp8, ScalesCountInScoresAndInWhatIsMixed) {
   const auto blocks = FilledBlocks(3);
   FillWithNumbers(workspace->data(), size_t{4} * kHeads * kDim);
   const float key_scale = 0.375F, value_scale = 1.25F;
-  (void)client_.Call<wire::AttendReply>(
-      wire::AttendScaled{Request(blocks), {key_scale}, {value_scale}});
+  wire::Attend request = Request(blocks);
+  request.key_scales = {key_scale};
+  request.value_scales = {value_scale};
+  (void)client_.Call<wire::AttendReply>(request);
   ExpectResults(*workspace, Expected(blocks, *workspace, &key_scale, &value_scale));
   // Either may be left out, and both.
-  (void)client_.Call<wire::AttendReply>(wire::AttendScaled{Request(blocks), {}, {value_scale}});
+  request.key_scales = {};
+  (void)client_.Call<wire::AttendReply>(request);
   ExpectResults(*workspace, Expected(blocks, *workspace, nullptr, &value_scale));
   (void)client_.Call<wire::AttendReply>(Request(blocks));
   ExpectResults(*workspace, Expected(blocks, *workspace));
@@ -310,9 +313,11 @@ TEST_F(SessionAttentionOverFp8, ScalesCountInScoresAndInWhatIsMixed) {
 
 TEST_F(SessionAttention, ScalesForOtherCachesAreRefused) {
   const auto workspace = OpenWorkspace(&client_);
-  const wire::Attend request = Request(FilledBlocks(3));
-  EXPECT_EQ(client_.ErrorOf(wire::AttendScaled{request, {0.5F}, {}}), "bad_scale_count");
-  (void)client_.Call<wire::AttendReply>(wire::AttendScaled{request, {}, {}});
+  wire::Attend request = Request(FilledBlocks(3));
+  request.key_scales = {0.5F};
+  EXPECT_EQ(client_.ErrorOf(request), "bad_scale_count");
+  request.key_scales = {};
+  (void)client_.Call<wire::AttendReply>(request);
 }
 
 TEST_F(SessionAttention, AClosedWorkspaceIsGone) {

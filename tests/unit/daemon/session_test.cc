@@ -22,7 +22,8 @@ TEST(Session, HelloTellsLimitsAndTenant) {
   });
   WireClient client(daemon.socket());
   const wire::HelloReply hello = client.Hello();
-  EXPECT_EQ(hello.version, 1);
+  EXPECT_EQ(hello.major, 1);
+  EXPECT_EQ(hello.minor, 0);
   EXPECT_EQ(hello.tenant, "default");
   EXPECT_EQ(hello.max_hashes, 100u);
   EXPECT_EQ(hello.max_blocks, 100u);
@@ -31,36 +32,23 @@ TEST(Session, HelloTellsLimitsAndTenant) {
   EXPECT_EQ(hello.daemon_generation, 42u);
 }
 
-TEST(Session, CountersAreGrantedToWhoAsks) {
-  ServerUnderTest daemon;
-  WireClient client(daemon.socket());
-  client.Send(wire::Hello{.features = ~uint64_t{0}, .client_name = "test"});
-  const auto received = client.Receive();
-  ASSERT_TRUE(received && received->Is(wire::MessageType::kHelloReply));
-  EXPECT_EQ(wire::HelloReply::Decode(received->payload)->features, wire::kFeatureLoadCounters);
-  struct stat status {};
-  ASSERT_EQ(::fstat(received->descriptor.get(), &status), 0);
-  EXPECT_EQ(status.st_size, kCounterPageBytes);
-}
-
-TEST(Session, NobodyGetsCountersUnasked) {
+TEST(Session, HelloBringsTheCounterPage) {
   ServerUnderTest daemon;
   WireClient client(daemon.socket());
   client.Send(wire::Hello{.client_name = "test"});
   const auto received = client.Receive();
   ASSERT_TRUE(received && received->Is(wire::MessageType::kHelloReply));
-  EXPECT_EQ(wire::HelloReply::Decode(received->payload)->features, 0u);
-  EXPECT_FALSE(received->descriptor.valid());
+  struct stat status {};
+  ASSERT_EQ(::fstat(received->descriptor.get(), &status), 0);
+  EXPECT_EQ(status.st_size, kCounterPageBytes);
 }
 
-TEST(Session, ACountedAcquireNeedsTheFeature) {
+TEST(Session, AClientOfALaterMinorVersionIsSpokenToInOurs) {
   ServerUnderTest daemon;
   WireClient client(daemon.socket());
-  const wire::AttachReply pool = client.Attach();
-  const std::vector<BlockHash> hashes = {TestHash(1)};
-  EXPECT_EQ(client.ErrorOf(wire::AcquireCounted{
-                .acquire = {.pool = pool.pool, .hashes = hashes, .partial_blocks = {}}}),
-            "feature_not_granted");
+  const auto hello = client.Call<wire::HelloReply>(wire::Hello{.minor = 9});
+  EXPECT_EQ(hello.major, wire::kProtocolMajor);
+  EXPECT_EQ(hello.minor, wire::kProtocolMinor);
 }
 
 TEST(Session, PingIsAnswered) {
@@ -112,7 +100,7 @@ TEST(Session, CommittedBlocksAreFoundByOthers) {
   }
   EXPECT_EQ(found.new_blocks.size(), 2u);
   EXPECT_EQ(found.load, LoadId{});
-  EXPECT_EQ(found.miss_reason, static_cast<uint8_t>(MissReason::kUnknown));
+  EXPECT_EQ(found.miss, MissReason::kUnknown);
 }
 
 TEST(Session, ThousandsOfHashesTravelInOneCall) {
@@ -137,7 +125,7 @@ TEST(Session, AnyNumberOfBlocksIsPrefetchedInOneCall) {
   client.Send(wire::Ping{});
   const auto reply = client.Receive();
   ASSERT_TRUE(reply && reply->request_id == request);
-  EXPECT_EQ(wire::PrefetchReply::Decode(reply->payload)->count, kPrefetchedTogether + 1);
+  EXPECT_EQ(wire::Decode<wire::PrefetchReply>(reply->payload)->count, kPrefetchedTogether + 1);
   (void)client.Expect<wire::Pong>();
 }
 
@@ -234,7 +222,7 @@ TEST(Session, BlocksComeBackFromHostMemoryWithTheirBytes) {
     const auto received = client.Receive();
     ASSERT_TRUE(received && received->Is(wire::MessageType::kLoadProgress));
     EXPECT_EQ(received->request_id, 0u);
-    const auto progress = wire::LoadProgress::Decode(received->payload).value();
+    const auto progress = wire::Decode<wire::LoadProgress>(received->payload).value().progress;
     EXPECT_EQ(progress.load, acquired.load);
     EXPECT_GE(progress.ready, ready);
     ready = progress.ready;

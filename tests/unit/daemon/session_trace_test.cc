@@ -14,29 +14,20 @@ using enum wire::MessageType;
 
 constexpr uint64_t kWorkspaceBytes = 64 * kKiB;
 
-TEST(SessionTrace, ACountedAcquireIsAnAcquireAndEndsOnce) {
+TEST(SessionTrace, AnAcquireEndsOnce) {
   ServerUnderTest daemon;
   WireClient client(daemon.socket());
-  client.Send(wire::Hello{.features = wire::kFeatureLoadCounters, .client_name = "test"});
-  ASSERT_TRUE(client.Receive());
-  const auto model = client.Call<wire::RegisterModelReply>(wire::RegisterModel{TestModel()});
-  client.Send(wire::Attach{.model = model.model});
-  const auto attached = client.Receive();
-  ASSERT_TRUE(attached && attached->Is(kAttachReply));
-  const PoolId pool = wire::AttachReply::Decode(attached->payload).value().pool;
+  const PoolId pool = client.Attach().pool;
   const std::vector<BlockHash> hashes = Hashes(0, 3);
-  (void)client.Call<wire::AcquireCountedReply>(
-      wire::AcquireCounted{.acquire = {.pool = pool, .new_blocks = 2, .hashes = hashes}});
+  (void)Acquire(&client, pool, hashes, 2);
   const auto begun = daemon.Traced(kAcquire, TracePhase::kBegin);
   ASSERT_EQ(begun.size(), 1u);
   EXPECT_EQ(begun[0].blocks[0], 3u);
   EXPECT_EQ(begun[0].blocks[1], 2u);
   EXPECT_EQ(daemon.Traced(kAcquire, TracePhase::kEnd).size(), 1u);
-  EXPECT_TRUE(daemon.Traced(kAcquireCounted, TracePhase::kBegin).empty());
-  EXPECT_TRUE(daemon.Traced(kAcquireCounted, TracePhase::kEnd).empty());
 }
 
-TEST(SessionTrace, AnAttendWithScalesIsAnAttendAndEndsOnce) {
+TEST(SessionTrace, AnAttendEndsOnceWhetherItIsRefusedOrNot) {
   ServerUnderTest daemon;
   WireClient client(daemon.socket());
   const PoolId pool = client.Attach().pool;
@@ -49,9 +40,10 @@ TEST(SessionTrace, AnAttendWithScalesIsAnAttendAndEndsOnce) {
   attend.output_offset = 16 * kKiB;
   attend.sequences = {{.query_tokens = 1, .kv_tokens = 32}};
   attend.blocks = Fill(&client, pool, Hashes(0, 2));
-  (void)client.Call<wire::AttendReply>(wire::AttendScaled{attend, {}, {}});
+  (void)client.Call<wire::AttendReply>(attend);
   // Refused: no cache but fp8 has scales.
-  EXPECT_EQ(client.ErrorOf(wire::AttendScaled{attend, {0.5F}, {}}), "bad_scale_count");
+  attend.key_scales = {0.5F};
+  EXPECT_EQ(client.ErrorOf(attend), "bad_scale_count");
   const auto begun = daemon.Traced(kAttend, TracePhase::kBegin);
   ASSERT_EQ(begun.size(), 2u);
   EXPECT_EQ(begun[0].blocks[0], 2u);
@@ -59,7 +51,6 @@ TEST(SessionTrace, AnAttendWithScalesIsAnAttendAndEndsOnce) {
   ASSERT_EQ(ended.size(), 2u);
   EXPECT_FALSE(ended[0].failed);
   EXPECT_TRUE(ended[1].failed);
-  EXPECT_TRUE(daemon.Traced(kAttendScaled, TracePhase::kBegin).empty());
 }
 
 }  // namespace

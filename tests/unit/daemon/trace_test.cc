@@ -58,7 +58,7 @@ class TraceOperation : public testing::Test {
       ADD_FAILURE() << "no reply to " << request;
       return {};
     }
-    return json::parse(wire::AdminReply::Decode(received->payload).value().json);
+    return json::parse(wire::Decode<wire::AdminReply>(received->payload).value().json);
   }
   // Of one kind and phase.
   static std::vector<json::object> Of(const json::value& reply, const char* kind,

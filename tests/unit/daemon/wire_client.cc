@@ -79,14 +79,14 @@ std::string WireClient::ExpectError(uint64_t request_id) {
     return std::string(wire::MessageTypeName(received->type));
   }
   EXPECT_EQ(received->request_id, request_id);
-  return wire::ErrorReply::Decode(received->payload).value().error.reason;
+  return wire::Decode<wire::ErrorReply>(received->payload).value().error.reason;
 }
 
 void WireClient::Unexpected(const std::optional<Received>& received, wire::MessageType expected) {
   if (!received) {
     ADD_FAILURE() << "end of stream instead of " << wire::MessageTypeName(expected);
   } else if (received->Is(wire::MessageType::kError)) {
-    ADD_FAILURE() << wire::ErrorReply::Decode(received->payload).value().error.ToString()
+    ADD_FAILURE() << wire::Decode<wire::ErrorReply>(received->payload).value().error.ToString()
                   << " instead of " << wire::MessageTypeName(expected);
   } else {
     ADD_FAILURE() << wire::MessageTypeName(received->type) << " of " << received->request_id
@@ -109,7 +109,7 @@ wire::AttachReply WireClient::AttachPool(uint32_t device, uint64_t pool_bytes) {
     return {};
   }
   pool_fd_ = std::move(received->descriptor);
-  return wire::AttachReply::Decode(received->payload).value();
+  return wire::Decode<wire::AttachReply>(received->payload).value();
 }
 
 ModelRecord TestModel() {

@@ -36,16 +36,9 @@ class WireClient {
 
   // Sends a frame with a new request id, which is returned.
   template <typename Message>
-  uint64_t Send(const Message& message) {
+  uint64_t Send(const Message& message, bool want_reply = false) {
     std::vector<std::byte> frame;
-    message.Encode(++last_request_, &frame);
-    SendBytes(frame);
-    return last_request_;
-  }
-  template <typename Message>
-  uint64_t Send(const Message& message, bool want_reply) {
-    std::vector<std::byte> frame;
-    message.Encode(++last_request_, want_reply, &frame);
+    wire::Encode(message, ++last_request_, &frame, want_reply ? wire::kFlagWantReply : 0);
     SendBytes(frame);
     return last_request_;
   }
@@ -64,7 +57,7 @@ class WireClient {
       Unexpected(received, Reply::kType);
       return {};
     }
-    return Reply::Decode(received->payload).value();
+    return wire::Decode<Reply>(received->payload).value();
   }
   template <typename Reply, typename Message>
   [[nodiscard]] Reply Call(const Message& message) {

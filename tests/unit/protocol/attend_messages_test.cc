@@ -13,13 +13,13 @@ namespace {
 template <typename Message>
 std::vector<std::byte> PayloadOf(const Message& message) {
   std::vector<std::byte> frame;
-  message.Encode(1, &frame);
+  Encode(message, 1, &frame);
   return {frame.begin() + kFrameHeaderBytes, frame.end()};
 }
 
 template <typename Message>
 std::string ReasonFor(const Message& message) {
-  const auto decoded = Message::Decode(PayloadOf(message));
+  const auto decoded = wire::Decode<Message>(PayloadOf(message));
   return decoded ? "" : decoded.error().reason;
 }
 
@@ -41,7 +41,7 @@ TEST(Attend, LargestCallFitsAFrame) {
   attend.blocks.resize(kMaxBlocksPerCall);
   const std::vector<std::byte> payload = PayloadOf(attend);
   EXPECT_LE(payload.size() + kFrameHeaderBytes, kMaxFrameBytes);
-  const auto decoded = Attend::Decode(payload);
+  const auto decoded = Decode<Attend>(payload);
   ASSERT_TRUE(decoded);
   EXPECT_EQ(decoded->blocks.size(), kMaxBlocksPerCall);
 }
@@ -60,37 +60,43 @@ TEST(Attend, ScalesThatAreNoNumbersAreRefused) {
   }
 }
 
-TEST(AttendScaled, ScalesOfACacheAreNumbersAboveZero) {
+TEST(Attend, ScalesOfACacheAreNumbersAboveZero) {
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
-  EXPECT_EQ(ReasonFor(AttendScaled{{}, {0.5F}, {1e-30F, 3.0F}}), "");
+  Attend attend;
+  attend.key_scales = {0.5F};
+  attend.value_scales = {1e-30F, 3.0F};
+  EXPECT_EQ(ReasonFor(attend), "");
   for (const float scale : {0.0F, -1.0F, kInfinity, std::numeric_limits<float>::quiet_NaN()}) {
-    EXPECT_EQ(ReasonFor(AttendScaled{{}, {1.0F, scale}, {}}), "bad_scale") << scale;
-    EXPECT_EQ(ReasonFor(AttendScaled{{}, {}, {scale}}), "bad_scale") << scale;
+    Attend keys, values;
+    keys.key_scales = {1.0F, scale};
+    values.value_scales = {scale};
+    EXPECT_EQ(ReasonFor(keys), "bad_scale") << scale;
+    EXPECT_EQ(ReasonFor(values), "bad_scale") << scale;
   }
 }
 
-TEST(AttendScaled, LargestCallFitsAFrame) {
-  AttendScaled scaled;
-  scaled.attend.sequences.resize(kMaxAttendSequences);
-  scaled.attend.blocks.resize(kMaxBlocksPerCall);
-  scaled.key_scales.assign(kMaxAttendScales, 1.0F);
-  scaled.value_scales.assign(kMaxAttendScales, 2.0F);
-  const std::vector<std::byte> payload = PayloadOf(scaled);
+TEST(Attend, LargestCallWithScalesFitsAFrame) {
+  Attend attend;
+  attend.sequences.resize(kMaxAttendSequences);
+  attend.blocks.resize(kMaxBlocksPerCall);
+  attend.key_scales.assign(kMaxAttendScales, 1.0F);
+  attend.value_scales.assign(kMaxAttendScales, 2.0F);
+  const std::vector<std::byte> payload = PayloadOf(attend);
   EXPECT_LE(payload.size() + kFrameHeaderBytes, kMaxFrameBytes);
-  const auto decoded = AttendScaled::Decode(payload);
+  const auto decoded = Decode<Attend>(payload);
   ASSERT_TRUE(decoded);
-  EXPECT_EQ(decoded->value_scales, scaled.value_scales);
+  EXPECT_EQ(decoded->value_scales, attend.value_scales);
 }
 
-TEST(AttendScaled, MoreScalesThanHeadsCanBeAreRefused) {
-  std::vector<std::byte> payload = PayloadOf(AttendScaled{{}, {}, {}});
+TEST(Attend, MoreScalesThanHeadsCanBeAreRefused) {
+  std::vector<std::byte> payload = PayloadOf(Attend{});
   payload[payload.size() - 4 + 1] = std::byte{5};  // 1,280 scales of values
-  EXPECT_EQ(AttendScaled::Decode(payload).error().reason, "too_many_scales");
+  EXPECT_EQ(Decode<Attend>(payload).error().reason, "too_many_scales");
   payload[payload.size() - 4 + 1] = std::byte{1};
-  EXPECT_EQ(AttendScaled::Decode(payload).error().reason, "truncated_message");
+  EXPECT_EQ(Decode<Attend>(payload).error().reason, "truncated_message");
 }
 
-TEST(Attend, QueriesOfATypeThatNobodyComputesWithAreRefused) {
+TEST(Attend, QueriesOfAnUnsupportedTypeAreRefused) {
   Attend attend;
   attend.query_dtype = KvDtype::kFloat8E4m3;
   EXPECT_EQ(ReasonFor(attend), "bad_enum");
@@ -100,12 +106,12 @@ TEST(Attend, ClaimedItemsAreComparedWithWhatIsThere) {
   Attend attend;
   attend.sequences = {{1, 16}};
   std::vector<std::byte> payload = PayloadOf(attend);
-  // The counts stand before a sequence of 8 bytes and at the end.
-  payload[payload.size() - 4] = std::byte{1};
-  EXPECT_EQ(Attend::Decode(payload).error().reason, "truncated_message");
-  payload[payload.size() - 4] = std::byte{0};
-  payload[payload.size() - 16 + 2] = std::byte{1};  // 65,537 sequences
-  EXPECT_EQ(Attend::Decode(payload).error().reason, "too_many_sequences");
+  // The counts stand before a sequence of 8 bytes, and at the end those of blocks and scales.
+  payload[payload.size() - 12] = std::byte{1};
+  EXPECT_EQ(Decode<Attend>(payload).error().reason, "truncated_message");
+  payload[payload.size() - 12] = std::byte{0};
+  payload[payload.size() - 24 + 2] = std::byte{1};  // 65,537 sequences
+  EXPECT_EQ(Decode<Attend>(payload).error().reason, "too_many_sequences");
 }
 
 }  // namespace

@@ -4,9 +4,12 @@
 
 #include <fstream>
 #include <map>
+#include <regex>
 #include <set>
+#include <sstream>
 #include <string>
 
+#include "base/acquired.h"
 #include "protocol/message_type.h"
 #include "tests/fuzz/sample_messages.h"
 #include "tests/unit/protocol/hex.h"
@@ -49,9 +52,13 @@ TEST(ProtocolDocument, EveryExampleIsWhatWeEncode) {
   }
 }
 
+std::string TextOf(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
 TEST(ProtocolDocument, NamesEveryMessage) {
-  std::ifstream file(KVTIER_DOCS "/PROTOCOL.md");
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const std::string text = TextOf(KVTIER_DOCS "/PROTOCOL.md");
   for (uint16_t type = 0; type < 100; ++type) {
     if (MessageTypeName(type) == "unknown") continue;
     const std::string entry = std::string(MessageTypeName(type));
@@ -59,6 +66,41 @@ TEST(ProtocolDocument, NamesEveryMessage) {
     EXPECT_NE(text.find("**" + entry + "** (" + std::to_string(type) + ")"), std::string::npos)
         << entry;
   }
+}
+
+TEST(ProtocolDocument, TheTableOfMessagesIsInTheOrderOfTheirNumbers) {
+  std::istringstream text(TextOf(KVTIER_DOCS "/PROTOCOL.md"));
+  static const std::regex kRow(R"(\| (\d+) \| \[([A-Z_]+)\].*)");
+  int before = 0;
+  for (std::string line; std::getline(text, line);) {
+    std::smatch row;
+    if (!std::regex_match(line, row, kRow)) continue;
+    const int number = std::stoi(row[1]);
+    EXPECT_GT(number, before);
+    EXPECT_EQ(MessageTypeName(static_cast<uint16_t>(number)), row[2].str());
+    before = number;
+  }
+  EXPECT_GT(before, 30);
+}
+
+TEST(ProtocolDocument, TellsEveryMissReason) {
+  const std::string text = TextOf(KVTIER_DOCS "/PROTOCOL.md");
+  std::string table;
+  for (int i = 0; i < kMissReasonCount; ++i) {
+    const MissReasonText& reason = kMissReasonTexts[i];
+    table += "| " + std::to_string(i) + " " + std::string(reason.name) + " | " +
+             std::string(reason.meaning) + " |\n";
+  }
+  EXPECT_NE(text.find(table), std::string::npos) << table;
+}
+
+TEST(ProtocolDocument, ExamplesOfThePublicHeadersNameItsSocket) {
+  const std::string document = TextOf(KVTIER_DOCS "/PROTOCOL.md");
+  const std::string header = TextOf(KVTIER_DOCS "/../client/include/kvtier/kvtier.hpp");
+  static const std::regex kPath("\"(/[a-z/]+\\.sock)\"");
+  std::smatch path;
+  ASSERT_TRUE(std::regex_search(header, path, kPath));
+  EXPECT_NE(document.find("| data | `" + path[1].str() + "` |"), std::string::npos) << path[1];
 }
 
 }  // namespace

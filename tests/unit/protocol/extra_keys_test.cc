@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "protocol/extra_keys.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "protocol/block_hash.h"
 
 namespace kvtier {
 namespace {

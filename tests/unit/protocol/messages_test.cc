@@ -45,11 +45,7 @@ Frame FrameIn(std::span<const std::byte> bytes) {
 template <typename Message>
 std::vector<std::byte> PayloadOf(const Message& message) {
   std::vector<std::byte> bytes;
-  if constexpr (requires { message.Encode(0, &bytes); }) {
-    message.Encode(0, &bytes);
-  } else {
-    message.Encode(0, false, &bytes);
-  }
+  Encode(message, 0, &bytes);
   return {bytes.begin() + kFrameHeaderBytes, bytes.end()};
 }
 
@@ -107,7 +103,7 @@ TEST(Messages, AFlippedBitIsAnErrorOrAnotherMessage) {
 }
 
 TEST(Messages, ErrorsNameTheMessage) {
-  const auto attach = Attach::Decode({});
+  const auto attach = Decode<Attach>({});
   ASSERT_FALSE(attach.has_value());
   EXPECT_EQ(attach.error().code, ErrorCode::kInvalidArgument);
   EXPECT_EQ(attach.error().reason, "truncated_message");
@@ -116,13 +112,13 @@ TEST(Messages, ErrorsNameTheMessage) {
 
 TEST(Messages, EncodeAppendsBehindEarlierFrames) {
   std::vector<std::byte> bytes;
-  Ping{}.Encode(1, &bytes);
-  PinReply{9}.Encode(2, &bytes);
-  Ping{}.Encode(3, &bytes);
+  Encode(Ping{}, 1, &bytes);
+  Encode(PinReply{9}, 2, &bytes);
+  Encode(Ping{}, 3, &bytes);
   FrameDecoder decoder;
   decoder.Feed(bytes);
   EXPECT_EQ((*decoder.Next())->request_id, 1u);
-  EXPECT_EQ(PinReply::Decode((*decoder.Next())->payload)->count, 9u);
+  EXPECT_EQ(Decode<PinReply>((*decoder.Next())->payload)->count, 9u);
   EXPECT_EQ((*decoder.Next())->request_id, 3u);
 }
 
@@ -131,128 +127,139 @@ TEST(Messages, EncodeAppendsBehindEarlierFrames) {
 TEST(Hello, WrongMagicIsToldFromAWrongLength) {
   std::vector<std::byte> payload = PayloadOf(Hello{});
   payload[0] ^= std::byte{1};
-  EXPECT_EQ(Hello::Decode(payload).error().reason, "bad_magic");
-  EXPECT_EQ(Hello::Decode(std::span(payload).first(8)).error().reason, "bad_magic");
-  EXPECT_EQ(Hello::Decode({}).error().reason, "truncated_message");
-}
-
-TEST(Hello, ReversedVersionRangeIsRefused) {
-  EXPECT_EQ(Hello::Decode(PayloadOf(Hello{3, 2, 0, ""})).error().reason, "bad_version_range");
+  EXPECT_EQ(Decode<Hello>(payload).error().reason, "bad_magic");
+  EXPECT_EQ(Decode<Hello>(std::span(payload).first(8)).error().reason, "bad_magic");
+  EXPECT_EQ(Decode<Hello>({}).error().reason, "truncated_message");
 }
 
 TEST(Hello, NameMustBePlainText) {
   for (const char* name : {"a\nb", "\x7f", "\xff", "\xc0\x80", "\xed\xa0\x80"}) {
-    EXPECT_EQ(Hello::Decode(PayloadOf(Hello{1, 1, 0, name})).error().reason, "bad_text") << name;
+    EXPECT_EQ(Decode<Hello>(PayloadOf(Hello{1, 0, name})).error().reason, "bad_text") << name;
   }
-  EXPECT_EQ(Hello::Decode(PayloadOf(Hello{1, 1, 0, "Größe 漢"}))->client_name, "Größe 漢");
+  EXPECT_EQ(Decode<Hello>(PayloadOf(Hello{1, 0, "Größe 漢"}))->client_name, "Größe 漢");
 }
 
-TEST(Hello, HighestCommonVersionIsNegotiated) {
-  EXPECT_EQ(*NegotiateVersion(Hello{1, 1, 0, ""}), 1);
-  EXPECT_EQ(*NegotiateVersion(Hello{0, 9, 0, ""}), kProtocolVersionMax);
-  EXPECT_EQ(NegotiateVersion(Hello{2, 9, 0, ""}).error().reason, "version_mismatch");
-  EXPECT_EQ(NegotiateVersion(Hello{0, 0, 0, ""}).error().code, ErrorCode::kUnsupported);
+TEST(Hello, TheLowerMinorVersionIsSpokenByBothSides) {
+  EXPECT_EQ(*NegotiateMinor(kProtocolMajor, kProtocolMinor), kProtocolMinor);
+  EXPECT_EQ(*NegotiateMinor(kProtocolMajor, kProtocolMinor + 7), kProtocolMinor);
+}
+
+TEST(Hello, AnotherMajorVersionIsRefused) {
+  EXPECT_EQ(NegotiateMinor(kProtocolMajor + 1, 0).error().reason, "version_mismatch");
+  EXPECT_EQ(NegotiateMinor(kProtocolMajor - 1, 9).error().code, ErrorCode::kUnsupported);
 }
 
 // --- REGISTER_MODEL ---
 
 TEST(RegisterModel, CarriesTheRecord) {
   const ModelRecord record = SampleModelRecord();
-  EXPECT_EQ(RegisterModel::Decode(PayloadOf(RegisterModel{record}))->record, record);
+  EXPECT_EQ(Decode<RegisterModel>(PayloadOf(RegisterModel{record}))->record, record);
 }
 
 TEST(RegisterModel, GivesTheRecordsOwnErrors) {
   ModelRecord record = SampleModelRecord();
   record.layers = 0;
-  EXPECT_EQ(RegisterModel::Decode(PayloadOf(RegisterModel{record})).error().reason, "bad_layers");
+  EXPECT_EQ(Decode<RegisterModel>(PayloadOf(RegisterModel{record})).error().reason, "bad_layers");
 }
 
 TEST(RegisterModel, RefusesAnEndlessRecord) {
   ByteWriter payload;
   payload.Write(static_cast<uint32_t>(kMaxModelRecordBytes + 1));
-  EXPECT_EQ(RegisterModel::Decode(payload.data()).error().reason, "model_record_too_long");
+  EXPECT_EQ(Decode<RegisterModel>(payload.data()).error().reason, "model_record_too_long");
 }
 
 // --- ACQUIRE ---
 
 TEST(Acquire, HashesAreReadInPlace) {
   const std::vector<BlockHash> hashes = ManyHashes(8192), partial_blocks = ManyHashes(3);
-  const std::vector<std::byte> payload = PayloadOf(Acquire{PoolId{7}, 9, hashes, partial_blocks});
-  const auto acquire = Acquire::Decode(payload);
+  const std::vector<std::byte> payload =
+      PayloadOf(Acquire{PoolId{7}, 9, LoadOrder::kLayers, hashes, partial_blocks});
+  const auto acquire = Decode<Acquire>(payload);
   ASSERT_TRUE(acquire.has_value());
   EXPECT_EQ(acquire->pool, PoolId{7});
   EXPECT_EQ(acquire->new_blocks, 9u);
   EXPECT_TRUE(std::ranges::equal(acquire->hashes, hashes));
   EXPECT_TRUE(std::ranges::equal(acquire->partial_blocks, partial_blocks));
-  EXPECT_EQ(static_cast<const void*>(acquire->hashes.data()), payload.data() + 12);
+  EXPECT_EQ(static_cast<const void*>(acquire->hashes.data()), payload.data() + 13);
+  EXPECT_EQ(acquire->order, LoadOrder::kLayers);
 }
 
 TEST(Acquire, LargestCallFitsAFrame) {
   const std::vector<BlockHash> hashes = ManyHashes(kMaxHashesPerCall);
   const std::vector<BlockHash> partial_blocks = ManyHashes(kMaxPartialBlocksPerCall);
   std::vector<std::byte> bytes;
-  Acquire{PoolId{1}, kMaxBlocksPerCall, hashes, partial_blocks}.Encode(1, &bytes);
+  Encode(Acquire{PoolId{1}, kMaxBlocksPerCall, LoadOrder::kBlocks, hashes, partial_blocks}, 1,
+         &bytes);
   EXPECT_LE(bytes.size(), kMaxFrameBytes);
   EXPECT_TRUE(Reencode(FrameIn(bytes)).has_value());
 }
 
-// pool, new_blocks, count of hashes, no hashes, no partial_blocks.
+// pool, new_blocks, order, count of hashes, no hashes, no partial_blocks.
 std::vector<std::byte> AcquireClaiming(uint32_t new_blocks, uint32_t hashes,
                                        uint32_t partial_blocks) {
   ByteWriter payload;
-  for (const uint32_t field : {1u, new_blocks, hashes, partial_blocks}) payload.Write(field);
+  payload.Write(uint32_t{1});
+  payload.Write(new_blocks);
+  payload.Write(uint8_t{0});
+  payload.Write(hashes);
+  payload.Write(partial_blocks);
   return payload.Take();
 }
 
 TEST(Acquire, CountsAreBoundedBeforeAnythingElse) {
   for (const uint32_t count : {kMaxHashesPerCall + 1, UINT32_MAX}) {
-    EXPECT_EQ(Acquire::Decode(AcquireClaiming(0, count, 0)).error().reason, "too_many_hashes");
-    EXPECT_EQ(Acquire::Decode(AcquireClaiming(0, 0, count)).error().reason,
+    EXPECT_EQ(Decode<Acquire>(AcquireClaiming(0, count, 0)).error().reason, "too_many_hashes");
+    EXPECT_EQ(Decode<Acquire>(AcquireClaiming(0, 0, count)).error().reason,
               "too_many_partial_blocks");
-    EXPECT_EQ(Acquire::Decode(AcquireClaiming(count, 0, 0)).error().reason, "too_many_blocks");
+    EXPECT_EQ(Decode<Acquire>(AcquireClaiming(count, 0, 0)).error().reason, "too_many_blocks");
   }
 }
 
 TEST(Acquire, CountsAreComparedWithWhatIsThere) {
-  const auto acquire = Acquire::Decode(AcquireClaiming(0, 1000, 0));
+  const auto acquire = Decode<Acquire>(AcquireClaiming(0, 1000, 0));
   ASSERT_FALSE(acquire.has_value());
   EXPECT_EQ(acquire.error().reason, "truncated_message");
 }
 
 TEST(Acquire, HashesOfTheWrongSizeAreRefused) {
   ByteWriter payload;
-  for (const uint32_t field : {1u, 0u, 2u}) payload.Write(field);
+  for (const uint32_t field : {1u, 0u}) payload.Write(field);
+  payload.Write(uint8_t{0});
+  payload.Write(uint32_t{2});
   payload.WriteBytes(std::vector<std::byte>(2 * 20));  // 20 bytes each, as SHA-1 gives
   payload.Write(uint32_t{0});
-  EXPECT_EQ(Acquire::Decode(payload.data()).error().reason, "truncated_message");
+  EXPECT_EQ(Decode<Acquire>(payload.data()).error().reason, "truncated_message");
 }
 
 // --- ACQUIRE_REPLY ---
 
-TEST(AcquireReply, CarriesHitsTailAndFreshBlocks) {
+TEST(AcquireReply, CarriesHitsPartialBlockCounterAndNewBlocks) {
   AcquireReply reply;
   reply.load = LoadId{99};
-  reply.miss_reason = 200;  // of a later version
+  reply.miss = static_cast<MissReason>(200);  // of a later minor version
+  reply.counter = LoadCounter{.offset = 64, .base = 3, .steps = 2};
   reply.partial_block = 2;
-  reply.hits = {{{BlockIndex{5}, 6}, 16, Tier::kHost}, {{BlockIndex{7}, 8}, 3, Tier::kDisk}};
+  reply.hits = {{{BlockIndex{5}, 6}, Tier::kHost, 16}, {{BlockIndex{7}, 8}, Tier::kDisk, 3}};
   reply.new_blocks = {{BlockIndex{1}, 2}};
-  const auto decoded = AcquireReply::Decode(PayloadOf(reply));
+  const auto decoded = Decode<AcquireReply>(PayloadOf(reply));
   ASSERT_TRUE(decoded.has_value());
   EXPECT_EQ(decoded->load, LoadId{99});
-  EXPECT_EQ(decoded->miss_reason, 200);
+  EXPECT_EQ(decoded->miss, reply.miss);
+  EXPECT_EQ(MissReasonName(decoded->miss), "invalid");
+  EXPECT_EQ(decoded->counter, reply.counter);
   EXPECT_EQ(decoded->partial_block, 2u);
   EXPECT_EQ(decoded->hits, reply.hits);
   EXPECT_EQ(decoded->new_blocks, reply.new_blocks);
 }
 
-TEST(AcquireReply, EveryHashAndATailMayHit) {
+TEST(AcquireReply, EveryHashAndAPartialBlockMayHit) {
   AcquireReply reply;
   reply.hits.resize(kMaxHashesPerCall + 1);
   reply.new_blocks.resize(kMaxBlocksPerCall);
   std::vector<std::byte> bytes;
-  reply.Encode(1, &bytes);
+  Encode(reply, 1, &bytes);
   EXPECT_LE(bytes.size(), kMaxFrameBytes);
-  EXPECT_TRUE(AcquireReply::Decode(FrameIn(bytes).payload).has_value());
+  EXPECT_TRUE(Decode<AcquireReply>(FrameIn(bytes).payload).has_value());
 }
 
 TEST(AcquireReply, HitsArePackedInElevenBytes) {
@@ -266,25 +273,31 @@ TEST(AcquireReply, UnknownTierIsRefused) {
   AcquireReply reply;
   reply.hits.resize(1);
   std::vector<std::byte> payload = PayloadOf(reply);
-  payload.back() = std::byte{3};
-  EXPECT_EQ(AcquireReply::Decode(payload).error().reason, "bad_enum");
+  payload[payload.size() - 5] = std::byte{3};  // before the count of new blocks
+  EXPECT_EQ(Decode<AcquireReply>(payload).error().reason, "bad_enum");
 }
 
-TEST(AcquireReply, ATailThatNobodyCouldHaveAskedForIsRefused) {
+TEST(AcquireReply, APartialBlockBeyondTheLongestListIsRefused) {
   AcquireReply reply;
   reply.partial_block = kMaxPartialBlocksPerCall;
-  EXPECT_EQ(AcquireReply::Decode(PayloadOf(reply)).error().reason, "bad_partial_block");
+  EXPECT_EQ(Decode<AcquireReply>(PayloadOf(reply)).error().reason, "bad_partial_block");
   reply.partial_block = kMaxPartialBlocksPerCall - 1;
-  EXPECT_EQ(AcquireReply::Decode(PayloadOf(reply))->partial_block, kMaxPartialBlocksPerCall - 1);
+  EXPECT_EQ(Decode<AcquireReply>(PayloadOf(reply))->partial_block, kMaxPartialBlocksPerCall - 1);
+}
+
+TEST(AcquireReply, ACounterThatCountsNothingIsRefused) {
+  AcquireReply reply;
+  reply.counter = LoadCounter{.offset = 64, .base = 3, .steps = 0};
+  EXPECT_EQ(Decode<AcquireReply>(PayloadOf(reply)).error().reason, "bad_counter");
+  reply.counter = LoadCounter{.offset = 62, .base = 3, .steps = 1};
+  EXPECT_EQ(Decode<AcquireReply>(PayloadOf(reply)).error().reason, "bad_counter");
 }
 
 TEST(LoadProgress, CarriesItsFields) {
-  const auto progress = LoadProgress::Decode(PayloadOf(LoadProgress{LoadId{3}, 4, true, 5}));
+  const kvtier::LoadProgress sent{LoadId{3}, 4, true, MissReason::kReadError};
+  const auto progress = Decode<LoadProgress>(PayloadOf(LoadProgress{sent}));
   ASSERT_TRUE(progress.has_value());
-  EXPECT_EQ(progress->load, LoadId{3});
-  EXPECT_EQ(progress->ready, 4u);
-  EXPECT_TRUE(progress->finished);
-  EXPECT_EQ(progress->miss_reason, 5);
+  EXPECT_EQ(progress->progress, sent);
 }
 
 // --- COMMIT, RELEASE ---
@@ -300,7 +313,7 @@ TEST(Commit, OptionalFieldsTravelOnlyIfPresent) {
   bare.parent.reset();
   bare.checksum.reset();
   const std::vector<std::byte> payload = PayloadOf(Commit{PoolId{1}, {bare, FullItem(), bare}});
-  const auto commit = Commit::Decode(payload);
+  const auto commit = Decode<Commit>(payload);
   ASSERT_TRUE(commit.has_value());
   EXPECT_THAT(commit->items, ElementsAre(bare, FullItem(), bare));
   EXPECT_EQ(payload.size(), 8u + 3 * 48 + 32 + 16);
@@ -309,7 +322,7 @@ TEST(Commit, OptionalFieldsTravelOnlyIfPresent) {
 TEST(Commit, LargestCallFitsAFrame) {
   const Commit commit{PoolId{1}, std::vector<CommitItem>(kMaxCommitsPerCall, FullItem())};
   std::vector<std::byte> bytes;
-  commit.Encode(1, true, &bytes);
+  Encode(commit, 1, &bytes, kFlagWantReply);
   EXPECT_LE(bytes.size(), kMaxFrameBytes);
   EXPECT_EQ(*Reencode(FrameIn(bytes)), bytes);
 }
@@ -318,44 +331,44 @@ TEST(Commit, ClaimedItemsAreComparedWithWhatIsThere) {
   ByteWriter payload;
   payload.Write(uint32_t{1});
   payload.Write(kMaxCommitsPerCall);
-  EXPECT_EQ(Commit::Decode(payload.data()).error().reason, "truncated_message");
+  EXPECT_EQ(Decode<Commit>(payload.data()).error().reason, "truncated_message");
 }
 
 TEST(Commit, UnknownBitsAndRetentionAreRefused) {
   std::vector<std::byte> payload = PayloadOf(Commit{PoolId{1}, {FullItem()}});
   payload[8 + 40] |= std::byte{4};
-  EXPECT_EQ(Commit::Decode(payload).error().reason, "unknown_bits");
+  EXPECT_EQ(Decode<Commit>(payload).error().reason, "unknown_bits");
   payload[8 + 40] = std::byte{3};
   payload[8 + 47] = std::byte{2};
-  EXPECT_EQ(Commit::Decode(payload).error().reason, "bad_enum");
+  EXPECT_EQ(Decode<Commit>(payload).error().reason, "bad_enum");
 }
 
 TEST(CommitReply, TellsDuplicatesFromFailures) {
   const CommitReply reply{{{3, CommitOutcome::kDuplicate, ErrorCode::kInternal, ""},
                            {9, CommitOutcome::kFailed, ErrorCode::kNotOwner, "not_owner"}}};
-  EXPECT_EQ(CommitReply::Decode(PayloadOf(reply))->items, reply.items);
+  EXPECT_EQ(Decode<CommitReply>(PayloadOf(reply))->items, reply.items);
 }
 
 TEST(ItemErrors, LargestRepliesFitAFrame) {
   const std::string reason(100, 'r');  // is cut
   const CommitReply::Item failed{1, CommitOutcome::kFailed, ErrorCode::kInternal, reason};
   std::vector<std::byte> bytes;
-  CommitReply{std::vector(kMaxCommitsPerCall, failed)}.Encode(1, &bytes);
+  Encode(CommitReply{std::vector(kMaxCommitsPerCall, failed)}, 1, &bytes);
   EXPECT_LE(bytes.size(), kMaxFrameBytes);
   bytes.clear();
   const ReleaseReply::Item error{1, ErrorCode::kInternal, reason};
-  ReleaseReply{std::vector(kMaxBlocksPerCall, error)}.Encode(1, &bytes);
+  Encode(ReleaseReply{std::vector(kMaxBlocksPerCall, error)}, 1, &bytes);
   EXPECT_LE(bytes.size(), kMaxFrameBytes);
-  EXPECT_EQ(ReleaseReply::Decode(FrameIn(bytes).payload)->errors[5].reason,
+  EXPECT_EQ(Decode<ReleaseReply>(FrameIn(bytes).payload)->errors[5].reason,
             reason.substr(0, kMaxReasonBytes));
 }
 
 TEST(FireAndForget, WantReplyIsAFlagOfTheFrame) {
   std::vector<std::byte> bytes;
-  Release{PoolId{1}, {}}.Encode(1, true, &bytes);
+  Encode(Release{PoolId{1}, {}}, 1, &bytes, kFlagWantReply);
   EXPECT_EQ(FrameIn(bytes).flags, kFlagWantReply);
   bytes.clear();
-  Commit{PoolId{1}, {}}.Encode(1, false, &bytes);
+  Encode(Commit{PoolId{1}, {}}, 1, &bytes);
   EXPECT_EQ(FrameIn(bytes).flags, 0);
 }
 
@@ -363,7 +376,7 @@ TEST(Release, TooManyHandlesAreRefused) {
   ByteWriter payload;
   payload.Write(uint32_t{1});
   payload.Write(kMaxBlocksPerCall + 1);
-  const auto release = Release::Decode(payload.data());
+  const auto release = Decode<Release>(payload.data());
   ASSERT_FALSE(release.has_value());
   EXPECT_EQ(release.error().code, ErrorCode::kLimitExceeded);
   EXPECT_EQ(release.error().reason, "too_many_blocks");
@@ -372,17 +385,17 @@ TEST(Release, TooManyHandlesAreRefused) {
 // --- the rest ---
 
 TEST(Pin, NegativeLifeIsRefused) {
-  EXPECT_EQ(Pin::Decode(PayloadOf(Pin{PoolId{1}, -1, {}})).error().reason, "bad_ttl");
-  EXPECT_EQ(Pin::Decode(PayloadOf(Pin{PoolId{1}, INT64_MAX, {}}))->ttl_ms, INT64_MAX);
+  EXPECT_EQ(Decode<Pin>(PayloadOf(Pin{PoolId{1}, -1, {}})).error().reason, "bad_ttl");
+  EXPECT_EQ(Decode<Pin>(PayloadOf(Pin{PoolId{1}, INT64_MAX, {}}))->ttl_ms, INT64_MAX);
 }
 
 TEST(LookupReply, UnknownTiersAreRefused) {
-  EXPECT_EQ(LookupReply::Decode(PayloadOf(LookupReply{{7, 8}})).error().reason, "unknown_bits");
+  EXPECT_EQ(Decode<LookupReply>(PayloadOf(LookupReply{{7, 8}})).error().reason, "unknown_bits");
 }
 
 TEST(ErrorReply, LongTextsAreCutBetweenCharacters) {
   ErrorReply reply{{ErrorCode::kIoError, "disk", std::string(kMaxContextBytes - 1, 'x') + "ß"}};
-  const auto decoded = ErrorReply::Decode(PayloadOf(reply));
+  const auto decoded = Decode<ErrorReply>(PayloadOf(reply));
   ASSERT_TRUE(decoded.has_value());
   EXPECT_EQ(decoded->error.context, std::string(kMaxContextBytes - 1, 'x'));
 }
@@ -391,24 +404,24 @@ TEST(ErrorReply, CodesThatNobodyDefinedAreRefused) {
   for (const uint16_t code : {0, 17, 65535}) {
     std::vector<std::byte> payload = PayloadOf(ErrorReply{{ErrorCode::kInternal, "r", ""}});
     std::memcpy(payload.data(), &code, sizeof(code));
-    EXPECT_EQ(ErrorReply::Decode(payload).error().reason, "bad_enum");
+    EXPECT_EQ(Decode<ErrorReply>(payload).error().reason, "bad_enum");
   }
 }
 
 TEST(AdminMessages, LongestTextsFitTheirFrames) {
   std::vector<std::byte> bytes;
-  AdminRequest{std::string(kMaxAdminRequestTextBytes, ' ')}.Encode(1, &bytes);
+  Encode(AdminRequest{std::string(kMaxAdminRequestTextBytes, ' ')}, 1, &bytes);
   EXPECT_EQ(bytes.size(), kMaxAdminRequestFrameBytes);
   bytes.clear();
-  AdminReply{std::string(kMaxAdminReplyTextBytes, ' ')}.Encode(1, &bytes);
+  Encode(AdminReply{std::string(kMaxAdminReplyTextBytes, ' ')}, 1, &bytes);
   EXPECT_EQ(bytes.size(), kMaxAdminReplyFrameBytes);
-  EXPECT_TRUE(AdminReply::Decode(FrameIn(bytes).payload).has_value());
+  EXPECT_TRUE(Decode<AdminReply>(FrameIn(bytes).payload).has_value());
 }
 
 TEST(AdminMessages, LongerTextsAreRefused) {
   ByteWriter payload;
   payload.Write(kMaxAdminRequestTextBytes + 1);
-  EXPECT_EQ(AdminRequest::Decode(payload.data()).error().reason, "text_too_long");
+  EXPECT_EQ(Decode<AdminRequest>(payload.data()).error().reason, "text_too_long");
 }
 
 }  // namespace

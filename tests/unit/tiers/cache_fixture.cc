@@ -44,7 +44,10 @@ void CacheTest::StartCache(IndexSnapshot snapshot) {
   environment.tracer = setup_.tracer;
   cache_ = std::make_unique<Cache>(setup_.options, std::move(environment), std::move(snapshot));
   for (const SessionId session : {kAlice, kBob}) {
-    cache_->OpenSession(session, [this](const LoadProgress& p) { progress_.push_back(p); });
+    cache_->OpenSession(session, [this, session](const LoadProgress& p) {
+      progress_.push_back(p);
+      session_of_load_[p.load] = session;
+    });
   }
   UseDevice(device_);
 }

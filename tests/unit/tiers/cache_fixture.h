@@ -134,6 +134,7 @@ class CacheTest : public ::testing::Test {
   PoolInfo pool_;  // on that device
   // Every report, in the order received.
   std::vector<LoadProgress> progress_;
+  std::map<LoadId, SessionId> session_of_load_;  // that was told of it
   std::shared_ptr<CounterPage> counters_ = CounterPage::Create().value();
 
  private:

@@ -61,7 +61,7 @@ TEST_F(CacheLoadTest, LoadFromHostReportsItsSessionAndId) {
   Start();
   PutInHost(Sequence(1, 1));
   const AcquireReply reply = Acquire(kBob, Sequence(1, 1));
-  EXPECT_EQ(LastProgress(reply.load).session, kBob);
+  EXPECT_EQ(session_of_load_[reply.load], kBob);
   EXPECT_EQ(LastProgress(reply.load).miss, MissReason::kNone);
 }
 
@@ -123,7 +123,9 @@ TEST_F(CacheLoadTest, LoadGoesOnForOthersWhenItsFirstSessionCloses) {
   cache_->CloseSession(kAlice);
   Settle();
   EXPECT_EQ(LastProgress(bob.reply().load).ready, 2u);
-  for (const LoadProgress& progress : progress_) EXPECT_EQ(progress.session, kBob);
+  for (const LoadProgress& progress : progress_) {
+    EXPECT_EQ(progress.load, bob.reply().load);
+  }
 }
 
 TEST_F(CacheLoadTest, FailedCopyGivesTheReadyPrefixAndAReason) {

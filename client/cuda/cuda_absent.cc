@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The build without CUDA.
 #include "client/cuda/cuda_mapping.h"
+#include "client/cuda/stream_waits.h"
 
 namespace kvtier::client {
 
@@ -9,6 +10,11 @@ Result<std::shared_ptr<CudaMapping>> CudaMapping::Map(int /*fd*/, uint64_t /*byt
 }
 
 Result<std::array<uint8_t, 16>> CurrentDeviceUuid() {
+  return MakeError(ErrorCode::kUnsupported, "no_cuda", "this build has no CUDA");
+}
+
+Result<std::shared_ptr<StreamWaits>> StreamWaits::Open(int /*fd*/, uint64_t /*bytes*/,
+                                                       int /*ordinal*/) {
   return MakeError(ErrorCode::kUnsupported, "no_cuda", "this build has no CUDA");
 }
 

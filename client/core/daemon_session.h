@@ -18,29 +18,28 @@
 #include "client/core/async_errors.h"
 #include "client/core/channel.h"
 #include "client/core/load_counters.h"
-#include "client/core/load_table.h"
-#include "client/core/loss_watch.h"
+#include "client/core/loads.h"
 #include "protocol/messages.h"
 
 namespace kvtier::client {
 
 // Thread-safe.
-class Session {
+class DaemonSession {
  public:
   // Connects and says hello. `errors` receives what fire-and-forget calls bring; it must outlive
   // the session. Errors: those of ConnectUnixSocket; the daemon's refusal; kUnavailable; kTimeout.
-  [[nodiscard]] static Result<std::shared_ptr<Session>> Open(const std::string& socket_path,
-                                                             const std::string& client_name,
-                                                             Deadline deadline,
-                                                             AsyncErrors* errors);
-  explicit Session(UniqueFd socket, AsyncErrors* errors);
-  Session(const Session&) = delete;
-  Session& operator=(const Session&) = delete;
+  [[nodiscard]] static Result<std::shared_ptr<DaemonSession>> Open(const std::string& socket_path,
+                                                                   const std::string& client_name,
+                                                                   Deadline deadline,
+                                                                   AsyncErrors* errors);
+  explicit DaemonSession(UniqueFd socket, AsyncErrors* errors);
+  DaemonSession(const DaemonSession&) = delete;
+  DaemonSession& operator=(const DaemonSession&) = delete;
 
   [[nodiscard]] Channel& channel() { return channel_; }
-  // Null if the daemon does not count loads. Constant once open.
+  // Constant once open; not null.
   [[nodiscard]] const std::shared_ptr<LoadCounters>& counters() const { return counters_; }
-  // From now on the end of the connection is noticed although nobody waits on it. Any thread.
+  // From now on the end of the connection is noticed although no call waits on it. Any thread.
   void WatchForLoss();
   // What the daemon accepts. Constant once open.
   [[nodiscard]] const wire::HelloReply& limits() const { return hello_; }
@@ -50,7 +49,7 @@ class Session {
   void GiveBackWorkspaceNumber(uint32_t number);
 
   // REQUIRES: the channel's lock is held.
-  [[nodiscard]] LoadTable& loads() { return loads_; }
+  [[nodiscard]] LoadStates& loads() { return loads_; }
   // An acquire was given up by its caller: should it still be granted, everything is released.
   // REQUIRES: the channel's lock is held.
   void AbandonAcquire(uint64_t request_id, PoolId pool);
@@ -78,7 +77,7 @@ class Session {
   wire::HelloReply hello_;
   std::shared_ptr<LoadCounters> counters_;
   // Guarded by the channel's lock.
-  LoadTable loads_;
+  LoadStates loads_;
   std::unordered_map<uint64_t, PoolId> abandoned_acquires_;
   std::deque<Posted> posted_;
   size_t posted_blocks_ = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/abi/last_error.h"
+#include "client/abi/c_common.h"
 
 namespace kvtier::client {
 namespace {

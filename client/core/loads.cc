@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/core/load_wait.h"
+#include "client/core/loads.h"
 
 #include <fmt/format.h>
 #include <time.h>
@@ -8,6 +8,7 @@
 #include <chrono>
 #include <optional>
 
+#include "client/core/daemon_session.h"
 #include "client/core/load_counters.h"
 
 namespace kvtier::client {
@@ -36,16 +37,16 @@ bool TakeCounter(const LoadCounters& counters, LoadState* state) {
   const bool all = done == state->counter->steps;
   if (state->in_layers) {
     state->layers = std::max(state->layers, done);
-    if (all) state->ready = state->hits;
+    if (all) state->progress.ready = state->hits;
   } else {
-    state->ready = std::max(state->ready, done);
+    state->progress.ready = std::max(state->progress.ready, done);
   }
-  state->finished |= all;
+  state->progress.finished |= all;
   return true;
 }
 
 // Waits for events of the load alone.
-Result<LoadState> WaitForEvents(Session* session, LoadId load, const LoadGoal& goal,
+Result<LoadState> WaitForEvents(DaemonSession* session, LoadId load, const LoadGoal& goal,
                                 Deadline deadline) {
   std::optional<LoadState> state;
   const auto reached = [&] {
@@ -62,18 +63,18 @@ Result<LoadState> WaitForEvents(Session* session, LoadId load, const LoadGoal& g
 }  // namespace
 
 bool LoadGoal::ReachedBy(const LoadState& state) const {
-  if (state.finished) return true;
-  return layers > 0 ? state.layers >= layers : state.ready >= std::min(hits, state.hits);
+  if (state.progress.finished) return true;
+  return layers > 0 ? state.layers >= layers : state.progress.ready >= std::min(hits, state.hits);
 }
 
-Result<LoadState> FindLoad(Session* session, LoadId load) {
+Result<LoadState> FindLoad(DaemonSession* session, LoadId load) {
   const auto lock = session->channel().Lock();
   const LoadState* const state = session->loads().Find(load);
   if (state != nullptr) return *state;
   return MakeError(ErrorCode::kNotFound, "unknown_load", fmt::format("load {}", load.value));
 }
 
-Result<LoadState> WaitForLoad(Session* session, LoadId load, const LoadGoal& goal,
+Result<LoadState> WaitForLoad(DaemonSession* session, LoadId load, const LoadGoal& goal,
                               Deadline deadline) {
   const auto start = std::chrono::steady_clock::now();
   Result<LoadState> state = FindLoad(session, load);
@@ -93,11 +94,44 @@ Result<LoadState> WaitForLoad(Session* session, LoadId load, const LoadGoal& goa
   }
   Result<LoadState> heard = WaitForEvents(session, load, goal, deadline);
   // Events may be behind what was seen.
-  if (heard && state && !heard->finished) {
-    heard->ready = std::max(heard->ready, state->ready);
+  if (heard && state && !heard->progress.finished) {
+    heard->progress.ready = std::max(heard->progress.ready, state->progress.ready);
     heard->layers = std::max(heard->layers, state->layers);
   }
   return heard;
+}
+
+Status LoadStates::Add(LoadId load, const LoadState& state) {
+  if (!loads_.emplace(load, state).second) {
+    return MakeError(ErrorCode::kCorrupt, "load_id_reused", fmt::format("load {}", load.value));
+  }
+  return {};
+}
+
+Status LoadStates::OnProgress(const LoadProgress& progress) {
+  const auto it = loads_.find(progress.load);
+  if (it == loads_.end()) return {};
+  LoadState& state = it->second;
+  const LoadProgress& before = state.progress;
+  if (before.finished || progress.ready < before.ready || progress.ready > state.hits) {
+    return MakeError(
+        ErrorCode::kCorrupt, "load_progress_invalid",
+        fmt::format("load {}: {} of {} ready after {}{}", progress.load.value, progress.ready,
+                    state.hits, before.ready, before.finished ? " and the end" : ""));
+  }
+  state.progress = progress;
+  if (!progress.finished) return {};
+  finished_.push_back(progress.load);
+  if (finished_.size() > kFinishedKept) {
+    loads_.erase(finished_.front());
+    finished_.pop_front();
+  }
+  return {};
+}
+
+const LoadState* LoadStates::Find(LoadId load) const {
+  const auto it = loads_.find(load);
+  return it == loads_.end() ? nullptr : &it->second;
 }
 
 }  // namespace kvtier::client

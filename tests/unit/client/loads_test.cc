@@ -1,29 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/core/load_table.h"
+#include "client/core/loads.h"
 
 #include <gtest/gtest.h>
 
 namespace kvtier::client {
 namespace {
 
-wire::LoadProgress Progress(uint64_t load, uint32_t ready, bool finished) {
+LoadProgress Progress(uint64_t load, uint32_t ready, bool finished) {
   return {.load = LoadId{load}, .ready = ready, .finished = finished};
 }
 
-TEST(LoadTable, KnowsHowFarEachLoadIs) {
-  LoadTable table;
+TEST(LoadStates, KnowsHowFarEachLoadIs) {
+  LoadStates table;
   ASSERT_TRUE(table.Add(LoadId{1}, {.hits = 5}));
   ASSERT_TRUE(table.Add(LoadId{2}, {.hits = 3}));
   ASSERT_TRUE(table.OnProgress(Progress(1, 2, false)));
   ASSERT_TRUE(table.OnProgress(Progress(2, 3, true)));
-  EXPECT_EQ(table.Find(LoadId{1})->ready, 2u);
-  EXPECT_FALSE(table.Find(LoadId{1})->finished);
-  EXPECT_TRUE(table.Find(LoadId{2})->finished);
+  EXPECT_EQ(table.Find(LoadId{1})->progress.ready, 2u);
+  EXPECT_FALSE(table.Find(LoadId{1})->progress.finished);
+  EXPECT_TRUE(table.Find(LoadId{2})->progress.finished);
   EXPECT_EQ(table.Find(LoadId{3}), nullptr);
 }
 
-TEST(LoadTable, RefusesProgressThatMakesNoSense) {
-  LoadTable table;
+TEST(LoadStates, RefusesProgressThatMakesNoSense) {
+  LoadStates table;
   ASSERT_TRUE(table.Add(LoadId{1}, {.hits = 5}));
   EXPECT_EQ(table.Add(LoadId{1}, {.hits = 5}).error().reason, "load_id_reused");
   EXPECT_FALSE(table.OnProgress(Progress(1, 6, false)));
@@ -33,10 +33,10 @@ TEST(LoadTable, RefusesProgressThatMakesNoSense) {
   EXPECT_FALSE(table.OnProgress(Progress(1, 5, true)));
 }
 
-TEST(LoadTable, ForgetsTheOldestFinishedLoads) {
-  LoadTable table;
+TEST(LoadStates, ForgetsTheOldestFinishedLoads) {
+  LoadStates table;
   ASSERT_TRUE(table.Add(LoadId{1'000'000}, {.hits = 1}));
-  for (uint64_t id = 1; id <= LoadTable::kFinishedKept + 1; ++id) {
+  for (uint64_t id = 1; id <= LoadStates::kFinishedKept + 1; ++id) {
     ASSERT_TRUE(table.Add(LoadId{id}, {.hits = 1}));
     ASSERT_TRUE(table.OnProgress(Progress(id, 1, true)));
   }

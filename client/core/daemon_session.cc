@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/core/session.h"
+#include "client/core/daemon_session.h"
 
 #include <fmt/format.h>
 
@@ -15,16 +15,16 @@ constexpr size_t kPostedBlocksKept = 64 * 1024;
 
 }  // namespace
 
-Result<std::shared_ptr<Session>> Session::Open(const std::string& socket_path,
-                                               const std::string& client_name, Deadline deadline,
-                                               AsyncErrors* errors) {
+Result<std::shared_ptr<DaemonSession>> DaemonSession::Open(const std::string& socket_path,
+                                                           const std::string& client_name,
+                                                           Deadline deadline, AsyncErrors* errors) {
   KVT_ASSIGN_OR_RETURN(UniqueFd socket, ConnectUnixSocket(socket_path, deadline));
-  auto session = std::make_shared<Session>(std::move(socket), errors);
+  auto session = std::make_shared<DaemonSession>(std::move(socket), errors);
   KVT_RETURN_IF_ERROR(session->SayHello(client_name, deadline));
   return session;
 }
 
-Session::Session(UniqueFd socket, AsyncErrors* errors)
+DaemonSession::DaemonSession(UniqueFd socket, AsyncErrors* errors)
     : errors_(errors),
       channel_(
           std::move(socket), wire::kMaxFrameBytes,
@@ -33,11 +33,13 @@ Session::Session(UniqueFd socket, AsyncErrors* errors)
             if (counters_) counters_->ReleaseAll();
           }) {}
 
-Status Session::SayHello(const std::string& client_name, Deadline deadline) {
-  const wire::Hello hello{.features = wire::kFeatureLoadCounters, .client_name = client_name};
+Status DaemonSession::SayHello(const std::string& client_name, Deadline deadline) {
+  const wire::Hello hello{.client_name = client_name};
   UniqueFd counters;
   Result<wire::HelloReply> reply = channel_.Call<wire::HelloReply>(
-      [&](uint64_t request_id, std::vector<std::byte>* out) { hello.Encode(request_id, out); },
+      [&](uint64_t request_id, std::vector<std::byte>* out) {
+        wire::Encode(hello, request_id, out);
+      },
       deadline, {}, &counters);
   if (!reply) {
     // A daemon that turns a client away says why before it hangs up.
@@ -45,19 +47,18 @@ Status Session::SayHello(const std::string& client_name, Deadline deadline) {
     return tl::unexpected(farewell ? *farewell : std::move(reply).error());
   }
   hello_ = *std::move(reply);
-  if (hello_.version < hello.version_min || hello_.version > hello.version_max) {
+  if (hello_.major != hello.major || hello_.minor > hello.minor) {
     return MakeError(ErrorCode::kUnsupported, "version_mismatch",
-                     fmt::format("the daemon chose protocol version {}", hello_.version));
+                     fmt::format("the daemon speaks protocol version {}.{}, this library {}.{}",
+                                 hello_.major, hello_.minor, hello.major, hello.minor));
   }
-  if ((hello_.features & wire::kFeatureLoadCounters) != 0) {
-    KVT_ASSIGN_OR_RETURN(counters_, LoadCounters::Map(std::move(counters)));
-  }
+  KVT_ASSIGN_OR_RETURN(counters_, LoadCounters::Map(std::move(counters)));
   hello_.max_hashes = std::min(hello_.max_hashes, wire::kMaxHashesPerCall);
   hello_.max_blocks = std::min(hello_.max_blocks, wire::kMaxBlocksPerCall);
   return {};
 }
 
-void Session::WatchForLoss() {
+void DaemonSession::WatchForLoss() {
   const std::lock_guard lock(watch_mutex_);
   if (watch_) return;
   watch_ = std::make_unique<LossWatch>(channel_.socket(), [this] {
@@ -66,7 +67,7 @@ void Session::WatchForLoss() {
   });
 }
 
-std::optional<uint32_t> Session::TakeWorkspaceNumber() {
+std::optional<uint32_t> DaemonSession::TakeWorkspaceNumber() {
   const std::lock_guard lock(workspaces_mutex_);
   for (uint32_t number = 0; number < workspaces_.size(); ++number) {
     if (workspaces_[number]) continue;
@@ -76,17 +77,17 @@ std::optional<uint32_t> Session::TakeWorkspaceNumber() {
   return std::nullopt;
 }
 
-void Session::GiveBackWorkspaceNumber(uint32_t number) {
+void DaemonSession::GiveBackWorkspaceNumber(uint32_t number) {
   const std::lock_guard lock(workspaces_mutex_);
   workspaces_[number] = false;
 }
 
-void Session::AbandonAcquire(uint64_t request_id, PoolId pool) {
+void DaemonSession::AbandonAcquire(uint64_t request_id, PoolId pool) {
   abandoned_acquires_.emplace(request_id, pool);
 }
 
-void Session::RememberPosted(uint64_t request_id, uint64_t attachment,
-                             std::vector<BlockHandle> blocks) {
+void DaemonSession::RememberPosted(uint64_t request_id, uint64_t attachment,
+                                   std::vector<BlockHandle> blocks) {
   posted_blocks_ += blocks.size();
   posted_.push_back({request_id, attachment, std::move(blocks)});
   while (posted_blocks_ > kPostedBlocksKept) {
@@ -95,15 +96,14 @@ void Session::RememberPosted(uint64_t request_id, uint64_t attachment,
   }
 }
 
-Status Session::OnFrame(const wire::Frame& frame) {
+Status DaemonSession::OnFrame(const wire::Frame& frame) {
   switch (static_cast<wire::MessageType>(frame.type)) {
     case wire::MessageType::kLoadProgress: {
       KVT_ASSIGN_OR_RETURN(const wire::LoadProgress progress,
-                           wire::LoadProgress::Decode(frame.payload));
-      return loads_.OnProgress(progress);
+                           wire::Decode<wire::LoadProgress>(frame.payload));
+      return loads_.OnProgress(progress.progress);
     }
     case wire::MessageType::kAcquireReply:
-    case wire::MessageType::kAcquireCountedReply:
       return OnLateAcquire(frame);
     case wire::MessageType::kCommitReply:
       return OnCommitReply(frame);
@@ -130,30 +130,22 @@ Status Session::OnFrame(const wire::Frame& frame) {
   }
 }
 
-Status Session::OnLateAcquire(const wire::Frame& frame) {
+Status DaemonSession::OnLateAcquire(const wire::Frame& frame) {
   const auto it = abandoned_acquires_.find(frame.request_id);
   if (it == abandoned_acquires_.end()) {
     return MakeError(ErrorCode::kCorrupt, "unexpected_message", "a second ACQUIRE_REPLY");
   }
   wire::Release release{.pool = it->second};
   abandoned_acquires_.erase(it);
-  const bool counted = frame.type == static_cast<uint16_t>(wire::AcquireCountedReply::kType);
-  wire::AcquireReply reply;
-  if (counted) {
-    KVT_ASSIGN_OR_RETURN(wire::AcquireCountedReply outer,
-                         wire::AcquireCountedReply::Decode(frame.payload));
-    reply = std::move(outer.acquired);
-  } else {
-    KVT_ASSIGN_OR_RETURN(reply, wire::AcquireReply::Decode(frame.payload));
-  }
-  release.blocks = reply.new_blocks;
+  KVT_ASSIGN_OR_RETURN(wire::AcquireReply reply, wire::Decode<wire::AcquireReply>(frame.payload));
+  release.blocks = std::move(reply.new_blocks);
   const auto defer = [&] {
     channel_.Defer([&](uint64_t request_id, std::vector<std::byte>* out) {
-      release.Encode(request_id, /*want_reply=*/false, out);
+      wire::Encode(release, request_id, out);
     });
     release.blocks.clear();
   };
-  for (const wire::AcquireHit& hit : reply.hits) {
+  for (const AcquiredBlock& hit : reply.hits) {
     if (release.blocks.size() >= hello_.max_blocks) defer();
     release.blocks.push_back(hit.handle);
   }
@@ -161,26 +153,28 @@ Status Session::OnLateAcquire(const wire::Frame& frame) {
   return {};
 }
 
-Status Session::OnCommitReply(const wire::Frame& frame) {
-  KVT_ASSIGN_OR_RETURN(const wire::CommitReply reply, wire::CommitReply::Decode(frame.payload));
+Status DaemonSession::OnCommitReply(const wire::Frame& frame) {
+  KVT_ASSIGN_OR_RETURN(const wire::CommitReply reply,
+                       wire::Decode<wire::CommitReply>(frame.payload));
   for (const wire::CommitReply::Item& item : reply.items) {
-    // Nobody asked to hear of duplicates.
+    // A duplicate is no failure: the hash is served, by another block.
     if (item.outcome == wire::CommitOutcome::kDuplicate) continue;
     Report(frame.request_id, item.position, item.code, item.reason);
   }
   return {};
 }
 
-Status Session::OnReleaseReply(const wire::Frame& frame) {
-  KVT_ASSIGN_OR_RETURN(const wire::ReleaseReply reply, wire::ReleaseReply::Decode(frame.payload));
+Status DaemonSession::OnReleaseReply(const wire::Frame& frame) {
+  KVT_ASSIGN_OR_RETURN(const wire::ReleaseReply reply,
+                       wire::Decode<wire::ReleaseReply>(frame.payload));
   for (const wire::ReleaseReply::Item& item : reply.errors) {
     Report(frame.request_id, item.position, item.code, item.reason);
   }
   return {};
 }
 
-Status Session::OnError(const wire::Frame& frame) {
-  KVT_ASSIGN_OR_RETURN(const wire::ErrorReply reply, wire::ErrorReply::Decode(frame.payload));
+Status DaemonSession::OnError(const wire::Frame& frame) {
+  KVT_ASSIGN_OR_RETURN(const wire::ErrorReply reply, wire::Decode<wire::ErrorReply>(frame.payload));
   if (frame.request_id == 0) {
     channel_.set_farewell(reply.error);
     return {};
@@ -193,7 +187,8 @@ Status Session::OnError(const wire::Frame& frame) {
   return {};
 }
 
-void Session::Report(uint64_t request_id, uint32_t position, ErrorCode code, std::string reason) {
+void DaemonSession::Report(uint64_t request_id, uint32_t position, ErrorCode code,
+                           std::string reason) {
   AsyncError error{.code = code, .reason = std::move(reason)};
   for (const Posted& posted : posted_) {
     if (posted.request_id != request_id || position >= posted.blocks.size()) continue;

@@ -1,14 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
-// The calling thread's last error, as the C ABI shows it, and the frame around each C function.
+// What all sources of the C ABI share: its opaque handles, its values in the library's types, the
+// calling thread's last error, and the frame around each C function.
 #pragma once
 
+#include <cstddef>
 #include <exception>
+#include <memory>
 #include <new>
+#include <span>
 #include <string>
 #include <utility>
 
+#include "base/digest.h"
+#include "base/ids.h"
 #include "base/result.h"
+#include "client/core/connection.h"
+#include "client/core/pool.h"
+#include "client/core/sequence.h"
 #include "kvtier/kvtier.h"
+
+struct kvt_connection {
+  std::unique_ptr<kvtier::client::Connection> connection;
+};
+
+struct kvt_pool {
+  std::unique_ptr<kvtier::client::Pool> pool;
+};
+
+struct kvt_sequence {
+  // For its time-outs; outlives it.
+  const kvtier::client::Connection* connection = nullptr;
+  std::unique_ptr<kvtier::client::Sequence> sequence;
+};
 
 namespace kvtier::client {
 
@@ -60,6 +83,26 @@ template <typename Struct, typename Field>
 [[nodiscard]] bool HasField(const Struct& value, const Field& field) {
   const auto* const end = reinterpret_cast<const char*>(&field + 1);
   return end <= reinterpret_cast<const char*>(&value) + value.size;
+}
+
+static_assert(sizeof(kvt_hash) == sizeof(BlockHash) && alignof(kvt_hash) == alignof(BlockHash));
+
+// The same bytes: both are 32 plain bytes.
+[[nodiscard]] inline std::span<const BlockHash> ToHashes(const kvt_hash* hashes, size_t count) {
+  return {reinterpret_cast<const BlockHash*>(hashes), count};
+}
+
+[[nodiscard]] inline BlockHandle ToHandle(const kvt_block& block) {
+  return {BlockIndex{block.index}, block.generation};
+}
+
+[[nodiscard]] inline kvt_block ToBlock(const BlockHandle& handle, uint64_t attachment) {
+  return {handle.index.value, handle.generation, attachment};
+}
+
+// KVT_DEFAULT_TIMEOUT, or any negative number, is the connection's.
+[[nodiscard]] inline Deadline ToDeadline(int64_t timeout_ms, const Connection& connection) {
+  return timeout_ms < 0 ? connection.RequestDeadline() : DeadlineIn(timeout_ms);
 }
 
 }  // namespace kvtier::client
