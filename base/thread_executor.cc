@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <system_error>
 #include <utility>
 
 namespace kvtier {
@@ -23,18 +24,26 @@ void GiveWay() {
 
 }  // namespace
 
-ThreadExecutor::ThreadExecutor(std::string name, int threads, EventQueue* loop, Standing standing)
+ThreadExecutor::ThreadExecutor(std::string name, int threads, EventQueue* loop, Priority priority)
     : loop_(loop) {
-  for (int i = 0; i < threads; ++i) {
-    threads_.emplace_back([this, standing] {
-      if (standing == Standing::kBackground) GiveWay();
-      Work();
-    });
-    pthread_setname_np(threads_.back().native_handle(), (name + "-" + std::to_string(i)).c_str());
+  try {
+    for (int i = 0; i < threads; ++i) {
+      threads_.emplace_back([this, priority] {
+        if (priority == Priority::kBackground) GiveWay();
+        Work();
+      });
+      pthread_setname_np(threads_.back().native_handle(), (name + "-" + std::to_string(i)).c_str());
+    }
+  } catch (const std::system_error&) {
+    // Those that were started must not outlive this object; the caller hears of the failure.
+    Stop();
+    throw;
   }
 }
 
-ThreadExecutor::~ThreadExecutor() {
+ThreadExecutor::~ThreadExecutor() { Stop(); }
+
+void ThreadExecutor::Stop() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;

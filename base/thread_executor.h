@@ -19,13 +19,13 @@ namespace kvtier {
 // that work are still posted.
 class ThreadExecutor final : public Executor {
  public:
-  // `kBackground` threads give way to others of the machine that want its cores, and take what is
-  // left (nice 10).
-  enum class Standing : uint8_t { kNormal, kBackground };
+  // Background threads leave the cores to others of the machine that want them (nice 10).
+  enum class Priority : uint8_t { kNormal, kBackground };
 
-  // `name` (at most 12 characters) shows in `top -H`.
+  // `name` (at most 12 characters) shows in `top -H`. Throws std::system_error if a thread cannot
+  // be started.
   ThreadExecutor(std::string name, int threads, EventQueue* loop,
-                 Standing standing = Standing::kNormal);
+                 Priority priority = Priority::kNormal);
   ~ThreadExecutor() override;
   ThreadExecutor(const ThreadExecutor&) = delete;
   ThreadExecutor& operator=(const ThreadExecutor&) = delete;
@@ -38,6 +38,8 @@ class ThreadExecutor final : public Executor {
     std::function<void()> done;
   };
   void Work();
+  // Finishes queued work and joins the threads.
+  void Stop();
 
   EventQueue* const loop_;
   std::mutex mutex_;

@@ -26,13 +26,17 @@ FrameDecoder::FrameDecoder(uint32_t max_frame_bytes) : max_frame_bytes_(max_fram
   KVT_CHECK(max_frame_bytes >= kFrameHeaderBytes);
 }
 
+void FrameDecoder::ReleaseUnused() {
+  if (begin_ != end_) return;
+  begin_ = end_ = 0;
+  capacity_ = 0;
+  buffer_.reset();
+}
+
 std::span<std::byte> FrameDecoder::Prepare() {
   if (begin_ == end_) {
     begin_ = end_ = 0;
-    if (capacity_ > kKeepBytes) {
-      buffer_.reset();
-      capacity_ = 0;
-    }
+    if (capacity_ > kKeepBytes) ReleaseUnused();
   }
   if (capacity_ - end_ < kMinSpaceBytes) MakeNamespace();
   return {buffer_.get() + end_, capacity_ - end_};

@@ -44,6 +44,11 @@ class FrameDecoder {
   // REQUIRES: max_frame_bytes >= kFrameHeaderBytes.
   explicit FrameDecoder(uint32_t max_frame_bytes = kMaxFrameBytes);
 
+  // For the next frames. REQUIRES: bytes >= kFrameHeaderBytes.
+  void set_max_frame_bytes(uint32_t bytes) { max_frame_bytes_ = bytes; }
+  // Frees the buffer if nothing of a frame is in it.
+  void ReleaseUnused();
+
   // Where to put the next bytes: never empty. Invalidates the payloads of earlier frames.
   [[nodiscard]] std::span<std::byte> Prepare();
   // The first `bytes` of the last Prepare were filled. REQUIRES: bytes <= its size.
@@ -63,7 +68,7 @@ class FrameDecoder {
   // Moves or enlarges the buffer so that there is space behind end_.
   void MakeNamespace();
 
-  const uint32_t max_frame_bytes_;
+  uint32_t max_frame_bytes_;
   std::unique_ptr<std::byte[]> buffer_;
   size_t capacity_ = 0;
   size_t begin_ = 0;

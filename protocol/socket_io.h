@@ -13,8 +13,9 @@
 
 namespace kvtier::wire {
 
-// More than this in one message are closed unread.
-inline constexpr size_t kMaxDescriptorsPerReceive = 4;
+// As many as the kernel lets one message carry (SCM_MAX_FD): what did not fit would be closed within
+// recvmsg, and close() may block for as long as the descriptor's maker likes.
+inline constexpr size_t kMaxDescriptorsPerReceive = 253;
 
 // Sends a first part of `bytes`, with `descriptor` (if not -1) attached to its first byte; returns
 // how many bytes went, or nothing if the socket would block. The descriptor has gone exactly if a

@@ -26,6 +26,7 @@ Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, Ind
       verifier(&state, &disk) {
   state.pump = [this] {
     acquirer.GoOn();
+    sessions.CloseSome();
     Pump();
   };
   disk.Restore(std::move(snapshot));
@@ -271,9 +272,8 @@ Status Cache::Reconfigure(const CacheOptions& options) {
 
 uint64_t Cache::PinnedBytes() const {
   uint64_t bytes = 0;
-  for (const auto& [index, until_ms] : impl_->state.pinned_until_ms) {
-    bytes += impl_->state.NamespaceOf(impl_->state[index]).slot_bytes;
-  }
+  impl_->state.pins.ForEach(
+      [&](EntryIndex index) { bytes += impl_->state.NamespaceOf(impl_->state[index]).slot_bytes; });
   return bytes;
 }
 

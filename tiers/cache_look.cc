@@ -63,14 +63,14 @@ BlockRecord Cache::Impl::Describe(EntryIndex index) const {
                      .tokens = entry.tokens,
                      .depth = entry.depth,
                      .retention = entry.retention,
-                     .created_s = entry.created_s,
-                     .last_use_s = entry.last_use_s,
+                     .created_s = state.ToWallS(entry.created_s),
+                     .last_use_s = state.ToWallS(entry.last_use_s),
                      .uses = entry.uses,
                      .moving = entry.busy(),
                      .persist_failed = entry.persist_failed()};
   record.references = state.References(entry);
-  if (entry.pinned()) record.pinned_until_ms = state.pinned_until_ms.at(index);
-  record.expires_ms = state.ExpiryMs(entry);
+  if (entry.pinned()) record.pinned_until_ms = state.pins.UntilMs(index) + state.WallStepMs();
+  record.expires_ms = state.ExpiryMs(entry) + state.WallStepMs();
   if (entry.on_disk()) record.disk_offset = entry.disk.offset;
   return record;
 }

@@ -80,7 +80,7 @@ CacheGauges Cache::Impl::Gauges() const {
                        host.memory_bytes() + disk.memory_bytes() + order_bytes;
   gauges.unpersisted_blocks =
       state.unpersisted.size() + state.persist_wanted_blocks() + persister.writes_in_flight();
-  gauges.pinned_blocks = state.pinned_until_ms.size();
+  gauges.pinned_blocks = state.pins.size();
   gauges.sessions = sessions.size();
   gauges.references = sessions.references();
   gauges.loads_in_flight = loader.in_flight();
@@ -185,7 +185,7 @@ void Cache::Impl::CheckEntry(EntryIndex index) const {
   KVT_CHECK(state.InDiskOrder(index) ==
             (!entry.pinned() && (entry.has_disk_slot() || entry.persist_wanted())));
   KVT_CHECK(entry.retention == RetentionClass::kExtended || !entry.has_disk_slot());
-  KVT_CHECK(!entry.pinned() || state.pinned_until_ms.contains(index));
+  KVT_CHECK(entry.pinned() == state.pins.Contains(index));
 }
 
 void Cache::Impl::CheckPool(const CachePool& pool) const {

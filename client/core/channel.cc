@@ -15,6 +15,8 @@ namespace {
 
 // While another thread reads, a blocked sender looks this often whether it should read itself.
 constexpr int64_t kSenderRecheckMs = 10;
+// Descriptors received for replies that have not been decoded yet; a sound daemon sends fewer.
+constexpr size_t kMaxUnclaimedDescriptors = 4;
 // Reads in one go before what came is looked at: a whole frame of the largest size.
 constexpr int kReadsPerTurn = 32;
 // A sender's memory for requests larger than this is given back after use.
@@ -204,7 +206,7 @@ void Channel::DispatchAll() {
     }
     if (!status) Fail(ErrorCode::kUnavailable, "protocol_violation", status.error().ToString());
   }
-  if (!failure_ && descriptors_.size() > wire::kMaxDescriptorsPerReceive) {
+  if (!failure_ && descriptors_.size() > kMaxUnclaimedDescriptors) {
     Fail(ErrorCode::kUnavailable, "protocol_violation", "descriptors that belong to no reply");
   }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The base of admin operations that take their time.
+// A request on the admin socket, and the base of operations that take their time to answer one.
 #pragma once
 
 #include <cstdint>
@@ -8,38 +8,33 @@
 #include <string>
 
 #include "base/clock.h"
-#include "daemon/admin/admin_call.h"
+#include "base/error.h"
+#include "base/gate.h"
 #include "daemon/runtime/event_loop.h"
-#include "daemon/session/models.h"
-#include "tiers/cache.h"
+#include "daemon/runtime/service_context.h"
 
 namespace kvtier {
 
-class Server;
-class TraceRing;
-
 inline constexpr int64_t kAdminProgressMs = 250;
 
-// Borrowed; outlives the operations.
-struct AdminEnvironment {
-  EventLoop* loop = nullptr;
-  const Clock* clock = nullptr;
-  Cache* cache = nullptr;
-  const ModelRegistry* models = nullptr;
-  const Server* server = nullptr;
-  const TraceRing* trace = nullptr;  // null: nothing is recorded
-  // The documents.
-  std::function<std::string()> status;
-  std::function<std::string()> stats;
-  std::function<std::string()> config;
-  std::function<std::string()> default_config;
+// One request on the admin socket, being answered.
+//
+// Answered once, by Reply or Fail, with any number of Progress before. Texts are JSON.
+class AdminCall {
+ public:
+  virtual ~AdminCall() = default;
+  virtual void Progress(std::string json) = 0;
+  virtual void Reply(std::string json) = 0;
+  virtual void Fail(const Error& error) = 0;
+  // The caller is gone: work done for its eyes only can stop.
+  [[nodiscard]] virtual bool abandoned() const = 0;
 };
 
-// Owned by AdminOperations; callbacks of the cache hold it weakly. Event loop only.
-class AdminOperation : public std::enable_shared_from_this<AdminOperation> {
+// Owned by AdminOperations. Event loop only.
+class AdminOperation {
  public:
-  AdminOperation(const AdminEnvironment& environment, std::shared_ptr<AdminCall> call)
-      : env_(environment),
+  AdminOperation(const ServiceContext& context, std::shared_ptr<AdminCall> call)
+      : env_(context),
         call_(std::move(call)),
         begun_ms_(env_.clock->MonotonicMs()),
         progress_ms_(begun_ms_),
@@ -58,7 +53,7 @@ class AdminOperation : public std::enable_shared_from_this<AdminOperation> {
     call_->Fail(error);
   }
   void Progress(std::string json) { call_->Progress(std::move(json)); }
-  // Whether nobody waits for the reply any more; the operation is then over.
+  // Whether the caller has gone; the operation is then over.
   [[nodiscard]] bool Abandoned() {
     ended_ |= call_->abandoned();
     return ended_;
@@ -78,12 +73,13 @@ class AdminOperation : public std::enable_shared_from_this<AdminOperation> {
   void LaterUs(int64_t delay_us, std::function<void()> next) {
     timer_.StartUs(delay_us, std::move(next));
   }
-  template <typename Derived>
-  [[nodiscard]] static std::weak_ptr<Derived> Weak(Derived* self) {
-    return std::static_pointer_cast<Derived>(self->shared_from_this());
+  // For callbacks of the cache, which may come when the operation is gone.
+  template <typename Callback>
+  [[nodiscard]] auto WhileAlive(Callback callback) const {
+    return gate_.WhileOpen(std::move(callback));
   }
 
-  const AdminEnvironment& env_;
+  const ServiceContext& env_;
 
  private:
   const std::shared_ptr<AdminCall> call_;
@@ -91,6 +87,7 @@ class AdminOperation : public std::enable_shared_from_this<AdminOperation> {
   int64_t progress_ms_;
   bool ended_ = false;
   Timer timer_;
+  Gate gate_;
 };
 
 }  // namespace kvtier

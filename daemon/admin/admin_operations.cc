@@ -9,16 +9,19 @@
 
 #include "daemon/admin/admin_request.h"
 #include "daemon/admin/block_operations.h"
+#include "daemon/admin/status_json.h"
 #include "daemon/admin/trace_operation.h"
+#include "daemon/config/config.h"
+#include "tiers/cache.h"
 
 namespace kvtier {
 namespace {
 
 namespace json = boost::json;
 
-// Blocks read at once, and between two looks at whether the caller is still there.
+// Blocks read at once; after them it is checked whether the caller is still there.
 constexpr uint32_t kVerifyBatchBlocks = 64;
-// Whoever measures how long something takes waits by this.
+// Short, because callers that time an operation wait for it to settle.
 constexpr int64_t kSettlePollUs = 100;
 
 std::string Text(const json::object& document) { return json::serialize(document); }
@@ -30,9 +33,7 @@ class Verify final : public AdminOperation {
   void Run() override {
     if (Abandoned()) return;
     env_.cache->VerifyStep(cursor_, kVerifyBatchBlocks,
-                           [weak = Weak(this)](const Cache::VerifyResult& step) {
-                             if (const auto self = weak.lock()) self->OnStep(step);
-                           });
+                           WhileAlive([this](const Cache::VerifyResult& step) { OnStep(step); }));
   }
 
  private:
@@ -70,8 +71,8 @@ class Verify final : public AdminOperation {
 
 class Settle final : public AdminOperation {
  public:
-  Settle(const AdminEnvironment& environment, std::shared_ptr<AdminCall> call, int64_t timeout_ms)
-      : AdminOperation(environment, std::move(call)), timeout_ms_(timeout_ms) {}
+  Settle(const ServiceContext& context, std::shared_ptr<AdminCall> call, int64_t timeout_ms)
+      : AdminOperation(context, std::move(call)), timeout_ms_(timeout_ms) {}
 
   void Run() override {
     if (Abandoned()) return;
@@ -94,19 +95,16 @@ class Settle final : public AdminOperation {
 // The reply waits until the evicted blocks cannot come back at a restart.
 class Evict final : public AdminOperation {
  public:
-  Evict(const AdminEnvironment& environment, std::shared_ptr<AdminCall> call,
-        AdminRequestBody request)
-      : AdminOperation(environment, std::move(call)), request_(std::move(request)) {}
+  Evict(const ServiceContext& context, std::shared_ptr<AdminCall> call, AdminRequestBody request)
+      : AdminOperation(context, std::move(call)), request_(std::move(request)) {}
 
   void Run() override {
     Result<std::string> reply = EvictBlocks(env_, request_);
     if (!reply) return Fail(reply.error());
     env_.cache->WhenEvictionsAreDurable(
-        [weak = Weak(this), reply = *std::move(reply)](const Status& durable) {
-          const auto self = weak.lock();
-          if (!self) return;
-          durable ? self->Reply(reply) : self->Fail(durable.error());
-        });
+        WhileAlive([this, reply = *std::move(reply)](const Status& durable) {
+          durable ? Reply(reply) : Fail(durable.error());
+        }));
   }
 
  private:
@@ -120,9 +118,7 @@ class Drain final : public AdminOperation {
   void Run() override {
     total_ = Left();
     ReportForever();
-    env_.cache->Drain([weak = Weak(this)] {
-      if (const auto self = weak.lock()) self->OnDrained();
-    });
+    env_.cache->Drain(WhileAlive([this] { OnDrained(); }));
   }
 
  private:
@@ -150,8 +146,7 @@ class Drain final : public AdminOperation {
 
 }  // namespace
 
-AdminOperations::AdminOperations(AdminEnvironment environment)
-    : environment_(std::move(environment)) {}
+AdminOperations::AdminOperations(const ServiceContext& context) : context_(context) {}
 AdminOperations::~AdminOperations() = default;
 
 bool AdminOperations::AnswerAtOnce(const AdminRequestBody& request, AdminCall* call) {
@@ -160,25 +155,25 @@ bool AdminOperations::AnswerAtOnce(const AdminRequestBody& request, AdminCall* c
     return true;
   };
   const std::string& op = request.op;
-  if (op == "status") return answer(environment_.status());
-  if (op == "stats") return answer(environment_.stats());
-  if (op == "config") return answer(environment_.config());
-  if (op == "config_defaults") return answer(environment_.default_config());
-  if (op == "inspect") return answer(InspectBlock(environment_, request));
-  if (op == "lookup") return answer(LookUpBlocks(environment_, request));
-  if (op == "pin") return answer(PinBlocks(environment_, request));
+  if (op == "status") return answer(StatusJson(context_));
+  if (op == "stats") return answer(StatsJson(context_));
+  if (op == "config") return answer(ConfigJson(*context_.config));
+  if (op == "config_defaults") return answer(ConfigJson(Config{}));
+  if (op == "inspect") return answer(InspectBlock(context_, request));
+  if (op == "lookup") return answer(LookUpBlocks(context_, request));
+  if (op == "pin") return answer(PinBlocks(context_, request));
   return false;
 }
 
-Result<std::shared_ptr<AdminOperation>> AdminOperations::MakeOperation(
+Result<std::unique_ptr<AdminOperation>> AdminOperations::MakeOperation(
     const AdminRequestBody& request, const std::shared_ptr<AdminCall>& call) {
   const std::string& op = request.op;
-  if (op == "ls") return MakeListing(environment_, request, call);
-  if (op == "trace") return MakeTraceListing(environment_, request, call);
-  if (op == "verify") return std::make_shared<Verify>(environment_, call);
-  if (op == "evict") return std::make_shared<Evict>(environment_, call, request);
-  if (op == "drain") return std::make_shared<Drain>(environment_, call);
-  if (op == "settle") return std::make_shared<Settle>(environment_, call, request.timeout_ms);
+  if (op == "ls") return MakeListing(context_, request, call);
+  if (op == "trace") return MakeTraceListing(context_, request, call);
+  if (op == "verify") return std::make_unique<Verify>(context_, call);
+  if (op == "evict") return std::make_unique<Evict>(context_, call, request);
+  if (op == "drain") return std::make_unique<Drain>(context_, call);
+  if (op == "settle") return std::make_unique<Settle>(context_, call, request.timeout_ms);
   return MakeError(ErrorCode::kInvalidArgument, "unknown_op",
                    fmt::format("\"{}\" is not one of status, stats, config, config_defaults, "
                                "inspect, lookup, pin, evict, ls, trace, verify, drain, settle",

@@ -25,7 +25,6 @@
 #include <vector>
 
 #include "base/result.h"
-#include "daemon/admin/admin_call.h"
 #include "daemon/admin/admin_operation.h"
 #include "daemon/admin/admin_request.h"
 
@@ -33,7 +32,7 @@ namespace kvtier {
 
 class AdminOperations {
  public:
-  explicit AdminOperations(AdminEnvironment environment);
+  explicit AdminOperations(const ServiceContext& context);
   ~AdminOperations();
   AdminOperations(const AdminOperations&) = delete;
   AdminOperations& operator=(const AdminOperations&) = delete;
@@ -45,12 +44,12 @@ class AdminOperations {
  private:
   // False if the operation is not one of those.
   [[nodiscard]] bool AnswerAtOnce(const AdminRequestBody& request, AdminCall* call);
-  [[nodiscard]] Result<std::shared_ptr<AdminOperation>> MakeOperation(
+  [[nodiscard]] Result<std::unique_ptr<AdminOperation>> MakeOperation(
       const AdminRequestBody& request, const std::shared_ptr<AdminCall>& call);
 
-  const AdminEnvironment environment_;
+  const ServiceContext& context_;
   // Those that have ended are forgotten when the next begins.
-  std::vector<std::shared_ptr<AdminOperation>> operations_;
+  std::vector<std::unique_ptr<AdminOperation>> operations_;
 };
 
 }  // namespace kvtier

@@ -4,9 +4,11 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <algorithm>
+#include <functional>
+#include <memory>
 #include <utility>
 
+#include "daemon/net/peer.h"
 #include "protocol/session_messages.h"
 #include "protocol/socket_io.h"
 
@@ -14,6 +16,8 @@ namespace kvtier {
 namespace {
 
 constexpr mode_t kAdminSocketMode = 0600;
+// Admin connections share the loop as one tenant, whose name no configured tenant can have.
+constexpr const char* kTurnsOfAdmins = "";
 // A long listing and some progress.
 constexpr ConnectionLimits kLimits = {.max_frame_bytes = wire::kMaxAdminRequestFrameBytes,
                                       .max_outbound_bytes = wire::kMaxAdminReplyFrameBytes,
@@ -21,13 +25,17 @@ constexpr ConnectionLimits kLimits = {.max_frame_bytes = wire::kMaxAdminRequestF
 
 }  // namespace
 
-class AdminServer::Session final : public ConnectionListener,
-                                   public std::enable_shared_from_this<Session> {
+class AdminSession final : public ConnectionListener {
  public:
-  Session(AdminServer* server, UniqueFd socket)
-      : server_(server), connection_(server->loop_, std::move(socket), kLimits, this) {}
+  AdminSession(Network* network, Log* log, AdminOperations* operations, UniqueFd socket,
+               std::function<void(AdminSession*)> on_ended)
+      : log_(log),
+        operations_(operations),
+        on_ended_(std::move(on_ended)),
+        connection_(network, kTurnsOfAdmins, std::move(socket), kLimits, this) {}
 
   void Start() { connection_.Start(); }
+  [[nodiscard]] Connection& connection() { return connection_; }
 
   void OnFrame(const wire::Frame& frame) override {
     if (frame.type != static_cast<uint16_t>(wire::MessageType::kAdminRequest)) {
@@ -38,28 +46,27 @@ class AdminServer::Session final : public ConnectionListener,
     const Result<wire::AdminRequest> request = wire::Decode<wire::AdminRequest>(frame.payload);
     if (!request) return connection_.CloseWith(request.error());
     if (++calls_ == kMaxAdminCalls) connection_.Pause();
-    server_->log_->Debug("admin.request", "{}", request->json);
-    server_->operations_->Start(request->json,
-                                std::make_shared<Call>(weak_from_this(), frame.request_id));
+    log_->Debug("admin.request", "{}", request->json);
+    operations_->Start(request->json, std::make_shared<Call>(this, frame.request_id));
   }
 
   void OnClosed(const Error&) override {
-    ended_ = true;
-    server_->OnSessionEnded(this);
+    // From now on nothing is answered, and operations find out that they are abandoned.
+    gate_.Close();
+    on_ended_(this);
   }
 
  private:
-  // Outlives the session if it must.
+  // Outlives the session if the operation does.
   class Call final : public AdminCall {
    public:
-    Call(std::weak_ptr<Session> session, uint64_t request_id)
-        : session_(std::move(session)), request_id_(request_id) {}
+    Call(AdminSession* session, uint64_t request_id)
+        : session_(session), pass_(session->gate_.MakePass()), request_id_(request_id) {}
 
     void Progress(std::string json) override {
-      const std::shared_ptr<Session> session = session_.lock();
-      // Progress that nobody reads is not worth keeping.
-      if (!session || session->connection_.congested()) return;
-      session->connection_.Send(request_id_, wire::AdminProgress{std::move(json)});
+      // A report that has to wait for the reader is out of date when it is read.
+      if (abandoned() || session_->connection_.congested()) return;
+      session_->connection_.Send(request_id_, wire::AdminProgress{std::move(json)});
     }
     void Reply(std::string json) override {
       if (json.size() > wire::kMaxAdminReplyTextBytes) {
@@ -69,52 +76,44 @@ class AdminServer::Session final : public ConnectionListener,
       Answer(wire::AdminReply{std::move(json)});
     }
     void Fail(const Error& error) override { Answer(wire::ErrorReply{error}); }
-    [[nodiscard]] bool abandoned() const override {
-      const std::shared_ptr<Session> session = session_.lock();
-      return !session || session->ended_;
-    }
+    [[nodiscard]] bool abandoned() const override { return !pass_.open(); }
 
    private:
     template <typename Message>
     void Answer(const Message& message) {
-      const std::shared_ptr<Session> session = session_.lock();
-      if (!session) return;
-      session->connection_.Send(request_id_, message);
-      if (session->calls_-- == kMaxAdminCalls) session->connection_.Resume();
+      if (abandoned()) return;
+      session_->connection_.Send(request_id_, message);
+      if (session_->calls_-- == kMaxAdminCalls) session_->connection_.Resume();
     }
 
-    const std::weak_ptr<Session> session_;
+    AdminSession* const session_;
+    const Gate::Pass pass_;  // while it is open, the session is there
     const uint64_t request_id_;
   };
 
-  AdminServer* const server_;
+  Log* const log_;
+  AdminOperations* const operations_;
+  const std::function<void(AdminSession*)> on_ended_;
   int calls_ = 0;
-  bool ended_ = false;
   Connection connection_;
+  Gate gate_;
 };
 
-AdminServer::AdminServer(EventLoop* loop, Log* log, PeerInspector* peers,
-                         AdminOperations* operations)
-    : loop_(loop), log_(log), peers_(peers), operations_(operations), bury_(loop) {}
+AdminServer::AdminServer(const ServiceContext& context, AdminOperations* operations)
+    : SocketServer(context.network, context.log), peers_(context.peers), operations_(operations) {}
 
-AdminServer::~AdminServer() = default;
+AdminServer::~AdminServer() { DestroySessions(); }
 
 Status AdminServer::Listen(const std::string& path) {
-  KVT_ASSIGN_OR_RETURN(
-      acceptor_, Acceptor::Listen(loop_, log_, path, kAdminSocketMode,
-                                  [this](UniqueFd socket) { OnConnection(std::move(socket)); }));
-  return {};
+  return ListenOn(
+      path, kAdminSocketMode, [this](UniqueFd* socket) { return AdmitSocket(socket); },
+      [this](const Error& refused) {
+        log_->Warning("admin.client_refused", "{}", refused.ToString());
+      });
 }
 
-void AdminServer::OnConnection(UniqueFd socket) {
-  if (const Status admitted = Admit(&socket); !admitted) {
-    log_->Warning("admin.client_refused", "{}", admitted.error().ToString());
-    SendRefusal(socket.get(), admitted.error());
-  }
-}
-
-Status AdminServer::Admit(UniqueFd* socket) {
-  if (sessions_.size() >= kMaxAdminConnections) {
+Status AdminServer::AdmitSocket(UniqueFd* socket) {
+  if (session_count() >= kMaxAdminConnections) {
     return MakeError(ErrorCode::kLimitExceeded, "too_many_clients",
                      fmt::format("{} are connected, the most allowed", kMaxAdminConnections));
   }
@@ -123,16 +122,10 @@ Status AdminServer::Admit(UniqueFd* socket) {
     return MakeError(ErrorCode::kPermissionDenied, "not_admin",
                      fmt::format("user {} is neither root nor the daemon's own", peer.uid));
   }
-  sessions_.push_back(std::make_shared<Session>(this, std::move(*socket)));
-  sessions_.back()->Start();
+  Add(std::make_unique<AdminSession>(network_, log_, operations_, std::move(*socket),
+                                     [this](AdminSession* ended) { Remove(ended); }))
+      ->Start();
   return {};
-}
-
-void AdminServer::OnSessionEnded(Session* session) {
-  const auto entry = std::ranges::find(sessions_, session, &std::shared_ptr<Session>::get);
-  ended_.push_back(std::move(*entry));
-  sessions_.erase(entry);
-  bury_.Start(0, [this] { ended_.clear(); });
 }
 
 }  // namespace kvtier

@@ -42,32 +42,31 @@ tl::unexpected<Error> BadRequest(std::string context) {
   return MakeError(ErrorCode::kInvalidArgument, "bad_request", std::move(context));
 }
 
-bool IsModel(const AdminEnvironment& environment, const NamespaceIdentity& name_space,
+bool IsModel(const ServiceContext& context, const NamespaceIdentity& name_space,
              const std::string& model) {
   if (model.empty()) return true;
   const std::string fingerprint = name_space.model.Hex();
   if (model.size() >= kMinModelDigits && fingerprint.starts_with(model)) return true;
-  return environment.models->NameOf(name_space.tenant, fingerprint) == model;
+  return context.models->NameOf(name_space.tenant, fingerprint) == model;
 }
 
 // Those of the request's tenant and model.
-std::vector<NamespaceId> NamespacesOf(const AdminEnvironment& environment,
+std::vector<NamespaceId> NamespacesOf(const ServiceContext& context,
                                       const AdminRequestBody& request) {
   std::vector<NamespaceId> ids;
-  const std::vector<NamespaceIdentity> namespaces = environment.cache->Namespaces();
+  const std::vector<NamespaceIdentity> namespaces = context.cache->Namespaces();
   for (uint32_t i = 0; i < namespaces.size(); ++i) {
     if (!request.tenant.empty() && namespaces[i].tenant != request.tenant) continue;
-    if (IsModel(environment, namespaces[i], request.model)) ids.emplace_back(i);
+    if (IsModel(context, namespaces[i], request.model)) ids.emplace_back(i);
   }
   return ids;
 }
 
-json::object NamespaceJson(const AdminEnvironment& environment,
-                           const NamespaceIdentity& name_space) {
+json::object NamespaceJson(const ServiceContext& context, const NamespaceIdentity& name_space) {
   const std::string fingerprint = name_space.model.Hex();
   return {{"tenant", name_space.tenant},
           {"model", fingerprint},
-          {"model_name", environment.models->NameOf(name_space.tenant, fingerprint)},
+          {"model_name", context.models->NameOf(name_space.tenant, fingerprint)},
           {"block_bytes", name_space.block_bytes}};
 }
 
@@ -90,9 +89,9 @@ void AppendBlock(const BlockRecord& block, std::string* out) {
 
 class Listing final : public AdminOperation {
  public:
-  Listing(const AdminEnvironment& environment, std::shared_ptr<AdminCall> call, BlockFilter filter,
+  Listing(const ServiceContext& context, std::shared_ptr<AdminCall> call, BlockFilter filter,
           uint64_t cursor, uint32_t limit)
-      : AdminOperation(environment, std::move(call)),
+      : AdminOperation(context, std::move(call)),
         filter_(std::move(filter)),
         cursor_(cursor),
         left_(limit) {}
@@ -166,31 +165,30 @@ Status CheckHashes(const AdminRequestBody& request, size_t most) {
 
 }  // namespace
 
-Result<std::shared_ptr<AdminOperation>> MakeListing(const AdminEnvironment& environment,
+Result<std::unique_ptr<AdminOperation>> MakeListing(const ServiceContext& context,
                                                     const AdminRequestBody& request,
                                                     std::shared_ptr<AdminCall> call) {
   if (request.limit == 0) return BadRequest("\"limit\" must not be 0");
-  BlockFilter filter{.tier = request.tier, .namespaces = NamespacesOf(environment, request)};
+  BlockFilter filter{.tier = request.tier, .namespaces = NamespacesOf(context, request)};
   if (!request.prefix.empty()) {
     filter.hashes = HashRange::BeginningWith(request.prefix);
     if (!filter.hashes) return BadRequest("\"prefix\" must be 1 to 64 hexadecimal digits");
   }
-  return std::make_shared<Listing>(environment, std::move(call), std::move(filter), request.cursor,
+  return std::make_unique<Listing>(context, std::move(call), std::move(filter), request.cursor,
                                    request.limit);
 }
 
-Result<std::string> InspectBlock(const AdminEnvironment& environment,
-                                 const AdminRequestBody& request) {
+Result<std::string> InspectBlock(const ServiceContext& context, const AdminRequestBody& request) {
   KVT_RETURN_IF_ERROR(CheckHashes(request, 1));
   const BlockHash& hash = request.hashes.front();
-  const std::vector<NamespaceIdentity> namespaces = environment.cache->Namespaces();
+  const std::vector<NamespaceIdentity> namespaces = context.cache->Namespaces();
   json::array found;
-  for (const NamespaceId id : NamespacesOf(environment, request)) {
+  for (const NamespaceId id : NamespacesOf(context, request)) {
     const BlockKey key{id, hash};
-    const std::optional<BlockRecord> block = environment.cache->Inspect(key);
-    const BlockPast past = environment.cache->PastOf(key);
+    const std::optional<BlockRecord> block = context.cache->Inspect(key);
+    const BlockPast past = context.cache->PastOf(key);
     if (!block && !past.drop && !past.miss) continue;
-    json::object shown = NamespaceJson(environment, namespaces[id.value]);
+    json::object shown = NamespaceJson(context, namespaces[id.value]);
     shown["cached"] = block.has_value();
     if (block) DescribeBlock(*block, &shown);
     shown["last_drop"] = DropJson(past.drop);
@@ -199,15 +197,14 @@ Result<std::string> InspectBlock(const AdminEnvironment& environment,
   }
   return json::serialize(json::object{{"schema", "kvtier.inspect/1"},
                                       {"hash", hash.Hex()},
-                                      {"now_ms", environment.clock->WallMs()},
+                                      {"now_ms", context.clock->WallMs()},
                                       {"blocks", std::move(found)}});
 }
 
-Result<std::string> LookUpBlocks(const AdminEnvironment& environment,
-                                 const AdminRequestBody& request) {
+Result<std::string> LookUpBlocks(const ServiceContext& context, const AdminRequestBody& request) {
   KVT_RETURN_IF_ERROR(CheckHashes(request, SIZE_MAX));
-  const std::vector<NamespaceId> ids = NamespacesOf(environment, request);
-  const std::vector<NamespaceIdentity> namespaces = environment.cache->Namespaces();
+  const std::vector<NamespaceId> ids = NamespacesOf(context, request);
+  const std::vector<NamespaceIdentity> namespaces = context.cache->Namespaces();
   if (ids.empty()) {
     return MakeError(ErrorCode::kNotFound, "unknown_namespace",
                      "no blocks of such a tenant and model are known");
@@ -222,25 +219,24 @@ Result<std::string> LookUpBlocks(const AdminEnvironment& environment,
                      "name the tenant and the model; there are " + names);
   }
   json::array presence;
-  for (const BlockPresence& block : environment.cache->Lookup(ids.front(), request.hashes)) {
+  for (const BlockPresence& block : context.cache->Lookup(ids.front(), request.hashes)) {
     presence.push_back(TierNames(block));
   }
-  json::object reply = NamespaceJson(environment, namespaces[ids.front().value]);
+  json::object reply = NamespaceJson(context, namespaces[ids.front().value]);
   reply["schema"] = "kvtier.lookup/1";
   reply["tiers"] = std::move(presence);
   return json::serialize(reply);
 }
 
-Result<std::string> PinBlocks(const AdminEnvironment& environment,
-                              const AdminRequestBody& request) {
+Result<std::string> PinBlocks(const ServiceContext& context, const AdminRequestBody& request) {
   KVT_RETURN_IF_ERROR(CheckHashes(request, SIZE_MAX));
   if (request.ttl_ms > kMaxPinTtlMs) {
     return BadRequest(fmt::format("\"ttl_ms\" must be 0 to {}", kMaxPinTtlMs));
   }
   uint64_t blocks = 0;
-  for (const NamespaceId id : NamespacesOf(environment, request)) {
+  for (const NamespaceId id : NamespacesOf(context, request)) {
     KVT_ASSIGN_OR_RETURN(const uint32_t pinned,
-                         environment.cache->Pin(id, request.hashes, request.ttl_ms));
+                         context.cache->Pin(id, request.hashes, request.ttl_ms));
     blocks += pinned;
   }
   return json::serialize(json::object{{"schema", "kvtier.pin/1"},
@@ -249,16 +245,15 @@ Result<std::string> PinBlocks(const AdminEnvironment& environment,
                                       {"ttl_ms", request.ttl_ms}});
 }
 
-Result<std::string> EvictBlocks(const AdminEnvironment& environment,
-                                const AdminRequestBody& request) {
+Result<std::string> EvictBlocks(const ServiceContext& context, const AdminRequestBody& request) {
   KVT_RETURN_IF_ERROR(CheckHashes(request, SIZE_MAX));
-  const std::vector<NamespaceId> ids = NamespacesOf(environment, request);
+  const std::vector<NamespaceId> ids = NamespacesOf(context, request);
   std::array<uint64_t, 5> outcomes{};
   for (const BlockHash& hash : request.hashes) {
     // Absent only if it is nowhere.
     EvictOutcome worst = EvictOutcome::kAbsent;
     for (const NamespaceId id : ids) {
-      const EvictOutcome outcome = environment.cache->Evict({id, hash}, request.tier);
+      const EvictOutcome outcome = context.cache->Evict({id, hash}, request.tier);
       if (outcome != EvictOutcome::kAbsent) worst = outcome;
     }
     ++outcomes[static_cast<size_t>(worst)];

@@ -13,22 +13,22 @@ namespace kvtier {
 
 // "ls": up to `limit` blocks from `cursor` on, gathered in steps short enough for the event loop.
 // The reply carries the cursor for the next. Errors: kInvalidArgument "bad_request".
-[[nodiscard]] Result<std::shared_ptr<AdminOperation>> MakeListing(
-    const AdminEnvironment& environment, const AdminRequestBody& request,
-    std::shared_ptr<AdminCall> call);
+[[nodiscard]] Result<std::unique_ptr<AdminOperation>> MakeListing(const ServiceContext& context,
+                                                                  const AdminRequestBody& request,
+                                                                  std::shared_ptr<AdminCall> call);
 
 // These answer at once; they return the reply. Errors: kInvalidArgument "bad_request", and as
 // noted.
-[[nodiscard]] Result<std::string> InspectBlock(const AdminEnvironment& environment,
+[[nodiscard]] Result<std::string> InspectBlock(const ServiceContext& context,
                                                const AdminRequestBody& request);
 // kNotFound "unknown_namespace" when no block of such a tenant and model was ever cached;
 // kInvalidArgument "ambiguous_namespace" when several fit.
-[[nodiscard]] Result<std::string> LookUpBlocks(const AdminEnvironment& environment,
+[[nodiscard]] Result<std::string> LookUpBlocks(const ServiceContext& context,
                                                const AdminRequestBody& request);
 // kLimitExceeded "pin_limit". A time of 0 unpins.
-[[nodiscard]] Result<std::string> PinBlocks(const AdminEnvironment& environment,
+[[nodiscard]] Result<std::string> PinBlocks(const ServiceContext& context,
                                             const AdminRequestBody& request);
-[[nodiscard]] Result<std::string> EvictBlocks(const AdminEnvironment& environment,
+[[nodiscard]] Result<std::string> EvictBlocks(const ServiceContext& context,
                                               const AdminRequestBody& request);
 
 }  // namespace kvtier

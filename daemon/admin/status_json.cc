@@ -8,7 +8,10 @@
 #include "daemon/config/config_schema.h"
 #include "daemon/config/config_value.h"
 #include "daemon/config/device_choice_name.h"
+#include "daemon/resources/device_opening.h"
+#include "daemon/resources/disk_tier.h"
 #include "daemon/runtime/version.h"
+#include "daemon/session/server.h"
 
 namespace kvtier {
 namespace {
@@ -200,14 +203,14 @@ json::object ServerStatus(const ServerCounters& counters) {
           {"refusals", std::move(refusals)}};
 }
 
-json::object StatsStatus(const StatusSource& source) {
-  const CacheStats& stats = source.cache->stats();
+json::object StatsStatus(const ServiceContext& context) {
+  const CacheStats& stats = context.cache->stats();
   return {{"blocks", AskedStatus(stats.blocks)},
           {"acquires", stats.acquires},
           {"acquires_refused", stats.acquires_refused},
           {"acquires_waited", stats.acquires_waited},
           {"loads_without_counter", stats.loads_without_counter},
-          {"unreachable_counter_pages", UnreachableCounterPages(*source.devices)},
+          {"unreachable_counter_pages", UnreachableCounterPages(*context.devices)},
           {"misses", MissesStatus(stats)},
           {"drops", DropsStatus(stats)},
           {"commits", stats.commits},
@@ -229,7 +232,7 @@ json::object StatsStatus(const StatusSource& source) {
           {"index_errors", stats.index_errors},
           {"slots_quarantined", stats.slots_quarantined},
           {"restored_blocks", stats.restored_blocks},
-          {"server", ServerStatus(source.server->counters())}};
+          {"server", ServerStatus(*context.counters)}};
 }
 
 json::object InFlightStatus(const CacheGauges& gauges) {
@@ -250,37 +253,37 @@ json::value ConfigValueJson(const ConfigKey& key, const Config& config) {
 
 }  // namespace
 
-std::string StatusJson(const StatusSource& source) {
-  const CacheGauges gauges = source.cache->Gauges();
+std::string StatusJson(const ServiceContext& context) {
+  const CacheGauges gauges = context.cache->Gauges();
   json::object status{
       {"schema", kStatusSchema},
       {"version", Version()},
       {"pid", ::getpid()},
-      {"uptime_s", static_cast<double>(source.uptime_ms) / 1000},
-      {"state", source.draining ? "draining" : "serving"},
-      {"socket", source.config->server.socket},
-      {"device", DeviceStatus(source.devices->front(), gauges.devices.front())},
-      {"devices", DevicesStatus(*source.devices, gauges)},
-      {"kernels", KernelsStatus(source.attention->Report())},
-      {"disk", DiskStatus(*source.disk, gauges)},
+      {"uptime_s", static_cast<double>((context.clock->MonotonicMs() - context.started_ms)) / 1000},
+      {"state", context.server->draining() ? "draining" : "serving"},
+      {"socket", context.config->server.socket},
+      {"device", DeviceStatus(context.devices->front(), gauges.devices.front())},
+      {"devices", DevicesStatus(*context.devices, gauges)},
+      {"kernels", KernelsStatus(context.attention->Report())},
+      {"disk", DiskStatus(*context.disk, gauges)},
       {"tiers", TierStatus(gauges)},
-      {"pools", PoolsStatus(gauges, source.server->models())},
+      {"pools", PoolsStatus(gauges, *context.models)},
       {"tenants", TenantsStatus(gauges)},
-      {"sessions", SessionsStatus(*source.server)},
+      {"sessions", SessionsStatus(*context.server)},
       {"references", gauges.references},
       {"in_flight", InFlightStatus(gauges)},
       {"index", {{"entries", gauges.entries}, {"entry_bytes", gauges.entry_bytes}}},
       {"unpersisted_blocks", gauges.unpersisted_blocks},
       {"pinned_blocks", gauges.pinned_blocks},
       {"write_budget_left_bytes", gauges.write_budget_left_bytes},
-      {"stats", StatsStatus(source)},
+      {"stats", StatsStatus(context)},
   };
   return json::serialize(status);
 }
 
-std::string StatsJson(const StatusSource& source) {
+std::string StatsJson(const ServiceContext& context) {
   return json::serialize(
-      json::object{{"schema", "kvtier.stats/1"}, {"stats", StatsStatus(source)}});
+      json::object{{"schema", "kvtier.stats/1"}, {"stats", StatsStatus(context)}});
 }
 
 std::string ConfigJson(const Config& config) {

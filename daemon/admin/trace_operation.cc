@@ -78,12 +78,12 @@ void AppendEvent(const TraceEvent& event, std::string* out) {
 
 class TraceListing final : public AdminOperation {
  public:
-  TraceListing(const AdminEnvironment& environment, std::shared_ptr<AdminCall> call,
+  TraceListing(const ServiceContext& context, std::shared_ptr<AdminCall> call,
                const AdminRequestBody& request)
-      : AdminOperation(environment, std::move(call)),
-        ring_(*environment.trace),
+      : AdminOperation(context, std::move(call)),
+        ring_(*context.trace),
         now_us_(TraceRing::ClockUs()),
-        wall_ms_(environment.clock->WallMs()),
+        wall_ms_(context.clock->WallMs()),
         end_(ring_.end()),
         cursor_(FirstOf(request)),
         left_(request.limit) {}
@@ -141,17 +141,17 @@ class TraceListing final : public AdminOperation {
 
 }  // namespace
 
-Result<std::shared_ptr<AdminOperation>> MakeTraceListing(const AdminEnvironment& environment,
+Result<std::unique_ptr<AdminOperation>> MakeTraceListing(const ServiceContext& context,
                                                          const AdminRequestBody& request,
                                                          std::shared_ptr<AdminCall> call) {
-  if (environment.trace == nullptr) {
+  if (context.trace == nullptr) {
     return MakeError(ErrorCode::kUnsupported, "trace_off",
                      "the daemon records no trace: set trace.events and restart it");
   }
   if (request.limit == 0) {
     return MakeError(ErrorCode::kInvalidArgument, "bad_request", "\"limit\" must not be 0");
   }
-  return std::make_shared<TraceListing>(environment, std::move(call), request);
+  return std::make_unique<TraceListing>(context, std::move(call), request);
 }
 
 }  // namespace kvtier

@@ -18,8 +18,8 @@ namespace kvtier {
 // events from request.cursor on had been overwritten. Times are monotonic; now_us and wall_ms name
 // the same moment. Members of an event that are zero are left out. Errors: kUnsupported
 // "trace_off", kInvalidArgument "bad_request".
-[[nodiscard]] Result<std::shared_ptr<AdminOperation>> MakeTraceListing(
-    const AdminEnvironment& environment, const AdminRequestBody& request,
+[[nodiscard]] Result<std::unique_ptr<AdminOperation>> MakeTraceListing(
+    const ServiceContext& context, const AdminRequestBody& request,
     std::shared_ptr<AdminCall> call);
 
 }  // namespace kvtier

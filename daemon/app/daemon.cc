@@ -13,6 +13,7 @@
 #include "daemon/config/config_check.h"
 #include "daemon/config/reload.h"
 #include "daemon/config/tenant_quotas.h"
+#include "daemon/runtime/resource_limits.h"
 #include "daemon/runtime/version.h"
 #include "daemon/runtime/worker_threads.h"
 #include "gpu/cuda_device.h"
@@ -22,6 +23,7 @@ namespace {
 
 // Fine enough for waits of max_wait_ms, coarse enough to cost nothing.
 constexpr int64_t kTickMs = 100;
+constexpr int64_t kTrimMs = 5000;
 // A GPU whose memory is still held is waited for for a minute.
 constexpr int64_t kDevicePatienceMs = 120 * 1000;
 constexpr int64_t kKernelsPatienceMs = 60 * 1000;
@@ -56,7 +58,18 @@ Daemon::Daemon(const Config& config, EventLoop* loop, Log* log, PeerInspector* p
       log_(log),
       peers_(peers),
       manager_(manager),
-      started_ms_(clock_.MonotonicMs()),
+      network_(loop),
+      context_{.config = &config_,
+               .loop = loop,
+               .clock = &clock_,
+               .log = log,
+               .manager = manager,
+               .network = &network_,
+               .peers = peers,
+               .started_ms = clock_.MonotonicMs(),
+               .daemon_generation = RandomGeneration(),
+               .loop_lag = &loop_lag_,
+               .history = &history_},
       tick_(loop) {}
 
 Daemon::~Daemon() = default;
@@ -81,7 +94,7 @@ Status Daemon::Start() {
   KVT_RETURN_IF_ERROR(BlameKey(config_, "host.bytes", OpenArena()));
   executor_ = std::make_unique<ThreadExecutor>(
       "kvt-work", static_cast<int>(WorkerThreads(config_.host.checksum_threads)), loop_,
-      ThreadExecutor::Standing::kBackground);
+      ThreadExecutor::Priority::kBackground);
   if (config_.trace.events > 0) trace_ = std::make_unique<TraceRing>(config_.trace.events);
   MakeCache();
   KVT_RETURN_IF_ERROR(Listen());
@@ -90,7 +103,7 @@ Status Daemon::Start() {
   arena_->Prepare();
   log_->Info("server.ready", "READY: serving on {}, admin on {}, after {} ms",
              config_.server.socket, config_.server.admin_socket,
-             clock_.MonotonicMs() - started_ms_);
+             clock_.MonotonicMs() - context_.started_ms);
   return {};
 }
 
@@ -109,7 +122,7 @@ void Daemon::EndForLostDevice(const std::string& error) {
 }
 
 Status Daemon::OpenArena() {
-  // GPUs share theirs.
+  // All GPUs of a machine pin through the first one's context.
   HostPinner* pinner = nullptr;
   for (const OpenedDevice& opened : devices_) {
     if (pinner == nullptr) pinner = opened.device->host_pinner();
@@ -173,7 +186,7 @@ void Daemon::WarnOfReserves(const CacheEnvironment& environment) {
   }
 }
 
-Quarantine::Outlasts Daemon::KernelsOutlast() {
+Quarantine::KernelsRemain Daemon::KernelsRemain() {
   std::vector<int> ordinals;
   for (const OpenedDevice& opened : devices_) {
     if (opened.kind == wire::DeviceKind::kCuda) ordinals.push_back(opened.device->info().ordinal);
@@ -191,39 +204,23 @@ Quarantine::Outlasts Daemon::KernelsOutlast() {
 }
 
 Status Daemon::Listen() {
-  server_ = std::make_unique<Server>(ServerEnvironment{.loop = loop_,
-                                                       .cache = cache_.get(),
-                                                       .log = log_,
-                                                       .peers = peers_,
-                                                       .config = &config_,
-                                                       .devices = WireDevices(),
-                                                       .tracer = trace_.get(),
-                                                       .daemon_generation = RandomGeneration(),
-                                                       .attention = attention_.get(),
-                                                       .outlasts = KernelsOutlast()},
-                                     TenantMap(config_.tenants, ::geteuid()));
-  shutdown_ = std::make_unique<Shutdown>(ShutdownEnvironment{
-      .loop = loop_,
-      .clock = &clock_,
-      .cache = cache_.get(),
-      .server = server_.get(),
-      .log = log_,
-      .manager = manager_,
-      .config = &config_.drain,
-  });
-  admin_operations_ = std::make_unique<AdminOperations>(AdminEnvironment{
-      .loop = loop_,
-      .clock = &clock_,
-      .cache = cache_.get(),
-      .models = &server_->models(),
-      .server = server_.get(),
-      .trace = trace_.get(),
-      .status = [this] { return StatusJson(Source()); },
-      .stats = [this] { return StatsJson(Source()); },
-      .config = [this] { return ConfigJson(config_); },
-      .default_config = [] { return ConfigJson(Config{}); },
-  });
-  admin_server_ = std::make_unique<AdminServer>(loop_, log_, peers_, admin_operations_.get());
+  wire_devices_ = WireDevices();
+  models_ = std::make_unique<ModelRegistry>(config_.server.max_models_per_tenant);
+  context_.disk = &disk_->facts();
+  context_.devices = &devices_;
+  context_.wire_devices = &wire_devices_;
+  context_.attention = attention_.get();
+  context_.tracer = trace_.get();
+  context_.trace = trace_.get();
+  context_.cache = cache_.get();
+  context_.models = models_.get();
+  context_.counters = &counters_;
+  context_.kernels_remain = KernelsRemain();
+  server_ = std::make_unique<Server>(context_, TenantMap(config_.tenants, ::geteuid()));
+  context_.server = server_.get();
+  shutdown_ = std::make_unique<Shutdown>(context_);
+  admin_operations_ = std::make_unique<AdminOperations>(context_);
+  admin_server_ = std::make_unique<AdminServer>(context_, admin_operations_.get());
   const std::string& admin_socket = config_.server.admin_socket;
   KVT_RETURN_IF_ERROR(BlameKey(config_, "server.admin_socket", MakeParentDirectory(admin_socket)));
   KVT_RETURN_IF_ERROR(
@@ -264,11 +261,8 @@ Status Daemon::Reload(const Config& wanted) {
 Status Daemon::ListenForMetrics() {
   if (config_.metrics.listen.empty()) return {};
   KVT_ASSIGN_OR_RETURN(metrics_server_,
-                       MetricsServer::Start(config_.metrics.listen,
-                                            {.loop = loop_, .pulse = &pulse_, .snapshot = [this] {
-                                               return TakeMetricsSnapshot(Source(), *loop_, pulse_,
-                                                                          history_);
-                                             }}));
+                       MetricsServer::Start(config_.metrics.listen, loop_, &loop_lag_,
+                                            [this] { return TakeMetricsSnapshot(context_); }));
   log_->Info("metrics.listening", "{} for people, {}metrics for Prometheus", metrics_server_->Url(),
              metrics_server_->Url());
   return {};
@@ -276,11 +270,18 @@ Status Daemon::ListenForMetrics() {
 
 void Daemon::TickForever() {
   tick_.Start(kTickMs, [this] {
-    pulse_.Beat(kTickMs);
+    loop_lag_.ObserveTick(kTickMs);
     history_.Tick(cache_->stats(), clock_.MonotonicMs());
     cache_->Tick();
+    if (clock_.MonotonicMs() >= trim_at_ms_) TrimHeap();
     TickForever();
   });
+}
+
+void Daemon::TrimHeap() {
+  trim_at_ms_ = clock_.MonotonicMs() + kTrimMs;
+  // Returning hundreds of MiB takes milliseconds.
+  executor_->Run([] { ReleaseFreedMemory(); }, nullptr);
 }
 
 wire::DevicesReply Daemon::WireDevices() const {
@@ -293,17 +294,6 @@ wire::DevicesReply Daemon::WireDevices() const {
                              .name = info.name.substr(0, wire::kMaxDeviceNameBytes)});
   }
   return reply;
-}
-
-StatusSource Daemon::Source() const {
-  return {.config = &config_,
-          .cache = cache_.get(),
-          .devices = &devices_,
-          .server = server_.get(),
-          .attention = attention_.get(),
-          .disk = &disk_->facts(),
-          .uptime_ms = clock_.MonotonicMs() - started_ms_,
-          .draining = shutdown_->begun()};
 }
 
 void Daemon::BeginShutdown(std::function<void()> finished) {

@@ -12,8 +12,6 @@
 #include "daemon/admin/admin_operations.h"
 #include "daemon/admin/admin_server.h"
 #include "daemon/admin/trace_ring.h"
-#include "daemon/app/device_opening.h"
-#include "daemon/app/disk_tier.h"
 #include "daemon/app/shutdown.h"
 #include "daemon/attention/attention_service.h"
 #include "daemon/config/config.h"
@@ -21,10 +19,13 @@
 #include "daemon/metrics/hit_history.h"
 #include "daemon/metrics/metrics_server.h"
 #include "daemon/net/peer.h"
+#include "daemon/resources/device_opening.h"
+#include "daemon/resources/disk_tier.h"
 #include "daemon/runtime/coarse_clock.h"
 #include "daemon/runtime/event_loop.h"
 #include "daemon/runtime/log.h"
-#include "daemon/runtime/loop_pulse.h"
+#include "daemon/runtime/loop_lag.h"
+#include "daemon/runtime/service_context.h"
 #include "daemon/runtime/service_manager.h"
 #include "daemon/session/server.h"
 #include "gpu/device.h"
@@ -69,7 +70,7 @@ class Daemon {
  private:
   [[nodiscard]] Status OpenDevices();
   // Asks the driver of the GPUs in use whether it still knows the process; empty without any.
-  [[nodiscard]] Quarantine::Outlasts KernelsOutlast();
+  [[nodiscard]] Quarantine::KernelsRemain KernelsRemain();
   // Ends the process.
   [[noreturn]] void EndForLostDevice(const std::string& error);
   [[nodiscard]] Status OpenArena();
@@ -78,8 +79,9 @@ class Daemon {
   [[nodiscard]] Status Listen();
   [[nodiscard]] Status ListenForMetrics();
   void TickForever();
+  // Now and then gives memory back that clients have made the process allocate.
+  void TrimHeap();
   [[nodiscard]] wire::DevicesReply WireDevices() const;
-  [[nodiscard]] StatusSource Source() const;
 
   void LogDifferences(const Config& wanted) const;
 
@@ -90,9 +92,11 @@ class Daemon {
   PeerInspector* const peers_;
   ServiceManager* const manager_;
   const CoarseClock clock_;
-  const int64_t started_ms_;
+  Network network_;
+  // What the parts know of each other; filled in as they are made.
+  ServiceContext context_;
 
-  // Destroyed from the last to the first: nobody uses what stands after it.
+  // Destroyed from the last to the first: no part uses one that stands after it.
   std::unique_ptr<TraceRing> trace_;   // null: nothing is recorded
   std::vector<OpenedDevice> devices_;  // by DeviceIndex
   std::unique_ptr<MappedArena> arena_;
@@ -100,13 +104,17 @@ class Daemon {
   std::unique_ptr<AttentionService> attention_;
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Cache> cache_;
+  wire::DevicesReply wire_devices_;
+  ServerCounters counters_;
+  std::unique_ptr<ModelRegistry> models_;
   std::unique_ptr<Server> server_;
   std::unique_ptr<Shutdown> shutdown_;
   std::unique_ptr<AdminOperations> admin_operations_;
   std::unique_ptr<AdminServer> admin_server_;
-  LoopPulse pulse_;
+  LoopLag loop_lag_;
   HitHistory history_;
   std::unique_ptr<MetricsServer> metrics_server_;  // null: not asked for
+  int64_t trim_at_ms_ = 0;
   Timer tick_;
 };
 

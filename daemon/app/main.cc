@@ -14,6 +14,7 @@
 #include "daemon/config/config_loader.h"
 #include "daemon/config/config_reference.h"
 #include "daemon/metrics/metrics_reference.h"
+#include "daemon/runtime/resource_limits.h"
 #include "daemon/runtime/version.h"
 
 namespace kvtier {
@@ -39,6 +40,7 @@ int Complain(const Error& error, int exit_code) {
 }
 
 int Main(int argc, char** argv) {
+  ReportUncaughtExceptions();
   DaemonArguments arguments;
   if (const std::optional<int> exit_code = ParseArguments(argc, argv, &arguments)) {
     return *exit_code;
@@ -59,7 +61,8 @@ int Main(int argc, char** argv) {
     fmt::print("{}", ConfigExampleToml());
     return 0;
   }
-  const auto read = [&] { return LoadConfig(arguments.config_path, arguments.overrides); };
+  // Owns its arguments: a read may outlive this function on a thread that hangs.
+  const auto read = [arguments] { return LoadConfig(arguments.config_path, arguments.overrides); };
   const Result<Config> config = read();
   if (!config) return Complain(config.error(), kExitConfiguration);
   if (arguments.check_config) {

@@ -10,9 +10,12 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <new>
+#include <system_error>
 #include <utility>
 
 #include "base/byte_size.h"
+#include "daemon/runtime/resource_limits.h"
 
 namespace kvtier {
 namespace {
@@ -20,6 +23,10 @@ namespace {
 // systemd advises half of its interval; a third leaves room for one beat that comes late.
 constexpr int64_t kBeatsPerWatchdog = 3;
 constexpr int64_t kStatusMs = 2000;
+// For a reload, users of a directory service included.
+constexpr int64_t kReadAgainTimeoutMs = 30'000;
+// With fewer descriptors than this the index and a few clients hardly fit.
+constexpr rlim_t kFewDescriptors = 64;
 
 // Clients cost a descriptor each, and processes in quarantine, too.
 void RaiseDescriptorLimit() {
@@ -27,6 +34,30 @@ void RaiseDescriptorLimit() {
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
   limit.rlim_cur = limit.rlim_max;
   ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+// Errors at the start blame what they met first; with this few descriptors the limit is to blame.
+std::string DescriptorHint() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= kFewDescriptors) return "";
+  return fmt::format(
+      "; the process may have {} descriptors open (ulimit -n, LimitNOFILE=), which "
+      "may be too few",
+      limit.rlim_cur);
+}
+
+// Exceptions of the standard library that mean that the machine, or a limit, gives no more.
+Status StartDaemon(Daemon* daemon) {
+  try {
+    return daemon->Start();
+  } catch (const std::system_error& error) {
+    return MakeError(
+        ErrorCode::kResourceExhausted, "no_thread",
+        fmt::format("a thread cannot be started: {}; {}", error.what(), ResourceLimitsText()));
+  } catch (const std::bad_alloc&) {
+    return MakeError(ErrorCode::kResourceExhausted, "no_memory",
+                     fmt::format("memory cannot be had; {}", ResourceLimitsText()));
+  }
 }
 
 std::string TierStatus(std::string_view name, uint64_t used_bytes, uint64_t capacity_bytes) {
@@ -38,10 +69,10 @@ std::string TierStatus(std::string_view name, uint64_t used_bytes, uint64_t capa
 }  // namespace
 
 Service::Service(const Config& config, std::function<Result<Config>()> read_again)
-    : read_again_(std::move(read_again)),
-      log_(config.log),
+    : log_(config.log),
+      reader_(&loop_, std::move(read_again), kReadAgainTimeoutMs),
       daemon_(config, &loop_, &log_, &peers_, &manager_),
-      alive_(&loop_),
+      watchdog_(&loop_),
       status_(&loop_) {}
 
 int Service::Run() {
@@ -50,8 +81,8 @@ int Service::Run() {
   // Its default would end the process before the loop can take it.
   std::signal(SIGHUP, SIG_IGN);
   RaiseDescriptorLimit();
-  if (const Status started = daemon_.Start(); !started) {
-    log_.Error("daemon.failed", "{}", started.error().ToString());
+  if (const Status started = StartDaemon(&daemon_); !started) {
+    log_.Error("daemon.failed", "{}{}", started.error().ToString(), DescriptorHint());
     manager_.Status("cannot start: " + started.error().context);
     return IsConfigurationError(started.error()) ? kExitConfiguration : kExitFailure;
   }
@@ -71,8 +102,8 @@ int Service::Run() {
 
 void Service::StartHeartbeats() {
   if (const int64_t watchdog_ms = ServiceManager::WatchdogMs(); watchdog_ms > 0) {
-    alive_.Start(std::max<int64_t>(watchdog_ms / kBeatsPerWatchdog, 1),
-                 [this] { manager_.Alive(); });
+    watchdog_.Start(std::max<int64_t>(watchdog_ms / kBeatsPerWatchdog, 1),
+                    [this] { manager_.Alive(); });
   }
   status_.Start(kStatusMs, [this] {
     if (!stopping_) manager_.Status(StatusLine());
@@ -93,12 +124,12 @@ void Service::OnSignal(int signal) {
     log_.Warning("config.not_reloaded", "the daemon is being stopped");
     return;
   }
-  Reload();
+  manager_.Reloading();
+  reader_.Start([this](const Result<Config>& wanted) { Reload(wanted); });
 }
 
-void Service::Reload() {
-  manager_.Reloading();
-  const Result<Config> wanted = read_again_();
+void Service::Reload(const Result<Config>& wanted) {
+  if (stopping_) return;
   const Status taken = wanted ? daemon_.Reload(*wanted) : tl::unexpected(wanted.error());
   if (!taken) {
     log_.Error("config.rejected", "{}; nothing was changed", taken.error().context);

@@ -8,6 +8,7 @@
 #include <functional>
 
 #include "base/result.h"
+#include "daemon/app/config_reader.h"
 #include "daemon/app/daemon.h"
 #include "daemon/config/config.h"
 #include "daemon/net/peer.h"
@@ -24,7 +25,8 @@ inline constexpr int kExitFailure = 1;
 
 class Service {
  public:
-  // `read_again` reads the configuration anew. REQUIRES: `config` passed CheckConfig.
+  // `read_again` reads the configuration anew, on another thread; it owns what it uses. REQUIRES:
+  // `config` passed CheckConfig.
   Service(const Config& config, std::function<Result<Config>()> read_again);
   Service(const Service&) = delete;
   Service& operator=(const Service&) = delete;
@@ -34,18 +36,19 @@ class Service {
 
  private:
   void OnSignal(int signal);
-  void Reload();
+  // Takes over what was read, or says why not.
+  void Reload(const Result<Config>& wanted);
   void Stop(int signal);
   void StartHeartbeats();
   [[nodiscard]] std::string StatusLine() const;
 
-  const std::function<Result<Config>()> read_again_;
   Log log_;
   ServiceManager manager_;
   EventLoop loop_;
+  ConfigReader reader_;
   SocketPeerInspector peers_;
   Daemon daemon_;
-  Heartbeat alive_;
+  Heartbeat watchdog_;
   Heartbeat status_;
   bool stopping_ = false;
 };

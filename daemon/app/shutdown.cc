@@ -6,16 +6,22 @@
 #include <algorithm>
 #include <utility>
 
+#include "daemon/config/config.h"
+#include "daemon/runtime/log.h"
+#include "daemon/runtime/service_manager.h"
+#include "daemon/session/server.h"
+#include "tiers/cache.h"
+
 namespace kvtier {
 namespace {
 
 constexpr int64_t kPollMs = 2;
 constexpr int64_t kReportMs = 1000;
-// For clients to take their farewell.
+// For clients to read why their sessions end.
 constexpr int64_t kSessionGraceMs = 500;
 // For I/O under way when the deadline has passed.
 constexpr int64_t kIdleGraceMs = 5000;
-// By which systemd's patience exceeds what a step may take.
+// systemd's time-out exceeds what a step may take by this.
 constexpr int64_t kMarginMs = 10'000;
 
 // Blocks whose write was refused or failed; they count as dropped from then on.
@@ -51,7 +57,7 @@ void Shutdown::WaitForSessions() {
 void Shutdown::BeginDrain() {
   BeginStep();
   reported_ms_ = 0;
-  if (env_.config->deadline_ms == 0) {
+  if (env_.config->drain.deadline_ms == 0) {
     env_.log->Info("drain.skipped", "drain.deadline is 0");
     return WaitForIdle();
   }
@@ -59,7 +65,7 @@ void Shutdown::BeginDrain() {
   given_up_before_ = GivenUp(env_.cache->stats());
   env_.log->Info("drain.begun", "{} blocks are to be written to disk", drain_total_);
   env_.manager->Stopping(fmt::format("Draining: {} blocks to disk", drain_total_),
-                         env_.config->deadline_ms + kIdleGraceMs + kMarginMs);
+                         env_.config->drain.deadline_ms + kIdleGraceMs + kMarginMs);
   draining_ = true;
   env_.cache->Drain([this] { drained_ = true; });
   WaitForDrain();
@@ -69,14 +75,14 @@ void Shutdown::ReportDrain(uint64_t left) {
   drain_total_ = std::max(drain_total_, left);
   const std::string progress =
       fmt::format("{} of {} blocks are left, {} s until the deadline", left, drain_total_,
-                  (env_.config->deadline_ms - ElapsedMs()) / 1000);
+                  (env_.config->drain.deadline_ms - ElapsedMs()) / 1000);
   env_.log->Info("drain.progress", "{}", progress);
   env_.manager->Status("Draining: " + progress);
 }
 
 void Shutdown::WaitForDrain() {
   const int64_t elapsed_ms = ElapsedMs();
-  if (!drained_ && elapsed_ms < env_.config->deadline_ms) {
+  if (!drained_ && elapsed_ms < env_.config->drain.deadline_ms) {
     if (elapsed_ms - reported_ms_ >= kReportMs) {
       reported_ms_ = elapsed_ms;
       ReportDrain(env_.cache->Gauges().unpersisted_blocks);

@@ -1,41 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the daemon ends: no more clients, what should survive goes to disk, and then nothing is under
-// way any more.
+// How the daemon ends: clients are told to leave, what should survive goes to disk, and I/O that is
+// under way ends. Each step has a deadline.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 
 #include "base/clock.h"
-#include "daemon/config/config.h"
 #include "daemon/runtime/event_loop.h"
-#include "daemon/runtime/log.h"
-#include "daemon/runtime/service_manager.h"
-#include "daemon/session/server.h"
-#include "tiers/cache.h"
+#include "daemon/runtime/service_context.h"
 
 namespace kvtier {
 
-// All are borrowed and outlive the shutdown.
-struct ShutdownEnvironment {
-  EventLoop* loop = nullptr;
-  const Clock* clock = nullptr;
-  Cache* cache = nullptr;
-  Server* server = nullptr;
-  Log* log = nullptr;
-  ServiceManager* manager = nullptr;  // hears of the progress
-  const DrainConfig* config = nullptr;
-};
-
 class Shutdown {
  public:
-  explicit Shutdown(const ShutdownEnvironment& environment)
-      : env_(environment), timer_(environment.loop) {}
+  explicit Shutdown(const ServiceContext& context) : env_(context), timer_(context.loop) {}
 
   // `finished` is called once, at the latest a few seconds after the deadline. Calls after the
   // first do nothing.
   void Begin(std::function<void()> finished);
-  [[nodiscard]] bool begun() const { return begun_; }
 
  private:
   // Each step polls until its end or its time, then goes on with the next.
@@ -48,7 +31,7 @@ class Shutdown {
   [[nodiscard]] int64_t ElapsedMs() const { return env_.clock->MonotonicMs() - step_begun_ms_; }
   void BeginStep() { step_begun_ms_ = env_.clock->MonotonicMs(); }
 
-  const ShutdownEnvironment env_;
+  const ServiceContext& env_;
   std::function<void()> finished_;
   bool begun_ = false;
   bool drained_ = false;

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <utility>
 
+#include "base/gate.h"
 #include "daemon/metrics/live_page.h"
 #include "daemon/metrics/live_status.h"
 #include "daemon/metrics/metrics.h"
@@ -26,19 +27,20 @@ double WatchdogSeconds() {
 
 }  // namespace
 
-// Fetches snapshots from the event loop for another thread. Events on the loop hold it weakly.
-class MetricsServer::SnapshotSource : public std::enable_shared_from_this<SnapshotSource> {
+// Fetches snapshots from the event loop for another thread.
+class MetricsServer::SnapshotSource {
  public:
-  explicit SnapshotSource(MetricsEnvironment environment) : env_(std::move(environment)) {}
+  SnapshotSource(EventLoop* loop, std::function<MetricsSnapshot()> snapshot)
+      : loop_(loop), snapshot_(std::move(snapshot)), pass_(gate_.MakePass()) {}
 
   // A snapshot taken after the call. If the loop does not answer in time, the last one there is,
   // or null. Any thread but the loop's.
   std::shared_ptr<const MetricsSnapshot> Fetch() {
     std::unique_lock lock(mutex_);
-    // One question is enough, however many wait for the answer.
+    // One event is enough, however many threads wait for the snapshot.
     if (!std::exchange(asked_, true)) {
-      env_.loop->Post([weak = weak_from_this()] {
-        if (const auto self = weak.lock()) self->Take();
+      loop_->Post([this, pass = pass_] {
+        if (pass.open()) Take();
       });
     }
     const uint64_t before = taken_;
@@ -46,8 +48,9 @@ class MetricsServer::SnapshotSource : public std::enable_shared_from_this<Snapsh
     return latest_;
   }
 
-  // Nobody waits any more, and nothing is asked of the daemon. Event loop's thread.
+  // Ends the wait of other threads; nothing is asked of the daemon any more. Event loop's thread.
   void Close() {
+    gate_.Close();
     const std::scoped_lock lock(mutex_);
     closed_ = true;
     arrived_.notify_all();
@@ -55,8 +58,7 @@ class MetricsServer::SnapshotSource : public std::enable_shared_from_this<Snapsh
 
  private:
   void Take() {
-    if (closed_) return;
-    auto snapshot = std::make_shared<const MetricsSnapshot>(env_.snapshot());
+    auto snapshot = std::make_shared<const MetricsSnapshot>(snapshot_());
     const std::scoped_lock lock(mutex_);
     latest_ = std::move(snapshot);
     asked_ = false;
@@ -64,7 +66,10 @@ class MetricsServer::SnapshotSource : public std::enable_shared_from_this<Snapsh
     arrived_.notify_all();
   }
 
-  const MetricsEnvironment env_;
+  EventLoop* const loop_;
+  const std::function<MetricsSnapshot()> snapshot_;
+  Gate gate_;
+  const Gate::Pass pass_;  // copied by other threads, asked on the loop only
   std::mutex mutex_;
   std::condition_variable arrived_;
   bool asked_ = false;
@@ -73,10 +78,11 @@ class MetricsServer::SnapshotSource : public std::enable_shared_from_this<Snapsh
   std::shared_ptr<const MetricsSnapshot> latest_;
 };
 
-Result<std::unique_ptr<MetricsServer>> MetricsServer::Start(const std::string& listen,
-                                                            MetricsEnvironment environment) {
+Result<std::unique_ptr<MetricsServer>> MetricsServer::Start(
+    const std::string& listen, EventLoop* loop, const LoopLag* lag,
+    std::function<MetricsSnapshot()> snapshot) {
   KVT_ASSIGN_OR_RETURN(const LoopbackAddress address, ParseLoopbackAddress(listen));
-  std::unique_ptr<MetricsServer> server(new MetricsServer(std::move(environment)));
+  std::unique_ptr<MetricsServer> server(new MetricsServer(loop, lag, std::move(snapshot)));
   KVT_ASSIGN_OR_RETURN(
       server->http_, HttpServer::Start(address, [self = server.get()](const HttpRequest& request) {
         return self->Handle(request);
@@ -84,10 +90,11 @@ Result<std::unique_ptr<MetricsServer>> MetricsServer::Start(const std::string& l
   return server;
 }
 
-MetricsServer::MetricsServer(MetricsEnvironment environment)
-    : pulse_(environment.pulse),
+MetricsServer::MetricsServer(EventLoop* loop, const LoopLag* lag,
+                             std::function<MetricsSnapshot()> snapshot)
+    : lag_(lag),
       watchdog_seconds_(WatchdogSeconds()),
-      source_(std::make_shared<SnapshotSource>(std::move(environment))) {}
+      source_(std::make_unique<SnapshotSource>(loop, std::move(snapshot))) {}
 
 MetricsServer::~MetricsServer() { source_->Close(); }
 
@@ -104,8 +111,8 @@ HttpResponse MetricsServer::MetricsPage(const HttpRequest& request) {
   const std::shared_ptr<const MetricsSnapshot> snapshot = source_->Fetch();
   if (!snapshot) return {.status = 503, .body = "The event loop does not answer.\n"};
   const MetricsFormat format = FormatFor(request.accept);
-  // Read after the wait for the loop: this is what tells that it hangs.
-  const LoopFacts loop{.silent_seconds = pulse_->SilentSeconds(),
+  // Read after the wait for the loop, so that the page shows a loop that hangs.
+  const LoopFacts loop{.silent_seconds = lag_->SilentSeconds(),
                        .watchdog_seconds = watchdog_seconds_};
   return {.content_type = ContentTypeOf(format),
           .body = MetricsText(MetricsOf(*snapshot, loop, ReadProcessFacts()), format)};
@@ -115,7 +122,7 @@ HttpResponse MetricsServer::LiveDocument() {
   const std::shared_ptr<const MetricsSnapshot> snapshot = source_->Fetch();
   if (!snapshot) return {.status = 503, .body = "The event loop does not answer.\n"};
   return {.content_type = "application/json",
-          .body = LiveStatusJson(*snapshot, pulse_->SilentSeconds())};
+          .body = LiveStatusJson(*snapshot, lag_->SilentSeconds())};
 }
 
 }  // namespace kvtier

@@ -11,23 +11,18 @@
 #include "daemon/metrics/http_server.h"
 #include "daemon/metrics/metrics_snapshot.h"
 #include "daemon/runtime/event_loop.h"
-#include "daemon/runtime/loop_pulse.h"
+#include "daemon/runtime/loop_lag.h"
 
 namespace kvtier {
 
-// Borrowed; outlives the server.
-struct MetricsEnvironment {
-  EventLoop* loop = nullptr;
-  const LoopPulse* pulse = nullptr;
-  // Called on the event loop.
-  std::function<MetricsSnapshot()> snapshot;
-};
-
 class MetricsServer {
  public:
-  // `listen` as in ParseLoopbackAddress. Errors: those of it and of HttpServer::Start.
-  [[nodiscard]] static Result<std::unique_ptr<MetricsServer>> Start(const std::string& listen,
-                                                                    MetricsEnvironment environment);
+  // `listen` as in ParseLoopbackAddress; `snapshot` is called on the event loop. `loop` and `lag`
+  // are borrowed and outlive the server. Errors: those of ParseLoopbackAddress and of
+  // HttpServer::Start.
+  [[nodiscard]] static Result<std::unique_ptr<MetricsServer>> Start(
+      const std::string& listen, EventLoop* loop, const LoopLag* lag,
+      std::function<MetricsSnapshot()> snapshot);
   // Event loop's thread, or when the loop has stopped.
   ~MetricsServer();
   MetricsServer(const MetricsServer&) = delete;
@@ -37,14 +32,15 @@ class MetricsServer {
 
  private:
   class SnapshotSource;
-  explicit MetricsServer(MetricsEnvironment environment);
+  MetricsServer(EventLoop* loop, const LoopLag* lag, std::function<MetricsSnapshot()> snapshot);
   [[nodiscard]] HttpResponse Handle(const HttpRequest& request);
   [[nodiscard]] HttpResponse MetricsPage(const HttpRequest& request);
   [[nodiscard]] HttpResponse LiveDocument();
 
-  const LoopPulse* const pulse_;
+  const LoopLag* const lag_;
   const double watchdog_seconds_;
-  const std::shared_ptr<SnapshotSource> source_;
+  // Outlives the threads of the HTTP server, which wait in it.
+  const std::unique_ptr<SnapshotSource> source_;
   std::unique_ptr<HttpServer> http_;
 };
 

@@ -3,37 +3,43 @@
 
 #include <chrono>
 
+#include "base/clock.h"
+#include "daemon/config/config.h"
+#include "daemon/resources/device_opening.h"
+#include "daemon/resources/disk_tier.h"
+#include "daemon/session/server.h"
+#include "tiers/cache.h"
+
 namespace kvtier {
 
-MetricsSnapshot TakeMetricsSnapshot(const StatusSource& source, const EventLoop& loop,
-                                    const LoopPulse& pulse, const HitHistory& history) {
+MetricsSnapshot TakeMetricsSnapshot(const ServiceContext& context) {
   const auto begun = std::chrono::steady_clock::now();
   MetricsSnapshot snapshot;
-  snapshot.draining = source.draining;
-  snapshot.uptime_ms = source.uptime_ms;
-  snapshot.stats = source.cache->stats();
-  snapshot.gauges = source.cache->Gauges();
+  snapshot.draining = context.server->draining();
+  snapshot.uptime_ms = context.clock->MonotonicMs() - context.started_ms;
+  snapshot.stats = context.cache->stats();
+  snapshot.gauges = context.cache->Gauges();
   for (const PoolGauges& pool : snapshot.gauges.pools) {
-    snapshot.model_names.push_back(source.server->models().NameOf(pool.tenant, pool.model_hex));
+    snapshot.model_names.push_back(context.models->NameOf(pool.tenant, pool.model_hex));
   }
-  for (const OpenedDevice& opened : *source.devices) {
+  for (const OpenedDevice& opened : *context.devices) {
     const DeviceInfo info = opened.device->info();
     snapshot.devices.push_back({info.kind, info.name, DeviceUuidText(info)});
   }
-  snapshot.unreachable_counter_pages = UnreachableCounterPages(*source.devices);
-  snapshot.server = source.server->counters();
-  if (source.attention != nullptr) snapshot.attention = source.attention->Report();
-  snapshot.session_count = source.server->session_count();
-  snapshot.quarantined_sessions = source.server->quarantined_sessions();
-  snapshot.sessions = source.server->Sessions(MetricsSnapshot::kMaxSessionsListed);
-  snapshot.disk_enabled = source.disk->enabled;
-  snapshot.disk_degraded = source.disk->degraded || snapshot.gauges.disk_degraded;
-  snapshot.index_rebuilt = source.disk->index_rebuilt;
-  snapshot.index_load_seconds = source.disk->index_seconds;
-  snapshot.write_budget_bytes = source.config->cache.disk_write_budget_bytes_per_day;
-  snapshot.loop_delays = pulse.delays();
-  snapshot.event_times = loop.event_times();
-  snapshot.history = history;
+  snapshot.unreachable_counter_pages = UnreachableCounterPages(*context.devices);
+  snapshot.server = *context.counters;
+  if (context.attention != nullptr) snapshot.attention = context.attention->Report();
+  snapshot.session_count = context.server->session_count();
+  snapshot.quarantined_sessions = context.server->quarantined_sessions();
+  snapshot.sessions = context.server->Sessions(MetricsSnapshot::kMaxSessionsListed);
+  snapshot.disk_enabled = context.disk->enabled;
+  snapshot.disk_degraded = context.disk->degraded || snapshot.gauges.disk_degraded;
+  snapshot.index_rebuilt = context.disk->index_rebuilt;
+  snapshot.index_load_seconds = context.disk->index_seconds;
+  snapshot.write_budget_bytes = context.config->cache.disk_write_budget_bytes_per_day;
+  snapshot.loop_delays = context.loop_lag->delays();
+  snapshot.event_times = context.loop->event_times();
+  snapshot.history = *context.history;
   const auto taken = std::chrono::steady_clock::now() - begun;
   snapshot.taken_in_us = std::chrono::duration_cast<std::chrono::microseconds>(taken).count();
   return snapshot;

@@ -7,11 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "daemon/admin/status_json.h"
 #include "daemon/attention/attention_service.h"
 #include "daemon/metrics/hit_history.h"
-#include "daemon/runtime/event_loop.h"
-#include "daemon/runtime/loop_pulse.h"
+#include "daemon/runtime/loop_lag.h"
+#include "daemon/runtime/service_context.h"
 #include "daemon/session/server_counters.h"
 #include "daemon/session/session.h"
 #include "tiers/types/cache_stats.h"
@@ -50,8 +49,6 @@ struct MetricsSnapshot {
 };
 
 // Event loop only.
-[[nodiscard]] MetricsSnapshot TakeMetricsSnapshot(const StatusSource& source, const EventLoop& loop,
-                                                  const LoopPulse& pulse,
-                                                  const HitHistory& history);
+[[nodiscard]] MetricsSnapshot TakeMetricsSnapshot(const ServiceContext& context);
 
 }  // namespace kvtier

@@ -21,6 +21,16 @@ constexpr int kMaxAcceptsPerEvent = 16;
 // Until descriptors may be free again.
 constexpr int64_t kAcceptRetryMs = 50;
 
+// Linux 6.16; older headers lack the name.
+constexpr int kSoPassRights = 83;
+
+// Where the kernel can, it refuses descriptors that a peer wants to send (EPERM for the sender). On
+// older ones they are received and closed; see DescriptorCloser.
+void RefuseDescriptors(int socket) {
+  constexpr int kOff = 0;
+  (void)::setsockopt(socket, SOL_SOCKET, kSoPassRights, &kOff, sizeof(kOff));
+}
+
 tl::unexpected<Error> SystemError(std::string_view call, const std::string& path) {
   return tl::unexpected(ErrnoError(ErrorCode::kIoError, errno, fmt::format("{} {}", call, path)));
 }
@@ -75,6 +85,8 @@ Result<std::unique_ptr<Acceptor>> Acceptor::Listen(EventLoop* loop, Log* log,
     return SystemError("bind", path);
   }
   if (::chmod(path.c_str(), mode) != 0) return SystemError("chmod", path);
+  // Before listen: connections may carry messages before they are accepted.
+  RefuseDescriptors(socket.get());
   if (::listen(socket.get(), kBacklog) != 0) return SystemError("listen", path);
   return std::unique_ptr<Acceptor>(
       new Acceptor(loop, log, path, std::move(socket), std::move(accepted)));
@@ -101,6 +113,7 @@ void Acceptor::AcceptAll() {
   for (int i = 0; i < kMaxAcceptsPerEvent; ++i) {
     UniqueFd connection(::accept4(socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (connection.valid()) {
+      RefuseDescriptors(connection.get());
       accepted_(std::move(connection));
       continue;
     }

@@ -16,8 +16,14 @@ namespace {
 // middle of one. The kernel doubles it and cuts it to net.core.{r,w}mem_max.
 constexpr int kSocketBufferBytes = 512 << 10;
 
-// So that one client's flood of small requests does not keep the loop from the others.
-constexpr int kMaxFramesPerEvent = 64;
+// What a frame costs besides the items that it names, so that a flood of small requests takes no
+// more of the loop than one of long requests.
+constexpr uint32_t kFramePrice = 16;
+// Copying so many received bytes costs about as much as an item.
+constexpr size_t kBytesPerItem = 256;
+
+// Descriptors that wait to be closed; a client that adds to more is cut off.
+constexpr size_t kMaxDescriptorsPending = 256;
 
 void PrepareSocket(int socket) {
   // Failures leave a socket that works, with more wake-ups.
@@ -28,15 +34,17 @@ void PrepareSocket(int socket) {
 
 }  // namespace
 
-Connection::Connection(EventLoop* loop, UniqueFd socket, const ConnectionLimits& limits,
-                       ConnectionListener* listener)
-    : socket_(std::move(socket)),
+Connection::Connection(Network* network, const std::string& tenant, UniqueFd socket,
+                       const ConnectionLimits& limits, ConnectionListener* listener)
+    : network_(network),
+      socket_(std::move(socket), &network->closer),
       limits_(limits),
       listener_(listener),
       decoder_(limits.max_frame_bytes),
-      slow_reader_(loop),
-      later_(loop),
-      watch_(loop, socket_.get()) {
+      slow_reader_(network->loop),
+      later_(network->loop),
+      turns_(&network->turns, tenant, [this] { return TakeTurn(); }),
+      watch_(network->loop, socket_.get()) {
   PrepareSocket(socket_.get());
 }
 
@@ -44,53 +52,86 @@ void Connection::Start() { WaitForMore(); }
 
 void Connection::WaitForMore() {
   if (MayRead()) {
-    if (!watch_.waiting_readable()) watch_.WaitReadable([this] { OnReadable(); });
+    if (watch_.waiting_readable()) return;
+    watch_.WaitReadable([this] {
+      readable_ = true;
+      if (MayRead()) turns_.Ready();
+    });
   } else if (state_ == State::kOpen && !watch_.waiting_hang_up()) {
-    // Who is not read must still be seen to go.
+    // A client that is not read from must still be seen to go.
     watch_.WaitHangUp([this] {
       if (!MayRead()) End({ErrorCode::kUnavailable, "peer_closed", "hung up"});
     });
   }
 }
 
-void Connection::OnReadable() {
-  if (!MayRead()) return;
-  // Descriptors that a client sends along are closed: the protocol has no use for them.
-  const Result<std::optional<size_t>> received =
-      wire::Receive(socket_.get(), decoder_.Prepare(), nullptr);
-  if (!received) return End(received.error());
-  if (*received == size_t{0}) return End({ErrorCode::kUnavailable, "peer_closed", "end of stream"});
-  if (received->has_value()) decoder_.Commit(**received);
-  HandleFrames();
-}
-
-void Connection::HandleFrames() {
+uint32_t Connection::TakeTurn() {
+  spent_ = 0;
+  idle_ = false;
   batching_ = true;
-  const bool more = HandOutSome();
+  const bool more = Work();
   batching_ = false;
   Flush();
   if (more) {
-    ContinueLater();
+    turns_.ReadyLater();
   } else {
     WaitForMore();
   }
+  return spent_;
 }
 
-bool Connection::HandOutSome() {
-  for (int i = 0; i < kMaxFramesPerEvent; ++i) {
-    if (!MayRead()) return false;
+bool Connection::Work() {
+  while (MayRead()) {
+    if (spent_ >= kTurnPrice) return true;
+    if (step_) {
+      if (step_()) return MayRead();
+      step_ = nullptr;
+      continue;
+    }
     const Result<std::optional<wire::Frame>> frame = decoder_.Next();
-    if (!frame) CloseWith(frame.error());
-    if (!frame || !frame->has_value()) return false;
-    listener_->OnFrame(**frame);
+    if (!frame) {
+      CloseWith(frame.error());
+      return false;
+    }
+    if (frame->has_value()) {
+      Spend(kFramePrice);
+      listener_->OnFrame(**frame);
+    } else if (!std::exchange(readable_, false) || !ReceiveOnce()) {
+      return false;
+    }
   }
-  return true;
+  return false;
+}
+
+bool Connection::ReceiveOnce() {
+  std::vector<UniqueFd> descriptors;
+  const Result<std::optional<size_t>> received =
+      wire::Receive(socket_.get(), decoder_.Prepare(), &descriptors);
+  // The protocol has no use for descriptors from clients. The acceptor had the kernel refuse them,
+  // where it can.
+  for (UniqueFd& descriptor : descriptors) network_->closer.Close(std::move(descriptor));
+  if (!received) {
+    End(received.error());
+  } else if (*received == size_t{0}) {
+    End({ErrorCode::kUnavailable, "peer_closed", "end of stream"});
+  } else if (!descriptors.empty() && network_->closer.pending() > kMaxDescriptorsPending) {
+    CloseWith({ErrorCode::kLimitExceeded, "too_many_descriptors", "sent along with messages"});
+  } else if (received->has_value()) {
+    decoder_.Commit(**received);
+    Spend(**received / kBytesPerItem);
+    return true;
+  }
+  return false;
+}
+
+void Connection::GiveBackMemory() {
+  if (std::exchange(idle_, true)) decoder_.ReleaseUnused();
 }
 
 void Connection::Resume() {
   KVT_CHECK(pauses_ > 0);
   --pauses_;
-  if (MayRead() && !batching_) ContinueLater();
+  if (MayRead() && !batching_) turns_.ReadyLater();
 }
 
 void Connection::FlushUnlessBatching() {
@@ -139,6 +180,7 @@ void Connection::End(const Error& why) {
   close_reason_ = why;
   slow_reader_.Cancel();
   outbox_.Clear();
+  step_ = nullptr;
   // The client must be able to see that the session is over before its references are dropped.
   ::shutdown(socket_.get(), SHUT_RDWR);
   ContinueLater();
@@ -151,7 +193,7 @@ void Connection::ContinueLater() {
 void Connection::Continue() {
   if (state_ == State::kClosed) return listener_->OnClosed(close_reason_);
   if (on_drained_ && !congested_) std::exchange(on_drained_, nullptr)();
-  if (MayRead()) HandleFrames();
+  if (MayRead()) turns_.ReadyLater();
 }
 
 void SendRefusal(int socket, const Error& error) {

@@ -3,17 +3,32 @@
 // limits. What frames mean is its listener's business.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "base/unique_fd.h"
+#include "daemon/net/descriptor_closer.h"
+#include "daemon/net/fair_turns.h"
 #include "daemon/net/outbox.h"
 #include "daemon/runtime/event_loop.h"
 #include "protocol/frame.h"
 #include "protocol/session_messages.h"
 
 namespace kvtier {
+
+// What all connections of the process share; outlives them.
+struct Network {
+  explicit Network(EventLoop* event_loop) : loop(event_loop), turns(event_loop) {}
+  EventLoop* const loop;
+  DescriptorCloser closer;
+  FairTurns turns;
+};
 
 struct ConnectionLimits {
   uint32_t max_frame_bytes = wire::kMaxFrameBytes;
@@ -39,14 +54,17 @@ class ConnectionListener {
 // be called from anywhere, callbacks of the cache included.
 class Connection {
  public:
-  // Makes the socket non-blocking and its buffers large. `listener` must outlive the connection.
-  Connection(EventLoop* loop, UniqueFd socket, const ConnectionLimits& limits,
-             ConnectionListener* listener);
+  // Makes the socket non-blocking and its buffers large. Connections of one `tenant` share its
+  // turns at the loop. `network` and `listener` must outlive the connection.
+  Connection(Network* network, const std::string& tenant, UniqueFd socket,
+             const ConnectionLimits& limits, ConnectionListener* listener);
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
   // Begins to read.
   void Start();
+  // The longest frame that is taken from now on, the one being handled included.
+  void SetMaxFrameBytes(uint32_t bytes) { decoder_.set_max_frame_bytes(bytes); }
 
   template <typename Message>
   void Send(uint64_t request_id, const Message& message) {
@@ -67,6 +85,14 @@ class Connection {
   // Ends without a word: nobody is there to take it.
   void EndWith(const Error& why) { End(why); }
 
+  // The frame being handled asks for so much work; see FairTurns. Every frame costs something in
+  // any case.
+  void Spend(size_t items) { spent_ += static_cast<uint32_t>(std::min<size_t>(items, 1u << 20)); }
+  // The frame being handled is too dear for one turn: `step` does a part of it in each turn from
+  // now on and returns whether there is more. No other frame is handed out before. It is dropped
+  // when the connection ends. REQUIRES: within OnFrame, at most once.
+  void WorkInSteps(std::function<bool()> step) { step_ = std::move(step); }
+
   // Until Resume, no more frames are handed out. Calls nest.
   void Pause() { ++pauses_; }
   void Resume();
@@ -75,6 +101,10 @@ class Connection {
   // later event, when that is over.
   [[nodiscard]] bool congested() const { return congested_; }
   void OnceUncongested(std::function<void()> drained) { on_drained_ = std::move(drained); }
+
+  // To be called every second or so: a connection that was idle since the last call keeps no buffer
+  // for what it may send.
+  void GiveBackMemory();
 
  private:
   enum class State : uint8_t { kOpen, kClosing, kClosed };
@@ -90,11 +120,13 @@ class Connection {
     return state_ == State::kOpen && pauses_ == 0 && !congested_;
   }
 
-  void OnReadable();
-  // Hands out frames received so far, then flushes their replies with one system call.
-  void HandleFrames();
-  // Returns true if there may be more of them, which must be handed out before more is read.
-  [[nodiscard]] bool HandOutSome();
+  // One turn at the loop: hands out what was received, reads once if the socket is readable, and
+  // sends the replies with one system call. Returns the price.
+  uint32_t TakeTurn();
+  // Returns true if there is more to do than the turn had time for.
+  [[nodiscard]] bool Work();
+  // Returns false if nothing came.
+  [[nodiscard]] bool ReceiveOnce();
   void WaitForMore();
   void FlushUnlessBatching();
   void Flush();
@@ -104,7 +136,8 @@ class Connection {
   void Continue();
   void ContinueLater();
 
-  const UniqueFd socket_;
+  Network* const network_;
+  const ForeignFd socket_;  // may hold descriptors that the peer sent and that were not received
   const ConnectionLimits limits_;
   ConnectionListener* const listener_;
   wire::FrameDecoder decoder_;
@@ -114,9 +147,14 @@ class Connection {
   int pauses_ = 0;
   bool batching_ = false;
   bool congested_ = false;
+  bool readable_ = false;
+  bool idle_ = false;   // since the last GiveBackMemory
+  uint32_t spent_ = 0;  // in this turn
+  std::function<bool()> step_;
   std::function<void()> on_drained_;
   Timer slow_reader_;
   Timer later_;
+  FairTurns::Member turns_;
   // Last, so that it is gone before the socket is closed.
   FdWatch watch_;
 };

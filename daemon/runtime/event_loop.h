@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/executor.h"
-#include "daemon/runtime/loop_pulse.h"
+#include "daemon/runtime/loop_lag.h"
 
 namespace kvtier {
 

@@ -28,21 +28,20 @@ void Quarantine::Add(SessionId session, Peer peer) {
 }
 
 void Quarantine::OnEnded(Place process) {
-  if (!outlasts_) return OnAnswer(process, false);
-  outlasts_(process->pid, [this, alive = std::weak_ptr(alive_), process](bool outlasts) {
-    if (alive.lock()) OnAnswer(process, outlasts);
-  });
+  if (!kernels_remain_) return OnAnswer(process, false);
+  kernels_remain_(process->pid,
+                  gate_.WhileOpen([this, process](bool remain) { OnAnswer(process, remain); }));
 }
 
-void Quarantine::OnAnswer(Place process, bool outlasts) {
-  if (!outlasts) {
+void Quarantine::OnAnswer(Place process, bool remain) {
+  if (!remain) {
     const std::vector<SessionId> ended = std::move(process->sessions);
     processes_.erase(process);
     for (const SessionId id : ended) released_(id);
     return;
   }
-  if (!std::exchange(process->outlasted, true)) {
-    log_->Warning("session.outlasted",
+  if (!std::exchange(process->warned, true)) {
+    log_->Warning("session.warned",
                   "process {} is gone, but not its work on the GPU: a child that it left has its "
                   "files open; what it could write to stays out of use until that has ended",
                   process->pid);

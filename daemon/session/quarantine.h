@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/gate.h"
 #include "base/ids.h"
 #include "base/unique_fd.h"
 #include "daemon/net/peer.h"
@@ -23,12 +24,16 @@ class Quarantine {
  public:
   // Finds out whether the kernels of a process that has ended can still write, and answers by a
   // later event on the loop.
-  using Outlasts = std::function<void(int32_t pid, std::function<void(bool)> answer)>;
+  using KernelsRemain = std::function<void(int32_t pid, std::function<void(bool)> answer)>;
 
   // `released` is called, from a later event, for each session whose process has ended, and has
-  // left nothing behind. `outlasts` may be empty: nothing can be left.
-  Quarantine(EventLoop* loop, Log* log, std::function<void(SessionId)> released, Outlasts outlasts)
-      : loop_(loop), log_(log), released_(std::move(released)), outlasts_(std::move(outlasts)) {}
+  // left nothing behind. `kernels_remain` may be empty: nothing can be left.
+  Quarantine(EventLoop* loop, Log* log, std::function<void(SessionId)> released,
+             KernelsRemain kernels_remain)
+      : loop_(loop),
+        log_(log),
+        released_(std::move(released)),
+        kernels_remain_(std::move(kernels_remain)) {}
   Quarantine(const Quarantine&) = delete;
   Quarantine& operator=(const Quarantine&) = delete;
 
@@ -45,23 +50,23 @@ class Quarantine {
     const UniqueFd pidfd;
     FdWatch watch;
     Timer again;
-    bool outlasted = false;
+    bool warned = false;
     std::vector<SessionId> sessions;
   };
   using Place = std::list<Process>::iterator;
 
   void OnEnded(Place process);
-  void OnAnswer(Place process, bool outlasts);
+  void OnAnswer(Place process, bool remain);
 
   EventLoop* const loop_;
   Log* const log_;
   const std::function<void(SessionId)> released_;
-  const Outlasts outlasts_;
-  // Answers may come when this is gone.
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  const KernelsRemain kernels_remain_;
   // One entry per living process, however often it connects, so that it cannot use up our
   // descriptors. One that has ended is not added to: its number may be another's by now.
   std::list<Process> processes_;
+  // Answers may come when this is gone.
+  Gate gate_;
 };
 
 }  // namespace kvtier

@@ -4,96 +4,76 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
 #include <utility>
 
-#include "base/check.h"
+#include "tiers/cache.h"
 
 namespace kvtier {
 namespace {
 
-// Anyone may connect; who is served is decided by credentials.
+// Anyone may connect; credentials decide which processes are served.
 constexpr mode_t kSocketMode = 0666;
 
 }  // namespace
 
-Server::Server(const ServerEnvironment& environment, TenantMap tenants)
-    : environment_(environment),
+Server::Server(const ServiceContext& context, TenantMap tenants)
+    : SocketServer(context.network, context.log),
+      context_(context),
       tenants_(std::move(tenants)),
-      models_(environment.config->server.max_models_per_tenant),
-      services_{.loop = environment.loop,
-                .cache = environment.cache,
-                .models = &models_,
-                .log = environment.log,
-                .counters = &counters_,
-                .config = &environment.config->server,
-                .tracer = environment.tracer,
-                .max_references = environment.config->cache.max_references_per_session,
-                .daemon_generation = environment.daemon_generation,
-                .devices = &environment_.devices,
-                .attention = environment.attention},
       quarantine_(
-          environment.loop, environment.log,
-          [this](SessionId id) { environment_.cache->ReleaseQuarantine(id); },
-          environment.outlasts),
-      bury_(environment.loop) {}
+          context.loop, context.log,
+          [this](SessionId id) { context_.cache->ReleaseQuarantine(id); }, context.kernels_remain) {
+}
+
+Server::~Server() { DestroySessions(); }
 
 Status Server::Listen() {
-  KVT_ASSIGN_OR_RETURN(
-      acceptor_,
-      Acceptor::Listen(environment_.loop, environment_.log, environment_.config->server.socket,
-                       kSocketMode, [this](UniqueFd socket) { OnConnection(std::move(socket)); }));
-  return {};
+  return ListenOn(
+      context_.config->server.socket, kSocketMode,
+      [this](UniqueFd* socket) { return AdmitSocket(socket); },
+      [this](const Error& refused) {
+        context_.counters->CountRefusal(refused);
+        log_->Warning("server.client_refused", "{}", refused.ToString());
+      });
 }
 
-void Server::OnConnection(UniqueFd socket) {
-  ++counters_.connections;
-  if (const Status admitted = Admit(&socket); !admitted) {
-    counters_.CountRefusal(admitted.error());
-    environment_.log->Warning("server.client_refused", "{}", admitted.error().ToString());
-    SendRefusal(socket.get(), admitted.error());
-  }
-}
-
-Status Server::Admit(UniqueFd* socket) {
-  const uint32_t max_clients = environment_.config->server.max_clients;
-  if (sessions_.size() >= max_clients) {
+Status Server::AdmitSocket(UniqueFd* socket) {
+  ++context_.counters->connections;
+  const uint32_t max_clients = context_.config->server.max_clients;
+  if (session_count() >= max_clients) {
     return MakeError(ErrorCode::kLimitExceeded, "too_many_clients",
                      fmt::format("{} are connected, the most allowed", max_clients));
   }
-  KVT_ASSIGN_OR_RETURN(Peer peer, environment_.peers->Inspect(socket->get()));
+  // The tenant comes first: nothing is read from a process that has none.
+  KVT_ASSIGN_OR_RETURN(Peer peer, context_.peers->Inspect(socket->get()));
   KVT_ASSIGN_OR_RETURN(std::string tenant, tenants_.TenantOf(peer));
-  const SessionId id(++last_session_);
-  auto session = std::make_shared<Session>(id, services_, std::move(*socket), std::move(peer),
-                                           std::move(tenant),
-                                           [this](SessionId ended) { OnSessionEnded(ended); });
+  Session* const session = Add(std::make_unique<Session>(
+      SessionId(++last_session_), context_, std::move(*socket), std::move(peer), std::move(tenant),
+      [this](Session* ended) { OnSessionEnded(ended); }));
   session->Start();
-  sessions_.emplace(id, std::move(session));
   return {};
 }
 
-void Server::OnSessionEnded(SessionId id) {
-  auto entry = sessions_.extract(id);
-  KVT_CHECK(!entry.empty());
-  std::shared_ptr<Session>& session = entry.mapped();
+void Server::OnSessionEnded(Session* session) {
+  // Its process may still write to blocks that only it wrote to.
   if (session->had_private_blocks()) {
-    quarantine_.Add(id, session->TakePeer());
+    quarantine_.Add(session->id(), session->TakePeer());
   } else {
-    environment_.cache->ReleaseQuarantine(id);
+    context_.cache->ReleaseQuarantine(session->id());
   }
-  ended_.push_back(std::move(session));
-  bury_.Start(0, [this] { ended_.clear(); });
+  Remove(session);
 }
 
 void Server::CloseSessions(const Error& why) {
-  for (const auto& [id, session] : sessions_) session->CloseWith(why);
+  ForEachSession([&](Session* session) { session->CloseWith(why); });
 }
 
 std::vector<Session::Summary> Server::Sessions(size_t limit) const {
   std::vector<Session::Summary> summaries;
-  for (const auto& [id, session] : sessions_) {
-    if (summaries.size() == limit) break;
-    summaries.push_back(session->summary());
-  }
+  ForEachSession([&](const Session* session) {
+    if (summaries.size() < limit) summaries.push_back(session->summary());
+  });
   std::ranges::sort(summaries, {}, &Session::Summary::id);
   return summaries;
 }

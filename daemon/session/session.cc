@@ -3,13 +3,15 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace kvtier {
 namespace {
 
 ConnectionLimits LimitsOf(const ServerConfig& config) {
-  return {.max_frame_bytes = static_cast<uint32_t>(config.max_frame_bytes),
+  return {.max_frame_bytes = std::min<uint32_t>(static_cast<uint32_t>(config.max_frame_bytes),
+                                                kMaxHelloFrameBytes),
           .max_outbound_bytes = config.max_outbound_bytes_per_client,
           .slow_reader_timeout_ms = config.slow_reader_timeout_ms};
 }
@@ -21,15 +23,16 @@ bool IsOrderlyEnd(const Error& why) { return why.code == ErrorCode::kUnavailable
 
 }  // namespace
 
-Session::Session(SessionId id, const SessionServices& services, UniqueFd socket, Peer peer,
-                 std::string tenant, std::function<void(SessionId)> on_ended)
+Session::Session(SessionId id, const ServiceContext& services, UniqueFd socket, Peer peer,
+                 std::string tenant, std::function<void(Session*)> on_ended)
     : id_(id),
       services_(services),
       tenant_(std::move(tenant)),
       on_ended_(std::move(on_ended)),
       peer_(std::move(peer)),
       trace_(services.tracer, id),
-      connection_(services.loop, std::move(socket), LimitsOf(*services.config), this),
+      connection_(services.network, tenant_, std::move(socket), LimitsOf(services.config->server),
+                  this),
       load_events_(services.loop, &connection_),
       hello_timeout_(services.loop),
       process_(std::in_place, services.loop, peer_.pidfd.get()),
@@ -38,7 +41,7 @@ Session::Session(SessionId id, const SessionServices& services, UniqueFd socket,
 Session::~Session() = default;
 
 void Session::Start() {
-  hello_timeout_.Start(services_.config->hello_timeout_ms, [this] {
+  hello_timeout_.Start(services_.config->server.hello_timeout_ms, [this] {
     connection_.CloseWith({ErrorCode::kTimeout, "hello_timeout", "no HELLO came in time"});
   });
   process_->WaitReadable([this] { OnProcessEnded(); });
@@ -88,7 +91,8 @@ void Session::OnHello(const wire::Frame& frame) {
       id_, [this](const LoadProgress& progress) { load_events_.Report(progress); });
   services_.log->Info("session.opened", "session {} of tenant {}: \"{}\", pid {}, uid {}",
                       id_.value, tenant_, client_name_, peer_.pid, peer_.uid);
-  const ServerConfig& config = *services_.config;
+  const ServerConfig& config = services_.config->server;
+  connection_.SetMaxFrameBytes(static_cast<uint32_t>(config.max_frame_bytes));
   const wire::HelloReply reply{
       .minor = *minor,
       .session = id_,
@@ -96,7 +100,7 @@ void Session::OnHello(const wire::Frame& frame) {
       .max_frame_bytes = static_cast<uint32_t>(config.max_frame_bytes),
       .max_hashes = config.max_hashes_per_call,
       .max_blocks = config.max_hashes_per_call,
-      .max_references = services_.max_references,
+      .max_references = services_.config->cache.max_references_per_session,
       .tenant = tenant_,
   };
   connection_.SendWithDescriptor(frame.request_id, reply, counters_->fd());
@@ -126,7 +130,7 @@ void Session::OnClosed(const Error& why) {
     services_.log->Warning("session.cut", "session {} of \"{}\", pid {}, uid {}: {}", id_.value,
                            client_name_, peer_.pid, peer_.uid, why.ToString());
   }
-  on_ended_(id_);
+  on_ended_(this);
 }
 
 }  // namespace kvtier

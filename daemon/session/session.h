@@ -14,6 +14,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/gate.h"
 #include "base/ids.h"
 #include "base/unique_fd.h"
 #include "daemon/attention/attend_plan.h"
@@ -23,6 +24,7 @@
 #include "daemon/net/peer.h"
 #include "daemon/runtime/event_loop.h"
 #include "daemon/runtime/log.h"
+#include "daemon/runtime/service_context.h"
 #include "daemon/session/load_events.h"
 #include "daemon/session/models.h"
 #include "daemon/session/request_trace.h"
@@ -33,31 +35,20 @@
 
 namespace kvtier {
 
-// What all sessions share; borrowed, outlives them.
-struct SessionServices {
-  EventLoop* loop = nullptr;
-  Cache* cache = nullptr;
-  ModelRegistry* models = nullptr;
-  Log* log = nullptr;
-  ServerCounters* counters = nullptr;
-  const ServerConfig* config = nullptr;
-  Tracer* tracer = nullptr;
-  uint32_t max_references = 0;
-  uint64_t daemon_generation = 0;
-  const wire::DevicesReply* devices = nullptr;
-  AttentionService* attention = nullptr;  // null: off
-};
-
 // Acquires of one session that may wait for blocks at once; the next request is not read before one
 // of them is answered.
 inline constexpr uint32_t kMaxAcquiresInFlight = 64;
 // The same for attention.
 inline constexpr size_t kMaxAttendsInFlight = 4;
+// Items of a COMMIT or RELEASE that one step works on: some tenths of a millisecond if all are bad.
+inline constexpr size_t kItemsPerStep = 512;
+// Of a connection that has not said HELLO yet.
+inline constexpr uint32_t kMaxHelloFrameBytes = 64u << 10;
 // Blocks prefetched in one event.
 inline constexpr size_t kPrefetchedTogether = 1024;
 inline constexpr int64_t kMaxPinTtlMs = int64_t{366} * 24 * 60 * 60 * 1000;
 
-class Session final : public ConnectionListener, public std::enable_shared_from_this<Session> {
+class Session final : public ConnectionListener {
  public:
   // For `kvtierctl status`.
   struct Summary {
@@ -71,15 +62,16 @@ class Session final : public ConnectionListener, public std::enable_shared_from_
 
   // `on_ended` is called once, from an event, when the session is over and has closed itself in the
   // cache; the session may be destroyed from a later event on.
-  Session(SessionId id, const SessionServices& services, UniqueFd socket, Peer peer,
-          std::string tenant, std::function<void(SessionId)> on_ended);
+  Session(SessionId id, const ServiceContext& services, UniqueFd socket, Peer peer,
+          std::string tenant, std::function<void(Session*)> on_ended);
   ~Session() override;
 
-  // REQUIRES: owned by a shared_ptr.
   void Start();
   // Tells the client why and ends.
   void CloseWith(const Error& error) { connection_.CloseWith(error); }
 
+  [[nodiscard]] SessionId id() const { return id_; }
+  [[nodiscard]] Connection& connection() { return connection_; }
   [[nodiscard]] Summary summary() const;
   // Whether its process may have blocks that only it writes to: those outlive the session.
   [[nodiscard]] bool had_private_blocks() const { return had_private_blocks_; }
@@ -152,6 +144,12 @@ class Session final : public ConnectionListener, public std::enable_shared_from_
   void OnAttended(const Call& call, const AttentionJob* job, Result<uint64_t> compute_ns);
   // The session has ended, and with it the use of their results.
   void CancelAttends();
+  // A long COMMIT or RELEASE is worked in steps. Each call does those items that `done` has not
+  // passed yet, at most kItemsPerStep of them; true if there are more.
+  struct CommitSteps;
+  struct ReleaseSteps;
+  [[nodiscard]] bool CommitSome(CommitSteps* steps);
+  [[nodiscard]] bool ReleaseSome(ReleaseSteps* steps);
   [[nodiscard]] Status CommitOne(PoolId pool, const AttachedPool& attached,
                                  const wire::CommitItem& item, bool* duplicate);
 
@@ -163,9 +161,9 @@ class Session final : public ConnectionListener, public std::enable_shared_from_
   [[nodiscard]] Status CheckHashes(std::span<const BlockHash> hashes) const;
 
   const SessionId id_;
-  const SessionServices services_;
+  const ServiceContext& services_;
   const std::string tenant_;
-  const std::function<void(SessionId)> on_ended_;
+  const std::function<void(Session*)> on_ended_;
   Peer peer_;
   std::string client_name_;
   bool greeted_ = false;
@@ -186,6 +184,8 @@ class Session final : public ConnectionListener, public std::enable_shared_from_
   // Until the session has ended, of the peer's pidfd.
   std::optional<FdWatch> process_;
   Timer orphaned_;
+  // Replies of the cache and of attention may come after the session's end.
+  Gate gate_;
 };
 
 }  // namespace kvtier

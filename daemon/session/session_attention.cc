@@ -28,7 +28,7 @@ Status Session::OnWorkspace(const Call& call, const wire::Workspace& request) {
   connection_.SendWithDescriptor(
       call.request_id,
       wire::WorkspaceReply{.bytes = memory->bytes(),
-                           .device_kind = services_.devices->devices[attached->device].kind},
+                           .device_kind = services_.wire_devices->devices[attached->device].kind},
       memory->shareable_fd(), memory);
   return {};
 }
@@ -73,10 +73,9 @@ Status Session::OnAttend(const Call& call, const wire::Attend& request) {
   if (attends_.size() == kMaxAttendsInFlight) connection_.Pause();
   attention.Run(
       attached->device, job,
-      [weak = weak_from_this(), call, job = job.get(), workspace](Result<uint64_t> compute_ns) {
-        const std::shared_ptr<Session> session = weak.lock();
-        if (session) session->OnAttended(call, job, std::move(compute_ns));
-      });
+      gate_.WhileOpen([this, call, job = job.get(), workspace](Result<uint64_t> compute_ns) {
+        OnAttended(call, job, std::move(compute_ns));
+      }));
   return {};
 }
 

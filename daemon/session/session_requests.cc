@@ -36,10 +36,15 @@ wire::AcquireReply ToWire(AcquireReply acquired) {
   return reply;
 }
 
+constexpr bool WorkedInSteps(wire::MessageType message) {
+  return message == wire::MessageType::kCommit || message == wire::MessageType::kRelease;
+}
+
 // These requests are answered by an event of their own, and their trace ends there.
 constexpr bool AnsweredLater(wire::MessageType message) {
-  return message == wire::MessageType::kAttach || message == wire::MessageType::kAcquire ||
-         message == wire::MessageType::kAttend || message == wire::MessageType::kPrefetch;
+  return WorkedInSteps(message) || message == wire::MessageType::kAttach ||
+         message == wire::MessageType::kAcquire || message == wire::MessageType::kAttend ||
+         message == wire::MessageType::kPrefetch;
 }
 
 }  // namespace
@@ -50,7 +55,10 @@ void Session::Handle(const wire::Frame& frame,
   const Call call{frame.request_id, (frame.flags & wire::kFlagWantReply) != 0};
   const Result<Message> message = wire::Decode<Message>(frame.payload);
   if (!message) return Refuse(call, message.error());
-  trace_.Begin(Message::kType, call.request_id, RequestTrace::AskedBy(*message));
+  const RequestTrace::Asked asked = RequestTrace::AskedBy(*message);
+  // Those that are worked on in steps spend in each of them.
+  if (!WorkedInSteps(Message::kType)) connection_.Spend(asked.blocks + asked.new_blocks);
+  trace_.Begin(Message::kType, call.request_id, asked);
   const Status handled = (this->*handler)(call, *message);
   if (!handled) Refuse(call, handled.error());
   if (!handled || !AnsweredLater(Message::kType)) {
@@ -107,10 +115,10 @@ Result<const Session::AttachedPool*> Session::FindPool(PoolId pool) const {
 }
 
 Status Session::CheckCount(size_t count, const char* reason) const {
-  if (count <= services_.config->max_hashes_per_call) return {};
-  return MakeError(
-      ErrorCode::kLimitExceeded, reason,
-      fmt::format("{} in one call, {} are allowed", count, services_.config->max_hashes_per_call));
+  if (count <= services_.config->server.max_hashes_per_call) return {};
+  return MakeError(ErrorCode::kLimitExceeded, reason,
+                   fmt::format("{} in one call, {} are allowed", count,
+                               services_.config->server.max_hashes_per_call));
 }
 
 Status Session::CheckHashes(std::span<const BlockHash> hashes) const {
@@ -128,7 +136,7 @@ Status Session::OnRegisterModel(const Call& call, const wire::RegisterModel& req
 }
 
 Status Session::OnDevices(const Call& call, const wire::Devices&) {
-  Reply(call, *services_.devices);
+  Reply(call, *services_.wire_devices);
   return {};
 }
 
@@ -139,10 +147,9 @@ Status Session::OnAttach(const Call& call, const wire::Attach& request) {
                                                 {tenant_, model->fingerprint, model->block_bytes},
                                                 request.pool_bytes, DeviceIndex(request.device)));
   services_.cache->WhenPoolReady(
-      pool.id, [weak = weak_from_this(), call, pool, model, device = request.device] {
-        const std::shared_ptr<Session> session = weak.lock();
-        if (session) session->OnAttached(call, pool, model, device);
-      });
+      pool.id, gate_.WhileOpen([this, call, pool, model, device = request.device] {
+        OnAttached(call, pool, model, device);
+      }));
   return {};
 }
 
@@ -158,7 +165,7 @@ void Session::OnAttached(const Call& call, const PoolInfo& pool, const Registere
                         .pool_bytes = pool.bytes,
                         .block_bytes = pool.block_bytes,
                         .blocks = pool.blocks,
-                        .device_kind = services_.devices->devices[device].kind},
+                        .device_kind = services_.wire_devices->devices[device].kind},
       pool.fd);
 }
 
@@ -181,10 +188,9 @@ Status Session::OnAcquire(const Call& call, const wire::Acquire& request) {
        .layers = request.order == wire::LoadOrder::kLayers ? attached->model->record.layers : 0,
        .counters = counters_,
        .request_id = call.request_id},
-      [weak = weak_from_this(), call](Result<AcquireReply> acquired) {
-        const std::shared_ptr<Session> session = weak.lock();
-        if (session) session->OnAcquired(call, std::move(acquired));
-      });
+      gate_.WhileOpen([this, call](Result<AcquireReply> acquired) {
+        OnAcquired(call, std::move(acquired));
+      }));
   return {};
 }
 
@@ -216,43 +222,99 @@ Status Session::CommitOne(PoolId pool, const AttachedPool& attached, const wire:
   return {};
 }
 
+// A request that is worked on in steps, and the reply that grows with them.
+struct Session::CommitSteps {
+  Call call;
+  const wire::Commit* request = nullptr;
+  wire::CommitReply reply;
+  uint32_t done = 0;
+};
+
+struct Session::ReleaseSteps {
+  Call call;
+  const wire::Release* request = nullptr;
+  wire::ReleaseReply reply;
+  uint32_t done = 0;
+};
+
 Status Session::OnCommit(const Call& call, const wire::Commit& request) {
-  KVT_ASSIGN_OR_RETURN(const AttachedPool* attached, FindPool(request.pool));
+  KVT_RETURN_IF_ERROR(FindPool(request.pool));
   if (request.items.empty()) return tl::unexpected(EmptyRequest());
   KVT_RETURN_IF_ERROR(CheckCount(request.items.size(), kTooManyBlocks));
-  wire::CommitReply reply;
-  for (uint32_t position = 0; position < request.items.size(); ++position) {
+  CommitSteps first{.call = call, .request = &request};
+  if (!CommitSome(&first)) return {};
+  // The frame is only valid during the call.
+  struct Kept {
+    wire::Commit request;
+    CommitSteps steps;
+  };
+  const auto kept = std::make_shared<Kept>(Kept{request, std::move(first)});
+  kept->steps.request = &kept->request;
+  connection_.WorkInSteps([this, kept] { return CommitSome(&kept->steps); });
+  return {};
+}
+
+bool Session::CommitSome(CommitSteps* steps) {
+  const std::vector<wire::CommitItem>& items = steps->request->items;
+  const PoolId pool = steps->request->pool;
+  const AttachedPool& attached = pools_.at(pool);
+  const size_t stop = std::min(items.size(), steps->done + kItemsPerStep);
+  connection_.Spend(stop - steps->done);
+  for (; steps->done < stop; ++steps->done) {
     bool duplicate = false;
-    const Status committed =
-        CommitOne(request.pool, *attached, request.items[position], &duplicate);
+    const uint32_t position = steps->done;
+    const Status committed = CommitOne(pool, attached, items[position], &duplicate);
     if (!committed) {
       services_.counters->CountRefusal(committed.error());
-      reply.items.push_back({.position = position,
-                             .outcome = wire::CommitOutcome::kFailed,
-                             .code = committed.error().code,
-                             .reason = committed.error().reason});
+      steps->reply.items.push_back({.position = position,
+                                    .outcome = wire::CommitOutcome::kFailed,
+                                    .code = committed.error().code,
+                                    .reason = committed.error().reason});
     } else if (duplicate) {
-      reply.items.push_back({.position = position, .outcome = wire::CommitOutcome::kDuplicate});
+      steps->reply.items.push_back(
+          {.position = position, .outcome = wire::CommitOutcome::kDuplicate});
     }
   }
-  if (!reply.items.empty() || call.want_reply) Reply(call, reply);
-  return {};
+  if (stop < items.size()) return true;
+  if (!steps->reply.items.empty() || steps->call.want_reply) Reply(steps->call, steps->reply);
+  trace_.End(wire::Commit::kType, steps->call.request_id, /*failed=*/false);
+  return false;
 }
 
 Status Session::OnRelease(const Call& call, const wire::Release& request) {
   KVT_RETURN_IF_ERROR(FindPool(request.pool));
   if (request.blocks.empty()) return tl::unexpected(EmptyRequest());
   KVT_RETURN_IF_ERROR(CheckCount(request.blocks.size(), kTooManyBlocks));
-  wire::ReleaseReply reply;
-  for (const Cache::ReleaseError& failed :
-       services_.cache->Release(id_, request.pool, request.blocks)) {
-    services_.counters->CountRefusal(failed.error);
-    reply.errors.push_back(
-        {.position = failed.position, .code = failed.error.code, .reason = failed.error.reason});
-  }
-  references_ -= request.blocks.size() - reply.errors.size();
-  if (!reply.errors.empty() || call.want_reply) Reply(call, reply);
+  ReleaseSteps first{.call = call, .request = &request};
+  if (!ReleaseSome(&first)) return {};
+  // The frame is only valid during the call.
+  struct Kept {
+    wire::Release request;
+    ReleaseSteps steps;
+  };
+  const auto kept = std::make_shared<Kept>(Kept{request, std::move(first)});
+  kept->steps.request = &kept->request;
+  connection_.WorkInSteps([this, kept] { return ReleaseSome(&kept->steps); });
   return {};
+}
+
+bool Session::ReleaseSome(ReleaseSteps* steps) {
+  const auto rest = std::span<const BlockHandle>(steps->request->blocks).subspan(steps->done);
+  const auto part = rest.first(std::min(rest.size(), kItemsPerStep));
+  connection_.Spend(part.size());
+  const auto failures = services_.cache->Release(id_, steps->request->pool, part);
+  for (const Cache::ReleaseError& failed : failures) {
+    services_.counters->CountRefusal(failed.error);
+    steps->reply.errors.push_back({.position = steps->done + failed.position,
+                                   .code = failed.error.code,
+                                   .reason = failed.error.reason});
+  }
+  references_ -= part.size() - failures.size();
+  steps->done += static_cast<uint32_t>(part.size());
+  if (part.size() < rest.size()) return true;
+  if (!steps->reply.errors.empty() || steps->call.want_reply) Reply(steps->call, steps->reply);
+  trace_.End(wire::Release::kType, steps->call.request_id, /*failed=*/false);
+  return false;
 }
 
 Status Session::OnPrefetch(const Call& call, const wire::Prefetch& request) {
@@ -273,10 +335,8 @@ void Session::PrefetchFrom(uint32_t first, const Call& call, PoolId pool,
   const uint32_t here = services_.cache->Prefetch(pool, part, {id_, call.request_id});
   const uint32_t count = first + here;
   if (here == part.size() && part.size() < rest.size()) {
-    return services_.loop->Post([weak = weak_from_this(), count, call, pool, hashes] {
-      const std::shared_ptr<Session> session = weak.lock();
-      if (session) session->PrefetchFrom(count, call, pool, hashes);
-    });
+    return services_.loop->Post(gate_.WhileOpen(
+        [this, count, call, pool, hashes] { PrefetchFrom(count, call, pool, hashes); }));
   }
   trace_.End(wire::Prefetch::kType, call.request_id, /*failed=*/false);
   Reply(call, wire::PrefetchReply{count});

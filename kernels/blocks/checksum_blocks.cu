@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "kernels/common/refusal.h"
 #include "kernels/hopper/launch.cuh"
 #include "kvtier/block_ops.h"
 
@@ -213,15 +214,21 @@ __global__ void __launch_bounds__(kThreads)
 extern "C" kvt_kernel_status kvt_checksum_blocks(const kvt_block_list* list, uint8_t* checksums,
                                                  void* stream) {
   using namespace kvtier::kernels;
-  if (list == nullptr || list->base == nullptr || checksums == nullptr || list->blocks < 0 ||
-      (reinterpret_cast<int64_t>(list->base) | reinterpret_cast<int64_t>(checksums) |
-       list->block_stride) %
-              16 !=
-          0 ||
-      list->block_bytes < kMinBlockBytes || list->block_bytes % xxh3::kStripeBytes != 0) {
-    return KVT_KERNEL_INVALID_ARGUMENT;
-  }
+  const auto given = CheckRules({{list != nullptr, "list must be given"}});
+  if (given != KVT_KERNEL_OK) return given;
+  const int64_t bits = reinterpret_cast<int64_t>(list->base) |
+                       reinterpret_cast<int64_t>(checksums) | list->block_stride;
+  const auto valid = CheckRules(
+      {{list->base != nullptr, "base must be given"},
+       {checksums != nullptr, "checksums must be given"},
+       {list->blocks >= 0, "blocks must not be negative"},
+       {bits % 16 == 0, "base, block_stride and checksums must be multiples of 16"},
+       {list->block_bytes >= kMinBlockBytes && list->block_bytes % xxh3::kStripeBytes == 0,
+        "block_bytes must be a multiple of 64, from 256 on"}});
+  if (valid != KVT_KERNEL_OK) return valid;
   if (list->blocks == 0) return KVT_KERNEL_OK;
+  Device device;
+  if (const auto status = CheckDevice(&device); status != KVT_KERNEL_OK) return status;
   const cudaError_t error = LaunchKernel(ChecksumBlocksKernel, dim3(list->blocks), kThreads,
                                          static_cast<cudaStream_t>(stream), *list, checksums);
   return error == cudaSuccess ? KVT_KERNEL_OK : KVT_KERNEL_LAUNCH_FAILED;

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "kernels/common/arithmetic.h"
+#include "kernels/common/refusal.h"
 #include "kernels/hopper/launch.cuh"
 #include "kvtier/block_ops.h"
 
@@ -138,11 +139,20 @@ bool IsAligned(const kvt_block_layout& layout) {
   return bits % kChunkBytes == 0;
 }
 
-bool IsValid(const kvt_copy_blocks_params& p) {
+kvt_kernel_status Check(const kvt_copy_blocks_params* p) {
+  const auto given = CheckRules({{p != nullptr, "params must be given"}});
+  if (given != KVT_KERNEL_OK) return given;
   const auto has_base = [](const kvt_block_layout& l) { return l.base || l.slice_bases; };
-  return has_base(p.source) && has_base(p.destination) && IsAligned(p.source) &&
-         IsAligned(p.destination) && p.blocks >= 0 && p.layers > 0 && p.tokens > 0 && p.heads > 0 &&
-         p.head_bytes > 0 && p.head_bytes % kChunkBytes == 0;
+  return CheckRules(
+      {{has_base(p->source), "source must have a base or slice_bases"},
+       {has_base(p->destination), "destination must have a base or slice_bases"},
+       {IsAligned(p->source), "source addresses and strides must be multiples of 16 bytes"},
+       {IsAligned(p->destination),
+        "destination addresses and strides must be multiples of 16 bytes"},
+       {p->blocks >= 0, "blocks must not be negative"},
+       {p->layers > 0 && p->tokens > 0 && p->heads > 0, "layers, tokens and heads must be above 0"},
+       {p->head_bytes > 0 && p->head_bytes % kChunkBytes == 0,
+        "head_bytes must be a multiple of 16, above 0"}});
 }
 
 Side MakeSide(const kvt_block_layout& l) {
@@ -207,14 +217,20 @@ __global__ void __launch_bounds__(kThreads)
 
 extern "C" kvt_kernel_status kvt_copy_blocks(const kvt_copy_blocks_params* params, void* stream) {
   using namespace kvtier::kernels;
-  if (params == nullptr || !IsValid(*params)) return KVT_KERNEL_INVALID_ARGUMENT;
+  if (const auto status = Check(params); status != KVT_KERNEL_OK) return status;
   if (params->blocks == 0) return KVT_KERNEL_OK;
+  Device device;
+  if (const auto status = CheckDevice(&device); status != KVT_KERNEL_OK) return status;
   const int64_t block_bytes =
       int64_t{params->head_bytes} * params->heads * params->tokens * 2 * params->layers;
-  if (block_bytes / kChunkBytes >= INT32_MAX) return KVT_KERNEL_UNSUPPORTED;
+  const auto small = CheckBuilt(
+      {{block_bytes / kChunkBytes < INT32_MAX, "bytes of a block", block_bytes, "below 2^35"}});
+  if (small != KVT_KERNEL_OK) return small;
   const CopyPlan plan = MakePlan(*params);
   const int64_t warps = int64_t{plan.warps_per_block.divisor()} * params->blocks;
-  if (warps >= INT32_MAX) return KVT_KERNEL_UNSUPPORTED;
+  const auto few =
+      CheckBuilt({{warps < INT32_MAX, "blocks * 4 KiB pieces of a block", warps, "below 2^31"}});
+  if (few != KVT_KERNEL_OK) return few;
   const auto grid = static_cast<unsigned>((warps + kWarpsPerCta - 1) / kWarpsPerCta);
   const cudaError_t error =
       LaunchKernel(CopyBlocksKernel, grid, kThreads, static_cast<cudaStream_t>(stream), plan,
@@ -225,11 +241,19 @@ extern "C" kvt_kernel_status kvt_copy_blocks(const kvt_copy_blocks_params* param
 extern "C" kvt_kernel_status kvt_fill_blocks(const kvt_block_list* list, uint32_t pattern,
                                              void* stream) {
   using namespace kvtier::kernels;
-  if (list == nullptr || list->base == nullptr || list->blocks < 0 || list->block_bytes <= 0 ||
-      (reinterpret_cast<int64_t>(list->base) | list->block_stride | list->block_bytes) % 16 != 0) {
-    return KVT_KERNEL_INVALID_ARGUMENT;
-  }
+  const auto given = CheckRules({{list != nullptr, "list must be given"}});
+  if (given != KVT_KERNEL_OK) return given;
+  const int64_t bits =
+      reinterpret_cast<int64_t>(list->base) | list->block_stride | list->block_bytes;
+  const auto valid =
+      CheckRules({{list->base != nullptr, "base must be given"},
+                  {list->blocks >= 0, "blocks must not be negative"},
+                  {list->block_bytes > 0, "block_bytes must be above 0"},
+                  {bits % 16 == 0, "base, block_stride and block_bytes must be multiples of 16"}});
+  if (valid != KVT_KERNEL_OK) return valid;
   if (list->blocks == 0) return KVT_KERNEL_OK;
+  Device device;
+  if (const auto status = CheckDevice(&device); status != KVT_KERNEL_OK) return status;
   const int64_t ctas = (list->block_bytes / 16 + kThreads * 8 - 1) / (kThreads * 8);
   const dim3 grid(list->blocks,
                   static_cast<unsigned>(std::clamp<int64_t>(ctas, 1, kMaxFillCtasPerBlock)));

@@ -3,6 +3,7 @@
 // the operands, and whether other calls would accept their parameters.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "kvtier/kernels.h"
@@ -39,5 +40,13 @@ enum class Operands { kBf16, kFp16, kFp8 };
 // refused. For calls that are made of several others and must queue all of them or none.
 [[nodiscard]] kvt_kernel_status CheckDecode(const kvt_decode_params* params);
 [[nodiscard]] kvt_kernel_status CheckPrefill(const kvt_prefill_params* params);
+
+// As kvt_decode and kvt_prefill, but rows of output leave as fp32, the type of sums: parts that are
+// merged later must not be rounded twice. `params.output` points at contiguous fp32 rows [tokens,
+// q_heads, head_dim], as its strides say; everything else is as for those calls.
+[[nodiscard]] kvt_kernel_status DecodeToFp32(const kvt_decode_params& params, void* workspace,
+                                             size_t workspace_bytes, void* stream);
+[[nodiscard]] kvt_kernel_status PrefillToFp32(const kvt_prefill_params& params, void* workspace,
+                                              size_t workspace_bytes, void* stream);
 
 }  // namespace kvtier::kernels

@@ -55,11 +55,17 @@ __device__ inline uint16_t OutputBits(const kvt_decode_params& params, float val
                                         : __half_as_ushort(__float2half_rn(value));
 }
 
-__device__ inline uint16_t* OutputRow(const DecodeArguments& arguments, const Segment& segment,
-                                      int head) {
+// Where a head's row of output begins; its elements have 1 << output_shift bytes.
+__device__ inline char* OutputRow(const DecodeArguments& arguments, const Segment& segment,
+                                  int head) {
   const kvt_decode_params& params = arguments.params;
-  return static_cast<uint16_t*>(params.output) + segment.sequence * params.output_sequence_stride +
-         (segment.head * arguments.group + head) * params.output_head_stride;
+  const int64_t element = segment.sequence * params.output_sequence_stride +
+                          (segment.head * arguments.group + head) * params.output_head_stride;
+  return static_cast<char*>(params.output) + (element << arguments.output_shift);
+}
+
+__device__ inline bool WritesFp32(const DecodeArguments& arguments) {
+  return arguments.output_shift == 2;
 }
 
 __device__ inline void WriteLse(const DecodeArguments& arguments, const Segment& segment, int head,
@@ -75,7 +81,12 @@ template <typename Traits>
 __device__ void WriteColumn(const DecodeArguments& arguments, const Segment& segment, int head,
                             int column, float value) {
   if (segment.parts == 1) {
-    OutputRow(arguments, segment, head)[column] = OutputBits(arguments.params, value);
+    char* const row = OutputRow(arguments, segment, head);
+    if (WritesFp32(arguments)) {
+      reinterpret_cast<float*>(row)[column] = value;
+    } else {
+      reinterpret_cast<uint16_t*>(row)[column] = OutputBits(arguments.params, value);
+    }
   } else {
     const int64_t row = int64_t{segment.own_slot} * arguments.group + head;
     __stcg(&arguments.workspace.parts[row * Traits::kHeadDim + column], value);

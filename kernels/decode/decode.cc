@@ -5,48 +5,70 @@
 
 #include <algorithm>
 #include <bit>
-#include <optional>
+#include <cmath>
+#include <cstdint>
 
 #include "kernels/common/arithmetic.h"
 #include "kernels/common/call.h"
+#include "kernels/common/refusal.h"
 #include "kernels/decode/decode.h"
 
 namespace kvtier::kernels {
 namespace {
 
-bool CacheMakesSense(const kvt_paged_kv& kv) {
-  const int64_t element = kv.dtype == KVT_FP8_E4M3 ? 1 : 2;
-  return kv.key != nullptr && kv.value != nullptr && IsAligned16(kv.key) && IsAligned16(kv.value) &&
-         kv.kv_heads > 0 && kv.page_tokens >= 16 && kv.page_tokens <= 256 &&
-         IsPowerOfTwo(kv.page_tokens) && IsAligned16(kv.block_stride * element) &&
-         IsAligned16(kv.token_stride * element) && IsAligned16(kv.head_stride * element);
-}
-
-bool SplitMakesSense(int32_t split_tokens) {
+bool IsSplitValid(int32_t split_tokens) {
   return split_tokens == 0 || (split_tokens >= KVT_DECODE_MIN_SPLIT && IsPowerOfTwo(split_tokens));
 }
 
-bool ParametersMakeSense(const kvt_decode_params& params) {
-  const kvt_sequences& sequences = params.sequences;
-  return CacheMakesSense(params.kv) && params.query != nullptr && params.output != nullptr &&
-         IsAligned16(params.query) && IsAligned16(params.output) &&
-         IsAligned16(params.query_sequence_stride * 2) &&
-         IsAligned16(params.query_head_stride * 2) &&
-         IsAligned16(params.output_sequence_stride * 2) &&
-         IsAligned16(params.output_head_stride * 2) && sequences.block_table != nullptr &&
-         sequences.kv_lengths != nullptr && sequences.sequences >= 0 &&
-         sequences.max_kv_length >= 0 && params.q_heads > 0 &&
-         params.q_heads % params.kv.kv_heads == 0 && params.soft_cap >= 0 &&
-         params.window_tokens >= 0 && SplitMakesSense(params.split_tokens);
+kvt_kernel_status CheckCache(const kvt_paged_kv& kv) {
+  const int64_t element = kv.dtype == KVT_FP8_E4M3 ? 1 : 2;
+  return CheckRules(
+      {{kv.key != nullptr && IsAligned16(kv.key), "kv.key must be given, aligned to 16 bytes"},
+       {kv.value != nullptr && IsAligned16(kv.value),
+        "kv.value must be given, aligned to 16 bytes"},
+       {kv.kv_heads > 0, "kv.kv_heads must be above 0"},
+       {kv.page_tokens >= 16 && kv.page_tokens <= 256 && IsPowerOfTwo(kv.page_tokens),
+        "kv.page_tokens must be a power of two from 16 to 256"},
+       {IsAligned16(kv.block_stride * element), "kv.block_stride must be a multiple of 16 bytes"},
+       {IsAligned16(kv.token_stride * element), "kv.token_stride must be a multiple of 16 bytes"},
+       {IsAligned16(kv.head_stride * element), "kv.head_stride must be a multiple of 16 bytes"}});
 }
 
-bool IsBuilt(const kvt_decode_params& params) {
-  const kvt_paged_kv& kv = params.kv;
-  const bool types = (params.query_dtype == KVT_BF16 || params.query_dtype == KVT_FP16) &&
-                     (kv.dtype == params.query_dtype || kv.dtype == KVT_FP8_E4M3);
-  const bool sizes = kv.head_dim == 64 || kv.head_dim == 128 || kv.head_dim == 256;
-  return types && sizes && params.q_heads / kv.kv_heads <= kDecodeMaxGroup &&
-         int64_t{params.sequences.sequences} * kv.kv_heads <= KVT_DECODE_MAX_PAIRS;
+// REQUIRES: a checked cache.
+kvt_kernel_status CheckQueries(const kvt_decode_params& p) {
+  return CheckRules(
+      {{p.query != nullptr && IsAligned16(p.query), "query must be given, aligned to 16 bytes"},
+       {p.output != nullptr && IsAligned16(p.output), "output must be given, aligned to 16 bytes"},
+       {IsAligned16((p.query_sequence_stride | p.query_head_stride) * 2),
+        "query strides must be multiples of 16 bytes"},
+       {IsAligned16((p.output_sequence_stride | p.output_head_stride) * 2),
+        "output strides must be multiples of 16 bytes"},
+       {p.sequences.block_table != nullptr, "sequences.block_table must be given"},
+       {p.sequences.kv_lengths != nullptr, "sequences.kv_lengths must be given"},
+       {p.sequences.sequences >= 0, "sequences.sequences must not be negative"},
+       {p.sequences.max_kv_length >= 0, "sequences.max_kv_length must not be negative"},
+       {p.q_heads > 0 && p.q_heads % p.kv.kv_heads == 0,
+        "q_heads must be a multiple of kv.kv_heads, above 0"},
+       {std::isfinite(p.softmax_scale), "softmax_scale must be finite"},
+       {IsZeroOrPositive(p.soft_cap), "soft_cap must be finite and not negative"},
+       {p.window_tokens >= 0, "window_tokens must not be negative"},
+       {IsSplitValid(p.split_tokens), "split_tokens must be 0 or a power of two from 256 on"}});
+}
+
+kvt_kernel_status CheckIsBuilt(const kvt_decode_params& p) {
+  const kvt_paged_kv& kv = p.kv;
+  const auto types = CheckTypes({{p.query_dtype == KVT_BF16 || p.query_dtype == KVT_FP16,
+                                  "query_dtype", p.query_dtype, "bf16 and fp16"},
+                                 {kv.dtype == p.query_dtype || kv.dtype == KVT_FP8_E4M3, "kv.dtype",
+                                  kv.dtype, "the queries' type and fp8 e4m3"}});
+  if (types != KVT_KERNEL_OK) return types;
+  const int64_t pairs = int64_t{p.sequences.sequences} * kv.kv_heads;
+  return CheckBuilt(
+      {{kv.head_dim == 64 || kv.head_dim == 128 || kv.head_dim == 256, "kv.head_dim", kv.head_dim,
+        "64, 128 and 256"},
+       {p.q_heads / kv.kv_heads <= kDecodeMaxGroup, "q_heads / kv.kv_heads",
+        p.q_heads / kv.kv_heads, "1 to 16"},
+       {pairs <= KVT_DECODE_MAX_PAIRS, "sequences * kv_heads", pairs, "up to 65536"}});
 }
 
 DecodeShape ShapeFor(const kvt_paged_kv& kv) {
@@ -62,25 +84,27 @@ DecodeShape ShapeFor(const kvt_paged_kv& kv) {
 
 // How a step is cut, from what the host knows.
 struct Cut {
-  int unit_tokens;
-  int blocks;
-  int64_t slots;  // parts that can be written
+  int unit_tokens = 0;
+  int blocks = 0;
+  int64_t slots = 0;  // parts that can be written
 };
 
-// Nothing if the device cannot run it, or the step has more units than are counted in 31 bits.
-std::optional<Cut> CutFor(const kvt_decode_params& params) {
+// Refuses a device that cannot run it, and steps with more units than are counted in 31 bits.
+kvt_kernel_status MakeCut(const kvt_decode_params& params, Cut* cut) {
   Device device;
-  if (!QueryDevice(&device) || device.major != kHopper) return std::nullopt;
+  if (const auto status = CheckDevice(&device); status != KVT_KERNEL_OK) return status;
   const DecodeShape shape = ShapeFor(params.kv);
-  Cut cut = {.unit_tokens = params.split_tokens > 0 ? params.split_tokens : shape.tile_tokens};
+  cut->unit_tokens = params.split_tokens > 0 ? params.split_tokens : shape.tile_tokens;
   const int64_t pairs = int64_t{params.sequences.sequences} * params.kv.kv_heads;
   const int64_t longest = std::max(params.sequences.max_kv_length, 1);
-  const int64_t units = pairs * ((longest + cut.unit_tokens - 1) / cut.unit_tokens);
-  if (units > INT32_MAX / 2) return std::nullopt;
+  const int64_t units = pairs * ((longest + cut->unit_tokens - 1) / cut->unit_tokens);
+  const auto counted = CheckBuilt({{units <= INT32_MAX / 2, "units of work of the step", units,
+                                    "up to 2^30; longer split_tokens make fewer"}});
+  if (counted != KVT_KERNEL_OK) return counted;
   const int64_t capacity = int64_t{device.processors} * shape.blocks_per_sm;
-  cut.blocks = static_cast<int>(std::clamp<int64_t>(units, 1, capacity));
-  cut.slots = params.split_tokens > 0 ? units : int64_t{2} * cut.blocks;
-  return cut;
+  cut->blocks = static_cast<int>(std::clamp<int64_t>(units, 1, capacity));
+  cut->slots = params.split_tokens > 0 ? units : int64_t{2} * cut->blocks;
+  return KVT_KERNEL_OK;
 }
 
 // Workspace, in order: arrivals, statistics, parts. The place of the arrivals does not depend on
@@ -100,7 +124,8 @@ WorkspaceLayout LayOut(const kvt_decode_params& params, const Cut& cut) {
   return layout;
 }
 
-DecodeArguments ArgumentsFor(const kvt_decode_params& params, const Cut& cut, void* workspace) {
+DecodeArguments ArgumentsFor(const kvt_decode_params& params, const Cut& cut, bool to_fp32,
+                             void* workspace) {
   const WorkspaceLayout layout = LayOut(params, cut);
   const int64_t element = params.kv.dtype == KVT_FP8_E4M3 ? 1 : 2;
   auto* const bytes = static_cast<char*>(workspace);
@@ -118,6 +143,7 @@ DecodeArguments ArgumentsFor(const kvt_decode_params& params, const Cut& cut, vo
   arguments.head_stride_bytes = params.kv.head_stride * element;
   arguments.group = params.q_heads / params.kv.kv_heads;
   arguments.page_shift = std::countr_zero(static_cast<uint32_t>(params.kv.page_tokens));
+  arguments.output_shift = to_fp32 ? 2 : 1;
   arguments.per_token_scales =
       ScalesVaryByToken(params.kv.key_scales) || ScalesVaryByToken(params.kv.value_scales);
   arguments.workspace = {.arrivals = reinterpret_cast<int32_t*>(bytes),
@@ -137,33 +163,46 @@ cudaError_t Launch(const DecodeArguments& arguments, int blocks, cudaStream_t st
   }
 }
 
+kvt_kernel_status Run(const kvt_decode_params& params, bool to_fp32, void* workspace,
+                      size_t workspace_bytes, void* stream) {
+  if (const auto status = CheckDecode(&params); status != KVT_KERNEL_OK) return status;
+  Cut cut;
+  if (const auto status = MakeCut(params, &cut); status != KVT_KERNEL_OK) return status;
+  const auto room = CheckWorkspace(workspace, workspace_bytes, LayOut(params, cut).bytes);
+  if (room != KVT_KERNEL_OK) return room;
+  if (params.sequences.sequences == 0) return KVT_KERNEL_OK;
+  const cudaError_t error = Launch(ArgumentsFor(params, cut, to_fp32, workspace), cut.blocks,
+                                   static_cast<cudaStream_t>(stream));
+  return error == cudaSuccess ? KVT_KERNEL_OK : KVT_KERNEL_LAUNCH_FAILED;
+}
+
 }  // namespace
 
 kvt_kernel_status CheckDecode(const kvt_decode_params* params) {
-  if (params == nullptr || !ParametersMakeSense(*params)) return KVT_KERNEL_INVALID_ARGUMENT;
-  return IsBuilt(*params) ? KVT_KERNEL_OK : KVT_KERNEL_UNSUPPORTED;
+  const auto given = CheckRules({{params != nullptr, "params must be given"}});
+  if (given != KVT_KERNEL_OK) return given;
+  if (const auto status = CheckCache(params->kv); status != KVT_KERNEL_OK) return status;
+  if (const auto status = CheckQueries(*params); status != KVT_KERNEL_OK) return status;
+  return CheckIsBuilt(*params);
+}
+
+kvt_kernel_status DecodeToFp32(const kvt_decode_params& params, void* workspace,
+                               size_t workspace_bytes, void* stream) {
+  return Run(params, /*to_fp32=*/true, workspace, workspace_bytes, stream);
 }
 
 }  // namespace kvtier::kernels
 
 size_t kvt_decode_workspace_bytes(const kvt_decode_params* params) {
   using namespace kvtier::kernels;
-  if (CheckDecode(params) != KVT_KERNEL_OK) return 0;
-  const auto cut = CutFor(*params);
-  return cut ? LayOut(*params, *cut).bytes : 0;
+  Cut cut;
+  if (CheckDecode(params) != KVT_KERNEL_OK || MakeCut(*params, &cut) != KVT_KERNEL_OK) return 0;
+  return LayOut(*params, cut).bytes;
 }
 
 kvt_kernel_status kvt_decode(const kvt_decode_params* params, void* workspace,
                              size_t workspace_bytes, void* stream) {
   using namespace kvtier::kernels;
-  if (const kvt_kernel_status status = CheckDecode(params); status != KVT_KERNEL_OK) return status;
-  const auto cut = CutFor(*params);
-  if (!cut) return KVT_KERNEL_UNSUPPORTED;
-  if (workspace == nullptr || workspace_bytes < LayOut(*params, *cut).bytes) {
-    return KVT_KERNEL_WORKSPACE_TOO_SMALL;
-  }
-  if (params->sequences.sequences == 0) return KVT_KERNEL_OK;
-  const cudaError_t error = Launch(ArgumentsFor(*params, *cut, workspace), cut->blocks,
-                                   static_cast<cudaStream_t>(stream));
-  return error == cudaSuccess ? KVT_KERNEL_OK : KVT_KERNEL_LAUNCH_FAILED;
+  if (params == nullptr) return CheckDecode(params);
+  return Run(*params, /*to_fp32=*/false, workspace, workspace_bytes, stream);
 }

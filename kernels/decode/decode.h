@@ -53,6 +53,7 @@ struct DecodeArguments {
   int32_t group;
   int32_t page_shift;  // log2 of page_tokens
   int32_t per_token_scales;
+  int32_t output_shift;  // log2 of the bytes of an element of output: 2 for fp32, else 1
   DecodeWorkspace workspace;
 };
 

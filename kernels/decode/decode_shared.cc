@@ -6,6 +6,7 @@
 
 #include "kernels/common/arithmetic.h"
 #include "kernels/common/call.h"
+#include "kernels/common/refusal.h"
 #include "kvtier/kernels.h"
 
 namespace kvtier::kernels {
@@ -13,7 +14,8 @@ namespace {
 
 constexpr int kParts = 2;  // of the prefix, and of the own tokens
 
-// Workspace, in order: prefill's, decode's, both parts' outputs, both parts' LSE.
+// Workspace, in order: prefill's, decode's, both parts' outputs in fp32, both parts' LSE. Rounded
+// to 16 bits before the merge, parts would be off by 1.6 times a plain kernel's error.
 struct SharedLayout {
   size_t decode_offset;
   size_t outputs_offset;
@@ -27,7 +29,7 @@ int64_t Rows(const kvt_decode_params& own) {
 
 // Part `part` of both parts' outputs, rows side by side.
 void* PartOutput(const kvt_decode_params& own, char* outputs, int part) {
-  return outputs + part * Rows(own) * own.kv.head_dim * 2;
+  return outputs + part * Rows(own) * own.kv.head_dim * int64_t{sizeof(float)};
 }
 
 // The own tokens' part. The sinks are counted here, and so once.
@@ -70,7 +72,7 @@ kvt_merge_lse_params Merge(const kvt_decode_params& own, const char* outputs, co
   params.partial_lse = lse;
   params.output = own.output;
   params.lse = own.lse;
-  params.partial_dtype = own.query_dtype;
+  params.partial_dtype = KVT_FP32;
   params.output_dtype = own.query_dtype;
   params.parts = kParts;
   params.tokens = own.sequences.sequences;
@@ -86,9 +88,12 @@ kvt_merge_lse_params Merge(const kvt_decode_params& own, const char* outputs, co
 // All three launches are queued or none: the parts write where this says, so what the caller said
 // of output and LSE is checked as decode's own.
 kvt_kernel_status Check(const kvt_decode_shared_params* params) {
-  if (params == nullptr || params->members == nullptr || params->prefixes.sequences <= 0) {
-    return KVT_KERNEL_INVALID_ARGUMENT;
-  }
+  const auto given = CheckRules({{params != nullptr, "params must be given"}});
+  if (given != KVT_KERNEL_OK) return given;
+  const auto prefixes =
+      CheckRules({{params->members != nullptr, "members must be given"},
+                  {params->prefixes.sequences > 0, "prefixes.sequences must be above 0"}});
+  if (prefixes != KVT_KERNEL_OK) return prefixes;
   if (const auto status = CheckDecode(&params->own); status != KVT_KERNEL_OK) return status;
   const kvt_prefill_params prefix =
       PrefixPart(*params, static_cast<char*>(params->own.output), nullptr);
@@ -109,7 +114,8 @@ std::optional<SharedLayout> LayOut(const kvt_decode_shared_params& shared) {
   SharedLayout layout = {};
   layout.decode_offset = AlignUp(prefill_bytes);
   layout.outputs_offset = layout.decode_offset + AlignUp(decode_bytes);
-  layout.lse_offset = layout.outputs_offset + AlignUp(rows * shared.own.kv.head_dim * 2);
+  layout.lse_offset =
+      layout.outputs_offset + AlignUp(rows * shared.own.kv.head_dim * sizeof(float));
   layout.bytes = layout.lse_offset + AlignUp(rows * sizeof(float));
   return layout;
 }
@@ -130,19 +136,18 @@ kvt_kernel_status kvt_decode_shared(const kvt_decode_shared_params* params, void
   if (const auto checked = Check(params); checked != KVT_KERNEL_OK) return checked;
   const auto layout = LayOut(*params);
   if (!layout) return KVT_KERNEL_UNSUPPORTED;
-  if (workspace == nullptr || workspace_bytes < layout->bytes) {
-    return KVT_KERNEL_WORKSPACE_TOO_SMALL;
-  }
+  const auto room = CheckWorkspace(workspace, workspace_bytes, layout->bytes);
+  if (room != KVT_KERNEL_OK) return room;
   auto* const bytes = static_cast<char*>(workspace);
   char* const outputs = bytes + layout->outputs_offset;
   auto* const lse = reinterpret_cast<float*>(bytes + layout->lse_offset);
   const kvt_prefill_params prefix = PrefixPart(*params, outputs, lse);
   const kvt_decode_params own = OwnPart(params->own, outputs, lse);
   const kvt_merge_lse_params merge = Merge(params->own, outputs, lse);
-  kvt_kernel_status status = kvt_prefill(&prefix, bytes, layout->decode_offset, stream);
+  kvt_kernel_status status = PrefillToFp32(prefix, bytes, layout->decode_offset, stream);
   if (status != KVT_KERNEL_OK) return status;
-  status = kvt_decode(&own, bytes + layout->decode_offset,
-                      layout->outputs_offset - layout->decode_offset, stream);
+  status = DecodeToFp32(own, bytes + layout->decode_offset,
+                        layout->outputs_offset - layout->decode_offset, stream);
   if (status != KVT_KERNEL_OK) return status;
   return kvt_merge_lse(&merge, stream);
 }

@@ -114,12 +114,22 @@ __device__ void MergeHead(const DecodeArguments& arguments, const Segment& segme
   float sums[kColumns] = {};
   const DecodePartStats total = AddUpParts(parts, sums);
   const HeadResult result = FinishHead<Traits>(arguments, segment.head, head, total);
-  uint16_t* const output = OutputRow(arguments, segment, head) + lane * kColumns;
+  char* const row_begin = OutputRow(arguments, segment, head);
+  if (WritesFp32(arguments)) {
+    float* const output = reinterpret_cast<float*>(row_begin) + lane * kColumns;
 #pragma unroll
-  for (int c = 0; c < kColumns; c += 2) {
-    const uint32_t low = OutputBits(arguments.params, sums[c] * result.factor);
-    const uint32_t high = OutputBits(arguments.params, sums[c + 1] * result.factor);
-    *reinterpret_cast<uint32_t*>(output + c) = low | (high << 16);
+    for (int c = 0; c < kColumns; c += 2) {
+      *reinterpret_cast<float2*>(output + c) =
+          make_float2(sums[c] * result.factor, sums[c + 1] * result.factor);
+    }
+  } else {
+    uint16_t* const output = reinterpret_cast<uint16_t*>(row_begin) + lane * kColumns;
+#pragma unroll
+    for (int c = 0; c < kColumns; c += 2) {
+      const uint32_t low = OutputBits(arguments.params, sums[c] * result.factor);
+      const uint32_t high = OutputBits(arguments.params, sums[c + 1] * result.factor);
+      *reinterpret_cast<uint32_t*>(output + c) = low | (high << 16);
+    }
   }
   if (lane == 0) WriteLse(arguments, segment, head, result.lse);
 }

@@ -9,6 +9,7 @@
 
 #include "kernels/common/arithmetic.h"
 #include "kernels/common/call.h"
+#include "kernels/common/refusal.h"
 #include "kernels/hopper/tensor_map.h"
 #include "kernels/mla/mla.h"
 #include "kvtier/decode.h"
@@ -20,28 +21,33 @@ constexpr float kLog2E = 1.4426950408889634F;
 constexpr uint64_t kQueryBytes = 2;  // of an element
 constexpr uint32_t kChunkColumns = 64;
 
-bool AreStridesValid(const kvt_mla_decode_params& p) {
+kvt_kernel_status CheckArguments(const kvt_mla_decode_params& p) {
   constexpr int64_t kGranule = 8;  // elements in 16 bytes
   const int64_t latent_granule = p.latent_dtype == KVT_FP8_E4M3 ? 2 * kGranule : kGranule;
-  const bool positive = p.query_sequence_stride > 0 && p.query_head_stride > 0 &&
-                        p.block_stride > 0 && p.token_stride > 0;
-  const bool aligned = (p.query_sequence_stride | p.query_head_stride | p.output_sequence_stride |
-                        p.output_head_stride) %
-                           kGranule ==
-                       0;
-  return positive && aligned && (p.block_stride | p.token_stride) % latent_granule == 0;
-}
-
-bool IsValid(const kvt_mla_decode_params& p) {
-  const bool pointers = p.query && p.output && p.latent && p.sequences.block_table &&
-                        p.sequences.kv_lengths && IsAligned16(p.query) && IsAligned16(p.output) &&
-                        IsAligned16(p.latent);
-  const bool counts = p.q_heads > 0 && p.sequences.sequences >= 0 &&
-                      p.sequences.max_kv_length >= 0 && p.page_tokens >= 16 &&
-                      p.page_tokens <= 256 && IsPowerOfTwo(p.page_tokens);
+  const auto fits = [](int64_t stride, int64_t granule) {
+    return stride > 0 && stride % granule == 0;
+  };
   const bool split = p.split_tokens == 0 ||
                      (p.split_tokens >= KVT_DECODE_MIN_SPLIT && IsPowerOfTwo(p.split_tokens));
-  return pointers && counts && split && AreStridesValid(p) && p.softmax_scale > 0;
+  return CheckRules(
+      {{p.query != nullptr && IsAligned16(p.query), "query must be given, aligned to 16 bytes"},
+       {p.output != nullptr && IsAligned16(p.output), "output must be given, aligned to 16 bytes"},
+       {p.latent != nullptr && IsAligned16(p.latent), "latent must be given, aligned to 16 bytes"},
+       {p.sequences.block_table != nullptr, "sequences.block_table must be given"},
+       {p.sequences.kv_lengths != nullptr, "sequences.kv_lengths must be given"},
+       {p.sequences.sequences >= 0, "sequences.sequences must not be negative"},
+       {p.sequences.max_kv_length >= 0, "sequences.max_kv_length must not be negative"},
+       {p.q_heads > 0, "q_heads must be above 0"},
+       {p.page_tokens >= 16 && p.page_tokens <= 256 && IsPowerOfTwo(p.page_tokens),
+        "page_tokens must be a power of two from 16 to 256"},
+       {fits(p.query_sequence_stride, kGranule) && fits(p.query_head_stride, kGranule),
+        "query strides must be multiples of 16 bytes, above 0"},
+       {(p.output_sequence_stride | p.output_head_stride) % kGranule == 0,
+        "output strides must be multiples of 16 bytes"},
+       {fits(p.block_stride, latent_granule) && fits(p.token_stride, latent_granule),
+        "block_stride and token_stride must be multiples of 16 bytes, above 0"},
+       {split, "split_tokens must be 0 or a power of two from 256 on"},
+       {IsPositive(p.softmax_scale), "softmax_scale must be finite and above 0"}});
 }
 
 int HeadTiles(const kvt_mla_decode_params& p) {
@@ -49,12 +55,18 @@ int HeadTiles(const kvt_mla_decode_params& p) {
 }
 
 kvt_kernel_status Check(const kvt_mla_decode_params* p) {
-  if (p == nullptr || !IsValid(*p)) return KVT_KERNEL_INVALID_ARGUMENT;
-  const bool built = (p->dtype == KVT_BF16 || p->dtype == KVT_FP16) &&
-                     (p->latent_dtype == p->dtype || p->latent_dtype == KVT_FP8_E4M3) &&
-                     p->q_heads <= KVT_MLA_MAX_HEADS &&
-                     int64_t{p->sequences.sequences} * HeadTiles(*p) <= KVT_MLA_MAX_PAIRS;
-  return built ? KVT_KERNEL_OK : KVT_KERNEL_UNSUPPORTED;
+  const auto given = CheckRules({{p != nullptr, "params must be given"}});
+  if (given != KVT_KERNEL_OK) return given;
+  if (const auto status = CheckArguments(*p); status != KVT_KERNEL_OK) return status;
+  const auto types = CheckTypes(
+      {{p->dtype == KVT_BF16 || p->dtype == KVT_FP16, "dtype", p->dtype, "bf16 and fp16"},
+       {p->latent_dtype == p->dtype || p->latent_dtype == KVT_FP8_E4M3, "latent_dtype",
+        p->latent_dtype, "the queries' type and fp8 e4m3"}});
+  if (types != KVT_KERNEL_OK) return types;
+  const int64_t pairs = int64_t{p->sequences.sequences} * HeadTiles(*p);
+  return CheckBuilt(
+      {{p->q_heads <= KVT_MLA_MAX_HEADS, "q_heads", p->q_heads, "1 to 128"},
+       {pairs <= KVT_MLA_MAX_PAIRS, "sequences * tiles of 64 heads", pairs, "up to 16384"}});
 }
 
 // How a step is cut, from what the host knows.
@@ -67,11 +79,13 @@ struct Cut {
 // Nothing if the device cannot run it, or the step has more units than are counted in 31 bits.
 std::optional<Cut> CutFor(const kvt_mla_decode_params& p) {
   Device device;
-  if (!QueryDevice(&device) || device.major != kHopper) return std::nullopt;
+  if (CheckDevice(&device) != KVT_KERNEL_OK) return std::nullopt;
   Cut cut = {.unit_tokens = p.split_tokens > 0 ? p.split_tokens : kMlaTileTokens};
   const int64_t longest = std::max(p.sequences.max_kv_length, 1);
   const int64_t units = p.sequences.sequences * ((longest + cut.unit_tokens - 1) / cut.unit_tokens);
-  if (units > INT32_MAX / 2) return std::nullopt;
+  const auto counted = CheckBuilt({{units <= INT32_MAX / 2, "units of work of the step", units,
+                                    "up to 2^30; longer split_tokens make fewer"}});
+  if (counted != KVT_KERNEL_OK) return std::nullopt;
   cut.chunks = static_cast<int>(
       std::clamp<int64_t>(units, 1, std::max(1, device.processors / HeadTiles(p))));
   cut.slots = p.split_tokens > 0 ? units : int64_t{2} * cut.chunks;
@@ -195,12 +209,14 @@ kvt_kernel_status kvt_mla_decode(const kvt_mla_decode_params* params, void* work
   if (const kvt_kernel_status status = Check(params); status != KVT_KERNEL_OK) return status;
   const auto cut = CutFor(*params);
   if (!cut) return KVT_KERNEL_UNSUPPORTED;
-  if (workspace == nullptr || workspace_bytes < LayOut(*params, *cut).bytes) {
-    return KVT_KERNEL_WORKSPACE_TOO_SMALL;
-  }
+  const auto room = CheckWorkspace(workspace, workspace_bytes, LayOut(*params, *cut).bytes);
+  if (room != KVT_KERNEL_OK) return room;
   if (params->sequences.sequences == 0) return KVT_KERNEL_OK;
   MlaArguments arguments{};
-  if (!MakeArguments(*params, *cut, workspace, &arguments)) return KVT_KERNEL_UNSUPPORTED;
+  if (!MakeArguments(*params, *cut, workspace, &arguments)) {
+    return CheckBuilt({{false, "block_stride", params->block_stride,
+                        "strides below 2^40 bytes, with a driver that knows tensor maps"}});
+  }
   const cudaError_t error = Launch(*params, arguments, cut->chunks * arguments.head_tiles,
                                    static_cast<cudaStream_t>(stream));
   return error == cudaSuccess ? KVT_KERNEL_OK : KVT_KERNEL_LAUNCH_FAILED;

@@ -5,14 +5,13 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
-#include <array>
-#include <atomic>
 #include <bit>
 #include <cstdint>
 
 #include "kernels/blocks/merge_lse.h"
 #include "kernels/common/arithmetic.h"
 #include "kernels/common/call.h"
+#include "kernels/common/refusal.h"
 #include "kernels/hopper/tensor_map.h"
 #include "kernels/prefill/prefill.h"
 #include "kernels/prefill/prefill_choice.h"
@@ -22,24 +21,44 @@ namespace {
 
 constexpr int kMaxGroup = 64;
 
-bool HasTables(const kvt_prefill_params& p) {
-  return p.query_starts && p.sequences.block_table && p.sequences.kv_lengths;
+kvt_kernel_status CheckCache(const kvt_paged_kv& kv) {
+  const int64_t granule = kv.dtype == KVT_FP8_E4M3 ? 16 : 8;  // elements in 16 bytes
+  const auto fits = [granule](int64_t stride) { return stride > 0 && stride % granule == 0; };
+  return CheckRules(
+      {{kv.key != nullptr && IsAligned16(kv.key), "kv.key must be given, aligned to 16 bytes"},
+       {kv.value != nullptr && IsAligned16(kv.value),
+        "kv.value must be given, aligned to 16 bytes"},
+       {kv.kv_heads > 0, "kv.kv_heads must be above 0"},
+       {kv.page_tokens >= 16 && kv.page_tokens <= 256 && IsPowerOfTwo(kv.page_tokens),
+        "kv.page_tokens must be a power of two from 16 to 256"},
+       {fits(kv.block_stride), "kv.block_stride must be a multiple of 16 bytes, above 0"},
+       {fits(kv.token_stride), "kv.token_stride must be a multiple of 16 bytes, above 0"},
+       {fits(kv.head_stride), "kv.head_stride must be a multiple of 16 bytes, above 0"}});
 }
 
-bool IsValidCache(const kvt_paged_kv& kv) {
-  const int64_t granule = kv.dtype == KVT_FP8_E4M3 ? 16 : 8;
-  const bool strides = kv.block_stride > 0 && kv.token_stride > 0 && kv.head_stride > 0 &&
-                       (kv.block_stride | kv.token_stride | kv.head_stride) % granule == 0;
-  const bool page = kv.page_tokens >= 16 && kv.page_tokens <= 256 && IsPowerOfTwo(kv.page_tokens);
-  return kv.key && kv.value && IsAligned16(kv.key) && IsAligned16(kv.value) && strides && page &&
-         kv.kv_heads > 0;
-}
-
-bool IsValidQuery(const kvt_prefill_params& p) {
-  const int64_t strides =
-      p.query_token_stride | p.query_head_stride | p.output_token_stride | p.output_head_stride;
-  return p.query && p.output && IsAligned16(p.query) && IsAligned16(p.output) && strides % 8 == 0 &&
-         p.query_tokens >= 0 && p.q_heads > 0;
+// REQUIRES: a checked cache.
+kvt_kernel_status CheckQueries(const kvt_prefill_params& p) {
+  return CheckRules(
+      {{p.query != nullptr && IsAligned16(p.query), "query must be given, aligned to 16 bytes"},
+       {p.output != nullptr && IsAligned16(p.output), "output must be given, aligned to 16 bytes"},
+       {(p.query_token_stride | p.query_head_stride) % 8 == 0,
+        "query strides must be multiples of 16 bytes"},
+       {(p.output_token_stride | p.output_head_stride) % 8 == 0,
+        "output strides must be multiples of 16 bytes"},
+       {p.query_starts != nullptr, "query_starts must be given"},
+       {p.query_tokens >= 0, "query_tokens must not be negative"},
+       {p.sequences.block_table != nullptr, "sequences.block_table must be given"},
+       {p.sequences.kv_lengths != nullptr, "sequences.kv_lengths must be given"},
+       {p.sequences.sequences >= 0, "sequences.sequences must not be negative"},
+       {p.sequences.max_kv_length >= 0, "sequences.max_kv_length must not be negative"},
+       {p.q_heads > 0 && p.q_heads % p.kv.kv_heads == 0,
+        "q_heads must be a multiple of kv.kv_heads, above 0"},
+       {IsPositive(p.softmax_scale), "softmax_scale must be finite and above 0"},
+       {IsZeroOrPositive(p.soft_cap), "soft_cap must be finite and not negative"},
+       {p.window_tokens >= 0, "window_tokens must not be negative"},
+       {p.splits >= 0 && p.splits <= KVT_PREFILL_MAX_SPLITS, "splits must be from 0 to 64"},
+       {p.tokens_behind == nullptr || p.causal == 0,
+        "tokens_behind must be null where attention is causal"}});
 }
 
 // As much of a page as divides a tile.
@@ -64,13 +83,19 @@ WorkspaceLayout LayOut(const kvt_prefill_params& p, int32_t splits) {
   return layout;
 }
 
-bool MakePlan(const kvt_prefill_params& p, const PrefillChoice& choice, char* workspace,
-              PrefillPlan* plan) {
+bool MakePlan(const kvt_prefill_params& p, const PrefillChoice& choice, bool to_fp32,
+              char* workspace, PrefillPlan* plan) {
   const WorkspaceLayout layout = LayOut(p, choice.splits);
   plan->params = p;
   plan->counters = reinterpret_cast<PrefillCounters*>(workspace);
   plan->partial_lse = reinterpret_cast<float*>(workspace + layout.partial_lse);
   plan->partial_output = reinterpret_cast<float*>(workspace + layout.partial_output);
+  plan->writes_partials = choice.splits > 1 || to_fp32;
+  if (choice.splits == 1 && to_fp32) {
+    // A part is fp32 anyway: the only one is the output itself.
+    plan->partial_lse = p.lse;
+    plan->partial_output = static_cast<float*>(p.output);
+  }
   plan->group = p.q_heads / p.kv.kv_heads;
   plan->group_inverse = (65536 + plan->group - 1) / plan->group;
   plan->splits = choice.splits;
@@ -106,7 +131,7 @@ cudaError_t Launch(const PrefillPlan& plan, const PrefillChoice& choice, const D
   }
 }
 
-kvt_kernel_status Merge(const PrefillPlan& plan, cudaStream_t stream) {
+kvt_kernel_status Merge(const PrefillPlan& plan, bool to_fp32, cudaStream_t stream) {
   const kvt_prefill_params& p = plan.params;
   const kvt_merge_lse_params merge = {
       .partials = plan.partial_output,
@@ -114,7 +139,7 @@ kvt_kernel_status Merge(const PrefillPlan& plan, cudaStream_t stream) {
       .output = p.output,
       .lse = p.lse,
       .partial_dtype = KVT_FP32,
-      .output_dtype = p.query_dtype,
+      .output_dtype = to_fp32 ? KVT_FP32 : p.query_dtype,
       .parts = plan.splits,
       .tokens = p.query_tokens,
       .heads = p.q_heads,
@@ -127,22 +152,49 @@ kvt_kernel_status Merge(const PrefillPlan& plan, cudaStream_t stream) {
   return LaunchMergeLse(merge, p.query_starts + p.sequences.sequences, stream);
 }
 
+kvt_kernel_status Run(const kvt_prefill_params& params, bool to_fp32, void* workspace,
+                      size_t workspace_bytes, void* stream) {
+  if (const auto status = CheckPrefill(&params); status != KVT_KERNEL_OK) return status;
+  Device device;
+  if (const auto status = CheckDevice(&device); status != KVT_KERNEL_OK) return status;
+  if (params.query_tokens == 0 || params.sequences.sequences == 0) return KVT_KERNEL_OK;
+  const PrefillChoice choice = ChoosePrefill(params, device);
+  const auto given = CheckRules({{workspace != nullptr, "a workspace must be given"}});
+  if (given != KVT_KERNEL_OK) return given;
+  const auto room = CheckWorkspace(workspace, workspace_bytes,
+                                   static_cast<size_t>(LayOut(params, choice.splits).bytes));
+  if (room != KVT_KERNEL_OK) return room;
+  PrefillPlan plan{};
+  if (!MakePlan(params, choice, to_fp32, static_cast<char*>(workspace), &plan)) {
+    return CheckBuilt({{false, "kv.block_stride", params.kv.block_stride,
+                        "strides below 2^40 bytes, with a driver that knows tensor maps"}});
+  }
+  const auto on = static_cast<cudaStream_t>(stream);
+  if (Launch(plan, choice, device, on) != cudaSuccess) return KVT_KERNEL_LAUNCH_FAILED;
+  return choice.splits > 1 ? Merge(plan, to_fp32, on) : KVT_KERNEL_OK;
+}
+
 }  // namespace
 
 kvt_kernel_status CheckPrefill(const kvt_prefill_params* p) {
-  if (p == nullptr || !HasTables(*p) || !IsValidCache(p->kv) || !IsValidQuery(*p) ||
-      p->sequences.sequences < 0 || p->sequences.max_kv_length < 0 ||
-      p->q_heads % p->kv.kv_heads != 0 || p->splits < 0 || p->splits > KVT_PREFILL_MAX_SPLITS ||
-      p->window_tokens < 0 || !(p->soft_cap >= 0) || !(p->softmax_scale > 0) ||
-      (p->tokens_behind != nullptr && p->causal != 0)) {
-    return KVT_KERNEL_INVALID_ARGUMENT;
-  }
-  const bool types = (p->query_dtype == KVT_BF16 || p->query_dtype == KVT_FP16) &&
-                     (p->kv.dtype == p->query_dtype || p->kv.dtype == KVT_FP8_E4M3);
+  const auto given = CheckRules({{p != nullptr, "params must be given"}});
+  if (given != KVT_KERNEL_OK) return given;
+  if (const auto status = CheckCache(p->kv); status != KVT_KERNEL_OK) return status;
+  if (const auto status = CheckQueries(*p); status != KVT_KERNEL_OK) return status;
+  const auto types = CheckTypes({{p->query_dtype == KVT_BF16 || p->query_dtype == KVT_FP16,
+                                  "query_dtype", p->query_dtype, "bf16 and fp16"},
+                                 {p->kv.dtype == p->query_dtype || p->kv.dtype == KVT_FP8_E4M3,
+                                  "kv.dtype", p->kv.dtype, "the queries' type and fp8 e4m3"}});
+  if (types != KVT_KERNEL_OK) return types;
   const int dim = p->kv.head_dim;
-  const bool built =
-      (dim == 64 || dim == 128 || dim == 256) && p->q_heads / p->kv.kv_heads <= kMaxGroup;
-  return types && built ? KVT_KERNEL_OK : KVT_KERNEL_UNSUPPORTED;
+  const int group = p->q_heads / p->kv.kv_heads;
+  return CheckBuilt({{dim == 64 || dim == 128 || dim == 256, "kv.head_dim", dim, "64, 128 and 256"},
+                     {group <= kMaxGroup, "q_heads / kv.kv_heads", group, "1 to 64"}});
+}
+
+kvt_kernel_status PrefillToFp32(const kvt_prefill_params& params, void* workspace,
+                                size_t workspace_bytes, void* stream) {
+  return Run(params, /*to_fp32=*/true, workspace, workspace_bytes, stream);
 }
 
 }  // namespace kvtier::kernels
@@ -150,29 +202,13 @@ kvt_kernel_status CheckPrefill(const kvt_prefill_params* p) {
 size_t kvt_prefill_workspace_bytes(const kvt_prefill_params* params) {
   using namespace kvtier::kernels;
   Device device;
-  if (CheckPrefill(params) != KVT_KERNEL_OK || !QueryDevice(&device)) return 0;
+  if (CheckPrefill(params) != KVT_KERNEL_OK || CheckDevice(&device) != KVT_KERNEL_OK) return 0;
   return static_cast<size_t>(LayOut(*params, ChoosePrefill(*params, device).splits).bytes);
 }
 
 kvt_kernel_status kvt_prefill(const kvt_prefill_params* params, void* workspace,
                               size_t workspace_bytes, void* stream) {
   using namespace kvtier::kernels;
-  const kvt_kernel_status status = CheckPrefill(params);
-  if (status != KVT_KERNEL_OK) return status;
-  Device device;
-  if (!QueryDevice(&device)) return KVT_KERNEL_LAUNCH_FAILED;
-  if (device.major != kHopper) return KVT_KERNEL_UNSUPPORTED;
-  if (params->query_tokens == 0 || params->sequences.sequences == 0) return KVT_KERNEL_OK;
-  const PrefillChoice choice = ChoosePrefill(*params, device);
-  if (workspace == nullptr) return KVT_KERNEL_INVALID_ARGUMENT;
-  if (static_cast<int64_t>(workspace_bytes) < LayOut(*params, choice.splits).bytes) {
-    return KVT_KERNEL_WORKSPACE_TOO_SMALL;
-  }
-  PrefillPlan plan{};
-  if (!MakePlan(*params, choice, static_cast<char*>(workspace), &plan)) {
-    return KVT_KERNEL_UNSUPPORTED;
-  }
-  const auto on = static_cast<cudaStream_t>(stream);
-  if (Launch(plan, choice, device, on) != cudaSuccess) return KVT_KERNEL_LAUNCH_FAILED;
-  return choice.splits > 1 ? Merge(plan, on) : KVT_KERNEL_OK;
+  if (params == nullptr) return CheckPrefill(params);
+  return Run(*params, /*to_fp32=*/false, workspace, workspace_bytes, stream);
 }

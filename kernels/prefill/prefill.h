@@ -39,7 +39,7 @@ struct PrefillPlan {
   CUtensorMap value_map;
   kvt_prefill_params params;
   PrefillCounters* counters;
-  float* partial_output;   // [splits, query_tokens, q_heads, head_dim]; only if splits > 1
+  float* partial_output;   // [splits, query_tokens, q_heads, head_dim]; only if writes_partials
   float* partial_lse;      // [splits, query_tokens, q_heads]
   int32_t group;           // query heads for each KV head
   uint32_t group_inverse;  // ceil(2^16 / group): rows of a tile are divided by multiplication
@@ -52,6 +52,8 @@ struct PrefillPlan {
   int32_t tables_first;
   int32_t draws_items;  // short queries: items are drawn from the counter, not dealt out in turn
   int32_t scales_per_token;  // fp8: scales differ along tokens, so they cannot wait for the end
+  // Results leave as fp32 to partial_output and partial_lse, whether or not keys are split.
+  int32_t writes_partials;
 };
 
 // The kernel for long queries. The plan's head_dim is one that is built. `ctas`: at most one for

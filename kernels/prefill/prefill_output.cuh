@@ -41,7 +41,7 @@ class OutputWriter {
     }
     StoreLse(item, rows, lse);
     RescaleRows(output, factor);
-    if (plan_.splits > 1) {
+    if (plan_.writes_partials) {
       StorePartial(item, rows, output);
     } else {
       StoreOutput(item, rows, output, stage);
@@ -55,7 +55,7 @@ class OutputWriter {
   __device__ __forceinline__ void StoreLse(const PrefillItem& item, int32_t rows,
                                            const float (&lse)[2]) const {
     const kvt_prefill_params& p = plan_.params;
-    const bool is_part = plan_.splits > 1;
+    const bool is_part = plan_.writes_partials;
     if (!is_part && p.lse == nullptr) return;
     float* to =
         is_part ? plan_.partial_lse + int64_t{item.split} * p.query_tokens * p.q_heads : p.lse;

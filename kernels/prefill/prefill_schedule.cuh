@@ -101,7 +101,9 @@ class PrefillSchedule {
     if (sequence < p.sequences.sequences) {
       query_start_ = p.query_starts[sequence];
       query_length_ = max(0, p.query_starts[sequence + 1] - query_start_);
-      kv_length_ = p.sequences.kv_lengths[sequence];
+      // Lengths above the promised maximum are cut, as decode does: block tables have no more
+      // entries.
+      kv_length_ = min(max(0, p.sequences.kv_lengths[sequence]), p.sequences.max_kv_length);
     }
     items_ = int64_t{Tiles(query_length_)} * p.kv.kv_heads * plan_.splits;
     items_up_to_ = items_;

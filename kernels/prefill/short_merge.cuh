@@ -104,7 +104,7 @@ class ShortMerger {
   __device__ void WriteLse(const PrefillItem& item, int64_t token, int32_t head, float lse) const {
     const kvt_prefill_params& p = plan_.params;
     const int64_t at = token * p.q_heads + head;
-    if (plan_.splits > 1) {
+    if (plan_.writes_partials) {
       plan_.partial_lse[int64_t{item.split} * p.query_tokens * p.q_heads + at] = lse;
     } else if (p.lse != nullptr) {
       p.lse[at] = lse;
@@ -115,7 +115,7 @@ class ShortMerger {
                         const float4& v) const {
     const kvt_prefill_params& p = plan_.params;
     const bool bf16 = WritesBf16<Traits>(plan_);
-    if (plan_.splits > 1) {
+    if (plan_.writes_partials) {
       const int64_t row = (item.split * int64_t{p.query_tokens} + token) * p.q_heads + head;
       *reinterpret_cast<float4*>(plan_.partial_output + row * Traits::kHeadDim + column) = v;
       return;

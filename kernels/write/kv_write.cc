@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "kernels/common/arithmetic.h"
+#include "kernels/common/refusal.h"
 #include "kernels/write/kv_write.h"
 
 namespace kvtier::kernels {
@@ -16,42 +17,73 @@ namespace {
 
 constexpr int32_t kThreadElements = 16;  // of a row
 
-bool IsValidRope(const kvt_rope& rope, int32_t head_dim) {
-  if (rope.style == KVT_ROPE_NONE) return true;
-  return (rope.style == KVT_ROPE_NEOX || rope.style == KVT_ROPE_GPTJ) && rope.positions &&
-         rope.cos_sin && IsAligned16(rope.cos_sin) && rope.rotary_dim > 0 &&
-         rope.rotary_dim % 16 == 0 && rope.rotary_dim <= head_dim;
+kvt_kernel_status CheckRope(const kvt_rope& rope, int32_t head_dim) {
+  if (rope.style == KVT_ROPE_NONE) return KVT_KERNEL_OK;
+  return CheckRules(
+      {{rope.style == KVT_ROPE_NEOX || rope.style == KVT_ROPE_GPTJ,
+        "rope.style must be a known one"},
+       {rope.positions != nullptr, "rope.positions must be given"},
+       {rope.cos_sin != nullptr && IsAligned16(rope.cos_sin),
+        "rope.cos_sin must be given, aligned to 16 bytes"},
+       {rope.rotary_dim > 0 && rope.rotary_dim % 16 == 0 && rope.rotary_dim <= head_dim,
+        "rope.rotary_dim must be a multiple of 16, above 0 and at most head_dim"}});
 }
 
-bool AreAligned(const kvt_kv_write_params& p) {
-  const kvt_paged_kv& c = p.cache;
+kvt_kernel_status CheckCache(const kvt_paged_kv& c) {
+  const int64_t granule = c.dtype == KVT_FP8_E4M3 ? 16 : 8;  // elements in 16 bytes
+  return CheckRules(
+      {{c.key != nullptr && IsAligned16(c.key), "cache.key must be given, aligned to 16 bytes"},
+       {c.value != nullptr && IsAligned16(c.value),
+        "cache.value must be given, aligned to 16 bytes"},
+       {c.kv_heads > 0, "cache.kv_heads must be above 0"},
+       {IsPowerOfTwo(c.page_tokens) && c.page_tokens >= 16 && c.page_tokens <= 256,
+        "cache.page_tokens must be a power of two from 16 to 256"},
+       {(c.block_stride | c.token_stride | c.head_stride) % granule == 0,
+        "cache strides must be multiples of 16 bytes"}});
+}
+
+kvt_kernel_status CheckRows(const kvt_kv_write_params& p) {
   constexpr int64_t kGranule = 8;  // elements in 16 bytes
   const int64_t inputs =
       p.key_token_stride | p.key_head_stride | p.value_token_stride | p.value_head_stride;
   const int64_t queries = p.query_token_stride | p.query_head_stride | p.query_output_token_stride |
                           p.query_output_head_stride;
-  const int64_t cache = c.block_stride | c.token_stride | c.head_stride;
-  return IsAligned16(p.key) && IsAligned16(p.value) && IsAligned16(p.query) &&
-         IsAligned16(p.query_output) && IsAligned16(c.key) && IsAligned16(c.value) &&
-         inputs % kGranule == 0 && (p.query == nullptr || queries % kGranule == 0) &&
-         cache % (c.dtype == KVT_FP8_E4M3 ? 2 * kGranule : kGranule) == 0;
+  const bool no_query = p.query == nullptr;
+  return CheckRules(
+      {{p.key != nullptr && IsAligned16(p.key), "key must be given, aligned to 16 bytes"},
+       {p.value != nullptr && IsAligned16(p.value), "value must be given, aligned to 16 bytes"},
+       {p.slot_mapping != nullptr, "slot_mapping must be given"},
+       {p.tokens >= 0, "tokens must not be negative"},
+       {inputs % kGranule == 0, "key and value strides must be multiples of 16 bytes"},
+       {IsAligned16(p.query) && IsAligned16(p.query_output),
+        "query and query_output must be aligned to 16 bytes"},
+       {no_query || p.query_output != nullptr, "query_output must be given where query is"},
+       {no_query || p.query_heads > 0, "query_heads must be above 0 where query is given"},
+       {no_query || queries % kGranule == 0, "query strides must be multiples of 16 bytes"},
+       {!p.dynamic_scales || (p.cache.key_scales.values && p.cache.value_scales.values),
+        "cache scales must be given where dynamic_scales is set"}});
 }
 
-bool IsValid(const kvt_kv_write_params& p) {
-  const kvt_paged_kv& c = p.cache;
-  const bool tables = p.key && p.value && p.slot_mapping && c.key && c.value;
-  const bool counts = p.tokens >= 0 && c.kv_heads > 0 && IsPowerOfTwo(c.page_tokens) &&
-                      c.page_tokens >= 16 && c.page_tokens <= 256;
-  const bool query = p.query == nullptr || (p.query_output != nullptr && p.query_heads > 0);
-  const bool scales = !p.dynamic_scales || (c.key_scales.values && c.value_scales.values);
-  return tables && counts && query && scales && AreAligned(p) && IsValidRope(p.rope, c.head_dim);
+kvt_kernel_status CheckIsBuilt(const kvt_kv_write_params& p) {
+  const auto types =
+      CheckTypes({{p.dtype == KVT_BF16 || p.dtype == KVT_FP16, "dtype", p.dtype, "bf16 and fp16"},
+                  {p.cache.dtype == p.dtype || p.cache.dtype == KVT_FP8_E4M3, "cache.dtype",
+                   p.cache.dtype, "the inputs' type and fp8 e4m3"}});
+  if (types != KVT_KERNEL_OK) return types;
+  const int32_t dim = p.cache.head_dim;
+  return CheckBuilt({{IsPowerOfTwo(dim) && dim >= kThreadElements && dim <= 256, "cache.head_dim",
+                      dim, "16, 32, 64, 128 and 256"}});
 }
 
-bool IsBuilt(const kvt_kv_write_params& p) {
-  const bool sixteen_bit = p.dtype == KVT_BF16 || p.dtype == KVT_FP16;
-  const bool fits = p.cache.dtype == p.dtype || p.cache.dtype == KVT_FP8_E4M3;
-  return sixteen_bit && fits && IsPowerOfTwo(p.cache.head_dim) &&
-         p.cache.head_dim >= kThreadElements && p.cache.head_dim <= 256;
+kvt_kernel_status Check(const kvt_kv_write_params* p) {
+  const auto given = CheckRules({{p != nullptr, "params must be given"}});
+  if (given != KVT_KERNEL_OK) return given;
+  if (const auto status = CheckCache(p->cache); status != KVT_KERNEL_OK) return status;
+  if (const auto status = CheckRows(*p); status != KVT_KERNEL_OK) return status;
+  if (const auto status = CheckRope(p->rope, p->cache.head_dim); status != KVT_KERNEL_OK) {
+    return status;
+  }
+  return CheckIsBuilt(*p);
 }
 
 uint32_t UpToWhole(uint32_t count, uint32_t unit) { return (count + unit - 1) / unit; }
@@ -92,16 +124,16 @@ WritePlan PlanWrite(const kvt_kv_write_params& params, const WriteShape& shape, 
 
 kvt_kernel_status kvt_kv_write(const kvt_kv_write_params* params, void* stream) {
   using namespace kvtier::kernels;
-  if (params == nullptr || !IsValid(*params)) return KVT_KERNEL_INVALID_ARGUMENT;
-  if (!IsBuilt(*params)) return KVT_KERNEL_UNSUPPORTED;
+  if (const auto status = Check(params); status != KVT_KERNEL_OK) return status;
   if (params->tokens == 0) return KVT_KERNEL_OK;
   const int64_t heads =
       int64_t{params->cache.kv_heads} + (params->query != nullptr ? params->query_heads : 0);
-  if (heads * params->tokens * params->cache.head_dim / kThreadElements >= INT32_MAX) {
-    return KVT_KERNEL_UNSUPPORTED;
-  }
+  const int64_t threads = heads * params->tokens * params->cache.head_dim / kThreadElements;
+  const auto counted =
+      CheckBuilt({{threads < INT32_MAX, "tokens * heads * head_dim / 16", threads, "below 2^31"}});
+  if (counted != KVT_KERNEL_OK) return counted;
   Device device;
-  if (!QueryDevice(&device)) return KVT_KERNEL_LAUNCH_FAILED;
+  if (const auto status = CheckDevice(&device); status != KVT_KERNEL_OK) return status;
   const auto on = static_cast<cudaStream_t>(stream);
   const cudaError_t error = params->dtype == KVT_BF16
                                 ? LaunchKvWrite<Operands::kBf16>(*params, device.processors, on)

@@ -83,7 +83,7 @@ class ClientKillTest : public DaemonTest {
     return client->Finish();
   }
 
-  // True when nobody but the idle witness is known to the daemon, and nobody holds anything.
+  // True when no client but the idle witness is known to the daemon, and none holds a block.
   [[nodiscard]] bool IsQuiet() {
     const boost::json::value document = Admin("status");
     const JsonView status(&document);
@@ -134,7 +134,7 @@ class ClientKillTest : public DaemonTest {
   std::string trace_path_;
   // Held while a request is played, or while nothing may be.
   std::mutex turn_;
-  // Held by whoever is next, so that the witness cannot take every turn.
+  // Held by the client whose turn is next, so that the witness cannot take every turn.
   std::mutex line_;
 };
 

@@ -24,7 +24,7 @@ namespace {
 constexpr size_t kPrologueBytes = 8;
 constexpr double kMaxProducts = 0x1p43;
 
-// Addresses that nobody reads at.
+// Addresses that no code reads at.
 std::byte* const kPool = reinterpret_cast<std::byte*>(uintptr_t{1} << 40);
 std::byte* const kWorkspace = reinterpret_cast<std::byte*>(uintptr_t{1} << 44);
 

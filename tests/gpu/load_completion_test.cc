@@ -11,7 +11,7 @@
 
 #include "base/byte_size.h"
 #include "tests/gpu/gpu_daemon_fixture.h"
-#include "tools/support/client_error.h"
+#include "tools/support/admin.h"
 
 namespace kvtier {
 namespace {

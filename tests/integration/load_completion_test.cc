@@ -8,7 +8,7 @@
 #include <optional>
 
 #include "base/byte_size.h"
-#include "tools/support/client_error.h"
+#include "tools/support/admin.h"
 
 namespace kvtier {
 namespace {

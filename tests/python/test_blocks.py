@@ -67,7 +67,10 @@ class BlocksTest(DaemonTestCase):
         for reason, call in (
             ("bad_index", lambda: pool.release([kvtier.Block(1 << 32, 0, 0)])),
             ("bad_attachment", lambda: pool.release([block, kvtier.Block(0, 0, -1)])),
-            ("bad_tokens", lambda: pool.commit([kvtier.CommitEntry(block, bytes(32), None, 0, -1)])),
+            (
+                "bad_tokens",
+                lambda: pool.commit([kvtier.CommitEntry(block, bytes(32), None, 0, -1)]),
+            ),
             ("bad_hash", lambda: pool.commit([kvtier.CommitEntry(block, b"", None, 0, 1)])),
             ("bad_hash", lambda: pool.commit([kvtier.CommitEntry(block, bytes(32), b"", 1, 1)])),
             (

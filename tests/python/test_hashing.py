@@ -65,7 +65,7 @@ class HashingTest(unittest.TestCase):
                 else:
                     self.assertEqual(len(hashes), blocks)
 
-    def test_a_salt_that_looks_like_a_loras_name_is_another_identity_from_version_2_on(self):
+    def test_a_salt_that_looks_like_a_loras_name_differs_from_version_2_on(self):
         names = [kvtier.PromptIdentity(lora="sql"), kvtier.PromptIdentity(cache_salt="sql")]
         first, second = (
             [kvtier.hash_blocks(range(16), identity=one, recipe=recipe) for one in names]
@@ -83,7 +83,8 @@ class HashingTest(unittest.TestCase):
             {"seed": "7", "lora": "sql", "cache_salt": "söl", "items": items},
         ):
             identity = kvtier.PromptIdentity(**given)
-            made = hashing._vllm_hashes(np.array(tokens, np.uint32), 16, identity, kvtier.RECIPES[0], 0)
+            array = np.array(tokens, np.uint32)
+            made = hashing._vllm_hashes(array, 16, identity, kvtier.RECIPES[0], 0)
             self.assertEqual(made, kvtier.hash_blocks(tokens, 16, identity))
 
     def test_what_a_recipe_does_not_hash_is_refused_by_name(self):

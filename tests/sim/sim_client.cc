@@ -90,7 +90,7 @@ void SimClient::Acquire(Sequence sequence) {
 
 void SimClient::OnAcquired(uint64_t id, const Result<AcquireReply>& result) {
   const auto found = sequences_.find(id);
-  SIM_CHECK(found != sequences_.end(), "an acquire was answered that nobody made");
+  SIM_CHECK(found != sequences_.end(), "an acquire was answered that this client did not make");
   Sequence& sequence = found->second;
   SIM_CHECK(!sequence.answered, "an acquire was answered twice");
   if (!result) {
@@ -257,7 +257,7 @@ void SimClient::CommitNext(Sequence* sequence) {
 
 void SimClient::CheckPattern(SimPool pool, BlockHandle block) {
   SIM_CHECK(MatchesHash(PatternOf(pool, block), context_.world.Bytes(pool, block)),
-            "somebody wrote to a private block");
+            "a private block was written to by another than its owner");
 }
 
 void SimClient::ReleaseSome() {

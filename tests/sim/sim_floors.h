@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is reserved for a tenant, tried out: others store more than the tiers hold and take nothing
-// of it; the tenant comes back and gets all of it from whoever has it.
+// of it; the tenant comes back and gets all of it from those that have it.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ class SimFloors {
 
   // What was asked of one trial.
   struct Terms {
-    SessionId session;  // of nobody
+    SessionId session;  // of no client
     // The disk keeps what is written to it: no faults, now or earlier.
     bool disk_sound = false;
   };

@@ -27,7 +27,7 @@ std::string NameOf(uint32_t name_space, const BlockHash& hash) {
 
 void SimOracle::OnPrivate(const SimBlock& block) {
   const auto [place, inserted] = owned_.try_emplace({block.pool, block.handle.index});
-  SIM_CHECK(inserted, NameOf(block) + " was given out although somebody has it");
+  SIM_CHECK(inserted, NameOf(block) + " was given out although a client has it");
   place->second = {.generation = block.handle.generation, .kind = Owned::Kind::kPrivate};
 }
 
@@ -130,7 +130,7 @@ int64_t SimOracle::TtlMs(uint32_t name_space, const BlockHash& hash) const {
   return memory ? options.memory_ttl_ms : options.extended_ttl_ms;
 }
 
-// A block past its time is served to nobody. Times are kept in seconds.
+// A block past its time is not served. Times are kept in seconds.
 void SimOracle::CheckLifetime(uint32_t name_space, const BlockHash& hash) {
   constexpr int64_t kSlackMs = 1000;
   const Truth& truth = TruthOf(name_space, hash);

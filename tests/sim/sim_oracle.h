@@ -31,7 +31,7 @@ class SimOracle {
       : plan_(plan), world_(*world), universe_(universe) {}
 
   // --- what happened ---
-  // A private block was given out: nobody else may own it.
+  // A private block was given out: no other client may own it.
   void OnPrivate(const SimBlock& block);
   void OnPrivateReleased(const SimBlock& block);
   // A private block's owner is gone, its process may still write.
@@ -49,7 +49,7 @@ class SimOracle {
   // Nothing is under way: the index has heard of all uses before the last tick.
   void OnQuiet();
 
-  // One of the blocks that somebody owns, if there are any: for those who do not.
+  // One of the blocks that some client owns, if there are any: for clients that do not.
   [[nodiscard]] std::optional<SimBlock> AnyOwned(SeededRandom& random) const;
 
   // --- judgement ---

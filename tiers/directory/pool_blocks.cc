@@ -38,10 +38,15 @@ void PoolBlocks::Commit(BlockIndex block, EntryIndex entry, PoolBlockList* list)
   record.references = 1;
 }
 
-void PoolBlocks::Quarantine(PoolBlockList* list) {
-  for (BlockIndex block = list->first; block != kNoBlock; block = blocks_[block.value].next) {
+uint32_t PoolBlocks::Quarantine(PoolBlockList* from, PoolBlockList* to, uint32_t most) {
+  uint32_t moved = 0;
+  for (; moved < most && from->size > 0; ++moved) {
+    const BlockIndex block = from->first;
     Apply(block, PoolEvent::kQuarantine);
+    Unlink(block, from);
+    Link(block, to);
   }
+  return moved;
 }
 
 void PoolBlocks::Free(BlockIndex block, PoolBlockList* list) {

@@ -57,8 +57,8 @@ class PoolBlocks {
   void Unpin(BlockIndex block) { Apply(block, PoolEvent::kUnpin); }
   // committed -> orphaned: the block has lost its entry. REQUIRES: references > 0.
   void Orphan(BlockIndex block);
-  // private -> quarantined, all of them, keeping the list.
-  void Quarantine(PoolBlockList* list);
+  // private -> quarantined, at most `most` of them, from one list to the other. Returns how many.
+  uint32_t Quarantine(PoolBlockList* from, PoolBlockList* to, uint32_t most);
   // Any state -> free, with a new generation. `list` is the one a private or quarantined block is
   // in, else null. REQUIRES: no pins.
   void Free(BlockIndex block, PoolBlockList* list);

@@ -90,8 +90,8 @@ void DiskSlots::RestoreRecord(const IndexRecord& record, const std::vector<uint3
   const EntryIndex index =
       state_.AddEntry(record.key, record.tokens, record.depth, record.retention);
   BlockEntry& entry = state_[index];
-  entry.created_s = record.created_s;
-  entry.last_use_s = entry.indexed_use_s = record.last_use_s;
+  entry.created_s = state_.FromWallS(record.created_s);
+  entry.last_use_s = entry.indexed_use_s = state_.FromWallS(record.last_use_s);
   if (!allocator_.Claim(record.location.offset, slots, index)) {
     state_.CountDrop(record.key, Tier::kDisk, DropReason::kStaleIndex);
     committer_.Delete(record.key, record.location, IndexCommitter::Slot::kKeep);

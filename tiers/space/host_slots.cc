@@ -12,6 +12,9 @@ namespace {
 
 // Blocks beyond a lowered cap leave in stretches, so that they do not hold the event loop.
 constexpr int kCapEvictionsPerCall = 1024;
+// So many blocks that cannot leave are passed over in one call, so that a tier full of pinned
+// blocks does not hold the event loop.
+constexpr uint64_t kPassedOverPerCall = 1024;
 
 }  // namespace
 
@@ -157,47 +160,73 @@ HostSlots::Outcome HostSlots::EvictFor(const Room& room) {
   bool passing = false;
   const bool own = room.from == Room::From::kOwn;
   const uint64_t candidates = own ? shares_[room.tenant.value].ready : ready_blocks_;
-  for (uint64_t tries = candidates; tries > 0; --tries) {
+  std::vector<uint64_t> blocked_slabs;
+  for (uint64_t tries = std::min(candidates, kPassedOverPerCall); tries > 0; --tries) {
     const EntryIndex coldest = Coldest(room, &passing);
     if (coldest == kNoEntry) break;
     const BlockEntry& entry = state_[coldest];
-    if (Kept(entry)) {
-      Freshen(coldest);
+    const uint64_t slab = SlabOf(entry);
+    const bool whole_slab =
+        !own && allocator_.ClassAt(slab * allocator_.slab_bytes()) != room.slots;
+    if (Kept(entry) || (whole_slab && std::ranges::count(blocked_slabs, slab) > 0)) {
+      PassOver(coldest);
       continue;
     }
     if (!entry.EvictableFromHost(state_.has_disk())) {
       to_disk_.Want(coldest);
       return Outcome::kWait;
     }
-    if (!own && allocator_.ClassAt(entry.host_slot.value * kHostSlotUnit) != room.slots) {
-      return EvictSlab(coldest) ? Outcome::kAllocated : Outcome::kWait;
+    if (!whole_slab) {
+      const DropReason reason = ReasonFor(entry);
+      passed_over_ = 0;
+      Drop(coldest, own && reason == DropReason::kLru ? DropReason::kTenantCap : reason);
+      return Outcome::kAllocated;
     }
-    const DropReason reason = ReasonFor(entry);
-    Drop(coldest, own && reason == DropReason::kLru ? DropReason::kTenantCap : reason);
-    return Outcome::kAllocated;
+    const SlabEviction eviction = EvictSlab(coldest);
+    if (eviction == SlabEviction::kDone) passed_over_ = 0;
+    if (eviction != SlabEviction::kBlocked) {
+      return eviction == SlabEviction::kDone ? Outcome::kAllocated : Outcome::kWait;
+    }
+    blocked_slabs.push_back(slab);
+    PassOver(coldest);
   }
+  if (passed_over_ < candidates && candidates > kPassedOverPerCall) {
+    // There are more to look at, in an event of their own.
+    state_.SchedulePump();
+    return Outcome::kWait;
+  }
+  passed_over_ = 0;
   return passing || MoreToCome(room) ? Outcome::kWait : Outcome::kFull;
 }
 
-bool HostSlots::EvictSlab(EntryIndex coldest) {
-  bool ready = true;
+void HostSlots::PassOver(EntryIndex index) {
+  Freshen(index);
+  ++passed_over_;
+}
+
+HostSlots::SlabEviction HostSlots::EvictSlab(EntryIndex coldest) {
+  SlabEviction outcome = SlabEviction::kDone;
   std::vector<EntryIndex> owners;
-  allocator_.ForEachInSlab(state_[coldest].host_slot.value * kHostSlotUnit,
-                           [&](uint64_t, EntryIndex owner) {
-                             const BlockEntry& entry = state_[owner];
-                             owners.push_back(owner);
-                             const bool evictable = entry.EvictableFromHost(state_.has_disk());
-                             if (evictable && !Kept(entry)) return;
-                             ready = false;
-                           });
+  allocator_.ForEachInSlab(state_[coldest].host_slot.value * kHostSlotUnit, [&](uint64_t,
+                                                                                EntryIndex owner) {
+    const BlockEntry& entry = state_[owner];
+    owners.push_back(owner);
+    if (entry.EvictableFromHost(state_.has_disk()) && !Kept(entry)) return;
+    // A write to disk ends soon, and then the block may go. Pins and loads may last.
+    const bool leaves_soon =
+        entry.in_host() && (state_.NeedsPersist(entry) || entry.writing() || entry.committing());
+    if (!leaves_soon) outcome = SlabEviction::kBlocked;
+    if (outcome == SlabEviction::kDone) outcome = SlabEviction::kWait;
+  });
+  if (outcome == SlabEviction::kBlocked) return outcome;
   for (const EntryIndex owner : owners) {
-    if (ready) {
+    if (outcome == SlabEviction::kDone) {
       Drop(owner, DropReason::kSlabReclaimed);
     } else if (state_[owner].in_host()) {
       to_disk_.Want(owner);
     }
   }
-  return ready;
+  return outcome;
 }
 
 bool HostSlots::Kept(const BlockEntry& entry) const {

@@ -92,7 +92,17 @@ class HostSlots {
   // Makes room by evicting from the front, in order. kAllocated: there is room now, or bytes under
   // the cap.
   [[nodiscard]] Outcome EvictFor(const Room& room);
-  [[nodiscard]] bool EvictSlab(EntryIndex coldest);
+  enum class SlabEviction : uint8_t {
+    kDone,
+    kWait,     // for writes to disk that have been asked for
+    kBlocked,  // a block is pinned or in flight, for an unknown time: another slab has to go
+  };
+  [[nodiscard]] SlabEviction EvictSlab(EntryIndex coldest);
+  // The block cannot leave now: it is looked at again after all others.
+  void PassOver(EntryIndex entry);
+  [[nodiscard]] uint64_t SlabOf(const BlockEntry& entry) const {
+    return entry.host_slot.value * kHostSlotUnit / allocator_.slab_bytes();
+  }
   [[nodiscard]] bool MoreToCome(const Room& room) const;
   // The block is pinned and nowhere else: not the coldest after all.
   [[nodiscard]] bool Kept(const BlockEntry& entry) const;
@@ -107,7 +117,8 @@ class HostSlots {
   TenantVictims victims_;  // what is in host and what is expected
   std::vector<Share> shares_;
   uint64_t ready_blocks_ = 0;
-  SlotClass last_slots_;  // last asked for: preparation is measured in it
+  uint64_t passed_over_ = 0;  // since a block was evicted, or all had been looked at
+  SlotClass last_slots_;      // last asked for: preparation is measured in it
 };
 
 }  // namespace kvtier

@@ -147,8 +147,8 @@ void IndexCommitter::AddPut(EntryIndex index, IndexBatch* batch) {
                          entry.disk,
                          entry.disk_generation,
                          entry.depth,
-                         entry.created_s,
-                         entry.last_use_s,
+                         state_.ToWallS(entry.created_s),
+                         state_.ToWallS(entry.last_use_s),
                          entry.tokens,
                          entry.retention,
                          entry.verified()});

@@ -25,9 +25,38 @@ CacheState::CacheState(const CacheOptions& cache_options, CacheEnvironment envir
       write_budget(env.clock, options.disk_write_budget_bytes_per_day, spent),
       tenants(options),
       disk_recency(tenants.rows()),
-      by_age(2 * tenants.rows()) {}
+      by_age(2 * tenants.rows()),
+      age_clock_offset_ms_(env.clock->WallMs() - env.clock->MonotonicMs()) {}
 
-uint32_t CacheState::NowS() const { return static_cast<uint32_t>(env.clock->WallMs() / 1000); }
+uint32_t CacheState::ToWallS(uint32_t age_clock_s) const {
+  // Rounded, because the two clocks are read one after the other.
+  const int64_t step_s = (WallStepMs() + (WallStepMs() < 0 ? -500 : 500)) / 1000;
+  return static_cast<uint32_t>(std::max<int64_t>(int64_t{age_clock_s} + step_s, 0));
+}
+
+uint32_t CacheState::FromWallS(uint32_t wall_s) const { return std::min(wall_s, NowS()); }
+
+void PinTable::Set(EntryIndex entry, int64_t until_ms) {
+  Erase(entry);
+  until_ms_[entry] = until_ms;
+  by_end_.emplace(until_ms, entry);
+}
+
+void PinTable::Erase(EntryIndex entry) {
+  const auto found = until_ms_.find(entry);
+  if (found == until_ms_.end()) return;
+  by_end_.erase({found->second, entry});
+  until_ms_.erase(found);
+}
+
+std::vector<EntryIndex> PinTable::TakeEnded(int64_t now_ms, size_t most) {
+  std::vector<EntryIndex> ended;
+  while (ended.size() < most && !by_end_.empty() && by_end_.begin()->first <= now_ms) {
+    ended.push_back(by_end_.begin()->second);
+    Erase(ended.back());
+  }
+  return ended;
+}
 
 uint32_t CacheState::NowDs() const { return static_cast<uint32_t>(env.clock->MonotonicMs() / 100); }
 
@@ -183,7 +212,7 @@ void CacheState::QueueRecencyUpdate(EntryIndex index) {
 }
 
 bool CacheState::Expired(const BlockEntry& entry) const {
-  return !entry.pinned() && env.clock->WallMs() > ExpiryMs(entry);
+  return !entry.pinned() && AgeClockMs() > ExpiryMs(entry);
 }
 
 int64_t CacheState::ExpiryMs(const BlockEntry& entry) const {
@@ -212,7 +241,7 @@ void CacheState::ForgetIfGone(EntryIndex index) {
   unpersisted.Remove(index);
   LeaveDiskOrder(index);
   commit_parents.erase(index);
-  if (entry.pinned()) pinned_until_ms.erase(index);
+  if (entry.pinned()) pins.Erase(index);
   Apply(index, BlockEvent::kUnwantPersist);
   Apply(index, BlockEvent::kForget);
   directory.Erase(index);

@@ -20,8 +20,10 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "tiers/directory/block_history.h"
@@ -63,6 +65,29 @@ struct CachePool {
   [[nodiscard]] uint64_t OffsetOf(BlockIndex block) const { return block.value * block_bytes; }
 };
 
+// The blocks that are pinned, by the end of their pins. Event loop only.
+class PinTable {
+ public:
+  // The block is pinned until then, and no longer until an earlier Set.
+  void Set(EntryIndex entry, int64_t until_ms);
+  // Does nothing if it is not pinned.
+  void Erase(EntryIndex entry);
+  // Takes out at most `most` blocks whose pins have ended. Looks at no others.
+  [[nodiscard]] std::vector<EntryIndex> TakeEnded(int64_t now_ms, size_t most);
+  // REQUIRES: it is pinned.
+  [[nodiscard]] int64_t UntilMs(EntryIndex entry) const { return until_ms_.at(entry); }
+  [[nodiscard]] bool Contains(EntryIndex entry) const { return until_ms_.contains(entry); }
+  [[nodiscard]] size_t size() const { return until_ms_.size(); }
+  template <typename Visit>
+  void ForEach(Visit visit) const {
+    for (const auto& [until_ms, entry] : by_end_) visit(entry);
+  }
+
+ private:
+  std::unordered_map<EntryIndex, int64_t> until_ms_;
+  std::set<std::pair<int64_t, EntryIndex>> by_end_;
+};
+
 class CacheState {
  public:
   CacheState(const CacheOptions& options, CacheEnvironment environment,
@@ -87,8 +112,8 @@ class CacheState {
   std::vector<EntryList> by_age;
   // Extended entries that no write to disk has been asked for yet, by last use.
   EntryList unpersisted;
-  // Until when a block is pinned, in wall milliseconds; the entry's `pinned` says that it is here.
-  std::unordered_map<EntryIndex, int64_t> pinned_until_ms;
+  // Which blocks are pinned and until when, in milliseconds of the age clock.
+  PinTable pins;
   // Blocks whose index records are older than they may be (entry.update_queued).
   std::vector<EntryIndex> recency_updates;
   // Blocks that a lookup found past their time; dropped at the next tick.
@@ -99,7 +124,19 @@ class CacheState {
   std::unordered_map<EntryIndex, BlockHash> commit_parents;
 
   [[nodiscard]] bool has_disk() const { return !env.files.empty(); }
-  [[nodiscard]] uint32_t NowS() const;
+  // The time by which blocks age: Unix time as it was when the cache was made, and from then on the
+  // monotonic clock's. A step of the wall clock makes no block older or younger, so that it neither
+  // expires what is in use nor keeps idle blocks from being written to disk.
+  [[nodiscard]] int64_t AgeClockMs() const { return NowMs() + age_clock_offset_ms_; }
+  [[nodiscard]] uint32_t NowS() const { return static_cast<uint32_t>(AgeClockMs() / 1000); }
+  // What the wall clock has been stepped by since: to be added to a time of the age clock for
+  // administrators, and for what is kept on disk, which a later process compares with its own wall
+  // clock.
+  [[nodiscard]] int64_t WallStepMs() const { return env.clock->WallMs() - AgeClockMs(); }
+  [[nodiscard]] uint32_t ToWallS(uint32_t age_clock_s) const;
+  // The reverse, for a time found on disk. One that lies in the future, because the clock was ahead
+  // when it was written, counts as now: the block must not outlive its time to live.
+  [[nodiscard]] uint32_t FromWallS(uint32_t wall_s) const;
   // Tenths of seconds of the monotonic clock. Differences of two are right for 13 years.
   [[nodiscard]] uint32_t NowDs() const;
   [[nodiscard]] int64_t NowMs() const { return env.clock->MonotonicMs(); }
@@ -170,8 +207,8 @@ class CacheState {
   // Counts a use now, and refreshes.
   void Use(EntryIndex index);
   [[nodiscard]] bool Expired(const BlockEntry& entry) const;
-  // When the block expires if nobody uses it, in wall milliseconds. A pin counts as use until it
-  // ends.
+  // When the block expires unless it is used, in milliseconds of the age clock. A pin counts as use
+  // until it ends.
   [[nodiscard]] int64_t ExpiryMs(const BlockEntry& entry) const;
   // The pool's bytes are no good: the block becomes unfindable there, and free unless a session
   // still holds it. REQUIRES: in that pool, no pins.
@@ -213,7 +250,7 @@ class CacheState {
   // Counts that a copy of the block left the tier, or never reached it, and remembers why.
   void CountDrop(const BlockKey& key, Tier tier, DropReason reason) {
     ++stats.drops[static_cast<size_t>(tier)][static_cast<size_t>(reason)];
-    history.NoteDrop(key, {NowS(), tier, reason});
+    history.NoteDrop(key, {ToWallS(NowS()), tier, reason});
     trace.Evict(key, tier, reason);
   }
   void CountDrop(EntryIndex entry, Tier tier, DropReason reason) {
@@ -225,6 +262,8 @@ class CacheState {
   }
 
  private:
+  const int64_t age_clock_offset_ms_;
+
   [[nodiscard]] static size_t AgeList(TenantId tenant, RetentionClass retention) {
     return 2 * tenant.value + static_cast<size_t>(retention);
   }

@@ -18,25 +18,51 @@ void SessionTable::Close(SessionId session) {
   auto node = sessions_.extract(session);
   if (node.empty()) return;
   KVT_CHECK(node.mapped().held == 0);
-  for (auto& [pool_id, holdings] : node.mapped().pools) {
+  closed_[session].pools = std::move(node.mapped().pools);
+  closing_.push_back(session);
+  if (closing_.size() == 1) CloseSome();
+}
+
+void SessionTable::CloseSome() {
+  if (closing_.empty()) return;
+  const SessionId session = closing_.front();
+  const auto closed = closed_.find(session);
+  if (GiveBack(&closed->second, state_.options.acquire_part_blocks)) {
+    closing_.pop_front();
+    // Without private blocks there is nothing to wait for.
+    if (closed->second.process_gone || closed->second.quarantined.empty()) closed_.erase(closed);
+  }
+  if (!closing_.empty()) state_.SchedulePump();
+}
+
+bool SessionTable::GiveBack(Closed* closed, uint32_t most) {
+  for (auto& [pool_id, holdings] : closed->pools) {
     CachePool* pool = state_.FindPool(pool_id);
     std::vector<EntryIndex> cached;
-    holdings.references.ForEach(
-        [&](BlockIndex block, uint32_t count) { Unreference(pool, block, count, &cached); });
+    most -= holdings.references.TakeOut(
+        most, [&](BlockIndex block, uint32_t count) { Unreference(pool, block, count, &cached); });
     EnterEvictionOrder(pool, std::move(cached));
-    pool->blocks.Quarantine(&holdings.private_blocks);
+    most -= pool->blocks.Quarantine(&holdings.private_blocks, &closed->quarantined[pool_id], most);
+    if (holdings.references.total() > 0 || holdings.private_blocks.size > 0) return false;
   }
-  quarantine_[session] = std::move(node.mapped().pools);
+  closed->pools.clear();
+  std::erase_if(closed->quarantined, [](const auto& list) { return list.second.size == 0; });
+  if (!closed->process_gone) return true;
+  for (auto& [pool_id, list] : closed->quarantined) {
+    CachePool* pool = state_.FindPool(pool_id);
+    for (; most > 0 && list.size > 0; --most) pool->blocks.Free(list.first, &list);
+    if (list.size > 0) return false;
+  }
+  return true;
 }
 
 void SessionTable::ReleaseQuarantine(SessionId session) {
-  auto node = quarantine_.extract(session);
-  if (node.empty()) return;
-  for (auto& [pool_id, holdings] : node.mapped()) {
-    CachePool* pool = state_.FindPool(pool_id);
-    PoolBlockList& list = holdings.private_blocks;
-    while (list.size > 0) pool->blocks.Free(list.first, &list);
-  }
+  const auto closed = closed_.find(session);
+  if (closed == closed_.end()) return;
+  closed->second.process_gone = true;
+  if (std::ranges::find(closing_, session) != closing_.end()) return;
+  closing_.push_back(session);
+  if (closing_.size() == 1) CloseSome();
 }
 
 void SessionTable::Report(SessionId session, const LoadProgress& progress) {
@@ -113,6 +139,9 @@ uint64_t SessionTable::references(SessionId session) const {
 uint64_t SessionTable::references() const {
   uint64_t total = 0;
   for (const auto& [session, holder] : sessions_) total += references(session);
+  for (const auto& [session, closed] : closed_) {
+    for (const auto& [pool, holdings] : closed.pools) total += holdings.references.total();
+  }
   return total;
 }
 

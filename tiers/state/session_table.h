@@ -6,11 +6,13 @@
 
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <span>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/ids.h"
@@ -46,16 +48,25 @@ class ReferenceCounts {
 
   [[nodiscard]] uint64_t total() const { return total_; }
 
-  // Calls `visit(block, count)` for each block with references, in order of index.
+  // Takes out the references of at most `most` blocks and calls `visit(block, count)` for each, in
+  // order of index over all calls. Returns how many blocks. REQUIRES: no Add or Drop after the
+  // first call.
   template <typename Visit>
-  void ForEach(Visit visit) const {
-    for (size_t page = 0; page < pages_.size(); ++page) {
-      if (!pages_[page]) continue;
-      for (size_t i = 0; i < kPageBlocks; ++i) {
-        const uint32_t count = (*pages_[page])[i];
-        if (count > 0) visit(BlockIndex(static_cast<uint32_t>(page * kPageBlocks + i)), count);
+  uint32_t TakeOut(uint32_t most, Visit visit) {
+    uint32_t taken = 0;
+    for (; taken < most && total_ > 0; ++taken_out_) {
+      auto& page = pages_[taken_out_ / kPageBlocks];
+      if (!page) {
+        taken_out_ += kPageBlocks - 1;
+        continue;
       }
+      const uint32_t count = std::exchange((*page)[taken_out_ % kPageBlocks], 0);
+      if (count == 0) continue;
+      total_ -= count;
+      ++taken;
+      visit(BlockIndex(taken_out_), count);
     }
+    return taken;
   }
 
  private:
@@ -63,6 +74,7 @@ class ReferenceCounts {
   using Page = std::array<uint32_t, kPageBlocks>;
   std::vector<std::unique_ptr<Page>> pages_;
   uint64_t total_ = 0;
+  uint32_t taken_out_ = 0;  // no block below it has references any more, once TakeOut was called
 };
 
 class HeldReferences;
@@ -73,10 +85,14 @@ class SessionTable {
   explicit SessionTable(CacheState* state) : state_(*state) {}
 
   void Open(SessionId session, std::function<void(const LoadProgress&)> on_progress);
-  // Drops all references and quarantines the private blocks. REQUIRES: no HeldReferences of the
-  // session hold anything.
+  // From now on the session holds nothing that it could use. What it held is given back in parts of
+  // CacheOptions::acquire_part_blocks, the first of them at once and the others by CloseSome:
+  // references are dropped, private blocks quarantined. REQUIRES: no HeldReferences of the session
+  // hold anything.
   void Close(SessionId session);
-  // Frees what Close() quarantined. Does nothing if there is nothing.
+  // The next part of what closed sessions held; once for each event that the cache schedules.
+  void CloseSome();
+  // Frees what Close() quarantined, or will. Does nothing if there is nothing.
   void ReleaseQuarantine(SessionId session);
   [[nodiscard]] bool IsOpen(SessionId session) const { return sessions_.contains(session); }
   void Report(SessionId session, const LoadProgress& progress);
@@ -122,7 +138,17 @@ class SessionTable {
 
   CacheState& state_;
   std::unordered_map<SessionId, Session> sessions_;
-  std::unordered_map<SessionId, HoldingsByPool> quarantine_;
+  // Sessions that have ended, the longest closed first.
+  struct Closed {
+    HoldingsByPool pools;
+    std::map<PoolId, PoolBlockList> quarantined;
+    bool process_gone = false;  // the private blocks may be freed
+  };
+  // Gives back at most `most` blocks; true if nothing is left to give back.
+  bool GiveBack(Closed* closed, uint32_t most);
+
+  std::unordered_map<SessionId, Closed> closed_;
+  std::deque<SessionId> closing_;  // of those, what is not given back completely
 };
 
 // The references that an operation holds on blocks of one pool until it is answered, by position.

@@ -188,7 +188,7 @@ void Acquirer::CountAsked(const Operation& operation) {
   const NamespaceId namespace_id = state_.FindPool(request.pool)->namespace_id;
   if (reply.hits.size() < request.hashes.size()) {
     state_.history.NoteMiss({namespace_id, request.hashes[reply.hits.size()]},
-                            {state_.NowS(), reply.miss});
+                            {state_.ToWallS(state_.NowS()), reply.miss});
   }
   stats.CountMisses(reply.miss, asked - reply.hits.size(), request.block_tokens);
   state_.endless.Ask(namespace_id, request.hashes);

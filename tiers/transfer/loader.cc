@@ -378,7 +378,7 @@ void Loader::Fail(const Arrival& arrival, MissReason reason) {
   host_.Withdraw(index);
   state_.LosePoolBlock(arrival.pool, index);
   state_.history.NoteMiss({state_[index].namespace_id, state_[index].hash},
-                          {state_.NowS(), reason});
+                          {state_.ToWallS(state_.NowS()), reason});
   loads_.BlockFailed(*arrival.pool, index, reason);
   state_.ForgetIfGone(index);
 }

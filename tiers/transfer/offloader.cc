@@ -202,8 +202,8 @@ void Offloader::Seal(EntryIndex index, const PayloadChecksum& checksum) {
   header.tokens = entry.tokens;
   header.depth = entry.depth;
   header.retention = entry.retention;
-  header.created_s = entry.created_s;
-  header.last_use_s = entry.last_use_s;
+  header.created_s = state_.ToWallS(entry.created_s);
+  header.last_use_s = state_.ToWallS(entry.last_use_s);
   EncodeSlotHeader(header, state_.HostBytes(entry).first<kSlotHeaderBytes>());
   host_.Ready(index);
 }

@@ -84,8 +84,8 @@ void Persister::StartWrite(EntryIndex index) {
   const std::span<std::byte> slot = state_.HostBytes(entry);
   PlaceSlotHeader({.address = entry.disk,
                    .generation = entry.disk_generation,
-                   .created_s = entry.created_s,
-                   .last_use_s = entry.last_use_s},
+                   .created_s = state_.ToWallS(entry.created_s),
+                   .last_use_s = state_.ToWallS(entry.last_use_s)},
                   slot.first<kSlotHeaderBytes>());
   state_.Apply(index, BlockEvent::kPinHost);
   bytes_in_flight_ += slot.size();

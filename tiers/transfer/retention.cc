@@ -14,6 +14,8 @@ namespace {
 // expiring at once does not hold the event loop; of each order of ages at least so many.
 constexpr size_t kExpiriesPerTick = 8192;
 constexpr size_t kLeastExpiriesPerTick = 64;
+// So many pins end in one tick at most, for the same reason; the others end with the next ticks.
+constexpr size_t kUnpinsPerTick = 8192;
 
 }  // namespace
 
@@ -24,10 +26,11 @@ uint64_t Retention::PinLimit(NamespaceId namespace_id, double pin_fraction) cons
 }
 
 Status Retention::CheckPinFraction(double pin_fraction) const {
-  const uint64_t pinned = state_.pinned_until_ms.size();
+  const uint64_t pinned = state_.pins.size();
   if (pinned == 0) return {};
   // As Pin does: all pinned blocks against the slots that one space could have.
-  const EntryIndex any = state_.pinned_until_ms.begin()->first;
+  EntryIndex any = kNoEntry;
+  state_.pins.ForEach([&any](EntryIndex index) { any = index; });
   const uint64_t limit = PinLimit(state_[any].namespace_id, pin_fraction);
   if (pinned <= limit) return {};
   return MakeError(ErrorCode::kLimitExceeded, "pinned",
@@ -45,18 +48,18 @@ Result<uint32_t> Retention::Pin(NamespaceId namespace_id, std::span<const BlockH
     if (!state_[index].pinned()) ++added;
   }
   const uint64_t limit = PinLimit(namespace_id, state_.options.pin_fraction);
-  if (ttl_ms > 0 && state_.pinned_until_ms.size() + added > limit) {
+  if (ttl_ms > 0 && state_.pins.size() + added > limit) {
     return MakeError(ErrorCode::kLimitExceeded, "pin_limit",
                      fmt::format("{} blocks pinned, {} more asked for, {} allowed",
-                                 state_.pinned_until_ms.size(), added, limit));
+                                 state_.pins.size(), added, limit));
   }
-  const int64_t until_ms = state_.env.clock->WallMs() + ttl_ms;
+  const int64_t until_ms = state_.AgeClockMs() + ttl_ms;
   for (const EntryIndex index : cached) {
     state_.SetPinned(index, ttl_ms > 0);
     if (ttl_ms > 0) {
-      state_.pinned_until_ms[index] = until_ms;
+      state_.pins.Set(index, until_ms);
     } else {
-      state_.pinned_until_ms.erase(index);
+      state_.pins.Erase(index);
     }
   }
   return static_cast<uint32_t>(cached.size());
@@ -69,14 +72,11 @@ void Retention::Tick() {
 }
 
 void Retention::UnpinExpired() {
-  const int64_t now_ms = state_.env.clock->WallMs();
-  std::erase_if(state_.pinned_until_ms, [&](const auto& pin) {
-    if (now_ms < pin.second) return false;
-    state_.SetPinned(pin.first, false);
+  for (const EntryIndex index : state_.pins.TakeEnded(state_.AgeClockMs(), kUnpinsPerTick)) {
+    state_.SetPinned(index, false);
     // A pin counts as use until it ends: the time to live starts now.
-    state_.Refresh(pin.first);
-    return true;
-  });
+    state_.Refresh(index);
+  }
 }
 
 void Retention::DropExpired() {
@@ -149,7 +149,7 @@ EvictOutcome Retention::Evict(const BlockKey& key, std::optional<Tier> tier) {
 }
 
 void Retention::PersistIdleFor(int64_t idle_ms) {
-  const int64_t now_ms = state_.env.clock->WallMs();
+  const int64_t now_ms = state_.AgeClockMs();
   while (!state_.unpersisted.empty()) {
     const EntryIndex index = state_.unpersisted.coldest();
     const BlockEntry& entry = state_[index];

@@ -5,7 +5,7 @@
 #include "tools/bench/bench.h"
 #include "tools/bench/bench_client.h"
 #include "tools/replay/report.h"
-#include "tools/support/device_setting.h"
+#include "tools/support/private_daemon.h"
 
 namespace kvtier {
 namespace {

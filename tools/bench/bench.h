@@ -93,6 +93,10 @@ struct BenchSelection {
 // Tables with the bars of the project beside the figures.
 [[nodiscard]] std::string ToText(const BenchResults& results);
 
+// Throughput against block size, each tier with its ceiling, as an SVG file drawn by gnuplot.
+// Errors: kInvalidArgument "nothing_to_plot"; kNotFound "no_gnuplot"; kIoError.
+[[nodiscard]] Status PlotOnloads(const BenchResults& results, const std::string& path);
+
 [[nodiscard]] double Median(std::vector<double> samples);
 
 }  // namespace kvtier

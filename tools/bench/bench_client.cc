@@ -11,7 +11,6 @@
 #include "tools/bench/daemon_status.h"
 #include "tools/replay/block_pattern.h"
 #include "tools/support/admin.h"
-#include "tools/support/client_error.h"
 #include "tools/support/json_view.h"
 
 namespace kvtier {

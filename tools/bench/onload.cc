@@ -12,7 +12,7 @@
 #include "tools/bench/ceiling.h"
 #include "tools/bench/disk_ceiling.h"
 #include "tools/replay/report.h"
-#include "tools/support/device_setting.h"
+#include "tools/support/private_daemon.h"
 
 namespace kvtier {
 namespace {

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/bench/plot.h"
-
 #include <fmt/format.h>
 #include <sys/wait.h>
 
@@ -13,6 +11,7 @@
 
 #include "base/byte_size.h"
 #include "base/errno_error.h"
+#include "tools/bench/bench.h"
 
 namespace kvtier {
 namespace {

@@ -11,9 +11,9 @@
 #include "tools/bench/bench.h"
 #include "tools/bench/bench_client.h"
 #include "tools/bench/daemon_status.h"
-#include "tools/support/client_error.h"
-#include "tools/support/device_setting.h"
+#include "tools/support/admin.h"
 #include "tools/support/json_view.h"
+#include "tools/support/private_daemon.h"
 
 namespace kvtier {
 namespace {

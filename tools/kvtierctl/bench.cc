@@ -9,10 +9,8 @@
 #include <memory>
 
 #include "base/byte_size.h"
-#include "tools/bench/plot.h"
 #include "tools/kvtierctl/command.h"
-#include "tools/kvtierctl/device_option.h"
-#include "tools/kvtierctl/size_option.h"
+#include "tools/kvtierctl/options.h"
 #include "tools/support/terminal.h"
 
 namespace kvtier {

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// What kvtierctl's commands share: where the daemon is, how to answer, how to end.
+// What kvtierctl's commands share: where the daemon is, how to answer, how to show progress and how
+// to end.
 #pragma once
 
 #include <cstdint>
 #include <string>
 #include <string_view>
 
+#include "base/error.h"
 #include "base/result.h"
-#include "tools/kvtierctl/exit_code.h"
 #include "tools/support/admin.h"
 #include "tools/support/terminal.h"
 
@@ -20,6 +21,22 @@ namespace kvtier {
 // Of options that count; a negative number would be taken for a huge one.
 inline constexpr int64_t kMaxCount = int64_t{1} << 53;
 
+// What kvtierctl tells the shell. Stable: scripts depend on the numbers.
+enum class ExitCode : int {
+  kOk = 0,
+  kFailed = 1,
+  kUsage = 2,
+  kUnreachable = 3,
+  kNotFound = 4,
+  kIntegrity = 5,  // bytes that are not what they should be
+  kTimeout = 6,
+  kPermission = 7,
+  kPartial = 8,  // done, but not all of it
+};
+
+[[nodiscard]] ExitCode ExitCodeOf(ErrorCode code);
+
+// The state of one run. Commands hold a pointer to it; one thread uses it.
 struct CommandContext {
   std::string socket = "/run/kvtier/kvtier.sock";
   std::string admin_socket;  // empty: beside `socket`
@@ -42,6 +59,24 @@ struct CommandContext {
   // the exit code that belongs to it.
   void Fail(const Error& error);
 };
+
+// ---- progress of a long admin call, on standard error ----
+
+struct BlockProgress {
+  uint64_t done = 0;
+  uint64_t total = 0;
+  uint64_t bytes_per_second = 0;  // 0: not known
+  double elapsed_s = 0;
+};
+// "verb [####....] done of total, rate, time left": a line of less than 80 columns.
+[[nodiscard]] std::string FormatProgress(std::string_view verb, const BlockProgress& progress);
+
+// Shows it where the output is a terminal; see terminal.h.
+[[nodiscard]] AdminProgress ShowBlockProgress(std::string verb);
+// Removes the line that was shown.
+void ClearProgress();
+
+// ---- the commands ----
 
 // Each adds one command to `app`, with a callback that runs it; `context` outlives `app`.
 void AddStatusCommand(CLI::App* app, CommandContext* context);

@@ -1,14 +1,71 @@
 // SPDX-License-Identifier: Apache-2.0
-// kvtierctl: looks at a kvtierd, and exercises one.
+// kvtierctl: looks at a kvtierd, and exercises one. `--help` is written from the table of commands
+// here, and manual page and completions are written from `--help` (tools/manual).
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
 #include <csignal>
+#include <memory>
 
-#include "tools/kvtierctl/app.h"
+#include "kvtier/kvtier.h"
+#include "tools/kvtierctl/command.h"
 
 namespace kvtier {
 namespace {
+
+constexpr const char* kFooter =
+    "Exit codes: 0 ok, 1 failed, 2 usage, 3 daemon unreachable, 4 not found,\n"
+    "5 integrity, 6 timeout, 7 permission, 8 partial.";
+
+void AddGlobalOptions(CLI::App* app, CommandContext* context) {
+  app->set_version_flag("--version", std::string("kvtierctl ") + kvt_version(),
+                        "Print the version and end.");
+  app->add_option("--socket", context->socket,
+                  "The daemon's socket. Administration uses admin.sock beside it, or this one if "
+                  "there is none.")
+      ->type_name("PATH")
+      ->capture_default_str();
+  app->add_option("--admin-socket", context->admin_socket, "The daemon's admin socket.")
+      ->type_name("PATH");
+  app->add_flag("--json", context->json, "Answer in JSON.");
+  app->add_option("--timeout", context->timeout_s, "Seconds to wait for a sign of the daemon.")
+      ->check(CLI::Range(1, 86400))
+      ->type_name("SECONDS")
+      ->capture_default_str();
+}
+
+// What is wrong with the command's name, after parsing has failed; empty if it is something else.
+std::string WrongCommand(const CLI::App& app) {
+  if (!app.get_subcommands().empty()) return {};
+  const std::vector<std::string> rest = app.remaining();
+  if (!rest.empty() && rest.front().starts_with('-')) return {};
+  std::string names;
+  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
+    names += (names.empty() ? "" : ", ") + command->get_name();
+  }
+  const std::string what =
+      rest.empty() ? "a command is missing" : "there is no command \"" + rest.front() + "\"";
+  return what + "; the commands are\n" + names;
+}
+
+// Parsing fills `context`, which outlives the table, and runs the command.
+std::unique_ptr<CLI::App> MakeKvtierctlApp(CommandContext* context) {
+  auto app = std::make_unique<CLI::App>(
+      "Looks at a kvtierd, checks what it keeps, and exercises it.", "kvtierctl");
+  app->set_help_flag("-h,--help", "Print this help and end.");
+  AddGlobalOptions(app.get(), context);
+  app->require_subcommand(1);
+  app->fallthrough();
+  for (const auto add : {AddStatusCommand, AddTopCommand, AddLsCommand, AddInspectCommand,
+                         AddLookupCommand, AddPinCommand, AddUnpinCommand, AddEvictCommand,
+                         AddDrainCommand, AddVerifyCommand, AddFsckCommand, AddTraceCommand,
+                         AddConfigCommand, AddSizeCommand, AddBenchCommand, AddReplayCommand}) {
+    add(app.get(), context);
+  }
+  // Last: commands without a footer would take this one.
+  app->footer(kFooter);
+  return app;
+}
 
 int Main(int argc, char** argv) {
   CommandContext context;

@@ -12,10 +12,8 @@
 
 #include "base/byte_size.h"
 #include "tools/kvtierctl/command.h"
-#include "tools/kvtierctl/device_option.h"
-#include "tools/kvtierctl/size_option.h"
+#include "tools/kvtierctl/options.h"
 #include "tools/replay/replayer.h"
-#include "tools/support/device_setting.h"
 #include "tools/support/private_daemon.h"
 #include "tools/support/table.h"
 

@@ -17,7 +17,7 @@
 #include "tiers/types/cache_options.h"
 #include "tools/kvtierctl/command.h"
 #include "tools/kvtierctl/model_size.h"
-#include "tools/kvtierctl/size_option.h"
+#include "tools/kvtierctl/options.h"
 #include "tools/support/table.h"
 
 namespace kvtier {

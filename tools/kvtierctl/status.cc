@@ -1,11 +1,248 @@
 // SPDX-License-Identifier: Apache-2.0
-// kvtierctl status: what the daemon holds and does.
+#include "tools/kvtierctl/status.h"
+
+#include <fmt/format.h>
+
 #include <CLI/CLI.hpp>
 
+#include "base/byte_size.h"
 #include "tools/kvtierctl/command.h"
-#include "tools/kvtierctl/status_text.h"
+#include "tools/support/json_view.h"
+#include "tools/support/table.h"
 
 namespace kvtier {
+namespace {
+
+constexpr size_t kLongestName = 20;
+constexpr size_t kLongestNote = 76;
+
+std::string Share(uint64_t part, uint64_t whole) {
+  if (whole == 0) return "-";
+  return fmt::format("{:.0f} %", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
+}
+
+std::string Cut(const std::string& text, size_t length) {
+  return text.size() <= length ? text : text.substr(0, length - 2) + "..";
+}
+
+std::string JoinedTexts(JsonView array) {
+  std::string text;
+  array.ForEach([&text](JsonView element) { text += (text.empty() ? "" : ", ") + element.Text(); });
+  return text;
+}
+
+std::string Heading(JsonView status, const Terminal& terminal) {
+  const std::string state = status["state"].Text();
+  const TextStyle style = state == "serving" ? TextStyle::kGood : TextStyle::kWarning;
+  return fmt::format("kvtierd {}  {}  pid {}  up {}\n", status["version"].Text(),
+                     terminal.Style(state, style), status["pid"].Count(),
+                     FormatElapsed(static_cast<int64_t>(status["uptime_s"].Number() * 1000)));
+}
+
+// What each tier is made of, so that one need not guess which engine was chosen.
+std::string DiskKind(JsonView disk) {
+  if (!disk["enabled"].IsTrue()) return "none";
+  const std::string engines = JoinedTexts(disk["engines"]);
+  return disk["degraded"].IsTrue() ? engines + ", degraded" : engines;
+}
+
+std::string DeviceText(JsonView device) {
+  const std::string kind = device["kind"].Text();
+  if (kind != "cuda") return kind;
+  return Cut(fmt::format("cuda:{} {}", device["ordinal"].Count(), device["name"].Text()),
+             kLongestName);
+}
+
+std::string TierTable(JsonView status) {
+  using enum Table::Align;
+  Table table(
+      {{"tier", kLeft}, {"capacity"}, {"used"}, {"full"}, {"blocks"}, {"hits"}, {"engine", kLeft}});
+  const JsonView hits = status["stats"]["blocks"];
+  const auto add = [&](const std::string& name, std::string engine) {
+    const JsonView tier = status["tiers"][name];
+    const uint64_t capacity = tier["capacity_bytes"].Count();
+    const uint64_t used = tier["used_bytes"].Count();
+    table.AddRow({name, FormatByteSize(capacity), FormatByteSize(used), Share(used, capacity),
+                  FormatCompactCount(tier["blocks"].Count()),
+                  FormatCompactCount(hits[name].Count()), std::move(engine)});
+  };
+  const JsonView host = status["tiers"]["host"];
+  const bool growing = host["ready_bytes"].Count() < host["capacity_bytes"].Count();
+  int devices = 0;
+  status["devices"].ForEach([&devices](JsonView) { ++devices; });
+  add("pool", devices > 1 ? fmt::format("{} devices", devices) : DeviceText(status["device"]));
+  add("host", growing ? FormatByteSize(host["ready_bytes"].Count()) + " ready" : "memory");
+  add("disk", DiskKind(status["disk"]));
+  return table.Render();
+}
+
+// What the blocks in a device's pools take.
+struct DeviceUse {
+  uint64_t blocks = 0;
+  uint64_t bytes = 0;
+};
+
+std::vector<DeviceUse> UseByDevice(JsonView pools, size_t devices) {
+  std::vector<DeviceUse> uses(devices);
+  pools.ForEach([&uses](JsonView pool) {
+    const uint64_t device = pool["device"].Count();
+    if (device >= uses.size()) return;
+    const uint64_t blocks = pool["blocks"].Count() - pool["free"].Count();
+    uses[device].blocks += blocks;
+    uses[device].bytes += blocks * pool["block_bytes"].Count();
+  });
+  return uses;
+}
+
+std::vector<std::string> StatesOf(JsonView devices) {
+  std::vector<std::string> states;
+  devices.ForEach([&states](JsonView device) { states.push_back(device["state"].Text()); });
+  return states;
+}
+
+// Only where there are several: the table of tiers names a single one.
+std::string DeviceTable(JsonView status) {
+  using enum Table::Align;
+  size_t count = 0;
+  status["devices"].ForEach([&count](JsonView) { ++count; });
+  if (count < 2) return {};
+  const std::vector<DeviceUse> uses = UseByDevice(status["pools"], count);
+  std::vector<std::string> attention = StatesOf(status["kernels"]["devices"]);
+  attention.resize(count, "-");
+  Table table({{"device"},
+               {"is", kLeft},
+               {"capacity"},
+               {"pools"},
+               {"blocks"},
+               {"full"},
+               {"attention", kLeft}});
+  size_t row = 0;
+  status["devices"].ForEach([&](JsonView device) {
+    const uint64_t capacity = device["pool_capacity_bytes"].Count();
+    table.AddRow({std::to_string(row), DeviceText(device), FormatByteSize(capacity),
+                  FormatByteSize(device["pool_used_bytes"].Count()),
+                  FormatCompactCount(uses[row].blocks), Share(uses[row].bytes, capacity),
+                  attention[row]});
+    ++row;
+  });
+  return "\n" + table.Render();
+}
+
+std::string PoolTable(JsonView pools, bool several_devices) {
+  using enum Table::Align;
+  std::vector<Table::Column> columns = {{"pool of", kLeft}, {"block"},  {"blocks"}, {"free"},
+                                        {"private"},        {"in use"}, {"cached"}};
+  if (several_devices) columns.push_back({"device"});
+  Table table(columns);
+  bool any = false;
+  pools.ForEach([&](JsonView pool) {
+    any = true;
+    const std::string model = pool["model_name"].Text();
+    const std::string name = model.empty() ? pool["model"].Text() : model;
+    std::vector<std::string> row = {
+        Cut(pool["tenant"].Text() + "/" + name, kLongestName),
+        FormatByteSize(pool["block_bytes"].Count()),
+        FormatCompactCount(pool["blocks"].Count()),
+        FormatCompactCount(pool["free"].Count()),
+        FormatCompactCount(pool["private"].Count()),
+        FormatCompactCount(pool["referenced"].Count()),
+        FormatCompactCount(pool["cached"].Count()),
+    };
+    if (several_devices) row.push_back(std::to_string(pool["device"].Count()));
+    table.AddRow(std::move(row));
+  });
+  return any ? "\n" + table.Render() : std::string();
+}
+
+std::string SizeOr(uint64_t bytes, std::string_view none) {
+  return bytes == 0 ? std::string(none) : FormatByteSize(bytes);
+}
+
+// Of tenants with quotas: a row for each tier in which they have any, or any blocks.
+std::string TenantTable(JsonView tenants) {
+  using enum Table::Align;
+  Table table({{"tenant", kLeft}, {"tier", kLeft}, {"used"}, {"cap"}, {"full"}, {"reserved"}});
+  bool any = false;
+  tenants.ForEach([&](JsonView tenant) {
+    std::string name = Cut(tenant["name"].Text(), kLongestName);
+    for (const char* tier : {"pool", "host", "disk"}) {
+      const uint64_t used = tenant[tier]["used_bytes"].Count();
+      const uint64_t cap = tenant[tier]["max_bytes"].Count();
+      const uint64_t reserved = tenant[tier]["reserved_bytes"].Count();
+      if (used + cap + reserved == 0) continue;
+      any = true;
+      table.AddRow({name, tier, FormatByteSize(used), SizeOr(cap, "none"), Share(used, cap),
+                    SizeOr(reserved, "-")});
+      name.clear();
+    }
+  });
+  return any ? "\n" + table.Render() : std::string();
+}
+
+std::string Activity(JsonView status) {
+  const JsonView stats = status["stats"];
+  const JsonView asked = stats["blocks"];
+  const JsonView in_flight = status["in_flight"];
+  const uint64_t hits = asked["asked"].Count() - asked["miss"].Count();
+  return fmt::format(
+      "\nsessions {}  references {}  pinned {}  not yet on disk {}\n"
+      "asked {} blocks, {} hit  misses {}\n"
+      "in flight: loads {}  offloads {}  disk reads {}  disk writes {}  waiting {}\n",
+      status["sessions"]["count"].Count(), FormatCount(status["references"].Count()),
+      FormatCount(status["pinned_blocks"].Count()),
+      FormatCount(status["unpersisted_blocks"].Count()), FormatCount(asked["asked"].Count()),
+      Share(hits, asked["asked"].Count()), FormatCount(asked["miss"].Count()),
+      in_flight["loads"].Count(), in_flight["offloads"].Count(), in_flight["disk_reads"].Count(),
+      in_flight["disk_writes"].Count(), in_flight["acquires_waiting"].Count());
+}
+
+std::string KernelsText(JsonView kernels) {
+  if (kernels["state"].Text() != "ready") return {};
+  return fmt::format("kernels: {}{}{}, {} cases right at start  calls {}  in flight {}\n",
+                     kernels["engine"].Text(), kernels["library_version"].Text().empty() ? "" : " ",
+                     kernels["library_version"].Text(), kernels["self_test"]["cases"].Count(),
+                     FormatCompactCount(kernels["calls"].Count()), kernels["in_flight"].Count());
+}
+
+// What an administrator should look into.
+std::string Troubles(JsonView status, const Terminal& terminal) {
+  std::string text;
+  const auto add = [&](const std::string& line) {
+    text += terminal.Style("! " + Cut(line, kLongestNote), TextStyle::kWarning) + "\n";
+  };
+  const JsonView disk = status["disk"];
+  disk["notes"].ForEach([&add](JsonView note) { add(note.Text()); });
+  if (disk["index"]["rebuilt"].IsTrue()) {
+    add(fmt::format("the index was rebuilt at start: {}", disk["index"]["found"].Text()));
+  }
+  if (status["kernels"]["state"].Text() == "failed") {
+    add("kernels off: " + status["kernels"]["reason"].Text());
+  }
+  const JsonView stats = status["stats"];
+  for (const char* name :
+       {"disk_read_errors", "disk_write_errors", "index_errors", "slots_quarantined",
+        "disk_read_retries", "loads_without_counter", "unreachable_counter_pages"}) {
+    if (const uint64_t count = stats[name].Count(); count > 0) {
+      add(fmt::format("{} {}", FormatCount(count), name));
+    }
+  }
+  return text.empty() ? text : "\n" + text;
+}
+
+}  // namespace
+
+Result<std::string> FormatStatus(std::string_view status_json, const Terminal& terminal) {
+  boost::json::error_code error;
+  const boost::json::value document = boost::json::parse(status_json, error);
+  const JsonView status(&document);
+  if (error || !status["schema"].Text().starts_with("kvtier.status/")) {
+    return MakeError(ErrorCode::kCorrupt, "bad_status", "the daemon's answer is not a status");
+  }
+  const std::string devices = DeviceTable(status);
+  return Heading(status, terminal) + "\n" + TierTable(status) + devices +
+         PoolTable(status["pools"], !devices.empty()) + TenantTable(status["tenants"]) +
+         Activity(status) + KernelsText(status["kernels"]) + Troubles(status, terminal);
+}
 
 void AddStatusCommand(CLI::App* app, CommandContext* context) {
   CLI::App* command =

@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "tools/kvtierctl/command.h"
-#include "tools/kvtierctl/status_text.h"
+#include "tools/kvtierctl/status.h"
 #include "tools/support/json_view.h"
 #include "tools/support/table.h"
 

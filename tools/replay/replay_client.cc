@@ -12,7 +12,6 @@
 
 #include "tools/replay/block_pattern.h"
 #include "tools/support/admin.h"
-#include "tools/support/client_error.h"
 
 namespace kvtier {
 namespace {

@@ -2,7 +2,6 @@
 #include "tools/support/admin.h"
 
 #include "kvtier/kvtier.h"
-#include "tools/support/client_error.h"
 
 namespace kvtier {
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests to the daemon's admin socket.
+// What tools use of libkvtier besides pools: its errors as this project's own, and requests to the
+// daemon's admin socket.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +9,14 @@
 #include <string_view>
 
 #include "base/result.h"
+#include "kvtier/kvtier_result.hpp"
 
 namespace kvtier {
+
+// The codes are the same by definition of the C ABI.
+[[nodiscard]] inline tl::unexpected<Error> FromClient(const kvt::Error& error) {
+  return MakeError(static_cast<ErrorCode>(error.code), error.reason, error.context);
+}
 
 // Called with the JSON text of each message that comes before the reply.
 using AdminProgress = std::function<void(std::string_view json)>;

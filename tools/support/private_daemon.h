@@ -28,6 +28,12 @@ struct PrivateDaemonOptions {
   std::vector<std::string> settings;
 };
 
+// Where the daemon has its pool. As `pool.device` takes it: "host", "cuda:1"; empty leaves it to
+// the daemon. Settings that come after it override it.
+inline void PutOnDevice(const std::string& device, PrivateDaemonOptions* options) {
+  if (!device.empty()) options->settings.push_back("pool.device=\"" + device + "\"");
+}
+
 class PrivateDaemon {
  public:
   // Returns when the daemon serves. Errors: kNotFound "no_kvtierd", kUnavailable "daemon_exited"

@@ -34,8 +34,8 @@ typedef struct {
   int64_t output_head_stride;
   kvt_paged_kv kv;
   kvt_sequences sequences;
-  float softmax_scale;
-  float soft_cap;        /* 0: none; else score = cap * tanh(score / cap) */
+  float softmax_scale;   /* finite */
+  float soft_cap;        /* finite; 0: none; else score = cap * tanh(score / cap) */
   int32_t window_tokens; /* 0: all */
   const float* sinks;    /* [q_heads]: logits that take weight but have no value, and count in the
                             LSE; null: none */

@@ -88,6 +88,13 @@ typedef struct {
 /* For people: what a status means. Never null. */
 KVT_KERNEL_API const char* kvt_kernel_status_text(kvt_kernel_status status);
 
+/* For people: what the last refused call of this thread objected to: the field, what it was and
+ * what can be, e.g. "kv.head_dim is 96; kernels are built for 64, 128 or 256". Set by every call
+ * that returns KVT_KERNEL_INVALID_ARGUMENT, _UNSUPPORTED or _WORKSPACE_TOO_SMALL, and by size
+ * queries that return 0; left as it was by all others, and empty at first. Overwritten by the
+ * thread's next refused call. Never null. */
+KVT_KERNEL_API const char* kvt_kernel_last_error_detail(void);
+
 #ifdef __cplusplus
 }
 #endif

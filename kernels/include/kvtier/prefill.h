@@ -17,7 +17,8 @@ extern "C" {
  *   score[i] = softmax_scale * (query . key[i]), capped if asked for
  *   output   = sum(exp(score[i]) * value[i]) / sum(exp(score[i]))
  *   lse      = log(sum(exp(score[i])))
- * A token that sees no key gets output 0 and LSE -infinity.
+ * A token that sees no key gets output 0 and LSE -infinity. Lengths above sequences.max_kv_length
+ * count as that.
  *
  *  query, output  [query_tokens, q_heads, head_dim] of query_dtype (KVT_BF16 or KVT_FP16)
  *  lse            [query_tokens, q_heads], contiguous; null: not wanted
@@ -39,8 +40,8 @@ typedef struct {
   kvt_sequences sequences;
   const int32_t* query_starts; /* [sequences + 1] */
   int32_t query_tokens;        /* host: rows of query; query_starts[sequences] is not larger */
-  float softmax_scale;         /* above 0 */
-  float soft_cap;              /* 0: none; else score = cap * tanh(score / cap) */
+  float softmax_scale;         /* finite, above 0 */
+  float soft_cap;              /* finite; 0: none; else score = cap * tanh(score / cap) */
   int32_t window_tokens;       /* 0: all */
   int32_t causal;              /* 0: every token sees every key, e.g. of a shared prefix */
   const float* sinks; /* [q_heads]: logits that take weight but have no value, and count in the

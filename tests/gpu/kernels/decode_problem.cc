@@ -319,4 +319,17 @@ void DecodeProblem::ExpectRight(const DecodeResult& result) const {
   }
 }
 
+double DecodeProblem::ErrorBesidePlain(const DecodeResult& result) const {
+  const ReferenceOutput exact = AttentionReference(Reference());
+  const ReferenceOutput plain = AttentionReference(Reference(), ReferenceArithmetic::kPlain16Bit);
+  double squares = 0, plain_squares = 0;
+  for (size_t i = 0; i < exact.output.size(); ++i) {
+    const double value =
+        LoadElement(result.bits.data(), setup_.query_dtype, static_cast<int64_t>(i));
+    squares += (value - exact.output[i]) * (value - exact.output[i]);
+    plain_squares += (plain.output[i] - exact.output[i]) * (plain.output[i] - exact.output[i]);
+  }
+  return std::sqrt(squares / plain_squares);
+}
+
 }  // namespace kvtier::kernels

@@ -94,6 +94,9 @@ class DecodeProblem {
   // implementation.
   void ExpectRight(const DecodeResult& result) const;
 
+  // All rows' errors together, divided by those of a plain 16-bit implementation.
+  [[nodiscard]] double ErrorBesidePlain(const DecodeResult& result) const;
+
  private:
   [[nodiscard]] int MaxLength() const;
   [[nodiscard]] int64_t LayerElements() const;

@@ -59,6 +59,7 @@ class SharedProblem {
               KVT_KERNEL_OK);
   }
   void ExpectRight() { whole_.ExpectRight(whole_.ReadResult()); }
+  [[nodiscard]] double ErrorBesidePlain() { return whole_.ErrorBesidePlain(whole_.ReadResult()); }
   void PoisonOutput() { whole_.PoisonOutput(); }
   [[nodiscard]] DecodeResult Run() {
     PoisonOutput();
@@ -220,6 +221,19 @@ TEST_F(DecodeShared, ReplaysInAGraphWithOtherLengths) {
     problem.PoisonOutput();
     replay.Launch();
     problem.ExpectRight();
+  }
+}
+
+TEST_F(DecodeShared, LosesNoDigitsBetweenItsParts) {
+  for (const kvt_dtype type : {KVT_BF16, KVT_FP16}) {
+    SCOPED_TRACE(type);
+    SharedProblem problem({.prefix = 1024,
+                           .own = {1000, 900, 1100, 1024},
+                           .like = {.query_dtype = type, .kv_dtype = type}});
+    (void)problem.Run();
+    problem.ExpectRight();
+    // Parts that were rounded to 16 bits before their merge gave 1.6.
+    EXPECT_LE(problem.ErrorBesidePlain(), 1.3);
   }
 }
 

@@ -3,6 +3,7 @@
 // here point at nothing that is on one: no call may get as far as reading them.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <functional>
 #include <string>
 #include <vector>
@@ -119,6 +120,11 @@ std::vector<Change<P>> BadAttention() {
       {"less than no tokens", [](P* p) { p->sequences.max_kv_length = -1; }},
       {"a window of less than nothing", [](P* p) { p->window_tokens = -1; }},
       {"a cap of less than nothing", [](P* p) { p->soft_cap = -1; }},
+      {"an infinite cap", [](P* p) { p->soft_cap = INFINITY; }},
+      {"a cap that is not a number", [](P* p) { p->soft_cap = NAN; }},
+      {"an infinite scale", [](P* p) { p->softmax_scale = INFINITY; }},
+      {"a scale of minus infinity", [](P* p) { p->softmax_scale = -INFINITY; }},
+      {"a scale that is not a number", [](P* p) { p->softmax_scale = NAN; }},
   };
 }
 template <typename P>
@@ -230,7 +236,9 @@ TEST(KernelParameters, OfMlaDecodeAreChecked) {
                     {"pages of 3", [](P* p) { p->page_tokens = 3; }},
                     {"less than no sequences", [](P* p) { p->sequences.sequences = -1; }},
                     {"splits of 300", [](P* p) { p->split_tokens = 300; }},
-                    {"no scale", [](P* p) { p->softmax_scale = 0; }}});
+                    {"no scale", [](P* p) { p->softmax_scale = 0; }},
+                    {"an infinite scale", [](P* p) { p->softmax_scale = INFINITY; }},
+                    {"a scale that is not a number", [](P* p) { p->softmax_scale = NAN; }}});
   ExpectRefused<P>(good, call, KVT_KERNEL_UNSUPPORTED,
                    {{"129 heads", [](P* p) { p->q_heads = 129; }},
                     {"fp8", [](P* p) { p->dtype = KVT_FP8_E4M3; }},
@@ -355,6 +363,36 @@ TEST(KernelParameters, OfMergesAreChecked) {
   ExpectRefused<P>(good, call, KVT_KERNEL_UNSUPPORTED,
                    {{"parts of fp8", [](P* p) { p->partial_dtype = KVT_FP8_E4M3; }},
                     {"output of fp8", [](P* p) { p->output_dtype = KVT_FP8_E4M3; }}});
+}
+
+TEST(KernelParameters, ARefusalNamesTheFieldWhatItIsAndWhatIsBuilt) {
+  kvt_decode_params decode = GoodDecode();
+  decode.kv.head_dim = 96;
+  EXPECT_EQ(kvt_decode(&decode, nullptr, 0, nullptr), KVT_KERNEL_UNSUPPORTED);
+  EXPECT_STREQ(kvt_kernel_last_error_detail(),
+               "kv.head_dim is 96; kernels are built for 64, 128 and 256");
+  decode.query_dtype = KVT_FP32;
+  EXPECT_EQ(kvt_decode_workspace_bytes(&decode), 0U);
+  EXPECT_STREQ(kvt_kernel_last_error_detail(),
+               "query_dtype is fp32 (3); kernels are built for bf16 and fp16");
+  kvt_prefill_params prefill = GoodPrefill();
+  prefill.soft_cap = NAN;
+  EXPECT_EQ(kvt_prefill(&prefill, nullptr, 0, nullptr), KVT_KERNEL_INVALID_ARGUMENT);
+  EXPECT_STREQ(kvt_kernel_last_error_detail(), "soft_cap must be finite and not negative");
+}
+
+TEST(KernelParameters, ARefusedDeviceIsNamedByEveryKindOfCall) {
+  // Without a Hopper GPU none of these gets as far as a launch; with one this cannot be seen.
+  const kvt_decode_params decode = GoodDecode();
+  if (kvt_decode_workspace_bytes(&decode) != 0) GTEST_SKIP() << "an sm_90 GPU is there";
+  const std::string decode_says = kvt_kernel_last_error_detail();
+  EXPECT_NE(decode_says.find("compute capability 9.0"), std::string::npos) << decode_says;
+  const kvt_block_list list{Somewhere(), 512, 512, nullptr, 1};
+  EXPECT_EQ(kvt_fill_blocks(&list, 0, nullptr), KVT_KERNEL_UNSUPPORTED);
+  EXPECT_EQ(kvt_kernel_last_error_detail(), decode_says);
+  EXPECT_EQ(kvt_checksum_blocks(&list, static_cast<uint8_t*>(Somewhere()), nullptr),
+            KVT_KERNEL_UNSUPPORTED);
+  EXPECT_EQ(kvt_kernel_last_error_detail(), decode_says);
 }
 
 }  // namespace

@@ -477,5 +477,22 @@ TEST(Prefill, RefusesWhatItWasNotBuiltFor) {
   EXPECT_EQ(kvt_prefill(&params, workspace.get(), 256, nullptr), KVT_KERNEL_INVALID_ARGUMENT);
 }
 
+TEST(Prefill, CutsLengthsAtThePromisedMaximum) {
+  KVT_SKIP_WITHOUT_HOPPER();
+  for (const int32_t query_tokens :
+       {3, 400}) {  // by the kernel for short queries, and for long ones
+    SCOPED_TRACE(query_tokens);
+    PrefillProblem problem({.sequences = {{query_tokens, 900}}});
+    problem.params().sequences.max_kv_length = 640;
+    problem.SetSequences({{query_tokens, 640}});
+    const PrefillResult right = problem.Run();
+    problem.ExpectRight(right);
+    problem.SetSequences({{query_tokens, 900}});
+    const PrefillResult cut = problem.Run();
+    EXPECT_EQ(cut.output, right.output);
+    EXPECT_EQ(cut.lse, right.lse);
+  }
+}
+
 }  // namespace
 }  // namespace kvtier::kernels

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "tools/replay/block_pattern.h"
-#include "tools/support/client_error.h"
+#include "tools/support/admin.h"
 
 namespace kvtier {
 

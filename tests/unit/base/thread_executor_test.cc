@@ -61,7 +61,7 @@ TEST(ThreadExecutor, WorksElsewhereAndReportsOnTheLoop) {
 
 TEST(ThreadExecutor, BackgroundThreadsGiveWayAndNobodyElseDoes) {
   ManualLoop loop;
-  const auto niceness_in = [&loop](ThreadExecutor::Standing standing) {
+  const auto niceness_in = [&loop](ThreadExecutor::Priority standing) {
     ThreadExecutor executor("test", 1, &loop, standing);
     int niceness = 0;
     executor.Run([&] { niceness = ::getpriority(PRIO_PROCESS, 0); }, [] {});
@@ -69,8 +69,8 @@ TEST(ThreadExecutor, BackgroundThreadsGiveWayAndNobodyElseDoes) {
     return niceness;
   };
   const int own = ::getpriority(PRIO_PROCESS, 0);
-  EXPECT_EQ(niceness_in(ThreadExecutor::Standing::kNormal), own);
-  EXPECT_EQ(niceness_in(ThreadExecutor::Standing::kBackground), std::max(own, 10));
+  EXPECT_EQ(niceness_in(ThreadExecutor::Priority::kNormal), own);
+  EXPECT_EQ(niceness_in(ThreadExecutor::Priority::kBackground), std::max(own, 10));
   EXPECT_EQ(::getpriority(PRIO_PROCESS, 0), own);
 }
 
@@ -78,7 +78,7 @@ TEST(ThreadExecutor, BackgroundThreadsOfWhoHasGivenWayFurtherStayThere) {
   std::thread([] {
     ASSERT_EQ(::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), 15), 0);
     ManualLoop loop;
-    ThreadExecutor executor("test", 1, &loop, ThreadExecutor::Standing::kBackground);
+    ThreadExecutor executor("test", 1, &loop, ThreadExecutor::Priority::kBackground);
     int niceness = 0;
     executor.Run([&] { niceness = ::getpriority(PRIO_PROCESS, 0); }, [] {});
     loop.RunEvents(1);

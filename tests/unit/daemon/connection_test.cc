@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -39,7 +40,7 @@ class ConnectionTest : public testing::Test {
     EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds), 0);
     client_ = UniqueFd(fds[0]);
     connection_ = std::make_unique<Connection>(
-        &loop_, UniqueFd(fds[1]),
+        &network_, "tenant", UniqueFd(fds[1]),
         ConnectionLimits{.max_outbound_bytes = 64 << 10, .slow_reader_timeout_ms = 60'000},
         &listener_);
     connection_->Start();
@@ -76,6 +77,7 @@ class ConnectionTest : public testing::Test {
   }
 
   EventLoop loop_;
+  Network network_{&loop_};
   RecordingListener listener_;
   UniqueFd client_;
   std::unique_ptr<Connection> connection_;
@@ -161,6 +163,54 @@ TEST_F(ConnectionTest, EndIsToldOnce) {
   RunUntilClosed();
   RunIdly();
   EXPECT_EQ(listener_.closings, 1);
+}
+
+TEST_F(ConnectionTest, ALongRequestIsWorkedOnInStepsOfOneTurnEach) {
+  constexpr uint32_t kSteps = 100;
+  uint32_t steps = 0;
+  listener_.on_frame = [&](const wire::Frame& frame) {
+    if (frame.request_id != 1) return;
+    connection_->WorkInSteps([&] {
+      connection_->Spend(kTurnPrice);
+      return ++steps < kSteps;
+    });
+  };
+  // What runs between two turns sees one step more at most.
+  uint32_t seen = 0;
+  uint32_t most = 0;
+  std::function<void()> look = [&] {
+    most = std::max(most, steps - seen);
+    seen = steps;
+    if (steps < kSteps) loop_.Post(look);
+  };
+  SendPings(1, 2);
+  loop_.Post(look);
+  RunUntilFrames(2);
+  EXPECT_EQ(steps, kSteps) << "the next request was handed out too early";
+  EXPECT_LE(most, 1u);
+}
+
+TEST_F(ConnectionTest, StepsEndWithTheConnection) {
+  int steps = 0;
+  listener_.on_frame = [&](const wire::Frame&) {
+    connection_->WorkInSteps([&] {
+      connection_->Spend(kTurnPrice);
+      if (++steps == 3) connection_->CloseWith({ErrorCode::kTimeout, "enough", ""});
+      return true;
+    });
+  };
+  SendPings(1, 1);
+  RunUntilClosed();
+  EXPECT_EQ(steps, 3);
+}
+
+TEST_F(ConnectionTest, AnIdleConnectionKeepsNoBufferAndGoesOn) {
+  SendPings(1, 3);
+  RunUntilFrames(3);
+  connection_->GiveBackMemory();
+  connection_->GiveBackMemory();
+  SendPings(4, 3);
+  RunUntilFrames(6);
 }
 
 TEST_F(ConnectionTest, DescriptorsOfClientsAreClosed) {

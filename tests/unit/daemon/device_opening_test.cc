@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The choice of the device, on a machine without a GPU.
-#include "daemon/app/device_opening.h"
+#include "daemon/resources/device_opening.h"
 
 #include <gtest/gtest.h>
 

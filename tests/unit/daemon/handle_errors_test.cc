@@ -3,6 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <functional>
+#include <memory>
+
 #include "tests/unit/daemon/server_under_test.h"
 #include "tests/unit/daemon/verbs.h"
 #include "tests/unit/daemon/wire_client.h"
@@ -131,6 +135,49 @@ TEST_F(HandleErrors, ReferencesOfOneSessionAreLimited) {
   // Of that session alone; and what it may still hold, it gets.
   EXPECT_EQ(Acquire(&second, pool, Hashes(100, 3), 0).hits.size(), 3u);
   EXPECT_EQ(Acquire(&client, pool, Hashes(0, 4), 0).hits.size(), 4u);
+}
+
+// A long request is worked on in turns, so that one client cannot hold the loop with it.
+TEST_F(HandleErrors, AnEventOfTheLoopWorksOnABoundedNumberOfItems) {
+  struct Watch {
+    uint64_t seen = 0;
+    uint64_t most = 0;
+    bool ended = false;
+  };
+  const auto watch = std::make_shared<Watch>();
+  const auto look = std::make_shared<std::function<void()>>();
+  *look = [this, watch, look] {
+    const uint64_t refused =
+        daemon_.counters().refusals_by_code.at(static_cast<size_t>(ErrorCode::kStaleHandle) - 1);
+    watch->most = std::max(watch->most, refused - watch->seen);
+    watch->seen = refused;
+    if (!watch->ended) daemon_.Post(*look);
+  };
+  daemon_.OnLoop([&] { (*look)(); });
+  constexpr size_t kBlocks = 16'384;
+  wire::Release release{.pool = pool_};
+  release.blocks.resize(kBlocks, {BlockIndex(1'000'000), 1});
+  client_.Send(release, /*want_reply=*/true);
+  EXPECT_EQ(client_.Expect<wire::ReleaseReply>().errors.size(), kBlocks);
+  wire::Commit commit{.pool = pool_};
+  commit.items.resize(8192, {.block = {BlockIndex(1'000'000), 1}, .tokens = 16});
+  client_.Send(commit, /*want_reply=*/true);
+  EXPECT_EQ(client_.Expect<wire::CommitReply>().items.size(), 8192u);
+  daemon_.OnLoop([&] {
+    watch->ended = true;
+    *look = nullptr;
+  });
+  EXPECT_EQ(watch->seen, kBlocks + 8192);
+  EXPECT_LE(watch->most, 2u * kTurnPrice);
+}
+
+TEST_F(HandleErrors, APositionInALongRequestIsCountedFromItsBeginning) {
+  wire::Release release{.pool = pool_};
+  release.blocks.resize(2000, {BlockIndex(1'000'000), 1});
+  client_.Send(release, /*want_reply=*/true);
+  const auto reply = client_.Expect<wire::ReleaseReply>();
+  ASSERT_EQ(reply.errors.size(), 2000u);
+  for (uint32_t i = 0; i < 2000; ++i) EXPECT_EQ(reply.errors[i].position, i);
 }
 
 }  // namespace

@@ -4,12 +4,13 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 namespace kvtier {
 
-Kvtierd::Kvtierd(std::vector<std::string> arguments) {
+Kvtierd::Kvtierd(std::vector<std::string> arguments, const Limits& limits) {
   arguments.insert(arguments.begin(), KVTIERD_PATH);
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());
@@ -22,6 +23,12 @@ Kvtierd::Kvtierd(std::vector<std::string> arguments) {
   if (pid_ == 0) {
     ::dup2(writing.get(), STDOUT_FILENO);
     ::dup2(writing.get(), STDERR_FILENO);
+    const auto restrict_to = [](auto resource, uint64_t value) {
+      const rlimit limit{value, value};
+      if (value > 0) ::setrlimit(resource, &limit);
+    };
+    restrict_to(RLIMIT_AS, limits.address_space_bytes);
+    restrict_to(RLIMIT_NOFILE, limits.descriptors);
     ::execv(argv[0], argv.data());
     ::_exit(127);
   }

@@ -4,8 +4,10 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/unique_fd.h"
@@ -15,7 +17,13 @@ namespace kvtier {
 // A running kvtierd whose output can be read. Killed at the end.
 class Kvtierd {
  public:
-  explicit Kvtierd(std::vector<std::string> arguments);
+  // What the process may have; 0: as much as the test.
+  struct Limits {
+    uint64_t address_space_bytes = 0;
+    uint64_t descriptors = 0;
+  };
+  explicit Kvtierd(std::vector<std::string> arguments) : Kvtierd(std::move(arguments), Limits{}) {}
+  Kvtierd(std::vector<std::string> arguments, const Limits& limits);
   ~Kvtierd();
   Kvtierd(const Kvtierd&) = delete;
   Kvtierd& operator=(const Kvtierd&) = delete;

@@ -54,6 +54,27 @@ TEST(Kvtierd, SecondOneOnADirectoryEndsWith78) {
   EXPECT_NE(second.output().find("directory_locked"), std::string::npos) << second.output();
 }
 
+TEST(Kvtierd, SaysThatAThreadOrMemoryCouldNotBeHad) {
+  const TemporaryDirectory directory;
+  for (const uint64_t mebibytes : {100, 130, 160, 200, 250, 300}) {
+    Kvtierd kvtierd(SmallArguments(directory.path()), {.address_space_bytes = mebibytes << 20});
+    if (kvtierd.ReadUntil("READY socket=")) continue;
+    // RocksDB ends the process itself when it gets no thread of its own, and says so.
+    const int code = kvtierd.Wait();
+    const std::string& output = kvtierd.output();
+    const bool by_index = output.find("pthread") != std::string::npos;
+    EXPECT_EQ(output.find("terminate called"), std::string::npos) << output;
+    EXPECT_TRUE(by_index || code == 1 || code == 78 || code == 127) << code << ": " << output;
+  }
+}
+
+TEST(Kvtierd, TooFewDescriptorsAreNamedInTheError) {
+  const TemporaryDirectory directory;
+  Kvtierd kvtierd(SmallArguments(directory.path()), {.descriptors = 16});
+  EXPECT_NE(kvtierd.Wait(), 0);
+  EXPECT_NE(kvtierd.output().find("16 descriptors"), std::string::npos) << kvtierd.output();
+}
+
 TEST(Kvtierd, TerminationDrainsToDisk) {
   const TemporaryDirectory directory;
   {

@@ -27,7 +27,7 @@ class LoadEventsTest : public testing::Test {
     EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, fds), 0);
     client_ = UniqueFd(fds[0]);
     connection_ = std::make_unique<Connection>(
-        &loop_, UniqueFd(fds[1]),
+        &network_, "tenant", UniqueFd(fds[1]),
         ConnectionLimits{.max_outbound_bytes = 1 << 20, .slow_reader_timeout_ms = 60'000},
         &listener_);
     events_ = std::make_unique<LoadEvents>(&loop_, connection_.get());
@@ -55,6 +55,7 @@ class LoadEventsTest : public testing::Test {
   }
 
   EventLoop loop_;
+  Network network_{&loop_};
   SilentListener listener_;
   UniqueFd client_;
   std::unique_ptr<Connection> connection_;

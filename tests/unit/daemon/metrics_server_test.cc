@@ -15,12 +15,11 @@ namespace {
 class MetricsServerTest : public testing::Test {
  protected:
   void SetUp() override {
-    auto server =
-        MetricsServer::Start("127.0.0.1:0", {.loop = &loop_, .pulse = &pulse_, .snapshot = [this] {
-                                               MetricsSnapshot snapshot;
-                                               snapshot.stats.acquires = ++snapshots_;
-                                               return snapshot;
-                                             }});
+    auto server = MetricsServer::Start("127.0.0.1:0", &loop_, &lag_, [this] {
+      MetricsSnapshot snapshot;
+      snapshot.stats.acquires = ++snapshots_;
+      return snapshot;
+    });
     ASSERT_TRUE(server) << server.error().ToString();
     server_ = std::move(*server);
   }
@@ -41,7 +40,7 @@ class MetricsServerTest : public testing::Test {
   }
 
   EventLoop loop_;
-  LoopPulse pulse_;
+  LoopLag lag_;
   uint64_t snapshots_ = 0;
   std::unique_ptr<MetricsServer> server_;
   std::thread thread_;
@@ -72,7 +71,7 @@ TEST_F(MetricsServerTest, LoopThatNeverAnsweredIsToldSo) {
 
 TEST_F(MetricsServerTest, LoopThatHangsShowsInOldFiguresAndItsSilence) {
   RunLoop();
-  loop_.Post([this] { pulse_.Beat(100); });
+  loop_.Post([this] { lag_.ObserveTick(100); });
   EXPECT_LT(ValueOf(Get("metrics").body, "kvtier_loop_silence_seconds"), 1);
   std::promise<void> hang;
   loop_.Post([&hang] { hang.get_future().wait(); });

@@ -77,16 +77,23 @@ ServerUnderTest::ServerUnderTest(const std::function<void(Config*)>& adjust)
                                                       .devices = pool_devices_,
                                                       .arena = arena_.get()},
                                      IndexSnapshot{})),
-      server_(std::make_unique<Server>(ServerEnvironment{.loop = &loop_,
-                                                         .cache = cache_.get(),
-                                                         .log = &log_,
-                                                         .peers = &peers,
-                                                         .config = &config_,
-                                                         .devices = WireDevicesOf(config_),
-                                                         .tracer = &trace_,
-                                                         .daemon_generation = 42,
-                                                         .attention = &attention_},
-                                       TenantMap(config_.tenants, ::geteuid()))),
+      wire_devices_(WireDevicesOf(config_)),
+      models_(config_.server.max_models_per_tenant),
+      context_{.config = &config_,
+               .loop = &loop_,
+               .clock = &clock_,
+               .log = &log_,
+               .network = &network_,
+               .peers = &peers,
+               .daemon_generation = 42,
+               .wire_devices = &wire_devices_,
+               .attention = &attention_,
+               .tracer = &trace_,
+               .trace = &trace_,
+               .cache = cache_.get(),
+               .models = &models_,
+               .counters = &counters_},
+      server_(std::make_unique<Server>(context_, TenantMap(config_.tenants, ::geteuid()))),
       tick_(&loop_) {
   KVT_CHECK(server_->Listen().has_value());
   arena_->Prepare();
@@ -139,7 +146,7 @@ void ServerUnderTest::WaitUntil(const std::function<bool()>& holds) {
 uint64_t ServerUnderTest::Refusals(const std::string& reason) {
   uint64_t count = 0;
   OnLoop([&] {
-    const auto& refusals = server_->counters().refusals;
+    const auto& refusals = counters_.refusals;
     const auto found = refusals.find(reason);
     if (found != refusals.end()) count = found->second;
   });

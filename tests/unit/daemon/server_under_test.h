@@ -62,12 +62,15 @@ class ServerUnderTest {
   [[nodiscard]] const std::string& socket() const { return config_.server.socket; }
   // Runs `look` on the loop and waits for it.
   void OnLoop(const std::function<void()>& look);
+  void Post(std::function<void()> event) { loop_.Post(std::move(event)); }
   // Looks on the loop, as soon as possible, until `holds`.
   void WaitUntil(const std::function<bool()>& holds);
 
   // To be touched on the loop only.
   [[nodiscard]] Cache& cache() { return *cache_; }
   [[nodiscard]] Server& server() { return *server_; }
+  [[nodiscard]] Network& network() { return network_; }
+  [[nodiscard]] const ServerCounters& counters() { return counters_; }
   [[nodiscard]] LateDevice& device() { return devices_.front(); }
 
   // How often something was refused for this reason.
@@ -92,6 +95,11 @@ class ServerUnderTest {
   AttentionService attention_;
   ThreadExecutor executor_;
   std::unique_ptr<Cache> cache_;
+  Network network_{&loop_};
+  wire::DevicesReply wire_devices_;
+  ModelRegistry models_;
+  ServerCounters counters_;
+  const ServiceContext context_;
   std::unique_ptr<Server> server_;
   Timer tick_;
   std::thread thread_;

@@ -106,8 +106,7 @@ TEST_F(SessionErrors, FrameLongerThanAllowedEndsTheSession) {
   client.SendBytes(writer.data());
   ExpectCut(&client, "frame_too_long");
   // The client sees the end of the session before the daemon has accounted for it.
-  daemon_.WaitUntil(
-      [&] { return daemon_.server().counters().refusals.contains("frame_too_long"); });
+  daemon_.WaitUntil([&] { return daemon_.counters().refusals.contains("frame_too_long"); });
   EXPECT_EQ(daemon_.Refusals("frame_too_long"), 1u);
 }
 
@@ -194,6 +193,11 @@ TEST_F(SessionErrors, PoolThatWasNotAttachedIsRefused) {
   EXPECT_EQ(client.ErrorOf(wire::Acquire{.pool = pool_, .new_blocks = 1}), "pool_not_attached");
   const auto hashes = Hashes(900, 4);
   EXPECT_EQ(client.ErrorOf(wire::Lookup{.pool = pool_, .hashes = hashes}), "pool_not_attached");
+  EXPECT_EQ(client.ErrorOf(wire::Prefetch{.pool = pool_, .hashes = hashes}), "pool_not_attached");
+  EXPECT_EQ(client.ErrorOf(wire::Pin{.pool = pool_, .ttl_ms = 1000, .hashes = hashes}),
+            "pool_not_attached");
+  EXPECT_EQ(client.ExpectError(client.Send(CommitOf(pool_, kept_, hashes), false)),
+            "pool_not_attached");
   EXPECT_EQ(client.ExpectError(client.Send(wire::Release{.pool = pool_, .blocks = kept_}, false)),
             "pool_not_attached");
   ExpectAlive(&client);

@@ -206,5 +206,53 @@ TEST_F(CacheEvictionTest, RoomIsMadeAtOnceByBlocksThatAreOnDisk) {
   for (const BlockHash& hash : Sequence(1, 16)) EXPECT_TRUE(Presence(hash).disk);
 }
 
+TEST_F(CacheEvictionTest, HostKeepsABlockWhileItsIndexEntryIsBeingWritten) {
+  Start({.pool_blocks = 8, .host_slots = 8, .disk_slots = 32});
+  Put(Sequence(1, 8));
+  machine_->loop.Hold(machine_->index->source());
+  cache_->Drain([] {});
+  Settle();
+  // Every slot of host holds a block that is on disk, but not yet in the index.
+  ASSERT_EQ(cache_->Gauges().host_blocks, 8u);
+  Put(Sequence(2, 8));
+  for (const BlockHash& hash : Sequence(1, 8)) EXPECT_TRUE(Presence(hash).host);
+  machine_->loop.LetGo(machine_->index->source());
+  Settle();
+  EXPECT_GT(Drops(Tier::kHost, DropReason::kCleanCopyBelow), 0u);
+}
+
+TEST_F(CacheEvictionTest, BlockOnDiskWithoutAnIndexEntryIsCopiedToHostBeforeItLeavesThePool) {
+  Start({.pool_blocks = 8, .host_slots = 8, .disk_slots = 32});
+  Put(Sequence(1, 1));
+  machine_->index->FailBatchesAtRate(1.0);
+  Drain();
+  ASSERT_EQ(cache_->Evict({NamespaceId(0), TestHash(1, 0)}, Tier::kHost), EvictOutcome::kEvicted);
+  machine_->loop.Hold(machine_->device->source());
+  const PendingAcquire acquire = BeginAcquire(kAlice, {}, 8);
+  EXPECT_FALSE(acquire.answered());
+  machine_->loop.LetGo(machine_->device->source());
+  Settle();
+  EXPECT_TRUE(acquire.succeeded());
+  EXPECT_TRUE(Presence(TestHash(1, 0)).host);
+}
+
+TEST_F(CacheEvictionTest, BlockOnDiskIsNotTakenFromThePoolWhileItIsBeingCopied) {
+  Start({.pool_blocks = 8, .host_slots = 8, .disk_slots = 32});
+  Put(Sequence(1, 8));
+  Drain();
+  machine_->loop.Hold(machine_->device->source());
+  for (const BlockHash& hash : Sequence(1, 8)) {
+    ASSERT_EQ(cache_->Evict({NamespaceId(0), hash}, Tier::kHost), EvictOutcome::kEvicted);
+  }
+  Use(Sequence(1, 8));
+  // Ahead of need, though the disk has them: host is faster.
+  ASSERT_GT(cache_->Gauges().offloads_in_flight, 0u);
+  const PendingAcquire acquire = BeginAcquire(kAlice, {}, 8);
+  EXPECT_FALSE(acquire.answered());
+  machine_->loop.LetGo(machine_->device->source());
+  Settle();
+  EXPECT_TRUE(acquire.succeeded());
+}
+
 }  // namespace
 }  // namespace kvtier

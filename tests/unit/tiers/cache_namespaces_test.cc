@@ -168,5 +168,22 @@ TEST_F(CacheNamespacesTest, SpacesSurviveARestart) {
   EXPECT_EQ(Acquire(kAlice, Sequence(2, 2)).hits.size(), 0u);
 }
 
+TEST_F(CacheNamespacesTest, PinnedBlockDoesNotKeepHostFromAnotherModel) {
+  for (const BlockHash& pinned : Sequence(1, 16)) {
+    cache_.reset();
+    StartWithRoom({.pool_blocks = 32, .host_slots = 16, .disk_slots = 0}, 16);
+    Put(Sequence(1, 16));
+    EvictFromPool();
+    ASSERT_EQ(cache_->Gauges().host_blocks, 16u);
+    ASSERT_TRUE(cache_->Pin(pool_.id, {&pinned, 1}, 60'000));
+    (void)UsePool(Identity("tenant", 2, 2 * kBlockBytes), 0);
+    Put(Sequence(2, 4));
+    EvictFromPool();
+    for (const BlockHash& hash : Sequence(2, 4)) EXPECT_TRUE(Presence(hash).host);
+    EXPECT_EQ(Acquire(kAlice, Sequence(2, 4)).hits.size(), 4u);
+    EXPECT_EQ(Drops(Tier::kPool, DropReason::kPoolPressure), 0u);
+  }
+}
+
 }  // namespace
 }  // namespace kvtier

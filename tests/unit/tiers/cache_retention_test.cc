@@ -2,6 +2,7 @@
 // How long blocks live: time to live by class, maximum age, pins.
 
 #include "tests/unit/tiers/cache_fixture.h"
+#include "tiers/state/cache_state.h"
 
 namespace kvtier {
 namespace {
@@ -51,6 +52,26 @@ TEST_F(CacheRetentionTest, BlockPastItsTimeIsNotServedEvenBeforeTheNextTick) {
   const AcquireReply reply = Acquire(kAlice, Sequence(1, 1));
   EXPECT_TRUE(reply.hits.empty());
   EXPECT_EQ(reply.miss, MissReason::kExpired);
+}
+
+TEST_F(CacheRetentionTest, BlockIsServedToTheEndOfItsTimeAndNotAMillisecondLonger) {
+  Start();
+  Put(Sequence(1, 1), RetentionClass::kMemory);
+  machine_->clock.Advance(10 * kMinuteMs);
+  Use(Sequence(1, 1));
+  machine_->clock.Advance(10 * kMinuteMs + 1);
+  EXPECT_EQ(Acquire(kAlice, Sequence(1, 1)).miss, MissReason::kExpired);
+}
+
+TEST_F(CacheRetentionTest, TickDropsABlockWhenItsTimeHasEndedAndNotBefore) {
+  Start();
+  Put(Sequence(1, 1));
+  Drain();
+  AdvanceAndTick(24 * kHourMs);
+  EXPECT_TRUE(Presence(TestHash(1, 0)).pool);
+  EXPECT_TRUE(Presence(TestHash(1, 0)).disk);
+  AdvanceAndTick(1);
+  EXPECT_FALSE(Presence(TestHash(1, 0)).anywhere());
 }
 
 TEST_F(CacheRetentionTest, ReferencedBlockDoesNotExpire) {
@@ -190,6 +211,94 @@ TEST_F(CacheRetentionTest, PinOfACorruptedBlockDoesNotSaveIt) {
   Settle();
   EXPECT_FALSE(Presence(TestHash(1, 0)).anywhere());
   EXPECT_EQ(cache_->Gauges().pinned_blocks, 0u);
+}
+
+// The wall clock is stepped while blocks age.
+class CacheClockStepTest : public CacheTest {
+ protected:
+  static CacheSetup PersistingAfter(int64_t idle_ms) {
+    CacheSetup setup;
+    setup.options.persist_after_ms = idle_ms;
+    return setup;
+  }
+  void StepWall(int64_t ms) { machine_->clock.StepWall(ms); }
+};
+
+TEST_F(CacheClockStepTest, IdleBlocksArePersistedThoughTheClockWasSetBack) {
+  Start(PersistingAfter(2'000));
+  Put(Sequence(1, 2));
+  StepWall(-10'000);
+  Put(Sequence(2, 2));
+  AdvanceAndTick(3'000);
+  for (const uint64_t stream : {1, 2}) EXPECT_TRUE(Presence(TestHash(stream, 1)).disk) << stream;
+}
+
+TEST_F(CacheClockStepTest, NothingExpiresBecauseTheClockWasSetForwards) {
+  Start();
+  Put(Sequence(1, 2), RetentionClass::kMemory);
+  StepWall(kHourMs);
+  AdvanceAndTick(9 * kMinuteMs);
+  EXPECT_TRUE(Presence(TestHash(1, 0)).pool);
+  AdvanceAndTick(2 * kMinuteMs);
+  EXPECT_FALSE(Presence(TestHash(1, 0)).anywhere());
+}
+
+TEST_F(CacheClockStepTest, BlocksExpireInTimeThoughTheClockWasSetBack) {
+  Start();
+  Put(Sequence(1, 2), RetentionClass::kMemory);
+  StepWall(-kHourMs);
+  AdvanceAndTick(11 * kMinuteMs);
+  EXPECT_FALSE(Presence(TestHash(1, 0)).anywhere());
+}
+
+TEST_F(CacheClockStepTest, PinsEndInTimeThoughTheClockWasSetBack) {
+  Start();
+  Put(Sequence(1, 1));
+  ASSERT_TRUE(cache_->Pin(pool_.id, Sequence(1, 1), 5 * kMinuteMs));
+  StepWall(-kHourMs);
+  AdvanceAndTick(6 * kMinuteMs);
+  EXPECT_EQ(cache_->Gauges().pinned_blocks, 0u);
+}
+
+TEST_F(CacheClockStepTest, TimesAreReportedByTheClockAsItIsNow) {
+  Start();
+  Put(Sequence(1, 1));
+  StepWall(kHourMs);
+  const auto record = cache_->Inspect({NamespaceId(0), TestHash(1, 0)});
+  ASSERT_TRUE(record);
+  EXPECT_EQ(record->created_s, machine_->clock.WallMs() / 1000);
+}
+
+TEST_F(CacheClockStepTest, BlockFromTheFutureOfALaterProcessStillExpires) {
+  Start();
+  StepWall(48 * kHourMs);
+  Put(Sequence(1, 1));
+  StepWall(-48 * kHourMs);
+  DrainAndRestart();
+  EXPECT_TRUE(Presence(TestHash(1, 0)).disk);
+  AdvanceAndTick(25 * kHourMs);
+  EXPECT_FALSE(Presence(TestHash(1, 0)).anywhere());
+}
+
+TEST(PinTable, LooksOnlyAtPinsThatHaveEndedAndAtNoMoreThanAsked) {
+  PinTable pins;
+  for (uint32_t i = 0; i < 100; ++i) pins.Set(EntryIndex(i), i);
+  EXPECT_EQ(pins.TakeEnded(49, 30).size(), 30u);
+  EXPECT_EQ(pins.TakeEnded(49, 30).size(), 20u);
+  EXPECT_TRUE(pins.TakeEnded(49, 30).empty());
+  EXPECT_EQ(pins.size(), 50u);
+  EXPECT_FALSE(pins.Contains(EntryIndex(49)));
+  EXPECT_TRUE(pins.Contains(EntryIndex(50)));
+}
+
+TEST(PinTable, LaterEndReplacesTheEarlier) {
+  PinTable pins;
+  pins.Set(EntryIndex(1), 10);
+  pins.Set(EntryIndex(1), 20);
+  EXPECT_TRUE(pins.TakeEnded(15, 8).empty());
+  EXPECT_EQ(pins.UntilMs(EntryIndex(1)), 20);
+  pins.Erase(EntryIndex(1));
+  EXPECT_TRUE(pins.TakeEnded(30, 8).empty());
 }
 
 }  // namespace

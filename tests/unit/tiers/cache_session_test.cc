@@ -176,5 +176,49 @@ TEST_F(CacheHeldReferenceTest, SessionMayNotReadWhatOnlyItsWaitingAcquireHolds) 
   EXPECT_TRUE(cache_->ReadableMemory(kAlice, pool_.id, Handles{blocks_.front()}).has_value());
 }
 
+class CacheCloseInPartsTest : public CacheTest {
+ protected:
+  void SetUp() override {
+    CacheSetup setup;
+    setup.options.acquire_part_blocks = 3;
+    Start(setup);
+  }
+  void RunPart() { ASSERT_TRUE(machine_->loop.RunOneOf(FakeLoop::kPosted)); }
+};
+
+TEST_F(CacheCloseInPartsTest, ReferencesAreDroppedInSeveralEvents) {
+  const Handles blocks = Store(kAlice, Sequence(1, 8));
+  Settle();
+  cache_->CloseSession(kAlice);
+  EXPECT_EQ(PoolGaugesNow().referenced, 5u) << "no event is longer than a part";
+  RunPart();
+  EXPECT_EQ(PoolGaugesNow().referenced, 2u);
+  EXPECT_EQ(cache_->Gauges().references, 2u);
+  // Meanwhile the session has none that it could use.
+  EXPECT_TRUE(TryRelease(kAlice, blocks.back()).has_value());
+  EXPECT_FALSE(cache_->ReadableMemory(kAlice, pool_.id, Handles{blocks.back()}).has_value());
+  RunPart();
+  EXPECT_EQ(PoolGaugesNow().referenced, 0u);
+  EXPECT_EQ(PoolGaugesNow().cached, 8u);
+  Settle();
+  EXPECT_TRUE(cache_->Idle());
+}
+
+TEST_F(CacheCloseInPartsTest, PrivateBlocksAreWithheldAndFreedInSeveralEvents) {
+  const PendingAcquire acquired = BeginAcquire(kAlice, {}, 7);
+  Settle();
+  ASSERT_TRUE(acquired.succeeded());
+  cache_->CloseSession(kAlice);
+  EXPECT_EQ(PoolGaugesNow().quarantined, 3u);
+  // The process is gone before all of them are withheld.
+  cache_->ReleaseQuarantine(kAlice);
+  RunPart();
+  EXPECT_EQ(PoolGaugesNow().quarantined, 6u);
+  EXPECT_EQ(PoolGaugesNow().free, 9u);
+  Settle();
+  EXPECT_EQ(PoolGaugesNow().quarantined, 0u);
+  EXPECT_EQ(PoolGaugesNow().free, 16u);
+}
+
 }  // namespace
 }  // namespace kvtier

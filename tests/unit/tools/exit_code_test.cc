@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/kvtierctl/exit_code.h"
+#include "tools/kvtierctl/command.h"
 
 #include <gtest/gtest.h>
 

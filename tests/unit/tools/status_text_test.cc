@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/kvtierctl/status_text.h"
+#include "tools/kvtierctl/status.h"
 
 #include <gtest/gtest.h>
 

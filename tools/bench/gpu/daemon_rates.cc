@@ -64,7 +64,8 @@ Result<GpuResults> MeasureHostLoads(const GpuBenchOptions& options, const CopyCe
 
 namespace {
 
-// An acquire waits for space: an acquire asks for a whole pool whose blocks must all be saved first.
+// An acquire waits for space: an acquire asks for a whole pool whose blocks must all be saved
+// first.
 Result<double> AwaitedOffloadGbps(const GpuBenchOptions& options, const BenchSizes& sizes) {
   KVT_ASSIGN_OR_RETURN(
       const PrivateDaemon daemon,

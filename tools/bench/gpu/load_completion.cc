@@ -8,7 +8,7 @@
 #include "tools/bench/gpu/bench_daemon.h"
 #include "tools/bench/gpu/gpu_bench.h"
 #include "tools/bench/gpu/kernel/read_memory.h"
-#include "tools/support/client_error.h"
+#include "tools/support/admin.h"
 
 namespace kvtier {
 namespace {

@@ -10,7 +10,7 @@
 #include "kvtier/block_ops.h"
 #include "tools/bench/gpu/player.h"
 #include "tools/replay/block_pattern.h"
-#include "tools/support/client_error.h"
+#include "tools/support/admin.h"
 
 namespace kvtier {
 namespace {

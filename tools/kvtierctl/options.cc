@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/kvtierctl/device_option.h"
+#include "tools/kvtierctl/options.h"
 
 #include <fmt/format.h>
 
@@ -7,6 +7,7 @@
 #include <boost/json.hpp>
 #include <vector>
 
+#include "base/byte_size.h"
 #include "tools/support/json_view.h"
 
 namespace kvtier {
@@ -27,7 +28,24 @@ std::string NameOf(JsonView device) {
   return kind == "cuda" ? fmt::format("cuda:{}", device["ordinal"].Count()) : kind;
 }
 
+uint64_t SizeOf(const std::string& text, bool bare_number_allowed) {
+  const bool bare = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+  const auto size = ParseByteSize(bare && bare_number_allowed ? text + "B" : text);
+  if (!size) throw CLI::ValidationError(size.error().context);
+  return *size;
+}
+
 }  // namespace
+
+CLI::Option* AddSizeOption(CLI::App* command, const std::string& name, uint64_t* target,
+                           const std::string& description) {
+  const bool in_bytes = name.ends_with("-bytes");
+  return command
+      ->add_option_function<std::string>(
+          name, [=](const std::string& text) { *target = SizeOf(text, in_bytes); }, description)
+      ->default_str(FormatByteSize(*target))
+      ->type_name("SIZE");
+}
 
 CLI::Option* AddDeviceOption(CLI::App* command, std::string* target,
                              const std::string& description) {

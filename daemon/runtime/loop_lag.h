@@ -17,13 +17,13 @@ inline constexpr std::array<int64_t, 11> kLoopDelayBoundsUs = {
 using LoopDelayHistogram = SecondsHistogram<kLoopDelayBoundsUs.size()>;
 
 // Reads the monotonic clock itself: the daemon's coarse clock is too coarse for this.
-class LoopPulse {
+class LoopLag {
  public:
-  LoopPulse();
+  LoopLag();
 
   // A timer of `interval_ms` that was started at the last beat has expired: what is missing to
   // punctuality is how long the loop was busy with something else. Event loop only.
-  void Beat(int64_t interval_ms);
+  void ObserveTick(int64_t interval_ms);
   // Since the last beat. Any thread.
   [[nodiscard]] double SilentSeconds() const;
   // Event loop only.

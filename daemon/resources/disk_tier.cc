@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "daemon/app/disk_tier.h"
+#include "daemon/resources/disk_tier.h"
 
 #include <utility>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "daemon/runtime/loop_pulse.h"
+#include "daemon/runtime/loop_lag.h"
 
 #include <chrono>
 
@@ -13,15 +13,15 @@ int64_t NowUs() {
 
 }  // namespace
 
-LoopPulse::LoopPulse() : last_us_(NowUs()) {}
+LoopLag::LoopLag() : last_us_(NowUs()) {}
 
-void LoopPulse::Beat(int64_t interval_ms) {
+void LoopLag::ObserveTick(int64_t interval_ms) {
   const int64_t now_us = NowUs();
   const int64_t last_us = last_us_.exchange(now_us, std::memory_order_relaxed);
   delays_.ObserveUs(now_us - last_us - interval_ms * 1000);
 }
 
-double LoopPulse::SilentSeconds() const {
+double LoopLag::SilentSeconds() const {
   return static_cast<double>(NowUs() - last_us_.load(std::memory_order_relaxed)) / 1e6;
 }
 

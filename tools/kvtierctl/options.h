@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `--device`: where a private daemon has its pool, or which of a running daemon's devices is used.
+// Options that several commands take: sizes with a unit, and whose pool is meant.
 #pragma once
 
 #include <cstdint>
@@ -14,6 +14,13 @@ class Option;
 }  // namespace CLI
 
 namespace kvtier {
+
+// Adds an option whose default is what `target` holds. A bare number counts bytes if the option's
+// name ends in -bytes, and is refused otherwise.
+CLI::Option* AddSizeOption(CLI::App* command, const std::string& name, uint64_t* target,
+                           const std::string& description);
+
+// ---- `--device`: where a private daemon has its pool, or which of a running daemon's is used ----
 
 // Takes "host", "auto" or "cuda:N". `target` stays empty if it is not given.
 CLI::Option* AddDeviceOption(CLI::App* command, std::string* target,

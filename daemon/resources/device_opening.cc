@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "daemon/app/device_opening.h"
+#include "daemon/resources/device_opening.h"
 
 #include <fmt/format.h>
 

@@ -3,10 +3,11 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/result.h"
-#include "daemon/admin/status_json.h"
 #include "daemon/config/config.h"
 #include "daemon/runtime/event_loop.h"
 #include "daemon/runtime/log.h"
@@ -16,6 +17,17 @@
 #include "tiers/storage/disk_files.h"
 
 namespace kvtier {
+
+// How the disk tier came up.
+struct DiskStartFacts {
+  bool enabled = false;
+  std::string directory;
+  bool degraded = false;           // smaller than configured
+  std::vector<std::string> notes;  // for people
+  std::string index_found;         // "good", "new", or why the index was rebuilt
+  bool index_rebuilt = false;
+  double index_seconds = 0;  // it took to load or rebuild it
+};
 
 class DiskTier {
  public:

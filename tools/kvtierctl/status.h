@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The daemon's status document for people.
+// kvtierctl status: the daemon's status document for people. The command itself is declared in
+// command.h; `top` shows the same text again and again.
 #pragma once
 
 #include <string>

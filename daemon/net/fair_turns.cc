@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/net/fair_turns.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace kvtier {
+namespace {
+
+// Takes the first of `sparse`, otherwise the first of `backlogged` that owes less than a turn.
+// Those passed over go to the end and have a turn's price of their debt forgiven for it, so that
+// the loop ends. REQUIRES: one of the lists is not empty.
+template <typename Debtor, typename DebtOf>
+Debtor* TakeNext(std::list<Debtor*>* sparse, std::list<Debtor*>* backlogged, DebtOf debt_of) {
+  std::list<Debtor*>* const from = sparse->empty() ? backlogged : sparse;
+  if (from == backlogged) {
+    while (debt_of(backlogged->front()) >= kTurnPrice) {
+      debt_of(backlogged->front()) -= kTurnPrice;
+      backlogged->splice(backlogged->end(), *backlogged, backlogged->begin());
+    }
+  }
+  Debtor* const first = from->front();
+  from->pop_front();
+  return first;
+}
+
+}  // namespace
+
+FairTurns::Member::Member(FairTurns* turns, const std::string& tenant,
+                          std::function<uint32_t()> take_turn)
+    : turns_(turns), tenant_(&turns->tenants_[tenant]), take_turn_(std::move(take_turn)) {
+  ++tenant_->members;
+}
+
+FairTurns::Member::~Member() {
+  turns_->Remove(this);
+  if (--tenant_->members > 0) return;
+  // The debt of a tenant whose connections have all gone is not kept: a new connection costs it
+  // more than a turn is worth.
+  std::erase_if(turns_->tenants_, [this](const auto& tenant) { return &tenant.second == tenant_; });
+}
+
+void FairTurns::Member::Ready() {
+  if (waiting_) return;
+  if (turns_->waiting_ > 0) return turns_->Enqueue(this);
+  (void)turns_->TakeTurn(this);
+}
+
+void FairTurns::Member::ReadyLater() {
+  if (!waiting_) turns_->Enqueue(this);
+}
+
+void FairTurns::Enqueue(Member* member) {
+  Tenant* const tenant = member->tenant_;
+  Account& account = member->account_;
+  account.debt -= std::min(account.debt, member_share_ - account.booked_at);
+  account.booked_at = member_share_;
+  (account.debt < kTurnPrice ? tenant->sparse : tenant->backlogged).push_back(member);
+  member->waiting_ = true;
+  ++waiting_;
+  EnqueueTenant(tenant);
+  Post();
+}
+
+void FairTurns::EnqueueTenant(Tenant* tenant) {
+  if (std::exchange(tenant->waiting, true)) return;
+  Account& account = tenant->account;
+  account.debt -= std::min(account.debt, tenant_share_ - account.booked_at);
+  account.booked_at = tenant_share_;
+  (account.debt < kTurnPrice ? sparse_ : backlogged_).push_back(tenant);
+}
+
+void FairTurns::Remove(Member* member) {
+  if (!std::exchange(member->waiting_, false)) return;
+  --waiting_;
+  Tenant* const tenant = member->tenant_;
+  tenant->sparse.remove(member);
+  tenant->backlogged.remove(member);
+  if (!tenant->empty()) return;
+  tenant->waiting = false;
+  sparse_.remove(tenant);
+  backlogged_.remove(tenant);
+}
+
+uint32_t FairTurns::TakeTurn(Member* member) {
+  Tenant* const tenant = member->tenant_;
+  // Only idle time lets a debt shrink by itself, not the wait for this turn.
+  member->account_.booked_at = member_share_;
+  tenant->account.booked_at = tenant_share_;
+  // Booked before the turn: one that asks for its next turn from within this one must not appear to
+  // owe nothing.
+  member->account_.debt += kTurnPrice;
+  tenant->account.debt += kTurnPrice;
+  const uint32_t price = std::max(member->take_turn_(), 1u);
+  member->account_.debt -= kTurnPrice - std::min(price, kTurnPrice);
+  tenant->account.debt -= kTurnPrice - std::min(price, kTurnPrice);
+  if (price > kTurnPrice) {
+    member->account_.debt += price - kTurnPrice;
+    tenant->account.debt += price - kTurnPrice;
+  }
+  member->account_.booked_at = member_share_;
+  tenant->account.booked_at = tenant_share_;
+  member_share_ += price / (waiting_ + 1) + 1;
+  tenant_share_ += price / (sparse_.size() + backlogged_.size() + 1) + 1;
+  return price;
+}
+
+void FairTurns::Post() {
+  if (std::exchange(posted_, true)) return;
+  loop_->Post(gate_.WhileOpen([this] {
+    posted_ = false;
+    RunTurns();
+  }));
+}
+
+void FairTurns::RunTurns() {
+  // Several cheap turns share one event, so that small requests of many clients cost no more events
+  // than requests of one.
+  for (uint64_t spent = 0; waiting_ > 0 && spent < kTurnPrice;) {
+    Tenant* const tenant = TakeNext(&sparse_, &backlogged_,
+                                    [](Tenant* one) -> uint64_t& { return one->account.debt; });
+    Member* const member = TakeNext(&tenant->sparse, &tenant->backlogged,
+                                    [](Member* one) -> uint64_t& { return one->account_.debt; });
+    member->waiting_ = false;
+    --waiting_;
+    tenant->waiting = false;
+    spent += TakeTurn(member);
+    if (!tenant->empty()) EnqueueTenant(tenant);
+  }
+  if (waiting_ > 0) Post();
+}
+
+}  // namespace kvtier

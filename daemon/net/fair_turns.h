@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// Shares the event loop between connections: deficit round robin over tenants, and within each over
+// its connections, by the price of the work that they ask for.
+//
+// A connection that has something to do takes turns. A turn ends when kTurnPrice has been spent,
+// and may spend more only where one step of a request is dearer. What a turn costs is a debt, which
+// is paid by letting the others go first: it shrinks as the others' turns go by. One that was idle
+// and owes less than a turn goes before those that wait already (as in FQ-CoDel), so that a client
+// that asks for little is served after about one turn, however many others flood the daemon.
+//
+// Event loop only.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <string>
+#include <unordered_map>
+
+#include "base/executor.h"
+#include "base/gate.h"
+
+namespace kvtier {
+
+// Prices are in items: a block that a request names costs one.
+inline constexpr uint32_t kTurnPrice = 1024;
+
+class FairTurns {
+  struct Tenant;
+  struct Account {
+    uint64_t debt = 0;
+    uint64_t booked_at = 0;  // on the clock of shares
+  };
+
+ public:
+  // One connection. REQUIRES: destroyed before the FairTurns, and not within its own turn.
+  class Member {
+   public:
+    // `take_turn` works until it has spent about kTurnPrice or has nothing left to do, and returns
+    // the price. It asks for its next turn with ReadyLater.
+    Member(FairTurns* turns, const std::string& tenant, std::function<uint32_t()> take_turn);
+    ~Member();
+    Member(const Member&) = delete;
+    Member& operator=(const Member&) = delete;
+
+    // There is something to do. If no other connection waits, the turn is taken within the call:
+    // for events of the loop that nothing else has called.
+    void Ready();
+    // The same, but the turn is always taken in a later event.
+    void ReadyLater();
+
+   private:
+    friend class FairTurns;
+    FairTurns* const turns_;
+    Tenant* const tenant_;
+    const std::function<uint32_t()> take_turn_;
+    Account account_;
+    bool waiting_ = false;
+  };
+
+  explicit FairTurns(EventQueue* loop) : loop_(loop) {}
+  FairTurns(const FairTurns&) = delete;
+  FairTurns& operator=(const FairTurns&) = delete;
+
+  // Connections that wait for a turn.
+  [[nodiscard]] size_t waiting() const { return waiting_; }
+
+ private:
+  struct Tenant {
+    // Those that were idle and owe little, and the others; each in the order of arrival.
+    std::list<Member*> sparse;
+    std::list<Member*> backlogged;
+    Account account;
+    size_t members = 0;
+    bool waiting = false;
+    [[nodiscard]] bool empty() const { return sparse.empty() && backlogged.empty(); }
+  };
+
+  void Enqueue(Member* member);
+  void EnqueueTenant(Tenant* tenant);
+  void Remove(Member* member);
+  uint32_t TakeTurn(Member* member);
+  void Post();
+  void RunTurns();
+
+  EventQueue* const loop_;
+  std::unordered_map<std::string, Tenant> tenants_;
+  std::list<Tenant*> sparse_;
+  std::list<Tenant*> backlogged_;
+  size_t waiting_ = 0;
+  // Clocks that advance by what each connection, or each tenant, that competes could have spent: by
+  // so much do the debts of those that are idle shrink.
+  uint64_t member_share_ = 0;
+  uint64_t tenant_share_ = 0;
+  bool posted_ = false;
+  Gate gate_;
+};
+
+}  // namespace kvtier

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// kvtierctl drain: writes what should survive a restart to disk. kvtierctl verify: reads every
+// persisted block back and checks it, while the daemon serves. Both are admin calls that take long
+// and say how far they are.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <functional>
+
+#include "base/byte_size.h"
+#include "tools/kvtierctl/command.h"
+#include "tools/support/json_view.h"
+#include "tools/support/table.h"
+
+namespace kvtier {
+namespace {
+
+// What a reply means to a person, and how many blocks it names that the operation failed for.
+struct Outcome {
+  std::string text;
+  uint64_t failed = 0;
+};
+
+// Calls `operation`, shows its progress as "VERB ...", and prints the outcome. A reply without the
+// member `required` is none. Ends with `if_failed` if the operation failed for some blocks.
+void RunLongCall(CommandContext* context, std::string_view operation, std::string_view verb,
+                 std::string_view required, const std::function<Outcome(JsonView)>& outcome_of,
+                 ExitCode if_failed) {
+  const auto reply = context->CallAdmin(operation, ShowBlockProgress(std::string(verb)));
+  ClearProgress();
+  if (!reply) return context->Fail(reply.error());
+  boost::json::error_code error;
+  const boost::json::value document = boost::json::parse(*reply, error);
+  const JsonView result(error ? nullptr : &document);
+  if (!result[required].present()) {
+    return context->Fail({ErrorCode::kCorrupt, "bad_reply", *reply});
+  }
+  const Outcome outcome = outcome_of(result);
+  context->Print(context->json ? *reply : outcome.text);
+  if (outcome.failed > 0) context->exit_code = if_failed;
+}
+
+Outcome DrainOutcome(JsonView result) {
+  const uint64_t left = result["left"].Count();
+  return {fmt::format("{} blocks had to be written; {} could not be; {:.1f} s",
+                      FormatCount(result["blocks"].Count()), FormatCount(left),
+                      result["seconds"].Number()),
+          left};
+}
+
+Outcome VerifyOutcome(JsonView result) {
+  const uint64_t bad = result["bad"].Count();
+  return {
+      fmt::format("verified {} blocks, {}, in {:.1f} s: {}", FormatCount(result["checked"].Count()),
+                  FormatByteSize(result["bytes"].Count()), result["seconds"].Number(),
+                  bad == 0 ? "all good" : fmt::format("{} bad, now quarantined", FormatCount(bad))),
+      bad};
+}
+
+}  // namespace
+
+void AddDrainCommand(CLI::App* app, CommandContext* context) {
+  CLI::App* command =
+      app->add_subcommand("drain", "Write every block that should survive a restart to disk.");
+  command->callback([context] {
+    RunLongCall(context, "drain", "written", "left", DrainOutcome, ExitCode::kPartial);
+  });
+}
+
+void AddVerifyCommand(CLI::App* app, CommandContext* context) {
+  CLI::App* command = app->add_subcommand(
+      "verify", "Read every block on disk back and check it, while the daemon serves.");
+  command->callback([context] {
+    RunLongCall(context, "verify", "verified", "checked", VerifyOutcome, ExitCode::kIntegrity);
+  });
+}
+
+}  // namespace kvtier
