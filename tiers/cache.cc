@@ -7,7 +7,6 @@
 #include "tiers/cache_impl.h"
 
 namespace kvtier {
-
 Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, IndexSnapshot snapshot)
     : state(options, std::move(environment), snapshot.budget),
       loads(&state.stats,
@@ -63,6 +62,18 @@ bool Cache::Impl::Settled() const {
     return offloader.in_flight() + persister.writes_in_flight() == 0 && disk.committer().Idle();
   }
   return offloader.Idle() && persister.Idle() && disk.committer().Idle();
+}
+
+void Cache::Impl::DrainFrom(uint64_t row, std::function<void()> done) {
+  const uint64_t next = disk.FlushRecency(row, state.options.drain_part_rows);
+  if (next >= state.directory.end()) {
+    state.SchedulePump();
+    --drains_beginning;
+    drains.push_back(std::move(done));
+    return;
+  }
+  state.env.loop->Post(gate_.WhileOpen(
+      [this, next, done = std::move(done)]() mutable { DrainFrom(next, std::move(done)); }));
 }
 
 void Cache::Impl::FinishDrains() {
@@ -277,6 +288,10 @@ EvictOutcome Cache::Evict(const BlockKey& key, std::optional<Tier> tier) {
   return outcome;
 }
 
+void Cache::WhenEvictionsAreDurable(std::function<void(Status)> done) {
+  impl_->disk.committer().WhenVoided(std::move(done));
+}
+
 void Cache::Tick() {
   impl_->disk.Tick();
   impl_->loader.Tick();
@@ -287,16 +302,16 @@ void Cache::Tick() {
 
 void Cache::Drain(std::function<void()> done) {
   impl_->retention.PersistAll();
-  impl_->disk.FlushRecency();
-  impl_->drains.push_back(std::move(done));
-  impl_->state.SchedulePump();
+  ++impl_->drains_beginning;
+  impl_->DrainFrom(0, std::move(done));
 }
 
 void Cache::StopDraining() { impl_->draining_stopped = true; }
 
 bool Cache::Idle() const {
   return impl_->Settled() && impl_->loader.Idle() && impl_->verifier.Idle() &&
-         impl_->acquirer.waiting() == 0 && !impl_->state.pump_scheduled();
+         impl_->acquirer.waiting() == 0 && impl_->drains_beginning == 0 &&
+         !impl_->state.pump_scheduled();
 }
 
 void Cache::VerifyStep(uint64_t cursor, uint32_t max_blocks,

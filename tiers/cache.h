@@ -104,6 +104,10 @@ class Cache {
                                      int64_t ttl_ms);
   // Forgets a block in one tier, or in all of them. What is held, pinned or on the move stays.
   EvictOutcome Evict(const BlockKey& key, std::optional<Tier> tier);
+  // Calls `done` when nothing of what Evict took from the disk can come back at a restart, even if
+  // the index is lost: within this call if that is so already. With an error, kIoError, if the disk
+  // refuses; the cache goes on trying.
+  void WhenEvictionsAreDurable(std::function<void(Status)> done);
 
   // --- upkeep ---
   // Takes over `options`, less pool_bytes and slab_bytes, which stay as they are; of tenants, the

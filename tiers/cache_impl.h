@@ -5,6 +5,7 @@
 #include <functional>
 #include <vector>
 
+#include "base/gate.h"
 #include "tiers/cache.h"
 #include "tiers/space/disk_slots.h"
 #include "tiers/space/host_slots.h"
@@ -28,6 +29,9 @@ class Cache::Impl {
   // Lets every part start what it can, until none can.
   void Pump();
   void FinishDrains();
+  // Tells the index of uses, from this row of the directory on, in parts of `drain_part_rows`;
+  // then `done` waits for the writes.
+  void DrainFrom(uint64_t row, std::function<void()> done);
   [[nodiscard]] bool Settled() const;
 
   [[nodiscard]] Result<CommitReply> Commit(SessionId session, PoolId pool,
@@ -52,6 +56,7 @@ class Cache::Impl {
   Verifier verifier;
   std::vector<std::function<void()>> drains;
   bool draining_stopped = false;
+  uint64_t drains_beginning = 0;  // their rows are being walked
 
  private:
   // The block's entry, new or known from elsewhere; kNoEntry if the pool has it already.
@@ -59,6 +64,9 @@ class Cache::Impl {
   void CheckTenants() const;
   void CheckEntry(EntryIndex index) const;
   void CheckPool(const CachePool& pool) const;
+
+  // Events that go on with a walk are posted through it, so that they do not outlive the cache.
+  Gate gate_;
 };
 
 }  // namespace kvtier

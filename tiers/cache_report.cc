@@ -183,7 +183,8 @@ void Cache::Impl::CheckEntry(EntryIndex index) const {
   }
   KVT_CHECK(!entry.persisted() || entry.on_disk());
   KVT_CHECK(host.InOrder(index) == (entry.in_host() || entry.expected_in_host()));
-  KVT_CHECK(state.InDiskOrder(index) == (entry.has_disk_slot() || entry.persist_wanted()));
+  KVT_CHECK(state.InDiskOrder(index) ==
+            (!entry.pinned() && (entry.has_disk_slot() || entry.persist_wanted())));
   KVT_CHECK(entry.retention == RetentionClass::kExtended || !entry.has_disk_slot());
   KVT_CHECK(entry.pinned() == state.pins.Contains(index));
 }

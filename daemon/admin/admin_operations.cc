@@ -92,6 +92,25 @@ class Settle final : public AdminOperation {
   const int64_t timeout_ms_;
 };
 
+// The reply waits until the evicted blocks cannot come back at a restart.
+class Evict final : public AdminOperation {
+ public:
+  Evict(const ServiceContext& context, std::shared_ptr<AdminCall> call, AdminRequestBody request)
+      : AdminOperation(context, std::move(call)), request_(std::move(request)) {}
+
+  void Run() override {
+    Result<std::string> reply = EvictBlocks(env_, request_);
+    if (!reply) return Fail(reply.error());
+    env_.cache->WhenEvictionsAreDurable(
+        WhileAlive([this, reply = *std::move(reply)](const Status& durable) {
+          durable ? Reply(reply) : Fail(durable.error());
+        }));
+  }
+
+ private:
+  const AdminRequestBody request_;
+};
+
 class Drain final : public AdminOperation {
  public:
   using AdminOperation::AdminOperation;
@@ -143,7 +162,6 @@ bool AdminOperations::AnswerAtOnce(const AdminRequestBody& request, AdminCall* c
   if (op == "inspect") return answer(InspectBlock(context_, request));
   if (op == "lookup") return answer(LookUpBlocks(context_, request));
   if (op == "pin") return answer(PinBlocks(context_, request));
-  if (op == "evict") return answer(EvictBlocks(context_, request));
   return false;
 }
 
@@ -153,6 +171,7 @@ Result<std::unique_ptr<AdminOperation>> AdminOperations::MakeOperation(
   if (op == "ls") return MakeListing(context_, request, call);
   if (op == "trace") return MakeTraceListing(context_, request, call);
   if (op == "verify") return std::make_unique<Verify>(context_, call);
+  if (op == "evict") return std::make_unique<Evict>(context_, call, request);
   if (op == "drain") return std::make_unique<Drain>(context_, call);
   if (op == "settle") return std::make_unique<Settle>(context_, call, request.timeout_ms);
   return MakeError(ErrorCode::kInvalidArgument, "unknown_op",

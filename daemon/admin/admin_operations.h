@@ -8,7 +8,7 @@
 //   {"op":"inspect","hashes":[H]}      one block, and why it was last dropped and missed
 //   {"op":"lookup","hashes":[H,...]}   which tiers hold them
 //   {"op":"pin","hashes":[H,...],"ttl_ms":3600000}  keeps them; 0 lets go of them
-//   {"op":"evict","hashes":[H,...]}    forgets them
+//   {"op":"evict","hashes":[H,...]}    forgets them, durably
 //   {"op":"ls","cursor":0,"limit":100} a stretch of all blocks, and the cursor for the next
 //   {"op":"trace","cursor":0,"limit":100,"since_ms":60000}  what happened, see trace_operation.h
 //   {"op":"verify"}                    reads every persisted block back and checks it

@@ -13,6 +13,9 @@ namespace {
 
 // Blocks beyond a cap leave in stretches, so that they do not hold the event loop.
 constexpr int kCapEvictionsPerCall = 1024;
+// Slabs of another slot class that one search for a victim tries to empty. Those that hold a pinned
+// block cannot be, and a search through all of them would hold the event loop.
+constexpr size_t kSlabsTriedPerSearch = 16;
 
 }  // namespace
 
@@ -175,6 +178,7 @@ void DiskSlots::KeepUnderCap(TenantId tenant, uint64_t bytes, int limit) {
 bool DiskSlots::EvictOwn(TenantId tenant) {
   TenantRecency::Walk walk(state_.disk_recency, [&](TenantId other) { return other == tenant; });
   for (EntryIndex victim = walk.Next(); victim != kNoEntry; victim = walk.Next()) {
+    ++state_.stats.disk_eviction_steps;
     const BlockEntry& entry = state_[victim];
     if (!entry.EvictableFromDisk()) continue;
     Drop(victim, entry.in_host() ? DropReason::kCopyAbove : DropReason::kTenantCap);
@@ -190,43 +194,49 @@ void DiskSlots::TrimToCaps() {
   }
 }
 
-bool DiskSlots::Exposed(TenantId tenant) const {
+bool DiskSlots::EvictableForOthers(TenantId tenant) const {
   const uint64_t reserved = state_.tenants.ReservedSlabs(Tier::kDisk, tenant);
   return reserved == 0 || allocator_.GroupSlabs(tenant.value) > reserved;
 }
 
 bool DiskSlots::EvictFor(const Namespace& name_space) {
-  Room room{name_space.tenant, ClassOf(name_space)};
+  SpaceRequest request{name_space.tenant, ClassOf(name_space)};
   const uint64_t reserved = state_.tenants.ReservedSlabs(Tier::kDisk, name_space.tenant);
-  room.own = allocator_.GroupSlabs(room.slots.group) >= reserved;
-  if (EvictFrom(room)) return true;
-  if (room.own) return false;
+  request.own = allocator_.GroupSlabs(request.slots.group) >= reserved;
+  if (EvictFrom(request)) return true;
+  if (request.own) return false;
   // Nobody else has anything that may go.
-  room.own = true;
-  return EvictFrom(room);
+  request.own = true;
+  return EvictFrom(request);
 }
 
-bool DiskSlots::EvictFrom(const Room& room) {
+bool DiskSlots::EvictFrom(const SpaceRequest& request) {
   TenantRecency::Walk walk(state_.disk_recency, [&](TenantId tenant) {
-    return tenant == room.tenant ? room.own : Exposed(tenant);
+    return tenant == request.tenant ? request.own : EvictableForOthers(tenant);
   });
+  std::vector<uint64_t> tried_slabs;
   for (EntryIndex victim = walk.Next(); victim != kNoEntry; victim = walk.Next()) {
+    ++state_.stats.disk_eviction_steps;
     const BlockEntry& entry = state_[victim];
     if (!entry.EvictableFromDisk()) continue;
-    if (allocator_.ClassAt(entry.disk.offset) == room.slots) {
+    if (allocator_.ClassAt(entry.disk.offset) == request.slots) {
       Drop(victim, entry.in_host() ? DropReason::kCopyAbove : DropReason::kLru);
       return true;
     }
     // The coldest block belongs to another class: its whole slab goes, if it can.
-    if (EvictSlab(entry.disk, room)) return true;
+    const uint64_t slab = state_.env.geometry.SlabOf(entry.disk);
+    if (std::ranges::find(tried_slabs, slab) != tried_slabs.end()) continue;
+    if (tried_slabs.size() == kSlabsTriedPerSearch) return false;
+    if (EvictSlab(entry.disk, request)) return true;
+    tried_slabs.push_back(slab);
   }
   return false;
 }
 
-bool DiskSlots::EvictSlab(DiskLocation location, const Room& room) {
+bool DiskSlots::EvictSlab(DiskLocation location, const SpaceRequest& request) {
   // What a restart found may lie in a slab that has become another tenant's.
   const uint32_t group = allocator_.ClassAt(location.offset).group;
-  if (group != room.slots.group && !Exposed(TenantId(group))) return false;
+  if (group != request.slots.group && !EvictableForOthers(TenantId(group))) return false;
   bool free_of_motion = true;
   std::vector<EntryIndex> owners;
   allocator_.ForEachInSlab(location.offset, [&](uint64_t, EntryIndex owner) {
@@ -241,6 +251,9 @@ bool DiskSlots::EvictSlab(DiskLocation location, const Room& room) {
 
 void DiskSlots::Drop(EntryIndex index, DropReason reason, IndexCommitter::Slot slot) {
   BlockEntry& entry = state_[index];
+  // What an operator evicts is not to come back with an index that is rebuilt from the headers.
+  const bool by_hand = reason == DropReason::kEvictedByHand;
+  if (by_hand && slot == IndexCommitter::Slot::kFree) slot = IndexCommitter::Slot::kVoid;
   state_.CountDrop(index, Tier::kDisk, reason);
   // Written soon after its commit; no more exact time is kept, across restarts least of all.
   state_.stats.residence[static_cast<size_t>(Tier::kDisk)].ObserveMs(
@@ -250,8 +263,8 @@ void DiskSlots::Drop(EntryIndex index, DropReason reason, IndexCommitter::Slot s
   // The slot stays taken until the deletion is durable.
   allocator_.SetOwner(entry.disk.offset, kNoEntry);
   const Namespace& name_space = state_.NamespaceOf(entry);
-  if (slot == IndexCommitter::Slot::kFree) {
-    Leave(name_space.tenant, entry.disk);
+  if (slot != IndexCommitter::Slot::kKeep) {
+    BeginLeaving(name_space.tenant, entry.disk);
   } else {
     ++state_.stats.slots_quarantined;
     state_.tenants.Refund(Tier::kDisk, name_space.tenant, name_space.slot_bytes);
@@ -263,7 +276,7 @@ void DiskSlots::Drop(EntryIndex index, DropReason reason, IndexCommitter::Slot s
   state_.ForgetIfGone(index);
 }
 
-void DiskSlots::Leave(TenantId tenant, DiskLocation location) {
+void DiskSlots::BeginLeaving(TenantId tenant, DiskLocation location) {
   const SlotClass slots = allocator_.ClassAt(location.offset);
   if (!allocator_.Closing(location.offset)) ++freeing_[slots];
   leaving_bytes_[tenant.value] += slots.slot_bytes;
@@ -374,13 +387,15 @@ void DiskSlots::Tick() {
   committer_.RetryAfterFailure();
 }
 
-void DiskSlots::FlushRecency() {
-  for (uint32_t row = 0; row < state_.directory.end(); ++row) {
-    const EntryIndex index(row);
+uint64_t DiskSlots::FlushRecency(uint64_t row, uint64_t max_rows) {
+  const uint64_t end = std::min<uint64_t>(state_.directory.end(), row + max_rows);
+  for (; row < end; ++row) {
+    const EntryIndex index(static_cast<uint32_t>(row));
     if (!state_.directory.Live(index)) continue;
     const BlockEntry& entry = state_[index];
     if (entry.last_use_s > entry.indexed_use_s) state_.QueueRecencyUpdate(index);
   }
+  return row;
 }
 
 }  // namespace kvtier

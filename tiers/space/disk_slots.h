@@ -60,8 +60,9 @@ class DiskSlots {
   void TrimToCaps();
   // Ends the pause when its time has come.
   void Tick();
-  // Tells the index of every use it does not know of yet.
-  void FlushRecency();
+  // Tells the index of every use it does not know of yet, `max_rows` rows of the directory at a
+  // time: from `row` on, returning the row to go on from, or the directory's end.
+  [[nodiscard]] uint64_t FlushRecency(uint64_t row, uint64_t max_rows);
   [[nodiscard]] uint64_t memory_bytes() const {
     return allocator_.memory_bytes() + state_.disk_recency.memory_bytes();
   }
@@ -69,8 +70,8 @@ class DiskSlots {
  private:
   static constexpr int64_t kWritePauseMs = 10'000;
 
-  // What is to be had, and at whose cost.
-  struct Room {
+  // A request for space: what is to be had, and at which tenants' cost.
+  struct SpaceRequest {
     TenantId tenant;
     SlotClass slots;
     bool own = true;  // the tenant's own blocks may go, too
@@ -81,19 +82,19 @@ class DiskSlots {
   // Which group each slab belongs to.
   [[nodiscard]] std::vector<uint32_t> GroupsOfSlabs(const IndexSnapshot& snapshot) const;
   void RestoreRecord(const IndexRecord& record, const std::vector<uint32_t>& groups);
-  // The tenant's blocks may be evicted for others.
-  [[nodiscard]] bool Exposed(TenantId tenant) const;
+  // Whether the tenant's blocks may be evicted for others.
+  [[nodiscard]] bool EvictableForOthers(TenantId tenant) const;
   // Evicts until the wanted share of slots of this class is free or being freed.
   void KeepFree(const Namespace& name_space);
   [[nodiscard]] bool EvictFor(const Namespace& name_space);
-  [[nodiscard]] bool EvictFrom(const Room& room);
-  [[nodiscard]] bool EvictSlab(DiskLocation location, const Room& room);
+  [[nodiscard]] bool EvictFrom(const SpaceRequest& request);
+  [[nodiscard]] bool EvictSlab(DiskLocation location, const SpaceRequest& request);
   // Evicts the tenant's own until what it will have leaves the wanted share of its cap, and at
   // least `bytes`. At most `limit` blocks.
   void KeepUnderCap(TenantId tenant, uint64_t bytes, int limit);
   [[nodiscard]] bool EvictOwn(TenantId tenant);
-  // Slots that no block has any more, but their deletion is not durable yet.
-  void Leave(TenantId tenant, DiskLocation location);
+  // The slot is no block's any more, but its deletion is not durable yet.
+  void BeginLeaving(TenantId tenant, DiskLocation location);
   void FreeSlot(DiskLocation location);
   // Calls `write` once the slab's header is on disk.
   void WithSlabHeader(EntryIndex entry, std::function<void(Status)> write);

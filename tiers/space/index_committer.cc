@@ -1,11 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tiers/space/index_committer.h"
 
+#include <algorithm>
+#include <memory>
+#include <span>
 #include <unordered_set>
+#include <utility>
 
 #include "base/check.h"
+#include "tiers/storage/slot_header.h"
 
 namespace kvtier {
+namespace {
+
+// Recency updates in one index batch, so that one event does not gather those of all blocks.
+constexpr size_t kUpdatesPerBatch = 16'384;
+
+}  // namespace
 
 void IndexCommitter::Put(EntryIndex entry) {
   state_.Apply(entry, BlockEvent::kBeginCommit);
@@ -14,10 +25,17 @@ void IndexCommitter::Put(EntryIndex entry) {
 
 void IndexCommitter::Delete(const BlockKey& key, DiskLocation location, Slot slot) {
   deletes_.push_back({key, location, slot});
+  if (slot == Slot::kVoid) ++voids_left_;
+}
+
+void IndexCommitter::WhenVoided(std::function<void(Status)> done) {
+  if (voids_left_ == 0) return done({});
+  void_waiters_.push_back(std::move(done));
 }
 
 bool IndexCommitter::Pump() {
-  if (busy_ || failed_ || !Pending()) return false;
+  const bool voids_begun = PumpVoids();
+  if (busy_ || failed_ || !Pending()) return voids_begun;
   busy_ = true;
   puts_under_way_.swap(puts_);
   deletes_under_way_.swap(deletes_);
@@ -25,25 +43,70 @@ bool IndexCommitter::Pump() {
   if (puts_under_way_.empty()) {
     ApplyBatch();
   } else {
-    SyncFiles();
+    SyncFiles([this](const Status& status) { status ? ApplyBatch() : Finish(status); });
   }
   return true;
 }
 
-void IndexCommitter::SyncFiles() {
-  sync_status_ = {};
-  syncs_left_ = state_.env.files.size();
+void IndexCommitter::SyncFiles(std::function<void(const Status&)> done) {
+  struct Syncs {
+    size_t left = 0;
+    Status status;
+    std::function<void(const Status&)> done;
+  };
+  const auto syncs = std::make_shared<Syncs>();
+  syncs->left = state_.env.files.size();
+  syncs->done = std::move(done);
   for (BlockFile* file : state_.env.files) {
-    file->Sync([this](const Status& status) {
-      if (!status) sync_status_ = status;
-      if (--syncs_left_ > 0) return;
-      if (sync_status_) {
-        ApplyBatch();
-      } else {
-        Finish(sync_status_);
-      }
+    file->Sync([syncs](const Status& status) {
+      if (!status && syncs->status) syncs->status = status;
+      if (--syncs->left == 0) syncs->done(syncs->status);
     });
   }
+}
+
+// A header is voided after its entry is gone, so that no crash leaves an entry whose slot is empty.
+bool IndexCommitter::PumpVoids() {
+  if (voids_waiting_.empty() || !voids_under_way_.empty() || void_failed_) return false;
+  voids_under_way_.swap(voids_waiting_);
+  void_status_ = {};
+  void_writes_left_ = voids_under_way_.size();
+  if (zeros_.span().empty()) zeros_ = AlignedBuffer(kSlotHeaderBytes);
+  const DiskGeometry& geometry = state_.env.geometry;
+  for (const DiskLocation location : voids_under_way_) {
+    state_.env.files[geometry.FileOf(location)]->Write(
+        geometry.OffsetInFile(location), zeros_.span(),
+        [this](const Status& status) { OnVoidWritten(status); });
+  }
+  return true;
+}
+
+void IndexCommitter::OnVoidWritten(const Status& status) {
+  if (!status) {
+    ++state_.stats.disk_write_errors;
+    void_status_ = status;
+  }
+  if (--void_writes_left_ > 0) return;
+  if (!void_status_) return FinishVoids(void_status_);
+  SyncFiles([this](const Status& synced) { FinishVoids(synced); });
+}
+
+void IndexCommitter::FinishVoids(const Status& status) {
+  state_.SchedulePump();
+  const std::vector<DiskLocation> ended = std::exchange(voids_under_way_, {});
+  if (!status) {
+    // Which of them reached the disk is not known: all are written again.
+    void_failed_ = true;
+    voids_waiting_.insert(voids_waiting_.end(), ended.begin(), ended.end());
+    return AnswerVoidWaiters(status);
+  }
+  for (const DiskLocation location : ended) free_slot_(location);
+  voids_left_ -= ended.size();
+  if (voids_left_ == 0) AnswerVoidWaiters({});
+}
+
+void IndexCommitter::AnswerVoidWaiters(const Status& status) {
+  for (const auto& done : std::exchange(void_waiters_, {})) done(status);
 }
 
 void IndexCommitter::ApplyBatch() {
@@ -92,7 +155,9 @@ void IndexCommitter::AddPut(EntryIndex index, IndexBatch* batch) {
 }
 
 void IndexCommitter::AddRecencyUpdates(IndexBatch* batch) {
-  for (const EntryIndex index : state_.recency_updates) {
+  std::vector<EntryIndex>& queue = state_.recency_updates;
+  const size_t taken = std::min(queue.size(), kUpdatesPerBatch);
+  for (const EntryIndex index : std::span(queue).last(taken)) {
     if (!state_.directory.Live(index) || !state_[index].update_queued()) continue;
     state_.Apply(index, BlockEvent::kTakeUpdate);
     const BlockEntry& entry = state_[index];
@@ -101,7 +166,7 @@ void IndexCommitter::AddRecencyUpdates(IndexBatch* batch) {
     AddPut(index, batch);
     updates_under_way_.push_back(index);
   }
-  state_.recency_updates.clear();
+  queue.resize(queue.size() - taken);
 }
 
 void IndexCommitter::Finish(const Status& status) {
@@ -144,8 +209,10 @@ void IndexCommitter::FinishDeletes(const Status& status) {
   if (status) {
     for (const Deletion& deletion : deletes_under_way_) {
       if (deletion.slot == Slot::kFree) free_slot_(deletion.location);
+      if (deletion.slot == Slot::kVoid) voids_waiting_.push_back(deletion.location);
     }
   } else {
+    if (voids_left_ > 0) AnswerVoidWaiters(status);
     // The slots stay taken until their entries are gone.
     deletes_.insert(deletes_.begin(), deletes_under_way_.begin(), deletes_under_way_.end());
   }

@@ -182,9 +182,19 @@ void CacheState::Refresh(EntryIndex index) {
   entry.last_use_s = NowS();
   AgesOf(entry).Touch(index);
   if (unpersisted.Contains(index)) unpersisted.Touch(index);
-  if (!InDiskOrder(index)) return;
+  if (!entry.has_disk_slot() && !entry.persist_wanted()) return;
   TouchDisk(index);
   QueueUpdateIfBehind(index);
+}
+
+void CacheState::SetPinned(EntryIndex index, bool pinned) {
+  Apply(index, pinned ? BlockEvent::kPin : BlockEvent::kUnpin);
+  const BlockEntry& entry = directory[index];
+  if (pinned) {
+    LeaveDiskOrder(index);
+  } else if (entry.has_disk_slot() || entry.persist_wanted()) {
+    TouchDisk(index);
+  }
 }
 
 void CacheState::QueueUpdateIfBehind(EntryIndex index) {

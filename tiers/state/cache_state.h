@@ -159,11 +159,15 @@ class CacheState {
   [[nodiscard]] const EntryList& AgesOf(const BlockEntry& entry) const {
     return by_age[AgeList(TenantOf(entry), entry.retention)];
   }
-  // The block is the youngest on disk (or of what is to be written there).
+  // The block is the youngest on disk (or of what is to be written there). Pinned blocks stand
+  // outside this order, so that a search for a victim need not step over them.
   void TouchDisk(EntryIndex index) {
     const BlockEntry& entry = directory[index];
+    if (entry.pinned()) return;
     disk_recency.Touch(TenantOf(entry), index, entry.facts());
   }
+  // Sets or clears the pin, and keeps the order on disk as TouchDisk says.
+  void SetPinned(EntryIndex index, bool pinned);
   void LeaveDiskOrder(EntryIndex index) { disk_recency.Remove(TenantOf(directory[index]), index); }
   [[nodiscard]] bool InDiskOrder(EntryIndex index) const {
     return disk_recency.Contains(TenantOf(directory[index]), index);

@@ -103,6 +103,19 @@ void EncodeSlotHeader(const SlotHeader& header, std::span<std::byte, kSlotHeader
   SealHeaderPage(std::as_bytes(std::span(&f, 1)), out);
 }
 
+void PlaceSlotHeader(const SlotPlacement& placement,
+                     std::span<std::byte, kSlotHeaderBytes> header) {
+  SlotFields f;
+  std::memcpy(&f, header.data(), sizeof(f));
+  KVT_CHECK(std::string_view(f.prefix.magic, sizeof(f.prefix.magic)) == kMagic);
+  f.prefix.checksum = 0;
+  f.address = placement.address.offset;
+  f.generation = placement.generation;
+  f.created_s = placement.created_s;
+  f.last_use_s = placement.last_use_s;
+  SealHeaderPage(std::as_bytes(std::span(&f, 1)), header);
+}
+
 bool HeaderNames(const NamespaceIdentity& identity, const BlockHash& hash, uint16_t tokens,
                  std::span<const std::byte, kSlotHeaderBytes> in) {
   static_assert(sizeof(SlotFields) <= kSlotIdentityBytes);

@@ -51,6 +51,16 @@ struct SlotHeader {
 // Fills all of `out`. Under a microsecond. REQUIRES: the bounds noted above.
 void EncodeSlotHeader(const SlotHeader& header, std::span<std::byte, kSlotHeaderBytes> out);
 
+// What is known of a block only when it is written to disk.
+struct SlotPlacement {
+  DiskLocation address;
+  uint32_t generation = 0;
+  uint32_t created_s = 0;
+  uint32_t last_use_s = 0;
+};
+// Changes these fields of a header and seals it anew. REQUIRES: EncodeSlotHeader wrote it.
+void PlaceSlotHeader(const SlotPlacement& placement, std::span<std::byte, kSlotHeaderBytes> header);
+
 // All that HeaderNames looks at lies in so many bytes from the start.
 inline constexpr size_t kSlotIdentityBytes = 5 * 64;
 

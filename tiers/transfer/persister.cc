@@ -82,14 +82,11 @@ void Persister::StartWrite(EntryIndex index) {
   const BlockEntry& entry = state_[index];
   state_.Apply(index, BlockEvent::kBeginWrite);
   const std::span<std::byte> slot = state_.HostBytes(entry);
-  const auto page = slot.first<kSlotHeaderBytes>();
-  Result<SlotHeader> header = DecodeSlotHeader(page);
-  KVT_CHECK(header.has_value());
-  header->address = entry.disk;
-  header->generation = entry.disk_generation;
-  header->created_s = state_.ToWallS(entry.created_s);
-  header->last_use_s = state_.ToWallS(entry.last_use_s);
-  EncodeSlotHeader(*header, page);
+  PlaceSlotHeader({.address = entry.disk,
+                   .generation = entry.disk_generation,
+                   .created_s = state_.ToWallS(entry.created_s),
+                   .last_use_s = state_.ToWallS(entry.last_use_s)},
+                  slot.first<kSlotHeaderBytes>());
   state_.Apply(index, BlockEvent::kPinHost);
   bytes_in_flight_ += slot.size();
   ++writes_in_flight_;

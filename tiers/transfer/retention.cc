@@ -55,7 +55,7 @@ Result<uint32_t> Retention::Pin(NamespaceId namespace_id, std::span<const BlockH
   }
   const int64_t until_ms = state_.AgeClockMs() + ttl_ms;
   for (const EntryIndex index : cached) {
-    state_.Apply(index, ttl_ms > 0 ? BlockEvent::kPin : BlockEvent::kUnpin);
+    state_.SetPinned(index, ttl_ms > 0);
     if (ttl_ms > 0) {
       state_.pins.Set(index, until_ms);
     } else {
@@ -73,7 +73,7 @@ void Retention::Tick() {
 
 void Retention::UnpinExpired() {
   for (const EntryIndex index : state_.pins.TakeEnded(state_.AgeClockMs(), kUnpinsPerTick)) {
-    state_.Apply(index, BlockEvent::kUnpin);
+    state_.SetPinned(index, false);
     // A pin counts as use until it ends: the time to live starts now.
     state_.Refresh(index);
   }

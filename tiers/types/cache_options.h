@@ -69,6 +69,8 @@ struct CacheOptions {
   // Blocks for which one acquire makes room in one event: more take several, so that the event loop
   // is nobody's for long.
   uint32_t acquire_part_blocks = 1024;
+  // Rows of the directory that a drain looks at in one event, likewise.
+  uint32_t drain_part_rows = 16'384;
 
   // Tenants with quotas or times to live of their own, at most kMaxTenants.
   static constexpr size_t kMaxTenants = 256;

@@ -85,6 +85,8 @@ struct CacheStats {
   uint64_t disk_read_retries = 0, disk_read_repaired = 0;
   uint64_t index_batches = 0, index_errors = 0;
   uint64_t slots_quarantined = 0;
+  // Blocks looked at to find victims on disk; about one for each that was evicted.
+  uint64_t disk_eviction_steps = 0;
   uint64_t restored_blocks = 0;
 
   [[nodiscard]] CopyMeter& Lane(CopyLane lane) { return lanes[static_cast<size_t>(lane)]; }

@@ -411,5 +411,70 @@ TEST_F(CacheDiskTest, BlocksAreStripedOverAllFiles) {
   }
 }
 
+TEST_F(CacheDiskTest, VictimsAreFoundWithoutSteppingOverPinnedBlocks) {
+  Start({.disk_slots = 32});
+  Put(Sequence(1, 14));
+  Drain();
+  ASSERT_EQ(cache_->Pin(pool_.id, Sequence(1, 14), 60 * 60 * 1000), 14u);
+  for (uint64_t stream = 2; stream < 8; ++stream) {
+    Put(Sequence(stream, 10));
+    Drain();
+  }
+  const uint64_t evicted =
+      Drops(Tier::kDisk, DropReason::kLru) + Drops(Tier::kDisk, DropReason::kCopyAbove);
+  ASSERT_GE(evicted, 30u);
+  EXPECT_LE(cache_->stats().disk_eviction_steps, evicted);
+  for (const BlockHash& hash : Sequence(1, 14)) EXPECT_TRUE(Presence(hash).disk);
+}
+
+TEST_F(CacheDiskTest, UnpinnedBlocksAreEvictedAgain) {
+  Start({.disk_slots = 16});
+  Put(Sequence(1, 6));
+  Drain();
+  ASSERT_EQ(cache_->Pin(pool_.id, Sequence(1, 6), 60 * 60 * 1000), 6u);
+  ASSERT_EQ(cache_->Pin(pool_.id, Sequence(1, 6), 0), 6u);
+  for (uint64_t stream = 2; stream < 6; ++stream) {
+    Put(Sequence(stream, 8));
+    Drain();
+  }
+  for (const BlockHash& hash : Sequence(1, 6)) EXPECT_FALSE(Presence(hash).disk);
+}
+
+TEST_F(CacheDiskTest, DrainWalksTheDirectoryInParts) {
+  const auto events_of_a_drain = [this](uint32_t part_rows) {
+    CacheSetup setup;
+    setup.options.drain_part_rows = part_rows;
+    cache_.reset();
+    Start(setup);
+    Put(Sequence(1, 12));
+    Drain();
+    bool done = false;
+    cache_->Drain([&] { done = true; });
+    int events = 0;
+    while (!done && machine_->loop.RunOneOf(FakeLoop::kPosted)) ++events;
+    EXPECT_TRUE(done);
+    return events;
+  };
+  const int whole = events_of_a_drain(1000);
+  EXPECT_EQ(events_of_a_drain(4), whole + 2);
+}
+
+TEST_F(CacheDiskTest, SlotIsNotGivenToAnotherBlockBeforeItsDeletionIsDurable) {
+  Start({.disk_slots = 16});
+  Put(Sequence(1, 16));
+  Drain();
+  ASSERT_EQ(cache_->Gauges().disk_blocks, 16u);
+  const uint64_t written = cache_->stats().disk_write_blocks;
+  machine_->loop.Hold(machine_->index->source());
+  Put(Sequence(2, 1));
+  cache_->Drain([] {});
+  Settle();
+  EXPECT_EQ(cache_->Gauges().disk_blocks, 15u) << "the coldest has left";
+  EXPECT_EQ(cache_->stats().disk_write_blocks, written) << "but its slot is not free yet";
+  machine_->loop.LetGo(machine_->index->source());
+  Settle();
+  EXPECT_EQ(cache_->stats().disk_write_blocks, written + 1);
+}
+
 }  // namespace
 }  // namespace kvtier

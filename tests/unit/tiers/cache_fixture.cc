@@ -2,7 +2,10 @@
 #include "tests/unit/tiers/cache_fixture.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
+
+#include "tiers/index/index_start.h"
 
 namespace kvtier {
 
@@ -61,6 +64,20 @@ void CacheTest::CrashAndRestart() {
   machine_->Crash();
   progress_.clear();
   StartCache(machine_->Snapshot());
+}
+
+void CacheTest::LoseIndexAndRestart() {
+  cache_.reset();
+  machine_->Crash();
+  progress_.clear();
+  const DiskReadFunction read = [this](std::span<DiskRead> reads) {
+    for (DiskRead& one : reads) {
+      const auto from = file(one.file).contents().subspan(one.offset, one.into.size());
+      std::ranges::copy(from, one.into.begin());
+    }
+  };
+  StartCache(
+      RebuildIndex(machine_->geometry(), read, {.now_ms = machine_->clock.WallMs()}).snapshot);
 }
 
 void CacheTest::DrainAndRestart() {

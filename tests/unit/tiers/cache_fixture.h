@@ -69,6 +69,8 @@ class CacheTest : public ::testing::Test {
   void CrashAndRestart();
   // The same after a Drain that ran to its end.
   void DrainAndRestart();
+  // As CrashAndRestart, but the index is lost and rebuilt from the headers on disk.
+  void LoseIndexAndRestart();
 
   // Runs every event, then checks the invariants.
   void Settle();

@@ -266,5 +266,78 @@ TEST_F(CacheRestartTest, WriteBudgetSpentBeforeARestartStaysSpent) {
   EXPECT_EQ(cache_->Gauges().disk_blocks, 4u);
 }
 
+TEST_F(CacheRestartTest, BlocksComeBackFromTheirHeadersWhenTheIndexIsLost) {
+  Start();
+  Put(Sequence(1, 4));
+  Drain();
+  LoseIndexAndRestart();
+  EXPECT_EQ(Acquire(kAlice, Sequence(1, 4)).hits.size(), 4u);
+}
+
+TEST_F(CacheRestartTest, BlockEvictedByHandDoesNotComeBackWhenTheIndexIsLost) {
+  Start();
+  Put(Sequence(1, 4));
+  Drain();
+  ASSERT_EQ(cache_->Evict({NamespaceId(0), TestHash(1, 3)}, std::nullopt), EvictOutcome::kEvicted);
+  std::optional<Status> durable;
+  cache_->WhenEvictionsAreDurable([&](const Status& status) { durable = status; });
+  EXPECT_FALSE(durable) << "neither its index entry nor its header is gone yet";
+  Settle();
+  ASSERT_TRUE(durable && *durable);
+  LoseIndexAndRestart();
+  EXPECT_EQ(Acquire(kAlice, Sequence(1, 4)).hits.size(), 3u);
+}
+
+TEST_F(CacheRestartTest, EvictionByHandIsNotDurableBeforeTheVoidHeaderIsSynced) {
+  Start();
+  Put(Sequence(1, 1));
+  Drain();
+  const uint64_t syncs = file().syncs();
+  const uint64_t used_bytes = cache_->Gauges().disk_used_bytes;
+  machine_->loop.Hold(file().source());
+  ASSERT_EQ(cache_->Evict({NamespaceId(0), TestHash(1, 0)}, Tier::kDisk), EvictOutcome::kEvicted);
+  bool durable = false;
+  cache_->WhenEvictionsAreDurable([&](const Status& status) { durable = status.has_value(); });
+  Settle();
+  ASSERT_TRUE(machine_->loop.RunOneOf(file().source()));
+  Settle();
+  EXPECT_FALSE(durable) << "written, but not synced";
+  EXPECT_EQ(cache_->Gauges().disk_used_bytes, used_bytes) << "its slot is not free yet";
+  machine_->loop.LetGo(file().source());
+  Settle();
+  EXPECT_TRUE(durable);
+  EXPECT_EQ(file().syncs(), syncs + 1);
+  EXPECT_LT(cache_->Gauges().disk_used_bytes, used_bytes);
+}
+
+TEST_F(CacheRestartTest, EvictionByHandThatTheDiskRefusesIsReportedAndTriedAgain) {
+  Start();
+  Put(Sequence(1, 1));
+  Drain();
+  file().ScriptWrites({WriteFault::kEio});
+  ASSERT_EQ(cache_->Evict({NamespaceId(0), TestHash(1, 0)}, std::nullopt), EvictOutcome::kEvicted);
+  std::optional<Status> durable;
+  cache_->WhenEvictionsAreDurable([&](const Status& status) { durable = status; });
+  Settle();
+  ASSERT_TRUE(durable.has_value());
+  ASSERT_FALSE(durable->has_value());
+  EXPECT_EQ(durable->error().code, ErrorCode::kIoError);
+  AdvanceAndTick(1000);
+  durable.reset();
+  cache_->WhenEvictionsAreDurable([&](const Status& status) { durable = status; });
+  ASSERT_TRUE(durable && *durable);
+  LoseIndexAndRestart();
+  EXPECT_EQ(Acquire(kAlice, Sequence(1, 1)).hits.size(), 0u);
+}
+
+TEST_F(CacheRestartTest, EvictionsOfWhatIsNotOnDiskAreDurableAtOnce) {
+  Start();
+  Put(Sequence(1, 1));
+  ASSERT_EQ(cache_->Evict({NamespaceId(0), TestHash(1, 0)}, std::nullopt), EvictOutcome::kEvicted);
+  bool durable = false;
+  cache_->WhenEvictionsAreDurable([&](const Status& status) { durable = status.has_value(); });
+  EXPECT_TRUE(durable);
+}
+
 }  // namespace
 }  // namespace kvtier

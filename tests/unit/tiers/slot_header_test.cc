@@ -6,6 +6,8 @@
 #include <array>
 #include <cstring>
 #include <functional>
+#include <span>
+#include <vector>
 
 #include "base/checksum.h"
 
@@ -177,6 +179,81 @@ TEST(SlotHeaderTest, RejectsImpossibleFieldsUnderAGoodChecksum) {
 TEST(SlotHeaderTest, RejectsAnEmptyPayload) {
   const Page page = Tamper([](Page& p) { std::memset(p.data() + 32, 0, 8); });
   EXPECT_EQ(ReasonOf(page), "bad_field");
+}
+
+TEST(SlotHeaderTest, PlacingAHeaderChangesThoseFieldsAndKeepsTheRest) {
+  SlotHeader header = FullHeader();
+  Page page = Encode(header);
+  PlaceSlotHeader({.address = DiskLocation{1 << 20},
+                   .generation = 7,
+                   .created_s = 1'900'000'000,
+                   .last_use_s = 1'900'000'001},
+                  page);
+  header.address = DiskLocation{1 << 20};
+  header.generation = 7;
+  header.created_s = 1'900'000'000;
+  header.last_use_s = 1'900'000'001;
+  EXPECT_EQ(page, Encode(header));
+}
+
+// A slot as it is read from disk, and what it is expected to hold.
+class SlotCheckTest : public ::testing::Test {
+ protected:
+  SlotCheckTest() : slot_(SlotBytes(kPayloadBytes), std::byte{0x5a}) {
+    SlotHeader header;
+    header.tenant = expected_.identity.tenant = "tenant";
+    header.model.bytes.fill(0x11);
+    header.hash.bytes.fill(0x22);
+    header.address = DiskLocation{1 << 20};
+    header.generation = 3;
+    header.payload_bytes = kPayloadBytes;
+    header.tokens = 16;
+    header.payload_checksum = ChecksumPayload(std::span(slot_).subspan(kSlotHeaderBytes));
+    EncodeSlotHeader(header, std::span(slot_).first<kSlotHeaderBytes>());
+    expected_.identity.model = header.model;
+    expected_.identity.block_bytes = header.payload_bytes;
+    expected_.hash = header.hash;
+    expected_.location = header.address;
+    expected_.generation = header.generation;
+    expected_.tokens = header.tokens;
+  }
+  [[nodiscard]] SlotVerdict Check() const { return CheckDiskSlot(expected_, slot_); }
+
+  static constexpr uint64_t kPayloadBytes = 8192;
+  std::vector<std::byte> slot_;
+  SlotExpectation expected_;
+};
+
+TEST_F(SlotCheckTest, TheSlotExpectedIsGood) { EXPECT_EQ(Check(), SlotVerdict::kGood); }
+
+TEST_F(SlotCheckTest, ASlotOfAnotherPlaceIsNotTheOneExpected) {
+  expected_.location = DiskLocation{2 << 20};
+  EXPECT_EQ(Check(), SlotVerdict::kIdentityMismatch);
+}
+
+TEST_F(SlotCheckTest, ASlotOfAnotherHashIsNotTheOneExpected) {
+  expected_.hash.bytes[31] ^= 1;
+  EXPECT_EQ(Check(), SlotVerdict::kIdentityMismatch);
+}
+
+TEST_F(SlotCheckTest, ASlotOfAnotherWriteModelTenantOrLengthIsNotTheOneExpected) {
+  const SlotExpectation right = expected_;
+  expected_.generation = 4;
+  EXPECT_EQ(Check(), SlotVerdict::kIdentityMismatch);
+  expected_ = right;
+  expected_.identity.model.bytes[0] ^= 1;
+  EXPECT_EQ(Check(), SlotVerdict::kIdentityMismatch);
+  expected_ = right;
+  expected_.identity.tenant = "other";
+  EXPECT_EQ(Check(), SlotVerdict::kIdentityMismatch);
+  expected_ = right;
+  expected_.tokens = 15;
+  EXPECT_EQ(Check(), SlotVerdict::kIdentityMismatch);
+}
+
+TEST_F(SlotCheckTest, ADamagedPayloadIsCorrupt) {
+  slot_.back() ^= std::byte{1};
+  EXPECT_EQ(Check(), SlotVerdict::kCorrupt);
 }
 
 }  // namespace
