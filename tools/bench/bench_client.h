@@ -65,12 +65,13 @@ class BenchClient {
   // How many of the set's blocks are durably on disk.
   [[nodiscard]] Result<uint64_t> CountOnDisk(const std::vector<BlockHash>& set);
 
+  // What the daemon has copied from its pools to host memory since it began.
+  [[nodiscard]] Result<uint64_t> OffloadedBytes();
   // Asks the admin socket: every block is on disk afterwards.
   [[nodiscard]] Status Drain();
   [[nodiscard]] Status Settle();
 
  private:
-  [[nodiscard]] Result<uint64_t> OffloadedBytes();
   // New blocks, committed as the set; filled or with whatever they hold.
   [[nodiscard]] Result<kvt::Acquired> CommitNew(const std::vector<BlockHash>& set, bool fill);
 
