@@ -101,22 +101,26 @@ HostileWorld::HostileWorld(const HostileSetup& setup)
       pool_fd_(::open("/dev/null", O_RDWR | O_CLOEXEC)),
       machine_(setup.sizes, setup.event_order),
       log_(setup_.config.log),
+      models_(setup_.config.server.max_models_per_tenant),
       settled_(&loop_) {
   if (setup_.event_order > 0) machine_.loop.Shuffle(setup_.event_order);
   for (const auto& device : machine_.devices) device->ShareDescriptor(pool_fd_.get());
   cache_ = std::make_unique<Cache>(setup_.config.cache, machine_.Environment(), IndexSnapshot{});
-  wire::DevicesReply devices;
   for (uint32_t i = 0; i < setup_.sizes.devices; ++i) {
-    devices.devices.push_back({.pool_bytes = setup_.sizes.device_bytes, .name = "fake"});
+    wire_devices_.devices.push_back({.pool_bytes = setup_.sizes.device_bytes, .name = "fake"});
   }
-  server_ = std::make_unique<Server>(ServerEnvironment{.loop = &loop_,
-                                                       .cache = cache_.get(),
-                                                       .log = &log_,
-                                                       .peers = &peers_,
-                                                       .config = &setup_.config,
-                                                       .devices = std::move(devices),
-                                                       .daemon_generation = 42},
-                                     TenantMap(setup_.config.tenants, 0));
+  context_ = {.config = &setup_.config,
+              .loop = &loop_,
+              .clock = &machine_.clock,
+              .log = &log_,
+              .network = &network_,
+              .peers = &peers_,
+              .daemon_generation = 42,
+              .wire_devices = &wire_devices_,
+              .cache = cache_.get(),
+              .models = &models_,
+              .counters = &counters_};
+  server_ = std::make_unique<Server>(context_, TenantMap(setup_.config.tenants, 0));
   const Status listens = server_->Listen();
   KVT_CHECK(listens.has_value());
 }
@@ -140,9 +144,10 @@ UniqueFd HostileWorld::Connect(const HostileProcess& process) {
 }
 
 // A timer of no delay runs after whatever was ready when it was started. Its rounds are as many as
-// the longest chain of such events: the end of a stream, the session's end, its destruction.
+// the longest chain of such events: the end of a stream, its turn, the session's end, its
+// destruction.
 void HostileWorld::Settle() {
-  constexpr int kRounds = 4;
+  constexpr int kRounds = 8;
   for (int round = 0; round < kRounds; ++round) {
     bool done = false;
     settled_.Start(0, [&done] { done = true; });

@@ -13,6 +13,7 @@
 #include "daemon/net/peer.h"
 #include "daemon/runtime/event_loop.h"
 #include "daemon/runtime/log.h"
+#include "daemon/runtime/service_context.h"
 #include "daemon/session/server.h"
 #include "protocol/model_record.h"
 #include "tests/fakes/fake_machine.h"
@@ -86,6 +87,11 @@ class HostileWorld {
   Log log_;
   Peers peers_;
   std::unique_ptr<Cache> cache_;
+  Network network_{&loop_};
+  wire::DevicesReply wire_devices_;
+  ModelRegistry models_;
+  ServerCounters counters_;
+  ServiceContext context_;
   std::unique_ptr<Server> server_;
   Timer settled_;
 };
