@@ -8,7 +8,7 @@ HELP_COLUMN = 30  # where the text of an option begins, or of the line below if 
 VALUE = re.compile(
     r"(?P<argument>[A-Z][^\s:=]*)"
     r"(?::(?:\{(?P<choices>[^}]*)\}|[A-Z]+(?: in \[[^\]]*\])?))?"
-    r"(?:=(?P<default>.*?))?"
+    r"(?:=(?P<default>.*?)| \[(?P<bracketed>[^\]]*)\])?"  # by CLI11's version
     r"(?P<repeated> \.\.\.)?(?P<required> REQUIRED)?(?: (?:Needs|Excludes): .*)?$")
 
 
@@ -62,7 +62,7 @@ def read_option(left, text):
             raise ValueError(f"this is no option's value as CLI11 writes it: {value}")
         option.argument = match["argument"]
         option.choices = match["choices"].split(",") if match["choices"] else []
-        option.default = match["default"] or ""
+        option.default = match["default"] or match["bracketed"] or ""
         option.required = bool(match["required"])
         option.repeated = bool(match["repeated"])
     return option
