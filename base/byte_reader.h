@@ -70,7 +70,7 @@ class ByteReader {
   bool ok_ = true;
 };
 
-// Prefills to a buffer it owns.
+// Appends to a buffer it owns.
 class ByteWriter {
  public:
   template <std::unsigned_integral T>

@@ -38,11 +38,11 @@ std::span<std::byte> FrameDecoder::Prepare() {
     begin_ = end_ = 0;
     if (capacity_ > kKeepBytes) ReleaseUnused();
   }
-  if (capacity_ - end_ < kMinSpaceBytes) MakeNamespace();
+  if (capacity_ - end_ < kMinSpaceBytes) MakeSpace();
   return {buffer_.get() + end_, capacity_ - end_};
 }
 
-void FrameDecoder::MakeNamespace() {
+void FrameDecoder::MakeSpace() {
   const size_t buffered = buffered_bytes();
   if (capacity_ - buffered >= kMinSpaceBytes && begin_ > 0) {
     std::memmove(buffer_.get(), buffer_.get() + begin_, buffered);

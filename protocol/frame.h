@@ -66,7 +66,7 @@ class FrameDecoder {
 
  private:
   // Moves or enlarges the buffer so that there is space behind end_.
-  void MakeNamespace();
+  void MakeSpace();
 
   uint32_t max_frame_bytes_;
   std::unique_ptr<std::byte[]> buffer_;

@@ -106,7 +106,7 @@ std::string Cell(std::string_view text) {
   return cell;
 }
 
-void PrefillKeys(const ConfigSection& section, const Config& config, std::string* text) {
+void AppendKeys(const ConfigSection& section, const Config& config, std::string* text) {
   for (const ConfigKey& key : ConfigKeys()) {
     if (key.section != section.name) continue;
     *text += fmt::format("{} = {}\n", key.name, FormatConfigValue(key, config));
@@ -120,7 +120,7 @@ std::string FormatConfig(const Config& config) {
   for (const ConfigSection& section : ConfigSections()) {
     if (!section.repeated) {
       text += fmt::format("{}{}\n", text.empty() ? "" : "\n", Header(section));
-      PrefillKeys(section, config, &text);
+      AppendKeys(section, config, &text);
       continue;
     }
     for (const TenantConfig& tenant : config.tenants) {
@@ -128,7 +128,7 @@ std::string FormatConfig(const Config& config) {
       Config only;
       only.tenants = {tenant};
       text += fmt::format("\n{}\n", Header(section));
-      PrefillKeys(section, only, &text);
+      AppendKeys(section, only, &text);
     }
   }
   return text;

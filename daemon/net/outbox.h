@@ -15,7 +15,7 @@ namespace kvtier {
 
 class Outbox {
  public:
-  // Prefills what `encode(std::vector<std::byte>*)` appends to the buffer it is given.
+  // Appends what `encode(std::vector<std::byte>*)` appends to the buffer it is given.
   template <typename Encode>
   void Append(Encode&& encode) {
     std::vector<std::byte>& tail = OpenTail();
