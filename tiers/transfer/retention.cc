@@ -27,11 +27,14 @@ uint64_t Retention::PinLimit(NamespaceId namespace_id, double pin_fraction) cons
 
 Status Retention::CheckPinFraction(double pin_fraction) const {
   const uint64_t pinned = state_.pins.size();
-  if (pinned == 0) return {};
-  // As Pin does: all pinned blocks against the slots that one space could have.
-  EntryIndex any = kNoEntry;
-  state_.pins.ForEach([&any](EntryIndex index) { any = index; });
-  const uint64_t limit = PinLimit(state_[any].namespace_id, pin_fraction);
+  // What is pinned was allowed under the present fraction, whatever the sizes of its blocks.
+  if (pinned == 0 || pin_fraction >= state_.options.pin_fraction) return {};
+  // Models with blocks of several sizes have limits of their own; the blocks stay as long as one
+  // of them would allow so many.
+  uint64_t limit = 0;
+  for (uint32_t i = 0; i < state_.namespaces.size(); ++i) {
+    limit = std::max(limit, PinLimit(NamespaceId(i), pin_fraction));
+  }
   if (pinned <= limit) return {};
   return MakeError(ErrorCode::kLimitExceeded, "pinned",
                    fmt::format("{} blocks are pinned, {} would be allowed", pinned, limit));
