@@ -2,7 +2,7 @@
 // What the parts of the daemon's service know of each other: one list of pointers, made once by
 // Daemon in daemon/app and handed to sessions, admin operations, status and metrics alike.
 //
-// Declares without including: whoever uses a part includes that part's header.
+// Declares its parts without including them: a file that uses a part includes that part's header.
 #pragma once
 
 #include <cstdint>

@@ -167,14 +167,14 @@ void SimOracle::CheckGauges() const {
   SIM_CHECK(gauges.disk_used_bytes <= gauges.disk_capacity_bytes, "disk cap");
   SIM_CHECK(gauges.disk_persisted <= gauges.disk_blocks, "persisted blocks");
   SIM_CHECK(gauges.pinned_blocks <= gauges.entries, "pinned blocks");
-  // Acquires that wait hold references of their own; sessions that close give theirs back in parts.
-  const bool exact = gauges.acquires_waiting == 0 && gauges.sessions_closing == 0;
+  // Acquires that wait hold references of their own. A session that closes gives its blocks back in
+  // parts, of which no simulated client has more than one.
+  const bool exact = gauges.acquires_waiting == 0;
   SIM_CHECK(exact ? gauges.references == references_ : gauges.references >= references_,
             fmt::format("{} references, clients hold {}", gauges.references, references_));
   SIM_CHECK(gauges.pools.size() == plan_.namespaces.size() * plan_.sizes.devices, "pools");
   for (uint32_t i = 0; i < gauges.pools.size(); ++i) {
-    CheckPoolGauges({i / plan_.sizes.devices, i % plan_.sizes.devices}, gauges.pools[i],
-                    gauges.sessions_closing > 0);
+    CheckPoolGauges({i / plan_.sizes.devices, i % plan_.sizes.devices}, gauges.pools[i]);
   }
   CheckQuotas(gauges);
   const CacheStats::Asked& blocks = world_.cache().stats().blocks;
@@ -205,23 +205,17 @@ void SimOracle::CheckQuotas(const CacheGauges& gauges) const {
   SIM_CHECK(used[2] <= gauges.disk_used_bytes, "disk slots of tenants");
 }
 
-void SimOracle::CheckPoolGauges(SimPool pool, const PoolGauges& gauges, bool closing) const {
+void SimOracle::CheckPoolGauges(SimPool pool, const PoolGauges& gauges) const {
   uint64_t private_blocks = 0, quarantined = 0;
   for (const auto& [place, owned] : owned_) {
     if (place.first != pool) continue;
     private_blocks += owned.kind == Owned::Kind::kPrivate;
     quarantined += owned.kind == Owned::Kind::kQuarantined;
   }
-  if (closing) {
-    SIM_CHECK(gauges.private_blocks + gauges.quarantined >= private_blocks + quarantined,
-              fmt::format("{} private and {} quarantined, clients hold {} and {}",
-                          gauges.private_blocks, gauges.quarantined, private_blocks, quarantined));
-  } else {
-    SIM_CHECK(gauges.private_blocks == private_blocks,
-              fmt::format("{} private, clients hold {}", gauges.private_blocks, private_blocks));
-    SIM_CHECK(gauges.quarantined == quarantined,
-              fmt::format("{} quarantined, should be {}", gauges.quarantined, quarantined));
-  }
+  SIM_CHECK(gauges.private_blocks == private_blocks,
+            fmt::format("{} private, clients hold {}", gauges.private_blocks, private_blocks));
+  SIM_CHECK(gauges.quarantined == quarantined,
+            fmt::format("{} quarantined, should be {}", gauges.quarantined, quarantined));
   SIM_CHECK(
       gauges.blocks == gauges.free + gauges.private_blocks + gauges.referenced + gauges.cached +
                            gauges.loading + gauges.quarantined,

@@ -112,8 +112,7 @@ class SimOracle {
                                                     const ModelFingerprint& model) const;
   // No tenant has more than its cap, told from what there is.
   void CheckQuotas(const CacheGauges& gauges) const;
-  // `closing`: some closed session has not given back all that it held.
-  void CheckPoolGauges(SimPool pool, const PoolGauges& gauges, bool closing) const;
+  void CheckPoolGauges(SimPool pool, const PoolGauges& gauges) const;
 
   const SimPlan& plan_;
   SimWorld& world_;
