@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include "base/check.h"
+#include "base/result.h"
 #include "tiers/cache_impl.h"
 
 namespace kvtier {

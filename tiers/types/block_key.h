@@ -8,7 +8,7 @@
 #include <string>
 
 #include "base/digest.h"
-#include "base/strong.h"
+#include "base/ids.h"
 
 namespace kvtier {
 

@@ -6,7 +6,6 @@
 #include <cstdint>
 
 #include "base/ids.h"
-#include "base/strong.h"
 
 namespace kvtier {
 
