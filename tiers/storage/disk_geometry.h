@@ -12,7 +12,7 @@
 #include "base/result.h"
 #include "base/units.h"
 #include "tiers/storage/block_file.h"
-#include "tiers/types/block_place.h"
+#include "tiers/types/block_key.h"
 
 namespace kvtier {
 
