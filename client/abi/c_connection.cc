@@ -55,6 +55,8 @@ Result<ModelRecord> ToRecord(const kvt_model_record* given) {
   ModelRecord record{
       .name = TextOf(given->name),
       .revision = TextOf(given->revision),
+      .hash_recipe = given->hash_recipe == nullptr ? std::string(kDefaultHashRecipe)
+                                                   : std::string(given->hash_recipe),
       .layers = given->layers,
       .kv_heads = given->kv_heads,
       .k_head_dim = given->k_head_dim,

@@ -48,15 +48,15 @@ Status CheckGeometry(const wire::AttachReply& reply, uint64_t block_bytes) {
 }  // namespace
 
 Result<std::shared_ptr<const Attachment>> Attachment::Open(
-    std::shared_ptr<DaemonSession> session, const wire::Attach& request, uint64_t block_bytes,
-    uint32_t block_tokens, const std::shared_ptr<PoolMapping>& known, Deadline deadline) {
+    std::shared_ptr<DaemonSession> session, const wire::Attach& request, ModelRecord record,
+    const std::shared_ptr<PoolMapping>& known, Deadline deadline) {
   UniqueFd fd;
   Channel& channel = session->channel();
   KVT_ASSIGN_OR_RETURN(
       const wire::AttachReply reply,
       channel.Call<wire::AttachReply>(
           EncoderOf(request), deadline,
-          {.on_reply = [&](const auto& r) { return CheckGeometry(r, block_bytes); }}, &fd));
+          {.on_reply = [&](const auto& r) { return CheckGeometry(r, record.BlockBytes()); }}, &fd));
   const std::shared_ptr<Attachment> attachment(new Attachment);
   if (known && known->Serves(reply.generation, reply.pool_bytes)) {
     attachment->mapping_ = known;
@@ -69,8 +69,7 @@ Result<std::shared_ptr<const Attachment>> Attachment::Open(
   attachment->session_ = std::move(session);
   attachment->pool_ = reply.pool;
   attachment->blocks_ = reply.blocks;
-  attachment->block_bytes_ = block_bytes;
-  attachment->block_tokens_ = block_tokens;
+  attachment->record_ = std::move(record);
   return attachment;
 }
 
@@ -152,7 +151,7 @@ Status Attachment::CheckReply(const wire::AcquireReply& reply, size_t hash_count
   bool below_pool = false;
   for (const AcquiredBlock& hit : reply.hits) {
     if (hit.handle.index.value >= blocks_) return bad("a block outside the pool");
-    if (hit.tokens == 0 || hit.tokens > block_tokens_) return bad("a block with too many tokens");
+    if (hit.tokens == 0 || hit.tokens > block_tokens()) return bad("a block with too many tokens");
     below_pool |= hit.tier != Tier::kPool;
   }
   if (below_pool && reply.load.value == 0) return bad("a block to be loaded without a load");
