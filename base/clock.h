@@ -19,11 +19,15 @@ class Clock {
 };
 
 // One of the kernel's clocks, by its number. Any thread.
-inline int64_t ReadClockMs(clockid_t clock) {
+inline int64_t ReadClockUs(clockid_t clock) {
   timespec now;
   ::clock_gettime(clock, &now);
-  return int64_t{now.tv_sec} * 1000 + now.tv_nsec / 1'000'000;
+  return int64_t{now.tv_sec} * 1'000'000 + now.tv_nsec / 1000;
 }
+inline int64_t ReadClockMs(clockid_t clock) { return ReadClockUs(clock) / 1000; }
+
+// Monotonic, for what is measured: the coarse clock is too coarse there, and a fake one would lie.
+inline int64_t MonotonicUs() { return ReadClockUs(CLOCK_MONOTONIC); }
 
 // The machine's clocks. Any thread.
 class SystemClock final : public Clock {

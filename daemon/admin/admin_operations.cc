@@ -8,10 +8,9 @@
 #include <utility>
 
 #include "daemon/admin/admin_request.h"
-#include "daemon/admin/block_operations.h"
-#include "daemon/admin/status_json.h"
-#include "daemon/admin/trace_operation.h"
 #include "daemon/config/config.h"
+#include "daemon/config/config_schema.h"
+#include "daemon/metrics/status_json.h"
 #include "tiers/cache.h"
 
 namespace kvtier {
@@ -144,6 +143,14 @@ class Drain final : public AdminOperation {
   uint64_t total_ = 0;
 };
 
+// The value as JSON: numbers and booleans as such, sizes and durations as the texts they are.
+json::value ConfigValueJson(const ConfigKey& key, const Config& config) {
+  const std::string text = FormatConfigValue(key, config);
+  boost::system::error_code error;
+  json::value value = json::parse(text, error);
+  return error ? json::value(text) : value;
+}
+
 }  // namespace
 
 AdminOperations::AdminOperations(const ServiceContext& context) : context_(context) {}
@@ -189,6 +196,32 @@ void AdminOperations::Start(std::string_view request_json, std::shared_ptr<Admin
   if (!operation) return call->Fail(operation.error());
   operations_.push_back(std::move(*operation));
   operations_.back()->Run();
+}
+
+std::string ConfigJson(const Config& config) {
+  json::object document{{"schema", "kvtier.config/1"}};
+  const auto section_of = [](const ConfigSection& section, const Config& values) {
+    json::object keys;
+    for (const ConfigKey& key : ConfigKeys()) {
+      if (key.section == section.name) keys[key.name] = ConfigValueJson(key, values);
+    }
+    return keys;
+  };
+  for (const ConfigSection& section : ConfigSections()) {
+    if (!section.repeated) {
+      document[section.name] = section_of(section, config);
+      continue;
+    }
+    json::array tenants;
+    for (const TenantConfig& tenant : config.tenants) {
+      // The schema's accessors look at the last tenant.
+      Config only;
+      only.tenants = {tenant};
+      tenants.push_back(section_of(section, only));
+    }
+    document[section.name] = std::move(tenants);
+  }
+  return json::serialize(document);
 }
 
 }  // namespace kvtier

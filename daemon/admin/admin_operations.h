@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What can be asked on the admin socket.
 //
-//   {"op":"status"}                    all of status_json.h
+//   {"op":"status"}                    all of metrics/status_json.h
 //   {"op":"stats"}                     the counters alone
 //   {"op":"config"}                    the configuration in effect
 //   {"op":"config_defaults"}           what it would be without a file
@@ -21,12 +21,14 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/result.h"
 #include "daemon/admin/admin_operation.h"
 #include "daemon/admin/admin_request.h"
+#include "daemon/runtime/service_context.h"
 
 namespace kvtier {
 
@@ -51,5 +53,40 @@ class AdminOperations {
   // Those that have ended are forgotten when the next begins.
   std::vector<std::unique_ptr<AdminOperation>> operations_;
 };
+
+// {"schema":"kvtier.config/1","section":{"key":value as in the file,...},...}.
+[[nodiscard]] std::string ConfigJson(const Config& config);
+
+// "ls": up to `limit` blocks from `cursor` on, gathered in steps short enough for the event loop.
+// The reply carries the cursor for the next. Errors: kInvalidArgument "bad_request".
+[[nodiscard]] Result<std::unique_ptr<AdminOperation>> MakeListing(const ServiceContext& context,
+                                                                  const AdminRequestBody& request,
+                                                                  std::shared_ptr<AdminCall> call);
+
+// These answer at once; they return the reply. Errors: kInvalidArgument "bad_request", and as
+// noted.
+[[nodiscard]] Result<std::string> InspectBlock(const ServiceContext& context,
+                                               const AdminRequestBody& request);
+// kNotFound "unknown_namespace" when no block of such a tenant and model was ever cached;
+// kInvalidArgument "ambiguous_namespace" when several fit.
+[[nodiscard]] Result<std::string> LookUpBlocks(const ServiceContext& context,
+                                               const AdminRequestBody& request);
+// kLimitExceeded "pin_limit". A time of 0 unpins.
+[[nodiscard]] Result<std::string> PinBlocks(const ServiceContext& context,
+                                            const AdminRequestBody& request);
+[[nodiscard]] Result<std::string> EvictBlocks(const ServiceContext& context,
+                                              const AdminRequestBody& request);
+
+// Events from request.cursor on, or, where that is 0, of the last request.since_ms (0: all there
+// are); request.limit at most. Replies with
+//   {"schema":"kvtier.trace/1","now_us":,"wall_ms":,"cursor":,"end":,"lost":,"sessions":[{"id":,
+//    "tenant":,"client":,"pid":},...],"events":[{...},...]}
+// "cursor" is for the next call; when it equals "end", there are no more. "lost" says how many
+// events from request.cursor on had been overwritten. Times are monotonic; now_us and wall_ms name
+// the same moment. Members of an event that are zero are left out. Errors: kUnsupported
+// "trace_off", kInvalidArgument "bad_request".
+[[nodiscard]] Result<std::unique_ptr<AdminOperation>> MakeTraceListing(
+    const ServiceContext& context, const AdminRequestBody& request,
+    std::shared_ptr<AdminCall> call);
 
 }  // namespace kvtier

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "daemon/admin/block_operations.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,6 +6,7 @@
 #include <boost/json.hpp>
 #include <iterator>
 
+#include "daemon/admin/admin_operations.h"
 #include "daemon/session/session.h"
 
 namespace kvtier {

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "daemon/admin/trace_operation.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,6 +8,7 @@
 #include <iterator>
 #include <utility>
 
+#include "daemon/admin/admin_operations.h"
 #include "daemon/admin/trace_ring.h"
 #include "daemon/session/server.h"
 #include "protocol/message_type.h"

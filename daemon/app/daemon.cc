@@ -12,10 +12,8 @@
 #include "base/units.h"
 #include "daemon/config/config_check.h"
 #include "daemon/config/reload.h"
-#include "daemon/config/tenant_quotas.h"
-#include "daemon/runtime/resource_limits.h"
-#include "daemon/runtime/version.h"
-#include "daemon/runtime/worker_threads.h"
+#include "daemon/config/tenants.h"
+#include "daemon/runtime/process.h"
 #include "gpu/cuda_device.h"
 
 namespace kvtier {
@@ -77,11 +75,12 @@ Daemon::~Daemon() = default;
 Status Daemon::Start() {
   log_->Info("daemon.starting", "kvtierd {}, pid {}", Version(), ::getpid());
   // First the lock: another daemon's directory and sockets must not be touched.
-  KVT_ASSIGN_OR_RETURN(disk_, BlameKey(config_, "disk.directory",
+  KVT_ASSIGN_OR_RETURN(disk_,
+                       AnnotateWithKey(config_, "disk.directory",
                                        DiskTier::Open(config_, clock_, loop_, log_, manager_)));
   manager_->ExtendStart("Opening the devices",
                         kDevicePatienceMs * static_cast<int64_t>(config_.pool.devices.size()));
-  KVT_RETURN_IF_ERROR(BlameKey(config_, "pool.device", OpenDevices()));
+  KVT_RETURN_IF_ERROR(AnnotateWithKey(config_, "pool.device", OpenDevices()));
   manager_->ExtendStart("Trying out the kernels", kKernelsPatienceMs);
   AttentionService::Environment attention{
       .config = &config_.kernels,
@@ -91,7 +90,7 @@ Status Daemon::Start() {
       .on_fatal = [this](const std::string& error) { EndForLostDevice(error); }};
   for (const OpenedDevice& opened : devices_) attention.devices.push_back(opened.device.get());
   attention_ = std::make_unique<AttentionService>(attention);
-  KVT_RETURN_IF_ERROR(BlameKey(config_, "host.bytes", OpenArena()));
+  KVT_RETURN_IF_ERROR(AnnotateWithKey(config_, "host.bytes", OpenArena()));
   executor_ = std::make_unique<ThreadExecutor>(
       "kvt-work", static_cast<int>(WorkerThreads(config_.host.checksum_threads)), loop_,
       ThreadExecutor::Priority::kBackground);
@@ -222,13 +221,14 @@ Status Daemon::Listen() {
   admin_operations_ = std::make_unique<AdminOperations>(context_);
   admin_server_ = std::make_unique<AdminServer>(context_, admin_operations_.get());
   const std::string& admin_socket = config_.server.admin_socket;
-  KVT_RETURN_IF_ERROR(BlameKey(config_, "server.admin_socket", MakeParentDirectory(admin_socket)));
   KVT_RETURN_IF_ERROR(
-      BlameKey(config_, "server.socket", MakeParentDirectory(config_.server.socket)));
+      AnnotateWithKey(config_, "server.admin_socket", MakeParentDirectory(admin_socket)));
   KVT_RETURN_IF_ERROR(
-      BlameKey(config_, "server.admin_socket", admin_server_->Listen(admin_socket)));
-  KVT_RETURN_IF_ERROR(BlameKey(config_, "metrics.listen", ListenForMetrics()));
-  return BlameKey(config_, "server.socket", server_->Listen());
+      AnnotateWithKey(config_, "server.socket", MakeParentDirectory(config_.server.socket)));
+  KVT_RETURN_IF_ERROR(
+      AnnotateWithKey(config_, "server.admin_socket", admin_server_->Listen(admin_socket)));
+  KVT_RETURN_IF_ERROR(AnnotateWithKey(config_, "metrics.listen", ListenForMetrics()));
+  return AnnotateWithKey(config_, "server.socket", server_->Listen());
 }
 
 void Daemon::LogDifferences(const Config& wanted) const {
@@ -250,7 +250,8 @@ Status Daemon::Reload(const Config& wanted) {
   // What is taken must also go with what stays.
   KVT_RETURN_IF_ERROR(CheckConfig(taken));
   KVT_RETURN_IF_ERROR(CheckPinnedFit(wanted, cache_->PinnedBytes()));
-  KVT_RETURN_IF_ERROR(BlameKey(wanted, "cache.pin_fraction", cache_->Reconfigure(taken.cache)));
+  KVT_RETURN_IF_ERROR(
+      AnnotateWithKey(wanted, "cache.pin_fraction", cache_->Reconfigure(taken.cache)));
   LogDifferences(wanted);
   config_ = taken;
   log_->SetLevel(config_.log.level);

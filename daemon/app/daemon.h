@@ -16,17 +16,16 @@
 #include "daemon/app/shutdown.h"
 #include "daemon/attention/attention_service.h"
 #include "daemon/config/config.h"
-#include "daemon/config/start_error.h"
-#include "daemon/metrics/hit_history.h"
+#include "daemon/config/config_check.h"
 #include "daemon/metrics/metrics_server.h"
+#include "daemon/metrics/metrics_snapshot.h"
 #include "daemon/net/peer.h"
 #include "daemon/resources/device_opening.h"
 #include "daemon/resources/disk_tier.h"
 #include "daemon/runtime/event_loop.h"
 #include "daemon/runtime/log.h"
-#include "daemon/runtime/loop_lag.h"
 #include "daemon/runtime/service_context.h"
-#include "daemon/runtime/service_manager.h"
+#include "daemon/runtime/supervision.h"
 #include "daemon/session/server.h"
 #include "gpu/device.h"
 #include "tiers/cache.h"
@@ -44,7 +43,7 @@ class Daemon {
   Daemon& operator=(const Daemon&) = delete;
 
   // Opens the tiers, which may take seconds, and binds the sockets; clients are served once the
-  // loop runs. Errors: of whatever could not be opened, as BlameKey puts them.
+  // loop runs. Errors: of whatever could not be opened, as AnnotateWithKey puts them.
   [[nodiscard]] Status Start();
   // Takes over what can change at run time, all of it or nothing, and says in the log what it took
   // and what waits for a restart. Errors: those of CheckConfig, CheckPinnedFit and

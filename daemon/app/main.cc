@@ -10,12 +10,10 @@
 #include <vector>
 
 #include "daemon/app/service.h"
-#include "daemon/config/command_line.h"
 #include "daemon/config/config_loader.h"
-#include "daemon/config/config_reference.h"
-#include "daemon/metrics/metrics_reference.h"
-#include "daemon/runtime/resource_limits.h"
-#include "daemon/runtime/version.h"
+#include "daemon/config/config_schema.h"
+#include "daemon/metrics/metrics.h"
+#include "daemon/runtime/process.h"
 
 namespace kvtier {
 namespace {

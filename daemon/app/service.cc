@@ -15,7 +15,7 @@
 #include <utility>
 
 #include "base/units.h"
-#include "daemon/runtime/resource_limits.h"
+#include "daemon/runtime/process.h"
 
 namespace kvtier {
 namespace {

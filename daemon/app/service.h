@@ -13,9 +13,8 @@
 #include "daemon/config/config.h"
 #include "daemon/net/peer.h"
 #include "daemon/runtime/event_loop.h"
-#include "daemon/runtime/heartbeat.h"
 #include "daemon/runtime/log.h"
-#include "daemon/runtime/service_manager.h"
+#include "daemon/runtime/supervision.h"
 
 namespace kvtier {
 

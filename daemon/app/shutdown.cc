@@ -8,7 +8,7 @@
 
 #include "daemon/config/config.h"
 #include "daemon/runtime/log.h"
-#include "daemon/runtime/service_manager.h"
+#include "daemon/runtime/supervision.h"
 #include "daemon/session/server.h"
 #include "tiers/cache.h"
 

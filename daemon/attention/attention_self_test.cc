@@ -19,8 +19,8 @@
 #include <vector>
 
 #include "kernels/reference/attention_reference.h"
-#include "kernels/reference/number_format.h"
 #include "kernels/reference/block_reference.h"
+#include "kernels/reference/number_format.h"
 
 namespace kvtier {
 namespace {

@@ -4,8 +4,8 @@
 #include <array>
 #include <cstring>
 
-#include "kernels/service/host_attention.h"
 #include "kernels/reference/block_reference.h"
+#include "kernels/service/host_attention.h"
 
 namespace kvtier {
 namespace {

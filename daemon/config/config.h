@@ -33,7 +33,7 @@ struct TenantConfig {
   std::vector<std::string> users;  // by name
   std::vector<uint32_t> uids;
   std::vector<uint32_t> gids;
-  // What the tenant may take; its name is left empty, see Config::TenantQuotas.
+  // What the tenant may take. Its name is left empty here; QuotasOf (tenants.h) fills it in.
   TenantQuota quota;
   std::string place;  // as in Config::places
   // Of the tenant's keys, as in Config::places.

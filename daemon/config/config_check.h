@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What single keys cannot say: whether the values of a configuration go together.
+// What is wrong with a configuration as a whole: values that do not go together, and errors of the
+// start that a key is the reason of.
 #pragma once
 
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/result.h"
 #include "daemon/config/config.h"
@@ -16,5 +18,19 @@ namespace kvtier {
 
 // Where `key` ("section.name") was given, for complaints about it; "(default)" if it was not.
 [[nodiscard]] std::string PlaceOfKey(const Config& config, std::string_view key);
+
+// `error` with the context "PLACE: KEY: what went wrong; the remedy". The key is the one that the
+// error's reason is known to be about, else `key`, "section.name".
+[[nodiscard]] Error AnnotateWithKey(const Config& config, std::string_view key, Error error);
+
+template <typename Value>
+[[nodiscard]] Result<Value> AnnotateWithKey(const Config& config, std::string_view key,
+                                            Result<Value> result) {
+  if (result) return result;
+  return tl::unexpected(AnnotateWithKey(config, key, std::move(result).error()));
+}
+
+// Whether a start that failed so is the configuration's fault, so that trying again will not help.
+[[nodiscard]] bool IsConfigurationError(const Error& error);
 
 }  // namespace kvtier

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -11,9 +12,7 @@
 
 #include "daemon/config/config_check.h"
 #include "daemon/config/config_schema.h"
-#include "daemon/config/config_value.h"
-#include "daemon/config/tenant_quotas.h"
-#include "daemon/config/tenant_users.h"
+#include "daemon/config/tenants.h"
 #include "daemon/config/toml_document.h"
 
 namespace kvtier {
@@ -206,6 +205,25 @@ Result<Config> LoadConfig(const std::string& path, const std::vector<std::string
                      fmt::format("{}: longer than {} bytes", path, kMaxConfigFileBytes));
   }
   return ParseConfig(text, path, overrides);
+}
+
+void AddDaemonOptions(CLI::App* app, DaemonArguments* arguments) {
+  app->name("kvtierd");
+  app->description("Keeps KV cache blocks of LLM inference in three tiers.");
+  app->set_help_flag("-h,--help", "Print this help and end.");
+  app->add_option("--config", arguments->config_path, "The configuration; see kvtierd.toml(5).")
+      ->type_name("FILE");
+  app->add_option("--set", arguments->overrides,
+                  "section.key=value; overrides the file, repeatable.")
+      ->type_name("SETTING")
+      ->allow_extra_args(false);
+  app->add_flag("--check-config", arguments->check_config,
+                "Check the configuration, print all values in effect, and end.");
+  app->add_flag("--version", arguments->print_version, "Print the version and end.");
+  app->add_flag("--print-config-example", arguments->print_example,
+                "Print a configuration file with every key explained, and end.");
+  app->add_flag("--print-config-reference", arguments->print_reference)->group("");
+  app->add_flag("--print-metrics-reference", arguments->print_metrics_reference)->group("");
 }
 
 }  // namespace kvtier

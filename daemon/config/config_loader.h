@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads and checks a configuration. Strict: what is not understood is an error that says where,
-// what is allowed, and what was probably meant.
+// Where the daemon's configuration comes from: the command line, and the file that it names.
+//
+// Reading is strict: what is not understood is an error that says where it stands, what is allowed,
+// and what was probably meant.
 #pragma once
 
 #include <string>
@@ -9,6 +11,10 @@
 
 #include "base/result.h"
 #include "daemon/config/config.h"
+
+namespace CLI {
+class App;
+}
 
 namespace kvtier {
 
@@ -26,5 +32,18 @@ inline constexpr size_t kMaxConfigFileBytes = 1 << 20;
 // "config_unreadable".
 [[nodiscard]] Result<Config> LoadConfig(const std::string& path,
                                         const std::vector<std::string>& overrides);
+
+struct DaemonArguments {
+  std::string config_path;
+  std::vector<std::string> overrides;
+  bool check_config = false;
+  bool print_version = false;
+  bool print_reference = false;
+  bool print_example = false;
+  bool print_metrics_reference = false;
+};
+
+// Names and describes `app`; parsing fills `arguments`, which outlives it.
+void AddDaemonOptions(CLI::App* app, DaemonArguments* arguments);
 
 }  // namespace kvtier

@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "daemon/config/config_reference.h"
-
 #include <fmt/format.h>
 
 #include <cctype>
 
 #include "daemon/config/config_schema.h"
-#include "daemon/config/config_value.h"
 
 namespace kvtier {
 namespace {

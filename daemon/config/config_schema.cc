@@ -90,7 +90,7 @@ constexpr std::array kSections = {
         "tenant", true,
         "Who may connect, and whose blocks are whose: the kernel tells the user and group "
         "of a connecting process, users are looked at first. Without any `[[tenant]]`, "
-        "processes of the daemon's own user are the tenant `default` and nobody else may "
+        "processes of the daemon's own user are the tenant `default` and no others may "
         "connect. What a tenant may take and what is kept for it is explained in "
         "docs/OPERATIONS.md; the first quota of a tenant and what is reserved take a restart."},
     ConfigSection{"pool", false, "The tier in which inference processes use blocks in place."},
@@ -402,7 +402,7 @@ std::vector<ConfigKey> MetricsKeys() {
   return {
       Ranged(kText, "metrics.listen", &At<&Config::metrics, &MetricsConfig::listen>, 0, 64,
              "Address and port, for example `127.0.0.1:9400` or `[::1]:9400`; addresses of this "
-             "machine alone are allowed, port 0 takes a free one and logs it. Whoever may use this "
+             "machine alone are allowed, port 0 takes a free one and logs it. Every process of this "
              "machine may read the pages. Empty: no pages."),
   };
 }
@@ -415,7 +415,7 @@ std::vector<ConfigKey> TraceKeys() {
   };
 }
 
-// What nobody keeps a copy of and nobody was told: sizes and paths are taken at the start, and
+// What no part of the daemon keeps a copy of and no client was told: sizes and paths are taken at the start, and
 // clients learn of limits on their calls when they connect.
 constexpr std::array<std::string_view, 30> kReloadable = {
     "server.max_clients",

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The one table of configuration keys. Reading, checking, showing and documenting the configuration
-// are all driven by it.
+// are all driven by it; this header declares the table, the conversion of single values
+// (config_value.cc) and the texts that are made from it (config_reference.cc).
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,9 @@
 #include <variant>
 #include <vector>
 
+#include "base/result.h"
 #include "daemon/config/config.h"
+#include "daemon/config/toml_document.h"
 
 namespace kvtier {
 
@@ -75,5 +78,34 @@ inline constexpr std::string_view kTenantSection = "tenant";
 // In the order in which they are shown.
 [[nodiscard]] std::span<const ConfigSection> ConfigSections();
 [[nodiscard]] std::span<const ConfigKey> ConfigKeys();
+
+// Sets `key` in `config`. Errors: kInvalidArgument "config_wrong_type" or "config_out_of_range";
+// the context says what is allowed, but not where the value stood.
+[[nodiscard]] Status AssignConfigValue(const ConfigKey& key, const TomlValue& value,
+                                       Config* config);
+
+// The value of `key` as it would be written in the file.
+[[nodiscard]] std::string FormatConfigValue(const ConfigKey& key, const Config& config);
+
+// For people: `a size with a unit, "64KiB" to "1GiB"`.
+[[nodiscard]] std::string DescribeAllowed(const ConfigKey& key);
+
+// "256MiB": the largest binary unit that expresses `bytes` exactly.
+[[nodiscard]] std::string FormatExactByteSize(uint64_t bytes);
+
+// Every key with its value in effect, as a TOML document that LoadConfig reads back to the same.
+[[nodiscard]] std::string FormatConfig(const Config& config);
+
+// The configuration that packages install: every key explained and commented out.
+[[nodiscard]] std::string ConfigExampleToml();
+
+// docs/CONFIGURATION.md.
+[[nodiscard]] std::string ConfigReferenceMarkdown();
+
+// "auto", "host", "cuda:3".
+[[nodiscard]] std::string DeviceChoiceName(DeviceChoice choice);
+
+// The N of cuda:N. REQUIRES: `choice` is a GPU's.
+[[nodiscard]] int OrdinalOf(DeviceChoice choice);
 
 }  // namespace kvtier

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "daemon/config/config_value.h"
-
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -8,6 +6,7 @@
 
 #include "base/result.h"
 #include "base/units.h"
+#include "daemon/config/config_schema.h"
 
 namespace kvtier {
 namespace {
@@ -332,6 +331,16 @@ std::string FormatExactByteSize(uint64_t bytes) {
     ++unit;
   }
   return fmt::format("{}{}", bytes, kUnits[unit]);
+}
+
+int OrdinalOf(DeviceChoice choice) {
+  return static_cast<int>(choice) - static_cast<int>(DeviceChoice::kCuda);
+}
+
+std::string DeviceChoiceName(DeviceChoice choice) {
+  if (choice == DeviceChoice::kAuto) return "auto";
+  if (choice == DeviceChoice::kHost) return "host";
+  return fmt::format("cuda:{}", OrdinalOf(choice));
 }
 
 }  // namespace kvtier

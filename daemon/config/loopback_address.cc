@@ -47,7 +47,7 @@ Result<LoopbackAddress> ParseLoopbackAddress(std::string_view text) {
   const std::optional<HostAndPort> parts = Split(text);
   if (!parts || !parts->port) return bad("is not an address and a port");
   if (!IsLoopbackLiteral(parts->host)) {
-    return bad("is not an address of this machine alone, and nobody else may read the page");
+    return bad("is not an address of this machine alone, and no other machine may read the page");
   }
   uint16_t port = 0;
   const std::string_view digits = *parts->port;

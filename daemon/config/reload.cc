@@ -8,8 +8,7 @@
 #include "base/units.h"
 #include "daemon/config/config_check.h"
 #include "daemon/config/config_schema.h"
-#include "daemon/config/config_value.h"
-#include "daemon/config/tenant_quotas.h"
+#include "daemon/config/tenants.h"
 #include "tiers/storage/disk_geometry.h"
 
 namespace kvtier {

@@ -1,15 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which metrics there are: what docs/METRICS.md lists and the page at /metrics holds.
+// The one table of what can be counted and measured of the daemon: a row for each metric family,
+// with its name, its help, where it stands in the JSON of `kvtierctl status` and of the live page,
+// and how it is read. The page at /metrics, both JSON documents and docs/METRICS.md are made from
+// it.
 //
 // All series exist from the start: labels take values of fixed lists only, and the devices of the
 // configuration; never names of models or clients, and of tenants those alone that have quotas.
 #pragma once
 
-#include <cstdint>
+#include <boost/json/fwd.hpp>
+#include <span>
+#include <string>
+#include <string_view>
 
-#include "daemon/metrics/metric_family.h"
 #include "daemon/metrics/metrics_snapshot.h"
-#include "daemon/metrics/process_facts.h"
+#include "daemon/metrics/metrics_text.h"
+#include "daemon/runtime/process.h"
 
 namespace kvtier {
 
@@ -19,14 +25,42 @@ struct LoopFacts {
   double watchdog_seconds = 0;  // after how long a supervisor ends the process; 0: no supervisor
 };
 
+// What the rows are read from. Borrowed.
+struct MetricSource {
+  const MetricsSnapshot& snapshot;
+  const LoopFacts& loop;
+  const ProcessFacts& process;
+};
+
+struct MetricRow {
+  MetricType type;
+  std::string_view name;  // without the samples' suffixes; empty: in JSON only
+  std::string_view help;  // one sentence
+  // Where the samples stand in a JSON document, "stats.misses.{}"; empty: nowhere. Of each sample,
+  // {} is the value of the next label, [] its position in an array, and {a|b|c} the one of the
+  // alternatives that has its position; a sample whose alternative is empty is left out.
+  std::string_view status;
+  std::string_view live;
+  void (*read)(const MetricSource& from, MetricFamily& family);
+};
+
+struct MetricSection {
+  std::string_view title;  // in docs/METRICS.md
+  std::span<const MetricRow> rows;
+};
+
+[[nodiscard]] std::span<const MetricSection> MetricSections();
+
+// What the page at /metrics holds. Any thread.
 [[nodiscard]] MetricFamilies MetricsOf(const MetricsSnapshot& snapshot, const LoopFacts& loop,
                                        const ProcessFacts& process);
-// Its shares, by subject.
-void AddRequestMetrics(const MetricsSnapshot& snapshot, MetricFamilies* families);
-void AddTierMetrics(const MetricsSnapshot& snapshot, MetricFamilies* families);
-void AddMovementMetrics(const MetricsSnapshot& snapshot, MetricFamilies* families);
-void AddAttentionMetrics(const MetricsSnapshot& snapshot, MetricFamilies* families);
-void AddDaemonMetrics(const MetricsSnapshot& snapshot, const LoopFacts& loop,
-                      const ProcessFacts& process, MetricFamilies* families);
+
+// Puts every row that has a `place` (&MetricRow::status or &MetricRow::live) into `document`,
+// beside what is there. Counts are integers, with UINT64_MAX for what is without limit. Any thread.
+void AddMetrics(const MetricsSnapshot& snapshot, std::string_view MetricRow::*place,
+                boost::json::object* document);
+
+// docs/METRICS.md.
+[[nodiscard]] std::string MetricsReferenceMarkdown();
 
 }  // namespace kvtier

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "daemon/metrics/metrics_reference.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -37,12 +35,13 @@ dashboard for Grafana (`kvtier-dashboard.json`: Dashboards, Import).
 
 All series exist from the start. Labels take values of fixed lists; models and clients do not appear,
 tenants only if they have quotas. Hits and misses sum up, in blocks and in tokens: `asked` is `hit`
-over all tiers plus `missed`. Blocks of an acquire that has to load are counted when the load ends. A
+over all tiers plus `missed`. The last column says where the same figure stands in the JSON of
+`kvtierctl status`: {} is a label, [] a position, and of {a,b} each has its own. Blocks of an acquire that has to load are counted when the load ends. A
 scrape copies counters and sizes on the event loop and walks no blocks; the page is rendered on
 another thread, which goes on answering, with old figures and a growing
 `kvtier_loop_silence_seconds`, should the loop hang.
 
-Two counters say whether more name_space would help: the blocks missed, and those that even a cache which
+Two counters say whether more space would help: the blocks missed, and those that even a cache which
 never forgets would have missed (`kvtier_endless_missed_blocks_total`); what lies between them was
 here and is gone. The estimate samples hashes in the manner of
 [SHARDS](https://www.usenix.org/conference/fast15/technical-sessions/presentation/waldspurger) and
@@ -73,7 +72,7 @@ look at the drive's own health; a slot that failed is not used again before a re
 
 ### KvtierDiskErrors
 Reads, writes or the index failed. Writing pauses for ten seconds after each failure; blocks that
-cannot be written live in memory only. Look at the kernel's log and at free name_space.
+cannot be written live in memory only. Look at the kernel's log and at free space.
 
 ### KvtierPoolExhausted
 Acquires are refused, or unsaved blocks dropped, for want of pool blocks. Either too many are held
@@ -81,7 +80,7 @@ Acquires are refused, or unsaved blocks dropped, for want of pool blocks. Either
 engines' concurrency, or offloading is too slow: raise `cache.pool_clean_fraction`.
 
 ### KvtierEvictionThrash
-A fifth of what is asked for was here before and has been evicted. Give the tiers more name_space, beginning
+A fifth of what is asked for was here before and has been evicted. Give the tiers more space, beginning
 with the one whose `kvtier_residence_seconds` is shortest.
 
 ### KvtierWriteBudgetSpent
@@ -93,31 +92,15 @@ The event loop was silent for half of the time after which systemd ends the daem
 five seconds. The log says what it was doing last; a stack of all threads helps (`gdb -p`).
 )";
 
-// In the order of MetricsOf.
-struct Section {
-  std::string_view title;
-  MetricFamilies families;
-};
-
-std::vector<Section> Sections() {
-  MetricsSnapshot nothing;
-  nothing.devices = {{.kind = "host"}};
-  nothing.gauges.devices.emplace_back();
-  nothing.attention.devices.emplace_back();
+// One of everything that rows make a series for.
+MetricsSnapshot OneOfEach() {
+  MetricsSnapshot snapshot;
+  snapshot.devices = {{.kind = "host"}};
+  snapshot.gauges.devices.emplace_back();
+  snapshot.attention.devices.emplace_back();
   // For its labels.
-  nothing.gauges.tenants.push_back({.quota = {.name = "its name"}});
-  std::vector<Section> sections(5);
-  sections[0].title = "Requests";
-  AddRequestMetrics(nothing, &sections[0].families);
-  sections[1].title = "Tiers";
-  AddTierMetrics(nothing, &sections[1].families);
-  sections[2].title = "Movement";
-  AddMovementMetrics(nothing, &sections[2].families);
-  sections[3].title = "Attention";
-  AddAttentionMetrics(nothing, &sections[3].families);
-  sections[4].title = "The daemon";
-  AddDaemonMetrics(nothing, {}, {}, &sections[4].families);
-  return sections;
+  snapshot.gauges.tenants.push_back({.quota = {.name = "its name"}});
+  return snapshot;
 }
 
 std::string_view TypeName(MetricType type) {
@@ -159,19 +142,34 @@ std::string LabelsOf(const MetricFamily& family) {
   return text;
 }
 
+// "`stats.misses.{}`"; the bars of its alternatives would end the table's cell.
+std::string StatusPlace(std::string_view place) {
+  if (place.empty()) return "";
+  std::string text;
+  for (const char c : place) text += c == '|' ? "," : std::string(1, c);
+  return fmt::format("`{}`", text);
+}
+
 }  // namespace
 
 std::string MetricsReferenceMarkdown() {
+  const MetricsSnapshot snapshot = OneOfEach();
+  const LoopFacts loop;
+  const ProcessFacts process;
   std::string text(kIntroduction);
-  for (const Section& section : Sections()) {
-    text += fmt::format("\n## {}\n\n| metric | type | labels | meaning |\n|---|---|---|---|\n",
-                        section.title);
-    for (const MetricFamily& family : section.families.all()) {
-      const std::string_view suffix = family.type == MetricType::kCounter ? "_total"
-                                      : family.type == MetricType::kInfo  ? "_info"
-                                                                          : "";
-      text += fmt::format("| `{}{}` | {} | {} | {} |\n", family.name, suffix, TypeName(family.type),
-                          LabelsOf(family), family.help);
+  for (const MetricSection& section : MetricSections()) {
+    text += fmt::format(
+        "\n## {}\n\n| metric | type | labels | meaning | in `kvtierctl status` "
+        "|\n|---|---|---|---|---|\n",
+        section.title);
+    for (const MetricRow& row : section.rows) {
+      if (row.name.empty()) continue;
+      MetricFamilies one;
+      MetricFamily& family = one.Make(row.name, row.type, row.help);
+      row.read({snapshot, loop, process}, family);
+      text += fmt::format("| `{}{}` | {} | {} | {} | {} |\n", family.name, family.Suffix(),
+                          TypeName(family.type), LabelsOf(family), family.help,
+                          StatusPlace(row.status));
     }
   }
   text += kAlerts;

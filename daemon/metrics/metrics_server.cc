@@ -8,10 +8,9 @@
 #include <utility>
 
 #include "base/gate.h"
-#include "daemon/metrics/live_page.h"
-#include "daemon/metrics/live_status.h"
 #include "daemon/metrics/metrics.h"
 #include "daemon/metrics/metrics_text.h"
+#include "daemon/metrics/status_json.h"
 
 namespace kvtier {
 namespace {

@@ -11,7 +11,7 @@
 #include "daemon/metrics/http_server.h"
 #include "daemon/metrics/metrics_snapshot.h"
 #include "daemon/runtime/event_loop.h"
-#include "daemon/runtime/loop_lag.h"
+#include "daemon/runtime/supervision.h"
 
 namespace kvtier {
 

@@ -1,21 +1,80 @@
 // SPDX-License-Identifier: Apache-2.0
-// All that the metrics page and the live page tell of the daemon, copied on the event loop in
-// constant time (sizes and counters, no walk over blocks), to be rendered elsewhere.
+// All that the metrics page, the live page and `kvtierctl status` tell of the daemon, copied on the
+// event loop in constant time (sizes and counters, no walk over blocks), to be rendered elsewhere.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <deque>
 #include <string>
 #include <vector>
 
 #include "daemon/attention/attention_service.h"
-#include "daemon/metrics/hit_history.h"
-#include "daemon/runtime/loop_lag.h"
 #include "daemon/runtime/service_context.h"
-#include "daemon/session/server_counters.h"
+#include "daemon/runtime/supervision.h"
+#include "daemon/session/request_trace.h"
 #include "daemon/session/session.h"
 #include "tiers/types/cache_stats.h"
 
 namespace kvtier {
+
+// What was asked for, where it was found and what moved, in the last minutes: for the live page,
+// which should show more than what happened since it was opened.
+//
+// Event loop only; copies are snapshots.
+class HitHistory {
+ public:
+  static constexpr int64_t kIntervalMs = 5000;
+  static constexpr size_t kPoints = 120;  // ten minutes
+
+  // What came in one interval.
+  struct Point {
+    std::array<uint64_t, kTierCount> hit_blocks{};
+    uint64_t missed_blocks = 0;
+    std::array<uint64_t, kMissReasonCount> misses_by_reason{};
+    std::array<uint64_t, kCopyLaneCount> copied_bytes{};  // by CopyLane
+  };
+
+  // To be called more often than once per interval.
+  void Tick(const CacheStats& stats, int64_t now_ms) {
+    if (now_ms - begun_ms_ < kIntervalMs) return;
+    if (begun_ms_ != 0) Close(stats);
+    begun_ms_ = now_ms;
+    begun_blocks_ = stats.blocks;
+    begun_misses_ = stats.misses_by_reason;
+    begun_copied_ = CopiedBytes(stats);
+  }
+
+  // The oldest first; intervals without any request are there, too.
+  [[nodiscard]] const std::deque<Point>& points() const { return points_; }
+
+ private:
+  static std::array<uint64_t, kCopyLaneCount> CopiedBytes(const CacheStats& stats) {
+    return {stats.offload_bytes, stats.onload_bytes, stats.disk_write_bytes, stats.disk_read_bytes};
+  }
+  void Close(const CacheStats& stats) {
+    Point point;
+    for (int tier = 0; tier < kTierCount; ++tier) {
+      point.hit_blocks[tier] = stats.blocks.hit[tier] - begun_blocks_.hit[tier];
+    }
+    point.missed_blocks = stats.blocks.miss - begun_blocks_.miss;
+    for (int i = 0; i < kMissReasonCount; ++i) {
+      point.misses_by_reason[i] = stats.misses_by_reason[i] - begun_misses_[i];
+    }
+    const auto copied = CopiedBytes(stats);
+    for (int lane = 0; lane < kCopyLaneCount; ++lane) {
+      point.copied_bytes[lane] = copied[lane] - begun_copied_[lane];
+    }
+    points_.push_back(point);
+    if (points_.size() > kPoints) points_.pop_front();
+  }
+
+  int64_t begun_ms_ = 0;
+  CacheStats::Asked begun_blocks_;
+  std::array<uint64_t, kMissReasonCount> begun_misses_{};
+  std::array<uint64_t, kCopyLaneCount> begun_copied_{};
+  std::deque<Point> points_;
+};
 
 struct MetricsSnapshot {
   // Sessions beyond these are counted, not listed.

@@ -3,11 +3,24 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <cmath>
 #include <iterator>
 
 namespace kvtier {
 namespace {
+
+std::string_view UnitOf(std::string_view name) {
+  static constexpr std::array<std::string_view, 5> kUnits = {"blocks", "bytes", "ratio", "seconds",
+                                                             "tokens"};
+  for (const std::string_view unit : kUnits) {
+    if (name.ends_with(unit) && name.size() > unit.size() &&
+        name[name.size() - unit.size() - 1] == '_') {
+      return unit;
+    }
+  }
+  return {};
+}
 
 std::string_view TypeName(MetricType type, MetricsFormat format) {
   switch (type) {
@@ -26,8 +39,7 @@ std::string_view TypeName(MetricType type, MetricsFormat format) {
 // The older format gives a family its samples' full name.
 std::string NameIn(const MetricFamily& family, MetricsFormat format) {
   if (format == MetricsFormat::kOpenMetrics) return family.name;
-  if (family.type == MetricType::kCounter) return family.name + "_total";
-  return family.type == MetricType::kInfo ? family.name + "_info" : family.name;
+  return family.name + std::string(family.Suffix());
 }
 
 void AppendEscaped(std::string_view text, std::string* page) {
@@ -67,6 +79,38 @@ void AppendSample(const MetricFamily& family, const MetricSample& sample, std::s
 }
 
 }  // namespace
+
+std::string_view MetricFamily::Suffix() const {
+  if (type == MetricType::kCounter) return "_total";
+  return type == MetricType::kInfo ? "_info" : "";
+}
+
+MetricFamily& MetricFamily::Add(MetricLabels labels, double value) {
+  samples.push_back({Suffix(), std::move(labels), value});
+  return *this;
+}
+
+MetricFamily& MetricFamily::AddHistogram(const MetricLabels& labels,
+                                         std::span<const int64_t> bounds_us,
+                                         std::span<const uint64_t> counts, uint64_t sum_us) {
+  uint64_t cumulative = 0;
+  for (size_t i = 0; i < counts.size(); ++i) {
+    cumulative += counts[i];
+    MetricLabels bucket = labels;
+    bucket.emplace_back("le", i < bounds_us.size()
+                                  ? fmt::format("{}", static_cast<double>(bounds_us[i]) / 1e6)
+                                  : "+Inf");
+    samples.push_back({"_bucket", std::move(bucket), static_cast<double>(cumulative)});
+  }
+  samples.push_back({"_count", labels, static_cast<double>(cumulative)});
+  samples.push_back({"_sum", labels, static_cast<double>(sum_us) / 1e6});
+  return *this;
+}
+
+MetricFamily& MetricFamilies::Make(std::string_view name, MetricType type, std::string_view help) {
+  return families_.emplace_back(
+      MetricFamily{.name = std::string(name), .type = type, .unit = UnitOf(name), .help = help});
+}
 
 MetricsFormat FormatFor(std::string_view accept_header) {
   return accept_header.find("application/openmetrics-text") == std::string_view::npos

@@ -17,8 +17,8 @@ namespace kvtier {
 
 class Acceptor {
  public:
-  // Binds `path` with file mode `mode` and begins to accept. A socket that nobody listens on any
-  // more is replaced. `accepted` gets each connection, non-blocking and close-on-exec. `loop` and
+  // Binds `path` with file mode `mode` and begins to accept. A socket that no process
+  // listens on any more is replaced. `accepted` gets each connection, non-blocking and close-on-exec. `loop` and
   // `log` are borrowed. Errors: kAlreadyExists "socket_in_use" or "socket_path_taken",
   // kInvalidArgument "socket_path_too_long", kIoError by errno name.
   [[nodiscard]] static Result<std::unique_ptr<Acceptor>> Listen(

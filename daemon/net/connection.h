@@ -82,7 +82,7 @@ class Connection {
 
   // Tells the peer with an ERROR of request id 0, lets it take what is queued, and ends.
   void CloseWith(const Error& error);
-  // Ends without a word: nobody is there to take it.
+  // Ends without a word, because no process is left that would read it.
   void EndWith(const Error& why) { End(why); }
 
   // The frame being handled asks for so much work; see FairTurns. Every frame costs something in

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/units.h"
-#include "daemon/config/device_choice_name.h"
+#include "daemon/config/config_schema.h"
 #include "gpu/cuda_device.h"
 #include "gpu/host_device.h"
 

@@ -11,7 +11,7 @@
 #include "daemon/config/config.h"
 #include "daemon/runtime/event_loop.h"
 #include "daemon/runtime/log.h"
-#include "daemon/runtime/service_manager.h"
+#include "daemon/runtime/supervision.h"
 #include "tiers/cache.h"
 #include "tiers/index/index_start.h"
 #include "tiers/storage/disk_files.h"

@@ -4,6 +4,7 @@
 // Built on Boost.Asio, which stays inside event_loop.cc.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -11,9 +12,15 @@
 #include <vector>
 
 #include "base/executor.h"
-#include "daemon/runtime/loop_lag.h"
+#include "tiers/types/meters.h"
 
 namespace kvtier {
+
+// From a millisecond, which no client notices, to the time after which a watchdog ends the process.
+inline constexpr std::array<int64_t, 11> kLoopDelayBoundsUs = {
+    1'000, 2'500, 5'000, 10'000, 25'000, 50'000, 100'000, 250'000, 1'000'000, 5'000'000, 15'000'000,
+};
+using LoopDelayHistogram = SecondsHistogram<kLoopDelayBoundsUs.size()>;
 
 // Only Post, Stop and the constructor may be called from another thread than the loop's; everything
 // else, Timer and FdWatch included, belongs to the thread that calls Run (or to the time before
@@ -38,7 +45,7 @@ class EventLoop final : public EventQueue {
   // most once.
   void OnSignals(const std::vector<int>& signals, std::function<void(int)> handler);
 
-  // How long each event took: meanwhile nobody else is served.
+  // How long each event took: no other client is served meanwhile.
   [[nodiscard]] const LoopDelayHistogram& event_times() const;
 
   struct Impl;

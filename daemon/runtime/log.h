@@ -9,8 +9,10 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "daemon/config/config.h"
 
@@ -55,5 +57,16 @@ class Log {
 };
 
 inline constexpr int kMaxLinesPerSecond = 50;
+
+// Whether standard error is connected to the journal (systemd tells in JOURNAL_STREAM).
+[[nodiscard]] bool StandardErrorIsJournal();
+
+// The fields of one entry, "NAME=value": MESSAGE, PRIORITY (as syslog's), KVTIER_ID and
+// SYSLOG_IDENTIFIER.
+[[nodiscard]] std::vector<std::string> JournalFields(LogLevel level, std::string_view id,
+                                                     std::string_view message);
+
+// Any thread. False if the journal cannot be reached.
+[[nodiscard]] bool SendToJournal(const std::vector<std::string>& fields);
 
 }  // namespace kvtier

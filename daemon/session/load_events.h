@@ -6,10 +6,12 @@
 #include <cstdint>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 #include "base/ids.h"
 #include "daemon/net/connection.h"
 #include "daemon/runtime/event_loop.h"
+#include "protocol/block_messages.h"
 #include "tiers/cache.h"
 
 namespace kvtier {
@@ -35,5 +37,33 @@ class LoadEvents {
   // Runs for a while after each event sent.
   Timer pace_;
 };
+
+inline void LoadEvents::Report(const LoadProgress& progress) {
+  const bool may_wait = pace_.running() && announced_.contains(progress.load) && !progress.finished;
+  if (connection_->congested()) {
+    pending_[progress.load] = progress;
+    connection_->OnceUncongested([this] { SendPending(); });
+  } else if (may_wait) {
+    pending_[progress.load] = progress;
+  } else {
+    pending_.erase(progress.load);
+    Send(progress);
+  }
+}
+
+inline void LoadEvents::Send(const LoadProgress& progress) {
+  if (progress.finished) {
+    announced_.erase(progress.load);
+  } else {
+    announced_.insert(progress.load);
+  }
+  connection_->Send(0, wire::LoadProgress{progress});
+  if (!pace_.running()) pace_.Start(kLoadEventIntervalMs, [this] { SendPending(); });
+}
+
+inline void LoadEvents::SendPending() {
+  const auto pending = std::exchange(pending_, {});
+  for (const auto& [load, progress] : pending) Send(progress);
+}
 
 }  // namespace kvtier

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where sessions tell what they do: as static probes (base/probes.h), and to the tracer, if there
-// is one.
+// What is told of requests as they happen: static probes (base/probes.h), events for the tracer,
+// and the counters of what was asked and refused.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <map>
 #include <span>
+#include <string>
 
 #include "base/digest.h"
+#include "base/result.h"
 #include "protocol/message_type.h"
 #include "tiers/cache.h"
 #include "tiers/types/tracer.h"
@@ -60,6 +64,21 @@ class RequestTrace {
 
   Tracer* const tracer_;
   const SessionId session_;
+};
+
+struct ServerCounters {
+  uint64_t connections = 0;
+  uint64_t sessions = 0;  // those that were greeted
+  uint64_t requests = 0;
+  // By Error::reason: a finite list, since reasons are constants of the program.
+  std::map<std::string, uint64_t> refusals;
+  // The same by Error::code less 1: all of them from the start, for the metrics.
+  std::array<uint64_t, kErrorCodeCount> refusals_by_code{};
+
+  void CountRefusal(const Error& error) {
+    ++refusals[error.reason];
+    ++refusals_by_code.at(static_cast<size_t>(error.code) - 1);
+  }
 };
 
 }  // namespace kvtier

@@ -28,7 +28,6 @@
 #include "daemon/session/load_events.h"
 #include "daemon/session/models.h"
 #include "daemon/session/request_trace.h"
-#include "daemon/session/server_counters.h"
 #include "gpu/counter_page.h"
 #include "protocol/messages.h"
 #include "tiers/cache.h"

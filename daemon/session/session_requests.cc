@@ -188,9 +188,8 @@ Status Session::OnAcquire(const Call& call, const wire::Acquire& request) {
        .layers = request.order == wire::LoadOrder::kLayers ? attached->model->record.layers : 0,
        .counters = counters_,
        .request_id = call.request_id},
-      gate_.WhileOpen([this, call](Result<AcquireReply> acquired) {
-        OnAcquired(call, std::move(acquired));
-      }));
+      gate_.WhileOpen(
+          [this, call](Result<AcquireReply> acquired) { OnAcquired(call, std::move(acquired)); }));
   return {};
 }
 

@@ -166,11 +166,27 @@ void HostileWorld::UnpinEverything() {
   } while (!walk.finished);
 }
 
+// As when the daemon is stopped. What cannot be written is given up, since the daemon would wait
+// for it until its deadline.
+void HostileWorld::DrainInTime() {
+  constexpr int kSeconds = 40;  // writing pauses for ten seconds after a failure
+  bool drained = false;
+  cache_->Drain([&drained] { drained = true; });
+  for (int second = 0; second < kSeconds && !drained; ++second) {
+    machine_.loop.RunAll();
+    Settle();
+    machine_.clock.Advance(1000);
+    cache_->Tick();
+  }
+  KVT_CHECK(drained);
+}
+
 void HostileWorld::Finish() {
   constexpr int kRounds = 200;
   machine_.SetDiskFaultRates({});
   FakeArena& arena = *machine_.arena;
   arena.Grow(arena.capacity_bytes() - arena.ready_bytes());
+  DrainInTime();
   UnpinEverything();
   for (int round = 0; round < kRounds; ++round) {
     machine_.loop.RunAll();

@@ -151,7 +151,7 @@ TEST_F(Admin, ListingIsNarrowedByTierModelTenantAndPrefix) {
   EXPECT_EQ(count(R"("model":"test-model")"), 5u);
   EXPECT_EQ(count(R"("model":"another")"), 0u);
   EXPECT_EQ(count(R"("tenant":"default")"), 5u);
-  EXPECT_EQ(count(R"("tenant":"nobody")"), 0u);
+  EXPECT_EQ(count(R"("tenant":"absent")"), 0u);
   EXPECT_EQ(count(R"("prefix":")" + Hashes(0, 1)[0].Hex().substr(0, 16) + "\""), 1u);
 }
 

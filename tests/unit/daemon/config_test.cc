@@ -5,7 +5,6 @@
 #include <sstream>
 
 #include "daemon/config/config_loader.h"
-#include "daemon/config/config_reference.h"
 #include "daemon/config/config_schema.h"
 #include "tests/fakes/temporary_directory.h"
 
@@ -375,7 +374,7 @@ TEST(Config, QuotasThatCannotBeKeptAreRefused) {
   EXPECT_NE(told.find("there is no disk tier"), std::string::npos) << told;
   told = context_of("pool_reserved_bytes = \"2GiB\"\n");
   EXPECT_NE(told.find("more than pool.bytes 1GiB"), std::string::npos) << told;
-  // By whole slabs, of which one is everybody's: 16 of 64 MiB make the default.
+  // By whole slabs, of which one is left to all: 16 of 64 MiB make the default.
   told = context_of("host_reserved_bytes = \"961MiB\"\n");
   EXPECT_NE(told.find("makes 16 slabs of 64MiB"), std::string::npos) << told;
   EXPECT_EQ(ReasonOf(std::string(kTenantA) + "host_reserved_bytes = \"960MiB\"\n"), "");

@@ -12,7 +12,7 @@
 #include "daemon/config/config.h"
 #include "daemon/runtime/event_loop.h"
 #include "daemon/runtime/log.h"
-#include "daemon/runtime/service_manager.h"
+#include "daemon/runtime/supervision.h"
 #include "tests/unit/daemon/server_under_test.h"
 
 namespace kvtier {

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "base/executor.h"
-#include "daemon/config/device_choice_name.h"
+#include "daemon/config/config_schema.h"
 #include "gpu/cuda_device.h"
 
 namespace kvtier {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "daemon/runtime/heartbeat.h"
-
 #include <gtest/gtest.h>
 #include <poll.h>
 
 #include <memory>
+
+#include "daemon/runtime/supervision.h"
 
 namespace kvtier {
 namespace {

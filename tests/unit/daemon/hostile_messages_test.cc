@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The messages with which the daemon computes and counts, in hostile hands: each costs its sender's
-// session at most, and nobody else notices.
+// session at most, and no other client notices.
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

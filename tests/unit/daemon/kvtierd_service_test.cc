@@ -110,7 +110,7 @@ TEST_F(KvtierdService, ReloadOfAFileWithAMistakeChangesNothing) {
 }
 
 TEST_F(KvtierdService, ReloadLetsNewTenantsIn) {
-  WriteConfig("[[tenant]]\nname = \"nobody\"\nuids = [4000000]\n");
+  WriteConfig("[[tenant]]\nname = \"others\"\nuids = [4000000]\n");
   Kvtierd kvtierd(Arguments());
   ASSERT_NE(systemd_.ReceiveUntil("READY=1"), "");
   {

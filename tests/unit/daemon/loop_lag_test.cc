@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "daemon/runtime/loop_lag.h"
-
 #include <gtest/gtest.h>
 
 #include <numeric>
 
 #include "base/units.h"
+#include "daemon/runtime/supervision.h"
 
 namespace kvtier {
 namespace {

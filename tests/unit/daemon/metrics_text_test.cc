@@ -9,14 +9,13 @@
 #include <sstream>
 
 #include "daemon/metrics/metrics.h"
-#include "daemon/metrics/metrics_reference.h"
 
 namespace kvtier {
 namespace {
 
 TEST(MetricsText, CountersAreNamedAsEachFormatWants) {
   MetricFamilies families;
-  families.Counter("kvtier_copied_bytes", "Bytes copied.")
+  families.Make("kvtier_copied_bytes", MetricType::kCounter, "Bytes copied.")
       .Add({{"direction", "down"}}, uint64_t{7});
   EXPECT_EQ(MetricsText(families, MetricsFormat::kPrometheus),
             "# HELP kvtier_copied_bytes_total Bytes copied.\n"
@@ -34,7 +33,8 @@ TEST(MetricsText, HistogramsAreCumulative) {
   static constexpr std::array<int64_t, 2> kBoundsUs = {250'000, 1'000'000};
   static constexpr std::array<uint64_t, 3> kCounts = {2, 0, 3};
   MetricFamilies families;
-  families.Histogram("kvtier_gap_seconds", "Gaps.").AddHistogram({}, kBoundsUs, kCounts, 9'500'000);
+  families.Make("kvtier_gap_seconds", MetricType::kHistogram, "Gaps.")
+      .AddHistogram({}, kBoundsUs, kCounts, 9'500'000);
   EXPECT_EQ(MetricsText(families, MetricsFormat::kPrometheus),
             "# HELP kvtier_gap_seconds Gaps.\n"
             "# TYPE kvtier_gap_seconds histogram\n"
@@ -47,14 +47,15 @@ TEST(MetricsText, HistogramsAreCumulative) {
 
 TEST(MetricsText, WhatHasNoLimitIsInfinite) {
   MetricFamilies families;
-  families.Gauge("kvtier_left_bytes", "Left.").Add(std::numeric_limits<double>::infinity());
+  families.Make("kvtier_left_bytes", MetricType::kGauge, "Left.")
+      .Add(std::numeric_limits<double>::infinity());
   EXPECT_NE(MetricsText(families, MetricsFormat::kPrometheus).find("kvtier_left_bytes +Inf\n"),
             std::string::npos);
 }
 
 TEST(MetricsText, LabelValuesAreEscaped) {
   MetricFamilies families;
-  families.Gauge("kvtier_odd", "Odd.").Add({{"name", "a\"b\\c\nd"}}, 1.0);
+  families.Make("kvtier_odd", MetricType::kGauge, "Odd.").Add({{"name", "a\"b\\c\nd"}}, 1.0);
   EXPECT_NE(MetricsText(families, MetricsFormat::kPrometheus).find(R"({name="a\"b\\c\nd"} 1)"),
             std::string::npos);
 }

@@ -43,7 +43,7 @@ TEST(TenantMap, UsersComeBeforeGroups) {
   EXPECT_EQ(tenant_of(2, 11), "b");
   EXPECT_EQ(tenant_of(3, 10), "b");
   EXPECT_EQ(tenant_of(3, 11), "unknown_user");
-  // Who is not named is nobody, the daemon's own user and root included.
+  // A user that is not named has no tenant, the daemon's own user and root included.
   EXPECT_EQ(tenant_of(77, 11), "unknown_user");
   EXPECT_EQ(tenant_of(0, 0), "unknown_user");
 }

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include "daemon/config/config_loader.h"
-#include "daemon/config/config_reference.h"
 #include "daemon/config/config_schema.h"
 
 namespace kvtier {

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "daemon/runtime/service_manager.h"
-
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 
+#include "daemon/runtime/supervision.h"
 #include "tests/unit/daemon/notify_socket.h"
 
 namespace kvtier {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// ATTACH of pools that take their time: the client waits, and nobody else.
+// ATTACH of pools that take their time: the client waits, and no other.
 
 #include <gtest/gtest.h>
 
@@ -41,7 +41,7 @@ class SessionAttach : public testing::Test {
 TEST_F(SessionAttach, IsAnsweredWhenThePoolIsReadyAndOthersBefore) {
   WireClient client(daemon_.socket());
   BeginAttach(&client);
-  // Nor can it be used, by whoever guesses its number.
+  // Nor can it be used, by a client that guesses its number.
   constexpr PoolId kFirst(0);
   EXPECT_EQ(client.ErrorOf(wire::Acquire{.pool = kFirst, .new_blocks = 1}), "pool_not_attached");
   WireClient other(daemon_.socket());

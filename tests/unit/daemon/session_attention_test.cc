@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// ATTEND over the socket: results equal the reference's, and nobody reads what is not his.
+// ATTEND over the socket: results equal the reference's, and no session reads what it does not hold.
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "daemon/config/start_error.h"
-
 #include <gtest/gtest.h>
 
+#include "daemon/config/config_check.h"
 #include "daemon/config/config_loader.h"
 
 namespace kvtier {
@@ -12,9 +11,9 @@ TEST(StartError, NamesPlaceKeyAndRemedy) {
   const Result<Config> config =
       ParseConfig("[disk]\ndirectory = \"/srv/kv\"\nbytes = \"1GiB\"\n", "test.toml", {});
   ASSERT_TRUE(config);
-  const Error error =
-      BlameKey(*config, "disk.directory",
-               Error{ErrorCode::kPermissionDenied, "directory_owner", "/srv/kv belongs to uid 5"});
+  const Error error = AnnotateWithKey(
+      *config, "disk.directory",
+      Error{ErrorCode::kPermissionDenied, "directory_owner", "/srv/kv belongs to uid 5"});
   EXPECT_EQ(error.context,
             "test.toml:2:13: disk.directory: /srv/kv belongs to uid 5; give the directory to the "
             "daemon's user (chown -R), or name another");
@@ -25,14 +24,14 @@ TEST(StartError, ReasonDecidesWhichKeyIsToBlame) {
   const Result<Config> config =
       ParseConfig("[disk]\ndirectory = \"/srv/kv\"\nbytes = \"1GiB\"\n", "test.toml", {});
   ASSERT_TRUE(config);
-  const Error error = BlameKey(*config, "disk.directory",
-                               Error{ErrorCode::kResourceExhausted, "disk_full", "full"});
+  const Error error = AnnotateWithKey(*config, "disk.directory",
+                                      Error{ErrorCode::kResourceExhausted, "disk_full", "full"});
   EXPECT_EQ(error.context.substr(0, 33), "test.toml:3:9: disk.bytes: full; ");
 }
 
 TEST(StartError, KeyLeftToItsDefaultIsNamedToo) {
-  const Error error =
-      BlameKey(Config{}, "server.socket", Error{ErrorCode::kIoError, "EROFS", "bind /run/kvtier"});
+  const Error error = AnnotateWithKey(Config{}, "server.socket",
+                                      Error{ErrorCode::kIoError, "EROFS", "bind /run/kvtier"});
   EXPECT_EQ(error.context.substr(0, 43), "(default): server.socket: bind /run/kvtier;");
 }
 

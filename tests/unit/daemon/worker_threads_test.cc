@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "daemon/runtime/worker_threads.h"
-
 #include <gtest/gtest.h>
 #include <sched.h>
+
+#include "daemon/runtime/process.h"
 
 namespace kvtier {
 namespace {

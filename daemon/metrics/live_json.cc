@@ -1,58 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "daemon/metrics/live_status.h"
-
+#include <array>
 #include <boost/json.hpp>
 
-#include "daemon/runtime/version.h"
+#include "daemon/metrics/metrics.h"
+#include "daemon/metrics/status_json.h"
+#include "daemon/runtime/process.h"
 
 namespace kvtier {
 namespace {
 
 namespace json = boost::json;
 
-json::array TiersOf(const CacheGauges& gauges) {
-  uint64_t pool_blocks = 0, pool_bytes = 0;
-  for (const PoolGauges& pool : gauges.pools) {
-    pool_blocks += pool.blocks - pool.free;
-    pool_bytes += (pool.blocks - pool.free) * pool.block_bytes;
-  }
-  const auto tier = [](std::string_view name, uint64_t blocks, uint64_t used, uint64_t capacity) {
-    return json::object{
-        {"name", name}, {"blocks", blocks}, {"used_bytes", used}, {"capacity_bytes", capacity}};
-  };
-  return {tier("pool", pool_blocks, pool_bytes, gauges.pool_capacity_bytes),
-          tier("host", gauges.host_blocks, gauges.host_used_bytes, gauges.host_capacity_bytes),
-          tier("disk", gauges.disk_blocks, gauges.disk_used_bytes, gauges.disk_capacity_bytes)};
-}
+// Names and states; the table of metrics adds the figures, by position.
+json::array TiersOf() { return {{{"name", "pool"}}, {{"name", "host"}}, {{"name", "disk"}}}; }
 
-// A row for each device.
 json::array DevicesOf(const MetricsSnapshot& snapshot) {
   json::array devices;
   for (size_t i = 0; i < snapshot.devices.size(); ++i) {
-    uint64_t blocks = 0, used_bytes = 0;
-    for (const PoolGauges& pool : snapshot.gauges.pools) {
-      if (pool.device.value != i) continue;
-      blocks += pool.blocks - pool.free;
-      used_bytes += (pool.blocks - pool.free) * pool.block_bytes;
-    }
     const bool told = i < snapshot.attention.devices.size();
     const AttentionState attention =
         told ? snapshot.attention.devices[i].state : AttentionState::kOff;
-    devices.push_back({{"name", snapshot.devices[i].name},
-                       {"blocks", blocks},
-                       {"used_bytes", used_bytes},
-                       {"capacity_bytes", snapshot.gauges.devices[i].pool_capacity_bytes},
-                       {"attention", AttentionStateName(attention)}});
+    devices.push_back(
+        {{"name", snapshot.devices[i].name}, {"attention", AttentionStateName(attention)}});
   }
   return devices;
-}
-
-json::object AskedOf(const CacheStats::Asked& asked) {
-  return {{"asked", asked.asked},
-          {"pool", asked.hit[static_cast<size_t>(Tier::kPool)]},
-          {"host", asked.hit[static_cast<size_t>(Tier::kHost)]},
-          {"disk", asked.hit[static_cast<size_t>(Tier::kDisk)]},
-          {"missed", asked.miss}};
 }
 
 json::object HistoryOf(const HitHistory& history) {
@@ -125,7 +96,7 @@ json::object SessionsOf(const MetricsSnapshot& snapshot) {
                     {"client", session.client_name},
                     {"references", session.references}});
   }
-  return {{"count", snapshot.session_count}, {"list", std::move(list)}};
+  return {{"list", std::move(list)}};
 }
 
 // In the last interval.
@@ -143,26 +114,24 @@ json::object CopiedOf(const HitHistory& history) {
 }  // namespace
 
 std::string LiveStatusJson(const MetricsSnapshot& snapshot, double loop_silent_seconds) {
-  const CacheGauges& gauges = snapshot.gauges;
-  return json::serialize(json::object{
+  json::object document{
       {"schema", kLiveSchema},
       {"version", Version()},
       {"state", snapshot.draining ? "draining" : "serving"},
       {"uptime_s", static_cast<double>(snapshot.uptime_ms) / 1000},
       {"loop_silent_s", loop_silent_seconds},
       {"disk_degraded", snapshot.disk_degraded},
-      {"tiers", TiersOf(gauges)},
+      {"tiers", TiersOf()},
       {"devices", DevicesOf(snapshot)},
-      {"blocks", AskedOf(snapshot.stats.blocks)},
-      {"tokens", AskedOf(snapshot.stats.tokens)},
-      {"endless_missed_blocks", gauges.infinite_missed_blocks},
       {"history", HistoryOf(snapshot.history)},
       {"misses", MissesOf(snapshot)},
       {"models", ModelsOf(snapshot)},
-      {"tenants", TenantsOf(gauges)},
+      {"tenants", TenantsOf(snapshot.gauges)},
       {"sessions", SessionsOf(snapshot)},
       {"copied_bytes_per_s", CopiedOf(snapshot.history)},
-  });
+  };
+  AddMetrics(snapshot, &MetricRow::live, &document);
+  return json::serialize(document);
 }
 
 }  // namespace kvtier

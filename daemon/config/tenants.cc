@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "daemon/config/tenant_quotas.h"
+#include "daemon/config/tenants.h"
 
 #include <fmt/format.h>
+#include <pwd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
+#include <cstring>
 #include <numeric>
 #include <string>
+#include <vector>
 
-#include "daemon/config/config_value.h"
+#include "daemon/config/config_schema.h"
 #include "tiers/storage/disk_geometry.h"
 
 namespace kvtier {
@@ -82,7 +86,7 @@ Status CheckReserves(const Config& config, Tier tier) {
     return ConflictIn(
         tenant, key,
         fmt::format("makes {} slabs of {} (cache.slab_bytes) reserved by all tenants, and "
-                    "{}.bytes has {}, of which one must be left to everybody; reserve less or "
+                    "{}.bytes has {}, of which one must be left to all; reserve less or "
                     "raise {}.bytes",
                     reserved, FormatExactByteSize(slab), kTierNames[at], slabs, kTierNames[at]));
   }
@@ -185,6 +189,42 @@ Status CheckQuotas(const Config& config) {
   KVT_RETURN_IF_ERROR(CheckPoolReserves(config));
   KVT_RETURN_IF_ERROR(CheckReserves(config, Tier::kHost));
   return config.disk.bytes == 0 ? Status() : CheckReserves(config, Tier::kDisk);
+}
+
+namespace {
+
+// Far more than any entry takes.
+constexpr size_t kEntryBytes = 64 * 1024;
+
+Status LookUp(const std::string& name, const TenantConfig& tenant, uint32_t* uid) {
+  std::vector<char> buffer(kEntryBytes);
+  passwd entry{};
+  passwd* found = nullptr;
+  const int error = ::getpwnam_r(name.c_str(), &entry, buffer.data(), buffer.size(), &found);
+  if (found != nullptr) {
+    *uid = entry.pw_uid;
+    return {};
+  }
+  const auto place = tenant.places.find("users");
+  return MakeError(ErrorCode::kInvalidArgument, "config_unknown_user",
+                   fmt::format("{}: tenant.users: there is no user \"{}\" on this machine{}; make "
+                               "it, name another, or give its number in tenant.uids",
+                               place == tenant.places.end() ? tenant.place : place->second, name,
+                               error == 0 ? "" : fmt::format(" ({})", std::strerror(error))));
+}
+
+}  // namespace
+
+Status LookUpUsers(Config* config) {
+  for (TenantConfig& tenant : config->tenants) {
+    tenant.user_uids.clear();
+    for (const std::string& name : tenant.users) {
+      uint32_t uid = 0;
+      KVT_RETURN_IF_ERROR(LookUp(name, tenant, &uid));
+      tenant.user_uids.push_back(uid);
+    }
+  }
+  return {};
 }
 
 }  // namespace kvtier

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The quotas of the configuration's tenants: whether they can be kept, and what of them the cache
-// is told.
+// The tenants of a configuration: which users they are, whether their quotas can be kept, and what
+// of them the cache is told.
 #pragma once
 
 #include <cstdint>
@@ -32,5 +32,9 @@ namespace kvtier {
 
 // Errors: kInvalidArgument "config_conflict", naming place, key and remedy.
 [[nodiscard]] Status CheckQuotas(const Config& config);
+
+// Sets `user_uids` of every tenant. Asks the machine's user database, which may take a while.
+// Errors: kInvalidArgument "config_unknown_user", naming the place.
+[[nodiscard]] Status LookUpUsers(Config* config);
 
 }  // namespace kvtier

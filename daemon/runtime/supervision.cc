@@ -1,22 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "daemon/runtime/service_manager.h"
+#include "daemon/runtime/supervision.h"
 
 #include <fmt/format.h>
 #include <systemd/sd-daemon.h>
 
-#include <chrono>
+#include <utility>
+
+#include "base/clock.h"
+#include "base/result.h"
 
 namespace kvtier {
 namespace {
 
-// A failure means that nobody listens any more; there is nobody left to tell.
+// A failure means that systemd does not listen any more, and so there is nothing else to do.
 void Notify(const std::string& message) {
   (void)::sd_notify(/*unset_environment=*/0, message.c_str());
-}
-
-int64_t MonotonicUs() {
-  const auto now = std::chrono::steady_clock::now().time_since_epoch();
-  return std::chrono::duration_cast<std::chrono::microseconds>(now).count();
 }
 
 }  // namespace
@@ -52,6 +50,35 @@ int64_t ServiceManager::WatchdogMs() {
   uint64_t interval_us = 0;
   if (::sd_watchdog_enabled(/*unset_environment=*/0, &interval_us) <= 0) return 0;
   return static_cast<int64_t>(interval_us / 1000);
+}
+
+void Heartbeat::Start(int64_t interval_ms, std::function<void()> beat) {
+  KVT_CHECK(beat_ == nullptr && interval_ms > 0);
+  interval_ms_ = interval_ms;
+  beat_ = std::move(beat);
+  Wait();
+}
+
+void Heartbeat::Wait() {
+  timer_.Start(interval_ms_, [this] {
+    // Behind all that is queued: a beat says that the loop has run that.
+    loop_->Post(gate_.WhileOpen([this] {
+      beat_();
+      Wait();
+    }));
+  });
+}
+
+LoopLag::LoopLag() : last_us_(MonotonicUs()) {}
+
+void LoopLag::ObserveTick(int64_t interval_ms) {
+  const int64_t now_us = MonotonicUs();
+  const int64_t last_us = last_us_.exchange(now_us, std::memory_order_relaxed);
+  delays_.ObserveUs(now_us - last_us - interval_ms * 1000);
+}
+
+double LoopLag::SilentSeconds() const {
+  return static_cast<double>(MonotonicUs() - last_us_.load(std::memory_order_relaxed)) / 1e6;
 }
 
 }  // namespace kvtier

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The live page's data, and what the page itself may contain.
-#include "daemon/metrics/live_status.h"
+#include "daemon/metrics/status_json.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <boost/json.hpp>
-
-#include "daemon/metrics/live_page.h"
 
 namespace kvtier {
 namespace {
@@ -83,7 +81,7 @@ TEST(LiveStatus, ShowsTenantsInTheTiersInWhichTheyHaveQuotas) {
   EXPECT_EQ(rows[1].at("reserved_bytes"), 1);
 }
 
-// Everybody on this machine may read it.
+// Every process of this machine may read it.
 TEST(LiveStatus, KeepsProcessesAndUsersToItself) {
   MetricsSnapshot snapshot;
   snapshot.sessions = {{.id = SessionId(1), .pid = 77, .uid = 1000}};

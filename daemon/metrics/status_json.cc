@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/metrics/status_json.h"
+
+#include <unistd.h>
+
+#include <boost/json.hpp>
+#include <charconv>
+#include <cmath>
+
+#include "daemon/config/config_schema.h"
+#include "daemon/metrics/metrics.h"
+#include "daemon/resources/device_opening.h"
+#include "daemon/resources/disk_tier.h"
+#include "daemon/runtime/process.h"
+#include "daemon/session/server.h"
+
+namespace kvtier {
+namespace {
+
+namespace json = boost::json;
+
+json::array Strings(const std::vector<std::string>& texts) {
+  json::array array;
+  for (const std::string& text : texts) array.emplace_back(text);
+  return array;
+}
+
+// The table of metrics adds the figures to these, devices by position.
+json::array DevicesStatus(const std::vector<OpenedDevice>& devices) {
+  json::array list;
+  for (const OpenedDevice& opened : devices) {
+    const DeviceInfo device = opened.device->info();
+    list.push_back({{"kind", device.kind},
+                    {"name", device.name},
+                    {"ordinal", device.ordinal},
+                    {"uuid", DeviceUuidText(device)},
+                    {"total_bytes", device.total_bytes},
+                    {"configured", DeviceChoiceName(opened.asked)},
+                    {"reason", opened.reason}});
+  }
+  return list;
+}
+
+json::object KernelsStatus(const AttentionReport& report) {
+  return {{"state", AttentionStateName(report.state)},
+          {"reason", report.reason},
+          {"engine", report.engine},
+          {"library", report.library},
+          {"library_version", report.library_version},
+          {"self_test",
+           {{"cases", report.self_test.cases},
+            {"failure", report.self_test.failure},
+            {"worst_error", report.self_test.worst_error}}}};
+}
+
+// Of all devices together, and of each.
+json::object KernelsStatus(const AttentionReports& reports) {
+  json::object status = KernelsStatus(reports.All());
+  status["start_seconds"] = reports.start_seconds;
+  json::array devices;
+  for (const AttentionReport& report : reports.devices) devices.push_back(KernelsStatus(report));
+  status["devices"] = std::move(devices);
+  return status;
+}
+
+json::object DiskStatus(const DiskStartFacts& disk, const CacheGauges& gauges) {
+  json::object status{{"enabled", disk.enabled}};
+  if (!disk.enabled) return status;
+  status["directory"] = disk.directory;
+  status["engines"] = Strings(gauges.disk_engines);
+  status["degraded"] = disk.degraded || gauges.disk_degraded;
+  status["notes"] = Strings(disk.notes);
+  status["index"] = {{"found", disk.index_found},
+                     {"rebuilt", disk.index_rebuilt},
+                     {"start_seconds", disk.index_seconds}};
+  return status;
+}
+
+json::array PoolsStatus(const CacheGauges& gauges, const ModelRegistry& models) {
+  json::array pools;
+  for (const PoolGauges& pool : gauges.pools) {
+    pools.push_back({{"id", pool.id.value},
+                     {"device", pool.device.value},
+                     {"tenant", pool.tenant},
+                     {"model", pool.model_hex},
+                     {"model_name", models.NameOf(pool.tenant, pool.model_hex)},
+                     {"block_bytes", pool.block_bytes},
+                     {"blocks", pool.blocks},
+                     {"free", pool.free},
+                     {"private", pool.private_blocks},
+                     {"referenced", pool.referenced},
+                     {"cached", pool.cached},
+                     {"loading", pool.loading},
+                     {"quarantined", pool.quarantined}});
+  }
+  return pools;
+}
+
+json::array TenantsStatus(const CacheGauges& gauges) {
+  static constexpr std::string_view kTierNames[kTierCount] = {"pool", "host", "disk"};
+  json::array tenants;
+  for (const TenantGauges& tenant : gauges.tenants) {
+    json::object status{{"name", tenant.quota.name},
+                        {"memory_ttl_ms", tenant.quota.memory_ttl_ms},
+                        {"extended_ttl_ms", tenant.quota.extended_ttl_ms},
+                        {"max_age_ms", tenant.quota.max_age_ms}};
+    for (size_t tier = 0; tier < kTierCount; ++tier) {
+      status[kTierNames[tier]] = {{"used_bytes", tenant.used_bytes[tier]},
+                                  {"max_bytes", tenant.quota.tiers[tier].max_bytes},
+                                  {"reserved_bytes", tenant.quota.tiers[tier].reserved_bytes},
+                                  {"own_slab_bytes", tenant.own_slab_bytes[tier]}};
+    }
+    tenants.push_back(std::move(status));
+  }
+  return tenants;
+}
+
+json::object SessionsStatus(const Server& server) {
+  json::array list;
+  for (const Session::Summary& session : server.Sessions()) {
+    list.push_back({{"id", session.id.value},
+                    {"tenant", session.tenant},
+                    {"client", session.client_name},
+                    {"pid", session.pid},
+                    {"uid", session.uid},
+                    {"references", session.references}});
+  }
+  return {{"list", std::move(list)}};
+}
+
+// By the errors' own reasons, which the metrics are too few for.
+json::object RefusalsStatus(const ServerCounters& counters) {
+  json::object refusals;
+  for (const auto& [reason, count] : counters.refusals) refusals[reason] = count;
+  return {{"refusals", std::move(refusals)}};
+}
+
+// A row's place with what stands for a sample put in; empty if the sample is left out.
+std::string PlaceOf(std::string_view place, const MetricSample& sample, size_t position) {
+  std::string path;
+  size_t label = 0;
+  while (!place.empty()) {
+    const size_t open = place.find_first_of("{[");
+    path += place.substr(0, open);
+    if (open == std::string_view::npos) break;
+    const size_t close = place.find_first_of("}]", open);
+    std::string_view choice = place.substr(open + 1, close - open - 1);
+    if (place[open] == '[') {
+      path += std::to_string(position);
+    } else if (choice.empty()) {
+      path += sample.labels.at(label++).second;
+    } else {
+      for (size_t i = 0; i < position; ++i) choice.remove_prefix(choice.find('|') + 1);
+      if (choice.empty() || choice.front() == '|') return {};
+      path += choice.substr(0, choice.find('|'));
+    }
+    place.remove_prefix(close + 1);
+  }
+  return path;
+}
+
+// The member at a path such as "devices.0.calls", with what lies on the way made where it is not.
+void SetMember(json::object* document, std::string_view path, json::value value) {
+  json::value* at = nullptr;
+  for (bool first = true; first || !path.empty(); first = false) {
+    const size_t dot = path.find('.');
+    const std::string_view name = path.substr(0, dot);
+    path = dot == std::string_view::npos ? "" : path.substr(dot + 1);
+    const bool is_index = !path.empty() && path.front() >= '0' && path.front() <= '9';
+    if (!first && at->is_array()) {
+      size_t index = 0;
+      std::from_chars(name.data(), name.data() + name.size(), index);
+      json::array& array = at->as_array();
+      if (index >= array.size()) array.resize(index + 1, json::object());
+      at = &array[index];
+    } else {
+      at = &(first ? *document : at->as_object())[name];
+    }
+    if (at->is_null() && !path.empty())
+      *at = is_index ? json::value(json::array()) : json::object();
+  }
+  *at = std::move(value);
+}
+
+json::value JsonOf(const MetricFamily& family, double value) {
+  if (family.unit == "seconds") return value;
+  if (std::isinf(value)) return UINT64_MAX;
+  return static_cast<uint64_t>(value);
+}
+
+}  // namespace
+
+void AddMetrics(const MetricsSnapshot& snapshot, std::string_view MetricRow::*place,
+                json::object* document) {
+  // What is known without the loop stands in neither document.
+  const LoopFacts no_loop;
+  const ProcessFacts no_process;
+  const MetricSource source{snapshot, no_loop, no_process};
+  for (const MetricSection& section : MetricSections()) {
+    for (const MetricRow& row : section.rows) {
+      if ((row.*place).empty()) continue;
+      MetricFamilies one;
+      MetricFamily& family = one.Make(row.name, row.type, row.help);
+      row.read(source, family);
+      for (size_t i = 0; i < family.samples.size(); ++i) {
+        const std::string path = PlaceOf(row.*place, family.samples[i], i);
+        if (!path.empty()) SetMember(document, path, JsonOf(family, family.samples[i].value));
+      }
+    }
+  }
+}
+
+std::string StatusJson(const ServiceContext& context) {
+  const MetricsSnapshot snapshot = TakeMetricsSnapshot(context);
+  json::object status{
+      {"schema", kStatusSchema},
+      {"version", Version()},
+      {"pid", ::getpid()},
+      {"uptime_s", static_cast<double>(snapshot.uptime_ms) / 1000},
+      {"state", snapshot.draining ? "draining" : "serving"},
+      {"socket", context.config->server.socket},
+      {"devices", DevicesStatus(*context.devices)},
+      {"kernels", KernelsStatus(snapshot.attention)},
+      {"disk", DiskStatus(*context.disk, snapshot.gauges)},
+      {"pools", PoolsStatus(snapshot.gauges, *context.models)},
+      {"tenants", TenantsStatus(snapshot.gauges)},
+      {"sessions", SessionsStatus(*context.server)},
+      {"stats", {{"server", RefusalsStatus(snapshot.server)}}},
+  };
+  AddMetrics(snapshot, &MetricRow::status, &status);
+  status["device"] = status["devices"].at(0);
+  return json::serialize(status);
+}
+
+std::string StatsJson(const ServiceContext& context) {
+  const MetricsSnapshot snapshot = TakeMetricsSnapshot(context);
+  json::object status{{"stats", {{"server", RefusalsStatus(snapshot.server)}}}};
+  AddMetrics(snapshot, &MetricRow::status, &status);
+  return json::serialize(json::object{{"schema", kStatsSchema}, {"stats", status["stats"]}});
+}
+
+}  // namespace kvtier

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// The daemon's state as JSON documents: what `kvtierctl status` shows (status_json.cc) and what the
+// live page shows (live_json.cc). Figures come from the table of metrics.h; texts, lists of pools,
+// tenants and sessions, and states are put together here. Members are only ever added.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "daemon/metrics/metrics_snapshot.h"
+#include "daemon/runtime/service_context.h"
+
+namespace kvtier {
+
+inline constexpr std::string_view kStatusSchema = "kvtier.status/1";
+inline constexpr std::string_view kStatsSchema = "kvtier.stats/1";
+inline constexpr std::string_view kLiveSchema = "kvtier.live/1";
+
+// For root and the daemon's own user: names sessions with their processes. Event loop only.
+[[nodiscard]] std::string StatusJson(const ServiceContext& context);
+// {"schema":"kvtier.stats/1","stats":{...}}: the counters alone, as in the status. Event loop only.
+[[nodiscard]] std::string StatsJson(const ServiceContext& context);
+
+// Tells less than the status, without processes and users: every process of this machine may read
+// it. Any thread; `loop_silent_seconds` is what that thread knows of the loop.
+[[nodiscard]] std::string LiveStatusJson(const MetricsSnapshot& snapshot,
+                                         double loop_silent_seconds);
+
+// daemon/metrics/live_page.html, the page that shows the latter: one file, put into the program
+// when it is built, which loads nothing but its data.
+[[nodiscard]] std::string_view LivePageHtml();
+
+}  // namespace kvtier

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/runtime/process.h"
+
+#include <fmt/format.h>
+#include <malloc.h>
+#include <sched.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <new>
+#include <string>
+#include <system_error>
+#include <thread>
+
+#include "base/units.h"
+
+namespace kvtier {
+
+std::string_view Version() { return KVTIER_VERSION; }
+
+namespace {
+
+constexpr int kExitNoResources = 1;
+
+// As much may lie unused in the heap for the next burst.
+constexpr size_t kKeptHeapBytes = 32 * kMiB;
+
+std::string LimitText(int resource, bool in_bytes) {
+  rlimit limit{};
+  if (::getrlimit(static_cast<__rlimit_resource>(resource), &limit) != 0) return "unknown";
+  if (limit.rlim_cur == RLIM_INFINITY) return "unlimited";
+  return in_bytes ? FormatByteSize(limit.rlim_cur) : std::to_string(limit.rlim_cur);
+}
+
+[[noreturn]] void EndForUncaughtException() {
+  if (const std::exception_ptr current = std::current_exception()) {
+    try {
+      std::rethrow_exception(current);
+    } catch (const std::system_error& error) {
+      fmt::print(stderr, "kvtierd: a thread cannot be started: {}; {}\n", error.what(),
+                 ResourceLimitsText());
+      std::_Exit(kExitNoResources);
+    } catch (const std::bad_alloc&) {
+      // Formatting needs memory.
+      std::fputs("kvtierd: memory cannot be had (see ulimit -v and the machine's memory)\n",
+                 stderr);
+      std::_Exit(kExitNoResources);
+    } catch (...) {
+    }
+  } else if (std::uncaught_exceptions() > 0) {
+    // Unwinding met an object that cannot go, such as a thread that a library has started before
+    // the next one failed. What was thrown cannot be had here.
+    std::fputs("kvtierd: a thread or memory cannot be had (see ulimit -v and ulimit -u)\n", stderr);
+    std::_Exit(kExitNoResources);
+  }
+  std::abort();
+}
+
+}  // namespace
+
+std::string ResourceLimitsText() {
+  return fmt::format("limits: address space {}, processes and threads {}",
+                     LimitText(RLIMIT_AS, /*in_bytes=*/true),
+                     LimitText(RLIMIT_NPROC, /*in_bytes=*/false));
+}
+
+void ReportUncaughtExceptions() { std::set_terminate(EndForUncaughtException); }
+
+void ReleaseFreedMemory() {
+  const struct mallinfo2 heap = ::mallinfo2();
+  if (heap.fordblks > kKeptHeapBytes && heap.fordblks > heap.uordblks) ::malloc_trim(0);
+}
+
+namespace {
+
+// Left to the event loop and to the engines that compute beside the daemon.
+constexpr uint32_t kCoresLeft = 2;
+
+uint32_t UsableCores() {
+  cpu_set_t cores;
+  // A machine may have more cores than the set has room for.
+  if (::sched_getaffinity(0, sizeof(cores), &cores) != 0) {
+    return std::thread::hardware_concurrency();
+  }
+  return static_cast<uint32_t>(CPU_COUNT(&cores));
+}
+
+}  // namespace
+
+uint32_t WorkerThreadsFor(uint32_t cores) {
+  const uint32_t spare = cores > kCoresLeft ? cores - kCoresLeft : 0;
+  return std::clamp(spare, kMinWorkerThreads, kMaxWorkerThreads);
+}
+
+uint32_t WorkerThreads(uint32_t configured) {
+  return configured > 0 ? configured : WorkerThreadsFor(UsableCores());
+}
+
+namespace {
+
+double SecondsOf(const timeval& time) {
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) / 1e6;
+}
+
+double ReadCpuSeconds() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return SecondsOf(usage.ru_utime) + SecondsOf(usage.ru_stime);
+}
+
+// The 22nd field of /proc/self/stat, in ticks since boot; the second one may hold anything but a
+// parenthesis that would follow the last.
+double ReadStartTimeSeconds() {
+  std::ifstream file("/proc/self/stat");
+  std::string line;
+  std::getline(file, line);
+  const size_t name_end = line.rfind(')');
+  if (name_end == std::string::npos) return 0;
+  size_t at = name_end + 1;
+  for (int field = 3; field < 22 && at != std::string::npos; ++field) at = line.find(' ', at + 1);
+  if (at == std::string::npos) return 0;
+  const double ticks = std::strtod(line.c_str() + at, nullptr);
+  timespec boot{}, now{};
+  ::clock_gettime(CLOCK_BOOTTIME, &boot);
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  const auto booted_at = static_cast<double>(now.tv_sec - boot.tv_sec);
+  return booted_at + ticks / static_cast<double>(::sysconf(_SC_CLK_TCK));
+}
+
+uint64_t ReadResidentBytes() {
+  std::ifstream file("/proc/self/statm");
+  uint64_t total = 0, resident = 0;
+  file >> total >> resident;
+  return resident * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+}
+
+uint64_t CountDescriptors() {
+  std::error_code error;
+  const std::filesystem::directory_iterator files("/proc/self/fd", error);
+  return error ? 0 : static_cast<uint64_t>(std::distance(begin(files), end(files)));
+}
+
+uint64_t ReadWrittenBytes() {
+  std::ifstream file("/proc/self/io");
+  std::string key;
+  uint64_t value = 0;
+  while (file >> key >> value) {
+    if (key == "write_bytes:") return value;
+  }
+  return 0;
+}
+
+}  // namespace
+
+ProcessFacts ReadProcessFacts() {
+  return {.cpu_seconds = ReadCpuSeconds(),
+          .start_time_seconds = ReadStartTimeSeconds(),
+          .resident_bytes = ReadResidentBytes(),
+          .open_descriptors = CountDescriptors(),
+          .written_bytes = ReadWrittenBytes()};
+}
+
+}  // namespace kvtier

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// The process that the daemon is: its version, what the kernel knows of it, which threads and how
+// much memory it may have, and how it ends when it cannot have them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace kvtier {
+
+[[nodiscard]] std::string_view Version();
+
+// "limits: address space 128.0 MiB, processes and threads 512", with "unlimited" where so. For
+// error messages about threads and memory that cannot be had.
+[[nodiscard]] std::string ResourceLimitsText();
+
+// From now on, an exception that is caught by no one ends the process with a line on standard error
+// that names it and the limits, and with exit code 1, instead of an abort: threads are started in
+// many places, and none can go on without. Programmers' errors still abort.
+void ReportUncaughtExceptions();
+
+// Returns memory that was freed to the system, if the heap keeps far more than is in use: floods of
+// large requests leave it behind. Cheap when there is nothing to do; any thread.
+void ReleaseFreedMemory();
+
+inline constexpr uint32_t kMinWorkerThreads = 2;
+inline constexpr uint32_t kMaxWorkerThreads = 16;
+
+// All but two of the cores, within the bounds above.
+[[nodiscard]] uint32_t WorkerThreadsFor(uint32_t cores);
+
+// `configured`, or where that is 0 what fits the cores that this process may run on. (A quota of
+// processor time is not looked at.)
+[[nodiscard]] uint32_t WorkerThreads(uint32_t configured);
+
+struct ProcessFacts {
+  double cpu_seconds = 0;
+  double start_time_seconds = 0;  // Unix time
+  uint64_t resident_bytes = 0;
+  uint64_t open_descriptors = 0;
+  // What this process has caused to be written to storage: blocks, headers and the index with its
+  // compactions. 0 where the kernel does not tell.
+  uint64_t written_bytes = 0;
+};
+
+// Reads /proc; what cannot be read stays 0. Any thread.
+[[nodiscard]] ProcessFacts ReadProcessFacts();
+
+}  // namespace kvtier
