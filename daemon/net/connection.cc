@@ -4,6 +4,8 @@
 #include <fcntl.h>
 #include <sys/socket.h>
 
+#include <algorithm>
+#include <span>
 #include <utility>
 
 #include "base/result.h"
@@ -21,6 +23,9 @@ constexpr int kSocketBufferBytes = 512 << 10;
 constexpr uint32_t kFramePrice = 16;
 // Copying so many received bytes costs about as much as an item.
 constexpr size_t kBytesPerItem = 256;
+
+// A step that is begun does something, however little of the turn is left.
+constexpr uint32_t kMinBudget = 16;
 
 // Descriptors that wait to be closed; a client that adds to more is cut off.
 constexpr size_t kMaxDescriptorsPending = 256;
@@ -43,7 +48,7 @@ Connection::Connection(Network* network, const std::string& tenant, UniqueFd soc
       decoder_(limits.max_frame_bytes),
       slow_reader_(network->loop),
       later_(network->loop),
-      turns_(&network->turns, tenant, [this] { return TakeTurn(); }),
+      turns_(&network->turns, tenant, [this](uint32_t quantum) { return TakeTurn(quantum); }),
       watch_(network->loop, socket_.get()) {
   PrepareSocket(socket_.get());
 }
@@ -65,8 +70,9 @@ void Connection::WaitForMore() {
   }
 }
 
-uint32_t Connection::TakeTurn() {
+uint32_t Connection::TakeTurn(uint32_t quantum) {
   spent_ = 0;
+  quantum_ = quantum;
   idle_ = false;
   batching_ = true;
   const bool more = Work();
@@ -82,20 +88,23 @@ uint32_t Connection::TakeTurn() {
 
 bool Connection::Work() {
   while (MayRead()) {
-    if (spent_ >= kTurnPrice) return true;
+    if (spent_ >= quantum_) return true;
     if (step_) {
       if (step_()) return MayRead();
       step_ = nullptr;
       continue;
     }
-    const Result<std::optional<wire::Frame>> frame = decoder_.Next();
-    if (!frame) {
-      CloseWith(frame.error());
-      return false;
+    if (!held_) {
+      const Result<std::optional<wire::Frame>> frame = decoder_.Next();
+      if (!frame) {
+        CloseWith(frame.error());
+        return false;
+      }
+      held_ = *frame;
     }
-    if (frame->has_value()) {
-      Spend(kFramePrice);
-      listener_->OnFrame(**frame);
+    if (held_) {
+      if (!HandOut(*held_)) return true;
+      held_.reset();
     } else if (!std::exchange(readable_, false) || !ReceiveOnce()) {
       return false;
     }
@@ -103,10 +112,25 @@ bool Connection::Work() {
   return false;
 }
 
+bool Connection::HandOut(const wire::Frame& frame) {
+  // To decode a long frame is one step, which is too long for a turn that passes the others.
+  if (quantum_ < kTurnPrice && frame.payload.size() > size_t{quantum_} * kBytesPerItem)
+    return false;
+  Spend(kFramePrice);
+  listener_->OnFrame(frame);
+  return true;
+}
+
+uint32_t Connection::budget() const {
+  return std::max(quantum_ - std::min(quantum_, spent_), kMinBudget);
+}
+
 bool Connection::ReceiveOnce() {
+  // As much as the turn may cost: what one connection sends at once can be many turns' worth.
+  std::span<std::byte> space = decoder_.Prepare();
+  space = space.first(std::min<size_t>(space.size(), size_t{quantum_} * kBytesPerItem));
   std::vector<UniqueFd> descriptors;
-  const Result<std::optional<size_t>> received =
-      wire::Receive(socket_.get(), decoder_.Prepare(), &descriptors);
+  const Result<std::optional<size_t>> received = wire::Receive(socket_.get(), space, &descriptors);
   // The protocol has no use for descriptors from clients. The acceptor had the kernel refuse them,
   // where it can.
   for (UniqueFd& descriptor : descriptors) network_->closer.Close(std::move(descriptor));
@@ -119,13 +143,15 @@ bool Connection::ReceiveOnce() {
   } else if (received->has_value()) {
     decoder_.Commit(**received);
     Spend(**received / kBytesPerItem);
+    // What did not fit is still there; the socket is asked again when this has been handled.
+    readable_ = **received == space.size();
     return true;
   }
   return false;
 }
 
 void Connection::GiveBackMemory() {
-  if (std::exchange(idle_, true)) decoder_.ReleaseUnused();
+  if (std::exchange(idle_, true) && !held_) decoder_.ReleaseUnused();
 }
 
 void Connection::Resume() {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -88,9 +89,11 @@ class Connection {
   // The frame being handled asks for so much work; see FairTurns. Every frame costs something in
   // any case.
   void Spend(size_t items) { spent_ += static_cast<uint32_t>(std::min<size_t>(items, 1u << 20)); }
-  // The frame being handled is too dear for one turn: `step` does a part of it in each turn from
-  // now on and returns whether there is more. No other frame is handed out before. It is dropped
-  // when the connection ends. REQUIRES: within OnFrame, at most once.
+  // How many items the frame being handled, or its step, should work on before the next turn.
+  [[nodiscard]] uint32_t budget() const;
+  // The frame being handled is too dear for one turn: `step` does a part of it, as large as the
+  // budget, in each turn from now on and returns whether there is more. No other frame is handed
+  // out before. It is dropped when the connection ends. REQUIRES: within OnFrame, at most once.
   void WorkInSteps(std::function<bool()> step) { step_ = std::move(step); }
 
   // Until Resume, no more frames are handed out. Calls nest.
@@ -122,9 +125,11 @@ class Connection {
 
   // One turn at the loop: hands out what was received, reads once if the socket is readable, and
   // sends the replies with one system call. Returns the price.
-  uint32_t TakeTurn();
+  uint32_t TakeTurn(uint32_t quantum);
   // Returns true if there is more to do than the turn had time for.
   [[nodiscard]] bool Work();
+  // Hands out the next frame. Returns false if the turn's quantum is too small for it.
+  [[nodiscard]] bool HandOut(const wire::Frame& frame);
   // Returns false if nothing came.
   [[nodiscard]] bool ReceiveOnce();
   void WaitForMore();
@@ -150,6 +155,10 @@ class Connection {
   bool readable_ = false;
   bool idle_ = false;   // since the last GiveBackMemory
   uint32_t spent_ = 0;  // in this turn
+  uint32_t quantum_ = kTurnPrice;
+  // Taken from the decoder in a turn that was too short for it. While it is here nothing is
+  // received, which would overwrite its payload.
+  std::optional<wire::Frame> held_;
   std::function<bool()> step_;
   std::function<void()> on_drained_;
   Timer slow_reader_;

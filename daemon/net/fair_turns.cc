@@ -27,7 +27,7 @@ Debtor* TakeNext(std::list<Debtor*>* sparse, std::list<Debtor*>* backlogged, Deb
 }  // namespace
 
 FairTurns::Member::Member(FairTurns* turns, const std::string& tenant,
-                          std::function<uint32_t()> take_turn)
+                          std::function<uint32_t(uint32_t quantum)> take_turn)
     : turns_(turns), tenant_(&turns->tenants_[tenant]), take_turn_(std::move(take_turn)) {
   ++tenant_->members;
 }
@@ -43,7 +43,7 @@ FairTurns::Member::~Member() {
 void FairTurns::Member::Ready() {
   if (waiting_) return;
   if (turns_->waiting_ > 0) return turns_->Enqueue(this);
-  (void)turns_->TakeTurn(this);
+  (void)turns_->TakeTurn(this, kTurnPrice);
 }
 
 void FairTurns::Member::ReadyLater() {
@@ -82,7 +82,7 @@ void FairTurns::Remove(Member* member) {
   backlogged_.remove(tenant);
 }
 
-uint32_t FairTurns::TakeTurn(Member* member) {
+uint32_t FairTurns::TakeTurn(Member* member, uint32_t quantum) {
   Tenant* const tenant = member->tenant_;
   // Only idle time lets a debt shrink by itself, not the wait for this turn.
   member->account_.booked_at = member_share_;
@@ -91,7 +91,7 @@ uint32_t FairTurns::TakeTurn(Member* member) {
   // owe nothing.
   member->account_.debt += kTurnPrice;
   tenant->account.debt += kTurnPrice;
-  const uint32_t price = std::max(member->take_turn_(), 1u);
+  const uint32_t price = std::max(member->take_turn_(quantum), 1u);
   member->account_.debt -= kTurnPrice - std::min(price, kTurnPrice);
   tenant->account.debt -= kTurnPrice - std::min(price, kTurnPrice);
   if (price > kTurnPrice) {
@@ -119,12 +119,14 @@ void FairTurns::RunTurns() {
   for (uint64_t spent = 0; waiting_ > 0 && spent < kTurnPrice;) {
     Tenant* const tenant = TakeNext(&sparse_, &backlogged_,
                                     [](Tenant* one) -> uint64_t& { return one->account.debt; });
+    const bool was_idle = !tenant->sparse.empty();
     Member* const member = TakeNext(&tenant->sparse, &tenant->backlogged,
                                     [](Member* one) -> uint64_t& { return one->account_.debt; });
     member->waiting_ = false;
     --waiting_;
     tenant->waiting = false;
-    spent += TakeTurn(member);
+    // With no other that waits there is nothing to pass, and so no reason for a small quantum.
+    spent += TakeTurn(member, was_idle && waiting_ > 0 ? kFirstTurnPrice : kTurnPrice);
     if (!tenant->empty()) EnqueueTenant(tenant);
   }
   if (waiting_ > 0) Post();

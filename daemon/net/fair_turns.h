@@ -2,11 +2,13 @@
 // Shares the event loop between connections: deficit round robin over tenants, and within each over
 // its connections, by the price of the work that they ask for.
 //
-// A connection that has something to do takes turns. A turn ends when kTurnPrice has been spent,
+// A connection that has something to do takes turns. A turn ends when its quantum has been spent,
 // and may spend more only where one step of a request is dearer. What a turn costs is a debt, which
 // is paid by letting the others go first: it shrinks as the others' turns go by. One that was idle
-// and owes less than a turn goes before those that wait already (as in FQ-CoDel), so that a client
-// that asks for little is served after about one turn, however many others flood the daemon.
+// and owes less than a turn goes before those that wait already (as in FQ-CoDel), but for a small
+// quantum only: a flood whose connections are idle between two of their requests passes the queue
+// as well, and with whole turns sixty of them would hold up a client that asks for little for as
+// long as if there were no order. What does not fit the small quantum waits for whole turns.
 //
 // Event loop only.
 #pragma once
@@ -24,6 +26,9 @@ namespace kvtier {
 
 // Prices are in items: a block that a request names costs one.
 inline constexpr uint32_t kTurnPrice = 1024;
+// The quantum of one that was idle, while others wait: enough for a few small requests, or for an
+// acquire of a few hundred blocks, which is one step.
+inline constexpr uint32_t kFirstTurnPrice = 64;
 
 class FairTurns {
   struct Tenant;
@@ -36,9 +41,10 @@ class FairTurns {
   // One connection. REQUIRES: destroyed before the FairTurns, and not within its own turn.
   class Member {
    public:
-    // `take_turn` works until it has spent about kTurnPrice or has nothing left to do, and returns
+    // `take_turn` works until it has spent about its quantum or has nothing left to do, and returns
     // the price. It asks for its next turn with ReadyLater.
-    Member(FairTurns* turns, const std::string& tenant, std::function<uint32_t()> take_turn);
+    Member(FairTurns* turns, const std::string& tenant,
+           std::function<uint32_t(uint32_t quantum)> take_turn);
     ~Member();
     Member(const Member&) = delete;
     Member& operator=(const Member&) = delete;
@@ -53,7 +59,7 @@ class FairTurns {
     friend class FairTurns;
     FairTurns* const turns_;
     Tenant* const tenant_;
-    const std::function<uint32_t()> take_turn_;
+    const std::function<uint32_t(uint32_t quantum)> take_turn_;
     Account account_;
     bool waiting_ = false;
   };
@@ -79,7 +85,7 @@ class FairTurns {
   void Enqueue(Member* member);
   void EnqueueTenant(Tenant* tenant);
   void Remove(Member* member);
-  uint32_t TakeTurn(Member* member);
+  uint32_t TakeTurn(Member* member, uint32_t quantum);
   void Post();
   void RunTurns();
 

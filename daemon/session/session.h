@@ -39,12 +39,8 @@ namespace kvtier {
 inline constexpr uint32_t kMaxAcquiresInFlight = 64;
 // The same for attention.
 inline constexpr size_t kMaxAttendsInFlight = 4;
-// Items of a COMMIT or RELEASE that one step works on: some tenths of a millisecond if all are bad.
-inline constexpr size_t kItemsPerStep = 512;
 // Of a connection that has not said HELLO yet.
 inline constexpr uint32_t kMaxHelloFrameBytes = 64u << 10;
-// Blocks prefetched in one event.
-inline constexpr size_t kPrefetchedTogether = 1024;
 inline constexpr int64_t kMaxPinTtlMs = int64_t{366} * 24 * 60 * 60 * 1000;
 
 class Session final : public ConnectionListener {
@@ -122,10 +118,6 @@ class Session final : public ConnectionListener {
   Status OnWorkspaceClose(const Call& call, const wire::WorkspaceClose& request);
   Status OnAttend(const Call& call, const wire::Attend& request);
 
-  using Hashes = std::vector<BlockHash>;
-  // Goes on, as long as everything is found.
-  void PrefetchFrom(uint32_t first, const Call& call, PoolId pool,
-                    const std::shared_ptr<const Hashes>& hashes);
   void OnAttached(const Call& call, const PoolInfo& pool, const RegisteredModel* model,
                   uint32_t device);
   void OnAcquired(const Call& call, Result<AcquireReply> acquired);
@@ -143,12 +135,32 @@ class Session final : public ConnectionListener {
   void OnAttended(const Call& call, const AttentionJob* job, Result<uint64_t> compute_ns);
   // The session has ended, and with it the use of their results.
   void CancelAttends();
-  // A long COMMIT or RELEASE is worked in steps. Each call does those items that `done` has not
-  // passed yet, at most kItemsPerStep of them; true if there are more.
-  struct CommitSteps;
-  struct ReleaseSteps;
+  // A request that names many items is worked on in steps, as large as the turn at the loop allows,
+  // and its reply grows with them. Each call works on the next items and returns whether there are
+  // more; if not, it has answered.
+  template <typename Item, typename ReplyMessage>
+  struct Steps {
+    Call call;
+    PoolId pool;
+    std::span<const Item> items;  // those of the frame, which is valid during the call, or `kept`
+    ReplyMessage reply;
+    uint32_t done = 0;
+    std::vector<Item> kept;
+  };
+  using CommitSteps = Steps<wire::CommitItem, wire::CommitReply>;
+  using ReleaseSteps = Steps<BlockHandle, wire::ReleaseReply>;
+  using LookupSteps = Steps<BlockHash, wire::LookupReply>;
+  using PrefetchSteps = Steps<BlockHash, wire::PrefetchReply>;
   [[nodiscard]] bool CommitSome(CommitSteps* steps);
   [[nodiscard]] bool ReleaseSome(ReleaseSteps* steps);
+  [[nodiscard]] bool LookUpSome(LookupSteps* steps);
+  [[nodiscard]] bool PrefetchSome(PrefetchSteps* steps);
+  // Takes the first step, and sees to it that the others follow.
+  template <typename SomeSteps>
+  void WorkInSteps(SomeSteps first, bool (Session::*some)(SomeSteps*));
+  // Those that the next step works on; pays for them.
+  template <typename SomeSteps>
+  [[nodiscard]] auto NextItems(const SomeSteps& steps);
   [[nodiscard]] Status CommitOne(PoolId pool, const AttachedPool& attached,
                                  const wire::CommitItem& item, bool* duplicate);
 

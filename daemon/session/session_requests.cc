@@ -37,14 +37,14 @@ wire::AcquireReply ToWire(AcquireReply acquired) {
 }
 
 constexpr bool WorkedInSteps(wire::MessageType message) {
-  return message == wire::MessageType::kCommit || message == wire::MessageType::kRelease;
+  return message == wire::MessageType::kCommit || message == wire::MessageType::kRelease ||
+         message == wire::MessageType::kLookup || message == wire::MessageType::kPrefetch;
 }
 
 // These requests are answered by an event of their own, and their trace ends there.
 constexpr bool AnsweredLater(wire::MessageType message) {
   return WorkedInSteps(message) || message == wire::MessageType::kAttach ||
-         message == wire::MessageType::kAcquire || message == wire::MessageType::kAttend ||
-         message == wire::MessageType::kPrefetch;
+         message == wire::MessageType::kAcquire || message == wire::MessageType::kAttend;
 }
 
 }  // namespace
@@ -221,48 +221,39 @@ Status Session::CommitOne(PoolId pool, const AttachedPool& attached, const wire:
   return {};
 }
 
-// A request that is worked on in steps, and the reply that grows with them.
-struct Session::CommitSteps {
-  Call call;
-  const wire::Commit* request = nullptr;
-  wire::CommitReply reply;
-  uint32_t done = 0;
-};
+template <typename SomeSteps>
+void Session::WorkInSteps(SomeSteps first, bool (Session::*some)(SomeSteps*)) {
+  if (!(this->*some)(&first)) return;
+  // The frame is only valid during the call.
+  const auto steps = std::make_shared<SomeSteps>(std::move(first));
+  steps->kept.assign(steps->items.begin(), steps->items.end());
+  steps->items = steps->kept;
+  connection_.WorkInSteps([this, steps, some] { return (this->*some)(steps.get()); });
+}
 
-struct Session::ReleaseSteps {
-  Call call;
-  const wire::Release* request = nullptr;
-  wire::ReleaseReply reply;
-  uint32_t done = 0;
-};
+template <typename SomeSteps>
+auto Session::NextItems(const SomeSteps& steps) {
+  const auto rest = steps.items.subspan(steps.done);
+  const auto part = rest.first(std::min<size_t>(rest.size(), connection_.budget()));
+  connection_.Spend(part.size());
+  return part;
+}
 
 Status Session::OnCommit(const Call& call, const wire::Commit& request) {
   KVT_RETURN_IF_ERROR(FindPool(request.pool));
   if (request.items.empty()) return tl::unexpected(EmptyRequest());
   KVT_RETURN_IF_ERROR(CheckCount(request.items.size(), kTooManyBlocks));
-  CommitSteps first{.call = call, .request = &request};
-  if (!CommitSome(&first)) return {};
-  // The frame is only valid during the call.
-  struct Kept {
-    wire::Commit request;
-    CommitSteps steps;
-  };
-  const auto kept = std::make_shared<Kept>(Kept{request, std::move(first)});
-  kept->steps.request = &kept->request;
-  connection_.WorkInSteps([this, kept] { return CommitSome(&kept->steps); });
+  WorkInSteps(CommitSteps{.call = call, .pool = request.pool, .items = request.items},
+              &Session::CommitSome);
   return {};
 }
 
 bool Session::CommitSome(CommitSteps* steps) {
-  const std::vector<wire::CommitItem>& items = steps->request->items;
-  const PoolId pool = steps->request->pool;
-  const AttachedPool& attached = pools_.at(pool);
-  const size_t stop = std::min(items.size(), steps->done + kItemsPerStep);
-  connection_.Spend(stop - steps->done);
-  for (; steps->done < stop; ++steps->done) {
+  const AttachedPool& attached = pools_.at(steps->pool);
+  for (const wire::CommitItem& item : NextItems(*steps)) {
     bool duplicate = false;
-    const uint32_t position = steps->done;
-    const Status committed = CommitOne(pool, attached, items[position], &duplicate);
+    const uint32_t position = steps->done++;
+    const Status committed = CommitOne(steps->pool, attached, item, &duplicate);
     if (!committed) {
       services_.counters->CountRefusal(committed.error());
       steps->reply.items.push_back({.position = position,
@@ -274,7 +265,7 @@ bool Session::CommitSome(CommitSteps* steps) {
           {.position = position, .outcome = wire::CommitOutcome::kDuplicate});
     }
   }
-  if (stop < items.size()) return true;
+  if (steps->done < steps->items.size()) return true;
   if (!steps->reply.items.empty() || steps->call.want_reply) Reply(steps->call, steps->reply);
   trace_.End(wire::Commit::kType, steps->call.request_id, /*failed=*/false);
   return false;
@@ -284,24 +275,14 @@ Status Session::OnRelease(const Call& call, const wire::Release& request) {
   KVT_RETURN_IF_ERROR(FindPool(request.pool));
   if (request.blocks.empty()) return tl::unexpected(EmptyRequest());
   KVT_RETURN_IF_ERROR(CheckCount(request.blocks.size(), kTooManyBlocks));
-  ReleaseSteps first{.call = call, .request = &request};
-  if (!ReleaseSome(&first)) return {};
-  // The frame is only valid during the call.
-  struct Kept {
-    wire::Release request;
-    ReleaseSteps steps;
-  };
-  const auto kept = std::make_shared<Kept>(Kept{request, std::move(first)});
-  kept->steps.request = &kept->request;
-  connection_.WorkInSteps([this, kept] { return ReleaseSome(&kept->steps); });
+  WorkInSteps(ReleaseSteps{.call = call, .pool = request.pool, .items = request.blocks},
+              &Session::ReleaseSome);
   return {};
 }
 
 bool Session::ReleaseSome(ReleaseSteps* steps) {
-  const auto rest = std::span<const BlockHandle>(steps->request->blocks).subspan(steps->done);
-  const auto part = rest.first(std::min(rest.size(), kItemsPerStep));
-  connection_.Spend(part.size());
-  const auto failures = services_.cache->Release(id_, steps->request->pool, part);
+  const std::span<const BlockHandle> part = NextItems(*steps);
+  const auto failures = services_.cache->Release(id_, steps->pool, part);
   for (const Cache::ReleaseError& failed : failures) {
     services_.counters->CountRefusal(failed.error);
     steps->reply.errors.push_back({.position = steps->done + failed.position,
@@ -310,7 +291,7 @@ bool Session::ReleaseSome(ReleaseSteps* steps) {
   }
   references_ -= part.size() - failures.size();
   steps->done += static_cast<uint32_t>(part.size());
-  if (part.size() < rest.size()) return true;
+  if (steps->done < steps->items.size()) return true;
   if (!steps->reply.errors.empty() || steps->call.want_reply) Reply(steps->call, steps->reply);
   trace_.End(wire::Release::kType, steps->call.request_id, /*failed=*/false);
   return false;
@@ -319,41 +300,45 @@ bool Session::ReleaseSome(ReleaseSteps* steps) {
 Status Session::OnPrefetch(const Call& call, const wire::Prefetch& request) {
   KVT_RETURN_IF_ERROR(FindPool(request.pool));
   KVT_RETURN_IF_ERROR(CheckHashes(request.hashes));
-  // The rest of a long one has its own events, before which no other request of the session is
-  // read.
-  connection_.Pause();
-  PrefetchFrom(0, call, request.pool, std::make_shared<const Hashes>(Copy(request.hashes)));
+  WorkInSteps(PrefetchSteps{.call = call, .pool = request.pool, .items = request.hashes},
+              &Session::PrefetchSome);
   return {};
 }
 
-void Session::PrefetchFrom(uint32_t first, const Call& call, PoolId pool,
-                           const std::shared_ptr<const Hashes>& hashes) {
-  if (ended_) return trace_.End(wire::Prefetch::kType, call.request_id, /*failed=*/true);
-  const auto rest = std::span(*hashes).subspan(first);
-  const auto part = rest.first(std::min<size_t>(rest.size(), kPrefetchedTogether));
-  const uint32_t here = services_.cache->Prefetch(pool, part, {id_, call.request_id});
-  const uint32_t count = first + here;
-  if (here == part.size() && part.size() < rest.size()) {
-    return services_.loop->Post(gate_.WhileOpen(
-        [this, count, call, pool, hashes] { PrefetchFrom(count, call, pool, hashes); }));
-  }
-  trace_.End(wire::Prefetch::kType, call.request_id, /*failed=*/false);
-  Reply(call, wire::PrefetchReply{count});
-  connection_.Resume();
+// Goes on as long as everything is found.
+bool Session::PrefetchSome(PrefetchSteps* steps) {
+  const std::span<const BlockHash> part = NextItems(*steps);
+  const uint32_t found =
+      services_.cache->Prefetch(steps->pool, part, {id_, steps->call.request_id});
+  steps->done += found;
+  if (found == part.size() && steps->done < steps->items.size()) return true;
+  steps->reply.count = steps->done;
+  Reply(steps->call, steps->reply);
+  trace_.End(wire::Prefetch::kType, steps->call.request_id, /*failed=*/false);
+  return false;
 }
 
 Status Session::OnLookup(const Call& call, const wire::Lookup& request) {
   KVT_RETURN_IF_ERROR(FindPool(request.pool));
   KVT_RETURN_IF_ERROR(CheckHashes(request.hashes));
-  wire::LookupReply reply;
-  for (const BlockPresence& block : services_.cache->Lookup(request.pool, request.hashes)) {
+  WorkInSteps(LookupSteps{.call = call, .pool = request.pool, .items = request.hashes},
+              &Session::LookUpSome);
+  return {};
+}
+
+bool Session::LookUpSome(LookupSteps* steps) {
+  const std::span<const BlockHash> part = NextItems(*steps);
+  for (const BlockPresence& block : services_.cache->Lookup(steps->pool, part)) {
     const int bits = (block.pool ? wire::kPresentInPool : 0) |
                      (block.host ? wire::kPresentInHost : 0) |
                      (block.disk ? wire::kPersistedOnDisk : 0);
-    reply.presence.push_back(static_cast<uint8_t>(bits));
+    steps->reply.presence.push_back(static_cast<uint8_t>(bits));
   }
-  Reply(call, reply);
-  return {};
+  steps->done += static_cast<uint32_t>(part.size());
+  if (steps->done < steps->items.size()) return true;
+  Reply(steps->call, steps->reply);
+  trace_.End(wire::Lookup::kType, steps->call.request_id, /*failed=*/false);
+  return false;
 }
 
 Status Session::OnPin(const Call& call, const wire::Pin& request) {

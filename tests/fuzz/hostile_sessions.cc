@@ -35,6 +35,7 @@ class HostileGame {
       Step();
       Look();
     }
+    world_.Stop();
     for (uint32_t i = 0; i < kClients; ++i) {
       clients_[i].reset();
       EndProcess(i);

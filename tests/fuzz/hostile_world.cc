@@ -166,10 +166,15 @@ void HostileWorld::UnpinEverything() {
   } while (!walk.finished);
 }
 
-// As when the daemon is stopped. What cannot be written is given up, since the daemon would wait
-// for it until its deadline.
-void HostileWorld::DrainInTime() {
+// What cannot be written must be given up: the daemon would wait for it until its deadline. Clients
+// may still be there, and pins, and what they have asked for.
+void HostileWorld::Stop() {
   constexpr int kSeconds = 40;  // writing pauses for ten seconds after a failure
+  machine_.SetDiskFaultRates({});
+  FakeArena& arena = *machine_.arena;
+  arena.Grow(arena.capacity_bytes() - arena.ready_bytes());
+  server_->CloseSessions({ErrorCode::kUnavailable, "shutting_down", ""});
+  Settle();
   bool drained = false;
   cache_->Drain([&drained] { drained = true; });
   for (int second = 0; second < kSeconds && !drained; ++second) {
@@ -183,10 +188,6 @@ void HostileWorld::DrainInTime() {
 
 void HostileWorld::Finish() {
   constexpr int kRounds = 200;
-  machine_.SetDiskFaultRates({});
-  FakeArena& arena = *machine_.arena;
-  arena.Grow(arena.capacity_bytes() - arena.ready_bytes());
-  DrainInTime();
   UnpinEverything();
   for (int round = 0; round < kRounds; ++round) {
     machine_.loop.RunAll();

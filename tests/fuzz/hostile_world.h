@@ -60,9 +60,11 @@ class HostileWorld {
   // Lets the sessions' loop do all that is to be done now. What the cache has asked of devices and
   // disks stays under way: that is what machine().loop steps.
   void Settle();
-  // Drains the cache, which must take no longer than it has to, brings everything to rest and
-  // checks that nothing is held, withheld or under way that no client has. REQUIRES: every client
-  // has closed its connections, every process has ended.
+  // What the daemon does when it is stopped: ends the sessions and drains the cache, which must not
+  // take until the deadline.
+  void Stop();
+  // Brings everything to rest and checks that nothing is held, withheld or under way that no client
+  // has. REQUIRES: every client has closed its connections, every process has ended.
   void Finish();
 
   [[nodiscard]] const HostileSetup& setup() const { return setup_; }
@@ -78,7 +80,6 @@ class HostileWorld {
     const HostileProcess* next = nullptr;
   };
   [[nodiscard]] CacheEnvironment Environment();
-  void DrainInTime();
   void UnpinEverything();
   void CheckNothingHeld();
 

@@ -21,7 +21,7 @@ class Worker {
       : name_(std::move(name)),
         work_(work),
         log_(log),
-        member_(turns, tenant, [this] { return Turn(); }) {}
+        member_(turns, tenant, [this](uint32_t quantum) { return Turn(quantum); }) {}
 
   void Start() { member_.ReadyLater(); }
   void StartAtOnce() { member_.Ready(); }
@@ -30,8 +30,8 @@ class Worker {
   [[nodiscard]] uint64_t most_in_a_turn() const { return most_in_a_turn_; }
 
  private:
-  uint32_t Turn() {
-    const auto price = static_cast<uint32_t>(std::min<uint64_t>(work_, kTurnPrice));
+  uint32_t Turn(uint32_t quantum) {
+    const auto price = static_cast<uint32_t>(std::min<uint64_t>(work_, quantum));
     work_ -= price;
     spent_ += price;
     most_in_a_turn_ = std::max<uint64_t>(most_in_a_turn_, price);
@@ -96,8 +96,13 @@ TEST_F(FairTurnsTest, ConnectionsOfOneTenantTakeTurnsInRound) {
   std::vector<std::unique_ptr<Worker>> floods;
   for (int i = 0; i < 10; ++i) floods.push_back(Make("a", "flood", 1000 * kTurnPrice));
   for (const auto& flood : floods) flood->Start();
+  RunEvent();  // in which all have their first, short turns
+  std::vector<uint64_t> first;
+  for (const auto& flood : floods) first.push_back(flood->spent());
   for (int event = 0; event < 100; ++event) RunEvent();
-  for (const auto& flood : floods) EXPECT_EQ(flood->spent(), 10u * kTurnPrice);
+  for (size_t i = 0; i < floods.size(); ++i) {
+    EXPECT_EQ(floods[i]->spent() - first[i], 10u * kTurnPrice);
+  }
 }
 
 TEST_F(FairTurnsTest, AClientThatAsksForLittlePassesSixtyFloods) {
@@ -113,6 +118,21 @@ TEST_F(FairTurnsTest, AClientThatAsksForLittlePassesSixtyFloods) {
     EXPECT_LE(TurnsOf("flood"), 1u) << "request " << request;
     client->Add(16);
   }
+}
+
+// A flood whose connections were idle goes before those that wait, too; sixty of them must not take
+// a whole turn each before a client that asks for little.
+TEST_F(FairTurnsTest, AClientThatAsksForLittleIsServedAfterAFewItemsOfEachFloodThatBegins) {
+  std::vector<std::unique_ptr<Worker>> floods;
+  for (int i = 0; i < 60; ++i) floods.push_back(Make("a", "flood", 16 * kTurnPrice));
+  for (const auto& flood : floods) flood->Start();
+  const auto client = Make("a", "client", 16);
+  client->StartAtOnce();
+  while (TurnsOf("client") == 0) RunEvent();
+  uint64_t items_before = 0;
+  for (const auto& flood : floods) items_before += flood->spent();
+  // The event in which it was served may have gone on with another's turn.
+  EXPECT_LE(items_before, 60u * kFirstTurnPrice + kTurnPrice);
 }
 
 TEST_F(FairTurnsTest, OneThatAsksAgainAndAgainDoesNotPassTheOthers) {

@@ -112,7 +112,7 @@ TEST(Session, ThousandsOfHashesTravelInOneCall) {
 }
 
 TEST(Session, AnyNumberOfBlocksIsPrefetchedInOneCall) {
-  constexpr uint32_t kBlocks = 2 * kPrefetchedTogether + 100;
+  constexpr uint32_t kBlocks = 2 * kTurnPrice + 100;
   ServerUnderTest daemon([](Config* config) { config->cache.pool_bytes = kBlocks * 4 * kKiB; });
   WireClient client(daemon.socket());
   const PoolId pool = client.Attach().pool;
@@ -120,12 +120,12 @@ TEST(Session, AnyNumberOfBlocksIsPrefetchedInOneCall) {
   std::vector<BlockHash> hashes = Hashes(0, kBlocks);
   EXPECT_EQ(client.Call<wire::PrefetchReply>(wire::Prefetch{pool, hashes}).count, kBlocks);
   // The replies keep their order, and what is found ends with the first miss.
-  hashes.insert(hashes.begin() + kPrefetchedTogether + 1, TestHash(kBlocks));
+  hashes.insert(hashes.begin() + kTurnPrice + 1, TestHash(kBlocks));
   const uint64_t request = client.Send(wire::Prefetch{pool, hashes});
   client.Send(wire::Ping{});
   const auto reply = client.Receive();
   ASSERT_TRUE(reply && reply->request_id == request);
-  EXPECT_EQ(wire::Decode<wire::PrefetchReply>(reply->payload)->count, kPrefetchedTogether + 1);
+  EXPECT_EQ(wire::Decode<wire::PrefetchReply>(reply->payload)->count, kTurnPrice + 1);
   (void)client.Expect<wire::Pong>();
 }
 
