@@ -4,6 +4,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <cstddef>
 #include <deque>
 #include <functional>
 #include <mutex>
@@ -32,11 +33,11 @@ class BlockingLoop final : public EventQueue {
     }
   }
 
-  // Runs what has been posted, without waiting.
-  void RunPosted() {
-    while (true) {
+  // Runs what has been posted, without waiting. Returns how many events that were.
+  size_t RunPosted() {
+    for (size_t events = 0;; ++events) {
       std::unique_lock lock(mutex_);
-      if (events_.empty()) return;
+      if (events_.empty()) return events;
       RunFirst(std::move(lock));
     }
   }

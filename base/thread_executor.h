@@ -31,6 +31,7 @@ class ThreadExecutor final : public Executor {
   ThreadExecutor& operator=(const ThreadExecutor&) = delete;
 
   void Run(std::function<void()> work, std::function<void()> done) override;
+  [[nodiscard]] int threads() const override { return static_cast<int>(threads_.size()); }
 
  private:
   struct Task {

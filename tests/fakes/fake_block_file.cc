@@ -56,14 +56,28 @@ void FakeBlockFile::ScriptReads(std::vector<ReadFault> faults) {
   scripted_reads_.assign(faults.begin(), faults.end());
 }
 
-void FakeBlockFile::Read(uint64_t offset, std::span<std::byte> buffer, IoDone done) {
+void FakeBlockFile::ReadAndCheck(uint64_t offset, std::span<std::byte> buffer, IoCheck check,
+                                 IoDone done) {
   CheckAligned(offset, buffer.data(), buffer.size());
   KVT_CHECK(offset + buffer.size() <= bytes());
   ++reads_;
   std::memset(buffer.data(), kGarbage, buffer.size());
-  loop_->PostFrom(source_, [this, offset, buffer, done = std::move(done)] {
-    done(CarryOutRead(offset, buffer, DrawReadFault()));
+  PendingRead read{offset, buffer, std::move(check), std::move(done)};
+  if (!together_) {
+    loop_->PostFrom(source_, [this, read = std::move(read)] { Complete(read); });
+    return;
+  }
+  gathered_.push_back(std::move(read));
+  if (gathered_.size() > 1) return;
+  loop_->PostFrom(source_, [this] {
+    for (const PendingRead& each : std::exchange(gathered_, {})) Complete(each);
   });
+}
+
+void FakeBlockFile::Complete(const PendingRead& read) {
+  Status status = CarryOutRead(read.offset, read.buffer, DrawReadFault());
+  if (status && read.check) read.check();
+  read.done(std::move(status));
 }
 
 void FakeBlockFile::Write(uint64_t offset, std::span<const std::byte> buffer, IoDone done) {
@@ -203,6 +217,7 @@ void FakeBlockFile::Crash() {
       WriteSectors(write.offset, std::span(write.buffer).first(SomePrefix(write.buffer.size())));
   }
   pending_writes_.clear();
+  gathered_.clear();
   for (const auto& [number, unsynced] : unsynced_) {
     if (random_.Chance(0.5)) continue;
     std::ranges::copy(unsynced.synced, contents_.data() + number * kIoAlignment);

@@ -160,80 +160,80 @@ bool Loader::TryRead(Arrival arrival) {
 void Loader::StartRead(const Arrival& arrival) {
   const BlockEntry& entry = state_[arrival.entry];
   state_.Apply(arrival.entry, BlockEvent::kBeginRead);
-  const auto read = std::make_shared<Read>();
-  read->arrival = arrival;
-  read->expected = state_.ExpectationOf(entry);
-  read->slot = state_.HostBytes(entry);
+  const auto read = reads_.insert(reads_.end(), {.arrival = arrival,
+                                                 .expected = state_.ExpectationOf(entry),
+                                                 .slot = state_.HostBytes(entry)});
   read_bytes_ += read->slot.size();
-  ++reads_in_flight_;
   state_.stats.Lane(CopyLane::kDiskToHost).Begin(state_.NowMs());
   IssueRead(read);
 }
 
-void Loader::IssueRead(const std::shared_ptr<Read>& read) {
+void Loader::IssueRead(Reads::iterator read) {
   state_.trace.Begin(TraceKind::kDiskRead, read->arrival.entry);
-  disk_.Read(read->expected.location, read->slot,
-             [this, read](const Status& status) { OnRead(read, status); });
+  const auto check = [read, tracer = state_.env.tracer] {
+    if (tracer != nullptr) read->check_begun_us = tracer->NowUs();
+    read->verdict = CheckDiskSlot(read->expected, read->slot);
+  };
+  disk_.ReadAndCheck(read->expected.location, read->slot, check,
+                     [this, read](const Status& status) { OnRead(read, status); });
 }
 
-void Loader::OnRead(const std::shared_ptr<Read>& read, const Status& status) {
-  state_.trace.End(TraceKind::kDiskRead, read->arrival.entry, !status);
+void Loader::OnRead(Reads::iterator read, const Status& status) {
+  const EntryIndex index = read->arrival.entry;
   if (!status) {
+    state_.trace.End(TraceKind::kDiskRead, index, /*failed=*/true);
     ++state_.stats.disk_read_errors;
     ReadFailed(read, MissReason::kReadError, DropReason::kReadError);
     return;
   }
-  state_.trace.Begin(TraceKind::kCheck, read->arrival.entry);
-  state_.env.executor->Run([read] { read->verdict = CheckDiskSlot(read->expected, read->slot); },
-                           [this, read] { OnChecked(read); });
+  const bool good = read->verdict == SlotVerdict::kGood;
+  state_.trace.EndOfRead(index, read->check_begun_us, /*check_failed=*/!good);
+  if (good) return OnVerified(read);
+  const bool corrupt = read->verdict == SlotVerdict::kCorrupt;
+  ReadFailed(read, corrupt ? MissReason::kChecksumMismatch : MissReason::kIdentityMismatch,
+             DropReason::kCorrupt);
 }
 
-void Loader::OnChecked(const std::shared_ptr<Read>& read) {
-  state_.trace.End(TraceKind::kCheck, read->arrival.entry, read->verdict != SlotVerdict::kGood);
-  if (read->verdict != SlotVerdict::kGood) {
-    const bool corrupt = read->verdict == SlotVerdict::kCorrupt;
-    ReadFailed(read, corrupt ? MissReason::kChecksumMismatch : MissReason::kIdentityMismatch,
-               DropReason::kCorrupt);
-    return;
-  }
-  const EntryIndex index = read->arrival.entry;
+void Loader::OnVerified(Reads::iterator read) {
   ++state_.stats.disk_read_blocks;
   state_.stats.disk_read_bytes += read->slot.size();
   if (read->attempt > 1) ++state_.stats.disk_read_repaired;
-  disk_.MarkVerified(index);
-  EndRead(*read);
-  host_.Ready(index);
-  QueueCopy(read->arrival);
-  Wake(index);
+  const Arrival arrival = EndRead(read);
+  disk_.MarkVerified(arrival.entry);
+  host_.Ready(arrival.entry);
+  QueueCopy(arrival);
+  Wake(arrival.entry);
 }
 
-void Loader::ReadFailed(const std::shared_ptr<Read>& read, MissReason miss, DropReason drop) {
+void Loader::ReadFailed(Reads::iterator read, MissReason miss, DropReason drop) {
   if (read->attempt < kReadAttempts) {
     ++read->attempt;
     ++state_.stats.disk_read_retries;
     IssueRead(read);
     return;
   }
-  const EntryIndex index = read->arrival.entry;
-  EndRead(*read);
+  const DiskLocation location = read->expected.location;
+  const Arrival arrival = EndRead(read);
+  const EntryIndex index = arrival.entry;
   host_.RollBack(index);
   // A verification that failed meanwhile may have dropped it already.
-  if (state_[index].disk == read->expected.location) {
-    disk_.Drop(index, drop, IndexCommitter::Slot::kKeep);
-  }
+  if (state_[index].disk == location) disk_.Drop(index, drop, IndexCommitter::Slot::kKeep);
   // Other pools' loads waited for the same bytes.
   auto others = waiting_.extract(index);
-  Fail(read->arrival, miss);
+  Fail(arrival, miss);
   if (others.empty()) return;
   for (const Arrival& other : others.mapped()) Fail(other, miss);
 }
 
-void Loader::EndRead(const Read& read) {
-  state_.SchedulePump();
-  state_.Apply(read.arrival.entry, BlockEvent::kEndRead);
-  read_bytes_ -= read.slot.size();
-  --reads_in_flight_;
+Loader::Arrival Loader::EndRead(Reads::iterator read) {
+  const Arrival arrival = read->arrival;
+  read_bytes_ -= read->slot.size();
+  reads_.erase(read);
+  state_.Apply(arrival.entry, BlockEvent::kEndRead);
   state_.stats.Lane(CopyLane::kDiskToHost).End(state_.NowMs());
+  // What this event brought is copied at its end, together.
+  state_.SchedulePump();
+  return arrival;
 }
 
 void Loader::QueueCopy(const Arrival& arrival) {

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <list>
 #include <memory>
 #include <span>
 #include <unordered_map>
@@ -56,7 +57,7 @@ class Loader {
   void Tick();
 
   [[nodiscard]] bool Idle() const { return loading_ == 0 && read_bytes_ == 0 && copy_bytes_ == 0; }
-  [[nodiscard]] uint64_t reads_in_flight() const { return reads_in_flight_; }
+  [[nodiscard]] uint64_t reads_in_flight() const { return reads_.size(); }
   [[nodiscard]] uint64_t in_flight() const { return loading_; }
   [[nodiscard]] uint64_t reads_queued() const { return read_queues_.size(); }
   [[nodiscard]] uint64_t copies_queued() const { return copy_queue_.size() + layers_.queued(); }
@@ -70,14 +71,17 @@ class Loader {
     // The pool that held it was asked for a copy already.
     bool asked_pool = false;
   };
-  // One block on its way from disk.
+  // One block on its way from disk. The thread that checks it sets the verdict and the time at
+  // which it began; the loop looks at them when the read has ended.
   struct Read {
     Arrival arrival;
     int attempt = 1;
     SlotExpectation expected;
     std::span<std::byte> slot;
     SlotVerdict verdict = SlotVerdict::kGood;
+    int64_t check_begun_us = 0;  // 0: nothing is traced
   };
+  using Reads = std::list<Read>;
   struct CopyBatch {
     CopyPriority priority = CopyPriority::kDemand;
     CachePool* pool = nullptr;
@@ -95,11 +99,12 @@ class Loader {
   // A step for the first of a line; false if it has to wait.
   [[nodiscard]] bool TryRead(Arrival arrival);
   void StartRead(const Arrival& arrival);
-  void IssueRead(const std::shared_ptr<Read>& read);
-  void OnRead(const std::shared_ptr<Read>& read, const Status& status);
-  void OnChecked(const std::shared_ptr<Read>& read);
-  void ReadFailed(const std::shared_ptr<Read>& read, MissReason miss, DropReason drop);
-  void EndRead(const Read& read);
+  void IssueRead(Reads::iterator read);
+  void OnRead(Reads::iterator read, const Status& status);
+  void OnVerified(Reads::iterator read);
+  void ReadFailed(Reads::iterator read, MissReason miss, DropReason drop);
+  // The block is no longer being read; `read` is invalid afterwards.
+  Arrival EndRead(Reads::iterator read);
 
   void QueueCopy(const Arrival& arrival);
   // Whether less is under way than a share (1: all) of what may be.
@@ -132,8 +137,8 @@ class Loader {
   // Until a read for another pool, or another pool's offload, has brought the block to host.
   std::unordered_map<EntryIndex, std::vector<Arrival>> waiting_;
   PriorityQueue<Arrival> copy_queue_;  // each pins its host slot
+  Reads reads_;                        // in flight
   uint64_t read_bytes_ = 0;
-  uint64_t reads_in_flight_ = 0;
   uint64_t copy_bytes_ = 0;
   uint64_t copy_blocks_ = 0;
   uint64_t loading_ = 0;

@@ -264,6 +264,19 @@ TEST_F(CacheLoadTest, LoadLargerThanTheByteBoundCompletes) {
   EXPECT_EQ(LastProgress(reply.load).ready, 8u);
 }
 
+TEST_F(CacheLoadTest, ABatchOfDiskHitsTakesTwoEventsAfterTheAcquire) {
+  Start({.pool_blocks = 32, .host_slots = 32, .disk_slots = 64});
+  Put(Sequence(1, 24));
+  DrainAndRestart();
+  file().CompleteReadsTogether();
+  const PendingAcquire load = BeginAcquire(kAlice, Sequence(1, 24));
+  ASSERT_TRUE(load.succeeded());
+  // One when all have been read and checked, in which their copies begin; one when these have
+  // ended.
+  EXPECT_EQ(machine_->loop.RunAll(), 2u);
+  EXPECT_EQ(LastProgress(load.reply().load).ready, 24u);
+}
+
 TEST_F(CacheLoadTest, DiskHitLeavesAHostCopy) {
   Start();
   PutOnDisk(Sequence(1, 1));
