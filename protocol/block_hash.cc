@@ -3,8 +3,8 @@
 
 #include <utility>
 
-#include "base/check.h"
-#include "base/sha256.h"
+#include "base/digest.h"
+#include "base/result.h"
 #include "protocol/cbor_writer.h"
 
 namespace kvtier {

@@ -3,8 +3,8 @@
 
 #include <fmt/format.h>
 
-#include "base/byte_reader.h"
-#include "base/sha256.h"
+#include "base/bytes.h"
+#include "base/digest.h"
 #include "protocol/limits.h"
 #include "protocol/text.h"
 

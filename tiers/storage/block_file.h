@@ -13,8 +13,9 @@
 #include <vector>
 
 #include "base/executor.h"
+#include "base/posix.h"
 #include "base/result.h"
-#include "base/unique_fd.h"
+#include "base/units.h"
 
 namespace kvtier {
 

@@ -5,7 +5,7 @@
 #include <iterator>
 #include <utility>
 
-#include "base/byte_size.h"
+#include "base/units.h"
 
 namespace kvtier {
 namespace {

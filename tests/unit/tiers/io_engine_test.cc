@@ -14,9 +14,9 @@
 #include <thread>
 #include <vector>
 
-#include "base/blocking_loop.h"
-#include "base/byte_size.h"
-#include "base/check.h"
+#include "base/executor.h"
+#include "base/result.h"
+#include "base/units.h"
 #include "tests/fakes/aligned_bytes.h"
 #include "tests/fakes/temporary_directory.h"
 #include "tiers/storage/block_file.h"
