@@ -86,12 +86,21 @@ void FakeBlockFile::Write(uint64_t offset, std::span<const std::byte> buffer, Io
   ++writes_;
   const uint64_t request = next_request_++;
   pending_writes_[request] = PendingWrite{offset, {buffer.begin(), buffer.end()}};
-  loop_->PostFrom(source_, [this, request, buffer, done = std::move(done)] {
+  std::function<void()> end = [this, request, buffer, done = std::move(done)] {
     const auto node = pending_writes_.extract(request);
     // The caller keeps the bytes as they are until the write is done.
     KVT_CHECK(std::ranges::equal(node.mapped().buffer, buffer));
     done(CarryOut(node.mapped(), DrawWriteFault()));
-  });
+  };
+  if (hold_writes_) return held_writes_.push_back(std::move(end));
+  loop_->PostFrom(source_, std::move(end));
+}
+
+void FakeBlockFile::LetWritesGo(size_t most) {
+  for (; most > 0 && !held_writes_.empty(); --most) {
+    loop_->PostFrom(source_, std::move(held_writes_.front()));
+    held_writes_.pop_front();
+  }
 }
 
 void FakeBlockFile::Sync(IoDone done) {
@@ -218,6 +227,7 @@ void FakeBlockFile::Crash() {
   }
   pending_writes_.clear();
   gathered_.clear();
+  held_writes_.clear();
   for (const auto& [number, unsynced] : unsynced_) {
     if (random_.Chance(0.5)) continue;
     std::ranges::copy(unsynced.synced, contents_.data() + number * kIoAlignment);

@@ -40,6 +40,9 @@ class FakeBlockFile final : public BlockFile {
   // From now on all reads that gather before the loop turns to them complete in one event, as the
   // real engines' do when they come in a burst.
   void CompleteReadsTogether() { together_ = true; }
+  // From now on writes end only when they are let go, in the order they came.
+  void HoldWrites() { hold_writes_ = true; }
+  void LetWritesGo(size_t most);
   // Faults drawn by seed from now on.
   void SetFaultRates(const DiskFaultRates& rates) { rates_ = rates; }
   // The next requests of their kind have these faults, one each, before any drawn by seed. kNone
@@ -106,6 +109,8 @@ class FakeBlockFile final : public BlockFile {
   std::deque<ReadFault> scripted_reads_;
   int fail_syncs_ = 0;
   bool together_ = false;
+  bool hold_writes_ = false;
+  std::deque<std::function<void()>> held_writes_;
   std::vector<PendingRead> gathered_;
   std::map<uint64_t, PendingWrite> pending_writes_;  // by request number
   std::map<uint64_t, UnsyncedSector> unsynced_;      // by sector number
