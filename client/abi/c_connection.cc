@@ -55,6 +55,8 @@ Result<ModelRecord> ToRecord(const kvt_model_record* given) {
   ModelRecord record{
       .name = TextOf(given->name),
       .revision = TextOf(given->revision),
+      .hash_recipe = given->hash_recipe == nullptr ? std::string(kDefaultHashRecipe)
+                                                   : std::string(given->hash_recipe),
       .layers = given->layers,
       .kv_heads = given->kv_heads,
       .k_head_dim = given->k_head_dim,
@@ -81,11 +83,7 @@ Result<ModelRecord> ToRecord(const kvt_model_record* given) {
 template <typename Request, typename Reply>
 Result<Reply> CallEmpty(Connection* connection) {
   KVT_ASSIGN_OR_RETURN(const std::shared_ptr<DaemonSession> session, connection->GetSession());
-  return session->channel().Call<Reply>(
-      [](uint64_t request_id, std::vector<std::byte>* out) {
-        wire::Encode(Request{}, request_id, out);
-      },
-      connection->RequestDeadline());
+  return session->channel().Call<Reply>(Request{}, connection->RequestDeadline());
 }
 
 Status Ping(kvt_connection* connection, double* round_trip_us) {

@@ -17,11 +17,6 @@ namespace {
 
 using AttachmentPtr = std::shared_ptr<const Attachment>;
 
-Error StaleError(uint64_t attachment, uint64_t current) {
-  return {ErrorCode::kStaleHandle, "attachment_lost",
-          fmt::format("attachment {}, now {}", attachment, current)};
-}
-
 Status Attach(kvt_connection* connection, uint32_t model, uint32_t device, uint64_t pool_bytes,
               kvt_pool** pool) {
   KVT_RETURN_IF_ERROR(CheckPointer(connection, "connection"));
@@ -72,14 +67,9 @@ Status BlockAddress(kvt_pool* pool, kvt_block block, void** address) {
   return {};
 }
 
-kvt_load_order OrderOf(const kvt_acquire_request& request) {
-  if (!HasField(request, request.load_order)) return KVT_LOAD_BLOCKS;
-  return request.load_order;
-}
-
 Status CheckAcquire(const kvt_acquire_request* request, const kvt_acquire_reply* reply) {
-  KVT_RETURN_IF_ERROR(CheckStruct(request, "request", offsetof(kvt_acquire_request, load_order)));
-  if (OrderOf(*request) > KVT_LOAD_LAYERS) {
+  KVT_RETURN_IF_ERROR(CheckStruct(request, "request"));
+  if (request->load_order > KVT_LOAD_LAYERS) {
     return MakeError(ErrorCode::kInvalidArgument, "bad_load_order");
   }
   KVT_RETURN_IF_ERROR(CheckArray(request->hashes, request->hash_count, "request.hashes"));
@@ -120,10 +110,11 @@ Status Acquire(kvt_pool* pool, const kvt_acquire_request* request, kvt_acquire_r
   KVT_RETURN_IF_ERROR(CheckAcquire(request, reply));
   reply->miss = KVT_MISS_UNAVAILABLE;
   KVT_ASSIGN_OR_RETURN(const AttachmentPtr attachment, pool->pool->Attached());
-  const Result<wire::AcquireReply> acquired = attachment->Acquire(
-      ToHashes(request->hashes, request->hash_count),
-      ToHashes(request->partial_blocks, request->partial_count), request->new_blocks,
-      pool->pool->connection().RequestDeadline(), static_cast<wire::LoadOrder>(OrderOf(*request)));
+  const Result<wire::AcquireReply> acquired =
+      attachment->Acquire(ToHashes(request->hashes, request->hash_count),
+                          ToHashes(request->partial_blocks, request->partial_count),
+                          request->new_blocks, pool->pool->connection().RequestDeadline(),
+                          static_cast<wire::LoadOrder>(request->load_order));
   if (acquired) {
     FillReply(*acquired, attachment->id(), reply);
     return {};
@@ -166,9 +157,7 @@ Status Commit(kvt_pool* pool, const kvt_commit_entry* entries, size_t count, kvt
   std::vector<wire::CommitItem> items;
   items.reserve(count);
   for (size_t i = 0; i < count; ++i) {
-    if (entries[i].block.attachment != attachment->id()) {
-      return tl::unexpected(StaleError(entries[i].block.attachment, attachment->id()));
-    }
+    KVT_RETURN_IF_ERROR(CheckAttachment(entries[i].block.attachment, attachment->id()));
     if (entries[i].retention > KVT_RETENTION_EXTENDED) {
       return MakeError(ErrorCode::kInvalidArgument, "bad_retention",
                        fmt::format("entry {}: {}", i, entries[i].retention));

@@ -22,18 +22,6 @@ uint64_t NextAttachmentId() {
   return next.fetch_add(1, std::memory_order_relaxed);
 }
 
-Channel::Encoder EncoderOf(const auto& message) {
-  return [&message](uint64_t request_id, std::vector<std::byte>* out) {
-    wire::Encode(message, request_id, out);
-  };
-}
-
-Channel::Encoder EncoderOf(const auto& message, bool want_reply) {
-  return [&message, want_reply](uint64_t request_id, std::vector<std::byte>* out) {
-    wire::Encode(message, request_id, out, want_reply ? wire::kFlagWantReply : 0);
-  };
-}
-
 // What the daemon says of a pool must fit together, or using it would be fatal.
 Status CheckGeometry(const wire::AttachReply& reply, uint64_t block_bytes) {
   if (reply.block_bytes != block_bytes || reply.blocks == 0 || reply.blocks > INT32_MAX ||
@@ -48,15 +36,15 @@ Status CheckGeometry(const wire::AttachReply& reply, uint64_t block_bytes) {
 }  // namespace
 
 Result<std::shared_ptr<const Attachment>> Attachment::Open(
-    std::shared_ptr<DaemonSession> session, const wire::Attach& request, uint64_t block_bytes,
-    uint32_t block_tokens, const std::shared_ptr<PoolMapping>& known, Deadline deadline) {
+    std::shared_ptr<DaemonSession> session, const wire::Attach& request, ModelRecord record,
+    const std::shared_ptr<PoolMapping>& known, Deadline deadline) {
   UniqueFd fd;
   Channel& channel = session->channel();
   KVT_ASSIGN_OR_RETURN(
       const wire::AttachReply reply,
       channel.Call<wire::AttachReply>(
-          EncoderOf(request), deadline,
-          {.on_reply = [&](const auto& r) { return CheckGeometry(r, block_bytes); }}, &fd));
+          request, deadline,
+          {.on_reply = [&](const auto& r) { return CheckGeometry(r, record.BlockBytes()); }}, &fd));
   const std::shared_ptr<Attachment> attachment(new Attachment);
   if (known && known->Serves(reply.generation, reply.pool_bytes)) {
     attachment->mapping_ = known;
@@ -69,8 +57,7 @@ Result<std::shared_ptr<const Attachment>> Attachment::Open(
   attachment->session_ = std::move(session);
   attachment->pool_ = reply.pool;
   attachment->blocks_ = reply.blocks;
-  attachment->block_bytes_ = block_bytes;
-  attachment->block_tokens_ = block_tokens;
+  attachment->record_ = std::move(record);
   return attachment;
 }
 
@@ -113,11 +100,10 @@ Result<wire::AcquireReply> Attachment::Acquire(std::span<const BlockHash> hashes
   const auto on_reply = [&](const wire::AcquireReply& reply) {
     return TakeAcquired(request, reply);
   };
-  const auto on_abandoned = [&](uint64_t request_id) {
-    session_->AbandonAcquire(request_id, pool_);
+  const auto on_cancelled = [&](uint64_t request_id) {
+    session_->CancelAcquire(request_id, pool_);
   };
-  return session_->channel().Call<wire::AcquireReply>(EncoderOf(request), deadline,
-                                                      {on_reply, on_abandoned});
+  return session_->channel().Call<wire::AcquireReply>(request, deadline, {on_reply, on_cancelled});
 }
 
 Status Attachment::TakeAcquired(const wire::Acquire& request,
@@ -152,7 +138,7 @@ Status Attachment::CheckReply(const wire::AcquireReply& reply, size_t hash_count
   bool below_pool = false;
   for (const AcquiredBlock& hit : reply.hits) {
     if (hit.handle.index.value >= blocks_) return bad("a block outside the pool");
-    if (hit.tokens == 0 || hit.tokens > block_tokens_) return bad("a block with too many tokens");
+    if (hit.tokens == 0 || hit.tokens > block_tokens()) return bad("a block with too many tokens");
     below_pool |= hit.tier != Tier::kPool;
   }
   if (below_pool && reply.load.value == 0) return bad("a block to be loaded without a load");
@@ -212,7 +198,7 @@ Status Attachment::CommitBatch(std::vector<wire::CommitItem> items,
     std::vector<BlockHandle> blocks;
     blocks.reserve(message.items.size());
     for (const wire::CommitItem& item : message.items) blocks.push_back(item.block);
-    return session_->channel().Post(EncoderOf(message, false), deadline, [&](uint64_t request_id) {
+    return session_->channel().Post(message, deadline, [&](uint64_t request_id) {
       session_->RememberPosted(request_id, id_, std::move(blocks));
     });
   }
@@ -223,9 +209,8 @@ Status Attachment::CommitBatch(std::vector<wire::CommitItem> items,
     }
     return {};
   };
-  KVT_ASSIGN_OR_RETURN(const wire::CommitReply reply,
-                       session_->channel().Call<wire::CommitReply>(EncoderOf(message, true),
-                                                                   deadline, {.on_reply = check}));
+  KVT_ASSIGN_OR_RETURN(const wire::CommitReply reply, session_->channel().Call<wire::CommitReply>(
+                                                          message, deadline, {.on_reply = check}));
   for (const auto& item : reply.items) {
     const bool duplicate = item.outcome == wire::CommitOutcome::kDuplicate;
     outcomes[item.position] = {
@@ -256,7 +241,7 @@ Status Attachment::ReleaseBatch(std::span<const BlockHandle> blocks,
                                 Deadline deadline) const {
   wire::Release message{.pool = pool_, .blocks = {blocks.begin(), blocks.end()}};
   if (!want_reply) {
-    return session_->channel().Post(EncoderOf(message, false), deadline, [&](uint64_t request_id) {
+    return session_->channel().Post(message, deadline, [&](uint64_t request_id) {
       session_->RememberPosted(request_id, id_, message.blocks);
     });
   }
@@ -266,9 +251,8 @@ Status Attachment::ReleaseBatch(std::span<const BlockHandle> blocks,
     }
     return {};
   };
-  KVT_ASSIGN_OR_RETURN(const wire::ReleaseReply reply,
-                       session_->channel().Call<wire::ReleaseReply>(EncoderOf(message, true),
-                                                                    deadline, {.on_reply = check}));
+  KVT_ASSIGN_OR_RETURN(const wire::ReleaseReply reply, session_->channel().Call<wire::ReleaseReply>(
+                                                           message, deadline, {.on_reply = check}));
   for (const auto& item : reply.errors) {
     outcomes[item.position] = {.ok = false, .code = item.code, .reason = item.reason};
   }
@@ -280,7 +264,7 @@ Result<uint32_t> Attachment::Prefetch(std::span<const BlockHash> hashes, Deadlin
   if (hashes.empty()) return 0;
   const wire::Prefetch request{.pool = pool_, .hashes = hashes};
   KVT_ASSIGN_OR_RETURN(const wire::PrefetchReply reply,
-                       session_->channel().Call<wire::PrefetchReply>(EncoderOf(request), deadline));
+                       session_->channel().Call<wire::PrefetchReply>(request, deadline));
   return reply.count;
 }
 
@@ -293,7 +277,7 @@ Result<uint32_t> Attachment::Pin(std::span<const BlockHash> hashes, int64_t ttl_
   if (hashes.empty()) return 0;
   const wire::Pin request{.pool = pool_, .ttl_ms = ttl_ms, .hashes = hashes};
   KVT_ASSIGN_OR_RETURN(const wire::PinReply reply,
-                       session_->channel().Call<wire::PinReply>(EncoderOf(request), deadline));
+                       session_->channel().Call<wire::PinReply>(request, deadline));
   return reply.count;
 }
 
@@ -306,9 +290,8 @@ Result<std::vector<uint8_t>> Attachment::Lookup(std::span<const BlockHash> hashe
     if (reply.presence.size() == hashes.size()) return {};
     return MakeError(ErrorCode::kCorrupt, "lookup_reply_invalid", "a wrong number of answers");
   };
-  KVT_ASSIGN_OR_RETURN(wire::LookupReply reply,
-                       session_->channel().Call<wire::LookupReply>(EncoderOf(request), deadline,
-                                                                   {.on_reply = check}));
+  KVT_ASSIGN_OR_RETURN(wire::LookupReply reply, session_->channel().Call<wire::LookupReply>(
+                                                    request, deadline, {.on_reply = check}));
   return std::move(reply.presence);
 }
 

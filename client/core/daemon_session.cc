@@ -36,11 +36,7 @@ DaemonSession::DaemonSession(UniqueFd socket, AsyncErrors* errors)
 Status DaemonSession::SayHello(const std::string& client_name, Deadline deadline) {
   const wire::Hello hello{.client_name = client_name};
   UniqueFd counters;
-  Result<wire::HelloReply> reply = channel_.Call<wire::HelloReply>(
-      [&](uint64_t request_id, std::vector<std::byte>* out) {
-        wire::Encode(hello, request_id, out);
-      },
-      deadline, {}, &counters);
+  Result<wire::HelloReply> reply = channel_.Call<wire::HelloReply>(hello, deadline, {}, &counters);
   if (!reply) {
     // A daemon that turns a client away says why before it hangs up.
     const std::optional<Error> farewell = channel_.farewell();
@@ -82,8 +78,8 @@ void DaemonSession::GiveBackWorkspaceNumber(uint32_t number) {
   workspaces_[number] = false;
 }
 
-void DaemonSession::AbandonAcquire(uint64_t request_id, PoolId pool) {
-  abandoned_acquires_.emplace(request_id, pool);
+void DaemonSession::CancelAcquire(uint64_t request_id, PoolId pool) {
+  cancelled_acquires_.emplace(request_id, pool);
 }
 
 void DaemonSession::RememberPosted(uint64_t request_id, uint64_t attachment,
@@ -131,18 +127,16 @@ Status DaemonSession::OnFrame(const wire::Frame& frame) {
 }
 
 Status DaemonSession::OnLateAcquire(const wire::Frame& frame) {
-  const auto it = abandoned_acquires_.find(frame.request_id);
-  if (it == abandoned_acquires_.end()) {
+  const auto it = cancelled_acquires_.find(frame.request_id);
+  if (it == cancelled_acquires_.end()) {
     return MakeError(ErrorCode::kCorrupt, "unexpected_message", "a second ACQUIRE_REPLY");
   }
   wire::Release release{.pool = it->second};
-  abandoned_acquires_.erase(it);
+  cancelled_acquires_.erase(it);
   KVT_ASSIGN_OR_RETURN(wire::AcquireReply reply, wire::Decode<wire::AcquireReply>(frame.payload));
   release.blocks = std::move(reply.new_blocks);
   const auto defer = [&] {
-    channel_.Defer([&](uint64_t request_id, std::vector<std::byte>* out) {
-      wire::Encode(release, request_id, out);
-    });
+    channel_.Defer(release);
     release.blocks.clear();
   };
   for (const AcquiredBlock& hit : reply.hits) {
@@ -179,7 +173,7 @@ Status DaemonSession::OnError(const wire::Frame& frame) {
     channel_.set_farewell(reply.error);
     return {};
   }
-  abandoned_acquires_.erase(frame.request_id);
+  cancelled_acquires_.erase(frame.request_id);
   for (const Posted& posted : posted_) {
     if (posted.request_id != frame.request_id) continue;
     errors_->Add({.attachment = 0, .code = reply.error.code, .reason = reply.error.reason});

@@ -83,8 +83,7 @@ Status Pool::Attach(const std::shared_ptr<DaemonSession>& session) {
   const std::shared_ptr<PoolMapping> known = latest_ ? latest_->mapping() : nullptr;
   KVT_ASSIGN_OR_RETURN(
       std::shared_ptr<const Attachment> attachment,
-      Attachment::Open(session, request, model.block_bytes, model.record.block_tokens, known,
-                       connection_->RequestDeadline()));
+      Attachment::Open(session, request, model.record, known, connection_->RequestDeadline()));
   const std::lock_guard lock(mutex_);
   latest_ = std::move(attachment);
   if (known != latest_->mapping()) {

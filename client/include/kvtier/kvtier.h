@@ -220,6 +220,9 @@ typedef struct kvt_model_record {
   size_t size;
   const char* name;     /* required */
   const char* revision; /* of the weights; NULL: empty */
+  /* How its blocks are hashed, NAME/VERSION: one of KVT_HASH_*, by which sequences hash then, or
+   * any other for hashes of the caller's own. NULL: KVT_HASH_VLLM_2. */
+  const char* hash_recipe;
   uint32_t layers;
   uint32_t kv_heads; /* stored by this tensor-parallel rank */
   uint32_t k_head_dim;
@@ -276,8 +279,7 @@ typedef struct kvt_device {
 } kvt_device;
 enum { KVT_MAX_DEVICES = 16 };
 /* One round trip. Writes the first `capacity` of the daemon's devices and the number of all.
- * kvt_attach calls them by their position. `devices` may be NULL with capacity 0. Errors:
- * KVT_UNSUPPORTED (a daemon that knows only one). */
+ * kvt_attach calls them by their position. `devices` may be NULL with capacity 0. */
 KVT_API kvt_status kvt_get_devices(kvt_connection* connection, kvt_device* devices, size_t capacity,
                                    size_t* count);
 
@@ -504,22 +506,45 @@ typedef struct kvt_multimodal_item {
   uint64_t length_tokens;
 } kvt_multimodal_item;
 
+/* Recipes of block hashes: names of kvt_model_record.hash_recipe and kvt_hash_options.recipe. */
+#define KVT_HASH_VLLM_1 "vllm-sha256-cbor/1" /* vLLM up to 0.30, keys as bare values */
+#define KVT_HASH_VLLM_2 "vllm-sha256-cbor/2" /* vLLM from 0.31 on, each key with what it is */
+#define KVT_HASH_SGLANG_1 "sglang/1"         /* SGLang's storage hashes */
+
+/* What the hashes of a prompt cover beside its tokens. A text that is NULL is absent; vLLM takes an
+ * empty one for absent, too. A recipe refuses what it does not hash, but /1 passes over lora_path.
+ */
+typedef struct kvt_prompt_identity {
+  size_t size;
+  const char* seed;                 /* vLLM's, of the first parent; NULL: "vllm-none-hash" */
+  const char* lora;                 /* vLLM's: adapter name, part of every block's hash */
+  const char* lora_path;            /* vLLM's: hashed with the name by KVT_HASH_VLLM_2 */
+  const char* cache_salt;           /* part of the first block's hash */
+  const char* extra_key;            /* SGLang's */
+  const kvt_multimodal_item* items; /* vLLM's, in the order of their offsets */
+  size_t item_count;
+  const kvt_hash* prompt_embeds; /* vLLM's: SHA-256 of each block's prompt embeddings; of
+                                    kvt_hash_blocks only, as many as there are hashes */
+  size_t prompt_embed_count;
+} kvt_prompt_identity;
+KVT_API void kvt_prompt_identity_init(kvt_prompt_identity* identity);
+
 typedef struct kvt_hash_options {
   size_t size;
-  uint32_t block_tokens;            /* default 16 */
-  const char* seed;                 /* of the first parent; NULL: "vllm-none-hash" */
-  const char* lora;                 /* adapter name, part of every block's hash, or NULL */
-  const char* cache_salt;           /* part of the first block's hash, or NULL */
-  const kvt_multimodal_item* items; /* in the order of their offsets */
-  size_t item_count;
+  const char* recipe;                  /* NULL: KVT_HASH_VLLM_2 */
+  const kvt_prompt_identity* identity; /* NULL: tokens alone */
+  uint32_t block_tokens;               /* default 16 */
+  uint32_t lookahead_tokens;           /* vLLM's num_hash_lookahead_tokens; default 0 */
 } kvt_hash_options;
 KVT_API void kvt_hash_options_init(kvt_hash_options* options);
 
-/* Hashes tokens as vLLM's sha256_cbor does: one hash per full block and, if tokens remain, one for
- * the partial block of the rest. Writes (token_count + block_tokens - 1) / block_tokens hashes.
- * Pure; any thread. Errors: KVT_INVALID_ARGUMENT. */
+/* Hashes tokens: one hash per full block and, if tokens remain, one for the partial block of the
+ * rest; with lookahead_tokens only the full blocks that so many tokens follow. Writes their number
+ * to `*count`. (token_count + block_tokens - 1) / block_tokens is always enough capacity. Pure; any
+ * thread. Errors: KVT_INVALID_ARGUMENT. */
 KVT_API kvt_status kvt_hash_blocks(const kvt_hash_options* options, const uint32_t* tokens,
-                                   size_t token_count, kvt_hash* hashes, size_t hashes_capacity);
+                                   size_t token_count, kvt_hash* hashes, size_t capacity,
+                                   size_t* count);
 
 /* ---------------------------------------------------------------- administration */
 

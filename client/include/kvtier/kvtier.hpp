@@ -366,13 +366,15 @@ class Connection {
   std::unique_ptr<kvt_connection, Handle> connection_;
 };
 
-// Hashes of all full blocks and, if tokens remain, of the partial block at the end.
+// See kvt_hash_blocks.
 inline Result<std::vector<kvt_hash>> HashBlocks(std::span<const uint32_t> tokens,
                                                 const kvt_hash_options& options) {
   if (options.block_tokens == 0) return Error{KVT_INVALID_ARGUMENT, "zero_block_tokens", {}};
   std::vector<kvt_hash> hashes((tokens.size() + options.block_tokens - 1) / options.block_tokens);
-  if (kvt_hash_blocks(&options, tokens.data(), tokens.size(), hashes.data(), hashes.size()))
+  size_t count = 0;
+  if (kvt_hash_blocks(&options, tokens.data(), tokens.size(), hashes.data(), hashes.size(), &count))
     return Error::Last();
+  hashes.resize(count);
   return hashes;
 }
 

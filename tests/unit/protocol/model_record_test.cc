@@ -37,6 +37,7 @@ TEST(ModelRecord, EncodingIsFixed) {
             "02000000010000000800000008000000100000000000000001000000"
             "040074696e79"
             "02007231"
+            "1200766c6c6d2d7368613235362d63626f722f32"  // hash recipe
             "0100"
             "0a00726f70655f7468657461"
             "05003130303030");
@@ -57,6 +58,7 @@ TEST(ModelRecord, EveryFieldChangesTheFingerprint) {
   const Change changes[] = {
       [](ModelRecord* r) { r->name += "x"; },
       [](ModelRecord* r) { r->revision.clear(); },
+      [](ModelRecord* r) { r->hash_recipe = "vllm-sha256-cbor/1"; },
       [](ModelRecord* r) { r->layers = 31; },
       [](ModelRecord* r) { r->kv_heads = 4; },
       [](ModelRecord* r) { r->k_head_dim = 64; },
@@ -86,6 +88,15 @@ TEST(ModelRecord, RefusesEachBadFieldWithItsReason) {
       {"bad_name", [](ModelRecord* r) { r->name.assign(kMaxModelNameBytes + 1, 'n'); }},
       {"bad_name", [](ModelRecord* r) { r->name = "a\nb"; }},
       {"bad_revision", [](ModelRecord* r) { r->revision = "\xff"; }},
+      {"bad_hash_recipe", [](ModelRecord* r) { r->hash_recipe.clear(); }},
+      {"bad_hash_recipe", [](ModelRecord* r) { r->hash_recipe = "sglang"; }},
+      {"bad_hash_recipe", [](ModelRecord* r) { r->hash_recipe = "/1"; }},
+      {"bad_hash_recipe", [](ModelRecord* r) { r->hash_recipe = "sglang/"; }},
+      {"bad_hash_recipe", [](ModelRecord* r) { r->hash_recipe = "sglang/01"; }},
+      {"bad_hash_recipe", [](ModelRecord* r) { r->hash_recipe = "sglang/1 "; }},
+      {"bad_hash_recipe", [](ModelRecord* r) { r->hash_recipe = "SGLang/1"; }},
+      {"bad_hash_recipe",
+       [](ModelRecord* r) { r->hash_recipe.assign(kMaxHashRecipeBytes - 1, 'n').append("/1"); }},
       {"bad_layers", [](ModelRecord* r) { r->layers = 0; }},
       {"bad_layers", [](ModelRecord* r) { r->layers = UINT32_MAX; }},
       {"bad_kv_heads", [](ModelRecord* r) { r->kv_heads = 0; }},
@@ -119,6 +130,12 @@ TEST(ModelRecord, RefusesEachBadFieldWithItsReason) {
     ASSERT_FALSE(decoded.has_value()) << bad.reason;
     EXPECT_EQ(decoded.error().reason, bad.reason);
   }
+}
+
+TEST(ModelRecord, ARecipeOfTheClientsOwnIsTaken) {
+  ModelRecord record = Llama8B();
+  record.hash_recipe = "my-engine_2.0/17";
+  EXPECT_TRUE(record.Validate().has_value());
 }
 
 TEST(ModelRecord, OneTensorWithoutValuesIsAModel) {
