@@ -29,6 +29,7 @@ Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, Ind
   state.next_part = [this] {
     acquirer.GoOn();
     sessions.CloseSome();
+    if (loads.CloseSome()) state.SchedulePart();
     Pump();
   };
   disk.Restore(std::move(snapshot));
@@ -176,7 +177,7 @@ void Cache::OpenSession(SessionId session, std::function<void(const LoadProgress
 void Cache::CloseSession(SessionId session) {
   if (!impl_->sessions.IsOpen(session)) return;
   impl_->acquirer.CancelSession(session);
-  impl_->loads.CloseSession(session);
+  if (impl_->loads.CloseSession(session)) impl_->state.SchedulePart();
   impl_->sessions.Close(session);
   impl_->Pump();
 }
