@@ -31,7 +31,7 @@ void Acquirer::Acquire(AcquireRequest request, Done done) {
   if (line.empty()) {
     if (Serve(&operation, false) == Outcome::kAnswered) return;
   } else {
-    // Nobody overtakes those who wait, unless he needs nothing that they wait for.
+    // A request that needs no free block may bypass the queue; no other may.
     operation.found = finder_.Find(*pool, operation.request);
     const bool needs_room = operation.blocks_left() > 0;
     if (!needs_room && Serve(&operation, false) == Outcome::kAnswered) return;
