@@ -5,17 +5,18 @@
 
 namespace kvtier {
 
-KvLayout KvLayout::Of(const ModelRecord& record) {
+KvLayout KvLayout::Of(const KvGroup& group) {
   KvLayout layout;
-  layout.block_tokens = record.block_tokens;
-  layout.element_bytes = KvDtypeBytes(record.dtype);
-  layout.k_head_stride = record.k_head_dim * layout.element_bytes;
-  layout.v_head_stride = record.v_head_dim * layout.element_bytes;
-  layout.k_token_stride = record.kv_heads * layout.k_head_stride;
-  layout.v_token_stride = record.kv_heads * layout.v_head_stride;
-  layout.v_offset = record.block_tokens * layout.k_token_stride;
-  layout.layer_stride = layout.v_offset + record.block_tokens * layout.v_token_stride;
-  layout.block_stride = record.layers * layout.layer_stride;
+  layout.block_tokens = group.block_tokens;
+  layout.layer_stride = group.LayerBytes();
+  layout.block_stride = group.BlockBytes();
+  if (group.hit_rule == HitRule::kState) return layout;
+  layout.element_bytes = KvDtypeBytes(group.dtype);
+  layout.k_head_stride = group.k_head_dim * layout.element_bytes;
+  layout.v_head_stride = group.v_head_dim * layout.element_bytes;
+  layout.k_token_stride = group.kv_heads * layout.k_head_stride;
+  layout.v_token_stride = group.kv_heads * layout.v_head_stride;
+  layout.v_offset = group.block_tokens * layout.k_token_stride;
   return layout;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the K and V of a token lie in a pool.
+// Where the K and V of a token lie in a pool of one group of layers.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,8 @@
 
 namespace kvtier {
 
-// Byte strides of [block][layer][K,V][token][head][dim].
+// Byte strides of [block][layer][K,V][token][head][dim]. Inline scales follow a layer's values as
+// [token][head][scale]. Of a group of states only the strides of blocks and layers are not 0.
 struct KvLayout {
   uint32_t block_tokens = 0;
   uint64_t element_bytes = 0;
@@ -23,8 +24,8 @@ struct KvLayout {
   uint64_t v_token_stride = 0;
   uint64_t v_head_stride = 0;
 
-  // REQUIRES: record.Validate() passed.
-  [[nodiscard]] static KvLayout Of(const ModelRecord& record);
+  // REQUIRES: the group is one of a record whose Validate() passed.
+  [[nodiscard]] static KvLayout Of(const KvGroup& group);
 
   // Offsets from the pool's first byte to the first element of a head's vector. `token` is within
   // the block.

@@ -40,6 +40,20 @@ struct BlockRange {
 // block_tokens.
 [[nodiscard]] BlockRange NeededBlocks(const GroupRule& group, uint64_t boundary_tokens);
 
+// Positions of blocks in their sequences are below this.
+inline constexpr uint32_t kMaxBlockPosition = (1u << 31) - 1;
+
+// The cache evicts the deeper of two blocks first. Of full attention that is the later one, which
+// nothing else needs; of a window or a state the earlier one, which fewer and shorter prefixes
+// need. REQUIRES: position <= kMaxBlockPosition.
+[[nodiscard]] constexpr uint32_t EvictionDepth(HitRule rule, uint32_t position) {
+  return rule == HitRule::kAll ? position : UINT32_MAX - position;
+}
+// The position that such a depth stands for.
+[[nodiscard]] constexpr uint32_t PositionOf(uint32_t eviction_depth) {
+  return eviction_depth <= kMaxBlockPosition ? eviction_depth : UINT32_MAX - eviction_depth;
+}
+
 // One group's blocks of the sequence, from block 0 on: nonzero where one is cached.
 struct GroupPresence {
   GroupRule group;

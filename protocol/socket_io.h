@@ -13,8 +13,8 @@
 
 namespace kvtier::wire {
 
-// As many as the kernel lets one message carry (SCM_MAX_FD): what did not fit would be closed within
-// recvmsg, and close() may block for as long as the descriptor's maker likes.
+// As many as the kernel lets one message carry (SCM_MAX_FD): what did not fit would be closed
+// within recvmsg, and close() may block for as long as the descriptor's maker likes.
 inline constexpr size_t kMaxDescriptorsPerReceive = 253;
 
 // Sends a first part of `bytes`, with `descriptor` (if not -1) attached to its first byte; returns

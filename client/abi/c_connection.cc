@@ -120,7 +120,7 @@ Status RegisterModel(kvt_connection* connection, const kvt_model_record* record,
   KVT_ASSIGN_OR_RETURN(info->model, connection->connection->RegisterModel(std::move(checked)));
   KVT_ASSIGN_OR_RETURN(const Connection::Model model,
                        connection->connection->GetModel(info->model));
-  info->block_bytes = model.block_bytes;
+  info->block_bytes = model.groups[0].block_bytes;
   std::memcpy(info->fingerprint.bytes, model.fingerprint.bytes.data(), sizeof(kvt_hash));
   return {};
 }

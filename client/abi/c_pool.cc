@@ -95,7 +95,7 @@ Status CheckAcquire(const kvt_acquire_request* request, const kvt_acquire_reply*
                                reply->new_block_capacity, request->new_blocks));
 }
 
-void FillReply(const wire::AcquireReply& acquired, uint64_t attachment, kvt_acquire_reply* reply) {
+void FillReply(const AcquiredPart& acquired, uint64_t attachment, kvt_acquire_reply* reply) {
   for (size_t i = 0; i < acquired.hits.size(); ++i) {
     const AcquiredBlock& hit = acquired.hits[i];
     reply->hits[i] = kvt_acquired_block{.block = ToBlock(hit.handle, attachment),
@@ -120,7 +120,7 @@ Status Acquire(kvt_pool* pool, const kvt_acquire_request* request, kvt_acquire_r
   KVT_RETURN_IF_ERROR(CheckAcquire(request, reply));
   reply->miss = KVT_MISS_UNAVAILABLE;
   KVT_ASSIGN_OR_RETURN(const AttachmentPtr attachment, pool->pool->Attached());
-  const Result<wire::AcquireReply> acquired = attachment->Acquire(
+  const Result<AcquiredPart> acquired = attachment->Acquire(
       ToHashes(request->hashes, request->hash_count),
       ToHashes(request->partial_blocks, request->partial_count), request->new_blocks,
       pool->pool->connection().RequestDeadline(), static_cast<wire::LoadOrder>(OrderOf(*request)));

@@ -12,6 +12,7 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "client/core/daemon_session.h"
+#include "client/core/group_request.h"
 #include "client/core/loads.h"
 #include "client/core/pool_mapping.h"
 #include "client/core/unix_socket.h"
@@ -49,10 +50,8 @@ class Attachment {
   // Whether the session still stands; takes in what has arrived.
   [[nodiscard]] bool Alive() const { return session_->channel().Poll(); }
 
-  // See Cache::Acquire. One round trip; the reply is checked against the request. Errors: the
-  // daemon's; kLimitExceeded "too_many_hashes", "too_many_partial_blocks"; kUnavailable; kTimeout
-  // (what is granted later is released).
-  [[nodiscard]] Result<wire::AcquireReply> Acquire(
+  // AcquireGroups of this one group.
+  [[nodiscard]] Result<AcquiredPart> Acquire(
       std::span<const BlockHash> hashes, std::span<const BlockHash> partial_blocks,
       uint32_t new_blocks, Deadline deadline,
       wire::LoadOrder order = wire::LoadOrder::kBlocks) const;
@@ -83,12 +82,6 @@ class Attachment {
   Attachment() = default;
 
   [[nodiscard]] Status CheckHashCount(size_t count) const;
-  [[nodiscard]] Status CheckAcquire(const wire::Acquire& request) const;
-  // Checks what came and registers the load.
-  [[nodiscard]] Status TakeAcquired(const wire::Acquire& request,
-                                    const wire::AcquireReply& reply) const;
-  [[nodiscard]] Status CheckReply(const wire::AcquireReply& reply, size_t hash_count,
-                                  size_t partial_count, uint32_t new_blocks) const;
   [[nodiscard]] Status CommitBatch(std::vector<wire::CommitItem> items,
                                    std::span<EntryOutcome> outcomes, bool want_reply,
                                    Deadline deadline) const;

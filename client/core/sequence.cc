@@ -45,7 +45,7 @@ Status Sequence::AcquirePrefix() {
       PrefixPlan::Make(hasher_, root_, tokens_, options_.leave_tokens, options_.reserve_tokens,
                        attachment_->session()->limits().max_hashes);
   const uint32_t new_blocks = std::min(plan.new_blocks, MaxNewBlocks());
-  KVT_ASSIGN_OR_RETURN(const wire::AcquireReply reply,
+  KVT_ASSIGN_OR_RETURN(const AcquiredPart reply,
                        attachment_->Acquire(std::span(hasher_.hashes()).first(plan.full_blocks),
                                             plan.partial_blocks, new_blocks, RequestDeadline()));
   AdoptHits(plan, reply);
@@ -55,7 +55,7 @@ Status Sequence::AcquirePrefix() {
   return Settle();
 }
 
-size_t Sequence::CountGenuineHits(const PrefixPlan& plan, const wire::AcquireReply& reply) const {
+size_t Sequence::CountGenuineHits(const PrefixPlan& plan, const AcquiredPart& reply) const {
   for (size_t i = 0; i < reply.hits.size(); ++i) {
     const bool is_partial = reply.partial_block && i + 1 == reply.hits.size();
     const uint16_t expected = is_partial ? plan.partial_tokens[*reply.partial_block]
@@ -65,7 +65,7 @@ size_t Sequence::CountGenuineHits(const PrefixPlan& plan, const wire::AcquireRep
   return reply.hits.size();
 }
 
-void Sequence::AdoptHits(const PrefixPlan& plan, const wire::AcquireReply& reply) {
+void Sequence::AdoptHits(const PrefixPlan& plan, const AcquiredPart& reply) {
   const size_t hits = CountGenuineHits(plan, reply);
   const bool has_partial = reply.partial_block && hits == reply.hits.size();
   uint64_t covered = (hits - (has_partial ? 1 : 0)) * uint64_t{block_tokens()};
@@ -144,7 +144,7 @@ Status Sequence::GrowTo(size_t count, size_t spare_count, std::vector<BlockHandl
     if (missing + spare_count == 0) return {};
     const size_t asked = std::min<size_t>(missing + spare_count, MaxNewBlocks());
     KVT_ASSIGN_OR_RETURN(
-        const wire::AcquireReply reply,
+        const AcquiredPart reply,
         attachment_->Acquire({}, {}, static_cast<uint32_t>(asked), RequestDeadline()));
     const auto middle = reply.new_blocks.begin() + static_cast<ptrdiff_t>(std::min(missing, asked));
     blocks_.insert(blocks_.end(), reply.new_blocks.begin(), middle);
@@ -273,7 +273,7 @@ Status Sequence::ShareBlocksOf(const Sequence& parent) {
   }
   const size_t needed = BlocksOf(tokens_.size(), block_tokens());
   const uint32_t allocated = std::min(static_cast<uint32_t>(needed - full), MaxNewBlocks());
-  KVT_ASSIGN_OR_RETURN(const wire::AcquireReply reply,
+  KVT_ASSIGN_OR_RETURN(const AcquiredPart reply,
                        attachment_->Acquire(std::span(hasher_.hashes()).first(asked),
                                             plan.partial_blocks, allocated, RequestDeadline()));
   AdoptHits(plan, reply);

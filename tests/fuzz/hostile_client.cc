@@ -90,10 +90,10 @@ void HostileClient::Acquire() {
   if (input_.Below(4) == 3) {
     partial_blocks.push_back(HostileHash(kHostileStreams, input_.Below(4)));
   }
-  wire::Acquire acquire{.pool = pool,
-                        .new_blocks = input_.Below(world_.setup().pool_blocks + 2),
-                        .hashes = hashes,
-                        .partial_blocks = partial_blocks};
+  wire::Acquire acquire{.parts = {{.pool = pool,
+                                   .new_blocks = input_.Below(world_.setup().pool_blocks + 2),
+                                   .hashes = hashes,
+                                   .partial_blocks = partial_blocks}}};
   if ((loads_in_layers_ || input_.Below(16) == 15) && input_.Flag()) {
     acquire.order = wire::LoadOrder::kLayers;
   }
@@ -172,7 +172,7 @@ void HostileClient::Ask() {
   const std::vector<BlockHash> hashes = PickHashes();
   switch (input_.Below(4)) {
     case 0:
-      return Send(wire::Lookup{.pool = PickPool(), .hashes = hashes});
+      return Send(wire::Lookup{.parts = {{.pool = PickPool(), .hashes = hashes}}});
     case 1:
       return Send(wire::Stats{});
     case 2:
@@ -233,9 +233,11 @@ void HostileClient::OnFrame(const wire::Frame& frame) {
 }
 
 void HostileClient::OnAcquired(const wire::AcquireReply& reply) {
-  for (const AcquiredBlock& hit : reply.hits) blocks_.push_back(hit.handle);
-  blocks_.insert(blocks_.end(), reply.new_blocks.begin(), reply.new_blocks.end());
-  if (!reply.new_blocks.empty()) new_blocks_ = reply.new_blocks;
+  for (const wire::AcquireReply::Part& part : reply.parts) {
+    for (const AcquiredBlock& hit : part.hits) blocks_.push_back(hit.handle);
+    blocks_.insert(blocks_.end(), part.new_blocks.begin(), part.new_blocks.end());
+    if (!part.new_blocks.empty()) new_blocks_ = part.new_blocks;
+  }
   if (blocks_.size() <= kMaxKnownBlocks) return;
   blocks_.erase(blocks_.begin(), blocks_.end() - static_cast<ptrdiff_t>(kMaxKnownBlocks));
 }

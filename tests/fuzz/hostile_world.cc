@@ -53,12 +53,12 @@ void DrawCacheOptions(FuzzInput* input, CacheOptions* options) {
 ModelRecord HostileModel(uint32_t number) {
   ModelRecord record;
   record.name = "model-" + std::to_string(number);
-  record.layers = 2;
-  record.kv_heads = 1 + number;
-  record.k_head_dim = 32;
-  record.v_head_dim = 32;
-  record.dtype = KvDtype::kBfloat16;
-  record.block_tokens = 16;
+  record.groups[0].layers = 2;
+  record.groups[0].kv_heads = 1 + number;
+  record.groups[0].k_head_dim = 32;
+  record.groups[0].v_head_dim = 32;
+  record.groups[0].dtype = KvDtype::kBfloat16;
+  record.groups[0].block_tokens = 16;
   return record;
 }
 
