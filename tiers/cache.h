@@ -58,7 +58,7 @@ class Cache {
                                             uint32_t shares = 1);
   [[nodiscard]] bool HasPool(const NamespaceIdentity& identity, DeviceIndex device) const;
   // Calls `ready` when the pool's memory may be used: nothing is acquired from it, nor is it shown
-  // to anybody, before. Within this call if it may be at once; never if there is no such pool.
+  // to any client, before. Within this call if it may be at once; never if there is no such pool.
   void WhenPoolReady(PoolId pool, std::function<void()> ready);
 
   // --- blocks ---
@@ -102,7 +102,7 @@ class Cache {
   // Nothing if the block is not cached.
   [[nodiscard]] std::optional<BlockRecord> Inspect(const BlockKey& key) const;
   [[nodiscard]] BlockPast PastOf(const BlockKey& key) const;
-  // As Lookup and Pin, for a space that may have no pool.
+  // As Lookup and Pin, for a namespace that may have no pool.
   [[nodiscard]] std::vector<BlockPresence> Lookup(NamespaceId namespace_id,
                                                   std::span<const BlockHash> hashes) const;
   [[nodiscard]] Result<uint32_t> Pin(NamespaceId namespace_id, std::span<const BlockHash> hashes,

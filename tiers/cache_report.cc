@@ -95,7 +95,7 @@ CacheGauges Cache::Impl::Gauges() const {
   gauges.disk_writes_queued = persister.waiting();
   gauges.write_budget_left_bytes = persister.budget_left_bytes();
   gauges.write_budget_spent_bytes = state.write_budget.state().spent_bytes;
-  gauges.endless_missed_blocks = state.endless.misses();
+  gauges.infinite_missed_blocks = state.infinite_cache.misses();
   for (const BlockFile* file : state.env.files) gauges.disk_engines.emplace_back(file->engine());
   gauges.disk_degraded = disk.degraded();
   return gauges;

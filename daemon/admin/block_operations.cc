@@ -142,7 +142,7 @@ json::value MissJson(const std::optional<BlockMiss>& miss) {
 
 void DescribeBlock(const BlockRecord& block, json::object* out) {
   (*out)["tiers"] = TierNames(block.presence);
-  (*out)["disk_unproven"] = block.presence.disk_unproven;
+  (*out)["disk_unverified"] = block.presence.disk_unverified;
   (*out)["tokens"] = block.tokens;
   (*out)["depth"] = block.depth;
   (*out)["retention"] = RetentionName(block.retention);

@@ -8,7 +8,6 @@
 #include "daemon/config/duration.h"
 #include "tiers/storage/disk_files.h"
 #include "tiers/types/block_key.h"
-#include "tiers/types/block_place.h"
 
 namespace kvtier {
 namespace {

@@ -155,7 +155,7 @@ std::string LiveStatusJson(const MetricsSnapshot& snapshot, double loop_silent_s
       {"devices", DevicesOf(snapshot)},
       {"blocks", AskedOf(snapshot.stats.blocks)},
       {"tokens", AskedOf(snapshot.stats.tokens)},
-      {"endless_missed_blocks", gauges.endless_missed_blocks},
+      {"endless_missed_blocks", gauges.infinite_missed_blocks},
       {"history", HistoryOf(snapshot.history)},
       {"misses", MissesOf(snapshot)},
       {"models", ModelsOf(snapshot)},

@@ -254,7 +254,7 @@ void AddRequestMetrics(const MetricsSnapshot& snapshot, MetricFamilies* families
       ->Counter("kvtier_endless_missed_blocks",
                 "Estimate of the blocks asked for that even a cache without bounds would have "
                 "missed.")
-      .Add(snapshot.gauges.endless_missed_blocks);
+      .Add(snapshot.gauges.infinite_missed_blocks);
   families->Counter("kvtier_acquires", "Acquires received.").Add(stats.acquires);
   families->Counter("kvtier_refused_acquires", "Acquires refused: pool exhausted or over a limit.")
       .Add(stats.acquires_refused);

@@ -253,7 +253,7 @@ std::vector<BlockKey> SimOracle::OnDisk(Proof proof) const {
   for (uint32_t name_space = 0; name_space < plan_.namespaces.size(); ++name_space) {
     const auto present = world_.cache().Lookup(world_.pool({name_space, 0}).id, universe_.all());
     for (size_t i = 0; i < present.size(); ++i) {
-      const bool listed = present[i].disk || (proof == Proof::kNone && present[i].disk_unproven);
+      const bool listed = present[i].disk || (proof == Proof::kNone && present[i].disk_unverified);
       if (listed) keys.push_back({NamespaceId(name_space), universe_.all()[i]});
     }
   }

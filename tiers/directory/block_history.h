@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "tiers/policy/paged_array.h"
+#include "tiers/policy/eviction_policy.h"
 #include "tiers/types/block_key.h"
 #include "tiers/types/block_view.h"
 
@@ -20,11 +20,22 @@ class BlockHistory {
   static constexpr size_t kDropsRemembered = 65536;
   static constexpr size_t kMissesRemembered = 16384;
 
-  void NoteDrop(const BlockKey& key, const BlockDrop& drop);
-  // NoteDrop will soon be told of the block: its place, which is in nobody's cache, is fetched.
-  void ExpectDrop(const BlockKey& key) const;
-  void NoteMiss(const BlockKey& key, const BlockMiss& miss);
-  [[nodiscard]] BlockPast Of(const BlockKey& key) const;
+  void NoteDrop(const BlockKey& key, const BlockDrop& drop) {
+    Note(&drops_, kDropsRemembered, key, drop);
+  }
+  // NoteDrop will soon be called for the block: fetches its place, which no core has in its cache.
+  void ExpectDrop(const BlockKey& key) const {
+    const auto* row = drops_.Find(std::hash<BlockKey>()(key) % kDropsRemembered);
+    if (row == nullptr) return;
+    __builtin_prefetch(&row->key, 1);
+    __builtin_prefetch(&row->event, 1);
+  }
+  void NoteMiss(const BlockKey& key, const BlockMiss& miss) {
+    Note(&misses_, kMissesRemembered, key, miss);
+  }
+  [[nodiscard]] BlockPast Of(const BlockKey& key) const {
+    return {Recall(drops_, kDropsRemembered, key), Recall(misses_, kMissesRemembered, key)};
+  }
 
  private:
   template <typename Event>
@@ -34,9 +45,24 @@ class BlockHistory {
   };
   // Pages are small, so that a cache that drops little pays for little.
   static constexpr size_t kPageRows = 256;
+  template <typename Event>
+  using Rows = PagedArray<Row<Event>, kPageRows>;
 
-  PagedArray<Row<BlockDrop>, kPageRows> drops_;
-  PagedArray<Row<BlockMiss>, kPageRows> misses_;
+  template <typename Event>
+  static void Note(Rows<Event>* rows, size_t count, const BlockKey& key, const Event& event) {
+    Row<Event>& row = rows->At(std::hash<BlockKey>()(key) % count);
+    row.key = key;
+    row.event = event;
+  }
+  // The row may be another block's by now: its key decides.
+  template <typename Event>
+  static std::optional<Event> Recall(const Rows<Event>& rows, size_t count, const BlockKey& key) {
+    const Row<Event>* row = rows.Find(std::hash<BlockKey>()(key) % count);
+    return row != nullptr && row->key == key ? row->event : std::nullopt;
+  }
+
+  Rows<BlockDrop> drops_;
+  Rows<BlockMiss> misses_;
 };
 
 }  // namespace kvtier

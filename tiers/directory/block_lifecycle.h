@@ -22,7 +22,6 @@
 #include "base/ids.h"
 #include "tiers/policy/eviction_policy.h"
 #include "tiers/types/block_key.h"
-#include "tiers/types/block_place.h"
 
 namespace kvtier {
 
@@ -53,10 +52,10 @@ struct Transition {
 // Exactly one of these holds at any time.
 enum class PoolBlockState : uint8_t {
   kFree,
-  kPrivate,      // writable by one session, not findable
+  kPrivate,      // writable by one session, found by no lookup
   kQuarantined,  // was private to a session that ended while its process may still write
   kCommitted,    // belongs to a directory entry; immutable once its bytes have arrived
-  kOrphaned,     // its load failed; findable by nobody, kept until its references are dropped
+  kOrphaned,     // its load failed; found by no lookup, kept until its references are dropped
 };
 inline constexpr int kPoolBlockStateCount = 5;
 
@@ -64,7 +63,7 @@ struct PoolBits {
   static constexpr uint32_t kFree = 1 << 0, kPrivate = 1 << 1, kQuarantined = 1 << 2,
                             kCommitted = 1 << 3, kOrphaned = 1 << 4;
   static constexpr uint32_t kLoading = 1 << 5;     // awaits its bytes
-  static constexpr uint32_t kPrefetched = 1 << 6;  // loading though nobody referenced it
+  static constexpr uint32_t kPrefetched = 1 << 6;  // loading though nothing referenced it
   static constexpr std::array<std::string_view, 7> kNames = {
       "free", "private", "quarantined", "committed", "orphaned", "loading", "prefetched"};
 };

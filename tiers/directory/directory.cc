@@ -13,7 +13,7 @@ namespace kvtier {
 namespace {
 
 // Block hashes come from clients, who could choose many with equal prefixes: the table's hash is
-// keyed with secrets of this process, so that nobody can aim at one bucket.
+// keyed with secrets of this process, so that no client can aim at one bucket.
 struct HashSecrets {
   std::array<uint64_t, 4> words;
 };

@@ -7,9 +7,8 @@
 
 #include "base/ids.h"
 #include "tiers/directory/block_lifecycle.h"
-#include "tiers/policy/paged_array.h"
+#include "tiers/policy/eviction_policy.h"
 #include "tiers/types/block_key.h"
-#include "tiers/types/block_place.h"
 
 namespace kvtier {
 

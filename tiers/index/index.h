@@ -14,7 +14,6 @@
 #include "base/result.h"
 #include "tiers/policy/write_budget.h"
 #include "tiers/types/block_key.h"
-#include "tiers/types/block_place.h"
 
 namespace kvtier {
 

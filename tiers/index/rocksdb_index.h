@@ -75,7 +75,7 @@ class RocksdbIndex final : public Index {
 
   // Makes `place` an index of exactly `snapshot`, good for Open with `start` or a later one: writes
   // it durably beside, then puts it in place of what was there. A crash on the way leaves the old
-  // index, the new one, or none (which is rebuilt again). REQUIRES: nobody has the index open.
+  // index, the new one, or none (which is rebuilt again). REQUIRES: no process has the index open.
   // Errors: kIoError "index_replace", "epoch_mark".
   [[nodiscard]] static Status Replace(const IndexPlace& place, const IndexMeta& start,
                                       const IndexSnapshot& snapshot);

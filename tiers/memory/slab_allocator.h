@@ -10,7 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "tiers/types/block_place.h"
+#include "tiers/types/block_key.h"
 
 namespace kvtier {
 

@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "tiers/policy/eviction_policy.h"
-#include "tiers/policy/paged_array.h"
 #include "tiers/policy/tenant_table.h"
 
 namespace kvtier {

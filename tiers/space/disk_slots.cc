@@ -105,7 +105,7 @@ void DiskSlots::RestoreRecord(const IndexRecord& record, const std::vector<uint3
   header_slot_bytes_[state_.env.geometry.SlabOf(record.location)] = name_space.slot_bytes;
   ++blocks_;
   state_.tenants.Restore(Tier::kDisk, name_space.tenant, name_space.slot_bytes);
-  state_.endless.Store(record.key.namespace_id, record.key.hash);
+  state_.infinite_cache.Store(record.key.namespace_id, record.key.hash);
   state_.TouchDisk(index);
   if (state_.Expired(entry)) {
     Drop(index, DropReason::kExpired);
@@ -146,7 +146,7 @@ DiskSlots::Outcome DiskSlots::Reserve(EntryIndex index) {
 
 void DiskSlots::KeepFree(const Namespace& name_space) {
   const SlotClass slots = ClassOf(name_space);
-  // Who has slabs of his own keeps a share of these free, not of everybody's.
+  // A tenant with slabs of its own keeps a share of these free, not of the whole tier.
   const uint64_t total = slots.group == 0 ? allocator_.TotalSlots(slots.slot_bytes)
                                           : allocator_.GroupSlabs(slots.group) *
                                                 allocator_.SlotsPerSlab(slots.slot_bytes);
@@ -205,7 +205,7 @@ bool DiskSlots::EvictFor(const Namespace& name_space) {
   request.own = allocator_.GroupSlabs(request.slots.group) >= reserved;
   if (EvictFrom(request)) return true;
   if (request.own) return false;
-  // Nobody else has anything that may go.
+  // No other tenant has anything that may go.
   request.own = true;
   return EvictFrom(request);
 }
@@ -362,7 +362,7 @@ void DiskSlots::WithSlabHeader(EntryIndex index, std::function<void(Status)> wri
       });
 }
 
-void DiskSlots::Proven(EntryIndex index) {
+void DiskSlots::MarkVerified(EntryIndex index) {
   const BlockEntry& entry = state_[index];
   if (entry.persisted() || !entry.on_disk() || entry.committing()) return;
   if (!entry.verified()) {

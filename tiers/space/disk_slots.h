@@ -41,7 +41,7 @@ class DiskSlots {
 
   // The block's slot has been read and found whole: if that was not certain, or its index entry is
   // not durable, it is committed anew.
-  void Proven(EntryIndex entry);
+  void MarkVerified(EntryIndex entry);
   // The block leaves the disk: its slot is freed, or (kKeep) never used again.
   void Drop(EntryIndex entry, DropReason reason,
             IndexCommitter::Slot slot = IndexCommitter::Slot::kFree);

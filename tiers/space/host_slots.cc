@@ -30,53 +30,53 @@ void HostSlots::Grow() {
   if (slabs > allocator_.slabs()) allocator_.Grow(slabs - allocator_.slabs());
 }
 
-HostSlots::Room HostSlots::RoomFor(const Namespace& name_space) const {
+HostSlots::SpaceRequest HostSlots::RequestFor(const Namespace& name_space) const {
   const TenantId tenant = name_space.tenant;
   const uint32_t group = state_.tenants.GroupOf(Tier::kHost, tenant);
-  Room room{tenant, {name_space.slot_bytes, group}, Room::From::kCommon};
+  SpaceRequest request{tenant, {name_space.slot_bytes, group}, SpaceRequest::From::kCommon};
   if (allocator_.GroupSlabs(group) < state_.tenants.ReservedSlabs(Tier::kHost, tenant)) {
-    room.from = Room::From::kOthers;
+    request.from = SpaceRequest::From::kOthers;
   }
-  return room;
+  return request;
 }
 
 HostSlots::Outcome HostSlots::Allocate(EntryIndex index) {
   const Namespace& name_space = state_.NamespaceOf(state_[index]);
-  Room room = RoomFor(name_space);
-  last_slots_ = room.slots;
-  shares_[room.tenant.value].slot_bytes = name_space.slot_bytes;
-  const Outcome allowed = MakeRoomUnderCap(room.tenant, name_space.slot_bytes);
+  SpaceRequest request = RequestFor(name_space);
+  last_slots_ = request.slots;
+  shares_[request.tenant.value].slot_bytes = name_space.slot_bytes;
+  const Outcome allowed = MakeSpaceUnderCap(request.tenant, name_space.slot_bytes);
   if (allowed != Outcome::kAllocated) return allowed;
-  if (TakeFreeSlot(index, room)) return Outcome::kAllocated;
-  Outcome made = EvictFor(room);
-  if (made == Outcome::kFull && room.from == Room::From::kOthers) {
-    room.from = Room::From::kCommon;
-    made = EvictFor(room);
+  if (TakeFreeSlot(index, request)) return Outcome::kAllocated;
+  Outcome made = EvictFor(request);
+  if (made == Outcome::kFull && request.from == SpaceRequest::From::kOthers) {
+    request.from = SpaceRequest::From::kCommon;
+    made = EvictFor(request);
   }
   if (made != Outcome::kAllocated) return made;
-  return TakeFreeSlot(index, room) ? Outcome::kAllocated : Outcome::kWait;
+  return TakeFreeSlot(index, request) ? Outcome::kAllocated : Outcome::kWait;
 }
 
-HostSlots::Outcome HostSlots::MakeRoomUnderCap(TenantId tenant, uint64_t bytes) {
+HostSlots::Outcome HostSlots::MakeSpaceUnderCap(TenantId tenant, uint64_t bytes) {
   while (!state_.tenants.Fits(Tier::kHost, tenant, bytes)) {
-    const Outcome own = EvictFor({tenant, {}, Room::From::kOwn});
+    const Outcome own = EvictFor({tenant, {}, SpaceRequest::From::kOwn});
     if (own == Outcome::kFull) return Outcome::kOverCap;
     if (own != Outcome::kAllocated) return own;
   }
   return Outcome::kAllocated;
 }
 
-bool HostSlots::TakeFreeSlot(EntryIndex index, const Room& room) {
-  const std::optional<uint64_t> address = allocator_.Allocate(room.slots, index);
+bool HostSlots::TakeFreeSlot(EntryIndex index, const SpaceRequest& request) {
+  const std::optional<uint64_t> address = allocator_.Allocate(request.slots, index);
   if (!address) return false;
   state_.Apply(index, BlockEvent::kTakeHostSlot);
   state_[index].host_slot = HostSlot(static_cast<uint32_t>(*address / kHostSlotUnit));
-  state_.tenants.Charge(Tier::kHost, room.tenant, room.slots.slot_bytes);
-  ++shares_[room.tenant.value].slots;
+  state_.tenants.Charge(Tier::kHost, request.tenant, request.slots.slot_bytes);
+  ++shares_[request.tenant.value].slots;
   return true;
 }
 
-void HostSlots::Withdraw(EntryIndex index) {
+void HostSlots::CancelArrival(EntryIndex index) {
   const BlockEntry& entry = state_[index];
   if (!entry.has_host_slot() && !entry.expected_in_host()) {
     victims_.Remove(state_.TenantOf(entry), index);
@@ -93,7 +93,7 @@ void HostSlots::Ready(EntryIndex index) {
   to_disk_.SourceReady(index);
 }
 
-void HostSlots::Abandon(EntryIndex index) {
+void HostSlots::RollBack(EntryIndex index) {
   BlockEntry& entry = state_[index];
   state_.Apply(index, BlockEvent::kFreeHostSlot);
   const Namespace& name_space = state_.NamespaceOf(entry);
@@ -101,7 +101,7 @@ void HostSlots::Abandon(EntryIndex index) {
   state_.tenants.Refund(Tier::kHost, name_space.tenant, name_space.slot_bytes);
   --shares_[name_space.tenant.value].slots;
   entry.host_slot = kNoHostSlot;
-  Withdraw(index);
+  CancelArrival(index);
 }
 
 void HostSlots::Drop(EntryIndex index, DropReason reason) {
@@ -111,39 +111,39 @@ void HostSlots::Drop(EntryIndex index, DropReason reason) {
   state_.CountResidence(Tier::kHost, entry.host_since_ds);
   --ready_blocks_;
   --shares_[state_.TenantOf(entry).value].ready;
-  Abandon(index);
+  RollBack(index);
   state_.ForgetIfGone(index);
 }
 
-bool HostSlots::MoreToCome(const Room& room) const {
+bool HostSlots::MoreToCome(const SpaceRequest& request) const {
   // Slots that are in use but not cached are being filled.
-  if (room.from == Room::From::kOwn) {
-    const Share& own = shares_[room.tenant.value];
+  if (request.from == SpaceRequest::From::kOwn) {
+    const Share& own = shares_[request.tenant.value];
     return own.slots > own.ready;
   }
   return allocator_.used_slots() > ready_blocks_ ||
          state_.env.arena->ready_bytes() < state_.env.arena->capacity_bytes();
 }
 
-bool HostSlots::Exposed(TenantId tenant) const {
+bool HostSlots::EvictableForOthers(TenantId tenant) const {
   const uint64_t reserved = state_.tenants.ReservedSlabs(Tier::kHost, tenant);
   return reserved == 0 || allocator_.GroupSlabs(tenant.value) > reserved;
 }
 
-bool HostSlots::Admits(const Room& room, TenantId tenant) const {
-  switch (room.from) {
-    case Room::From::kOwn:
-      return tenant == room.tenant;
-    case Room::From::kOthers:
-      return tenant != room.tenant && Exposed(tenant);
-    case Room::From::kCommon:
+bool HostSlots::Admits(const SpaceRequest& request, TenantId tenant) const {
+  switch (request.from) {
+    case SpaceRequest::From::kOwn:
+      return tenant == request.tenant;
+    case SpaceRequest::From::kOthers:
+      return tenant != request.tenant && EvictableForOthers(tenant);
+    case SpaceRequest::From::kCommon:
       break;
   }
-  return tenant == room.tenant || Exposed(tenant);
+  return tenant == request.tenant || EvictableForOthers(tenant);
 }
 
-EntryIndex HostSlots::Coldest(const Room& room, bool* passing) {
-  const auto admits = [&](TenantId tenant) { return Admits(room, tenant); };
+EntryIndex HostSlots::Coldest(const SpaceRequest& request, bool* passing) {
+  const auto admits = [&](TenantId tenant) { return Admits(request, tenant); };
   for (size_t tries = victims_.size(admits); tries > 0; --tries) {
     const EntryIndex front =
         victims_.Front(admits, [this](EntryIndex entry) { PrepareOne(entry); });
@@ -151,23 +151,23 @@ EntryIndex HostSlots::Coldest(const Room& room, bool* passing) {
     if (!state_[front].PassesThroughHost()) return front;
     *passing |= state_[front].has_host_slot();
     // More is on its way than host can hold: what has arrived leaves first.
-    Freshen(front);
+    Touch(front);
   }
   return kNoEntry;
 }
 
-HostSlots::Outcome HostSlots::EvictFor(const Room& room) {
+HostSlots::Outcome HostSlots::EvictFor(const SpaceRequest& request) {
   bool passing = false;
-  const bool own = room.from == Room::From::kOwn;
-  const uint64_t candidates = own ? shares_[room.tenant.value].ready : ready_blocks_;
+  const bool own = request.from == SpaceRequest::From::kOwn;
+  const uint64_t candidates = own ? shares_[request.tenant.value].ready : ready_blocks_;
   std::vector<uint64_t> blocked_slabs;
   for (uint64_t tries = std::min(candidates, kPassedOverPerCall); tries > 0; --tries) {
-    const EntryIndex coldest = Coldest(room, &passing);
+    const EntryIndex coldest = Coldest(request, &passing);
     if (coldest == kNoEntry) break;
     const BlockEntry& entry = state_[coldest];
     const uint64_t slab = SlabOf(entry);
     const bool whole_slab =
-        !own && allocator_.ClassAt(slab * allocator_.slab_bytes()) != room.slots;
+        !own && allocator_.ClassAt(slab * allocator_.slab_bytes()) != request.slots;
     if (Kept(entry) || (whole_slab && std::ranges::count(blocked_slabs, slab) > 0)) {
       PassOver(coldest);
       continue;
@@ -196,11 +196,11 @@ HostSlots::Outcome HostSlots::EvictFor(const Room& room) {
     return Outcome::kWait;
   }
   passed_over_ = 0;
-  return passing || MoreToCome(room) ? Outcome::kWait : Outcome::kFull;
+  return passing || MoreToCome(request) ? Outcome::kWait : Outcome::kFull;
 }
 
 void HostSlots::PassOver(EntryIndex index) {
-  Freshen(index);
+  Touch(index);
   ++passed_over_;
 }
 
@@ -249,7 +249,7 @@ void HostSlots::Prepare() {
   const uint64_t free = allocator_.FreeSlots(last_slots_);
   if (wanted <= free) return;
   victims_.PrepareColdest(
-      wanted - free, [this](TenantId tenant) { return Exposed(tenant); },
+      wanted - free, [this](TenantId tenant) { return EvictableForOthers(tenant); },
       [this](EntryIndex entry) { PrepareOne(entry); });
 }
 
@@ -258,7 +258,7 @@ void HostSlots::PrepareOwn(TenantId tenant) {
   if (own.slot_bytes == 0) return;
   for (int evictions = kCapEvictionsPerCall;
        evictions > 0 && state_.tenants.OverCap(Tier::kHost, tenant); --evictions) {
-    if (EvictFor({tenant, {}, Room::From::kOwn}) != Outcome::kAllocated) break;
+    if (EvictFor({tenant, {}, SpaceRequest::From::kOwn}) != Outcome::kAllocated) break;
   }
   uint64_t bound = state_.tenants.cap_bytes(Tier::kHost, tenant);
   if (const uint32_t group = state_.tenants.GroupOf(Tier::kHost, tenant); group != 0) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Space in the host arena: slots, and which block leaves to make room for another.
+// Space in the host arena: slots, and which block leaves to make space for another.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,6 @@
 
 #include "tiers/memory/slab_allocator.h"
 #include "tiers/policy/tenant_orders.h"
-#include "tiers/space/copy_down.h"
 #include "tiers/state/cache_state.h"
 
 namespace kvtier {
@@ -31,19 +30,19 @@ class HostSlots {
     kOverCap,    // every slot of the tenant is pinned, and it is at its cap
   };
   // The block is used in host, or will arrive there: it is the youngest as of now.
-  void Freshen(EntryIndex entry) {
+  void Touch(EntryIndex entry) {
     victims_.Touch(state_.TenantOf(state_[entry]), entry, state_[entry].facts());
   }
   // It will not arrive after all. Does nothing if its slot is being filled, or if another movement
   // still expects it.
-  void Withdraw(EntryIndex entry);
+  void CancelArrival(EntryIndex entry);
   // A slot for the expected entry; evicts the coldest if need be, that of its tenant if the tenant
   // is at its cap.
   [[nodiscard]] Outcome Allocate(EntryIndex entry);
   // The slot's header and payload are complete: the block is cached in host.
   void Ready(EntryIndex entry);
-  // Frees a slot that was not Ready, and withdraws.
-  void Abandon(EntryIndex entry);
+  // Frees a slot that was not Ready, and cancels its arrival.
+  void RollBack(EntryIndex entry);
   // REQUIRES: ready, no pins.
   void Drop(EntryIndex entry, DropReason reason);
 
@@ -62,7 +61,7 @@ class HostSlots {
 
  private:
   // What is to be had, and at whose cost.
-  struct Room {
+  struct SpaceRequest {
     enum class From : uint8_t {
       kCommon,  // the coldest of all whose blocks may go
       kOthers,  // the tenant has less than is reserved for it: not its own
@@ -79,19 +78,19 @@ class HostSlots {
     uint64_t slot_bytes = 0;  // last asked for
   };
 
-  [[nodiscard]] Room RoomFor(const Namespace& name_space) const;
+  [[nodiscard]] SpaceRequest RequestFor(const Namespace& name_space) const;
   // Evicts the tenant's own until `bytes` more keep it within its cap.
-  [[nodiscard]] Outcome MakeRoomUnderCap(TenantId tenant, uint64_t bytes);
-  [[nodiscard]] bool TakeFreeSlot(EntryIndex entry, const Room& room);
+  [[nodiscard]] Outcome MakeSpaceUnderCap(TenantId tenant, uint64_t bytes);
+  [[nodiscard]] bool TakeFreeSlot(EntryIndex entry, const SpaceRequest& request);
   // The tenant's blocks may be evicted for others.
-  [[nodiscard]] bool Exposed(TenantId tenant) const;
-  [[nodiscard]] bool Admits(const Room& room, TenantId tenant) const;
+  [[nodiscard]] bool EvictableForOthers(TenantId tenant) const;
+  [[nodiscard]] bool Admits(const SpaceRequest& request, TenantId tenant) const;
   // The coldest block that does not only pass through host, or kNoEntry. Sets `*passing` if it had
   // to pass over one that will give its slot back.
-  [[nodiscard]] EntryIndex Coldest(const Room& room, bool* passing);
-  // Makes room by evicting from the front, in order. kAllocated: there is room now, or bytes under
-  // the cap.
-  [[nodiscard]] Outcome EvictFor(const Room& room);
+  [[nodiscard]] EntryIndex Coldest(const SpaceRequest& request, bool* passing);
+  // Makes space by evicting from the front, in order. kAllocated: there is a slot now, or there are
+  // bytes under the cap.
+  [[nodiscard]] Outcome EvictFor(const SpaceRequest& request);
   enum class SlabEviction : uint8_t {
     kDone,
     kWait,     // for writes to disk that have been asked for
@@ -103,7 +102,7 @@ class HostSlots {
   [[nodiscard]] uint64_t SlabOf(const BlockEntry& entry) const {
     return entry.host_slot.value * kHostSlotUnit / allocator_.slab_bytes();
   }
-  [[nodiscard]] bool MoreToCome(const Room& room) const;
+  [[nodiscard]] bool MoreToCome(const SpaceRequest& request) const;
   // The block is pinned and nowhere else: not the coldest after all.
   [[nodiscard]] bool Kept(const BlockEntry& entry) const;
   [[nodiscard]] DropReason ReasonFor(const BlockEntry& entry) const;

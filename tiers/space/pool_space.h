@@ -5,7 +5,6 @@
 #include <array>
 #include <cstdint>
 
-#include "tiers/space/copy_down.h"
 #include "tiers/state/cache_state.h"
 
 namespace kvtier {

@@ -34,7 +34,7 @@ struct CacheEnvironment {
   std::vector<BlockFile*> files;  // empty: no disk tier
   DiskGeometry geometry;          // of `files`
   Index* index = nullptr;         // null exactly when `files` is empty
-  Tracer* tracer = nullptr;       // null: nobody wants to know
+  Tracer* tracer = nullptr;       // null: nothing is traced
 };
 
 }  // namespace kvtier

@@ -177,11 +177,11 @@ void CacheState::Use(EntryIndex index) {
   ++entry.uses;
   Apply(index, BlockEvent::kAllowPersist);
   const uint32_t before_s = entry.last_use_s;
-  Refresh(index);
+  Touch(index);
   stats.reuse_gap.ObserveMs((int64_t{entry.last_use_s} - before_s) * 1000);
 }
 
-void CacheState::Refresh(EntryIndex index) {
+void CacheState::Touch(EntryIndex index) {
   BlockEntry& entry = directory[index];
   entry.last_use_s = NowS();
   AgesOf(entry).Touch(index);

@@ -96,7 +96,7 @@ class CacheState {
   CacheOptions options;
   const CacheEnvironment env;
   CacheStats stats;
-  InfiniteCache endless;
+  InfiniteCache infinite_cache;
   BlockHistory history;
   CacheTrace trace{this};
   WriteBudget write_budget;
@@ -204,7 +204,7 @@ class CacheState {
   // The block's retention becomes `extended`, if it is not already.
   void Extend(EntryIndex entry);
   // The entry is young again in every order that ages.
-  void Refresh(EntryIndex entry);
+  void Touch(EntryIndex entry);
   // Counts a use now, and refreshes.
   void Use(EntryIndex index);
   [[nodiscard]] bool Expired(const BlockEntry& entry) const;
@@ -274,6 +274,22 @@ class CacheState {
   bool pump_scheduled_ = false;
   // Expires with this object, so that a posted pump does not outlive it.
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+// How a tier's space asks for its blocks to be copied to the tier below before they are evicted.
+// The transfers implement it (Offloader from pools to host, Persister from host to disk), so that
+// space knows nothing of how bytes move. The implementation outlives the space that uses it.
+// Event loop only.
+class CopyDown {
+ public:
+  virtual ~CopyDown() = default;
+  // Asks for a copy of the block in the tier below, soon; what is there already is touched. Does
+  // nothing if the copy is being made, or cannot be.
+  virtual void Want(EntryIndex entry) = 0;
+  // The block's bytes have arrived in the tier above: a copy that was asked for can begin.
+  virtual void SourceReady(EntryIndex entry) = 0;
+  // The tier above no longer has the block: a copy that has not begun is wanted no more.
+  virtual void SourceGone(EntryIndex entry) = 0;
 };
 
 // Names one pool's block of an entry.

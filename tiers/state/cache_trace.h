@@ -7,7 +7,6 @@
 
 #include "base/acquired.h"
 #include "tiers/types/block_key.h"
-#include "tiers/types/block_place.h"
 #include "tiers/types/tracer.h"
 
 namespace kvtier {

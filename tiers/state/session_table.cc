@@ -113,8 +113,8 @@ void SessionTable::EnterEvictionOrder(CachePool* pool, std::vector<EntryIndex> c
     std::stable_sort(cached.begin(), cached.end(), deeper);
   }
   for (const EntryIndex entry : cached) {
-    // Whoever held the block was using it until now.
-    state_.Refresh(entry);
+    // The session that held the block was using it until now.
+    state_.Touch(entry);
     pool->victims.Insert(entry, state_[entry].facts());
   }
 }

@@ -13,7 +13,7 @@
 #include "base/digest.h"
 #include "base/result.h"
 #include "tiers/storage/block_file.h"
-#include "tiers/types/block_place.h"
+#include "tiers/types/block_key.h"
 
 namespace kvtier {
 

@@ -15,7 +15,6 @@
 #include "base/result.h"
 #include "tiers/storage/block_file.h"
 #include "tiers/types/block_key.h"
-#include "tiers/types/block_place.h"
 
 namespace kvtier {
 

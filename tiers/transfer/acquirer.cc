@@ -155,7 +155,7 @@ void Acquirer::KeepBelow(const CachePool& pool, const Operation& operation) {
   const std::vector<EntryIndex>& hits = operation.found.hits;
   for (size_t i = hits.size(); i > operation.taken(); --i) {
     if (InPool(pool, hits[i - 1])) continue;
-    state_.Refresh(hits[i - 1]);
+    state_.Touch(hits[i - 1]);
     loader_.FreshenBelow(hits[i - 1]);
   }
 }
@@ -192,9 +192,10 @@ void Acquirer::CountAsked(const Operation& operation) {
   }
   stats.CountMisses(reply.miss, asked - reply.hits.size(), request.block_tokens);
   stats.CountMisses(MissReason::kUnknown, request.missed_blocks, request.block_tokens);
-  state_.endless.Ask(namespace_id, request.hashes);
+  state_.infinite_cache.Ask(namespace_id, request.hashes);
   if (reply.partial_block)
-    state_.endless.Ask(namespace_id, std::span(&request.partial_blocks[*reply.partial_block], 1));
+    state_.infinite_cache.Ask(namespace_id,
+                              std::span(&request.partial_blocks[*reply.partial_block], 1));
   // What is being loaded is a hit or a miss only when the load has ended.
   if (reply.load.value != 0) return;
   for (const AcquiredBlock& hit : reply.hits) stats.CountHit(hit.tier, hit.tokens);

@@ -67,11 +67,11 @@ void Loader::QueueLayers(LoadId load, CachePool* pool, const std::vector<EntryIn
 
 void Loader::FreshenLoading(const CachePool& pool, EntryIndex index) {
   const BlockIndex block = state_.BlockIn(pool, state_[index]);
-  if (block != kNoBlock && pool.blocks[block].loading()) host_.Freshen(index);
+  if (block != kNoBlock && pool.blocks[block].loading()) host_.Touch(index);
 }
 
 void Loader::FreshenBelow(EntryIndex index) {
-  if (state_[index].in_host()) host_.Freshen(index);
+  if (state_[index].in_host()) host_.Touch(index);
 }
 
 bool Loader::Pump() {
@@ -200,7 +200,7 @@ void Loader::OnChecked(const std::shared_ptr<Read>& read) {
   ++state_.stats.disk_read_blocks;
   state_.stats.disk_read_bytes += read->slot.size();
   if (read->attempt > 1) ++state_.stats.disk_read_repaired;
-  disk_.Proven(index);
+  disk_.MarkVerified(index);
   EndRead(*read);
   host_.Ready(index);
   QueueCopy(read->arrival);
@@ -216,7 +216,7 @@ void Loader::ReadFailed(const std::shared_ptr<Read>& read, MissReason miss, Drop
   }
   const EntryIndex index = read->arrival.entry;
   EndRead(*read);
-  host_.Abandon(index);
+  host_.RollBack(index);
   // A verification that failed meanwhile may have dropped it already.
   if (state_[index].disk == read->expected.location) {
     disk_.Drop(index, drop, IndexCommitter::Slot::kKeep);
@@ -375,7 +375,7 @@ void Loader::Fail(const Arrival& arrival, MissReason reason) {
   const EntryIndex index = arrival.entry;
   StopLoading(arrival);
   state_.trace.BlockLoadEnd(index, reason);
-  host_.Withdraw(index);
+  host_.CancelArrival(index);
   state_.LosePoolBlock(arrival.pool, index);
   state_.history.NoteMiss({state_[index].namespace_id, state_[index].hash},
                           {state_.ToWallS(state_.NowS()), reason});

@@ -10,13 +10,13 @@ namespace kvtier {
 void Offloader::Want(EntryIndex index) {
   const BlockEntry& entry = state_[index];
   if (entry.in_host()) {
-    host_.Freshen(index);
+    host_.Touch(index);
     return;
   }
   if (state_.ReadyPool(entry) == nullptr || entry.offload_failed()) return;
   if (entry.offload_queued() || entry.offloading()) return;
   state_.Apply(index, BlockEvent::kQueueOffload);
-  host_.Freshen(index);
+  host_.Touch(index);
   queues_.Push(state_.TenantOf(entry), index);
 }
 
@@ -37,7 +37,7 @@ void Offloader::SourceGone(EntryIndex index) {
 void Offloader::End(EntryIndex index) {
   const BlockEntry& entry = state_[index];
   state_.Apply(index, entry.offloading() ? BlockEvent::kEndOffload : BlockEvent::kCancelOffload);
-  host_.Withdraw(index);
+  host_.CancelArrival(index);
   if (!entry.loading()) return;
   ended_.push_back(index);
   state_.SchedulePump();
@@ -169,7 +169,7 @@ void Offloader::Finish(const Batch& batch) {
       state_.stats.offload_bytes += batch.pool->block_bytes;
       continue;
     }
-    host_.Abandon(index);
+    host_.RollBack(index);
     End(index);
     if (copied) {
       state_.CountDrop(index, Tier::kPool, DropReason::kClientWroteCommitted);

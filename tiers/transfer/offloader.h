@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "tiers/policy/tenant_queues.h"
-#include "tiers/space/copy_down.h"
 #include "tiers/space/host_slots.h"
 #include "tiers/state/cache_state.h"
 

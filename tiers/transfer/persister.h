@@ -5,7 +5,6 @@
 #include <cstdint>
 
 #include "tiers/policy/tenant_queues.h"
-#include "tiers/space/copy_down.h"
 #include "tiers/space/disk_slots.h"
 #include "tiers/state/cache_state.h"
 

@@ -78,7 +78,7 @@ void Retention::UnpinExpired() {
   for (const EntryIndex index : state_.pins.TakeEnded(state_.AgeClockMs(), kUnpinsPerTick)) {
     state_.SetPinned(index, false);
     // A pin counts as use until it ends: the time to live starts now.
-    state_.Refresh(index);
+    state_.Touch(index);
   }
 }
 
@@ -105,7 +105,7 @@ bool Retention::DropIfUnused(EntryIndex index) {
   if (entry.busy()) return false;
   if (Referenced(entry)) {
     // Held by somebody: in use, however long ago it was asked for.
-    state_.Refresh(index);
+    state_.Touch(index);
     return false;
   }
   DropEverywhere(index, DropReason::kExpired);

@@ -60,7 +60,7 @@ void Verifier::Finish(const std::shared_ptr<Read>& read, bool good) {
   const BlockEntry& entry = state_[read->entry];
   state_.Apply(read->entry, BlockEvent::kEndVerify);
   if (!good) ++step.result.bad;
-  if (good && entry.disk == read->expected.location) disk_.Proven(read->entry);
+  if (good && entry.disk == read->expected.location) disk_.MarkVerified(read->entry);
   // A load that failed meanwhile may have dropped it already.
   if (!good && entry.disk == read->expected.location) {
     disk_.Drop(read->entry, DropReason::kCorrupt, IndexCommitter::Slot::kKeep);

@@ -1,24 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who a block belongs to and what it holds.
+// Which block: whose it is and what it holds (its key), and where it is found: its row in the
+// directory, its place in a pool, its slot on disk.
 #pragma once
 
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
 
 #include "base/digest.h"
+#include "base/ids.h"
 #include "base/strong.h"
 
 namespace kvtier {
 
-// A (tenant, model) pair, interned: blocks of different spaces never meet. Numbered from 0 by the
-// cache; persisted by the index, which also keeps what the number stands for.
+// A (tenant, model) pair, interned: blocks of different namespaces never meet. Numbered from 0 by
+// the cache; persisted by the index, which also keeps what the number stands for.
 using NamespaceId = Strong<struct NamespaceIdTag, uint32_t>;
 
 inline constexpr size_t kMaxTenantBytes = 64;
 
-// What a space stands for, the same for ever. `block_bytes` follows from the model.
+// What a namespace stands for, the same for ever. `block_bytes` follows from the model.
 struct NamespaceIdentity {
   std::string tenant;  // at most kMaxTenantBytes
   ModelFingerprint model;
@@ -30,6 +33,47 @@ struct BlockKey {
   NamespaceId namespace_id;
   BlockHash hash;
   friend bool operator==(const BlockKey&, const BlockKey&) = default;
+};
+
+// A block's row in the directory. Rows are reused: an index is valid as long as its entry lives.
+using EntryIndex = Strong<struct EntryIndexTag, uint32_t>;
+inline constexpr EntryIndex kNoEntry{UINT32_MAX};
+
+// Which of the daemon's devices, by position in the configuration.
+using DeviceIndex = Strong<struct DeviceIndexTag, uint32_t>;
+// So that a block's place in a pool fits into 32 bits; see PoolPlace.
+inline constexpr uint32_t kMaxDevices = 16;
+
+// Where the pools of one namespace hold a block: on which device, and in which block of its pool
+// there. Packed, because every directory entry and every pool block has one.
+class PoolPlace {
+ public:
+  static constexpr uint32_t kBlockBits = 28;
+  // A pool has no more blocks than this; the place beyond the last one is "nowhere".
+  static constexpr uint32_t kMaxBlocks = (uint32_t{1} << kBlockBits) - 1;
+
+  constexpr PoolPlace() = default;
+  // REQUIRES: device < kMaxDevices, block < kMaxBlocks.
+  constexpr PoolPlace(DeviceIndex device, BlockIndex block)
+      : bits_(device.value << kBlockBits | block.value) {}
+
+  [[nodiscard]] constexpr DeviceIndex device() const { return DeviceIndex(bits_ >> kBlockBits); }
+  [[nodiscard]] constexpr BlockIndex block() const { return BlockIndex(bits_ & kMaxBlocks); }
+  friend constexpr bool operator==(PoolPlace, PoolPlace) = default;
+
+ private:
+  uint32_t bits_ = UINT32_MAX;
+};
+static_assert(kMaxDevices == 1u << (32 - PoolPlace::kBlockBits));
+
+inline constexpr PoolPlace kNoPlace;
+
+// A byte offset in the tier's address space, a multiple of 4 KiB. With F files, slab c of the
+// space lies in file c % F, as that file's slab c / F (see docs/DISK_FORMAT.md).
+struct DiskLocation {
+  uint64_t offset = UINT64_MAX;
+  friend constexpr auto operator<=>(const DiskLocation&, const DiskLocation&) = default;
+  [[nodiscard]] bool valid() const { return offset != UINT64_MAX; }
 };
 
 }  // namespace kvtier

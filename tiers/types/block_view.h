@@ -20,10 +20,10 @@ struct BlockPresence {
   bool host = false;
   bool disk = false;  // data and index entry are durable
   // A rebuild of the index found the block by its header; its payload has not been read since.
-  bool disk_unproven = false;
-  [[nodiscard]] bool anywhere() const { return pool || host || disk || disk_unproven; }
+  bool disk_unverified = false;
+  [[nodiscard]] bool anywhere() const { return pool || host || disk || disk_unverified; }
   [[nodiscard]] bool in(Tier tier) const {
-    return tier == Tier::kPool ? pool : tier == Tier::kHost ? host : disk || disk_unproven;
+    return tier == Tier::kPool ? pool : tier == Tier::kHost ? host : disk || disk_unverified;
   }
 };
 

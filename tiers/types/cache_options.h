@@ -66,8 +66,8 @@ struct CacheOptions {
   uint64_t max_disk_write_bytes = 32 * kMiB;
 
   uint32_t max_references_per_session = 1u << 20;
-  // Blocks for which one acquire makes room in one event: more take several, so that the event loop
-  // is nobody's for long.
+  // Blocks for which one acquire makes room in one event: more take several, so that no request
+  // holds the event loop for long.
   uint32_t acquire_part_blocks = 1024;
   // Rows of the directory that a drain looks at in one event, likewise.
   uint32_t drain_part_rows = 16'384;

@@ -11,7 +11,7 @@
 
 #include "base/acquired.h"
 #include "base/ids.h"
-#include "tiers/types/block_place.h"
+#include "tiers/types/block_key.h"
 #include "tiers/types/cache_options.h"
 #include "tiers/types/meters.h"
 
@@ -143,7 +143,7 @@ struct CacheGauges {
   uint64_t write_budget_left_bytes = 0;   // UINT64_MAX: no limit
   uint64_t write_budget_spent_bytes = 0;  // today
   // Estimate for a cache that never forgets; see infinite_cache.h.
-  uint64_t endless_missed_blocks = 0;
+  uint64_t infinite_missed_blocks = 0;
   std::vector<std::string> disk_engines;
   bool disk_degraded = false;
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What happens to requests and blocks, told event by event as it happens, for whoever wants to know
-// when, for how long and for whom.
+// What happens to requests and blocks, event by event as it happens: a tracer learns when it was,
+// for how long, and for which session.
 #pragma once
 
 #include <array>

@@ -90,7 +90,7 @@ std::string Expiry(JsonView block, int64_t now_ms) {
 void AppendCached(JsonView block, int64_t now_ms, std::string* text) {
   std::string where = TierNames(block["tiers"]);
   if (block["moving"].IsTrue()) where += where.empty() ? "on the move" : ", on the move";
-  if (block["disk_unproven"].IsTrue()) where += " (not read since the index was rebuilt)";
+  if (block["disk_unverified"].IsTrue()) where += " (not read since the index was rebuilt)";
   AppendLine("where", where, text);
   AppendLine("tokens",
              fmt::format("{}, after {} blocks", block["tokens"].Count(), block["depth"].Count()),

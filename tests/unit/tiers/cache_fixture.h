@@ -101,7 +101,7 @@ class CacheTest : public ::testing::Test {
   void Put(const Hashes& hashes, RetentionClass retention = RetentionClass::kExtended);
   // Acquires (expecting a hit of all), releases, settles.
   void Use(const Hashes& hashes);
-  // Fills the pool with blocks that nobody asks for again, so that all others leave it. What was
+  // Fills the pool with blocks that no test asks for again, so that all others leave it. What was
   // clean sinks; expects that to be possible.
   void EvictFromPool();
   void Drain();

@@ -164,7 +164,7 @@ TEST_F(CacheStatsTest, InfiniteCacheWouldHitWhatThisOneHasForgotten) {
   (void)Acquire(kAlice, Sequence(1, 4));
   const CacheGauges after = cache_->Gauges();
   EXPECT_EQ(cache_->stats().blocks.miss - misses_before, 4u);
-  EXPECT_EQ(after.endless_missed_blocks, before.endless_missed_blocks);
+  EXPECT_EQ(after.infinite_missed_blocks, before.infinite_missed_blocks);
 }
 
 TEST_F(CacheStatsTest, InfiniteCacheKnowsWhatTheDiskKept) {
@@ -172,9 +172,9 @@ TEST_F(CacheStatsTest, InfiniteCacheKnowsWhatTheDiskKept) {
   Put(Sequence(1, 4));
   DrainAndRestart();
   (void)Acquire(kAlice, Sequence(1, 4));
-  EXPECT_EQ(cache_->Gauges().endless_missed_blocks, 0u);
+  EXPECT_EQ(cache_->Gauges().infinite_missed_blocks, 0u);
   (void)TryAcquire(kAlice, Sequence(2, 3));
-  EXPECT_EQ(cache_->Gauges().endless_missed_blocks, 3u);
+  EXPECT_EQ(cache_->Gauges().infinite_missed_blocks, 3u);
 }
 
 TEST_F(CacheStatsTest, NamesOfReasonsAreDistinct) {

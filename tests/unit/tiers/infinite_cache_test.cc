@@ -15,60 +15,60 @@ constexpr NamespaceId kNamespace{0};
 BlockHash HashOf(uint64_t number) { return TestHash(number, 0); }
 
 TEST(InfiniteCache, MissesWhatWasNeverStored) {
-  InfiniteCache endless;
-  endless.Store(kNamespace, HashOf(1));
+  InfiniteCache infinite;
+  infinite.Store(kNamespace, HashOf(1));
   const std::array asked = {HashOf(1), HashOf(2), HashOf(1)};
-  endless.Ask(kNamespace, asked);
-  EXPECT_EQ(endless.misses(), 1u);
+  infinite.Ask(kNamespace, asked);
+  EXPECT_EQ(infinite.misses(), 1u);
 }
 
 TEST(InfiniteCache, AskingIsNotStoring) {
-  InfiniteCache endless;
+  InfiniteCache infinite;
   const std::array asked = {HashOf(1)};
-  endless.Ask(kNamespace, asked);
-  endless.Ask(kNamespace, asked);
-  EXPECT_EQ(endless.misses(), 2u);
+  infinite.Ask(kNamespace, asked);
+  infinite.Ask(kNamespace, asked);
+  EXPECT_EQ(infinite.misses(), 2u);
 }
 
 TEST(InfiniteCache, BlocksOfDifferentSpacesNeverMeet) {
-  InfiniteCache endless;
-  endless.Store(kNamespace, HashOf(1));
+  InfiniteCache infinite;
+  infinite.Store(kNamespace, HashOf(1));
   const std::array asked = {HashOf(1)};
-  endless.Ask(NamespaceId(1), asked);
-  EXPECT_EQ(endless.misses(), 1u);
+  infinite.Ask(NamespaceId(1), asked);
+  EXPECT_EQ(infinite.misses(), 1u);
 }
 
 TEST(InfiniteCache, IsExactUntilItsBoundIsReached) {
-  InfiniteCache endless(100);
-  for (uint64_t i = 0; i < 100; ++i) endless.Store(kNamespace, HashOf(i));
-  EXPECT_EQ(endless.sampling_shift(), 0u);
-  endless.Store(kNamespace, HashOf(100));
-  EXPECT_GE(endless.sampling_shift(), 1u);
+  InfiniteCache infinite(100);
+  for (uint64_t i = 0; i < 100; ++i) infinite.Store(kNamespace, HashOf(i));
+  EXPECT_EQ(infinite.sampling_shift(), 0u);
+  infinite.Store(kNamespace, HashOf(100));
+  EXPECT_GE(infinite.sampling_shift(), 1u);
 }
 
 TEST(InfiniteCache, EstimatesWhatIsFarBeyondItsBound) {
   constexpr uint64_t kStored = 100'000;
-  InfiniteCache endless(4096);
-  for (uint64_t i = 0; i < kStored; ++i) endless.Store(kNamespace, HashOf(i));
-  EXPECT_GE(endless.sampling_shift(), 4u);
+  InfiniteCache infinite(4096);
+  for (uint64_t i = 0; i < kStored; ++i) infinite.Store(kNamespace, HashOf(i));
+  EXPECT_GE(infinite.sampling_shift(), 4u);
   // A quarter of what is asked for was stored.
   for (uint64_t i = 0; i < 4 * kStored; ++i) {
     const std::array asked = {HashOf(i)};
-    endless.Ask(kNamespace, asked);
+    infinite.Ask(kNamespace, asked);
   }
-  EXPECT_NEAR(static_cast<double>(endless.misses()), 3.0 * kStored, 0.05 * 3 * kStored);
+  EXPECT_NEAR(static_cast<double>(infinite.misses()), 3.0 * kStored, 0.05 * 3 * kStored);
 }
 
 TEST(InfiniteCache, HotBlocksDoNotDisturbTheEstimate) {
-  InfiniteCache endless(1024);
+  InfiniteCache infinite(1024);
   constexpr uint64_t kStored = 100'000;
   for (uint64_t i = 0; i < kStored; ++i) {
     const std::array asked = {HashOf(i), HashOf(0), HashOf(1), HashOf(2)};
-    endless.Ask(kNamespace, asked);
-    endless.Store(kNamespace, HashOf(i));
+    infinite.Ask(kNamespace, asked);
+    infinite.Store(kNamespace, HashOf(i));
   }
   // Each block is new once; the hot ones are asked for three times as often.
-  EXPECT_NEAR(static_cast<double>(endless.misses()), kStored, 0.15 * kStored);
+  EXPECT_NEAR(static_cast<double>(infinite.misses()), kStored, 0.15 * kStored);
 }
 
 }  // namespace

@@ -226,7 +226,7 @@ TEST(UringBlockFileTest, RefusedRegistrationIsToldOnceAndIoGoesOn) {
   opened.push_back({std::move(fd), kMiB});
   auto files = MakeUringBlockFiles(&opened, options, &loop);
   ASSERT_TRUE(files) << files.error().ToString();
-  // Memory that nobody may touch cannot be registered.
+  // Memory that the process may not touch cannot be registered.
   void* forbidden = ::mmap(nullptr, kMiB, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(forbidden, MAP_FAILED);
   for (int i = 0; i < 2; ++i) {

@@ -14,7 +14,7 @@
 namespace kvtier {
 namespace {
 
-// Reserved memory that nobody has touched.
+// Reserved memory that no thread has touched.
 class Reserved {
  public:
   explicit Reserved(uint64_t bytes) : bytes_(bytes) {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tiers/cache.h"
+// The calls of the cache, each handed to the part whose it is, and the pump that lets the parts go
+// on. The bodies of Cache lie here, so that cache.h knows nothing of the parts.
+#include "tiers/cache_impl.h"
 
 #include <fmt/format.h>
 
 #include "base/check.h"
-#include "tiers/cache_impl.h"
 
 namespace kvtier {
 Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, IndexSnapshot snapshot)
@@ -128,7 +129,7 @@ Result<CommitReply> Cache::Impl::Commit(SessionId session, PoolId pool_id,
   sessions.Publish(session, pool, request.block.index, index);
   state.AddPlace(pool, request.block.index);
   pool->blocks[request.block.index].since_ds = state.NowDs();
-  state.endless.Store(pool->namespace_id, request.hash);
+  state.infinite_cache.Store(pool->namespace_id, request.hash);
   if (request.checksum && !entry.in_host()) {
     state.commit_checksums[ArrivalKey(*pool, index)] = *request.checksum;
   }
