@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/byte_reader.h"
 #include "base/sha256.h"
 #include "protocol/limits.h"
@@ -16,9 +18,9 @@ constexpr uint16_t kModelVersion = 2;
 
 // Hit rule, replicated, dtype, layout, seven u32, the bytes of a state.
 constexpr size_t kGroupBytes = 4 + 7 * 4 + 8;
-// Magic, version, rank and size, three lengths or counts, the number of groups.
-constexpr size_t kLongestFixedPart = 4 + 2 + 2 * 4 + 3 * 2 + 1 + kMaxModelGroups * kGroupBytes;
-static_assert(kLongestFixedPart + 2 * kMaxModelNameBytes +
+// Magic, version, rank and size, four lengths or counts, the number of groups.
+constexpr size_t kLongestFixedPart = 4 + 2 + 2 * 4 + 4 * 2 + 1 + kMaxModelGroups * kGroupBytes;
+static_assert(kLongestFixedPart + 2 * kMaxModelNameBytes + kMaxHashRecipeBytes +
                   kMaxModelExtraCount * (4 + kMaxModelExtraKeyBytes + kMaxModelExtraValueBytes) <=
               wire::kMaxModelRecordBytes);
 
@@ -34,6 +36,30 @@ Status CheckText(const std::string& text, size_t max_bytes, bool may_be_empty, c
   return MakeError(ErrorCode::kInvalidArgument, fmt::format("bad_{}", noun),
                    fmt::format("{} bytes given; must be {} to {} bytes of printable UTF-8",
                                text.size(), may_be_empty ? 0 : 1, max_bytes));
+}
+
+// NAME/VERSION of few characters, so that two ways to write one recipe cannot look alike.
+bool IsHashRecipe(std::string_view text) {
+  const size_t slash = text.find('/');
+  if (text.size() > kMaxHashRecipeBytes || slash == 0 || slash == std::string_view::npos) {
+    return false;
+  }
+  const std::string_view name = text.substr(0, slash), version = text.substr(slash + 1);
+  const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
+  return std::ranges::all_of(name,
+                             [&](char c) {
+                               return (c >= 'a' && c <= 'z') || is_digit(c) || c == '-' ||
+                                      c == '_' || c == '.';
+                             }) &&
+         !version.empty() && version[0] != '0' && std::ranges::all_of(version, is_digit);
+}
+
+Status CheckHashRecipe(std::string_view text) {
+  if (IsHashRecipe(text)) return {};
+  return MakeError(ErrorCode::kInvalidArgument, "bad_hash_recipe",
+                   fmt::format("{} bytes given; must be NAME/VERSION, at most {} bytes: lower-case "
+                               "letters, digits, '-', '_', '.'; and a number from 1 on",
+                               text.size(), kMaxHashRecipeBytes));
 }
 
 Status CheckExtraCount(size_t count) {
@@ -176,6 +202,7 @@ uint64_t KvGroup::LayerBytes() const {
 Status ModelRecord::Validate() const {
   KVT_RETURN_IF_ERROR(CheckText(name, kMaxModelNameBytes, false, "name"));
   KVT_RETURN_IF_ERROR(CheckText(revision, kMaxModelNameBytes, true, "revision"));
+  KVT_RETURN_IF_ERROR(CheckHashRecipe(hash_recipe));
   KVT_RETURN_IF_ERROR(
       CheckRange(tensor_parallel_size, kMaxModelTensorParallelSize, "tensor_parallel_size"));
   if (tensor_parallel_rank >= tensor_parallel_size) {
@@ -202,6 +229,7 @@ std::vector<std::byte> ModelRecord::Encode() const {
   writer.Write(tensor_parallel_size);
   writer.WriteString(name);
   writer.WriteString(revision);
+  writer.WriteString(hash_recipe);
   writer.Write(static_cast<uint16_t>(extra.size()));
   for (const auto& [key, value] : extra) {
     writer.WriteString(key);
@@ -227,6 +255,7 @@ Result<ModelRecord> ModelRecord::Decode(std::span<const std::byte> bytes) {
   // Texts that are too long are Validate's to refuse; here only the input's end bounds them.
   record.name = reader.ReadString(UINT16_MAX);
   record.revision = reader.ReadString(UINT16_MAX);
+  record.hash_recipe = reader.ReadString(UINT16_MAX);
   const size_t extra_count = reader.Read<uint16_t>();
   KVT_RETURN_IF_ERROR(CheckExtraCount(extra_count));
   for (size_t i = 0; i < extra_count && reader.ok(); ++i) {

@@ -31,9 +31,13 @@ inline constexpr uint32_t kMaxModelWindowTokens = 1u << 24;
 inline constexpr uint32_t kMaxModelScaleBytes = 1024;
 inline constexpr uint64_t kMaxModelBlockBytes = uint64_t{1} << 30;
 inline constexpr size_t kMaxModelNameBytes = 256;
+inline constexpr size_t kMaxHashRecipeBytes = 64;
 inline constexpr size_t kMaxModelExtraCount = 32;
 inline constexpr size_t kMaxModelExtraKeyBytes = 64;
 inline constexpr size_t kMaxModelExtraValueBytes = 256;
+
+// How blocks are hashed for those who have no engine that does.
+inline constexpr std::string_view kDefaultHashRecipe = "vllm-sha256-cbor/2";
 
 // Values are part of the fingerprint and never change; new ones are appended.
 enum class KvDtype : uint8_t {
@@ -86,6 +90,10 @@ struct KvGroup {
 struct ModelRecord {
   std::string name;      // 1 to kMaxModelNameBytes bytes of printable UTF-8
   std::string revision;  // of the weights; may be empty
+  // Name and version of the recipe by which the blocks are hashed, NAME/VERSION: part of the
+  // identity, so that hashes of two recipes never meet. Any name will do for hashes that a client
+  // makes itself; those that the library makes are in block_hash.h.
+  std::string hash_recipe = std::string(kDefaultHashRecipe);
   uint32_t tensor_parallel_rank = 0;
   uint32_t tensor_parallel_size = 1;
   // Whatever else changes the bytes: rope, quantisation scales. Sorted by key, keys unique.
@@ -94,7 +102,7 @@ struct ModelRecord {
 
   friend bool operator==(const ModelRecord&, const ModelRecord&) = default;
 
-  // Errors: kInvalidArgument with a reason per field ("bad_name", "bad_layers", "bad_k_head_dim",
+  // Errors: kInvalidArgument with a reason per field ("bad_name", "bad_hash_recipe", "bad_layers",
   // "bad_tensor_parallel_rank", "bad_window_tokens", "bad_extra_key", ...; "too_many_extra",
   // "extra_not_sorted", "bad_group_count") and the bounds in the context; kUnsupported
   // "model_dtype", "model_layout", "model_hit_rule"; kLimitExceeded "block_too_large".

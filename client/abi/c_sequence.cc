@@ -6,8 +6,10 @@
 #include <cstring>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "client/abi/c_common.h"
 #include "protocol/block_hash.h"
@@ -16,23 +18,29 @@
 namespace kvtier::client {
 namespace {
 
-// What both kinds of options say about hashing.
-struct HashInput {
-  std::string seed = std::string(kDefaultHashSeed);
-  PromptIdentity identity;
-};
+std::optional<std::string> TextOf(const char* text) {
+  return text == nullptr ? std::nullopt : std::optional<std::string>(text);
+}
 
-template <typename Options>
-Result<HashInput> ToHashInput(const Options& options) {
-  KVT_RETURN_IF_ERROR(CheckArray(options.items, options.item_count, "options.items"));
-  HashInput input;
-  if (options.seed != nullptr) input.seed = options.seed;
-  if (options.lora != nullptr) input.identity.lora_name = options.lora;
-  if (options.cache_salt != nullptr) input.identity.cache_salt = options.cache_salt;
+// `given` may be null.
+Result<PromptIdentity> ToIdentity(const kvt_prompt_identity* given) {
+  if (given == nullptr) return PromptIdentity{};
+  KVT_RETURN_IF_ERROR(CheckStruct(given, "identity"));
+  KVT_RETURN_IF_ERROR(CheckArray(given->items, given->item_count, "identity.items"));
+  KVT_RETURN_IF_ERROR(
+      CheckArray(given->prompt_embeds, given->prompt_embed_count, "identity.prompt_embeds"));
+  const auto embeds = ToHashes(given->prompt_embeds, given->prompt_embed_count);
+  PromptIdentity identity{.seed = TextOf(given->seed),
+                          .lora_name = TextOf(given->lora),
+                          .lora_path = TextOf(given->lora_path),
+                          .cache_salt = TextOf(given->cache_salt),
+                          .extra_key = TextOf(given->extra_key),
+                          .media = {},
+                          .prompt_embeds = {embeds.begin(), embeds.end()}};
   uint64_t previous = 0;
-  for (size_t i = 0; i < options.item_count; ++i) {
-    const kvt_multimodal_item& item = options.items[i];
-    KVT_RETURN_IF_ERROR(CheckPointer(item.content_hash, "options.items.content_hash"));
+  for (size_t i = 0; i < given->item_count; ++i) {
+    const kvt_multimodal_item& item = given->items[i];
+    KVT_RETURN_IF_ERROR(CheckPointer(item.content_hash, "identity.items.content_hash"));
     const uint64_t max = std::numeric_limits<int64_t>::max();
     if (item.offset_tokens < previous || item.offset_tokens > max ||
         item.length_tokens > max - item.offset_tokens) {
@@ -41,37 +49,55 @@ Result<HashInput> ToHashInput(const Options& options) {
           fmt::format("item {}: {} tokens at {}", i, item.length_tokens, item.offset_tokens));
     }
     previous = item.offset_tokens;
-    input.identity.media.push_back({item.content_hash, item.offset_tokens, item.length_tokens});
+    identity.media.push_back({item.content_hash, item.offset_tokens, item.length_tokens});
   }
-  return input;
+  return identity;
 }
 
-Status HashBlocks(const kvt_hash_options* options, const uint32_t* tokens, size_t token_count,
-                  kvt_hash* hashes, size_t capacity) {
-  KVT_RETURN_IF_ERROR(CheckStruct(options, "options"));
-  KVT_RETURN_IF_ERROR(CheckArray(tokens, token_count, "tokens"));
-  if (options->block_tokens == 0 || options->block_tokens > kMaxModelBlockTokens) {
+// A hasher as the options say, which has hashed nothing yet.
+Result<BlockHasher> ToHasher(const kvt_hash_options& options) {
+  if (options.block_tokens == 0 || options.block_tokens > kMaxModelBlockTokens) {
     return MakeError(
         ErrorCode::kInvalidArgument, "bad_block_tokens",
-        fmt::format("{}, 1 to {} are possible", options->block_tokens, kMaxModelBlockTokens));
+        fmt::format("{}, 1 to {} are possible", options.block_tokens, kMaxModelBlockTokens));
   }
-  const size_t count = BlocksOf(token_count, options->block_tokens);
-  KVT_RETURN_IF_ERROR(CheckArray(hashes, count, "hashes"));
-  if (capacity < count) {
+  KVT_ASSIGN_OR_RETURN(
+      const HashRecipe recipe,
+      ParseHashRecipe(options.recipe == nullptr ? kDefaultHashRecipe : options.recipe));
+  KVT_ASSIGN_OR_RETURN(PromptIdentity identity, ToIdentity(options.identity));
+  KVT_RETURN_IF_ERROR(identity.CheckFor(recipe));
+  if (recipe == HashRecipe::kSglang1 && options.lookahead_tokens > 0) {
+    return MakeError(ErrorCode::kInvalidArgument, "bad_lookahead_tokens",
+                     fmt::format("{} does not look ahead", HashRecipeName(recipe)));
+  }
+  return BlockHasher(options.block_tokens, recipe, std::move(identity), options.lookahead_tokens);
+}
+
+Status HashBlocks(const kvt_hash_options* options, std::span<const uint32_t> tokens,
+                  kvt_hash* hashes, size_t capacity, size_t* count) {
+  KVT_RETURN_IF_ERROR(CheckStruct(options, "options"));
+  KVT_RETURN_IF_ERROR(CheckArray(tokens.data(), tokens.size(), "tokens"));
+  KVT_RETURN_IF_ERROR(CheckPointer(count, "count"));
+  *count = 0;
+  KVT_ASSIGN_OR_RETURN(BlockHasher hasher, ToHasher(*options));
+  hasher.Extend(tokens);
+  std::vector<BlockHash> all = hasher.hashes();
+  const std::span<const uint32_t> rest = tokens.subspan(all.size() * options->block_tokens);
+  if (options->lookahead_tokens == 0 && !rest.empty()) {
+    all.push_back(hasher.HashAfter(all.size(), rest));
+  }
+  const size_t embeds = options->identity == nullptr ? 0 : options->identity->prompt_embed_count;
+  if (embeds > 0 && embeds != all.size()) {
+    return MakeError(ErrorCode::kInvalidArgument, "bad_prompt_embeds",
+                     fmt::format("{} for {} blocks", embeds, all.size()));
+  }
+  KVT_RETURN_IF_ERROR(CheckArray(hashes, all.size(), "hashes"));
+  if (capacity < all.size()) {
     return MakeError(ErrorCode::kInvalidArgument, "capacity_too_small",
-                     fmt::format("{} of {}", capacity, count));
+                     fmt::format("{} of {}", capacity, all.size()));
   }
-  KVT_ASSIGN_OR_RETURN(HashInput input, ToHashInput(*options));
-  BlockHasher hasher(options->block_tokens, RootHash(input.seed), std::move(input.identity));
-  const std::span<const uint32_t> all(tokens, token_count);
-  hasher.Extend(all);
-  const size_t full = hasher.hashes().size();
-  if (full > 0) std::memcpy(hashes, hasher.hashes().data(), full * sizeof(kvt_hash));
-  if (full < count) {
-    const BlockHash partial_block =
-        hasher.HashPartialBlock(all.subspan(full * options->block_tokens));
-    std::memcpy(hashes + full, &partial_block, sizeof(partial_block));
-  }
+  if (!all.empty()) std::memcpy(hashes, all.data(), all.size() * sizeof(kvt_hash));
+  *count = all.size();
   return {};
 }
 
@@ -86,9 +112,8 @@ Result<SequenceOptions> ToOptions(const kvt_sequence_options* given, const Conne
     return MakeError(ErrorCode::kInvalidArgument, "bad_retention",
                      fmt::format("{}", options.retention));
   }
-  KVT_ASSIGN_OR_RETURN(HashInput input, ToHashInput(options));
-  SequenceOptions result{.seed = std::move(input.seed),
-                         .identity = std::move(input.identity),
+  KVT_ASSIGN_OR_RETURN(PromptIdentity identity, ToIdentity(options.identity));
+  SequenceOptions result{.identity = std::move(identity),
                          .leave_tokens = options.leave_tokens,
                          .reserve_tokens = options.reserve_tokens,
                          .retention = static_cast<RetentionClass>(options.retention),
@@ -196,16 +221,22 @@ namespace client = kvtier::client;
 
 extern "C" {
 
+void kvt_prompt_identity_init(kvt_prompt_identity* identity) {
+  *identity = kvt_prompt_identity{};
+  identity->size = sizeof(*identity);
+}
+
 void kvt_hash_options_init(kvt_hash_options* options) {
   *options = kvt_hash_options{};
   options->size = sizeof(*options);
-  options->block_tokens = kvtier::ModelRecord().block_tokens;
+  options->block_tokens = kvtier::KvGroup().block_tokens;
 }
 
 kvt_status kvt_hash_blocks(const kvt_hash_options* options, const uint32_t* tokens,
-                           size_t token_count, kvt_hash* hashes, size_t hashes_capacity) {
-  return client::Guard(
-      [&] { return client::HashBlocks(options, tokens, token_count, hashes, hashes_capacity); });
+                           size_t token_count, kvt_hash* hashes, size_t capacity, size_t* count) {
+  return client::Guard([&] {
+    return client::HashBlocks(options, {tokens, token_count}, hashes, capacity, count);
+  });
 }
 
 void kvt_sequence_options_init(kvt_sequence_options* options) {

@@ -45,8 +45,9 @@ Status CheckGeometry(const wire::AttachReply& reply, uint64_t block_bytes) {
 }  // namespace
 
 Result<std::shared_ptr<const Attachment>> Attachment::Open(
-    std::shared_ptr<DaemonSession> session, const wire::Attach& request, uint64_t block_bytes,
-    uint32_t block_tokens, const std::shared_ptr<PoolMapping>& known, Deadline deadline) {
+    std::shared_ptr<DaemonSession> session, const wire::Attach& request, ModelRecord record,
+    const std::shared_ptr<PoolMapping>& known, Deadline deadline) {
+  const uint64_t block_bytes = record.groups[request.group].BlockBytes();
   UniqueFd fd;
   Channel& channel = session->channel();
   KVT_ASSIGN_OR_RETURN(
@@ -66,8 +67,8 @@ Result<std::shared_ptr<const Attachment>> Attachment::Open(
   attachment->session_ = std::move(session);
   attachment->pool_ = reply.pool;
   attachment->blocks_ = reply.blocks;
-  attachment->block_bytes_ = block_bytes;
-  attachment->block_tokens_ = block_tokens;
+  attachment->record_ = std::move(record);
+  attachment->group_ = request.group;
   return attachment;
 }
 

@@ -17,6 +17,7 @@
 #include "client/core/pool_mapping.h"
 #include "client/core/unix_socket.h"
 #include "protocol/messages.h"
+#include "protocol/model_record.h"
 
 namespace kvtier::client {
 
@@ -32,12 +33,13 @@ struct EntryOutcome {
 // what was acquired here is lost with it.
 class Attachment {
  public:
-  // Attaches over `session`. `known` (may be null) is the mapping of this pool's last attachment
-  // and is used again if it is the same memory. Errors: the daemon's; kUnavailable; kTimeout;
-  // kCorrupt, kIoError from mapping.
+  // Attaches over `session` to the pool of `request.group`, one of the model that `record`
+  // describes. `known` (may be null) is the mapping of this pool's last attachment and is used
+  // again if it is the same memory. Errors: the daemon's; kUnavailable; kTimeout; kCorrupt,
+  // kIoError from mapping.
   [[nodiscard]] static Result<std::shared_ptr<const Attachment>> Open(
-      std::shared_ptr<DaemonSession> session, const wire::Attach& request, uint64_t block_bytes,
-      uint32_t block_tokens, const std::shared_ptr<PoolMapping>& known, Deadline deadline);
+      std::shared_ptr<DaemonSession> session, const wire::Attach& request, ModelRecord record,
+      const std::shared_ptr<PoolMapping>& known, Deadline deadline);
 
   // Differs between any two attachments of this process, never 0.
   [[nodiscard]] uint64_t id() const { return id_; }
@@ -45,8 +47,10 @@ class Attachment {
   [[nodiscard]] const std::shared_ptr<PoolMapping>& mapping() const { return mapping_; }
   [[nodiscard]] PoolId pool_id() const { return pool_; }
   [[nodiscard]] uint32_t blocks() const { return blocks_; }
-  [[nodiscard]] uint64_t block_bytes() const { return block_bytes_; }
-  [[nodiscard]] uint32_t block_tokens() const { return block_tokens_; }
+  [[nodiscard]] const ModelRecord& record() const { return record_; }
+  [[nodiscard]] const KvGroup& group() const { return record_.groups[group_]; }
+  [[nodiscard]] uint64_t block_bytes() const { return group().BlockBytes(); }
+  [[nodiscard]] uint32_t block_tokens() const { return group().block_tokens; }
   // Whether the session still stands; takes in what has arrived.
   [[nodiscard]] bool Alive() const { return session_->channel().Poll(); }
 
@@ -94,8 +98,8 @@ class Attachment {
   std::shared_ptr<PoolMapping> mapping_;
   PoolId pool_;
   uint32_t blocks_ = 0;
-  uint64_t block_bytes_ = 0;
-  uint32_t block_tokens_ = 0;
+  ModelRecord record_;
+  uint32_t group_ = 0;  // of the record's groups
 };
 
 }  // namespace kvtier::client

@@ -144,7 +144,8 @@ Result<wire::LookupReply> LookUpGroups(std::span<const GroupRequest> groups,
     request.parts.push_back({group.attachment->pool_id(), group.hashes});
     asks |= !group.hashes.empty();
   }
-  if (!asks) return wire::LookupReply{.prefixes = {}, .parts = {groups.size(), {}}};
+  if (!asks) return wire::LookupReply{
+        .prefixes = {}, .parts = std::vector<wire::LookupReply::Part>(groups.size())};
   const auto check = [&](const wire::LookupReply& reply) -> Status {
     bool fits = reply.parts.size() == groups.size();
     for (size_t i = 0; fits && i < groups.size(); ++i) {

@@ -86,10 +86,9 @@ Status Pool::Attach(const std::shared_ptr<DaemonSession>& session) {
   const wire::Attach request{
       .model = wire_model, .group = group_, .device = device, .pool_bytes = pool_bytes_};
   const std::shared_ptr<PoolMapping> known = latest_ ? latest_->mapping() : nullptr;
-  KVT_ASSIGN_OR_RETURN(std::shared_ptr<const Attachment> attachment,
-                       Attachment::Open(session, request, model.groups[group_].block_bytes,
-                                        model.record.groups[group_].block_tokens, known,
-                                        connection_->RequestDeadline()));
+  KVT_ASSIGN_OR_RETURN(
+      std::shared_ptr<const Attachment> attachment,
+      Attachment::Open(session, request, model.record, known, connection_->RequestDeadline()));
   const std::lock_guard lock(mutex_);
   latest_ = std::move(attachment);
   if (known != latest_->mapping()) {

@@ -4,21 +4,9 @@
 #include <algorithm>
 
 namespace kvtier::client {
-namespace {
 
-// The hash of the block that follows `full_blocks` full ones and has these tokens.
-BlockHash HashBehind(const BlockHasher& hasher, const BlockHash& root, size_t full_blocks,
-                     std::span<const uint32_t> tokens) {
-  const uint64_t first = full_blocks * hasher.block_tokens();
-  const BlockHash& parent = full_blocks == 0 ? root : hasher.hashes()[full_blocks - 1];
-  return HashBlock(parent, tokens, hasher.identity().KeysOf(first, first + tokens.size()));
-}
-
-}  // namespace
-
-PrefixPlan PrefixPlan::Make(const BlockHasher& hasher, const BlockHash& root,
-                            std::span<const uint32_t> tokens, uint64_t leave_tokens,
-                            uint64_t reserve_tokens, size_t max_hashes) {
+PrefixPlan PrefixPlan::Make(const BlockHasher& hasher, std::span<const uint32_t> tokens,
+                            uint64_t leave_tokens, uint64_t reserve_tokens, size_t max_hashes) {
   const uint32_t block_tokens = hasher.block_tokens();
   PrefixPlan plan;
   plan.usable_tokens = tokens.size() > leave_tokens ? tokens.size() - leave_tokens : 0;
@@ -35,7 +23,7 @@ PrefixPlan PrefixPlan::Make(const BlockHasher& hasher, const BlockHash& root,
   }
   const std::span<const uint32_t> behind = tokens.subspan(last_block * block_tokens);
   for (size_t length = std::min<size_t>(behind.size(), block_tokens); length > 0; --length) {
-    plan.partial_blocks.push_back(HashBehind(hasher, root, last_block, behind.first(length)));
+    plan.partial_blocks.push_back(hasher.HashAfter(last_block, behind.first(length)));
     plan.partial_tokens.push_back(static_cast<uint16_t>(length));
   }
   // A block that is only used in part is replaced by a copy.

@@ -25,10 +25,10 @@ struct PrefixPlan {
   // Private blocks that are needed even if everything is found, `reserve_tokens` included.
   uint32_t new_blocks = 0;
 
-  // `hasher` has hashed `tokens`, starting from `root`. At most `max_hashes` blocks are asked for.
-  [[nodiscard]] static PrefixPlan Make(const BlockHasher& hasher, const BlockHash& root,
-                                       std::span<const uint32_t> tokens, uint64_t leave_tokens,
-                                       uint64_t reserve_tokens, size_t max_hashes);
+  // `hasher` has hashed `tokens`. At most `max_hashes` blocks are asked for.
+  [[nodiscard]] static PrefixPlan Make(const BlockHasher& hasher, std::span<const uint32_t> tokens,
+                                       uint64_t leave_tokens, uint64_t reserve_tokens,
+                                       size_t max_hashes);
 };
 
 // Blocks of `block_tokens` that `tokens` tokens take.

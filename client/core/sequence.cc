@@ -18,11 +18,11 @@ Error LostIfUnavailable(Error error) {
 
 }  // namespace
 
-Sequence::Sequence(std::shared_ptr<const Attachment> attachment, SequenceOptions options)
+Sequence::Sequence(std::shared_ptr<const Attachment> attachment, SequenceOptions options,
+                   BlockHasher hasher)
     : attachment_(std::move(attachment)),
       options_(std::move(options)),
-      root_(RootHash(options_.seed)),
-      hasher_(attachment_->block_tokens(), root_, options_.identity) {}
+      hasher_(std::move(hasher)) {}
 
 Sequence::~Sequence() {
   std::vector<BlockHandle> held = std::move(blocks_);
@@ -33,7 +33,19 @@ Sequence::~Sequence() {
 Result<std::unique_ptr<Sequence>> Sequence::Open(std::shared_ptr<const Attachment> attachment,
                                                  SequenceOptions options,
                                                  std::span<const uint32_t> tokens) {
-  std::unique_ptr<Sequence> sequence(new Sequence(std::move(attachment), std::move(options)));
+  if (!attachment->record().IsPlain()) {
+    return MakeError(ErrorCode::kUnsupported, "sequence_of_groups",
+                     "sequences are of models whose one group is found by all of its blocks");
+  }
+  KVT_ASSIGN_OR_RETURN(const HashRecipe recipe, ParseHashRecipe(attachment->record().hash_recipe));
+  KVT_RETURN_IF_ERROR(options.identity.CheckFor(recipe));
+  if (!options.identity.prompt_embeds.empty()) {
+    return MakeError(ErrorCode::kInvalidArgument, "bad_prompt_embeds",
+                     "a sequence grows by tokens: hash its blocks with kvt_hash_blocks");
+  }
+  BlockHasher hasher(attachment->block_tokens(), recipe, std::exchange(options.identity, {}));
+  std::unique_ptr<Sequence> sequence(
+      new Sequence(std::move(attachment), std::move(options), std::move(hasher)));
   sequence->tokens_.assign(tokens.begin(), tokens.end());
   sequence->hasher_.Extend(sequence->tokens_);
   KVT_RETURN_IF_ERROR(sequence->AcquirePrefix());
@@ -42,7 +54,7 @@ Result<std::unique_ptr<Sequence>> Sequence::Open(std::shared_ptr<const Attachmen
 
 Status Sequence::AcquirePrefix() {
   const PrefixPlan plan =
-      PrefixPlan::Make(hasher_, root_, tokens_, options_.leave_tokens, options_.reserve_tokens,
+      PrefixPlan::Make(hasher_, tokens_, options_.leave_tokens, options_.reserve_tokens,
                        attachment_->session()->limits().max_hashes);
   const uint32_t new_blocks = std::min(plan.new_blocks, MaxNewBlocks());
   KVT_ASSIGN_OR_RETURN(const AcquiredPart reply,
@@ -234,7 +246,7 @@ wire::CommitItem Sequence::ItemOf(size_t block, uint16_t tokens) const {
   item.hash =
       block < hasher_.hashes().size()
           ? hasher_.hashes()[block]
-          : hasher_.HashPartialBlock(std::span(tokens_).subspan(block * block_tokens(), tokens));
+          : hasher_.HashAfter(block, std::span(tokens_).subspan(block * block_tokens(), tokens));
   return item;
 }
 
@@ -254,9 +266,8 @@ Result<std::unique_ptr<Sequence>> Sequence::Fork() {
   KVT_RETURN_IF_ERROR(CheckReady());
   SequenceOptions options = options_;
   options.reserve_tokens = 0;
-  std::unique_ptr<Sequence> fork(new Sequence(attachment_, std::move(options)));
+  std::unique_ptr<Sequence> fork(new Sequence(attachment_, std::move(options), hasher_));
   fork->tokens_ = tokens_;
-  fork->hasher_ = hasher_;
   if (const Status shared = fork->ShareBlocksOf(*this); !shared) {
     return tl::unexpected(LostIfUnavailable(shared.error()));
   }

@@ -27,8 +27,7 @@ using BlockCopier =
     std::function<bool(uint64_t target_offset, uint64_t source_offset, uint64_t bytes)>;
 
 struct SequenceOptions {
-  std::string seed = std::string(kDefaultHashSeed);
-  PromptIdentity identity;
+  PromptIdentity identity;  // without prompt_embeds: a sequence grows
   uint64_t leave_tokens = 1;
   uint64_t reserve_tokens = 0;
   RetentionClass retention = RetentionClass::kExtended;
@@ -40,6 +39,8 @@ struct SequenceOptions {
 // attachment is lost.
 class Sequence {
  public:
+  // Hashes by the model's recipe. Errors: those of ParseHashRecipe and PromptIdentity::CheckFor;
+  // kInvalidArgument "bad_prompt_embeds"; those of Attachment::Acquire.
   [[nodiscard]] static Result<std::unique_ptr<Sequence>> Open(
       std::shared_ptr<const Attachment> attachment, SequenceOptions options,
       std::span<const uint32_t> tokens);
@@ -69,7 +70,8 @@ class Sequence {
   [[nodiscard]] const Attachment& attachment() const { return *attachment_; }
 
  private:
-  Sequence(std::shared_ptr<const Attachment> attachment, SequenceOptions options);
+  Sequence(std::shared_ptr<const Attachment> attachment, SequenceOptions options,
+           BlockHasher hasher);
 
   [[nodiscard]] Status AcquirePrefix();
   // Takes over what an acquire brought: the prefix that is kept, and the block to copy from.
@@ -103,7 +105,6 @@ class Sequence {
 
   const std::shared_ptr<const Attachment> attachment_;
   const SequenceOptions options_;
-  const BlockHash root_;
   std::vector<uint32_t> tokens_;
   BlockHasher hasher_;
 

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Acquire, commit, release and asking about blocks, on a real daemon."""
 
+import dataclasses
 import unittest
 
 import numpy as np
 
 import kvtier
-from harness.daemon_test_case import BLOCK_BYTES, BLOCK_TOKENS, DaemonTestCase, prompt
+from harness.daemon_test_case import BLOCK_BYTES, BLOCK_TOKENS, RECORD, DaemonTestCase, prompt
 from kvtier import Miss, Presence, Status, Tier
 
 
@@ -110,6 +111,28 @@ class BlocksTest(DaemonTestCase):
         ):
             with self.subTest(identity), pool.acquire(tokens=tokens, identity=identity) as got:
                 self.assertEqual(got.hits, [])
+
+    def test_models_that_differ_in_their_recipe_alone_share_nothing(self):
+        connection = self.connect()
+        pool, other = (
+            connection.attach(connection.register_model(record), pool_bytes=1 << 18)
+            for record in (RECORD, dataclasses.replace(RECORD, hash_recipe="vllm-sha256-cbor/1"))
+        )
+        hashes = self.commit_prefix(pool, prompt(blocks=2), fill=1)
+        self.assertEqual(pool.lookup(hashes), [Presence.POOL] * 2)
+        self.assertEqual(other.lookup(hashes), [Presence(0)] * 2)
+        with other.acquire(hashes) as got:
+            self.assertEqual(got.hits, [])
+
+    def test_tokens_are_hashed_by_the_models_recipe(self):
+        pool = self.attach(dataclasses.replace(RECORD, hash_recipe="sglang/1"))
+        tokens = prompt(blocks=2)
+        hashes = self.commit_prefix(pool, tokens, fill=1)
+        self.assertEqual(hashes, kvtier.hash_blocks(tokens, recipe="sglang/1"))
+        with pool.acquire(tokens=tokens) as got:
+            self.assertEqual(len(got.hits), 2)
+        with pool.open_sequence(tokens, leave_tokens=0) as sequence:
+            self.assertEqual(sequence.cached_tokens, 32)
 
     def test_a_block_committed_twice_is_kept_once(self):
         pool = self.attach()

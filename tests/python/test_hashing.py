@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Block hashes against the cases that were computed without any of the project's code."""
 
+import hashlib
 import json
 import unittest
 
@@ -8,7 +9,6 @@ import numpy as np
 
 import kvtier
 from harness.paths import SOURCE
-from kvtier import hashing
 
 
 def identity_of(case):
@@ -22,6 +22,26 @@ def identity_of(case):
     )
 
 
+def cbor(value):
+    """Canonical CBOR (RFC 8949, 4.2.1) of what hashes are made of."""
+    if value is None:
+        return b"\xf6"
+    if isinstance(value, int):
+        major, number = (0, value) if value >= 0 else (1, -1 - value)
+        payload = b""
+    elif isinstance(value, (str, bytes)):
+        payload = value.encode() if isinstance(value, str) else value
+        major, number = (3 if isinstance(value, str) else 2), len(payload)
+    else:
+        payload = b"".join(map(cbor, value))
+        major, number = 4, len(value)
+    if number < 24:
+        return bytes([major << 5 | number]) + payload
+    size = next(size for size in (1, 2, 4, 8) if number < 1 << 8 * size)
+    head = bytes([major << 5 | 23 + size.bit_length()]) + number.to_bytes(size, "big")
+    return head + payload
+
+
 class HashingTest(unittest.TestCase):
     def test_every_known_case_has_its_hashes(self):
         text = (SOURCE / "tests/data/block_hash_more.json").read_text()
@@ -31,7 +51,12 @@ class HashingTest(unittest.TestCase):
             if identity is None or not case["tokens"] or "\0" in (identity.cache_salt or ""):
                 continue
             with self.subTest(case["name"]):
-                hashes = kvtier.hash_blocks(case["tokens"], case["block_tokens"], identity)
+                hashes = kvtier.hash_blocks(
+                    case["tokens"],
+                    case["block_tokens"],
+                    identity,
+                    recipe="vllm-sha256-cbor/1",
+                )
                 self.assertEqual([one.hex() for one in hashes], case["block_hashes"])
                 tried += 1
         self.assertGreater(tried, 25)
@@ -74,18 +99,37 @@ class HashingTest(unittest.TestCase):
         self.assertEqual(first[0], first[1])
         self.assertNotEqual(second[0], second[1])
 
-    def test_the_library_and_the_package_hash_alike(self):
-        items = [kvtier.MultimodalItem("ab" * 32, 3, 40), kvtier.MultimodalItem("ü", 45, 2)]
+    def test_the_library_hashes_what_cbor_in_python_hashes(self):
         tokens = [*range(40), 1 << 31, 255, 256, 65535, 65536, 5, 6, 7, 8, 9]
-        for given in (
-            {},
-            {"seed": "", "lora": "", "cache_salt": ""},
-            {"seed": "7", "lora": "sql", "cache_salt": "söl", "items": items},
+        items = [kvtier.MultimodalItem("ab" * 32, 3, 40), kvtier.MultimodalItem("ü", 45, 2)]
+        given = {"seed": "7", "lora": "sql", "cache_salt": "söl", "items": items}
+        first = [("lora", "sql", ""), ("mm", "ab" * 32, 3), ("cache_salt", "söl")]
+        for fields, seed, keys in (
+            ({}, "vllm-none-hash", [None] * 4),
+            ({"seed": "", "lora": "", "cache_salt": ""}, "", [None] * 4),
+            (
+                given,
+                "7",
+                [
+                    first,
+                    [("lora", "sql", ""), ("mm", "ab" * 32, -13)],
+                    [("lora", "sql", ""), ("mm", "ab" * 32, -29), ("mm", "ü", 13)],
+                    [("lora", "sql", "")],
+                ],
+            ),
         ):
-            identity = kvtier.PromptIdentity(**given)
-            array = np.array(tokens, np.uint32)
-            made = hashing._vllm_hashes(array, 16, identity, kvtier.RECIPES[0], 0)
-            self.assertEqual(made, kvtier.hash_blocks(tokens, 16, identity))
+            expected = [hashlib.sha256(cbor(seed)).digest()]
+            for block in range(4):
+                content = [expected[-1], tokens[block * 16 : block * 16 + 16], keys[block]]
+                expected.append(hashlib.sha256(cbor(content)).digest())
+            identity = kvtier.PromptIdentity(**fields)
+            self.assertEqual(kvtier.hash_blocks(tokens, 16, identity), expected[1:])
+
+    def test_those_without_an_engine_hash_by_the_recipe_that_tags_its_keys(self):
+        self.assertEqual(kvtier.ModelRecord("m", 1, 1, 8, 8).hash_recipe, "vllm-sha256-cbor/2")
+        salted = kvtier.PromptIdentity(cache_salt="s")
+        tagged = kvtier.hash_blocks([1], identity=salted, recipe="vllm-sha256-cbor/2")
+        self.assertEqual(kvtier.hash_blocks([1], identity=salted), tagged)
 
     def test_what_a_recipe_does_not_hash_is_refused_by_name(self):
         for recipe, name, value in (

@@ -26,9 +26,8 @@ struct LookupArguments {
   std::vector<std::string> hashes;
   std::string tokens_path;
   uint32_t block_tokens = 16;
-  std::string seed = std::string(kDefaultHashSeed);
-  std::string salt;
-  std::string lora;
+  std::string recipe = std::string(kDefaultHashRecipe);
+  PromptIdentity identity;
 };
 
 struct LookedUp {
@@ -72,10 +71,9 @@ Result<std::vector<uint32_t>> ParseTokens(std::string text) {
 Result<std::vector<std::string>> HashTokens(const LookupArguments& arguments) {
   KVT_ASSIGN_OR_RETURN(std::string text, ReadAll(arguments.tokens_path));
   KVT_ASSIGN_OR_RETURN(const std::vector<uint32_t> tokens, ParseTokens(std::move(text)));
-  PromptIdentity identity;
-  identity.lora_name = arguments.lora;
-  identity.cache_salt = arguments.salt;
-  BlockHasher hasher(arguments.block_tokens, RootHash(arguments.seed), identity);
+  KVT_ASSIGN_OR_RETURN(const HashRecipe recipe, ParseHashRecipe(arguments.recipe));
+  KVT_RETURN_IF_ERROR(arguments.identity.CheckFor(recipe));
+  BlockHasher hasher(arguments.block_tokens, recipe, arguments.identity);
   hasher.Extend(tokens);
   if (hasher.hashes().empty()) {
     return MakeError(
@@ -166,15 +164,27 @@ void AddLookupCommand(CLI::App* app, CommandContext* context) {
       ->check(CLI::Range(uint32_t{1}, kMaxModelBlockTokens))
       ->type_name("N")
       ->capture_default_str();
-  command->add_option("--seed", arguments->seed, "What the engine's hashes begin with.")
-      ->type_name("TEXT")
+  command
+      ->add_option("--recipe", arguments->recipe,
+                   "How the engine hashes: vllm-sha256-cbor/1, /2 (vLLM from 0.31 on) or sglang/1.")
+      ->type_name("NAME")
       ->capture_default_str();
-  command->add_option("--salt", arguments->salt, "The request's cache salt.")->type_name("TEXT");
-  command->add_option("--lora", arguments->lora, "The request's LoRA.")->type_name("NAME");
+  PromptIdentity& identity = arguments->identity;
+  command
+      ->add_option("--seed", identity.seed,
+                   "What vLLM's hashes begin with, vllm-none-hash if absent.")
+      ->type_name("TEXT");
+  command->add_option("--salt", identity.cache_salt, "The request's cache salt.")
+      ->type_name("TEXT");
+  command->add_option("--lora", identity.lora_name, "The request's LoRA.")->type_name("NAME");
+  command->add_option("--lora-path", identity.lora_path, "Its path, which /2 hashes with the name.")
+      ->type_name("PATH");
+  command->add_option("--extra-key", identity.extra_key, "The request's extra key, of sglang/1.")
+      ->type_name("TEXT");
   AddNamespaceOptions(command, &arguments->selection);
   command->footer(
       "Ends with 0 if all blocks are cached, 8 if some are, 4 if none is. Tokens are hashed as\n"
-      "vLLM's sha256_cbor hashes them.\n"
+      "--recipe says, which must be the one that the engine registered its model with.\n"
       "Example:\n"
       "  echo '[1, 2, 3, 4]' | kvtierctl lookup --tokens - --block-tokens 4");
   command->callback([arguments, context] { Lookup(*arguments, context); });

@@ -38,11 +38,7 @@ typedef int32_t (*kvt_copy_block)(void* user, uint64_t target_offset, uint64_t s
 
 typedef struct kvt_sequence_options {
   size_t size;
-  const char* seed; /* as in kvt_hash_options, like the next four */
-  const char* lora;
-  const char* cache_salt;
-  const kvt_multimodal_item* items; /* read at open only */
-  size_t item_count;
+  const kvt_prompt_identity* identity; /* NULL: tokens alone; read at open only */
   uint32_t leave_tokens;   /* at least so many tokens are left to compute; default 1, because an
                               engine needs the logits of the last one */
   uint32_t reserve_tokens; /* room to append without another round trip; default 0 */
@@ -55,9 +51,10 @@ typedef struct kvt_sequence_options {
 } kvt_sequence_options;
 KVT_API void kvt_sequence_options_init(kvt_sequence_options* options);
 
-/* Opens a sequence with its first tokens (possibly none). `pool` must outlive it. `options` may be
- * NULL. Errors as of kvt_acquire; in particular KVT_UNAVAILABLE (compute without the cache) and
- * KVT_RESOURCE_EXHAUSTED (nothing is held). */
+/* Opens a sequence with its first tokens (possibly none), hashed by the model's recipe. `pool` must
+ * outlive it. `options` may be NULL. Errors as of kvt_acquire; KVT_INVALID_ARGUMENT (the model's
+ * recipe is not one of KVT_HASH_*, or does not hash what `identity` has); in particular
+ * KVT_UNAVAILABLE (compute without the cache) and KVT_RESOURCE_EXHAUSTED (nothing is held). */
 KVT_API kvt_status kvt_sequence_open(kvt_pool* pool, const kvt_sequence_options* options,
                                      const uint32_t* tokens, size_t token_count,
                                      kvt_sequence** sequence);

@@ -11,6 +11,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from . import _library, _native
 from ._library import abi
 from .errors import Status, check, error_of, invalid
+from .hashing import DEFAULT_RECIPE
 from .types import DType
 
 
@@ -20,8 +21,10 @@ class ModelRecord:
 
     name: required. revision: of the weights. kv_heads: stored by this tensor-parallel rank.
     v_head_dim: 0 for one tensor without values beside the keys, as in a latent (MLA) cache.
-    block_tokens: tokens of a full block. extra: whatever else changes the bytes (rope,
-    quantization), texts by unique keys.
+    block_tokens: tokens of a full block. hash_recipe: name and version of how its blocks are
+    hashed; one of RECIPES, by which sequences and Pool.acquire(tokens=...) hash then, or any other
+    for hashes of the engine's own. extra: whatever else changes the bytes (rope, quantization),
+    texts by unique keys.
     """
 
     name: str
@@ -34,6 +37,7 @@ class ModelRecord:
     revision: str = ""
     tensor_parallel_rank: int = 0
     tensor_parallel_size: int = 1
+    hash_recipe: str = DEFAULT_RECIPE
     extra: Mapping[str, str] = field(default_factory=dict)
 
     def layout(self) -> Layout:
@@ -83,6 +87,7 @@ def to_abi(record: ModelRecord) -> Any:
     _library.load().kvt_model_record_init(ctypes.byref(result))
     result.name = _native.text(record.name, "name")
     result.revision = _native.text(record.revision, "revision")
+    result.hash_recipe = _native.text(record.hash_recipe, "hash_recipe")
     for name in (
         "layers",
         "kv_heads",

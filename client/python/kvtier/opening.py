@@ -15,7 +15,7 @@ from ._library import abi
 from ._native import Handle, Tokens
 from .blocks import Blocks
 from .errors import Status, error_of, invalid, last_error
-from .hashing import PromptIdentity, fill_identity
+from .hashing import PromptIdentity, identity_to_abi
 from .memory import AttachedPool, PoolMemory
 from .sequence import Copier, CopyFunction, Sequence, SequenceInfo
 from .types import Miss, Retention
@@ -43,7 +43,8 @@ def open_sequence(pool: AttachedPool, settings: SequenceSettings, tokens: Tokens
 def _options(settings: SequenceSettings, copier: Copier | None) -> Any:
     options = abi.kvt_sequence_options()
     _library.load().kvt_sequence_options_init(ctypes.byref(options))
-    fill_identity(options, settings.identity)
+    options.kept = identity_to_abi(settings.identity)
+    options.identity = ctypes.addressof(options.kept)
     for name in ("leave_tokens", "reserve_tokens"):
         setattr(options, name, _native.unsigned(getattr(settings, name), 32, name))
     options.retention = settings.retention

@@ -25,7 +25,7 @@ from .blocks import (
 )
 from .cuda import stream_pointer
 from .errors import Status, check, check_available, invalid
-from .hashing import RECIPES, PromptIdentity, hash_blocks
+from .hashing import PromptIdentity, hash_blocks
 from .memory import AttachedPool
 from .model import Model
 from .opening import SequenceSettings, open_sequence
@@ -59,15 +59,15 @@ class Pool(AttachedPool):
         tokens: Tokens,
         identity: PromptIdentity | None = None,
         *,
-        recipe: str = RECIPES[0],
         lookahead_tokens: int = 0,
     ) -> list[bytes]:
-        """kvtier.hash_blocks with the model's block_tokens."""
+        """kvtier.hash_blocks with the model's block_tokens and hash_recipe."""
+        record = self._model.record
         return hash_blocks(
             tokens,
-            self._model.record.block_tokens,
+            record.block_tokens,
             identity,
-            recipe=recipe,
+            recipe=record.hash_recipe,
             lookahead_tokens=lookahead_tokens,
         )
 
@@ -86,7 +86,7 @@ class Pool(AttachedPool):
 
         hashes: of the sequence's full blocks, from block 0. partial_blocks: hashes of partial
         blocks that would do after all of `hashes`, longest first. Or tokens, with identity: hashed
-        here, the block of the remaining tokens being the only partial one. new_blocks: how many
+        here by the model's recipe, the block of the remaining tokens being the only partial one. new_blocks: how many
         private blocks to allocate, all of them or the call fails. in_layers: what is in host memory
         comes layer by layer, layer 0 of all blocks first; see wait_layers.
 
@@ -308,8 +308,8 @@ class Pool(AttachedPool):
         retention: Retention = Retention.EXTENDED,
         copy: CopyFunction | None = None,
     ) -> Sequence:
-        """Opens a sequence with its first tokens: hashes them, references their longest cached
-        prefix and reserves blocks for the rest.
+        """Opens a sequence with its first tokens: hashes them by the model's recipe, references
+        their longest cached prefix and reserves blocks for the rest.
 
         leave_tokens: at least so many are left to compute; an engine needs the logits of the last.
         reserve_tokens: room to append without another round trip. retention: of the blocks that the

@@ -67,35 +67,36 @@ TEST(CApi, LayoutFollowsFromTheRecord) {
   kvt_model_record record;
   kvt_model_record_init(&record);
   record.name = "llama";
-  record.layers = 32;
-  record.kv_heads = 8;
-  record.k_head_dim = 128;
-  record.v_head_dim = 128;
+  record.groups[0].layers = 32;
+  record.groups[0].kv_heads = 8;
+  record.groups[0].k_head_dim = 128;
+  record.groups[0].v_head_dim = 128;
   kvt_layout layout{};
   layout.size = sizeof(layout);
-  ASSERT_EQ(kvt_layout_of(&record, &layout), KVT_OK);
+  ASSERT_EQ(kvt_layout_of(&record, 0, &layout), KVT_OK);
   EXPECT_EQ(layout.block_stride, 2u << 20);
   EXPECT_EQ(layout.layer_stride, 64u << 10);
-  record.layers = 0;
-  EXPECT_EQ(kvt_layout_of(&record, &layout), KVT_INVALID_ARGUMENT);
-  record.layers = 1;
-  record.dtype = 77;
-  EXPECT_EQ(kvt_layout_of(&record, &layout), KVT_UNSUPPORTED);
+  record.groups[0].layers = 0;
+  EXPECT_EQ(kvt_layout_of(&record, 0, &layout), KVT_INVALID_ARGUMENT);
+  record.groups[0].layers = 1;
+  record.groups[0].dtype = 77;
+  EXPECT_EQ(kvt_layout_of(&record, 0, &layout), KVT_UNSUPPORTED);
 }
 
 TEST(CApi, ExtraPairsMayComeInAnyOrderButOnce) {
   kvt_model_record record;
   kvt_model_record_init(&record);
   record.name = "m";
-  record.layers = record.kv_heads = record.k_head_dim = record.v_head_dim = 1;
+  record.groups[0].layers = record.groups[0].kv_heads = record.groups[0].k_head_dim =
+      record.groups[0].v_head_dim = 1;
   const kvt_key_value pairs[] = {{"rope", "10000"}, {"quant", "none"}, {"quant", "none"}};
   record.extra = pairs;
   record.extra_count = 2;
   kvt_layout layout{};
   layout.size = sizeof(layout);
-  EXPECT_EQ(kvt_layout_of(&record, &layout), KVT_OK);
+  EXPECT_EQ(kvt_layout_of(&record, 0, &layout), KVT_OK);
   record.extra_count = 3;
-  EXPECT_EQ(kvt_layout_of(&record, &layout), KVT_INVALID_ARGUMENT);
+  EXPECT_EQ(kvt_layout_of(&record, 0, &layout), KVT_INVALID_ARGUMENT);
 }
 
 std::string Hex(const kvt_hash& hash) {
@@ -139,18 +140,45 @@ TEST(HashBlocks, RefusesWhatItCannotHash) {
   kvt_hash_options_init(&options);
   const uint32_t tokens[32] = {};
   kvt_hash hashes[2];
-  EXPECT_EQ(kvt_hash_blocks(&options, tokens, 32, hashes, 1), KVT_INVALID_ARGUMENT);
-  EXPECT_STREQ(kvt_last_error()->reason, "capacity_too_small");
-  EXPECT_EQ(kvt_hash_blocks(&options, nullptr, 32, hashes, 2), KVT_INVALID_ARGUMENT);
-  EXPECT_EQ(kvt_hash_blocks(&options, nullptr, 0, nullptr, 0), KVT_OK);
+  size_t count = 0;
+  // Returns the reason of the refusal.
+  const auto refused = [&](const uint32_t* given, size_t token_count, size_t capacity) {
+    const kvt_status status =
+        kvt_hash_blocks(&options, given, token_count, hashes, capacity, &count);
+    EXPECT_EQ(status, KVT_INVALID_ARGUMENT);
+    return std::string(kvt_last_error()->reason);
+  };
+  EXPECT_EQ(refused(tokens, 32, 1), "capacity_too_small");
+  EXPECT_EQ(refused(nullptr, 32, 2), "null_argument");
+  EXPECT_EQ(kvt_hash_blocks(&options, nullptr, 0, nullptr, 0, &count), KVT_OK);
+  EXPECT_EQ(kvt_hash_blocks(&options, tokens, 32, hashes, 2, nullptr), KVT_INVALID_ARGUMENT);
   options.block_tokens = 0;
-  EXPECT_EQ(kvt_hash_blocks(&options, tokens, 32, hashes, 2), KVT_INVALID_ARGUMENT);
+  EXPECT_EQ(refused(tokens, 32, 2), "bad_block_tokens");
   options.block_tokens = 16;
+  kvt_prompt_identity identity;
+  kvt_prompt_identity_init(&identity);
+  options.identity = &identity;
   const kvt_multimodal_item items[] = {{"a", 10, 1}, {"b", 5, 1}};
-  options.items = items;
-  options.item_count = 2;
-  EXPECT_EQ(kvt_hash_blocks(&options, tokens, 32, hashes, 2), KVT_INVALID_ARGUMENT);
-  EXPECT_STREQ(kvt_last_error()->reason, "bad_multimodal_item");
+  identity.items = items;
+  identity.item_count = 2;
+  EXPECT_EQ(refused(tokens, 32, 2), "bad_multimodal_item");
+  identity.item_count = 1;
+  options.recipe = KVT_HASH_SGLANG_1;
+  EXPECT_EQ(refused(tokens, 32, 2), "bad_items");
+  identity.item_count = 0;
+  options.lookahead_tokens = 1;
+  EXPECT_EQ(refused(tokens, 32, 2), "bad_lookahead_tokens");
+  options.recipe = "sglang/2";
+  EXPECT_EQ(refused(tokens, 32, 2), "bad_recipe");
+}
+
+TEST(HashBlocks, BlocksThatAreNotFollowedByTheLookaheadHaveNoHash) {
+  kvt_hash_options options;
+  kvt_hash_options_init(&options);
+  options.lookahead_tokens = 2;
+  const std::vector<uint32_t> tokens(34, 1);
+  EXPECT_EQ(kvt::HashBlocks(std::span(tokens).first(33), options)->size(), 1u);
+  EXPECT_EQ(kvt::HashBlocks(tokens, options)->size(), 2u);
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ PrefixPlan PlanOf(uint32_t token_count, uint64_t leave, uint64_t reserve = 0,
   std::iota(tokens.begin(), tokens.end(), 100);
   BlockHasher hasher(kBlockTokens);
   hasher.Extend(tokens);
-  return PrefixPlan::Make(hasher, RootHash(), tokens, leave, reserve, max_hashes);
+  return PrefixPlan::Make(hasher, tokens, leave, reserve, max_hashes);
 }
 
 TEST(PrefixPlan, AsksForFullBlocksAndEveryTailBehindThem) {

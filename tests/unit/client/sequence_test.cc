@@ -351,17 +351,64 @@ TEST_F(SequenceTest, AFullPoolLeavesTheSequenceAsItWas) {
 
 TEST_F(SequenceTest, ADifferentLoraOrSaltSharesNothing) {
   Cache(Tokens(8));
+  kvt_prompt_identity identity;
+  kvt_prompt_identity_init(&identity);
   kvt_sequence_options options = SequenceOptions();
-  options.lora = "sql-adapter";
+  options.identity = &identity;
+  identity.lora = "sql-adapter";
   EXPECT_EQ(pool_->OpenSequence(Tokens(9), &options)->cached_tokens(), 0u);
-  options.lora = nullptr;
-  options.cache_salt = "tenant-42";
+  identity.lora = nullptr;
+  identity.cache_salt = "tenant-42";
   EXPECT_EQ(pool_->OpenSequence(Tokens(9), &options)->cached_tokens(), 0u);
-  options.cache_salt = nullptr;
+  identity.cache_salt = nullptr;
   const kvt_multimodal_item image{"abcdef", 5, 2};
-  options.items = &image;
-  options.item_count = 1;
+  identity.items = &image;
+  identity.item_count = 1;
   EXPECT_EQ(pool_->OpenSequence(Tokens(9), &options)->cached_tokens(), 4u);
+}
+
+TEST_F(SequenceTest, ASequenceIsHashedByTheModelsRecipe) {
+  kvt_model_record record = Record();
+  record.hash_recipe = KVT_HASH_SGLANG_1;
+  auto pool = connection_->Attach(connection_->RegisterModel(record)->model);
+  ASSERT_TRUE(pool) << pool.error().ToString();
+  const auto tokens = Tokens(9);
+  auto sequence = pool->OpenSequence(tokens);
+  ASSERT_TRUE(sequence) << sequence.error().ToString();
+  ASSERT_TRUE(sequence->MarkComputed(8));
+  ASSERT_TRUE(connection_->Flush());
+  kvt_hash_options options;
+  kvt_hash_options_init(&options);
+  options.block_tokens = kBlockTokens;
+  options.recipe = record.hash_recipe;
+  EXPECT_THAT(*pool->Lookup(*kvt::HashBlocks(std::span(tokens).first(8), options)),
+              ElementsAre(KVT_PRESENT_POOL, KVT_PRESENT_POOL));
+
+  kvt_prompt_identity identity;
+  kvt_prompt_identity_init(&identity);
+  identity.lora = "sql";
+  kvt_sequence_options given = SequenceOptions();
+  given.identity = &identity;
+  EXPECT_EQ(pool->OpenSequence(tokens, &given).error().reason, "bad_lora");
+}
+
+TEST_F(SequenceTest, AModelWithARecipeOfItsOwnHasNoSequences) {
+  kvt_model_record record = Record();
+  record.hash_recipe = "my-engine/1";
+  auto pool = connection_->Attach(connection_->RegisterModel(record)->model);
+  ASSERT_TRUE(pool) << pool.error().ToString();
+  EXPECT_EQ(pool->OpenSequence(Tokens(9)).error().reason, "bad_recipe");
+}
+
+TEST_F(SequenceTest, DigestsOfPromptEmbeddingsAreNotForSequences) {
+  const kvt_hash digest{};
+  kvt_prompt_identity identity;
+  kvt_prompt_identity_init(&identity);
+  identity.prompt_embeds = &digest;
+  identity.prompt_embed_count = 1;
+  kvt_sequence_options options = SequenceOptions();
+  options.identity = &identity;
+  EXPECT_EQ(pool_->OpenSequence(Tokens(9), &options).error().reason, "bad_prompt_embeds");
 }
 
 TEST_F(SequenceTest, AnEmptySequenceGrowsFromNothing) {

@@ -35,6 +35,7 @@ TEST(ModelRecord, EncodingIsFixed) {
             "0000000001000000"
             "040074696e79"
             "02007231"
+            "1200766c6c6d2d7368613235362d63626f722f32"  // hash recipe
             "0100"
             "0a00726f70655f7468657461"
             "05003130303030"
@@ -60,6 +61,7 @@ TEST(ModelRecord, EveryFieldChangesTheFingerprint) {
   const Change changes[] = {
       [](ModelRecord* r) { r->name += "x"; },
       [](ModelRecord* r) { r->revision.clear(); },
+      [](ModelRecord* r) { r->hash_recipe = "vllm-sha256-cbor/1"; },
       [](ModelRecord* r) { r->groups[0].layers = 31; },
       [](ModelRecord* r) { r->groups[0].kv_heads = 4; },
       [](ModelRecord* r) { r->groups[0].k_head_dim = 64; },
@@ -96,6 +98,15 @@ TEST(ModelRecord, RefusesEachBadFieldWithItsReason) {
       {"bad_name", [](ModelRecord* r) { r->name.assign(kMaxModelNameBytes + 1, 'n'); }},
       {"bad_name", [](ModelRecord* r) { r->name = "a\nb"; }},
       {"bad_revision", [](ModelRecord* r) { r->revision = "\xff"; }},
+      {"bad_hash_recipe", [](ModelRecord* r) { r->hash_recipe.clear(); }},
+      {"bad_hash_recipe", [](ModelRecord* r) { r->hash_recipe = "sglang"; }},
+      {"bad_hash_recipe", [](ModelRecord* r) { r->hash_recipe = "/1"; }},
+      {"bad_hash_recipe", [](ModelRecord* r) { r->hash_recipe = "sglang/"; }},
+      {"bad_hash_recipe", [](ModelRecord* r) { r->hash_recipe = "sglang/01"; }},
+      {"bad_hash_recipe", [](ModelRecord* r) { r->hash_recipe = "sglang/1 "; }},
+      {"bad_hash_recipe", [](ModelRecord* r) { r->hash_recipe = "SGLang/1"; }},
+      {"bad_hash_recipe",
+       [](ModelRecord* r) { r->hash_recipe.assign(kMaxHashRecipeBytes - 1, 'n').append("/1"); }},
       {"bad_layers", [](ModelRecord* r) { r->groups[0].layers = 0; }},
       {"bad_layers", [](ModelRecord* r) { r->groups[0].layers = UINT32_MAX; }},
       {"bad_kv_heads", [](ModelRecord* r) { r->groups[0].kv_heads = 0; }},
@@ -142,6 +153,12 @@ TEST(ModelRecord, RefusesEachBadFieldWithItsReason) {
     ASSERT_FALSE(decoded.has_value()) << bad.reason;
     EXPECT_EQ(decoded.error().reason, bad.reason);
   }
+}
+
+TEST(ModelRecord, ARecipeOfTheClientsOwnIsTaken) {
+  ModelRecord record = Llama8B();
+  record.hash_recipe = "my-engine_2.0/17";
+  EXPECT_TRUE(record.Validate().has_value());
 }
 
 TEST(ModelRecord, OneTensorWithoutValuesIsAModel) {
