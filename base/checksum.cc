@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/checksum.h"
-
+// xxh3, apart from SHA-256: the client library needs the one alone, and must not depend on
+// libxxhash.
 #define XXH_STATIC_LINKING_ONLY  // for a state on the stack
 #include <xxhash.h>
 #if defined(__x86_64__)
@@ -10,8 +10,9 @@
 #include <algorithm>
 #include <cstring>
 
-namespace kvtier {
+#include "base/digest.h"
 
+namespace kvtier {
 namespace {
 
 // The hardware's own prefetcher stops at page boundaries, and what a device has just written is in

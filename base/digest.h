@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// 32- and 16-byte digests as values.
+// Digests as values, and the functions that make them: SHA-256 for identity, xxh3 for accidents.
 #pragma once
 
 #include <array>
@@ -9,6 +9,7 @@
 #include <cstring>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -70,6 +71,17 @@ using BlockHash = Digest256;
 using ModelFingerprint = Digest256;
 // xxh3-128 of a block's payload.
 using PayloadChecksum = Digest128;
+
+// SHA-256 through OpenSSL, which names a block by its tokens: two different blocks must not get the
+// same name even if a client tries. Any thread.
+[[nodiscard]] Digest256 Sha256(std::span<const std::byte> data);
+
+// xxh3 (https://xxhash.com, dispatched to the widest vectors that the machine has) catches
+// accidents of disks and memory, not an attacker. Canonical (big-endian) xxh3-128. Any thread.
+[[nodiscard]] PayloadChecksum ChecksumPayload(std::span<const std::byte> payload);
+
+// xxh3-64. Any thread.
+[[nodiscard]] uint64_t ChecksumHeader(std::span<const std::byte> header);
 
 }  // namespace kvtier
 

@@ -1,8 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// How slow work leaves the event loop and comes back to it.
+// How slow work leaves the event loop and comes back to it: the two interfaces, by which tests and
+// the simulator replace all threads, and what stands behind them in programs.
 #pragma once
 
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
 #include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
 
 namespace kvtier {
 
@@ -22,6 +31,88 @@ class Executor {
   // Runs `work` on some thread, then `done` on the event loop. `work` must not touch loop-owned
   // state except buffers that the caller keeps alive and untouched until `done`.
   virtual void Run(std::function<void()> work, std::function<void()> done) = 0;
+};
+
+// Executor on real threads.
+//
+// Not boost::asio::thread_pool, which can neither name its threads nor run them at a lower
+// priority, and which gives no way to run work on each of its threads first.
+//
+// `loop` must outlive this object. The destructor finishes queued work and joins; `done` events of
+// that work are still posted.
+class ThreadExecutor final : public Executor {
+ public:
+  // Background threads leave the cores to others of the machine that want them (nice 10).
+  enum class Priority : uint8_t { kNormal, kBackground };
+
+  // `name` (at most 12 characters) shows in `top -H`. Throws std::system_error if a thread cannot
+  // be started.
+  ThreadExecutor(std::string name, int threads, EventQueue* loop,
+                 Priority priority = Priority::kNormal);
+  ~ThreadExecutor() override;
+  ThreadExecutor(const ThreadExecutor&) = delete;
+  ThreadExecutor& operator=(const ThreadExecutor&) = delete;
+
+  void Run(std::function<void()> work, std::function<void()> done) override;
+
+ private:
+  struct Task {
+    std::function<void()> work;
+    std::function<void()> done;
+  };
+  void Work();
+  // Finishes queued work and joins the threads.
+  void Stop();
+
+  EventQueue* const loop_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<Task> tasks_;
+  bool stopping_ = false;
+  std::vector<std::thread> threads_;
+};
+
+// An event loop for programs whose waiting thread runs the events: they are posted from any thread,
+// and run on the one that calls RunUntil or RunPosted.
+class BlockingLoop final : public EventQueue {
+ public:
+  void Post(std::function<void()> event) override {
+    {
+      const std::lock_guard lock(mutex_);
+      events_.push_back(std::move(event));
+    }
+    posted_.notify_one();
+  }
+
+  // Runs events, waiting for more, until `done()` holds.
+  void RunUntil(const std::function<bool()>& done) {
+    while (!done()) {
+      std::unique_lock lock(mutex_);
+      posted_.wait(lock, [this] { return !events_.empty(); });
+      RunFirst(std::move(lock));
+    }
+  }
+
+  // Runs what has been posted, without waiting.
+  void RunPosted() {
+    while (true) {
+      std::unique_lock lock(mutex_);
+      if (events_.empty()) return;
+      RunFirst(std::move(lock));
+    }
+  }
+
+ private:
+  void RunFirst(std::unique_lock<std::mutex> lock) {
+    const std::function<void()> event = std::move(events_.front());
+    events_.pop_front();
+    lock.unlock();
+    event();
+  }
+
+  std::mutex mutex_;
+  std::condition_variable posted_;
+  std::deque<std::function<void()>> events_;
 };
 
 }  // namespace kvtier

@@ -23,7 +23,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "base/check.h"
+#include "base/result.h"
 
 namespace kvtier {
 

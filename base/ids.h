@@ -1,12 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names of things that every room speaks of.
+// Integers that cannot be mistaken for one another, and those that name what all folders speak of:
+// sessions, pools, loads, blocks and tiers.
 #pragma once
 
+#include <compare>
+#include <cstddef>
 #include <cstdint>
-
-#include "base/strong.h"
+#include <functional>
 
 namespace kvtier {
+
+// An integer of its own type for each tag. Ordered and hashable; converts only on request
+// (`value`).
+template <typename Tag, typename Rep>
+struct Strong {
+  using RepType = Rep;
+  Rep value{};
+
+  constexpr Strong() = default;
+  constexpr explicit Strong(Rep v) : value(v) {}
+  friend constexpr auto operator<=>(const Strong&, const Strong&) = default;
+};
 
 using SessionId = Strong<struct SessionIdTag, uint64_t>;
 // One pool: (device, model, tenant). Valid for the life of the daemon process.
@@ -19,7 +33,7 @@ using BlockIndex = Strong<struct BlockIndexTag, uint32_t>;
 inline constexpr BlockIndex kNoBlock{UINT32_MAX};
 
 // A pool block as a client names it. The generation changes each time the block returns to the free
-// list, so that a handle kept too long is an error and not somebody else's block.
+// list, so that a handle kept too long is an error and not another session's block.
 struct BlockHandle {
   BlockIndex index = kNoBlock;
   uint32_t generation = 0;
@@ -35,3 +49,10 @@ enum class RetentionClass : uint8_t {
 };
 
 }  // namespace kvtier
+
+template <typename Tag, typename Rep>
+struct std::hash<kvtier::Strong<Tag, Rep>> {
+  size_t operator()(const kvtier::Strong<Tag, Rep>& id) const noexcept {
+    return std::hash<Rep>{}(id.value);
+  }
+};

@@ -3,8 +3,8 @@
 // and perf; docs/TRACING.md lists them with their arguments. Without the header (Debian:
 // systemtap-sdt-dev) they are compiled away.
 //
-// A probe that nobody watches is one instruction that does nothing. Arguments are integers, at most
-// six, and are worked out whether anybody watches or not: pass what is at hand.
+// A probe that no tool watches is one instruction that does nothing. Its arguments are integers, at
+// most six, and are computed whether a tool watches or not, so pass values that are at hand.
 #pragma once
 
 #if __has_include(<sys/sdt.h>)

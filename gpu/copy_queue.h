@@ -11,7 +11,7 @@
 #include <optional>
 #include <vector>
 
-#include "base/byte_size.h"
+#include "base/units.h"
 #include "gpu/device.h"
 
 namespace kvtier {

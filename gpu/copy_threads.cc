@@ -10,7 +10,7 @@
 #include <string>
 #include <utility>
 
-#include "base/check.h"
+#include "base/result.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>

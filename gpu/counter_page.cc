@@ -9,7 +9,7 @@
 #include <cerrno>
 #include <utility>
 
-#include "base/errno_error.h"
+#include "base/posix.h"
 
 namespace kvtier {
 namespace {

@@ -16,8 +16,8 @@
 #include <span>
 #include <vector>
 
+#include "base/posix.h"
 #include "base/result.h"
-#include "base/unique_fd.h"
 
 namespace kvtier {
 

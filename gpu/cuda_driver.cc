@@ -6,7 +6,7 @@
 
 #include <utility>
 
-#include "base/byte_size.h"
+#include "base/units.h"
 
 namespace kvtier {
 tl::unexpected<Error> CudaError(cudaError_t code, std::string context) {

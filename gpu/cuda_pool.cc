@@ -5,7 +5,7 @@
 
 #include <utility>
 
-#include "base/byte_size.h"
+#include "base/units.h"
 #include "gpu/cuda_driver.h"
 
 namespace kvtier {

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "base/executor.h"
+#include "base/posix.h"
 #include "base/result.h"
-#include "base/unique_fd.h"
 #include "gpu/cuda_driver.h"
 #include "gpu/device.h"
 

@@ -13,8 +13,8 @@
 #include <string>
 #include <utility>
 
-#include "base/byte_size.h"
-#include "base/errno_error.h"
+#include "base/posix.h"
+#include "base/units.h"
 #include "gpu/device.h"
 
 namespace kvtier {

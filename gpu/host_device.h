@@ -12,8 +12,8 @@
 #include <thread>
 
 #include "base/executor.h"
+#include "base/posix.h"
 #include "base/result.h"
-#include "base/unique_fd.h"
 #include "gpu/copy_threads.h"
 #include "gpu/device.h"
 

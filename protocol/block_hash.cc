@@ -8,9 +8,9 @@
 #include <array>
 #include <utility>
 
-#include "base/byte_reader.h"
-#include "base/check.h"
-#include "base/sha256.h"
+#include "base/bytes.h"
+#include "base/digest.h"
+#include "base/result.h"
 #include "protocol/cbor_writer.h"
 #include "protocol/model_record.h"
 

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/byte_reader.h"
-#include "base/check.h"
+#include "base/bytes.h"
+#include "base/result.h"
 
 namespace kvtier::wire {
 namespace {

@@ -18,8 +18,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "base/byte_reader.h"
-#include "base/check.h"
+#include "base/bytes.h"
 #include "base/ids.h"
 #include "base/result.h"
 #include "protocol/limits.h"

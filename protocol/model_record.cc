@@ -5,8 +5,8 @@
 
 #include <algorithm>
 
-#include "base/byte_reader.h"
-#include "base/sha256.h"
+#include "base/bytes.h"
+#include "base/digest.h"
 #include "protocol/limits.h"
 #include "protocol/text.h"
 

@@ -11,7 +11,6 @@
 #include "base/digest.h"
 #include "base/ids.h"
 #include "base/result.h"
-#include "base/strong.h"
 #include "protocol/limits.h"
 #include "protocol/message_type.h"
 #include "protocol/model_record.h"

@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "base/check.h"
+#include "base/result.h"
 
 namespace kvtier {
 Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, IndexSnapshot snapshot)

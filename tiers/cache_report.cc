@@ -2,7 +2,7 @@
 // What the cache says of itself: gauges and invariants.
 #include <array>
 
-#include "base/check.h"
+#include "base/result.h"
 #include "tiers/cache_impl.h"
 
 namespace kvtier {

@@ -8,8 +8,8 @@
 #include <mutex>
 #include <vector>
 
-#include "base/error.h"
 #include "base/ids.h"
+#include "base/result.h"
 
 namespace kvtier::client {
 

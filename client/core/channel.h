@@ -14,8 +14,8 @@
 #include <span>
 #include <vector>
 
+#include "base/posix.h"
 #include "base/result.h"
-#include "base/unique_fd.h"
 #include "client/core/unix_socket.h"
 #include "protocol/frame.h"
 #include "protocol/messages.h"

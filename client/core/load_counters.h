@@ -13,8 +13,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/posix.h"
 #include "base/result.h"
-#include "base/unique_fd.h"
 #include "client/cuda/stream_waits.h"
 #include "protocol/messages.h"
 

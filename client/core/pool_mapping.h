@@ -7,8 +7,8 @@
 #include <memory>
 #include <mutex>
 
+#include "base/posix.h"
 #include "base/result.h"
-#include "base/unique_fd.h"
 #include "client/cuda/cuda_mapping.h"
 #include "protocol/messages.h"
 

@@ -8,8 +8,8 @@
 #include <cstdint>
 #include <string>
 
+#include "base/posix.h"
 #include "base/result.h"
-#include "base/unique_fd.h"
 
 namespace kvtier::client {
 

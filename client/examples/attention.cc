@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "base/check.h"
+#include "base/result.h"
 #include "client/examples/lanes.h"
 #include "client/examples/tensor.h"
 

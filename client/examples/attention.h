@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <span>
 
-#include "base/check.h"
+#include "base/result.h"
 #include "client/examples/model_shape.h"
 
 namespace kvtier::generate {

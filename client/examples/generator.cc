@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "base/check.h"
+#include "base/result.h"
 #include "client/examples/kv_store.h"
 
 namespace kvtier::generate {

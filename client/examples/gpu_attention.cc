@@ -5,7 +5,7 @@
 #include <cmath>
 #include <utility>
 
-#include "base/check.h"
+#include "base/result.h"
 #include "kernels/reference/number_format.h"
 #include "kernels/service/device_stream.h"
 #include "kernels/service/kernel_library.h"

@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "base/aligned_buffer.h"
+#include "base/bytes.h"
 #include "base/result.h"
 #include "client/examples/attention.h"
 #include "client/examples/model_shape.h"

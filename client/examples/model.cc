@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-#include "base/check.h"
+#include "base/result.h"
 #include "client/examples/lanes.h"
 #include "client/examples/tensor.h"
 

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "base/check.h"
+#include "base/result.h"
 #include "client/examples/lanes.h"
 
 namespace kvtier::generate {

@@ -9,7 +9,7 @@
 #include <cstddef>
 #include <span>
 
-#include "base/aligned_buffer.h"
+#include "base/bytes.h"
 
 namespace kvtier::generate {
 

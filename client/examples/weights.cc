@@ -10,10 +10,9 @@
 #include <cstdint>
 #include <string_view>
 
-#include "base/byte_reader.h"
-#include "base/errno_error.h"
-#include "base/sha256.h"
-#include "base/unique_fd.h"
+#include "base/bytes.h"
+#include "base/digest.h"
+#include "base/posix.h"
 #include "client/examples/lanes.h"
 
 namespace kvtier::generate {

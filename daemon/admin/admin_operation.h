@@ -8,8 +8,8 @@
 #include <string>
 
 #include "base/clock.h"
-#include "base/error.h"
 #include "base/gate.h"
+#include "base/result.h"
 #include "daemon/runtime/event_loop.h"
 #include "daemon/runtime/service_context.h"
 

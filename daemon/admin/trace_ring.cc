@@ -3,7 +3,7 @@
 
 #include <chrono>
 
-#include "base/check.h"
+#include "base/result.h"
 
 namespace kvtier {
 

@@ -8,8 +8,8 @@
 #include <random>
 #include <utility>
 
-#include "base/byte_size.h"
-#include "base/thread_executor.h"
+#include "base/executor.h"
+#include "base/units.h"
 #include "daemon/config/config_check.h"
 #include "daemon/config/reload.h"
 #include "daemon/config/tenant_quotas.h"

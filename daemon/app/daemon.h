@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/executor.h"
 #include "base/result.h"
 #include "daemon/admin/admin_operations.h"
@@ -21,7 +22,6 @@
 #include "daemon/net/peer.h"
 #include "daemon/resources/device_opening.h"
 #include "daemon/resources/disk_tier.h"
-#include "daemon/runtime/coarse_clock.h"
 #include "daemon/runtime/event_loop.h"
 #include "daemon/runtime/log.h"
 #include "daemon/runtime/loop_lag.h"

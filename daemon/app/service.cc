@@ -14,7 +14,7 @@
 #include <system_error>
 #include <utility>
 
-#include "base/byte_size.h"
+#include "base/units.h"
 #include "daemon/runtime/resource_limits.h"
 
 namespace kvtier {

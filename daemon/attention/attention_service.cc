@@ -7,8 +7,8 @@
 #include <chrono>
 #include <utility>
 
-#include "base/byte_size.h"
-#include "base/thread_executor.h"
+#include "base/executor.h"
+#include "base/units.h"
 #include "daemon/attention/cuda_attention_engine.h"
 #include "daemon/attention/host_attention_engine.h"
 #include "kernels/service/kernel_library.h"

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "base/byte_size.h"
+#include "base/units.h"
 #include "protocol/limits.h"
 #include "tiers/types/cache_options.h"
 

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <array>
 
-#include "base/check.h"
-#include "daemon/config/duration.h"
+#include "base/result.h"
+#include "base/units.h"
 #include "tiers/storage/disk_files.h"
 #include "tiers/types/block_key.h"
 

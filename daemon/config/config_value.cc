@@ -6,9 +6,8 @@
 
 #include <algorithm>
 
-#include "base/byte_size.h"
-#include "base/check.h"
-#include "daemon/config/duration.h"
+#include "base/result.h"
+#include "base/units.h"
 
 namespace kvtier {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "base/byte_size.h"
+#include "base/units.h"
 #include "daemon/config/config_check.h"
 #include "daemon/config/config_schema.h"
 #include "daemon/config/config_value.h"

@@ -12,7 +12,7 @@
 #include <thread>
 #include <utility>
 
-#include "base/errno_error.h"
+#include "base/posix.h"
 
 namespace kvtier {
 namespace {

@@ -5,7 +5,7 @@
 #include <limits>
 #include <optional>
 
-#include "base/error.h"
+#include "base/result.h"
 #include "daemon/runtime/version.h"
 
 namespace kvtier {

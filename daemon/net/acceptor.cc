@@ -10,7 +10,7 @@
 #include <cstring>
 #include <utility>
 
-#include "base/errno_error.h"
+#include "base/posix.h"
 
 namespace kvtier {
 namespace {

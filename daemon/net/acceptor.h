@@ -8,8 +8,8 @@
 #include <memory>
 #include <string>
 
+#include "base/posix.h"
 #include "base/result.h"
-#include "base/unique_fd.h"
 #include "daemon/runtime/event_loop.h"
 #include "daemon/runtime/log.h"
 

@@ -6,7 +6,7 @@
 
 #include <utility>
 
-#include "base/check.h"
+#include "base/result.h"
 #include "protocol/socket_io.h"
 
 namespace kvtier {

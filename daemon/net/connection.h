@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "base/error.h"
-#include "base/unique_fd.h"
+#include "base/posix.h"
+#include "base/result.h"
 #include "daemon/net/descriptor_closer.h"
 #include "daemon/net/fair_turns.h"
 #include "daemon/net/outbox.h"

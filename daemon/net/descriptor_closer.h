@@ -7,7 +7,7 @@
 #include <memory>
 #include <utility>
 
-#include "base/unique_fd.h"
+#include "base/posix.h"
 
 namespace kvtier {
 

@@ -8,8 +8,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/posix.h"
 #include "base/result.h"
-#include "base/unique_fd.h"
 #include "daemon/config/config.h"
 
 namespace kvtier {

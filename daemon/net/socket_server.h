@@ -12,10 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "base/check.h"
 #include "base/gate.h"
+#include "base/posix.h"
 #include "base/result.h"
-#include "base/unique_fd.h"
 #include "daemon/net/acceptor.h"
 #include "daemon/net/connection.h"
 

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/byte_size.h"
+#include "base/units.h"
 #include "daemon/config/device_choice_name.h"
 #include "gpu/cuda_device.h"
 #include "gpu/host_device.h"

@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "base/byte_size.h"
+#include "base/units.h"
 
 namespace kvtier {
 namespace {

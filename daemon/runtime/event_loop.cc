@@ -11,7 +11,7 @@
 #include <optional>
 #include <utility>
 
-#include "base/check.h"
+#include "base/result.h"
 
 namespace kvtier {
 

@@ -4,7 +4,7 @@
 #include <memory>
 #include <utility>
 
-#include "base/check.h"
+#include "base/result.h"
 
 namespace kvtier {
 

@@ -11,7 +11,7 @@
 #include <new>
 #include <system_error>
 
-#include "base/byte_size.h"
+#include "base/units.h"
 
 namespace kvtier {
 namespace {

@@ -13,7 +13,7 @@
 
 #include "base/gate.h"
 #include "base/ids.h"
-#include "base/unique_fd.h"
+#include "base/posix.h"
 #include "daemon/net/peer.h"
 #include "daemon/runtime/event_loop.h"
 #include "daemon/runtime/log.h"

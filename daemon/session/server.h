@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/posix.h"
 #include "base/result.h"
-#include "base/unique_fd.h"
 #include "daemon/net/peer.h"
 #include "daemon/net/socket_server.h"
 #include "daemon/runtime/service_context.h"

@@ -7,7 +7,7 @@
 #include <map>
 #include <string>
 
-#include "base/error.h"
+#include "base/result.h"
 
 namespace kvtier {
 

@@ -16,7 +16,7 @@
 
 #include "base/gate.h"
 #include "base/ids.h"
-#include "base/unique_fd.h"
+#include "base/posix.h"
 #include "daemon/attention/attend_plan.h"
 #include "daemon/attention/attention_service.h"
 #include "daemon/config/config.h"

@@ -9,7 +9,7 @@
 #include <memory>
 #include <span>
 
-#include "base/check.h"
+#include "base/result.h"
 #include "tiers/storage/block_file.h"
 
 namespace kvtier {

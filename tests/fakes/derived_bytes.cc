@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "base/check.h"
+#include "base/result.h"
 #include "tests/fakes/seeded_random.h"
 
 namespace kvtier {

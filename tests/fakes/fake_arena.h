@@ -8,7 +8,7 @@
 #include <span>
 #include <utility>
 
-#include "base/check.h"
+#include "base/result.h"
 #include "tests/fakes/aligned_bytes.h"
 #include "tiers/memory/host_arena.h"
 

@@ -6,8 +6,8 @@
 #include <cstring>
 #include <utility>
 
-#include "base/check.h"
-#include "base/checksum.h"
+#include "base/digest.h"
+#include "base/result.h"
 
 namespace kvtier {
 namespace {

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "base/executor.h"
-#include "base/strong.h"
+#include "base/ids.h"
 #include "tests/fakes/seeded_random.h"
 
 namespace kvtier {

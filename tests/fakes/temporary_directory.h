@@ -8,7 +8,7 @@
 #include <string>
 #include <system_error>
 
-#include "base/check.h"
+#include "base/result.h"
 
 namespace kvtier {
 

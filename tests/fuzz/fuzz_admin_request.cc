@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "base/check.h"
+#include "base/result.h"
 #include "daemon/admin/admin_request.h"
 
 namespace kvtier {

@@ -15,7 +15,7 @@
 #include <span>
 #include <utility>
 
-#include "base/check.h"
+#include "base/result.h"
 #include "daemon/attention/attend_plan.h"
 
 namespace kvtier {

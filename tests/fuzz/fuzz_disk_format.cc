@@ -12,8 +12,8 @@
 #include <span>
 #include <vector>
 
-#include "base/check.h"
-#include "base/checksum.h"
+#include "base/digest.h"
+#include "base/result.h"
 #include "tiers/index/index_codec.h"
 #include "tiers/storage/disk_geometry.h"
 #include "tiers/storage/header_page.h"

@@ -12,7 +12,7 @@
 #include <span>
 #include <vector>
 
-#include "base/check.h"
+#include "base/result.h"
 #include "protocol/frame.h"
 #include "protocol/limits.h"
 #include "protocol/model_record.h"

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/checksum.h"
+#include "base/digest.h"
 #include "protocol/socket_io.h"
 #include "tests/fakes/derived_bytes.h"
 

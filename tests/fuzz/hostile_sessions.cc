@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/check.h"
+#include "base/result.h"
 #include "tests/fuzz/fuzz_input.h"
 #include "tests/fuzz/hostile_client.h"
 #include "tests/fuzz/hostile_world.h"

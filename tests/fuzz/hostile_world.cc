@@ -10,7 +10,7 @@
 #include <string>
 #include <utility>
 
-#include "base/check.h"
+#include "base/result.h"
 
 namespace kvtier {
 namespace {

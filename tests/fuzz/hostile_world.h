@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "base/unique_fd.h"
+#include "base/posix.h"
 #include "daemon/config/config.h"
 #include "daemon/net/peer.h"
 #include "daemon/runtime/event_loop.h"

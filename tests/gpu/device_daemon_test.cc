@@ -17,8 +17,8 @@
 #include <random>
 #include <thread>
 
-#include "base/blocking_loop.h"
-#include "base/byte_size.h"
+#include "base/executor.h"
+#include "base/units.h"
 #include "gpu/cuda_device.h"
 #include "tests/gpu/gpu_daemon_fixture.h"
 #include "tests/integration/harness/program.h"

@@ -10,7 +10,7 @@
 #include <cerrno>
 #include <filesystem>
 
-#include "base/check.h"
+#include "base/result.h"
 
 namespace kvtier {
 

@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
-#include "base/aligned_buffer.h"
-#include "base/blocking_loop.h"
-#include "base/byte_size.h"
+#include "base/bytes.h"
+#include "base/executor.h"
+#include "base/units.h"
 #include "client/cuda/cuda_mapping.h"
 #include "gpu/cuda_device.h"
 #include "tests/gpu/seeded_bytes.h"

@@ -9,7 +9,7 @@
 #include <optional>
 #include <string>
 
-#include "base/byte_size.h"
+#include "base/units.h"
 #include "tests/gpu/gpu_daemon_fixture.h"
 #include "tools/support/admin.h"
 

@@ -11,11 +11,10 @@
 #include <optional>
 #include <thread>
 
-#include "base/aligned_buffer.h"
-#include "base/blocking_loop.h"
-#include "base/byte_reader.h"
-#include "base/byte_size.h"
-#include "base/sha256.h"
+#include "base/bytes.h"
+#include "base/digest.h"
+#include "base/executor.h"
+#include "base/units.h"
 #include "gpu/cuda_device.h"
 #include "tests/gpu/gpu_daemon_fixture.h"
 #include "tests/gpu/seeded_bytes.h"

@@ -7,7 +7,7 @@
 #include <chrono>
 #include <optional>
 
-#include "base/byte_size.h"
+#include "base/units.h"
 #include "tools/support/admin.h"
 
 namespace kvtier {

@@ -11,8 +11,8 @@
 #include <functional>
 #include <thread>
 
-#include "base/check.h"
-#include "base/unique_fd.h"
+#include "base/posix.h"
+#include "base/result.h"
 #include "tests/integration/harness/daemon_test.h"
 
 namespace kvtier {

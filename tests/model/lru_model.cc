@@ -6,7 +6,7 @@
 #include <ranges>
 #include <utility>
 
-#include "base/check.h"
+#include "base/result.h"
 
 namespace kvtier {
 namespace {

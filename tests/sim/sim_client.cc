@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/checksum.h"
+#include "base/digest.h"
 #include "tests/fakes/derived_bytes.h"
 #include "tests/sim/sim_check.h"
 

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "base/check.h"
+#include "base/result.h"
 #include "tests/fakes/seeded_random.h"
 
 namespace kvtier {

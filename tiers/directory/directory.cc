@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-#include "base/check.h"
+#include "base/result.h"
 
 namespace kvtier {
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tiers/directory/pool_blocks.h"
 
-#include "base/check.h"
+#include "base/result.h"
 
 namespace kvtier {
 

@@ -4,9 +4,9 @@
 #include <cstring>
 #include <string>
 
-#include "base/byte_reader.h"
-#include "base/check.h"
-#include "base/checksum.h"
+#include "base/bytes.h"
+#include "base/digest.h"
+#include "base/result.h"
 #include "tiers/storage/block_file.h"
 
 namespace kvtier {

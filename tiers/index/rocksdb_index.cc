@@ -18,9 +18,9 @@
 #include <span>
 #include <utility>
 
-#include "base/byte_size.h"
-#include "base/check.h"
-#include "base/unique_fd.h"
+#include "base/posix.h"
+#include "base/result.h"
+#include "base/units.h"
 #include "tiers/storage/disk_directory.h"
 
 namespace kvtier {

@@ -15,8 +15,8 @@
 #include <utility>
 #include <vector>
 
-#include "base/check.h"
-#include "base/errno_error.h"
+#include "base/posix.h"
+#include "base/result.h"
 
 namespace kvtier {
 namespace {

@@ -12,9 +12,9 @@
 #include <thread>
 #include <vector>
 
-#include "base/byte_size.h"
 #include "base/executor.h"
 #include "base/result.h"
+#include "base/units.h"
 #include "gpu/host_pinner.h"
 #include "tiers/memory/host_arena.h"
 #include "tiers/memory/memory_toucher.h"

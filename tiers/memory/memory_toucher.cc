@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "base/byte_size.h"
+#include "base/units.h"
 
 namespace kvtier {
 namespace {

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "base/check.h"
+#include "base/result.h"
 #include "tiers/storage/disk_geometry.h"
 #include "tiers/storage/slot_header.h"
 

@@ -9,7 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "base/aligned_buffer.h"
+#include "base/bytes.h"
 #include "tiers/memory/slab_allocator.h"
 #include "tiers/space/index_committer.h"
 #include "tiers/state/cache_state.h"

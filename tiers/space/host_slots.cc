@@ -5,7 +5,7 @@
 #include <cmath>
 #include <vector>
 
-#include "base/check.h"
+#include "base/result.h"
 
 namespace kvtier {
 namespace {

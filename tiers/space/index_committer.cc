@@ -7,7 +7,7 @@
 #include <unordered_set>
 #include <utility>
 
-#include "base/check.h"
+#include "base/result.h"
 #include "tiers/storage/slot_header.h"
 
 namespace kvtier {

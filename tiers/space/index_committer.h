@@ -11,7 +11,7 @@
 #include <functional>
 #include <vector>
 
-#include "base/aligned_buffer.h"
+#include "base/bytes.h"
 #include "tiers/state/cache_state.h"
 
 namespace kvtier {

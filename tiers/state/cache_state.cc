@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/check.h"
+#include "base/result.h"
 #include "tiers/storage/slot_header.h"
 
 namespace kvtier {

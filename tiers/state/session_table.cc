@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/check.h"
+#include "base/result.h"
 
 namespace kvtier {
 namespace {

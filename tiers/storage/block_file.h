@@ -11,10 +11,10 @@
 #include <string_view>
 #include <vector>
 
-#include "base/byte_size.h"
 #include "base/executor.h"
+#include "base/posix.h"
 #include "base/result.h"
-#include "base/unique_fd.h"
+#include "base/units.h"
 
 namespace kvtier {
 

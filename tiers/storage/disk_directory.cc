@@ -17,8 +17,7 @@
 #include <string_view>
 #include <thread>
 
-#include "base/errno_error.h"
-#include "base/unique_fd.h"
+#include "base/posix.h"
 
 namespace kvtier {
 namespace {

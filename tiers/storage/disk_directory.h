@@ -8,8 +8,8 @@
 #include <string>
 #include <utility>
 
+#include "base/posix.h"
 #include "base/result.h"
-#include "base/unique_fd.h"
 
 namespace kvtier {
 

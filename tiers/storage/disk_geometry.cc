@@ -4,7 +4,7 @@
 #include <cstring>
 #include <string_view>
 
-#include "base/check.h"
+#include "base/result.h"
 #include "tiers/storage/block_file.h"
 #include "tiers/storage/header_page.h"
 #include "tiers/storage/slot_header.h"

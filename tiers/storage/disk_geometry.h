@@ -8,10 +8,9 @@
 #include <span>
 #include <string>
 
-#include "base/byte_size.h"
-#include "base/check.h"
 #include "base/digest.h"
 #include "base/result.h"
+#include "base/units.h"
 #include "tiers/storage/block_file.h"
 #include "tiers/types/block_key.h"
 

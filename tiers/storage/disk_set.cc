@@ -12,9 +12,9 @@
 #include <system_error>
 #include <utility>
 
-#include "base/byte_size.h"
-#include "base/check.h"
-#include "base/errno_error.h"
+#include "base/posix.h"
+#include "base/result.h"
+#include "base/units.h"
 
 namespace kvtier {
 namespace {

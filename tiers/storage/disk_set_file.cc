@@ -11,7 +11,7 @@
 #include <cerrno>
 #include <utility>
 
-#include "base/errno_error.h"
+#include "base/posix.h"
 #include "tiers/storage/block_file.h"
 #include "tiers/storage/header_page.h"
 

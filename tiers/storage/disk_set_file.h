@@ -7,8 +7,8 @@
 #include <filesystem>
 #include <optional>
 
+#include "base/posix.h"
 #include "base/result.h"
-#include "base/unique_fd.h"
 #include "tiers/storage/header_page.h"
 
 namespace kvtier {

@@ -7,8 +7,8 @@
 #include <cstring>
 #include <string_view>
 
-#include "base/check.h"
-#include "base/checksum.h"
+#include "base/digest.h"
+#include "base/result.h"
 #include "tiers/storage/disk_geometry.h"
 
 namespace kvtier {

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "base/aligned_buffer.h"
+#include "base/bytes.h"
 
 namespace kvtier {
 namespace {

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/check.h"
-#include "base/errno_error.h"
+#include "base/posix.h"
+#include "base/result.h"
 
 namespace kvtier {
 namespace {

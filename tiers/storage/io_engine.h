@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "base/byte_size.h"
 #include "base/executor.h"
+#include "base/units.h"
 #include "tiers/storage/block_file.h"
 
 namespace kvtier {

@@ -11,10 +11,10 @@
 #include <thread>
 #include <utility>
 
-#include "base/aligned_buffer.h"
-#include "base/byte_size.h"
-#include "base/checksum.h"
-#include "base/errno_error.h"
+#include "base/bytes.h"
+#include "base/digest.h"
+#include "base/posix.h"
+#include "base/units.h"
 #include "tiers/storage/block_file.h"
 #include "tiers/storage/disk_set_file.h"
 #include "tiers/storage/slot_header.h"

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "base/digest.h"
+#include "base/posix.h"
 #include "base/result.h"
-#include "base/unique_fd.h"
 #include "tiers/storage/disk_geometry.h"
 
 namespace kvtier {

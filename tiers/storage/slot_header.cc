@@ -4,8 +4,8 @@
 #include <cstring>
 #include <string_view>
 
-#include "base/check.h"
-#include "base/checksum.h"
+#include "base/digest.h"
+#include "base/result.h"
 #include "tiers/storage/block_file.h"
 #include "tiers/storage/header_page.h"
 

@@ -13,8 +13,8 @@
 #include <thread>
 #include <utility>
 
-#include "base/check.h"
-#include "base/errno_error.h"
+#include "base/posix.h"
+#include "base/result.h"
 #include "tiers/storage/io_engine.h"
 
 namespace kvtier {

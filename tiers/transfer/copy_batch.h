@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "base/byte_size.h"
+#include "base/units.h"
 
 namespace kvtier {
 

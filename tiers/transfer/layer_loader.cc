@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "base/check.h"
+#include "base/result.h"
 #include "tiers/transfer/copy_batch.h"
 #include "tiers/transfer/host_source.h"
 

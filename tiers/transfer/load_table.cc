@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <boost/unordered/unordered_flat_map.hpp>
 
-#include "base/check.h"
+#include "base/result.h"
 
 namespace kvtier {
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tiers/transfer/offloader.h"
 
-#include "base/check.h"
-#include "base/checksum.h"
+#include "base/digest.h"
+#include "base/result.h"
 #include "tiers/storage/slot_header.h"
 #include "tiers/transfer/copy_batch.h"
 

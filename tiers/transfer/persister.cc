@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tiers/transfer/persister.h"
 
-#include "base/check.h"
+#include "base/result.h"
 #include "tiers/storage/slot_header.h"
 
 namespace kvtier {

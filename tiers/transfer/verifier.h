@@ -6,7 +6,7 @@
 #include <functional>
 #include <memory>
 
-#include "base/aligned_buffer.h"
+#include "base/bytes.h"
 #include "tiers/space/disk_slots.h"
 #include "tiers/state/cache_state.h"
 #include "tiers/storage/slot_header.h"

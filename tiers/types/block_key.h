@@ -11,7 +11,6 @@
 
 #include "base/digest.h"
 #include "base/ids.h"
-#include "base/strong.h"
 
 namespace kvtier {
 

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "base/byte_size.h"
 #include "base/ids.h"
 #include "base/result.h"
+#include "base/units.h"
 
 namespace kvtier {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 
-#include "base/byte_size.h"
+#include "base/units.h"
 #include "tools/bench/bench.h"
 #include "tools/bench/bench_client.h"
 #include "tools/replay/report.h"

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <chrono>
 
-#include "base/byte_reader.h"
-#include "base/sha256.h"
+#include "base/bytes.h"
+#include "base/digest.h"
 #include "tools/bench/daemon_status.h"
 #include "tools/replay/block_pattern.h"
 #include "tools/support/admin.h"

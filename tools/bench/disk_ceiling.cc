@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <system_error>
 
-#include "base/check.h"
+#include "base/result.h"
 #include "tools/bench/bench.h"
 #include "tools/bench/ceiling.h"
 

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "base/byte_size.h"
 #include "base/result.h"
+#include "base/units.h"
 
 namespace kvtier {
 

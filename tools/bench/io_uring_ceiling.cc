@@ -15,9 +15,8 @@
 #include <span>
 #include <vector>
 
-#include "base/byte_size.h"
-#include "base/errno_error.h"
-#include "base/unique_fd.h"
+#include "base/posix.h"
+#include "base/units.h"
 #include "tools/bench/ceiling.h"
 
 namespace kvtier {

@@ -5,7 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <fstream>
 
-#include "base/byte_size.h"
+#include "base/units.h"
 #include "tools/bench/bench.h"
 #include "tools/support/terminal.h"
 

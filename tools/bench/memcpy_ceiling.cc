@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/unique_fd.h"
+#include "base/posix.h"
 #include "tools/bench/ceiling.h"
 
 namespace kvtier {

@@ -6,7 +6,7 @@
 #include <memory>
 #include <span>
 
-#include "base/byte_size.h"
+#include "base/units.h"
 #include "tools/bench/bench.h"
 #include "tools/bench/bench_client.h"
 #include "tools/bench/ceiling.h"

@@ -9,8 +9,8 @@
 #include <memory>
 #include <vector>
 
-#include "base/byte_size.h"
-#include "base/errno_error.h"
+#include "base/posix.h"
+#include "base/units.h"
 #include "tools/bench/bench.h"
 
 namespace kvtier {

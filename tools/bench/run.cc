@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "base/byte_size.h"
+#include "base/units.h"
 #include "tools/bench/bench.h"
 #include "tools/support/terminal.h"
 

@@ -7,7 +7,7 @@
 #include <fstream>
 #include <thread>
 
-#include "base/byte_size.h"
+#include "base/units.h"
 #include "tools/bench/bench.h"
 #include "tools/bench/bench_client.h"
 #include "tools/bench/daemon_status.h"

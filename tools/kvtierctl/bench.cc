@@ -8,7 +8,7 @@
 #include <fstream>
 #include <memory>
 
-#include "base/byte_size.h"
+#include "base/units.h"
 #include "tools/kvtierctl/command.h"
 #include "tools/kvtierctl/options.h"
 #include "tools/support/terminal.h"

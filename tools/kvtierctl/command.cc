@@ -11,7 +11,7 @@
 #include <filesystem>
 #include <utility>
 
-#include "base/byte_size.h"
+#include "base/units.h"
 #include "tools/support/json_view.h"
 #include "tools/support/table.h"
 

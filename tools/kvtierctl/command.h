@@ -7,7 +7,6 @@
 #include <string>
 #include <string_view>
 
-#include "base/error.h"
 #include "base/result.h"
 #include "tools/support/admin.h"
 #include "tools/support/terminal.h"

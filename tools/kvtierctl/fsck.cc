@@ -9,8 +9,8 @@
 #include <memory>
 #include <optional>
 
-#include "base/byte_size.h"
 #include "base/clock.h"
+#include "base/units.h"
 #include "daemon/config/config_loader.h"
 #include "tools/kvtierctl/command.h"
 #include "tools/support/table.h"

@@ -7,7 +7,7 @@
 #include <array>
 #include <memory>
 
-#include "base/byte_size.h"
+#include "base/units.h"
 #include "tools/kvtierctl/blocks.h"
 #include "tools/kvtierctl/command.h"
 #include "tools/support/table.h"

@@ -7,7 +7,7 @@
 #include <boost/json.hpp>
 #include <vector>
 
-#include "base/byte_size.h"
+#include "base/units.h"
 #include "tools/support/json_view.h"
 
 namespace kvtier {

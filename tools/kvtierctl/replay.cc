@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "base/byte_size.h"
+#include "base/units.h"
 #include "tools/kvtierctl/command.h"
 #include "tools/kvtierctl/options.h"
 #include "tools/replay/replayer.h"

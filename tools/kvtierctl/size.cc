@@ -10,7 +10,7 @@
 #include <memory>
 #include <sstream>
 
-#include "base/byte_size.h"
+#include "base/units.h"
 #include "protocol/model_record.h"
 #include "tiers/storage/disk_geometry.h"
 #include "tiers/storage/slot_header.h"

@@ -5,7 +5,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include "base/byte_size.h"
+#include "base/units.h"
 #include "tools/kvtierctl/command.h"
 #include "tools/support/json_view.h"
 #include "tools/support/table.h"

@@ -8,7 +8,7 @@
 #include <cstdio>
 #include <memory>
 
-#include "base/errno_error.h"
+#include "base/posix.h"
 #include "tools/kvtierctl/command.h"
 #include "tools/kvtierctl/trace_document.h"
 #include "tools/support/table.h"

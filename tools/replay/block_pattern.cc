@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "base/check.h"
+#include "base/result.h"
 
 namespace kvtier {
 namespace {

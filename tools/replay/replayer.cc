@@ -14,10 +14,9 @@
 #include <thread>
 #include <vector>
 
-#include "base/byte_reader.h"
-#include "base/check.h"
-#include "base/errno_error.h"
-#include "base/unique_fd.h"
+#include "base/bytes.h"
+#include "base/posix.h"
+#include "base/result.h"
 
 namespace kvtier {
 namespace {

@@ -7,7 +7,7 @@
 #include <bit>
 #include <cmath>
 
-#include "base/byte_reader.h"
+#include "base/bytes.h"
 
 namespace kvtier {
 namespace {

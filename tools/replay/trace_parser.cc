@@ -6,8 +6,8 @@
 #include <boost/json.hpp>
 #include <cmath>
 
-#include "base/byte_reader.h"
-#include "base/sha256.h"
+#include "base/bytes.h"
+#include "base/digest.h"
 #include "tools/replay/trace.h"
 
 namespace kvtier {

@@ -16,9 +16,8 @@
 #include <thread>
 #include <utility>
 
-#include "base/check.h"
-#include "base/errno_error.h"
-#include "base/unique_fd.h"
+#include "base/posix.h"
+#include "base/result.h"
 #include "kvtier/kvtier.h"
 
 namespace kvtier {

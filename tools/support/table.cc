@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "base/check.h"
+#include "base/result.h"
 
 namespace kvtier {
 namespace {

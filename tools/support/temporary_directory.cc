@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "base/errno_error.h"
+#include "base/posix.h"
 
 namespace kvtier {
 

@@ -6,8 +6,8 @@
 #include <fstream>
 #include <sstream>
 
-#include "base/byte_reader.h"
-#include "base/sha256.h"
+#include "base/bytes.h"
+#include "base/digest.h"
 #include "tools/support/admin.h"
 
 namespace kvtier {

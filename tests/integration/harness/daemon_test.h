@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "base/byte_size.h"
+#include "base/units.h"
 #include "tests/integration/harness/program.h"
 #include "tools/replay/replay_client.h"
 #include "tools/support/json_view.h"

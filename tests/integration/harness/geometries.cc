@@ -8,7 +8,7 @@
 #include <optional>
 #include <utility>
 
-#include "base/byte_size.h"
+#include "base/units.h"
 #include "kvtier/kvtier.hpp"
 #include "tools/support/admin.h"
 #include "tools/support/private_daemon.h"

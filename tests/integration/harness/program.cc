@@ -11,7 +11,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "base/unique_fd.h"
+#include "base/posix.h"
 #include "tools/support/temporary_directory.h"
 
 namespace kvtier {

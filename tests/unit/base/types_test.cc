@@ -9,7 +9,7 @@
 
 #include "base/clock.h"
 #include "base/ids.h"
-#include "base/unique_fd.h"
+#include "base/posix.h"
 
 namespace kvtier {
 namespace {

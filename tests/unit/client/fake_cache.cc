@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/check.h"
+#include "base/result.h"
 
 namespace kvtier::client {
 

@@ -11,7 +11,7 @@
 
 #include "base/digest.h"
 #include "base/ids.h"
-#include "base/unique_fd.h"
+#include "base/posix.h"
 #include "protocol/messages.h"
 
 namespace kvtier::client {

@@ -12,7 +12,7 @@
 #include <optional>
 #include <utility>
 
-#include "base/check.h"
+#include "base/result.h"
 #include "protocol/socket_io.h"
 
 namespace kvtier::client {

@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "base/unique_fd.h"
+#include "base/posix.h"
 #include "protocol/frame.h"
 #include "protocol/messages.h"
 #include "tests/unit/client/fake_cache.h"

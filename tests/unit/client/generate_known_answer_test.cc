@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <string>
 
-#include "base/sha256.h"
+#include "base/digest.h"
 #include "client/examples/generator.h"
 #include "tests/unit/client/generate_fixture.h"
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "base/byte_reader.h"
-#include "base/sha256.h"
+#include "base/bytes.h"
+#include "base/digest.h"
 #include "client/examples/weights.h"
 
 namespace kvtier::generate {

@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "daemon/attention/attention_service.h"
 #include "daemon/attention/host_attention_engine.h"
-#include "daemon/runtime/coarse_clock.h"
 #include "daemon/runtime/event_loop.h"
 #include "gpu/host_device.h"
 #include "kernels/reference/number_format.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/unit/daemon/daemon_under_test.h"
 
-#include "base/check.h"
+#include "base/result.h"
 #include "daemon/config/config_check.h"
 
 namespace kvtier {

@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "base/blocking_loop.h"
+#include "base/executor.h"
 #include "daemon/config/device_choice_name.h"
 #include "gpu/cuda_device.h"
 

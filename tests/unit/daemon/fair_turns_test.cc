@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "base/blocking_loop.h"
+#include "base/executor.h"
 
 namespace kvtier {
 namespace {

@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "base/check.h"
+#include "base/result.h"
 
 namespace kvtier {
 

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "base/unique_fd.h"
+#include "base/posix.h"
 #include "tests/fakes/temporary_directory.h"
 
 namespace kvtier {

@@ -5,7 +5,7 @@
 
 #include <future>
 
-#include "base/check.h"
+#include "base/result.h"
 #include "daemon/config/config_check.h"
 
 namespace kvtier {

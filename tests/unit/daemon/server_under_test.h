@@ -11,11 +11,11 @@
 #include <thread>
 #include <vector>
 
-#include "base/thread_executor.h"
+#include "base/clock.h"
+#include "base/executor.h"
 #include "daemon/admin/trace_ring.h"
 #include "daemon/config/config.h"
 #include "daemon/net/peer.h"
-#include "daemon/runtime/coarse_clock.h"
 #include "daemon/runtime/event_loop.h"
 #include "daemon/runtime/log.h"
 #include "daemon/session/server.h"

@@ -6,7 +6,7 @@
 
 #include <memory>
 
-#include "base/byte_reader.h"
+#include "base/bytes.h"
 #include "tests/unit/daemon/server_under_test.h"
 #include "tests/unit/daemon/verbs.h"
 #include "tests/unit/daemon/wire_client.h"

@@ -9,8 +9,8 @@
 #include <cstring>
 #include <utility>
 
-#include "base/byte_reader.h"
-#include "base/sha256.h"
+#include "base/bytes.h"
+#include "base/digest.h"
 #include "protocol/socket_io.h"
 
 namespace kvtier {

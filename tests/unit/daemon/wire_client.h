@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "base/unique_fd.h"
+#include "base/posix.h"
 #include "protocol/frame.h"
 #include "protocol/messages.h"
 

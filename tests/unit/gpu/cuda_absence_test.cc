@@ -2,7 +2,7 @@
 // What a machine without a GPU, or a build without CUDA, says when it is asked for one.
 #include <gtest/gtest.h>
 
-#include "base/blocking_loop.h"
+#include "base/executor.h"
 #include "gpu/cuda_device.h"
 
 namespace kvtier {

@@ -15,9 +15,9 @@
 #include <span>
 #include <vector>
 
-#include "base/blocking_loop.h"
-#include "base/byte_size.h"
-#include "base/check.h"
+#include "base/executor.h"
+#include "base/result.h"
+#include "base/units.h"
 
 namespace kvtier {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "base/byte_reader.h"
+#include "base/bytes.h"
 
 namespace kvtier::wire {
 namespace {

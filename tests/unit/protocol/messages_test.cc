@@ -7,7 +7,7 @@
 #include <cstring>
 #include <set>
 
-#include "base/byte_reader.h"
+#include "base/bytes.h"
 #include "protocol/frame.h"
 #include "tests/fuzz/reencode.h"
 #include "tests/fuzz/sample_messages.h"

@@ -5,7 +5,7 @@
 
 #include <functional>
 
-#include "base/sha256.h"
+#include "base/digest.h"
 #include "tests/fuzz/sample_messages.h"
 #include "tests/unit/protocol/hex.h"
 

@@ -2,7 +2,7 @@
 // One model on several devices: what they share, and what each has for itself.
 #include <gtest/gtest.h>
 
-#include "base/checksum.h"
+#include "base/digest.h"
 #include "tests/unit/tiers/cache_fixture.h"
 
 namespace kvtier {

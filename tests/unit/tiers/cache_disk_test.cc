@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Writing to disk, and every way in which a disk fails.
 
-#include "base/checksum.h"
+#include "base/digest.h"
 #include "tests/unit/tiers/cache_fixture.h"
 
 namespace kvtier {

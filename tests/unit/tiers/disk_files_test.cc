@@ -15,9 +15,9 @@
 #include <future>
 #include <set>
 
-#include "base/blocking_loop.h"
-#include "base/check.h"
-#include "base/unique_fd.h"
+#include "base/executor.h"
+#include "base/posix.h"
+#include "base/result.h"
 #include "tests/fakes/aligned_bytes.h"
 #include "tests/fakes/temporary_directory.h"
 #include "tiers/storage/header_page.h"

@@ -9,8 +9,8 @@
 #include <map>
 #include <tuple>
 
-#include "base/check.h"
-#include "base/checksum.h"
+#include "base/digest.h"
+#include "base/result.h"
 #include "tiers/storage/disk_set_file.h"
 
 namespace kvtier {

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "base/blocking_loop.h"
+#include "base/executor.h"
 #include "tests/fakes/derived_bytes.h"
 #include "tests/fakes/temporary_directory.h"
 #include "tiers/index/index_start.h"

@@ -8,8 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "base/checksum.h"
-#include "base/sha256.h"
+#include "base/digest.h"
 #include "tiers/storage/disk_geometry.h"
 #include "tiers/storage/header_page.h"
 #include "tiers/storage/slot_header.h"

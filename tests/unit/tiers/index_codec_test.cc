@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "base/checksum.h"
+#include "base/digest.h"
 #include "tests/fakes/derived_bytes.h"
 #include "tests/fakes/seeded_random.h"
 

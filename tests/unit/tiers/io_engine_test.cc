@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "base/blocking_loop.h"
-#include "base/check.h"
+#include "base/executor.h"
+#include "base/result.h"
 #include "tests/fakes/aligned_bytes.h"
 #include "tests/fakes/temporary_directory.h"
 #include "tiers/storage/block_file.h"

@@ -8,8 +8,8 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "base/byte_size.h"
-#include "base/check.h"
+#include "base/result.h"
+#include "base/units.h"
 
 namespace kvtier {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "base/aligned_buffer.h"
+#include "base/bytes.h"
 #include "tests/unit/tiers/disk_fixture.h"
 
 namespace kvtier {

@@ -16,8 +16,8 @@
 #include <utility>
 #include <vector>
 
-#include "base/blocking_loop.h"
-#include "base/check.h"
+#include "base/executor.h"
+#include "base/result.h"
 #include "tests/fakes/derived_bytes.h"
 #include "tests/fakes/temporary_directory.h"
 

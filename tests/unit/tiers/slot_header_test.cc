@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "base/checksum.h"
+#include "base/digest.h"
 
 namespace kvtier {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <array>
 
-#include "base/byte_size.h"
+#include "base/units.h"
 #include "tiers/storage/header_page.h"
 
 namespace kvtier {

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "base/sha256.h"
+#include "base/digest.h"
 
 namespace kvtier {
 namespace {

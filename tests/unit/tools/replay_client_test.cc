@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-#include "base/byte_size.h"
+#include "base/units.h"
 
 namespace kvtier {
 namespace {

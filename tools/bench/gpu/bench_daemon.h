@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "base/byte_size.h"
 #include "base/result.h"
+#include "base/units.h"
 #include "tools/bench/bench_client.h"
 #include "tools/bench/gpu/gpu_bench.h"
 #include "tools/support/private_daemon.h"

@@ -6,9 +6,9 @@
 #include <numeric>
 #include <random>
 
-#include "base/aligned_buffer.h"
-#include "base/blocking_loop.h"
-#include "base/byte_size.h"
+#include "base/bytes.h"
+#include "base/executor.h"
+#include "base/units.h"
 #include "gpu/cuda_device.h"
 #include "tools/bench/bench.h"
 #include "tools/bench/gpu/gpu_bench.h"

@@ -5,7 +5,7 @@
 #include <chrono>
 #include <span>
 
-#include "base/byte_size.h"
+#include "base/units.h"
 #include "tools/bench/bench.h"
 #include "tools/bench/bench_client.h"
 #include "tools/bench/disk_ceiling.h"

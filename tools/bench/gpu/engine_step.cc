@@ -8,7 +8,7 @@
 #include <random>
 #include <vector>
 
-#include "base/byte_size.h"
+#include "base/units.h"
 #include "tools/bench/gpu/kernel/read_memory.h"
 #include "tools/replay/report.h"
 

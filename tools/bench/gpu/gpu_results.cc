@@ -5,7 +5,7 @@
 #include <cmath>
 #include <string>
 
-#include "base/byte_size.h"
+#include "base/units.h"
 #include "tools/bench/gpu/gpu_bench.h"
 #include "tools/support/table.h"
 

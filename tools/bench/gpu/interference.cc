@@ -10,7 +10,7 @@
 #include <thread>
 #include <utility>
 
-#include "base/byte_size.h"
+#include "base/units.h"
 #include "tools/bench/bench_client.h"
 #include "tools/bench/gpu/bench_daemon.h"
 #include "tools/bench/gpu/engine_step.h"

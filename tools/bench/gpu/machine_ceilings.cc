@@ -9,8 +9,8 @@
 #include <thread>
 #include <vector>
 
-#include "base/byte_size.h"
-#include "base/errno_error.h"
+#include "base/posix.h"
+#include "base/units.h"
 #include "kernels/bench/cuda_bench.h"
 #include "tools/bench/bench.h"
 #include "tools/bench/gpu/gpu_bench.h"

@@ -11,8 +11,8 @@
 #include <optional>
 #include <utility>
 
-#include "base/blocking_loop.h"
-#include "base/byte_size.h"
+#include "base/executor.h"
+#include "base/units.h"
 #include "gpu/cuda_device.h"
 #include "kernels/bench/cuda_bench.h"
 #include "tools/bench/gpu/gpu_bench.h"

@@ -4,8 +4,7 @@
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
-#include "base/checksum.h"
-#include "base/sha256.h"
+#include "base/digest.h"
 #include "kernels/bench/cuda_bench.h"
 #include "kvtier/block_ops.h"
 #include "tools/bench/gpu/player.h"

@@ -14,7 +14,7 @@
 #include <cstring>
 #include <utility>
 
-#include "base/errno_error.h"
+#include "base/posix.h"
 #include "tools/bench/gpu/bench_daemon.h"
 
 namespace kvtier {

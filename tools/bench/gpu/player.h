@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/posix.h"
 #include "base/result.h"
-#include "base/unique_fd.h"
 #include "tools/bench/gpu/gpu_bench.h"
 #include "tools/replay/replay_client.h"
 #include "tools/support/private_daemon.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/byte_size.h"
+#include "base/units.h"
 #include "tools/bench/gpu/bench_daemon.h"
 #include "tools/bench/gpu/gpu_bench.h"
 #include "tools/replay/replayer.h"

@@ -1,25 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading and writing little-endian fields of bytes that cannot be trusted.
+// Buffers of bytes: fields read from and written to them, and memory that direct I/O accepts.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/digest.h"
+#include "base/result.h"
 
 namespace kvtier {
 
 static_assert(std::endian::native == std::endian::little, "wire and disk formats are copied as is");
 
-// Reads forward; once a read passes the end, `ok()` is false and every read gives zeros.
+// Reads little-endian fields of bytes that cannot be trusted. Reads forward; once a read passes the
+// end, `ok()` is false and every read gives zeros.
 class ByteReader {
  public:
   explicit ByteReader(std::span<const std::byte> data) : data_(data) {}
@@ -70,7 +75,7 @@ class ByteReader {
   bool ok_ = true;
 };
 
-// Appends to a buffer it owns.
+// Writes what ByteReader reads, appending to a buffer that it owns.
 class ByteWriter {
  public:
   template <std::unsigned_integral T>
@@ -95,6 +100,27 @@ class ByteWriter {
 
  private:
   std::vector<std::byte> data_;
+};
+
+// Memory for direct I/O: zeroed, aligned to 4 KiB. Move-only.
+class AlignedBuffer {
+ public:
+  AlignedBuffer() = default;
+  explicit AlignedBuffer(size_t bytes) : bytes_(bytes) {
+    data_.reset(static_cast<std::byte*>(std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096)));
+    KVT_CHECK(data_ != nullptr);
+    std::fill_n(data_.get(), bytes, std::byte{0});
+  }
+
+  [[nodiscard]] std::span<std::byte> span() { return {data_.get(), bytes_}; }
+  [[nodiscard]] std::span<const std::byte> span() const { return {data_.get(), bytes_}; }
+
+ private:
+  struct Free {
+    void operator()(std::byte* data) const { std::free(data); }
+  };
+  std::unique_ptr<std::byte, Free> data_;
+  size_t bytes_ = 0;
 };
 
 }  // namespace kvtier

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/error.h"
+#include "base/result.h"
 
 #include <gtest/gtest.h>
 
+#include <cerrno>
 #include <set>
 #include <string>
 
-#include "base/result.h"
+#include "base/posix.h"
 
 namespace kvtier {
 namespace {
@@ -47,6 +48,18 @@ TEST(Result, MacrosPassErrorsAndValuesOn) {
   EXPECT_EQ(Quarter(6).error().reason, "odd");
   EXPECT_TRUE(CheckQuarter(8).has_value());
   EXPECT_EQ(CheckQuarter(3).error().code, ErrorCode::kInvalidArgument);
+}
+
+TEST(ErrnoError, ReasonIsTheErrnosName) {
+  const Error error = ErrnoError(ErrorCode::kIoError, ENOSPC, "write blocks.0");
+  EXPECT_EQ(error.code, ErrorCode::kIoError);
+  EXPECT_EQ(error.reason, "ENOSPC");
+  EXPECT_EQ(error.context, "write blocks.0: No space left on device");
+}
+
+TEST(ErrnoError, NumbersWithoutANameAreStillTold) {
+  EXPECT_EQ(ErrnoName(9999), "E9999");
+  EXPECT_EQ(ErrnoError(ErrorCode::kIoError, 9999, "open").context, "open");
 }
 
 }  // namespace

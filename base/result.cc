@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/error.h"
+#include "base/result.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "base/digest.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -6,9 +8,6 @@
 #include <string_view>
 #include <thread>
 #include <vector>
-
-#include "base/checksum.h"
-#include "base/sha256.h"
 
 namespace kvtier {
 namespace {

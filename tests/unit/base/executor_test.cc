@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/thread_executor.h"
+#include "base/executor.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/sha256.h"
+#include "base/digest.h"
 
 #include <openssl/evp.h>
 
 #include <memory>
 
-#include "base/check.h"
+#include "base/result.h"
 
 namespace kvtier {
 namespace {
