@@ -78,10 +78,7 @@ Result<std::string> CallAdmin(const std::string& socket_path, const std::string&
   Channel channel(std::move(socket), wire::kMaxAdminReplyFrameBytes,
                   [&](const wire::Frame& frame) { return inbox.Take(frame); });
   const wire::AdminRequest request{.json = request_json};
-  KVT_RETURN_IF_ERROR(
-      channel.Post([&](uint64_t request_id,
-                       std::vector<std::byte>* out) { wire::Encode(request, request_id, out); },
-                   DeadlineIn(timeout_ms)));
+  KVT_RETURN_IF_ERROR(channel.Post(request, DeadlineIn(timeout_ms)));
   while (true) {
     const Status waited = channel.WaitUntil([&] { return inbox.reply || !inbox.progress.empty(); },
                                             DeadlineIn(timeout_ms));

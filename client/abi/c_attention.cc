@@ -85,11 +85,7 @@ Status Attend(kvt_workspace* workspace, const kvt_attend_request* request, int64
         {request->sequences[i].query_tokens, request->sequences[i].kv_tokens});
   }
   for (size_t i = 0; i < request->block_count; ++i) {
-    if (request->blocks[i].attachment != attachment) {
-      return MakeError(ErrorCode::kStaleHandle, "attachment_lost",
-                       fmt::format("block {} is of attachment {}, the workspace of {}", i,
-                                   request->blocks[i].attachment, attachment));
-    }
+    KVT_RETURN_IF_ERROR(CheckAttachment(request->blocks[i].attachment, attachment));
     attend.blocks.push_back(ToHandle(request->blocks[i]));
   }
   KVT_ASSIGN_OR_RETURN(const uint64_t nanoseconds,

@@ -66,23 +66,22 @@ kvt_status Guard(Body&& body) noexcept {
   return count == 0 ? Status() : CheckPointer(array, name);
 }
 
-// A struct of the caller's that says how large it is: `least` bytes or more, those of its first
-// published form. Errors: kInvalidArgument "null_argument", "bad_struct_size".
+// A struct of the caller's that says how large it is: not smaller than here; a newer caller's may
+// have grown at its end. Errors: kInvalidArgument "null_argument", "bad_struct_size".
 template <typename Struct>
-[[nodiscard]] Status CheckStruct(const Struct* value, const char* name,
-                                 size_t least = sizeof(Struct)) {
+[[nodiscard]] Status CheckStruct(const Struct* value, const char* name) {
   KVT_RETURN_IF_ERROR(CheckPointer(value, name));
-  if (value->size >= least) return {};
+  if (value->size >= sizeof(Struct)) return {};
   return MakeError(ErrorCode::kInvalidArgument, "bad_struct_size",
                    std::string(name) + ".size is " + std::to_string(value->size) + ", expected " +
                        std::to_string(sizeof(Struct)));
 }
 
-// Whether the caller's struct, as large as it says, has this field of a later form.
-template <typename Struct, typename Field>
-[[nodiscard]] bool HasField(const Struct& value, const Field& field) {
-  const auto* const end = reinterpret_cast<const char*>(&field + 1);
-  return end <= reinterpret_cast<const char*>(&value) + value.size;
+// A handle is of the attachment in use. Errors: kStaleHandle "attachment_lost".
+[[nodiscard]] inline Status CheckAttachment(uint64_t given, uint64_t current) {
+  if (given == current) return {};
+  return MakeError(ErrorCode::kStaleHandle, "attachment_lost",
+                   "of attachment " + std::to_string(given) + ", now " + std::to_string(current));
 }
 
 static_assert(sizeof(kvt_hash) == sizeof(BlockHash) && alignof(kvt_hash) == alignof(BlockHash));

@@ -101,11 +101,7 @@ Result<ModelRecord> ToRecord(const kvt_model_record* given) {
 template <typename Request, typename Reply>
 Result<Reply> CallEmpty(Connection* connection) {
   KVT_ASSIGN_OR_RETURN(const std::shared_ptr<DaemonSession> session, connection->GetSession());
-  return session->channel().Call<Reply>(
-      [](uint64_t request_id, std::vector<std::byte>* out) {
-        wire::Encode(Request{}, request_id, out);
-      },
-      connection->RequestDeadline());
+  return session->channel().Call<Reply>(Request{}, connection->RequestDeadline());
 }
 
 Status Ping(kvt_connection* connection, double* round_trip_us) {

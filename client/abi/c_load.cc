@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <cstddef>
 #include <memory>
 
 #include "client/abi/c_common.h"
@@ -16,9 +15,8 @@ using AttachmentPtr = std::shared_ptr<const Attachment>;
 Result<AttachmentPtr> AttachmentOf(kvt_pool* pool, kvt_load load) {
   KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
   AttachmentPtr attachment = pool->pool->Latest();
-  if (load.attachment == attachment->id()) return attachment;
-  return MakeError(ErrorCode::kStaleHandle, "attachment_lost",
-                   fmt::format("attachment {}, now {}", load.attachment, attachment->id()));
+  KVT_RETURN_IF_ERROR(CheckAttachment(load.attachment, attachment->id()));
+  return attachment;
 }
 
 void Fill(const LoadState& state, kvt_load_progress* progress) {
@@ -26,7 +24,6 @@ void Fill(const LoadState& state, kvt_load_progress* progress) {
   progress->ready = known.ready;
   progress->finished = known.finished ? 1 : 0;
   progress->miss = static_cast<kvt_miss>(known.miss);
-  if (!HasField(*progress, progress->layers)) return;
   const bool complete = known.finished && known.ready == state.hits;
   // What had been counted before a failure is not confirmed any more.
   progress->layers = complete ? KVT_ALL_LAYERS : known.finished ? 0 : state.layers;
@@ -34,8 +31,7 @@ void Fill(const LoadState& state, kvt_load_progress* progress) {
 
 Status Wait(kvt_pool* pool, kvt_load load, const LoadGoal& goal, int64_t timeout_ms,
             kvt_load_progress* progress) {
-  // As much as the first published form had.
-  KVT_RETURN_IF_ERROR(CheckStruct(progress, "progress", offsetof(kvt_load_progress, layers)));
+  KVT_RETURN_IF_ERROR(CheckStruct(progress, "progress"));
   Fill({}, progress);
   KVT_ASSIGN_OR_RETURN(const AttachmentPtr attachment, AttachmentOf(pool, load));
   KVT_ASSIGN_OR_RETURN(

@@ -17,11 +17,6 @@ namespace {
 
 using AttachmentPtr = std::shared_ptr<const Attachment>;
 
-Error StaleError(uint64_t attachment, uint64_t current) {
-  return {ErrorCode::kStaleHandle, "attachment_lost",
-          fmt::format("attachment {}, now {}", attachment, current)};
-}
-
 Status Attach(kvt_connection* connection, uint32_t model, uint32_t group, uint32_t device,
               uint64_t pool_bytes, kvt_pool** pool) {
   KVT_RETURN_IF_ERROR(CheckPointer(connection, "connection"));
@@ -107,9 +102,7 @@ Status Commit(kvt_pool* pool, const kvt_commit_entry* entries, size_t count, kvt
   std::vector<wire::CommitItem> items;
   items.reserve(count);
   for (size_t i = 0; i < count; ++i) {
-    if (entries[i].block.attachment != attachment->id()) {
-      return tl::unexpected(StaleError(entries[i].block.attachment, attachment->id()));
-    }
+    KVT_RETURN_IF_ERROR(CheckAttachment(entries[i].block.attachment, attachment->id()));
     if (entries[i].retention > KVT_RETENTION_EXTENDED) {
       return MakeError(ErrorCode::kInvalidArgument, "bad_retention",
                        fmt::format("entry {}: {}", i, entries[i].retention));

@@ -19,18 +19,6 @@ uint64_t NextAttachmentId() {
   return next.fetch_add(1, std::memory_order_relaxed);
 }
 
-Channel::Encoder EncoderOf(const auto& message) {
-  return [&message](uint64_t request_id, std::vector<std::byte>* out) {
-    wire::Encode(message, request_id, out);
-  };
-}
-
-Channel::Encoder EncoderOf(const auto& message, bool want_reply) {
-  return [&message, want_reply](uint64_t request_id, std::vector<std::byte>* out) {
-    wire::Encode(message, request_id, out, want_reply ? wire::kFlagWantReply : 0);
-  };
-}
-
 // What the daemon says of a pool must fit together, or using it would be fatal.
 Status CheckGeometry(const wire::AttachReply& reply, uint64_t block_bytes) {
   if (reply.block_bytes != block_bytes || reply.blocks == 0 || reply.blocks > INT32_MAX ||
@@ -53,7 +41,7 @@ Result<std::shared_ptr<const Attachment>> Attachment::Open(
   KVT_ASSIGN_OR_RETURN(
       const wire::AttachReply reply,
       channel.Call<wire::AttachReply>(
-          EncoderOf(request), deadline,
+          request, deadline,
           {.on_reply = [&](const auto& r) { return CheckGeometry(r, block_bytes); }}, &fd));
   const std::shared_ptr<Attachment> attachment(new Attachment);
   if (known && known->Serves(reply.generation, reply.pool_bytes)) {
@@ -141,7 +129,7 @@ Status Attachment::CommitBatch(std::vector<wire::CommitItem> items,
     std::vector<BlockHandle> blocks;
     blocks.reserve(message.items.size());
     for (const wire::CommitItem& item : message.items) blocks.push_back(item.block);
-    return session_->channel().Post(EncoderOf(message, false), deadline, [&](uint64_t request_id) {
+    return session_->channel().Post(message, deadline, [&](uint64_t request_id) {
       session_->RememberPosted(request_id, id_, std::move(blocks));
     });
   }
@@ -152,9 +140,8 @@ Status Attachment::CommitBatch(std::vector<wire::CommitItem> items,
     }
     return {};
   };
-  KVT_ASSIGN_OR_RETURN(const wire::CommitReply reply,
-                       session_->channel().Call<wire::CommitReply>(EncoderOf(message, true),
-                                                                   deadline, {.on_reply = check}));
+  KVT_ASSIGN_OR_RETURN(const wire::CommitReply reply, session_->channel().Call<wire::CommitReply>(
+                                                          message, deadline, {.on_reply = check}));
   for (const auto& item : reply.items) {
     const bool duplicate = item.outcome == wire::CommitOutcome::kDuplicate;
     outcomes[item.position] = {
@@ -185,7 +172,7 @@ Status Attachment::ReleaseBatch(std::span<const BlockHandle> blocks,
                                 Deadline deadline) const {
   wire::Release message{.pool = pool_, .blocks = {blocks.begin(), blocks.end()}};
   if (!want_reply) {
-    return session_->channel().Post(EncoderOf(message, false), deadline, [&](uint64_t request_id) {
+    return session_->channel().Post(message, deadline, [&](uint64_t request_id) {
       session_->RememberPosted(request_id, id_, message.blocks);
     });
   }
@@ -195,9 +182,8 @@ Status Attachment::ReleaseBatch(std::span<const BlockHandle> blocks,
     }
     return {};
   };
-  KVT_ASSIGN_OR_RETURN(const wire::ReleaseReply reply,
-                       session_->channel().Call<wire::ReleaseReply>(EncoderOf(message, true),
-                                                                    deadline, {.on_reply = check}));
+  KVT_ASSIGN_OR_RETURN(const wire::ReleaseReply reply, session_->channel().Call<wire::ReleaseReply>(
+                                                           message, deadline, {.on_reply = check}));
   for (const auto& item : reply.errors) {
     outcomes[item.position] = {.ok = false, .code = item.code, .reason = item.reason};
   }
@@ -209,7 +195,7 @@ Result<uint32_t> Attachment::Prefetch(std::span<const BlockHash> hashes, Deadlin
   if (hashes.empty()) return 0;
   const wire::Prefetch request{.pool = pool_, .hashes = hashes};
   KVT_ASSIGN_OR_RETURN(const wire::PrefetchReply reply,
-                       session_->channel().Call<wire::PrefetchReply>(EncoderOf(request), deadline));
+                       session_->channel().Call<wire::PrefetchReply>(request, deadline));
   return reply.count;
 }
 
@@ -222,7 +208,7 @@ Result<uint32_t> Attachment::Pin(std::span<const BlockHash> hashes, int64_t ttl_
   if (hashes.empty()) return 0;
   const wire::Pin request{.pool = pool_, .ttl_ms = ttl_ms, .hashes = hashes};
   KVT_ASSIGN_OR_RETURN(const wire::PinReply reply,
-                       session_->channel().Call<wire::PinReply>(EncoderOf(request), deadline));
+                       session_->channel().Call<wire::PinReply>(request, deadline));
   return reply.count;
 }
 

@@ -40,8 +40,8 @@ Channel::Channel(UniqueFd socket, uint32_t max_frame_bytes, Sink sink,
 Channel::~Channel() = default;
 
 Status Channel::Exchange(Pending* pending, const Encoder& encode, Deadline deadline,
-                         const std::function<void(uint64_t)>& on_abandoned) {
-  const Status sent = SendRequest(encode, deadline, [&](uint64_t request_id) {
+                         const std::function<void(uint64_t)>& on_cancelled) {
+  const Status sent = Send(encode, deadline, [&](uint64_t request_id) {
     pending->request_id = request_id;
     pending_.push_back(pending);
   });
@@ -49,20 +49,15 @@ Status Channel::Exchange(Pending* pending, const Encoder& encode, Deadline deadl
   {
     const std::lock_guard lock(mutex_);
     std::erase(pending_, pending);
-    if (!pending->done && sent && on_abandoned) on_abandoned(pending->request_id);
+    if (!pending->done && sent && on_cancelled) on_cancelled(pending->request_id);
   }
   if (pending->refusal) return tl::unexpected(*std::move(pending->refusal));
   if (pending->done) return {};
   return waited;
 }
 
-Status Channel::Post(const Encoder& encode, Deadline deadline,
+Status Channel::Send(const Encoder& encode, Deadline deadline,
                      const std::function<void(uint64_t)>& on_sent) {
-  return SendRequest(encode, deadline, on_sent);
-}
-
-Status Channel::SendRequest(const Encoder& encode, Deadline deadline,
-                            const std::function<void(uint64_t)>& on_sent) {
   const std::lock_guard send_lock(send_mutex_);
   send_buffer_.clear();
   uint64_t request_id;

@@ -12,6 +12,7 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 #include "base/posix.h"
@@ -27,16 +28,13 @@ class Channel {
   // Called under the channel's lock with each frame that answers no waiting call: events, late
   // replies, replies to what was posted. An error means that the daemon broke the protocol.
   using Sink = std::function<Status(const wire::Frame&)>;
-  // Appends one frame carrying the request id.
-  using Encoder = std::function<void(uint64_t request_id, std::vector<std::byte>* out)>;
-
   // Beyond the exchange itself; both run under the channel's lock.
   template <typename Reply>
   struct Hooks {
     // Before any later frame is looked at. An error means that the daemon broke the protocol.
     std::function<Status(const Reply&)> on_reply;
-    // The caller gave up; a reply may still come, to the sink.
-    std::function<void(uint64_t request_id)> on_abandoned;
+    // The caller waits no longer; a reply may still come, to the sink.
+    std::function<void(uint64_t request_id)> on_cancelled;
   };
 
   // `on_lost`, if any, runs once, under the channel's lock, when the connection is lost.
@@ -45,15 +43,19 @@ class Channel {
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
 
-  // Sends a request and waits for its reply. `descriptor`, if given, receives what came with it.
-  // Errors: the daemon's; kUnavailable when the connection is lost; kTimeout.
-  template <typename Reply>
-  [[nodiscard]] Result<Reply> Call(const Encoder& encode, Deadline deadline,
+  // Sends a request and waits for its reply; COMMIT and RELEASE, which are answered on demand, ask
+  // for it. `descriptor`, if given, receives what came with the reply. Errors: the daemon's;
+  // kUnavailable when the connection is lost; kTimeout.
+  template <typename Reply, typename Request>
+  [[nodiscard]] Result<Reply> Call(const Request& request, Deadline deadline,
                                    const Hooks<Reply>& hooks = {}, UniqueFd* descriptor = nullptr);
   // Sends without waiting for an answer. `on_sent` runs under the lock just before the first byte
   // goes. Errors: kUnavailable, also if the daemon does not take the request in by the deadline.
-  [[nodiscard]] Status Post(const Encoder& encode, Deadline deadline,
-                            const std::function<void(uint64_t request_id)>& on_sent = {});
+  template <typename Request>
+  [[nodiscard]] Status Post(const Request& request, Deadline deadline,
+                            const std::function<void(uint64_t request_id)>& on_sent = {}) {
+    return Send(EncoderOf(request, 0), deadline, on_sent);
+  }
   // Waits until `done`, called under the lock, is true. A deadline already past still takes in what
   // has arrived. Errors: kUnavailable, kTimeout.
   [[nodiscard]] Status WaitUntil(const std::function<bool()>& done, Deadline deadline);
@@ -61,8 +63,11 @@ class Channel {
   [[nodiscard]] bool Poll();
 
   [[nodiscard]] std::unique_lock<std::mutex> Lock() { return std::unique_lock(mutex_); }
-  // Has `encode`'s frame sent ahead of the next request. REQUIRES: the lock is held.
-  void Defer(const Encoder& encode) { encode(++last_request_id_, &deferred_output_); }
+  // Has the message sent ahead of the next request. REQUIRES: the lock is held.
+  template <typename Message>
+  void Defer(const Message& message) {
+    wire::Encode(message, ++last_request_id_, &deferred_output_);
+  }
   // Ends the connection: the daemon broke the protocol as `error` says.
   void Abort(const Error& error);
   // What the daemon said about the connection as a whole before it closed it. REQUIRES: lock held.
@@ -72,6 +77,16 @@ class Channel {
   [[nodiscard]] int socket() const { return socket_.get(); }
 
  private:
+  // Appends one frame carrying the request id.
+  using Encoder = std::function<void(uint64_t request_id, std::vector<std::byte>* out)>;
+  // `message` must outlive it.
+  template <typename Message>
+  [[nodiscard]] static Encoder EncoderOf(const Message& message, uint16_t flags) {
+    return [&message, flags](uint64_t request_id, std::vector<std::byte>* out) {
+      wire::Encode(message, request_id, out, flags);
+    };
+  }
+
   // A reply that a caller waits for, on the caller's stack.
   struct Pending {
     uint64_t request_id = 0;
@@ -87,10 +102,10 @@ class Channel {
   };
 
   [[nodiscard]] Status Exchange(Pending* pending, const Encoder& encode, Deadline deadline,
-                                const std::function<void(uint64_t)>& on_abandoned);
+                                const std::function<void(uint64_t)>& on_cancelled);
   // Encodes and sends one request. `on_sent` runs under mutex_.
-  [[nodiscard]] Status SendRequest(const Encoder& encode, Deadline deadline,
-                                   const std::function<void(uint64_t)>& on_sent);
+  [[nodiscard]] Status Send(const Encoder& encode, Deadline deadline,
+                            const std::function<void(uint64_t)>& on_sent);
   [[nodiscard]] Status SendBuffer(Deadline deadline);
   [[nodiscard]] Status WaitWritable(Deadline deadline);
 
@@ -128,9 +143,11 @@ class Channel {
   std::vector<UniqueFd> descriptors_;
 };
 
-template <typename Reply>
-Result<Reply> Channel::Call(const Encoder& encode, Deadline deadline, const Hooks<Reply>& hooks,
+template <typename Reply, typename Request>
+Result<Reply> Channel::Call(const Request& request, Deadline deadline, const Hooks<Reply>& hooks,
                             UniqueFd* descriptor) {
+  constexpr bool kOnDemand =
+      std::is_same_v<Request, wire::Commit> || std::is_same_v<Request, wire::Release>;
   Reply reply;
   Pending pending;
   pending.type = Reply::kType;
@@ -138,7 +155,8 @@ Result<Reply> Channel::Call(const Encoder& encode, Deadline deadline, const Hook
     KVT_ASSIGN_OR_RETURN(reply, wire::Decode<Reply>(payload));
     return hooks.on_reply ? hooks.on_reply(reply) : Status();
   };
-  KVT_RETURN_IF_ERROR(Exchange(&pending, encode, deadline, hooks.on_abandoned));
+  KVT_RETURN_IF_ERROR(Exchange(&pending, EncoderOf(request, kOnDemand ? wire::kFlagWantReply : 0),
+                               deadline, hooks.on_cancelled));
   if (descriptor != nullptr) *descriptor = std::move(pending.descriptor);
   return reply;
 }

@@ -102,22 +102,15 @@ Status Connection::Flush() {
     return MakeError(ErrorCode::kUnavailable, "connection_lost", "what was sent may be lost");
   }
   // The daemon answers in order.
-  const Result<wire::Pong> pong = session->channel().Call<wire::Pong>(
-      [](uint64_t request_id, std::vector<std::byte>* out) {
-        wire::Encode(wire::Ping{}, request_id, out);
-      },
-      RequestDeadline());
+  const Result<wire::Pong> pong =
+      session->channel().Call<wire::Pong>(wire::Ping{}, RequestDeadline());
   return pong ? Status() : tl::unexpected(pong.error());
 }
 
 Result<std::vector<wire::DevicesReply::Device>> Connection::DevicesOf(
     DaemonSession& session) const {
-  KVT_ASSIGN_OR_RETURN(wire::DevicesReply reply,
-                       session.channel().Call<wire::DevicesReply>(
-                           [](uint64_t request_id, std::vector<std::byte>* out) {
-                             wire::Encode(wire::Devices{}, request_id, out);
-                           },
-                           RequestDeadline()));
+  KVT_ASSIGN_OR_RETURN(wire::DevicesReply reply, session.channel().Call<wire::DevicesReply>(
+                                                     wire::Devices{}, RequestDeadline()));
   return std::move(reply.devices);
 }
 
@@ -152,11 +145,8 @@ Result<wire::ModelId> Connection::RegisterIn(DaemonSession* session, const Model
                                  model.groups.size()));
   };
   KVT_ASSIGN_OR_RETURN(const wire::RegisterModelReply reply,
-                       session->channel().Call<wire::RegisterModelReply>(
-                           [&](uint64_t request_id, std::vector<std::byte>* out) {
-                             wire::Encode(request, request_id, out);
-                           },
-                           RequestDeadline(), {.on_reply = check}));
+                       session->channel().Call<wire::RegisterModelReply>(request, RequestDeadline(),
+                                                                         {.on_reply = check}));
   return reply.model;
 }
 

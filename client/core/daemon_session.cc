@@ -36,11 +36,7 @@ DaemonSession::DaemonSession(UniqueFd socket, AsyncErrors* errors)
 Status DaemonSession::SayHello(const std::string& client_name, Deadline deadline) {
   const wire::Hello hello{.client_name = client_name};
   UniqueFd counters;
-  Result<wire::HelloReply> reply = channel_.Call<wire::HelloReply>(
-      [&](uint64_t request_id, std::vector<std::byte>* out) {
-        wire::Encode(hello, request_id, out);
-      },
-      deadline, {}, &counters);
+  Result<wire::HelloReply> reply = channel_.Call<wire::HelloReply>(hello, deadline, {}, &counters);
   if (!reply) {
     // A daemon that turns a client away says why before it hangs up.
     const std::optional<Error> farewell = channel_.farewell();
@@ -82,8 +78,8 @@ void DaemonSession::GiveBackWorkspaceNumber(uint32_t number) {
   workspaces_[number] = false;
 }
 
-void DaemonSession::AbandonAcquire(uint64_t request_id, std::vector<PoolId> pools) {
-  abandoned_acquires_.emplace(request_id, std::move(pools));
+void DaemonSession::CancelAcquire(uint64_t request_id, std::vector<PoolId> pools) {
+  cancelled_acquires_.emplace(request_id, std::move(pools));
 }
 
 void DaemonSession::RememberPosted(uint64_t request_id, uint64_t attachment,
@@ -131,12 +127,12 @@ Status DaemonSession::OnFrame(const wire::Frame& frame) {
 }
 
 Status DaemonSession::OnLateAcquire(const wire::Frame& frame) {
-  const auto it = abandoned_acquires_.find(frame.request_id);
-  if (it == abandoned_acquires_.end()) {
+  const auto it = cancelled_acquires_.find(frame.request_id);
+  if (it == cancelled_acquires_.end()) {
     return MakeError(ErrorCode::kCorrupt, "unexpected_message", "a second ACQUIRE_REPLY");
   }
   const std::vector<PoolId> pools = std::move(it->second);
-  abandoned_acquires_.erase(it);
+  cancelled_acquires_.erase(it);
   KVT_ASSIGN_OR_RETURN(const wire::AcquireReply reply,
                        wire::Decode<wire::AcquireReply>(frame.payload));
   if (reply.parts.size() != pools.size()) {
@@ -149,9 +145,7 @@ Status DaemonSession::OnLateAcquire(const wire::Frame& frame) {
 void DaemonSession::DeferRelease(PoolId pool, const wire::AcquireReply::Part& part) {
   wire::Release release{.pool = pool, .blocks = part.new_blocks};
   const auto defer = [&] {
-    channel_.Defer([&](uint64_t request_id, std::vector<std::byte>* out) {
-      wire::Encode(release, request_id, out);
-    });
+    channel_.Defer(release);
     release.blocks.clear();
   };
   for (const AcquiredBlock& hit : part.hits) {
@@ -187,7 +181,7 @@ Status DaemonSession::OnError(const wire::Frame& frame) {
     channel_.set_farewell(reply.error);
     return {};
   }
-  abandoned_acquires_.erase(frame.request_id);
+  cancelled_acquires_.erase(frame.request_id);
   for (const Posted& posted : posted_) {
     if (posted.request_id != frame.request_id) continue;
     errors_->Add({.attachment = 0, .code = reply.error.code, .reason = reply.error.reason});

@@ -50,9 +50,9 @@ class DaemonSession {
 
   // REQUIRES: the channel's lock is held.
   [[nodiscard]] LoadStates& loads() { return loads_; }
-  // An acquire was given up by its caller: should it still be granted, everything is released.
+  // The caller of an acquire waits no longer: should it still be granted, everything is released.
   // REQUIRES: the channel's lock is held.
-  void AbandonAcquire(uint64_t request_id, std::vector<PoolId> pools);
+  void CancelAcquire(uint64_t request_id, std::vector<PoolId> pools);
   // Remembers what a fire-and-forget call was about, so that its errors can name the blocks.
   // REQUIRES: the channel's lock is held.
   void RememberPosted(uint64_t request_id, uint64_t attachment, std::vector<BlockHandle> blocks);
@@ -80,7 +80,7 @@ class DaemonSession {
   std::shared_ptr<LoadCounters> counters_;
   // Guarded by the channel's lock.
   LoadStates loads_;
-  std::unordered_map<uint64_t, std::vector<PoolId>> abandoned_acquires_;  // pools of the parts
+  std::unordered_map<uint64_t, std::vector<PoolId>> cancelled_acquires_;  // pools of the parts
   std::deque<Posted> posted_;
   size_t posted_blocks_ = 0;
 

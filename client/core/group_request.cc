@@ -125,12 +125,9 @@ Result<std::vector<AcquiredPart>> AcquireGroups(std::span<const GroupRequest> gr
   const Channel::Hooks<wire::AcquireReply> hooks{
       .on_reply =
           [&](const wire::AcquireReply& reply) { return TakeAcquired(groups, order, reply); },
-      .on_abandoned = [&](uint64_t request_id) { session.AbandonAcquire(request_id, pools); }};
-  const auto encode = [&](uint64_t request_id, std::vector<std::byte>* out) {
-    wire::Encode(request, request_id, out);
-  };
+      .on_cancelled = [&](uint64_t request_id) { session.CancelAcquire(request_id, pools); }};
   KVT_ASSIGN_OR_RETURN(wire::AcquireReply reply,
-                       session.channel().Call<wire::AcquireReply>(encode, deadline, hooks));
+                       session.channel().Call<wire::AcquireReply>(request, deadline, hooks));
   return std::move(reply.parts);
 }
 
@@ -154,11 +151,8 @@ Result<wire::LookupReply> LookUpGroups(std::span<const GroupRequest> groups,
     if (fits) return {};
     return MakeError(ErrorCode::kCorrupt, "lookup_reply_invalid", "a wrong number of answers");
   };
-  const auto encode = [&](uint64_t request_id, std::vector<std::byte>* out) {
-    wire::Encode(request, request_id, out);
-  };
   return groups.front().attachment->session()->channel().Call<wire::LookupReply>(
-      encode, deadline, {.on_reply = check});
+      request, deadline, {.on_reply = check});
 }
 
 }  // namespace kvtier::client

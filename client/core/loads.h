@@ -35,7 +35,7 @@ class LoadStates {
 
   // An acquire brought a load. Errors: kCorrupt "load_id_reused".
   [[nodiscard]] Status Add(LoadId load, const LoadState& state);
-  // Progress of unknown loads (their acquire was abandoned) is ignored. Errors: kCorrupt
+  // Progress of unknown loads (their acquire was cancelled) is ignored. Errors: kCorrupt
   // "load_progress_invalid" when it goes backwards or past the hits.
   [[nodiscard]] Status OnProgress(const LoadProgress& progress);
   // Null if unknown or forgotten. Valid until the next call.

@@ -14,12 +14,6 @@ namespace {
 constexpr uint64_t kFixedRequestBytes = 128;
 constexpr uint64_t kItemBytes = 8;
 
-Channel::Encoder EncoderOf(const auto& message) {
-  return [&message](uint64_t request_id, std::vector<std::byte>* out) {
-    wire::Encode(message, request_id, out);
-  };
-}
-
 }  // namespace
 
 Result<std::unique_ptr<Workspace>> Workspace::Open(std::shared_ptr<const Attachment> attachment,
@@ -40,7 +34,7 @@ Result<std::unique_ptr<Workspace>> Workspace::Open(std::shared_ptr<const Attachm
   KVT_ASSIGN_OR_RETURN(
       const wire::WorkspaceReply reply,
       session.channel().Call<wire::WorkspaceReply>(
-          EncoderOf(request), deadline, {.on_reply = [&](const wire::WorkspaceReply& r) -> Status {
+          request, deadline, {.on_reply = [&](const wire::WorkspaceReply& r) -> Status {
             if (r.bytes >= bytes) return {};
             return MakeError(ErrorCode::kCorrupt, "workspace_too_small");
           }},
@@ -56,7 +50,7 @@ Result<std::unique_ptr<Workspace>> Workspace::Open(std::shared_ptr<const Attachm
 
 void Workspace::Close(Deadline deadline) const {
   const wire::WorkspaceClose request{.number = number_};
-  (void)attachment_->session()->channel().Post(EncoderOf(request), deadline);
+  (void)attachment_->session()->channel().Post(request, deadline);
 }
 
 Workspace::~Workspace() { attachment_->session()->GiveBackWorkspaceNumber(number_); }
@@ -76,9 +70,8 @@ Result<uint64_t> Workspace::Attend(wire::Attend attend, Deadline deadline) const
                      fmt::format("{} sequences, {} blocks and {} scales in one call",
                                  attend.sequences.size(), attend.blocks.size(), scales));
   }
-  KVT_ASSIGN_OR_RETURN(
-      const wire::AttendReply reply,
-      attachment_->session()->channel().Call<wire::AttendReply>(EncoderOf(attend), deadline));
+  KVT_ASSIGN_OR_RETURN(const wire::AttendReply reply,
+                       attachment_->session()->channel().Call<wire::AttendReply>(attend, deadline));
   return reply.compute_ns;
 }
 

@@ -43,8 +43,9 @@ std::span<const int32_t> CudaAttentionEngine::groups() const { return kGroups; }
 
 Status CudaAttentionEngine::ToStatus(kvt_kernel_status status, const char* attempted) const {
   if (status == KVT_KERNEL_OK) return {};
-  std::string text =
-      fmt::format("{}: {} ({})", attempted, table().status_text(status), table().cuda_error_text());
+  const bool refused = status == KVT_KERNEL_INVALID_ARGUMENT || status == KVT_KERNEL_UNSUPPORTED;
+  std::string text = fmt::format("{}: {} ({})", attempted, table().status_text(status),
+                                 refused ? table().last_error_detail() : table().cuda_error_text());
   if (status == KVT_KERNEL_UNSUPPORTED) {
     return MakeError(ErrorCode::kUnsupported, "attend_geometry", std::move(text));
   }

@@ -59,6 +59,7 @@ constexpr kvt_kernel_table kTable = {
     .kv_write_params_bytes = sizeof(kvt_kv_write_params),
     .version = KVTIER_KERNELS_VERSION,
     .status_text = kvt_kernel_status_text,
+    .last_error_detail = kvt_kernel_last_error_detail,
     .cuda_error_text = CudaErrorText,
     .decode_workspace_bytes = kvt_decode_workspace_bytes,
     .decode = kvt_decode,

@@ -139,6 +139,7 @@ class FakeKernelTable {
       .kv_write_params_bytes = sizeof(kvt_kv_write_params),
       .version = "fake",
       .status_text = [](kvt_kernel_status) { return "status"; },
+      .last_error_detail = [] { return "detail"; },
       .cuda_error_text = [] { return "error"; },
       .decode_workspace_bytes = [](const kvt_decode_params*) { return size_t{4096}; },
       .decode = Decode,

@@ -15,7 +15,7 @@ from kvtier import Miss, Presence, Status
 class NoDaemonTest(unittest.TestCase):
     def test_connecting_without_a_daemon_says_so(self):
         with tempfile.TemporaryDirectory() as directory:
-            socket = os.path.join(directory, "nobody.sock")
+            socket = os.path.join(directory, "absent.sock")
             with self.assertRaises(kvtier.UnavailableError) as raised:
                 kvtier.connect(socket)
             self.assertIsInstance(raised.exception, ConnectionError)

@@ -304,8 +304,7 @@ typedef struct kvt_device {
 } kvt_device;
 enum { KVT_MAX_DEVICES = 16 };
 /* One round trip. Writes the first `capacity` of the daemon's devices and the number of all.
- * kvt_attach calls them by their position. `devices` may be NULL with capacity 0. Errors:
- * KVT_UNSUPPORTED (a daemon that knows only one). */
+ * kvt_attach calls them by their position. `devices` may be NULL with capacity 0. */
 KVT_API kvt_status kvt_get_devices(kvt_connection* connection, kvt_device* devices, size_t capacity,
                                    size_t* count);
 

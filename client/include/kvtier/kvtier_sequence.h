@@ -41,7 +41,7 @@ typedef struct kvt_sequence_options {
   const kvt_prompt_identity* identity; /* NULL: tokens alone; read at open only */
   uint32_t leave_tokens;   /* at least so many tokens are left to compute; default 1, because an
                               engine needs the logits of the last one */
-  uint32_t reserve_tokens; /* room to append without another round trip; default 0 */
+  uint32_t reserve_tokens; /* blocks for so many, to append without a round trip; default 0 */
   kvt_retention retention; /* of the blocks this sequence commits; default KVT_RETENTION_EXTENDED */
   uint8_t reserved[7];
   kvt_copy_block copy; /* for copy-on-write; NULL: memcpy in host memory, a copy on the GPU (on a

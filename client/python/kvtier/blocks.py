@@ -231,12 +231,12 @@ class AcquireResult(Scoped):
 
 
 def new_block_array(count: int) -> npt.NDArray[Any]:
-    """Room for as many kvt_block."""
+    """An array for as many kvt_block."""
     return np.zeros(count, _BLOCK)
 
 
 def new_hit_array(count: int) -> npt.NDArray[Any]:
-    """Room for as many kvt_acquired_block."""
+    """An array for as many kvt_acquired_block."""
     return np.zeros(count, _HIT)
 
 

@@ -160,7 +160,7 @@ class Connection(Scoped):
 
     def devices(self) -> list[Device]:
         """The daemon's devices; `attach` calls them by their position. One round trip. Raises
-        UnavailableError, UnsupportedError (a daemon that knows only one)."""
+        UnavailableError."""
         devices = (abi.kvt_device * abi.KVT_MAX_DEVICES)()
         count = ctypes.c_size_t()
         check(

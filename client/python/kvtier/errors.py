@@ -61,7 +61,7 @@ class PermissionDeniedError(KvtierError, PermissionError):
 
 
 class ResourceExhaustedError(KvtierError):
-    """The pool has no room: try later or release something. Nothing is held by the failed call."""
+    """The pool is full: try later or release something. Nothing is held by the failed call."""
 
 
 class StaleHandleError(KvtierError):

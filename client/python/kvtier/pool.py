@@ -312,8 +312,9 @@ class Pool(AttachedPool):
         their longest cached prefix and reserves blocks for the rest.
 
         leave_tokens: at least so many are left to compute; an engine needs the logits of the last.
-        reserve_tokens: room to append without another round trip. retention: of the blocks that the
-        sequence commits. copy: for copy-on-write in place of the built-in copy; see CopyFunction.
+        reserve_tokens: blocks for so many, to append without another round trip. retention: of the
+        blocks that the sequence commits. copy: for copy-on-write in place of the built-in copy; see
+        CopyFunction.
 
         Without a daemon: a sequence that is a miss, see Sequence.available; compute without the
         cache. Raises ResourceExhaustedError (nothing is held),

@@ -25,6 +25,8 @@ typedef struct {
   const char* version; /* of the project, for people */
 
   const char* (*status_text)(kvt_kernel_status status);
+  /* What the last refused call of this thread objected to: kvt_kernel_last_error_detail. */
+  const char* (*last_error_detail)(void);
   /* What CUDA said last on this thread, for people; never null. */
   const char* (*cuda_error_text)(void);
 

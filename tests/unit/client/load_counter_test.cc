@@ -129,18 +129,20 @@ TEST_F(LoadCounterTest, HostMemoryHasNoStreams) {
   EXPECT_EQ(kvt_wait_on_stream(pool_->get(), acquired.load, 1, nullptr), KVT_UNSUPPORTED);
 }
 
-TEST_F(LoadCounterTest, ACallerOfTheFirstFormIsServed) {
+TEST_F(LoadCounterTest, AStructThatIsShorterThanTheLibrarysIsRefusedALongerOneIsTaken) {
   const std::vector<kvt_hash> hashes = Hashes(1, 1);
   kvt_acquire_request request{};
   request.size = offsetof(kvt_acquire_request, load_order);
   request.hashes = hashes.data();
   request.hash_count = 1;
-  request.load_order = 99;  // beyond its end
   kvt_acquired_block hit{};
   kvt_acquire_reply reply{};
   reply.size = sizeof(reply);
   reply.hits = &hit;
   reply.hits_capacity = 1;
+  EXPECT_EQ(kvt_acquire(pool_->get(), &request, &reply), KVT_INVALID_ARGUMENT);
+  EXPECT_STREQ(kvt_last_error()->reason, "bad_struct_size");
+  request.size = sizeof(request) + 8;
   EXPECT_EQ(kvt_acquire(pool_->get(), &request, &reply), KVT_OK);
   EXPECT_EQ(reply.hit_count, 1u);
 }

@@ -141,11 +141,29 @@ def on_device(tensor: torch.Tensor, stream: torch.cuda.Stream | None) -> Iterato
         yield torch.cuda.current_stream().cuda_stream
 
 
-def check(name: str, status: int) -> None:
+# Refusals for which the library says which field it objected to, and what can be.
+_DETAILED = (
+    abi.KVT_KERNEL_INVALID_ARGUMENT,
+    abi.KVT_KERNEL_UNSUPPORTED,
+    abi.KVT_KERNEL_WORKSPACE_TOO_SMALL,
+)
+
+
+def _detail() -> str:
+    """What the last refused call of this thread objected to."""
+    detail: bytes = load().kvt_kernel_last_error_detail()
+    return detail.decode()
+
+
+def check(name: str, status: int, detail: str | None = None) -> None:
     """Raises unless the kernel was queued: InvalidArgumentError, UnsupportedError (no such kernel
-    is built, or not for this device), InternalError (CUDA refused)."""
+    is built, or not for this device), InternalError (CUDA refused). The text says what the library
+    objected to; `detail` is that of an earlier call."""
     if status != abi.KVT_KERNEL_OK:
         text: str = load().kvt_kernel_status_text(status).decode()
+        if status in _DETAILED:
+            detail = detail or _detail()
+            text += f": {detail}" if detail else ""
         kind = _STATUS.get(status, Status.INTERNAL)
         if kind == Status.UNSUPPORTED:
             text += f"; {_device_text()}"
@@ -167,10 +185,12 @@ def workspace_bytes(name: str, params: Any, stream: int) -> int:
     query = getattr(load(), f"{name}_workspace_bytes")
     needed: int = query(ctypes.byref(params))
     if needed == 0:
-        # The size says only that they are refused; the call, which cannot run so, says why.
+        # The size says only that they are refused; the call, which cannot run so, says how. What
+        # it objects to itself may be the workspace that it was not given.
+        detail = _detail()
         status = getattr(load(), name)(ctypes.byref(params), None, 0, stream)
         refused = status in (abi.KVT_KERNEL_INVALID_ARGUMENT, abi.KVT_KERNEL_LAUNCH_FAILED)
-        check(name, status if refused else abi.KVT_KERNEL_UNSUPPORTED)
+        check(name, status if refused else abi.KVT_KERNEL_UNSUPPORTED, detail)
     return needed
 
 

@@ -107,7 +107,7 @@ class SequenceTables:
     block_table: int32 [sequences, entries]; entry i of a row is the block of tokens
         [i * page_tokens, (i + 1) * page_tokens); entries past the length are not read.
     kv_lengths: int32 [sequences], the step's own tokens included; 0: an empty sequence.
-    max_kv_length: no length is larger; kernels plan for it. None: as many as a row has room for.
+    max_kv_length: no length is larger; kernels plan for it. None: as many as a row can name.
 
     The tensors are read on the device when the work runs. Raises InvalidArgumentError.
     """
@@ -144,14 +144,14 @@ class SequenceTables:
     def _describe(self, page_tokens: int, device: object) -> Any:
         if self.block_table.device != device:
             raise invalid("bad_block_table", f"on {self.block_table.device}, the cache on {device}")
-        room = self.block_table.shape[1] * page_tokens
-        longest = room if self.max_kv_length is None else self.max_kv_length
+        most = self.block_table.shape[1] * page_tokens
+        longest = most if self.max_kv_length is None else self.max_kv_length
         return abi.kvt_sequences(
             block_table=self.block_table.data_ptr(),
             kv_lengths=self.kv_lengths.data_ptr(),
             table_stride=self.block_table.stride()[0],
             sequences=len(self),
-            max_kv_length=_tensors.whole(longest, "max_kv_length", 0, room),
+            max_kv_length=_tensors.whole(longest, "max_kv_length", 0, most),
         )
 
 
