@@ -36,9 +36,10 @@ void HostileClient::Attach() {
   const uint32_t model = input_.Below(4) == 3 ? 1 : 0;
   const uint32_t device = input_.Below(4) == 3 ? 1 : 0;
   // Ids of models count from 1.
-  Send(wire::Attach{.model = wire::ModelId(model + 1),
-                    .device = device,
-                    .pool_bytes = world_.setup().pool_blocks * HostileModel(model).BlockBytes()});
+  Send(wire::Attach{
+      .model = wire::ModelId(model + 1),
+      .device = device,
+      .pool_bytes = world_.setup().pool_blocks * HostileModel(model).groups[0].BlockBytes()});
 }
 
 PoolId HostileClient::PickPool() {
@@ -75,7 +76,8 @@ std::optional<PayloadChecksum> HostileClient::PickChecksum() {
     }
     case 5: {
       // That of a block that nothing was written to.
-      const std::vector<std::byte> unwritten(HostileModel(0).BlockBytes(), std::byte{0xdb});
+      const std::vector<std::byte> unwritten(HostileModel(0).groups[0].BlockBytes(),
+                                             std::byte{0xdb});
       return ChecksumPayload(unwritten);
     }
     default:

@@ -82,7 +82,7 @@ HostileSetup::HostileSetup(FuzzInput* input) {
   }
   config.cache.pool_bytes = 0;
   for (uint32_t model = 0; model < kModels; ++model) {
-    config.cache.pool_bytes += tenants * pool_blocks * HostileModel(model).BlockBytes();
+    config.cache.pool_bytes += tenants * pool_blocks * HostileModel(model).groups[0].BlockBytes();
   }
   sizes.device_bytes = config.cache.pool_bytes;
   config.server.socket = SocketPath();

@@ -263,42 +263,47 @@ const Garbage kGarbage[] = {
      }},
     {"ATruncatedMessage",
      [](uint64_t id) {
-       Bytes bytes = FrameOf(wire::AcquireReply{.new_blocks = {kFresh}}, id);
+       Bytes bytes = FrameOf(wire::AcquireReply{.parts = {{.new_blocks = {kFresh}}}}, id);
        bytes.pop_back();
        bytes[0] = std::byte(static_cast<uint8_t>(bytes[0]) - 1);
        return bytes;
      }},
     {"MoreHitsThanHashes",
      [](uint64_t id) {
-       return FrameOf(
-           wire::AcquireReply{.hits = {HitAt(0), HitAt(1), HitAt(2)}, .new_blocks = {kFresh}}, id);
+       return FrameOf(wire::AcquireReply{.parts = {{.hits = {HitAt(0), HitAt(1), HitAt(2)},
+                                                    .new_blocks = {kFresh}}}},
+                      id);
      }},
     {"ABlockOutsideThePool",
      [](uint64_t id) {
-       return FrameOf(wire::AcquireReply{.hits = {HitAt(64)}, .new_blocks = {kFresh}}, id);
+       return FrameOf(wire::AcquireReply{.parts = {{.hits = {HitAt(64)}, .new_blocks = {kFresh}}}},
+                      id);
      }},
     {"APrivateBlockOutsideThePool",
      [](uint64_t id) {
-       return FrameOf(wire::AcquireReply{.new_blocks = {{BlockIndex{UINT32_MAX}, 1}}}, id);
+       return FrameOf(wire::AcquireReply{.parts = {{.new_blocks = {{BlockIndex{UINT32_MAX}, 1}}}}},
+                      id);
      }},
-    {"NoPrivateBlock", [](uint64_t id) { return FrameOf(wire::AcquireReply{}, id); }},
+    {"NoPart", [](uint64_t id) { return FrameOf(wire::AcquireReply{}, id); }},
+    {"NoPrivateBlock", [](uint64_t id) { return FrameOf(wire::AcquireReply{.parts = {{}}}, id); }},
     {"ABlockWithTooManyTokens",
      [](uint64_t id) {
-       return FrameOf(
-           wire::AcquireReply{.hits = {HitAt(0, kBlockTokens + 1)}, .new_blocks = {kFresh}}, id);
+       return FrameOf(wire::AcquireReply{.parts = {{.hits = {HitAt(0, kBlockTokens + 1)},
+                                                    .new_blocks = {kFresh}}}},
+                      id);
      }},
     {"ABlockToBeLoadedWithoutALoad",
      [](uint64_t id) {
-       return FrameOf(wire::AcquireReply{.hits = {HitAt(0, kBlockTokens, Tier::kDisk)},
-                                         .new_blocks = {kFresh}},
+       return FrameOf(wire::AcquireReply{.parts = {{.hits = {HitAt(0, kBlockTokens, Tier::kDisk)},
+                                                    .new_blocks = {kFresh}}}},
                       id);
      }},
-    {"ATailNotAskedFor",
+    {"APartialBlockNotAskedFor",
      [](uint64_t id) {
-       return FrameOf(
-           wire::AcquireReply{
-               .partial_block = 0, .hits = {HitAt(0), HitAt(1), HitAt(2)}, .new_blocks = {kFresh}},
-           id);
+       return FrameOf(wire::AcquireReply{.parts = {{.partial_block = 0,
+                                                    .hits = {HitAt(0), HitAt(1), HitAt(2)},
+                                                    .new_blocks = {kFresh}}}},
+                      id);
      }},
 };
 

@@ -85,7 +85,8 @@ class ConnectionTest : public testing::Test {
 
 wire::LookupReply ReplyOf(size_t bytes) {
   wire::LookupReply reply;
-  reply.presence.resize(bytes);
+  reply.parts.resize(1);
+  reply.parts[0].presence.resize(bytes);
   return reply;
 }
 

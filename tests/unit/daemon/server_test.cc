@@ -99,8 +99,9 @@ TEST(Server, TooManyModelsAreRefused) {
   (void)client.Hello();
   ModelRecord record = TestModel();
   const auto first = client.Call<wire::RegisterModelReply>(wire::RegisterModel{record});
-  EXPECT_EQ(first.block_bytes, 4096u);
-  EXPECT_EQ(first.fingerprint, record.Fingerprint());
+  ASSERT_EQ(first.groups.size(), 1u);
+  EXPECT_EQ(first.groups[0].block_bytes, 4096u);
+  EXPECT_EQ(first.groups[0].fingerprint, record.GroupFingerprint(0));
   record.revision = "second";
   EXPECT_NE(client.Call<wire::RegisterModelReply>(wire::RegisterModel{record}).model, first.model);
   record.revision = "third";
