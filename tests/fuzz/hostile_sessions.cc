@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "base/units.h"
 #include "tests/fuzz/fuzz_input.h"
 #include "tests/fuzz/hostile_client.h"
 #include "tests/fuzz/hostile_world.h"
@@ -18,7 +19,6 @@ namespace kvtier {
 namespace {
 
 constexpr uint32_t kClients = 4;
-constexpr int64_t kHourMs = int64_t{60} * 60 * 1000;
 
 // A run is cut after so many steps, so that none takes a second.
 constexpr int kMaxSteps = 600;

@@ -11,11 +11,11 @@
 #include <utility>
 
 #include "base/result.h"
+#include "base/units.h"
 
 namespace kvtier {
 namespace {
 
-constexpr int64_t kMinuteMs = 60 * 1000;
 // Time-outs of the real clock must not decide what happens.
 constexpr int64_t kNeverMs = int64_t{24} * 60 * kMinuteMs;
 

@@ -6,13 +6,11 @@
 #include <algorithm>
 
 #include "base/result.h"
+#include "base/units.h"
 #include "tests/fakes/seeded_random.h"
 
 namespace kvtier {
 namespace {
-
-constexpr int64_t kMinuteMs = 60 * 1000;
-constexpr int64_t kHourMs = 60 * kMinuteMs;
 
 uint64_t OneOf(SeededRandom& random, std::initializer_list<uint64_t> choices) {
   return *(choices.begin() + random.Below(choices.size()));

@@ -7,16 +7,11 @@
 #include <cstdio>
 #include <utility>
 
+#include "base/units.h"
 #include "tests/fakes/derived_bytes.h"
 #include "tests/sim/sim_check.h"
 
 namespace kvtier {
-namespace {
-
-constexpr int64_t kMinuteMs = 60 * 1000;
-constexpr int64_t kHourMs = 60 * kMinuteMs;
-
-}  // namespace
 
 Simulator::Simulator(const SimPlan& plan, bool verbose)
     : plan_(plan),

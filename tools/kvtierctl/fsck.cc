@@ -20,8 +20,6 @@ namespace {
 
 namespace json = boost::json;
 
-constexpr double kHourMs = 3600.0 * 1000;
-
 struct FsckArguments {
   std::string config;  // empty: the options count, and their defaults
   bool rebuild_index = false;

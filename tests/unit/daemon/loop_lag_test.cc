@@ -5,10 +5,10 @@
 
 #include <numeric>
 
+#include "base/units.h"
+
 namespace kvtier {
 namespace {
-
-constexpr int64_t kHourMs = 3600 * 1000;
 
 uint64_t BeatsOf(const LoopLag& pulse) {
   const auto counts = pulse.delays().counts();

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // What administrators see of single blocks, and what they may do to them.
 
+#include "base/units.h"
 #include "tests/unit/tiers/cache_fixture.h"
 
 namespace kvtier {
 namespace {
 
-constexpr int64_t kHourMs = 3600 * 1000;
 constexpr NamespaceId kNamespace{0};
 
 class CacheLookTest : public CacheTest {

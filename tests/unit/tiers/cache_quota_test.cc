@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // What tenants may take of each tier, and what is kept for them.
 
+#include "base/units.h"
 #include "tests/fakes/seeded_random.h"
 #include "tests/unit/tiers/cache_fixture.h"
 
 namespace kvtier {
 namespace {
-
-constexpr int64_t kMinuteMs = 60 * 1000;
 
 // Two tenants with half of the pool each. Their slots have the same size.
 class CacheQuotaTest : public CacheTest {

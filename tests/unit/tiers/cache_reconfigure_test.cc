@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Options that change while the cache is at work.
 
+#include "base/units.h"
 #include "tests/unit/tiers/cache_fixture.h"
 
 namespace kvtier {
 namespace {
-
-constexpr int64_t kMinuteMs = 60 * 1000;
 
 class CacheReconfigureTest : public CacheTest {
  protected:

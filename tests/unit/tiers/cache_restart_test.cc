@@ -3,14 +3,13 @@
 
 #include <algorithm>
 
+#include "base/units.h"
 #include "tests/unit/tiers/cache_fixture.h"
 
 namespace kvtier {
 namespace {
 
 using ::testing::Each;
-
-constexpr int64_t kHourMs = 60 * 60 * 1000;
 
 class CacheRestartTest : public CacheTest {};
 

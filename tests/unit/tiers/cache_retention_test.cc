@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // How long blocks live: time to live by class, maximum age, pins.
 
+#include "base/units.h"
 #include "tests/unit/tiers/cache_fixture.h"
 #include "tiers/state/cache_state.h"
 
 namespace kvtier {
 namespace {
-
-constexpr int64_t kMinuteMs = 60 * 1000;
-constexpr int64_t kHourMs = 60 * kMinuteMs;
 
 class CacheRetentionTest : public CacheTest {};
 

@@ -3,13 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include "base/units.h"
 #include "tests/fakes/fake_clock.h"
 
 namespace kvtier {
 namespace {
-
-constexpr int64_t kHourMs = 60 * 60 * 1000;
-constexpr int64_t kDayMs = 24 * kHourMs;
 
 // May be set back, as an operator may set a machine's clock back.
 class MovableClock final : public Clock {
