@@ -173,7 +173,7 @@ class Engine:
 
 
 class GroupsTest(DaemonTestCase):
-    pool_bytes = 192 * 1024
+    pool_bytes = 384 * 1024
     more_settings = (
         f"pool.bytes={pool_bytes}B",
         "host.bytes=1MiB",
@@ -206,11 +206,21 @@ class GroupsTest(DaemonTestCase):
                 request["tier"] = tier
             kvtier.admin(request, self.daemon.admin_socket)
 
-    def test_hybrids_restore_what_their_groups_have(self):
-        for name in LAYOUTS:
-            with self.subTest(name):
-                engine = self.replay(name, rounds=60)
-                self.assertGreater(engine.restored_tokens, 0)
+    def check_layout(self, name):
+        engine = self.replay(name, rounds=100)
+        self.assertGreater(engine.restored_tokens, 0)
+
+    def test_windows_beside_full_attention(self):
+        self.check_layout("gemma-3")
+
+    def test_windows_shorter_than_a_block(self):
+        self.check_layout("gpt-oss")
+
+    def test_states_beside_full_attention(self):
+        self.check_layout("qwen3-next")
+
+    def test_a_latent_cache_with_an_indexer_of_larger_blocks(self):
+        self.check_layout("deepseek-v3.2")
 
     def test_one_group_must_not_be_asked_alone(self):
         engine = Engine(self, self.connect(), LAYOUTS["gemma-3"], seed=1)
