@@ -3,12 +3,14 @@
 // definite lengths.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace kvtier {
@@ -22,9 +24,21 @@ class CborWriter {
   CborWriter& operator=(const CborWriter&) = delete;
 
   void WriteUnsigned(uint64_t value) { WriteHead(kUnsigned, value); }
-  void WriteInteger(int64_t value);
-  void WriteBytes(std::span<const std::byte> bytes);
-  void WriteText(std::string_view text);
+  void WriteInteger(int64_t value) {
+    if (value >= 0) {
+      WriteHead(kUnsigned, static_cast<uint64_t>(value));
+    } else {
+      WriteHead(kNegative, ~static_cast<uint64_t>(value));  // -1 - value
+    }
+  }
+  void WriteBytes(std::span<const std::byte> bytes) {
+    WriteHead(kBytes, bytes.size());
+    std::ranges::copy(bytes, Extend(bytes.size()));
+  }
+  void WriteText(std::string_view text) {
+    WriteHead(kText, text.size());
+    std::ranges::copy(std::as_bytes(std::span(text)), Extend(text.size()));
+  }
   // The head of an array; its `count` items follow.
   void WriteArray(uint64_t count) { WriteHead(kArray, count); }
   void WriteNull() { *Extend(1) = std::byte{0xf6}; }
@@ -78,7 +92,13 @@ class CborWriter {
     size_ += bytes;
     return at;
   }
-  void Grow(size_t bytes);
+  void Grow(size_t bytes) {
+    std::vector<std::byte> larger(2 * (size_ + bytes));
+    std::memcpy(larger.data(), begin_, size_);
+    spill_ = std::move(larger);
+    begin_ = spill_.data();
+    capacity_ = spill_.size();
+  }
 
   // Enough for a block of 256 tokens of any ids.
   std::byte inline_[1536];  // uninitialised: clearing it would cost as much as filling it

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/result.h"
 #include "protocol/model_record.h"
 
 namespace kvtier {
@@ -25,7 +26,20 @@ struct KvLayout {
   uint64_t v_head_stride = 0;
 
   // REQUIRES: the group is one of a record whose Validate() passed.
-  [[nodiscard]] static KvLayout Of(const KvGroup& group);
+  [[nodiscard]] static KvLayout Of(const KvGroup& group) {
+    KvLayout layout;
+    layout.block_tokens = group.block_tokens;
+    layout.layer_stride = group.LayerBytes();
+    layout.block_stride = group.BlockBytes();
+    if (group.hit_rule == HitRule::kState) return layout;
+    layout.element_bytes = KvDtypeBytes(group.dtype);
+    layout.k_head_stride = group.k_head_dim * layout.element_bytes;
+    layout.v_head_stride = group.v_head_dim * layout.element_bytes;
+    layout.k_token_stride = group.kv_heads * layout.k_head_stride;
+    layout.v_token_stride = group.kv_heads * layout.v_head_stride;
+    layout.v_offset = group.block_tokens * layout.k_token_stride;
+    return layout;
+  }
 
   // Offsets from the pool's first byte to the first element of a head's vector. `token` is within
   // the block.
@@ -43,8 +57,17 @@ struct KvLayout {
 
 // Slots (block_index * block_tokens + offset) of a sequence's tokens [first, first + count).
 // REQUIRES: the table covers them.
-[[nodiscard]] std::vector<uint64_t> SlotMapping(std::span<const BlockIndex> block_table,
-                                                uint32_t block_tokens, uint64_t first,
-                                                uint64_t count);
+[[nodiscard]] inline std::vector<uint64_t> SlotMapping(std::span<const BlockIndex> block_table,
+                                                       uint32_t block_tokens, uint64_t first,
+                                                       uint64_t count) {
+  KVT_CHECK(block_tokens > 0 && first + count <= block_table.size() * uint64_t{block_tokens});
+  std::vector<uint64_t> slots;
+  slots.reserve(count);
+  for (uint64_t token = first; token < first + count; ++token) {
+    const uint64_t block = block_table[token / block_tokens].value;
+    slots.push_back(block * block_tokens + token % block_tokens);
+  }
+  return slots;
+}
 
 }  // namespace kvtier

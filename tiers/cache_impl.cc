@@ -25,7 +25,8 @@ Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, Ind
       acquirer(&state, &pools, &loader, &loads, &sessions),
       retention(&state, &pools, &offloader, &host, &persister, &disk),
       verifier(&state, &disk) {
-  state.pump = [this] {
+  state.pump = [this] { Pump(); };
+  state.next_part = [this] {
     acquirer.GoOn();
     sessions.CloseSome();
     Pump();

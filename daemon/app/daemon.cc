@@ -76,9 +76,13 @@ Daemon::~Daemon() = default;
 
 Status Daemon::Start() {
   log_->Info("daemon.starting", "kvtierd {}, pid {}", Version(), ::getpid());
+  executor_ = std::make_unique<ThreadExecutor>(
+      "kvt-work", static_cast<int>(WorkerThreads(config_.host.checksum_threads)), loop_,
+      ThreadExecutor::Priority::kBackground);
   // First the lock: another daemon's directory and sockets must not be touched.
-  KVT_ASSIGN_OR_RETURN(disk_, BlameKey(config_, "disk.directory",
-                                       DiskTier::Open(config_, clock_, loop_, log_, manager_)));
+  KVT_ASSIGN_OR_RETURN(
+      disk_, BlameKey(config_, "disk.directory",
+                      DiskTier::Open(config_, clock_, loop_, executor_.get(), log_, manager_)));
   manager_->ExtendStart("Opening the devices",
                         kDevicePatienceMs * static_cast<int64_t>(config_.pool.devices.size()));
   KVT_RETURN_IF_ERROR(BlameKey(config_, "pool.device", OpenDevices()));
@@ -92,9 +96,6 @@ Status Daemon::Start() {
   for (const OpenedDevice& opened : devices_) attention.devices.push_back(opened.device.get());
   attention_ = std::make_unique<AttentionService>(attention);
   KVT_RETURN_IF_ERROR(BlameKey(config_, "host.bytes", OpenArena()));
-  executor_ = std::make_unique<ThreadExecutor>(
-      "kvt-work", static_cast<int>(WorkerThreads(config_.host.checksum_threads)), loop_,
-      ThreadExecutor::Priority::kBackground);
   if (config_.trace.events > 0) trace_ = std::make_unique<TraceRing>(config_.trace.events);
   MakeCache();
   KVT_RETURN_IF_ERROR(Listen());

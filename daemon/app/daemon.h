@@ -100,9 +100,9 @@ class Daemon {
   std::unique_ptr<TraceRing> trace_;   // null: nothing is recorded
   std::vector<OpenedDevice> devices_;  // by DeviceIndex
   std::unique_ptr<MappedArena> arena_;
+  std::unique_ptr<Executor> executor_;
   std::unique_ptr<DiskTier> disk_;
   std::unique_ptr<AttentionService> attention_;
-  std::unique_ptr<Executor> executor_;
   std::unique_ptr<Cache> cache_;
   wire::DevicesReply wire_devices_;
   ServerCounters counters_;

@@ -71,7 +71,6 @@ struct DiskConfig {
   uint64_t bytes = 0;  // 0: no disk tier
   uint32_t files = 1;
   DiskEngineChoice engine = DiskEngineChoice::kAuto;
-  uint64_t queue_bytes = 32 * kMiB;
   uint32_t pread_threads = 8;
   bool reformat = false;
   uint64_t free_floor_bytes = 1 * kGiB;

@@ -299,8 +299,6 @@ std::vector<ConfigKey> DiskKeys() {
              {"auto", "io_uring", "pread"},
              "How the files are read and written. `auto` takes io_uring where the kernel "
              "allows it, else a pool of threads, and says which."),
-      Size("disk.queue_bytes", kDisk<&DiskConfig::queue_bytes>, 1 * kMiB, 4 * kGiB,
-           "Bytes under way at once over all files; what exceeds it waits."),
       Count("disk.pread_threads", kDisk<&DiskConfig::pread_threads>, 1, 256,
             "Threads of the `pread` engine."),
       Boolean("disk.reformat", kDisk<&DiskConfig::reformat>,
@@ -351,7 +349,10 @@ std::vector<ConfigKey> CacheKeys() {
       Size("cache.max_offload_bytes", kCache<&CacheOptions::max_offload_bytes>, 64 * kKiB,
            64 * kGiB, "Bytes being copied from the pool to host memory at once."),
       Size("cache.max_disk_read_bytes", kCache<&CacheOptions::max_disk_read_bytes>, 64 * kKiB,
-           64 * kGiB, "Bytes being read from disk at once."),
+           64 * kGiB,
+           "Bytes being read from disk and checked at once, over all files; the only bound on "
+           "reads. More keeps a fast drive busier, and takes as much of host memory while blocks "
+           "are read."),
       Size("cache.max_disk_write_bytes", kCache<&CacheOptions::max_disk_write_bytes>, 64 * kKiB,
            64 * kGiB, "Bytes being written to disk at once."),
   };

@@ -27,14 +27,14 @@ DiskEngine EngineOf(DiskEngineChoice choice) {
 }  // namespace
 
 Result<std::unique_ptr<DiskTier>> DiskTier::Open(const Config& config, const Clock& clock,
-                                                 EventLoop* loop, Log* log,
+                                                 EventLoop* loop, Executor* executor, Log* log,
                                                  ServiceManager* manager) {
   std::unique_ptr<DiskTier> tier(new DiskTier(log, manager));
   if (config.disk.bytes == 0) {
     log->Info("disk.off", "no disk tier is configured (disk.bytes)");
     return tier;
   }
-  KVT_RETURN_IF_ERROR(tier->OpenFiles(config, loop));
+  KVT_RETURN_IF_ERROR(tier->OpenFiles(config, loop, executor));
   KVT_RETURN_IF_ERROR(tier->OpenIndex(config, clock, loop));
   return tier;
 }
@@ -44,7 +44,7 @@ void DiskTier::Note(const std::string& note) {
   facts_.notes.push_back(note);
 }
 
-Status DiskTier::OpenFiles(const Config& config, EventLoop* loop) {
+Status DiskTier::OpenFiles(const Config& config, EventLoop* loop, Executor* executor) {
   const DiskConfig& disk = config.disk;
   manager_->ExtendStart("Opening the disk tier", kStartPatienceMs);
   KVT_ASSIGN_OR_RETURN(
@@ -55,8 +55,8 @@ Status DiskTier::OpenFiles(const Config& config, EventLoop* loop) {
                              .free_floor_bytes = disk.free_floor_bytes,
                              .reformat = disk.reformat,
                              .engine = EngineOf(disk.engine),
-                             .io = {.depth_bytes = disk.queue_bytes,
-                                    .threads = static_cast<int>(disk.pread_threads),
+                             .io = {.threads = static_cast<int>(disk.pread_threads),
+                                    .executor = executor,
                                     .log = [this](const std::string& note) { Note(note); }}},
                             loop));
   facts_.enabled = true;

@@ -32,10 +32,12 @@ struct DiskStartFacts {
 class DiskTier {
  public:
   // Does nothing if the configuration has no disk tier. Blocks; `manager` hears of what takes long.
-  // All are borrowed. Errors: those of OpenDiskFiles and StartIndex.
+  // `executor` checks what is read. All are borrowed. Errors: those of OpenDiskFiles and
+  // StartIndex.
   [[nodiscard]] static Result<std::unique_ptr<DiskTier>> Open(const Config& config,
                                                               const Clock& clock, EventLoop* loop,
-                                                              Log* log, ServiceManager* manager);
+                                                              Executor* executor, Log* log,
+                                                              ServiceManager* manager);
 
   // Fills in files, geometry and index; returns what they hold, once.
   [[nodiscard]] IndexSnapshot Join(CacheEnvironment* environment);
@@ -43,7 +45,7 @@ class DiskTier {
 
  private:
   DiskTier(Log* log, ServiceManager* manager) : log_(log), manager_(manager) {}
-  [[nodiscard]] Status OpenFiles(const Config& config, EventLoop* loop);
+  [[nodiscard]] Status OpenFiles(const Config& config, EventLoop* loop, Executor* executor);
   [[nodiscard]] Status OpenIndex(const Config& config, const Clock& clock, EventLoop* loop);
   void Note(const std::string& note);
   void LogRebuild(const RebuiltIndex& rebuilt) const;

@@ -46,12 +46,18 @@ struct EventLoop::Impl {
       if (error) return;
       // The handler may take long or stop the loop; the next signal must find a wait under way.
       WaitForSignal();
-      const Stopwatch stopwatch(&event_times);
-      on_signal(signal);
+      RunEvent([&] { on_signal(signal); });
     });
   }
 
+  template <typename Event>
+  void RunEvent(const Event& event) {
+    const Stopwatch stopwatch(&event_times);
+    after_events.Run(event);
+  }
+
   LoopDelayHistogram event_times{&kLoopDelayBoundsUs};
+  AfterEvents after_events;
   asio::io_context context;
   asio::executor_work_guard<asio::io_context::executor_type> work;
   std::optional<asio::signal_set> signals;
@@ -62,10 +68,12 @@ EventLoop::EventLoop() : impl_(std::make_unique<Impl>()) {}
 EventLoop::~EventLoop() = default;
 
 void EventLoop::Post(std::function<void()> event) {
-  asio::post(impl_->context, [times = &impl_->event_times, event = std::move(event)] {
-    const Stopwatch stopwatch(times);
-    event();
-  });
+  asio::post(impl_->context,
+             [impl = impl_.get(), event = std::move(event)] { impl->RunEvent(event); });
+}
+
+void EventLoop::RunAfterEvent(std::function<void()> work) {
+  if (!impl_->after_events.TryAdd(&work)) Post(std::move(work));
 }
 
 const LoopDelayHistogram& EventLoop::event_times() const { return impl_->event_times; }
@@ -91,8 +99,8 @@ void EventLoop::OnSignals(const std::vector<int>& signals, std::function<void(in
 // if it belongs to the operation that is still wanted.
 
 struct Timer::Impl {
-  explicit Impl(EventLoop::Impl& loop) : times(loop.event_times), timer(loop.context) {}
-  LoopDelayHistogram& times;
+  explicit Impl(EventLoop::Impl& loop) : loop(loop), timer(loop.context) {}
+  EventLoop::Impl& loop;
   asio::steady_timer timer;
   std::function<void()> expired;
   uint64_t starts = 0;
@@ -112,8 +120,7 @@ void Timer::StartUs(int64_t delay_us, std::function<void()> expired) {
   impl_->timer.async_wait([weak = std::weak_ptr<Impl>(impl_), start](error_code) {
     const std::shared_ptr<Impl> impl = weak.lock();
     if (!impl || impl->starts != start || !impl->expired) return;
-    const Stopwatch stopwatch(&impl->times);
-    std::exchange(impl->expired, nullptr)();
+    impl->loop.RunEvent(std::exchange(impl->expired, nullptr));
   });
 }
 
@@ -125,7 +132,7 @@ void Timer::Cancel() {
 bool Timer::running() const { return static_cast<bool>(impl_->expired); }
 
 struct FdWatch::Impl {
-  Impl(EventLoop::Impl& loop, int fd) : times(loop.event_times), descriptor(loop.context) {
+  Impl(EventLoop::Impl& loop, int fd) : loop(loop), descriptor(loop.context) {
     error_code error;
     descriptor.assign(fd, error);
   }
@@ -135,7 +142,7 @@ struct FdWatch::Impl {
 
   std::function<void()>& CallbackOf(Event event) { return callbacks[static_cast<size_t>(event)]; }
 
-  LoopDelayHistogram& times;
+  EventLoop::Impl& loop;
   asio::posix::stream_descriptor descriptor;
   std::array<std::function<void()>, 3> callbacks;
 };
@@ -152,13 +159,12 @@ void FdWatch::Wait(Event event, std::function<void()> ready) {
   impl_->CallbackOf(event) = std::move(ready);
   // A descriptor that cannot be watched never becomes ready; its owner's time-outs deal with that.
   if (!impl_->descriptor.is_open()) return;
-  impl_->descriptor.async_wait(kWaits[static_cast<size_t>(event)],
-                               [weak = std::weak_ptr<Impl>(impl_), event](error_code) {
-                                 const std::shared_ptr<Impl> impl = weak.lock();
-                                 if (!impl || !impl->CallbackOf(event)) return;
-                                 const Stopwatch stopwatch(&impl->times);
-                                 std::exchange(impl->CallbackOf(event), nullptr)();
-                               });
+  impl_->descriptor.async_wait(
+      kWaits[static_cast<size_t>(event)], [weak = std::weak_ptr<Impl>(impl_), event](error_code) {
+        const std::shared_ptr<Impl> impl = weak.lock();
+        if (!impl || !impl->CallbackOf(event)) return;
+        impl->loop.RunEvent(std::exchange(impl->CallbackOf(event), nullptr));
+      });
 }
 
 bool FdWatch::Waiting(Event event) const { return static_cast<bool>(impl_->CallbackOf(event)); }

@@ -27,6 +27,8 @@ class EventLoop final : public EventQueue {
   EventLoop& operator=(const EventLoop&) = delete;
 
   void Post(std::function<void()> event) override;
+  // The work counts to the time of its event.
+  void RunAfterEvent(std::function<void()> work) override;
 
   // Runs events until Stop, which may come from anywhere, also before.
   void Run();

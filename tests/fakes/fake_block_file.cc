@@ -56,14 +56,28 @@ void FakeBlockFile::ScriptReads(std::vector<ReadFault> faults) {
   scripted_reads_.assign(faults.begin(), faults.end());
 }
 
-void FakeBlockFile::Read(uint64_t offset, std::span<std::byte> buffer, IoDone done) {
+void FakeBlockFile::ReadAndCheck(uint64_t offset, std::span<std::byte> buffer, IoCheck check,
+                                 IoDone done) {
   CheckAligned(offset, buffer.data(), buffer.size());
   KVT_CHECK(offset + buffer.size() <= bytes());
   ++reads_;
   std::memset(buffer.data(), kGarbage, buffer.size());
-  loop_->PostFrom(source_, [this, offset, buffer, done = std::move(done)] {
-    done(CarryOutRead(offset, buffer, DrawReadFault()));
+  PendingRead read{offset, buffer, std::move(check), std::move(done)};
+  if (!together_) {
+    loop_->PostFrom(source_, [this, read = std::move(read)] { Complete(read); });
+    return;
+  }
+  gathered_.push_back(std::move(read));
+  if (gathered_.size() > 1) return;
+  loop_->PostFrom(source_, [this] {
+    for (const PendingRead& each : std::exchange(gathered_, {})) Complete(each);
   });
+}
+
+void FakeBlockFile::Complete(const PendingRead& read) {
+  Status status = CarryOutRead(read.offset, read.buffer, DrawReadFault());
+  if (status && read.check) read.check();
+  read.done(std::move(status));
 }
 
 void FakeBlockFile::Write(uint64_t offset, std::span<const std::byte> buffer, IoDone done) {
@@ -72,12 +86,21 @@ void FakeBlockFile::Write(uint64_t offset, std::span<const std::byte> buffer, Io
   ++writes_;
   const uint64_t request = next_request_++;
   pending_writes_[request] = PendingWrite{offset, {buffer.begin(), buffer.end()}};
-  loop_->PostFrom(source_, [this, request, buffer, done = std::move(done)] {
+  std::function<void()> end = [this, request, buffer, done = std::move(done)] {
     const auto node = pending_writes_.extract(request);
     // The caller keeps the bytes as they are until the write is done.
     KVT_CHECK(std::ranges::equal(node.mapped().buffer, buffer));
     done(CarryOut(node.mapped(), DrawWriteFault()));
-  });
+  };
+  if (hold_writes_) return held_writes_.push_back(std::move(end));
+  loop_->PostFrom(source_, std::move(end));
+}
+
+void FakeBlockFile::LetWritesGo(size_t most) {
+  for (; most > 0 && !held_writes_.empty(); --most) {
+    loop_->PostFrom(source_, std::move(held_writes_.front()));
+    held_writes_.pop_front();
+  }
 }
 
 void FakeBlockFile::Sync(IoDone done) {
@@ -203,6 +226,8 @@ void FakeBlockFile::Crash() {
       WriteSectors(write.offset, std::span(write.buffer).first(SomePrefix(write.buffer.size())));
   }
   pending_writes_.clear();
+  gathered_.clear();
+  held_writes_.clear();
   for (const auto& [number, unsynced] : unsynced_) {
     if (random_.Chance(0.5)) continue;
     std::ranges::copy(unsynced.synced, contents_.data() + number * kIoAlignment);

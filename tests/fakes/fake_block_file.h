@@ -31,11 +31,18 @@ class FakeBlockFile final : public BlockFile {
 
   [[nodiscard]] uint64_t bytes() const override { return contents_.size(); }
   [[nodiscard]] std::string_view engine() const override { return "fake"; }
-  void Read(uint64_t offset, std::span<std::byte> buffer, IoDone done) override;
+  void ReadAndCheck(uint64_t offset, std::span<std::byte> buffer, IoCheck check,
+                    IoDone done) override;
   void Write(uint64_t offset, std::span<const std::byte> buffer, IoDone done) override;
   void Sync(IoDone done) override;
   void RegisterMemory(std::span<std::byte>) override {}
 
+  // From now on all reads that gather before the loop turns to them complete in one event, as the
+  // real engines' do when they come in a burst.
+  void CompleteReadsTogether() { together_ = true; }
+  // From now on writes end only when they are let go, in the order they came.
+  void HoldWrites() { hold_writes_ = true; }
+  void LetWritesGo(size_t most);
   // Faults drawn by seed from now on.
   void SetFaultRates(const DiskFaultRates& rates) { rates_ = rates; }
   // The next requests of their kind have these faults, one each, before any drawn by seed. kNone
@@ -76,6 +83,13 @@ class FakeBlockFile final : public BlockFile {
     Sector contents;
   };
 
+  struct PendingRead {
+    uint64_t offset = 0;
+    std::span<std::byte> buffer;
+    IoCheck check;
+    IoDone done;
+  };
+  void Complete(const PendingRead& read);
   [[nodiscard]] WriteFault DrawWriteFault();
   [[nodiscard]] ReadFault DrawReadFault();
   [[nodiscard]] Status CarryOut(const PendingWrite& write, WriteFault fault);
@@ -94,6 +108,10 @@ class FakeBlockFile final : public BlockFile {
   std::deque<WriteFault> scripted_writes_;
   std::deque<ReadFault> scripted_reads_;
   int fail_syncs_ = 0;
+  bool together_ = false;
+  bool hold_writes_ = false;
+  std::deque<std::function<void()>> held_writes_;
+  std::vector<PendingRead> gathered_;
   std::map<uint64_t, PendingWrite> pending_writes_;  // by request number
   std::map<uint64_t, UnsyncedSector> unsynced_;      // by sector number
   uint64_t next_request_ = 0;

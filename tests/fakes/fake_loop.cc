@@ -49,7 +49,7 @@ void FakeLoop::RunEvent(Source& source) {
   const std::function<void()> run = std::move(event->run);
   source.events.erase(event);
   --pending_;
-  run();
+  after_.Run(run);
 }
 
 bool FakeLoop::RunOne() {

@@ -34,6 +34,9 @@ class FakeLoop final : public EventQueue {
   [[nodiscard]] EventSource AddSource(Order order);
   void Post(std::function<void()> event) override { PostFrom(kPosted, std::move(event)); }
   void PostFrom(EventSource source, std::function<void()> event);
+  void RunAfterEvent(std::function<void()> work) override {
+    if (!after_.TryAdd(&work)) Post(std::move(work));
+  }
 
   // From now on the order is drawn from `seed`.
   void Shuffle(uint64_t seed) { random_.emplace(seed); }
@@ -72,6 +75,7 @@ class FakeLoop final : public EventQueue {
   void RunEvent(Source& source);
 
   std::deque<Source> sources_;
+  AfterEvents after_;
   uint64_t next_sequence_ = 0;
   size_t pending_ = 0;
   std::optional<SeededRandom> random_;

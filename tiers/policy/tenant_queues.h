@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -27,7 +28,7 @@ class PriorityQueue {
   void Promote(const Predicate& urgent) {
     const auto first = std::stable_partition(later_.begin(), later_.end(),
                                              [&](const Item& item) { return !urgent(item); });
-    now_.insert(now_.end(), first, later_.end());
+    now_.insert(now_.end(), std::make_move_iterator(first), std::make_move_iterator(later_.end()));
     later_.erase(first, later_.end());
   }
 

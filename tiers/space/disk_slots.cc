@@ -374,10 +374,11 @@ void DiskSlots::MarkVerified(EntryIndex index) {
   }
 }
 
-void DiskSlots::Read(DiskLocation location, std::span<std::byte> slot, IoDone done) {
+void DiskSlots::ReadAndCheck(DiskLocation location, std::span<std::byte> slot, IoCheck check,
+                             IoDone done) {
   const DiskGeometry& geometry = state_.env.geometry;
-  state_.env.files[geometry.FileOf(location)]->Read(geometry.OffsetInFile(location), slot,
-                                                    std::move(done));
+  BlockFile* const file = state_.env.files[geometry.FileOf(location)];
+  file->ReadAndCheck(geometry.OffsetInFile(location), slot, std::move(check), std::move(done));
 }
 
 void DiskSlots::Tick() {

@@ -37,7 +37,8 @@ class DiskSlots {
   // Writes header and payload to the slot just reserved. On success the block is on disk and
   // its index entry on the way; on failure the entry has no slot any more.
   void Write(EntryIndex entry, std::span<const std::byte> slot, std::function<void(Status)> done);
-  void Read(DiskLocation location, std::span<std::byte> slot, IoDone done);
+  // See BlockFile::ReadAndCheck.
+  void ReadAndCheck(DiskLocation location, std::span<std::byte> slot, IoCheck check, IoDone done);
 
   // The block's slot has been read and found whole: if that was not certain, or its index entry is
   // not durable, it is committed anew.

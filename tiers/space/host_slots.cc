@@ -192,7 +192,7 @@ HostSlots::Outcome HostSlots::EvictFor(const SpaceRequest& request) {
   }
   if (passed_over_ < candidates && candidates > kPassedOverPerCall) {
     // There are more to look at, in an event of their own.
-    state_.SchedulePump();
+    state_.SchedulePart();
     return Outcome::kWait;
   }
   passed_over_ = 0;

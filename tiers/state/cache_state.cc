@@ -254,10 +254,20 @@ void CacheState::ForgetIfGone(EntryIndex index) {
 void CacheState::SchedulePump() {
   if (pump_scheduled_) return;
   pump_scheduled_ = true;
-  env.loop->Post([this, alive = std::weak_ptr<bool>(alive_)] {
+  env.loop->RunAfterEvent([this, alive = std::weak_ptr<bool>(alive_)] {
     if (alive.expired()) return;
     pump_scheduled_ = false;
     pump();
+  });
+}
+
+void CacheState::SchedulePart() {
+  if (part_scheduled_) return;
+  part_scheduled_ = true;
+  env.loop->Post([this, alive = std::weak_ptr<bool>(alive_)] {
+    if (alive.expired()) return;
+    part_scheduled_ = false;
+    next_part();
   });
 }
 

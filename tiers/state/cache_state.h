@@ -242,11 +242,14 @@ class CacheState {
   void QueueRecencyUpdate(EntryIndex entry);
   [[nodiscard]] uint64_t persisted_blocks() const { return persisted_blocks_; }
 
-  // Something has completed: lets every part start what it can, once, soon.
+  // Something has completed: every part starts what it can, once, at the end of this event.
   void SchedulePump();
-  // Set by the cache.
+  // There is more to do than one event should: the next part of it follows in an event of its own.
+  void SchedulePart();
+  // Both are set by the cache.
   std::function<void()> pump;
-  [[nodiscard]] bool pump_scheduled() const { return pump_scheduled_; }
+  std::function<void()> next_part;
+  [[nodiscard]] bool pump_scheduled() const { return pump_scheduled_ || part_scheduled_; }
 
   // Counts that a copy of the block left the tier, or never reached it, and remembers why.
   void CountDrop(const BlockKey& key, Tier tier, DropReason reason) {
@@ -272,6 +275,7 @@ class CacheState {
   uint64_t persisted_blocks_ = 0;
   uint64_t persist_wanted_blocks_ = 0;
   bool pump_scheduled_ = false;
+  bool part_scheduled_ = false;
   // Expires with this object, so that a posted pump does not outlive it.
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };

@@ -39,7 +39,7 @@ void FireMove(TraceKind kind, TracePhase phase, uint64_t block, uint64_t hash, u
 void CacheTrace::Record(TraceEvent event) {
   Tracer* const tracer = state_.env.tracer;
   if (tracer == nullptr) return;
-  if (together_ > 0) {
+  if (together_ > 0 && event.time_us == 0) {
     if (readings_left_ == 0) {
       reading_us_ = tracer->NowUs();
       readings_left_ = kEventsPerReading;
@@ -107,12 +107,14 @@ void CacheTrace::BlockLoadEnd(EntryIndex index, MissReason miss) {
           .failed = miss != MissReason::kNone});
 }
 
-void CacheTrace::Move(TraceKind kind, TracePhase phase, EntryIndex index, bool failed) {
+void CacheTrace::Move(TraceKind kind, TracePhase phase, EntryIndex index, bool failed,
+                      int64_t time_us) {
   const BlockEntry& entry = state_[index];
   const uint64_t hash = entry.hash.Prefix64();
   const uint64_t bytes = state_.NamespaceOf(entry).slot_bytes;
   FireMove(kind, phase, index.value, hash, bytes, failed);
-  Record({.id = index.value,
+  Record({.time_us = time_us,
+          .id = index.value,
           .hash_prefix = hash,
           .bytes = static_cast<uint32_t>(bytes),
           .kind = kind,

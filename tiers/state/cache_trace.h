@@ -50,12 +50,20 @@ class CacheTrace {
   void End(TraceKind kind, EntryIndex entry, bool failed) {
     Move(kind, TracePhase::kEnd, entry, failed);
   }
+  // A read has ended whose bytes another thread has checked since `check_begun_us` of the tracer's
+  // clock.
+  void EndOfRead(EntryIndex entry, int64_t check_begun_us, bool check_failed) {
+    Move(TraceKind::kDiskRead, TracePhase::kEnd, entry, false, check_begun_us);
+    Move(TraceKind::kCheck, TracePhase::kBegin, entry, false, check_begun_us);
+    Move(TraceKind::kCheck, TracePhase::kEnd, entry, check_failed);
+  }
   void Evict(const BlockKey& key, Tier tier, DropReason reason);
   void IndexCommitBegin(uint64_t records, uint64_t deletions);
   void IndexCommitEnd(bool failed);
 
  private:
-  void Move(TraceKind kind, TracePhase phase, EntryIndex entry, bool failed);
+  // `time_us` of the tracer's clock; 0: now.
+  void Move(TraceKind kind, TracePhase phase, EntryIndex entry, bool failed, int64_t time_us = 0);
   void Record(TraceEvent event);
 
   CacheState& state_;

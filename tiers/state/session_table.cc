@@ -38,7 +38,7 @@ void SessionTable::CloseSome() {
     // Without private blocks there is nothing to wait for.
     if (closed->second.process_gone || closed->second.quarantined.empty()) closed_.erase(closed);
   }
-  if (!closing_.empty()) state_.SchedulePump();
+  if (!closing_.empty()) state_.SchedulePart();
 }
 
 bool SessionTable::GiveBack(Closed* closed, uint32_t most) {

@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/executor.h"
@@ -24,17 +25,26 @@ inline constexpr uint64_t kIoAlignment = 4096;
 // Called once, on the event loop. Errors: kIoError with the errno's name as reason ("ENOSPC",
 // "EIO"), or "short_io" when fewer bytes were moved than asked for.
 using IoDone = std::function<void(Status)>;
+// Looks at bytes that have been read. Called on any thread.
+using IoCheck = std::function<void()>;
 
 // All calls are made on the event loop's thread and return at once; buffers stay valid and (writes)
-// unchanged until `done`. Requests beyond the engine's byte-bounded depth wait inside it, in order.
-// Completions come in any order. Out-of-bounds or misaligned requests are programmer errors.
+// unchanged until `done`. The caller bounds what it has in flight: more requests than the engine
+// can hand to the kernel wait inside it, reads before writes. Completions come in any order.
+// Requests that are out of bounds or misaligned are programmer errors.
 class BlockFile {
  public:
   virtual ~BlockFile() = default;
   [[nodiscard]] virtual uint64_t bytes() const = 0;
   // "io_uring", "pread" or a test's own.
   [[nodiscard]] virtual std::string_view engine() const = 0;
-  virtual void Read(uint64_t offset, std::span<std::byte> buffer, IoDone done) = 0;
+  void Read(uint64_t offset, std::span<std::byte> buffer, IoDone done) {
+    ReadAndCheck(offset, buffer, nullptr, std::move(done));
+  }
+  // Calls `check`, unless it is empty or the read failed, when the bytes are there and before
+  // `done`: the loop is not entered between the read and the check.
+  virtual void ReadAndCheck(uint64_t offset, std::span<std::byte> buffer, IoCheck check,
+                            IoDone done) = 0;
   virtual void Write(uint64_t offset, std::span<const std::byte> buffer, IoDone done) = 0;
   // Everything written (and reported done) before this call is on stable storage at `done`.
   virtual void Sync(IoDone done) = 0;
@@ -44,15 +54,14 @@ class BlockFile {
 };
 
 struct IoEngineOptions {
-  // Bytes under way at once over all files of the engine; what exceeds it waits in order. A single
-  // request larger than this runs alone.
-  uint64_t depth_bytes = 32 * kMiB;
   // Threads of the pread engine; the io_uring engine always has one.
   int threads = 8;
   // If not -1, this open file stays open, and with it a flock(2) on it, until the engine's last I/O
   // has ended, even if the process is killed: the kernel finishes a dead process's requests on its
   // own time, and until then nobody else must write to the files. Borrowed.
   int held_fd = -1;
+  // Runs the checks of reads. Borrowed; outlives the files. Null: the engine's own threads do.
+  Executor* executor = nullptr;
   // Called on the event loop with what an operator should know, for example that memory could not
   // be registered. May be empty.
   std::function<void(std::string)> log;

@@ -34,7 +34,6 @@ Status Validate(const DiskFilesOptions& options) {
     return BadOption(fmt::format("bytes = {}: {} files with one slab of {} take at least {}",
                                  options.bytes, options.files, options.slab_bytes, least));
   }
-  if (options.io.depth_bytes == 0) return BadOption("the queue depth is 0 bytes");
   return {};
 }
 

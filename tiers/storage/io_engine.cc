@@ -12,6 +12,9 @@
 namespace kvtier {
 namespace {
 
+// While reads wait, writes have one place of so many.
+constexpr uint32_t kWriteShare = 8;
+
 std::string_view KindName(IoKind kind) {
   switch (kind) {
     case IoKind::kRead:
@@ -33,12 +36,21 @@ class EngineBlockFile final : public BlockFile {
   [[nodiscard]] uint64_t bytes() const override { return bytes_; }
   [[nodiscard]] std::string_view engine() const override { return engine_->name(); }
 
-  void Read(uint64_t offset, std::span<std::byte> buffer, IoDone done) override {
-    Transfer(IoKind::kRead, offset, buffer.data(), buffer.size(), std::move(done));
+  void ReadAndCheck(uint64_t offset, std::span<std::byte> buffer, IoCheck check,
+                    IoDone done) override {
+    Transfer({.kind = IoKind::kRead,
+              .offset = offset,
+              .data = buffer.data(),
+              .bytes = buffer.size(),
+              .check = std::move(check),
+              .done = std::move(done)});
   }
   void Write(uint64_t offset, std::span<const std::byte> buffer, IoDone done) override {
-    Transfer(IoKind::kWrite, offset, const_cast<std::byte*>(buffer.data()), buffer.size(),
-             std::move(done));
+    Transfer({.kind = IoKind::kWrite,
+              .offset = offset,
+              .data = const_cast<std::byte*>(buffer.data()),
+              .bytes = buffer.size(),
+              .done = std::move(done)});
   }
   void Sync(IoDone done) override {
     engine_->Submit({.kind = IoKind::kSync, .file = number_, .done = std::move(done)});
@@ -46,16 +58,13 @@ class EngineBlockFile final : public BlockFile {
   void RegisterMemory(std::span<std::byte> memory) override { engine_->RegisterMemory(memory); }
 
  private:
-  void Transfer(IoKind kind, uint64_t offset, std::byte* data, uint64_t bytes, IoDone done) {
-    KVT_CHECK(bytes > 0 && bytes <= bytes_ && offset <= bytes_ - bytes);
-    KVT_CHECK(offset % kIoAlignment == 0 && bytes % kIoAlignment == 0);
-    KVT_CHECK(reinterpret_cast<uintptr_t>(data) % kIoAlignment == 0);
-    engine_->Submit({.kind = kind,
-                     .file = number_,
-                     .offset = offset,
-                     .data = data,
-                     .bytes = bytes,
-                     .done = std::move(done)});
+  void Transfer(IoRequest request) {
+    const uint64_t bytes = request.bytes;
+    KVT_CHECK(bytes > 0 && bytes <= bytes_ && request.offset <= bytes_ - bytes);
+    KVT_CHECK(request.offset % kIoAlignment == 0 && bytes % kIoAlignment == 0);
+    KVT_CHECK(reinterpret_cast<uintptr_t>(request.data) % kIoAlignment == 0);
+    request.file = number_;
+    engine_->Submit(std::move(request));
   }
 
   const std::shared_ptr<IoEngine> engine_;
@@ -97,25 +106,30 @@ std::string IoRequest::Describe() const {
   return fmt::format("{} of {} bytes at {} in file {}", KindName(kind), bytes, offset, file);
 }
 
-IoCompletionQueue::IoCompletionQueue(EventQueue* loop) : loop_(loop) {}
+void IoQueue::Push(IoRequest request) {
+  (IsRead(request.kind) ? reads_ : writes_).push_back(std::move(request));
+}
 
-void IoCompletionQueue::Deliver(std::vector<IoCompletion> batch) {
-  if (batch.empty()) return;
-  {
-    const std::lock_guard lock(gathered_->mutex);
-    auto& completions = gathered_->completions;
-    const bool event_under_way = !completions.empty();
-    std::move(batch.begin(), batch.end(), std::back_inserter(completions));
-    if (event_under_way) return;
-  }
-  loop_->Post([gathered = gathered_] {
-    std::vector<IoCompletion> completions;
-    {
-      const std::lock_guard lock(gathered->mutex);
-      completions.swap(gathered->completions);
+IoRequest IoQueue::Take() {
+  const uint32_t least_writes = std::max<uint32_t>(places_ / kWriteShare, 1);
+  const bool write_next = reads_.empty() || (!writes_.empty() && writes_in_flight_ < least_writes);
+  std::deque<IoRequest>& from = write_next ? writes_ : reads_;
+  IoRequest request = std::move(from.front());
+  from.pop_front();
+  ++InFlight(request.kind);
+  return request;
+}
+
+std::vector<IoCompletion> IoQueue::CancelWaiting() {
+  std::vector<IoCompletion> cancelled;
+  for (std::deque<IoRequest>* queue : {&reads_, &writes_}) {
+    for (IoRequest& request : *queue) {
+      cancelled.push_back(
+          request.End(MakeError(ErrorCode::kCancelled, "closed", request.Describe())));
     }
-    for (IoCompletion& completion : completions) completion.done(std::move(completion.status));
-  });
+    queue->clear();
+  }
+  return cancelled;
 }
 
 std::vector<std::unique_ptr<BlockFile>> MakeBlockFiles(std::shared_ptr<IoEngine> engine,

@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the engines behind BlockFile have in common: requests on their way, the queue of those that
-// wait, the delivery of completions, and the record of memory registered with the kernel. Internal
-// to tiers/storage.
+// What the engines behind BlockFile have in common: requests, the queue of those that wait for
+// their turn, and the record of memory registered with the kernel. Internal to tiers/storage.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
@@ -17,6 +14,7 @@
 #include "base/executor.h"
 #include "base/units.h"
 #include "tiers/storage/block_file.h"
+#include "tiers/storage/io_completion.h"
 
 namespace kvtier {
 
@@ -32,6 +30,7 @@ struct IoRequest {
   uint64_t offset = 0;
   std::byte* data = nullptr;  // never written through by kWrite
   uint64_t bytes = 0;
+  IoCheck check;  // of a read; may be empty
   IoDone done;
 
   // Progress, for the engine: a transfer that ends short is tried once more for its rest.
@@ -43,27 +42,10 @@ struct IoRequest {
   [[nodiscard]] bool Advance(int64_t outcome, uint64_t asked, Status* status);
   // "read of 4096 bytes at 1048576 in file 0".
   [[nodiscard]] std::string Describe() const;
-};
-
-struct IoCompletion {
-  IoDone done;
-  Status status;
-};
-
-// Brings completions to the event loop: one event for all that gather before it runs.
-class IoCompletionQueue {
- public:
-  explicit IoCompletionQueue(EventQueue* loop);
-  // Any thread. Events posted stay valid after this object has gone.
-  void Deliver(std::vector<IoCompletion> batch);
-
- private:
-  struct Gathered {
-    std::mutex mutex;
-    std::vector<IoCompletion> completions;
-  };
-  EventQueue* const loop_;
-  const std::shared_ptr<Gathered> gathered_ = std::make_shared<Gathered>();
+  // What is left of a request that has ended: its callbacks move there.
+  [[nodiscard]] IoCompletion End(Status status) {
+    return {std::move(done), std::move(status), std::move(check), bytes};
+  }
 };
 
 // Serves the requests of a set of files. Submit and RegisterMemory are called on the event loop.
@@ -79,47 +61,38 @@ class IoEngine {
 [[nodiscard]] std::vector<std::unique_ptr<BlockFile>> MakeBlockFiles(
     std::shared_ptr<IoEngine> engine, const std::vector<uint64_t>& file_bytes);
 
-// The requests of an engine that wait for their turn, and the bound on the bytes in flight. First
-// come, first served: a request that does not fit holds back the smaller ones behind it, so
-// that it cannot starve. One thread at a time.
+// The requests of an engine that wait for their turn, and the bound on those in flight. A client
+// waits for reads, and mostly none for writes, so reads go first; but a few writes (and syncs) are
+// always in flight if there are any, because a drive that reads without end must still take what
+// has to leave host memory. Among each other reads, and writes, keep their order. One thread at a
+// time.
 class IoQueue {
  public:
-  explicit IoQueue(uint64_t depth_bytes) : depth_bytes_(depth_bytes) {}
+  // `places`: requests in flight at once.
+  explicit IoQueue(uint32_t places) : places_(places) {}
 
-  void Push(IoRequest request) { waiting_.push_back(std::move(request)); }
-
-  // Whether the next request may start: within the bound, or alone.
+  void Push(IoRequest request);
   [[nodiscard]] bool CanTake() const {
-    if (waiting_.empty()) return false;
-    return bytes_under_way_ == 0 || bytes_under_way_ + waiting_.front().bytes <= depth_bytes_;
+    return reads_in_flight_ + writes_in_flight_ < places_ && !(reads_.empty() && writes_.empty());
   }
   // REQUIRES: CanTake().
-  [[nodiscard]] IoRequest Take() {
-    IoRequest request = std::move(waiting_.front());
-    waiting_.pop_front();
-    bytes_under_way_ += request.bytes;
-    return request;
-  }
-  // A request that was taken, of this many bytes, has ended.
-  void Finish(uint64_t bytes) { bytes_under_way_ -= bytes; }
-
+  [[nodiscard]] IoRequest Take();
+  // A request that was taken has ended.
+  void Finish(IoKind kind) { --InFlight(kind); }
   // Empties the queue.
-  [[nodiscard]] std::vector<IoCompletion> CancelWaiting() {
-    std::vector<IoCompletion> cancelled;
-    for (IoRequest& request : waiting_) {
-      cancelled.push_back({std::move(request.done),
-                           MakeError(ErrorCode::kCancelled, "closed", request.Describe())});
-    }
-    waiting_.clear();
-    return cancelled;
-  }
-
-  [[nodiscard]] uint64_t bytes_under_way() const { return bytes_under_way_; }
+  [[nodiscard]] std::vector<IoCompletion> CancelWaiting();
 
  private:
-  const uint64_t depth_bytes_;
-  std::deque<IoRequest> waiting_;
-  uint64_t bytes_under_way_ = 0;
+  [[nodiscard]] static bool IsRead(IoKind kind) { return kind == IoKind::kRead; }
+  [[nodiscard]] uint32_t& InFlight(IoKind kind) {
+    return IsRead(kind) ? reads_in_flight_ : writes_in_flight_;
+  }
+
+  const uint32_t places_;
+  std::deque<IoRequest> reads_;
+  std::deque<IoRequest> writes_;
+  uint32_t reads_in_flight_ = 0;
+  uint32_t writes_in_flight_ = 0;
 };
 
 // The kernel's bound on one registered buffer.

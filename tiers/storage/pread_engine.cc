@@ -17,7 +17,9 @@ namespace {
 class PreadEngine final : public IoEngine {
  public:
   PreadEngine(std::vector<EngineFile> files, const IoEngineOptions& options, EventQueue* loop)
-      : files_(std::move(files)), queue_(options.depth_bytes), completions_(loop) {
+      : files_(std::move(files)),
+        queue_(static_cast<uint32_t>(std::max(options.threads, 1))),
+        completions_(loop, options.executor) {
     for (int i = 0; i < std::max(options.threads, 1); ++i) {
       threads_.emplace_back([this] { Serve(); });
       pthread_setname_np(threads_.back().native_handle(), ("disk-" + std::to_string(i)).c_str());
@@ -58,12 +60,12 @@ class PreadEngine final : public IoEngine {
       if (queue_.CanTake()) wake_.notify_one();
       lock.unlock();
       const Status status = Perform(request);
-      const uint64_t bytes = request.bytes;
+      const IoKind kind = request.kind;
       std::vector<IoCompletion> completed;
-      completed.push_back({std::move(request.done), status});
+      completed.push_back(request.End(status));
       completions_.Deliver(std::move(completed));
       lock.lock();
-      queue_.Finish(bytes);
+      queue_.Finish(kind);
     }
   }
 

@@ -20,7 +20,7 @@
 namespace kvtier {
 namespace {
 
-// Requests under way at once, beside the bound on bytes; and one entry for the wake-up.
+// Requests in flight at once, and one entry for the wake-up.
 constexpr uint32_t kMaxRequests = 255;
 constexpr uint32_t kRingEntries = kMaxRequests + 1;
 constexpr uint64_t kWakeTag = UINT64_MAX;
@@ -60,7 +60,10 @@ Error Refused(int outcome, std::string_view what) {
 class UringEngine final : public IoEngine {
  public:
   UringEngine(const IoEngineOptions& options, EventQueue* loop)
-      : options_(options), loop_(loop), completions_(loop), queue_(options.depth_bytes) {}
+      : options_(options),
+        loop_(loop),
+        completions_(loop, options.executor),
+        queue_(kMaxRequests) {}
 
   // Takes `*files` on success. The ring belongs to its thread from its making on (SINGLE_ISSUER).
   Status Start(std::vector<EngineFile>* files) {
@@ -196,7 +199,7 @@ class UringEngine final : public IoEngine {
   }
 
   void StartWaiting() {
-    while (queue_.CanTake() && !free_slots_.empty()) {
+    while (queue_.CanTake()) {
       const uint32_t slot = free_slots_.back();
       free_slots_.pop_back();
       slots_[slot].request = queue_.Take();
@@ -277,8 +280,8 @@ class UringEngine final : public IoEngine {
     IoRequest& request = slots_[slot].request;
     Status status;
     if (!request.Advance(outcome, slots_[slot].asked_bytes, &status)) return Prepare(slot);
-    completed->push_back({std::move(request.done), std::move(status)});
-    queue_.Finish(request.bytes);
+    queue_.Finish(request.kind);
+    completed->push_back(request.End(std::move(status)));
     request = {};
     free_slots_.push_back(slot);
   }

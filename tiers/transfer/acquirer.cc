@@ -71,7 +71,7 @@ Acquirer::Outcome Acquirer::Serve(Operation* operation, bool force) {
     return Outcome::kAnswered;
   }
   if (first) KeepBelow(*pool, *operation);
-  state_.SchedulePump();
+  state_.SchedulePart();
   return Outcome::kGoesOn;
 }
 
@@ -288,7 +288,7 @@ void Acquirer::GoOn() {
   if (next == lines_.end()) return;
   last_in_turn_ = next->first;
   if (Serve(&next->second.front(), false) == Outcome::kAnswered) next->second.pop_front();
-  if (std::ranges::any_of(lines_, ready)) state_.SchedulePump();
+  if (std::ranges::any_of(lines_, ready)) state_.SchedulePart();
 }
 
 void Acquirer::Tick() {

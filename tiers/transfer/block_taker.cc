@@ -154,8 +154,7 @@ BlockIndex BlockTaker::StartLoad(CachePool* pool, AcquireOperation* operation, E
   const AcquireRequest& request = operation->request;
   const BlockIndex block = TakeBlock(pool, index);
   if (InLayers(request, state_[index])) {
-    loader_.StartInLayers(pool, index);
-    operation->in_layers.push_back(index);
+    operation->in_layers.push_back(loader_.StartInLayers(pool, index));
   } else {
     loader_.Start(pool, index);
   }
@@ -236,9 +235,9 @@ void BlockTaker::UseFailed(const CachePool& pool, const AcquireOperation& operat
 }
 
 void BlockTaker::QueueLayers(CachePool* pool, AcquireOperation* operation) {
-  const std::vector<EntryIndex> in_layers = std::exchange(operation->in_layers, {});
+  std::vector<PinnedEntry> in_layers = std::exchange(operation->in_layers, {});
   if (in_layers.empty()) return;
-  loader_.QueueLayers(operation->reply.load, pool, in_layers, operation->request.layers);
+  loader_.QueueLayers(operation->reply.load, pool, std::move(in_layers), operation->request.layers);
 }
 
 void BlockTaker::Undo(CachePool* pool, AcquireOperation* operation) {

@@ -63,7 +63,7 @@ struct AcquireOperation {
   bool begun = false;  // the first part has been taken
   // Holds the hits that were taken.
   AcquireReply reply;
-  std::vector<EntryIndex> in_layers;  // of those, what is to be loaded in layers
+  std::vector<PinnedEntry> in_layers;  // of those, what is to be loaded in layers
 
   [[nodiscard]] size_t taken() const { return reply.hits.size(); }
   [[nodiscard]] bool all_hits_taken() const { return taken() == found.hits.size(); }

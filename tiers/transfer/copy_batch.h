@@ -1,11 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much of what waits to be copied goes to a device in one request.
+// Copies between pools and host memory, gathered into requests: what the loads, layered or not, and
+// the offloads have in common.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <list>
+#include <span>
+#include <vector>
 
 #include "base/units.h"
+#include "tiers/state/cache_state.h"
+#include "tiers/state/pins.h"
 
 namespace kvtier {
 
@@ -14,7 +21,81 @@ namespace kvtier {
 inline constexpr uint64_t kCopyBatchBytes = 4 * kMiB;
 // However small the pieces are: gathering a request holds the event loop.
 inline constexpr size_t kCopyBatchPieces = 4096;
-// Likewise of all requests of one kind under way.
+// Likewise of all requests of one direction in flight.
 inline constexpr uint64_t kCopyPiecesInFlight = 8 * kCopyBatchPieces;
+
+// A request that is being gathered: pieces of blocks of one pool. Event loop only.
+class CopyBatch {
+ public:
+  CopyBatch(CacheState* state, CopyDirection direction, CopyPriority priority,
+            uint64_t most_bytes = kCopyBatchBytes);
+
+  // Whether a piece of that pool can be added: the batch is neither full nor another pool's.
+  [[nodiscard]] bool Admits(const CachePool& pool) const {
+    return !full() && (pool_ == nullptr || pool_ == &pool);
+  }
+  [[nodiscard]] bool full() const {
+    return bytes_ >= most_bytes_ || request_.copies.size() >= kCopyBatchPieces;
+  }
+  [[nodiscard]] bool empty() const { return request_.copies.empty(); }
+  // The part of the block's payload, between its block of the pool and its host slot. Returns where
+  // in host that is. REQUIRES: Admits(*pool); the block has both places.
+  std::span<std::byte> Add(CachePool* pool, EntryIndex entry, uint64_t offset, uint64_t bytes);
+  std::span<std::byte> AddBlock(CachePool* pool, EntryIndex entry) {
+    return Add(pool, entry, 0, pool->block_bytes);
+  }
+  // What the device is to count when the copies have landed.
+  void Count(std::vector<CountedStep> counted) { request_.counted = std::move(counted); }
+
+  // Null while it is empty.
+  [[nodiscard]] CachePool* pool() const { return pool_; }
+  [[nodiscard]] CopyPriority priority() const { return request_.priority; }
+
+ private:
+  friend class CopyLimiter;
+
+  CacheState& state_;
+  const uint64_t most_bytes_;
+  CachePool* pool_ = nullptr;
+  CopyRequest request_;
+  uint64_t bytes_ = 0;
+};
+
+// Hands requests of one direction to the devices, counts what is in flight, and keeps the callbacks
+// with what they own: a device holds no more than a pointer. Event loop only.
+class CopyLimiter {
+ public:
+  CopyLimiter(CacheState* state, CopyDirection direction);
+
+  // Whether another request may start: less is in flight than so many bytes.
+  [[nodiscard]] bool MayStart(uint64_t most_bytes) const {
+    return in_flight_.bytes < most_bytes && in_flight_.items < kCopyPiecesInFlight;
+  }
+  // `done` is called once, from a later event, when the copies count as in flight no more; what it
+  // owns is destroyed with it. REQUIRES: not empty.
+  void Start(CopyBatch batch, std::function<void(const Status&)> done);
+  [[nodiscard]] bool Idle() const { return flights_.empty(); }
+
+ private:
+  struct Flight {
+    InFlightBytes bytes;
+    std::function<void(const Status&)> done;
+  };
+  void OnCopied(std::list<Flight>::iterator flight, const Status& status);
+  [[nodiscard]] CopyMeter& meter() { return state_.stats.Lane(lane_); }
+
+  CacheState& state_;
+  const CopyLane lane_;
+  InFlight in_flight_;
+  std::list<Flight> flights_;
+};
+
+// Whether the host slot says that it holds the entry's block. REQUIRES: the entry has a host slot.
+[[nodiscard]] bool HostSlotIsOf(CacheState& state, const BlockEntry& entry);
+
+// Headers lie far apart, in no processor's cache: what HostSlotIsOf will read is fetched ahead of
+// it, for so many blocks.
+inline constexpr size_t kHeadersAhead = 8;
+void FetchHostHeader(CacheState& state, const BlockEntry& entry);
 
 }  // namespace kvtier

@@ -4,8 +4,6 @@
 #include <utility>
 
 #include "base/result.h"
-#include "tiers/transfer/copy_batch.h"
-#include "tiers/transfer/host_source.h"
 
 namespace kvtier {
 namespace {
@@ -15,22 +13,26 @@ constexpr uint64_t kFirstBatchBytes = 1 * kMiB;
 
 }  // namespace
 
-LayerLoader::LayerLoader(CacheState* state, LoadTable* loads, OnArrived on_arrived,
-                         OnFailed on_failed)
+LayerLoader::LayerLoader(CacheState* state, LoadTable* loads, CopyLimiter* copies,
+                         OnArrived on_arrived, OnFailed on_failed)
     : state_(*state),
       loads_(*loads),
+      copies_(*copies),
       on_arrived_(std::move(on_arrived)),
       on_failed_(std::move(on_failed)) {}
 
-void LayerLoader::Add(LoadId load, CachePool* pool, const std::vector<EntryIndex>& entries,
+void LayerLoader::Add(LoadId load, CachePool* pool, std::vector<PinnedEntry> blocks,
                       uint32_t layers) {
-  KVT_CHECK(!entries.empty() && layers > 0 && pool->block_bytes % layers == 0);
+  KVT_CHECK(!blocks.empty() && layers > 0 && pool->block_bytes % layers == 0);
   const auto group = std::make_shared<Group>();
   group->load = load;
   group->pool = pool;
   group->layers = layers;
   group->pieces_left.assign(layers, 0);
-  for (const EntryIndex entry : entries) group->members.push_back({.entry = entry});
+  group->members.reserve(blocks.size());
+  for (PinnedEntry& block : blocks) {
+    group->members.push_back({.entry = block.entry, .pin = std::move(block.pin)});
+  }
   groups_.push_back(group);
 }
 
@@ -42,65 +44,55 @@ uint64_t LayerLoader::queued() const {
 
 bool LayerLoader::StartOne() {
   if (groups_.empty()) return false;
-  const auto batch = std::make_shared<Batch>();
-  batch->group = groups_.front();
-  Group& group = *batch->group;
-  CopyRequest request;
-  request.pool = group.pool->memory.get();
-  request.direction = CopyDirection::kHostToPool;
-  request.priority = CopyPriority::kDemand;
-  Fill(batch, &request);
-  if (group.AllStarted()) groups_.pop_front();
-  if (!batch->pieces.empty()) {
-    if (!group.broken) request.counted = loads_.LayersQueued(group.load, group.layer);
-    bytes_in_flight_ += batch->bytes;
-    pieces_in_flight_ += batch->pieces.size();
-    state_.stats.Lane(CopyLane::kHostToPool).Begin(state_.NowMs());
-    request.done = [this, batch](const Status& status) { OnCopied(*batch, status); };
-    state_.DeviceOf(*group.pool).Copy(std::move(request));
+  const std::shared_ptr<Group> group = groups_.front();
+  const bool first = group->layer == 0 && group->member == 0;
+  CopyBatch batch(&state_, CopyDirection::kHostToPool, CopyPriority::kDemand,
+                  first ? kFirstBatchBytes : kCopyBatchBytes);
+  std::vector<Piece> pieces = Fill(group.get(), &batch);
+  if (group->AllStarted()) groups_.pop_front();
+  if (!pieces.empty()) {
+    if (!group->broken) batch.Count(loads_.LayersQueued(group->load, group->layer));
+    copies_.Start(std::move(batch),
+                  [this, group, pieces = std::move(pieces)](const Status& status) {
+                    OnCopied(group.get(), pieces, status);
+                  });
   }
   // Those that fell out, and those that had all their pieces in earlier requests.
-  if (group.AllStarted()) {
-    for (Member& member : group.members) EndIfDone(group, &member);
+  if (group->AllStarted()) {
+    for (Member& member : group->members) EndIfDone(*group, &member);
   }
   return true;
 }
 
-void LayerLoader::Fill(const std::shared_ptr<Batch>& batch, CopyRequest* request) {
-  Group& group = *batch->group;
-  const uint64_t slice_bytes = group.slice_bytes();
-  const bool first = group.layer == 0 && group.member == 0;
-  const uint64_t most_bytes = first ? kFirstBatchBytes : kCopyBatchBytes;
+std::vector<LayerLoader::Piece> LayerLoader::Fill(Group* group, CopyBatch* batch) {
+  std::vector<Piece> pieces;
+  const uint64_t slice_bytes = group->slice_bytes();
   // Blocks that fall out count as pieces, too: looking at them takes time.
   for (size_t looked_at = 0; looked_at < kCopyBatchPieces; ++looked_at) {
-    if (group.AllStarted() || batch->bytes >= most_bytes) return;
-    if (group.layer == 0 && group.member + kHeadersAhead < group.members.size()) {
-      FetchHostHeader(state_, state_[group.members[group.member + kHeadersAhead].entry]);
+    if (group->AllStarted() || batch->full()) break;
+    if (group->layer == 0 && group->member + kHeadersAhead < group->members.size()) {
+      FetchHostHeader(state_, state_[group->members[group->member + kHeadersAhead].entry]);
     }
-    Member& member = group.members[group.member];
-    if (Sound(group, &member)) {
-      const BlockEntry& entry = state_[member.entry];
-      const uint64_t offset = group.layer * slice_bytes;
-      request->copies.push_back({group.pool->OffsetOf(state_.BlockIn(*group.pool, entry)) + offset,
-                                 state_.HostBytes(entry).data() + kSlotHeaderBytes + offset,
-                                 slice_bytes});
-      batch->pieces.push_back({group.member, group.layer});
-      batch->bytes += slice_bytes;
+    Member& member = group->members[group->member];
+    if (Sound(*group, &member)) {
+      (void)batch->Add(group->pool, member.entry, group->layer * slice_bytes, slice_bytes);
+      pieces.push_back({group->member, group->layer});
       if (!std::exchange(member.begun, true)) {
         state_.trace.Begin(TraceKind::kCopyUp, member.entry);
       }
       ++member.pieces_in_flight;
-      ++group.pieces_left[group.layer];
+      ++group->pieces_left[group->layer];
     } else {
-      group.broken = true;
-      EndIfDone(group, &member);
+      group->broken = true;
+      EndIfDone(*group, &member);
     }
-    if (++group.member < group.members.size()) continue;
-    group.member = 0;
-    ++group.layer;
+    if (++group->member < group->members.size()) continue;
+    group->member = 0;
+    ++group->layer;
     // The first layer is what somebody waits for: it goes alone, the others as they fit.
-    if (group.layer == 1) return;
+    if (group->layer == 1) break;
   }
+  return pieces;
 }
 
 bool LayerLoader::Sound(const Group& group, Member* member) {
@@ -114,27 +106,22 @@ bool LayerLoader::Sound(const Group& group, Member* member) {
   return member->failure == MissReason::kNone;
 }
 
-void LayerLoader::OnCopied(const Batch& batch, const Status& status) {
-  Group& group = *batch.group;
-  state_.SchedulePump();
-  bytes_in_flight_ -= batch.bytes;
-  pieces_in_flight_ -= batch.pieces.size();
-  state_.stats.Lane(CopyLane::kHostToPool).End(state_.NowMs());
-  for (const Piece& piece : batch.pieces) {
-    Member& member = group.members[piece.member];
+void LayerLoader::OnCopied(Group* group, const std::vector<Piece>& pieces, const Status& status) {
+  for (const Piece& piece : pieces) {
+    Member& member = group->members[piece.member];
     --member.pieces_in_flight;
-    --group.pieces_left[piece.layer];
+    --group->pieces_left[piece.layer];
     if (!status) member.failure = MissReason::kCopyFailed;
   }
-  if (!status) group.broken = true;
-  const uint32_t before = group.layers_here;
-  while (group.layers_here < group.layer && group.pieces_left[group.layers_here] == 0) {
-    ++group.layers_here;
+  if (!status) group->broken = true;
+  const uint32_t before = group->layers_here;
+  while (group->layers_here < group->layer && group->pieces_left[group->layers_here] == 0) {
+    ++group->layers_here;
   }
-  if (!group.broken && group.layers_here > before) {
-    loads_.LayersArrived(group.load, group.layers_here);
+  if (!group->broken && group->layers_here > before) {
+    loads_.LayersArrived(group->load, group->layers_here);
   }
-  for (const Piece& piece : batch.pieces) EndIfDone(group, &group.members[piece.member]);
+  for (const Piece& piece : pieces) EndIfDone(*group, &group->members[piece.member]);
 }
 
 void LayerLoader::EndIfDone(const Group& group, Member* member) {
@@ -143,7 +130,7 @@ void LayerLoader::EndIfDone(const Group& group, Member* member) {
   if (!failed && !group.AllStarted()) return;
   member->ended = true;
   if (member->begun) state_.trace.End(TraceKind::kCopyUp, member->entry, failed);
-  state_.Apply(member->entry, BlockEvent::kUnpinHost);
+  member->pin.Release();
   if (failed) {
     on_failed_(group.pool, member->entry, member->failure);
   } else {

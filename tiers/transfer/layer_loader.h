@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tiers/state/cache_state.h"
+#include "tiers/transfer/copy_batch.h"
 #include "tiers/transfer/load_table.h"
 
 namespace kvtier {
@@ -21,23 +22,23 @@ class LayerLoader {
   using OnArrived = std::function<void(CachePool* pool, EntryIndex entry)>;
   using OnFailed = std::function<void(CachePool* pool, EntryIndex entry, MissReason reason)>;
 
-  LayerLoader(CacheState* state, LoadTable* loads, OnArrived on_arrived, OnFailed on_failed);
+  // `copies` is shared with the loads of whole blocks, whose requests it counts as well.
+  LayerLoader(CacheState* state, LoadTable* loads, CopyLimiter* copies, OnArrived on_arrived,
+              OnFailed on_failed);
 
-  // Queues the blocks of one load, whose host slots are pinned until the callback. REQUIRES: not
+  // Queues the blocks of one load, whose host slots stay pinned until the callback. REQUIRES: not
   // empty; a block is so many equal layers.
-  void Add(LoadId load, CachePool* pool, const std::vector<EntryIndex>& entries, uint32_t layers);
+  void Add(LoadId load, CachePool* pool, std::vector<PinnedEntry> blocks, uint32_t layers);
   // Starts one copy request of whoever has come first; false if there is nothing to start.
   bool StartOne();
 
-  [[nodiscard]] uint64_t bytes_in_flight() const { return bytes_in_flight_; }
-  [[nodiscard]] uint64_t pieces_in_flight() const { return pieces_in_flight_; }
-  [[nodiscard]] bool Idle() const { return groups_.empty() && bytes_in_flight_ == 0; }
   // Blocks of which something has not been started.
   [[nodiscard]] uint64_t queued() const;
 
  private:
   struct Member {
     EntryIndex entry;
+    HostPin pin;
     uint32_t pieces_in_flight = 0;
     MissReason failure = MissReason::kNone;
     bool begun = false;
@@ -62,27 +63,22 @@ class LayerLoader {
     size_t member = 0;
     uint32_t layer = 0;
   };
-  struct Batch {
-    std::shared_ptr<Group> group;
-    std::vector<Piece> pieces;
-    uint64_t bytes = 0;
-  };
 
-  // Fills the request with what comes next; it may stay empty when blocks fall out.
-  void Fill(const std::shared_ptr<Batch>& batch, CopyRequest* request);
+  // Fills the batch with what comes next; it may stay empty when blocks fall out. Returns the
+  // pieces.
+  [[nodiscard]] std::vector<Piece> Fill(Group* group, CopyBatch* batch);
   // Whether the block's next slice may be copied; if not, its failure is noted.
   [[nodiscard]] bool Sound(const Group& group, Member* member);
-  void OnCopied(const Batch& batch, const Status& status);
+  void OnCopied(Group* group, const std::vector<Piece>& pieces, const Status& status);
   // Hands the block over if it is complete, or failed, and no piece of it is under way.
   void EndIfDone(const Group& group, Member* member);
 
   CacheState& state_;
   LoadTable& loads_;
+  CopyLimiter& copies_;
   const OnArrived on_arrived_;
   const OnFailed on_failed_;
   std::deque<std::shared_ptr<Group>> groups_;  // of which something has not been started
-  uint64_t bytes_in_flight_ = 0;
-  uint64_t pieces_in_flight_ = 0;
 };
 
 }  // namespace kvtier

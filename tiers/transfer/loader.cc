@@ -5,8 +5,6 @@
 #include <utility>
 
 #include "base/result.h"
-#include "tiers/transfer/copy_batch.h"
-#include "tiers/transfer/host_source.h"
 
 namespace kvtier {
 namespace {
@@ -16,6 +14,8 @@ constexpr uint64_t kPrefetchShare = 2;
 constexpr int kReadAttempts = 2;
 // A disk read needs a host slot. If none comes free for this long, the block is a miss.
 constexpr int64_t kHostSlotWaitMs = 5'000;
+// Writes that make space have so long before reads stop waiting for them; see LeaveHost.
+constexpr int64_t kHostPatienceMs = 5;
 
 }  // namespace
 
@@ -26,8 +26,9 @@ Loader::Loader(CacheState* state, HostSlots* host, Offloader* offloader, DiskSlo
       offloader_(*offloader),
       disk_(*disk),
       loads_(*loads),
+      copies_(state, CopyDirection::kHostToPool),
       layers_(
-          state, loads,
+          state, loads, &copies_,
           [this](CachePool* pool, EntryIndex entry) { Arrived(pool, std::span(&entry, 1)); },
           [this](CachePool* pool, EntryIndex entry, MissReason reason) {
             Fail({pool, entry}, reason);
@@ -55,14 +56,14 @@ void Loader::Start(CachePool* pool, EntryIndex index) {
   }
 }
 
-void Loader::StartInLayers(CachePool* pool, EntryIndex index) {
+PinnedEntry Loader::StartInLayers(CachePool* pool, EntryIndex index) {
   StartLoading({pool, index});
-  state_.Apply(index, BlockEvent::kPinHost);
+  return {index, HostPin(&state_, index)};
 }
 
-void Loader::QueueLayers(LoadId load, CachePool* pool, const std::vector<EntryIndex>& entries,
+void Loader::QueueLayers(LoadId load, CachePool* pool, std::vector<PinnedEntry> blocks,
                          uint32_t layers) {
-  layers_.Add(load, pool, entries, layers);
+  layers_.Add(load, pool, std::move(blocks), layers);
 }
 
 void Loader::FreshenLoading(const CachePool& pool, EntryIndex index) {
@@ -108,9 +109,8 @@ void Loader::Wake(EntryIndex index) {
 }
 
 void Loader::PromoteReferenced() {
-  const auto referenced = [this](const Arrival& arrival) { return !CanWait(arrival); };
-  read_queues_.Promote(referenced);
-  copy_queue_.Promote(referenced);
+  read_queues_.Promote([this](const Arrival& arrival) { return !CanWait(arrival); });
+  copy_queue_.Promote([this](const Loadable& block) { return !CanWait(block.arrival); });
 }
 
 void Loader::QueueRead(const Arrival& arrival) {
@@ -123,13 +123,19 @@ void Loader::QueueRead(const Arrival& arrival) {
 }
 
 bool Loader::PumpReads() {
-  return read_queues_.TakeTurns([this](std::deque<Arrival>* line) {
+  const int64_t waited_since_ms = std::exchange(host_wait_since_ms_, kNoWait);
+  const bool progressed = read_queues_.TakeTurns([this](std::deque<Arrival>* line) {
     uint64_t most_bytes = state_.options.max_disk_read_bytes;
     if (CanWait(line->front())) most_bytes /= kPrefetchShare;
-    if (read_bytes_ >= most_bytes || !TryRead(line->front())) return false;
+    if (in_flight_.bytes >= most_bytes || !TryRead(line->front())) return false;
     line->pop_front();
     return true;
   });
+  // That some got slots meanwhile ends no wait while others are still waiting.
+  if (host_wait_since_ms_ != kNoWait) {
+    host_wait_since_ms_ = std::min(host_wait_since_ms_, waited_since_ms);
+  }
+  return progressed;
 }
 
 bool Loader::TryRead(Arrival arrival) {
@@ -147,7 +153,10 @@ bool Loader::TryRead(Arrival arrival) {
     Fail(arrival, state_.ReadyPool(entry) ? MissReason::kHostFull : MissReason::kUnknown);
   } else {
     const HostSlots::Outcome outcome = host_.Allocate(index);
-    if (outcome == HostSlots::Outcome::kWait) return false;
+    if (outcome == HostSlots::Outcome::kWait) {
+      host_wait_since_ms_ = state_.NowMs();
+      return false;
+    }
     if (outcome == HostSlots::Outcome::kAllocated) {
       StartRead(arrival);
     } else {
@@ -160,94 +169,89 @@ bool Loader::TryRead(Arrival arrival) {
 void Loader::StartRead(const Arrival& arrival) {
   const BlockEntry& entry = state_[arrival.entry];
   state_.Apply(arrival.entry, BlockEvent::kBeginRead);
-  const auto read = std::make_shared<Read>();
-  read->arrival = arrival;
-  read->expected = state_.ExpectationOf(entry);
-  read->slot = state_.HostBytes(entry);
-  read_bytes_ += read->slot.size();
-  ++reads_in_flight_;
+  const std::span<std::byte> slot = state_.HostBytes(entry);
+  const auto read = reads_.insert(reads_.end(), {.arrival = arrival,
+                                                 .expected = state_.ExpectationOf(entry),
+                                                 .slot = slot,
+                                                 .in_flight = {&in_flight_, slot.size(), 1}});
   state_.stats.Lane(CopyLane::kDiskToHost).Begin(state_.NowMs());
   IssueRead(read);
 }
 
-void Loader::IssueRead(const std::shared_ptr<Read>& read) {
+void Loader::IssueRead(Reads::iterator read) {
   state_.trace.Begin(TraceKind::kDiskRead, read->arrival.entry);
-  disk_.Read(read->expected.location, read->slot,
-             [this, read](const Status& status) { OnRead(read, status); });
+  const auto check = [read, tracer = state_.env.tracer] {
+    if (tracer != nullptr) read->check_begun_us = tracer->NowUs();
+    read->verdict = CheckDiskSlot(read->expected, read->slot);
+  };
+  disk_.ReadAndCheck(read->expected.location, read->slot, check,
+                     [this, read](const Status& status) { OnRead(read, status); });
 }
 
-void Loader::OnRead(const std::shared_ptr<Read>& read, const Status& status) {
-  state_.trace.End(TraceKind::kDiskRead, read->arrival.entry, !status);
+void Loader::OnRead(Reads::iterator read, const Status& status) {
+  const EntryIndex index = read->arrival.entry;
   if (!status) {
+    state_.trace.End(TraceKind::kDiskRead, index, /*failed=*/true);
     ++state_.stats.disk_read_errors;
     ReadFailed(read, MissReason::kReadError, DropReason::kReadError);
     return;
   }
-  state_.trace.Begin(TraceKind::kCheck, read->arrival.entry);
-  state_.env.executor->Run([read] { read->verdict = CheckDiskSlot(read->expected, read->slot); },
-                           [this, read] { OnChecked(read); });
+  const bool good = read->verdict == SlotVerdict::kGood;
+  state_.trace.EndOfRead(index, read->check_begun_us, /*check_failed=*/!good);
+  if (good) return OnVerified(read);
+  const bool corrupt = read->verdict == SlotVerdict::kCorrupt;
+  ReadFailed(read, corrupt ? MissReason::kChecksumMismatch : MissReason::kIdentityMismatch,
+             DropReason::kCorrupt);
 }
 
-void Loader::OnChecked(const std::shared_ptr<Read>& read) {
-  state_.trace.End(TraceKind::kCheck, read->arrival.entry, read->verdict != SlotVerdict::kGood);
-  if (read->verdict != SlotVerdict::kGood) {
-    const bool corrupt = read->verdict == SlotVerdict::kCorrupt;
-    ReadFailed(read, corrupt ? MissReason::kChecksumMismatch : MissReason::kIdentityMismatch,
-               DropReason::kCorrupt);
-    return;
-  }
-  const EntryIndex index = read->arrival.entry;
+void Loader::OnVerified(Reads::iterator read) {
   ++state_.stats.disk_read_blocks;
   state_.stats.disk_read_bytes += read->slot.size();
   if (read->attempt > 1) ++state_.stats.disk_read_repaired;
-  disk_.MarkVerified(index);
-  EndRead(*read);
-  host_.Ready(index);
-  QueueCopy(read->arrival);
-  Wake(index);
+  const Arrival arrival = EndRead(read);
+  disk_.MarkVerified(arrival.entry);
+  host_.Ready(arrival.entry);
+  QueueCopy(arrival);
+  Wake(arrival.entry);
 }
 
-void Loader::ReadFailed(const std::shared_ptr<Read>& read, MissReason miss, DropReason drop) {
+void Loader::ReadFailed(Reads::iterator read, MissReason miss, DropReason drop) {
   if (read->attempt < kReadAttempts) {
     ++read->attempt;
     ++state_.stats.disk_read_retries;
     IssueRead(read);
     return;
   }
-  const EntryIndex index = read->arrival.entry;
-  EndRead(*read);
+  const DiskLocation location = read->expected.location;
+  const Arrival arrival = EndRead(read);
+  const EntryIndex index = arrival.entry;
   host_.RollBack(index);
   // A verification that failed meanwhile may have dropped it already.
-  if (state_[index].disk == read->expected.location) {
-    disk_.Drop(index, drop, IndexCommitter::Slot::kKeep);
-  }
+  if (state_[index].disk == location) disk_.Drop(index, drop, IndexCommitter::Slot::kKeep);
   // Other pools' loads waited for the same bytes.
   auto others = waiting_.extract(index);
-  Fail(read->arrival, miss);
+  Fail(arrival, miss);
   if (others.empty()) return;
   for (const Arrival& other : others.mapped()) Fail(other, miss);
 }
 
-void Loader::EndRead(const Read& read) {
-  state_.SchedulePump();
-  state_.Apply(read.arrival.entry, BlockEvent::kEndRead);
-  read_bytes_ -= read.slot.size();
-  --reads_in_flight_;
+Loader::Arrival Loader::EndRead(Reads::iterator read) {
+  const Arrival arrival = read->arrival;
+  reads_.erase(read);
+  state_.Apply(arrival.entry, BlockEvent::kEndRead);
   state_.stats.Lane(CopyLane::kDiskToHost).End(state_.NowMs());
+  // What this event brought is copied at its end, together.
+  state_.SchedulePump();
+  return arrival;
 }
 
 void Loader::QueueCopy(const Arrival& arrival) {
-  state_.Apply(arrival.entry, BlockEvent::kPinHost);
+  Loadable block{arrival, HostPin(&state_, arrival.entry)};
   if (CanWait(arrival)) {
-    copy_queue_.PushLater(arrival);
+    copy_queue_.PushLater(std::move(block));
   } else {
-    copy_queue_.Push(arrival);
+    copy_queue_.Push(std::move(block));
   }
-}
-
-bool Loader::MayCopy(uint64_t share) const {
-  return copy_bytes_ + layers_.bytes_in_flight() < state_.options.max_load_bytes / share &&
-         copy_blocks_ + layers_.pieces_in_flight() < kCopyPiecesInFlight;
 }
 
 bool Loader::PumpCopies() {
@@ -255,12 +259,12 @@ bool Loader::PumpCopies() {
   // Those that load in layers and the others in turn.
   while (MayCopy(1)) {
     const bool layers = layers_.StartOne();
-    std::shared_ptr<CopyBatch> batch = NextCopyBatch(CopyPriority::kDemand, Unsound::kFail);
+    std::shared_ptr<Batch> batch = NextBatch(CopyPriority::kDemand, Unsound::kFail);
     if (!batch && !layers && MayCopy(kPrefetchShare)) {
-      batch = NextCopyBatch(CopyPriority::kPrefetch, Unsound::kFail);
+      batch = NextBatch(CopyPriority::kPrefetch, Unsound::kFail);
     }
-    if (batch) StartCopy(batch);
     if (!batch && !layers) break;
+    if (batch) StartCopy(std::move(batch));
     progressed = true;
   }
   return progressed;
@@ -268,79 +272,68 @@ bool Loader::PumpCopies() {
 
 void Loader::StartSoundCopies() {
   while (MayCopy(1)) {
-    const std::shared_ptr<CopyBatch> batch = NextCopyBatch(CopyPriority::kDemand, Unsound::kLeave);
+    std::shared_ptr<Batch> batch = NextBatch(CopyPriority::kDemand, Unsound::kLeave);
     if (!batch) return;
-    StartCopy(batch);
+    StartCopy(std::move(batch));
   }
 }
 
-void Loader::StartCopy(const std::shared_ptr<CopyBatch>& batch) {
-  const CachePool& pool = *batch->pool;
-  CopyRequest request;
-  request.pool = pool.memory.get();
-  request.direction = CopyDirection::kHostToPool;
-  request.priority = batch->priority;
-  request.copies.reserve(batch->entries.size());
-  for (const EntryIndex index : batch->entries) {
-    const BlockEntry& entry = state_[index];
-    const BlockIndex block = state_.BlockIn(pool, entry);
-    request.copies.push_back({pool.OffsetOf(block),
-                              state_.HostBytes(entry).data() + kSlotHeaderBytes, pool.block_bytes});
+void Loader::StartCopy(std::shared_ptr<Batch> batch) {
+  CopyBatch& copies = batch->copies;
+  // In which order prefetches land is not known beforehand: others may overtake them.
+  if (copies.priority() == CopyPriority::kDemand) {
+    copies.Count(loads_.BlocksQueued(*copies.pool(), batch->entries));
   }
-  // What others may overtake cannot be foretold.
-  if (request.priority == CopyPriority::kDemand) {
-    request.counted = loads_.BlocksQueued(pool, batch->entries);
-  }
-  copy_bytes_ += batch->bytes;
-  copy_blocks_ += batch->entries.size();
-  state_.stats.Lane(CopyLane::kHostToPool).Begin(state_.NowMs());
-  request.done = [this, batch](const Status& status) { OnCopied(batch, status); };
-  state_.DeviceOf(pool).Copy(std::move(request));
+  copies_.Start(std::move(copies),
+                [this, batch](const Status& status) { OnCopied(batch.get(), status); });
 }
 
-std::shared_ptr<Loader::CopyBatch> Loader::NextCopyBatch(CopyPriority priority, Unsound unsound) {
+std::shared_ptr<Loader::Batch> Loader::NextBatch(CopyPriority priority, Unsound unsound) {
   const bool demand = priority == CopyPriority::kDemand;
-  std::deque<Arrival>& line = demand ? *copy_queue_.now() : *copy_queue_.later();
+  std::deque<Loadable>& line = demand ? *copy_queue_.now() : *copy_queue_.later();
+  if (line.empty()) return nullptr;
   const uint64_t most_bytes = std::min(kCopyBatchBytes, state_.options.max_load_bytes);
   const CacheTrace::Together together(&state_.trace);
-  const auto batch = std::make_shared<CopyBatch>();
-  batch->priority = priority;
-  while (!line.empty() && batch->bytes < most_bytes && batch->entries.size() < kCopyBatchPieces) {
-    const Arrival arrival = line.front();
+  const auto batch =
+      std::make_shared<Batch>(CopyBatch(&state_, CopyDirection::kHostToPool, priority, most_bytes));
+  while (!line.empty()) {
+    const Arrival arrival = line.front().arrival;
     const BlockEntry& entry = state_[arrival.entry];
-    if (batch->pool != nullptr && batch->pool != arrival.pool) break;
-    if (line.size() > kHeadersAhead) FetchHostHeader(state_, state_[line[kHeadersAhead].entry]);
+    if (!batch->copies.Admits(*arrival.pool)) break;
+    if (line.size() > kHeadersAhead) {
+      FetchHostHeader(state_, state_[line[kHeadersAhead].arrival.entry]);
+    }
     const bool sound = HostSlotIsOf(state_, entry);
-    if (Abandoned(arrival) || !sound) {
-      if (unsound == Unsound::kLeave) break;
-      line.pop_front();
-      state_.Apply(arrival.entry, BlockEvent::kUnpinHost);
+    const bool fails = Abandoned(arrival) || !sound;
+    if (fails && unsound == Unsound::kLeave) break;
+    HostPin pin = std::move(line.front().pin);
+    line.pop_front();
+    if (fails) {
+      pin.Release();
       Fail(arrival, sound ? MissReason::kCancelled : MissReason::kIdentityMismatch);
       continue;
     }
-    line.pop_front();
-    batch->pool = arrival.pool;
+    (void)batch->copies.AddBlock(arrival.pool, arrival.entry);
     batch->entries.push_back(arrival.entry);
+    batch->pins.push_back(std::move(pin));
     state_.trace.Begin(TraceKind::kCopyUp, arrival.entry);
-    batch->bytes += arrival.pool->block_bytes;
   }
   return batch->entries.empty() ? nullptr : batch;
 }
 
-void Loader::OnCopied(const std::shared_ptr<CopyBatch>& batch, const Status& status) {
+void Loader::OnCopied(Batch* batch, const Status& status) {
   const CacheTrace::Together together(&state_.trace);
-  state_.SchedulePump();
-  copy_bytes_ -= batch->bytes;
-  copy_blocks_ -= batch->entries.size();
-  state_.stats.Lane(CopyLane::kHostToPool).End(state_.NowMs());
+  CachePool* const pool = batch->copies.pool();
+  batch->pins.clear();
   for (const EntryIndex entry : batch->entries) {
-    state_.Apply(entry, BlockEvent::kUnpinHost);
     state_.trace.End(TraceKind::kCopyUp, entry, !status);
   }
-  if (status) return Arrived(batch->pool, batch->entries);
-  for (const EntryIndex entry : batch->entries) {
-    Fail({batch->pool, entry}, MissReason::kCopyFailed);
+  if (status) {
+    Arrived(pool, batch->entries);
+    if (host_wait_since_ms_ <= state_.NowMs() - kHostPatienceMs) LeaveHost(batch->entries);
+    return;
   }
+  for (const EntryIndex entry : batch->entries) Fail({pool, entry}, MissReason::kCopyFailed);
 }
 
 void Loader::Arrived(CachePool* pool, std::span<const EntryIndex> entries) {
@@ -355,6 +348,19 @@ void Loader::Arrived(CachePool* pool, std::span<const EntryIndex> entries) {
   state_.stats.onload_blocks += entries.size();
   state_.stats.onload_bytes += entries.size() * pool->block_bytes;
   loads_.BlocksReady(*pool, entries);
+}
+
+void Loader::LeaveHost(std::span<const EntryIndex> entries) {
+  // Reads wait for slots while host is full of blocks that have to be written first. Left at that,
+  // they would go at the speed of those writes and share the drive with them. So the slots that
+  // reads have got go round among them: what arrived is in the pool and on disk, and loses nothing.
+  for (const EntryIndex index : entries) {
+    if (!state_.directory.Live(index)) continue;
+    const BlockEntry& entry = state_[index];
+    if (entry.on_disk() && entry.EvictableFromHost(state_.has_disk())) {
+      host_.Drop(index, DropReason::kCleanCopyBelow);
+    }
+  }
 }
 
 bool Loader::CanWait(const Arrival& arrival) const { return BlockOf(arrival).CanWait(); }

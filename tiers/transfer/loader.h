@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <list>
 #include <memory>
 #include <span>
 #include <unordered_map>
@@ -16,6 +17,7 @@
 #include "tiers/space/host_slots.h"
 #include "tiers/state/cache_state.h"
 #include "tiers/storage/slot_header.h"
+#include "tiers/transfer/copy_batch.h"
 #include "tiers/transfer/layer_loader.h"
 #include "tiers/transfer/load_table.h"
 #include "tiers/transfer/offloader.h"
@@ -33,12 +35,11 @@ class Loader {
   // Brings the block into its block of the pool. REQUIRES: it is in host, on disk, or in another
   // pool, and has just been given a block of this one that awaits it (its `loading` is set here).
   void Start(CachePool* pool, EntryIndex entry);
-  // The same for a block that is in host, to be copied once QueueLayers names it.
-  void StartInLayers(CachePool* pool, EntryIndex entry);
+  // The same for a block that is in host, to be copied once it is given to QueueLayers.
+  [[nodiscard]] PinnedEntry StartInLayers(CachePool* pool, EntryIndex entry);
   // Has the blocks of one load copied layer by layer. REQUIRES: not empty; a block is so many equal
   // layers.
-  void QueueLayers(LoadId load, CachePool* pool, const std::vector<EntryIndex>& entries,
-                   uint32_t layers);
+  void QueueLayers(LoadId load, CachePool* pool, std::vector<PinnedEntry> blocks, uint32_t layers);
   // Prefetched blocks that are referenced by now, and not on their way yet, go before those that
   // are not. Goes through all that wait.
   void PromoteReferenced();
@@ -55,8 +56,8 @@ class Loader {
   // Gives up reads that have waited too long for a host slot.
   void Tick();
 
-  [[nodiscard]] bool Idle() const { return loading_ == 0 && read_bytes_ == 0 && copy_bytes_ == 0; }
-  [[nodiscard]] uint64_t reads_in_flight() const { return reads_in_flight_; }
+  [[nodiscard]] bool Idle() const { return loading_ == 0 && reads_.empty() && copies_.Idle(); }
+  [[nodiscard]] uint64_t reads_in_flight() const { return reads_.size(); }
   [[nodiscard]] uint64_t in_flight() const { return loading_; }
   [[nodiscard]] uint64_t reads_queued() const { return read_queues_.size(); }
   [[nodiscard]] uint64_t copies_queued() const { return copy_queue_.size() + layers_.queued(); }
@@ -70,19 +71,28 @@ class Loader {
     // The pool that held it was asked for a copy already.
     bool asked_pool = false;
   };
-  // One block on its way from disk.
+  // One block on its way from disk. The thread that checks it sets the verdict and the time at
+  // which it began; the loop looks at them when the read has ended.
   struct Read {
     Arrival arrival;
     int attempt = 1;
     SlotExpectation expected;
     std::span<std::byte> slot;
     SlotVerdict verdict = SlotVerdict::kGood;
+    int64_t check_begun_us = 0;  // 0: nothing is traced
+    InFlightBytes in_flight;
   };
-  struct CopyBatch {
-    CopyPriority priority = CopyPriority::kDemand;
-    CachePool* pool = nullptr;
+  using Reads = std::list<Read>;
+  // One that is in host and waits for its copy.
+  struct Loadable {
+    Arrival arrival;
+    HostPin pin;
+  };
+  // Whole blocks that are copied together.
+  struct Batch {
+    CopyBatch copies;
     std::vector<EntryIndex> entries;
-    uint64_t bytes = 0;
+    std::vector<HostPin> pins;
   };
 
   // Whether the block is on its way to host, or can be brought there from another pool.
@@ -95,23 +105,28 @@ class Loader {
   // A step for the first of a line; false if it has to wait.
   [[nodiscard]] bool TryRead(Arrival arrival);
   void StartRead(const Arrival& arrival);
-  void IssueRead(const std::shared_ptr<Read>& read);
-  void OnRead(const std::shared_ptr<Read>& read, const Status& status);
-  void OnChecked(const std::shared_ptr<Read>& read);
-  void ReadFailed(const std::shared_ptr<Read>& read, MissReason miss, DropReason drop);
-  void EndRead(const Read& read);
+  void IssueRead(Reads::iterator read);
+  void OnRead(Reads::iterator read, const Status& status);
+  void OnVerified(Reads::iterator read);
+  void ReadFailed(Reads::iterator read, MissReason miss, DropReason drop);
+  // The block is no longer being read; `read` is invalid afterwards.
+  Arrival EndRead(Reads::iterator read);
 
   void QueueCopy(const Arrival& arrival);
-  // Whether less is under way than a share (1: all) of what may be.
-  [[nodiscard]] bool MayCopy(uint64_t share) const;
+  // Whether less is in flight than a share (1: all) of what may be.
+  [[nodiscard]] bool MayCopy(uint64_t share) const {
+    return copies_.MayStart(state_.options.max_load_bytes / share);
+  }
   bool PumpCopies();
-  void StartCopy(const std::shared_ptr<CopyBatch>& batch);
+  void StartCopy(std::shared_ptr<Batch> batch);
   // What is not to be copied fails, or with kLeave ends the batch.
   enum class Unsound : uint8_t { kFail, kLeave };
   // Of the first in the line of that priority; null if there is none.
-  [[nodiscard]] std::shared_ptr<CopyBatch> NextCopyBatch(CopyPriority priority, Unsound unsound);
-  void OnCopied(const std::shared_ptr<CopyBatch>& batch, const Status& status);
+  [[nodiscard]] std::shared_ptr<Batch> NextBatch(CopyPriority priority, Unsound unsound);
+  void OnCopied(Batch* batch, const Status& status);
   void Arrived(CachePool* pool, std::span<const EntryIndex> entries);
+  // Gives the slots of blocks that have arrived to reads that have waited long for some.
+  void LeaveHost(std::span<const EntryIndex> entries);
 
   [[nodiscard]] PoolBlock& BlockOf(const Arrival& arrival) const;
   // It was prefetched, and nobody has asked for it since.
@@ -127,15 +142,17 @@ class Loader {
   Offloader& offloader_;
   DiskSlots& disk_;
   LoadTable& loads_;
+  CopyLimiter copies_;
   LayerLoader layers_;
   TenantQueues<Arrival> read_queues_;
   // Until a read for another pool, or another pool's offload, has brought the block to host.
   std::unordered_map<EntryIndex, std::vector<Arrival>> waiting_;
-  PriorityQueue<Arrival> copy_queue_;  // each pins its host slot
-  uint64_t read_bytes_ = 0;
-  uint64_t reads_in_flight_ = 0;
-  uint64_t copy_bytes_ = 0;
-  uint64_t copy_blocks_ = 0;
+  PriorityQueue<Loadable> copy_queue_;
+  // Since when some read in line has waited for a host slot without a break; kNoWait: none does.
+  static constexpr int64_t kNoWait = INT64_MAX;
+  int64_t host_wait_since_ms_ = kNoWait;
+  InFlight in_flight_;  // of reads
+  Reads reads_;
   uint64_t loading_ = 0;
 };
 

@@ -4,7 +4,6 @@
 #include "base/digest.h"
 #include "base/result.h"
 #include "tiers/storage/slot_header.h"
-#include "tiers/transfer/copy_batch.h"
 
 namespace kvtier {
 void Offloader::Want(EntryIndex index) {
@@ -46,14 +45,9 @@ void Offloader::End(EntryIndex index) {
 bool Offloader::Pump() {
   const auto starting = [this](CopyPriority priority) {
     return [this, priority](std::deque<EntryIndex>* line) {
-      if (bytes_in_flight_ >= state_.options.max_offload_bytes ||
-          blocks_in_flight_ >= kCopyPiecesInFlight) {
-        return false;
-      }
-      const std::shared_ptr<Batch> batch = NextBatch(line, priority);
-      if (!batch) return false;
-      StartCopy(batch);
-      return true;
+      const bool may_start = in_flight_.bytes < state_.options.max_offload_bytes &&
+                             in_flight_.items < kCopyPiecesInFlight;
+      return may_start && StartBatch(line, priority);
     };
   };
   const bool urgent = urgent_.TakeTurns(starting(CopyPriority::kDemand));
@@ -72,21 +66,35 @@ CachePool* Offloader::SourceOf(EntryIndex index) {
   return nullptr;
 }
 
-std::shared_ptr<Offloader::Batch> Offloader::NextBatch(std::deque<EntryIndex>* line,
-                                                       CopyPriority priority) {
-  const auto batch = std::make_shared<Batch>();
-  batch->priority = priority;
-  while (!line->empty() && batch->bytes < kCopyBatchBytes &&
-         batch->entries.size() < kCopyBatchPieces) {
+bool Offloader::StartBatch(std::deque<EntryIndex>* line, CopyPriority priority) {
+  Batch batch{CopyBatch(&state_, CopyDirection::kPoolToHost, priority)};
+  TakeBlocks(line, &batch);
+  if (batch.entries.empty()) return false;
+  batch.pool = batch.copies.pool();
+  const uint64_t blocks = batch.entries.size();
+  const auto started = batches_.insert(
+      batches_.end(), {.copies = std::move(batch.copies),
+                       .pool = batch.pool,
+                       .entries = std::move(batch.entries),
+                       .pins = std::move(batch.pins),
+                       .payloads = std::move(batch.payloads),
+                       .in_flight = {&in_flight_, blocks * batch.pool->block_bytes, blocks}});
+  copies_.Start(std::move(started->copies),
+                [this, started](const Status& status) { OnCopied(started, status); });
+  return true;
+}
+
+void Offloader::TakeBlocks(std::deque<EntryIndex>* line, Batch* batch) {
+  while (!line->empty()) {
     const EntryIndex index = line->front();
     CachePool* const pool = SourceOf(index);
     if (pool == nullptr) {
       line->pop_front();
       continue;
     }
-    if (batch->pool != nullptr && batch->pool != pool) break;
+    if (!batch->copies.Admits(*pool)) return;
     const HostSlots::Outcome outcome = host_.Allocate(index);
-    if (outcome == HostSlots::Outcome::kWait) break;
+    if (outcome == HostSlots::Outcome::kWait) return;
     line->pop_front();
     if (outcome != HostSlots::Outcome::kAllocated) {
       GiveUp(index, outcome == HostSlots::Outcome::kOverCap ? DropReason::kTenantCap
@@ -95,12 +103,10 @@ std::shared_ptr<Offloader::Batch> Offloader::NextBatch(std::deque<EntryIndex>* l
     }
     state_.Apply(index, BlockEvent::kBeginOffload);
     state_.trace.Begin(TraceKind::kOffload, index);
-    pool->blocks.Pin(state_.BlockIn(*pool, state_[index]));
-    batch->pool = pool;
     batch->entries.push_back(index);
-    batch->bytes += pool->block_bytes;
+    batch->pins.emplace_back(&pool->blocks, state_.BlockIn(*pool, state_[index]));
+    batch->payloads.push_back(batch->copies.AddBlock(pool, index));
   }
-  return batch->entries.empty() ? nullptr : batch;
 }
 
 void Offloader::GiveUp(EntryIndex index, DropReason reason) {
@@ -110,40 +116,16 @@ void Offloader::GiveUp(EntryIndex index, DropReason reason) {
   state_.SchedulePump();
 }
 
-void Offloader::StartCopy(const std::shared_ptr<Batch>& batch) {
-  CopyRequest request;
-  request.pool = batch->pool->memory.get();
-  request.direction = CopyDirection::kPoolToHost;
-  request.priority = batch->priority;
-  const uint64_t block_bytes = batch->pool->block_bytes;
-  for (const EntryIndex index : batch->entries) {
-    const BlockEntry& entry = state_[index];
-    const auto payload = state_.HostBytes(entry).subspan(kSlotHeaderBytes, block_bytes);
-    batch->payloads.push_back(payload);
-    request.copies.push_back(
-        {batch->pool->OffsetOf(state_.BlockIn(*batch->pool, entry)), payload.data(), block_bytes});
-  }
-  bytes_in_flight_ += batch->bytes;
-  blocks_in_flight_ += batch->entries.size();
-  state_.stats.Lane(CopyLane::kPoolToHost).Begin(state_.NowMs());
-  request.done = [this, batch](const Status& status) { OnCopied(batch, status); };
-  state_.DeviceOf(*batch->pool).Copy(std::move(request));
-}
-
-void Offloader::OnCopied(const std::shared_ptr<Batch>& batch, const Status& status) {
-  state_.stats.Lane(CopyLane::kPoolToHost).End(state_.NowMs());
+void Offloader::OnCopied(Batches::iterator batch, const Status& status) {
   TraceCopied(*batch, !status);
-  if (!status) {
-    Finish(*batch);
-    return;
-  }
+  if (!status) return Finish(batch);
   state_.env.executor->Run(
       [batch] {
         for (const auto payload : batch->payloads) {
           batch->checksums.push_back(ChecksumPayload(payload));
         }
       },
-      [this, batch] { Finish(*batch); });
+      [this, batch] { Finish(batch); });
 }
 
 void Offloader::TraceCopied(const Batch& batch, bool failed) {
@@ -153,15 +135,16 @@ void Offloader::TraceCopied(const Batch& batch, bool failed) {
   }
 }
 
-void Offloader::Finish(const Batch& batch) {
+void Offloader::Finish(Batches::iterator finished) {
   state_.SchedulePump();
+  Batches ended;
+  ended.splice(ended.end(), batches_, finished);
+  Batch& batch = ended.front();
   const bool copied = batch.checksums.size() == batch.entries.size();
-  bytes_in_flight_ -= batch.bytes;
-  blocks_in_flight_ -= batch.entries.size();
   for (size_t i = 0; i < batch.entries.size(); ++i) {
     const EntryIndex index = batch.entries[i];
     if (copied) state_.trace.End(TraceKind::kSeal, index, false);
-    batch.pool->blocks.Unpin(state_.BlockIn(*batch.pool, state_[index]));
+    batch.pins[i].Release();
     if (copied && MatchesCommit(*batch.pool, index, batch.checksums[i])) {
       Seal(index, batch.checksums[i]);
       End(index);

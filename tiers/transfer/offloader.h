@@ -4,13 +4,14 @@
 
 #include <cstdint>
 #include <deque>
-#include <memory>
+#include <list>
 #include <utility>
 #include <vector>
 
 #include "tiers/policy/tenant_queues.h"
 #include "tiers/space/host_slots.h"
 #include "tiers/state/cache_state.h"
+#include "tiers/transfer/copy_batch.h"
 
 namespace kvtier {
 
@@ -21,7 +22,8 @@ class Offloader final : public CopyDown {
       : state_(*state),
         host_(*host),
         queues_(state->tenants.rows()),
-        urgent_(state->tenants.rows()) {}
+        urgent_(state->tenants.rows()),
+        copies_(state, CopyDirection::kPoolToHost) {}
 
   // Asks for a copy of a pool's block in host; freshens the one there is.
   void Want(EntryIndex entry) override;
@@ -38,33 +40,36 @@ class Offloader final : public CopyDown {
   // Starts what can be started. True if anything was.
   bool Pump();
 
-  [[nodiscard]] bool Idle() const { return queued() == 0 && blocks_in_flight_ == 0; }
-  [[nodiscard]] uint64_t in_flight() const { return blocks_in_flight_; }
+  [[nodiscard]] bool Idle() const { return queued() == 0 && batches_.empty(); }
+  [[nodiscard]] uint64_t in_flight() const { return in_flight_.items; }
   // May count blocks that will turn out to need no copy any more.
   [[nodiscard]] uint64_t queued() const { return queues_.size() + urgent_.size(); }
 
  private:
+  // Blocks that are copied, and then sealed, together. A thread of the executor makes the
+  // checksums.
   struct Batch {
+    CopyBatch copies;
     CachePool* pool = nullptr;
-    CopyPriority priority = CopyPriority::kBackground;
     std::vector<EntryIndex> entries;
-    std::vector<PayloadChecksum> checksums;
+    std::vector<PoolPin> pins;
     std::vector<std::span<const std::byte>> payloads;
-    uint64_t bytes = 0;
+    std::vector<PayloadChecksum> checksums;
+    InFlightBytes in_flight;
   };
+  using Batches = std::list<Batch>;
 
-  // Takes from the line what goes into one copy request; null if nothing can start now.
-  [[nodiscard]] std::shared_ptr<Batch> NextBatch(std::deque<EntryIndex>* line,
-                                                 CopyPriority priority);
+  // Takes from the line what goes into one copy request; false if nothing can start now.
+  [[nodiscard]] bool StartBatch(std::deque<EntryIndex>* line, CopyPriority priority);
+  void TakeBlocks(std::deque<EntryIndex>* line, Batch* batch);
   // Host has no room for the block and will not have.
   void GiveUp(EntryIndex entry, DropReason reason);
   // The pool to copy from; null if there is nothing to do any more.
   [[nodiscard]] CachePool* SourceOf(EntryIndex entry);
   // Its offload has ended, or will not begin.
   void End(EntryIndex entry);
-  void StartCopy(const std::shared_ptr<Batch>& batch);
-  void OnCopied(const std::shared_ptr<Batch>& batch, const Status& status);
-  void Finish(const Batch& batch);
+  void OnCopied(Batches::iterator batch, const Status& status);
+  void Finish(Batches::iterator batch);
   void TraceCopied(const Batch& batch, bool failed);
   // False if the bytes are not what the client said at commit.
   [[nodiscard]] bool MatchesCommit(const CachePool& pool, EntryIndex entry,
@@ -77,8 +82,9 @@ class Offloader final : public CopyDown {
   TenantQueues<EntryIndex> queues_;
   TenantQueues<EntryIndex> urgent_;
   std::vector<EntryIndex> ended_;
-  uint64_t bytes_in_flight_ = 0;
-  uint64_t blocks_in_flight_ = 0;
+  CopyLimiter copies_;
+  InFlight in_flight_;  // until they are sealed
+  Batches batches_;
 };
 
 }  // namespace kvtier

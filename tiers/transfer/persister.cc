@@ -5,6 +5,13 @@
 #include "tiers/storage/slot_header.h"
 
 namespace kvtier {
+namespace {
+
+// Beside reads, writes take this part of what may otherwise be in flight: 4 MiB beside up to 64 MiB
+// of reads by default. They go on, since space in host depends on them.
+constexpr uint64_t kShareBesideReads = 8;
+
+}  // namespace
 
 void Persister::Want(EntryIndex index) {
   const BlockEntry& entry = state_[index];
@@ -23,8 +30,12 @@ void Persister::SourceReady(EntryIndex index) {
 }
 
 bool Persister::Pump() {
-  return queues_.TakeTurns([this](std::deque<EntryIndex>* line) {
-    if (bytes_in_flight_ >= state_.options.max_disk_write_bytes) return false;
+  uint64_t most_bytes = state_.options.max_disk_write_bytes;
+  // A client waits for what is read, and none waits for what is written: the drive divides its time
+  // by what is in flight.
+  if (state_.stats.Lane(CopyLane::kDiskToHost).under_way() > 0) most_bytes /= kShareBesideReads;
+  return queues_.TakeTurns([this, most_bytes](std::deque<EntryIndex>* line) {
+    if (in_flight_.bytes >= most_bytes) return false;
     if (TryWrite(line->front()) == Step::kWait) return false;
     line->pop_front();
     return true;
@@ -87,9 +98,7 @@ void Persister::StartWrite(EntryIndex index) {
                    .created_s = state_.ToWallS(entry.created_s),
                    .last_use_s = state_.ToWallS(entry.last_use_s)},
                   slot.first<kSlotHeaderBytes>());
-  state_.Apply(index, BlockEvent::kPinHost);
-  bytes_in_flight_ += slot.size();
-  ++writes_in_flight_;
+  writes_.try_emplace(index, Write{HostPin(&state_, index), {&in_flight_, slot.size(), 1}});
   state_.stats.Lane(CopyLane::kHostToDisk).Begin(state_.NowMs());
   state_.trace.Begin(TraceKind::kDiskWrite, index);
   disk_.Write(index, slot, [this, index](const Status& status) { OnWritten(index, status); });
@@ -98,9 +107,7 @@ void Persister::StartWrite(EntryIndex index) {
 void Persister::OnWritten(EntryIndex index, const Status& status) {
   state_.SchedulePump();
   state_.trace.End(TraceKind::kDiskWrite, index, !status);
-  state_.Apply(index, BlockEvent::kUnpinHost);
-  bytes_in_flight_ -= state_.NamespaceOf(state_[index]).slot_bytes;
-  --writes_in_flight_;
+  writes_.erase(index);
   state_.stats.Lane(CopyLane::kHostToDisk).End(state_.NowMs());
   if (!status) GiveUp(index, DropReason::kWriteError);
 }

@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <unordered_map>
 
 #include "tiers/policy/tenant_queues.h"
 #include "tiers/space/disk_slots.h"
 #include "tiers/state/cache_state.h"
+#include "tiers/state/pins.h"
 
 namespace kvtier {
 
@@ -26,12 +28,16 @@ class Persister final : public CopyDown {
   // Starts what can be started. True if anything was.
   bool Pump();
 
-  [[nodiscard]] bool Idle() const { return queues_.empty() && bytes_in_flight_ == 0; }
-  [[nodiscard]] uint64_t writes_in_flight() const { return writes_in_flight_; }
+  [[nodiscard]] bool Idle() const { return queues_.empty() && writes_.empty(); }
+  [[nodiscard]] uint64_t writes_in_flight() const { return writes_.size(); }
   [[nodiscard]] uint64_t waiting() const { return queues_.size(); }
   [[nodiscard]] uint64_t budget_left_bytes() const { return state_.write_budget.left_bytes(); }
 
  private:
+  struct Write {
+    HostPin pin;
+    InFlightBytes in_flight;
+  };
   enum class Step : uint8_t { kStarted, kSkipped, kWait };
   Step TryWrite(EntryIndex entry);
   void GiveUp(EntryIndex entry, DropReason reason);
@@ -43,8 +49,8 @@ class Persister final : public CopyDown {
   CacheState& state_;
   DiskSlots& disk_;
   TenantQueues<EntryIndex> queues_;  // entries that are write_queued
-  uint64_t bytes_in_flight_ = 0;
-  uint64_t writes_in_flight_ = 0;
+  InFlight in_flight_;
+  std::unordered_map<EntryIndex, Write> writes_;
 };
 
 }  // namespace kvtier

@@ -39,16 +39,13 @@ void Verifier::StartRead(EntryIndex index, const std::shared_ptr<StepState>& ste
   state_.Apply(index, BlockEvent::kBeginVerify);
   ++step->left;
   state_.trace.Begin(TraceKind::kVerifyRead, index);
-  disk_.Read(entry.disk, read->buffer.span(), [this, read](const Status& status) {
-    if (!status) {
-      ++state_.stats.disk_read_errors;
-      Finish(read, false);
-      return;
-    }
-    state_.env.executor->Run(
-        [read] { read->verdict = CheckDiskSlot(read->expected, read->buffer.span()); },
-        [this, read] { Finish(read, read->verdict == SlotVerdict::kGood); });
-  });
+  disk_.ReadAndCheck(
+      entry.disk, read->buffer.span(),
+      [read] { read->verdict = CheckDiskSlot(read->expected, read->buffer.span()); },
+      [this, read](const Status& status) {
+        if (!status) ++state_.stats.disk_read_errors;
+        Finish(read, status && read->verdict == SlotVerdict::kGood);
+      });
 }
 
 void Verifier::Finish(const std::shared_ptr<Read>& read, bool good) {

@@ -41,7 +41,9 @@ struct RequestTag {
 // A cache line: they are written in the middle of everything. Members that a kind has no use for
 // are zero.
 struct TraceEvent {
-  int64_t time_us = 0;  // monotonic; 0: set by the tracer
+  // Monotonic; 0: set by the tracer. What another thread has done carries its own time, which may
+  // lie before that of the event recorded before it.
+  int64_t time_us = 0;
   RequestTag tag;
   uint64_t id = 0;
   uint64_t hash_prefix = 0;  // of the block; of a request, its last block's (Digest::Prefix64)
@@ -59,13 +61,13 @@ struct TraceEvent {
 };
 static_assert(sizeof(TraceEvent) == 64);
 
-// Event loop only.
+// Event loop only, but for NowUs.
 class Tracer {
  public:
   virtual ~Tracer() = default;
   // Must be quick, and must not call the cache.
   virtual void Record(const TraceEvent& event) = 0;
-  // The time that an event recorded now would get.
+  // The time that an event recorded now would get. Any thread may ask.
   [[nodiscard]] virtual int64_t NowUs() const = 0;
 };
 

@@ -54,6 +54,52 @@ TEST(EventLoop, PostedEventRunsAfterItsPosterReturns) {
   EXPECT_EQ(order, (std::vector<int>{1, 2}));
 }
 
+TEST(EventLoop, WorkAfterAnEventRunsBeforeTheNextEvent) {
+  EventLoop loop;
+  std::vector<int> order;
+  loop.Post([&] {
+    loop.RunAfterEvent([&] {
+      order.push_back(2);
+      // What asks for itself again has to queue behind the others.
+      loop.RunAfterEvent([&] {
+        order.push_back(4);
+        loop.Stop();
+      });
+    });
+    order.push_back(1);
+  });
+  loop.Post([&] { order.push_back(3); });
+  loop.Run();
+  EXPECT_EQ(order, (std::vector<int>{1, 2, 3, 4}));
+}
+
+TEST(EventLoop, WorkAfterATimersEventRunsWithIt) {
+  EventLoop loop;
+  std::vector<int> order;
+  Timer timer(&loop);
+  timer.Start(0, [&] {
+    loop.Post([&] {
+      order.push_back(2);
+      loop.Stop();
+    });
+    loop.RunAfterEvent([&] { order.push_back(1); });
+  });
+  loop.Run();
+  EXPECT_EQ(order, (std::vector<int>{1, 2}));
+}
+
+TEST(EventLoop, WorkOutsideOfAnyEventIsPosted) {
+  EventLoop loop;
+  bool run = false;
+  loop.RunAfterEvent([&] {
+    run = true;
+    loop.Stop();
+  });
+  EXPECT_FALSE(run);
+  loop.Run();
+  EXPECT_TRUE(run);
+}
+
 TEST(EventLoop, SignalsAreHandledOnTheLoopEachTime) {
   EventLoop loop;
   int arrived = 0;

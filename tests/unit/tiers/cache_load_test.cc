@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Loads from host and disk: sharing, order of reports, failures.
 
+#include <algorithm>
+
 #include "tests/unit/tiers/cache_fixture.h"
 
 namespace kvtier {
@@ -262,6 +264,65 @@ TEST_F(CacheLoadTest, LoadLargerThanTheByteBoundCompletes) {
   PutOnDisk(Sequence(1, 8));
   const AcquireReply reply = Acquire(kAlice, Sequence(1, 8));
   EXPECT_EQ(LastProgress(reply.load).ready, 8u);
+}
+
+TEST_F(CacheLoadTest, ABatchOfDiskHitsTakesTwoEventsAfterTheAcquire) {
+  Start({.pool_blocks = 32, .host_slots = 32, .disk_slots = 64});
+  Put(Sequence(1, 24));
+  DrainAndRestart();
+  file().CompleteReadsTogether();
+  const PendingAcquire load = BeginAcquire(kAlice, Sequence(1, 24));
+  ASSERT_TRUE(load.succeeded());
+  // One when all have been read and checked, in which their copies begin; one when these have
+  // ended.
+  EXPECT_EQ(machine_->loop.RunAll(), 2u);
+  EXPECT_EQ(LastProgress(load.reply().load).ready, 24u);
+}
+
+TEST_F(CacheLoadTest, ReadsDoNotWaitForTheWritesOfAHostThatIsFullOfUnwrittenBlocks) {
+  CacheSetup setup{.pool_blocks = 48, .host_slots = 16, .disk_slots = 64};
+  setup.options.pool_clean_fraction = 0.9;
+  setup.options.host_clean_fraction = 0;
+  Start(setup);
+  PutOnDisk(Sequence(1, 8));
+  file().HoldWrites();
+  Put(Sequence(2, 24));
+  const auto in_host = [this] {
+    const Hashes hashes = Sequence(2, 24);
+    return std::ranges::count_if(hashes, [this](const auto& hash) { return Presence(hash).host; });
+  };
+  ASSERT_EQ(in_host(), 16);
+  const PendingAcquire load = BeginAcquire(kAlice, Sequence(1, 8));
+  Settle();
+  ASSERT_TRUE(load.succeeded());
+  ASSERT_EQ(PoolGaugesNow().loading, 8u);
+  machine_->clock.Advance(10);
+  // The slab's header, and one block: its slot is enough for all that is read.
+  for (int i = 0; i < 2; ++i) {
+    file().LetWritesGo(1);
+    Settle();
+  }
+  EXPECT_EQ(LastProgress(load.reply().load).ready, 8u);
+  EXPECT_EQ(in_host(), 15);
+}
+
+TEST_F(CacheLoadTest, FewWritesAreInFlightWhileClientsWaitForReads) {
+  CacheSetup setup{.pool_blocks = 32, .host_slots = 32, .disk_slots = 64};
+  setup.options.max_disk_write_bytes = 8 * 2 * kBlockBytes;
+  Start(setup);
+  PutOnDisk(Sequence(1, 4));
+  Put(Sequence(2, 8));
+  machine_->loop.Hold(file().source());
+  const PendingAcquire load = BeginAcquire(kAlice, Sequence(1, 4));
+  const uint64_t writes_before = file().writes();
+  bool drained = false;
+  cache_->Drain([&] { drained = true; });
+  machine_->loop.RunAll();
+  EXPECT_EQ(file().writes() - writes_before, 1u);
+  machine_->loop.LetGo(file().source());
+  Settle();
+  EXPECT_TRUE(drained);
+  EXPECT_EQ(LastProgress(load.reply().load).ready, 4u);
 }
 
 TEST_F(CacheLoadTest, DiskHitLeavesAHostCopy) {

@@ -377,7 +377,6 @@ TEST_F(DiskFilesTest, RefusesImpossibleOptions) {
   EXPECT_TRUE(refuses([](auto& o) { o.slab_bytes += 512; }));
   EXPECT_TRUE(refuses([](auto& o) { o.bytes = 2 * kMiB; }));
   EXPECT_TRUE(refuses([](auto& o) { o.directory.clear(); }));
-  EXPECT_TRUE(refuses([](auto& o) { o.io.depth_bytes = 0; }));
 }
 
 TEST_F(DiskFilesTest, UsesIoUringWhereItIsToBeHad) {

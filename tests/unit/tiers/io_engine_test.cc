@@ -5,13 +5,18 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 
+#include <atomic>
 #include <cstring>
+#include <deque>
 #include <filesystem>
+#include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/executor.h"
 #include "base/result.h"
+#include "base/units.h"
 #include "tests/fakes/aligned_bytes.h"
 #include "tests/fakes/temporary_directory.h"
 #include "tiers/storage/block_file.h"
@@ -89,8 +94,7 @@ TEST_P(IoEngineTest, ReadsBackWhatWasWritten) {
   EXPECT_EQ(std::memcmp(written.data(), read.data(), kMiB), 0);
 }
 
-TEST_P(IoEngineTest, ServesManyAtOnceOverSeveralFilesWithinASmallDepth) {
-  options_.depth_bytes = 64 * kKiB;
+TEST_P(IoEngineTest, ServesMoreThanTheKernelTakesAtOnceOverSeveralFiles) {
   std::vector<EngineFile> opened;
   for (int i = 0; i < 3; ++i) opened.push_back(OpenFile(std::to_string(i), kFileBytes));
   const auto files = Start(std::move(opened));
@@ -112,8 +116,7 @@ TEST_P(IoEngineTest, ServesManyAtOnceOverSeveralFilesWithinASmallDepth) {
   EXPECT_EQ(std::memcmp(written.data(), read.data(), written.size()), 0);
 }
 
-TEST_P(IoEngineTest, ARequestLargerThanTheDepthIsServed) {
-  options_.depth_bytes = 4096;
+TEST_P(IoEngineTest, ALargeRequestAndASmallOneAreServed) {
   const auto files = StartOne();
   const AlignedBytes buffer(2 * kMiB, 1);
   files[0]->Write(0, buffer.Slice(0, 2 * kMiB), Keep());
@@ -173,8 +176,102 @@ TEST_P(IoEngineTest, AnErrorLeavesLaterRequestsAlone) {
   EXPECT_TRUE(outcomes_[1]->has_value());
 }
 
+// Keeps its work until the test lets it be done.
+class ManualExecutor final : public Executor {
+ public:
+  void Run(std::function<void()> work, std::function<void()> /*done*/) override {
+    const std::lock_guard lock(mutex_);
+    tasks_.push_back(std::move(work));
+    ++tasks_given_;
+  }
+  [[nodiscard]] int threads() const override { return 4; }
+  // Does the next task. False if there is none.
+  bool RunOne() {
+    std::function<void()> task;
+    {
+      const std::lock_guard lock(mutex_);
+      if (tasks_.empty()) return false;
+      task = std::move(tasks_.front());
+      tasks_.pop_front();
+    }
+    task();
+    return true;
+  }
+  [[nodiscard]] int tasks_given() {
+    const std::lock_guard lock(mutex_);
+    return tasks_given_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::deque<std::function<void()>> tasks_;
+  int tasks_given_ = 0;
+};
+
+TEST_P(IoEngineTest, ABurstOfReadsIsCheckedByAFewTasksAndToldByFewEvents) {
+  constexpr uint64_t kBlocks = 128;
+  constexpr uint64_t kBlockBytes = 16 * kKiB;
+  ManualExecutor executor;
+  options_.executor = &executor;
+  std::atomic<int> checked = 0;
+  const auto files = StartOne();
+  const AlignedBytes read(kBlocks * kBlockBytes, 0xff);
+  for (uint64_t i = 0; i < kBlocks; ++i) {
+    files[0]->ReadAndCheck(
+        i * kBlockBytes, read.Slice(i * kBlockBytes, kBlockBytes), [&checked] { ++checked; },
+        Keep());
+  }
+  // The loop is busy all the while. No task outlives its share, so that offloads get their turn.
+  while (checked < static_cast<int>(kBlocks)) (void)executor.RunOne();
+  // The engine does not end before its tasks have, also those that came too late to help.
+  while (executor.RunOne()) {
+  }
+  EXPECT_LE(executor.tasks_given(), static_cast<int>(kBlocks) / 4);
+  EXPECT_EQ(loop_.RunPosted(), 1u);
+  EXPECT_EQ(pending_, 0);
+}
+
+TEST_P(IoEngineTest, AReadIsToldOnlyWhenItWasChecked) {
+  ManualExecutor executor;
+  options_.executor = &executor;
+  const auto files = StartOne();
+  const AlignedBytes written(4096, 0x5a);
+  files[0]->Write(0, written.Slice(0, 4096), Keep());
+  ASSERT_TRUE(WaitForOutcome());
+  const AlignedBytes buffer(4096, 0);
+  std::byte seen{0};
+  files[0]->ReadAndCheck(
+      0, buffer.Slice(0, 4096), [&] { seen = buffer.data()[0]; }, Keep());
+  while (executor.tasks_given() == 0) std::this_thread::yield();
+  loop_.RunPosted();
+  EXPECT_EQ(pending_, 1);
+  while (executor.RunOne()) {
+  }
+  EXPECT_EQ(seen, std::byte{0x5a});
+  ASSERT_TRUE(WaitForOutcome());
+}
+
+TEST_P(IoEngineTest, AReadThatFailedIsNotChecked) {
+  const auto files = StartOne(O_WRONLY);
+  const AlignedBytes buffer(4096, 0);
+  bool checked = false;
+  files[0]->ReadAndCheck(
+      0, buffer.Slice(0, 4096), [&] { checked = true; }, Keep());
+  EXPECT_FALSE(WaitForOutcome());
+  EXPECT_FALSE(checked);
+}
+
+TEST_P(IoEngineTest, WithoutAnExecutorTheEngineChecks) {
+  const auto files = StartOne();
+  const AlignedBytes buffer(4096, 0);
+  bool checked = false;
+  files[0]->ReadAndCheck(
+      0, buffer.Slice(0, 4096), [&] { checked = true; }, Keep());
+  ASSERT_TRUE(WaitForOutcome());
+  EXPECT_TRUE(checked);
+}
+
 TEST_P(IoEngineTest, ClosingEndsEveryRequestExactlyOnce) {
-  options_.depth_bytes = 128 * kKiB;
   options_.threads = 2;
   const AlignedBytes buffer(4 * kMiB, 3);
   {

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <vector>
 
 #include "tiers/storage/io_engine.h"
 
@@ -12,45 +13,79 @@ IoRequest Request(uint64_t bytes, uint64_t offset = 0) {
   return {.kind = IoKind::kRead, .offset = offset, .bytes = bytes, .done = [](Status) {}};
 }
 
-TEST(IoQueueTest, NeverHasMoreBytesUnderWayThanItsDepth) {
-  IoQueue queue(1000);
+IoRequest Write(uint64_t offset) {
+  IoRequest request = Request(4096, offset);
+  request.kind = IoKind::kWrite;
+  return request;
+}
+
+TEST(IoQueueTest, NeverHasMoreInFlightThanItsPlacesAndUsesAllOfThem) {
+  constexpr size_t kPlaces = 100;
+  IoQueue queue(kPlaces);
   std::mt19937 random(1);
-  std::vector<uint64_t> taken;
+  std::vector<IoKind> taken;
   for (int step = 0; step < 10'000; ++step) {
-    for (int i = 0; i < 2; ++i) queue.Push(Request(1 + random() % 400));
-    while (queue.CanTake()) taken.push_back(queue.Take().bytes);
-    ASSERT_LE(queue.bytes_under_way(), 1000u);
-    // The depth is used: with a backlog, only what the next request would exceed stays free.
-    ASSERT_TRUE(step < 20 || queue.bytes_under_way() > 600u);
+    for (int i = 0; i < 2; ++i) queue.Push(random() % 2 == 0 ? Request(4096) : Write(0));
+    while (queue.CanTake()) taken.push_back(queue.Take().kind);
+    ASSERT_LE(taken.size(), kPlaces);
+    ASSERT_TRUE(step < 100 || taken.size() == kPlaces);
     const size_t victim = random() % taken.size();
     queue.Finish(taken[victim]);
     taken.erase(taken.begin() + static_cast<std::ptrdiff_t>(victim));
   }
 }
 
-TEST(IoQueueTest, ARequestLargerThanTheDepthRunsAlone) {
-  IoQueue queue(1000);
-  queue.Push(Request(1));
-  queue.Push(Request(5000));
-  queue.Push(Request(1));
-  EXPECT_EQ(queue.Take().bytes, 1u);
-  EXPECT_FALSE(queue.CanTake());
-  queue.Finish(1);
-  EXPECT_EQ(queue.Take().bytes, 5000u);
-  EXPECT_FALSE(queue.CanTake());
-  queue.Finish(5000);
-  EXPECT_TRUE(queue.CanTake());
+TEST(IoQueueTest, ServesReadsAndWritesEachInOrderOfArrival) {
+  for (const IoKind kind : {IoKind::kRead, IoKind::kWrite}) {
+    IoQueue queue(1);
+    for (uint64_t i = 0; i < 5; ++i) {
+      queue.Push(kind == IoKind::kRead ? Request(4096 * (5 - i), i) : Write(i));
+    }
+    for (uint64_t i = 0; i < 5; ++i) {
+      ASSERT_TRUE(queue.CanTake());
+      const IoRequest request = queue.Take();
+      EXPECT_EQ(request.offset, i);
+      EXPECT_FALSE(queue.CanTake());
+      queue.Finish(kind);
+    }
+  }
 }
 
-TEST(IoQueueTest, ServesInOrderOfArrival) {
-  IoQueue queue(10);
-  for (uint64_t i = 0; i < 5; ++i) queue.Push(Request(10 - i, i));
-  for (uint64_t i = 0; i < 5; ++i) {
-    ASSERT_TRUE(queue.CanTake());
+TEST(IoQueueTest, ReadsDoNotWaitBehindTheWritesThatCameBefore) {
+  IoQueue queue(8);
+  for (uint64_t i = 0; i < 100; ++i) queue.Push(Write(i));
+  for (uint64_t i = 0; i < 100; ++i) queue.Push(Request(4096, i));
+  int writes = 0;
+  for (uint64_t next_read = 0; queue.CanTake();) {
     const IoRequest request = queue.Take();
-    EXPECT_EQ(request.offset, i);
-    queue.Finish(request.bytes);
+    if (request.kind == IoKind::kRead) {
+      EXPECT_EQ(request.offset, next_read++);
+    } else {
+      ++writes;
+    }
   }
+  EXPECT_EQ(writes, 1);
+}
+
+TEST(IoQueueTest, WritesKeepAPlaceWhileReadsComeWithoutEnd) {
+  IoQueue queue(8);
+  for (uint64_t i = 0; i < 10; ++i) queue.Push(Write(i));
+  int writes_done = 0;
+  for (uint64_t turn = 0; turn < 20; ++turn) {
+    for (uint64_t i = 0; i < 16; ++i) queue.Push(Request(4096, i));
+    const IoRequest request = queue.Take();
+    if (request.kind == IoKind::kWrite) ++writes_done;
+    queue.Finish(request.kind);
+  }
+  EXPECT_EQ(writes_done, 10);
+}
+
+TEST(IoQueueTest, WritesHaveEveryPlaceWhenNothingIsRead) {
+  IoQueue queue(8);
+  for (uint64_t i = 0; i < 20; ++i) queue.Push(Write(i));
+  int taken = 0;
+  for (; queue.CanTake(); ++taken) (void)queue.Take();
+  EXPECT_EQ(taken, 8);
 }
 
 TEST(IoQueueTest, CancelsEachWaitingRequestOnce) {

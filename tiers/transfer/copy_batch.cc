@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tiers/transfer/copy_batch.h"
+
+#include <utility>
+
+#include "base/result.h"
+#include "tiers/storage/slot_header.h"
+
+namespace kvtier {
+
+CopyBatch::CopyBatch(CacheState* state, CopyDirection direction, CopyPriority priority,
+                     uint64_t most_bytes)
+    : state_(*state), most_bytes_(most_bytes) {
+  request_.direction = direction;
+  request_.priority = priority;
+}
+
+std::span<std::byte> CopyBatch::Add(CachePool* pool, EntryIndex index, uint64_t offset,
+                                    uint64_t bytes) {
+  KVT_CHECK(Admits(*pool));
+  const BlockEntry& entry = state_[index];
+  const auto in_host = state_.HostBytes(entry).subspan(kSlotHeaderBytes + offset, bytes);
+  pool_ = pool;
+  bytes_ += bytes;
+  request_.copies.push_back(
+      {pool->OffsetOf(state_.BlockIn(*pool, entry)) + offset, in_host.data(), bytes});
+  return in_host;
+}
+
+CopyLimiter::CopyLimiter(CacheState* state, CopyDirection direction)
+    : state_(*state),
+      lane_(direction == CopyDirection::kHostToPool ? CopyLane::kHostToPool
+                                                    : CopyLane::kPoolToHost) {}
+
+void CopyLimiter::Start(CopyBatch batch, std::function<void(const Status&)> done) {
+  KVT_CHECK(!batch.empty());
+  CopyRequest request = std::move(batch.request_);
+  const auto flight = flights_.insert(
+      flights_.end(),
+      {InFlightBytes(&in_flight_, batch.bytes_, request.copies.size()), std::move(done)});
+  meter().Begin(state_.NowMs());
+  request.pool = batch.pool_->memory.get();
+  request.done = [this, flight](const Status& status) { OnCopied(flight, status); };
+  state_.DeviceOf(*batch.pool_).Copy(std::move(request));
+}
+
+void CopyLimiter::OnCopied(std::list<Flight>::iterator flight, const Status& status) {
+  const std::function<void(const Status&)> done = std::move(flight->done);
+  flights_.erase(flight);
+  meter().End(state_.NowMs());
+  // What this event brought is followed by the next copies at its end.
+  state_.SchedulePump();
+  done(status);
+}
+
+bool HostSlotIsOf(CacheState& state, const BlockEntry& entry) {
+  return HeaderNames(state.NamespaceOf(entry).identity, entry.hash, entry.tokens,
+                     state.HostBytes(entry).first<kSlotHeaderBytes>());
+}
+
+void FetchHostHeader(CacheState& state, const BlockEntry& entry) {
+  constexpr size_t kCacheLineBytes = 64;
+  const std::byte* const header = state.HostBytes(entry).data();
+  for (size_t i = 0; i < kSlotIdentityBytes; i += kCacheLineBytes) __builtin_prefetch(header + i);
+}
+
+}  // namespace kvtier
