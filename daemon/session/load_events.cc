@@ -5,7 +5,26 @@
 
 namespace kvtier {
 
+void LoadEvents::Announce(LoadId load) {
+  const auto withheld = withheld_.extract(load);
+  if (!withheld.empty() && withheld.mapped()) Report(*withheld.mapped());
+}
+
+void LoadEvents::Drop(LoadId load) {
+  const auto withheld = withheld_.extract(load);
+  const bool ended = !withheld.empty() && withheld.mapped() && withheld.mapped()->finished;
+  if (!ended) dropped_.insert(load);
+}
+
 void LoadEvents::Report(const LoadProgress& progress) {
+  if (dropped_.contains(progress.load)) {
+    if (progress.finished) dropped_.erase(progress.load);
+    return;
+  }
+  if (const auto withheld = withheld_.find(progress.load); withheld != withheld_.end()) {
+    withheld->second = progress;
+    return;
+  }
   const bool may_wait = pace_.running() && announced_.contains(progress.load) && !progress.finished;
   if (connection_->congested()) {
     pending_[progress.load] = progress;
