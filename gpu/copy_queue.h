@@ -98,7 +98,8 @@ class CopyQueue {
   };
   using ByPriority = std::array<Jobs, kCopyPriorityCount>;
 
-  // The priority is background and nobody waits for it: it must not be felt.
+  // The priority is background and no acquire waits for it: an engine on the same GPU must not
+  // feel it.
   [[nodiscard]] bool Gentle(size_t priority) const;
   // What the next chunk of the priority may hold at most.
   [[nodiscard]] uint64_t MostBytes(bool gentle) const;

@@ -43,7 +43,7 @@ class StepCounter {
   [[nodiscard]] uint32_t ValueOf(uint32_t done) const { return base_ + done; }
 
   // Counts, unless as much was counted before, devices were stopped or it has ended. What this
-  // thread did before is visible to whoever sees the value.
+  // thread did before is visible to a client that sees the value.
   void Store(uint32_t done);
   // The same for a device that will write the value itself; false if there is nothing to write. If
   // in the end it cannot, Publish does it.
@@ -51,8 +51,8 @@ class StepCounter {
   void Publish(uint32_t done);
   // A copy failed: devices count no further. Only End is told after that.
   void Stop();
-  // Nothing more will be done. The value passes all of the load's steps, so that nobody waits for
-  // ever; a value beyond `steps` says no more than that.
+  // Nothing more will be done. The value passes all of the load's steps, so that no client waits
+  // for ever; a value beyond `steps` says no more than that.
   void End();
 
  private:

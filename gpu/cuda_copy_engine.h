@@ -39,7 +39,7 @@ struct CudaCopyEngineOptions {
 };
 
 // One thread that feeds one stream for each direction. It polls while something is in flight:
-// without pause while somebody waits for a kDemand copy, every 20 us otherwise.
+// without pause while a client waits for a kDemand copy, every 20 us otherwise.
 class CudaCopyEngine {
  public:
   // `driver`, `pinned` and `loop` outlive the engine. Errors: those of CUDA.

@@ -28,7 +28,7 @@ class CudaCounters {
   [[nodiscard]] bool Write(const CountedStep& step, cudaStream_t stream);
   // Pages that could not be reached, ever.
   [[nodiscard]] uint64_t unreachable_pages() const { return unreachable_pages_; }
-  // Gives up pages that nobody else uses. REQUIRES: no write is under way.
+  // Lets go of pages that no load uses any more. REQUIRES: no write is in flight.
   void Collect();
 
  private:

@@ -92,8 +92,8 @@ class Device {
   [[nodiscard]] virtual Result<std::unique_ptr<DevicePool>> CreatePool(uint64_t bytes) = 0;
   // Never blocks. Copies out of bounds of the pool fail with kInvalidArgument.
   virtual void Copy(CopyRequest request) = 0;
-  // Somebody waits for what kBackground copies will free (or nobody any more): until then a rate
-  // that holds them back does not count, for those either that came before.
+  // An acquire waits for what kBackground copies will free, or no longer does. While one waits, no
+  // rate holds such copies back, those included that were submitted before.
   virtual void AwaitBackground(bool /*awaited*/) {}
   // How many counter pages the device cannot write to: what it should count there is counted by a
   // thread of the host, some microseconds later.

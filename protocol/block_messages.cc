@@ -7,6 +7,8 @@
 namespace kvtier::wire {
 namespace {
 
+constexpr const char* kTooManyParts = "too_many_groups";
+
 // The prefix, and a partial block behind it.
 constexpr uint32_t kMaxHits = kMaxHashesPerCall + 1;
 
@@ -36,29 +38,38 @@ void CounterFields(auto& io, Like<LoadCounter> auto& counter) {
 }  // namespace
 
 void Fields(auto& io, Like<Acquire> auto& m) {
-  io.Number(m.pool);
-  io.Count(m.new_blocks, kMaxBlocksPerCall, "too_many_blocks");
   io.OneOf(m.order, LoadOrder::kBlocks, LoadOrder::kLayers);
-  io.Hashes(m.hashes, kMaxHashesPerCall, "too_many_hashes");
-  io.Hashes(m.partial_blocks, kMaxPartialBlocksPerCall, "too_many_partial_blocks");
+  io.List(m.parts, kMaxModelGroups, kTooManyParts, [](auto& part_io, auto& part) {
+    part_io.Number(part.pool);
+    part_io.Count(part.new_blocks, kMaxBlocksPerCall, "too_many_blocks");
+    part_io.Hashes(part.hashes, kMaxHashesPerCall, "too_many_hashes");
+    part_io.Hashes(part.partial_blocks, kMaxPartialBlocksPerCall, "too_many_partial_blocks");
+  });
 }
 KVT_DEFINE_MESSAGE(Acquire);
 
-void Fields(auto& io, Like<AcquireReply> auto& m) {
-  io.Number(m.load);
-  io.Presence(m.counter, m.partial_block);
-  if (m.counter) CounterFields(io, *m.counter);
-  if (m.partial_block) {
-    io.Number(*m.partial_block);
-    io.Check(*m.partial_block < kMaxPartialBlocksPerCall, "bad_partial_block", *m.partial_block);
+void AcquiredFields(auto& io, auto& part) {
+  io.Number(part.load);
+  io.Presence(part.counter, part.partial_block);
+  if (part.counter) CounterFields(io, *part.counter);
+  if (part.partial_block) {
+    io.Number(*part.partial_block);
+    io.Check(*part.partial_block < kMaxPartialBlocksPerCall, "bad_partial_block",
+             *part.partial_block);
   }
-  io.OpenEnum(m.miss);
-  io.List(m.hits, kMaxHits, "too_many_hashes", [](auto& item_io, auto& hit) {
+  io.OpenEnum(part.miss);
+  io.Number(part.first_hit);
+  io.List(part.hits, kMaxHits, "too_many_hashes", [](auto& item_io, auto& hit) {
     item_io.Handle(hit.handle);
     item_io.Number(hit.tokens);
     item_io.OneOf(hit.tier, Tier::kPool, Tier::kDisk);
   });
-  io.List(m.new_blocks, kMaxBlocksPerCall, "too_many_blocks", kHandleFields);
+  io.List(part.new_blocks, kMaxBlocksPerCall, "too_many_blocks", kHandleFields);
+}
+
+void Fields(auto& io, Like<AcquireReply> auto& m) {
+  io.List(m.parts, kMaxModelGroups, kTooManyParts,
+          [](auto& part_io, auto& part) { AcquiredFields(part_io, part); });
 }
 KVT_DEFINE_MESSAGE(AcquireReply);
 
@@ -118,14 +129,22 @@ void Fields(auto& io, Like<PrefetchReply> auto& m) { io.Number(m.count); }
 KVT_DEFINE_MESSAGE(PrefetchReply);
 
 void Fields(auto& io, Like<Lookup> auto& m) {
-  io.Number(m.pool);
-  io.Hashes(m.hashes, kMaxHashesPerCall, "too_many_hashes");
+  io.Bool(m.all_ranks);
+  io.Bool(m.every_prefix);
+  io.List(m.parts, kMaxModelGroups, kTooManyParts, [](auto& part_io, auto& part) {
+    part_io.Number(part.pool);
+    part_io.Hashes(part.hashes, kMaxHashesPerCall, "too_many_hashes");
+  });
 }
 KVT_DEFINE_MESSAGE(Lookup);
 
 void Fields(auto& io, Like<LookupReply> auto& m) {
-  io.List(m.presence, kMaxHashesPerCall, "too_many_hashes",
-          [](auto& item_io, auto& bits) { item_io.Bits(bits, kPresenceBits); });
+  io.List(m.prefixes, kMaxHashesPerCall, "too_many_hashes",
+          [](auto& item_io, auto& tokens) { item_io.Number(tokens); });
+  io.List(m.parts, kMaxModelGroups, kTooManyParts, [](auto& part_io, auto& part) {
+    part_io.List(part.presence, kMaxHashesPerCall, "too_many_hashes",
+                 [](auto& item_io, auto& bits) { item_io.Bits(bits, kPresenceBits); });
+  });
 }
 KVT_DEFINE_MESSAGE(LookupReply);
 

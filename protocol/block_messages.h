@@ -15,6 +15,7 @@
 #include "base/result.h"
 #include "protocol/limits.h"
 #include "protocol/message_type.h"
+#include "protocol/model_record.h"
 
 namespace kvtier::wire {
 
@@ -24,13 +25,18 @@ enum class LoadOrder : uint8_t {
   kLayers = 1,  // the first layer of all blocks, then the second
 };
 
+// What is asked for in the pool of one group of a model. Hashes of several groups are those of one
+// sequence, each from its first block on.
 struct Acquire {
   static constexpr MessageType kType = MessageType::kAcquire;
-  PoolId pool;
-  uint32_t new_blocks = 0;
+  struct Part {
+    PoolId pool;
+    uint32_t new_blocks = 0;
+    std::span<const BlockHash> hashes;
+    std::span<const BlockHash> partial_blocks;
+  };
   LoadOrder order = LoadOrder::kBlocks;
-  std::span<const BlockHash> hashes;
-  std::span<const BlockHash> partial_blocks;
+  std::vector<Part> parts;  // at most kMaxModelGroups
 };
 
 // Where in the session's counter page a load is counted: a u32 that stands at `base` plus the steps
@@ -44,16 +50,22 @@ struct LoadCounter {
 
 struct AcquireReply {
   static constexpr MessageType kType = MessageType::kAcquireReply;
-  // Nonzero: something is being loaded, and LOAD_PROGRESS events follow.
-  LoadId load;
-  // Nothing: nothing is loaded, or the counter page has no free counter and only events tell of it.
-  std::optional<LoadCounter> counter;
-  // Which of `partial_blocks` hit; it is then the last of `hits`.
-  std::optional<uint32_t> partial_block;
-  // May have a value that MissReason has no name for: a later 1.x adds reasons.
-  MissReason miss = MissReason::kNone;
-  std::vector<AcquiredBlock> hits;
-  std::vector<BlockHandle> new_blocks;
+  // As the request's.
+  struct Part {
+    // Nonzero: something is being loaded, and LOAD_PROGRESS events follow.
+    LoadId load;
+    // Nothing: nothing is loaded, or the counter page has no free counter and only events tell.
+    std::optional<LoadCounter> counter;
+    // Which of `partial_blocks` hit; it is then the last of `hits`.
+    std::optional<uint32_t> partial_block;
+    // May have a value that MissReason has no name for: a later 1.x adds reasons.
+    MissReason miss = MissReason::kNone;
+    // Which of `hashes` is the first of `hits`, which are those that the prefix needs.
+    uint32_t first_hit = 0;
+    std::vector<AcquiredBlock> hits;
+    std::vector<BlockHandle> new_blocks;
+  };
+  std::vector<Part> parts;
 };
 
 // An event: request id 0.
@@ -133,8 +145,15 @@ struct PrefetchReply {
 
 struct Lookup {
   static constexpr MessageType kType = MessageType::kLookup;
-  PoolId pool;
-  std::span<const BlockHash> hashes;
+  // As Acquire's.
+  struct Part {
+    PoolId pool;
+    std::span<const BlockHash> hashes;
+  };
+  // Answers for all tensor-parallel ranks of the model: what every one of them has.
+  bool all_ranks = false;
+  bool every_prefix = false;  // else only the longest
+  std::vector<Part> parts;
 };
 
 inline constexpr uint8_t kPresentInPool = 1 << 0;
@@ -143,8 +162,15 @@ inline constexpr uint8_t kPersistedOnDisk = 1 << 2;
 
 struct LookupReply {
   static constexpr MessageType kType = MessageType::kLookupReply;
-  // One per hash asked for: the bits above.
-  std::vector<uint8_t> presence;
+  struct Part {
+    // One per hash asked for: the bits above. With all_ranks one bit at most: of the fastest tier
+    // of the rank that is worst off.
+    std::vector<uint8_t> presence;
+    friend bool operator==(const Part&, const Part&) = default;
+  };
+  // In tokens, the longest first: prefixes whose every needed block is cached.
+  std::vector<uint64_t> prefixes;
+  std::vector<Part> parts;
 };
 
 struct Pin {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the K and V of a token lie in a pool.
+// Where the K and V of a token lie in a pool of one group of layers.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,8 @@
 
 namespace kvtier {
 
-// Byte strides of [block][layer][K,V][token][head][dim].
+// Byte strides of [block][layer][K,V][token][head][dim]. Inline scales follow a layer's values as
+// [token][head][scale]. Of a group of states only the strides of blocks and layers are not 0.
 struct KvLayout {
   uint32_t block_tokens = 0;
   uint64_t element_bytes = 0;
@@ -24,18 +25,19 @@ struct KvLayout {
   uint64_t v_token_stride = 0;
   uint64_t v_head_stride = 0;
 
-  // REQUIRES: record.Validate() passed.
-  [[nodiscard]] static KvLayout Of(const ModelRecord& record) {
+  // REQUIRES: the group is one of a record whose Validate() passed.
+  [[nodiscard]] static KvLayout Of(const KvGroup& group) {
     KvLayout layout;
-    layout.block_tokens = record.block_tokens;
-    layout.element_bytes = KvDtypeBytes(record.dtype);
-    layout.k_head_stride = record.k_head_dim * layout.element_bytes;
-    layout.v_head_stride = record.v_head_dim * layout.element_bytes;
-    layout.k_token_stride = record.kv_heads * layout.k_head_stride;
-    layout.v_token_stride = record.kv_heads * layout.v_head_stride;
-    layout.v_offset = record.block_tokens * layout.k_token_stride;
-    layout.layer_stride = layout.v_offset + record.block_tokens * layout.v_token_stride;
-    layout.block_stride = record.layers * layout.layer_stride;
+    layout.block_tokens = group.block_tokens;
+    layout.layer_stride = group.LayerBytes();
+    layout.block_stride = group.BlockBytes();
+    if (group.hit_rule == HitRule::kState) return layout;
+    layout.element_bytes = KvDtypeBytes(group.dtype);
+    layout.k_head_stride = group.k_head_dim * layout.element_bytes;
+    layout.v_head_stride = group.v_head_dim * layout.element_bytes;
+    layout.k_token_stride = group.kv_heads * layout.k_head_stride;
+    layout.v_token_stride = group.kv_heads * layout.v_head_stride;
+    layout.v_offset = group.block_tokens * layout.k_token_stride;
     return layout;
   }
 

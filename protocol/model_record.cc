@@ -14,15 +14,17 @@ namespace kvtier {
 namespace {
 
 constexpr uint32_t kModelMagic = 0x4d54564b;  // "KVTM"
-constexpr uint16_t kModelVersion = 1;
+constexpr uint16_t kModelVersion = 2;
 
-// Magic, version, dtype, layout, seven u32, four lengths or counts.
-constexpr size_t kLongestFixedPart = 4 + 2 + 1 + 1 + 7 * 4 + 4 * 2;
+// Hit rule, replicated, dtype, layout, seven u32, the bytes of a state.
+constexpr size_t kGroupBytes = 4 + 7 * 4 + 8;
+// Magic, version, rank and size, four lengths or counts, the number of groups.
+constexpr size_t kLongestFixedPart = 4 + 2 + 2 * 4 + 4 * 2 + 1 + kMaxModelGroups * kGroupBytes;
 static_assert(kLongestFixedPart + 2 * kMaxModelNameBytes + kMaxHashRecipeBytes +
                   kMaxModelExtraCount * (4 + kMaxModelExtraKeyBytes + kMaxModelExtraValueBytes) <=
               wire::kMaxModelRecordBytes);
 
-Status CheckRange(uint32_t value, uint32_t max, const char* noun, uint32_t min = 1) {
+Status CheckRange(uint64_t value, uint64_t max, const char* noun, uint64_t min = 1) {
   if (value >= min && value <= max) return {};
   return MakeError(ErrorCode::kInvalidArgument, fmt::format("bad_{}", noun),
                    fmt::format("{} given; must be {} to {}", value, min, max));
@@ -79,18 +81,67 @@ Status CheckExtra(const std::vector<std::pair<std::string, std::string>>& extra)
   return {};
 }
 
-bool IsKnown(KvDtype dtype) { return dtype >= KvDtype::kFloat32 && dtype <= KvDtype::kInt8; }
+Status CheckGroupCount(size_t count) {
+  if (count >= 1 && count <= kMaxModelGroups) return {};
+  return MakeError(ErrorCode::kInvalidArgument, "bad_group_count",
+                   fmt::format("{} given; must be 1 to {}", count, kMaxModelGroups));
+}
 
-Status CheckKinds(const ModelRecord& record) {
-  if (!IsKnown(record.dtype)) {
-    return MakeError(ErrorCode::kUnsupported, "model_dtype",
-                     fmt::format("number {}", static_cast<int>(record.dtype)));
+template <typename Enum>
+Status CheckEnum(Enum value, Enum first, Enum last, const char* reason) {
+  if (value >= first && value <= last) return {};
+  return MakeError(ErrorCode::kUnsupported, reason,
+                   fmt::format("number {}", static_cast<int>(value)));
+}
+
+Status CheckKeysAndValues(const KvGroup& group) {
+  const bool windowed = group.hit_rule == HitRule::kTrailing;
+  KVT_RETURN_IF_ERROR(CheckRange(group.kv_heads, kMaxModelKvHeads, "kv_heads"));
+  KVT_RETURN_IF_ERROR(CheckRange(group.k_head_dim, kMaxModelHeadDim, "k_head_dim"));
+  KVT_RETURN_IF_ERROR(CheckRange(group.v_head_dim, kMaxModelHeadDim, "v_head_dim", 0));
+  KVT_RETURN_IF_ERROR(CheckRange(group.scale_bytes, kMaxModelScaleBytes, "scale_bytes", 0));
+  KVT_RETURN_IF_ERROR(CheckRange(group.state_bytes, 0, "state_bytes", 0));
+  return CheckRange(group.window_tokens, windowed ? kMaxModelWindowTokens : 0, "window_tokens",
+                    windowed ? 1 : 0);
+}
+
+// What a state does not have is zero, so that equal records have one encoding.
+Status CheckState(const KvGroup& group) {
+  KVT_RETURN_IF_ERROR(CheckRange(group.kv_heads, 0, "kv_heads", 0));
+  KVT_RETURN_IF_ERROR(CheckRange(group.k_head_dim, 0, "k_head_dim", 0));
+  KVT_RETURN_IF_ERROR(CheckRange(group.v_head_dim, 0, "v_head_dim", 0));
+  KVT_RETURN_IF_ERROR(CheckRange(group.scale_bytes, 0, "scale_bytes", 0));
+  KVT_RETURN_IF_ERROR(CheckRange(group.window_tokens, 0, "window_tokens", 0));
+  return CheckRange(group.state_bytes, kMaxModelBlockBytes, "state_bytes");
+}
+
+void EncodeGroup(const KvGroup& group, ByteWriter* writer) {
+  writer->Write(static_cast<uint8_t>(group.hit_rule));
+  writer->Write(static_cast<uint8_t>(group.replicated ? 1 : 0));
+  writer->Write(static_cast<uint8_t>(group.dtype));
+  writer->Write(static_cast<uint8_t>(group.layout));
+  for (const uint32_t field : {group.window_tokens, group.layers, group.kv_heads, group.k_head_dim,
+                               group.v_head_dim, group.scale_bytes, group.block_tokens}) {
+    writer->Write(field);
   }
-  if (record.layout != KvLayoutKind::kBlockFirst) {
-    return MakeError(ErrorCode::kUnsupported, "model_layout",
-                     fmt::format("number {}", static_cast<int>(record.layout)));
+  writer->Write(group.state_bytes);
+}
+
+// Errors: kInvalidArgument "bad_replicated": only one value of a flag encodes it.
+Result<KvGroup> DecodeGroup(ByteReader* reader) {
+  KvGroup group;
+  group.hit_rule = static_cast<HitRule>(reader->Read<uint8_t>());
+  const auto replicated = reader->Read<uint8_t>();
+  KVT_RETURN_IF_ERROR(CheckRange(replicated, 1, "replicated", 0));
+  group.replicated = replicated != 0;
+  group.dtype = static_cast<KvDtype>(reader->Read<uint8_t>());
+  group.layout = static_cast<KvLayoutKind>(reader->Read<uint8_t>());
+  for (uint32_t* field : {&group.window_tokens, &group.layers, &group.kv_heads, &group.k_head_dim,
+                          &group.v_head_dim, &group.scale_bytes, &group.block_tokens}) {
+    *field = reader->Read<uint32_t>();
   }
-  return {};
+  group.state_bytes = reader->Read<uint64_t>();
+  return group;
 }
 
 }  // namespace
@@ -128,16 +179,30 @@ std::string_view KvDtypeName(KvDtype dtype) {
   return "unknown";
 }
 
+Status KvGroup::Validate() const {
+  KVT_RETURN_IF_ERROR(CheckEnum(hit_rule, HitRule::kAll, HitRule::kState, "model_hit_rule"));
+  KVT_RETURN_IF_ERROR(CheckEnum(dtype, KvDtype::kFloat32, KvDtype::kInt8, "model_dtype"));
+  KVT_RETURN_IF_ERROR(
+      CheckEnum(layout, KvLayoutKind::kBlockFirst, KvLayoutKind::kBlockFirst, "model_layout"));
+  KVT_RETURN_IF_ERROR(CheckRange(layers, kMaxModelLayers, "layers"));
+  KVT_RETURN_IF_ERROR(CheckRange(block_tokens, kMaxModelBlockTokens, "block_tokens"));
+  KVT_RETURN_IF_ERROR(hit_rule == HitRule::kState ? CheckState(*this) : CheckKeysAndValues(*this));
+  if (BlockBytes() <= kMaxModelBlockBytes) return {};
+  return MakeError(ErrorCode::kLimitExceeded, "block_too_large",
+                   fmt::format("{} bytes, at most {}", BlockBytes(), kMaxModelBlockBytes));
+}
+
+uint64_t KvGroup::LayerBytes() const {
+  if (hit_rule == HitRule::kState) return state_bytes;
+  const uint64_t head_bytes =
+      (uint64_t{k_head_dim} + v_head_dim) * KvDtypeBytes(dtype) + scale_bytes;
+  return uint64_t{block_tokens} * kv_heads * head_bytes;
+}
+
 Status ModelRecord::Validate() const {
-  KVT_RETURN_IF_ERROR(CheckKinds(*this));
   KVT_RETURN_IF_ERROR(CheckText(name, kMaxModelNameBytes, false, "name"));
   KVT_RETURN_IF_ERROR(CheckText(revision, kMaxModelNameBytes, true, "revision"));
   KVT_RETURN_IF_ERROR(CheckHashRecipe(hash_recipe));
-  KVT_RETURN_IF_ERROR(CheckRange(layers, kMaxModelLayers, "layers"));
-  KVT_RETURN_IF_ERROR(CheckRange(kv_heads, kMaxModelKvHeads, "kv_heads"));
-  KVT_RETURN_IF_ERROR(CheckRange(k_head_dim, kMaxModelHeadDim, "k_head_dim"));
-  KVT_RETURN_IF_ERROR(CheckRange(v_head_dim, kMaxModelHeadDim, "v_head_dim", 0));
-  KVT_RETURN_IF_ERROR(CheckRange(block_tokens, kMaxModelBlockTokens, "block_tokens"));
   KVT_RETURN_IF_ERROR(
       CheckRange(tensor_parallel_size, kMaxModelTensorParallelSize, "tensor_parallel_size"));
   if (tensor_parallel_rank >= tensor_parallel_size) {
@@ -145,9 +210,13 @@ Status ModelRecord::Validate() const {
                      fmt::format("rank {} of {}", tensor_parallel_rank, tensor_parallel_size));
   }
   KVT_RETURN_IF_ERROR(CheckExtra(extra));
-  if (BlockBytes() > kMaxModelBlockBytes) {
-    return MakeError(ErrorCode::kLimitExceeded, "block_too_large",
-                     fmt::format("{} bytes, at most {}", BlockBytes(), kMaxModelBlockBytes));
+  KVT_RETURN_IF_ERROR(CheckGroupCount(groups.size()));
+  for (size_t i = 0; i < groups.size(); ++i) {
+    Status status = groups[i].Validate();
+    if (status) continue;
+    Error error = std::move(status).error();
+    error.context += fmt::format(", group {}", i);
+    return tl::unexpected(std::move(error));
   }
   return {};
 }
@@ -156,12 +225,8 @@ std::vector<std::byte> ModelRecord::Encode() const {
   ByteWriter writer;
   writer.Write(kModelMagic);
   writer.Write(kModelVersion);
-  writer.Write(static_cast<uint8_t>(dtype));
-  writer.Write(static_cast<uint8_t>(layout));
-  for (const uint32_t field : {layers, kv_heads, k_head_dim, v_head_dim, block_tokens,
-                               tensor_parallel_rank, tensor_parallel_size}) {
-    writer.Write(field);
-  }
+  writer.Write(tensor_parallel_rank);
+  writer.Write(tensor_parallel_size);
   writer.WriteString(name);
   writer.WriteString(revision);
   writer.WriteString(hash_recipe);
@@ -170,6 +235,8 @@ std::vector<std::byte> ModelRecord::Encode() const {
     writer.WriteString(key);
     writer.WriteString(value);
   }
+  writer.Write(static_cast<uint8_t>(groups.size()));
+  for (const KvGroup& group : groups) EncodeGroup(group, &writer);
   return writer.Take();
 }
 
@@ -183,13 +250,8 @@ Result<ModelRecord> ModelRecord::Decode(std::span<const std::byte> bytes) {
     return MakeError(ErrorCode::kUnsupported, "model_version", fmt::format("{}", version));
   }
   ModelRecord record;
-  record.dtype = static_cast<KvDtype>(reader.Read<uint8_t>());
-  record.layout = static_cast<KvLayoutKind>(reader.Read<uint8_t>());
-  for (uint32_t* field :
-       {&record.layers, &record.kv_heads, &record.k_head_dim, &record.v_head_dim,
-        &record.block_tokens, &record.tensor_parallel_rank, &record.tensor_parallel_size}) {
-    *field = reader.Read<uint32_t>();
-  }
+  record.tensor_parallel_rank = reader.Read<uint32_t>();
+  record.tensor_parallel_size = reader.Read<uint32_t>();
   // Texts that are too long are Validate's to refuse; here only the input's end bounds them.
   record.name = reader.ReadString(UINT16_MAX);
   record.revision = reader.ReadString(UINT16_MAX);
@@ -199,6 +261,12 @@ Result<ModelRecord> ModelRecord::Decode(std::span<const std::byte> bytes) {
   for (size_t i = 0; i < extra_count && reader.ok(); ++i) {
     std::string key = reader.ReadString(UINT16_MAX);
     record.extra.emplace_back(std::move(key), reader.ReadString(UINT16_MAX));
+  }
+  const size_t group_count = reader.Read<uint8_t>();
+  if (reader.ok()) KVT_RETURN_IF_ERROR(CheckGroupCount(group_count));
+  record.groups.clear();
+  for (size_t i = 0; i < group_count && reader.ok(); ++i) {
+    KVT_ASSIGN_OR_RETURN(record.groups.emplace_back(), DecodeGroup(&reader));
   }
   if (!reader.ok()) {
     return MakeError(ErrorCode::kInvalidArgument, "truncated_model",
@@ -214,8 +282,16 @@ Result<ModelRecord> ModelRecord::Decode(std::span<const std::byte> bytes) {
 
 ModelFingerprint ModelRecord::Fingerprint() const { return Sha256(Encode()); }
 
-uint64_t ModelRecord::BytesPerToken() const {
-  return uint64_t{layers} * kv_heads * (uint64_t{k_head_dim} + v_head_dim) * KvDtypeBytes(dtype);
+ModelFingerprint ModelRecord::GroupFingerprint(uint32_t group) const {
+  ModelRecord alone = *this;
+  alone.groups = {groups[group]};
+  if (alone.groups[0].replicated) {
+    alone.tensor_parallel_rank = 0;
+    alone.tensor_parallel_size = 1;
+  }
+  std::vector<std::byte> identity = alone.Encode();
+  identity.push_back(static_cast<std::byte>(group));
+  return Sha256(identity);
 }
 
 }  // namespace kvtier

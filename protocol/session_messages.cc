@@ -44,8 +44,10 @@ KVT_DEFINE_MESSAGE(RegisterModel);
 
 void Fields(auto& io, Like<RegisterModelReply> auto& m) {
   io.Number(m.model);
-  io.Bytes(m.fingerprint.bytes);
-  io.Number(m.block_bytes);
+  io.List(m.groups, kMaxModelGroups, "too_many_groups", [](auto& item_io, auto& group) {
+    item_io.Bytes(group.fingerprint.bytes);
+    item_io.Number(group.block_bytes);
+  });
 }
 KVT_DEFINE_MESSAGE(RegisterModelReply);
 
@@ -65,6 +67,7 @@ KVT_DEFINE_MESSAGE(DevicesReply);
 
 void Fields(auto& io, Like<Attach> auto& m) {
   io.Number(m.model);
+  io.Number(m.group);
   io.Number(m.device);
   io.Number(m.pool_bytes);
 }

@@ -63,9 +63,13 @@ struct RegisterModel {
 
 struct RegisterModelReply {
   static constexpr MessageType kType = MessageType::kRegisterModelReply;
+  struct Group {
+    ModelFingerprint fingerprint;  // ModelRecord::GroupFingerprint
+    uint64_t block_bytes = 0;
+    friend bool operator==(const Group&, const Group&) = default;
+  };
   ModelId model;
-  ModelFingerprint fingerprint;
-  uint64_t block_bytes = 0;
+  std::vector<Group> groups;  // as the record's
 };
 
 // Which devices have pools.
@@ -91,6 +95,7 @@ struct DevicesReply {
 struct Attach {
   static constexpr MessageType kType = MessageType::kAttach;
   ModelId model;
+  uint32_t group = 0;   // of the model's groups
   uint32_t device = 0;  // its position in DevicesReply
   // Size if the pool is created by this call; 0 leaves it to the daemon.
   uint64_t pool_bytes = 0;

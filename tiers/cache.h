@@ -48,12 +48,15 @@ class Cache {
   void ReleaseQuarantine(SessionId session);
 
   // --- pools ---
-  // The pool of (tenant, model) on a device, created on first use with `pool_bytes` (0: all that is
-  // left to the tenant of the device's configured bytes). One (tenant, model) may have a pool on
-  // each: what is cached in one can be acquired in all, by way of host. Errors: kResourceExhausted,
-  // kInvalidArgument (block larger than a slab), kNotFound "unknown_device".
+  // The pool of (tenant, model) on a device, created on first use with `pool_bytes` (0: of what is
+  // left to the tenant of the device's configured bytes, one of `shares` equal parts). One (tenant,
+  // model) may have a pool on each: what is cached in one can be acquired in all, by way of host.
+  // Errors: kResourceExhausted, kInvalidArgument (block larger than a slab), kNotFound
+  // "unknown_device".
   [[nodiscard]] Result<PoolInfo> AttachPool(const NamespaceIdentity& identity, uint64_t pool_bytes,
-                                            DeviceIndex device = DeviceIndex(0));
+                                            DeviceIndex device = DeviceIndex(0),
+                                            uint32_t shares = 1);
+  [[nodiscard]] bool HasPool(const NamespaceIdentity& identity, DeviceIndex device) const;
   // Calls `ready` when the pool's memory may be used: nothing is acquired from it, nor is it shown
   // to any client, before. Within this call if it may be at once; never if there is no such pool.
   void WhenPoolReady(PoolId pool, std::function<void()> ready);
@@ -87,6 +90,8 @@ class Cache {
                                      int64_t ttl_ms);
 
   // --- looking into it, for administrators ---
+  // The number of what was attached or restored from disk before; nothing if it never was.
+  [[nodiscard]] std::optional<NamespaceId> FindNamespace(const NamespaceIdentity& identity) const;
   // What every NamespaceId stands for, from 0 on.
   [[nodiscard]] std::vector<NamespaceIdentity> Namespaces() const;
   // The blocks that `filter` admits, from `cursor` on (0 at first), looking at `max_rows` rows of

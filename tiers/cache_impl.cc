@@ -29,6 +29,7 @@ Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, Ind
   state.next_part = [this] {
     acquirer.GoOn();
     sessions.CloseSome();
+    if (loads.CloseSome()) state.SchedulePart();
     Pump();
   };
   disk.Restore(std::move(snapshot));
@@ -176,7 +177,7 @@ void Cache::OpenSession(SessionId session, std::function<void(const LoadProgress
 void Cache::CloseSession(SessionId session) {
   if (!impl_->sessions.IsOpen(session)) return;
   impl_->acquirer.CancelSession(session);
-  impl_->loads.CloseSession(session);
+  if (impl_->loads.CloseSession(session)) impl_->state.SchedulePart();
   impl_->sessions.Close(session);
   impl_->Pump();
 }
@@ -187,7 +188,7 @@ void Cache::ReleaseQuarantine(SessionId session) {
 }
 
 Result<PoolInfo> Cache::AttachPool(const NamespaceIdentity& identity, uint64_t pool_bytes,
-                                   DeviceIndex device) {
+                                   DeviceIndex device, uint32_t shares) {
   if (identity.block_bytes == 0 || identity.tenant.size() > kMaxTenantBytes) {
     return MakeError(ErrorCode::kInvalidArgument, "bad_namespace_identity");
   }
@@ -198,9 +199,20 @@ Result<PoolInfo> Cache::AttachPool(const NamespaceIdentity& identity, uint64_t p
   }
   KVT_ASSIGN_OR_RETURN(const NamespaceId namespace_id, impl_->state.InternNamespace(identity));
   KVT_ASSIGN_OR_RETURN(const CachePool* pool,
-                       impl_->pools.Attach(namespace_id, device, pool_bytes));
-  return PoolInfo{pool->id,          pool->generation,    pool->memory->bytes(),
-                  pool->block_bytes, pool->blocks.size(), pool->memory->shareable_fd()};
+                       impl_->pools.Attach(namespace_id, device, pool_bytes, shares));
+  return PoolInfo{.id = pool->id,
+                  .namespace_id = namespace_id,
+                  .generation = pool->generation,
+                  .bytes = pool->memory->bytes(),
+                  .block_bytes = pool->block_bytes,
+                  .blocks = pool->blocks.size(),
+                  .fd = pool->memory->shareable_fd()};
+}
+
+bool Cache::HasPool(const NamespaceIdentity& identity, DeviceIndex device) const {
+  const std::optional<NamespaceId> namespace_id = FindNamespace(identity);
+  return namespace_id && device.value < kMaxDevices &&
+         impl_->state.namespaces[namespace_id->value].pools[device.value] != nullptr;
 }
 
 void Cache::WhenPoolReady(PoolId pool_id, std::function<void()> ready) {

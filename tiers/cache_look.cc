@@ -99,6 +99,10 @@ std::vector<BlockPresence> Cache::Lookup(NamespaceId namespace_id,
   return presence;
 }
 
+std::optional<NamespaceId> Cache::FindNamespace(const NamespaceIdentity& identity) const {
+  return impl_->state.FindNamespace(identity);
+}
+
 std::vector<NamespaceIdentity> Cache::Namespaces() const {
   std::vector<NamespaceIdentity> namespaces;
   for (const Namespace& name_space : impl_->state.namespaces)

@@ -49,6 +49,22 @@ Result<ConnectionOptions> ToOptions(const kvt_connect_options* given) {
   return result;
 }
 
+Result<KvGroup> ToGroup(const kvt_kv_group& given) {
+  if (given.replicated > 1) return MakeError(ErrorCode::kInvalidArgument, "bad_replicated");
+  return KvGroup{.hit_rule = static_cast<HitRule>(given.hit_rule),
+                 .window_tokens = given.window_tokens,
+                 .replicated = given.replicated != 0,
+                 .layers = given.layers,
+                 .kv_heads = given.kv_heads,
+                 .k_head_dim = given.k_head_dim,
+                 .v_head_dim = given.v_head_dim,
+                 .scale_bytes = given.scale_bytes,
+                 .dtype = static_cast<KvDtype>(given.dtype),
+                 .layout = static_cast<KvLayoutKind>(given.layout),
+                 .block_tokens = given.block_tokens,
+                 .state_bytes = given.state_bytes};
+}
+
 Result<ModelRecord> ToRecord(const kvt_model_record* given) {
   KVT_RETURN_IF_ERROR(CheckStruct(given, "record"));
   KVT_RETURN_IF_ERROR(CheckArray(given->extra, given->extra_count, "record.extra"));
@@ -57,16 +73,18 @@ Result<ModelRecord> ToRecord(const kvt_model_record* given) {
       .revision = TextOf(given->revision),
       .hash_recipe = given->hash_recipe == nullptr ? std::string(kDefaultHashRecipe)
                                                    : std::string(given->hash_recipe),
-      .layers = given->layers,
-      .kv_heads = given->kv_heads,
-      .k_head_dim = given->k_head_dim,
-      .v_head_dim = given->v_head_dim,
-      .dtype = static_cast<KvDtype>(given->dtype),
-      .block_tokens = given->block_tokens,
-      .layout = static_cast<KvLayoutKind>(given->layout),
       .tensor_parallel_rank = given->tensor_parallel_rank,
       .tensor_parallel_size = given->tensor_parallel_size,
+      .extra = {},
+      .groups = {},
   };
+  if (given->group_count > kMaxModelGroups) {
+    return MakeError(ErrorCode::kInvalidArgument, "bad_group_count",
+                     fmt::format("{}, at most {}", given->group_count, kMaxModelGroups));
+  }
+  for (size_t i = 0; i < given->group_count; ++i) {
+    KVT_ASSIGN_OR_RETURN(record.groups.emplace_back(), ToGroup(given->groups[i]));
+  }
   if (given->extra_count > kMaxModelExtraCount) {
     return MakeError(ErrorCode::kInvalidArgument, "too_many_extra",
                      fmt::format("{}, at most {}", given->extra_count, kMaxModelExtraCount));
@@ -118,7 +136,7 @@ Status RegisterModel(kvt_connection* connection, const kvt_model_record* record,
   KVT_ASSIGN_OR_RETURN(info->model, connection->connection->RegisterModel(std::move(checked)));
   KVT_ASSIGN_OR_RETURN(const Connection::Model model,
                        connection->connection->GetModel(info->model));
-  info->block_bytes = model.block_bytes;
+  info->block_bytes = model.groups[0].block_bytes;
   std::memcpy(info->fingerprint.bytes, model.fingerprint.bytes.data(), sizeof(kvt_hash));
   return {};
 }
@@ -163,10 +181,14 @@ Status GetDevices(kvt_connection* connection, kvt_device* devices, size_t capaci
   return {};
 }
 
-Status LayoutOf(const kvt_model_record* record, kvt_layout* layout) {
+Status LayoutOf(const kvt_model_record* record, uint32_t group, kvt_layout* layout) {
   KVT_RETURN_IF_ERROR(CheckStruct(layout, "layout"));
   KVT_ASSIGN_OR_RETURN(const ModelRecord checked, ToRecord(record));
-  const KvLayout strides = KvLayout::Of(checked);
+  if (group >= checked.groups.size()) {
+    return MakeError(ErrorCode::kNotFound, "unknown_group",
+                     fmt::format("group {} of {}", group, checked.groups.size()));
+  }
+  const KvLayout strides = KvLayout::Of(checked.groups[group]);
   layout->element_bytes = strides.element_bytes;
   layout->block_stride = strides.block_stride;
   layout->layer_stride = strides.layer_stride;
@@ -249,16 +271,21 @@ kvt_status kvt_get_devices(kvt_connection* connection, kvt_device* devices, size
 
 void kvt_model_record_init(kvt_model_record* record) {
   const kvtier::ModelRecord defaults;
+  const kvtier::KvGroup& group_defaults = defaults.groups[0];
   *record = kvt_model_record{};
   record->size = sizeof(*record);
-  record->block_tokens = defaults.block_tokens;
   record->tensor_parallel_size = defaults.tensor_parallel_size;
-  record->dtype = static_cast<kvt_model_dtype>(defaults.dtype);
-  record->layout = static_cast<kvt_layout_kind>(defaults.layout);
+  record->group_count = defaults.groups.size();
+  for (kvt_kv_group& group : record->groups) {
+    group.block_tokens = group_defaults.block_tokens;
+    group.hit_rule = static_cast<kvt_hit_rule>(group_defaults.hit_rule);
+    group.dtype = static_cast<kvt_model_dtype>(group_defaults.dtype);
+    group.layout = static_cast<kvt_layout_kind>(group_defaults.layout);
+  }
 }
 
-kvt_status kvt_layout_of(const kvt_model_record* record, kvt_layout* layout) {
-  return client::Guard([&] { return client::LayoutOf(record, layout); });
+kvt_status kvt_layout_of(const kvt_model_record* record, uint32_t group, kvt_layout* layout) {
+  return client::Guard([&] { return client::LayoutOf(record, group, layout); });
 }
 
 kvt_status kvt_register_model(kvt_connection* connection, const kvt_model_record* record,

@@ -17,14 +17,14 @@ namespace {
 
 using AttachmentPtr = std::shared_ptr<const Attachment>;
 
-Status Attach(kvt_connection* connection, uint32_t model, uint32_t device, uint64_t pool_bytes,
-              kvt_pool** pool) {
+Status Attach(kvt_connection* connection, uint32_t model, uint32_t group, uint32_t device,
+              uint64_t pool_bytes, kvt_pool** pool) {
   KVT_RETURN_IF_ERROR(CheckPointer(connection, "connection"));
   KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
   *pool = nullptr;
   auto handle = std::make_unique<kvt_pool>();
   KVT_ASSIGN_OR_RETURN(handle->pool,
-                       Pool::Open(connection->connection.get(), model, device, pool_bytes));
+                       Pool::Open(connection->connection.get(), model, group, device, pool_bytes));
   *pool = handle.release();
   return {};
 }
@@ -44,6 +44,7 @@ Status GetInfo(kvt_pool* pool, kvt_pool_info* info) {
   info->attachment = attachment->id();
   info->fd = mapping.fd();
   info->model = pool->pool->model();
+  info->group = pool->pool->group();
   info->device_kind = static_cast<kvt_device_kind>(mapping.device_kind());
   return {};
 }
@@ -65,62 +66,6 @@ Status BlockAddress(kvt_pool* pool, kvt_block block, void** address) {
   }
   *address = mapping->base() + block.index * block_bytes;
   return {};
-}
-
-Status CheckAcquire(const kvt_acquire_request* request, const kvt_acquire_reply* reply) {
-  KVT_RETURN_IF_ERROR(CheckStruct(request, "request"));
-  if (request->load_order > KVT_LOAD_LAYERS) {
-    return MakeError(ErrorCode::kInvalidArgument, "bad_load_order");
-  }
-  KVT_RETURN_IF_ERROR(CheckArray(request->hashes, request->hash_count, "request.hashes"));
-  KVT_RETURN_IF_ERROR(
-      CheckArray(request->partial_blocks, request->partial_count, "request.partial_blocks"));
-  const size_t hits_max = request->hash_count + (request->partial_count > 0 ? 1 : 0);
-  KVT_RETURN_IF_ERROR(CheckArray(reply->hits, hits_max, "reply.hits"));
-  KVT_RETURN_IF_ERROR(CheckArray(reply->new_blocks, request->new_blocks, "reply.new_blocks"));
-  if (reply->hits_capacity >= hits_max && reply->new_block_capacity >= request->new_blocks)
-    return {};
-  return MakeError(ErrorCode::kInvalidArgument, "capacity_too_small",
-                   fmt::format("hits {} of {}, allocated {} of {}", reply->hits_capacity, hits_max,
-                               reply->new_block_capacity, request->new_blocks));
-}
-
-void FillReply(const wire::AcquireReply& acquired, uint64_t attachment, kvt_acquire_reply* reply) {
-  for (size_t i = 0; i < acquired.hits.size(); ++i) {
-    const AcquiredBlock& hit = acquired.hits[i];
-    reply->hits[i] = kvt_acquired_block{.block = ToBlock(hit.handle, attachment),
-                                        .tokens = hit.tokens,
-                                        .tier = static_cast<kvt_tier>(hit.tier),
-                                        .reserved = {}};
-  }
-  for (size_t i = 0; i < acquired.new_blocks.size(); ++i) {
-    reply->new_blocks[i] = ToBlock(acquired.new_blocks[i], attachment);
-  }
-  reply->hit_count = acquired.hits.size();
-  reply->new_block_count = acquired.new_blocks.size();
-  reply->partial_block = acquired.partial_block.value_or(KVT_NO_PARTIAL_BLOCK);
-  reply->load = {acquired.load.value, attachment};
-  reply->miss = static_cast<kvt_miss>(acquired.miss);
-}
-
-Status Acquire(kvt_pool* pool, const kvt_acquire_request* request, kvt_acquire_reply* reply) {
-  KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
-  KVT_RETURN_IF_ERROR(CheckStruct(reply, "reply"));
-  FillReply({}, 0, reply);
-  KVT_RETURN_IF_ERROR(CheckAcquire(request, reply));
-  reply->miss = KVT_MISS_UNAVAILABLE;
-  KVT_ASSIGN_OR_RETURN(const AttachmentPtr attachment, pool->pool->Attached());
-  const Result<wire::AcquireReply> acquired =
-      attachment->Acquire(ToHashes(request->hashes, request->hash_count),
-                          ToHashes(request->partial_blocks, request->partial_count),
-                          request->new_blocks, pool->pool->connection().RequestDeadline(),
-                          static_cast<wire::LoadOrder>(request->load_order));
-  if (acquired) {
-    FillReply(*acquired, attachment->id(), reply);
-    return {};
-  }
-  if (acquired.error().code != ErrorCode::kUnavailable) reply->miss = KVT_MISS_NONE;
-  return tl::unexpected(acquired.error());
 }
 
 void FillResults(const std::vector<EntryOutcome>& outcomes, kvt_status* results) {
@@ -224,9 +169,10 @@ using client::Deadline;
 
 extern "C" {
 
-kvt_status kvt_attach(kvt_connection* connection, uint32_t model, uint32_t device,
+kvt_status kvt_attach(kvt_connection* connection, uint32_t model, uint32_t group, uint32_t device,
                       uint64_t pool_bytes, kvt_pool** pool) {
-  return client::Guard([&] { return client::Attach(connection, model, device, pool_bytes, pool); });
+  return client::Guard(
+      [&] { return client::Attach(connection, model, group, device, pool_bytes, pool); });
 }
 
 void kvt_pool_close(kvt_pool* pool) { delete pool; }
@@ -241,11 +187,6 @@ kvt_status kvt_pool_block_address(kvt_pool* pool, kvt_block block, void** addres
 
 void kvt_pool_drop_stale_mappings(kvt_pool* pool) {
   if (pool != nullptr) pool->pool->DropStaleMappings();
-}
-
-kvt_status kvt_acquire(kvt_pool* pool, const kvt_acquire_request* request,
-                       kvt_acquire_reply* reply) {
-  return client::Guard([&] { return client::Acquire(pool, request, reply); });
 }
 
 kvt_status kvt_commit(kvt_pool* pool, const kvt_commit_entry* entries, size_t count,
@@ -275,20 +216,6 @@ kvt_status kvt_pin(kvt_pool* pool, const kvt_hash* hashes, size_t count, int64_t
         [&](const Attachment& attachment, std::span<const BlockHash> span, Deadline deadline) {
           return client::StoreCount(attachment.Pin(span, ttl_ms, deadline), pinned);
         });
-  });
-}
-
-kvt_status kvt_lookup(kvt_pool* pool, const kvt_hash* hashes, size_t count, uint8_t* presence) {
-  return client::Guard([&]() -> Status {
-    KVT_RETURN_IF_ERROR(client::CheckArray(presence, count, "presence"));
-    return client::WithHashes(pool, hashes, count,
-                              [&](const Attachment& attachment, std::span<const BlockHash> span,
-                                  Deadline deadline) -> Status {
-                                KVT_ASSIGN_OR_RETURN(const std::vector<uint8_t> found,
-                                                     attachment.Lookup(span, deadline));
-                                std::copy(found.begin(), found.end(), presence);
-                                return {};
-                              });
   });
 }
 

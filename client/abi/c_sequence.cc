@@ -229,7 +229,7 @@ void kvt_prompt_identity_init(kvt_prompt_identity* identity) {
 void kvt_hash_options_init(kvt_hash_options* options) {
   *options = kvt_hash_options{};
   options->size = sizeof(*options);
-  options->block_tokens = kvtier::ModelRecord().block_tokens;
+  options->block_tokens = kvtier::KvGroup().block_tokens;
 }
 
 kvt_status kvt_hash_blocks(const kvt_hash_options* options, const uint32_t* tokens,

@@ -14,9 +14,6 @@ namespace {
 // An encoded commit item with every optional field, rounded up; bounds the items of one frame.
 constexpr uint32_t kCommitItemBytesMax = 128;
 
-// A request's frame without its hashes, rounded up.
-constexpr uint64_t kFixedRequestBytes = 64;
-
 uint64_t NextAttachmentId() {
   static std::atomic<uint64_t> next{1};
   return next.fetch_add(1, std::memory_order_relaxed);
@@ -38,13 +35,14 @@ Status CheckGeometry(const wire::AttachReply& reply, uint64_t block_bytes) {
 Result<std::shared_ptr<const Attachment>> Attachment::Open(
     std::shared_ptr<DaemonSession> session, const wire::Attach& request, ModelRecord record,
     const std::shared_ptr<PoolMapping>& known, Deadline deadline) {
+  const uint64_t block_bytes = record.groups[request.group].BlockBytes();
   UniqueFd fd;
   Channel& channel = session->channel();
   KVT_ASSIGN_OR_RETURN(
       const wire::AttachReply reply,
       channel.Call<wire::AttachReply>(
           request, deadline,
-          {.on_reply = [&](const auto& r) { return CheckGeometry(r, record.BlockBytes()); }}, &fd));
+          {.on_reply = [&](const auto& r) { return CheckGeometry(r, block_bytes); }}, &fd));
   const std::shared_ptr<Attachment> attachment(new Attachment);
   if (known && known->Serves(reply.generation, reply.pool_bytes)) {
     attachment->mapping_ = known;
@@ -58,6 +56,7 @@ Result<std::shared_ptr<const Attachment>> Attachment::Open(
   attachment->pool_ = reply.pool;
   attachment->blocks_ = reply.blocks;
   attachment->record_ = std::move(record);
+  attachment->group_ = request.group;
   return attachment;
 }
 
@@ -70,82 +69,14 @@ Status Attachment::CheckHashCount(size_t count) const {
   return {};
 }
 
-Status Attachment::CheckAcquire(const wire::Acquire& request) const {
-  KVT_RETURN_IF_ERROR(CheckHashCount(request.hashes.size()));
-  if (request.partial_blocks.size() > wire::kMaxPartialBlocksPerCall) {
-    return MakeError(ErrorCode::kLimitExceeded, "too_many_partial_blocks",
-                     fmt::format("{}, at most {}", request.partial_blocks.size(),
-                                 wire::kMaxPartialBlocksPerCall));
-  }
-  const uint64_t bytes =
-      kFixedRequestBytes +
-      (request.hashes.size() + request.partial_blocks.size()) * sizeof(BlockHash);
-  if (bytes <= session_->limits().max_frame_bytes) return {};
-  return MakeError(ErrorCode::kLimitExceeded, "frame_too_long",
-                   fmt::format("{} bytes, at most {}", bytes, session_->limits().max_frame_bytes));
-}
-
-Result<wire::AcquireReply> Attachment::Acquire(std::span<const BlockHash> hashes,
-                                               std::span<const BlockHash> partial_blocks,
-                                               uint32_t new_blocks, Deadline deadline,
-                                               wire::LoadOrder order) const {
-  const wire::Acquire request{.pool = pool_,
-                              .new_blocks = new_blocks,
-                              .order = order,
-                              .hashes = hashes,
-                              .partial_blocks = partial_blocks};
-  KVT_RETURN_IF_ERROR(CheckAcquire(request));
-  // Asking for nothing is answered here.
-  if (hashes.empty() && partial_blocks.empty() && new_blocks == 0) return wire::AcquireReply{};
-  const auto on_reply = [&](const wire::AcquireReply& reply) {
-    return TakeAcquired(request, reply);
-  };
-  const auto on_cancelled = [&](uint64_t request_id) {
-    session_->CancelAcquire(request_id, pool_);
-  };
-  return session_->channel().Call<wire::AcquireReply>(request, deadline, {on_reply, on_cancelled});
-}
-
-Status Attachment::TakeAcquired(const wire::Acquire& request,
-                                const wire::AcquireReply& reply) const {
-  KVT_RETURN_IF_ERROR(
-      CheckReply(reply, request.hashes.size(), request.partial_blocks.size(), request.new_blocks));
-  const auto hits = static_cast<uint32_t>(reply.hits.size());
-  const bool in_layers = request.order == wire::LoadOrder::kLayers;
-  const std::optional<wire::LoadCounter>& counter = reply.counter;
-  if (counter && (reply.load.value == 0 || !session_->counters()->Holds(*counter) ||
-                  (!in_layers && counter->steps != hits))) {
-    return MakeError(ErrorCode::kCorrupt, "acquire_reply_invalid", "a counter that counts nothing");
-  }
-  if (reply.load.value == 0) return {};
-  return session_->loads().Add(reply.load,
-                               {.hits = hits, .in_layers = in_layers, .counter = counter});
-}
-
-// The engine indexes memory with what comes back.
-Status Attachment::CheckReply(const wire::AcquireReply& reply, size_t hash_count,
-                              size_t partial_count, uint32_t new_blocks) const {
-  const auto bad = [](std::string context) {
-    return MakeError(ErrorCode::kCorrupt, "acquire_reply_invalid", std::move(context));
-  };
-  const size_t expected_max = hash_count + (reply.partial_block ? 1 : 0);
-  if (reply.hits.size() > expected_max) return bad("more hits than hashes");
-  if (reply.partial_block &&
-      (*reply.partial_block >= partial_count || reply.hits.size() != expected_max)) {
-    return bad("a partial block that was not asked for");
-  }
-  if (reply.new_blocks.size() != new_blocks) return bad("a wrong number of private blocks");
-  bool below_pool = false;
-  for (const AcquiredBlock& hit : reply.hits) {
-    if (hit.handle.index.value >= blocks_) return bad("a block outside the pool");
-    if (hit.tokens == 0 || hit.tokens > block_tokens()) return bad("a block with too many tokens");
-    below_pool |= hit.tier != Tier::kPool;
-  }
-  if (below_pool && reply.load.value == 0) return bad("a block to be loaded without a load");
-  for (const BlockHandle& allocated : reply.new_blocks) {
-    if (allocated.index.value >= blocks_) return bad("a block outside the pool");
-  }
-  return {};
+Result<AcquiredPart> Attachment::Acquire(std::span<const BlockHash> hashes,
+                                         std::span<const BlockHash> partial_blocks,
+                                         uint32_t new_blocks, Deadline deadline,
+                                         wire::LoadOrder order) const {
+  const GroupRequest request{this, hashes, partial_blocks, new_blocks};
+  KVT_ASSIGN_OR_RETURN(std::vector<AcquiredPart> parts,
+                       AcquireGroups(std::span(&request, 1), order, deadline));
+  return std::move(parts.front());
 }
 
 Result<LoadState> Attachment::Wait(LoadId load, const LoadGoal& goal, Deadline deadline) const {
@@ -283,16 +214,9 @@ Result<uint32_t> Attachment::Pin(std::span<const BlockHash> hashes, int64_t ttl_
 
 Result<std::vector<uint8_t>> Attachment::Lookup(std::span<const BlockHash> hashes,
                                                 Deadline deadline) const {
-  KVT_RETURN_IF_ERROR(CheckHashCount(hashes.size()));
-  if (hashes.empty()) return std::vector<uint8_t>();
-  const wire::Lookup request{.pool = pool_, .hashes = hashes};
-  const auto check = [&](const wire::LookupReply& reply) -> Status {
-    if (reply.presence.size() == hashes.size()) return {};
-    return MakeError(ErrorCode::kCorrupt, "lookup_reply_invalid", "a wrong number of answers");
-  };
-  KVT_ASSIGN_OR_RETURN(wire::LookupReply reply, session_->channel().Call<wire::LookupReply>(
-                                                    request, deadline, {.on_reply = check}));
-  return std::move(reply.presence);
+  const GroupRequest request{.attachment = this, .hashes = hashes};
+  KVT_ASSIGN_OR_RETURN(wire::LookupReply reply, LookUpGroups(std::span(&request, 1), {}, deadline));
+  return std::move(reply.parts.front().presence);
 }
 
 }  // namespace kvtier::client

@@ -12,6 +12,7 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "client/core/daemon_session.h"
+#include "client/core/group_request.h"
 #include "client/core/loads.h"
 #include "client/core/pool_mapping.h"
 #include "client/core/unix_socket.h"
@@ -32,9 +33,10 @@ struct EntryOutcome {
 // what was acquired here is lost with it.
 class Attachment {
  public:
-  // Attaches over `session` to a pool of the model that `record` describes. `known` (may be null)
-  // is the mapping of this pool's last attachment and is used again if it is the same memory.
-  // Errors: the daemon's; kUnavailable; kTimeout; kCorrupt, kIoError from mapping.
+  // Attaches over `session` to the pool of `request.group`, one of the model that `record`
+  // describes. `known` (may be null) is the mapping of this pool's last attachment and is used
+  // again if it is the same memory. Errors: the daemon's; kUnavailable; kTimeout; kCorrupt,
+  // kIoError from mapping.
   [[nodiscard]] static Result<std::shared_ptr<const Attachment>> Open(
       std::shared_ptr<DaemonSession> session, const wire::Attach& request, ModelRecord record,
       const std::shared_ptr<PoolMapping>& known, Deadline deadline);
@@ -46,15 +48,14 @@ class Attachment {
   [[nodiscard]] PoolId pool_id() const { return pool_; }
   [[nodiscard]] uint32_t blocks() const { return blocks_; }
   [[nodiscard]] const ModelRecord& record() const { return record_; }
-  [[nodiscard]] uint64_t block_bytes() const { return record_.BlockBytes(); }
-  [[nodiscard]] uint32_t block_tokens() const { return record_.block_tokens; }
+  [[nodiscard]] const KvGroup& group() const { return record_.groups[group_]; }
+  [[nodiscard]] uint64_t block_bytes() const { return group().BlockBytes(); }
+  [[nodiscard]] uint32_t block_tokens() const { return group().block_tokens; }
   // Whether the session still stands; takes in what has arrived.
   [[nodiscard]] bool Alive() const { return session_->channel().Poll(); }
 
-  // See Cache::Acquire. One round trip; the reply is checked against the request. Errors: the
-  // daemon's; kLimitExceeded "too_many_hashes", "too_many_partial_blocks"; kUnavailable; kTimeout
-  // (what is granted later is released).
-  [[nodiscard]] Result<wire::AcquireReply> Acquire(
+  // AcquireGroups of this one group.
+  [[nodiscard]] Result<AcquiredPart> Acquire(
       std::span<const BlockHash> hashes, std::span<const BlockHash> partial_blocks,
       uint32_t new_blocks, Deadline deadline,
       wire::LoadOrder order = wire::LoadOrder::kBlocks) const;
@@ -85,12 +86,6 @@ class Attachment {
   Attachment() = default;
 
   [[nodiscard]] Status CheckHashCount(size_t count) const;
-  [[nodiscard]] Status CheckAcquire(const wire::Acquire& request) const;
-  // Checks what came and registers the load.
-  [[nodiscard]] Status TakeAcquired(const wire::Acquire& request,
-                                    const wire::AcquireReply& reply) const;
-  [[nodiscard]] Status CheckReply(const wire::AcquireReply& reply, size_t hash_count,
-                                  size_t partial_count, uint32_t new_blocks) const;
   [[nodiscard]] Status CommitBatch(std::vector<wire::CommitItem> items,
                                    std::span<EntryOutcome> outcomes, bool want_reply,
                                    Deadline deadline) const;
@@ -104,6 +99,7 @@ class Attachment {
   PoolId pool_;
   uint32_t blocks_ = 0;
   ModelRecord record_;
+  uint32_t group_ = 0;  // of the record's groups
 };
 
 }  // namespace kvtier::client

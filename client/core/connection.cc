@@ -119,8 +119,10 @@ Result<uint32_t> Connection::RegisterModel(ModelRecord record) {
   KVT_RETURN_IF_ERROR(record.Validate());
   KVT_ASSIGN_OR_RETURN(const std::shared_ptr<DaemonSession> session, GetSession());
   Model model{.record = std::move(record)};
-  model.block_bytes = model.record.BlockBytes();
   model.fingerprint = model.record.Fingerprint();
+  for (uint32_t i = 0; i < model.record.groups.size(); ++i) {
+    model.groups.push_back({model.record.GroupFingerprint(i), model.record.groups[i].BlockBytes()});
+  }
   KVT_ASSIGN_OR_RETURN(const wire::ModelId id, RegisterIn(session.get(), model));
 
   const std::lock_guard lock(mutex_);
@@ -137,11 +139,10 @@ Result<wire::ModelId> Connection::RegisterIn(DaemonSession* session, const Model
   const wire::RegisterModel request{.record = model.record};
   // A daemon that understands the record otherwise would lay out the pool otherwise.
   const auto check = [&](const wire::RegisterModelReply& reply) -> Status {
-    if (reply.fingerprint == model.fingerprint && reply.block_bytes == model.block_bytes) return {};
-    return MakeError(
-        ErrorCode::kCorrupt, "model_mismatch",
-        fmt::format("fingerprint {}, {} bytes a block; expected {}, {}", reply.fingerprint.Hex(),
-                    reply.block_bytes, model.fingerprint.Hex(), model.block_bytes));
+    if (reply.groups == model.groups) return {};
+    return MakeError(ErrorCode::kCorrupt, "model_mismatch",
+                     fmt::format("{} groups are not the {} of the record", reply.groups.size(),
+                                 model.groups.size()));
   };
   KVT_ASSIGN_OR_RETURN(const wire::RegisterModelReply reply,
                        session->channel().Call<wire::RegisterModelReply>(request, RequestDeadline(),

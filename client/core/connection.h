@@ -55,8 +55,8 @@ class Connection {
 
   struct Model {
     ModelRecord record;
-    uint64_t block_bytes = 0;
     ModelFingerprint fingerprint;
+    std::vector<wire::RegisterModelReply::Group> groups;  // as the record's
   };
   // Returns the model's number on this connection, the same for equal records. Errors: those of
   // ModelRecord::Validate; the daemon's; kUnavailable; kTimeout.

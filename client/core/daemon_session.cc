@@ -78,8 +78,8 @@ void DaemonSession::GiveBackWorkspaceNumber(uint32_t number) {
   workspaces_[number] = false;
 }
 
-void DaemonSession::CancelAcquire(uint64_t request_id, PoolId pool) {
-  cancelled_acquires_.emplace(request_id, pool);
+void DaemonSession::CancelAcquire(uint64_t request_id, std::vector<PoolId> pools) {
+  cancelled_acquires_.emplace(request_id, std::move(pools));
 }
 
 void DaemonSession::RememberPosted(uint64_t request_id, uint64_t attachment,
@@ -131,20 +131,28 @@ Status DaemonSession::OnLateAcquire(const wire::Frame& frame) {
   if (it == cancelled_acquires_.end()) {
     return MakeError(ErrorCode::kCorrupt, "unexpected_message", "a second ACQUIRE_REPLY");
   }
-  wire::Release release{.pool = it->second};
+  const std::vector<PoolId> pools = std::move(it->second);
   cancelled_acquires_.erase(it);
-  KVT_ASSIGN_OR_RETURN(wire::AcquireReply reply, wire::Decode<wire::AcquireReply>(frame.payload));
-  release.blocks = std::move(reply.new_blocks);
+  KVT_ASSIGN_OR_RETURN(const wire::AcquireReply reply,
+                       wire::Decode<wire::AcquireReply>(frame.payload));
+  if (reply.parts.size() != pools.size()) {
+    return MakeError(ErrorCode::kCorrupt, "acquire_reply_invalid", "a wrong number of groups");
+  }
+  for (size_t i = 0; i < pools.size(); ++i) DeferRelease(pools[i], reply.parts[i]);
+  return {};
+}
+
+void DaemonSession::DeferRelease(PoolId pool, const wire::AcquireReply::Part& part) {
+  wire::Release release{.pool = pool, .blocks = part.new_blocks};
   const auto defer = [&] {
     channel_.Defer(release);
     release.blocks.clear();
   };
-  for (const AcquiredBlock& hit : reply.hits) {
+  for (const AcquiredBlock& hit : part.hits) {
     if (release.blocks.size() >= hello_.max_blocks) defer();
     release.blocks.push_back(hit.handle);
   }
   if (!release.blocks.empty()) defer();
-  return {};
 }
 
 Status DaemonSession::OnCommitReply(const wire::Frame& frame) {

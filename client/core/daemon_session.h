@@ -52,7 +52,7 @@ class DaemonSession {
   [[nodiscard]] LoadStates& loads() { return loads_; }
   // The caller of an acquire waits no longer: should it still be granted, everything is released.
   // REQUIRES: the channel's lock is held.
-  void CancelAcquire(uint64_t request_id, PoolId pool);
+  void CancelAcquire(uint64_t request_id, std::vector<PoolId> pools);
   // Remembers what a fire-and-forget call was about, so that its errors can name the blocks.
   // REQUIRES: the channel's lock is held.
   void RememberPosted(uint64_t request_id, uint64_t attachment, std::vector<BlockHandle> blocks);
@@ -68,6 +68,8 @@ class DaemonSession {
   // The channel's sink.
   [[nodiscard]] Status OnFrame(const wire::Frame& frame);
   [[nodiscard]] Status OnLateAcquire(const wire::Frame& frame);
+  // Has the blocks released with the next request.
+  void DeferRelease(PoolId pool, const wire::AcquireReply::Part& part);
   [[nodiscard]] Status OnCommitReply(const wire::Frame& frame);
   [[nodiscard]] Status OnReleaseReply(const wire::Frame& frame);
   [[nodiscard]] Status OnError(const wire::Frame& frame);
@@ -78,7 +80,7 @@ class DaemonSession {
   std::shared_ptr<LoadCounters> counters_;
   // Guarded by the channel's lock.
   LoadStates loads_;
-  std::unordered_map<uint64_t, PoolId> cancelled_acquires_;
+  std::unordered_map<uint64_t, std::vector<PoolId>> cancelled_acquires_;  // pools of the parts
   std::deque<Posted> posted_;
   size_t posted_blocks_ = 0;
 

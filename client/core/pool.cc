@@ -47,10 +47,10 @@ Result<uint32_t> ChooseDevice(std::span<const wire::DevicesReply::Device> device
                                fmt::join(*wanted, ""), NamesOf(devices)));
 }
 
-Result<std::unique_ptr<Pool>> Pool::Open(Connection* connection, uint32_t model, uint32_t device,
-                                         uint64_t pool_bytes) {
+Result<std::unique_ptr<Pool>> Pool::Open(Connection* connection, uint32_t model, uint32_t group,
+                                         uint32_t device, uint64_t pool_bytes) {
   KVT_ASSIGN_OR_RETURN(const std::shared_ptr<DaemonSession> session, connection->GetSession());
-  std::unique_ptr<Pool> pool(new Pool(connection, model, device, pool_bytes));
+  std::unique_ptr<Pool> pool(new Pool(connection, model, group, device, pool_bytes));
   const std::lock_guard lock(pool->attach_mutex_);
   KVT_RETURN_IF_ERROR(pool->Attach(session));
   return pool;
@@ -79,7 +79,12 @@ Status Pool::Attach(const std::shared_ptr<DaemonSession>& session) {
   KVT_ASSIGN_OR_RETURN(const Connection::Model model, connection_->GetModel(model_));
   KVT_ASSIGN_OR_RETURN(const wire::ModelId wire_model, connection_->ModelIn(session, model_));
   KVT_ASSIGN_OR_RETURN(const uint32_t device, DeviceIn(session));
-  const wire::Attach request{.model = wire_model, .device = device, .pool_bytes = pool_bytes_};
+  if (group_ >= model.groups.size()) {
+    return MakeError(ErrorCode::kNotFound, "unknown_group",
+                     fmt::format("group {} of {}", group_, model.groups.size()));
+  }
+  const wire::Attach request{
+      .model = wire_model, .group = group_, .device = device, .pool_bytes = pool_bytes_};
   const std::shared_ptr<PoolMapping> known = latest_ ? latest_->mapping() : nullptr;
   KVT_ASSIGN_OR_RETURN(
       std::shared_ptr<const Attachment> attachment,

@@ -37,7 +37,8 @@ class Pool {
   // Attaches for the first time. `device` is a position in Connection::Devices or kAnyDevice; see
   // kvt_attach. Errors: those of Connection::ModelIn, ChooseDevice and Attachment::Open.
   [[nodiscard]] static Result<std::unique_ptr<Pool>> Open(Connection* connection, uint32_t model,
-                                                          uint32_t device, uint64_t pool_bytes);
+                                                          uint32_t group, uint32_t device,
+                                                          uint64_t pool_bytes);
 
   // An attachment over the connection's current session: attaches again after a reconnection.
   // Errors: kUnavailable, for whatever reason.
@@ -53,10 +54,15 @@ class Pool {
 
   [[nodiscard]] Connection& connection() { return *connection_; }
   [[nodiscard]] uint32_t model() const { return model_; }
+  [[nodiscard]] uint32_t group() const { return group_; }
 
  private:
-  Pool(Connection* connection, uint32_t model, uint32_t device, uint64_t pool_bytes)
-      : connection_(connection), model_(model), device_(device), pool_bytes_(pool_bytes) {}
+  Pool(Connection* connection, uint32_t model, uint32_t group, uint32_t device, uint64_t pool_bytes)
+      : connection_(connection),
+        model_(model),
+        group_(group),
+        device_(device),
+        pool_bytes_(pool_bytes) {}
   // The device's position in this session's daemon. REQUIRES: attach_mutex_ is held.
   [[nodiscard]] Result<uint32_t> DeviceIn(const std::shared_ptr<DaemonSession>& session);
   // REQUIRES: attach_mutex_ is held.
@@ -64,6 +70,7 @@ class Pool {
 
   Connection* const connection_;
   const uint32_t model_;
+  const uint32_t group_;
   const uint32_t device_;
   // Of the GPU that kAnyDevice meant the first time; guarded by attach_mutex_.
   std::optional<DeviceUuid> chosen_;

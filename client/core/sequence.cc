@@ -33,6 +33,10 @@ Sequence::~Sequence() {
 Result<std::unique_ptr<Sequence>> Sequence::Open(std::shared_ptr<const Attachment> attachment,
                                                  SequenceOptions options,
                                                  std::span<const uint32_t> tokens) {
+  if (!attachment->record().IsPlain()) {
+    return MakeError(ErrorCode::kUnsupported, "sequence_of_groups",
+                     "sequences are of models whose one group is found by all of its blocks");
+  }
   KVT_ASSIGN_OR_RETURN(const HashRecipe recipe, ParseHashRecipe(attachment->record().hash_recipe));
   KVT_RETURN_IF_ERROR(options.identity.CheckFor(recipe));
   if (!options.identity.prompt_embeds.empty()) {
@@ -53,7 +57,7 @@ Status Sequence::AcquirePrefix() {
       PrefixPlan::Make(hasher_, tokens_, options_.leave_tokens, options_.reserve_tokens,
                        attachment_->session()->limits().max_hashes);
   const uint32_t new_blocks = std::min(plan.new_blocks, MaxNewBlocks());
-  KVT_ASSIGN_OR_RETURN(const wire::AcquireReply reply,
+  KVT_ASSIGN_OR_RETURN(const AcquiredPart reply,
                        attachment_->Acquire(std::span(hasher_.hashes()).first(plan.full_blocks),
                                             plan.partial_blocks, new_blocks, RequestDeadline()));
   AdoptHits(plan, reply);
@@ -63,7 +67,7 @@ Status Sequence::AcquirePrefix() {
   return Settle();
 }
 
-size_t Sequence::CountGenuineHits(const PrefixPlan& plan, const wire::AcquireReply& reply) const {
+size_t Sequence::CountGenuineHits(const PrefixPlan& plan, const AcquiredPart& reply) const {
   for (size_t i = 0; i < reply.hits.size(); ++i) {
     const bool is_partial = reply.partial_block && i + 1 == reply.hits.size();
     const uint16_t expected = is_partial ? plan.partial_tokens[*reply.partial_block]
@@ -73,7 +77,7 @@ size_t Sequence::CountGenuineHits(const PrefixPlan& plan, const wire::AcquireRep
   return reply.hits.size();
 }
 
-void Sequence::AdoptHits(const PrefixPlan& plan, const wire::AcquireReply& reply) {
+void Sequence::AdoptHits(const PrefixPlan& plan, const AcquiredPart& reply) {
   const size_t hits = CountGenuineHits(plan, reply);
   const bool has_partial = reply.partial_block && hits == reply.hits.size();
   uint64_t covered = (hits - (has_partial ? 1 : 0)) * uint64_t{block_tokens()};
@@ -152,7 +156,7 @@ Status Sequence::GrowTo(size_t count, size_t spare_count, std::vector<BlockHandl
     if (missing + spare_count == 0) return {};
     const size_t asked = std::min<size_t>(missing + spare_count, MaxNewBlocks());
     KVT_ASSIGN_OR_RETURN(
-        const wire::AcquireReply reply,
+        const AcquiredPart reply,
         attachment_->Acquire({}, {}, static_cast<uint32_t>(asked), RequestDeadline()));
     const auto middle = reply.new_blocks.begin() + static_cast<ptrdiff_t>(std::min(missing, asked));
     blocks_.insert(blocks_.end(), reply.new_blocks.begin(), middle);
@@ -280,7 +284,7 @@ Status Sequence::ShareBlocksOf(const Sequence& parent) {
   }
   const size_t needed = BlocksOf(tokens_.size(), block_tokens());
   const uint32_t allocated = std::min(static_cast<uint32_t>(needed - full), MaxNewBlocks());
-  KVT_ASSIGN_OR_RETURN(const wire::AcquireReply reply,
+  KVT_ASSIGN_OR_RETURN(const AcquiredPart reply,
                        attachment_->Acquire(std::span(hasher_.hashes()).first(asked),
                                             plan.partial_blocks, allocated, RequestDeadline()));
   AdoptHits(plan, reply);

@@ -75,10 +75,9 @@ class Sequence {
 
   [[nodiscard]] Status AcquirePrefix();
   // Takes over what an acquire brought: the prefix that is kept, and the block to copy from.
-  void AdoptHits(const PrefixPlan& plan, const wire::AcquireReply& reply);
+  void AdoptHits(const PrefixPlan& plan, const AcquiredPart& reply);
   // The hits that are what they were asked as: a prefix of reply.hits.
-  [[nodiscard]] size_t CountGenuineHits(const PrefixPlan& plan,
-                                        const wire::AcquireReply& reply) const;
+  [[nodiscard]] size_t CountGenuineHits(const PrefixPlan& plan, const AcquiredPart& reply) const;
   // Drops the hits from `ready` on from the cached prefix.
   void LoseHitsFrom(uint32_t ready);
   // Makes the block table as long as the tokens need and the first writable block private.

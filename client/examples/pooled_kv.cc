@@ -29,12 +29,12 @@ class ModelRecord {
     kvt_model_record_init(&record_);
     record_.name = "kvtier-generate";
     record_.revision = revision_.c_str();
-    record_.layers = model.shape().layers;
-    record_.kv_heads = model.shape().kv_heads;
-    record_.k_head_dim = device == PoolDevice::kHost ? kHeadDim : kGpuHeadDim;
-    record_.v_head_dim = record_.k_head_dim;
-    record_.block_tokens = kBlockTokens;
-    record_.dtype = device == PoolDevice::kHost ? KVT_DTYPE_FLOAT32 : KVT_DTYPE_FLOAT16;
+    record_.groups[0].layers = model.shape().layers;
+    record_.groups[0].kv_heads = model.shape().kv_heads;
+    record_.groups[0].k_head_dim = device == PoolDevice::kHost ? kHeadDim : kGpuHeadDim;
+    record_.groups[0].v_head_dim = record_.groups[0].k_head_dim;
+    record_.groups[0].block_tokens = kBlockTokens;
+    record_.groups[0].dtype = device == PoolDevice::kHost ? KVT_DTYPE_FLOAT32 : KVT_DTYPE_FLOAT16;
     record_.extra = &arithmetic_;
     record_.extra_count = 1;
   }
@@ -136,7 +136,7 @@ Result<KvLayout> LayoutOf(const Model& model, PoolDevice device) {
   const ModelRecord record(model, device);
   kvt_layout layout{};
   layout.size = sizeof(layout);
-  if (kvt_layout_of(&record.get(), &layout) != KVT_OK) return FromClient(kvt::Error::Last());
+  if (kvt_layout_of(&record.get(), 0, &layout) != KVT_OK) return FromClient(kvt::Error::Last());
   return KvLayout{.block_stride = layout.block_stride,
                   .layer_stride = layout.layer_stride,
                   .value_offset = layout.v_offset,

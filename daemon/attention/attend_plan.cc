@@ -35,34 +35,38 @@ std::optional<kvt_dtype> KernelDtype(KvDtype dtype) {
   }
 }
 
-Status PlanCache(const wire::Attend& request, const ModelRecord& record, std::byte* pool,
+Status PlanCache(const wire::Attend& request, const KvGroup& group, std::byte* pool,
                  AttentionJob* job) {
-  if (request.layer >= record.layers) {
-    return Bad("bad_layer", fmt::format("{} of {}", request.layer, record.layers));
+  if (request.layer >= group.layers) {
+    return Bad("bad_layer", fmt::format("{} of {}", request.layer, group.layers));
   }
-  const std::optional<kvt_dtype> dtype = KernelDtype(record.dtype);
+  if (group.hit_rule == HitRule::kState || group.scale_bytes != 0) {
+    return MakeError(ErrorCode::kUnsupported, "attend_geometry",
+                     "states and inline scales: their kernels are the client's own");
+  }
+  const std::optional<kvt_dtype> dtype = KernelDtype(group.dtype);
   if (!dtype) {
     return MakeError(ErrorCode::kUnsupported, "attend_geometry",
-                     fmt::format("nothing computes with a cache of {}", KvDtypeName(record.dtype)));
+                     fmt::format("nothing computes with a cache of {}", KvDtypeName(group.dtype)));
   }
-  if (record.v_head_dim == 0) {
+  if (group.v_head_dim == 0) {
     return MakeError(ErrorCode::kUnsupported, "attend_geometry",
                      "a latent cache (MLA): its kernels are launched by clients alone");
   }
-  if (record.k_head_dim != record.v_head_dim) {
+  if (group.k_head_dim != group.v_head_dim) {
     return MakeError(ErrorCode::kUnsupported, "attend_geometry",
                      fmt::format("K heads of {} and V heads of {}: they must be of one size",
-                                 record.k_head_dim, record.v_head_dim));
+                                 group.k_head_dim, group.v_head_dim));
   }
-  const KvLayout layout = KvLayout::Of(record);
-  const int64_t element = KvDtypeBytes(record.dtype);
+  const KvLayout layout = KvLayout::Of(group);
+  const int64_t element = KvDtypeBytes(group.dtype);
   std::byte* const key = pool + request.layer * layout.layer_stride;
   job->cache = {.key = key,
                 .value = key + layout.v_offset,
                 .dtype = *dtype,
-                .kv_heads = static_cast<int32_t>(record.kv_heads),
-                .head_dim = static_cast<int32_t>(record.k_head_dim),
-                .page_tokens = static_cast<int32_t>(record.block_tokens),
+                .kv_heads = static_cast<int32_t>(group.kv_heads),
+                .head_dim = static_cast<int32_t>(group.k_head_dim),
+                .page_tokens = static_cast<int32_t>(group.block_tokens),
                 .block_stride = static_cast<int64_t>(layout.block_stride) / element,
                 .token_stride = static_cast<int64_t>(layout.k_token_stride) / element,
                 .head_stride = static_cast<int64_t>(layout.k_head_stride) / element};
@@ -70,26 +74,25 @@ Status PlanCache(const wire::Attend& request, const ModelRecord& record, std::by
 }
 
 // To one for each KV head, which is what engines take.
-Status PlanScales(std::span<const float> given, const ModelRecord& record,
-                  std::vector<float>* scales) {
+Status PlanScales(std::span<const float> given, const KvGroup& group, std::vector<float>* scales) {
   if (given.empty()) return {};
-  if (record.dtype != KvDtype::kFloat8E4m3) {
+  if (group.dtype != KvDtype::kFloat8E4m3) {
     return Bad("bad_scale_count",
-               fmt::format("{} for a cache of {}", given.size(), KvDtypeName(record.dtype)));
+               fmt::format("{} for a cache of {}", given.size(), KvDtypeName(group.dtype)));
   }
-  if (given.size() != 1 && given.size() != record.kv_heads) {
-    return Bad("bad_scale_count", fmt::format("{} for {} KV heads", given.size(), record.kv_heads));
+  if (given.size() != 1 && given.size() != group.kv_heads) {
+    return Bad("bad_scale_count", fmt::format("{} for {} KV heads", given.size(), group.kv_heads));
   }
   scales->assign(given.begin(), given.end());
-  scales->resize(record.kv_heads, given.front());
+  scales->resize(group.kv_heads, given.front());
   return {};
 }
 
-Status PlanQuery(const wire::Attend& request, const ModelRecord& record, AttentionJob* job) {
+Status PlanQuery(const wire::Attend& request, const KvGroup& group, AttentionJob* job) {
   if (request.q_heads == 0 || request.q_heads > kMaxQueryHeads ||
-      request.q_heads % record.kv_heads != 0) {
+      request.q_heads % group.kv_heads != 0) {
     return Bad("bad_heads", fmt::format("{} query heads, at most {}, over {} KV heads",
-                                        request.q_heads, kMaxQueryHeads, record.kv_heads));
+                                        request.q_heads, kMaxQueryHeads, group.kv_heads));
   }
   job->q_heads = static_cast<int32_t>(request.q_heads);
   job->query_dtype = *KernelDtype(request.query_dtype);
@@ -194,16 +197,15 @@ Status PlanWorkspace(const wire::Attend& request, const AttendMemory& memory, At
 
 }  // namespace
 
-Result<std::shared_ptr<AttentionJob>> PlanAttend(const wire::Attend& request,
-                                                 const ModelRecord& record,
+Result<std::shared_ptr<AttentionJob>> PlanAttend(const wire::Attend& request, const KvGroup& group,
                                                  const AttendMemory& memory, double max_products) {
   auto job = std::make_shared<AttentionJob>();
-  KVT_RETURN_IF_ERROR(PlanCache(request, record, memory.pool, job.get()));
-  KVT_RETURN_IF_ERROR(PlanScales(request.key_scales, record, &job->key_scales));
-  KVT_RETURN_IF_ERROR(PlanScales(request.value_scales, record, &job->value_scales));
-  KVT_RETURN_IF_ERROR(PlanQuery(request, record, job.get()));
-  KVT_RETURN_IF_ERROR(CheckSequences(request, record.block_tokens));
-  KVT_RETURN_IF_ERROR(PlanSequences(request, record.block_tokens, max_products, job.get()));
+  KVT_RETURN_IF_ERROR(PlanCache(request, group, memory.pool, job.get()));
+  KVT_RETURN_IF_ERROR(PlanScales(request.key_scales, group, &job->key_scales));
+  KVT_RETURN_IF_ERROR(PlanScales(request.value_scales, group, &job->value_scales));
+  KVT_RETURN_IF_ERROR(PlanQuery(request, group, job.get()));
+  KVT_RETURN_IF_ERROR(CheckSequences(request, group.block_tokens));
+  KVT_RETURN_IF_ERROR(PlanSequences(request, group.block_tokens, max_products, job.get()));
   KVT_RETURN_IF_ERROR(PlanWorkspace(request, memory, job.get()));
   return job;
 }

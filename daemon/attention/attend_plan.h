@@ -29,7 +29,7 @@ inline constexpr uint64_t kMaxAttendTableEntries = uint64_t{4} << 20;
 // "attend_work" (more than `max_products` products of a query's and a key's element, or too long a
 // table).
 [[nodiscard]] Result<std::shared_ptr<AttentionJob>> PlanAttend(const wire::Attend& request,
-                                                               const ModelRecord& record,
+                                                               const KvGroup& group,
                                                                const AttendMemory& memory,
                                                                double max_products);
 

@@ -19,8 +19,11 @@ Result<const RegisteredModel*> ModelRegistry::Register(const std::string& tenant
                                  models.size()));
   }
   const wire::ModelId id(static_cast<uint32_t>(models.size() + 1));
-  models.push_back({id, record, fingerprint, record.BlockBytes()});
-  return &models.back();
+  RegisteredModel& model = models.emplace_back(RegisteredModel{id, record, fingerprint, {}});
+  for (uint32_t i = 0; i < record.groups.size(); ++i) {
+    model.groups.push_back({record.GroupFingerprint(i), record.groups[i].BlockBytes()});
+  }
+  return &model;
 }
 
 Result<const RegisteredModel*> ModelRegistry::Find(const std::string& tenant,
@@ -38,7 +41,9 @@ std::string ModelRegistry::NameOf(const std::string& tenant,
   const auto models = tenants_.find(tenant);
   if (models == tenants_.end()) return {};
   for (const RegisteredModel& model : models->second) {
-    if (model.fingerprint.Hex() == fingerprint_hex) return model.record.name;
+    for (const wire::RegisterModelReply::Group& group : model.groups) {
+      if (group.fingerprint.Hex() == fingerprint_hex) return model.record.name;
+    }
   }
   return {};
 }

@@ -6,6 +6,7 @@
 #include <deque>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "base/digest.h"
 #include "base/result.h"
@@ -18,7 +19,8 @@ struct RegisteredModel {
   wire::ModelId id;
   ModelRecord record;
   ModelFingerprint fingerprint;
-  uint64_t block_bytes = 0;
+  // What the cache knows each group by, as the record's groups.
+  std::vector<wire::RegisterModelReply::Group> groups;
 };
 
 // Ids are a tenant's own, count from 1 and last as long as the daemon's process. The returned
@@ -35,7 +37,7 @@ class ModelRegistry {
   // Errors: kNotFound "unknown_model".
   [[nodiscard]] Result<const RegisteredModel*> Find(const std::string& tenant,
                                                     wire::ModelId id) const;
-  // The model's name, or an empty text.
+  // The name of the model that has a group with this fingerprint, or an empty text.
   [[nodiscard]] std::string NameOf(const std::string& tenant,
                                    const std::string& fingerprint_hex) const;
 

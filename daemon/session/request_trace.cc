@@ -36,19 +36,23 @@ void RequestTrace::End(wire::MessageType message, uint64_t request, bool failed)
           .failed = failed});
 }
 
-void RequestTrace::EndAcquire(uint64_t request, const Result<AcquireReply>& acquired) {
-  if (!acquired) return End(wire::MessageType::kAcquire, request, true);
-  KVT_PROBE6(acquire__end, session_.value, request, acquired->hits.size(),
-             acquired->new_blocks.size(), acquired->load.value, 0);
-  if (tracer_ == nullptr) return;
+void RequestTrace::EndAcquire(uint64_t request,
+                              std::span<const GroupAcquire::AcquiredPart> acquired) {
   TraceEvent event{.tag = {session_, request},
-                   .id = acquired->load.value,
                    .kind = TraceKind::kRequest,
                    .phase = TracePhase::kEnd,
-                   .message = static_cast<uint8_t>(wire::MessageType::kAcquire),
-                   .miss = acquired->miss};
-  for (const AcquiredBlock& hit : acquired->hits) ++event.blocks[static_cast<size_t>(hit.tier)];
-  tracer_->Record(event);
+                   .message = static_cast<uint8_t>(wire::MessageType::kAcquire)};
+  uint64_t hits = 0, new_blocks = 0;
+  for (const auto& [first_hit, reply] : acquired) {
+    hits += reply.hits.size();
+    new_blocks += reply.new_blocks.size();
+    // Of several groups, the first that loads and the first that misses stand for all.
+    if (event.id == 0) event.id = reply.load.value;
+    if (event.miss == MissReason::kNone) event.miss = reply.miss;
+    for (const AcquiredBlock& hit : reply.hits) ++event.blocks[static_cast<size_t>(hit.tier)];
+  }
+  KVT_PROBE6(acquire__end, session_.value, request, hits, new_blocks, event.id, 0);
+  Record(event);
 }
 
 }  // namespace kvtier

@@ -11,6 +11,7 @@
 
 #include "base/digest.h"
 #include "base/result.h"
+#include "daemon/session/group_acquire.h"
 #include "protocol/message_type.h"
 #include "tiers/cache.h"
 #include "tiers/types/tracer.h"
@@ -34,7 +35,16 @@ class RequestTrace {
   };
   template <typename Message>
   [[nodiscard]] static Asked AskedBy(const Message& message) {
-    if constexpr (requires { message.hashes; }) {
+    if constexpr (requires { message.parts; }) {
+      Asked asked;
+      for (const auto& part : message.parts) {
+        const Asked of_part = AskedBy(part);
+        asked.blocks += of_part.blocks;
+        asked.new_blocks += of_part.new_blocks;
+        if (asked.hash_prefix == 0) asked.hash_prefix = of_part.hash_prefix;
+      }
+      return asked;
+    } else if constexpr (requires { message.hashes; }) {
       Asked asked = OfHashes(message.hashes);
       if constexpr (requires { message.new_blocks; }) asked.new_blocks = message.new_blocks;
       return asked;
@@ -49,9 +59,9 @@ class RequestTrace {
   }
 
   void Begin(wire::MessageType message, uint64_t request, const Asked& asked);
-  // Of any request but an acquire that the cache answers.
+  // Of any request but an acquire that is served.
   void End(wire::MessageType message, uint64_t request, bool failed);
-  void EndAcquire(uint64_t request, const Result<AcquireReply>& acquired);
+  void EndAcquire(uint64_t request, std::span<const GroupAcquire::AcquiredPart> acquired);
 
  private:
   [[nodiscard]] static Asked OfHashes(std::span<const BlockHash> hashes) {

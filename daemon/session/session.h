@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One client's session: HELLO first, then requests, until the connection ends. The requests
-// themselves are in session_requests.cc and session_attention.cc.
+// themselves are in session_requests.cc, session_acquire.cc and session_attention.cc.
 //
 // Whatever a client does wrong costs it that call, or at most this session.
 #pragma once
@@ -25,6 +25,7 @@
 #include "daemon/runtime/event_loop.h"
 #include "daemon/runtime/log.h"
 #include "daemon/runtime/service_context.h"
+#include "daemon/session/group_acquire.h"
 #include "daemon/session/load_events.h"
 #include "daemon/session/models.h"
 #include "daemon/session/request_trace.h"
@@ -78,9 +79,12 @@ class Session final : public ConnectionListener {
 
  private:
   struct AttachedPool {
-    uint32_t block_tokens = 0;
     const RegisteredModel* model = nullptr;
+    uint32_t group = 0;
     uint32_t device = 0;
+    NamespaceId namespace_id;
+
+    [[nodiscard]] const KvGroup& kv_group() const { return model->record.groups[group]; }
   };
   // Which request is being answered.
   struct Call {
@@ -118,9 +122,18 @@ class Session final : public ConnectionListener {
   Status OnWorkspaceClose(const Call& call, const wire::WorkspaceClose& request);
   Status OnAttend(const Call& call, const wire::Attend& request);
 
-  void OnAttached(const Call& call, const PoolInfo& pool, const RegisteredModel* model,
-                  uint32_t device);
-  void OnAcquired(const Call& call, Result<AcquireReply> acquired);
+  void OnAttached(const Call& call, const PoolInfo& pool, const AttachedPool& attached);
+  // What is asked of the groups of one model. Errors: those of FindPool; kInvalidArgument
+  // "other_model", "group_twice", "group_missing" (hashes are asked for, but not of every group).
+  template <typename Part>
+  [[nodiscard]] Result<const RegisteredModel*> CheckParts(const std::vector<Part>& parts) const;
+  [[nodiscard]] Status CheckAcquire(const wire::Acquire& request) const;
+  [[nodiscard]] AcquireRequest ToCache(const Call& call, const wire::Acquire& request,
+                                       const wire::Acquire::Part& part) const;
+  void AcquireGroups(const Call& call, const wire::Acquire& request);
+  void OnAcquired(const Call& call, Result<std::vector<GroupAcquire::AcquiredPart>> acquired);
+  struct LookupSteps;
+  [[nodiscard]] bool LookUpSome(LookupSteps* steps);
   // As FindPool, if attention is computed there. Errors: also kUnsupported "attend_off".
   [[nodiscard]] Result<const AttachedPool*> FindAttended(PoolId pool) const;
   // Memory shared with the client, on one device.
@@ -149,11 +162,9 @@ class Session final : public ConnectionListener {
   };
   using CommitSteps = Steps<wire::CommitItem, wire::CommitReply>;
   using ReleaseSteps = Steps<BlockHandle, wire::ReleaseReply>;
-  using LookupSteps = Steps<BlockHash, wire::LookupReply>;
   using PrefetchSteps = Steps<BlockHash, wire::PrefetchReply>;
   [[nodiscard]] bool CommitSome(CommitSteps* steps);
   [[nodiscard]] bool ReleaseSome(ReleaseSteps* steps);
-  [[nodiscard]] bool LookUpSome(LookupSteps* steps);
   [[nodiscard]] bool PrefetchSome(PrefetchSteps* steps);
   // Takes the first step, and sees to it that the others follow.
   template <typename SomeSteps>

@@ -63,7 +63,7 @@ Status Session::OnAttend(const Call& call, const wire::Attend& request) {
                        services_.cache->ReadableMemory(id_, request.pool, request.blocks));
   AttentionService& attention = *services_.attention;
   KVT_ASSIGN_OR_RETURN(const std::shared_ptr<AttentionJob> job,
-                       PlanAttend(request, attached->model->record,
+                       PlanAttend(request, attached->kv_group(),
                                   {.pool = pool->data(),
                                    .workspace = workspace->data(),
                                    .workspace_bytes = workspace->bytes()},

@@ -19,23 +19,6 @@ Error EmptyRequest() {
   return {ErrorCode::kInvalidArgument, "empty_request", "the message names no block"};
 }
 
-std::vector<BlockHash> Copy(std::span<const BlockHash> hashes) {
-  return {hashes.begin(), hashes.end()};
-}
-
-wire::AcquireReply ToWire(AcquireReply acquired) {
-  wire::AcquireReply reply{.load = acquired.load,
-                           .partial_block = acquired.partial_block,
-                           .miss = acquired.miss,
-                           .hits = std::move(acquired.hits),
-                           .new_blocks = std::move(acquired.new_blocks)};
-  if (const StepCounter* const counter = acquired.counter.get()) {
-    reply.counter = {
-        .offset = counter->offset(), .base = counter->base(), .steps = counter->steps()};
-  }
-  return reply;
-}
-
 constexpr bool WorkedInSteps(wire::MessageType message) {
   return message == wire::MessageType::kCommit || message == wire::MessageType::kRelease ||
          message == wire::MessageType::kLookup || message == wire::MessageType::kPrefetch;
@@ -129,9 +112,7 @@ Status Session::CheckHashes(std::span<const BlockHash> hashes) const {
 Status Session::OnRegisterModel(const Call& call, const wire::RegisterModel& request) {
   KVT_ASSIGN_OR_RETURN(const RegisteredModel* model,
                        services_.models->Register(tenant_, request.record));
-  Reply(call, wire::RegisterModelReply{.model = model->id,
-                                       .fingerprint = model->fingerprint,
-                                       .block_bytes = model->block_bytes});
+  Reply(call, wire::RegisterModelReply{.model = model->id, .groups = model->groups});
   return {};
 }
 
@@ -143,21 +124,38 @@ Status Session::OnDevices(const Call& call, const wire::Devices&) {
 Status Session::OnAttach(const Call& call, const wire::Attach& request) {
   KVT_ASSIGN_OR_RETURN(const RegisteredModel* model,
                        services_.models->Find(tenant_, request.model));
-  KVT_ASSIGN_OR_RETURN(const PoolInfo pool, services_.cache->AttachPool(
-                                                {tenant_, model->fingerprint, model->block_bytes},
-                                                request.pool_bytes, DeviceIndex(request.device)));
+  if (request.group >= model->groups.size()) {
+    return MakeError(ErrorCode::kNotFound, "unknown_group",
+                     fmt::format("group {} of {}", request.group, model->groups.size()));
+  }
+  const DeviceIndex device(request.device);
+  const auto identity_of = [&](const wire::RegisterModelReply::Group& group) {
+    return NamespaceIdentity{tenant_, group.fingerprint, group.block_bytes};
+  };
+  // A pool that is left to the daemon leaves as much to each group that has none yet.
+  const auto without_pool =
+      std::ranges::count_if(model->groups, [&](const wire::RegisterModelReply::Group& group) {
+        return !services_.cache->HasPool(identity_of(group), device);
+      });
+  KVT_ASSIGN_OR_RETURN(const PoolInfo pool,
+                       services_.cache->AttachPool(
+                           identity_of(model->groups[request.group]), request.pool_bytes, device,
+                           static_cast<uint32_t>(std::max<int64_t>(1, without_pool))));
   services_.cache->WhenPoolReady(
-      pool.id, gate_.WhileOpen([this, call, pool, model, device = request.device] {
-        OnAttached(call, pool, model, device);
+      pool.id, gate_.WhileOpen([this, call, pool,
+                                attached = AttachedPool{.model = model,
+                                                        .group = request.group,
+                                                        .device = request.device,
+                                                        .namespace_id = pool.namespace_id}] {
+        OnAttached(call, pool, attached);
       }));
   return {};
 }
 
-void Session::OnAttached(const Call& call, const PoolInfo& pool, const RegisteredModel* model,
-                         uint32_t device) {
+void Session::OnAttached(const Call& call, const PoolInfo& pool, const AttachedPool& attached) {
   trace_.End(wire::MessageType::kAttach, call.request_id, /*failed=*/false);
   if (ended_) return;
-  pools_[pool.id] = {model->record.block_tokens, model, device};
+  pools_[pool.id] = attached;
   connection_.SendWithDescriptor(
       call.request_id,
       wire::AttachReply{.pool = pool.id,
@@ -165,56 +163,28 @@ void Session::OnAttached(const Call& call, const PoolInfo& pool, const Registere
                         .pool_bytes = pool.bytes,
                         .block_bytes = pool.block_bytes,
                         .blocks = pool.blocks,
-                        .device_kind = services_.wire_devices->devices[device].kind},
+                        .device_kind = services_.wire_devices->devices[attached.device].kind},
       pool.fd);
-}
-
-Status Session::OnAcquire(const Call& call, const wire::Acquire& request) {
-  KVT_ASSIGN_OR_RETURN(const AttachedPool* const attached, FindPool(request.pool));
-  KVT_RETURN_IF_ERROR(CheckCount(request.new_blocks, kTooManyBlocks));
-  KVT_RETURN_IF_ERROR(CheckCount(request.hashes.size(), kTooManyHashes));
-  // Any of the three makes sense alone.
-  if (request.new_blocks == 0 && request.hashes.empty() && request.partial_blocks.empty()) {
-    return tl::unexpected(EmptyRequest());
-  }
-  if (++acquires_in_flight_ == kMaxAcquiresInFlight) connection_.Pause();
-  services_.cache->Acquire(
-      {.session = id_,
-       .pool = request.pool,
-       .hashes = Copy(request.hashes),
-       .partial_blocks = Copy(request.partial_blocks),
-       .new_blocks = request.new_blocks,
-       .block_tokens = static_cast<uint16_t>(attached->block_tokens),
-       .layers = request.order == wire::LoadOrder::kLayers ? attached->model->record.layers : 0,
-       .counters = counters_,
-       .request_id = call.request_id},
-      gate_.WhileOpen(
-          [this, call](Result<AcquireReply> acquired) { OnAcquired(call, std::move(acquired)); }));
-  return {};
-}
-
-void Session::OnAcquired(const Call& call, Result<AcquireReply> acquired) {
-  if (acquires_in_flight_-- == kMaxAcquiresInFlight) connection_.Resume();
-  trace_.EndAcquire(call.request_id, acquired);
-  if (ended_) return;
-  if (!acquired) return Refuse(call, acquired.error());
-  references_ += acquired->hits.size() + acquired->new_blocks.size();
-  had_private_blocks_ |= !acquired->new_blocks.empty();
-  Reply(call, ToWire(*std::move(acquired)));
 }
 
 Status Session::CommitOne(PoolId pool, const AttachedPool& attached, const wire::CommitItem& item,
                           bool* duplicate) {
-  if (item.tokens == 0 || item.tokens > attached.block_tokens) {
+  const KvGroup& group = attached.kv_group();
+  if (item.tokens == 0 || item.tokens > group.block_tokens) {
     return MakeError(ErrorCode::kInvalidArgument, "bad_token_count");
   }
+  if (item.depth > kMaxBlockPosition) {
+    return MakeError(ErrorCode::kInvalidArgument, "bad_depth");
+  }
+  // A window or a state is of use without the blocks before it.
+  const auto parent = group.hit_rule == HitRule::kAll ? item.parent : std::nullopt;
   KVT_ASSIGN_OR_RETURN(const CommitReply committed,
                        services_.cache->Commit(id_, pool,
                                                {.block = item.block,
                                                 .hash = item.hash,
-                                                .parent = item.parent,
+                                                .parent = parent,
                                                 .tokens = item.tokens,
-                                                .depth = item.depth,
+                                                .depth = EvictionDepth(group.hit_rule, item.depth),
                                                 .retention = item.retention,
                                                 .checksum = item.checksum}));
   *duplicate = committed.duplicate;
@@ -315,29 +285,6 @@ bool Session::PrefetchSome(PrefetchSteps* steps) {
   steps->reply.count = steps->done;
   Reply(steps->call, steps->reply);
   trace_.End(wire::Prefetch::kType, steps->call.request_id, /*failed=*/false);
-  return false;
-}
-
-Status Session::OnLookup(const Call& call, const wire::Lookup& request) {
-  KVT_RETURN_IF_ERROR(FindPool(request.pool));
-  KVT_RETURN_IF_ERROR(CheckHashes(request.hashes));
-  WorkInSteps(LookupSteps{.call = call, .pool = request.pool, .items = request.hashes},
-              &Session::LookUpSome);
-  return {};
-}
-
-bool Session::LookUpSome(LookupSteps* steps) {
-  const std::span<const BlockHash> part = NextItems(*steps);
-  for (const BlockPresence& block : services_.cache->Lookup(steps->pool, part)) {
-    const int bits = (block.pool ? wire::kPresentInPool : 0) |
-                     (block.host ? wire::kPresentInHost : 0) |
-                     (block.disk ? wire::kPersistedOnDisk : 0);
-    steps->reply.presence.push_back(static_cast<uint8_t>(bits));
-  }
-  steps->done += static_cast<uint32_t>(part.size());
-  if (steps->done < steps->items.size()) return true;
-  Reply(steps->call, steps->reply);
-  trace_.End(wire::Lookup::kType, steps->call.request_id, /*failed=*/false);
   return false;
 }
 

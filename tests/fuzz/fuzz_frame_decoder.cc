@@ -120,7 +120,9 @@ void CheckModelRecord(std::span<const std::byte> bytes) {
   const auto record = ModelRecord::Decode(bytes);
   if (!record.has_value()) return;
   KVT_CHECK(std::ranges::equal(record->Encode(), bytes));
-  KVT_CHECK(record->BlockBytes() > 0 && record->BlockBytes() <= kMaxModelBlockBytes);
+  for (const KvGroup& group : record->groups) {
+    KVT_CHECK(group.BlockBytes() > 0 && group.BlockBytes() <= kMaxModelBlockBytes);
+  }
 }
 
 }  // namespace

@@ -36,9 +36,10 @@ void HostileClient::Attach() {
   const uint32_t model = input_.Below(4) == 3 ? 1 : 0;
   const uint32_t device = input_.Below(4) == 3 ? 1 : 0;
   // Ids of models count from 1.
-  Send(wire::Attach{.model = wire::ModelId(model + 1),
-                    .device = device,
-                    .pool_bytes = world_.setup().pool_blocks * HostileModel(model).BlockBytes()});
+  Send(wire::Attach{
+      .model = wire::ModelId(model + 1),
+      .device = device,
+      .pool_bytes = world_.setup().pool_blocks * HostileModel(model).groups[0].BlockBytes()});
 }
 
 PoolId HostileClient::PickPool() {
@@ -75,7 +76,8 @@ std::optional<PayloadChecksum> HostileClient::PickChecksum() {
     }
     case 5: {
       // That of a block that nothing was written to.
-      const std::vector<std::byte> unwritten(HostileModel(0).BlockBytes(), std::byte{0xdb});
+      const std::vector<std::byte> unwritten(HostileModel(0).groups[0].BlockBytes(),
+                                             std::byte{0xdb});
       return ChecksumPayload(unwritten);
     }
     default:
@@ -90,10 +92,10 @@ void HostileClient::Acquire() {
   if (input_.Below(4) == 3) {
     partial_blocks.push_back(HostileHash(kHostileStreams, input_.Below(4)));
   }
-  wire::Acquire acquire{.pool = pool,
-                        .new_blocks = input_.Below(world_.setup().pool_blocks + 2),
-                        .hashes = hashes,
-                        .partial_blocks = partial_blocks};
+  wire::Acquire acquire{.parts = {{.pool = pool,
+                                   .new_blocks = input_.Below(world_.setup().pool_blocks + 2),
+                                   .hashes = hashes,
+                                   .partial_blocks = partial_blocks}}};
   if ((loads_in_layers_ || input_.Below(16) == 15) && input_.Flag()) {
     acquire.order = wire::LoadOrder::kLayers;
   }
@@ -172,7 +174,7 @@ void HostileClient::Ask() {
   const std::vector<BlockHash> hashes = PickHashes();
   switch (input_.Below(4)) {
     case 0:
-      return Send(wire::Lookup{.pool = PickPool(), .hashes = hashes});
+      return Send(wire::Lookup{.parts = {{.pool = PickPool(), .hashes = hashes}}});
     case 1:
       return Send(wire::Stats{});
     case 2:
@@ -233,9 +235,11 @@ void HostileClient::OnFrame(const wire::Frame& frame) {
 }
 
 void HostileClient::OnAcquired(const wire::AcquireReply& reply) {
-  for (const AcquiredBlock& hit : reply.hits) blocks_.push_back(hit.handle);
-  blocks_.insert(blocks_.end(), reply.new_blocks.begin(), reply.new_blocks.end());
-  if (!reply.new_blocks.empty()) new_blocks_ = reply.new_blocks;
+  for (const wire::AcquireReply::Part& part : reply.parts) {
+    for (const AcquiredBlock& hit : part.hits) blocks_.push_back(hit.handle);
+    blocks_.insert(blocks_.end(), part.new_blocks.begin(), part.new_blocks.end());
+    if (!part.new_blocks.empty()) new_blocks_ = part.new_blocks;
+  }
   if (blocks_.size() <= kMaxKnownBlocks) return;
   blocks_.erase(blocks_.begin(), blocks_.end() - static_cast<ptrdiff_t>(kMaxKnownBlocks));
 }

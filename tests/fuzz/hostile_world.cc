@@ -53,12 +53,12 @@ void DrawCacheOptions(FuzzInput* input, CacheOptions* options) {
 ModelRecord HostileModel(uint32_t number) {
   ModelRecord record;
   record.name = "model-" + std::to_string(number);
-  record.layers = 2;
-  record.kv_heads = 1 + number;
-  record.k_head_dim = 32;
-  record.v_head_dim = 32;
-  record.dtype = KvDtype::kBfloat16;
-  record.block_tokens = 16;
+  record.groups[0].layers = 2;
+  record.groups[0].kv_heads = 1 + number;
+  record.groups[0].k_head_dim = 32;
+  record.groups[0].v_head_dim = 32;
+  record.groups[0].dtype = KvDtype::kBfloat16;
+  record.groups[0].block_tokens = 16;
   return record;
 }
 
@@ -82,7 +82,7 @@ HostileSetup::HostileSetup(FuzzInput* input) {
   }
   config.cache.pool_bytes = 0;
   for (uint32_t model = 0; model < kModels; ++model) {
-    config.cache.pool_bytes += tenants * pool_blocks * HostileModel(model).BlockBytes();
+    config.cache.pool_bytes += tenants * pool_blocks * HostileModel(model).groups[0].BlockBytes();
   }
   sizes.device_bytes = config.cache.pool_bytes;
   config.server.socket = SocketPath();

@@ -46,31 +46,38 @@ void AddSession(SampleList* list) {
   reply.tenant = "default";
   list->Add("hello_reply", 1, reply);
   list->Add("register_model", 2, RegisterModel{SampleModelRecord()});
-  list->Add("register_model_reply", 2, RegisterModelReply{ModelId{1}, HashOf(0xfe), 1024});
+  list->Add("register_model_reply", 2, RegisterModelReply{ModelId{1}, {{HashOf(0xfe), 1024}}});
   list->Add("devices", 12, Devices{});
   DevicesReply devices;
   devices.devices.push_back({DeviceKind::kCuda, {}, 1ull << 30, "gpu"});
   for (uint8_t i = 0; i < 16; ++i) devices.devices[0].uuid[i] = i;
   devices.devices.push_back({DeviceKind::kHost, {}, 4096, "host"});
   list->Add("devices_reply", 12, devices);
-  list->Add("attach", 3, Attach{ModelId{1}, 0, 0});
+  list->Add("attach", 3, Attach{ModelId{1}, 0, 0, 0});
   list->Add("attach_reply", 3, AttachReply{PoolId{1}, 9, 4096, 1024, 4, DeviceKind::kHost});
 }
 
 void AddBlocks(SampleList* list) {
   const std::vector<BlockHash> hashes = {HashOf(0xa1), HashOf(0xa2)};
   const std::vector<BlockHash> partial_blocks = {HashOf(0xb1)};
-  list->Add("acquire", 4, Acquire{PoolId{1}, 1, LoadOrder::kBlocks, hashes, partial_blocks});
-  list->Add("acquire_nothing", 4, Acquire{PoolId{1}, 0, LoadOrder::kBlocks, {}, {}});
-  list->Add("acquire_in_layers", 4, Acquire{PoolId{1}, 0, LoadOrder::kLayers, hashes, {}});
-  AcquireReply reply;
+  list->Add("acquire", 4, Acquire{LoadOrder::kBlocks, {{PoolId{1}, 1, hashes, partial_blocks}}});
+  list->Add("acquire_nothing", 4, Acquire{LoadOrder::kBlocks, {{PoolId{1}, 0, {}, {}}}});
+  list->Add("acquire_in_layers", 4, Acquire{LoadOrder::kLayers, {{PoolId{1}, 0, hashes, {}}}});
+  list->Add("acquire_groups", 4,
+            Acquire{LoadOrder::kBlocks,
+                    {{PoolId{1}, 1, hashes, {}}, {PoolId{2}, 0, std::span(hashes).first(1), {}}}});
+  AcquireReply::Part reply;
   reply.load = LoadId{7};
   reply.counter = LoadCounter{.offset = 64, .base = 9, .steps = 2};
   reply.miss = MissReason::kUnknown;
   reply.partial_block = 0;
   reply.hits = {{{BlockIndex{2}, 3}, Tier::kPool, 16}, {{BlockIndex{0}, 1}, Tier::kDisk, 5}};
   reply.new_blocks = {{BlockIndex{1}, 4}};
-  list->Add("acquire_reply", 4, reply);
+  list->Add("acquire_reply", 4, AcquireReply{{reply}});
+  AcquireReply::Part of_window;
+  of_window.first_hit = 1;
+  of_window.hits = {{{BlockIndex{4}, 2}, Tier::kHost, 16}};
+  list->Add("acquire_reply_groups", 4, AcquireReply{{reply, of_window}});
   list->Add("acquire_reply_nothing", 4, AcquireReply{});
   list->Add("load_progress", 0, LoadProgress{{LoadId{7}, 2, true, MissReason::kNone}});
 
@@ -96,8 +103,8 @@ void AddLookups(SampleList* list) {
   const std::vector<BlockHash> hashes = {HashOf(0xa1), HashOf(0xa2)};
   list->Add("prefetch", 7, Prefetch{PoolId{1}, hashes});
   list->Add("prefetch_reply", 7, PrefetchReply{2});
-  list->Add("lookup", 8, Lookup{PoolId{1}, hashes});
-  list->Add("lookup_reply", 8, LookupReply{{kPresentInPool | kPersistedOnDisk, 0}});
+  list->Add("lookup", 8, Lookup{false, true, {{PoolId{1}, hashes}}});
+  list->Add("lookup_reply", 8, LookupReply{{16}, {{{kPresentInPool | kPersistedOnDisk, 0}}}});
   list->Add("pin", 9, Pin{PoolId{1}, 60000, hashes});
   list->Add("pin_reply", 9, PinReply{1});
 }
@@ -145,10 +152,10 @@ ModelRecord SampleModelRecord() {
   ModelRecord record;
   record.name = "tiny";
   record.revision = "r1";
-  record.layers = 2;
-  record.kv_heads = 1;
-  record.k_head_dim = 8;
-  record.v_head_dim = 8;
+  record.groups[0].layers = 2;
+  record.groups[0].kv_heads = 1;
+  record.groups[0].k_head_dim = 8;
+  record.groups[0].v_head_dim = 8;
   record.extra = {{"rope_theta", "10000"}};
   return record;
 }

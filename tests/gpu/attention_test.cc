@@ -57,10 +57,10 @@ class GpuAttentionTest : public GpuDaemonFixture {
     kvt_model_record record;
     kvt_model_record_init(&record);
     record.name = "attended";
-    record.layers = kLayers;
-    record.kv_heads = kKvHeads;
-    record.k_head_dim = record.v_head_dim = kDim;
-    record.dtype = dtype;
+    record.groups[0].layers = kLayers;
+    record.groups[0].kv_heads = kKvHeads;
+    record.groups[0].k_head_dim = record.groups[0].v_head_dim = kDim;
+    record.groups[0].dtype = dtype;
     const auto model = connection_->RegisterModel(record);
     ASSERT_TRUE(model);
     auto pool = connection_->Attach(model->model, 0, device);

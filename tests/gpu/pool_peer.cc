@@ -61,9 +61,9 @@ int RunSession(const char* socket) {
   kvt_model_record record;
   kvt_model_record_init(&record);
   record.name = "written endlessly";
-  record.layers = 1;
-  record.kv_heads = 8;
-  record.k_head_dim = record.v_head_dim = 128;
+  record.groups[0].layers = 1;
+  record.groups[0].kv_heads = 8;
+  record.groups[0].k_head_dim = record.groups[0].v_head_dim = 128;
   const auto model = connection->RegisterModel(record);
   if (!model) return 5;
   auto pool = connection->Attach(model->model);

@@ -17,12 +17,13 @@ from harness.paths import SOURCE
 
 class DocumentationTest(DaemonTestCase):
     # Llama's blocks are 2 MiB.
-    more_settings = ("pool.bytes=32MiB", "host.bytes=64MiB", "cache.slab_bytes=16MiB")
+    more_settings = ("pool.bytes=96MiB", "host.bytes=64MiB", "cache.slab_bytes=16MiB")
 
     def setUp(self):
         super().setUp()
         text = (SOURCE / "docs" / "PYTHON.md").read_text()
-        self.example, self.compute, _ = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+        blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+        self.example, self.compute, self.groups, _ = blocks
 
     def test_the_ten_lines_compute_once_what_a_second_run_finds(self):
         computed = []
@@ -52,6 +53,12 @@ class DocumentationTest(DaemonTestCase):
         with mock.patch.object(kvtier.Connection, "attach", attach_and_die):
             exec(self.example, names)
         self.assertEqual(computed, [(0, 50)])
+
+    def test_the_groups_lines_acquire_of_both_groups(self):
+        hashes = [bytes([i]) * 32 for i in range(4)]
+        names = {"kvtier": kvtier, "connection": self.connect(), "commit": "", "hashes": hashes}
+        exec(self.groups, names)
+        self.assertEqual([len(one.new_blocks) for one in names["results"]], [4, 4])
 
     def test_compute_kv_writes_the_slots_it_is_given(self):
         names = {}

@@ -25,8 +25,8 @@ constexpr uint64_t kHugePageBytes = 2 * kMiB;
 // The largest slice, equal to the largest buffer that io_uring registers in one piece.
 constexpr uint64_t kMaxSliceBytes = 1 * kGiB;
 
-// Between two calls of the pinner, for whoever waits for the driver's locks, which are not given in
-// turn.
+// Between two calls of the pinner, so that other threads get the driver's locks, which
+// are not given in turn.
 constexpr auto kPauseBetweenPieces = std::chrono::microseconds(100);
 
 using SteadyClock = std::chrono::steady_clock;

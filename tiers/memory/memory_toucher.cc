@@ -13,7 +13,7 @@
 namespace kvtier {
 namespace {
 
-// A thread looks up from touching this often: a stop is quick, and whoever wants to map memory,
+// A thread looks up from touching this often: a stop is quick, and a thread that maps memory,
 // which the kernel allows only between two steps, waits for milliseconds.
 constexpr uint64_t kStepBytes = 8 * kMiB;
 
@@ -21,7 +21,7 @@ constexpr uint64_t kStepBytes = 8 * kMiB;
 int Touch(std::span<std::byte> memory) {
   if (::madvise(memory.data(), memory.size(), MADV_POPULATE_WRITE) == 0) return 0;
   if (errno != EINVAL) return errno;
-  // Before Linux 5.14. Nobody else uses the memory yet.
+  // Before Linux 5.14. No other thread uses the memory yet.
   const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
   for (size_t i = 0; i < memory.size(); i += page) {
     const_cast<volatile std::byte*>(memory.data())[i] = std::byte{0};

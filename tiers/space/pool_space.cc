@@ -32,7 +32,7 @@ uint64_t PoolSpace::capacity_bytes() const {
 }
 
 Result<CachePool*> PoolSpace::Attach(NamespaceId namespace_id, DeviceIndex device,
-                                     uint64_t pool_bytes) {
+                                     uint64_t pool_bytes, uint32_t shares) {
   Namespace& name_space = state_.namespaces[namespace_id.value];
   CachePool*& pool = name_space.pools[device.value];
   if (pool != nullptr) return pool;
@@ -40,7 +40,7 @@ Result<CachePool*> PoolSpace::Attach(NamespaceId namespace_id, DeviceIndex devic
   const uint64_t left = std::min(capacity_bytes(device) - used_bytes(device),
                                  state_.tenants.PoolBytesLeft(name_space.tenant, capacity_bytes()));
   const uint64_t block_bytes = name_space.identity.block_bytes;
-  const uint64_t wanted = pool_bytes == 0 ? left : pool_bytes;
+  const uint64_t wanted = pool_bytes == 0 ? left / shares : pool_bytes;
   const uint64_t blocks = std::min<uint64_t>(wanted / block_bytes, PoolPlace::kMaxBlocks);
   const auto exhausted = [&](uint64_t bytes) {
     return MakeError(

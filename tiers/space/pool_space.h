@@ -14,9 +14,9 @@ class PoolSpace {
  public:
   PoolSpace(CacheState* state, CopyDown* to_host) : state_(*state), to_host_(*to_host) {}
 
-  // The pool of the space on a device, created on first use. See Cache::AttachPool.
+  // The pool of the namespace on a device, created on first use. See Cache::AttachPool.
   [[nodiscard]] Result<CachePool*> Attach(NamespaceId namespace_id, DeviceIndex device,
-                                          uint64_t pool_bytes);
+                                          uint64_t pool_bytes, uint32_t shares);
 
   // Blocks that are free or could become free by eviction.
   [[nodiscard]] static uint64_t Obtainable(const CachePool& pool) {

@@ -60,10 +60,14 @@ std::vector<EntryIndex> PinTable::TakeEnded(int64_t now_ms, size_t most) {
 
 uint32_t CacheState::NowDs() const { return static_cast<uint32_t>(env.clock->MonotonicMs() / 100); }
 
+std::optional<NamespaceId> CacheState::FindNamespace(const NamespaceIdentity& identity) const {
+  const auto found = std::ranges::find(namespaces, identity, &Namespace::identity);
+  if (found == namespaces.end()) return std::nullopt;
+  return NamespaceId(static_cast<uint32_t>(found - namespaces.begin()));
+}
+
 Result<NamespaceId> CacheState::InternNamespace(const NamespaceIdentity& identity) {
-  for (uint32_t i = 0; i < namespaces.size(); ++i) {
-    if (namespaces[i].identity == identity) return NamespaceId(i);
-  }
+  if (const auto known = FindNamespace(identity)) return *known;
   Namespace name_space = MakeNamespace(identity);
   if (name_space.slot_bytes + kSlabHeaderBytes > options.slab_bytes) {
     return MakeError(ErrorCode::kInvalidArgument, "block_too_large",

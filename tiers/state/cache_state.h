@@ -142,6 +142,7 @@ class CacheState {
   [[nodiscard]] int64_t NowMs() const { return env.clock->MonotonicMs(); }
   [[nodiscard]] BlockEntry& operator[](EntryIndex entry) { return directory[entry]; }
 
+  [[nodiscard]] std::optional<NamespaceId> FindNamespace(const NamespaceIdentity& identity) const;
   // Finds or adds. REQUIRES: identity.block_bytes > 0.
   [[nodiscard]] Result<NamespaceId> InternNamespace(const NamespaceIdentity& identity);
   [[nodiscard]] Namespace& NamespaceOf(const BlockEntry& entry) {

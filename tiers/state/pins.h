@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a movement of a block holds while it runs, as move-only values: a pin keeps the bytes where
-// they are, and a count of bytes keeps the movement within its bound. Whoever has the value has the
-// right; it is given back when the value is destroyed, whichever way that comes about.
+// they are, and a count of bytes keeps the movement within its bound. What is held is given
+// back when the value is destroyed, whichever way that comes about.
 //
 // They must be destroyed before the state that they were taken from. Callbacks that others keep
 // (devices, files, executors) may live longer: they point to a value that its owner keeps.

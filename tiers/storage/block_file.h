@@ -58,7 +58,7 @@ struct IoEngineOptions {
   int threads = 8;
   // If not -1, this open file stays open, and with it a flock(2) on it, until the engine's last I/O
   // has ended, even if the process is killed: the kernel finishes a dead process's requests on its
-  // own time, and until then nobody else must write to the files. Borrowed.
+  // own time, and until then no other process may write to the files. Borrowed.
   int held_fd = -1;
   // Runs the checks of reads. Borrowed; outlives the files. Null: the engine's own threads do.
   Executor* executor = nullptr;

@@ -116,7 +116,7 @@ Result<DiskDirectory> OpenDiskDirectory(const std::filesystem::path& path) {
   directory.fd = UniqueFd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   struct stat status {};
   if (!directory.fd.valid()) {
-    // Closed to us, it is most likely somebody else's: that says more.
+    // Closed to us, it most likely belongs to another user, which is the better error.
     const int open_errno = errno;
     if (open_errno == EACCES && ::stat(path.c_str(), &status) == 0) {
       KVT_RETURN_IF_ERROR(CheckOwner(status, path));

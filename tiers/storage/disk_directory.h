@@ -40,7 +40,7 @@ struct DiskDirectory {
 
 // Creates the directory (not its parents) if need be, makes it private to this user and locks it;
 // waits a moment for a process that is just ending. Errors: kPermissionDenied "directory_owner" if
-// it is somebody else's; kAlreadyExists "directory_locked" naming the process that has it; kIoError
+// another user owns it; kAlreadyExists "directory_locked" naming the process that has it; kIoError
 // by errno name.
 [[nodiscard]] Result<DiskDirectory> OpenDiskDirectory(const std::filesystem::path& path);
 

@@ -31,7 +31,7 @@ void Acquirer::Acquire(AcquireRequest request, Done done) {
   if (line.empty()) {
     if (Serve(&operation, false) == Outcome::kAnswered) return;
   } else {
-    // Nobody overtakes those who wait, unless he needs nothing that they wait for.
+    // A request that needs no free block may bypass the queue; no other may.
     operation.found = finder_.Find(*pool, operation.request);
     const bool needs_room = operation.blocks_left() > 0;
     if (!needs_room && Serve(&operation, false) == Outcome::kAnswered) return;
@@ -191,6 +191,7 @@ void Acquirer::CountAsked(const Operation& operation) {
                             {state_.ToWallS(state_.NowS()), reply.miss});
   }
   stats.CountMisses(reply.miss, asked - reply.hits.size(), request.block_tokens);
+  stats.CountMisses(MissReason::kUnknown, request.missed_blocks, request.block_tokens);
   state_.infinite_cache.Ask(namespace_id, request.hashes);
   if (reply.partial_block)
     state_.infinite_cache.Ask(namespace_id,

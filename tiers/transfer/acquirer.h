@@ -85,7 +85,8 @@ class Acquirer {
   // What sinks meanwhile must not push out the hits that are not taken yet.
   void KeepBelow(const CachePool& pool, const Operation& operation);
   void StartWaiting(Operation* operation);
-  // Devices hurry while somebody waits for room in one of their pools.
+  // Tells each device whether an acquire waits for space in one of its pools, so that it copies
+  // down faster.
   void TellDevices();
   void Finish(CachePool* pool, Operation* operation);
   void Refuse(CachePool* pool, Operation* operation, Error error);

@@ -99,7 +99,8 @@ class BlockTaker {
   // has the reply, its load is to be closed. REQUIRES:
   // Complete.
   void HandOver(CachePool* pool, AcquireOperation* operation);
-  // Gives back what was held and taken. Loads that nobody else waits for end by themselves.
+  // Gives back what was held and taken. Loads that no other acquire waits for end by
+  // themselves.
   void Undo(CachePool* pool, AcquireOperation* operation);
 
   // A free block becomes the entry's. REQUIRES: there is one; the pool has none of the entry.

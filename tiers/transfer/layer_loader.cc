@@ -89,7 +89,7 @@ std::vector<LayerLoader::Piece> LayerLoader::Fill(Group* group, CopyBatch* batch
     if (++group->member < group->members.size()) continue;
     group->member = 0;
     ++group->layer;
-    // The first layer is what somebody waits for: it goes alone, the others as they fit.
+    // The client waits for the first layer: it goes alone, the others as they fit.
     if (group->layer == 1) break;
   }
   return pieces;

@@ -29,7 +29,7 @@ class LayerLoader {
   // Queues the blocks of one load, whose host slots stay pinned until the callback. REQUIRES: not
   // empty; a block is so many equal layers.
   void Add(LoadId load, CachePool* pool, std::vector<PinnedEntry> blocks, uint32_t layers);
-  // Starts one copy request of whoever has come first; false if there is nothing to start.
+  // Starts one copy request of the load that came first; false if there is nothing to start.
   bool StartOne();
 
   // Blocks of which something has not been started.

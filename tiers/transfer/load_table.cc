@@ -81,6 +81,7 @@ LoadId LoadTable::Open(Start start) {
   const LoadId id(next_id_++);
   Load& load = loads_[id];
   load.session = start.session;
+  of_session_[start.session].insert(id);
   load.pool = start.pool;
   load.counter = std::move(start.counter);
   load.layers = start.layers;
@@ -119,7 +120,16 @@ void LoadTable::Discard(LoadId id) {
   const auto found = loads_.find(id);
   KVT_CHECK(found != loads_.end() && found->second.open);
   if (found->second.counter) found->second.counter->End();
-  loads_.erase(found);
+  Forget(found);
+}
+
+void LoadTable::Forget(Loads::iterator load) {
+  const auto siblings = of_session_.find(load->second.session);
+  if (siblings != of_session_.end()) {
+    siblings->second.erase(load->first);
+    if (siblings->second.empty()) of_session_.erase(siblings);
+  }
+  loads_.erase(load);
 }
 
 std::vector<CountedStep> LoadTable::BlocksQueued(const CachePool& pool,
@@ -200,13 +210,28 @@ void LoadTable::BlockFailed(const CachePool& pool, EntryIndex entry, MissReason 
   });
 }
 
-void LoadTable::CloseSession(SessionId session) {
-  std::erase_if(loads_, [&](const auto& load) {
-    if (load.second.session != session) return false;
-    if (load.second.counter) load.second.counter->End();
-    Count(load.second, MissReason::kCancelled);
-    return true;
-  });
+bool LoadTable::CloseSession(SessionId session) {
+  if (auto loads = of_session_.extract(session)) closing_.push_back(std::move(loads.mapped()));
+  return CloseSome();
+}
+
+bool LoadTable::CloseSome() {
+  size_t looked_at = 0;
+  while (!closing_.empty() && looked_at < kClosedPerCall) {
+    std::unordered_set<LoadId>& ids = closing_.front();
+    const LoadId id = *ids.begin();
+    ids.erase(ids.begin());
+    if (ids.empty()) closing_.pop_front();
+    ++looked_at;
+    const auto found = loads_.find(id);
+    if (found == loads_.end()) continue;
+    const Load& load = found->second;
+    looked_at += load.hits.size();
+    if (load.counter) load.counter->End();
+    Count(load, MissReason::kCancelled);
+    Forget(found);
+  }
+  return !closing_.empty();
 }
 
 void LoadTable::Count(const Load& load, MissReason reason) {
@@ -243,7 +268,7 @@ void LoadTable::Advance(LoadId id, bool changed) {
   const LoadProgress progress{id, load.ready, finished, load.miss};
   if (finished) {
     Count(load, load.miss);
-    loads_.erase(id);
+    Forget(loads_.find(id));
   }
   report_(session, progress);
 }

@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <span>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "gpu/counter_page.h"
@@ -38,7 +40,7 @@ class LoadWaiters {
   void ForEach(uint64_t block, Visit visit) const {
     for (uint32_t row = FirstOf(block); row != kNone; row = At(row).next) visit(At(row).waiter);
   }
-  // The same, and nobody waits for it any more; `visit` may do anything.
+  // The same, and no load waits for it any more; `visit` may do anything.
   template <typename Visit>
   void Take(uint64_t block, Visit visit) {
     for (uint32_t row = Extract(block); row != kNone;) {
@@ -100,7 +102,7 @@ class LoadTable {
   void Add(LoadId load, std::span<const Added> hits);
   // All hits have been added, and the client knows of the load.
   void Close(LoadId load);
-  // Forgets an open load of which nobody was told.
+  // Forgets an open load of which no client has heard.
   void Discard(LoadId load);
 
   // The blocks are about to be copied by one demand request behind all earlier ones: what it is to
@@ -116,8 +118,12 @@ class LoadTable {
   [[nodiscard]] std::vector<CountedStep> LayersQueued(LoadId load, uint32_t layers);
   void LayersArrived(LoadId load, uint32_t layers);
 
-  // Forgets the session's loads; blocks on their way still arrive for whoever else waits.
-  void CloseSession(SessionId session);
+  // Forgets the session's loads; blocks in flight still arrive for the others that wait for them.
+  // Only so many hits are looked at in one call: true if CloseSome has to go on.
+  [[nodiscard]] bool CloseSession(SessionId session);
+  [[nodiscard]] bool CloseSome();
+  // What one call looks at: hits, and one for each load.
+  static constexpr size_t kClosedPerCall = 8192;
 
   [[nodiscard]] size_t size() const { return loads_.size(); }
 
@@ -152,10 +158,16 @@ class LoadTable {
   // Counts what has arrived and has not been handed to the device.
   static void CountArrived(Load& load);
   void Count(const Load& load, MissReason reason);
+  // The load is no more; its session may be closed already.
+  void Forget(Loads::iterator load);
 
   CacheStats& stats_;
   Report report_;
   Loads loads_;
+  // Of sessions that are open, so that closing one need not look at the loads of all.
+  std::unordered_map<SessionId, std::unordered_set<LoadId>> of_session_;
+  // Of closed sessions, to be forgotten; some may have ended by themselves.
+  std::deque<std::unordered_set<LoadId>> closing_;
   LoadWaiters waiters_;
   uint64_t next_id_ = 1;
 };

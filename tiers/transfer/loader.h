@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Back up to a pool: disk -> host (read, checked) -> pool, in the order asked for. What only
-// another device's pool holds comes the same way: that pool -> host -> pool. What is prefetched
-// goes when nobody waits for anything, and takes up half of what may be under way at most.
+// Brings blocks up to a pool: disk -> host (read and verified) -> pool, in the order asked for.
+// What only another device's pool holds comes the same way: that pool -> host -> pool. What is
+// prefetched goes while no client waits for a block, and is at most half of what may be in flight.
+//
+// The bytes of a read are checked before the loop hears of it (BlockFile::ReadAndCheck), and many
+// reads end in one event, at whose end the copies of all of them begin: a batch of blocks from disk
+// takes one event to be verified and one to arrive.
 #pragma once
 
 #include <cstdint>
@@ -129,9 +133,9 @@ class Loader {
   void LeaveHost(std::span<const EntryIndex> entries);
 
   [[nodiscard]] PoolBlock& BlockOf(const Arrival& arrival) const;
-  // It was prefetched, and nobody has asked for it since.
+  // It was prefetched, and no client has asked for it since.
   [[nodiscard]] bool CanWait(const Arrival& arrival) const;
-  // Nobody waits for the block any more.
+  // No client waits for the block any more.
   [[nodiscard]] bool Abandoned(const Arrival& arrival) const;
   void Fail(const Arrival& arrival, MissReason reason);
   void StartLoading(const Arrival& arrival);

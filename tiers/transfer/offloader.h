@@ -25,7 +25,7 @@ class Offloader final : public CopyDown {
         urgent_(state->tenants.rows()),
         copies_(state, CopyDirection::kPoolToHost) {}
 
-  // Asks for a copy of a pool's block in host; freshens the one there is.
+  // Asks for a copy of a pool's block in host; touches the one there is.
   void Want(EntryIndex entry) override;
   // The same before everything else, because another pool's load waits for it
   // (BlockEntry::loading). False if there is nothing to copy from, or if the copy is in host

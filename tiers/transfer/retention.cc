@@ -104,7 +104,7 @@ bool Retention::DropIfUnused(EntryIndex index) {
   const BlockEntry& entry = state_[index];
   if (entry.busy()) return false;
   if (Referenced(entry)) {
-    // Held by somebody: in use, however long ago it was asked for.
+    // A session holds it: it is in use, however long ago it was asked for.
     state_.Touch(index);
     return false;
   }

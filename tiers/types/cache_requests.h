@@ -25,6 +25,9 @@ struct AcquireRequest {
   std::vector<BlockHash> hashes;
   // Hashes of partial blocks that would do after all of `hashes`, the longest first.
   std::vector<BlockHash> partial_blocks;
+  // Blocks behind `hashes` that would have been asked for, had the caller not known that the prefix
+  // ends before them: counted as misses.
+  uint32_t missed_blocks = 0;
   // Private blocks to allocate: all of them or the call fails.
   uint32_t new_blocks = 0;
   // Tokens of a full block, for the count of tokens that are missed.
@@ -76,6 +79,7 @@ struct CommitReply {
 
 struct PoolInfo {
   PoolId id;
+  NamespaceId namespace_id;
   uint64_t generation = 0;  // differs between any two pools ever created on this host
   uint64_t bytes = 0;
   uint64_t block_bytes = 0;

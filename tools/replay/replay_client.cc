@@ -57,11 +57,11 @@ Result<kvt_model_record> ModelOfBlockBytes(uint64_t block_bytes, uint32_t block_
   kvt_model_record record;
   kvt_model_record_init(&record);
   record.name = "kvtier-replay";
-  record.layers = layers;
-  record.kv_heads = static_cast<uint32_t>(heads);
-  record.k_head_dim = static_cast<uint32_t>(head_size);
-  record.v_head_dim = static_cast<uint32_t>(head_size);
-  record.block_tokens = block_tokens;
+  record.groups[0].layers = layers;
+  record.groups[0].kv_heads = static_cast<uint32_t>(heads);
+  record.groups[0].k_head_dim = static_cast<uint32_t>(head_size);
+  record.groups[0].v_head_dim = static_cast<uint32_t>(head_size);
+  record.groups[0].block_tokens = block_tokens;
   return record;
 }
 

@@ -215,7 +215,35 @@ typedef struct kvt_key_value {
   const char* value;
 } kvt_key_value;
 
-/* A KV geometry with its identity: blocks of models that differ in any field never meet. */
+/* Which blocks of its group a prefix needs. */
+typedef uint8_t kvt_hit_rule;
+enum {
+  KVT_HIT_ALL = 1,      /* every block: full attention, indexers */
+  KVT_HIT_TRAILING = 2, /* those with any of the last `window_tokens` tokens: sliding windows */
+  KVT_HIT_STATE = 3     /* the one that ends where the prefix ends: Mamba, linear attention */
+};
+
+/* A group of a model's layers, whose blocks have a geometry and a pool of their own. A group of
+ * states has only layers, block_tokens (how far apart states can be kept) and state_bytes. */
+typedef struct kvt_kv_group {
+  uint32_t layers;
+  uint32_t kv_heads; /* stored by this tensor-parallel rank */
+  uint32_t k_head_dim;
+  uint32_t v_head_dim;  /* 0: one tensor, no values beside the keys, as in a latent (MLA) cache */
+  uint32_t scale_bytes; /* of quantization scales stored inline, per token and KV head */
+  uint32_t block_tokens;
+  uint32_t window_tokens; /* KVT_HIT_TRAILING: how many tokens before its end a prefix needs */
+  kvt_hit_rule hit_rule;
+  kvt_model_dtype dtype;
+  kvt_layout_kind layout;
+  uint8_t replicated;   /* 1: every tensor-parallel rank holds the same bytes; stored once */
+  uint64_t state_bytes; /* KVT_HIT_STATE: of one layer */
+  uint64_t reserved[2];
+} kvt_kv_group;
+
+enum { KVT_MAX_GROUPS = 16 };
+
+/* KV geometries with their identity: blocks of models that differ in any field never meet. */
 typedef struct kvt_model_record {
   size_t size;
   const char* name;     /* required */
@@ -223,24 +251,20 @@ typedef struct kvt_model_record {
   /* How its blocks are hashed, NAME/VERSION: one of KVT_HASH_*, by which sequences hash then, or
    * any other for hashes of the caller's own. NULL: KVT_HASH_VLLM_2. */
   const char* hash_recipe;
-  uint32_t layers;
-  uint32_t kv_heads; /* stored by this tensor-parallel rank */
-  uint32_t k_head_dim;
-  uint32_t v_head_dim; /* 0: one tensor, no values beside the keys, as in a latent (MLA) cache */
-  uint32_t block_tokens;
   uint32_t tensor_parallel_rank;
   uint32_t tensor_parallel_size;
-  kvt_model_dtype dtype;
-  kvt_layout_kind layout;
-  uint8_t reserved[6];
+  kvt_kv_group groups[KVT_MAX_GROUPS];
+  size_t group_count; /* of them in use; most models have 1 */
   const kvt_key_value*
       extra; /* whatever else changes the bytes (rope, quantization); unique keys */
   size_t extra_count;
 } kvt_model_record;
-/* Sets `size`, block_tokens 16, tensor_parallel_size 1, bfloat16, block-first; the rest 0. */
+/* Sets `size`, tensor_parallel_size 1, group_count 1, and each group to hit rule KVT_HIT_ALL,
+ * block_tokens 16, bfloat16, block-first; the rest 0. */
 KVT_API void kvt_model_record_init(kvt_model_record* record);
 
-/* Byte strides of a model's pool. */
+/* Byte strides in the pool of a group. Inline scales follow a layer's values as
+ * [token][head][scale]. Of states only the strides of blocks and layers are not 0. */
 typedef struct kvt_layout {
   size_t size;
   uint64_t element_bytes;
@@ -253,12 +277,13 @@ typedef struct kvt_layout {
   uint64_t v_head_stride;
 } kvt_layout;
 /* Pure; any thread. Errors: KVT_INVALID_ARGUMENT naming the field. */
-KVT_API kvt_status kvt_layout_of(const kvt_model_record* record, kvt_layout* layout);
+KVT_API kvt_status kvt_layout_of(const kvt_model_record* record, uint32_t group,
+                                 kvt_layout* layout);
 
 typedef struct kvt_model_info {
   size_t size;
   uint32_t model;       /* names the model on this connection, also after reconnecting */
-  uint64_t block_bytes; /* one block's KV */
+  uint64_t block_bytes; /* of one block of group 0 */
   kvt_hash fingerprint; /* SHA-256 of the canonical record */
 } kvt_model_info;
 
@@ -289,15 +314,16 @@ KVT_API kvt_status kvt_get_devices(kvt_connection* connection, kvt_device* devic
  * connection finds the same GPU, also if a restarted daemon lists it elsewhere. */
 #define KVT_ANY_DEVICE UINT32_MAX
 
-/* Attaches to the pool of (device, this user's tenant, model) and maps it for reading and writing.
- * Pools of one model on several devices share what is cached below them.
- * It is created on first use with `pool_bytes`, 0 leaving the size to the daemon. Two attaches to
- * one model give two mappings of one pool. Free with kvt_pool_close. Errors:
+/* Attaches to the pool of (device, this user's tenant, model, group) and maps it for reading and
+ * writing. Pools of one model on several devices share what is cached below them. `group` is a
+ * position in the record's groups. The pool is created on first use with `pool_bytes`; 0 leaves the
+ * size to the daemon, which shares what is left among the groups that have no pool yet. Two
+ * attaches to one model give two mappings of one pool. Free with kvt_pool_close. Errors:
  * KVT_RESOURCE_EXHAUSTED, KVT_INVALID_ARGUMENT, KVT_NOT_FOUND (model; "unknown_device",
  * "device_not_served": the daemon has no pools on this GPU; "device_ambiguous": it has several, and
  * none is current here). */
-KVT_API kvt_status kvt_attach(kvt_connection* connection, uint32_t model, uint32_t device,
-                              uint64_t pool_bytes, kvt_pool** pool);
+KVT_API kvt_status kvt_attach(kvt_connection* connection, uint32_t model, uint32_t group,
+                              uint32_t device, uint64_t pool_bytes, kvt_pool** pool);
 /* Unmaps the pool, old mappings included. What was acquired from it must have been released. */
 KVT_API void kvt_pool_close(kvt_pool* pool);
 
@@ -312,6 +338,7 @@ typedef struct kvt_pool_info {
   uint64_t attachment; /* of this process to it: changes at every reconnection */
   int32_t fd;          /* of the pool's memory, to import it on a device; owned by `pool` */
   uint32_t model;
+  uint32_t group;
   kvt_device_kind device_kind;
 } kvt_pool_info;
 
@@ -393,6 +420,8 @@ typedef struct kvt_acquire_reply {
   uint32_t partial_block;    /* which of `partial_blocks` hit (it is the last of `hits`), or
                                 KVT_NO_PARTIAL_BLOCK */
   kvt_load load;             /* for kvt_wait; id 0: all hits are usable now */
+  uint32_t first_hit;        /* which of `hashes` is the first of `hits`: not 0 only where a prefix
+                                needs the last blocks alone */
   kvt_miss miss;             /* why the block after `hits` was not served, or KVT_MISS_NONE */
 } kvt_acquire_reply;
 
@@ -563,6 +592,7 @@ KVT_API kvt_status kvt_admin(const char* admin_socket_path, const char* request_
 #endif
 
 #include "kvtier_attention.h"
+#include "kvtier_groups.h"
 #include "kvtier_sequence.h"
 
 #endif /* KVTIER_CLIENT_KVTIER_H_ */

@@ -75,6 +75,7 @@ struct Acquired {
   std::vector<kvt_acquired_block> sources;        // where each hit was found, and its tokens
   BlockSpan new_blocks;                           // private blocks
   uint32_t partial_block = KVT_NO_PARTIAL_BLOCK;  // which of the partial_blocks hit
+  uint32_t first_hit = 0;                         // which of the hashes `hits` begin with
   kvt_load load{};                                // id 0: all hits are usable
   kvt_miss miss = KVT_MISS_NONE;
 };
@@ -156,7 +157,20 @@ class Workspace {
   std::unique_ptr<kvt_workspace, Handle> workspace_;
 };
 
-// One model's mapped blocks. The connection must outlive it.
+class Pool;
+
+// What is asked for in the pool of one group of a model.
+struct GroupRequest {
+  const Pool* pool = nullptr;
+  std::span<const kvt_hash> hashes;
+  uint32_t new_blocks = 0;
+  std::span<const kvt_hash> partial_blocks = {};
+};
+// See kvt_acquire_groups; one Acquired for each request. The pools must outlive them.
+inline Result<std::vector<Acquired>> AcquireGroups(const std::vector<GroupRequest>& requests,
+                                                   kvt_load_order order = KVT_LOAD_BLOCKS);
+
+// The mapped blocks of one group of a model. The connection must outlive it.
 class Pool {
  public:
   explicit Pool(kvt_pool* pool) : pool_(pool), block_bytes_(Info().block_bytes) {}
@@ -195,25 +209,10 @@ class Pool {
   Result<Acquired> Acquire(std::span<const kvt_hash> hashes,
                            std::span<const kvt_hash> partial_blocks = {}, uint32_t new_blocks = 0,
                            kvt_load_order order = KVT_LOAD_BLOCKS) {
-    std::vector<kvt_acquired_block> hits(hashes.size() + (partial_blocks.empty() ? 0 : 1));
-    std::vector<kvt_block> allocated(new_blocks);
-    kvt_acquire_request request{};
-    request.size = sizeof(request);
-    request.hashes = hashes.data();
-    request.hash_count = hashes.size();
-    request.partial_blocks = partial_blocks.data();
-    request.partial_count = partial_blocks.size();
-    request.new_blocks = new_blocks;
-    request.load_order = order;
-    kvt_acquire_reply reply{};
-    reply.size = sizeof(reply);
-    reply.hits = hits.data();
-    reply.hits_capacity = hits.size();
-    reply.new_blocks = allocated.data();
-    reply.new_block_capacity = allocated.size();
-    if (kvt_acquire(get(), &request, &reply)) return Error::Last();
-    hits.resize(reply.hit_count);
-    return ToAcquired(std::move(hits), std::move(allocated), reply);
+    const GroupRequest request{this, hashes, new_blocks, partial_blocks};
+    Result<std::vector<Acquired>> acquired = AcquireGroups({request}, order);
+    if (!acquired) return acquired.error();
+    return std::move(acquired->front());
   }
   // Waits until the first `up_to` hits are usable or the load is over. Hits that could not be
   // loaded are then taken out of `acquired` and released.
@@ -289,21 +288,6 @@ class Pool {
   }
 
  private:
-  Acquired ToAcquired(std::vector<kvt_acquired_block> hits, std::vector<kvt_block> allocated,
-                      const kvt_acquire_reply& reply) const {
-    Acquired acquired;
-    std::vector<kvt_block> blocks;
-    blocks.reserve(hits.size());
-    for (const kvt_acquired_block& hit : hits) blocks.push_back(hit.block);
-    acquired.hits = BlockSpan(get(), std::move(blocks));
-    acquired.sources = std::move(hits);
-    acquired.new_blocks = BlockSpan(get(), std::move(allocated));
-    acquired.partial_block = reply.partial_block;
-    acquired.load = reply.load;
-    acquired.miss = reply.miss;
-    return acquired;
-  }
-
   std::unique_ptr<kvt_pool, Handle> pool_;
   // The model's, and so the same through all reconnections.
   uint64_t block_bytes_ = 0;
@@ -348,9 +332,10 @@ class Connection {
     return devices;
   }
   // `device`: a position in Devices(), or KVT_ANY_DEVICE.
-  Result<Pool> Attach(uint32_t model, uint64_t pool_bytes = 0, uint32_t device = 0) {
+  Result<Pool> Attach(uint32_t model, uint64_t pool_bytes = 0, uint32_t device = 0,
+                      uint32_t group = 0) {
     kvt_pool* pool = nullptr;
-    if (kvt_attach(get(), model, device, pool_bytes, &pool)) return Error::Last();
+    if (kvt_attach(get(), model, group, device, pool_bytes, &pool)) return Error::Last();
     return Pool(pool);
   }
   // Waits until the daemon has done all that was sent before.
@@ -365,6 +350,69 @@ class Connection {
  private:
   std::unique_ptr<kvt_connection, Handle> connection_;
 };
+
+inline Result<std::vector<Acquired>> AcquireGroups(const std::vector<GroupRequest>& requests,
+                                                   kvt_load_order order) {
+  const size_t count = requests.size();
+  std::vector<kvt_pool*> pools;
+  std::vector<kvt_acquire_request> asked(count);
+  std::vector<kvt_acquire_reply> replies(count);
+  std::vector<std::vector<kvt_acquired_block>> hits(count);
+  std::vector<std::vector<kvt_block>> allocated(count);
+  for (size_t i = 0; i < count; ++i) {
+    const GroupRequest& request = requests[i];
+    pools.push_back(request.pool->get());
+    hits[i].resize(request.hashes.size() + (request.partial_blocks.empty() ? 0 : 1));
+    allocated[i].resize(request.new_blocks);
+    asked[i].size = sizeof(asked[i]);
+    asked[i].hashes = request.hashes.data();
+    asked[i].hash_count = request.hashes.size();
+    asked[i].partial_blocks = request.partial_blocks.data();
+    asked[i].partial_count = request.partial_blocks.size();
+    asked[i].new_blocks = request.new_blocks;
+    asked[i].load_order = order;
+    replies[i].size = sizeof(replies[i]);
+    replies[i].hits = hits[i].data();
+    replies[i].hits_capacity = hits[i].size();
+    replies[i].new_blocks = allocated[i].data();
+    replies[i].new_block_capacity = allocated[i].size();
+  }
+  if (kvt_acquire_groups(pools.data(), asked.data(), count, replies.data())) return Error::Last();
+  std::vector<Acquired> acquired(count);
+  for (size_t i = 0; i < count; ++i) {
+    hits[i].resize(replies[i].hit_count);
+    std::vector<kvt_block> blocks;
+    blocks.reserve(hits[i].size());
+    for (const kvt_acquired_block& hit : hits[i]) blocks.push_back(hit.block);
+    acquired[i].hits = BlockSpan(pools[i], std::move(blocks));
+    acquired[i].sources = std::move(hits[i]);
+    acquired[i].new_blocks = BlockSpan(pools[i], std::move(allocated[i]));
+    acquired[i].partial_block = replies[i].partial_block;
+    acquired[i].first_hit = replies[i].first_hit;
+    acquired[i].load = replies[i].load;
+    acquired[i].miss = replies[i].miss;
+  }
+  return acquired;
+}
+
+// See kvt_lookup_groups; of the requests only pools and hashes count. The prefixes' lengths in
+// tokens, the longest first.
+inline Result<std::vector<uint64_t>> LookUpGroups(const std::vector<GroupRequest>& requests,
+                                                  kvt_lookup_flags flags = 0) {
+  std::vector<kvt_lookup_group> groups;
+  size_t most = 1;
+  for (const GroupRequest& request : requests) {
+    groups.push_back({request.pool->get(), request.hashes.data(), request.hashes.size(), nullptr});
+    most = std::max(most, request.hashes.size());
+  }
+  std::vector<uint64_t> prefixes(most);
+  size_t count = 0;
+  if (kvt_lookup_groups(groups.data(), groups.size(), flags, prefixes.data(), most, &count)) {
+    return Error::Last();
+  }
+  prefixes.resize(count);
+  return prefixes;
+}
 
 // See kvt_hash_blocks.
 inline Result<std::vector<kvt_hash>> HashBlocks(std::span<const uint32_t> tokens,

@@ -47,9 +47,10 @@ from .errors import (
     UnsupportedError,
     WrongStateError,
 )
+from .groups import GroupRequest, PrefixLookup, acquire_groups, lookup_groups
 from .hashing import RECIPES, MultimodalItem, PromptIdentity, hash_blocks
 from .memory import PoolInfo, PoolMemory
-from .model import KvView, Layout, Model, ModelRecord
+from .model import KvGroup, KvView, Layout, Model, ModelRecord
 from .pool import Pool
 from .sequence import CopyFunction, Sequence, SequenceInfo
 from .types import (
@@ -61,6 +62,7 @@ from .types import (
     DeviceKind,
     DType,
     Hit,
+    HitRule,
     Load,
     LoadProgress,
     Miss,
@@ -92,12 +94,15 @@ __all__ = [
     "DType",
     "Device",
     "DeviceKind",
+    "GroupRequest",
     "Hashes",
     "Hit",
+    "HitRule",
     "Hits",
     "InternalError",
     "InvalidArgumentError",
     "IoError",
+    "KvGroup",
     "KvView",
     "KvtierError",
     "Layout",
@@ -115,6 +120,7 @@ __all__ = [
     "Pool",
     "PoolInfo",
     "PoolMemory",
+    "PrefixLookup",
     "Presence",
     "PromptIdentity",
     "RECIPES",
@@ -133,9 +139,11 @@ __all__ = [
     "Workspace",
     "WrongStateError",
     "__version__",
+    "acquire_groups",
     "admin",
     "chain_entries",
     "connect",
     "hash_blocks",
     "library_version",
+    "lookup_groups",
 ]

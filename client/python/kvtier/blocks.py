@@ -149,6 +149,8 @@ class AcquireResult(Scoped):
     hits: in order, one reference each. new_blocks: the private blocks asked for; none without a
     daemon. partial_block: which of the partial blocks offered is the last hit, or None. load: for
     Pool.wait; None: all hits are usable now. miss: why the block after the hits was not served.
+    first_hit: which of the hashes `hits` begin with; not 0 only where a prefix needs the last blocks
+    of a group alone, as of a sliding window.
     """
 
     def __init__(
@@ -160,12 +162,14 @@ class AcquireResult(Scoped):
         new_blocks: Blocks | None = None,
         partial_block: int | None = None,
         load: Load | None = None,
+        first_hit: int = 0,
     ) -> None:
         self._pool = pool
         self._hashes = hashes
         self.hits = Hits() if hits is None else hits
         self.new_blocks = Blocks() if new_blocks is None else new_blocks
         self.partial_block = partial_block
+        self.first_hit = first_hit
         self.load = load
         self.miss = miss
 

@@ -170,30 +170,34 @@ class Connection(Scoped):
         )
         return [_to_device(one) for one in devices[: count.value]]
 
-    def attach(self, model: Model, device: int | None = None, pool_bytes: int = 0) -> Pool:
-        """Attaches to the pool of a model.
+    def attach(
+        self, model: Model, device: int | None = None, pool_bytes: int = 0, group: int = 0
+    ) -> Pool:
+        """Attaches to the pool of a model, or of one of its groups of layers.
 
-        It is created on first use with `pool_bytes`, 0 leaving the size to the daemon. device: its
+        It is created on first use with `pool_bytes`; 0 leaves the size to the daemon, which shares
+        what is left among the groups that have no pool yet. device: its
         position in `devices()`; None: the only one, or the GPU whose CUDA context is current on
         this thread (after `torch.cuda.set_device`), or the only GPU that this process may see.
-        Raises ResourceExhaustedError, InvalidArgumentError, NotFoundError (model; device, or which
-        device is meant cannot be told), UnavailableError.
+        Raises ResourceExhaustedError, InvalidArgumentError, NotFoundError (model; group; device, or
+        which device is meant cannot be told), UnavailableError.
         """
         if device is None:
             device = abi.KVT_ANY_DEVICE
         _native.unsigned(device, 32, "device")
         _native.unsigned(pool_bytes, 64, "pool_bytes")
+        _native.unsigned(group, 32, "group")
         if model.fingerprint not in self._fingerprints:
             # Registered by another connection: its number means another model here, or none.
             model = self.register_model(model.record)
         pointer = ctypes.c_void_p()
         check(
             self._library.kvt_attach(
-                self._handle.get(), model.number, device, pool_bytes, ctypes.byref(pointer)
+                self._handle.get(), model.number, group, device, pool_bytes, ctypes.byref(pointer)
             )
         )
         handle = Handle("pool", pointer.value, self._library.kvt_pool_close, self._handle)
-        return Pool(self, handle, model)
+        return Pool(self, handle, model, group)
 
     def flush(self) -> bool:
         """Waits until the daemon has done all that was sent before.

@@ -18,7 +18,7 @@ from ._library import abi
 from ._native import Handle, Scoped
 from .cuda import CudaArray, DeviceMemory
 from .errors import Status, check, error_of
-from .model import ArraySpec, KvView, Model, ViewPlan
+from .model import ArraySpec, KvGroup, KvView, Model, ViewPlan
 from .types import Block, DeviceKind, DType
 
 if TYPE_CHECKING:
@@ -53,11 +53,11 @@ class PoolMemory:
     blocks may be written. Any thread.
     """
 
-    def __init__(self, model: Model, info: PoolInfo, pool_handle: Handle) -> None:
+    def __init__(self, model: Model, group: int, info: PoolInfo, pool_handle: Handle) -> None:
         """Raises IoError; StaleHandleError "connection_lost" (the pool is another by now)."""
-        self._model = model
+        self._group = model.record.all_groups()[group]
         self._info = info
-        self._plan = ViewPlan(model.record, model.layout, info.blocks)
+        self._plan = ViewPlan(self._group, model.record.layout(group), info.blocks)
         self._host: mmap.mmap | None = None
         self._gpu: DeviceMemory | None = None
         if info.device_kind == DeviceKind.HOST:
@@ -79,7 +79,7 @@ class PoolMemory:
     @property
     def dtype(self) -> DType:
         """Of all elements; numpy shows bfloat16 as uint16 and float8 as uint8."""
-        return self._model.record.dtype
+        return self._group.dtype
 
     def layer(self, layer: int) -> KvView[npt.NDArray[Any]]:
         """K and V of one layer as numpy arrays, [blocks, tokens, heads, dim], strided.
@@ -159,9 +159,11 @@ class PoolMemory:
 class AttachedPool(Scoped):
     """The memory side of a Pool, which is what sequences and workspaces need of it. Any thread."""
 
-    def __init__(self, handle: Handle, model: Model) -> None:
+    def __init__(self, handle: Handle, model: Model, group: int) -> None:
         self._handle = handle
         self._model = model
+        self._group = group
+        self._block_bytes = model.record.layout(group).block_stride
         self._library = _library.load()
         self._memory_lock = threading.Lock()
         self._memory: PoolMemory | None = None
@@ -175,6 +177,11 @@ class AttachedPool(Scoped):
     @property
     def model(self) -> Model:
         return self._model
+
+    @property
+    def group(self) -> KvGroup:
+        """The group of the model's layers whose blocks these are."""
+        return self._model.record.all_groups()[self._group]
 
     @property
     def closed(self) -> bool:
@@ -227,7 +234,7 @@ class AttachedPool(Scoped):
         UnsupportedError (GPU memory, and no driver here).
         """
         if byte_count is None:
-            byte_count = max(self._model.block_bytes - offset, 0)
+            byte_count = max(self._block_bytes - offset, 0)
         _native.unsigned(offset, 64, "offset")
         _native.unsigned(byte_count, 32, "byte_count")
         data = ctypes.create_string_buffer(byte_count)
@@ -264,7 +271,7 @@ class AttachedPool(Scoped):
         `memory`; StaleHandleError if it is not."""
         with self._memory_lock:
             if self._memory is None or self._memory.generation != info.generation:
-                self._memory = PoolMemory(self._model, info, self._handle)
+                self._memory = PoolMemory(self._model, self._group, info, self._handle)
                 if info.device_kind == DeviceKind.HOST:
                     # Arrays over an earlier pool have a mapping of their own.
                     self._library.kvt_pool_drop_stale_mappings(self._handle.get())

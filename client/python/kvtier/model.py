@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -12,26 +12,52 @@ from . import _library, _native
 from ._library import abi
 from .errors import Status, check, error_of, invalid
 from .hashing import DEFAULT_RECIPE
-from .types import DType
+from .types import DType, HitRule
+
+
+@dataclass(frozen=True)
+class KvGroup:
+    """A group of a model's layers, whose blocks have a geometry and a pool of their own.
+
+    hit_rule: which of its blocks a prefix needs: all of them (full attention, indexers), those with
+    any of the last `window_tokens` tokens (sliding windows), or the one state at its end (Mamba,
+    linear attention). kv_heads: stored by this tensor-parallel rank. v_head_dim: 0 for one tensor
+    without values beside the keys, as in a latent (MLA) cache. scale_bytes: of quantization scales
+    stored inline, per token and KV head. block_tokens: tokens of a full block; of states, how far
+    apart they can be kept. replicated: every rank holds the same bytes, which are stored once.
+    state_bytes: of one layer; a group of states has neither heads nor head sizes.
+    """
+
+    layers: int
+    kv_heads: int = 0
+    k_head_dim: int = 0
+    v_head_dim: int = 0
+    dtype: DType = DType.BFLOAT16
+    block_tokens: int = 16
+    hit_rule: HitRule = HitRule.ALL
+    window_tokens: int = 0
+    scale_bytes: int = 0
+    replicated: bool = False
+    state_bytes: int = 0
 
 
 @dataclass(frozen=True)
 class ModelRecord:
-    """A KV geometry with its identity: blocks of models that differ in any field never meet.
+    """KV geometries with their identity: blocks of models that differ in any field never meet.
 
-    name: required. revision: of the weights. kv_heads: stored by this tensor-parallel rank.
-    v_head_dim: 0 for one tensor without values beside the keys, as in a latent (MLA) cache.
-    block_tokens: tokens of a full block. hash_recipe: name and version of how its blocks are
+    name: required. Most models have one group of layers, given by the fields that KvGroup explains;
+    those that mix full attention with windows or states have `groups` in their place. revision: of
+    the weights. hash_recipe: name and version of how its blocks are
     hashed; one of RECIPES, by which sequences and Pool.acquire(tokens=...) hash then, or any other
     for hashes of the engine's own. extra: whatever else changes the bytes (rope, quantization),
     texts by unique keys.
     """
 
     name: str
-    layers: int
-    kv_heads: int
-    k_head_dim: int
-    v_head_dim: int
+    layers: int = 0
+    kv_heads: int = 0
+    k_head_dim: int = 0
+    v_head_dim: int = 0
     dtype: DType = DType.BFLOAT16
     block_tokens: int = 16
     revision: str = ""
@@ -39,20 +65,44 @@ class ModelRecord:
     tensor_parallel_size: int = 1
     hash_recipe: str = DEFAULT_RECIPE
     extra: Mapping[str, str] = field(default_factory=dict)
+    groups: Sequence[KvGroup] = ()
 
-    def layout(self) -> Layout:
-        """Where K and V lie in a block. Needs no daemon. Raises InvalidArgumentError naming the
-        field that is out of its range."""
+    def all_groups(self) -> tuple[KvGroup, ...]:
+        """The groups, also of a record that gives one by its own fields. Raises
+        InvalidArgumentError if both are given."""
+        if not self.groups:
+            return (
+                KvGroup(
+                    self.layers,
+                    self.kv_heads,
+                    self.k_head_dim,
+                    self.v_head_dim,
+                    self.dtype,
+                    self.block_tokens,
+                ),
+            )
+        if self.layers or self.kv_heads or self.k_head_dim or self.v_head_dim:
+            raise invalid("bad_groups", "a geometry beside the groups")
+        return tuple(self.groups)
+
+    def layout(self, group: int = 0) -> Layout:
+        """Where K and V lie in a block of a group. Needs no daemon. Raises InvalidArgumentError
+        naming the field that is out of its range, NotFoundError (no such group)."""
         layout = _library.sized(abi.kvt_layout)
-        check(_library.load().kvt_layout_of(ctypes.byref(to_abi(self)), ctypes.byref(layout)))
+        check(
+            _library.load().kvt_layout_of(
+                ctypes.byref(to_abi(self)), _native.unsigned(group, 32, "group"), ctypes.byref(layout)
+            )
+        )
         return Layout(*(getattr(layout, field.name) for field in fields(Layout)))
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Byte strides of a model's pool, [block][layer][K,V][token][head][dim].
+    """Byte strides in the pool of a group, [block][layer][K,V][token][head][dim].
 
-    block_stride: the bytes of one block. v_offset: from a layer's K to its V.
+    block_stride: the bytes of one block. v_offset: from a layer's K to its V. Inline scales follow
+    a layer's values, [token][head][scale]. Of states all but block_stride and layer_stride are 0.
     """
 
     element_bytes: int
@@ -69,7 +119,7 @@ class Layout:
 class Model:
     """A model as one connection knows it.
 
-    number: names it there, also after reconnecting. block_bytes: one block's KV. fingerprint:
+    layout, block_bytes: of group 0. number: names it there, also after reconnecting. fingerprint:
     SHA-256 of the canonical record, 32 bytes.
     """
 
@@ -80,6 +130,17 @@ class Model:
     fingerprint: bytes
 
 
+_GROUP_NUMBERS = (
+    "layers",
+    "kv_heads",
+    "k_head_dim",
+    "v_head_dim",
+    "scale_bytes",
+    "block_tokens",
+    "window_tokens",
+)
+
+
 def to_abi(record: ModelRecord) -> Any:
     """The record as a kvt_model_record, which keeps what it points to. Raises
     InvalidArgumentError."""
@@ -88,17 +149,18 @@ def to_abi(record: ModelRecord) -> Any:
     result.name = _native.text(record.name, "name")
     result.revision = _native.text(record.revision, "revision")
     result.hash_recipe = _native.text(record.hash_recipe, "hash_recipe")
-    for name in (
-        "layers",
-        "kv_heads",
-        "k_head_dim",
-        "v_head_dim",
-        "block_tokens",
-        "tensor_parallel_rank",
-        "tensor_parallel_size",
-    ):
+    for name in ("tensor_parallel_rank", "tensor_parallel_size"):
         setattr(result, name, _native.unsigned(getattr(record, name), 32, name))
-    result.dtype = record.dtype
+    groups = record.all_groups()
+    if len(groups) > abi.KVT_MAX_GROUPS:
+        raise invalid("bad_group_count", f"{len(groups)}, at most {abi.KVT_MAX_GROUPS}")
+    for target, group in zip(result.groups, groups):
+        for name in _GROUP_NUMBERS:
+            setattr(target, name, _native.unsigned(getattr(group, name), 32, name))
+        target.state_bytes = _native.unsigned(group.state_bytes, 64, "state_bytes")
+        target.hit_rule, target.dtype = group.hit_rule, group.dtype
+        target.replicated = 1 if group.replicated else 0
+    result.group_count = len(groups)
     extra = (abi.kvt_key_value * len(record.extra))()
     for target, (key, value) in zip(extra, record.extra.items()):
         target.key = _native.text(key, "extra")
@@ -132,10 +194,10 @@ class KvView(Generic[Array]):
 
 
 class ViewPlan:
-    """Where each layer of a pool of `blocks` blocks lies."""
+    """Where each layer of a group's pool of `blocks` blocks lies."""
 
-    def __init__(self, record: ModelRecord, layout: Layout, blocks: int) -> None:
-        self._record = record
+    def __init__(self, group: KvGroup, layout: Layout, blocks: int) -> None:
+        self._group = group
         self._layout = layout
         self._blocks = blocks
 
@@ -144,7 +206,7 @@ class ViewPlan:
         layout = self._layout
         return self._spec(
             self._layer_offset(layer),
-            self._record.k_head_dim,
+            self._group.k_head_dim,
             layout.k_token_stride,
             layout.k_head_stride,
         )
@@ -154,19 +216,19 @@ class ViewPlan:
         layout = self._layout
         return self._spec(
             self._layer_offset(layer) + layout.v_offset,
-            self._record.v_head_dim,
+            self._group.v_head_dim,
             layout.v_token_stride,
             layout.v_head_stride,
         )
 
     def kv(self, layer: int) -> ArraySpec:
         """[blocks, 2, tokens, heads, dim]. Raises UnsupportedError if K and V differ in size."""
-        record = self._record
-        if record.k_head_dim != record.v_head_dim:
+        group = self._group
+        if group.k_head_dim != group.v_head_dim:
             raise error_of(
                 Status.UNSUPPORTED,
                 "head_dims_differ",
-                f"K has {record.k_head_dim}, V has {record.v_head_dim}",
+                f"K has {group.k_head_dim}, V has {group.v_head_dim}",
             )
         k = self.k(layer)
         shape = (k.shape[0], 2, *k.shape[1:])
@@ -176,17 +238,17 @@ class ViewPlan:
     def blocks(self) -> ArraySpec:
         """[blocks, layers, 2, tokens, heads, dim]. Raises UnsupportedError as `kv`."""
         layer = self.kv(0)
-        shape = (layer.shape[0], self._record.layers, *layer.shape[1:])
+        shape = (layer.shape[0], self._group.layers, *layer.shape[1:])
         strides = (layer.strides[0], self._layout.layer_stride, *layer.strides[1:])
         return ArraySpec(0, shape, strides)
 
     def _layer_offset(self, layer: int) -> int:
-        if not 0 <= layer < self._record.layers:
-            raise invalid("bad_layer", f"{layer} of {self._record.layers}")
+        if not 0 <= layer < self._group.layers:
+            raise invalid("bad_layer", f"{layer} of {self._group.layers}")
         return layer * self._layout.layer_stride
 
     def _spec(self, offset: int, head_dim: int, token_stride: int, head_stride: int) -> ArraySpec:
-        record, layout = self._record, self._layout
-        shape = (self._blocks, record.block_tokens, record.kv_heads, head_dim)
+        group, layout = self._group, self._layout
+        shape = (self._blocks, group.block_tokens, group.kv_heads, head_dim)
         strides = (layout.block_stride, token_stride, head_stride, layout.element_bytes)
         return ArraySpec(offset, shape, strides)

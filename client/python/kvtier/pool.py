@@ -35,15 +35,53 @@ from .types import CommitEntry, Load, LoadProgress, Miss, Presence, Retention
 _ALL_HITS = 0xFFFFFFFF
 
 
+class AcquireCall:
+    """One acquire as the C library takes it: the structures and the arrays that they point to."""
+
+    def __init__(
+        self, hashes: bytes, partial_blocks: bytes, new_blocks: int, in_layers: bool
+    ) -> None:
+        """Raises InvalidArgumentError."""
+        hash_count = len(hashes) // _native.HASH_BYTES
+        self._hashes = hashes
+        self._partial_blocks = partial_blocks
+        self._hits = new_hit_array(hash_count + (1 if partial_blocks else 0))
+        self._private = new_block_array(_native.unsigned(new_blocks, 32, "new_blocks"))
+        self.request = request = abi.kvt_acquire_request(ctypes.sizeof(abi.kvt_acquire_request))
+        request.hashes, request.hash_count = _native.pointer(hashes), hash_count
+        request.partial_blocks = _native.pointer(partial_blocks)
+        request.partial_count = len(partial_blocks) // _native.HASH_BYTES
+        request.new_blocks = new_blocks
+        request.load_order = abi.KVT_LOAD_LAYERS if in_layers else abi.KVT_LOAD_BLOCKS
+        self.reply = reply = abi.kvt_acquire_reply(ctypes.sizeof(abi.kvt_acquire_reply))
+        reply.hits, reply.hits_capacity = address(self._hits), len(self._hits)
+        reply.new_blocks, reply.new_block_capacity = address(self._private), len(self._private)
+
+    def result(self, pool: Pool) -> AcquireResult:
+        """What came, when the call has succeeded."""
+        reply = self.reply
+        offered, load = reply.partial_block, reply.load
+        return AcquireResult(
+            pool,
+            self._hashes,
+            Miss(reply.miss),
+            Hits(self._hits[: reply.hit_count]),
+            Blocks(self._private),
+            None if offered == abi.KVT_NO_PARTIAL_BLOCK else offered,
+            Load(load.id, load.attachment) if load.id else None,
+            reply.first_hit,
+        )
+
+
 class Pool(AttachedPool):
-    """One model's blocks. Made by Connection.attach; any number of threads may use it at once.
+    """The blocks of a model, or of one of its groups of layers. Made by Connection.attach; any number of threads may use it at once.
 
     Without a daemon the calls about blocks answer "miss" and do not raise: see each. Methods raise
     InvalidArgumentError "closed" after `close`.
     """
 
-    def __init__(self, connection: Any, handle: Handle, model: Model) -> None:
-        super().__init__(handle, model)
+    def __init__(self, connection: Any, handle: Handle, model: Model, group: int) -> None:
+        super().__init__(handle, model, group)
         # The connection must not be collected, and thereby closed, while the pool is in use.
         self._connection = connection
 
@@ -61,13 +99,12 @@ class Pool(AttachedPool):
         *,
         lookahead_tokens: int = 0,
     ) -> list[bytes]:
-        """kvtier.hash_blocks with the model's block_tokens and hash_recipe."""
-        record = self._model.record
+        """kvtier.hash_blocks with the group's block_tokens and the model's hash_recipe."""
         return hash_blocks(
             tokens,
-            record.block_tokens,
+            self.group.block_tokens,
             identity,
-            recipe=record.hash_recipe,
+            recipe=self._model.record.hash_recipe,
             lookahead_tokens=lookahead_tokens,
         )
 
@@ -99,41 +136,21 @@ class Pool(AttachedPool):
             if joined or joined_partials:
                 raise invalid("hashes_and_tokens", "only one of them can be given")
             both = b"".join(self.hash_blocks(tokens, identity))
-            full = len(tokens) // self._model.record.block_tokens * _native.HASH_BYTES
+            full = len(tokens) // self.group.block_tokens * _native.HASH_BYTES
             joined, joined_partials = both[:full], both[full:]
         return self._acquire(joined, joined_partials, new_blocks, in_layers)
 
     def _acquire(
         self, hashes: bytes, partial_blocks: bytes, new_blocks: int, in_layers: bool
     ) -> AcquireResult:
-        hash_count = len(hashes) // _native.HASH_BYTES
-        hits = new_hit_array(hash_count + (1 if partial_blocks else 0))
-        private = new_block_array(_native.unsigned(new_blocks, 32, "new_blocks"))
-        request = _library.sized(abi.kvt_acquire_request)
-        request.hashes, request.hash_count = _native.pointer(hashes), hash_count
-        request.partial_blocks = _native.pointer(partial_blocks)
-        request.partial_count = len(partial_blocks) // _native.HASH_BYTES
-        request.new_blocks = new_blocks
-        request.load_order = abi.KVT_LOAD_LAYERS if in_layers else abi.KVT_LOAD_BLOCKS
-        reply = _library.sized(abi.kvt_acquire_reply)
-        reply.hits, reply.hits_capacity = address(hits), len(hits)
-        reply.new_blocks, reply.new_block_capacity = address(private), len(private)
+        asked = AcquireCall(hashes, partial_blocks, new_blocks, in_layers)
         if not check_available(
             self._library.kvt_acquire(
-                self._handle.get(), ctypes.byref(request), ctypes.byref(reply)
+                self._handle.get(), ctypes.byref(asked.request), ctypes.byref(asked.reply)
             )
         ):
             return AcquireResult(self, hashes, Miss.UNAVAILABLE)
-        offered, load = reply.partial_block, reply.load
-        return AcquireResult(
-            self,
-            hashes,
-            Miss(reply.miss),
-            Hits(hits[: reply.hit_count]),
-            Blocks(private),
-            None if offered == abi.KVT_NO_PARTIAL_BLOCK else offered,
-            Load(load.id, load.attachment) if load.id else None,
-        )
+        return asked.result(self)
 
     def wait(
         self,

@@ -34,6 +34,12 @@ class Presence(HeaderFlag):
     """The tiers that hold a block now: POOL, HOST, DISK, which means durably. 0: none."""
 
 
+@enum_of(abi, "KVT_HIT_ALL")
+class HitRule(HeaderEnum):
+    """Which blocks of its group a prefix needs. ALL: every one; TRAILING: those with any of the
+    last `window_tokens` tokens; STATE: the one that ends where the prefix ends."""
+
+
 @enum_of(abi, "KVT_RETENTION_MEMORY")
 class Retention(HeaderEnum):
     """MEMORY: never touches the disk. EXTENDED: persisted."""

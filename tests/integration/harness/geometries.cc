@@ -72,11 +72,11 @@ class Journey {
     kvt_model_record record;
     kvt_model_record_init(&record);
     record.name = geometry_.name;
-    record.layers = geometry_.layers;
-    record.kv_heads = geometry_.kv_heads;
-    record.k_head_dim = geometry_.k_head_dim;
-    record.v_head_dim = geometry_.v_head_dim;
-    record.dtype = geometry_.dtype;
+    record.groups[0].layers = geometry_.layers;
+    record.groups[0].kv_heads = geometry_.kv_heads;
+    record.groups[0].k_head_dim = geometry_.k_head_dim;
+    record.groups[0].v_head_dim = geometry_.v_head_dim;
+    record.groups[0].dtype = geometry_.dtype;
     const auto model = connection_->RegisterModel(record);
     EXPECT_TRUE(model) << model.error().ToString();
     if (!model) return false;

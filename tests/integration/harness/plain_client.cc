@@ -17,8 +17,8 @@ uint32_t RegisterTinyModel(kvt::Connection* connection) {
   kvt_model_record record;
   kvt_model_record_init(&record);
   record.name = "tiny";
-  record.layers = record.kv_heads = 1;
-  record.k_head_dim = record.v_head_dim = 64;
+  record.groups[0].layers = record.groups[0].kv_heads = 1;
+  record.groups[0].k_head_dim = record.groups[0].v_head_dim = 64;
   const auto model = connection->RegisterModel(record);
   EXPECT_TRUE(model) << model.error().ToString();
   return model ? model->model : 0;

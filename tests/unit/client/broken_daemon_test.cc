@@ -93,7 +93,7 @@ TEST_F(BrokenDaemonTest, APoolSmallerThanAnnouncedIsNotUsed) {
 TEST_F(BrokenDaemonTest, ADaemonThatUnderstandsTheModelOtherwiseIsNotUsed) {
   daemon_->Intercept([](const wire::Frame& frame) -> std::optional<Bytes> {
     if (!Is(frame, wire::MessageType::kRegisterModel)) return std::nullopt;
-    return FrameOf(wire::RegisterModelReply{.block_bytes = 1}, frame.request_id);
+    return FrameOf(wire::RegisterModelReply{.groups = {{.block_bytes = 1}}}, frame.request_id);
   });
   auto connection = kvt::Connection::Connect(socket_path());
   ASSERT_TRUE(connection);
@@ -120,11 +120,11 @@ TEST_F(BrokenDaemonTest, WhatIsGrantedTooLateIsReleased) {
   Fill(Hashes(1, 2));
   ASSERT_EQ(References(), 0u);
   // Holds the request back until the client has given up.
-  std::optional<wire::AcquireReply> held;
+  wire::AcquireReply held;
   uint64_t held_id = 0;
   daemon_->WithCache([&](FakeCache* cache) {
     const std::vector<BlockHash> hashes = {WireHash(1), WireHash(2)};
-    held = *cache->Acquire({.new_blocks = 3, .hashes = hashes});
+    held.parts = {*cache->Acquire({.new_blocks = 3, .hashes = hashes})};
   });
   AnswerAcquires([&](uint64_t request_id) {
     held_id = request_id;
@@ -132,7 +132,7 @@ TEST_F(BrokenDaemonTest, WhatIsGrantedTooLateIsReleased) {
   });
   EXPECT_EQ(pool_->Acquire(Hashes(1, 2), {}, 3).error().code, KVT_TIMEOUT);
   EXPECT_EQ(daemon_->references(), 5u);
-  daemon_->Send(FrameOf(*held, held_id));
+  daemon_->Send(FrameOf(held, held_id));
   ASSERT_TRUE(connection_->IsConnected());
   EXPECT_EQ(References(), 0u);
 }
@@ -150,7 +150,7 @@ TEST_F(BrokenDaemonTest, AnswersThatComeTooLateAreLetGo) {
   daemon_->Send(FrameOf(wire::DevicesReply{.devices = {{.name = "late"}}}, held_id));
   EXPECT_TRUE(connection_->IsConnected());
   EXPECT_EQ(pool_->Lookup(Hashes(1, 1)).error().code, KVT_TIMEOUT);
-  daemon_->Send(FrameOf(wire::LookupReply{.presence = {0}}, held_id));
+  daemon_->Send(FrameOf(wire::LookupReply{.parts = {{.presence = {0}}}}, held_id));
   EXPECT_TRUE(connection_->IsConnected());
 }
 
@@ -263,42 +263,47 @@ const Garbage kGarbage[] = {
      }},
     {"ATruncatedMessage",
      [](uint64_t id) {
-       Bytes bytes = FrameOf(wire::AcquireReply{.new_blocks = {kFresh}}, id);
+       Bytes bytes = FrameOf(wire::AcquireReply{.parts = {{.new_blocks = {kFresh}}}}, id);
        bytes.pop_back();
        bytes[0] = std::byte(static_cast<uint8_t>(bytes[0]) - 1);
        return bytes;
      }},
     {"MoreHitsThanHashes",
      [](uint64_t id) {
-       return FrameOf(
-           wire::AcquireReply{.hits = {HitAt(0), HitAt(1), HitAt(2)}, .new_blocks = {kFresh}}, id);
+       return FrameOf(wire::AcquireReply{.parts = {{.hits = {HitAt(0), HitAt(1), HitAt(2)},
+                                                    .new_blocks = {kFresh}}}},
+                      id);
      }},
     {"ABlockOutsideThePool",
      [](uint64_t id) {
-       return FrameOf(wire::AcquireReply{.hits = {HitAt(64)}, .new_blocks = {kFresh}}, id);
+       return FrameOf(wire::AcquireReply{.parts = {{.hits = {HitAt(64)}, .new_blocks = {kFresh}}}},
+                      id);
      }},
     {"APrivateBlockOutsideThePool",
      [](uint64_t id) {
-       return FrameOf(wire::AcquireReply{.new_blocks = {{BlockIndex{UINT32_MAX}, 1}}}, id);
+       return FrameOf(wire::AcquireReply{.parts = {{.new_blocks = {{BlockIndex{UINT32_MAX}, 1}}}}},
+                      id);
      }},
-    {"NoPrivateBlock", [](uint64_t id) { return FrameOf(wire::AcquireReply{}, id); }},
+    {"NoPart", [](uint64_t id) { return FrameOf(wire::AcquireReply{}, id); }},
+    {"NoPrivateBlock", [](uint64_t id) { return FrameOf(wire::AcquireReply{.parts = {{}}}, id); }},
     {"ABlockWithTooManyTokens",
      [](uint64_t id) {
-       return FrameOf(
-           wire::AcquireReply{.hits = {HitAt(0, kBlockTokens + 1)}, .new_blocks = {kFresh}}, id);
+       return FrameOf(wire::AcquireReply{.parts = {{.hits = {HitAt(0, kBlockTokens + 1)},
+                                                    .new_blocks = {kFresh}}}},
+                      id);
      }},
     {"ABlockToBeLoadedWithoutALoad",
      [](uint64_t id) {
-       return FrameOf(wire::AcquireReply{.hits = {HitAt(0, kBlockTokens, Tier::kDisk)},
-                                         .new_blocks = {kFresh}},
+       return FrameOf(wire::AcquireReply{.parts = {{.hits = {HitAt(0, kBlockTokens, Tier::kDisk)},
+                                                    .new_blocks = {kFresh}}}},
                       id);
      }},
-    {"ATailNotAskedFor",
+    {"APartialBlockNotAskedFor",
      [](uint64_t id) {
-       return FrameOf(
-           wire::AcquireReply{
-               .partial_block = 0, .hits = {HitAt(0), HitAt(1), HitAt(2)}, .new_blocks = {kFresh}},
-           id);
+       return FrameOf(wire::AcquireReply{.parts = {{.partial_block = 0,
+                                                    .hits = {HitAt(0), HitAt(1), HitAt(2)},
+                                                    .new_blocks = {kFresh}}}},
+                      id);
      }},
 };
 

@@ -67,35 +67,36 @@ TEST(CApi, LayoutFollowsFromTheRecord) {
   kvt_model_record record;
   kvt_model_record_init(&record);
   record.name = "llama";
-  record.layers = 32;
-  record.kv_heads = 8;
-  record.k_head_dim = 128;
-  record.v_head_dim = 128;
+  record.groups[0].layers = 32;
+  record.groups[0].kv_heads = 8;
+  record.groups[0].k_head_dim = 128;
+  record.groups[0].v_head_dim = 128;
   kvt_layout layout{};
   layout.size = sizeof(layout);
-  ASSERT_EQ(kvt_layout_of(&record, &layout), KVT_OK);
+  ASSERT_EQ(kvt_layout_of(&record, 0, &layout), KVT_OK);
   EXPECT_EQ(layout.block_stride, 2u << 20);
   EXPECT_EQ(layout.layer_stride, 64u << 10);
-  record.layers = 0;
-  EXPECT_EQ(kvt_layout_of(&record, &layout), KVT_INVALID_ARGUMENT);
-  record.layers = 1;
-  record.dtype = 77;
-  EXPECT_EQ(kvt_layout_of(&record, &layout), KVT_UNSUPPORTED);
+  record.groups[0].layers = 0;
+  EXPECT_EQ(kvt_layout_of(&record, 0, &layout), KVT_INVALID_ARGUMENT);
+  record.groups[0].layers = 1;
+  record.groups[0].dtype = 77;
+  EXPECT_EQ(kvt_layout_of(&record, 0, &layout), KVT_UNSUPPORTED);
 }
 
 TEST(CApi, ExtraPairsMayComeInAnyOrderButOnce) {
   kvt_model_record record;
   kvt_model_record_init(&record);
   record.name = "m";
-  record.layers = record.kv_heads = record.k_head_dim = record.v_head_dim = 1;
+  record.groups[0].layers = record.groups[0].kv_heads = record.groups[0].k_head_dim =
+      record.groups[0].v_head_dim = 1;
   const kvt_key_value pairs[] = {{"rope", "10000"}, {"quant", "none"}, {"quant", "none"}};
   record.extra = pairs;
   record.extra_count = 2;
   kvt_layout layout{};
   layout.size = sizeof(layout);
-  EXPECT_EQ(kvt_layout_of(&record, &layout), KVT_OK);
+  EXPECT_EQ(kvt_layout_of(&record, 0, &layout), KVT_OK);
   record.extra_count = 3;
-  EXPECT_EQ(kvt_layout_of(&record, &layout), KVT_INVALID_ARGUMENT);
+  EXPECT_EQ(kvt_layout_of(&record, 0, &layout), KVT_INVALID_ARGUMENT);
 }
 
 std::string Hex(const kvt_hash& hash) {

@@ -20,7 +20,7 @@ int kvt_test_use_from_c(void) {
   kvt_sequence_options_init(&sequence_options);
   request.size = sizeof(request);
   reply.size = sizeof(reply);
-  if (options.size != sizeof(options) || record.block_tokens != 16) return 1;
+  if (options.size != sizeof(options) || record.groups[0].block_tokens != 16) return 1;
   if (sequence_options.leave_tokens != 1) return 2;
   if (kvt_connect("/nonexistent/kvtier.sock", &options, &connection) != KVT_UNAVAILABLE) return 3;
   if (connection != NULL) return 4;

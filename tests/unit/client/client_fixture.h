@@ -46,12 +46,12 @@ class ClientFixture : public ::testing::Test {
     kvt_model_record record;
     kvt_model_record_init(&record);
     record.name = "tiny";
-    record.layers = 1;
-    record.kv_heads = 1;
-    record.k_head_dim = 4;
-    record.v_head_dim = 4;
-    record.dtype = KVT_DTYPE_FLOAT32;
-    record.block_tokens = kBlockTokens;
+    record.groups[0].layers = 1;
+    record.groups[0].kv_heads = 1;
+    record.groups[0].k_head_dim = 4;
+    record.groups[0].v_head_dim = 4;
+    record.groups[0].dtype = KVT_DTYPE_FLOAT32;
+    record.groups[0].block_tokens = kBlockTokens;
     return record;
   }
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "client/core/pool.h"
-
 #include <gtest/gtest.h>
 
 #include <vector>
+
+#include "client/core/pool.h"
 
 namespace kvtier::client {
 namespace {

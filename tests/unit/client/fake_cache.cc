@@ -26,12 +26,12 @@ void FakeCache::PutBelow(const BlockHash& hash, Tier tier, uint16_t tokens, std:
   below_[hash] = {tier, tokens, fill};
 }
 
-Result<wire::AcquireReply> FakeCache::Acquire(const wire::Acquire& request) {
+Result<wire::AcquireReply::Part> FakeCache::Acquire(const wire::Acquire::Part& request) {
   const auto is_free = [](const Block& block) { return block.references == 0 && !block.hash; };
   if (std::count_if(blocks_.begin(), blocks_.end(), is_free) < request.new_blocks) {
     return MakeError(ErrorCode::kResourceExhausted, "pool_full");
   }
-  wire::AcquireReply reply;
+  wire::AcquireReply::Part reply;
   for (const BlockHash& hash : request.hashes) {
     const auto hit = AcquireOne(hash);
     if (!hit) break;

@@ -27,8 +27,8 @@ class FakeCache {
   // A block that is committed but below the pool: an acquire of it starts a load.
   void PutBelow(const BlockHash& hash, Tier tier, uint16_t tokens, std::byte fill);
 
-  // Answers with an ERROR "pool_full" if the private blocks cannot be had.
-  [[nodiscard]] Result<wire::AcquireReply> Acquire(const wire::Acquire& request);
+  // Of one group. Answers with an ERROR "pool_full" if the private blocks cannot be had.
+  [[nodiscard]] Result<wire::AcquireReply::Part> Acquire(const wire::Acquire::Part& request);
   // Fills the blocks of a load up to `ready` with their bytes.
   void Load(LoadId load, uint32_t ready);
   [[nodiscard]] wire::CommitReply Commit(const wire::Commit& request);

@@ -125,8 +125,12 @@ void FakeDaemon::Answer(const wire::Frame& frame) {
                counters_.get());
   } else if (Is(frame, wire::MessageType::kRegisterModel)) {
     const ModelRecord record = wire::Decode<wire::RegisterModel>(frame.payload)->record;
-    block_bytes_ = record.BlockBytes();
-    Reply(frame, wire::RegisterModelReply{wire::ModelId{7}, record.Fingerprint(), block_bytes_});
+    wire::RegisterModelReply reply{.model = wire::ModelId{7}, .groups = {}};
+    for (uint32_t i = 0; i < record.groups.size(); ++i) {
+      reply.groups.push_back({record.GroupFingerprint(i), record.groups[i].BlockBytes()});
+    }
+    block_bytes_ = reply.groups[0].block_bytes;
+    Reply(frame, reply);
   } else if (Is(frame, wire::MessageType::kAttach)) {
     AnswerAttach(frame);
   } else if (Is(frame, wire::MessageType::kStats)) {
@@ -151,8 +155,9 @@ void FakeDaemon::AnswerBlocks(const wire::Frame& frame) {
   } else if (Is(frame, wire::MessageType::kLookup)) {
     wire::LookupReply reply;
     const auto request = wire::Decode<wire::Lookup>(frame.payload);
-    for (const BlockHash& hash : request->hashes) {
-      reply.presence.push_back(cache_->Holds(hash) ? wire::kPresentInPool : 0);
+    reply.parts.resize(1);
+    for (const BlockHash& hash : request->parts.at(0).hashes) {
+      reply.parts[0].presence.push_back(cache_->Holds(hash) ? wire::kPresentInPool : 0);
     }
     Reply(frame, reply);
   } else if (Is(frame, wire::MessageType::kPrefetch)) {
@@ -183,7 +188,7 @@ void FakeDaemon::AnswerAttach(const wire::Frame& frame) {
 
 void FakeDaemon::AnswerAcquire(const wire::Frame& frame) {
   const auto request = wire::Decode<wire::Acquire>(frame.payload);
-  auto reply = cache_->Acquire(*request);
+  auto reply = cache_->Acquire(request->parts.at(0));
   if (!reply) return Reply(frame, wire::ErrorReply{reply.error()});
   if (options_.counters && reply->load.value != 0) {
     const bool in_layers = request->order == wire::LoadOrder::kLayers;
@@ -191,7 +196,7 @@ void FakeDaemon::AnswerAcquire(const wire::Frame& frame) {
         reply->load, in_layers ? options_.layers : static_cast<uint32_t>(reply->hits.size()));
     WriteCounter(reply->load, 0);
   }
-  Reply(frame, *reply);
+  Reply(frame, wire::AcquireReply{.parts = {*reply}});
 }
 
 void FakeDaemon::WriteCounter(LoadId load, uint32_t done) {

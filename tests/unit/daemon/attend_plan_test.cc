@@ -13,16 +13,15 @@ namespace {
 constexpr uint64_t kWorkspaceBytes = uint64_t{1} << 20;
 constexpr double kMaxProducts = 1e9;
 
-ModelRecord Model() {
-  ModelRecord record;
-  record.name = "m";
-  record.layers = 3;
-  record.kv_heads = 2;
-  record.k_head_dim = 64;
-  record.v_head_dim = 64;
-  record.dtype = KvDtype::kBfloat16;
-  record.block_tokens = 16;
-  return record;
+KvGroup Model() {
+  KvGroup group;
+  group.layers = 3;
+  group.kv_heads = 2;
+  group.k_head_dim = 64;
+  group.v_head_dim = 64;
+  group.dtype = KvDtype::kBfloat16;
+  group.block_tokens = 16;
+  return group;
 }
 
 // Two sequences of two blocks and one.
@@ -40,7 +39,7 @@ wire::Attend Request() {
 class AttendPlan : public testing::Test {
  protected:
   Result<std::shared_ptr<AttentionJob>> Plan(const wire::Attend& request,
-                                             const ModelRecord& model = Model()) {
+                                             const KvGroup& model = Model()) {
     return PlanAttend(request, model, {pool_, workspace_, kWorkspaceBytes}, kMaxProducts);
   }
   // What a request changed by `spoil` is refused for.
@@ -131,7 +130,7 @@ TEST_F(AttendPlan, WorkIsBounded) {
 }
 
 TEST_F(AttendPlan, ScalesAreOneForEachKvHeadOrOneForAll) {
-  ModelRecord model = Model();
+  KvGroup model = Model();
   model.dtype = KvDtype::kFloat8E4m3;
   const auto plan = [&](const std::vector<float>& keys, const std::vector<float>& values) {
     wire::Attend request = Request();
@@ -154,7 +153,7 @@ TEST_F(AttendPlan, ScalesAreOneForEachKvHeadOrOneForAll) {
 }
 
 TEST_F(AttendPlan, CachesThatNothingComputesAreUnsupported) {
-  ModelRecord model = Model();
+  KvGroup model = Model();
   model.v_head_dim = 32;
   EXPECT_EQ(Plan(Request(), model).error().reason, "attend_geometry");
   model.v_head_dim = 0;

@@ -131,7 +131,8 @@ TEST_F(HandleErrors, ReferencesOfOneSessionAreLimited) {
   const auto hashes = Hashes(0, 9);
   (void)Fill(&client, pool, Hashes(100, 4));
   (void)Fill(&second, pool, Hashes(0, 5));
-  EXPECT_EQ(client.ErrorOf(wire::Acquire{.pool = pool, .hashes = hashes}), "session_references");
+  EXPECT_EQ(client.ErrorOf(wire::Acquire{.parts = {{.pool = pool, .hashes = hashes}}}),
+            "session_references");
   // Of that session alone; and what it may still hold, it gets.
   EXPECT_EQ(Acquire(&second, pool, Hashes(100, 3), 0).hits.size(), 3u);
   EXPECT_EQ(Acquire(&client, pool, Hashes(0, 4), 0).hits.size(), 4u);

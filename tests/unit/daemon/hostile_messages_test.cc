@@ -80,11 +80,12 @@ class HostileMessages : public testing::Test {
     wire::Encode(AttendOver(blocks), 1, &frames[0]);
     wire::Encode(wire::Workspace{pool_, 1, kWorkspaceBytes}, 2, &frames[1]);
     wire::Encode(wire::Devices{}, 3, &frames[2]);
-    wire::Acquire acquire{.pool = pool_, .new_blocks = 1, .hashes = hashes};
+    wire::Acquire acquire{.parts = {{.pool = pool_, .new_blocks = 1, .hashes = hashes}}};
     acquire.order = wire::LoadOrder::kLayers;
     wire::Encode(acquire, 4, &frames[3]);
-    wire::Encode(wire::Acquire{.pool = pool_, .hashes = hashes, .partial_blocks = hashes}, 5,
-                 &frames[4]);
+    wire::Encode(
+        wire::Acquire{.parts = {{.pool = pool_, .hashes = hashes, .partial_blocks = hashes}}}, 5,
+        &frames[4]);
     return frames;
   }
 
@@ -187,9 +188,8 @@ TEST_F(HostileMessages, WhatAClientWritesOnItsCountersMisleadsOnlyItself) {
   for (int round = 0; round < 3; ++round) {
     std::memset(counters, round == 0 ? 0xff : 0x5a + round, kCounterPageBytes);
     intruder->client.Send(
-        wire::Acquire{.pool = pool_,
-                      .order = round == 1 ? wire::LoadOrder::kLayers : wire::LoadOrder::kBlocks,
-                      .hashes = hashes});
+        wire::Acquire{.order = round == 1 ? wire::LoadOrder::kLayers : wire::LoadOrder::kBlocks,
+                      .parts = {{.pool = pool_, .hashes = hashes}}});
     std::memset(counters, 0xff, kCounterPageBytes);
     bool finished = false;
     uint32_t ready = 32;
@@ -198,8 +198,8 @@ TEST_F(HostileMessages, WhatAClientWritesOnItsCountersMisleadsOnlyItself) {
       ASSERT_TRUE(received);
       if (received->Is(wire::MessageType::kAcquireReply)) {
         const auto reply = wire::Decode<wire::AcquireReply>(received->payload).value();
-        EXPECT_EQ(reply.hits.size(), 32u);
-        finished = reply.load == LoadId{};
+        EXPECT_EQ(reply.parts.at(0).hits.size(), 32u);
+        finished = reply.parts.at(0).load == LoadId{};
       } else if (received->Is(wire::MessageType::kLoadProgress)) {
         const LoadProgress progress =
             wire::Decode<wire::LoadProgress>(received->payload).value().progress;

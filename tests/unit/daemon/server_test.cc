@@ -67,7 +67,8 @@ TEST(Server, TenantsDoNotMeet) {
   EXPECT_NE(red_pool, blue_pool);
   EXPECT_EQ(Acquire(&blue, blue_pool, Hashes(0, 4), 1).hits.size(), 0u);
   const auto hashes = Hashes(0, 4);
-  EXPECT_EQ(blue.ErrorOf(wire::Acquire{.pool = red_pool, .hashes = hashes}), "pool_not_attached");
+  EXPECT_EQ(blue.ErrorOf(wire::Acquire{.parts = {{.pool = red_pool, .hashes = hashes}}}),
+            "pool_not_attached");
 }
 
 TEST(Server, OneClientTooManyIsToldAndClosed) {
@@ -98,8 +99,9 @@ TEST(Server, TooManyModelsAreRefused) {
   (void)client.Hello();
   ModelRecord record = TestModel();
   const auto first = client.Call<wire::RegisterModelReply>(wire::RegisterModel{record});
-  EXPECT_EQ(first.block_bytes, 4096u);
-  EXPECT_EQ(first.fingerprint, record.Fingerprint());
+  ASSERT_EQ(first.groups.size(), 1u);
+  EXPECT_EQ(first.groups[0].block_bytes, 4096u);
+  EXPECT_EQ(first.groups[0].fingerprint, record.GroupFingerprint(0));
   record.revision = "second";
   EXPECT_NE(client.Call<wire::RegisterModelReply>(wire::RegisterModel{record}).model, first.model);
   record.revision = "third";
@@ -113,7 +115,7 @@ TEST(Server, TooManyModelsAreRefused) {
 void AskUntilCut(WireClient* client, PoolId pool) {
   const auto hashes = Hashes(0, 8192);
   std::vector<std::byte> frame;
-  wire::Encode(wire::Lookup{.pool = pool, .hashes = hashes}, 1, &frame);
+  wire::Encode(wire::Lookup{.parts = {{.pool = pool, .hashes = hashes}}}, 1, &frame);
   while (::send(client->socket(), frame.data(), frame.size(), MSG_NOSIGNAL) > 0) {
   }
 }
@@ -147,7 +149,7 @@ TEST(Server, ClientThatReadsLateGetsEverything) {
   std::thread sender([&] {
     for (int i = 0; i < kRequests; ++i) {
       std::vector<std::byte> frame;
-      wire::Encode(wire::Lookup{.pool = pool, .hashes = hashes}, 1000 + i, &frame);
+      wire::Encode(wire::Lookup{.parts = {{.pool = pool, .hashes = hashes}}}, 1000 + i, &frame);
       client.SendBytes(frame);
     }
   });
@@ -175,7 +177,7 @@ TEST(Server, MoreAcquiresThanMayWaitAreAllAnswered) {
   const PoolId pool = FillWithUnsavedBlocks(&client);
   std::set<uint64_t> unanswered;
   for (uint32_t i = 0; i < 3 * kMaxAcquiresInFlight; ++i) {
-    unanswered.insert(client.Send(wire::Acquire{.pool = pool, .new_blocks = 1}));
+    unanswered.insert(client.Send(wire::Acquire{.parts = {{.pool = pool, .new_blocks = 1}}}));
   }
   uint32_t granted = 0;
   while (!unanswered.empty()) {
@@ -193,7 +195,7 @@ TEST(Server, ClientMayLeaveRightAfterAsking) {
     WireClient client(daemon.socket());
     const PoolId pool = FillWithUnsavedBlocks(&client);
     const auto hashes = Hashes(0, 32);
-    client.Send(wire::Acquire{.pool = pool, .new_blocks = 32, .hashes = hashes});
+    client.Send(wire::Acquire{.parts = {{.pool = pool, .new_blocks = 32, .hashes = hashes}}});
     client.Close();
     daemon.WaitUntil([&] { return daemon.server().session_count() == 0; });
     // What it was given is its process's until that is gone: this one, which does no harm.
@@ -294,7 +296,8 @@ TEST(Quarantine, PrivateBlocksAreWithheldUntilTheProcessIsGone) {
   daemon.WaitUntil([&] { return daemon.server().quarantined_sessions() == 1; });
   WireClient client(daemon.socket());
   const PoolId pool = client.Attach().pool;
-  EXPECT_EQ(client.ErrorOf(wire::Acquire{.pool = pool, .new_blocks = 60}), "pool_full");
+  EXPECT_EQ(client.ErrorOf(wire::Acquire{.parts = {{.pool = pool, .new_blocks = 60}}}),
+            "pool_full");
   EXPECT_EQ(Acquire(&client, pool, {}, 4).new_blocks.size(), 4u);
 
   ::kill(child, SIGKILL);

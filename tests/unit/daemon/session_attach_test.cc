@@ -43,7 +43,8 @@ TEST_F(SessionAttach, IsAnsweredWhenThePoolIsReadyAndOthersBefore) {
   BeginAttach(&client);
   // Nor can it be used, by a client that guesses its number.
   constexpr PoolId kFirst(0);
-  EXPECT_EQ(client.ErrorOf(wire::Acquire{.pool = kFirst, .new_blocks = 1}), "pool_not_attached");
+  EXPECT_EQ(client.ErrorOf(wire::Acquire{.parts = {{.pool = kFirst, .new_blocks = 1}}}),
+            "pool_not_attached");
   WireClient other(daemon_.socket());
   BeginAttach(&other);
   (void)other.Call<wire::Pong>(wire::Ping{});

@@ -51,7 +51,7 @@ class SessionAttention : public testing::Test {
   SessionAttention() : SessionAttention(TestModel(), 1, 0) {}
   // A daemon with so many devices, and a pool on one of them.
   SessionAttention(const ModelRecord& model, size_t devices, uint32_t device)
-      : kv_dtype_(model.dtype == KvDtype::kFloat8E4m3 ? KVT_FP8_E4M3 : KVT_BF16),
+      : kv_dtype_(model.groups[0].dtype == KvDtype::kFloat8E4m3 ? KVT_FP8_E4M3 : KVT_BF16),
         daemon_([devices](Config* config) {
           config->pool.devices.assign(devices, DeviceChoice::kHost);
         }),
@@ -284,7 +284,7 @@ TEST_F(SessionAttentionOfTwo, AWorkspaceServesThePoolsOfItsDeviceOnly) {
 
 ModelRecord Fp8Model() {
   ModelRecord record = TestModel();
-  record.dtype = KvDtype::kFloat8E4m3;
+  record.groups[0].dtype = KvDtype::kFloat8E4m3;
   return record;
 }
 

@@ -153,6 +153,8 @@ TEST_F(SessionErrors, TrailingBytesAreRefused) {
 TEST_F(SessionErrors, CountThatTheMessageCannotHoldIsRefused) {
   const auto client = Attached();
   ByteWriter writer;
+  writer.Write(uint16_t{0});  // this rank, the longest prefix
+  writer.Write(uint32_t{1});  // group
   writer.Write(pool_.value);
   writer.Write(uint32_t{10'000});  // hashes, none of which follows
   const uint64_t request =
@@ -164,6 +166,8 @@ TEST_F(SessionErrors, CountThatTheMessageCannotHoldIsRefused) {
 TEST_F(SessionErrors, FourBillionNewBlocksAreRefused) {
   const auto client = Attached();
   ByteWriter writer;
+  writer.Write(uint8_t{0});
+  writer.Write(uint32_t{1});  // group
   writer.Write(pool_.value);
   writer.Write(uint32_t{0xffffffff});
   writer.Write(uint32_t{0});
@@ -176,8 +180,8 @@ TEST_F(SessionErrors, FourBillionNewBlocksAreRefused) {
 
 TEST_F(SessionErrors, ZeroBlocksAreRefused) {
   const auto client = Attached();
-  EXPECT_EQ(client->ErrorOf(wire::Acquire{.pool = pool_}), "empty_request");
-  EXPECT_EQ(client->ErrorOf(wire::Lookup{.pool = pool_}), "empty_request");
+  EXPECT_EQ(client->ErrorOf(wire::Acquire{.parts = {{.pool = pool_}}}), "empty_request");
+  EXPECT_EQ(client->ErrorOf(wire::Lookup{.parts = {{.pool = pool_}}}), "empty_request");
   EXPECT_EQ(client->ErrorOf(wire::Prefetch{.pool = pool_}), "empty_request");
   EXPECT_EQ(client->ErrorOf(wire::Pin{.pool = pool_, .ttl_ms = 1}), "empty_request");
   EXPECT_EQ(client->ExpectError(client->Send(wire::Commit{.pool = pool_}, false)), "empty_request");
@@ -190,9 +194,11 @@ TEST_F(SessionErrors, PoolThatWasNotAttachedIsRefused) {
   WireClient client(daemon_.socket());
   (void)client.Hello();
   // It exists, but is not this session's.
-  EXPECT_EQ(client.ErrorOf(wire::Acquire{.pool = pool_, .new_blocks = 1}), "pool_not_attached");
+  EXPECT_EQ(client.ErrorOf(wire::Acquire{.parts = {{.pool = pool_, .new_blocks = 1}}}),
+            "pool_not_attached");
   const auto hashes = Hashes(900, 4);
-  EXPECT_EQ(client.ErrorOf(wire::Lookup{.pool = pool_, .hashes = hashes}), "pool_not_attached");
+  EXPECT_EQ(client.ErrorOf(wire::Lookup{.parts = {{.pool = pool_, .hashes = hashes}}}),
+            "pool_not_attached");
   EXPECT_EQ(client.ErrorOf(wire::Prefetch{.pool = pool_, .hashes = hashes}), "pool_not_attached");
   EXPECT_EQ(client.ErrorOf(wire::Pin{.pool = pool_, .ttl_ms = 1000, .hashes = hashes}),
             "pool_not_attached");
@@ -223,7 +229,8 @@ TEST_F(SessionErrors, NegativeAndEndlessPinsAreRefused) {
 
 TEST_F(SessionErrors, MoreBlocksThanThePoolHasAreRefused) {
   const auto client = Attached();
-  EXPECT_EQ(client->ErrorOf(wire::Acquire{.pool = pool_, .new_blocks = 65}), "pool_full");
+  EXPECT_EQ(client->ErrorOf(wire::Acquire{.parts = {{.pool = pool_, .new_blocks = 65}}}),
+            "pool_full");
   // All or nothing: none was kept.
   EXPECT_EQ(Acquire(client.get(), pool_, {}, 60).new_blocks.size(), 60u);
 }
@@ -234,8 +241,8 @@ TEST_F(SessionErrors, BlockReleasedTwiceWhileAWaitingAcquireHoldsItCostsOneRefer
   const std::vector<BlockHandle> blocks = Fill(client.get(), pool_, hashes);
   const BlockHandle first = blocks.front();
   client->Send(wire::Release{.pool = pool_, .blocks = {blocks.begin() + 1, blocks.end()}}, false);
-  client->Send(
-      wire::Acquire{.pool = pool_, .new_blocks = 52, .hashes = std::span(hashes).first(1)});
+  client->Send(wire::Acquire{
+      .parts = {{.pool = pool_, .new_blocks = 52, .hashes = std::span(hashes).first(1)}}});
   client->Send(wire::Release{.pool = pool_, .blocks = {first, first}}, false);
   client.reset();
   // The daemon still runs once the session has ended.

@@ -105,8 +105,9 @@ TEST_F(TraceOperation, RefusedRequestEndsAsFailed) {
   Start(1000);
   WireClient client(daemon_->socket());
   const PoolId pool = client.Attach().pool;
-  EXPECT_EQ(client.ErrorOf(wire::Acquire{.pool = pool}), "empty_request");
-  EXPECT_EQ(client.ErrorOf(wire::Acquire{.pool = pool, .new_blocks = 1000}), "pool_full");
+  EXPECT_EQ(client.ErrorOf(wire::Acquire{.parts = {{.pool = pool}}}), "empty_request");
+  EXPECT_EQ(client.ErrorOf(wire::Acquire{.parts = {{.pool = pool, .new_blocks = 1000}}}),
+            "pool_full");
   const json::value reply = Ask(R"({"op":"trace"})");
   const auto ends = Of(reply, "request", "e");
   ASSERT_GE(ends.size(), 2u);

@@ -11,10 +11,11 @@ std::vector<BlockHash> Hashes(uint64_t first, uint32_t count) {
   return hashes;
 }
 
-wire::AcquireReply Acquire(WireClient* client, PoolId pool, const std::vector<BlockHash>& hashes,
-                           uint32_t new_blocks) {
-  return client->Call<wire::AcquireReply>(
-      wire::Acquire{.pool = pool, .new_blocks = new_blocks, .hashes = hashes});
+wire::AcquireReply::Part Acquire(WireClient* client, PoolId pool,
+                                 const std::vector<BlockHash>& hashes, uint32_t new_blocks) {
+  const auto reply = client->Call<wire::AcquireReply>(
+      wire::Acquire{.parts = {{.pool = pool, .new_blocks = new_blocks, .hashes = hashes}}});
+  return reply.parts.at(0);
 }
 
 wire::Commit CommitOf(PoolId pool, const std::vector<BlockHandle>& blocks,

@@ -12,8 +12,9 @@ namespace kvtier {
 // TestHash of first, first + 1, ...
 [[nodiscard]] std::vector<BlockHash> Hashes(uint64_t first, uint32_t count);
 
-[[nodiscard]] wire::AcquireReply Acquire(WireClient* client, PoolId pool,
-                                         const std::vector<BlockHash>& hashes, uint32_t new_blocks);
+[[nodiscard]] wire::AcquireReply::Part Acquire(WireClient* client, PoolId pool,
+                                               const std::vector<BlockHash>& hashes,
+                                               uint32_t new_blocks);
 
 // A commit of `blocks` as the prefix `hashes`.
 [[nodiscard]] wire::Commit CommitOf(PoolId pool, const std::vector<BlockHandle>& blocks,

@@ -115,12 +115,12 @@ wire::AttachReply WireClient::AttachPool(uint32_t device, uint64_t pool_bytes) {
 ModelRecord TestModel() {
   ModelRecord record;
   record.name = "test-model";
-  record.layers = 1;
-  record.kv_heads = 1;
-  record.k_head_dim = 64;
-  record.v_head_dim = 64;
-  record.dtype = KvDtype::kBfloat16;
-  record.block_tokens = 16;
+  record.groups[0].layers = 1;
+  record.groups[0].kv_heads = 1;
+  record.groups[0].k_head_dim = 64;
+  record.groups[0].v_head_dim = 64;
+  record.groups[0].dtype = KvDtype::kBfloat16;
+  record.groups[0].block_tokens = 16;
   return record;
 }
 

@@ -13,27 +13,27 @@ namespace {
 ModelRecord SmallModel() {
   ModelRecord record;
   record.name = "m";
-  record.layers = 3;
-  record.kv_heads = 2;
-  record.k_head_dim = 4;
-  record.v_head_dim = 6;
-  record.block_tokens = 5;
-  record.dtype = KvDtype::kFloat16;
+  record.groups[0].layers = 3;
+  record.groups[0].kv_heads = 2;
+  record.groups[0].k_head_dim = 4;
+  record.groups[0].v_head_dim = 6;
+  record.groups[0].block_tokens = 5;
+  record.groups[0].dtype = KvDtype::kFloat16;
   return record;
 }
 
 TEST(KvLayout, ElementsFillTheBlockWithoutGapOrOverlap) {
   const ModelRecord record = SmallModel();
-  const KvLayout layout = KvLayout::Of(record);
-  ASSERT_EQ(layout.block_stride, record.BlockBytes());
-  std::vector<int> touched(2 * record.BlockBytes());
+  const KvLayout layout = KvLayout::Of(record.groups[0]);
+  ASSERT_EQ(layout.block_stride, record.groups[0].BlockBytes());
+  std::vector<int> touched(2 * record.groups[0].BlockBytes());
   const auto touch = [&](uint64_t offset, uint64_t bytes) {
     for (uint64_t i = 0; i < bytes; ++i) ++touched.at(offset + i);
   };
   for (uint32_t block = 0; block < 2; ++block) {
-    for (uint32_t layer = 0; layer < record.layers; ++layer) {
-      for (uint32_t token = 0; token < record.block_tokens; ++token) {
-        for (uint32_t head = 0; head < record.kv_heads; ++head) {
+    for (uint32_t layer = 0; layer < record.groups[0].layers; ++layer) {
+      for (uint32_t token = 0; token < record.groups[0].block_tokens; ++token) {
+        for (uint32_t head = 0; head < record.groups[0].kv_heads; ++head) {
           touch(layout.KeyOffset(BlockIndex{block}, layer, token, head), layout.k_head_stride);
           touch(layout.ValueOffset(BlockIndex{block}, layer, token, head), layout.v_head_stride);
         }
@@ -45,16 +45,16 @@ TEST(KvLayout, ElementsFillTheBlockWithoutGapOrOverlap) {
 
 TEST(KvLayout, WithoutValuesTheRowsOfALayerFollowEachOther) {
   ModelRecord record = SmallModel();
-  record.kv_heads = 1;
-  record.v_head_dim = 0;
-  const KvLayout layout = KvLayout::Of(record);
-  EXPECT_EQ(layout.layer_stride, record.block_tokens * layout.k_token_stride);
-  EXPECT_EQ(layout.block_stride, record.layers * layout.layer_stride);
+  record.groups[0].kv_heads = 1;
+  record.groups[0].v_head_dim = 0;
+  const KvLayout layout = KvLayout::Of(record.groups[0]);
+  EXPECT_EQ(layout.layer_stride, record.groups[0].block_tokens * layout.k_token_stride);
+  EXPECT_EQ(layout.block_stride, record.groups[0].layers * layout.layer_stride);
   EXPECT_EQ(layout.v_head_stride, 0u);
 }
 
 TEST(KvLayout, OneLayersSliceIsContiguousAndKComesFirst) {
-  const KvLayout layout = KvLayout::Of(SmallModel());
+  const KvLayout layout = KvLayout::Of(SmallModel().groups[0]);
   EXPECT_EQ(layout.KeyOffset(BlockIndex{1}, 2, 0, 0),
             layout.block_stride + 2 * layout.layer_stride);
   EXPECT_EQ(layout.ValueOffset(BlockIndex{0}, 0, 0, 0), 5u * 2 * 4 * 2);
@@ -62,7 +62,7 @@ TEST(KvLayout, OneLayersSliceIsContiguousAndKComesFirst) {
 }
 
 TEST(KvLayout, OffsetsBeyondFourGigabytesAreExact) {
-  const KvLayout layout = KvLayout::Of(SmallModel());
+  const KvLayout layout = KvLayout::Of(SmallModel().groups[0]);
   EXPECT_EQ(layout.KeyOffset(BlockIndex{4000000000}, 0, 0, 0), 4000000000 * layout.block_stride);
 }
 

@@ -158,7 +158,7 @@ TEST(RegisterModel, CarriesTheRecord) {
 
 TEST(RegisterModel, GivesTheRecordsOwnErrors) {
   ModelRecord record = SampleModelRecord();
-  record.layers = 0;
+  record.groups[0].layers = 0;
   EXPECT_EQ(Decode<RegisterModel>(PayloadOf(RegisterModel{record})).error().reason, "bad_layers");
 }
 
@@ -173,14 +173,16 @@ TEST(RegisterModel, RefusesAnEndlessRecord) {
 TEST(Acquire, HashesAreReadInPlace) {
   const std::vector<BlockHash> hashes = ManyHashes(8192), partial_blocks = ManyHashes(3);
   const std::vector<std::byte> payload =
-      PayloadOf(Acquire{PoolId{7}, 9, LoadOrder::kLayers, hashes, partial_blocks});
+      PayloadOf(Acquire{LoadOrder::kLayers, {{PoolId{7}, 9, hashes, partial_blocks}}});
   const auto acquire = Decode<Acquire>(payload);
   ASSERT_TRUE(acquire.has_value());
-  EXPECT_EQ(acquire->pool, PoolId{7});
-  EXPECT_EQ(acquire->new_blocks, 9u);
-  EXPECT_TRUE(std::ranges::equal(acquire->hashes, hashes));
-  EXPECT_TRUE(std::ranges::equal(acquire->partial_blocks, partial_blocks));
-  EXPECT_EQ(static_cast<const void*>(acquire->hashes.data()), payload.data() + 13);
+  ASSERT_EQ(acquire->parts.size(), 1u);
+  const Acquire::Part& part = acquire->parts[0];
+  EXPECT_EQ(part.pool, PoolId{7});
+  EXPECT_EQ(part.new_blocks, 9u);
+  EXPECT_TRUE(std::ranges::equal(part.hashes, hashes));
+  EXPECT_TRUE(std::ranges::equal(part.partial_blocks, partial_blocks));
+  EXPECT_EQ(static_cast<const void*>(part.hashes.data()), payload.data() + 17);
   EXPECT_EQ(acquire->order, LoadOrder::kLayers);
 }
 
@@ -188,19 +190,20 @@ TEST(Acquire, LargestCallFitsAFrame) {
   const std::vector<BlockHash> hashes = ManyHashes(kMaxHashesPerCall);
   const std::vector<BlockHash> partial_blocks = ManyHashes(kMaxPartialBlocksPerCall);
   std::vector<std::byte> bytes;
-  Encode(Acquire{PoolId{1}, kMaxBlocksPerCall, LoadOrder::kBlocks, hashes, partial_blocks}, 1,
+  Encode(Acquire{LoadOrder::kBlocks, {{PoolId{1}, kMaxBlocksPerCall, hashes, partial_blocks}}}, 1,
          &bytes);
   EXPECT_LE(bytes.size(), kMaxFrameBytes);
   EXPECT_TRUE(Reencode(FrameIn(bytes)).has_value());
 }
 
-// pool, new_blocks, order, count of hashes, no hashes, no partial_blocks.
+// order, one group: pool, new_blocks, count of hashes, no hashes, no partial_blocks.
 std::vector<std::byte> AcquireClaiming(uint32_t new_blocks, uint32_t hashes,
                                        uint32_t partial_blocks) {
   ByteWriter payload;
+  payload.Write(uint8_t{0});
+  payload.Write(uint32_t{1});
   payload.Write(uint32_t{1});
   payload.Write(new_blocks);
-  payload.Write(uint8_t{0});
   payload.Write(hashes);
   payload.Write(partial_blocks);
   return payload.Take();
@@ -215,6 +218,13 @@ TEST(Acquire, CountsAreBoundedBeforeAnythingElse) {
   }
 }
 
+TEST(Acquire, GroupsAreBounded) {
+  ByteWriter payload;
+  payload.Write(uint8_t{0});
+  payload.Write(uint32_t{kMaxModelGroups + 1});
+  EXPECT_EQ(Decode<Acquire>(payload.data()).error().reason, "too_many_groups");
+}
+
 TEST(Acquire, CountsAreComparedWithWhatIsThere) {
   const auto acquire = Decode<Acquire>(AcquireClaiming(0, 1000, 0));
   ASSERT_FALSE(acquire.has_value());
@@ -223,9 +233,8 @@ TEST(Acquire, CountsAreComparedWithWhatIsThere) {
 
 TEST(Acquire, HashesOfTheWrongSizeAreRefused) {
   ByteWriter payload;
-  for (const uint32_t field : {1u, 0u}) payload.Write(field);
   payload.Write(uint8_t{0});
-  payload.Write(uint32_t{2});
+  for (const uint32_t field : {1u, 1u, 0u, 2u}) payload.Write(field);  // of one group two hashes
   payload.WriteBytes(std::vector<std::byte>(2 * 20));  // 20 bytes each, as SHA-1 gives
   payload.Write(uint32_t{0});
   EXPECT_EQ(Decode<Acquire>(payload.data()).error().reason, "truncated_message");
@@ -234,63 +243,70 @@ TEST(Acquire, HashesOfTheWrongSizeAreRefused) {
 // --- ACQUIRE_REPLY ---
 
 TEST(AcquireReply, CarriesHitsPartialBlockCounterAndNewBlocks) {
-  AcquireReply reply;
+  AcquireReply message{.parts = {{}}};
+  AcquireReply::Part& reply = message.parts[0];
   reply.load = LoadId{99};
   reply.miss = static_cast<MissReason>(200);  // of a later minor version
   reply.counter = LoadCounter{.offset = 64, .base = 3, .steps = 2};
   reply.partial_block = 2;
   reply.hits = {{{BlockIndex{5}, 6}, Tier::kHost, 16}, {{BlockIndex{7}, 8}, Tier::kDisk, 3}};
   reply.new_blocks = {{BlockIndex{1}, 2}};
-  const auto decoded = Decode<AcquireReply>(PayloadOf(reply));
+  const auto decoded = Decode<AcquireReply>(PayloadOf(message));
   ASSERT_TRUE(decoded.has_value());
-  EXPECT_EQ(decoded->load, LoadId{99});
-  EXPECT_EQ(decoded->miss, reply.miss);
-  EXPECT_EQ(MissReasonName(decoded->miss), "invalid");
-  EXPECT_EQ(decoded->counter, reply.counter);
-  EXPECT_EQ(decoded->partial_block, 2u);
-  EXPECT_EQ(decoded->hits, reply.hits);
-  EXPECT_EQ(decoded->new_blocks, reply.new_blocks);
+  EXPECT_EQ(decoded->parts[0].load, LoadId{99});
+  EXPECT_EQ(decoded->parts[0].miss, reply.miss);
+  EXPECT_EQ(MissReasonName(decoded->parts[0].miss), "invalid");
+  EXPECT_EQ(decoded->parts[0].counter, reply.counter);
+  EXPECT_EQ(decoded->parts[0].partial_block, 2u);
+  EXPECT_EQ(decoded->parts[0].hits, reply.hits);
+  EXPECT_EQ(decoded->parts[0].new_blocks, reply.new_blocks);
 }
 
 TEST(AcquireReply, EveryHashAndAPartialBlockMayHit) {
-  AcquireReply reply;
+  AcquireReply message{.parts = {{}}};
+  AcquireReply::Part& reply = message.parts[0];
   reply.hits.resize(kMaxHashesPerCall + 1);
   reply.new_blocks.resize(kMaxBlocksPerCall);
   std::vector<std::byte> bytes;
-  Encode(reply, 1, &bytes);
+  Encode(message, 1, &bytes);
   EXPECT_LE(bytes.size(), kMaxFrameBytes);
   EXPECT_TRUE(Decode<AcquireReply>(FrameIn(bytes).payload).has_value());
 }
 
 TEST(AcquireReply, HitsArePackedInElevenBytes) {
-  AcquireReply reply;
-  const size_t empty = PayloadOf(reply).size();
+  AcquireReply message{.parts = {{}}};
+  AcquireReply::Part& reply = message.parts[0];
+  const size_t empty = PayloadOf(message).size();
   reply.hits.resize(8192);
-  EXPECT_EQ(PayloadOf(reply).size() - empty, 8192 * 11u);
+  EXPECT_EQ(PayloadOf(message).size() - empty, 8192 * 11u);
 }
 
 TEST(AcquireReply, UnknownTierIsRefused) {
-  AcquireReply reply;
+  AcquireReply message{.parts = {{}}};
+  AcquireReply::Part& reply = message.parts[0];
   reply.hits.resize(1);
-  std::vector<std::byte> payload = PayloadOf(reply);
+  std::vector<std::byte> payload = PayloadOf(message);
   payload[payload.size() - 5] = std::byte{3};  // before the count of new blocks
   EXPECT_EQ(Decode<AcquireReply>(payload).error().reason, "bad_enum");
 }
 
 TEST(AcquireReply, APartialBlockBeyondTheLongestListIsRefused) {
-  AcquireReply reply;
+  AcquireReply message{.parts = {{}}};
+  AcquireReply::Part& reply = message.parts[0];
   reply.partial_block = kMaxPartialBlocksPerCall;
-  EXPECT_EQ(Decode<AcquireReply>(PayloadOf(reply)).error().reason, "bad_partial_block");
+  EXPECT_EQ(Decode<AcquireReply>(PayloadOf(message)).error().reason, "bad_partial_block");
   reply.partial_block = kMaxPartialBlocksPerCall - 1;
-  EXPECT_EQ(Decode<AcquireReply>(PayloadOf(reply))->partial_block, kMaxPartialBlocksPerCall - 1);
+  EXPECT_EQ(Decode<AcquireReply>(PayloadOf(message))->parts[0].partial_block,
+            kMaxPartialBlocksPerCall - 1);
 }
 
 TEST(AcquireReply, ACounterThatCountsNothingIsRefused) {
-  AcquireReply reply;
+  AcquireReply message{.parts = {{}}};
+  AcquireReply::Part& reply = message.parts[0];
   reply.counter = LoadCounter{.offset = 64, .base = 3, .steps = 0};
-  EXPECT_EQ(Decode<AcquireReply>(PayloadOf(reply)).error().reason, "bad_counter");
+  EXPECT_EQ(Decode<AcquireReply>(PayloadOf(message)).error().reason, "bad_counter");
   reply.counter = LoadCounter{.offset = 62, .base = 3, .steps = 1};
-  EXPECT_EQ(Decode<AcquireReply>(PayloadOf(reply)).error().reason, "bad_counter");
+  EXPECT_EQ(Decode<AcquireReply>(PayloadOf(message)).error().reason, "bad_counter");
 }
 
 TEST(LoadProgress, CarriesItsFields) {
@@ -390,7 +406,9 @@ TEST(Pin, NegativeLifeIsRefused) {
 }
 
 TEST(LookupReply, UnknownTiersAreRefused) {
-  EXPECT_EQ(Decode<LookupReply>(PayloadOf(LookupReply{{7, 8}})).error().reason, "unknown_bits");
+  EXPECT_EQ(
+      Decode<LookupReply>(PayloadOf(LookupReply{.parts = {{.presence = {7, 8}}}})).error().reason,
+      "unknown_bits");
 }
 
 TEST(ErrorReply, LongTextsAreCutBetweenCharacters) {

@@ -16,31 +16,34 @@ ModelRecord Llama8B() {
   ModelRecord record;
   record.name = "meta-llama/Llama-3.1-8B";
   record.revision = "d04e592bb4f6aa9cfee91e2e20afa771667e1d4b";
-  record.layers = 32;
-  record.kv_heads = 8;
-  record.k_head_dim = record.v_head_dim = 128;
+  record.groups[0].layers = 32;
+  record.groups[0].kv_heads = 8;
+  record.groups[0].k_head_dim = record.groups[0].v_head_dim = 128;
   record.extra = {{"rope_scaling", "llama3"}, {"rope_theta", "500000"}};
   return record;
 }
 
 TEST(ModelRecord, SizesAreThoseOfTheModel) {
-  EXPECT_EQ(Llama8B().BytesPerToken(), 128u << 10);
-  EXPECT_EQ(Llama8B().BlockBytes(), 2u << 20);
+  EXPECT_EQ(Llama8B().groups[0].LayerBytes(), 64u << 10);
+  EXPECT_EQ(Llama8B().groups[0].BlockBytes(), 2u << 20);
 }
 
 TEST(ModelRecord, EncodingIsFixed) {
   EXPECT_EQ(HexOf(wire::SampleModelRecord().Encode()),
             "4b56544d"  // magic
-            "0100"      // version
-            "03"        // bf16
-            "01"        // block first
-            "02000000010000000800000008000000100000000000000001000000"
+            "0200"      // version
+            "0000000001000000"
             "040074696e79"
             "02007231"
             "1200766c6c6d2d7368613235362d63626f722f32"  // hash recipe
             "0100"
             "0a00726f70655f7468657461"
-            "05003130303030");
+            "05003130303030"
+            "01"    // one group
+            "0100"  // found by all blocks, not replicated
+            "0301"  // bf16, block first
+            "00000000020000000100000008000000080000000000000010000000"
+            "0000000000000000");
 }
 
 TEST(ModelRecord, FingerprintIsTheEncodingsSha256) {
@@ -59,12 +62,19 @@ TEST(ModelRecord, EveryFieldChangesTheFingerprint) {
       [](ModelRecord* r) { r->name += "x"; },
       [](ModelRecord* r) { r->revision.clear(); },
       [](ModelRecord* r) { r->hash_recipe = "vllm-sha256-cbor/1"; },
-      [](ModelRecord* r) { r->layers = 31; },
-      [](ModelRecord* r) { r->kv_heads = 4; },
-      [](ModelRecord* r) { r->k_head_dim = 64; },
-      [](ModelRecord* r) { r->v_head_dim = 64; },
-      [](ModelRecord* r) { r->dtype = KvDtype::kFloat16; },
-      [](ModelRecord* r) { r->block_tokens = 32; },
+      [](ModelRecord* r) { r->groups[0].layers = 31; },
+      [](ModelRecord* r) { r->groups[0].kv_heads = 4; },
+      [](ModelRecord* r) { r->groups[0].k_head_dim = 64; },
+      [](ModelRecord* r) { r->groups[0].v_head_dim = 64; },
+      [](ModelRecord* r) { r->groups[0].dtype = KvDtype::kFloat16; },
+      [](ModelRecord* r) { r->groups[0].block_tokens = 32; },
+      [](ModelRecord* r) { r->groups[0].scale_bytes = 4; },
+      [](ModelRecord* r) { r->groups[0].replicated = true; },
+      [](ModelRecord* r) {
+        r->groups[0].hit_rule = HitRule::kTrailing;
+        r->groups[0].window_tokens = 1024;
+      },
+      [](ModelRecord* r) { r->groups.push_back(r->groups[0]); },
       [](ModelRecord* r) { r->tensor_parallel_size = 2; },
       [](ModelRecord* r) { r->extra[0].second = "yarn"; },
       [](ModelRecord* r) { r->extra.pop_back(); },
@@ -97,14 +107,15 @@ TEST(ModelRecord, RefusesEachBadFieldWithItsReason) {
       {"bad_hash_recipe", [](ModelRecord* r) { r->hash_recipe = "SGLang/1"; }},
       {"bad_hash_recipe",
        [](ModelRecord* r) { r->hash_recipe.assign(kMaxHashRecipeBytes - 1, 'n').append("/1"); }},
-      {"bad_layers", [](ModelRecord* r) { r->layers = 0; }},
-      {"bad_layers", [](ModelRecord* r) { r->layers = UINT32_MAX; }},
-      {"bad_kv_heads", [](ModelRecord* r) { r->kv_heads = 0; }},
-      {"bad_kv_heads", [](ModelRecord* r) { r->kv_heads = kMaxModelKvHeads + 1; }},
-      {"bad_k_head_dim", [](ModelRecord* r) { r->k_head_dim = 0; }},
-      {"bad_v_head_dim", [](ModelRecord* r) { r->v_head_dim = kMaxModelHeadDim + 1; }},
-      {"bad_block_tokens", [](ModelRecord* r) { r->block_tokens = 0; }},
-      {"bad_block_tokens", [](ModelRecord* r) { r->block_tokens = kMaxModelBlockTokens + 1; }},
+      {"bad_layers", [](ModelRecord* r) { r->groups[0].layers = 0; }},
+      {"bad_layers", [](ModelRecord* r) { r->groups[0].layers = UINT32_MAX; }},
+      {"bad_kv_heads", [](ModelRecord* r) { r->groups[0].kv_heads = 0; }},
+      {"bad_kv_heads", [](ModelRecord* r) { r->groups[0].kv_heads = kMaxModelKvHeads + 1; }},
+      {"bad_k_head_dim", [](ModelRecord* r) { r->groups[0].k_head_dim = 0; }},
+      {"bad_v_head_dim", [](ModelRecord* r) { r->groups[0].v_head_dim = kMaxModelHeadDim + 1; }},
+      {"bad_block_tokens", [](ModelRecord* r) { r->groups[0].block_tokens = 0; }},
+      {"bad_block_tokens",
+       [](ModelRecord* r) { r->groups[0].block_tokens = kMaxModelBlockTokens + 1; }},
       {"bad_tensor_parallel_size", [](ModelRecord* r) { r->tensor_parallel_size = 0; }},
       {"bad_tensor_parallel_rank", [](ModelRecord* r) { r->tensor_parallel_rank = 1; }},
       {"too_many_extra",
@@ -115,10 +126,22 @@ TEST(ModelRecord, RefusesEachBadFieldWithItsReason) {
       {"extra_not_sorted", [](ModelRecord* r) { r->extra[1] = r->extra[0]; }},
       {"bad_extra_key", [](ModelRecord* r) { r->extra[0].first.clear(); }},
       {"bad_extra_value", [](ModelRecord* r) { r->extra[0].second.assign(257, 'v'); }},
-      {"block_too_large", [](ModelRecord* r) { r->layers = r->kv_heads = r->block_tokens = 1024; }},
-      {"model_dtype", [](ModelRecord* r) { r->dtype = static_cast<KvDtype>(7); }},
-      {"model_dtype", [](ModelRecord* r) { r->dtype = static_cast<KvDtype>(0); }},
-      {"model_layout", [](ModelRecord* r) { r->layout = static_cast<KvLayoutKind>(2); }},
+      {"block_too_large",
+       [](ModelRecord* r) {
+         r->groups[0].layers = r->groups[0].kv_heads = r->groups[0].block_tokens = 1024;
+       }},
+      {"bad_group_count", [](ModelRecord* r) { r->groups.clear(); }},
+      {"bad_group_count", [](ModelRecord* r) { r->groups.resize(17, r->groups[0]); }},
+      {"bad_window_tokens", [](ModelRecord* r) { r->groups[0].window_tokens = 1; }},
+      {"bad_window_tokens", [](ModelRecord* r) { r->groups[0].hit_rule = HitRule::kTrailing; }},
+      {"bad_scale_bytes", [](ModelRecord* r) { r->groups[0].scale_bytes = 1025; }},
+      {"bad_state_bytes", [](ModelRecord* r) { r->groups[0].state_bytes = 1; }},
+      {"bad_kv_heads", [](ModelRecord* r) { r->groups[0].hit_rule = HitRule::kState; }},
+      {"bad_layers", [](ModelRecord* r) { r->groups.push_back({}); }},
+      {"model_hit_rule", [](ModelRecord* r) { r->groups[0].hit_rule = static_cast<HitRule>(4); }},
+      {"model_dtype", [](ModelRecord* r) { r->groups[0].dtype = static_cast<KvDtype>(7); }},
+      {"model_dtype", [](ModelRecord* r) { r->groups[0].dtype = static_cast<KvDtype>(0); }},
+      {"model_layout", [](ModelRecord* r) { r->groups[0].layout = static_cast<KvLayoutKind>(2); }},
   };
   for (const BadCase& bad : cases) {
     ModelRecord record = Llama8B();
@@ -140,21 +163,69 @@ TEST(ModelRecord, ARecipeOfTheClientsOwnIsTaken) {
 
 TEST(ModelRecord, OneTensorWithoutValuesIsAModel) {
   ModelRecord record = Llama8B();
-  record.layers = 61;
-  record.kv_heads = 1;
-  record.k_head_dim = 576;
-  record.v_head_dim = 0;
+  record.groups[0].layers = 61;
+  record.groups[0].kv_heads = 1;
+  record.groups[0].k_head_dim = 576;
+  record.groups[0].v_head_dim = 0;
   ASSERT_TRUE(record.Validate().has_value());
-  EXPECT_EQ(record.BlockBytes(), 61u * record.block_tokens * 576 * 2);
+  EXPECT_EQ(record.groups[0].BlockBytes(), 61u * record.groups[0].block_tokens * 576 * 2);
   EXPECT_EQ(ModelRecord::Decode(record.Encode()).value(), record);
+}
+
+// Three layers of linear attention and one of full attention, four times.
+ModelRecord Hybrid() {
+  ModelRecord record = Llama8B();
+  record.groups[0].layers = 4;
+  record.groups.push_back(
+      {.hit_rule = HitRule::kState, .layers = 12, .block_tokens = 512, .state_bytes = 1u << 20});
+  return record;
+}
+
+TEST(ModelRecord, AHybridHasAGroupOfStates) {
+  const ModelRecord record = Hybrid();
+  ASSERT_TRUE(record.Validate().has_value());
+  EXPECT_EQ(record.groups[1].BlockBytes(), 12u << 20);
+  EXPECT_EQ(ModelRecord::Decode(record.Encode()).value(), record);
+}
+
+TEST(ModelRecord, ScalesLieBesideTheTokens) {
+  ModelRecord record = Llama8B();
+  record.groups[0].dtype = KvDtype::kFloat8E4m3;
+  record.groups[0].scale_bytes = 8;
+  ASSERT_TRUE(record.Validate().has_value());
+  EXPECT_EQ(record.groups[0].LayerBytes(), 16u * 8 * (256 + 8));
+}
+
+TEST(ModelRecord, AGroupsBlocksAreFoundByItsNumberAndGeometry) {
+  ModelRecord record = Hybrid();
+  record.groups.push_back(record.groups[0]);
+  EXPECT_NE(record.GroupFingerprint(0), record.GroupFingerprint(1));
+  EXPECT_NE(record.GroupFingerprint(0), record.GroupFingerprint(2));
+  // The other groups may change without this one's blocks becoming other ones.
+  EXPECT_EQ(record.GroupFingerprint(0), Hybrid().GroupFingerprint(0));
+}
+
+TEST(ModelRecord, RanksShareOnlyReplicatedGroups) {
+  ModelRecord first = Hybrid(), second = Hybrid();
+  first.groups[0].replicated = second.groups[0].replicated = true;
+  first.tensor_parallel_size = second.tensor_parallel_size = 2;
+  second.tensor_parallel_rank = 1;
+  EXPECT_EQ(first.GroupFingerprint(0), second.GroupFingerprint(0));
+  EXPECT_NE(first.GroupFingerprint(1), second.GroupFingerprint(1));
+}
+
+TEST(ModelRecord, AFlagHasOneEncoding) {
+  std::vector<std::byte> bytes = Llama8B().Encode();
+  bytes[bytes.size() - 39] = std::byte{2};
+  EXPECT_EQ(ModelRecord::Decode(bytes).error().reason, "bad_replicated");
 }
 
 TEST(ModelRecord, LargestGeometryDoesNotOverflow) {
   ModelRecord record = Llama8B();
-  record.layers = record.kv_heads = record.block_tokens = 1024;
-  record.k_head_dim = record.v_head_dim = kMaxModelHeadDim;
-  record.dtype = KvDtype::kFloat32;
-  EXPECT_EQ(record.BlockBytes(), uint64_t{1} << 45);
+  record.groups[0].layers = record.groups[0].kv_heads = record.groups[0].block_tokens = 1024;
+  record.groups[0].k_head_dim = record.groups[0].v_head_dim = kMaxModelHeadDim;
+  record.groups[0].dtype = KvDtype::kFloat32;
+  EXPECT_EQ(record.groups[0].BlockBytes(), uint64_t{1} << 45);
 }
 
 TEST(ModelRecord, RefusesEveryTruncation) {
@@ -170,7 +241,7 @@ TEST(ModelRecord, RefusesTrailingBytesWrongMagicAndVersion) {
   std::vector<std::byte> bytes = Llama8B().Encode();
   bytes.push_back(std::byte{0});
   EXPECT_EQ(ModelRecord::Decode(bytes).error().reason, "trailing_bytes");
-  bytes[4] = std::byte{2};
+  bytes[4] = std::byte{3};
   EXPECT_EQ(ModelRecord::Decode(bytes).error().reason, "model_version");
   bytes[0] = std::byte{0};
   EXPECT_EQ(ModelRecord::Decode(bytes).error().reason, "bad_model_magic");

@@ -10,8 +10,8 @@ namespace {
 
 uint64_t BlockBytesOf(const kvt_model_record& record) {
   constexpr uint64_t kBfloat16Bytes = 2;
-  return uint64_t{record.layers} * record.kv_heads * (record.k_head_dim + record.v_head_dim) *
-         kBfloat16Bytes * record.block_tokens;
+  return uint64_t{record.groups[0].layers} * record.groups[0].kv_heads * (record.groups[0].k_head_dim + record.groups[0].v_head_dim) *
+         kBfloat16Bytes * record.groups[0].block_tokens;
 }
 
 TEST(ModelOfBlockBytesTest, GeometryTakesExactlyTheBytes) {
@@ -19,7 +19,7 @@ TEST(ModelOfBlockBytesTest, GeometryTakesExactlyTheBytes) {
     for (const uint64_t block_bytes : {4 * kKiB, 64 * kKiB, 96 * kKiB, 1 * kMiB, 2 * kMiB}) {
       const auto record = ModelOfBlockBytes(block_bytes, block_tokens);
       ASSERT_TRUE(record) << block_bytes << " " << block_tokens;
-      EXPECT_EQ(record->block_tokens, block_tokens);
+      EXPECT_EQ(record->groups[0].block_tokens, block_tokens);
       EXPECT_EQ(BlockBytesOf(*record), block_bytes);
     }
   }

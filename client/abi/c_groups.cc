@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+// Acquires and lookups, of one group of a model or of all of them.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "client/abi/c_common.h"
+#include "client/core/group_request.h"
+#include "kvtier/kvtier_groups.h"
+
+namespace kvtier::client {
+namespace {
+
+using AttachmentPtr = std::shared_ptr<const Attachment>;
+
+Status CheckGroupCount(size_t count) {
+  if (count >= 1 && count <= KVT_MAX_GROUPS) return {};
+  return MakeError(ErrorCode::kInvalidArgument, "bad_group_count",
+                   fmt::format("{}, 1 to {} can be named", count, KVT_MAX_GROUPS));
+}
+
+Status CheckRequest(const kvt_acquire_request* request, const kvt_acquire_reply* reply) {
+  KVT_RETURN_IF_ERROR(CheckStruct(request, "request"));
+  if (request->load_order > KVT_LOAD_LAYERS) {
+    return MakeError(ErrorCode::kInvalidArgument, "bad_load_order");
+  }
+  KVT_RETURN_IF_ERROR(CheckArray(request->hashes, request->hash_count, "request.hashes"));
+  KVT_RETURN_IF_ERROR(
+      CheckArray(request->partial_blocks, request->partial_count, "request.partial_blocks"));
+  const size_t hits_max = request->hash_count + (request->partial_count > 0 ? 1 : 0);
+  KVT_RETURN_IF_ERROR(CheckArray(reply->hits, hits_max, "reply.hits"));
+  KVT_RETURN_IF_ERROR(CheckArray(reply->new_blocks, request->new_blocks, "reply.new_blocks"));
+  if (reply->hits_capacity >= hits_max && reply->new_block_capacity >= request->new_blocks) {
+    return {};
+  }
+  return MakeError(ErrorCode::kInvalidArgument, "capacity_too_small",
+                   fmt::format("hits {} of {}, allocated {} of {}", reply->hits_capacity, hits_max,
+                               reply->new_block_capacity, request->new_blocks));
+}
+
+void FillReply(const AcquiredPart& acquired, uint64_t attachment, kvt_acquire_reply* reply) {
+  for (size_t i = 0; i < acquired.hits.size(); ++i) {
+    const AcquiredBlock& hit = acquired.hits[i];
+    reply->hits[i] = kvt_acquired_block{.block = ToBlock(hit.handle, attachment),
+                                        .tokens = hit.tokens,
+                                        .tier = static_cast<kvt_tier>(hit.tier),
+                                        .reserved = {}};
+  }
+  for (size_t i = 0; i < acquired.new_blocks.size(); ++i) {
+    reply->new_blocks[i] = ToBlock(acquired.new_blocks[i], attachment);
+  }
+  reply->hit_count = acquired.hits.size();
+  reply->new_block_count = acquired.new_blocks.size();
+  reply->partial_block = acquired.partial_block.value_or(KVT_NO_PARTIAL_BLOCK);
+  reply->load = {acquired.load.value, attachment};
+  reply->first_hit = acquired.first_hit;
+  reply->miss = static_cast<kvt_miss>(acquired.miss);
+}
+
+void SetMiss(kvt_acquire_reply* replies, size_t count, kvt_miss miss) {
+  for (size_t i = 0; i < count; ++i) replies[i].miss = miss;
+}
+
+Status Acquire(kvt_pool* const* pools, const kvt_acquire_request* requests, size_t count,
+               kvt_acquire_reply* replies) {
+  KVT_RETURN_IF_ERROR(CheckGroupCount(count));
+  KVT_RETURN_IF_ERROR(CheckPointer(pools, "pools"));
+  KVT_RETURN_IF_ERROR(CheckPointer(requests, "requests"));
+  for (size_t i = 0; i < count; ++i) {
+    KVT_RETURN_IF_ERROR(CheckPointer(pools[i], "pool"));
+    KVT_RETURN_IF_ERROR(CheckStruct(&replies[i], "reply"));
+    FillReply({}, 0, &replies[i]);
+    KVT_RETURN_IF_ERROR(CheckRequest(&requests[i], &replies[i]));
+  }
+  SetMiss(replies, count, KVT_MISS_UNAVAILABLE);
+  std::vector<AttachmentPtr> attachments;
+  std::vector<GroupRequest> groups;
+  for (size_t i = 0; i < count; ++i) {
+    KVT_ASSIGN_OR_RETURN(attachments.emplace_back(), pools[i]->pool->Attached());
+    groups.push_back({attachments[i].get(), ToHashes(requests[i].hashes, requests[i].hash_count),
+                      ToHashes(requests[i].partial_blocks, requests[i].partial_count),
+                      requests[i].new_blocks});
+  }
+  const Result<std::vector<AcquiredPart>> acquired =
+      AcquireGroups(groups, static_cast<wire::LoadOrder>(requests[0].load_order),
+                    pools[0]->pool->connection().RequestDeadline());
+  if (!acquired) {
+    if (acquired.error().code != ErrorCode::kUnavailable) SetMiss(replies, count, KVT_MISS_NONE);
+    return tl::unexpected(acquired.error());
+  }
+  for (size_t i = 0; i < count; ++i) {
+    FillReply((*acquired)[i], attachments[i]->id(), &replies[i]);
+  }
+  return {};
+}
+
+Status LookUp(const kvt_lookup_group* groups, size_t count, const LookupOptions& options,
+              std::vector<uint64_t>* prefixes) {
+  KVT_RETURN_IF_ERROR(CheckGroupCount(count));
+  KVT_RETURN_IF_ERROR(CheckPointer(groups, "groups"));
+  std::vector<AttachmentPtr> attachments;
+  std::vector<GroupRequest> requests;
+  for (size_t i = 0; i < count; ++i) {
+    KVT_RETURN_IF_ERROR(CheckPointer(groups[i].pool, "pool"));
+    KVT_RETURN_IF_ERROR(CheckArray(groups[i].hashes, groups[i].hash_count, "hashes"));
+    KVT_ASSIGN_OR_RETURN(attachments.emplace_back(), groups[i].pool->pool->Attached());
+    requests.push_back({.attachment = attachments[i].get(),
+                        .hashes = ToHashes(groups[i].hashes, groups[i].hash_count)});
+  }
+  KVT_ASSIGN_OR_RETURN(
+      const wire::LookupReply reply,
+      LookUpGroups(requests, options, groups[0].pool->pool->connection().RequestDeadline()));
+  for (size_t i = 0; i < count; ++i) {
+    if (groups[i].presence != nullptr) {
+      std::ranges::copy(reply.parts[i].presence, groups[i].presence);
+    }
+  }
+  *prefixes = reply.prefixes;
+  return {};
+}
+
+Status LookUpPrefixes(const kvt_lookup_group* groups, size_t count, kvt_lookup_flags flags,
+                      uint64_t* prefixes, size_t capacity, size_t* prefix_count) {
+  KVT_RETURN_IF_ERROR(CheckArray(prefixes, capacity, "prefixes"));
+  KVT_RETURN_IF_ERROR(CheckPointer(prefix_count, "prefix_count"));
+  *prefix_count = 0;
+  if ((flags & ~(KVT_LOOKUP_ALL_RANKS | KVT_LOOKUP_EVERY_PREFIX)) != 0) {
+    return MakeError(ErrorCode::kInvalidArgument, "bad_flags", fmt::format("{}", flags));
+  }
+  std::vector<uint64_t> found;
+  KVT_RETURN_IF_ERROR(LookUp(groups, count,
+                             {.all_ranks = (flags & KVT_LOOKUP_ALL_RANKS) != 0,
+                              .every_prefix = (flags & KVT_LOOKUP_EVERY_PREFIX) != 0},
+                             &found));
+  *prefix_count = found.size();
+  found.resize(std::min(found.size(), capacity));
+  std::ranges::copy(found, prefixes);
+  return {};
+}
+
+}  // namespace
+}  // namespace kvtier::client
+
+using kvtier::Status;
+namespace client = kvtier::client;
+
+extern "C" {
+
+kvt_status kvt_acquire(kvt_pool* pool, const kvt_acquire_request* request,
+                       kvt_acquire_reply* reply) {
+  return client::Guard([&]() -> Status {
+    KVT_RETURN_IF_ERROR(client::CheckPointer(reply, "reply"));
+    return client::Acquire(&pool, request, 1, reply);
+  });
+}
+
+kvt_status kvt_acquire_groups(kvt_pool* const* pools, const kvt_acquire_request* requests,
+                              size_t count, kvt_acquire_reply* replies) {
+  return client::Guard([&]() -> Status {
+    KVT_RETURN_IF_ERROR(client::CheckPointer(replies, "replies"));
+    return client::Acquire(pools, requests, count, replies);
+  });
+}
+
+kvt_status kvt_lookup(kvt_pool* pool, const kvt_hash* hashes, size_t count, uint8_t* presence) {
+  return client::Guard([&]() -> Status {
+    KVT_RETURN_IF_ERROR(client::CheckArray(presence, count, "presence"));
+    const kvt_lookup_group group{pool, hashes, count, presence};
+    std::vector<uint64_t> prefixes;
+    return client::LookUp(&group, 1, {}, &prefixes);
+  });
+}
+
+kvt_status kvt_lookup_groups(const kvt_lookup_group* groups, size_t count, kvt_lookup_flags flags,
+                             uint64_t* prefixes, size_t capacity, size_t* prefix_count) {
+  return client::Guard([&] {
+    return client::LookUpPrefixes(groups, count, flags, prefixes, capacity, prefix_count);
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is asked of all groups of a model in one round trip: acquires and lookups. A model with one
+// group is asked by the same functions.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/digest.h"
+#include "base/result.h"
+#include "client/core/unix_socket.h"
+#include "protocol/block_messages.h"
+
+namespace kvtier::client {
+
+class Attachment;
+
+using AcquiredPart = wire::AcquireReply::Part;
+
+// Of one group, in the attachment to its pool. Lookups use only `hashes`.
+struct GroupRequest {
+  const Attachment* attachment = nullptr;
+  std::span<const BlockHash> hashes;  // the sequence's blocks, from block 0 on
+  std::span<const BlockHash> partial_blocks;
+  uint32_t new_blocks = 0;
+};
+
+struct LookupOptions {
+  bool all_ranks = false;     // what every tensor-parallel rank of the model has
+  bool every_prefix = false;  // else only the longest
+};
+
+// Thread-safe, as the attachments. One round trip; the reply is checked against the request. The
+// answer has a part for each group asked. See Cache::Acquire and daemon/session/group_acquire.h.
+// Errors: the daemon's; kInvalidArgument "no_group"; kStaleHandle "other_session" (an attachment
+// was made over another connection, or before it was lost); kLimitExceeded "too_many_hashes",
+// "too_many_partial_blocks", "frame_too_long"; kUnavailable; kTimeout (what is granted later is
+// released).
+[[nodiscard]] Result<std::vector<AcquiredPart>> AcquireGroups(std::span<const GroupRequest> groups,
+                                                              wire::LoadOrder order,
+                                                              Deadline deadline);
+// Errors: as AcquireGroups.
+[[nodiscard]] Result<wire::LookupReply> LookUpGroups(std::span<const GroupRequest> groups,
+                                                     const LookupOptions& options,
+                                                     Deadline deadline);
+
+}  // namespace kvtier::client

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/session/group_acquire.h"
+
+#include <algorithm>
+#include <limits>
+#include <span>
+#include <utility>
+
+namespace kvtier {
+namespace {
+
+// So many blocks a full hit would have had beyond the prefix that is served.
+uint32_t MissedBlocks(const GroupAcquire::Part& part, const BlockRange& needed) {
+  const GroupRule& rule = part.rule;
+  const uint64_t all_tokens = part.request.hashes.size() * uint64_t{rule.block_tokens};
+  const BlockRange wanted = NeededBlocks(rule, all_tokens);
+  return static_cast<uint32_t>(wanted.size() - std::min(wanted.size(), needed.size()));
+}
+
+}  // namespace
+
+void GroupAcquire::Start() { Try(FindPrefix(std::numeric_limits<uint64_t>::max())); }
+
+uint64_t GroupAcquire::FindPrefix(uint64_t most_tokens) const {
+  std::vector<std::vector<uint8_t>> present(parts_.size());
+  std::vector<GroupPresence> groups;
+  groups.reserve(parts_.size());
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    const AcquireRequest& request = parts_[i].request;
+    const uint64_t reach = most_tokens / parts_[i].rule.block_tokens;
+    const auto hashes =
+        std::span(request.hashes).first(std::min<uint64_t>(reach, request.hashes.size()));
+    for (const BlockPresence& block : cache_.Lookup(parts_[i].namespace_id, hashes)) {
+      present[i].push_back(block.pool || block.host || block.disk ? 1 : 0);
+    }
+    groups.push_back({parts_[i].rule, present[i]});
+  }
+  const std::vector<uint64_t> longest = RestorablePrefixes(groups, 1);
+  return longest.empty() ? 0 : longest.front();
+}
+
+void GroupAcquire::Try(uint64_t prefix_tokens) {
+  ++tries_;
+  prefix_tokens_ = prefix_tokens;
+  needed_.clear();
+  replies_.assign(parts_.size(), {});
+  refusal_.reset();
+  // One more than there are parts: answers within this call must not finish it.
+  unanswered_ = parts_.size() + 1;
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    const BlockRange needed = needed_.emplace_back(NeededBlocks(parts_[i].rule, prefix_tokens));
+    AcquireRequest request = parts_[i].request;
+    request.hashes.assign(parts_[i].request.hashes.begin() + static_cast<ptrdiff_t>(needed.first),
+                          parts_[i].request.hashes.begin() + static_cast<ptrdiff_t>(needed.end));
+    request.missed_blocks = MissedBlocks(parts_[i], needed);
+    cache_.Acquire(std::move(request),
+                   gate_.WhileOpen([self = shared_from_this(), i](Result<AcquireReply> acquired) {
+                     self->OnPartAcquired(i, std::move(acquired));
+                   }));
+  }
+  if (--unanswered_ == 0) Finish();
+}
+
+void GroupAcquire::OnPartAcquired(size_t part, Result<AcquireReply> acquired) {
+  if (!acquired) {
+    refusal_ = std::move(acquired).error();
+  } else {
+    replies_[part] = *std::move(acquired);
+    if (const LoadId load = replies_[part].load; load.value != 0) listener_.on_load(load);
+  }
+  if (--unanswered_ == 0) Finish();
+}
+
+void GroupAcquire::Finish() {
+  const bool complete = !refusal_ && ReachableTokens() >= prefix_tokens_;
+  if (!complete) {
+    // The cache may have called us, and must not be called from there.
+    return loop_.Post(gate_.WhileOpen([self = shared_from_this()] { self->RollBack(); }));
+  }
+  std::vector<AcquiredPart> acquired;
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    AcquireReply& reply = replies_[i];
+    const bool all = needed_[i] == NeededBlocks(parts_[i].rule, parts_[i].request.hashes.size() *
+                                                                    parts_[i].rule.block_tokens);
+    reply.miss = all ? MissReason::kNone : MissReason::kUnknown;
+    acquired.push_back({static_cast<uint32_t>(needed_[i].first), std::move(reply)});
+  }
+  listener_.on_done(std::move(acquired));
+}
+
+uint64_t GroupAcquire::ReachableTokens() const {
+  uint64_t tokens = prefix_tokens_;
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    const uint64_t hits = replies_[i].hits.size();
+    if (hits == needed_[i].size()) continue;
+    // Windows and states are no use in part; a shorter prefix needs other blocks.
+    const GroupRule& rule = parts_[i].rule;
+    const uint64_t usable =
+        rule.rule == HitRule::kAll ? hits * rule.block_tokens : prefix_tokens_ - 1;
+    tokens = std::min(tokens, usable);
+  }
+  return tokens;
+}
+
+void GroupAcquire::RollBack() {
+  const uint64_t reachable = refusal_ ? 0 : ReachableTokens();
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    const AcquireReply& reply = replies_[i];
+    if (reply.load.value != 0) listener_.on_load_dropped(reply.load);
+    std::vector<BlockHandle> blocks = reply.new_blocks;
+    for (const AcquiredBlock& hit : reply.hits) blocks.push_back(hit.handle);
+    if (blocks.empty()) continue;
+    (void)cache_.Release(parts_[i].request.session, parts_[i].request.pool, blocks);
+  }
+  if (refusal_) return listener_.on_done(tl::unexpected(*std::move(refusal_)));
+  Try(tries_ < kMaxGroupAcquireTries ? FindPrefix(reachable) : 0);
+}
+
+}  // namespace kvtier

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/session/group_lookup.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "protocol/restorable_prefix.h"
+
+namespace kvtier {
+namespace {
+
+uint8_t BitsOf(const BlockPresence& block) {
+  return static_cast<uint8_t>((block.pool ? wire::kPresentInPool : 0) |
+                              (block.host ? wire::kPresentInHost : 0) |
+                              (block.disk ? wire::kPersistedOnDisk : 0));
+}
+
+// The bits are in the order of the tiers, so the lowest one is the fastest tier.
+uint8_t FastestOf(uint8_t bits) { return static_cast<uint8_t>(bits & -bits); }
+
+// One rank has `bits` of a block, those before it `others` (at most one bit).
+uint8_t SlowestOf(uint8_t others, uint8_t bits) {
+  return others == 0 || bits == 0 ? uint8_t{0} : std::max(others, FastestOf(bits));
+}
+
+}  // namespace
+
+GroupLookup::GroupLookup(const Cache* cache, std::string tenant, const RegisteredModel* model,
+                         std::vector<Part> parts, Options options)
+    : cache_(*cache),
+      tenant_(std::move(tenant)),
+      model_(*model),
+      parts_(std::move(parts)),
+      options_(options),
+      reply_{.prefixes = {}, .parts = std::vector<wire::LookupReply::Part>(parts_.size())} {}
+
+uint32_t GroupLookup::RanksOf(const Part& part) const {
+  const bool several = options_.all_ranks && !model_.record.groups[part.group].replicated;
+  return several ? model_.record.tensor_parallel_size : 1;
+}
+
+std::vector<BlockPresence> GroupLookup::Look(std::span<const BlockHash> hashes) {
+  const Part& part = parts_[part_];
+  if (!options_.all_ranks) return cache_.Lookup(part.pool, hashes);
+  if (block_ == 0) {
+    ModelRecord record = model_.record;
+    if (!record.groups[part.group].replicated) record.tensor_parallel_rank = rank_;
+    rank_namespace_ = cache_.FindNamespace({.tenant = tenant_,
+                                            .model = record.GroupFingerprint(part.group),
+                                            .block_bytes = model_.groups[part.group].block_bytes});
+  }
+  if (!rank_namespace_) return std::vector<BlockPresence>(hashes.size());
+  return cache_.Lookup(*rank_namespace_, hashes);
+}
+
+bool GroupLookup::Step(size_t max_blocks, size_t* looked) {
+  while (part_ < parts_.size()) {
+    const Part& part = parts_[part_];
+    std::vector<uint8_t>& presence = reply_.parts[part_].presence;
+    const auto hashes = std::span(part.hashes).subspan(block_);
+    const auto some = hashes.first(std::min(hashes.size(), max_blocks - *looked));
+    // Every rank costs something, even if nothing is asked of it.
+    *looked += std::max<size_t>(some.size(), 1);
+    for (const BlockPresence& block : Look(some)) {
+      const uint8_t bits = BitsOf(block);
+      if (rank_ == 0) {
+        presence.push_back(options_.all_ranks ? FastestOf(bits) : bits);
+      } else {
+        presence[block_] = SlowestOf(presence[block_], bits);
+      }
+      ++block_;
+    }
+    if (block_ == part.hashes.size()) {
+      block_ = 0;
+      if (++rank_ == RanksOf(part)) {
+        rank_ = 0;
+        ++part_;
+      }
+    }
+    if (*looked >= max_blocks && part_ < parts_.size()) return true;
+  }
+  return false;
+}
+
+wire::LookupReply GroupLookup::TakeReply() {
+  std::vector<GroupPresence> groups;
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    groups.push_back({model_.record.groups[parts_[i].group].rule(), reply_.parts[i].presence});
+  }
+  reply_.prefixes = RestorablePrefixes(groups, options_.every_prefix ? SIZE_MAX : 1);
+  return std::move(reply_);
+}
+
+}  // namespace kvtier

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// A lookup over the groups of a model, for one tensor-parallel rank or for all of them: what the
+// tiers have of each group's blocks, and which prefixes every group can restore. Done in steps: a
+// model of many ranks has many blocks to look for.
+//
+// The ranks of a model are the models whose records differ in nothing but the rank. A block is
+// there for all ranks when each rank has it in some tier.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/digest.h"
+#include "base/ids.h"
+#include "daemon/session/models.h"
+#include "protocol/block_messages.h"
+#include "tiers/cache.h"
+
+namespace kvtier {
+
+// Event loop only.
+class GroupLookup {
+ public:
+  struct Part {
+    PoolId pool;
+    uint32_t group = 0;
+    std::vector<BlockHash> hashes;
+  };
+  struct Options {
+    bool all_ranks = false;
+    bool every_prefix = false;
+  };
+
+  // `cache` and `model` are borrowed. REQUIRES: at least one part.
+  GroupLookup(const Cache* cache, std::string tenant, const RegisteredModel* model,
+              std::vector<Part> parts, Options options);
+
+  // Looks for at most `max_blocks` more blocks, adding to `*looked` how many they were. True if
+  // there is more to do.
+  [[nodiscard]] bool Step(size_t max_blocks, size_t* looked);
+  // REQUIRES: Step returned false.
+  [[nodiscard]] wire::LookupReply TakeReply();
+
+ private:
+  // How many ranks have blocks of their own of the part's group.
+  [[nodiscard]] uint32_t RanksOf(const Part& part) const;
+  // Of the current part and rank.
+  [[nodiscard]] std::vector<BlockPresence> Look(std::span<const BlockHash> hashes);
+
+  const Cache& cache_;
+  const std::string tenant_;
+  const RegisteredModel& model_;
+  const std::vector<Part> parts_;
+  const Options options_;
+  // Where the next step goes on.
+  size_t part_ = 0;
+  uint32_t rank_ = 0;
+  size_t block_ = 0;
+  std::optional<NamespaceId> rank_namespace_;  // of the current part and rank, if it is known
+  wire::LookupReply reply_;
+};
+
+}  // namespace kvtier

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a session answers ACQUIRE and LOOKUP, which concern all groups of a model at once.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "daemon/session/group_lookup.h"
+#include "daemon/session/session.h"
+
+namespace kvtier {
+namespace {
+
+Error EmptyRequest() {
+  return {ErrorCode::kInvalidArgument, "empty_request", "the message names no block"};
+}
+
+wire::AcquireReply::Part ToWire(AcquireReply acquired, uint32_t first_hit) {
+  wire::AcquireReply::Part part{.load = acquired.load,
+                                .partial_block = acquired.partial_block,
+                                .miss = acquired.miss,
+                                .first_hit = first_hit,
+                                .hits = std::move(acquired.hits),
+                                .new_blocks = std::move(acquired.new_blocks)};
+  if (const StepCounter* const counter = acquired.counter.get()) {
+    part.counter = {
+        .offset = counter->offset(), .base = counter->base(), .steps = counter->steps()};
+  }
+  return part;
+}
+
+bool AsksForNothing(const wire::Acquire::Part& part) {
+  return part.new_blocks == 0 && part.hashes.empty() && part.partial_blocks.empty();
+}
+
+}  // namespace
+
+template <typename Part>
+Result<const RegisteredModel*> Session::CheckParts(const std::vector<Part>& parts) const {
+  const RegisteredModel* model = nullptr;
+  uint32_t groups_seen = 0, hashed = 0;
+  for (const Part& part : parts) {
+    KVT_ASSIGN_OR_RETURN(const AttachedPool* const attached, FindPool(part.pool));
+    if (model == nullptr) model = attached->model;
+    if (attached->model != model) return MakeError(ErrorCode::kInvalidArgument, "other_model");
+    const uint32_t bit = 1u << attached->group;
+    if ((groups_seen & bit) != 0) {
+      return MakeError(ErrorCode::kInvalidArgument, "group_twice",
+                       fmt::format("group {}", attached->group));
+    }
+    groups_seen |= bit;
+    if (!part.hashes.empty()) ++hashed;
+  }
+  if (model == nullptr) return tl::unexpected(EmptyRequest());
+  // A prefix of some groups alone would be restored with the other groups' state missing.
+  if (hashed > 0 && groups_seen + 1 != 1u << model->groups.size()) {
+    return MakeError(
+        ErrorCode::kInvalidArgument, "group_missing",
+        fmt::format("{} of the model's {} groups are named", parts.size(), model->groups.size()));
+  }
+  return model;
+}
+
+Status Session::CheckAcquire(const wire::Acquire& request) const {
+  KVT_ASSIGN_OR_RETURN(const RegisteredModel* const model, CheckParts(request.parts));
+  size_t new_blocks = 0, hashes = 0, partial_blocks = 0;
+  for (const wire::Acquire::Part& part : request.parts) {
+    new_blocks += part.new_blocks;
+    hashes += part.hashes.size();
+    partial_blocks += part.partial_blocks.size();
+  }
+  KVT_RETURN_IF_ERROR(CheckCount(new_blocks, "too_many_blocks"));
+  KVT_RETURN_IF_ERROR(CheckCount(hashes, "too_many_hashes"));
+  // Any of the three makes sense alone.
+  if (std::ranges::all_of(request.parts, AsksForNothing)) return tl::unexpected(EmptyRequest());
+  if (partial_blocks > 0 && !model->record.IsPlain()) {
+    return MakeError(ErrorCode::kUnsupported, "partial_blocks",
+                     "only a model whose one group is found by all of its blocks has them");
+  }
+  return {};
+}
+
+AcquireRequest Session::ToCache(const Call& call, const wire::Acquire& request,
+                                const wire::Acquire::Part& part) const {
+  const KvGroup& group = pools_.at(part.pool).kv_group();
+  return {.session = id_,
+          .pool = part.pool,
+          .hashes = {part.hashes.begin(), part.hashes.end()},
+          .partial_blocks = {part.partial_blocks.begin(), part.partial_blocks.end()},
+          .new_blocks = part.new_blocks,
+          .block_tokens = static_cast<uint16_t>(group.block_tokens),
+          .layers = request.order == wire::LoadOrder::kLayers ? group.layers : 0,
+          .counters = counters_,
+          .request_id = call.request_id};
+}
+
+Status Session::OnAcquire(const Call& call, const wire::Acquire& request) {
+  KVT_RETURN_IF_ERROR(CheckAcquire(request));
+  if (++acquires_in_flight_ == kMaxAcquiresInFlight) connection_.Pause();
+  const wire::Acquire::Part& first = request.parts.front();
+  if (!pools_.at(first.pool).model->record.IsPlain()) {
+    AcquireGroups(call, request);
+    return {};
+  }
+  services_.cache->Acquire(ToCache(call, request, first),
+                           gate_.WhileOpen([this, call](Result<AcquireReply> acquired) {
+                             if (!acquired)
+                               return OnAcquired(call, tl::unexpected(std::move(acquired).error()));
+                             std::vector<GroupAcquire::AcquiredPart> parts;
+                             parts.push_back({0, *std::move(acquired)});
+                             OnAcquired(call, std::move(parts));
+                           }));
+  return {};
+}
+
+void Session::AcquireGroups(const Call& call, const wire::Acquire& request) {
+  std::vector<GroupAcquire::Part> parts;
+  for (const wire::Acquire::Part& part : request.parts) {
+    const AttachedPool& attached = pools_.at(part.pool);
+    parts.push_back(
+        {ToCache(call, request, part), attached.namespace_id, attached.kv_group().rule()});
+  }
+  // The session outlives whatever the gate lets through.
+  const GroupAcquire::Listener listener{
+      .on_load = [this](LoadId load) { load_events_.Withhold(load); },
+      .on_load_dropped = [this](LoadId load) { load_events_.Drop(load); },
+      .on_done =
+          [this, call](Result<std::vector<GroupAcquire::AcquiredPart>> acquired) {
+            OnAcquired(call, std::move(acquired));
+          }};
+  std::make_shared<GroupAcquire>(services_.cache, services_.loop, &gate_, std::move(parts),
+                                 listener)
+      ->Start();
+}
+
+void Session::OnAcquired(const Call& call,
+                         Result<std::vector<GroupAcquire::AcquiredPart>> acquired) {
+  if (acquires_in_flight_-- == kMaxAcquiresInFlight) connection_.Resume();
+  if (!acquired) {
+    trace_.End(wire::MessageType::kAcquire, call.request_id, /*failed=*/true);
+    if (!ended_) Refuse(call, acquired.error());
+    return;
+  }
+  trace_.EndAcquire(call.request_id, *acquired);
+  if (ended_) return;
+  wire::AcquireReply reply;
+  for (GroupAcquire::AcquiredPart& part : *acquired) {
+    references_ += part.reply.hits.size() + part.reply.new_blocks.size();
+    had_private_blocks_ |= !part.reply.new_blocks.empty();
+    reply.parts.push_back(ToWire(std::move(part.reply), part.first_hit));
+  }
+  Reply(call, reply);
+  for (const wire::AcquireReply::Part& part : reply.parts) load_events_.Announce(part.load);
+}
+
+struct Session::LookupSteps {
+  Call call;
+  GroupLookup lookup;
+};
+
+Status Session::OnLookup(const Call& call, const wire::Lookup& request) {
+  KVT_ASSIGN_OR_RETURN(const RegisteredModel* const model, CheckParts(request.parts));
+  std::vector<GroupLookup::Part> parts;
+  size_t hashes = 0;
+  for (const wire::Lookup::Part& part : request.parts) {
+    hashes += part.hashes.size();
+    parts.push_back(
+        {part.pool, pools_.at(part.pool).group, {part.hashes.begin(), part.hashes.end()}});
+  }
+  if (hashes == 0) return tl::unexpected(EmptyRequest());
+  KVT_RETURN_IF_ERROR(CheckCount(hashes, "too_many_hashes"));
+  const auto steps = std::make_shared<LookupSteps>(LookupSteps{
+      call, GroupLookup(services_.cache, tenant_, model, std::move(parts),
+                        {.all_ranks = request.all_ranks, .every_prefix = request.every_prefix})});
+  if (LookUpSome(steps.get())) {
+    connection_.WorkInSteps([this, steps] { return LookUpSome(steps.get()); });
+  }
+  return {};
+}
+
+bool Session::LookUpSome(LookupSteps* steps) {
+  size_t looked = 0;
+  const bool more = steps->lookup.Step(connection_.budget(), &looked);
+  connection_.Spend(looked);
+  if (more) return true;
+  Reply(steps->call, steps->lookup.TakeReply());
+  trace_.End(wire::Lookup::kType, steps->call.request_id, /*failed=*/false);
+  return false;
+}
+
+}  // namespace kvtier

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+// Models whose layers form groups, over a real socket, on a real cache.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "tests/unit/daemon/server_under_test.h"
+#include "tests/unit/daemon/verbs.h"
+#include "tests/unit/daemon/wire_client.h"
+
+namespace kvtier {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+constexpr uint32_t kBlockTokens = 16;
+constexpr uint64_t kPoolBytes = 16 * 4096;
+
+// Full attention, a window of two blocks and a state that can be kept every two blocks, all in
+// blocks of 4 KiB.
+ModelRecord GroupedModel() {
+  ModelRecord record = TestModel();
+  KvGroup window = record.groups[0];
+  window.hit_rule = HitRule::kTrailing;
+  window.window_tokens = 2 * kBlockTokens;
+  const KvGroup state{.hit_rule = HitRule::kState,
+                      .layers = 1,
+                      .block_tokens = 2 * kBlockTokens,
+                      .state_bytes = 4096};
+  record.groups.push_back(window);
+  record.groups.push_back(state);
+  return record;
+}
+
+class SessionGroups : public testing::Test {
+ protected:
+  // The pools of the three groups, as one session has attached them.
+  struct Engine {
+    explicit Engine(const std::string& socket, const ModelRecord& record = GroupedModel())
+        : client(socket) {
+      (void)client.Hello();
+      model = client.Call<wire::RegisterModelReply>(wire::RegisterModel{record}).model;
+      for (uint32_t group = 0; group < record.groups.size(); ++group) {
+        client.Send(wire::Attach{.model = model, .group = group, .pool_bytes = kPoolBytes});
+        pools.push_back(
+            wire::Decode<wire::AttachReply>(client.Receive().value().payload).value().pool);
+      }
+    }
+
+    // Commits blocks [first, first + count) of sequence 1 and releases them.
+    void Cache(uint32_t group, uint32_t first, uint32_t count) {
+      std::vector<BlockHash> hashes = Hashes(1 + first, count);
+      const auto blocks = Fill(&client, pools[group], hashes);
+      client.Send(wire::Release{pools[group], blocks}, /*want_reply=*/true);
+      EXPECT_TRUE(client.Expect<wire::ReleaseReply>().errors.empty());
+    }
+    wire::Acquire AcquireOf(std::span<const BlockHash> hashes) const {
+      return {.parts = {{.pool = pools[0], .new_blocks = 1, .hashes = hashes},
+                        {.pool = pools[1], .new_blocks = 2, .hashes = hashes},
+                        {.pool = pools[2], .hashes = hashes.first(hashes.size() / 2)}}};
+    }
+    wire::Lookup LookupOf(std::span<const BlockHash> hashes) const {
+      return {.parts = {{.pool = pools[0], .hashes = hashes},
+                        {.pool = pools[1], .hashes = hashes},
+                        {.pool = pools[2], .hashes = hashes.first(hashes.size() / 2)}}};
+    }
+
+    WireClient client;
+    wire::ModelId model;
+    std::vector<PoolId> pools;
+  };
+
+  ServerUnderTest daemon_;
+};
+
+TEST_F(SessionGroups, EveryGroupHasAPoolOfItsOwn) {
+  Engine engine(daemon_.socket());
+  EXPECT_NE(engine.pools[0], engine.pools[1]);
+  EXPECT_NE(engine.pools[1], engine.pools[2]);
+  EXPECT_EQ(engine.client.ErrorOf(wire::Attach{.model = engine.model, .group = 3}),
+            "unknown_group");
+}
+
+TEST_F(SessionGroups, PoolsLeftToTheDaemonShareWhatIsLeft) {
+  WireClient client(daemon_.socket());
+  (void)client.Hello();
+  const auto model =
+      client.Call<wire::RegisterModelReply>(wire::RegisterModel{GroupedModel()}).model;
+  std::vector<uint64_t> blocks;
+  for (uint32_t group = 0; group < 3; ++group) {
+    client.Send(wire::Attach{.model = model, .group = group});
+    const auto received = client.Receive();
+    ASSERT_TRUE(received && received->Is(wire::MessageType::kAttachReply)) << group;
+    blocks.push_back(wire::Decode<wire::AttachReply>(received->payload)->blocks);
+  }
+  EXPECT_THAT(blocks, ElementsAre(21, 21, 22));
+}
+
+TEST_F(SessionGroups, AnAcquireTakesWhatThePrefixNeedsOfEachGroup) {
+  Engine engine(daemon_.socket());
+  engine.Cache(0, 0, 6);
+  engine.Cache(1, 2, 4);
+  engine.Cache(2, 1, 1);  // the state after four blocks
+  const std::vector<BlockHash> hashes = Hashes(1, 6);
+  const auto reply = engine.client.Call<wire::AcquireReply>(engine.AcquireOf(hashes));
+  ASSERT_EQ(reply.parts.size(), 3u);
+  EXPECT_EQ(reply.parts[0].first_hit, 0u);
+  EXPECT_EQ(reply.parts[0].hits.size(), 4u);
+  EXPECT_EQ(reply.parts[1].first_hit, 2u);
+  EXPECT_EQ(reply.parts[1].hits.size(), 2u);
+  EXPECT_EQ(reply.parts[2].first_hit, 1u);
+  EXPECT_EQ(reply.parts[2].hits.size(), 1u);
+  EXPECT_EQ(reply.parts[0].miss, MissReason::kUnknown);
+  EXPECT_EQ(reply.parts[0].new_blocks.size(), 1u);
+  EXPECT_EQ(reply.parts[1].new_blocks.size(), 2u);
+}
+
+TEST_F(SessionGroups, WithoutACommonPrefixNoGroupGivesAnything) {
+  Engine engine(daemon_.socket());
+  engine.Cache(0, 0, 6);
+  engine.Cache(1, 0, 6);  // no state was kept
+  const std::vector<BlockHash> hashes = Hashes(1, 6);
+  const auto reply = engine.client.Call<wire::AcquireReply>(engine.AcquireOf(hashes));
+  for (const auto& part : reply.parts) EXPECT_THAT(part.hits, IsEmpty());
+  const auto stats = engine.client.Call<wire::StatsReply>(wire::Stats{});
+  EXPECT_EQ(stats.session_references, 3u);  // the new blocks
+}
+
+TEST_F(SessionGroups, ARefusedGroupGivesBackWhatTheOthersGot) {
+  Engine engine(daemon_.socket());
+  const std::vector<BlockHash> hashes = Hashes(1, 4);
+  engine.Cache(0, 0, 4);
+  engine.Cache(1, 0, 4);
+  engine.Cache(2, 0, 2);
+  wire::Acquire acquire = engine.AcquireOf(hashes);
+  acquire.parts[2].new_blocks = 17;  // its pool has 16 blocks
+  EXPECT_EQ(engine.client.ErrorOf(acquire), "pool_full");
+  EXPECT_EQ(engine.client.Call<wire::StatsReply>(wire::Stats{}).session_references, 0u);
+  // Nothing is held: all of the first pool can be had.
+  EXPECT_EQ(Acquire(&engine.client, engine.pools[0], {}, 16).new_blocks.size(), 16u);
+}
+
+TEST_F(SessionGroups, HashesAreAskedOfAllGroupsOrOfNone) {
+  Engine engine(daemon_.socket());
+  const std::vector<BlockHash> hashes = Hashes(1, 4);
+  wire::Acquire acquire = engine.AcquireOf(hashes);
+  acquire.parts.pop_back();
+  EXPECT_EQ(engine.client.ErrorOf(acquire), "group_missing");
+  wire::Lookup lookup = engine.LookupOf(hashes);
+  lookup.parts.pop_back();
+  EXPECT_EQ(engine.client.ErrorOf(lookup), "group_missing");
+  lookup = engine.LookupOf(hashes);
+  lookup.parts[1].pool = lookup.parts[0].pool;
+  EXPECT_EQ(engine.client.ErrorOf(lookup), "group_twice");
+  // Partial blocks belong to models of one group.
+  acquire = engine.AcquireOf(hashes);
+  acquire.parts[0].partial_blocks = hashes;
+  EXPECT_EQ(engine.client.ErrorOf(acquire), "partial_blocks");
+  // New blocks alone may be those of one group.
+  EXPECT_EQ(Acquire(&engine.client, engine.pools[1], {}, 2).new_blocks.size(), 2u);
+}
+
+TEST_F(SessionGroups, ALookupTellsTiersAndPrefixes) {
+  Engine engine(daemon_.socket());
+  engine.Cache(0, 0, 6);
+  engine.Cache(1, 0, 4);
+  engine.Cache(2, 0, 2);
+  const std::vector<BlockHash> hashes = Hashes(1, 6);
+  wire::Lookup lookup = engine.LookupOf(hashes);
+  auto reply = engine.client.Call<wire::LookupReply>(lookup);
+  EXPECT_THAT(reply.prefixes, ElementsAre(64));
+  EXPECT_THAT(reply.parts[1].presence,
+              ElementsAre(wire::kPresentInPool, wire::kPresentInPool, wire::kPresentInPool,
+                          wire::kPresentInPool, 0, 0));
+  lookup.every_prefix = true;
+  reply = engine.client.Call<wire::LookupReply>(lookup);
+  EXPECT_THAT(reply.prefixes, ElementsAre(64, 32));
+}
+
+// --- ranks ---
+
+ModelRecord RankOf(uint32_t rank) {
+  ModelRecord record = TestModel();
+  record.tensor_parallel_size = 2;
+  record.tensor_parallel_rank = rank;
+  return record;
+}
+
+TEST_F(SessionGroups, APrefixIsThereForAllRanksWhenEachHasIt) {
+  Engine first(daemon_.socket(), RankOf(0));
+  Engine second(daemon_.socket(), RankOf(1));
+  first.Cache(0, 0, 4);
+  const std::vector<BlockHash> hashes = Hashes(1, 4);
+  const wire::Lookup lookup{.all_ranks = true,
+                            .parts = {{.pool = first.pools[0], .hashes = hashes}}};
+  EXPECT_THAT(first.client.Call<wire::LookupReply>(lookup).prefixes, IsEmpty());
+  second.Cache(0, 0, 3);
+  EXPECT_THAT(first.client.Call<wire::LookupReply>(lookup).prefixes, ElementsAre(48));
+  // Asked about itself alone, the first has more.
+  const wire::Lookup own{.parts = {{.pool = first.pools[0], .hashes = hashes}}};
+  EXPECT_THAT(first.client.Call<wire::LookupReply>(own).prefixes, ElementsAre(64));
+}
+
+TEST_F(SessionGroups, ARankThatEndsTakesNoOthersBlocksAlong) {
+  Engine first(daemon_.socket(), RankOf(0));
+  first.Cache(0, 0, 4);
+  {
+    Engine second(daemon_.socket(), RankOf(1));
+    second.Cache(0, 0, 4);
+  }
+  const std::vector<BlockHash> hashes = Hashes(1, 4);
+  const wire::Lookup lookup{.all_ranks = true,
+                            .parts = {{.pool = first.pools[0], .hashes = hashes}}};
+  EXPECT_THAT(first.client.Call<wire::LookupReply>(lookup).prefixes, ElementsAre(64));
+}
+
+TEST_F(SessionGroups, AReplicatedGroupIsStoredOnceForAllRanks) {
+  ModelRecord first_record = RankOf(0), second_record = RankOf(1);
+  first_record.groups[0].replicated = second_record.groups[0].replicated = true;
+  Engine first(daemon_.socket(), first_record);
+  Engine second(daemon_.socket(), second_record);
+  EXPECT_EQ(first.pools[0], second.pools[0]);
+  first.Cache(0, 0, 4);
+  EXPECT_EQ(Acquire(&second.client, second.pools[0], Hashes(1, 4), 0).hits.size(), 4u);
+  const std::vector<BlockHash> hashes = Hashes(1, 4);
+  const wire::Lookup lookup{.all_ranks = true,
+                            .parts = {{.pool = second.pools[0], .hashes = hashes}}};
+  EXPECT_THAT(second.client.Call<wire::LookupReply>(lookup).prefixes, ElementsAre(64));
+}
+
+}  // namespace
+}  // namespace kvtier
