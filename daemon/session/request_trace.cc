@@ -36,20 +36,19 @@ void RequestTrace::End(wire::MessageType message, uint64_t request, bool failed)
           .failed = failed});
 }
 
-void RequestTrace::EndAcquire(uint64_t request,
-                              std::span<const GroupAcquire::AcquiredPart> acquired) {
+void RequestTrace::EndAcquire(uint64_t request, const wire::AcquireReply& reply) {
   TraceEvent event{.tag = {session_, request},
                    .kind = TraceKind::kRequest,
                    .phase = TracePhase::kEnd,
                    .message = static_cast<uint8_t>(wire::MessageType::kAcquire)};
   uint64_t hits = 0, new_blocks = 0;
-  for (const auto& [first_hit, reply] : acquired) {
-    hits += reply.hits.size();
-    new_blocks += reply.new_blocks.size();
+  for (const wire::AcquireReply::Part& part : reply.parts) {
+    hits += part.hits.size();
+    new_blocks += part.new_blocks.size();
     // Of several groups, the first that loads and the first that misses stand for all.
-    if (event.id == 0) event.id = reply.load.value;
-    if (event.miss == MissReason::kNone) event.miss = reply.miss;
-    for (const AcquiredBlock& hit : reply.hits) ++event.blocks[static_cast<size_t>(hit.tier)];
+    if (event.id == 0) event.id = part.load.value;
+    if (event.miss == MissReason::kNone) event.miss = part.miss;
+    for (const AcquiredBlock& hit : part.hits) ++event.blocks[static_cast<size_t>(hit.tier)];
   }
   KVT_PROBE6(acquire__end, session_.value, request, hits, new_blocks, event.id, 0);
   Record(event);

@@ -11,9 +11,7 @@
 
 #include "base/digest.h"
 #include "base/result.h"
-#include "daemon/session/group_acquire.h"
-#include "protocol/message_type.h"
-#include "tiers/cache.h"
+#include "protocol/block_messages.h"
 #include "tiers/types/tracer.h"
 
 namespace kvtier {
@@ -61,7 +59,7 @@ class RequestTrace {
   void Begin(wire::MessageType message, uint64_t request, const Asked& asked);
   // Of any request but an acquire that is served.
   void End(wire::MessageType message, uint64_t request, bool failed);
-  void EndAcquire(uint64_t request, std::span<const GroupAcquire::AcquiredPart> acquired);
+  void EndAcquire(uint64_t request, const wire::AcquireReply& reply);
 
  private:
   [[nodiscard]] static Asked OfHashes(std::span<const BlockHash> hashes) {

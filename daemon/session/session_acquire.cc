@@ -143,14 +143,16 @@ void Session::OnAcquired(const Call& call,
     if (!ended_) Refuse(call, acquired.error());
     return;
   }
-  trace_.EndAcquire(call.request_id, *acquired);
-  if (ended_) return;
   wire::AcquireReply reply;
+  uint64_t references = 0;
   for (GroupAcquire::AcquiredPart& part : *acquired) {
-    references_ += part.reply.hits.size() + part.reply.new_blocks.size();
+    references += part.reply.hits.size() + part.reply.new_blocks.size();
     had_private_blocks_ |= !part.reply.new_blocks.empty();
     reply.parts.push_back(ToWire(std::move(part.reply), part.first_hit));
   }
+  trace_.EndAcquire(call.request_id, reply);
+  if (ended_) return;
+  references_ += references;
   Reply(call, reply);
   for (const wire::AcquireReply::Part& part : reply.parts) load_events_.Announce(part.load);
 }
