@@ -230,6 +230,12 @@ constexpr MetricRow kTierRows[] = {
     {kGauge, "kvtier_unpersisted_blocks", "Extended blocks that are not on disk yet.",
      "unpersisted_blocks", "",
      [](From from, Family family) { family.Add(from.snapshot.gauges.unpersisted_blocks); }},
+    {kGauge, "kvtier_unusable_blocks",
+     "Blocks right behind one that no tier holds: they cannot be hit, and are dropped with all "
+     "that "
+     "follows unless it comes back soon.",
+     "unusable_blocks.{}", "",
+     [](From from, Family family) { AddPerTier(family, from.snapshot.gauges.unusable_blocks); }},
     {kGauge, "kvtier_pinned_blocks", "Blocks pinned.", "pinned_blocks", "",
      [](From from, Family family) { family.Add(from.snapshot.gauges.pinned_blocks); }},
     {kGauge, "kvtier_known_blocks", "Blocks in the directory, in whatever tier.", "index.entries",
