@@ -25,10 +25,12 @@ Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, Ind
       acquirer(&state, &pools, &loader, &loads, &sessions),
       retention(&state, &pools, &offloader, &host, &persister, &disk),
       verifier(&state, &disk) {
+  state.to_host = &offloader;
   state.pump = [this] { Pump(); };
   state.next_part = [this] {
     acquirer.GoOn();
     sessions.CloseSome();
+    retention.GoOn();
     if (loads.CloseSome()) state.SchedulePart();
     Pump();
   };
@@ -41,6 +43,8 @@ Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, Ind
   host.Grow();
 }
 
+// From the top of the stack down: an acquire that is served makes victims, victims make copies, and
+// copies make writes. What a lower part has freed lets a higher one go on in the next round.
 void Cache::Impl::Pump() {
   bool progressed = true;
   while (progressed) {
@@ -60,6 +64,8 @@ void Cache::Impl::Pump() {
   FinishDrains();
 }
 
+// Once draining has been stopped, what still waits in queues counts no more: it will not be
+// started.
 bool Cache::Impl::Settled() const {
   if (draining_stopped) {
     return offloader.in_flight() + persister.writes_in_flight() == 0 && disk.committer().Idle();
@@ -68,7 +74,13 @@ bool Cache::Impl::Settled() const {
 }
 
 void Cache::Impl::DrainFrom(uint64_t row, std::function<void()> done) {
-  const uint64_t next = disk.FlushRecency(row, state.options.drain_part_rows);
+  // First what is to be written, so that writes are under way while the rows are walked.
+  uint64_t next = row;
+  if (retention.PersistSome(state.options.drain_part_rows)) {
+    next = disk.FlushRecency(row, state.options.drain_part_rows);
+  } else {
+    state.SchedulePump();
+  }
   if (next >= state.directory.end()) {
     state.SchedulePump();
     --drains_beginning;
@@ -88,7 +100,7 @@ void Cache::Impl::FinishDrains() {
 
 EntryIndex Cache::Impl::EntryForCommit(const CachePool& pool, const CommitRequest& request) {
   const BlockKey key{pool.namespace_id, request.hash};
-  const EntryIndex known = state.directory.Find(key);
+  const EntryIndex known = state.Find(key);
   if (known == kNoEntry) {
     return state.AddEntry(key, request.tokens, request.depth, request.retention);
   }
@@ -127,6 +139,7 @@ Result<CommitReply> Cache::Impl::Commit(SessionId session, PoolId pool_id,
     return CommitReply{.duplicate = true};
   }
   ++state.stats.commits;
+  // The reference that the session gets is what keeps the new entry from being forgotten at once.
   BlockEntry& entry = state[index];
   sessions.Publish(session, pool, request.block.index, index);
   state.AddPlace(pool, request.block.index);
@@ -135,13 +148,14 @@ Result<CommitReply> Cache::Impl::Commit(SessionId session, PoolId pool_id,
   if (request.checksum && !entry.in_host()) {
     state.commit_checksums[ArrivalKey(*pool, index)] = *request.checksum;
   }
-  if (request.parent && !entry.in_host()) state.commit_parents[index] = *request.parent;
+  if (request.parent) state.LinkToParent(index, *request.parent);
   if (state.NeedsPersist(entry) && !entry.writing() && !state.unpersisted.Contains(index)) {
     state.unpersisted.PushHot(index);
   }
   return CommitReply{};
 }
 
+// The errors say what is wrong with the handle, never what another session does with the block.
 Status Cache::Impl::Release(SessionId session, CachePool* pool, BlockHandle handle,
                             std::vector<EntryIndex>* cached) {
   if (!pool->blocks.Current(handle)) {
@@ -176,6 +190,8 @@ void Cache::OpenSession(SessionId session, std::function<void(const LoadProgress
 
 void Cache::CloseSession(SessionId session) {
   if (!impl_->sessions.IsOpen(session)) return;
+  // In this order: operations drop their references before the session's own are given back, and no
+  // load reports to a session that is gone.
   impl_->acquirer.CancelSession(session);
   if (impl_->loads.CloseSession(session)) impl_->state.SchedulePart();
   impl_->sessions.Close(session);
@@ -274,6 +290,7 @@ Result<uint32_t> Cache::Pin(PoolId pool_id, std::span<const BlockHash> hashes, i
 Status Cache::Reconfigure(const CacheOptions& options) {
   KVT_RETURN_IF_ERROR(impl_->retention.CheckPinFraction(options.pin_fraction));
   CacheState& state = impl_->state;
+  // Memory that was taken at the start stays as it is.
   CacheOptions taken = options;
   taken.pool_bytes = state.options.pool_bytes;
   taken.slab_bytes = state.options.slab_bytes;
@@ -306,6 +323,7 @@ void Cache::WhenEvictionsAreDurable(std::function<void(Status)> done) {
   impl_->disk.committer().WhenVoided(std::move(done));
 }
 
+// The disk first: what it can take again after a failure is wanted by all others.
 void Cache::Tick() {
   impl_->disk.Tick();
   impl_->loader.Tick();
@@ -315,13 +333,13 @@ void Cache::Tick() {
 }
 
 void Cache::Drain(std::function<void()> done) {
-  impl_->retention.PersistAll();
   ++impl_->drains_beginning;
   impl_->DrainFrom(0, std::move(done));
 }
 
 void Cache::StopDraining() { impl_->draining_stopped = true; }
 
+// Something that is scheduled may start more: it counts as under way.
 bool Cache::Idle() const {
   return impl_->Settled() && impl_->loader.Idle() && impl_->verifier.Idle() &&
          impl_->acquirer.waiting() == 0 && impl_->drains_beginning == 0 &&

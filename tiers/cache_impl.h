@@ -62,6 +62,7 @@ class Cache::Impl {
   // The block's entry, new or known from elsewhere; kNoEntry if the pool has it already.
   [[nodiscard]] EntryIndex EntryForCommit(const CachePool& pool, const CommitRequest& request);
   void CheckTenants() const;
+  void CheckLineage(EntryIndex index) const;
   void CheckEntry(EntryIndex index) const;
   void CheckPool(const CachePool& pool) const;
 

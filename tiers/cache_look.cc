@@ -11,6 +11,7 @@
 namespace kvtier {
 namespace {
 
+// A block that is on its way to a tier is not there yet.
 BlockPresence PresenceOf(const CacheState& state, const BlockEntry& entry) {
   return {state.ReadyPool(entry) != nullptr, entry.in_host(), entry.persisted(),
           entry.unverified_on_disk()};
@@ -23,6 +24,7 @@ bool Admits(const CacheState& state, const BlockFilter& filter, const BlockEntry
          std::ranges::find(*filter.namespaces, entry.namespace_id) != filter.namespaces->end();
 }
 
+// Bytes that have not arrived are another block's, perhaps another tenant's: they are not shown.
 Status CheckReadable(const SessionTable& sessions, SessionId session, const CachePool& pool,
                      BlockHandle handle) {
   if (!pool.blocks.Current(handle)) {
@@ -56,6 +58,7 @@ std::optional<HashRange> HashRange::BeginningWith(std::string_view digits) {
   return HashRange{*first, *last};
 }
 
+// The cache's times are those of the age clock; administrators compare with the wall clock.
 BlockRecord Cache::Impl::Describe(EntryIndex index) const {
   const BlockEntry& entry = state.directory[index];
   BlockRecord record{.key = {entry.namespace_id, entry.hash},
@@ -79,6 +82,7 @@ std::vector<BlockPresence> Cache::Lookup(PoolId pool_id, std::span<const BlockHa
   const CachePool* pool = impl_->state.FindPool(pool_id);
   if (pool == nullptr) return std::vector<BlockPresence>(hashes.size());
   std::vector<BlockPresence> presence = Lookup(pool->namespace_id, hashes);
+  // Whether this pool has it, not any.
   for (size_t i = 0; i < hashes.size(); ++i) {
     if (!presence[i].pool) continue;
     const EntryIndex index = impl_->state.directory.Find({pool->namespace_id, hashes[i]});
@@ -92,7 +96,7 @@ std::vector<BlockPresence> Cache::Lookup(NamespaceId namespace_id,
                                          std::span<const BlockHash> hashes) const {
   std::vector<BlockPresence> presence(hashes.size());
   for (size_t i = 0; i < hashes.size(); ++i) {
-    const EntryIndex index = impl_->state.directory.Find({namespace_id, hashes[i]});
+    const EntryIndex index = impl_->state.Find({namespace_id, hashes[i]});
     if (index == kNoEntry || impl_->state.Expired(impl_->state[index])) continue;
     presence[i] = PresenceOf(impl_->state, impl_->state[index]);
   }
@@ -117,7 +121,7 @@ BlockWalk Cache::Walk(uint64_t cursor, uint32_t max_rows, uint32_t max_blocks,
   const uint64_t end = std::min<uint64_t>(directory.end(), cursor + max_rows);
   for (; cursor < end && walk.blocks.size() < max_blocks; ++cursor) {
     const EntryIndex index(static_cast<uint32_t>(cursor));
-    if (!directory.Live(index)) continue;
+    if (!directory.Live(index) || impl_->state.lost.Contains(index)) continue;
     const BlockEntry& entry = directory[index];
     if (Admits(impl_->state, filter, entry) && !impl_->state.Expired(entry)) {
       walk.blocks.push_back(impl_->Describe(index));
@@ -129,7 +133,7 @@ BlockWalk Cache::Walk(uint64_t cursor, uint32_t max_rows, uint32_t max_blocks,
 }
 
 std::optional<BlockRecord> Cache::Inspect(const BlockKey& key) const {
-  const EntryIndex index = impl_->state.directory.Find(key);
+  const EntryIndex index = impl_->state.Find(key);
   if (index == kNoEntry || impl_->state.Expired(impl_->state[index])) return std::nullopt;
   return impl_->Describe(index);
 }

@@ -50,6 +50,24 @@ std::vector<TenantGauges> GaugesOf(const TenantTable& tenants, const SlabAllocat
   return all;
 }
 
+// Counts at most kMostCounted of them, so that a look at the gauges does not hold the event loop.
+std::array<uint64_t, kTierCount> UnusableBlocks(const CacheState& state) {
+  constexpr int kMostCounted = 4096;
+  std::array<uint64_t, kTierCount> blocks{};
+  int left = kMostCounted;
+  for (EntryIndex lost = state.lost.coldest(); lost != kNoEntry && left > 0;
+       lost = state.lost.Hotter(lost)) {
+    for (EntryIndex child = state.lineage.FirstChildOf(lost); child != kNoEntry && left > 0;
+         child = state.lineage.NextSiblingOf(child), --left) {
+      const BlockEntry& entry = state.directory[child];
+      blocks[static_cast<size_t>(Tier::kPool)] += entry.in_pool();
+      blocks[static_cast<size_t>(Tier::kHost)] += entry.in_host();
+      blocks[static_cast<size_t>(Tier::kDisk)] += entry.on_disk();
+    }
+  }
+  return blocks;
+}
+
 }  // namespace
 
 CacheGauges Cache::Impl::Gauges() const {
@@ -74,10 +92,12 @@ CacheGauges Cache::Impl::Gauges() const {
   gauges.disk_used_bytes = disk.allocator().used_bytes();
   gauges.disk_blocks = disk.blocks();
   gauges.disk_persisted = state.persisted_blocks();
+  gauges.unusable_blocks = UnusableBlocks(state);
   gauges.entries = state.directory.size();
   for (const EntryList& list : state.by_age) order_bytes += list.memory_bytes();
   gauges.entry_bytes = state.directory.memory_bytes() + state.unpersisted.memory_bytes() +
-                       host.memory_bytes() + disk.memory_bytes() + order_bytes;
+                       host.memory_bytes() + disk.memory_bytes() + order_bytes +
+                       state.lineage.memory_bytes() + state.lost.memory_bytes();
   gauges.unpersisted_blocks =
       state.unpersisted.size() + state.persist_wanted_blocks() + persister.writes_in_flight();
   gauges.pinned_blocks = state.pins.size();
@@ -101,12 +121,15 @@ CacheGauges Cache::Impl::Gauges() const {
   return gauges;
 }
 
+// One walk over the rows for what concerns single blocks, then each pool, then the sums.
 void Cache::Impl::CheckInvariants() const {
   size_t live = 0;
   size_t persist_wanted = 0;
   for (uint32_t row = 0; row < state.directory.end(); ++row) {
     if (!state.directory.Live(EntryIndex(row))) continue;
     ++live;
+    CheckLineage(EntryIndex(row));
+    if (state.lost.Contains(EntryIndex(row))) continue;
     persist_wanted += state.directory[EntryIndex(row)].persist_wanted();
     CheckEntry(EntryIndex(row));
   }
@@ -128,6 +151,18 @@ void Cache::Impl::CheckInvariants() const {
   KVT_CHECK(blocks.asked == blocks.hit[0] + blocks.hit[1] + blocks.hit[2] + blocks.miss);
   const CacheStats::Asked& tokens = state.stats.tokens;
   KVT_CHECK(tokens.asked == tokens.hit[0] + tokens.hit[1] + tokens.hit[2] + tokens.miss);
+}
+
+// A block without a tier is known only while blocks follow it; links go up by one.
+void Cache::Impl::CheckLineage(EntryIndex index) const {
+  const BlockEntry& entry = state.directory[index];
+  const EntryIndex parent = state.lineage.ParentOf(index);
+  KVT_CHECK(state.lost.Contains(index) == entry.gone());
+  KVT_CHECK(!entry.gone() || (state.lineage.HasChildren(index) && parent == kNoEntry));
+  if (parent == kNoEntry) return;
+  KVT_CHECK(state.directory.Live(parent));
+  KVT_CHECK(state.directory[parent].namespace_id == entry.namespace_id);
+  KVT_CHECK(state.directory[parent].depth + 1 == entry.depth);
 }
 
 // What each tenant has is what its blocks take, and within its cap.
@@ -156,6 +191,8 @@ void Cache::Impl::CheckTenants() const {
   }
 }
 
+// What an entry says of itself is what pools, orders and tables say of it. The transitions alone
+// are checked in production (block_lifecycle.h).
 void Cache::Impl::CheckEntry(EntryIndex index) const {
   const BlockEntry& entry = state.directory[index];
   KVT_CHECK(state.directory.Find({entry.namespace_id, entry.hash}) == index);
@@ -189,6 +226,7 @@ void Cache::Impl::CheckEntry(EntryIndex index) const {
   KVT_CHECK(entry.pinned() == state.pins.Contains(index));
 }
 
+// Counts that are kept along with every change equal those that a walk finds.
 void Cache::Impl::CheckPool(const CachePool& pool) const {
   uint32_t free = 0;
   uint32_t loading = 0;

@@ -275,6 +275,10 @@ std::string StatusJson(const ServiceContext& context) {
       {"index", {{"entries", gauges.entries}, {"entry_bytes", gauges.entry_bytes}}},
       {"unpersisted_blocks", gauges.unpersisted_blocks},
       {"pinned_blocks", gauges.pinned_blocks},
+      {"unusable_blocks",
+       {{"pool", gauges.unusable_blocks[0]},
+        {"host", gauges.unusable_blocks[1]},
+        {"disk", gauges.unusable_blocks[2]}}},
       {"write_budget_left_bytes", gauges.write_budget_left_bytes},
       {"stats", StatsStatus(context)},
   };

@@ -325,6 +325,9 @@ std::vector<ConfigKey> RetentionKeys() {
                "A block older than this is forgotten, however often it is used; `0s`: no limit."),
       Duration("retention.persist_after", kCache<&CacheOptions::persist_after_ms>, 0, kYearMs,
                "An `extended` block that was idle for so long is written to disk, pushed or not."),
+      Duration("retention.keep_unusable", kCache<&CacheOptions::keep_unusable_ms>, 0, kYearMs,
+               "Blocks that follow one that no tier holds any more cannot be hit; they are dropped "
+               "when it has not come back for so long."),
   };
 }
 
@@ -418,7 +421,7 @@ std::vector<ConfigKey> TraceKeys() {
 
 // What nobody keeps a copy of and nobody was told: sizes and paths are taken at the start, and
 // clients learn of limits on their calls when they connect.
-constexpr std::array<std::string_view, 30> kReloadable = {
+constexpr std::array<std::string_view, 31> kReloadable = {
     "server.max_clients",
     "server.max_outbound_bytes_per_client",
     "server.slow_reader_timeout_ms",
@@ -438,6 +441,7 @@ constexpr std::array<std::string_view, 30> kReloadable = {
     "retention.extended_ttl",
     "retention.max_age",
     "retention.persist_after",
+    "retention.keep_unusable",
     "cache.pool_clean_fraction",
     "cache.host_clean_fraction",
     "cache.disk_free_fraction",

@@ -295,6 +295,11 @@ void AddTierMetrics(const MetricsSnapshot& snapshot, MetricFamilies* families) {
       .Add(gauges.disk_persisted);
   families->Gauge("kvtier_unpersisted_blocks", "Extended blocks that are not on disk yet.")
       .Add(gauges.unpersisted_blocks);
+  AddPerTier<uint64_t>(
+      families->Gauge("kvtier_unusable_blocks",
+                      "Blocks right behind one that no tier holds: they cannot be hit, and are "
+                      "dropped with all that follows unless it comes back soon."),
+      gauges.unusable_blocks);
   families->Gauge("kvtier_pinned_blocks", "Blocks pinned.").Add(gauges.pinned_blocks);
   families->Gauge("kvtier_known_blocks", "Blocks in the directory, in whatever tier.")
       .Add(gauges.entries);

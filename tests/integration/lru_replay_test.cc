@@ -36,7 +36,8 @@ class LruReplayTest : public DaemonTest {
                      fmt::format("disk.bytes={}B", kDiskSlabs * kSlabBytes + kMiB),
                      fmt::format("cache.slab_bytes={}B", kSlabBytes),
                      // Nothing happens by the clock.
-                     "retention.persist_after=1d", "cache.max_wait_ms=60000"});
+                     "retention.persist_after=1d", "retention.keep_unusable=1d",
+                     "cache.max_wait_ms=60000"});
     WaitForTheArena();
   }
 

@@ -26,6 +26,7 @@ LruModel::LruModel(const LruModelOptions& options)
       disk_(options.disk) {}
 
 LruModelCounts LruModel::Request(std::span<const BlockHash> hashes) {
+  for (size_t i = 1; i < hashes.size(); ++i) parents_[hashes[i]] = hashes[i - 1];
   const LruModelCounts counts = Acquire(hashes);
   Commit(hashes, counts.asked - counts.miss);
   Release(hashes);
@@ -35,6 +36,28 @@ LruModelCounts LruModel::Request(std::span<const BlockHash> hashes) {
   total_.disk += counts.disk;
   total_.miss += counts.miss;
   return counts;
+}
+
+std::vector<BlockHash> LruModel::Unusable() const {
+  std::vector<BlockHash> unusable;
+  for (const auto& [hash, parent] : parents_) {
+    if (Where(hash) == Presence{}) continue;
+    for (auto before = parents_.find(hash); before != parents_.end();
+         before = parents_.find(before->second)) {
+      if (Where(before->second) != Presence{}) continue;
+      unusable.push_back(hash);
+      break;
+    }
+  }
+  return unusable;
+}
+
+void LruModel::DropUnusable() {
+  for (const BlockHash& hash : Unusable()) {
+    pool_.Remove(hash);
+    host_.Remove(hash);
+    disk_.Remove(hash);
+  }
 }
 
 uint64_t LruModel::PrefixLength(std::span<const BlockHash> hashes) const {

@@ -26,11 +26,16 @@
 //  7. Host does the same with the disk: evicts its coldest, which has a copy on disk by then.
 //  8. A write takes a free slot of the disk, or its coldest; then the coldest leave until
 //     ceil(free fraction * slots) are free.
+//  9. A block whose parent no tier holds is unusable, and so is all that follows it. It leaves
+//  every
+//     tier when its parent has not come back for `retention.keep_unusable`: DropUnusable() is the
+//     moment at which that time has passed for all of them.
 #pragma once
 
 #include <cstdint>
 #include <ostream>
 #include <span>
+#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
@@ -78,6 +83,10 @@ class LruModel {
     return {pool_.Contains(hash), host_.Contains(hash), disk_.Contains(hash)};
   }
 
+  // The blocks that some tier holds though no acquire can reach them. Between requests only.
+  [[nodiscard]] std::vector<BlockHash> Unusable() const;
+  void DropUnusable();
+
   [[nodiscard]] const LruModelCounts& total() const { return total_; }
 
  private:
@@ -116,10 +125,11 @@ class LruModel {
   LruTier pool_;  // what nobody holds
   LruTier host_;
   LruTier disk_;
-  std::unordered_set<BlockHash> held_;  // in the pool, by the request under way
-  uint64_t private_ = 0;                // allocated for blocks to be committed
-  std::vector<Arrival> sinking_;        // prepared in the pool, not yet in host
-  uint64_t now_ = 0;                    // counts the moments at which blocks became young
+  std::unordered_map<BlockHash, BlockHash> parents_;  // of all blocks asked for but first ones
+  std::unordered_set<BlockHash> held_;                // in the pool, by the request under way
+  uint64_t private_ = 0;                              // allocated for blocks to be committed
+  std::vector<Arrival> sinking_;                      // prepared in the pool, not yet in host
+  uint64_t now_ = 0;  // counts the moments at which blocks became young
   LruModelCounts total_;
 };
 

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <ostream>
 #include <set>
@@ -59,6 +60,19 @@ TEST(LruModelTest, DiskForgetsItsColdest) {
   EXPECT_EQ(model.Request(Sequence(1, 1)).miss, 1u);
 }
 
+TEST(LruModelTest, WhatFollowsALostBlockIsDropped) {
+  // The second block of the sequence stays young in host, the first stays in the pool until both
+  // lower tiers have forgotten it.
+  LruModel model({.pool = 2, .host = 2, .disk = 2});
+  model.Request(Sequence(1, 2));
+  for (uint64_t stream = 2; stream < 20; ++stream) {
+    model.Request(Sequence(1, 1));
+    model.Request(Sequence(stream, 1));
+    model.DropUnusable();
+    EXPECT_TRUE(model.Unusable().empty());
+  }
+}
+
 // --- the cache against the model ---
 
 // One client that settles after each request, as `kvtierctl replay --clients 1` does.
@@ -85,10 +99,10 @@ class SettlingClient {
     for (const AcquiredBlock& hit : found.hits) held.push_back(hit.handle);
     for (uint32_t i = 0; i < missing; ++i) {
       const auto depth = static_cast<uint32_t>(held.size());
-      const auto committed = cache_->Commit(
-          kSession, pool_.id,
-          {.block = allocated.new_blocks[i], .hash = hashes[depth], .tokens = 16, .depth = depth});
-      EXPECT_TRUE(committed);
+      CommitRequest commit{.block = allocated.new_blocks[i], .hash = hashes[depth], .tokens = 16};
+      commit.depth = depth;
+      if (depth > 0) commit.parent = hashes[depth - 1];
+      EXPECT_TRUE(cache_->Commit(kSession, pool_.id, commit));
       held.push_back(allocated.new_blocks[i]);
     }
     std::ranges::reverse(held);
@@ -96,6 +110,14 @@ class SettlingClient {
     machine_.loop.RunAll();
     EXPECT_TRUE(cache_->Idle());
     return CountTiers(hashes.size(), found);
+  }
+
+  // What cannot be reached leaves with the next tick.
+  void DropUnusable() {
+    cache_->Tick();
+    machine_.loop.RunAll();
+    cache_->CheckInvariants();
+    EXPECT_EQ(cache_->Gauges().unusable_blocks, (std::array<uint64_t, kTierCount>{}));
   }
 
   LruModel::Presence Where(const BlockHash& hash) const {
@@ -123,6 +145,7 @@ class SettlingClient {
     options.pool_clean_fraction = sizes.pool_clean_fraction;
     options.host_clean_fraction = sizes.host_clean_fraction;
     options.disk_free_fraction = sizes.disk_free_fraction;
+    options.keep_unusable_ms = 0;
     return options;
   }
   AcquireReply Acquire(const std::vector<BlockHash>& hashes, uint32_t new_blocks) {
@@ -197,6 +220,9 @@ TEST_P(CacheAgainstModelTest, EveryRequestIsServedAsTheModelSays) {
       seen.insert(hashes.begin(), hashes.end());
       const LruModelCounts expected = model.Request(hashes);
       ASSERT_EQ(client.Request(hashes), expected) << "seed " << seed << " request " << i;
+      ASSERT_EQ(Difference(model, client, seen), "") << "seed " << seed << " request " << i;
+      client.DropUnusable();
+      model.DropUnusable();
       ASSERT_EQ(Difference(model, client, seen), "") << "seed " << seed << " request " << i;
     }
     total.pool += model.total().pool;

@@ -31,6 +31,7 @@ std::vector<SimBlock> SimClient::Close() {
   for (auto& [id, sequence] : sequences_) {
     for (const Held& held : sequence.held) {
       context_.oracle.OnReferenceDropped({sequence.pool, held.handle});
+      context_.oracle.OnClosing(sequence.pool.name_space, held.hash);
     }
     for (const BlockHandle block : sequence.new_blocks) {
       quarantined.push_back({sequence.pool, block});

@@ -9,6 +9,7 @@
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "tests/fakes/seeded_random.h"
@@ -42,6 +43,13 @@ class SimOracle {
   // An acquire served the hash with this block.
   void OnHit(const SimBlock& block, const BlockHash& hash);
   void OnReferenceDropped(const SimBlock& block);
+  // The block was held by a session that has closed. The cache gives back in parts what such a
+  // session held, and each block was used until its part came.
+  void OnClosing(uint32_t name_space, const BlockHash& hash) {
+    closing_.emplace_back(name_space, hash);
+  }
+  // Time has passed.
+  void OnTime();
   void OnTouched(uint32_t name_space, const BlockHash& hash);
   void OnPinned(uint32_t name_space, const BlockHash& hash, int64_t until_ms);
   void OnTick();
@@ -112,7 +120,7 @@ class SimOracle {
                                                     const ModelFingerprint& model) const;
   // No tenant has more than its cap, told from what there is.
   void CheckQuotas(const CacheGauges& gauges) const;
-  void CheckPoolGauges(SimPool pool, const PoolGauges& gauges) const;
+  void CheckPoolGauges(SimPool pool, const PoolGauges& gauges, bool closing) const;
 
   const SimPlan& plan_;
   SimWorld& world_;
@@ -122,6 +130,7 @@ class SimOracle {
   std::vector<BlockKey> persisted_;
   // Listed, but perhaps overwritten: named by an index older than the files.
   std::unordered_set<BlockKey> doubtful_;
+  std::vector<std::pair<uint32_t, BlockHash>> closing_;
   uint64_t references_ = 0;
   // A disk that was over its cap at a crash may be so again, and forget others than before.
   bool caps_changed_ = false;

@@ -143,6 +143,7 @@ SimPlan MakeSimPlan(uint64_t seed, uint32_t steps) {
   plan.sizes.devices = static_cast<uint32_t>(random.Chance(0.5) ? 1 : random.Between(2, 3));
   DrawQuotas(random, &plan);
   if (random.Chance(0.6)) plan.options.acquire_part_blocks = random.Between(1, 4);
+  plan.options.keep_unusable_ms = static_cast<int64_t>(OneOf(random, {0, 0, 1000, 60'000}));
   KVT_CHECK(plan.options.Validate().has_value());
   return plan;
 }

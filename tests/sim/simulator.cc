@@ -117,6 +117,7 @@ void Simulator::RunSomeEvents() {
 void Simulator::AdvanceClock(int64_t ms) {
   world_.machine().clock.Advance(ms);
   for (const auto& client : clients_) client->TouchAwaited();
+  oracle_.OnTime();
   if (random_.Chance(0.8)) Tick();
 }
 
@@ -342,6 +343,7 @@ void Simulator::Quiesce() {
   SettleUntilIdle();
   Judge();
   CheckNothingHeld();
+  CheckEverythingUsable();
   oracle_.CheckMemoryClassAtRest();
   world_.SetFaults(false);
   ExpireEverything();
@@ -384,6 +386,19 @@ void Simulator::CheckNothingHeld() const {
               fmt::format("{} of {} pool blocks leaked", pool.blocks - pool.free - pool.cached,
                           pool.blocks));
   }
+}
+
+// What no acquire can reach has gone from every tier.
+void Simulator::CheckEverythingUsable() {
+  // What is lost meanwhile, because its time is up, leaves others behind for as long again.
+  for (int round = 0; round < 4 * static_cast<int>(SimUniverse::kDepth); ++round) {
+    world_.machine().clock.Advance(plan_.options.keep_unusable_ms + 1000);
+    Tick();
+    SettleUntilIdle();
+    const auto& unusable = world_.cache().Gauges().unusable_blocks;
+    if (unusable[0] + unusable[1] + unusable[2] == 0) return;
+  }
+  SIM_CHECK(false, "blocks are kept that no acquire can reach");
 }
 
 void Simulator::ExpireEverything() {

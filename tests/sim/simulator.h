@@ -67,6 +67,7 @@ class Simulator {
   void UnpinEverything();
   void SettleUntilIdle();
   void CheckNothingHeld() const;
+  void CheckEverythingUsable();
   void ExpireEverything();
 
   [[nodiscard]] bool DiskIsSound() const;

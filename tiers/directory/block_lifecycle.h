@@ -531,8 +531,7 @@ struct BlockEntry {
   [[nodiscard]] bool NeedsPersist(bool has_disk) const {
     return retention == RetentionClass::kExtended && has_disk && !persist_failed() && !on_disk();
   }
-  // Dropping it from a pool loses nothing. What host could not take (kOffloadFailed) is as clean as
-  // it will ever be.
+  // Dropping it from a pool loses nothing, for what host could not take will never be cleaner.
   [[nodiscard]] bool CleanInPool() const {
     return in_host() || ((persisted() || offload_failed()) && !offloading());
   }
@@ -543,12 +542,15 @@ struct BlockEntry {
   [[nodiscard]] bool EvictableFromHost(bool has_disk) const {
     return in_host() && host_pins() == 0 && !committing() && !NeedsPersist(has_disk);
   }
+  // The same at the cost of a copy that was to be written to disk.
+  [[nodiscard]] bool DroppableFromHost() const {
+    return in_host() && host_pins() == 0 && !pinned() && !writing() && !committing();
+  }
   // Pinned, and host has the only copy that there will be.
   [[nodiscard]] bool KeptInHost(bool has_disk, bool in_ready_pool) const {
     return in_host() && pinned() && !on_disk() && !in_ready_pool && !NeedsPersist(has_disk);
   }
-  // Its host slot is yet to be taken, or is being filled or copied from for a load: it is not the
-  // coldest of host after all.
+  // Its host slot is yet to be taken, or in use for a load: it is not the coldest after all.
   [[nodiscard]] bool PassesThroughHost() const {
     return !has_host_slot() || (loading() && (!in_host() || host_pins() > 0));
   }

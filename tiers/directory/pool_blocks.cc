@@ -49,6 +49,7 @@ uint32_t PoolBlocks::Quarantine(PoolBlockList* from, PoolBlockList* to, uint32_t
   return moved;
 }
 
+// The generation grows with each return to the free list, so that old handles name nothing.
 void PoolBlocks::Free(BlockIndex block, PoolBlockList* list) {
   PoolBlock& record = blocks_[block.value];
   const PoolBlockState before = record.state();
@@ -69,6 +70,7 @@ void PoolBlocks::Orphan(BlockIndex block) {
   record.entry = kNoEntry;
 }
 
+// The only place at which a state changes, so that the counts hold.
 void PoolBlocks::Apply(BlockIndex block, PoolEvent event) {
   PoolBlock& record = blocks_[block.value];
   --counts_[static_cast<size_t>(record.state())];

@@ -3,6 +3,7 @@
 
 namespace kvtier {
 
+// Compares one block of each tenant. Stamps are kept only where there are several orders.
 VictimQueue* TenantVictims::ColdestTenant(const Admits& admits,
                                           EntryIndex (VictimQueue::*choose)() const) {
   VictimQueue* coldest = nullptr;
@@ -58,6 +59,7 @@ TenantRecency::Walk::Walk(const TenantRecency& order, const std::function<bool(T
   }
 }
 
+// A merge of the tenants' orders.
 EntryIndex TenantRecency::Walk::Next() {
   size_t lane = 0;
   if (next_.size() > 1) {

@@ -66,6 +66,7 @@ uint64_t TenantTable::bound_bytes(Tier tier, TenantId tenant) const {
   return std::max(cap_bytes(tier, tenant), At(tenant).tiers[static_cast<size_t>(tier)].over_bytes);
 }
 
+// A tenant above a lowered cap gets nothing until it is below it again.
 bool TenantTable::Fits(Tier tier, TenantId tenant, uint64_t bytes) const {
   const uint64_t cap = cap_bytes(tier, tenant);
   const uint64_t used = used_bytes(tier, tenant);
@@ -90,6 +91,7 @@ void TenantTable::Refund(Tier tier, TenantId tenant, uint64_t bytes) {
   use.over_bytes = std::min(use.over_bytes, use.used_bytes);
 }
 
+// What is reserved for others counts as taken, whether they use it or not.
 uint64_t TenantTable::PoolBytesLeft(TenantId tenant, uint64_t capacity_bytes) const {
   constexpr auto kPool = static_cast<size_t>(Tier::kPool);
   uint64_t taken = 0;

@@ -80,7 +80,7 @@ void DiskSlots::RestoreRecord(const IndexRecord& record, const std::vector<uint3
   next_generation_ = std::max(next_generation_, record.generation + 1);
   const bool namespace_known = record.key.namespace_id.value < state_.namespaces.size() &&
                                state_.namespaces[record.key.namespace_id.value].slot_bytes > 0;
-  if (!namespace_known || state_.directory.Find(record.key) != kNoEntry) {
+  if (!namespace_known || state_.Find(record.key) != kNoEntry) {
     state_.CountDrop(record.key, Tier::kDisk, DropReason::kStaleIndex);
     return;
   }
@@ -118,6 +118,8 @@ SlotClass DiskSlots::ClassOf(const Namespace& name_space) const {
   return {name_space.slot_bytes, state_.tenants.GroupOf(Tier::kDisk, name_space.tenant)};
 }
 
+// Freed slots come back only when their deletion is durable, so space is made ahead of need, and a
+// write that finds none waits for the commit instead of evicting more.
 DiskSlots::Outcome DiskSlots::Reserve(EntryIndex index) {
   if (degraded()) return Outcome::kFull;
   BlockEntry& entry = state_[index];
@@ -161,6 +163,8 @@ void DiskSlots::KeepFree(const Namespace& name_space) {
   }
 }
 
+// Counts what is leaving already as gone, or one block too many would be evicted for each commit
+// that is under way.
 void DiskSlots::KeepUnderCap(TenantId tenant, uint64_t bytes, int limit) {
   const uint64_t cap = state_.tenants.cap_bytes(Tier::kDisk, tenant);
   if (cap == UINT64_MAX) return;
@@ -233,6 +237,8 @@ bool DiskSlots::EvictFrom(const SpaceRequest& request) {
   return false;
 }
 
+// A slab serves another slot size only when it is empty. It is closed first, so that none of its
+// slots is given out again while deletions become durable.
 bool DiskSlots::EvictSlab(DiskLocation location, const SpaceRequest& request) {
   // What a restart found may lie in a slab that has become another tenant's.
   const uint32_t group = allocator_.ClassAt(location.offset).group;
@@ -293,6 +299,7 @@ void DiskSlots::FreeSlot(DiskLocation location) {
   allocator_.Free(location.offset);
 }
 
+// The slab's header is on disk before its first slot is: a rebuild reads slot sizes from there.
 void DiskSlots::Write(EntryIndex index, std::span<const std::byte> slot,
                       std::function<void(Status)> done) {
   const DiskLocation location = state_[index].disk;
@@ -388,6 +395,8 @@ void DiskSlots::Tick() {
   committer_.RetryAfterFailure();
 }
 
+// The index may be behind by a share of the time to live (QueueUpdateIfBehind); at the end of the
+// process it is brought up to date.
 uint64_t DiskSlots::FlushRecency(uint64_t row, uint64_t max_rows) {
   const uint64_t end = std::min<uint64_t>(state_.directory.end(), row + max_rows);
   for (; row < end; ++row) {

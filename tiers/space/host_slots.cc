@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -13,7 +14,7 @@ namespace {
 // Blocks beyond a lowered cap leave in stretches, so that they do not hold the event loop.
 constexpr int kCapEvictionsPerCall = 1024;
 // So many blocks that cannot leave are passed over in one call, so that a tier full of pinned
-// blocks does not hold the event loop.
+// blocks, or of blocks that are being loaded, does not hold the event loop.
 constexpr uint64_t kPassedOverPerCall = 1024;
 
 }  // namespace
@@ -30,6 +31,7 @@ void HostSlots::Grow() {
   if (slabs > allocator_.slabs()) allocator_.Grow(slabs - allocator_.slabs());
 }
 
+// A tenant that has less than was reserved for it takes from others first.
 HostSlots::SpaceRequest HostSlots::RequestFor(const Namespace& name_space) const {
   const TenantId tenant = name_space.tenant;
   const uint32_t group = state_.tenants.GroupOf(Tier::kHost, tenant);
@@ -73,6 +75,7 @@ bool HostSlots::TakeFreeSlot(EntryIndex index, const SpaceRequest& request) {
   state_[index].host_slot = HostSlot(static_cast<uint32_t>(*address / kHostSlotUnit));
   state_.tenants.Charge(Tier::kHost, request.tenant, request.slots.slot_bytes);
   ++shares_[request.tenant.value].slots;
+  state_.host_awaits_disk = false;
   return true;
 }
 
@@ -115,6 +118,8 @@ void HostSlots::Drop(EntryIndex index, DropReason reason) {
   state_.ForgetIfGone(index);
 }
 
+// Whether waiting can help: a slot that is being filled will hold a block that can be evicted, and
+// an arena that is still growing will have more slots.
 bool HostSlots::MoreToCome(const SpaceRequest& request) const {
   // Slots that are in use but not cached are being filled.
   if (request.from == SpaceRequest::From::kOwn) {
@@ -142,27 +147,31 @@ bool HostSlots::Admits(const SpaceRequest& request, TenantId tenant) const {
   return tenant == request.tenant || EvictableForOthers(tenant);
 }
 
-EntryIndex HostSlots::Coldest(const SpaceRequest& request, bool* passing) {
+EntryIndex HostSlots::Coldest(const SpaceRequest& request, uint64_t* steps) {
   const auto admits = [&](TenantId tenant) { return Admits(request, tenant); };
-  for (size_t tries = victims_.size(admits); tries > 0; --tries) {
+  for (; *steps > 0; --*steps) {
     const EntryIndex front =
         victims_.Front(admits, [this](EntryIndex entry) { PrepareOne(entry); });
     if (front == kNoEntry) return kNoEntry;
+    ++state_.stats.host_eviction_steps;
     if (!state_[front].PassesThroughHost()) return front;
-    *passing |= state_[front].has_host_slot();
+    passing_ |= state_[front].has_host_slot();
     // More is on its way than host can hold: what has arrived leaves first.
-    Touch(front);
+    PassOver(front);
   }
   return kNoEntry;
 }
 
+// The coldest leaves, or the search ends with it: a block that must be written first is waited for,
+// so that eviction follows the policy. Only blocks that may stay for an unknown time (pinned ones,
+// ones in a slab of another class that cannot be emptied) are passed over.
 HostSlots::Outcome HostSlots::EvictFor(const SpaceRequest& request) {
-  bool passing = false;
   const bool own = request.from == SpaceRequest::From::kOwn;
-  const uint64_t candidates = own ? shares_[request.tenant.value].ready : ready_blocks_;
+  const uint64_t candidates =
+      victims_.size([&](TenantId tenant) { return Admits(request, tenant); });
   std::vector<uint64_t> blocked_slabs;
-  for (uint64_t tries = std::min(candidates, kPassedOverPerCall); tries > 0; --tries) {
-    const EntryIndex coldest = Coldest(request, &passing);
+  for (uint64_t steps = std::min(candidates, kPassedOverPerCall); steps > 0; --steps) {
+    const EntryIndex coldest = Coldest(request, &steps);
     if (coldest == kNoEntry) break;
     const BlockEntry& entry = state_[coldest];
     const uint64_t slab = SlabOf(entry);
@@ -172,18 +181,27 @@ HostSlots::Outcome HostSlots::EvictFor(const SpaceRequest& request) {
       PassOver(coldest);
       continue;
     }
-    if (!entry.EvictableFromHost(state_.has_disk())) {
+    if (!MayLeave(entry)) {
       to_disk_.Want(coldest);
-      return Outcome::kWait;
+      state_.host_awaits_disk = true;
+      if (!state_.acquire_late) return Outcome::kWait;
+      // It is being written: it leaves as soon as it is on disk.
+      passing_ = true;
+      PassOver(coldest);
+      continue;
     }
     if (!whole_slab) {
       const DropReason reason = ReasonFor(entry);
       passed_over_ = 0;
+      passing_ = false;
       Drop(coldest, own && reason == DropReason::kLru ? DropReason::kTenantCap : reason);
       return Outcome::kAllocated;
     }
     const SlabEviction eviction = EvictSlab(coldest);
-    if (eviction == SlabEviction::kDone) passed_over_ = 0;
+    if (eviction == SlabEviction::kDone) {
+      passed_over_ = 0;
+      passing_ = false;
+    }
     if (eviction != SlabEviction::kBlocked) {
       return eviction == SlabEviction::kDone ? Outcome::kAllocated : Outcome::kWait;
     }
@@ -196,6 +214,7 @@ HostSlots::Outcome HostSlots::EvictFor(const SpaceRequest& request) {
     return Outcome::kWait;
   }
   passed_over_ = 0;
+  const bool passing = std::exchange(passing_, false);
   return passing || MoreToCome(request) ? Outcome::kWait : Outcome::kFull;
 }
 
@@ -204,6 +223,7 @@ void HostSlots::PassOver(EntryIndex index) {
   ++passed_over_;
 }
 
+// A slab changes its slot size only when it is empty: all of its blocks leave together, or none.
 HostSlots::SlabEviction HostSlots::EvictSlab(EntryIndex coldest) {
   SlabEviction outcome = SlabEviction::kDone;
   std::vector<EntryIndex> owners;
@@ -211,7 +231,7 @@ HostSlots::SlabEviction HostSlots::EvictSlab(EntryIndex coldest) {
                                                                                 EntryIndex owner) {
     const BlockEntry& entry = state_[owner];
     owners.push_back(owner);
-    if (entry.EvictableFromHost(state_.has_disk()) && !Kept(entry)) return;
+    if (MayLeave(entry) && !Kept(entry)) return;
     // A write to disk ends soon, and then the block may go. Pins and loads may last.
     const bool leaves_soon =
         entry.in_host() && (state_.NeedsPersist(entry) || entry.writing() || entry.committing());
@@ -237,6 +257,7 @@ DropReason HostSlots::ReasonFor(const BlockEntry& entry) const {
   if (entry.on_disk()) return DropReason::kCleanCopyBelow;
   if (entry.in_pool()) return DropReason::kCopyAbove;
   if (entry.retention == RetentionClass::kMemory) return DropReason::kMemoryClass;
+  if (state_.NeedsPersist(entry)) return DropReason::kPoolPressure;
   return DropReason::kLru;
 }
 
@@ -253,6 +274,8 @@ void HostSlots::Prepare() {
       [this](EntryIndex entry) { PrepareOne(entry); });
 }
 
+// A tenant with a cap or slabs of its own will have to evict its own blocks, however cold those of
+// others are: its share of clean blocks is counted apart.
 void HostSlots::PrepareOwn(TenantId tenant) {
   const Share& own = shares_[tenant.value];
   if (own.slot_bytes == 0) return;

@@ -85,9 +85,9 @@ class HostSlots {
   // The tenant's blocks may be evicted for others.
   [[nodiscard]] bool EvictableForOthers(TenantId tenant) const;
   [[nodiscard]] bool Admits(const SpaceRequest& request, TenantId tenant) const;
-  // The coldest block that does not only pass through host, or kNoEntry. Sets `*passing` if it had
-  // to pass over one that will give its slot back.
-  [[nodiscard]] EntryIndex Coldest(const SpaceRequest& request, bool* passing);
+  // The coldest block that does not only pass through host, or kNoEntry if there is none among the
+  // next `*steps`, from which it takes those that it looked at.
+  [[nodiscard]] EntryIndex Coldest(const SpaceRequest& request, uint64_t* steps);
   // Makes space by evicting from the front, in order. kAllocated: there is a slot now, or there are
   // bytes under the cap.
   [[nodiscard]] Outcome EvictFor(const SpaceRequest& request);
@@ -97,6 +97,11 @@ class HostSlots {
     kBlocked,  // a block is pinned or in flight, for an unknown time: another slab has to go
   };
   [[nodiscard]] SlabEviction EvictSlab(EntryIndex coldest);
+  // The block may leave host: at no cost, or because an acquire has waited for long enough.
+  [[nodiscard]] bool MayLeave(const BlockEntry& entry) const {
+    return entry.EvictableFromHost(state_.has_disk()) ||
+           (state_.acquire_late && entry.DroppableFromHost());
+  }
   // The block cannot leave now: it is looked at again after all others.
   void PassOver(EntryIndex entry);
   [[nodiscard]] uint64_t SlabOf(const BlockEntry& entry) const {
@@ -116,8 +121,11 @@ class HostSlots {
   TenantVictims victims_;  // what is in host and what is expected
   std::vector<Share> shares_;
   uint64_t ready_blocks_ = 0;
-  uint64_t passed_over_ = 0;  // since a block was evicted, or all had been looked at
-  SlotClass last_slots_;      // last asked for: preparation is measured in it
+  // Since a block was evicted, or all had been looked at: how many could not leave, and whether
+  // some of these will give their slots back soon.
+  uint64_t passed_over_ = 0;
+  bool passing_ = false;
+  SlotClass last_slots_;  // last asked for: preparation is measured in it
 };
 
 }  // namespace kvtier

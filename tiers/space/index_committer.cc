@@ -33,6 +33,8 @@ void IndexCommitter::WhenVoided(std::function<void(Status)> done) {
   void_waiters_.push_back(std::move(done));
 }
 
+// Data before index: files are synced before an entry may name what was written to them. Deletions
+// alone need no sync.
 bool IndexCommitter::Pump() {
   const bool voids_begun = PumpVoids();
   if (busy_ || failed_ || !Pending()) return voids_begun;
@@ -169,6 +171,8 @@ void IndexCommitter::AddRecencyUpdates(IndexBatch* batch) {
   queue.resize(queue.size() - taken);
 }
 
+// After a failure nothing is known of the batch: puts stay without entries until they are written
+// again, deletions and namespaces are tried again.
 void IndexCommitter::Finish(const Status& status) {
   busy_ = false;
   state_.trace.IndexCommitEnd(!status);

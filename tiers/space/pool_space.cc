@@ -74,6 +74,8 @@ DropReason PoolSpace::ReasonFor(const BlockEntry& entry, DropReason last_copy) c
   return PoolsWithBytes(state_, entry) > 1 ? DropReason::kOnOtherDevice : last_copy;
 }
 
+// In order: the front of the queue decides, and a dirty block there is waited for, though there may
+// be clean ones behind it. Otherwise what is copied fastest would leave first, not what is coldest.
 bool PoolSpace::EnsureFree(CachePool* pool, uint64_t blocks) {
   if (pool->blocks.free() >= blocks) return true;
   PrepareVictims(pool, blocks - pool->blocks.free(), Need::kNow);
@@ -89,6 +91,7 @@ bool PoolSpace::EnsureFree(CachePool* pool, uint64_t blocks) {
     if (const EntryIndex later = pool->victims.After(front); later != kNoEntry) {
       state_.history.ExpectDrop({state_[later].namespace_id, state_[later].hash});
     }
+    // Pinned, and nowhere else: to the hot end with it.
     if (!MayLeave(entry)) {
       pool->victims.Touch(front, entry.facts());
       PrepareVictims(pool, blocks - pool->blocks.free(), Need::kNow);
@@ -99,6 +102,7 @@ bool PoolSpace::EnsureFree(CachePool* pool, uint64_t blocks) {
   return pool->blocks.free() >= blocks;
 }
 
+// The coldest first again, but what cannot leave now is passed over.
 bool PoolSpace::ForceFree(CachePool* pool, uint64_t blocks) {
   PrepareVictims(pool, blocks, Need::kNow);
   EntryIndex victim = pool->victims.Front();
@@ -123,6 +127,7 @@ void PoolSpace::Drop(CachePool* pool, EntryIndex index, DropReason reason) {
   const BlockIndex block = state_.RemovePlace(pool, index);
   state_.CountResidence(Tier::kPool, pool->blocks[block].since_ds);
   pool->blocks.Free(block, nullptr);
+  // Another device's pool may still serve as the source of a copy that is queued.
   if (state_.ReadyPool(state_[index]) == nullptr) to_host_.SourceGone(index);
   state_.ForgetIfGone(index);
 }

@@ -66,6 +66,7 @@ std::optional<NamespaceId> CacheState::FindNamespace(const NamespaceIdentity& id
   return NamespaceId(static_cast<uint32_t>(found - namespaces.begin()));
 }
 
+// There are as many as models times tenants: a search through all of them is short.
 Result<NamespaceId> CacheState::InternNamespace(const NamespaceIdentity& identity) {
   if (const auto known = FindNamespace(identity)) return *known;
   Namespace name_space = MakeNamespace(identity);
@@ -136,6 +137,8 @@ void CacheState::EndLoad(CachePool* pool, EntryIndex index) {
   if (!awaited) Apply(index, BlockEvent::kEndLoad);
 }
 
+// The places of an entry form a list through the pools' blocks; there are as many as devices at
+// most.
 BlockIndex CacheState::RemovePlace(CachePool* pool, EntryIndex index) {
   BlockEntry& entry = directory[index];
   PoolPlace* link = &entry.place;
@@ -154,14 +157,57 @@ BlockIndex CacheState::RemovePlace(CachePool* pool, EntryIndex index) {
 
 EntryIndex CacheState::AddEntry(const BlockKey& key, uint16_t tokens, uint32_t depth,
                                 RetentionClass retention) {
-  const EntryIndex index = directory.Insert(key);
+  EntryIndex index = lost.empty() ? kNoEntry : directory.Find(key);
+  const bool was_lost = index != kNoEntry;
+  if (was_lost) {
+    KVT_CHECK(lost.Contains(index));
+    lost.Remove(index);
+    ++returned;
+    // What was refused then concerns it no more.
+    Apply(index, BlockEvent::kAllowPersist);
+  } else {
+    index = directory.Insert(key);
+  }
   BlockEntry& entry = directory[index];
   entry.tokens = tokens;
-  entry.depth = depth;
+  entry.uses = 0;
+  // Blocks are linked by their depths: what follows the block relies on the one that it had.
+  if (!was_lost) entry.depth = depth;
   entry.retention = retention;
   entry.created_s = entry.last_use_s = NowS();
   AgesOf(entry).PushHot(index);
   return index;
+}
+
+void CacheState::LinkToParent(EntryIndex index, const BlockHash& parent_hash) {
+  const BlockEntry& entry = directory[index];
+  if (entry.depth == 0 || lineage.ParentOf(index) != kNoEntry) return;
+  const BlockKey key{entry.namespace_id, parent_hash};
+  // Sequences are mostly committed in their order: the parent's row is the one before.
+  EntryIndex parent = directory.FindAfter(EntryIndex(index.value - 2), key);
+  if (parent == kNoEntry) {
+    parent = directory.Insert(key);
+    directory[parent].depth = entry.depth - 1;
+    directory[parent].last_use_s = NowS();
+    lost.PushHot(parent);
+  }
+  LinkToParent(index, parent);
+  if (lost.Contains(parent) && !lineage.HasChildren(parent)) Erase(parent);
+}
+
+void CacheState::LinkToParent(EntryIndex index, EntryIndex parent) {
+  // Each link goes up by one: without this a client could make a circle of its blocks.
+  if (lineage.ParentOf(index) != kNoEntry || directory[index].depth == 0 ||
+      directory[parent].depth != directory[index].depth - 1) {
+    return;
+  }
+  lineage.Link(index, parent);
+}
+
+std::optional<BlockHash> CacheState::ParentHashOf(EntryIndex index) const {
+  const EntryIndex parent = lineage.ParentOf(index);
+  if (parent == kNoEntry) return std::nullopt;
+  return directory[parent].hash;
 }
 
 void CacheState::Extend(EntryIndex index) {
@@ -240,35 +286,50 @@ void CacheState::LosePoolBlock(CachePool* pool, EntryIndex index) {
 
 void CacheState::ForgetIfGone(EntryIndex index) {
   const BlockEntry& entry = directory[index];
-  if (!entry.gone()) return;
+  if (!entry.gone() || lost.Contains(index)) return;
   AgesOf(entry).Remove(index);
   unpersisted.Remove(index);
   LeaveDiskOrder(index);
-  commit_parents.erase(index);
-  if (entry.pinned()) pins.Erase(index);
+  if (entry.pinned()) {
+    Apply(index, BlockEvent::kUnpin);
+    pins.Erase(index);
+  }
   Apply(index, BlockEvent::kUnwantPersist);
+  const EntryIndex parent = lineage.ParentOf(index);
+  lineage.Unlink(index);
+  if (lineage.HasChildren(index)) {
+    directory[index].last_use_s = NowS();
+    lost.PushHot(index);
+  } else {
+    Erase(index);
+  }
+  // A lost block is known for the sake of what follows it.
+  if (parent != kNoEntry && lost.Contains(parent) && !lineage.HasChildren(parent)) Erase(parent);
+}
+
+void CacheState::Erase(EntryIndex index) {
+  lost.Remove(index);
   Apply(index, BlockEvent::kForget);
   directory.Erase(index);
 }
 
+// Once for any number of completions in one event: the parts look at everything anyway.
 void CacheState::SchedulePump() {
   if (pump_scheduled_) return;
   pump_scheduled_ = true;
-  env.loop->RunAfterEvent([this, alive = std::weak_ptr<bool>(alive_)] {
-    if (alive.expired()) return;
+  env.loop->RunAfterEvent(gate_.WhileOpen([this] {
     pump_scheduled_ = false;
     pump();
-  });
+  }));
 }
 
 void CacheState::SchedulePart() {
   if (part_scheduled_) return;
   part_scheduled_ = true;
-  env.loop->Post([this, alive = std::weak_ptr<bool>(alive_)] {
-    if (alive.expired()) return;
+  env.loop->Post(gate_.WhileOpen([this] {
     part_scheduled_ = false;
     next_part();
-  });
+  }));
 }
 
 std::span<std::byte> CacheState::HostBytes(const BlockEntry& entry) {

@@ -26,8 +26,10 @@
 #include <utility>
 #include <vector>
 
+#include "base/gate.h"
 #include "tiers/directory/block_history.h"
 #include "tiers/directory/directory.h"
+#include "tiers/directory/lineage.h"
 #include "tiers/directory/pool_blocks.h"
 #include "tiers/policy/eviction_policy.h"
 #include "tiers/policy/infinite_cache.h"
@@ -42,6 +44,7 @@
 
 namespace kvtier {
 
+class CopyDown;
 struct CachePool;
 
 struct Namespace {
@@ -120,8 +123,23 @@ class CacheState {
   std::vector<EntryIndex> seen_expired;
   // Checksums given at commit, by ArrivalKey: what one pool holds, compared when it is offloaded.
   std::unordered_map<uint64_t, PayloadChecksum> commit_checksums;
-  // Parents given at commit, for the header written at the first offload.
-  std::unordered_map<EntryIndex, BlockHash> commit_parents;
+  // Which block follows which.
+  Lineage lineage;
+  // Blocks that no tier holds while blocks that follow them are cached, the longest lost first;
+  // their `last_use_s` says since when. Their entries stay, so that they are known again when they
+  // are committed again. What follows them is unusable.
+  EntryList lost;
+  // How many lost blocks have come back.
+  uint64_t returned = 0;
+  // Until then, on the monotonic clock, acquires have lately waited for space in host that the disk
+  // could not make in time: what is written is written from the start of its sequence on, because
+  // not all of it will be.
+  int64_t prefixes_first_until_ms = 0;
+  // An acquire has waited for half of its time: host gives up its coldest blocks, written or not,
+  // so that younger blocks of a pool need not be dropped for want of space below.
+  bool acquire_late = false;
+  // Host has no slot to give, because blocks in it wait for their writes to disk.
+  bool host_awaits_disk = false;
 
   [[nodiscard]] bool has_disk() const { return !env.files.empty(); }
   // The time by which blocks age: Unix time as it was when the cache was made, and from then on the
@@ -198,9 +216,20 @@ class CacheState {
   // Takes the entry's block from the entry and leaves it to the caller.
   BlockIndex RemovePlace(CachePool* pool, EntryIndex entry);
 
-  // A new entry that no tier holds yet.
+  // The block's entry; kNoEntry if it is not known, or lost.
+  [[nodiscard]] EntryIndex Find(const BlockKey& key) const {
+    const EntryIndex index = directory.Find(key);
+    return index != kNoEntry && lost.Contains(index) ? kNoEntry : index;
+  }
+  // An entry that no tier holds yet: new, or that of a lost block. REQUIRES: Find(key) == kNoEntry.
   EntryIndex AddEntry(const BlockKey& key, uint16_t tokens, uint32_t depth,
                       RetentionClass retention);
+  // The block follows the one of this hash, which need not be known. Does nothing if a parent is
+  // known already, or if the depths do not adjoin.
+  void LinkToParent(EntryIndex entry, const BlockHash& parent);
+  void LinkToParent(EntryIndex entry, EntryIndex parent);
+  // Nothing if it is the first of its sequence, or not known.
+  [[nodiscard]] std::optional<BlockHash> ParentHashOf(EntryIndex entry) const;
   // The block's retention becomes `extended`, if it is not already.
   void Extend(EntryIndex entry);
   // The entry is young again in every order that ages.
@@ -214,7 +243,8 @@ class CacheState {
   // The pool's bytes are no good: the block becomes unfindable there, and free unless a session
   // still holds it. REQUIRES: in that pool, no pins.
   void LosePoolBlock(CachePool* pool, EntryIndex entry);
-  // Erases the entry once no tier holds it and nothing is under way.
+  // Erases the entry once no tier holds it and nothing is under way; while blocks that follow it
+  // are cached, it is lost instead.
   void ForgetIfGone(EntryIndex entry);
   [[nodiscard]] bool NeedsPersist(const BlockEntry& entry) const {
     return entry.NeedsPersist(has_disk());
@@ -246,9 +276,10 @@ class CacheState {
   void SchedulePump();
   // There is more to do than one event should: the next part of it follows in an event of its own.
   void SchedulePart();
-  // Both are set by the cache.
+  // These are set by the cache; the last is the way from pools to host.
   std::function<void()> pump;
   std::function<void()> next_part;
+  CopyDown* to_host = nullptr;
   [[nodiscard]] bool pump_scheduled() const { return pump_scheduled_ || part_scheduled_; }
 
   // Counts that a copy of the block left the tier, or never reached it, and remembers why.
@@ -266,6 +297,9 @@ class CacheState {
   }
 
  private:
+  // Of an entry that no tier holds, and that nothing follows.
+  void Erase(EntryIndex entry);
+
   const int64_t age_clock_offset_ms_;
 
   [[nodiscard]] static size_t AgeList(TenantId tenant, RetentionClass retention) {
@@ -276,8 +310,8 @@ class CacheState {
   uint64_t persist_wanted_blocks_ = 0;
   bool pump_scheduled_ = false;
   bool part_scheduled_ = false;
-  // Expires with this object, so that a posted pump does not outlive it.
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  // Last, so that what is posted does not outlive what it uses.
+  Gate gate_;
 };
 
 // How a tier's space asks for its blocks to be copied to the tier below before they are evicted.

@@ -7,12 +7,6 @@
 #include "base/result.h"
 
 namespace kvtier {
-namespace {
-
-// So many blocks of a closed session are given back in one event, which takes about a millisecond.
-constexpr uint32_t kClosedPerPart = 8192;
-
-}  // namespace
 
 void SessionTable::Open(SessionId session, std::function<void(const LoadProgress&)> on_progress) {
   const bool inserted =
@@ -33,7 +27,7 @@ void SessionTable::CloseSome() {
   if (closing_.empty()) return;
   const SessionId session = closing_.front();
   const auto closed = closed_.find(session);
-  if (GiveBack(&closed->second, kClosedPerPart)) {
+  if (GiveBack(&closed->second, state_.options.close_part_blocks)) {
     closing_.pop_front();
     // Without private blocks there is nothing to wait for.
     if (closed->second.process_gone || closed->second.quarantined.empty()) closed_.erase(closed);
@@ -41,6 +35,8 @@ void SessionTable::CloseSome() {
   if (!closing_.empty()) state_.SchedulePart();
 }
 
+// Pool by pool, references before private blocks; what is left stands where it was when the next
+// part begins.
 bool SessionTable::GiveBack(Closed* closed, uint32_t most) {
   for (auto& [pool_id, holdings] : closed->pools) {
     CachePool* pool = state_.FindPool(pool_id);
@@ -71,6 +67,7 @@ void SessionTable::ReleaseQuarantine(SessionId session) {
   if (closing_.size() == 1) CloseSome();
 }
 
+// A load may end after its session: then there is nothing to tell.
 void SessionTable::Report(SessionId session, const LoadProgress& progress) {
   const auto found = sessions_.find(session);
   if (found != sessions_.end() && found->second.on_progress) found->second.on_progress(progress);
@@ -219,6 +216,7 @@ void HeldReferences::DropAll(std::span<const BlockIndex> blocks) {
   table_->EnterEvictionOrder(pool_, std::move(cached));
 }
 
+// The blocks' own counts stay: only whose the references are changes.
 void HeldReferences::HandOver() {
   ReferenceCounts& references = session_->pools[pool_->id].references;
   for (const BlockIndex block : blocks_) {

@@ -85,8 +85,8 @@ class SessionTable {
   explicit SessionTable(CacheState* state) : state_(*state) {}
 
   void Open(SessionId session, std::function<void(const LoadProgress&)> on_progress);
-  // From now on the session holds nothing that it could use. What it held is given back in parts of
-  // 8,192 blocks, the first of them at once and the others by CloseSome:
+  // From now on the session holds nothing that it could use. What it held is given back in
+  // parts (CacheOptions::close_part_blocks), the first of them at once and the others by CloseSome:
   // references are dropped, private blocks quarantined. REQUIRES: no HeldReferences of the session
   // hold anything.
   void Close(SessionId session);

@@ -10,6 +10,9 @@
 namespace kvtier {
 namespace {
 
+// So long after an acquire was late, writes to disk begin with the starts of sequences.
+constexpr int64_t kPrefixesFirstMs = 10'000;
+
 Error PoolFull(uint64_t asked, uint64_t obtainable, uint64_t blocks) {
   return {ErrorCode::kResourceExhausted, "pool_full",
           fmt::format("{} new blocks asked for, {} of {} are free or can be evicted", asked,
@@ -272,6 +275,7 @@ void Acquirer::TellDevices() {
   for (const auto& [pool_id, line] : lines_) {
     awaited[state_.FindPool(pool_id)->device.value] |= !line.empty() && line.front().waits;
   }
+  if (std::ranges::count(awaited, true) == 0) state_.acquire_late = false;
   for (uint32_t i = 0; i < state_.env.devices.size(); ++i) {
     if (awaited_[i] == awaited[i]) continue;
     awaited_[i] = awaited[i];
@@ -293,11 +297,24 @@ void Acquirer::GoOn() {
 
 void Acquirer::Tick() {
   const int64_t now_ms = state_.env.clock->MonotonicMs();
+  bool late = false;
   for (auto& [pool_id, line] : lines_) {
     while (!line.empty() && now_ms >= line.front().deadline_ms && !line.front().goes_on()) {
+      if (AsksHost(&line.front(), now_ms)) break;
       if (Serve(&line.front(), true) == Outcome::kAnswered) line.pop_front();
     }
+    late |= !line.empty() && line.front().waits &&
+            (AsksHost(&line.front(), now_ms) || line.front().host_asked);
   }
+  state_.acquire_late = late;
+  if (late) state_.prefixes_first_until_ms = now_ms + kPrefixesFirstMs;
+}
+
+bool Acquirer::AsksHost(Operation* operation, int64_t now_ms) const {
+  const int64_t asks_ms = operation->deadline_ms - state_.options.max_wait_ms / 2;
+  if (operation->host_asked || !state_.host_awaits_disk || now_ms < asks_ms) return false;
+  operation->host_asked = true;
+  return true;
 }
 
 }  // namespace kvtier

@@ -50,7 +50,7 @@ class Acquirer {
   bool Pump();
   // The next part of an acquire that is not complete; once for each event that the cache schedules.
   void GoOn();
-  // Serves those who have waited long enough by dropping dirty blocks.
+  // Serves the acquires that have waited long enough by dropping dirty blocks: of host first.
   void Tick();
 
   // Those not answered yet.
@@ -85,6 +85,9 @@ class Acquirer {
   // What sinks meanwhile must not push out the hits that are not taken yet.
   void KeepBelow(const CachePool& pool, const Operation& operation);
   void StartWaiting(Operation* operation);
+  // True once for an operation that has waited for half of its time or more while host waits for
+  // the disk: until the next tick, host gives up what is older than the pool's blocks.
+  [[nodiscard]] bool AsksHost(Operation* operation, int64_t now_ms) const;
   // Tells each device whether an acquire waits for space in one of its pools, so that it copies
   // down faster.
   void TellDevices();

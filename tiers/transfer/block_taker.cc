@@ -211,6 +211,7 @@ void BlockTaker::HandOver(CachePool* pool, AcquireOperation* operation) {
       continue;
     }
     state_.Use(block.entry);
+    if (i > 1) LinkTo(*pool, reply.hits[i - 2], block.entry);
     if (block.loading()) {
       loader_.FreshenLoading(*pool, block.entry);
     } else if (hit.tier != Tier::kPool) {
@@ -224,6 +225,11 @@ void BlockTaker::HandOver(CachePool* pool, AcquireOperation* operation) {
   reply.partial_block = operation->found.partial_block;
   reply.miss = operation->found.miss;
   operation->held.HandOver();
+}
+
+void BlockTaker::LinkTo(const CachePool& pool, const AcquiredBlock& before, EntryIndex index) {
+  const PoolBlock& block = pool.blocks[before.handle.index];
+  if (block.state() == PoolBlockState::kCommitted) state_.LinkToParent(index, block.entry);
 }
 
 void BlockTaker::UseFailed(const CachePool& pool, const AcquireOperation& operation,

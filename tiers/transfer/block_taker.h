@@ -59,8 +59,9 @@ struct AcquireOperation {
   HeldReferences held;
 
   bool has_waited = false;
-  bool waits = false;  // for room; else it is answered, or goes on with the next event
-  bool begun = false;  // the first part has been taken
+  bool waits = false;       // for room; else it is answered, or goes on with the next event
+  bool begun = false;       // the first part has been taken
+  bool host_asked = false;  // host was to make space for it at the cost of unwritten blocks
   // Holds the hits that were taken.
   AcquireReply reply;
   std::vector<PinnedEntry> in_layers;  // of those, what is to be loaded in layers
@@ -123,6 +124,8 @@ class BlockTaker {
   void EndBatch(const CachePool& pool, AcquireOperation* operation, const Batch& batch);
   // With the hits before the batch, none of which has to arrive.
   void OpenLoad(const CachePool& pool, AcquireOperation* operation, size_t hits_before);
+  // Blocks found on disk at the start are not linked before an acquire names them in their order.
+  void LinkTo(const CachePool& pool, const AcquiredBlock& before, EntryIndex entry);
   // A hit whose load has failed before the reply, in an earlier part, was used like one that fails
   // after it: what a lower tier still has of it stays young.
   void UseFailed(const CachePool& pool, const AcquireOperation& operation, size_t position);

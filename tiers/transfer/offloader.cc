@@ -178,8 +178,7 @@ void Offloader::Seal(EntryIndex index, const PayloadChecksum& checksum) {
   header.tenant = name_space.identity.tenant;
   header.model = name_space.identity.model;
   header.hash = entry.hash;
-  const auto parent = state_.commit_parents.find(index);
-  if (parent != state_.commit_parents.end()) header.parent = parent->second;
+  header.parent = state_.ParentHashOf(index);
   header.payload_bytes = name_space.identity.block_bytes;
   header.payload_checksum = checksum;
   header.tokens = entry.tokens;

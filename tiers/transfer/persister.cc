@@ -1,12 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tiers/transfer/persister.h"
 
+#include <algorithm>
+#include <ranges>
+#include <vector>
+
 #include "base/result.h"
 #include "tiers/storage/slot_header.h"
 
 namespace kvtier {
 namespace {
 
+// So many ancestors are looked at in one call: a sequence may have hundreds of thousands of blocks.
+constexpr uint64_t kClimbedPerPump = 1024;
+// So many blocks of a line are looked at for one whose sequence can be written from its start on.
+constexpr size_t kLinesTried = 4;
 // Beside reads, writes take this part of what may otherwise be in flight: 4 MiB beside up to 64 MiB
 // of reads by default. They go on, since space in host depends on them.
 constexpr uint64_t kShareBesideReads = 8;
@@ -30,16 +38,63 @@ void Persister::SourceReady(EntryIndex index) {
 }
 
 bool Persister::Pump() {
+  climbed_ = 0;
   uint64_t most_bytes = state_.options.max_disk_write_bytes;
   // A client waits for what is read, and none waits for what is written: the drive divides its time
   // by what is in flight.
   if (state_.stats.Lane(CopyLane::kDiskToHost).under_way() > 0) most_bytes /= kShareBesideReads;
   return queues_.TakeTurns([this, most_bytes](std::deque<EntryIndex>* line) {
     if (in_flight_.bytes >= most_bytes) return false;
+    if (!PutPrefixFirst(line)) return false;
     if (TryWrite(line->front()) == Step::kWait) return false;
     line->pop_front();
     return true;
   });
+}
+
+bool Persister::PutPrefixFirst(std::deque<EntryIndex>* line) {
+  if (state_.NowMs() >= state_.prefixes_first_until_ms) return true;
+  for (size_t tries = std::min(line->size(), kLinesTried); tries > 0; --tries) {
+    bool all_in_host = true;
+    std::vector<EntryIndex> ancestors;
+    for (EntryIndex parent = UnwrittenParent(line->front()); parent != kNoEntry;
+         parent = UnwrittenParent(parent)) {
+      if (climbed_++ == kClimbedPerPump) {
+        // Several sequences were looked at: that is enough until something has ended.
+        if (ancestors.size() < kClimbedPerPump) return in_flight_.bytes == 0;
+        // One long sequence: the next part goes on from here.
+        line->insert(line->begin(), ancestors.rbegin(), ancestors.rend());
+        state_.SchedulePart();
+        return false;
+      }
+      ancestors.push_back(parent);
+      all_in_host &= state_[parent].in_host();
+    }
+    // The first of the sequence first, for there may not be slots in host for all.
+    for (const EntryIndex ancestor : std::views::reverse(ancestors)) {
+      Want(ancestor);
+      if (!state_[ancestor].in_host()) state_.to_host->Want(ancestor);
+    }
+    if (all_in_host) {
+      // These stand in the line a second time from now on, and are skipped there.
+      line->insert(line->begin(), ancestors.rbegin(), ancestors.rend());
+      return true;
+    }
+    // The start of its sequence comes to host first: meanwhile, another.
+    line->push_back(line->front());
+    line->pop_front();
+  }
+  // Host may have no slot for it before something is written.
+  return in_flight_.bytes == 0;
+}
+
+EntryIndex Persister::UnwrittenParent(EntryIndex index) const {
+  const EntryIndex parent = state_.lineage.ParentOf(index);
+  if (parent == kNoEntry) return kNoEntry;
+  const BlockEntry& entry = state_[parent];
+  if (entry.writing() || !state_.NeedsPersist(entry)) return kNoEntry;
+  const bool comes = entry.in_pool() && !entry.offload_failed();
+  return entry.in_host() || comes ? parent : kNoEntry;
 }
 
 Persister::Step Persister::TryWrite(EntryIndex index) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <unordered_map>
 
 #include "tiers/policy/tenant_queues.h"
@@ -40,6 +41,12 @@ class Persister final : public CopyDown {
   };
   enum class Step : uint8_t { kStarted, kSkipped, kWait };
   Step TryWrite(EntryIndex entry);
+  // While not all can be written, has the next of the line be one whose ancestors are written or
+  // being written: a block is worth nothing without them. False if there is more to look at than
+  // one event may.
+  bool PutPrefixFirst(std::deque<EntryIndex>* line);
+  // The block before it, if that is to be written yet and some tier has it; else kNoEntry.
+  [[nodiscard]] EntryIndex UnwrittenParent(EntryIndex entry) const;
   void GiveUp(EntryIndex entry, DropReason reason);
   void Unqueue(EntryIndex entry);
   void Unwant(EntryIndex entry);
@@ -49,6 +56,7 @@ class Persister final : public CopyDown {
   CacheState& state_;
   DiskSlots& disk_;
   TenantQueues<EntryIndex> queues_;  // entries that are write_queued
+  uint64_t climbed_ = 0;             // ancestors looked at in this call of Pump
   InFlight in_flight_;
   std::unordered_map<EntryIndex, Write> writes_;
 };

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "base/result.h"
 
@@ -14,6 +15,10 @@ namespace {
 // expiring at once does not hold the event loop; of each order of ages at least so many.
 constexpr size_t kExpiriesPerTick = 8192;
 constexpr size_t kLeastExpiriesPerTick = 64;
+// So many blocks that follow lost ones are looked at in one event, likewise.
+constexpr size_t kUnusablePerPart = 1024;
+// So many idle blocks are queued for their writes in one tick, for the same reason.
+constexpr uint64_t kPersistsPerTick = 16'384;
 // So many pins end in one tick at most, for the same reason; the others end with the next ticks.
 constexpr size_t kUnpinsPerTick = 8192;
 
@@ -45,7 +50,7 @@ Result<uint32_t> Retention::Pin(NamespaceId namespace_id, std::span<const BlockH
   std::vector<EntryIndex> cached;
   uint64_t added = 0;
   for (const BlockHash& hash : hashes) {
-    const EntryIndex index = state_.directory.Find({namespace_id, hash});
+    const EntryIndex index = state_.Find({namespace_id, hash});
     if (index == kNoEntry || state_.Expired(state_[index])) continue;
     cached.push_back(index);
     if (!state_[index].pinned()) ++added;
@@ -71,7 +76,11 @@ Result<uint32_t> Retention::Pin(NamespaceId namespace_id, std::span<const BlockH
 void Retention::Tick() {
   UnpinExpired();
   DropExpired();
-  if (state_.has_disk()) PersistIdleFor(state_.options.persist_after_ms);
+  // What is held now is looked at again after the same time.
+  lost_left_ = state_.lost.size();
+  GoOn();
+  // What is left over is idle at the next tick, too.
+  if (state_.has_disk()) (void)PersistIdleFor(state_.options.persist_after_ms, kPersistsPerTick);
 }
 
 void Retention::UnpinExpired() {
@@ -112,6 +121,62 @@ bool Retention::DropIfUnused(EntryIndex index) {
   return true;
 }
 
+void Retention::GoOn() {
+  // What came back has made all that follows it usable.
+  if (std::exchange(returned_seen_, state_.returned) != state_.returned) unwinding_.clear();
+  const int64_t lost_until_ms = state_.AgeClockMs() - state_.options.keep_unusable_ms;
+  for (size_t steps = kUnusablePerPart; steps > 0;) {
+    if (!unwinding_.empty()) {
+      const Unwinding next = unwinding_.back();
+      unwinding_.pop_back();
+      // Its row may be another block's by now.
+      const bool same = state_.directory.Live(next.entry) &&
+                        state_[next.entry].hash.Prefix64() == next.hash_prefix;
+      if (same) DropFollowers(next.entry, &steps);
+      continue;
+    }
+    const EntryIndex lost = state_.lost.coldest();
+    if (lost_left_ == 0 || lost == kNoEntry) return;
+    --lost_left_;
+    if (int64_t{state_[lost].last_use_s} * 1000 > lost_until_ms) {
+      // So are all others.
+      lost_left_ = 0;
+      return;
+    }
+    // What follows it and stays, because it is held, pinned or in flight, is looked at again after
+    // the same time.
+    state_[lost].last_use_s = state_.NowS();
+    state_.lost.Touch(lost);
+    DropFollowers(lost, &steps);
+  }
+  state_.SchedulePart();
+}
+
+void Retention::DropFollowers(EntryIndex index, size_t* steps) {
+  --*steps;
+  size_t dropped = 0;
+  EntryIndex child = state_.lineage.FirstChildOf(index);
+  while (child != kNoEntry && *steps > 0) {
+    --*steps;
+    const EntryIndex next = state_.lineage.NextSiblingOf(child);
+    const BlockEntry& entry = state_[child];
+    const Unwinding unwinding{child, entry.hash.Prefix64()};
+    if (!entry.busy() && !entry.pinned() && !Referenced(entry)) {
+      ++dropped;
+      // Forgets the lost block with the last that follows it.
+      DropEverywhere(child, DropReason::kParentLost);
+      if (state_.lost.Contains(child)) unwinding_.push_back(unwinding);
+    } else if (state_.lineage.HasChildren(child)) {
+      unwinding_.push_back(unwinding);
+    }
+    child = next;
+  }
+  // A part that only met blocks that stay would meet the same ones again.
+  if (child != kNoEntry && dropped > 0) {
+    unwinding_.push_back({index, state_[index].hash.Prefix64()});
+  }
+}
+
 bool Retention::Referenced(const BlockEntry& entry) { return state_.References(entry) > 0; }
 
 void Retention::DropEverywhere(EntryIndex index, DropReason reason) {
@@ -126,7 +191,7 @@ void Retention::DropEverywhere(EntryIndex index, DropReason reason) {
 
 EvictOutcome Retention::Evict(const BlockKey& key, std::optional<Tier> tier) {
   constexpr DropReason kReason = DropReason::kEvictedByHand;
-  const EntryIndex index = state_.directory.Find(key);
+  const EntryIndex index = state_.Find(key);
   if (index == kNoEntry) return EvictOutcome::kAbsent;
   const BlockEntry& entry = state_[index];
   if (entry.pinned()) return EvictOutcome::kPinned;
@@ -151,15 +216,17 @@ EvictOutcome Retention::Evict(const BlockKey& key, std::optional<Tier> tier) {
   return EvictOutcome::kEvicted;
 }
 
-void Retention::PersistIdleFor(int64_t idle_ms) {
+bool Retention::PersistIdleFor(int64_t idle_ms, uint64_t most) {
   const int64_t now_ms = state_.AgeClockMs();
-  while (!state_.unpersisted.empty()) {
+  for (; !state_.unpersisted.empty(); --most) {
     const EntryIndex index = state_.unpersisted.coldest();
     const BlockEntry& entry = state_[index];
-    if (now_ms - int64_t{entry.last_use_s} * 1000 < idle_ms) return;
+    if (now_ms - int64_t{entry.last_use_s} * 1000 < idle_ms) return true;
+    if (most == 0) return false;
     persister_.Want(index);
     if (!entry.in_host()) offloader_.Want(index);
   }
+  return true;
 }
 
 }  // namespace kvtier

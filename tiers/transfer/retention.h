@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long blocks live: expiry, pins, and writing idle blocks to disk before a crash can take them.
+// How long blocks live: expiry, pins, the end of what is unusable, and writing idle blocks to disk
+// before a crash can take them.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "tiers/space/disk_slots.h"
 #include "tiers/space/host_slots.h"
@@ -36,17 +38,23 @@ class Retention {
   EvictOutcome Evict(const BlockKey& key, std::optional<Tier> tier);
   // Drops what has expired, unpins, persists what has been idle long enough.
   void Tick();
-  // Asks for every block that should be on disk to be written.
-  void PersistAll() { PersistIdleFor(0); }
+  // The next part of dropping what is unusable; once for each event that the cache schedules.
+  void GoOn();
+  // Asks for at most `most` of the blocks that should be on disk to be written, the longest unused
+  // first. False if there are more.
+  [[nodiscard]] bool PersistSome(uint64_t most) { return PersistIdleFor(0, most); }
 
  private:
   void UnpinExpired();
+  // Drops what follows an unusable block from all tiers, but for what is held, pinned or in flight;
+  // what follows these goes nevertheless. Takes the steps that it needed from `*steps`.
+  void DropFollowers(EntryIndex entry, size_t* steps);
   void DropExpired();
   // True if the block is gone from every tier, false if it is in use or on the move.
   bool DropIfUnused(EntryIndex entry);
   void DropEverywhere(EntryIndex entry, DropReason reason);
   [[nodiscard]] bool Referenced(const BlockEntry& entry);
-  void PersistIdleFor(int64_t idle_ms);
+  [[nodiscard]] bool PersistIdleFor(int64_t idle_ms, uint64_t most);
   [[nodiscard]] uint64_t PinLimit(NamespaceId namespace_id, double pin_fraction) const;
 
   CacheState& state_;
@@ -55,6 +63,15 @@ class Retention {
   HostSlots& host_;
   Persister& persister_;
   DiskSlots& disk_;
+  // Unusable blocks whose followers are to be dropped next, depth first; by row, and by hash
+  // because rows are reused.
+  struct Unwinding {
+    EntryIndex entry;
+    uint64_t hash_prefix = 0;
+  };
+  std::vector<Unwinding> unwinding_;
+  uint64_t lost_left_ = 0;      // lost blocks to be looked at before the next tick
+  uint64_t returned_seen_ = 0;  // CacheState::returned as of the last part
 };
 
 }  // namespace kvtier

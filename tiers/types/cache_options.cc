@@ -67,12 +67,15 @@ Status CacheOptions::Validate() const {
   KVT_RETURN_IF_ERROR(CheckMs("extended_ttl_ms", extended_ttl_ms));
   KVT_RETURN_IF_ERROR(CheckMs("max_age_ms", max_age_ms));
   KVT_RETURN_IF_ERROR(CheckMs("persist_after_ms", persist_after_ms));
+  KVT_RETURN_IF_ERROR(CheckMs("keep_unusable_ms", keep_unusable_ms));
   KVT_RETURN_IF_ERROR(CheckPositive("max_load_bytes", max_load_bytes));
   KVT_RETURN_IF_ERROR(CheckPositive("max_offload_bytes", max_offload_bytes));
   KVT_RETURN_IF_ERROR(CheckPositive("max_disk_read_bytes", max_disk_read_bytes));
   KVT_RETURN_IF_ERROR(CheckPositive("max_disk_write_bytes", max_disk_write_bytes));
   KVT_RETURN_IF_ERROR(CheckPositive("max_references_per_session", max_references_per_session));
   KVT_RETURN_IF_ERROR(CheckPositive("acquire_part_blocks", acquire_part_blocks));
+  KVT_RETURN_IF_ERROR(CheckPositive("drain_part_rows", drain_part_rows));
+  KVT_RETURN_IF_ERROR(CheckPositive("close_part_blocks", close_part_blocks));
   if (tenants.size() > kMaxTenants) {
     return OutOfRange("tenants", static_cast<double>(tenants.size()), "256 or less");
   }

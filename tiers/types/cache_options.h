@@ -54,6 +54,9 @@ struct CacheOptions {
   int64_t max_age_ms = 0;
   // An `extended` block that has been idle this long is written to disk without being pushed.
   int64_t persist_after_ms = 30 * 1000;
+  // How long blocks are kept that follow one that no tier holds any more. They cannot be hit until
+  // it is back, which a client that missed it and computed it anew may bring about.
+  int64_t keep_unusable_ms = 60 * 1000;
   // Bytes written to disk per UTC day; 0 means no limit.
   uint64_t disk_write_budget_bytes_per_day = 0;
   // At most this share of the lowest tier's blocks may be pinned.
@@ -69,8 +72,11 @@ struct CacheOptions {
   // Blocks for which one acquire makes room in one event: more take several, so that no request
   // holds the event loop for long.
   uint32_t acquire_part_blocks = 1024;
-  // Rows of the directory that a drain looks at in one event, likewise.
+  // Blocks that a drain queues for their writes, and rows of the directory that it looks at, in one
+  // event, likewise.
   uint32_t drain_part_rows = 16'384;
+  // Blocks of a closed session that are given back in one event, which takes about a millisecond.
+  uint32_t close_part_blocks = 8192;
 
   // Tenants with quotas or times to live of their own, at most kMaxTenants.
   static constexpr size_t kMaxTenants = 256;

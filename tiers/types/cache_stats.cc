@@ -57,6 +57,8 @@ std::string_view DropReasonName(DropReason reason) {
       return "tenant_cap";
     case DropReason::kOnOtherDevice:
       return "on_other_device";
+    case DropReason::kParentLost:
+      return "parent_lost";
   }
   return "invalid";
 }

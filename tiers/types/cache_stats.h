@@ -23,7 +23,7 @@ enum class DropReason : uint8_t {
   kLru,                 // eviction from the last tier that held it
   kMemoryClass,         // evicted from host; retention `memory` never touches the disk
   kExpired,
-  kPoolPressure,          // dirty, dropped because an acquire had waited max_wait_ms
+  kPoolPressure,          // dropped without a copy below, because an acquire waited for its space
   kHostFull,              // could not be offloaded: no host slot
   kDiskFull,              // could not be persisted: no disk slot
   kWriteBudget,           // could not be persisted: the day's bytes are spent
@@ -38,8 +38,9 @@ enum class DropReason : uint8_t {
   kEvictedByHand,         // an administrator asked for it
   kTenantCap,             // its tenant is at its cap: made room for another, or found none
   kOnOtherDevice,         // evicted from a pool while another device's still held it
+  kParentLost,            // a block before it in its sequence is in no tier: it could not be hit
 };
-inline constexpr int kDropReasonCount = 19;
+inline constexpr int kDropReasonCount = 20;
 [[nodiscard]] std::string_view DropReasonName(DropReason reason);
 
 struct CacheStats {
@@ -85,7 +86,8 @@ struct CacheStats {
   uint64_t disk_read_retries = 0, disk_read_repaired = 0;
   uint64_t index_batches = 0, index_errors = 0;
   uint64_t slots_quarantined = 0;
-  // Blocks looked at to find victims on disk; about one for each that was evicted.
+  // Blocks looked at to find victims; about one for each that was evicted.
+  uint64_t host_eviction_steps = 0;
   uint64_t disk_eviction_steps = 0;
   uint64_t restored_blocks = 0;
 
@@ -133,6 +135,10 @@ struct CacheGauges {
   uint64_t entries = 0, entry_bytes = 0;
   uint64_t unpersisted_blocks = 0;  // extended, not yet on disk
   uint64_t pinned_blocks = 0, sessions = 0, references = 0;
+  // By Tier: blocks right behind one that no tier holds. They cannot be hit, and are dropped
+  // together with all that follows them unless that one comes back soon
+  // (CacheOptions::keep_unusable_ms).
+  std::array<uint64_t, kTierCount> unusable_blocks{};
   // Closed sessions of which some references and private blocks are still to be given back.
   uint64_t sessions_closing = 0;
   uint64_t loads_in_flight = 0, offloads_in_flight = 0, disk_reads_in_flight = 0,

@@ -25,12 +25,12 @@ struct Explanation {
   std::string_view text;
 };
 
-constexpr std::array<Explanation, 18> kDropExplanations = {{
+constexpr std::array<Explanation, 20> kDropExplanations = {{
     {"clean_copy_below", "its space was needed; a lower tier has a copy"},
     {"lru", "its space was needed, and it was the least recently used"},
     {"memory_class", "its space was needed; retention `memory` never goes to disk"},
     {"expired", "its time to live had passed"},
-    {"pool_pressure", "an acquire had waited too long for room"},
+    {"pool_pressure", "an acquire had waited too long for its space"},
     {"host_full", "no host slot was free to copy it to"},
     {"disk_full", "no disk slot was free to write it to"},
     {"write_budget", "the day's bytes for disk writes were spent"},
@@ -44,6 +44,8 @@ constexpr std::array<Explanation, 18> kDropExplanations = {{
     {"copy_above", "its space was needed; a higher tier has a copy"},
     {"evicted_by_hand", "an administrator evicted it"},
     {"tenant_cap", "its tenant was at its cap"},
+    {"on_other_device", "its space was needed; another device's pool has it"},
+    {"parent_lost", "a block before it in its sequence was lost"},
 }};
 
 constexpr std::array<Explanation, 9> kMissExplanations = {{

@@ -183,17 +183,20 @@ std::string Activity(JsonView status) {
   const JsonView stats = status["stats"];
   const JsonView asked = stats["blocks"];
   const JsonView in_flight = status["in_flight"];
+  const JsonView unusable = status["unusable_blocks"];
   const uint64_t hits = asked["asked"].Count() - asked["miss"].Count();
   return fmt::format(
-      "\nsessions {}  references {}  pinned {}  not yet on disk {}\n"
+      "\nsessions {}  references {}  pinned {}  not yet on disk {}  unusable {}\n"
       "asked {} blocks, {} hit  misses {}\n"
       "in flight: loads {}  offloads {}  disk reads {}  disk writes {}  waiting {}\n",
       status["sessions"]["count"].Count(), FormatCount(status["references"].Count()),
       FormatCount(status["pinned_blocks"].Count()),
-      FormatCount(status["unpersisted_blocks"].Count()), FormatCount(asked["asked"].Count()),
-      Share(hits, asked["asked"].Count()), FormatCount(asked["miss"].Count()),
-      in_flight["loads"].Count(), in_flight["offloads"].Count(), in_flight["disk_reads"].Count(),
-      in_flight["disk_writes"].Count(), in_flight["acquires_waiting"].Count());
+      FormatCount(status["unpersisted_blocks"].Count()),
+      FormatCount(unusable["pool"].Count() + unusable["host"].Count() + unusable["disk"].Count()),
+      FormatCount(asked["asked"].Count()), Share(hits, asked["asked"].Count()),
+      FormatCount(asked["miss"].Count()), in_flight["loads"].Count(), in_flight["offloads"].Count(),
+      in_flight["disk_reads"].Count(), in_flight["disk_writes"].Count(),
+      in_flight["acquires_waiting"].Count());
 }
 
 std::string KernelsText(JsonView kernels) {

@@ -479,5 +479,30 @@ TEST_F(CacheDiskTest, SlotIsNotGivenToAnotherBlockBeforeItsDeletionIsDurable) {
   EXPECT_EQ(cache_->stats().disk_write_blocks, written + 1);
 }
 
+TEST_F(CacheDiskTest, ADrainQueuesWritesInParts) {
+  CacheSetup setup{.pool_blocks = 32, .host_slots = 32, .disk_slots = 64};
+  setup.options.drain_part_rows = 4;
+  setup.options.pool_clean_fraction = 0;
+  setup.options.host_clean_fraction = 0;
+  Start(setup);
+  Put(Sequence(1, 24));
+  machine_->loop.Hold(machine_->device->source());
+  const auto asked = [this] {
+    const CacheGauges gauges = cache_->Gauges();
+    return gauges.offloads_queued + gauges.offloads_in_flight;
+  };
+  bool done = false;
+  cache_->Drain([&] { done = true; });
+  EXPECT_LE(asked(), 4u);
+  for (uint64_t before = asked(); machine_->loop.RunOne(); before = asked()) {
+    EXPECT_LE(asked() - before, 4u);
+  }
+  EXPECT_EQ(asked(), 24u);
+  machine_->loop.LetGo(machine_->device->source());
+  Settle();
+  EXPECT_TRUE(done);
+  EXPECT_EQ(cache_->Gauges().disk_persisted, 24u);
+}
+
 }  // namespace
 }  // namespace kvtier

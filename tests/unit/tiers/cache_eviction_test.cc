@@ -254,5 +254,26 @@ TEST_F(CacheEvictionTest, BlockOnDiskIsNotTakenFromThePoolWhileItIsBeingCopied) 
   EXPECT_TRUE(acquire.succeeded());
 }
 
+TEST_F(CacheEvictionTest, ASearchInHostPassesOverABoundedNumberOfLoads) {
+  constexpr uint32_t kLoads = 3000;
+  CacheSetup setup{.pool_blocks = 2 * kLoads, .host_slots = 8, .disk_slots = 4000};
+  setup.options.max_disk_read_bytes = kBlockBytes;
+  Start(setup);
+  Put(Sequence(1, kLoads));
+  Drain();
+  EvictFromPool();
+  machine_->loop.Hold(file().source());
+  const PendingAcquire loading = BeginAcquire(kAlice, Sequence(1, kLoads));
+  Settle();
+  // All but a few of the loads are expected in host, which has eight slots.
+  const auto steps = [this] { return cache_->stats().host_eviction_steps; };
+  machine_->loop.LetGo(file().source());
+  for (uint64_t before = steps(); machine_->loop.RunOne(); before = steps()) {
+    EXPECT_LE(steps() - before, 4096u);
+  }
+  ASSERT_TRUE(loading.succeeded());
+  EXPECT_EQ(LastProgress(loading.reply().load).ready, kLoads);
+}
+
 }  // namespace
 }  // namespace kvtier
