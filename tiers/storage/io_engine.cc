@@ -8,12 +8,15 @@
 
 #include "base/posix.h"
 #include "base/result.h"
+#include "base/units.h"
 
 namespace kvtier {
 namespace {
 
 // While reads wait, writes have one place of so many.
 constexpr uint32_t kWriteShare = 8;
+// So much is read at once however little waits.
+constexpr uint64_t kLeastReadBytes = 16 * kMiB;
 
 std::string_view KindName(IoKind kind) {
   switch (kind) {
@@ -107,16 +110,26 @@ std::string IoRequest::Describe() const {
 }
 
 void IoQueue::Push(IoRequest request) {
+  if (IsRead(request.kind)) read_bytes_waiting_ += request.bytes;
   (IsRead(request.kind) ? reads_ : writes_).push_back(std::move(request));
+}
+
+bool IoQueue::MayRead() const {
+  if (reads_.empty()) return false;
+  return read_bytes_in_flight_ < kLeastReadBytes || read_bytes_in_flight_ < read_bytes_waiting_;
 }
 
 IoRequest IoQueue::Take() {
   const uint32_t least_writes = std::max<uint32_t>(places_ / kWriteShare, 1);
-  const bool write_next = reads_.empty() || (!writes_.empty() && writes_in_flight_ < least_writes);
+  const bool write_next = !MayRead() || (!writes_.empty() && writes_in_flight_ < least_writes);
   std::deque<IoRequest>& from = write_next ? writes_ : reads_;
   IoRequest request = std::move(from.front());
   from.pop_front();
   ++InFlight(request.kind);
+  if (IsRead(request.kind)) {
+    read_bytes_in_flight_ += request.bytes;
+    read_bytes_waiting_ -= request.bytes;
+  }
   return request;
 }
 
@@ -129,6 +142,7 @@ std::vector<IoCompletion> IoQueue::CancelWaiting() {
     }
     queue->clear();
   }
+  read_bytes_waiting_ = 0;
   return cancelled;
 }
 

@@ -64,8 +64,9 @@ class IoEngine {
 // The requests of an engine that wait for their turn, and the bound on those in flight. A client
 // waits for reads, and mostly none for writes, so reads go first; but a few writes (and syncs) are
 // always in flight if there are any, because a drive that reads without end must still take what
-// has to leave host memory. Among each other reads, and writes, keep their order. One thread at a
-// time.
+// has to leave host memory. Of many bytes of reads, half wait: a drive may tell of all that it has
+// by one burst, and must find work while those are checked. Among each other reads, and writes,
+// keep their order. One thread at a time.
 class IoQueue {
  public:
   // `places`: requests in flight at once.
@@ -73,17 +74,21 @@ class IoQueue {
 
   void Push(IoRequest request);
   [[nodiscard]] bool CanTake() const {
-    return reads_in_flight_ + writes_in_flight_ < places_ && !(reads_.empty() && writes_.empty());
+    return reads_in_flight_ + writes_in_flight_ < places_ && (MayRead() || !writes_.empty());
   }
   // REQUIRES: CanTake().
   [[nodiscard]] IoRequest Take();
   // A request that was taken has ended.
-  void Finish(IoKind kind) { --InFlight(kind); }
+  void Finish(const IoRequest& request) {
+    --InFlight(request.kind);
+    if (IsRead(request.kind)) read_bytes_in_flight_ -= request.bytes;
+  }
   // Empties the queue.
   [[nodiscard]] std::vector<IoCompletion> CancelWaiting();
 
  private:
   [[nodiscard]] static bool IsRead(IoKind kind) { return kind == IoKind::kRead; }
+  [[nodiscard]] bool MayRead() const;
   [[nodiscard]] uint32_t& InFlight(IoKind kind) {
     return IsRead(kind) ? reads_in_flight_ : writes_in_flight_;
   }
@@ -93,6 +98,8 @@ class IoQueue {
   std::deque<IoRequest> writes_;
   uint32_t reads_in_flight_ = 0;
   uint32_t writes_in_flight_ = 0;
+  uint64_t read_bytes_in_flight_ = 0;
+  uint64_t read_bytes_waiting_ = 0;
 };
 
 // The kernel's bound on one registered buffer.

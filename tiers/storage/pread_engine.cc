@@ -60,12 +60,11 @@ class PreadEngine final : public IoEngine {
       if (queue_.CanTake()) wake_.notify_one();
       lock.unlock();
       const Status status = Perform(request);
-      const IoKind kind = request.kind;
       std::vector<IoCompletion> completed;
       completed.push_back(request.End(status));
       completions_.Deliver(std::move(completed));
       lock.lock();
-      queue_.Finish(kind);
+      queue_.Finish(request);
     }
   }
 

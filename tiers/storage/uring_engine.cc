@@ -280,7 +280,7 @@ class UringEngine final : public IoEngine {
     IoRequest& request = slots_[slot].request;
     Status status;
     if (!request.Advance(outcome, slots_[slot].asked_bytes, &status)) return Prepare(slot);
-    queue_.Finish(request.kind);
+    queue_.Finish(request);
     completed->push_back(request.End(std::move(status)));
     request = {};
     free_slots_.push_back(slot);

@@ -32,9 +32,16 @@ struct OnloadResult {
   double ceiling_gbps = 0;
   // The median over repetitions of rate / ceiling, each pair measured one after the other.
   double ratio = 0;
+  // Processor time of the daemon for each block, all its threads together: the median.
+  double cpu_us = 0;
+  // Host memory was full of blocks that had not been written to disk.
+  bool host_unwritten = false;
 };
 [[nodiscard]] Result<OnloadResult> MeasureOnload(const BenchOptions& options, Tier tier,
                                                  uint64_t block_bytes);
+// From disk, while each read needs a slot of a host tier that is full of unwritten blocks.
+[[nodiscard]] Result<OnloadResult> MeasureOnloadBesideWrites(const BenchOptions& options,
+                                                             uint64_t block_bytes);
 
 // Sizes of the private daemon's tiers; a disk of 0 bytes is not measured.
 struct BenchTiers {
@@ -78,10 +85,13 @@ struct BenchResults {
 struct BenchSelection {
   bool onload_host = false;
   bool onload_disk = false;
+  bool onload_unwritten = false;
   bool acquire = false;
   bool start = false;
 
-  [[nodiscard]] bool none() const { return !(onload_host || onload_disk || acquire || start); }
+  [[nodiscard]] bool none() const {
+    return !(onload_host || onload_disk || onload_unwritten || acquire || start);
+  }
 };
 // Measures what is selected, with progress on standard error. What was measured before an error is
 // in `results`.

@@ -22,6 +22,8 @@ int Main(int argc, char** argv) {
                "kvtier-bench");
   app.add_flag("--onload-host", selection.onload_host, "Host memory to pool, against memcpy.");
   app.add_flag("--onload-disk", selection.onload_disk, "Disk to pool, against raw io_uring.");
+  app.add_flag("--onload-unwritten", selection.onload_unwritten,
+               "Disk to pool while host memory is full of unwritten blocks.");
   app.add_flag("--acquire", selection.acquire, "Acquire round trips, against empty ones.");
   app.add_flag("--start", selection.start, "Start on a disk full of entries.");
   app.add_option("--directory", options.directory, "Where to work; on the disk to be measured.");
@@ -46,7 +48,7 @@ int Main(int argc, char** argv) {
   app.add_flag("--json", json, "Print JSON instead of tables.");
   app.add_option("--output", output, "Also write the JSON to this file.");
   CLI11_PARSE(app, argc, argv);
-  if (selection.none()) selection = {true, true, true, true};
+  if (selection.none()) selection = {true, true, true, true, true};
 
   BenchResults results;
   const Status status = RunBench(options, selection, &results);

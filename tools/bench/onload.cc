@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <span>
+#include <sstream>
+#include <string>
+#include <utility>
 
 #include "base/units.h"
 #include "tools/bench/bench.h"
@@ -48,6 +53,30 @@ Result<PrivateDaemon> StartDaemon(const BenchOptions& options, Tier tier, uint64
   return PrivateDaemon::Start(std::move(daemon));
 }
 
+constexpr uint64_t kSetsInPool = 3;
+
+// The coldest third of the pool lies in host as well, which has no space for more. Of host, only
+// the share that is kept clean has been written.
+Result<PrivateDaemon> StartUnwritten(const BenchOptions& options, uint64_t block_bytes) {
+  const uint64_t slots = options.set_bytes / block_bytes;
+  const uint64_t set_slot_bytes = slots * (block_bytes + kHeaderBytes);
+  PrivateDaemonOptions daemon;
+  daemon.temporary_parent = options.directory;
+  daemon.settings = {
+      fmt::format("pool.bytes={}B", (kSetsInPool * slots + kSparePoolBlocks) * block_bytes),
+      fmt::format("pool.copy_threads={}", options.copy_threads),
+      fmt::format("host.bytes={}B", set_slot_bytes + 16 * kMiB),
+      fmt::format("disk.bytes={}B", 3 * kSetsInPool * set_slot_bytes),
+      fmt::format("cache.slab_bytes={}B", 16 * kMiB),
+      "cache.max_wait_ms=30000",
+      "cache.pool_clean_fraction=0.34",
+      "retention.persist_after=24h",
+  };
+  PutOnDevice(options.device, &daemon);
+  daemon.settings.insert(daemon.settings.end(), options.settings.begin(), options.settings.end());
+  return PrivateDaemon::Start(std::move(daemon));
+}
+
 // What the machine can do at best with the same bytes: run once for each load, and the seconds that
 // each run took.
 struct Ceiling {
@@ -77,6 +106,21 @@ Result<Ceiling> CeilingOfDisk(const BenchOptions& options, uint64_t block_bytes,
                  [shared] { return shared->best().seconds; }};
 }
 
+// What the process has computed so far, all its threads together. A tick is 10 ms.
+double CpuSeconds(pid_t pid) {
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  std::string line;
+  std::getline(file, line);
+  // The second field is the program's name in parentheses, which may hold anything.
+  std::istringstream fields(line.substr(std::min(line.rfind(')'), line.size())));
+  std::string skipped;
+  for (int i = 0; i < 12; ++i) fields >> skipped;
+  double user = 0;
+  double system = 0;
+  fields >> user >> system;
+  return (user + system) / static_cast<double>(::sysconf(_SC_CLK_TCK));
+}
+
 double Gbps(uint64_t bytes, double seconds) { return static_cast<double>(bytes) / 1e9 / seconds; }
 
 // The first turns leave copies of both sets below the pool, so that making room costs nothing
@@ -101,6 +145,39 @@ Result<double> LoadSeconds(BenchClient& client, const std::vector<BlockHash>& se
   return load.seconds;
 }
 
+// Loads, each followed by one run of its ceiling.
+class Samples {
+ public:
+  Samples(const PrivateDaemon& daemon, Ceiling ceiling)
+      : pid_(daemon.pid()), ceiling_(std::move(ceiling)) {}
+
+  Status TakeOne(BenchClient& client, const std::vector<BlockHash>& set, Tier tier) {
+    const double cpu_before = CpuSeconds(pid_);
+    KVT_ASSIGN_OR_RETURN(const double seconds, LoadSeconds(client, set, tier));
+    cpu_us_.push_back((CpuSeconds(pid_) - cpu_before) * 1e6 / static_cast<double>(set.size()));
+    seconds_.push_back(seconds);
+    return ceiling_.run();
+  }
+
+  // The payload counts, for both; the headers are the tier's cost.
+  [[nodiscard]] OnloadResult Summary(Tier tier, uint64_t block_bytes, size_t blocks) const {
+    std::vector<double> rates, ceilings, ratios;
+    for (const double seconds : ceiling_.seconds()) {
+      rates.push_back(Gbps(blocks * block_bytes, seconds_[rates.size()]));
+      ceilings.push_back(Gbps(blocks * block_bytes, seconds));
+      ratios.push_back(rates.back() / ceilings.back());
+    }
+    return {tier,           block_bytes,    blocks, Median(rates), Median(ceilings),
+            Median(ratios), Median(cpu_us_)};
+  }
+
+ private:
+  const pid_t pid_;
+  const Ceiling ceiling_;
+  std::vector<double> seconds_;
+  std::vector<double> cpu_us_;
+};
+
 }  // namespace
 
 Result<OnloadResult> MeasureOnload(const BenchOptions& options, Tier tier, uint64_t block_bytes) {
@@ -115,18 +192,35 @@ Result<OnloadResult> MeasureOnload(const BenchOptions& options, Tier tier, uint6
                            ? CeilingOfDisk(options, block_bytes, daemon.disk_directory())
                            : CeilingOfHost(options, block_bytes));
 
-  std::vector<double> rates, ceilings, ratios;
+  Samples samples(daemon, ceiling);
   for (uint32_t i = 0; i < options.repetitions; ++i) {
-    KVT_ASSIGN_OR_RETURN(const double seconds, LoadSeconds(client, sets[i % 2], tier));
-    KVT_RETURN_IF_ERROR(ceiling.run());
-    rates.push_back(Gbps(blocks * block_bytes, seconds));
+    KVT_RETURN_IF_ERROR(samples.TakeOne(client, sets[i % 2], tier));
   }
-  // The payload counts, for both; the headers are the tier's cost.
-  for (const double seconds : ceiling.seconds()) {
-    ceilings.push_back(Gbps(blocks * block_bytes, seconds));
-    ratios.push_back(rates[ratios.size()] / ceilings.back());
+  return samples.Summary(tier, block_bytes, blocks);
+}
+
+Result<OnloadResult> MeasureOnloadBesideWrites(const BenchOptions& options, uint64_t block_bytes) {
+  KVT_ASSIGN_OR_RETURN(const PrivateDaemon daemon, StartUnwritten(options, block_bytes));
+  KVT_ASSIGN_OR_RETURN(BenchClient client, BenchClient::Connect(daemon, block_bytes));
+  const size_t blocks = options.set_bytes / block_bytes;
+  const std::vector<BlockHash> set = BenchClient::Set(1, blocks);
+  KVT_RETURN_IF_ERROR(client.Store(set));
+  KVT_RETURN_IF_ERROR(client.Drain());
+  KVT_ASSIGN_OR_RETURN(const Ceiling ceiling,
+                       CeilingOfDisk(options, block_bytes, daemon.disk_directory()));
+  Samples samples(daemon, ceiling);
+  uint64_t seed = 1;
+  for (uint32_t i = 0; i < options.repetitions; ++i) {
+    // They push the set out of pool and host; the coldest of them fill host.
+    for (uint64_t other = 0; other < kSetsInPool; ++other) {
+      KVT_RETURN_IF_ERROR(client.Store(BenchClient::Set(++seed, blocks)));
+    }
+    KVT_RETURN_IF_ERROR(samples.TakeOne(client, set, Tier::kDisk));
+    KVT_RETURN_IF_ERROR(client.Drain());
   }
-  return OnloadResult{tier, block_bytes, blocks, Median(rates), Median(ceilings), Median(ratios)};
+  OnloadResult result = samples.Summary(Tier::kDisk, block_bytes, blocks);
+  result.host_unwritten = true;
+  return result;
 }
 
 }  // namespace kvtier

@@ -18,6 +18,10 @@ namespace json = boost::json;
 
 std::string_view TierName(Tier tier) { return tier == Tier::kHost ? "host" : "disk"; }
 
+std::string SourceName(const OnloadResult& result) {
+  return std::string(TierName(result.tier)) + (result.host_unwritten ? ", host unwritten" : "");
+}
+
 std::string CpuModel() {
   std::ifstream file("/proc/cpuinfo");
   for (std::string line; std::getline(file, line);) {
@@ -37,12 +41,18 @@ json::object Machine() {
 
 std::string OnloadTable(const std::vector<OnloadResult>& results) {
   using enum Table::Align;
-  Table table({{"onload from", kLeft}, {"block"}, {"blocks"}, {"GB/s"}, {"ceiling"}, {"ratio"}});
+  Table table({{"onload from", kLeft},
+               {"block"},
+               {"blocks"},
+               {"GB/s"},
+               {"ceiling"},
+               {"ratio"},
+               {"CPU us/block"}});
   for (const OnloadResult& result : results) {
-    table.AddRow({std::string(TierName(result.tier)), FormatByteSize(result.block_bytes),
-                  FormatCount(result.blocks), fmt::format("{:.2f}", result.gbps),
-                  fmt::format("{:.2f}", result.ceiling_gbps),
-                  fmt::format("{:.1f} %", 100 * result.ratio)});
+    table.AddRow(
+        {SourceName(result), FormatByteSize(result.block_bytes), FormatCount(result.blocks),
+         fmt::format("{:.2f}", result.gbps), fmt::format("{:.2f}", result.ceiling_gbps),
+         fmt::format("{:.1f} %", 100 * result.ratio), fmt::format("{:.1f}", result.cpu_us)});
   }
   return table.Render();
 }
@@ -84,7 +94,9 @@ std::string ToJson(const BenchResults& results) {
                       {"blocks", result.blocks},
                       {"gbps", result.gbps},
                       {"ceiling_gbps", result.ceiling_gbps},
-                      {"ratio", result.ratio}});
+                      {"ratio", result.ratio},
+                      {"cpu_us_per_block", result.cpu_us},
+                      {"host_unwritten", result.host_unwritten}});
   }
   for (const AcquireResult& result : results.acquire) {
     acquire.push_back({{"hashes", result.hashes},

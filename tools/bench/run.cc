@@ -34,6 +34,15 @@ Status RunBench(const BenchOptions& options, const BenchSelection& selection,
   if (selection.onload_disk) {
     KVT_RETURN_IF_ERROR(MeasureOnloads(options, Tier::kDisk, results));
   }
+  if (selection.onload_unwritten) {
+    for (const uint64_t block_bytes : options.block_bytes) {
+      Terminal(stderr).ShowProgress(
+          fmt::format("onload beside writes, blocks of {}", FormatByteSize(block_bytes)));
+      KVT_ASSIGN_OR_RETURN(const OnloadResult result,
+                           MeasureOnloadBesideWrites(options, block_bytes));
+      results->onload.push_back(result);
+    }
+  }
   if (selection.acquire) {
     Terminal(stderr).ShowProgress("acquire");
     KVT_ASSIGN_OR_RETURN(results->acquire, MeasureAcquire(options));

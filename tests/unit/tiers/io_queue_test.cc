@@ -4,6 +4,7 @@
 #include <random>
 #include <vector>
 
+#include "base/units.h"
 #include "tiers/storage/io_engine.h"
 
 namespace kvtier {
@@ -23,10 +24,10 @@ TEST(IoQueueTest, NeverHasMoreInFlightThanItsPlacesAndUsesAllOfThem) {
   constexpr size_t kPlaces = 100;
   IoQueue queue(kPlaces);
   std::mt19937 random(1);
-  std::vector<IoKind> taken;
+  std::vector<IoRequest> taken;
   for (int step = 0; step < 10'000; ++step) {
     for (int i = 0; i < 2; ++i) queue.Push(random() % 2 == 0 ? Request(4096) : Write(0));
-    while (queue.CanTake()) taken.push_back(queue.Take().kind);
+    while (queue.CanTake()) taken.push_back(queue.Take());
     ASSERT_LE(taken.size(), kPlaces);
     ASSERT_TRUE(step < 100 || taken.size() == kPlaces);
     const size_t victim = random() % taken.size();
@@ -46,7 +47,7 @@ TEST(IoQueueTest, ServesReadsAndWritesEachInOrderOfArrival) {
       const IoRequest request = queue.Take();
       EXPECT_EQ(request.offset, i);
       EXPECT_FALSE(queue.CanTake());
-      queue.Finish(kind);
+      queue.Finish(request);
     }
   }
 }
@@ -75,9 +76,22 @@ TEST(IoQueueTest, WritesKeepAPlaceWhileReadsComeWithoutEnd) {
     for (uint64_t i = 0; i < 16; ++i) queue.Push(Request(4096, i));
     const IoRequest request = queue.Take();
     if (request.kind == IoKind::kWrite) ++writes_done;
-    queue.Finish(request.kind);
+    queue.Finish(request);
   }
   EXPECT_EQ(writes_done, 10);
+}
+
+TEST(IoQueueTest, HalfOfManyBytesOfReadsWaitAndFewBytesDoNot) {
+  IoQueue queue(1000);
+  for (uint64_t i = 0; i < 64; ++i) queue.Push(Request(kMiB, i));
+  std::vector<IoRequest> taken;
+  while (queue.CanTake()) taken.push_back(queue.Take());
+  EXPECT_EQ(taken.size(), 32u);
+  // The drive's burst: there is work for it at once.
+  for (const IoRequest& request : taken) queue.Finish(request);
+  size_t again = 0;
+  for (; queue.CanTake(); ++again) (void)queue.Take();
+  EXPECT_EQ(again, 16u);
 }
 
 TEST(IoQueueTest, WritesHaveEveryPlaceWhenNothingIsRead) {
