@@ -20,14 +20,21 @@
 
 namespace kvtier {
 
-// Event loop only.
+// Event loop only. A request's lookup is one object of this class, which its session keeps until
+// the last step is done. It takes no references: what it reports may be evicted before the client
+// acquires it.
 class GroupLookup {
  public:
+  // The hashes of one group, from block 0 on. `pool` is used where only the session's own rank is
+  // asked for, `group` where the namespaces of all ranks are.
   struct Part {
     PoolId pool;
     uint32_t group = 0;
     std::vector<BlockHash> hashes;
   };
+  // `all_ranks`: a block counts only if every rank has it, and is reported in the slowest of the
+  // tiers in which the ranks find it. `every_prefix`: report all restorable prefixes, not the
+  // longest alone.
   struct Options {
     bool all_ranks = false;
     bool every_prefix = false;
@@ -35,6 +42,7 @@ class GroupLookup {
 
   // `cache` and `model` are borrowed. REQUIRES: at least one part.
   GroupLookup(const Cache* cache, std::string tenant, const RegisteredModel* model,
+              // REQUIRES: at least one part, all of `model`.
               std::vector<Part> parts, Options options);
 
   // Looks for at most `max_blocks` more blocks, adding to `*looked` how many they were. True if
@@ -56,6 +64,8 @@ class GroupLookup {
   const Options options_;
   // Where the next step goes on.
   size_t part_ = 0;
+  // The order is parts, then ranks, then blocks: the presence of a part is complete for one rank
+  // before the next rank can only lower it.
   uint32_t rank_ = 0;
   size_t block_ = 0;
   std::optional<NamespaceId> rank_namespace_;  // of the current part and rank, if it is known
