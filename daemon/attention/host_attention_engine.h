@@ -6,6 +6,8 @@
 
 namespace kvtier {
 
+// For pools in host memory. It has no state, so that any number of threads may call it.  It serves
+// machines without a GPU.
 class HostAttentionEngine final : public AttentionEngine {
  public:
   [[nodiscard]] std::string_view name() const override { return "cpu"; }
