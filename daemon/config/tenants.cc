@@ -20,6 +20,7 @@ namespace {
 
 constexpr std::array<std::string_view, kTierCount> kTierNames = {"pool", "host", "disk"};
 
+// Where the key was given, or where the tenant begins if it was not.
 std::string PlaceIn(const TenantConfig& tenant, std::string_view key) {
   const auto place = tenant.places.find(key);
   return place == tenant.places.end() ? tenant.place : place->second;
@@ -32,6 +33,7 @@ tl::unexpected<Error> ConflictIn(const TenantConfig& tenant, std::string_view ke
       fmt::format("{}: tenant.{} of \"{}\" {}", PlaceIn(tenant, key), key, tenant.name, message));
 }
 
+// Rounded up: a reserve is kept in whole slabs. Without a sum that could overflow.
 uint64_t SlabsOf(uint64_t bytes, uint64_t slab_bytes) {
   return bytes / slab_bytes + (bytes % slab_bytes != 0);
 }
@@ -44,6 +46,7 @@ uint64_t SlabsIn(const Config& config, Tier tier) {
   return (in_file - std::min(in_file, kFirstSlabOffset)) / slab * config.disk.files;
 }
 
+// Pools are not cut into slabs of this size, so that only the first check concerns them.
 Status CheckTierQuota(const Config& config, const TenantConfig& tenant, Tier tier) {
   const auto at = static_cast<size_t>(tier);
   const TierQuota& quota = tenant.quota.tiers[at];
@@ -193,7 +196,7 @@ Status CheckQuotas(const Config& config) {
 
 namespace {
 
-// Far more than any entry takes.
+// Far more than any entry of the user database takes; a longer one is reported as an error.
 constexpr size_t kEntryBytes = 64 * 1024;
 
 Status LookUp(const std::string& name, const TenantConfig& tenant, uint32_t* uid) {

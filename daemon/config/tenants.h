@@ -30,11 +30,14 @@ namespace kvtier {
 // Of the pools.
 [[nodiscard]] uint64_t ReservedPoolBytes(const std::vector<TenantQuota>& tenants);
 
-// Errors: kInvalidArgument "config_conflict", naming place, key and remedy.
+// Errors: kInvalidArgument "config_conflict", naming place, key and remedy. At least one slab of
+// host and of disk must be left unreserved, since tenants without reserves could store nothing
+// otherwise.
 [[nodiscard]] Status CheckQuotas(const Config& config);
 
-// Sets `user_uids` of every tenant. Asks the machine's user database, which may take a while.
-// Errors: kInvalidArgument "config_unknown_user", naming the place.
+// Sets `user_uids` of every tenant. Asks the machine's user database, which may go over the network
+// and take seconds: never on the event loop. Errors: kInvalidArgument "config_unknown_user", naming
+// the place.
 [[nodiscard]] Status LookUpUsers(Config* config);
 
 }  // namespace kvtier
