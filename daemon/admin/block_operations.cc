@@ -55,7 +55,7 @@ bool IsModel(const ServiceContext& context, const NamespaceIdentity& name_space,
   return context.models->NameOf(name_space.tenant, fingerprint) == model;
 }
 
-// Those of the request's tenant and model.
+// The namespaces of the request's tenant and model; all of them if it names neither.
 std::vector<NamespaceId> NamespacesOf(const ServiceContext& context,
                                       const AdminRequestBody& request) {
   std::vector<NamespaceId> ids;

@@ -14,8 +14,8 @@
 namespace kvtier {
 
 // Event loop only. A read cannot be cancelled: a read that hangs keeps its thread, and only that,
-// until the process ends. At most one read's answer is awaited at a time, so that repeated signals
-// start no more threads than reads that time out.
+// until the process ends. One read's answer is awaited at a time: signals that arrive meanwhile are
+// answered together by one more read.
 class ConfigReader {
  public:
   using Read = std::function<Result<Config>()>;

@@ -23,8 +23,8 @@ namespace {
 constexpr int64_t kTickMs = 100;
 // How often the heap is looked at for memory to return to the system.
 constexpr int64_t kTrimMs = 5000;
-// What systemd is told to wait for each device. A GPU whose memory other processes still hold is
-// waited for for a minute, and its driver takes seconds to start.
+// What systemd is told to wait for each device. Memory of a GPU that other processes hold is waited
+// for up to a minute, and the driver takes seconds to start.
 constexpr int64_t kDevicePatienceMs = 120 * 1000;
 constexpr int64_t kKernelsPatienceMs = 60 * 1000;
 

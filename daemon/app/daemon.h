@@ -72,7 +72,7 @@ class Daemon {
   }
 
  private:
-  // The parts of Start, in the order in which they are called. Errors: those of what they open.
+  // The parts of Start. Errors: those of what they open.
   [[nodiscard]] Status OpenDevices();
   // Asks the driver of the GPUs in use whether it still knows the process; empty without any.
   [[nodiscard]] Quarantine::KernelsRemain KernelsRemain();

@@ -10,7 +10,7 @@
 namespace kvtier {
 namespace {
 
-// One code serves all.
+// The code is the same for all sizes, so that one size of each suffices for the self-test.
 constexpr std::array<int32_t, 1> kHeadDims = {64};
 constexpr std::array<int32_t, 1> kGroups = {4};
 

@@ -44,7 +44,7 @@ struct TenantConfig {
   std::string place;  // as in Config::places
   // Of the tenant's keys, as in Config::places.
   std::map<std::string, std::string, std::less<>> places;
-  // Those of `users`, once looked up.
+  // The numbers of `users`, which LookUpUsers fills in.
   std::vector<uint32_t> user_uids;
 };
 

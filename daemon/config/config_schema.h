@@ -27,7 +27,7 @@ struct ChoiceField {
   std::function<void(size_t)> set;
 };
 
-// Several values out of it.
+// Several values out of such a list, in the order in which they were given.
 struct ChoiceListField {
   std::function<std::vector<size_t>()> get;
   std::function<void(std::vector<size_t>)> set;

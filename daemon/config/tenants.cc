@@ -38,7 +38,7 @@ uint64_t SlabsOf(uint64_t bytes, uint64_t slab_bytes) {
   return bytes / slab_bytes + (bytes % slab_bytes != 0);
 }
 
-// Slabs that the tier will have, of its configured bytes.
+// How many slabs the tier will have if it gets all of its configured bytes.
 uint64_t SlabsIn(const Config& config, Tier tier) {
   const uint64_t slab = config.cache.slab_bytes;
   if (tier == Tier::kHost) return config.host.bytes / slab;
@@ -74,7 +74,7 @@ Status CheckTierQuota(const Config& config, const TenantConfig& tenant, Tier tie
   return {};
 }
 
-// At the first tenant with which the reserves are more than there is.
+// The error names the first tenant with which the reserves are more than the tier has.
 Status CheckReserves(const Config& config, Tier tier) {
   const auto at = static_cast<size_t>(tier);
   const uint64_t slab = config.cache.slab_bytes;
@@ -96,7 +96,7 @@ Status CheckReserves(const Config& config, Tier tier) {
   return {};
 }
 
-// Over all devices.
+// The configured bytes of pools on all devices together.
 uint64_t ConfiguredPoolBytes(const Config& config) {
   const std::vector<uint64_t>& each = config.pool.device_bytes;
   if (each.empty()) return config.cache.pool_bytes * config.pool.devices.size();

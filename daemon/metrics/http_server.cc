@@ -125,6 +125,7 @@ class HttpServer::Impl {
     if (thread_.joinable()) thread_.join();
   }
 
+  // Binds before the thread starts, so that an address in use is an error of the daemon's start.
   Status Start(const LoopbackAddress& address) {
     const tcp::endpoint endpoint(asio::ip::make_address(address.host), address.port);
     error_code error;

@@ -35,7 +35,8 @@ class HitHistory {
     std::array<uint64_t, kCopyLaneCount> copied_bytes{};  // by CopyLane
   };
 
-  // To be called more often than once per interval.
+  // To be called more often than once per interval, with the counters of now. The first call only
+  // begins an interval.
   void Tick(const CacheStats& stats, int64_t now_ms) {
     if (now_ms - begun_ms_ < kIntervalMs) return;
     if (begun_ms_ != 0) Close(stats);

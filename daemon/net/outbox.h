@@ -47,7 +47,7 @@ class Outbox {
   void Clear();
 
  private:
-  // Sent with one descriptor at most.
+  // Bytes that are sent one after the other, with at most one descriptor at their beginning.
   struct Segment {
     std::vector<std::byte> data;
     size_t sent = 0;

@@ -76,6 +76,7 @@ class SocketServer {
     if (ended_.size() > 1) return;
     network_->loop->Post(gate_.WhileOpen([this] { ended_.clear(); }));
   }
+  // For destructors of derived classes: sessions must go before the members that they use.
   void DestroySessions() {
     sessions_.clear();
     ended_.clear();

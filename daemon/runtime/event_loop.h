@@ -22,16 +22,16 @@ inline constexpr std::array<int64_t, 11> kLoopDelayBoundsUs = {
 };
 using LoopDelayHistogram = SecondsHistogram<kLoopDelayBoundsUs.size()>;
 
-// Only Post, Stop and the constructor may be called from another thread
-// than the loop's; everything else, Timer and FdWatch included, belongs to the thread that calls
-// Run (or to the time before it).
+// Only Post, Stop and the constructor may be called from another thread than the loop's; everything
+// else, Timer and FdWatch included, belongs to the thread that calls Run (or to the time before
+// it).
 //
 // Events run one at a time and in the order in which they were posted. An event must not block:
 // every client waits for it. Work that takes longer than a few milliseconds belongs to an Executor.
 class EventLoop final : public EventQueue {
  public:
   EventLoop();
-  // Events that did not run are destroyed unrun.
+  // Events that are still queued are destroyed without being run.
   ~EventLoop() override;
   EventLoop(const EventLoop&) = delete;
   EventLoop& operator=(const EventLoop&) = delete;

@@ -40,9 +40,8 @@ class GroupLookup {
     bool every_prefix = false;
   };
 
-  // `cache` and `model` are borrowed. REQUIRES: at least one part.
+  // `cache` and `model` are borrowed. REQUIRES: at least one part, all of `model`.
   GroupLookup(const Cache* cache, std::string tenant, const RegisteredModel* model,
-              // REQUIRES: at least one part, all of `model`.
               std::vector<Part> parts, Options options);
 
   // Looks for at most `max_blocks` more blocks, adding to `*looked` how many they were. True if

@@ -33,9 +33,9 @@ class LoadEvents {
   // Keeps back what is reported of a load that the client does not know yet, until it is announced
   // (after the reply that names it) or dropped (the client never hears of it).
   void Withhold(LoadId load) { withheld_.emplace(load, std::nullopt); }
-  // Sends what was withheld of the load, if anything. REQUIRES: the reply that names
-  // the load has been queued before, so that the client meets the load's id first in the reply. A
-  // load that was not withheld is left alone.
+  // Sends what was withheld of the load, if anything. REQUIRES: the reply that names the load has
+  // been queued before, so that the client meets the load's id first in the reply. A load that was
+  // not withheld is left alone.
   void Announce(LoadId load);
   void Drop(LoadId load);
 
