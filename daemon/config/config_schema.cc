@@ -403,11 +403,10 @@ std::vector<ConfigKey> DrainKeys() {
 
 std::vector<ConfigKey> MetricsKeys() {
   return {
-      Ranged(
-          kText, "metrics.listen", &At<&Config::metrics, &MetricsConfig::listen>, 0, 64,
-          "Address and port, for example `127.0.0.1:9400` or `[::1]:9400`; addresses of this "
-          "machine alone are allowed, port 0 takes a free one and logs it. Every process of this "
-          "machine may read the pages. Empty: no pages."),
+      Ranged(kText, "metrics.listen", &At<&Config::metrics, &MetricsConfig::listen>, 0, 64,
+             "Address and port, for example `127.0.0.1:9400` or `[::1]:9400`; addresses of this "
+             "machine alone are allowed, port 0 takes a free one and logs it. Every process of this "
+             "machine may read the pages. Empty: no pages."),
   };
 }
 
@@ -419,8 +418,8 @@ std::vector<ConfigKey> TraceKeys() {
   };
 }
 
-// What no part of the daemon keeps a copy of and no client was told: sizes and paths are taken at
-// the start, and clients learn of limits on their calls when they connect.
+// What no part of the daemon keeps a copy of and no client was told: sizes and paths are taken at the start, and
+// clients learn of limits on their calls when they connect.
 constexpr std::array<std::string_view, 30> kReloadable = {
     "server.max_clients",
     "server.max_outbound_bytes_per_client",
