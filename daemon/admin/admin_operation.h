@@ -15,11 +15,14 @@
 
 namespace kvtier {
 
+// How often an operation that takes time reports its progress: often enough for a terminal to look
+// alive, seldom enough to cost nothing.
 inline constexpr int64_t kAdminProgressMs = 250;
 
-// One request on the admin socket, being answered.
+// One request on the admin socket, being answered. Event loop only.
 //
-// Answered once, by Reply or Fail, with any number of Progress before. Texts are JSON.
+// Answered once, by Reply or Fail, with any number of Progress before. Texts are JSON. A call
+// outlives its caller's connection: once that is gone, whatever is answered is dropped in silence.
 class AdminCall {
  public:
   virtual ~AdminCall() = default;
@@ -30,7 +33,10 @@ class AdminCall {
   [[nodiscard]] virtual bool abandoned() const = 0;
 };
 
-// Owned by AdminOperations. Event loop only.
+// An operation that answers over several events. Owned by AdminOperations. Event loop only.
+//
+// A derived class does its work in Run and in callbacks, each of which must be short, and ends by
+// exactly one Reply or Fail, or by noticing that its caller has gone. `context` outlives it.
 class AdminOperation {
  public:
   AdminOperation(const ServiceContext& context, std::shared_ptr<AdminCall> call)
@@ -40,6 +46,8 @@ class AdminOperation {
         progress_ms_(begun_ms_),
         timer_(env_.loop) {}
   virtual ~AdminOperation() = default;
+  // Begins the work, or goes on with it if the derived class calls it again. The operation may have
+  // ended when it returns.
   virtual void Run() = 0;
   [[nodiscard]] bool ended() const { return ended_; }
 
@@ -60,13 +68,15 @@ class AdminOperation {
   }
   [[nodiscard]] int64_t ElapsedMs() const { return env_.clock->MonotonicMs() - begun_ms_; }
   [[nodiscard]] double Seconds() const { return static_cast<double>(ElapsedMs()) / 1000; }
+  // True at most once per kAdminProgressMs: the caller then reports.
   [[nodiscard]] bool ProgressIsDue() {
     const int64_t now_ms = env_.clock->MonotonicMs();
     if (now_ms - progress_ms_ < kAdminProgressMs) return false;
     progress_ms_ = now_ms;
     return true;
   }
-  // Runs `next` from a later event.
+  // Runs `next` from a later event; at most one such call is outstanding. Steps are separated by
+  // this, so that clients' requests are served between them.
   void Later(int64_t delay_ms, std::function<void()> next) {
     timer_.Start(delay_ms, std::move(next));
   }

@@ -18,13 +18,17 @@ namespace {
 
 namespace json = boost::json;
 
-// Blocks read at once; after them it is checked whether the caller is still there.
+// Blocks that are read at once. After each batch it is checked whether the caller is still there,
+// so that an interrupted command stops reading the disk soon.
 constexpr uint32_t kVerifyBatchBlocks = 64;
-// Short, because callers that time an operation wait for it to settle.
+// How often the cache is asked. The interval is short, because benchmarks that time an operation
+// wait for it to settle, and their figures include it.
 constexpr int64_t kSettlePollUs = 100;
 
 std::string Text(const json::object& document) { return json::serialize(document); }
 
+// Reads all blocks on disk in batches, one batch at a time, so that clients' reads never wait
+// behind more than that. Blocks that are written or evicted meanwhile may be left out.
 class Verify final : public AdminOperation {
  public:
   using AdminOperation::AdminOperation;
@@ -68,6 +72,7 @@ class Verify final : public AdminOperation {
   uint64_t bytes_ = 0;
 };
 
+// Polls, because the cache has no event for "nothing is under way".
 class Settle final : public AdminOperation {
  public:
   Settle(const ServiceContext& context, std::shared_ptr<AdminCall> call, int64_t timeout_ms)
@@ -91,7 +96,8 @@ class Settle final : public AdminOperation {
   const int64_t timeout_ms_;
 };
 
-// The reply waits until the evicted blocks cannot come back at a restart.
+// The reply waits until the evicted blocks cannot come back at a restart: an operator who evicts a
+// block because it must not be served again has to be able to rely on the reply.
 class Evict final : public AdminOperation {
  public:
   Evict(const ServiceContext& context, std::shared_ptr<AdminCall> call, AdminRequestBody request)
@@ -110,6 +116,7 @@ class Evict final : public AdminOperation {
   const AdminRequestBody request_;
 };
 
+// The cache goes on writing after the caller has gone: that is of use to the next start.
 class Drain final : public AdminOperation {
  public:
   using AdminOperation::AdminOperation;
@@ -134,6 +141,7 @@ class Drain final : public AdminOperation {
     Later(kAdminProgressMs, [this] {
       if (Abandoned()) return;
       const uint64_t left = Left();
+      // Blocks that clients commit during the drain add to what is left.
       total_ = std::max(total_, left);
       Progress(Text({{"done", total_ - left}, {"total", total_}}));
       ReportForever();

@@ -32,6 +32,9 @@
 
 namespace kvtier {
 
+// Event loop only. It owns the operations that are under way; their calls belong to the
+// connections. Every operation works in short steps, because an administrator's question must not
+// delay the requests of inference processes.
 class AdminOperations {
  public:
   explicit AdminOperations(const ServiceContext& context);
@@ -44,13 +47,15 @@ class AdminOperations {
   void Start(std::string_view request_json, std::shared_ptr<AdminCall> call);
 
  private:
-  // False if the operation is not one of those.
+  // Answers operations that take one event only. False if the operation is not one of those; the
+  // call is then untouched.
   [[nodiscard]] bool AnswerAtOnce(const AdminRequestBody& request, AdminCall* call);
   [[nodiscard]] Result<std::unique_ptr<AdminOperation>> MakeOperation(
       const AdminRequestBody& request, const std::shared_ptr<AdminCall>& call);
 
   const ServiceContext& context_;
-  // Those that have ended are forgotten when the next begins.
+  // Those that have ended are erased when the next begins, since an operation must not be destroyed
+  // within its own call.
   std::vector<std::unique_ptr<AdminOperation>> operations_;
 };
 

@@ -10,6 +10,7 @@ namespace {
 
 namespace json = boost::json;
 
+// An object that holds an array of strings needs two levels. The bound protects the parser's stack.
 constexpr size_t kMaxDepth = 4;
 constexpr size_t kMaxHashDigits = 64;
 
@@ -17,6 +18,8 @@ tl::unexpected<Error> BadRequest(std::string context) {
   return MakeError(ErrorCode::kInvalidArgument, "bad_request", std::move(context));
 }
 
+// The Take functions check one member each. The text of an error continues the member's name, which
+// ParseAdminRequest puts before it.
 Status TakeInteger(const json::value& value, int64_t max, int64_t* out) {
   const int64_t* number = value.if_int64();
   if (number == nullptr) return BadRequest("must be an integer");
@@ -62,6 +65,7 @@ Status TakeHashes(const json::value& value, std::vector<BlockHash>* out) {
   return {};
 }
 
+// An unknown member is an error: "tennant" must not silently evict the blocks of all tenants.
 Status TakeMember(std::string_view name, const json::value& value, AdminRequestBody* request) {
   int64_t limit = 0;
   int64_t cursor = 0;

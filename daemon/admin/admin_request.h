@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // One request of the admin socket, read from its JSON text.
+//
+// The text comes from root or from the daemon's own user, but it is checked all the same: a
+// script's mistake must be an answer that names the mistake, and never an operation on other
+// blocks.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +18,11 @@
 
 namespace kvtier {
 
+// How long "settle" waits if the request does not say. The next is the most that it may say, a day.
 inline constexpr int64_t kDefaultSettleTimeoutMs = 60'000;
 inline constexpr int64_t kMaxSettleTimeoutMs = 24 * 3600 * 1000;
-// Blocks in one reply to "ls", events in one to "trace"; a long listing takes several.
+// Blocks in one reply to "ls", events in one to "trace". The reply must fit a frame, and is built
+// in the daemon's memory; a long listing takes several requests.
 inline constexpr uint32_t kMaxListedBlocks = 8192;
 inline constexpr int64_t kMaxTraceSinceMs = int64_t{366} * 24 * 3600 * 1000;
 

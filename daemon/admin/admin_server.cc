@@ -16,15 +16,18 @@ namespace kvtier {
 namespace {
 
 constexpr mode_t kAdminSocketMode = 0600;
-// Admin connections share the loop as one tenant, whose name no configured tenant can have.
+// Admin connections share the loop as one tenant, whose name no configured tenant can have: an
+// administrator gets a turn among tenants even when clients flood the daemon.
 constexpr const char* kTurnsOfAdmins = "";
-// A long listing and some progress.
+// A long listing and some progress may be queued. The time-out is longer than a client's, because a
+// person may have paused the terminal.
 constexpr ConnectionLimits kLimits = {.max_frame_bytes = wire::kMaxAdminRequestFrameBytes,
                                       .max_outbound_bytes = wire::kMaxAdminReplyFrameBytes,
                                       .slow_reader_timeout_ms = 30'000};
 
 }  // namespace
 
+// One admin connection. Event loop only; owned by AdminServer, and outlived by its calls.
 class AdminSession final : public ConnectionListener {
  public:
   AdminSession(Network* network, Log* log, AdminOperations* operations, UniqueFd socket,
@@ -69,6 +72,8 @@ class AdminSession final : public ConnectionListener {
       session_->connection_.Send(request_id_, wire::AdminProgress{std::move(json)});
     }
     void Reply(std::string json) override {
+      // The client would refuse a longer frame and lose the connection with it; an error tells the
+      // reason.
       if (json.size() > wire::kMaxAdminReplyTextBytes) {
         return Fail({ErrorCode::kLimitExceeded, "reply_too_long",
                      fmt::format("the reply would have {} bytes", json.size())});

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The socket for `kvtierctl`: for root and the daemon's own user only.
+//
+// The file's mode and the kernel's credentials are both checked: a process that may connect here
+// can evict and pin the blocks of every tenant and read who runs what.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +16,8 @@
 namespace kvtier {
 
 inline constexpr size_t kMaxAdminConnections = 16;
-// Requests of one connection under way at once; the next is not read before one is answered.
+// Requests of one connection under way at once; the next is not read before one is answered. With
+// the bound on connections this limits what the admin socket can cost the event loop.
 inline constexpr int kMaxAdminCalls = 4;
 
 class AdminSession;

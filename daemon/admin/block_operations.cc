@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// Blocks are found by tenant and model, in every namespace that fits: one name may stand for
+// several fingerprints, and a model has one for each of its groups. The same hash may stand for
+// different blocks in different namespaces.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,10 +17,11 @@ namespace {
 
 namespace json = boost::json;
 
-// What one step of a listing may cost: about 2 ms each of looking and of writing.
+// What one step of a listing may cost: about 2 ms each of looking and of writing. A filter that few
+// blocks pass makes looking the larger part.
 constexpr uint32_t kRowsPerStep = 65536;
 constexpr uint32_t kBlocksPerStep = 1024;
-// Shorter ones name nothing in particular.
+// Fewer digits of a fingerprint would fit too many models by chance.
 constexpr size_t kMinModelDigits = 4;
 
 constexpr std::string_view TierName(Tier tier) {
@@ -41,6 +45,8 @@ tl::unexpected<Error> BadRequest(std::string context) {
   return MakeError(ErrorCode::kInvalidArgument, "bad_request", std::move(context));
 }
 
+// By name only while the process has registered the model: names are not stored on disk,
+// fingerprints are.
 bool IsModel(const ServiceContext& context, const NamespaceIdentity& name_space,
              const std::string& model) {
   if (model.empty()) return true;
@@ -49,7 +55,7 @@ bool IsModel(const ServiceContext& context, const NamespaceIdentity& name_space,
   return context.models->NameOf(name_space.tenant, fingerprint) == model;
 }
 
-// Those of the request's tenant and model.
+// The namespaces of the request's tenant and model; all of them if it names neither.
 std::vector<NamespaceId> NamespacesOf(const ServiceContext& context,
                                       const AdminRequestBody& request) {
   std::vector<NamespaceId> ids;
@@ -69,7 +75,8 @@ json::object NamespaceJson(const ServiceContext& context, const NamespaceIdentit
           {"block_bytes", name_space.block_bytes}};
 }
 
-// Written by hand: a listing has a million of them. All texts are names of this program.
+// Written by hand, because a listing may have a million blocks. All texts are names of this program
+// or hexadecimal digits, so that nothing needs to be escaped.
 void AppendBlock(const BlockRecord& block, std::string* out) {
   fmt::format_to(std::back_inserter(*out), R"({{"hash":"{}","namespace":{},"tiers":[)",
                  block.key.hash.Hex(), block.key.namespace_id.value);
@@ -86,6 +93,8 @@ void AppendBlock(const BlockRecord& block, std::string* out) {
                  RetentionName(block.retention), block.references, block.pinned_until_ms > 0);
 }
 
+// Walks the directory in steps. A block that is cached during the whole walk is listed exactly
+// once, whatever is evicted or committed between the steps.
 class Listing final : public AdminOperation {
  public:
   Listing(const ServiceContext& context, std::shared_ptr<AdminCall> call, BlockFilter filter,
@@ -208,6 +217,8 @@ Result<std::string> LookUpBlocks(const ServiceContext& context, const AdminReque
     return MakeError(ErrorCode::kNotFound, "unknown_namespace",
                      "no blocks of such a tenant and model are known");
   }
+  // A reply has one list of tiers; several namespaces would need several, and the caller could not
+  // tell which is meant.
   if (ids.size() > 1) {
     std::string names;
     for (const NamespaceId id : ids) {
@@ -249,7 +260,7 @@ Result<std::string> EvictBlocks(const ServiceContext& context, const AdminReques
   const std::vector<NamespaceId> ids = NamespacesOf(context, request);
   std::array<uint64_t, 5> outcomes{};
   for (const BlockHash& hash : request.hashes) {
-    // Absent only if it is nowhere.
+    // A hash counts as absent only if it is in none of the namespaces.
     EvictOutcome worst = EvictOutcome::kAbsent;
     for (const NamespaceId id : ids) {
       const EvictOutcome outcome = context.cache->Evict({id, hash}, request.tier);

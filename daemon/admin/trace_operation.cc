@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// The ring is read while events go on being recorded, one step per event of the loop. The listing
+// ends at the event that was the last when it began, so that it ends however busy the daemon is.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,7 +20,7 @@ namespace {
 
 namespace json = boost::json;
 
-// What one step may cost: less than a millisecond.
+// What one step may cost: less than a millisecond of the event loop.
 constexpr uint32_t kEventsPerStep = 1024;
 
 constexpr std::array<std::string_view, kTraceKindCount> kKindNames = {
@@ -33,6 +35,7 @@ std::string LowerCase(std::string_view text) {
   return lower;
 }
 
+// Zeros are left out: most events use few of the members, and a listing is long.
 void AppendNumber(std::string_view name, uint64_t value, std::string* out) {
   if (value != 0) fmt::format_to(std::back_inserter(*out), R"(,"{}":{})", name, value);
 }
@@ -41,14 +44,16 @@ void AppendText(std::string_view name, std::string_view value, std::string* out)
   fmt::format_to(std::back_inserter(*out), R"(,"{}":"{}")", name, value);
 }
 
-// In the order of the hash's own digits, whatever this machine's byte order.
+// The digits in the order of the hash's own, whatever this machine's byte order, so that a person
+// can compare them with those of "ls".
 std::string HashDigits(uint64_t prefix) {
   Digest<sizeof(prefix)> digest;
   std::memcpy(digest.bytes.data(), &prefix, sizeof(prefix));
   return digest.Hex();
 }
 
-// Written by hand: there are many. All texts are names of this program.
+// Written by hand, because there are many. All texts are names of this program, so that nothing
+// needs to be escaped.
 void AppendEvent(const TraceEvent& event, std::string* out) {
   fmt::format_to(std::back_inserter(*out), R"({{"us":{},"kind":"{}","ph":"{}")", event.time_us,
                  kKindNames[static_cast<size_t>(event.kind)],
@@ -107,7 +112,8 @@ class TraceListing final : public AdminOperation {
                                 : ring_.first();
   }
 
-  // Recording went on since the last step.
+  // Recording went on since the last step, and may have overwritten events that were to be listed.
+  // They are counted, so that a reader of the trace knows of the gap.
   void SkipOverwritten() {
     const uint64_t first = std::min(ring_.first(), end_);
     if (cursor_ >= first) return;

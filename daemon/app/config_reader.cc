@@ -11,7 +11,8 @@
 
 namespace kvtier {
 
-// Shared with the threads that read: they must not post to a loop that is gone.
+// Shared with the threads that read: they may end after the reader and the loop have gone, and must
+// not post to a loop that is not there. The lock makes "is it there" and "post" one step.
 struct ConfigReader::Mailbox {
   std::mutex mutex;
   ConfigReader* reader = nullptr;  // null: it has gone
@@ -53,6 +54,8 @@ void ConfigReader::Start(std::function<void(Result<Config>)> done) {
   try {
     std::thread([mailbox = mailbox_, read = read_, number] {
       auto result = std::make_shared<Result<Config>>(read());
+      // The result was read before the lock was taken: the reader's destructor must not wait for
+      // it.
       const std::lock_guard lock(mailbox->mutex);
       if (mailbox->reader == nullptr) return;
       mailbox->reader->loop_->Post([mailbox, number, result] {
@@ -64,6 +67,7 @@ void ConfigReader::Start(std::function<void(Result<Config>)> done) {
       });
     }).detach();
   } catch (const std::system_error& error) {
+    // Answered from a later event also here, so that `done` is never called within Start.
     loop_->Post([mailbox = mailbox_, number, text = std::string(error.what())] {
       ConfigReader* const reader = mailbox->reader;
       if (reader == nullptr || reader->reads_ != number) return;

@@ -13,14 +13,16 @@
 
 namespace kvtier {
 
-// Event loop only. A read cannot be cancelled: one that hangs keeps its thread, and only that,
-// until the process ends.
+// Event loop only. A read cannot be cancelled: a read that hangs keeps its thread, and only that,
+// until the process ends. One read's answer is awaited at a time: signals that arrive meanwhile are
+// answered together by one more read.
 class ConfigReader {
  public:
   using Read = std::function<Result<Config>()>;
 
   // `loop` is borrowed and outlives the reader. `read` is called on another thread, possibly after
-  // the reader's end: it must own what it uses.
+  // the reader's end: it must own what it uses. `timeout_ms` bounds each read: a reload must not be
+  // left without an answer.
   ConfigReader(EventLoop* loop, Read read, int64_t timeout_ms);
   ~ConfigReader();
   ConfigReader(const ConfigReader&) = delete;

@@ -19,16 +19,21 @@
 namespace kvtier {
 namespace {
 
-// Fine enough for waits of max_wait_ms, coarse enough to cost nothing.
+// Fine enough for waits of max_wait_ms, coarse enough to cost nothing measurable.
 constexpr int64_t kTickMs = 100;
+// How often the heap is looked at for memory to return to the system.
 constexpr int64_t kTrimMs = 5000;
-// A GPU whose memory is still held is waited for for a minute.
+// What systemd is told to wait for each device. Memory of a GPU that other processes hold is waited
+// for up to a minute, and the driver takes seconds to start.
 constexpr int64_t kDevicePatienceMs = 120 * 1000;
 constexpr int64_t kKernelsPatienceMs = 60 * 1000;
 
-// Like any failure: systemd starts the daemon again.
+// The exit code of any failure: systemd starts the daemon again, and the new process finds the disk
+// tier as it was.
 constexpr int kExitDeviceLost = 1;
 
+// Random and not counted: nothing has to be stored, and a client notices a new process with near
+// certainty.
 uint64_t RandomGeneration() {
   std::random_device random;
   return uint64_t{random()} << 32 | random();
@@ -42,7 +47,8 @@ Status MakeParentDirectory(const std::string& path) {
     return MakeError(ErrorCode::kInvalidArgument, "socket_directory",
                      fmt::format("{} cannot be made: {}", parent.string(), error.message()));
   }
-  // The process's umask keeps others out of what it makes; the socket is for them.
+  // The process's umask keeps other users out of what it makes, but the socket in this directory is
+  // meant for them. A failure shows itself when clients connect.
   std::filesystem::permissions(parent, std::filesystem::perms(0755), error);
   return {};
 }
@@ -77,7 +83,8 @@ Status Daemon::Start() {
   executor_ = std::make_unique<ThreadExecutor>(
       "kvt-work", static_cast<int>(WorkerThreads(config_.host.checksum_threads)), loop_,
       ThreadExecutor::Priority::kBackground);
-  // First the lock: another daemon's directory and sockets must not be touched.
+  // The disk tier comes first, because its lock tells whether another daemon runs here: that
+  // daemon's sockets must then not be touched.
   KVT_ASSIGN_OR_RETURN(disk_, AnnotateWithKey(config_, "disk.directory",
                                               DiskTier::Open(config_, clock_, loop_,
                                                              executor_.get(), log_, manager_)));
@@ -98,7 +105,8 @@ Status Daemon::Start() {
   MakeCache();
   KVT_RETURN_IF_ERROR(Listen());
   TickForever();
-  // Last, because touching and pinning hold up whatever maps memory, starts threads or launches.
+  // Touching and pinning host memory comes last: it goes on in the background, and holds up
+  // whatever maps memory, starts threads or launches kernels at the same time.
   arena_->Prepare();
   log_->Info("server.ready", "READY: serving on {}, admin on {}, after {} ms",
              config_.server.socket, config_.server.admin_socket,
@@ -114,14 +122,14 @@ Status Daemon::OpenDevices() {
 }
 
 void Daemon::EndForLostDevice(const std::string& error) {
-  // Nothing of the context can be used any more, not even to take it down in order. The lower tiers
-  // are there for the next process.
+  // Nothing of the context can be used any more, not even to take it down in order. What is on disk
+  // survives, and is there for the next process.
   log_->Error("device.lost", "the GPU's context is broken, ending: {}", error);
   std::_Exit(kExitDeviceLost);
 }
 
 Status Daemon::OpenArena() {
-  // All GPUs of a machine pin through the first one's context.
+  // Host memory is pinned once for all GPUs of the machine, through the context of the first.
   HostPinner* pinner = nullptr;
   for (const OpenedDevice& opened : devices_) {
     if (pinner == nullptr) pinner = opened.device->host_pinner();
@@ -166,7 +174,8 @@ void Daemon::MakeCache() {
   cache_ = std::make_unique<Cache>(config_.cache, std::move(environment), std::move(snapshot));
 }
 
-// The configuration promised what this machine turned out not to have.
+// The configuration was checked against itself only. The disk may be smaller than configured, and
+// the devices' memory is known only now.
 void Daemon::WarnOfReserves(const CacheEnvironment& environment) {
   const CacheOptions& options = config_.cache;
   const uint64_t disk_slabs = ReservedSlabs(options.tenants, Tier::kDisk, options.slab_bytes);
@@ -227,6 +236,7 @@ Status Daemon::Listen() {
       AnnotateWithKey(config_, "server.socket", MakeParentDirectory(config_.server.socket)));
   KVT_RETURN_IF_ERROR(
       AnnotateWithKey(config_, "server.admin_socket", admin_server_->Listen(admin_socket)));
+  // The clients' socket is bound last: a client that can connect finds everything else in place.
   KVT_RETURN_IF_ERROR(AnnotateWithKey(config_, "metrics.listen", ListenForMetrics()));
   return AnnotateWithKey(config_, "server.socket", server_->Listen());
 }
@@ -249,10 +259,13 @@ Status Daemon::Reload(const Config& wanted) {
   const Config taken = TakeReloadable(config_, wanted);
   // What is taken must also go with what stays.
   KVT_RETURN_IF_ERROR(CheckConfig(taken));
+  // Checked with `wanted`, although sizes wait for a restart: the restart must not be the moment at
+  // which pinned blocks turn out not to fit.
   KVT_RETURN_IF_ERROR(CheckPinnedFit(wanted, cache_->PinnedBytes()));
   KVT_RETURN_IF_ERROR(
       AnnotateWithKey(wanted, "cache.pin_fraction", cache_->Reconfigure(taken.cache)));
   LogDifferences(wanted);
+  // From here on nothing can fail: the parts see the new values through their pointers.
   config_ = taken;
   log_->SetLevel(config_.log.level);
   server_->SetTenants(TenantMap(config_.tenants, ::geteuid()));
@@ -271,6 +284,7 @@ Status Daemon::ListenForMetrics() {
 
 void Daemon::TickForever() {
   tick_.Start(kTickMs, [this] {
+    // First, so that the work of this tick does not count as lateness of its timer.
     loop_lag_.ObserveTick(kTickMs);
     history_.Tick(cache_->stats(), clock_.MonotonicMs());
     cache_->Tick();
@@ -281,7 +295,7 @@ void Daemon::TickForever() {
 
 void Daemon::TrimHeap() {
   trim_at_ms_ = clock_.MonotonicMs() + kTrimMs;
-  // Returning hundreds of MiB takes milliseconds.
+  // On a thread of the executor, because returning hundreds of MiB takes milliseconds.
   executor_->Run([] { ReleaseFreedMemory(); }, nullptr);
 }
 

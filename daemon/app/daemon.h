@@ -33,6 +33,10 @@
 
 namespace kvtier {
 
+// Event loop only; Start and the destructor may also run while the loop does not. It owns
+// everything that serves, and the loop, the log and the supervision are lent to it by Service. The
+// order of its members is the order of construction, and their destruction in reverse is what makes
+// the pointers between them safe.
 class Daemon {
  public:
   // All are borrowed and outlive the daemon. REQUIRES: `config` passed CheckConfig.
@@ -57,7 +61,8 @@ class Daemon {
   // REQUIRES: started.
   [[nodiscard]] CacheGauges Gauges() const { return cache_->Gauges(); }
   [[nodiscard]] size_t session_count() const { return server_->session_count(); }
-  // Nothing is under way: the daemon may be destroyed. Otherwise the process should end without.
+  // No copy, disk I/O or computation is under way: the daemon may be destroyed. Otherwise the
+  // process should end without destroying it, since those still use its memory.
   [[nodiscard]] bool idle() const {
     return cache_ == nullptr || (cache_->Idle() && attention_->idle());
   }
@@ -67,21 +72,26 @@ class Daemon {
   }
 
  private:
+  // The parts of Start. Errors: those of what they open.
   [[nodiscard]] Status OpenDevices();
   // Asks the driver of the GPUs in use whether it still knows the process; empty without any.
   [[nodiscard]] Quarantine::KernelsRemain KernelsRemain();
-  // Ends the process.
+  // Ends the process at once: a GPU's context that is broken can only be replaced by a new process.
+  // May be called on the loop's thread only.
   [[noreturn]] void EndForLostDevice(const std::string& error);
   [[nodiscard]] Status OpenArena();
   void MakeCache();
+  // Says in the log which of the tenants' reserves this machine cannot keep; the daemon goes on.
   void WarnOfReserves(const CacheEnvironment& environment);
   [[nodiscard]] Status Listen();
   [[nodiscard]] Status ListenForMetrics();
+  // Drives everything that depends on time: the cache's deadlines, the history and the loop's lag.
   void TickForever();
   // Now and then gives memory back that clients have made the process allocate.
   void TrimHeap();
   [[nodiscard]] wire::DevicesReply WireDevices() const;
 
+  // One line for each key that changes now, and for each that waits for a restart.
   void LogDifferences(const Config& wanted) const;
 
   // Parts look at it through pointers: a reload changes it in place.
@@ -99,6 +109,7 @@ class Daemon {
   std::unique_ptr<TraceRing> trace_;   // null: nothing is recorded
   std::vector<OpenedDevice> devices_;  // by DeviceIndex
   std::unique_ptr<MappedArena> arena_;
+  // Checksums and other work that takes milliseconds; its answers arrive as events of the loop.
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<DiskTier> disk_;
   std::unique_ptr<AttentionService> attention_;

@@ -20,7 +20,7 @@ namespace {
 
 constexpr int kExitUsage = 2;
 
-// Nothing, or the exit code with which to end.
+// Returns nothing if the daemon should go on, or the exit code with which to end.
 std::optional<int> ParseArguments(int argc, char** argv, DaemonArguments* arguments) {
   CLI::App app;
   AddDaemonOptions(&app, arguments);
@@ -32,6 +32,8 @@ std::optional<int> ParseArguments(int argc, char** argv, DaemonArguments* argume
   return std::nullopt;
 }
 
+// For errors before there is a log. The context of a configuration error says where the mistake
+// stands and what to do; its code would add nothing.
 int Complain(const Error& error, int exit_code) {
   fmt::print(stderr, "kvtierd: {}\n", error.context.empty() ? error.ToString() : error.context);
   return exit_code;

@@ -20,15 +20,18 @@
 namespace kvtier {
 namespace {
 
-// systemd advises half of its interval; a third leaves room for one beat that comes late.
+// systemd advises a beat at half of its interval. With a third, one beat may come late without a
+// restart of a daemon that works.
 constexpr int64_t kBeatsPerWatchdog = 3;
+// The line for `systemctl status`; it is sent only when it has changed.
 constexpr int64_t kStatusMs = 2000;
-// For a reload, users of a directory service included.
+// How long a reload may take, the lookup of users in a directory service included.
 constexpr int64_t kReadAgainTimeoutMs = 30'000;
 // With fewer descriptors than this the index and a few clients hardly fit.
 constexpr rlim_t kFewDescriptors = 64;
 
-// Clients cost a descriptor each, and processes in quarantine, too.
+// Every client costs some descriptors, and so does every process in quarantine. Distributions set
+// the soft limit to 1024 for programs that use select(), which this one does not.
 void RaiseDescriptorLimit() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
@@ -36,7 +39,8 @@ void RaiseDescriptorLimit() {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-// Errors at the start blame what they met first; with this few descriptors the limit is to blame.
+// Errors at the start name the file that could not be opened; with so few descriptors the limit is
+// the likely reason, which the error itself does not say.
 std::string DescriptorHint() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= kFewDescriptors) return "";
@@ -46,7 +50,8 @@ std::string DescriptorHint() {
       limit.rlim_cur);
 }
 
-// Exceptions of the standard library that mean that the machine, or a limit, gives no more.
+// The standard library throws when the machine, or a limit, gives no more threads or memory. Turned
+// into an error, the message names the limit to raise.
 Status StartDaemon(Daemon* daemon) {
   try {
     return daemon->Start();
@@ -76,9 +81,11 @@ Service::Service(const Config& config, std::function<Result<Config>()> read_agai
       status_(&loop_) {}
 
 int Service::Run() {
+  // Files of the disk tier hold the keys and values of all tenants: no other user may read them.
   ::umask(0077);
+  // A client that goes away while a reply is written must be an error of that write.
   std::signal(SIGPIPE, SIG_IGN);
-  // Its default would end the process before the loop can take it.
+  // The default effect of SIGHUP would end the process if it came before the loop can take it.
   std::signal(SIGHUP, SIG_IGN);
   RaiseDescriptorLimit();
   if (const Status started = StartDaemon(&daemon_); !started) {
@@ -95,7 +102,8 @@ int Service::Run() {
   manager_.Ready(StatusLine());
   loop_.Run();
   log_.Info("daemon.stopped", "pid {}", ::getpid());
-  // Copies that did not end in time still use what would be destroyed; whatever is on disk is safe.
+  // Copies that did not end in time still use the memory that would be destroyed. What is on disk
+  // is safe at any moment, so that the process may end here.
   if (!daemon_.idle()) std::_Exit(0);
   return 0;
 }
@@ -124,6 +132,7 @@ void Service::OnSignal(int signal) {
     log_.Warning("config.not_reloaded", "the daemon is being stopped");
     return;
   }
+  // systemd waits for the Ready that Reload sends, whether or not anything was taken over.
   manager_.Reloading();
   reader_.Start([this](const Result<Config>& wanted) { Reload(wanted); });
 }

@@ -22,6 +22,9 @@ namespace kvtier {
 inline constexpr int kExitConfiguration = 78;
 inline constexpr int kExitFailure = 1;
 
+// Main thread only, which is the loop's thread. Made once per process: it sets the process's umask,
+// signal dispositions and descriptor limit. The members' order matters: the daemon goes before the
+// loop, the loop before the log.
 class Service {
  public:
   // `read_again` reads the configuration anew, on another thread; it owns what it uses. REQUIRES:
@@ -30,13 +33,17 @@ class Service {
   Service(const Service&) = delete;
   Service& operator=(const Service&) = delete;
 
-  // Returns the process's exit code, when the daemon has ended.
+  // Starts the daemon, serves until it is told to stop, and returns the process's exit code: 0
+  // after a clean end, kExitConfiguration if only another configuration can help, kExitFailure
+  // otherwise.
   [[nodiscard]] int Run();
 
  private:
   void OnSignal(int signal);
   // Takes over what was read, or says why not.
   void Reload(const Result<Config>& wanted);
+  // The first call begins the drain; the second ends the process without it, for an operator who
+  // cannot wait. The disk tier is consistent after either.
   void Stop(int signal);
   void StartHeartbeats();
   [[nodiscard]] std::string StatusLine() const;

@@ -17,11 +17,14 @@ namespace {
 
 constexpr int64_t kPollMs = 2;
 constexpr int64_t kReportMs = 1000;
-// For clients to read why their sessions end.
+// Time for clients to read why their sessions end. A client that does not read loses only the
+// reason.
 constexpr int64_t kSessionGraceMs = 500;
-// For I/O under way when the deadline has passed.
+// For I/O that is under way when the deadline has passed: a write that is cut off is harmless, but
+// a copy into memory that is being freed is not.
 constexpr int64_t kIdleGraceMs = 5000;
-// systemd's time-out exceeds what a step may take by this.
+// systemd's time-out exceeds what a step may take by this much, so that it never kills a daemon
+// that still keeps to its own deadlines.
 constexpr int64_t kMarginMs = 10'000;
 
 // Blocks whose write was refused or failed; they count as dropped from then on.
@@ -90,12 +93,14 @@ void Shutdown::WaitForDrain() {
     return timer_.Start(kPollMs, [this] { WaitForDrain(); });
   }
   drained_ms_ = elapsed_ms;
+  // Nothing new is begun from here on; otherwise the cache would go on writing and never be idle.
   env_.cache->StopDraining();
   BeginStep();
   WaitForIdle();
 }
 
 void Shutdown::ReportOutcome() const {
+  // Read when everything has ended, so that writes that came through after the deadline count.
   const uint64_t late = env_.cache->Gauges().unpersisted_blocks;
   const uint64_t refused = GivenUp(env_.cache->stats()) - given_up_before_;
   if (late + refused == 0) {

@@ -12,6 +12,9 @@
 
 namespace kvtier {
 
+// Event loop only. `context` outlives it. The steps: sessions end, so that no new blocks come; the
+// cache writes what should survive; I/O that is under way ends. A step that does not end in time is
+// given up and the next begins, so that the whole has an upper bound, which systemd is told.
 class Shutdown {
  public:
   explicit Shutdown(const ServiceContext& context) : env_(context), timer_(context.loop) {}
@@ -38,8 +41,10 @@ class Shutdown {
   int64_t step_begun_ms_ = 0;
   int64_t reported_ms_ = 0;
   int64_t drained_ms_ = 0;
+  // A drain was begun, and its outcome is to be reported.
   bool draining_ = false;
   uint64_t drain_total_ = 0;
+  // The count of blocks that were given up before the drain: those are not its failures.
   uint64_t given_up_before_ = 0;
   Timer timer_;
 };

@@ -13,13 +13,16 @@
 namespace kvtier {
 namespace {
 
+// Far above any model; it keeps products of counts within 64 bits.
 constexpr uint32_t kMaxQueryHeads = 4096;
+// Kernels load 16 bytes at a time; a misaligned address is an error that breaks the context.
 constexpr uint64_t kRangeAlignment = 16;
 
 tl::unexpected<Error> Bad(const char* reason, std::string context) {
   return MakeError(ErrorCode::kInvalidArgument, reason, std::move(context));
 }
 
+// Nothing for types that no kernel computes with; their blocks are cached all the same.
 std::optional<kvt_dtype> KernelDtype(KvDtype dtype) {
   switch (dtype) {
     case KvDtype::kFloat32:
@@ -35,6 +38,8 @@ std::optional<kvt_dtype> KernelDtype(KvDtype dtype) {
   }
 }
 
+// Where the layer's keys and values stand in each block. Strides are counted in elements, as
+// kernels take them; KvLayout has them in bytes.
 Status PlanCache(const wire::Attend& request, const KvGroup& group, std::byte* pool,
                  AttentionJob* job) {
   if (request.layer >= group.layers) {
@@ -73,7 +78,7 @@ Status PlanCache(const wire::Attend& request, const KvGroup& group, std::byte* p
   return {};
 }
 
-// To one for each KV head, which is what engines take.
+// Brings the scales to one for each KV head, which is what engines take.
 Status PlanScales(std::span<const float> given, const KvGroup& group, std::vector<float>* scales) {
   if (given.empty()) return {};
   if (group.dtype != KvDtype::kFloat8E4m3) {
@@ -98,7 +103,7 @@ Status PlanQuery(const wire::Attend& request, const KvGroup& group, AttentionJob
   job->query_dtype = *KernelDtype(request.query_dtype);
   job->softmax_scale = request.softmax_scale;
   job->soft_cap = request.soft_cap;
-  // No sequence is so long.
+  // A window beyond INT32_MAX is as good as none, since no sequence is so long.
   job->window_tokens = static_cast<int32_t>(std::min<uint32_t>(request.window_tokens, INT32_MAX));
   return {};
 }
@@ -107,6 +112,9 @@ uint64_t BlocksOf(const wire::AttendSequence& sequence, uint64_t block_tokens) {
   return (sequence.kv_tokens + block_tokens - 1) / block_tokens;
 }
 
+// Before anything is allocated from these counts. A sequence's queries are its last tokens, so that
+// it cannot have more of them than tokens. The named blocks must be exactly those that the lengths
+// call for: a kernel reads as many as the lengths say.
 Status CheckSequences(const wire::Attend& request, uint64_t block_tokens) {
   uint64_t query_tokens = 0, blocks = 0;
   if (request.sequences.empty()) return Bad("bad_sequence", "there is none");
@@ -128,7 +136,9 @@ Status CheckSequences(const wire::Attend& request, uint64_t block_tokens) {
                                             request.blocks.size()));
 }
 
-// REQUIRES: CheckSequences passed.
+// REQUIRES: CheckSequences passed. The work is counted in floating point, because it may exceed 64
+// bits. Entries of the table behind a sequence's last block are 0, a valid block that no kernel
+// reads.
 Status PlanSequences(const wire::Attend& request, uint64_t block_tokens, double max_products,
                      AttentionJob* job) {
   uint64_t longest = 0;
@@ -159,7 +169,7 @@ Status PlanSequences(const wire::Attend& request, uint64_t block_tokens, double 
   return {};
 }
 
-// Its queries, output and LSE in the workspace.
+// A range of bytes in the workspace: the queries, the output or the log-sum-exp.
 struct Range {
   uint64_t offset;
   uint64_t bytes;
@@ -174,6 +184,7 @@ Status PlanWorkspace(const wire::Attend& request, const AttendMemory& memory, At
        {request.output_offset, vectors},
        {wants_lse ? request.lse_offset : 0, wants_lse ? rows * sizeof(float) : 0}}};
   for (const Range& range : ranges) {
+    // Compared by subtraction: an offset near 2^64 would pass a comparison of sums.
     if (range.offset % kRangeAlignment == 0 && range.bytes <= memory.workspace_bytes &&
         range.offset <= memory.workspace_bytes - range.bytes) {
       continue;
@@ -183,6 +194,7 @@ Status PlanWorkspace(const wire::Attend& request, const AttendMemory& memory, At
   }
   for (size_t i = 0; i < ranges.size(); ++i) {
     for (size_t j = 0; j < i; ++j) {
+      // Results that overwrite queries while other threads read them would be wrong without notice.
       const Range &a = ranges[i], &b = ranges[j];
       if (a.bytes > 0 && a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes) {
         return Bad("bad_range", "queries, output and LSE overlap");
@@ -200,6 +212,7 @@ Status PlanWorkspace(const wire::Attend& request, const AttendMemory& memory, At
 Result<std::shared_ptr<AttentionJob>> PlanAttend(const wire::Attend& request, const KvGroup& group,
                                                  const AttendMemory& memory, double max_products) {
   auto job = std::make_shared<AttentionJob>();
+  // The order matters: each step relies on what the earlier ones have checked.
   KVT_RETURN_IF_ERROR(PlanCache(request, group, memory.pool, job.get()));
   KVT_RETURN_IF_ERROR(PlanScales(request.key_scales, group, &job->key_scales));
   KVT_RETURN_IF_ERROR(PlanScales(request.value_scales, group, &job->value_scales));

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // From an ATTEND to a job: every number that the client gave is checked here. Pure.
+//
+// A kernel believes its parameters. A wrong offset or block number would read another tenant's KV
+// cache or break the GPU's context for all clients, so that this file is the boundary between what
+// a client may say and what a kernel is given.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +23,8 @@ struct AttendMemory {
   uint64_t workspace_bytes = 0;
 };
 
-// Entries of one job's block table, which has a row of the longest sequence's length for each.
+// Entries of one job's block table, which has a row of the longest sequence's length for each
+// sequence: one long sequence among many short ones could otherwise ask for gigabytes.
 inline constexpr uint64_t kMaxAttendTableEntries = uint64_t{4} << 20;
 
 // REQUIRES: the handles in `request` are blocks of the pool that the session may read; `record`

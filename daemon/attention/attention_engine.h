@@ -62,7 +62,7 @@ struct AttentionJob {
 inline constexpr const char* kDeviceLost = "device_lost";
 
 // Check may be called from any thread; everything else from one thread at a time, or from several
-// if concurrent() says so.
+// if concurrent() says so. An engine borrows nothing of a job beyond the call.
 class AttentionEngine {
  public:
   virtual ~AttentionEngine() = default;
@@ -71,7 +71,8 @@ class AttentionEngine {
   [[nodiscard]] virtual bool concurrent() const = 0;
   // Products of a query's and a key's element that one job may ask for: a few seconds' worth.
   [[nodiscard]] virtual double max_products() const = 0;
-  // The head sizes and group sizes for which it has code of their own.
+  // The head sizes, and the numbers of query heads per KV head, for which the engine has separate
+  // code, each of which the self-test must therefore try.
   [[nodiscard]] virtual std::span<const int32_t> head_dims() const = 0;
   [[nodiscard]] virtual std::span<const int32_t> groups() const = 0;
 

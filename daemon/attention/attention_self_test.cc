@@ -1,4 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
+// The test runs at every start, since what it guards against depends on the machine: a library
+// built for other GPUs, a driver with a defect, a CPU without the expected instructions. A wrong
+// result would not crash an engine but make a model answer nonsense.
 #include "daemon/attention/attention_self_test.h"
 
 #include <fmt/format.h>
@@ -27,6 +30,8 @@ namespace {
 
 using kernels::ElementBytes;
 
+// Small enough to compute the expected results in milliseconds, large enough for several blocks per
+// sequence and more than one tile of every kernel.
 constexpr int32_t kPageTokens = 16;
 constexpr int32_t kKvHeads = 2;
 constexpr unsigned kMaxThreads = 8;
@@ -34,7 +39,7 @@ constexpr int32_t kLayers = 2;
 constexpr int32_t kPoolBlocks = 32;
 constexpr uint64_t kPoolBytes = uint64_t{4} << 20;
 constexpr size_t kGranule = 256;
-// Beyond twice the error of a plain computation in 16 bits.
+// Allowed beyond twice the error of a plain computation in 16 bits.
 constexpr double kSlack = 2e-3;
 
 struct Sequence {
@@ -45,7 +50,7 @@ struct Sequence {
 constexpr std::array<Sequence, 3> kDecode = {{{1, 1}, {1, 37}, {1, 130}}};
 constexpr std::array<Sequence, 3> kPrefill = {{{3, 3}, {5, 130}, {1, 32}}};
 
-// Of the KV heads, where there are any.
+// Different for each KV head, so that a kernel that mixes heads up is noticed.
 constexpr std::array<float, kKvHeads> kKeyScales = {0.5F, 1.25F};
 constexpr std::array<float, kKvHeads> kValueScales = {1.5F, 0.625F};
 
@@ -77,12 +82,14 @@ std::string NameOf(const Case& one) {
 
 size_t Aligned(size_t bytes) { return (bytes + kGranule - 1) / kGranule * kGranule; }
 
-// One case: its numbers, what must come of them, and whether that comes of them on one device after
-// the other.
+// One case: its inputs, the results that are expected of them, and the comparison with what an
+// engine computes. The expected results are computed once and compared with every device.
 class Trial {
  public:
   explicit Trial(const Case& one) : case_(one), random_(one.head_dim + one.group) {
     slice_bytes_ = size_t{kPageTokens} * kKvHeads * one.head_dim * ElementBytes(one.types.cache);
+    // All bits set is a NaN in every type: whatever is read beside the sequences' own tokens shows
+    // in the result.
     pool_.assign(kPoolBlocks * kLayers * 2 * slice_bytes_, std::byte{0xFF});
     FillTables();
     FillNumbers();
@@ -113,7 +120,7 @@ class Trial {
   std::vector<double> exact_, plain_;
 };
 
-// The last layer of `pool`, so that a wrong stride shows.
+// The last layer of `pool`, since a wrong layer or block stride shows only there.
 kvt_paged_kv CacheAt(const Case& one, std::byte* pool) {
   const int64_t slice = int64_t{kPageTokens} * kKvHeads * one.head_dim;
   const int64_t slice_bytes = slice * static_cast<int64_t>(ElementBytes(one.types.cache));
@@ -142,6 +149,8 @@ bool Computes(const AttentionEngine& engine, const Case& one) {
   return engine.Check(job).has_value();
 }
 
+// Blocks are shuffled, so that a kernel that ignores the table reads NaN or another sequence's
+// tokens.
 void Trial::FillTables() {
   std::array<int32_t, kPoolBlocks> blocks;
   std::iota(blocks.begin(), blocks.end(), 0);
@@ -233,6 +242,9 @@ Result<Trial::Outcome> Trial::Run(AttentionEngine* engine, std::byte* device) {
   return outcome;
 }
 
+// The bytes of the pool must be equal, because writing them involves rounding but no sums. Sums
+// depend on their order, so that outputs get a tolerance, taken from what 16-bit arithmetic does to
+// the same numbers.
 std::string Trial::Judge(const Outcome& outcome, double* error) const {
   if (outcome.pool != expected_pool_) return "keys and values were not written as they should be";
   double own = 0, allowed = 0;
@@ -270,7 +282,7 @@ std::vector<Case> CasesFor(std::span<const AttentionTrial> trials) {
   return cases;
 }
 
-// What is tried on, case after case.
+// One device under test, with the results so far. Several threads take turns at it.
 struct TriedDevice {
   AttentionEngine* engine = nullptr;
   std::unique_ptr<DevicePool> memory;  // null: it cannot be had
@@ -287,6 +299,7 @@ void TryOn(Trial* trial, const Case& one, size_t number, TriedDevice* device) {
   const std::string failure = outcome ? trial->Judge(*outcome, &error) : outcome.error().ToString();
   device->result.worst_error = std::max(device->result.worst_error, error);
   device->result.device_lost |= !outcome && outcome.error().reason == kDeviceLost;
+  // The lowest case is reported, whichever thread was first, so that messages are reproducible.
   if (failure.empty() || number > device->failed_case) return;
   device->failed_case = number;
   device->result.failure = NameOf(one) + ": " + failure;

@@ -12,6 +12,7 @@
 
 namespace kvtier {
 
+// The result for one engine. `cases` of 0 with an empty failure does not occur.
 struct AttentionSelfTest {
   uint32_t cases = 0;        // that were computed
   std::string failure;       // the first; empty: all were right

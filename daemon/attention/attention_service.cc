@@ -18,7 +18,8 @@ namespace kvtier {
 namespace {
 
 constexpr const char* kCudaKind = "cuda";
-// A GPU hands memory out in this granularity; workspaces are counted in it on every device.
+// A GPU hands memory out in this granularity. Workspaces are counted in it on every device, so that
+// limits mean the same everywhere.
 constexpr uint64_t kWorkspaceGranuleBytes = 2 * kMiB;
 // A session does not wait for a workspace: it must be all zeros when it has been made.
 static_assert(wire::kMaxWorkspaceBytes <= kReadyAtOnceBytes &&
@@ -106,6 +107,8 @@ AttentionService::AttentionService(const Environment& environment)
   start_seconds_ = static_cast<double>(environment_.clock->MonotonicMs() - start_ms) / 1000;
 }
 
+// Set before the members go: callbacks that are queued on the loop then do nothing, and jobs that
+// have not begun end at once. The executors' destructors wait for those that have.
 AttentionService::~AttentionService() {
   *alive_ = false;
   *stopping_ = true;
@@ -147,6 +150,7 @@ void AttentionService::TakeTestResult(Worker* worker, AttentionSelfTest result) 
     }
     return;
   }
+  // A GPU works through its jobs one after the other, so that one thread suffices to feed it.
   const int threads =
       worker->engine->concurrent() ? static_cast<int>(environment_.config->threads) : 1;
   worker->executor = std::make_unique<ThreadExecutor>("kvt-attend", threads, environment_.loop);
@@ -186,7 +190,8 @@ void AttentionService::Run(uint32_t device, std::shared_ptr<AttentionJob> job,
                            std::function<void(Result<uint64_t>)> done) {
   Worker& worker = workers_[device];
   ++worker.report.in_flight;
-  // The job is dropped on the loop, not on a thread: workspaces go with it.
+  // The thread gets plain pointers only. The job is dropped on the loop, not on the thread, because
+  // its workspaces go with it and their count is not guarded by a lock.
   auto outcome = std::make_shared<Outcome>();
   const auto compute = [engine = worker.engine.get(), job = job.get(), outcome = outcome.get(),
                         stopping = stopping_] {
@@ -210,7 +215,8 @@ void AttentionService::OnDone(Worker* worker, const AttentionJob& job, const Out
   if (!outcome.status) {
     ++report.failures;
     const Error& error = outcome.status.error();
-    // A GPU that failed once computes nothing any more.
+    // An I/O error means that the device's state is unknown: nothing that it computes afterwards
+    // can be relied on.
     if (error.code == ErrorCode::kIoError && report.state == AttentionState::kReady) {
       TurnOff(worker, AttentionState::kFailed, error.ToString());
     }
@@ -229,6 +235,7 @@ Result<std::shared_ptr<DevicePool>> AttentionService::CreateWorkspace(uint32_t d
   const uint64_t bytes =
       (wanted_bytes + kWorkspaceGranuleBytes - 1) / kWorkspaceGranuleBytes * kWorkspaceGranuleBytes;
   const uint64_t limit = environment_.config->workspace_bytes;
+  // Compared by subtraction, so that no sum can overflow.
   if (bytes > limit || *workspace_bytes_ > limit - bytes) {
     return MakeError(ErrorCode::kLimitExceeded, "workspace_limit",
                      fmt::format("{} asked for, {} of {} are taken", FormatByteSize(bytes),
@@ -237,6 +244,7 @@ Result<std::shared_ptr<DevicePool>> AttentionService::CreateWorkspace(uint32_t d
   KVT_ASSIGN_OR_RETURN(std::unique_ptr<DevicePool> memory,
                        environment_.devices[device]->CreatePool(bytes));
   *workspace_bytes_ += bytes;
+  // Runs on the loop, where its owners are: sessions, their connections and jobs.
   const auto give_back = [bytes, total = workspace_bytes_](DevicePool* pool) {
     delete pool;
     *total -= bytes;

@@ -56,7 +56,11 @@ struct AttentionReports {
   [[nodiscard]] AttentionReport All() const;
 };
 
-// Event loop only. The devices outlive it, and the workspaces. `device` is a DeviceIndex's value.
+// Event loop only. It owns the engines and their threads. The devices outlive it; the workspaces
+// that it gave out may be dropped after it. `device` is a DeviceIndex's value.
+//
+// A device whose engine fails is turned off for attention for the rest of the process, while its
+// pools go on: the cache needs copies only.
 class AttentionService {
  public:
   struct Environment {
@@ -104,6 +108,7 @@ class AttentionService {
            std::function<void(Result<uint64_t>)> done);
 
   [[nodiscard]] AttentionReports Report() const;
+  // Whether no job is queued or computed on any device.
   [[nodiscard]] bool idle() const;
 
  private:

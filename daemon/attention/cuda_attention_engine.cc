@@ -12,7 +12,7 @@
 namespace kvtier {
 namespace {
 
-// What the library is built for.
+// What the library has kernels for; anything else is refused by Check.
 constexpr std::array<int32_t, 3> kHeadDims = {64, 128, 256};
 constexpr int32_t kMaxDecodeGroup = 16;
 constexpr int32_t kMaxPrefillGroup = 64;
@@ -21,7 +21,8 @@ constexpr std::array<int32_t, 2> kGroups = {4, kMaxDecodeGroup};
 constexpr int32_t kMinPageTokens = 16;
 constexpr int32_t kMaxPageTokens = 256;
 
-// Every sequence asks with one token, and decode has a kernel for it.
+// Whether every sequence asks with one token, and decode has a kernel for it. Decode reads the
+// cache once per KV head, which pays for such jobs.
 bool IsDecode(const AttentionJob& job) {
   return job.query_tokens() == job.sequences() &&
          job.q_heads / job.cache.kv_heads <= kMaxDecodeGroup &&
@@ -52,7 +53,8 @@ Status CudaAttentionEngine::ToStatus(kvt_kernel_status status, const char* attem
   if (status == KVT_KERNEL_OUT_OF_MEMORY) {
     return MakeError(ErrorCode::kResourceExhausted, "attend_memory", std::move(text));
   }
-  // An error that a harmless call still meets after it was reported is one of the whole context.
+  // CUDA reports an error of a single launch once. If a harmless call still meets an error, the
+  // whole context is broken, and only a new process can use the GPU.
   const bool lost = stream_.get() != nullptr && stream_.Synchronize() != KVT_KERNEL_OK;
   return MakeError(ErrorCode::kIoError, lost ? kDeviceLost : "kernel_failed", std::move(text));
 }
@@ -72,6 +74,8 @@ Status CudaAttentionEngine::Check(const AttentionJob& job) const {
                                cache.head_dim, job.q_heads / cache.kv_heads, cache.page_tokens));
 }
 
+// All tables travel in one copy, since each copy costs microseconds whatever its size. Lengths and
+// scales are all 32 bits wide, so that they can share one array.
 Result<CudaAttentionEngine::DeviceTables> CudaAttentionEngine::Upload(const AttentionJob& job) {
   std::vector<int32_t> all = job.block_table;
   const auto append = [&all](const auto& values) {

@@ -12,6 +12,8 @@
 
 namespace kvtier {
 
+// One engine per GPU, with a stream and buffers of its own, used by one thread at a time. It runs
+// beside the copies of the cache, which have other streams. `table` outlives it.
 class CudaAttentionEngine final : public AttentionEngine {
  public:
   // For the GPU `ordinal`. Errors: kUnsupported, kIoError from CUDA.
@@ -33,7 +35,8 @@ class CudaAttentionEngine final : public AttentionEngine {
  private:
   CudaAttentionEngine() = default;
 
-  // What a call of the table came to.
+  // Turns the result of a call of the table into a Status; `attempted` names the call in messages.
+  // Errors as of Run, and kUnsupported "attend_geometry".
   [[nodiscard]] Status ToStatus(kvt_kernel_status status, const char* attempted) const;
   [[nodiscard]] const kvt_kernel_table& table() const { return stream_.table(); }
   // The job's tables on the device, and its cache with the scales there.
@@ -47,6 +50,8 @@ class CudaAttentionEngine final : public AttentionEngine {
   [[nodiscard]] Status Append(const AttentionJob& job, const DeviceTables& tables);
 
   kernels::DeviceStream stream_;
+  // Buffers grow with the largest job so far and are kept, since allocating stalls the whole
+  // device.
   kernels::DeviceBuffer tables_;
   kernels::DeviceBuffer staging_;
   // Each kernel's own: what one leaves there means nothing to the other.

@@ -10,7 +10,7 @@
 namespace kvtier {
 namespace {
 
-// One code serves all.
+// The code is the same for all sizes, so that one size of each suffices for the self-test.
 constexpr std::array<int32_t, 1> kHeadDims = {64};
 constexpr std::array<int32_t, 1> kGroups = {4};
 
@@ -43,6 +43,7 @@ Status HostAttentionEngine::Check(const AttentionJob& job) const {
                    "queries must have the cache's type, or 16 bits over one of 8");
 }
 
+// The flag is looked at while computing, so that a long job of a client that has gone ends soon.
 Status HostAttentionEngine::Run(const AttentionJob& job) {
   const kernels::HostAttention attention{ProblemOf(job), job.output, job.lse};
   if (kernels::AttendOnHost(attention, &job.cancelled)) return {};

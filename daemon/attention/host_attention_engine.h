@@ -6,6 +6,8 @@
 
 namespace kvtier {
 
+// Serves machines without a GPU, and pools in host memory beside one. It has no state, so that any
+// number of threads may call it.
 class HostAttentionEngine final : public AttentionEngine {
  public:
   [[nodiscard]] std::string_view name() const override { return "cpu"; }

@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // What kvtierd is told: one value per key of docs/CONFIGURATION.md. Plain data; config_schema.h
 // says which keys exist, config_loader.h reads them.
+//
+// Values that were read are within their keys' ranges; CheckConfig says whether they go together.
+// Sizes are in bytes, times in milliseconds; 0 means "no limit" or "off" where a comment says so. A
+// Config is copied freely; the one in effect belongs to the Daemon and changes on the event loop
+// only.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +20,7 @@
 
 namespace kvtier {
 
+// The sockets, and what one client may cost. The bounds apply to each connection alone.
 struct ServerConfig {
   std::string socket = "/run/kvtier/kvtier.sock";
   std::string admin_socket = "/run/kvtier/admin.sock";
@@ -38,14 +44,17 @@ struct TenantConfig {
   std::string place;  // as in Config::places
   // Of the tenant's keys, as in Config::places.
   std::map<std::string, std::string, std::less<>> places;
-  // Those of `users`, once looked up.
+  // The numbers of `users`, which LookUpUsers fills in.
   std::vector<uint32_t> user_uids;
 };
 
-// kCuda is the GPU "cuda:0"; the values after it are the GPUs after that one.
+// kCuda is the GPU "cuda:0"; the values after it are the GPUs after that one, up to kMaxCudaDevices
+// of them. See OrdinalOf.
 enum class DeviceChoice : uint8_t { kAuto, kHost, kCuda };
 inline constexpr int kMaxCudaDevices = 16;
 
+// What to do when other processes hold the memory that pools want: end with an error, wait for a
+// minute and then end, or take what is free.
 enum class VramHeldChoice : uint8_t { kFail, kWait, kShrink };
 
 struct PoolConfig {
@@ -69,6 +78,7 @@ enum class DiskEngineChoice : uint8_t { kAuto, kIoUring, kPread };
 struct DiskConfig {
   std::string directory = "/var/lib/kvtier";
   uint64_t bytes = 0;  // 0: no disk tier
+  // The bytes are shared out equally; symbolic links may put the files on several disks.
   uint32_t files = 1;
   DiskEngineChoice engine = DiskEngineChoice::kAuto;
   uint32_t pread_threads = 8;
@@ -84,6 +94,7 @@ struct LogConfig {
   LogFormat format = LogFormat::kAuto;
 };
 
+// 0: nothing is written at the end; what is not on disk by then is lost with the process.
 struct DrainConfig {
   int64_t deadline_ms = 60 * 1000;
 };
@@ -96,6 +107,8 @@ struct TraceConfig {
   uint32_t events = 65536;  // 0: none are kept
 };
 
+// Attention for clients that launch no kernels. `threads` are those of the CPU's engine, and
+// `workspace_bytes` bounds the workspaces of all sessions on all devices together.
 struct KernelsConfig {
   bool enabled = true;
   std::string library;  // empty: looked for

@@ -36,6 +36,7 @@ tl::unexpected<Error> Conflict(const Config& config, std::initializer_list<std::
                     std::forward<Args>(args)...);
 }
 
+// Names stand in logs, labels of metrics and namespaces on disk, none of which should need quoting.
 bool IsTenantName(std::string_view name) {
   return !name.empty() && std::ranges::all_of(name, [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
@@ -43,6 +44,7 @@ bool IsTenantName(std::string_view name) {
   });
 }
 
+// A user or group in two tenants would make it a matter of luck whose blocks a process sees.
 Status CheckTenants(const std::vector<TenantConfig>& tenants) {
   std::set<std::string_view> names;
   std::map<uint32_t, std::string_view> uids;
@@ -84,6 +86,8 @@ Status CheckTenants(const std::vector<TenantConfig>& tenants) {
   return {};
 }
 
+// Without "." and ".." and a final slash, so that equal paths compare equal. Links are not
+// followed: the paths may not exist yet.
 std::filesystem::path Normal(const std::string& path) {
   std::filesystem::path normal = std::filesystem::path(path).lexically_normal();
   return normal.has_filename() ? normal : normal.parent_path();
@@ -93,6 +97,7 @@ bool IsWithin(const std::filesystem::path& path, const std::filesystem::path& di
   return std::ranges::mismatch(directory, path).in1 == directory.end();
 }
 
+// The disk tier treats its directory as its own, and a socket in it would be in its way.
 Status CheckPaths(const Config& config) {
   const ServerConfig& server = config.server;
   const auto socket = Normal(server.socket);
@@ -144,6 +149,8 @@ Status CheckPools(const Config& config) {
   return {};
 }
 
+// The longest request that the other limit allows must fit a frame, or clients that keep to what
+// HELLO told them would be cut off.
 Status CheckServer(const Config& config) {
   const ServerConfig& server = config.server;
   // A call's fixed fields are far below one page.
@@ -170,7 +177,7 @@ Status CheckTiers(const Config& config) {
                     config.host.bytes, slab);
   }
   if (config.disk.bytes == 0) return {};
-  // Each file loses a part of its share to its superblocks.
+  // Each file loses a part of its share to its superblocks, and must hold one slab besides.
   const uint64_t needed = (slab + kFirstSlabOffset) * config.disk.files;
   if (config.disk.bytes < needed) {
     return Conflict(config, {"disk.bytes", "cache.slab_bytes", "disk.files"},
@@ -213,6 +220,7 @@ Status CheckConfig(const Config& config) {
 
 namespace {
 
+// What an operator can do about an error of the start, by the error's reason.
 struct Remedy {
   std::string_view reason;
   std::string_view key;  // empty: the caller's
@@ -265,6 +273,7 @@ constexpr std::array kRemedies = {
     Remedy{"ENOMEM", "", "lower host.bytes or pool.bytes, or free memory", false},
 };
 
+// Null for reasons that are about nothing that an operator can set.
 const Remedy* FindRemedy(std::string_view reason) {
   const auto found = std::ranges::find(kRemedies, reason, &Remedy::reason);
   return found == kRemedies.end() ? nullptr : found;
@@ -285,6 +294,8 @@ Error AnnotateWithKey(const Config& config, std::string_view key, Error error) {
 
 bool IsConfigurationError(const Error& error) {
   const Remedy* const remedy = FindRemedy(error.reason);
+  // Errors of I/O pass by themselves as a rule (a disk that is not mounted yet), and so a restart
+  // may help, except where the table knows better.
   switch (error.code) {
     case ErrorCode::kInternal:
       return false;

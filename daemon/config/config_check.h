@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is wrong with a configuration as a whole: values that do not go together, and errors of the
 // start that a key is the reason of.
+//
+// Pure functions, for any thread. A configuration that passes can be used without further checks;
+// what only the machine can tell (free memory, devices, files) is found out when it is opened.
 #pragma once
 
 #include <string>
@@ -31,6 +34,7 @@ template <typename Value>
 }
 
 // Whether a start that failed so is the configuration's fault, so that trying again will not help.
+// The process then ends with the exit code on which systemd does not restart it.
 [[nodiscard]] bool IsConfigurationError(const Error& error);
 
 }  // namespace kvtier

@@ -18,7 +18,8 @@
 namespace kvtier {
 namespace {
 
-// Levenshtein's distance.
+// Levenshtein's distance. One row of the matrix at a time: keys are short, and this runs only for a
+// mistake.
 size_t EditDistance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});
@@ -38,6 +39,7 @@ std::string_view Nearest(std::string_view word, const std::vector<std::string_vi
       known, {}, [word](std::string_view candidate) { return EditDistance(word, candidate); });
 }
 
+// Null if there is no such section.
 const ConfigSection* FindSection(std::string_view name) {
   const auto sections = ConfigSections();
   const auto found = std::ranges::find(sections, name, &ConfigSection::name);
@@ -51,10 +53,12 @@ const ConfigKey* FindKey(std::string_view section, std::string_view name) {
   return nullptr;
 }
 
-// Lines and columns mean something in a file only.
+// Where a document came from: messages name line and column for a file only, since an override is a
+// single value.
 enum class SourceKind : uint8_t { kFile, kOverride };
 
-// One document being read into a Config.
+// Reads one document into a Config. The first mistake ends it; the Config is then to be discarded.
+// Later documents overwrite earlier values, and `places` says for each key which one it came from.
 class Reader {
  public:
   Reader(std::string_view source, SourceKind kind, Config* config)
@@ -92,6 +96,7 @@ class Reader {
     return ReadKeys(*section, *table);
   }
 
+  // The keys of a tenant go to the last of the list, where the table's accessors expect them.
   Status ReadTenants(const TomlEntry& entry) {
     const auto* items = std::get_if<TomlArray>(&entry.value.data);
     const auto is_table = [](const TomlValue& item) {

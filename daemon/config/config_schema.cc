@@ -74,6 +74,8 @@ template <auto kMember>
 constexpr auto kCache = &At<&Config::cache, kMember>;
 
 constexpr double kYearMs = 366.0 * kDayMs;
+// Bounds that several keys share. They are far above any use, and keep sums of values within 64
+// bits.
 constexpr double kMaxBytes = 0x1p50;  // 1024 TiB
 constexpr double kMaxIds = 4096;
 constexpr double kMaxPathBytes = 4095;

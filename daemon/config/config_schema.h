@@ -2,6 +2,9 @@
 // The one table of configuration keys. Reading, checking, showing and documenting the configuration
 // are all driven by it; this header declares the table, the conversion of single values
 // (config_value.cc) and the texts that are made from it (config_reference.cc).
+//
+// All functions are pure and may be called from any thread. A key that is added to the table is
+// thereby read, checked, shown, compared on reload and documented.
 #pragma once
 
 #include <cstdint>
@@ -18,19 +21,20 @@
 
 namespace kvtier {
 
-// A value out of a fixed list of names, by position.
+// A value out of a fixed list of names, as its position in ConfigKey::choices, whatever its enum.
 struct ChoiceField {
   std::function<size_t()> get;
   std::function<void(size_t)> set;
 };
 
-// Several values out of it.
+// Several values out of such a list, in the order in which they were given.
 struct ChoiceListField {
   std::function<std::vector<size_t>()> get;
   std::function<void(std::vector<size_t>)> set;
 };
 
-// Where a key's value lives in a Config.
+// Where a key's value lives in a Config: a pointer into it, or a pair of accessors. Valid as long
+// as the Config is neither destroyed nor given other tenants.
 using ConfigField = std::variant<bool*, uint32_t*, uint64_t*, int64_t*, double*, std::string*,
                                  std::vector<uint32_t>*, std::vector<uint64_t>*,
                                  std::vector<std::string>*, ChoiceField, ChoiceListField>;
@@ -52,6 +56,7 @@ enum class ConfigType : uint8_t {
   kChoiceList,    // ChoiceListField: one of `choices`, or a list of them
 };
 
+// One row of the table. Rows live as long as the process.
 struct ConfigKey {
   std::string_view section;
   std::string_view name;

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// Every value comes from a file that a person wrote, so that each refusal says what is allowed. A
+// value is assigned only when it has been checked: on error the Config keeps the earlier value.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -11,6 +13,7 @@
 namespace kvtier {
 namespace {
 
+// The texts of both errors continue the key's name, which the reader puts before them.
 tl::unexpected<Error> WrongType(const ConfigKey& key, const TomlValue& value) {
   return MakeError(ErrorCode::kInvalidArgument, "config_wrong_type",
                    fmt::format("must be {}, not {}", DescribeAllowed(key), value.KindName()));
@@ -34,6 +37,7 @@ const T& FieldOf(const ConfigKey& key, const Config& config) {
 
 template <typename T, typename Number>
 Status AssignInRange(const ConfigKey& key, Number number, std::string_view shown, Config* config) {
+  // Compared as double, which the bounds are, and in a form that refuses NaN as well.
   const auto wide = static_cast<double>(number);
   if (!(wide >= key.min && wide <= key.max)) return OutOfRange(key, shown);
   FieldOf<T>(key, *config) = static_cast<T>(number);
@@ -59,6 +63,7 @@ Status AssignFraction(const ConfigKey& key, const TomlValue& value, Config* conf
   return AssignInRange<double>(key, number, fmt::format("{}", number), config);
 }
 
+// A plain number is refused: whether 16 means bytes or GiB should not have to be guessed.
 Result<uint64_t> ReadSize(const ConfigKey& key, const TomlValue& value) {
   const auto* text = std::get_if<std::string>(&value.data);
   if (text == nullptr) return WrongType(key, value);
@@ -94,6 +99,7 @@ Status AssignDuration(const ConfigKey& key, const TomlValue& value, Config* conf
   return AssignInRange<int64_t>(key, *milliseconds, fmt::format("\"{}\"", *text), config);
 }
 
+// A NUL byte would end a path early for the kernel, and so name another file than the one shown.
 Status AssignText(const ConfigKey& key, const TomlValue& value, Config* config) {
   const auto* text = std::get_if<std::string>(&value.data);
   if (text == nullptr) return WrongType(key, value);
@@ -146,7 +152,7 @@ Status AssignIdList(const ConfigKey& key, const TomlValue& value, Config* config
   for (const TomlValue& item : *items) {
     const auto* id = std::get_if<int64_t>(&item.data);
     if (id == nullptr) return WrongType(key, item);
-    // The highest value is the kernel's "no such id".
+    // The highest value means "no such id" to the kernel, and must not name a tenant's user.
     if (*id < 0 || *id >= UINT32_MAX) return OutOfRange(key, std::to_string(*id));
     ids.push_back(static_cast<uint32_t>(*id));
   }
@@ -173,6 +179,7 @@ Status AssignNameList(const ConfigKey& key, const TomlValue& value, Config* conf
   return {};
 }
 
+// As a TOML basic string, which reads back to the same text.
 std::string Quoted(std::string_view text) {
   std::string quoted = "\"";
   for (const char c : text) {

@@ -15,7 +15,8 @@ struct HostAndPort {
   std::optional<std::string_view> port;
 };
 
-// "host", "host:port", "[v6]" or "[v6]:port".
+// Takes "host", "host:port", "[v6]" or "[v6]:port". Nothing if the brackets do not match or
+// something else follows them. The parts themselves are not checked here.
 std::optional<HostAndPort> Split(std::string_view text) {
   const size_t close = text.starts_with('[') ? text.find(']') : std::string_view::npos;
   if (text.starts_with('[') && close == std::string_view::npos) return std::nullopt;
@@ -28,6 +29,7 @@ std::optional<HostAndPort> Split(std::string_view text) {
   return HostAndPort{std::string(host), rest.substr(1)};
 }
 
+// Names are refused, since what a name resolves to can change after the check.
 bool IsLoopbackLiteral(const std::string& host) {
   in_addr four{};
   if (::inet_pton(AF_INET, host.c_str(), &four) == 1) return ntohl(four.s_addr) >> 24 == 127;

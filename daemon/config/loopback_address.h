@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where the metrics page may listen: on this machine's own addresses and nowhere else.
+//
+// The pages tell the names of models and tenants to every process that can reach them and ask for
+// no password, so that no other machine may. Pure; any thread.
 #pragma once
 
 #include <cstdint>

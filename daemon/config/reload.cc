@@ -16,6 +16,7 @@ namespace {
 
 std::string NameOf(const ConfigKey& key) { return fmt::format("{}.{}", key.section, key.name); }
 
+// REQUIRES: both are the field of one key, of two Configs.
 void CopyField(const ConfigField& from, const ConfigField& to) {
   std::visit(
       [&to](const auto& source) {
@@ -98,7 +99,7 @@ ConfigDifferences CompareConfigs(const Config& running, const Config& wanted) {
 
 Config TakeReloadable(const Config& running, const Config& wanted) {
   Config taken = running;
-  // The schema's accessors do not change what they look at, but point into it.
+  // The accessors of the table take a Config that can be changed, since they form pointers into it.
   Config source = wanted;
   for (const ConfigKey& key : ConfigKeys()) {
     if (key.section == kTenantSection || !key.reloadable) continue;
@@ -116,7 +117,7 @@ Config TakeReloadable(const Config& running, const Config& wanted) {
 }
 
 Status CheckPinnedFit(const Config& wanted, uint64_t pinned_bytes) {
-  // Pinned blocks are kept in the lowest tier.
+  // Pinned blocks are kept in the lowest tier, and a restart must find space for all of them there.
   const bool has_disk = wanted.disk.bytes > 0;
   const std::string_view key = has_disk ? "disk.bytes" : "host.bytes";
   const uint64_t bytes = has_disk ? wanted.disk.bytes : wanted.host.bytes;

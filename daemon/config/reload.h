@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a running daemon takes over from a configuration that was read again.
+//
+// A reload takes over all that can change or nothing. Pure functions, for any thread; the Daemon
+// applies their results on the event loop.
 #pragma once
 
 #include <string>
@@ -18,11 +21,13 @@ struct ConfigDifference {
   std::string place;  // of what is wanted
 };
 
+// What the log tells an operator after a reload, in the order of the table of keys.
 struct ConfigDifferences {
   std::vector<ConfigDifference> now;      // can change while the daemon runs
   std::vector<ConfigDifference> restart;  // cannot
 };
 
+// Compares values as texts, so that "1GiB" and "1024MiB" are equal.
 [[nodiscard]] ConfigDifferences CompareConfigs(const Config& running, const Config& wanted);
 
 // `running` with what can change taken from `wanted`.

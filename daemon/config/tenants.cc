@@ -20,6 +20,7 @@ namespace {
 
 constexpr std::array<std::string_view, kTierCount> kTierNames = {"pool", "host", "disk"};
 
+// Where the key was given, or where the tenant begins if it was not.
 std::string PlaceIn(const TenantConfig& tenant, std::string_view key) {
   const auto place = tenant.places.find(key);
   return place == tenant.places.end() ? tenant.place : place->second;
@@ -32,11 +33,12 @@ tl::unexpected<Error> ConflictIn(const TenantConfig& tenant, std::string_view ke
       fmt::format("{}: tenant.{} of \"{}\" {}", PlaceIn(tenant, key), key, tenant.name, message));
 }
 
+// Rounded up: a reserve is kept in whole slabs. Without a sum that could overflow.
 uint64_t SlabsOf(uint64_t bytes, uint64_t slab_bytes) {
   return bytes / slab_bytes + (bytes % slab_bytes != 0);
 }
 
-// Slabs that the tier will have, of its configured bytes.
+// How many slabs the tier will have if it gets all of its configured bytes.
 uint64_t SlabsIn(const Config& config, Tier tier) {
   const uint64_t slab = config.cache.slab_bytes;
   if (tier == Tier::kHost) return config.host.bytes / slab;
@@ -44,6 +46,7 @@ uint64_t SlabsIn(const Config& config, Tier tier) {
   return (in_file - std::min(in_file, kFirstSlabOffset)) / slab * config.disk.files;
 }
 
+// Pools are not cut into slabs of this size, so that only the first check concerns them.
 Status CheckTierQuota(const Config& config, const TenantConfig& tenant, Tier tier) {
   const auto at = static_cast<size_t>(tier);
   const TierQuota& quota = tenant.quota.tiers[at];
@@ -71,7 +74,7 @@ Status CheckTierQuota(const Config& config, const TenantConfig& tenant, Tier tie
   return {};
 }
 
-// At the first tenant with which the reserves are more than there is.
+// The error names the first tenant with which the reserves are more than the tier has.
 Status CheckReserves(const Config& config, Tier tier) {
   const auto at = static_cast<size_t>(tier);
   const uint64_t slab = config.cache.slab_bytes;
@@ -93,7 +96,7 @@ Status CheckReserves(const Config& config, Tier tier) {
   return {};
 }
 
-// Over all devices.
+// The configured bytes of pools on all devices together.
 uint64_t ConfiguredPoolBytes(const Config& config) {
   const std::vector<uint64_t>& each = config.pool.device_bytes;
   if (each.empty()) return config.cache.pool_bytes * config.pool.devices.size();
@@ -193,7 +196,7 @@ Status CheckQuotas(const Config& config) {
 
 namespace {
 
-// Far more than any entry takes.
+// Far more than any entry of the user database takes; a longer one is reported as an error.
 constexpr size_t kEntryBytes = 64 * 1024;
 
 Status LookUp(const std::string& name, const TenantConfig& tenant, uint32_t* uid) {

@@ -12,10 +12,10 @@
 
 namespace kvtier {
 
-// Some quota or time to live is the tenant's own.
+// Whether some quota or time to live is the tenant's own. Tenants without any share what is left.
 [[nodiscard]] bool HasQuota(const TenantConfig& tenant);
 
-// Those of all tenants that have any, by name.
+// The quotas of those tenants that have any, with their names, in the configuration's order.
 [[nodiscard]] std::vector<TenantQuota> QuotasOf(const std::vector<TenantConfig>& tenants);
 
 // What a running daemon has of `wanted`'s tenants: caps and times to live of those that had quotas
@@ -24,17 +24,20 @@ namespace kvtier {
                                                     const std::vector<TenantQuota>& rows,
                                                     const std::vector<TenantConfig>& wanted);
 
-// Of a tier that is cut into slabs, how many are reserved.
+// How many slabs of a tier that is cut into slabs are reserved, each tenant's reserve rounded up.
 [[nodiscard]] uint64_t ReservedSlabs(const std::vector<TenantQuota>& tenants, Tier tier,
                                      uint64_t slab_bytes);
-// Of the pools.
+// How many bytes of pools are reserved, over all tenants and devices.
 [[nodiscard]] uint64_t ReservedPoolBytes(const std::vector<TenantQuota>& tenants);
 
-// Errors: kInvalidArgument "config_conflict", naming place, key and remedy.
+// Errors: kInvalidArgument "config_conflict", naming place, key and remedy. At least one slab of
+// host and of disk must be left unreserved, since tenants without reserves could store nothing
+// otherwise.
 [[nodiscard]] Status CheckQuotas(const Config& config);
 
-// Sets `user_uids` of every tenant. Asks the machine's user database, which may take a while.
-// Errors: kInvalidArgument "config_unknown_user", naming the place.
+// Sets `user_uids` of every tenant. Asks the machine's user database, which may go over the network
+// and take seconds: never on the event loop. Errors: kInvalidArgument "config_unknown_user", naming
+// the place.
 [[nodiscard]] Status LookUpUsers(Config* config);
 
 }  // namespace kvtier

@@ -42,7 +42,8 @@ TomlTable ConvertTable(const toml::table& table) {
   for (const auto& [key, node] : table) {
     entries.push_back({std::string(key.str()), PositionOf(key.source()), Convert(node)});
   }
-  // The library keeps keys sorted by name; the first mistake in the file is to be told first.
+  // The library keeps keys sorted by name. In the file's order, the first mistake in the file is
+  // the first one told.
   std::ranges::stable_sort(entries, {}, [](const TomlEntry& entry) {
     return std::tuple(entry.position.line, entry.position.column);
   });

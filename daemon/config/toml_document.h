@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // A TOML file as plain values that know where they stood, so that every complaint about a
 // configuration can name a line and a column.
+//
+// The library that parses stays inside toml_document.cc. Values own their texts; nothing points
+// into the parsed text.
 #pragma once
 
 #include <cstdint>

@@ -23,12 +23,14 @@ namespace http = boost::beast::http;
 using asio::ip::tcp;
 using boost::system::error_code;
 
-// A scraper keeps its connection from one scrape to the next.
+// A scraper keeps its connection from one scrape to the next, which are a minute or two apart.
 constexpr auto kIdleTimeout = std::chrono::seconds(150);
 constexpr auto kWriteTimeout = std::chrono::seconds(10);
+// A longer header is no scraper's; it bounds what a connection can make the server keep.
 constexpr uint32_t kMaxHeaderBytes = 16 * 1024;
 
-// Nothing from elsewhere is loaded, whatever the page says.
+// The browser loads nothing from elsewhere and sends nothing elsewhere, even if a name that a
+// client chose found its way into the page as a script.
 constexpr std::string_view kContentPolicy =
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src "
     "'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
@@ -36,6 +38,8 @@ constexpr std::string_view kContentPolicy =
 HttpResponse Answer(const http::request<http::empty_body>& request,
                     const HttpServer::Handler& handler) {
   const std::string_view host = request[http::field::host];
+  // Against DNS rebinding: a page of another site whose name resolves to 127.0.0.1 has the site's
+  // name in the Host header.
   if (!host.empty() && !IsLoopbackHost(host)) {
     return {.status = 403, .body = "This page is for 127.0.0.1 and localhost only.\n"};
   }
@@ -52,6 +56,7 @@ http::response<http::string_body> ToBeast(const http::request<http::empty_body>&
   http::response<http::string_body> response{static_cast<http::status>(answer.status),
                                              request.version()};
   response.set(http::field::content_type, answer.content_type);
+  // Figures are out of date at once, and no intermediary should keep them.
   response.set(http::field::cache_control, "no-store");
   response.set("Content-Security-Policy", kContentPolicy);
   response.set("X-Content-Type-Options", "nosniff");
@@ -120,6 +125,7 @@ class HttpServer::Impl {
     if (thread_.joinable()) thread_.join();
   }
 
+  // Binds before the thread starts, so that an address in use is an error of the daemon's start.
   Status Start(const LoopbackAddress& address) {
     const tcp::endpoint endpoint(asio::ip::make_address(address.host), address.port);
     error_code error;
@@ -151,7 +157,8 @@ class HttpServer::Impl {
       if (!error && connections_ < kMaxHttpConnections) {
         std::make_shared<HttpConnection>(std::move(socket), &handler_, &connections_)->Read();
       }
-      // Out of descriptors, most likely: it must not become a busy loop.
+      // Most likely the process is out of descriptors. The pause keeps this thread from accepting
+      // in a busy loop; only this server's clients wait for it.
       if (error) std::this_thread::sleep_for(std::chrono::milliseconds(100));
       Accept();
     });

@@ -2,6 +2,10 @@
 // A small web server for this machine's own eyes: GET only, a few connections, a thread of its own.
 //
 // Built on Boost.Beast, which stays inside http_server.cc.
+//
+// Its clients are scrapers and browsers of this machine, but a browser also runs scripts of other
+// sites: the Host header is checked, no response may be read across origins, and nothing can be
+// changed through this server.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +19,11 @@
 
 namespace kvtier {
 
-// Connections beyond these are closed at once.
+// Connections beyond these are closed at once: each costs a descriptor, and clients of the cache
+// need theirs more.
 inline constexpr size_t kMaxHttpConnections = 16;
 
+// Valid during the handler's call.
 struct HttpRequest {
   std::string_view path;    // without the query
   std::string_view accept;  // the Accept header
@@ -29,6 +35,8 @@ struct HttpResponse {
   std::string body;
 };
 
+// Owns its thread and all connections. Start and the destructor may be called from any thread but
+// its own; it does not touch the event loop.
 class HttpServer {
  public:
   // Called on the server's thread, one request at a time; may block for as long as a reader can

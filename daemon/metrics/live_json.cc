@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// What is left out matters here: no process numbers, no users and no hashes, since every process of
+// the machine may read this document.
 #include <array>
 #include <boost/json.hpp>
 
@@ -99,7 +101,7 @@ json::object SessionsOf(const MetricsSnapshot& snapshot) {
   return {{"list", std::move(list)}};
 }
 
-// In the last interval.
+// Bytes per second in the last interval that has ended.
 json::object CopiedOf(const HitHistory& history) {
   const HitHistory::Point last =
       history.points().empty() ? HitHistory::Point() : history.points().back();

@@ -65,7 +65,7 @@ struct PoolTotals {
   uint64_t in_use = 0, in_use_bytes = 0;
 };
 
-// Of all devices if none is given.
+// Sums over the pools of one device, or of all devices if none is given.
 PoolTotals TotalsOf(From from, std::optional<size_t> device = {}) {
   PoolTotals totals;
   for (const PoolGauges& pool : from.snapshot.gauges.pools) {
@@ -82,13 +82,15 @@ PoolTotals TotalsOf(From from, std::optional<size_t> device = {}) {
   return totals;
 }
 
+// One sample per device, also for a device without any pool, so that the series exists from the
+// start.
 void AddPoolTotalPerDevice(Family family, From from, uint64_t PoolTotals::*total) {
   for (size_t i = 0; i < from.snapshot.gauges.devices.size(); ++i) {
     family.Add({{"device", std::to_string(i)}}, TotalsOf(from, i).*total);
   }
 }
 
-// What is without limit is infinite, not a large number.
+// What is without limit is infinite, not a large number: a ratio of use to limit is then 0.
 double OrInfinity(uint64_t value, bool limited) {
   return limited ? static_cast<double>(value) : std::numeric_limits<double>::infinity();
 }

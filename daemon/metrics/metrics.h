@@ -19,19 +19,21 @@
 
 namespace kvtier {
 
-// What is known without the event loop, and while it hangs.
+// What is known without the event loop, and therefore also while it hangs.
 struct LoopFacts {
   double silent_seconds = 0;    // since the loop's last sign of life
   double watchdog_seconds = 0;  // after how long a supervisor ends the process; 0: no supervisor
 };
 
-// What the rows are read from. Borrowed.
+// What the rows are read from. Borrowed for one rendering.
 struct MetricSource {
   const MetricsSnapshot& snapshot;
   const LoopFacts& loop;
   const ProcessFacts& process;
 };
 
+// One row of the table: one family on the page at /metrics, one or more members in JSON, or both.
+// `read` adds the samples; it is pure, and must not depend on the order of rows.
 struct MetricRow {
   MetricType type;
   std::string_view name;  // without the samples' suffixes; empty: in JSON only

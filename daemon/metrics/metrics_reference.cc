@@ -92,7 +92,8 @@ The event loop was silent for half of the time after which systemd ends the daem
 five seconds. The log says what it was doing last; a stack of all threads helps (`gdb -p`).
 )";
 
-// One of everything that rows make a series for.
+// A snapshot with one of everything that rows make a series for: the rows add samples to it as to
+// any other, and so the document shows every label.
 MetricsSnapshot OneOfEach() {
   MetricsSnapshot snapshot;
   snapshot.devices = {{.kind = "host"}};

@@ -15,10 +15,10 @@
 namespace kvtier {
 namespace {
 
-// Longer than any healthy event, shorter than any scraper's patience.
+// Longer than any healthy event, shorter than any scraper's time-out.
 constexpr auto kLoopPatience = std::chrono::seconds(1);
 
-// As systemd tells it; 0 without a watchdog.
+// The interval that systemd has set, in seconds; 0 without a watchdog.
 double WatchdogSeconds() {
   const char* const text = std::getenv("WATCHDOG_USEC");
   return text == nullptr ? 0 : std::strtod(text, nullptr) / 1e6;
@@ -26,7 +26,8 @@ double WatchdogSeconds() {
 
 }  // namespace
 
-// Fetches snapshots from the event loop for another thread.
+// Fetches snapshots from the event loop for another thread. The mutex guards what both touch; it is
+// never held while a snapshot is taken, which is the long part.
 class MetricsServer::SnapshotSource {
  public:
   SnapshotSource(EventLoop* loop, std::function<MetricsSnapshot()> snapshot)
@@ -95,6 +96,8 @@ MetricsServer::MetricsServer(EventLoop* loop, const LoopLag* lag,
       watchdog_seconds_(WatchdogSeconds()),
       source_(std::make_unique<SnapshotSource>(loop, std::move(snapshot))) {}
 
+// Close ends the waits first: the HTTP server's destructor joins its thread, which may be waiting
+// for this very loop.
 MetricsServer::~MetricsServer() { source_->Close(); }
 
 HttpResponse MetricsServer::Handle(const HttpRequest& request) {

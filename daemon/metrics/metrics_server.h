@@ -15,6 +15,9 @@
 
 namespace kvtier {
 
+// The HTTP server's thread waits for the event loop, never the loop for that thread. If the loop
+// does not answer within a second, the pages show the last snapshot together with how long the loop
+// has been silent, so that a hanging daemon can be seen in its metrics.
 class MetricsServer {
  public:
   // `listen` as in ParseLoopbackAddress; `snapshot` is called on the event loop. `loop` and `lag`

@@ -27,7 +27,7 @@ class HitHistory {
   static constexpr int64_t kIntervalMs = 5000;
   static constexpr size_t kPoints = 120;  // ten minutes
 
-  // What came in one interval.
+  // What was counted in one interval.
   struct Point {
     std::array<uint64_t, kTierCount> hit_blocks{};
     uint64_t missed_blocks = 0;
@@ -35,7 +35,8 @@ class HitHistory {
     std::array<uint64_t, kCopyLaneCount> copied_bytes{};  // by CopyLane
   };
 
-  // To be called more often than once per interval.
+  // To be called more often than once per interval, with the counters of now. The first call only
+  // begins an interval.
   void Tick(const CacheStats& stats, int64_t now_ms) {
     if (now_ms - begun_ms_ < kIntervalMs) return;
     if (begun_ms_ != 0) Close(stats);
@@ -76,6 +77,7 @@ class HitHistory {
   std::deque<Point> points_;
 };
 
+// A copy without pointers into the daemon: it may be read on any thread, and as long as wanted.
 struct MetricsSnapshot {
   // Sessions beyond these are counted, not listed.
   static constexpr size_t kMaxSessionsListed = 64;
@@ -107,7 +109,7 @@ struct MetricsSnapshot {
   int64_t taken_in_us = 0;
 };
 
-// Event loop only.
+// Event loop only. Takes time in the number of pools and sessions, not of blocks.
 [[nodiscard]] MetricsSnapshot TakeMetricsSnapshot(const ServiceContext& context);
 
 }  // namespace kvtier

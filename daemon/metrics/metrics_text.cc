@@ -10,6 +10,8 @@
 namespace kvtier {
 namespace {
 
+// OpenMetrics requires that a family with a unit has it as the last word of its name; so the name
+// is enough to know the unit.
 std::string_view UnitOf(std::string_view name) {
   static constexpr std::array<std::string_view, 5> kUnits = {"blocks", "bytes", "ratio", "seconds",
                                                              "tokens"};
@@ -42,6 +44,8 @@ std::string NameIn(const MetricFamily& family, MetricsFormat format) {
   return family.name + std::string(family.Suffix());
 }
 
+// Backslash, quote and line feed are what both formats call for. A name that is not escaped could
+// add samples to the page.
 void AppendEscaped(std::string_view text, std::string* page) {
   for (const char c : text) {
     if (c == '\\' || c == '"') page->push_back('\\');
@@ -93,6 +97,7 @@ MetricFamily& MetricFamily::Add(MetricLabels labels, double value) {
 MetricFamily& MetricFamily::AddHistogram(const MetricLabels& labels,
                                          std::span<const int64_t> bounds_us,
                                          std::span<const uint64_t> counts, uint64_t sum_us) {
+  // Buckets of the formats are cumulative, those of the histogram are not.
   uint64_t cumulative = 0;
   for (size_t i = 0; i < counts.size(); ++i) {
     cumulative += counts[i];

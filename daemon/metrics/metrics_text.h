@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Metrics as values, families of samples, and as text in the two formats that are asked for.
+//
+// Pure; any thread. Names and help texts are constants of the program and are viewed, not copied;
+// values of labels may come from the configuration and are escaped.
 #pragma once
 
 #include <cstdint>
@@ -43,7 +46,7 @@ struct MetricFamily {
                              std::span<const uint64_t> counts, uint64_t sum_us);
 };
 
-// In the order of their making, which is the page's.
+// Families in the order in which they were made, which is the page's.
 class MetricFamilies {
  public:
   // `name` without the samples' suffixes; the unit is taken from its last word. The returned family

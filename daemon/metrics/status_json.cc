@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+// Figures come from the table of metrics where it has them; this file adds names, states, reasons
+// and lists. A member that was once told keeps its name and meaning.
 #include "daemon/metrics/status_json.h"
 
 #include <unistd.h>
@@ -128,14 +130,15 @@ json::object SessionsStatus(const Server& server) {
   return {{"list", std::move(list)}};
 }
 
-// By the errors' own reasons, which the metrics are too few for.
+// By the errors' own reasons; metrics have only the kinds of errors, to keep their series few.
 json::object RefusalsStatus(const ServerCounters& counters) {
   json::object refusals;
   for (const auto& [reason, count] : counters.refusals) refusals[reason] = count;
   return {{"refusals", std::move(refusals)}};
 }
 
-// A row's place with what stands for a sample put in; empty if the sample is left out.
+// A row's place with the sample's labels and position put in; empty if the sample is left out.
+// REQUIRES: the place is well formed, as those of all rows are.
 std::string PlaceOf(std::string_view place, const MetricSample& sample, size_t position) {
   std::string path;
   size_t label = 0;
@@ -159,7 +162,8 @@ std::string PlaceOf(std::string_view place, const MetricSample& sample, size_t p
   return path;
 }
 
-// The member at a path such as "devices.0.calls", with what lies on the way made where it is not.
+// Sets the member at a path such as "devices.0.calls". Objects and arrays on the way are made where
+// they are missing; a path segment of digits is a position in an array.
 void SetMember(json::object* document, std::string_view path, json::value value) {
   json::value* at = nullptr;
   for (bool first = true; first || !path.empty(); first = false) {
@@ -182,6 +186,8 @@ void SetMember(json::object* document, std::string_view path, json::value value)
   *at = std::move(value);
 }
 
+// Counts are integers in JSON. A double holds them exactly up to 2^53; larger ones lose their last
+// digits.
 json::value JsonOf(const MetricFamily& family, double value) {
   if (family.unit == "seconds") return value;
   if (std::isinf(value)) return UINT64_MAX;

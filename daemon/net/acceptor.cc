@@ -15,10 +15,14 @@
 namespace kvtier {
 namespace {
 
+// Connections that the kernel keeps while the loop is busy: all engines of a machine may come back
+// at once after the daemon's restart.
 constexpr int kBacklog = 256;
-// So that a flood of connections does not keep the loop from everything else.
+// A flood of connections must not keep the loop from everything else: after this many the other
+// events have their turn.
 constexpr int kMaxAcceptsPerEvent = 16;
-// Until descriptors may be free again.
+// How long to wait after accept() has failed, mostly for want of descriptors. The socket stays
+// readable meanwhile, so that waiting for it would spin.
 constexpr int64_t kAcceptRetryMs = 50;
 
 // Linux 6.16; older headers lack the name.
@@ -45,11 +49,14 @@ Result<sockaddr_un> AddressOf(const std::string& path) {
   return address;
 }
 
+// Close-on-exec, because the daemon's children must not keep its sockets; non-blocking, because the
+// loop must never wait for a peer.
 UniqueFd NewSocket() {
   return UniqueFd(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
 }
 
-// Removes the socket of a daemon that is gone.
+// Removes the socket of a daemon that is gone. A file of another kind stays: a mistyped path must
+// not delete an operator's data. Only a refused connection proves that no process listens.
 Status RemoveStale(const std::string& path, const sockaddr_un& address) {
   struct stat status;
   if (::lstat(path.c_str(), &status) != 0) {
@@ -117,6 +124,8 @@ void Acceptor::AcceptAll() {
       accepted_(std::move(connection));
       continue;
     }
+    // A client that left before it was accepted is its own matter, and counts as one of the
+    // accepts.
     if (errno == ECONNABORTED || errno == EINTR) continue;
     if (errno == EAGAIN || errno == EWOULDBLOCK) break;
     log_->Warning("server.accept_failed", "{}: {}", path_, std::strerror(errno));

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Listens on a Unix stream socket.
+//
+// A path in the file system is the address. The lock of the disk directory, not this socket, keeps
+// two daemons from using one disk; the socket only notices a live listener and refuses to replace
+// it.
 #pragma once
 
 #include <sys/types.h>
@@ -15,16 +19,20 @@
 
 namespace kvtier {
 
+// Event loop only. It owns the listening socket and the socket's file; the connections that it
+// accepts belong to the callback. It never gives up: when no descriptor is left it waits and tries
+// again, while connections wait in the kernel's backlog.
 class Acceptor {
  public:
   // Binds `path` with file mode `mode` and begins to accept. A socket that no process
-  // listens on any more is replaced. `accepted` gets each connection, non-blocking and close-on-exec. `loop` and
-  // `log` are borrowed. Errors: kAlreadyExists "socket_in_use" or "socket_path_taken",
-  // kInvalidArgument "socket_path_too_long", kIoError by errno name.
+  // listens on any more is replaced. `accepted` gets each connection, non-blocking and
+  // close-on-exec. `loop` and `log` are borrowed. Errors: kAlreadyExists "socket_in_use" or
+  // "socket_path_taken", kInvalidArgument "socket_path_too_long", kIoError by errno name.
   [[nodiscard]] static Result<std::unique_ptr<Acceptor>> Listen(
       EventLoop* loop, Log* log, const std::string& path, mode_t mode,
       std::function<void(UniqueFd)> accepted);
-  // Removes the socket's file.
+  // Removes the socket's file, so that clients that come later get ENOENT and not a refused
+  // connection.
   ~Acceptor();
   Acceptor(const Acceptor&) = delete;
   Acceptor& operator=(const Acceptor&) = delete;
@@ -33,6 +41,7 @@ class Acceptor {
   Acceptor(EventLoop* loop, Log* log, std::string path, UniqueFd socket,
            std::function<void(UniqueFd)> accepted);
   void Wait();
+  // Takes what has come, a bounded number per event, then waits again.
   void AcceptAll();
 
   Log* const log_;

@@ -15,7 +15,7 @@ namespace kvtier {
 namespace {
 
 // Holds the longest acquire and its reply, so that neither side has to wait for the other in the
-// middle of one. The kernel doubles it and cuts it to net.core.{r,w}mem_max.
+// middle of one. The kernel doubles the value and cuts it to net.core.{r,w}mem_max.
 constexpr int kSocketBufferBytes = 512 << 10;
 
 // What a frame costs besides the items that it names, so that a flood of small requests takes no
@@ -24,10 +24,13 @@ constexpr uint32_t kFramePrice = 16;
 // Copying so many received bytes costs about as much as an item.
 constexpr size_t kBytesPerItem = 256;
 
-// A step that is begun does something, however little of the turn is left.
+// A step that has begun always works on some items, however little of the turn is left; otherwise a
+// request could take turns without getting on.
 constexpr uint32_t kMinBudget = 16;
 
-// Descriptors that wait to be closed; a client that adds to more is cut off.
+// Descriptors that wait to be closed, of all clients. A client that adds to them beyond this is cut
+// off: each costs an entry of the process's descriptor table, and without a bound a client could
+// use up the table by sending descriptors whose close() hangs.
 constexpr size_t kMaxDescriptorsPending = 256;
 
 void PrepareSocket(int socket) {
@@ -70,6 +73,9 @@ void Connection::WaitForMore() {
   }
 }
 
+// While `batching_` is set, sends only queue: the replies of all frames of a turn leave with one
+// system call at its end. Flush may end the connection; then MayRead is false, and WaitForMore does
+// nothing.
 uint32_t Connection::TakeTurn(uint32_t quantum) {
   spent_ = 0;
   quantum_ = quantum;
@@ -90,6 +96,8 @@ bool Connection::Work() {
   while (MayRead()) {
     if (spent_ >= quantum_) return true;
     if (step_) {
+      // A step that could not finish waits for the next turn. If the connection was paused,
+      // congested or closed within the step, Resume or Continue asks for that turn, not the caller.
       if (step_()) return MayRead();
       step_ = nullptr;
       continue;
@@ -121,6 +129,7 @@ bool Connection::HandOut(const wire::Frame& frame) {
   return true;
 }
 
+// What is left of the quantum, in items.
 uint32_t Connection::budget() const {
   return std::max(quantum_ - std::min(quantum_, spent_), kMinBudget);
 }
@@ -150,16 +159,21 @@ bool Connection::ReceiveOnce() {
   return false;
 }
 
+// `held_` points into the decoder's buffer, which must then stay as it is.
 void Connection::GiveBackMemory() {
   if (std::exchange(idle_, true) && !held_) decoder_.ReleaseUnused();
 }
 
+// The turn is taken in a later event, because Resume is called from callbacks of the cache. Within
+// a turn of this connection the loop in Work goes on by itself.
 void Connection::Resume() {
   KVT_CHECK(pauses_ > 0);
   --pauses_;
   if (MayRead() && !batching_) turns_.ReadyLater();
 }
 
+// Congestion is judged before sending: what the kernel takes in this call counts again in
+// AfterSending.
 void Connection::FlushUnlessBatching() {
   congested_ = outbox_.bytes() > limits_.max_outbound_bytes;
   if (!batching_) Flush();
@@ -184,6 +198,8 @@ void Connection::AfterSending(size_t sent) {
     }
     if (!watch_.waiting_writable()) watch_.WaitWritable([this] { Flush(); });
   }
+  // Half the limit, so that a slow reader does not switch the connection on and off with every
+  // frame.
   if (congested_ && outbox_.bytes() <= limits_.max_outbound_bytes / 2) {
     congested_ = false;
     ContinueLater();
@@ -200,6 +216,7 @@ void Connection::CloseWith(const Error& error) {
   if (!batching_) Flush();
 }
 
+// The listener is told by a later event, since End may be called from within one of its own calls.
 void Connection::End(const Error& why) {
   if (state_ == State::kClosed) return;
   state_ = State::kClosed;

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // One client's socket: cuts what comes into frames, queues what goes, and holds the client to its
 // limits. What frames mean is its listener's business.
+//
+// Event loop only. A connection belongs to a session, which is its listener. The peer is hostile
+// until proven otherwise: a frame's length is bounded before it is buffered, what is queued for it
+// is bounded, and a peer that does not read is cut off after a time.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +27,8 @@
 
 namespace kvtier {
 
-// What all connections of the process share; outlives them.
+// What all connections of the process share; outlives them. The order of the members is that of
+// construction: the turns end before the closer.
 struct Network {
   explicit Network(EventLoop* event_loop) : loop(event_loop), turns(event_loop) {}
   EventLoop* const loop;
@@ -31,6 +36,7 @@ struct Network {
   FairTurns turns;
 };
 
+// What one client may cost. All bytes are of this connection alone.
 struct ConnectionLimits {
   uint32_t max_frame_bytes = wire::kMaxFrameBytes;
   // With more than this unsent, frames are neither read nor handed out until half of it has gone.
@@ -39,6 +45,7 @@ struct ConnectionLimits {
   int64_t slow_reader_timeout_ms = 0;
 };
 
+// Its owner's side of a connection. Both calls come from events of the loop only.
 class ConnectionListener {
  public:
   virtual ~ConnectionListener() = default;
@@ -52,7 +59,11 @@ class ConnectionListener {
 };
 
 // The listener is only ever called from events of the loop, never from within a method: methods may
-// be called from anywhere, callbacks of the cache included.
+// be called from anywhere on the loop's thread, callbacks of the cache included. Frames are handed
+// out one at a time and in order; replies leave in the order in which they were queued.
+//
+// Nothing that is sent can fail for the caller. When the connection is closing or closed, Send does
+// nothing, and OnClosed tells why once.
 class Connection {
  public:
   // Makes the socket non-blocking and its buffers large. Connections of one `tenant` share its
@@ -62,7 +73,7 @@ class Connection {
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
-  // Begins to read.
+  // Begins to read. REQUIRES: called once, when the listener is ready to be called.
   void Start();
   // The longest frame that is taken from now on, the one being handled included.
   void SetMaxFrameBytes(uint32_t bytes) { decoder_.set_max_frame_bytes(bytes); }
@@ -81,7 +92,9 @@ class Connection {
     FlushUnlessBatching();
   }
 
-  // Tells the peer with an ERROR of request id 0, lets it take what is queued, and ends.
+  // Tells the peer with an ERROR of request id 0, lets it take what is queued within the
+  // slow-reader time-out, and ends. Frames that were received and not handed out are dropped. Only
+  // the first call has an effect.
   void CloseWith(const Error& error);
   // Ends without a word, because no process is left that would read it.
   void EndWith(const Error& why) { End(why); }
@@ -101,7 +114,8 @@ class Connection {
   void Resume();
 
   // More is queued than the limit allows: events that can wait should. `drained` is called, from a
-  // later event, when that is over.
+  // later event, when that is over; a second call of OnceUncongested replaces the first's callback,
+  // and none is called once the connection has ended.
   [[nodiscard]] bool congested() const { return congested_; }
   void OnceUncongested(std::function<void()> drained) { on_drained_ = std::move(drained); }
 
@@ -110,6 +124,8 @@ class Connection {
   void GiveBackMemory();
 
  private:
+  // kClosing: an ERROR is queued and nothing more is accepted in either direction. kClosed: the
+  // socket is shut down; OnClosed was called, or is about to be from a later event.
   enum class State : uint8_t { kOpen, kClosing, kClosed };
 
   template <typename Encode>
@@ -135,6 +151,8 @@ class Connection {
   void WaitForMore();
   void FlushUnlessBatching();
   void Flush();
+  // Restarts the slow-reader clock if any byte went, and decides whether the connection has ended
+  // or may be read from again.
   void AfterSending(size_t sent);
   void End(const Error& why);
   // What must not happen within a method: going on to read, or telling the listener of the end.

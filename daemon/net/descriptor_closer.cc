@@ -31,12 +31,16 @@ struct DescriptorCloser::State {
     while (true) {
       state->wake.wait(lock, [&] { return state->ended || !state->queued.empty(); });
       if (state->queued.empty()) return;
+      // The lock is not held during close(), which may hang; Close must stay quick for the event
+      // loop.
       std::vector<UniqueFd> closing = std::exchange(state->queued, {});
       lock.unlock();
       for (UniqueFd& descriptor : closing) {
         DisableLinger(descriptor.get());
         descriptor.Reset();
         const std::lock_guard counting(state->mutex);
+        // Counted down one by one: those closed before a descriptor that hangs must not count as
+        // pending.
         --state->pending;
       }
       closing.clear();

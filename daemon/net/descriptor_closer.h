@@ -16,6 +16,8 @@ namespace kvtier {
 class DescriptorCloser {
  public:
   DescriptorCloser();
+  // What is queued is still closed if the process lives long enough. The process's end closes the
+  // rest.
   ~DescriptorCloser();
   DescriptorCloser(const DescriptorCloser&) = delete;
   DescriptorCloser& operator=(const DescriptorCloser&) = delete;

@@ -32,6 +32,8 @@ FairTurns::Member::Member(FairTurns* turns, const std::string& tenant,
   ++tenant_->members;
 }
 
+// The last member of a tenant takes the tenant's entry with it, so that the map is no larger than
+// the number of connections.
 FairTurns::Member::~Member() {
   turns_->Remove(this);
   if (--tenant_->members > 0) return;
@@ -50,6 +52,8 @@ void FairTurns::Member::ReadyLater() {
   if (!waiting_) turns_->Enqueue(this);
 }
 
+// The debt shrinks by what the member could have spent while it was idle, never below 0: idleness
+// earns no credit beyond being first.
 void FairTurns::Enqueue(Member* member) {
   Tenant* const tenant = member->tenant_;
   Account& account = member->account_;
@@ -105,6 +109,7 @@ uint32_t FairTurns::TakeTurn(Member* member, uint32_t quantum) {
   return price;
 }
 
+// At most one event is under way, however many members wait.
 void FairTurns::Post() {
   if (std::exchange(posted_, true)) return;
   loop_->Post(gate_.WhileOpen([this] {

@@ -8,7 +8,8 @@
 namespace kvtier {
 namespace {
 
-// A segment this long is not appended to: what was sent of it could not be freed.
+// A segment this long is not appended to: its memory is freed only when all of it is sent, so that
+// one segment that grows for ever would never be freed under steady traffic.
 constexpr size_t kFullSegmentBytes = 64u << 10;
 
 }  // namespace
@@ -25,6 +26,8 @@ Result<size_t> Outbox::SendTo(int socket) {
   while (!segments_.empty()) {
     Segment& segment = segments_.front();
     const auto rest = std::span<const std::byte>(segment.data).subspan(segment.sent);
+    // The descriptor goes with the first byte only. A send that took no byte has not sent it
+    // either.
     const int descriptor = segment.sent == 0 ? segment.descriptor : -1;
     if (!rest.empty()) {
       KVT_ASSIGN_OR_RETURN(const std::optional<size_t> sent, wire::Send(socket, rest, descriptor));

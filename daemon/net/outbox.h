@@ -13,6 +13,9 @@
 
 namespace kvtier {
 
+// Event loop only. It owns the encoded bytes, not the descriptors. A frame with a descriptor begins
+// a segment, so that the descriptor travels with exactly its first byte: the client's receiver
+// relies on that to match the two.
 class Outbox {
  public:
   // Appends what `encode(std::vector<std::byte>*)` appends to the buffer it is given.
@@ -39,10 +42,12 @@ class Outbox {
 
   [[nodiscard]] size_t bytes() const { return bytes_; }
   [[nodiscard]] bool empty() const { return bytes_ == 0; }
+  // Drops everything unsent, and the owners of descriptors with it. What is sent half stays half:
+  // the connection must be over.
   void Clear();
 
  private:
-  // Sent with one descriptor at most.
+  // Bytes that are sent one after the other, with at most one descriptor at their beginning.
   struct Segment {
     std::vector<std::byte> data;
     size_t sent = 0;

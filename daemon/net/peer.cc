@@ -13,7 +13,7 @@
 namespace kvtier {
 namespace {
 
-// Linux 6.5; older headers lack the name.
+// SO_PEERPIDFD of Linux 6.5; older headers lack the name.
 constexpr int kSoPeerPidfd = 77;
 
 Error PeerError(std::string_view call) {
@@ -33,6 +33,7 @@ Result<UniqueFd> OpenPidfd(int socket, int32_t pid) {
   int fd = -1;
   socklen_t length = sizeof(fd);
   if (::getsockopt(socket, SOL_SOCKET, kSoPeerPidfd, &fd, &length) == 0) return UniqueFd(fd);
+  // Kernels before 6.5 do not know the option; for them the process's number has to do.
   if (errno != ENOPROTOOPT && errno != EINVAL) return tl::unexpected(PeerError("SO_PEERPIDFD"));
 
   UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
@@ -62,6 +63,8 @@ Result<Peer> SocketPeerInspector::Inspect(int socket) {
 }
 
 TenantMap::TenantMap(const std::vector<TenantConfig>& tenants, uint32_t own_uid) {
+  // Without configured tenants only the daemon's own user is served: an open default would share
+  // one cache among all users of the machine.
   if (tenants.empty()) by_uid_.emplace(own_uid, "default");
   for (const TenantConfig& tenant : tenants) {
     for (const uint32_t uid : tenant.uids) by_uid_.emplace(uid, tenant.name);

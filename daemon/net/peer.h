@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Who is at the other end of a Unix socket, as the kernel tells it.
+//
+// Nothing here is told by the peer itself: user, group and process come from the kernel, and cannot
+// be forged by a process without privileges.
 #pragma once
 
 #include <cstdint>
@@ -22,11 +25,12 @@ struct Peer {
   UniqueFd pidfd;
 };
 
-// How the daemon learns who its peers are; tests put on other faces.
+// How the daemon learns who its peers are. An interface, so that tests can present any user.
 class PeerInspector {
  public:
   virtual ~PeerInspector() = default;
-  // Errors: kUnavailable "peer_gone", kIoError or kUnsupported when the kernel will not tell.
+  // Errors: kUnavailable "peer_gone", kIoError or kUnsupported when the kernel will not tell. Does
+  // not block; `socket` stays the caller's.
   [[nodiscard]] virtual Result<Peer> Inspect(int socket) = 0;
 };
 
@@ -51,7 +55,7 @@ class TenantMap {
   std::unordered_map<uint32_t, std::string> by_gid_;
 };
 
-// Whether the process behind `pidfd` has ended.
+// Whether the process behind `pidfd` has ended. Any thread; does not block.
 [[nodiscard]] bool ProcessHasEnded(int pidfd);
 
 }  // namespace kvtier

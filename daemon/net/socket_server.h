@@ -32,7 +32,8 @@ class SocketServer {
   void StopListening() { acceptor_.reset(); }
 
  protected:
-  // Takes the socket if it is let in. An error is told to the peer.
+  // Takes the socket if it is let in. An error is told to the peer. It must not block: it is called
+  // from the acceptor's event.
   using Admit = std::function<Status(UniqueFd*)>;
 
   // Both are borrowed and outlive the server.
@@ -60,6 +61,8 @@ class SocketServer {
     return {};
   }
 
+  // The server owns the session from now on; the pointer is valid until a later event than the one
+  // in which Remove is called.
   Session* Add(std::unique_ptr<Session> session) {
     Session* const added = session.get();
     sessions_.emplace(added, std::move(session));
@@ -73,6 +76,7 @@ class SocketServer {
     if (ended_.size() > 1) return;
     network_->loop->Post(gate_.WhileOpen([this] { ended_.clear(); }));
   }
+  // For destructors of derived classes: sessions must go before the members that they use.
   void DestroySessions() {
     sessions_.clear();
     ended_.clear();
@@ -87,6 +91,8 @@ class SocketServer {
   Log* const log_;
 
  private:
+  // How often idle connections give their buffers back. A second is long against the gap between
+  // two requests of a busy client, so that only idle ones pay for new buffers.
   static constexpr int64_t kSweepMs = 1000;
 
   void SweepForever() {
@@ -100,6 +106,8 @@ class SocketServer {
   std::vector<std::unique_ptr<Session>> ended_;
   std::unique_ptr<Acceptor> acceptor_;
   Timer sweep_;
+  // Last, so that it closes first: the posted destruction of sessions must not run on a dead
+  // server.
   Gate gate_;
 };
 

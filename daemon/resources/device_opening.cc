@@ -17,18 +17,24 @@
 namespace kvtier {
 namespace {
 
-// In which a GPU hands out memory.
+// A GPU hands out memory in pieces of this size; a remainder could never be used.
 constexpr uint64_t kVramGranuleBytes = 2 * kMiB;
+// The memory of an engine that was killed is held until its last kernel has ended and its children
+// are gone, which takes seconds, rarely more. After a minute it is most likely held by a process
+// that lives.
 constexpr int64_t kVramWaitMs = 60'000;
+// Each look opens the device anew, which is not cheap.
 constexpr auto kVramPoll = std::chrono::milliseconds(250);
 
-// Of the device at `position` in pool.device.
+// The bytes for pools on the device at `position` in pool.device: its own size if sizes are given
+// one by one, else a share of what is free, else the common size.
 uint64_t WantedBytes(const Config& config, size_t position, const DeviceInfo& info) {
   if (!config.pool.device_bytes.empty()) return config.pool.device_bytes[position];
   if (config.pool.free_fraction <= 0) return config.cache.pool_bytes;
   return static_cast<uint64_t>(config.pool.free_fraction * static_cast<double>(info.free_bytes));
 }
 
+// For messages: an operator wants to know which process to end.
 std::string HoldersText(int ordinal) {
   const std::vector<VramHolder> holders = VramHoldersOf(ordinal);
   if (holders.empty()) return "the driver does not say who holds the rest";
@@ -46,6 +52,8 @@ struct Choice {
   std::string reason;
 };
 
+// "auto" never fails for want of a GPU. A GPU that was named and is not there is an error, found
+// when it is opened: silently slow is worse than not started.
 Result<Choice> Choose(DeviceChoice wanted) {
   if (wanted == DeviceChoice::kHost) return Choice{.reason = "configured"};
   if (wanted != DeviceChoice::kAuto) {
@@ -59,7 +67,7 @@ Result<Choice> Choose(DeviceChoice wanted) {
                 .reason = fmt::format("auto: the first of {} GPU(s)", presence.devices)};
 }
 
-// A GPU of which enough is free, opened.
+// Opens a GPU, waits for enough free memory if told so, and settles how much of it pools may take.
 class CudaOpening {
  public:
   CudaOpening(const Config& config, size_t position, const Clock& clock, EventQueue* loop, Log* log,

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which device the pools are on, and how much of it they may take.
+//
+// Called once, at the start, before the event loop runs: opening may block for as long as the
+// driver and the processes that hold a GPU's memory make it wait.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +21,8 @@
 
 namespace kvtier {
 
+// A device that was opened, and what the configuration said of it. Owned by the daemon until its
+// end; sizes do not change after the start.
 struct OpenedDevice {
   std::unique_ptr<Device> device;
   wire::DeviceKind kind = wire::DeviceKind::kHost;

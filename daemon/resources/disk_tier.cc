@@ -8,8 +8,10 @@
 namespace kvtier {
 namespace {
 
+// How often the log and systemd hear of a rebuild's progress.
 constexpr int64_t kRebuildReportMs = 1000;
-// For what comes between two reports, and after the last.
+// What systemd is told to wait for what comes between two reports, and after the last one. A
+// rebuild of many terabytes takes minutes, and reports keep putting the time-out off.
 constexpr int64_t kStartPatienceMs = 60 * 1000;
 
 DiskEngine EngineOf(DiskEngineChoice choice) {
@@ -44,6 +46,7 @@ void DiskTier::Note(const std::string& note) {
   facts_.notes.push_back(note);
 }
 
+// The lock is taken first of all, within OpenDiskFiles: nothing is read or written without it.
 Status DiskTier::OpenFiles(const Config& config, EventLoop* loop, Executor* executor) {
   const DiskConfig& disk = config.disk;
   manager_->ExtendStart("Opening the disk tier", kStartPatienceMs);
@@ -73,6 +76,8 @@ Status DiskTier::OpenFiles(const Config& config, EventLoop* loop, Executor* exec
   return {};
 }
 
+// The index is a copy of what the slots' headers say. If it is missing, damaged or of other files,
+// it is rebuilt from them, so that losing it costs time, not blocks.
 Status DiskTier::OpenIndex(const Config& config, const Clock& clock, EventLoop* loop) {
   const int64_t begun_ms = clock.MonotonicMs();
   int64_t reported_ms = begun_ms;
@@ -117,6 +122,7 @@ void DiskTier::LogRebuild(const RebuiltIndex& rebuilt) const {
 }
 
 IndexSnapshot DiskTier::Join(CacheEnvironment* environment) {
+  // Without a disk tier the environment stays as it is, and the cache has two tiers.
   if (!facts_.enabled) return {};
   for (const auto& file : files_.files) environment->files.push_back(file.get());
   environment->geometry = files_.geometry;

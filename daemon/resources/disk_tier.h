@@ -29,6 +29,9 @@ struct DiskStartFacts {
   double index_seconds = 0;  // it took to load or rebuild it
 };
 
+// Made once, before the loop runs, and kept until the end: it owns the directory's lock, the files
+// with their I/O threads, and the index. The cache borrows files and index and must go first. The
+// cache's calls use them on the event loop; nothing here is called after Join but facts().
 class DiskTier {
  public:
   // Does nothing if the configuration has no disk tier. Blocks; `manager` hears of what takes long.
@@ -47,6 +50,7 @@ class DiskTier {
   DiskTier(Log* log, ServiceManager* manager) : log_(log), manager_(manager) {}
   [[nodiscard]] Status OpenFiles(const Config& config, EventLoop* loop, Executor* executor);
   [[nodiscard]] Status OpenIndex(const Config& config, const Clock& clock, EventLoop* loop);
+  // For people: into the log and into the status, since the log may be gone when an operator asks.
   void Note(const std::string& note);
   void LogRebuild(const RebuiltIndex& rebuilt) const;
 

@@ -20,7 +20,7 @@ using boost::system::error_code;
 
 namespace {
 
-// Tells how long it lived.
+// Adds the time for which it lived to a histogram.
 class Stopwatch {
  public:
   explicit Stopwatch(LoopDelayHistogram* times) : times_(*times) {}
@@ -39,6 +39,8 @@ class Stopwatch {
 }  // namespace
 
 struct EventLoop::Impl {
+  // The hint is a promise that one thread runs the loop, which spares Asio most of its locking. The
+  // guard keeps Run from returning while nothing is under way.
   Impl() : context(/*concurrency_hint=*/1), work(asio::make_work_guard(context)) {}
 
   void WaitForSignal() {
@@ -82,6 +84,7 @@ void EventLoop::Run() { impl_->context.run(); }
 
 void EventLoop::Stop() { impl_->context.stop(); }
 
+// For the start and for tests, where the caller waits for one thing and then goes on by itself.
 void EventLoop::RunUntil(const std::function<bool()>& done) {
   while (!done() && impl_->context.run_one() != 0) {
   }
@@ -98,6 +101,9 @@ void EventLoop::OnSignals(const std::vector<int>& signals, std::function<void(in
 // Asio may have queued a handler when the operation is cancelled; a handler runs its callback only
 // if it belongs to the operation that is still wanted.
 
+// A handler may have been queued already when its operation is cancelled. It runs its callback only
+// if it belongs to the operation that is still wanted: `starts` tells the starts of a timer apart,
+// and the weak pointer notices that the timer has gone.
 struct Timer::Impl {
   explicit Impl(EventLoop::Impl& loop) : loop(loop), timer(loop.context) {}
   EventLoop::Impl& loop;
@@ -124,6 +130,7 @@ void Timer::StartUs(int64_t delay_us, std::function<void()> expired) {
   });
 }
 
+// The empty callback is what makes it sure; cancelling the operation only frees it early.
 void Timer::Cancel() {
   impl_->expired = nullptr;
   impl_->timer.cancel();
@@ -137,6 +144,7 @@ struct FdWatch::Impl {
     descriptor.assign(fd, error);
   }
   ~Impl() {
+    // The descriptor is its owner's: Asio would close it otherwise.
     if (descriptor.is_open()) descriptor.release();
   }
 

@@ -25,16 +25,20 @@ using LoopDelayHistogram = SecondsHistogram<kLoopDelayBoundsUs.size()>;
 // Only Post, Stop and the constructor may be called from another thread than the loop's; everything
 // else, Timer and FdWatch included, belongs to the thread that calls Run (or to the time before
 // it).
+//
+// Events run one at a time and in the order in which they were posted. An event must not block:
+// every client waits for it. Work that takes longer than a few milliseconds belongs to an Executor.
 class EventLoop final : public EventQueue {
  public:
   EventLoop();
-  // Events that did not run are destroyed unrun.
+  // Events that are still queued are destroyed without being run.
   ~EventLoop() override;
   EventLoop(const EventLoop&) = delete;
   EventLoop& operator=(const EventLoop&) = delete;
 
   void Post(std::function<void()> event) override;
-  // The work counts to the time of its event.
+  // Runs `work` when the event in progress has ended, before the next; outside of an event it is
+  // posted. Its time counts to that of its event. Loop's thread only.
   void RunAfterEvent(std::function<void()> work) override;
 
   // Runs events until Stop, which may come from anywhere, also before.
@@ -44,7 +48,8 @@ class EventLoop final : public EventQueue {
   void RunUntil(const std::function<bool()>& done);
 
   // Calls `handler` for each arrival of one of `signals`, whose default effect is thereby off. At
-  // most once.
+  // most once. The handler runs as an ordinary event, so that it may do what a signal handler must
+  // not.
   void OnSignals(const std::vector<int>& signals, std::function<void(int)> handler);
 
   // How long each event took: no other client is served meanwhile.
@@ -58,8 +63,9 @@ class EventLoop final : public EventQueue {
   std::unique_ptr<Impl> impl_;
 };
 
-// Calls back once per Start. Never calls back after Cancel, a new Start or its destruction. `loop`
-// must outlive it.
+// Calls back once per Start, as an event of the loop. Never calls back after Cancel, a new Start or
+// its destruction, even if it has expired already and the event is queued. `loop` must outlive it.
+// A callback may destroy or restart its timer. Loop's thread only.
 class Timer {
  public:
   explicit Timer(EventLoop* loop);
@@ -70,6 +76,7 @@ class Timer {
   void Start(int64_t delay_ms, std::function<void()> expired);
   void StartUs(int64_t delay_us, std::function<void()> expired);
   void Cancel();
+  // True from Start until the callback begins or Cancel is called.
   [[nodiscard]] bool running() const;
 
  private:
@@ -79,7 +86,8 @@ class Timer {
 
 // Waits for a descriptor, which it does not own and which must stay open until after the watch is
 // destroyed. Each wait calls back once, from a later event; a second wait of the same kind while
-// one is under way is an error of the programmer. Never calls back after its destruction.
+// one is under way is an error of the programmer and aborts. Never calls back after its
+// destruction. Loop's thread only.
 class FdWatch {
  public:
   FdWatch(EventLoop* loop, int fd);

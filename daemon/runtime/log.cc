@@ -39,7 +39,8 @@ spdlog::level::level_enum SpdlogLevel(LogLevel level) {
   return spdlog::level::err;
 }
 
-// A text of one line: what came from outside may hold anything.
+// A text of one line: names and paths from clients may hold line breaks or escape sequences, with
+// which they could forge entries of the log or command an operator's terminal.
 std::string Flattened(std::string_view text) {
   std::string line(text);
   for (char& c : line) {
@@ -51,6 +52,8 @@ std::string Flattened(std::string_view text) {
 }  // namespace
 
 struct Log::Impl {
+  // Of one id, in the current second of the monotonic clock. Ids are constants of the program, so
+  // that the map of rates stays small whatever clients do.
   struct Rate {
     int64_t second = 0;
     int lines = 0;
@@ -83,6 +86,8 @@ struct Log::Impl {
 
   void WriteLine(LogLevel level, std::string_view id, std::string_view message) {
     const std::string line = Flattened(message);
+    // A journal that cannot be reached must not cost the message: it goes to standard error
+    // instead.
     if (journal && SendToJournal(JournalFields(level, id, line))) return;
     if (json) {
       logger.log(SpdlogLevel(level), R"("id":"{}","message":{})", id,

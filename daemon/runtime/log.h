@@ -18,6 +18,8 @@
 
 namespace kvtier {
 
+// Any thread may call any method. A message is written before the call returns, so that the last
+// lines before a crash are there; a slow reader of standard error therefore slows its writer.
 class Log {
  public:
   explicit Log(const LogConfig& config);
@@ -44,7 +46,10 @@ class Log {
     Write(LogLevel::kError, id, fmt::format(format, std::forward<Args>(args)...));
   }
 
+  // Debug texts are formatted only if they will be written, since they are on the path of requests;
+  // those of the other levels are rare.
   [[nodiscard]] bool Enabled(LogLevel level) const;
+  // For a reload. Takes effect with the next message.
   void SetLevel(LogLevel level);
 
  private:
@@ -56,6 +61,7 @@ class Log {
   const std::unique_ptr<Impl> impl_;
 };
 
+// Lines per id and second: enough to see what happens, little enough for a disk at any load.
 inline constexpr int kMaxLinesPerSecond = 50;
 
 // Whether standard error is connected to the journal (systemd tells in JOURNAL_STREAM).
@@ -66,7 +72,8 @@ inline constexpr int kMaxLinesPerSecond = 50;
 [[nodiscard]] std::vector<std::string> JournalFields(LogLevel level, std::string_view id,
                                                      std::string_view message);
 
-// Any thread. False if the journal cannot be reached.
+// Any thread. False if the journal cannot be reached. The caller should then write the message
+// elsewhere.
 [[nodiscard]] bool SendToJournal(const std::vector<std::string>& fields);
 
 }  // namespace kvtier

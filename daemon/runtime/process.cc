@@ -30,7 +30,8 @@ namespace {
 
 constexpr int kExitNoResources = 1;
 
-// As much may lie unused in the heap for the next burst.
+// Memory that may lie unused in the heap for the next burst: to return it and fetch it again for
+// every burst would cost page faults on the event loop.
 constexpr size_t kKeptHeapBytes = 32 * kMiB;
 
 std::string LimitText(int resource, bool in_bytes) {
@@ -40,6 +41,7 @@ std::string LimitText(int resource, bool in_bytes) {
   return in_bytes ? FormatByteSize(limit.rlim_cur) : std::to_string(limit.rlim_cur);
 }
 
+// _Exit and not exit: destructors of a process in this state could wait for threads for ever.
 [[noreturn]] void EndForUncaughtException() {
   if (const std::exception_ptr current = std::current_exception()) {
     try {
@@ -49,7 +51,7 @@ std::string LimitText(int resource, bool in_bytes) {
                  ResourceLimitsText());
       std::_Exit(kExitNoResources);
     } catch (const std::bad_alloc&) {
-      // Formatting needs memory.
+      // A plain text, because formatting one needs memory.
       std::fputs("kvtierd: memory cannot be had (see ulimit -v and the machine's memory)\n",
                  stderr);
       std::_Exit(kExitNoResources);
@@ -81,12 +83,12 @@ void ReleaseFreedMemory() {
 
 namespace {
 
-// Left to the event loop and to the engines that compute beside the daemon.
+// Cores that are left to the event loop and to the engines that compute beside the daemon.
 constexpr uint32_t kCoresLeft = 2;
 
 uint32_t UsableCores() {
   cpu_set_t cores;
-  // A machine may have more cores than the set has room for.
+  // The call fails on a machine that has more cores than the set can name (1024).
   if (::sched_getaffinity(0, sizeof(cores), &cores) != 0) {
     return std::thread::hardware_concurrency();
   }
@@ -116,8 +118,9 @@ double ReadCpuSeconds() {
   return SecondsOf(usage.ru_utime) + SecondsOf(usage.ru_stime);
 }
 
-// The 22nd field of /proc/self/stat, in ticks since boot; the second one may hold anything but a
-// parenthesis that would follow the last.
+// The 22nd field of /proc/self/stat is the start in ticks since boot. The second field is the
+// program's name, which may itself contain spaces and parentheses: the fields are counted from the
+// last closing parenthesis of the line.
 double ReadStartTimeSeconds() {
   std::ifstream file("/proc/self/stat");
   std::string line;

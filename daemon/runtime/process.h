@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The process that the daemon is: its version, what the kernel knows of it, which threads and how
 // much memory it may have, and how it ends when it cannot have them.
+//
+// All functions here are free of state. Those that read facts never fail: what the kernel does not
+// tell is left at 0 or named "unknown", because a metric that is missing must not stop a daemon.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +12,7 @@
 
 namespace kvtier {
 
+// The version of the build, as packages and `--version` show it. A static text.
 [[nodiscard]] std::string_view Version();
 
 // "limits: address space 128.0 MiB, processes and threads 512", with "unlimited" where so. For
@@ -17,13 +21,16 @@ namespace kvtier {
 
 // From now on, an exception that is caught by no one ends the process with a line on standard error
 // that names it and the limits, and with exit code 1, instead of an abort: threads are started in
-// many places, and none can go on without. Programmers' errors still abort.
+// many places, and none can go on without. Programmers' errors still abort. To be called once,
+// before the first thread is started.
 void ReportUncaughtExceptions();
 
 // Returns memory that was freed to the system, if the heap keeps far more than is in use: floods of
 // large requests leave it behind. Cheap when there is nothing to do; any thread.
 void ReleaseFreedMemory();
 
+// Two threads let a checksum go on beside another slow job. More than sixteen do not pay: memory
+// bandwidth limits checksums and page touching before that.
 inline constexpr uint32_t kMinWorkerThreads = 2;
 inline constexpr uint32_t kMaxWorkerThreads = 16;
 
@@ -34,6 +41,7 @@ inline constexpr uint32_t kMaxWorkerThreads = 16;
 // processor time is not looked at.)
 [[nodiscard]] uint32_t WorkerThreads(uint32_t configured);
 
+// What the kernel tells of this process. All counts are since its start.
 struct ProcessFacts {
   double cpu_seconds = 0;
   double start_time_seconds = 0;  // Unix time

@@ -34,8 +34,8 @@ struct DevicesReply;
 }
 
 // Everything is borrowed, outlives the parts that hold the context, and belongs to the event loop.
-// A part may rely on those that were made before it (in the order of the members), and while
-// events run on all of them; what may be null at all says so.
+// A part may rely on those that were made before it (in the order of the members); while events
+// run, all of them are there. The comment of a member says so where it may be null for good.
 struct ServiceContext {
   // In effect; a reload changes it in place.
   const Config* config = nullptr;
@@ -49,6 +49,7 @@ struct ServiceContext {
   // Chosen at random, so that clients can tell that the daemon was started anew.
   uint64_t daemon_generation = 0;
 
+  // What Daemon::Start makes is filled in by Daemon::Listen, before the first client is let in.
   const DiskStartFacts* disk = nullptr;
   const std::vector<OpenedDevice>* devices = nullptr;  // by DeviceIndex
   const wire::DevicesReply* wire_devices = nullptr;    // the same, as clients hear of them

@@ -12,7 +12,8 @@
 namespace kvtier {
 namespace {
 
-// A failure means that systemd does not listen any more, and so there is nothing else to do.
+// A failure means that systemd does not listen any more. There is nothing that the daemon could do
+// about it, and serving clients is more important.
 void Notify(const std::string& message) {
   (void)::sd_notify(/*unset_environment=*/0, message.c_str());
 }
@@ -61,7 +62,8 @@ void Heartbeat::Start(int64_t interval_ms, std::function<void()> beat) {
 
 void Heartbeat::Wait() {
   timer_.Start(interval_ms_, [this] {
-    // Behind all that is queued: a beat says that the loop has run that.
+    // The beat is posted behind all that is queued, so that it proves that the loop has got through
+    // that. A timer alone would beat even if posted events were never reached.
     loop_->Post(gate_.WhileOpen([this] {
       beat_();
       Wait();
@@ -71,6 +73,7 @@ void Heartbeat::Wait() {
 
 LoopLag::LoopLag() : last_us_(MonotonicUs()) {}
 
+// Relaxed order suffices: the metrics thread reads this one number and nothing that depends on it.
 void LoopLag::ObserveTick(int64_t interval_ms) {
   const int64_t now_us = MonotonicUs();
   const int64_t last_us = last_us_.exchange(now_us, std::memory_order_relaxed);

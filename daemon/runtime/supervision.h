@@ -14,11 +14,13 @@
 namespace kvtier {
 
 // Event loop's thread, or the time before it runs. Calls do not block: systemd's socket is a
-// datagram socket, and a message it cannot take is lost.
+// datagram socket, and a message it cannot take is lost. Without systemd (no NOTIFY_SOCKET) every
+// call does nothing, so that callers need not ask.
 class ServiceManager {
  public:
   // Initialisation goes on for up to `ms` from now: systemd's start time-out is put off so far.
   void ExtendStart(const std::string& status, int64_t ms);
+  // The service is up, or up again after a reload: units ordered after it may start.
   void Ready(const std::string& status);
   // To be followed by Ready, whatever came of the reload.
   void Reloading();

@@ -19,6 +19,7 @@ uint32_t MissedBlocks(const GroupAcquire::Part& part, const BlockRange& needed) 
 
 }  // namespace
 
+// The first try may hope for everything that was asked for.
 void GroupAcquire::Start() { Try(FindPrefix(std::numeric_limits<uint64_t>::max())); }
 
 uint64_t GroupAcquire::FindPrefix(uint64_t most_tokens) const {
@@ -39,6 +40,8 @@ uint64_t GroupAcquire::FindPrefix(uint64_t most_tokens) const {
   return longest.empty() ? 0 : longest.front();
 }
 
+// A prefix of 0 tokens needs no cached block, so that such a try asks for new blocks only. It
+// therefore either succeeds or is refused, and the sequence of tries ends.
 void GroupAcquire::Try(uint64_t prefix_tokens) {
   ++tries_;
   prefix_tokens_ = prefix_tokens;
@@ -61,6 +64,8 @@ void GroupAcquire::Try(uint64_t prefix_tokens) {
   if (--unanswered_ == 0) Finish();
 }
 
+// The load is announced to the listener here and not in Finish: the cache may report its progress
+// from the next event on, and the session must know by then that the client has not heard of it.
 void GroupAcquire::OnPartAcquired(size_t part, Result<AcquireReply> acquired) {
   if (!acquired) {
     refusal_ = std::move(acquired).error();
@@ -88,6 +93,9 @@ void GroupAcquire::Finish() {
   listener_.on_done(std::move(acquired));
 }
 
+// Blocks of a kAll group are useful from the first on, so that its hits bound the next try
+// directly. Every try that falls short yields a smaller number than its own prefix, so that the
+// tries cannot repeat themselves.
 uint64_t GroupAcquire::ReachableTokens() const {
   uint64_t tokens = prefix_tokens_;
   for (size_t i = 0; i < parts_.size(); ++i) {
@@ -112,6 +120,8 @@ void GroupAcquire::RollBack() {
     if (blocks.empty()) continue;
     (void)cache_.Release(parts_[i].request.session, parts_[i].request.pool, blocks);
   }
+  // A refusal (the pool is full, or the session holds too many references) would meet a shorter
+  // prefix as well: the blocks to write are the same. The client hears of it at once.
   if (refusal_) return listener_.on_done(tl::unexpected(*std::move(refusal_)));
   Try(tries_ < kMaxGroupAcquireTries ? FindPrefix(reachable) : 0);
 }

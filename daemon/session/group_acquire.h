@@ -22,11 +22,15 @@
 
 namespace kvtier {
 
-// After so many prefixes that could not be had, an acquire is served without hits.
+// After this many prefixes that could not be had, an acquire is served without hits. The bound
+// keeps a request from going round for ever while other clients evict what it asks for; a request
+// without hits is always a correct answer.
 inline constexpr int kMaxGroupAcquireTries = 3;
 
-// Event loop only. It keeps itself alive by the callbacks that it waits for, and ends without an
-// answer when the session's gate has closed: the cache then drops what the session holds.
+// Event loop only. The object is owned by the callbacks that it waits for, and so lives exactly as
+// long as an answer of the cache is outstanding. When the session's gate has closed, those
+// callbacks do nothing: no answer is given, and the blocks that were acquired so far are dropped by
+// Cache::CloseSession.
 class GroupAcquire : public std::enable_shared_from_this<GroupAcquire> {
  public:
   struct Part {
@@ -39,8 +43,9 @@ class GroupAcquire : public std::enable_shared_from_this<GroupAcquire> {
     uint32_t first_hit = 0;  // its place in the part's hashes
     AcquireReply reply;
   };
-  // What the session does meanwhile. Loads begin before the client can know of them, and end
-  // unseen when a try is rolled back.
+  // How the session hears of the acquire. A load begins before the client can know of it, since its
+  // reply waits for the other groups; the load's events have to be kept back meanwhile, and are
+  // discarded when the try is rolled back.
   struct Listener {
     std::function<void(LoadId)> on_load;
     std::function<void(LoadId)> on_load_dropped;
@@ -56,19 +61,26 @@ class GroupAcquire : public std::enable_shared_from_this<GroupAcquire> {
         parts_(std::move(parts)),
         listener_(std::move(listener)) {}
 
+  // Begins the first try. REQUIRES: called once, on an object that a shared_ptr owns. `on_done` may
+  // be called within this call. Its errors are those of Cache::Acquire.
   void Start();
 
  private:
-  // The longest prefix of at most `most_tokens` that can be restored, or 0.
+  // The longest prefix of at most `most_tokens` that every group can restore from any tier, or 0.
+  // It costs one lookup per block, which is bounded by the session's max_hashes_per_call.
   [[nodiscard]] uint64_t FindPrefix(uint64_t most_tokens) const;
-  // Asks the cache for what the prefix needs.
+  // Asks the cache, one acquire per group, for what this prefix needs. The cache may answer within
+  // the call.
   void Try(uint64_t prefix_tokens);
   void OnPartAcquired(size_t part, Result<AcquireReply> acquired);
-  // Every part has its answer.
+  // Called when every part has its answer: hands the blocks to the listener if all groups got what
+  // the prefix needs, otherwise posts a rollback.
   void Finish();
-  // Gives everything back, then tries a shorter prefix or refuses. Not within a call of the cache.
+  // Gives everything back, then tries a shorter prefix, or reports the refusal. It runs as an event
+  // of its own, because the cache must not be called from within its own callback.
   void RollBack();
-  // Of what the parts got, the most tokens that a next try may hope for.
+  // The longest prefix, in tokens, that a next try may hope for after what the parts got in this
+  // one. It equals prefix_tokens_ if every part got all that it needs.
   [[nodiscard]] uint64_t ReachableTokens() const;
 
   Cache& cache_;
@@ -78,9 +90,13 @@ class GroupAcquire : public std::enable_shared_from_this<GroupAcquire> {
   const Listener listener_;
   int tries_ = 0;
   uint64_t prefix_tokens_ = 0;
+  // Parts of the current try that the cache has not answered yet.
   size_t unanswered_ = 0;
+  // By part: the blocks that the current prefix needs, as places in the part's hashes.
   std::vector<BlockRange> needed_;
+  // By part: what the cache gave; empty where it has not answered or has refused.
   std::vector<AcquireReply> replies_;
+  // The last error that a part of the current try met.
   std::optional<Error> refusal_;
 };
 

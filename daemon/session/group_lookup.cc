@@ -34,11 +34,14 @@ GroupLookup::GroupLookup(const Cache* cache, std::string tenant, const Registere
       options_(options),
       reply_{.prefixes = {}, .parts = std::vector<wire::LookupReply::Part>(parts_.size())} {}
 
+// A replicated group has one set of blocks that all ranks share, so that one look tells for all.
 uint32_t GroupLookup::RanksOf(const Part& part) const {
   const bool several = options_.all_ranks && !model_.record.groups[part.group].replicated;
   return several ? model_.record.tensor_parallel_size : 1;
 }
 
+// A rank whose namespace is unknown has never stored anything: its blocks are reported absent. The
+// namespace is computed once per rank and part, since it hashes the whole model record.
 std::vector<BlockPresence> GroupLookup::Look(std::span<const BlockHash> hashes) {
   const Part& part = parts_[part_];
   if (!options_.all_ranks) return cache_.Lookup(part.pool, hashes);

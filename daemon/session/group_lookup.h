@@ -20,20 +20,27 @@
 
 namespace kvtier {
 
-// Event loop only.
+// Event loop only. A request's lookup is one object of this class, which its session keeps until
+// the last step is done. It takes no references: what it reports may be evicted before the client
+// acquires it.
 class GroupLookup {
  public:
+  // The hashes of one group, from block 0 on. `pool` is used where only the session's own rank is
+  // asked for, `group` where the namespaces of all ranks are.
   struct Part {
     PoolId pool;
     uint32_t group = 0;
     std::vector<BlockHash> hashes;
   };
+  // `all_ranks`: a block counts only if every rank has it, and is reported in the slowest of the
+  // tiers in which the ranks find it. `every_prefix`: report all restorable prefixes, not the
+  // longest alone.
   struct Options {
     bool all_ranks = false;
     bool every_prefix = false;
   };
 
-  // `cache` and `model` are borrowed. REQUIRES: at least one part.
+  // `cache` and `model` are borrowed. REQUIRES: at least one part, all of `model`.
   GroupLookup(const Cache* cache, std::string tenant, const RegisteredModel* model,
               std::vector<Part> parts, Options options);
 
@@ -56,6 +63,8 @@ class GroupLookup {
   const Options options_;
   // Where the next step goes on.
   size_t part_ = 0;
+  // The order is parts, then ranks, then blocks: the presence of a part is complete for one rank
+  // before the next rank can only lower it.
   uint32_t rank_ = 0;
   size_t block_ = 0;
   std::optional<NamespaceId> rank_namespace_;  // of the current part and rank, if it is known

@@ -10,6 +10,8 @@ void LoadEvents::Announce(LoadId load) {
   if (!withheld.empty() && withheld.mapped()) Report(*withheld.mapped());
 }
 
+// If the load has ended already, no further report will come, and an entry for it would stay for
+// ever.
 void LoadEvents::Drop(LoadId load) {
   const auto withheld = withheld_.extract(load);
   const bool ended = !withheld.empty() && withheld.mapped() && withheld.mapped()->finished;
@@ -25,6 +27,8 @@ void LoadEvents::Report(const LoadProgress& progress) {
     withheld->second = progress;
     return;
   }
+  // The first report of a load and its end are never delayed by the pace: the first lets the engine
+  // begin, the end lets it go on.
   const bool may_wait = pace_.running() && announced_.contains(progress.load) && !progress.finished;
   if (connection_->congested()) {
     pending_[progress.load] = progress;
@@ -47,6 +51,8 @@ void LoadEvents::Send(const LoadProgress& progress) {
   if (!pace_.running()) pace_.Start(kLoadEventIntervalMs, [this] { SendPending(); });
 }
 
+// The map is taken out first, because Send may start the pace anew, and a later report may add to
+// it.
 void LoadEvents::SendPending() {
   const auto pending = std::exchange(pending_, {});
   for (const auto& [load, progress] : pending) Send(progress);

@@ -13,6 +13,9 @@ Result<const RegisteredModel*> ModelRegistry::Register(const std::string& tenant
   const ModelFingerprint fingerprint = record.Fingerprint();
   const auto found = std::ranges::find(models, fingerprint, &RegisteredModel::fingerprint);
   if (found != models.end()) return &*found;
+  // Without a bound a client could register records that differ in a byte until the daemon's memory
+  // is used up. Registering a known record again is free, so that restarting engines never meet the
+  // bound.
   if (models.size() >= max_models_per_tenant_) {
     return MakeError(ErrorCode::kLimitExceeded, "too_many_models",
                      fmt::format("tenant \"{}\" has registered {} models, the most allowed", tenant,

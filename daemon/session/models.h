@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The models that clients have registered, by tenant.
+//
+// Event loop only. The registry belongs to the daemon and outlives every session. Models are never
+// removed: sessions and pools refer to them, and max_models_per_tenant bounds what a tenant can
+// make the registry hold.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +19,7 @@
 
 namespace kvtier {
 
+// One registered model. The registry owns it; it does not change after its registration.
 struct RegisteredModel {
   wire::ModelId id;
   ModelRecord record;

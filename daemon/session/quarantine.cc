@@ -7,7 +7,9 @@
 namespace kvtier {
 namespace {
 
-// Such a child may live for long.
+// How long to wait before asking the driver again. A child that inherited the GPU's descriptors may
+// live for hours, and each question costs a thread some milliseconds; the reuse of some blocks may
+// well wait so long.
 constexpr int64_t kAskAgainMs = 250;
 
 }  // namespace
@@ -35,6 +37,7 @@ void Quarantine::OnEnded(Place process) {
 
 void Quarantine::OnAnswer(Place process, bool remain) {
   if (!remain) {
+    // The entry is erased before the callbacks run, so that they see a state in which it is gone.
     const std::vector<SessionId> ended = std::move(process->sessions);
     processes_.erase(process);
     for (const SessionId id : ended) released_(id);

@@ -20,6 +20,10 @@
 
 namespace kvtier {
 
+// Event loop only. It owns the credentials (and with them a pidfd) of every process that it waits
+// for. One private block that is reused too early could be overwritten by its former owner after
+// another client has committed it, so that a wrong KV cache would be served; this class exists to
+// make that impossible.
 class Quarantine {
  public:
   // Finds out whether the kernels of a process that has ended can still write, and answers by a
@@ -37,12 +41,17 @@ class Quarantine {
   Quarantine(const Quarantine&) = delete;
   Quarantine& operator=(const Quarantine&) = delete;
 
+  // Takes over the ended session's peer. If the process has ended already, `released` is called in
+  // a later event all the same. Adding cannot fail, and it keeps at most one descriptor per
+  // process.
   void Add(SessionId session, Peer peer);
 
   // Sessions that wait for their processes to end.
   [[nodiscard]] size_t sessions() const;
 
  private:
+  // A process that lives, or that has ended while something of it on a GPU remains. `again` spaces
+  // the questions to the driver; `warned` keeps the log to one line for each process.
   struct Process {
     Process(EventLoop* loop, Peer peer)
         : pid(peer.pid), pidfd(std::move(peer.pidfd)), watch(loop, pidfd.get()), again(loop) {}
@@ -55,7 +64,9 @@ class Quarantine {
   };
   using Place = std::list<Process>::iterator;
 
+  // The pidfd has become readable: the process is gone, but its kernels may not be.
   void OnEnded(Place process);
+  // Releases the sessions, or asks again later. After the release `process` is no longer valid.
   void OnAnswer(Place process, bool remain);
 
   EventLoop* const loop_;

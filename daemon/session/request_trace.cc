@@ -25,6 +25,9 @@ void RequestTrace::Begin(wire::MessageType message, uint64_t request, const Aske
           .message = static_cast<uint8_t>(message)});
 }
 
+// Every Begin is followed by exactly one End or EndAcquire, also for a request that is refused. A
+// request that is still being answered when its session ends may have none; the session's own end
+// tells a reader of the trace.
 void RequestTrace::End(wire::MessageType message, uint64_t request, bool failed) {
   if (message == wire::MessageType::kAcquire) {
     KVT_PROBE6(acquire__end, session_.value, request, 0, 0, 0, failed);

@@ -16,7 +16,8 @@
 
 namespace kvtier {
 
-// Event loop only.
+// Event loop only. One object per session. Recording never fails and never allocates, so that it
+// may stay on in production.
 class RequestTrace {
  public:
   // `tracer` is borrowed; null: there are only the probes.
@@ -74,6 +75,7 @@ class RequestTrace {
   const SessionId session_;
 };
 
+// Event loop only. They count since the start of the process and never go down.
 struct ServerCounters {
   uint64_t connections = 0;
   uint64_t sessions = 0;  // those that were greeted

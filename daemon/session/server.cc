@@ -12,7 +12,8 @@
 namespace kvtier {
 namespace {
 
-// Anyone may connect; credentials decide which processes are served.
+// Any local user may connect. The file's mode is not the access check: the kernel's credentials of
+// the connecting process decide who is served.
 constexpr mode_t kSocketMode = 0666;
 
 }  // namespace
@@ -26,6 +27,7 @@ Server::Server(const ServiceContext& context, TenantMap tenants)
           [this](SessionId id) { context_.cache->ReleaseQuarantine(id); }, context.kernels_remain) {
 }
 
+// The sessions hold references to members of this class, so that they go before its members do.
 Server::~Server() { DestroySessions(); }
 
 Status Server::Listen() {
@@ -45,7 +47,7 @@ Status Server::AdmitSocket(UniqueFd* socket) {
     return MakeError(ErrorCode::kLimitExceeded, "too_many_clients",
                      fmt::format("{} are connected, the most allowed", max_clients));
   }
-  // The tenant comes first: nothing is read from a process that has none.
+  // The tenant is determined before a session exists: nothing is read from a process that has none.
   KVT_ASSIGN_OR_RETURN(Peer peer, context_.peers->Inspect(socket->get()));
   KVT_ASSIGN_OR_RETURN(std::string tenant, tenants_.TenantOf(peer));
   Session* const session = Add(std::make_unique<Session>(
@@ -56,7 +58,9 @@ Status Server::AdmitSocket(UniqueFd* socket) {
 }
 
 void Server::OnSessionEnded(Session* session) {
-  // Its process may still write to blocks that only it wrote to.
+  // The process has mapped the pool and may still write to blocks that only it wrote to, so that
+  // those stay out of use until it has ended. A session that never had such a block needs no
+  // quarantine.
   if (session->had_private_blocks()) {
     quarantine_.Add(session->id(), session->TakePeer());
   } else {

@@ -16,7 +16,9 @@
 
 namespace kvtier {
 
-// Event loop only.
+// Event loop only. It owns the sessions, and the quarantine of those that have ended. A process is
+// admitted by its credentials alone: by its user or group it belongs to a tenant, or it is refused
+// before a byte of it is read.
 class Server : public SocketServer<Session> {
  public:
   Server(const ServiceContext& context, TenantMap tenants);
@@ -32,7 +34,8 @@ class Server : public SocketServer<Session> {
     SocketServer::StopListening();
   }
   [[nodiscard]] bool draining() const { return draining_; }
-  // Tells every client why and ends its session, within the slow-reader time-out.
+  // Tells every client why and ends its session. A client that takes nothing of it is cut off after
+  // the slow-reader time-out.
   void CloseSessions(const Error& why);
 
   // At most `limit` of them (any), by id.
@@ -41,13 +44,18 @@ class Server : public SocketServer<Session> {
   [[nodiscard]] size_t quarantined_sessions() const { return quarantine_.sessions(); }
 
  private:
-  // Finds out whose process it is, and opens a session if its tenant may have one.
+  // Finds out whose process it is, and opens a session if its tenant may have one; takes `*socket`
+  // only then. Errors, which the peer is told: kLimitExceeded "too_many_clients"; those of
+  // PeerInspector::Inspect and of TenantMap::TenantOf.
   [[nodiscard]] Status AdmitSocket(UniqueFd* socket);
+  // Called by the session, which is still on the stack: it is destroyed by a later event.
   void OnSessionEnded(Session* session);
 
   const ServiceContext& context_;
   TenantMap tenants_;
   Quarantine quarantine_;
+  // Session ids count up from 1 and are never used again, so that a late answer for an ended
+  // session cannot reach another one.
   uint64_t last_session_ = 0;
   bool draining_ = false;
 };

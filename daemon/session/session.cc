@@ -9,6 +9,8 @@
 namespace kvtier {
 namespace {
 
+// The limits for the time before HELLO. The full frame length is allowed once the client has been
+// greeted.
 ConnectionLimits LimitsOf(const ServerConfig& config) {
   return {.max_frame_bytes = std::min<uint32_t>(static_cast<uint32_t>(config.max_frame_bytes),
                                                 kMaxHelloFrameBytes),
@@ -16,9 +18,11 @@ ConnectionLimits LimitsOf(const ServerConfig& config) {
           .slow_reader_timeout_ms = config.slow_reader_timeout_ms};
 }
 
-// For reading what a process sent before it ended.
+// After a process has ended, for reading what it had sent before: a RELEASE or COMMIT that is still
+// in the socket's buffer is worth taking.
 constexpr int64_t kLastWordsMs = 200;
 
+// Clients that disconnect and a daemon that stops are normal; everything else is worth a warning.
 bool IsOrderlyEnd(const Error& why) { return why.code == ErrorCode::kUnavailable; }
 
 }  // namespace
@@ -49,7 +53,8 @@ void Session::Start() {
 }
 
 void Session::OnProcessEnded() {
-  // What it sent before is taken. Then its socket ends, unless a child has inherited that.
+  // Normally the socket ends within this time, and the timer is cancelled. If a child of the
+  // process has inherited the socket, it would stay open without an owner, and the session with it.
   orphaned_.Start(kLastWordsMs, [this] {
     connection_.EndWith({ErrorCode::kUnavailable, "process_gone", "its socket lives on"});
   });
@@ -68,6 +73,9 @@ void Session::OnFrame(const wire::Frame& frame) {
   }
 }
 
+// Every failure in here closes the connection: a peer that cannot say HELLO has nothing to gain
+// from an answer that it could retry. Nothing is opened in the cache before all checks have passed,
+// so that OnClosed needs to close it only for a greeted session.
 void Session::OnHello(const wire::Frame& frame) {
   if (frame.type != static_cast<uint16_t>(wire::MessageType::kHello)) {
     return connection_.CloseWith(
@@ -92,6 +100,7 @@ void Session::OnHello(const wire::Frame& frame) {
   services_.log->Info("session.opened", "session {} of tenant {}: \"{}\", pid {}, uid {}",
                       id_.value, tenant_, client_name_, peer_.pid, peer_.uid);
   const ServerConfig& config = services_.config->server;
+  // From here on the client may send requests of the full length.
   connection_.SetMaxFrameBytes(static_cast<uint32_t>(config.max_frame_bytes));
   const wire::HelloReply reply{
       .minor = *minor,
@@ -106,6 +115,8 @@ void Session::OnHello(const wire::Frame& frame) {
   connection_.SendWithDescriptor(frame.request_id, reply, counters_->fd());
 }
 
+// A request without an id has no place for an answer. The client could not learn that it failed and
+// would go on with a wrong picture of its blocks, so that the session ends instead.
 void Session::Refuse(const Call& call, const Error& error) {
   services_.log->Debug("session.refused", "session {}: {}", id_.value, error.ToString());
   if (call.request_id == 0) return connection_.CloseWith(error);
@@ -113,6 +124,8 @@ void Session::Refuse(const Call& call, const Error& error) {
   connection_.Send(call.request_id, wire::ErrorReply{error});
 }
 
+// The order matters: jobs are told to stop before the references that protect their blocks are
+// dropped, and the process watch goes before the server takes the pidfd for the quarantine.
 void Session::OnClosed(const Error& why) {
   ended_ = true;
   CancelAttends();

@@ -3,6 +3,11 @@
 // themselves are in session_requests.cc, session_acquire.cc and session_attention.cc.
 //
 // Whatever a client does wrong costs it that call, or at most this session.
+//
+// Event loop only, like all that it calls. The server owns the session; the session owns its
+// connection and everything that the client may have used up: attached pools, workspaces, running
+// attention and, in the cache, its references and private blocks. All of it is given back when the
+// session ends, however it ends.
 #pragma once
 
 #include <cstdint>
@@ -35,13 +40,18 @@
 
 namespace kvtier {
 
-// Acquires of one session that may wait for blocks at once; the next request is not read before one
-// of them is answered.
+// Acquires of one session that may wait for blocks at once. The next request is not read before one
+// of them is answered, so that a client cannot pile up waiting requests in the daemon's memory. An
+// engine seldom has more than a few dozen requests to begin in one step.
 inline constexpr uint32_t kMaxAcquiresInFlight = 64;
-// The same for attention.
+// The same for attention: enough to keep the device busy while replies travel, and few enough that
+// a client's jobs cannot delay another's by more than a few of them.
 inline constexpr size_t kMaxAttendsInFlight = 4;
-// Of a connection that has not said HELLO yet.
+// The longest frame of a connection that has not said HELLO yet: a process that only connects must
+// not be able to make the daemon allocate a full frame's buffer.
 inline constexpr uint32_t kMaxHelloFrameBytes = 64u << 10;
+// The longest time for which a client may pin blocks, a year. It keeps sums of times far from
+// overflow.
 inline constexpr int64_t kMaxPinTtlMs = int64_t{366} * 24 * 60 * 60 * 1000;
 
 class Session final : public ConnectionListener {
@@ -78,6 +88,9 @@ class Session final : public ConnectionListener {
   void OnClosed(const Error& why) override;
 
  private:
+  // A pool that this session may name in its requests. The model belongs to the registry and
+  // outlives the session. A pool id that is not in `pools_` is refused, even if the pool exists for
+  // another tenant.
   struct AttachedPool {
     const RegisteredModel* model = nullptr;
     uint32_t group = 0;
@@ -86,13 +99,14 @@ class Session final : public ConnectionListener {
 
     [[nodiscard]] const KvGroup& kv_group() const { return model->record.groups[group]; }
   };
-  // Which request is being answered.
+  // Which request is being answered. Request id 0 means that the client expects no answer to match;
+  // `want_reply` asks for an answer where success is otherwise silent.
   struct Call {
     uint64_t request_id = 0;
     bool want_reply = false;
   };
 
-  // The process has ended, but a child may have inherited its socket.
+  // The process has ended. Its socket normally ends by itself, unless a child has inherited it.
   void OnProcessEnded();
   void OnHello(const wire::Frame& frame);
   void Dispatch(const wire::Frame& frame);
@@ -106,7 +120,10 @@ class Session final : public ConnectionListener {
     connection_.Send(call.request_id, message);
   }
 
-  // One per request. An error returned becomes the answer.
+  // One method per request. An error that is returned becomes the answer and leaves the state as it
+  // was; success means that the reply was queued, or will be by a later event. All fields of
+  // `request` are within the bounds of the wire format, and are otherwise unchecked when the method
+  // begins. Views in `request` point into the frame and are valid during the call only.
   Status OnRegisterModel(const Call& call, const wire::RegisterModel& request);
   Status OnDevices(const Call& call, const wire::Devices& request);
   Status OnAttach(const Call& call, const wire::Attach& request);
@@ -122,21 +139,31 @@ class Session final : public ConnectionListener {
   Status OnWorkspaceClose(const Call& call, const wire::WorkspaceClose& request);
   Status OnAttend(const Call& call, const wire::Attend& request);
 
+  // The pool's memory is ready: only now does the client get its descriptor.
   void OnAttached(const Call& call, const PoolInfo& pool, const AttachedPool& attached);
   // What is asked of the groups of one model. Errors: those of FindPool; kInvalidArgument
   // "other_model", "group_twice", "group_missing" (hashes are asked for, but not of every group).
   template <typename Part>
   [[nodiscard]] Result<const RegisteredModel*> CheckParts(const std::vector<Part>& parts) const;
+  // Everything that can be refused before the cache is asked. Errors: those of CheckParts;
+  // kLimitExceeded "too_many_blocks", "too_many_hashes"; kInvalidArgument "empty_request";
+  // kUnsupported "partial_blocks".
   [[nodiscard]] Status CheckAcquire(const wire::Acquire& request) const;
+  // REQUIRES: CheckAcquire passed. The hashes are copied, because an acquire may outlive its frame.
   [[nodiscard]] AcquireRequest ToCache(const Call& call, const wire::Acquire& request,
                                        const wire::Acquire::Part& part) const;
   void AcquireGroups(const Call& call, const wire::Acquire& request);
+  // The answer of the cache, for one group or several. It may come after the session has ended, and
+  // then only the trace is completed.
   void OnAcquired(const Call& call, Result<std::vector<GroupAcquire::AcquiredPart>> acquired);
+  // A lookup that takes several turns at the loop, and its state between them.
   struct LookupSteps;
   [[nodiscard]] bool LookUpSome(LookupSteps* steps);
   // As FindPool, if attention is computed there. Errors: also kUnsupported "attend_off".
   [[nodiscard]] Result<const AttachedPool*> FindAttended(PoolId pool) const;
-  // Memory shared with the client, on one device.
+  // Memory shared with the client, on one device. The client can write to it at any time, also
+  // while the daemon computes from it: its contents are never trusted, and no addresses are read
+  // from it.
   struct SharedWorkspace {
     std::shared_ptr<DevicePool> memory;
     uint32_t device = 0;
@@ -146,7 +173,8 @@ class Session final : public ConnectionListener {
   [[nodiscard]] Result<std::shared_ptr<DevicePool>> FindWorkspace(
       const wire::Attend& request, const AttachedPool& attached) const;
   void OnAttended(const Call& call, const AttentionJob* job, Result<uint64_t> compute_ns);
-  // The session has ended, and with it the use of their results.
+  // Called when the session has ended and the results are of no use. Jobs that have begun notice
+  // the flag and stop; their memory is kept until then.
   void CancelAttends();
   // A request that names many items is worked on in steps, as large as the turn at the loop allows,
   // and its reply grows with them. Each call works on the next items and returns whether there are
@@ -192,9 +220,12 @@ class Session final : public ConnectionListener {
   bool ended_ = false;
   bool had_private_blocks_ = false;
   std::unordered_map<PoolId, AttachedPool> pools_;
+  // Blocks that the client holds, of all pools, as this session has counted them. For status only;
+  // the cache counts for itself and enforces the limit.
   uint64_t references_ = 0;
   uint32_t acquires_in_flight_ = 0;
-  // Made with HELLO. It never is read here: the client can write to it.
+  // Made with HELLO, and shared with the client and with the acquires in flight. The daemon only
+  // writes to it: the client can write to it too, so that nothing read from it could be believed.
   std::shared_ptr<CounterPage> counters_;
   RequestTrace trace_;
   // By their numbers.
@@ -206,7 +237,8 @@ class Session final : public ConnectionListener {
   // Until the session has ended, of the peer's pidfd.
   std::optional<FdWatch> process_;
   Timer orphaned_;
-  // Replies of the cache and of attention may come after the session's end.
+  // Answers of the cache and of attention may come after the session's destruction. The gate is the
+  // last member, so that it closes before anything that those callbacks would use is destroyed.
   Gate gate_;
 };
 

@@ -13,6 +13,7 @@
 namespace kvtier {
 namespace {
 
+// A request that names no block is a client's mistake; answering it with nothing would hide that.
 Error EmptyRequest() {
   return {ErrorCode::kInvalidArgument, "empty_request", "the message names no block"};
 }
@@ -31,6 +32,7 @@ wire::AcquireReply::Part ToWire(AcquireReply acquired, uint32_t first_hit) {
   return part;
 }
 
+// A part may be there only because all groups have to be named.
 bool AsksForNothing(const wire::Acquire::Part& part) {
   return part.new_blocks == 0 && part.hashes.empty() && part.partial_blocks.empty();
 }
@@ -73,7 +75,7 @@ Status Session::CheckAcquire(const wire::Acquire& request) const {
   }
   KVT_RETURN_IF_ERROR(CheckCount(new_blocks, "too_many_blocks"));
   KVT_RETURN_IF_ERROR(CheckCount(hashes, "too_many_hashes"));
-  // Any of the three makes sense alone.
+  // Hashes, partial blocks and new blocks may each be asked for alone.
   if (std::ranges::all_of(request.parts, AsksForNothing)) return tl::unexpected(EmptyRequest());
   if (partial_blocks > 0 && !model->record.IsPlain()) {
     return MakeError(ErrorCode::kUnsupported, "partial_blocks",
@@ -98,6 +100,8 @@ AcquireRequest Session::ToCache(const Call& call, const wire::Acquire& request,
 
 Status Session::OnAcquire(const Call& call, const wire::Acquire& request) {
   KVT_RETURN_IF_ERROR(CheckAcquire(request));
+  // Counted before the cache is asked, since it may answer within the call. OnAcquired counts down
+  // for every answer, and resumes the connection at the same number.
   if (++acquires_in_flight_ == kMaxAcquiresInFlight) connection_.Pause();
   const wire::Acquire::Part& first = request.parts.front();
   if (!pools_.at(first.pool).model->record.IsPlain()) {
@@ -137,6 +141,7 @@ void Session::AcquireGroups(const Call& call, const wire::Acquire& request) {
 
 void Session::OnAcquired(const Call& call,
                          Result<std::vector<GroupAcquire::AcquiredPart>> acquired) {
+  // Before anything else: also an answer that comes to an ended session has to be counted.
   if (acquires_in_flight_-- == kMaxAcquiresInFlight) connection_.Resume();
   if (!acquired) {
     trace_.End(wire::MessageType::kAcquire, call.request_id, /*failed=*/true);
@@ -152,7 +157,11 @@ void Session::OnAcquired(const Call& call,
   }
   trace_.EndAcquire(call.request_id, reply);
   if (ended_) return;
+  // The cache has taken these references already. They are told to the client by the reply below,
+  // and are dropped with the session if that reply never arrives.
   references_ += references;
+  // The reply comes first and the loads' events after it, so that a client never sees an event of a
+  // load that it does not know.
   Reply(call, reply);
   for (const wire::AcquireReply::Part& part : reply.parts) load_events_.Announce(part.load);
 }
@@ -182,6 +191,8 @@ Status Session::OnLookup(const Call& call, const wire::Lookup& request) {
   return {};
 }
 
+// A lookup over all ranks of a large model may look for a hundred thousand blocks; in one go it
+// would hold up every other client.
 bool Session::LookUpSome(LookupSteps* steps) {
   size_t looked = 0;
   const bool more = steps->lookup.Step(connection_.budget(), &looked);

@@ -22,6 +22,8 @@ Status Session::OnWorkspace(const Call& call, const wire::Workspace& request) {
   KVT_ASSIGN_OR_RETURN(const AttachedPool* const attached, FindAttended(request.pool));
   // Jobs keep what they use; nothing else needs the earlier one, and its bytes may be needed.
   workspaces_.erase(request.number);
+  // The bytes count against a limit of all sessions together until the last owner of the memory
+  // drops it, so that a client cannot take more by closing workspaces whose jobs still run.
   KVT_ASSIGN_OR_RETURN(std::shared_ptr<DevicePool> memory,
                        services_.attention->CreateWorkspace(attached->device, request.bytes));
   workspaces_[request.number] = {memory, attached->device};
@@ -41,12 +43,14 @@ Status Session::OnWorkspaceClose(const Call&, const wire::WorkspaceClose& reques
 
 Result<std::shared_ptr<DevicePool>> Session::FindWorkspace(const wire::Attend& request,
                                                            const AttachedPool& attached) const {
+  // Numbers are the client's own: they name only workspaces of this session.
   const auto found = workspaces_.find(request.workspace);
   if (found == workspaces_.end()) {
     return MakeError(ErrorCode::kNotFound, "unknown_workspace",
                      fmt::format("the session has no workspace {}", request.workspace));
   }
-  // A kernel that touches another GPU's memory would break the whole process's use of its own.
+  // A kernel that touches another GPU's memory without access to it breaks the CUDA context, and
+  // with it the use of that GPU for every client.
   if (found->second.device != attached.device) {
     return MakeError(ErrorCode::kInvalidArgument, "workspace_other_device",
                      fmt::format("the workspace is on device {}, the pool on {}",
@@ -59,6 +63,8 @@ Status Session::OnAttend(const Call& call, const wire::Attend& request) {
   KVT_ASSIGN_OR_RETURN(const AttachedPool* const attached, FindAttended(request.pool));
   KVT_ASSIGN_OR_RETURN(const std::shared_ptr<DevicePool> workspace,
                        FindWorkspace(request, *attached));
+  // Only blocks that this session holds and whose bytes have arrived may be read: a handle of
+  // another tenant's block, or a stale one, is refused here.
   KVT_ASSIGN_OR_RETURN(const DevicePool* const pool,
                        services_.cache->ReadableMemory(id_, request.pool, request.blocks));
   AttentionService& attention = *services_.attention;
@@ -79,6 +85,7 @@ Status Session::OnAttend(const Call& call, const wire::Attend& request) {
   return {};
 }
 
+// `job` is only compared, never dereferenced. The workspace was kept by the callback until here.
 void Session::OnAttended(const Call& call, const AttentionJob* job, Result<uint64_t> compute_ns) {
   if (attends_.size() == kMaxAttendsInFlight) connection_.Resume();
   std::erase_if(attends_, [job](const auto& one) { return one.get() == job; });

@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a session does for each request.
+//
+// Three kinds are told apart here: requests that are answered within the call, requests that are
+// worked on in steps because they name many items, and requests that an event of the cache answers.
+// Checks of the whole request come first, so that a request is refused as a whole or its items are
+// answered for one by one.
 
 #include <fmt/format.h>
 
@@ -19,6 +24,8 @@ Error EmptyRequest() {
   return {ErrorCode::kInvalidArgument, "empty_request", "the message names no block"};
 }
 
+// Requests that spend as they go, because they may name more items than one turn at the loop
+// allows.
 constexpr bool WorkedInSteps(wire::MessageType message) {
   return message == wire::MessageType::kCommit || message == wire::MessageType::kRelease ||
          message == wire::MessageType::kLookup || message == wire::MessageType::kPrefetch;
@@ -90,6 +97,8 @@ void Session::Dispatch(const wire::Frame& frame) {
   }
 }
 
+// Pool ids are small numbers that a client can guess. Only those that this session has attached are
+// found, so that a client reaches no other tenant's pool.
 Result<const Session::AttachedPool*> Session::FindPool(PoolId pool) const {
   const auto found = pools_.find(pool);
   if (found != pools_.end()) return &found->second;
@@ -116,6 +125,7 @@ Status Session::OnRegisterModel(const Call& call, const wire::RegisterModel& req
   return {};
 }
 
+// The list is made once at the start: devices neither come nor go while the daemon runs.
 Status Session::OnDevices(const Call& call, const wire::Devices&) {
   Reply(call, *services_.wire_devices);
   return {};
@@ -128,6 +138,7 @@ Status Session::OnAttach(const Call& call, const wire::Attach& request) {
     return MakeError(ErrorCode::kNotFound, "unknown_group",
                      fmt::format("group {} of {}", request.group, model->groups.size()));
   }
+  // The device number is the client's; AttachPool refuses one that does not exist.
   const DeviceIndex device(request.device);
   const auto identity_of = [&](const wire::RegisterModelReply::Group& group) {
     return NamespaceIdentity{tenant_, group.fingerprint, group.block_bytes};
@@ -141,6 +152,8 @@ Status Session::OnAttach(const Call& call, const wire::Attach& request) {
                        services_.cache->AttachPool(
                            identity_of(model->groups[request.group]), request.pool_bytes, device,
                            static_cast<uint32_t>(std::max<int64_t>(1, without_pool))));
+  // The pool's memory may have to be zeroed first, so that a client never sees what an earlier
+  // owner left there. The reply waits for that, and so the descriptor is not given out before.
   services_.cache->WhenPoolReady(
       pool.id, gate_.WhileOpen([this, call, pool,
                                 attached = AttachedPool{.model = model,
@@ -167,12 +180,15 @@ void Session::OnAttached(const Call& call, const PoolInfo& pool, const AttachedP
       pool.fd);
 }
 
+// An item that is refused leaves its block as it was, so that the client may repeat it or release
+// the block. The other items of its request are worked on all the same.
 Status Session::CommitOne(PoolId pool, const AttachedPool& attached, const wire::CommitItem& item,
                           bool* duplicate) {
   const KvGroup& group = attached.kv_group();
   if (item.tokens == 0 || item.tokens > group.block_tokens) {
     return MakeError(ErrorCode::kInvalidArgument, "bad_token_count");
   }
+  // The depth orders evictions; a bound keeps the arithmetic on it within its type.
   if (item.depth > kMaxBlockPosition) {
     return MakeError(ErrorCode::kInvalidArgument, "bad_depth");
   }
@@ -194,7 +210,8 @@ Status Session::CommitOne(PoolId pool, const AttachedPool& attached, const wire:
 template <typename SomeSteps>
 void Session::WorkInSteps(SomeSteps first, bool (Session::*some)(SomeSteps*)) {
   if (!(this->*some)(&first)) return;
-  // The frame is only valid during the call.
+  // The frame is only valid during the call, so that what remains is copied. This happens only to
+  // requests that are too long for one turn.
   const auto steps = std::make_shared<SomeSteps>(std::move(first));
   steps->kept.assign(steps->items.begin(), steps->items.end());
   steps->items = steps->kept;
@@ -202,6 +219,8 @@ void Session::WorkInSteps(SomeSteps first, bool (Session::*some)(SomeSteps*)) {
 }
 
 template <typename SomeSteps>
+// Takes as many items as the budget allows, at least one because the budget is never 0: every step
+// makes progress.
 auto Session::NextItems(const SomeSteps& steps) {
   const auto rest = steps.items.subspan(steps.done);
   const auto part = rest.first(std::min<size_t>(rest.size(), connection_.budget()));
@@ -218,6 +237,9 @@ Status Session::OnCommit(const Call& call, const wire::Commit& request) {
   return {};
 }
 
+// The pool stays in `pools_` as long as the session, and steps end with the session, so that at()
+// finds it. The reply lists only what did not go as asked; with nothing to list and no reply
+// wanted, nothing is sent.
 bool Session::CommitSome(CommitSteps* steps) {
   const AttachedPool& attached = pools_.at(steps->pool);
   for (const wire::CommitItem& item : NextItems(*steps)) {
@@ -259,6 +281,7 @@ bool Session::ReleaseSome(ReleaseSteps* steps) {
                                    .code = failed.error.code,
                                    .reason = failed.error.reason});
   }
+  // Each handle that was accepted gave back exactly one reference that an acquire had counted.
   references_ -= part.size() - failures.size();
   steps->done += static_cast<uint32_t>(part.size());
   if (steps->done < steps->items.size()) return true;
@@ -291,6 +314,7 @@ bool Session::PrefetchSome(PrefetchSteps* steps) {
 Status Session::OnPin(const Call& call, const wire::Pin& request) {
   KVT_RETURN_IF_ERROR(FindPool(request.pool));
   KVT_RETURN_IF_ERROR(CheckHashes(request.hashes));
+  // A pin holds space that other tenants could use; its end must be foreseeable.
   if (request.ttl_ms > kMaxPinTtlMs) {
     return MakeError(ErrorCode::kInvalidArgument, "bad_ttl",
                      fmt::format("{} ms; {} are allowed", request.ttl_ms, kMaxPinTtlMs));
@@ -309,6 +333,8 @@ Status Session::OnStats(const Call& call, const wire::Stats&) {
   reply.blocks_host = blocks.hit[static_cast<size_t>(Tier::kHost)];
   reply.blocks_disk = blocks.hit[static_cast<size_t>(Tier::kDisk)];
   reply.blocks_miss = blocks.miss;
+  // A client learns the sizes of pools that it has attached, and of no other tenant's. The counts
+  // of hits above are those of the whole daemon.
   for (const PoolGauges& pool : services_.cache->Gauges().pools) {
     if (!pools_.contains(pool.id)) continue;
     reply.pool_blocks_total += pool.blocks;
