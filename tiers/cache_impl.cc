@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The calls of the cache, each handed to the part whose it is, and the pump that lets the parts go
-// on. The bodies of Cache lie here, so that cache.h knows nothing of the parts.
+// The calls of the cache, each handed to the part that is responsible for it, and the pump that
+// lets the parts go on. The bodies of Cache lie here, so that cache.h knows nothing of the parts.
 #include "tiers/cache_impl.h"
 
 #include <fmt/format.h>
@@ -34,8 +34,11 @@ Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, Ind
     if (loads.CloseSome()) state.SchedulePart();
     Pump();
   };
+  // Before host grows for the first time: the index's blocks get their disk slots before any write
+  // of a new block can take them.
   disk.Restore(std::move(snapshot));
   state.env.arena->OnGrowth([this](std::span<std::byte> slice) {
+    // Registered before its slots can be used, so that no transfer has to pin the pages by itself.
     for (BlockFile* file : state.env.files) file->RegisterMemory(slice);
     host.Grow();
     Pump();
@@ -104,6 +107,8 @@ EntryIndex Cache::Impl::EntryForCommit(const CachePool& pool, const CommitReques
   if (known == kNoEntry) {
     return state.AddEntry(key, request.tokens, request.depth, request.retention);
   }
+  // The content is known already. If this pool has a block of it, the answer is kNoEntry: the
+  // client's own block stays private, and the commit is reported as a duplicate.
   BlockEntry& entry = state[known];
   if (request.retention == RetentionClass::kExtended) state.Extend(known);
   // Committing proves the content anew, whatever its age.
@@ -122,6 +127,8 @@ Result<CommitReply> Cache::Impl::Commit(SessionId session, PoolId pool_id,
         ErrorCode::kStaleHandle, "stale_generation",
         fmt::format("block {} generation {}", request.block.index.value, request.block.generation));
   }
+  // The handle's generation was checked first: without it a late commit could publish bytes of the
+  // block's next owner.
   const PoolBlock& block = pool->blocks[request.block.index];
   if (block.state() != PoolBlockState::kPrivate) {
     return MakeError(ErrorCode::kWrongState, "not_private",
@@ -182,6 +189,7 @@ Cache::Cache(const CacheOptions& options, CacheEnvironment environment, IndexSna
   impl_->Pump();
 }
 
+// The arena outlives the cache and must not call into it any more.
 Cache::~Cache() { impl_->state.env.arena->OnGrowth(nullptr); }
 
 void Cache::OpenSession(SessionId session, std::function<void(const LoadProgress&)> on_progress) {

@@ -82,7 +82,7 @@ std::vector<BlockPresence> Cache::Lookup(PoolId pool_id, std::span<const BlockHa
   const CachePool* pool = impl_->state.FindPool(pool_id);
   if (pool == nullptr) return std::vector<BlockPresence>(hashes.size());
   std::vector<BlockPresence> presence = Lookup(pool->namespace_id, hashes);
-  // Whether this pool has it, not any.
+  // `pool` was true if any pool has the bytes; the caller asks about this one.
   for (size_t i = 0; i < hashes.size(); ++i) {
     if (!presence[i].pool) continue;
     const EntryIndex index = impl_->state.directory.Find({pool->namespace_id, hashes[i]});

@@ -27,6 +27,7 @@ PoolGauges GaugesOf(const CacheState& state, const CachePool& pool) {
   return gauges;
 }
 
+// Tenants of group 0 share slabs, so that none of these can be said to be one tenant's.
 uint64_t OwnSlabBytes(const TenantTable& tenants, Tier tier, TenantId tenant,
                       const SlabAllocator& allocator) {
   const uint32_t group = tenants.GroupOf(tier, tenant);

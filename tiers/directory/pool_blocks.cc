@@ -63,6 +63,7 @@ void PoolBlocks::Free(BlockIndex block, PoolBlockList* list) {
   Link(block, &free_);
 }
 
+// The block belongs to no entry any more; references alone keep it until the last one is dropped.
 void PoolBlocks::Orphan(BlockIndex block) {
   PoolBlock& record = blocks_[block.value];
   KVT_CHECK(record.elsewhere == kNoPlace);

@@ -14,6 +14,8 @@
 namespace kvtier {
 namespace {
 
+// All findings are counted, but only the first of each kind are kept: a damaged set may have
+// millions, and the report is held in memory.
 void AddFinding(FsckFault fault, std::string detail, FsckReport* report) {
   uint64_t& count = report->faults[static_cast<size_t>(fault)];
   if (count++ < FsckReport::kMaxFindingsPerFault) {
@@ -41,6 +43,8 @@ class IndexComparison final : public HeaderVisitor {
                &report_);
   }
 
+  // Slots come in the order of addresses, like the records, so that one pass over both finds
+  // records without a slot, slots without a record, and several records of one slot.
   void OnSlot(const ScannedSlot& slot) override {
     ++report_.slots;
     if (slot.state == HeaderState::kEmpty) ++report_.slots_empty;
@@ -62,7 +66,7 @@ class IndexComparison final : public HeaderVisitor {
 
   void Finish() { PassEntriesBefore(DiskLocation{}); }
 
-  // What the good entries' slots should hold.
+  // What the slots of the good entries should hold; empty unless payloads are to be verified.
   [[nodiscard]] std::vector<PayloadToCheck> TakePayloads() { return std::move(payloads_); }
 
  private:
@@ -78,14 +82,16 @@ class IndexComparison final : public HeaderVisitor {
                            : fmt::format("beyond the files at {}", record.location.offset));
   }
 
-  // These were met by no slot.
+  // Records before `location` that no slot matched: they point between the slots of their slab,
+  // into a slab without a valid header, or beyond the files.
   void PassEntriesBefore(DiskLocation location) {
     for (; next_ < records_.size() && records_[next_].location < location; ++next_) {
       AddFinding(FsckFault::kEntryOutOfPlace, Describe(records_[next_]), &report_);
     }
   }
 
-  // While the index is of no use no slot is named, and that is no news.
+  // If the index cannot be used, no record names any slot; reporting each one would say nothing
+  // new.
   void CheckUnnamedSlot(const ScannedSlot& slot) {
     if (slot.state == HeaderState::kEmpty) return;
     if (slot.state != HeaderState::kValid) {
@@ -135,6 +141,9 @@ class IndexComparison final : public HeaderVisitor {
   FsckReport& report_;
 };
 
+// An index that cannot be used is one finding; the headers are scanned all the same, because they
+// are what a rebuild would have to work with. Payloads come last, since only those of good entries
+// are worth reading.
 Status Check(const FsckOptions& options, const OfflineDisk& disk, const IndexMeta& next_start,
              const DiskReadFunction& read, FsckReport* report) {
   KVT_ASSIGN_OR_RETURN(IndexContents index,
@@ -157,6 +166,7 @@ Status Check(const FsckOptions& options, const OfflineDisk& disk, const IndexMet
   return {};
 }
 
+// Runs after the check: the report says what was wrong before the index was replaced.
 Status Rebuild(const FsckOptions& options, const OfflineDisk& disk, const IndexMeta& next_start,
                const DiskReadFunction& read, FsckReport* report) {
   RebuiltIndex rebuilt = RebuildIndex(disk.geometry, read, options.rebuild, options.on_progress);
@@ -197,6 +207,8 @@ std::string_view FsckFaultName(FsckFault fault) {
   return "unknown";
 }
 
+// These slots are named by no record: a start with a good index serves nothing from them and writes
+// over them.
 bool IsHarmless(FsckFault fault) {
   return fault == FsckFault::kOrphanSlot || fault == FsckFault::kSlotDamaged;
 }
@@ -222,6 +234,7 @@ Result<FsckReport> RunFsck(const FsckOptions& options) {
   KVT_ASSIGN_OR_RETURN(const ParallelReader reader,
                        ParallelReader::Open(options.directory, disk.geometry.files));
   const DiskReadFunction read = [&](std::span<DiskRead> reads) { reader.Read(reads); };
+  // The check takes the place of the daemon's next start, for which the index has to be good.
   const IndexMeta next_start{.file_set = disk.set_uuid, .epoch = disk.epoch + 1};
   KVT_RETURN_IF_ERROR(Check(options, disk, next_start, read, &report));
   if (options.rebuild_index) {

@@ -18,6 +18,7 @@ constexpr size_t kChecksumBytes = sizeof(uint32_t);
 // The longest value is a space's: version, block bytes, model, length and tenant, checksum.
 constexpr size_t kMaxCheckedBytes = sizeof(RecordKey) + 1 + 8 + 32 + 2 + kMaxTenantBytes;
 
+// The key is part of the sum, so that a value under another block's key is found to be wrong.
 uint32_t Checksum(Bytes key, Bytes body) {
   std::array<std::byte, kMaxCheckedBytes> joined;
   KVT_CHECK(key.size() + body.size() <= joined.size());
@@ -58,6 +59,8 @@ Result<Bytes> Unseal(Bytes key, Bytes value) {
   return body.subspan(1);
 }
 
+// Keys compare as bytes in RocksDB: big-endian numbers keep a namespace's records together and the
+// namespaces in the order of their numbers.
 void PutBigEndian(uint32_t value, std::byte* out) {
   for (int i = 0; i < 4; ++i) out[i] = static_cast<std::byte>(value >> (24 - 8 * i));
 }
@@ -210,6 +213,7 @@ Result<IndexRecord> DecodeRecord(Bytes key, Bytes value) {
   record.depth = Take<uint32_t>(in);
   record.created_s = Take<uint32_t>(in);
   record.last_use_s = Take<uint32_t>(in);
+  // The checksum was good, but a later program may have set what this one does not know.
   if ((flags & ~(kFlagExtended | kFlagVerified)) != 0) return BadValue();
   if (record.location.offset % kIoAlignment != 0) return BadValue();
   record.retention =

@@ -11,6 +11,7 @@
 namespace kvtier {
 namespace {
 
+// Builds the records of an index from the headers on disk, when the index is gone or not good.
 class Collector final : public HeaderVisitor {
  public:
   explicit Collector(const RebuildOptions& options) : options_(options) {}
@@ -54,6 +55,9 @@ class Collector final : public HeaderVisitor {
     const SlotHeader& header = slot.header;
     if (header.retention != RetentionClass::kExtended) return Reject(RebuildReject::kMemoryClass);
     if (IsExpired(header, options_)) return Reject(RebuildReject::kExpired);
+    // Times later than now, after the clock was set back, would keep a block beyond its time to
+    // live. Nothing is known of the payloads, which a rebuild does not read: the blocks are not
+    // verified.
     const auto now_s = static_cast<uint32_t>(options_.now_ms / 1000);
     rebuilt_.snapshot.records.push_back({.key = {Intern(header), header.hash},
                                          .location = slot.location,
@@ -146,6 +150,7 @@ namespace {
 Result<RebuiltIndex> Rebuild(const std::filesystem::path& directory, const DiskFiles& files,
                              const RebuildOptions& options,
                              const std::function<void(const ScanProgress&)>& on_progress) {
+  // New files hold no block: reading their headers would find nothing.
   if (files.created) return RebuiltIndex{};
   KVT_ASSIGN_OR_RETURN(const ParallelReader reader,
                        ParallelReader::Open(directory, files.geometry.files));
@@ -168,6 +173,8 @@ Result<StartedIndex> StartIndex(const std::filesystem::path& directory, const Di
   StartedIndex result{.found = opened.contents.state, .found_detail = opened.contents.detail};
   if (result.found != IndexState::kGood) {
     KVT_ASSIGN_OR_RETURN(result.rebuilt, Rebuild(directory, files, options, on_progress));
+    // Written and opened again, rather than used as it is: the index that serves is one that has
+    // been read back. The records are given up between, so that memory holds them once.
     KVT_RETURN_IF_ERROR(RocksdbIndex::Replace(place, start, result.rebuilt->snapshot));
     result.rebuilt->snapshot = {};
     KVT_ASSIGN_OR_RETURN(opened, RocksdbIndex::Open(place, start, loop));

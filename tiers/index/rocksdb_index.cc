@@ -131,6 +131,8 @@ Result<std::optional<IndexContents>> CheckDirectory(const fs::path& directory) {
 }
 
 // Reads the whole database in order of keys, which is: meta, budget, spaces, records.
+// Any fault rejects the index as a whole, and its records with it: half an index would free the
+// slots of the other half, and the headers can replace all of it.
 class Loader {
  public:
   Loader(const IndexMeta& start, uint64_t mark) : start_(start), mark_(mark) {}
@@ -287,6 +289,7 @@ Status Fill(rocksdb::DB* db, const IndexMeta& meta, const IndexSnapshot& snapsho
     batch.Clear();
   }
   KVT_RETURN_IF_ERROR(FromReplace(db->Write(unlogged, &batch)));
+  // Nothing of it was logged: only the flush makes the records durable.
   rocksdb::FlushOptions flush;
   flush.allow_write_stall = true;
   return FromReplace(db->Flush(flush));
@@ -407,6 +410,8 @@ Result<OpenedIndex> RocksdbIndex::Open(const IndexPlace& place, const IndexMeta&
   if (const Status stored = database->Commit(&batch); !stored) {
     return MakeError(ErrorCode::kIoError, "index_open", stored.error().context);
   }
+  // The index is told of this start before the mark is: a crash between leaves an index that is
+  // newer than its mark, which is good. The other way round it would look stale.
   KVT_RETURN_IF_ERROR(EpochMark::Write(place.files, start.epoch));
   result.index.reset(new RocksdbIndex(std::move(database), loop));
   return result;
@@ -429,6 +434,8 @@ Status RocksdbIndex::Replace(const IndexPlace& place, const IndexMeta& start,
   IndexMeta meta = start;
   if (meta.epoch > 0) --meta.epoch;
   const fs::path fresh = Unfinished(place.index);
+  // The fresh index is whole and durable before the old one is removed. A crash from there to the
+  // rename leaves no index, which the next start rebuilds from the headers.
   KVT_RETURN_IF_ERROR(RemoveAll(fresh));
   KVT_RETURN_IF_ERROR(WriteFresh(fresh, meta, snapshot));
   KVT_RETURN_IF_ERROR(SyncDirectory(fresh));
@@ -445,6 +452,7 @@ RocksdbIndex::RocksdbIndex(std::unique_ptr<Database> database, EventQueue* loop)
   pthread_setname_np(thread_.native_handle(), "kvt-index");
 }
 
+// What is queued is still written: the thread ends only when its queue is empty.
 RocksdbIndex::~RocksdbIndex() {
   {
     const std::lock_guard lock(mutex_);
@@ -463,6 +471,8 @@ void RocksdbIndex::Apply(IndexBatch batch, std::function<void(Status)> done) {
   wake_.notify_one();
 }
 
+// All batches that wait are committed with one sync, up to a bound, and at least one is taken. An
+// empty group means that the thread shall end.
 std::vector<RocksdbIndex::Queued> RocksdbIndex::TakeGroup() {
   std::unique_lock lock(mutex_);
   wake_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
@@ -483,6 +493,7 @@ void RocksdbIndex::Work() {
     rocksdb::WriteBatch batch;
     for (const Queued& queued : group) AddBatch(queued.batch, &batch);
     const Status status = database_->Commit(&batch);
+    // One status for all: RocksDB applies the joined batch as a whole or not at all.
     std::vector<std::function<void(Status)>> callbacks;
     callbacks.reserve(group.size());
     for (Queued& queued : group) callbacks.push_back(std::move(queued.done));

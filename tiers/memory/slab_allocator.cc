@@ -7,6 +7,9 @@
 
 namespace kvtier {
 
+// One allocator serves host or disk, on the event loop only. Addresses are bytes from the start of
+// the tier; a slab is cut into slots of one size when its first slot is taken and can be cut anew
+// when its last slot is freed.
 SlabAllocator::SlabAllocator(uint64_t slab_bytes, uint64_t slab_header_bytes)
     : slab_bytes_(slab_bytes), slab_header_bytes_(slab_header_bytes) {
   KVT_CHECK(slab_bytes > slab_header_bytes);
@@ -17,6 +20,8 @@ void SlabAllocator::Grow(uint64_t slabs) {
   unassigned_ += slabs;
 }
 
+// `partial` is cleaned lazily: it may name slabs that have become full, are closing, or have been
+// cut for another class since they were put there. Such entries are dropped here when they come up.
 std::optional<uint64_t> SlabAllocator::Allocate(const SlotClass& slots, EntryIndex owner) {
   KVT_CHECK(Fits(slots.slot_bytes));
   std::vector<uint32_t>& partial = classes_[slots].partial;
@@ -29,11 +34,15 @@ std::optional<uint64_t> SlabAllocator::Allocate(const SlotClass& slots, EntryInd
   }
   if (unassigned_ == 0) return std::nullopt;
   uint32_t& slab = first_unassigned_hint_;
+  // No unassigned slab lies below the hint, and there is one at least: the search ends.
   while (slabs_[slab].slots.slot_bytes != 0) ++slab;
   Assign(slab, slots);
   return TakeFirstFree(slab, owner);
 }
 
+// The address comes from an index that may be damaged or that may describe other files. Whatever
+// does not fit is refused, never checked with KVT_CHECK, so that a bad record costs one block and
+// not the start of the daemon.
 bool SlabAllocator::Claim(uint64_t address, const SlotClass& slots, EntryIndex owner) {
   const uint64_t slot_bytes = slots.slot_bytes;
   const uint64_t slab_number = address / slab_bytes_;
@@ -55,6 +64,7 @@ void SlabAllocator::Free(uint64_t address) {
   Slab& slab = slabs_[slab_number];
   const uint32_t slot = SlotOf(address);
   KVT_CHECK(slab.owners[slot] != kFree);
+  // The slots of a closing slab are not given to its class again: the slab is to become empty.
   if (!slab.closing) {
     ClassState& state = classes_[slab.slots];
     if (slab.full()) state.partial.push_back(slab_number);
@@ -74,6 +84,8 @@ void SlabAllocator::SetOwner(uint64_t address, EntryIndex owner) {
   cell = owner.value;
 }
 
+// From here on nothing is allocated in the slab. Its free slots stop counting at once, so that
+// FreeSlots never promises a slot that Allocate would not give.
 void SlabAllocator::Close(uint64_t address) {
   Slab& slab = slabs_[address / slab_bytes_];
   KVT_CHECK(slab.used > 0 && !slab.closing);
@@ -118,6 +130,8 @@ void SlabAllocator::Assign(uint32_t slab_number, const SlotClass& slots) {
   --unassigned_;
 }
 
+// The last slot is free, and any class may cut the slab anew. A closing slab has left the sums of
+// its class and group in Close already.
 void SlabAllocator::Unassign(uint32_t slab_number) {
   Slab& slab = slabs_[slab_number];
   if (slab.closing) {

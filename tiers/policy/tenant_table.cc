@@ -35,6 +35,8 @@ void TenantTable::TakeRetention(const CacheOptions& options) {
   }
 }
 
+// Reservations stay as they were at the start, because memory and disk were divided by them then. A
+// tenant above its new cap keeps what it has, but gets nothing more; see Fits.
 void TenantTable::Reconfigure(const CacheOptions& options) {
   for (const TenantQuota& wanted : options.tenants) {
     const TenantId tenant = Find(wanted.name);
@@ -78,6 +80,8 @@ void TenantTable::Charge(Tier tier, TenantId tenant, uint64_t bytes) {
   Use(tier, tenant).used_bytes += bytes;
 }
 
+// Blocks found on disk at a start are charged even above the cap: they exist, and the trimming that
+// follows evicts what is too much.
 void TenantTable::Restore(Tier tier, TenantId tenant, uint64_t bytes) {
   TierUse& use = Use(tier, tenant);
   use.used_bytes += bytes;

@@ -50,6 +50,8 @@ bool IndexCommitter::Pump() {
   return true;
 }
 
+// The first error stands for all. `done` runs once, after every file has answered, since syncs
+// cannot be called back.
 void IndexCommitter::SyncFiles(std::function<void(const Status&)> done) {
   struct Syncs {
     size_t left = 0;
@@ -83,6 +85,8 @@ bool IndexCommitter::PumpVoids() {
   return true;
 }
 
+// A sync follows the writes: an eviction that was answered as durable must not come back from the
+// drive's cache after a power cut.
 void IndexCommitter::OnVoidWritten(const Status& status) {
   if (!status) {
     ++state_.stats.disk_write_errors;

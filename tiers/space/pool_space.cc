@@ -49,6 +49,7 @@ Result<CachePool*> PoolSpace::Attach(NamespaceId namespace_id, DeviceIndex devic
                     "\"{}\"",
                     bytes, block_bytes, left, capacity_bytes(device), name_space.identity.tenant));
   };
+  // Nothing has been charged up to here, so that a refused pool leaves no trace.
   if (wanted > left || blocks == 0) return exhausted(wanted);
   KVT_ASSIGN_OR_RETURN(std::unique_ptr<DevicePool> memory,
                        state_.env.devices[device.value].device->CreatePool(blocks * block_bytes));
@@ -91,7 +92,8 @@ bool PoolSpace::EnsureFree(CachePool* pool, uint64_t blocks) {
     if (const EntryIndex later = pool->victims.After(front); later != kNoEntry) {
       state_.history.ExpectDrop({state_[later].namespace_id, state_[later].hash});
     }
-    // Pinned, and nowhere else: to the hot end with it.
+    // A pinned block that has no other copy may not leave: it goes to the hot end, so that the next
+    // one is looked at.
     if (!MayLeave(entry)) {
       pool->victims.Touch(front, entry.facts());
       PrepareVictims(pool, blocks - pool->blocks.free(), Need::kNow);
@@ -140,6 +142,8 @@ void PoolSpace::DropAll(EntryIndex index, DropReason reason) {
   for (CachePool* const pool : holders) Drop(pool, index, reason);
 }
 
+// Copies are asked for before the space is needed: an acquire that finds clean victims does not
+// wait for the copy engine.
 void PoolSpace::Prepare() {
   for (const auto& pool : state_.pools) {
     const double share = state_.options.pool_clean_fraction;

@@ -36,6 +36,7 @@ uint32_t CacheState::ToWallS(uint32_t age_clock_s) const {
 
 uint32_t CacheState::FromWallS(uint32_t wall_s) const { return std::min(wall_s, NowS()); }
 
+// The later call replaces the earlier one, even if its end is nearer.
 void PinTable::Set(EntryIndex entry, int64_t until_ms) {
   Erase(entry);
   until_ms_[entry] = until_ms;
@@ -99,6 +100,7 @@ BlockIndex CacheState::BlockIn(const CachePool& pool, const BlockEntry& entry) c
   return place == kNoPlace ? kNoBlock : place.block();
 }
 
+// A pool whose block is still loading is no source: its bytes are not there yet.
 CachePool* CacheState::ReadyPool(const BlockEntry& entry) const {
   CachePool* ready = nullptr;
   ForEachPlace(entry, [&](CachePool& pool, BlockIndex block) {
@@ -118,6 +120,7 @@ uint32_t CacheState::References(const BlockEntry& entry) const {
 void CacheState::AddPlace(CachePool* pool, BlockIndex block) {
   PoolBlock& record = pool->blocks[block];
   BlockEntry& entry = directory[record.entry];
+  // An entry has one block in a pool at most, or the list of its places would name one twice.
   KVT_CHECK(BlockIn(*pool, entry) == kNoBlock);
   record.elsewhere = entry.place;
   entry.place = PoolPlace(pool->device, block);
@@ -261,6 +264,8 @@ void CacheState::QueueRecencyUpdate(EntryIndex index) {
   recency_updates.push_back(index);
 }
 
+// Times are compared on the age clock, so that setting the wall clock expires nothing. What is
+// pinned does not expire.
 bool CacheState::Expired(const BlockEntry& entry) const {
   return !entry.pinned() && AgeClockMs() > ExpiryMs(entry);
 }
@@ -274,6 +279,8 @@ int64_t CacheState::ExpiryMs(const BlockEntry& entry) const {
   return std::min(by_use_ms, int64_t{entry.created_s} * 1000 + max_age_ms);
 }
 
+// Sessions may still hold the block, and it must not be given to others while they do: it is
+// orphaned then, and becomes free with its last reference.
 void CacheState::LosePoolBlock(CachePool* pool, EntryIndex index) {
   pool->victims.Remove(index);
   const BlockIndex block = RemovePlace(pool, index);
@@ -332,6 +339,8 @@ void CacheState::SchedulePart() {
   }));
 }
 
+// Header and payload. The span is valid while the entry has its host slot; keeping it beyond an
+// event takes a pin.
 std::span<std::byte> CacheState::HostBytes(const BlockEntry& entry) {
   KVT_CHECK(entry.has_host_slot());
   return {env.arena->data() + entry.host_slot.value * kHostSlotUnit, NamespaceOf(entry).slot_bytes};

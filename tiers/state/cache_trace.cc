@@ -10,6 +10,8 @@ namespace {
 
 RequestTag TagOf(const AcquireRequest& request) { return {request.session, request.request_id}; }
 
+// A probe's name is fixed when the program is compiled, so that each kind needs a statement of its
+// own.
 void FireMove(TraceKind kind, TracePhase phase, uint64_t block, uint64_t hash, uint64_t bytes,
               bool failed) {
   const bool begins = phase == TracePhase::kBegin;
@@ -39,6 +41,8 @@ void FireMove(TraceKind kind, TracePhase phase, uint64_t block, uint64_t hash, u
 void CacheTrace::Record(TraceEvent event) {
   Tracer* const tracer = state_.env.tracer;
   if (tracer == nullptr) return;
+  // Events of one batch share readings of the clock, so that it is not read for each of thousands
+  // of blocks.
   if (together_ > 0 && event.time_us == 0) {
     if (readings_left_ == 0) {
       reading_us_ = tracer->NowUs();

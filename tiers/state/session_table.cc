@@ -14,6 +14,8 @@ void SessionTable::Open(SessionId session, std::function<void(const LoadProgress
   KVT_CHECK(inserted);
 }
 
+// What operations held has been dropped before (Acquirer::CancelSession). References are given back
+// in parts: a client may have held millions, and its death must not hold up the others.
 void SessionTable::Close(SessionId session) {
   auto node = sessions_.extract(session);
   if (node.empty()) return;
@@ -58,6 +60,8 @@ bool SessionTable::GiveBack(Closed* closed, uint32_t most) {
   return true;
 }
 
+// Kernels of a dead client may still write to its private blocks. Until the driver says that they
+// have ended, such a block given to another session would be overwritten unseen.
 void SessionTable::ReleaseQuarantine(SessionId session) {
   const auto closed = closed_.find(session);
   if (closed == closed_.end()) return;
@@ -126,6 +130,7 @@ void SessionTable::Publish(SessionId session, CachePool* pool, BlockIndex block,
   holdings.references.Add(block);
 }
 
+// References of an acquire that is under way do not count: the client has not been told of them.
 bool SessionTable::Holds(SessionId session, const CachePool& pool, BlockIndex block) const {
   const Session& holder = sessions_.at(session);
   const auto found = holder.pools.find(pool.id);

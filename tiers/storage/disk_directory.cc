@@ -51,6 +51,7 @@ std::string NameOfHolder(pid_t pid) {
   return pid == 0 ? "an unknown process" : fmt::format("process {}", pid);
 }
 
+// Only ESRCH says that the process has ended; EPERM means that it lives under another user.
 bool IsGone(pid_t pid) { return pid > 0 && ::kill(pid, 0) != 0 && errno == ESRCH; }
 
 Status CheckOwner(const struct stat& status, const std::filesystem::path& path) {
@@ -73,6 +74,8 @@ Result<bool> WaitForLock(int fd, const std::filesystem::path& path) {
   return true;
 }
 
+// The file is not removed on unlock: a second daemon might lock the removed file while a third
+// creates and locks a new one. O_NOFOLLOW, because the number is written over what the file holds.
 Status TakeLock(DiskDirectory* directory, const std::filesystem::path& path) {
   const int flags = O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW;
   UniqueFd fd(::openat(directory->fd.get(), kLockName, flags, kPrivateFile));
@@ -126,6 +129,7 @@ Result<DiskDirectory> OpenDiskDirectory(const std::filesystem::path& path) {
   }
   if (::fstat(directory.fd.get(), &status) != 0) return Failed("fstat", path);
   KVT_RETURN_IF_ERROR(CheckOwner(status, path));
+  // What lies below is made from the prompts of all tenants, so that no other user may read it.
   const mode_t mode = status.st_mode & 07777;
   if ((mode & 077) != 0) {
     if (::fchmod(directory.fd.get(), kPrivateDirectory) != 0) return Failed("chmod", path);
@@ -156,6 +160,8 @@ Status SyncDirectory(const fs::path& directory) {
 
 }  // namespace
 
+// A mark that cannot be read or parsed counts as the highest epoch: any index then looks stale and
+// is rebuilt from the headers, which takes longer but trusts nothing that may be old.
 uint64_t EpochMark::Read(const fs::path& directory) {
   const UniqueFd fd(::open((directory / kMarkName).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
   if (!fd.valid()) return errno == ENOENT ? 0 : UINT64_MAX;
@@ -168,6 +174,7 @@ uint64_t EpochMark::Read(const fs::path& directory) {
   return parsed.ec == std::errc() && parsed.ptr == end ? epoch : UINT64_MAX;
 }
 
+// Written beside and renamed, so that a crash leaves the old mark or the new one, never half.
 Status EpochMark::Write(const fs::path& directory, uint64_t epoch) {
   const fs::path path = directory / kMarkName;
   const fs::path fresh = path.string() + ".new";

@@ -65,6 +65,8 @@ std::vector<EngineFile> TakeEngineFiles(DiskSet* set) {
   return files;
 }
 
+// An io_uring holds the lock's descriptor as well: after a kill, the lock lasts until the kernel
+// has ended the last write, so that no second daemon begins while writes of the first arrive.
 Status StartEngine(const DiskFilesOptions& options, std::vector<EngineFile> files, EventQueue* loop,
                    DiskFiles* result) {
   IoEngineOptions io = options.io;
@@ -88,6 +90,7 @@ Status StartEngine(const DiskFilesOptions& options, std::vector<EngineFile> file
 
 }  // namespace
 
+// The lock comes before the first look at the files, so that no other daemon changes them between.
 Result<DiskFiles> OpenDiskFiles(const DiskFilesOptions& options, EventQueue* loop) {
   KVT_RETURN_IF_ERROR(Validate(options));
   DiskFiles result;

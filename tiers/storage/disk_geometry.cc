@@ -28,6 +28,7 @@ struct SlabFields {
 static_assert(sizeof(SlabFields) == 144, "no holes: docs/DISK_FORMAT.md lists every byte");
 static_assert(kSlabHeaderBytes == kHeaderPageBytes);
 
+// The bound keeps sums of addresses far from overflow when a damaged header gives the size.
 bool IsSlotSize(uint64_t bytes) {
   return bytes % kIoAlignment == 0 && bytes > kSlotHeaderBytes &&
          bytes <= kSlotHeaderBytes + kMaxPayloadBytes;

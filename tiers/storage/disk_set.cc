@@ -49,6 +49,9 @@ tl::unexpected<Error> Unusable(std::string reason, std::string what) {
 
 }  // namespace
 
+// Looks for every number that a set could have, not only for those configured: files beyond the
+// configured number show that `files` was lowered, and their blocks must not be lost unasked.
+// Nothing is created or changed here.
 Result<DiskSet> DiskSet::Inspect(const std::filesystem::path& directory,
                                  const DiskSetShape& shape) {
   DiskSet set(directory, shape);
@@ -56,6 +59,8 @@ Result<DiskSet> DiskSet::Inspect(const std::filesystem::path& directory,
   return set;
 }
 
+// Damage is noted, not returned: with reformat set the file is emptied all the same. Errors of the
+// file system are returned, because they say nothing of what the file holds.
 Status DiskSet::InspectFile(uint32_t number) {
   Result<DiskSetFile> file = DiskSetFile::Open(directory_ / DiskSetFileName(number), false);
   found_.emplace_back();
@@ -105,6 +110,8 @@ Status DiskSet::CheckUsable() const {
   return {};
 }
 
+// A superblock with a good checksum may still come from a copied or swapped file: identity, number
+// and shape must agree with the first one, or slots would be looked for in the wrong file.
 Status DiskSet::CheckFile(uint32_t number, const Superblock& first) const {
   const Found& found = found_[number];
   const std::string name = (directory_ / DiskSetFileName(number)).native();
@@ -152,6 +159,9 @@ Status DiskSet::Reset() {
   return SyncDirectory(directory_);
 }
 
+// The order keeps every superblock true at every moment: space is taken before superblocks speak of
+// it, and files are cut only after superblocks have ceased to speak of what is cut off. After a
+// crash between two steps, CheckFile finds no file shorter than it should be.
 Status DiskSet::SizeAndBegin() {
   found_.resize(shape_.files);
   geometry_ = {.slab_bytes = shape_.slab_bytes, .files = shape_.files, .slabs = 0};
@@ -181,6 +191,8 @@ uint64_t DiskSet::SlabsWithinCap() const {
   return shape_.bytes > superblocks ? (shape_.bytes - superblocks) / shape_.slab_bytes : 0;
 }
 
+// Files on one file system share its free space; what the files have taken already counts as
+// available, since a start sizes them anew. The floor is left free on each file system.
 Result<uint64_t> DiskSet::SlabsThatFit() const {
   struct FileSystem {
     uint64_t room_bytes = 0;

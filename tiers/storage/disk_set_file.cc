@@ -19,6 +19,7 @@ namespace kvtier {
 namespace {
 
 constexpr mode_t kPrivateFile = 0600;
+// Superblocks alternate between two pages, so that a write torn by a crash leaves the other one.
 constexpr size_t kSuperblockPages = 2;
 constexpr uint64_t kStatBlockBytes = 512;
 
@@ -35,6 +36,9 @@ struct alignas(kIoAlignment) SuperblockArea {
 
 std::string DiskSetFileName(uint32_t number) { return fmt::format("blocks-{:02}.kvt", number); }
 
+// Some file systems (tmpfs on older kernels) refuse O_DIRECT with EINVAL; their files are used
+// through the page cache. Only regular files of this user are taken: another user could change what
+// such a file holds at any time.
 Result<DiskSetFile> DiskSetFile::Open(const std::filesystem::path& path, bool create) {
   const int flags = O_RDWR | O_CLOEXEC | (create ? O_CREAT : 0);
   bool direct = true;
@@ -60,6 +64,9 @@ Result<DiskSetFile> DiskSetFile::Open(const std::filesystem::path& path, bool cr
   return file;
 }
 
+// A file shorter than the two pages leaves zeros in the area. All zeros mean that the file was
+// never begun; one sound page is enough, since the other may have been torn. Only a file with bytes
+// and without a sound page is corrupt, and it is never silently begun anew.
 Result<std::optional<Superblock>> DiskSetFile::ReadSuperblock() const {
   SuperblockArea area;
   const ssize_t count = ::pread(fd_.get(), area.bytes.data(), area.bytes.size(), 0);
@@ -80,6 +87,8 @@ Result<std::optional<Superblock>> DiskSetFile::ReadSuperblock() const {
   return MakeError(ErrorCode::kCorrupt, "bad_superblock", path_.native() + complaints);
 }
 
+// The page follows from the epoch, so that a start leaves the page of the start before untouched.
+// The superblock is durable on return: blocks of this epoch are written only after that.
 Status DiskSetFile::WriteSuperblock(const Superblock& superblock) const {
   SuperblockArea area;
   EncodeSuperblock(superblock, std::span(area.bytes).first<kSuperblockBytes>());
@@ -98,6 +107,9 @@ Status DiskSetFile::Empty() {
   return {};
 }
 
+// True if the file system has set the bytes aside, so that later writes cannot run out of space.
+// False where it cannot do so: the file is made that long, and a write may still fail. Running out
+// of space is an error of its own, because the caller answers it with a smaller size.
 Result<bool> DiskSetFile::Preallocate(uint64_t bytes) {
   const auto size = static_cast<off_t>(bytes);
   int outcome = 0;
@@ -127,6 +139,8 @@ Result<DiskSetFile::Namespace> DiskSetFile::GetNamespace() const {
   struct statvfs file_system {};
   if (::fstat(fd_.get(), &status) != 0) return Failed("fstat");
   if (::fstatvfs(fd_.get(), &file_system) != 0) return Failed("fstatvfs");
+  // Free space is what an unprivileged process may still take (f_bavail), without the blocks that
+  // are kept for root.
   return Namespace{.device = status.st_dev,
                    .allocated_bytes = static_cast<uint64_t>(status.st_blocks) * kStatBlockBytes,
                    .file_system_free_bytes = file_system.f_bavail * file_system.f_frsize};

@@ -16,6 +16,7 @@ namespace {
 
 constexpr size_t kChecksumOffset = offsetof(HeaderPagePrefix, checksum);
 
+// Bytes from disk may be anything and end up in messages to a terminal or a log.
 std::string Printable(std::span<const char> text) {
   std::string printable;
   for (const char c : text) {
@@ -27,6 +28,8 @@ std::string Printable(std::span<const char> text) {
 
 }  // namespace
 
+// The checksum covers the whole page with its own field zero, which is how the caller passes it.
+// The rest of the page is zero too, so that every bit of it is known to the reader.
 void SealHeaderPage(std::span<const std::byte> fields,
                     std::span<std::byte, kHeaderPageBytes> page) {
   KVT_CHECK(fields.size() >= sizeof(HeaderPagePrefix) && fields.size() <= page.size());
@@ -44,10 +47,14 @@ Status CheckHeaderPage(std::span<const std::byte, kHeaderPageBytes> page, std::s
     return MakeError(ErrorCode::kCorrupt, "bad_magic",
                      fmt::format("expected {}, found {}", magic, Printable(prefix.magic)));
   }
+  // The version comes before the checksum, so that a page of another format is reported as such and
+  // not as damage.
   if (prefix.version != version) {
     return MakeError(ErrorCode::kCorrupt, "bad_version",
                      fmt::format("expected {}, found {}", version, prefix.version));
   }
+  // The page is const, and other threads may read it at the same time: the checksum is made over a
+  // copy whose checksum field is zero.
   std::array<std::byte, kHeaderPageBytes> copy;
   std::memcpy(copy.data(), page.data(), page.size());
   std::memset(copy.data() + kChecksumOffset, 0, sizeof(prefix.checksum));
@@ -87,6 +94,8 @@ struct SuperblockFields {
 static_assert(sizeof(SuperblockFields) == 72, "no holes: docs/DISK_FORMAT.md lists every byte");
 static_assert(kSuperblockBytes == kHeaderPageBytes && 2 * kSuperblockBytes <= kFirstSlabOffset);
 
+// A checksum shows that the page is as it was written, not that the values make sense: these are
+// divided by and added to addresses, so that their bounds are checked as well.
 Status CheckFields(const SuperblockFields& f) {
   if (f.file_count == 0) return BadField("file_count", f.file_count);
   if (f.file_number >= f.file_count) return BadField("file_number", f.file_number);

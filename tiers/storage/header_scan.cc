@@ -14,11 +14,15 @@ static_assert(kSlabHeaderBytes == kSlotHeaderBytes);
 // Read together: enough to keep any disk busy, 8 MiB of memory.
 constexpr size_t kBatchHeaders = 2048;
 
-// What a failed decoding says of the place.
+// Without the magic number nothing was ever written at the place (or it was voided); all other
+// errors mean that a header was there and is damaged.
 HeaderState StateOf(const Error& error) {
   return error.reason == "bad_magic" ? HeaderState::kEmpty : HeaderState::kDamaged;
 }
 
+// Reads the headers of slabs, and then of the slots that these say they are cut into. A slab whose
+// header cannot be trusted is passed over as a whole: without its slot size it is not known where
+// slots begin, and payload bytes, which clients choose, must never be taken for headers.
 class Scan {
  public:
   Scan(const DiskGeometry& geometry, const DiskReadFunction& read, HeaderVisitor* visitor)
@@ -67,6 +71,7 @@ class Scan {
     scanned.header = *std::move(header);
     scanned.state = HeaderState::kValid;
     if (scanned.header.slab != slab) scanned.state = HeaderState::kMisplaced;
+    // Not one slot of that size fits, which no writer of this set would have written.
     if (scanned.header.slot_bytes > geometry_.slab_bytes - kSlabHeaderBytes) {
       scanned.state = HeaderState::kMisfit;
     }
@@ -108,6 +113,8 @@ class Scan {
     slot->header = *std::move(header);
     const uint64_t bytes = slot->header.payload_bytes;
     slot->state = HeaderState::kValid;
+    // A header that names another place is a copy of a slot from elsewhere, or a write that the
+    // drive has put in the wrong place: the payload beside it cannot be trusted.
     if (slot->header.address != slot->location) {
       slot->state = HeaderState::kMisplaced;
     } else if (SlotBytes(bytes) != slot->slot_bytes) {

@@ -30,7 +30,8 @@ std::string_view KindName(IoKind kind) {
   return "";
 }
 
-// A file as seen by the cache: checks the request and hands it to the engine.
+// A file as seen by the cache: checks the request and hands it to the engine. The methods are
+// called on the event loop, which also runs `done`.
 class EngineBlockFile final : public BlockFile {
  public:
   EngineBlockFile(std::shared_ptr<IoEngine> engine, uint32_t number, uint64_t bytes)
@@ -51,6 +52,8 @@ class EngineBlockFile final : public BlockFile {
   void Write(uint64_t offset, std::span<const std::byte> buffer, IoDone done) override {
     Transfer({.kind = IoKind::kWrite,
               .offset = offset,
+              // A request has one pointer for both directions; engines only read through that of a
+              // write.
               .data = const_cast<std::byte*>(buffer.data()),
               .bytes = buffer.size(),
               .done = std::move(done)});
@@ -63,6 +66,8 @@ class EngineBlockFile final : public BlockFile {
  private:
   void Transfer(IoRequest request) {
     const uint64_t bytes = request.bytes;
+    // Checked and not returned: offsets have passed the allocator, which hands out aligned slots
+    // within the files and checks those that an index claims.
     KVT_CHECK(bytes > 0 && bytes <= bytes_ && request.offset <= bytes_ - bytes);
     KVT_CHECK(request.offset % kIoAlignment == 0 && bytes % kIoAlignment == 0);
     KVT_CHECK(reinterpret_cast<uintptr_t>(request.data) % kIoAlignment == 0);
@@ -77,6 +82,9 @@ class EngineBlockFile final : public BlockFile {
 
 }  // namespace
 
+// An interrupted or short transfer is gone on with once (`continued`), so that a file system that
+// keeps moving a few bytes at a time cannot hold a place of the queue for ever. Transfers that
+// moved all that was asked go on until the whole request is done.
 bool IoRequest::Advance(int64_t outcome, uint64_t asked, Status* status) {
   if (outcome == -EINTR && !continued) {
     continued = true;
@@ -133,6 +141,7 @@ IoRequest IoQueue::Take() {
   return request;
 }
 
+// Only requests that no call has begun: the buffers of the others still belong to the kernel.
 std::vector<IoCompletion> IoQueue::CancelWaiting() {
   std::vector<IoCompletion> cancelled;
   for (std::deque<IoRequest>* queue : {&reads_, &writes_}) {
@@ -175,6 +184,8 @@ void RegisteredMemory::Add(const Entry& entry) {
   entries_.insert(after, entry);
 }
 
+// The buffer must lie in one entry as a whole: the kernel refuses a fixed buffer that runs over the
+// end of its registration.
 int RegisteredMemory::Find(const std::byte* data, uint64_t bytes) const {
   const auto after = std::upper_bound(
       entries_.begin(), entries_.end(), data,

@@ -92,6 +92,7 @@ Result<OfflineDisk> OpenOfflineDisk(const std::filesystem::path& directory) {
   const auto newest = std::ranges::max_element(files, {}, [](const FoundFile& file) {
     return file.superblock ? file.superblock->epoch + 1 : 0;
   });
+  // Not one superblock could be read: the geometry stays empty, and `faults` says why.
   if (!newest->superblock) return disk;
   const Superblock& superblock = *newest->superblock;
   disk.set_uuid = superblock.set_uuid;

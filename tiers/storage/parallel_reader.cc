@@ -31,6 +31,9 @@ Result<ParallelReader> ParallelReader::Open(const std::filesystem::path& directo
   return ParallelReader(std::move(fds), threads);
 }
 
+// Blocks until all reads have ended; the calling thread does its part. Each read is taken by one
+// thread only, which alone writes its status. The threads are joined when `threads` goes, which is
+// before `next` and `work` do.
 void ParallelReader::Read(std::span<DiskRead> reads) const {
   std::atomic<size_t> next = 0;
   const auto work = [&] {
@@ -42,6 +45,7 @@ void ParallelReader::Read(std::span<DiskRead> reads) const {
   work();
 }
 
+// A short read is an error: the caller asks only for what lies within the files.
 Status ParallelReader::ReadOne(const DiskRead& read) const {
   if (read.file >= files_.size()) {
     return MakeError(ErrorCode::kInvalidArgument, "no_such_file", fmt::format("{}", read.file));
@@ -66,6 +70,7 @@ namespace {
 // Read together; a single larger payload is read alone.
 constexpr uint64_t kBatchBytes = 64 * kMiB;
 
+// Direct I/O reads whole units of the alignment; the slot on disk is padded to one.
 uint64_t ReadBytes(const PayloadToCheck& payload) {
   return (payload.payload_bytes + kIoAlignment - 1) / kIoAlignment * kIoAlignment;
 }
@@ -83,6 +88,7 @@ Status Compare(const DiskGeometry& geometry, const DiskRead& read, const Payload
 void CheckPayloads(const DiskGeometry& geometry, const DiskReadFunction& read,
                    const std::vector<PayloadToCheck>& payloads,
                    const std::function<void(const PayloadToCheck&, const Status&)>& visit) {
+  // Large enough for the largest payload, so that each pass below reads one at least and ends.
   uint64_t buffer_bytes = kBatchBytes;
   for (const PayloadToCheck& payload : payloads) {
     buffer_bytes = std::max(buffer_bytes, ReadBytes(payload));

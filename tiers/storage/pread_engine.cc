@@ -14,6 +14,9 @@
 namespace kvtier {
 namespace {
 
+// Runs requests on threads that block in pread and pwrite, for kernels and sandboxes that refuse
+// io_uring. Submit is called by the event loop; the queue decides for all threads together which
+// request is next.
 class PreadEngine final : public IoEngine {
  public:
   PreadEngine(std::vector<EngineFile> files, const IoEngineOptions& options, EventQueue* loop)
@@ -26,6 +29,8 @@ class PreadEngine final : public IoEngine {
     }
   }
 
+  // Requests that wait end as cancelled; those that a thread has begun run to their end, because
+  // the kernel may still write into their buffers.
   ~PreadEngine() override {
     std::vector<IoCompletion> cancelled;
     {
@@ -48,6 +53,7 @@ class PreadEngine final : public IoEngine {
     wake_.notify_one();
   }
 
+  // Registration only saves io_uring the pinning of pages.
   void RegisterMemory(std::span<std::byte>) override {}
 
  private:
@@ -57,6 +63,7 @@ class PreadEngine final : public IoEngine {
       wake_.wait(lock, [this] { return stopping_ || queue_.CanTake(); });
       if (stopping_) return;
       IoRequest request = queue_.Take();
+      // Submit wakes one thread for each request; a place that became free may allow a further one.
       if (queue_.CanTake()) wake_.notify_one();
       lock.unlock();
       const Status status = Perform(request);
@@ -64,10 +71,12 @@ class PreadEngine final : public IoEngine {
       completed.push_back(request.End(status));
       completions_.Deliver(std::move(completed));
       lock.lock();
+      // The place is given up only after the completion was handed on, under the lock again.
       queue_.Finish(request);
     }
   }
 
+  // A call may move less than asked; IoRequest::Advance decides whether to go on from there.
   [[nodiscard]] Status Perform(IoRequest& request) const {
     Status status;
     while (true) {

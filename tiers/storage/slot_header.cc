@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::string_view kMagic = "KVTSLOT1";
 
+// The format has fields for encryption, but this program can read only what is not encrypted.
 enum class EncryptionAlgorithm : uint8_t { kNone = 0 };
 
 // The bytes as they lie in memory and on disk, little-endian.
@@ -51,6 +52,9 @@ bool IsZero(const T& field) {
   return IsAllZero(std::as_bytes(std::span(&field, 1)));
 }
 
+// An address of all ones belongs to a header that was sealed in host memory and never placed on
+// disk. Each field has one encoding only: what is unused must be zero, so that two headers of the
+// same content are the same bytes.
 Status CheckFields(const SlotFields& f) {
   const bool aligned = f.address % kIoAlignment == 0;
   if (!aligned && f.address != DiskLocation{}.offset) return BadField("address", f.address);
@@ -108,6 +112,7 @@ void PlaceSlotHeader(const SlotPlacement& placement,
   SlotFields f;
   std::memcpy(&f, header.data(), sizeof(f));
   KVT_CHECK(std::string_view(f.prefix.magic, sizeof(f.prefix.magic)) == kMagic);
+  // The checksum is made over a page whose checksum field is zero.
   f.prefix.checksum = 0;
   f.address = placement.address.offset;
   f.generation = placement.generation;
@@ -122,6 +127,8 @@ bool HeaderNames(const NamespaceIdentity& identity, const BlockHash& hash, uint1
   KVT_CHECK(identity.tenant.size() <= kMaxTenantBytes);
   SlotFields f;
   std::memcpy(&f, in.data(), sizeof(f));
+  // The lengths of the tenants are compared before their bytes: the header's own length may exceed
+  // the field, but then it differs from the expected one, which was checked above.
   return std::string_view(f.prefix.magic, sizeof(f.prefix.magic)) == kMagic &&
          f.prefix.version == kSlotFormatVersion && f.hash == hash && f.model == identity.model &&
          f.tenant_bytes == identity.tenant.size() &&
@@ -153,6 +160,7 @@ Result<SlotHeader> DecodeSlotHeader(std::span<const std::byte, kSlotHeaderBytes>
 
 namespace {
 
+// The size is compared too, so that the checksum is made over as many bytes as the writer had.
 bool SameBlock(const SlotExpectation& expected, const SlotHeader& header) {
   return header.hash == expected.hash && header.model == expected.identity.model &&
          header.tenant == expected.identity.tenant &&
@@ -168,6 +176,7 @@ SlotVerdict CheckDiskSlot(const SlotExpectation& expected, std::span<const std::
       header->generation != expected.generation) {
     return SlotVerdict::kIdentityMismatch;
   }
+  // The payload comes last: its checksum costs most and means nothing for a slot of another block.
   const auto payload = slot.subspan(kSlotHeaderBytes, expected.identity.block_bytes);
   return ChecksumPayload(payload) == header->payload_checksum ? SlotVerdict::kGood
                                                               : SlotVerdict::kCorrupt;

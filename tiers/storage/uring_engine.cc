@@ -120,6 +120,8 @@ class UringEngine final : public IoEngine {
 
   // --- ring thread ---
 
+  // An error here is no fault of the disk: kernels and sandboxes refuse io_uring, and the caller
+  // may go on with the pread engine. Nothing of the ring is left behind then.
   Status Open(const std::vector<EngineFile>& files) {
     if (const int outcome = InitRing(&ring_); outcome < 0) {
       return tl::unexpected<Error>(Refused(outcome, "io_uring_setup"));
@@ -161,6 +163,7 @@ class UringEngine final : public IoEngine {
     ::io_uring_queue_exit(&ring_);
   }
 
+  // The lock is held for two swaps only, so that the event loop never waits for a system call.
   void TakeInbox() {
     std::vector<IoRequest> requests;
     std::vector<std::span<std::byte>> memory;
@@ -260,6 +263,8 @@ class UringEngine final : public IoEngine {
     KVT_CHECK(outcome >= 0 || outcome == -EINTR || outcome == -EAGAIN || outcome == -EBUSY);
   }
 
+  // Takes all that has completed without waiting. The wake-up read is armed anew each time, since
+  // it is a request like the others and ends with the first wake-up.
   [[nodiscard]] std::vector<IoCompletion> Reap() {
     std::vector<IoCompletion> completed;
     io_uring_cqe* cqe = nullptr;

@@ -21,6 +21,8 @@ Error PoolFull(uint64_t asked, uint64_t obtainable, uint64_t blocks) {
 
 }  // namespace
 
+// Requests of one pool are answered in order, so that a large one is not passed for ever by small
+// ones that take each block that comes free.
 void Acquirer::Acquire(AcquireRequest request, Done done) {
   ++state_.stats.acquires;
   CachePool* pool = state_.FindPool(request.pool);
@@ -106,6 +108,8 @@ Status Acquirer::CheckLimits(const CachePool& pool, const Operation& operation) 
   return tl::unexpected(PoolFull(request.new_blocks, obtainable, pool.blocks.size()));
 }
 
+// References that operations under way will hold: without them, a session could exceed its limit
+// with requests to several pools at once.
 uint64_t Acquirer::Promised(SessionId session) const {
   uint64_t promised = 0;
   for (const auto& [pool, line] : lines_) {
@@ -227,6 +231,8 @@ uint32_t Acquirer::Prefetch(CachePool* pool, std::span<const BlockHash> hashes, 
   return count;
 }
 
+// The operations are taken out of all lines before the first is answered: an answer may call back
+// into the cache, which must not meet half of them.
 void Acquirer::CancelSession(SessionId session) {
   std::vector<Operation> cancelled;
   for (auto& [pool_id, line] : lines_) {
@@ -283,6 +289,8 @@ void Acquirer::TellDevices() {
   }
 }
 
+// One part of one pool per call, and the pools in turn, so that the event loop sees to other
+// clients between two parts.
 void Acquirer::GoOn() {
   const auto ready = [](const auto& line) {
     return !line.second.empty() && line.second.front().goes_on();

@@ -8,11 +8,13 @@
 namespace kvtier {
 namespace {
 
-// The copies of some begin while others are looked at.
+// Blocks are taken in groups of so many: the copies of one group run while the next is looked at.
 constexpr size_t kTakenTogether = 64;
 
 }  // namespace
 
+// An expired block is a miss at once. It is only noted here and dropped later, so that rows do not
+// change while a caller walks along its sequence.
 EntryIndex PrefixFinder::Servable(EntryIndex before, const BlockKey& key, MissReason* miss) {
   const EntryIndex index = state_.directory.FindAfter(before, key);
   if (index == kNoEntry) {
@@ -63,11 +65,13 @@ EntryIndex PrefixFinder::FindAgain(const CachePool& pool, const AcquireRequest& 
   const bool is_partial = position == request.hashes.size();
   const BlockHash& hash =
       is_partial ? request.partial_blocks[*found.partial_block] : request.hashes[position];
-  // It mostly stands where it stood.
+  // The block mostly still has the row in which it was found, so that the search begins just before
+  // it.
   const uint32_t row = found.hits[position].value;
   return Servable(row == 0 ? kNoEntry : EntryIndex(row - 1), {pool.namespace_id, hash}, miss);
 }
 
+// Positions without a block in the pool are kNoBlock and hold nothing until they are loaded.
 void BlockTaker::Hold(CachePool* pool, AcquireOperation* operation) {
   std::vector<BlockIndex> resident;
   resident.reserve(operation->found.hits.size());
@@ -127,7 +131,7 @@ bool BlockTaker::TakeHit(CachePool* pool, AcquireOperation* operation, uint64_t*
   const BlockEntry& entry = state_[index];
   BlockIndex block = state_.BlockIn(*pool, entry);
   HeldReferences& held = operation->held;
-  // The pool may have lost what was found there.
+  // The pool may have lost the block that was found, or have another one for the hash by now.
   if (held[position] != kNoBlock && held[position] != block) held.Drop(position);
   const bool start = block == kNoBlock;
   if (start && found.to_load == 0) {
@@ -246,6 +250,8 @@ void BlockTaker::QueueLayers(CachePool* pool, AcquireOperation* operation) {
   loader_.QueueLayers(operation->reply.load, pool, std::move(in_layers), operation->request.layers);
 }
 
+// Loads that have begun are not called back: their blocks arrive unreferenced, or are given up when
+// their turn comes and none waits for them any more.
 void BlockTaker::Undo(CachePool* pool, AcquireOperation* operation) {
   QueueLayers(pool, operation);
   if (operation->reply.load.value != 0) loads_.Discard(operation->reply.load);

@@ -45,10 +45,12 @@ void CopyLimiter::Start(CopyBatch batch, std::function<void(const Status&)> done
 }
 
 void CopyLimiter::OnCopied(std::list<Flight>::iterator flight, const Status& status) {
+  // The flight is gone before `done` runs, so that the bytes in flight are right when it starts the
+  // next copy.
   const std::function<void(const Status&)> done = std::move(flight->done);
   flights_.erase(flight);
   meter().End(state_.NowMs());
-  // What this event brought is followed by the next copies at its end.
+  // The pump runs at the end of the event, and starts the next copies for all that ended in it.
   state_.SchedulePump();
   done(status);
 }

@@ -57,7 +57,8 @@ bool LayerLoader::StartOne() {
                     OnCopied(group.get(), pieces, status);
                   });
   }
-  // Those that fell out, and those that had all their pieces in earlier requests.
+  // Members that failed, and members whose pieces were all in earlier requests, end here: no
+  // completion of this request would do it.
   if (group->AllStarted()) {
     for (Member& member : group->members) EndIfDone(*group, &member);
   }
@@ -95,6 +96,9 @@ std::vector<LayerLoader::Piece> LayerLoader::Fill(Group* group, CopyBatch* batch
   return pieces;
 }
 
+// A block that no session references any more need not be copied: the client has given it up or is
+// dead. The header is compared with the first layer only; the pin keeps the slot this block's until
+// the last one.
 bool LayerLoader::Sound(const Group& group, Member* member) {
   if (member->failure != MissReason::kNone) return false;
   const BlockEntry& entry = state_[member->entry];
@@ -106,6 +110,8 @@ bool LayerLoader::Sound(const Group& group, Member* member) {
   return member->failure == MissReason::kNone;
 }
 
+// Requests may end in another order than they were started in: a layer is here only when all pieces
+// of it, and of those before it, are. A broken group reports no further layer.
 void LayerLoader::OnCopied(Group* group, const std::vector<Piece>& pieces, const Status& status) {
   for (const Piece& piece : pieces) {
     Member& member = group->members[piece.member];

@@ -17,6 +17,8 @@ struct LoadWaiters::Table {
 LoadWaiters::LoadWaiters() : table_(std::make_unique<Table>()) {}
 LoadWaiters::~LoadWaiters() = default;
 
+// Rows are linked by number and used again from a free list: loads come and go by the thousand, and
+// a list per block would allocate for each.
 void LoadWaiters::Add(uint64_t block, const LoadWaiter& waiter) {
   Table& table = *table_;
   uint32_t row = table.free;
@@ -36,6 +38,8 @@ uint32_t LoadWaiters::FirstOf(uint64_t block) const {
   return found == table_->first.end() ? kNone : found->second;
 }
 
+// The rows stay taken until each is freed: the caller walks the chain, and may add waiters of other
+// blocks on the way.
 uint32_t LoadWaiters::Extract(uint64_t block) {
   const auto found = table_->first.find(block);
   if (found == table_->first.end()) return kNone;
@@ -102,7 +106,7 @@ void LoadTable::Add(LoadId id, std::span<const Added> hits) {
     if (!added.in_layers) ++load.whole_blocks;
     waiters_.Add(ArrivalKey(*load.pool, added.entry), {id, position, added.in_layers});
   }
-  // A block that failed stays the end.
+  // After a block has failed, the prefix ends there: hits that are added later lie behind it.
   if (load.miss == MissReason::kNone) load.limit = static_cast<uint32_t>(load.hits.size());
   AdvancePrefix(&load);
   CountArrived(load);
@@ -116,6 +120,8 @@ void LoadTable::Close(LoadId id) {
   if (load.news) Advance(id, true);
 }
 
+// Only for loads that are still open: the client has not been told of the load yet, so that nothing
+// is reported or counted.
 void LoadTable::Discard(LoadId id) {
   const auto found = loads_.find(id);
   KVT_CHECK(found != loads_.end() && found->second.open);
@@ -172,7 +178,8 @@ void LoadTable::CountArrived(Load& load) {
   if (!load.counter) return;
   uint32_t done = load.ready;
   if (load.layers > 0) done = load.whole_blocks > 0 ? 0 : load.layers_here;
-  // What the device was told to count it has counted, or will; what it stopped at ends the load.
+  // What the device was told to count, it has counted or will count. If one of its copies fails,
+  // the load ends there.
   if (done <= load.counted) return;
   load.counted = done;
   load.counter->Store(done);
@@ -215,6 +222,8 @@ bool LoadTable::CloseSession(SessionId session) {
   return CloseSome();
 }
 
+// In parts, since a client may die with loads of very many blocks and other clients must not wait
+// for that. Waiters of a load that is gone find no load later, and are dropped then.
 bool LoadTable::CloseSome() {
   size_t looked_at = 0;
   while (!closing_.empty() && looked_at < kClosedPerCall) {
@@ -266,6 +275,7 @@ void LoadTable::Advance(LoadId id, bool changed) {
   if (load.ready == before && !changed && !finished) return;
   const SessionId session = load.session;
   const LoadProgress progress{id, load.ready, finished, load.miss};
+  // The load is forgotten before it is reported: the report may call back into the cache.
   if (finished) {
     Count(load, load.miss);
     Forget(loads_.find(id));

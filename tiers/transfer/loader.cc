@@ -9,7 +9,8 @@
 namespace kvtier {
 namespace {
 
-// Prefetches leave room for those who come to wait.
+// Of the bytes that may be read or copied at once, prefetches get one part of so many, so that a
+// load which a client waits for finds capacity to spare.
 constexpr uint64_t kPrefetchShare = 2;
 constexpr int kReadAttempts = 2;
 // A disk read needs a host slot. If none comes free for this long, the block is a miss.
@@ -43,6 +44,8 @@ Tier Loader::SourceOf(const BlockEntry& entry) const {
   return entry.in_host() || state_.ReadyPool(entry) != nullptr ? Tier::kHost : Tier::kDisk;
 }
 
+// Host is looked at first, then ways that others have begun, and the disk last: a block is read
+// from disk once, however many pools wait for it.
 void Loader::Start(CachePool* pool, EntryIndex index) {
   Arrival arrival{pool, index, state_.env.clock->MonotonicMs()};
   StartLoading(arrival);
@@ -96,6 +99,7 @@ bool Loader::WakeWaiting() {
   return !ended.empty();
 }
 
+// Taken out first: an arrival stands in the table or in a line, never in both.
 void Loader::Wake(EntryIndex index) {
   auto node = waiting_.extract(index);
   if (node.empty()) return;
@@ -131,7 +135,7 @@ bool Loader::PumpReads() {
     line->pop_front();
     return true;
   });
-  // That some got slots meanwhile ends no wait while others are still waiting.
+  // If some reads got slots meanwhile while others still wait, the wait counts from its beginning.
   if (host_wait_since_ms_ != kNoWait) {
     host_wait_since_ms_ = std::min(host_wait_since_ms_, waited_since_ms);
   }
@@ -141,6 +145,7 @@ bool Loader::PumpReads() {
 bool Loader::TryRead(Arrival arrival) {
   const EntryIndex index = arrival.entry;
   const BlockEntry& entry = state_[index];
+  // A block that loads cannot leave the directory, so that rows in the lines stay valid.
   KVT_CHECK(state_.directory.Live(index) && BlockOf(arrival).loading());
   if (Abandoned(arrival)) {
     Fail(arrival, MissReason::kCancelled);
@@ -178,6 +183,8 @@ void Loader::StartRead(const Arrival& arrival) {
   IssueRead(read);
 }
 
+// The check runs on another thread. It touches only this Read, which stays in the list until
+// OnRead, and the host slot, which is not in host's order yet and so cannot be evicted.
 void Loader::IssueRead(Reads::iterator read) {
   state_.trace.Begin(TraceKind::kDiskRead, read->arrival.entry);
   const auto check = [read, tracer = state_.env.tracer] {
@@ -204,6 +211,8 @@ void Loader::OnRead(Reads::iterator read, const Status& status) {
              DropReason::kCorrupt);
 }
 
+// The read ends before the block is ready in host, because a block is either being read or in host,
+// never both. Pools that waited for the same read are woken last, when host has the bytes.
 void Loader::OnVerified(Reads::iterator read) {
   ++state_.stats.disk_read_blocks;
   state_.stats.disk_read_bytes += read->slot.size();
@@ -215,6 +224,9 @@ void Loader::OnVerified(Reads::iterator read) {
   Wake(arrival.entry);
 }
 
+// Read once more, for a fault may lie on the way (cable, controller) and not in the medium. A
+// second failure gives the slot up for good, and the block is a miss for all pools that wait for
+// it.
 void Loader::ReadFailed(Reads::iterator read, MissReason miss, DropReason drop) {
   if (read->attempt < kReadAttempts) {
     ++read->attempt;
@@ -240,11 +252,12 @@ Loader::Arrival Loader::EndRead(Reads::iterator read) {
   reads_.erase(read);
   state_.Apply(arrival.entry, BlockEvent::kEndRead);
   state_.stats.Lane(CopyLane::kDiskToHost).End(state_.NowMs());
-  // What this event brought is copied at its end, together.
+  // The pump runs at the end of the event, so that all blocks which it brought are copied together.
   state_.SchedulePump();
   return arrival;
 }
 
+// The pin keeps the host slot while the block waits in the line, where host might need the space.
 void Loader::QueueCopy(const Arrival& arrival) {
   Loadable block{arrival, HostPin(&state_, arrival.entry)};
   if (CanWait(arrival)) {
@@ -256,7 +269,7 @@ void Loader::QueueCopy(const Arrival& arrival) {
 
 bool Loader::PumpCopies() {
   bool progressed = false;
-  // Those that load in layers and the others in turn.
+  // Loads in layers and loads of whole blocks take turns, so that neither holds up the other.
   while (MayCopy(1)) {
     const bool layers = layers_.StartOne();
     std::shared_ptr<Batch> batch = NextBatch(CopyPriority::kDemand, Unsound::kFail);
@@ -303,6 +316,8 @@ std::shared_ptr<Loader::Batch> Loader::NextBatch(CopyPriority priority, Unsound 
     if (line.size() > kHeadersAhead) {
       FetchHostHeader(state_, state_[line[kHeadersAhead].arrival.entry]);
     }
+    // Compared right before the copy: whatever went wrong in host, a slot of another block or
+    // tenant is never copied into a pool under this hash.
     const bool sound = HostSlotIsOf(state_, entry);
     const bool fails = Abandoned(arrival) || !sound;
     if (fails && unsound == Unsound::kLeave) break;
@@ -324,6 +339,7 @@ std::shared_ptr<Loader::Batch> Loader::NextBatch(CopyPriority priority, Unsound 
 void Loader::OnCopied(Batch* batch, const Status& status) {
   const CacheTrace::Together together(&state_.trace);
   CachePool* const pool = batch->copies.pool();
+  // The copies have ended: host may evict the slots again, LeaveHost among others.
   batch->pins.clear();
   for (const EntryIndex entry : batch->entries) {
     state_.trace.End(TraceKind::kCopyUp, entry, !status);
@@ -377,6 +393,8 @@ void Loader::StopLoading(const Arrival& arrival) {
   --loading_;
 }
 
+// The loads are told while the entry still exists, since they find their blocks by its row; only
+// then may the row be forgotten and given to another block.
 void Loader::Fail(const Arrival& arrival, MissReason reason) {
   const EntryIndex index = arrival.entry;
   StopLoading(arrival);

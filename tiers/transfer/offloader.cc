@@ -19,6 +19,9 @@ void Offloader::Want(EntryIndex index) {
   queues_.Push(state_.TenantOf(entry), index);
 }
 
+// An offload that failed before is tried again, because a load waits for these bytes and would
+// otherwise fail. The entry may stand in both queues: the copy that comes second finds that it is
+// no longer queued and is skipped.
 bool Offloader::WantNow(EntryIndex index) {
   const BlockEntry& entry = state_[index];
   if (entry.in_host() || state_.ReadyPool(entry) == nullptr) return false;
@@ -33,6 +36,8 @@ void Offloader::SourceGone(EntryIndex index) {
   if (state_[index].offload_queued()) End(index);
 }
 
+// Only blocks that another pool is loading are reported: the loader looks at them again and decides
+// whether to copy from host, to read from disk or to fail the load.
 void Offloader::End(EntryIndex index) {
   const BlockEntry& entry = state_[index];
   state_.Apply(index, entry.offloading() ? BlockEvent::kEndOffload : BlockEvent::kCancelOffload);
@@ -42,6 +47,8 @@ void Offloader::End(EntryIndex index) {
   state_.SchedulePump();
 }
 
+// Urgent copies come first, but both kinds share one limit, so that a burst of loads between
+// devices cannot take more of the link than the offloads are allowed.
 bool Offloader::Pump() {
   const auto starting = [this](CopyPriority priority) {
     return [this, priority](std::deque<EntryIndex>* line) {
@@ -55,6 +62,9 @@ bool Offloader::Pump() {
   return urgent || queued;
 }
 
+// The lines name entries by row, and a row may have been forgotten, given to another block or
+// copied since it was queued. A block that has a host slot by now is on its way from disk or is
+// there already, so that a second copy would only waste a slot.
 CachePool* Offloader::SourceOf(EntryIndex index) {
   if (!state_.directory.Live(index)) return nullptr;
   const BlockEntry& entry = state_[index];
@@ -84,6 +94,8 @@ bool Offloader::StartBatch(std::deque<EntryIndex>* line, CopyPriority priority) 
   return true;
 }
 
+// When the first block of a line must wait for a host slot, the whole line waits: the blocks behind
+// it belong to the same tenant and would take the slot that the first one needs.
 void Offloader::TakeBlocks(std::deque<EntryIndex>* line, Batch* batch) {
   while (!line->empty()) {
     const EntryIndex index = line->front();
@@ -104,6 +116,7 @@ void Offloader::TakeBlocks(std::deque<EntryIndex>* line, Batch* batch) {
     state_.Apply(index, BlockEvent::kBeginOffload);
     state_.trace.Begin(TraceKind::kOffload, index);
     batch->entries.push_back(index);
+    // The pin keeps the source from being evicted and used again while the copy engine reads it.
     batch->pins.emplace_back(&pool->blocks, state_.BlockIn(*pool, state_[index]));
     batch->payloads.push_back(batch->copies.AddBlock(pool, index));
   }
@@ -116,6 +129,8 @@ void Offloader::GiveUp(EntryIndex index, DropReason reason) {
   state_.SchedulePump();
 }
 
+// Checksums are made on a thread of the executor. It touches only the payloads, which the pins keep
+// in place, and the list of checksums, which the event loop does not read before Finish.
 void Offloader::OnCopied(Batches::iterator batch, const Status& status) {
   TraceCopied(*batch, !status);
   if (!status) return Finish(batch);
@@ -138,12 +153,15 @@ void Offloader::TraceCopied(const Batch& batch, bool failed) {
 void Offloader::Finish(Batches::iterator finished) {
   state_.SchedulePump();
   Batches ended;
+  // Taken out of the list first: the batch lives to the end of this function, but Idle no longer
+  // counts it.
   ended.splice(ended.end(), batches_, finished);
   Batch& batch = ended.front();
   const bool copied = batch.checksums.size() == batch.entries.size();
   for (size_t i = 0; i < batch.entries.size(); ++i) {
     const EntryIndex index = batch.entries[i];
     if (copied) state_.trace.End(TraceKind::kSeal, index, false);
+    // Released first, because a block whose bytes are in use can be neither dropped nor freed.
     batch.pins[i].Release();
     if (copied && MatchesCommit(*batch.pool, index, batch.checksums[i])) {
       Seal(index, batch.checksums[i]);
@@ -155,6 +173,9 @@ void Offloader::Finish(Batches::iterator finished) {
     host_.RollBack(index);
     End(index);
     if (copied) {
+      // The client has written to the block after it committed it: the bytes in the pool are not
+      // what the hash says, so that no other session may be given them. A copy that failed says
+      // nothing of the kind, and the block stays in its pool.
       state_.CountDrop(index, Tier::kPool, DropReason::kClientWroteCommitted);
       state_.LosePoolBlock(batch.pool, index);
       state_.ForgetIfGone(index);
@@ -171,6 +192,8 @@ bool Offloader::MatchesCommit(const CachePool& pool, EntryIndex index,
   return given == state_.commit_checksums.end() || given->second == checksum;
 }
 
+// The header has no disk address yet; the persister fills it in when the block gets a slot on disk.
+// Times are those of the wall clock, because the header outlives this process.
 void Offloader::Seal(EntryIndex index, const PayloadChecksum& checksum) {
   const BlockEntry& entry = state_[index];
   const Namespace& name_space = state_.NamespaceOf(entry);

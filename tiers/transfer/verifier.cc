@@ -27,6 +27,8 @@ void Verifier::Step(uint64_t cursor, uint32_t max_blocks, std::function<void(Ver
   });
 }
 
+// Into a buffer of its own and not into a host slot, so that a scrub takes no space from blocks
+// that clients use. The expectation is a copy, since the check runs on another thread.
 void Verifier::StartRead(EntryIndex index, const std::shared_ptr<StepState>& step) {
   const BlockEntry& entry = state_[index];
   const Namespace& name_space = state_.NamespaceOf(entry);
