@@ -53,7 +53,7 @@ Status ReadBlock(kvt_pool* pool, const kvt_block& block, uint64_t offset, void* 
   KVT_RETURN_IF_ERROR(CheckArray(data, bytes, "data"));
   KVT_ASSIGN_OR_RETURN(const BlockPart part, PartOf(pool, block, offset, bytes));
   if (const std::byte* base = part.mapping->base(); base != nullptr) {
-    std::memcpy(data, base + part.offset, bytes);
+    if (bytes > 0) std::memcpy(data, base + part.offset, bytes);
     return {};
   }
   KVT_ASSIGN_OR_RETURN(const auto device, part.mapping->OnDevice());
@@ -65,7 +65,7 @@ Status WriteBlock(kvt_pool* pool, const kvt_block& block, uint64_t offset, const
   KVT_RETURN_IF_ERROR(CheckArray(data, bytes, "data"));
   KVT_ASSIGN_OR_RETURN(const BlockPart part, PartOf(pool, block, offset, bytes));
   if (std::byte* base = part.mapping->base(); base != nullptr) {
-    std::memcpy(base + part.offset, data, bytes);
+    if (bytes > 0) std::memcpy(base + part.offset, data, bytes);
     return {};
   }
   KVT_ASSIGN_OR_RETURN(const auto device, part.mapping->OnDevice());

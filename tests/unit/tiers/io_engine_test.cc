@@ -228,7 +228,9 @@ TEST_P(IoEngineTest, ABurstOfReadsIsCheckedByAFewTasksAndToldByFewEvents) {
   }
   // io_uring tells of many reads at once. The threads of pread end theirs one by one, and how many
   // end before the next task begins is theirs to decide.
-  if (GetParam() == "io_uring") EXPECT_LE(executor.tasks_given(), static_cast<int>(kBlocks) / 4);
+  if (GetParam() == "io_uring") {
+    EXPECT_LE(executor.tasks_given(), static_cast<int>(kBlocks) / 4);
+  }
   EXPECT_EQ(loop_.RunPosted(), 1u);
   EXPECT_EQ(pending_, 0);
 }
