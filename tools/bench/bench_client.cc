@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <span>
+#include <string>
 
 #include "base/bytes.h"
 #include "base/digest.h"
@@ -173,6 +175,24 @@ Result<uint64_t> BenchClient::CountOnDisk(const std::vector<BlockHash>& set) {
   if (!presence) return FromClient(presence.error());
   return std::ranges::count_if(*presence,
                                [](uint8_t tiers) { return (tiers & KVT_PRESENT_DISK) != 0; });
+}
+
+Status BenchClient::EvictFromHost(const std::vector<BlockHash>& set) {
+  // So many hashes fit a request of the admin socket.
+  constexpr size_t kHashesPerRequest = 512;
+  for (size_t first = 0; first < set.size(); first += kHashesPerRequest) {
+    const auto part =
+        std::span(set).subspan(first, std::min(kHashesPerRequest, set.size() - first));
+    std::string hashes;
+    for (const BlockHash& hash : part) {
+      hashes += fmt::format("{}\"{}\"", hashes.empty() ? "" : ",", hash.Hex());
+    }
+    const auto reply = CallAdmin(
+        admin_socket_, fmt::format(R"({{"op":"evict","tier":"host","hashes":[{}]}})", hashes),
+        kAdminSilenceMs);
+    if (!reply) return tl::unexpected(reply.error());
+  }
+  return {};
 }
 
 Status BenchClient::Drain() {

@@ -67,6 +67,8 @@ class BenchClient {
 
   // What the daemon has copied from its pools to host memory since it began.
   [[nodiscard]] Result<uint64_t> OffloadedBytes();
+  // Asks the admin socket: the blocks leave host memory, so that the next load reads the disk.
+  [[nodiscard]] Status EvictFromHost(const std::vector<BlockHash>& set);
   // Asks the admin socket: every block is on disk afterwards.
   [[nodiscard]] Status Drain();
   [[nodiscard]] Status Settle();

@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <future>
 #include <thread>
 
@@ -141,7 +142,7 @@ TEST_F(BrokenDaemonTest, AnswersThatComeTooLateAreLetGo) {
   kvt_connect_options options = Options();
   options.request_timeout_ms = 20;
   Attach(options);
-  uint64_t held_id = 0;
+  std::atomic<uint64_t> held_id = 0;  // written by the daemon's thread
   daemon_->Intercept([&](const wire::Frame& frame) -> std::optional<Bytes> {
     held_id = frame.request_id;
     return Bytes();
