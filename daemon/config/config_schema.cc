@@ -349,6 +349,10 @@ std::vector<ConfigKey> CacheKeys() {
       Milliseconds("cache.max_wait_ms", kCache<&CacheOptions::max_wait_ms>, 0, kMinuteMs,
                    "How long an acquire may wait for blocks to be offloaded before unsaved "
                    "ones are dropped."),
+      Milliseconds("cache.read_slot_wait_ms", kCache<&CacheOptions::read_slot_wait_ms>, 0,
+                   kMinuteMs,
+                   "A read from disk that has waited so long for host memory takes that of a block "
+                   "which has arrived in the pool; host then no longer holds that one."),
       Size("cache.max_load_bytes", kCache<&CacheOptions::max_load_bytes>, 64 * kKiB, 64 * kGiB,
            "Bytes being copied from host memory to the pool at once."),
       Size("cache.max_offload_bytes", kCache<&CacheOptions::max_offload_bytes>, 64 * kKiB,
@@ -423,7 +427,7 @@ std::vector<ConfigKey> TraceKeys() {
 
 // What no part of the daemon keeps a copy of and no client was told: sizes and paths are taken at the start, and
 // clients learn of limits on their calls when they connect.
-constexpr std::array<std::string_view, 31> kReloadable = {
+constexpr std::array<std::string_view, 32> kReloadable = {
     "server.max_clients",
     "server.max_outbound_bytes_per_client",
     "server.slow_reader_timeout_ms",
@@ -449,6 +453,7 @@ constexpr std::array<std::string_view, 31> kReloadable = {
     "cache.disk_free_fraction",
     "cache.pin_fraction",
     "cache.max_wait_ms",
+    "cache.read_slot_wait_ms",
     "cache.max_load_bytes",
     "cache.max_offload_bytes",
     "cache.max_disk_read_bytes",

@@ -37,7 +37,7 @@ class LruReplayTest : public DaemonTest {
                      fmt::format("cache.slab_bytes={}B", kSlabBytes),
                      // Nothing happens by the clock.
                      "retention.persist_after=1d", "retention.keep_unusable=1d",
-                     "cache.max_wait_ms=60000"});
+                     "cache.max_wait_ms=60000", "cache.read_slot_wait_ms=60000"});
     WaitForTheArena();
   }
 

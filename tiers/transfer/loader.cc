@@ -15,8 +15,6 @@ constexpr uint64_t kPrefetchShare = 2;
 constexpr int kReadAttempts = 2;
 // A disk read needs a host slot. If none comes free for this long, the block is a miss.
 constexpr int64_t kHostSlotWaitMs = 5'000;
-// Writes that make space have so long before reads stop waiting for them; see LeaveHost.
-constexpr int64_t kHostPatienceMs = 5;
 
 }  // namespace
 
@@ -346,7 +344,8 @@ void Loader::OnCopied(Batch* batch, const Status& status) {
   }
   if (status) {
     Arrived(pool, batch->entries);
-    if (host_wait_since_ms_ <= state_.NowMs() - kHostPatienceMs) LeaveHost(batch->entries);
+    if (host_wait_since_ms_ <= state_.NowMs() - state_.options.read_slot_wait_ms)
+      LeaveHost(batch->entries);
     return;
   }
   for (const EntryIndex entry : batch->entries) Fail({pool, entry}, MissReason::kCopyFailed);

@@ -47,6 +47,9 @@ struct CacheOptions {
 
   // How long an acquire may wait for blocks to become free before dirty ones are dropped.
   int64_t max_wait_ms = 100;
+  // A read from disk that has waited so long for a host slot takes the slot of a block that has
+  // arrived in the pool; host then no longer holds that one.
+  int64_t read_slot_wait_ms = 5;
 
   int64_t memory_ttl_ms = 10 * 60 * 1000;
   int64_t extended_ttl_ms = 24 * 60 * 60 * 1000;
