@@ -75,7 +75,7 @@ Acquirer::Outcome Acquirer::Serve(Operation* operation, bool force) {
     Finish(pool, operation);
     return Outcome::kAnswered;
   }
-  if (first) KeepBelow(*pool, *operation);
+  if (first) TouchLowerTiers(*pool, *operation);
   state_.SchedulePart();
   return Outcome::kGoesOn;
 }
@@ -137,7 +137,7 @@ void Acquirer::CutLoads(CachePool* pool, Operation* operation, uint64_t loads) {
 Acquirer::Outcome Acquirer::MakeRoom(CachePool* pool, Operation* operation, bool force) {
   if (!FitInto(pool, operation, PoolSpace::Obtainable(*pool))) return Outcome::kAnswered;
   if (pools_.EnsureFree(pool, RoomFor(*pool, *operation))) return Outcome::kGoesOn;
-  if (!operation->begun) KeepBelow(*pool, *operation);
+  if (!operation->begun) TouchLowerTiers(*pool, *operation);
   if (!force) {
     StartWaiting(operation);
     return Outcome::kWaits;
@@ -158,12 +158,12 @@ bool Acquirer::FitInto(CachePool* pool, Operation* operation, uint64_t obtainabl
   return true;
 }
 
-void Acquirer::KeepBelow(const CachePool& pool, const Operation& operation) {
+void Acquirer::TouchLowerTiers(const CachePool& pool, const Operation& operation) {
   const std::vector<EntryIndex>& hits = operation.found.hits;
   for (size_t i = hits.size(); i > operation.taken(); --i) {
     if (InPool(pool, hits[i - 1])) continue;
     state_.Touch(hits[i - 1]);
-    loader_.FreshenBelow(hits[i - 1]);
+    loader_.TouchHost(hits[i - 1]);
   }
 }
 
@@ -223,7 +223,7 @@ uint32_t Acquirer::Prefetch(CachePool* pool, std::span<const BlockHash> hashes, 
       pool->blocks.Prefetch(taker_.TakeBlock(pool, index));
       loader_.Start(pool, index);
       state_.trace.BlockLoadBegin(tag, index);
-      loader_.FreshenLoading(*pool, index);
+      loader_.TouchLoading(*pool, index);
     }
     state_.Use(index);
     ++count;

@@ -82,8 +82,9 @@ class Acquirer {
   [[nodiscard]] Outcome MakeRoom(CachePool* pool, Operation* operation, bool force);
   // Plans with no more than `obtainable` blocks. False if the operation was refused.
   [[nodiscard]] bool FitInto(CachePool* pool, Operation* operation, uint64_t obtainable);
-  // What sinks meanwhile must not push out the hits that are not taken yet.
-  void KeepBelow(const CachePool& pool, const Operation& operation);
+  // Touches in the lower tiers the hits that are not taken yet, so that blocks which move down
+  // meanwhile do not evict them.
+  void TouchLowerTiers(const CachePool& pool, const Operation& operation);
   void StartWaiting(Operation* operation);
   // True once for an operation that has waited for half of its time or more while host waits for
   // the disk: until the next tick, host gives up what is older than the pool's blocks.
