@@ -253,10 +253,22 @@ void BlockTaker::QueueLayers(CachePool* pool, AcquireOperation* operation) {
 // Loads that have begun are not called back: their blocks arrive unreferenced, or are given up when
 // their turn comes and none waits for them any more.
 void BlockTaker::Undo(CachePool* pool, AcquireOperation* operation) {
-  QueueLayers(pool, operation);
-  if (operation->reply.load.value != 0) loads_.Discard(operation->reply.load);
-  operation->held.Truncate(0);
+  DiscardLoad(operation);
+  (void)UndoSome(pool, operation, operation->held.size());
   operation->reply = {};
+}
+
+void BlockTaker::DiscardLoad(AcquireOperation* operation) {
+  if (operation->reply.load.value != 0) loads_.Discard(operation->reply.load);
+}
+
+size_t BlockTaker::UndoSome(CachePool* pool, AcquireOperation* operation, size_t most) {
+  const size_t in_layers = operation->in_layers.size();
+  QueueLayers(pool, operation);
+  const size_t held = operation->held.size();
+  const size_t dropped = std::min(held, most);
+  operation->held.Truncate(held - dropped);
+  return in_layers + dropped + 1;
 }
 
 }  // namespace kvtier
