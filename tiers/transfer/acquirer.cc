@@ -198,7 +198,7 @@ void Acquirer::CountAsked(const Operation& operation) {
                             {state_.ToWallS(state_.NowS()), reply.miss});
   }
   stats.CountMisses(reply.miss, asked - reply.hits.size(), request.block_tokens);
-  stats.CountMisses(MissReason::kUnknown, request.missed_blocks, request.block_tokens);
+  stats.CountMisses(request.missed_reason, request.missed_blocks, request.block_tokens);
   state_.infinite_cache.Ask(namespace_id, request.hashes);
   if (reply.partial_block)
     state_.infinite_cache.Ask(namespace_id,
