@@ -10,7 +10,7 @@
 namespace kvtier {
 Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, IndexSnapshot snapshot)
     : state(options, std::move(environment), snapshot.budget),
-      loads(&state.stats,
+      loads(&state.stats, state.options.close_part_blocks,
             [this](SessionId session, const LoadProgress& progress) {
               if (progress.finished) state.trace.LoadEnd(session, progress);
               sessions.Report(session, progress);

@@ -9,15 +9,6 @@
 #include "base/result.h"
 
 namespace kvtier {
-namespace {
-
-// Blocks beyond a lowered cap leave in stretches, so that they do not hold the event loop.
-constexpr int kCapEvictionsPerCall = 1024;
-// So many blocks that cannot leave are passed over in one call, so that a tier full of pinned
-// blocks, or of blocks that are being loaded, does not hold the event loop.
-constexpr uint64_t kPassedOverPerCall = 1024;
-
-}  // namespace
 
 HostSlots::HostSlots(CacheState* state, CopyDown* to_disk)
     : state_(*state),
@@ -169,8 +160,10 @@ HostSlots::Outcome HostSlots::EvictFor(const SpaceRequest& request) {
   const bool own = request.from == SpaceRequest::From::kOwn;
   const uint64_t candidates =
       victims_.size([&](TenantId tenant) { return Admits(request, tenant); });
+  // A tier may be full of pinned blocks, or of blocks that are being loaded.
+  const uint64_t part = state_.options.search_part_blocks;
   std::vector<uint64_t> blocked_slabs;
-  for (uint64_t steps = std::min(candidates, kPassedOverPerCall); steps > 0; --steps) {
+  for (uint64_t steps = std::min(candidates, part); steps > 0; --steps) {
     const EntryIndex coldest = Coldest(request, &steps);
     if (coldest == kNoEntry) break;
     const BlockEntry& entry = state_[coldest];
@@ -208,7 +201,7 @@ HostSlots::Outcome HostSlots::EvictFor(const SpaceRequest& request) {
     blocked_slabs.push_back(slab);
     PassOver(coldest);
   }
-  if (passed_over_ < candidates && candidates > kPassedOverPerCall) {
+  if (passed_over_ < candidates && candidates > part) {
     // There are more to look at, in an event of their own.
     state_.SchedulePart();
     return Outcome::kWait;
@@ -279,7 +272,8 @@ void HostSlots::Prepare() {
 void HostSlots::PrepareOwn(TenantId tenant) {
   const Share& own = shares_[tenant.value];
   if (own.slot_bytes == 0) return;
-  for (int evictions = kCapEvictionsPerCall;
+  // Blocks beyond a lowered cap leave in parts.
+  for (uint32_t evictions = state_.options.search_part_blocks;
        evictions > 0 && state_.tenants.OverCap(Tier::kHost, tenant); --evictions) {
     if (EvictFor({tenant, {}, SpaceRequest::From::kOwn}) != Outcome::kAllocated) break;
   }
