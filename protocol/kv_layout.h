@@ -3,11 +3,8 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
-#include <vector>
 
 #include "base/ids.h"
-#include "base/result.h"
 #include "protocol/model_record.h"
 
 namespace kvtier {
@@ -54,20 +51,5 @@ struct KvLayout {
            head * v_head_stride;
   }
 };
-
-// Slots (block_index * block_tokens + offset) of a sequence's tokens [first, first + count).
-// REQUIRES: the table covers them.
-[[nodiscard]] inline std::vector<uint64_t> SlotMapping(std::span<const BlockIndex> block_table,
-                                                       uint32_t block_tokens, uint64_t first,
-                                                       uint64_t count) {
-  KVT_CHECK(block_tokens > 0 && first + count <= block_table.size() * uint64_t{block_tokens});
-  std::vector<uint64_t> slots;
-  slots.reserve(count);
-  for (uint64_t token = first; token < first + count; ++token) {
-    const uint64_t block = block_table[token / block_tokens].value;
-    slots.push_back(block * block_tokens + token % block_tokens);
-  }
-  return slots;
-}
 
 }  // namespace kvtier

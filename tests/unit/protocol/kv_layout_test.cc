@@ -75,16 +75,5 @@ TEST(KvLayout, OffsetsBeyondFourGigabytesAreExact) {
   EXPECT_EQ(layout.KeyOffset(BlockIndex{4000000000}, 0, 0, 0), 4000000000 * layout.block_stride);
 }
 
-TEST(SlotMapping, FollowsTheBlockTable) {
-  const std::vector<BlockIndex> table = {BlockIndex{7}, BlockIndex{2}, BlockIndex{9}};
-  EXPECT_THAT(SlotMapping(table, 4, 2, 7), ::testing::ElementsAre(30, 31, 8, 9, 10, 11, 36));
-  EXPECT_TRUE(SlotMapping(table, 4, 12, 0).empty());
-}
-
-TEST(SlotMapping, LastBlockOfALargePoolDoesNotOverflow) {
-  const std::vector<BlockIndex> table = {BlockIndex{UINT32_MAX - 1}};
-  EXPECT_EQ(SlotMapping(table, 1024, 1023, 1)[0], (uint64_t{UINT32_MAX} - 1) * 1024 + 1023);
-}
-
 }  // namespace
 }  // namespace kvtier
