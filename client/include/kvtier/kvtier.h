@@ -594,6 +594,7 @@ KVT_API kvt_status kvt_admin(const char* admin_socket_path, const char* request_
 
 #include "kvtier_attention.h"
 #include "kvtier_groups.h"
+#include "kvtier_region.h"
 #include "kvtier_sequence.h"
 
 #endif /* KVTIER_CLIENT_KVTIER_H_ */
