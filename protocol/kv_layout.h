@@ -10,7 +10,7 @@
 namespace kvtier {
 
 // Byte strides of [block][layer][K,V][token][head][dim]. Inline scales follow a layer's values as
-// [token][head][scale]. Of a group of states only the strides of blocks and layers are not 0.
+// [token][head][scale]. Of an opaque group only the strides of blocks and layers are not 0.
 struct KvLayout {
   uint32_t block_tokens = 0;
   uint64_t element_bytes = 0;
@@ -28,7 +28,7 @@ struct KvLayout {
     layout.block_tokens = group.block_tokens;
     layout.layer_stride = group.LayerBytes();
     layout.block_stride = group.BlockBytes();
-    if (group.hit_rule == HitRule::kState) return layout;
+    if (group.IsOpaque()) return layout;
     layout.element_bytes = KvDtypeBytes(group.dtype);
     layout.k_head_stride = group.k_head_dim * layout.element_bytes;
     layout.v_head_stride = group.v_head_dim * layout.element_bytes;

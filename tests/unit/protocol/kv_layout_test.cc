@@ -53,6 +53,15 @@ TEST(KvLayout, WithoutValuesTheRowsOfALayerFollowEachOther) {
   EXPECT_EQ(layout.v_head_stride, 0u);
 }
 
+TEST(KvLayout, OfAnOpaqueGroupOnlyTheSizesAreKnown) {
+  const KvLayout layout = KvLayout::Of({.layers = 3, .block_tokens = 32, .layer_bytes = 1000});
+  EXPECT_EQ(layout.layer_stride, 1000u);
+  EXPECT_EQ(layout.block_stride, 3000u);
+  EXPECT_EQ(layout.block_tokens, 32u);
+  EXPECT_EQ(layout.k_token_stride, 0u);
+  EXPECT_EQ(layout.element_bytes, 0u);
+}
+
 TEST(KvLayout, OneLayersSliceIsContiguousAndKComesFirst) {
   const KvLayout layout = KvLayout::Of(SmallModel().groups[0]);
   EXPECT_EQ(layout.KeyOffset(BlockIndex{1}, 2, 0, 0),

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One vLLM engine in a process of its own, driven by lines of JSON.
+
+    engine.py MODEL [TIER_JSON]    TIER_JSON: options of KvtierTier; without, there is no connector
+
+Each line on standard input is a request, for example {"op": "generate", "prompts": [[3, 4, 5]]};
+the reply is one line on the descriptor that KVTIER_TEST_REPLY_FD names. Standard output and
+standard error are vLLM's.
+"""
+
+import json
+import os
+import sys
+
+BLOCK_TOKENS = 32
+HOST_ROWS = 96
+LABELS = ("operation", "outcome")
+
+for name, value in {
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    # The threads of several engines would wait for each other's turns on a small machine.
+    "OMP_NUM_THREADS": "1",
+    # The scheduler in this process: a killed test leaves nothing behind.
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+}.items():
+    os.environ.setdefault(name, value)
+
+
+def transfer_config(tier):
+    from tiny_model import HEAD_DIM, KV_HEADS, LAYERS
+    from vllm.config import KVTransferConfig
+
+    row_bytes = LAYERS * BLOCK_TOKENS * KV_HEADS * HEAD_DIM * 2 * 2
+    return KVTransferConfig(
+        kv_connector="OffloadingConnector",
+        kv_role="kv_both",
+        kv_connector_extra_config={
+            "spec_name": "CpuTieringSpec",
+            "spec_module_path": "cpu_offloading",
+            "cpu_bytes_to_use": HOST_ROWS * row_bytes,
+            "secondary_tiers": [
+                {"type": "KvtierTier", "module_path": "kvtier.vllm.tier", **tier}
+            ],
+        },
+    )
+
+
+def make_engine(model, tier):
+    from vllm import LLM
+
+    return LLM(
+        model=model,
+        skip_tokenizer_init=True,
+        dtype="bfloat16",
+        max_model_len=2048,
+        block_size=BLOCK_TOKENS,
+        enforce_eager=True,
+        enable_prefix_caching=True,
+        disable_log_stats=False,
+        prefix_caching_hash_algo="sha256_cbor",
+        kv_transfer_config=None if tier is None else transfer_config(tier),
+    )
+
+
+def generate(engine, request):
+    """The tokens of each prompt, and how many of the prompt's came from a cache."""
+    from vllm import SamplingParams
+
+    parameters = SamplingParams(
+        temperature=0.0, max_tokens=request.get("tokens", 16), ignore_eos=True, detokenize=False
+    )
+    prompts = [{"prompt_token_ids": prompt} for prompt in request["prompts"]]
+    outputs = engine.generate(prompts, parameters, use_tqdm=False)
+    return {
+        "tokens": [list(output.outputs[0].token_ids) for output in outputs],
+        "cached": [output.num_cached_tokens for output in outputs],
+    }
+
+
+def forget(engine, request):
+    """Drops what vLLM has in its own caches, the one of the GPU and the one in host memory."""
+    return {"done": bool(engine.reset_prefix_cache(reset_connector=True))}
+
+
+def metrics(engine, request):
+    """The tier's figures in vLLM's registry, such as {"chunks:load:copied": 12}."""
+    prefix, found = "vllm:kvtier_tier_", {}
+    for metric in engine.get_metrics():
+        if metric.name.startswith(prefix):
+            labels = [metric.labels[name] for name in LABELS if name in metric.labels]
+            found[":".join([metric.name.removeprefix(prefix), *labels])] = metric.value
+    return found
+
+
+def main():
+    with os.fdopen(int(os.environ["KVTIER_TEST_REPLY_FD"]), "w") as replies:
+        tier = json.loads(sys.argv[2]) if len(sys.argv) > 2 else None
+        engine = make_engine(sys.argv[1], tier)
+        operations = {"generate": generate, "forget": forget, "metrics": metrics}
+        print(json.dumps({"ready": True}), file=replies, flush=True)
+        for line in sys.stdin:
+            request = json.loads(line)
+            reply = operations[request["op"]](engine, request)
+            print(json.dumps(reply), file=replies, flush=True)
+        # The engine's scheduler, and with it the tier, closes before the interpreter ends.
+        engine.llm_engine.engine_core.shutdown()
+
+
+if __name__ == "__main__":
+    main()
