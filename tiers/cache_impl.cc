@@ -335,6 +335,7 @@ void Cache::WhenEvictionsAreDurable(std::function<void(Status)> done) {
 // The disk first: what it can take again after a failure is wanted by all others.
 void Cache::Tick() {
   impl_->disk.Tick();
+  impl_->host.Tick();
   impl_->loader.Tick();
   impl_->acquirer.Tick();
   impl_->retention.Tick();
