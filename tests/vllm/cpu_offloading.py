@@ -2,8 +2,8 @@
 """vLLM's tiered offloading on a machine without a GPU, for tests.
 
 vLLM refuses to make the worker that copies between GPU and host memory where there is no GPU; all
-else of its offloading runs. This spec makes one that copies with torch, from one part of host memory
-to another.
+else of its offloading runs. This spec makes one that copies with torch, from one part of host
+memory to another.
 """
 
 import time
@@ -42,8 +42,10 @@ class CpuCopies(OffloadingWorker):
             for blocks, rows in self._pairs:
                 page_bytes = blocks.shape[1]
                 page = rows[int(row)][part * page_bytes : (part + 1) * page_bytes]
-                target, source = (page, blocks[int(block)]) if to_host else (blocks[int(block)], page)
-                target.copy_(source)
+                if to_host:
+                    page.copy_(blocks[int(block)])
+                else:
+                    blocks[int(block)].copy_(page)
                 copied += page_bytes
         seconds = time.perf_counter() - began
         self._finished.append(TransferResult(job_id, True, copied, seconds))

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """One vLLM engine in a process of its own, driven by lines of JSON.
 
-    engine.py MODEL [TIER_JSON]     TIER_JSON: options of KvtierTier; without it there is no connector
+    engine.py MODEL [TIER_JSON]    TIER_JSON: options of KvtierTier; without, there is no connector
 
-Each line on standard input is a request, for example {"op": "generate", "prompts": [[3, 4, 5]]}; the
-reply is one line on the descriptor that KVTIER_TEST_REPLY_FD names. Standard output and standard
-error are vLLM's.
+Each line on standard input is a request, for example {"op": "generate", "prompts": [[3, 4, 5]]};
+the reply is one line on the descriptor that KVTIER_TEST_REPLY_FD names. Standard output and
+standard error are vLLM's.
 """
 
 import json
@@ -14,6 +14,7 @@ import sys
 
 BLOCK_TOKENS = 32
 HOST_ROWS = 96
+LABELS = ("operation", "outcome")
 
 for name, value in {
     "HF_HUB_OFFLINE": "1",
@@ -85,12 +86,12 @@ def forget(engine, request):
 
 
 def metrics(engine, request):
-    """The tier's figures, as vLLM's registry has them: {"name{label,label}": value}."""
-    found = {}
+    """The tier's figures in vLLM's registry, such as {"chunks:load:copied": 12}."""
+    prefix, found = "vllm:kvtier_tier_", {}
     for metric in engine.get_metrics():
-        if metric.name.startswith("vllm:kvtier_tier_"):
-            labels = [metric.labels[name] for name in ("operation", "outcome") if name in metric.labels]
-            found[":".join([metric.name.removeprefix("vllm:kvtier_tier_"), *labels])] = metric.value
+        if metric.name.startswith(prefix):
+            labels = [metric.labels[name] for name in LABELS if name in metric.labels]
+            found[":".join([metric.name.removeprefix(prefix), *labels])] = metric.value
     return found
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A region without a daemon: blocks in a dictionary, and transfers that end when the test says so."""
+"""A region without a daemon: blocks in a dictionary, transfers that end when the test says so."""
 
 from __future__ import annotations
 

@@ -85,7 +85,8 @@ class HostViewTest(unittest.TestCase):
         """A byte written into the file at the place found shows in the view."""
         found = find_host_view(view)
         self.addCleanup(found.close)
-        self.assertEqual((found.rows, found.row_bytes, found.row_stride), (ROWS, ROW_BYTES, ROW_BYTES))
+        sizes = (found.rows, found.row_bytes, found.row_stride)
+        self.assertEqual(sizes, (ROWS, ROW_BYTES, ROW_BYTES))
         self.assertEqual(found.offset, expected_offset)
         self.assertEqual(found.file_bytes, expected_offset + ROWS * ROW_BYTES)
         os.pwrite(found.fd, b"\x2a", found.offset + 5 * found.row_stride + 7)
@@ -244,7 +245,7 @@ class RowsTest(unittest.TestCase):
 
 class LookupsTest(unittest.TestCase):
     def setUp(self):
-        self.asked, self.counts, self.now = [], [], 0.0
+        self.asked, self.counts, self.yields, self.now = [], [], [], 0.0
         self.state = LinkState.READY
         self.lookups = Lookups(
             self.asked.append,
@@ -252,6 +253,7 @@ class LookupsTest(unittest.TestCase):
             self.counts.append,
             timeout_s=0.02,
             clock=lambda: self.now,
+            yield_interpreter=lambda: self.yields.append(None),
         )
 
     def look_up(self, *numbers, request="r"):
@@ -271,6 +273,18 @@ class LookupsTest(unittest.TestCase):
         self.answer(Presence.HOST, Presence.DISK, Presence(0))
         self.assertEqual(self.look_up(1, 2, 3), [Verdict.HIT, Verdict.HIT, Verdict.MISS])
         self.assertEqual(self.counts, ["host", "disk", "miss"])
+
+    def test_steps_make_way_for_the_answer_until_it_is_there(self):
+        self.lookups.flush()
+        self.assertEqual(len(self.yields), 0)
+        self.look_up(1)
+        self.lookups.flush()
+        self.lookups.flush()
+        self.assertEqual(len(self.yields), 2)
+        self.answer(Presence.HOST)
+        self.look_up(1)
+        self.lookups.flush()
+        self.assertEqual(len(self.yields), 2)
 
     def test_a_late_answer_is_a_miss_for_the_requests_that_waited(self):
         self.look_up(1)
@@ -419,7 +433,7 @@ class TransfersTest(LinkCase):
         super().setUp()
         self.link = self.open_link()
         self.ask_until(self.link, [Presence(0)])
-        self.transfers = Transfers(self.link)
+        self.transfers = Transfers(self.link, settle_s=0.01)
         self.chains = Chains(spec())
 
     def store(self, job, *numbers):
@@ -473,6 +487,18 @@ class TransfersTest(LinkCase):
         (ended,) = self.transfers.take_ended()
         self.assertEqual((ended.job.number, ended.failed), (2, {0: "unavailable"}))
         self.assertIs(self.link.state, LinkState.DOWN)
+
+    def test_a_load_that_was_cut_off_is_not_reported_at_once(self):
+        """Or its row would be used while the daemon may still write it."""
+        self.store(1, 1)
+        self.transfers.take_ended()
+        self.daemon.region.hold = True
+        self.load(2, 1, into=(4,))
+        self.daemon.die()
+        self.assertEqual(self.transfers.take_ended(), [])
+        self.transfers.drain()
+        (ended,) = self.transfers.take_ended()
+        self.assertEqual((ended.job.number, ended.failed), (2, {0: "unavailable"}))
 
     def test_draining_waits_for_transfers(self):
         region = self.daemon.region

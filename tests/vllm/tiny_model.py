@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Llama of 2 million weights, drawn at random but widely enough that its greedy tokens differ with
-any change of the context. Nothing is downloaded."""
+"""A Llama of 2 million weights, drawn at random but widely enough that its greedy tokens differ
+with any change of the context. Nothing is downloaded."""
 
 import json
 import pathlib

@@ -53,8 +53,8 @@ class _Mapping:
 def find_host_view(view: memoryview) -> HostView:
     """Where the rows of a two-dimensional view lie, one row for each index of its first dimension.
 
-    Raises NotSharedError, which says what is missing; ValueError if the view has other dimensions or
-    its rows are not contiguous.
+    Raises NotSharedError, which says what is missing; ValueError if the view has other dimensions
+    or its rows are not contiguous.
     """
     rows = np.asarray(view)
     if rows.ndim != 2 or rows.shape[0] == 0 or rows.strides[1] != rows.itemsize:

@@ -60,7 +60,9 @@ class Attachment:
     transfers that a lost daemon had under way are still reported by its region.
     """
 
-    def __init__(self, region: Region, close: Callable[[], None], alive: Callable[[], bool]) -> None:
+    def __init__(
+        self, region: Region, close: Callable[[], None], alive: Callable[[], bool]
+    ) -> None:
         self.region = region
         self.alive = alive
         self._close = close
@@ -221,7 +223,8 @@ class Link:
                 self._state = state
 
     def _wait_for_questions(self, attachment: Attachment | None) -> list[Sequence[bytes]]:
-        """What was asked meanwhile; nothing once it is time to look at the daemon or to try again."""
+        """What was asked meanwhile; nothing once it is time to look at the daemon or to try
+        again."""
         timeout_s = _IDLE_CHECK_S
         if attachment is None:
             timeout_s = max(0.0, self._retry_at - time.monotonic())

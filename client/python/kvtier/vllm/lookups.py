@@ -22,6 +22,11 @@ from .link import Answer, LinkState
 FOUND_IN_HOST, FOUND_ON_DISK = "host", "disk"
 NOT_FOUND, TOO_LATE, NO_DAEMON = "miss", "timeout", "unavailable"
 
+# An engine with nothing else to do steps on and on in Python, and a thread that wants the
+# interpreter waits 5 ms for it each time. So a step that ends while a question is open lets go of
+# it for a moment.
+_YIELD_S = 0.0001
+
 
 class Verdict(enum.Enum):
     """HIT: a tier of the daemon has it; MISS; RETRY: not known yet."""
@@ -44,7 +49,7 @@ class Lookups:
     """Of the scheduler's thread, but for `receive`.
 
     ask: sends keys to the daemon without waiting. state: of the link. count: told the outcome of
-    each probe, once.
+    each probe, once. yield_interpreter: lets the link's thread run.
     """
 
     def __init__(
@@ -54,15 +59,18 @@ class Lookups:
         count: Callable[[str], None],
         timeout_s: float,
         clock: Callable[[], float] = time.monotonic,
+        yield_interpreter: Callable[[], None] = lambda: time.sleep(_YIELD_S),
     ) -> None:
         self._ask = ask
         self._state = state
         self._count = count
         self._timeout_s = timeout_s
         self._clock = clock
+        self._yield = yield_interpreter
         self._probes: dict[bytes, _Probe] = {}
         self._keys_of: dict[str, set[bytes]] = {}
         self._unasked: list[bytes] = []
+        self._unanswered = 0  # questions that are with the link
         self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
 
     def look_up(self, key: bytes, request: str) -> Verdict:
@@ -86,6 +94,9 @@ class Lookups:
         if self._unasked:
             self._ask(self._unasked)
             self._unasked = []
+            self._unanswered += 1
+        if self._unanswered:
+            self._yield()
 
     def receive(self, answer: Answer) -> None:
         """The link's answer to a `flush`; any thread."""
@@ -110,6 +121,7 @@ class Lookups:
     def _take_answers(self) -> None:
         while not self._answers.empty():
             keys, presence = self._answers.get()
+            self._unanswered -= 1
             for position, key in enumerate(keys):
                 probe = self._probes.get(key)
                 # A probe that was given up stays a miss; one that was forgotten is no more.

@@ -3,10 +3,10 @@
 
     "secondary_tiers": [{"type": "KvtierTier", "module_path": "kvtier.vllm.tier"}]
 
-vLLM copies blocks from the GPU to its host memory, and from there hands them to this tier; on a prefix
-hit the way back. The daemon reads and writes vLLM's host memory in place. All methods are called by
-the scheduler's thread and none waits for the daemon, but `drain_jobs` and `shutdown`. For vLLM 0.31
-to 0.33; docs/engines/VLLM.md has the options.
+vLLM copies blocks from the GPU to its host memory, and from there hands them to this tier; on a
+prefix hit the way back. The daemon reads and writes vLLM's host memory in place. All methods are
+called by the scheduler's thread and none waits for the daemon, but `drain_jobs` and `shutdown`. For
+vLLM 0.31 to 0.33; docs/engines/VLLM.md has the options.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ _VERDICTS = {
     Verdict.MISS: offload.LookupResult.MISS,
     Verdict.RETRY: offload.LookupResult.RETRY,
 }
+_RETENTIONS = {"extended": Retention.EXTENDED, "memory": Retention.MEMORY}
 
 
 class KvtierTier(SecondaryTierManager):
@@ -78,7 +79,9 @@ class KvtierTier(SecondaryTierManager):
         super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
         if locality is not None:
             self.locality = offload.Locality(locality)
-        self._retention = Retention[retention.upper()] if retention else Retention.EXTENDED
+        if retention not in _RETENTIONS:
+            raise ValueError(f"retention is {retention!r}, not one of {sorted(_RETENTIONS)}")
+        self._retention = _RETENTIONS[retention]
         self._counts: collections.Counter[tuple[str, str]] = collections.Counter()
         self._chains = Chains(offloading_spec)
         self._connections_told = 0

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """vLLM's jobs as transfers of a region: submitted without waiting, collected by polling.
 
-The host memory of a job belongs to the daemon until its transfer has ended, so that a job is reported
-as failed only when it was not begun or when the region says that it is over, never because it takes
-long.
+The host memory of a job belongs to the daemon until its transfer has ended, so that a job is
+reported as failed only when it was not begun or when the region says that it is over, never because
+it takes long. A load that was cut off with the connection is reported a little later still: a
+daemon that ended the session, and lives, may be in the midst of a copy into a row that vLLM would
+use anew at once.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ from .lookups import NO_DAEMON
 from .rows import StoreRows
 
 _DRAIN_PAUSE_S = 0.0005
+# Far longer than a copy, and seldom: a load is cut off when the daemon ends.
+SETTLE_S = 2.0
 
 
 @dataclass
@@ -53,9 +57,11 @@ class EndedJob:
 class Transfers:
     """Of the scheduler's thread."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, settle_s: float = SETTLE_S) -> None:
         self._link = link
+        self._settle_s = settle_s
         self._under_way: dict[Attachment, dict[int, Job]] = {}
+        self._cut_off: list[tuple[float, EndedJob]] = []  # with the time from which to report it
         self._ended: list[EndedJob] = []
 
     def store(self, job: Job, rows: npt.NDArray[Any], what: StoreRows) -> None:
@@ -73,27 +79,35 @@ class Transfers:
 
     def take_ended(self) -> list[EndedJob]:
         """The jobs that have ended since the last call; never waits."""
+        now = time.monotonic()
         for attachment, jobs in list(self._under_way.items()):
             for end in attachment.region.poll():
                 job = jobs.pop(end.transfer, None)
-                if job is None:
-                    continue
-                failed = {position: reason.name.lower() for position, reason in end.failed.items()}
-                seconds = time.monotonic() - job.began
-                self._ended.append(EndedJob(job, failed, end.skipped, seconds))
+                if job is not None:
+                    self._end(job, end, now)
             if not jobs:
                 del self._under_way[attachment]
                 attachment.give_back()
+        while self._cut_off and self._cut_off[0][0] <= now:
+            self._ended.append(self._cut_off.pop(0)[1])
         ended, self._ended = self._ended, []
         return ended
 
     def drain(self) -> None:
         """Returns when no job is under way; what has ended is for `take_ended`."""
         ended = self.take_ended()
-        while self._under_way:
+        while self._under_way or self._cut_off:
             time.sleep(_DRAIN_PAUSE_S)
             ended += self.take_ended()
         self._ended = ended + self._ended
+
+    def _end(self, job: Job, end: Any, now: float) -> None:
+        failed = {position: reason.name.lower() for position, reason in end.failed.items()}
+        ended = EndedJob(job, failed, end.skipped, now - job.began)
+        if job.is_load and NO_DAEMON in failed.values():
+            self._cut_off.append((now + self._settle_s, ended))
+        else:
+            self._ended.append(ended)
 
     def _submit(self, job: Job, begin: Callable[[Any], int]) -> None:
         attachment = self._link.borrow()
