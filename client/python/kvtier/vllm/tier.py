@@ -23,7 +23,6 @@ from vllm.v1.kv_offload import base as offload
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
 
 from ..connection import DEFAULT_SOCKET, connect
-from ..errors import KvtierError
 from ..types import Retention
 from . import identity as model_identity
 from . import metrics
@@ -209,7 +208,7 @@ def _attach(socket: str, record: Any, view: HostView) -> Attachment:
             blocks=view.rows,
             pieces=[(view.offset, view.row_stride, view.row_bytes)],
         )
-    except KvtierError:
+    except BaseException:
         connection.close()
         raise
 
@@ -217,4 +216,4 @@ def _attach(socket: str, record: Any, view: HostView) -> Attachment:
         region.close()
         connection.close()
 
-    return Attachment(region, close, connection.is_connected)
+    return Attachment(region, close, region.is_connected)
