@@ -16,7 +16,6 @@ import sys
 BLOCK_TOKENS = 32
 HOST_ROWS = 96
 STEPS_TO_SETTLE = 10_000
-LABELS = ("operation", "outcome")
 
 for name, value in {
     "HF_HUB_OFFLINE": "1",
@@ -102,12 +101,17 @@ def forget(engine, request):
 
 
 def metrics(engine, request):
-    """The tier's figures in vLLM's registry, such as {"chunks:load:copied": 12}."""
-    prefix, found = "vllm:kvtier_tier_", {}
+    """The tier's or the connector's figures in vLLM's registry: {"load:copied": 12, ...} and what
+    else there is by the last word of its name, the smallest of several."""
+    found = {}
     for metric in engine.get_metrics():
-        if metric.name.startswith(prefix):
-            labels = [metric.labels[name] for name in LABELS if name in metric.labels]
-            found[":".join([metric.name.removeprefix(prefix), *labels])] = metric.value
+        if not metric.name.startswith("vllm:kvtier_"):
+            continue
+        if "outcome" in metric.labels:
+            found[f"{metric.labels['operation']}:{metric.labels['outcome']}"] = metric.value
+        else:
+            name = metric.name.rpartition("_")[2]
+            found[name] = min(metric.value, found.get(name, metric.value))
     return found
 
 

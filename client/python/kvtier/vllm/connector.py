@@ -10,6 +10,7 @@ while others go on. Stores begin one step after the blocks were computed.
 
 from __future__ import annotations
 
+import collections
 import functools
 import os
 from collections.abc import Callable
@@ -28,10 +29,11 @@ from ..connection import DEFAULT_SOCKET, connect
 from ..model import ModelRecord
 from ..types import Retention
 from . import identity
+from .connector_metrics import KvtierPromMetrics, KvtierStats
 from .connector_scheduler import SchedulerSide, StepPlan
 from .connector_worker import WorkerSide
 from .kv_memory import BlockPieces, SharedAllocation, block_pieces
-from .link import Attachment, Link, logger
+from .link import Attachment, Link, LinkState, logger
 from .lookups import Lookups
 from .transfers import Transfers
 
@@ -70,6 +72,8 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         self._blocks: BlockPieces = block_pieces(kv_cache_config, 0)
         self._allocation = SharedAllocation(self._blocks.memory_bytes)
         self._link: Link | None = None
+        self._lookup_counts: collections.Counter[tuple[str, str]] = collections.Counter()
+        self._connected_told: bool | None = None
         self._scheduler: SchedulerSide | None = None
         self._worker: WorkerSide | None = None
         if role is KVConnectorRole.SCHEDULER:
@@ -152,6 +156,29 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
     def has_pending_push_work(self) -> bool:
         return self._scheduler is not None and self._scheduler.has_work()
 
+    def get_kv_connector_stats(self) -> KvtierStats | None:
+        if self._link is None:
+            return None
+        connected: bool | None = self._link.state is LinkState.READY
+        if connected == self._connected_told:
+            connected = None
+        else:
+            self._connected_told = connected
+        counts, part = self._lookup_counts, "scheduler"
+        if self._worker is not None:
+            counts, part = self._worker.counts, "worker"
+        stats = KvtierStats.of(+counts, part, connected)
+        counts.clear()
+        return None if stats.is_empty() else stats
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> KvtierStats:
+        return KvtierStats(data or {})
+
+    @classmethod
+    def build_prom_metrics(cls, *arguments: Any) -> KvtierPromMetrics:
+        return KvtierPromMetrics(*arguments)
+
     def reset_cache(self) -> bool | None:
         """What the daemon has stays; vLLM's own cache is no affair of the connector."""
         return True
@@ -176,12 +203,15 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         lookups = Lookups(
             link.ask,
             lambda: link.state,
-            lambda outcome: None,
+            self._count_lookup,
             float(self._options.get("lookup_timeout_ms", 50)) / 1000,
         )
         answers.append(lookups)
         self._link = link
         return SchedulerSide(lookups, group.block_tokens)
+
+    def _count_lookup(self, outcome: str) -> None:
+        self._lookup_counts["lookup", outcome] += 1
 
     def _open_link(
         self, on_answer: Callable[[Any], None], attach: Callable[[], Attachment | None]

@@ -85,6 +85,7 @@ class KvtierTier(SecondaryTierManager):
         self._chains = Chains(offloading_spec)
         self._connections_told = 0
         self._connected_told: bool | None = None
+        self._view: HostView | None = None
         opener = self._make_opener(socket or os.environ.get("KVTIER_SOCKET", ""), identity)
         self._link = Link(opener, self._receive, retry_min_ms / 1000, retry_max_ms / 1000)
         self._transfers = Transfers(self._link)
@@ -128,6 +129,9 @@ class KvtierTier(SecondaryTierManager):
 
     def shutdown(self) -> None:
         self._link.close()
+        if self._view is not None:
+            self._view.close()
+            self._view = None
 
     @classmethod
     def build_metric_definitions(cls, extra_config: dict[str, Any]) -> dict[str, Any]:
@@ -149,7 +153,7 @@ class KvtierTier(SecondaryTierManager):
         spec = self._offloading_spec
         try:
             engine = model_identity.find_engine_config()
-            view = find_host_view(self._primary_kv_view)
+            view = self._view = find_host_view(self._primary_kv_view)
         except (NotSharedError, ValueError, OSError) as error:
             reason = error
             return lambda: _refuse(reason)
