@@ -15,18 +15,21 @@ from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec
 
 
 class CpuCopies(OffloadingWorker):
-    """Copies at once; a job is finished when it was submitted. One cache group."""
+    """Copies at once; a job is finished when it was submitted."""
 
     def __init__(self, kv_caches, blocks_per_chunk, region):
         self._blocks_per_chunk = blocks_per_chunk
         self._region = region
         self._finished = []
-        self._pairs = []  # of the engine's tensor and its columns of the host rows
+        pairs = []  # of the engine's tensor and its columns of the host rows
         for cache in kv_caches.tensors:
             page_bytes = cache.page_size_bytes
             blocks = cache.tensor.view(torch.int8).view(-1, page_bytes)
-            rows = region.create_next_worker_view(page_bytes * blocks_per_chunk)
-            self._pairs.append((blocks, rows))
+            pairs.append((blocks, region.create_next_worker_view(page_bytes * blocks_per_chunk)))
+        self._pairs_of_group = [
+            [(*pairs[ref.tensor_idx], ref.page_size_bytes) for ref in refs]
+            for refs in kv_caches.group_data_refs
+        ]
 
     def submit_store(self, job_id, src_spec, dst_spec):
         return self._copy(job_id, src_spec, dst_spec, to_host=True)
@@ -36,20 +39,30 @@ class CpuCopies(OffloadingWorker):
 
     def _copy(self, job_id, engine, host, to_host):
         began, copied = time.perf_counter(), 0
-        skipped = engine.block_indices[0] % self._blocks_per_chunk
-        for i, block in enumerate(engine.block_ids, start=skipped):
-            row, part = host.block_ids[i // self._blocks_per_chunk], i % self._blocks_per_chunk
-            for blocks, rows in self._pairs:
-                page_bytes = blocks.shape[1]
-                page = rows[int(row)][part * page_bytes : (part + 1) * page_bytes]
-                if to_host:
-                    page.copy_(blocks[int(block)])
-                else:
-                    blocks[int(block)].copy_(page)
-                copied += page_bytes
+        blocks, rows = iter(engine.block_ids), iter(host.block_ids)
+        for pairs, size, first in zip(
+            self._pairs_of_group, engine.group_sizes, engine.block_indices
+        ):
+            # The first block of a group may lie within a chunk; each chunk is one row.
+            for i in range(first, first + size):
+                part = i % self._blocks_per_chunk
+                if part == 0 or i == first:
+                    row = int(next(rows))
+                block = int(next(blocks))
+                copied += sum(self._copy_page(*pair, block, row, part, to_host) for pair in pairs)
         seconds = time.perf_counter() - began
         self._finished.append(TransferResult(job_id, True, copied, seconds))
         return True
+
+    @staticmethod
+    def _copy_page(blocks, rows, page_bytes, block, row, part, to_host):
+        begin = part * blocks.shape[1]
+        page, host_page = blocks[block, :page_bytes], rows[row, begin : begin + page_bytes]
+        if to_host:
+            host_page.copy_(page)
+        else:
+            page.copy_(host_page)
+        return page_bytes
 
     def get_finished(self):
         finished, self._finished = self._finished, []
@@ -59,7 +72,7 @@ class CpuCopies(OffloadingWorker):
         pass
 
     def shutdown(self):
-        self._pairs.clear()
+        self._pairs_of_group.clear()
         self._region.cleanup()
 
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One vLLM engine in a process of its own, driven by lines of JSON.
 
-    engine.py MODEL [TIER_JSON]    TIER_JSON: options of KvtierTier; without, there is no connector
+    engine.py MODEL [OPTIONS_JSON]    options of KvtierTier, or of KvtierConnector if they have
+                                      "connector": true; without any, vLLM has no connector
 
 Each line on standard input is a request, for example {"op": "generate", "prompts": [[3, 4, 5]]};
 the reply is one line on the descriptor that KVTIER_TEST_REPLY_FD names. Standard output and
@@ -14,7 +15,7 @@ import sys
 
 BLOCK_TOKENS = 32
 HOST_ROWS = 96
-LABELS = ("operation", "outcome")
+STEPS_TO_SETTLE = 10_000
 
 for name, value in {
     "HF_HUB_OFFLINE": "1",
@@ -29,10 +30,18 @@ for name, value in {
     os.environ.setdefault(name, value)
 
 
-def transfer_config(tier):
+def transfer_config(options):
     from tiny_model import HEAD_DIM, KV_HEADS, LAYERS
     from vllm.config import KVTransferConfig
 
+    if options.pop("connector", False):
+        return KVTransferConfig(
+            kv_connector="KvtierConnector",
+            kv_connector_module_path="kvtier.vllm",
+            kv_role="kv_both",
+            kv_load_failure_policy="recompute",
+            kv_connector_extra_config=options,
+        )
     row_bytes = LAYERS * BLOCK_TOKENS * KV_HEADS * HEAD_DIM * 2 * 2
     return KVTransferConfig(
         kv_connector="OffloadingConnector",
@@ -42,13 +51,13 @@ def transfer_config(tier):
             "spec_module_path": "cpu_offloading",
             "cpu_bytes_to_use": HOST_ROWS * row_bytes,
             "secondary_tiers": [
-                {"type": "KvtierTier", "module_path": "kvtier.vllm.tier", **tier}
+                {"type": "KvtierTier", "module_path": "kvtier.vllm.tier", **options}
             ],
         },
     )
 
 
-def make_engine(model, tier):
+def make_engine(model, options):
     from vllm import LLM
 
     return LLM(
@@ -61,7 +70,7 @@ def make_engine(model, tier):
         enable_prefix_caching=True,
         disable_log_stats=False,
         prefix_caching_hash_algo="sha256_cbor",
-        kv_transfer_config=None if tier is None else transfer_config(tier),
+        kv_transfer_config=None if options is None else transfer_config(options),
     )
 
 
@@ -82,23 +91,34 @@ def generate(engine, request):
 
 def forget(engine, request):
     """Drops what vLLM has in its own caches, the one of the GPU and the one in host memory."""
-    return {"done": bool(engine.reset_prefix_cache(reset_connector=True))}
+    for _ in range(STEPS_TO_SETTLE):
+        if engine.reset_prefix_cache(reset_connector=True):
+            return {"done": True}
+        # Blocks that are being stored are not free yet, and without its own process the engine
+        # steps only for requests.
+        generate(engine, {"prompts": [[3, 4, 5]], "tokens": 1})
+    return {"done": False}
 
 
 def metrics(engine, request):
-    """The tier's figures in vLLM's registry, such as {"chunks:load:copied": 12}."""
-    prefix, found = "vllm:kvtier_tier_", {}
+    """The tier's or the connector's figures in vLLM's registry: {"load:copied": 12, ...} and what
+    else there is by the last word of its name, the smallest of several."""
+    found = {}
     for metric in engine.get_metrics():
-        if metric.name.startswith(prefix):
-            labels = [metric.labels[name] for name in LABELS if name in metric.labels]
-            found[":".join([metric.name.removeprefix(prefix), *labels])] = metric.value
+        if not metric.name.startswith("vllm:kvtier_"):
+            continue
+        if "outcome" in metric.labels:
+            found[f"{metric.labels['operation']}:{metric.labels['outcome']}"] = metric.value
+        else:
+            name = metric.name.rpartition("_")[2]
+            found[name] = min(metric.value, found.get(name, metric.value))
     return found
 
 
 def main():
     with os.fdopen(int(os.environ["KVTIER_TEST_REPLY_FD"]), "w") as replies:
-        tier = json.loads(sys.argv[2]) if len(sys.argv) > 2 else None
-        engine = make_engine(sys.argv[1], tier)
+        options = json.loads(sys.argv[2]) if len(sys.argv) > 2 else None
+        engine = make_engine(sys.argv[1], options)
         operations = {"generate": generate, "forget": forget, "metrics": metrics}
         print(json.dumps({"ready": True}), file=replies, flush=True)
         for line in sys.stdin:

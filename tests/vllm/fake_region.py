@@ -19,6 +19,7 @@ class FakeEnd:
     copied: int
     skipped: int
     failed: dict[int, Miss] = field(default_factory=dict)
+    error: kvtier.KvtierError | None = None
 
 
 class FakeDaemon:
@@ -78,9 +79,8 @@ class FakeRegion:
         self._daemon.answering.wait()
         self._check()
         self._daemon.lookups += 1
-        return [
-            self._daemon.presence if one in self._daemon.blocks else Presence(0) for one in hashes
-        ]
+        tiers = [self._daemon.presence if one in self._daemon.blocks else 0 for one in hashes]
+        return np.array(tiers, dtype=np.uint8)
 
     def close(self):
         self.closed = True
@@ -88,9 +88,8 @@ class FakeRegion:
     def lose(self):
         self.lost = True
         for transfer, (_, blocks, *_) in self._under_way.items():
-            self._ended.append(
-                FakeEnd(transfer, 0, 0, dict.fromkeys(range(len(blocks)), Miss.UNAVAILABLE))
-            )
+            failed = dict.fromkeys(range(len(blocks)), Miss.UNAVAILABLE)
+            self._ended.append(FakeEnd(transfer, 0, 0, failed, unavailable()))
         self._under_way.clear()
 
     def release(self):

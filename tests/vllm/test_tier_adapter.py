@@ -39,9 +39,8 @@ class TierAdapterTest(unittest.TestCase):
         self.jobs = 0
 
     def make_tier(self, **options):
-        made = tier.KvtierTier(
-            spec(), memoryview(self.rows), "KvtierTier", lookup_timeout_ms=1e3 * PATIENCE_S, **options
-        )
+        options = {"lookup_timeout_ms": 1e3 * PATIENCE_S, **options}
+        made = tier.KvtierTier(spec(), memoryview(self.rows), "KvtierTier", **options)
         self.addCleanup(made.shutdown)
         made.on_new_request(self.request)
         return made

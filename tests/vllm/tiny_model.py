@@ -27,13 +27,18 @@ CONFIGURATION = {
 }
 
 
-def make_model(directory: pathlib.Path, seed: int = 0) -> pathlib.Path:
-    """Writes configuration and weights in the format of the hub; other seeds give other weights."""
+def make_model(directory: pathlib.Path, seed: int = 0, window: int = 0) -> pathlib.Path:
+    """Writes configuration and weights in the format of the hub; other seeds give other weights.
+    window: not 0: of the layers but the first, whose blocks are then a cache group of their own."""
     import torch
     from safetensors.torch import save_file
 
     directory.mkdir(parents=True)
-    (directory / "config.json").write_text(json.dumps(CONFIGURATION))
+    configuration = dict(CONFIGURATION)
+    if window:
+        kinds = ["full_attention"] + ["sliding_attention"] * (LAYERS - 1)
+        configuration.update(layer_types=kinds, sliding_window=window)
+    (directory / "config.json").write_text(json.dumps(configuration))
     generator = torch.Generator().manual_seed(seed)
 
     def drawn(rows: int, columns: int, gain: float = 1.0) -> torch.Tensor:

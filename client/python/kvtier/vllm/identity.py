@@ -70,11 +70,7 @@ def model_record(
     the weights are. label: whatever else tells rows apart. Raises UnknownModelError; ValueError for
     hashes that are too short to be trusted.
     """
-    if len(root) != 32:
-        raise ValueError(
-            f"block hashes of {len(root)} bytes can be forged: set prefix_caching_hash_algo to "
-            "sha256 or sha256_cbor"
-        )
+    _check_root(root)
     if engine is None and not label:
         raise UnknownModelError("vLLM's configuration was not found: give the tier an `identity`")
     name = str(spec.config.model.name)
@@ -97,6 +93,46 @@ def model_record(
         extra=facts,
         groups=(group,),
     )
+
+
+def block_record(
+    engine: Any, kv_cache_config: Any, group: KvGroup, root: bytes, vllm_version: str, label: str
+) -> ModelRecord:
+    """The record of the blocks of an engine's own KV cache, with one cache group, as one worker has
+    them. Raises ValueError as `model_record`."""
+    _check_root(root)
+    parallel = engine.parallel_config
+    (cache_group,) = kv_cache_config.kv_cache_groups
+    facts = {
+        "kind": "blocks",
+        "vllm": ".".join(vllm_version.split(".")[:2]),
+        "kv_cache_dtype": str(engine.cache_config.cache_dtype),
+        "kv_cache_spec": _digest([str(cache_group.kv_cache_spec), cache_group.layer_names]),
+        "parallel": f"pp_size={parallel.pipeline_parallel_size} "
+        f"dcp_size={parallel.decode_context_parallel_size}",
+        "hash_root": root.hex(),
+        **_model_facts(engine),
+    }
+    if label:
+        facts["label"] = _short(label)
+    name = str(engine.model_config.model)
+    return ModelRecord(
+        name=name if len(name.encode()) <= _MAX_NAME_BYTES else _short(name),
+        revision=facts.pop("revision", ""),
+        hash_recipe=f"vllm-{facts.pop('hash_algorithm', 'unknown')}",
+        tensor_parallel_rank=getattr(parallel, "rank", 0) % parallel.tensor_parallel_size,
+        tensor_parallel_size=parallel.tensor_parallel_size,
+        extra=facts,
+        groups=(group,),
+    )
+
+
+def _check_root(root: bytes) -> None:
+    if len(root) != 32:
+        raise ValueError(
+            f"block hashes of {len(root)} bytes can be forged: set prefix_caching_hash_algo to "
+            "sha256 or sha256_cbor"
+        )
 
 
 def _engine_facts(config: Any, root: bytes, vllm_version: str) -> dict[str, str]:

@@ -12,6 +12,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from ..errors import KvtierError, UnavailableError
 from .rows import block_hash
 
@@ -19,6 +22,8 @@ logger = logging.getLogger("vllm.kvtier")
 
 # How often an idle link looks whether the daemon is still there.
 _IDLE_CHECK_S = 0.5
+# Half of what the daemon takes in one call by default.
+_KEYS_PER_LOOKUP = 8192
 # Shutting down waits so long for copies; after that the process's end ends them.
 _CLOSE_TIMEOUT_S = 10.0
 
@@ -38,7 +43,7 @@ class LinkState(enum.Enum):
 
 
 class Region(Protocol):
-    """What the link and its user need of kvtier.Region."""
+    """What the link and its user need of kvtier.Region, and what tests put in its place."""
 
     def store_many(
         self, blocks: Any, hashes: Any, parents: Any, tokens: Any, depths: Any, retention: Any
@@ -48,7 +53,7 @@ class Region(Protocol):
 
     def poll(self) -> Sequence[Any]: ...
 
-    def lookup(self, hashes: Sequence[bytes]) -> Sequence[int]: ...
+    def lookup(self, hashes: Sequence[bytes]) -> npt.NDArray[np.uint8]: ...
 
     def close(self) -> None: ...
 
@@ -241,7 +246,11 @@ class Link:
         if attachment is None:
             return None
         try:
-            return attachment.region.lookup([block_hash(key) for key in keys])
+            presence: list[int] = []
+            for first in range(0, len(keys), _KEYS_PER_LOOKUP):
+                hashes = [block_hash(key) for key in keys[first : first + _KEYS_PER_LOOKUP]]
+                presence += attachment.region.lookup(hashes).tolist()
+            return presence
         except UnavailableError:
             self.lost(attachment)
         except KvtierError as error:

@@ -22,6 +22,10 @@ from .link import Answer, LinkState
 FOUND_IN_HOST, FOUND_ON_DISK = "host", "disk"
 NOT_FOUND, TOO_LATE, NO_DAEMON = "miss", "timeout", "unavailable"
 
+# As plain numbers, since a request has thousands of blocks.
+_IN_MEMORY = int(Presence.POOL | Presence.HOST)
+_ON_DISK = int(Presence.DISK)
+
 # An engine with nothing else to do steps on and on in Python, and a thread that wants the
 # interpreter waits 5 ms for it each time. So a step that ends while a question is open lets go of
 # it for a moment.
@@ -68,14 +72,15 @@ class Lookups:
         self._clock = clock
         self._yield = yield_interpreter
         self._probes: dict[bytes, _Probe] = {}
-        self._keys_of: dict[str, set[bytes]] = {}
+        self._keys_of: dict[str, list[bytes]] = {}
         self._unasked: list[bytes] = []
         self._unanswered = 0  # questions that are with the link
         self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
 
     def look_up(self, key: bytes, request: str) -> Verdict:
         """Whether to expect the block; never waits."""
-        self._take_answers()
+        if self._unanswered:
+            self._take_answers()
         probe = self._probes.get(key)
         if probe is None:
             if self._state() not in (LinkState.READY, LinkState.CONNECTING):
@@ -83,8 +88,9 @@ class Lookups:
                 return Verdict.MISS
             probe = self._probes[key] = _Probe(self._clock() + self._timeout_s)
             self._unasked.append(key)
-        probe.requests.add(request)
-        self._keys_of.setdefault(request, set()).add(key)
+        if request not in probe.requests:
+            probe.requests.add(request)
+            self._keys_of.setdefault(request, []).append(key)
         if probe.verdict is Verdict.RETRY:
             self._give_up_if_late(probe)
         return probe.verdict
@@ -132,10 +138,10 @@ class Lookups:
         if presence is None:
             probe.verdict = Verdict.MISS
             self._count(NO_DAEMON)
-        elif presence & (Presence.POOL | Presence.HOST):
+        elif presence & _IN_MEMORY:
             probe.verdict = Verdict.HIT
             self._count(FOUND_IN_HOST)
-        elif presence & Presence.DISK:
+        elif presence & _ON_DISK:
             probe.verdict = Verdict.HIT
             self._count(FOUND_ON_DISK)
         else:

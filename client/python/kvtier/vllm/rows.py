@@ -64,23 +64,26 @@ class Chains:
         """What the store of these keys says of their chains, and remembers for the next."""
         ends = self._ends.setdefault(request.req_id, {})
         places = [self._place(key, request) for key in keys]
-        for key, place in zip(keys, places):
-            if place is not None:
-                ends[place] = key
+        ends.update((place, key) for place, key in zip(places, keys) if place is not None)
         parents: list[bytes | None] = []
-        depths = np.zeros(len(keys), dtype=np.uint32)
-        tokens = np.zeros(len(keys), dtype=np.uint16)
-        for i, (key, place) in enumerate(zip(keys, places)):
+        depths, tokens = [], []
+        for key, place in zip(keys, places):
             step = self._tokens_of(key)
-            tokens[i] = min(step, MAX_BLOCK_TOKENS)
-            before = None
+            depth, before = 0, None
             if place is not None:
                 group, end = place
-                depths[i] = max(0, -(-end // step) - 1)
+                depth = max(0, -(-end // step) - 1)
                 before = ends.get((group, end - step))
             parents.append(None if before is None else block_hash(before))
-        hashes = [block_hash(key) for key in keys]
-        return StoreRows(hashes, parents, tokens, depths, retention)
+            depths.append(depth)
+            tokens.append(min(step, MAX_BLOCK_TOKENS))
+        return StoreRows(
+            [block_hash(key) for key in keys],
+            parents,
+            np.array(tokens, dtype=np.uint16),
+            np.array(depths, dtype=np.uint32),
+            retention,
+        )
 
     def forget(self, request_id: str) -> None:
         """The request stores nothing any more."""

@@ -23,7 +23,6 @@ from vllm.v1.kv_offload import base as offload
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
 
 from ..connection import DEFAULT_SOCKET, connect
-from ..errors import KvtierError
 from ..types import Retention
 from . import identity as model_identity
 from . import metrics
@@ -86,6 +85,7 @@ class KvtierTier(SecondaryTierManager):
         self._chains = Chains(offloading_spec)
         self._connections_told = 0
         self._connected_told: bool | None = None
+        self._view: HostView | None = None
         opener = self._make_opener(socket or os.environ.get("KVTIER_SOCKET", ""), identity)
         self._link = Link(opener, self._receive, retry_min_ms / 1000, retry_max_ms / 1000)
         self._transfers = Transfers(self._link)
@@ -129,6 +129,9 @@ class KvtierTier(SecondaryTierManager):
 
     def shutdown(self) -> None:
         self._link.close()
+        if self._view is not None:
+            self._view.close()
+            self._view = None
 
     @classmethod
     def build_metric_definitions(cls, extra_config: dict[str, Any]) -> dict[str, Any]:
@@ -150,7 +153,7 @@ class KvtierTier(SecondaryTierManager):
         spec = self._offloading_spec
         try:
             engine = model_identity.find_engine_config()
-            view = find_host_view(self._primary_kv_view)
+            view = self._view = find_host_view(self._primary_kv_view)
         except (NotSharedError, ValueError, OSError) as error:
             reason = error
             return lambda: _refuse(reason)
@@ -209,7 +212,7 @@ def _attach(socket: str, record: Any, view: HostView) -> Attachment:
             blocks=view.rows,
             pieces=[(view.offset, view.row_stride, view.row_bytes)],
         )
-    except KvtierError:
+    except BaseException:
         connection.close()
         raise
 
@@ -217,4 +220,4 @@ def _attach(socket: str, record: Any, view: HostView) -> Attachment:
         region.close()
         connection.close()
 
-    return Attachment(region, close, connection.is_connected)
+    return Attachment(region, close, region.is_connected)

@@ -102,6 +102,8 @@ class Transfers:
         self._ended = ended + self._ended
 
     def _end(self, job: Job, end: Any, now: float) -> None:
+        if end.error is not None and not isinstance(end.error, UnavailableError):
+            logger.warning("kvtier: the daemon refused a transfer: %s", end.error)
         failed = {position: reason.name.lower() for position, reason in end.failed.items()}
         ended = EndedJob(job, failed, end.skipped, now - job.began)
         if job.is_load and NO_DAEMON in failed.values():
