@@ -19,7 +19,7 @@ Status CheckIdentity(const NamespaceIdentity& identity) {
 
 Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, IndexSnapshot snapshot)
     : state(options, std::move(environment), snapshot.budget),
-      loads(&state.stats,
+      loads(&state.stats, state.options.close_part_blocks,
             [this](SessionId session, const LoadProgress& progress) {
               if (progress.finished) state.trace.LoadEnd(session, progress);
               sessions.Report(session, progress);
@@ -40,6 +40,7 @@ Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, Ind
   state.pump = [this] { Pump(); };
   state.next_part = [this] {
     acquirer.GoOn();
+    acquirer.CancelSome();
     sessions.CloseSome();
     retention.GoOn();
     if (loads.CloseSome()) state.SchedulePart();
@@ -210,8 +211,8 @@ void Cache::OpenSession(SessionId session, std::function<void(const LoadProgress
 
 void Cache::CloseSession(SessionId session) {
   if (!impl_->sessions.IsOpen(session)) return;
-  // In this order: operations drop their references before the session's own are given back, and no
-  // load reports to a session that is gone.
+  // In this order: the loads of operations that were not answered are forgotten, not counted as
+  // cancelled, and no load reports to a session that is gone.
   impl_->acquirer.CancelSession(session);
   impl_->regions.CloseSession(session);
   if (impl_->loads.CloseSession(session)) impl_->state.SchedulePart();
@@ -377,6 +378,7 @@ void Cache::WhenEvictionsAreDurable(std::function<void(Status)> done) {
 // The disk first: what it can take again after a failure is wanted by all others.
 void Cache::Tick() {
   impl_->disk.Tick();
+  impl_->host.Tick();
   impl_->loader.Tick();
   impl_->acquirer.Tick();
   impl_->regions.Tick();

@@ -107,7 +107,7 @@ class Listing final : public AdminOperation {
         left_(limit) {}
 
   void Run() override {
-    if (Abandoned()) return;
+    if (Cancelled()) return;
     const BlockWalk step =
         env_.cache->Walk(cursor_, kRowsPerStep, std::min(left_, kBlocksPerStep), filter_);
     cursor_ = step.next_cursor;

@@ -11,8 +11,6 @@
 namespace kvtier {
 namespace {
 
-// So many ancestors are looked at in one call: a sequence may have hundreds of thousands of blocks.
-constexpr uint64_t kClimbedPerPump = 1024;
 // So many blocks of a line are looked at for one whose sequence can be written from its start on.
 constexpr size_t kLinesTried = 4;
 // Beside reads, writes take this part of what may otherwise be in flight: 4 MiB beside up to 64 MiB
@@ -54,14 +52,16 @@ bool Persister::Pump() {
 
 bool Persister::PutPrefixFirst(std::deque<EntryIndex>* line) {
   if (state_.NowMs() >= state_.prefixes_first_until_ms) return true;
+  // A sequence may have hundreds of thousands of blocks.
+  const uint64_t most_climbed = state_.options.search_part_blocks;
   for (size_t tries = std::min(line->size(), kLinesTried); tries > 0; --tries) {
     bool all_in_host = true;
     std::vector<EntryIndex> ancestors;
     for (EntryIndex parent = UnwrittenParent(line->front()); parent != kNoEntry;
          parent = UnwrittenParent(parent)) {
-      if (climbed_++ == kClimbedPerPump) {
+      if (climbed_++ == most_climbed) {
         // Several sequences were looked at: that is enough until something has ended.
-        if (ancestors.size() < kClimbedPerPump) return in_flight_.bytes == 0;
+        if (ancestors.size() < most_climbed) return in_flight_.bytes == 0;
         // One long sequence: the next part goes on from here.
         line->insert(line->begin(), ancestors.rbegin(), ancestors.rend());
         state_.SchedulePart();
@@ -107,17 +107,17 @@ Persister::Step Persister::TryWrite(EntryIndex index) {
   }
   const uint64_t slot_bytes = state_.NamespaceOf(entry).slot_bytes;
   if (state_.write_budget.left_bytes() < slot_bytes) {
-    GiveUp(index, DropReason::kWriteBudget);
+    FailPersist(index, DropReason::kWriteBudget);
     return Step::kSkipped;
   }
   switch (disk_.Reserve(index)) {
     case DiskSlots::Outcome::kWait:
       return Step::kWait;
     case DiskSlots::Outcome::kFull:
-      GiveUp(index, disk_.degraded() ? DropReason::kWriteError : DropReason::kDiskFull);
+      FailPersist(index, disk_.degraded() ? DropReason::kWriteError : DropReason::kDiskFull);
       return Step::kSkipped;
     case DiskSlots::Outcome::kOverCap:
-      GiveUp(index, DropReason::kTenantCap);
+      FailPersist(index, DropReason::kTenantCap);
       return Step::kSkipped;
     case DiskSlots::Outcome::kReserved:
       break;
@@ -138,7 +138,7 @@ void Persister::Unwant(EntryIndex index) {
   if (!state_[index].has_disk_slot()) state_.LeaveDiskOrder(index);
 }
 
-void Persister::GiveUp(EntryIndex index, DropReason reason) {
+void Persister::FailPersist(EntryIndex index, DropReason reason) {
   state_.Apply(index, BlockEvent::kFailPersist);
   if (!state_[index].has_disk_slot()) state_.LeaveDiskOrder(index);
   state_.CountDrop(index, Tier::kDisk, reason);
@@ -164,7 +164,7 @@ void Persister::OnWritten(EntryIndex index, const Status& status) {
   state_.trace.End(TraceKind::kDiskWrite, index, !status);
   writes_.erase(index);
   state_.stats.Lane(CopyLane::kHostToDisk).End(state_.NowMs());
-  if (!status) GiveUp(index, DropReason::kWriteError);
+  if (!status) FailPersist(index, DropReason::kWriteError);
 }
 
 }  // namespace kvtier

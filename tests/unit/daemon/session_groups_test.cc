@@ -29,7 +29,7 @@ ModelRecord GroupedModel() {
   const KvGroup state{.hit_rule = HitRule::kState,
                       .layers = 1,
                       .block_tokens = 2 * kBlockTokens,
-                      .state_bytes = 4096};
+                      .layer_bytes = 4096};
   record.groups.push_back(window);
   record.groups.push_back(state);
   return record;
