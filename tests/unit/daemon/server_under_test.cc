@@ -75,6 +75,7 @@ ServerUnderTest::ServerUnderTest(const std::function<void(Config*)>& adjust)
                                                       .loop = &loop_,
                                                       .executor = &executor_,
                                                       .devices = pool_devices_,
+                                                      .lent_host_memory = &lent_host_memory_,
                                                       .arena = arena_.get()},
                                      IndexSnapshot{})),
       wire_devices_(WireDevicesOf(config_)),

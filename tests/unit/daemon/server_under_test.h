@@ -94,6 +94,7 @@ class ServerUnderTest {
   std::vector<PoolDevice> pool_devices_;
   AttentionService attention_;
   ThreadExecutor executor_;
+  HostDevice lent_host_memory_{&loop_};
   std::unique_ptr<Cache> cache_;
   Network network_{&loop_};
   wire::DevicesReply wire_devices_;

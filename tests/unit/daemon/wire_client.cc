@@ -42,9 +42,9 @@ uint64_t WireClient::SendFrame(uint16_t type, uint16_t flags, std::span<const st
   return last_request_;
 }
 
-void WireClient::SendBytes(std::span<const std::byte> bytes) {
+void WireClient::SendBytes(std::span<const std::byte> bytes, int descriptor) {
   while (!bytes.empty()) {
-    const auto sent = wire::Send(socket_.get(), bytes);
+    const auto sent = wire::Send(socket_.get(), bytes, std::exchange(descriptor, -1));
     if (!sent || !*sent) return;
     bytes = bytes.subspan(**sent);
   }

@@ -42,10 +42,18 @@ class WireClient {
     SendBytes(frame);
     return last_request_;
   }
+  // The same with a descriptor, which stays the caller's.
+  template <typename Message>
+  uint64_t SendWithDescriptor(const Message& message, int descriptor) {
+    std::vector<std::byte> frame;
+    wire::Encode(message, ++last_request_, &frame);
+    SendBytes(frame, descriptor);
+    return last_request_;
+  }
   // Sends a frame of any content.
   uint64_t SendFrame(uint16_t type, uint16_t flags, std::span<const std::byte> payload);
   // Sends anything. A daemon that has closed the connection is no failure.
-  void SendBytes(std::span<const std::byte> bytes);
+  void SendBytes(std::span<const std::byte> bytes, int descriptor = -1);
 
   // The next frame; nothing at the end of the stream.
   [[nodiscard]] std::optional<Received> Receive();

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+// Regions over the socket: memory that a client lends, transfers to and from it, and what a client
+// may do wrong.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "tests/unit/daemon/server_under_test.h"
+#include "tests/unit/daemon/verbs.h"
+#include "tests/unit/daemon/wire_client.h"
+
+namespace kvtier {
+namespace {
+
+using ::testing::ElementsAre;
+
+constexpr uint64_t kBlockBytes = 4096;
+constexpr uint32_t kBlocks = 8;
+
+// What an engine lends.
+class Memory {
+ public:
+  Memory() : fd_(::memfd_create("region", MFD_CLOEXEC)) { Resize(kBlocks * kBlockBytes); }
+
+  [[nodiscard]] int fd() const { return fd_.get(); }
+  void Resize(uint64_t bytes) { EXPECT_EQ(::ftruncate(fd_.get(), static_cast<off_t>(bytes)), 0); }
+  void Fill(uint32_t block, char content) {
+    const std::string bytes(kBlockBytes, content);
+    EXPECT_EQ(::pwrite(fd_.get(), bytes.data(), bytes.size(), OffsetOf(block)), kBytes);
+  }
+  [[nodiscard]] bool Holds(uint32_t block, char content) const {
+    std::string bytes(kBlockBytes, '\0');
+    EXPECT_EQ(::pread(fd_.get(), bytes.data(), bytes.size(), OffsetOf(block)), kBytes);
+    return bytes == std::string(kBlockBytes, content);
+  }
+
+ private:
+  static constexpr ssize_t kBytes = kBlockBytes;
+  static off_t OffsetOf(uint32_t block) { return static_cast<off_t>(block * kBlockBytes); }
+
+  const UniqueFd fd_;
+};
+
+class SessionRegions : public testing::Test {
+ protected:
+  SessionRegions() {
+    (void)client_.Hello();
+    model_ = client_.Call<wire::RegisterModelReply>(wire::RegisterModel{TestModel()}).model;
+  }
+
+  [[nodiscard]] wire::OpenRegion OpenMessage() const {
+    return {.model = model_,
+            .bytes = kBlocks * kBlockBytes,
+            .blocks = kBlocks,
+            .pieces = {{0, kBlockBytes, kBlockBytes}}};
+  }
+  PoolId Open() {
+    client_.SendWithDescriptor(OpenMessage(), memory_.fd());
+    return client_.Expect<wire::OpenRegionReply>().region;
+  }
+  std::string ErrorOfOpening(const wire::OpenRegion& open, int descriptor) {
+    return client_.ExpectError(client_.SendWithDescriptor(open, descriptor));
+  }
+  static wire::Store StoreMessage(PoolId region, uint64_t transfer, uint32_t blocks) {
+    wire::Store store{.region = region, .transfer = transfer};
+    const std::vector<BlockHash> hashes = Hashes(0, blocks);
+    for (uint32_t i = 0; i < blocks; ++i) {
+      store.items.push_back({.block = i, .hash = hashes[i], .tokens = 16, .depth = i});
+    }
+    return store;
+  }
+  static wire::Load LoadMessage(PoolId region, uint64_t transfer, uint32_t first_block,
+                                uint32_t blocks) {
+    wire::Load load{.region = region, .transfer = transfer};
+    const std::vector<BlockHash> hashes = Hashes(0, blocks);
+    for (uint32_t i = 0; i < blocks; ++i) load.items.push_back({first_block + i, hashes[i]});
+    return load;
+  }
+  // The next message must be the end of a transfer.
+  wire::TransferDone ExpectDone() {
+    const auto received = client_.Receive();
+    if (!received || !received->Is(wire::MessageType::kTransferDone)) {
+      ADD_FAILURE() << "no transfer ends";
+      return {};
+    }
+    EXPECT_EQ(received->request_id, 0u);
+    return wire::Decode<wire::TransferDone>(received->payload).value();
+  }
+
+  ServerUnderTest daemon_;
+  Memory memory_;
+  WireClient client_{daemon_.socket()};
+  wire::ModelId model_;
+};
+
+TEST_F(SessionRegions, BlocksAreStoredFromAndLoadedToTheClientsMemory) {
+  const PoolId region = Open();
+  memory_.Fill(0, 'a');
+  memory_.Fill(1, 'b');
+  client_.Send(StoreMessage(region, 7, 2));
+  const wire::TransferDone stored = ExpectDone();
+  EXPECT_EQ(stored.region, region);
+  EXPECT_EQ(stored.transfer, 7u);
+  EXPECT_EQ(stored.copied, 2u);
+  client_.Send(LoadMessage(region, 8, 5, 3));
+  const wire::TransferDone loaded = ExpectDone();
+  EXPECT_EQ(loaded.copied, 2u);
+  EXPECT_THAT(loaded.failed, ElementsAre(wire::TransferDone::Failed{2, MissReason::kUnknown}));
+  EXPECT_TRUE(memory_.Holds(5, 'a'));
+  EXPECT_TRUE(memory_.Holds(6, 'b'));
+}
+
+TEST_F(SessionRegions, AnotherSessionFindsWhatARegionStored) {
+  client_.Send(StoreMessage(Open(), 1, 2));
+  (void)ExpectDone();
+  WireClient other(daemon_.socket());
+  EXPECT_EQ(Acquire(&other, other.Attach().pool, Hashes(0, 2), 0).hits.size(), 2u);
+}
+
+TEST_F(SessionRegions, ARegionIsLookedUpAndPinnedAsAPool) {
+  const PoolId region = Open();
+  client_.Send(StoreMessage(region, 1, 1));
+  (void)ExpectDone();
+  const std::vector<BlockHash> hashes = Hashes(0, 2);
+  const auto found =
+      client_.Call<wire::LookupReply>(wire::Lookup{.parts = {{.pool = region, .hashes = hashes}}});
+  EXPECT_THAT(found.parts.at(0).presence, ElementsAre(wire::kPresentInHost, 0));
+  EXPECT_EQ(client_.Call<wire::PinReply>(wire::Pin{region, 1000, hashes}).count, 1u);
+}
+
+TEST_F(SessionRegions, CallsThatAllocateBlocksRefuseARegion) {
+  const PoolId region = Open();
+  const std::vector<BlockHash> hashes = Hashes(0, 1);
+  EXPECT_EQ(client_.ErrorOf(wire::Acquire{.parts = {{.pool = region, .new_blocks = 1}}}),
+            "pool_is_region");
+  EXPECT_EQ(client_.ErrorOf(wire::Prefetch{region, hashes}), "pool_is_region");
+  EXPECT_EQ(client_.ErrorOf(wire::Release{region, {BlockHandle{BlockIndex(0), 1}}}),
+            "pool_is_region");
+  EXPECT_EQ(client_.ErrorOf(wire::Commit{region, {{.hash = hashes[0], .tokens = 16}}}),
+            "pool_is_region");
+}
+
+TEST_F(SessionRegions, TransfersOfOthersRegionsAndOfPoolsAreRefused) {
+  const PoolId region = Open();
+  WireClient other(daemon_.socket());
+  const PoolId pool = other.Attach().pool;
+  EXPECT_EQ(other.ErrorOf(StoreMessage(region, 1, 1)), "pool_not_attached");
+  EXPECT_EQ(other.ErrorOf(LoadMessage(pool, 1, 0, 1)), "not_a_region");
+  EXPECT_EQ(other.ErrorOf(wire::CloseRegion{region}), "pool_not_attached");
+}
+
+TEST_F(SessionRegions, ALayoutThatIsNotTheGroupsIsRefused) {
+  wire::OpenRegion open = OpenMessage();
+  open.pieces = {{0, kBlockBytes, kBlockBytes - 1}};
+  EXPECT_EQ(ErrorOfOpening(open, memory_.fd()), "region_block_bytes");
+  open = OpenMessage();
+  open.group = 1;
+  EXPECT_EQ(ErrorOfOpening(open, memory_.fd()), "unknown_group");
+}
+
+TEST_F(SessionRegions, MemoryThatIsNotWhatItIsSaidToBeIsRefused) {
+  EXPECT_EQ(client_.ErrorOf(OpenMessage()), "no_descriptor");
+  memory_.Resize(kBlocks * kBlockBytes - 1);
+  EXPECT_EQ(ErrorOfOpening(OpenMessage(), memory_.fd()), "bad_region_memory");
+  memory_.Resize(kBlocks * kBlockBytes);
+  const UniqueFd read_only(
+      ::open(("/proc/self/fd/" + std::to_string(memory_.fd())).c_str(), O_RDONLY | O_CLOEXEC));
+  EXPECT_EQ(ErrorOfOpening(OpenMessage(), read_only.get()), "bad_region_memory");
+  const UniqueFd device(::open("/dev/zero", O_RDWR | O_CLOEXEC));
+  EXPECT_EQ(ErrorOfOpening(OpenMessage(), device.get()), "bad_region_memory");
+  wire::OpenRegion gpu = OpenMessage();
+  gpu.memory = wire::RegionMemory::kVmm;
+  EXPECT_EQ(ErrorOfOpening(gpu, memory_.fd()), "region_memory_kind");
+}
+
+TEST_F(SessionRegions, MemoryThatIsCutCostsTheCopyAlone) {
+  const PoolId region = Open();
+  memory_.Resize(0);
+  client_.Send(StoreMessage(region, 1, 2));
+  EXPECT_EQ(ExpectDone().failed.size(), 2u);
+  memory_.Resize(kBlocks * kBlockBytes);
+  client_.Send(StoreMessage(region, 2, 2));
+  EXPECT_EQ(ExpectDone().copied, 2u);
+}
+
+TEST_F(SessionRegions, ATransferThatIsRefusedHasNotBegun) {
+  const PoolId region = Open();
+  wire::Store store = StoreMessage(region, 1, 2);
+  store.items[1].block = kBlocks;
+  EXPECT_EQ(client_.ErrorOf(store), "block_out_of_range");
+  store.items[1].block = 0;
+  EXPECT_EQ(client_.ErrorOf(store), "block_busy");
+  store.items[1] = {.block = 1, .hash = TestHash(1), .tokens = 17};
+  EXPECT_EQ(client_.ErrorOf(store), "bad_token_count");
+  client_.Send(StoreMessage(region, 1, 2));
+  EXPECT_EQ(ExpectDone().copied, 2u);
+}
+
+TEST_F(SessionRegions, ClosingReportsTransfersFirst) {
+  const PoolId region = Open();
+  client_.Send(StoreMessage(region, 1, kBlocks));
+  client_.Send(wire::CloseRegion{region});
+  EXPECT_EQ(ExpectDone().transfer, 1u);
+  (void)client_.Expect<wire::CloseRegionReply>();
+  EXPECT_EQ(client_.ErrorOf(wire::CloseRegion{region}), "pool_not_attached");
+}
+
+TEST_F(SessionRegions, BlocksOfAllRegionsOfASessionAreLimited) {
+  memory_.Resize(uint64_t{wire::kMaxRegionBlocks} * kBlockBytes);
+  wire::OpenRegion open = OpenMessage();
+  open.blocks = wire::kMaxRegionBlocks;
+  open.bytes = uint64_t{wire::kMaxRegionBlocks} * kBlockBytes;
+  client_.SendWithDescriptor(open, memory_.fd());
+  const PoolId region = client_.Expect<wire::OpenRegionReply>().region;
+  EXPECT_EQ(ErrorOfOpening(OpenMessage(), memory_.fd()), "too_many_blocks");
+  (void)client_.Call<wire::CloseRegionReply>(wire::CloseRegion{region});
+  (void)Open();
+}
+
+TEST_F(SessionRegions, AClientThatDiesGivesItsRegionsBack) {
+  (void)Open();
+  client_.Send(StoreMessage(PoolId(0), 1, kBlocks));
+  client_.Close();
+  daemon_.WaitUntil([this] { return daemon_.cache().Gauges().regions == 0; });
+}
+
+}  // namespace
+}  // namespace kvtier
