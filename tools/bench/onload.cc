@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
 #include <functional>
 #include <memory>
 #include <span>
-#include <sstream>
 #include <string>
 #include <utility>
 
@@ -15,6 +12,7 @@
 #include "tools/bench/bench.h"
 #include "tools/bench/bench_client.h"
 #include "tools/bench/ceiling.h"
+#include "tools/bench/daemon_status.h"
 #include "tools/bench/disk_ceiling.h"
 #include "tools/replay/report.h"
 #include "tools/support/private_daemon.h"
@@ -106,21 +104,6 @@ Result<Ceiling> CeilingOfDisk(const BenchOptions& options, uint64_t block_bytes,
                  [shared] { return shared->best().seconds; }};
 }
 
-// What the process has computed so far, all its threads together. A tick is 10 ms.
-double CpuSeconds(pid_t pid) {
-  std::ifstream file(fmt::format("/proc/{}/stat", pid));
-  std::string line;
-  std::getline(file, line);
-  // The second field is the program's name in parentheses, which may hold anything.
-  std::istringstream fields(line.substr(std::min(line.rfind(')'), line.size())));
-  std::string skipped;
-  for (int i = 0; i < 12; ++i) fields >> skipped;
-  double user = 0;
-  double system = 0;
-  fields >> user >> system;
-  return (user + system) / static_cast<double>(::sysconf(_SC_CLK_TCK));
-}
-
 double Gbps(uint64_t bytes, double seconds) { return static_cast<double>(bytes) / 1e9 / seconds; }
 
 // The first turns leave copies of both sets below the pool, so that making room costs nothing
@@ -152,9 +135,12 @@ class Samples {
       : pid_(daemon.pid()), ceiling_(std::move(ceiling)) {}
 
   Status TakeOne(BenchClient& client, const std::vector<BlockHash>& set, Tier tier) {
-    const double cpu_before = CpuSeconds(pid_);
+    const DaemonCpu before = CpuOf(pid_);
     KVT_ASSIGN_OR_RETURN(const double seconds, LoadSeconds(client, set, tier));
-    cpu_us_.push_back((CpuSeconds(pid_) - cpu_before) * 1e6 / static_cast<double>(set.size()));
+    const DaemonCpu after = CpuOf(pid_);
+    const double us_per_block = 1e6 / static_cast<double>(set.size());
+    cpu_us_.push_back((after.all_seconds - before.all_seconds) * us_per_block);
+    loop_us_.push_back((after.loop_seconds - before.loop_seconds) * us_per_block);
     seconds_.push_back(seconds);
     return ceiling_.run();
   }
@@ -167,8 +153,14 @@ class Samples {
       ceilings.push_back(Gbps(blocks * block_bytes, seconds));
       ratios.push_back(rates.back() / ceilings.back());
     }
-    return {tier,           block_bytes,    blocks, Median(rates), Median(ceilings),
-            Median(ratios), Median(cpu_us_)};
+    return {.tier = tier,
+            .block_bytes = block_bytes,
+            .blocks = blocks,
+            .gbps = Median(rates),
+            .ceiling_gbps = Median(ceilings),
+            .ratio = Median(ratios),
+            .cpu_us = Median(cpu_us_),
+            .loop_us = Median(loop_us_)};
   }
 
  private:
@@ -176,6 +168,7 @@ class Samples {
   const Ceiling ceiling_;
   std::vector<double> seconds_;
   std::vector<double> cpu_us_;
+  std::vector<double> loop_us_;
 };
 
 }  // namespace
