@@ -16,10 +16,14 @@ namespace kvtier {
 [[nodiscard]] Result<boost::json::value> AskStatus(const std::string& admin_socket);
 
 // Processor time that a daemon has taken since it started, in the kernel and outside. Threads that
-// have ended are not counted, of which a daemon at work has none.
+// have ended are not counted, of which a daemon at work has none. Of no process: zeros.
 struct DaemonCpu {
   double all_seconds = 0;   // all its threads together
   double loop_seconds = 0;  // the event loop's thread, which is the process's first
+
+  DaemonCpu operator-(const DaemonCpu& before) const {
+    return {all_seconds - before.all_seconds, loop_seconds - before.loop_seconds};
+  }
 };
 [[nodiscard]] DaemonCpu CpuOf(pid_t pid);
 

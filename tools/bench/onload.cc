@@ -12,7 +12,6 @@
 #include "tools/bench/bench.h"
 #include "tools/bench/bench_client.h"
 #include "tools/bench/ceiling.h"
-#include "tools/bench/daemon_status.h"
 #include "tools/bench/disk_ceiling.h"
 #include "tools/replay/report.h"
 #include "tools/support/private_daemon.h"
@@ -116,7 +115,7 @@ Status WarmUp(BenchClient& client, std::span<const std::vector<BlockHash>> sets)
   return {};
 }
 
-Result<double> LoadSeconds(BenchClient& client, const std::vector<BlockHash>& set, Tier tier) {
+Result<TimedLoad> LoadFrom(BenchClient& client, const std::vector<BlockHash>& set, Tier tier) {
   KVT_ASSIGN_OR_RETURN(const TimedLoad load, client.Load(set));
   // The pool is a little larger than a set, for whatever the daemon has in flight.
   const uint64_t from_tier = load.hit[static_cast<int>(tier)];
@@ -125,23 +124,20 @@ Result<double> LoadSeconds(BenchClient& client, const std::vector<BlockHash>& se
                      fmt::format("of {} blocks {} came from the pool, {} from host, {} from disk",
                                  set.size(), load.hit[0], load.hit[1], load.hit[2]));
   }
-  return load.seconds;
+  return load;
 }
 
 // Loads, each followed by one run of its ceiling.
 class Samples {
  public:
-  Samples(const PrivateDaemon& daemon, Ceiling ceiling)
-      : pid_(daemon.pid()), ceiling_(std::move(ceiling)) {}
+  explicit Samples(Ceiling ceiling) : ceiling_(std::move(ceiling)) {}
 
   Status TakeOne(BenchClient& client, const std::vector<BlockHash>& set, Tier tier) {
-    const DaemonCpu before = CpuOf(pid_);
-    KVT_ASSIGN_OR_RETURN(const double seconds, LoadSeconds(client, set, tier));
-    const DaemonCpu after = CpuOf(pid_);
+    KVT_ASSIGN_OR_RETURN(const TimedLoad load, LoadFrom(client, set, tier));
     const double us_per_block = 1e6 / static_cast<double>(set.size());
-    cpu_us_.push_back((after.all_seconds - before.all_seconds) * us_per_block);
-    loop_us_.push_back((after.loop_seconds - before.loop_seconds) * us_per_block);
-    seconds_.push_back(seconds);
+    cpu_us_.push_back(load.cpu.all_seconds * us_per_block);
+    loop_us_.push_back(load.cpu.loop_seconds * us_per_block);
+    seconds_.push_back(load.seconds);
     return ceiling_.run();
   }
 
@@ -164,7 +160,6 @@ class Samples {
   }
 
  private:
-  const pid_t pid_;
   const Ceiling ceiling_;
   std::vector<double> seconds_;
   std::vector<double> cpu_us_;
@@ -185,7 +180,7 @@ Result<OnloadResult> MeasureOnload(const BenchOptions& options, Tier tier, uint6
                            ? CeilingOfDisk(options, block_bytes, daemon.disk_directory())
                            : CeilingOfHost(options, block_bytes));
 
-  Samples samples(daemon, ceiling);
+  Samples samples(ceiling);
   for (uint32_t i = 0; i < options.repetitions; ++i) {
     KVT_RETURN_IF_ERROR(samples.TakeOne(client, sets[i % 2], tier));
   }
@@ -201,7 +196,7 @@ Result<OnloadResult> MeasureOnloadBesideWrites(const BenchOptions& options, uint
   KVT_RETURN_IF_ERROR(client.Drain());
   KVT_ASSIGN_OR_RETURN(const Ceiling ceiling,
                        CeilingOfDisk(options, block_bytes, daemon.disk_directory()));
-  Samples samples(daemon, ceiling);
+  Samples samples(ceiling);
   uint64_t seed = 1;
   for (uint32_t i = 0; i < options.repetitions; ++i) {
     // They push the set out of pool and host; the coldest of them fill host.
