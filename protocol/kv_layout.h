@@ -3,17 +3,14 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
-#include <vector>
 
 #include "base/ids.h"
-#include "base/result.h"
 #include "protocol/model_record.h"
 
 namespace kvtier {
 
 // Byte strides of [block][layer][K,V][token][head][dim]. Inline scales follow a layer's values as
-// [token][head][scale]. Of a group of states only the strides of blocks and layers are not 0.
+// [token][head][scale]. Of an opaque group only the strides of blocks and layers are not 0.
 struct KvLayout {
   uint32_t block_tokens = 0;
   uint64_t element_bytes = 0;
@@ -31,7 +28,7 @@ struct KvLayout {
     layout.block_tokens = group.block_tokens;
     layout.layer_stride = group.LayerBytes();
     layout.block_stride = group.BlockBytes();
-    if (group.hit_rule == HitRule::kState) return layout;
+    if (group.IsOpaque()) return layout;
     layout.element_bytes = KvDtypeBytes(group.dtype);
     layout.k_head_stride = group.k_head_dim * layout.element_bytes;
     layout.v_head_stride = group.v_head_dim * layout.element_bytes;
@@ -54,20 +51,5 @@ struct KvLayout {
            head * v_head_stride;
   }
 };
-
-// Slots (block_index * block_tokens + offset) of a sequence's tokens [first, first + count).
-// REQUIRES: the table covers them.
-[[nodiscard]] inline std::vector<uint64_t> SlotMapping(std::span<const BlockIndex> block_table,
-                                                       uint32_t block_tokens, uint64_t first,
-                                                       uint64_t count) {
-  KVT_CHECK(block_tokens > 0 && first + count <= block_table.size() * uint64_t{block_tokens});
-  std::vector<uint64_t> slots;
-  slots.reserve(count);
-  for (uint64_t token = first; token < first + count; ++token) {
-    const uint64_t block = block_table[token / block_tokens].value;
-    slots.push_back(block * block_tokens + token % block_tokens);
-  }
-  return slots;
-}
 
 }  // namespace kvtier

@@ -32,6 +32,14 @@ inline constexpr uint32_t kMaxBlocksPerCall = 16384;
 inline constexpr uint32_t kMaxPartialBlocksPerCall = 1024;
 // So that a COMMIT with every optional field still fits a frame.
 inline constexpr uint32_t kMaxCommitsPerCall = 8192;
+// Likewise of a STORE.
+inline constexpr uint32_t kMaxStoresPerCall = 8192;
+
+// Blocks of a region, and the parts of which each is made: more than layers times K and V of any
+// model. How many regions a session may have at once.
+inline constexpr uint32_t kMaxRegionBlocks = 1u << 20;
+inline constexpr uint32_t kMaxRegionPieces = 4096;
+inline constexpr uint32_t kMaxRegions = 64;
 
 // Sequences of one ATTEND, and the query tokens of all of them.
 inline constexpr uint32_t kMaxAttendSequences = 4096;

@@ -49,7 +49,14 @@ namespace kvtier::wire {
   X(kError, 31, "ERROR")                            \
   X(kAdminRequest, 32, "ADMIN_REQUEST")             \
   X(kAdminProgress, 33, "ADMIN_PROGRESS")           \
-  X(kAdminReply, 34, "ADMIN_REPLY")
+  X(kAdminReply, 34, "ADMIN_REPLY")                 \
+  X(kOpenRegion, 35, "OPEN_REGION")                 \
+  X(kOpenRegionReply, 36, "OPEN_REGION_REPLY")      \
+  X(kCloseRegion, 37, "CLOSE_REGION")               \
+  X(kCloseRegionReply, 38, "CLOSE_REGION_REPLY")    \
+  X(kStore, 39, "STORE")                            \
+  X(kLoad, 40, "LOAD")                              \
+  X(kTransferDone, 41, "TRANSFER_DONE")
 
 enum class MessageType : uint16_t {
 #define KVT_X(enumerator, number, name) enumerator = number,

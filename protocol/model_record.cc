@@ -16,7 +16,7 @@ namespace {
 constexpr uint32_t kModelMagic = 0x4d54564b;  // "KVTM"
 constexpr uint16_t kModelVersion = 2;
 
-// Hit rule, replicated, dtype, layout, seven u32, the bytes of a state.
+// Hit rule, replicated, dtype, layout, seven u32, the bytes of a layer.
 constexpr size_t kGroupBytes = 4 + 7 * 4 + 8;
 // Magic, version, rank and size, four lengths or counts, the number of groups.
 constexpr size_t kLongestFixedPart = 4 + 2 + 2 * 4 + 4 * 2 + 1 + kMaxModelGroups * kGroupBytes;
@@ -94,25 +94,26 @@ Status CheckEnum(Enum value, Enum first, Enum last, const char* reason) {
                    fmt::format("number {}", static_cast<int>(value)));
 }
 
-Status CheckKeysAndValues(const KvGroup& group) {
+Status CheckWindow(const KvGroup& group) {
   const bool windowed = group.hit_rule == HitRule::kTrailing;
-  KVT_RETURN_IF_ERROR(CheckRange(group.kv_heads, kMaxModelKvHeads, "kv_heads"));
-  KVT_RETURN_IF_ERROR(CheckRange(group.k_head_dim, kMaxModelHeadDim, "k_head_dim"));
-  KVT_RETURN_IF_ERROR(CheckRange(group.v_head_dim, kMaxModelHeadDim, "v_head_dim", 0));
-  KVT_RETURN_IF_ERROR(CheckRange(group.scale_bytes, kMaxModelScaleBytes, "scale_bytes", 0));
-  KVT_RETURN_IF_ERROR(CheckRange(group.state_bytes, 0, "state_bytes", 0));
   return CheckRange(group.window_tokens, windowed ? kMaxModelWindowTokens : 0, "window_tokens",
                     windowed ? 1 : 0);
 }
 
-// What a state does not have is zero, so that equal records have one encoding.
-Status CheckState(const KvGroup& group) {
+Status CheckDimensions(const KvGroup& group) {
+  KVT_RETURN_IF_ERROR(CheckRange(group.kv_heads, kMaxModelKvHeads, "kv_heads"));
+  KVT_RETURN_IF_ERROR(CheckRange(group.k_head_dim, kMaxModelHeadDim, "k_head_dim"));
+  KVT_RETURN_IF_ERROR(CheckRange(group.v_head_dim, kMaxModelHeadDim, "v_head_dim", 0));
+  return CheckRange(group.scale_bytes, kMaxModelScaleBytes, "scale_bytes", 0);
+}
+
+// What an opaque group does not have is zero, so that equal records have one encoding.
+Status CheckOpaque(const KvGroup& group) {
   KVT_RETURN_IF_ERROR(CheckRange(group.kv_heads, 0, "kv_heads", 0));
   KVT_RETURN_IF_ERROR(CheckRange(group.k_head_dim, 0, "k_head_dim", 0));
   KVT_RETURN_IF_ERROR(CheckRange(group.v_head_dim, 0, "v_head_dim", 0));
   KVT_RETURN_IF_ERROR(CheckRange(group.scale_bytes, 0, "scale_bytes", 0));
-  KVT_RETURN_IF_ERROR(CheckRange(group.window_tokens, 0, "window_tokens", 0));
-  return CheckRange(group.state_bytes, kMaxModelBlockBytes, "state_bytes");
+  return CheckRange(group.layer_bytes, kMaxModelBlockBytes, "layer_bytes");
 }
 
 void EncodeGroup(const KvGroup& group, ByteWriter* writer) {
@@ -124,7 +125,7 @@ void EncodeGroup(const KvGroup& group, ByteWriter* writer) {
                                group.v_head_dim, group.scale_bytes, group.block_tokens}) {
     writer->Write(field);
   }
-  writer->Write(group.state_bytes);
+  writer->Write(group.layer_bytes);
 }
 
 // Errors: kInvalidArgument "bad_replicated": only one value of a flag encodes it.
@@ -140,7 +141,7 @@ Result<KvGroup> DecodeGroup(ByteReader* reader) {
                           &group.v_head_dim, &group.scale_bytes, &group.block_tokens}) {
     *field = reader->Read<uint32_t>();
   }
-  group.state_bytes = reader->Read<uint64_t>();
+  group.layer_bytes = reader->Read<uint64_t>();
   return group;
 }
 
@@ -186,14 +187,16 @@ Status KvGroup::Validate() const {
       CheckEnum(layout, KvLayoutKind::kBlockFirst, KvLayoutKind::kBlockFirst, "model_layout"));
   KVT_RETURN_IF_ERROR(CheckRange(layers, kMaxModelLayers, "layers"));
   KVT_RETURN_IF_ERROR(CheckRange(block_tokens, kMaxModelBlockTokens, "block_tokens"));
-  KVT_RETURN_IF_ERROR(hit_rule == HitRule::kState ? CheckState(*this) : CheckKeysAndValues(*this));
+  KVT_RETURN_IF_ERROR(CheckWindow(*this));
+  const bool opaque = IsOpaque() || hit_rule == HitRule::kState;
+  KVT_RETURN_IF_ERROR(opaque ? CheckOpaque(*this) : CheckDimensions(*this));
   if (BlockBytes() <= kMaxModelBlockBytes) return {};
   return MakeError(ErrorCode::kLimitExceeded, "block_too_large",
                    fmt::format("{} bytes, at most {}", BlockBytes(), kMaxModelBlockBytes));
 }
 
 uint64_t KvGroup::LayerBytes() const {
-  if (hit_rule == HitRule::kState) return state_bytes;
+  if (IsOpaque()) return layer_bytes;
   const uint64_t head_bytes =
       (uint64_t{k_head_dim} + v_head_dim) * KvDtypeBytes(dtype) + scale_bytes;
   return uint64_t{block_tokens} * kv_heads * head_bytes;

@@ -58,8 +58,10 @@ enum class KvLayoutKind : uint8_t {
   kBlockFirst = 1,  // [block][layer][K,V][token][head][dim]
 };
 
-// One group of layers. Which fields a kind of block has: K and V of `block_tokens` tokens for
-// kAll and kTrailing; for kState only `layers` and `state_bytes`, and `block_tokens` says how far
+// One group of layers, in one of two forms. With dimensions (heads, head sizes, inline scales) the
+// layout of a block follows from them, as kv_layout.h says. An opaque group has `layer_bytes`
+// instead: only the engine knows what they are, and nothing but the engine looks into them. With
+// kState a group is opaque. `block_tokens` is how many tokens a block has; with kState, how far
 // apart the boundaries are at which a state can be kept.
 struct KvGroup {
   HitRule hit_rule = HitRule::kAll;
@@ -75,13 +77,15 @@ struct KvGroup {
   KvDtype dtype = KvDtype::kBfloat16;
   KvLayoutKind layout = KvLayoutKind::kBlockFirst;
   uint32_t block_tokens = 16;
-  uint64_t state_bytes = 0;  // kState: of one layer
+  // Of one layer of a block, if the group is opaque; 0: they follow from the dimensions.
+  uint64_t layer_bytes = 0;
 
   friend bool operator==(const KvGroup&, const KvGroup&) = default;
 
   // Errors: see ModelRecord::Validate.
   [[nodiscard]] Status Validate() const;
   // REQUIRES: Validate() passed, as for the following.
+  [[nodiscard]] bool IsOpaque() const { return layer_bytes != 0; }
   [[nodiscard]] GroupRule rule() const { return {hit_rule, block_tokens, window_tokens}; }
   [[nodiscard]] uint64_t LayerBytes() const;
   [[nodiscard]] uint64_t BlockBytes() const { return layers * LayerBytes(); }

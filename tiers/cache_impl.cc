@@ -29,6 +29,7 @@ Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, Ind
   state.pump = [this] { Pump(); };
   state.next_part = [this] {
     acquirer.GoOn();
+    acquirer.CancelSome();
     sessions.CloseSome();
     retention.GoOn();
     if (loads.CloseSome()) state.SchedulePart();
@@ -198,8 +199,8 @@ void Cache::OpenSession(SessionId session, std::function<void(const LoadProgress
 
 void Cache::CloseSession(SessionId session) {
   if (!impl_->sessions.IsOpen(session)) return;
-  // In this order: operations drop their references before the session's own are given back, and no
-  // load reports to a session that is gone.
+  // In this order: the loads of operations that were not answered are forgotten, not counted as
+  // cancelled, and no load reports to a session that is gone.
   impl_->acquirer.CancelSession(session);
   if (impl_->loads.CloseSession(session)) impl_->state.SchedulePart();
   impl_->sessions.Close(session);

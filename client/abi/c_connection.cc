@@ -62,7 +62,7 @@ Result<KvGroup> ToGroup(const kvt_kv_group& given) {
                  .dtype = static_cast<KvDtype>(given.dtype),
                  .layout = static_cast<KvLayoutKind>(given.layout),
                  .block_tokens = given.block_tokens,
-                 .state_bytes = given.state_bytes};
+                 .layer_bytes = given.layer_bytes};
 }
 
 Result<ModelRecord> ToRecord(const kvt_model_record* given) {

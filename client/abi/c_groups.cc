@@ -66,7 +66,8 @@ Status Acquire(kvt_pool* const* pools, const kvt_acquire_request* requests, size
                kvt_acquire_reply* replies) {
   KVT_RETURN_IF_ERROR(CheckGroupCount(count));
   KVT_RETURN_IF_ERROR(CheckPointer(pools, "pools"));
-  KVT_RETURN_IF_ERROR(CheckPointer(requests, "requests"));
+  KVT_RETURN_IF_ERROR(CheckPointer(requests, "request"));
+  KVT_RETURN_IF_ERROR(CheckPointer(replies, "reply"));
   for (size_t i = 0; i < count; ++i) {
     KVT_RETURN_IF_ERROR(CheckPointer(pools[i], "pool"));
     KVT_RETURN_IF_ERROR(CheckStruct(&replies[i], "reply"));
@@ -149,18 +150,12 @@ extern "C" {
 
 kvt_status kvt_acquire(kvt_pool* pool, const kvt_acquire_request* request,
                        kvt_acquire_reply* reply) {
-  return client::Guard([&]() -> Status {
-    KVT_RETURN_IF_ERROR(client::CheckPointer(reply, "reply"));
-    return client::Acquire(&pool, request, 1, reply);
-  });
+  return client::Guard([&] { return client::Acquire(&pool, request, 1, reply); });
 }
 
 kvt_status kvt_acquire_groups(kvt_pool* const* pools, const kvt_acquire_request* requests,
                               size_t count, kvt_acquire_reply* replies) {
-  return client::Guard([&]() -> Status {
-    KVT_RETURN_IF_ERROR(client::CheckPointer(replies, "replies"));
-    return client::Acquire(pools, requests, count, replies);
-  });
+  return client::Guard([&] { return client::Acquire(pools, requests, count, replies); });
 }
 
 kvt_status kvt_lookup(kvt_pool* pool, const kvt_hash* hashes, size_t count, uint8_t* presence) {

@@ -39,9 +39,9 @@ Channel::Channel(UniqueFd socket, uint32_t max_frame_bytes, Sink sink,
 
 Channel::~Channel() = default;
 
-Status Channel::Exchange(Pending* pending, const Encoder& encode, Deadline deadline,
+Status Channel::Exchange(Pending* pending, const Encoder& encode, int descriptor, Deadline deadline,
                          const std::function<void(uint64_t)>& on_cancelled) {
-  const Status sent = Send(encode, deadline, [&](uint64_t request_id) {
+  const Status sent = Send(encode, descriptor, deadline, [&](uint64_t request_id) {
     pending->request_id = request_id;
     pending_.push_back(pending);
   });
@@ -56,7 +56,7 @@ Status Channel::Exchange(Pending* pending, const Encoder& encode, Deadline deadl
   return waited;
 }
 
-Status Channel::Send(const Encoder& encode, Deadline deadline,
+Status Channel::Send(const Encoder& encode, int descriptor, Deadline deadline,
                      const std::function<void(uint64_t)>& on_sent) {
   const std::lock_guard send_lock(send_mutex_);
   send_buffer_.clear();
@@ -68,16 +68,22 @@ Status Channel::Send(const Encoder& encode, Deadline deadline,
     request_id = ++last_request_id_;
     if (on_sent) on_sent(request_id);
   }
+  const size_t request_begin = send_buffer_.size();
   encode(request_id, &send_buffer_);
-  const Status status = SendBuffer(deadline);
+  const Status status = SendBuffer(request_begin, descriptor, deadline);
   if (send_buffer_.capacity() > kSendBufferKeptBytes) send_buffer_ = {};
   return status;
 }
 
-Status Channel::SendBuffer(Deadline deadline) {
-  std::span<const std::byte> rest = send_buffer_;
-  while (!rest.empty()) {
-    const Result<std::optional<size_t>> sent = wire::Send(socket_.get(), rest);
+Status Channel::SendBuffer(size_t request_begin, int descriptor, Deadline deadline) {
+  size_t begin = 0;
+  while (begin < send_buffer_.size()) {
+    // What was deferred goes for itself ahead of a descriptor, which belongs to the request.
+    const bool deferred = descriptor >= 0 && begin < request_begin;
+    const size_t end = deferred ? request_begin : send_buffer_.size();
+    const Result<std::optional<size_t>> sent =
+        wire::Send(socket_.get(), std::span(send_buffer_).subspan(begin, end - begin),
+                   begin == request_begin ? descriptor : -1);
     if (!sent) {
       std::unique_lock lock(mutex_);
       // A daemon that turns its client away may have said why.
@@ -86,7 +92,7 @@ Status Channel::SendBuffer(Deadline deadline) {
       return tl::unexpected(*failure_);
     }
     if (*sent) {
-      rest = rest.subspan(**sent);
+      begin += **sent;
       continue;
     }
     if (const Status writable = WaitWritable(deadline); !writable) {

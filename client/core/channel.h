@@ -44,17 +44,20 @@ class Channel {
   Channel& operator=(const Channel&) = delete;
 
   // Sends a request and waits for its reply; COMMIT and RELEASE, which are answered on demand, ask
-  // for it. `descriptor`, if given, receives what came with the reply. Errors: the daemon's;
-  // kUnavailable when the connection is lost; kTimeout.
+  // for it. `descriptor`, if given, receives what came with the reply; `to_send`, if not -1, goes
+  // with the request's first byte and remains the caller's. Errors: the daemon's; kUnavailable when
+  // the connection is lost; kTimeout.
   template <typename Reply, typename Request>
   [[nodiscard]] Result<Reply> Call(const Request& request, Deadline deadline,
-                                   const Hooks<Reply>& hooks = {}, UniqueFd* descriptor = nullptr);
-  // Sends without waiting for an answer. `on_sent` runs under the lock just before the first byte
-  // goes. Errors: kUnavailable, also if the daemon does not take the request in by the deadline.
+                                   const Hooks<Reply>& hooks = {}, UniqueFd* descriptor = nullptr,
+                                   int to_send = -1);
+  // Sends without waiting for an answer. `on_sent` runs under the lock before the request is
+  // encoded, and may still change it. Errors: kUnavailable, also if the daemon does not take the
+  // request in by the deadline.
   template <typename Request>
   [[nodiscard]] Status Post(const Request& request, Deadline deadline,
                             const std::function<void(uint64_t request_id)>& on_sent = {}) {
-    return Send(EncoderOf(request, 0), deadline, on_sent);
+    return Send(EncoderOf(request, 0), -1, deadline, on_sent);
   }
   // Waits until `done`, called under the lock, is true. A deadline already past still takes in what
   // has arrived. Errors: kUnavailable, kTimeout.
@@ -101,12 +104,14 @@ class Channel {
     const std::function<bool()>* done;
   };
 
-  [[nodiscard]] Status Exchange(Pending* pending, const Encoder& encode, Deadline deadline,
+  [[nodiscard]] Status Exchange(Pending* pending, const Encoder& encode, int descriptor,
+                                Deadline deadline,
                                 const std::function<void(uint64_t)>& on_cancelled);
-  // Encodes and sends one request. `on_sent` runs under mutex_.
-  [[nodiscard]] Status Send(const Encoder& encode, Deadline deadline,
+  // Encodes and sends one request, with `descriptor` unless it is -1. `on_sent` runs under mutex_.
+  [[nodiscard]] Status Send(const Encoder& encode, int descriptor, Deadline deadline,
                             const std::function<void(uint64_t)>& on_sent);
-  [[nodiscard]] Status SendBuffer(Deadline deadline);
+  // The request begins at `request_begin`, behind what was deferred.
+  [[nodiscard]] Status SendBuffer(size_t request_begin, int descriptor, Deadline deadline);
   [[nodiscard]] Status WaitWritable(Deadline deadline);
 
   // The functions below take mutex_ held by `lock` and return with it held.
@@ -145,7 +150,7 @@ class Channel {
 
 template <typename Reply, typename Request>
 Result<Reply> Channel::Call(const Request& request, Deadline deadline, const Hooks<Reply>& hooks,
-                            UniqueFd* descriptor) {
+                            UniqueFd* descriptor, int to_send) {
   constexpr bool kOnDemand =
       std::is_same_v<Request, wire::Commit> || std::is_same_v<Request, wire::Release>;
   Reply reply;
@@ -156,7 +161,7 @@ Result<Reply> Channel::Call(const Request& request, Deadline deadline, const Hoo
     return hooks.on_reply ? hooks.on_reply(reply) : Status();
   };
   KVT_RETURN_IF_ERROR(Exchange(&pending, EncoderOf(request, kOnDemand ? wire::kFlagWantReply : 0),
-                               deadline, hooks.on_cancelled));
+                               to_send, deadline, hooks.on_cancelled));
   if (descriptor != nullptr) *descriptor = std::move(pending.descriptor);
   return reply;
 }

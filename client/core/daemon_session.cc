@@ -28,10 +28,7 @@ DaemonSession::DaemonSession(UniqueFd socket, AsyncErrors* errors)
     : errors_(errors),
       channel_(
           std::move(socket), wire::kMaxFrameBytes,
-          [this](const wire::Frame& frame) { return OnFrame(frame); },
-          [this] {
-            if (counters_) counters_->ReleaseAll();
-          }) {}
+          [this](const wire::Frame& frame) { return OnFrame(frame); }, [this] { OnLost(); }) {}
 
 Status DaemonSession::SayHello(const std::string& client_name, Deadline deadline) {
   const wire::Hello hello{.client_name = client_name};
@@ -63,6 +60,12 @@ void DaemonSession::WatchForLoss() {
   });
 }
 
+void DaemonSession::OnLost() {
+  if (counters_) counters_->ReleaseAll();
+  const Error error{ErrorCode::kUnavailable, "connection_lost", {}};
+  for (const auto& [region, transfers] : regions_) transfers->FailAll(error);
+}
+
 std::optional<uint32_t> DaemonSession::TakeWorkspaceNumber() {
   const std::lock_guard lock(workspaces_mutex_);
   for (uint32_t number = 0; number < workspaces_.size(); ++number) {
@@ -76,6 +79,11 @@ std::optional<uint32_t> DaemonSession::TakeWorkspaceNumber() {
 void DaemonSession::GiveBackWorkspaceNumber(uint32_t number) {
   const std::lock_guard lock(workspaces_mutex_);
   workspaces_[number] = false;
+}
+
+Status DaemonSession::AddRegion(PoolId region, std::shared_ptr<Transfers> transfers) {
+  if (regions_.emplace(region, std::move(transfers)).second) return {};
+  return MakeError(ErrorCode::kCorrupt, "region_id_reused", fmt::format("{}", region.value));
 }
 
 void DaemonSession::CancelAcquire(uint64_t request_id, std::vector<PoolId> pools) {
@@ -105,6 +113,10 @@ Status DaemonSession::OnFrame(const wire::Frame& frame) {
       return OnCommitReply(frame);
     case wire::MessageType::kReleaseReply:
       return OnReleaseReply(frame);
+    case wire::MessageType::kTransferDone:
+      return OnTransferDone(frame);
+    case wire::MessageType::kOpenRegionReply:
+      return OnLateOpenRegion(frame);
     case wire::MessageType::kError:
       return OnError(frame);
     // Replies that came after their callers had given up.
@@ -112,6 +124,7 @@ Status DaemonSession::OnFrame(const wire::Frame& frame) {
     case wire::MessageType::kRegisterModelReply:
     case wire::MessageType::kDevicesReply:
     case wire::MessageType::kAttachReply:
+    case wire::MessageType::kCloseRegionReply:
     case wire::MessageType::kWorkspaceReply:
     case wire::MessageType::kAttendReply:
     case wire::MessageType::kPrefetchReply:
@@ -175,6 +188,22 @@ Status DaemonSession::OnReleaseReply(const wire::Frame& frame) {
   return {};
 }
 
+// The region's opener waits no longer, so the daemon is to give it up with the next request.
+Status DaemonSession::OnLateOpenRegion(const wire::Frame& frame) {
+  KVT_ASSIGN_OR_RETURN(const wire::OpenRegionReply reply,
+                       wire::Decode<wire::OpenRegionReply>(frame.payload));
+  channel_.Defer(wire::CloseRegion{.region = reply.region});
+  return {};
+}
+
+Status DaemonSession::OnTransferDone(const wire::Frame& frame) {
+  KVT_ASSIGN_OR_RETURN(const wire::TransferDone done,
+                       wire::Decode<wire::TransferDone>(frame.payload));
+  const auto it = regions_.find(done.region);
+  if (it != regions_.end()) return it->second->OnDone(done);
+  return MakeError(ErrorCode::kCorrupt, "unknown_region", fmt::format("{}", done.region.value));
+}
+
 Status DaemonSession::OnError(const wire::Frame& frame) {
   KVT_ASSIGN_OR_RETURN(const wire::ErrorReply reply, wire::Decode<wire::ErrorReply>(frame.payload));
   if (frame.request_id == 0) {
@@ -182,6 +211,9 @@ Status DaemonSession::OnError(const wire::Frame& frame) {
     return {};
   }
   cancelled_acquires_.erase(frame.request_id);
+  for (const auto& [region, transfers] : regions_) {
+    if (transfers->OnRefused(frame.request_id, reply.error)) return {};
+  }
   for (const Posted& posted : posted_) {
     if (posted.request_id != frame.request_id) continue;
     errors_->Add({.attachment = 0, .code = reply.error.code, .reason = reply.error.reason});

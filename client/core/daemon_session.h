@@ -19,6 +19,7 @@
 #include "client/core/channel.h"
 #include "client/core/load_counters.h"
 #include "client/core/loads.h"
+#include "client/core/transfers.h"
 #include "protocol/messages.h"
 
 namespace kvtier::client {
@@ -48,6 +49,11 @@ class DaemonSession {
   [[nodiscard]] std::optional<uint32_t> TakeWorkspaceNumber();
   void GiveBackWorkspaceNumber(uint32_t number);
 
+  // The region's transfers hear of what the daemon tells about them, and of the connection's loss,
+  // until it is removed. Errors: kCorrupt "region_id_reused". REQUIRES: the channel's lock is held.
+  [[nodiscard]] Status AddRegion(PoolId region, std::shared_ptr<Transfers> transfers);
+  void RemoveRegion(PoolId region) { regions_.erase(region); }
+
   // REQUIRES: the channel's lock is held.
   [[nodiscard]] LoadStates& loads() { return loads_; }
   // The caller of an acquire waits no longer: should it still be granted, everything is released.
@@ -72,7 +78,11 @@ class DaemonSession {
   void DeferRelease(PoolId pool, const wire::AcquireReply::Part& part);
   [[nodiscard]] Status OnCommitReply(const wire::Frame& frame);
   [[nodiscard]] Status OnReleaseReply(const wire::Frame& frame);
+  [[nodiscard]] Status OnLateOpenRegion(const wire::Frame& frame);
+  [[nodiscard]] Status OnTransferDone(const wire::Frame& frame);
   [[nodiscard]] Status OnError(const wire::Frame& frame);
+  // The channel's on_lost.
+  void OnLost();
   void Report(uint64_t request_id, uint32_t position, ErrorCode code, std::string reason);
 
   AsyncErrors* const errors_;
@@ -80,6 +90,7 @@ class DaemonSession {
   std::shared_ptr<LoadCounters> counters_;
   // Guarded by the channel's lock.
   LoadStates loads_;
+  std::unordered_map<PoolId, std::shared_ptr<Transfers>> regions_;
   std::unordered_map<uint64_t, std::vector<PoolId>> cancelled_acquires_;  // pools of the parts
   std::deque<Posted> posted_;
   size_t posted_blocks_ = 0;

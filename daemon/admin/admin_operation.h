@@ -30,7 +30,7 @@ class AdminCall {
   virtual void Reply(std::string json) = 0;
   virtual void Fail(const Error& error) = 0;
   // The caller is gone: work done for its eyes only can stop.
-  [[nodiscard]] virtual bool abandoned() const = 0;
+  [[nodiscard]] virtual bool cancelled() const = 0;
 };
 
 // An operation that answers over several events. Owned by AdminOperations. Event loop only.
@@ -62,8 +62,8 @@ class AdminOperation {
   }
   void Progress(std::string json) { call_->Progress(std::move(json)); }
   // Whether the caller has gone; the operation is then over.
-  [[nodiscard]] bool Abandoned() {
-    ended_ |= call_->abandoned();
+  [[nodiscard]] bool Cancelled() {
+    ended_ |= call_->cancelled();
     return ended_;
   }
   [[nodiscard]] int64_t ElapsedMs() const { return env_.clock->MonotonicMs() - begun_ms_; }

@@ -34,7 +34,7 @@ class Verify final : public AdminOperation {
   using AdminOperation::AdminOperation;
 
   void Run() override {
-    if (Abandoned()) return;
+    if (Cancelled()) return;
     env_.cache->VerifyStep(cursor_, kVerifyBatchBlocks,
                            WhileAlive([this](const Cache::VerifyResult& step) { OnStep(step); }));
   }
@@ -79,7 +79,7 @@ class Settle final : public AdminOperation {
       : AdminOperation(context, std::move(call)), timeout_ms_(timeout_ms) {}
 
   void Run() override {
-    if (Abandoned()) return;
+    if (Cancelled()) return;
     const int64_t waited_ms = ElapsedMs();
     if (env_.cache->Idle()) {
       return Reply(Text({{"schema", "kvtier.settle/1"}, {"waited_ms", waited_ms}}));
@@ -139,7 +139,7 @@ class Drain final : public AdminOperation {
 
   void ReportForever() {
     Later(kAdminProgressMs, [this] {
-      if (Abandoned()) return;
+      if (Cancelled()) return;
       const uint64_t left = Left();
       // Blocks that clients commit during the drain add to what is left.
       total_ = std::max(total_, left);

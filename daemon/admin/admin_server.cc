@@ -54,7 +54,7 @@ class AdminSession final : public ConnectionListener {
   }
 
   void OnClosed(const Error&) override {
-    // From now on nothing is answered, and operations find out that they are abandoned.
+    // From now on nothing is answered, and operations find out that they are cancelled.
     gate_.Close();
     on_ended_(this);
   }
@@ -68,7 +68,7 @@ class AdminSession final : public ConnectionListener {
 
     void Progress(std::string json) override {
       // A report that has to wait for the reader is out of date when it is read.
-      if (abandoned() || session_->connection_.congested()) return;
+      if (cancelled() || session_->connection_.congested()) return;
       session_->connection_.Send(request_id_, wire::AdminProgress{std::move(json)});
     }
     void Reply(std::string json) override {
@@ -81,12 +81,12 @@ class AdminSession final : public ConnectionListener {
       Answer(wire::AdminReply{std::move(json)});
     }
     void Fail(const Error& error) override { Answer(wire::ErrorReply{error}); }
-    [[nodiscard]] bool abandoned() const override { return !pass_.open(); }
+    [[nodiscard]] bool cancelled() const override { return !pass_.open(); }
 
    private:
     template <typename Message>
     void Answer(const Message& message) {
-      if (abandoned()) return;
+      if (cancelled()) return;
       session_->connection_.Send(request_id_, message);
       if (session_->calls_-- == kMaxAdminCalls) session_->connection_.Resume();
     }

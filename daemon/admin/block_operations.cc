@@ -11,6 +11,7 @@
 
 #include "daemon/admin/admin_operations.h"
 #include "daemon/session/session.h"
+#include "protocol/restorable_prefix.h"
 
 namespace kvtier {
 namespace {
@@ -89,8 +90,9 @@ void AppendBlock(const BlockRecord& block, std::string* out) {
   fmt::format_to(std::back_inserter(*out),
                  R"(],"tokens":{},"depth":{},"created_s":{},"last_use_s":{},"uses":{},)"
                  R"("retention":"{}","references":{},"pinned":{}}})",
-                 block.tokens, block.depth, block.created_s, block.last_use_s, block.uses,
-                 RetentionName(block.retention), block.references, block.pinned_until_ms > 0);
+                 block.tokens, PositionOf(block.depth), block.created_s, block.last_use_s,
+                 block.uses, RetentionName(block.retention), block.references,
+                 block.pinned_until_ms > 0);
 }
 
 // Walks the directory in steps. A block that is cached during the whole walk is listed exactly
@@ -105,7 +107,7 @@ class Listing final : public AdminOperation {
         left_(limit) {}
 
   void Run() override {
-    if (Abandoned()) return;
+    if (Cancelled()) return;
     const BlockWalk step =
         env_.cache->Walk(cursor_, kRowsPerStep, std::min(left_, kBlocksPerStep), filter_);
     cursor_ = step.next_cursor;
@@ -152,7 +154,7 @@ void DescribeBlock(const BlockRecord& block, json::object* out) {
   (*out)["tiers"] = TierNames(block.presence);
   (*out)["disk_unverified"] = block.presence.disk_unverified;
   (*out)["tokens"] = block.tokens;
-  (*out)["depth"] = block.depth;
+  (*out)["depth"] = PositionOf(block.depth);
   (*out)["retention"] = RetentionName(block.retention);
   (*out)["created_s"] = block.created_s;
   (*out)["last_use_s"] = block.last_use_s;

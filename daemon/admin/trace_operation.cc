@@ -93,7 +93,7 @@ class TraceListing final : public AdminOperation {
         left_(request.limit) {}
 
   void Run() override {
-    if (Abandoned()) return;
+    if (Cancelled()) return;
     SkipOverwritten();
     const uint64_t stop = std::min({end_, cursor_ + left_, cursor_ + kEventsPerStep});
     left_ -= static_cast<uint32_t>(stop - cursor_);

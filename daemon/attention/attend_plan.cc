@@ -45,9 +45,9 @@ Status PlanCache(const wire::Attend& request, const KvGroup& group, std::byte* p
   if (request.layer >= group.layers) {
     return Bad("bad_layer", fmt::format("{} of {}", request.layer, group.layers));
   }
-  if (group.hit_rule == HitRule::kState || group.scale_bytes != 0) {
+  if (group.IsOpaque() || group.scale_bytes != 0) {
     return MakeError(ErrorCode::kUnsupported, "attend_geometry",
-                     "states and inline scales: their kernels are the client's own");
+                     "opaque groups and inline scales: their kernels are the client's own");
   }
   const std::optional<kvt_dtype> dtype = KernelDtype(group.dtype);
   if (!dtype) {

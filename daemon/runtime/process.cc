@@ -56,6 +56,7 @@ std::string LimitText(int resource, bool in_bytes) {
                  stderr);
       std::_Exit(kExitNoResources);
     } catch (...) {
+      // An error of the program: the core file that abort leaves tells more than a text could.
     }
   } else if (std::uncaught_exceptions() > 0) {
     // Unwinding met an object that cannot go, such as a thread that a library has started before

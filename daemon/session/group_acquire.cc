@@ -12,7 +12,7 @@ namespace {
 // So many blocks a full hit would have had beyond the prefix that is served.
 uint32_t MissedBlocks(const GroupAcquire::Part& part, const BlockRange& needed) {
   const GroupRule& rule = part.rule;
-  const uint64_t all_tokens = part.request.hashes.size() * uint64_t{rule.block_tokens};
+  const uint64_t all_tokens = part.hashes.size() * uint64_t{rule.block_tokens};
   const BlockRange wanted = NeededBlocks(rule, all_tokens);
   return static_cast<uint32_t>(wanted.size() - std::min(wanted.size(), needed.size()));
 }
@@ -27,10 +27,9 @@ uint64_t GroupAcquire::FindPrefix(uint64_t most_tokens) const {
   std::vector<GroupPresence> groups;
   groups.reserve(parts_.size());
   for (size_t i = 0; i < parts_.size(); ++i) {
-    const AcquireRequest& request = parts_[i].request;
     const uint64_t reach = most_tokens / parts_[i].rule.block_tokens;
     const auto hashes =
-        std::span(request.hashes).first(std::min<uint64_t>(reach, request.hashes.size()));
+        std::span(parts_[i].hashes).first(std::min<uint64_t>(reach, parts_[i].hashes.size()));
     for (const BlockPresence& block : cache_.Lookup(parts_[i].namespace_id, hashes)) {
       present[i].push_back(block.pool || block.host || block.disk ? 1 : 0);
     }
@@ -53,9 +52,10 @@ void GroupAcquire::Try(uint64_t prefix_tokens) {
   for (size_t i = 0; i < parts_.size(); ++i) {
     const BlockRange needed = needed_.emplace_back(NeededBlocks(parts_[i].rule, prefix_tokens));
     AcquireRequest request = parts_[i].request;
-    request.hashes.assign(parts_[i].request.hashes.begin() + static_cast<ptrdiff_t>(needed.first),
-                          parts_[i].request.hashes.begin() + static_cast<ptrdiff_t>(needed.end));
+    const auto hashes = std::span(parts_[i].hashes).subspan(needed.first, needed.size());
+    request.hashes.assign(hashes.begin(), hashes.end());
     request.missed_blocks = MissedBlocks(parts_[i], needed);
+    request.missed_reason = miss_;
     cache_.Acquire(std::move(request),
                    gate_.WhileOpen([self = shared_from_this(), i](Result<AcquireReply> acquired) {
                      self->OnPartAcquired(i, std::move(acquired));
@@ -85,9 +85,8 @@ void GroupAcquire::Finish() {
   std::vector<AcquiredPart> acquired;
   for (size_t i = 0; i < parts_.size(); ++i) {
     AcquireReply& reply = replies_[i];
-    const bool all = needed_[i] == NeededBlocks(parts_[i].rule, parts_[i].request.hashes.size() *
-                                                                    parts_[i].rule.block_tokens);
-    reply.miss = all ? MissReason::kNone : MissReason::kUnknown;
+    const bool whole = needed_[i].end == parts_[i].hashes.size();
+    reply.miss = whole ? MissReason::kNone : miss_;
     acquired.push_back({static_cast<uint32_t>(needed_[i].first), std::move(reply)});
   }
   listener_.on_done(std::move(acquired));
@@ -115,6 +114,7 @@ void GroupAcquire::RollBack() {
   for (size_t i = 0; i < parts_.size(); ++i) {
     const AcquireReply& reply = replies_[i];
     if (reply.load.value != 0) listener_.on_load_dropped(reply.load);
+    if (reply.miss != MissReason::kNone) miss_ = reply.miss;
     std::vector<BlockHandle> blocks = reply.new_blocks;
     for (const AcquiredBlock& hit : reply.hits) blocks.push_back(hit.handle);
     if (blocks.empty()) continue;

@@ -34,9 +34,9 @@ inline constexpr int kMaxGroupAcquireTries = 3;
 class GroupAcquire : public std::enable_shared_from_this<GroupAcquire> {
  public:
   struct Part {
-    // `hashes` are the group's blocks from block 0 on, without partial blocks.
-    AcquireRequest request;
-    NamespaceId namespace_id;  // of the request's pool
+    AcquireRequest request;         // without hashes: each try has its own
+    std::vector<BlockHash> hashes;  // the group's blocks, from block 0 on
+    NamespaceId namespace_id;       // of the request's pool
     GroupRule rule;
   };
   struct AcquiredPart {
@@ -90,6 +90,8 @@ class GroupAcquire : public std::enable_shared_from_this<GroupAcquire> {
   const Listener listener_;
   int tries_ = 0;
   uint64_t prefix_tokens_ = 0;
+  // Why the block after the prefix is not served: what the last try that was rolled back met.
+  MissReason miss_ = MissReason::kUnknown;
   // Parts of the current try that the cache has not answered yet.
   size_t unanswered_ = 0;
   // By part: the blocks that the current prefix needs, as places in the part's hashes.

@@ -9,6 +9,10 @@
 namespace kvtier {
 namespace {
 
+// To find a rank's namespace the model record is encoded and hashed, which takes as long as to look
+// for so many blocks. A model may have a thousand ranks.
+constexpr size_t kBlocksPerRank = 64;
+
 uint8_t BitsOf(const BlockPresence& block) {
   return static_cast<uint8_t>((block.pool ? wire::kPresentInPool : 0) |
                               (block.host ? wire::kPresentInHost : 0) |
@@ -47,7 +51,7 @@ std::vector<BlockPresence> GroupLookup::Look(std::span<const BlockHash> hashes) 
   if (!options_.all_ranks) return cache_.Lookup(part.pool, hashes);
   if (block_ == 0) {
     ModelRecord record = model_.record;
-    if (!record.groups[part.group].replicated) record.tensor_parallel_rank = rank_;
+    record.tensor_parallel_rank = rank_;
     rank_namespace_ = cache_.FindNamespace({.tenant = tenant_,
                                             .model = record.GroupFingerprint(part.group),
                                             .block_bytes = model_.groups[part.group].block_bytes});
@@ -61,8 +65,11 @@ bool GroupLookup::Step(size_t max_blocks, size_t* looked) {
     const Part& part = parts_[part_];
     std::vector<uint8_t>& presence = reply_.parts[part_].presence;
     const auto hashes = std::span(part.hashes).subspan(block_);
-    const auto some = hashes.first(std::min(hashes.size(), max_blocks - *looked));
-    // Every rank costs something, even if nothing is asked of it.
+    if (options_.all_ranks && block_ == 0) *looked += kBlocksPerRank;
+    // A rank's price may be all that is left: some block is looked for nevertheless, or a small
+    // budget would never lead anywhere.
+    const size_t left = std::max<size_t>(1, max_blocks - std::min(max_blocks, *looked));
+    const auto some = hashes.first(std::min(hashes.size(), left));
     *looked += std::max<size_t>(some.size(), 1);
     for (const BlockPresence& block : Look(some)) {
       const uint8_t bits = BitsOf(block);

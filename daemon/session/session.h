@@ -205,6 +205,8 @@ class Session final : public ConnectionListener {
 
   // The pool, if this session has attached it. Errors: kNotFound "pool_not_attached".
   [[nodiscard]] Result<const AttachedPool*> FindPool(PoolId pool) const;
+  // A request that names no block is a client's mistake; answering it with nothing would hide that.
+  [[nodiscard]] static Error EmptyRequest();
   // Errors: kLimitExceeded with `reason`.
   [[nodiscard]] Status CheckCount(size_t count, const char* reason) const;
   // Errors: also kInvalidArgument "empty_request".

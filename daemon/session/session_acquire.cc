@@ -13,11 +13,6 @@
 namespace kvtier {
 namespace {
 
-// A request that names no block is a client's mistake; answering it with nothing would hide that.
-Error EmptyRequest() {
-  return {ErrorCode::kInvalidArgument, "empty_request", "the message names no block"};
-}
-
 wire::AcquireReply::Part ToWire(AcquireReply acquired, uint32_t first_hit) {
   wire::AcquireReply::Part part{.load = acquired.load,
                                 .partial_block = acquired.partial_block,
@@ -123,8 +118,10 @@ void Session::AcquireGroups(const Call& call, const wire::Acquire& request) {
   std::vector<GroupAcquire::Part> parts;
   for (const wire::Acquire::Part& part : request.parts) {
     const AttachedPool& attached = pools_.at(part.pool);
+    AcquireRequest of_part = ToCache(call, request, part);
+    std::vector<BlockHash> hashes = std::exchange(of_part.hashes, {});
     parts.push_back(
-        {ToCache(call, request, part), attached.namespace_id, attached.kv_group().rule()});
+        {std::move(of_part), std::move(hashes), attached.namespace_id, attached.kv_group().rule()});
   }
   // The session outlives whatever the gate lets through.
   const GroupAcquire::Listener listener{

@@ -20,10 +20,6 @@ namespace {
 constexpr const char* kTooManyHashes = "too_many_hashes";
 constexpr const char* kTooManyBlocks = "too_many_blocks";
 
-Error EmptyRequest() {
-  return {ErrorCode::kInvalidArgument, "empty_request", "the message names no block"};
-}
-
 // Requests that spend as they go, because they may name more items than one turn at the loop
 // allows.
 constexpr bool WorkedInSteps(wire::MessageType message) {
@@ -99,6 +95,10 @@ void Session::Dispatch(const wire::Frame& frame) {
 
 // Pool ids are small numbers that a client can guess. Only those that this session has attached are
 // found, so that a client reaches no other tenant's pool.
+Error Session::EmptyRequest() {
+  return {ErrorCode::kInvalidArgument, "empty_request", "the message names no block"};
+}
+
 Result<const Session::AttachedPool*> Session::FindPool(PoolId pool) const {
   const auto found = pools_.find(pool);
   if (found != pools_.end()) return &found->second;

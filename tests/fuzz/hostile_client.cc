@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/fuzz/hostile_client.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -13,6 +16,19 @@ namespace {
 
 // So that choices of one byte still reach what is known.
 constexpr size_t kMaxKnownBlocks = 96;
+// Blocks of a region.
+constexpr uint32_t kRegionRows = 12;
+
+// Memory for the regions of all clients: what the daemon reads there does not matter.
+int RegionMemory() {
+  static const UniqueFd memory = [] {
+    UniqueFd fd(::memfd_create("fuzz-region", MFD_CLOEXEC));
+    const uint64_t bytes = kRegionRows * HostileModel(1).groups[0].BlockBytes();
+    KVT_CHECK(fd.valid() && ::ftruncate(fd.get(), static_cast<off_t>(bytes)) == 0);
+    return fd;
+  }();
+  return memory.get();
+}
 
 }  // namespace
 
@@ -42,9 +58,17 @@ void HostileClient::Attach() {
       .pool_bytes = world_.setup().pool_blocks * HostileModel(model).groups[0].BlockBytes()});
 }
 
+PoolId HostileClient::PickRegion() {
+  const uint32_t choice = input_.Below(16);
+  // A pool where a region is expected, and a number that may be another client's.
+  if (choice == 15) return PickPool();
+  if (regions_.empty() || choice == 14) return PoolId(input_.Below(12));
+  return regions_[choice % regions_.size()];
+}
+
 PoolId HostileClient::PickPool() {
   const uint32_t choice = input_.Below(16);
-  if (choice == 15) return PoolId(input_.Below(6));
+  if (choice == 15) return PoolId(input_.Below(12));
   return pools_.empty() ? PoolId(1) : pools_[choice % pools_.size()].id;
 }
 
@@ -170,6 +194,81 @@ void HostileClient::Pin() {
                  .hashes = hashes});
 }
 
+void HostileClient::OpenRegion() {
+  const uint32_t model = input_.Below(4) == 3 ? 1 : 0;
+  const uint64_t block_bytes = HostileModel(model).groups[0].BlockBytes();
+  wire::OpenRegion open{.model = wire::ModelId(model + 1),
+                        .device = input_.Below(4) == 3 ? 1u : 0u};
+  open.blocks = input_.Below(8) == 7 ? 0 : 1 + input_.Below(kRegionRows);
+  open.bytes = open.blocks * block_bytes;
+  if (input_.Flag()) {
+    open.pieces = {{0, block_bytes, block_bytes}};
+  } else {  // the first halves of all blocks, then the second ones
+    const uint64_t half = block_bytes / 2;
+    open.pieces = {{0, half, half}, {open.blocks * half, half, half}};
+  }
+  int descriptor = RegionMemory();
+  switch (input_.Below(16)) {
+    case 9:
+      open.memory = input_.OneOf({wire::RegionMemory::kVmm, wire::RegionMemory::kCudaIpc});
+      break;
+    case 10:
+      descriptor = -1;
+      break;
+    case 11:
+      descriptor = socket_.get();
+      break;
+    case 12:
+      open.bytes = UINT64_MAX;
+      break;
+    case 13:
+      open.pieces[0].bytes = input_.OneOf({uint64_t{1}, uint64_t{0}, kMaxModelBlockBytes});
+      break;
+    case 14:
+      open.pieces[0].offset = input_.OneOf({uint64_t{1}, UINT64_MAX, block_bytes});
+      break;
+    case 15:
+      open.group = 1 + input_.Byte();
+      break;
+    default:
+      break;
+  }
+  std::vector<std::byte> frame;
+  wire::Encode(open, ++last_request_, &frame);
+  SendBytes(std::move(frame), descriptor);
+}
+
+void HostileClient::Store() {
+  wire::Store store{.region = PickRegion(), .transfer = input_.Below(8)};
+  const uint32_t stream = input_.Below(kHostileStreams);
+  const uint32_t first_row = input_.Below(kRegionRows);
+  uint32_t depth = input_.Below(8) == 7 ? input_.Below(kHostileDepth) : 0;
+  for (uint32_t count = input_.Below(8); count > 0; --count, ++depth) {
+    wire::StoreItem item{.block = first_row + depth, .hash = HostileHash(stream, depth)};
+    if (input_.Below(8) == 7) item.block = input_.Byte();
+    item.tokens = input_.Below(8) == 7 ? input_.Below(18) : 16;
+    item.depth = depth;
+    if (depth > 0) item.parent = HostileHash(stream, depth - 1);
+    item.retention = input_.Below(4) == 3 ? RetentionClass::kMemory : RetentionClass::kExtended;
+    store.items.push_back(item);
+  }
+  Send(store);
+}
+
+void HostileClient::Load() {
+  wire::Load load{.region = PickRegion(), .transfer = input_.Below(8)};
+  if (input_.Below(4) == 3) load.order = wire::LoadOrder::kLayers;
+  const uint32_t stream = input_.Below(kHostileStreams);
+  const uint32_t first_row = input_.Below(kRegionRows);
+  for (uint32_t i = input_.Below(8); i > 0; --i) {
+    const uint32_t row = input_.Below(8) == 7 ? input_.Byte() : first_row + i;
+    load.items.push_back({.block = row, .hash = HostileHash(stream, input_.Below(kHostileDepth))});
+  }
+  Send(load);
+}
+
+void HostileClient::CloseRegion() { Send(wire::CloseRegion{.region = PickRegion()}); }
+
 void HostileClient::Ask() {
   const std::vector<BlockHash> hashes = PickHashes();
   switch (input_.Below(4)) {
@@ -196,14 +295,14 @@ void HostileClient::SendRaw() {
   SendBytes(std::move(frame));
 }
 
-void HostileClient::SendBytes(std::vector<std::byte> frame) {
+void HostileClient::SendBytes(std::vector<std::byte> frame, int descriptor) {
   if (std::exchange(corrupt_next_, false)) {
     // Not its length, after which nothing is understood: the frame decoder has a fuzzer of its own.
     const size_t position = 4 + (256 * size_t{input_.Byte()} + input_.Byte()) % (frame.size() - 4);
     frame[position] ^= static_cast<std::byte>(1u << input_.Below(8));
   }
   // Requests are small: they fit into the socket's buffer, or the daemon has stopped reading.
-  (void)wire::Send(socket_.get(), frame);
+  (void)wire::Send(socket_.get(), frame, descriptor);
 }
 
 bool HostileClient::Receive() {
@@ -226,6 +325,10 @@ void HostileClient::OnFrame(const wire::Frame& frame) {
     case wire::MessageType::kAttachReply: {
       const auto reply = wire::Decode<wire::AttachReply>(frame.payload).value();
       return pools_.push_back({reply.pool, reply.blocks});
+    }
+    case wire::MessageType::kOpenRegionReply: {
+      const auto reply = wire::Decode<wire::OpenRegionReply>(frame.payload).value();
+      return regions_.push_back(reply.region);
     }
     case wire::MessageType::kAcquireReply:
       return OnAcquired(wire::Decode<wire::AcquireReply>(frame.payload).value());

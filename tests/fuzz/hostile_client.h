@@ -45,6 +45,11 @@ class HostileClient {
   void Pin();
   void Ask();
   void Attach();
+  // About regions: mostly of memory and blocks that fit the model, named as a good client would.
+  void OpenRegion();
+  void Store();
+  void Load();
+  void CloseRegion();
   // A frame of any type and content.
   void SendRaw();
   // One bit of the next request is flipped on its way.
@@ -62,10 +67,11 @@ class HostileClient {
     wire::Encode(message, ++last_request_, &frame);
     SendBytes(std::move(frame));
   }
-  void SendBytes(std::vector<std::byte> frame);
+  void SendBytes(std::vector<std::byte> frame, int descriptor = -1);
   void OnFrame(const wire::Frame& frame);
   void OnAcquired(const wire::AcquireReply& reply);
   [[nodiscard]] PoolId PickPool();
+  [[nodiscard]] PoolId PickRegion();
   [[nodiscard]] std::vector<BlockHash> PickHashes();
   [[nodiscard]] BlockHandle PickBlock(const HostileClient* other);
   [[nodiscard]] std::optional<PayloadChecksum> PickChecksum();
@@ -78,6 +84,7 @@ class HostileClient {
   bool corrupt_next_ = false;
   bool loads_in_layers_ = false;
   std::vector<Pool> pools_;
+  std::vector<PoolId> regions_;          // that were ever opened
   std::vector<BlockHandle> blocks_;      // all that were ever given, the last at the end
   std::vector<BlockHandle> new_blocks_;  // of the last acquire
 };

@@ -46,6 +46,7 @@ class HostileGame {
  private:
   void Step();
   void ClientStep(uint32_t choice);
+  void RegionStep(HostileClient* client);
   void DeviceStep();
   void Administer();
   void AdvanceClock();
@@ -85,7 +86,10 @@ class HostileGame {
 };
 
 void HostileGame::Step() {
-  const uint32_t choice = input_.Below(32);
+  const uint8_t byte = input_.Byte();
+  // The highest bytes: what earlier inputs mean stays as it is.
+  if (byte >= 240) return RegionStep(clients_[input_.Below(kClients)].get());
+  const uint32_t choice = byte % 32;
   if (choice < 20) return ClientStep(choice);
   if (choice < 26) return DeviceStep();
   if (choice < 29) return AdvanceClock();
@@ -122,6 +126,15 @@ void HostileGame::ClientStep(uint32_t choice) {
     default:
       return client->SendRaw();
   }
+}
+
+void HostileGame::RegionStep(HostileClient* client) {
+  if (client == nullptr) return;
+  const uint32_t choice = input_.Below(16);
+  if (choice < 4) return client->OpenRegion();
+  if (choice < 9) return client->Store();
+  if (choice < 14) return client->Load();
+  client->CloseRegion();
 }
 
 void HostileGame::DeviceStep() {

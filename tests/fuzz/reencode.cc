@@ -40,7 +40,9 @@ Result<std::vector<std::byte>> Reencode(const Frame& frame) {
                          Commit, CommitReply, Release, ReleaseReply, Prefetch, PrefetchReply,
                          Lookup, LookupReply, Pin, PinReply, Stats, StatsReply, Ping, Pong,
                          ErrorReply, AdminRequest, AdminProgress, AdminReply, Workspace,
-                         WorkspaceReply, WorkspaceClose, Attend, AttendReply>(frame);
+                         WorkspaceReply, WorkspaceClose, Attend, AttendReply, OpenRegion,
+                         OpenRegionReply, CloseRegion, CloseRegionReply, Store, Load, TransferDone>(
+      frame);
 }
 
 }  // namespace kvtier::wire

@@ -134,6 +134,31 @@ void AddAttention(SampleList* list) {
   list->Add("attend_reply", 13, AttendReply{48500});
 }
 
+void AddRegions(SampleList* list) {
+  OpenRegion open;
+  open.model = ModelId{1};
+  open.bytes = 8192;
+  open.blocks = 4;
+  open.pieces = {{0, 512, 512}, {4096, 1024, 512}};  // the first layers, then the second
+  list->Add("open_region", 16, open);
+  open.memory = RegionMemory::kCudaIpc;
+  open.device = 1;
+  for (uint8_t i = 0; i < 64; ++i) open.ipc_handle[i] = i;
+  list->Add("open_region_ipc", 16, open);
+  list->Add("open_region_reply", 16, OpenRegionReply{PoolId{3}, 1024});
+  list->Add("close_region", 17, CloseRegion{PoolId{3}});
+  list->Add("close_region_reply", 17, CloseRegionReply{});
+  list->Add("store", 18,
+            Store{PoolId{3},
+                  7,
+                  {{2, HashOf(0xa1), {}, 16, 0, RetentionClass::kExtended},
+                   {0, HashOf(0xa2), HashOf(0xa1), 5, 1, RetentionClass::kMemory}}});
+  list->Add("load", 19,
+            Load{PoolId{3}, 8, LoadOrder::kLayers, {{1, HashOf(0xa1)}, {3, HashOf(0xa2)}}});
+  list->Add("transfer_done", 0, TransferDone{PoolId{3}, 8, 1, 0, {{1, MissReason::kUnknown}}});
+  list->Add("transfer_done_skipped", 0, TransferDone{PoolId{3}, 7, 1, 1, {}});
+}
+
 void AddRest(SampleList* list) {
   list->Add("stats", 10, Stats{});
   list->Add("stats_reply", 10, StatsReply{10, 4, 3, 2, 1, 64, 32, 8, 20, 4});
@@ -166,6 +191,7 @@ std::vector<Sample> SampleMessages() {
   AddBlocks(&list);
   AddLookups(&list);
   AddAttention(&list);
+  AddRegions(&list);
   AddRest(&list);
   return list.Take();
 }

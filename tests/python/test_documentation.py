@@ -23,7 +23,7 @@ class DocumentationTest(DaemonTestCase):
         super().setUp()
         text = (SOURCE / "docs" / "PYTHON.md").read_text()
         blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-        self.example, self.compute, self.groups, _ = blocks
+        self.example, self.compute, self.groups, self.region, _ = blocks
 
     def test_the_ten_lines_compute_once_what_a_second_run_finds(self):
         computed = []

@@ -34,7 +34,7 @@ LAYOUTS = {
     # Three layers of linear attention for one with full attention.
     "qwen3-next": [
         keys_and_values(1),
-        KvGroup(3, block_tokens=32, hit_rule=STATE, state_bytes=1024),
+        KvGroup(3, block_tokens=32, hit_rule=STATE, layer_bytes=1024),
     ],
     # Latent attention, the same in all ranks, and an indexer whose keys have inline scales.
     "deepseek-v3.2": [

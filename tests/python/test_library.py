@@ -63,8 +63,8 @@ class LibraryTest(unittest.TestCase):
             self.assertEqual(done.stdout.strip(), str(copy / _library.LIBRARY_NAME), done.stderr)
 
     def test_every_function_of_the_headers_is_declared(self):
-        names = ("kvtier.h", "kvtier_sequence.h", "kvtier_attention.h", "kvtier_groups.h")
-        headers = [SOURCE / "client/include/kvtier" / name for name in names]
+        names = ("", "_attention", "_groups", "_region", "_sequence")
+        headers = [SOURCE / f"client/include/kvtier/kvtier{name}.h" for name in names]
         functions = declared_functions([header.read_text() for header in headers], "KVT_API")
         self.assertEqual(functions, set(_library.abi.functions))
 

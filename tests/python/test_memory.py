@@ -42,6 +42,21 @@ class LayoutTest(unittest.TestCase):
                 dataclasses.replace(RECORD, **{field: value}).layout()
             self.assertIn(field, str(raised.exception))
 
+    def test_an_opaque_group_has_sizes_and_no_views(self):
+        group = kvtier.KvGroup(3, block_tokens=32, layer_bytes=4096)
+        layout = kvtier.ModelRecord("opaque", groups=[group]).layout()
+        self.assertEqual((layout.block_stride, layout.layer_stride), (3 * 4096, 4096))
+        self.assertEqual((layout.k_token_stride, layout.element_bytes), (0, 0))
+        plan = ViewPlan(group, layout, blocks=2)
+        for view in (plan.k, plan.v, plan.kv):
+            with self.assertRaisesRegex(kvtier.UnsupportedError, "opaque_layout"):
+                view(0)
+
+    def test_heads_and_bytes_of_a_layer_exclude_each_other(self):
+        group = kvtier.KvGroup(3, 1, 8, 8, layer_bytes=4096)
+        with self.assertRaisesRegex(kvtier.InvalidArgumentError, "bad_kv_heads"):
+            kvtier.ModelRecord("both", groups=[group]).layout()
+
     def test_k_and_v_of_unequal_size_have_no_common_array(self):
         record = dataclasses.replace(RECORD, k_head_dim=24)
         plan = ViewPlan(record, record.layout(), blocks=8)

@@ -428,7 +428,7 @@ struct PoolBlock {
   // It was prefetched, and nothing has asked for it since: its load goes after all others.
   [[nodiscard]] bool CanWait() const { return prefetched() && references == 0; }
   // What asked for it has gone: its load is cancelled.
-  [[nodiscard]] bool Abandoned() const { return !prefetched() && references == 0; }
+  [[nodiscard]] bool Cancelled() const { return !prefetched() && references == 0; }
 
  private:
   friend class PoolBlocks;

@@ -9,18 +9,18 @@
 namespace kvtier {
 
 void SessionTable::Open(SessionId session, std::function<void(const LoadProgress&)> on_progress) {
-  const bool inserted =
-      sessions_.try_emplace(session, Session{std::move(on_progress), {}, 0}).second;
+  const auto [opened, inserted] = sessions_.try_emplace(session);
   KVT_CHECK(inserted);
+  opened->second.on_progress = std::move(on_progress);
 }
 
-// What operations held has been dropped before (Acquirer::CancelSession). References are given back
-// in parts: a client may have held millions, and its death must not hold up the others.
+// References are given back in parts: a client may have held millions, and its death must not hold
+// up the others. The node itself moves to the other table: HeldReferences point into it.
 void SessionTable::Close(SessionId session) {
   auto node = sessions_.extract(session);
   if (node.empty()) return;
-  KVT_CHECK(node.mapped().held == 0);
-  closed_[session].pools = std::move(node.mapped().pools);
+  node.mapped().on_progress = nullptr;
+  closed_.insert(std::move(node));
   closing_.push_back(session);
   if (closing_.size() == 1) CloseSome();
 }
@@ -29,7 +29,8 @@ void SessionTable::CloseSome() {
   if (closing_.empty()) return;
   const SessionId session = closing_.front();
   const auto closed = closed_.find(session);
-  if (GiveBack(&closed->second, state_.options.close_part_blocks)) {
+  // The acquirer drops what cancelled operations hold in the same parts (Acquirer::CancelSome).
+  if (GiveBack(&closed->second, state_.options.close_part_blocks) && closed->second.held == 0) {
     closing_.pop_front();
     // Without private blocks there is nothing to wait for.
     if (closed->second.process_gone || closed->second.quarantined.empty()) closed_.erase(closed);
@@ -39,7 +40,7 @@ void SessionTable::CloseSome() {
 
 // Pool by pool, references before private blocks; what is left stands where it was when the next
 // part begins.
-bool SessionTable::GiveBack(Closed* closed, uint32_t most) {
+bool SessionTable::GiveBack(Session* closed, uint32_t most) {
   for (auto& [pool_id, holdings] : closed->pools) {
     CachePool* pool = state_.FindPool(pool_id);
     std::vector<EntryIndex> cached;
@@ -137,19 +138,20 @@ bool SessionTable::Holds(SessionId session, const CachePool& pool, BlockIndex bl
   return found != holder.pools.end() && found->second.references.Get(block) > 0;
 }
 
-uint64_t SessionTable::references(SessionId session) const {
-  const Session& holder = sessions_.at(session);
-  uint64_t total = holder.held;
-  for (const auto& [pool, holdings] : holder.pools) total += holdings.references.total();
+uint64_t SessionTable::ReferencesOf(const Session& session) {
+  uint64_t total = session.held;
+  for (const auto& [pool, holdings] : session.pools) total += holdings.references.total();
   return total;
+}
+
+uint64_t SessionTable::references(SessionId session) const {
+  return ReferencesOf(sessions_.at(session));
 }
 
 uint64_t SessionTable::references() const {
   uint64_t total = 0;
-  for (const auto& [session, holder] : sessions_) total += references(session);
-  for (const auto& [session, closed] : closed_) {
-    for (const auto& [pool, holdings] : closed.pools) total += holdings.references.total();
-  }
+  for (const auto& [id, session] : sessions_) total += ReferencesOf(session);
+  for (const auto& [id, session] : closed_) total += ReferencesOf(session);
   return total;
 }
 

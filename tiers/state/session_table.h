@@ -87,8 +87,8 @@ class SessionTable {
   void Open(SessionId session, std::function<void(const LoadProgress&)> on_progress);
   // From now on the session holds nothing that it could use. What it held is given back in
   // parts (CacheOptions::close_part_blocks), the first of them at once and the others by CloseSome:
-  // references are dropped, private blocks quarantined. REQUIRES: no HeldReferences of the session
-  // hold anything.
+  // references are dropped, private blocks quarantined. What operations hold on its behalf is
+  // theirs to drop (HeldReferences); until they have, the session counts as closing.
   void Close(SessionId session);
   // The next part of what closed sessions held; once for each event that the cache schedules.
   void CloseSome();
@@ -126,37 +126,37 @@ class SessionTable {
     PoolBlockList private_blocks;
   };
   using HoldingsByPool = std::map<PoolId, Holdings>;
+  // Stays at its address, open or closed, for as long as HeldReferences may point to it.
   struct Session {
     std::function<void(const LoadProgress&)> on_progress;
     HoldingsByPool pools;
     uint64_t held = 0;  // references of HeldReferences
+    // Once it is closed:
+    std::map<PoolId, PoolBlockList> quarantined;
+    bool process_gone = false;  // the private blocks may be freed
   };
+  using Sessions = std::unordered_map<SessionId, Session>;
 
+  [[nodiscard]] static uint64_t ReferencesOf(const Session& session);
   [[nodiscard]] Holdings& Of(SessionId session, const CachePool& pool) {
     return sessions_.at(session).pools[pool.id];
   }
   void Unreference(CachePool* pool, BlockIndex block, uint32_t count,
                    std::vector<EntryIndex>* cached);
 
-  CacheState& state_;
-  std::unordered_map<SessionId, Session> sessions_;
-  // Sessions that have ended, the longest closed first.
-  struct Closed {
-    HoldingsByPool pools;
-    std::map<PoolId, PoolBlockList> quarantined;
-    bool process_gone = false;  // the private blocks may be freed
-  };
-  // Gives back at most `most` blocks; true if nothing is left to give back.
-  bool GiveBack(Closed* closed, uint32_t most);
+  // Gives back at most `most` blocks of a closed session; true if nothing is left to give back.
+  bool GiveBack(Session* closed, uint32_t most);
 
-  std::unordered_map<SessionId, Closed> closed_;
-  std::deque<SessionId> closing_;  // of those, what is not given back completely
+  CacheState& state_;
+  Sessions sessions_;
+  Sessions closed_;
+  std::deque<SessionId> closing_;  // of the closed, those not given back completely, in order
 };
 
 // The references that an operation holds on blocks of one pool until it is answered, by position.
 // They protect the blocks from eviction as a session's do, and count against the session's limit,
 // but they are the operation's: nothing that the session sends can release them before HandOver.
-// Whatever is still held at the end is dropped. REQUIRES: the session stays open meanwhile.
+// Whatever is still held at the end is dropped; the session may be closed by then.
 class HeldReferences {
  public:
   HeldReferences(SessionTable* table, SessionId session, CachePool* pool);

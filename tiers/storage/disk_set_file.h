@@ -30,7 +30,7 @@ class DiskSetFile {
   // Durably writes the page that `superblock.epoch` falls to.
   [[nodiscard]] Status WriteSuperblock(const Superblock& superblock) const;
 
-  // Gives up all contents; the file reads as zeros from then on.
+  // Discards all contents; the file reads as zeros from then on.
   [[nodiscard]] Status Empty();
   // Makes sure that `bytes` are allocated. Errors: kResourceExhausted "ENOSPC" (also for quotas and
   // file size limits), kIoError. Returns false if the file system cannot preallocate: the file then

@@ -75,7 +75,7 @@ Acquirer::Outcome Acquirer::Serve(Operation* operation, bool force) {
     Finish(pool, operation);
     return Outcome::kAnswered;
   }
-  if (first) KeepBelow(*pool, *operation);
+  if (first) TouchLowerTiers(*pool, *operation);
   state_.SchedulePart();
   return Outcome::kGoesOn;
 }
@@ -137,7 +137,7 @@ void Acquirer::CutLoads(CachePool* pool, Operation* operation, uint64_t loads) {
 Acquirer::Outcome Acquirer::MakeRoom(CachePool* pool, Operation* operation, bool force) {
   if (!FitInto(pool, operation, PoolSpace::Obtainable(*pool))) return Outcome::kAnswered;
   if (pools_.EnsureFree(pool, RoomFor(*pool, *operation))) return Outcome::kGoesOn;
-  if (!operation->begun) KeepBelow(*pool, *operation);
+  if (!operation->begun) TouchLowerTiers(*pool, *operation);
   if (!force) {
     StartWaiting(operation);
     return Outcome::kWaits;
@@ -158,12 +158,12 @@ bool Acquirer::FitInto(CachePool* pool, Operation* operation, uint64_t obtainabl
   return true;
 }
 
-void Acquirer::KeepBelow(const CachePool& pool, const Operation& operation) {
+void Acquirer::TouchLowerTiers(const CachePool& pool, const Operation& operation) {
   const std::vector<EntryIndex>& hits = operation.found.hits;
   for (size_t i = hits.size(); i > operation.taken(); --i) {
     if (InPool(pool, hits[i - 1])) continue;
     state_.Touch(hits[i - 1]);
-    loader_.FreshenBelow(hits[i - 1]);
+    loader_.TouchHost(hits[i - 1]);
   }
 }
 
@@ -198,7 +198,7 @@ void Acquirer::CountAsked(const Operation& operation) {
                             {state_.ToWallS(state_.NowS()), reply.miss});
   }
   stats.CountMisses(reply.miss, asked - reply.hits.size(), request.block_tokens);
-  stats.CountMisses(MissReason::kUnknown, request.missed_blocks, request.block_tokens);
+  stats.CountMisses(request.missed_reason, request.missed_blocks, request.block_tokens);
   state_.infinite_cache.Ask(namespace_id, request.hashes);
   if (reply.partial_block)
     state_.infinite_cache.Ask(namespace_id,
@@ -223,7 +223,7 @@ uint32_t Acquirer::Prefetch(CachePool* pool, std::span<const BlockHash> hashes, 
       pool->blocks.Prefetch(taker_.TakeBlock(pool, index));
       loader_.Start(pool, index);
       state_.trace.BlockLoadBegin(tag, index);
-      loader_.FreshenLoading(*pool, index);
+      loader_.TouchLoading(*pool, index);
     }
     state_.Use(index);
     ++count;
@@ -234,19 +234,33 @@ uint32_t Acquirer::Prefetch(CachePool* pool, std::span<const BlockHash> hashes, 
 // The operations are taken out of all lines before the first is answered: an answer may call back
 // into the cache, which must not meet half of them.
 void Acquirer::CancelSession(SessionId session) {
-  std::vector<Operation> cancelled;
+  Line cancelled;
   for (auto& [pool_id, line] : lines_) {
-    // Captured by name: clang before version 16 captures no structured binding.
-    std::erase_if(line, [&, pool_id = pool_id](Operation& operation) {
-      if (operation.request.session != session) return false;
-      taker_.Undo(state_.FindPool(pool_id), &operation);
-      cancelled.push_back(std::move(operation));
-      return true;
-    });
+    for (auto next = line.begin(); next != line.end();) {
+      const auto operation = next++;
+      if (operation->request.session != session) continue;
+      taker_.DiscardLoad(&*operation);
+      cancelled.splice(cancelled.end(), line, operation);
+    }
   }
   for (Operation& operation : cancelled) {
     Answer(&operation, MakeError(ErrorCode::kCancelled, "session_closed"));
   }
+  cancelled_.splice(cancelled_.end(), cancelled);
+  CancelSome();
+}
+
+// In parts, since the acquires of one session may hold a million references, and other clients must
+// not wait for those.
+void Acquirer::CancelSome() {
+  size_t dropped = 0;
+  while (!cancelled_.empty() && dropped < state_.options.close_part_blocks) {
+    Operation& operation = cancelled_.front();
+    CachePool* const pool = state_.FindPool(operation.request.pool);
+    dropped += taker_.UndoSome(pool, &operation, state_.options.close_part_blocks - dropped);
+    if (operation.held.size() == 0) cancelled_.pop_front();
+  }
+  if (!cancelled_.empty()) state_.SchedulePart();
 }
 
 bool Acquirer::LineIsEmpty(PoolId pool) const {

@@ -11,8 +11,8 @@
 
 #include <array>
 #include <cstdint>
-#include <deque>
 #include <functional>
+#include <list>
 #include <map>
 #include <vector>
 
@@ -44,8 +44,12 @@ class Acquirer {
   void Acquire(AcquireRequest request, Done done);
   // See Cache::Prefetch.
   uint32_t Prefetch(CachePool* pool, std::span<const BlockHash> hashes, RequestTag tag);
-  // Ends the acquires of a session that closes; call before its references are dropped.
+  // Answers the acquires of a session that closes; call before its loads are closed. What they held
+  // is dropped in parts (CacheOptions::close_part_blocks), the first of them at once and the others
+  // by CancelSome.
   void CancelSession(SessionId session);
+  // The next part of what cancelled acquires held; once for each event that the cache schedules.
+  void CancelSome();
   // Serves those waiting whose blocks have become free. True if any was served.
   bool Pump();
   // The next part of an acquire that is not complete; once for each event that the cache schedules.
@@ -58,7 +62,7 @@ class Acquirer {
 
  private:
   using Operation = AcquireOperation;
-  using Line = std::deque<Operation>;
+  using Line = std::list<Operation>;
   enum class Outcome : uint8_t {
     kAnswered,
     kGoesOn,  // a part is taken, the next follows in an event of its own
@@ -82,8 +86,9 @@ class Acquirer {
   [[nodiscard]] Outcome MakeRoom(CachePool* pool, Operation* operation, bool force);
   // Plans with no more than `obtainable` blocks. False if the operation was refused.
   [[nodiscard]] bool FitInto(CachePool* pool, Operation* operation, uint64_t obtainable);
-  // What sinks meanwhile must not push out the hits that are not taken yet.
-  void KeepBelow(const CachePool& pool, const Operation& operation);
+  // Touches in the lower tiers the hits that are not taken yet, so that blocks which move down
+  // meanwhile do not evict them.
+  void TouchLowerTiers(const CachePool& pool, const Operation& operation);
   void StartWaiting(Operation* operation);
   // True once for an operation that has waited for half of its time or more while host waits for
   // the disk: until the next tick, host gives up what is older than the pool's blocks.
@@ -109,6 +114,7 @@ class Acquirer {
   PrefixFinder finder_;
   BlockTaker taker_;
   std::map<PoolId, Line> lines_;             // first come, first served
+  Line cancelled_;                           // answered; they hold references yet
   PoolId last_in_turn_;                      // of the lines whose first goes on
   std::array<bool, kMaxDevices> awaited_{};  // what the devices were told
 };

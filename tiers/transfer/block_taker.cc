@@ -104,12 +104,12 @@ void BlockTaker::Take(CachePool* pool, AcquireOperation* operation, uint64_t roo
   }
   if (prefetched) {
     loader_.PromoteReferenced();
-    loader_.StartSoundCopies();
+    loader_.StartVerifiedCopies();
   }
   if (Complete(*pool, *operation)) return;
   // What loads has a place in host's order when an event ends; all get their final ones together.
   for (size_t i = operation->taken(); i > taken_before; --i) {
-    loader_.FreshenLoading(*pool, operation->found.hits[i - 1]);
+    loader_.TouchLoading(*pool, operation->found.hits[i - 1]);
   }
 }
 
@@ -180,7 +180,7 @@ void BlockTaker::EndBatch(const CachePool& pool, AcquireOperation* operation, co
     OpenLoad(pool, operation, reply.hits.size() - batch.hits.size());
   }
   if (reply.load.value != 0) loads_.Add(reply.load, batch.hits);
-  if (awaited) loader_.StartSoundCopies();
+  if (awaited) loader_.StartVerifiedCopies();
 }
 
 void BlockTaker::OpenLoad(const CachePool& pool, AcquireOperation* operation, size_t hits_before) {
@@ -217,9 +217,9 @@ void BlockTaker::HandOver(CachePool* pool, AcquireOperation* operation) {
     state_.Use(block.entry);
     if (i > 1) LinkTo(*pool, reply.hits[i - 2], block.entry);
     if (block.loading()) {
-      loader_.FreshenLoading(*pool, block.entry);
+      loader_.TouchLoading(*pool, block.entry);
     } else if (hit.tier != Tier::kPool) {
-      loader_.FreshenBelow(block.entry);
+      loader_.TouchHost(block.entry);
     }
   }
   for (uint32_t i = 0; i < operation->request.new_blocks; ++i) {
@@ -253,10 +253,22 @@ void BlockTaker::QueueLayers(CachePool* pool, AcquireOperation* operation) {
 // Loads that have begun are not called back: their blocks arrive unreferenced, or are given up when
 // their turn comes and none waits for them any more.
 void BlockTaker::Undo(CachePool* pool, AcquireOperation* operation) {
-  QueueLayers(pool, operation);
-  if (operation->reply.load.value != 0) loads_.Discard(operation->reply.load);
-  operation->held.Truncate(0);
+  DiscardLoad(operation);
+  (void)UndoSome(pool, operation, operation->held.size());
   operation->reply = {};
+}
+
+void BlockTaker::DiscardLoad(AcquireOperation* operation) {
+  if (operation->reply.load.value != 0) loads_.Discard(operation->reply.load);
+}
+
+size_t BlockTaker::UndoSome(CachePool* pool, AcquireOperation* operation, size_t most) {
+  const size_t in_layers = operation->in_layers.size();
+  QueueLayers(pool, operation);
+  const size_t held = operation->held.size();
+  const size_t dropped = std::min(held, most);
+  operation->held.Truncate(held - dropped);
+  return in_layers + dropped + 1;
 }
 
 }  // namespace kvtier

@@ -103,6 +103,12 @@ class BlockTaker {
   // Gives back what was held and taken. Loads that no other acquire waits for end by
   // themselves.
   void Undo(CachePool* pool, AcquireOperation* operation);
+  // The same in two steps, for an operation that has been answered. First its load is forgotten, of
+  // which the client has not heard; then, by as many calls as it takes until `held` is empty, what
+  // it held is dropped: some `most` blocks in one call, the last of the prefix first. Returns how
+  // many were looked at, and one for the operation.
+  void DiscardLoad(AcquireOperation* operation);
+  size_t UndoSome(CachePool* pool, AcquireOperation* operation, size_t most);
 
   // A free block becomes the entry's. REQUIRES: there is one; the pool has none of the entry.
   BlockIndex TakeBlock(CachePool* pool, EntryIndex entry);

@@ -75,7 +75,7 @@ std::vector<LayerLoader::Piece> LayerLoader::Fill(Group* group, CopyBatch* batch
       FetchHostHeader(state_, state_[group->members[group->member + kHeadersAhead].entry]);
     }
     Member& member = group->members[group->member];
-    if (Sound(*group, &member)) {
+    if (Valid(*group, &member)) {
       (void)batch->Add(group->pool, member.entry, group->layer * slice_bytes, slice_bytes);
       pieces.push_back({group->member, group->layer});
       if (!std::exchange(member.begun, true)) {
@@ -96,10 +96,10 @@ std::vector<LayerLoader::Piece> LayerLoader::Fill(Group* group, CopyBatch* batch
   return pieces;
 }
 
-// A block that no session references any more need not be copied: the client has given it up or is
+// A block that no session references any more need not be copied: the client has released it or is
 // dead. The header is compared with the first layer only; the pin keeps the slot this block's until
 // the last one.
-bool LayerLoader::Sound(const Group& group, Member* member) {
+bool LayerLoader::Valid(const Group& group, Member* member) {
   if (member->failure != MissReason::kNone) return false;
   const BlockEntry& entry = state_[member->entry];
   if (group.pool->blocks[state_.BlockIn(*group.pool, entry)].references == 0) {

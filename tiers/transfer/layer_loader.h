@@ -68,7 +68,7 @@ class LayerLoader {
   // pieces.
   [[nodiscard]] std::vector<Piece> Fill(Group* group, CopyBatch* batch);
   // Whether the block's next slice may be copied; if not, its failure is noted.
-  [[nodiscard]] bool Sound(const Group& group, Member* member);
+  [[nodiscard]] bool Valid(const Group& group, Member* member);
   void OnCopied(Group* group, const std::vector<Piece>& pieces, const Status& status);
   // Hands the block over if it is complete, or failed, and no piece of it is under way.
   void EndIfDone(const Group& group, Member* member);

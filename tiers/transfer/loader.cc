@@ -67,12 +67,12 @@ void Loader::QueueLayers(LoadId load, CachePool* pool, std::vector<PinnedEntry> 
   layers_.Add(load, pool, std::move(blocks), layers);
 }
 
-void Loader::FreshenLoading(const CachePool& pool, EntryIndex index) {
+void Loader::TouchLoading(const CachePool& pool, EntryIndex index) {
   const BlockIndex block = state_.BlockIn(pool, state_[index]);
   if (block != kNoBlock && pool.blocks[block].loading()) host_.Touch(index);
 }
 
-void Loader::FreshenBelow(EntryIndex index) {
+void Loader::TouchHost(EntryIndex index) {
   if (state_[index].in_host()) host_.Touch(index);
 }
 
@@ -145,7 +145,7 @@ bool Loader::TryRead(Arrival arrival) {
   const BlockEntry& entry = state_[index];
   // A block that loads cannot leave the directory, so that rows in the lines stay valid.
   KVT_CHECK(state_.directory.Live(index) && BlockOf(arrival).loading());
-  if (Abandoned(arrival)) {
+  if (Cancelled(arrival)) {
     Fail(arrival, MissReason::kCancelled);
   } else if (entry.in_host()) {
     QueueCopy(arrival);
@@ -270,9 +270,9 @@ bool Loader::PumpCopies() {
   // Loads in layers and loads of whole blocks take turns, so that neither holds up the other.
   while (MayCopy(1)) {
     const bool layers = layers_.StartOne();
-    std::shared_ptr<Batch> batch = NextBatch(CopyPriority::kDemand, Unsound::kFail);
+    std::shared_ptr<Batch> batch = NextBatch(CopyPriority::kDemand, OnInvalid::kFail);
     if (!batch && !layers && MayCopy(kPrefetchShare)) {
-      batch = NextBatch(CopyPriority::kPrefetch, Unsound::kFail);
+      batch = NextBatch(CopyPriority::kPrefetch, OnInvalid::kFail);
     }
     if (!batch && !layers) break;
     if (batch) StartCopy(std::move(batch));
@@ -281,9 +281,9 @@ bool Loader::PumpCopies() {
   return progressed;
 }
 
-void Loader::StartSoundCopies() {
+void Loader::StartVerifiedCopies() {
   while (MayCopy(1)) {
-    std::shared_ptr<Batch> batch = NextBatch(CopyPriority::kDemand, Unsound::kLeave);
+    std::shared_ptr<Batch> batch = NextBatch(CopyPriority::kDemand, OnInvalid::kLeave);
     if (!batch) return;
     StartCopy(std::move(batch));
   }
@@ -299,7 +299,7 @@ void Loader::StartCopy(std::shared_ptr<Batch> batch) {
                 [this, batch](const Status& status) { OnCopied(batch.get(), status); });
 }
 
-std::shared_ptr<Loader::Batch> Loader::NextBatch(CopyPriority priority, Unsound unsound) {
+std::shared_ptr<Loader::Batch> Loader::NextBatch(CopyPriority priority, OnInvalid on_invalid) {
   const bool demand = priority == CopyPriority::kDemand;
   std::deque<Loadable>& line = demand ? *copy_queue_.now() : *copy_queue_.later();
   if (line.empty()) return nullptr;
@@ -316,14 +316,14 @@ std::shared_ptr<Loader::Batch> Loader::NextBatch(CopyPriority priority, Unsound 
     }
     // Compared right before the copy: whatever went wrong in host, a slot of another block or
     // tenant is never copied into a pool under this hash.
-    const bool sound = HostSlotIsOf(state_, entry);
-    const bool fails = Abandoned(arrival) || !sound;
-    if (fails && unsound == Unsound::kLeave) break;
+    const bool valid = HostSlotIsOf(state_, entry);
+    const bool fails = Cancelled(arrival) || !valid;
+    if (fails && on_invalid == OnInvalid::kLeave) break;
     HostPin pin = std::move(line.front().pin);
     line.pop_front();
     if (fails) {
       pin.Release();
-      Fail(arrival, sound ? MissReason::kCancelled : MissReason::kIdentityMismatch);
+      Fail(arrival, valid ? MissReason::kCancelled : MissReason::kIdentityMismatch);
       continue;
     }
     (void)batch->copies.AddBlock(arrival.pool, arrival.entry);
@@ -380,7 +380,7 @@ void Loader::LeaveHost(std::span<const EntryIndex> entries) {
 
 bool Loader::CanWait(const Arrival& arrival) const { return BlockOf(arrival).CanWait(); }
 
-bool Loader::Abandoned(const Arrival& arrival) const { return BlockOf(arrival).Abandoned(); }
+bool Loader::Cancelled(const Arrival& arrival) const { return BlockOf(arrival).Cancelled(); }
 
 void Loader::StartLoading(const Arrival& arrival) {
   state_.BeginLoad(arrival.pool, arrival.entry);

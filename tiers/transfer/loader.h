@@ -49,15 +49,16 @@ class Loader {
   void PromoteReferenced();
   // Starts copies of whole blocks, as many as may be under way, up to the first block that turns
   // out not to be what it should be: no load fails from within this call.
-  void StartSoundCopies();
-  // Takes its place in host's order; once for each block started, deepest first. Does nothing for a
-  // block that is not being loaded into the pool.
-  void FreshenLoading(const CachePool& pool, EntryIndex entry);
-  // A block that will be loaded soon: young in host, if it is there.
-  void FreshenBelow(EntryIndex entry);
+  void StartVerifiedCopies();
+  // Touches the block in host's order of eviction; once for each block started, deepest first. Does
+  // nothing for a block that is not being loaded into the pool.
+  void TouchLoading(const CachePool& pool, EntryIndex entry);
+  // Touches in host, if it is there, a block that will be loaded soon, so that it is not evicted
+  // before.
+  void TouchHost(EntryIndex entry);
   // Starts what can be started. True if anything was.
   bool Pump();
-  // Gives up reads that have waited too long for a host slot.
+  // Fails the reads that have waited too long for a host slot.
   void Tick();
 
   [[nodiscard]] bool Idle() const { return loading_ == 0 && reads_.empty() && copies_.Idle(); }
@@ -124,9 +125,9 @@ class Loader {
   bool PumpCopies();
   void StartCopy(std::shared_ptr<Batch> batch);
   // What is not to be copied fails, or with kLeave ends the batch.
-  enum class Unsound : uint8_t { kFail, kLeave };
+  enum class OnInvalid : uint8_t { kFail, kLeave };
   // Of the first in the line of that priority; null if there is none.
-  [[nodiscard]] std::shared_ptr<Batch> NextBatch(CopyPriority priority, Unsound unsound);
+  [[nodiscard]] std::shared_ptr<Batch> NextBatch(CopyPriority priority, OnInvalid on_invalid);
   void OnCopied(Batch* batch, const Status& status);
   void Arrived(CachePool* pool, std::span<const EntryIndex> entries);
   // Gives the slots of blocks that have arrived to reads that have waited long for some.
@@ -136,7 +137,7 @@ class Loader {
   // It was prefetched, and no client has asked for it since.
   [[nodiscard]] bool CanWait(const Arrival& arrival) const;
   // No client waits for the block any more.
-  [[nodiscard]] bool Abandoned(const Arrival& arrival) const;
+  [[nodiscard]] bool Cancelled(const Arrival& arrival) const;
   void Fail(const Arrival& arrival, MissReason reason);
   void StartLoading(const Arrival& arrival);
   void StopLoading(const Arrival& arrival);

@@ -109,8 +109,8 @@ void Offloader::TakeBlocks(std::deque<EntryIndex>* line, Batch* batch) {
     if (outcome == HostSlots::Outcome::kWait) return;
     line->pop_front();
     if (outcome != HostSlots::Outcome::kAllocated) {
-      GiveUp(index, outcome == HostSlots::Outcome::kOverCap ? DropReason::kTenantCap
-                                                            : DropReason::kHostFull);
+      FailOffload(index, outcome == HostSlots::Outcome::kOverCap ? DropReason::kTenantCap
+                                                                 : DropReason::kHostFull);
       continue;
     }
     state_.Apply(index, BlockEvent::kBeginOffload);
@@ -122,7 +122,7 @@ void Offloader::TakeBlocks(std::deque<EntryIndex>* line, Batch* batch) {
   }
 }
 
-void Offloader::GiveUp(EntryIndex index, DropReason reason) {
+void Offloader::FailOffload(EntryIndex index, DropReason reason) {
   End(index);
   state_.Apply(index, BlockEvent::kFailOffload);
   state_.CountDrop(index, Tier::kHost, reason);

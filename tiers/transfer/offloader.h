@@ -62,8 +62,8 @@ class Offloader final : public CopyDown {
   // Takes from the line what goes into one copy request; false if nothing can start now.
   [[nodiscard]] bool StartBatch(std::deque<EntryIndex>* line, CopyPriority priority);
   void TakeBlocks(std::deque<EntryIndex>* line, Batch* batch);
-  // Host has no room for the block and will not have.
-  void GiveUp(EntryIndex entry, DropReason reason);
+  // Ends the offload of a block that gets no host slot, and counts the reason.
+  void FailOffload(EntryIndex entry, DropReason reason);
   // The pool to copy from; null if there is nothing to do any more.
   [[nodiscard]] CachePool* SourceOf(EntryIndex entry);
   // Its offload has ended, or will not begin.

@@ -126,17 +126,17 @@ Persister::Step Persister::TryWrite(EntryIndex index) {
   }
   const uint64_t slot_bytes = state_.NamespaceOf(entry).slot_bytes;
   if (state_.write_budget.left_bytes() < slot_bytes) {
-    GiveUp(index, DropReason::kWriteBudget);
+    FailPersist(index, DropReason::kWriteBudget);
     return Step::kSkipped;
   }
   switch (disk_.Reserve(index)) {
     case DiskSlots::Outcome::kWait:
       return Step::kWait;
     case DiskSlots::Outcome::kFull:
-      GiveUp(index, disk_.degraded() ? DropReason::kWriteError : DropReason::kDiskFull);
+      FailPersist(index, disk_.degraded() ? DropReason::kWriteError : DropReason::kDiskFull);
       return Step::kSkipped;
     case DiskSlots::Outcome::kOverCap:
-      GiveUp(index, DropReason::kTenantCap);
+      FailPersist(index, DropReason::kTenantCap);
       return Step::kSkipped;
     case DiskSlots::Outcome::kReserved:
       break;
@@ -157,7 +157,7 @@ void Persister::Unwant(EntryIndex index) {
   if (!state_[index].has_disk_slot()) state_.LeaveDiskOrder(index);
 }
 
-void Persister::GiveUp(EntryIndex index, DropReason reason) {
+void Persister::FailPersist(EntryIndex index, DropReason reason) {
   state_.Apply(index, BlockEvent::kFailPersist);
   if (!state_[index].has_disk_slot()) state_.LeaveDiskOrder(index);
   state_.CountDrop(index, Tier::kDisk, reason);
@@ -184,7 +184,7 @@ void Persister::OnWritten(EntryIndex index, const Status& status) {
   state_.trace.End(TraceKind::kDiskWrite, index, !status);
   writes_.erase(index);
   state_.stats.Lane(CopyLane::kHostToDisk).End(state_.NowMs());
-  if (!status) GiveUp(index, DropReason::kWriteError);
+  if (!status) FailPersist(index, DropReason::kWriteError);
 }
 
 }  // namespace kvtier

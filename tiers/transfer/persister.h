@@ -49,7 +49,7 @@ class Persister final : public CopyDown {
   bool PutPrefixFirst(std::deque<EntryIndex>* line);
   // The block before it, if that is to be written yet and some tier has it; else kNoEntry.
   [[nodiscard]] EntryIndex UnwrittenParent(EntryIndex entry) const;
-  void GiveUp(EntryIndex entry, DropReason reason);
+  void FailPersist(EntryIndex entry, DropReason reason);
   void Unqueue(EntryIndex entry);
   void Unwant(EntryIndex entry);
   void StartWrite(EntryIndex entry);

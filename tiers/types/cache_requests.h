@@ -26,8 +26,9 @@ struct AcquireRequest {
   // Hashes of partial blocks that would do after all of `hashes`, the longest first.
   std::vector<BlockHash> partial_blocks;
   // Blocks behind `hashes` that would have been asked for, had the caller not known that the prefix
-  // ends before them: counted as misses.
+  // ends before them: counted as misses, for this reason.
   uint32_t missed_blocks = 0;
+  MissReason missed_reason = MissReason::kUnknown;
   // Private blocks to allocate: all of them or the call fails.
   uint32_t new_blocks = 0;
   // Tokens of a full block, for the count of tokens that are missed.

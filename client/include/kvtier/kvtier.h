@@ -223,8 +223,9 @@ enum {
   KVT_HIT_STATE = 3     /* the one that ends where the prefix ends: Mamba, linear attention */
 };
 
-/* A group of a model's layers, whose blocks have a geometry and a pool of their own. A group of
- * states has only layers, block_tokens (how far apart states can be kept) and state_bytes. */
+/* A group of a model's layers, whose blocks have a geometry and a pool of their own. An opaque
+ * group has `layer_bytes` in place of heads and head sizes: only the engine knows what the bytes
+ * are. A group of states is opaque, and its block_tokens say how far apart states can be kept. */
 typedef struct kvt_kv_group {
   uint32_t layers;
   uint32_t kv_heads; /* stored by this tensor-parallel rank */
@@ -237,7 +238,7 @@ typedef struct kvt_kv_group {
   kvt_model_dtype dtype;
   kvt_layout_kind layout;
   uint8_t replicated;   /* 1: every tensor-parallel rank holds the same bytes; stored once */
-  uint64_t state_bytes; /* KVT_HIT_STATE: of one layer */
+  uint64_t layer_bytes; /* of one layer of a block of an opaque group; 0: the dimensions say it */
   uint64_t reserved[2];
 } kvt_kv_group;
 
@@ -264,7 +265,7 @@ typedef struct kvt_model_record {
 KVT_API void kvt_model_record_init(kvt_model_record* record);
 
 /* Byte strides in the pool of a group. Inline scales follow a layer's values as
- * [token][head][scale]. Of states only the strides of blocks and layers are not 0. */
+ * [token][head][scale]. Of an opaque group only the strides of blocks and layers are not 0. */
 typedef struct kvt_layout {
   size_t size;
   uint64_t element_bytes;
@@ -593,6 +594,7 @@ KVT_API kvt_status kvt_admin(const char* admin_socket_path, const char* request_
 
 #include "kvtier_attention.h"
 #include "kvtier_groups.h"
+#include "kvtier_region.h"
 #include "kvtier_sequence.h"
 
 #endif /* KVTIER_CLIENT_KVTIER_H_ */

@@ -28,6 +28,7 @@ struct Handle {
   void operator()(kvt_pool* pool) const { kvt_pool_close(pool); }
   void operator()(kvt_sequence* sequence) const { kvt_sequence_close(sequence); }
   void operator()(kvt_workspace* workspace) const { kvt_workspace_close(workspace); }
+  void operator()(kvt_region* region) const { kvt_region_close(region); }
 };
 
 // Blocks held by this process, released when the span goes. The pool must outlive it.
@@ -293,6 +294,74 @@ class Pool {
   uint64_t block_bytes_ = 0;
 };
 
+// A block of a transfer that could not be stored or loaded. position: in the call's blocks.
+struct TransferFailure {
+  uint32_t position = 0;
+  kvt_miss reason = KVT_MISS_NONE;
+};
+
+// Memory of the caller's that the daemon copies to and from; see kvtier_region.h, also for what
+// must not be touched during a transfer. Closing waits until nothing touches the memory. The
+// connection must outlive it.
+class Region {
+ public:
+  explicit Region(kvt_region* region) : region_(region) {}
+
+  [[nodiscard]] kvt_region* get() const { return region_.get(); }
+  [[nodiscard]] uint64_t block_bytes() const { return kvt_region_block_bytes(get()); }
+  [[nodiscard]] bool IsConnected() { return kvt_region_is_connected(get()) != 0; }
+
+  // These begin a transfer and return its number.
+  Result<uint64_t> Store(std::span<const kvt_store_block> blocks) {
+    uint64_t transfer = 0;
+    if (kvt_region_store(get(), blocks.data(), blocks.size(), &transfer)) return Error::Last();
+    return transfer;
+  }
+  Result<uint64_t> Load(std::span<const kvt_load_block> blocks,
+                        kvt_load_order order = KVT_LOAD_BLOCKS) {
+    uint64_t transfer = 0;
+    if (kvt_region_load(get(), blocks.data(), blocks.size(), order, &transfer))
+      return Error::Last();
+    return transfer;
+  }
+  // Transfers that have ended, each once; at most `most` of them. Never waits.
+  [[nodiscard]] std::vector<kvt_transfer_end> Poll(size_t most = 256) {
+    std::vector<kvt_transfer_end> ends(most);
+    size_t count = 0;
+    (void)kvt_region_poll(get(), ends.data(), ends.size(), &count);
+    ends.resize(count);
+    return ends;
+  }
+  Result<kvt_transfer_end> Wait(uint64_t transfer, int64_t timeout_ms = KVT_DEFAULT_TIMEOUT) {
+    kvt_transfer_end end{};
+    if (kvt_region_wait(get(), transfer, timeout_ms, &end)) return Error::Last();
+    return end;
+  }
+  // Of a transfer that was reported, once: in ascending order of their positions.
+  [[nodiscard]] std::vector<TransferFailure> Failures(const kvt_transfer_end& end) {
+    std::vector<uint32_t> positions(end.failed);
+    std::vector<kvt_miss> reasons(end.failed);
+    size_t count = 0;
+    (void)kvt_region_failures(get(), end.transfer, positions.data(), reasons.data(), end.failed,
+                              &count);
+    std::vector<TransferFailure> failures;
+    for (size_t i = 0; i < std::min<size_t>(count, end.failed); ++i) {
+      failures.push_back({positions[i], reasons[i]});
+    }
+    return failures;
+  }
+  // KVT_PRESENT_* bits of each block.
+  Result<std::vector<uint8_t>> Lookup(std::span<const kvt_hash> hashes) {
+    std::vector<uint8_t> presence(hashes.size());
+    if (kvt_region_lookup(get(), hashes.data(), hashes.size(), presence.data()))
+      return Error::Last();
+    return presence;
+  }
+
+ private:
+  std::unique_ptr<kvt_region, Handle> region_;
+};
+
 class Connection {
  public:
   explicit Connection(kvt_connection* connection) : connection_(connection) {}
@@ -337,6 +406,11 @@ class Connection {
     kvt_pool* pool = nullptr;
     if (kvt_attach(get(), model, group, device, pool_bytes, &pool)) return Error::Last();
     return Pool(pool);
+  }
+  Result<Region> OpenRegion(uint32_t model, const kvt_region_options& options) {
+    kvt_region* region = nullptr;
+    if (kvt_region_open(get(), model, &options, &region)) return Error::Last();
+    return Region(region);
   }
   // Waits until the daemon has done all that was sent before.
   Status Flush() { return ToStatus(kvt_flush(get())); }

@@ -52,6 +52,7 @@ from .hashing import RECIPES, MultimodalItem, PromptIdentity, hash_blocks
 from .memory import PoolInfo, PoolMemory
 from .model import KvGroup, KvView, Layout, Model, ModelRecord
 from .pool import Pool
+from .regions import Piece, Region, RegionMemory, StoreBlock, TransferEnd
 from .sequence import CopyFunction, Sequence, SequenceInfo
 from .types import (
     ALL_LAYERS,
@@ -117,6 +118,7 @@ __all__ = [
     "NotFoundError",
     "NotOwnerError",
     "PermissionDeniedError",
+    "Piece",
     "Pool",
     "PoolInfo",
     "PoolMemory",
@@ -124,6 +126,8 @@ __all__ = [
     "Presence",
     "PromptIdentity",
     "RECIPES",
+    "Region",
+    "RegionMemory",
     "ResourceExhaustedError",
     "Retention",
     "Sequence",
@@ -131,9 +135,11 @@ __all__ = [
     "StaleHandleError",
     "Stats",
     "Status",
+    "StoreBlock",
     "Tier",
     "TimedOutError",
     "Tokens",
+    "TransferEnd",
     "UnavailableError",
     "UnsupportedError",
     "Workspace",

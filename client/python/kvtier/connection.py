@@ -7,7 +7,7 @@ import ctypes
 import json
 import os
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from ._native import Handle, Scoped
 from .errors import Status, check, check_available, invalid
 from .model import Model, ModelRecord, to_abi
 from .pool import Pool
+from .regions import Region, RegionMemory, region_options
 from .types import AsyncError, AsyncErrors, Block, DeviceKind
 
 DEFAULT_SOCKET = "/run/kvtier/kvtier.sock"
@@ -187,9 +188,7 @@ class Connection(Scoped):
         _native.unsigned(device, 32, "device")
         _native.unsigned(pool_bytes, 64, "pool_bytes")
         _native.unsigned(group, 32, "group")
-        if model.fingerprint not in self._fingerprints:
-            # Registered by another connection: its number means another model here, or none.
-            model = self.register_model(model.record)
+        model = self._model_here(model)
         pointer = ctypes.c_void_p()
         check(
             self._library.kvt_attach(
@@ -198,6 +197,60 @@ class Connection(Scoped):
         )
         handle = Handle("pool", pointer.value, self._library.kvt_pool_close, self._handle)
         return Pool(self, handle, model, group)
+
+    def open_region(
+        self,
+        model: Model | ModelRecord,
+        *,
+        fd: int | None = None,
+        bytes: int,
+        blocks: int,
+        block_stride: int | None = None,
+        pieces: Iterable[tuple[int, int, int]] | None = None,
+        group: int = 0,
+        memory: RegionMemory = RegionMemory.SHARED_MEMORY,
+        ipc_handle: bytes | None = None,
+        device: int | None = None,
+    ) -> Region:
+        """Lets the daemon copy to and from memory that the caller manages. One round trip.
+
+        model: a record is registered first. fd: of the memory, needed unless it is CUDA_IPC; stays
+        the caller's, who may close it. ipc_handle: of CUDA_IPC, 64 bytes. bytes: of the whole
+        memory. blocks: how many it has, numbered from 0. pieces: where the parts of each block lie,
+        as (offset, block_stride, bytes), in the order in which they make up a block; None: blocks
+        are whole and `block_stride` apart, from offset 0; without a stride they follow each other.
+        group: of the model's groups. device: where a GPU's memory is, as for `attach`; not looked at
+        for SHARED_MEMORY.
+
+        Raises InvalidArgumentError ("bad_region_layout": a block leaves the memory or overlaps
+        another one; "region_block_bytes": the pieces are not the group's block; "no_descriptor";
+        "bad_region_memory": the daemon cannot map it), UnsupportedError ("region_memory_kind"),
+        NotFoundError (group, device), LimitExceededError, UnavailableError.
+        """
+        known = self._model_here(model)
+        groups = known.record.all_groups()
+        options = region_options(
+            known.record.layout(group).block_stride if group < len(groups) else 0,
+            fd=fd,
+            bytes=bytes,
+            blocks=blocks,
+            block_stride=block_stride,
+            pieces=pieces,
+            group=group,
+            memory=memory,
+            ipc_handle=ipc_handle,
+            device=device,
+        )
+        return Region(self, self._handle, known, options)
+
+    def _model_here(self, model: Model | ModelRecord) -> Model:
+        """The model as this connection numbers it. Raises as `register_model`."""
+        if isinstance(model, ModelRecord):
+            return self.register_model(model)
+        if model.fingerprint in self._fingerprints:
+            return model
+        # Registered by another connection: its number means another model here, or none.
+        return self.register_model(model.record)
 
     def flush(self) -> bool:
         """Waits until the daemon has done all that was sent before.

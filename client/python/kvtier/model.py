@@ -25,7 +25,8 @@ class KvGroup:
     without values beside the keys, as in a latent (MLA) cache. scale_bytes: of quantization scales
     stored inline, per token and KV head. block_tokens: tokens of a full block; of states, how far
     apart they can be kept. replicated: every rank holds the same bytes, which are stored once.
-    state_bytes: of one layer; a group of states has neither heads nor head sizes.
+    layer_bytes: of one layer of a block whose inner layout only the engine knows, in place of heads
+    and head sizes; always so for a group of states.
     """
 
     layers: int
@@ -38,7 +39,7 @@ class KvGroup:
     window_tokens: int = 0
     scale_bytes: int = 0
     replicated: bool = False
-    state_bytes: int = 0
+    layer_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,8 @@ class Layout:
     """Byte strides in the pool of a group, [block][layer][K,V][token][head][dim].
 
     block_stride: the bytes of one block. v_offset: from a layer's K to its V. Inline scales follow
-    a layer's values, [token][head][scale]. Of states all but block_stride and layer_stride are 0.
+    a layer's values, [token][head][scale]. Of a group with layer_bytes, all but block_stride and
+    layer_stride are 0.
     """
 
     element_bytes: int
@@ -157,7 +159,7 @@ def to_abi(record: ModelRecord) -> Any:
     for target, group in zip(result.groups, groups):
         for name in _GROUP_NUMBERS:
             setattr(target, name, _native.unsigned(getattr(group, name), 32, name))
-        target.state_bytes = _native.unsigned(group.state_bytes, 64, "state_bytes")
+        target.layer_bytes = _native.unsigned(group.layer_bytes, 64, "layer_bytes")
         target.hit_rule, target.dtype = group.hit_rule, group.dtype
         target.replicated = 1 if group.replicated else 0
     result.group_count = len(groups)
@@ -202,7 +204,8 @@ class ViewPlan:
         self._blocks = blocks
 
     def k(self, layer: int) -> ArraySpec:
-        """[blocks, tokens, heads, k_head_dim]. Raises InvalidArgumentError."""
+        """[blocks, tokens, heads, k_head_dim]. Raises InvalidArgumentError, UnsupportedError (the
+        group has layer_bytes)."""
         layout = self._layout
         return self._spec(
             self._layer_offset(layer),
@@ -212,7 +215,7 @@ class ViewPlan:
         )
 
     def v(self, layer: int) -> ArraySpec:
-        """[blocks, tokens, heads, v_head_dim]. Raises InvalidArgumentError."""
+        """[blocks, tokens, heads, v_head_dim]. Raises as `k`."""
         layout = self._layout
         return self._spec(
             self._layer_offset(layer) + layout.v_offset,
@@ -243,6 +246,8 @@ class ViewPlan:
         return ArraySpec(0, shape, strides)
 
     def _layer_offset(self, layer: int) -> int:
+        if self._layout.element_bytes == 0:
+            raise error_of(Status.UNSUPPORTED, "opaque_layout", "only the engine knows the layout")
         if not 0 <= layer < self._group.layers:
             raise invalid("bad_layer", f"{layer} of {self._group.layers}")
         return layer * self._layout.layer_stride

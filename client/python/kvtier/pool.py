@@ -47,13 +47,13 @@ class AcquireCall:
         self._partial_blocks = partial_blocks
         self._hits = new_hit_array(hash_count + (1 if partial_blocks else 0))
         self._private = new_block_array(_native.unsigned(new_blocks, 32, "new_blocks"))
-        self.request = request = abi.kvt_acquire_request(ctypes.sizeof(abi.kvt_acquire_request))
+        self.request = request = _library.sized(abi.kvt_acquire_request)
         request.hashes, request.hash_count = _native.pointer(hashes), hash_count
         request.partial_blocks = _native.pointer(partial_blocks)
         request.partial_count = len(partial_blocks) // _native.HASH_BYTES
         request.new_blocks = new_blocks
         request.load_order = abi.KVT_LOAD_LAYERS if in_layers else abi.KVT_LOAD_BLOCKS
-        self.reply = reply = abi.kvt_acquire_reply(ctypes.sizeof(abi.kvt_acquire_reply))
+        self.reply = reply = _library.sized(abi.kvt_acquire_reply)
         reply.hits, reply.hits_capacity = address(self._hits), len(self._hits)
         reply.new_blocks, reply.new_block_capacity = address(self._private), len(self._private)
 

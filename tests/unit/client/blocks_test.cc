@@ -187,6 +187,15 @@ TEST_F(BlocksTest, LookupPrefetchPinAndStatsReachTheDaemon) {
   EXPECT_EQ(connection_->Stats()->session_references, 3u);
 }
 
+TEST_F(BlocksTest, AGroupIsLookedUpByName) {
+  Fill(Hashes(1, 1));
+  const std::vector<kvt_hash> hashes = Hashes(1, 2);
+  EXPECT_TRUE(kvt::LookUpGroups({{&*pool_, hashes}}));
+  EXPECT_EQ(kvt::LookUpGroups({}).error().reason, "bad_group_count");
+  EXPECT_EQ(kvt::LookUpGroups({{&*pool_, hashes}}, 4).error().reason, "bad_flags");
+  EXPECT_EQ(kvt::AcquireGroups({}).error().reason, "bad_group_count");
+}
+
 class LoadsTest : public BlocksTest {
  protected:
   void SetUp() override {

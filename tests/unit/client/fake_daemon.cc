@@ -5,6 +5,7 @@
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -91,7 +92,7 @@ void FakeDaemon::Serve(UniqueFd client) {
 
 bool FakeDaemon::ReadRequests(int socket, wire::FrameDecoder* decoder) {
   const std::span<std::byte> name_space = decoder->Prepare();
-  const auto received = wire::Receive(socket, name_space, nullptr);
+  const auto received = wire::Receive(socket, name_space, &descriptors_);
   if (!received) return false;
   if (!*received) return true;
   if (**received == 0) return false;
@@ -133,6 +134,10 @@ void FakeDaemon::Answer(const wire::Frame& frame) {
     Reply(frame, reply);
   } else if (Is(frame, wire::MessageType::kAttach)) {
     AnswerAttach(frame);
+  } else if (Is(frame, wire::MessageType::kOpenRegion)) {
+    AnswerOpenRegion(frame);
+  } else if (Is(frame, wire::MessageType::kCloseRegion)) {
+    Reply(frame, wire::CloseRegionReply{});
   } else if (Is(frame, wire::MessageType::kStats)) {
     Reply(frame, wire::StatsReply{.blocks_asked = 10, .blocks_pool = 1, .session_references = 3});
   } else if (Is(frame, wire::MessageType::kPing)) {
@@ -184,6 +189,31 @@ void FakeDaemon::AnswerAttach(const wire::Frame& frame) {
   } else {
     SendLocked(bytes, cache_->fd());
   }
+}
+
+void FakeDaemon::AnswerOpenRegion(const wire::Frame& frame) {
+  const auto request = wire::Decode<wire::OpenRegion>(frame.payload);
+  if (!request) return Reply(frame, wire::ErrorReply{request.error()});
+  if (request->memory != wire::RegionMemory::kCudaIpc) {
+    if (descriptors_.empty()) {
+      return Reply(frame,
+                   wire::ErrorReply{{ErrorCode::kInvalidArgument, "no_descriptor", "none came"}});
+    }
+    region_memory_ = std::move(descriptors_.front());
+    descriptors_.erase(descriptors_.begin());
+  }
+  Reply(frame, wire::OpenRegionReply{.region = PoolId{5}, .block_bytes = block_bytes_});
+}
+
+void FakeDaemon::Done(const wire::TransferDone& done) { Send(FrameOf(done, 0)); }
+
+std::vector<std::byte> FakeDaemon::RegionMemory() {
+  const std::lock_guard lock(mutex_);
+  struct stat status {};
+  if (!region_memory_.valid() || ::fstat(region_memory_.get(), &status) != 0) return {};
+  Bytes bytes(static_cast<size_t>(status.st_size));
+  KVT_CHECK(::pread(region_memory_.get(), bytes.data(), bytes.size(), 0) == status.st_size);
+  return bytes;
 }
 
 void FakeDaemon::AnswerAcquire(const wire::Frame& frame) {

@@ -53,6 +53,11 @@ class FakeDaemon {
   void Intercept(Interceptor interceptor);
   // Loads up to `ready` and tells the client.
   void Progress(LoadId load, uint32_t ready, bool finished, uint8_t miss_reason = 0);
+  // Tells the client that transfers of the region are done.
+  void Done(const wire::TransferDone& done);
+  // The bytes of the memory that came with the last OPEN_REGION, read through its descriptor; empty
+  // if none came.
+  [[nodiscard]] std::vector<std::byte> RegionMemory();
   // What stands in the counter of the load: so many steps done. No event.
   void Count(LoadId load, uint32_t done);
   // Sends any bytes to the client.
@@ -74,6 +79,7 @@ class FakeDaemon {
   void AnswerBlocks(const wire::Frame& frame);
   void AnswerAttach(const wire::Frame& frame);
   void AnswerAcquire(const wire::Frame& frame);
+  void AnswerOpenRegion(const wire::Frame& frame);
   void WriteCounter(LoadId load, uint32_t done);
   template <typename Message>
   void Reply(const wire::Frame& frame, const Message& message) {
@@ -92,6 +98,8 @@ class FakeDaemon {
   std::condition_variable received_;
   std::unique_ptr<FakeCache> cache_;
   UniqueFd counters_;
+  std::vector<UniqueFd> descriptors_;  // that the client sent, and no request has taken yet
+  UniqueFd region_memory_;
   int client_ = -1;
   uint64_t block_bytes_ = 0;
   uint32_t block_tokens_ = 0;

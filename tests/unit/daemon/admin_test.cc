@@ -156,6 +156,21 @@ TEST_F(Admin, ListingIsNarrowedByTierModelTenantAndPrefix) {
   EXPECT_EQ(count(R"("prefix":")" + Hashes(0, 1)[0].Hex().substr(0, 16) + "\""), 1u);
 }
 
+TEST_F(Admin, ABlockOfAWindowIsShownAtItsPosition) {
+  WireClient client(daemon_.socket());
+  ModelRecord record = TestModel();
+  record.groups[0].hit_rule = HitRule::kTrailing;
+  record.groups[0].window_tokens = 16;
+  const auto hashes = Hashes(0, 2);
+  (void)Fill(&client, client.Attach(record, 0).pool, hashes);
+  const json::value inspected = Ask(R"({"op":"inspect","hashes":)" + Quoted({hashes[1]}) + "}");
+  EXPECT_EQ(inspected.at("blocks").at(0).at("depth"), 1);
+  const json::value listing = Ask(R"({"op":"ls"})");
+  for (const json::value& listed : listing.at("blocks").as_array()) {
+    EXPECT_EQ(listed.at("depth"), listed.at("hash").as_string() == hashes[1].Hex() ? 1 : 0);
+  }
+}
+
 TEST_F(Admin, InspectTellsOfABlockAndOfWhyItWasMissed) {
   WireClient client(daemon_.socket());
   const auto hashes = Hashes(0, 1);

@@ -115,6 +115,7 @@ std::vector<int64_t> MeasurePings(WireClient* quiet, int seconds) {
     const int64_t begun_us = MonotonicUs();
     (void)quiet->Call<wire::Pong>(wire::Ping{});
     round_trips_us.push_back(MonotonicUs() - begun_us);
+    // Without a pause this client would be a flood itself, and pay for its turns as one.
     ::usleep(kPauseUs);
   }
   std::ranges::sort(round_trips_us);

@@ -29,7 +29,7 @@ ModelRecord GroupedModel() {
   const KvGroup state{.hit_rule = HitRule::kState,
                       .layers = 1,
                       .block_tokens = 2 * kBlockTokens,
-                      .state_bytes = 4096};
+                      .layer_bytes = 4096};
   record.groups.push_back(window);
   record.groups.push_back(state);
   return record;
@@ -180,7 +180,62 @@ TEST_F(SessionGroups, ALookupTellsTiersAndPrefixes) {
   EXPECT_THAT(reply.prefixes, ElementsAre(64, 32));
 }
 
+TEST_F(SessionGroups, WhatLiesBehindAWindowIsEvictedFirst) {
+  {
+    Engine engine(daemon_.socket());
+    Fill(&engine.client, engine.pools[1], Hashes(1, 4));
+    // The session ends with its references: they leave in the order of eviction.
+  }
+  Engine other(daemon_.socket());
+  // Its pool has 16 blocks, so that two of the four have to go.
+  ASSERT_EQ(Acquire(&other.client, other.pools[1], {}, 14).new_blocks.size(), 14u);
+  const std::vector<BlockHash> hashes = Hashes(1, 4);
+  const auto presence = other.client.Call<wire::LookupReply>(other.LookupOf(hashes)).parts[1];
+  EXPECT_FALSE(presence.presence[0] & wire::kPresentInPool);
+  EXPECT_FALSE(presence.presence[1] & wire::kPresentInPool);
+  EXPECT_TRUE(presence.presence[2] & wire::kPresentInPool);
+  EXPECT_TRUE(presence.presence[3] & wire::kPresentInPool);
+}
+
+TEST_F(SessionGroups, BlocksBeyondTheCommonPrefixCountAsMisses) {
+  Engine engine(daemon_.socket());
+  engine.Cache(0, 0, 4);
+  engine.Cache(1, 0, 4);
+  engine.Cache(2, 0, 1);
+  const std::vector<BlockHash> hashes = Hashes(1, 4);
+  (void)engine.client.Call<wire::AcquireReply>(engine.AcquireOf(hashes));
+  const auto stats = engine.client.Call<wire::StatsReply>(wire::Stats{});
+  // Two blocks, two blocks and one state are served; of four, full attention lacks two.
+  EXPECT_EQ(stats.blocks_pool, 5u);
+  EXPECT_EQ(stats.blocks_miss, 2u);
+  EXPECT_EQ(stats.blocks_asked, 7u);
+}
+
+TEST_F(SessionGroups, APositionBeyondAllSequencesIsRefused) {
+  Engine engine(daemon_.socket());
+  const auto blocks = Acquire(&engine.client, engine.pools[1], {}, 1).new_blocks;
+  wire::Commit commit = CommitOf(engine.pools[1], blocks, Hashes(1, 1));
+  commit.items[0].depth = 1u << 31;
+  engine.client.Send(commit, /*want_reply=*/true);
+  const auto reply = engine.client.Expect<wire::CommitReply>();
+  ASSERT_EQ(reply.items.size(), 1u);
+  EXPECT_EQ(reply.items[0].reason, "bad_depth");
+}
+
 // --- ranks ---
+
+TEST_F(SessionGroups, AThousandRanksAreAskedInSteps) {
+  ModelRecord record = TestModel();
+  record.tensor_parallel_size = 1024;
+  Engine engine(daemon_.socket(), record);
+  engine.Cache(0, 0, 2);
+  const std::vector<BlockHash> hashes = Hashes(1, 2);
+  const wire::Lookup lookup{.all_ranks = true,
+                            .parts = {{.pool = engine.pools[0], .hashes = hashes}}};
+  const auto reply = engine.client.Call<wire::LookupReply>(lookup);
+  EXPECT_THAT(reply.prefixes, IsEmpty());
+  EXPECT_THAT(reply.parts[0].presence, ElementsAre(0, 0));
+}
 
 ModelRecord RankOf(uint32_t rank) {
   ModelRecord record = TestModel();

@@ -53,6 +53,15 @@ TEST(KvLayout, WithoutValuesTheRowsOfALayerFollowEachOther) {
   EXPECT_EQ(layout.v_head_stride, 0u);
 }
 
+TEST(KvLayout, OfAnOpaqueGroupOnlyTheSizesAreKnown) {
+  const KvLayout layout = KvLayout::Of({.layers = 3, .block_tokens = 32, .layer_bytes = 1000});
+  EXPECT_EQ(layout.layer_stride, 1000u);
+  EXPECT_EQ(layout.block_stride, 3000u);
+  EXPECT_EQ(layout.block_tokens, 32u);
+  EXPECT_EQ(layout.k_token_stride, 0u);
+  EXPECT_EQ(layout.element_bytes, 0u);
+}
+
 TEST(KvLayout, OneLayersSliceIsContiguousAndKComesFirst) {
   const KvLayout layout = KvLayout::Of(SmallModel().groups[0]);
   EXPECT_EQ(layout.KeyOffset(BlockIndex{1}, 2, 0, 0),
@@ -64,17 +73,6 @@ TEST(KvLayout, OneLayersSliceIsContiguousAndKComesFirst) {
 TEST(KvLayout, OffsetsBeyondFourGigabytesAreExact) {
   const KvLayout layout = KvLayout::Of(SmallModel().groups[0]);
   EXPECT_EQ(layout.KeyOffset(BlockIndex{4000000000}, 0, 0, 0), 4000000000 * layout.block_stride);
-}
-
-TEST(SlotMapping, FollowsTheBlockTable) {
-  const std::vector<BlockIndex> table = {BlockIndex{7}, BlockIndex{2}, BlockIndex{9}};
-  EXPECT_THAT(SlotMapping(table, 4, 2, 7), ::testing::ElementsAre(30, 31, 8, 9, 10, 11, 36));
-  EXPECT_TRUE(SlotMapping(table, 4, 12, 0).empty());
-}
-
-TEST(SlotMapping, LastBlockOfALargePoolDoesNotOverflow) {
-  const std::vector<BlockIndex> table = {BlockIndex{UINT32_MAX - 1}};
-  EXPECT_EQ(SlotMapping(table, 1024, 1023, 1)[0], (uint64_t{UINT32_MAX} - 1) * 1024 + 1023);
 }
 
 }  // namespace

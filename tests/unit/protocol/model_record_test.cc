@@ -135,7 +135,22 @@ TEST(ModelRecord, RefusesEachBadFieldWithItsReason) {
       {"bad_window_tokens", [](ModelRecord* r) { r->groups[0].window_tokens = 1; }},
       {"bad_window_tokens", [](ModelRecord* r) { r->groups[0].hit_rule = HitRule::kTrailing; }},
       {"bad_scale_bytes", [](ModelRecord* r) { r->groups[0].scale_bytes = 1025; }},
-      {"bad_state_bytes", [](ModelRecord* r) { r->groups[0].state_bytes = 1; }},
+      {"bad_kv_heads", [](ModelRecord* r) { r->groups[0].layer_bytes = 1; }},
+      {"bad_k_head_dim",
+       [](ModelRecord* r) {
+         r->groups[0].layer_bytes = 1;
+         r->groups[0].kv_heads = 0;
+       }},
+      {"bad_layer_bytes",
+       [](ModelRecord* r) { r->groups[0] = {.hit_rule = HitRule::kState, .layers = 1}; }},
+      {"bad_layer_bytes",
+       [](ModelRecord* r) {
+         r->groups[0] = {.layers = 1, .layer_bytes = kMaxModelBlockBytes + 1};
+       }},
+      {"bad_window_tokens",
+       [](ModelRecord* r) {
+         r->groups[0] = {.hit_rule = HitRule::kTrailing, .layers = 1, .layer_bytes = 4096};
+       }},
       {"bad_kv_heads", [](ModelRecord* r) { r->groups[0].hit_rule = HitRule::kState; }},
       {"bad_layers", [](ModelRecord* r) { r->groups.push_back({}); }},
       {"model_hit_rule", [](ModelRecord* r) { r->groups[0].hit_rule = static_cast<HitRule>(4); }},
@@ -177,7 +192,7 @@ ModelRecord Hybrid() {
   ModelRecord record = Llama8B();
   record.groups[0].layers = 4;
   record.groups.push_back(
-      {.hit_rule = HitRule::kState, .layers = 12, .block_tokens = 512, .state_bytes = 1u << 20});
+      {.hit_rule = HitRule::kState, .layers = 12, .block_tokens = 512, .layer_bytes = 1u << 20});
   return record;
 }
 
@@ -186,6 +201,29 @@ TEST(ModelRecord, AHybridHasAGroupOfStates) {
   ASSERT_TRUE(record.Validate().has_value());
   EXPECT_EQ(record.groups[1].BlockBytes(), 12u << 20);
   EXPECT_EQ(ModelRecord::Decode(record.Encode()).value(), record);
+}
+
+TEST(ModelRecord, AGroupWithEachHitRuleMayBeOpaque) {
+  for (const HitRule rule : {HitRule::kAll, HitRule::kTrailing, HitRule::kState}) {
+    ModelRecord record = Llama8B();
+    record.groups[0] = {.hit_rule = rule,
+                        .window_tokens = rule == HitRule::kTrailing ? 1024u : 0u,
+                        .layers = 3,
+                        .block_tokens = 32,
+                        .layer_bytes = 12345};
+    ASSERT_TRUE(record.Validate().has_value());
+    EXPECT_TRUE(record.groups[0].IsOpaque());
+    EXPECT_EQ(record.groups[0].BlockBytes(), 3u * 12345);
+    EXPECT_EQ(ModelRecord::Decode(record.Encode()).value(), record);
+  }
+}
+
+TEST(ModelRecord, BlocksOfOpaqueGroupsAreFoundByTheirSize) {
+  ModelRecord record = Llama8B(), other = record;
+  record.groups[0] = {.layers = 32, .layer_bytes = 64u << 10};
+  other.groups[0] = {.layers = 32, .layer_bytes = 32u << 10};
+  EXPECT_NE(record.GroupFingerprint(0), other.GroupFingerprint(0));
+  EXPECT_NE(record.GroupFingerprint(0), Llama8B().GroupFingerprint(0));
 }
 
 TEST(ModelRecord, ScalesLieBesideTheTokens) {

@@ -136,6 +136,24 @@ TEST_F(CachePrefixTest, WhatASlowDiskWritesUnderPressureIsPrefixes) {
   EXPECT_EQ(UnusableNow(), 0u);
 }
 
+// As blocks of windows and states are committed: without parents, the later the less deep.
+TEST_F(CachePrefixTest, BlocksThatStandAloneStayWhenTheOneBeforeThemIsLost) {
+  Start(KeepingUnusable());
+  const Hashes hashes = Sequence(1, 4);
+  const Handles taken = Acquire(kAlice, {}, 4).new_blocks;
+  for (uint32_t i = 0; i < 4; ++i) {
+    ASSERT_TRUE(TryCommit(kAlice, taken[i], {.hash = hashes[i], .depth = UINT32_MAX - i}));
+  }
+  Release(kAlice, taken);
+  // An acquire of neighbours must not link them either.
+  Release(kAlice, HandlesOf(Acquire(kAlice, hashes)));
+  EvictEverywhere(hashes[1]);
+  EXPECT_EQ(UnusableNow(), 0u);
+  LetUnusableGo();
+  EXPECT_TRUE(Presence(hashes[2]).anywhere());
+  EXPECT_TRUE(Presence(hashes[3]).anywhere());
+}
+
 TEST_F(CachePrefixTest, WhatFollowsALostBlockLeavesEveryTierAfterAWhile) {
   Start(KeepingUnusable());
   PutLinked(Sequence(1, 6));

@@ -176,6 +176,63 @@ TEST_F(CacheHeldReferenceTest, SessionMayNotReadWhatOnlyItsWaitingAcquireHolds) 
   EXPECT_TRUE(cache_->ReadableMemory(kAlice, pool_.id, Handles{blocks_.front()}).has_value());
 }
 
+// Acquires of Alice that wait for blocks to become free, each of which holds four blocks that were
+// found in the pool.
+class CacheCancelInPartsTest : public CacheTest {
+ protected:
+  static constexpr uint32_t kHeldByEach = 4;
+  static constexpr uint32_t kPart = 10;
+  static constexpr uint32_t kWaiting = 8;
+
+  void SetUp() override {
+    CacheSetup setup{.pool_blocks = 16};
+    setup.options.close_part_blocks = kPart;
+    Start(setup);
+    machine_->loop.Hold(machine_->device->source());
+    Release(kAlice, Store(kAlice, Sequence(1, 16)));
+    for (uint32_t i = 0; i < kWaiting; ++i) {
+      waiting_.push_back(BeginAcquire(kAlice, Sequence(1, kHeldByEach), 12));
+      ASSERT_FALSE(waiting_.back().answered());
+    }
+    ASSERT_EQ(References(), kWaiting * kHeldByEach);
+  }
+  [[nodiscard]] uint64_t References() const { return cache_->Gauges().references; }
+  void RunPart() { ASSERT_TRUE(machine_->loop.RunOneOf(FakeLoop::kPosted)); }
+
+  std::vector<PendingAcquire> waiting_;
+};
+
+TEST_F(CacheCancelInPartsTest, NoEventDropsMoreReferencesThanAPart) {
+  cache_->CloseSession(kAlice);
+  for (const PendingAcquire& acquire : waiting_) {
+    ASSERT_TRUE(acquire.answered());
+    EXPECT_THAT(acquire.result(), IsErrorOf(ErrorCode::kCancelled, "session_closed"));
+  }
+  uint64_t before = kWaiting * kHeldByEach;
+  uint32_t events = 1;
+  for (; References() > 0; ++events) {
+    EXPECT_LE(before - References(), kPart);
+    EXPECT_EQ(cache_->Gauges().sessions_closing, 1u);
+    before = References();
+    RunPart();
+  }
+  EXPECT_GE(events, kWaiting * kHeldByEach / kPart);
+  EXPECT_EQ(cache_->Gauges().sessions_closing, 0u);
+  EXPECT_EQ(PoolGaugesNow().referenced, 0u);
+}
+
+TEST_F(CacheCancelInPartsTest, AnotherSessionsAcquireIsServedWhenTheBlocksAreDropped) {
+  const PendingAcquire other = BeginAcquire(kBob, {}, 16);
+  cache_->CloseSession(kAlice);
+  cache_->ReleaseQuarantine(kAlice);
+  EXPECT_FALSE(other.answered());
+  machine_->loop.LetGo(machine_->device->source());
+  Settle();
+  EXPECT_TRUE(other.succeeded());
+  EXPECT_EQ(References(), 0u);
+  EXPECT_TRUE(cache_->Idle());
+}
+
 class CacheCloseInPartsTest : public CacheTest {
  protected:
   static constexpr uint32_t kPart = 8192;

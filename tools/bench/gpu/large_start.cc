@@ -20,7 +20,7 @@ namespace {
 using SteadyClock = std::chrono::steady_clock;
 
 constexpr auto kPoll = std::chrono::milliseconds(5);
-constexpr double kGiveUpSeconds = 60;
+constexpr double kDeadlineSeconds = 60;
 
 double SecondsSince(SteadyClock::time_point start) {
   return std::chrono::duration<double>(SteadyClock::now() - start).count();
@@ -51,7 +51,7 @@ Result<Times> TimeStart(const GpuBenchOptions& options, const std::function<Stat
   for (bool complete = false; !complete;) {
     KVT_ASSIGN_OR_RETURN(complete, ArenaComplete(daemon));
     times.complete_seconds = SecondsSince(start);
-    if (times.complete_seconds > kGiveUpSeconds) {
+    if (times.complete_seconds > kDeadlineSeconds) {
       return MakeError(ErrorCode::kTimeout, "arena_incomplete");
     }
     if (!complete) std::this_thread::sleep_for(kPoll);

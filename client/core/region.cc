@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/core/region.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "client/core/pool.h"
+
+namespace kvtier::client {
+namespace {
+
+// Encoded items, rounded up; they bound how many fit the frames that the daemon accepts.
+constexpr size_t kStoreItemBytesMax = 80;
+constexpr size_t kLoadItemBytes = 36;
+constexpr size_t kTransferBytes = 64;  // a frame without its items, rounded up
+
+// How many items one message may have.
+size_t BatchOf(const wire::HelloReply& limits, size_t most, size_t item_bytes) {
+  const size_t frame_bytes = std::max<size_t>(limits.max_frame_bytes, kTransferBytes);
+  const size_t fitting = (frame_bytes - kTransferBytes) / item_bytes;
+  return std::max<size_t>(1, std::min({most, size_t{limits.max_blocks}, fitting}));
+}
+
+Status CheckOpen(const wire::OpenRegion& request, const UniqueFd& descriptor) {
+  if (request.memory != wire::RegionMemory::kCudaIpc && !descriptor.valid()) {
+    return MakeError(ErrorCode::kInvalidArgument, "no_descriptor");
+  }
+  if (request.blocks > wire::kMaxRegionBlocks) {
+    return MakeError(ErrorCode::kLimitExceeded, "too_many_blocks",
+                     fmt::format("{}, at most {}", request.blocks, wire::kMaxRegionBlocks));
+  }
+  if (request.pieces.size() <= wire::kMaxRegionPieces) return {};
+  return MakeError(ErrorCode::kLimitExceeded, "too_many_pieces",
+                   fmt::format("{}, at most {}", request.pieces.size(), wire::kMaxRegionPieces));
+}
+
+// Where host memory is, only the descriptor says: it is not asked which device is meant.
+Result<uint32_t> DeviceOf(const wire::OpenRegion& request, const Connection& connection,
+                          DaemonSession* session) {
+  if (request.device != kAnyDevice) return request.device;
+  if (request.memory == wire::RegionMemory::kSharedMemory) return 0;
+  KVT_ASSIGN_OR_RETURN(const auto devices, connection.DevicesOf(*session));
+  return ChooseDevice(devices, std::nullopt, CurrentDeviceUuid);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Region>> Region::Open(Connection* connection, uint32_t model,
+                                             wire::OpenRegion request, UniqueFd descriptor) {
+  KVT_RETURN_IF_ERROR(CheckOpen(request, descriptor));
+  KVT_ASSIGN_OR_RETURN(const std::shared_ptr<DaemonSession> session, connection->GetSession());
+  KVT_ASSIGN_OR_RETURN(const Connection::Model known, connection->GetModel(model));
+  if (request.group >= known.groups.size()) {
+    return MakeError(ErrorCode::kNotFound, "unknown_group",
+                     fmt::format("group {} of {}", request.group, known.groups.size()));
+  }
+  const KvGroup& group = known.record.groups[request.group];
+  if (request.pieces.empty()) {
+    request.pieces.push_back({.block_stride = group.BlockBytes(), .bytes = group.BlockBytes()});
+  }
+  KVT_ASSIGN_OR_RETURN(request.model, connection->ModelIn(session, model));
+  KVT_ASSIGN_OR_RETURN(request.device, DeviceOf(request, *connection, session.get()));
+  std::unique_ptr<Region> region(new Region(connection, session, group, request.blocks));
+  // The session must know the region before it can hear of a transfer.
+  const auto add = [&](const wire::OpenRegionReply& reply) -> Status {
+    if (reply.block_bytes != region->block_bytes()) {
+      return MakeError(ErrorCode::kCorrupt, "region_geometry",
+                       fmt::format("blocks of {} bytes (the model's have {})", reply.block_bytes,
+                                   region->block_bytes()));
+    }
+    KVT_RETURN_IF_ERROR(session->AddRegion(reply.region, region->transfers_));
+    region->id_ = reply.region;
+    region->open_ = true;
+    return {};
+  };
+  const Result<wire::OpenRegionReply> opened = session->channel().Call<wire::OpenRegionReply>(
+      request, connection->RequestDeadline(), {.on_reply = add}, nullptr, descriptor.get());
+  if (opened) return region;
+  return tl::unexpected(opened.error());
+}
+
+Region::~Region() {
+  if (!open_) return;
+  // Waits for as long as it takes: afterwards the caller frees memory that the daemon copies to.
+  (void)session_->channel().Call<wire::CloseRegionReply>(wire::CloseRegion{.region = id_},
+                                                         DeadlineIn(kMaxTimeoutMs));
+  const auto lock = session_->channel().Lock();
+  session_->RemoveRegion(id_);
+}
+
+Status Region::CheckBlock(uint32_t block) const {
+  if (block < blocks_) return {};
+  return MakeError(ErrorCode::kInvalidArgument, "block_out_of_range",
+                   fmt::format("block {} of {}", block, blocks_));
+}
+
+Result<uint64_t> Region::Store(std::vector<wire::StoreItem> items) {
+  for (const wire::StoreItem& item : items) {
+    KVT_RETURN_IF_ERROR(CheckBlock(item.block));
+    if (item.tokens == 0 || item.tokens > group_.block_tokens) {
+      return MakeError(
+          ErrorCode::kInvalidArgument, "bad_token_count",
+          fmt::format("block {}: {} of at most {}", item.block, item.tokens, group_.block_tokens));
+    }
+  }
+  return Begin(wire::Store{.region = id_, .items = std::move(items)},
+               BatchOf(session_->limits(), wire::kMaxStoresPerCall, kStoreItemBytesMax));
+}
+
+Result<uint64_t> Region::Load(std::vector<wire::LoadItem> items, wire::LoadOrder order) {
+  for (const wire::LoadItem& item : items) KVT_RETURN_IF_ERROR(CheckBlock(item.block));
+  return Begin(wire::Load{.region = id_, .order = order, .items = std::move(items)},
+               BatchOf(session_->limits(), wire::kMaxBlocksPerCall, kLoadItemBytes));
+}
+
+template <typename Message>
+Result<uint64_t> Region::Begin(Message message, size_t blocks_per_message) {
+  auto items = std::move(message.items);
+  const size_t blocks = items.size();
+  if (blocks == 0) return MakeError(ErrorCode::kInvalidArgument, "empty_request");
+  if (blocks > wire::kMaxRegionBlocks) {
+    return MakeError(ErrorCode::kLimitExceeded, "too_many_blocks",
+                     fmt::format("{}, at most {}", blocks, wire::kMaxRegionBlocks));
+  }
+  Channel& channel = session_->channel();
+  uint64_t transfer = 0;
+  for (size_t first = 0; first < blocks; first += blocks_per_message) {
+    const size_t count = std::min(blocks_per_message, blocks - first);
+    if (count == blocks) {
+      message.items = std::move(items);
+    } else {
+      const auto part = std::span(items).subspan(first, count);
+      message.items.assign(part.begin(), part.end());
+    }
+    // Runs before the message is encoded, which thereby carries its request's id as its number.
+    const auto add = [&](uint64_t request_id) {
+      message.transfer = request_id;
+      if (first == 0) transfer = request_id;
+      transfers_->AddPart(transfer, static_cast<uint32_t>(blocks), request_id,
+                          static_cast<uint32_t>(first), static_cast<uint32_t>(count));
+    };
+    if (Status sent = channel.Post(message, connection_.RequestDeadline(), add); !sent) {
+      const auto lock = channel.Lock();
+      transfers_->Forget(transfer);
+      return tl::unexpected(std::move(sent).error());
+    }
+  }
+  return transfer;
+}
+
+std::vector<EndedTransfer> Region::Poll(size_t limit) {
+  (void)session_->channel().Poll();
+  const auto lock = session_->channel().Lock();
+  return transfers_->TakeEnded(limit);
+}
+
+Result<EndedTransfer> Region::Wait(uint64_t transfer, Deadline deadline) {
+  std::optional<EndedTransfer> end;
+  const auto ended = [&] {
+    if (!end) end = transfers_->TakeOne(transfer);
+    return end || !transfers_->IsUnderWay(transfer);
+  };
+  const Status waited = session_->channel().WaitUntil(ended, deadline);
+  if (end) return *std::move(end);
+  if (!waited) return tl::unexpected(waited.error());
+  return MakeError(ErrorCode::kNotFound, "unknown_transfer", fmt::format("transfer {}", transfer));
+}
+
+std::vector<wire::TransferDone::Failed> Region::TakeFailures(uint64_t transfer, size_t limit,
+                                                             size_t* count) {
+  const auto lock = session_->channel().Lock();
+  const std::vector<wire::TransferDone::Failed>& known = transfers_->FailuresOf(transfer);
+  *count = known.size();
+  const auto first = std::span(known).first(std::min(known.size(), limit));
+  std::vector<wire::TransferDone::Failed> taken(first.begin(), first.end());
+  if (taken.size() == *count) transfers_->ForgetFailures(transfer);
+  return taken;
+}
+
+Result<std::vector<uint8_t>> Region::Lookup(std::span<const BlockHash> hashes) const {
+  if (hashes.size() > session_->limits().max_hashes) {
+    return MakeError(
+        ErrorCode::kLimitExceeded, "too_many_hashes",
+        fmt::format("{} in one call, at most {}", hashes.size(), session_->limits().max_hashes));
+  }
+  if (hashes.empty()) return std::vector<uint8_t>();
+  const wire::Lookup request{.parts = {{.pool = id_, .hashes = hashes}}};
+  const auto check = [&](const wire::LookupReply& reply) -> Status {
+    if (reply.parts.size() == 1 && reply.parts[0].presence.size() == hashes.size()) return {};
+    return MakeError(ErrorCode::kCorrupt, "lookup_reply_invalid");
+  };
+  KVT_ASSIGN_OR_RETURN(wire::LookupReply reply,
+                       session_->channel().Call<wire::LookupReply>(
+                           request, connection_.RequestDeadline(), {.on_reply = check}));
+  return std::move(reply.parts.front().presence);
+}
+
+}  // namespace kvtier::client

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// A region as the application holds it: memory of its own, opened in one daemon's life.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/digest.h"
+#include "base/ids.h"
+#include "base/posix.h"
+#include "base/result.h"
+#include "client/core/connection.h"
+#include "client/core/daemon_session.h"
+#include "client/core/transfers.h"
+#include "client/core/unix_socket.h"
+#include "protocol/messages.h"
+
+namespace kvtier::client {
+
+// Thread-safe. Once the session is lost, calls that send fail with kUnavailable, for good, and all
+// transfers have ended; a region is not opened again by itself, since only the application knows
+// what its memory holds.
+class Region {
+ public:
+  // Opens a region of a registered model over the connection's current session. `request.model` is
+  // filled in; `request.device` may be kAnyDevice; without pieces the blocks lie one behind the
+  // other. `descriptor` is the memory's and is closed here; not valid for kCudaIpc. Errors: the
+  // daemon's; those of Connection::ModelIn and ChooseDevice; kNotFound "unknown_group";
+  // kInvalidArgument "no_descriptor"; kLimitExceeded "too_many_blocks", "too_many_pieces";
+  // kUnavailable; kTimeout.
+  [[nodiscard]] static Result<std::unique_ptr<Region>> Open(Connection* connection, uint32_t model,
+                                                            wire::OpenRegion request,
+                                                            UniqueFd descriptor);
+  ~Region();
+  Region(const Region&) = delete;
+  Region& operator=(const Region&) = delete;
+
+  [[nodiscard]] uint64_t block_bytes() const { return group_.BlockBytes(); }
+  // Whether the session still stands; takes in what has arrived.
+  [[nodiscard]] bool Alive() const { return session_->channel().Poll(); }
+
+  // Begins a transfer and returns its number, which differs from those of all other transfers of
+  // the region. `items` are not empty. Errors: kInvalidArgument "empty_request",
+  // "block_out_of_range", "bad_token_count"; kUnavailable. What else the daemon refuses ends the
+  // transfer, see EndedTransfer.
+  [[nodiscard]] Result<uint64_t> Store(std::vector<wire::StoreItem> items);
+  [[nodiscard]] Result<uint64_t> Load(std::vector<wire::LoadItem> items, wire::LoadOrder order);
+
+  // Takes in what has arrived, and up to `limit` of the transfers that have ended. Never waits.
+  [[nodiscard]] std::vector<EndedTransfer> Poll(size_t limit);
+  // Waits until the transfer has ended. Errors: kTimeout; kNotFound "unknown_transfer" (never
+  // begun, or taken before).
+  [[nodiscard]] Result<EndedTransfer> Wait(uint64_t transfer, Deadline deadline);
+  // The first `limit` failures of a taken transfer; `count` is how many there are. If these are
+  // all, they are forgotten.
+  [[nodiscard]] std::vector<wire::TransferDone::Failed> TakeFailures(uint64_t transfer,
+                                                                     size_t limit, size_t* count);
+
+  // Which tiers hold each block now, one byte of kPresent* bits each. Errors: the daemon's;
+  // kLimitExceeded "too_many_hashes"; kUnavailable; kTimeout.
+  [[nodiscard]] Result<std::vector<uint8_t>> Lookup(std::span<const BlockHash> hashes) const;
+
+ private:
+  Region(Connection* connection, std::shared_ptr<DaemonSession> session, KvGroup group,
+         uint32_t blocks)
+      : connection_(*connection), session_(std::move(session)), group_(group), blocks_(blocks) {}
+
+  template <typename Message>
+  [[nodiscard]] Result<uint64_t> Begin(Message message, size_t blocks_per_message);
+  [[nodiscard]] Status CheckBlock(uint32_t block) const;
+
+  const Connection& connection_;
+  const std::shared_ptr<DaemonSession> session_;
+  const KvGroup group_;
+  const uint32_t blocks_;
+  // Constant once open.
+  PoolId id_;
+  bool open_ = false;
+  // Shared with the session, which hears of the transfers. Guarded by the channel's lock.
+  const std::shared_ptr<Transfers> transfers_ = std::make_shared<Transfers>();
+};
+
+}  // namespace kvtier::client

@@ -1,0 +1,384 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Regions: memory that an engine manages itself, which the daemon copies to and from.
+
+The engine numbers the region's blocks as it likes: rows of host memory, or blocks of its KV tensors
+on a GPU. A store takes blocks into the cache, a load brings cached ones into the region; a lookup
+never finds anything in a region itself.
+
+From `store` or `load` until the end of the transfer was reported, the engine must not write the
+blocks that it named (store), nor read or write them (load), and no other transfer may name them.
+Transfers end in any order.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, Union
+
+import numpy as np
+import numpy.typing as npt
+
+from . import _library, _native
+from ._cheader import HeaderEnum, enum_of
+from ._library import abi
+from ._native import HASH_BYTES, Handle, Hashes, Scoped, address
+from .errors import KvtierError, check, error_of, invalid
+from .model import KvGroup, Model
+from .types import Miss, Retention
+
+# The C structures as elements of numpy's arrays: their fields are whole arrays.
+_STORE_BLOCK = np.dtype(abi.kvt_store_block)
+_LOAD_BLOCK = np.dtype(abi.kvt_load_block)
+# Transfers that one call into the library reports.
+_ENDS_PER_CALL = 16
+
+#: One number for each block, in anything that numpy takes as an array; or one number for all.
+Numbers = Union[int, Sequence[int], "npt.NDArray[Any]"]
+#: Hashes as `Hashes`, or an array of uint8, [count, 32] or flat.
+HashArray = Union[Hashes, "npt.NDArray[Any]"]
+#: None: no block has a parent; or one hash for each block, None for those that have none.
+Parents = Union[None, HashArray, Sequence["bytes | None"]]
+
+
+@enum_of(abi, "KVT_REGION_SHARED_MEMORY")
+class RegionMemory(HeaderEnum):
+    """How the daemon gets at the memory. SHARED_MEMORY: host memory behind a descriptor that can be
+    mapped (memfd_create, shm_open); VMM: of a GPU, a descriptor from cuMemExportToShareableHandle;
+    CUDA_IPC: of a GPU, a cudaIpcMemHandle_t."""
+
+
+class Piece(NamedTuple):
+    """Where one part of every block lies: of block b from offset + b * block_stride on, in bytes."""
+
+    offset: int
+    block_stride: int
+    bytes: int
+
+
+class StoreBlock(NamedTuple):
+    """A block of the region that is to be cached.
+
+    hash, parent: 32 bytes each; parent None for the first block of a sequence. tokens: in it; None
+    for a full block. depth: position in the sequence, 0 for the first block.
+    """
+
+    block: int
+    hash: bytes
+    parent: bytes | None = None
+    tokens: int | None = None
+    depth: int = 0
+    retention: Retention = Retention.EXTENDED
+
+
+class TransferEnd(NamedTuple):
+    """How a transfer has ended: copied, skipped and failed blocks are together all that it named.
+
+    skipped: of a store, blocks that some tier had already. failed: why, by their positions in the
+    call; the bytes of a block whose load failed are undefined. error: None; UnavailableError if the
+    connection was lost before the transfer ended (its blocks failed as UNAVAILABLE); what the daemon
+    refused the transfer with as a whole (they failed as CANCELLED).
+    """
+
+    transfer: int
+    copied: int
+    skipped: int
+    failed: dict[int, Miss]
+    error: KvtierError | None = None
+
+
+class Region(Scoped):
+    """Made by Connection.open_region; any number of threads may use it at once.
+
+    It ends with the connection as it stood when it was made: transfers under way then end as
+    failed, `poll` goes on reporting, and what needs the daemon raises UnavailableError, for good.
+    The memory stays the engine's, which opens another region on it once there is a daemon again.
+    Methods raise InvalidArgumentError "closed" after `close`.
+    """
+
+    def __init__(self, connection: Any, parent: Handle, model: Model, options: Any) -> None:
+        """See Connection.open_region; options: a kvt_region_options."""
+        self._library = _library.load()
+        pointer = ctypes.c_void_p()
+        check(
+            self._library.kvt_region_open(
+                parent.get(), model.number, ctypes.byref(options), ctypes.byref(pointer)
+            )
+        )
+        self._handle = Handle("region", pointer.value, self._library.kvt_region_close, parent)
+        # The connection must not be collected, and thereby closed, while the region is in use.
+        self._connection = connection
+        self._model = model
+        self._group = model.record.all_groups()[options.group]
+        self._blocks = int(options.blocks)
+        self._handle.close_with(self)
+
+    @property
+    def model(self) -> Model:
+        return self._model
+
+    @property
+    def group(self) -> KvGroup:
+        """Of the model's groups, the one whose blocks the region has."""
+        return self._group
+
+    @property
+    def blocks(self) -> int:
+        return self._blocks
+
+    @property
+    def block_bytes(self) -> int:
+        """Of one block, all its pieces together."""
+        return int(self._library.kvt_region_block_bytes(self._handle.get()))
+
+    @property
+    def closed(self) -> bool:
+        return self._handle.closed
+
+    def close(self) -> None:
+        """Waits until nothing touches the memory any more, or the connection is lost. Transfers
+        that were not reported are forgotten. Idempotent. Not while another thread uses it."""
+        self._handle.close()
+
+    def is_connected(self) -> bool:
+        """Whether the region can still be used, without a round trip: False is for good."""
+        return bool(self._library.kvt_region_is_connected(self._handle.get()))
+
+    # ---------------------------------------------------------------- transfers
+
+    def store(self, blocks: Iterable[StoreBlock]) -> int:
+        """Begins to copy blocks of the region into the cache; only sends. Returns the transfer's
+        number, which is not 0 and differs from all others of the region.
+
+        A hash that any tier has already is not copied again. Raises InvalidArgumentError ("empty_request",
+        "block_out_of_range", "bad_token_count", ...), UnavailableError; nothing was begun then.
+        What the daemon refuses is told by the transfer's end.
+        """
+        items = list(blocks)
+        if not items:
+            raise invalid("empty_request", "no blocks")
+        numbers, hashes, parents, tokens, depths, retentions = zip(*items)
+        full = self._group.block_tokens
+        return self.store_many(
+            numbers,
+            hashes,
+            parents,
+            [full if one is None else one for one in tokens],
+            depths,
+            retentions,
+        )
+
+    def store_many(
+        self,
+        blocks: Numbers,
+        hashes: HashArray,
+        parents: Parents = None,
+        tokens: Numbers | None = None,
+        depths: Numbers = 0,
+        retention: Retention | Numbers = Retention.EXTENDED,
+    ) -> int:
+        """`store` of blocks that are given by arrays, without an object for each block. The columns
+        are those of StoreBlock; numbers that are the same for all blocks may be given once. tokens:
+        None if all blocks are full."""
+        joined = _hash_rows(hashes)
+        array = np.zeros(len(joined), _STORE_BLOCK)
+        array["hash"]["bytes"] = joined
+        _fill(array, "block", blocks, 32, "block")
+        _fill(array, "tokens", self._group.block_tokens if tokens is None else tokens, 16, "tokens")
+        _fill(array, "depth", depths, 32, "depth")
+        _fill(array, "retention", retention, 8, "retention")
+        _fill_parents(array, parents)
+        transfer = ctypes.c_uint64()
+        check(
+            self._library.kvt_region_store(
+                self._handle.get(), address(array), len(array), ctypes.byref(transfer)
+            )
+        )
+        return transfer.value
+
+    def load(self, blocks: Iterable[tuple[int, bytes]], *, in_layers: bool = False) -> int:
+        """Begins to copy cached blocks into the region, given as (block of the region, hash); only
+        sends. Returns the transfer's number as `store`, and raises as it does.
+
+        Exactly these blocks come, each for itself: one that cannot be served does not keep the
+        others from arriving. in_layers: what is in host memory comes layer by layer.
+        """
+        items = list(blocks)
+        if not items:
+            raise invalid("empty_request", "no blocks")
+        numbers, hashes = zip(*items)
+        return self.load_many(numbers, hashes, in_layers=in_layers)
+
+    def load_many(self, blocks: Numbers, hashes: HashArray, *, in_layers: bool = False) -> int:
+        """`load` of blocks that are given by arrays, without an object for each block."""
+        joined = _hash_rows(hashes)
+        array = np.zeros(len(joined), _LOAD_BLOCK)
+        array["hash"]["bytes"] = joined
+        _fill(array, "block", blocks, 32, "block")
+        order = abi.KVT_LOAD_LAYERS if in_layers else abi.KVT_LOAD_BLOCKS
+        transfer = ctypes.c_uint64()
+        check(
+            self._library.kvt_region_load(
+                self._handle.get(), address(array), len(array), order, ctypes.byref(transfer)
+            )
+        )
+        return transfer.value
+
+    def poll(self) -> list[TransferEnd]:
+        """The transfers that have ended since they were last reported, in the order in which they
+        ended; each is reported once, here or by `wait`. Never waits and never raises for a lost
+        daemon."""
+        ended: list[TransferEnd] = []
+        ends = (abi.kvt_transfer_end * _ENDS_PER_CALL)()
+        count = ctypes.c_size_t(_ENDS_PER_CALL)
+        while count.value == _ENDS_PER_CALL:
+            check(
+                self._library.kvt_region_poll(
+                    self._handle.get(), ends, _ENDS_PER_CALL, ctypes.byref(count)
+                )
+            )
+            ended += map(self._to_end, ends[: count.value])
+        return ended
+
+    def wait(self, transfer: int, timeout_ms: int | None = None) -> TransferEnd:
+        """Waits until a transfer has ended, and reports it.
+
+        timeout_ms: 0 does not wait, None is the connection's request_timeout_ms. Raises
+        TimedOutError (it is still under way), NotFoundError (never begun, or reported before).
+        """
+        end = abi.kvt_transfer_end()
+        check(
+            self._library.kvt_region_wait(
+                self._handle.get(),
+                _native.unsigned(transfer, 64, "transfer"),
+                _native.timeout(timeout_ms),
+                ctypes.byref(end),
+            )
+        )
+        return self._to_end(end)
+
+    def _to_end(self, end: Any) -> TransferEnd:
+        failed = self._failures(end.transfer, end.failed) if end.failed else {}
+        error = error_of(end.code, end.reason.decode(errors="replace")) if end.code else None
+        return TransferEnd(end.transfer, end.copied, end.skipped, failed, error)
+
+    def _failures(self, transfer: int, capacity: int) -> dict[int, Miss]:
+        positions = np.zeros(capacity, np.uint32)
+        reasons = np.zeros(capacity, np.uint8)
+        count = ctypes.c_size_t()
+        check(
+            self._library.kvt_region_failures(
+                self._handle.get(),
+                transfer,
+                address(positions),
+                address(reasons),
+                capacity,
+                ctypes.byref(count),
+            )
+        )
+        known = min(count.value, capacity)
+        return dict(zip(positions[:known].tolist(), map(Miss, reasons[:known].tolist())))
+
+    # ---------------------------------------------------------------- asking about blocks
+
+    def lookup(self, hashes: HashArray) -> npt.NDArray[np.uint8]:
+        """The tiers that hold each block now: uint8 [count], bits of Presence. One round trip.
+
+        Presence.POOL is never about the region itself. Raises UnavailableError,
+        LimitExceededError, TimedOutError.
+        """
+        joined = _hash_rows(hashes)
+        presence = np.zeros(len(joined), np.uint8)
+        check(
+            self._library.kvt_region_lookup(
+                self._handle.get(), address(joined), len(joined), address(presence)
+            )
+        )
+        return presence
+
+
+def region_options(
+    group_bytes: int,
+    *,
+    fd: int | None,
+    bytes: int,
+    blocks: int,
+    block_stride: int | None,
+    pieces: Iterable[tuple[int, int, int]] | None,
+    group: int,
+    memory: RegionMemory,
+    ipc_handle: bytes | None,
+    device: int | None,
+) -> Any:
+    """The arguments of Connection.open_region as a kvt_region_options, which keeps what it points
+    to. group_bytes: of one block of the group. Raises InvalidArgumentError."""
+    options = abi.kvt_region_options()
+    _library.load().kvt_region_options_init(ctypes.byref(options))
+    if pieces is None:
+        pieces = [(0, group_bytes if block_stride is None else block_stride, group_bytes)]
+    elif block_stride is not None:
+        raise invalid("pieces_and_stride", "pieces have block strides of their own")
+    given = [Piece(*piece) for piece in pieces]
+    array = (abi.kvt_region_piece * len(given))()
+    for target, piece in zip(array, given):
+        for name in Piece._fields:
+            setattr(target, name, _native.unsigned(getattr(piece, name), 64, name))
+    options.pieces, options.piece_count = ctypes.addressof(array), len(given)
+    options.kept = array
+    if fd is not None:
+        options.fd = _native.unsigned(fd, 31, "fd")
+    if ipc_handle is not None:
+        if len(ipc_handle) != ctypes.sizeof(options.ipc_handle):
+            raise invalid("bad_ipc_handle", f"{len(ipc_handle)} bytes")
+        options.ipc_handle[:] = ipc_handle
+    options.bytes = _native.unsigned(bytes, 64, "bytes")
+    options.blocks = _native.unsigned(blocks, 32, "blocks")
+    options.group = _native.unsigned(group, 32, "group")
+    options.memory = memory
+    if device is not None:
+        options.device = _native.unsigned(device, 32, "device")
+    return options
+
+
+def _hash_rows(hashes: HashArray) -> npt.NDArray[np.uint8]:
+    """uint8 [count, 32], contiguous, copied only if need be. Raises InvalidArgumentError."""
+    if isinstance(hashes, np.ndarray):
+        flat = np.ascontiguousarray(hashes).reshape(-1).view(np.uint8)
+        if flat.size % HASH_BYTES != 0:
+            raise invalid("bad_hash", f"{flat.size} bytes are not a multiple of {HASH_BYTES}")
+    else:
+        flat = np.frombuffer(_native.hash_bytes(hashes), np.uint8)
+    return flat.reshape(-1, HASH_BYTES)
+
+
+def _fill_parents(array: npt.NDArray[Any], parents: Parents) -> None:
+    if parents is None:
+        return
+    if isinstance(parents, (list, tuple)) and None in parents:
+        array["has_parent"] = [parent is not None for parent in parents]
+        parents = [bytes(HASH_BYTES) if parent is None else parent for parent in parents]
+    else:
+        array["has_parent"] = 1
+    rows = _hash_rows(parents)
+    _check_count(len(rows), len(array), "parents")
+    array["parent"]["bytes"] = rows
+
+
+def _fill(array: npt.NDArray[Any], field: str, values: Any, bits: int, what: str) -> None:
+    """Writes one number for each element, or one for all, to a field of so many bits. Raises
+    InvalidArgumentError: numpy would cut them instead."""
+    column = np.asarray(values)
+    if column.ndim > 0:
+        _check_count(column.shape[0], len(array), what)
+    if column.size == 0:
+        return
+    if column.ndim > 1 or column.dtype.kind not in "iu":
+        raise invalid(f"bad_{what}", f"{column.dtype}, {column.ndim} dimensions")
+    if column.min() < 0 or int(column.max()) >= 1 << bits:
+        raise invalid(f"bad_{what}", f"{column.min()} to {column.max()}")
+    array[field] = column
+
+
+def _check_count(count: int, expected: int, what: str) -> None:
+    if count != expected:
+        raise invalid("bad_count", f"{count} of {what}, {expected} hashes")

@@ -1,0 +1,263 @@
+# SPDX-License-Identifier: Apache-2.0
+"""KvtierConnector: vLLM's own KV cache, its blocks stored to and loaded from kvtierd in place.
+
+    --kv-transfer-config '{"kv_connector": "KvtierConnector", "kv_connector_module_path":
+        "kvtier.vllm", "kv_role": "kv_both", "kv_load_failure_policy": "recompute"}'
+
+For models with one cache group, on the CPU. Loads are asynchronous: a request waits for its blocks
+while others go on. Stores begin one step after the blocks were computed.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import vllm
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorBase_V1,
+    KVConnectorMetadata,
+    KVConnectorRole,
+    SupportsHMA,
+)
+
+from ..connection import DEFAULT_SOCKET, connect
+from ..model import ModelRecord
+from ..types import Retention
+from . import identity
+from .connector_metrics import KvtierPromMetrics, KvtierStats
+from .connector_scheduler import SchedulerSide, StepPlan
+from .connector_worker import WorkerSide
+from .kv_memory import BlockPieces, SharedAllocation, block_pieces
+from .link import Attachment, Link, LinkState, logger
+from .lookups import Lookups
+from .transfers import Transfers
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    import torch
+
+_OPTIONS = frozenset(
+    {"socket", "lookup_timeout_ms", "retention", "identity", "retry_min_ms", "retry_max_ms"}
+)
+
+
+@dataclass
+class KvtierMetadata(KVConnectorMetadata):
+    plan: StepPlan = field(default_factory=StepPlan)
+    preempted: list[str] = field(default_factory=list)
+
+
+class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
+    """The options of `kv_connector_extra_config` are KvtierTier's. Raises ValueError for others,
+    and for models and devices that it does not know."""
+
+    def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
+        super().__init__(vllm_config, role, kv_cache_config)
+        options = dict(vllm_config.kv_transfer_config.kv_connector_extra_config)
+        unknown = set(options) - _OPTIONS
+        if unknown:
+            raise ValueError(f"not options of KvtierConnector: {sorted(unknown)}")
+        if len(kv_cache_config.kv_cache_groups) != 1:
+            raise ValueError("KvtierConnector takes models with one cache group only")
+        if vllm_config.device_config.device_type != "cpu":
+            raise ValueError("KvtierConnector serves vLLM on the CPU only")
+        self._options = options
+        self._engine = vllm_config
+        self._blocks: BlockPieces = block_pieces(kv_cache_config, 0)
+        self._allocation = SharedAllocation(self._blocks.memory_bytes)
+        self._link: Link | None = None
+        self._lookup_counts: collections.Counter[tuple[str, str]] = collections.Counter()
+        self._connected_told: bool | None = None
+        self._scheduler: SchedulerSide | None = None
+        self._worker: WorkerSide | None = None
+        if role is KVConnectorRole.SCHEDULER:
+            self._scheduler = self._make_scheduler()
+
+    # ---------------------------------------------------------------- in the worker
+
+    def get_mem_pool_context(self) -> AbstractContextManager[Any] | None:
+        return self._allocation
+
+    def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
+        if self._allocation.fd is None:
+            logger.error("kvtier: the KV cache was not allocated as expected; nothing is cached")
+            return
+        fd = self._allocation.fd
+        self._link = self._open_link(lambda _: None, self._attacher(fd, self._blocks))
+        retention = Retention[str(self._options.get("retention", "extended")).upper()]
+        tokens = self._blocks.group.block_tokens
+        self._worker = WorkerSide(Transfers(self._link), tokens, retention)
+
+    def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
+        if self._worker is not None and isinstance(kv_connector_metadata, KvtierMetadata):
+            self._worker.wait_for_stores(kv_connector_metadata.preempted)
+
+    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        metadata = self._get_connector_metadata()
+        if self._worker is not None and isinstance(metadata, KvtierMetadata):
+            self._worker.begin(metadata.plan)
+
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        pass
+
+    def save_kv_layer(
+        self, layer_name: str, kv_layer: torch.Tensor, attn_metadata: Any, **kwargs: Any
+    ) -> None:
+        pass
+
+    def wait_for_save(self) -> None:
+        pass
+
+    def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
+        return (None, None) if self._worker is None else self._worker.take_finished()
+
+    def get_block_ids_with_load_errors(self) -> set[int]:
+        return set() if self._worker is None else self._worker.take_failed_blocks()
+
+    # ---------------------------------------------------------------- in the scheduler
+
+    def get_num_new_matched_tokens(
+        self, request: Any, num_computed_tokens: int
+    ) -> tuple[int | None, bool]:
+        assert self._scheduler is not None
+        found = self._scheduler.matched_tokens(request, num_computed_tokens)
+        return found, bool(found)
+
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
+        assert self._scheduler is not None
+        self._scheduler.allocated(request, blocks.get_block_ids()[0], num_external_tokens)
+
+    def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
+        assert self._scheduler is not None
+        preempted = list(getattr(scheduler_output, "preempted_req_ids", None) or ())
+        return KvtierMetadata(self._scheduler.plan_step(scheduler_output), preempted)
+
+    def update_connector_output(self, connector_output: Any) -> None:
+        assert self._scheduler is not None
+        self._scheduler.sent(connector_output.finished_sending or ())
+
+    def request_finished(
+        self, request: Any, block_ids: list[int]
+    ) -> tuple[bool, dict[str, Any] | None]:
+        assert self._scheduler is not None
+        return self._scheduler.finished(request, block_ids), None
+
+    def request_finished_all_groups(
+        self, request: Any, block_ids: tuple[list[int], ...]
+    ) -> tuple[bool, dict[str, Any] | None]:
+        return self.request_finished(request, block_ids[0])
+
+    def has_pending_push_work(self) -> bool:
+        return self._scheduler is not None and self._scheduler.has_work()
+
+    def get_kv_connector_stats(self) -> KvtierStats | None:
+        if self._link is None:
+            return None
+        connected: bool | None = self._link.state is LinkState.READY
+        if connected == self._connected_told:
+            connected = None
+        else:
+            self._connected_told = connected
+        counts, part = self._lookup_counts, "scheduler"
+        if self._worker is not None:
+            counts, part = self._worker.counts, "worker"
+        stats = KvtierStats.of(+counts, part, connected)
+        counts.clear()
+        return None if stats.is_empty() else stats
+
+    @classmethod
+    def build_kv_connector_stats(cls, data: dict[str, Any] | None = None) -> KvtierStats:
+        return KvtierStats(data or {})
+
+    @classmethod
+    def build_prom_metrics(cls, *arguments: Any) -> KvtierPromMetrics:
+        return KvtierPromMetrics(*arguments)
+
+    def reset_cache(self) -> bool | None:
+        """What the daemon has stays; vLLM's own cache is no affair of the connector."""
+        return True
+
+    def shutdown(self) -> None:
+        if self._link is not None:
+            self._link.close()
+
+    # ---------------------------------------------------------------- both
+
+    def _make_scheduler(self) -> SchedulerSide:
+        """Asks through a region of one block, since the KV cache is the worker's."""
+        fd = os.memfd_create("kvtier-vllm-lookups", os.MFD_CLOEXEC)
+        group = self._blocks.group
+        block_bytes = group.layers * group.layer_bytes
+        os.ftruncate(fd, block_bytes)
+        one_block = BlockPieces([(0, block_bytes, block_bytes)], group, 1, block_bytes)
+        answers: list[Lookups] = []
+        link = self._open_link(
+            lambda answer: answers[0].receive(answer), self._attacher(fd, one_block)
+        )
+        lookups = Lookups(
+            link.ask,
+            lambda: link.state,
+            self._count_lookup,
+            float(self._options.get("lookup_timeout_ms", 50)) / 1000,
+        )
+        answers.append(lookups)
+        self._link = link
+        return SchedulerSide(lookups, group.block_tokens)
+
+    def _count_lookup(self, outcome: str) -> None:
+        self._lookup_counts["lookup", outcome] += 1
+
+    def _open_link(
+        self, on_answer: Callable[[Any], None], attach: Callable[[], Attachment | None]
+    ) -> Link:
+        pauses = [
+            float(self._options.get(name, default)) / 1000
+            for name, default in (("retry_min_ms", 50), ("retry_max_ms", 2000))
+        ]
+        return Link(attach, on_answer, *pauses)
+
+    def _attacher(self, fd: int, blocks: BlockPieces) -> Callable[[], Attachment | None]:
+        return functools.partial(self._attach, fd, blocks)
+
+    def _attach(self, fd: int, blocks: BlockPieces) -> Attachment | None:
+        root = identity.hash_root()
+        if root is None:
+            return None
+        socket = str(self._options.get("socket") or os.environ.get("KVTIER_SOCKET", ""))
+        return attach_region(socket or DEFAULT_SOCKET, self._record(root), fd, blocks)
+
+    def _record(self, root: bytes) -> ModelRecord:
+        label = str(self._options.get("identity", ""))
+        return identity.block_record(
+            self._engine, self._kv_cache_config, self._blocks.group, root, vllm.__version__, label
+        )
+
+
+def attach_region(socket: str, record: ModelRecord, fd: int, blocks: BlockPieces) -> Attachment:
+    """Connects and opens the region. Raises KvtierError."""
+    connection = connect(socket, client_name="vllm", reconnect_min_ms=-1)
+    try:
+        region = connection.open_region(
+            record,
+            fd=fd,
+            bytes=os.fstat(fd).st_size,
+            blocks=blocks.blocks,
+            pieces=blocks.pieces,
+        )
+    except BaseException:
+        connection.close()
+        raise
+
+    def close() -> None:
+        region.close()
+        connection.close()
+
+    return Attachment(region, close, region.is_connected)
+
+

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The model record of a vLLM engine: rows of engines that differ in any of it never meet.
+
+Everything that decides the bytes of a row goes in: the weights, the configuration of the model, the
+types and the layout of its KV cache, how it is split over GPUs, how blocks are hashed, and the
+version of vLLM, whose layouts are its own affair. What cannot be told makes rows of their own
+instead of rows that might be another model's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from ..model import KvGroup, ModelRecord
+
+# The largest that a record takes; the tokens of longer chunks are only counted wrong.
+MAX_BLOCK_TOKENS = 1024
+_MAX_NAME_BYTES = 256
+# Of the configuration, what names the file and not the model.
+_NOT_IDENTITY = frozenset({"_name_or_path", "transformers_version", "torch_dtype", "_commit_hash"})
+_WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".json", ".model")
+
+
+class UnknownModelError(Exception):
+    """It cannot be told which weights the engine has."""
+
+
+def find_engine_config() -> Any:
+    """The VllmConfig of the engine that is being made on this thread, or None.
+
+    vLLM does not hand it to a tier. It is the current one while workers are made; a scheduler's
+    tiers are made by functions whose callers have it as an argument.
+    """
+    from vllm.config import VllmConfig, get_current_vllm_config_or_none
+
+    config = get_current_vllm_config_or_none()
+    frame = sys._getframe(1)
+    while config is None and frame is not None:
+        candidate = frame.f_locals.get("vllm_config")
+        if isinstance(candidate, VllmConfig):
+            config = candidate
+        frame = frame.f_back
+    return config
+
+
+def hash_root() -> bytes | None:
+    """The hash that vLLM's chains begin with; None before the engine has chosen it."""
+    from vllm.v1.core import kv_cache_utils
+
+    root = getattr(kv_cache_utils, "NONE_HASH", None)
+    return None if root is None else bytes(root)
+
+
+def chunk_tokens(spec: Any) -> tuple[int, ...]:
+    """The tokens of a row, for each cache group of an offloading spec."""
+    return tuple(tokens * spec.blocks_per_chunk for tokens in spec.tokens_per_block)
+
+
+def model_record(
+    spec: Any, engine: Any, row_bytes: int, root: bytes, vllm_version: str, label: str = ""
+) -> ModelRecord:
+    """The record of an engine's rows, one group of one opaque layer.
+
+    spec: the tier's OffloadingSpec. engine: the VllmConfig, or None, and then `label` must say what
+    the weights are. label: whatever else tells rows apart. Raises UnknownModelError; ValueError for
+    hashes that are too short to be trusted.
+    """
+    _check_root(root)
+    if engine is None and not label:
+        raise UnknownModelError("vLLM's configuration was not found: give the tier an `identity`")
+    name = str(spec.config.model.name)
+    facts = _engine_facts(spec.config, root, vllm_version)
+    facts["row"] = f"{row_bytes} bytes, {chunk_tokens(spec)} tokens"
+    if engine is not None:
+        facts.update(_model_facts(engine))
+    if label:
+        facts["label"] = _short(label)
+    group = KvGroup(
+        layers=1,
+        layer_bytes=row_bytes,
+        block_tokens=min(max(chunk_tokens(spec)), MAX_BLOCK_TOKENS),
+    )
+    return ModelRecord(
+        # The end of a long path says more than its beginning; the digest tells paths apart.
+        name=name if len(name.encode()) <= _MAX_NAME_BYTES else _short(name),
+        revision=facts.pop("revision", ""),
+        hash_recipe=f"vllm-{facts.pop('hash_algorithm', 'unknown')}",
+        extra=facts,
+        groups=(group,),
+    )
+
+
+def block_record(
+    engine: Any, kv_cache_config: Any, group: KvGroup, root: bytes, vllm_version: str, label: str
+) -> ModelRecord:
+    """The record of the blocks of an engine's own KV cache, with one cache group, as one worker has
+    them. Raises ValueError as `model_record`."""
+    _check_root(root)
+    parallel = engine.parallel_config
+    (cache_group,) = kv_cache_config.kv_cache_groups
+    facts = {
+        "kind": "blocks",
+        "vllm": ".".join(vllm_version.split(".")[:2]),
+        "kv_cache_dtype": str(engine.cache_config.cache_dtype),
+        "kv_cache_spec": _digest([str(cache_group.kv_cache_spec), cache_group.layer_names]),
+        "parallel": f"pp_size={parallel.pipeline_parallel_size} "
+        f"dcp_size={parallel.decode_context_parallel_size}",
+        "hash_root": root.hex(),
+        **_model_facts(engine),
+    }
+    if label:
+        facts["label"] = _short(label)
+    name = str(engine.model_config.model)
+    return ModelRecord(
+        name=name if len(name.encode()) <= _MAX_NAME_BYTES else _short(name),
+        revision=facts.pop("revision", ""),
+        hash_recipe=f"vllm-{facts.pop('hash_algorithm', 'unknown')}",
+        tensor_parallel_rank=getattr(parallel, "rank", 0) % parallel.tensor_parallel_size,
+        tensor_parallel_size=parallel.tensor_parallel_size,
+        extra=facts,
+        groups=(group,),
+    )
+
+
+def _check_root(root: bytes) -> None:
+    if len(root) != 32:
+        raise ValueError(
+            f"block hashes of {len(root)} bytes can be forged: set prefix_caching_hash_algo to "
+            "sha256 or sha256_cbor"
+        )
+
+
+def _engine_facts(config: Any, root: bytes, vllm_version: str) -> dict[str, str]:
+    """What vLLM's own offloading knows of the rows. config: an OffloadingConfig."""
+    parallel = config.parallel
+    sizes = ("world_size", "tp_size", "pp_size", "pcp_size", "dcp_size")
+    return {
+        "vllm": ".".join(vllm_version.split(".")[:2]),
+        "kv_cache_dtype": str(config.model.dtype),
+        "kv_cache_layout": str(getattr(config, "kv_cache_layout", None)),
+        "canonical_layout": str(getattr(config, "canonical_layout", False)),
+        "replicated_layout": str(getattr(config, "replicated_layout", False)),
+        "parallel": " ".join(f"{size}={getattr(parallel, size, 1)}" for size in sizes),
+        "groups": _digest(
+            [[group.tokens_per_block, list(group.layer_names)] for group in config.groups]
+        ),
+        "tokens_per_hash": str(config.cache.tokens_per_hash),
+        "hash_root": root.hex(),
+    }
+
+
+def _model_facts(engine: Any) -> dict[str, str]:
+    """What a VllmConfig says of the weights and of what the model computes from them."""
+    model, cache = engine.model_config, engine.cache_config
+    configuration = model.hf_config.to_dict()
+    facts = {
+        "revision": _short(_revision(model)),
+        "architecture": _short(" ".join(getattr(model, "architectures", None) or ())),
+        "dtype": str(model.dtype),
+        "quantization": str(model.quantization),
+        "model_config": _digest(
+            {key: value for key, value in configuration.items() if key not in _NOT_IDENTITY}
+        ),
+        "attention_backend": str(
+            getattr(getattr(engine, "attention_config", None), "backend", None)
+        ),
+        "hash_algorithm": str(cache.prefix_caching_hash_algo)[:48],
+    }
+    weights = [model.model]
+    speculative = getattr(engine, "speculative_config", None)
+    if speculative is not None:
+        # Layers of a draft model have their part of each row.
+        draft = getattr(speculative, "model", None)
+        facts["draft"] = _short(f"{speculative.method} {draft} {_draft_revision(speculative)}")
+        weights.append(draft)
+    facts["weights"] = _digest([_files_of(path) for path in weights])
+    load_format = str(engine.load_config.load_format)
+    if load_format == "dummy":
+        facts["dummy_weights"] = f"seed {model.seed}"
+    if getattr(cache, "calculate_kv_scales", False):
+        # Each engine finds scales of its own, which are in none of the rows.
+        facts["kv_scales"] = f"of engine {engine.kv_transfer_config.engine_id}"
+    return facts
+
+
+def _revision(model: Any) -> str:
+    """The commit that was loaded from the hub, or what was asked for, or ""."""
+    commit = getattr(model.hf_config, "_commit_hash", None)
+    return str(commit or model.revision or "")
+
+
+def _draft_revision(speculative: Any) -> str:
+    draft = getattr(speculative, "draft_model_config", None)
+    return "" if draft is None else _revision(draft)
+
+
+def _files_of(path: str | None) -> list[tuple[str, int, int]]:
+    """Names, sizes and times of the files of a model in a local directory; none for other names,
+    which the revision identifies."""
+    if not path or not os.path.isdir(path):
+        return []
+    found = []
+    for entry in sorted(os.scandir(path), key=lambda entry: entry.name):
+        if entry.name.endswith(_WEIGHT_SUFFIXES) and entry.is_file():
+            status = entry.stat()
+            found.append((entry.name, status.st_size, status.st_mtime_ns))
+    return found
+
+
+def _digest(value: Any) -> str:
+    """Of any values that JSON can name; others by their text."""
+    text = json.dumps(value, sort_keys=True, default=_plain)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    return sorted(map(str, value)) if isinstance(value, Iterable) else str(value)
+
+
+def _short(text: str) -> str:
+    """`text` if a record's value can hold it, else its end behind its digest."""
+    printable = "".join(c if c.isprintable() else "?" for c in text)
+    if len(printable.encode()) <= 160:
+        return printable
+    end = printable.encode()[-80:].decode(errors="ignore")
+    return f"{hashlib.sha256(text.encode()).hexdigest()} {end}"

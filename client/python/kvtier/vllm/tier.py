@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""KvtierTier: kvtierd as a secondary tier of vLLM's own offloading to host memory.
+
+    "secondary_tiers": [{"type": "KvtierTier", "module_path": "kvtier.vllm.tier"}]
+
+vLLM copies blocks from the GPU to its host memory, and from there hands them to this tier; on a
+prefix hit the way back. The daemon reads and writes vLLM's host memory in place. All methods are
+called by the scheduler's thread and none waits for the daemon, but `drain_jobs` and `shutdown`. For
+vLLM 0.31 to 0.33; docs/engines/VLLM.md has the options.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import os
+from collections.abc import Callable, Collection, Iterable
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import vllm
+from vllm.v1.kv_offload import base as offload
+from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
+
+from ..connection import DEFAULT_SOCKET, connect
+from ..types import Retention
+from . import identity as model_identity
+from . import metrics
+from .host_view import HostView, NotSharedError, find_host_view
+from .link import Attachment, Link, LinkState, logger
+from .lookups import Lookups, Verdict
+from .rows import Chains, block_hash
+from .transfers import EndedJob, Job, Transfers
+
+if TYPE_CHECKING:
+    from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import (
+        OffloadingConnectorStats,
+    )
+
+_VERDICTS = {
+    Verdict.HIT: offload.LookupResult.HIT,
+    Verdict.MISS: offload.LookupResult.MISS,
+    Verdict.RETRY: offload.LookupResult.RETRY,
+}
+_RETENTIONS = {"extended": Retention.EXTENDED, "memory": Retention.MEMORY}
+
+
+class KvtierTier(SecondaryTierManager):
+    """socket: the daemon's; default $KVTIER_SOCKET, else where it listens by default.
+    lookup_timeout_ms: how long a request may wait to hear whether its blocks are cached.
+    retention: "extended" (host memory and disk) or "memory" (host memory only). identity: tells
+    weights apart where vLLM's configuration does not, such as weights that are updated in place.
+    retry_min_ms, retry_max_ms: pauses between tries to reach the daemon, doubling.
+
+    Raises ValueError for options that are not such; nothing else reaches vLLM.
+    """
+
+    medium: ClassVar[offload.Medium] = offload.Medium.STORAGE
+    # One tier for host memory and disk of the daemon; vLLM has no name for that.
+    if hasattr(SecondaryTierManager, "cache_hit_source"):
+        cache_hit_source = SecondaryTierManager.cache_hit_source
+
+    def __init__(
+        self,
+        offloading_spec: Any,
+        primary_kv_view: memoryview,
+        tier_type: str,
+        backpressure_detector: Any = None,
+        *,
+        socket: str = "",
+        lookup_timeout_ms: float = 50,
+        retention: str = "extended",
+        identity: str = "",
+        retry_min_ms: float = 50,
+        retry_max_ms: float = 2000,
+        locality: str | None = None,
+    ) -> None:
+        super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
+        if locality is not None:
+            self.locality = offload.Locality(locality)
+        if retention not in _RETENTIONS:
+            raise ValueError(f"retention is {retention!r}, not one of {sorted(_RETENTIONS)}")
+        self._retention = _RETENTIONS[retention]
+        self._counts: collections.Counter[tuple[str, str]] = collections.Counter()
+        self._chains = Chains(offloading_spec)
+        self._connections_told = 0
+        self._connected_told: bool | None = None
+        self._view: HostView | None = None
+        opener = self._make_opener(socket or os.environ.get("KVTIER_SOCKET", ""), identity)
+        self._link = Link(opener, self._receive, retry_min_ms / 1000, retry_max_ms / 1000)
+        self._transfers = Transfers(self._link)
+        self._lookups = Lookups(
+            self._link.ask,
+            lambda: self._link.state,
+            functools.partial(self._count, "lookup"),
+            lookup_timeout_ms / 1000,
+        )
+
+    def lookup(self, key: bytes, req_context: Any) -> offload.LookupResult:
+        return _VERDICTS[self._lookups.look_up(bytes(key), req_context.req_id)]
+
+    def submit_store(self, job_metadata: TransferJob) -> None:
+        job = Job(job_metadata.job_id, False, [bytes(key) for key in job_metadata.keys])
+        rows = np.asarray(job_metadata.chunk_ids, dtype=np.uint32)
+        self._transfers.store(
+            job, rows, self._chains.store_rows(job.keys, job_metadata.req_context, self._retention)
+        )
+
+    def submit_load(self, job_metadata: TransferJob) -> None:
+        job = Job(job_metadata.job_id, True, [bytes(key) for key in job_metadata.keys])
+        rows = np.asarray(job_metadata.chunk_ids, dtype=np.uint32)
+        self._transfers.load(job, rows, [block_hash(key) for key in job.keys])
+
+    def get_finished_jobs(self) -> Iterable[JobResult]:
+        return [self._result_of(ended) for ended in self._transfers.take_ended()]
+
+    def on_new_request(self, req_context: Any) -> offload.RequestOffloadingContext:
+        return offload.RequestOffloadingContext()
+
+    def on_request_finished(self, req_context: Any) -> None:
+        self._lookups.forget(req_context.req_id)
+        self._chains.forget(req_context.req_id)
+
+    def on_schedule_end(self, context: Any) -> None:
+        self._lookups.flush()
+
+    def drain_jobs(self) -> None:
+        self._transfers.drain()
+
+    def shutdown(self) -> None:
+        self._link.close()
+        if self._view is not None:
+            self._view.close()
+            self._view = None
+
+    @classmethod
+    def build_metric_definitions(cls, extra_config: dict[str, Any]) -> dict[str, Any]:
+        return metrics.definitions()
+
+    def get_stats(self) -> OffloadingConnectorStats | None:
+        connected = self._link.state is LinkState.READY
+        if not self._counts and connected == self._connected_told:
+            return None
+        self._connected_told = connected
+        connections = self._link.connections - self._connections_told
+        self._connections_told += connections
+        counts, self._counts = self._counts, collections.Counter()
+        return metrics.stats(counts, connected, connections)
+
+    def _make_opener(self, socket: str, label: str) -> Callable[[], Attachment | None]:
+        """What the link opens regions with: it finds out here, where vLLM's configuration can be
+        found, all that does not depend on the daemon."""
+        spec = self._offloading_spec
+        try:
+            engine = model_identity.find_engine_config()
+            view = self._view = find_host_view(self._primary_kv_view)
+        except (NotSharedError, ValueError, OSError) as error:
+            reason = error
+            return lambda: _refuse(reason)
+
+        def open_attachment() -> Attachment | None:
+            root = model_identity.hash_root()
+            if root is None:
+                return None
+            record = model_identity.model_record(
+                spec, engine, view.row_bytes, root, vllm.__version__, label
+            )
+            return _attach(socket or DEFAULT_SOCKET, record, view)
+
+        return open_attachment
+
+    def _receive(self, answer: Any) -> None:
+        self._lookups.receive(answer)
+
+    def _result_of(self, ended: EndedJob) -> JobResult:
+        job = ended.job
+        operation = "load" if job.is_load else "store"
+        copied = len(job.keys) - len(ended.failed) - ended.skipped
+        self._count(operation, "copied", copied)
+        self._count(operation, "skipped", ended.skipped)
+        for reason in ended.failed.values():
+            self._count(operation, reason)
+        succeeded = None
+        if job.is_load and ended.failed:
+            self._lookups.refuse(ended.failed_keys())
+            succeeded = ended.copied_keys() or None
+        return JobResult(
+            job_id=job.number,
+            success=not ended.failed,
+            successful_keys=succeeded,
+            transfer_time=ended.seconds,
+            transfer_bytes=copied * self.block_size_bytes,
+        )
+
+    def _count(self, operation: str, outcome: str, by: int = 1) -> None:
+        if by:
+            self._counts[operation, outcome] += by
+
+
+def _refuse(reason: Exception) -> Attachment | None:
+    raise RuntimeError(f"vLLM's host memory cannot be passed on: {reason}")
+
+
+def _attach(socket: str, record: Any, view: HostView) -> Attachment:
+    """Connects and opens the region over the host memory. Raises KvtierError."""
+    connection = connect(socket, client_name="vllm", reconnect_min_ms=-1)
+    try:
+        region = connection.open_region(
+            record,
+            fd=view.fd,
+            bytes=view.file_bytes,
+            blocks=view.rows,
+            pieces=[(view.offset, view.row_stride, view.row_bytes)],
+        )
+    except BaseException:
+        connection.close()
+        raise
+
+    def close() -> None:
+        region.close()
+        connection.close()
+
+    return Attachment(region, close, region.is_connected)

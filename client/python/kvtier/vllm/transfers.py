@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vLLM's jobs as transfers of a region: submitted without waiting, collected by polling.
+
+The host memory of a job belongs to the daemon until its transfer has ended, so that a job is
+reported as failed only when it was not begun or when the region says that it is over, never because
+it takes long. A load that was cut off with the connection is reported a little later still: a
+daemon that ended the session, and lives, may be in the midst of a copy into a row that vLLM would
+use anew at once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import KvtierError, UnavailableError
+from .link import Attachment, Link, logger
+from .lookups import NO_DAEMON
+from .rows import StoreRows
+
+_DRAIN_PAUSE_S = 0.0005
+# Far longer than a copy, and seldom: a load is cut off when the daemon ends.
+SETTLE_S = 2.0
+
+
+@dataclass
+class Job:
+    """A transfer that vLLM asked for. keys: one for each of its rows, by position."""
+
+    number: int
+    is_load: bool
+    keys: Sequence[bytes]
+    began: float = field(default_factory=time.monotonic)
+
+
+@dataclass(frozen=True)
+class EndedJob:
+    """failed: by position, why; the other rows were copied, or stored before (skipped)."""
+
+    job: Job
+    failed: dict[int, str]
+    skipped: int
+    seconds: float
+
+    def copied_keys(self) -> list[bytes]:
+        return [key for i, key in enumerate(self.job.keys) if i not in self.failed]
+
+    def failed_keys(self) -> list[bytes]:
+        return [key for i, key in enumerate(self.job.keys) if i in self.failed]
+
+
+class Transfers:
+    """Of the scheduler's thread."""
+
+    def __init__(self, link: Link, settle_s: float = SETTLE_S) -> None:
+        self._link = link
+        self._settle_s = settle_s
+        self._under_way: dict[Attachment, dict[int, Job]] = {}
+        self._cut_off: list[tuple[float, EndedJob]] = []  # with the time from which to report it
+        self._ended: list[EndedJob] = []
+
+    def store(self, job: Job, rows: npt.NDArray[Any], what: StoreRows) -> None:
+        """Begins to copy rows of the host memory to the daemon."""
+        self._submit(
+            job,
+            lambda region: region.store_many(
+                rows, what.hashes, what.parents, what.tokens, what.depths, what.retention
+            ),
+        )
+
+    def load(self, job: Job, rows: npt.NDArray[Any], hashes: Sequence[bytes]) -> None:
+        """Begins to copy blocks of the daemon to rows of the host memory."""
+        self._submit(job, lambda region: region.load_many(rows, hashes))
+
+    def take_ended(self) -> list[EndedJob]:
+        """The jobs that have ended since the last call; never waits."""
+        now = time.monotonic()
+        for attachment, jobs in list(self._under_way.items()):
+            for end in attachment.region.poll():
+                job = jobs.pop(end.transfer, None)
+                if job is not None:
+                    self._end(job, end, now)
+            if not jobs:
+                del self._under_way[attachment]
+                attachment.give_back()
+        while self._cut_off and self._cut_off[0][0] <= now:
+            self._ended.append(self._cut_off.pop(0)[1])
+        ended, self._ended = self._ended, []
+        return ended
+
+    def drain(self) -> None:
+        """Returns when no job is under way; what has ended is for `take_ended`."""
+        ended = self.take_ended()
+        while self._under_way or self._cut_off:
+            time.sleep(_DRAIN_PAUSE_S)
+            ended += self.take_ended()
+        self._ended = ended + self._ended
+
+    def _end(self, job: Job, end: Any, now: float) -> None:
+        if end.error is not None and not isinstance(end.error, UnavailableError):
+            logger.warning("kvtier: the daemon refused a transfer: %s", end.error)
+        failed = {position: reason.name.lower() for position, reason in end.failed.items()}
+        ended = EndedJob(job, failed, end.skipped, now - job.began)
+        if job.is_load and NO_DAEMON in failed.values():
+            self._cut_off.append((now + self._settle_s, ended))
+        else:
+            self._ended.append(ended)
+
+    def _submit(self, job: Job, begin: Callable[[Any], int]) -> None:
+        attachment = self._link.borrow()
+        if attachment is None:
+            self._fail(job, NO_DAEMON)
+            return
+        try:
+            transfer = begin(attachment.region)
+        except UnavailableError:
+            self._link.lost(attachment)
+            attachment.give_back()
+            self._fail(job, NO_DAEMON)
+            return
+        except (KvtierError, ValueError) as error:
+            logger.warning("kvtier: a transfer was refused: %s", error)
+            attachment.give_back()
+            self._fail(job, getattr(error, "reason", "refused"))
+            return
+        jobs = self._under_way.get(attachment)
+        if jobs is None:
+            self._under_way[attachment] = {transfer: job}
+        else:
+            jobs[transfer] = job
+            attachment.give_back()  # one borrowing for all jobs of a region
+
+    def _fail(self, job: Job, reason: str) -> None:
+        failed = dict.fromkeys(range(len(job.keys)), reason)
+        self._ended.append(EndedJob(job, failed, 0, time.monotonic() - job.began))

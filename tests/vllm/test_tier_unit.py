@@ -1,0 +1,526 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parts of the vLLM tier, without vLLM and without a daemon."""
+
+import dataclasses
+import mmap
+import os
+import tempfile
+import threading
+import types
+import unittest
+
+import numpy as np
+
+from fake_region import FakeDaemon
+from kvtier import Presence, Retention
+from kvtier.vllm import identity
+from kvtier.vllm.host_view import NotSharedError, find_host_view
+from kvtier.vllm.link import Link, LinkState
+from kvtier.vllm.lookups import Lookups, Verdict
+from kvtier.vllm.rows import Chains, block_hash
+from kvtier.vllm.transfers import Job, Transfers
+
+ROW_BYTES = 4096
+ROWS = 8
+# For what another thread does; only a failing test waits so long.
+PATIENCE_S = 30
+
+
+def key(number, group=0):
+    return number.to_bytes(32, "little") + group.to_bytes(4, "big")
+
+
+def spec(tokens_per_block=(32,), blocks_per_chunk=1, **config):
+    """As much of an OffloadingSpec as the tier reads."""
+    groups = [
+        types.SimpleNamespace(group_id=i, tokens_per_block=tokens, layer_names=(f"layer.{i}",))
+        for i, tokens in enumerate(tokens_per_block)
+    ]
+    sizes = dict.fromkeys(("world_size", "tp_size", "pp_size", "pcp_size", "dcp_size"), 1)
+    settings = {
+        "groups": groups,
+        "model": types.SimpleNamespace(name="org/model", dtype="bfloat16"),
+        "cache": types.SimpleNamespace(tokens_per_hash=tokens_per_block[0]),
+        "parallel": types.SimpleNamespace(**sizes),
+        "kv_cache_layout": "LBHNC",
+        **config,
+    }
+    return types.SimpleNamespace(
+        config=types.SimpleNamespace(**settings),
+        tokens_per_block=tuple(tokens_per_block),
+        blocks_per_chunk=blocks_per_chunk,
+    )
+
+
+def engine(**model):
+    """As much of a VllmConfig as the tier reads."""
+    configuration = {"rope_theta": 10000.0, "_name_or_path": "anywhere"}
+    settings = {
+        "model": "org/model",
+        "revision": "main",
+        "architectures": ["LlamaForCausalLM"],
+        "dtype": "bfloat16",
+        "quantization": None,
+        "seed": 0,
+        "hf_config": types.SimpleNamespace(to_dict=lambda: configuration, _commit_hash=None),
+        **model,
+    }
+    return types.SimpleNamespace(
+        model_config=types.SimpleNamespace(**settings),
+        cache_config=types.SimpleNamespace(prefix_caching_hash_algo="sha256"),
+        load_config=types.SimpleNamespace(load_format="auto"),
+    )
+
+
+class HostViewTest(unittest.TestCase):
+    def map_file(self, path, offset=0):
+        fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        self.addCleanup(os.close, fd)
+        os.ftruncate(fd, offset + ROWS * ROW_BYTES)
+        memory = mmap.mmap(fd, ROWS * ROW_BYTES, mmap.MAP_SHARED, offset=offset)
+        rows = np.frombuffer(memory, dtype=np.int8).reshape(ROWS, ROW_BYTES)
+        return fd, memoryview(rows)
+
+    def check(self, view, expected_offset):
+        """A byte written into the file at the place found shows in the view."""
+        found = find_host_view(view)
+        self.addCleanup(found.close)
+        sizes = (found.rows, found.row_bytes, found.row_stride)
+        self.assertEqual(sizes, (ROWS, ROW_BYTES, ROW_BYTES))
+        self.assertEqual(found.offset, expected_offset)
+        self.assertEqual(found.file_bytes, expected_offset + ROWS * ROW_BYTES)
+        os.pwrite(found.fd, b"\x2a", found.offset + 5 * found.row_stride + 7)
+        self.assertEqual(view[5, 7], 42)
+
+    def test_the_file_behind_a_shared_mapping_is_found(self):
+        with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:
+            _, view = self.map_file(file.name)
+            self.check(view, 0)
+
+    def test_a_mapping_may_begin_within_the_file_whose_name_is_gone(self):
+        path = tempfile.mktemp(dir="/dev/shm")
+        _, view = self.map_file(path, offset=mmap.PAGESIZE)
+        os.unlink(path)
+        self.check(view, mmap.PAGESIZE)
+
+    def test_a_mapping_that_the_kernel_shows_in_parts_is_one(self):
+        path = tempfile.mktemp(dir="/dev/shm")
+        fd, _ = self.map_file(path)
+        os.unlink(path)
+        memory = mmap.mmap(fd, ROWS * ROW_BYTES, mmap.MAP_SHARED)
+        memory.madvise(mmap.MADV_DONTFORK, 2 * mmap.PAGESIZE, mmap.PAGESIZE)
+        self.check(memoryview(np.frombuffer(memory, np.int8).reshape(ROWS, ROW_BYTES)), 0)
+
+    def test_private_memory_is_refused(self):
+        for memory in (np.zeros((ROWS, ROW_BYTES), np.int8), np.zeros((1, 1 << 24), np.int8)):
+            with self.assertRaises(NotSharedError):
+                find_host_view(memoryview(memory))
+
+    def test_a_view_without_rows_is_refused(self):
+        for view in (np.zeros(ROW_BYTES), np.zeros((4, 4, 4)), np.zeros((ROWS, ROW_BYTES)).T):
+            with self.assertRaises(ValueError):
+                find_host_view(memoryview(view))
+
+
+class IdentityTest(unittest.TestCase):
+    ROOT = bytes(range(32))
+
+    def record(self, the_spec=None, the_engine=None, row_bytes=ROW_BYTES, root=ROOT, **more):
+        made = identity.model_record(
+            the_spec or spec(), the_engine or engine(), row_bytes, root, "0.32.0", **more
+        )
+        for name, value in made.extra.items():
+            self.assertLessEqual(max(len(name) * 4, len(value.encode())), 256, name)
+        self.assertLessEqual(len(made.extra), 32)
+        self.assertLessEqual(len(made.hash_recipe), 64)
+        self.assertLessEqual(len(made.name.encode()), 256)
+        return made
+
+    def test_the_same_engine_has_the_same_record(self):
+        self.assertEqual(self.record(), self.record())
+        self.assertEqual(self.record().groups[0].layer_bytes, ROW_BYTES)
+
+    def test_whatever_changes_the_bytes_changes_the_record(self):
+        rope = types.SimpleNamespace(to_dict=lambda: {"rope_theta": 5e5}, _commit_hash=None)
+        commit = types.SimpleNamespace(to_dict=engine().model_config.hf_config.to_dict,
+                                       _commit_hash="abc")
+        dummy, scales, fp8 = engine(), engine(), spec()
+        dummy.load_config.load_format = "dummy"
+        scales.cache_config.calculate_kv_scales = True
+        scales.kv_transfer_config = types.SimpleNamespace(engine_id="one")
+        fp8.config.model.dtype = "fp8"
+        wide = spec()
+        wide.config.parallel.tp_size = 2
+        records = [
+            self.record(),
+            self.record(the_engine=engine(revision="other")),
+            self.record(the_engine=engine(quantization="fp8")),
+            self.record(the_engine=engine(dtype="float16")),
+            self.record(the_engine=engine(hf_config=rope)),
+            self.record(the_engine=engine(hf_config=commit)),
+            self.record(the_engine=dummy),
+            self.record(the_engine=scales),
+            self.record(the_spec=fp8),
+            self.record(the_spec=wide),
+            self.record(the_spec=spec(kv_cache_layout="BLNHC")),
+            self.record(the_spec=spec(blocks_per_chunk=2)),
+            self.record(the_spec=spec((64,))),
+            self.record(root=bytes(32)),
+            self.record(row_bytes=2 * ROW_BYTES),
+            self.record(label="a"),
+            self.record(label="b"),
+        ]
+        for i, one in enumerate(records):
+            for other in records[:i]:
+                self.assertNotEqual(one, other)
+
+    def test_weights_in_a_directory_are_told_apart_by_their_files(self):
+        with tempfile.TemporaryDirectory() as directory:
+            path = os.path.join(directory, "model.safetensors")
+            the_engine = engine(model=directory)
+            with open(path, "w") as file:
+                file.write("weights")
+            before = self.record(the_engine=the_engine)
+            self.assertEqual(before, self.record(the_engine=the_engine))
+            os.utime(path, ns=(1, 1))
+            self.assertNotEqual(before, self.record(the_engine=the_engine))
+
+    def test_long_names_stay_different(self):
+        names = ["/" + "x" * 300, "/y" + "x" * 300]
+        records = []
+        for name in names:
+            long = spec()
+            long.config.model.name = name
+            records.append(self.record(the_spec=long, the_engine=engine(revision=name)))
+        self.assertNotEqual(records[0].name, records[1].name)
+        self.assertNotEqual(records[0].revision, records[1].revision)
+
+    def test_what_cannot_be_identified_is_refused(self):
+        with self.assertRaises(identity.UnknownModelError):
+            identity.model_record(spec(), None, ROW_BYTES, self.ROOT, "0.32.0")
+        identity.model_record(spec(), None, ROW_BYTES, self.ROOT, "0.32.0", label="mine")
+        with self.assertRaises(ValueError):
+            self.record(root=bytes(16))
+
+
+class RowsTest(unittest.TestCase):
+    def request(self, ends, name="r"):
+        return types.SimpleNamespace(req_id=name, get_offload_key_position=ends.get)
+
+    def test_blocks_of_other_groups_have_other_hashes(self):
+        self.assertEqual(block_hash(key(7)), key(7)[:32])
+        hashes = {block_hash(key(7, group)) for group in range(3)}
+        self.assertEqual(len(hashes), 3)
+        self.assertEqual({len(one) for one in hashes}, {32})
+
+    def test_a_request_s_blocks_are_a_chain_over_several_stores(self):
+        chains = Chains(spec(blocks_per_chunk=2))
+        request = self.request({key(i): 64 * (i + 1) for i in range(4)})
+        first = chains.store_rows([key(0), key(1)], request, Retention.EXTENDED)
+        self.assertEqual(first.parents, [None, block_hash(key(0))])
+        self.assertEqual(first.depths.tolist(), [0, 1])
+        self.assertEqual(first.tokens.tolist(), [64, 64])
+        then = chains.store_rows([key(2), key(3)], request, Retention.EXTENDED)
+        self.assertEqual(then.parents, [block_hash(key(1)), block_hash(key(2))])
+        self.assertEqual(then.depths.tolist(), [2, 3])
+        chains.forget("r")
+        again = chains.store_rows([key(3)], request, Retention.EXTENDED)
+        self.assertEqual(again.parents, [None])
+
+    def test_groups_have_chains_of_their_own(self):
+        chains = Chains(spec((32, 64)))
+        ends = {key(0): 32, key(1): 64, key(1, 1): 64, key(2, 1): 128}
+        rows = chains.store_rows(list(ends), self.request(ends), Retention.MEMORY)
+        parents = [None, block_hash(key(0)), None, block_hash(key(1, 1))]
+        self.assertEqual(rows.parents, parents)
+        self.assertEqual(rows.tokens.tolist(), [32, 32, 64, 64])
+        self.assertEqual(rows.depths.tolist(), [0, 1, 0, 1])
+
+    def test_a_vllm_that_does_not_say_where_blocks_end_has_chains_of_one(self):
+        rows = Chains(spec()).store_rows(
+            [key(0), key(1)], types.SimpleNamespace(req_id="r"), Retention.EXTENDED
+        )
+        self.assertEqual(rows.parents, [None, None])
+
+
+class LookupsTest(unittest.TestCase):
+    def setUp(self):
+        self.asked, self.counts, self.yields, self.now = [], [], [], 0.0
+        self.state = LinkState.READY
+        self.lookups = Lookups(
+            self.asked.append,
+            lambda: self.state,
+            self.counts.append,
+            timeout_s=0.02,
+            clock=lambda: self.now,
+            yield_interpreter=lambda: self.yields.append(None),
+        )
+
+    def look_up(self, *numbers, request="r"):
+        return [self.lookups.look_up(key(number), request) for number in numbers]
+
+    def answer(self, *presence):
+        self.lookups.receive((self.asked[-1], presence))
+
+    def test_a_step_s_questions_are_one_and_answered_in_the_next(self):
+        self.assertEqual(self.look_up(1, 2, 3), [Verdict.RETRY] * 3)
+        self.assertEqual(self.asked, [])
+        self.lookups.flush()
+        self.assertEqual(self.asked, [[key(1), key(2), key(3)]])
+        self.assertEqual(self.look_up(1), [Verdict.RETRY])
+        self.lookups.flush()
+        self.assertEqual(len(self.asked), 1)
+        self.answer(Presence.HOST, Presence.DISK, Presence(0))
+        self.assertEqual(self.look_up(1, 2, 3), [Verdict.HIT, Verdict.HIT, Verdict.MISS])
+        self.assertEqual(self.counts, ["host", "disk", "miss"])
+
+    def test_steps_make_way_for_the_answer_until_it_is_there(self):
+        self.lookups.flush()
+        self.assertEqual(len(self.yields), 0)
+        self.look_up(1)
+        self.lookups.flush()
+        self.lookups.flush()
+        self.assertEqual(len(self.yields), 2)
+        self.answer(Presence.HOST)
+        self.look_up(1)
+        self.lookups.flush()
+        self.assertEqual(len(self.yields), 2)
+
+    def test_a_late_answer_is_a_miss_for_the_requests_that_waited(self):
+        self.look_up(1)
+        self.lookups.flush()
+        self.now = 0.03
+        self.assertEqual(self.look_up(1), [Verdict.MISS])
+        self.answer(Presence.HOST)
+        self.assertEqual(self.look_up(1), [Verdict.MISS])
+        self.lookups.forget("r")
+        self.assertEqual(self.look_up(1, request="next"), [Verdict.RETRY])
+        self.assertEqual(self.counts, ["timeout"])
+
+    def test_without_a_daemon_every_block_is_a_miss_at_once(self):
+        self.look_up(1)
+        self.lookups.flush()
+        self.state = LinkState.DOWN
+        self.assertEqual(self.look_up(1, 2), [Verdict.MISS] * 2)
+        self.assertEqual(self.counts, ["unavailable"] * 2)
+        self.lookups.flush()
+        self.assertEqual(len(self.asked), 1)
+
+    def test_an_answer_that_the_daemon_was_lost_is_a_miss(self):
+        self.look_up(1)
+        self.lookups.flush()
+        self.lookups.receive((self.asked[-1], None))
+        self.assertEqual(self.look_up(1), [Verdict.MISS])
+
+    def test_a_block_that_could_not_be_loaded_is_a_miss_until_the_request_ends(self):
+        self.look_up(1)
+        self.lookups.flush()
+        self.answer(Presence.HOST)
+        self.assertEqual(self.look_up(1), [Verdict.HIT])
+        self.lookups.refuse([key(1), key(99)])
+        self.assertEqual(self.look_up(1), [Verdict.MISS])
+
+    def test_requests_share_a_probe_and_nothing_is_kept_after_the_last(self):
+        self.look_up(1, request="a")
+        self.look_up(1, request="b")
+        self.lookups.flush()
+        self.assertEqual(self.asked, [[key(1)]])
+        self.lookups.forget("a")
+        self.answer(Presence.HOST)
+        self.assertEqual(self.look_up(1, request="b"), [Verdict.HIT])
+        self.lookups.forget("b")
+        self.lookups.forget("b")
+        self.answer(Presence.HOST)
+        self.assertEqual(self.look_up(1, request="c"), [Verdict.RETRY])
+
+
+class LinkCase(unittest.TestCase):
+    """A link to a fake daemon; `answers` get what it was asked."""
+
+    def setUp(self):
+        self.daemon = FakeDaemon()
+        self.rows = np.zeros((ROWS, ROW_BYTES), np.uint8)
+        self.answers, self.answered = [], threading.Condition()
+
+    def open_link(self, attach=None):
+        attach = attach or (lambda: self.daemon.attach(self.rows))
+        link = Link(attach, self.on_answer, retry_min_s=0.001, retry_max_s=0.002)
+        self.addCleanup(link.close)
+        return link
+
+    def on_answer(self, answer):
+        with self.answered:
+            self.answers.append(answer)
+            self.answered.notify_all()
+
+    def ask(self, link, *numbers):
+        """The answer to one question."""
+        count = len(self.answers)
+        link.ask([key(number) for number in numbers])
+        with self.answered:
+            self.assertTrue(self.answered.wait_for(lambda: len(self.answers) > count, PATIENCE_S))
+            return self.answers[count][1]
+
+    def ask_until(self, link, expected):
+        """Asks again until the answer is as expected."""
+        for _ in range(100_000):
+            if self.ask(link, 1) == expected:
+                return
+        self.fail(f"never answered {expected}")
+
+
+class LinkTest(LinkCase):
+    def test_lookups_are_answered_from_another_thread(self):
+        self.daemon.blocks[block_hash(key(2))] = b""
+        link = self.open_link()
+        self.ask_until(link, [Presence(0)])
+        self.assertEqual(self.ask(link, 1, 2), [Presence(0), Presence.HOST])
+        self.assertEqual((link.state, link.connections), (LinkState.READY, 1))
+
+    def test_a_daemon_that_comes_later_is_found(self):
+        self.daemon.reachable = False
+        link = self.open_link()
+        self.ask_until(link, None)
+        self.assertIsNone(link.borrow())
+        with self.assertLogs("vllm.kvtier", "INFO"):
+            self.daemon.reachable = True
+            self.ask_until(link, [Presence(0)])
+
+    def test_a_daemon_that_comes_back_is_found_and_the_old_region_closed_after_its_last_use(self):
+        link = self.open_link()
+        self.ask_until(link, [Presence(0)])
+        borrowed = link.borrow()
+        old = self.daemon.region
+        self.daemon.die()
+        link.lost(borrowed)
+        self.assertIs(link.state, LinkState.DOWN)
+        self.daemon.reachable = True
+        self.ask_until(link, [Presence(0)])
+        self.assertEqual(link.connections, 2)
+        self.assertFalse(old.closed)
+        borrowed.give_back()
+        link.close()
+        self.assertTrue(old.closed and self.daemon.region.closed)
+
+    def test_a_lookup_finds_out_that_the_daemon_is_gone(self):
+        link = self.open_link()
+        self.ask_until(link, [Presence(0)])
+        self.daemon.die()
+        self.ask_until(link, None)
+        self.assertIs(link.state, LinkState.DOWN)
+
+    def test_it_waits_for_what_is_not_known_yet(self):
+        ready = []
+        link = self.open_link(lambda: self.daemon.attach(self.rows) if ready else None)
+        self.assertIsNone(self.ask(link, 1))
+        self.assertIs(link.state, LinkState.CONNECTING)
+        ready.append(True)
+        self.ask_until(link, [Presence(0)])
+
+    def test_what_can_never_work_turns_the_tier_off(self):
+        def attach():
+            raise ValueError("hashes are too short")
+
+        with self.assertLogs("vllm.kvtier", "ERROR"):
+            link = self.open_link(attach)
+            link._thread.join(PATIENCE_S)
+        self.assertIs(link.state, LinkState.CLOSED)
+        self.assertIsNone(link.borrow())
+
+
+class TransfersTest(LinkCase):
+    def setUp(self):
+        super().setUp()
+        self.link = self.open_link()
+        self.ask_until(self.link, [Presence(0)])
+        self.transfers = Transfers(self.link, settle_s=0.01)
+        self.chains = Chains(spec())
+
+    def store(self, job, *numbers):
+        keys = [key(number) for number in numbers]
+        request = types.SimpleNamespace(req_id="r")
+        rows = np.array(numbers, dtype=np.uint32)
+        what = self.chains.store_rows(keys, request, Retention.EXTENDED)
+        self.transfers.store(Job(job, False, keys), rows, what)
+
+    def load(self, job, *numbers, into):
+        keys = [key(number) for number in numbers]
+        hashes = [block_hash(one) for one in keys]
+        self.transfers.load(Job(job, True, keys), np.array(into, dtype=np.uint32), hashes)
+
+    def test_rows_come_back_as_they_were_stored(self):
+        self.rows[1], self.rows[2] = 11, 22
+        self.store(7, 1, 2)
+        (ended,) = self.transfers.take_ended()
+        self.assertEqual((ended.job.number, ended.failed, ended.skipped), (7, {}, 0))
+        self.load(8, 2, 1, into=(4, 5))
+        (ended,) = self.transfers.take_ended()
+        self.assertEqual(ended.copied_keys(), [key(2), key(1)])
+        self.assertEqual((self.rows[4, 0], self.rows[5, 0]), (22, 11))
+        self.store(9, 1)
+        self.assertEqual([ended.skipped for ended in self.transfers.take_ended()], [1])
+
+    def test_a_job_is_reported_only_when_its_transfer_has_ended(self):
+        self.daemon.region.hold = True
+        self.store(1, 1)
+        self.store(2, 2)
+        self.assertEqual(self.transfers.take_ended(), [])
+        self.daemon.region.release()
+        self.assertEqual({ended.job.number for ended in self.transfers.take_ended()}, {1, 2})
+        self.assertEqual(self.transfers.take_ended(), [])
+
+    def test_of_a_load_what_could_be_copied_is_kept(self):
+        self.store(1, 1)
+        self.transfers.take_ended()
+        self.load(2, 9, 1, into=(3, 4))
+        (ended,) = self.transfers.take_ended()
+        self.assertEqual(ended.failed, {0: "unknown"})
+        self.assertEqual((ended.copied_keys(), ended.failed_keys()), ([key(1)], [key(9)]))
+
+    def test_jobs_under_way_when_the_daemon_dies_fail_once(self):
+        self.daemon.region.hold = True
+        self.store(1, 1, 2)
+        self.daemon.die()
+        (ended,) = self.transfers.take_ended()
+        self.assertEqual(ended.failed, {0: "unavailable", 1: "unavailable"})
+        self.store(2, 1)
+        (ended,) = self.transfers.take_ended()
+        self.assertEqual((ended.job.number, ended.failed), (2, {0: "unavailable"}))
+        self.assertIs(self.link.state, LinkState.DOWN)
+
+    def test_a_load_that_was_cut_off_is_not_reported_at_once(self):
+        """Or its row would be used while the daemon may still write it."""
+        self.store(1, 1)
+        self.transfers.take_ended()
+        self.daemon.region.hold = True
+        self.load(2, 1, into=(4,))
+        self.daemon.die()
+        self.assertEqual(self.transfers.take_ended(), [])
+        self.transfers.drain()
+        (ended,) = self.transfers.take_ended()
+        self.assertEqual((ended.job.number, ended.failed), (2, {0: "unavailable"}))
+
+    def test_draining_waits_for_transfers(self):
+        region = self.daemon.region
+        region.hold = True
+        self.store(1, 1)
+        drained = threading.Thread(target=self.transfers.drain)
+        drained.start()
+        region.release()
+        drained.join(PATIENCE_S)
+        self.assertFalse(drained.is_alive())
+        self.assertEqual([ended.job.number for ended in self.transfers.take_ended()], [1])
+
+    def test_a_refused_transfer_is_a_failed_job(self):
+        def refuse(*_):
+            raise ValueError("bad rows")
+
+        self.daemon.region.load_many = refuse
+        with self.assertLogs("vllm.kvtier", "WARNING"):
+            self.load(1, 1, into=(0,))
+        (ended,) = self.transfers.take_ended()
+        self.assertEqual(ended.failed, {0: "refused"})
+
+
+if __name__ == "__main__":
+    unittest.main()
