@@ -10,7 +10,7 @@
 namespace kvtier {
 Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, IndexSnapshot snapshot)
     : state(options, std::move(environment), snapshot.budget),
-      loads(&state.stats,
+      loads(&state.stats, state.options.close_part_blocks,
             [this](SessionId session, const LoadProgress& progress) {
               if (progress.finished) state.trace.LoadEnd(session, progress);
               sessions.Report(session, progress);
@@ -335,6 +335,7 @@ void Cache::WhenEvictionsAreDurable(std::function<void(Status)> done) {
 // The disk first: what it can take again after a failure is wanted by all others.
 void Cache::Tick() {
   impl_->disk.Tick();
+  impl_->host.Tick();
   impl_->loader.Tick();
   impl_->acquirer.Tick();
   impl_->retention.Tick();

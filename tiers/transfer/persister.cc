@@ -12,8 +12,6 @@
 namespace kvtier {
 namespace {
 
-// So many ancestors are looked at in one call: a sequence may have hundreds of thousands of blocks.
-constexpr uint64_t kClimbedPerPump = 1024;
 // So many blocks of a line are looked at for one whose sequence can be written from its start on.
 constexpr size_t kLinesTried = 4;
 // Beside reads, writes take this part of what may otherwise be in flight: 4 MiB by default. They go
@@ -73,14 +71,16 @@ bool Persister::MayWrite(EntryIndex next) const {
 
 bool Persister::PutPrefixFirst(std::deque<EntryIndex>* line) {
   if (state_.NowMs() >= state_.prefixes_first_until_ms) return true;
+  // A sequence may have hundreds of thousands of blocks.
+  const uint64_t most_climbed = state_.options.search_part_blocks;
   for (size_t tries = std::min(line->size(), kLinesTried); tries > 0; --tries) {
     bool all_in_host = true;
     std::vector<EntryIndex> ancestors;
     for (EntryIndex parent = UnwrittenParent(line->front()); parent != kNoEntry;
          parent = UnwrittenParent(parent)) {
-      if (climbed_++ == kClimbedPerPump) {
+      if (climbed_++ == most_climbed) {
         // Several sequences were looked at: that is enough until something has ended.
-        if (ancestors.size() < kClimbedPerPump) return in_flight_.bytes == 0;
+        if (ancestors.size() < most_climbed) return in_flight_.bytes == 0;
         // One long sequence: the next part goes on from here.
         line->insert(line->begin(), ancestors.rbegin(), ancestors.rend());
         state_.SchedulePart();
