@@ -17,7 +17,7 @@ constexpr uint64_t kMinRatedChunkBytes = 2 * kMiB;
 
 }  // namespace
 
-CopyJob& CopyQueue::Add(CopyRequest request, std::byte* pool) {
+CopyJob& CopyQueue::Add(CopyRequest request, std::byte* pool, int descriptor) {
   std::erase_if(request.copies, [](const BlockCopy& copy) { return copy.bytes == 0; });
   KVT_CHECK(!request.copies.empty());
   const auto direction = static_cast<size_t>(request.direction);
@@ -25,6 +25,7 @@ CopyJob& CopyQueue::Add(CopyRequest request, std::byte* pool) {
   auto job = std::make_shared<CopyJob>();
   job->request = std::move(request);
   job->pool = pool;
+  job->descriptor = descriptor;
   job->arrival = next_arrival_++;
   Jobs& jobs = jobs_[direction][priority];
   for (const BlockCopy& copy : job->request.copies) jobs.bytes += copy.bytes;
@@ -89,26 +90,32 @@ std::optional<CopyChunk> CopyQueue::Take(CopyDirection direction, int64_t now_ns
 void CopyQueue::FillChunk(Jobs& jobs, uint64_t most_bytes, CopyChunk* chunk) {
   while (!jobs.empty()) {
     CopyJob& job = *jobs.front();
-    if (!TakePiece(job, most_bytes, chunk)) return;
+    const auto number = static_cast<uint32_t>(chunk->jobs.size());
+    if (!TakePiece(job, number, most_bytes, chunk)) return;
     chunk->jobs.push_back(jobs.front());
     job.chunks_under_way += 1;
     while (!job.AllTaken()) {
-      if (!TakePiece(job, most_bytes, chunk)) return;
+      if (!TakePiece(job, number, most_bytes, chunk)) return;
     }
     jobs.pop_front();
   }
 }
 
-bool CopyQueue::TakePiece(CopyJob& job, uint64_t most_bytes, CopyChunk* chunk) {
+bool CopyQueue::TakePiece(CopyJob& job, uint32_t job_number, uint64_t most_bytes,
+                          CopyChunk* chunk) {
   if (chunk->pieces.size() == kMaxChunkPieces) return false;
   const BlockCopy& copy = job.request.copies[job.next_copy];
   const uint64_t left = copy.bytes - job.next_offset;
   const uint64_t room = most_bytes - chunk->bytes;
   if (room == 0 || (left > room && !chunk->pieces.empty())) return false;
   const uint64_t bytes = std::min(left, room);
-  chunk->pieces.push_back({.pool = job.pool + copy.pool_offset + job.next_offset,
+  // An integer sum, because a pool that is a file has no address to begin with.
+  const uintptr_t pool = reinterpret_cast<uintptr_t>(job.pool) + copy.pool_offset + job.next_offset;
+  chunk->pieces.push_back({.pool = reinterpret_cast<std::byte*>(pool),
                            .host = copy.host + job.next_offset,
-                           .bytes = bytes});
+                           .bytes = bytes,
+                           .descriptor = job.descriptor,
+                           .job = job_number});
   chunk->bytes += bytes;
   job.next_offset += bytes;
   if (bytes == left) {

@@ -39,6 +39,7 @@ struct CopyQueueOptions {
 struct CopyJob {
   CopyRequest request;
   std::byte* pool = nullptr;
+  int descriptor = -1;
   size_t next_copy = 0;
   uint64_t next_offset = 0;  // within that copy
   uint64_t arrival = 0;      // grows with each request added
@@ -55,6 +56,9 @@ struct CopyPiece {
   std::byte* pool = nullptr;
   std::byte* host = nullptr;
   uint64_t bytes = 0;
+  // Not -1: the pool is the file behind it, and `pool` the offset there.
+  int descriptor = -1;
+  uint32_t job = 0;  // of the chunk's jobs
 };
 
 // What is handed to the hardware, or to one thread, at a time.
@@ -73,9 +77,10 @@ class CopyQueue {
  public:
   explicit CopyQueue(const CopyQueueOptions& options) : options_(options) {}
 
-  // `pool` is the address of `request.pool` for the engine. REQUIRES: some bytes to copy, all in
-  // bounds. The job stays valid for the caller until its last chunk has been taken.
-  CopyJob& Add(CopyRequest request, std::byte* pool);
+  // `pool` is the address of `request.pool` for the engine, or null if it is reached by its
+  // `descriptor`. REQUIRES: some bytes to copy, all in bounds. The job stays valid for the caller
+  // until its last chunk has been taken.
+  CopyJob& Add(CopyRequest request, std::byte* pool, int descriptor = -1);
   // See Device.
   void AwaitBackground(bool awaited) { background_awaited_ = awaited; }
   // The next chunk of a direction: pieces of one priority. Nothing if there is none, if it may not
@@ -104,7 +109,8 @@ class CopyQueue {
   // What the next chunk of the priority may hold at most.
   [[nodiscard]] uint64_t MostBytes(bool gentle) const;
   // Moves the front job's next piece into the chunk; false if it does not fit.
-  [[nodiscard]] static bool TakePiece(CopyJob& job, uint64_t most_bytes, CopyChunk* chunk);
+  [[nodiscard]] static bool TakePiece(CopyJob& job, uint32_t job_number, uint64_t most_bytes,
+                                      CopyChunk* chunk);
   static void FillChunk(Jobs& jobs, uint64_t most_bytes, CopyChunk* chunk);
 
   const CopyQueueOptions options_;

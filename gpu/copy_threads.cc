@@ -2,13 +2,16 @@
 #include "gpu/copy_threads.h"
 
 #include <pthread.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdint>
 #include <cstring>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/result.h"
 
@@ -80,14 +83,36 @@ void FastCopy(void* destination, const void* source, size_t bytes) {
 
 namespace {
 
-void Perform(const CopyChunk& chunk, CopyDirection direction) {
+// Another process may make the file shorter at any time. A mapping of it would then end this
+// process with SIGBUS; a system call only comes back with less.
+bool CopyFile(const CopyPiece& piece, CopyDirection direction) {
+  const auto begin = reinterpret_cast<uintptr_t>(piece.pool);
+  for (uint64_t done = 0; done < piece.bytes;) {
+    const auto offset = static_cast<off_t>(begin + done);
+    const ssize_t copied =
+        direction == CopyDirection::kPoolToHost
+            ? ::pread(piece.descriptor, piece.host + done, piece.bytes - done, offset)
+            : ::pwrite(piece.descriptor, piece.host + done, piece.bytes - done, offset);
+    if (copied < 0 && errno == EINTR) continue;
+    if (copied <= 0) return false;
+    done += static_cast<uint64_t>(copied);
+  }
+  return true;
+}
+
+// Returns the numbers of the chunk's jobs that failed.
+std::vector<uint32_t> Perform(const CopyChunk& chunk, CopyDirection direction) {
+  std::vector<uint32_t> failed;
   for (const CopyPiece& piece : chunk.pieces) {
-    if (direction == CopyDirection::kPoolToHost) {
+    if (piece.descriptor >= 0) {
+      if (!CopyFile(piece, direction)) failed.push_back(piece.job);
+    } else if (direction == CopyDirection::kPoolToHost) {
       FastCopy(piece.host, piece.pool, piece.bytes);
     } else {
       FastCopy(piece.pool, piece.host, piece.bytes);
     }
   }
+  return failed;
 }
 
 uint64_t BytesOf(const CopyRequest& request) {
@@ -123,14 +148,14 @@ CopyThreads::~CopyThreads() {
   }
 }
 
-void CopyThreads::Start(CopyRequest request, std::byte* pool) {
+void CopyThreads::Start(CopyRequest request, std::byte* pool, int descriptor) {
   const uint64_t bytes = BytesOf(request);
   if (bytes == 0) return PostDone(std::move(request.done), {});
   {
     const std::lock_guard lock(mutex_);
     std::optional<uint64_t> counting;
     if (!request.counted.empty()) counting = counting_.Add(std::move(request.counted));
-    queue_.Add(std::move(request), pool).counting = counting;
+    queue_.Add(std::move(request), pool, descriptor).counting = counting;
   }
   if (bytes > kCopyChunkBytes) {
     wake_.notify_all();
@@ -151,12 +176,16 @@ void CopyThreads::Work() {
     const std::optional<CopyChunk> chunk = queue_.Take(direction, kNoTime);
     KVT_CHECK(chunk.has_value());
     lock.unlock();
-    Perform(*chunk, direction);
+    const std::vector<uint32_t> failed = Perform(*chunk, direction);
     lock.lock();
+    for (const uint32_t job : failed) {
+      chunk->jobs[job]->outcome =
+          MakeError(ErrorCode::kIoError, "lent_memory_gone", "its owner has made it shorter");
+    }
     Land(*chunk, &ended);
     if (ended.empty()) continue;
     lock.unlock();
-    for (const auto& job : ended) PostDone(std::move(job->request.done), {});
+    for (const auto& job : ended) PostDone(std::move(job->request.done), job->outcome);
     ended.clear();
     lock.lock();
   }
@@ -167,7 +196,7 @@ void CopyThreads::Land(const CopyChunk& chunk, std::vector<std::shared_ptr<CopyJ
     job->chunks_under_way -= 1;
     // A job cut off by the destructor is ended by it.
     if (!job->AllTaken() || job->chunks_under_way > 0) continue;
-    Count(*job, true);
+    Count(*job, job->outcome.has_value());
     ended->push_back(job);
   }
 }

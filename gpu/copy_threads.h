@@ -37,8 +37,10 @@ class CopyThreads {
   CopyThreads(const CopyThreads&) = delete;
   CopyThreads& operator=(const CopyThreads&) = delete;
 
-  // `pool` is the mapping of `request.pool`, in whose bounds all copies lie.
-  void Start(CopyRequest request, std::byte* pool);
+  // `pool` is the mapping of `request.pool`, in whose bounds all copies lie; or null, and the bytes
+  // are read from and written to the file behind `descriptor`. Such copies fail, kIoError, if the
+  // file has become shorter.
+  void Start(CopyRequest request, std::byte* pool, int descriptor = -1);
 
  private:
   void Work();

@@ -17,4 +17,9 @@ Status CheckCopyBounds(const CopyRequest& request) {
   return {};
 }
 
+Result<std::unique_ptr<DevicePool>> Device::Borrow(LentMemory* memory) {
+  return MakeError(ErrorCode::kUnsupported, "region_memory_kind",
+                   fmt::format("kind {} on {}", static_cast<int>(memory->kind), info().name));
+}
+
 }  // namespace kvtier

@@ -11,8 +11,10 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "base/posix.h"
 #include "base/result.h"
 #include "gpu/counter_page.h"
 #include "gpu/host_pinner.h"
@@ -45,6 +47,43 @@ class DevicePool {
   // Calls `ready` on the event loop when the memory is all zeros; within this call if it has been.
   // Not called if the pool ends before.
   virtual void WhenReady(std::function<void()> ready) { ready(); }
+};
+
+// A descriptor that another process has sent. Closing it may take seconds: if that process has
+// ended, it frees the memory behind it. `close`, if given, gets it for that. Move-only.
+class LentDescriptor {
+ public:
+  LentDescriptor() = default;
+  explicit LentDescriptor(UniqueFd fd, std::function<void(UniqueFd)> close = nullptr)
+      : fd_(std::move(fd)), close_(std::move(close)) {}
+  LentDescriptor(LentDescriptor&&) noexcept = default;
+  LentDescriptor& operator=(LentDescriptor&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    std::swap(close_, other.close_);
+    return *this;
+  }
+  ~LentDescriptor() {
+    if (fd_.valid() && close_) close_(std::move(fd_));
+  }
+
+  [[nodiscard]] int get() const { return fd_.get(); }
+
+ private:
+  UniqueFd fd_;
+  std::function<void(UniqueFd)> close_;
+};
+
+// Memory of another process that this one may read and write: see Device::Borrow.
+struct LentMemory {
+  enum class Kind : uint8_t {
+    kShared,   // host memory behind `descriptor`: a memfd, or a file in /dev/shm
+    kVmm,      // a GPU's, exported by cuMemExportToShareableHandle as `descriptor`
+    kCudaIpc,  // a GPU's, named by `ipc_handle`
+  };
+  Kind kind = Kind::kShared;
+  LentDescriptor descriptor;
+  std::array<uint8_t, 64> ipc_handle{};
+  uint64_t bytes = 0;
 };
 
 // A pool that is not larger is ready when it has been created.
@@ -90,6 +129,11 @@ class Device {
   [[nodiscard]] virtual DeviceInfo info() const = 0;
   // Errors: kResourceExhausted when the memory cannot be had.
   [[nodiscard]] virtual Result<std::unique_ptr<DevicePool>> CreatePool(uint64_t bytes) = 0;
+  // Makes another process's memory a pool that can be copied from and to, without a copy of its
+  // own. Its owner may end, or take the memory away, at any time: copies then fail or move bytes
+  // that mean nothing, and nothing worse. Errors: kUnsupported "region_memory_kind";
+  // kInvalidArgument "bad_region_memory" if it is not what `memory` says.
+  [[nodiscard]] virtual Result<std::unique_ptr<DevicePool>> Borrow(LentMemory* memory);
   // Never blocks. Copies out of bounds of the pool fail with kInvalidArgument.
   virtual void Copy(CopyRequest request) = 0;
   // An acquire waits for what kBackground copies will free, or no longer does. While one waits, no

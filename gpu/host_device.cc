@@ -3,8 +3,11 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/magic.h>
 #include <pthread.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -88,6 +91,27 @@ void HostPool::FillIn() {
   }
 }
 
+Result<std::unique_ptr<LentFile>> LentFile::Open(LentMemory* memory) {
+  const auto bad = [](std::string_view why) {
+    return MakeError(ErrorCode::kInvalidArgument, "bad_region_memory", std::string(why));
+  };
+  const int fd = memory->descriptor.get();
+  struct stat file {};
+  struct statfs file_system {};
+  if (::fstat(fd, &file) != 0 || !S_ISREG(file.st_mode)) return bad("not a file");
+  if (::fstatfs(fd, &file_system) != 0 || file_system.f_type != TMPFS_MAGIC) {
+    return bad("not memory: a memfd or a file in /dev/shm is wanted");
+  }
+  const int flags = ::fcntl(fd, F_GETFL);
+  if (flags < 0 || (flags & O_ACCMODE) != O_RDWR || (flags & O_APPEND) != 0) {
+    return bad("not open for reading and writing");
+  }
+  if (static_cast<uint64_t>(file.st_size) < memory->bytes) {
+    return bad(fmt::format("{} bytes long, {} are said to be there", file.st_size, memory->bytes));
+  }
+  return std::unique_ptr<LentFile>(new LentFile(memory));
+}
+
 HostDevice::HostDevice(EventQueue* loop, int copy_threads)
     : loop_(loop), copier_(copy_threads, loop) {}
 
@@ -106,14 +130,19 @@ Result<std::unique_ptr<DevicePool>> HostDevice::CreatePool(uint64_t bytes) {
   return HostPool::Create(bytes);
 }
 
+Result<std::unique_ptr<DevicePool>> HostDevice::Borrow(LentMemory* memory) {
+  if (memory->kind != LentMemory::Kind::kShared) return Device::Borrow(memory);
+  return LentFile::Open(memory);
+}
+
 void HostDevice::Copy(CopyRequest request) {
   if (const Status bounds = CheckCopyBounds(request); !bounds) {
     loop_->Post([done = std::move(request.done), bounds] { done(bounds); });
     return;
   }
-  // Pools of this device are all of this kind.
-  auto* const pool = static_cast<HostPool*>(request.pool);
-  copier_.Start(std::move(request), pool->data());
+  const DevicePool& pool = *request.pool;
+  std::byte* const mapping = pool.data();
+  copier_.Start(std::move(request), mapping, mapping == nullptr ? pool.shareable_fd() : -1);
 }
 
 }  // namespace kvtier

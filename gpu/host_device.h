@@ -6,10 +6,12 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <thread>
+#include <utility>
 
 #include "base/executor.h"
 #include "base/posix.h"
@@ -49,6 +51,27 @@ class HostPool final : public DevicePool {
   std::thread filler_;
 };
 
+// Memory that another process lends, behind a descriptor. It is read and written by system calls,
+// never mapped: its owner could cut it while it is being copied.
+class LentFile final : public DevicePool {
+ public:
+  // Errors: kInvalidArgument "bad_region_memory" unless it is a file in memory (tmpfs: memfd,
+  // /dev/shm), large enough and open for reading and writing. Any other file system could block the
+  // threads that copy for as long as its maker likes. Takes the descriptor only on success.
+  [[nodiscard]] static Result<std::unique_ptr<LentFile>> Open(LentMemory* memory);
+
+  [[nodiscard]] uint64_t bytes() const override { return bytes_; }
+  [[nodiscard]] int shareable_fd() const override { return fd_.get(); }
+  [[nodiscard]] std::byte* data() const override { return nullptr; }
+
+ private:
+  explicit LentFile(LentMemory* memory)
+      : fd_(std::move(memory->descriptor)), bytes_(memory->bytes) {}
+
+  const LentDescriptor fd_;
+  const uint64_t bytes_;
+};
+
 inline constexpr int kDefaultCopyThreads = 2;
 
 // `loop` must outlive the device, and the device the copies of its pools. The destructor finishes
@@ -64,6 +87,8 @@ class HostDevice final : public Device {
   [[nodiscard]] DeviceInfo info() const override;
   // Errors: as HostPool::Create.
   [[nodiscard]] Result<std::unique_ptr<DevicePool>> CreatePool(uint64_t bytes) override;
+  // Errors: as LentFile::Open.
+  [[nodiscard]] Result<std::unique_ptr<DevicePool>> Borrow(LentMemory* memory) override;
   void Copy(CopyRequest request) override;
 
  private:

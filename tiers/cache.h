@@ -89,6 +89,31 @@ class Cache {
   [[nodiscard]] Result<uint32_t> Pin(PoolId pool, std::span<const BlockHash> hashes,
                                      int64_t ttl_ms);
 
+  // --- regions: memory of engines that choose the block numbers in it themselves ---
+  // Memory that the session lends, for blocks of the namespace. It is given back with the session,
+  // once nothing moves to or from it. LOOKUP and Pin take its number as a pool's. Errors:
+  // kInvalidArgument "bad_namespace_identity", "bad_region_memory", "block_too_large"; kUnsupported
+  // "region_memory_kind"; kLimitExceeded "too_many_regions".
+  [[nodiscard]] Result<PoolId> OpenRegion(SessionId session, const NamespaceIdentity& identity,
+                                          RegionMemory memory);
+  // Transfers that have not begun to move are cancelled; the others end first. `closed` is called
+  // when the memory is not used any more, within this call if that is so already.
+  void CloseRegion(PoolId region, std::function<void()> closed);
+  // Announces a transfer of `blocks`, each of which Store or Load then has to name once, in any
+  // number of calls. `done` is called once, when all of them have ended and the engine may use them
+  // again; not at all if the session closes before. It must not call the cache. Errors:
+  // kInvalidArgument "block_out_of_range"; kWrongState "block_busy" (another transfer has it, or it
+  // was named twice), "transfer_busy". REQUIRES: the region is open, as for the following.
+  [[nodiscard]] Status BeginTransfer(PoolId region, TransferId transfer,
+                                     std::span<const BlockIndex> blocks,
+                                     std::function<void(TransferEnd)> done);
+  // Copies blocks of the region to host; what some tier has already is skipped. A block that finds
+  // no space in host within options.max_wait_ms fails.
+  void Store(PoolId region, std::span<const StoreRequest> blocks);
+  // Copies cached blocks into the region, each for itself. With `layers`, what is in host comes
+  // layer by layer, a block being so many equal layers.
+  void Load(PoolId region, std::span<const LoadRequest> blocks, uint32_t layers = 0);
+
   // --- looking into it, for administrators ---
   // The number of what was attached or restored from disk before; nothing if it never was.
   [[nodiscard]] std::optional<NamespaceId> FindNamespace(const NamespaceIdentity& identity) const;

@@ -8,6 +8,15 @@
 #include "base/result.h"
 
 namespace kvtier {
+namespace {
+
+Status CheckIdentity(const NamespaceIdentity& identity) {
+  if (identity.block_bytes > 0 && identity.tenant.size() <= kMaxTenantBytes) return {};
+  return MakeError(ErrorCode::kInvalidArgument, "bad_namespace_identity");
+}
+
+}  // namespace
+
 Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, IndexSnapshot snapshot)
     : state(options, std::move(environment), snapshot.budget),
       loads(&state.stats, state.options.close_part_blocks,
@@ -22,6 +31,8 @@ Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, Ind
       offloader(&state, &host),
       pools(&state, &offloader),
       loader(&state, &host, &offloader, &disk, &loads),
+      finder(&state),
+      regions(&state, &finder, &loader, &offloader),
       acquirer(&state, &pools, &loader, &loads, &sessions),
       retention(&state, &pools, &offloader, &host, &persister, &disk),
       verifier(&state, &disk) {
@@ -63,6 +74,7 @@ void Cache::Impl::Pump() {
       progressed |= offloader.Pump();
       progressed |= persister.Pump();
     }
+    progressed |= regions.Pump();
     progressed |= disk.committer().Pump();
   }
   FinishDrains();
@@ -209,6 +221,7 @@ void Cache::CloseSession(SessionId session) {
   // In this order: the loads of operations that were not answered are forgotten, not counted as
   // cancelled, and no load reports to a session that is gone.
   impl_->acquirer.CancelSession(session);
+  impl_->regions.CloseSession(session);
   if (impl_->loads.CloseSession(session)) impl_->state.SchedulePart();
   impl_->sessions.Close(session);
   impl_->Pump();
@@ -221,9 +234,7 @@ void Cache::ReleaseQuarantine(SessionId session) {
 
 Result<PoolInfo> Cache::AttachPool(const NamespaceIdentity& identity, uint64_t pool_bytes,
                                    DeviceIndex device, uint32_t shares) {
-  if (identity.block_bytes == 0 || identity.tenant.size() > kMaxTenantBytes) {
-    return MakeError(ErrorCode::kInvalidArgument, "bad_namespace_identity");
-  }
+  KVT_RETURN_IF_ERROR(CheckIdentity(identity));
   if (device.value >= impl_->state.env.devices.size()) {
     return MakeError(ErrorCode::kNotFound, "unknown_device",
                      fmt::format("there is no device {}, but {} in all", device.value,
@@ -270,6 +281,38 @@ Result<CommitReply> Cache::Commit(SessionId session, PoolId pool, const CommitRe
     return MakeError(ErrorCode::kCancelled, "session_closed");
   }
   return impl_->Commit(session, pool, request);
+}
+
+Result<PoolId> Cache::OpenRegion(SessionId session, const NamespaceIdentity& identity,
+                                 RegionMemory memory) {
+  KVT_RETURN_IF_ERROR(CheckIdentity(identity));
+  if (!impl_->sessions.IsOpen(session)) {
+    return MakeError(ErrorCode::kCancelled, "session_closed");
+  }
+  KVT_ASSIGN_OR_RETURN(const NamespaceId namespace_id, impl_->state.InternNamespace(identity));
+  KVT_ASSIGN_OR_RETURN(const CachePool* region,
+                       impl_->regions.Open(session, namespace_id, std::move(memory)));
+  return region->id;
+}
+
+void Cache::CloseRegion(PoolId region, std::function<void()> closed) {
+  impl_->regions.Close(region, std::move(closed));
+  impl_->Pump();
+}
+
+Status Cache::BeginTransfer(PoolId region, TransferId transfer, std::span<const BlockIndex> blocks,
+                            std::function<void(TransferEnd)> done) {
+  return impl_->regions.Begin(region, transfer, blocks, std::move(done));
+}
+
+void Cache::Store(PoolId region, std::span<const StoreRequest> blocks) {
+  impl_->regions.Store(region, blocks);
+  impl_->Pump();
+}
+
+void Cache::Load(PoolId region, std::span<const LoadRequest> blocks, uint32_t layers) {
+  impl_->regions.Load(region, blocks, layers);
+  impl_->Pump();
 }
 
 std::vector<Cache::ReleaseError> Cache::Release(SessionId session, PoolId pool_id,
@@ -345,6 +388,7 @@ void Cache::Tick() {
   impl_->host.Tick();
   impl_->loader.Tick();
   impl_->acquirer.Tick();
+  impl_->regions.Tick();
   impl_->retention.Tick();
   impl_->Pump();
 }
@@ -359,8 +403,8 @@ void Cache::StopDraining() { impl_->draining_stopped = true; }
 // Something that is scheduled may start more: it counts as under way.
 bool Cache::Idle() const {
   return impl_->Settled() && impl_->loader.Idle() && impl_->verifier.Idle() &&
-         impl_->acquirer.waiting() == 0 && impl_->drains_beginning == 0 &&
-         !impl_->state.pump_scheduled();
+         impl_->acquirer.waiting() == 0 && impl_->regions.in_flight() == 0 &&
+         impl_->drains_beginning == 0 && !impl_->state.pump_scheduled();
 }
 
 void Cache::VerifyStep(uint64_t cursor, uint32_t max_blocks,

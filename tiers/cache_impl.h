@@ -17,6 +17,7 @@
 #include "tiers/transfer/loader.h"
 #include "tiers/transfer/offloader.h"
 #include "tiers/transfer/persister.h"
+#include "tiers/transfer/region_transfers.h"
 #include "tiers/transfer/retention.h"
 #include "tiers/transfer/verifier.h"
 
@@ -51,6 +52,8 @@ class Cache::Impl {
   Offloader offloader;
   PoolSpace pools;
   Loader loader;
+  PrefixFinder finder;
+  RegionTransfers regions;
   Acquirer acquirer;
   Retention retention;
   Verifier verifier;

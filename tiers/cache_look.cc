@@ -87,7 +87,8 @@ std::vector<BlockPresence> Cache::Lookup(PoolId pool_id, std::span<const BlockHa
     if (!presence[i].pool) continue;
     const EntryIndex index = impl_->state.directory.Find({pool->namespace_id, hashes[i]});
     const BlockIndex block = impl_->state.BlockIn(*pool, impl_->state[index]);
-    presence[i].pool = block != kNoBlock && !pool->blocks[block].loading();
+    presence[i].pool =
+        pool->region == nullptr && block != kNoBlock && !pool->blocks[block].loading();
   }
   return presence;
 }

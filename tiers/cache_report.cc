@@ -75,6 +75,7 @@ CacheGauges Cache::Impl::Gauges() const {
   CacheGauges gauges;
   uint64_t order_bytes = 0;
   for (const auto& pool : state.pools) {
+    if (!pool || pool->region != nullptr) continue;
     gauges.pools.push_back(GaugesOf(state, *pool));
     order_bytes += pool->victims.memory_bytes();
   }
@@ -110,6 +111,8 @@ CacheGauges Cache::Impl::Gauges() const {
   gauges.disk_reads_in_flight = loader.reads_in_flight();
   gauges.disk_writes_in_flight = persister.writes_in_flight();
   gauges.acquires_waiting = acquirer.waiting();
+  gauges.regions = regions.size();
+  gauges.region_blocks_in_flight = regions.in_flight();
   gauges.offloads_queued = offloader.queued();
   gauges.onload_copies_queued = loader.copies_queued();
   gauges.disk_reads_queued = loader.reads_queued();
@@ -138,7 +141,9 @@ void Cache::Impl::CheckInvariants() const {
   KVT_CHECK(persist_wanted == state.persist_wanted_blocks());
   std::array<uint64_t, kMaxDevices> pool_bytes{};
   for (const auto& pool : state.pools) {
+    if (!pool) continue;
     CheckPool(*pool);
+    if (pool->region != nullptr) continue;
     pool_bytes[pool->device.value] += pool->memory->bytes();
   }
   for (uint32_t i = 0; i < state.env.devices.size(); ++i) {

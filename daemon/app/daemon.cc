@@ -15,6 +15,7 @@
 #include "daemon/config/tenants.h"
 #include "daemon/runtime/process.h"
 #include "gpu/cuda_device.h"
+#include "gpu/host_device.h"
 
 namespace kvtier {
 namespace {
@@ -161,9 +162,11 @@ Status Daemon::OpenArena() {
 }
 
 void Daemon::MakeCache() {
+  lent_host_memory_ = std::make_unique<HostDevice>(loop_);
   CacheEnvironment environment{.clock = &clock_,
                                .loop = loop_,
                                .executor = executor_.get(),
+                               .lent_host_memory = lent_host_memory_.get(),
                                .arena = arena_.get(),
                                .tracer = trace_.get()};
   for (const OpenedDevice& opened : devices_) {

@@ -108,6 +108,7 @@ class Daemon {
   // Destroyed from the last to the first: no part uses one that stands after it.
   std::unique_ptr<TraceRing> trace_;   // null: nothing is recorded
   std::vector<OpenedDevice> devices_;  // by DeviceIndex
+  std::unique_ptr<Device> lent_host_memory_;  // copies to and from regions in host memory
   std::unique_ptr<MappedArena> arena_;
   // Checksums and other work that takes milliseconds; its answers arrive as events of the loop.
   std::unique_ptr<Executor> executor_;

@@ -81,6 +81,7 @@ Status RemoveStale(const std::string& path, const sockaddr_un& address) {
 
 Result<std::unique_ptr<Acceptor>> Acceptor::Listen(EventLoop* loop, Log* log,
                                                    const std::string& path, mode_t mode,
+                                                   bool descriptors,
                                                    std::function<void(UniqueFd)> accepted) {
   KVT_ASSIGN_OR_RETURN(const sockaddr_un address, AddressOf(path));
   KVT_RETURN_IF_ERROR(RemoveStale(path, address));
@@ -93,17 +94,18 @@ Result<std::unique_ptr<Acceptor>> Acceptor::Listen(EventLoop* loop, Log* log,
   }
   if (::chmod(path.c_str(), mode) != 0) return SystemError("chmod", path);
   // Before listen: connections may carry messages before they are accepted.
-  RefuseDescriptors(socket.get());
+  if (!descriptors) RefuseDescriptors(socket.get());
   if (::listen(socket.get(), kBacklog) != 0) return SystemError("listen", path);
   return std::unique_ptr<Acceptor>(
-      new Acceptor(loop, log, path, std::move(socket), std::move(accepted)));
+      new Acceptor(loop, log, path, std::move(socket), descriptors, std::move(accepted)));
 }
 
-Acceptor::Acceptor(EventLoop* loop, Log* log, std::string path, UniqueFd socket,
+Acceptor::Acceptor(EventLoop* loop, Log* log, std::string path, UniqueFd socket, bool descriptors,
                    std::function<void(UniqueFd)> accepted)
     : log_(log),
       path_(std::move(path)),
       socket_(std::move(socket)),
+      descriptors_(descriptors),
       accepted_(std::move(accepted)),
       retry_(loop),
       watch_(loop, socket_.get()) {
@@ -120,7 +122,7 @@ void Acceptor::AcceptAll() {
   for (int i = 0; i < kMaxAcceptsPerEvent; ++i) {
     UniqueFd connection(::accept4(socket_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (connection.valid()) {
-      RefuseDescriptors(connection.get());
+      if (!descriptors_) RefuseDescriptors(connection.get());
       accepted_(std::move(connection));
       continue;
     }

@@ -26,10 +26,11 @@ class Acceptor {
  public:
   // Binds `path` with file mode `mode` and begins to accept. A socket that no process
   // listens on any more is replaced. `accepted` gets each connection, non-blocking and
-  // close-on-exec. `loop` and `log` are borrowed. Errors: kAlreadyExists "socket_in_use" or
+  // close-on-exec. With `descriptors` peers may send descriptors along, else the kernel refuses
+  // them where it can. `loop` and `log` are borrowed. Errors: kAlreadyExists "socket_in_use" or
   // "socket_path_taken", kInvalidArgument "socket_path_too_long", kIoError by errno name.
   [[nodiscard]] static Result<std::unique_ptr<Acceptor>> Listen(
-      EventLoop* loop, Log* log, const std::string& path, mode_t mode,
+      EventLoop* loop, Log* log, const std::string& path, mode_t mode, bool descriptors,
       std::function<void(UniqueFd)> accepted);
   // Removes the socket's file, so that clients that come later get ENOENT and not a refused
   // connection.
@@ -38,7 +39,7 @@ class Acceptor {
   Acceptor& operator=(const Acceptor&) = delete;
 
  private:
-  Acceptor(EventLoop* loop, Log* log, std::string path, UniqueFd socket,
+  Acceptor(EventLoop* loop, Log* log, std::string path, UniqueFd socket, bool descriptors,
            std::function<void(UniqueFd)> accepted);
   void Wait();
   // Takes what has come, a bounded number per event, then waits again.
@@ -47,6 +48,7 @@ class Acceptor {
   Log* const log_;
   const std::string path_;
   const UniqueFd socket_;
+  const bool descriptors_;
   const std::function<void(UniqueFd)> accepted_;
   Timer retry_;
   FdWatch watch_;

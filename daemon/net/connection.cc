@@ -33,6 +33,10 @@ constexpr uint32_t kMinBudget = 16;
 // use up the table by sending descriptors whose close() hangs.
 constexpr size_t kMaxDescriptorsPending = 256;
 
+// That one client has sent and no message has taken yet: each takes an entry of the process's
+// table.
+constexpr size_t kMaxDescriptorsHeld = 16;
+
 void PrepareSocket(int socket) {
   // Failures leave a socket that works, with more wake-ups.
   ::fcntl(socket, F_SETFL, O_NONBLOCK);
@@ -140,14 +144,13 @@ bool Connection::ReceiveOnce() {
   space = space.first(std::min<size_t>(space.size(), size_t{quantum_} * kBytesPerItem));
   std::vector<UniqueFd> descriptors;
   const Result<std::optional<size_t>> received = wire::Receive(socket_.get(), space, &descriptors);
-  // The protocol has no use for descriptors from clients. The acceptor had the kernel refuse them,
-  // where it can.
-  for (UniqueFd& descriptor : descriptors) network_->closer.Close(std::move(descriptor));
+  const bool came = !descriptors.empty();
+  Sort(std::move(descriptors));
   if (!received) {
     End(received.error());
   } else if (*received == size_t{0}) {
     End({ErrorCode::kUnavailable, "peer_closed", "end of stream"});
-  } else if (!descriptors.empty() && network_->closer.pending() > kMaxDescriptorsPending) {
+  } else if (came && network_->closer.pending() > kMaxDescriptorsPending) {
     CloseWith({ErrorCode::kLimitExceeded, "too_many_descriptors", "sent along with messages"});
   } else if (received->has_value()) {
     decoder_.Commit(**received);
@@ -157,6 +160,25 @@ bool Connection::ReceiveOnce() {
     return true;
   }
   return false;
+}
+
+// A message that has use for a descriptor takes it. Those beyond the limit belong to no message
+// that could be waiting.
+void Connection::Sort(std::vector<UniqueFd> descriptors) {
+  for (UniqueFd& descriptor : descriptors) {
+    if (accepts_descriptors_ && descriptors_.size() < kMaxDescriptorsHeld) {
+      descriptors_.emplace_back(std::move(descriptor), &network_->closer);
+    } else {
+      network_->closer.Close(std::move(descriptor));
+    }
+  }
+}
+
+std::optional<UniqueFd> Connection::TakeDescriptor() {
+  if (descriptors_.empty()) return std::nullopt;
+  UniqueFd first = descriptors_.front().Take();
+  descriptors_.pop_front();
+  return first;
 }
 
 // `held_` points into the decoder's buffer, which must then stay as it is.

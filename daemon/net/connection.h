@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -75,6 +76,11 @@ class Connection {
 
   // Begins to read. REQUIRES: called once, when the listener is ready to be called.
   void Start();
+  // Descriptors that the peer sends are kept from now on, a few at a time, for TakeDescriptor.
+  void AcceptDescriptors() { accepts_descriptors_ = true; }
+  // The descriptor that came first of those not taken; nothing if there is none. It is the peer's
+  // making: to use it may block, and so may closing it (DescriptorCloser).
+  [[nodiscard]] std::optional<UniqueFd> TakeDescriptor();
   // The longest frame that is taken from now on, the one being handled included.
   void SetMaxFrameBytes(uint32_t bytes) { decoder_.set_max_frame_bytes(bytes); }
 
@@ -148,6 +154,8 @@ class Connection {
   [[nodiscard]] bool HandOut(const wire::Frame& frame);
   // Returns false if nothing came.
   [[nodiscard]] bool ReceiveOnce();
+  // Keeps what may be of use and closes the rest.
+  void Sort(std::vector<UniqueFd> descriptors);
   void WaitForMore();
   void FlushUnlessBatching();
   void Flush();
@@ -168,6 +176,8 @@ class Connection {
   State state_ = State::kOpen;
   Error close_reason_;
   int pauses_ = 0;
+  bool accepts_descriptors_ = false;
+  std::deque<ForeignFd> descriptors_;  // that came with messages
   bool batching_ = false;
   bool congested_ = false;
   bool readable_ = false;

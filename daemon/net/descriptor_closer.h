@@ -45,6 +45,8 @@ class ForeignFd {
   }
 
   [[nodiscard]] int get() const { return descriptor_.get(); }
+  // Gives it up: it is the caller's to close.
+  [[nodiscard]] UniqueFd Take() { return std::move(descriptor_); }
 
  private:
   UniqueFd descriptor_;

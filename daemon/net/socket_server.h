@@ -41,12 +41,13 @@ class SocketServer {
   // Sessions are destroyed before whatever a derived class has.
   ~SocketServer() = default;
 
-  // Binds `path` and begins to serve. `on_refused` hears of each connection that was not let in.
+  // Binds `path` and begins to serve. Peers may send descriptors along with messages if
+  // `descriptors`. `on_refused` hears of each connection that was not let in.
   // Errors: those of Acceptor::Listen.
-  [[nodiscard]] Status ListenOn(const std::string& path, mode_t mode, Admit admit,
+  [[nodiscard]] Status ListenOn(const std::string& path, mode_t mode, bool descriptors, Admit admit,
                                 std::function<void(const Error&)> on_refused) {
     KVT_ASSIGN_OR_RETURN(acceptor_,
-                         Acceptor::Listen(network_->loop, log_, path, mode,
+                         Acceptor::Listen(network_->loop, log_, path, mode, descriptors,
                                           [this, admit = std::move(admit),
                                            on_refused = std::move(on_refused)](UniqueFd socket) {
                                             const Status admitted = admit(&socket);

@@ -50,7 +50,7 @@ class RequestTrace {
     } else if constexpr (requires { message.items; }) {
       if (message.items.empty()) return {};
       return {static_cast<uint32_t>(message.items.size()), 0, message.items.back().hash.Prefix64()};
-    } else if constexpr (requires { message.blocks; }) {
+    } else if constexpr (requires { message.blocks.size(); }) {
       return {static_cast<uint32_t>(message.blocks.size())};
     } else {
       return {};

@@ -32,7 +32,7 @@ Server::~Server() { DestroySessions(); }
 
 Status Server::Listen() {
   return ListenOn(
-      context_.config->server.socket, kSocketMode,
+      context_.config->server.socket, kSocketMode, /*descriptors=*/true,
       [this](UniqueFd* socket) { return AdmitSocket(socket); },
       [this](const Error& refused) {
         context_.counters->CountRefusal(refused);

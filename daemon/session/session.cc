@@ -100,6 +100,7 @@ void Session::OnHello(const wire::Frame& frame) {
   services_.log->Info("session.opened", "session {} of tenant {}: \"{}\", pid {}, uid {}",
                       id_.value, tenant_, client_name_, peer_.pid, peer_.uid);
   const ServerConfig& config = services_.config->server;
+  connection_.AcceptDescriptors();
   // From here on the client may send requests of the full length.
   connection_.SetMaxFrameBytes(static_cast<uint32_t>(config.max_frame_bytes));
   const wire::HelloReply reply{

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One client's session: HELLO first, then requests, until the connection ends. The requests
-// themselves are in session_requests.cc, session_acquire.cc and session_attention.cc.
+// themselves are in session_requests.cc, session_acquire.cc, session_regions.cc and
+// session_attention.cc.
 //
 // Whatever a client does wrong costs it that call, or at most this session.
 //
@@ -47,6 +48,10 @@ inline constexpr uint32_t kMaxAcquiresInFlight = 64;
 // The same for attention: enough to keep the device busy while replies travel, and few enough that
 // a client's jobs cannot delay another's by more than a few of them.
 inline constexpr size_t kMaxAttendsInFlight = 4;
+// Blocks of transfers that one session may have under way before the next request is read, each
+// transfer counting as kTransferPrice more: they take memory here until they are reported.
+inline constexpr uint64_t kMaxTransferBlocksInFlight = 1u << 18;
+inline constexpr uint64_t kTransferPrice = 64;
 // The longest frame of a connection that has not said HELLO yet: a process that only connects must
 // not be able to make the daemon allocate a full frame's buffer.
 inline constexpr uint32_t kMaxHelloFrameBytes = 64u << 10;
@@ -96,6 +101,7 @@ class Session final : public ConnectionListener {
     uint32_t group = 0;
     uint32_t device = 0;
     NamespaceId namespace_id;
+    uint32_t region_blocks = 0;  // not 0: a region, and no pool
 
     [[nodiscard]] const KvGroup& kv_group() const { return model->record.groups[group]; }
   };
@@ -138,6 +144,10 @@ class Session final : public ConnectionListener {
   Status OnWorkspace(const Call& call, const wire::Workspace& request);
   Status OnWorkspaceClose(const Call& call, const wire::WorkspaceClose& request);
   Status OnAttend(const Call& call, const wire::Attend& request);
+  Status OnOpenRegion(const Call& call, const wire::OpenRegion& request);
+  Status OnCloseRegion(const Call& call, const wire::CloseRegion& request);
+  Status OnStore(const Call& call, const wire::Store& request);
+  Status OnLoad(const Call& call, const wire::Load& request);
 
   // The pool's memory is ready: only now does the client get its descriptor.
   void OnAttached(const Call& call, const PoolInfo& pool, const AttachedPool& attached);
@@ -203,8 +213,24 @@ class Session final : public ConnectionListener {
   [[nodiscard]] Status CommitOne(PoolId pool, const AttachedPool& attached,
                                  const wire::CommitItem& item, bool* duplicate);
 
-  // The pool, if this session has attached it. Errors: kNotFound "pool_not_attached".
+  // The pool, if this session has attached it. Errors: kNotFound "pool_not_attached";
+  // kInvalidArgument "pool_is_region".
   [[nodiscard]] Result<const AttachedPool*> FindPool(PoolId pool) const;
+  // The same for what may be a region as well. Errors: kNotFound "pool_not_attached".
+  [[nodiscard]] Result<const AttachedPool*> FindPoolOrRegion(PoolId pool) const;
+  // Errors: kNotFound "pool_not_attached"; kInvalidArgument "not_a_region".
+  [[nodiscard]] Result<const AttachedPool*> FindRegion(PoolId region) const;
+
+  // What the client lends. Errors: kInvalidArgument "no_descriptor".
+  [[nodiscard]] Result<LentMemory> TakeLentMemory(const wire::OpenRegion& request);
+  // Announces the transfer to the cache; its end is reported to the client. Errors: those of
+  // FindRegion and Cache::BeginTransfer; kInvalidArgument "empty_request".
+  template <typename Message>
+  [[nodiscard]] Status BeginTransfer(const Message& request);
+  void OnTransferred(PoolId region, uint64_t transfer, uint32_t blocks, TransferEnd end);
+  // Calls `work(blocks)` with parts of `blocks`, as large as the turns at the loop allow.
+  template <typename Block, typename Work>
+  void TransferInSteps(std::vector<Block> blocks, Work work);
   // A request that names no block is a client's mistake; answering it with nothing would hide that.
   [[nodiscard]] static Error EmptyRequest();
   // Errors: kLimitExceeded with `reason`.
@@ -226,6 +252,8 @@ class Session final : public ConnectionListener {
   // the cache counts for itself and enforces the limit.
   uint64_t references_ = 0;
   uint32_t acquires_in_flight_ = 0;
+  uint64_t transfers_in_flight_ = 0;  // blocks, and kTransferPrice for each transfer
+  uint64_t region_blocks_ = 0;        // of all regions
   // Made with HELLO, and shared with the client and with the acquires in flight. The daemon only
   // writes to it: the client can write to it too, so that nothing read from it could be believed.
   std::shared_ptr<CounterPage> counters_;

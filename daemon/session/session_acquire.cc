@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <type_traits>
 #include <utility>
 
 #include "daemon/session/group_lookup.h"
@@ -39,7 +40,9 @@ Result<const RegisteredModel*> Session::CheckParts(const std::vector<Part>& part
   const RegisteredModel* model = nullptr;
   uint32_t groups_seen = 0, hashed = 0;
   for (const Part& part : parts) {
-    KVT_ASSIGN_OR_RETURN(const AttachedPool* const attached, FindPool(part.pool));
+    constexpr bool kLookup = std::is_same_v<Part, wire::Lookup::Part>;
+    KVT_ASSIGN_OR_RETURN(const AttachedPool* const attached,
+                         kLookup ? FindPoolOrRegion(part.pool) : FindPool(part.pool));
     if (model == nullptr) model = attached->model;
     if (attached->model != model) return MakeError(ErrorCode::kInvalidArgument, "other_model");
     const uint32_t bit = 1u << attached->group;

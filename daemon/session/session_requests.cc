@@ -24,13 +24,15 @@ constexpr const char* kTooManyBlocks = "too_many_blocks";
 // allows.
 constexpr bool WorkedInSteps(wire::MessageType message) {
   return message == wire::MessageType::kCommit || message == wire::MessageType::kRelease ||
-         message == wire::MessageType::kLookup || message == wire::MessageType::kPrefetch;
+         message == wire::MessageType::kLookup || message == wire::MessageType::kPrefetch ||
+         message == wire::MessageType::kStore || message == wire::MessageType::kLoad;
 }
 
 // These requests are answered by an event of their own, and their trace ends there.
 constexpr bool AnsweredLater(wire::MessageType message) {
   return WorkedInSteps(message) || message == wire::MessageType::kAttach ||
-         message == wire::MessageType::kAcquire || message == wire::MessageType::kAttend;
+         message == wire::MessageType::kAcquire || message == wire::MessageType::kAttend ||
+         message == wire::MessageType::kCloseRegion;
 }
 
 }  // namespace
@@ -83,6 +85,14 @@ void Session::Dispatch(const wire::Frame& frame) {
       return Handle(frame, &Session::OnWorkspaceClose);
     case Type::kAttend:
       return Handle(frame, &Session::OnAttend);
+    case Type::kOpenRegion:
+      return Handle(frame, &Session::OnOpenRegion);
+    case Type::kCloseRegion:
+      return Handle(frame, &Session::OnCloseRegion);
+    case Type::kStore:
+      return Handle(frame, &Session::OnStore);
+    case Type::kLoad:
+      return Handle(frame, &Session::OnLoad);
     case Type::kHello:
       return Refuse({frame.request_id, false},
                     {ErrorCode::kWrongState, "hello_again", "the session is open already"});
@@ -99,11 +109,18 @@ Error Session::EmptyRequest() {
   return {ErrorCode::kInvalidArgument, "empty_request", "the message names no block"};
 }
 
-Result<const Session::AttachedPool*> Session::FindPool(PoolId pool) const {
+Result<const Session::AttachedPool*> Session::FindPoolOrRegion(PoolId pool) const {
   const auto found = pools_.find(pool);
   if (found != pools_.end()) return &found->second;
   return MakeError(ErrorCode::kNotFound, "pool_not_attached",
                    fmt::format("this session has not attached pool {}", pool.value));
+}
+
+Result<const Session::AttachedPool*> Session::FindPool(PoolId pool) const {
+  KVT_ASSIGN_OR_RETURN(const AttachedPool* const found, FindPoolOrRegion(pool));
+  if (found->region_blocks == 0) return found;
+  return MakeError(ErrorCode::kInvalidArgument, "pool_is_region",
+                   fmt::format("{} is a region, whose blocks its engine manages", pool.value));
 }
 
 Status Session::CheckCount(size_t count, const char* reason) const {
@@ -312,7 +329,7 @@ bool Session::PrefetchSome(PrefetchSteps* steps) {
 }
 
 Status Session::OnPin(const Call& call, const wire::Pin& request) {
-  KVT_RETURN_IF_ERROR(FindPool(request.pool));
+  KVT_RETURN_IF_ERROR(FindPoolOrRegion(request.pool));
   KVT_RETURN_IF_ERROR(CheckHashes(request.hashes));
   // A pin holds space that other tenants could use; its end must be foreseeable.
   if (request.ttl_ms > kMaxPinTtlMs) {

@@ -52,6 +52,7 @@ FakeDevicePool::FakeDevicePool(FakeDevice* device, uint64_t bytes, int fd)
 
 FakeDevicePool::~FakeDevicePool() {
   std::erase(device_->pools_, this);
+  std::erase(device_->lent_, this);
   device_->allocated_bytes_ -= bytes();
 }
 
@@ -77,6 +78,12 @@ Result<std::unique_ptr<DevicePool>> FakeDevice::CreatePool(uint64_t bytes) {
     return MakeError(ErrorCode::kResourceExhausted, "device_memory");
   }
   return std::make_unique<FakeDevicePool>(this, bytes, shared_fd_ >= 0 ? shared_fd_ : next_fd_++);
+}
+
+Result<std::unique_ptr<DevicePool>> FakeDevice::Borrow(LentMemory* memory) {
+  auto pool = std::make_unique<FakeDevicePool>(this, memory->bytes, next_fd_++);
+  lent_.push_back(pool.get());
+  return pool;
 }
 
 FakeDevicePool* FakeDevice::PoolByFd(int fd) const {

@@ -47,11 +47,16 @@ class FakeDevice final : public Device {
 
   [[nodiscard]] DeviceInfo info() const override;
   [[nodiscard]] Result<std::unique_ptr<DevicePool>> CreatePool(uint64_t bytes) override;
+  // Makes memory of its own: the newest of `lent()`.
+  [[nodiscard]] Result<std::unique_ptr<DevicePool>> Borrow(LentMemory* memory) override;
   void Copy(CopyRequest request) override;
   void AwaitBackground(bool awaited) override { background_awaited_ = awaited; }
 
   // What a client sees that mapped the pool with this descriptor.
   [[nodiscard]] FakeDevicePool* PoolByFd(int fd) const;
+
+  // What regions have borrowed, the latest last.
+  [[nodiscard]] const std::vector<FakeDevicePool*>& lent() const { return lent_; }
 
   // Pools made from now on show this descriptor, which must be open, instead of a number that no
   // file has: a session sends it to its client.
@@ -81,6 +86,7 @@ class FakeDevice final : public Device {
   const uint64_t total_bytes_;
   SeededRandom random_;
   std::vector<FakeDevicePool*> pools_;
+  std::vector<FakeDevicePool*> lent_;  // of these
   CountingOrder counting_;
   uint64_t allocated_bytes_ = 0;
   int next_fd_ = 1'000'000;

@@ -30,6 +30,7 @@ CacheEnvironment FakeMachine::Environment() {
   CacheEnvironment environment{.clock = &clock,
                                .loop = &loop,
                                .executor = executor.get(),
+                               .lent_host_memory = device,
                                .arena = arena.get(),
                                .geometry = geometry(),
                                .index = index.get()};

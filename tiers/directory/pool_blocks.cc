@@ -23,10 +23,16 @@ BlockIndex PoolBlocks::TakePrivate(SessionId owner, PoolBlockList* list) {
 }
 
 BlockIndex PoolBlocks::TakeCommitted(EntryIndex entry) {
-  const BlockIndex block = TakeFree();
+  const BlockIndex block = free_.first;
+  TakeCommitted(block, entry);
+  return block;
+}
+
+void PoolBlocks::TakeCommitted(BlockIndex block, EntryIndex entry) {
+  KVT_CHECK(block.value < blocks_.size() && blocks_[block.value].state() == PoolBlockState::kFree);
+  Unlink(block, &free_);
   Apply(block, PoolEvent::kTakeCommitted);
   blocks_[block.value].entry = entry;
-  return block;
 }
 
 void PoolBlocks::Commit(BlockIndex block, EntryIndex entry, PoolBlockList* list) {

@@ -47,6 +47,8 @@ class PoolBlocks {
   BlockIndex TakePrivate(SessionId owner, PoolBlockList* list);
   // A free block, now committed for `entry`, without references. REQUIRES: free() > 0.
   BlockIndex TakeCommitted(EntryIndex entry);
+  // The same for the block of this number. REQUIRES: it is free.
+  void TakeCommitted(BlockIndex block, EntryIndex entry);
   // private -> committed with one reference. REQUIRES: the block is in `list`.
   void Commit(BlockIndex block, EntryIndex entry, PoolBlockList* list);
   // The events that need no more than the transition.

@@ -13,7 +13,8 @@ namespace {
 int PoolsWithBytes(const CacheState& state, const BlockEntry& entry) {
   int pools = 0;
   state.ForEachPlace(entry, [&](const CachePool& pool, BlockIndex block) {
-    pools += !pool.blocks[block].loading();
+    // What an engine's region has, it has for the time of a transfer.
+    pools += pool.region == nullptr && !pool.blocks[block].loading();
   });
   return pools;
 }
@@ -34,8 +35,7 @@ uint64_t PoolSpace::capacity_bytes() const {
 Result<CachePool*> PoolSpace::Attach(NamespaceId namespace_id, DeviceIndex device,
                                      uint64_t pool_bytes, uint32_t shares) {
   Namespace& name_space = state_.namespaces[namespace_id.value];
-  CachePool*& pool = name_space.pools[device.value];
-  if (pool != nullptr) return pool;
+  if (CachePool* const known = name_space.pools[device.value]) return known;
   // What is reserved for tenants, and their caps, count over all devices.
   const uint64_t left = std::min(capacity_bytes(device) - used_bytes(device),
                                  state_.tenants.PoolBytesLeft(name_space.tenant, capacity_bytes()));
@@ -57,13 +57,19 @@ Result<CachePool*> PoolSpace::Attach(NamespaceId namespace_id, DeviceIndex devic
   if (memory->bytes() > left) return exhausted(memory->bytes());
   used_bytes_[device.value] += memory->bytes();
   state_.tenants.Charge(Tier::kPool, name_space.tenant, memory->bytes());
-  const PoolId id(static_cast<uint32_t>(state_.pools.size()));
-  // Wall time makes it differ from pools of earlier processes, the id from this process's others.
-  const auto generation = static_cast<uint64_t>(state_.env.clock->WallMs()) << 16 | id.value;
-  state_.pools.push_back(std::make_unique<CachePool>(
-      CachePool{id, namespace_id, device, generation, block_bytes, std::move(memory),
-                PoolBlocks(static_cast<uint32_t>(blocks)), VictimQueue(MakeLruPolicy())}));
-  return pool = state_.pools.back().get();
+  CachePool* const pool = state_.AddPool(
+      std::make_unique<CachePool>(CachePool{.namespace_id = namespace_id,
+                                            .device = device,
+                                            .slot = PoolSlot(device.value),
+                                            .block_bytes = block_bytes,
+                                            .copier = state_.env.devices[device.value].device,
+                                            .memory = std::move(memory),
+                                            .blocks = PoolBlocks(static_cast<uint32_t>(blocks)),
+                                            .victims = VictimQueue(MakeLruPolicy())}));
+  // Wall time makes it differ from pools of earlier processes, the number from this process's
+  // others.
+  pool->generation = static_cast<uint64_t>(state_.env.clock->WallMs()) << 16 | pool->id.value;
+  return pool;
 }
 
 bool PoolSpace::MayLeave(const BlockEntry& entry) const {
@@ -146,6 +152,7 @@ void PoolSpace::DropAll(EntryIndex index, DropReason reason) {
 // wait for the copy engine.
 void PoolSpace::Prepare() {
   for (const auto& pool : state_.pools) {
+    if (!pool || pool->region != nullptr) continue;
     const double share = state_.options.pool_clean_fraction;
     const auto wanted = static_cast<uint64_t>(std::ceil(share * pool->blocks.size()));
     if (wanted > pool->blocks.free())

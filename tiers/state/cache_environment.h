@@ -30,6 +30,7 @@ struct CacheEnvironment {
   EventQueue* loop = nullptr;
   Executor* executor = nullptr;
   std::vector<PoolDevice> devices;  // by DeviceIndex; one at least, kMaxDevices at most
+  Device* lent_host_memory = nullptr;  // for regions in host memory; null: there are none
   HostArena* arena = nullptr;
   std::vector<BlockFile*> files;  // empty: no disk tier
   DiskGeometry geometry;          // of `files`

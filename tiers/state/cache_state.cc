@@ -91,10 +91,31 @@ CachePool* CacheState::FindPool(PoolId id) {
   return id.value < pools.size() ? pools[id.value].get() : nullptr;
 }
 
+// The numbers of closed regions are used again, so that an engine that opens and closes regions
+// does not make the table grow. No session can name a region that is not its own.
+CachePool* CacheState::AddPool(std::unique_ptr<CachePool> pool) {
+  CachePool*& slot = namespaces[pool->namespace_id.value].pools[pool->slot.value];
+  KVT_CHECK(slot == nullptr);
+  const auto free = std::ranges::find_if(pools, [](const auto& known) { return !known; });
+  pool->id = PoolId(static_cast<uint32_t>(free - pools.begin()));
+  if (free == pools.end()) {
+    pools.push_back(std::move(pool));
+    return slot = pools.back().get();
+  }
+  *free = std::move(pool);
+  return slot = free->get();
+}
+
+void CacheState::RemovePool(CachePool* pool) {
+  KVT_CHECK(pool->region != nullptr && pool->blocks.free() == pool->blocks.size());
+  namespaces[pool->namespace_id.value].pools[pool->slot.value] = nullptr;
+  pools[pool->id.value].reset();
+}
+
 BlockIndex CacheState::BlockIn(const CachePool& pool, const BlockEntry& entry) const {
   PoolPlace place = entry.place;
-  while (place != kNoPlace && place.device() != pool.device) {
-    const CachePool& holder = *namespaces[entry.namespace_id.value].pools[place.device().value];
+  while (place != kNoPlace && place.pool() != pool.slot) {
+    const CachePool& holder = *namespaces[entry.namespace_id.value].pools[place.pool().value];
     place = holder.blocks[place.block()].elsewhere;
   }
   return place == kNoPlace ? kNoBlock : place.block();
@@ -123,7 +144,7 @@ void CacheState::AddPlace(CachePool* pool, BlockIndex block) {
   // An entry has one block in a pool at most, or the list of its places would name one twice.
   KVT_CHECK(BlockIn(*pool, entry) == kNoBlock);
   record.elsewhere = entry.place;
-  entry.place = PoolPlace(pool->device, block);
+  entry.place = PoolPlace(pool->slot, block);
 }
 
 void CacheState::BeginLoad(CachePool* pool, EntryIndex index) {
@@ -140,13 +161,13 @@ void CacheState::EndLoad(CachePool* pool, EntryIndex index) {
   if (!awaited) Apply(index, BlockEvent::kEndLoad);
 }
 
-// The places of an entry form a list through the pools' blocks; there are as many as devices at
-// most.
+// The places of an entry form a list through the pools' blocks; there are as many as pools of its
+// namespace at most.
 BlockIndex CacheState::RemovePlace(CachePool* pool, EntryIndex index) {
   BlockEntry& entry = directory[index];
   PoolPlace* link = &entry.place;
-  while (*link != kNoPlace && link->device() != pool->device) {
-    link = &NamespaceOf(entry).pools[link->device().value]->blocks[link->block()].elsewhere;
+  while (*link != kNoPlace && link->pool() != pool->slot) {
+    link = &NamespaceOf(entry).pools[link->pool().value]->blocks[link->block()].elsewhere;
   }
   KVT_CHECK(*link != kNoPlace);
   const BlockIndex block = link->block();

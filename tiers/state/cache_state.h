@@ -15,6 +15,7 @@
 //   Retention       expiry, pins, persist-after-idle
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <functional>
@@ -41,6 +42,7 @@
 #include "tiers/storage/slot_header.h"
 #include "tiers/types/block_view.h"
 #include "tiers/types/cache_options.h"
+#include "tiers/types/cache_requests.h"
 
 namespace kvtier {
 
@@ -51,21 +53,52 @@ struct Namespace {
   NamespaceIdentity identity;
   uint64_t slot_bytes = 0;  // header and payload, a multiple of the I/O alignment
   TenantId tenant;
-  std::array<CachePool*, kMaxDevices> pools{};  // by DeviceIndex; null: none there yet
+  std::array<CachePool*, kMaxPoolSlots> pools{};  // by PoolSlot; null: none there
   bool indexed = false;  // the index knows what the space's number stands for
+};
+
+// How a region's blocks end their loads. Event loop only; RegionTransfers implements it.
+class RegionEvents {
+ public:
+  virtual ~RegionEvents() = default;
+  // The blocks have their bytes.
+  virtual void OnLoaded(CachePool* pool, std::span<const EntryIndex> entries) = 0;
+  // The block will not arrive. It is no longer loading, and still the entry's.
+  virtual void OnLoadFailed(CachePool* pool, EntryIndex entry, MissReason reason) = 0;
 };
 
 struct CachePool {
   PoolId id;
   NamespaceId namespace_id;
-  DeviceIndex device;
+  DeviceIndex device;  // none of a region in host memory
+  PoolSlot slot;
   uint64_t generation = 0;
   uint64_t block_bytes = 0;
+  Device* copier = nullptr;  // copies between `memory` and host
   std::unique_ptr<DevicePool> memory;
   PoolBlocks blocks;
-  VictimQueue victims;  // cached blocks: committed, loaded, unreferenced
+  VictimQueue victims;  // cached blocks: committed, loaded, unreferenced; of a region none
+  // The parts of a region's block, in the order of its payload; none: blocks lie one after the
+  // other.
+  std::vector<RegionPiece> pieces;
+  RegionEvents* region = nullptr;  // null: not a region
 
-  [[nodiscard]] uint64_t OffsetOf(BlockIndex block) const { return block.value * block_bytes; }
+  // Calls `visit(offset in the memory, offset in the payload, bytes)` for each contiguous part of
+  // the given part of a block's payload.
+  template <typename Visit>
+  void ForEachPart(BlockIndex block, uint64_t offset, uint64_t bytes, Visit visit) const {
+    if (pieces.empty()) return visit(block.value * block_bytes + offset, offset, bytes);
+    uint64_t begin = 0;  // of the piece, in the payload
+    for (const RegionPiece& piece : pieces) {
+      const uint64_t first = std::max(begin, offset);
+      const uint64_t end = std::min(begin + piece.bytes, offset + bytes);
+      if (first < end) {
+        visit(piece.offset + block.value * piece.block_stride + (first - begin), first,
+              end - first);
+      }
+      begin += piece.bytes;
+    }
+  }
 };
 
 // The blocks that are pinned, by the end of their pins. Event loop only.
@@ -106,7 +139,7 @@ class CacheState {
   TenantTable tenants;
   Directory directory;
   std::vector<Namespace> namespaces;              // by NamespaceId
-  std::vector<std::unique_ptr<CachePool>> pools;  // by PoolId
+  std::vector<std::unique_ptr<CachePool>> pools;  // by PoolId; null: a region that was closed
 
   // Recency of what is on disk or is to be written there; a use anywhere counts. A block takes its
   // place when its write is decided: the order in which writes end does not matter.
@@ -193,9 +226,10 @@ class CacheState {
   }
   // Null if there is no such pool.
   [[nodiscard]] CachePool* FindPool(PoolId id);
-  [[nodiscard]] Device& DeviceOf(const CachePool& pool) const {
-    return *env.devices[pool.device.value].device;
-  }
+  // The pool gets its number and stands in its namespace's slot. REQUIRES: the slot is free.
+  CachePool* AddPool(std::unique_ptr<CachePool> pool);
+  // REQUIRES: a region of which no block is taken.
+  void RemovePool(CachePool* pool);
 
   // The block of `pool` that is the entry's, loaded or not; kNoBlock if there is none. REQUIRES: a
   // pool of the entry's space.
@@ -338,7 +372,7 @@ class CopyDown {
 template <typename Visit>
 void CacheState::ForEachPlace(const BlockEntry& entry, Visit visit) const {
   for (PoolPlace place = entry.place; place != kNoPlace;) {
-    CachePool& pool = *namespaces[entry.namespace_id.value].pools[place.device().value];
+    CachePool& pool = *namespaces[entry.namespace_id.value].pools[place.pool().value];
     const BlockIndex block = place.block();
     place = pool.blocks[block].elsewhere;
     visit(pool, block);

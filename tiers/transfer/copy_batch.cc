@@ -22,8 +22,11 @@ std::span<std::byte> CopyBatch::Add(CachePool* pool, EntryIndex index, uint64_t 
   const auto in_host = state_.HostBytes(entry).subspan(kSlotHeaderBytes + offset, bytes);
   pool_ = pool;
   bytes_ += bytes;
-  request_.copies.push_back(
-      {pool->OffsetOf(state_.BlockIn(*pool, entry)) + offset, in_host.data(), bytes});
+  pool->ForEachPart(
+      state_.BlockIn(*pool, entry), offset, bytes,
+      [&](uint64_t in_pool, uint64_t in_payload, uint64_t part_bytes) {
+        request_.copies.push_back({in_pool, in_host.data() + (in_payload - offset), part_bytes});
+      });
   return in_host;
 }
 
@@ -41,7 +44,7 @@ void CopyLimiter::Start(CopyBatch batch, std::function<void(const Status&)> done
   meter().Begin(state_.NowMs());
   request.pool = batch.pool_->memory.get();
   request.done = [this, flight](const Status& status) { OnCopied(flight, status); };
-  state_.DeviceOf(*batch.pool_).Copy(std::move(request));
+  batch.pool_->copier->Copy(std::move(request));
 }
 
 void CopyLimiter::OnCopied(std::list<Flight>::iterator flight, const Status& status) {

@@ -356,13 +356,18 @@ void Loader::Arrived(CachePool* pool, std::span<const EntryIndex> entries) {
   for (const EntryIndex entry : entries) {
     StopLoading({pool, entry});
     state_.trace.BlockLoadEnd(entry, MissReason::kNone);
+    if (pool->region != nullptr) continue;
     PoolBlock& block = BlockOf({pool, entry});
     block.since_ds = now_ds;
     if (block.references == 0) pool->victims.Insert(entry, state_[entry].facts());
   }
   state_.stats.onload_blocks += entries.size();
   state_.stats.onload_bytes += entries.size() * pool->block_bytes;
-  loads_.BlocksReady(*pool, entries);
+  if (pool->region != nullptr) {
+    pool->region->OnLoaded(pool, entries);
+  } else {
+    loads_.BlocksReady(*pool, entries);
+  }
 }
 
 void Loader::LeaveHost(std::span<const EntryIndex> entries) {
@@ -399,10 +404,14 @@ void Loader::Fail(const Arrival& arrival, MissReason reason) {
   StopLoading(arrival);
   state_.trace.BlockLoadEnd(index, reason);
   host_.CancelArrival(index);
-  state_.LosePoolBlock(arrival.pool, index);
   state_.history.NoteMiss({state_[index].namespace_id, state_[index].hash},
                           {state_.ToWallS(state_.NowS()), reason});
-  loads_.BlockFailed(*arrival.pool, index, reason);
+  if (arrival.pool->region != nullptr) {
+    arrival.pool->region->OnLoadFailed(arrival.pool, index, reason);
+  } else {
+    state_.LosePoolBlock(arrival.pool, index);
+    loads_.BlockFailed(*arrival.pool, index, reason);
+  }
   state_.ForgetIfGone(index);
 }
 

@@ -42,6 +42,11 @@ void Offloader::End(EntryIndex index) {
   const BlockEntry& entry = state_[index];
   state_.Apply(index, entry.offloading() ? BlockEvent::kEndOffload : BlockEvent::kCancelOffload);
   host_.CancelArrival(index);
+  state_.ForEachPlace(entry, [&](CachePool& pool, BlockIndex block) {
+    if (pool.region == nullptr || pool.blocks[block].loading()) return;
+    ended_stores_.emplace_back(pool.id, index);
+    state_.SchedulePump();
+  });
   if (!entry.loading()) return;
   ended_.push_back(index);
   state_.SchedulePump();

@@ -37,6 +37,10 @@ class Offloader final : public CopyDown {
   void SourceGone(EntryIndex entry) override;
   // Blocks that loads wait for and that are not, or no longer, on their way to host.
   [[nodiscard]] std::vector<EntryIndex> TakeEnded() { return std::exchange(ended_, {}); }
+  // Blocks of regions whose offloads have ended since, whichever way: host has them or not.
+  [[nodiscard]] std::vector<std::pair<PoolId, EntryIndex>> TakeEndedStores() {
+    return std::exchange(ended_stores_, {});
+  }
   // Starts what can be started. True if anything was.
   bool Pump();
 
@@ -82,6 +86,7 @@ class Offloader final : public CopyDown {
   TenantQueues<EntryIndex> queues_;
   TenantQueues<EntryIndex> urgent_;
   std::vector<EntryIndex> ended_;
+  std::vector<std::pair<PoolId, EntryIndex>> ended_stores_;
   CopyLimiter copies_;
   InFlight in_flight_;  // until they are sealed
   Batches batches_;

@@ -40,30 +40,35 @@ inline constexpr EntryIndex kNoEntry{UINT32_MAX};
 
 // Which of the daemon's devices, by position in the configuration.
 using DeviceIndex = Strong<struct DeviceIndexTag, uint32_t>;
-// So that a block's place in a pool fits into 32 bits; see PoolPlace.
 inline constexpr uint32_t kMaxDevices = 16;
 
-// Where the pools of one namespace hold a block: on which device, and in which block of its pool
-// there. Packed, because every directory entry and every pool block has one.
+// Which of a namespace's pools: those of the devices come first, by DeviceIndex, then its regions.
+using PoolSlot = Strong<struct PoolSlotTag, uint32_t>;
+// So that a block's place in a pool fits into 32 bits; see PoolPlace.
+inline constexpr uint32_t kMaxPoolSlots = 64;
+
+// Where the pools of one namespace hold a block: in which of them, and in which of its blocks.
+// Packed, because every directory entry and every pool block has one.
 class PoolPlace {
  public:
-  static constexpr uint32_t kBlockBits = 28;
+  static constexpr uint32_t kBlockBits = 26;
   // A pool has no more blocks than this; the place beyond the last one is "nowhere".
   static constexpr uint32_t kMaxBlocks = (uint32_t{1} << kBlockBits) - 1;
 
   constexpr PoolPlace() = default;
-  // REQUIRES: device < kMaxDevices, block < kMaxBlocks.
-  constexpr PoolPlace(DeviceIndex device, BlockIndex block)
-      : bits_(device.value << kBlockBits | block.value) {}
+  // REQUIRES: pool < kMaxPoolSlots, block < kMaxBlocks.
+  constexpr PoolPlace(PoolSlot pool, BlockIndex block)
+      : bits_(pool.value << kBlockBits | block.value) {}
 
-  [[nodiscard]] constexpr DeviceIndex device() const { return DeviceIndex(bits_ >> kBlockBits); }
+  [[nodiscard]] constexpr PoolSlot pool() const { return PoolSlot(bits_ >> kBlockBits); }
   [[nodiscard]] constexpr BlockIndex block() const { return BlockIndex(bits_ & kMaxBlocks); }
   friend constexpr bool operator==(PoolPlace, PoolPlace) = default;
 
  private:
   uint32_t bits_ = UINT32_MAX;
 };
-static_assert(kMaxDevices == 1u << (32 - PoolPlace::kBlockBits));
+static_assert(kMaxPoolSlots == 1u << (32 - PoolPlace::kBlockBits));
+static_assert(kMaxDevices < kMaxPoolSlots);
 
 inline constexpr PoolPlace kNoPlace;
 

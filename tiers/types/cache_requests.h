@@ -5,12 +5,14 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/acquired.h"
 #include "base/ids.h"
 #include "base/result.h"
 #include "gpu/counter_page.h"
+#include "gpu/device.h"
 #include "tiers/types/block_key.h"
 #include "tiers/types/cache_stats.h"
 
@@ -86,6 +88,48 @@ struct PoolInfo {
   uint64_t block_bytes = 0;
   uint32_t blocks = 0;
   int fd = -1;  // owned by the pool
+};
+
+// --- regions ---
+
+// One part of every block of a region: block b's begins at offset + b * block_stride.
+struct RegionPiece {
+  uint64_t offset = 0;
+  uint64_t block_stride = 0;
+  uint64_t bytes = 0;
+};
+
+// REQUIRES: the pieces of all blocks lie within the memory; together they have a block's bytes.
+struct RegionMemory {
+  LentMemory lent;
+  DeviceIndex device;  // unless it is host memory
+  uint32_t blocks = 0;
+  std::vector<RegionPiece> pieces;
+};
+
+// A transfer as the engine that asked for it calls it.
+using TransferId = Strong<struct TransferIdTag, uint64_t>;
+
+struct StoreRequest {
+  BlockIndex block;
+  BlockHash hash;
+  // As CommitRequest's.
+  std::optional<BlockHash> parent;
+  uint16_t tokens = 0;
+  uint32_t depth = 0;
+  RetentionClass retention = RetentionClass::kExtended;
+};
+
+struct LoadRequest {
+  BlockIndex block;
+  BlockHash hash;
+};
+
+struct TransferEnd {
+  uint32_t copied = 0;
+  uint32_t skipped = 0;  // of a store: a tier had the block already
+  // The positions of those that were not copied, and why.
+  std::vector<std::pair<uint32_t, MissReason>> failed;
 };
 
 // Of one handle that could not be released.

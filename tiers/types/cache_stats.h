@@ -143,6 +143,7 @@ struct CacheGauges {
   uint64_t sessions_closing = 0;
   uint64_t loads_in_flight = 0, offloads_in_flight = 0, disk_reads_in_flight = 0,
            disk_writes_in_flight = 0, acquires_waiting = 0;
+  uint64_t regions = 0, region_blocks_in_flight = 0;
   // Waiting to be started; acquires_waiting is the acquires' own.
   uint64_t offloads_queued = 0, onload_copies_queued = 0, disk_reads_queued = 0,
            disk_writes_queued = 0;

@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: Apache-2.0
+// Regions: transfers to and from memory whose block numbers an engine chooses.
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "tests/unit/tiers/cache_fixture.h"
+
+namespace kvtier {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::Pair;
+
+// A transfer that may not have ended yet. Copies share it.
+struct PendingTransfer {
+  std::shared_ptr<std::optional<TransferEnd>> end = std::make_shared<std::optional<TransferEnd>>();
+
+  [[nodiscard]] bool ended() const { return end->has_value(); }
+  [[nodiscard]] const TransferEnd& operator*() const { return end->value(); }
+  [[nodiscard]] const TransferEnd* operator->() const { return &end->value(); }
+};
+
+class CacheRegionsTest : public CacheTest {
+ protected:
+  static constexpr uint32_t kRegionBlocks = 16;
+
+  // One that has blocks one after the other, unless pieces are given.
+  PoolId OpenRegion(SessionId session = kAlice, std::vector<RegionPiece> pieces = {}) {
+    if (pieces.empty()) pieces = {{0, kBlockBytes, kBlockBytes}};
+    RegionMemory memory{.lent = {.bytes = kRegionBlocks * kBlockBytes},
+                        .blocks = kRegionBlocks,
+                        .pieces = std::move(pieces)};
+    const auto region = cache_->OpenRegion(session, Identity("tenant", 1), std::move(memory));
+    EXPECT_TRUE(region) << region.error().ToString();
+    memory_ = machine_->device->lent().back();
+    return *region;
+  }
+  [[nodiscard]] std::span<std::byte> RegionBytes(uint32_t block) const {
+    return {memory_->data() + block * kBlockBytes, kBlockBytes};
+  }
+  PendingTransfer Begin(PoolId region, const std::vector<BlockIndex>& blocks) {
+    PendingTransfer pending;
+    const Status begun = cache_->BeginTransfer(
+        region, TransferId(++last_transfer_), blocks,
+        [end = pending.end](TransferEnd ended) { end->emplace(std::move(ended)); });
+    EXPECT_TRUE(begun) << begun.error().ToString();
+    return pending;
+  }
+  // Stores the sequence's blocks from the region's blocks `first` and on.
+  PendingTransfer BeginStore(PoolId region, const Hashes& hashes, uint32_t first = 0) {
+    std::vector<BlockIndex> blocks;
+    std::vector<StoreRequest> requests;
+    for (uint32_t i = 0; i < hashes.size(); ++i) {
+      blocks.emplace_back(first + i);
+      FillFromHash(hashes[i], RegionBytes(first + i));
+      requests.push_back({.block = blocks.back(),
+                          .hash = hashes[i],
+                          .parent = i > 0 ? std::optional(hashes[i - 1]) : std::nullopt,
+                          .tokens = kBlockTokens,
+                          .depth = i});
+    }
+    const PendingTransfer pending = Begin(region, blocks);
+    cache_->Store(region, requests);
+    return pending;
+  }
+  PendingTransfer BeginLoad(PoolId region, const Hashes& hashes, uint32_t first = 0,
+                            uint32_t layers = 0) {
+    std::vector<BlockIndex> blocks;
+    std::vector<LoadRequest> requests;
+    for (uint32_t i = 0; i < hashes.size(); ++i) {
+      blocks.emplace_back(first + i);
+      requests.push_back({blocks.back(), hashes[i]});
+    }
+    const PendingTransfer pending = Begin(region, blocks);
+    cache_->Load(region, requests, layers);
+    return pending;
+  }
+  PendingTransfer StoreAll(PoolId region, const Hashes& hashes) {
+    const PendingTransfer stored = BeginStore(region, hashes);
+    Settle();
+    EXPECT_TRUE(stored.ended());
+    return stored;
+  }
+
+  FakeDevicePool* memory_ = nullptr;
+  uint64_t last_transfer_ = 0;
+};
+
+TEST_F(CacheRegionsTest, StoredBlocksAreInHostAndNotInTheRegion) {
+  Start();
+  const PoolId region = OpenRegion();
+  const PendingTransfer stored = StoreAll(region, Sequence(1, 3));
+  EXPECT_EQ(stored->copied, 3u);
+  EXPECT_THAT(stored->failed, IsEmpty());
+  for (const BlockPresence& block : cache_->Lookup(region, Sequence(1, 3))) {
+    EXPECT_TRUE(block.host);
+    EXPECT_FALSE(block.pool);
+  }
+  EXPECT_EQ(cache_->Gauges().region_blocks_in_flight, 0u);
+}
+
+TEST_F(CacheRegionsTest, WhatARegionStoredIsAcquiredInThePool) {
+  Start();
+  (void)StoreAll(OpenRegion(), Sequence(1, 3));
+  const AcquireReply reply = Acquire(kBob, Sequence(1, 3));
+  EXPECT_THAT(TiersOf(reply), ElementsAre(Tier::kHost, Tier::kHost, Tier::kHost));
+  EXPECT_TRUE(MatchesHash(TestHash(1, 2), Bytes(reply.hits[2].handle)));
+}
+
+TEST_F(CacheRegionsTest, ALoadBringsBlocksFromHost) {
+  Start();
+  const PoolId region = OpenRegion();
+  (void)StoreAll(region, Sequence(1, 3));
+  const PendingTransfer loaded = BeginLoad(region, Sequence(1, 3), 8);
+  Settle();
+  EXPECT_EQ(loaded->copied, 3u);
+  for (uint32_t i = 0; i < 3; ++i) EXPECT_TRUE(MatchesHash(TestHash(1, i), RegionBytes(8 + i)));
+  EXPECT_EQ(cache_->stats().blocks.hit[static_cast<size_t>(Tier::kHost)], 3u);
+}
+
+TEST_F(CacheRegionsTest, ALoadBringsBlocksFromDiskAfterARestart) {
+  Start();
+  (void)StoreAll(OpenRegion(), Sequence(1, 3));
+  DrainAndRestart();
+  const PoolId region = OpenRegion();
+  const PendingTransfer loaded = BeginLoad(region, Sequence(1, 3));
+  Settle();
+  EXPECT_EQ(loaded->copied, 3u);
+  EXPECT_TRUE(MatchesHash(TestHash(1, 2), RegionBytes(2)));
+}
+
+TEST_F(CacheRegionsTest, ALoadBringsWhatOnlyAPoolHolds) {
+  Start();
+  (void)Store(kBob, Sequence(1, 2));
+  const PoolId region = OpenRegion();
+  const PendingTransfer loaded = BeginLoad(region, Sequence(1, 2));
+  Settle();
+  EXPECT_EQ(loaded->copied, 2u);
+  EXPECT_TRUE(MatchesHash(TestHash(1, 1), RegionBytes(1)));
+}
+
+TEST_F(CacheRegionsTest, WhatATierHasIsNotCopiedAgain) {
+  Start();
+  const PoolId region = OpenRegion();
+  (void)StoreAll(region, Sequence(1, 2));
+  const uint64_t copies = machine_->device->copies_requested();
+  const PendingTransfer again = BeginStore(region, Sequence(1, 2), 4);
+  EXPECT_TRUE(again.ended());
+  EXPECT_EQ(again->skipped, 2u);
+  EXPECT_EQ(machine_->device->copies_requested(), copies);
+}
+
+TEST_F(CacheRegionsTest, BlocksThatAreNotCachedFailAndTheOthersArrive) {
+  Start();
+  const PoolId region = OpenRegion();
+  (void)StoreAll(region, {TestHash(1, 0), TestHash(1, 2)});
+  const PendingTransfer loaded = BeginLoad(region, Sequence(1, 3), 8);
+  Settle();
+  EXPECT_EQ(loaded->copied, 2u);
+  EXPECT_THAT(loaded->failed, ElementsAre(Pair(1u, MissReason::kUnknown)));
+  EXPECT_TRUE(MatchesHash(TestHash(1, 2), RegionBytes(10)));
+}
+
+TEST_F(CacheRegionsTest, ABlockBelongsToOneTransferAtATime) {
+  Start();
+  const PoolId region = OpenRegion();
+  const PendingTransfer stored = BeginStore(region, Sequence(1, 2));
+  const auto begin = [&](std::vector<BlockIndex> blocks) {
+    return cache_->BeginTransfer(region, TransferId(99), blocks, [](const TransferEnd&) {});
+  };
+  EXPECT_THAT(begin({BlockIndex(3), BlockIndex(1)}),
+              IsErrorOf(ErrorCode::kWrongState, "block_busy"));
+  EXPECT_THAT(begin({BlockIndex(4), BlockIndex(4)}),
+              IsErrorOf(ErrorCode::kWrongState, "block_busy"));
+  EXPECT_THAT(begin({BlockIndex(kRegionBlocks)}),
+              IsErrorOf(ErrorCode::kInvalidArgument, "block_out_of_range"));
+  Settle();
+  EXPECT_TRUE(stored.ended());
+  // What was refused has reserved nothing.
+  const PendingTransfer loaded = BeginLoad(region, Sequence(1, 2), 3);
+  Settle();
+  EXPECT_EQ(loaded->copied, 2u);
+}
+
+TEST_F(CacheRegionsTest, ATransferNumberIsUsedOnceAtATime) {
+  Start();
+  const PoolId region = OpenRegion();
+  (void)BeginStore(region, Sequence(1, 1));
+  const std::vector<BlockIndex> blocks{BlockIndex(5)};
+  EXPECT_THAT(
+      cache_->BeginTransfer(region, TransferId(last_transfer_), blocks, [](const TransferEnd&) {}),
+      IsErrorOf(ErrorCode::kWrongState, "transfer_busy"));
+  Settle();
+}
+
+TEST_F(CacheRegionsTest, OneBlockIsLoadedToTwoPlacesOfARegion) {
+  Start();
+  const PoolId region = OpenRegion();
+  (void)StoreAll(region, Sequence(1, 1));
+  const PendingTransfer first = BeginLoad(region, Sequence(1, 1), 3);
+  const PendingTransfer second = BeginLoad(region, Sequence(1, 1), 4);
+  EXPECT_FALSE(first.ended());
+  Settle();
+  EXPECT_EQ(first->copied + second->copied, 2u);
+  EXPECT_TRUE(MatchesHash(TestHash(1, 0), RegionBytes(3)));
+  EXPECT_TRUE(MatchesHash(TestHash(1, 0), RegionBytes(4)));
+}
+
+TEST_F(CacheRegionsTest, ALoadWaitsForTheStoreOfItsBlock) {
+  Start();
+  const PoolId region = OpenRegion();
+  const PendingTransfer stored = BeginStore(region, Sequence(1, 1));
+  const PendingTransfer loaded = BeginLoad(region, Sequence(1, 1), 7);
+  Settle();
+  EXPECT_EQ(stored->copied, 1u);
+  EXPECT_EQ(loaded->copied, 1u);
+  EXPECT_TRUE(MatchesHash(TestHash(1, 0), RegionBytes(7)));
+}
+
+TEST_F(CacheRegionsTest, AnAcquireWaitsForTheStoreOfItsBlock) {
+  Start();
+  const PendingTransfer stored = BeginStore(OpenRegion(), Sequence(1, 2));
+  const PendingAcquire acquired = BeginAcquire(kBob, Sequence(1, 2));
+  Settle();
+  EXPECT_EQ(stored->copied, 2u);
+  ASSERT_EQ(acquired.reply().hits.size(), 2u);
+  EXPECT_TRUE(MatchesHash(TestHash(1, 1), Bytes(acquired.reply().hits[1].handle)));
+}
+
+TEST_F(CacheRegionsTest, PiecesOfABlockAreGatheredAndScattered) {
+  Start();
+  // Two layers, each with its blocks one after the other.
+  constexpr uint64_t kHalf = kBlockBytes / 2;
+  const PoolId region =
+      OpenRegion(kAlice, {{0, kHalf, kHalf}, {kRegionBlocks * kHalf, kHalf, kHalf}});
+  std::vector<std::byte> block(kBlockBytes);
+  FillFromHash(TestHash(1, 0), block);
+  const std::span<std::byte> whole{memory_->data(), memory_->bytes()};
+  std::ranges::copy(std::span(block).first(kHalf), whole.begin() + 3 * kHalf);
+  std::ranges::copy(std::span(block).last(kHalf), whole.begin() + (kRegionBlocks + 3) * kHalf);
+  const PendingTransfer stored = Begin(region, {BlockIndex(3)});
+  const StoreRequest request{
+      .block = BlockIndex(3), .hash = TestHash(1, 0), .tokens = kBlockTokens};
+  cache_->Store(region, std::span(&request, 1));
+  Settle();
+  EXPECT_EQ(stored->copied, 1u);
+  EXPECT_TRUE(MatchesHash(TestHash(1, 0), Bytes(Acquire(kBob, Sequence(1, 1)).hits[0].handle)));
+  (void)BeginLoad(region, Sequence(1, 1), 5);
+  Settle();
+  EXPECT_TRUE(std::ranges::equal(whole.subspan(5 * kHalf, kHalf), std::span(block).first(kHalf)));
+  EXPECT_TRUE(std::ranges::equal(whole.subspan((kRegionBlocks + 5) * kHalf, kHalf),
+                                 std::span(block).last(kHalf)));
+}
+
+TEST_F(CacheRegionsTest, BlocksAreLoadedLayerByLayer) {
+  Start();
+  const PoolId region = OpenRegion();
+  (void)StoreAll(region, Sequence(1, 3));
+  const PendingTransfer loaded = BeginLoad(region, Sequence(1, 3), 8, /*layers=*/4);
+  Settle();
+  EXPECT_EQ(loaded->copied, 3u);
+  EXPECT_TRUE(MatchesHash(TestHash(1, 1), RegionBytes(9)));
+}
+
+TEST_F(CacheRegionsTest, ACopyThatFailsLeavesNothingCached) {
+  Start();
+  const PoolId region = OpenRegion();
+  machine_->device->FailNextCopies(1);
+  const PendingTransfer stored = StoreAll(region, Sequence(1, 1));
+  EXPECT_EQ(stored->failed.size(), 1u);
+  EXPECT_FALSE(Presence(TestHash(1, 0)).anywhere());
+  EXPECT_EQ(StoreAll(region, Sequence(1, 1))->copied, 1u);
+}
+
+TEST_F(CacheRegionsTest, AStoreThatFindsNoSpaceInHostFailsInTime) {
+  CacheSetup setup;
+  setup.host_slots = kSlotsPerSlab;
+  setup.options.max_wait_ms = 1000;
+  Start(setup);
+  const PoolId region = OpenRegion();
+  // Writes to disk never end, so that host stays full of blocks that need them.
+  file().HoldWrites();
+  const PendingTransfer first = BeginStore(region, Sequence(1, kSlotsPerSlab));
+  const PendingTransfer second = BeginStore(region, Sequence(2, 2), kSlotsPerSlab);
+  Settle();
+  EXPECT_TRUE(first.ended());
+  EXPECT_FALSE(second.ended());
+  AdvanceAndTick(1001);
+  ASSERT_TRUE(second.ended());
+  EXPECT_THAT(second->failed,
+              ElementsAre(Pair(0u, MissReason::kHostFull), Pair(1u, MissReason::kHostFull)));
+  file().LetWritesGo(kSlotsPerSlab);
+  Settle();
+}
+
+TEST_F(CacheRegionsTest, ClosingARegionWaitsForItsCopies) {
+  Start();
+  const PoolId region = OpenRegion();
+  const PendingTransfer stored = BeginStore(region, Sequence(1, 2));
+  bool closed = false;
+  cache_->CloseRegion(region, [&] { closed = true; });
+  EXPECT_FALSE(closed);
+  EXPECT_EQ(machine_->device->lent().size(), 1u);
+  Settle();
+  EXPECT_TRUE(closed);
+  EXPECT_TRUE(stored.ended());
+  EXPECT_THAT(machine_->device->lent(), IsEmpty());
+}
+
+TEST_F(CacheRegionsTest, ASessionThatEndsKeepsItsMemoryUntilTheCopiesHaveLanded) {
+  Start();
+  const PoolId region = OpenRegion();
+  (void)StoreAll(region, Sequence(1, 2));
+  (void)BeginStore(region, Sequence(2, 2), 4);
+  const PendingTransfer loaded = BeginLoad(region, Sequence(1, 2), 8);
+  cache_->CloseSession(kAlice);
+  EXPECT_EQ(machine_->device->lent().size(), 1u);
+  Settle();
+  EXPECT_FALSE(loaded.ended());
+  EXPECT_THAT(machine_->device->lent(), IsEmpty());
+  EXPECT_EQ(cache_->Gauges().regions, 0u);
+  EXPECT_EQ(cache_->Gauges().region_blocks_in_flight, 0u);
+  // Its number and its place are free.
+  EXPECT_EQ(OpenRegion(kBob), region);
+}
+
+TEST_F(CacheRegionsTest, ASessionMayEndBetweenTheStepsOfATransfer) {
+  Start();
+  const PoolId region = OpenRegion();
+  (void)Begin(region, {BlockIndex(0), BlockIndex(1)});
+  cache_->CloseSession(kAlice);
+  Settle();
+  EXPECT_THAT(machine_->device->lent(), IsEmpty());
+}
+
+TEST_F(CacheRegionsTest, RegionsOfOneGroupAreLimited) {
+  Start();
+  for (uint32_t i = 0; i < kMaxPoolSlots - 1; ++i) (void)OpenRegion();
+  RegionMemory memory{.lent = {.bytes = kBlockBytes}, .blocks = 1};
+  EXPECT_THAT(cache_->OpenRegion(kAlice, Identity("tenant", 1), std::move(memory)),
+              IsErrorOf(ErrorCode::kLimitExceeded, "too_many_regions"));
+}
+
+}  // namespace
+}  // namespace kvtier

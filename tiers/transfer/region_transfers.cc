@@ -1,0 +1,345 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tiers/transfer/region_transfers.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ranges>
+
+#include "base/result.h"
+
+namespace kvtier {
+namespace {
+
+// Late stores that one tick ends at most.
+constexpr size_t kLateStoresPerTick = 4096;
+
+tl::unexpected<Error> BadMemory(std::string context) {
+  return MakeError(ErrorCode::kInvalidArgument, "bad_region_memory", std::move(context));
+}
+
+}  // namespace
+
+Result<CachePool*> RegionTransfers::Open(SessionId session, NamespaceId namespace_id,
+                                         RegionMemory memory) {
+  const Namespace& name_space = state_.namespaces[namespace_id.value];
+  const bool in_host_memory = memory.lent.kind == LentMemory::Kind::kShared;
+  if (!in_host_memory && memory.device.value >= state_.env.devices.size()) {
+    return BadMemory(fmt::format("there is no device {}", memory.device.value));
+  }
+  Device* const copier =
+      in_host_memory ? state_.env.lent_host_memory : state_.env.devices[memory.device.value].device;
+  if (copier == nullptr) return MakeError(ErrorCode::kUnsupported, "region_memory_kind");
+  const auto regions = name_space.pools | std::views::drop(state_.env.devices.size());
+  const auto slot = std::ranges::find(regions, nullptr);
+  if (slot == regions.end()) {
+    return MakeError(ErrorCode::kLimitExceeded, "too_many_regions",
+                     fmt::format("{} of this model's group are open", regions.size()));
+  }
+  KVT_ASSIGN_OR_RETURN(std::unique_ptr<DevicePool> mapped, copier->Borrow(&memory.lent));
+  CachePool* const pool = state_.AddPool(std::make_unique<CachePool>(
+      CachePool{.namespace_id = namespace_id,
+                .device = memory.device,
+                .slot = PoolSlot(static_cast<uint32_t>(slot - name_space.pools.begin())),
+                .block_bytes = name_space.identity.block_bytes,
+                .copier = copier,
+                .memory = std::move(mapped),
+                .blocks = PoolBlocks(memory.blocks),
+                .victims = VictimQueue(MakeLruPolicy()),
+                .pieces = std::move(memory.pieces),
+                .region = this}));
+  regions_.emplace(pool->id, Region{.session = session, .pool = pool});
+  of_session_[session].push_back(pool->id);
+  return pool;
+}
+
+void RegionTransfers::Close(PoolId id, std::function<void()> closed) {
+  const auto region = regions_.find(id);
+  std::erase(of_session_[region->second.session], id);
+  region->second.closed = std::move(closed);
+  CancelAll(&region->second);
+  ForgetIfClosed(region);
+}
+
+void RegionTransfers::CloseSession(SessionId session) {
+  const auto regions = of_session_.extract(session);
+  if (regions.empty()) return;
+  for (const PoolId id : regions.mapped()) {
+    const auto region = regions_.find(id);
+    // The session is gone: there is nobody to tell.
+    for (auto& [number, transfer] : region->second.transfers) transfer.done = nullptr;
+    CancelAll(&region->second);
+    ForgetIfClosed(region);
+  }
+}
+
+// What has not begun to move ends now; what moves, when it has landed. A load that waits in a line
+// is found to be abandoned when its turn comes.
+void RegionTransfers::CancelAll(Region* region) {
+  region->closing = true;
+  CachePool* const pool = region->pool;
+  region->waiting.clear();
+  std::erase_if(retries_, [pool](const auto& retry) { return retry.first == pool->id; });
+  std::vector<BlockIndex> not_begun;
+  std::vector<EntryIndex> queued;
+  for (const auto& [block, use] : region->uses) {
+    PoolBlock& record = pool->blocks[block];
+    if (record.state() == PoolBlockState::kFree) {
+      not_begun.push_back(block);
+    } else if (record.loading()) {
+      record.references = 0;
+    } else if (record.pins() == 0 && !state_[record.entry].offloading()) {
+      queued.push_back(record.entry);
+    }
+  }
+  for (const BlockIndex block : not_begun) {
+    End(region, block, Outcome::kFailed, MissReason::kCancelled);
+  }
+  for (const EntryIndex entry : queued) CancelStore(region, entry);
+}
+
+void RegionTransfers::ForgetIfClosed(Regions::iterator region) {
+  if (!region->second.closing || !region->second.uses.empty()) return;
+  const std::function<void()> closed = std::move(region->second.closed);
+  state_.RemovePool(region->second.pool);
+  regions_.erase(region);
+  if (closed) closed();
+}
+
+Status RegionTransfers::Begin(PoolId id, TransferId number, std::span<const BlockIndex> blocks,
+                              std::function<void(TransferEnd)> done) {
+  Region& region = regions_.at(id);
+  if (region.transfers.contains(number)) {
+    return MakeError(ErrorCode::kWrongState, "transfer_busy",
+                     fmt::format("transfer {} is under way", number.value));
+  }
+  Status status;
+  uint32_t position = 0;
+  for (; position < blocks.size() && status; ++position) {
+    const BlockIndex block = blocks[position];
+    if (block.value >= region.pool->blocks.size()) {
+      status = MakeError(ErrorCode::kInvalidArgument, "block_out_of_range",
+                         fmt::format("block {}, item {}", block.value, position));
+    } else if (!region.uses.try_emplace(block, Use{number, position}).second) {
+      status = MakeError(ErrorCode::kWrongState, "block_busy",
+                         fmt::format("block {}, item {}", block.value, position));
+    }
+  }
+  if (!status) {
+    for (uint32_t taken = 0; taken + 1 < position; ++taken) region.uses.erase(blocks[taken]);
+    return status;
+  }
+  in_flight_ += blocks.size();
+  region.transfers.emplace(
+      number, Transfer{.done = std::move(done), .left = static_cast<uint32_t>(blocks.size())});
+  return {};
+}
+
+void RegionTransfers::Take(CachePool* pool, BlockIndex block, EntryIndex entry) {
+  pool->blocks.TakeCommitted(block, entry);
+  pool->blocks[block].references = 1;
+  state_.AddPlace(pool, block);
+}
+
+BlockIndex RegionTransfers::GiveBack(CachePool* pool, EntryIndex entry) {
+  const BlockIndex block = state_.RemovePlace(pool, entry);
+  pool->blocks[block].references = 0;
+  pool->blocks.Free(block, nullptr);
+  return block;
+}
+
+// --- stores ---
+
+EntryIndex RegionTransfers::EntryForStore(CachePool* pool, const StoreRequest& request) {
+  const BlockKey key{pool->namespace_id, request.hash};
+  const EntryIndex known = state_.Find(key);
+  if (known == kNoEntry) {
+    return state_.AddEntry(key, request.tokens, request.depth, request.retention);
+  }
+  if (request.retention == RetentionClass::kExtended) state_.Extend(known);
+  state_[known].created_s = state_.NowS();
+  state_.Use(known);
+  state_.QueueRecencyUpdate(known);
+  return kNoEntry;
+}
+
+void RegionTransfers::Store(PoolId id, std::span<const StoreRequest> blocks) {
+  Region& region = regions_.at(id);
+  for (const StoreRequest& block : blocks) StoreOne(&region, block);
+}
+
+void RegionTransfers::StoreOne(Region* region, const StoreRequest& request) {
+  CachePool* const pool = region->pool;
+  const EntryIndex index = EntryForStore(pool, request);
+  if (index == kNoEntry) {
+    ++state_.stats.commit_duplicates;
+    return End(region, request.block, Outcome::kSkipped);
+  }
+  ++state_.stats.commits;
+  Take(pool, request.block, index);
+  state_.infinite_cache.Store(pool->namespace_id, request.hash);
+  if (request.parent) state_.LinkToParent(index, *request.parent);
+  if (state_.NeedsPersist(state_[index])) state_.unpersisted.PushHot(index);
+  stores_.push_back({state_.NowMs() + state_.options.max_wait_ms, pool->id,
+                     pool->blocks.HandleOf(request.block)});
+  offloader_.Want(index);
+}
+
+void RegionTransfers::EndStore(Region* region, EntryIndex index) {
+  const bool stored = state_[index].in_host();
+  const BlockIndex block = GiveBack(region->pool, index);
+  WakeWaiting(region, index);
+  state_.ForgetIfGone(index);
+  End(region, block, stored ? Outcome::kCopied : Outcome::kFailed,
+      stored ? MissReason::kNone : MissReason::kHostFull);
+}
+
+void RegionTransfers::CancelStore(Region* region, EntryIndex index) {
+  const BlockIndex block = GiveBack(region->pool, index);
+  if (state_.ReadyPool(state_[index]) == nullptr) offloader_.SourceGone(index);
+  WakeWaiting(region, index);
+  state_.ForgetIfGone(index);
+  const bool closing = region->closing;
+  End(region, block, Outcome::kFailed, closing ? MissReason::kCancelled : MissReason::kHostFull);
+}
+
+// In the order in which they began, which is that of their deadlines. A handle whose store has
+// ended names nothing any more.
+void RegionTransfers::Tick() {
+  const int64_t now_ms = state_.NowMs();
+  for (size_t i = 0; i < kLateStoresPerTick && !stores_.empty(); ++i) {
+    const Queued late = stores_.front();
+    const auto region = regions_.find(late.region);
+    const bool under_way =
+        region != regions_.end() && region->second.pool->blocks.Current(late.block);
+    if (under_way && now_ms < late.deadline_ms) return;
+    stores_.pop_front();
+    if (!under_way) continue;
+    const PoolBlock& block = region->second.pool->blocks[late.block.index];
+    if (block.pins() == 0 && !state_[block.entry].offloading()) {
+      CancelStore(&region->second, block.entry);
+      ForgetIfClosed(region);
+    }
+  }
+}
+
+// --- loads ---
+
+void RegionTransfers::Load(PoolId id, std::span<const LoadRequest> blocks, uint32_t layers) {
+  Region& region = regions_.at(id);
+  std::vector<EntryIndex> begun;
+  std::vector<PinnedEntry> in_layers;
+  for (const LoadRequest& block : blocks) {
+    const EntryIndex index = TakeForLoad(&region, block);
+    if (index == kNoEntry) continue;
+    begun.push_back(index);
+    if (layers > 0 && state_[index].in_host()) {
+      in_layers.push_back(loader_.StartInLayers(region.pool, index));
+    } else {
+      loader_.Start(region.pool, index);
+    }
+  }
+  // The deepest first, so that the heads of sequences are the youngest in host.
+  for (const EntryIndex index : begun | std::views::reverse) {
+    loader_.FreshenLoading(*region.pool, index);
+  }
+  // No acquire waits for these layers: the transfer's end is all that is reported.
+  if (!in_layers.empty()) loader_.QueueLayers(LoadId(), region.pool, std::move(in_layers), layers);
+}
+
+EntryIndex RegionTransfers::TakeForLoad(Region* region, const LoadRequest& request) {
+  CachePool* const pool = region->pool;
+  MissReason miss = MissReason::kNone;
+  const EntryIndex index = finder_.Servable(kNoEntry, {pool->namespace_id, request.hash}, &miss);
+  if (index == kNoEntry) {
+    state_.stats.CountMisses(miss, 1, 0);
+    End(region, request.block, Outcome::kFailed, miss);
+    return kNoEntry;
+  }
+  if (state_.BlockIn(*pool, state_[index]) != kNoBlock) {
+    region->waiting[index].push_back(request);
+    return kNoEntry;
+  }
+  Use& use = region->uses.at(request.block);
+  use.tier = loader_.SourceOf(state_[index]);
+  use.tokens = state_[index].tokens;
+  state_.Use(index);
+  Take(pool, request.block, index);
+  return index;
+}
+
+void RegionTransfers::OnLoaded(CachePool* pool, std::span<const EntryIndex> entries) {
+  const auto region = regions_.find(pool->id);
+  for (const EntryIndex index : entries) {
+    const BlockIndex block = GiveBack(pool, index);
+    const Use& use = region->second.uses.at(block);
+    state_.stats.CountHit(use.tier, use.tokens);
+    WakeWaiting(&region->second, index);
+    state_.ForgetIfGone(index);
+    End(&region->second, block, Outcome::kCopied);
+  }
+  ForgetIfClosed(region);
+}
+
+// The loader forgets the entry afterwards, if nothing else holds it.
+void RegionTransfers::OnLoadFailed(CachePool* pool, EntryIndex index, MissReason reason) {
+  const auto region = regions_.find(pool->id);
+  const BlockIndex block = GiveBack(pool, index);
+  state_.stats.CountMisses(reason, 1, region->second.uses.at(block).tokens);
+  WakeWaiting(&region->second, index);
+  End(&region->second, block, Outcome::kFailed, reason);
+  ForgetIfClosed(region);
+}
+
+void RegionTransfers::WakeWaiting(Region* region, EntryIndex index) {
+  const auto waiting = region->waiting.extract(index);
+  if (waiting.empty()) return;
+  for (const LoadRequest& load : waiting.mapped()) retries_.emplace_back(region->pool->id, load);
+  state_.SchedulePump();
+}
+
+// --- both ---
+
+bool RegionTransfers::Pump() {
+  const auto ended = offloader_.TakeEndedStores();
+  for (const auto& [id, index] : ended) {
+    const auto region = regions_.find(id);
+    // One that was cancelled has been given back already.
+    if (region == regions_.end() || !state_.directory.Live(index)) continue;
+    const BlockIndex block = state_.BlockIn(*region->second.pool, state_[index]);
+    if (block == kNoBlock || region->second.pool->blocks[block].loading()) continue;
+    EndStore(&region->second, index);
+    ForgetIfClosed(region);
+  }
+  const auto retries = std::exchange(retries_, {});
+  for (const auto& [id, load] : retries) Load(id, std::span(&load, 1), 0);
+  return !ended.empty() || !retries.empty();
+}
+
+void RegionTransfers::End(Region* region, BlockIndex block, Outcome outcome, MissReason reason) {
+  const Use use = region->uses.at(block);
+  region->uses.erase(block);
+  --in_flight_;
+  const auto found = region->transfers.find(use.transfer);
+  Transfer& transfer = found->second;
+  switch (outcome) {
+    case Outcome::kCopied:
+      ++transfer.end.copied;
+      break;
+    case Outcome::kSkipped:
+      ++transfer.end.skipped;
+      break;
+    case Outcome::kFailed:
+      transfer.end.failed.emplace_back(use.position, reason);
+      break;
+  }
+  if (--transfer.left > 0) return;
+  const Transfer ended = std::move(transfer);
+  region->transfers.erase(found);
+  if (!ended.done) return;
+  TransferEnd end = ended.end;
+  std::ranges::sort(end.failed);
+  ended.done(std::move(end));
+}
+
+}  // namespace kvtier

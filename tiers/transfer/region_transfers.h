@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// Regions: memory of engines that choose the block numbers in it themselves, and the transfers
+// between them and the cache.
+//
+// A region is a CachePool of which a block is taken only for as long as a transfer uses it: a store
+// makes it the entry's block until the offloader has copied it to host, a load until the loader has
+// filled it. Then it is free again, for it is the engine's. So no lookup ever finds a block in a
+// region, and copies, reads, checksums and their order are those of all other blocks.
+//
+// The engine may use the memory of a block again when the end of its transfer is reported, and not
+// before: no copy touches it any more, whichever way the transfer has ended. A region that is
+// closed keeps its memory until that holds for all of its blocks.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "tiers/state/cache_state.h"
+#include "tiers/transfer/block_taker.h"
+#include "tiers/transfer/loader.h"
+#include "tiers/transfer/offloader.h"
+#include "tiers/types/cache_requests.h"
+
+namespace kvtier {
+
+// Event loop only.
+class RegionTransfers final : public RegionEvents {
+ public:
+  RegionTransfers(CacheState* state, PrefixFinder* finder, Loader* loader, Offloader* offloader)
+      : state_(*state), finder_(*finder), loader_(*loader), offloader_(*offloader) {}
+
+  // See Cache for the calls. REQUIRES, for those that name a region: it is open.
+  [[nodiscard]] Result<CachePool*> Open(SessionId session, NamespaceId namespace_id,
+                                        RegionMemory memory);
+  void Close(PoolId region, std::function<void()> closed);
+  // Closes the session's regions. Nothing is reported any more.
+  void CloseSession(SessionId session);
+  [[nodiscard]] Status Begin(PoolId region, TransferId transfer, std::span<const BlockIndex> blocks,
+                             std::function<void(TransferEnd)> done);
+  void Store(PoolId region, std::span<const StoreRequest> blocks);
+  void Load(PoolId region, std::span<const LoadRequest> blocks, uint32_t layers);
+
+  [[nodiscard]] bool IsOpen(PoolId region) const {
+    const auto found = regions_.find(region);
+    return found != regions_.end() && !found->second.closing;
+  }
+  // Takes in which stores have ended, and begins the loads that waited for that. True if anything
+  // was done.
+  bool Pump();
+  // Ends stores that have waited for space in host for longer than an acquire may wait.
+  void Tick();
+  // Blocks that transfers use at present.
+  [[nodiscard]] uint64_t in_flight() const { return in_flight_; }
+  [[nodiscard]] size_t size() const { return regions_.size(); }
+
+  void OnLoaded(CachePool* pool, std::span<const EntryIndex> entries) override;
+  void OnLoadFailed(CachePool* pool, EntryIndex entry, MissReason reason) override;
+
+ private:
+  struct Transfer {
+    std::function<void(TransferEnd)> done;
+    TransferEnd end;
+    uint32_t left = 0;
+  };
+  // Who uses a block of the region.
+  struct Use {
+    TransferId transfer;
+    uint32_t position = 0;
+    Tier tier = Tier::kHost;  // a load's: where it was found
+    uint16_t tokens = 0;
+  };
+  struct Region {
+    SessionId session;
+    CachePool* pool = nullptr;
+    std::unordered_map<TransferId, Transfer> transfers;
+    std::unordered_map<BlockIndex, Use> uses;
+    // Loads of blocks that another transfer of this region is moving: an entry has one block in a
+    // pool at most.
+    std::unordered_map<EntryIndex, std::vector<LoadRequest>> waiting;
+    bool closing = false;
+    std::function<void()> closed;
+  };
+  using Regions = std::unordered_map<PoolId, Region>;
+  enum class Outcome : uint8_t { kCopied, kSkipped, kFailed };
+
+  [[nodiscard]] Region& RegionOf(const CachePool& pool) { return regions_.at(pool.id); }
+  // The entry of a block that no tier has, now being stored from the region's block; kNoEntry if
+  // some tier has it.
+  [[nodiscard]] EntryIndex EntryForStore(CachePool* pool, const StoreRequest& request);
+  void StoreOne(Region* region, const StoreRequest& request);
+  // Null if the block waits or has failed; else its entry, to be loaded.
+  [[nodiscard]] EntryIndex TakeForLoad(Region* region, const LoadRequest& request);
+  // The region's block becomes the entry's, as if a session held it.
+  void Take(CachePool* pool, BlockIndex block, EntryIndex entry);
+  // The reverse. REQUIRES: no copy uses it.
+  BlockIndex GiveBack(CachePool* pool, EntryIndex entry);
+  // The store has ended, whether the block is in host or not.
+  void EndStore(Region* region, EntryIndex entry);
+  // The same before its copy has begun.
+  void CancelStore(Region* region, EntryIndex entry);
+  // Loads of the same block that waited are looked at again with the next pump.
+  void WakeWaiting(Region* region, EntryIndex entry);
+  // One block of a transfer has ended; with the last, the transfer has.
+  void End(Region* region, BlockIndex block, Outcome outcome,
+           MissReason reason = MissReason::kNone);
+  void CancelAll(Region* region);
+  void ForgetIfClosed(Regions::iterator region);
+
+  CacheState& state_;
+  PrefixFinder& finder_;
+  Loader& loader_;
+  Offloader& offloader_;
+  Regions regions_;
+  std::unordered_map<SessionId, std::vector<PoolId>> of_session_;
+  std::vector<std::pair<PoolId, LoadRequest>> retries_;
+  // Stores, in the order in which they began.
+  struct Queued {
+    int64_t deadline_ms = 0;
+    PoolId region;
+    BlockHandle block;
+  };
+  std::deque<Queued> stores_;
+  uint64_t in_flight_ = 0;
+};
+
+}  // namespace kvtier
