@@ -81,6 +81,9 @@ Result<std::unique_ptr<DevicePool>> FakeDevice::CreatePool(uint64_t bytes) {
 }
 
 Result<std::unique_ptr<DevicePool>> FakeDevice::Borrow(LentMemory* memory) {
+  if (memory->bytes > total_bytes_ - allocated_bytes_) {
+    return MakeError(ErrorCode::kInvalidArgument, "bad_region_memory");
+  }
   auto pool = std::make_unique<FakeDevicePool>(this, memory->bytes, next_fd_++);
   lent_.push_back(pool.get());
   return pool;

@@ -241,7 +241,7 @@ void RegionTransfers::Load(PoolId id, std::span<const LoadRequest> blocks, uint3
   }
   // The deepest first, so that the heads of sequences are the youngest in host.
   for (const EntryIndex index : begun | std::views::reverse) {
-    loader_.FreshenLoading(*region.pool, index);
+    loader_.TouchLoading(*region.pool, index);
   }
   // No acquire waits for these layers: the transfer's end is all that is reported.
   if (!in_layers.empty()) loader_.QueueLayers(LoadId(), region.pool, std::move(in_layers), layers);
@@ -308,6 +308,8 @@ bool RegionTransfers::Pump() {
     if (region == regions_.end() || !state_.directory.Live(index)) continue;
     const BlockIndex block = state_.BlockIn(*region->second.pool, state_[index]);
     if (block == kNoBlock || region->second.pool->blocks[block].loading()) continue;
+    // The row, or the block, is already being stored anew: that offload has an end of its own.
+    if (state_[index].offload_queued() || state_[index].offloading()) continue;
     EndStore(&region->second, index);
     ForgetIfClosed(region);
   }
