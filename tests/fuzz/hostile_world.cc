@@ -26,6 +26,9 @@ const std::string& SocketPath() {
   return path;
 }
 
+// A fake device lends no more memory than it has: beside the pools, that of some regions.
+constexpr uint64_t kRegionBytes = 1 * kMiB;
+
 TenantQuota DrawQuota(FuzzInput* input, uint64_t slab_bytes) {
   TenantQuota quota;
   if (input->Flag()) quota.tiers[1].max_bytes = (1 + input->Below(2)) * slab_bytes;
@@ -86,7 +89,7 @@ HostileSetup::HostileSetup(FuzzInput* input) {
   for (uint32_t model = 0; model < kModels; ++model) {
     config.cache.pool_bytes += tenants * pool_blocks * HostileModel(model).groups[0].BlockBytes();
   }
-  sizes.device_bytes = config.cache.pool_bytes;
+  sizes.device_bytes = config.cache.pool_bytes + kRegionBytes;
   config.server.socket = SocketPath();
   config.server.max_clients = 8;
   config.server.hello_timeout_ms = config.server.slow_reader_timeout_ms = kNeverMs;
