@@ -66,7 +66,7 @@ void RegionTransfers::CloseSession(SessionId session) {
   if (regions.empty()) return;
   for (const PoolId id : regions.mapped()) {
     const auto region = regions_.find(id);
-    // The session is gone: there is nobody to tell.
+    // The session is gone: no client hears of these ends.
     for (auto& [number, transfer] : region->second.transfers) transfer.done = nullptr;
     CancelAll(&region->second);
     ForgetIfClosed(region);
