@@ -10,7 +10,7 @@
 namespace kvtier {
 Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, IndexSnapshot snapshot)
     : state(options, std::move(environment), snapshot.budget),
-      loads(&state.stats,
+      loads(&state.stats, state.options.close_part_blocks,
             [this](SessionId session, const LoadProgress& progress) {
               if (progress.finished) state.trace.LoadEnd(session, progress);
               sessions.Report(session, progress);
@@ -95,8 +95,15 @@ void Cache::Impl::DrainFrom(uint64_t row, std::function<void()> done) {
       [this, next, done = std::move(done)]() mutable { DrainFrom(next, std::move(done)); }));
 }
 
+// What was committed since a drain began is written, too; it would not be before it has been idle.
 void Cache::Impl::FinishDrains() {
-  if (drains.empty() || !state.unpersisted.empty() || !Settled()) return;
+  if (drains.empty()) return;
+  if (!state.unpersisted.empty()) {
+    if (draining_stopped) return;
+    (void)retention.PersistSome(state.options.drain_part_rows);
+    return state.SchedulePump();
+  }
+  if (!Settled()) return;
   std::vector<std::function<void()>> finished;
   finished.swap(drains);
   for (const auto& done : finished) done();
@@ -335,6 +342,7 @@ void Cache::WhenEvictionsAreDurable(std::function<void(Status)> done) {
 // The disk first: what it can take again after a failure is wanted by all others.
 void Cache::Tick() {
   impl_->disk.Tick();
+  impl_->host.Tick();
   impl_->loader.Tick();
   impl_->acquirer.Tick();
   impl_->retention.Tick();

@@ -20,7 +20,7 @@ constexpr size_t kMaxKnownBlocks = 96;
 constexpr uint32_t kRegionRows = 12;
 
 // Memory for the regions of all clients: what the daemon reads there does not matter.
-int RegionMemory() {
+int SharedRows() {
   static const UniqueFd memory = [] {
     UniqueFd fd(::memfd_create("fuzz-region", MFD_CLOEXEC));
     const uint64_t bytes = kRegionRows * HostileModel(1).groups[0].BlockBytes();
@@ -207,7 +207,7 @@ void HostileClient::OpenRegion() {
     const uint64_t half = block_bytes / 2;
     open.pieces = {{0, half, half}, {open.blocks * half, half, half}};
   }
-  int descriptor = RegionMemory();
+  int descriptor = SharedRows();
   switch (input_.Below(16)) {
     case 9:
       open.memory = input_.OneOf({wire::RegionMemory::kVmm, wire::RegionMemory::kCudaIpc});

@@ -41,7 +41,9 @@ void DrawCacheOptions(FuzzInput* input, CacheOptions* options) {
   options->host_clean_fraction = input->OneOf({0.1, 0.0, 0.5});
   options->persist_after_ms = input->OneOf({int64_t{1000}, int64_t{1}, kMinuteMs});
   options->pin_fraction = input->OneOf({0.5, 0.1, 0.9});
-  options->acquire_part_blocks = input->OneOf({1024u, 1u, 3u});
+  const uint32_t part = input->OneOf({1024u, 1u, 3u});
+  options->acquire_part_blocks = options->search_part_blocks = part;
+  options->close_part_blocks = options->drain_part_rows = part;
   options->max_references_per_session = input->OneOf({1u << 20, 8u, 24u});
   const uint64_t in_flight = input->OneOf({64 * kKiB, 8 * kKiB, 1 * kMiB});
   options->max_load_bytes = options->max_offload_bytes = in_flight;

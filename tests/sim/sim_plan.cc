@@ -127,6 +127,18 @@ void DrawQuotas(SeededRandom& random, SimPlan* plan) {
   }
 }
 
+// Three of four seeds do little in one event, so that much happens between two parts. From a stream
+// of their own: the rest of a seed's plan is the same without them.
+constexpr uint64_t kPartsStream = 0x70617274;
+void DrawParts(SeededRandom random, CacheOptions* options) {
+  const auto draw = [&](uint32_t* part) {
+    if (random.Chance(0.75)) *part = static_cast<uint32_t>(random.Between(1, 8));
+  };
+  draw(&options->close_part_blocks);
+  draw(&options->drain_part_rows);
+  draw(&options->search_part_blocks);
+}
+
 }  // namespace
 
 SimPlan MakeSimPlan(uint64_t seed, uint32_t steps) {
@@ -143,6 +155,7 @@ SimPlan MakeSimPlan(uint64_t seed, uint32_t steps) {
   plan.sizes.devices = static_cast<uint32_t>(random.Chance(0.5) ? 1 : random.Between(2, 3));
   DrawQuotas(random, &plan);
   if (random.Chance(0.6)) plan.options.acquire_part_blocks = random.Between(1, 4);
+  DrawParts(SeededRandom(seed ^ kPartsStream), &plan.options);
   plan.options.keep_unusable_ms = static_cast<int64_t>(OneOf(random, {0, 0, 1000, 60'000}));
   KVT_CHECK(plan.options.Validate().has_value());
   return plan;

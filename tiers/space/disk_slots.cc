@@ -11,8 +11,6 @@
 namespace kvtier {
 namespace {
 
-// Blocks beyond a cap leave in stretches, so that they do not hold the event loop.
-constexpr int kCapEvictionsPerCall = 1024;
 // Slabs of another slot class that one search for a victim tries to empty. Those that hold a pinned
 // block cannot be, and a search through all of them would hold the event loop.
 constexpr size_t kSlabsTriedPerSearch = 16;
@@ -126,7 +124,7 @@ DiskSlots::Outcome DiskSlots::Reserve(EntryIndex index) {
   const Namespace& name_space = state_.NamespaceOf(entry);
   const SlotClass slots = ClassOf(name_space);
   if (!state_.tenants.Fits(Tier::kDisk, name_space.tenant, slots.slot_bytes)) {
-    KeepUnderCap(name_space.tenant, slots.slot_bytes, kCapEvictionsPerCall);
+    KeepUnderCap(name_space.tenant, slots.slot_bytes);
     const bool leaving = leaving_bytes_[name_space.tenant.value] > 0 || !committer_.Idle();
     return leaving ? Outcome::kWait : Outcome::kOverCap;
   }
@@ -141,7 +139,7 @@ DiskSlots::Outcome DiskSlots::Reserve(EntryIndex index) {
   entry.disk_generation = next_generation_++;
   state_.Apply(index, BlockEvent::kTakeDiskSlot);
   state_.tenants.Charge(Tier::kDisk, name_space.tenant, slots.slot_bytes);
-  KeepUnderCap(name_space.tenant, 0, kCapEvictionsPerCall);
+  KeepUnderCap(name_space.tenant, 0);
   KeepFree(name_space);
   return Outcome::kReserved;
 }
@@ -165,7 +163,7 @@ void DiskSlots::KeepFree(const Namespace& name_space) {
 
 // Counts what is leaving already as gone, or one block too many would be evicted for each commit
 // that is under way.
-void DiskSlots::KeepUnderCap(TenantId tenant, uint64_t bytes, int limit) {
+void DiskSlots::KeepUnderCap(TenantId tenant, uint64_t bytes) {
   const uint64_t cap = state_.tenants.cap_bytes(Tier::kDisk, tenant);
   if (cap == UINT64_MAX) return;
   const auto share =
@@ -174,7 +172,8 @@ void DiskSlots::KeepUnderCap(TenantId tenant, uint64_t bytes, int limit) {
   const auto staying = [&] {
     return state_.tenants.used_bytes(Tier::kDisk, tenant) - leaving_bytes_[tenant.value];
   };
-  for (; limit > 0 && staying() > allowed; --limit) {
+  for (uint32_t evictions = state_.options.search_part_blocks; evictions > 0; --evictions) {
+    if (staying() <= allowed) return;
     if (!EvictOwn(tenant)) return;
   }
 }
@@ -194,7 +193,7 @@ bool DiskSlots::EvictOwn(TenantId tenant) {
 void DiskSlots::TrimToCaps() {
   for (uint32_t i = 1; i < state_.tenants.rows(); ++i) {
     if (!state_.tenants.OverCap(Tier::kDisk, TenantId(i))) continue;
-    KeepUnderCap(TenantId(i), 0, kCapEvictionsPerCall);
+    KeepUnderCap(TenantId(i), 0);
   }
 }
 

@@ -92,7 +92,7 @@ class DiskSlots {
   [[nodiscard]] bool EvictSlab(DiskLocation location, const SpaceRequest& request);
   // Evicts the tenant's own until what it will have leaves the wanted share of its cap, and at
   // least `bytes`. At most `limit` blocks.
-  void KeepUnderCap(TenantId tenant, uint64_t bytes, int limit);
+  void KeepUnderCap(TenantId tenant, uint64_t bytes);
   [[nodiscard]] bool EvictOwn(TenantId tenant);
   // The slot is no block's any more, but its deletion is not durable yet.
   void BeginLeaving(TenantId tenant, DiskLocation location);

@@ -9,15 +9,6 @@
 #include "base/result.h"
 
 namespace kvtier {
-namespace {
-
-// Blocks beyond a lowered cap leave in stretches, so that they do not hold the event loop.
-constexpr int kCapEvictionsPerCall = 1024;
-// So many blocks that cannot leave are passed over in one call, so that a tier full of pinned
-// blocks, or of blocks that are being loaded, does not hold the event loop.
-constexpr uint64_t kPassedOverPerCall = 1024;
-
-}  // namespace
 
 HostSlots::HostSlots(CacheState* state, CopyDown* to_disk)
     : state_(*state),
@@ -92,6 +83,7 @@ void HostSlots::Ready(EntryIndex index) {
   state_.Apply(index, BlockEvent::kFillHostSlot);
   entry.host_since_ds = state_.NowDs();
   ++ready_blocks_;
+  ++changes_;
   ++shares_[state_.TenantOf(entry).value].ready;
   to_disk_.SourceReady(index);
 }
@@ -101,6 +93,7 @@ void HostSlots::RollBack(EntryIndex index) {
   state_.Apply(index, BlockEvent::kFreeHostSlot);
   const Namespace& name_space = state_.NamespaceOf(entry);
   allocator_.Free(entry.host_slot.value * kHostSlotUnit);
+  ++changes_;
   state_.tenants.Refund(Tier::kHost, name_space.tenant, name_space.slot_bytes);
   --shares_[name_space.tenant.value].slots;
   entry.host_slot = kNoHostSlot;
@@ -147,7 +140,7 @@ bool HostSlots::Admits(const SpaceRequest& request, TenantId tenant) const {
   return tenant == request.tenant || EvictableForOthers(tenant);
 }
 
-EntryIndex HostSlots::Coldest(const SpaceRequest& request, uint64_t* steps) {
+EntryIndex HostSlots::Coldest(const SpaceRequest& request, Search* search, uint64_t* steps) {
   const auto admits = [&](TenantId tenant) { return Admits(request, tenant); };
   for (; *steps > 0; --*steps) {
     const EntryIndex front =
@@ -155,9 +148,9 @@ EntryIndex HostSlots::Coldest(const SpaceRequest& request, uint64_t* steps) {
     if (front == kNoEntry) return kNoEntry;
     ++state_.stats.host_eviction_steps;
     if (!state_[front].PassesThroughHost()) return front;
-    passing_ |= state_[front].has_host_slot();
+    search->passing |= state_[front].has_host_slot();
     // More is on its way than host can hold: what has arrived leaves first.
-    PassOver(front);
+    PassOver(front, search);
   }
   return kNoEntry;
 }
@@ -167,18 +160,21 @@ EntryIndex HostSlots::Coldest(const SpaceRequest& request, uint64_t* steps) {
 // ones in a slab of another class that cannot be emptied) are passed over.
 HostSlots::Outcome HostSlots::EvictFor(const SpaceRequest& request) {
   const bool own = request.from == SpaceRequest::From::kOwn;
+  Search& search = shares_[request.tenant.value].searches[static_cast<size_t>(request.from)];
   const uint64_t candidates =
       victims_.size([&](TenantId tenant) { return Admits(request, tenant); });
+  // A tier may be full of pinned blocks, or of blocks that are being loaded.
+  const uint64_t part = state_.options.search_part_blocks;
   std::vector<uint64_t> blocked_slabs;
-  for (uint64_t steps = std::min(candidates, kPassedOverPerCall); steps > 0; --steps) {
-    const EntryIndex coldest = Coldest(request, &steps);
+  for (uint64_t steps = std::min(candidates, part); steps > 0; --steps) {
+    const EntryIndex coldest = Coldest(request, &search, &steps);
     if (coldest == kNoEntry) break;
     const BlockEntry& entry = state_[coldest];
     const uint64_t slab = SlabOf(entry);
     const bool whole_slab =
         !own && allocator_.ClassAt(slab * allocator_.slab_bytes()) != request.slots;
     if (Kept(entry) || (whole_slab && std::ranges::count(blocked_slabs, slab) > 0)) {
-      PassOver(coldest);
+      PassOver(coldest, &search);
       continue;
     }
     if (!MayLeave(entry)) {
@@ -186,41 +182,42 @@ HostSlots::Outcome HostSlots::EvictFor(const SpaceRequest& request) {
       state_.host_awaits_disk = true;
       if (!state_.acquire_late) return Outcome::kWait;
       // It is being written: it leaves as soon as it is on disk.
-      passing_ = true;
-      PassOver(coldest);
+      search.passing = true;
+      PassOver(coldest, &search);
       continue;
     }
     if (!whole_slab) {
       const DropReason reason = ReasonFor(entry);
-      passed_over_ = 0;
-      passing_ = false;
+      search = {};
       Drop(coldest, own && reason == DropReason::kLru ? DropReason::kTenantCap : reason);
       return Outcome::kAllocated;
     }
     const SlabEviction eviction = EvictSlab(coldest);
     if (eviction == SlabEviction::kDone) {
-      passed_over_ = 0;
-      passing_ = false;
+      search = {};
     }
     if (eviction != SlabEviction::kBlocked) {
       return eviction == SlabEviction::kDone ? Outcome::kAllocated : Outcome::kWait;
     }
     blocked_slabs.push_back(slab);
-    PassOver(coldest);
+    PassOver(coldest, &search);
   }
-  if (passed_over_ < candidates && candidates > kPassedOverPerCall) {
-    // There are more to look at, in an event of their own.
-    state_.SchedulePart();
+  if (search.passed_over < candidates && candidates > part) {
+    // There are more to look at, in an event of their own; not if all were, and nothing has changed
+    // since: several requests that wait for the same blocks would search in turn without end.
+    if (search.waits_since != changes_) state_.SchedulePart();
     return Outcome::kWait;
   }
-  passed_over_ = 0;
-  const bool passing = std::exchange(passing_, false);
-  return passing || MoreToCome(request) ? Outcome::kWait : Outcome::kFull;
+  const bool waits = search.passing || MoreToCome(request);
+  search = {};
+  // After others' blocks, a request goes on with all that may go: then this one was no end, either.
+  if (waits || request.from == SpaceRequest::From::kOthers) search.waits_since = changes_;
+  return waits ? Outcome::kWait : Outcome::kFull;
 }
 
-void HostSlots::PassOver(EntryIndex index) {
+void HostSlots::PassOver(EntryIndex index, Search* search) {
   Touch(index);
-  ++passed_over_;
+  ++search->passed_over;
 }
 
 // A slab changes its slot size only when it is empty: all of its blocks leave together, or none.
@@ -279,7 +276,8 @@ void HostSlots::Prepare() {
 void HostSlots::PrepareOwn(TenantId tenant) {
   const Share& own = shares_[tenant.value];
   if (own.slot_bytes == 0) return;
-  for (int evictions = kCapEvictionsPerCall;
+  // Blocks beyond a lowered cap leave in parts.
+  for (uint32_t evictions = state_.options.search_part_blocks;
        evictions > 0 && state_.tenants.OverCap(Tier::kHost, tenant); --evictions) {
     if (EvictFor({tenant, {}, SpaceRequest::From::kOwn}) != Outcome::kAllocated) break;
   }

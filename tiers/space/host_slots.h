@@ -2,6 +2,7 @@
 // Space in the host arena: slots, and which block leaves to make space for another.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -48,6 +49,8 @@ class HostSlots {
 
   // Readies the coldest to be dropped at no cost, and evicts what is beyond a lowered cap.
   void Prepare();
+  // Lets searches that found only blocks to wait for look at all of them again.
+  void Tick() { ++changes_; }
 
   [[nodiscard]] const SlabAllocator& allocator() const { return allocator_; }
   [[nodiscard]] uint64_t blocks() const { return ready_blocks_; }
@@ -71,11 +74,19 @@ class HostSlots {
     SlotClass slots;
     From from = From::kCommon;
   };
+  // How far one kind of search for a victim has come: since it evicted a block, or all had been
+  // looked at.
+  struct Search {
+    uint64_t passed_over = 0;  // could not leave
+    bool passing = false;      // some of these will give their slots back soon
+    uint64_t waits_since = 0;  // `changes_` when all had been looked at and were to be waited for
+  };
   // What one tenant has.
   struct Share {
     uint64_t slots = 0;
     uint64_t ready = 0;
-    uint64_t slot_bytes = 0;  // last asked for
+    uint64_t slot_bytes = 0;         // last asked for
+    std::array<Search, 3> searches;  // for the tenant; by SpaceRequest::From
   };
 
   [[nodiscard]] SpaceRequest RequestFor(const Namespace& name_space) const;
@@ -87,7 +98,7 @@ class HostSlots {
   [[nodiscard]] bool Admits(const SpaceRequest& request, TenantId tenant) const;
   // The coldest block that does not only pass through host, or kNoEntry if there is none among the
   // next `*steps`, from which it takes those that it looked at.
-  [[nodiscard]] EntryIndex Coldest(const SpaceRequest& request, uint64_t* steps);
+  [[nodiscard]] EntryIndex Coldest(const SpaceRequest& request, Search* search, uint64_t* steps);
   // Makes space by evicting from the front, in order. kAllocated: there is a slot now, or there are
   // bytes under the cap.
   [[nodiscard]] Outcome EvictFor(const SpaceRequest& request);
@@ -103,7 +114,7 @@ class HostSlots {
            (state_.acquire_late && entry.DroppableFromHost());
   }
   // The block cannot leave now: it is looked at again after all others.
-  void PassOver(EntryIndex entry);
+  void PassOver(EntryIndex entry, Search* search);
   [[nodiscard]] uint64_t SlabOf(const BlockEntry& entry) const {
     return entry.host_slot.value * kHostSlotUnit / allocator_.slab_bytes();
   }
@@ -121,10 +132,8 @@ class HostSlots {
   TenantVictims victims_;  // what is in host and what is expected
   std::vector<Share> shares_;
   uint64_t ready_blocks_ = 0;
-  // Since a block was evicted, or all had been looked at: how many could not leave, and whether
-  // some of these will give their slots back soon.
-  uint64_t passed_over_ = 0;
-  bool passing_ = false;
+  // Blocks that have come or gone, and ticks: what has to be waited for stays so in between.
+  uint64_t changes_ = 1;
   SlotClass last_slots_;  // last asked for: preparation is measured in it
 };
 

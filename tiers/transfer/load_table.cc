@@ -226,7 +226,7 @@ bool LoadTable::CloseSession(SessionId session) {
 // for that. Waiters of a load that is gone find no load later, and are dropped then.
 bool LoadTable::CloseSome() {
   size_t looked_at = 0;
-  while (!closing_.empty() && looked_at < kClosedPerCall) {
+  while (!closing_.empty() && looked_at < close_part_blocks_) {
     std::unordered_set<LoadId>& ids = closing_.front();
     const LoadId id = *ids.begin();
     ids.erase(ids.begin());

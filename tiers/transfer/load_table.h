@@ -79,7 +79,9 @@ class LoadTable {
   using Report = std::function<void(SessionId, const LoadProgress&)>;
   // `report` is called from BlocksReady and BlockFailed, and from Close if one of these was called
   // for the load while it was open. How each load ended is counted in `stats`.
-  LoadTable(CacheStats* stats, Report report) : stats_(*stats), report_(std::move(report)) {}
+  // Closing a session looks at `close_part_blocks` hits in one call.
+  LoadTable(CacheStats* stats, uint32_t close_part_blocks, Report report)
+      : stats_(*stats), close_part_blocks_(close_part_blocks), report_(std::move(report)) {}
 
   struct Hit {
     Tier tier = Tier::kPool;  // where it was found
@@ -119,11 +121,10 @@ class LoadTable {
   void LayersArrived(LoadId load, uint32_t layers);
 
   // Forgets the session's loads; blocks in flight still arrive for the others that wait for them.
-  // Only so many hits are looked at in one call: true if CloseSome has to go on.
+  // Only a part of their hits is looked at in one call, each load counting as one more: true if
+  // CloseSome has to go on.
   [[nodiscard]] bool CloseSession(SessionId session);
   [[nodiscard]] bool CloseSome();
-  // What one call looks at: hits, and one for each load.
-  static constexpr size_t kClosedPerCall = 8192;
 
   [[nodiscard]] size_t size() const { return loads_.size(); }
 
@@ -162,6 +163,7 @@ class LoadTable {
   void Forget(Loads::iterator load);
 
   CacheStats& stats_;
+  const uint32_t close_part_blocks_;
   Report report_;
   Loads loads_;
   // Of sessions that are open, so that closing one need not look at the loads of all.

@@ -11,16 +11,9 @@
 namespace kvtier {
 namespace {
 
-// About so many entries are looked at for expiry in one tick, so that a day's worth of blocks
-// expiring at once does not hold the event loop; of each order of ages at least so many.
-constexpr size_t kExpiriesPerTick = 8192;
+// Of each order of ages at least so many blocks are looked at in one tick, however many orders
+// share a part.
 constexpr size_t kLeastExpiriesPerTick = 64;
-// So many blocks that follow lost ones are looked at in one event, likewise.
-constexpr size_t kUnusablePerPart = 1024;
-// So many idle blocks are queued for their writes in one tick, for the same reason.
-constexpr uint64_t kPersistsPerTick = 16'384;
-// So many pins end in one tick at most, for the same reason; the others end with the next ticks.
-constexpr size_t kUnpinsPerTick = 8192;
 
 }  // namespace
 
@@ -68,6 +61,8 @@ Result<uint32_t> Retention::Pin(NamespaceId namespace_id, std::span<const BlockH
       state_.pins.Set(index, until_ms);
     } else {
       state_.pins.Erase(index);
+      // Its time may have passed while it was pinned, and it may stand among the youngest.
+      if (state_.Expired(state_[index])) state_.seen_expired.push_back(index);
     }
   }
   return static_cast<uint32_t>(cached.size());
@@ -80,11 +75,14 @@ void Retention::Tick() {
   lost_left_ = state_.lost.size();
   GoOn();
   // What is left over is idle at the next tick, too.
-  if (state_.has_disk()) (void)PersistIdleFor(state_.options.persist_after_ms, kPersistsPerTick);
+  if (!state_.has_disk()) return;
+  (void)PersistIdleFor(state_.options.persist_after_ms, state_.options.drain_part_rows);
 }
 
+// Pins that ended beyond those of a part do so with the next ticks.
 void Retention::UnpinExpired() {
-  for (const EntryIndex index : state_.pins.TakeEnded(state_.AgeClockMs(), kUnpinsPerTick)) {
+  const size_t most = state_.options.close_part_blocks;
+  for (const EntryIndex index : state_.pins.TakeEnded(state_.AgeClockMs(), most)) {
     state_.SetPinned(index, false);
     // A pin counts as use until it ends: the time to live starts now.
     state_.Touch(index);
@@ -96,14 +94,21 @@ void Retention::DropExpired() {
     if (state_.directory.Live(index) && state_.Expired(state_[index])) DropIfUnused(index);
   }
   state_.seen_expired.clear();
-  const size_t share = std::max(kExpiriesPerTick / state_.by_age.size(), kLeastExpiriesPerTick);
+  // A day's worth of blocks may expire at once.
+  const size_t part = state_.options.close_part_blocks;
+  const size_t share = std::max(part / state_.by_age.size(), std::min(part, kLeastExpiriesPerTick));
   for (const EntryList& list : state_.by_age) {
     EntryIndex index = list.coldest();
     for (size_t looked_at = 0; index != kNoEntry && looked_at < share; ++looked_at) {
       const BlockEntry& entry = state_[index];
       const EntryIndex next = list.Hotter(index);
-      if (!state_.Expired(entry) && !entry.pinned()) break;
-      if (state_.Expired(entry)) DropIfUnused(index);
+      if (state_.AgeClockMs() <= state_.ExpiryMs(entry)) break;
+      if (entry.pinned()) {
+        // Where it stands, it would hide the blocks behind it.
+        state_.AgesOf(entry).Touch(index);
+      } else {
+        DropIfUnused(index);
+      }
       index = next;
     }
   }
@@ -125,14 +130,14 @@ void Retention::GoOn() {
   // What came back has made all that follows it usable.
   if (std::exchange(returned_seen_, state_.returned) != state_.returned) unwinding_.clear();
   const int64_t lost_until_ms = state_.AgeClockMs() - state_.options.keep_unusable_ms;
-  for (size_t steps = kUnusablePerPart; steps > 0;) {
+  for (size_t steps = state_.options.search_part_blocks; steps > 0;) {
     if (!unwinding_.empty()) {
       const Unwinding next = unwinding_.back();
       unwinding_.pop_back();
       // Its row may be another block's by now.
       const bool same = state_.directory.Live(next.entry) &&
                         state_[next.entry].hash.Prefix64() == next.hash_prefix;
-      if (same) DropFollowers(next.entry, &steps);
+      if (same) DropFollowers(next.entry, next.next_child, &steps);
       continue;
     }
     const EntryIndex lost = state_.lost.coldest();
@@ -147,22 +152,20 @@ void Retention::GoOn() {
     // the same time.
     state_[lost].last_use_s = state_.NowS();
     state_.lost.Touch(lost);
-    DropFollowers(lost, &steps);
+    DropFollowers(lost, kNoEntry, &steps);
   }
   state_.SchedulePart();
 }
 
-void Retention::DropFollowers(EntryIndex index, size_t* steps) {
-  --*steps;
-  size_t dropped = 0;
-  EntryIndex child = state_.lineage.FirstChildOf(index);
-  while (child != kNoEntry && *steps > 0) {
-    --*steps;
+void Retention::DropFollowers(EntryIndex index, EntryIndex from, size_t* steps) {
+  const bool goes_on = from != kNoEntry && state_.lineage.ParentOf(from) == index;
+  EntryIndex child = goes_on ? from : state_.lineage.FirstChildOf(index);
+  for (; *steps > 0; --*steps) {
+    if (child == kNoEntry) break;
     const EntryIndex next = state_.lineage.NextSiblingOf(child);
     const BlockEntry& entry = state_[child];
     const Unwinding unwinding{child, entry.hash.Prefix64()};
     if (!entry.busy() && !entry.pinned() && !Referenced(entry)) {
-      ++dropped;
       // Forgets the lost block with the last that follows it.
       DropEverywhere(child, DropReason::kParentLost);
       if (state_.lost.Contains(child)) unwinding_.push_back(unwinding);
@@ -171,9 +174,11 @@ void Retention::DropFollowers(EntryIndex index, size_t* steps) {
     }
     child = next;
   }
-  // A part that only met blocks that stay would meet the same ones again.
-  if (child != kNoEntry && dropped > 0) {
-    unwinding_.push_back({index, state_[index].hash.Prefix64()});
+  if (child != kNoEntry) {
+    // The next part begins where this one ends: the same blocks may stay again.
+    unwinding_.push_back({index, state_[index].hash.Prefix64(), child});
+  } else if (*steps > 0) {
+    --*steps;
   }
 }
 

@@ -47,8 +47,9 @@ class Retention {
  private:
   void UnpinExpired();
   // Drops what follows an unusable block from all tiers, but for what is held, pinned or in flight;
-  // what follows these goes nevertheless. Takes the steps that it needed from `*steps`.
-  void DropFollowers(EntryIndex entry, size_t* steps);
+  // what follows these goes nevertheless. Begins with `from` if that is still a child. Takes the
+  // steps that it needed, one at least, from `*steps`.
+  void DropFollowers(EntryIndex entry, EntryIndex from, size_t* steps);
   void DropExpired();
   // True if the block is gone from every tier, false if it is in use or on the move.
   bool DropIfUnused(EntryIndex entry);
@@ -68,6 +69,7 @@ class Retention {
   struct Unwinding {
     EntryIndex entry;
     uint64_t hash_prefix = 0;
+    EntryIndex next_child = kNoEntry;  // where to go on, if it is still a child
   };
   std::vector<Unwinding> unwinding_;
   uint64_t lost_left_ = 0;      // lost blocks to be looked at before the next tick

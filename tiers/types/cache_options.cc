@@ -77,6 +77,7 @@ Status CacheOptions::Validate() const {
   KVT_RETURN_IF_ERROR(CheckPositive("acquire_part_blocks", acquire_part_blocks));
   KVT_RETURN_IF_ERROR(CheckPositive("drain_part_rows", drain_part_rows));
   KVT_RETURN_IF_ERROR(CheckPositive("close_part_blocks", close_part_blocks));
+  KVT_RETURN_IF_ERROR(CheckPositive("search_part_blocks", search_part_blocks));
   if (tenants.size() > kMaxTenants) {
     return OutOfRange("tenants", static_cast<double>(tenants.size()), "256 or less");
   }

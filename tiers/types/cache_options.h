@@ -72,14 +72,18 @@ struct CacheOptions {
   uint64_t max_disk_write_bytes = 32 * kMiB;
 
   uint32_t max_references_per_session = 1u << 20;
-  // Blocks for which one acquire makes room in one event: more take several, so that no request
-  // holds the event loop for long.
+
+  // --- how much one event does; more takes several, so that nothing holds the event loop for long
+  // Blocks for which one acquire makes room.
   uint32_t acquire_part_blocks = 1024;
-  // Blocks that a drain queues for their writes, and rows of the directory that it looks at, in one
-  // event, likewise.
+  // Blocks that a drain or a tick queues for their writes, and rows of the directory that a drain
+  // looks at.
   uint32_t drain_part_rows = 16'384;
-  // Blocks of a closed session that are given back in one event, which takes about a millisecond.
+  // Blocks of a closed session that are given back, hits of its loads that are forgotten, pins that
+  // end, blocks that are looked at for expiry: each takes about a millisecond.
   uint32_t close_part_blocks = 8192;
+  // Blocks that are passed over in search of one to evict or to write, or evicted for a cap.
+  uint32_t search_part_blocks = 1024;
 
   // Tenants with quotas or times to live of their own, at most kMaxTenants.
   static constexpr size_t kMaxTenants = 256;

@@ -90,6 +90,30 @@ class CachePrefixTest : public CacheTest {
   }
 };
 
+TEST_F(CachePrefixTest, BlocksThatStayDoNotHideThoseThatGoWhenPartsAreSmall) {
+  CacheSetup setup = KeepingUnusable({.pool_blocks = 16});
+  setup.options.search_part_blocks = 2;
+  Start(setup);
+  const Hashes children = Sequence(2, 6);
+  const Handles taken = Acquire(kAlice, {}, 7).new_blocks;
+  ASSERT_TRUE(TryCommit(kAlice, taken[6], {.hash = TestHash(1, 0)}));
+  for (size_t i = 0; i < children.size(); ++i) {
+    ASSERT_TRUE(
+        TryCommit(kAlice, taken[i], {.hash = children[i], .parent = TestHash(1, 0), .depth = 1}));
+  }
+  // The ones linked last are met first, and stay in use.
+  Release(kAlice, {taken[0], taken[1], taken[2], taken[6]});
+  Settle();
+  EvictEverywhere(TestHash(1, 0));
+  LetUnusableGo();
+  for (size_t i = 0; i < children.size(); ++i) {
+    EXPECT_EQ(Presence(children[i]).anywhere(), i >= 3) << i;
+  }
+  Release(kAlice, {taken[3], taken[4], taken[5]});
+  LetUnusableGo();
+  EXPECT_EQ(UnusableNow(), 0u);
+}
+
 TEST_F(CachePrefixTest, SequencesPushedThroughAFullDirtyHostLeaveUsablePrefixes) {
   constexpr uint32_t kBlocks = 768;
   Start(KeepingUnusable({.pool_blocks = 1024, .host_slots = 992, .disk_slots = 8192}));

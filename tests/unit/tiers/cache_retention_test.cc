@@ -147,6 +147,24 @@ TEST_F(CacheRetentionTest, TimeToLiveBeginsWhenThePinEnds) {
   EXPECT_FALSE(Presence(TestHash(1, 0)).anywhere());
 }
 
+TEST_F(CacheRetentionTest, PinnedBlocksDoNotKeepYoungerOnesFromExpiring) {
+  CacheSetup setup;
+  setup.options.close_part_blocks = 2;
+  Start(setup);
+  Put(Sequence(1, 4));
+  ASSERT_TRUE(cache_->Pin(pool_.id, Sequence(1, 4), 48 * kHourMs));
+  machine_->clock.Advance(kHourMs);
+  Put(Sequence(2, 4));
+  machine_->clock.Advance(26 * kHourMs);
+  for (int tick = 0; tick < 10; ++tick) AdvanceAndTick(1000);
+  EXPECT_EQ(cache_->Gauges().entries, 4u);
+  EXPECT_EQ(cache_->Gauges().pinned_blocks, 4u);
+  // Pins that are taken back do not count as use.
+  ASSERT_TRUE(cache_->Pin(pool_.id, Sequence(1, 4), 0));
+  AdvanceAndTick(1000);
+  EXPECT_EQ(cache_->Gauges().entries, 0u);
+}
+
 TEST_F(CacheRetentionTest, PinnedBlockOutlivesPressure) {
   Start({.pool_blocks = 4, .host_slots = 8, .disk_slots = 8});
   Put(Sequence(1, 1));

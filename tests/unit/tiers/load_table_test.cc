@@ -11,6 +11,7 @@ namespace {
 constexpr SessionId kAlice{1};
 constexpr SessionId kBob{2};
 constexpr uint32_t kHits = 10;
+constexpr uint32_t kClosePartBlocks = 8192;
 
 class LoadTableTest : public ::testing::Test {
  protected:
@@ -31,14 +32,15 @@ class LoadTableTest : public ::testing::Test {
       .id = PoolId(1), .blocks = PoolBlocks(1), .victims = VictimQueue(MakeLruPolicy())};
   CacheStats stats_;
   std::vector<LoadProgress> reports_;
-  LoadTable table_{
-      &stats_, [this](SessionId, const LoadProgress& progress) { reports_.push_back(progress); }};
+  LoadTable table_{&stats_, kClosePartBlocks, [this](SessionId, const LoadProgress& progress) {
+                     reports_.push_back(progress);
+                   }};
   uint32_t next_entry_ = 1;
 };
 
 TEST_F(LoadTableTest, ASessionsLoadsAreForgottenInBoundedParts) {
   constexpr uint32_t kLoads = 5000;
-  constexpr size_t kMostPerCall = LoadTable::kClosedPerCall / (kHits + 1) + 1;
+  constexpr size_t kMostPerCall = kClosePartBlocks / (kHits + 1) + 1;
   OpenLoads(kAlice, kLoads);
   OpenLoads(kBob, 3);
   size_t before = table_.size();
