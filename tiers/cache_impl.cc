@@ -107,8 +107,15 @@ void Cache::Impl::DrainFrom(uint64_t row, std::function<void()> done) {
       [this, next, done = std::move(done)]() mutable { DrainFrom(next, std::move(done)); }));
 }
 
+// What was committed since a drain began is written, too; it would not be before it has been idle.
 void Cache::Impl::FinishDrains() {
-  if (drains.empty() || !state.unpersisted.empty() || !Settled()) return;
+  if (drains.empty()) return;
+  if (!state.unpersisted.empty()) {
+    if (draining_stopped) return;
+    (void)retention.PersistSome(state.options.drain_part_rows);
+    return state.SchedulePump();
+  }
+  if (!Settled()) return;
   std::vector<std::function<void()>> finished;
   finished.swap(drains);
   for (const auto& done : finished) done();

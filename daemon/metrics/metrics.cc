@@ -124,9 +124,10 @@ constexpr MetricRow kRequestRows[] = {
     {kCounter, "kvtier_missed_tokens", "Tokens of the blocks that were not served.", "",
      "tokens.missed",
      [](From from, Family family) { family.Add(from.snapshot.stats.tokens.miss); }},
-    {kCounter, "kvtier_endless_missed_blocks",
-     "Estimate of the blocks asked for that even a cache without bounds would have missed.", "",
-     "endless_missed_blocks",
+    {kCounter, "kvtier_compulsory_missed_blocks",
+     "Compulsory misses: estimate of the blocks asked for that even an infinite cache would have "
+     "missed.",
+     "", "compulsory_missed_blocks",
      [](From from, Family family) { family.Add(from.snapshot.gauges.infinite_missed_blocks); }},
     {kCounter, "kvtier_acquires", "Acquires received, one for each group of a model that is asked.",
      "stats.acquires", "",

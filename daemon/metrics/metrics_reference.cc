@@ -41,9 +41,9 @@ scrape copies counters and sizes on the event loop and walks no blocks; the page
 another thread, which goes on answering, with old figures and a growing
 `kvtier_loop_silence_seconds`, should the loop hang.
 
-Two counters say whether more space would help: the blocks missed, and those that even a cache which
-never forgets would have missed (`kvtier_endless_missed_blocks_total`); what lies between them was
-here and is gone. The estimate samples hashes in the manner of
+Two counters say whether more space would help: the blocks missed, and the compulsory misses
+(`kvtier_compulsory_missed_blocks_total`), which even an infinite cache would have had; what lies
+between them are capacity misses: blocks that were here and are gone. The estimate samples hashes in the manner of
 [SHARDS](https://www.usenix.org/conference/fast15/technical-sessions/presentation/waldspurger) and
 is exact below 65,536 blocks.
 
@@ -61,7 +61,7 @@ and why; engines go on without a cache. Exit code 78 is the configuration's.
 
 ### KvtierHitRateFell
 Half as many tokens hit as a day ago, under load. Look at the misses by reason: `unknown` without as
-many `kvtier_endless_missed_blocks_total` means that blocks are forgotten too early (tiers too small,
+many `kvtier_compulsory_missed_blocks_total` means that blocks are forgotten too early (tiers too small,
 time to live too short); with as many, that the requests or the cache salt have changed; anything else
 names its own trouble.
 

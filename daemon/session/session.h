@@ -223,6 +223,8 @@ class Session final : public ConnectionListener {
 
   // What the client lends. Errors: kInvalidArgument "no_descriptor".
   [[nodiscard]] Result<LentMemory> TakeLentMemory(const wire::OpenRegion& request);
+  // The one that came with an OPEN_REGION that cannot be read.
+  void DropDescriptor();
   // Announces the transfer to the cache; its end is reported to the client. Errors: those of
   // FindRegion and Cache::BeginTransfer; kInvalidArgument "empty_request".
   template <typename Message>

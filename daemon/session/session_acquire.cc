@@ -38,7 +38,7 @@ bool AsksForNothing(const wire::Acquire::Part& part) {
 template <typename Part>
 Result<const RegisteredModel*> Session::CheckParts(const std::vector<Part>& parts) const {
   const RegisteredModel* model = nullptr;
-  uint32_t groups_seen = 0, hashed = 0;
+  uint32_t groups_seen = 0, hashed = 0, pools = 0;
   for (const Part& part : parts) {
     constexpr bool kLookup = std::is_same_v<Part, wire::Lookup::Part>;
     KVT_ASSIGN_OR_RETURN(const AttachedPool* const attached,
@@ -52,10 +52,12 @@ Result<const RegisteredModel*> Session::CheckParts(const std::vector<Part>& part
     }
     groups_seen |= bit;
     if (!part.hashes.empty()) ++hashed;
+    if (attached->region_blocks == 0) ++pools;
   }
   if (model == nullptr) return tl::unexpected(EmptyRequest());
-  // A prefix of some groups alone would be restored with the other groups' state missing.
-  if (hashed > 0 && groups_seen + 1 != 1u << model->groups.size()) {
+  // A prefix of some groups alone would be restored with the other groups' state missing. What is
+  // restored to regions is for their engine to decide, which asks about each.
+  if (hashed > 0 && pools > 0 && groups_seen + 1 != 1u << model->groups.size()) {
     return MakeError(
         ErrorCode::kInvalidArgument, "group_missing",
         fmt::format("{} of the model's {} groups are named", parts.size(), model->groups.size()));

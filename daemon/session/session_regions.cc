@@ -37,6 +37,11 @@ Result<LentMemory> Session::TakeLentMemory(const wire::OpenRegion& request) {
   return lent;
 }
 
+void Session::DropDescriptor() {
+  std::optional<UniqueFd> descriptor = connection_.TakeDescriptor();
+  if (descriptor) services_.network->closer.Close(*std::move(descriptor));
+}
+
 Status Session::OnOpenRegion(const Call& call, const wire::OpenRegion& request) {
   // Taken first, so that the descriptor of a message that is refused is not the next one's.
   KVT_ASSIGN_OR_RETURN(LentMemory lent, TakeLentMemory(request));

@@ -42,7 +42,11 @@ void Session::Handle(const wire::Frame& frame,
                      Status (Session::*handler)(const Call&, const Message&)) {
   const Call call{frame.request_id, (frame.flags & wire::kFlagWantReply) != 0};
   const Result<Message> message = wire::Decode<Message>(frame.payload);
-  if (!message) return Refuse(call, message.error());
+  if (!message) {
+    // The memory that came with it must not become that of the session's next region.
+    if (Message::kType == wire::MessageType::kOpenRegion) DropDescriptor();
+    return Refuse(call, message.error());
+  }
   const RequestTrace::Asked asked = RequestTrace::AskedBy(*message);
   // Those that are worked on in steps spend in each of them.
   if (!WorkedInSteps(Message::kType)) connection_.Spend(asked.blocks + asked.new_blocks);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Block contents that follow from the block's hash, so that whoever holds a block can tell whether
-// it is the right one.
+// Block contents that follow from the block's hash, so that a test that holds a block can tell
+// whether it is the right one.
 #pragma once
 
 #include <cstddef>

@@ -37,7 +37,7 @@ class FakeDevicePool final : public DevicePool {
 };
 
 // Each copy's destination is filled with garbage when the copy is requested and gets its bytes when
-// it completes, so that whoever looks too early sees it. A source that changes meanwhile is a
+// it completes, so that code which looks too early sees it. A source that changes meanwhile is a
 // broken promise of the caller and aborts. Requests complete in any order; what they count is
 // counted in the order in which they came.
 class FakeDevice final : public Device {

@@ -20,7 +20,7 @@ constexpr size_t kMaxKnownBlocks = 96;
 constexpr uint32_t kRegionRows = 12;
 
 // Memory for the regions of all clients: what the daemon reads there does not matter.
-int RegionMemory() {
+int SharedRows() {
   static const UniqueFd memory = [] {
     UniqueFd fd(::memfd_create("fuzz-region", MFD_CLOEXEC));
     const uint64_t bytes = kRegionRows * HostileModel(1).groups[0].BlockBytes();
@@ -58,12 +58,12 @@ void HostileClient::Attach() {
       .pool_bytes = world_.setup().pool_blocks * HostileModel(model).groups[0].BlockBytes()});
 }
 
-PoolId HostileClient::PickRegion() {
-  const uint32_t choice = input_.Below(16);
+HostileClient::Pool HostileClient::PickRegion() {
+  const uint32_t choice = input_.Below(32);
   // A pool where a region is expected, and a number that may be another client's.
-  if (choice == 15) return PickPool();
-  if (regions_.empty() || choice == 14) return PoolId(input_.Below(12));
-  return regions_[choice % regions_.size()];
+  if (choice == 31) return {PickPool(), kRegionRows};
+  if (regions_.empty() || choice == 30) return {PoolId(input_.Below(12)), kRegionRows};
+  return regions_[regions_.size() - 1 - choice % regions_.size()];
 }
 
 PoolId HostileClient::PickPool() {
@@ -194,12 +194,28 @@ void HostileClient::Pin() {
                  .hashes = hashes});
 }
 
+void HostileClient::UseRegions() {
+  for (uint32_t count = 1 + input_.Below(4); count > 0; --count) {
+    const uint32_t choice = input_.Below(16);
+    if (choice == 0 || (regions_.empty() && choice < 12)) {
+      OpenRegion();
+    } else if (choice < 8) {
+      Store();
+    } else if (choice < 15) {
+      Load();
+    } else {
+      Send(wire::CloseRegion{.region = PickRegion().id});
+    }
+  }
+}
+
 void HostileClient::OpenRegion() {
   const uint32_t model = input_.Below(4) == 3 ? 1 : 0;
   const uint64_t block_bytes = HostileModel(model).groups[0].BlockBytes();
   wire::OpenRegion open{.model = wire::ModelId(model + 1),
-                        .device = input_.Below(4) == 3 ? 1u : 0u};
-  open.blocks = input_.Below(8) == 7 ? 0 : 1 + input_.Below(kRegionRows);
+                        .device = input_.Below(8) == 7 ? 1u : 0u,
+                        .blocks = kRegionRows};
+  if (input_.Below(8) == 7) open.blocks = input_.Below(kRegionRows);
   open.bytes = open.blocks * block_bytes;
   if (input_.Flag()) {
     open.pieces = {{0, block_bytes, block_bytes}};
@@ -207,27 +223,27 @@ void HostileClient::OpenRegion() {
     const uint64_t half = block_bytes / 2;
     open.pieces = {{0, half, half}, {open.blocks * half, half, half}};
   }
-  int descriptor = RegionMemory();
-  switch (input_.Below(16)) {
-    case 9:
+  int descriptor = SharedRows();
+  switch (input_.Below(32)) {
+    case 25:
       open.memory = input_.OneOf({wire::RegionMemory::kVmm, wire::RegionMemory::kCudaIpc});
       break;
-    case 10:
+    case 26:
       descriptor = -1;
       break;
-    case 11:
+    case 27:
       descriptor = socket_.get();
       break;
-    case 12:
+    case 28:
       open.bytes = UINT64_MAX;
       break;
-    case 13:
+    case 29:
       open.pieces[0].bytes = input_.OneOf({uint64_t{1}, uint64_t{0}, kMaxModelBlockBytes});
       break;
-    case 14:
+    case 30:
       open.pieces[0].offset = input_.OneOf({uint64_t{1}, UINT64_MAX, block_bytes});
       break;
-    case 15:
+    case 31:
       open.group = 1 + input_.Byte();
       break;
     default:
@@ -235,18 +251,21 @@ void HostileClient::OpenRegion() {
   }
   std::vector<std::byte> frame;
   wire::Encode(open, ++last_request_, &frame);
+  asked_[last_request_] = open.blocks;
   SendBytes(std::move(frame), descriptor);
 }
 
 void HostileClient::Store() {
-  wire::Store store{.region = PickRegion(), .transfer = input_.Below(8)};
+  const Pool region = PickRegion();
+  wire::Store store{.region = region.id, .transfer = input_.Below(16)};
   const uint32_t stream = input_.Below(kHostileStreams);
   const uint32_t first_row = input_.Below(kRegionRows);
   uint32_t depth = input_.Below(8) == 7 ? input_.Below(kHostileDepth) : 0;
-  for (uint32_t count = input_.Below(8); count > 0; --count, ++depth) {
-    wire::StoreItem item{.block = first_row + depth, .hash = HostileHash(stream, depth)};
-    if (input_.Below(8) == 7) item.block = input_.Byte();
-    item.tokens = input_.Below(8) == 7 ? input_.Below(18) : 16;
+  for (uint32_t count = (1 + input_.Below(8)) % 8; count > 0; --count, ++depth) {
+    wire::StoreItem item{.block = (first_row + depth) % std::max(region.blocks, 1u),
+                         .hash = HostileHash(stream, depth)};
+    if (input_.Below(32) == 31) item.block = input_.Byte();
+    item.tokens = input_.Below(32) == 31 ? input_.Below(18) : 16;
     item.depth = depth;
     if (depth > 0) item.parent = HostileHash(stream, depth - 1);
     item.retention = input_.Below(4) == 3 ? RetentionClass::kMemory : RetentionClass::kExtended;
@@ -256,18 +275,18 @@ void HostileClient::Store() {
 }
 
 void HostileClient::Load() {
-  wire::Load load{.region = PickRegion(), .transfer = input_.Below(8)};
+  const Pool region = PickRegion();
+  wire::Load load{.region = region.id, .transfer = input_.Below(16)};
   if (input_.Below(4) == 3) load.order = wire::LoadOrder::kLayers;
   const uint32_t stream = input_.Below(kHostileStreams);
   const uint32_t first_row = input_.Below(kRegionRows);
-  for (uint32_t i = input_.Below(8); i > 0; --i) {
-    const uint32_t row = input_.Below(8) == 7 ? input_.Byte() : first_row + i;
+  for (uint32_t i = (1 + input_.Below(8)) % 8; i > 0; --i) {
+    uint32_t row = (first_row + i) % std::max(region.blocks, 1u);
+    if (input_.Below(32) == 31) row = input_.Byte();
     load.items.push_back({.block = row, .hash = HostileHash(stream, input_.Below(kHostileDepth))});
   }
   Send(load);
 }
-
-void HostileClient::CloseRegion() { Send(wire::CloseRegion{.region = PickRegion()}); }
 
 void HostileClient::Ask() {
   const std::vector<BlockHash> hashes = PickHashes();
@@ -328,7 +347,7 @@ void HostileClient::OnFrame(const wire::Frame& frame) {
     }
     case wire::MessageType::kOpenRegionReply: {
       const auto reply = wire::Decode<wire::OpenRegionReply>(frame.payload).value();
-      return regions_.push_back(reply.region);
+      return regions_.push_back({reply.region, asked_[frame.request_id]});
     }
     case wire::MessageType::kAcquireReply:
       return OnAcquired(wire::Decode<wire::AcquireReply>(frame.payload).value());

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <vector>
@@ -24,7 +25,7 @@ inline constexpr uint32_t kHostileDepth = 24;
 
 class HostileClient {
  public:
-  // What was told of one pool.
+  // What was told of one pool or region.
   struct Pool {
     PoolId id;
     uint32_t blocks = 0;
@@ -45,11 +46,8 @@ class HostileClient {
   void Pin();
   void Ask();
   void Attach();
-  // About regions: mostly of memory and blocks that fit the model, named as a good client would.
-  void OpenRegion();
-  void Store();
-  void Load();
-  void CloseRegion();
+  // A few requests about regions: mostly of memory that fits the model, and blocks that it has.
+  void UseRegions();
   // A frame of any type and content.
   void SendRaw();
   // One bit of the next request is flipped on its way.
@@ -71,7 +69,10 @@ class HostileClient {
   void OnFrame(const wire::Frame& frame);
   void OnAcquired(const wire::AcquireReply& reply);
   [[nodiscard]] PoolId PickPool();
-  [[nodiscard]] PoolId PickRegion();
+  [[nodiscard]] Pool PickRegion();
+  void OpenRegion();
+  void Store();
+  void Load();
   [[nodiscard]] std::vector<BlockHash> PickHashes();
   [[nodiscard]] BlockHandle PickBlock(const HostileClient* other);
   [[nodiscard]] std::optional<PayloadChecksum> PickChecksum();
@@ -84,7 +85,8 @@ class HostileClient {
   bool corrupt_next_ = false;
   bool loads_in_layers_ = false;
   std::vector<Pool> pools_;
-  std::vector<PoolId> regions_;          // that were ever opened
+  std::vector<Pool> regions_;            // that were ever opened
+  std::map<uint64_t, uint32_t> asked_;   // blocks of a region, by the request that opens it
   std::vector<BlockHandle> blocks_;      // all that were ever given, the last at the end
   std::vector<BlockHandle> new_blocks_;  // of the last acquire
 };

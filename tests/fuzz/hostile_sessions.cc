@@ -46,7 +46,6 @@ class HostileGame {
  private:
   void Step();
   void ClientStep(uint32_t choice);
-  void RegionStep(HostileClient* client);
   void DeviceStep();
   void Administer();
   void AdvanceClock();
@@ -88,7 +87,10 @@ class HostileGame {
 void HostileGame::Step() {
   const uint8_t byte = input_.Byte();
   // The highest bytes: what earlier inputs mean stays as it is.
-  if (byte >= 240) return RegionStep(clients_[input_.Below(kClients)].get());
+  if (byte >= 240) {
+    HostileClient* const client = clients_[input_.Below(kClients)].get();
+    return client == nullptr ? void() : client->UseRegions();
+  }
   const uint32_t choice = byte % 32;
   if (choice < 20) return ClientStep(choice);
   if (choice < 26) return DeviceStep();
@@ -126,15 +128,6 @@ void HostileGame::ClientStep(uint32_t choice) {
     default:
       return client->SendRaw();
   }
-}
-
-void HostileGame::RegionStep(HostileClient* client) {
-  if (client == nullptr) return;
-  const uint32_t choice = input_.Below(16);
-  if (choice < 4) return client->OpenRegion();
-  if (choice < 9) return client->Store();
-  if (choice < 14) return client->Load();
-  client->CloseRegion();
 }
 
 void HostileGame::DeviceStep() {

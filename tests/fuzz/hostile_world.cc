@@ -26,6 +26,9 @@ const std::string& SocketPath() {
   return path;
 }
 
+// A fake device lends no more memory than it has: beside the pools, that of some regions.
+constexpr uint64_t kRegionBytes = 1 * kMiB;
+
 TenantQuota DrawQuota(FuzzInput* input, uint64_t slab_bytes) {
   TenantQuota quota;
   if (input->Flag()) quota.tiers[1].max_bytes = (1 + input->Below(2)) * slab_bytes;
@@ -41,7 +44,9 @@ void DrawCacheOptions(FuzzInput* input, CacheOptions* options) {
   options->host_clean_fraction = input->OneOf({0.1, 0.0, 0.5});
   options->persist_after_ms = input->OneOf({int64_t{1000}, int64_t{1}, kMinuteMs});
   options->pin_fraction = input->OneOf({0.5, 0.1, 0.9});
-  options->acquire_part_blocks = input->OneOf({1024u, 1u, 3u});
+  const uint32_t part = input->OneOf({1024u, 1u, 3u});
+  options->acquire_part_blocks = options->search_part_blocks = part;
+  options->close_part_blocks = options->drain_part_rows = part;
   options->max_references_per_session = input->OneOf({1u << 20, 8u, 24u});
   const uint64_t in_flight = input->OneOf({64 * kKiB, 8 * kKiB, 1 * kMiB});
   options->max_load_bytes = options->max_offload_bytes = in_flight;
@@ -84,7 +89,7 @@ HostileSetup::HostileSetup(FuzzInput* input) {
   for (uint32_t model = 0; model < kModels; ++model) {
     config.cache.pool_bytes += tenants * pool_blocks * HostileModel(model).groups[0].BlockBytes();
   }
-  sizes.device_bytes = config.cache.pool_bytes;
+  sizes.device_bytes = config.cache.pool_bytes + kRegionBytes;
   config.server.socket = SocketPath();
   config.server.max_clients = 8;
   config.server.hello_timeout_ms = config.server.slow_reader_timeout_ms = kNeverMs;

@@ -44,7 +44,7 @@ TEST_F(BlocksTest, LsShowsEveryBlockInEightyColumns) {
   std::istringstream lines(ls.output);
   for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80u) << line;
   EXPECT_EQ(Lines(Ctl({"ls", "--limit", "5", "--hashes"}).output), 5u);
-  EXPECT_EQ(Ctl({"ls", "--tenant", "nobody"}).output, "");
+  EXPECT_EQ(Ctl({"ls", "--tenant", "absent"}).output, "");
 }
 
 TEST_F(BlocksTest, LsInJsonIsOneDocument) {

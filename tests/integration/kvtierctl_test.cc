@@ -296,9 +296,9 @@ TEST_F(KvtierctlTest, WrongUsesSayWhatIsWrongAndWhatToDo) {
   const ProgramResult unknown = RunProgram({KvtierctlPath(), "frobnicate"});
   EXPECT_NE(unknown.errors.find("no command \"frobnicate\""), std::string::npos);
   EXPECT_NE(unknown.errors.find("inspect"), std::string::npos) << "the commands are listed";
-  const ProgramResult nobody =
+  const ProgramResult absent =
       RunProgram({KvtierctlPath(), "--socket", directory() + "/absent.sock", "status"});
-  EXPECT_NE(nobody.errors.find("is kvtierd running"), std::string::npos) << nobody.errors;
+  EXPECT_NE(absent.errors.find("is kvtierd running"), std::string::npos) << absent.errors;
   const std::string file = directory() + "/not-json";
   std::ofstream(file) << "x";
   const ProgramResult trace = RunProgram({KvtierctlPath(), "replay", file});

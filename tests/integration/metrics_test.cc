@@ -184,7 +184,7 @@ TEST_F(MetricsTest, InfiniteCacheWouldHaveMissedEachBlockOnce) {
   StartDaemon({.pool_blocks = 64, .host_blocks = 66, .disk_blocks = 0}, {kMetricsSetting});
   MakeTraffic();
   const Samples samples = ScrapeSamples();
-  EXPECT_EQ(SumOf(samples, "kvtier_endless_missed_blocks_total"), 24 * 40);
+  EXPECT_EQ(SumOf(samples, "kvtier_compulsory_missed_blocks_total"), 24 * 40);
   EXPECT_GT(SumOf(samples, "kvtier_missed_blocks_total"), 24 * 40);
 }
 

@@ -138,7 +138,7 @@ void LruModel::MakeRoomInPool(uint64_t blocks) {
   const uint64_t leaving = blocks - FreePoolBlocks();
   KVT_CHECK(leaving <= pool_.size());
   PreparePool(blocks, Need::kNow);
-  // Whoever has to wait for copies lets the pool prepare more meanwhile.
+  // A call that has to wait for copies lets the pool prepare more meanwhile.
   if (!sinking_.empty()) SettlePool();
   for (uint64_t i = 0; i < leaving; ++i) pool_.Remove(BlockHash(pool_.coldest()));
 }

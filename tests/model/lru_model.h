@@ -22,7 +22,7 @@
 //     To prepare a block is to make its copy in host the hottest there, which may mean to make the
 //     copy first. How long that takes does not matter for the order. When more is needed at once
 //     than is prepared, no copy is made of what is on disk. A block is prepared once; a use ends
-//     it. Whoever waits for such copies lets the pool prepare up to its share meanwhile.
+//     it. A call that waits for such copies lets the pool prepare up to its share meanwhile.
 //  7. Host does the same with the disk: evicts its coldest, which has a copy on disk by then.
 //  8. A write takes a free slot of the disk, or its coldest; then the coldest leave until
 //     ceil(free fraction * slots) are free.
@@ -122,7 +122,7 @@ class LruModel {
   const uint64_t pool_clean_;
   const uint64_t host_clean_;
   const uint64_t disk_free_;
-  LruTier pool_;  // what nobody holds
+  LruTier pool_;  // what no session holds
   LruTier host_;
   LruTier disk_;
   std::unordered_map<BlockHash, BlockHash> parents_;  // of all blocks asked for but first ones

@@ -4,6 +4,7 @@
 import contextlib
 import functools
 import io
+import os
 import re
 import unittest
 from unittest import mock
@@ -11,7 +12,7 @@ from unittest import mock
 import numpy as np
 
 import kvtier
-from harness.daemon_test_case import DaemonTestCase, prompt
+from harness.daemon_test_case import BLOCK_BYTES, RECORD, DaemonTestCase, prompt
 from harness.paths import SOURCE
 
 
@@ -59,6 +60,18 @@ class DocumentationTest(DaemonTestCase):
         names = {"kvtier": kvtier, "connection": self.connect(), "commit": "", "hashes": hashes}
         exec(self.groups, names)
         self.assertEqual([len(one.new_blocks) for one in names["results"]], [4, 4])
+
+    def test_the_regions_lines_store_and_load(self):
+        names = {
+            "connection": self.connect(),
+            "hashes": [bytes([i]) * 32 for i in range(4)],
+            "record": RECORD,
+            "row_bytes": BLOCK_BYTES,
+            "rows": 16,
+        }
+        exec(self.region, names)
+        os.close(names["fd"])
+        self.assertEqual(names["there"].tolist(), [True, True, False, False])
 
     def test_compute_kv_writes_the_slots_it_is_given(self):
         names = {}

@@ -124,7 +124,14 @@ void Simulator::AdvanceClock(int64_t ms) {
 void Simulator::Tick() {
   Trace("tick");
   oracle_.OnTick();
-  world_.cache().Tick();
+  Cache& cache = world_.cache();
+  // A tick ends a part of the pins (close_part_blocks), and the time to live of their blocks begins
+  // then: hours must not pass before the others have ended.
+  uint64_t pinned = 0;
+  do {
+    pinned = cache.Gauges().pinned_blocks;
+    cache.Tick();
+  } while (cache.Gauges().pinned_blocks < pinned);
 }
 
 SimPool Simulator::RandomPool() {

@@ -29,6 +29,9 @@ class BlockHistory {
     if (row == nullptr) return;
     __builtin_prefetch(&row->key, 1);
     __builtin_prefetch(&row->event, 1);
+    // GCC takes a function that does nothing but prefetch for one without effects, and drops the
+    // calls of it. An empty statement that may do anything counts as an effect.
+    asm volatile("");
   }
   void NoteMiss(const BlockKey& key, const BlockMiss& miss) {
     Note(&misses_, kMissesRemembered, key, miss);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "base/units.h"
 #include "tiers/storage/slot_header.h"
 
 namespace kvtier {
@@ -13,9 +14,13 @@ namespace {
 
 // So many blocks of a line are looked at for one whose sequence can be written from its start on.
 constexpr size_t kLinesTried = 4;
-// Beside reads, writes take this part of what may otherwise be in flight: 4 MiB beside up to 64 MiB
-// of reads by default. They go on, since space in host depends on them.
+// Beside reads, writes take this part of what may otherwise be in flight: 4 MiB by default. They go
+// on, since space in host depends on them.
 constexpr uint64_t kShareBesideReads = 8;
+// Reads of so many bytes at once are many: they keep the drive busy, so that each write takes time
+// from them. A block is then written for each so many blocks that have been read.
+constexpr uint64_t kManyReadBytes = 4 * kMiB;
+constexpr uint64_t kReadsPerWrite = 32;
 
 }  // namespace
 
@@ -37,17 +42,31 @@ void Persister::SourceReady(EntryIndex index) {
 
 bool Persister::Pump() {
   climbed_ = 0;
-  uint64_t most_bytes = state_.options.max_disk_write_bytes;
-  // A client waits for what is read, and none waits for what is written: the drive divides its time
-  // by what is in flight.
-  if (state_.stats.Lane(CopyLane::kDiskToHost).under_way() > 0) most_bytes /= kShareBesideReads;
-  return queues_.TakeTurns([this, most_bytes](std::deque<EntryIndex>* line) {
-    if (in_flight_.bytes >= most_bytes) return false;
+  return queues_.TakeTurns([this](std::deque<EntryIndex>* line) {
+    if (!MayWrite(line->front())) return false;
     if (!PutPrefixFirst(line)) return false;
     if (TryWrite(line->front()) == Step::kWait) return false;
     line->pop_front();
     return true;
   });
+}
+
+// A client waits for what is read, and none waits for what is written until an acquire is late: the
+// drive divides its time by what is in flight, and reads may be few where host has few slots for
+// them. A share of the bytes that were read, unlike one of the bytes in flight, is small however
+// few the reads and however large the blocks are.
+bool Persister::MayWrite(EntryIndex next) const {
+  const uint64_t most_bytes = state_.options.max_disk_write_bytes;
+  const uint64_t reads = state_.stats.Lane(CopyLane::kDiskToHost).under_way();
+  if (reads == 0) return in_flight_.bytes < most_bytes;
+  // A row that is no block's any more costs nothing: it only leaves the line.
+  if (!state_.directory.Live(next)) return true;
+  const uint64_t slot_bytes = state_.NamespaceOf(state_[next]).slot_bytes;
+  if (state_.acquire_late || reads * slot_bytes < kManyReadBytes) {
+    return in_flight_.bytes < most_bytes / kShareBesideReads;
+  }
+  const uint64_t read_bytes = state_.stats.disk_read_bytes - read_bytes_before_write_;
+  return in_flight_.bytes == 0 && read_bytes >= kReadsPerWrite * slot_bytes;
 }
 
 bool Persister::PutPrefixFirst(std::deque<EntryIndex>* line) {
@@ -153,6 +172,7 @@ void Persister::StartWrite(EntryIndex index) {
                    .created_s = state_.ToWallS(entry.created_s),
                    .last_use_s = state_.ToWallS(entry.last_use_s)},
                   slot.first<kSlotHeaderBytes>());
+  read_bytes_before_write_ = state_.stats.disk_read_bytes;
   writes_.try_emplace(index, Write{HostPin(&state_, index), {&in_flight_, slot.size(), 1}});
   state_.stats.Lane(CopyLane::kHostToDisk).Begin(state_.NowMs());
   state_.trace.Begin(TraceKind::kDiskWrite, index);

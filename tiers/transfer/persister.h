@@ -41,6 +41,8 @@ class Persister final : public CopyDown {
   };
   enum class Step : uint8_t { kStarted, kSkipped, kWait };
   Step TryWrite(EntryIndex entry);
+  // Whether a write may start beside what is in flight: few do while reads are.
+  [[nodiscard]] bool MayWrite(EntryIndex next) const;
   // While not all can be written, has the next of the line be one whose ancestors are written or
   // being written: a block is worth nothing without them. False if there is more to look at than
   // one event may.
@@ -58,6 +60,7 @@ class Persister final : public CopyDown {
   TenantQueues<EntryIndex> queues_;  // entries that are write_queued
   uint64_t climbed_ = 0;             // ancestors looked at in this call of Pump
   InFlight in_flight_;
+  uint64_t read_bytes_before_write_ = 0;  // when the latest write began
   std::unordered_map<EntryIndex, Write> writes_;
 };
 

@@ -66,7 +66,7 @@ void RegionTransfers::CloseSession(SessionId session) {
   if (regions.empty()) return;
   for (const PoolId id : regions.mapped()) {
     const auto region = regions_.find(id);
-    // The session is gone: there is nobody to tell.
+    // The session is gone: no client hears of these ends.
     for (auto& [number, transfer] : region->second.transfers) transfer.done = nullptr;
     CancelAll(&region->second);
     ForgetIfClosed(region);
@@ -308,6 +308,8 @@ bool RegionTransfers::Pump() {
     if (region == regions_.end() || !state_.directory.Live(index)) continue;
     const BlockIndex block = state_.BlockIn(*region->second.pool, state_[index]);
     if (block == kNoBlock || region->second.pool->blocks[block].loading()) continue;
+    // The row, or the block, is already being stored anew: that offload has an end of its own.
+    if (state_[index].offload_queued() || state_[index].offloading()) continue;
     EndStore(&region->second, index);
     ForgetIfClosed(region);
   }

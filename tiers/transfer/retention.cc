@@ -61,6 +61,8 @@ Result<uint32_t> Retention::Pin(NamespaceId namespace_id, std::span<const BlockH
       state_.pins.Set(index, until_ms);
     } else {
       state_.pins.Erase(index);
+      // Its time may have passed while it was pinned, and it may stand among the youngest.
+      if (state_.Expired(state_[index])) state_.seen_expired.push_back(index);
     }
   }
   return static_cast<uint32_t>(cached.size());
@@ -102,8 +104,8 @@ void Retention::DropExpired() {
       const EntryIndex next = list.Hotter(index);
       if (state_.AgeClockMs() <= state_.ExpiryMs(entry)) break;
       if (entry.pinned()) {
-        // A pin counts as use; where it stood, it would hide the blocks behind it.
-        state_.Touch(index);
+        // Where it stands, it would hide the blocks behind it.
+        state_.AgesOf(entry).Touch(index);
       } else {
         DropIfUnused(index);
       }

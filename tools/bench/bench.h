@@ -34,6 +34,8 @@ struct OnloadResult {
   double ratio = 0;
   // Processor time of the daemon for each block, all its threads together: the median.
   double cpu_us = 0;
+  // The same of the event loop's thread alone, which bounds how fast small blocks can move.
+  double loop_us = 0;
   // Host memory was full of blocks that had not been written to disk.
   bool host_unwritten = false;
 };

@@ -29,8 +29,12 @@ double SecondsSince(std::chrono::steady_clock::time_point start) {
 
 Result<BenchClient> BenchClient::Connect(const PrivateDaemon& daemon, uint64_t block_bytes,
                                          uint32_t layers) {
-  return Connect({.socket = daemon.socket(), .block_bytes = block_bytes, .layers = layers},
-                 daemon.admin_socket());
+  KVT_ASSIGN_OR_RETURN(
+      BenchClient client,
+      Connect({.socket = daemon.socket(), .block_bytes = block_bytes, .layers = layers},
+              daemon.admin_socket()));
+  client.daemon_ = daemon.pid();
+  return client;
 }
 
 Result<BenchClient> BenchClient::Connect(const ReplayTarget& target,
@@ -131,6 +135,7 @@ Result<TimedLoad> BenchClient::Load(const std::vector<BlockHash>& set, kvt_load_
                                     const BeforeWait& before) {
   const std::vector<kvt_hash> hashes = ToWire(set);
   TimedLoad load;
+  const DaemonCpu before_cpu = CpuOf(daemon_);
   const auto start = std::chrono::steady_clock::now();
   auto acquired = client_.pool().Acquire(hashes, {}, 0, order);
   if (!acquired) return FromClient(acquired.error());
@@ -140,6 +145,7 @@ Result<TimedLoad> BenchClient::Load(const std::vector<BlockHash>& set, kvt_load_
   const auto progress = client_.pool().Wait(&*acquired, promised);
   if (!progress) return FromClient(progress.error());
   load.seconds = SecondsSince(start);
+  load.cpu = CpuOf(daemon_) - before_cpu;
   load.ready = acquired->hits.size();
   for (const auto& source : acquired->sources) ++load.hit[source.tier];
   acquired->hits.Release();

@@ -10,6 +10,7 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "kvtier/kvtier.hpp"
+#include "tools/bench/daemon_status.h"
 #include "tools/replay/replay_client.h"
 #include "tools/support/private_daemon.h"
 
@@ -21,6 +22,8 @@ struct TimedLoad {
   double seconds = 0;
   std::array<uint64_t, kTierCount> hit{};
   uint64_t ready = 0;
+  // Of the daemon within `seconds`; only for clients of a PrivateDaemon.
+  DaemonCpu cpu;
 };
 
 // What was copied down within a time.
@@ -82,6 +85,7 @@ class BenchClient {
 
   ReplayClient client_;
   std::string admin_socket_;
+  pid_t daemon_ = 0;  // 0: not known
 };
 
 }  // namespace kvtier

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/bench/daemon_status.h"
 
+#include <fmt/format.h>
+
 #include <boost/json.hpp>
 #include <cstdint>
+#include <filesystem>
+#include <fstream>
 
 #include "tools/support/admin.h"
 
@@ -21,6 +25,20 @@ Result<boost::json::value> AskStatus(const std::string& admin_socket) {
   boost::json::value status = boost::json::parse(text, error);
   if (error) return MakeError(ErrorCode::kCorrupt, "bad_status", error.message());
   return status;
+}
+
+// The first number of a thread's schedstat is the time that it ran, in nanoseconds.
+DaemonCpu CpuOf(pid_t pid) {
+  DaemonCpu cpu;
+  std::error_code error;
+  for (const auto& thread :
+       std::filesystem::directory_iterator(fmt::format("/proc/{}/task", pid), error)) {
+    double ran_ns = 0;
+    std::ifstream(thread.path() / "schedstat") >> ran_ns;
+    cpu.all_seconds += ran_ns / 1e9;
+    if (thread.path().filename() == std::to_string(pid)) cpu.loop_seconds = ran_ns / 1e9;
+  }
+  return cpu;
 }
 
 }  // namespace kvtier

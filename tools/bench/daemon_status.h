@@ -2,6 +2,8 @@
 // What a daemon under measurement says of itself.
 #pragma once
 
+#include <sys/types.h>
+
 #include <boost/json/value.hpp>
 #include <string>
 
@@ -12,5 +14,17 @@ namespace kvtier {
 // The document that `kvtierctl status --json` shows; read it with JsonView. Include from .cc files
 // only. Errors: those of asking; kCorrupt "bad_status".
 [[nodiscard]] Result<boost::json::value> AskStatus(const std::string& admin_socket);
+
+// Processor time that a daemon has taken since it started, in the kernel and outside. Threads that
+// have ended are not counted, of which a daemon at work has none. Of no process: zeros.
+struct DaemonCpu {
+  double all_seconds = 0;   // all its threads together
+  double loop_seconds = 0;  // the event loop's thread, which is the process's first
+
+  DaemonCpu operator-(const DaemonCpu& before) const {
+    return {all_seconds - before.all_seconds, loop_seconds - before.loop_seconds};
+  }
+};
+[[nodiscard]] DaemonCpu CpuOf(pid_t pid);
 
 }  // namespace kvtier

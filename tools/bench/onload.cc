@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
 #include <functional>
 #include <memory>
 #include <span>
-#include <sstream>
 #include <string>
 #include <utility>
 
@@ -106,21 +103,6 @@ Result<Ceiling> CeilingOfDisk(const BenchOptions& options, uint64_t block_bytes,
                  [shared] { return shared->best().seconds; }};
 }
 
-// What the process has computed so far, all its threads together. A tick is 10 ms.
-double CpuSeconds(pid_t pid) {
-  std::ifstream file(fmt::format("/proc/{}/stat", pid));
-  std::string line;
-  std::getline(file, line);
-  // The second field is the program's name in parentheses, which may hold anything.
-  std::istringstream fields(line.substr(std::min(line.rfind(')'), line.size())));
-  std::string skipped;
-  for (int i = 0; i < 12; ++i) fields >> skipped;
-  double user = 0;
-  double system = 0;
-  fields >> user >> system;
-  return (user + system) / static_cast<double>(::sysconf(_SC_CLK_TCK));
-}
-
 double Gbps(uint64_t bytes, double seconds) { return static_cast<double>(bytes) / 1e9 / seconds; }
 
 // The first turns leave copies of both sets below the pool, so that making room costs nothing
@@ -133,7 +115,7 @@ Status WarmUp(BenchClient& client, std::span<const std::vector<BlockHash>> sets)
   return {};
 }
 
-Result<double> LoadSeconds(BenchClient& client, const std::vector<BlockHash>& set, Tier tier) {
+Result<TimedLoad> LoadFrom(BenchClient& client, const std::vector<BlockHash>& set, Tier tier) {
   KVT_ASSIGN_OR_RETURN(const TimedLoad load, client.Load(set));
   // The pool is a little larger than a set, for whatever the daemon has in flight.
   const uint64_t from_tier = load.hit[static_cast<int>(tier)];
@@ -142,20 +124,20 @@ Result<double> LoadSeconds(BenchClient& client, const std::vector<BlockHash>& se
                      fmt::format("of {} blocks {} came from the pool, {} from host, {} from disk",
                                  set.size(), load.hit[0], load.hit[1], load.hit[2]));
   }
-  return load.seconds;
+  return load;
 }
 
 // Loads, each followed by one run of its ceiling.
 class Samples {
  public:
-  Samples(const PrivateDaemon& daemon, Ceiling ceiling)
-      : pid_(daemon.pid()), ceiling_(std::move(ceiling)) {}
+  explicit Samples(Ceiling ceiling) : ceiling_(std::move(ceiling)) {}
 
   Status TakeOne(BenchClient& client, const std::vector<BlockHash>& set, Tier tier) {
-    const double cpu_before = CpuSeconds(pid_);
-    KVT_ASSIGN_OR_RETURN(const double seconds, LoadSeconds(client, set, tier));
-    cpu_us_.push_back((CpuSeconds(pid_) - cpu_before) * 1e6 / static_cast<double>(set.size()));
-    seconds_.push_back(seconds);
+    KVT_ASSIGN_OR_RETURN(const TimedLoad load, LoadFrom(client, set, tier));
+    const double us_per_block = 1e6 / static_cast<double>(set.size());
+    cpu_us_.push_back(load.cpu.all_seconds * us_per_block);
+    loop_us_.push_back(load.cpu.loop_seconds * us_per_block);
+    seconds_.push_back(load.seconds);
     return ceiling_.run();
   }
 
@@ -167,15 +149,21 @@ class Samples {
       ceilings.push_back(Gbps(blocks * block_bytes, seconds));
       ratios.push_back(rates.back() / ceilings.back());
     }
-    return {tier,           block_bytes,    blocks, Median(rates), Median(ceilings),
-            Median(ratios), Median(cpu_us_)};
+    return {.tier = tier,
+            .block_bytes = block_bytes,
+            .blocks = blocks,
+            .gbps = Median(rates),
+            .ceiling_gbps = Median(ceilings),
+            .ratio = Median(ratios),
+            .cpu_us = Median(cpu_us_),
+            .loop_us = Median(loop_us_)};
   }
 
  private:
-  const pid_t pid_;
   const Ceiling ceiling_;
   std::vector<double> seconds_;
   std::vector<double> cpu_us_;
+  std::vector<double> loop_us_;
 };
 
 }  // namespace
@@ -192,7 +180,7 @@ Result<OnloadResult> MeasureOnload(const BenchOptions& options, Tier tier, uint6
                            ? CeilingOfDisk(options, block_bytes, daemon.disk_directory())
                            : CeilingOfHost(options, block_bytes));
 
-  Samples samples(daemon, ceiling);
+  Samples samples(ceiling);
   for (uint32_t i = 0; i < options.repetitions; ++i) {
     KVT_RETURN_IF_ERROR(samples.TakeOne(client, sets[i % 2], tier));
   }
@@ -208,7 +196,7 @@ Result<OnloadResult> MeasureOnloadBesideWrites(const BenchOptions& options, uint
   KVT_RETURN_IF_ERROR(client.Drain());
   KVT_ASSIGN_OR_RETURN(const Ceiling ceiling,
                        CeilingOfDisk(options, block_bytes, daemon.disk_directory()));
-  Samples samples(daemon, ceiling);
+  Samples samples(ceiling);
   uint64_t seed = 1;
   for (uint32_t i = 0; i < options.repetitions; ++i) {
     // They push the set out of pool and host; the coldest of them fill host.

@@ -47,12 +47,14 @@ std::string OnloadTable(const std::vector<OnloadResult>& results) {
                {"GB/s"},
                {"ceiling"},
                {"ratio"},
-               {"CPU us/block"}});
+               {"CPU us/block"},
+               {"loop us/block"}});
   for (const OnloadResult& result : results) {
-    table.AddRow(
-        {SourceName(result), FormatByteSize(result.block_bytes), FormatCount(result.blocks),
-         fmt::format("{:.2f}", result.gbps), fmt::format("{:.2f}", result.ceiling_gbps),
-         fmt::format("{:.1f} %", 100 * result.ratio), fmt::format("{:.1f}", result.cpu_us)});
+    table.AddRow({SourceName(result), FormatByteSize(result.block_bytes),
+                  FormatCount(result.blocks), fmt::format("{:.2f}", result.gbps),
+                  fmt::format("{:.2f}", result.ceiling_gbps),
+                  fmt::format("{:.1f} %", 100 * result.ratio), fmt::format("{:.1f}", result.cpu_us),
+                  fmt::format("{:.2f}", result.loop_us)});
   }
   return table.Render();
 }
@@ -96,6 +98,7 @@ std::string ToJson(const BenchResults& results) {
                       {"ceiling_gbps", result.ceiling_gbps},
                       {"ratio", result.ratio},
                       {"cpu_us_per_block", result.cpu_us},
+                      {"loop_us_per_block", result.loop_us},
                       {"host_unwritten", result.host_unwritten}});
   }
   for (const AcquireResult& result : results.acquire) {

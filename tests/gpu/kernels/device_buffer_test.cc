@@ -15,7 +15,7 @@ namespace {
 
 class DeviceBufferTest : public testing::Test {
  protected:
-  // Whoever uses them last leaves nothing behind, and makes no mistake.
+  // The test that uses them last leaves nothing behind, and makes no mistake.
   void TearDown() override {
     stream_.reset();
     for (int32_t gpu = 0; gpu < FakeKernelTable::kGpus; ++gpu) {

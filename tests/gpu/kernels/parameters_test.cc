@@ -137,7 +137,7 @@ std::vector<Change<P>> UnbuiltAttention() {
       {"another cache than queries", [](P* p) { p->kv.dtype = KVT_FP16; }},
       {"a cache of fp32", [](P* p) { p->kv.dtype = KVT_FP32; }},
       {"groups of 1024", [](P* p) { p->q_heads = 1024 * p->kv.kv_heads; }},
-      {"a type nobody knows", [](P* p) { p->kv.dtype = static_cast<kvt_dtype>(77); }},
+      {"an unknown type", [](P* p) { p->kv.dtype = static_cast<kvt_dtype>(77); }},
   };
 }
 
@@ -283,7 +283,7 @@ TEST(KernelParameters, OfKvWritesAreChecked) {
        {"no angles", [](P* p) { p->rope.cos_sin = nullptr; }},
        {"a rope of 24", [](P* p) { p->rope.rotary_dim = 24; }},
        {"a rope longer than the head", [](P* p) { p->rope.rotary_dim = 256; }},
-       {"a rope nobody knows", [](P* p) { p->rope.style = static_cast<kvt_rope_style>(9); }},
+       {"an unknown rope", [](P* p) { p->rope.style = static_cast<kvt_rope_style>(9); }},
        {"scales to be written nowhere", [](P* p) { p->dynamic_scales = 1; }}});
   ExpectRefused<P>(
       good, call, KVT_KERNEL_UNSUPPORTED,

@@ -3,7 +3,7 @@
 //
 // The cache has the pool's layout, [block][layer][K, V][token][head][dim], of which the second of
 // two layers is used. Everything the step must not use holds NaN: unwritten tokens, other layers,
-// blocks of nobody, scales of those; table entries behind a sequence's pages point nowhere.
+// blocks of no sequence, scales of those; table entries behind a sequence's pages point nowhere.
 #pragma once
 
 #include <cstdint>

@@ -462,6 +462,21 @@ TEST_F(CacheDiskTest, DrainWalksTheDirectoryInParts) {
   EXPECT_EQ(events_of_a_drain(3), 3);
 }
 
+TEST_F(CacheDiskTest, ADrainWritesWhatIsCommittedMeanwhileWithoutWaitingForItToBeIdle) {
+  Start({.disk_slots = 32});
+  Put(Sequence(1, 4));
+  machine_->loop.Hold(file().source());
+  bool done = false;
+  cache_->Drain([&] { done = true; });
+  Settle();
+  EXPECT_FALSE(done);
+  Put(Sequence(2, 4));
+  machine_->loop.LetGo(file().source());
+  Settle();
+  EXPECT_TRUE(done);
+  for (const BlockHash& hash : Sequence(2, 4)) EXPECT_TRUE(Presence(hash).disk);
+}
+
 TEST_F(CacheDiskTest, SlotIsNotGivenToAnotherBlockBeforeItsDeletionIsDurable) {
   Start({.disk_slots = 16});
   Put(Sequence(1, 16));

@@ -325,6 +325,34 @@ TEST_F(CacheLoadTest, FewWritesAreInFlightWhileClientsWaitForReads) {
   EXPECT_EQ(LastProgress(load.reply().load).ready, 4u);
 }
 
+TEST_F(CacheLoadTest, OneBlockIsWrittenForEachThirtyTwoThatAreReadBesideManyReads) {
+  Start({.pool_blocks = 1024, .host_slots = 1024, .disk_slots = 2048});
+  // Slots of 8 KiB, so that more than 4 MiB are read at once.
+  PutOnDisk(Sequence(1, 640));
+  Put(Sequence(2, 64));
+  machine_->loop.Hold(file().source());
+  const PendingAcquire load = BeginAcquire(kAlice, Sequence(1, 640));
+  const uint64_t writes_before = file().writes();
+  const uint64_t read_before = cache_->stats().disk_read_blocks;
+  bool drained = false;
+  cache_->Drain([&] { drained = true; });
+  machine_->loop.RunAll();
+  const auto read = [&](uint64_t blocks) {
+    while (cache_->stats().disk_read_blocks - read_before < blocks) {
+      ASSERT_TRUE(machine_->loop.RunOneOf(file().source()));
+      machine_->loop.RunAll();
+    }
+  };
+  read(31);
+  EXPECT_EQ(file().writes() - writes_before, 0u);
+  read(32);
+  EXPECT_EQ(file().writes() - writes_before, 1u);
+  machine_->loop.LetGo(file().source());
+  Settle();
+  EXPECT_TRUE(drained);
+  EXPECT_EQ(LastProgress(load.reply().load).ready, 640u);
+}
+
 TEST_F(CacheLoadTest, DiskHitLeavesAHostCopy) {
   Start();
   PutOnDisk(Sequence(1, 1));

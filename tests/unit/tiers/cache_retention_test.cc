@@ -159,6 +159,10 @@ TEST_F(CacheRetentionTest, PinnedBlocksDoNotKeepYoungerOnesFromExpiring) {
   for (int tick = 0; tick < 10; ++tick) AdvanceAndTick(1000);
   EXPECT_EQ(cache_->Gauges().entries, 4u);
   EXPECT_EQ(cache_->Gauges().pinned_blocks, 4u);
+  // Pins that are taken back do not count as use.
+  ASSERT_TRUE(cache_->Pin(pool_.id, Sequence(1, 4), 0));
+  AdvanceAndTick(1000);
+  EXPECT_EQ(cache_->Gauges().entries, 0u);
 }
 
 TEST_F(CacheRetentionTest, PinnedBlockOutlivesPressure) {

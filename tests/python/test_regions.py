@@ -1,0 +1,360 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Regions: the daemon copies blocks out of and into memory that the test manages."""
+
+import dataclasses
+import gc
+import hashlib
+import mmap
+import os
+import unittest
+
+import numpy as np
+
+import kvtier
+from harness.daemon_test_case import BLOCK_BYTES, BLOCK_TOKENS, RECORD, DaemonTestCase, prompt
+from kvtier import Miss, Presence, StoreBlock
+
+ROWS = 24
+
+
+def hashes_of(count, seed=0):
+    return [hashlib.sha256(bytes([seed, i])).digest() for i in range(count)]
+
+
+class SharedRows:
+    """Host memory of so many rows of one block each, behind a descriptor."""
+
+    def __init__(self, test, rows=ROWS, row_bytes=BLOCK_BYTES):
+        self.fd = os.memfd_create("region")
+        test.addCleanup(os.close, self.fd)
+        self.byte_count = rows * row_bytes
+        os.ftruncate(self.fd, self.byte_count)
+        self.rows = np.frombuffer(mmap.mmap(self.fd, self.byte_count), np.uint8)
+        self.rows = self.rows.reshape(rows, row_bytes)
+
+    def fill(self, seed):
+        """Other bytes in each row. Returns a copy of them."""
+        self.rows[:] = np.random.default_rng(seed).integers(0, 256, self.rows.shape, np.uint8)
+        return self.rows.copy()
+
+
+class RegionTestCase(DaemonTestCase):
+    record = RECORD
+
+    def setUp(self):
+        super().setUp()
+        self.memory = SharedRows(self)
+        self.connection = self.connect()
+
+    def open_region(self, connection=None, memory=None, **options):
+        memory = memory or self.memory
+        region = (connection or self.connection).open_region(
+            self.record,
+            fd=memory.fd,
+            bytes=memory.byte_count,
+            blocks=options.pop("blocks", ROWS),
+            **options,
+        )
+        self.addCleanup(region.close)
+        return region
+
+    def finish(self, region, transfer):
+        """The end of a transfer that the daemon did not refuse."""
+        end = region.wait(transfer)
+        self.assertIsNone(end.error)
+        return end
+
+    def store_all(self, region, hashes, rows=None):
+        rows = range(len(hashes)) if rows is None else rows
+        transfer = region.store_many(
+            np.array(rows), b"".join(hashes), [None, *hashes[:-1]], depths=np.arange(len(hashes))
+        )
+        return self.finish(region, transfer)
+
+
+class RegionTest(RegionTestCase):
+    disk_blocks = 256
+
+    def test_what_is_stored_is_loaded_into_other_rows(self):
+        region, hashes = self.open_region(), hashes_of(8)
+        before = self.memory.fill(1)
+        self.assertEqual(region.block_bytes, BLOCK_BYTES)
+        end = self.store_all(region, hashes, range(0, 16, 2))
+        self.assertEqual((end.copied, end.skipped, end.failed), (8, 0, {}))
+        self.memory.rows[:] = 0
+        order = [5, 2, 7, 0]
+        end = self.finish(region, region.load([(16 + i, hashes[n]) for i, n in enumerate(order)]))
+        self.assertEqual((end.copied, end.failed), (4, {}))
+        for i, number in enumerate(order):
+            np.testing.assert_array_equal(self.memory.rows[16 + i], before[2 * number])
+        self.assertFalse(self.memory.rows[:16].any())
+
+    def test_blocks_one_by_one_say_the_same_as_arrays(self):
+        region, hashes = self.open_region(), hashes_of(3)
+        self.memory.fill(2)
+        blocks = [
+            StoreBlock(0, hashes[0]),
+            StoreBlock(1, hashes[1], parent=hashes[0], depth=1),
+            StoreBlock(2, hashes[2], parent=hashes[1], tokens=5, depth=2),
+        ]
+        self.assertEqual(self.finish(region, region.store(blocks)).copied, 3)
+        self.assertTrue(all(region.lookup(hashes) & Presence.HOST))
+
+    def test_pools_find_what_a_region_stored_and_the_other_way_round(self):
+        pool = self.connection.attach(self.connection.register_model(self.record))
+        tokens = prompt(blocks=4, seed=3)
+        committed = self.commit_prefix(pool, tokens, fill=10)
+        region, stored = self.open_region(), hashes_of(4)
+        before = self.memory.fill(4)
+        self.store_all(region, stored)
+        with pool.acquire(stored) as got:
+            self.assertEqual(len(got.hits), 4)
+            got.wait()
+            for row, block in enumerate(got.hits.blocks):
+                np.testing.assert_array_equal(pool.memory().block_bytes()[block.index], before[row])
+        end = self.finish(region, region.load_many(np.arange(8, 12), committed))
+        self.assertEqual(end.copied, 4)
+        for i in range(4):
+            self.assertTrue((self.memory.rows[8 + i] == 10 + i).all())
+
+    def test_what_is_cached_already_is_skipped(self):
+        region, hashes = self.open_region(), hashes_of(6)
+        self.memory.fill(5)
+        self.store_all(region, hashes[:4])
+        end = self.store_all(region, hashes, range(6, 12))
+        self.assertEqual((end.copied, end.skipped, end.failed), (2, 4, {}))
+
+    def test_a_block_that_is_missing_fails_alone(self):
+        region, hashes = self.open_region(), hashes_of(3)
+        before = self.memory.fill(6)
+        self.store_all(region, hashes)
+        asked = [hashes[2], hashes_of(1, seed=9)[0], hashes[0]]
+        end = self.finish(region, region.load_many([10, 11, 12], asked))
+        self.assertEqual(end.copied, 2)
+        self.assertEqual(end.failed, {1: Miss.UNKNOWN})
+        np.testing.assert_array_equal(self.memory.rows[10], before[2])
+        np.testing.assert_array_equal(self.memory.rows[12], before[0])
+
+    def test_ends_are_reported_once(self):
+        region, hashes = self.open_region(), hashes_of(6)
+        self.memory.fill(7)
+        transfers = [region.store([StoreBlock(i, hashes[i])]) for i in range(6)]
+        self.assertEqual(len(set(transfers)), 6)
+        reported = [region.wait(transfers[3]).transfer]
+        while len(reported) < 6:
+            self.connection.ping()
+            reported += [end.transfer for end in region.poll()]
+        self.assertEqual(sorted(reported), sorted(transfers))
+        with self.assertRaisesRegex(kvtier.NotFoundError, "unknown_transfer"):
+            region.wait(transfers[3])
+
+    def test_pieces_make_up_a_block_in_their_order(self):
+        # Layer 0 of all blocks, then layer 1, as an engine's tensors have them.
+        half = BLOCK_BYTES // 2
+        layers = SharedRows(self, rows=2 * ROWS, row_bytes=half)
+        pieces = [(0, half, half), (ROWS * half, half, half)]
+        apart = self.open_region(memory=layers, pieces=pieces)
+        whole, hashes = self.open_region(), hashes_of(5)
+        before = self.memory.fill(8)
+        self.store_all(whole, hashes)
+        self.finish(apart, apart.load_many(np.arange(5), hashes, in_layers=True))
+        np.testing.assert_array_equal(layers.rows[:5], before[:5, :half])
+        np.testing.assert_array_equal(layers.rows[ROWS : ROWS + 5], before[:5, half:])
+        other = hashes_of(5, seed=1)
+        self.store_all(apart, other)
+        self.finish(whole, whole.load_many(np.arange(10, 15), other))
+        np.testing.assert_array_equal(self.memory.rows[10:15], before[:5])
+
+    def test_rows_may_be_further_apart_than_a_block(self):
+        stride = BLOCK_BYTES + 4096
+        memory = SharedRows(self, row_bytes=stride)
+        region, hashes = self.open_region(memory=memory, block_stride=stride), hashes_of(3)
+        before = memory.fill(9)
+        self.store_all(region, hashes)
+        memory.rows[:] = 0
+        self.finish(region, region.load_many([20, 21, 22], hashes))
+        np.testing.assert_array_equal(memory.rows[20:23, :BLOCK_BYTES], before[:3, :BLOCK_BYTES])
+        self.assertFalse(memory.rows[:, BLOCK_BYTES:].any())
+
+    def test_what_a_region_stored_is_loaded_from_disk_by_the_next_daemon(self):
+        region, hashes = self.open_region(), hashes_of(12)
+        before = self.memory.fill(10)
+        self.store_all(region, hashes)
+        self.daemon.drain()
+        self.daemon.kill()
+        self.daemon.start()
+        self.memory.rows[:] = 0
+        region = self.open_region()
+        self.assertTrue(all(region.lookup(hashes) & Presence.DISK))
+        end = self.finish(region, region.load_many(np.arange(12), hashes))
+        self.assertEqual((end.copied, end.failed), (12, {}))
+        np.testing.assert_array_equal(self.memory.rows[:12], before[:12])
+
+    def test_transfers_end_with_the_daemon_and_the_next_one_takes_the_memory(self):
+        region, hashes = self.open_region(), hashes_of(4)
+        self.memory.fill(11)
+        self.store_all(region, hashes)
+        self.daemon.kill()
+        self.assertFalse(region.is_connected())
+        self.assertEqual(region.poll(), [])
+        for call in (
+            lambda: region.store([StoreBlock(0, hashes[0])]),
+            lambda: region.load([(0, hashes[0])]),
+            lambda: region.lookup(hashes),
+        ):
+            with self.assertRaises(kvtier.UnavailableError):
+                call()
+        self.daemon.start()
+        self.connection.ping()
+        self.assertFalse(region.is_connected())
+        again = self.open_region()
+        self.assertEqual(self.store_all(again, hashes_of(2, seed=5)).copied, 2)
+
+    def test_a_transfer_under_way_when_the_daemon_dies_is_reported_as_lost(self):
+        region, hashes = self.open_region(), hashes_of(ROWS)
+        self.memory.fill(12)
+        transfer = region.store_many(np.arange(ROWS), hashes)
+        self.daemon.kill()
+        (end,) = region.poll()
+        self.assertEqual(end.transfer, transfer)
+        # It may have ended before the daemon did.
+        if end.error is not None:
+            self.assertIsInstance(end.error, kvtier.UnavailableError)
+            self.assertEqual(end.failed, dict.fromkeys(range(ROWS), Miss.UNAVAILABLE))
+        self.assertEqual(region.poll(), [])
+
+    def test_blocks_of_a_transfer_are_its_own(self):
+        region, hashes = self.open_region(), hashes_of(2)
+        end = region.wait(region.load([(3, hashes[0]), (3, hashes[1])]))
+        self.assertIsInstance(end.error, kvtier.WrongStateError)
+        self.assertEqual(end.error.reason, "block_busy")
+        self.assertEqual(end.failed, dict.fromkeys(range(2), Miss.CANCELLED))
+
+    def test_closing_lets_the_memory_go(self):
+        hashes = hashes_of(ROWS)
+        self.memory.fill(13)
+        with self.open_region() as region:
+            region.store_many(np.arange(ROWS), hashes)
+        self.assertTrue(region.closed)
+        before = self.memory.fill(14)  # nothing reads these any more
+        other = self.open_region()
+        self.finish(other, other.load_many(np.arange(ROWS), hashes))
+        self.assertFalse((self.memory.rows == before).all())
+        with self.assertRaisesRegex(kvtier.InvalidArgumentError, "closed"):
+            region.poll()
+
+    def test_a_region_keeps_its_connection(self):
+        region = self.connect().open_region(
+            self.record, fd=self.memory.fd, bytes=self.memory.byte_count, blocks=ROWS
+        )
+        gc.collect()
+        self.assertTrue(region.is_connected())
+        region.close()
+
+    def test_a_models_blocks_can_be_opaque(self):
+        self.record = kvtier.ModelRecord(
+            "opaque", groups=[kvtier.KvGroup(2, layer_bytes=BLOCK_BYTES // 2)]
+        )
+        region, hashes = self.open_region(), hashes_of(3)
+        before = self.memory.fill(15)
+        self.assertEqual(self.store_all(region, hashes).copied, 3)
+        self.finish(region, region.load_many([9, 10, 11], hashes))
+        np.testing.assert_array_equal(self.memory.rows[9:12], before[:3])
+
+    def test_groups_of_a_model_are_asked_one_by_one(self):
+        group = kvtier.KvGroup(2, layer_bytes=BLOCK_BYTES // 2)
+        window = dataclasses.replace(group, hit_rule=kvtier.HitRule.TRAILING, window_tokens=32)
+        self.record = kvtier.ModelRecord("hybrid", groups=[group, window])
+        first, second, hashes = self.open_region(), self.open_region(group=1), hashes_of(3)
+        before = self.memory.fill(16)
+        self.store_all(first, hashes[:2], [0, 1])
+        self.store_all(second, hashes[1:], [2, 3])
+        self.assertEqual(list(first.lookup(hashes) != 0), [True, True, False])
+        self.assertEqual(list(second.lookup(hashes) != 0), [False, True, True])
+        self.finish(second, second.load([(9, hashes[1])]))
+        np.testing.assert_array_equal(self.memory.rows[9], before[2])
+
+
+class RegionArgumentsTest(RegionTestCase):
+    def test_a_layout_that_leaves_the_memory_is_refused(self):
+        for options, reason in (
+            ({"blocks": ROWS + 1}, "bad_region_layout"),
+            ({"blocks": 0}, "bad_region_layout"),
+            ({"block_stride": BLOCK_BYTES - 1}, "bad_region_layout"),
+            ({"pieces": [(0, BLOCK_BYTES, BLOCK_BYTES - 64)]}, "region_block_bytes"),
+            ({"pieces": [(1 << 63, BLOCK_BYTES, BLOCK_BYTES)]}, "bad_region_layout"),
+        ):
+            with self.subTest(options):
+                with self.assertRaisesRegex(kvtier.InvalidArgumentError, reason):
+                    self.open_region(**options)
+        self.assertTrue(self.connection.is_connected())
+
+    def test_a_refused_layout_takes_its_descriptor_along(self):
+        unused = SharedRows(self)
+        for _ in range(20):
+            with self.assertRaisesRegex(kvtier.InvalidArgumentError, "bad_region_layout"):
+                self.open_region(memory=unused, blocks=ROWS + 1)
+        region, hashes = self.open_region(), hashes_of(2)
+        before = self.memory.fill(18)
+        self.store_all(region, hashes)
+        self.finish(region, region.load_many([8, 9], hashes))
+        np.testing.assert_array_equal(self.memory.rows[8:10], before[:2])
+        self.assertFalse(unused.rows.any())
+
+    def test_memory_must_be_as_large_as_is_said(self):
+        small = SharedRows(self, rows=ROWS - 1)
+        small.byte_count += BLOCK_BYTES
+        with self.assertRaisesRegex(kvtier.InvalidArgumentError, "bad_region_memory"):
+            self.open_region(memory=small)
+
+    def test_a_descriptor_is_needed_and_its_kind_must_fit(self):
+        options = {"bytes": self.memory.byte_count, "blocks": ROWS}
+        with self.assertRaisesRegex(kvtier.InvalidArgumentError, "no_descriptor"):
+            self.connection.open_region(RECORD, **options)
+        reading, writing = os.pipe()
+        self.addCleanup(os.close, reading)
+        self.addCleanup(os.close, writing)
+        with self.assertRaisesRegex(kvtier.InvalidArgumentError, "bad_region_memory"):
+            self.connection.open_region(RECORD, fd=reading, **options)
+        with self.assertRaisesRegex(kvtier.UnsupportedError, "region_memory_kind"):
+            self.connection.open_region(
+                RECORD,
+                memory=kvtier.RegionMemory.CUDA_IPC,
+                ipc_handle=bytes(64),
+                device=0,
+                **options,
+            )
+
+    def test_bad_columns_are_refused_before_anything_is_sent(self):
+        region, hashes = self.open_region(), hashes_of(2)
+        for call, reason in (
+            (lambda: region.store_many([0], hashes), "bad_count"),
+            (lambda: region.store_many([0, 1], hashes, parents=hashes[:1]), "bad_count"),
+            (lambda: region.store_many([0, -1], hashes), "bad_block"),
+            (lambda: region.store_many([0, 1 << 32], hashes), "bad_block"),
+            (lambda: region.store_many([0.0, 1.0], hashes), "bad_block"),
+            (lambda: region.store_many([0, ROWS], hashes), "block_out_of_range"),
+            (lambda: region.store_many([0, 1], hashes, tokens=BLOCK_TOKENS + 1), "bad_token_count"),
+            (lambda: region.store_many([0, 1], hashes, tokens=1 << 16), "bad_tokens"),
+            (lambda: region.store_many([0, 1], b"".join(hashes)[:-1]), "bad_hash"),
+            (lambda: region.load_many([0, 1], [hashes[0], b"short"]), "bad_hash"),
+            (lambda: region.load_many([0, ROWS], hashes), "block_out_of_range"),
+            (lambda: region.store([]), "empty_request"),
+            (lambda: region.load([]), "empty_request"),
+            (lambda: region.load_many([], []), "empty_request"),
+        ):
+            with self.assertRaisesRegex(kvtier.InvalidArgumentError, reason):
+                call()
+
+    def test_hashes_may_be_an_array(self):
+        region, hashes = self.open_region(), hashes_of(3)
+        rows = np.frombuffer(b"".join(hashes), np.uint8).reshape(3, 32)
+        before = self.memory.fill(17)
+        self.finish(region, region.store_many(np.arange(3, dtype=np.int64), rows, rows, 16, 1))
+        np.testing.assert_array_equal(region.lookup(rows) != 0, [True] * 3)
+        self.finish(region, region.load_many(np.array([4, 5, 6], np.uint32), rows[::-1]))
+        np.testing.assert_array_equal(self.memory.rows[4:7], before[2::-1])
+
+
+if __name__ == "__main__":
+    unittest.main()
