@@ -138,8 +138,9 @@ kvt_paged_kv CacheAt(const Case& one, std::byte* pool) {
 
 // Whether the engine has code for such a case.
 bool Computes(const AttentionEngine& engine, const Case& one) {
-  if (std::ranges::find(engine.head_dims(), one.head_dim) == engine.head_dims().end() ||
-      std::ranges::find(engine.groups(), one.group) == engine.groups().end()) {
+  if (std::ranges::find(engine.traits().head_dims, one.head_dim) ==
+          engine.traits().head_dims.end() ||
+      std::ranges::find(engine.traits().groups, one.group) == engine.traits().groups.end()) {
     return false;
   }
   AttentionJob job;
@@ -265,8 +266,9 @@ std::string Trial::Judge(const Outcome& outcome, double* error) const {
 std::vector<Case> CasesFor(std::span<const AttentionTrial> trials) {
   std::set<int32_t> head_dims, groups;
   for (const AttentionTrial& trial : trials) {
-    head_dims.insert(trial.engine->head_dims().begin(), trial.engine->head_dims().end());
-    groups.insert(trial.engine->groups().begin(), trial.engine->groups().end());
+    head_dims.insert(trial.engine->traits().head_dims.begin(),
+                     trial.engine->traits().head_dims.end());
+    groups.insert(trial.engine->traits().groups.begin(), trial.engine->traits().groups.end());
   }
   std::vector<Case> cases;
   for (const Types& types : kTypes) {

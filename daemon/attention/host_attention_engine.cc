@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "daemon/attention/host_attention_engine.h"
-
 #include <array>
 #include <cstring>
 
+#include "daemon/attention/attention_engine.h"
 #include "kernels/reference/block_reference.h"
 #include "kernels/service/host_attention.h"
 
@@ -31,10 +30,23 @@ kernels::ReferenceAttention ProblemOf(const AttentionJob& job) {
           .window_tokens = job.window_tokens};
 }
 
-}  // namespace
-
-std::span<const int32_t> HostAttentionEngine::head_dims() const { return kHeadDims; }
-std::span<const int32_t> HostAttentionEngine::groups() const { return kGroups; }
+class HostAttentionEngine final : public AttentionEngine {
+ public:
+  HostAttentionEngine()
+      : AttentionEngine({.name = "cpu",
+                         .concurrent = true,
+                         .max_products = 0x1p35,
+                         .head_dims = kHeadDims,
+                         .groups = kGroups}) {}
+  [[nodiscard]] Status Check(const AttentionJob& job) const override;
+  [[nodiscard]] Status Run(const AttentionJob& job) override;
+  [[nodiscard]] Status StoreKv(const kvt_paged_kv& cache, kvt_dtype dtype, const void* keys,
+                               const void* values, std::span<const int64_t> slots) override;
+  [[nodiscard]] Status Copy(void* to, const void* from, size_t bytes) override {
+    std::memcpy(to, from, bytes);
+    return {};
+  }
+};
 
 Status HostAttentionEngine::Check(const AttentionJob& job) const {
   const bool fp8 = job.cache.dtype == KVT_FP8_E4M3;
@@ -66,9 +78,10 @@ Status HostAttentionEngine::StoreKv(const kvt_paged_kv& cache, kvt_dtype dtype, 
   return {};
 }
 
-Status HostAttentionEngine::Copy(void* to, const void* from, size_t bytes) {
-  std::memcpy(to, from, bytes);
-  return {};
+}  // namespace
+
+std::unique_ptr<AttentionEngine> MakeHostAttentionEngine() {
+  return std::make_unique<HostAttentionEngine>();
 }
 
 }  // namespace kvtier
