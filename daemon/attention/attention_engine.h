@@ -89,10 +89,6 @@ class AttentionEngine {
   // kIoError when the device failed, after which it is of no use any more.
   [[nodiscard]] virtual Status Run(const AttentionJob& job) = 0;
 
-  // Writes keys and values of `slots.size()` tokens ([tokens, kv_heads, head_dim] of `dtype`, host
-  // memory) into the cache, as its clients do. Errors: kIoError.
-  [[nodiscard]] virtual Status StoreKv(const kvt_paged_kv& cache, kvt_dtype dtype, const void* keys,
-                                       const void* values, std::span<const int64_t> slots) = 0;
   // Between host memory and the device's, either way. Errors: kIoError.
   [[nodiscard]] virtual Status Copy(void* to, const void* from, size_t bytes) = 0;
 

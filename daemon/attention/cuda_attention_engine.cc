@@ -45,8 +45,6 @@ class CudaAttentionEngine final : public AttentionEngine {
   }
   [[nodiscard]] Status Check(const AttentionJob& job) const override;
   [[nodiscard]] Status Run(const AttentionJob& job) override;
-  [[nodiscard]] Status StoreKv(const kvt_paged_kv& cache, kvt_dtype dtype, const void* keys,
-                               const void* values, std::span<const int64_t> slots) override;
   [[nodiscard]] Status Copy(void* to, const void* from, size_t bytes) override;
 
  private:
@@ -68,7 +66,6 @@ class CudaAttentionEngine final : public AttentionEngine {
   // Buffers grow with the largest job so far and are kept, since allocating stalls the whole
   // device.
   kernels::DeviceBuffer tables_;
-  kernels::DeviceBuffer staging_;
   // Each kernel's own: what one leaves there means nothing to the other.
   kernels::DeviceBuffer decode_workspace_;
   kernels::DeviceBuffer prefill_workspace_;
@@ -192,36 +189,6 @@ Status CudaAttentionEngine::Run(const AttentionJob& job) {
   KVT_ASSIGN_OR_RETURN(const DeviceTables tables, Upload(job));
   KVT_RETURN_IF_ERROR(IsDecode(job) ? Decode(job, tables) : Append(job, tables));
   return ToStatus(stream_.Synchronize(), "waiting for the kernels");
-}
-
-Status CudaAttentionEngine::StoreKv(const kvt_paged_kv& cache, kvt_dtype dtype, const void* keys,
-                                    const void* values, std::span<const int64_t> slots) {
-  KVT_RETURN_IF_ERROR(ToStatus(stream_.device().Select(), "choosing a device"));
-  const int64_t row = int64_t{cache.kv_heads} * cache.head_dim;
-  const size_t slots_bytes = (slots.size_bytes() + 255) / 256 * 256;
-  const size_t vectors_bytes = slots.size() * row * 2;  // 16-bit
-  KVT_RETURN_IF_ERROR(
-      ToStatus(staging_.Reserve(stream_, slots_bytes + 2 * vectors_bytes), "scratch memory"));
-  auto* const base = static_cast<std::byte*>(staging_.memory());
-  const auto upload = [&](size_t at, const void* from, size_t bytes) {
-    return ToStatus(stream_.Copy(base + at, from, bytes), "copying keys and values");
-  };
-  KVT_RETURN_IF_ERROR(upload(0, slots.data(), slots.size_bytes()));
-  KVT_RETURN_IF_ERROR(upload(slots_bytes, keys, vectors_bytes));
-  KVT_RETURN_IF_ERROR(upload(slots_bytes + vectors_bytes, values, vectors_bytes));
-  const kvt_kv_write_params params{.key = base + slots_bytes,
-                                   .value = base + slots_bytes + vectors_bytes,
-                                   .dtype = dtype,
-                                   .tokens = static_cast<int32_t>(slots.size()),
-                                   .key_token_stride = row,
-                                   .key_head_stride = cache.head_dim,
-                                   .value_token_stride = row,
-                                   .value_head_stride = cache.head_dim,
-                                   .slot_mapping = reinterpret_cast<const int64_t*>(base),
-                                   .cache = cache};
-  KVT_RETURN_IF_ERROR(
-      ToStatus(table().kv_write(&params, stream_.get()), "writing keys and values"));
-  return ToStatus(stream_.Synchronize(), "writing keys and values");
 }
 
 Status CudaAttentionEngine::Copy(void* to, const void* from, size_t bytes) {

@@ -3,7 +3,6 @@
 #include <cstring>
 
 #include "daemon/attention/attention_engine.h"
-#include "kernels/reference/block_reference.h"
 #include "kernels/service/host_attention.h"
 
 namespace kvtier {
@@ -40,8 +39,6 @@ class HostAttentionEngine final : public AttentionEngine {
                          .groups = kGroups}) {}
   [[nodiscard]] Status Check(const AttentionJob& job) const override;
   [[nodiscard]] Status Run(const AttentionJob& job) override;
-  [[nodiscard]] Status StoreKv(const kvt_paged_kv& cache, kvt_dtype dtype, const void* keys,
-                               const void* values, std::span<const int64_t> slots) override;
   [[nodiscard]] Status Copy(void* to, const void* from, size_t bytes) override {
     std::memcpy(to, from, bytes);
     return {};
@@ -60,22 +57,6 @@ Status HostAttentionEngine::Run(const AttentionJob& job) {
   const kernels::HostAttention attention{ProblemOf(job), job.output, job.lse};
   if (kernels::AttendOnHost(attention, &job.cancelled)) return {};
   return MakeError(ErrorCode::kCancelled, "attend_cancelled");
-}
-
-Status HostAttentionEngine::StoreKv(const kvt_paged_kv& cache, kvt_dtype dtype, const void* keys,
-                                    const void* values, std::span<const int64_t> slots) {
-  const int64_t token_stride = int64_t{cache.kv_heads} * cache.head_dim;
-  kernels::KvWriteReference({.key = keys,
-                             .value = values,
-                             .dtype = dtype,
-                             .tokens = static_cast<int32_t>(slots.size()),
-                             .key_token_stride = token_stride,
-                             .key_head_stride = cache.head_dim,
-                             .value_token_stride = token_stride,
-                             .value_head_stride = cache.head_dim,
-                             .slot_mapping = slots.data(),
-                             .cache = cache});
-  return {};
 }
 
 }  // namespace
