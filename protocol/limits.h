@@ -35,11 +35,10 @@ inline constexpr uint32_t kMaxCommitsPerCall = 8192;
 // Likewise of a STORE.
 inline constexpr uint32_t kMaxStoresPerCall = 8192;
 
-// Blocks of a region, and the parts of which each is made: more than layers times K and V of any
-// model. How many regions a session may have at once.
+// Blocks of all regions of a session, and the parts of which each is made: more than layers times K
+// and V of any model.
 inline constexpr uint32_t kMaxRegionBlocks = 1u << 20;
 inline constexpr uint32_t kMaxRegionPieces = 4096;
-inline constexpr uint32_t kMaxRegions = 64;
 
 // Sequences of one ATTEND, and the query tokens of all of them.
 inline constexpr uint32_t kMaxAttendSequences = 4096;

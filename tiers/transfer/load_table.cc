@@ -2,60 +2,25 @@
 #include "tiers/transfer/load_table.h"
 
 #include <algorithm>
-#include <boost/unordered/unordered_flat_map.hpp>
 
 #include "base/result.h"
 
 namespace kvtier {
 
-struct LoadWaiters::Table {
-  boost::unordered_flat_map<uint64_t, uint32_t> first;  // row, by block
-  std::vector<Row> rows;
-  uint32_t free = kNone;
-};
-
-LoadWaiters::LoadWaiters() : table_(std::make_unique<Table>()) {}
-LoadWaiters::~LoadWaiters() = default;
-
 // Rows are linked by number and used again from a free list: loads come and go by the thousand, and
 // a list per block would allocate for each.
-void LoadWaiters::Add(uint64_t block, const LoadWaiter& waiter) {
-  Table& table = *table_;
-  uint32_t row = table.free;
+void LoadWaiters::Add(PoolId pool, EntryIndex block, const LoadWaiter& waiter) {
+  if (pool.value >= first_.size()) first_.resize(pool.value + 1);
+  uint32_t row = free_;
   if (row == kNone) {
-    row = static_cast<uint32_t>(table.rows.size());
-    table.rows.emplace_back();
+    row = static_cast<uint32_t>(rows_.size());
+    rows_.emplace_back();
   } else {
-    table.free = table.rows[row].next;
+    free_ = rows_[row].next;
   }
-  uint32_t& first = table.first.try_emplace(block, kNone).first->second;
-  table.rows[row] = {waiter, first};
+  uint32_t& first = first_[pool.value].At(block.value);
+  rows_[row] = {waiter, first};
   first = row;
-}
-
-uint32_t LoadWaiters::FirstOf(uint64_t block) const {
-  const auto found = table_->first.find(block);
-  return found == table_->first.end() ? kNone : found->second;
-}
-
-// The rows stay taken until each is freed: the caller walks the chain, and may add waiters of other
-// blocks on the way.
-uint32_t LoadWaiters::Extract(uint64_t block) {
-  const auto found = table_->first.find(block);
-  if (found == table_->first.end()) return kNone;
-  const uint32_t row = found->second;
-  table_->first.erase(found);
-  return row;
-}
-
-const LoadWaiters::Row& LoadWaiters::At(uint32_t row) const { return table_->rows[row]; }
-
-LoadWaiters::Row LoadWaiters::Free(uint32_t row) {
-  Table& table = *table_;
-  const Row taken = table.rows[row];
-  table.rows[row].next = table.free;
-  table.free = row;
-  return taken;
 }
 
 // The loads that some blocks concern, each once. Neighbours mostly concern the same.
@@ -104,7 +69,7 @@ void LoadTable::Add(LoadId id, std::span<const Added> hits) {
     if (!waits) continue;
     load.in_layers |= added.in_layers;
     if (!added.in_layers) ++load.whole_blocks;
-    waiters_.Add(ArrivalKey(*load.pool, added.entry), {id, position, added.in_layers});
+    waiters_.Add(load.pool->id, added.entry, {id, position, added.in_layers});
   }
   // After a block has failed, the prefix ends there: hits that are added later lie behind it.
   if (load.miss == MissReason::kNone) load.limit = static_cast<uint32_t>(load.hits.size());
@@ -142,7 +107,7 @@ std::vector<CountedStep> LoadTable::BlocksQueued(const CachePool& pool,
                                                  std::span<const EntryIndex> entries) {
   Touched touched(&loads_);
   for (const EntryIndex entry : entries) {
-    waiters_.ForEach(ArrivalKey(pool, entry), [&](const LoadWaiter& waiter) {
+    waiters_.ForEach(pool.id, entry, [&](const LoadWaiter& waiter) {
       Load* const load = touched.Find(waiter.load);
       if (load != nullptr && load->counts_blocks()) load->on_way[waiter.position] = true;
     });
@@ -188,7 +153,7 @@ void LoadTable::CountArrived(Load& load) {
 void LoadTable::BlocksReady(const CachePool& pool, std::span<const EntryIndex> entries) {
   Touched touched(&loads_);
   for (const EntryIndex entry : entries) {
-    waiters_.Take(ArrivalKey(pool, entry), [&](const LoadWaiter& waiter) {
+    waiters_.Take(pool.id, entry, [&](const LoadWaiter& waiter) {
       Load* const load = touched.Find(waiter.load);
       if (load == nullptr) return;
       load->arrived[waiter.position] = true;
@@ -202,7 +167,7 @@ void LoadTable::BlocksReady(const CachePool& pool, std::span<const EntryIndex> e
 }
 
 void LoadTable::BlockFailed(const CachePool& pool, EntryIndex entry, MissReason reason) {
-  waiters_.Take(ArrivalKey(pool, entry), [&](const LoadWaiter& waiter) {
+  waiters_.Take(pool.id, entry, [&](const LoadWaiter& waiter) {
     const auto found = loads_.find(waiter.load);
     if (found == loads_.end()) return;
     Load& load = found->second;

@@ -9,6 +9,7 @@
 #include <span>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "gpu/counter_page.h"
@@ -24,46 +25,46 @@ struct LoadWaiter {
   bool in_layers = false;  // the block arrives layer by layer
 };
 
-// Which loads wait for which blocks. Blocks are named by ArrivalKey. A block costs one look-up and,
-// but for growth, no allocation. Event loop only.
+// Which loads wait for which blocks of which pools. Looking a block up reads four bytes of a page
+// that its neighbours in the directory share: the blocks of a sequence lie side by side there, so
+// that a load of very many costs few cache misses. Pages stay: four bytes for each row of the
+// directory that was ever loaded or lies beside one. Event loop only.
 class LoadWaiters {
  public:
-  LoadWaiters();
-  ~LoadWaiters();
-  LoadWaiters(const LoadWaiters&) = delete;
-  LoadWaiters& operator=(const LoadWaiters&) = delete;
-
-  void Add(uint64_t block, const LoadWaiter& waiter);
+  void Add(PoolId pool, EntryIndex block, const LoadWaiter& waiter);
   // Calls `visit(const LoadWaiter&)` for each that waits for the block, the latest first. `visit`
   // must not change this table.
   template <typename Visit>
-  void ForEach(uint64_t block, Visit visit) const {
-    for (uint32_t row = FirstOf(block); row != kNone; row = At(row).next) visit(At(row).waiter);
+  void ForEach(PoolId pool, EntryIndex block, Visit visit) const {
+    if (pool.value >= first_.size()) return;
+    const uint32_t* const first = first_[pool.value].Find(block.value);
+    if (first == nullptr) return;
+    for (uint32_t row = *first; row != kNone; row = rows_[row].next) visit(rows_[row].waiter);
   }
-  // The same, and no load waits for it any more; `visit` may do anything.
+  // The same, and no load waits for it any more; `visit` may do anything. Each row is free before
+  // its waiter is visited, and the rest of the chain stays taken meanwhile.
   template <typename Visit>
-  void Take(uint64_t block, Visit visit) {
-    for (uint32_t row = Extract(block); row != kNone;) {
-      const Row taken = Free(row);
+  void Take(PoolId pool, EntryIndex block, Visit visit) {
+    if (pool.value >= first_.size() || first_[pool.value].Find(block.value) == nullptr) return;
+    for (uint32_t row = std::exchange(first_[pool.value][block.value], kNone); row != kNone;) {
+      const Row taken = rows_[row];
+      rows_[row].next = std::exchange(free_, row);
       row = taken.next;
       visit(taken.waiter);
     }
   }
 
  private:
-  static constexpr uint32_t kNone = UINT32_MAX;
+  // Row 0 is no waiter's, because pages begin as zeros.
+  static constexpr uint32_t kNone = 0;
   struct Row {
     LoadWaiter waiter;
     uint32_t next = kNone;  // of the same block, or free
   };
-  struct Table;
 
-  [[nodiscard]] uint32_t FirstOf(uint64_t block) const;
-  [[nodiscard]] uint32_t Extract(uint64_t block);
-  [[nodiscard]] const Row& At(uint32_t row) const;
-  Row Free(uint32_t row);
-
-  const std::unique_ptr<Table> table_;
+  std::vector<PagedArray<uint32_t>> first_;  // rows, by pool and block
+  std::vector<Row> rows_{1};
+  uint32_t free_ = kNone;
 };
 
 // Several loads may wait for one block; a block is moved once. Event loop only.

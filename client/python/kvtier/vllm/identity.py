@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import sys
 from collections.abc import Iterable
 from typing import Any
@@ -89,7 +90,7 @@ def model_record(
         # The end of a long path says more than its beginning; the digest tells paths apart.
         name=name if len(name.encode()) <= _MAX_NAME_BYTES else _short(name),
         revision=facts.pop("revision", ""),
-        hash_recipe=f"vllm-{facts.pop('hash_algorithm', 'unknown')}",
+        hash_recipe=_recipe(facts.pop("hash_algorithm", "unknown")),
         extra=facts,
         groups=(group,),
     )
@@ -119,12 +120,19 @@ def block_record(
     return ModelRecord(
         name=name if len(name.encode()) <= _MAX_NAME_BYTES else _short(name),
         revision=facts.pop("revision", ""),
-        hash_recipe=f"vllm-{facts.pop('hash_algorithm', 'unknown')}",
+        hash_recipe=_recipe(facts.pop("hash_algorithm", "unknown")),
         tensor_parallel_rank=getattr(parallel, "rank", 0) % parallel.tensor_parallel_size,
         tensor_parallel_size=parallel.tensor_parallel_size,
         extra=facts,
         groups=(group,),
     )
+
+
+def _recipe(algorithm: str) -> str:
+    """The name of how this engine hashes. kvtier's own recipes are others, since they know the root
+    and this one does not say it."""
+    plain = re.sub("[^a-z0-9.-]", "-", algorithm.lower())
+    return f"vllm-engine-{plain[:40]}/1"
 
 
 def _check_root(root: bytes) -> None:

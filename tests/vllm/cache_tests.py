@@ -1,0 +1,239 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What holds for each way in which a real vLLM uses a real kvtierd: the same tokens, always."""
+
+import atexit
+import functools
+import itertools
+import pathlib
+import random
+import shutil
+import signal
+import tempfile
+
+from engine import BLOCK_TOKENS
+from engine_process import EngineProcess
+from harness.private_daemon import PrivateDaemon
+from tiny_model import VOCABULARY, make_model
+
+PROMPT_TOKENS = 300
+# vLLM computes at least the last token, and finds whole blocks.
+CACHED_TOKENS = (PROMPT_TOKENS - 1) // BLOCK_TOKENS * BLOCK_TOKENS
+PROMPTS = 6
+# Small tiers, but far more than all prompts of this file need.
+SETTINGS = [
+    "pool.bytes=16MiB",
+    "pool.device=host",
+    "host.bytes=64MiB",
+    "disk.bytes=128MiB",
+    "cache.slab_bytes=1MiB",
+    "disk.free_floor_bytes=0B",
+]
+SEEDS = 12
+# A machine that does more than one thing is no reason to miss.
+PATIENT = {"lookup_timeout_ms": 30_000, "retry_max_ms": 50}
+# Of tests that wait for something by steps of the engine.
+MANY_STEPS = 4_000
+
+
+def prompts_of(seed):
+    """Prompts that no other seed has the beginnings of."""
+    generator = random.Random(seed)
+    return [
+        [generator.randrange(3, VOCABULARY) for _ in range(PROMPT_TOKENS)] for _ in range(PROMPTS)
+    ]
+
+
+@functools.lru_cache(maxsize=None)
+def shared_model():
+    """The model, and for each seed the tokens of an engine that has nothing to do with kvtier."""
+    directory = pathlib.Path(tempfile.mkdtemp(prefix="kvtier-vllm-"))
+    atexit.register(shutil.rmtree, directory)
+    model = make_model(directory / "model")
+    plain = EngineProcess(model, directory / "plain.log")
+    try:
+        expected = [plain.generate(prompts_of(seed))["tokens"] for seed in range(SEEDS)]
+        plain.stop()
+    finally:
+        plain.kill()
+    return model, expected
+
+
+class PausableDaemon(PrivateDaemon):
+    def pause(self):
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self):
+        self._process.send_signal(signal.SIGCONT)
+
+
+class CacheTests:
+    """Mixed into a TestCase that sets `options`, of the tier or of the connector. One daemon and
+    one engine for all tests, each of which has prompts of its own."""
+
+    options: dict = {}
+
+    @classmethod
+    def setUpClass(cls):
+        directory = tempfile.TemporaryDirectory(prefix="kvtier-vllm-")
+        cls.addClassCleanup(directory.cleanup)
+        cls.directory = pathlib.Path(directory.name)
+        cls.model, cls.expected = shared_model()
+        cls.seeds = itertools.count()
+        cls.daemon = PausableDaemon(directory.name, SETTINGS)
+        cls.addClassCleanup(cls.daemon.kill)
+        cls.daemon.start()
+        cls.engine = cls.start_engine()
+
+    @classmethod
+    def start_engine(cls, model=None, **options):
+        options = {"socket": cls.daemon.socket, **cls.options, **PATIENT, **options}
+        engine = EngineProcess(model or cls.model, cls.directory / "engine.log", options)
+        cls.addClassCleanup(engine.kill)
+        return engine
+
+    def setUp(self):
+        self.seed = next(self.seeds)
+        self.prompts = prompts_of(self.seed)
+        self.wait_for_connection()
+
+    def generate(self, engine=None):
+        """Generates, compares the tokens, and returns how many of each prompt's were cached."""
+        reply = (engine or self.engine).generate(self.prompts)
+        self.check(reply)
+        return reply["cached"]
+
+    def check(self, reply):
+        self.assertEqual(reply["tokens"], self.expected[self.seed])
+
+    def store(self):
+        """Computes the prompts and leaves them to the daemon."""
+        self.generate()
+        self.engine.forget()
+
+    def wait_for_connection(self):
+        """Steps the engine until the tier has said that it is connected."""
+        for prompt in range(MANY_STEPS):
+            self.engine.generate([[prompt % 1000 + 3] * 40], tokens=1)
+            if self.engine.metrics().get("connected"):
+                return
+        self.fail(f"no connection:\n{self.engine.log[-3000:]}")
+
+    def restart_daemon(self):
+        self.daemon.kill()
+        self.step_until_disconnected()
+        self.daemon.start()
+        self.wait_for_connection()
+
+    def step_until_disconnected(self):
+        for prompt in range(MANY_STEPS):
+            self.engine.generate([[prompt % 1000 + 3] * 40], tokens=1)
+            if not self.engine.metrics().get("connected"):
+                return
+        self.fail("the engine did not notice that the daemon is gone")
+
+    def counted(self, outcome, before):
+        return self.engine.metrics().get(outcome, 0) - before.get(outcome, 0)
+
+    def test_the_model_s_tokens_depend_on_the_whole_prompt(self):
+        """Or else equal tokens would prove nothing."""
+        changed = [[prompt[0] ^ 1, *prompt[1:]] for prompt in self.prompts]
+        tokens = self.engine.generate(changed)["tokens"]
+        for one, other in zip(tokens, self.expected[self.seed]):
+            self.assertNotEqual(one, other)
+            self.assertGreater(len(set(other)), len(other) // 2)
+
+    def test_what_vllm_forgets_the_daemon_serves(self):
+        before = self.engine.metrics()
+        self.assertEqual(self.generate(), [0] * PROMPTS)
+        self.engine.forget()
+        self.assertEqual(self.generate(), [CACHED_TOKENS] * PROMPTS)
+        rows = PROMPTS * CACHED_TOKENS // BLOCK_TOKENS
+        self.assertGreaterEqual(self.counted("store:copied", before), rows)
+        self.assertEqual(self.counted("load:copied", before), rows)
+        self.assertEqual(self.counted("lookup:timeout", before), 0)
+
+    def test_an_engine_that_was_killed_is_served_at_its_first_request(self):
+        self.store()
+        self.engine.kill()
+        type(self).engine = self.start_engine()
+        self.assertEqual(self.generate(), [CACHED_TOKENS] * PROMPTS)
+
+    def test_a_daemon_that_was_killed_serves_from_disk(self):
+        self.store()
+        self.daemon.drain()
+        self.restart_daemon()
+        before = self.engine.metrics()
+        self.assertEqual(self.generate(), [CACHED_TOKENS] * PROMPTS)
+        self.assertGreater(self.counted("lookup:disk", before), 0)
+
+    def test_without_a_daemon_every_block_is_a_miss(self):
+        self.store()
+        self.daemon.kill()
+        self.addCleanup(self.daemon.start)
+        self.assertEqual(self.generate(), [0] * PROMPTS)
+        self.engine.forget()
+        self.assertEqual(self.generate(), [0] * PROMPTS)
+        self.assertGreater(self.engine.metrics()["lookup:unavailable"], 0)
+
+    def test_a_daemon_killed_in_the_midst_of_loads_costs_no_token(self):
+        self.store()
+        self.daemon.drain()
+        generator = random.Random(0)
+        before = self.engine.metrics()
+        outcomes = {"copied": 0, "unavailable": 0}
+        for _ in range(8):
+            self.restart_daemon()
+            self.engine.forget()
+            self.engine.send({"op": "generate", "prompts": self.prompts})
+            # A request of 6 prompts takes about 100 ms; no event says that loads are under way.
+            self.engine.wait_for_reply(generator.uniform(0, 0.05))
+            self.daemon.kill()
+            self.check(self.engine.receive())
+        for outcome in outcomes:
+            outcomes[outcome] = self.counted(f"load:{outcome}", before)
+        print(f"blocks loaded and not loaded: {outcomes}", end=" ")
+        self.daemon.start()
+
+    def test_a_corrupted_block_on_disk_is_a_miss(self):
+        self.store()
+        self.daemon.drain()
+        self.daemon.kill()
+        self.step_until_disconnected()
+        flipped = self.corrupt_disk()
+        self.assertGreater(flipped, 0)
+        self.daemon.start()
+        self.wait_for_connection()
+        before = self.engine.metrics()
+        cached = self.generate()
+        self.assertLess(sum(cached), PROMPTS * CACHED_TOKENS)
+        self.assertGreater(self.counted("load:checksum_mismatch", before), 0)
+
+    def test_other_weights_are_not_served(self):
+        self.store()
+        other = self.start_engine(make_model(self.directory / "other", seed=1))
+        reply = other.generate(self.prompts)
+        self.assertEqual(reply["cached"], [0] * PROMPTS)
+        self.assertNotEqual(reply["tokens"], self.expected[self.seed])
+        other.stop()
+
+    def test_a_slow_daemon_is_a_miss_in_time(self):
+        self.store()
+        impatient = self.start_engine(lookup_timeout_ms=20)
+        self.daemon.pause()
+        self.addCleanup(self.daemon.resume)
+        self.assertEqual(self.generate(impatient), [0] * PROMPTS)
+        self.daemon.resume()
+        impatient.stop()
+
+    def corrupt_disk(self):
+        """Flips a byte in each stretch of the slabs as long as a block; returns how many."""
+        flipped = 0
+        for path in (self.directory / "disk").glob("blocks-*.kvt"):
+            with open(path, "r+b") as blocks:
+                for offset in range((1 << 20) + 40_000, path.stat().st_size, 64 << 10):
+                    blocks.seek(offset)
+                    byte = blocks.read(1)
+                    blocks.seek(offset)
+                    blocks.write(bytes([byte[0] ^ 0xFF]))
+                    flipped += 1
+        return flipped
