@@ -31,6 +31,12 @@ StepCounter::~StepCounter() {
   page_->GiveBack(slot_);
 }
 
+void StepCounter::Shorten(uint32_t steps) {
+  const std::lock_guard lock(mutex_);
+  KVT_CHECK(steps <= steps_ && counted_ <= steps);
+  steps_ = steps;
+}
+
 void StepCounter::Store(uint32_t done) {
   if (Claim(done)) Publish(done);
 }

@@ -38,7 +38,13 @@ class StepCounter {
   [[nodiscard]] const std::shared_ptr<CounterPage>& page() const { return page_; }
   [[nodiscard]] uint32_t offset() const { return slot_ * kCounterSlotBytes; }  // in the page
   [[nodiscard]] uint32_t base() const { return base_; }
-  [[nodiscard]] uint32_t steps() const { return steps_; }
+  [[nodiscard]] uint32_t steps() const {
+    const std::lock_guard lock(mutex_);
+    return steps_;
+  }
+  // The load has fewer steps than was thought when the counter was opened. REQUIRES: no client
+  // knows the counter yet, and no more than `steps` have been counted.
+  void Shorten(uint32_t steps);
   // What stands in the page when `done` steps are done.
   [[nodiscard]] uint32_t ValueOf(uint32_t done) const { return base_ + done; }
 
@@ -59,9 +65,9 @@ class StepCounter {
   const std::shared_ptr<CounterPage> page_;
   const uint32_t slot_;
   const uint32_t base_;
-  const uint32_t steps_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   // Guarded by mutex_.
+  uint32_t steps_;
   uint32_t counted_ = 0;    // claimed at most
   uint32_t published_ = 0;  // written here at most
   bool stopped_ = false;

@@ -69,4 +69,4 @@ export LD_LIBRARY_PATH=$stubs${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export PYTHONPATH=$PWD/client/python:$PWD/tests/python PYTHONDONTWRITEBYTECODE=1
 cd tests/vllm
 if [[ $# -eq 0 ]]; then set -- discover; fi
-exec "$python" -W error::ResourceWarning -m unittest -v "$@"
+exec "$python" -W error::ResourceWarning -m unittest "$@" --verbose

@@ -6,11 +6,13 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string_view>
 #include <vector>
 
 #include "base/result.h"
+#include "kvtier/kernel_table.h"
 #include "kvtier/kernels.h"
 
 namespace kvtier {
@@ -62,19 +64,22 @@ struct AttentionJob {
 inline constexpr const char* kDeviceLost = "device_lost";
 
 // Check may be called from any thread; everything else from one thread at a time, or from several
-// if concurrent() says so. An engine borrows nothing of a job beyond the call.
+// if `concurrent` says so. An engine borrows nothing of a job beyond the call.
 class AttentionEngine {
  public:
+  struct Traits {
+    std::string_view name;  // "cpu", "cuda"
+    bool concurrent = false;
+    // Products of a query's and a key's element that one job may ask for: a few seconds' worth.
+    double max_products = 0;
+    // The head sizes, and the numbers of query heads per KV head, for which the engine has separate
+    // code, each of which the self-test must therefore try. Of static storage.
+    std::span<const int32_t> head_dims;
+    std::span<const int32_t> groups;
+  };
+  explicit AttentionEngine(const Traits& traits) : traits_(traits) {}
   virtual ~AttentionEngine() = default;
-
-  [[nodiscard]] virtual std::string_view name() const = 0;  // "cpu", "cuda"
-  [[nodiscard]] virtual bool concurrent() const = 0;
-  // Products of a query's and a key's element that one job may ask for: a few seconds' worth.
-  [[nodiscard]] virtual double max_products() const = 0;
-  // The head sizes, and the numbers of query heads per KV head, for which the engine has separate
-  // code, each of which the self-test must therefore try.
-  [[nodiscard]] virtual std::span<const int32_t> head_dims() const = 0;
-  [[nodiscard]] virtual std::span<const int32_t> groups() const = 0;
+  [[nodiscard]] const Traits& traits() const { return traits_; }
 
   // Whether it can compute such a job, whatever its addresses. Errors: kUnsupported
   // "attend_geometry".
@@ -84,12 +89,21 @@ class AttentionEngine {
   // kIoError when the device failed, after which it is of no use any more.
   [[nodiscard]] virtual Status Run(const AttentionJob& job) = 0;
 
-  // Writes keys and values of `slots.size()` tokens ([tokens, kv_heads, head_dim] of `dtype`, host
-  // memory) into the cache, as its clients do. Errors: kIoError.
-  [[nodiscard]] virtual Status StoreKv(const kvt_paged_kv& cache, kvt_dtype dtype, const void* keys,
-                                       const void* values, std::span<const int64_t> slots) = 0;
   // Between host memory and the device's, either way. Errors: kIoError.
   [[nodiscard]] virtual Status Copy(void* to, const void* from, size_t bytes) = 0;
+
+ private:
+  const Traits traits_;
 };
+
+// Computes on the CPU, for machines without a GPU, and for pools in host memory beside one. It has
+// no state, so that any number of threads may call it.
+[[nodiscard]] std::unique_ptr<AttentionEngine> MakeHostAttentionEngine();
+
+// Computes by the kernels of libkvtier_kernels.so, which was opened at run time, on the GPU
+// `ordinal`: with a stream and buffers of its own, beside the copies of the cache. `table` outlives
+// the engine. Errors: kUnsupported, kIoError from CUDA.
+[[nodiscard]] Result<std::unique_ptr<AttentionEngine>> OpenCudaAttentionEngine(
+    const kvt_kernel_table* table, int32_t ordinal);
 
 }  // namespace kvtier

@@ -27,11 +27,11 @@ struct AttentionTrial {
 };
 
 // One case for each type of cache, head size and group size that the engine has, for decode and for
-// append: keys and values are written by the engine into shuffled blocks of a pool in which all
-// else is NaN, compared with the reference's bytes, and attended to. So every kernel has been
-// loaded and has run once when this returns, on every device. Blocks, some hundred milliseconds,
-// nearly all of it for what is expected, which is computed once for all devices; those are tried
-// side by side. The engines must not be in use. One result for each of `trials`.
+// append: keys and values in shuffled blocks of a pool in which all else is NaN are attended to,
+// and the pool must stay as it is. So every kernel has been loaded and has run once when this
+// returns, on every device. Blocks, some hundred milliseconds, nearly all of it for what is
+// expected, which is computed once for all devices; those are tried side by side. The engines must
+// not be in use. One result for each of `trials`.
 [[nodiscard]] std::vector<AttentionSelfTest> TestAttention(std::span<const AttentionTrial> trials);
 
 }  // namespace kvtier

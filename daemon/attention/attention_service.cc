@@ -9,8 +9,6 @@
 
 #include "base/executor.h"
 #include "base/units.h"
-#include "daemon/attention/cuda_attention_engine.h"
-#include "daemon/attention/host_attention_engine.h"
 #include "kernels/service/kernel_library.h"
 #include "protocol/limits.h"
 
@@ -30,12 +28,6 @@ std::string NameOf(size_t position, const DeviceInfo& info) {
   const std::string device =
       info.kind == kCudaKind ? fmt::format("cuda:{}", info.ordinal) : std::string(info.kind);
   return fmt::format("device {} ({})", position, device);
-}
-
-// A higher number is a worse state.
-int Severity(AttentionState state) {
-  if (state == AttentionState::kReady) return 0;
-  return state == AttentionState::kOff ? 1 : 2;
 }
 
 }  // namespace
@@ -58,8 +50,7 @@ AttentionReport AttentionReports::All() const {
   all.engine = devices.front().engine;
   all.library = devices.front().library;
   all.library_version = devices.front().library_version;
-  const auto worst = std::ranges::max_element(
-      devices, {}, [](const AttentionReport& report) { return Severity(report.state); });
+  const auto worst = std::ranges::max_element(devices, {}, &AttentionReport::state);
   all.state = worst->state;
   all.reason = worst->reason;
   if (devices.size() > 1 && !worst->reason.empty()) {
@@ -78,12 +69,6 @@ AttentionReport AttentionReports::All() const {
   return all;
 }
 
-// What a thread of the executor found out.
-struct AttentionService::Outcome {
-  Status status;
-  uint64_t nanoseconds = 0;
-};
-
 AttentionService::AttentionService(const Environment& environment)
     : environment_(environment), workers_(environment.devices.size()) {
   const int64_t start_ms = environment_.clock->MonotonicMs();
@@ -100,24 +85,20 @@ AttentionService::AttentionService(const Environment& environment)
       continue;
     }
     worker.engine = *std::move(engine);
-    worker.report.engine = worker.engine->name();
+    worker.report.engine = worker.engine->traits().name;
     worker.report.reason = "not tested yet";
   }
   TestEngines();
   start_seconds_ = static_cast<double>(environment_.clock->MonotonicMs() - start_ms) / 1000;
 }
 
-// Set before the members go: callbacks that are queued on the loop then do nothing, and jobs that
-// have not begun end at once. The executors' destructors wait for those that have.
-AttentionService::~AttentionService() {
-  *alive_ = false;
-  *stopping_ = true;
-}
+// The executors' destructors wait for the jobs that have begun.
+AttentionService::~AttentionService() { stopping_ = true; }
 
 Result<std::unique_ptr<AttentionEngine>> AttentionService::OpenEngine(uint32_t device) {
   if (environment_.open_engine) return environment_.open_engine(device);
   const DeviceInfo info = environment_.devices[device]->info();
-  if (info.kind != kCudaKind) return std::make_unique<HostAttentionEngine>();
+  if (info.kind != kCudaKind) return MakeHostAttentionEngine();
   const kernels::KernelLibrary library = kernels::OpenKernelLibrary(environment_.config->library);
   AttentionReport& report = workers_[device].report;
   report.library = library.path;
@@ -125,7 +106,7 @@ Result<std::unique_ptr<AttentionEngine>> AttentionService::OpenEngine(uint32_t d
     return MakeError(ErrorCode::kUnsupported, "no_kernels", library.why_not);
   }
   report.library_version = library.table->version;
-  return CudaAttentionEngine::Open(library.table, info.ordinal);
+  return OpenCudaAttentionEngine(library.table, info.ordinal);
 }
 
 void AttentionService::TestEngines() {
@@ -152,7 +133,7 @@ void AttentionService::TakeTestResult(Worker* worker, AttentionSelfTest result) 
   }
   // A GPU works through its jobs one after the other, so that one thread suffices to feed it.
   const int threads =
-      worker->engine->concurrent() ? static_cast<int>(environment_.config->threads) : 1;
+      worker->engine->traits().concurrent ? static_cast<int>(environment_.config->threads) : 1;
   worker->executor = std::make_unique<ThreadExecutor>("kvt-attend", threads, environment_.loop);
   report.state = AttentionState::kReady;
   report.reason.clear();
@@ -194,17 +175,16 @@ void AttentionService::Run(uint32_t device, std::shared_ptr<AttentionJob> job,
   // its workspaces go with it and their count is not guarded by a lock.
   auto outcome = std::make_shared<Outcome>();
   const auto compute = [engine = worker.engine.get(), job = job.get(), outcome = outcome.get(),
-                        stopping = stopping_] {
+                        stopping = &stopping_] {
     if (*stopping) job->cancelled = true;
     const auto start = std::chrono::steady_clock::now();
     outcome->status = engine->Run(*job);
     outcome->nanoseconds = static_cast<uint64_t>(
         std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count());
   };
-  worker.executor->Run(compute, [this, alive = alive_, worker = &worker, job = std::move(job),
-                                 outcome, done = std::move(done)] {
-    if (*alive) OnDone(worker, *job, *outcome, done);
-  });
+  worker.executor->Run(
+      compute, gate_.WhileOpen([this, worker = &worker, job = std::move(job), outcome,
+                                done = std::move(done)] { OnDone(worker, *job, *outcome, done); }));
 }
 
 void AttentionService::OnDone(Worker* worker, const AttentionJob& job, const Outcome& outcome,

@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/executor.h"
+#include "base/gate.h"
 #include "base/result.h"
 #include "daemon/attention/attention_engine.h"
 #include "daemon/attention/attention_self_test.h"
@@ -22,9 +23,10 @@
 
 namespace kvtier {
 
+// From best to worst.
 enum class AttentionState : uint8_t {
-  kOff,     // by configuration, or nothing to compute with: see AttentionReport::reason
   kReady,   // the self-test passed; the only state in which anything is computed
+  kOff,     // by configuration, or nothing to compute with: see AttentionReport::reason
   kFailed,  // the self-test, or the device later on
 };
 
@@ -91,7 +93,7 @@ class AttentionService {
     return workers_[device].engine->Check(job);
   }
   [[nodiscard]] double max_products(uint32_t device) const {
-    return workers_[device].engine->max_products();
+    return workers_[device].engine->traits().max_products;
   }
 
   // Memory on the device to share with a client, in whole 2 MiB; its bytes count until the last
@@ -120,7 +122,11 @@ class AttentionService {
     // Last: its threads use the engine.
     std::unique_ptr<Executor> executor;
   };
-  struct Outcome;
+  // What a thread of the executor found out.
+  struct Outcome {
+    Status status;
+    uint64_t nanoseconds = 0;
+  };
 
   [[nodiscard]] Result<std::unique_ptr<AttentionEngine>> OpenEngine(uint32_t device);
   void TestEngines();
@@ -133,10 +139,9 @@ class AttentionService {
   double start_seconds_ = 0;
   // Shared with the workspaces, which may be dropped after the service.
   std::shared_ptr<uint64_t> workspace_bytes_ = std::make_shared<uint64_t>(0);
-  // Shared with callbacks and threads that may run after the service has gone.
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
-  std::shared_ptr<std::atomic<bool>> stopping_ = std::make_shared<std::atomic<bool>>(false);
-  std::vector<Worker> workers_;  // by DeviceIndex; never resized once the engines are open
+  std::atomic<bool> stopping_ = false;  // jobs that have not begun are cancelled
+  std::vector<Worker> workers_;         // by DeviceIndex; never resized once the engines are open
+  Gate gate_;
 };
 
 }  // namespace kvtier

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "daemon/attention/cuda_attention_engine.h"
-
+// Attention by the kernels of libkvtier_kernels.so: no CUDA header is needed here, and none of its
+// libraries.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,6 +8,9 @@
 #include <bit>
 #include <string>
 #include <utility>
+
+#include "daemon/attention/attention_engine.h"
+#include "kernels/service/device_stream.h"
 
 namespace kvtier {
 namespace {
@@ -29,18 +32,44 @@ bool IsDecode(const AttentionJob& job) {
          int64_t{job.sequences()} * job.cache.kv_heads <= KVT_DECODE_MAX_PAIRS;
 }
 
-}  // namespace
+class CudaAttentionEngine final : public AttentionEngine {
+ public:
+  CudaAttentionEngine()
+      : AttentionEngine({.name = "cuda",
+                         .concurrent = false,
+                         .max_products = 0x1p43,
+                         .head_dims = kHeadDims,
+                         .groups = kGroups}) {}
+  [[nodiscard]] Status Open(const kvt_kernel_table* table, int32_t ordinal) {
+    return ToStatus(stream_.Open({table, ordinal}), "a stream");
+  }
+  [[nodiscard]] Status Check(const AttentionJob& job) const override;
+  [[nodiscard]] Status Run(const AttentionJob& job) override;
+  [[nodiscard]] Status Copy(void* to, const void* from, size_t bytes) override;
 
-Result<std::unique_ptr<CudaAttentionEngine>> CudaAttentionEngine::Open(
-    const kvt_kernel_table* table, int32_t ordinal) {
-  std::unique_ptr<CudaAttentionEngine> engine(new CudaAttentionEngine());
-  const kvt_kernel_status opened = engine->stream_.Open({table, ordinal});
-  KVT_RETURN_IF_ERROR(engine->ToStatus(opened, "a stream"));
-  return engine;
-}
+ private:
+  // Turns the result of a call of the table into a Status; `attempted` names the call in messages.
+  // Errors as of Run, and kUnsupported "attend_geometry".
+  [[nodiscard]] Status ToStatus(kvt_kernel_status status, const char* attempted) const;
+  [[nodiscard]] const kvt_kernel_table& table() const { return stream_.table(); }
+  // The job's tables on the device, and its cache with the scales there.
+  struct DeviceTables {
+    kvt_paged_kv cache{};
+    kvt_sequences sequences{};
+    const int32_t* query_starts = nullptr;
+  };
+  [[nodiscard]] Result<DeviceTables> Upload(const AttentionJob& job);
+  [[nodiscard]] Status Decode(const AttentionJob& job, const DeviceTables& tables);
+  [[nodiscard]] Status Append(const AttentionJob& job, const DeviceTables& tables);
 
-std::span<const int32_t> CudaAttentionEngine::head_dims() const { return kHeadDims; }
-std::span<const int32_t> CudaAttentionEngine::groups() const { return kGroups; }
+  kernels::DeviceStream stream_;
+  // Buffers grow with the largest job so far and are kept, since allocating stalls the whole
+  // device.
+  kernels::DeviceBuffer tables_;
+  // Each kernel's own: what one leaves there means nothing to the other.
+  kernels::DeviceBuffer decode_workspace_;
+  kernels::DeviceBuffer prefill_workspace_;
+};
 
 Status CudaAttentionEngine::ToStatus(kvt_kernel_status status, const char* attempted) const {
   if (status == KVT_KERNEL_OK) return {};
@@ -162,40 +191,19 @@ Status CudaAttentionEngine::Run(const AttentionJob& job) {
   return ToStatus(stream_.Synchronize(), "waiting for the kernels");
 }
 
-Status CudaAttentionEngine::StoreKv(const kvt_paged_kv& cache, kvt_dtype dtype, const void* keys,
-                                    const void* values, std::span<const int64_t> slots) {
-  KVT_RETURN_IF_ERROR(ToStatus(stream_.device().Select(), "choosing a device"));
-  const int64_t row = int64_t{cache.kv_heads} * cache.head_dim;
-  const size_t slots_bytes = (slots.size_bytes() + 255) / 256 * 256;
-  const size_t vectors_bytes = slots.size() * row * 2;  // 16-bit
-  KVT_RETURN_IF_ERROR(
-      ToStatus(staging_.Reserve(stream_, slots_bytes + 2 * vectors_bytes), "scratch memory"));
-  auto* const base = static_cast<std::byte*>(staging_.memory());
-  const auto upload = [&](size_t at, const void* from, size_t bytes) {
-    return ToStatus(stream_.Copy(base + at, from, bytes), "copying keys and values");
-  };
-  KVT_RETURN_IF_ERROR(upload(0, slots.data(), slots.size_bytes()));
-  KVT_RETURN_IF_ERROR(upload(slots_bytes, keys, vectors_bytes));
-  KVT_RETURN_IF_ERROR(upload(slots_bytes + vectors_bytes, values, vectors_bytes));
-  const kvt_kv_write_params params{.key = base + slots_bytes,
-                                   .value = base + slots_bytes + vectors_bytes,
-                                   .dtype = dtype,
-                                   .tokens = static_cast<int32_t>(slots.size()),
-                                   .key_token_stride = row,
-                                   .key_head_stride = cache.head_dim,
-                                   .value_token_stride = row,
-                                   .value_head_stride = cache.head_dim,
-                                   .slot_mapping = reinterpret_cast<const int64_t*>(base),
-                                   .cache = cache};
-  KVT_RETURN_IF_ERROR(
-      ToStatus(table().kv_write(&params, stream_.get()), "writing keys and values"));
-  return ToStatus(stream_.Synchronize(), "writing keys and values");
-}
-
 Status CudaAttentionEngine::Copy(void* to, const void* from, size_t bytes) {
   KVT_RETURN_IF_ERROR(ToStatus(stream_.device().Select(), "choosing a device"));
   KVT_RETURN_IF_ERROR(ToStatus(stream_.Copy(to, from, bytes), "copying"));
   return ToStatus(stream_.Synchronize(), "copying");
+}
+
+}  // namespace
+
+Result<std::unique_ptr<AttentionEngine>> OpenCudaAttentionEngine(const kvt_kernel_table* table,
+                                                                 int32_t ordinal) {
+  auto engine = std::make_unique<CudaAttentionEngine>();
+  KVT_RETURN_IF_ERROR(engine->Open(table, ordinal));
+  return engine;
 }
 
 }  // namespace kvtier

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "daemon/attention/host_attention_engine.h"
-
 #include <array>
 #include <cstring>
 
-#include "kernels/reference/block_reference.h"
+#include "daemon/attention/attention_engine.h"
 #include "kernels/service/host_attention.h"
 
 namespace kvtier {
@@ -31,10 +29,21 @@ kernels::ReferenceAttention ProblemOf(const AttentionJob& job) {
           .window_tokens = job.window_tokens};
 }
 
-}  // namespace
-
-std::span<const int32_t> HostAttentionEngine::head_dims() const { return kHeadDims; }
-std::span<const int32_t> HostAttentionEngine::groups() const { return kGroups; }
+class HostAttentionEngine final : public AttentionEngine {
+ public:
+  HostAttentionEngine()
+      : AttentionEngine({.name = "cpu",
+                         .concurrent = true,
+                         .max_products = 0x1p35,
+                         .head_dims = kHeadDims,
+                         .groups = kGroups}) {}
+  [[nodiscard]] Status Check(const AttentionJob& job) const override;
+  [[nodiscard]] Status Run(const AttentionJob& job) override;
+  [[nodiscard]] Status Copy(void* to, const void* from, size_t bytes) override {
+    std::memcpy(to, from, bytes);
+    return {};
+  }
+};
 
 Status HostAttentionEngine::Check(const AttentionJob& job) const {
   const bool fp8 = job.cache.dtype == KVT_FP8_E4M3;
@@ -50,25 +59,10 @@ Status HostAttentionEngine::Run(const AttentionJob& job) {
   return MakeError(ErrorCode::kCancelled, "attend_cancelled");
 }
 
-Status HostAttentionEngine::StoreKv(const kvt_paged_kv& cache, kvt_dtype dtype, const void* keys,
-                                    const void* values, std::span<const int64_t> slots) {
-  const int64_t token_stride = int64_t{cache.kv_heads} * cache.head_dim;
-  kernels::KvWriteReference({.key = keys,
-                             .value = values,
-                             .dtype = dtype,
-                             .tokens = static_cast<int32_t>(slots.size()),
-                             .key_token_stride = token_stride,
-                             .key_head_stride = cache.head_dim,
-                             .value_token_stride = token_stride,
-                             .value_head_stride = cache.head_dim,
-                             .slot_mapping = slots.data(),
-                             .cache = cache});
-  return {};
-}
+}  // namespace
 
-Status HostAttentionEngine::Copy(void* to, const void* from, size_t bytes) {
-  std::memcpy(to, from, bytes);
-  return {};
+std::unique_ptr<AttentionEngine> MakeHostAttentionEngine() {
+  return std::make_unique<HostAttentionEngine>();
 }
 
 }  // namespace kvtier

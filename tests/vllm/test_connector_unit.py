@@ -99,6 +99,14 @@ class SchedulerSideTest(unittest.TestCase):
         self.assertEqual(load.hashes, [hash_of(i) for i in (1, 2, 3)])
         self.assertEqual(self.side.plan_step(step()).loads, [])
 
+    def test_what_could_not_be_loaded_is_not_matched_again(self):
+        """Or the request would wait for it again and again."""
+        self.cached = {hash_of(i) for i in range(4)}
+        one = request(100)
+        self.side.allocated(one, [50, 51, 52, 53], self.match(one))
+        self.side.failed([52, 99])
+        self.assertEqual(self.side.matched_tokens(one, 0), 32)
+
     def test_full_blocks_are_stored_one_step_after_they_were_computed(self):
         self.match(request(100))
         plan = self.side.plan_step(step(new=[("r", [7, 8, 9], 0)]))

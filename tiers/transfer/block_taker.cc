@@ -228,6 +228,7 @@ void BlockTaker::HandOver(CachePool* pool, AcquireOperation* operation) {
   state_.stats.allocated += reply.new_blocks.size();
   reply.partial_block = operation->found.partial_block;
   reply.miss = operation->found.miss;
+  if (reply.load.value != 0) loads_.HasAllHits(reply.load);
   operation->held.HandOver();
 }
 

@@ -77,6 +77,13 @@ void LoadTable::Add(LoadId id, std::span<const Added> hits) {
   CountArrived(load);
 }
 
+// The prefix may have been cut since the load was opened. A client takes a counter with other steps
+// than it got hits for one of another load, and ends its connection.
+void LoadTable::HasAllHits(LoadId id) {
+  const Load& load = loads_.at(id);
+  if (load.counts_blocks()) load.counter->Shorten(static_cast<uint32_t>(load.hits.size()));
+}
+
 void LoadTable::Close(LoadId id) {
   Load& load = loads_.at(id);
   load.open = false;

@@ -103,7 +103,9 @@ class LoadTable {
   LoadId Open(Start start);
   // The next hits of an open load. To be called before copies of those that have to arrive begin.
   void Add(LoadId load, std::span<const Added> hits);
-  // All hits have been added, and the client knows of the load.
+  // All hits of an open load have been added; before the client learns of it.
+  void HasAllHits(LoadId load);
+  // The same, and the client knows of the load.
   void Close(LoadId load);
   // Forgets an open load of which no client has heard.
   void Discard(LoadId load);

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cmath>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -14,7 +15,6 @@
 
 #include "base/clock.h"
 #include "daemon/attention/attention_service.h"
-#include "daemon/attention/host_attention_engine.h"
 #include "daemon/runtime/event_loop.h"
 #include "gpu/host_device.h"
 #include "kernels/reference/number_format.h"
@@ -41,14 +41,9 @@ class FaultyEngine final : public AttentionEngine {
     kLostLater,
     kMemoryOnceLater,
   };
-  explicit FaultyEngine(Fault fault) : fault_(fault) {}
+  explicit FaultyEngine(Fault fault) : FaultyEngine(fault, MakeHostAttentionEngine()) {}
 
-  [[nodiscard]] std::string_view name() const override { return "faulty"; }
-  [[nodiscard]] bool concurrent() const override { return true; }
-  [[nodiscard]] double max_products() const override { return right_.max_products(); }
-  [[nodiscard]] std::span<const int32_t> head_dims() const override { return right_.head_dims(); }
-  [[nodiscard]] std::span<const int32_t> groups() const override { return right_.groups(); }
-  [[nodiscard]] Status Check(const AttentionJob& job) const override { return right_.Check(job); }
+  [[nodiscard]] Status Check(const AttentionJob& job) const override { return right_->Check(job); }
   [[nodiscard]] Status Run(const AttentionJob& job) override {
     const uint32_t later = ++runs_ > kSelfTestCases ? runs_ - kSelfTestCases : 0;
     if (fault_ == Fault::kDevice || (fault_ == Fault::kDeviceLater && later > 0)) {
@@ -60,26 +55,32 @@ class FaultyEngine final : public AttentionEngine {
     if (fault_ == Fault::kMemoryOnceLater && later == 1) {
       return MakeError(ErrorCode::kResourceExhausted, "attend_memory");
     }
-    const Status done = right_.Run(job);
+    const Status done = right_->Run(job);
     if (fault_ == Fault::kOutput) kernels::StoreElement(job.output, job.query_dtype, 7, 9.0F);
+    // A byte of another layer.
+    if (fault_ == Fault::kStrayWrite) {
+      *(static_cast<std::byte*>(job.cache.key) - 1) = std::byte{0};
+    }
     if (fault_ == Fault::kNan) kernels::StoreElement(job.output, job.query_dtype, 7, NAN);
     return done;
   }
-  [[nodiscard]] Status StoreKv(const kvt_paged_kv& cache, kvt_dtype dtype, const void* keys,
-                               const void* values, std::span<const int64_t> slots) override {
-    const Status stored = right_.StoreKv(cache, dtype, keys, values, slots);
-    // A byte of another layer.
-    if (fault_ == Fault::kStrayWrite) *(static_cast<std::byte*>(cache.key) - 1) = std::byte{0};
-    return stored;
-  }
   [[nodiscard]] Status Copy(void* to, const void* from, size_t bytes) override {
-    return right_.Copy(to, from, bytes);
+    return right_->Copy(to, from, bytes);
   }
 
  private:
+  FaultyEngine(Fault fault, std::unique_ptr<AttentionEngine> right)
+      : AttentionEngine(Named("faulty", right->traits())),
+        fault_(fault),
+        right_(std::move(right)) {}
+  static Traits Named(std::string_view name, Traits traits) {
+    traits.name = name;
+    return traits;
+  }
+
   const Fault fault_;
   std::atomic<uint32_t> runs_ = 0;
-  HostAttentionEngine right_;
+  const std::unique_ptr<AttentionEngine> right_;
 };
 
 class AttentionSelfTestTest : public testing::Test {
@@ -100,8 +101,7 @@ class AttentionSelfTestTest : public testing::Test {
 };
 
 TEST_F(AttentionSelfTestTest, PassesWhatIsRight) {
-  HostAttentionEngine engine;
-  const AttentionSelfTest result = Test(&engine);
+  const AttentionSelfTest result = Test(MakeHostAttentionEngine().get());
   EXPECT_EQ(result.failure, "");
   EXPECT_EQ(result.cases, kSelfTestCases);
   EXPECT_GT(result.worst_error, 0.0);
@@ -111,14 +111,14 @@ TEST_F(AttentionSelfTestTest, PassesWhatIsRight) {
 TEST_F(AttentionSelfTestTest, SeesWhatIsWrong) {
   EXPECT_THAT(FailureWith(FaultyEngine::Fault::kOutput), HasSubstr("is wrong by"));
   EXPECT_THAT(FailureWith(FaultyEngine::Fault::kNan), HasSubstr("nan"));
-  EXPECT_THAT(FailureWith(FaultyEngine::Fault::kStrayWrite), HasSubstr("not written as"));
+  EXPECT_THAT(FailureWith(FaultyEngine::Fault::kStrayWrite), HasSubstr("written to"));
   EXPECT_THAT(FailureWith(FaultyEngine::Fault::kDevice), HasSubstr("kernel_failed"));
 }
 
 TEST_F(AttentionSelfTestTest, TriesEachDeviceAndBlamesTheOneThatIsWrong) {
-  HostAttentionEngine right;
+  const std::unique_ptr<AttentionEngine> right = MakeHostAttentionEngine();
   FaultyEngine wrong(FaultyEngine::Fault::kOutput);
-  const AttentionTrial trials[] = {{&right, &device_}, {&wrong, &other_device_}};
+  const AttentionTrial trials[] = {{right.get(), &device_}, {&wrong, &other_device_}};
   const std::vector<AttentionSelfTest> results = TestAttention(trials);
   ASSERT_EQ(results.size(), 2u);
   EXPECT_EQ(results[0].failure, "");
@@ -141,7 +141,7 @@ class AttentionServiceTest : public AttentionSelfTestTest {
   AttentionService::Environment EnvironmentWith(FaultyEngine::Fault fault) {
     AttentionService::Environment environment = Environment();
     environment.open_engine = [fault](uint32_t device) -> Result<std::unique_ptr<AttentionEngine>> {
-      if (device == 0) return std::make_unique<HostAttentionEngine>();
+      if (device == 0) return MakeHostAttentionEngine();
       return std::make_unique<FaultyEngine>(fault);
     };
     environment.on_fatal = [this](const std::string& error) { fatal_.push_back(error); };

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the engine asks of the kernel library, and what it makes of its answers; what the kernels
 // compute is tried where there is a GPU.
-#include "daemon/attention/cuda_attention_engine.h"
-
 #include <gtest/gtest.h>
 
 #include <memory>
 #include <vector>
 
+#include "daemon/attention/attention_engine.h"
 #include "tests/fakes/fake_kernel_table.h"
 
 namespace kvtier {
@@ -34,8 +33,8 @@ void FillJob(AttentionJob* job) {
 
 class CudaAttentionEngineTest : public testing::Test {
  protected:
-  std::unique_ptr<CudaAttentionEngine> OpenOn(int32_t gpu) {
-    auto engine = CudaAttentionEngine::Open(gpus_.table(), gpu);
+  std::unique_ptr<AttentionEngine> OpenOn(int32_t gpu) {
+    auto engine = OpenCudaAttentionEngine(gpus_.table(), gpu);
     EXPECT_TRUE(engine) << engine.error().ToString();
     return *std::move(engine);
   }
@@ -78,7 +77,7 @@ TEST_F(CudaAttentionEngineTest, TablesAndScalesAreWhereTheKernelLooks) {
 }
 
 TEST_F(CudaAttentionEngineTest, AGpuThatIsNotThereHasNoEngine) {
-  const auto engine = CudaAttentionEngine::Open(gpus_.table(), FakeKernelTable::kGpus);
+  const auto engine = OpenCudaAttentionEngine(gpus_.table(), FakeKernelTable::kGpus);
   ASSERT_FALSE(engine);
   EXPECT_EQ(engine.error().code, ErrorCode::kUnsupported);
 }

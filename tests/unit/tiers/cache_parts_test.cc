@@ -203,6 +203,19 @@ TEST_F(CachePartsTest, WhatIsForgottenHalfWayEndsThePrefix) {
   ExpectNothingHeld();
 }
 
+TEST_F(CachePartsTest, TheCounterOfAPrefixThatWasCutHasAsManyStepsAsItHasHits) {
+  Start(InPartsOf(2, {.disk_slots = 0}));
+  PutInHost(Sequence(1, 6));
+  const PendingAcquire answer = BeginCounted(kAlice, Sequence(1, 6), 0);
+  ASSERT_FALSE(answer.answered());
+  EXPECT_EQ(cache_->Evict({NamespaceId(0), TestHash(1, 3)}, std::nullopt), EvictOutcome::kEvicted);
+  Settle();
+  ASSERT_TRUE(answer.succeeded());
+  ASSERT_EQ(answer.reply().hits.size(), 3u);
+  EXPECT_EQ(answer.reply().counter->steps(), 3u);
+  EXPECT_EQ(Counted(answer.reply()), 3u);
+}
+
 TEST_F(CachePartsTest, ABlockThatOthersBringMeanwhileIsTakenFromThePool) {
   Start(InPartsOf(2, {.disk_slots = 0}));
   PutInHost(Sequence(1, 6));

@@ -141,6 +141,7 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
     def update_connector_output(self, connector_output: Any) -> None:
         assert self._scheduler is not None
         self._scheduler.sent(connector_output.finished_sending or ())
+        self._scheduler.failed(connector_output.invalid_block_ids or ())
 
     def request_finished(
         self, request: Any, block_ids: list[int]

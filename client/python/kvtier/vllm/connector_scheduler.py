@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,13 +40,15 @@ class StepPlan:
 @dataclass
 class _Request:
     """request: vLLM's. local_tokens: found in vLLM's own cache. blocks: of the engine, by position.
-    stored: so many of the first blocks were handed to the workers, or came from a cache."""
+    stored: so many of the first blocks were handed to the workers, or came from a cache. loading:
+    the keys of the blocks that were last to be loaded, by the engine's blocks."""
 
     request: Any
     local_tokens: int = 0
     blocks: list[int] = field(default_factory=list)
     stored: int = 0
     has_stores: bool = False
+    loading: dict[int, bytes] = field(default_factory=dict)
 
 
 class SchedulerSide:
@@ -85,6 +87,9 @@ class SchedulerSide:
         first = known.local_tokens // self._block_tokens
         last = first + external_tokens // self._block_tokens
         hashes = [bytes(one) for one in request.block_hashes[first:last]]
+        known.loading = {
+            block: one + _FIRST_GROUP for block, one in zip(blocks[first:last], hashes)
+        }
         self._plan.loads.append(BlockList(request.request_id, list(blocks[first:last]), hashes))
 
     def plan_step(self, output: Any) -> StepPlan:
@@ -120,6 +125,12 @@ class SchedulerSide:
         self._plan.finished.append(request.request_id)
         self._ending.add(request.request_id)
         return True
+
+    def failed(self, blocks: Collection[int]) -> None:
+        """These could not be loaded: the requests that wanted them compute them, and must not hear
+        again that the daemon has them."""
+        for known in self._requests.values() if blocks else ():
+            self._lookups.refuse(known.loading[one] for one in blocks if one in known.loading)
 
     def sent(self, requests: Sequence[str]) -> None:
         """The workers have said that the stores of these have ended."""
