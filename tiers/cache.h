@@ -99,6 +99,8 @@ class Cache {
   // Transfers that have not begun to move are cancelled; the others end first. `closed` is called
   // when the memory is not used any more, within this call if that is so already.
   void CloseRegion(PoolId region, std::function<void()> closed);
+  // Closes all regions of the session in this way.
+  void CloseRegions(SessionId session, std::function<void()> closed);
   // Announces a transfer of `blocks`, each of which Store or Load then has to name once, in any
   // number of calls. `done` is called once, when all of them have ended and the engine may use them
   // again; not at all if the session closes before. It must not call the cache. Errors:

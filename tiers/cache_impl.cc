@@ -300,6 +300,11 @@ void Cache::CloseRegion(PoolId region, std::function<void()> closed) {
   impl_->Pump();
 }
 
+void Cache::CloseRegions(SessionId session, std::function<void()> closed) {
+  impl_->regions.CloseAll(session, std::move(closed));
+  impl_->Pump();
+}
+
 Status Cache::BeginTransfer(PoolId region, TransferId transfer, std::span<const BlockIndex> blocks,
                             std::function<void(TransferEnd)> done) {
   return impl_->regions.Begin(region, transfer, blocks, std::move(done));

@@ -240,12 +240,17 @@ void Connection::CloseWith(const Error& error) {
 
 // The listener is told by a later event, since End may be called from within one of its own calls.
 void Connection::End(const Error& why) {
-  if (state_ == State::kClosed) return;
-  state_ = State::kClosed;
+  if (state_ == State::kEnding || state_ == State::kClosed) return;
+  state_ = State::kEnding;
   close_reason_ = why;
   slow_reader_.Cancel();
   outbox_.Clear();
   step_ = nullptr;
+  ContinueLater();
+}
+
+void Connection::ShutDown() {
+  state_ = State::kClosed;
   // The client must be able to see that the session is over before its references are dropped.
   ::shutdown(socket_.get(), SHUT_RDWR);
   ContinueLater();
@@ -256,6 +261,9 @@ void Connection::ContinueLater() {
 }
 
 void Connection::Continue() {
+  if (state_ == State::kEnding && !std::exchange(ending_, true)) {
+    return listener_->OnEnding(close_reason_, [this] { ShutDown(); });
+  }
   if (state_ == State::kClosed) return listener_->OnClosed(close_reason_);
   if (on_drained_ && !congested_) std::exchange(on_drained_, nullptr)();
   if (MayRead()) turns_.ReadyLater();

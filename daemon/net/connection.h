@@ -52,6 +52,9 @@ class ConnectionListener {
   virtual ~ConnectionListener() = default;
   // One complete frame; its payload is valid during the call. Never called after CloseWith.
   virtual void OnFrame(const wire::Frame& frame) = 0;
+  // The connection ends as soon as `end` is called, now or in a later event; until then the peer does
+  // not see it end. No frame is handed out or sent any more.
+  virtual void OnEnding(const Error& /*why*/, std::function<void()> end) { end(); }
   // Called once when the connection has ended, and nothing after it: by the peer (kUnavailable
   // "peer_closed"), by CloseWith or EndWith (its error), by a bad frame (as of FrameDecoder; the
   // peer was told) or because the peer does not read (kTimeout "slow_reader"). The connection must
@@ -130,9 +133,10 @@ class Connection {
   void GiveBackMemory();
 
  private:
-  // kClosing: an ERROR is queued and nothing more is accepted in either direction. kClosed: the
-  // socket is shut down; OnClosed was called, or is about to be from a later event.
-  enum class State : uint8_t { kOpen, kClosing, kClosed };
+  // kClosing: an ERROR is queued and nothing more is accepted in either direction. kEnding: the
+  // listener is asked to let it end, or is about to be from a later event. kClosed: the socket is
+  // shut down; OnClosed was called, or is about to be.
+  enum class State : uint8_t { kOpen, kClosing, kEnding, kClosed };
 
   template <typename Encode>
   void SendEncoded(Encode&& encode) {
@@ -163,6 +167,7 @@ class Connection {
   // or may be read from again.
   void AfterSending(size_t sent);
   void End(const Error& why);
+  void ShutDown();
   // What must not happen within a method: going on to read, or telling the listener of the end.
   void Continue();
   void ContinueLater();
@@ -176,6 +181,7 @@ class Connection {
   State state_ = State::kOpen;
   Error close_reason_;
   int pauses_ = 0;
+  bool ending_ = false;  // the listener has been asked to let it end
   bool accepts_descriptors_ = false;
   std::deque<ForeignFd> descriptors_;  // that came with messages
   bool batching_ = false;

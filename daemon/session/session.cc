@@ -25,6 +25,11 @@ constexpr int64_t kLastWordsMs = 200;
 // Clients that disconnect and a daemon that stops are normal; everything else is worth a warning.
 bool IsOrderlyEnd(const Error& why) { return why.code == ErrorCode::kUnavailable; }
 
+// The client, or its whole process, has gone by itself.
+bool IsPeersEnd(const Error& why) {
+  return why.reason == "peer_closed" || why.reason == "process_gone";
+}
+
 }  // namespace
 
 Session::Session(SessionId id, const ServiceContext& services, UniqueFd socket, Peer peer,
@@ -123,6 +128,13 @@ void Session::Refuse(const Call& call, const Error& error) {
   if (call.request_id == 0) return connection_.CloseWith(error);
   services_.counters->CountRefusal(error);
   connection_.Send(call.request_id, wire::ErrorReply{error});
+}
+
+// A client that sees its session end uses the memory that it has lent for other things: it must not
+// see that before the last copy there has landed. One that has gone does not care.
+void Session::OnEnding(const Error& why, std::function<void()> end) {
+  if (!greeted_ || IsPeersEnd(why)) return end();
+  services_.cache->CloseRegions(id_, gate_.WhileOpen(std::move(end)));
 }
 
 // The order matters: jobs are told to stop before the references that protect their blocks are

@@ -23,13 +23,26 @@ class LateDevice final : public Device {
     for (const Waiter& waiter : std::exchange(line_->waiters, {})) waiter.ready();
   }
 
+  // Copies begin only when they are let go.
+  void HoldCopies() { copies_held_ = true; }
+  void LetCopiesGo() {
+    copies_held_ = false;
+    for (CopyRequest& request : std::exchange(held_copies_, {})) host_.Copy(std::move(request));
+  }
+  [[nodiscard]] size_t held_copies() const { return held_copies_.size(); }
+
   [[nodiscard]] DeviceInfo info() const override { return host_.info(); }
   [[nodiscard]] Result<std::unique_ptr<DevicePool>> CreatePool(uint64_t bytes) override {
     KVT_ASSIGN_OR_RETURN(std::unique_ptr<DevicePool> memory, host_.CreatePool(bytes));
     return std::make_unique<LatePool>(line_, std::move(memory));
   }
+  [[nodiscard]] Result<std::unique_ptr<DevicePool>> Borrow(LentMemory* lent) override {
+    KVT_ASSIGN_OR_RETURN(std::unique_ptr<DevicePool> memory, host_.Borrow(lent));
+    return std::make_unique<LatePool>(line_, std::move(memory));
+  }
   void Copy(CopyRequest request) override {
     request.pool = static_cast<LatePool*>(request.pool)->memory();
+    if (copies_held_) return held_copies_.push_back(std::move(request));
     host_.Copy(std::move(request));
   }
 
@@ -66,6 +79,8 @@ class LateDevice final : public Device {
     const std::unique_ptr<DevicePool> memory_;
   };
 
+  bool copies_held_ = false;
+  std::vector<CopyRequest> held_copies_;
   HostDevice host_;
   const std::shared_ptr<Line> line_ = std::make_shared<Line>();
 };

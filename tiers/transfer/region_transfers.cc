@@ -61,6 +61,18 @@ void RegionTransfers::Close(PoolId id, std::function<void()> closed) {
   ForgetIfClosed(region);
 }
 
+void RegionTransfers::CloseAll(SessionId session, std::function<void()> closed) {
+  const auto found = of_session_.find(session);
+  if (found == of_session_.end() || found->second.empty()) return closed();
+  const std::vector<PoolId> regions = found->second;
+  const auto left = std::make_shared<size_t>(regions.size());
+  for (const PoolId region : regions) {
+    Close(region, [left, closed] {
+      if (--*left == 0) closed();
+    });
+  }
+}
+
 void RegionTransfers::CloseSession(SessionId session) {
   const auto regions = of_session_.extract(session);
   if (regions.empty()) return;

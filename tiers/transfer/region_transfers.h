@@ -40,7 +40,9 @@ class RegionTransfers final : public RegionEvents {
   [[nodiscard]] Result<CachePool*> Open(SessionId session, NamespaceId namespace_id,
                                         RegionMemory memory);
   void Close(PoolId region, std::function<void()> closed);
-  // Closes the session's regions. Nothing is reported any more.
+  // Closes all regions of the session.
+  void CloseAll(SessionId session, std::function<void()> closed);
+  // The same when the session has ended: nothing is reported any more.
   void CloseSession(SessionId session);
   [[nodiscard]] Status Begin(PoolId region, TransferId transfer, std::span<const BlockIndex> blocks,
                              std::function<void(TransferEnd)> done);

@@ -67,6 +67,7 @@ class ServerUnderTest {
   void WaitUntil(const std::function<bool()>& holds);
 
   // To be touched on the loop only.
+  [[nodiscard]] LateDevice& lent_host_memory() { return lent_host_memory_; }
   [[nodiscard]] Cache& cache() { return *cache_; }
   [[nodiscard]] Server& server() { return *server_; }
   [[nodiscard]] Network& network() { return network_; }
@@ -94,7 +95,7 @@ class ServerUnderTest {
   std::vector<PoolDevice> pool_devices_;
   AttentionService attention_;
   ThreadExecutor executor_;
-  HostDevice lent_host_memory_{&loop_};
+  LateDevice lent_host_memory_{&loop_};
   std::unique_ptr<Cache> cache_;
   Network network_{&loop_};
   wire::DevicesReply wire_devices_;

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -221,6 +222,21 @@ TEST_F(SessionRegions, BlocksOfAllRegionsOfASessionAreLimited) {
   EXPECT_EQ(ErrorOfOpening(OpenMessage(), memory_.fd()), "too_many_blocks");
   (void)client_.Call<wire::CloseRegionReply>(wire::CloseRegion{region});
   (void)Open();
+}
+
+TEST_F(SessionRegions, AClientThatIsCutOffSeesItWhenTheLastCopyHasLanded) {
+  const PoolId region = Open();
+  daemon_.OnLoop([this] { daemon_.lent_host_memory().HoldCopies(); });
+  client_.Send(StoreMessage(region, 1, 2));
+  daemon_.WaitUntil([this] { return daemon_.lent_host_memory().held_copies() > 0; });
+  // Too long for any frame: the daemon ends the connection.
+  client_.SendBytes(std::vector<std::byte>(64, std::byte{0xff}));
+  const auto farewell = client_.Receive();
+  ASSERT_TRUE(farewell && farewell->Is(wire::MessageType::kError));
+  pollfd end{client_.socket(), POLLIN, 0};
+  EXPECT_EQ(::poll(&end, 1, 100), 0) << "the client sees its session end";
+  daemon_.OnLoop([this] { daemon_.lent_host_memory().LetCopiesGo(); });
+  EXPECT_TRUE(client_.AtEnd());
 }
 
 TEST_F(SessionRegions, AClientThatDiesGivesItsRegionsBack) {

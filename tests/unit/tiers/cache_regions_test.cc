@@ -328,6 +328,20 @@ TEST_F(CacheRegionsTest, ASessionThatEndsKeepsItsMemoryUntilTheCopiesHaveLanded)
   EXPECT_EQ(OpenRegion(kBob), region);
 }
 
+TEST_F(CacheRegionsTest, AllRegionsOfASessionAreClosedTogether) {
+  Start();
+  bool closed = false;
+  cache_->CloseRegions(kBob, [&] { closed = true; });
+  EXPECT_TRUE(std::exchange(closed, false)) << "there was none";
+  (void)BeginStore(OpenRegion(), Sequence(1, 2));
+  (void)OpenRegion();
+  cache_->CloseRegions(kAlice, [&] { closed = true; });
+  EXPECT_FALSE(closed);
+  Settle();
+  EXPECT_TRUE(closed);
+  EXPECT_EQ(cache_->Gauges().regions, 0u);
+}
+
 TEST_F(CacheRegionsTest, ASessionMayEndBetweenTheStepsOfATransfer) {
   Start();
   const PoolId region = OpenRegion();
