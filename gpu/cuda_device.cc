@@ -11,6 +11,7 @@
 
 #include "gpu/cuda_copy_engine.h"
 #include "gpu/cuda_driver.h"
+#include "gpu/cuda_lent_memory.h"
 #include "gpu/cuda_pool.h"
 #include "gpu/device.h"
 
@@ -70,13 +71,19 @@ class CudaDevice final : public Device {
     return CudaPool::Create(&driver_, info_.ordinal, bytes, loop_);
   }
 
+  [[nodiscard]] Result<std::unique_ptr<DevicePool>> Borrow(LentMemory* memory) override {
+    if (memory->kind == LentMemory::Kind::kShared) return Device::Borrow(memory);
+    const PinGate::Urgent urgent(&pinner_->gate());
+    KVT_RETURN_IF_CUDA_ERROR(cudaSetDevice(info_.ordinal), "choosing a device");
+    return CudaLentMemory::Open(&driver_, info_.ordinal, memory);
+  }
+
   void Copy(CopyRequest request) override {
     if (const Status bounds = CheckCopyBounds(request); !bounds) {
       loop_->Post([done = std::move(request.done), bounds] { done(bounds); });
       return;
     }
-    // Pools of this device are all of this kind.
-    std::byte* const pool = static_cast<CudaPool*>(request.pool)->data();
+    std::byte* const pool = request.pool->data();
     engine_->Submit(std::move(request), pool);
   }
 

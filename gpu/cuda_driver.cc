@@ -48,6 +48,9 @@ Result<CudaDriver> CudaDriver::Load() {
   KVT_RETURN_IF_ERROR(Find("cuMemCreate", &driver.mem_create));
   KVT_RETURN_IF_ERROR(Find("cuMemRelease", &driver.mem_release));
   KVT_RETURN_IF_ERROR(Find("cuMemExportToShareableHandle", &driver.mem_export));
+  KVT_RETURN_IF_ERROR(Find("cuMemImportFromShareableHandle", &driver.mem_import));
+  KVT_RETURN_IF_ERROR(Find("cuMemGetAllocationPropertiesFromHandle", &driver.mem_get_properties));
+  KVT_RETURN_IF_ERROR(Find("cuMemGetAddressRange", &driver.mem_get_address_range));
   KVT_RETURN_IF_ERROR(Find("cuMemAddressReserve", &driver.mem_address_reserve));
   KVT_RETURN_IF_ERROR(Find("cuMemAddressFree", &driver.mem_address_free));
   KVT_RETURN_IF_ERROR(Find("cuMemMap", &driver.mem_map));

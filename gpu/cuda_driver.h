@@ -27,6 +27,9 @@ struct CudaDriver {
   PFN_cuMemCreate_v10020 mem_create = nullptr;
   PFN_cuMemRelease_v10020 mem_release = nullptr;
   PFN_cuMemExportToShareableHandle_v10020 mem_export = nullptr;
+  PFN_cuMemImportFromShareableHandle_v10020 mem_import = nullptr;
+  PFN_cuMemGetAllocationPropertiesFromHandle_v10020 mem_get_properties = nullptr;
+  PFN_cuMemGetAddressRange_v3020 mem_get_address_range = nullptr;
   PFN_cuMemAddressReserve_v10020 mem_address_reserve = nullptr;
   PFN_cuMemAddressFree_v10020 mem_address_free = nullptr;
   PFN_cuMemMap_v10020 mem_map = nullptr;

@@ -61,20 +61,23 @@ uint64_t CudaDeviceTest::FreeVram() {
   return (*device)->info().free_bytes;
 }
 
-PoolPeer::PoolPeer(const DevicePool& pool, const std::string& command, uint64_t seed) {
+PoolPeer::PoolPeer(const DevicePool& pool, const std::string& command, uint64_t seed)
+    : PoolPeer(pool.shareable_fd(), pool.bytes(), command, seed) {}
+
+PoolPeer::PoolPeer(int pool_fd, uint64_t pool_bytes, const std::string& command, uint64_t seed) {
   const std::string program =
       std::filesystem::read_symlink("/proc/self/exe").parent_path() / "gpu_pool_peer";
   int pipe[2] = {-1, -1};
   KVT_CHECK(::pipe2(pipe, O_CLOEXEC) == 0);
-  const std::string fd = std::to_string(pool.shareable_fd());
-  const std::string bytes = std::to_string(pool.bytes());
+  const std::string fd = std::to_string(pool_fd);
+  const std::string bytes = std::to_string(pool_bytes);
   const std::string seed_text = std::to_string(seed);
   pid_ = ::fork();
   KVT_CHECK(pid_ >= 0);
   if (pid_ == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     ::dup2(pipe[1], STDOUT_FILENO);
-    ::fcntl(pool.shareable_fd(), F_SETFD, 0);
+    if (pool_fd >= 0) ::fcntl(pool_fd, F_SETFD, 0);
     ::execl(program.c_str(), program.c_str(), fd.c_str(), bytes.c_str(), command.c_str(),
             seed_text.c_str(), nullptr);
     ::_exit(127);
@@ -94,6 +97,17 @@ bool PoolPeer::WaitUntilReady() {
   while ((count = ::read(output_, &byte, 1)) < 0 && errno == EINTR) {
   }
   return count == 1;
+}
+
+std::array<uint8_t, 64> PoolPeer::ReadIpcHandle() {
+  std::array<uint8_t, 64> handle{};
+  for (size_t done = 0; done < handle.size();) {
+    const ssize_t count = ::read(output_, handle.data() + done, handle.size() - done);
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return {};
+    done += static_cast<size_t>(count);
+  }
+  return handle;
 }
 
 void PoolPeer::Kill() {

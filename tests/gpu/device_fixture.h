@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <sys/types.h>
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -58,18 +59,24 @@ class PoolPeer {
  public:
   // `command`: see pool_peer.cc.
   PoolPeer(const DevicePool& pool, const std::string& command, uint64_t seed);
+  // One that lends so many bytes of its own, filled from the seed.
+  PoolPeer(uint64_t lent_bytes, uint64_t seed) : PoolPeer(-1, lent_bytes, "lend", seed) {}
   ~PoolPeer();
   PoolPeer(const PoolPeer&) = delete;
   PoolPeer& operator=(const PoolPeer&) = delete;
 
   // Waits until it says that it is at work. False if it ended instead.
   [[nodiscard]] bool WaitUntilReady();
+  // Of the memory that it lends. All zeros if it ended instead.
+  [[nodiscard]] std::array<uint8_t, 64> ReadIpcHandle();
   [[nodiscard]] uint32_t pid() const { return static_cast<uint32_t>(pid_); }
   void Kill();
   // Waits for its end; its exit code, or minus the signal.
   int Wait();
 
  private:
+  PoolPeer(int fd, uint64_t bytes, const std::string& command, uint64_t seed);
+
   pid_t pid_ = -1;
   int output_ = -1;
 };

@@ -5,6 +5,9 @@
 //   gpu_pool_peer FD BYTES churn SEED   writes the first half over and over until it is killed
 //   gpu_pool_peer FD BYTES kernel SEED  the same by a kernel that never ends
 //   gpu_pool_peer FD BYTES kernel-and-child SEED   likewise, with a child that lives for 5 s
+//   gpu_pool_peer 0 BYTES lend SEED     fills memory of its own from the seed, prints its IPC
+//   handle and
+//                                       waits until it is killed
 //   gpu_pool_peer SOCKET 0 session 0    the same as a client of a daemon, in one block of its own
 // Prints one byte once it has mapped the pool and done its first piece of work.
 #include <cuda_runtime_api.h>
@@ -93,12 +96,32 @@ int Main(int fd, uint64_t pool_bytes, const std::string& command, uint64_t seed)
   return command == "fill" || found == bytes ? 0 : 2;
 }
 
+// What an engine does whose memory the daemon borrows.
+int Lend(uint64_t bytes, uint64_t seed) {
+  std::vector<std::byte> content(bytes);
+  FillFromSeed(seed, content);
+  void* memory = nullptr;
+  cudaIpcMemHandle_t handle{};
+  if (cudaMalloc(&memory, bytes) != cudaSuccess ||
+      cudaMemcpy(memory, content.data(), bytes, cudaMemcpyHostToDevice) != cudaSuccess ||
+      cudaIpcGetMemHandle(&handle, memory) != cudaSuccess) {
+    return 3;
+  }
+  if (::write(STDOUT_FILENO, &handle, sizeof(handle)) != sizeof(handle)) return 3;
+  ::pause();
+  return 0;
+}
+
 }  // namespace
 }  // namespace kvtier::client
 
 int main(int argc, char** argv) {
   if (argc != 5) return 64;
   if (std::string(argv[3]) == "session") return kvtier::client::RunSession(argv[1]);
+  if (std::string(argv[3]) == "lend") {
+    return kvtier::client::Lend(std::strtoull(argv[2], nullptr, 10),
+                                std::strtoull(argv[4], nullptr, 10));
+  }
   return kvtier::client::Main(std::atoi(argv[1]), std::strtoull(argv[2], nullptr, 10), argv[3],
                               std::strtoull(argv[4], nullptr, 10));
 }

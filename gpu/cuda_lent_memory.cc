@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gpu/cuda_lent_memory.h"
+
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "base/units.h"
+
+namespace kvtier {
+namespace {
+
+tl::unexpected<Error> Bad(std::string context) {
+  return MakeError(ErrorCode::kInvalidArgument, "bad_region_memory", std::move(context));
+}
+
+// What the driver says of memory that a client named is the client's mistake.
+Status Checked(CUresult code, std::string_view context) {
+  if (code == CUDA_SUCCESS) return {};
+  return Bad(fmt::format("{}: {}", context, cudaGetErrorName(static_cast<cudaError_t>(code))));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<DevicePool>> CudaLentMemory::Open(const CudaDriver* driver, int ordinal,
+                                                         LentMemory* memory) {
+  if (memory->bytes == 0 || memory->bytes > uint64_t{1} << 48) return Bad("of no possible size");
+  std::unique_ptr<CudaLentMemory> lent(new CudaLentMemory(driver, memory->bytes));
+  if (memory->kind == LentMemory::Kind::kVmm) {
+    KVT_RETURN_IF_ERROR(lent->MapAllocation(ordinal, memory->descriptor.get()));
+  } else {
+    KVT_RETURN_IF_ERROR(lent->OpenIpcHandle(*memory));
+  }
+  return lent;
+}
+
+// An allocation is mapped as a whole or not at all: one of another size is refused by the driver.
+Status CudaLentMemory::MapAllocation(int ordinal, int fd) {
+  KVT_RETURN_IF_ERROR(
+      Checked(driver_.mem_import(&allocation_, reinterpret_cast<void*>(static_cast<uintptr_t>(fd)),
+                                 CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+              "importing the descriptor"));
+  CUmemAllocationProp properties{};
+  KVT_RETURN_IF_ERROR(
+      Checked(driver_.mem_get_properties(&properties, allocation_), "asking what it is"));
+  if (properties.location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+      properties.location.id != ordinal) {
+    return Bad(fmt::format("it lies on GPU {}, not {}", properties.location.id, ordinal));
+  }
+  KVT_RETURN_IF_ERROR(
+      Checked(driver_.mem_address_reserve(&address_, bytes_, 0, 0, 0), "reserving addresses"));
+  KVT_RETURN_IF_ERROR(Checked(driver_.mem_map(address_, bytes_, 0, allocation_, 0), "mapping it"));
+  mapped_ = true;
+  const CUmemAccessDesc access{.location = properties.location,
+                               .flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  return Checked(driver_.mem_set_access(address_, bytes_, &access, 1), "access to it");
+}
+
+// The handle stands for a whole allocation, of which the driver tells the size.
+Status CudaLentMemory::OpenIpcHandle(const LentMemory& memory) {
+  cudaIpcMemHandle_t handle{};
+  static_assert(sizeof(handle) == sizeof(memory.ipc_handle));
+  std::memcpy(&handle, memory.ipc_handle.data(), sizeof(handle));
+  const cudaError_t opened = cudaIpcOpenMemHandle(&ipc_, handle, cudaIpcMemLazyEnablePeerAccess);
+  if (opened != cudaSuccess) {
+    ipc_ = nullptr;
+    (void)cudaGetLastError();
+    return Bad(fmt::format("opening the handle: {}", cudaGetErrorName(opened)));
+  }
+  address_ = reinterpret_cast<CUdeviceptr>(ipc_);
+  CUdeviceptr base = 0;
+  size_t allocated_bytes = 0;
+  KVT_RETURN_IF_ERROR(Checked(driver_.mem_get_address_range(&base, &allocated_bytes, address_),
+                              "asking for its size"));
+  const uint64_t left_bytes = allocated_bytes - (address_ - base);
+  if (left_bytes >= bytes_) return {};
+  return Bad(fmt::format("{} are there, {} are said to be", FormatByteSize(left_bytes),
+                         FormatByteSize(bytes_)));
+}
+
+CudaLentMemory::~CudaLentMemory() {
+  if (ipc_ != nullptr) {
+    (void)cudaIpcCloseMemHandle(ipc_);
+    return;
+  }
+  if (mapped_) (void)driver_.mem_unmap(address_, bytes_);
+  if (address_ != 0) (void)driver_.mem_address_free(address_, bytes_);
+  if (allocation_ != 0) (void)driver_.mem_release(allocation_);
+}
+
+}  // namespace kvtier

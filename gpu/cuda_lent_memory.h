@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// GPU memory that another process lends. Internal to gpu/.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "base/result.h"
+#include "gpu/cuda_driver.h"
+#include "gpu/device.h"
+
+namespace kvtier {
+
+// Mapped here for as long as this lives, whatever becomes of the lender: its memory returns to the
+// GPU when both have let go of it. Event loop only.
+class CudaLentMemory final : public DevicePool {
+ public:
+  // The device is the calling thread's current one. Errors: kInvalidArgument "bad_region_memory" if
+  // the driver does not know the memory, or if it is smaller than said or on another GPU.
+  [[nodiscard]] static Result<std::unique_ptr<DevicePool>> Open(const CudaDriver* driver,
+                                                                int ordinal, LentMemory* memory);
+  ~CudaLentMemory() override;
+  CudaLentMemory(const CudaLentMemory&) = delete;
+  CudaLentMemory& operator=(const CudaLentMemory&) = delete;
+
+  [[nodiscard]] uint64_t bytes() const override { return bytes_; }
+  // It is the lender's to hand on.
+  [[nodiscard]] int shareable_fd() const override { return -1; }
+  // In the GPU's address space: not to be read or written by the CPU.
+  [[nodiscard]] std::byte* data() const override { return reinterpret_cast<std::byte*>(address_); }
+
+ private:
+  CudaLentMemory(const CudaDriver* driver, uint64_t bytes) : driver_(*driver), bytes_(bytes) {}
+  // Of memory that was exported as a descriptor.
+  [[nodiscard]] Status MapAllocation(int ordinal, int fd);
+  // Of memory that cudaIpcGetMemHandle named.
+  [[nodiscard]] Status OpenIpcHandle(const LentMemory& memory);
+
+  // Its own: a copy in flight may hold the memory for longer than its device lives.
+  const CudaDriver driver_;
+  const uint64_t bytes_;
+  CUmemGenericAllocationHandle allocation_ = 0;
+  CUdeviceptr address_ = 0;
+  bool mapped_ = false;
+  void* ipc_ = nullptr;
+};
+
+}  // namespace kvtier
