@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The pool in a GPU's memory, through torch; skipped where there is none."""
 
+import ctypes
 import gc
+import hashlib
 import unittest
 
 import kvtier
-from harness.daemon_test_case import BLOCK_TOKENS, RECORD, DaemonTestCase, prompt
+from harness.daemon_test_case import BLOCK_BYTES, BLOCK_TOKENS, RECORD, DaemonTestCase, prompt
 
 try:
     import torch
@@ -37,6 +39,17 @@ def holds(sequence, tokens):
         if not bool(((k == values + layer) & (v == -values - layer)).all()):
             return False
     return True
+
+
+def ipc_handle_of(tensor):
+    """Of the allocation that begins where the tensor does."""
+    handle = (ctypes.c_char * 64)()
+    code = ctypes.CDLL("libcuda.so.1").cuIpcGetMemHandle(
+        handle, ctypes.c_uint64(tensor.data_ptr())
+    )
+    if code != 0:
+        raise RuntimeError(f"cuIpcGetMemHandle: {code}")
+    return bytes(handle)
 
 
 @unittest.skipUnless(torch and torch.cuda.is_available(), "no GPU, or no torch that can use it")
@@ -74,6 +87,34 @@ class GpuTest(DaemonTestCase):
             offset += 3 * layout.v_token_stride + layout.v_head_stride + 5 * 4
             data = pool.read(got.new_blocks[0], offset, 4)
             self.assertEqual(data, torch.tensor([1.5]).numpy().tobytes())
+
+    def test_an_engines_tensor_is_a_region(self):
+        # Large enough that torch's allocator makes an allocation for it alone. Its layers lie one
+        # after the other, each with a part of every block.
+        rows, parts = 4096, RECORD.layers
+        part_bytes = BLOCK_BYTES // parts
+        tensor = torch.randint(0, 256, (parts, rows, part_bytes), dtype=torch.uint8, device="cuda")
+        before = tensor[:, :20].clone()
+        torch.cuda.synchronize()
+        with self.connect().open_region(
+            RECORD,
+            memory=kvtier.RegionMemory.CUDA_IPC,
+            ipc_handle=ipc_handle_of(tensor),
+            bytes=tensor.numel(),
+            blocks=rows,
+            pieces=[(i * rows * part_bytes, part_bytes, part_bytes) for i in range(parts)],
+            device=0,
+        ) as region:
+            hashes = [hashlib.sha256(bytes([i])).digest() for i in range(20)]
+            end = region.wait(region.store_many(range(20), b"".join(hashes)), timeout_ms=10_000)
+            self.assertEqual((end.copied, end.failed), (20, {}))
+            tensor.zero_()
+            torch.cuda.synchronize()
+            end = region.wait(
+                region.load_many(range(100, 120), b"".join(hashes)), timeout_ms=10_000
+            )
+            self.assertEqual((end.copied, end.failed), (20, {}))
+            self.assertTrue(bool((tensor[:, 100:120] == before).all()))
 
     def test_a_prefix_comes_back_from_the_pool_and_after_a_restart_from_disk(self):
         tokens = list(prompt(blocks=20, extra_tokens=5))
