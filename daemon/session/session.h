@@ -50,7 +50,7 @@ inline constexpr uint32_t kMaxAcquiresInFlight = 64;
 inline constexpr size_t kMaxAttendsInFlight = 4;
 // Blocks of transfers that one session may have under way before the next request is read, each
 // transfer counting as kTransferPrice more: they take memory here until they are reported.
-inline constexpr uint64_t kMaxTransferBlocksInFlight = 1u << 18;
+inline constexpr uint64_t kMaxTransferBlocksInFlight = 1u << 16;
 inline constexpr uint64_t kTransferPrice = 64;
 // The longest frame of a connection that has not said HELLO yet: a process that only connects must
 // not be able to make the daemon allocate a full frame's buffer.

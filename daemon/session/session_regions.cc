@@ -14,6 +14,12 @@
 #include "daemon/session/session.h"
 
 namespace kvtier {
+namespace {
+
+// Blocks of a region that cost about as much to make as an item of a request to work on.
+constexpr uint32_t kRegionBlocksPerItem = 32;
+
+}  // namespace
 
 Result<const Session::AttachedPool*> Session::FindRegion(PoolId region) const {
   KVT_ASSIGN_OR_RETURN(const AttachedPool* const found, FindPoolOrRegion(region));
@@ -64,6 +70,8 @@ Status Session::OnOpenRegion(const Call& call, const wire::OpenRegion& request) 
                      fmt::format("{} in regions, {} are allowed", region_blocks_ + request.blocks,
                                  wire::kMaxRegionBlocks));
   }
+  // A record is made for each block.
+  connection_.Spend(request.blocks / kRegionBlocksPerItem);
   RegionMemory memory{
       .lent = std::move(lent), .device = DeviceIndex(request.device), .blocks = request.blocks};
   for (const wire::RegionPiece& piece : request.pieces) {
