@@ -14,8 +14,10 @@
  *
  * Loss. When the connection is lost, every transfer under way ends with KVT_UNAVAILABLE and the
  * region is of no further use, for good: its memory stays the caller's, who opens another region on
- * it once there is a daemon again. A block that was being loaded may then still be written until
- * the daemon has noticed that the connection is gone.
+ * it once there is a daemon again. A daemon that ends a connection does so when nothing touches the
+ * memory any more, and one that was killed touches nothing. Only where this library itself gave the
+ * connection up, because the daemon broke the protocol, may a block that was being loaded still be
+ * written until the daemon has noticed.
  */
 #ifndef KVTIER_CLIENT_KVTIER_REGION_H_
 #define KVTIER_CLIENT_KVTIER_REGION_H_
