@@ -72,7 +72,7 @@ void Connection::WaitForMore() {
   } else if (state_ == State::kOpen && !watch_.waiting_hang_up()) {
     // A client that is not read from must still be seen to go.
     watch_.WaitHangUp([this] {
-      if (!MayRead()) End({ErrorCode::kUnavailable, "peer_closed", "hung up"});
+      if (!MayRead()) End({ErrorCode::kUnavailable, "peer_closed", "hung up"}, EndedBy::kPeer);
     });
   }
 }
@@ -147,9 +147,9 @@ bool Connection::ReceiveOnce() {
   const bool came = !descriptors.empty();
   Sort(std::move(descriptors));
   if (!received) {
-    End(received.error());
+    End(received.error(), EndedBy::kPeer);
   } else if (*received == size_t{0}) {
-    End({ErrorCode::kUnavailable, "peer_closed", "end of stream"});
+    End({ErrorCode::kUnavailable, "peer_closed", "end of stream"}, EndedBy::kPeer);
   } else if (came && network_->closer.pending() > kMaxDescriptorsPending) {
     CloseWith({ErrorCode::kLimitExceeded, "too_many_descriptors", "sent along with messages"});
   } else if (received->has_value()) {
@@ -204,18 +204,19 @@ void Connection::FlushUnlessBatching() {
 void Connection::Flush() {
   if (state_ == State::kClosed) return;
   const Result<size_t> sent = outbox_.SendTo(socket_.get());
-  if (!sent) return End(sent.error());
+  if (!sent) return End(sent.error(), EndedBy::kPeer);
   AfterSending(*sent);
 }
 
 void Connection::AfterSending(size_t sent) {
   if (outbox_.empty()) {
     slow_reader_.Cancel();
-    if (state_ == State::kClosing) return End(close_reason_);
+    if (state_ == State::kClosing) return End(close_reason_, EndedBy::kDaemon);
   } else {
     if (sent > 0 || !slow_reader_.running()) {
       slow_reader_.Start(limits_.slow_reader_timeout_ms, [this] {
-        End({ErrorCode::kTimeout, "slow_reader", "replies were not read in time"});
+        End({ErrorCode::kTimeout, "slow_reader", "replies were not read in time"},
+            EndedBy::kDaemon);
       });
     }
     if (!watch_.waiting_writable()) watch_.WaitWritable([this] { Flush(); });
@@ -239,14 +240,19 @@ void Connection::CloseWith(const Error& error) {
 }
 
 // The listener is told by a later event, since End may be called from within one of its own calls.
-void Connection::End(const Error& why) {
+void Connection::End(const Error& why, EndedBy by) {
   if (state_ == State::kEnding || state_ == State::kClosed) return;
   state_ = State::kEnding;
   close_reason_ = why;
   slow_reader_.Cancel();
   outbox_.Clear();
   step_ = nullptr;
-  ContinueLater();
+  ask_listener_ = by == EndedBy::kDaemon;
+  if (ask_listener_) {
+    ContinueLater();
+  } else {
+    ShutDown();
+  }
 }
 
 void Connection::ShutDown() {
@@ -261,8 +267,8 @@ void Connection::ContinueLater() {
 }
 
 void Connection::Continue() {
-  if (state_ == State::kEnding && !std::exchange(ending_, true)) {
-    return listener_->OnEnding(close_reason_, [this] { ShutDown(); });
+  if (state_ == State::kEnding && std::exchange(ask_listener_, false)) {
+    return listener_->OnEnding([this] { ShutDown(); });
   }
   if (state_ == State::kClosed) return listener_->OnClosed(close_reason_);
   if (on_drained_ && !congested_) std::exchange(on_drained_, nullptr)();

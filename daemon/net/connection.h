@@ -52,9 +52,10 @@ class ConnectionListener {
   virtual ~ConnectionListener() = default;
   // One complete frame; its payload is valid during the call. Never called after CloseWith.
   virtual void OnFrame(const wire::Frame& frame) = 0;
-  // The connection ends as soon as `end` is called, now or in a later event; until then the peer does
-  // not see it end. No frame is handed out or sent any more.
-  virtual void OnEnding(const Error& /*why*/, std::function<void()> end) { end(); }
+  // This side ends the connection, as soon as `end` is called, now or in a later event; until then
+  // the peer does not see it end. No frame is handed out or sent any more. Not called if the peer
+  // has gone.
+  virtual void OnEnding(std::function<void()> end) { end(); }
   // Called once when the connection has ended, and nothing after it: by the peer (kUnavailable
   // "peer_closed"), by CloseWith or EndWith (its error), by a bad frame (as of FrameDecoder; the
   // peer was told) or because the peer does not read (kTimeout "slow_reader"). The connection must
@@ -106,7 +107,7 @@ class Connection {
   // the first call has an effect.
   void CloseWith(const Error& error);
   // Ends without a word, because no process is left that would read it.
-  void EndWith(const Error& why) { End(why); }
+  void EndWith(const Error& why) { End(why, EndedBy::kPeer); }
 
   // The frame being handled asks for so much work; see FairTurns. Every frame costs something in
   // any case.
@@ -166,7 +167,8 @@ class Connection {
   // Restarts the slow-reader clock if any byte went, and decides whether the connection has ended
   // or may be read from again.
   void AfterSending(size_t sent);
-  void End(const Error& why);
+  enum class EndedBy : uint8_t { kPeer, kDaemon };
+  void End(const Error& why, EndedBy by);
   void ShutDown();
   // What must not happen within a method: going on to read, or telling the listener of the end.
   void Continue();
@@ -181,7 +183,7 @@ class Connection {
   State state_ = State::kOpen;
   Error close_reason_;
   int pauses_ = 0;
-  bool ending_ = false;  // the listener has been asked to let it end
+  bool ask_listener_ = false;  // before it ends
   bool accepts_descriptors_ = false;
   std::deque<ForeignFd> descriptors_;  // that came with messages
   bool batching_ = false;

@@ -25,11 +25,6 @@ constexpr int64_t kLastWordsMs = 200;
 // Clients that disconnect and a daemon that stops are normal; everything else is worth a warning.
 bool IsOrderlyEnd(const Error& why) { return why.code == ErrorCode::kUnavailable; }
 
-// The client, or its whole process, has gone by itself.
-bool IsPeersEnd(const Error& why) {
-  return why.reason == "peer_closed" || why.reason == "process_gone";
-}
-
 }  // namespace
 
 Session::Session(SessionId id, const ServiceContext& services, UniqueFd socket, Peer peer,
@@ -131,9 +126,9 @@ void Session::Refuse(const Call& call, const Error& error) {
 }
 
 // A client that sees its session end uses the memory that it has lent for other things: it must not
-// see that before the last copy there has landed. One that has gone does not care.
-void Session::OnEnding(const Error& why, std::function<void()> end) {
-  if (!greeted_ || IsPeersEnd(why)) return end();
+// see that before the last copy there has landed.
+void Session::OnEnding(std::function<void()> end) {
+  if (!greeted_) return end();
   services_.cache->CloseRegions(id_, gate_.WhileOpen(std::move(end)));
 }
 

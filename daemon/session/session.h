@@ -90,7 +90,7 @@ class Session final : public ConnectionListener {
   [[nodiscard]] Peer TakePeer() { return std::move(peer_); }
 
   void OnFrame(const wire::Frame& frame) override;
-  void OnEnding(const Error& why, std::function<void()> end) override;
+  void OnEnding(std::function<void()> end) override;
   void OnClosed(const Error& why) override;
 
  private:

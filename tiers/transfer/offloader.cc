@@ -38,13 +38,13 @@ void Offloader::SourceGone(EntryIndex index) {
 
 // Only blocks that another pool is loading are reported: the loader looks at them again and decides
 // whether to copy from host, to read from disk or to fail the load.
-void Offloader::End(EntryIndex index) {
+void Offloader::End(EntryIndex index, MissReason reason) {
   const BlockEntry& entry = state_[index];
   state_.Apply(index, entry.offloading() ? BlockEvent::kEndOffload : BlockEvent::kCancelOffload);
   host_.CancelArrival(index);
   state_.ForEachPlace(entry, [&](CachePool& pool, BlockIndex block) {
     if (pool.region == nullptr || pool.blocks[block].loading()) return;
-    ended_stores_.emplace_back(pool.id, index);
+    ended_stores_.push_back({pool.id, index, reason});
     state_.SchedulePump();
   });
   if (!entry.loading()) return;
@@ -128,7 +128,7 @@ void Offloader::TakeBlocks(std::deque<EntryIndex>* line, Batch* batch) {
 }
 
 void Offloader::FailOffload(EntryIndex index, DropReason reason) {
-  End(index);
+  End(index, MissReason::kHostFull);
   state_.Apply(index, BlockEvent::kFailOffload);
   state_.CountDrop(index, Tier::kHost, reason);
   state_.SchedulePump();
@@ -176,7 +176,7 @@ void Offloader::Finish(Batches::iterator finished) {
       continue;
     }
     host_.RollBack(index);
-    End(index);
+    End(index, copied ? MissReason::kChecksumMismatch : MissReason::kCopyFailed);
     if (copied) {
       // The client has written to the block after it committed it: the bytes in the pool are not
       // what the hash says, so that no other session may be given them. A copy that failed says

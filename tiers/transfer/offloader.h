@@ -37,8 +37,13 @@ class Offloader final : public CopyDown {
   void SourceGone(EntryIndex entry) override;
   // Blocks that loads wait for and that are not, or no longer, on their way to host.
   [[nodiscard]] std::vector<EntryIndex> TakeEnded() { return std::exchange(ended_, {}); }
-  // Blocks of regions whose offloads have ended since, whichever way: host has them or not.
-  [[nodiscard]] std::vector<std::pair<PoolId, EntryIndex>> TakeEndedStores() {
+  // A region's block whose offload has ended. If host does not have it, `reason` says why.
+  struct EndedStore {
+    PoolId region;
+    EntryIndex entry;
+    MissReason reason = MissReason::kCancelled;
+  };
+  [[nodiscard]] std::vector<EndedStore> TakeEndedStores() {
     return std::exchange(ended_stores_, {});
   }
   // Starts what can be started. True if anything was.
@@ -71,7 +76,8 @@ class Offloader final : public CopyDown {
   // The pool to copy from; null if there is nothing to do any more.
   [[nodiscard]] CachePool* SourceOf(EntryIndex entry);
   // Its offload has ended, or will not begin.
-  void End(EntryIndex entry);
+  // `reason` is for the engine whose region it is of, should host not have it.
+  void End(EntryIndex entry, MissReason reason = MissReason::kCancelled);
   void OnCopied(Batches::iterator batch, const Status& status);
   void Finish(Batches::iterator batch);
   void TraceCopied(const Batch& batch, bool failed);
@@ -86,7 +92,7 @@ class Offloader final : public CopyDown {
   TenantQueues<EntryIndex> queues_;
   TenantQueues<EntryIndex> urgent_;
   std::vector<EntryIndex> ended_;
-  std::vector<std::pair<PoolId, EntryIndex>> ended_stores_;
+  std::vector<EndedStore> ended_stores_;
   CopyLimiter copies_;
   InFlight in_flight_;  // until they are sealed
   Batches batches_;

@@ -107,7 +107,7 @@ void RegionTransfers::CancelAll(Region* region) {
   for (const BlockIndex block : not_begun) {
     End(region, block, Outcome::kFailed, MissReason::kCancelled);
   }
-  for (const EntryIndex entry : queued) CancelStore(region, entry);
+  for (const EntryIndex entry : queued) CancelStore(region, entry, MissReason::kCancelled);
 }
 
 void RegionTransfers::ForgetIfClosed(Regions::iterator region) {
@@ -192,46 +192,53 @@ void RegionTransfers::StoreOne(Region* region, const StoreRequest& request) {
   state_.infinite_cache.Store(pool->namespace_id, request.hash);
   if (request.parent) state_.LinkToParent(index, *request.parent);
   if (state_.NeedsPersist(state_[index])) state_.unpersisted.PushHot(index);
+  // Those that have ended leave faster than others come, so that the list stays short.
+  for (int i = 0; i < 2 && !stores_.empty() && UnderWay(stores_.front()) == nullptr; ++i) {
+    stores_.pop_front();
+  }
   stores_.push_back({state_.NowMs() + state_.options.max_wait_ms, pool->id,
                      pool->blocks.HandleOf(request.block)});
   offloader_.Want(index);
 }
 
-void RegionTransfers::EndStore(Region* region, EntryIndex index) {
+void RegionTransfers::EndStore(Region* region, EntryIndex index, MissReason reason) {
   const bool stored = state_[index].in_host();
   const BlockIndex block = GiveBack(region->pool, index);
   WakeWaiting(region, index);
   state_.ForgetIfGone(index);
   End(region, block, stored ? Outcome::kCopied : Outcome::kFailed,
-      stored ? MissReason::kNone : MissReason::kHostFull);
+      stored ? MissReason::kNone : reason);
 }
 
-void RegionTransfers::CancelStore(Region* region, EntryIndex index) {
+void RegionTransfers::CancelStore(Region* region, EntryIndex index, MissReason reason) {
   const BlockIndex block = GiveBack(region->pool, index);
   if (state_.ReadyPool(state_[index]) == nullptr) offloader_.SourceGone(index);
   WakeWaiting(region, index);
   state_.ForgetIfGone(index);
-  const bool closing = region->closing;
-  End(region, block, Outcome::kFailed, closing ? MissReason::kCancelled : MissReason::kHostFull);
+  End(region, block, Outcome::kFailed, reason);
 }
 
-// In the order in which they began, which is that of their deadlines. A handle whose store has
-// ended names nothing any more.
+// A handle whose store has ended names nothing any more.
+PoolBlock* RegionTransfers::UnderWay(const Queued& store) {
+  const auto region = regions_.find(store.region);
+  if (region == regions_.end()) return nullptr;
+  PoolBlocks& blocks = region->second.pool->blocks;
+  return blocks.Current(store.block) ? &blocks[store.block.index] : nullptr;
+}
+
+// In the order in which they began, which is that of their deadlines.
 void RegionTransfers::Tick() {
   const int64_t now_ms = state_.NowMs();
   for (size_t i = 0; i < kLateStoresPerTick && !stores_.empty(); ++i) {
-    const Queued late = stores_.front();
-    const auto region = regions_.find(late.region);
-    const bool under_way =
-        region != regions_.end() && region->second.pool->blocks.Current(late.block);
-    if (under_way && now_ms < late.deadline_ms) return;
+    const Queued store = stores_.front();
+    const PoolBlock* const block = UnderWay(store);
+    if (block != nullptr && now_ms < store.deadline_ms) return;
     stores_.pop_front();
-    if (!under_way) continue;
-    const PoolBlock& block = region->second.pool->blocks[late.block.index];
-    if (block.pins() == 0 && !state_[block.entry].offloading()) {
-      CancelStore(&region->second, block.entry);
-      ForgetIfClosed(region);
-    }
+    if (block == nullptr || block->pins() > 0 || state_[block->entry].offloading()) continue;
+    const auto region = regions_.find(store.region);
+    state_.CountDrop(block->entry, Tier::kHost, DropReason::kHostFull);
+    CancelStore(&region->second, block->entry, MissReason::kHostFull);
+    ForgetIfClosed(region);
   }
 }
 
@@ -314,7 +321,7 @@ void RegionTransfers::WakeWaiting(Region* region, EntryIndex index) {
 
 bool RegionTransfers::Pump() {
   const auto ended = offloader_.TakeEndedStores();
-  for (const auto& [id, index] : ended) {
+  for (const auto& [id, index, reason] : ended) {
     const auto region = regions_.find(id);
     // One that was cancelled has been given back already.
     if (region == regions_.end() || !state_.directory.Live(index)) continue;
@@ -322,7 +329,7 @@ bool RegionTransfers::Pump() {
     if (block == kNoBlock || region->second.pool->blocks[block].loading()) continue;
     // The row, or the block, is already being stored anew: that offload has an end of its own.
     if (state_[index].offload_queued() || state_[index].offloading()) continue;
-    EndStore(&region->second, index);
+    EndStore(&region->second, index, reason);
     ForgetIfClosed(region);
   }
   const auto retries = std::exchange(retries_, {});

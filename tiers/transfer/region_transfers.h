@@ -49,10 +49,6 @@ class RegionTransfers final : public RegionEvents {
   void Store(PoolId region, std::span<const StoreRequest> blocks);
   void Load(PoolId region, std::span<const LoadRequest> blocks, uint32_t layers);
 
-  [[nodiscard]] bool IsOpen(PoolId region) const {
-    const auto found = regions_.find(region);
-    return found != regions_.end() && !found->second.closing;
-  }
   // Takes in which stores have ended, and begins the loads that waited for that. True if anything
   // was done.
   bool Pump();
@@ -71,7 +67,7 @@ class RegionTransfers final : public RegionEvents {
     TransferEnd end;
     uint32_t left = 0;
   };
-  // Who uses a block of the region.
+  // The transfer that uses a block of the region.
   struct Use {
     TransferId transfer;
     uint32_t position = 0;
@@ -89,6 +85,12 @@ class RegionTransfers final : public RegionEvents {
     bool closing = false;
     std::function<void()> closed;
   };
+  // A store, and until when it may wait for space in host.
+  struct Queued {
+    int64_t deadline_ms = 0;
+    PoolId region;
+    BlockHandle block;
+  };
   using Regions = std::unordered_map<PoolId, Region>;
   enum class Outcome : uint8_t { kCopied, kSkipped, kFailed };
 
@@ -97,18 +99,20 @@ class RegionTransfers final : public RegionEvents {
   // some tier has it.
   [[nodiscard]] EntryIndex EntryForStore(CachePool* pool, const StoreRequest& request);
   void StoreOne(Region* region, const StoreRequest& request);
-  // Null if the block waits or has failed; else its entry, to be loaded.
+  // The block's entry, to be loaded; kNoEntry if it waits for another transfer, or has failed.
   [[nodiscard]] EntryIndex TakeForLoad(Region* region, const LoadRequest& request);
   // The region's block becomes the entry's, as if a session held it.
   void Take(CachePool* pool, BlockIndex block, EntryIndex entry);
   // The reverse. REQUIRES: no copy uses it.
   BlockIndex GiveBack(CachePool* pool, EntryIndex entry);
   // The store has ended, whether the block is in host or not.
-  void EndStore(Region* region, EntryIndex entry);
+  void EndStore(Region* region, EntryIndex entry, MissReason reason);
   // The same before its copy has begun.
-  void CancelStore(Region* region, EntryIndex entry);
+  void CancelStore(Region* region, EntryIndex entry, MissReason reason);
   // Loads of the same block that waited are looked at again with the next pump.
   void WakeWaiting(Region* region, EntryIndex entry);
+  // The block that is being stored; null if that has ended.
+  [[nodiscard]] PoolBlock* UnderWay(const Queued& store);
   // One block of a transfer has ended; with the last, the transfer has.
   void End(Region* region, BlockIndex block, Outcome outcome,
            MissReason reason = MissReason::kNone);
@@ -122,13 +126,7 @@ class RegionTransfers final : public RegionEvents {
   Regions regions_;
   std::unordered_map<SessionId, std::vector<PoolId>> of_session_;
   std::vector<std::pair<PoolId, LoadRequest>> retries_;
-  // Stores, in the order in which they began.
-  struct Queued {
-    int64_t deadline_ms = 0;
-    PoolId region;
-    BlockHandle block;
-  };
-  std::deque<Queued> stores_;
+  std::deque<Queued> stores_;  // in the order in which they began
   uint64_t in_flight_ = 0;
 };
 

@@ -271,7 +271,7 @@ TEST_F(CacheRegionsTest, ACopyThatFailsLeavesNothingCached) {
   const PoolId region = OpenRegion();
   machine_->device->FailNextCopies(1);
   const PendingTransfer stored = StoreAll(region, Sequence(1, 1));
-  EXPECT_EQ(stored->failed.size(), 1u);
+  EXPECT_THAT(stored->failed, ElementsAre(Pair(0u, MissReason::kCopyFailed)));
   EXPECT_FALSE(Presence(TestHash(1, 0)).anywhere());
   EXPECT_EQ(StoreAll(region, Sequence(1, 1))->copied, 1u);
 }
@@ -293,6 +293,7 @@ TEST_F(CacheRegionsTest, AStoreThatFindsNoSpaceInHostFailsInTime) {
   ASSERT_TRUE(second.ended());
   EXPECT_THAT(second->failed,
               ElementsAre(Pair(0u, MissReason::kHostFull), Pair(1u, MissReason::kHostFull)));
+  EXPECT_EQ(Drops(Tier::kHost, DropReason::kHostFull), 2u);
   file().LetWritesGo(kSlotsPerSlab);
   Settle();
 }
