@@ -109,12 +109,11 @@ bool CopyQueue::TakePiece(CopyJob& job, uint32_t job_number, uint64_t most_bytes
   const uint64_t room = most_bytes - chunk->bytes;
   if (room == 0 || (left > room && !chunk->pieces.empty())) return false;
   const uint64_t bytes = std::min(left, room);
-  // An integer sum, because a pool that is a file has no address to begin with.
-  const uintptr_t pool = reinterpret_cast<uintptr_t>(job.pool) + copy.pool_offset + job.next_offset;
-  chunk->pieces.push_back({.pool = reinterpret_cast<std::byte*>(pool),
+  const uint64_t pool_offset = copy.pool_offset + job.next_offset;
+  chunk->pieces.push_back({.pool = job.descriptor >= 0 ? nullptr : job.pool + pool_offset,
                            .host = copy.host + job.next_offset,
                            .bytes = bytes,
-                           .descriptor = job.descriptor,
+                           .pool_offset = pool_offset,
                            .job = job_number});
   chunk->bytes += bytes;
   job.next_offset += bytes;

@@ -39,7 +39,7 @@ struct CopyQueueOptions {
 struct CopyJob {
   CopyRequest request;
   std::byte* pool = nullptr;
-  int descriptor = -1;
+  int descriptor = -1;  // of the pool that is a file; `pool` is null then
   size_t next_copy = 0;
   uint64_t next_offset = 0;  // within that copy
   uint64_t arrival = 0;      // grows with each request added
@@ -53,12 +53,11 @@ struct CopyJob {
 
 // One contiguous copy, or a part of one that is larger than a chunk.
 struct CopyPiece {
-  std::byte* pool = nullptr;
+  std::byte* pool = nullptr;  // null if the pool is a file
   std::byte* host = nullptr;
   uint64_t bytes = 0;
-  // Not -1: the pool is the file behind it, and `pool` the offset there.
-  int descriptor = -1;
-  uint32_t job = 0;  // of the chunk's jobs
+  uint64_t pool_offset = 0;  // in the pool of the job, which may have no address
+  uint32_t job = 0;          // of the chunk's jobs
 };
 
 // What is handed to the hardware, or to one thread, at a time.

@@ -85,14 +85,13 @@ namespace {
 
 // Another process may make the file shorter at any time. A mapping of it would then end this
 // process with SIGBUS; a system call only comes back with less.
-bool CopyFile(const CopyPiece& piece, CopyDirection direction) {
-  const auto begin = reinterpret_cast<uintptr_t>(piece.pool);
+bool CopyFile(int descriptor, const CopyPiece& piece, CopyDirection direction) {
   for (uint64_t done = 0; done < piece.bytes;) {
-    const auto offset = static_cast<off_t>(begin + done);
+    const auto offset = static_cast<off_t>(piece.pool_offset + done);
     const ssize_t copied =
         direction == CopyDirection::kPoolToHost
-            ? ::pread(piece.descriptor, piece.host + done, piece.bytes - done, offset)
-            : ::pwrite(piece.descriptor, piece.host + done, piece.bytes - done, offset);
+            ? ::pread(descriptor, piece.host + done, piece.bytes - done, offset)
+            : ::pwrite(descriptor, piece.host + done, piece.bytes - done, offset);
     if (copied < 0 && errno == EINTR) continue;
     if (copied <= 0) return false;
     done += static_cast<uint64_t>(copied);
@@ -104,8 +103,9 @@ bool CopyFile(const CopyPiece& piece, CopyDirection direction) {
 std::vector<uint32_t> Perform(const CopyChunk& chunk, CopyDirection direction) {
   std::vector<uint32_t> failed;
   for (const CopyPiece& piece : chunk.pieces) {
-    if (piece.descriptor >= 0) {
-      if (!CopyFile(piece, direction)) failed.push_back(piece.job);
+    const int descriptor = chunk.jobs[piece.job]->descriptor;
+    if (descriptor >= 0) {
+      if (!CopyFile(descriptor, piece, direction)) failed.push_back(piece.job);
     } else if (direction == CopyDirection::kPoolToHost) {
       FastCopy(piece.host, piece.pool, piece.bytes);
     } else {
@@ -180,7 +180,8 @@ void CopyThreads::Work() {
     lock.lock();
     for (const uint32_t job : failed) {
       chunk->jobs[job]->outcome =
-          MakeError(ErrorCode::kIoError, "lent_memory_gone", "its owner has made it shorter");
+          MakeError(ErrorCode::kIoError, "lent_memory_failed",
+                    "its owner has made it shorter, or it has no pages left");
     }
     Land(*chunk, &ended);
     if (ended.empty()) continue;

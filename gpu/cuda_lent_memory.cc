@@ -37,7 +37,8 @@ Result<std::unique_ptr<DevicePool>> CudaLentMemory::Open(const CudaDriver* drive
   return lent;
 }
 
-// An allocation is mapped as a whole or not at all: one of another size is refused by the driver.
+// An allocation is mapped as a whole or not at all: one of another size is refused by the driver,
+// which takes a descriptor in the place of a pointer.
 Status CudaLentMemory::MapAllocation(int ordinal, int fd) {
   KVT_RETURN_IF_ERROR(
       Checked(driver_.mem_import(&allocation_, reinterpret_cast<void*>(static_cast<uintptr_t>(fd)),
@@ -59,7 +60,8 @@ Status CudaLentMemory::MapAllocation(int ordinal, int fd) {
   return Checked(driver_.mem_set_access(address_, bytes_, &access, 1), "access to it");
 }
 
-// The handle stands for a whole allocation, of which the driver tells the size.
+// The handle stands for a whole allocation, of which the driver tells the size. The runtime opens
+// handles as pointers, and the driver asks by address.
 Status CudaLentMemory::OpenIpcHandle(const LentMemory& memory) {
   cudaIpcMemHandle_t handle{};
   static_assert(sizeof(handle) == sizeof(memory.ipc_handle));
