@@ -25,7 +25,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     SupportsHMA,
 )
 
-from ..connection import DEFAULT_SOCKET, connect
+from ..connection import DEFAULT_SOCKET
 from ..model import ModelRecord
 from ..types import Retention
 from . import identity
@@ -33,7 +33,7 @@ from .connector_metrics import KvtierPromMetrics, KvtierStats
 from .connector_scheduler import SchedulerSide, StepPlan
 from .connector_worker import WorkerSide
 from .kv_memory import BlockPieces, SharedAllocation, block_pieces
-from .link import Attachment, Link, LinkState, logger
+from .link import Attachment, Link, LinkState, attach_region, logger
 from .lookups import Lookups
 from .transfers import Transfers
 
@@ -231,34 +231,18 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         if root is None:
             return None
         socket = str(self._options.get("socket") or os.environ.get("KVTIER_SOCKET", ""))
-        return attach_region(socket or DEFAULT_SOCKET, self._record(root), fd, blocks)
+        file_bytes = os.fstat(fd).st_size
+        return attach_region(
+            socket or DEFAULT_SOCKET,
+            self._record(root),
+            fd,
+            file_bytes,
+            blocks.blocks,
+            blocks.pieces,
+        )
 
     def _record(self, root: bytes) -> ModelRecord:
         label = str(self._options.get("identity", ""))
         return identity.block_record(
             self._engine, self._kv_cache_config, self._blocks.group, root, vllm.__version__, label
         )
-
-
-def attach_region(socket: str, record: ModelRecord, fd: int, blocks: BlockPieces) -> Attachment:
-    """Connects and opens the region. Raises KvtierError."""
-    connection = connect(socket, client_name="vllm", reconnect_min_ms=-1)
-    try:
-        region = connection.open_region(
-            record,
-            fd=fd,
-            bytes=os.fstat(fd).st_size,
-            blocks=blocks.blocks,
-            pieces=blocks.pieces,
-        )
-    except BaseException:
-        connection.close()
-        raise
-
-    def close() -> None:
-        region.close()
-        connection.close()
-
-    return Attachment(region, close, region.is_connected)
-
-

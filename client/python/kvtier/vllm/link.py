@@ -15,7 +15,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from ..connection import connect
 from ..errors import KvtierError, UnavailableError
+from ..model import ModelRecord
 from .rows import block_hash
 
 logger = logging.getLogger("vllm.kvtier")
@@ -105,6 +107,32 @@ class Attachment:
         except KvtierError as error:
             logger.warning("kvtier: closing the region failed: %s", error)
         return True
+
+
+def attach_region(
+    socket: str,
+    record: ModelRecord,
+    fd: int,
+    file_bytes: int,
+    blocks: int,
+    pieces: Sequence[tuple[int, int, int]],
+) -> Attachment:
+    """Connects and opens a region over the file; the arguments are those of
+    Connection.open_region. Raises KvtierError."""
+    connection = connect(socket, client_name="vllm", reconnect_min_ms=-1)
+    try:
+        region = connection.open_region(
+            record, fd=fd, bytes=file_bytes, blocks=blocks, pieces=pieces
+        )
+    except BaseException:
+        connection.close()
+        raise
+
+    def close() -> None:
+        region.close()
+        connection.close()
+
+    return Attachment(region, close, region.is_connected)
 
 
 class Link:

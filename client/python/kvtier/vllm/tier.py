@@ -22,12 +22,12 @@ import vllm
 from vllm.v1.kv_offload import base as offload
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
 
-from ..connection import DEFAULT_SOCKET, connect
+from ..connection import DEFAULT_SOCKET
 from ..types import Retention
 from . import identity as model_identity
 from . import metrics
 from .host_view import HostView, NotSharedError, find_host_view
-from .link import Attachment, Link, LinkState, logger
+from .link import Attachment, Link, LinkState, attach_region
 from .lookups import Lookups, Verdict
 from .rows import Chains, block_hash
 from .transfers import EndedJob, Job, Transfers
@@ -165,7 +165,10 @@ class KvtierTier(SecondaryTierManager):
             record = model_identity.model_record(
                 spec, engine, view.row_bytes, root, vllm.__version__, label
             )
-            return _attach(socket or DEFAULT_SOCKET, record, view)
+            pieces = [(view.offset, view.row_stride, view.row_bytes)]
+            return attach_region(
+                socket or DEFAULT_SOCKET, record, view.fd, view.file_bytes, view.rows, pieces
+            )
 
         return open_attachment
 
@@ -199,25 +202,3 @@ class KvtierTier(SecondaryTierManager):
 
 def _refuse(reason: Exception) -> Attachment | None:
     raise RuntimeError(f"vLLM's host memory cannot be passed on: {reason}")
-
-
-def _attach(socket: str, record: Any, view: HostView) -> Attachment:
-    """Connects and opens the region over the host memory. Raises KvtierError."""
-    connection = connect(socket, client_name="vllm", reconnect_min_ms=-1)
-    try:
-        region = connection.open_region(
-            record,
-            fd=view.fd,
-            bytes=view.file_bytes,
-            blocks=view.rows,
-            pieces=[(view.offset, view.row_stride, view.row_bytes)],
-        )
-    except BaseException:
-        connection.close()
-        raise
-
-    def close() -> None:
-        region.close()
-        connection.close()
-
-    return Attachment(region, close, region.is_connected)

@@ -3,9 +3,9 @@
 
 The host memory of a job belongs to the daemon until its transfer has ended, so that a job is
 reported as failed only when it was not begun or when the region says that it is over, never because
-it takes long. A load that was cut off with the connection is reported a little later still: a
-daemon that ended the session, and lives, may be in the midst of a copy into a row that vLLM would
-use anew at once.
+it takes long. A load that was cut off with the connection is reported a little later still: if
+the library gave the connection up, a daemon that lives may be in the midst of a copy into a row that
+vLLM would use anew at once. One that ends the connection by itself has ended its copies before.
 """
 
 from __future__ import annotations
