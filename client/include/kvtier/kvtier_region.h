@@ -16,8 +16,8 @@
  * region is of no further use, for good: its memory stays the caller's, who opens another region on
  * it once there is a daemon again. A daemon that ends a connection does so when nothing touches the
  * memory any more, and one that was killed touches nothing. Only where this library itself gave the
- * connection up, because the daemon broke the protocol, may a block that was being loaded still be
- * written until the daemon has noticed.
+ * connection up, because the daemon broke the protocol or took in no requests, may a block that was
+ * being loaded still be written until the daemon has noticed.
  */
 #ifndef KVTIER_CLIENT_KVTIER_REGION_H_
 #define KVTIER_CLIENT_KVTIER_REGION_H_
