@@ -13,7 +13,7 @@ from __future__ import annotations
 import collections
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -26,14 +26,13 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 
 from ..connection import DEFAULT_SOCKET
-from ..model import ModelRecord
 from ..types import Retention
 from . import identity
 from .connector_metrics import KvtierPromMetrics, KvtierStats
 from .connector_scheduler import SchedulerSide, StepPlan
 from .connector_worker import WorkerSide
 from .kv_memory import BlockPieces, SharedAllocation, block_pieces
-from .link import Attachment, Link, LinkState, attach_region, logger
+from .link import Attachment, Link, LinkState, attach_regions, logger
 from .lookups import Lookups
 from .transfers import Transfers
 
@@ -69,8 +68,12 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
             raise ValueError("KvtierConnector serves vLLM on the CPU only")
         self._options = options
         self._engine = vllm_config
-        self._blocks: BlockPieces = block_pieces(kv_cache_config, 0)
-        self._allocation = SharedAllocation(self._blocks.memory_bytes)
+        # One entry and one region for each of vLLM's cache groups, in their order.
+        self._groups: list[BlockPieces] = [
+            block_pieces(kv_cache_config, group)
+            for group in range(len(kv_cache_config.kv_cache_groups))
+        ]
+        self._allocation = SharedAllocation(self._groups[0].memory_bytes)
         self._link: Link | None = None
         self._lookup_counts: collections.Counter[tuple[str, str]] = collections.Counter()
         self._connected_told: bool | None = None
@@ -89,9 +92,10 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
             logger.error("kvtier: the KV cache was not allocated as expected; nothing is cached")
             return
         fd = self._allocation.fd
-        self._link = self._open_link(lambda _: None, self._attacher(fd, self._blocks))
+        memories = [self._memory(fd, group) for group in self._groups]
+        self._link = self._open_link(lambda _: None, memories)
         retention = Retention[str(self._options.get("retention", "extended")).upper()]
-        tokens = self._blocks.group.block_tokens
+        tokens = self._groups[0].group.block_tokens
         self._worker = WorkerSide(Transfers(self._link), tokens, retention)
 
     def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
@@ -191,16 +195,16 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
     # ---------------------------------------------------------------- both
 
     def _make_scheduler(self) -> SchedulerSide:
-        """Asks through a region of one block, since the KV cache is the worker's."""
+        """Asks through regions of one block, since the KV cache is the worker's."""
+        block_bytes = [sum(piece[2] for piece in group.pieces) for group in self._groups]
         fd = os.memfd_create("kvtier-vllm-lookups", os.MFD_CLOEXEC)
-        group = self._blocks.group
-        block_bytes = group.layers * group.layer_bytes
-        os.ftruncate(fd, block_bytes)
-        one_block = BlockPieces([(0, block_bytes, block_bytes)], group, 1, block_bytes)
+        os.ftruncate(fd, max(block_bytes))
+        memories = [
+            {"fd": fd, "bytes": max(block_bytes), "blocks": 1, "pieces": [(0, one, one)]}
+            for one in block_bytes
+        ]
         answers: list[Lookups] = []
-        link = self._open_link(
-            lambda answer: answers[0].receive(answer), self._attacher(fd, one_block)
-        )
+        link = self._open_link(lambda answer: answers[0].receive(answer), memories)
         lookups = Lookups(
             link.ask,
             lambda: link.state,
@@ -209,40 +213,41 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         )
         answers.append(lookups)
         self._link = link
-        return SchedulerSide(lookups, group.block_tokens)
+        return SchedulerSide(lookups, self._groups[0].group.block_tokens)
 
     def _count_lookup(self, outcome: str) -> None:
         self._lookup_counts["lookup", outcome] += 1
 
+    def _memory(self, fd: int, group: BlockPieces) -> dict[str, Any]:
+        """The arguments of Connection.open_region for a group in the memory file."""
+        return {
+            "fd": fd,
+            "bytes": group.memory_bytes,
+            "blocks": group.blocks,
+            "pieces": group.pieces,
+        }
+
     def _open_link(
-        self, on_answer: Callable[[Any], None], attach: Callable[[], Attachment | None]
+        self, on_answer: Callable[[Any], None], memories: Sequence[Mapping[str, Any]]
     ) -> Link:
+        """memories: of each group, what Connection.open_region is to be given."""
         pauses = [
             float(self._options.get(name, default)) / 1000
             for name, default in (("retry_min_ms", 50), ("retry_max_ms", 2000))
         ]
-        return Link(attach, on_answer, *pauses)
+        return Link(functools.partial(self._attach, memories), on_answer, *pauses)
 
-    def _attacher(self, fd: int, blocks: BlockPieces) -> Callable[[], Attachment | None]:
-        return functools.partial(self._attach, fd, blocks)
-
-    def _attach(self, fd: int, blocks: BlockPieces) -> Attachment | None:
+    def _attach(self, memories: Sequence[Mapping[str, Any]]) -> Attachment | None:
         root = identity.hash_root()
         if root is None:
             return None
+        record = identity.block_record(
+            self._engine,
+            self._kv_cache_config.kv_cache_groups,
+            [group.group for group in self._groups],
+            root,
+            vllm.__version__,
+            str(self._options.get("identity", "")),
+        )
         socket = str(self._options.get("socket") or os.environ.get("KVTIER_SOCKET", ""))
-        file_bytes = os.fstat(fd).st_size
-        return attach_region(
-            socket or DEFAULT_SOCKET,
-            self._record(root),
-            fd,
-            file_bytes,
-            blocks.blocks,
-            blocks.pieces,
-        )
-
-    def _record(self, root: bytes) -> ModelRecord:
-        label = str(self._options.get("identity", ""))
-        return identity.block_record(
-            self._engine, self._kv_cache_config, self._blocks.group, root, vllm.__version__, label
-        )
+        return attach_regions(socket or DEFAULT_SOCKET, record, memories)
