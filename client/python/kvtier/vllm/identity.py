@@ -108,6 +108,8 @@ def block_record(
         "kind": "blocks",
         "vllm": ".".join(vllm_version.split(".")[:2]),
         "kv_cache_dtype": str(engine.cache_config.cache_dtype),
+        # Where blocks and layers lie does not matter, only the order within a layer's part.
+        "kv_cache_order": str(getattr(kv_cache_config, "kv_cache_layout", None))[2:],
         "kv_cache_spec": _digest([str(cache_group.kv_cache_spec), cache_group.layer_names]),
         "parallel": f"pp_size={parallel.pipeline_parallel_size} "
         f"dcp_size={parallel.decode_context_parallel_size}",

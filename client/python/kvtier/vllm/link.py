@@ -10,12 +10,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from ..connection import connect
+from ..connection import Connection, connect
 from ..errors import KvtierError, UnavailableError
 from ..model import ModelRecord
 from .rows import block_hash
@@ -56,6 +57,8 @@ class Region(Protocol):
     def poll(self) -> Sequence[Any]: ...
 
     def lookup(self, hashes: Sequence[bytes]) -> npt.NDArray[np.uint8]: ...
+
+    def is_connected(self) -> bool: ...
 
     def close(self) -> None: ...
 
@@ -109,21 +112,53 @@ class Attachment:
         return True
 
 
+class EngineMemory(Protocol):
+    """Memory of the engine's that a region can be opened over."""
+
+    def open_region(
+        self,
+        connection: Connection,
+        record: ModelRecord,
+        group: int,
+        blocks: int,
+        pieces: Sequence[tuple[int, int, int]],
+    ) -> Region:
+        """The arguments are those of Connection.open_region. Raises KvtierError."""
+        ...
+
+
+@dataclass(frozen=True)
+class FileMemory:
+    """Host memory behind a descriptor that can be mapped; the descriptor stays the engine's."""
+
+    fd: int
+    bytes: int
+
+    def open_region(
+        self,
+        connection: Connection,
+        record: ModelRecord,
+        group: int,
+        blocks: int,
+        pieces: Sequence[tuple[int, int, int]],
+    ) -> Region:
+        return connection.open_region(
+            record, fd=self.fd, bytes=self.bytes, group=group, blocks=blocks, pieces=pieces
+        )
+
+
 def attach_region(
     socket: str,
     record: ModelRecord,
-    fd: int,
-    file_bytes: int,
+    memory: EngineMemory,
     blocks: int,
     pieces: Sequence[tuple[int, int, int]],
+    group: int = 0,
 ) -> Attachment:
-    """Connects and opens a region over the file; the arguments are those of
-    Connection.open_region. Raises KvtierError."""
+    """Connects and opens a region over the memory. Raises KvtierError."""
     connection = connect(socket, client_name="vllm", reconnect_min_ms=-1)
     try:
-        region = connection.open_region(
-            record, fd=fd, bytes=file_bytes, blocks=blocks, pieces=pieces
-        )
+        region = memory.open_region(connection, record, group, blocks, pieces)
     except BaseException:
         connection.close()
         raise

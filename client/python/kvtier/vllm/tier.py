@@ -27,7 +27,7 @@ from ..types import Retention
 from . import identity as model_identity
 from . import metrics
 from .host_view import HostView, NotSharedError, find_host_view
-from .link import Attachment, Link, LinkState, attach_region
+from .link import Attachment, FileMemory, Link, LinkState, attach_region
 from .lookups import Lookups, Verdict
 from .rows import Chains, block_hash
 from .transfers import EndedJob, Job, Transfers
@@ -166,9 +166,8 @@ class KvtierTier(SecondaryTierManager):
                 spec, engine, view.row_bytes, root, vllm.__version__, label
             )
             pieces = [(view.offset, view.row_stride, view.row_bytes)]
-            return attach_region(
-                socket or DEFAULT_SOCKET, record, view.fd, view.file_bytes, view.rows, pieces
-            )
+            memory = FileMemory(view.fd, view.file_bytes)
+            return attach_region(socket or DEFAULT_SOCKET, record, memory, view.rows, pieces)
 
         return open_attachment
 
