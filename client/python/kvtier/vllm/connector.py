@@ -13,7 +13,7 @@ from __future__ import annotations
 import collections
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,6 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 
 from ..connection import DEFAULT_SOCKET
-from ..model import ModelRecord
 from ..types import Retention
 from . import identity
 from .connector_metrics import KvtierPromMetrics, KvtierStats
@@ -34,7 +33,7 @@ from .connector_scheduler import SchedulerSide, StepPlan
 from .connector_worker import WorkerSide
 from .gpu_memory import AfterKernels, GpuMemory
 from .kv_memory import BlockPieces, SharedAllocation, block_pieces
-from .link import Attachment, EngineMemory, FileMemory, Link, LinkState, attach_region, logger
+from .link import Attachment, Link, LinkState, attach_regions, logger
 from .lookups import Lookups
 from .transfers import Transfers
 
@@ -71,13 +70,17 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
             raise ValueError(f"KvtierConnector serves vLLM on CPUs and NVIDIA GPUs, not on {device}")
         self._options = options
         self._engine = vllm_config
-        self._blocks: BlockPieces = block_pieces(kv_cache_config, 0)
+        # One entry and one region for each of vLLM's cache groups, in their order.
+        self._groups: list[BlockPieces] = [
+            block_pieces(kv_cache_config, group)
+            for group in range(len(kv_cache_config.kv_cache_groups))
+        ]
         # On the CPU the KV cache is put where the daemon can map it; on a GPU it can open what
         # torch allocates.
         self._allocation: SharedAllocation | None = None
         self._after_kernels: AfterKernels | None = None
         if device == "cpu":
-            self._allocation = SharedAllocation(self._blocks.memory_bytes)
+            self._allocation = SharedAllocation(self._groups[0].memory_bytes)
         else:
             self._after_kernels = AfterKernels()
         self._link: Link | None = None
@@ -100,13 +103,13 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         return self._allocation
 
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
-        memory = self._kv_memory(next(iter(kv_caches.values())))
-        if memory is None:
+        memories = self._memories(next(iter(kv_caches.values())))
+        if memories is None:
             logger.error("kvtier: the KV cache was not allocated as expected; nothing is cached")
             return
-        self._link = self._open_link(lambda _: None, self._attacher(memory, self._blocks))
+        self._link = self._open_link(lambda _: None, memories)
         retention = Retention[str(self._options.get("retention", "extended")).upper()]
-        tokens = self._blocks.group.block_tokens
+        tokens = self._groups[0].group.block_tokens
         self._worker = WorkerSide(Transfers(self._link), tokens, retention)
 
     def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
@@ -117,7 +120,7 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
 
     def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
         """Before the step's kernels are launched. The step's transfers are of blocks that earlier
-        kernels may be writing or reading still, and that no later one touches."""
+        kernels may still be writing or reading, and that no later one touches."""
         super().bind_connector_metadata(connector_metadata)
         if self._worker is None or not isinstance(connector_metadata, KvtierMetadata):
             return
@@ -226,17 +229,16 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
     # ---------------------------------------------------------------- both
 
     def _make_scheduler(self) -> SchedulerSide:
-        """Asks through a region of one block, since the KV cache is the worker's."""
+        """Asks through regions of one block, since the KV cache is the worker's."""
+        block_bytes = [sum(piece[2] for piece in group.pieces) for group in self._groups]
         fd = os.memfd_create("kvtier-vllm-lookups", os.MFD_CLOEXEC)
-        group = self._blocks.group
-        block_bytes = group.layers * group.layer_bytes
-        os.ftruncate(fd, block_bytes)
-        one_block = BlockPieces([(0, block_bytes, block_bytes)], group, 1, block_bytes)
+        os.ftruncate(fd, max(block_bytes))
+        memories = [
+            {"fd": fd, "bytes": max(block_bytes), "blocks": 1, "pieces": [(0, one, one)]}
+            for one in block_bytes
+        ]
         answers: list[Lookups] = []
-        link = self._open_link(
-            lambda answer: answers[0].receive(answer),
-            self._attacher(FileMemory(fd, block_bytes), one_block),
-        )
+        link = self._open_link(lambda answer: answers[0].receive(answer), memories)
         lookups = Lookups(
             link.ask,
             lambda: link.state,
@@ -245,47 +247,47 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         )
         answers.append(lookups)
         self._link = link
-        return SchedulerSide(lookups, group.block_tokens)
+        return SchedulerSide(lookups, self._groups[0].group.block_tokens)
 
     def _count_lookup(self, outcome: str) -> None:
         self._lookup_counts["lookup", outcome] += 1
 
+    def _memories(self, cache: torch.Tensor) -> list[dict[str, Any]] | None:
+        """Of each group, what `attach_regions` needs. cache: any layer's, since all layers' are in
+        one allocation. None if vLLM has put them elsewhere."""
+        if cache.untyped_storage().nbytes() < self._groups[0].memory_bytes:
+            return None
+        if self._allocation is None:
+            gpu = GpuMemory(cache)
+            places = [gpu.arguments(group.pieces) for group in self._groups]
+        elif self._allocation.fd is not None:
+            file = {"fd": self._allocation.fd, "bytes": self._groups[0].memory_bytes}
+            places = [{**file, "pieces": group.pieces} for group in self._groups]
+        else:
+            return None
+        return [{**place, "blocks": group.blocks} for place, group in zip(places, self._groups)]
+
     def _open_link(
-        self, on_answer: Callable[[Any], None], attach: Callable[[], Attachment | None]
+        self, on_answer: Callable[[Any], None], memories: Sequence[Mapping[str, Any]]
     ) -> Link:
+        """memories: of each group, what Connection.open_region is to be given."""
         pauses = [
             float(self._options.get(name, default)) / 1000
             for name, default in (("retry_min_ms", 50), ("retry_max_ms", 2000))
         ]
-        return Link(attach, on_answer, *pauses)
+        return Link(functools.partial(self._attach, memories), on_answer, *pauses)
 
-    def _kv_memory(self, cache: torch.Tensor) -> EngineMemory | None:
-        """The memory that the daemon can open for all layers' caches; None if vLLM has put them
-        elsewhere."""
-        storage_bytes = cache.untyped_storage().nbytes()
-        if storage_bytes < self._blocks.memory_bytes:
-            return None
-        if self._allocation is None:
-            return GpuMemory(cache)
-        fd = self._allocation.fd
-        return None if fd is None else FileMemory(fd, self._blocks.memory_bytes)
-
-    def _attacher(
-        self, memory: EngineMemory, blocks: BlockPieces
-    ) -> Callable[[], Attachment | None]:
-        return functools.partial(self._attach, memory, blocks)
-
-    def _attach(self, memory: EngineMemory, blocks: BlockPieces) -> Attachment | None:
+    def _attach(self, memories: Sequence[Mapping[str, Any]]) -> Attachment | None:
         root = identity.hash_root()
         if root is None:
             return None
+        record = identity.block_record(
+            self._engine,
+            self._kv_cache_config,
+            [group.group for group in self._groups],
+            root,
+            vllm.__version__,
+            str(self._options.get("identity", "")),
+        )
         socket = str(self._options.get("socket") or os.environ.get("KVTIER_SOCKET", ""))
-        return attach_region(
-            socket or DEFAULT_SOCKET, self._record(root), memory, blocks.blocks, blocks.pieces
-        )
-
-    def _record(self, root: bytes) -> ModelRecord:
-        label = str(self._options.get("identity", ""))
-        return identity.block_record(
-            self._engine, self._kv_cache_config, self._blocks.group, root, vllm.__version__, label
-        )
+        return attach_regions(socket or DEFAULT_SOCKET, record, memories)

@@ -16,11 +16,7 @@ from typing import Any
 
 import torch
 
-from ..connection import Connection
-from ..errors import invalid
-from ..model import ModelRecord
-from ..regions import Region, RegionMemory
-from ..types import DeviceKind
+from ..regions import RegionMemory
 
 _IPC_HANDLE_BYTES = 64
 
@@ -51,31 +47,15 @@ class GpuMemory:
         self._offset = start - base.value
         self._uuid = uuid.UUID(str(torch.cuda.get_device_properties(tensor.device).uuid))
 
-    def open_region(
-        self,
-        connection: Connection,
-        record: ModelRecord,
-        group: int,
-        blocks: int,
-        pieces: Sequence[tuple[int, int, int]],
-    ) -> Region:
-        """As Connection.open_region; pieces: in the tensor's storage. Raises KvtierError."""
-        return connection.open_region(
-            record,
-            group=group,
-            blocks=blocks,
-            pieces=[(self._offset + at, stride, size) for at, stride, size in pieces],
-            memory=RegionMemory.CUDA_IPC,
-            ipc_handle=self._handle,
-            bytes=self._bytes,
-            device=self._device_of(connection),
-        )
-
-    def _device_of(self, connection: Connection) -> int:
-        for position, device in enumerate(connection.devices()):
-            if device.kind == DeviceKind.CUDA and device.uuid == self._uuid:
-                return position
-        raise invalid("unknown_gpu", f"the daemon does not serve GPU {self._uuid}")
+    def arguments(self, pieces: Sequence[tuple[int, int, int]]) -> dict[str, Any]:
+        """What `attach_regions` needs for a region in the tensor's storage."""
+        return {
+            "memory": RegionMemory.CUDA_IPC,
+            "ipc_handle": self._handle,
+            "bytes": self._bytes,
+            "pieces": [(self._offset + at, stride, size) for at, stride, size in pieces],
+            "gpu_uuid": self._uuid,
+        }
 
 
 class AfterKernels:
