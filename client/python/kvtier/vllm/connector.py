@@ -4,8 +4,8 @@
     --kv-transfer-config '{"kv_connector": "KvtierConnector", "kv_connector_module_path":
         "kvtier.vllm", "kv_role": "kv_both", "kv_load_failure_policy": "recompute"}'
 
-For vLLM on the CPU. Loads are asynchronous: a request waits for its blocks while others go on.
-Stores begin one step after the blocks were computed.
+Loads are asynchronous: a request waits for its blocks while others go on. Stores begin one step
+after the blocks were computed.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from .cache_groups import cache_groups
 from .connector_metrics import KvtierPromMetrics, KvtierStats
 from .connector_scheduler import SchedulerSide, StepPlan
 from .connector_worker import WorkerSide
+from .gpu_memory import AfterKernels, GpuMemory
 from .kv_memory import BlockPieces, SharedAllocation, block_pieces
 from .link import Attachment, Link, LinkState, attach_regions, logger
 from .lookups import Lookups
@@ -84,8 +85,9 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         parallel = vllm_config.parallel_config
         if parallel.pipeline_parallel_size * parallel.decode_context_parallel_size != 1:
             raise ValueError("KvtierConnector knows tensor parallelism only")
-        if vllm_config.device_config.device_type != "cpu":
-            raise ValueError("KvtierConnector serves vLLM on the CPU only")
+        device = vllm_config.device_config.device_type
+        if device not in ("cpu", "cuda"):
+            raise ValueError(f"KvtierConnector serves vLLM on CPUs and NVIDIA GPUs, not on {device}")
         self._options = options
         self._engine = vllm_config
         _, hash_tokens = resolve_kv_cache_block_sizes(kv_cache_config, vllm_config)
@@ -96,7 +98,14 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         self._groups: list[BlockPieces] = [
             block_pieces(kv_cache_config, group, replicated) for group in self._cache_groups
         ]
-        self._allocation = SharedAllocation(self._groups[0].memory_bytes)
+        # On the CPU the KV cache is put where the daemon can map it; on a GPU it can open what
+        # torch allocates.
+        self._allocation: SharedAllocation | None = None
+        self._after_kernels: AfterKernels | None = None
+        if device == "cpu":
+            self._allocation = SharedAllocation(self._groups[0].memory_bytes)
+        else:
+            self._after_kernels = AfterKernels()
         self._link: Link | None = None
         self._lookup_counts: collections.Counter[tuple[str, str]] = collections.Counter()
         self._connected_told: bool | None = None
@@ -108,24 +117,45 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
 
     # ---------------------------------------------------------------- in the worker
 
+    @classmethod
+    def get_required_kvcache_layout(cls, vllm_config: Any) -> str | None:
+        """On a GPU a block's layers are asked to lie together, so that a block is one copy. vLLM
+        takes another layout where the attention backend cannot do this one."""
+        return "BLNHC" if vllm_config.device_config.device_type == "cuda" else None
+
     def get_mem_pool_context(self) -> AbstractContextManager[Any] | None:
         return self._allocation
 
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
-        if self._allocation.fd is None:
+        cache: Any = next(iter(kv_caches.values()))
+        # A layer of states has a tensor for each part of a state.
+        memories = self._memories(cache[0] if isinstance(cache, (list, tuple)) else cache)
+        if memories is None:
             logger.error("kvtier: the KV cache was not allocated as expected; nothing is cached")
             return
-        fd = self._allocation.fd
-        memories = [self._memory(fd, group) for group in self._groups]
         self._link = self._open_link(lambda _: None, memories, [None])
         retention = Retention[str(self._options.get("retention", "extended")).upper()]
         tokens = [group.group.block_tokens for group in self._groups]
         self._worker = WorkerSide(Transfers(self._link), tokens, retention)
 
+    def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
+        """Before the step's kernels are launched. The step's transfers are of blocks that earlier
+        kernels may still be writing or reading, and that no later one touches."""
+        super().bind_connector_metadata(connector_metadata)
+        if self._worker is None or not isinstance(connector_metadata, KvtierMetadata):
+            return
+        self._hash_root = connector_metadata.hash_root
+        if self._after_kernels is not None and connector_metadata.plan:
+            plan = connector_metadata.plan
+            self._after_kernels.add(functools.partial(self._worker.begin, plan))
+
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         metadata = self._get_connector_metadata()
-        if self._worker is not None and isinstance(metadata, KvtierMetadata):
-            self._hash_root = metadata.hash_root
+        if self._worker is None or not isinstance(metadata, KvtierMetadata):
+            return
+        if self._after_kernels is not None:
+            self._after_kernels.begin_ready()
+        else:
             self._worker.begin(metadata.plan)
 
     def wait_for_layer_load(self, layer_name: str) -> None:
@@ -142,6 +172,8 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
     def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
         if self._worker is None:
             return KVConnectorTransferResults()
+        if self._after_kernels is not None:
+            self._after_kernels.begin_ready()
         self._worker.poll()
         loaded, failed = self._worker.take_loaded()
         # With one group, vLLM uses what comes before the first block that failed.
@@ -267,14 +299,20 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
     def _count_lookup(self, outcome: str) -> None:
         self._lookup_counts["lookup", outcome] += 1
 
-    def _memory(self, fd: int, group: BlockPieces) -> dict[str, Any]:
-        """The arguments of Connection.open_region for a group in the memory file."""
-        return {
-            "fd": fd,
-            "bytes": group.memory_bytes,
-            "blocks": group.blocks,
-            "pieces": group.pieces,
-        }
+    def _memories(self, cache: torch.Tensor) -> list[dict[str, Any]] | None:
+        """Of each group, what `attach_regions` needs. cache: any layer's, since all layers' are in
+        one allocation. None if vLLM has put them elsewhere."""
+        if cache.untyped_storage().nbytes() < self._groups[0].memory_bytes:
+            return None
+        if self._allocation is None:
+            gpu = GpuMemory(cache)
+            places = [gpu.arguments(group.pieces) for group in self._groups]
+        elif self._allocation.fd is not None:
+            file = {"fd": self._allocation.fd, "bytes": self._groups[0].memory_bytes}
+            places = [{**file, "pieces": group.pieces} for group in self._groups]
+        else:
+            return None
+        return [{**place, "blocks": group.blocks} for place, group in zip(places, self._groups)]
 
     def _open_link(
         self,

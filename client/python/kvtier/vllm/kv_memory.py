@@ -62,8 +62,13 @@ class BlockPieces:
 
 
 def block_pieces(kv_cache_config: Any, group: CacheGroup, replicated: bool) -> BlockPieces:
-    """Where vLLM's KVCacheConfig puts the blocks of a group. replicated: all tensor-parallel ranks
-    have the same bytes. Raises ValueError for layers that lie elsewhere."""
+    """Where vLLM's KVCacheConfig puts the blocks of a group. Parts that follow each other are one.
+    replicated: all tensor-parallel ranks have the same bytes. Raises ValueError for layers that lie
+    elsewhere, and for layouts in which a layer's part of a block is not in one place, which this
+    does not know yet."""
+    layout = getattr(kv_cache_config, "kv_cache_layout", None)
+    if layout is not None and set(layout[:2]) != {"L", "B"}:
+        raise ValueError(f"the KV cache layout {layout} spreads a layer's part of a block")
     cache_group = kv_cache_config.kv_cache_groups[group.number]
     places = {}
     for tensor in kv_cache_config.kv_cache_tensors:
@@ -83,8 +88,10 @@ def block_pieces(kv_cache_config: Any, group: CacheGroup, replicated: bool) -> B
     # The scheduler knows only the first of specs that differ by layer.
     specs = list(getattr(cache_group.kv_cache_spec, "kv_cache_specs", {}).values())
     is_trailing = group.rule is HitRule.TRAILING
+    # Where blocks and layers lie does not matter to who may use them, only the order within a part.
+    order = str(layout)[2:]
     return BlockPieces(
-        pieces,
+        _joined(pieces),
         KvGroup(
             layers=len(pieces) if len(sizes) == 1 else 1,
             layer_bytes=pieces[0][2] if len(sizes) == 1 else sum(size for _, _, size in pieces),
@@ -97,5 +104,17 @@ def block_pieces(kv_cache_config: Any, group: CacheGroup, replicated: bool) -> B
         kv_cache_config.num_blocks,
         kv_cache_config.kv_cache_tensors[0].size,
         layers,
-        str(specs[0] if specs else cache_group.kv_cache_spec),
+        f"{order} {specs[0] if specs else cache_group.kv_cache_spec}",
     )
+
+
+def _joined(pieces: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """The same bytes in the same order, in fewer pieces: where blocks are outermost, the parts of
+    a block's layers follow each other."""
+    joined: list[tuple[int, int, int]] = []
+    for offset, stride, size in pieces:
+        if joined and joined[-1][1] == stride and sum(joined[-1][::2]) == offset:
+            offset, _, before = joined.pop()
+            size += before
+        joined.append((offset, stride, size))
+    return joined

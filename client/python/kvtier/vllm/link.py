@@ -15,8 +15,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from ..connection import connect
-from ..errors import KvtierError, UnavailableError
+from ..connection import Connection, connect
+from ..errors import KvtierError, UnavailableError, invalid
 from ..model import ModelRecord
 from ..types import Presence
 from .rows import block_hash, group_of, hash_of
@@ -123,13 +123,13 @@ def attach_regions(
     socket: str, records: Sequence[ModelRecord], memories: Sequence[Mapping[str, Any]]
 ) -> Attachment:
     """Connects and opens a region for each group of each record. records: of tensor-parallel ranks.
-    memories: of each group, the arguments of Connection.open_region but model and group. Raises
-    KvtierError."""
+    memories: of each group, the arguments of Connection.open_region but model and group, and
+    instead of `device` a GPU's `gpu_uuid`. Raises KvtierError."""
     connection = connect(socket, client_name="vllm", reconnect_min_ms=-1)
     try:
         # What fails half-way closes the regions that were opened with their connection.
         regions = [
-            connection.open_region(record, group=group, **memory)
+            connection.open_region(record, group=group, **_arguments(connection, memory))
             for record in records
             for group, memory in enumerate(memories)
         ]
@@ -144,6 +144,17 @@ def attach_regions(
 
     # All regions live as long as the connection does.
     return Attachment(regions, close, regions[0].is_connected, len(records))
+
+
+def _arguments(connection: Connection, memory: Mapping[str, Any]) -> dict[str, Any]:
+    arguments = dict(memory)
+    gpu_uuid = arguments.pop("gpu_uuid", None)
+    if gpu_uuid is not None:
+        known = [device.uuid for device in connection.devices()]
+        if gpu_uuid not in known:
+            raise invalid("unknown_gpu", f"the daemon does not serve the GPU {gpu_uuid}")
+        arguments["device"] = known.index(gpu_uuid)
+    return arguments
 
 
 class Link:
