@@ -53,7 +53,7 @@ _OPTIONS = frozenset(
 
 @dataclass
 class KvtierMetadata(KVConnectorMetadata):
-    """hash_root: of the engine's hashes, which only the scheduler's process knows."""
+    """hash_root: what vLLM's chains of hashes begin with, which only the scheduler's process knows."""
 
     plan: StepPlan = field(default_factory=StepPlan)
     hash_root: bytes | None = None
@@ -107,9 +107,9 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         else:
             self._after_kernels = AfterKernels()
         self._link: Link | None = None
+        self._hash_root: bytes | None = None
         self._lookup_counts: collections.Counter[tuple[str, str]] = collections.Counter()
         self._connected_told: bool | None = None
-        self._hash_root: bytes | None = None
         self._scheduler: SchedulerSide | None = None
         self._worker: WorkerSide | None = None
         if role is KVConnectorRole.SCHEDULER:
