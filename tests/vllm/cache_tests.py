@@ -13,12 +13,13 @@ import tempfile
 from engine import BLOCK_TOKENS
 from engine_process import EngineProcess
 from harness.private_daemon import PrivateDaemon
-from tiny_model import VOCABULARY, make_model
+from tiny_model import VOCABULARY, make_model, make_model_of_kind
 
 PROMPT_TOKENS = 300
 # vLLM computes at least the last token, and finds whole blocks.
 CACHED_TOKENS = (PROMPT_TOKENS - 1) // BLOCK_TOKENS * BLOCK_TOKENS
 PROMPTS = 6
+LLAMA = "llama"
 # Small tiers, but far more than all prompts of this file need.
 SETTINGS = [
     "pool.bytes=16MiB",
@@ -35,23 +36,28 @@ PATIENT = {"lookup_timeout_ms": 30_000, "retry_max_ms": 50}
 MANY_STEPS = 4_000
 
 
-def prompts_of(seed):
+def prompts_of(seed, tokens=PROMPT_TOKENS):
     """Prompts that no other seed has the beginnings of."""
     generator = random.Random(seed)
-    return [
-        [generator.randrange(3, VOCABULARY) for _ in range(PROMPT_TOKENS)] for _ in range(PROMPTS)
-    ]
+    return [[generator.randrange(3, VOCABULARY) for _ in range(tokens)] for _ in range(PROMPTS)]
 
 
 @functools.lru_cache(maxsize=None)
-def shared_model():
-    """The model, and for each seed the tokens of an engine that has nothing to do with kvtier."""
+def shared_model(kind, tokens, with_expected):
+    """The model, and for each seed's prompts of so many tokens what an engine generates that has
+    nothing to do with kvtier."""
     directory = pathlib.Path(tempfile.mkdtemp(prefix="kvtier-vllm-"))
     atexit.register(shutil.rmtree, directory)
-    model = make_model(directory / "model")
+    model = directory / "model"
+    if kind == LLAMA:
+        make_model(model)
+    else:
+        make_model_of_kind(model, kind)
+    if not with_expected:
+        return model, []
     plain = EngineProcess(model, directory / "plain.log")
     try:
-        expected = [plain.generate(prompts_of(seed))["tokens"] for seed in range(SEEDS)]
+        expected = [plain.generate(prompts_of(seed, tokens))["tokens"] for seed in range(SEEDS)]
         plain.stop()
     finally:
         plain.kill()
@@ -66,18 +72,23 @@ class PausableDaemon(PrivateDaemon):
         self._process.send_signal(signal.SIGCONT)
 
 
-class CacheTests:
-    """Mixed into a TestCase that sets `options`, of the tier or of the connector. One daemon and
-    one engine for all tests, each of which has prompts of its own."""
+class EngineCase:
+    """Mixed into a TestCase that sets `options`, of the tier or of the connector, and the `kind` of
+    model. One daemon and one engine for all tests, each of which has prompts of its own."""
 
     options: dict = {}
+    kind = LLAMA
+    prompt_tokens = PROMPT_TOKENS
+    with_expected = True  # whether an engine without kvtier says what the tokens must be
 
     @classmethod
     def setUpClass(cls):
         directory = tempfile.TemporaryDirectory(prefix="kvtier-vllm-")
         cls.addClassCleanup(directory.cleanup)
         cls.directory = pathlib.Path(directory.name)
-        cls.model, cls.expected = shared_model()
+        cls.model, cls.expected = shared_model(
+            cls.kind, cls.prompt_tokens, cls.with_expected
+        )
         cls.seeds = itertools.count()
         cls.daemon = PausableDaemon(directory.name, SETTINGS)
         cls.addClassCleanup(cls.daemon.kill)
@@ -93,7 +104,7 @@ class CacheTests:
 
     def setUp(self):
         self.seed = next(self.seeds)
-        self.prompts = prompts_of(self.seed)
+        self.prompts = prompts_of(self.seed, self.prompt_tokens)
         self.wait_for_connection()
 
     def generate(self, engine=None):
@@ -133,6 +144,23 @@ class CacheTests:
 
     def counted(self, outcome, before):
         return self.engine.metrics().get(outcome, 0) - before.get(outcome, 0)
+
+    def corrupt_disk(self, step=64 << 10, first=(1 << 20) + 40_000):
+        """Flips a byte in each stretch of the slabs as long as a block; returns how many."""
+        flipped = 0
+        for path in (self.directory / "disk").glob("blocks-*.kvt"):
+            with open(path, "r+b") as blocks:
+                for offset in range(first, path.stat().st_size, step):
+                    blocks.seek(offset)
+                    byte = blocks.read(1)
+                    blocks.seek(offset)
+                    blocks.write(bytes([byte[0] ^ 0xFF]))
+                    flipped += 1
+        return flipped
+
+
+class CacheTests(EngineCase):
+    """What holds for the tier and for the connector."""
 
     def test_the_model_s_tokens_depend_on_the_whole_prompt(self):
         """Or else equal tokens would prove nothing."""
@@ -224,16 +252,3 @@ class CacheTests:
         self.assertEqual(self.generate(impatient), [0] * PROMPTS)
         self.daemon.resume()
         impatient.stop()
-
-    def corrupt_disk(self):
-        """Flips a byte in each stretch of the slabs as long as a block; returns how many."""
-        flipped = 0
-        for path in (self.directory / "disk").glob("blocks-*.kvt"):
-            with open(path, "r+b") as blocks:
-                for offset in range((1 << 20) + 40_000, path.stat().st_size, 64 << 10):
-                    blocks.seek(offset)
-                    byte = blocks.read(1)
-                    blocks.seek(offset)
-                    blocks.write(bytes([byte[0] ^ 0xFF]))
-                    flipped += 1
-        return flipped

@@ -106,9 +106,11 @@ def forget(engine, request):
 
 def metrics(engine, request):
     """The tier's or the connector's figures in vLLM's registry: {"load:copied": 12, ...} and what
-    else there is by the last word of its name, the smallest of several."""
+    else there is by the last word of its name, the smallest of several; "preemptions" of vLLM."""
     found = {}
     for metric in engine.get_metrics():
+        if metric.name == "vllm:num_preemptions":
+            found["preemptions"] = metric.value
         if not metric.name.startswith("vllm:kvtier_"):
             continue
         if "outcome" in metric.labels:

@@ -71,3 +71,99 @@ def make_model(directory: pathlib.Path, seed: int = 0, window: int = 0) -> pathl
             weights[f"model.layers.{layer}.{name}.weight"] = ones
     save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
     return directory
+
+
+def make_model_of_kind(directory: pathlib.Path, kind: str, seed: int = 0) -> pathlib.Path:
+    """As make_model, for other architectures: "windows" (Gemma 3: one layer in four has full
+    attention), "windows and experts" (gpt-oss), "states" (Qwen3-Next: linear attention, experts),
+    "latent" (DeepSeek-V2: MLA)."""
+    import torch
+    import transformers
+
+    common = {
+        "vocab_size": VOCABULARY,
+        "max_position_embeddings": 4096,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "pad_token_id": 0,
+        "tie_word_embeddings": False,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "hidden_size": 128,
+        "intermediate_size": 128,
+    }
+    experts = {"num_experts_per_tok": 2, "moe_intermediate_size": 64}
+    name, special = {
+        "windows": (
+            "Gemma3ForCausalLM",
+            {
+                "num_hidden_layers": 4,
+                "head_dim": 64,
+                "sliding_window": 48,
+                "layer_types": ["sliding_attention"] * 3 + ["full_attention"],
+                "query_pre_attn_scalar": 64,
+            },
+        ),
+        "windows and experts": (
+            "GptOssForCausalLM",
+            {
+                "num_hidden_layers": 2,
+                "head_dim": 64,
+                "sliding_window": 48,
+                "num_local_experts": 4,
+                "num_experts_per_tok": 2,
+            },
+        ),
+        "states": (
+            "Qwen3NextForCausalLM",
+            {
+                **experts,
+                "num_hidden_layers": 4,
+                "head_dim": 64,
+                "linear_num_key_heads": 2,
+                "linear_num_value_heads": 4,
+                "linear_key_head_dim": 64,
+                "linear_value_head_dim": 64,
+                "num_experts": 4,
+                "shared_expert_intermediate_size": 64,
+            },
+        ),
+        "latent": (
+            "DeepseekV2ForCausalLM",
+            {
+                **experts,
+                "num_hidden_layers": 2,
+                "num_key_value_heads": 4,
+                "q_lora_rank": None,
+                "kv_lora_rank": 512,
+                "qk_nope_head_dim": 128,
+                "qk_rope_head_dim": 64,
+                "v_head_dim": 128,
+                "n_routed_experts": 4,
+                "n_shared_experts": 1,
+                "first_k_dense_replace": 1,
+                "n_group": 1,
+                "topk_group": 1,
+            },
+        ),
+    }[kind]
+    model_class = getattr(transformers, name)
+    configuration = model_class.config_class(**{**common, **special}, architectures=[name])
+    generator = torch.Generator().manual_seed(seed)
+    torch.manual_seed(seed)
+    model = model_class(configuration).to(torch.bfloat16)
+    with torch.no_grad():
+        for parameter, weight in model.named_parameters():
+            if weight.ndim >= 2 and "conv" not in parameter:
+                # As in make_model.
+                columns = weight.shape[-1]
+                gain = 3.0 if "attn" in parameter else 1.0
+                gain = {"embed_tokens": columns**0.5, "lm_head": 4.0}.get(
+                    parameter.split(".")[-2], gain
+                )
+                values = torch.randn(weight.shape, generator=generator) * (gain / columns**0.5)
+                weight.copy_(values.to(weight.dtype))
+            elif "q_norm" in parameter:
+                weight.fill_(3.0)  # else attention would be nearly even, and no token count
+    model.save_pretrained(directory)
+    return directory

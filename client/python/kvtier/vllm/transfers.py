@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import KvtierError, UnavailableError
-from .link import Attachment, Link, logger
+from .link import Attachment, Link, LinkState, logger
 from .lookups import NO_DAEMON
 from .rows import StoreRows
 
@@ -64,6 +64,8 @@ class Transfers:
         self._settle_s = settle_s
         # By region and transfer.
         self._under_way: dict[Attachment, dict[tuple[int, int], Job]] = {}
+        # Begun while the link opens its first region, to be submitted once it has or could not.
+        self._early: list[tuple[Job, Callable[[Any], int]]] = []
         self._cut_off: list[tuple[float, EndedJob]] = []  # with the time from which to report it
         self._ended: list[EndedJob] = []
 
@@ -82,6 +84,9 @@ class Transfers:
 
     def take_ended(self) -> list[EndedJob]:
         """The jobs that have ended since the last call; never waits."""
+        early, self._early = self._early, []
+        for job, begin in early:
+            self._submit(job, begin)
         now = time.monotonic()
         for attachment, jobs in list(self._under_way.items()):
             for group, region in enumerate(attachment.regions):
@@ -100,7 +105,7 @@ class Transfers:
     def drain(self) -> None:
         """Returns when no job is under way; what has ended is for `take_ended`."""
         ended = self.take_ended()
-        while self._under_way or self._cut_off:
+        while self._early or self._under_way or self._cut_off:
             time.sleep(_DRAIN_PAUSE_S)
             ended += self.take_ended()
         self._ended = ended + self._ended
@@ -116,7 +121,11 @@ class Transfers:
             self._ended.append(ended)
 
     def _submit(self, job: Job, begin: Callable[[Any], int]) -> None:
+        state = self._link.state
         attachment = self._link.borrow()
+        if attachment is None and state is LinkState.CONNECTING:
+            self._early.append((job, begin))
+            return
         if attachment is None:
             self._fail(job, NO_DAEMON)
             return
