@@ -110,6 +110,10 @@ Result<CudaPresence> FindCudaDevices() {
   const cudaError_t code = cudaGetDeviceCount(&devices);
   if (code == cudaErrorNoDevice || code == cudaErrorInsufficientDriver) {
     (void)cudaGetLastError();
+    // The runtime says "insufficient" also where there is no driver at all; its version is 0 then.
+    int driver_version = 0;
+    (void)cudaDriverGetVersion(&driver_version);
+    if (driver_version == 0) return CudaPresence{.why_none = "there is no NVIDIA driver"};
     return CudaPresence{.why_none = cudaGetErrorString(code)};
   }
   KVT_RETURN_IF_CUDA_ERROR(code, "looking for GPUs");

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/acquired.h"
+#include "base/socket_paths.h"
 #include "client/abi/c_common.h"
 #include "client/core/channel.h"
 #include "client/core/unix_socket.h"
@@ -73,7 +74,8 @@ Result<std::string> CallAdmin(const std::string& socket_path, const std::string&
         ErrorCode::kLimitExceeded, "text_too_long",
         fmt::format("{} bytes, at most {}", request_json.size(), wire::kMaxAdminRequestTextBytes));
   }
-  KVT_ASSIGN_OR_RETURN(UniqueFd socket, ConnectUnixSocket(socket_path, DeadlineIn(timeout_ms)));
+  const std::string path = socket_path.empty() ? AdminSocketBeside(FindSocket()) : socket_path;
+  KVT_ASSIGN_OR_RETURN(UniqueFd socket, ConnectUnixSocket(path, DeadlineIn(timeout_ms)));
   Inbox inbox;
   Channel channel(std::move(socket), wire::kMaxAdminReplyFrameBytes,
                   [&](const wire::Frame& frame) { return inbox.Take(frame); });

@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "base/socket_paths.h"
 #include "client/core/unix_socket.h"
 
 namespace kvtier::client {
@@ -18,7 +19,10 @@ constexpr size_t kPostedBlocksKept = 64 * 1024;
 Result<std::shared_ptr<DaemonSession>> DaemonSession::Open(const std::string& socket_path,
                                                            const std::string& client_name,
                                                            Deadline deadline, AsyncErrors* errors) {
-  KVT_ASSIGN_OR_RETURN(UniqueFd socket, ConnectUnixSocket(socket_path, deadline));
+  // Looked for at each try: the daemon that comes next may listen elsewhere.
+  KVT_ASSIGN_OR_RETURN(
+      UniqueFd socket,
+      ConnectUnixSocket(socket_path.empty() ? FindSocket() : socket_path, deadline));
   auto session = std::make_shared<DaemonSession>(std::move(socket), errors);
   KVT_RETURN_IF_ERROR(session->SayHello(client_name, deadline));
   return session;

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "daemon/app/dev_mode.h"
 #include "daemon/app/service.h"
 #include "daemon/config/config_loader.h"
 #include "daemon/config/config_schema.h"
@@ -61,15 +62,26 @@ int Main(int argc, char** argv) {
     fmt::print("{}", ConfigExampleToml());
     return 0;
   }
+  DevFacts facts;
+  if (arguments.dev) {
+    Result<DevFacts> gathered = GatherDevFacts();
+    if (!gathered) return Complain(gathered.error(), kExitConfiguration);
+    facts = *std::move(gathered);
+  }
+  // Chosen once: a reload must not change sizes because the machine is busier by then.
+  const std::string dev_config = arguments.dev ? DevConfigToml(facts) : "";
   // Owns its arguments: a read may outlive this function on a thread that hangs.
-  const auto read = [arguments] { return LoadConfig(arguments.config_path, arguments.overrides); };
+  const auto read = [arguments, dev_config] {
+    if (arguments.dev) return ParseConfig(dev_config, "--dev", arguments.overrides);
+    return LoadConfig(arguments.config_path, arguments.overrides);
+  };
   const Result<Config> config = read();
   if (!config) return Complain(config.error(), kExitConfiguration);
   if (arguments.check_config) {
     fmt::print("{}", FormatConfig(*config));
     return 0;
   }
-  return Service(*config, read).Run();
+  return Service(*config, read, arguments.dev ? DevScreen(facts, *config) : "").Run();
 }
 
 }  // namespace

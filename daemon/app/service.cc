@@ -73,12 +73,14 @@ std::string TierStatus(std::string_view name, uint64_t used_bytes, uint64_t capa
 
 }  // namespace
 
-Service::Service(const Config& config, std::function<Result<Config>()> read_again)
+Service::Service(const Config& config, std::function<Result<Config>()> read_again,
+                 std::string ready_text)
     : log_(config.log),
       reader_(&loop_, std::move(read_again), kReadAgainTimeoutMs),
       daemon_(config, &loop_, &log_, &peers_, &manager_),
       watchdog_(&loop_),
-      status_(&loop_) {}
+      status_(&loop_),
+      ready_text_(std::move(ready_text)) {}
 
 int Service::Run() {
   // Files of the disk tier hold the keys and values of all tenants: no other user may read them.
@@ -98,6 +100,7 @@ int Service::Run() {
   const ServerConfig& server = daemon_.config().server;
   fmt::print("READY socket={} admin_socket={} pid={}\n", server.socket, server.admin_socket,
              ::getpid());
+  fmt::print("{}", ready_text_);
   std::fflush(stdout);
   manager_.Ready(StatusLine());
   loop_.Run();

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <functional>
+#include <string>
 
 #include "base/result.h"
 #include "daemon/app/config_reader.h"
@@ -27,9 +28,11 @@ inline constexpr int kExitFailure = 1;
 // loop, the loop before the log.
 class Service {
  public:
-  // `read_again` reads the configuration anew, on another thread; it owns what it uses. REQUIRES:
-  // `config` passed CheckConfig.
-  Service(const Config& config, std::function<Result<Config>()> read_again);
+  // `read_again` reads the configuration anew, on another thread; it owns what it uses.
+  // `ready_text`, for people, is printed once the daemon serves. REQUIRES: `config` passed
+  // CheckConfig.
+  Service(const Config& config, std::function<Result<Config>()> read_again,
+          std::string ready_text = {});
   Service(const Service&) = delete;
   Service& operator=(const Service&) = delete;
 
@@ -56,6 +59,7 @@ class Service {
   Daemon daemon_;
   Heartbeat watchdog_;
   Heartbeat status_;
+  const std::string ready_text_;
   bool stopping_ = false;
 };
 

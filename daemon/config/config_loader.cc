@@ -216,8 +216,14 @@ void AddDaemonOptions(CLI::App* app, DaemonArguments* arguments) {
   app->name("kvtierd");
   app->description("Keeps KV cache blocks of LLM inference in three tiers.");
   app->set_help_flag("-h,--help", "Print this help and end.");
-  app->add_option("--config", arguments->config_path, "The configuration; see kvtierd.toml(5).")
-      ->type_name("FILE");
+  CLI::Option* const config =
+      app->add_option("--config", arguments->config_path, "The configuration; see kvtierd.toml(5).")
+          ->type_name("FILE");
+  app->add_flag(
+         "--dev", arguments->dev,
+         "Serve this user alone, without a configuration: sockets in $XDG_RUNTIME_DIR/kvtier, "
+         "blocks in ~/.cache/kvtier, sizes chosen from the machine.")
+      ->excludes(config);
   app->add_option("--set", arguments->overrides,
                   "section.key=value; overrides the file, repeatable.")
       ->type_name("SETTING")

@@ -40,6 +40,7 @@ inline constexpr size_t kMaxConfigFileBytes = 1 << 20;
 struct DaemonArguments {
   std::string config_path;
   std::vector<std::string> overrides;
+  bool dev = false;  // not together with a path
   bool check_config = false;
   bool print_version = false;
   bool print_reference = false;

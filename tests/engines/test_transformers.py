@@ -144,7 +144,7 @@ class ReuseTest(KvtierTestCase):
                 self.check(model, prompt)
 
     def test_short_and_odd_prompts(self):
-        for name, tokens in itertools.product(MODELS, (1, 16, 17, WINDOW, 64, 65, 128)):
+        for name, tokens in itertools.product(MODELS, (1, 16, 17, WINDOW, 65, 128)):
             with self.subTest(f"{name}, {tokens}"):
                 model, prompt = model_of(name), prompt_of(tokens)
                 self.check(model, prompt)
@@ -243,6 +243,15 @@ class RefusalTest(KvtierTestCase):
             with self.cache(model, prompt) as cache:
                 generate(model, prompt, cache)
             self.assertEqual(self.cache(model, prompt).restored_tokens, end // 16 * 16)
+
+    def test_padding_within_a_prompt_ends_what_is_cached(self):
+        # transformers leaves such tokens out of the positions of those behind them.
+        model, prompt = llama(seed=5, pad_token_id=7), prompt_of()
+        prompt[prompt == 7] = 8
+        prompt[0, 200] = 7
+        for _ in range(2):
+            cache, _ = self.check(model, prompt)
+        self.assertEqual(cache.restored_tokens, 192)
 
     def test_models_that_cannot_be_cached_generate_all_the_same(self):
         prompt = prompt_of()

@@ -31,8 +31,8 @@ SETTINGS = ["pool.bytes=16MiB", "pool.device=host", "host.bytes=512MiB", "disk.b
 
 
 def first_token_ms(model, prompt, socket):
-    """Time from the prompt to its first token, the part of it before `generate`, how many tokens were
-    restored, and the token."""
+    """Time from the prompt to its first token, the part of it before `generate`, how many tokens
+    were restored, and the token."""
     begin = time.perf_counter()
     cache = KvtierCache.for_model(model, prompt, socket=socket)
     restored_ms = (time.perf_counter() - begin) * 1e3

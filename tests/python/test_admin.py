@@ -8,6 +8,7 @@ import struct
 import tempfile
 import threading
 import unittest
+import unittest.mock
 
 import kvtier
 from harness.daemon_test_case import DaemonTestCase
@@ -18,6 +19,12 @@ class AdminTest(DaemonTestCase):
         self.connect()
         status = kvtier.admin({"op": "status"}, self.daemon.admin_socket)
         self.assertIn("python test", str(status))
+
+    def test_daemons_are_found_without_a_path(self):
+        with unittest.mock.patch.dict(os.environ, KVTIER_SOCKET=self.daemon.socket):
+            with kvtier.connect() as connection:
+                self.assertTrue(connection.is_connected())
+            self.assertEqual(kvtier.admin({"op": "status"})["socket"], self.daemon.socket)
 
     def test_a_refusal_is_an_error_with_its_reason(self):
         with self.assertRaises(kvtier.KvtierError) as raised:

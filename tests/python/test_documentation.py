@@ -22,6 +22,9 @@ class DocumentationTest(DaemonTestCase):
 
     def setUp(self):
         super().setUp()
+        named = mock.patch.dict(os.environ, KVTIER_SOCKET=self.daemon.socket)
+        named.start()
+        self.addCleanup(named.stop)
         text = (SOURCE / "docs" / "PYTHON.md").read_text()
         blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
         self.example, self.compute, self.groups, self.region, _ = blocks
@@ -29,7 +32,6 @@ class DocumentationTest(DaemonTestCase):
     def test_the_ten_lines_compute_once_what_a_second_run_finds(self):
         computed = []
         names = {
-            "socket": self.daemon.socket,
             "prompt": prompt(blocks=3, extra_tokens=2),
             "compute_kv": lambda pool, slots, tokens: computed.append((len(slots), len(tokens))),
         }
@@ -40,7 +42,6 @@ class DocumentationTest(DaemonTestCase):
     def test_the_ten_lines_compute_everything_when_the_daemon_dies_under_them(self):
         computed = []
         names = {
-            "socket": self.daemon.socket,
             "prompt": prompt(blocks=3, extra_tokens=2),
             "compute_kv": lambda pool, slots, tokens: computed.append((len(slots), len(tokens))),
         }

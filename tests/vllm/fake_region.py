@@ -43,7 +43,7 @@ class FakeDaemon:
             raise unavailable()
         self.opened += 1
         region = self.region = FakeRegion(self, rows)
-        return Attachment(region, region.close, lambda: not region.lost)
+        return Attachment([region], region.close, lambda: not region.lost)
 
     def die(self) -> None:
         """The process is gone, and all that was under way has failed."""

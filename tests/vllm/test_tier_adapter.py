@@ -28,7 +28,7 @@ class TierAdapterTest(unittest.TestCase):
         memory = mmap.mmap(file.fileno(), ROWS * ROW_BYTES)
         self.rows = np.frombuffer(memory, np.uint8).reshape(ROWS, ROW_BYTES)
         for target, name, value in (
-            (tier, "attach_region", lambda *arguments: self.daemon.attach(self.rows)),
+            (tier, "attach_regions", lambda *arguments: self.daemon.attach(self.rows)),
             (tier.model_identity, "find_engine_config", engine),
             (tier.model_identity, "hash_root", lambda: bytes(32)),
         ):

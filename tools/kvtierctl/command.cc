@@ -25,8 +25,8 @@ struct Remedy {
 };
 constexpr std::array<Remedy, 3> kRemedies = {{
     {"no_daemon",
-     "is kvtierd running (systemctl status kvtierd)? --socket PATH names another than "
-     "/run/kvtier/kvtier.sock"},
+     "is kvtierd running? As a service: systemctl status kvtierd; for yourself: kvtierd --dev. "
+     "--socket PATH or $KVTIER_SOCKET names another socket"},
     {"socket_permission", "administration is for root and the daemon's own user: use sudo"},
     {"directory_locked", "stop the daemon first, or use kvtierctl verify, which asks it"},
 }};

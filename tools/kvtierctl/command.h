@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "base/result.h"
+#include "base/socket_paths.h"
 #include "tools/support/admin.h"
 #include "tools/support/terminal.h"
 
@@ -37,7 +38,7 @@ enum class ExitCode : int {
 
 // The state of one run. Commands hold a pointer to it; one thread uses it.
 struct CommandContext {
-  std::string socket = "/run/kvtier/kvtier.sock";
+  std::string socket = FindSocket();
   std::string admin_socket;  // empty: beside `socket`
   bool json = false;
   int64_t timeout_s = 60;

@@ -22,9 +22,9 @@ void AddGlobalOptions(CLI::App* app, CommandContext* context) {
                         "Print the version and end.");
   app->add_option("--socket", context->socket,
                   "The daemon's socket. Administration uses admin.sock beside it, or this one if "
-                  "there is none.")
-      ->type_name("PATH")
-      ->capture_default_str();
+                  "there is none. Default: $KVTIER_SOCKET, else that of this user's own daemon "
+                  "(kvtierd --dev), else /run/kvtier/kvtier.sock.")
+      ->type_name("PATH");
   app->add_option("--admin-socket", context->admin_socket, "The daemon's admin socket.")
       ->type_name("PATH");
   app->add_flag("--json", context->json, "Answer in JSON.");

@@ -162,12 +162,12 @@ typedef struct kvt_connect_options {
 } kvt_connect_options;
 KVT_API void kvt_connect_options_init(kvt_connect_options* options);
 
-/* Connects and says hello. `options` may be NULL. Errors: KVT_UNAVAILABLE (no daemon listens),
+/* Connects and says hello. An empty path: $KVTIER_SOCKET, else the socket of this user's own daemon
+ * (kvtierd --dev), else /run/kvtier/kvtier.sock. `options` may be NULL. Errors: KVT_UNAVAILABLE,
  * KVT_PERMISSION_DENIED, KVT_UNSUPPORTED (no common protocol version), KVT_TIMEOUT. */
 KVT_API kvt_status kvt_connect(const char* socket_path, const kvt_connect_options* options,
                                kvt_connection** connection);
-/* Closes the connection and frees it. The daemon drops all its references. REQUIRES: its pools are
- * closed. */
+/* Closes and frees it; the daemon drops all its references. REQUIRES: its pools are closed. */
 KVT_API void kvt_disconnect(kvt_connection* connection);
 /* Nonzero while the connection stands, without a round trip: looks whether the daemon hung up. Does
  * not reconnect. After reading pool memory, a positive answer confirms that the references held
@@ -581,9 +581,9 @@ KVT_API kvt_status kvt_hash_blocks(const kvt_hash_options* options, const uint32
 /* Called with the text of each progress message, on the calling thread. */
 typedef void (*kvt_admin_progress)(void* user, const char* json);
 
-/* Sends one request to the daemon's admin socket and waits for the reply, up to `timeout_ms` after
- * the last message from the daemon. A refusal by the daemon is an error with its code and reason.
- * Free `*reply_json` with kvt_string_free. `progress` may be NULL. Any thread. */
+/* Sends one request to the admin socket (an empty path: beside that which kvt_connect finds) and
+ * waits up to `timeout_ms` after the last message from the daemon, whose refusals are errors with
+ * their code. Free `*reply_json` with kvt_string_free. `progress` may be NULL. Any thread. */
 KVT_API kvt_status kvt_admin(const char* admin_socket_path, const char* request_json,
                              int64_t timeout_ms, kvt_admin_progress progress, void* user,
                              char** reply_json);

@@ -365,8 +365,8 @@ class Region {
 class Connection {
  public:
   explicit Connection(kvt_connection* connection) : connection_(connection) {}
-  // `options` may be null.
-  static Result<Connection> Connect(const std::string& socket_path,
+  // Without a path, the daemon that serves this user (see kvt_connect). `options` may be null.
+  static Result<Connection> Connect(const std::string& socket_path = {},
                                     const kvt_connect_options* options = nullptr) {
     kvt_connection* connection = nullptr;
     if (kvt_connect(socket_path.c_str(), options, &connection)) return Error::Last();

@@ -20,8 +20,9 @@ from .pool import Pool
 from .regions import Region, RegionMemory, region_options
 from .types import AsyncError, AsyncErrors, Block, DeviceKind
 
-DEFAULT_SOCKET = "/run/kvtier/kvtier.sock"
-DEFAULT_ADMIN_SOCKET = "/run/kvtier/admin.sock"
+#: Empty paths: the library finds the daemon that serves this user; see `connect` and `admin`.
+DEFAULT_SOCKET = ""
+DEFAULT_ADMIN_SOCKET = ""
 
 # As many as the library keeps.
 _ERRORS_KEPT = 1024
@@ -69,6 +70,9 @@ def connect(
 ) -> Connection:
     """Connects to the daemon and says hello.
 
+    socket: empty: the daemon that serves this user, which is $KVTIER_SOCKET, else
+    kvtier/kvtier.sock in $XDG_RUNTIME_DIR (or kvtier-UID/kvtier.sock in the temporary directory) if
+    it is there and no other user can have put it there, else /run/kvtier/kvtier.sock.
     client_name: shown by `kvtierctl status`; default: the program's name. connect_timeout_ms: for
     connecting (default 2000); request_timeout_ms: for any other reply (5000). reconnect_min_ms,
     reconnect_max_ms: the pause after a failed try to reconnect, doubling from the one (50) to the
@@ -296,6 +300,7 @@ def admin(
 ) -> Any:
     """Sends one request, for example {"op": "status"}, and returns the reply's JSON value.
 
+    socket: empty: admin.sock beside the socket that `connect` would find.
     timeout_ms: after the last message from the daemon. progress: called with each progress
     message's JSON value, on this thread; what it raises is raised here, after the reply. Raises
     UnavailableError, PermissionDeniedError, TimedOutError; the daemon's refusals with their code.

@@ -15,12 +15,13 @@ import torch
 from transformers.cache_utils import DynamicCache, DynamicSlidingWindowLayer
 
 from .._library import LibraryNotFoundError
+from ..connection import DEFAULT_SOCKET
 from ..errors import KvtierError
 from ..hashing import PromptIdentity, hash_blocks
 from ..model import ModelRecord
 from ..types import Retention
 from . import transfer
-from .identity import logger, model_record, socket_of, weights_version
+from .identity import logger, model_record, weights_version
 from .layers import (
     Group,
     StatePart,
@@ -37,7 +38,7 @@ _STORE_BYTES = 256 << 20
 # How far two ways of computing a state may differ, relative to it: far more than rounding, far
 # less than a state that was not continued.
 _STATE_TOLERANCE = 0.05
-# Tokens of these kinds stand for something that their numbers do not tell.
+# Members of configurations that name such tokens.
 _MEDIA_TOKENS = ("image_token_id", "video_token_id", "audio_token_id", "image_token_index")
 # Inputs of a model that are text, or do not change what a token's keys and values are.
 _TEXT_INPUTS = frozenset({"input_ids", "attention_mask", "token_type_ids"})
@@ -93,7 +94,7 @@ class KvtierCache(DynamicCache):
         self._settings: _Settings | None = None
         self._model: _KnownModel | None = None
         self._stored = False
-        self._config = config
+        self._opaque: frozenset[int] = frozenset()
         self._presence: list[transfer.Presence] = []
         self._parts: list[StatePart] = []
         self._checkpoints: dict[int, dict[StatePart, torch.Tensor]] = {}  # by position
@@ -130,11 +131,12 @@ class KvtierCache(DynamicCache):
         """
         tokens, media = _tokens_of(inputs)
         cache = cls(model.config, tokens)
-        text_tokens = _text_tokens(model.config, tokens)
+        cache._opaque = _opaque_tokens(model)
+        text_tokens = _first_of(cache._opaque, tokens)
         if media or getattr(model.config, "is_encoder_decoder", False):
             return cache
         cache._settings = _Settings(
-            socket_of(socket),
+            socket or DEFAULT_SOCKET,
             PromptIdentity(cache_salt=cache_salt),
             block_tokens,
             state_tokens,
@@ -168,7 +170,7 @@ class KvtierCache(DynamicCache):
         if self._model is None or self._settings is None:
             return 0
         tokens = self._tokens if output is None else self._continued(output)
-        computed = min(self.get_seq_length(), _text_tokens(self._config, tokens))
+        computed = min(self.get_seq_length(), _first_of(self._opaque, tokens))
         self._checkpoint()
         try:
             with Session(
@@ -188,32 +190,32 @@ class KvtierCache(DynamicCache):
         layer_idx: int,
         *args: Any,
         **kwargs: Any,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    ) -> Any:
         if key_states.shape[0] != 1 and self._model is not None:
             raise ValueError(
                 f"a KvtierCache is for one sequence, not {key_states.shape[0]}: generate without "
                 "num_beams and num_return_sequences, or with a DynamicCache"
             )
         self._visit(layer_idx)
-        return super().update(key_states, value_states, layer_idx, *args, **kwargs)  # type: ignore[no-any-return]
+        return super().update(key_states, value_states, layer_idx, *args, **kwargs)
 
     def update_conv_state(
         self, conv_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
-    ) -> torch.Tensor:
+    ) -> Any:
         self._visit(layer_idx)
-        return super().update_conv_state(conv_states, layer_idx, *args, **kwargs)  # type: ignore[no-any-return]
+        return super().update_conv_state(conv_states, layer_idx, *args, **kwargs)
 
     def update_recurrent_state(
         self, recurrent_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
-    ) -> torch.Tensor:
+    ) -> Any:
         # Not a beginning: models write the other state of the layer in place before.
         self._last_layer = layer_idx
-        return super().update_recurrent_state(recurrent_states, layer_idx, *args, **kwargs)  # type: ignore[no-any-return]
+        return super().update_recurrent_state(recurrent_states, layer_idx, *args, **kwargs)
 
-    def has_previous_state(self, layer_idx: int | None = None, *args: Any, **kwargs: Any) -> bool:
+    def has_previous_state(self, layer_idx: int | None = None, *args: Any, **kwargs: Any) -> Any:
         if layer_idx is not None:
             self._visit(layer_idx)
-        return super().has_previous_state(layer_idx, *args, **kwargs)  # type: ignore[no-any-return]
+        return super().has_previous_state(layer_idx, *args, **kwargs)
 
     def reset(self) -> None:
         super().reset()
@@ -325,9 +327,10 @@ class KvtierCache(DynamicCache):
                 [cached.get(i, 0) for i in range(max(len(hashes), len(self._presence[number])))],
                 np.uint8,
             )
+        begun = len(tokens) % self._settings.block_tokens  # of a block that is not full yet
         for layer in self.layers:
             if isinstance(layer, WindowLayer):
-                layer.drop_past(len(tokens) // self._settings.block_tokens * self._settings.block_tokens)
+                layer.drop_past(len(tokens) - begun)
         return stored
 
     def _new_blocks(self, group: Group, known: transfer.Presence, count: int) -> list[int]:
@@ -401,10 +404,21 @@ def _tokens_of(inputs: Any) -> tuple[list[int], bool]:
     return ids.tolist(), media
 
 
-def _text_tokens(config: Any, tokens: list[int]) -> int:
-    """How many tokens there are before the first that stands for an image or sound."""
-    media = {getattr(config, name, None) for name in _MEDIA_TOKENS} - {None}
-    return next((i for i, token in enumerate(tokens) if token in media), len(tokens))
+def _opaque_tokens(model: Any) -> frozenset[int]:
+    """Tokens from which on a token's keys and values depend on more than the tokens before it: what
+    stands for an image or sound, and padding, which `generate` leaves out of the positions."""
+    config, generation = model.config, getattr(model, "generation_config", None)
+    media = {getattr(config, name, None) for name in _MEDIA_TOKENS}
+    padding = {getattr(one, "pad_token_id", None) for one in (config, generation)}
+    ends = getattr(generation, "eos_token_id", None)
+    # Where padding is the token that ends a text, it is not taken for padding.
+    padding -= set(ends) if isinstance(ends, (list, tuple)) else {ends}
+    return frozenset((media | padding) - {None})
+
+
+def _first_of(kinds: frozenset[int], tokens: list[int]) -> int:
+    """How many tokens there are before the first of these kinds."""
+    return next((i for i, token in enumerate(tokens) if token in kinds), len(tokens))
 
 
 def _runs(depths: list[int]) -> Iterator[tuple[int, int, int]]:
@@ -452,9 +466,10 @@ def _require_continued_states(
 def _compute(model: Any, tokens: list[int], cache: DynamicCache) -> DynamicCache:
     """Computes tokens behind those of the cache."""
     ids = torch.tensor([tokens], device=model.device)
-    # Only the cache is wanted, and logits of a whole prompt may be larger than the model.
-    one = {"logits_to_keep": 1}
-    known = inspect.signature(model.forward).parameters
+    options: dict[str, Any] = {"past_key_values": cache, "use_cache": True}
+    if "logits_to_keep" in inspect.signature(model.forward).parameters:
+        # Only the cache is wanted, and logits of a whole prompt may be larger than the model.
+        options["logits_to_keep"] = 1
     with torch.no_grad():
-        model(ids, past_key_values=cache, use_cache=True, **(one if "logits_to_keep" in known else {}))
+        model(ids, **options)
     return cache

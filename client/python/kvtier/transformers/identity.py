@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import logging
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -98,10 +97,3 @@ def _adapters(model: Any) -> str:
     if not configured and not switches:
         return "none"
     return digest([sorted((name, str(one)) for name, one in configured.items()), switches])
-
-
-def socket_of(socket: str | None) -> str:
-    """Where the daemon listens: as given, else as the environment says, else the default."""
-    from ..connection import DEFAULT_SOCKET
-
-    return socket or os.environ.get("KVTIER_SOCKET") or DEFAULT_SOCKET

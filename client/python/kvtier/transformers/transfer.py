@@ -200,7 +200,8 @@ def load(
     limit: int,
 ) -> tuple[int, list[BlockMemory]]:
     """Brings the longest prefix here: its tokens, and of each group memory with just the blocks
-    that it needs. A block that fails is marked as missing in `presence`, and a shorter prefix taken.
+    that it needs. A block that fails is marked as missing in `presence`, and a shorter prefix is
+    taken.
     """
     while tokens := longest_prefix(groups, presence, limit):
         memories, complete = [], True

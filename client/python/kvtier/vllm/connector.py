@@ -4,8 +4,8 @@
     --kv-transfer-config '{"kv_connector": "KvtierConnector", "kv_connector_module_path":
         "kvtier.vllm", "kv_role": "kv_both", "kv_load_failure_policy": "recompute"}'
 
-For models with one cache group, on the CPU. Loads are asynchronous: a request waits for its blocks
-while others go on. Stores begin one step after the blocks were computed.
+For models with one cache group. Loads are asynchronous: a request waits for its blocks while others
+go on. Stores begin one step after the blocks were computed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import collections
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -26,14 +26,14 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 
 from ..connection import DEFAULT_SOCKET
-from ..model import ModelRecord
 from ..types import Retention
 from . import identity
 from .connector_metrics import KvtierPromMetrics, KvtierStats
 from .connector_scheduler import SchedulerSide, StepPlan
 from .connector_worker import WorkerSide
+from .gpu_memory import AfterKernels, GpuMemory
 from .kv_memory import BlockPieces, SharedAllocation, block_pieces
-from .link import Attachment, Link, LinkState, attach_region, logger
+from .link import Attachment, Link, LinkState, attach_regions, logger
 from .lookups import Lookups
 from .transfers import Transfers
 
@@ -65,12 +65,24 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
             raise ValueError(f"not options of KvtierConnector: {sorted(unknown)}")
         if len(kv_cache_config.kv_cache_groups) != 1:
             raise ValueError("KvtierConnector takes models with one cache group only")
-        if vllm_config.device_config.device_type != "cpu":
-            raise ValueError("KvtierConnector serves vLLM on the CPU only")
+        device = vllm_config.device_config.device_type
+        if device not in ("cpu", "cuda"):
+            raise ValueError(f"KvtierConnector serves vLLM on CPUs and NVIDIA GPUs, not on {device}")
         self._options = options
         self._engine = vllm_config
-        self._blocks: BlockPieces = block_pieces(kv_cache_config, 0)
-        self._allocation = SharedAllocation(self._blocks.memory_bytes)
+        # One entry and one region for each of vLLM's cache groups, in their order.
+        self._groups: list[BlockPieces] = [
+            block_pieces(kv_cache_config, group)
+            for group in range(len(kv_cache_config.kv_cache_groups))
+        ]
+        # On the CPU the KV cache is put where the daemon can map it; on a GPU it can open what
+        # torch allocates.
+        self._allocation: SharedAllocation | None = None
+        self._after_kernels: AfterKernels | None = None
+        if device == "cpu":
+            self._allocation = SharedAllocation(self._groups[0].memory_bytes)
+        else:
+            self._after_kernels = AfterKernels()
         self._link: Link | None = None
         self._lookup_counts: collections.Counter[tuple[str, str]] = collections.Counter()
         self._connected_told: bool | None = None
@@ -81,26 +93,48 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
 
     # ---------------------------------------------------------------- in the worker
 
+    @classmethod
+    def get_required_kvcache_layout(cls, vllm_config: Any) -> str | None:
+        """On a GPU a block's layers are asked to lie together, so that a block is one copy. vLLM
+        takes another layout where the attention backend cannot do this one."""
+        return "BLNHC" if vllm_config.device_config.device_type == "cuda" else None
+
     def get_mem_pool_context(self) -> AbstractContextManager[Any] | None:
         return self._allocation
 
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
-        if self._allocation.fd is None:
+        memories = self._memories(next(iter(kv_caches.values())))
+        if memories is None:
             logger.error("kvtier: the KV cache was not allocated as expected; nothing is cached")
             return
-        fd = self._allocation.fd
-        self._link = self._open_link(lambda _: None, self._attacher(fd, self._blocks))
+        self._link = self._open_link(lambda _: None, memories)
         retention = Retention[str(self._options.get("retention", "extended")).upper()]
-        tokens = self._blocks.group.block_tokens
+        tokens = self._groups[0].group.block_tokens
         self._worker = WorkerSide(Transfers(self._link), tokens, retention)
 
     def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
         if self._worker is not None and isinstance(kv_connector_metadata, KvtierMetadata):
+            if kv_connector_metadata.preempted and self._after_kernels is not None:
+                self._after_kernels.begin_all()
             self._worker.wait_for_stores(kv_connector_metadata.preempted)
+
+    def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
+        """Before the step's kernels are launched. The step's transfers are of blocks that earlier
+        kernels may still be writing or reading, and that no later one touches."""
+        super().bind_connector_metadata(connector_metadata)
+        if self._worker is None or not isinstance(connector_metadata, KvtierMetadata):
+            return
+        if self._after_kernels is not None and connector_metadata.plan:
+            plan = connector_metadata.plan
+            self._after_kernels.add(functools.partial(self._worker.begin, plan))
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         metadata = self._get_connector_metadata()
-        if self._worker is not None and isinstance(metadata, KvtierMetadata):
+        if self._worker is None or not isinstance(metadata, KvtierMetadata):
+            return
+        if self._after_kernels is not None:
+            self._after_kernels.begin_ready()
+        else:
             self._worker.begin(metadata.plan)
 
     def wait_for_layer_load(self, layer_name: str) -> None:
@@ -115,7 +149,11 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         pass
 
     def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
-        return (None, None) if self._worker is None else self._worker.take_finished()
+        if self._worker is None:
+            return None, None
+        if self._after_kernels is not None:
+            self._after_kernels.begin_ready()
+        return self._worker.take_finished()
 
     def get_block_ids_with_load_errors(self) -> set[int]:
         return set() if self._worker is None else self._worker.take_failed_blocks()
@@ -191,16 +229,16 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
     # ---------------------------------------------------------------- both
 
     def _make_scheduler(self) -> SchedulerSide:
-        """Asks through a region of one block, since the KV cache is the worker's."""
+        """Asks through regions of one block, since the KV cache is the worker's."""
+        block_bytes = [sum(piece[2] for piece in group.pieces) for group in self._groups]
         fd = os.memfd_create("kvtier-vllm-lookups", os.MFD_CLOEXEC)
-        group = self._blocks.group
-        block_bytes = group.layers * group.layer_bytes
-        os.ftruncate(fd, block_bytes)
-        one_block = BlockPieces([(0, block_bytes, block_bytes)], group, 1, block_bytes)
+        os.ftruncate(fd, max(block_bytes))
+        memories = [
+            {"fd": fd, "bytes": max(block_bytes), "blocks": 1, "pieces": [(0, one, one)]}
+            for one in block_bytes
+        ]
         answers: list[Lookups] = []
-        link = self._open_link(
-            lambda answer: answers[0].receive(answer), self._attacher(fd, one_block)
-        )
+        link = self._open_link(lambda answer: answers[0].receive(answer), memories)
         lookups = Lookups(
             link.ask,
             lambda: link.state,
@@ -209,40 +247,47 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         )
         answers.append(lookups)
         self._link = link
-        return SchedulerSide(lookups, group.block_tokens)
+        return SchedulerSide(lookups, self._groups[0].group.block_tokens)
 
     def _count_lookup(self, outcome: str) -> None:
         self._lookup_counts["lookup", outcome] += 1
 
+    def _memories(self, cache: torch.Tensor) -> list[dict[str, Any]] | None:
+        """Of each group, what `attach_regions` needs. cache: any layer's, since all layers' are in
+        one allocation. None if vLLM has put them elsewhere."""
+        if cache.untyped_storage().nbytes() < self._groups[0].memory_bytes:
+            return None
+        if self._allocation is None:
+            gpu = GpuMemory(cache)
+            places = [gpu.arguments(group.pieces) for group in self._groups]
+        elif self._allocation.fd is not None:
+            file = {"fd": self._allocation.fd, "bytes": self._groups[0].memory_bytes}
+            places = [{**file, "pieces": group.pieces} for group in self._groups]
+        else:
+            return None
+        return [{**place, "blocks": group.blocks} for place, group in zip(places, self._groups)]
+
     def _open_link(
-        self, on_answer: Callable[[Any], None], attach: Callable[[], Attachment | None]
+        self, on_answer: Callable[[Any], None], memories: Sequence[Mapping[str, Any]]
     ) -> Link:
+        """memories: of each group, what Connection.open_region is to be given."""
         pauses = [
             float(self._options.get(name, default)) / 1000
             for name, default in (("retry_min_ms", 50), ("retry_max_ms", 2000))
         ]
-        return Link(attach, on_answer, *pauses)
+        return Link(functools.partial(self._attach, memories), on_answer, *pauses)
 
-    def _attacher(self, fd: int, blocks: BlockPieces) -> Callable[[], Attachment | None]:
-        return functools.partial(self._attach, fd, blocks)
-
-    def _attach(self, fd: int, blocks: BlockPieces) -> Attachment | None:
+    def _attach(self, memories: Sequence[Mapping[str, Any]]) -> Attachment | None:
         root = identity.hash_root()
         if root is None:
             return None
+        record = identity.block_record(
+            self._engine,
+            self._kv_cache_config,
+            [group.group for group in self._groups],
+            root,
+            vllm.__version__,
+            str(self._options.get("identity", "")),
+        )
         socket = str(self._options.get("socket") or os.environ.get("KVTIER_SOCKET", ""))
-        file_bytes = os.fstat(fd).st_size
-        return attach_region(
-            socket or DEFAULT_SOCKET,
-            self._record(root),
-            fd,
-            file_bytes,
-            blocks.blocks,
-            blocks.pieces,
-        )
-
-    def _record(self, root: bytes) -> ModelRecord:
-        label = str(self._options.get("identity", ""))
-        return identity.block_record(
-            self._engine, self._kv_cache_config, self._blocks.group, root, vllm.__version__, label
-        )
+        return attach_regions(socket or DEFAULT_SOCKET, record, memories)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from .._facts import config_digest, digest, files_of, record_name, short
@@ -89,18 +90,25 @@ def model_record(
 
 
 def block_record(
-    engine: Any, kv_cache_config: Any, group: KvGroup, root: bytes, vllm_version: str, label: str
+    engine: Any,
+    kv_cache_config: Any,
+    groups: Sequence[KvGroup],
+    root: bytes,
+    vllm_version: str,
+    label: str,
 ) -> ModelRecord:
-    """The record of the blocks of an engine's own KV cache, with one cache group, as one worker has
-    them. Raises ValueError as `model_record`."""
+    """The record of the blocks of an engine's own KV cache as one worker has them. groups: the cache
+    groups of vLLM's KVCacheConfig for the daemon. Raises ValueError as `model_record`."""
     _check_root(root)
     parallel = engine.parallel_config
-    (cache_group,) = kv_cache_config.kv_cache_groups
+    specs = [[str(group.kv_cache_spec), group.layer_names] for group in kv_cache_config.kv_cache_groups]
     facts = {
         "kind": "blocks",
         "vllm": ".".join(vllm_version.split(".")[:2]),
         "kv_cache_dtype": str(engine.cache_config.cache_dtype),
-        "kv_cache_spec": digest([str(cache_group.kv_cache_spec), cache_group.layer_names]),
+        # Where blocks and layers lie does not matter, only the order within a layer's part.
+        "kv_cache_order": str(getattr(kv_cache_config, "kv_cache_layout", None))[2:],
+        "kv_cache_spec": digest(specs),
         "parallel": f"pp_size={parallel.pipeline_parallel_size} "
         f"dcp_size={parallel.decode_context_parallel_size}",
         "hash_root": root.hex(),
@@ -116,7 +124,7 @@ def block_record(
         tensor_parallel_rank=getattr(parallel, "rank", 0) % parallel.tensor_parallel_size,
         tensor_parallel_size=parallel.tensor_parallel_size,
         extra=facts,
-        groups=(group,),
+        groups=tuple(groups),
     )
 
 

@@ -57,8 +57,9 @@ class BlockPieces:
 
 
 def block_pieces(kv_cache_config: Any, group_index: int) -> BlockPieces:
-    """Where vLLM's KVCacheConfig puts the blocks of a group. Raises ValueError for layers of
-    different sizes, which this does not know yet."""
+    """Where vLLM's KVCacheConfig puts the blocks of a group. Parts that follow each other are one.
+    Raises ValueError for layers of different sizes, and for layouts in which a layer's part of a
+    block is not in one place, which this does not know yet."""
     group = kv_cache_config.kv_cache_groups[group_index]
     spec = group.kv_cache_spec
     places = {
@@ -68,9 +69,12 @@ def block_pieces(kv_cache_config: Any, group_index: int) -> BlockPieces:
     }
     if hasattr(spec, "kv_cache_specs"):
         raise ValueError("the layers of the cache group differ")
+    layout = getattr(kv_cache_config, "kv_cache_layout", None)
+    if layout is not None and set(layout[:2]) != {"L", "B"}:
+        raise ValueError(f"the KV cache layout {layout} spreads a layer's part of a block")
     page_bytes = spec.page_size_bytes
     return BlockPieces(
-        pieces=[(*places[name], page_bytes) for name in group.layer_names],
+        pieces=_joined([(*places[name], page_bytes) for name in group.layer_names]),
         group=KvGroup(
             layers=len(group.layer_names),
             layer_bytes=page_bytes,
@@ -79,3 +83,15 @@ def block_pieces(kv_cache_config: Any, group_index: int) -> BlockPieces:
         blocks=kv_cache_config.num_blocks,
         memory_bytes=kv_cache_config.kv_cache_tensors[0].size,
     )
+
+
+def _joined(pieces: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """The same bytes in the same order, in fewer pieces: where blocks are outermost, the parts of
+    a block's layers follow each other."""
+    joined: list[tuple[int, int, int]] = []
+    for offset, stride, size in pieces:
+        if joined and joined[-1][1] == stride and sum(joined[-1][::2]) == offset:
+            offset, _, before = joined.pop()
+            size += before
+        joined.append((offset, stride, size))
+    return joined

@@ -9,16 +9,16 @@ import enum
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from ..connection import connect
-from ..errors import KvtierError, UnavailableError
+from ..connection import Connection, connect
+from ..errors import KvtierError, UnavailableError, invalid
 from ..model import ModelRecord
-from .rows import block_hash
+from .rows import block_hash, group_of, hash_of
 
 logger = logging.getLogger("vllm.kvtier")
 
@@ -61,16 +61,17 @@ class Region(Protocol):
 
 
 class Attachment:
-    """A region and what is closed with it. Users take it by `Link.borrow` and give it back.
+    """The regions of one connection, one for each cache group, and what is closed with them. Users
+    take it by `Link.borrow` and give it back.
 
     A retired attachment takes no more borrowers and is closed when the last one has left: the
     transfers that a lost daemon had under way are still reported by its region.
     """
 
     def __init__(
-        self, region: Region, close: Callable[[], None], alive: Callable[[], bool]
+        self, regions: Sequence[Region], close: Callable[[], None], alive: Callable[[], bool]
     ) -> None:
-        self.region = region
+        self.regions = regions
         self.alive = alive
         self._close = close
         self._lock = threading.Lock()
@@ -109,30 +110,41 @@ class Attachment:
         return True
 
 
-def attach_region(
-    socket: str,
-    record: ModelRecord,
-    fd: int,
-    file_bytes: int,
-    blocks: int,
-    pieces: Sequence[tuple[int, int, int]],
+def attach_regions(
+    socket: str, record: ModelRecord, memories: Sequence[Mapping[str, Any]]
 ) -> Attachment:
-    """Connects and opens a region over the file; the arguments are those of
-    Connection.open_region. Raises KvtierError."""
+    """Connects and opens a region for each group of the record. memories: of each group, the
+    arguments of Connection.open_region but model and group, and instead of `device` a GPU's
+    `gpu_uuid`. Raises KvtierError."""
     connection = connect(socket, client_name="vllm", reconnect_min_ms=-1)
     try:
-        region = connection.open_region(
-            record, fd=fd, bytes=file_bytes, blocks=blocks, pieces=pieces
-        )
+        # What fails half-way closes the regions that were opened with their connection.
+        regions = [
+            connection.open_region(record, group=group, **_arguments(connection, memory))
+            for group, memory in enumerate(memories)
+        ]
     except BaseException:
         connection.close()
         raise
 
     def close() -> None:
-        region.close()
+        for region in regions:
+            region.close()
         connection.close()
 
-    return Attachment(region, close, region.is_connected)
+    # All regions live as long as the connection does.
+    return Attachment(regions, close, regions[0].is_connected)
+
+
+def _arguments(connection: Connection, memory: Mapping[str, Any]) -> dict[str, Any]:
+    arguments = dict(memory)
+    gpu_uuid = arguments.pop("gpu_uuid", None)
+    if gpu_uuid is not None:
+        known = [device.uuid for device in connection.devices()]
+        if gpu_uuid not in known:
+            raise invalid("unknown_gpu", f"the daemon does not serve the GPU {gpu_uuid}")
+        arguments["device"] = known.index(gpu_uuid)
+    return arguments
 
 
 class Link:
@@ -276,8 +288,7 @@ class Link:
         try:
             presence: list[int] = []
             for first in range(0, len(keys), _KEYS_PER_LOOKUP):
-                hashes = [block_hash(key) for key in keys[first : first + _KEYS_PER_LOOKUP]]
-                presence += attachment.region.lookup(hashes).tolist()
+                presence += _look_up(attachment.regions, keys[first : first + _KEYS_PER_LOOKUP])
             return presence
         except UnavailableError:
             self.lost(attachment)
@@ -290,3 +301,17 @@ class Link:
         if text != self._reported:
             logger.warning("kvtier: %s; its blocks are misses", text)
             self._reported = text
+
+
+def _look_up(regions: Sequence[Region], keys: Sequence[bytes]) -> list[int]:
+    """The tiers that have each key's block. One round trip for each region with a key."""
+    if len(regions) == 1:
+        return regions[0].lookup([block_hash(key) for key in keys]).tolist()
+    presence = np.zeros(len(keys), np.uint8)
+    groups = np.array([group_of(key) for key in keys])
+    for group, region in enumerate(regions):
+        (places,) = np.nonzero(groups == group)
+        if len(places) > 0:
+            # A group's region has blocks of that group only, under the engine's own hashes.
+            presence[places] = region.lookup([hash_of(keys[place]) for place in places])
+    return presence.tolist()

@@ -35,6 +35,15 @@ def group_of(key: bytes) -> int:
     return int.from_bytes(key[_HASH_BYTES:], "big")
 
 
+def hash_of(key: bytes) -> bytes:
+    """The engine's hash in a key."""
+    return key[:_HASH_BYTES]
+
+
+def key_of(engine_hash: bytes, group: int) -> bytes:
+    return engine_hash + group.to_bytes(4, "big")
+
+
 @dataclass(frozen=True)
 class StoreRows:
     """What a store says of its blocks, one entry for each row. parents: None where a chain begins,

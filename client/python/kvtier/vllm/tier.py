@@ -27,7 +27,7 @@ from ..types import Retention
 from . import identity as model_identity
 from . import metrics
 from .host_view import HostView, NotSharedError, find_host_view
-from .link import Attachment, Link, LinkState, attach_region
+from .link import Attachment, Link, LinkState, attach_regions
 from .lookups import Lookups, Verdict
 from .rows import Chains, block_hash
 from .transfers import EndedJob, Job, Transfers
@@ -165,10 +165,13 @@ class KvtierTier(SecondaryTierManager):
             record = model_identity.model_record(
                 spec, engine, view.row_bytes, root, vllm.__version__, label
             )
-            pieces = [(view.offset, view.row_stride, view.row_bytes)]
-            return attach_region(
-                socket or DEFAULT_SOCKET, record, view.fd, view.file_bytes, view.rows, pieces
-            )
+            memory = {
+                "fd": view.fd,
+                "bytes": view.file_bytes,
+                "blocks": view.rows,
+                "pieces": [(view.offset, view.row_stride, view.row_bytes)],
+            }
+            return attach_regions(socket or DEFAULT_SOCKET, record, [memory])
 
         return open_attachment
 

@@ -30,11 +30,13 @@ SETTLE_S = 2.0
 
 @dataclass
 class Job:
-    """A transfer that vLLM asked for. keys: one for each of its rows, by position."""
+    """A transfer that vLLM asked for. keys: one for each of its rows, by position. group: of the
+    attachment's regions, the one that it concerns."""
 
     number: int
     is_load: bool
     keys: Sequence[bytes]
+    group: int = 0
     began: float = field(default_factory=time.monotonic)
 
 
@@ -60,7 +62,8 @@ class Transfers:
     def __init__(self, link: Link, settle_s: float = SETTLE_S) -> None:
         self._link = link
         self._settle_s = settle_s
-        self._under_way: dict[Attachment, dict[int, Job]] = {}
+        # By region and transfer.
+        self._under_way: dict[Attachment, dict[tuple[int, int], Job]] = {}
         self._cut_off: list[tuple[float, EndedJob]] = []  # with the time from which to report it
         self._ended: list[EndedJob] = []
 
@@ -81,10 +84,11 @@ class Transfers:
         """The jobs that have ended since the last call; never waits."""
         now = time.monotonic()
         for attachment, jobs in list(self._under_way.items()):
-            for end in attachment.region.poll():
-                job = jobs.pop(end.transfer, None)
-                if job is not None:
-                    self._end(job, end, now)
+            for group, region in enumerate(attachment.regions):
+                for end in region.poll():
+                    job = jobs.pop((group, end.transfer), None)
+                    if job is not None:
+                        self._end(job, end, now)
             if not jobs:
                 del self._under_way[attachment]
                 attachment.give_back()
@@ -117,7 +121,7 @@ class Transfers:
             self._fail(job, NO_DAEMON)
             return
         try:
-            transfer = begin(attachment.region)
+            transfer = begin(attachment.regions[job.group])
         except UnavailableError:
             self._link.lost(attachment)
             attachment.give_back()
@@ -130,9 +134,9 @@ class Transfers:
             return
         jobs = self._under_way.get(attachment)
         if jobs is None:
-            self._under_way[attachment] = {transfer: job}
+            self._under_way[attachment] = {(job.group, transfer): job}
         else:
-            jobs[transfer] = job
+            jobs[job.group, transfer] = job
             attachment.give_back()  # one borrowing for all jobs of a region
 
     def _fail(self, job: Job, reason: str) -> None:

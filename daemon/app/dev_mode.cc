@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/app/dev_mode.h"
+
+#include <fmt/format.h>
+#include <pwd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <system_error>
+
+#include "base/socket_paths.h"
+#include "base/units.h"
+#include "gpu/cuda_device.h"
+
+namespace kvtier {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Shares of what is free. The engine, its weights and its own caches come after the daemon and need
+// most of the machine; a developer who wants more says so.
+constexpr uint64_t kHostShare = 4;   // a quarter of the memory
+constexpr uint64_t kPoolShare = 8;   // an eighth of it, if pools are in host memory
+constexpr uint64_t kDiskShare = 10;  // a tenth of the disk
+constexpr double kVramShare = 0.2;
+
+// Below the minimum too little would fit to show anything; above the maximum, touching memory at
+// each start would take long.
+constexpr uint64_t kMinHostBytes = 256 * kMiB, kMaxHostBytes = 32 * kGiB;
+constexpr uint64_t kMinPoolBytes = 128 * kMiB, kMaxPoolBytes = 16 * kGiB;
+constexpr uint64_t kMinDiskBytes = 1 * kGiB, kMaxDiskBytes = 64 * kGiB;
+
+uint64_t HostBytes(const DevFacts& facts) {
+  const uint64_t share = facts.memory.available_bytes / kHostShare;
+  return std::clamp(share - share % (64 * kMiB), kMinHostBytes, kMaxHostBytes);
+}
+
+uint64_t PoolBytes(const DevFacts& facts) {
+  const uint64_t share = facts.memory.available_bytes / kPoolShare;
+  return std::clamp(share - share % (64 * kMiB), kMinPoolBytes, kMaxPoolBytes);
+}
+
+// Whole GiB, so that the size stays the same while the disk fills a little; 0 if there is too
+// little.
+uint64_t DiskBytes(const DevFacts& facts) {
+  if (!facts.why_no_disk.empty()) return 0;
+  const uint64_t share = facts.disk_free_bytes / kDiskShare / kGiB * kGiB;
+  return share < kMinDiskBytes ? 0 : std::min(share, kMaxDiskBytes);
+}
+
+std::string Quoted(const std::string& text) {
+  std::string quoted = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\') quoted += '\\';
+    quoted += c;
+  }
+  return quoted + "\"";
+}
+
+std::string InBytes(uint64_t bytes) { return fmt::format("\"{}B\"", bytes); }
+
+// Empty if there is no telling.
+std::string CacheHome() {
+  if (const char* named = std::getenv("XDG_CACHE_HOME"); named != nullptr && named[0] == '/') {
+    return named;
+  }
+  if (const char* home = std::getenv("HOME"); home != nullptr && home[0] == '/') {
+    return std::string(home) + "/.cache";
+  }
+  const passwd* const user = ::getpwuid(::geteuid());
+  return user == nullptr ? std::string() : std::string(user->pw_dir) + "/.cache";
+}
+
+// Of the files in it, as they are allocated.
+uint64_t AllocatedBytes(const fs::path& directory) {
+  uint64_t bytes = 0;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(directory, error)) {
+    struct stat facts {};
+    if (::lstat(entry.path().c_str(), &facts) == 0 && S_ISREG(facts.st_mode)) {
+      bytes += static_cast<uint64_t>(facts.st_blocks) * 512;
+    }
+  }
+  return bytes;
+}
+
+void LookAtDisk(DevFacts* facts) {
+  const std::string home = CacheHome();
+  if (home.empty()) {
+    facts->why_no_disk = "neither $XDG_CACHE_HOME nor $HOME is set";
+    return;
+  }
+  facts->disk_directory = home + "/kvtier/disk";
+  std::error_code error;
+  // What the daemon keeps is of this user's prompts: umask is not trusted to hide it.
+  const mode_t before = ::umask(0077);
+  fs::create_directories(facts->disk_directory, error);
+  ::umask(before);
+  if (!error && ::access(facts->disk_directory.c_str(), W_OK) != 0) {
+    error = std::error_code(errno, std::generic_category());
+  }
+  if (error) {
+    facts->why_no_disk = fmt::format("{}: {}", facts->disk_directory, error.message());
+    return;
+  }
+  const fs::space_info space = fs::space(facts->disk_directory, error);
+  if (!error) facts->disk_free_bytes = space.available + AllocatedBytes(facts->disk_directory);
+}
+
+std::string PoolNote(const DevFacts& facts) {
+  if (!facts.has_gpu) return "in host memory: " + facts.why_no_gpu;
+  return fmt::format("{:.0f} % of the free memory of the first GPU", kVramShare * 100);
+}
+
+std::string MemoryNote(const DevFacts& facts) {
+  std::string note = fmt::format("{} of memory were free",  //
+                                 FormatByteSize(facts.memory.available_bytes));
+  if (!facts.memory.limited_by.empty()) {
+    note += fmt::format(" (limited to {} by the control group {})",
+                        FormatByteSize(facts.memory.total_bytes), facts.memory.limited_by);
+  }
+  return note;
+}
+
+std::string DiskNote(const DevFacts& facts, const Config& config) {
+  if (!facts.why_no_disk.empty()) return "off: " + facts.why_no_disk;
+  if (config.disk.bytes == 0) {
+    return fmt::format("off ({} were free)", FormatByteSize(facts.disk_free_bytes));
+  }
+  return fmt::format("{}, {} were free", facts.disk_directory,
+                     FormatByteSize(facts.disk_free_bytes));
+}
+
+}  // namespace
+
+Result<DevFacts> GatherDevFacts() {
+  DevFacts facts;
+  facts.memory = ReadMachineMemory();
+  KVT_ASSIGN_OR_RETURN(facts.socket_directory, MakeUserSocketDirectory());
+  LookAtDisk(&facts);
+  // A driver that does not work is as good as none here: the screen says why.
+  const Result<CudaPresence> gpus = FindCudaDevices();
+  facts.has_gpu = gpus && gpus->devices > 0;
+  if (!facts.has_gpu) facts.why_no_gpu = gpus ? gpus->why_none : gpus.error().context;
+  return facts;
+}
+
+std::string DevConfigToml(const DevFacts& facts) {
+  const auto socket = [&facts](std::string_view name) {
+    return Quoted(fmt::format("{}/{}", facts.socket_directory, name));
+  };
+  std::string text = fmt::format("[server]\nsocket = {}\nadmin_socket = {}\n\n",
+                                 socket(kSocketName), socket(kAdminSocketName));
+  if (facts.has_gpu) {
+    text += fmt::format(
+        "[pool]\ndevice = \"auto\"\n# Of what is free on the GPU.\nfree_fraction = {}\n"
+        "when_vram_held = \"shrink\"\n\n",
+        kVramShare);
+  } else {
+    text += fmt::format("[pool]\n# No GPU can be used.\ndevice = \"host\"\nbytes = {}\n\n",
+                        InBytes(PoolBytes(facts)));
+  }
+  text += fmt::format("[host]\nbytes = {}\n\n[disk]\nbytes = {}\n", InBytes(HostBytes(facts)),
+                      InBytes(DiskBytes(facts)));
+  if (!facts.disk_directory.empty()) {
+    text += fmt::format("directory = {}\n", Quoted(facts.disk_directory));
+  }
+  return text;
+}
+
+std::string DevScreen(const DevFacts& facts, const Config& config) {
+  const std::string pool = config.pool.free_fraction > 0
+                               ? fmt::format("{:.0f} %", config.pool.free_fraction * 100)
+                               : FormatByteSize(config.cache.pool_bytes);
+  const std::string disk = config.disk.bytes == 0 ? "-" : FormatByteSize(config.disk.bytes);
+  const char* const named = std::getenv(kSocketVariable);
+  const bool found =
+      config.server.socket ==
+      (named != nullptr ? named : fmt::format("{}/{}", facts.socket_directory, kSocketName));
+  return fmt::format(
+      R"(
+kvtierd for development serves user {} alone.
+
+  pool    {:>10}  {}
+  host    {:>10}  {}
+  disk    {:>10}  {}
+  socket  {}
+
+{}
+Other sizes: --set host.bytes=8GiB, --set disk.bytes=0B, and so on; --check-config shows all.
+A page for people: --set metrics.listen=127.0.0.1:9400
+Ctrl-C ends it; what is on disk is there again at the next start.
+
+Next, in another terminal:
+
+  kvtierctl status
+  python3 -m kvtier.demo
+)",
+      ::geteuid(), pool, PoolNote(facts), FormatByteSize(config.host.bytes), MemoryNote(facts),
+      disk, DiskNote(facts, config), config.server.socket,
+      found ? "Clients of this user find it by themselves: kvtier.connect() needs no arguments."
+            : fmt::format("Clients do not find it by themselves: export {}={}", kSocketVariable,
+                          config.server.socket));
+}
+
+}  // namespace kvtier

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// `kvtierd --dev`: a daemon for one user, without root and without a configuration file.
+//
+// What it needs is chosen from the machine once, before the daemon starts, and written as a
+// configuration: every value can be overridden by --set and is shown by --check-config. Nothing
+// here has state; to be called before the event loop runs, since it asks the file system and the
+// GPU's driver.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/machine_memory.h"
+#include "base/result.h"
+#include "daemon/config/config.h"
+
+namespace kvtier {
+
+// What the choice depends on.
+struct DevFacts {
+  MachineMemory memory;
+  std::string socket_directory;
+  std::string disk_directory;
+  // Free bytes there, those of the disk tier's own files included: the choice must not shrink from
+  // start to start.
+  uint64_t disk_free_bytes = 0;
+  std::string why_no_disk;  // empty: the directory can be used
+  bool has_gpu = false;
+  std::string why_no_gpu;
+};
+
+// Looks, and makes the two directories for this user alone: the one for sockets is
+// UserSocketDirectory(), the other is kvtier/disk in $XDG_CACHE_HOME or ~/.cache. A directory for
+// the disk tier that cannot be made leaves that tier out. Errors: of MakeUserSocketDirectory.
+[[nodiscard]] Result<DevFacts> GatherDevFacts();
+
+// The configuration for them, as TOML with a reason beside each value.
+[[nodiscard]] std::string DevConfigToml(const DevFacts& facts);
+
+// What a person wants to know once the daemon serves: sizes, places and the next command. At most
+// 24 lines of 100 columns.
+[[nodiscard]] std::string DevScreen(const DevFacts& facts, const Config& config);
+
+}  // namespace kvtier

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/machine_memory.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "base/units.h"
+#include "tests/fakes/temporary_directory.h"
+
+namespace kvtier {
+namespace {
+
+// A machine with 16 GiB, of which 12 are available, as its files in /proc and /sys show it.
+class MachineMemoryTest : public testing::Test {
+ protected:
+  MachineMemoryTest() {
+    Write("proc/meminfo",
+          "MemTotal:       16777216 kB\nMemFree:  1 kB\nMemAvailable: 12582912 kB\n");
+  }
+
+  void Write(const std::string& path, const std::string& text) const {
+    std::filesystem::create_directories((root_.path() / path).parent_path());
+    std::ofstream(root_.path() / path) << text;
+  }
+  [[nodiscard]] MachineMemory Read() const { return ReadMachineMemory(root_.path()); }
+
+  const TemporaryDirectory root_;
+};
+
+TEST_F(MachineMemoryTest, WithoutControlGroupsTheMachineCounts) {
+  const MachineMemory memory = Read();
+  EXPECT_EQ(memory.total_bytes, 16 * kGiB);
+  EXPECT_EQ(memory.available_bytes, 12 * kGiB);
+  EXPECT_EQ(memory.limited_by, "");
+}
+
+TEST_F(MachineMemoryTest, ALimitOfVersion2LeavesWhatIsNotUsed) {
+  Write("proc/self/cgroup", "0::/user.slice/a\n");
+  Write("sys/fs/cgroup/user.slice/a/memory.max", "4294967296\n");
+  Write("sys/fs/cgroup/user.slice/a/memory.current", "2147483648\n");
+  // Of the two GiB in use, one is a cache of files that the kernel would drop.
+  Write("sys/fs/cgroup/user.slice/a/memory.stat", "anon 1\ninactive_file 1073741824\n");
+  const MachineMemory memory = Read();
+  EXPECT_EQ(memory.total_bytes, 4 * kGiB);
+  EXPECT_EQ(memory.available_bytes, 3 * kGiB);
+  EXPECT_EQ(memory.limited_by, "/user.slice/a");
+}
+
+TEST_F(MachineMemoryTest, AParentsLimitHoldsToo) {
+  Write("proc/self/cgroup", "0::/pod/container\n");
+  Write("sys/fs/cgroup/pod/container/memory.max", "max\n");
+  Write("sys/fs/cgroup/pod/memory.max", "2147483648\n");
+  EXPECT_EQ(Read().total_bytes, 2 * kGiB);
+  EXPECT_EQ(Read().limited_by, "/pod");
+}
+
+TEST_F(MachineMemoryTest, InAContainerTheLimitStandsAtTheMount) {
+  Write("proc/self/cgroup", "0::/docker/0123\n");
+  Write("sys/fs/cgroup/memory.max", "1073741824\n");
+  EXPECT_EQ(Read().total_bytes, 1 * kGiB);
+  EXPECT_EQ(Read().available_bytes, 1 * kGiB);
+}
+
+TEST_F(MachineMemoryTest, VersionOneIsReadAndItsNoLimitIsNone) {
+  Write("proc/self/cgroup", "5:cpu,cpuacct:/x\n4:memory:/x\n");
+  Write("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+  EXPECT_EQ(Read().limited_by, "");
+  Write("sys/fs/cgroup/memory/x/memory.limit_in_bytes", "3221225472\n");
+  Write("sys/fs/cgroup/memory/x/memory.usage_in_bytes", "1073741824\n");
+  EXPECT_EQ(Read().total_bytes, 3 * kGiB);
+  EXPECT_EQ(Read().available_bytes, 2 * kGiB);
+}
+
+TEST_F(MachineMemoryTest, AFullGroupLeavesNothing) {
+  Write("proc/self/cgroup", "0::/a\n");
+  Write("sys/fs/cgroup/a/memory.max", "1048576\n");
+  Write("sys/fs/cgroup/a/memory.current", "2097152\n");
+  EXPECT_EQ(Read().available_bytes, 0u);
+}
+
+TEST_F(MachineMemoryTest, WhatIsNoNumberLimitsNothing) {
+  Write("proc/self/cgroup", "nonsense\n0::\n");
+  Write("sys/fs/cgroup/memory.max", "\n");
+  Write("sys/fs/cgroup/memory.stat", "inactive_file\n");
+  EXPECT_EQ(Read().total_bytes, 16 * kGiB);
+}
+
+}  // namespace
+}  // namespace kvtier

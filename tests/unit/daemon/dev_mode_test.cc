@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/app/dev_mode.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "base/socket_paths.h"
+#include "base/units.h"
+#include "daemon/config/config_loader.h"
+#include "tests/fakes/environment.h"
+#include "tests/fakes/temporary_directory.h"
+
+namespace kvtier {
+namespace {
+
+using ::testing::HasSubstr;
+
+DevFacts Workstation() {
+  return {.memory = {.total_bytes = 64 * kGiB, .available_bytes = 48 * kGiB, .limited_by = {}},
+          .socket_directory = "/run/user/7/kvtier",
+          .disk_directory = "/home/a \"b\"\\c/.cache/kvtier/disk",
+          .disk_free_bytes = 200 * kGiB,
+          .why_no_disk = {},
+          .has_gpu = false,
+          .why_no_gpu = "no driver"};
+}
+
+Config ConfigFor(const DevFacts& facts, const std::vector<std::string>& overrides = {}) {
+  const Result<Config> config = ParseConfig(DevConfigToml(facts), "--dev", overrides);
+  EXPECT_TRUE(config) << config.error().ToString();
+  return config.value_or(Config{});
+}
+
+TEST(DevMode, LeavesMostOfTheMachineToTheEngine) {
+  const Config config = ConfigFor(Workstation());
+  EXPECT_EQ(config.host.bytes, 12 * kGiB);
+  EXPECT_EQ(config.cache.pool_bytes, 6 * kGiB);
+  EXPECT_EQ(config.disk.bytes, 20 * kGiB);
+  EXPECT_EQ(config.pool.devices, std::vector{DeviceChoice::kHost});
+  EXPECT_EQ(config.server.socket, "/run/user/7/kvtier/kvtier.sock");
+  EXPECT_EQ(config.server.admin_socket, "/run/user/7/kvtier/admin.sock");
+  EXPECT_EQ(config.disk.directory, Workstation().disk_directory);
+}
+
+TEST(DevMode, StaysWithinBoundsOnLargeAndSmallMachines) {
+  DevFacts facts = Workstation();
+  facts.memory.available_bytes = 4096 * kGiB;
+  facts.disk_free_bytes = 100000 * kGiB;
+  EXPECT_EQ(ConfigFor(facts).host.bytes, 32 * kGiB);
+  EXPECT_EQ(ConfigFor(facts).cache.pool_bytes, 16 * kGiB);
+  EXPECT_EQ(ConfigFor(facts).disk.bytes, 64 * kGiB);
+  facts.memory.available_bytes = 0;
+  facts.disk_free_bytes = 9 * kGiB;
+  EXPECT_EQ(ConfigFor(facts).host.bytes, 256 * kMiB);
+  EXPECT_EQ(ConfigFor(facts).cache.pool_bytes, 128 * kMiB);
+  EXPECT_EQ(ConfigFor(facts).disk.bytes, 0u);
+}
+
+TEST(DevMode, TakesAShareOfTheGpuIfThereIsOne) {
+  DevFacts facts = Workstation();
+  facts.has_gpu = true;
+  const Config config = ConfigFor(facts);
+  EXPECT_EQ(config.pool.devices, std::vector{DeviceChoice::kAuto});
+  EXPECT_DOUBLE_EQ(config.pool.free_fraction, 0.2);
+  EXPECT_THAT(DevScreen(facts, config), HasSubstr("20 %"));
+}
+
+TEST(DevMode, GoesWithoutADiskThatCannotBeUsed) {
+  DevFacts facts = Workstation();
+  facts.why_no_disk = "/home: Read-only file system";
+  EXPECT_EQ(ConfigFor(facts).disk.bytes, 0u);
+  EXPECT_THAT(DevScreen(facts, ConfigFor(facts)), HasSubstr("off: /home: Read-only file system"));
+}
+
+TEST(DevMode, OverridesHoldAndMistakesSayWhereTheyAre) {
+  EXPECT_EQ(ConfigFor(Workstation(), {"host.bytes=1GiB"}).host.bytes, 1 * kGiB);
+  const Result<Config> wrong =
+      ParseConfig(DevConfigToml(Workstation()), "--dev", {"host.bites=1GiB"});
+  ASSERT_FALSE(wrong);
+  EXPECT_THAT(wrong.error().context, HasSubstr("--set host.bites=1GiB"));
+}
+
+TEST(DevMode, SaysOnOneScreenWhatItChoseAndWhatToTypeNext) {
+  const ScopedVariable unnamed(kSocketVariable, std::nullopt);
+  const std::string screen = DevScreen(Workstation(), ConfigFor(Workstation()));
+  EXPECT_LE(std::ranges::count(screen, '\n'), 24);
+  for (const char* part : {"12.0 GiB", "6.0 GiB", "20.0 GiB", "no driver", "kvtierctl status",
+                           "kvtier.demo", "Clients of this user find it"}) {
+    EXPECT_THAT(screen, HasSubstr(part));
+  }
+  EXPECT_THAT(DevScreen(Workstation(), ConfigFor(Workstation(), {"server.socket=/run/x.sock"})),
+              HasSubstr("export KVTIER_SOCKET=/run/x.sock"));
+}
+
+TEST(DevMode, MakesItsDirectoriesForThisUserAlone) {
+  const TemporaryDirectory directory;
+  const ScopedVariable runtime("XDG_RUNTIME_DIR", directory.path());
+  const ScopedVariable cache("XDG_CACHE_HOME", directory.path() / "cache");
+  const Result<DevFacts> facts = GatherDevFacts();
+  ASSERT_TRUE(facts) << facts.error().ToString();
+  EXPECT_EQ(facts->socket_directory, directory.path() / "kvtier");
+  EXPECT_EQ(facts->disk_directory, directory.path() / "cache/kvtier/disk");
+  EXPECT_EQ(facts->why_no_disk, "");
+  EXPECT_GT(facts->disk_free_bytes, 0u);
+  for (const std::string& made : {facts->socket_directory, facts->disk_directory}) {
+    EXPECT_EQ(std::filesystem::status(made).permissions(), std::filesystem::perms::owner_all);
+  }
+}
+
+TEST(DevMode, SaysWhyTheDirectoryOfTheDiskCannotBeMade) {
+  const TemporaryDirectory directory;
+  const ScopedVariable runtime("XDG_RUNTIME_DIR", directory.path());
+  const ScopedVariable cache("XDG_CACHE_HOME", "/proc/nowhere");
+  const Result<DevFacts> facts = GatherDevFacts();
+  ASSERT_TRUE(facts);
+  EXPECT_THAT(facts->why_no_disk, HasSubstr("/proc/nowhere/kvtier/disk: "));
+}
+
+}  // namespace
+}  // namespace kvtier
