@@ -35,6 +35,8 @@ from .transfer import BlockMemory, Session
 
 # A store goes through host memory of at most so many bytes.
 _STORE_BYTES = 256 << 20
+# Tokens that are tried to learn what a model keeps: its states must reach the second step.
+_PROBE_STEPS = (16, 2)
 # How far two ways of computing a state may differ, relative to it: far more than rounding, far
 # less than a state that was not continued.
 _STATE_TOLERANCE = 0.05
@@ -437,7 +439,8 @@ def _know(model: Any, settings: _Settings, identity: str, tokens: list[int]) -> 
     if known is None or known.version != version:
         if model.training:
             raise UnsupportedModelError("it is in training mode")
-        probe = (tokens * 3 or [0, 0, 0])[:3]
+        count = sum(_PROBE_STEPS)
+        probe = ((tokens[:count] or [0]) * count)[:count]
         cache = _compute(model, probe, DynamicCache(config=model.config))
         groups = groups_of(cache, settings.block_tokens, settings.state_tokens)
         _require_continued_states(model, probe, cache, groups)
@@ -455,8 +458,8 @@ def _require_continued_states(
     if not parts:
         return
     steps = DynamicCache(config=model.config)
-    _compute(model, tokens[:1], steps)
-    _compute(model, tokens[1:], steps)
+    _compute(model, tokens[: _PROBE_STEPS[0]], steps)
+    _compute(model, tokens[_PROBE_STEPS[0] :], steps)
     for part in parts:
         expected, found = part.of(whole.layers).float(), part.of(steps.layers).float()
         if (expected - found).norm() > _STATE_TOLERANCE * expected.norm():
