@@ -83,11 +83,12 @@ Result<std::shared_ptr<CounterPage>> CounterPage::Create() {
 }
 
 CounterPage::CounterPage(UniqueFd fd, std::span<std::byte> memory)
-    : fd_(std::move(fd)), memory_(memory), next_base_(memory.size() / kCounterSlotBytes) {
+    : fd_(std::move(fd)),
+      memory_(memory),
+      next_base_(first_named()),
+      named_(memory.size() / kCounterSlotBytes - first_named()) {
   // The last is taken first: low slots are handed out first.
-  for (auto slot = static_cast<uint32_t>(next_base_.size()); slot > 0; --slot) {
-    free_slots_.push_back(slot - 1);
-  }
+  for (uint32_t slot = first_named(); slot > 0; --slot) free_slots_.push_back(slot - 1);
 }
 
 CounterPage::~CounterPage() { ::munmap(memory_.data(), memory_.size()); }
@@ -107,6 +108,25 @@ std::shared_ptr<StepCounter> CounterPage::Open(uint32_t steps) {
   return std::make_shared<StepCounter>(shared_from_this(), slot, base, steps);
 }
 
+bool CounterPage::CanBeNamed(uint32_t offset) const {
+  const uint32_t slot = offset / kCounterSlotBytes;
+  return offset % kCounterSlotBytes == 0 && slot >= first_named() &&
+         slot < first_named() + named_.size();
+}
+
+std::shared_ptr<StepCounter> CounterPage::OpenNamed(uint32_t offset, uint32_t base,
+                                                    uint32_t steps) {
+  KVT_CHECK(CanBeNamed(offset));
+  const uint32_t slot = offset / kCounterSlotBytes;
+  {
+    const std::lock_guard lock(mutex_);
+    if (named_[slot - first_named()]) return nullptr;
+    named_[slot - first_named()] = true;
+  }
+  Write(slot, base);
+  return std::make_shared<StepCounter>(shared_from_this(), slot, base, steps);
+}
+
 void CounterPage::Write(uint32_t slot, uint32_t value) {
   auto* const word = reinterpret_cast<uint32_t*>(memory_.data() + slot * kCounterSlotBytes);
   std::atomic_ref(*word).store(value, std::memory_order_release);
@@ -114,7 +134,11 @@ void CounterPage::Write(uint32_t slot, uint32_t value) {
 
 void CounterPage::GiveBack(uint32_t slot) {
   const std::lock_guard lock(mutex_);
-  free_slots_.push_back(slot);
+  if (slot < first_named()) {
+    free_slots_.push_back(slot);
+  } else {
+    named_[slot - first_named()] = false;
+  }
 }
 
 uint64_t CountingOrder::Add(std::vector<CountedStep> counted) {

@@ -4,8 +4,10 @@
 //
 // A page is a sealed memfd of slots 64 bytes apart, each a u32 that grows modulo 2^32. A load that
 // is given a slot counts from a base beyond all that the slot's earlier loads could reach: a client
-// that still waits for one of their values sees it passed. The client can write to the page and so
-// mislead itself; what stands there is never read on this side.
+// that still waits for one of their values sees it passed. Slots of the first half are given by the
+// daemon. Those of the second half are named by the client with the request that they count, so
+// that it can look at them without an answer; the base is then the client's as well. The client can
+// write to the page and so mislead itself; what stands there is never read on this side.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +23,7 @@
 
 namespace kvtier {
 
-inline constexpr uint32_t kCounterPageBytes = 16 * 1024;
+inline constexpr uint32_t kCounterPageBytes = 32 * 1024;
 inline constexpr uint32_t kCounterSlotBytes = 64;  // a cache line: its writer may be a GPU
 
 class CounterPage;
@@ -88,19 +90,30 @@ class CounterPage : public std::enable_shared_from_this<CounterPage> {
   [[nodiscard]] int fd() const { return fd_.get(); }
   [[nodiscard]] std::span<std::byte> memory() const { return memory_; }
 
-  // A counter that stands at 0; null if all slots are in use.
+  // A counter that stands at 0; null if all slots of the daemon's half are in use.
   [[nodiscard]] std::shared_ptr<StepCounter> Open(uint32_t steps);
+  // Whether a client may name the slot at this offset.
+  [[nodiscard]] bool CanBeNamed(uint32_t offset) const;
+  // The counter at a place and from a base that the client has named; null if an earlier one is
+  // still in use there: a device may be about to write to it. REQUIRES: CanBeNamed(offset).
+  [[nodiscard]] std::shared_ptr<StepCounter> OpenNamed(uint32_t offset, uint32_t base,
+                                                       uint32_t steps);
 
  private:
   friend class StepCounter;
+  [[nodiscard]] uint32_t first_named() const {
+    return static_cast<uint32_t>(memory_.size() / kCounterSlotBytes / 2);
+  }
   void Write(uint32_t slot, uint32_t value);
   void GiveBack(uint32_t slot);
 
   const UniqueFd fd_;
   const std::span<std::byte> memory_;
   std::mutex mutex_;
-  std::vector<uint32_t> next_base_;   // by slot; guarded by mutex_
-  std::vector<uint32_t> free_slots_;  // guarded by mutex_
+  // Guarded by mutex_.
+  std::vector<uint32_t> next_base_;   // of the daemon's half, by slot
+  std::vector<uint32_t> free_slots_;  // of the daemon's half
+  std::vector<bool> named_;           // of the client's half: slots in use
 };
 
 // What a copy request counts when it has landed.

@@ -27,14 +27,6 @@ void ErrorFields(auto& io, auto& item) {
   io.CutText(item.reason, kMaxReasonBytes);
 }
 
-void CounterFields(auto& io, Like<LoadCounter> auto& counter) {
-  io.Number(counter.offset);
-  io.Number(counter.base);
-  io.Number(counter.steps);
-  io.Check(counter.offset % sizeof(uint32_t) == 0, "bad_counter", counter.offset);
-  io.Check(counter.steps > 0, "bad_counter", counter.steps);
-}
-
 }  // namespace
 
 void Fields(auto& io, Like<Acquire> auto& m) {

@@ -40,7 +40,8 @@ struct Acquire {
 };
 
 // Where in the session's counter page a load is counted: a u32 that stands at `base` plus the steps
-// that are done, or beyond base + steps when the load has ended. Modulo 2^32.
+// that are done, or beyond base + steps when the load has ended. Modulo 2^32. The daemon chooses it
+// for a load of ACQUIRE, the client for a LOAD.
 struct LoadCounter {
   uint32_t offset = 0;  // in bytes; a multiple of 4, else Decode says "bad_counter"
   uint32_t base = 0;

@@ -252,6 +252,15 @@ class FieldReader {
   std::optional<Error> error_;
 };
 
+// A LoadCounter's.
+void CounterFields(auto& io, auto& counter) {
+  io.Number(counter.offset);
+  io.Number(counter.base);
+  io.Number(counter.steps);
+  io.Check(counter.offset % sizeof(uint32_t) == 0, "bad_counter", counter.offset);
+  io.Check(counter.steps > 0, "bad_counter", counter.steps);
+}
+
 template <typename Message>
 void Encode(const Message& message, uint64_t request_id, std::vector<std::byte>* out,
             uint16_t flags) {

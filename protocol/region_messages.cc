@@ -12,7 +12,7 @@ constexpr size_t kPieceBytes = 3 * sizeof(uint64_t);
 static_assert(kFrameHeaderBytes + 97 + kMaxRegionPieces * kPieceBytes <= kMaxFrameBytes);
 constexpr size_t kMaxStoreItemBytes = 4 + 32 + 1 + 2 + 4 + 1 + 32;
 static_assert(kFrameHeaderBytes + 16 + kMaxStoresPerCall * kMaxStoreItemBytes <= kMaxFrameBytes);
-static_assert(kFrameHeaderBytes + 17 + kMaxBlocksPerCall * (4 + 32) <= kMaxFrameBytes);
+static_assert(kFrameHeaderBytes + 30 + kMaxBlocksPerCall * (4 + 32) <= kMaxFrameBytes);
 static_assert(kFrameHeaderBytes + 24 + kMaxBlocksPerCall * (4 + 1) <= kMaxFrameBytes);
 
 // Whether each of `blocks` blocks has its piece within `bytes`, beside the pieces of the others.
@@ -89,6 +89,9 @@ KVT_DEFINE_MESSAGE(Store);
 void Fields(auto& io, Like<Load> auto& m) {
   TransferFields(io, m);
   io.OneOf(m.order, LoadOrder::kBlocks, LoadOrder::kLayers);
+  io.Presence(m.counter);
+  if (m.counter) CounterFields(io, *m.counter);
+  io.Check(!m.counter || m.order == LoadOrder::kLayers, "bad_counter", 0);
   io.List(m.items, kMaxBlocksPerCall, "too_many_blocks", [](auto& item_io, auto& item) {
     item_io.Number(item.block);
     item_io.Bytes(item.hash.bytes);

@@ -107,6 +107,9 @@ struct Load {
   uint64_t transfer = 0;  // as Store's
   LoadOrder order = LoadOrder::kBlocks;
   std::vector<LoadItem> items;  // at most kMaxBlocksPerCall
+  // Where the layers that all items have are to be counted, in the half of the counter page whose
+  // slots the client names. Only with order kLayers: else Decode says "bad_counter".
+  std::optional<LoadCounter> counter;
 };
 
 // An event: request id 0. From here on the daemon does not touch the transfer's blocks in the

@@ -108,13 +108,13 @@ class Cache {
   // was named twice), "transfer_busy". REQUIRES: the region is open, as for the following.
   [[nodiscard]] Status BeginTransfer(PoolId region, TransferId transfer,
                                      std::span<const BlockIndex> blocks,
-                                     std::function<void(TransferEnd)> done);
+                                     std::function<void(TransferEnd)> done, LayerOrder order = {});
   // Copies blocks of the region to host; what some tier has already is skipped. A block that finds
   // no space in host within options.max_wait_ms fails.
   void Store(PoolId region, std::span<const StoreRequest> blocks);
-  // Copies cached blocks into the region, each for itself. With `layers`, what is in host comes
-  // layer by layer, a block being so many equal layers.
-  void Load(PoolId region, std::span<const LoadRequest> blocks, uint32_t layers = 0);
+  // Copies cached blocks into the region, each for itself. What comes in layers begins to be copied
+  // with the call that names the last of the transfer's blocks. REQUIRES: not empty.
+  void Load(PoolId region, std::span<const LoadRequest> blocks);
 
   // --- looking into it, for administrators ---
   // The number of what was attached or restored from disk before; nothing if it never was.

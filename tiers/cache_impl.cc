@@ -306,8 +306,8 @@ void Cache::CloseRegions(SessionId session, std::function<void()> closed) {
 }
 
 Status Cache::BeginTransfer(PoolId region, TransferId transfer, std::span<const BlockIndex> blocks,
-                            std::function<void(TransferEnd)> done) {
-  return impl_->regions.Begin(region, transfer, blocks, std::move(done));
+                            std::function<void(TransferEnd)> done, LayerOrder order) {
+  return impl_->regions.Begin(region, transfer, blocks, std::move(done), order);
 }
 
 void Cache::Store(PoolId region, std::span<const StoreRequest> blocks) {
@@ -315,8 +315,8 @@ void Cache::Store(PoolId region, std::span<const StoreRequest> blocks) {
   impl_->Pump();
 }
 
-void Cache::Load(PoolId region, std::span<const LoadRequest> blocks, uint32_t layers) {
-  impl_->regions.Load(region, blocks, layers);
+void Cache::Load(PoolId region, std::span<const LoadRequest> blocks) {
+  impl_->regions.Load(region, blocks);
   impl_->Pump();
 }
 

@@ -151,6 +151,20 @@ Status Wait(kvt_region* region, uint64_t transfer, int64_t timeout_ms, kvt_trans
   return {};
 }
 
+Status GetLayersLoaded(kvt_region* region, uint64_t transfer, uint32_t* layers) {
+  KVT_RETURN_IF_ERROR(CheckPointer(region, "region"));
+  KVT_RETURN_IF_ERROR(CheckPointer(layers, "layers"));
+  *layers = 0;
+  KVT_ASSIGN_OR_RETURN(const LayerCounts::State state, region->region->LayersLoaded(transfer));
+  *layers = state.layers;
+  return state.failure ? tl::unexpected(*state.failure) : Status();
+}
+
+Status WaitLayers(kvt_region* region, uint64_t transfer, uint32_t layers, int64_t timeout_ms) {
+  KVT_RETURN_IF_ERROR(CheckPointer(region, "region"));
+  return region->region->WaitLayers(transfer, layers, ToDeadline(timeout_ms, *region->connection));
+}
+
 Status TakeFailures(kvt_region* region, uint64_t transfer, uint32_t* positions, kvt_miss* reasons,
                     size_t capacity, size_t* count) {
   KVT_RETURN_IF_ERROR(CheckPointer(region, "region"));
@@ -223,6 +237,15 @@ kvt_status kvt_region_poll(kvt_region* region, kvt_transfer_end* ends, size_t ca
 kvt_status kvt_region_wait(kvt_region* region, uint64_t transfer, int64_t timeout_ms,
                            kvt_transfer_end* end) {
   return client::Guard([&] { return client::Wait(region, transfer, timeout_ms, end); });
+}
+
+kvt_status kvt_region_layers_loaded(kvt_region* region, uint64_t transfer, uint32_t* layers) {
+  return client::Guard([&] { return client::GetLayersLoaded(region, transfer, layers); });
+}
+
+kvt_status kvt_region_wait_layers(kvt_region* region, uint64_t transfer, uint32_t layers,
+                                  int64_t timeout_ms) {
+  return client::Guard([&] { return client::WaitLayers(region, transfer, layers, timeout_ms); });
 }
 
 kvt_status kvt_region_failures(kvt_region* region, uint64_t transfer, uint32_t* positions,

@@ -7,6 +7,7 @@
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 
 #include <atomic>
 #include <cerrno>
@@ -21,6 +22,14 @@ namespace {
 constexpr int64_t kMaxPageBytes = 1 << 20;
 // Beyond whatever is waited for: streams compare the difference as a signed number.
 constexpr uint32_t kReleasedBy = 1u << 30;
+
+// From one slot to the next: a cache line, since a GPU may write to it. The second half of the page
+// is for requests that name their counters.
+constexpr uint32_t kSlotBytes = 64;
+
+constexpr std::chrono::microseconds kSpin{50};
+constexpr std::chrono::milliseconds kShortSleeps{30};
+constexpr timespec kShortSleep{0, 20'000};
 
 constexpr int kRepetitions = 20;
 constexpr int kPauseMs = 50;
@@ -43,7 +52,12 @@ Result<std::shared_ptr<LoadCounters>> LoadCounters::Map(UniqueFd fd) {
 }
 
 LoadCounters::LoadCounters(UniqueFd fd, std::span<std::byte> memory)
-    : fd_(std::move(fd)), memory_(memory) {}
+    : fd_(std::move(fd)), memory_(memory) {
+  const auto slots = static_cast<uint32_t>(memory.size() / kSlotBytes);
+  for (uint32_t slot = slots / 2; slot < slots; ++slot) {
+    free_.push_back({.offset = slot * kSlotBytes});
+  }
+}
 
 LoadCounters::~LoadCounters() {
   // Streams that still wait must not wait for memory that is gone.
@@ -60,6 +74,23 @@ bool LoadCounters::Holds(const wire::LoadCounter& counter) const {
 uint32_t LoadCounters::Done(const wire::LoadCounter& counter) const {
   uint32_t& word = words()[counter.offset / sizeof(uint32_t)];
   return std::atomic_ref(word).load(std::memory_order_acquire) - counter.base;
+}
+
+std::optional<wire::LoadCounter> LoadCounters::Take(uint32_t steps) {
+  const std::lock_guard lock(mutex_);
+  if (free_.empty() || !last_words_.empty()) return std::nullopt;
+  wire::LoadCounter counter = free_.front();
+  free_.pop_front();
+  counter.steps = steps;
+  uint32_t& word = words()[counter.offset / sizeof(uint32_t)];
+  std::atomic_ref(word).store(counter.base, std::memory_order_release);
+  return counter;
+}
+
+// The next base is beyond all that the daemon may still write for this one.
+void LoadCounters::GiveBack(const wire::LoadCounter& counter) {
+  const std::lock_guard lock(mutex_);
+  free_.push_back({.offset = counter.offset, .base = counter.base + counter.steps + 2});
 }
 
 Status LoadCounters::WaitOnStream(const wire::LoadCounter& counter, uint32_t done, int ordinal,
@@ -87,6 +118,19 @@ void LoadCounters::ReleaseAll() {
   for (size_t i = 0; i < all.size(); ++i) {
     std::atomic_ref(all[i]).store(last_words_[i], std::memory_order_release);
   }
+}
+
+bool CounterPace::Pause() const {
+  const auto waited = std::chrono::steady_clock::now() - start_;
+  if (waited >= kShortSleeps) return false;
+  if (waited >= kSpin) {
+    (void)::nanosleep(&kShortSleep, nullptr);
+    return true;
+  }
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+  return true;
 }
 
 LossWatch::LossWatch(int socket, std::function<void()> on_lost)

@@ -3,12 +3,15 @@
 // asking; and the watch that ends all waits for it when the daemon is gone.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <thread>
 #include <vector>
@@ -35,6 +38,12 @@ class LoadCounters {
   // The steps that are done; more than there are when the load has ended, or the session.
   [[nodiscard]] uint32_t Done(const wire::LoadCounter& counter) const;
 
+  // A counter for a request that names its own, which stands at 0 until the daemon counts; nothing
+  // if all are in use. It is the request's until it is given back, after which it may still be
+  // read: it stands beyond its steps once it is another's.
+  [[nodiscard]] std::optional<wire::LoadCounter> Take(uint32_t steps);
+  void GiveBack(const wire::LoadCounter& counter);
+
   // Has a stream of the GPU wait until so many steps are done, or the load or the session has
   // ended. Errors: those of StreamWaits.
   [[nodiscard]] Status WaitOnStream(const wire::LoadCounter& counter, uint32_t done, int ordinal,
@@ -54,9 +63,25 @@ class LoadCounters {
   // Guarded by mutex_: by ordinal, and what each word is set to in the end.
   std::map<int, std::shared_ptr<StreamWaits>> streams_;
   std::vector<uint32_t> last_words_;
+  // Slots that requests of this side may name and the bases that they count from next. The one
+  // given back last is taken last, since the daemon may need a moment to be done with it. Guarded
+  // by mutex_.
+  std::deque<wire::LoadCounter> free_;
 };
 
-// One thread, for sessions that have streams waiting.
+// Paces a thread that looks at a counter again and again.
+class CounterPace {
+ public:
+  // Pauses, the longer the later: without sleep for the time of a short load, then 20 us (the
+  // kernel makes 70 of them) for that of a long one from host memory. False, at once, after that:
+  // now a millisecond's wait for events is of no matter.
+  [[nodiscard]] bool Pause() const;
+
+ private:
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+// One thread, for sessions with streams, or callers, that look at counters alone.
 class LossWatch {
  public:
   // Calls `on_lost` when the socket has been hung up, and for a second again and again: a device of

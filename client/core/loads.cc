@@ -2,7 +2,6 @@
 #include "client/core/loads.h"
 
 #include <fmt/format.h>
-#include <time.h>
 
 #include <algorithm>
 #include <chrono>
@@ -14,21 +13,8 @@
 namespace kvtier::client {
 namespace {
 
-using std::chrono::microseconds;
-using std::chrono::milliseconds;
-
-// A counter is looked at without pause for the time of a short load, then every 20 us (the kernel
-// makes 70 of them) for that of a long one from host memory, then every millisecond between events.
-constexpr microseconds kSpin{50};
-constexpr milliseconds kShortSleeps{30};
-constexpr timespec kShortSleep{0, 20'000};
-constexpr milliseconds kLongSleep{1};
-
-void Relax() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
-}
+// Between looks at a counter when a load takes long.
+constexpr std::chrono::milliseconds kLongSleep{1};
 
 // What the counter says; false if it says nothing any more.
 bool TakeCounter(const LoadCounters& counters, LoadState* state) {
@@ -76,7 +62,7 @@ Result<LoadState> FindLoad(DaemonSession* session, LoadId load) {
 
 Result<LoadState> WaitForLoad(DaemonSession* session, LoadId load, const LoadGoal& goal,
                               Deadline deadline) {
-  const auto start = std::chrono::steady_clock::now();
+  const CounterPace pace;
   Result<LoadState> state = FindLoad(session, load);
   // A load that is not known any more may be so because the connection is not.
   while (state && state->counter && !goal.ReachedBy(*state)) {
@@ -84,11 +70,7 @@ Result<LoadState> WaitForLoad(DaemonSession* session, LoadId load, const LoadGoa
     if (goal.ReachedBy(*state)) return state;
     const auto now = std::chrono::steady_clock::now();
     if (now >= deadline) break;
-    if (now - start < kSpin) {
-      Relax();
-    } else if (now - start < kShortSleeps) {
-      (void)::nanosleep(&kShortSleep, nullptr);
-    } else {
+    if (!pace.Pause()) {
       state = WaitForEvents(session, load, goal, std::min(deadline, now + kLongSleep));
     }
   }

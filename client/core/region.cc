@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
+#include <type_traits>
 #include <utility>
 
 #include "client/core/pool.h"
@@ -15,6 +17,8 @@ namespace {
 constexpr size_t kStoreItemBytesMax = 80;
 constexpr size_t kLoadItemBytes = 36;
 constexpr size_t kTransferBytes = 64;  // a frame without its items, rounded up
+// Between looks at a counter when a load takes long.
+constexpr std::chrono::milliseconds kLongSleep{1};
 
 // How many items one message may have.
 size_t BatchOf(const wire::HelloReply& limits, size_t most, size_t item_bytes) {
@@ -111,6 +115,8 @@ Result<uint64_t> Region::Store(std::vector<wire::StoreItem> items) {
 
 Result<uint64_t> Region::Load(std::vector<wire::LoadItem> items, wire::LoadOrder order) {
   for (const wire::LoadItem& item : items) KVT_RETURN_IF_ERROR(CheckBlock(item.block));
+  // Who looks at counters alone must learn of the connection's end, too.
+  if (order == wire::LoadOrder::kLayers) session_->WatchForLoss();
   return Begin(wire::Load{.region = id_, .order = order, .items = std::move(items)},
                BatchOf(session_->limits(), wire::kMaxBlocksPerCall, kLoadItemBytes));
 }
@@ -140,6 +146,11 @@ Result<uint64_t> Region::Begin(Message message, size_t blocks_per_message) {
       if (first == 0) transfer = request_id;
       transfers_->AddPart(transfer, static_cast<uint32_t>(blocks), request_id,
                           static_cast<uint32_t>(first), static_cast<uint32_t>(count));
+      if constexpr (std::is_same_v<Message, wire::Load>) {
+        if (message.order == wire::LoadOrder::kLayers) {
+          message.counter = transfers_->layers().AddPart(transfer, request_id, group_.layers);
+        }
+      }
     };
     if (Status sent = channel.Post(message, connection_.RequestDeadline(), add); !sent) {
       const auto lock = channel.Lock();
@@ -166,6 +177,51 @@ Result<EndedTransfer> Region::Wait(uint64_t transfer, Deadline deadline) {
   if (end) return *std::move(end);
   if (!waited) return tl::unexpected(waited.error());
   return MakeError(ErrorCode::kNotFound, "unknown_transfer", fmt::format("transfer {}", transfer));
+}
+
+Result<LayerCounts::State> Region::LayersLoaded(uint64_t transfer) {
+  Channel& channel = session_->channel();
+  {
+    const auto lock = channel.Lock();
+    Result<LayerCounts::State> state = transfers_->layers().Find(transfer);
+    if (!state || state->ended || !state->counters.empty()) return state;
+  }
+  // Memory does not tell, so that events have to.
+  (void)channel.Poll();
+  const auto lock = channel.Lock();
+  return transfers_->layers().Find(transfer);
+}
+
+Status Region::WaitLayers(uint64_t transfer, uint32_t layers, Deadline deadline) {
+  if (layers > group_.layers) {
+    return MakeError(ErrorCode::kInvalidArgument, "too_many_layers",
+                     fmt::format("{} of {}", layers, group_.layers));
+  }
+  const CounterPace pace;
+  std::optional<Error> failure;
+  bool counted = false;
+  const auto reached = [&] {
+    const Result<LayerCounts::State> state = transfers_->layers().Find(transfer);
+    if (!state) failure = state.error();
+    if (!state || state->layers >= layers) return true;
+    failure = state->failure;
+    counted = !state->counters.empty();
+    return failure.has_value();
+  };
+  while (true) {
+    {
+      const auto lock = session_->channel().Lock();
+      if (reached()) break;
+    }
+    const auto now = std::chrono::steady_clock::now();
+    if (counted && now < deadline && pace.Pause()) continue;
+    // Between events the counter is looked at now and then.
+    const Deadline next = counted ? std::min(deadline, now + kLongSleep) : deadline;
+    const Status waited = session_->channel().WaitUntil(reached, next);
+    if (waited) break;
+    if (waited.error().code != ErrorCode::kTimeout || next == deadline) return waited;
+  }
+  return failure ? tl::unexpected(*failure) : Status();
 }
 
 std::vector<wire::TransferDone::Failed> Region::TakeFailures(uint64_t transfer, size_t limit,

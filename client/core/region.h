@@ -55,6 +55,14 @@ class Region {
   // Waits until the transfer has ended. Errors: kTimeout; kNotFound "unknown_transfer" (never
   // begun, or taken before).
   [[nodiscard]] Result<EndedTransfer> Wait(uint64_t transfer, Deadline deadline);
+  // How many layers of a load begun with kLayers all of its blocks have: a kernel that is launched
+  // now sees them. Looks at memory alone while the load is counted there. Its failure, once it has
+  // ended without all layers, is kCancelled "load_incomplete", kUnavailable, or the daemon's
+  // refusal. Errors: kNotFound "unknown_transfer" (not begun in this order, or too long ago).
+  [[nodiscard]] Result<LayerCounts::State> LayersLoaded(uint64_t transfer);
+  // Waits for so many of them. Errors: the load's failure; kNotFound as above; kTimeout;
+  // kInvalidArgument "too_many_layers".
+  [[nodiscard]] Status WaitLayers(uint64_t transfer, uint32_t layers, Deadline deadline);
   // The first `limit` failures of a taken transfer; `count` is how many there are. If these are
   // all, they are forgotten.
   [[nodiscard]] std::vector<wire::TransferDone::Failed> TakeFailures(uint64_t transfer,
@@ -67,7 +75,11 @@ class Region {
  private:
   Region(Connection* connection, std::shared_ptr<DaemonSession> session, KvGroup group,
          uint32_t blocks)
-      : connection_(*connection), session_(std::move(session)), group_(group), blocks_(blocks) {}
+      : connection_(*connection),
+        session_(std::move(session)),
+        group_(group),
+        blocks_(blocks),
+        transfers_(std::make_shared<Transfers>(session_->counters())) {}
 
   template <typename Message>
   [[nodiscard]] Result<uint64_t> Begin(Message message, size_t blocks_per_message);
@@ -81,7 +93,7 @@ class Region {
   PoolId id_;
   bool open_ = false;
   // Shared with the session, which hears of the transfers. Guarded by the channel's lock.
-  const std::shared_ptr<Transfers> transfers_ = std::make_shared<Transfers>();
+  const std::shared_ptr<Transfers> transfers_;
 };
 
 }  // namespace kvtier::client

@@ -15,6 +15,12 @@ Status Invalid(const wire::TransferDone& done, const std::string& why) {
       fmt::format("transfer {} of region {}: {}", done.transfer, done.region.value, why));
 }
 
+// Why a load that has ended has not all layers.
+Error Incomplete(const wire::TransferDone& done) {
+  return {ErrorCode::kCancelled, "load_incomplete",
+          fmt::format("{} blocks could not be loaded", done.failed.size())};
+}
+
 }  // namespace
 
 void Transfers::AddPart(uint64_t transfer, uint32_t blocks, uint64_t request_id, uint32_t first,
@@ -28,6 +34,7 @@ void Transfers::AddPart(uint64_t transfer, uint32_t blocks, uint64_t request_id,
 }
 
 void Transfers::Forget(uint64_t transfer) {
+  layers_.Forget(transfer);
   under_way_.erase(transfer);
   std::erase_if(parts_, [&](const auto& part) { return part.second.transfer == transfer; });
   std::erase_if(ended_, [&](const EndedTransfer& end) { return end.transfer == transfer; });
@@ -55,6 +62,8 @@ Status Transfers::OnDone(const wire::TransferDone& done) {
   end.copied += done.copied;
   end.skipped += done.skipped;
   parts_.erase(it);
+  layers_.EndPart(done.transfer,
+                  done.failed.empty() ? std::nullopt : std::optional(Incomplete(done)));
   EndPart(part);
   return {};
 }
@@ -64,12 +73,14 @@ bool Transfers::OnRefused(uint64_t request_id, const Error& error) {
   if (it == parts_.end()) return false;
   const Part part = it->second;
   parts_.erase(it);
+  layers_.EndPart(request_id, error);
   FailPart(part, MissReason::kCancelled, error);
   return true;
 }
 
 void Transfers::FailAll(const Error& error) {
   for (const auto& [request_id, part] : std::exchange(parts_, {})) {
+    layers_.EndPart(request_id, error);
     FailPart(part, kMissUnavailable, error);
   }
   // A transfer that still has unsent parts is forgotten by the caller that cannot send them.

@@ -16,6 +16,7 @@
 
 #include "base/acquired.h"
 #include "base/result.h"
+#include "client/core/layer_counts.h"
 #include "protocol/region_messages.h"
 
 namespace kvtier::client {
@@ -37,6 +38,8 @@ struct EndedTransfer {
 // Not thread-safe: guarded by the channel's lock.
 class Transfers {
  public:
+  explicit Transfers(std::shared_ptr<LoadCounters> counters) : layers_(std::move(counters)) {}
+
   // Of so many told transfers with failures the positions are kept; the oldest go first.
   static constexpr size_t kFailuresKept = 1024;
 
@@ -54,6 +57,9 @@ class Transfers {
   [[nodiscard]] bool OnRefused(uint64_t request_id, const Error& error);
   // The connection is lost: all that is under way ends as failed.
   void FailAll(const Error& error);
+
+  // Of the loads in layers. Each part that is added to them is added here as well.
+  [[nodiscard]] LayerCounts& layers() { return layers_; }
 
   [[nodiscard]] bool IsUnderWay(uint64_t transfer) const { return under_way_.contains(transfer); }
   // Up to `limit` ended transfers in the order in which they ended, each once.
@@ -82,6 +88,7 @@ class Transfers {
   void EndPart(const Part& part);
   EndedTransfer Tell(EndedTransfer end);
 
+  LayerCounts layers_;
   std::unordered_map<uint64_t, Part> parts_;  // by request id
   std::unordered_map<uint64_t, UnderWay> under_way_;
   std::deque<EndedTransfer> ended_;

@@ -229,7 +229,9 @@ class Session final : public ConnectionListener {
   // Announces the transfer to the cache; its end is reported to the client. Errors: those of
   // FindRegion and Cache::BeginTransfer; kInvalidArgument "empty_request".
   template <typename Message>
-  [[nodiscard]] Status BeginTransfer(const Message& request);
+  [[nodiscard]] Status BeginTransfer(const Message& request, const LayerOrder& order);
+  // Of a load of a group with so many layers. Errors: kInvalidArgument "bad_counter".
+  [[nodiscard]] Result<LayerOrder> OrderOf(const wire::Load& request, uint32_t layers) const;
   void OnTransferred(PoolId region, uint64_t transfer, uint32_t blocks, TransferEnd end);
   // Calls `work(blocks)` with parts of `blocks`, as large as the turns at the loop allow.
   template <typename Block, typename Work>

@@ -102,7 +102,7 @@ Status Session::OnCloseRegion(const Call& call, const wire::CloseRegion& request
 }
 
 template <typename Message>
-Status Session::BeginTransfer(const Message& request) {
+Status Session::BeginTransfer(const Message& request, const LayerOrder& order) {
   KVT_RETURN_IF_ERROR(FindRegion(request.region));
   std::vector<BlockIndex> blocks;
   blocks.reserve(request.items.size());
@@ -113,7 +113,8 @@ Status Session::BeginTransfer(const Message& request) {
       gate_.WhileOpen(
           [this, region = request.region, transfer = request.transfer, count](TransferEnd end) {
             OnTransferred(region, transfer, count, std::move(end));
-          })));
+          }),
+      order));
   const uint64_t before = transfers_in_flight_;
   transfers_in_flight_ += count + kTransferPrice;
   const bool full = transfers_in_flight_ >= kMaxTransferBlocksInFlight;
@@ -170,12 +171,28 @@ Status Session::OnStore(const Call& call, const wire::Store& request) {
                       .depth = EvictionDepth(group.hit_rule, item.depth),
                       .retention = item.retention});
   }
-  KVT_RETURN_IF_ERROR(BeginTransfer(request));
+  KVT_RETURN_IF_ERROR(BeginTransfer(request, {}));
   trace_.End(wire::MessageType::kStore, call.request_id, /*failed=*/false);
   TransferInSteps(std::move(blocks), [cache = services_.cache, region = request.region](auto part) {
     cache->Store(region, part);
   });
   return {};
+}
+
+Result<LayerOrder> Session::OrderOf(const wire::Load& request, uint32_t layers) const {
+  LayerOrder order;
+  if (request.order == wire::LoadOrder::kLayers) order.layers = layers;
+  if (!request.counter) return order;
+  const wire::LoadCounter& counter = *request.counter;
+  if (!counters_->CanBeNamed(counter.offset) || counter.steps != layers) {
+    return MakeError(
+        ErrorCode::kInvalidArgument, "bad_counter",
+        fmt::format("{} steps at offset {}, for {} layers", counter.steps, counter.offset, layers));
+  }
+  order.counters = counters_;
+  order.counter_offset = counter.offset;
+  order.counter_base = counter.base;
+  return order;
 }
 
 Status Session::OnLoad(const Call& call, const wire::Load& request) {
@@ -185,11 +202,12 @@ Status Session::OnLoad(const Call& call, const wire::Load& request) {
   for (const wire::LoadItem& item : request.items) {
     blocks.push_back({.block = BlockIndex(item.block), .hash = item.hash});
   }
-  const uint32_t layers = request.order == wire::LoadOrder::kLayers ? region->kv_group().layers : 0;
-  KVT_RETURN_IF_ERROR(BeginTransfer(request));
+  KVT_ASSIGN_OR_RETURN(const LayerOrder order, OrderOf(request, region->kv_group().layers));
+  KVT_RETURN_IF_ERROR(BeginTransfer(request, order));
   trace_.End(wire::MessageType::kLoad, call.request_id, /*failed=*/false);
-  TransferInSteps(std::move(blocks), [cache = services_.cache, region = request.region,
-                                      layers](auto part) { cache->Load(region, part, layers); });
+  TransferInSteps(std::move(blocks), [cache = services_.cache, region = request.region](auto part) {
+    cache->Load(region, part);
+  });
   return {};
 }
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/digest.h"
+#include "gpu/counter_page.h"
 #include "protocol/socket_io.h"
 #include "tests/fakes/derived_bytes.h"
 
@@ -278,6 +279,13 @@ void HostileClient::Load() {
   const Pool region = PickRegion();
   wire::Load load{.region = region.id, .transfer = input_.Below(16)};
   if (input_.Below(4) == 3) load.order = wire::LoadOrder::kLayers;
+  if (load.order == wire::LoadOrder::kLayers && input_.Below(2) == 1) {
+    // Of few slots, so that loads under way share some; now and then no layer is counted so.
+    const uint32_t slot = kCounterPageBytes / kCounterSlotBytes / 2 + input_.Below(4);
+    const uint32_t layers = 1 + input_.Below(16) % 2;
+    load.counter = {.offset = slot * kCounterSlotBytes, .base = input_.Byte(), .steps = layers};
+    if (input_.Below(16) == 15) load.counter->offset = input_.Byte() * 4u;
+  }
   const uint32_t stream = input_.Below(kHostileStreams);
   const uint32_t first_row = input_.Below(kRegionRows);
   for (uint32_t i = (1 + input_.Below(8)) % 8; i > 0; --i) {

@@ -154,7 +154,13 @@ void AddRegions(SampleList* list) {
                   {{2, HashOf(0xa1), {}, 16, 0, RetentionClass::kExtended},
                    {0, HashOf(0xa2), HashOf(0xa1), 5, 1, RetentionClass::kMemory}}});
   list->Add("load", 19,
-            Load{PoolId{3}, 8, LoadOrder::kLayers, {{1, HashOf(0xa1)}, {3, HashOf(0xa2)}}});
+            Load{PoolId{3},
+                 8,
+                 LoadOrder::kLayers,
+                 {{1, HashOf(0xa1)}, {3, HashOf(0xa2)}},
+                 LoadCounter{.offset = 0x4040, .base = 34, .steps = 32}});
+  list->Add("load_whole", 20,
+            Load{PoolId{3}, 9, LoadOrder::kBlocks, {{1, HashOf(0xa1)}}, std::nullopt});
   list->Add("transfer_done", 0, TransferDone{PoolId{3}, 8, 1, 0, {{1, MissReason::kUnknown}}});
   list->Add("transfer_done_skipped", 0, TransferDone{PoolId{3}, 7, 1, 1, {}});
 }

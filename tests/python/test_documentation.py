@@ -27,7 +27,7 @@ class DocumentationTest(DaemonTestCase):
         self.addCleanup(named.stop)
         text = (SOURCE / "docs" / "PYTHON.md").read_text()
         blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-        self.example, self.compute, self.groups, self.region, _ = blocks
+        self.example, self.compute, self.groups, self.region, self.layers, _ = blocks
 
     def test_the_ten_lines_compute_once_what_a_second_run_finds(self):
         computed = []
@@ -71,8 +71,13 @@ class DocumentationTest(DaemonTestCase):
             "rows": 16,
         }
         exec(self.region, names)
-        os.close(names["fd"])
         self.assertEqual(names["there"].tolist(), [True, True, False, False])
+        names["region"] = names["connection"].open_region(
+            RECORD, fd=names["fd"], bytes=16 * BLOCK_BYTES, blocks=16
+        )
+        exec(self.layers, names)
+        self.assertEqual(names["layer"], RECORD.layers - 1)
+        os.close(names["fd"])
 
     def test_compute_kv_writes_the_slots_it_is_given(self):
         names = {}

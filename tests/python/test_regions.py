@@ -275,6 +275,133 @@ class RegionTest(RegionTestCase):
         np.testing.assert_array_equal(self.memory.rows[9], before[2])
 
 
+class RegionLayersTest(RegionTestCase):
+    LAYERS = 8
+    disk_blocks = 256
+    record = kvtier.ModelRecord(
+        "layered", groups=[kvtier.KvGroup(LAYERS, layer_bytes=BLOCK_BYTES // LAYERS)]
+    )
+
+    def layers_of(self, rows):
+        return rows.reshape(len(rows), self.LAYERS, -1)
+
+    def watch(self, region, transfer, rows, expected):
+        """Looks at the counter as an engine does, until all layers are there, and compares each
+        layer as soon as it is counted. Returns the counts that were seen."""
+        seen = [0]
+        while seen[-1] < self.LAYERS:
+            layers = region.layers_loaded(transfer)
+            self.assertGreaterEqual(layers, seen[-1])
+            if layers > seen[-1]:
+                np.testing.assert_array_equal(
+                    self.layers_of(rows)[:, :layers], self.layers_of(expected)[:, :layers]
+                )
+                seen.append(layers)
+        return seen
+
+    def test_layers_are_there_when_they_are_counted(self):
+        region, hashes = self.open_region(), hashes_of(10)
+        before = self.memory.fill(20)
+        self.store_all(region, hashes)
+        for _ in range(20):
+            self.memory.rows[12:22] = 0
+            transfer = region.load_many(np.arange(12, 22), hashes, in_layers=True)
+            self.watch(region, transfer, self.memory.rows[12:22], before[:10])
+            self.assertEqual(self.finish(region, transfer).copied, 10)
+            self.assertEqual(region.layers_loaded(transfer), self.LAYERS)
+
+    def test_waiting_for_layers(self):
+        region, hashes = self.open_region(), hashes_of(10)
+        before = self.memory.fill(21)
+        self.store_all(region, hashes)
+        self.memory.rows[12:22] = 0
+        transfer = region.load_many(np.arange(12, 22), hashes, in_layers=True)
+        for layers in range(1, self.LAYERS + 1):
+            region.wait_layers(transfer, layers)
+            np.testing.assert_array_equal(
+                self.layers_of(self.memory.rows)[12:22, :layers],
+                self.layers_of(before)[:10, :layers],
+            )
+        region.wait_layers(transfer, self.LAYERS, timeout_ms=0)
+        self.finish(region, transfer)
+        with self.assertRaisesRegex(kvtier.InvalidArgumentError, "too_many_layers"):
+            region.wait_layers(transfer, self.LAYERS + 1)
+
+    def test_a_block_that_is_missing_ends_the_wait(self):
+        region, hashes = self.open_region(), hashes_of(4)
+        self.memory.fill(22)
+        self.store_all(region, hashes[:3])
+        transfer = region.load_many(np.arange(8, 12), hashes, in_layers=True)
+        with self.assertRaisesRegex(kvtier.CancelledError, "load_incomplete"):
+            region.wait_layers(transfer, 1)
+        with self.assertRaisesRegex(kvtier.CancelledError, "load_incomplete"):
+            region.layers_loaded(transfer)
+        end = self.finish(region, transfer)
+        self.assertEqual((end.copied, end.failed), (3, {3: Miss.UNKNOWN}))
+
+    def test_blocks_on_disk_come_before_a_layer_is_counted(self):
+        region, hashes = self.open_region(), hashes_of(8)
+        before = self.memory.fill(23)
+        self.store_all(region, hashes[:5])
+        self.daemon.drain()
+        self.daemon.kill()
+        self.daemon.start()
+        region = self.open_region()
+        self.store_all(region, hashes[5:], [5, 6, 7])
+        self.memory.rows[12:20] = 0
+        transfer = region.load_many(np.arange(12, 20), hashes, in_layers=True)
+        self.watch(region, transfer, self.memory.rows[12:20], before[:8])
+        self.assertEqual(self.finish(region, transfer).copied, 8)
+
+    def test_a_killed_daemon_ends_the_wait(self):
+        region, hashes = self.open_region(), hashes_of(4)
+        self.memory.fill(24)
+        self.store_all(region, hashes)
+        transfer = region.load_many(np.arange(8, 12), hashes, in_layers=True)
+        self.daemon.kill()
+        # The load may have ended before the daemon did.
+        try:
+            while region.layers_loaded(transfer) < self.LAYERS:
+                pass
+        except kvtier.UnavailableError:
+            with self.assertRaises(kvtier.UnavailableError):
+                region.wait_layers(transfer, self.LAYERS)
+
+    def test_only_loads_in_layers_are_counted(self):
+        region, hashes = self.open_region(), hashes_of(2)
+        self.memory.fill(25)
+        self.store_all(region, hashes)
+        transfer = region.load_many([8, 9], hashes)
+        with self.assertRaisesRegex(kvtier.NotFoundError, "unknown_transfer"):
+            region.layers_loaded(transfer)
+        self.finish(region, transfer)
+
+
+class ManyBlocksTest(RegionTestCase):
+    BLOCKS = 6000
+    LAYERS = 8
+    record = kvtier.ModelRecord("many", groups=[kvtier.KvGroup(LAYERS, layer_bytes=512)])
+    more_settings = ("host.bytes=64MiB", "cache.slab_bytes=1MiB")
+
+    def test_a_load_of_thousands_of_blocks_is_counted_layer_by_layer(self):
+        memory = SharedRows(self, rows=self.BLOCKS, row_bytes=512 * self.LAYERS)
+        region = self.open_region(memory=memory, blocks=self.BLOCKS)
+        hashes = np.random.default_rng(1).integers(0, 256, (self.BLOCKS, 32), np.uint8)
+        before = memory.fill(26)
+        stored = self.finish(region, region.store_many(np.arange(self.BLOCKS), hashes))
+        self.assertEqual(stored.copied, self.BLOCKS)
+        memory.rows[:] = 0
+        transfer = region.load_many(np.arange(self.BLOCKS), hashes, in_layers=True)
+        seen = [0]
+        while seen[-1] < self.LAYERS:
+            region.wait_layers(transfer, seen[-1] + 1)
+            seen.append(region.layers_loaded(transfer))
+            np.testing.assert_array_equal(
+                memory.rows[:, : 512 * seen[-1]], before[:, : 512 * seen[-1]]
+            )
+        self.assertEqual(self.finish(region, transfer).copied, self.BLOCKS)
+
+
 class RegionArgumentsTest(RegionTestCase):
     def test_a_layout_that_leaves_the_memory_is_refused(self):
         for options, reason in (

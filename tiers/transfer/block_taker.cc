@@ -248,7 +248,8 @@ void BlockTaker::UseFailed(const CachePool& pool, const AcquireOperation& operat
 void BlockTaker::QueueLayers(CachePool* pool, AcquireOperation* operation) {
   std::vector<PinnedEntry> in_layers = std::exchange(operation->in_layers, {});
   if (in_layers.empty()) return;
-  loader_.QueueLayers(operation->reply.load, pool, std::move(in_layers), operation->request.layers);
+  loader_.QueueLayers(loads_.LayersOf(operation->reply.load), pool, std::move(in_layers),
+                      operation->request.layers);
 }
 
 // Loads that have begun are not called back: their blocks arrive unreferenced, or are given up when

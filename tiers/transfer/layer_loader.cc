@@ -13,19 +13,18 @@ constexpr uint64_t kFirstBatchBytes = 1 * kMiB;
 
 }  // namespace
 
-LayerLoader::LayerLoader(CacheState* state, LoadTable* loads, CopyLimiter* copies,
-                         OnArrived on_arrived, OnFailed on_failed)
+LayerLoader::LayerLoader(CacheState* state, CopyLimiter* copies, OnArrived on_arrived,
+                         OnFailed on_failed)
     : state_(*state),
-      loads_(*loads),
       copies_(*copies),
       on_arrived_(std::move(on_arrived)),
       on_failed_(std::move(on_failed)) {}
 
-void LayerLoader::Add(LoadId load, CachePool* pool, std::vector<PinnedEntry> blocks,
-                      uint32_t layers) {
+void LayerLoader::Add(std::shared_ptr<LayerCount> count, CachePool* pool,
+                      std::vector<PinnedEntry> blocks, uint32_t layers) {
   KVT_CHECK(!blocks.empty() && layers > 0 && pool->block_bytes % layers == 0);
   const auto group = std::make_shared<Group>();
-  group->load = load;
+  group->count = std::move(count);
   group->pool = pool;
   group->layers = layers;
   group->pieces_left.assign(layers, 0);
@@ -51,7 +50,7 @@ bool LayerLoader::StartOne() {
   std::vector<Piece> pieces = Fill(group.get(), &batch);
   if (group->AllStarted()) groups_.pop_front();
   if (!pieces.empty()) {
-    if (!group->broken) batch.Count(loads_.LayersQueued(group->load, group->layer));
+    if (group->count && !group->broken) batch.Count(group->count->Queued(group->layer));
     copies_.Start(std::move(batch),
                   [this, group, pieces = std::move(pieces)](const Status& status) {
                     OnCopied(group.get(), pieces, status);
@@ -124,8 +123,8 @@ void LayerLoader::OnCopied(Group* group, const std::vector<Piece>& pieces, const
   while (group->layers_here < group->layer && group->pieces_left[group->layers_here] == 0) {
     ++group->layers_here;
   }
-  if (!group->broken && group->layers_here > before) {
-    loads_.LayersArrived(group->load, group->layers_here);
+  if (group->count && !group->broken && group->layers_here > before) {
+    group->count->Arrived(group->layers_here);
   }
   for (const Piece& piece : pieces) EndIfDone(*group, &group->members[piece.member]);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Host to pool in the order in which an engine computes: layer 0 of all of an acquire's blocks,
-// then layer 1, and so on.
+// Host to pool in the order in which an engine computes: layer 0 of all of a load's blocks, then
+// layer 1, and so on.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 #include "tiers/state/cache_state.h"
 #include "tiers/transfer/copy_batch.h"
-#include "tiers/transfer/load_table.h"
+#include "tiers/transfer/layer_count.h"
 
 namespace kvtier {
 
@@ -23,12 +23,13 @@ class LayerLoader {
   using OnFailed = std::function<void(CachePool* pool, EntryIndex entry, MissReason reason)>;
 
   // `copies` is shared with the loads of whole blocks, whose requests it counts as well.
-  LayerLoader(CacheState* state, LoadTable* loads, CopyLimiter* copies, OnArrived on_arrived,
-              OnFailed on_failed);
+  LayerLoader(CacheState* state, CopyLimiter* copies, OnArrived on_arrived, OnFailed on_failed);
 
-  // Queues the blocks of one load, whose host slots stay pinned until the callback. REQUIRES: not
-  // empty; a block is so many equal layers.
-  void Add(LoadId load, CachePool* pool, std::vector<PinnedEntry> blocks, uint32_t layers);
+  // Queues the blocks of one load, whose host slots stay pinned until the callback. `count`, which
+  // may be null, hears of each layer that all of them have. REQUIRES: not empty; a block is so many
+  // equal layers.
+  void Add(std::shared_ptr<LayerCount> count, CachePool* pool, std::vector<PinnedEntry> blocks,
+           uint32_t layers);
   // Starts one copy request of the load that came first; false if there is nothing to start.
   bool StartOne();
 
@@ -46,7 +47,7 @@ class LayerLoader {
   };
   // The blocks of one load, and where in them the next piece is.
   struct Group {
-    LoadId load;
+    std::shared_ptr<LayerCount> count;
     CachePool* pool = nullptr;
     uint32_t layers = 0;
     std::vector<Member> members;
@@ -74,7 +75,6 @@ class LayerLoader {
   void EndIfDone(const Group& group, Member* member);
 
   CacheState& state_;
-  LoadTable& loads_;
   CopyLimiter& copies_;
   const OnArrived on_arrived_;
   const OnFailed on_failed_;

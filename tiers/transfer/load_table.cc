@@ -53,7 +53,9 @@ LoadId LoadTable::Open(Start start) {
   of_session_[start.session].insert(id);
   load.pool = start.pool;
   load.counter = std::move(start.counter);
-  load.layers = start.layers;
+  if (load.counter && start.layers > 0) {
+    load.layers = std::make_shared<LayerCount>(load.counter, start.layers);
+  }
   return id;
 }
 
@@ -68,7 +70,7 @@ void LoadTable::Add(LoadId id, std::span<const Added> hits) {
     if (load.counts_blocks()) load.on_way.push_back(false);
     if (!waits) continue;
     load.in_layers |= added.in_layers;
-    if (!added.in_layers) ++load.whole_blocks;
+    if (load.layers && !added.in_layers) load.layers->AddWhole();
     waiters_.Add(load.pool->id, added.entry, {id, position, added.in_layers});
   }
   // After a block has failed, the prefix ends there: hits that are added later lie behind it.
@@ -87,7 +89,7 @@ void LoadTable::HasAllHits(LoadId id) {
 void LoadTable::Close(LoadId id) {
   Load& load = loads_.at(id);
   load.open = false;
-  if (!load.in_layers) load.layers_here = load.layers;
+  if (load.layers && !load.in_layers) load.layers->AllWhole();
   CountArrived(load);
   if (load.news) Advance(id, true);
 }
@@ -131,30 +133,17 @@ std::vector<CountedStep> LoadTable::BlocksQueued(const CachePool& pool,
   return steps;
 }
 
-std::vector<CountedStep> LoadTable::LayersQueued(LoadId id, uint32_t layers) {
+std::shared_ptr<LayerCount> LoadTable::LayersOf(LoadId id) const {
   const auto found = loads_.find(id);
-  if (found == loads_.end() || !found->second.counter) return {};
-  Load& load = found->second;
-  if (load.whole_blocks == 0) load.counted = std::max(load.counted, layers);
-  return {{load.counter, load.counted}};
-}
-
-void LoadTable::LayersArrived(LoadId id, uint32_t layers) {
-  const auto found = loads_.find(id);
-  if (found == loads_.end()) return;
-  found->second.layers_here = layers;
-  CountArrived(found->second);
+  return found == loads_.end() ? nullptr : found->second.layers;
 }
 
 void LoadTable::CountArrived(Load& load) {
-  if (!load.counter) return;
-  uint32_t done = load.ready;
-  if (load.layers > 0) done = load.whole_blocks > 0 ? 0 : load.layers_here;
   // What the device was told to count, it has counted or will count. If one of its copies fails,
   // the load ends there.
-  if (done <= load.counted) return;
-  load.counted = done;
-  load.counter->Store(done);
+  if (!load.counts_blocks() || load.ready <= load.counted) return;
+  load.counted = load.ready;
+  load.counter->Store(load.ready);
 }
 
 void LoadTable::BlocksReady(const CachePool& pool, std::span<const EntryIndex> entries) {
@@ -164,7 +153,7 @@ void LoadTable::BlocksReady(const CachePool& pool, std::span<const EntryIndex> e
       Load* const load = touched.Find(waiter.load);
       if (load == nullptr) return;
       load->arrived[waiter.position] = true;
-      if (!waiter.in_layers) --load->whole_blocks;
+      if (load->layers && !waiter.in_layers) load->layers->EndWhole();
     });
   }
   for (const LoadId id : touched.ids()) {
@@ -179,7 +168,7 @@ void LoadTable::BlockFailed(const CachePool& pool, EntryIndex entry, MissReason 
     if (found == loads_.end()) return;
     Load& load = found->second;
     // No further layer will be complete.
-    if (load.counter && load.layers > 0) load.counter->End();
+    if (load.layers) load.layers->Fail();
     const bool nearer = waiter.position < load.limit;
     if (nearer) {
       load.limit = waiter.position;

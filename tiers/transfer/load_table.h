@@ -14,6 +14,7 @@
 
 #include "gpu/counter_page.h"
 #include "tiers/state/cache_state.h"
+#include "tiers/transfer/layer_count.h"
 #include "tiers/types/cache_requests.h"
 
 namespace kvtier {
@@ -91,7 +92,7 @@ class LoadTable {
   struct Added {
     Hit hit;
     EntryIndex entry;        // of what has still to arrive, else kNoEntry
-    bool in_layers = false;  // arrives layer by layer, and LayersArrived is called for it
+    bool in_layers = false;  // arrives layer by layer, and LayersOf(load) hears of it
   };
   struct Start {
     SessionId session;
@@ -119,9 +120,9 @@ class LoadTable {
   // The block will not arrive in this pool: loads that wait for it end before it.
   void BlockFailed(const CachePool& pool, EntryIndex entry, MissReason reason);
 
-  // The same for the first `layers` layers of all the blocks that this load waits for in layers.
-  [[nodiscard]] std::vector<CountedStep> LayersQueued(LoadId load, uint32_t layers);
-  void LayersArrived(LoadId load, uint32_t layers);
+  // Counts the layers of the blocks that this load waits for in layers; null if it has no counter,
+  // or has been forgotten.
+  [[nodiscard]] std::shared_ptr<LayerCount> LayersOf(LoadId load) const;
 
   // Forgets the session's loads; blocks in flight still arrive for the others that wait for them.
   // Only a part of their hits is looked at in one call, each load counting as one more: true if
@@ -144,14 +145,12 @@ class LoadTable {
     MissReason miss = MissReason::kNone;
 
     std::shared_ptr<StepCounter> counter;
-    uint32_t counted = 0;       // steps counted here or handed to the device
-    std::vector<bool> on_way;   // copies that the device counts
-    uint32_t layers = 0;        // 0: blocks are counted
-    bool in_layers = false;     // some blocks arrive in layers
-    uint32_t layers_here = 0;   // of those; all of them if there are none
-    uint32_t whole_blocks = 0;  // still to arrive, not in layers: no layer counts before them
+    std::shared_ptr<LayerCount> layers;  // null: blocks are counted, or nothing
+    bool in_layers = false;              // some blocks arrive in layers
+    uint32_t counted = 0;                // blocks counted here or handed to the device
+    std::vector<bool> on_way;            // copies that the device counts
 
-    [[nodiscard]] bool counts_blocks() const { return counter && layers == 0; }
+    [[nodiscard]] bool counts_blocks() const { return counter && !layers; }
   };
   using Loads = std::unordered_map<LoadId, Load>;
   class Touched;
@@ -159,7 +158,7 @@ class LoadTable {
   // Advances the prefix; reports unless the load is open, and forgets it when it is finished.
   void Advance(LoadId id, bool changed);
   static void AdvancePrefix(Load* load);
-  // Counts what has arrived and has not been handed to the device.
+  // Counts the blocks that have arrived and have not been handed to the device.
   static void CountArrived(Load& load);
   void Count(const Load& load, MissReason reason);
   // The load is no more; its session may be closed already.

@@ -27,7 +27,7 @@ Loader::Loader(CacheState* state, HostSlots* host, Offloader* offloader, DiskSlo
       loads_(*loads),
       copies_(state, CopyDirection::kHostToPool),
       layers_(
-          state, loads, &copies_,
+          state, &copies_,
           [this](CachePool* pool, EntryIndex entry) { Arrived(pool, std::span(&entry, 1)); },
           [this](CachePool* pool, EntryIndex entry, MissReason reason) {
             Fail({pool, entry}, reason);
@@ -62,9 +62,9 @@ PinnedEntry Loader::StartInLayers(CachePool* pool, EntryIndex index) {
   return {index, HostPin(&state_, index)};
 }
 
-void Loader::QueueLayers(LoadId load, CachePool* pool, std::vector<PinnedEntry> blocks,
-                         uint32_t layers) {
-  layers_.Add(load, pool, std::move(blocks), layers);
+void Loader::QueueLayers(std::shared_ptr<LayerCount> count, CachePool* pool,
+                         std::vector<PinnedEntry> blocks, uint32_t layers) {
+  layers_.Add(std::move(count), pool, std::move(blocks), layers);
 }
 
 void Loader::TouchLoading(const CachePool& pool, EntryIndex index) {

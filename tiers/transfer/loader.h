@@ -41,9 +41,9 @@ class Loader {
   void Start(CachePool* pool, EntryIndex entry);
   // The same for a block that is in host, to be copied once it is given to QueueLayers.
   [[nodiscard]] PinnedEntry StartInLayers(CachePool* pool, EntryIndex entry);
-  // Has the blocks of one load copied layer by layer. REQUIRES: not empty; a block is so many equal
-  // layers.
-  void QueueLayers(LoadId load, CachePool* pool, std::vector<PinnedEntry> blocks, uint32_t layers);
+  // Has the blocks of one load copied layer by layer, see LayerLoader::Add.
+  void QueueLayers(std::shared_ptr<LayerCount> count, CachePool* pool,
+                   std::vector<PinnedEntry> blocks, uint32_t layers);
   // Prefetched blocks that are referenced by now, and not on their way yet, go before those that
   // are not. Goes through all that wait.
   void PromoteReferenced();

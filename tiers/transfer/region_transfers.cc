@@ -91,6 +91,10 @@ void RegionTransfers::CancelAll(Region* region) {
   region->closing = true;
   CachePool* const pool = region->pool;
   region->waiting.clear();
+  // Only in the line is a block found to be abandoned.
+  for (auto& [number, transfer] : region->transfers) {
+    if (!transfer.in_layers.empty()) QueueLayers(pool, &transfer);
+  }
   std::erase_if(retries_, [pool](const auto& retry) { return retry.first == pool->id; });
   std::vector<BlockIndex> not_begun;
   std::vector<EntryIndex> queued;
@@ -119,7 +123,7 @@ void RegionTransfers::ForgetIfClosed(Regions::iterator region) {
 }
 
 Status RegionTransfers::Begin(PoolId id, TransferId number, std::span<const BlockIndex> blocks,
-                              std::function<void(TransferEnd)> done) {
+                              std::function<void(TransferEnd)> done, const LayerOrder& order) {
   Region& region = regions_.at(id);
   if (region.transfers.contains(number)) {
     return MakeError(ErrorCode::kWrongState, "transfer_busy",
@@ -142,8 +146,18 @@ Status RegionTransfers::Begin(PoolId id, TransferId number, std::span<const Bloc
     return status;
   }
   in_flight_ += blocks.size();
-  region.transfers.emplace(
-      number, Transfer{.done = std::move(done), .left = static_cast<uint32_t>(blocks.size())});
+  const auto count = static_cast<uint32_t>(blocks.size());
+  Transfer transfer{
+      .done = std::move(done), .left = count, .not_begun = count, .layers = order.layers};
+  if (order.counters) {
+    auto counter =
+        order.counters->OpenNamed(order.counter_offset, order.counter_base, order.layers);
+    if (!counter) ++state_.stats.loads_without_counter;
+    if (counter) {
+      transfer.count = std::make_shared<LayerCount>(std::move(counter), order.layers, count);
+    }
+  }
+  region.transfers.emplace(number, std::move(transfer));
   return {};
 }
 
@@ -244,16 +258,21 @@ void RegionTransfers::Tick() {
 
 // --- loads ---
 
-void RegionTransfers::Load(PoolId id, std::span<const LoadRequest> blocks, uint32_t layers) {
+void RegionTransfers::Load(PoolId id, std::span<const LoadRequest> blocks) {
   Region& region = regions_.at(id);
+  const TransferId number = region.uses.at(blocks.front().block).transfer;
+  const bool in_layers = region.transfers.at(number).layers > 0;
+  region.transfers.at(number).not_begun -= static_cast<uint32_t>(blocks.size());
   std::vector<EntryIndex> begun;
-  std::vector<PinnedEntry> in_layers;
   for (const LoadRequest& block : blocks) {
     const EntryIndex index = TakeForLoad(&region, block);
     if (index == kNoEntry) continue;
     begun.push_back(index);
-    if (layers > 0 && state_[index].in_host()) {
-      in_layers.push_back(loader_.StartInLayers(region.pool, index));
+    if (in_layers && state_[index].in_host()) {
+      Transfer& transfer = region.transfers.at(number);
+      region.uses.at(block.block).in_layers = true;
+      transfer.in_layers.push_back(loader_.StartInLayers(region.pool, index));
+      if (transfer.count) transfer.count->EndWhole();
     } else {
       loader_.Start(region.pool, index);
     }
@@ -262,8 +281,27 @@ void RegionTransfers::Load(PoolId id, std::span<const LoadRequest> blocks, uint3
   for (const EntryIndex index : begun | std::views::reverse) {
     loader_.TouchLoading(*region.pool, index);
   }
-  // No acquire waits for these layers: the transfer's end is all that is reported.
-  if (!in_layers.empty()) loader_.QueueLayers(LoadId(), region.pool, std::move(in_layers), layers);
+  // It has ended if all of its blocks have failed.
+  const auto found = region.transfers.find(number);
+  if (found != region.transfers.end() && found->second.not_begun == 0) {
+    QueueLayers(region.pool, &found->second);
+  }
+}
+
+void RegionTransfers::LoadWhole(Region* region, const LoadRequest& request) {
+  const EntryIndex index = TakeForLoad(region, request);
+  if (index == kNoEntry) return;
+  loader_.Start(region->pool, index);
+  loader_.TouchLoading(*region->pool, index);
+}
+
+void RegionTransfers::QueueLayers(CachePool* pool, Transfer* transfer) {
+  if (!transfer->in_layers.empty()) {
+    loader_.QueueLayers(transfer->count, pool, std::exchange(transfer->in_layers, {}),
+                        transfer->layers);
+  } else if (transfer->count) {
+    transfer->count->AllWhole();
+  }
 }
 
 EntryIndex RegionTransfers::TakeForLoad(Region* region, const LoadRequest& request) {
@@ -333,7 +371,7 @@ bool RegionTransfers::Pump() {
     ForgetIfClosed(region);
   }
   const auto retries = std::exchange(retries_, {});
-  for (const auto& [id, load] : retries) Load(id, std::span(&load, 1), 0);
+  for (const auto& [id, load] : retries) LoadWhole(&regions_.at(id), load);
   return !ended.empty() || !retries.empty();
 }
 
@@ -346,12 +384,14 @@ void RegionTransfers::End(Region* region, BlockIndex block, Outcome outcome, Mis
   switch (outcome) {
     case Outcome::kCopied:
       ++transfer.end.copied;
+      if (transfer.count && !use.in_layers) transfer.count->EndWhole();
       break;
     case Outcome::kSkipped:
       ++transfer.end.skipped;
       break;
     case Outcome::kFailed:
       transfer.end.failed.emplace_back(use.position, reason);
+      if (transfer.count) transfer.count->Fail();
       break;
   }
   if (--transfer.left > 0) return;

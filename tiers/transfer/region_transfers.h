@@ -45,9 +45,9 @@ class RegionTransfers final : public RegionEvents {
   // The same when the session has ended: nothing is reported any more.
   void CloseSession(SessionId session);
   [[nodiscard]] Status Begin(PoolId region, TransferId transfer, std::span<const BlockIndex> blocks,
-                             std::function<void(TransferEnd)> done);
+                             std::function<void(TransferEnd)> done, const LayerOrder& order);
   void Store(PoolId region, std::span<const StoreRequest> blocks);
-  void Load(PoolId region, std::span<const LoadRequest> blocks, uint32_t layers);
+  void Load(PoolId region, std::span<const LoadRequest> blocks);
 
   // Takes in which stores have ended, and begins the loads that waited for that. True if anything
   // was done.
@@ -65,7 +65,12 @@ class RegionTransfers final : public RegionEvents {
   struct Transfer {
     std::function<void(TransferEnd)> done;
     TransferEnd end;
-    uint32_t left = 0;
+    uint32_t left = 0;                  // blocks that have not ended
+    uint32_t not_begun = 0;             // of a load: blocks that Load has not named yet
+    uint32_t layers = 0;                // not 0: what is in host comes in so many layers
+    std::shared_ptr<LayerCount> count;  // of these layers; null: they are not counted
+    // Until all blocks have been named, so that the first layer of all of them goes first.
+    std::vector<PinnedEntry> in_layers;
   };
   // The transfer that uses a block of the region.
   struct Use {
@@ -73,6 +78,7 @@ class RegionTransfers final : public RegionEvents {
     uint32_t position = 0;
     Tier tier = Tier::kHost;  // a load's: where it was found
     uint16_t tokens = 0;
+    bool in_layers = false;  // a load's: it comes layer by layer
   };
   struct Region {
     SessionId session;
@@ -101,6 +107,10 @@ class RegionTransfers final : public RegionEvents {
   void StoreOne(Region* region, const StoreRequest& request);
   // The block's entry, to be loaded; kNoEntry if it waits for another transfer, or has failed.
   [[nodiscard]] EntryIndex TakeForLoad(Region* region, const LoadRequest& request);
+  // Loads a block for which another transfer had to end first.
+  void LoadWhole(Region* region, const LoadRequest& request);
+  // All blocks of the load have been named, or it is given up.
+  void QueueLayers(CachePool* pool, Transfer* transfer);
   // The region's block becomes the entry's, as if a session held it.
   void Take(CachePool* pool, BlockIndex block, EntryIndex entry);
   // The reverse. REQUIRES: no copy uses it.

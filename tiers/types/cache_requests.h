@@ -125,6 +125,18 @@ struct LoadRequest {
   BlockHash hash;
 };
 
+// How the blocks of a load come.
+struct LayerOrder {
+  // Not 0: what is in host comes layer by layer, over all blocks, a block being so many equal
+  // layers. REQUIRES: divides the group's block_bytes.
+  uint32_t layers = 0;
+  // Where the layers that all blocks have are counted, if anywhere: in a slot that the client has
+  // named. REQUIRES: counters->CanBeNamed(counter_offset).
+  std::shared_ptr<CounterPage> counters;
+  uint32_t counter_offset = 0;
+  uint32_t counter_base = 0;
+};
+
 struct TransferEnd {
   uint32_t copied = 0;
   uint32_t skipped = 0;  // of a store: a tier had the block already

@@ -337,6 +337,17 @@ class Region {
     if (kvt_region_wait(get(), transfer, timeout_ms, &end)) return Error::Last();
     return end;
   }
+  // How many layers of a load in KVT_LOAD_LAYERS have come, and waiting for some of them; see
+  // kvt_region_layers_loaded for how a load that fails ends both.
+  Result<uint32_t> LayersLoaded(uint64_t transfer) {
+    uint32_t layers = 0;
+    if (kvt_region_layers_loaded(get(), transfer, &layers)) return Error::Last();
+    return layers;
+  }
+  Status WaitLayers(uint64_t transfer, uint32_t layers, int64_t timeout_ms = KVT_DEFAULT_TIMEOUT) {
+    if (kvt_region_wait_layers(get(), transfer, layers, timeout_ms)) return Error::Last();
+    return {};
+  }
   // Of a transfer that was reported, once: in ascending order of their positions.
   [[nodiscard]] std::vector<TransferFailure> Failures(const kvt_transfer_end& end) {
     std::vector<uint32_t> positions(end.failed);

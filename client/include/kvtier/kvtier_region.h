@@ -137,6 +137,27 @@ KVT_API kvt_status kvt_region_poll(kvt_region* region, kvt_transfer_end* ends, s
 KVT_API kvt_status kvt_region_wait(kvt_region* region, uint64_t transfer, int64_t timeout_ms,
                                    kvt_transfer_end* end);
 
+/* How many layers of a load begun with KVT_LOAD_LAYERS have come: layers 0 to *layers - 1 of all
+ * its blocks are in the region's memory, so that a kernel which is launched after this call sees
+ * them. Never goes back; is all of the group's layers once the load has ended well. Made to be
+ * called in a loop: reads shared memory alone, unless all counters of the connection are in use or
+ * some block has failed, when it reads the socket.
+ *
+ * Blocks that are in host memory come layer by layer, those on disk whole: no layer is counted
+ * before these. The blocks belong to the transfer until its end is reported, as always.
+ *
+ * A load that ends without all layers makes this return why, so that a loop ends: KVT_CANCELLED
+ * "load_incomplete" (kvt_region_wait tells which blocks failed), KVT_UNAVAILABLE, or what the
+ * daemon refused it with. `*layers` is then what had come before. Others: KVT_NOT_FOUND
+ * "unknown_transfer": not begun in this order, or ended 4,096 such loads ago. */
+KVT_API kvt_status kvt_region_layers_loaded(kvt_region* region, uint64_t transfer,
+                                            uint32_t* layers);
+/* Waits until so many layers have come: without system calls at first, then with short sleeps.
+ * Errors: KVT_TIMEOUT; KVT_INVALID_ARGUMENT "too_many_layers"; those of kvt_region_layers_loaded,
+ * unless so many had come before. */
+KVT_API kvt_status kvt_region_wait_layers(kvt_region* region, uint64_t transfer, uint32_t layers,
+                                          int64_t timeout_ms);
+
 #define KVT_FAILURES_KEPT 1024
 
 /* Which blocks of a reported transfer failed, by their positions in the call (ascending), and why:

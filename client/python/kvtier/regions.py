@@ -201,7 +201,8 @@ class Region(Scoped):
         sends. Returns the transfer's number as `store`, and raises as it does.
 
         Exactly these blocks come, each for itself: one that cannot be served does not keep the
-        others from arriving. in_layers: what is in host memory comes layer by layer.
+        others from arriving. in_layers: what is in host memory comes layer by layer, and
+        `layers_loaded` tells how far it is.
         """
         items = list(blocks)
         if not items:
@@ -223,6 +224,39 @@ class Region(Scoped):
             )
         )
         return transfer.value
+
+    def layers_loaded(self, transfer: int) -> int:
+        """How many layers of a load in layers have come: those of all its blocks are in the memory,
+        and a kernel that is launched after this call sees them. All layers once it has ended well.
+
+        Made to be called in a loop: looks at shared memory alone, unless all counters of the
+        connection are in use. The blocks belong to the transfer until its end is reported. Raises
+        CancelledError "load_incomplete" once a load has ended without some block (its end tells
+        which), UnavailableError (the connection was lost before it ended), what the daemon refused it
+        with, NotFoundError (not a load in layers, or ended 4,096 of them ago).
+        """
+        layers = ctypes.c_uint32()
+        code = self._library.kvt_region_layers_loaded(
+            self._handle.get(), transfer, ctypes.byref(layers)
+        )
+        if code:
+            check(code)
+        return layers.value
+
+    def wait_layers(self, transfer: int, layers: int, timeout_ms: int | None = None) -> None:
+        """Waits until so many layers of a load in layers have come, other threads running meanwhile.
+
+        timeout_ms: as `wait`'s. Raises TimedOutError, InvalidArgumentError "too_many_layers" (more
+        than the group has), and what `layers_loaded` does, unless so many had come before.
+        """
+        check(
+            self._library.kvt_region_wait_layers(
+                self._handle.get(),
+                _native.unsigned(transfer, 64, "transfer"),
+                _native.unsigned(layers, 32, "layers"),
+                _native.timeout(timeout_ms),
+            )
+        )
 
     def poll(self) -> list[TransferEnd]:
         """The transfers that have ended since they were last reported, in the order in which they

@@ -224,13 +224,12 @@ void FakeDaemon::AnswerAcquire(const wire::Frame& frame) {
     const bool in_layers = request->order == wire::LoadOrder::kLayers;
     reply->counter = CounterOf(
         reply->load, in_layers ? options_.layers : static_cast<uint32_t>(reply->hits.size()));
-    WriteCounter(reply->load, 0);
+    WriteCounter(*reply->counter, 0);
   }
   Reply(frame, wire::AcquireReply{.parts = {*reply}});
 }
 
-void FakeDaemon::WriteCounter(LoadId load, uint32_t done) {
-  const wire::LoadCounter counter = CounterOf(load, 1);
+void FakeDaemon::WriteCounter(const wire::LoadCounter& counter, uint32_t done) {
   const uint32_t value = counter.base + done;
   KVT_CHECK(::pwrite(counters_.get(), &value, sizeof(value), counter.offset) == sizeof(value));
 }
@@ -238,7 +237,12 @@ void FakeDaemon::WriteCounter(LoadId load, uint32_t done) {
 void FakeDaemon::Count(LoadId load, uint32_t done) {
   const std::lock_guard lock(mutex_);
   cache_->Load(load, done);
-  WriteCounter(load, done);
+  WriteCounter(CounterOf(load, 1), done);
+}
+
+void FakeDaemon::Count(const wire::LoadCounter& counter, uint32_t done) {
+  const std::lock_guard lock(mutex_);
+  WriteCounter(counter, done);
 }
 
 void FakeDaemon::SendLocked(const Bytes& bytes, int descriptor) {

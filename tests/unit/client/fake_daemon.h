@@ -60,6 +60,8 @@ class FakeDaemon {
   [[nodiscard]] std::vector<std::byte> RegionMemory();
   // What stands in the counter of the load: so many steps done. No event.
   void Count(LoadId load, uint32_t done);
+  // The same in a counter that the client has named; its load need not be known.
+  void Count(const wire::LoadCounter& counter, uint32_t done);
   // Sends any bytes to the client.
   void Send(const Bytes& bytes);
   // Runs `body` while the daemon does nothing.
@@ -80,7 +82,7 @@ class FakeDaemon {
   void AnswerAttach(const wire::Frame& frame);
   void AnswerAcquire(const wire::Frame& frame);
   void AnswerOpenRegion(const wire::Frame& frame);
-  void WriteCounter(LoadId load, uint32_t done);
+  void WriteCounter(const wire::LoadCounter& counter, uint32_t done);
   template <typename Message>
   void Reply(const wire::Frame& frame, const Message& message) {
     Bytes bytes;

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/unit/daemon/server_under_test.h"
@@ -23,6 +24,8 @@ using ::testing::ElementsAre;
 
 constexpr uint64_t kBlockBytes = 4096;
 constexpr uint32_t kBlocks = 8;
+// Of the model whose loads are counted; its blocks are as large as those of the other.
+constexpr uint32_t kLayers = 4;
 
 // What an engine lends.
 class Memory {
@@ -51,7 +54,8 @@ class Memory {
 class SessionRegions : public testing::Test {
  protected:
   SessionRegions() {
-    (void)client_.Hello();
+    client_.Send(wire::Hello{.client_name = "test"});
+    counters_ = std::move(client_.Receive()->descriptor);
     model_ = client_.Call<wire::RegisterModelReply>(wire::RegisterModel{TestModel()}).model;
   }
 
@@ -64,6 +68,14 @@ class SessionRegions : public testing::Test {
   PoolId Open() {
     client_.SendWithDescriptor(OpenMessage(), memory_.fd());
     return client_.Expect<wire::OpenRegionReply>().region;
+  }
+  PoolId OpenInLayers() {
+    ModelRecord record = TestModel();
+    record.groups[0].layers = kLayers;
+    record.groups[0].k_head_dim /= kLayers;
+    record.groups[0].v_head_dim /= kLayers;
+    model_ = client_.Call<wire::RegisterModelReply>(wire::RegisterModel{record}).model;
+    return Open();
   }
   std::string ErrorOfOpening(const wire::OpenRegion& open, int descriptor) {
     return client_.ExpectError(client_.SendWithDescriptor(open, descriptor));
@@ -97,6 +109,7 @@ class SessionRegions : public testing::Test {
   ServerUnderTest daemon_;
   Memory memory_;
   WireClient client_{daemon_.socket()};
+  UniqueFd counters_;
   wire::ModelId model_;
 };
 
@@ -115,6 +128,52 @@ TEST_F(SessionRegions, BlocksAreStoredFromAndLoadedToTheClientsMemory) {
   EXPECT_THAT(loaded.failed, ElementsAre(wire::TransferDone::Failed{2, MissReason::kUnknown}));
   EXPECT_TRUE(memory_.Holds(5, 'a'));
   EXPECT_TRUE(memory_.Holds(6, 'b'));
+}
+
+TEST_F(SessionRegions, TheLayersOfALoadAreCountedWhereTheClientSays) {
+  const PoolId region = OpenInLayers();
+  memory_.Fill(0, 'a');
+  client_.Send(StoreMessage(region, 1, 2));
+  (void)ExpectDone();
+  constexpr uint32_t kOffset = kCounterPageBytes / 2 + kCounterSlotBytes;
+  constexpr uint32_t kBase = 0xffffffff;
+  wire::Load load = LoadMessage(region, 2, 4, 2);
+  load.order = wire::LoadOrder::kLayers;
+  load.counter = {.offset = kOffset, .base = kBase, .steps = kLayers};
+  client_.Send(load);
+  EXPECT_EQ(ExpectDone().copied, 2u);
+  uint32_t word = 0;
+  ASSERT_EQ(::pread(counters_.get(), &word, sizeof(word), kOffset),
+            static_cast<ssize_t>(sizeof(word)));
+  EXPECT_EQ(word - kBase, kLayers);
+  EXPECT_TRUE(memory_.Holds(4, 'a'));
+  // With a block that is not there nothing more is counted.
+  load = LoadMessage(region, 3, 5, 3);
+  load.order = wire::LoadOrder::kLayers;
+  load.counter = {.offset = kOffset, .base = 40, .steps = kLayers};
+  client_.Send(load);
+  EXPECT_EQ(ExpectDone().failed.size(), 1u);
+  ASSERT_EQ(::pread(counters_.get(), &word, sizeof(word), kOffset),
+            static_cast<ssize_t>(sizeof(word)));
+  EXPECT_GT(word - 40, kLayers);
+}
+
+TEST_F(SessionRegions, ACounterOutsideTheClientsHalfIsRefused) {
+  wire::Load load = LoadMessage(OpenInLayers(), 2, 4, 2);
+  load.order = wire::LoadOrder::kLayers;
+  for (const wire::LoadCounter& counter :
+       {wire::LoadCounter{0, 0, kLayers},
+        wire::LoadCounter{kCounterPageBytes / 2 - kCounterSlotBytes, 0, kLayers},
+        wire::LoadCounter{kCounterPageBytes / 2 + 4, 0, kLayers},
+        wire::LoadCounter{kCounterPageBytes, 0, kLayers}, wire::LoadCounter{0xfffffffc, 0, kLayers},
+        wire::LoadCounter{kCounterPageBytes / 2, 0, kLayers + 1}}) {
+    load.counter = counter;
+    EXPECT_EQ(client_.ErrorOf(load), "bad_counter");
+  }
+  // Nothing was begun.
+  load.counter.reset();
+  client_.Send(load);
+  EXPECT_EQ(ExpectDone().failed.size(), 2u);
 }
 
 TEST_F(SessionRegions, AnotherSessionFindsWhatARegionStored) {

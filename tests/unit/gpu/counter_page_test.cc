@@ -83,10 +83,39 @@ TEST_F(CounterPageTest, WhoWaitsForAnEarlierLoadOfTheSlotSeesItPassed) {
 TEST_F(CounterPageTest, CountersDoNotShareSlotsAndRunOut) {
   std::vector<std::shared_ptr<StepCounter>> counters;
   while (auto counter = page_->Open(1)) counters.push_back(std::move(counter));
-  EXPECT_EQ(counters.size(), kCounterPageBytes / kCounterSlotBytes);
+  EXPECT_EQ(counters.size(), kCounterPageBytes / kCounterSlotBytes / 2);
   for (const auto& counter : counters) counter->Store(1);
   for (const auto& counter : counters) EXPECT_EQ(Done(*counter), 1u);
   counters.pop_back();
+  EXPECT_NE(page_->Open(1), nullptr);
+}
+
+TEST_F(CounterPageTest, AClientNamesCountersOfItsHalfAndTheirBases) {
+  constexpr uint32_t kOffset = kCounterPageBytes / 2;
+  const auto counter = page_->OpenNamed(kOffset, 0xfffffffe, 5);
+  ASSERT_NE(counter, nullptr);
+  EXPECT_EQ(counter->offset(), kOffset);
+  EXPECT_EQ(Done(*counter), 0u);
+  counter->Store(4);
+  EXPECT_EQ(Done(*counter), 4u);
+  EXPECT_EQ(counter->ValueOf(4), 2u) << "modulo 2^32";
+  EXPECT_FALSE(page_->CanBeNamed(kOffset - kCounterSlotBytes)) << "the daemon's half";
+  EXPECT_FALSE(page_->CanBeNamed(kOffset + 4));
+  EXPECT_FALSE(page_->CanBeNamed(kCounterPageBytes));
+  EXPECT_TRUE(page_->CanBeNamed(kCounterPageBytes - kCounterSlotBytes));
+}
+
+TEST_F(CounterPageTest, ANamedCounterIsFreeWhenNothingUsesItAnyMore) {
+  constexpr uint32_t kOffset = kCounterPageBytes / 2;
+  auto counter = page_->OpenNamed(kOffset, 0, 5);
+  auto with_a_device = counter;
+  counter->End();
+  counter.reset();
+  EXPECT_EQ(page_->OpenNamed(kOffset, 7, 5), nullptr);
+  with_a_device.reset();
+  const auto next = page_->OpenNamed(kOffset, 7, 5);
+  ASSERT_NE(next, nullptr);
+  EXPECT_EQ(Done(*next), 0u);
   EXPECT_NE(page_->Open(1), nullptr);
 }
 

@@ -187,12 +187,28 @@ TEST(Store, UnknownBitsAndRetentionAreRefused) {
 TEST(Load, LargestCallFitsAFrame) {
   Load load{PoolId{1}, 1, LoadOrder::kLayers, {}};
   for (uint32_t i = 0; i < kMaxBlocksPerCall; ++i) load.items.push_back({i, HashOf(i)});
+  load.counter = {.offset = 64, .base = 7, .steps = 2};
   const std::vector<std::byte> payload = PayloadOf(load);
   EXPECT_LE(payload.size() + kFrameHeaderBytes, kMaxFrameBytes);
   const auto decoded = Decode<Load>(payload);
   ASSERT_TRUE(decoded);
   EXPECT_EQ(decoded->order, LoadOrder::kLayers);
   EXPECT_EQ(decoded->items, load.items);
+  EXPECT_EQ(decoded->counter, load.counter);
+}
+
+TEST(Load, ACounterCountsLayersAtAPlaceOfAWord) {
+  Load load{PoolId{1}, 1, LoadOrder::kLayers, {{0, HashOf(1)}}, LoadCounter{64, 7, 2}};
+  EXPECT_TRUE(Decode<Load>(PayloadOf(load)));
+  load.counter->offset = 66;
+  EXPECT_EQ(ReasonFor(load), "bad_counter");
+  load.counter = LoadCounter{64, 7, 0};
+  EXPECT_EQ(ReasonFor(load), "bad_counter");
+  load.counter = LoadCounter{64, 7, 2};
+  load.order = LoadOrder::kBlocks;
+  EXPECT_EQ(ReasonFor(load), "bad_counter");
+  load.counter.reset();
+  EXPECT_TRUE(Decode<Load>(PayloadOf(load)));
 }
 
 TEST(Transfers, NothingIsNoTransfer) {
@@ -205,7 +221,7 @@ std::string ReasonForClaim(bool store, uint32_t count) {
   ByteWriter payload;
   payload.Write(uint32_t{1});
   payload.Write(uint64_t{1});
-  if (!store) payload.Write(uint8_t{0});
+  if (!store) payload.Write(uint16_t{0});
   payload.Write(count);
   return store ? Decode<Store>(payload.data()).error().reason
                : Decode<Load>(payload.data()).error().reason;

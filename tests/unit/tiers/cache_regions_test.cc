@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Regions: transfers to and from memory whose block numbers an engine chooses.
 #include <algorithm>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -42,11 +43,12 @@ class CacheRegionsTest : public CacheTest {
   [[nodiscard]] std::span<std::byte> RegionBytes(uint32_t block) const {
     return {memory_->data() + block * kBlockBytes, kBlockBytes};
   }
-  PendingTransfer Begin(PoolId region, const std::vector<BlockIndex>& blocks) {
+  PendingTransfer Begin(PoolId region, const std::vector<BlockIndex>& blocks,
+                        const LayerOrder& order = {}) {
     PendingTransfer pending;
     const Status begun = cache_->BeginTransfer(
         region, TransferId(++last_transfer_), blocks,
-        [end = pending.end](TransferEnd ended) { end->emplace(std::move(ended)); });
+        [end = pending.end](TransferEnd ended) { end->emplace(std::move(ended)); }, order);
     EXPECT_TRUE(begun) << begun.error().ToString();
     return pending;
   }
@@ -68,15 +70,18 @@ class CacheRegionsTest : public CacheTest {
     return pending;
   }
   PendingTransfer BeginLoad(PoolId region, const Hashes& hashes, uint32_t first = 0,
-                            uint32_t layers = 0) {
+                            const LayerOrder& order = {}) {
     std::vector<BlockIndex> blocks;
     std::vector<LoadRequest> requests;
     for (uint32_t i = 0; i < hashes.size(); ++i) {
       blocks.emplace_back(first + i);
       requests.push_back({blocks.back(), hashes[i]});
     }
-    const PendingTransfer pending = Begin(region, blocks);
-    cache_->Load(region, requests, layers);
+    const PendingTransfer pending = Begin(region, blocks, order);
+    // As a daemon that works on it in several turns.
+    const size_t half = requests.size() / 2;
+    if (half > 0) cache_->Load(region, std::span(requests).first(half));
+    cache_->Load(region, std::span(requests).subspan(half));
     return pending;
   }
   PendingTransfer StoreAll(PoolId region, const Hashes& hashes) {
@@ -260,10 +265,180 @@ TEST_F(CacheRegionsTest, BlocksAreLoadedLayerByLayer) {
   Start();
   const PoolId region = OpenRegion();
   (void)StoreAll(region, Sequence(1, 3));
-  const PendingTransfer loaded = BeginLoad(region, Sequence(1, 3), 8, /*layers=*/4);
+  const PendingTransfer loaded = BeginLoad(region, Sequence(1, 3), 8, {.layers = 4});
   Settle();
   EXPECT_EQ(loaded->copied, 3u);
   EXPECT_TRUE(MatchesHash(TestHash(1, 1), RegionBytes(9)));
+}
+
+// --- layers that are counted ---
+
+class CacheRegionLayersTest : public CacheRegionsTest {
+ protected:
+  static constexpr uint32_t kLayers = 4;
+  static constexpr uint32_t kBase = 0xfffffffe;
+
+  [[nodiscard]] LayerOrder Counted(uint32_t slot = 0) const {
+    return {.layers = kLayers,
+            .counters = counters_,
+            .counter_offset = kCounterPageBytes / 2 + slot * kCounterSlotBytes,
+            .counter_base = kBase};
+  }
+  [[nodiscard]] uint32_t Layers(uint32_t slot = 0) const {
+    const std::byte* const word = counters_->memory().data() + Counted(slot).counter_offset;
+    return *reinterpret_cast<const uint32_t*>(word) - kBase;
+  }
+  // Runs events one by one; after each, the layers that are counted must be in the region's blocks
+  // from `first` on. Returns the counts that were seen, each once.
+  std::vector<uint32_t> RunAndCheck(const Hashes& hashes, uint32_t first) {
+    std::vector<uint32_t> seen;
+    do {
+      const uint32_t layers = Layers();
+      if (seen.empty() || seen.back() != layers) seen.push_back(layers);
+      if (layers > kLayers) continue;
+      for (uint32_t i = 0; i < hashes.size(); ++i) {
+        std::vector<std::byte> expected(kBlockBytes);
+        FillFromHash(hashes[i], expected);
+        const size_t bytes = kBlockBytes / kLayers * layers;
+        EXPECT_EQ(std::memcmp(RegionBytes(first + i).data(), expected.data(), bytes), 0)
+            << "block " << i << " at " << layers;
+      }
+    } while (machine_->loop.RunOne());
+    return seen;
+  }
+};
+
+TEST_F(CacheRegionLayersTest, LayersOfAllBlocksAreCountedInOrder) {
+  Start();
+  const PoolId region = OpenRegion();
+  (void)StoreAll(region, Sequence(1, 6));
+  const PendingTransfer loaded = BeginLoad(region, Sequence(1, 6), 8, Counted());
+  EXPECT_EQ(Layers(), 0u);
+  const std::vector<uint32_t> seen = RunAndCheck(Sequence(1, 6), 8);
+  EXPECT_EQ(loaded->copied, 6u);
+  EXPECT_EQ(Layers(), kLayers);
+  EXPECT_TRUE(std::ranges::is_sorted(seen));
+  // The first goes alone, for an engine waits for it.
+  ASSERT_GE(seen.size(), 3u);
+  EXPECT_EQ(seen[1], 1u);
+}
+
+TEST_F(CacheRegionLayersTest, TheDeviceCountsBeforeTheCacheHears) {
+  Start();
+  const PoolId region = OpenRegion();
+  (void)StoreAll(region, Sequence(1, 2));
+  const PendingTransfer loaded = BeginLoad(region, Sequence(1, 2), 8, Counted());
+  ASSERT_TRUE(machine_->loop.RunOneOf(machine_->device->source()));
+  EXPECT_EQ(Layers(), 1u);
+  EXPECT_FALSE(loaded.ended());
+  Settle();
+}
+
+TEST_F(CacheRegionLayersTest, BlocksFromDiskAreWaitedForBeforeALayerIsCounted) {
+  Start();
+  (void)StoreAll(OpenRegion(), Sequence(1, 4));
+  DrainAndRestart();
+  const PoolId region = OpenRegion();
+  (void)StoreAll(region, Sequence(2, 3));
+  Hashes mixed = Sequence(2, 3);
+  for (const BlockHash& hash : Sequence(1, 4)) mixed.push_back(hash);
+  const PendingTransfer loaded = BeginLoad(region, mixed, 8, Counted());
+  machine_->loop.Shuffle(5);
+  EXPECT_TRUE(std::ranges::is_sorted(RunAndCheck(mixed, 8)));
+  EXPECT_EQ(loaded->copied, 7u);
+  EXPECT_EQ(Layers(), kLayers);
+}
+
+TEST_F(CacheRegionLayersTest, AllBlocksMayComeFromDisk) {
+  Start();
+  (void)StoreAll(OpenRegion(), Sequence(1, 3));
+  DrainAndRestart();
+  const PendingTransfer loaded = BeginLoad(OpenRegion(), Sequence(1, 3), 0, Counted());
+  EXPECT_THAT(RunAndCheck(Sequence(1, 3), 0), ElementsAre(0u, kLayers));
+  EXPECT_EQ(loaded->copied, 3u);
+}
+
+TEST_F(CacheRegionLayersTest, ABlockThatWaitsForAnotherTransferIsWaitedFor) {
+  Start();
+  const PoolId region = OpenRegion();
+  (void)StoreAll(region, Sequence(1, 3));
+  machine_->loop.Hold(machine_->device->source());
+  const PendingTransfer first = BeginLoad(region, {TestHash(1, 0)}, 4);
+  const PendingTransfer second = BeginLoad(region, Sequence(1, 3), 8, Counted());
+  machine_->loop.LetGo(machine_->device->source());
+  machine_->loop.Shuffle(7);
+  (void)RunAndCheck(Sequence(1, 3), 8);
+  EXPECT_EQ(first->copied, 1u);
+  EXPECT_EQ(second->copied, 3u);
+  EXPECT_EQ(Layers(), kLayers);
+}
+
+TEST_F(CacheRegionLayersTest, ABlockThatFailsEndsTheCounting) {
+  Start();
+  const PoolId region = OpenRegion();
+  (void)StoreAll(region, {TestHash(1, 0), TestHash(1, 2)});
+  const PendingTransfer loaded = BeginLoad(region, Sequence(1, 3), 8, Counted());
+  EXPECT_GT(Layers(), kLayers);
+  Settle();
+  EXPECT_GT(Layers(), kLayers);
+  EXPECT_EQ(loaded->copied, 2u);
+  EXPECT_THAT(loaded->failed, ElementsAre(Pair(1u, MissReason::kUnknown)));
+}
+
+TEST_F(CacheRegionLayersTest, ACopyThatFailsEndsTheCounting) {
+  Start();
+  const PoolId region = OpenRegion();
+  (void)StoreAll(region, Sequence(1, 6));
+  machine_->loop.Hold(machine_->device->source());
+  const PendingTransfer loaded = BeginLoad(region, Sequence(1, 6), 8, Counted());
+  machine_->device->FailNextCopies(1);
+  machine_->loop.LetGo(machine_->device->source());
+  (void)RunAndCheck(Sequence(1, 6), 8);
+  EXPECT_GT(Layers(), kLayers);
+  EXPECT_FALSE(loaded->failed.empty());
+}
+
+TEST_F(CacheRegionLayersTest, ACounterInUseIsNoOtherLoads) {
+  Start();
+  const PoolId region = OpenRegion();
+  (void)StoreAll(region, Sequence(1, 4));
+  const PendingTransfer first = BeginLoad(region, {TestHash(1, 0), TestHash(1, 1)}, 8, Counted());
+  const PendingTransfer second = BeginLoad(region, {TestHash(1, 2), TestHash(1, 3)}, 10, Counted());
+  EXPECT_EQ(cache_->stats().loads_without_counter, 1u);
+  Settle();
+  EXPECT_EQ(first->copied + second->copied, 4u);
+  EXPECT_EQ(Layers(), kLayers) << "the first load's";
+  // With the end it is free.
+  (void)BeginLoad(region, Sequence(1, 2), 8, Counted());
+  EXPECT_EQ(cache_->stats().loads_without_counter, 1u);
+  Settle();
+}
+
+TEST_F(CacheRegionLayersTest, ASessionMayEndBetweenTheStepsOfALoadInLayers) {
+  Start();
+  const PoolId region = OpenRegion();
+  (void)StoreAll(region, Sequence(1, 2));
+  (void)Begin(region, {BlockIndex(8), BlockIndex(9)}, Counted());
+  const std::vector<LoadRequest> named{{BlockIndex(8), TestHash(1, 0)}};
+  cache_->Load(region, named);
+  cache_->CloseSession(kAlice);
+  Settle();
+  EXPECT_THAT(machine_->device->lent(), IsEmpty());
+  EXPECT_EQ(cache_->Gauges().region_blocks_in_flight, 0u);
+  EXPECT_GT(Layers(), kLayers);
+}
+
+TEST_F(CacheRegionLayersTest, ClosingARegionEndsTheCounting) {
+  Start();
+  const PoolId region = OpenRegion();
+  (void)StoreAll(region, Sequence(1, 2));
+  const PendingTransfer begun = Begin(region, {BlockIndex(8), BlockIndex(9)}, Counted());
+  bool closed = false;
+  cache_->CloseRegion(region, [&] { closed = true; });
+  Settle();
+  EXPECT_TRUE(closed);
+  EXPECT_TRUE(begun.ended());
+  EXPECT_GT(Layers(), kLayers);
 }
 
 TEST_F(CacheRegionsTest, ACopyThatFailsLeavesNothingCached) {

@@ -49,8 +49,11 @@ _OPTIONS = frozenset(
 
 @dataclass
 class KvtierMetadata(KVConnectorMetadata):
+    """hash_root: what vLLM's chains of hashes begin with, which only the scheduler's process knows."""
+
     plan: StepPlan = field(default_factory=StepPlan)
     preempted: list[str] = field(default_factory=list)
+    hash_root: bytes | None = None
 
 
 class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
@@ -84,6 +87,7 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         else:
             self._after_kernels = AfterKernels()
         self._link: Link | None = None
+        self._hash_root: bytes | None = None
         self._lookup_counts: collections.Counter[tuple[str, str]] = collections.Counter()
         self._connected_told: bool | None = None
         self._scheduler: SchedulerSide | None = None
@@ -124,6 +128,7 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         super().bind_connector_metadata(connector_metadata)
         if self._worker is None or not isinstance(connector_metadata, KvtierMetadata):
             return
+        self._hash_root = connector_metadata.hash_root
         if self._after_kernels is not None and connector_metadata.plan:
             plan = connector_metadata.plan
             self._after_kernels.add(functools.partial(self._worker.begin, plan))
@@ -174,7 +179,8 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
         assert self._scheduler is not None
         preempted = list(getattr(scheduler_output, "preempted_req_ids", None) or ())
-        return KvtierMetadata(self._scheduler.plan_step(scheduler_output), preempted)
+        plan = self._scheduler.plan_step(scheduler_output)
+        return KvtierMetadata(plan, preempted, identity.hash_root())
 
     def update_connector_output(self, connector_output: Any) -> None:
         assert self._scheduler is not None
@@ -278,7 +284,7 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         return Link(functools.partial(self._attach, memories), on_answer, *pauses)
 
     def _attach(self, memories: Sequence[Mapping[str, Any]]) -> Attachment | None:
-        root = identity.hash_root()
+        root = self._hash_root or identity.hash_root()
         if root is None:
             return None
         record = identity.block_record(

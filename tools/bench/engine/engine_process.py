@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One vLLM engine, measured: started by engine_bench.py, told what to do by lines of JSON.
+
+Operations, each answered by a line of JSON on the descriptor KVTIER_BENCH_REPLY_FD:
+
+    {"op": "ask", "length": 2048, "trial": 0}      one request alone: its time to first token
+    {"op": "forget"}                               vLLM's own prefix cache is dropped
+    {"op": "load", "requests": 32, "length": 1000, "tokens": 128, "trial": 0}
+                                                   many requests at once: throughput and pauses
+    {"op": "end"}
+
+Times are taken in the loop that steps the engine, as a server in front of it would see them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import time
+import zlib
+
+FIRST_TOKEN_ID, VOCABULARY_MARGIN = 10, 10
+OUTPUT_TOKENS = 32
+
+
+def prompt(kind: str, length: int, trial: int, vocabulary: int) -> list[int]:
+    """The same tokens in every process for the same arguments."""
+    source = random.Random(f"{kind} {length} {trial}")
+    return [
+        source.randrange(FIRST_TOKEN_ID, vocabulary - VOCABULARY_MARGIN) for _ in range(length)
+    ]
+
+
+class Engine:
+    def __init__(self, model: str, options: dict) -> None:
+        from vllm import LLM
+
+        self._vocabulary = json.load(open(os.path.join(model, "config.json")))["vocab_size"]
+        self._llm = LLM(model=model, **options)
+        self._engine = self._llm.llm_engine
+        self._requests = 0
+
+    def ask(self, request: dict) -> dict:
+        tokens = prompt("ask", request["length"], request["trial"], self._vocabulary)
+        return self._alone(tokens, request.get("tokens", OUTPUT_TOKENS))
+
+    def forget(self, request: dict) -> dict:
+        """Blocks that a connector still stores are not free, and an engine without a request does
+        not step in every version: small requests keep it going."""
+        for attempt in range(200):
+            if self._llm.reset_prefix_cache():
+                return {"done": True}
+            self._alone(prompt("idle", 40, attempt, self._vocabulary), 4)
+        return {"done": False}
+
+    def load(self, request: dict) -> dict:
+        began = time.perf_counter()
+        last: dict[str, float] = {}
+        first: dict[str, float] = {}
+        pauses: list[float] = []
+        longest_step = 0.0
+        for i in range(request["requests"]):
+            tokens = prompt("load", request["length"], request["trial"] * 1000 + i, self._vocabulary)
+            last[self._add(tokens, request["tokens"])] = began
+        unfinished, errors, produced = len(last), 0, 0
+        while unfinished:
+            step_began = time.perf_counter()
+            outputs = self._engine.step()
+            now = time.perf_counter()
+            longest_step = max(longest_step, now - step_began)
+            for output in outputs:
+                name = output.request_id
+                if name in first:
+                    pauses.append(now - last[name])
+                else:
+                    first[name] = now - began
+                last[name] = now
+                if output.finished:
+                    unfinished -= 1
+                    produced += len(output.outputs[0].token_ids)
+                    errors += output.outputs[0].finish_reason not in ("length", "stop")
+        seconds = time.perf_counter() - began
+        pauses.sort()
+        return {
+            "seconds": seconds,
+            "tokens_per_s": produced / seconds,
+            "mean_ttft_ms": 1e3 * sum(first.values()) / len(first),
+            "pause_p50_ms": 1e3 * pauses[len(pauses) // 2],
+            "pause_p99_ms": 1e3 * pauses[len(pauses) * 99 // 100],
+            "longest_pause_ms": 1e3 * pauses[-1],
+            "longest_step_ms": 1e3 * longest_step,
+            "errors": errors,
+        }
+
+    def close(self) -> None:
+        self._engine.engine_core.shutdown()
+
+    def _add(self, tokens: list[int], output_tokens: int) -> str:
+        from vllm import SamplingParams
+
+        self._requests += 1
+        name = str(self._requests)
+        # Random weights repeat the likeliest token for ever; tokens that are drawn, with a seed, tell
+        # caches with wrong bytes apart.
+        parameters = SamplingParams(
+            temperature=1.0, seed=11, max_tokens=output_tokens, ignore_eos=True, detokenize=False
+        )
+        self._engine.add_request(name, {"prompt_token_ids": tokens}, parameters)
+        return name
+
+    def _alone(self, tokens: list[int], output_tokens: int) -> dict:
+        began = time.perf_counter()
+        self._add(tokens, output_tokens)
+        first = None
+        while True:
+            for output in self._engine.step():
+                now = time.perf_counter()
+                produced = list(output.outputs[0].token_ids)
+                if first is None and produced:
+                    first = now - began
+                if output.finished:
+                    assert first is not None
+                    return {
+                        "ttft_ms": 1e3 * first,
+                        "all_ms": 1e3 * (now - began),
+                        "cached_tokens": output.num_cached_tokens,
+                        "digest": zlib.crc32(str(produced).encode()),
+                        "distinct_tokens": len(set(produced)),
+                    }
+
+
+def main() -> None:
+    with os.fdopen(int(os.environ["KVTIER_BENCH_REPLY_FD"]), "w") as replies:
+        began = time.perf_counter()
+        engine = Engine(sys.argv[1], json.loads(sys.argv[2]))
+
+        def reply(what: dict) -> None:
+            print(json.dumps(what), file=replies, flush=True)
+
+        reply({"start_s": time.perf_counter() - began})
+        for line in sys.stdin:
+            request = json.loads(line)
+            if request["op"] == "end":
+                break
+            reply(getattr(engine, request["op"])(request))
+        engine.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Measures vLLM with and without kvtier, and beside vLLM's own offloading: times to first token of
+# cold prompts and of hits in each tier, and throughput without hits. Prints a table and writes
+# results.json, table.md and the logs.
+#
+#   tools/engine-bench.sh [--out DIRECTORY] [--configurations none,native,kvtier] [--graphs] ...
+#   tools/engine-bench.sh --help
+#
+# PYTHON: an interpreter that has vLLM; default python3. KVTIERD, KVTIER_LIBRARY: the daemon and the
+# client library; default: build/release. Needs a GPU with 64 GB free unless --small is given.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+readonly build=$PWD/build/release
+export KVTIERD=${KVTIERD:-$build/bin/kvtierd} KVTIER_LIBRARY=${KVTIER_LIBRARY:-$build/lib/libkvtier.so.0}
+if [[ ! -x $KVTIERD || ! -e $KVTIER_LIBRARY ]]; then
+  echo "engine-bench: build the release preset first, or set KVTIERD and KVTIER_LIBRARY" >&2
+  exit 2
+fi
+
+# vLLM finds the random weights as an installed plugin, so it gets a directory that looks like one.
+plugin=$(mktemp -d)
+trap 'rm -rf "$plugin"' EXIT
+cp tools/bench/engine/random_weights.py "$plugin/kvtier_random_weights.py"
+mkdir "$plugin/kvtier_random_weights-0.dist-info"
+printf 'Metadata-Version: 2.1\nName: kvtier-random-weights\nVersion: 0\n' \
+  >"$plugin/kvtier_random_weights-0.dist-info/METADATA"
+printf '[vllm.general_plugins]\nkvtier_random_weights = kvtier_random_weights:register\n' \
+  >"$plugin/kvtier_random_weights-0.dist-info/entry_points.txt"
+
+export PYTHONPATH=$PWD/client/python:$PWD/tests/python:$plugin${PYTHONPATH:+:$PYTHONPATH}
+export PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1
+"${PYTHON:-python3}" tools/bench/engine/engine_bench.py "$@"
