@@ -168,7 +168,7 @@ def generate(name: str, model: Model, pool: kvtier.Pool, prompt: list[int]) -> R
 
 
 def _show_progress(name: str, done: int, total: int) -> None:
-    """A bar on standard error where somebody may watch; nothing elsewhere."""
+    """A bar on standard error where it is a terminal; nothing elsewhere."""
     if sys.stderr.isatty():
         filled = 40 * done // total
         bar = "#" * filled + "." * (40 - filled)
