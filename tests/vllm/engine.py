@@ -2,7 +2,8 @@
 """One vLLM engine in a process of its own, driven by lines of JSON.
 
     engine.py MODEL [OPTIONS_JSON]    options of KvtierTier, or of KvtierConnector if they have
-                                      "connector": true; without any, vLLM has no connector
+                                      "connector": true; without any, vLLM has no connector;
+                                      "engine": {...}: more arguments of vllm.LLM
 
 Each line on standard input is a request, for example {"op": "generate", "prompts": [[3, 4, 5]]};
 the reply is one line on the descriptor that KVTIER_TEST_REPLY_FD names. Standard output and
@@ -60,18 +61,21 @@ def transfer_config(options):
 def make_engine(model, options):
     from vllm import LLM
 
-    return LLM(
-        model=model,
-        skip_tokenizer_init=True,
-        dtype="bfloat16",
-        max_model_len=2048,
-        block_size=BLOCK_TOKENS,
-        enforce_eager=True,
-        enable_prefix_caching=True,
-        disable_log_stats=False,
-        prefix_caching_hash_algo="sha256_cbor",
-        kv_transfer_config=None if options is None else transfer_config(options),
-    )
+    arguments = {
+        "model": model,
+        "skip_tokenizer_init": True,
+        "dtype": "bfloat16",
+        "max_model_len": 2048,
+        "block_size": BLOCK_TOKENS,
+        "enforce_eager": True,
+        "enable_prefix_caching": True,
+        "disable_log_stats": False,
+        "prefix_caching_hash_algo": "sha256_cbor",
+    }
+    if options is not None:
+        arguments.update(options.pop("engine", {}))
+        arguments["kv_transfer_config"] = transfer_config(options)
+    return LLM(**arguments)
 
 
 def generate(engine, request):

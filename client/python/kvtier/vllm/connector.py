@@ -4,8 +4,8 @@
     --kv-transfer-config '{"kv_connector": "KvtierConnector", "kv_connector_module_path":
         "kvtier.vllm", "kv_role": "kv_both", "kv_load_failure_policy": "recompute"}'
 
-For models with one cache group. Loads are asynchronous: a request waits for its blocks while others
-go on. Stores begin one step after the blocks were computed.
+Loads are asynchronous: a request waits for its blocks while others go on. Stores begin one step
+after the blocks were computed.
 """
 
 from __future__ import annotations
@@ -22,12 +22,16 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
     KVConnectorMetadata,
     KVConnectorRole,
+    KVConnectorTransferResults,
+    KVConnectorWorkerMetadata,
     SupportsHMA,
 )
+from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes
 
 from ..connection import DEFAULT_SOCKET
 from ..types import Retention
 from . import identity
+from .cache_groups import cache_groups
 from .connector_metrics import KvtierPromMetrics, KvtierStats
 from .connector_scheduler import SchedulerSide, StepPlan
 from .connector_worker import WorkerSide
@@ -52,8 +56,20 @@ class KvtierMetadata(KVConnectorMetadata):
     """hash_root: what vLLM's chains of hashes begin with, which only the scheduler's process knows."""
 
     plan: StepPlan = field(default_factory=StepPlan)
-    preempted: list[str] = field(default_factory=list)
     hash_root: bytes | None = None
+
+
+@dataclass
+class KvtierWorkerMetadata(KVConnectorWorkerMetadata):
+    """stored: by the numbers of stores, how many workers have ended them. failed: keys of blocks
+    that some worker could not load."""
+
+    stored: collections.Counter[int]
+    failed: set[bytes]
+
+    def aggregate(self, other: KVConnectorWorkerMetadata) -> KvtierWorkerMetadata:
+        assert isinstance(other, KvtierWorkerMetadata)
+        return KvtierWorkerMetadata(self.stored + other.stored, self.failed | other.failed)
 
 
 class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
@@ -66,17 +82,21 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         unknown = set(options) - _OPTIONS
         if unknown:
             raise ValueError(f"not options of KvtierConnector: {sorted(unknown)}")
-        if len(kv_cache_config.kv_cache_groups) != 1:
-            raise ValueError("KvtierConnector takes models with one cache group only")
+        parallel = vllm_config.parallel_config
+        if parallel.pipeline_parallel_size * parallel.decode_context_parallel_size != 1:
+            raise ValueError("KvtierConnector knows tensor parallelism only")
         device = vllm_config.device_config.device_type
         if device not in ("cpu", "cuda"):
             raise ValueError(f"KvtierConnector serves vLLM on CPUs and NVIDIA GPUs, not on {device}")
         self._options = options
         self._engine = vllm_config
-        # One entry and one region for each of vLLM's cache groups, in their order.
+        _, hash_tokens = resolve_kv_cache_block_sizes(kv_cache_config, vllm_config)
+        self._ranks = parallel.tensor_parallel_size
+        replicated = 1 < self._ranks <= getattr(kv_cache_config, "kv_tp_replicas", 1)
+        # One entry and one region for each of vLLM's cache groups that are cached by hash.
+        self._cache_groups = cache_groups(kv_cache_config, hash_tokens)
         self._groups: list[BlockPieces] = [
-            block_pieces(kv_cache_config, group)
-            for group in range(len(kv_cache_config.kv_cache_groups))
+            block_pieces(kv_cache_config, group, replicated) for group in self._cache_groups
         ]
         # On the CPU the KV cache is put where the daemon can map it; on a GPU it can open what
         # torch allocates.
@@ -107,20 +127,16 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         return self._allocation
 
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
-        memories = self._memories(next(iter(kv_caches.values())))
+        cache: Any = next(iter(kv_caches.values()))
+        # A layer of states has a tensor for each part of a state.
+        memories = self._memories(cache[0] if isinstance(cache, (list, tuple)) else cache)
         if memories is None:
             logger.error("kvtier: the KV cache was not allocated as expected; nothing is cached")
             return
-        self._link = self._open_link(lambda _: None, memories)
+        self._link = self._open_link(lambda _: None, memories, [None])
         retention = Retention[str(self._options.get("retention", "extended")).upper()]
-        tokens = self._groups[0].group.block_tokens
+        tokens = [group.group.block_tokens for group in self._groups]
         self._worker = WorkerSide(Transfers(self._link), tokens, retention)
-
-    def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
-        if self._worker is not None and isinstance(kv_connector_metadata, KvtierMetadata):
-            if kv_connector_metadata.preempted and self._after_kernels is not None:
-                self._after_kernels.begin_all()
-            self._worker.wait_for_stores(kv_connector_metadata.preempted)
 
     def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
         """Before the step's kernels are launched. The step's transfers are of blocks that earlier
@@ -153,53 +169,77 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
     def wait_for_save(self) -> None:
         pass
 
-    def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
+    def get_transfer_results(self, finished_req_ids: set[str]) -> KVConnectorTransferResults:
         if self._worker is None:
-            return None, None
+            return KVConnectorTransferResults()
         if self._after_kernels is not None:
             self._after_kernels.begin_ready()
-        return self._worker.take_finished()
+        self._worker.poll()
+        loaded, failed = self._worker.take_loaded()
+        # With one group, vLLM uses what comes before the first block that failed.
+        failed = failed if len(self._groups) > 1 else set()
+        return KVConnectorTransferResults(finished_recving=loaded, failed_recving=failed)
 
     def get_block_ids_with_load_errors(self) -> set[int]:
-        return set() if self._worker is None else self._worker.take_failed_blocks()
+        if self._worker is None:
+            return set()
+        failed = self._worker.take_failed_blocks()
+        return failed if len(self._groups) == 1 else set()
+
+    def build_connector_worker_meta(self) -> KvtierWorkerMetadata | None:
+        if self._worker is None:
+            return None
+        stored, failed = self._worker.take_stored(), self._worker.take_failed_keys()
+        return KvtierWorkerMetadata(stored, failed) if stored or failed else None
 
     # ---------------------------------------------------------------- in the scheduler
+
+    def bind_kv_cache_manager(self, kv_cache_manager: Any) -> None:
+        assert self._scheduler is not None
+        self._scheduler.bind(kv_cache_manager)
 
     def get_num_new_matched_tokens(
         self, request: Any, num_computed_tokens: int
     ) -> tuple[int | None, bool]:
         assert self._scheduler is not None
+        if not self._engine.cache_config.enable_prefix_caching:
+            # vLLM turns it off for attention that cannot continue a prefix.
+            return 0, False
         found = self._scheduler.matched_tokens(request, num_computed_tokens)
         return found, bool(found)
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         assert self._scheduler is not None
-        self._scheduler.allocated(request, blocks.get_block_ids()[0], num_external_tokens)
+        self._scheduler.allocated(request, blocks.blocks, num_external_tokens)
 
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
         assert self._scheduler is not None
-        preempted = list(getattr(scheduler_output, "preempted_req_ids", None) or ())
-        plan = self._scheduler.plan_step(scheduler_output)
-        return KvtierMetadata(plan, preempted, identity.hash_root())
+        return KvtierMetadata(self._scheduler.plan_step(scheduler_output), identity.hash_root())
 
     def update_connector_output(self, connector_output: Any) -> None:
         assert self._scheduler is not None
-        self._scheduler.sent(connector_output.finished_sending or ())
-        self._scheduler.failed(connector_output.invalid_block_ids or ())
+        metadata = connector_output.kv_connector_worker_meta
+        if isinstance(metadata, KvtierWorkerMetadata):
+            self._scheduler.stored(metadata.stored)
+            self._scheduler.failed(metadata.failed)
 
     def request_finished(
         self, request: Any, block_ids: list[int]
     ) -> tuple[bool, dict[str, Any] | None]:
         assert self._scheduler is not None
-        return self._scheduler.finished(request, block_ids), None
+        self._scheduler.finished(request)
+        return False, None
 
     def request_finished_all_groups(
         self, request: Any, block_ids: tuple[list[int], ...]
     ) -> tuple[bool, dict[str, Any] | None]:
-        return self.request_finished(request, block_ids[0])
+        return self.request_finished(request, [])
 
     def has_pending_push_work(self) -> bool:
         return self._scheduler is not None and self._scheduler.has_work()
+
+    def has_pending_block_frees(self) -> bool:
+        return self._scheduler is not None and self._scheduler.frees_blocks_soon()
 
     def get_kv_connector_stats(self) -> KvtierStats | None:
         if self._link is None:
@@ -244,7 +284,8 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
             for one in block_bytes
         ]
         answers: list[Lookups] = []
-        link = self._open_link(lambda answer: answers[0].receive(answer), memories)
+        ranks = list(range(self._ranks))
+        link = self._open_link(lambda answer: answers[0].receive(answer), memories, ranks)
         lookups = Lookups(
             link.ask,
             lambda: link.state,
@@ -253,7 +294,7 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         )
         answers.append(lookups)
         self._link = link
-        return SchedulerSide(lookups, self._groups[0].group.block_tokens)
+        return SchedulerSide(lookups, self._cache_groups, self._ranks)
 
     def _count_lookup(self, outcome: str) -> None:
         self._lookup_counts["lookup", outcome] += 1
@@ -274,26 +315,36 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         return [{**place, "blocks": group.blocks} for place, group in zip(places, self._groups)]
 
     def _open_link(
-        self, on_answer: Callable[[Any], None], memories: Sequence[Mapping[str, Any]]
+        self,
+        on_answer: Callable[[Any], None],
+        memories: Sequence[Mapping[str, Any]],
+        ranks: Sequence[int | None],
     ) -> Link:
-        """memories: of each group, what Connection.open_region is to be given."""
+        """memories: of each group, what Connection.open_region is to be given. ranks: whose blocks
+        the regions have; None: this process's."""
         pauses = [
             float(self._options.get(name, default)) / 1000
             for name, default in (("retry_min_ms", 50), ("retry_max_ms", 2000))
         ]
-        return Link(functools.partial(self._attach, memories), on_answer, *pauses)
+        return Link(functools.partial(self._attach, memories, ranks), on_answer, *pauses)
 
-    def _attach(self, memories: Sequence[Mapping[str, Any]]) -> Attachment | None:
+    def _attach(
+        self, memories: Sequence[Mapping[str, Any]], ranks: Sequence[int | None]
+    ) -> Attachment | None:
         root = self._hash_root or identity.hash_root()
         if root is None:
             return None
-        record = identity.block_record(
-            self._engine,
-            self._kv_cache_config,
-            [group.group for group in self._groups],
-            root,
-            vllm.__version__,
-            str(self._options.get("identity", "")),
-        )
+        records = [
+            identity.block_record(
+                self._engine,
+                [[group.spec, group.layers] for group in self._groups],
+                [group.group for group in self._groups],
+                root,
+                vllm.__version__,
+                str(self._options.get("identity", "")),
+                rank,
+            )
+            for rank in ranks
+        ]
         socket = str(self._options.get("socket") or os.environ.get("KVTIER_SOCKET", ""))
-        return attach_regions(socket or DEFAULT_SOCKET, record, memories)
+        return attach_regions(socket or DEFAULT_SOCKET, records, memories)

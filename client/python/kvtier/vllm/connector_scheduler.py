@@ -1,170 +1,251 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The connector in vLLM's scheduler: which blocks to load and to store, decided without waiting."""
+"""The connector in vLLM's scheduler: which blocks to load and to store, decided without waiting.
+
+A block that a step completes is pinned, by vLLM's own reference count, when that step is planned. It
+is stored with the next step, when it has been computed, and let go when all workers have said that
+its store has ended. Meanwhile vLLM may finish or preempt the request, or drop the block from a
+sliding window, without the block being written anew.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from .cache_groups import CacheGroup, longest_prefix, prefix_unit
 from .lookups import Lookups, Verdict
+from .rows import key_of
 
-_FIRST_GROUP = (0).to_bytes(4, "big")
+#: Longer than stores take that are under way. With a daemon that hangs, vLLM must preempt requests
+#: instead of waiting for the blocks of stores.
+STORE_PATIENCE_S = 0.2
 
 
 @dataclass
 class BlockList:
-    """Blocks of one request. parents: None for the first block; depths: positions in the request;
-    both are of stores only."""
+    """Blocks of one request and cache group. group: its place in the connector's list of groups.
+    number, parents (None for the first block) and depths (positions in the request): of stores
+    only."""
 
     request: str
+    group: int
     blocks: list[int]
     hashes: list[bytes]
     parents: list[bytes | None] = field(default_factory=list)
     depths: list[int] = field(default_factory=list)
+    number: int = 0
 
 
 @dataclass
 class StepPlan:
-    """What the workers are to do in one step. finished: requests whose blocks are free once all of
-    their stores have ended."""
+    """What each worker is to do in one step. loads: by request, which is to be reported when all of
+    its lists are loaded, at once if there are none."""
 
-    loads: list[BlockList] = field(default_factory=list)
+    loads: dict[str, list[BlockList]] = field(default_factory=dict)
     stores: list[BlockList] = field(default_factory=list)
-    finished: list[str] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.loads or self.stores or self.finished)
+        return bool(self.loads or self.stores)
 
 
 @dataclass
 class _Request:
-    """request: vLLM's. local_tokens: found in vLLM's own cache. blocks: of the engine, by position.
-    stored: so many of the first blocks were handed to the workers, or came from a cache. loading:
-    the keys of the blocks that were last to be loaded, by the engine's blocks."""
+    """request: vLLM's. local_tokens: found in vLLM's own cache. pinned: the blocks that steps
+    complete which were planned before, as (place of the group, position, vLLM's block)."""
 
     request: Any
     local_tokens: int = 0
-    blocks: list[int] = field(default_factory=list)
-    stored: int = 0
-    has_stores: bool = False
-    loading: dict[int, bytes] = field(default_factory=dict)
+    pinned: list[tuple[int, int, Any]] = field(default_factory=list)
+
+
+@dataclass
+class _Store:
+    """Blocks that are pinned until `workers` more workers have stored them."""
+
+    blocks: list[Any]
+    workers: int
+    began: float
 
 
 class SchedulerSide:
-    """Of the scheduler's thread. look_up: the daemon's answers; block_tokens: tokens of a block."""
+    """Of the scheduler's thread. lookups: the daemon's answers; workers: how many there are, each
+    with its part of every block."""
 
-    def __init__(self, lookups: Lookups, block_tokens: int) -> None:
+    def __init__(
+        self,
+        lookups: Lookups,
+        groups: Sequence[CacheGroup],
+        workers: int = 1,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._lookups = lookups
-        self._block_tokens = block_tokens
+        self._groups = groups
+        self._workers = workers
+        self._clock = clock
+        self._manager: Any = None
         self._requests: dict[str, _Request] = {}
+        self._with_pins: dict[str, _Request] = {}
         self._plan = StepPlan()
-        # Requests whose blocks wait for the workers' word that their stores have ended.
-        self._ending: set[str] = set()
+        self._stores: dict[int, _Store] = {}
+        self._last_store = 0
+
+    def bind(self, manager: Any) -> None:
+        """Gets vLLM's KVCacheManager, before the first step."""
+        self._manager = manager
 
     def matched_tokens(self, request: Any, local_tokens: int) -> int | None:
         """How many tokens after the first `local_tokens` the daemon has; None: ask again."""
         known = self._requests.setdefault(request.request_id, _Request(request))
         known.local_tokens = local_tokens
-        first = local_tokens // self._block_tokens
-        # vLLM computes at least one token of each request.
-        last = min((request.num_tokens - 1) // self._block_tokens, len(request.block_hashes))
-        found, waiting = 0, False
-        for block_hash in request.block_hashes[first:last]:
-            key = bytes(block_hash) + _FIRST_GROUP
-            verdict = self._lookups.look_up(key, request.request_id)
-            if verdict is Verdict.MISS:
-                break
-            waiting = waiting or verdict is Verdict.RETRY
-            found += 1
-        return None if waiting else found * self._block_tokens
+        if local_tokens % prefix_unit(self._groups) != 0:
+            return 0
+        hashes = request.block_hashes
 
-    def allocated(self, request: Any, blocks: Sequence[int], external_tokens: int) -> None:
-        """The request has its blocks; those after the local tokens are to be loaded."""
+        def look_up(index: int, position: int) -> Verdict:
+            step = self._groups[index].hashes_per_block
+            key = key_of(bytes(hashes[(position + 1) * step - 1]), index)
+            return self._lookups.look_up(key, request.request_id)
+
+        hashed = [len(hashes) // one.hashes_per_block * one.block_tokens for one in self._groups]
+        # vLLM computes at least one token of each request.
+        limit = min(request.num_tokens - 1, *hashed)
+        found = longest_prefix(self._groups, local_tokens, limit, look_up)
+        return None if found is None else found - local_tokens
+
+    def allocated(
+        self, request: Any, blocks: Sequence[Sequence[Any]], external_tokens: int
+    ) -> None:
+        """The request has its blocks, by vLLM's groups; those that it needs of the external tokens
+        are to be loaded."""
         if external_tokens == 0:
             return
-        known = self._requests[request.request_id]
-        first = known.local_tokens // self._block_tokens
-        last = first + external_tokens // self._block_tokens
-        hashes = [bytes(one) for one in request.block_hashes[first:last]]
-        known.loading = {
-            block: one + _FIRST_GROUP for block, one in zip(blocks[first:last], hashes)
-        }
-        self._plan.loads.append(BlockList(request.request_id, list(blocks[first:last]), hashes))
+        first = self._requests[request.request_id].local_tokens
+        tokens = first + external_tokens
+        loads = self._plan.loads[request.request_id] = []
+        for index, group in enumerate(self._groups):
+            begin = max(first // group.block_tokens, group.first_needed(tokens))
+            end = tokens // group.block_tokens
+            hashes = group.hashes(request.block_hashes, begin, end)
+            wanted = [
+                (block.block_id, one)
+                for block, one in zip(blocks[group.number][begin:end], hashes)
+                if not block.is_null
+            ]
+            if wanted:
+                numbers, names = zip(*wanted)
+                loads.append(BlockList(request.request_id, index, list(numbers), list(names)))
 
     def plan_step(self, output: Any) -> StepPlan:
         """The loads of this step, and stores of what the steps before it have computed."""
-        for new in output.scheduled_new_reqs:
-            self._begin(new.req_id, new.block_ids[0], new.num_computed_tokens)
-        cached = output.scheduled_cached_reqs
-        for i, request in enumerate(cached.req_ids):
-            known = self._requests.get(request)
-            if known is None:
-                continue
-            blocks = cached.new_block_ids[i]
-            if request in cached.resumed_req_ids:
-                known.blocks = []
-            if blocks is not None:
-                known.blocks += blocks[0]
-            self._store(known, cached.num_computed_tokens[i])
+        for known in list(self._with_pins.values()):
+            self._store(known)
+        for name, tokens in output.num_scheduled_tokens.items():
+            known = self._requests.get(name)
+            if known is not None:
+                self._pin(known, tokens)
         self._lookups.flush()
         plan, self._plan = self._plan, StepPlan()
         return plan
 
-    def finished(self, request: Any, blocks: Sequence[int]) -> bool:
-        """Whether the request's blocks must stay until the workers say that its stores have
-        ended."""
+    def finished(self, request: Any) -> None:
+        """The request has ended; vLLM frees its blocks, but for those that are pinned."""
         self._lookups.forget(request.request_id)
         known = self._requests.pop(request.request_id, None)
-        if known is None:
-            return False
-        known.blocks = list(blocks)
-        self._store(known, request.num_computed_tokens)
-        if not known.has_stores:
-            return False
-        self._plan.finished.append(request.request_id)
-        self._ending.add(request.request_id)
-        return True
+        if known is not None:
+            self._store(known)
+            self._unpin(block for _, _, block in known.pinned)
+            self._with_pins.pop(request.request_id, None)
 
-    def failed(self, blocks: Collection[int]) -> None:
+    def failed(self, keys: Iterable[bytes]) -> None:
         """These could not be loaded: the requests that wanted them compute them, and must not hear
         again that the daemon has them."""
-        for known in self._requests.values() if blocks else ():
-            self._lookups.refuse(known.loading[one] for one in blocks if one in known.loading)
+        self._lookups.refuse(keys)
 
-    def sent(self, requests: Sequence[str]) -> None:
-        """The workers have said that the stores of these have ended."""
-        self._ending.difference_update(requests)
+    def stored(self, workers: Mapping[int, int]) -> None:
+        """By the numbers of stores, how many workers have ended them since the last call."""
+        for number, count in workers.items():
+            store = self._stores[number]
+            store.workers -= count
+            if store.workers == 0:
+                del self._stores[number]
+                self._unpin(reversed(store.blocks))
 
     def has_work(self) -> bool:
         """Whether the engine must go on stepping although it has no request."""
-        return bool(self._plan) or bool(self._ending)
+        return bool(self._plan) or bool(self._stores)
 
-    def _begin(self, request: str, blocks: Sequence[int], computed_tokens: int) -> None:
-        known = self._requests.get(request)
-        if known is not None:
-            known.blocks = list(blocks)
-            # What came from vLLM's own cache was stored when it was computed. Blocks whose load
-            # failed are not among the computed ones.
-            known.stored = computed_tokens // self._block_tokens
+    def frees_blocks_soon(self) -> bool:
+        """Whether blocks are pinned that will be free in a moment."""
+        oldest = next(iter(self._stores.values()), None)
+        return oldest is not None and self._clock() - oldest.began < STORE_PATIENCE_S
 
-    def _store(self, known: _Request, computed_tokens: int) -> None:
-        """Adds the blocks that are full now and were not before."""
-        hashes = known.request.block_hashes
-        full = min(computed_tokens // self._block_tokens, len(hashes), len(known.blocks))
-        first = known.stored
-        if full <= first:
+    def _pin(self, known: _Request, scheduled_tokens: int) -> None:
+        """Keeps the blocks that this step completes."""
+        computed = known.request.num_computed_tokens
+        table = None
+        for index, group in enumerate(self._groups):
+            first = computed // group.block_tokens
+            last = (computed + scheduled_tokens) // group.block_tokens
+            if first == last:
+                continue
+            if table is None:
+                table = self._manager.get_blocks(known.request.request_id).blocks
+            for position, block in enumerate(table[group.number][first:last], first):
+                # Null blocks are where a window or a state has left no block.
+                if not block.is_null:
+                    self._manager.block_pool.touch([block])
+                    known.pinned.append((index, position, block))
+                    self._with_pins[known.request.request_id] = known
+
+    def _store(self, known: _Request) -> None:
+        """Plans stores of the pinned blocks that have been computed. Those that have not are let
+        go: the request was preempted, or drafted tokens were rejected."""
+        request, kept = known.request, []
+        ready: dict[int, list[tuple[int, Any]]] = {}
+        for index, position, block in known.pinned:
+            group = self._groups[index]
+            if (position + 1) * group.block_tokens > request.num_computed_tokens:
+                self._unpin([block])
+            elif (position + 1) * group.hashes_per_block > len(request.block_hashes):
+                kept.append((index, position, block))  # its last token is not known yet
+            else:
+                ready.setdefault(index, []).append((position, block))
+        known.pinned = kept
+        if not kept:
+            self._with_pins.pop(request.request_id, None)
+        for index, blocks in ready.items():
+            self._store_group(request, index, blocks)
+
+    def _store_group(self, request: Any, index: int, blocks: list[tuple[int, Any]]) -> None:
+        group = self._groups[index]
+        first, last = blocks[0][0], blocks[-1][0] + 1
+        before = max(first - 1, 0)
+        hashes = dict(enumerate(group.hashes(request.block_hashes, before, last), before))
+        sound = []
+        for position, block in blocks:
+            # A state is that of the block's end only where vLLM says so.
+            if group.is_state and block.block_hash != key_of(hashes[position], group.number):
+                self._unpin([block])
+            else:
+                sound.append((position, block))
+        if not sound:
             return
-        known.stored, known.has_stores = full, True
-        parents = [bytes(hashes[i - 1]) if i > 0 else None for i in range(first, full)]
+        self._last_store += 1
+        kept = [block for _, block in sound]
+        self._stores[self._last_store] = _Store(kept, self._workers, self._clock())
         self._plan.stores.append(
             BlockList(
-                known.request.request_id,
-                known.blocks[first:full],
-                [bytes(one) for one in hashes[first:full]],
-                parents,
-                list(range(first, full)),
+                request.request_id,
+                index,
+                [block.block_id for block in kept],
+                [hashes[position] for position, _ in sound],
+                [hashes[position - 1] if position > 0 else None for position, _ in sound],
+                [position for position, _ in sound],
+                self._last_store,
             )
         )
 
-
+    def _unpin(self, blocks: Iterable[Any]) -> None:
+        self._manager.block_pool.free_blocks(blocks)

@@ -75,13 +75,6 @@ class AfterKernels:
         while self._waiting and self._waiting[0][0].query():
             self._waiting.popleft()[1]()
 
-    def begin_all(self) -> None:
-        """Waits for the kernels."""
-        while self._waiting:
-            event, begin = self._waiting.popleft()
-            event.synchronize()
-            begin()
-
 
 def _check(code: int, what: str) -> None:
     if code != 0:

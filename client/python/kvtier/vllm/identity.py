@@ -98,26 +98,26 @@ def model_record(
 
 def block_record(
     engine: Any,
-    kv_cache_config: Any,
+    specs: Sequence[Any],
     groups: Sequence[KvGroup],
     root: bytes,
     vllm_version: str,
     label: str,
+    rank: int | None = None,
 ) -> ModelRecord:
-    """The record of the blocks of an engine's own KV cache as one worker has them. groups: the cache
-    groups of vLLM's KVCacheConfig for the daemon. Raises ValueError as `model_record`."""
+    """The record of the blocks of an engine's own KV cache as one worker has them. specs: whatever
+    tells vLLM's cache groups and their layers apart. rank: tensor-parallel; None: this process's.
+    Raises ValueError as `model_record`."""
     _check_root(root)
     parallel = engine.parallel_config
-    specs = [[str(group.kv_cache_spec), group.layer_names] for group in kv_cache_config.kv_cache_groups]
+    ranks = parallel.tensor_parallel_size
     facts = {
         "kind": "blocks",
         "vllm": ".".join(vllm_version.split(".")[:2]),
         "kv_cache_dtype": str(engine.cache_config.cache_dtype),
-        # Where blocks and layers lie does not matter, only the order within a layer's part.
-        "kv_cache_order": str(getattr(kv_cache_config, "kv_cache_layout", None))[2:],
         "kv_cache_spec": _digest(specs),
-        "parallel": f"pp_size={parallel.pipeline_parallel_size} "
-        f"dcp_size={parallel.decode_context_parallel_size}",
+        # In words, too, since replicated groups would else be those of all sizes.
+        "parallel": f"tp_size={ranks}",
         "hash_root": root.hex(),
         **_model_facts(engine),
     }
@@ -128,8 +128,8 @@ def block_record(
         name=name if len(name.encode()) <= _MAX_NAME_BYTES else _short(name),
         revision=facts.pop("revision", ""),
         hash_recipe=_recipe(facts.pop("hash_algorithm", "unknown")),
-        tensor_parallel_rank=getattr(parallel, "rank", 0) % parallel.tensor_parallel_size,
-        tensor_parallel_size=parallel.tensor_parallel_size,
+        tensor_parallel_rank=getattr(parallel, "rank", 0) % ranks if rank is None else rank,
+        tensor_parallel_size=ranks,
         extra=facts,
         groups=tuple(groups),
     )

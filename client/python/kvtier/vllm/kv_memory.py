@@ -16,6 +16,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from ..model import KvGroup
+from ..types import HitRule
+from .cache_groups import CacheGroup
 from .identity import MAX_BLOCK_TOKENS
 
 
@@ -48,40 +50,61 @@ class SharedAllocation(TorchFunctionMode):
 @dataclass(frozen=True)
 class BlockPieces:
     """The parts of each block of one cache group, as (offset, block stride, bytes) in the order of
-    the layers, and the group's blocks as the daemon sees them."""
+    the layers, and the group's blocks as the daemon sees them. layers: by name. spec: what vLLM
+    says of them, for the model's identity."""
 
     pieces: list[tuple[int, int, int]]
     group: KvGroup
     blocks: int
     memory_bytes: int
+    layers: list[str]
+    spec: str
 
 
-def block_pieces(kv_cache_config: Any, group_index: int) -> BlockPieces:
+def block_pieces(kv_cache_config: Any, group: CacheGroup, replicated: bool) -> BlockPieces:
     """Where vLLM's KVCacheConfig puts the blocks of a group. Parts that follow each other are one.
-    Raises ValueError for layers of different sizes, and for layouts in which a layer's part of a
-    block is not in one place, which this does not know yet."""
-    group = kv_cache_config.kv_cache_groups[group_index]
-    spec = group.kv_cache_spec
-    places = {
-        name: (tensor.offset + i * tensor.layer_stride, tensor.block_stride)
-        for tensor in kv_cache_config.kv_cache_tensors
-        for i, name in enumerate(tensor.layers)
-    }
-    if hasattr(spec, "kv_cache_specs"):
-        raise ValueError("the layers of the cache group differ")
+    replicated: all tensor-parallel ranks have the same bytes. Raises ValueError for layers that lie
+    elsewhere, and for layouts in which a layer's part of a block is not in one place, which this
+    does not know yet."""
     layout = getattr(kv_cache_config, "kv_cache_layout", None)
     if layout is not None and set(layout[:2]) != {"L", "B"}:
         raise ValueError(f"the KV cache layout {layout} spreads a layer's part of a block")
-    page_bytes = spec.page_size_bytes
+    cache_group = kv_cache_config.kv_cache_groups[group.number]
+    places = {}
+    for tensor in kv_cache_config.kv_cache_tensors:
+        if getattr(tensor, "host_resident", False):
+            continue
+        # One of the strides is the layer's page, the other one leads over many of them.
+        page_bytes = min(tensor.layer_stride, tensor.block_stride)
+        for i, name in enumerate(tensor.layers):
+            offset = tensor.offset + i * tensor.layer_stride
+            places[name] = (offset, tensor.block_stride, page_bytes)
+    # Layers that share another's cache are listed once the worker has its model, without a place.
+    layers = [name for name in cache_group.layer_names if name in places]
+    if not layers:
+        raise ValueError(f"the layers of cache group {group.number} have no place in the KV cache")
+    pieces = [places[name] for name in layers]
+    sizes = {size for _, _, size in pieces}
+    # The scheduler knows only the first of specs that differ by layer.
+    specs = list(getattr(cache_group.kv_cache_spec, "kv_cache_specs", {}).values())
+    is_trailing = group.rule is HitRule.TRAILING
+    # Where blocks and layers lie does not matter to who may use them, only the order within a part.
+    order = str(layout)[2:]
     return BlockPieces(
-        pieces=_joined([(*places[name], page_bytes) for name in group.layer_names]),
-        group=KvGroup(
-            layers=len(group.layer_names),
-            layer_bytes=page_bytes,
-            block_tokens=min(spec.block_size, MAX_BLOCK_TOKENS),
+        _joined(pieces),
+        KvGroup(
+            layers=len(pieces) if len(sizes) == 1 else 1,
+            layer_bytes=pieces[0][2] if len(sizes) == 1 else sum(size for _, _, size in pieces),
+            block_tokens=min(group.block_tokens, MAX_BLOCK_TOKENS),
+            hit_rule=group.rule,
+            # A window of one token needs none of the tokens before it; a record names at least one.
+            window_tokens=max(group.window_tokens, 1) if is_trailing else 0,
+            replicated=replicated,
         ),
-        blocks=kv_cache_config.num_blocks,
-        memory_bytes=kv_cache_config.kv_cache_tensors[0].size,
+        kv_cache_config.num_blocks,
+        kv_cache_config.kv_cache_tensors[0].size,
+        layers,
+        f"{order} {specs[0] if specs else cache_group.kv_cache_spec}",
     )
 
 

@@ -18,9 +18,12 @@ import numpy.typing as npt
 from ..connection import Connection, connect
 from ..errors import KvtierError, UnavailableError, invalid
 from ..model import ModelRecord
+from ..types import Presence
 from .rows import block_hash, group_of, hash_of
 
 logger = logging.getLogger("vllm.kvtier")
+
+_IN_MEMORY = int(Presence.POOL | Presence.HOST)
 
 # How often an idle link looks whether the daemon is still there.
 _IDLE_CHECK_S = 0.5
@@ -62,16 +65,22 @@ class Region(Protocol):
 
 class Attachment:
     """The regions of one connection, one for each cache group, and what is closed with them. Users
-    take it by `Link.borrow` and give it back.
+    take it by `Link.borrow` and give it back. Those who only ask have regions of all
+    tensor-parallel ranks, one rank's after the other's.
 
     A retired attachment takes no more borrowers and is closed when the last one has left: the
     transfers that a lost daemon had under way are still reported by its region.
     """
 
     def __init__(
-        self, regions: Sequence[Region], close: Callable[[], None], alive: Callable[[], bool]
+        self,
+        regions: Sequence[Region],
+        close: Callable[[], None],
+        alive: Callable[[], bool],
+        ranks: int = 1,
     ) -> None:
         self.regions = regions
+        self.ranks = ranks
         self.alive = alive
         self._close = close
         self._lock = threading.Lock()
@@ -111,16 +120,17 @@ class Attachment:
 
 
 def attach_regions(
-    socket: str, record: ModelRecord, memories: Sequence[Mapping[str, Any]]
+    socket: str, records: Sequence[ModelRecord], memories: Sequence[Mapping[str, Any]]
 ) -> Attachment:
-    """Connects and opens a region for each group of the record. memories: of each group, the
-    arguments of Connection.open_region but model and group, and instead of `device` a GPU's
-    `gpu_uuid`. Raises KvtierError."""
+    """Connects and opens a region for each group of each record. records: of tensor-parallel ranks.
+    memories: of each group, the arguments of Connection.open_region but model and group, and
+    instead of `device` a GPU's `gpu_uuid`. Raises KvtierError."""
     connection = connect(socket, client_name="vllm", reconnect_min_ms=-1)
     try:
         # What fails half-way closes the regions that were opened with their connection.
         regions = [
             connection.open_region(record, group=group, **_arguments(connection, memory))
+            for record in records
             for group, memory in enumerate(memories)
         ]
     except BaseException:
@@ -133,7 +143,7 @@ def attach_regions(
         connection.close()
 
     # All regions live as long as the connection does.
-    return Attachment(regions, close, regions[0].is_connected)
+    return Attachment(regions, close, regions[0].is_connected, len(records))
 
 
 def _arguments(connection: Connection, memory: Mapping[str, Any]) -> dict[str, Any]:
@@ -288,7 +298,7 @@ class Link:
         try:
             presence: list[int] = []
             for first in range(0, len(keys), _KEYS_PER_LOOKUP):
-                presence += _look_up(attachment.regions, keys[first : first + _KEYS_PER_LOOKUP])
+                presence += _look_up(attachment, keys[first : first + _KEYS_PER_LOOKUP])
             return presence
         except UnavailableError:
             self.lost(attachment)
@@ -303,15 +313,23 @@ class Link:
             self._reported = text
 
 
-def _look_up(regions: Sequence[Region], keys: Sequence[bytes]) -> list[int]:
-    """The tiers that have each key's block. One round trip for each region with a key."""
-    if len(regions) == 1:
-        return regions[0].lookup([block_hash(key) for key in keys]).tolist()
-    presence = np.zeros(len(keys), np.uint8)
-    groups = np.array([group_of(key) for key in keys])
-    for group, region in enumerate(regions):
-        (places,) = np.nonzero(groups == group)
-        if len(places) > 0:
-            # A group's region has blocks of that group only, under the engine's own hashes.
-            presence[places] = region.lookup([hash_of(keys[place]) for place in places])
-    return presence.tolist()
+def _look_up(attachment: Attachment, keys: Sequence[bytes]) -> list[int]:
+    """The tiers that have each key's block: of several ranks the slowest, since all must have it.
+    One round trip for each region with a key."""
+    if len(attachment.regions) == 1:
+        return attachment.regions[0].lookup([block_hash(key) for key in keys]).tolist()
+    groups = len(attachment.regions) // attachment.ranks
+    presence = np.zeros((attachment.ranks, len(keys)), np.uint8)
+    groups_of_keys = np.array([group_of(key) for key in keys])
+    for group in range(groups):
+        (places,) = np.nonzero(groups_of_keys == group)
+        if len(places) == 0:
+            continue
+        # A group's region has blocks of that group only, under the engine's own hashes.
+        hashes = [hash_of(keys[place]) for place in places]
+        for rank in range(attachment.ranks):
+            region = attachment.regions[rank * groups + group]
+            presence[rank, places] = region.lookup(hashes)
+    in_memory = (presence & _IN_MEMORY) != 0
+    somewhere = np.where((presence != 0).all(axis=0), int(Presence.DISK), 0)
+    return np.where(in_memory.all(axis=0), int(Presence.HOST), somewhere).tolist()

@@ -171,7 +171,7 @@ class KvtierTier(SecondaryTierManager):
                 "blocks": view.rows,
                 "pieces": [(view.offset, view.row_stride, view.row_bytes)],
             }
-            return attach_regions(socket or DEFAULT_SOCKET, record, [memory])
+            return attach_regions(socket or DEFAULT_SOCKET, [record], [memory])
 
         return open_attachment
 
