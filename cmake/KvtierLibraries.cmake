@@ -2,7 +2,8 @@
 # The well-kept libraries the project stands on, found once.
 
 # For packages that must run on other distributions than that of the build. libsystemd has no archive
-# and stays shared; a package must take it along (tools/packaging/build-wheel.sh).
+# there, and that of libxxhash lacks the choice by processor: these two stay shared, and a package
+# takes them along (tools/packaging/build-wheel.sh).
 option(KVTIER_STATIC "Link libraries and the C++ runtime statically, as far as they have archives" OFF)
 
 if(KVTIER_STATIC)
@@ -26,7 +27,8 @@ if(KVTIER_STATIC)
   # Distributions have no archives of these two, but both can be used as headers only.
   set(KVTIER_FMT fmt::fmt-header-only)
   set(KVTIER_SPDLOG spdlog::spdlog_header_only)
-  add_link_options(-static-libstdc++ -static-libgcc LINKER:--as-needed)
+  # libgcc_s stays shared: every system has it, and its archive would ask for glibc 2.35.
+  add_link_options(-static-libstdc++ LINKER:--as-needed)
 
   # kvtier_link_archives(target name...) replaces what an imported target links by lib<name>.a.
   function(kvtier_link_archives target)
@@ -38,7 +40,6 @@ if(KVTIER_STATIC)
     set_property(TARGET ${target} PROPERTY INTERFACE_LINK_LIBRARIES ${archives} ${CMAKE_DL_LIBS})
   endfunction()
   kvtier_link_archives(PkgConfig::URING uring)
-  kvtier_link_archives(PkgConfig::XXHASH xxhash)
   # Its pkg-config file does not name what the archive needs.
   kvtier_link_archives(PkgConfig::ROCKSDB rocksdb snappy lz4 zstd bz2 z)
 endif()

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/acquired.h"
-#include "base/socket_paths.h"
+#include "base/user_paths.h"
 #include "client/abi/c_common.h"
 #include "client/core/channel.h"
 #include "client/core/unix_socket.h"

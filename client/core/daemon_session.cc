@@ -5,7 +5,7 @@
 
 #include <utility>
 
-#include "base/socket_paths.h"
+#include "base/user_paths.h"
 #include "client/core/unix_socket.h"
 
 namespace kvtier::client {

@@ -2,7 +2,6 @@
 #include "daemon/app/dev_mode.h"
 
 #include <fmt/format.h>
-#include <pwd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -11,8 +10,8 @@
 #include <filesystem>
 #include <system_error>
 
-#include "base/socket_paths.h"
 #include "base/units.h"
+#include "base/user_paths.h"
 #include "gpu/cuda_device.h"
 
 namespace kvtier {
@@ -62,18 +61,6 @@ std::string Quoted(const std::string& text) {
 
 std::string InBytes(uint64_t bytes) { return fmt::format("\"{}B\"", bytes); }
 
-// Empty if there is no telling.
-std::string CacheHome() {
-  if (const char* named = std::getenv("XDG_CACHE_HOME"); named != nullptr && named[0] == '/') {
-    return named;
-  }
-  if (const char* home = std::getenv("HOME"); home != nullptr && home[0] == '/') {
-    return std::string(home) + "/.cache";
-  }
-  const passwd* const user = ::getpwuid(::geteuid());
-  return user == nullptr ? std::string() : std::string(user->pw_dir) + "/.cache";
-}
-
 // Of the files in it, as they are allocated.
 uint64_t AllocatedBytes(const fs::path& directory) {
   uint64_t bytes = 0;
@@ -88,12 +75,11 @@ uint64_t AllocatedBytes(const fs::path& directory) {
 }
 
 void LookAtDisk(DevFacts* facts) {
-  const std::string home = CacheHome();
-  if (home.empty()) {
+  facts->disk_directory = UserDiskDirectory();
+  if (facts->disk_directory.empty()) {
     facts->why_no_disk = "neither $XDG_CACHE_HOME nor $HOME is set";
     return;
   }
-  facts->disk_directory = home + "/kvtier/disk";
   std::error_code error;
   // What the daemon keeps is of this user's prompts: umask is not trusted to hide it.
   const mode_t before = ::umask(0077);

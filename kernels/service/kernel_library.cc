@@ -21,8 +21,9 @@ std::vector<std::string> Candidates(const std::string& path) {
   if (!error) {
     const std::filesystem::path directory = program.parent_path();
     const std::filesystem::path prefix = directory.parent_path();
-    for (const auto& beside :
-         {directory / kName, prefix / "lib" / kName, prefix / KVTIER_KERNELS_DIRECTORY / kName}) {
+    // In a Python package, programs are in bin/ and libraries beside it.
+    for (const auto& beside : {directory / kName, prefix / kName, prefix / "lib" / kName,
+                               prefix / KVTIER_KERNELS_DIRECTORY / kName}) {
       if (std::filesystem::exists(beside, error)) candidates.push_back(beside);
     }
   }

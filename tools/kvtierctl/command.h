@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "base/result.h"
-#include "base/socket_paths.h"
+#include "base/user_paths.h"
 #include "tools/support/admin.h"
 #include "tools/support/terminal.h"
 
@@ -89,6 +89,7 @@ void AddUnpinCommand(CLI::App* app, CommandContext* context);
 void AddEvictCommand(CLI::App* app, CommandContext* context);
 void AddSizeCommand(CLI::App* app, CommandContext* context);
 void AddConfigCommand(CLI::App* app, CommandContext* context);
+void AddDoctorCommand(CLI::App* app, CommandContext* context);
 void AddBenchCommand(CLI::App* app, CommandContext* context);
 void AddFsckCommand(CLI::App* app, CommandContext* context);
 void AddVerifyCommand(CLI::App* app, CommandContext* context);

@@ -56,10 +56,11 @@ std::unique_ptr<CLI::App> MakeKvtierctlApp(CommandContext* context) {
   AddGlobalOptions(app.get(), context);
   app->require_subcommand(1);
   app->fallthrough();
-  for (const auto add : {AddStatusCommand, AddTopCommand, AddLsCommand, AddInspectCommand,
-                         AddLookupCommand, AddPinCommand, AddUnpinCommand, AddEvictCommand,
-                         AddDrainCommand, AddVerifyCommand, AddFsckCommand, AddTraceCommand,
-                         AddConfigCommand, AddSizeCommand, AddBenchCommand, AddReplayCommand}) {
+  for (const auto add :
+       {AddStatusCommand, AddTopCommand, AddLsCommand, AddInspectCommand, AddLookupCommand,
+        AddPinCommand, AddUnpinCommand, AddEvictCommand, AddDrainCommand, AddVerifyCommand,
+        AddFsckCommand, AddTraceCommand, AddConfigCommand, AddSizeCommand, AddDoctorCommand,
+        AddBenchCommand, AddReplayCommand}) {
     add(app.get(), context);
   }
   // Last: commands without a footer would take this one.

@@ -6,8 +6,8 @@
 
 #include <algorithm>
 
-#include "base/socket_paths.h"
 #include "base/units.h"
+#include "base/user_paths.h"
 #include "daemon/config/config_loader.h"
 #include "tests/fakes/environment.h"
 #include "tests/fakes/temporary_directory.h"

@@ -7,7 +7,7 @@
 
 #include <string>
 
-#include "base/socket_paths.h"
+#include "base/user_paths.h"
 #include "tests/fakes/environment.h"
 #include "tests/fakes/temporary_directory.h"
 #include "tests/unit/daemon/kvtierd_process.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/socket_paths.h"
+#include "base/user_paths.h"
 
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -19,9 +19,9 @@ namespace {
 namespace fs = std::filesystem;
 
 // A runtime directory and a temporary directory of the test's own, and no socket that is named.
-class SocketPathsTest : public testing::Test {
+class UserPathsTest : public testing::Test {
  protected:
-  SocketPathsTest() {
+  UserPathsTest() {
     fs::create_directory(runtime_);
     fs::create_directory(temporary_);
   }
@@ -45,19 +45,19 @@ class SocketPathsTest : public testing::Test {
   const ScopedVariable socket_variable_{kSocketVariable, std::nullopt};
 };
 
-TEST_F(SocketPathsTest, TheSystemsSocketServesWhoHasNoneOfTheirOwn) {
+TEST_F(UserPathsTest, TheSystemsSocketServesWhoHasNoneOfTheirOwn) {
   EXPECT_EQ(FindSocket(), "/run/kvtier/kvtier.sock");
   EXPECT_EQ(AdminSocketBeside(FindSocket()), "/run/kvtier/admin.sock");
 }
 
-TEST_F(SocketPathsTest, ANamedSocketComesFirst) {
+TEST_F(UserPathsTest, ANamedSocketComesFirst) {
   ASSERT_TRUE(MakeUserSocketDirectory());
   Listen(runtime_ / "kvtier" / "kvtier.sock");
   const ScopedVariable named(kSocketVariable, "/somewhere/else.sock");
   EXPECT_EQ(FindSocket(), "/somewhere/else.sock");
 }
 
-TEST_F(SocketPathsTest, TheUsersOwnDaemonIsFoundInTheRuntimeDirectory) {
+TEST_F(UserPathsTest, TheUsersOwnDaemonIsFoundInTheRuntimeDirectory) {
   const Result<std::string> made = MakeUserSocketDirectory();
   ASSERT_TRUE(made);
   EXPECT_EQ(*made, runtime_ / "kvtier");
@@ -66,7 +66,7 @@ TEST_F(SocketPathsTest, TheUsersOwnDaemonIsFoundInTheRuntimeDirectory) {
   EXPECT_EQ(FindSocket(), runtime_ / "kvtier" / "kvtier.sock");
 }
 
-TEST_F(SocketPathsTest, WithoutARuntimeDirectoryAPrivateOneIsMadeAndFound) {
+TEST_F(UserPathsTest, WithoutARuntimeDirectoryAPrivateOneIsMadeAndFound) {
   for (const std::optional<std::string>& runtime :
        {std::optional<std::string>(), std::optional<std::string>("/nonexistent")}) {
     const ScopedVariable none("XDG_RUNTIME_DIR", runtime);
@@ -80,7 +80,7 @@ TEST_F(SocketPathsTest, WithoutARuntimeDirectoryAPrivateOneIsMadeAndFound) {
   EXPECT_EQ(FindSocket(), fallback() / "kvtier.sock");
 }
 
-TEST_F(SocketPathsTest, ADirectoryThatOthersMayWriteToIsNotTrusted) {
+TEST_F(UserPathsTest, ADirectoryThatOthersMayWriteToIsNotTrusted) {
   ASSERT_TRUE(MakeUserSocketDirectory());
   Listen(runtime_ / "kvtier" / "kvtier.sock");
   fs::permissions(runtime_ / "kvtier", fs::perms(0777));
@@ -90,7 +90,7 @@ TEST_F(SocketPathsTest, ADirectoryThatOthersMayWriteToIsNotTrusted) {
   EXPECT_EQ(MakeUserSocketDirectory().error().reason, "socket_directory_owner");
 }
 
-TEST_F(SocketPathsTest, ASocketOfAnotherUserIsNotTrusted) {
+TEST_F(UserPathsTest, ASocketOfAnotherUserIsNotTrusted) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root to give files away";
   const ScopedVariable none("XDG_RUNTIME_DIR", std::nullopt);
   ASSERT_TRUE(MakeUserSocketDirectory());
@@ -106,7 +106,7 @@ TEST_F(SocketPathsTest, ASocketOfAnotherUserIsNotTrusted) {
   EXPECT_EQ(MakeUserSocketDirectory().error().reason, "socket_directory_owner");
 }
 
-TEST_F(SocketPathsTest, ALinkToADirectoryIsNotTrusted) {
+TEST_F(UserPathsTest, ALinkToADirectoryIsNotTrusted) {
   fs::create_directory(directory_.path() / "real");
   fs::create_directory_symlink(directory_.path() / "real", runtime_ / "kvtier");
   Listen(directory_.path() / "real" / "kvtier.sock");
@@ -114,7 +114,7 @@ TEST_F(SocketPathsTest, ALinkToADirectoryIsNotTrusted) {
   EXPECT_FALSE(MakeUserSocketDirectory());
 }
 
-TEST_F(SocketPathsTest, APlainFileIsNoSocket) {
+TEST_F(UserPathsTest, APlainFileIsNoSocket) {
   ASSERT_TRUE(MakeUserSocketDirectory());
   std::FILE* const file = std::fopen((runtime_ / "kvtier" / "kvtier.sock").c_str(), "w");
   ASSERT_NE(file, nullptr);

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a daemon and its clients meet when neither was told a path.
+// Where a daemon and its clients meet when neither was told a path, and where a user's own daemon
+// keeps its blocks.
 //
 // A socket that is found, not named, must belong to this user or to the system: a client hands its
-// prompts to whoever listens, and another user may put a socket into a shared directory. Functions
-// read the environment and the file system at each call; any thread.
+// prompts to the process that listens, and another user may put a socket into a shared directory.
+// Functions read the environment and the file system at each call; any thread.
 #pragma once
 
 #include <string>
@@ -20,7 +21,11 @@ inline constexpr const char* kSocketVariable = "KVTIER_SOCKET";
 inline constexpr std::string_view kSocketName = "kvtier.sock";
 inline constexpr std::string_view kAdminSocketName = "admin.sock";
 
-// Where a daemon that a user starts for themselves has its sockets: $XDG_RUNTIME_DIR/kvtier, and
+// Where a user's own daemon has its disk tier: kvtier/disk in $XDG_CACHE_HOME or ~/.cache; empty if
+// neither is known.
+[[nodiscard]] std::string UserDiskDirectory();
+
+// Where it has its sockets: $XDG_RUNTIME_DIR/kvtier, and
 // where that variable names no directory of this user's, kvtier-UID in the temporary directory.
 [[nodiscard]] std::string UserSocketDirectory();
 

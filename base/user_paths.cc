@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/socket_paths.h"
+#include "base/user_paths.h"
 
 #include <fmt/format.h>
+#include <pwd.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -56,6 +57,18 @@ std::string WhyNotPrivate(const std::string& directory) {
 }
 
 }  // namespace
+
+std::string UserDiskDirectory() {
+  std::string cache = Variable("XDG_CACHE_HOME");
+  if (!cache.starts_with('/')) {
+    std::string home = Variable("HOME");
+    const passwd* const user = home.starts_with('/') ? nullptr : ::getpwuid(::geteuid());
+    if (user != nullptr) home = user->pw_dir;
+    if (!home.starts_with('/')) return {};
+    cache = home + "/.cache";
+  }
+  return cache + "/kvtier/disk";
+}
 
 std::string UserSocketDirectory() {
   const std::string runtime = RuntimeUserDirectory();

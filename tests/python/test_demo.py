@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m kvtier.demo`, and how programs of the package are found."""
+
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+import unittest.mock
+
+from harness.daemon_test_case import DaemonTestCase
+from harness.paths import daemon_program
+from kvtier import _programs
+
+TIMEOUT_S = 180
+
+
+def run_demo(*arguments, **environment):
+    return subprocess.run(
+        [sys.executable, "-m", "kvtier.demo", *arguments],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+
+
+class DemoTest(unittest.TestCase):
+    def test_it_shows_the_prompt_from_each_tier_with_a_daemon_of_its_own(self):
+        done = run_demo("--private", KVTIERD=str(daemon_program()))
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("identical=yes", done.stdout)
+        rows = [line.split() for line in done.stdout.splitlines()]
+        sources = {row[0]: row[-1] for row in rows if row and row[0] in ("pool", "host", "disk")}
+        self.assertEqual(sources, {"pool": "pool", "host": "host", "disk": "disk"})
+
+    def test_it_says_what_is_missing_where_there_is_no_daemon_to_start(self):
+        done = run_demo("--private", KVTIERD="/nonexistent/kvtierd")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("/nonexistent/kvtierd", done.stderr)
+        self.assertNotIn("Traceback", done.stderr)
+
+
+class RunningDaemonTest(DaemonTestCase):
+    more_settings = ("pool.bytes=32MiB", "host.bytes=64MiB", "disk.bytes=256MiB",
+                     "cache.slab_bytes=4MiB")
+
+    def test_it_uses_the_daemon_that_runs_and_leaves_no_blocks_behind(self):
+        done = run_demo(KVTIER_SOCKET=self.daemon.socket)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn(f"the one that runs, at {self.daemon.socket}", done.stdout)
+        self.assertIn("identical=yes", done.stdout)
+
+
+class ProgramsTest(unittest.TestCase):
+    def test_a_program_is_named_or_carried_or_on_the_search_path(self):
+        with tempfile.TemporaryDirectory() as directory:
+            program = pathlib.Path(directory) / "kvtierd"
+            program.touch(0o755)
+            with unittest.mock.patch.dict(os.environ, KVTIERD="/named", PATH=directory):
+                self.assertEqual(_programs.find("kvtierd"), "/named")
+                del os.environ["KVTIERD"]
+                self.assertEqual(_programs.find("kvtierd"), str(program))
+                with unittest.mock.patch.object(_programs, "_DIRECTORY", program.parent):
+                    os.environ["PATH"] = "/nonexistent"
+                    self.assertEqual(_programs.find("kvtierd"), str(program))
+                with self.assertRaises(_programs.ProgramNotFoundError):
+                    _programs.find("kvtierd")
+                with self.assertRaisesRegex(SystemExit, "kvtierd.*cannot be run"):
+                    _programs.kvtierd()
+
+
+if __name__ == "__main__":
+    unittest.main()

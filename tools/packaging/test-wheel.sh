@@ -1,0 +1,94 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Tries a wheel where users install it: in a fresh virtual environment, without this tree's libraries,
+# and in bare roots of distributions, which have no compiler. There the whole of the first five minutes
+# is played: pip install, `kvtierd --dev`, `python -m kvtier.demo`, `kvtierctl status`.
+#
+#   tools/packaging/test-wheel.sh WHEEL [here] [bookworm] [noble] ...
+#
+# "here" is this machine; the others are suites of Debian or Ubuntu, whose roots mmdebstrap makes (as
+# root; minutes each, and the registries must be reachable). Without any: here alone. KVTIER_PYTHON
+# names the interpreter of "here".
+set -euo pipefail
+
+die() {
+  printf 'test-wheel: %s\n' "$*" >&2
+  exit 1
+}
+[[ $# -ge 1 && -e $1 ]] || die 'usage: tools/packaging/test-wheel.sh WHEEL [here] [SUITE] ...'
+readonly wheel=$(realpath "$1")
+shift
+readonly places=("${@:-here}")
+readonly work=$(mktemp -d)
+mounted=()
+cleanup() {
+  local path
+  for path in "${mounted[@]}"; do umount -l "$path" 2>/dev/null || true; done
+  rm -rf --one-file-system "$work"
+}
+trap cleanup EXIT
+
+# What a user types; runs in a root or on this machine. $1: a directory of its own, $2: the wheel,
+# $3: the interpreter.
+readonly journey='
+set -eu
+home=$1 wheel=$2 python=$3
+! command -v g++ >/dev/null || echo "note: there is a compiler here"
+export HOME=$home XDG_CACHE_HOME=$home/cache TMPDIR=$home
+unset XDG_RUNTIME_DIR KVTIER_SOCKET KVTIER_LIBRARY KVTIERD LD_LIBRARY_PATH PYTHONPATH || true
+"$python" -m venv "$home/venv"
+PATH=$home/venv/bin:$PATH
+pip install -q --disable-pip-version-check "$wheel"
+kvtierd --version
+kvtierctl --version
+kvtierd --dev --set disk.bytes=1GiB --set host.bytes=256MiB >"$home/kvtierd.log" 2>&1 &
+daemon=$!
+trap "kill $daemon" EXIT
+tries=0
+until kvtierctl status >/dev/null 2>&1; do
+  tries=$((tries + 1))
+  [ "$tries" -lt 300 ] && kill -0 "$daemon" || { cat "$home/kvtierd.log"; exit 1; }
+  sleep 0.1
+done
+sed -n "/serves user/,/Ctrl-C/p" "$home/kvtierd.log"
+python -m kvtier.demo
+python -m kvtier.demo --private | tail -n 1
+kvtierctl status
+# The console script becomes the program: a signal reaches the daemon, which ends as asked.
+kill -TERM "$daemon"
+trap - EXIT
+wait "$daemon"
+'
+
+in_root() {
+  local suite=$1 root=$work/$1 mirror=http://deb.debian.org/debian
+  case $suite in
+    bookworm | trixie) ;;
+    jammy | noble)
+      mirror='deb http://archive.ubuntu.com/ubuntu '"$suite"' main universe'
+      # Debian has no keyring of Ubuntu; the root is thrown away after the test.
+      [[ -e /usr/share/keyrings/ubuntu-archive-keyring.gpg ]] || mirror=${mirror/deb /deb [trusted=yes] }
+      ;;
+    *) die "no such suite here: $suite" ;;
+  esac
+  mmdebstrap --quiet --variant=minbase --include=python3,python3-venv,ca-certificates \
+    "$suite" "$root" "$mirror"
+  # The root reaches the package index as this machine does.
+  cp /etc/resolv.conf "$root/etc/resolv.conf"
+  cp /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/"
+  mount -t proc proc "$root/proc" && mounted+=("$root/proc")
+  mkdir -p "$root/t"
+  cp "$wheel" "$root/t/"
+  chroot "$root" sh -c "$journey" journey /t "/t/${wheel##*/}" /usr/bin/python3
+}
+
+for place in "${places[@]}"; do
+  printf '== %s\n' "$place"
+  if [[ $place == here ]]; then
+    mkdir "$work/here"
+    sh -c "$journey" journey "$work/here" "$wheel" "${KVTIER_PYTHON:-python3}"
+  else
+    in_root "$place"
+  fi
+done
+printf 'test-wheel: ok %s\n' "${places[*]}"
