@@ -278,11 +278,10 @@ class SeveralGroupsTest(SchedulerCase):
         one = request(100)
         blocks = self.manager.table("r", [1, 2, 3, 4], [0, 0, 5, 6], [0, 7])
         self.side.allocated(one, blocks, self.match(one))
-        loads = {load.group: (load.blocks, load.hashes) for load in self.step().loads["r"]}
-        numbers = {group: [one for one in hashes] for group, (_, hashes) in loads.items()}
-        self.assertEqual({g: b for g, (b, _) in loads.items()}, {0: [1, 2, 3, 4], 1: [5, 6], 2: [7]})
-        self.assertEqual(numbers[1], [hash_of(2), hash_of(3)])
-        self.assertEqual(numbers[2], [hash_of(3)])
+        full, window, state = self.step().loads["r"]
+        self.assertEqual((full.blocks, window.blocks, state.blocks), ([1, 2, 3, 4], [5, 6], [7]))
+        self.assertEqual(window.hashes, [hash_of(2), hash_of(3)])
+        self.assertEqual(state.hashes, [hash_of(3)])
 
     def test_each_group_stores_its_own_blocks(self):
         """Of states only what vLLM itself holds for the state at the block's end, and never null
@@ -292,11 +291,12 @@ class SeveralGroupsTest(SchedulerCase):
         blocks = self.manager.table("r", [1, 2, 3, 4, 8], [0, 9, 5, 6, 8], [10, 7])
         blocks[2][1].block_hash = key_of(hash_of(3), STATE.number)
         self.step(one, 64)
-        stores = {store.group: store for store in self.step().stores}
-        self.assertEqual({g: one.blocks for g, one in stores.items()}, {0: [1, 2, 3, 4], 1: [9, 5, 6], 2: [7]})
-        self.assertEqual(stores[1].depths, [1, 2, 3])
-        self.assertEqual(stores[1].parents, [hash_of(0), hash_of(1), hash_of(2)])
-        self.assertEqual((stores[2].hashes, stores[2].parents), ([hash_of(3)], [hash_of(1)]))
+        full, window, state = self.step().stores
+        self.assertEqual((full.group, window.group, state.group), (0, 1, 2))
+        self.assertEqual((full.blocks, window.blocks, state.blocks), ([1, 2, 3, 4], [9, 5, 6], [7]))
+        self.assertEqual(window.depths, [1, 2, 3])
+        self.assertEqual(window.parents, [hash_of(0), hash_of(1), hash_of(2)])
+        self.assertEqual((state.hashes, state.parents), ([hash_of(3)], [hash_of(1)]))
 
     def test_blocks_are_pinned_until_every_worker_has_stored_them(self):
         one = request(16)
@@ -389,7 +389,8 @@ class WorkerSideTest(LinkCase):
 
     def blocks(self, *numbers, name="r", number=0):
         hashes = [hash_of(one) for one in numbers]
-        return BlockList(name, 0, list(numbers), hashes, [None] * len(numbers), [0] * len(numbers), number)
+        parents, depths = [None] * len(numbers), [0] * len(numbers)
+        return BlockList(name, 0, list(numbers), hashes, parents, depths, number)
 
     def loads(self, *lists):
         return StepPlan(loads={lists[0].request: list(lists)})

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """vLLM's cache groups: which of its blocks each of them needs before a prefix can be used.
 
-A model that mixes full attention with sliding windows or with states (Mamba, linear attention) has a
-group for each kind of layer, with block numbers of its own in each request. All groups have to agree
-on the length of a prefix, which is a multiple of the blocks of each.
+A model that mixes full attention with sliding windows or states (Mamba, linear attention) has a
+group for each kind of layer, with blocks of its own in each request. All groups have to agree on
+the length of a prefix, which is a multiple of the blocks of each.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from typing import Any
 
 from ..types import HitRule
 from .lookups import Verdict
+
+# Of a model record.
+_MAX_GROUPS = 16
 
 
 @dataclass(frozen=True)
@@ -68,9 +71,9 @@ def longest_prefix(
     first `first` tokens; `first` if there is none; None: ask again.
 
     look_up: of a group (by its place in `groups`) and a position. Full attention bounds the prefix,
-    and is asked for everything; of the others only what the bound needs is asked for at first, since
-    they mostly have it. Answers come a step later, so that the first hole among those makes it ask
-    for all that is left: a request is told to ask again three times at most.
+    and is asked for everything; of the others only what the bound needs is asked for at first,
+    since they mostly have it. Answers come a step later, so that the first hole among those makes
+    it ask for all that is left: a request is told to ask again three times at most.
     """
     unit = prefix_unit(groups)
     tokens, waiting = limit // unit * unit, False
@@ -111,6 +114,8 @@ def cache_groups(kv_cache_config: Any, hash_tokens: int) -> list[CacheGroup]:
     Raises ValueError for kinds of attention that this does not know."""
     every = range(len(kv_cache_config.kv_cache_groups))
     numbers = getattr(kv_cache_config, "prefix_cacheable_group_ids", every)
+    if not 1 <= len(numbers) <= _MAX_GROUPS:
+        raise ValueError(f"{len(numbers)} cache groups, not 1 to {_MAX_GROUPS}")
     return [
         _cache_group(number, kv_cache_config.kv_cache_groups[number].kv_cache_spec, hash_tokens)
         for number in numbers

@@ -37,7 +37,7 @@ from .connector_scheduler import SchedulerSide, StepPlan
 from .connector_worker import WorkerSide
 from .gpu_memory import AfterKernels, GpuMemory
 from .kv_memory import BlockPieces, SharedAllocation, block_pieces
-from .link import Attachment, Link, LinkState, attach_regions, logger
+from .link import Attachment, Link, LinkState, attach_regions
 from .lookups import Lookups
 from .transfers import Transfers
 
@@ -53,7 +53,7 @@ _OPTIONS = frozenset(
 
 @dataclass
 class KvtierMetadata(KVConnectorMetadata):
-    """hash_root: what vLLM's chains of hashes begin with, which only the scheduler's process knows."""
+    """hash_root: what vLLM's chains of hashes begin with; only the scheduler's process knows it."""
 
     plan: StepPlan = field(default_factory=StepPlan)
     hash_root: bytes | None = None
@@ -87,7 +87,7 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
             raise ValueError("KvtierConnector knows tensor parallelism only")
         device = vllm_config.device_config.device_type
         if device not in ("cpu", "cuda"):
-            raise ValueError(f"KvtierConnector serves vLLM on CPUs and NVIDIA GPUs, not on {device}")
+            raise ValueError(f"KvtierConnector serves CPUs and NVIDIA GPUs, not {device}")
         self._options = options
         self._engine = vllm_config
         _, hash_tokens = resolve_kv_cache_block_sizes(kv_cache_config, vllm_config)
@@ -130,9 +130,6 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         cache: Any = next(iter(kv_caches.values()))
         # A layer of states has a tensor for each part of a state.
         memories = self._memories(cache[0] if isinstance(cache, (list, tuple)) else cache)
-        if memories is None:
-            logger.error("kvtier: the KV cache was not allocated as expected; nothing is cached")
-            return
         self._link = self._open_link(lambda _: None, memories, [None])
         retention = Retention[str(self._options.get("retention", "extended")).upper()]
         tokens = [group.group.block_tokens for group in self._groups]
@@ -317,11 +314,11 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
     def _open_link(
         self,
         on_answer: Callable[[Any], None],
-        memories: Sequence[Mapping[str, Any]],
+        memories: Sequence[Mapping[str, Any]] | None,
         ranks: Sequence[int | None],
     ) -> Link:
-        """memories: of each group, what Connection.open_region is to be given. ranks: whose blocks
-        the regions have; None: this process's."""
+        """memories: of each group, what `attach_regions` needs; None if there are none to be opened.
+        ranks: whose blocks the regions have; None: this process's."""
         pauses = [
             float(self._options.get(name, default)) / 1000
             for name, default in (("retry_min_ms", 50), ("retry_max_ms", 2000))
@@ -329,8 +326,11 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         return Link(functools.partial(self._attach, memories, ranks), on_answer, *pauses)
 
     def _attach(
-        self, memories: Sequence[Mapping[str, Any]], ranks: Sequence[int | None]
+        self, memories: Sequence[Mapping[str, Any]] | None, ranks: Sequence[int | None]
     ) -> Attachment | None:
+        if memories is None:
+            # The scheduler cannot know, so that the worker must go on answering, with failures.
+            raise RuntimeError("vLLM has not allocated the KV cache as expected")
         root = self._hash_root or identity.hash_root()
         if root is None:
             return None

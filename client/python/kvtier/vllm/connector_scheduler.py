@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The connector in vLLM's scheduler: which blocks to load and to store, decided without waiting.
 
-A block that a step completes is pinned, by vLLM's own reference count, when that step is planned. It
-is stored with the next step, when it has been computed, and let go when all workers have said that
-its store has ended. Meanwhile vLLM may finish or preempt the request, or drop the block from a
+A block that a step completes is pinned when that step is planned, by vLLM's own reference count. It
+is stored with the next step, when it has been computed, and unpinned when all workers have said
+that its store has ended. Meanwhile vLLM may finish or preempt the request, or drop the block from a
 sliding window, without the block being written anew.
 """
 
