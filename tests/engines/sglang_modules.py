@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """SGLang's storage classes and host pools, as they are in its wheel, without the rest of SGLang.
 
-Its packages import everything that a server needs, kernels for GPUs included. What is tested here is
-taken from the unpacked wheel that KVTIER_SGLANG_DIRECTORY names; every other module of SGLang is a
-stand-in whose functions return False and whose classes are empty.
+Its packages import everything that a server needs, kernels for GPUs included. What is tested here
+is taken from the unpacked wheel that KVTIER_SGLANG_DIRECTORY names; every other module of SGLang is
+a stand-in whose functions return False and whose classes are empty.
 """
 
 import importlib.machinery

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """One of SGLang's host pools and its pages in the daemon.
 
-A pool whose memory is behind a descriptor ("allocator": "shm") is mapped by the daemon, which copies
-pages in place; pages of any other go through some memory of this module. All calls are of SGLang's
-storage threads and wait for the daemon, but none raises because of it.
+A pool whose memory is behind a descriptor ("allocator": "shm") is mapped by the daemon, which
+copies pages in place; pages of any other go through some memory of this module. All calls are of
+SGLang's storage threads and wait for the daemon, but none raises because of it.
 """
 
 from __future__ import annotations
