@@ -4,6 +4,7 @@
 import atexit
 import functools
 import itertools
+import json
 import pathlib
 import random
 import shutil
@@ -43,9 +44,10 @@ def prompts_of(seed, tokens=PROMPT_TOKENS):
 
 
 @functools.lru_cache(maxsize=None)
-def shared_model(kind, tokens, with_expected):
+def shared_model(kind, tokens, engine):
     """The model, and for each seed's prompts of so many tokens what an engine generates that has
-    nothing to do with kvtier."""
+    nothing to do with kvtier. engine: as JSON, more arguments of the engine; "": no tokens are
+    needed."""
     directory = pathlib.Path(tempfile.mkdtemp(prefix="kvtier-vllm-"))
     atexit.register(shutil.rmtree, directory)
     model = directory / "model"
@@ -53,9 +55,9 @@ def shared_model(kind, tokens, with_expected):
         make_model(model)
     else:
         make_model_of_kind(model, kind)
-    if not with_expected:
+    if not engine:
         return model, []
-    plain = EngineProcess(model, directory / "plain.log")
+    plain = EngineProcess(model, directory / "plain.log", {"engine": json.loads(engine)})
     try:
         expected = [plain.generate(prompts_of(seed, tokens))["tokens"] for seed in range(SEEDS)]
         plain.stop()
@@ -86,9 +88,8 @@ class EngineCase:
         directory = tempfile.TemporaryDirectory(prefix="kvtier-vllm-")
         cls.addClassCleanup(directory.cleanup)
         cls.directory = pathlib.Path(directory.name)
-        cls.model, cls.expected = shared_model(
-            cls.kind, cls.prompt_tokens, cls.with_expected
-        )
+        engine = json.dumps(cls.options.get("engine", {})) if cls.with_expected else ""
+        cls.model, cls.expected = shared_model(cls.kind, cls.prompt_tokens, engine)
         cls.seeds = itertools.count()
         cls.daemon = PausableDaemon(directory.name, SETTINGS)
         cls.addClassCleanup(cls.daemon.kill)

@@ -3,7 +3,8 @@
 
     engine.py MODEL [OPTIONS_JSON]    options of KvtierTier, or of KvtierConnector if they have
                                       "connector": true; without any, vLLM has no connector;
-                                      "engine": {...}: more arguments of vllm.LLM
+                                      "engine": {...}: more arguments of vllm.LLM, which are no
+                                      reason for a connector
 
 Each line on standard input is a request, for example {"op": "generate", "prompts": [[3, 4, 5]]};
 the reply is one line on the descriptor that KVTIER_TEST_REPLY_FD names. Standard output and
@@ -74,7 +75,8 @@ def make_engine(model, options):
     }
     if options is not None:
         arguments.update(options.pop("engine", {}))
-        arguments["kv_transfer_config"] = transfer_config(options)
+        if options:
+            arguments["kv_transfer_config"] = transfer_config(options)
     return LLM(**arguments)
 
 

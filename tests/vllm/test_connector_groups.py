@@ -102,8 +102,15 @@ class WindowsTest(GroupTests, unittest.TestCase):
 
 
 class StatesTest(GroupTests, unittest.TestCase):
-    """Of a model with experts."""
+    """Of a model with experts. By default vLLM keeps no states but the last of a prompt."""
 
+    options = {
+        "connector": True,
+        "engine": {
+            "prefix_cache_retention_interval": STATE_BLOCK_TOKENS,
+            "max_num_batched_tokens": STATE_BLOCK_TOKENS + 32,
+        },
+    }
     kind = "states"
     block_tokens = STATE_BLOCK_TOKENS
     prompt_tokens = 700
