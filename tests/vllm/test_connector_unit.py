@@ -156,6 +156,27 @@ class SchedulerSideTest(SchedulerCase):
         self.assertEqual(load.hashes, [hash_of(i) for i in (1, 2, 3)])
         self.assertEqual(self.step().loads, {})
 
+    def test_a_load_that_holds_up_no_other_request_is_waited_for_in_its_step(self):
+        self.side = SchedulerSide(self.lookups, self.groups, wait_above_tokens=1)
+        self.side.bind(self.manager)
+        self.have(0, 1)
+        one = request(3 * BLOCK_TOKENS)
+        self.assertEqual(self.match(one), 2 * BLOCK_TOKENS)
+        self.assertTrue(self.side.is_waited(one))
+        self.side.allocated(one, self.manager.table("r", [4, 5, 6]), 2 * BLOCK_TOKENS)
+        self.assertEqual(self.step().waited, {"r"})
+
+    def test_a_load_is_not_waited_for_beside_others_or_before_a_graph_of_one_token(self):
+        self.side = SchedulerSide(self.lookups, self.groups, wait_above_tokens=1)
+        self.side.bind(self.manager)
+        self.have(0, 1)
+        short = request(2 * BLOCK_TOKENS + 1)
+        self.assertEqual(self.match(short), 2 * BLOCK_TOKENS)
+        self.assertFalse(self.side.is_waited(short))
+        other = request(3 * BLOCK_TOKENS, name="other")
+        self.assertEqual(self.match(other), 2 * BLOCK_TOKENS)
+        self.assertFalse(self.side.is_waited(other))
+
     def test_what_could_not_be_loaded_is_not_matched_again(self):
         """Or the request would wait for it again and again."""
         self.have(*range(4))
@@ -397,6 +418,52 @@ class WorkerSideTest(LinkCase):
     def loaded(self):
         self.side.poll()
         return self.side.take_loaded()
+
+    def waited(self, *numbers):
+        plan = self.loads(self.blocks(*numbers))
+        plan.waited.add("r")
+        return plan
+
+    def test_a_step_that_waits_for_a_load_has_its_layers_and_reports_nothing(self):
+        self.side.begin(StepPlan(stores=[self.blocks(1)]))
+        self.rows[:] = 0
+        self.side.begin(self.waited(1))
+        for layers in (1, 2):
+            self.side.wait_layers(layers)
+        self.assertTrue(self.side.end_step(2))
+        self.assertEqual(self.rows[1, 0], self.rows[1, 1])
+        self.assertEqual(self.side.take_loaded(), (set(), set()))
+        self.assertEqual(self.side.take_failed_blocks(), set())
+        self.assertEqual(self.region.waited_layers, {2: [1, 2]})
+        self.assertFalse(self.side.waits)
+
+    def test_a_step_that_waits_in_vain_tells_the_blocks_before_it_ends(self):
+        self.side.begin(StepPlan(stores=[self.blocks(1)]))
+        self.side.begin(self.waited(1, 5))
+        for layers in (1, 2):
+            self.side.wait_layers(layers)
+        self.assertTrue(self.side.end_step(2))
+        self.assertEqual(self.side.take_failed_blocks(), {5})
+        self.assertEqual(self.side.take_failed_keys(), {key_of(hash_of(5), 0)})
+        self.assertEqual(self.side.take_loaded(), (set(), set()))
+        # One layer was asked for, and then no more: the load was known to have failed.
+        self.assertEqual(self.region.waited_layers, {2: [1]})
+
+    def test_a_step_that_did_not_wait_is_in_vain(self):
+        self.side.begin(StepPlan(stores=[self.blocks(1)]))
+        self.side.begin(self.waited(1))
+        self.side.wait_layers(1)
+        self.assertFalse(self.side.end_step(2))
+        self.assertEqual(self.side.take_failed_blocks(), {1})
+        self.assertTrue(self.side.end_step(2))
+
+    def test_a_step_that_waits_for_a_lost_daemon_ends(self):
+        self.daemon.die()
+        self.side.begin(self.waited(1))
+        self.side.wait_layers(1)
+        self.side.wait_layers(2)
+        self.assertTrue(self.side.end_step(2))
+        self.assertEqual(self.side.take_failed_blocks(), {1})
 
     def test_stores_are_reported_by_their_numbers(self):
         self.region.hold = True

@@ -53,7 +53,7 @@ _OPTIONS = frozenset(
 
 @dataclass
 class KvtierMetadata(KVConnectorMetadata):
-    """hash_root: what vLLM's chains of hashes begin with, which only the scheduler's process knows."""
+    """hash_root: of the engine's hashes, which only the scheduler's process knows."""
 
     plan: StepPlan = field(default_factory=StepPlan)
     hash_root: bytes | None = None
@@ -62,14 +62,20 @@ class KvtierMetadata(KVConnectorMetadata):
 @dataclass
 class KvtierWorkerMetadata(KVConnectorWorkerMetadata):
     """stored: by the numbers of stores, how many workers have ended them. failed: keys of blocks
-    that some worker could not load."""
+    that some worker could not load. waits_for_layers: False once some worker has seen that the
+    engine's kernels do not wait for layers."""
 
     stored: collections.Counter[int]
     failed: set[bytes]
+    waits_for_layers: bool = True
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> KvtierWorkerMetadata:
         assert isinstance(other, KvtierWorkerMetadata)
-        return KvtierWorkerMetadata(self.stored + other.stored, self.failed | other.failed)
+        return KvtierWorkerMetadata(
+            self.stored + other.stored,
+            self.failed | other.failed,
+            self.waits_for_layers and other.waits_for_layers,
+        )
 
 
 class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
@@ -107,9 +113,12 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         else:
             self._after_kernels = AfterKernels()
         self._link: Link | None = None
-        self._hash_root: bytes | None = None
         self._lookup_counts: collections.Counter[tuple[str, str]] = collections.Counter()
         self._connected_told: bool | None = None
+        self._hash_root: bytes | None = None
+        # Of the first group, which alone is loaded layer by layer.
+        self._layer_numbers = {name: i for i, name in enumerate(self._groups[0].layers)}
+        self._waits_for_layers = True
         self._scheduler: SchedulerSide | None = None
         self._worker: WorkerSide | None = None
         if role is KVConnectorRole.SCHEDULER:
@@ -153,13 +162,18 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         metadata = self._get_connector_metadata()
         if self._worker is None or not isinstance(metadata, KvtierMetadata):
             return
-        if self._after_kernels is not None:
-            self._after_kernels.begin_ready()
-        else:
+        if self._after_kernels is None:
             self._worker.begin(metadata.plan)
+        elif metadata.plan.waited:
+            # Nothing else is computed in the step, so that its kernels are all that is held up.
+            self._after_kernels.begin_all()
+        else:
+            self._after_kernels.begin_ready()
 
     def wait_for_layer_load(self, layer_name: str) -> None:
-        pass
+        if self._worker is not None and self._worker.waits:
+            # Where vLLM has layers in other orders, more layers than needed are waited for.
+            self._worker.wait_layers(self._layer_numbers[layer_name] + 1)
 
     def save_kv_layer(
         self, layer_name: str, kv_layer: torch.Tensor, attn_metadata: Any, **kwargs: Any
@@ -174,7 +188,9 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
             return KVConnectorTransferResults()
         if self._after_kernels is not None:
             self._after_kernels.begin_ready()
-        self._worker.poll()
+        if not self._worker.end_step(len(self._layer_numbers)) and self._waits_for_layers:
+            self._waits_for_layers = False
+            logger.warning("kvtier: the engine's kernels do not wait for layers of loads")
         loaded, failed = self._worker.take_loaded()
         # With one group, vLLM uses what comes before the first block that failed.
         failed = failed if len(self._groups) > 1 else set()
@@ -190,7 +206,9 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         if self._worker is None:
             return None
         stored, failed = self._worker.take_stored(), self._worker.take_failed_keys()
-        return KvtierWorkerMetadata(stored, failed) if stored or failed else None
+        if not stored and not failed:
+            return None
+        return KvtierWorkerMetadata(stored, failed, self._waits_for_layers)
 
     # ---------------------------------------------------------------- in the scheduler
 
@@ -206,7 +224,7 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
             # vLLM turns it off for attention that cannot continue a prefix.
             return 0, False
         found = self._scheduler.matched_tokens(request, num_computed_tokens)
-        return found, bool(found)
+        return found, bool(found) and not self._scheduler.is_waited(request)
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         assert self._scheduler is not None
@@ -222,6 +240,8 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         if isinstance(metadata, KvtierWorkerMetadata):
             self._scheduler.stored(metadata.stored)
             self._scheduler.failed(metadata.failed)
+            if not metadata.waits_for_layers:
+                self._scheduler.stop_waiting()
 
     def request_finished(
         self, request: Any, block_ids: list[int]
@@ -294,7 +314,20 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         )
         answers.append(lookups)
         self._link = link
-        return SchedulerSide(lookups, self._cache_groups, self._ranks)
+        return SchedulerSide(lookups, self._cache_groups, self._ranks, self._wait_above_tokens())
+
+    def _wait_above_tokens(self) -> int | None:
+        """A CUDA graph of a whole step does not call the connector for each layer. Such graphs are
+        made of steps in which each request computes the tokens of one draft, or of all steps."""
+        if self._groups[0].group.layers == 1:
+            return None
+        mode = self._engine.compilation_config.cudagraph_mode
+        if mode is None or not mode.has_full_cudagraphs():
+            return 0
+        if not mode.separate_routine():
+            return None
+        speculative = self._engine.speculative_config
+        return 1 + (0 if speculative is None else speculative.num_speculative_tokens)
 
     def _count_lookup(self, outcome: str) -> None:
         self._lookup_counts["lookup", outcome] += 1

@@ -25,9 +25,9 @@ STORE_PATIENCE_S = 0.2
 
 @dataclass
 class BlockList:
-    """Blocks of one request and cache group. group: its place in the connector's list of groups.
-    number, parents (None for the first block) and depths (positions in the request): of stores
-    only."""
+    """Blocks of one cache group, by its place in the connector's list of groups. request: of loads
+    only. number, parents (None for the first block) and depths (positions in the request): of
+    stores only, which are of all requests of a step."""
 
     request: str
     group: int
@@ -41,9 +41,12 @@ class BlockList:
 @dataclass
 class StepPlan:
     """What each worker is to do in one step. loads: by request, which is to be reported when all of
-    its lists are loaded, at once if there are none."""
+    its lists are loaded, at once if there are none. waited: the requests that are computed in this
+    very step, layer by layer as their loads arrive; they are not reported. stores: one list for
+    each cache group."""
 
     loads: dict[str, list[BlockList]] = field(default_factory=dict)
+    waited: set[str] = field(default_factory=set)
     stores: list[BlockList] = field(default_factory=list)
 
     def __bool__(self) -> bool:
@@ -52,11 +55,13 @@ class StepPlan:
 
 @dataclass
 class _Request:
-    """request: vLLM's. local_tokens: found in vLLM's own cache. pinned: the blocks that steps
-    complete which were planned before, as (place of the group, position, vLLM's block)."""
+    """request: vLLM's. local_tokens: found in vLLM's own cache. is_waited: its load is waited for
+    by the step that computes the rest. pinned: the blocks that steps complete which were planned
+    before, as (place of the group, position, vLLM's block)."""
 
     request: Any
     local_tokens: int = 0
+    is_waited: bool = False
     pinned: list[tuple[int, int, Any]] = field(default_factory=list)
 
 
@@ -71,18 +76,21 @@ class _Store:
 
 class SchedulerSide:
     """Of the scheduler's thread. lookups: the daemon's answers; workers: how many there are, each
-    with its part of every block."""
+    with its part of every block. wait_above_tokens: a load may be waited for, layer by layer, by a
+    step that computes more tokens than these; None: never."""
 
     def __init__(
         self,
         lookups: Lookups,
         groups: Sequence[CacheGroup],
         workers: int = 1,
+        wait_above_tokens: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._lookups = lookups
         self._groups = groups
         self._workers = workers
+        self._wait_above_tokens = wait_above_tokens
         self._clock = clock
         self._manager: Any = None
         self._requests: dict[str, _Request] = {}
@@ -112,7 +120,15 @@ class SchedulerSide:
         # vLLM computes at least one token of each request.
         limit = min(request.num_tokens - 1, *hashed)
         found = longest_prefix(self._groups, local_tokens, limit, look_up)
-        return None if found is None else found - local_tokens
+        if found is None:
+            return None
+        known.is_waited = self._is_waited(request, local_tokens, found)
+        return found - local_tokens
+
+    def is_waited(self, request: Any) -> bool:
+        """Whether the load of what `matched_tokens` found is for the step that computes the rest,
+        which then holds up no other request."""
+        return self._requests[request.request_id].is_waited
 
     def allocated(
         self, request: Any, blocks: Sequence[Sequence[Any]], external_tokens: int
@@ -124,6 +140,8 @@ class SchedulerSide:
         first = self._requests[request.request_id].local_tokens
         tokens = first + external_tokens
         loads = self._plan.loads[request.request_id] = []
+        if self._requests[request.request_id].is_waited:
+            self._plan.waited.add(request.request_id)
         for index, group in enumerate(self._groups):
             begin = max(first // group.block_tokens, group.first_needed(tokens))
             end = tokens // group.block_tokens
@@ -181,6 +199,24 @@ class SchedulerSide:
         oldest = next(iter(self._stores.values()), None)
         return oldest is not None and self._clock() - oldest.began < STORE_PATIENCE_S
 
+    def stop_waiting(self) -> None:
+        """The engine's kernels cannot wait for layers: loads are waited for before a step only."""
+        self._wait_above_tokens = None
+
+    def _is_waited(self, request: Any, first: int, found: int) -> bool:
+        """Waiting for the layers of a load while the step is computed saves the time of the layers
+        that have arrived. It would hold up all other requests, and so would blocks on a disk."""
+        above = self._wait_above_tokens
+        if above is None or found == first or request.num_tokens - found <= above:
+            return False
+        if len(self._groups) > 1 or len(self._requests) > 1:
+            return False
+        (group,) = self._groups
+        hashes = group.hashes(
+            request.block_hashes, first // group.block_tokens, found // group.block_tokens
+        )
+        return all(self._lookups.is_in_memory(key_of(one, 0)) for one in hashes)
+
     def _pin(self, known: _Request, scheduled_tokens: int) -> None:
         """Keeps the blocks that this step completes."""
         computed = known.request.num_computed_tokens
@@ -232,20 +268,23 @@ class SchedulerSide:
                 sound.append((position, block))
         if not sound:
             return
+        store = self._store_of_step(index)
+        self._stores[store.number].blocks += [block for _, block in sound]
+        store.blocks += [block.block_id for _, block in sound]
+        store.hashes += [hashes[position] for position, _ in sound]
+        store.parents += [hashes[position - 1] if position > 0 else None for position, _ in sound]
+        store.depths += [position for position, _ in sound]
+
+    def _store_of_step(self, index: int) -> BlockList:
+        """What the step stores of a group: one transfer costs the engine less than many."""
+        for store in self._plan.stores:
+            if store.group == index:
+                return store
         self._last_store += 1
-        kept = [block for _, block in sound]
-        self._stores[self._last_store] = _Store(kept, self._workers, self._clock())
-        self._plan.stores.append(
-            BlockList(
-                request.request_id,
-                index,
-                [block.block_id for block in kept],
-                [hashes[position] for position, _ in sound],
-                [hashes[position - 1] if position > 0 else None for position, _ in sound],
-                [position for position, _ in sound],
-                self._last_store,
-            )
-        )
+        self._stores[self._last_store] = _Store([], self._workers, self._clock())
+        store = BlockList("", index, [], [], number=self._last_store)
+        self._plan.stores.append(store)
+        return store
 
     def _unpin(self, blocks: Iterable[Any]) -> None:
         self._manager.block_pool.free_blocks(blocks)
