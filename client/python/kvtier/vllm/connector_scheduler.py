@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..types import HitRule
 from .cache_groups import CacheGroup, longest_prefix, prefix_unit
+from .hit_prices import HitPrices
 from .lookups import Lookups, Verdict
 from .rows import key_of
 
@@ -25,8 +27,8 @@ STORE_PATIENCE_S = 0.2
 
 @dataclass
 class BlockList:
-    """Blocks of one cache group, by its place in the connector's list of groups. request: of loads
-    only. number, parents (None for the first block) and depths (positions in the request): of
+    """Blocks of one cache group, by its place in the connector's list of groups. request,
+    disk_tokens (of blocks that were found on disk only): of loads only. number, parents (None for the first block) and depths (positions in the request): of
     stores only, which are of all requests of a step."""
 
     request: str
@@ -36,6 +38,7 @@ class BlockList:
     parents: list[bytes | None] = field(default_factory=list)
     depths: list[int] = field(default_factory=list)
     number: int = 0
+    disk_tokens: int = 0
 
 
 @dataclass
@@ -77,7 +80,8 @@ class _Store:
 class SchedulerSide:
     """Of the scheduler's thread. lookups: the daemon's answers; workers: how many there are, each
     with its part of every block. wait_above_tokens: a load may be waited for, layer by layer, by a
-    step that computes more tokens than these; None: never."""
+    step that computes more tokens than these; None: never. always_load: also what takes longer to
+    load than to compute."""
 
     def __init__(
         self,
@@ -85,13 +89,16 @@ class SchedulerSide:
         groups: Sequence[CacheGroup],
         workers: int = 1,
         wait_above_tokens: int | None = None,
+        always_load: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._lookups = lookups
         self._groups = groups
         self._workers = workers
         self._wait_above_tokens = wait_above_tokens
+        self._always_load = always_load
         self._clock = clock
+        self.prices = HitPrices(clock)
         self._manager: Any = None
         self._requests: dict[str, _Request] = {}
         self._with_pins: dict[str, _Request] = {}
@@ -122,6 +129,8 @@ class SchedulerSide:
         found = longest_prefix(self._groups, local_tokens, limit, look_up)
         if found is None:
             return None
+        if not self._always_load:
+            found = self._worthwhile(request, local_tokens, found)
         known.is_waited = self._is_waited(request, local_tokens, found)
         return found - local_tokens
 
@@ -153,7 +162,9 @@ class SchedulerSide:
             ]
             if wanted:
                 numbers, names = zip(*wanted)
-                loads.append(BlockList(request.request_id, index, list(numbers), list(names)))
+                load = BlockList(request.request_id, index, list(numbers), list(names))
+                load.disk_tokens = self._disk_tokens(load)
+                loads.append(load)
 
     def plan_step(self, output: Any) -> StepPlan:
         """The loads of this step, and stores of what the steps before it have computed."""
@@ -198,6 +209,36 @@ class SchedulerSide:
         """Whether blocks are pinned that will be free in a moment."""
         oldest = next(iter(self._stores.values()), None)
         return oldest is not None and self._clock() - oldest.began < STORE_PATIENCE_S
+
+    def _worthwhile(self, request: Any, first: int, found: int) -> int:
+        """The prefix, not longer than `found`, that takes less time to load than to compute. Groups
+        without full attention have few blocks, and follow."""
+        for index, group in enumerate(self._groups):
+            if group.rule is HitRule.ALL and found > first:
+                begin = first // group.block_tokens
+                hashes = group.hashes(request.block_hashes, begin, found // group.block_tokens)
+                on_disk = [not self._lookups.is_in_memory(key_of(one, index)) for one in hashes]
+                blocks = self.prices.worthwhile_blocks(on_disk, group.block_tokens)
+                if blocks < len(on_disk):
+                    return self._shortened(request, first, (begin + blocks) * group.block_tokens)
+        return found
+
+    def _shortened(self, request: Any, first: int, limit: int) -> int:
+        """The longest prefix of at most `limit` tokens of which all is known to be there."""
+
+        def look_up(index: int, position: int) -> Verdict:
+            (one,) = self._groups[index].hashes(request.block_hashes, position, position + 1)
+            is_hit = self._lookups.is_hit(key_of(one, index))
+            return Verdict.HIT if is_hit else Verdict.MISS
+
+        found = longest_prefix(self._groups, first, limit, look_up)
+        assert found is not None
+        return found
+
+    def _disk_tokens(self, blocks: BlockList) -> int:
+        names = (key_of(one, blocks.group) for one in blocks.hashes)
+        count = sum(not self._lookups.is_in_memory(one) for one in names)
+        return count * self._groups[blocks.group].block_tokens
 
     def stop_waiting(self) -> None:
         """The engine's kernels cannot wait for layers: loads are waited for before a step only."""

@@ -40,6 +40,7 @@ class WorkerSide:
         self._failed_blocks: set[int] = set()
         self._failed_keys: set[bytes] = set()
         self._stored: collections.Counter[int] = collections.Counter()
+        self._disk_loads: list[tuple[int, float]] = []
         self.counts: collections.Counter[tuple[str, str]] = collections.Counter()
 
     def begin(self, plan: StepPlan) -> None:
@@ -121,6 +122,11 @@ class WorkerSide:
         failed, self._failed_keys = self._failed_keys, set()
         return failed
 
+    def take_disk_loads(self) -> list[tuple[int, float]]:
+        """Of the loads with blocks on disk that have ended, the tokens of those and the seconds."""
+        loads, self._disk_loads = self._disk_loads, []
+        return loads
+
     def take_stored(self) -> collections.Counter[int]:
         """The numbers of the stores that have ended."""
         stored, self._stored = self._stored, collections.Counter()
@@ -150,6 +156,8 @@ class WorkerSide:
         if not ended.job.is_load:
             self._stored[blocks.number] += 1
             return
+        if blocks.disk_tokens and not ended.failed:
+            self._disk_loads.append((blocks.disk_tokens, ended.seconds))
         is_waited = self._waited.pop(ended.job.number, None) is not None
         if ended.failed:
             if not is_waited:

@@ -99,6 +99,11 @@ class Lookups:
             self._give_up_if_late(probe)
         return probe.verdict
 
+    def is_hit(self, key: bytes) -> bool:
+        """Whether it is known that the daemon has the block."""
+        probe = self._probes.get(key)
+        return probe is not None and probe.verdict is Verdict.HIT
+
     def is_in_memory(self, key: bytes) -> bool:
         """Whether the block was found in memory, not only on disk."""
         probe = self._probes.get(key)
