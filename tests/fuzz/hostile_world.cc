@@ -51,6 +51,7 @@ void DrawCacheOptions(FuzzInput* input, CacheOptions* options) {
   const uint64_t in_flight = input->OneOf({64 * kKiB, 8 * kKiB, 1 * kMiB});
   options->max_load_bytes = options->max_offload_bytes = in_flight;
   options->max_disk_read_bytes = options->max_disk_write_bytes = in_flight;
+  options->layer_piece_bytes = 1;
 }
 
 }  // namespace

@@ -42,6 +42,7 @@ CacheOptions DrawOptions(SeededRandom& random) {
   options.max_offload_bytes = draw_bound();
   options.max_disk_read_bytes = draw_bound();
   options.max_disk_write_bytes = draw_bound();
+  options.layer_piece_bytes = 1;
   if (random.Chance(0.1)) options.max_references_per_session = 8;
   return options;
 }

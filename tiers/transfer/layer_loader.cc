@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tiers/transfer/layer_loader.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/result.h"
@@ -66,7 +67,7 @@ bool LayerLoader::StartOne() {
 
 std::vector<LayerLoader::Piece> LayerLoader::Fill(Group* group, CopyBatch* batch) {
   std::vector<Piece> pieces;
-  const uint64_t slice_bytes = group->slice_bytes();
+  const uint64_t layer_bytes = group->layer_bytes();
   // Blocks that fall out count as pieces, too: looking at them takes time.
   for (size_t looked_at = 0; looked_at < kCopyBatchPieces; ++looked_at) {
     if (group->AllStarted() || batch->full()) break;
@@ -75,7 +76,8 @@ std::vector<LayerLoader::Piece> LayerLoader::Fill(Group* group, CopyBatch* batch
     }
     Member& member = group->members[group->member];
     if (Valid(*group, &member)) {
-      (void)batch->Add(group->pool, member.entry, group->layer * slice_bytes, slice_bytes);
+      (void)batch->Add(group->pool, member.entry, group->layer * layer_bytes,
+                       LayersAtOnce(*group) * layer_bytes);
       pieces.push_back({group->member, group->layer});
       if (!std::exchange(member.begun, true)) {
         state_.trace.Begin(TraceKind::kCopyUp, member.entry);
@@ -88,11 +90,19 @@ std::vector<LayerLoader::Piece> LayerLoader::Fill(Group* group, CopyBatch* batch
     }
     if (++group->member < group->members.size()) continue;
     group->member = 0;
-    ++group->layer;
+    const bool first = group->layer == 0;
+    group->layer += LayersAtOnce(*group);
     // The client waits for the first layer: it goes alone, the others as they fit.
-    if (group->layer == 1) break;
+    if (first) break;
   }
   return pieces;
+}
+
+uint32_t LayerLoader::LayersAtOnce(const Group& group) const {
+  if (group.layer == 0) return 1;
+  const uint64_t layer_bytes = group.layer_bytes();
+  const uint64_t wanted = (state_.options.layer_piece_bytes + layer_bytes - 1) / layer_bytes;
+  return static_cast<uint32_t>(std::min<uint64_t>(wanted, group.layers - group.layer));
 }
 
 // A block that no session references any more need not be copied: the client has released it or is

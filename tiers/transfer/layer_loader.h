@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Host to pool in the order in which an engine computes: layer 0 of all of a load's blocks, then
-// layer 1, and so on.
+// layer 1, and so on; or several layers at once behind the first, if they are small.
 #pragma once
 
 #include <cstdint>
@@ -53,22 +53,24 @@ class LayerLoader {
     std::vector<Member> members;
     uint32_t layer = 0;
     size_t member = 0;
-    std::vector<uint32_t> pieces_left;  // by layer: queued and not landed
+    std::vector<uint32_t> pieces_left;  // by the first of their layers: queued and not landed
     uint32_t layers_here = 0;
     bool broken = false;  // some block failed: no further layer is complete
 
     [[nodiscard]] bool AllStarted() const { return layer == layers; }
-    [[nodiscard]] uint64_t slice_bytes() const { return pool->block_bytes / layers; }
+    [[nodiscard]] uint64_t layer_bytes() const { return pool->block_bytes / layers; }
   };
   struct Piece {
     size_t member = 0;
-    uint32_t layer = 0;
+    uint32_t layer = 0;  // its first
   };
 
   // Fills the batch with what comes next; it may stay empty when blocks fall out. Returns the
   // pieces.
   [[nodiscard]] std::vector<Piece> Fill(Group* group, CopyBatch* batch);
-  // Whether the block's next slice may be copied; if not, its failure is noted.
+  // How many layers the next piece of each block has.
+  [[nodiscard]] uint32_t LayersAtOnce(const Group& group) const;
+  // Whether the block's next piece may be copied; if not, its failure is noted.
   [[nodiscard]] bool Valid(const Group& group, Member* member);
   void OnCopied(Group* group, const std::vector<Piece>& pieces, const Status& status);
   // Hands the block over if it is complete, or failed, and no piece of it is under way.

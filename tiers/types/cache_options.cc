@@ -73,6 +73,7 @@ Status CacheOptions::Validate() const {
   KVT_RETURN_IF_ERROR(CheckPositive("max_offload_bytes", max_offload_bytes));
   KVT_RETURN_IF_ERROR(CheckPositive("max_disk_read_bytes", max_disk_read_bytes));
   KVT_RETURN_IF_ERROR(CheckPositive("max_disk_write_bytes", max_disk_write_bytes));
+  KVT_RETURN_IF_ERROR(CheckPositive("layer_piece_bytes", layer_piece_bytes));
   KVT_RETURN_IF_ERROR(CheckPositive("max_references_per_session", max_references_per_session));
   KVT_RETURN_IF_ERROR(CheckPositive("acquire_part_blocks", acquire_part_blocks));
   KVT_RETURN_IF_ERROR(CheckPositive("drain_part_rows", drain_part_rows));

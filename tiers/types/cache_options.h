@@ -71,6 +71,10 @@ struct CacheOptions {
   uint64_t max_disk_read_bytes = 64 * kMiB;
   uint64_t max_disk_write_bytes = 32 * kMiB;
 
+  // Of a load in layers the first comes alone, as early as can be. Of the others so many come
+  // together that a piece of a block has this many bytes: the bus carries smaller ones slowly.
+  uint64_t layer_piece_bytes = 64 * kKiB;
+
   uint32_t max_references_per_session = 1u << 20;
 
   // --- how much one event does; more takes several, so that nothing holds the event loop for long

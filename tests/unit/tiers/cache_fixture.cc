@@ -15,6 +15,7 @@ CacheOptions CacheSetup::Options() {
   options.host_clean_fraction = 0.25;
   options.disk_free_fraction = 0;
   options.persist_after_ms = 7 * 24 * 60 * 60 * 1000;
+  options.layer_piece_bytes = 1;
   return options;
 }
 

@@ -323,6 +323,18 @@ TEST_F(CacheRegionLayersTest, LayersOfAllBlocksAreCountedInOrder) {
   EXPECT_EQ(seen[1], 1u);
 }
 
+TEST_F(CacheRegionLayersTest, SmallLayersComeTogetherBehindTheFirst) {
+  CacheSetup setup;
+  setup.options.layer_piece_bytes = kBlockBytes / kLayers * 2;
+  Start(setup);
+  const PoolId region = OpenRegion();
+  (void)StoreAll(region, Sequence(1, 6));
+  const uint64_t copies = machine_->device->copies_completed();
+  (void)BeginLoad(region, Sequence(1, 6), 8, Counted());
+  EXPECT_THAT(RunAndCheck(Sequence(1, 6), 8), ElementsAre(0u, 1u, kLayers));
+  EXPECT_EQ(machine_->device->copies_completed() - copies, 6u * 3);
+}
+
 TEST_F(CacheRegionLayersTest, TheDeviceCountsBeforeTheCacheHears) {
   Start();
   const PoolId region = OpenRegion();
