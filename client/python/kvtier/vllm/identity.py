@@ -9,22 +9,16 @@ instead of rows that might be another model's.
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from .._facts import config_digest, digest, files_of, record_name, short
 from ..model import KvGroup, ModelRecord
 
 # The largest that a record takes; the tokens of longer chunks are only counted wrong.
 MAX_BLOCK_TOKENS = 1024
-_MAX_NAME_BYTES = 256
-# Of the configuration, what names the file and not the model.
-_NOT_IDENTITY = frozenset({"_name_or_path", "transformers_version", "torch_dtype", "_commit_hash"})
-_WEIGHT_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".json", ".model")
 
 
 class UnknownModelError(Exception):
@@ -80,15 +74,14 @@ def model_record(
     if engine is not None:
         facts.update(_model_facts(engine))
     if label:
-        facts["label"] = _short(label)
+        facts["label"] = short(label)
     group = KvGroup(
         layers=1,
         layer_bytes=row_bytes,
         block_tokens=min(max(chunk_tokens(spec)), MAX_BLOCK_TOKENS),
     )
     return ModelRecord(
-        # The end of a long path says more than its beginning; the digest tells paths apart.
-        name=name if len(name.encode()) <= _MAX_NAME_BYTES else _short(name),
+        name=record_name(name),
         revision=facts.pop("revision", ""),
         hash_recipe=_recipe(facts.pop("hash_algorithm", "unknown")),
         extra=facts,
@@ -115,17 +108,17 @@ def block_record(
         "kind": "blocks",
         "vllm": ".".join(vllm_version.split(".")[:2]),
         "kv_cache_dtype": str(engine.cache_config.cache_dtype),
-        "kv_cache_spec": _digest(specs),
+        "kv_cache_spec": digest(specs),
         # In words, too, since replicated groups would else be those of all sizes.
         "parallel": f"tp_size={ranks}",
         "hash_root": root.hex(),
         **_model_facts(engine),
     }
     if label:
-        facts["label"] = _short(label)
+        facts["label"] = short(label)
     name = str(engine.model_config.model)
     return ModelRecord(
-        name=name if len(name.encode()) <= _MAX_NAME_BYTES else _short(name),
+        name=record_name(name),
         revision=facts.pop("revision", ""),
         hash_recipe=_recipe(facts.pop("hash_algorithm", "unknown")),
         tensor_parallel_rank=getattr(parallel, "rank", 0) % ranks if rank is None else rank,
@@ -161,7 +154,7 @@ def _engine_facts(config: Any, root: bytes, vllm_version: str) -> dict[str, str]
         "canonical_layout": str(getattr(config, "canonical_layout", False)),
         "replicated_layout": str(getattr(config, "replicated_layout", False)),
         "parallel": " ".join(f"{size}={getattr(parallel, size, 1)}" for size in sizes),
-        "groups": _digest(
+        "groups": digest(
             [[group.tokens_per_block, list(group.layer_names)] for group in config.groups]
         ),
         "tokens_per_hash": str(config.cache.tokens_per_hash),
@@ -172,15 +165,12 @@ def _engine_facts(config: Any, root: bytes, vllm_version: str) -> dict[str, str]
 def _model_facts(engine: Any) -> dict[str, str]:
     """What a VllmConfig says of the weights and of what the model computes from them."""
     model, cache = engine.model_config, engine.cache_config
-    configuration = model.hf_config.to_dict()
     facts = {
-        "revision": _short(_revision(model)),
-        "architecture": _short(" ".join(getattr(model, "architectures", None) or ())),
+        "revision": short(_revision(model)),
+        "architecture": short(" ".join(getattr(model, "architectures", None) or ())),
         "dtype": str(model.dtype),
         "quantization": str(model.quantization),
-        "model_config": _digest(
-            {key: value for key, value in configuration.items() if key not in _NOT_IDENTITY}
-        ),
+        "model_config": config_digest(model.hf_config.to_dict()),
         "attention_backend": str(
             getattr(getattr(engine, "attention_config", None), "backend", None)
         ),
@@ -191,9 +181,9 @@ def _model_facts(engine: Any) -> dict[str, str]:
     if speculative is not None:
         # Layers of a draft model have their part of each row.
         draft = getattr(speculative, "model", None)
-        facts["draft"] = _short(f"{speculative.method} {draft} {_draft_revision(speculative)}")
+        facts["draft"] = short(f"{speculative.method} {draft} {_draft_revision(speculative)}")
         weights.append(draft)
-    facts["weights"] = _digest([_files_of(path) for path in weights])
+    facts["weights"] = digest([files_of(path) for path in weights])
     load_format = str(engine.load_config.load_format)
     if load_format == "dummy":
         facts["dummy_weights"] = f"seed {model.seed}"
@@ -212,35 +202,3 @@ def _revision(model: Any) -> str:
 def _draft_revision(speculative: Any) -> str:
     draft = getattr(speculative, "draft_model_config", None)
     return "" if draft is None else _revision(draft)
-
-
-def _files_of(path: str | None) -> list[tuple[str, int, int]]:
-    """Names, sizes and times of the files of a model in a local directory; none for other names,
-    which the revision identifies."""
-    if not path or not os.path.isdir(path):
-        return []
-    found = []
-    for entry in sorted(os.scandir(path), key=lambda entry: entry.name):
-        if entry.name.endswith(_WEIGHT_SUFFIXES) and entry.is_file():
-            status = entry.stat()
-            found.append((entry.name, status.st_size, status.st_mtime_ns))
-    return found
-
-
-def _digest(value: Any) -> str:
-    """Of any values that JSON can name; others by their text."""
-    text = json.dumps(value, sort_keys=True, default=_plain)
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _plain(value: Any) -> Any:
-    return sorted(map(str, value)) if isinstance(value, Iterable) else str(value)
-
-
-def _short(text: str) -> str:
-    """`text` if a record's value can hold it, else its end behind its digest."""
-    printable = "".join(c if c.isprintable() else "?" for c in text)
-    if len(printable.encode()) <= 160:
-        return printable
-    end = printable.encode()[-80:].decode(errors="ignore")
-    return f"{hashlib.sha256(text.encode()).hexdigest()} {end}"

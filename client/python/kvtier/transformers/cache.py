@@ -1,0 +1,478 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A DynamicCache whose beginning comes from the daemon, and which gives it what was computed."""
+
+from __future__ import annotations
+
+import enum
+import inspect
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from transformers.cache_utils import DynamicCache, DynamicSlidingWindowLayer
+
+from .._library import LibraryNotFoundError
+from ..connection import DEFAULT_SOCKET
+from ..errors import KvtierError
+from ..hashing import PromptIdentity, hash_blocks
+from ..model import ModelRecord
+from ..types import Retention
+from . import transfer
+from .identity import logger, model_record, weights_version
+from .layers import (
+    Group,
+    StatePart,
+    UnsupportedModelError,
+    WindowLayer,
+    groups_of,
+    restore_attention,
+    restore_state,
+)
+from .transfer import BlockMemory, Session
+
+# A store goes through host memory of at most so many bytes.
+_STORE_BYTES = 256 << 20
+# Tokens that are tried to learn what a model keeps: its states must reach the second step.
+_PROBE_STEPS = (16, 2)
+# How far two ways of computing a state may differ, relative to it: far more than rounding, far
+# less than a state that was not continued.
+_STATE_TOLERANCE = 0.05
+# Members of configurations that name such tokens.
+_MEDIA_TOKENS = ("image_token_id", "video_token_id", "audio_token_id", "image_token_index")
+# Inputs of a model that are text, or do not change what a token's keys and values are.
+_TEXT_INPUTS = frozenset({"input_ids", "attention_mask", "token_type_ids"})
+_FAILURES = (KvtierError, LibraryNotFoundError, OSError)
+
+
+class Outcome(enum.Enum):
+    """What became of the prompt. RESTORED: some of it was cached; MISS: the daemon has none of it;
+    UNAVAILABLE: no daemon, or it failed; UNSUPPORTED: this model or prompt is not cached."""
+
+    RESTORED = "restored"
+    MISS = "miss"
+    UNAVAILABLE = "unavailable"
+    UNSUPPORTED = "unsupported"
+
+
+@dataclass(frozen=True)
+class _Settings:
+    """The options of `KvtierCache.for_model`."""
+
+    socket: str
+    prompt: PromptIdentity
+    block_tokens: int
+    state_tokens: int
+    checkpoint_tokens: int
+    timeout_ms: int
+    retention: Retention
+
+
+@dataclass(frozen=True)
+class _KnownModel:
+    """What is found out once for a model's weights as they are."""
+
+    version: Any
+    groups: tuple[Group, ...]
+    record: ModelRecord
+
+
+_known_models: weakref.WeakKeyDictionary[Any, _KnownModel] = weakref.WeakKeyDictionary()
+
+
+class KvtierCache(DynamicCache):
+    """Made by `for_model` for one sequence, and given to `generate` as past_key_values.
+
+    Of one thread. Nothing of the daemon raises: without it, the cache begins empty and nothing is
+    stored. Leaving its `with` block stores the prompt, unless `store` was called.
+    """
+
+    def __init__(self, config: Any, tokens: Sequence[int] = ()) -> None:
+        """An empty cache that stores nothing; `for_model` makes others."""
+        super().__init__(config=config)
+        self._tokens = list(tokens)
+        self._settings: _Settings | None = None
+        self._model: _KnownModel | None = None
+        self._stored = False
+        self._opaque: frozenset[int] = frozenset()
+        self._presence: list[transfer.Presence] = []
+        self._parts: list[StatePart] = []
+        self._checkpoints: dict[int, dict[StatePart, torch.Tensor]] = {}  # by position
+        self._first_layer = -1
+        self._last_layer: int | None = None  # the layer that was updated last
+        self.outcome = Outcome.UNSUPPORTED
+        self.restored_tokens = 0
+
+    @classmethod
+    def for_model(
+        cls,
+        model: Any,
+        inputs: Any,
+        *,
+        socket: str | None = None,
+        cache_salt: str | None = None,
+        identity: str = "",
+        block_tokens: int = 16,
+        state_tokens: int = 256,
+        checkpoint_tokens: int = 4096,
+        timeout_ms: int = 30_000,
+        retention: Retention = Retention.EXTENDED,
+    ) -> KvtierCache:
+        """A cache for one prompt, with as much of it as the daemon has; one token at least is left
+        to compute.
+
+        inputs: token ids, [1, tokens], or what a tokenizer returns. cache_salt: only prompts with
+        the same salt share. identity: tells models apart beyond their weights and configuration.
+        state_tokens, checkpoint_tokens: for models with recurrent states, multiples of which a
+        prefix has, and how far apart states within a prompt are kept; such a prompt is computed up
+        to its last multiple here. timeout_ms: for each answer and each copy of the daemon.
+
+        Raises ValueError for several sequences, and for padded ones.
+        """
+        tokens, media = _tokens_of(inputs)
+        cache = cls(model.config, tokens)
+        cache._opaque = _opaque_tokens(model)
+        text_tokens = _first_of(cache._opaque, tokens)
+        if media or getattr(model.config, "is_encoder_decoder", False):
+            return cache
+        cache._settings = _Settings(
+            socket or DEFAULT_SOCKET,
+            PromptIdentity(cache_salt=cache_salt),
+            block_tokens,
+            state_tokens,
+            checkpoint_tokens,
+            timeout_ms,
+            retention,
+        )
+        try:
+            cache._learn(_know(model, cache._settings, identity, tokens))
+        except UnsupportedModelError as error:
+            logger.warning("kvtier: %s is not cached: %s", type(model).__name__, error)
+            return cache
+        cache._restore(tokens[:text_tokens])
+        cache._compute_checkpoints(model, min(text_tokens, len(tokens) - 1))
+        return cache
+
+    def __enter__(self) -> KvtierCache:
+        return self
+
+    def __exit__(self, kind: Any, *_: Any) -> None:
+        if kind is None and not self._stored:
+            self.store()
+
+    def store(self, output: Any = None) -> int:
+        """Stores what was computed of the prompt or, given what `generate` returned, of the whole
+        sequence. Returns how many blocks the daemon took or had; 0 without a daemon.
+
+        Raises ValueError if the output does not begin with the prompt.
+        """
+        self._stored = True
+        if self._model is None or self._settings is None:
+            return 0
+        tokens = self._tokens if output is None else self._continued(output)
+        computed = min(self.get_seq_length(), _first_of(self._opaque, tokens))
+        self._checkpoint()
+        try:
+            with Session(
+                self._settings.socket, self._model.record, self._settings.timeout_ms
+            ) as session:
+                return self._store_groups(session, tokens[:computed])
+        except _FAILURES as error:
+            logger.warning("kvtier: nothing was stored: %s", error)
+            return 0
+
+    # ---------------------------------------------------------------- of transformers' Cache
+
+    def update(
+        self,
+        key_states: torch.Tensor,
+        value_states: torch.Tensor,
+        layer_idx: int,
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        if key_states.shape[0] != 1 and self._model is not None:
+            raise ValueError(
+                f"a KvtierCache is for one sequence, not {key_states.shape[0]}: generate without "
+                "num_beams and num_return_sequences, or with a DynamicCache"
+            )
+        self._visit(layer_idx)
+        return super().update(key_states, value_states, layer_idx, *args, **kwargs)
+
+    def update_conv_state(
+        self, conv_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> Any:
+        self._visit(layer_idx)
+        return super().update_conv_state(conv_states, layer_idx, *args, **kwargs)
+
+    def update_recurrent_state(
+        self, recurrent_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> Any:
+        # Not a beginning: models write the other state of the layer in place before.
+        self._last_layer = layer_idx
+        return super().update_recurrent_state(recurrent_states, layer_idx, *args, **kwargs)
+
+    def has_previous_state(self, layer_idx: int | None = None, *args: Any, **kwargs: Any) -> Any:
+        if layer_idx is not None:
+            self._visit(layer_idx)
+        return super().has_previous_state(layer_idx, *args, **kwargs)
+
+    def reset(self) -> None:
+        super().reset()
+        self._checkpoints.clear()
+        self._last_layer = None
+
+    # ---------------------------------------------------------------- restoring
+
+    def _learn(self, model: _KnownModel) -> None:
+        """From now on, what goes through the layers can be stored."""
+        self._model = model
+        self._parts = [part for group in model.groups for part in group.parts]
+        layers = [number for group in model.groups for number in group.layers]
+        self._first_layer = min(layers + [part.layer for part in self._parts])
+        for number, layer in enumerate(self.layers):
+            if type(layer) is DynamicSlidingWindowLayer:
+                self.layers[number] = WindowLayer(layer.sliding_window)
+
+    def _restore(self, tokens: list[int]) -> None:
+        """Fills the layers with what the daemon has of a prompt."""
+        settings, known = self._settings, self._model
+        assert settings is not None and known is not None
+        hashes = self._hashes(tokens)
+        self._presence = [np.zeros(len(one), np.uint8) for one in hashes]
+        try:
+            with Session(settings.socket, known.record, settings.timeout_ms) as session:
+                self._presence = transfer.look_up(session, known.groups, hashes)
+                restored, memories = transfer.load(
+                    session, known.groups, hashes, self._presence, len(self._tokens) - 1
+                )
+        except _FAILURES as error:
+            logger.warning("kvtier: the prompt is computed: %s", error)
+            self.outcome = Outcome.UNAVAILABLE
+            return
+        for memory in memories:
+            self._fill_layers(memory, restored)
+        self.restored_tokens = restored
+        self.outcome = Outcome.RESTORED if restored else Outcome.MISS
+
+    def _fill_layers(self, memory: BlockMemory, tokens: int) -> None:
+        group = memory.group
+        for i, part in enumerate(group.parts):
+            restore_state(self.layers[part.layer], part, memory.state(i)[0].to(part.device))
+        for i, (number, device) in enumerate(zip(group.layers, group.devices)):
+            keys, values = (one.to(device) for one in memory.attention(i))
+            if group.window:
+                # No more than the layer keeps by itself.
+                keys, values = (one[-min(tokens, group.window - 1) :] for one in (keys, values))
+            keys, values = (one.transpose(0, 1).unsqueeze(0) for one in (keys, values))
+            restore_attention(self.layers[number], keys, values, tokens)
+
+    # ---------------------------------------------------------------- states
+
+    def _visit(self, layer: int) -> None:
+        """Keeps the states when a pass through the model begins, which finds all layers at the same
+        position still."""
+        if layer == self._first_layer and self._last_layer != layer:
+            self._checkpoint()
+        self._last_layer = layer
+
+    def _compute_checkpoints(self, model: Any, last_token: int) -> None:
+        """Computes a prompt of a model with states up to the last position that can be restored,
+        in steps that end where states are kept."""
+        settings = self._settings
+        assert settings is not None
+        if not self._parts:
+            return
+        every = settings.state_tokens
+        apart = -(-settings.checkpoint_tokens // every) * every
+        begin, last = self.restored_tokens, last_token // every * every
+        while begin < last:
+            end = min(last, (begin // apart + 1) * apart)
+            _compute(model, self._tokens[begin:end], self)
+            self._checkpoint()
+            begin = end
+
+    def _checkpoint(self) -> None:
+        """Keeps the states if the sequence is at a position where they can be restored; of those
+        behind the prompt only the last."""
+        if not self._parts or self._settings is None:
+            return
+        position = self.get_seq_length()
+        if position % self._settings.state_tokens or position in (0, self.restored_tokens):
+            return
+        for old in [one for one in self._checkpoints if len(self._tokens) <= one < position]:
+            del self._checkpoints[old]
+        self._checkpoints[position] = {part: part.of(self.layers).clone() for part in self._parts}
+
+    # ---------------------------------------------------------------- storing
+
+    def _store_groups(self, session: Session, tokens: list[int]) -> int:
+        assert self._model is not None and self._settings is not None
+        stored = 0
+        for number, (group, hashes) in enumerate(zip(self._model.groups, self._hashes(tokens))):
+            depths = self._new_blocks(group, self._presence[number], len(hashes))
+            cached = {i: 1 for i, tiers in enumerate(self._presence[number]) if tiers}
+            rows = max(1, _STORE_BYTES // sum(group.piece_bytes()))
+            for begin in range(0, len(depths), rows):
+                part = depths[begin : begin + rows]
+                memory = BlockMemory(group, len(part))
+                self._fill_memory(memory, part)
+                done = transfer.store(
+                    session, number, memory, part, hashes, self._settings.retention
+                )
+                cached.update(dict.fromkeys(done, 1))
+                stored += len(done)
+            # A later call stores only what is new then.
+            self._presence[number] = np.array(
+                [cached.get(i, 0) for i in range(max(len(hashes), len(self._presence[number])))],
+                np.uint8,
+            )
+        begun = len(tokens) % self._settings.block_tokens  # of a block that is not full yet
+        for layer in self.layers:
+            if isinstance(layer, WindowLayer):
+                layer.drop_past(len(tokens) - begun)
+        return stored
+
+    def _new_blocks(self, group: Group, known: transfer.Presence, count: int) -> list[int]:
+        """The blocks of a group that the daemon did not have and this cache does."""
+        step = group.kv.block_tokens
+        if group.parts:
+            depths = [end // step - 1 for end in sorted(self._checkpoints)]
+        else:
+            depths = list(range(self._first_position(group) // step, count))
+        return [one for one in depths if one < count and (one >= len(known) or not known[one])]
+
+    def _first_position(self, group: Group) -> int:
+        """From where on a group's keys and values are here, rounded up to a block."""
+        layer = self.layers[group.layers[0]]
+        if not isinstance(layer, WindowLayer):
+            return 0
+        past = layer.past()
+        position = self.get_seq_length() if past is None else past[0]
+        return -(-position // group.kv.block_tokens) * group.kv.block_tokens
+
+    def _fill_memory(self, memory: BlockMemory, depths: list[int]) -> None:
+        group, step = memory.group, memory.group.kv.block_tokens
+        for i, part in enumerate(group.parts):
+            rows = memory.state(i)
+            for row, depth in enumerate(depths):
+                rows[row].copy_(self._checkpoints[(depth + 1) * step][part])
+        for i, number in enumerate(group.layers):
+            layer: Any = self.layers[number]
+            past = layer.past() if isinstance(layer, WindowLayer) else None
+            first, keys, values = past or (0, layer.keys, layer.values)
+            for target, source in zip(memory.attention(i), (keys, values)):
+                for row, depth, count in _runs(depths):
+                    begin = depth * step - first
+                    tokens = source[0, :, begin : begin + count * step].transpose(0, 1)
+                    target[row * step : (row + count) * step].copy_(tokens)
+
+    def _hashes(self, tokens: list[int]) -> list[list[bytes]]:
+        """Of each group, the hashes of the full blocks."""
+        assert self._model is not None and self._settings is not None
+        by_step: dict[int, list[bytes]] = {}
+        for group in self._model.groups:
+            step = group.kv.block_tokens
+            if step not in by_step:
+                full = tokens[: len(tokens) // step * step]
+                by_step[step] = hash_blocks(full, step, self._settings.prompt) if full else []
+        return [by_step[group.kv.block_tokens] for group in self._model.groups]
+
+    def _continued(self, output: Any) -> list[int]:
+        """The tokens of what `generate` returned."""
+        sequences = getattr(output, "sequences", output)
+        tokens, _ = _tokens_of(sequences)
+        if tokens[: len(self._tokens)] != self._tokens:
+            raise ValueError("the output does not begin with the prompt of this cache")
+        return tokens
+
+
+def _tokens_of(inputs: Any) -> tuple[list[int], bool]:
+    """The tokens of one sequence, and whether more than they decides what a model computes."""
+    media = False
+    if isinstance(inputs, Mapping):
+        media = bool(set(inputs) - _TEXT_INPUTS)
+        mask = inputs.get("attention_mask")
+        if mask is not None and not bool(torch.as_tensor(mask).all()):
+            raise ValueError("a KvtierCache is for prompts without padding")
+        inputs = inputs["input_ids"]
+    ids = torch.as_tensor(inputs)
+    if ids.ndim == 2 and ids.shape[0] == 1:
+        ids = ids[0]
+    if ids.ndim != 1:
+        raise ValueError(f"a KvtierCache is for one sequence, not for ids of {tuple(ids.shape)}")
+    return ids.tolist(), media
+
+
+def _opaque_tokens(model: Any) -> frozenset[int]:
+    """Tokens from which on a token's keys and values depend on more than the tokens before it: what
+    stands for an image or sound, and padding, which `generate` leaves out of the positions."""
+    config, generation = model.config, getattr(model, "generation_config", None)
+    media = {getattr(config, name, None) for name in _MEDIA_TOKENS}
+    padding = {getattr(one, "pad_token_id", None) for one in (config, generation)}
+    ends = getattr(generation, "eos_token_id", None)
+    # Where padding is the token that ends a text, it is not taken for padding.
+    padding -= set(ends) if isinstance(ends, (list, tuple)) else {ends}
+    return frozenset((media | padding) - {None})
+
+
+def _first_of(kinds: frozenset[int], tokens: list[int]) -> int:
+    """How many tokens there are before the first of these kinds."""
+    return next((i for i, token in enumerate(tokens) if token in kinds), len(tokens))
+
+
+def _runs(depths: list[int]) -> Iterator[tuple[int, int, int]]:
+    """Blocks that follow each other, as (position in the list, first block, how many)."""
+    begin = 0
+    for end in range(1, len(depths) + 1):
+        if end == len(depths) or depths[end] != depths[end - 1] + 1:
+            yield begin, depths[begin], end - begin
+            begin = end
+
+
+def _know(model: Any, settings: _Settings, identity: str, tokens: list[int]) -> _KnownModel:
+    """What there is to know of a model, found out once. Raises UnsupportedModelError."""
+    version = (weights_version(model), settings.block_tokens, settings.state_tokens, identity)
+    known = _known_models.get(model)
+    if known is None or known.version != version:
+        if model.training:
+            raise UnsupportedModelError("it is in training mode")
+        count = sum(_PROBE_STEPS)
+        probe = ((tokens[:count] or [0]) * count)[:count]
+        cache = _compute(model, probe, DynamicCache(config=model.config))
+        groups = groups_of(cache, settings.block_tokens, settings.state_tokens)
+        _require_continued_states(model, probe, cache, groups)
+        known = _KnownModel(version, groups, model_record(model, groups, identity))
+        _known_models[model] = known
+    return known
+
+
+def _require_continued_states(
+    model: Any, tokens: list[int], whole: DynamicCache, groups: tuple[Group, ...]
+) -> None:
+    """Some models compute several tokens as if there were no state before them: a restored prefix
+    would be ignored in silence. Raises UnsupportedModelError."""
+    parts = [part for group in groups for part in group.parts]
+    if not parts:
+        return
+    steps = DynamicCache(config=model.config)
+    _compute(model, tokens[: _PROBE_STEPS[0]], steps)
+    _compute(model, tokens[_PROBE_STEPS[0] :], steps)
+    for part in parts:
+        expected, found = part.of(whole.layers).float(), part.of(steps.layers).float()
+        if (expected - found).norm() > _STATE_TOLERANCE * expected.norm():
+            raise UnsupportedModelError("it does not continue states with several tokens")
+
+
+def _compute(model: Any, tokens: list[int], cache: DynamicCache) -> DynamicCache:
+    """Computes tokens behind those of the cache."""
+    ids = torch.tensor([tokens], device=model.device)
+    options: dict[str, Any] = {"past_key_values": cache, "use_cache": True}
+    if "logits_to_keep" in inspect.signature(model.forward).parameters:
+        # Only the cache is wanted, and logits of a whole prompt may be larger than the model.
+        options["logits_to_keep"] = 1
+    with torch.no_grad():
+        model(ids, **options)
+    return cache

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which model it is, told by its weights: blocks of models that differ never meet.
+
+The weights themselves are read, since a name or a directory says what was loaded and not what is in
+memory now. Small tensors are hashed whole and of large ones a sample; a model that names neither a
+commit of the hub nor a directory is hashed whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import transformers
+
+from .._facts import config_digest, digest, files_of, record_name, short
+from ..model import ModelRecord
+from .layers import Group
+
+logger = logging.getLogger("kvtier.transformers")
+
+# Tensors of at most so many bytes are hashed whole, such as norms and most of LoRA's.
+_WHOLE_BYTES = 64 << 10
+_SAMPLES = 256
+# What a pass over all weights takes is worth a line in the log.
+_LONG_PASS_BYTES = 4 << 30
+
+
+def weights_version(model: Any) -> tuple[Any, ...]:
+    """Changes when a tensor of the model is replaced or written, as far as torch counts that."""
+    return tuple(
+        (name, id(tensor), 0 if tensor.is_inference() else tensor._version)
+        for name, tensor in _tensors(model)
+    ) + (_adapters(model),)
+
+
+def model_record(model: Any, groups: tuple[Group, ...], identity: str) -> ModelRecord:
+    """The record of a model as it is now. identity: whatever else tells its blocks apart."""
+    config = model.config
+    name = str(getattr(config, "_name_or_path", "") or "")
+    commit = str(getattr(config, "_commit_hash", None) or "")
+    files = files_of(name)
+    facts = {
+        "engine": "transformers " + ".".join(transformers.__version__.split(".")[:2]),
+        "class": type(model).__name__,
+        "model_config": config_digest(config.to_dict()),
+        "attention": str(getattr(config, "_attn_implementation", "")),
+        "weights": _weights_digest(model, whole=not commit and not files),
+        "files": digest(files),
+        "adapters": _adapters(model),
+        "layers": digest([[group.layers, [part.kind for part in group.parts]] for group in groups]),
+    }
+    if identity:
+        facts["label"] = short(identity)
+    return ModelRecord(
+        name=record_name(name or type(model).__name__),
+        revision=short(commit),
+        extra=facts,
+        groups=tuple(group.kv for group in groups),
+    )
+
+
+def _tensors(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    return itertools.chain(model.named_parameters(), model.named_buffers())
+
+
+def _weights_digest(model: Any, whole: bool) -> str:
+    if whole:
+        byte_count = sum(tensor.nbytes for _, tensor in _tensors(model))
+        if byte_count > _LONG_PASS_BYTES:
+            logger.info("kvtier: hashing %d bytes of weights, which have no name", byte_count)
+    weights = hashlib.sha256()
+    for name, tensor in _tensors(model):
+        weights.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        if tensor.is_meta or tensor.numel() == 0:
+            continue
+        flat = tensor.detach().reshape(-1)
+        if not whole and tensor.nbytes > _WHOLE_BYTES:
+            step = flat.numel() // _SAMPLES
+            flat = flat[step // 2 :: step]
+        weights.update(flat.contiguous().view(torch.uint8).cpu().numpy())
+    return weights.hexdigest()
+
+
+def _adapters(model: Any) -> str:
+    """Adapters (PEFT) and which of them are in use; their weights are among the model's."""
+    configured = getattr(model, "peft_config", None) or {}
+    switches = [
+        (name, str(getattr(module, "active_adapters", "")), str(module.disable_adapters))
+        for name, module in model.named_modules()
+        if isinstance(getattr(module, "disable_adapters", None), bool)
+    ]
+    if not configured and not switches:
+        return "none"
+    return digest([sorted((name, str(one)) for name, one in configured.items()), switches])

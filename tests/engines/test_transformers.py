@@ -1,0 +1,391 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A real transformers and a real kvtierd: the same tokens, always."""
+
+import functools
+import itertools
+import json
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+from unittest import mock
+
+import numpy as np
+import torch
+from harness.private_daemon import PrivateDaemon
+from tiny_models import MODELS, VOCABULARY, WINDOW, gemma3, llama, qwen3_next
+from transformers import Cache, DynamicCache, T5Config, T5ForConditionalGeneration
+
+from kvtier import HitRule, KvGroup
+from kvtier.transformers import KvtierCache, Outcome, transfer
+from kvtier.transformers.layers import Group
+
+HERE = pathlib.Path(__file__).resolve().parent
+PROMPT_TOKENS, NEW_TOKENS = 300, 24
+BLOCK_TOKENS, STATE_TOKENS = 16, 64
+# Small tiers, but far more than all prompts of this file need.
+SETTINGS = [
+    "pool.bytes=16MiB",
+    "pool.device=host",
+    "host.bytes=96MiB",
+    "disk.bytes=128MiB",
+    "cache.slab_bytes=1MiB",
+    "disk.free_floor_bytes=0B",
+]
+PROCESS_TIMEOUT_S = 120
+# Threads that wait for each other's turns make a small machine slow.
+torch.set_num_threads(1)
+seeds = itertools.count()
+
+
+def prompt_of(tokens=PROMPT_TOKENS):
+    """A prompt that no other has the beginning of."""
+    generator = random.Random(next(seeds))
+    return torch.tensor([[generator.randrange(3, VOCABULARY) for _ in range(tokens)]])
+
+
+@functools.lru_cache(maxsize=None)
+def model_of(name):
+    return MODELS[name]()
+
+
+def step_of(name):
+    """What a restored prefix of the model is a multiple of."""
+    return STATE_TOKENS if name == "qwen3-next" else BLOCK_TOKENS
+
+
+def restorable(name, tokens):
+    """The longest prefix of so many cached tokens, with one left to compute."""
+    return (tokens - 1) // step_of(name) * step_of(name)
+
+
+def generate(model, prompt, cache=None, **more):
+    cache = DynamicCache(config=model.config) if cache is None else cache
+    options = {"max_new_tokens": NEW_TOKENS, "do_sample": False, **more}
+    return model.generate(prompt, past_key_values=cache, **options)
+
+
+class KvtierTestCase(unittest.TestCase):
+    """One daemon for all tests, each of which has prompts of its own."""
+
+    @classmethod
+    def setUpClass(cls):
+        directory = tempfile.TemporaryDirectory(prefix="kvtier-transformers-")
+        cls.addClassCleanup(directory.cleanup)
+        cls.directory = pathlib.Path(directory.name)
+        cls.daemon = PrivateDaemon(directory.name, SETTINGS)
+        cls.addClassCleanup(cls.daemon.kill)
+        cls.daemon.start()
+
+    def cache(self, model, prompt, **more):
+        options = {"state_tokens": STATE_TOKENS, "checkpoint_tokens": 128, **more}
+        return KvtierCache.for_model(model, prompt, socket=self.daemon.socket, **options)
+
+    def check(self, model, prompt, **more):
+        """Generates with a cache, expects the tokens that come without, and stores them."""
+        cache = self.cache(model, prompt, **more)
+        output = generate(model, prompt, cache)
+        self.assertEqual(output.tolist(), generate(model, prompt).tolist())
+        self.assertEqual(cache.restored_tokens > 0, cache.outcome == Outcome.RESTORED)
+        cache.store(output)
+        return cache, output
+
+
+class ReuseTest(KvtierTestCase):
+    def test_a_prompt_that_was_computed_is_restored(self):
+        for name in MODELS:
+            with self.subTest(name):
+                model, prompt = model_of(name), prompt_of()
+                cold, _ = self.check(model, prompt)
+                self.assertEqual((cold.outcome, cold.restored_tokens), (Outcome.MISS, 0))
+                for _ in range(2):
+                    warm, _ = self.check(model, prompt)
+                    self.assertEqual(warm.restored_tokens, restorable(name, PROMPT_TOKENS))
+
+    def test_prompts_share_the_beginning_that_they_have_in_common(self):
+        for name in MODELS:
+            with self.subTest(name):
+                model, prompt = model_of(name), prompt_of()
+                self.check(model, prompt)
+                # Further from the first prompt's end than a window reaches.
+                other = torch.cat([prompt[:, :150], prompt_of(150)], dim=1)
+                cache, _ = self.check(model, other)
+                self.assertEqual(cache.restored_tokens, 128 if name == "qwen3-next" else 144)
+
+    def test_an_answer_is_restored_as_part_of_the_next_prompt(self):
+        for name in MODELS:
+            with self.subTest(name):
+                model, prompt = model_of(name), prompt_of()
+                cache = self.cache(model, prompt)
+                answer = generate(model, prompt, cache, max_new_tokens=90)
+                cache.store(answer)
+                following = torch.cat([answer, prompt_of(20)], dim=1)
+                cache, _ = self.check(model, following)
+                # All that went through the model: the last token of an answer did not.
+                self.assertEqual(cache.restored_tokens, restorable(name, answer.shape[1]))
+
+    def test_one_cache_serves_a_whole_conversation(self):
+        for name in MODELS:
+            with self.subTest(name):
+                model, prompt = model_of(name), prompt_of()
+                plain, cache = DynamicCache(config=model.config), self.cache(model, prompt)
+                for turn in range(3):
+                    expected = generate(model, prompt, plain, max_new_tokens=50)
+                    output = generate(model, prompt, cache, max_new_tokens=50)
+                    self.assertEqual(output.tolist(), expected.tolist())
+                    stored = cache.store(output)
+                    if turn > 0:
+                        self.assertLess(stored, 20)
+                    prompt = torch.cat([output, prompt_of(20)], dim=1)
+                self.check(model, prompt)
+
+    def test_short_and_odd_prompts(self):
+        for name, tokens in itertools.product(MODELS, (1, 16, 17, WINDOW, 65, 128)):
+            with self.subTest(f"{name}, {tokens}"):
+                model, prompt = model_of(name), prompt_of(tokens)
+                self.check(model, prompt)
+                cache, _ = self.check(model, prompt)
+                self.assertEqual(cache.restored_tokens, restorable(name, tokens))
+
+    def test_bfloat16_is_restored_bit_by_bit(self):
+        model, prompt = llama(seed=3).to(torch.bfloat16), prompt_of()
+        with self.cache(model, prompt) as cold:
+            generate(model, prompt, cold)
+        warm = self.cache(model, prompt)
+        for first, second in zip(cold.layers, warm.layers):
+            kept = warm.restored_tokens
+            self.assertTrue(torch.equal(first.keys[:, :, :kept], second.keys))
+            self.assertTrue(torch.equal(first.values[:, :, :kept], second.values))
+
+    def test_leaving_the_block_stores_the_prompt(self):
+        model, prompt = model_of("llama"), prompt_of()
+        with self.cache(model, prompt) as cache:
+            generate(model, prompt, cache)
+        self.assertEqual(self.cache(model, prompt).restored_tokens, 288)
+        with self.assertRaises(KeyError), self.cache(model, prompt_of()) as cache:
+            raise KeyError("of the user's program: stores nothing, hides nothing")
+
+    def test_speculative_decoding_takes_tokens_back(self):
+        for name in ("llama", "gemma3"):
+            with self.subTest(name):
+                model, prompt = model_of(name), prompt_of(60).repeat(1, 5)
+                expected = generate(model, prompt, prompt_lookup_num_tokens=4)
+                cache = self.cache(model, prompt)
+                output = generate(model, prompt, cache, prompt_lookup_num_tokens=4)
+                self.assertEqual(output.tolist(), expected.tolist())
+                cache.store(output)
+                self.check(model, torch.cat([output, prompt_of(20)], dim=1))
+
+
+class IdentityTest(KvtierTestCase):
+    def expect_miss(self, model, prompt, **more):
+        self.assertEqual(self.cache(model, prompt, **more).outcome, Outcome.MISS)
+
+    def test_other_weights_are_not_served(self):
+        prompt = prompt_of()
+        self.check(llama(seed=0), prompt)
+        self.expect_miss(llama(seed=1), prompt)
+        self.expect_miss(llama(seed=0, rope_theta=500.0), prompt)
+        self.expect_miss(llama(seed=0).to(torch.bfloat16), prompt)
+        self.assertEqual(self.cache(llama(seed=0), prompt).restored_tokens, 288)
+
+    def test_weights_that_change_in_memory_are_others(self):
+        model, prompt = llama(seed=2), prompt_of()
+        self.check(model, prompt)
+        with torch.no_grad():
+            model.model.layers[1].mlp.up_proj.weight.mul_(1.5)
+        cache, _ = self.check(model, prompt)
+        self.assertEqual(cache.outcome, Outcome.MISS)
+
+    def test_salts_labels_and_prompts_keep_apart(self):
+        model, prompt = model_of("llama"), prompt_of()
+        self.check(model, prompt, cache_salt="one")
+        self.expect_miss(model, prompt, cache_salt="two")
+        self.expect_miss(model, prompt)
+        self.expect_miss(model, prompt, cache_salt="one", identity="other")
+        changed = prompt.clone()
+        changed[0, 0] += 1 if changed[0, 0] < VOCABULARY - 1 else -1
+        self.expect_miss(model, changed, cache_salt="one")
+        cache, _ = self.check(model, prompt, cache_salt="one")
+        self.assertEqual(cache.outcome, Outcome.RESTORED)
+
+
+class RefusalTest(KvtierTestCase):
+    def test_more_than_one_sequence_is_an_error(self):
+        model, prompt = model_of("llama"), prompt_of()
+        with self.assertRaisesRegex(ValueError, "one sequence"):
+            self.cache(model, prompt.repeat(2, 1))
+        with self.assertRaisesRegex(ValueError, "num_beams"):
+            generate(model, prompt, self.cache(model, prompt), num_beams=2)
+        padded = {"input_ids": prompt, "attention_mask": torch.ones_like(prompt)}
+        padded["attention_mask"][0, 0] = 0
+        with self.assertRaisesRegex(ValueError, "padding"):
+            self.cache(model, padded)
+
+    def test_an_output_of_another_prompt_is_an_error(self):
+        model = model_of("llama")
+        cache = self.cache(model, prompt_of())
+        with self.assertRaisesRegex(ValueError, "does not begin"):
+            cache.store(prompt_of())
+
+    def test_what_tokens_do_not_tell_is_not_cached(self):
+        model, prompt = model_of("llama"), prompt_of()
+        cache = self.cache(model, {"input_ids": prompt, "pixel_values": torch.zeros(1)})
+        self.assertEqual(cache.outcome, Outcome.UNSUPPORTED)
+        self.assertEqual(cache.store(), 0)
+        with mock.patch.object(model.config, "image_token_id", int(prompt[0, 100]), create=True):
+            end = prompt[0].tolist().index(model.config.image_token_id)
+            self.cache(model, prompt)
+            with self.cache(model, prompt) as cache:
+                generate(model, prompt, cache)
+            self.assertEqual(self.cache(model, prompt).restored_tokens, end // 16 * 16)
+
+    def test_padding_within_a_prompt_ends_what_is_cached(self):
+        # transformers leaves such tokens out of the positions of those behind them.
+        model, prompt = llama(seed=5, pad_token_id=7), prompt_of()
+        prompt[prompt == 7] = 8
+        prompt[0, 200] = 7
+        for _ in range(2):
+            cache, _ = self.check(model, prompt)
+        self.assertEqual(cache.restored_tokens, 192)
+
+    def test_models_that_cannot_be_cached_generate_all_the_same(self):
+        prompt = prompt_of()
+        training = llama(seed=4).train()
+        self.assertEqual(self.cache(training, prompt).outcome, Outcome.UNSUPPORTED)
+        sizes = {"d_model": 32, "d_kv": 16, "d_ff": 32, "num_layers": 1, "num_heads": 2}
+        both = T5ForConditionalGeneration(T5Config(vocab_size=VOCABULARY, **sizes))
+        self.assertEqual(self.cache(both, prompt).outcome, Outcome.UNSUPPORTED)
+        with mock.patch.object(Cache, "has_previous_state", return_value=False):
+            # As some models do: a restored state would be passed over.
+            self.assertEqual(self.cache(qwen3_next(seed=1), prompt).outcome, Outcome.UNSUPPORTED)
+
+
+class FailureTest(KvtierTestCase):
+    def setUp(self):
+        self.addCleanup(self.daemon.start)
+        self.addCleanup(self.daemon.kill)
+
+    def test_without_a_daemon_all_is_computed(self):
+        for name in MODELS:
+            with self.subTest(name):
+                model, prompt = model_of(name), prompt_of()
+                self.daemon.kill()
+                cache, output = self.check(model, prompt)
+                self.assertEqual(cache.outcome, Outcome.UNAVAILABLE)
+                self.assertEqual(cache.store(output), 0)
+                # It need not be there when the cache is made.
+                self.daemon.start()
+                self.assertGreater(cache.store(output), 0)
+                self.assertEqual(self.cache(model, prompt).outcome, Outcome.RESTORED)
+
+    def test_a_daemon_that_ends_meanwhile_costs_only_the_store(self):
+        model, prompt = model_of("gemma3"), prompt_of()
+        self.check(model, prompt)
+        cache = self.cache(model, prompt)
+        self.daemon.kill()
+        output = generate(model, prompt, cache)
+        self.assertEqual(output.tolist(), generate(model, prompt).tolist())
+        self.assertEqual(cache.store(output), 0)
+
+    def test_a_daemon_that_does_not_answer_is_a_miss(self):
+        model, prompt = model_of("llama"), prompt_of()
+        self.check(model, prompt)
+        self.daemon._process.send_signal(signal.SIGSTOP)
+        cache = self.cache(model, prompt, timeout_ms=100)
+        self.assertEqual(cache.outcome, Outcome.UNAVAILABLE)
+        self.daemon._process.send_signal(signal.SIGCONT)
+        self.assertEqual(self.cache(model, prompt).outcome, Outcome.RESTORED)
+
+    def test_a_daemon_that_dies_while_it_loads_is_a_miss(self):
+        model, prompt = model_of("qwen3-next"), prompt_of()
+        self.check(model, prompt)
+        begin = transfer.Region.load_many
+
+        def load_and_die(*arguments, **more):
+            number = begin(*arguments, **more)
+            self.daemon.kill()
+            return number
+
+        with mock.patch.object(transfer.Region, "load_many", load_and_die):
+            self.check(model, prompt)
+
+    def test_all_comes_back_from_disk_after_both_were_restarted(self):
+        for name, make in (("llama", llama), ("gemma3", gemma3), ("qwen3-next", qwen3_next)):
+            with self.subTest(name):
+                prompt, directory = prompt_of()[0].tolist(), self.directory / name
+                make().save_pretrained(directory)
+                cold = self.run_process(directory, prompt)
+                self.assertEqual(cold["outcome"], "miss")
+                self.daemon.drain()
+                self.daemon.kill()
+                self.daemon.start()
+                warm = self.run_process(directory, prompt)
+                self.assertEqual(warm["restored"], restorable(name, PROMPT_TOKENS))
+                self.assertEqual(warm["tokens"], cold["tokens"])
+
+    def test_damaged_blocks_end_the_prefix_before_them(self):
+        for name in MODELS:
+            with self.subTest(name):
+                model, prompt = model_of(name), prompt_of()
+                self.check(model, prompt)
+                self.daemon.drain()
+                self.daemon.kill()
+                self.damage_disk()
+                self.daemon.start()
+                cache, _ = self.check(model, prompt)
+                self.assertLess(cache.restored_tokens, restorable(name, PROMPT_TOKENS))
+
+    def run_process(self, directory, prompt):
+        command = [sys.executable, str(HERE / "cached_model.py"), str(directory)]
+        command += [self.daemon.socket, json.dumps(prompt)]
+        environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=environment, timeout=PROCESS_TIMEOUT_S
+        )
+        self.assertEqual(done.returncode, 0, done.stderr[-3000:])
+        return json.loads(done.stdout)
+
+    def damage_disk(self):
+        """Flips a byte in each stretch of the slabs as long as a block."""
+        for path in (self.directory / "disk").glob("blocks-*.kvt"):
+            with open(path, "r+b") as blocks:
+                for offset in range((1 << 20) + 6_000, path.stat().st_size, 8 << 10):
+                    blocks.seek(offset)
+                    byte = blocks.read(1)
+                    blocks.seek(offset)
+                    blocks.write(bytes([byte[0] ^ 0xFF]))
+
+
+class LongestPrefixTest(unittest.TestCase):
+    def test_it_is_what_the_hit_rules_define(self):
+        groups = [
+            Group(KvGroup(1, 1, 8, 8, block_tokens=16)),
+            Group(KvGroup(1, 1, 8, 8, hit_rule=HitRule.TRAILING, window_tokens=39)),
+            Group(KvGroup(1, layer_bytes=8, block_tokens=32, hit_rule=HitRule.STATE)),
+        ]
+        random_bits = np.random.default_rng(7)
+        for _ in range(200):
+            limit = int(random_bits.integers(1, 400))
+            presence = [
+                (random_bits.random(400 // group.kv.block_tokens) < 0.8).astype(np.uint8)
+                for group in groups
+            ]
+            presence[0][: int(random_bits.integers(1, 26))] = 1
+            expected = 0
+            for tokens in range(32, min(limit, 384) + 1, 32):
+                ends = [
+                    all(presence[0][: tokens // 16]),
+                    all(presence[1][max(0, tokens - 39) // 16 : tokens // 16]),
+                    presence[2][tokens // 32 - 1],
+                ]
+                expected = tokens if all(ends) else expected
+            self.assertEqual(transfer.longest_prefix(groups, presence, limit), expected)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models of a hundred thousand weights, drawn at random but widely enough that their greedy tokens
+differ with any change of the context. Nothing is downloaded."""
+
+import torch
+from transformers import (
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen3NextConfig,
+    Qwen3NextForCausalLM,
+)
+
+# Without the GPU libraries that torch is linked with, this question ends the process: their
+# stand-ins (tests/vllm/gpu_stubs.py) answer it with an error that has no text.
+if not torch.cuda.is_available():
+    torch.cuda.is_current_stream_capturing = lambda: False
+
+VOCABULARY = 512
+GAIN = 2.0
+COMMON = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 8192,
+    "pad_token_id": None,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "tie_word_embeddings": False,
+}
+WINDOW = 40
+
+
+def llama(seed=0, **more):
+    """Full attention in all layers."""
+    return _drawn(LlamaForCausalLM, LlamaConfig(**{"num_hidden_layers": 3, **COMMON, **more}), seed)
+
+
+def gemma3(seed=0):
+    """Sliding windows, and full attention in one layer of three."""
+    config = Gemma3TextConfig(
+        num_hidden_layers=3,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+        sliding_window=WINDOW,
+        query_pre_attn_scalar=16,
+        **COMMON,
+    )
+    return _drawn(Gemma3ForCausalLM, config, seed)
+
+
+def qwen3_next(seed=0):
+    """Linear attention, and full attention in one layer of three."""
+    config = Qwen3NextConfig(
+        num_hidden_layers=3,
+        layer_types=["linear_attention", "full_attention", "linear_attention"],
+        linear_num_key_heads=2,
+        linear_num_value_heads=4,
+        linear_key_head_dim=16,
+        linear_value_head_dim=16,
+        # No experts, since which ones are chosen can change with rounding.
+        mlp_only_layers=[0, 1, 2],
+        **COMMON,
+    )
+    return _drawn(Qwen3NextForCausalLM, config, seed)
+
+
+MODELS = {"llama": llama, "gemma3": gemma3, "qwen3-next": qwen3_next}
+
+
+def _drawn(kind, config, seed):
+    torch.manual_seed(seed)
+    model = kind(config).eval()
+    model.generation_config.eos_token_id = None
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "A_log" in name:
+                weight.fill_(-4.0)  # states that remember hundreds of tokens
+            if weight.ndim < 2 or "conv1d" in name:
+                continue
+            # Attention must count beside the residual, or the cache would not show in the tokens.
+            gain = GAIN if "attn" in name else 4.0 if "lm_head" in name else 1.0
+            scale = weight.shape[-1] ** 0.5
+            weight.normal_(std=gain if "embed" in name else gain / scale)
+    return model
