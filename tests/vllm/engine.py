@@ -36,6 +36,8 @@ def transfer_config(options):
     from vllm.config import KVTransferConfig
 
     if options.pop("connector", False):
+        # A tiny model computes faster than a disk reads.
+        options.setdefault("always_load", True)
         return KVTransferConfig(
             kv_connector="KvtierConnector",
             kv_connector_module_path="kvtier.vllm",

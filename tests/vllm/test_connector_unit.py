@@ -11,6 +11,7 @@ from kvtier import HitRule, Presence, Retention
 from kvtier.vllm.cache_groups import CacheGroup, longest_prefix, prefix_unit
 from kvtier.vllm.connector_scheduler import STORE_PATIENCE_S, BlockList, SchedulerSide, StepPlan
 from kvtier.vllm.connector_worker import WorkerSide
+from kvtier.vllm.hit_prices import BELIEVED_S, MIN_STEP_TOKENS, TRIAL_TOKENS, HitPrices
 from kvtier.vllm.link import LinkState
 from kvtier.vllm.lookups import Lookups, Verdict
 from kvtier.vllm.rows import key_of
@@ -88,6 +89,7 @@ class SchedulerCase(unittest.TestCase):
 
     def setUp(self):
         self.cached = set()  # the keys that the daemon has
+        self.presence = Presence.HOST
         self.asked = []
         self.now = 0.0
         self.manager = FakeManager()
@@ -104,7 +106,7 @@ class SchedulerCase(unittest.TestCase):
 
     def answer(self):
         for keys in self.asked:
-            presence = [Presence.HOST if one in self.cached else 0 for one in keys]
+            presence = [self.presence if one in self.cached else 0 for one in keys]
             self.lookups.receive((keys, presence))
         self.asked.clear()
 
@@ -155,6 +157,40 @@ class SchedulerSideTest(SchedulerCase):
         self.assertEqual(load.blocks, [51, 52, 53])
         self.assertEqual(load.hashes, [hash_of(i) for i in (1, 2, 3)])
         self.assertEqual(self.step().loads, {})
+
+    def test_a_load_that_holds_up_no_other_request_is_waited_for_in_its_step(self):
+        self.side = SchedulerSide(self.lookups, self.groups, wait_above_tokens=1)
+        self.side.bind(self.manager)
+        self.have(0, 1)
+        one = request(3 * BLOCK_TOKENS)
+        self.assertEqual(self.match(one), 2 * BLOCK_TOKENS)
+        self.assertTrue(self.side.is_waited(one))
+        self.side.allocated(one, self.manager.table("r", [4, 5, 6]), 2 * BLOCK_TOKENS)
+        self.assertEqual(self.step().waited, {"r"})
+
+    def test_a_load_is_not_waited_for_beside_others_or_before_a_graph_of_one_token(self):
+        self.side = SchedulerSide(self.lookups, self.groups, wait_above_tokens=1)
+        self.side.bind(self.manager)
+        self.have(0, 1)
+        short = request(2 * BLOCK_TOKENS + 1)
+        self.assertEqual(self.match(short), 2 * BLOCK_TOKENS)
+        self.assertFalse(self.side.is_waited(short))
+        other = request(3 * BLOCK_TOKENS, name="other")
+        self.assertEqual(self.match(other), 2 * BLOCK_TOKENS)
+        self.assertFalse(self.side.is_waited(other))
+
+    def test_blocks_on_a_disk_that_is_slower_than_computing_are_computed(self):
+        self.presence = Presence.DISK
+        self.have(*range(5))
+        self.side.prices.computed(1000, 1.0)
+        self.side.prices.loaded_from_disk(1000, 2.0)
+        self.assertEqual(self.match(request(100)), 0)
+        self.side.prices.computed(1000, 1000.0)
+        one = request(100, name="other")
+        self.assertEqual(self.match(one), 5 * BLOCK_TOKENS)
+        self.side.allocated(one, self.manager.table("other", list(range(1, 8))), 5 * BLOCK_TOKENS)
+        (load,) = self.step().loads["other"]
+        self.assertEqual(load.disk_tokens, 5 * BLOCK_TOKENS)
 
     def test_what_could_not_be_loaded_is_not_matched_again(self):
         """Or the request would wait for it again and again."""
@@ -378,6 +414,51 @@ class LongestPrefixTest(unittest.TestCase):
         self.fail("it asks again and again")
 
 
+class HitPricesTest(unittest.TestCase):
+    def setUp(self):
+        self.now = 0.0
+        self.prices = HitPrices(clock=lambda: self.now)
+
+    def blocks(self, on_disk):
+        """on_disk: a letter for each block, d for those on disk."""
+        return self.prices.worthwhile_blocks([one == "d" for one in on_disk], BLOCK_TOKENS)
+
+    def measure(self, compute_s, disk_s):
+        self.prices.computed(1000, 1000 * compute_s)
+        self.prices.loaded_from_disk(1000, 1000 * disk_s)
+
+    def test_everything_is_loaded_while_nothing_is_known(self):
+        self.assertEqual(self.blocks("mdmd"), 4)
+
+    def test_blocks_in_memory_are_loaded_and_those_on_a_slow_disk_are_computed(self):
+        self.measure(compute_s=0.001, disk_s=0.002)
+        self.assertEqual(self.blocks("mm"), 2)
+        self.assertEqual(self.blocks("mmdd"), 2)
+        self.assertEqual(self.blocks("dd"), 0)
+
+    def test_a_few_blocks_on_disk_are_loaded_for_the_many_in_memory_behind_them(self):
+        self.measure(compute_s=0.001, disk_s=0.002)
+        self.assertEqual(self.blocks("dmm"), 3)
+        self.assertEqual(self.blocks("dmmddd"), 3)
+
+    def test_a_fast_disk_is_read(self):
+        self.measure(compute_s=0.002, disk_s=0.001)
+        self.assertEqual(self.blocks("dddd"), 4)
+
+    def test_what_is_not_known_is_tried_with_a_little(self):
+        self.prices.computed(1000, 1.0)
+        few = TRIAL_TOKENS // BLOCK_TOKENS
+        self.assertEqual(self.blocks("d" * 100), few)
+        self.measure(compute_s=0.001, disk_s=0.002)
+        self.assertEqual(self.blocks("d" * 100), 0)
+        self.now = BELIEVED_S
+        self.assertEqual(self.blocks("d" * 100), few)
+
+    def test_short_steps_tell_nothing(self):
+        self.prices.computed(MIN_STEP_TOKENS - 1, 100.0)
+        self.assertEqual(self.blocks("d" * 100), 100)
+
+
 class WorkerSideTest(LinkCase):
     def setUp(self):
         super().setUp()
@@ -397,6 +478,52 @@ class WorkerSideTest(LinkCase):
     def loaded(self):
         self.side.poll()
         return self.side.take_loaded()
+
+    def waited(self, *numbers):
+        plan = self.loads(self.blocks(*numbers))
+        plan.waited.add("r")
+        return plan
+
+    def test_a_step_that_waits_for_a_load_has_its_layers_and_reports_nothing(self):
+        self.side.begin(StepPlan(stores=[self.blocks(1)]))
+        self.rows[:] = 0
+        self.side.begin(self.waited(1))
+        for layers in (1, 2):
+            self.side.wait_layers(layers)
+        self.assertTrue(self.side.end_step(2))
+        self.assertEqual(self.rows[1, 0], self.rows[1, 1])
+        self.assertEqual(self.side.take_loaded(), (set(), set()))
+        self.assertEqual(self.side.take_failed_blocks(), set())
+        self.assertEqual(self.region.waited_layers, {2: [1, 2]})
+        self.assertFalse(self.side.waits)
+
+    def test_a_step_that_waits_in_vain_tells_the_blocks_before_it_ends(self):
+        self.side.begin(StepPlan(stores=[self.blocks(1)]))
+        self.side.begin(self.waited(1, 5))
+        for layers in (1, 2):
+            self.side.wait_layers(layers)
+        self.assertTrue(self.side.end_step(2))
+        self.assertEqual(self.side.take_failed_blocks(), {5})
+        self.assertEqual(self.side.take_failed_keys(), {key_of(hash_of(5), 0)})
+        self.assertEqual(self.side.take_loaded(), (set(), set()))
+        # One layer was asked for, and then no more: the load was known to have failed.
+        self.assertEqual(self.region.waited_layers, {2: [1]})
+
+    def test_a_step_that_did_not_wait_is_in_vain(self):
+        self.side.begin(StepPlan(stores=[self.blocks(1)]))
+        self.side.begin(self.waited(1))
+        self.side.wait_layers(1)
+        self.assertFalse(self.side.end_step(2))
+        self.assertEqual(self.side.take_failed_blocks(), {1})
+        self.assertTrue(self.side.end_step(2))
+
+    def test_a_step_that_waits_for_a_lost_daemon_ends(self):
+        self.daemon.die()
+        self.side.begin(self.waited(1))
+        self.side.wait_layers(1)
+        self.side.wait_layers(2)
+        self.assertTrue(self.side.end_step(2))
+        self.assertEqual(self.side.take_failed_blocks(), {1})
 
     def test_stores_are_reported_by_their_numbers(self):
         self.region.hold = True

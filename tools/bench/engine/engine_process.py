@@ -47,13 +47,15 @@ class Engine:
         return self._alone(tokens, request.get("tokens", OUTPUT_TOKENS))
 
     def forget(self, request: dict) -> dict:
-        """Blocks that a connector still stores are not free, and an engine without a request does
-        not step in every version: small requests keep it going."""
+        """Blocks that a connector still stores are not free. An engine without a request may not
+        step, so that a short one is served now and then."""
         for attempt in range(200):
             if self._llm.reset_prefix_cache():
                 return {"done": True}
-            self._alone(prompt("idle", 40, attempt, self._vocabulary), 4)
-        return {"done": False}
+            time.sleep(0.05)
+            if attempt % 20 == 19:
+                self._alone(prompt("idle", 15, attempt, self._vocabulary), 1)
+        raise RuntimeError("vLLM's blocks are not freed")
 
     def load(self, request: dict) -> dict:
         began = time.perf_counter()

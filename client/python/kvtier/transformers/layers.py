@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The layers of transformers' DynamicCache as the daemon's groups of layers.
 
-What a layer keeps is found by running a few tokens through the model, not from its configuration, so
-that every model whose layers are of the classes below is known, whatever its sizes. A layer of any
-other class makes the model one that is not cached.
+What a layer keeps is found by running a few tokens through the model, not from its configuration,
+so that every model whose layers are of the classes below is known, whatever its sizes. A layer of
+any other class makes the model one that is not cached.
 """
 
 from __future__ import annotations

@@ -35,7 +35,8 @@ from .cache_groups import cache_groups
 from .connector_metrics import KvtierPromMetrics, KvtierStats
 from .connector_scheduler import SchedulerSide, StepPlan
 from .connector_worker import WorkerSide
-from .gpu_memory import AfterKernels, GpuMemory
+from .gpu_memory import AfterKernels, GpuMemory, StepTimer
+from .hit_prices import MIN_STEP_TOKENS, HostStepTimer
 from .kv_memory import BlockPieces, SharedAllocation, block_pieces
 from .link import Attachment, Link, LinkState, attach_regions, logger
 from .lookups import Lookups
@@ -47,33 +48,54 @@ if TYPE_CHECKING:
     import torch
 
 _OPTIONS = frozenset(
-    {"socket", "lookup_timeout_ms", "retention", "identity", "retry_min_ms", "retry_max_ms"}
+    {
+        "always_load",
+        "identity",
+        "lookup_timeout_ms",
+        "retention",
+        "retry_max_ms",
+        "retry_min_ms",
+        "socket",
+    }
 )
 
 
 @dataclass
 class KvtierMetadata(KVConnectorMetadata):
-    """hash_root: what vLLM's chains of hashes begin with, which only the scheduler's process knows."""
+    """hash_root: of the engine's hashes, which only the scheduler's process knows.
+    tokens: that the step computes."""
 
     plan: StepPlan = field(default_factory=StepPlan)
     hash_root: bytes | None = None
+    tokens: int = 0
 
 
 @dataclass
 class KvtierWorkerMetadata(KVConnectorWorkerMetadata):
     """stored: by the numbers of stores, how many workers have ended them. failed: keys of blocks
-    that some worker could not load."""
+    that some worker could not load. steps, disk_loads: tokens and seconds, of some worker.
+    waits_for_layers: False once some worker has seen that the engine's kernels do not wait for
+    layers."""
 
     stored: collections.Counter[int]
     failed: set[bytes]
+    steps: list[tuple[int, float]] = field(default_factory=list)
+    disk_loads: list[tuple[int, float]] = field(default_factory=list)
+    waits_for_layers: bool = True
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> KvtierWorkerMetadata:
         assert isinstance(other, KvtierWorkerMetadata)
-        return KvtierWorkerMetadata(self.stored + other.stored, self.failed | other.failed)
+        return KvtierWorkerMetadata(
+            self.stored + other.stored,
+            self.failed | other.failed,
+            self.steps or other.steps,
+            self.disk_loads or other.disk_loads,
+            self.waits_for_layers and other.waits_for_layers,
+        )
 
 
 class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
-    """The options of `kv_connector_extra_config` are KvtierTier's. Raises ValueError for others,
+    """The options of `kv_connector_extra_config` are KvtierTier's and `always_load`. Raises ValueError for others,
     and for models and devices that it does not know."""
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
@@ -102,14 +124,18 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         # torch allocates.
         self._allocation: SharedAllocation | None = None
         self._after_kernels: AfterKernels | None = None
+        self._timer = StepTimer() if device == "cuda" else HostStepTimer()
         if device == "cpu":
             self._allocation = SharedAllocation(self._groups[0].memory_bytes)
         else:
             self._after_kernels = AfterKernels()
         self._link: Link | None = None
-        self._hash_root: bytes | None = None
         self._lookup_counts: collections.Counter[tuple[str, str]] = collections.Counter()
         self._connected_told: bool | None = None
+        self._hash_root: bytes | None = None
+        # Of the first group, which alone is loaded layer by layer.
+        self._layer_numbers = {name: i for i, name in enumerate(self._groups[0].layers)}
+        self._waits_for_layers = True
         self._scheduler: SchedulerSide | None = None
         self._worker: WorkerSide | None = None
         if role is KVConnectorRole.SCHEDULER:
@@ -145,6 +171,9 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         if self._worker is None or not isinstance(connector_metadata, KvtierMetadata):
             return
         self._hash_root = connector_metadata.hash_root
+        # Steps that wait for loads do not tell what computing costs.
+        if connector_metadata.tokens >= MIN_STEP_TOKENS and not connector_metadata.plan.waited:
+            self._timer.begin(connector_metadata.tokens)
         if self._after_kernels is not None and connector_metadata.plan:
             plan = connector_metadata.plan
             self._after_kernels.add(functools.partial(self._worker.begin, plan))
@@ -153,13 +182,18 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         metadata = self._get_connector_metadata()
         if self._worker is None or not isinstance(metadata, KvtierMetadata):
             return
-        if self._after_kernels is not None:
-            self._after_kernels.begin_ready()
-        else:
+        if self._after_kernels is None:
             self._worker.begin(metadata.plan)
+        elif metadata.plan.waited:
+            # Nothing else is computed in the step, so that its kernels are all that is held up.
+            self._after_kernels.begin_all()
+        else:
+            self._after_kernels.begin_ready()
 
     def wait_for_layer_load(self, layer_name: str) -> None:
-        pass
+        if self._worker is not None and self._worker.waits:
+            # Where vLLM has layers in other orders, more layers than needed are waited for.
+            self._worker.wait_layers(self._layer_numbers[layer_name] + 1)
 
     def save_kv_layer(
         self, layer_name: str, kv_layer: torch.Tensor, attn_metadata: Any, **kwargs: Any
@@ -174,7 +208,9 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
             return KVConnectorTransferResults()
         if self._after_kernels is not None:
             self._after_kernels.begin_ready()
-        self._worker.poll()
+        if not self._worker.end_step(len(self._layer_numbers)) and self._waits_for_layers:
+            self._waits_for_layers = False
+            logger.warning("kvtier: the engine's kernels do not wait for layers of loads")
         loaded, failed = self._worker.take_loaded()
         # With one group, vLLM uses what comes before the first block that failed.
         failed = failed if len(self._groups) > 1 else set()
@@ -190,7 +226,10 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         if self._worker is None:
             return None
         stored, failed = self._worker.take_stored(), self._worker.take_failed_keys()
-        return KvtierWorkerMetadata(stored, failed) if stored or failed else None
+        steps, disk_loads = self._timer.end(), self._worker.take_disk_loads()
+        if not (stored or failed or steps or disk_loads):
+            return None
+        return KvtierWorkerMetadata(stored, failed, steps, disk_loads, self._waits_for_layers)
 
     # ---------------------------------------------------------------- in the scheduler
 
@@ -206,7 +245,7 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
             # vLLM turns it off for attention that cannot continue a prefix.
             return 0, False
         found = self._scheduler.matched_tokens(request, num_computed_tokens)
-        return found, bool(found)
+        return found, bool(found) and not self._scheduler.is_waited(request)
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         assert self._scheduler is not None
@@ -214,7 +253,9 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
 
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
         assert self._scheduler is not None
-        return KvtierMetadata(self._scheduler.plan_step(scheduler_output), identity.hash_root())
+        plan = self._scheduler.plan_step(scheduler_output)
+        tokens = sum(scheduler_output.num_scheduled_tokens.values())
+        return KvtierMetadata(plan, identity.hash_root(), tokens)
 
     def update_connector_output(self, connector_output: Any) -> None:
         assert self._scheduler is not None
@@ -222,6 +263,12 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         if isinstance(metadata, KvtierWorkerMetadata):
             self._scheduler.stored(metadata.stored)
             self._scheduler.failed(metadata.failed)
+            for step in metadata.steps:
+                self._scheduler.prices.computed(*step)
+            for load in metadata.disk_loads:
+                self._scheduler.prices.loaded_from_disk(*load)
+            if not metadata.waits_for_layers:
+                self._scheduler.stop_waiting()
 
     def request_finished(
         self, request: Any, block_ids: list[int]
@@ -294,7 +341,26 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         )
         answers.append(lookups)
         self._link = link
-        return SchedulerSide(lookups, self._cache_groups, self._ranks)
+        return SchedulerSide(
+            lookups,
+            self._cache_groups,
+            self._ranks,
+            self._wait_above_tokens(),
+            bool(self._options.get("always_load", False)),
+        )
+
+    def _wait_above_tokens(self) -> int | None:
+        """A CUDA graph of a whole step does not call the connector for each layer. Such graphs are
+        made of steps in which each request computes the tokens of one draft, or of all steps."""
+        if self._groups[0].group.layers == 1:
+            return None
+        mode = self._engine.compilation_config.cudagraph_mode
+        if mode is None or not mode.has_full_cudagraphs():
+            return 0
+        if not mode.separate_routine():
+            return None
+        speculative = self._engine.speculative_config
+        return 1 + (0 if speculative is None else speculative.num_speculative_tokens)
 
     def _count_lookup(self, outcome: str) -> None:
         self._lookup_counts["lookup", outcome] += 1

@@ -14,7 +14,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..types import HitRule
 from .cache_groups import CacheGroup, longest_prefix, prefix_unit
+from .hit_prices import HitPrices
 from .lookups import Lookups, Verdict
 from .rows import key_of
 
@@ -25,9 +27,9 @@ STORE_PATIENCE_S = 0.2
 
 @dataclass
 class BlockList:
-    """Blocks of one request and cache group. group: its place in the connector's list of groups.
-    number, parents (None for the first block) and depths (positions in the request): of stores
-    only."""
+    """Blocks of one cache group, by its place in the connector's list of groups. request,
+    disk_tokens (of blocks that were found on disk only): of loads only. number, parents (None for the first block) and depths (positions in the request): of
+    stores only, which are of all requests of a step."""
 
     request: str
     group: int
@@ -36,14 +38,18 @@ class BlockList:
     parents: list[bytes | None] = field(default_factory=list)
     depths: list[int] = field(default_factory=list)
     number: int = 0
+    disk_tokens: int = 0
 
 
 @dataclass
 class StepPlan:
     """What each worker is to do in one step. loads: by request, which is to be reported when all of
-    its lists are loaded, at once if there are none."""
+    its lists are loaded, at once if there are none. waited: the requests that are computed in this
+    very step, layer by layer as their loads arrive; they are not reported. stores: one list for
+    each cache group."""
 
     loads: dict[str, list[BlockList]] = field(default_factory=dict)
+    waited: set[str] = field(default_factory=set)
     stores: list[BlockList] = field(default_factory=list)
 
     def __bool__(self) -> bool:
@@ -52,11 +58,13 @@ class StepPlan:
 
 @dataclass
 class _Request:
-    """request: vLLM's. local_tokens: found in vLLM's own cache. pinned: the blocks that steps
-    complete which were planned before, as (place of the group, position, vLLM's block)."""
+    """request: vLLM's. local_tokens: found in vLLM's own cache. is_waited: its load is waited for
+    by the step that computes the rest. pinned: the blocks that steps complete which were planned
+    before, as (place of the group, position, vLLM's block)."""
 
     request: Any
     local_tokens: int = 0
+    is_waited: bool = False
     pinned: list[tuple[int, int, Any]] = field(default_factory=list)
 
 
@@ -71,19 +79,26 @@ class _Store:
 
 class SchedulerSide:
     """Of the scheduler's thread. lookups: the daemon's answers; workers: how many there are, each
-    with its part of every block."""
+    with its part of every block. wait_above_tokens: a load may be waited for, layer by layer, by a
+    step that computes more tokens than these; None: never. always_load: also what takes longer to
+    load than to compute."""
 
     def __init__(
         self,
         lookups: Lookups,
         groups: Sequence[CacheGroup],
         workers: int = 1,
+        wait_above_tokens: int | None = None,
+        always_load: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._lookups = lookups
         self._groups = groups
         self._workers = workers
+        self._wait_above_tokens = wait_above_tokens
+        self._always_load = always_load
         self._clock = clock
+        self.prices = HitPrices(clock)
         self._manager: Any = None
         self._requests: dict[str, _Request] = {}
         self._with_pins: dict[str, _Request] = {}
@@ -112,7 +127,17 @@ class SchedulerSide:
         # vLLM computes at least one token of each request.
         limit = min(request.num_tokens - 1, *hashed)
         found = longest_prefix(self._groups, local_tokens, limit, look_up)
-        return None if found is None else found - local_tokens
+        if found is None:
+            return None
+        if not self._always_load:
+            found = self._worthwhile(request, local_tokens, found)
+        known.is_waited = self._is_waited(request, local_tokens, found)
+        return found - local_tokens
+
+    def is_waited(self, request: Any) -> bool:
+        """Whether the load of what `matched_tokens` found is for the step that computes the rest,
+        which then holds up no other request."""
+        return self._requests[request.request_id].is_waited
 
     def allocated(
         self, request: Any, blocks: Sequence[Sequence[Any]], external_tokens: int
@@ -124,6 +149,8 @@ class SchedulerSide:
         first = self._requests[request.request_id].local_tokens
         tokens = first + external_tokens
         loads = self._plan.loads[request.request_id] = []
+        if self._requests[request.request_id].is_waited:
+            self._plan.waited.add(request.request_id)
         for index, group in enumerate(self._groups):
             begin = max(first // group.block_tokens, group.first_needed(tokens))
             end = tokens // group.block_tokens
@@ -135,7 +162,9 @@ class SchedulerSide:
             ]
             if wanted:
                 numbers, names = zip(*wanted)
-                loads.append(BlockList(request.request_id, index, list(numbers), list(names)))
+                load = BlockList(request.request_id, index, list(numbers), list(names))
+                load.disk_tokens = self._disk_tokens(load)
+                loads.append(load)
 
     def plan_step(self, output: Any) -> StepPlan:
         """The loads of this step, and stores of what the steps before it have computed."""
@@ -180,6 +209,54 @@ class SchedulerSide:
         """Whether blocks are pinned that will be free in a moment."""
         oldest = next(iter(self._stores.values()), None)
         return oldest is not None and self._clock() - oldest.began < STORE_PATIENCE_S
+
+    def _worthwhile(self, request: Any, first: int, found: int) -> int:
+        """The prefix, not longer than `found`, that takes less time to load than to compute. Groups
+        without full attention have few blocks, and follow."""
+        for index, group in enumerate(self._groups):
+            if group.rule is HitRule.ALL and found > first:
+                begin = first // group.block_tokens
+                hashes = group.hashes(request.block_hashes, begin, found // group.block_tokens)
+                on_disk = [not self._lookups.is_in_memory(key_of(one, index)) for one in hashes]
+                blocks = self.prices.worthwhile_blocks(on_disk, group.block_tokens)
+                if blocks < len(on_disk):
+                    return self._shortened(request, first, (begin + blocks) * group.block_tokens)
+        return found
+
+    def _shortened(self, request: Any, first: int, limit: int) -> int:
+        """The longest prefix of at most `limit` tokens of which all is known to be there."""
+
+        def look_up(index: int, position: int) -> Verdict:
+            (one,) = self._groups[index].hashes(request.block_hashes, position, position + 1)
+            is_hit = self._lookups.is_hit(key_of(one, index))
+            return Verdict.HIT if is_hit else Verdict.MISS
+
+        found = longest_prefix(self._groups, first, limit, look_up)
+        assert found is not None
+        return found
+
+    def _disk_tokens(self, blocks: BlockList) -> int:
+        names = (key_of(one, blocks.group) for one in blocks.hashes)
+        count = sum(not self._lookups.is_in_memory(one) for one in names)
+        return count * self._groups[blocks.group].block_tokens
+
+    def stop_waiting(self) -> None:
+        """The engine's kernels cannot wait for layers: loads are waited for before a step only."""
+        self._wait_above_tokens = None
+
+    def _is_waited(self, request: Any, first: int, found: int) -> bool:
+        """Waiting for the layers of a load while the step is computed saves the time of the layers
+        that have arrived. It would hold up all other requests, and so would blocks on a disk."""
+        above = self._wait_above_tokens
+        if above is None or found == first or request.num_tokens - found <= above:
+            return False
+        if len(self._groups) > 1 or len(self._requests) > 1:
+            return False
+        (group,) = self._groups
+        hashes = group.hashes(
+            request.block_hashes, first // group.block_tokens, found // group.block_tokens
+        )
+        return all(self._lookups.is_in_memory(key_of(one, 0)) for one in hashes)
 
     def _pin(self, known: _Request, scheduled_tokens: int) -> None:
         """Keeps the blocks that this step completes."""
@@ -232,20 +309,23 @@ class SchedulerSide:
                 sound.append((position, block))
         if not sound:
             return
+        store = self._store_of_step(index)
+        self._stores[store.number].blocks += [block for _, block in sound]
+        store.blocks += [block.block_id for _, block in sound]
+        store.hashes += [hashes[position] for position, _ in sound]
+        store.parents += [hashes[position - 1] if position > 0 else None for position, _ in sound]
+        store.depths += [position for position, _ in sound]
+
+    def _store_of_step(self, index: int) -> BlockList:
+        """What the step stores of a group: one transfer costs the engine less than many."""
+        for store in self._plan.stores:
+            if store.group == index:
+                return store
         self._last_store += 1
-        kept = [block for _, block in sound]
-        self._stores[self._last_store] = _Store(kept, self._workers, self._clock())
-        self._plan.stores.append(
-            BlockList(
-                request.request_id,
-                index,
-                [block.block_id for block in kept],
-                [hashes[position] for position, _ in sound],
-                [hashes[position - 1] if position > 0 else None for position, _ in sound],
-                [position for position, _ in sound],
-                self._last_store,
-            )
-        )
+        self._stores[self._last_store] = _Store([], self._workers, self._clock())
+        store = BlockList("", index, [], [], number=self._last_store)
+        self._plan.stores.append(store)
+        return store
 
     def _unpin(self, blocks: Iterable[Any]) -> None:
         self._manager.block_pool.free_blocks(blocks)

@@ -75,6 +75,42 @@ class AfterKernels:
         while self._waiting and self._waiting[0][0].query():
             self._waiting.popleft()[1]()
 
+    def begin_all(self) -> None:
+        """Waits for the kernels."""
+        while self._waiting:
+            event, begin = self._waiting.popleft()
+            event.synchronize()
+            begin()
+
+
+class StepTimer:
+    """How long the kernels of steps take. Of the worker's thread; never waits."""
+
+    def __init__(self) -> None:
+        self._begun: tuple[int, Any] | None = None
+        self._launched: collections.deque[tuple[int, Any, Any]] = collections.deque()
+
+    def begin(self, tokens: int) -> None:
+        """Before the kernels of a step with so many tokens are launched."""
+        self._begun = (tokens, _recorded())
+
+    def end(self) -> list[tuple[int, float]]:
+        """After they were launched. The tokens and seconds of the steps that have ended."""
+        if self._begun is not None:
+            self._launched.append((*self._begun, _recorded()))
+            self._begun = None
+        ended = []
+        while self._launched and self._launched[0][2].query():
+            tokens, first, last = self._launched.popleft()
+            ended.append((tokens, first.elapsed_time(last) / 1000))
+        return ended
+
+
+def _recorded() -> Any:
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
 
 def _check(code: int, what: str) -> None:
     if code != 0:

@@ -25,6 +25,10 @@ logger = logging.getLogger("vllm.kvtier")
 
 _IN_MEMORY = int(Presence.POOL | Presence.HOST)
 
+#: So long the first requests of an engine wait for its first try to reach the daemon, which takes
+#: some milliseconds, or the time to open a large KV cache. A daemon that is absent refuses at once.
+FIRST_CONNECT_S = 1.0
+
 # How often an idle link looks whether the daemon is still there.
 _IDLE_CHECK_S = 0.5
 # Half of what the daemon takes in one call by default.
@@ -54,7 +58,9 @@ class Region(Protocol):
         self, blocks: Any, hashes: Any, parents: Any, tokens: Any, depths: Any, retention: Any
     ) -> int: ...
 
-    def load_many(self, blocks: Any, hashes: Any) -> int: ...
+    def load_many(self, blocks: Any, hashes: Any, *, in_layers: bool = False) -> int: ...
+
+    def wait_layers(self, transfer: int, layers: int, timeout_ms: int | None = None) -> None: ...
 
     def poll(self) -> Sequence[Any]: ...
 
@@ -196,6 +202,13 @@ class Link:
         attachment = self._current
         return attachment if attachment is not None and attachment.borrow() else None
 
+    def wait_for_first_try(self, timeout_s: float = FIRST_CONNECT_S) -> None:
+        """Returns once it is known whether the daemon can be reached, at the latest after
+        `timeout_s`."""
+        if self._state is LinkState.CONNECTING:
+            with self._wake:
+                self._wake.wait_for(lambda: self._state is not LinkState.CONNECTING, timeout_s)
+
     def lost(self, attachment: Attachment) -> None:
         """Says that a call found the daemon gone. Any thread, any number of times."""
         with self._wake:
@@ -263,6 +276,7 @@ class Link:
             if self._state is not LinkState.CLOSED:
                 self._current = attachment
                 self._state = LinkState.READY
+                self._wake.notify_all()
         self.connections += 1
         self._pause_s = self._retry_s[0]
         self._reported = None
@@ -276,6 +290,7 @@ class Link:
         with self._wake:
             if self._state is not LinkState.CLOSED:
                 self._state = state
+                self._wake.notify_all()
 
     def _wait_for_questions(self, attachment: Attachment | None) -> list[Sequence[bytes]]:
         """What was asked meanwhile; nothing once it is time to look at the daemon or to try

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ..types import Presence
-from .link import Answer, LinkState
+from .link import FIRST_CONNECT_S, Answer, LinkState
 
 #: Names of outcomes, for the counters: where a block was found, or why it was not.
 FOUND_IN_HOST, FOUND_ON_DISK = "host", "disk"
@@ -46,6 +46,7 @@ class _Probe:
 
     deadline: float
     verdict: Verdict = Verdict.RETRY
+    in_memory: bool = False
     requests: set[str] = field(default_factory=set)
 
 
@@ -86,7 +87,10 @@ class Lookups:
             if self._state() not in (LinkState.READY, LinkState.CONNECTING):
                 self._count(NO_DAEMON)
                 return Verdict.MISS
-            probe = self._probes[key] = _Probe(self._clock() + self._timeout_s)
+            patience_s = self._timeout_s
+            if self._state() is LinkState.CONNECTING:
+                patience_s = max(patience_s, FIRST_CONNECT_S)
+            probe = self._probes[key] = _Probe(self._clock() + patience_s)
             self._unasked.append(key)
         if request not in probe.requests:
             probe.requests.add(request)
@@ -94,6 +98,16 @@ class Lookups:
         if probe.verdict is Verdict.RETRY:
             self._give_up_if_late(probe)
         return probe.verdict
+
+    def is_hit(self, key: bytes) -> bool:
+        """Whether it is known that the daemon has the block."""
+        probe = self._probes.get(key)
+        return probe is not None and probe.verdict is Verdict.HIT
+
+    def is_in_memory(self, key: bytes) -> bool:
+        """Whether the block was found in memory, not only on disk."""
+        probe = self._probes.get(key)
+        return probe is not None and probe.in_memory
 
     def flush(self) -> None:
         """At the end of a scheduler step: asks for all that came up in it."""
@@ -140,6 +154,7 @@ class Lookups:
             self._count(NO_DAEMON)
         elif presence & _IN_MEMORY:
             probe.verdict = Verdict.HIT
+            probe.in_memory = True
             self._count(FOUND_IN_HOST)
         elif presence & _ON_DISK:
             probe.verdict = Verdict.HIT

@@ -1,0 +1,271 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One of SGLang's host pools and its pages in the daemon.
+
+A pool whose memory is behind a descriptor ("allocator": "shm") is mapped by the daemon, which
+copies pages in place; pages of any other go through some memory of this module. All calls are of
+SGLang's storage threads and wait for the daemon, but none raises because of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import mmap
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..connection import connect
+from ..errors import KvtierError, TimedOutError, UnavailableError
+from ..model import KvGroup, ModelRecord
+from ..types import Retention
+from ..vllm.link import Attachment, Link, LinkState
+
+logger = logging.getLogger("sglang.kvtier")
+
+# As many pages as SGLang hands over in one call.
+_STAGED_PAGES = 128
+# A daemon that was lost in the midst of a load might still write its pages for so long.
+_SETTLE_S = 2.0
+_WAIT_MS = 1000
+# The largest that a record takes; the tokens of longer pages are only counted wrong.
+_MAX_BLOCK_TOKENS = 1024
+
+
+def page_hash(key: str) -> bytes:
+    """SGLang's key as a block's hash: 32 bytes, which most keys name in hexadecimal."""
+    if len(key) == 64:
+        try:
+            return bytes.fromhex(key)
+        except ValueError:
+            pass
+    return hashlib.sha256(key.encode()).digest()
+
+
+def page_pieces(host_pool: Any) -> list[tuple[int, int, int]] | None:
+    """Where the parts of each page lie in a pool's file, as (offset, page stride, bytes); None if
+    the pool has no one file, or does not say where its pages are."""
+    fds = getattr(getattr(host_pool, "allocator", None), "fds", [])
+    buffer = getattr(host_pool, "kv_buffer", None)
+    if getattr(host_pool, "fd", None) is None or len(fds) > 1 or not torch.is_tensor(buffer):
+        return None
+    size, last = host_pool.page_size, host_pool.size // host_pool.page_size - 1
+    try:
+        first, second, end = (
+            host_pool.get_page_buffer_meta(torch.arange(page * size, (page + 1) * size))
+            for page in (0, min(1, last), last)
+        )
+    except (NotImplementedError, ValueError, AttributeError):
+        return None
+    pieces = [
+        (begin - buffer.data_ptr(), max(after - begin, length), length)
+        for begin, after, length in zip(first[0], second[0], first[1])
+    ]
+    file_bytes = os.fstat(host_pool.fd).st_size
+    for (offset, stride, length), begin in zip(pieces, end[0]):
+        # Whatever is not as regular as it seemed goes through memory of this module.
+        regular = buffer.data_ptr() + offset + last * stride == begin
+        if not regular or offset < 0 or offset + last * stride + length > file_bytes:
+            return None
+    return pieces if first[1] == second[1] == end[1] else None
+
+
+class PagePool:
+    """facts: what tells its pages apart from those of other engines and pools, as a record's
+    extra. record_options: name and so on of the record. socket: the daemon's."""
+
+    def __init__(
+        self,
+        host_pool: Any,
+        record_options: dict[str, Any],
+        facts: dict[str, str],
+        socket: str,
+        retry_s: tuple[float, float],
+    ) -> None:
+        self._pool = host_pool
+        self._page_tokens = int(getattr(host_pool, "page_size", 1) or 1)
+        self._socket = socket
+        self._pieces = page_pieces(host_pool)
+        self._staging = threading.Lock()  # one call at a time goes through the staged pages
+        if self._pieces is None:
+            page = host_pool.get_dummy_flat_data_page()
+            self._page_bytes = page.numel() * page.element_size()
+        else:
+            self._page_bytes = sum(length for _, _, length in self._pieces)
+        order = "pieces" if self._pieces is not None else "flat"
+        tokens = min(self._page_tokens, _MAX_BLOCK_TOKENS)
+        group = KvGroup(layers=1, layer_bytes=self._page_bytes, block_tokens=tokens)
+        extra = {**facts, "order": order}
+        self._record = ModelRecord(extra=extra, groups=(group,), **record_options)
+        self._link = Link(self._open, lambda _: None, *retry_s)
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the daemon copies out of and into the pool itself."""
+        return self._pieces is not None
+
+    @property
+    def connected(self) -> bool:
+        return self._link.state is LinkState.READY
+
+    def close(self) -> None:
+        self._link.close()
+
+    def exists(self, keys: Sequence[str]) -> list[bool]:
+        """Which pages the daemon has."""
+
+        def look_up(attachment: Attachment) -> list[bool]:
+            found = attachment.regions[0].lookup([page_hash(key) for key in keys])
+            return [bool(tiers) for tiers in found]
+
+        return self._with_region(look_up, len(keys))
+
+    def load(self, keys: Sequence[str], host_indices: Any) -> list[bool]:
+        """Brings pages to the pool, where `host_indices` begin a page with each page_size-th."""
+        pages = self._pages(keys, host_indices)
+        if pages is None:
+            return [False] * len(keys)
+        hashes = [page_hash(key) for key in keys]
+
+        def in_place(attachment: Attachment) -> list[bool]:
+            transfer = attachment.regions[0].load_many(pages, hashes)
+            return self._finish(attachment, transfer, len(keys))
+
+        def staged(attachment: Attachment) -> list[bool]:
+            rows: Any = attachment.rows  # type: ignore[attr-defined]
+            numbers = np.arange(len(keys))
+            with self._staging:
+                transfer = attachment.regions[0].load_many(numbers, hashes)
+                done = self._finish(attachment, transfer, len(keys))
+                for row, page in enumerate(pages):
+                    if done[row]:
+                        self._write_page(int(page), rows[row])
+            return done
+
+        return self._with_region(in_place if self.in_place else staged, len(keys))
+
+    def store(
+        self,
+        keys: Sequence[str],
+        host_indices: Any,
+        parents: Sequence[bytes | None],
+        depth: int,
+    ) -> list[bool]:
+        """Stores pages of the pool. parents: of each; depth: of the first in its sequence."""
+        pages = self._pages(keys, host_indices)
+        if pages is None:
+            return [False] * len(keys)
+        hashes = [page_hash(key) for key in keys]
+        depths = np.arange(depth, depth + len(keys))
+        tokens = self._record.groups[0].block_tokens
+
+        def begin(attachment: Attachment, numbers: Any) -> list[bool]:
+            region = attachment.regions[0]
+            transfer = region.store_many(
+                numbers, hashes, parents, tokens, depths, Retention.EXTENDED
+            )
+            return self._finish(attachment, transfer, len(keys))
+
+        def staged(attachment: Attachment) -> list[bool]:
+            rows: Any = attachment.rows  # type: ignore[attr-defined]
+            with self._staging:
+                for row, page in enumerate(pages):
+                    rows[row].copy_(self._read_page(int(page)))
+                return begin(attachment, np.arange(len(keys)))
+
+        return self._with_region(
+            (lambda one: begin(one, pages)) if self.in_place else staged, len(keys)
+        )
+
+    def _pages(self, keys: Sequence[str], host_indices: Any) -> Any:
+        """The pool's pages so many; None if the indices are not those of whole pages."""
+        size = self._page_tokens
+        if host_indices is None or host_indices.numel() != len(keys) * size:
+            logger.error("kvtier: %d pages have other indices", len(keys))
+            return None
+        if not self.in_place and len(keys) > _STAGED_PAGES:
+            logger.error("kvtier: %d pages at once, at most %d", len(keys), _STAGED_PAGES)
+            return None
+        first = host_indices.cpu().numpy().reshape(len(keys), size)[:, 0]
+        if (first % size).any():
+            logger.error("kvtier: a page does not begin where pages do")
+            return None
+        return first // size
+
+    def _with_region(self, call: Callable[[Attachment], list[bool]], count: int) -> list[bool]:
+        """What the call says, or that nothing was done if there is no daemon."""
+        attachment = self._link.borrow()
+        if attachment is None:
+            return [False] * count
+        try:
+            return call(attachment)
+        except UnavailableError:
+            self._link.lost(attachment)
+        except (KvtierError, ValueError) as error:
+            logger.warning("kvtier: a request was refused: %s", error)
+        finally:
+            attachment.give_back()
+        return [False] * count
+
+    def _finish(self, attachment: Attachment, transfer: int, count: int) -> list[bool]:
+        """Waits until a transfer has ended: before that, its pages belong to the daemon."""
+        region: Any = attachment.regions[0]
+        while True:
+            try:
+                end = region.wait(transfer, _WAIT_MS)
+                break
+            except TimedOutError:
+                continue
+        if end.error is not None:
+            if isinstance(end.error, UnavailableError):
+                time.sleep(_SETTLE_S)
+            raise end.error
+        return [position not in end.failed for position in range(count)]
+
+    def _open(self) -> Attachment:
+        """On the link's thread. Raises KvtierError, OSError."""
+        connection = connect(self._socket, client_name="sglang", reconnect_min_ms=-1)
+        rows = None
+        try:
+            if self._pieces is not None:
+                fd, pieces = self._pool.fd, self._pieces
+                blocks = self._pool.size // self._page_tokens
+                byte_count = os.fstat(fd).st_size
+            else:
+                blocks, pieces = _STAGED_PAGES, None
+                byte_count = blocks * self._page_bytes
+                fd = os.memfd_create("kvtier-sglang", os.MFD_CLOEXEC)
+                os.ftruncate(fd, byte_count)
+                rows = torch.frombuffer(mmap.mmap(fd, byte_count), dtype=torch.uint8)
+                rows = rows.view(blocks, self._page_bytes)
+            region = connection.open_region(
+                self._record, fd=fd, bytes=byte_count, blocks=blocks, pieces=pieces
+            )
+        except BaseException:
+            connection.close()
+            raise
+        finally:
+            if self._pieces is None:
+                os.close(fd)
+
+        def close() -> None:
+            region.close()
+            connection.close()
+
+        attachment = Attachment([region], close, region.is_connected)
+        attachment.rows = rows  # type: ignore[attr-defined]
+        return attachment
+
+    def _read_page(self, page: int) -> torch.Tensor:
+        data = self._pool.get_data_page(page * self._page_tokens, flat=True)
+        return data.contiguous().view(torch.uint8).reshape(-1)
+
+    def _write_page(self, page: int, row: torch.Tensor) -> None:
+        like = self._pool.get_dummy_flat_data_page()
+        data = row.clone().view(like.dtype).view(like.shape)
+        self._pool.set_from_flat_data_page(page * self._page_tokens, data)

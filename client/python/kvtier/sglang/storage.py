@@ -1,0 +1,314 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The storage backend of SGLang's HiCache, loaded by name: pages of all host pools in the daemon.
+
+Each pool has a record of its own, so that pages never meet those of another pool, rank, layout or
+type. What fails, or finds no daemon, is a miss: SGLang's storage threads see no exception.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from sglang.srt.mem_cache.hicache_storage import (
+    HiCacheStorage,
+    PoolHitPolicy,
+    PoolName,
+    PoolTransferResult,
+)
+
+from .._facts import digest, files_of, record_name, short
+from ..connection import DEFAULT_SOCKET
+from .pages import PagePool, logger, page_hash
+
+_KV = "kv"
+_RETRY_MIN_MS, _RETRY_MAX_MS = 50, 2000
+# Of SGLang's arguments, those that change what a page holds.
+_ARGUMENTS = (
+    "model_path",
+    "revision",
+    "quantization",
+    "kv_cache_dtype",
+    "dtype",
+    "load_format",
+    "json_model_override_args",
+    "speculative_algorithm",
+    "speculative_draft_model_path",
+    "speculative_draft_model_revision",
+)
+# Of a host pool, what its pages look like.
+_SHAPE = (
+    "dtype",
+    "layout",
+    "page_size",
+    "layer_num",
+    "head_num",
+    "head_dim",
+    "v_head_dim",
+    "start_layer",
+    "end_layer",
+    "storage_format_tag",
+)
+
+
+class KvtierStorage(HiCacheStorage):  # type: ignore[misc]
+    """Options, in --hicache-storage-backend-extra-config: "socket", "identity", "retry_min_ms",
+    "retry_max_ms"; "interface_v1" must be set.
+
+    Raises ValueError for a configuration that cannot work, and nothing later on.
+    """
+
+    def __init__(self, storage_config: Any, options: Any = None) -> None:
+        """options: what SGLang's factory adds for backends of other packages; nothing so far."""
+        extra = storage_config.extra_config or {}
+        if not extra.get("interface_v1"):
+            raise ValueError('kvtier needs "interface_v1": 1 in its extra config')
+        if storage_config.should_split_heads:
+            raise ValueError("kvtier stores whole pages, not parts by heads (tp_lcm_size)")
+        self._config = storage_config
+        self._socket = str(extra.get("socket") or DEFAULT_SOCKET)
+        self._identity = str(extra.get("identity", ""))
+        self._retry_s = (
+            float(extra.get("retry_min_ms", _RETRY_MIN_MS)) / 1e3,
+            float(extra.get("retry_max_ms", _RETRY_MAX_MS)) / 1e3,
+        )
+        self.registered_pools: dict[str, Any] = {}
+        self.mem_pool_host: Any = None
+        self._anchor_only = False
+        self._pools: dict[str, PagePool] = {}
+
+    def register_mem_pool_host(self, mem_pool_host: Any) -> None:
+        self.mem_pool_host = mem_pool_host
+        # Without memory of its own, it has what the other pools have.
+        self._anchor_only = getattr(mem_pool_host, "kv_buffer", None) is None
+        if not self._anchor_only:
+            self._add(_KV, mem_pool_host)
+
+    def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:
+        name = str(host_pool_name)
+        self.registered_pools[host_pool_name] = host_pool
+        # The pool of keys and values may come by both ways.
+        if not (name == _KV and host_pool is self.mem_pool_host and name in self._pools):
+            self._add(name, host_pool)
+
+    def close(self) -> None:
+        """Ends once nothing touches the pools any more."""
+        for pool in self._pools.values():
+            pool.close()
+        self._pools.clear()
+
+    def clear(self) -> bool:
+        """SGLang's blocks stay in the daemon, which evicts them; `kvtierctl evict` removes them."""
+        logger.warning("kvtier: clearing SGLang's storage leaves the daemon's blocks")
+        return False
+
+    # ---------------------------------------------------------------- keys and values alone
+
+    def exists(self, key: str) -> bool:
+        return self.batch_exists([key]) == 1
+
+    def batch_exists(self, keys: list[str], extra_info: Any = None) -> int:
+        """How many pages there are from the first on."""
+        return _leading(self._exists(_KV, keys))
+
+    def batch_get_v1(
+        self, keys: list[str], host_indices: Any, extra_info: Any = None
+    ) -> list[bool]:
+        return self._load(_KV, keys, host_indices)
+
+    def batch_set_v1(
+        self, keys: list[str], host_indices: Any, extra_info: Any = None
+    ) -> list[bool]:
+        return self._store(_KV, keys, host_indices, extra_info)
+
+    # ---------------------------------------------------------------- all pools
+
+    def batch_exists_v2(
+        self, keys: list[str], pool_transfers: Any = None, extra_info: Any = None
+    ) -> Any:
+        """The prefixes that all pools can restore; a pool in block groups only says what it has."""
+        kv_pages = len(keys) if self._anchor_only else self.batch_exists(keys, extra_info)
+        hits = {PoolName.KV: kv_pages} if kv_pages else {}
+        restorable = set(range(1, kv_pages + 1))
+        for transfer in pool_transfers or []:
+            if not restorable:
+                break
+            if transfer.hit_policy == PoolHitPolicy.BLOCK_GROUPS:
+                pages = self._group_pages(transfer, keys)
+            else:
+                possible = self._pool_prefixes(transfer, keys[:kv_pages])
+                pages = max(possible, default=0)
+                restorable &= possible
+            if pages:
+                hits[transfer.name] = pages
+        prefixes = sorted(restorable)
+        return PoolTransferResult(prefixes[-1] if prefixes else 0, hits, prefixes)
+
+    def batch_get_v2(self, transfers: Any, extra_info: Any = None) -> dict[str, list[bool]]:
+        return {
+            one.name: self._load(str(one.name), one.keys or [], one.host_indices)
+            for one in transfers
+        }
+
+    def batch_set_v2(self, transfers: Any, extra_info: Any = None) -> dict[str, list[bool]]:
+        return {
+            one.name: self._store(str(one.name), one.keys or [], one.host_indices, None)
+            for one in transfers
+        }
+
+    # ---------------------------------------------------------------- the generic way, not used
+
+    def get(self, key: str, target_location: Any = None, target_sizes: Any = None) -> None:
+        return None
+
+    def batch_get(
+        self, keys: list[str], target_locations: Any = None, target_sizes: Any = None
+    ) -> list[torch.Tensor | None]:
+        return [None] * len(keys)
+
+    def set(
+        self, key: str, value: Any = None, target_location: Any = None, target_sizes: Any = None
+    ) -> bool:
+        return False
+
+    def batch_set(
+        self,
+        keys: list[str],
+        values: Any = None,
+        target_locations: Any = None,
+        target_sizes: Any = None,
+    ) -> bool:
+        return False
+
+    # ---------------------------------------------------------------- pools
+
+    def _add(self, name: str, host_pool: Any) -> None:
+        if getattr(host_pool, "shared_allocation_domain", None) is not None:
+            logger.error("kvtier: pool %s moves its pages, which are misses therefore", name)
+            return
+        before = self._pools.pop(name, None)
+        if before is not None:
+            before.close()
+        options = {
+            "name": record_name(str(self._config.model_name or "unnamed")),
+            "hash_recipe": "sglang-pages/1",
+        }
+        try:
+            facts = self._facts(name, host_pool)
+            pool = PagePool(host_pool, options, facts, self._socket, self._retry_s)
+        except Exception:
+            # Such as a pool without flat pages; an exception would keep the server from starting.
+            logger.exception("kvtier: pages of pool %s are misses", name)
+            return
+        self._pools[name] = pool
+        logger.info(
+            "kvtier: pool %s is copied %s",
+            name,
+            "in place" if pool.in_place else 'through other memory; "allocator": "shm" saves that',
+        )
+
+    def _facts(self, name: str, host_pool: Any) -> dict[str, str]:
+        """What decides the bytes of a page, beside its tokens."""
+        config = self._config
+        # Keys and values of latent attention are the same on all ranks, states are not.
+        replicated = config.is_mla_model and name != PoolName.MAMBA.value
+        ranks = [("pp", config.pp_rank, config.pp_size)]
+        ranks.append(("cp", config.attn_cp_rank, config.attn_cp_size))
+        ranks.append(("dcp", config.dcp_rank, config.dcp_size))
+        ranks.append(("tp", 0, 1) if replicated else ("tp", config.tp_rank, config.tp_size))
+        shape = {key: str(getattr(host_pool, key, None)) for key in _SHAPE}
+        facts = {
+            "engine": "sglang " + ".".join(_sglang_version().split(".")[:2]),
+            "pool": name,
+            "ranks": " ".join(f"{kind}={rank}/{size}" for kind, rank, size in ranks),
+            "layout": short(" ".join(f"{key}={value}" for key, value in shape.items())),
+            "files": digest(files_of(config.model_name)),
+            "arguments": digest(_arguments()),
+        }
+        if self._identity:
+            facts["label"] = short(self._identity)
+        return facts
+
+    def _exists(self, name: str, keys: Sequence[str]) -> list[bool]:
+        return self._guarded(name, len(keys), lambda pool: pool.exists(keys))
+
+    def _load(self, name: str, keys: Sequence[str], host_indices: Any) -> list[bool]:
+        return self._guarded(name, len(keys), lambda pool: pool.load(keys, host_indices))
+
+    def _store(
+        self, name: str, keys: Sequence[str], host_indices: Any, extra_info: Any
+    ) -> list[bool]:
+        before = getattr(extra_info, "prefix_keys", None)
+        parents: list[bytes | None] = [None] * len(keys)
+        if extra_info is not None and keys:
+            # One chain with what came before; the daemon keeps beginnings in preference to ends.
+            first = page_hash(before[-1]) if before else None
+            parents = [first, *(page_hash(key) for key in keys[:-1])]
+        depth = len(before or [])
+        return self._guarded(
+            name, len(keys), lambda pool: pool.store(keys, host_indices, parents, depth)
+        )
+
+    def _guarded(
+        self, name: str, count: int, call: Callable[[PagePool], list[bool]]
+    ) -> list[bool]:
+        pool = self._pools.get(name)
+        if pool is None or count == 0:
+            return [False] * count
+        try:
+            return call(pool)
+        except Exception:
+            # An exception ends SGLang's storage thread, and with it all that waits for it.
+            logger.exception("kvtier: pages of pool %s are misses", name)
+            return [False] * count
+
+    def _pool_prefixes(self, transfer: Any, keys: Sequence[str]) -> set[int]:
+        """The prefixes of these pages that one pool can restore."""
+        here = self._exists(str(transfer.name), keys)
+        if transfer.hit_policy == PoolHitPolicy.ALL_PAGES:
+            return set(range(1, _leading(here) + 1))
+        if transfer.hit_policy == PoolHitPolicy.TRAILING_PAGES:
+            trailing = max(1, len(transfer.keys or []))
+            return {
+                end for end in range(1, len(keys) + 1) if all(here[max(0, end - trailing) : end])
+            }
+        logger.error("kvtier: %s has an unknown hit policy", transfer.name)
+        return set()
+
+    def _group_pages(self, transfer: Any, keys: Sequence[str]) -> int:
+        """Pages that the leading complete groups of a pool cover."""
+        block, size = transfer.block_pages, transfer.group_pages
+        if block < 1 or size < 1:
+            return 0
+        own = transfer.keys
+        if own is None:
+            begins = range(0, len(keys), block)
+            own = [key for begin in begins for key in keys[begin : begin + size]]
+        return _leading(self._exists(str(transfer.name), own)) // size * block
+
+
+def _leading(found: Sequence[bool]) -> int:
+    return next((i for i, one in enumerate(found) if not one), len(found))
+
+
+@functools.lru_cache(maxsize=None)
+def _sglang_version() -> str:
+    try:
+        return importlib.metadata.version("sglang")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def _arguments() -> dict[str, str]:
+    """SGLang's arguments as far as they can be asked."""
+    try:
+        from sglang.srt.runtime_context import get_server_args
+
+        arguments = get_server_args()
+    except Exception:
+        # Not within a server, or another release: the directory's files and `identity` remain.
+        return {}
+    return {name: str(getattr(arguments, name, None)) for name in _ARGUMENTS}

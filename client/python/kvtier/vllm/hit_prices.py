@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether blocks that are on a disk are worth loading, by what computing and loading took before.
+
+Blocks in memory always are: the bus is far faster than any model computes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+#: Steps with fewer tokens than these say little of what a prompt's tokens cost.
+MIN_STEP_TOKENS = 256
+#: What is loaded from disk to learn what that costs, and how long it is believed.
+TRIAL_TOKENS, BELIEVED_S = 256, 60.0
+
+# The weight of the newest measurement.
+_NEWEST = 0.3
+
+
+class HitPrices:
+    """Of the scheduler's thread. Both prices are in seconds for a token; None: not known."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._compute_s: float | None = None
+        self._disk_s: float | None = None
+        self._disk_known_until = 0.0
+
+    def computed(self, tokens: int, seconds: float) -> None:
+        """A step has computed so many tokens of prompts."""
+        if tokens >= MIN_STEP_TOKENS:
+            self._compute_s = _mixed(self._compute_s, seconds / tokens)
+
+    def loaded_from_disk(self, tokens: int, seconds: float) -> None:
+        """A load of blocks on disk has ended."""
+        if tokens > 0:
+            self._disk_s = _mixed(self._disk_s, seconds / tokens)
+            self._disk_known_until = self._clock() + BELIEVED_S
+
+    def worthwhile_blocks(self, on_disk: Sequence[bool], block_tokens: int) -> int:
+        """How many of a prefix's blocks to load, the others to be computed: the number for which
+        both together take the least time. on_disk: of each block."""
+        if True not in on_disk or self._compute_s is None:
+            return len(on_disk)
+        if self._disk_s is None or self._clock() >= self._disk_known_until:
+            return self._trial(on_disk, block_tokens)
+        saved_s, most_s, best = 0.0, 0.0, 0
+        for number, is_on_disk in enumerate(on_disk, 1):
+            saved_s += block_tokens * (self._compute_s - (self._disk_s if is_on_disk else 0.0))
+            if saved_s >= most_s:
+                most_s, best = saved_s, number
+        return best
+
+    def _trial(self, on_disk: Sequence[bool], block_tokens: int) -> int:
+        tokens = 0
+        for number, is_on_disk in enumerate(on_disk):
+            tokens += block_tokens if is_on_disk else 0
+            if tokens > TRIAL_TOKENS and number > 0:
+                return number
+        return len(on_disk)
+
+
+class HostStepTimer:
+    """How long steps take that are computed on the CPU. As gpu_memory.StepTimer."""
+
+    def __init__(self) -> None:
+        self._begun: tuple[int, float] | None = None
+
+    def begin(self, tokens: int) -> None:
+        self._begun = (tokens, time.perf_counter())
+
+    def end(self) -> list[tuple[int, float]]:
+        if self._begun is None:
+            return []
+        (tokens, began), self._begun = self._begun, None
+        return [(tokens, time.perf_counter() - began)]
+
+
+def _mixed(known: float | None, newest: float) -> float:
+    return newest if known is None else known + _NEWEST * (newest - known)
