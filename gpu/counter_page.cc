@@ -114,6 +114,12 @@ bool CounterPage::CanBeNamed(uint32_t offset) const {
          slot < first_named() + named_.size();
 }
 
+uint32_t CounterPage::Read(uint32_t offset) const {
+  KVT_CHECK(CanBeNamed(offset));
+  auto* const word = reinterpret_cast<uint32_t*>(memory_.data() + offset);
+  return std::atomic_ref(*word).load(std::memory_order_acquire);
+}
+
 std::shared_ptr<StepCounter> CounterPage::OpenNamed(uint32_t offset, uint32_t base,
                                                     uint32_t steps) {
   KVT_CHECK(CanBeNamed(offset));

@@ -7,7 +7,8 @@
 // that still waits for one of their values sees it passed. Slots of the first half are given by the
 // daemon. Those of the second half are named by the client with the request that they count, so
 // that it can look at them without an answer; the base is then the client's as well. The client can
-// write to the page and so mislead itself; what stands there is never read on this side.
+// write to the page and so mislead itself; what stands there is read on this side only to learn
+// what the client, or its GPU, says about its own blocks.
 #pragma once
 
 #include <cstddef>
@@ -94,6 +95,8 @@ class CounterPage : public std::enable_shared_from_this<CounterPage> {
   [[nodiscard]] std::shared_ptr<StepCounter> Open(uint32_t steps);
   // Whether a client may name the slot at this offset.
   [[nodiscard]] bool CanBeNamed(uint32_t offset) const;
+  // What stands there. Any value: the client may write at any time. REQUIRES: CanBeNamed(offset).
+  [[nodiscard]] uint32_t Read(uint32_t offset) const;
   // The counter at a place and from a base that the client has named; null if an earlier one is
   // still in use there: a device may be about to write to it. REQUIRES: CanBeNamed(offset).
   [[nodiscard]] std::shared_ptr<StepCounter> OpenNamed(uint32_t offset, uint32_t base,

@@ -11,7 +11,7 @@ namespace {
 constexpr size_t kPieceBytes = 3 * sizeof(uint64_t);
 static_assert(kFrameHeaderBytes + 97 + kMaxRegionPieces * kPieceBytes <= kMaxFrameBytes);
 constexpr size_t kMaxStoreItemBytes = 4 + 32 + 1 + 2 + 4 + 1 + 32;
-static_assert(kFrameHeaderBytes + 16 + kMaxStoresPerCall * kMaxStoreItemBytes <= kMaxFrameBytes);
+static_assert(kFrameHeaderBytes + 25 + kMaxStoresPerCall * kMaxStoreItemBytes <= kMaxFrameBytes);
 static_assert(kFrameHeaderBytes + 30 + kMaxBlocksPerCall * (4 + 32) <= kMaxFrameBytes);
 static_assert(kFrameHeaderBytes + 24 + kMaxBlocksPerCall * (4 + 1) <= kMaxFrameBytes);
 
@@ -73,6 +73,12 @@ KVT_DEFINE_MESSAGE(CloseRegionReply);
 
 void Fields(auto& io, Like<Store> auto& m) {
   TransferFields(io, m);
+  io.Presence(m.after);
+  if (m.after) {
+    io.Number(m.after->offset);
+    io.Number(m.after->value);
+    io.Check(m.after->offset % sizeof(uint32_t) == 0, "bad_counter", m.after->offset);
+  }
   io.List(m.items, kMaxStoresPerCall, "too_many_blocks", [](auto& item_io, auto& item) {
     item_io.Number(item.block);
     item_io.Bytes(item.hash.bytes);

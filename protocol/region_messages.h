@@ -83,6 +83,15 @@ struct StoreItem {
   friend bool operator==(const StoreItem&, const StoreItem&) = default;
 };
 
+// A word of the counter page, in the half that is the client's to name, and the value from which on
+// the blocks of a store are complete, modulo 2^32: the difference as a signed number is not less
+// than 0.
+struct StoreAfter {
+  uint32_t offset = 0;  // a multiple of 4, else Decode says "bad_counter"
+  uint32_t value = 0;
+  friend bool operator==(const StoreAfter&, const StoreAfter&) = default;
+};
+
 // Copies blocks of a region to host memory, from where they go to disk as any others. Answered by
 // TRANSFER_DONE, or by ERROR if nothing was begun. `items` must not be empty: Decode says
 // "empty_request".
@@ -91,6 +100,8 @@ struct Store {
   PoolId region;
   uint64_t transfer = 0;         // the client's choice, not one that is under way in the region
   std::vector<StoreItem> items;  // at most kMaxStoresPerCall
+  // Nothing is read before; if that takes too long, all blocks fail as kCancelled.
+  std::optional<StoreAfter> after;
 };
 
 struct LoadItem {

@@ -112,6 +112,9 @@ class Cache {
   // Copies blocks of the region to host; what some tier has already is skipped. A block that finds
   // no space in host within options.max_wait_ms fails.
   void Store(PoolId region, std::span<const StoreRequest> blocks);
+  // The same number of ends without a copy: the blocks fail as kCancelled. REQUIRES: they were
+  // announced, and neither Store nor Load has named them.
+  void CancelBlocks(PoolId region, std::span<const BlockIndex> blocks);
   // Copies cached blocks into the region, each for itself. What comes in layers begins to be copied
   // with the call that names the last of the transfer's blocks. REQUIRES: not empty.
   void Load(PoolId region, std::span<const LoadRequest> blocks);

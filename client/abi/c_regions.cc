@@ -76,7 +76,8 @@ Status Open(kvt_connection* connection, uint32_t model, const kvt_region_options
   return {};
 }
 
-Status Store(kvt_region* region, const kvt_store_block* blocks, size_t count, uint64_t* transfer) {
+Status Store(kvt_region* region, const kvt_store_block* blocks, size_t count,
+             const StoreStart& start, uint64_t* transfer) {
   KVT_RETURN_IF_ERROR(CheckPointer(region, "region"));
   KVT_RETURN_IF_ERROR(CheckArray(blocks, count, "blocks"));
   KVT_RETURN_IF_ERROR(CheckPointer(transfer, "transfer"));
@@ -96,8 +97,13 @@ Status Store(kvt_region* region, const kvt_store_block* blocks, size_t count, ui
                 .retention = static_cast<RetentionClass>(given.retention)};
     if (given.has_parent != 0) items[i].parent = ToHashes(&given.parent, 1)[0];
   }
-  KVT_ASSIGN_OR_RETURN(*transfer, region->region->Store(std::move(items)));
+  KVT_ASSIGN_OR_RETURN(*transfer, region->region->Store(std::move(items), start));
   return {};
+}
+
+Status BeginStore(kvt_region* region, uint64_t transfer) {
+  KVT_RETURN_IF_ERROR(CheckPointer(region, "region"));
+  return region->region->BeginStore(transfer);
 }
 
 Status Load(kvt_region* region, const kvt_load_block* blocks, size_t count, kvt_load_order order,
@@ -221,7 +227,27 @@ int kvt_region_is_connected(kvt_region* region) {
 
 kvt_status kvt_region_store(kvt_region* region, const kvt_store_block* blocks, size_t count,
                             uint64_t* transfer) {
-  return client::Guard([&] { return client::Store(region, blocks, count, transfer); });
+  return client::Guard([&] { return client::Store(region, blocks, count, {}, transfer); });
+}
+
+kvt_status kvt_region_store_held(kvt_region* region, const kvt_store_block* blocks, size_t count,
+                                 uint64_t* transfer) {
+  return client::Guard([&] {
+    return client::Store(region, blocks, count, {.when = client::StoreStart::When::kHeld},
+                         transfer);
+  });
+}
+
+kvt_status kvt_region_begin_store(kvt_region* region, uint64_t transfer) {
+  return client::Guard([&] { return client::BeginStore(region, transfer); });
+}
+
+kvt_status kvt_region_store_after(kvt_region* region, const kvt_store_block* blocks, size_t count,
+                                  void* stream, uint64_t* transfer) {
+  return client::Guard([&] {
+    return client::Store(region, blocks, count, {client::StoreStart::When::kBehindStream, stream},
+                         transfer);
+  });
 }
 
 kvt_status kvt_region_load(kvt_region* region, const kvt_load_block* blocks, size_t count,

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "client/core/pool.h"
+#include "client/cuda/cuda_mapping.h"
 
 namespace kvtier::client {
 namespace {
@@ -47,6 +48,13 @@ Result<uint32_t> DeviceOf(const wire::OpenRegion& request, const Connection& con
   if (request.memory == wire::RegionMemory::kSharedMemory) return 0;
   KVT_ASSIGN_OR_RETURN(const auto devices, connection.DevicesOf(*session));
   return ChooseDevice(devices, std::nullopt, CurrentDeviceUuid);
+}
+
+Status CheckCount(size_t blocks) {
+  if (blocks == 0) return MakeError(ErrorCode::kInvalidArgument, "empty_request");
+  if (blocks <= wire::kMaxRegionBlocks) return {};
+  return MakeError(ErrorCode::kLimitExceeded, "too_many_blocks",
+                   fmt::format("{}, at most {}", blocks, wire::kMaxRegionBlocks));
 }
 
 }  // namespace
@@ -100,7 +108,7 @@ Status Region::CheckBlock(uint32_t block) const {
                    fmt::format("block {} of {}", block, blocks_));
 }
 
-Result<uint64_t> Region::Store(std::vector<wire::StoreItem> items) {
+Result<uint64_t> Region::Store(std::vector<wire::StoreItem> items, const StoreStart& start) {
   for (const wire::StoreItem& item : items) {
     KVT_RETURN_IF_ERROR(CheckBlock(item.block));
     if (item.tokens == 0 || item.tokens > group_.block_tokens) {
@@ -109,8 +117,35 @@ Result<uint64_t> Region::Store(std::vector<wire::StoreItem> items) {
           fmt::format("block {}: {} of at most {}", item.block, item.tokens, group_.block_tokens));
     }
   }
-  return Begin(wire::Store{.region = id_, .items = std::move(items)},
-               BatchOf(session_->limits(), wire::kMaxStoresPerCall, kStoreItemBytesMax));
+  const size_t batch = BatchOf(session_->limits(), wire::kMaxStoresPerCall, kStoreItemBytesMax);
+  wire::Store store{.region = id_, .items = std::move(items)};
+  if (start.when == StoreStart::When::kNow) return Begin(std::move(store), batch);
+  KVT_RETURN_IF_ERROR(CheckCount(store.items.size()));
+  LoadCounters& counters = *session_->counters();
+  const std::optional<wire::LoadCounter> counter = counters.Take(1);
+  if (!counter) return MakeError(ErrorCode::kResourceExhausted, "no_free_counter");
+  if (start.when == StoreStart::When::kBehindStream) {
+    const Result<int> ordinal = CurrentDeviceOrdinal();
+    const Status written = ordinal ? counters.SetOnStream(*counter, 1, *ordinal, start.stream)
+                                   : tl::unexpected(ordinal.error());
+    if (!written) {
+      counters.GiveBack(*counter);
+      return tl::unexpected(written.error());
+    }
+  }
+  store.after = wire::StoreAfter{.offset = counter->offset, .value = counter->base + 1};
+  return Begin(std::move(store), batch);
+}
+
+Status Region::BeginStore(uint64_t transfer) {
+  const auto lock = session_->channel().Lock();
+  const std::optional<wire::LoadCounter> counter = transfers_->StartOf(transfer);
+  if (!counter) {
+    return MakeError(ErrorCode::kNotFound, "unknown_transfer",
+                     fmt::format("{} is no store that is held", transfer));
+  }
+  session_->counters()->Set(*counter, 1);
+  return {};
 }
 
 Result<uint64_t> Region::Load(std::vector<wire::LoadItem> items, wire::LoadOrder order) {
@@ -125,11 +160,7 @@ template <typename Message>
 Result<uint64_t> Region::Begin(Message message, size_t blocks_per_message) {
   auto items = std::move(message.items);
   const size_t blocks = items.size();
-  if (blocks == 0) return MakeError(ErrorCode::kInvalidArgument, "empty_request");
-  if (blocks > wire::kMaxRegionBlocks) {
-    return MakeError(ErrorCode::kLimitExceeded, "too_many_blocks",
-                     fmt::format("{}, at most {}", blocks, wire::kMaxRegionBlocks));
-  }
+  KVT_RETURN_IF_ERROR(CheckCount(blocks));
   Channel& channel = session_->channel();
   uint64_t transfer = 0;
   for (size_t first = 0; first < blocks; first += blocks_per_message) {
@@ -150,6 +181,9 @@ Result<uint64_t> Region::Begin(Message message, size_t blocks_per_message) {
         if (message.order == wire::LoadOrder::kLayers) {
           message.counter = transfers_->layers().AddPart(transfer, request_id, group_.layers);
         }
+      } else if (message.after && first == 0) {
+        const wire::StoreAfter& after = *message.after;
+        transfers_->SetStart(transfer, {after.offset, after.value - 1, 1});
       }
     };
     if (Status sent = channel.Post(message, connection_.RequestDeadline(), add); !sent) {

@@ -113,10 +113,7 @@ Status DriverMapping::Copy(uint64_t target_offset, uint64_t source_offset, uint6
   return driver_.Check(driver_.stream_synchronize(stream_), "copying within the pool");
 }
 
-}  // namespace
-
-Result<std::array<uint8_t, 16>> CurrentDeviceUuid() {
-  KVT_ASSIGN_OR_RETURN(const DriverApi driver, DriverApi::Load());
+Result<CUdevice> CurrentDevice(const DriverApi& driver) {
   CUdevice device = 0;
   if (driver.ctx_device(&device) != CUDA_SUCCESS) {
     int count = 0;
@@ -129,6 +126,27 @@ Result<std::array<uint8_t, 16>> CurrentDeviceUuid() {
     }
     KVT_RETURN_IF_ERROR(driver.Check(driver.device_get(&device, 0), "the only GPU"));
   }
+  return device;
+}
+
+}  // namespace
+
+Result<int> CurrentDeviceOrdinal() {
+  KVT_ASSIGN_OR_RETURN(const DriverApi driver, DriverApi::Load());
+  KVT_ASSIGN_OR_RETURN(const CUdevice current, CurrentDevice(driver));
+  int count = 0;
+  KVT_RETURN_IF_ERROR(driver.Check(driver.device_count(&count), "counting the GPUs"));
+  for (int ordinal = 0; ordinal < count; ++ordinal) {
+    CUdevice device = 0;
+    KVT_RETURN_IF_ERROR(driver.Check(driver.device_get(&device, ordinal), "a GPU"));
+    if (device == current) return ordinal;
+  }
+  return MakeError(ErrorCode::kNotFound, "no_current_device");
+}
+
+Result<std::array<uint8_t, 16>> CurrentDeviceUuid() {
+  KVT_ASSIGN_OR_RETURN(const DriverApi driver, DriverApi::Load());
+  KVT_ASSIGN_OR_RETURN(const CUdevice device, CurrentDevice(driver));
   CUuuid uuid{};
   KVT_RETURN_IF_ERROR(driver.Check(driver.device_uuid(&uuid, device), "a GPU's UUID"));
   std::array<uint8_t, 16> bytes{};

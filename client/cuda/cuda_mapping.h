@@ -45,5 +45,7 @@ class CudaMapping {
 // may see. Makes no context. Errors: kNotFound "no_current_device"; kUnsupported as
 // CudaMapping::Map.
 [[nodiscard]] Result<std::array<uint8_t, 16>> CurrentDeviceUuid();
+// The same as a number among those that the process sees.
+[[nodiscard]] Result<int> CurrentDeviceOrdinal();
 
 }  // namespace kvtier::client

@@ -38,6 +38,7 @@ Session::Session(SessionId id, const ServiceContext& services, UniqueFd socket, 
       connection_(services.network, tenant_, std::move(socket), LimitsOf(services.config->server),
                   this),
       load_events_(services.loop, &connection_),
+      held_stores_(services.loop, services.cache),
       hello_timeout_(services.loop),
       process_(std::in_place, services.loop, peer_.pidfd.get()),
       orphaned_(services.loop) {}
@@ -129,6 +130,7 @@ void Session::Refuse(const Call& call, const Error& error) {
 // see that before the last copy there has landed.
 void Session::OnEnding(std::function<void()> end) {
   if (!greeted_) return end();
+  held_stores_.DropAll();
   services_.cache->CloseRegions(id_, gate_.WhileOpen(std::move(end)));
 }
 
@@ -137,6 +139,7 @@ void Session::OnEnding(std::function<void()> end) {
 void Session::OnClosed(const Error& why) {
   ended_ = true;
   CancelAttends();
+  held_stores_.DropAll();
   hello_timeout_.Cancel();
   orphaned_.Cancel();
   process_.reset();

@@ -32,6 +32,7 @@
 #include "daemon/runtime/log.h"
 #include "daemon/runtime/service_context.h"
 #include "daemon/session/group_acquire.h"
+#include "daemon/session/held_stores.h"
 #include "daemon/session/load_events.h"
 #include "daemon/session/models.h"
 #include "daemon/session/request_trace.h"
@@ -259,8 +260,9 @@ class Session final : public ConnectionListener {
   uint32_t acquires_in_flight_ = 0;
   uint64_t transfers_in_flight_ = 0;  // blocks, and kTransferPrice for each transfer
   uint64_t region_blocks_ = 0;        // of all regions
-  // Made with HELLO, and shared with the client and with the acquires in flight. The daemon only
-  // writes to it: the client can write to it too, so that nothing read from it could be believed.
+  // Made with HELLO, and shared with the client and with the acquires in flight. The client can
+  // write to it, so that nothing read from it is believed but what is the client's to say: when its
+  // stores may begin.
   std::shared_ptr<CounterPage> counters_;
   RequestTrace trace_;
   // By their numbers.
@@ -268,6 +270,7 @@ class Session final : public ConnectionListener {
   std::vector<std::shared_ptr<AttentionJob>> attends_;
   Connection connection_;
   LoadEvents load_events_;
+  HeldStores held_stores_;
   Timer hello_timeout_;
   // Until the session has ended, of the peer's pidfd.
   std::optional<FdWatch> process_;

@@ -94,6 +94,7 @@ Status Session::OnCloseRegion(const Call& call, const wire::CloseRegion& request
   KVT_ASSIGN_OR_RETURN(const AttachedPool* const region, FindRegion(request.region));
   region_blocks_ -= region->region_blocks;
   pools_.erase(request.region);
+  held_stores_.Drop(request.region);
   services_.cache->CloseRegion(request.region, gate_.WhileOpen([this, call] {
     trace_.End(wire::MessageType::kCloseRegion, call.request_id, /*failed=*/false);
     if (!ended_) Reply(call, wire::CloseRegionReply{});
@@ -171,8 +172,16 @@ Status Session::OnStore(const Call& call, const wire::Store& request) {
                       .depth = EvictionDepth(group.hit_rule, item.depth),
                       .retention = item.retention});
   }
+  if (request.after && !counters_->CanBeNamed(request.after->offset)) {
+    return MakeError(ErrorCode::kInvalidArgument, "bad_counter",
+                     fmt::format("offset {}", request.after->offset));
+  }
   KVT_RETURN_IF_ERROR(BeginTransfer(request, {}));
   trace_.End(wire::MessageType::kStore, call.request_id, /*failed=*/false);
+  if (request.after && !HeldStores::Reached(*counters_, *request.after)) {
+    held_stores_.Hold(request.region, std::move(blocks), counters_, *request.after);
+    return {};
+  }
   TransferInSteps(std::move(blocks), [cache = services_.cache, region = request.region](auto part) {
     cache->Store(region, part);
   });

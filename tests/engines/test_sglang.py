@@ -288,6 +288,11 @@ class PoolsTest(SglangTestCase):
         self.assertEqual(result.kv_hit_pages, 10)
         self.assertEqual(result.extra_pool_hit_pages[PoolName.INDEXER], 8)
 
+    def test_a_pool_without_pages_is_a_miss(self):
+        self.backend.register_mem_host_pool_v2(object(), PoolName.SWA)
+        self.put(PoolName.KV, range(4))
+        self.assertEqual(self.ask(PoolName.SWA, PoolHitPolicy.ALL_PAGES).kv_hit_pages, 0)
+
     def test_a_pool_that_was_never_registered_is_a_miss(self):
         self.put(PoolName.KV, range(4))
         self.assertEqual(self.ask(PoolName.SWA, PoolHitPolicy.ALL_PAGES).kv_hit_pages, 0)

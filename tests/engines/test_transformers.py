@@ -260,6 +260,9 @@ class RefusalTest(KvtierTestCase):
         sizes = {"d_model": 32, "d_kv": 16, "d_ff": 32, "num_layers": 1, "num_heads": 2}
         both = T5ForConditionalGeneration(T5Config(vocab_size=VOCABULARY, **sizes))
         self.assertEqual(self.cache(both, prompt).outcome, Outcome.UNSUPPORTED)
+        broken = llama(seed=6)
+        with mock.patch.object(broken, "forward", side_effect=TypeError("code of its own")):
+            self.assertEqual(self.cache(broken, prompt).outcome, Outcome.UNSUPPORTED)
         with mock.patch.object(Cache, "has_previous_state", return_value=False):
             # As some models do: a restored state would be passed over.
             self.assertEqual(self.cache(qwen3_next(seed=1), prompt).outcome, Outcome.UNSUPPORTED)
@@ -315,18 +318,18 @@ class FailureTest(KvtierTestCase):
             self.check(model, prompt)
 
     def test_all_comes_back_from_disk_after_both_were_restarted(self):
-        for name, make in (("llama", llama), ("gemma3", gemma3), ("qwen3-next", qwen3_next)):
+        prompt = prompt_of()[0].tolist()
+        for name, make in MODELS.items():
+            make().save_pretrained(self.directory / name)
+        cold = self.run_process(prompt)
+        self.assertEqual([one["outcome"] for one in cold], ["miss"] * len(MODELS))
+        self.daemon.drain()
+        self.daemon.kill()
+        self.daemon.start()
+        for name, before, after in zip(MODELS, cold, self.run_process(prompt)):
             with self.subTest(name):
-                prompt, directory = prompt_of()[0].tolist(), self.directory / name
-                make().save_pretrained(directory)
-                cold = self.run_process(directory, prompt)
-                self.assertEqual(cold["outcome"], "miss")
-                self.daemon.drain()
-                self.daemon.kill()
-                self.daemon.start()
-                warm = self.run_process(directory, prompt)
-                self.assertEqual(warm["restored"], restorable(name, PROMPT_TOKENS))
-                self.assertEqual(warm["tokens"], cold["tokens"])
+                self.assertEqual(after["restored"], restorable(name, PROMPT_TOKENS))
+                self.assertEqual(after["tokens"], before["tokens"])
 
     def test_damaged_blocks_end_the_prefix_before_them(self):
         for name in MODELS:
@@ -340,9 +343,9 @@ class FailureTest(KvtierTestCase):
                 cache, _ = self.check(model, prompt)
                 self.assertLess(cache.restored_tokens, restorable(name, PROMPT_TOKENS))
 
-    def run_process(self, directory, prompt):
-        command = [sys.executable, str(HERE / "cached_model.py"), str(directory)]
-        command += [self.daemon.socket, json.dumps(prompt)]
+    def run_process(self, prompt):
+        command = [sys.executable, str(HERE / "cached_model.py"), self.daemon.socket]
+        command += [json.dumps(prompt), *(str(self.directory / name) for name in MODELS)]
         environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
         done = subprocess.run(
             command, capture_output=True, text=True, env=environment, timeout=PROCESS_TIMEOUT_S

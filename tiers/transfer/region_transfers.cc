@@ -189,6 +189,13 @@ EntryIndex RegionTransfers::EntryForStore(CachePool* pool, const StoreRequest& r
   return kNoEntry;
 }
 
+void RegionTransfers::CancelBlocks(PoolId id, std::span<const BlockIndex> blocks) {
+  Region& region = regions_.at(id);
+  for (const BlockIndex block : blocks) {
+    End(&region, block, Outcome::kFailed, MissReason::kCancelled);
+  }
+}
+
 void RegionTransfers::Store(PoolId id, std::span<const StoreRequest> blocks) {
   Region& region = regions_.at(id);
   for (const StoreRequest& block : blocks) StoreOne(&region, block);

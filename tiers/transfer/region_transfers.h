@@ -48,6 +48,7 @@ class RegionTransfers final : public RegionEvents {
                              std::function<void(TransferEnd)> done, const LayerOrder& order);
   void Store(PoolId region, std::span<const StoreRequest> blocks);
   void Load(PoolId region, std::span<const LoadRequest> blocks);
+  void CancelBlocks(PoolId region, std::span<const BlockIndex> blocks);
 
   // Takes in which stores have ended, and begins the loads that waited for that. True if anything
   // was done.

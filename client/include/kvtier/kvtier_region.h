@@ -110,8 +110,21 @@ typedef struct kvt_load_block {
  * KVT_UNAVAILABLE. */
 KVT_API kvt_status kvt_region_store(kvt_region* region, const kvt_store_block* blocks, size_t count,
                                     uint64_t* transfer);
-/* The same for blocks that are loaded: exactly those named, each for itself. One that cannot be
- * served does not keep the others from arriving. */
+/* The same for blocks whose bytes are not complete yet. The store is held, and nothing of it is
+ * read, until kvt_region_begin_store is called for it; or, without any call and without that a
+ * thread waits, until `stream` (a cudaStream_t of the calling thread's current device; null is the
+ * default stream) has done all that it was given before. The daemon notices within a millisecond or
+ * two. What has not begun within ten seconds fails with KVT_MISS_CANCELLED. Errors besides:
+ * KVT_RESOURCE_EXHAUSTED "no_free_counter" (stores that are held and loads in layers share 256 of
+ * them); of a stream KVT_UNSUPPORTED and KVT_IO_ERROR, KVT_NOT_FOUND "no_current_device"; of
+ * kvt_region_begin_store KVT_NOT_FOUND "unknown_transfer" (not held, or ended). */
+KVT_API kvt_status kvt_region_store_held(kvt_region* region, const kvt_store_block* blocks,
+                                         size_t count, uint64_t* transfer);
+KVT_API kvt_status kvt_region_begin_store(kvt_region* region, uint64_t transfer);
+KVT_API kvt_status kvt_region_store_after(kvt_region* region, const kvt_store_block* blocks,
+                                          size_t count, void* stream, uint64_t* transfer);
+/* The same as kvt_region_store for blocks that are loaded: exactly those named, each for itself.
+ * One that cannot be served does not keep the others from arriving. */
 KVT_API kvt_status kvt_region_load(kvt_region* region, const kvt_load_block* blocks, size_t count,
                                    kvt_load_order order, uint64_t* transfer);
 

@@ -176,10 +176,21 @@ class Region(Scoped):
         tokens: Numbers | None = None,
         depths: Numbers = 0,
         retention: Retention | Numbers = Retention.EXTENDED,
+        *,
+        after: int | None = None,
+        held: bool = False,
     ) -> int:
         """`store` of blocks that are given by arrays, without an object for each block. The columns
         are those of StoreBlock; numbers that are the same for all blocks may be given once. tokens:
-        None if all blocks are full."""
+        None if all blocks are full.
+
+        The store of blocks that are still being computed can be asked for beforehand; nothing is
+        read before it begins, and if that takes ten seconds, it fails as CANCELLED. after: a stream
+        of the current GPU (torch.cuda.current_stream().cuda_stream; 0 is the default one), behind
+        whose work it begins: no thread waits for that. held: it begins when `begin_store` is called.
+        Raises ResourceExhaustedError "no_free_counter" (256 stores that wait and loads in layers
+        are under way), and with `after` what CUDA does not do: UnsupportedError, IoError, NotFoundError.
+        """
         joined = _hash_rows(hashes)
         array = np.zeros(len(joined), _STORE_BLOCK)
         array["hash"]["bytes"] = joined
@@ -189,12 +200,26 @@ class Region(Scoped):
         _fill(array, "retention", retention, 8, "retention")
         _fill_parents(array, parents)
         transfer = ctypes.c_uint64()
+        stored = (self._handle.get(), address(array), len(array))
+        if after is not None:
+            if held:
+                raise invalid("after_and_held", "a store begins in one way")
+            stream = ctypes.c_void_p(_native.unsigned(after, 64, "after"))
+            check(self._library.kvt_region_store_after(*stored, stream, ctypes.byref(transfer)))
+        elif held:
+            check(self._library.kvt_region_store_held(*stored, ctypes.byref(transfer)))
+        else:
+            check(self._library.kvt_region_store(*stored, ctypes.byref(transfer)))
+        return transfer.value
+
+    def begin_store(self, transfer: int) -> None:
+        """Lets a store that is held begin: its blocks are complete. Writes to shared memory alone.
+        Raises NotFoundError (not held, or ended)."""
         check(
-            self._library.kvt_region_store(
-                self._handle.get(), address(array), len(array), ctypes.byref(transfer)
+            self._library.kvt_region_begin_store(
+                self._handle.get(), _native.unsigned(transfer, 64, "transfer")
             )
         )
-        return transfer.value
 
     def load(self, blocks: Iterable[tuple[int, bytes]], *, in_layers: bool = False) -> int:
         """Begins to copy cached blocks into the region, given as (block of the region, hash); only

@@ -158,7 +158,7 @@ TEST(Store, ParentsTravelOnlyIfPresent) {
                     {{4, HashOf(1), {}, 16, 0, RetentionClass::kExtended},
                      {2, HashOf(2), HashOf(1), 5, 1, RetentionClass::kMemory}}};
   const std::vector<std::byte> payload = PayloadOf(store);
-  EXPECT_EQ(payload.size(), 16u + 2 * 44 + 32);
+  EXPECT_EQ(payload.size(), 17u + 2 * 44 + 32);
   const auto decoded = Decode<Store>(payload);
   ASSERT_TRUE(decoded);
   EXPECT_EQ(decoded->region, PoolId{3});
@@ -177,11 +177,21 @@ TEST(Store, LargestCallFitsAFrame) {
 TEST(Store, UnknownBitsAndRetentionAreRefused) {
   std::vector<std::byte> payload =
       PayloadOf(Store{PoolId{1}, 1, {{1, HashOf(2), HashOf(3), 16, 5, RetentionClass::kMemory}}});
-  payload[16 + 36] |= std::byte{2};
+  payload[17 + 36] |= std::byte{2};
   EXPECT_EQ(Decode<Store>(payload).error().reason, "unknown_bits");
-  payload[16 + 36] = std::byte{1};
-  payload[16 + 43] = std::byte{2};
+  payload[17 + 36] = std::byte{1};
+  payload[17 + 43] = std::byte{2};
   EXPECT_EQ(Decode<Store>(payload).error().reason, "bad_enum");
+}
+
+TEST(Store, MayHaveToWaitForAWord) {
+  Store store{
+      PoolId{1}, 1, {{1, HashOf(2), {}, 16, 0, RetentionClass::kMemory}}, StoreAfter{64, 9}};
+  const auto decoded = Decode<Store>(PayloadOf(store));
+  ASSERT_TRUE(decoded);
+  EXPECT_EQ(decoded->after, store.after);
+  store.after->offset = 65;
+  EXPECT_EQ(ReasonFor(store), "bad_counter");
 }
 
 TEST(Load, LargestCallFitsAFrame) {
@@ -221,7 +231,8 @@ std::string ReasonForClaim(bool store, uint32_t count) {
   ByteWriter payload;
   payload.Write(uint32_t{1});
   payload.Write(uint64_t{1});
-  if (!store) payload.Write(uint16_t{0});
+  payload.Write(uint8_t{0});
+  if (!store) payload.Write(uint8_t{0});
   payload.Write(count);
   return store ? Decode<Store>(payload.data()).error().reason
                : Decode<Load>(payload.data()).error().reason;

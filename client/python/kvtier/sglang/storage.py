@@ -196,8 +196,13 @@ class KvtierStorage(HiCacheStorage):  # type: ignore[misc]
             "name": record_name(str(self._config.model_name or "unnamed")),
             "hash_recipe": "sglang-pages/1",
         }
-        facts = self._facts(name, host_pool)
-        pool = PagePool(host_pool, options, facts, self._socket, self._retry_s)
+        try:
+            facts = self._facts(name, host_pool)
+            pool = PagePool(host_pool, options, facts, self._socket, self._retry_s)
+        except Exception:
+            # Such as a pool without flat pages; an exception would keep the server from starting.
+            logger.exception("kvtier: pages of pool %s are misses", name)
+            return
         self._pools[name] = pool
         logger.info(
             "kvtier: pool %s is copied %s",

@@ -127,7 +127,7 @@ class KvtierCache(DynamicCache):
         the same salt share. identity: tells models apart beyond their weights and configuration.
         state_tokens, checkpoint_tokens: for models with recurrent states, multiples of which a
         prefix has, and how far apart states within a prompt are kept; such a prompt is computed up
-        to its last multiple here. timeout_ms: for each answer and each copy of the daemon.
+        to its last multiple here. timeout_ms: for each copy of the daemon.
 
         Raises ValueError for several sequences, and for padded ones.
         """
@@ -439,14 +439,28 @@ def _know(model: Any, settings: _Settings, identity: str, tokens: list[int]) -> 
     if known is None or known.version != version:
         if model.training:
             raise UnsupportedModelError("it is in training mode")
-        count = sum(_PROBE_STEPS)
-        probe = ((tokens[:count] or [0]) * count)[:count]
-        cache = _compute(model, probe, DynamicCache(config=model.config))
-        groups = groups_of(cache, settings.block_tokens, settings.state_tokens)
-        _require_continued_states(model, probe, cache, groups)
-        known = _KnownModel(version, groups, model_record(model, groups, identity))
+        try:
+            known = _try_model(model, settings, identity, tokens, version)
+        except UnsupportedModelError:
+            raise
+        except Exception as error:
+            # Models may have code of their own; this one may still generate by itself.
+            raise UnsupportedModelError(f"trying it failed: {error!r}") from error
         _known_models[model] = known
     return known
+
+
+def _try_model(
+    model: Any, settings: _Settings, identity: str, tokens: list[int], version: Any
+) -> _KnownModel:
+    count = sum(_PROBE_STEPS)
+    probe = ((tokens[:count] or [0]) * count)[:count]
+    cache = _compute(model, probe, DynamicCache(config=model.config))
+    if len(DynamicCache(config=model.config).layers) != len(cache.layers):
+        raise UnsupportedModelError("its configuration does not tell its layers")
+    groups = groups_of(cache, settings.block_tokens, settings.state_tokens)
+    _require_continued_states(model, probe, cache, groups)
+    return _KnownModel(version, groups, model_record(model, groups, identity))
 
 
 def _require_continued_states(
