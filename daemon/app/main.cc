@@ -47,7 +47,7 @@ int Main(int argc, char** argv) {
     return *exit_code;
   }
   if (arguments.print_version) {
-    fmt::print("kvtierd {}\n", Version());
+    fmt::print("kvtierd {} (built {})\n", Version(), KVTIER_BUILT);
     return 0;
   }
   if (arguments.print_reference) {

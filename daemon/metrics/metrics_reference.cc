@@ -21,6 +21,7 @@ there, to processes on this machine only:
 | `GET /metrics` | OpenMetrics 1.0 where the client accepts it, else the Prometheus text format 0.0.4 |
 | `GET /` | a page for people: tiers, hits, misses, models, sessions, renewed every two seconds |
 | `GET /status.json` | that page's data, schema `kvtier.live/1` |
+| `GET /healthz` | for probes: 200 `ok`, or 503 if the event loop does not answer within a second |
 
 ```yaml
 # prometheus.yml

@@ -34,8 +34,8 @@ class MetricsServer::SnapshotSource {
       : loop_(loop), snapshot_(std::move(snapshot)), pass_(gate_.MakePass()) {}
 
   // A snapshot taken after the call. If the loop does not answer in time, the last one there is,
-  // or null. Any thread but the loop's.
-  std::shared_ptr<const MetricsSnapshot> Fetch() {
+  // or null; `*answered` tells which. Any thread but the loop's.
+  std::shared_ptr<const MetricsSnapshot> Fetch(bool* answered = nullptr) {
     std::unique_lock lock(mutex_);
     // One event is enough, however many threads wait for the snapshot.
     if (!std::exchange(asked_, true)) {
@@ -45,6 +45,7 @@ class MetricsServer::SnapshotSource {
     }
     const uint64_t before = taken_;
     arrived_.wait_for(lock, kLoopPatience, [&] { return taken_ != before || closed_; });
+    if (answered != nullptr) *answered = taken_ != before;
     return latest_;
   }
 
@@ -106,7 +107,16 @@ HttpResponse MetricsServer::Handle(const HttpRequest& request) {
   if (request.path == "/") {
     return {.content_type = "text/html; charset=utf-8", .body = std::string(LivePageHtml())};
   }
-  return {.status = 404, .body = "Here are /, /status.json and /metrics.\n"};
+  if (request.path == "/healthz") return Health();
+  return {.status = 404, .body = "Here are /, /status.json, /metrics and /healthz.\n"};
+}
+
+// For probes, which look at the status alone: the daemon serves exactly when its loop answers.
+HttpResponse MetricsServer::Health() {
+  bool answered = false;
+  (void)source_->Fetch(&answered);
+  if (!answered) return {.status = 503, .body = "The event loop does not answer.\n"};
+  return {.content_type = "text/plain; charset=utf-8", .body = "ok\n"};
 }
 
 HttpResponse MetricsServer::MetricsPage(const HttpRequest& request) {

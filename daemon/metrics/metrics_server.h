@@ -39,6 +39,7 @@ class MetricsServer {
   [[nodiscard]] HttpResponse Handle(const HttpRequest& request);
   [[nodiscard]] HttpResponse MetricsPage(const HttpRequest& request);
   [[nodiscard]] HttpResponse LiveDocument();
+  [[nodiscard]] HttpResponse Health();
 
   const LoopLag* const lag_;
   const double watchdog_seconds_;

@@ -29,6 +29,11 @@ Result<const RegisteredModel*> ModelRegistry::Register(const std::string& tenant
   return &model;
 }
 
+size_t ModelRegistry::count(const std::string& tenant) const {
+  const auto models = tenants_.find(tenant);
+  return models == tenants_.end() ? 0 : models->second.size();
+}
+
 Result<const RegisteredModel*> ModelRegistry::Find(const std::string& tenant,
                                                    wire::ModelId id) const {
   const auto models = tenants_.find(tenant);

@@ -39,6 +39,8 @@ class ModelRegistry {
   // "too_many_models".
   [[nodiscard]] Result<const RegisteredModel*> Register(const std::string& tenant,
                                                         const ModelRecord& record);
+  // How many the tenant has registered.
+  [[nodiscard]] size_t count(const std::string& tenant) const;
   // Errors: kNotFound "unknown_model".
   [[nodiscard]] Result<const RegisteredModel*> Find(const std::string& tenant,
                                                     wire::ModelId id) const;

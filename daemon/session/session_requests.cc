@@ -140,8 +140,15 @@ Status Session::CheckHashes(std::span<const BlockHash> hashes) const {
 }
 
 Status Session::OnRegisterModel(const Call& call, const wire::RegisterModel& request) {
+  const size_t before = services_.models->count(tenant_);
   KVT_ASSIGN_OR_RETURN(const RegisteredModel* model,
                        services_.models->Register(tenant_, request.record));
+  if (services_.models->count(tenant_) > before && request.record.revision.empty()) {
+    services_.log->Warning("model.no_revision",
+                           "\"{}\" of tenant {} names no revision: other weights under this name "
+                           "would be given its blocks",
+                           request.record.name, tenant_);
+  }
   Reply(call, wire::RegisterModelReply{.model = model->id, .groups = model->groups});
   return {};
 }

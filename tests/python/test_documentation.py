@@ -5,7 +5,9 @@ import contextlib
 import functools
 import io
 import os
+import pathlib
 import re
+import subprocess
 import unittest
 from unittest import mock
 
@@ -13,7 +15,7 @@ import numpy as np
 
 import kvtier
 from harness.daemon_test_case import BLOCK_BYTES, RECORD, DaemonTestCase, prompt
-from harness.paths import SOURCE
+from harness.paths import SOURCE, daemon_program
 
 
 class DocumentationTest(DaemonTestCase):
@@ -115,6 +117,19 @@ class DocumentationTest(DaemonTestCase):
             )
         # The partial block at the end is not finished there.
         self.assertEqual(computed, [(50, 50), (2, 2)])
+
+    def test_the_program_of_the_readme_finds_what_its_first_run_computed(self):
+        program = pathlib.Path(daemon_program()).parent / "readme_example"
+        if not program.exists():
+            self.skipTest("not built")
+        told = [
+            subprocess.run([program], capture_output=True, text=True, check=False)
+            for _ in range(2)
+        ]
+        self.assertEqual(
+            [(run.stdout, run.stderr) for run in told],
+            [("100 tokens, 0 of them cached\n", ""), ("100 tokens, 99 of them cached\n", "")],
+        )
 
     def test_the_lines_of_the_packages_readme_tell_what_is_cached(self):
         tokens = prompt(blocks=3, extra_tokens=2)

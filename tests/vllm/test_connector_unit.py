@@ -399,11 +399,15 @@ class LongestPrefixTest(unittest.TestCase):
         """Answers come one round late. Also counts the rounds."""
         known, asked = set(), set()
 
-        def look_up(index, position):
-            if (index, position) not in known:
-                asked.add((index, position))
-                return Verdict.RETRY
-            return Verdict.HIT if here[index][position] else Verdict.MISS
+        def look_up(index, begin, end):
+            waiting = False
+            for position in range(begin, end):
+                if (index, position) not in known:
+                    asked.add((index, position))
+                    waiting = True
+                elif not here[index][position]:
+                    return position - begin, waiting
+            return end - begin, waiting
 
         for rounds in range(5):
             found = longest_prefix(groups, first, limit, look_up)

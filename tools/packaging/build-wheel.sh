@@ -73,15 +73,15 @@ copy_stripped() {
 
 # The licences of what the wheel carries beside kvtier.
 copy_licences() {
-  local directory=$1 package path
+  local directory=$1 name path
   mkdir -p "$directory"
   cp LICENSE "$directory/kvtier"
   for path in "${carried[@]}"; do
     dpkg-query -S "$(realpath "$path")" 2>/dev/null || dpkg-query -S "${path#/usr}" || true
   done | sed 's/[:,].*//' >"$work/packages"
-  for package in "${linked_packages[@]}" $(sort -u "$work/packages"); do
-    [[ ! -e /usr/share/doc/$package/copyright ]] ||
-      cp -L "/usr/share/doc/$package/copyright" "$directory/$package"
+  for name in "${linked_packages[@]}" $(sort -u "$work/packages"); do
+    [[ ! -e /usr/share/doc/$name/copyright ]] ||
+      cp -L "/usr/share/doc/$name/copyright" "$directory/$name"
   done
 }
 

@@ -71,7 +71,8 @@ in_root() {
       ;;
     *) die "no such suite here: $suite" ;;
   esac
-  mmdebstrap --quiet --variant=minbase --include=python3,python3-venv,ca-certificates \
+  # libstdc++6 is for numpy; kvtier's own parts bring theirs.
+  mmdebstrap --quiet --variant=minbase --include=python3,python3-venv,ca-certificates,libstdc++6 \
     "$suite" "$root" "$mirror"
   # The root reaches the package index as this machine does.
   cp /etc/resolv.conf "$root/etc/resolv.conf"

@@ -109,6 +109,10 @@ class [[nodiscard]] Result<void> {
 
   [[nodiscard]] bool has_value() const { return !error_; }
   explicit operator bool() const { return has_value(); }
+  // Throws BadResultAccess if it is an error.
+  void value() const {
+    if (error_) internal::ThrowBadResultAccess(*error_);
+  }
   [[nodiscard]] const Error& error() const { return error_ ? *error_ : internal::NoError(); }
 
  private:

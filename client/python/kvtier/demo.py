@@ -275,8 +275,9 @@ def _admin(socket: str, request: dict[str, Any]) -> Any:
     return kvtier.admin(request, pathlib.Path(socket).parent / "admin.sock")
 
 
-def push_to_host(pool: kvtier.Pool, hashes: list[bytes]) -> None:
-    """Other prompts come until nothing of `hashes` is left in the pool."""
+def push_to_host(pool: kvtier.Pool, hashes: list[bytes]) -> list[bytes]:
+    """Other prompts come until nothing of `hashes` is left in the pool; returns their hashes."""
+    others: list[bytes] = []
     random = np.random.default_rng()
     deadline = time.monotonic() + PATIENCE_S
     while any(kvtier.Presence.POOL in presence for presence in pool.lookup(hashes)):
@@ -286,8 +287,10 @@ def push_to_host(pool: kvtier.Pool, hashes: list[bytes]) -> None:
         try:
             with pool.open_sequence(tokens, retention=kvtier.Retention.MEMORY) as sequence:
                 sequence.mark_computed(len(tokens))
+            others += pool.hash_blocks(tokens)
         except kvtier.ResourceExhaustedError:
             time.sleep(0.05)  # offloads are on their way
+    return others
 
 
 def push_to_disk(socket: str, own: OwnDaemon | None, hashes: list[bytes]) -> None:
@@ -334,6 +337,7 @@ def demonstrate(socket: str, own: OwnDaemon | None) -> list[Run]:
     # A prompt of its own in each run of the program, so that the first time is always cold.
     prompt = np.random.default_rng().integers(0, VOCABULARY, PROMPT_TOKENS).tolist()
     hashes: list[bytes] = []
+    others: list[bytes] = []
     runs = []
     print(f"\n{'run':<6}{'first token':>14}{'prefill skipped':>20}   served from", flush=True)
     for name in ("cold", "pool", "host", "disk"):
@@ -342,13 +346,14 @@ def demonstrate(socket: str, own: OwnDaemon | None) -> list[Run]:
             if not hashes:
                 hashes = list(pool.hash_blocks(prompt[:-1]))
             if name == "host":
-                push_to_host(pool, hashes)
+                others = push_to_host(pool, hashes)
             runs.append(generate(name, model, pool, prompt))
         show(runs[-1])
         if name == "host":
             push_to_disk(socket, own, hashes)
     if own is None:
-        evict(socket, hashes)
+        # A daemon that others use is left without blocks that no one asks for again.
+        evict(socket, hashes + others)
     return runs
 
 
@@ -368,7 +373,7 @@ def main() -> None:
         with daemon(arguments.private) as (socket, own):
             runs = demonstrate(socket, own)
             check(runs)
-    except (DemoError, kvtier.KvtierError, OSError) as error:
+    except (DemoError, kvtier.KvtierError, ImportError, OSError) as error:
         sys.exit(f"kvtier.demo: {error}")
     print(f"\nThe first token's logits and {ANSWER_TOKENS} tokens were the same bits each time.")
     times = " ".join(f"{run.name}_ms={run.ttft_ms:.1f}" for run in runs)

@@ -37,6 +37,12 @@ TEST(ResultTest, AValueIsAccessedAsItIs) {
   EXPECT_EQ(*std::move(held).value(), 7);
 }
 
+TEST(ResultTest, TheValueOfAFailedStatusThrowsItsError) {
+  EXPECT_NO_THROW(Status().value());
+  const Status failed = Error{KVT_TIMEOUT, "late", "by a day"};
+  EXPECT_THROW(failed.value(), BadResultAccess);
+}
+
 TEST(ResultTest, TheErrorOfAValueSaysOk) {
   EXPECT_EQ(Result<int>(7).error().code, KVT_OK);
   EXPECT_EQ(Status().error().code, KVT_OK);

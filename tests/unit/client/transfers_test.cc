@@ -3,7 +3,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -25,13 +28,20 @@ std::vector<uint64_t> NumbersOf(const std::vector<EndedTransfer>& ended) {
   return numbers;
 }
 
+// Of a page with four counters that a client may name.
+std::shared_ptr<LoadCounters> Counters() {
+  UniqueFd page(::memfd_create("counters", MFD_CLOEXEC));
+  EXPECT_EQ(::ftruncate(page.get(), 8 * 64), 0);
+  return LoadCounters::Map(std::move(page)).value();
+}
+
 // A transfer that is one message.
 void Begin(Transfers* transfers, uint64_t transfer, uint32_t blocks) {
   transfers->AddPart(transfer, blocks, transfer, 0, blocks);
 }
 
 TEST(Transfers, AreToldOnceInTheOrderInWhichTheyEnd) {
-  Transfers transfers;
+  Transfers transfers(Counters());
   for (const uint64_t transfer : {1, 2, 3}) Begin(&transfers, transfer, 4);
   EXPECT_THAT(transfers.TakeEnded(9), IsEmpty());
   ASSERT_TRUE(transfers.OnDone(Done(3, 4)));
@@ -47,7 +57,7 @@ TEST(Transfers, AreToldOnceInTheOrderInWhichTheyEnd) {
 }
 
 TEST(Transfers, OneCanBeTakenBeforeThoseThatEndedEarlier) {
-  Transfers transfers;
+  Transfers transfers(Counters());
   for (const uint64_t transfer : {1, 2}) Begin(&transfers, transfer, 1);
   ASSERT_TRUE(transfers.OnDone(Done(1, 1)));
   EXPECT_FALSE(transfers.TakeOne(2));
@@ -58,7 +68,7 @@ TEST(Transfers, OneCanBeTakenBeforeThoseThatEndedEarlier) {
 }
 
 TEST(Transfers, PartsOfOneTransferEndInAnyOrder) {
-  Transfers transfers;
+  Transfers transfers(Counters());
   transfers.AddPart(7, 10, 7, 0, 4);
   // The first part may end before the second one is sent.
   ASSERT_TRUE(
@@ -79,7 +89,7 @@ TEST(Transfers, PartsOfOneTransferEndInAnyOrder) {
 }
 
 TEST(Transfers, ARefusedPartFailsWithItsBlocks) {
-  Transfers transfers;
+  Transfers transfers(Counters());
   transfers.AddPart(7, 3, 7, 0, 2);
   transfers.AddPart(7, 3, 8, 2, 1);
   EXPECT_FALSE(transfers.OnRefused(6, {ErrorCode::kWrongState, "block_busy", ""}));
@@ -94,7 +104,7 @@ TEST(Transfers, ARefusedPartFailsWithItsBlocks) {
 }
 
 TEST(Transfers, EndWithTheConnection) {
-  Transfers transfers;
+  Transfers transfers(Counters());
   Begin(&transfers, 1, 1);
   Begin(&transfers, 2, 2);
   ASSERT_TRUE(transfers.OnDone(Done(1, 1)));
@@ -109,7 +119,7 @@ TEST(Transfers, EndWithTheConnection) {
 }
 
 TEST(Transfers, WhatWasNotSentCompletelyIsNotTold) {
-  Transfers transfers;
+  Transfers transfers(Counters());
   transfers.AddPart(7, 10, 7, 0, 4);
   transfers.AddPart(7, 10, 8, 4, 4);
   transfers.FailAll({ErrorCode::kUnavailable, "connection_lost", ""});
@@ -119,7 +129,7 @@ TEST(Transfers, WhatWasNotSentCompletelyIsNotTold) {
 }
 
 TEST(Transfers, AnEndThatDoesNotFitTheTransferIsRefused) {
-  Transfers transfers;
+  Transfers transfers(Counters());
   Begin(&transfers, 1, 3);
   EXPECT_EQ(transfers.OnDone(Done(2, 3)).error().reason, "transfer_unknown");
   const std::vector<wire::TransferDone> unfit = {
@@ -137,7 +147,7 @@ TEST(Transfers, AnEndThatDoesNotFitTheTransferIsRefused) {
 }
 
 TEST(Transfers, KeepTheFailuresOfTheLatest) {
-  Transfers transfers;
+  Transfers transfers(Counters());
   for (uint64_t i = 1; i <= Transfers::kFailuresKept + 1; ++i) {
     Begin(&transfers, i, 1);
     ASSERT_TRUE(transfers.OnDone(Done(i, 0, 0, {{0, MissReason::kUnknown}})));
@@ -149,6 +159,66 @@ TEST(Transfers, KeepTheFailuresOfTheLatest) {
   transfers.ForgetFailures(2);
   EXPECT_THAT(transfers.FailuresOf(2), IsEmpty());
   EXPECT_THAT(transfers.FailuresOf(3), ElementsAre(Failed{0, MissReason::kUnknown}));
+}
+
+// --- layers ---
+
+TEST(Transfers, ALoadOfSeveralPartsHasTheLayersThatAllOfThemHave) {
+  const auto counters = Counters();
+  Transfers transfers(counters);
+  std::vector<wire::LoadCounter> parts;
+  for (const uint64_t part : {7, 8}) {
+    transfers.AddPart(7, 10, part, static_cast<uint32_t>(5 * (part - 7)), 5);
+    parts.push_back(*transfers.layers().AddPart(7, part, 4));
+  }
+  counters->Set(parts[0], 3);
+  EXPECT_EQ(transfers.layers().Find(7)->layers, 0u);
+  counters->Set(parts[1], 2);
+  EXPECT_EQ(transfers.layers().Find(7)->layers, 2u);
+  ASSERT_TRUE(transfers.OnDone(Done(8, 5)));
+  EXPECT_EQ(transfers.layers().Find(7)->layers, 3u) << "the other part has all";
+  ASSERT_TRUE(transfers.OnDone(Done(7, 5)));
+  EXPECT_EQ(transfers.layers().Find(7)->layers, 4u);
+  EXPECT_TRUE(transfers.layers().Find(7)->ended);
+}
+
+TEST(Transfers, ALoadOfWhichAPartFailsGetsNoFurtherLayers) {
+  const auto counters = Counters();
+  Transfers transfers(counters);
+  std::vector<wire::LoadCounter> parts;
+  for (const uint64_t part : {7, 8}) {
+    transfers.AddPart(7, 2, part, static_cast<uint32_t>(part - 7), 1);
+    parts.push_back(*transfers.layers().AddPart(7, part, 4));
+    counters->Set(parts.back(), 1);
+  }
+  ASSERT_TRUE(transfers.OnDone(Done(7, 0, 0, {{0, MissReason::kReadError}})));
+  counters->Set(parts[1], 4);
+  EXPECT_EQ(transfers.layers().Find(7)->layers, 1u);
+  EXPECT_EQ(transfers.layers().Find(7)->failure->reason, "load_incomplete");
+  ASSERT_TRUE(transfers.OnDone(Done(8, 1)));
+  EXPECT_EQ(transfers.layers().Find(7)->layers, 1u);
+}
+
+TEST(Transfers, CountersComeBackWithTheEnd) {
+  const auto counters = Counters();
+  Transfers transfers(counters);
+  for (uint64_t transfer = 1; transfer <= 20; ++transfer) {
+    Begin(&transfers, transfer, 1);
+    if (transfer % 2 == 0) {
+      ASSERT_TRUE(transfers.layers().AddPart(transfer, transfer, 4));
+    } else {
+      const auto start = counters->Take(1);
+      ASSERT_TRUE(start);
+      transfers.SetStart(transfer, *start);
+      EXPECT_EQ(transfers.StartOf(transfer), start);
+    }
+    if (transfer % 3 == 0) {
+      transfers.Forget(transfer);
+    } else {
+      ASSERT_TRUE(transfers.OnDone(Done(transfer, 1)));
+    }
+    EXPECT_FALSE(transfers.StartOf(transfer));
+  }
 }
 
 }  // namespace

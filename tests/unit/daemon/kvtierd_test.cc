@@ -15,10 +15,11 @@
 namespace kvtier {
 namespace {
 
-TEST(Kvtierd, TellsItsVersion) {
+TEST(Kvtierd, TellsItsVersionAndWhetherItWasBuiltForGpus) {
   Kvtierd kvtierd({"--version"});
   EXPECT_EQ(kvtierd.Wait(), 0);
   EXPECT_EQ(kvtierd.output().substr(0, 8), "kvtierd ");
+  EXPECT_NE(kvtierd.output().find(" CUDA"), std::string::npos) << kvtierd.output();
 }
 
 TEST(Kvtierd, RefusesUnknownArguments) { EXPECT_EQ(Kvtierd({"--frobnicate"}).Wait(), 2); }

@@ -69,6 +69,18 @@ TEST_F(MetricsServerTest, LoopThatNeverAnsweredIsToldSo) {
   EXPECT_EQ(Get("").status, 200u) << "the page itself needs no loop";
 }
 
+TEST_F(MetricsServerTest, HealthIsWhetherTheLoopAnswers) {
+  EXPECT_EQ(Get("healthz").status, 503u) << "the loop has not begun";
+  RunLoop();
+  const HttpReply reply = Get("healthz");
+  EXPECT_EQ(reply.status, 200u);
+  EXPECT_EQ(reply.body, "ok\n");
+  std::promise<void> go_on;
+  loop_.Post([&go_on] { go_on.get_future().wait(); });
+  EXPECT_EQ(Get("healthz").status, 503u) << "old figures are no sign of life";
+  go_on.set_value();
+}
+
 TEST_F(MetricsServerTest, LoopThatHangsShowsInOldFiguresAndItsSilence) {
   RunLoop();
   loop_.Post([this] { lag_.ObserveTick(100); });

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..types import HitRule
-from .lookups import Verdict
 
 
 @dataclass(frozen=True)
@@ -62,13 +61,14 @@ def longest_prefix(
     groups: Sequence[CacheGroup],
     first: int,
     limit: int,
-    look_up: Callable[[int, int], Verdict],
+    look_up: Callable[[int, int, int], tuple[int, bool]],
 ) -> int | None:
     """The longest prefix of at most `limit` tokens that can be restored when the engine has its
     first `first` tokens; `first` if there is none; None: ask again.
 
-    look_up: of a group (by its place in `groups`) and a position. Full attention bounds the prefix,
-    and is asked for everything; of the others only what the bound needs is asked for at first, since
+    look_up: of a group (by its place in `groups`), from a position up to before another: how many
+    blocks come before the first miss, and whether one of them is not known yet. Full attention
+    bounds the prefix, and is asked for everything; of the others only what the bound needs is asked for at first, since
     they mostly have it. Answers come a step later, so that the first hole among those makes it ask
     for all that is left: a request is told to ask again three times at most.
     """
@@ -76,23 +76,22 @@ def longest_prefix(
     tokens, waiting = limit // unit * unit, False
     for index, group in enumerate(groups):
         if group.rule is HitRule.ALL:
-            for position in range(first // group.block_tokens, tokens // group.block_tokens):
-                verdict = look_up(index, position)
-                if verdict is Verdict.MISS:
-                    tokens = position * group.block_tokens // unit * unit
-                    break
-                waiting = waiting or verdict is Verdict.RETRY
+            begin, end = first // group.block_tokens, tokens // group.block_tokens
+            hits, unknown = look_up(index, begin, end)
+            if begin + hits < end:
+                tokens = (begin + hits) * group.block_tokens // unit * unit
+            waiting = waiting or unknown
     others = [(i, group) for i, group in enumerate(groups) if group.rule is not HitRule.ALL]
     while tokens > first:
         bound = tokens
         for index, group in others:
             begin = max(first // group.block_tokens, group.first_needed(tokens))
             for position in range(begin, tokens // group.block_tokens):
-                verdict = look_up(index, position)
-                if verdict is Verdict.MISS:
+                hits, unknown = look_up(index, position, position + 1)
+                if hits == 0:
                     # Every longer prefix up to here needs this block, too.
                     bound = min(bound, position * group.block_tokens // unit * unit)
-                waiting = waiting or verdict is Verdict.RETRY
+                waiting = waiting or unknown
         if waiting:
             return None
         if bound == tokens:
@@ -100,7 +99,7 @@ def longest_prefix(
         tokens = bound
         for index, group in others:
             for position in range(first // group.block_tokens, tokens // group.block_tokens):
-                waiting = look_up(index, position) is Verdict.RETRY or waiting
+                waiting = look_up(index, position, position + 1)[1] or waiting
         if waiting:
             return None
     return first

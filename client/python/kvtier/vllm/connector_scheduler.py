@@ -58,14 +58,24 @@ class StepPlan:
 
 @dataclass
 class _Request:
-    """request: vLLM's. local_tokens: found in vLLM's own cache. is_waited: its load is waited for
+    """request: vLLM's. keys: of its full blocks, by group. local_tokens: found in vLLM's own cache. is_waited: its load is waited for
     by the step that computes the rest. pinned: the blocks that steps complete which were planned
     before, as (place of the group, position, vLLM's block)."""
 
     request: Any
+    keys: list[list[bytes]] = field(default_factory=list)
     local_tokens: int = 0
     is_waited: bool = False
     pinned: list[tuple[int, int, Any]] = field(default_factory=list)
+
+    def add_keys(self, index: int, group: CacheGroup) -> None:
+        """Those of blocks that became full since the last call."""
+        if index == len(self.keys):
+            self.keys.append([])
+        keys, hashes = self.keys[index], self.request.block_hashes
+        full = len(hashes) // group.hashes_per_block
+        if len(keys) < full:
+            keys += [key_of(one, index) for one in group.hashes(hashes, len(keys), full)]
 
 
 @dataclass
@@ -116,22 +126,21 @@ class SchedulerSide:
         known.local_tokens = local_tokens
         if local_tokens % prefix_unit(self._groups) != 0:
             return 0
-        hashes = request.block_hashes
+        for index, group in enumerate(self._groups):
+            known.add_keys(index, group)
 
-        def look_up(index: int, position: int) -> Verdict:
-            step = self._groups[index].hashes_per_block
-            key = key_of(bytes(hashes[(position + 1) * step - 1]), index)
-            return self._lookups.look_up(key, request.request_id)
+        def look_up(index: int, begin: int, end: int) -> tuple[int, bool]:
+            return self._lookups.look_up_run(known.keys[index][begin:end], request.request_id)
 
-        hashed = [len(hashes) // one.hashes_per_block * one.block_tokens for one in self._groups]
+        hashed = [len(keys) * one.block_tokens for keys, one in zip(known.keys, self._groups)]
         # vLLM computes at least one token of each request.
         limit = min(request.num_tokens - 1, *hashed)
         found = longest_prefix(self._groups, local_tokens, limit, look_up)
         if found is None:
             return None
         if not self._always_load:
-            found = self._worthwhile(request, local_tokens, found)
-        known.is_waited = self._is_waited(request, local_tokens, found)
+            found = self._worthwhile(known, local_tokens, found)
+        known.is_waited = self._is_waited(known, local_tokens, found)
         return found - local_tokens
 
     def is_waited(self, request: Any) -> bool:
@@ -146,10 +155,11 @@ class SchedulerSide:
         are to be loaded."""
         if external_tokens == 0:
             return
-        first = self._requests[request.request_id].local_tokens
+        known = self._requests[request.request_id]
+        first = known.local_tokens
         tokens = first + external_tokens
         loads = self._plan.loads[request.request_id] = []
-        if self._requests[request.request_id].is_waited:
+        if known.is_waited:
             self._plan.waited.add(request.request_id)
         for index, group in enumerate(self._groups):
             begin = max(first // group.block_tokens, group.first_needed(tokens))
@@ -163,7 +173,8 @@ class SchedulerSide:
             if wanted:
                 numbers, names = zip(*wanted)
                 load = BlockList(request.request_id, index, list(numbers), list(names))
-                load.disk_tokens = self._disk_tokens(load)
+                on_disk = self._lookups.are_on_disk(known.keys[index][begin:end])
+                load.disk_tokens = sum(on_disk) * group.block_tokens
                 loads.append(load)
 
     def plan_step(self, output: Any) -> StepPlan:
@@ -210,53 +221,45 @@ class SchedulerSide:
         oldest = next(iter(self._stores.values()), None)
         return oldest is not None and self._clock() - oldest.began < STORE_PATIENCE_S
 
-    def _worthwhile(self, request: Any, first: int, found: int) -> int:
+    def _worthwhile(self, known: _Request, first: int, found: int) -> int:
         """The prefix, not longer than `found`, that takes less time to load than to compute. Groups
         without full attention have few blocks, and follow."""
         for index, group in enumerate(self._groups):
             if group.rule is HitRule.ALL and found > first:
-                begin = first // group.block_tokens
-                hashes = group.hashes(request.block_hashes, begin, found // group.block_tokens)
-                on_disk = [not self._lookups.is_in_memory(key_of(one, index)) for one in hashes]
+                begin, end = first // group.block_tokens, found // group.block_tokens
+                on_disk = self._lookups.are_on_disk(known.keys[index][begin:end])
                 blocks = self.prices.worthwhile_blocks(on_disk, group.block_tokens)
                 if blocks < len(on_disk):
-                    return self._shortened(request, first, (begin + blocks) * group.block_tokens)
+                    return self._shortened(known, first, (begin + blocks) * group.block_tokens)
         return found
 
-    def _shortened(self, request: Any, first: int, limit: int) -> int:
+    def _shortened(self, known: _Request, first: int, limit: int) -> int:
         """The longest prefix of at most `limit` tokens of which all is known to be there."""
 
-        def look_up(index: int, position: int) -> Verdict:
-            (one,) = self._groups[index].hashes(request.block_hashes, position, position + 1)
-            is_hit = self._lookups.is_hit(key_of(one, index))
-            return Verdict.HIT if is_hit else Verdict.MISS
+        def look_up(index: int, begin: int, end: int) -> tuple[int, bool]:
+            keys = known.keys[index][begin:end]
+            hits = next((i for i, key in enumerate(keys) if not self._lookups.is_hit(key)), len(keys))
+            return hits, False
 
         found = longest_prefix(self._groups, first, limit, look_up)
         assert found is not None
         return found
 
-    def _disk_tokens(self, blocks: BlockList) -> int:
-        names = (key_of(one, blocks.group) for one in blocks.hashes)
-        count = sum(not self._lookups.is_in_memory(one) for one in names)
-        return count * self._groups[blocks.group].block_tokens
-
     def stop_waiting(self) -> None:
         """The engine's kernels cannot wait for layers: loads are waited for before a step only."""
         self._wait_above_tokens = None
 
-    def _is_waited(self, request: Any, first: int, found: int) -> bool:
+    def _is_waited(self, known: _Request, first: int, found: int) -> bool:
         """Waiting for the layers of a load while the step is computed saves the time of the layers
         that have arrived. It would hold up all other requests, and so would blocks on a disk."""
         above = self._wait_above_tokens
-        if above is None or found == first or request.num_tokens - found <= above:
+        if above is None or found == first or known.request.num_tokens - found <= above:
             return False
         if len(self._groups) > 1 or len(self._requests) > 1:
             return False
-        (group,) = self._groups
-        hashes = group.hashes(
-            request.block_hashes, first // group.block_tokens, found // group.block_tokens
-        )
-        return all(self._lookups.is_in_memory(key_of(one, 0)) for one in hashes)
+        tokens = self._groups[0].block_tokens
+        keys = known.keys[0][first // tokens : found // tokens]
+        return True not in self._lookups.are_on_disk(keys)
 
     def _pin(self, known: _Request, scheduled_tokens: int) -> None:
         """Keeps the blocks that this step completes."""

@@ -13,7 +13,6 @@ import enum
 import queue
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 
 from ..types import Presence
 from .link import FIRST_CONNECT_S, Answer, LinkState
@@ -40,14 +39,16 @@ class Verdict(enum.Enum):
     RETRY = 2
 
 
-@dataclass
 class _Probe:
     """One block that was asked for. deadline: when no answer becomes a miss."""
 
-    deadline: float
-    verdict: Verdict = Verdict.RETRY
-    in_memory: bool = False
-    requests: set[str] = field(default_factory=set)
+    __slots__ = ("deadline", "in_memory", "requests", "verdict")
+
+    def __init__(self, deadline: float) -> None:
+        self.deadline = deadline
+        self.verdict = Verdict.RETRY
+        self.in_memory = False
+        self.requests: set[str] = set()
 
 
 class Lookups:
@@ -80,34 +81,50 @@ class Lookups:
 
     def look_up(self, key: bytes, request: str) -> Verdict:
         """Whether to expect the block; never waits."""
+        hits, waiting = self.look_up_run((key,), request)
+        return Verdict.MISS if hits == 0 else Verdict.RETRY if waiting else Verdict.HIT
+
+    def look_up_run(self, keys: Sequence[bytes], request: str) -> tuple[int, bool]:
+        """`look_up` of blocks until one is a miss: how many come before that one, and whether one
+        of them is not known yet. A prompt has thousands."""
         if self._unanswered:
             self._take_answers()
-        probe = self._probes.get(key)
-        if probe is None:
-            if self._state() not in (LinkState.READY, LinkState.CONNECTING):
-                self._count(NO_DAEMON)
-                return Verdict.MISS
-            patience_s = self._timeout_s
-            if self._state() is LinkState.CONNECTING:
-                patience_s = max(patience_s, FIRST_CONNECT_S)
-            probe = self._probes[key] = _Probe(self._clock() + patience_s)
-            self._unasked.append(key)
-        if request not in probe.requests:
-            probe.requests.add(request)
-            self._keys_of.setdefault(request, []).append(key)
-        if probe.verdict is Verdict.RETRY:
-            self._give_up_if_late(probe)
-        return probe.verdict
+        state, now = self._state(), self._clock()
+        down = state not in (LinkState.READY, LinkState.CONNECTING)
+        deadline = now + self._timeout_s
+        if state is LinkState.CONNECTING:
+            deadline = max(deadline, now + FIRST_CONNECT_S)
+        mine = self._keys_of.setdefault(request, [])
+        waiting = False
+        for position, key in enumerate(keys):
+            probe = self._probes.get(key)
+            if probe is None:
+                if down:
+                    self._count(NO_DAEMON)
+                    return position, waiting
+                probe = self._probes[key] = _Probe(deadline)
+                self._unasked.append(key)
+            if request not in probe.requests:
+                probe.requests.add(request)
+                mine.append(key)
+            if probe.verdict is Verdict.RETRY:
+                if down or now >= probe.deadline:
+                    probe.verdict = Verdict.MISS
+                    self._count(NO_DAEMON if down else TOO_LATE)
+                else:
+                    waiting = True
+            if probe.verdict is Verdict.MISS:
+                return position, waiting
+        return len(keys), waiting
 
     def is_hit(self, key: bytes) -> bool:
         """Whether it is known that the daemon has the block."""
         probe = self._probes.get(key)
         return probe is not None and probe.verdict is Verdict.HIT
 
-    def is_in_memory(self, key: bytes) -> bool:
-        """Whether the block was found in memory, not only on disk."""
-        probe = self._probes.get(key)
-        return probe is not None and probe.in_memory
+    def are_on_disk(self, keys: Sequence[bytes]) -> list[bool]:
+        """Of blocks that were found, whether they are on disk only."""
+        return [not self._probes[key].in_memory for key in keys]
 
     def flush(self) -> None:
         """At the end of a scheduler step: asks for all that came up in it."""
@@ -162,9 +179,3 @@ class Lookups:
         else:
             probe.verdict = Verdict.MISS
             self._count(NOT_FOUND)
-
-    def _give_up_if_late(self, probe: _Probe) -> None:
-        down = self._state() not in (LinkState.READY, LinkState.CONNECTING)
-        if down or self._clock() >= probe.deadline:
-            probe.verdict = Verdict.MISS
-            self._count(NO_DAEMON if down else TOO_LATE)
