@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from harness.private_daemon import PrivateDaemon
 from tiny_models import MODELS, VOCABULARY, WINDOW, gemma3, llama, qwen3_next
-from transformers import Cache, DynamicCache, T5Config, T5ForConditionalGeneration
+from transformers import DynamicCache, T5Config, T5ForConditionalGeneration
 
 from kvtier import HitRule, KvGroup
 from kvtier.transformers import KvtierCache, Outcome, transfer
@@ -263,9 +263,19 @@ class RefusalTest(KvtierTestCase):
         broken = llama(seed=6)
         with mock.patch.object(broken, "forward", side_effect=TypeError("code of its own")):
             self.assertEqual(self.cache(broken, prompt).outcome, Outcome.UNSUPPORTED)
-        with mock.patch.object(Cache, "has_previous_state", return_value=False):
-            # As some models do: a restored state would be passed over.
-            self.assertEqual(self.cache(qwen3_next(seed=1), prompt).outcome, Outcome.UNSUPPORTED)
+        forgetful = qwen3_next(seed=1)
+        forward = forgetful.forward
+
+        def forget(ids, past_key_values, **more):
+            # As some models do, for which a restored state would be as none.
+            for layer in past_key_values.layers if ids.shape[1] > 1 else ():
+                for state in getattr(layer, "recurrent_states", {}).values():
+                    if state is not None:
+                        state.zero_()
+            return forward(ids, past_key_values=past_key_values, **more)
+
+        with mock.patch.object(forgetful, "forward", forget):
+            self.assertEqual(self.cache(forgetful, prompt).outcome, Outcome.UNSUPPORTED)
 
 
 class FailureTest(KvtierTestCase):

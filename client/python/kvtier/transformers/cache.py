@@ -214,6 +214,11 @@ class KvtierCache(DynamicCache):
         self._last_layer = layer_idx
         return super().update_recurrent_state(recurrent_states, layer_idx, *args, **kwargs)
 
+    def get_conv_state(self, layer_idx: int, *args: Any, **kwargs: Any) -> Any:
+        # By releases after 5.19, which do not ask whether there is a state before they take it.
+        self._visit(layer_idx)
+        return super().get_conv_state(layer_idx, *args, **kwargs)
+
     def has_previous_state(self, layer_idx: int | None = None, *args: Any, **kwargs: Any) -> Any:
         if layer_idx is not None:
             self._visit(layer_idx)
