@@ -28,6 +28,7 @@ void LayerLoader::Add(std::shared_ptr<LayerCount> count, CachePool* pool,
   group->count = std::move(count);
   group->pool = pool;
   group->layers = layers;
+  group->layer_bytes = pool->block_bytes / layers;
   group->pieces_left.assign(layers, 0);
   group->members.reserve(blocks.size());
   for (PinnedEntry& block : blocks) {
@@ -67,7 +68,7 @@ bool LayerLoader::StartOne() {
 
 std::vector<LayerLoader::Piece> LayerLoader::Fill(Group* group, CopyBatch* batch) {
   std::vector<Piece> pieces;
-  const uint64_t layer_bytes = group->layer_bytes();
+  const uint64_t layer_bytes = group->layer_bytes;
   // Blocks that fall out count as pieces, too: looking at them takes time.
   for (size_t looked_at = 0; looked_at < kCopyBatchPieces; ++looked_at) {
     if (group->AllStarted() || batch->full()) break;
@@ -100,8 +101,8 @@ std::vector<LayerLoader::Piece> LayerLoader::Fill(Group* group, CopyBatch* batch
 
 uint32_t LayerLoader::LayersAtOnce(const Group& group) const {
   if (group.layer == 0) return 1;
-  const uint64_t layer_bytes = group.layer_bytes();
-  const uint64_t wanted = (state_.options.layer_piece_bytes + layer_bytes - 1) / layer_bytes;
+  const uint64_t wanted =
+      (state_.options.layer_piece_bytes + group.layer_bytes - 1) / group.layer_bytes;
   return static_cast<uint32_t>(std::min<uint64_t>(wanted, group.layers - group.layer));
 }
 

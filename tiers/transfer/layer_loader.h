@@ -50,6 +50,8 @@ class LayerLoader {
     std::shared_ptr<LayerCount> count;
     CachePool* pool = nullptr;
     uint32_t layers = 0;
+    // Kept here, since the pool of a region may go with the last block of the group that fails.
+    uint64_t layer_bytes = 0;
     std::vector<Member> members;
     uint32_t layer = 0;
     size_t member = 0;
@@ -58,7 +60,6 @@ class LayerLoader {
     bool broken = false;  // some block failed: no further layer is complete
 
     [[nodiscard]] bool AllStarted() const { return layer == layers; }
-    [[nodiscard]] uint64_t layer_bytes() const { return pool->block_bytes / layers; }
   };
   struct Piece {
     size_t member = 0;
