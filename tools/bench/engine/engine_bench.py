@@ -154,11 +154,11 @@ class Results:
         self._path.write_text(json.dumps(self._all, indent=1))
         print("row", json.dumps(row), flush=True)
 
-    def digest(self, configuration: str, kind: str, length: int, trial: int) -> int | None:
+    def vram_hit(self, configuration: str, length: int, trial: int) -> dict | None:
         for row in self._all["rows"]:
-            if (row["configuration"], row["kind"]) == (configuration, kind):
-                if (row.get("length"), row.get("trial")) == (length, trial):
-                    return row["digest"]
+            if (row["configuration"], row["kind"]) == (configuration, "vram"):
+                if (row["length"], row["trial"]) == (length, trial):
+                    return row
         return None
 
     def table(self) -> str:
@@ -192,10 +192,10 @@ def ask_all(settings: Settings, engine: EngineProcess, results: Results, name: s
     for length in settings.lengths:
         for trial in range(settings.trials):
             row = engine.call("ask", length=length, trial=trial)
-            vram = results.digest(name, "vram", length, trial)
+            vram = results.vram_hit(name, length, trial)
             # What is computed anew in other batches may differ in its last bits.
-            is_hit = vram is not None and row["cached_tokens"] > 0
-            same = row["digest"] == vram if is_hit else None
+            is_whole = vram is not None and row["cached_tokens"] >= vram["cached_tokens"]
+            same = row["digest"] == vram["digest"] if is_whole else None
             results.add(
                 name, kind, {"length": length, "trial": trial, **row, "same_as_vram": same}
             )
