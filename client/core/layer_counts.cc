@@ -12,7 +12,11 @@ std::optional<wire::LoadCounter> LayerCounts::AddPart(uint64_t transfer, uint64_
                                                       uint32_t layers) {
   Load& load = loads_[transfer];
   load.layers = layers;
-  ++load.parts_under_way;
+  // All earlier parts may have ended before this one is sent: the load has not.
+  if (load.parts_under_way++ == 0) {
+    load.seen = 0;
+    std::erase(ended_, transfer);
+  }
   const std::optional<wire::LoadCounter> counter = counters_->Take(layers);
   if (counter) load.counters.push_back(*counter);
   parts_.emplace(request_id, Part{transfer, counter});

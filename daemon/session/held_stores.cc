@@ -8,7 +8,9 @@
 namespace kvtier {
 
 bool HeldStores::Reached(const CounterPage& page, const wire::StoreAfter& after) {
-  return static_cast<int32_t>(page.Read(after.offset) - after.value) >= 0;
+  // No farther: a client that has lost its connection moves all its words on by 2^30, and what it
+  // held then is not to be stored.
+  return page.Read(after.offset) - after.value < (uint32_t{1} << 29);
 }
 
 void HeldStores::Hold(PoolId region, std::vector<StoreRequest> blocks,

@@ -55,6 +55,8 @@ class Command:
 
 def read_option(left, text):
     name, _, value = left.partition(" ")
+    # The texts say which options exclude each other where it matters.
+    value = value.partition("Excludes:")[0].strip()
     option = Option(name.split(",") if name.startswith("-") else [], help=text)
     if value:
         match = VALUE.match(value)

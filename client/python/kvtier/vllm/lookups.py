@@ -123,8 +123,9 @@ class Lookups:
         return probe is not None and probe.verdict is Verdict.HIT
 
     def are_on_disk(self, keys: Sequence[bytes]) -> list[bool]:
-        """Of blocks that were found, whether they are on disk only."""
-        return [not self._probes[key].in_memory for key in keys]
+        """Whether the blocks were found on disk only."""
+        probes = [self._probes.get(key) for key in keys]
+        return [probe is not None and not probe.in_memory for probe in probes]
 
     def flush(self) -> None:
         """At the end of a scheduler step: asks for all that came up in it."""
