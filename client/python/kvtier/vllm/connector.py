@@ -190,7 +190,9 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
     def wait_for_layer_load(self, layer_name: str) -> None:
         if self._worker is not None and self._worker.waits:
             # Where vLLM has layers in other orders, more layers than needed are waited for.
-            self._worker.wait_layers(self._layer_numbers[layer_name] + 1)
+            # A layer without a place reads another's, so that all of them are waited for.
+            last = len(self._layer_numbers) - 1
+            self._worker.wait_layers(self._layer_numbers.get(layer_name, last) + 1)
 
     def save_kv_layer(
         self, layer_name: str, kv_layer: torch.Tensor, attn_metadata: Any, **kwargs: Any
@@ -347,17 +349,26 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         )
 
     def _wait_above_tokens(self) -> int | None:
-        """A CUDA graph of a whole step does not call the connector for each layer. Such graphs are
-        made of steps in which each request computes the tokens of one draft, or of all steps."""
-        if self._groups[0].group.layers == 1:
+        """None where a load must end before the step that needs it.
+
+        vLLM can take back a step that was computed in vain, because a block did not load, only if
+        it plans the next step later, and only its first model runner does so rightly: elsewhere
+        wrong tokens would be generated and wrong blocks stored. A drafter's layers are computed
+        after the step was reported. A CUDA graph of a whole step does not call the connector for
+        each layer; such graphs are made of steps that compute one token of each request, or of all.
+        """
+        if self._groups[0].group.layers == 1 or self._engine.speculative_config is not None:
+            return None
+        if getattr(self._engine.scheduler_config, "async_scheduling", True):
+            return None
+        if getattr(self._engine, "use_v2_model_runner", True):
             return None
         mode = self._engine.compilation_config.cudagraph_mode
         if mode is None or not mode.has_full_cudagraphs():
             return 0
         if not mode.separate_routine():
             return None
-        speculative = self._engine.speculative_config
-        return 1 + (0 if speculative is None else speculative.num_speculative_tokens)
+        return 1
 
     def _count_lookup(self, outcome: str) -> None:
         self._lookup_counts["lookup", outcome] += 1

@@ -74,6 +74,10 @@ class _Request:
             self.keys.append([])
         keys, hashes = self.keys[index], self.request.block_hashes
         full = len(hashes) // group.hashes_per_block
+        # vLLM takes hashes back of a request whose input is continued.
+        last = len(keys) * group.hashes_per_block - 1
+        if len(keys) > full or (keys and keys[-1] != key_of(bytes(hashes[last]), index)):
+            keys.clear()
         if len(keys) < full:
             keys += [key_of(one, index) for one in group.hashes(hashes, len(keys), full)]
 
@@ -256,6 +260,10 @@ class SchedulerSide:
         if above is None or found == first or known.request.num_tokens - found <= above:
             return False
         if len(self._groups) > 1 or len(self._requests) > 1:
+            return False
+        # A step may compute less of a request with images, and of other rules not all was asked for.
+        is_plain = not getattr(known.request, "has_encoder_inputs", False)
+        if self._groups[0].rule is not HitRule.ALL or not is_plain:
             return False
         tokens = self._groups[0].block_tokens
         keys = known.keys[0][first // tokens : found // tokens]
