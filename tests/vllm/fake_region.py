@@ -62,26 +62,14 @@ class FakeRegion:
         self._next = 1
         self._under_way: dict[int, tuple] = {}
         self._ended: list[FakeEnd] = []
-        self._failures: dict[int, dict[int, Miss]] = {}
-        self.waited_layers: dict[int, list[int]] = {}  # what was waited for, by transfer
 
     def store_many(self, blocks, hashes, parents, tokens, depths, retention):
         assert len(blocks) == len(hashes) == len(parents) == len(tokens) == len(depths)
         return self._begin(("store", blocks, hashes, parents, depths))
 
-    def load_many(self, blocks, hashes, in_layers=False):
+    def load_many(self, blocks, hashes):
         assert len(blocks) == len(hashes)
-        transfer = self._begin(("load", blocks, hashes))
-        if in_layers:
-            self.waited_layers[transfer] = []
-        return transfer
-
-    def wait_layers(self, transfer, layers, timeout_ms=None):
-        """What is held never comes, and what has ended is there if nothing of it has failed."""
-        self._check()
-        self.waited_layers[transfer].append(layers)
-        if transfer in self._under_way or self._failures.get(transfer):
-            raise kvtier.CancelledError(kvtier.Status.CANCELLED, "load_incomplete")
+        return self._begin(("load", blocks, hashes))
 
     def poll(self):
         ended, self._ended = self._ended, []
@@ -133,7 +121,6 @@ class FakeRegion:
                 self._daemon.blocks[one] = self._rows[block].tobytes()
                 self._daemon.parents[one], self._daemon.depths[one] = more[0][i], more[1][i]
                 end.copied += 1
-        self._failures[transfer] = end.failed
         self._ended.append(end)
 
     def _check(self):

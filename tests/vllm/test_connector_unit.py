@@ -13,7 +13,7 @@ from kvtier.vllm.connector_scheduler import STORE_PATIENCE_S, BlockList, Schedul
 from kvtier.vllm.connector_worker import WorkerSide
 from kvtier.vllm.hit_prices import BELIEVED_S, MIN_STEP_TOKENS, TRIAL_TOKENS, HitPrices
 from kvtier.vllm.link import LinkState
-from kvtier.vllm.lookups import Lookups, Verdict
+from kvtier.vllm.lookups import Lookups
 from kvtier.vllm.rows import key_of
 from kvtier.vllm.transfers import Transfers
 from test_tier_unit import PATIENCE_S, LinkCase
@@ -157,27 +157,6 @@ class SchedulerSideTest(SchedulerCase):
         self.assertEqual(load.blocks, [51, 52, 53])
         self.assertEqual(load.hashes, [hash_of(i) for i in (1, 2, 3)])
         self.assertEqual(self.step().loads, {})
-
-    def test_a_load_that_holds_up_no_other_request_is_waited_for_in_its_step(self):
-        self.side = SchedulerSide(self.lookups, self.groups, wait_above_tokens=1)
-        self.side.bind(self.manager)
-        self.have(0, 1)
-        one = request(3 * BLOCK_TOKENS)
-        self.assertEqual(self.match(one), 2 * BLOCK_TOKENS)
-        self.assertTrue(self.side.is_waited(one))
-        self.side.allocated(one, self.manager.table("r", [4, 5, 6]), 2 * BLOCK_TOKENS)
-        self.assertEqual(self.step().waited, {"r"})
-
-    def test_a_load_is_not_waited_for_beside_others_or_before_a_graph_of_one_token(self):
-        self.side = SchedulerSide(self.lookups, self.groups, wait_above_tokens=1)
-        self.side.bind(self.manager)
-        self.have(0, 1)
-        short = request(2 * BLOCK_TOKENS + 1)
-        self.assertEqual(self.match(short), 2 * BLOCK_TOKENS)
-        self.assertFalse(self.side.is_waited(short))
-        other = request(3 * BLOCK_TOKENS, name="other")
-        self.assertEqual(self.match(other), 2 * BLOCK_TOKENS)
-        self.assertFalse(self.side.is_waited(other))
 
     def test_blocks_on_a_disk_that_is_slower_than_computing_are_computed(self):
         self.presence = Presence.DISK
@@ -483,52 +462,6 @@ class WorkerSideTest(LinkCase):
     def loaded(self):
         self.side.poll()
         return self.side.take_loaded()
-
-    def waited(self, *numbers):
-        plan = self.loads(self.blocks(*numbers))
-        plan.waited.add("r")
-        return plan
-
-    def test_a_step_that_waits_for_a_load_has_its_layers_and_reports_nothing(self):
-        self.side.begin(StepPlan(stores=[self.blocks(1)]))
-        self.rows[:] = 0
-        self.side.begin(self.waited(1))
-        for layers in (1, 2):
-            self.side.wait_layers(layers)
-        self.assertTrue(self.side.end_step(2))
-        self.assertEqual(self.rows[1, 0], self.rows[1, 1])
-        self.assertEqual(self.side.take_loaded(), (set(), set()))
-        self.assertEqual(self.side.take_failed_blocks(), set())
-        self.assertEqual(self.region.waited_layers, {2: [1, 2]})
-        self.assertFalse(self.side.waits)
-
-    def test_a_step_that_waits_in_vain_tells_the_blocks_before_it_ends(self):
-        self.side.begin(StepPlan(stores=[self.blocks(1)]))
-        self.side.begin(self.waited(1, 5))
-        for layers in (1, 2):
-            self.side.wait_layers(layers)
-        self.assertTrue(self.side.end_step(2))
-        self.assertEqual(self.side.take_failed_blocks(), {5})
-        self.assertEqual(self.side.take_failed_keys(), {key_of(hash_of(5), 0)})
-        self.assertEqual(self.side.take_loaded(), (set(), set()))
-        # One layer was asked for, and then no more: the load was known to have failed.
-        self.assertEqual(self.region.waited_layers, {2: [1]})
-
-    def test_a_step_that_did_not_wait_is_in_vain(self):
-        self.side.begin(StepPlan(stores=[self.blocks(1)]))
-        self.side.begin(self.waited(1))
-        self.side.wait_layers(1)
-        self.assertFalse(self.side.end_step(2))
-        self.assertEqual(self.side.take_failed_blocks(), {1})
-        self.assertTrue(self.side.end_step(2))
-
-    def test_a_step_that_waits_for_a_lost_daemon_ends(self):
-        self.daemon.die()
-        self.side.begin(self.waited(1))
-        self.side.wait_layers(1)
-        self.side.wait_layers(2)
-        self.assertTrue(self.side.end_step(2))
-        self.assertEqual(self.side.take_failed_blocks(), {1})
 
     def test_stores_are_reported_by_their_numbers(self):
         self.region.hold = True

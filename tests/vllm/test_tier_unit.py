@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The parts of the vLLM tier, without vLLM and without a daemon."""
 
-import dataclasses
 import mmap
 import os
 import tempfile

@@ -73,15 +73,12 @@ class KvtierMetadata(KVConnectorMetadata):
 @dataclass
 class KvtierWorkerMetadata(KVConnectorWorkerMetadata):
     """stored: by the numbers of stores, how many workers have ended them. failed: keys of blocks
-    that some worker could not load. steps, disk_loads: tokens and seconds, of some worker.
-    waits_for_layers: False once some worker has seen that the engine's kernels do not wait for
-    layers."""
+    that some worker could not load. steps, disk_loads: tokens and seconds, of some worker."""
 
     stored: collections.Counter[int]
     failed: set[bytes]
     steps: list[tuple[int, float]] = field(default_factory=list)
     disk_loads: list[tuple[int, float]] = field(default_factory=list)
-    waits_for_layers: bool = True
 
     def aggregate(self, other: KVConnectorWorkerMetadata) -> KvtierWorkerMetadata:
         assert isinstance(other, KvtierWorkerMetadata)
@@ -90,13 +87,12 @@ class KvtierWorkerMetadata(KVConnectorWorkerMetadata):
             self.failed | other.failed,
             self.steps or other.steps,
             self.disk_loads or other.disk_loads,
-            self.waits_for_layers and other.waits_for_layers,
         )
 
 
 class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
-    """The options of `kv_connector_extra_config` are KvtierTier's and `always_load`. Raises ValueError for others,
-    and for models and devices that it does not know."""
+    """The options of `kv_connector_extra_config` are KvtierTier's and `always_load`. Raises
+    ValueError for others, and for models and devices that it does not know."""
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
@@ -133,9 +129,6 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         self._lookup_counts: collections.Counter[tuple[str, str]] = collections.Counter()
         self._connected_told: bool | None = None
         self._hash_root: bytes | None = None
-        # Of the first group, which alone is loaded layer by layer.
-        self._layer_numbers = {name: i for i, name in enumerate(self._groups[0].layers)}
-        self._waits_for_layers = True
         self._scheduler: SchedulerSide | None = None
         self._worker: WorkerSide | None = None
         if role is KVConnectorRole.SCHEDULER:
@@ -168,8 +161,7 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         if self._worker is None or not isinstance(connector_metadata, KvtierMetadata):
             return
         self._hash_root = connector_metadata.hash_root
-        # Steps that wait for loads do not tell what computing costs.
-        if connector_metadata.tokens >= MIN_STEP_TOKENS and not connector_metadata.plan.waited:
+        if connector_metadata.tokens >= MIN_STEP_TOKENS:
             self._timer.begin(connector_metadata.tokens)
         if self._after_kernels is not None and connector_metadata.plan:
             plan = connector_metadata.plan
@@ -179,20 +171,15 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         metadata = self._get_connector_metadata()
         if self._worker is None or not isinstance(metadata, KvtierMetadata):
             return
-        if self._after_kernels is None:
-            self._worker.begin(metadata.plan)
-        elif metadata.plan.waited:
-            # Nothing else is computed in the step, so that its kernels are all that is held up.
-            self._after_kernels.begin_all()
-        else:
+        if self._after_kernels is not None:
             self._after_kernels.begin_ready()
+        else:
+            self._worker.begin(metadata.plan)
 
     def wait_for_layer_load(self, layer_name: str) -> None:
-        if self._worker is not None and self._worker.waits:
-            # Where vLLM has layers in other orders, more layers than needed are waited for.
-            # A layer without a place reads another's, so that all of them are waited for.
-            last = len(self._layer_numbers) - 1
-            self._worker.wait_layers(self._layer_numbers.get(layer_name, last) + 1)
+        """Nothing: loads end before the step that needs them. A step that was computed while a
+        block did not come could not be taken back: vLLM plans the next one before it knows, and its
+        second model runner keeps the request's positions."""
 
     def save_kv_layer(
         self, layer_name: str, kv_layer: torch.Tensor, attn_metadata: Any, **kwargs: Any
@@ -207,9 +194,7 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
             return KVConnectorTransferResults()
         if self._after_kernels is not None:
             self._after_kernels.begin_ready()
-        if not self._worker.end_step(len(self._layer_numbers)) and self._waits_for_layers:
-            self._waits_for_layers = False
-            logger.warning("kvtier: the engine's kernels do not wait for layers of loads")
+        self._worker.poll()
         loaded, failed = self._worker.take_loaded()
         # With one group, vLLM uses what comes before the first block that failed.
         failed = failed if len(self._groups) > 1 else set()
@@ -228,7 +213,7 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         steps, disk_loads = self._timer.end(), self._worker.take_disk_loads()
         if not (stored or failed or steps or disk_loads):
             return None
-        return KvtierWorkerMetadata(stored, failed, steps, disk_loads, self._waits_for_layers)
+        return KvtierWorkerMetadata(stored, failed, steps, disk_loads)
 
     # ---------------------------------------------------------------- in the scheduler
 
@@ -244,7 +229,7 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
             # vLLM turns it off for attention that cannot continue a prefix.
             return 0, False
         found = self._scheduler.matched_tokens(request, num_computed_tokens)
-        return found, bool(found) and not self._scheduler.is_waited(request)
+        return found, bool(found)
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         assert self._scheduler is not None
@@ -266,8 +251,6 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
                 self._scheduler.prices.computed(*step)
             for load in metadata.disk_loads:
                 self._scheduler.prices.loaded_from_disk(*load)
-            if not metadata.waits_for_layers:
-                self._scheduler.stop_waiting()
 
     def request_finished(
         self, request: Any, block_ids: list[int]
@@ -340,35 +323,8 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         )
         answers.append(lookups)
         self._link = link
-        return SchedulerSide(
-            lookups,
-            self._cache_groups,
-            self._ranks,
-            self._wait_above_tokens(),
-            bool(self._options.get("always_load", False)),
-        )
-
-    def _wait_above_tokens(self) -> int | None:
-        """None where a load must end before the step that needs it.
-
-        vLLM can take back a step that was computed in vain, because a block did not load, only if
-        it plans the next step later, and only its first model runner does so rightly: elsewhere
-        wrong tokens would be generated and wrong blocks stored. A drafter's layers are computed
-        after the step was reported. A CUDA graph of a whole step does not call the connector for
-        each layer; such graphs are made of steps that compute one token of each request, or of all.
-        """
-        if self._groups[0].group.layers == 1 or self._engine.speculative_config is not None:
-            return None
-        if getattr(self._engine.scheduler_config, "async_scheduling", True):
-            return None
-        if getattr(self._engine, "use_v2_model_runner", True):
-            return None
-        mode = self._engine.compilation_config.cudagraph_mode
-        if mode is None or not mode.has_full_cudagraphs():
-            return 0
-        if not mode.separate_routine():
-            return None
-        return 1
+        always_load = bool(self._options.get("always_load", False))
+        return SchedulerSide(lookups, self._cache_groups, self._ranks, always_load)
 
     def _count_lookup(self, outcome: str) -> None:
         self._lookup_counts["lookup", outcome] += 1

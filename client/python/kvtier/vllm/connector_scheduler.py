@@ -17,7 +17,7 @@ from typing import Any
 from ..types import HitRule
 from .cache_groups import CacheGroup, longest_prefix, prefix_unit
 from .hit_prices import HitPrices
-from .lookups import Lookups, Verdict
+from .lookups import Lookups
 from .rows import key_of
 
 #: Longer than stores take that are under way. With a daemon that hangs, vLLM must preempt requests
@@ -28,8 +28,9 @@ STORE_PATIENCE_S = 0.2
 @dataclass
 class BlockList:
     """Blocks of one cache group, by its place in the connector's list of groups. request,
-    disk_tokens (of blocks that were found on disk only): of loads only. number, parents (None for the first block) and depths (positions in the request): of
-    stores only, which are of all requests of a step."""
+    disk_tokens (of blocks that were found on disk only): of loads only. number, parents (None for
+    the first block) and depths (positions in the request): of stores only, which are of all
+    requests of a step."""
 
     request: str
     group: int
@@ -44,12 +45,9 @@ class BlockList:
 @dataclass
 class StepPlan:
     """What each worker is to do in one step. loads: by request, which is to be reported when all of
-    its lists are loaded, at once if there are none. waited: the requests that are computed in this
-    very step, layer by layer as their loads arrive; they are not reported. stores: one list for
-    each cache group."""
+    its lists are loaded, at once if there are none. stores: one list for each cache group."""
 
     loads: dict[str, list[BlockList]] = field(default_factory=dict)
-    waited: set[str] = field(default_factory=set)
     stores: list[BlockList] = field(default_factory=list)
 
     def __bool__(self) -> bool:
@@ -58,14 +56,13 @@ class StepPlan:
 
 @dataclass
 class _Request:
-    """request: vLLM's. keys: of its full blocks, by group. local_tokens: found in vLLM's own cache. is_waited: its load is waited for
-    by the step that computes the rest. pinned: the blocks that steps complete which were planned
-    before, as (place of the group, position, vLLM's block)."""
+    """request: vLLM's. keys: of its full blocks, by group. local_tokens: found in vLLM's own cache.
+    pinned: the blocks that steps complete which were planned before, as (place of the group,
+    position, vLLM's block)."""
 
     request: Any
     keys: list[list[bytes]] = field(default_factory=list)
     local_tokens: int = 0
-    is_waited: bool = False
     pinned: list[tuple[int, int, Any]] = field(default_factory=list)
 
     def add_keys(self, index: int, group: CacheGroup) -> None:
@@ -93,23 +90,19 @@ class _Store:
 
 class SchedulerSide:
     """Of the scheduler's thread. lookups: the daemon's answers; workers: how many there are, each
-    with its part of every block. wait_above_tokens: a load may be waited for, layer by layer, by a
-    step that computes more tokens than these; None: never. always_load: also what takes longer to
-    load than to compute."""
+    with its part of every block. always_load: also what takes longer to load than to compute."""
 
     def __init__(
         self,
         lookups: Lookups,
         groups: Sequence[CacheGroup],
         workers: int = 1,
-        wait_above_tokens: int | None = None,
         always_load: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._lookups = lookups
         self._groups = groups
         self._workers = workers
-        self._wait_above_tokens = wait_above_tokens
         self._always_load = always_load
         self._clock = clock
         self.prices = HitPrices(clock)
@@ -144,13 +137,7 @@ class SchedulerSide:
             return None
         if not self._always_load:
             found = self._worthwhile(known, local_tokens, found)
-        known.is_waited = self._is_waited(known, local_tokens, found)
         return found - local_tokens
-
-    def is_waited(self, request: Any) -> bool:
-        """Whether the load of what `matched_tokens` found is for the step that computes the rest,
-        which then holds up no other request."""
-        return self._requests[request.request_id].is_waited
 
     def allocated(
         self, request: Any, blocks: Sequence[Sequence[Any]], external_tokens: int
@@ -163,8 +150,6 @@ class SchedulerSide:
         first = known.local_tokens
         tokens = first + external_tokens
         loads = self._plan.loads[request.request_id] = []
-        if known.is_waited:
-            self._plan.waited.add(request.request_id)
         for index, group in enumerate(self._groups):
             begin = max(first // group.block_tokens, group.first_needed(tokens))
             end = tokens // group.block_tokens
@@ -248,26 +233,6 @@ class SchedulerSide:
         found = longest_prefix(self._groups, first, limit, look_up)
         assert found is not None
         return found
-
-    def stop_waiting(self) -> None:
-        """The engine's kernels cannot wait for layers: loads are waited for before a step only."""
-        self._wait_above_tokens = None
-
-    def _is_waited(self, known: _Request, first: int, found: int) -> bool:
-        """Waiting for the layers of a load while the step is computed saves the time of the layers
-        that have arrived. It would hold up all other requests, and so would blocks on a disk."""
-        above = self._wait_above_tokens
-        if above is None or found == first or known.request.num_tokens - found <= above:
-            return False
-        if len(self._groups) > 1 or len(self._requests) > 1:
-            return False
-        # A step may compute less of a request with images, and of other rules not all was asked for.
-        is_plain = not getattr(known.request, "has_encoder_inputs", False)
-        if self._groups[0].rule is not HitRule.ALL or not is_plain:
-            return False
-        tokens = self._groups[0].block_tokens
-        keys = known.keys[0][first // tokens : found // tokens]
-        return True not in self._lookups.are_on_disk(keys)
 
     def _pin(self, known: _Request, scheduled_tokens: int) -> None:
         """Keeps the blocks that this step completes."""

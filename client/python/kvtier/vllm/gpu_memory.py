@@ -75,13 +75,6 @@ class AfterKernels:
         while self._waiting and self._waiting[0][0].query():
             self._waiting.popleft()[1]()
 
-    def begin_all(self) -> None:
-        """Waits for the kernels."""
-        while self._waiting:
-            event, begin = self._waiting.popleft()
-            event.synchronize()
-            begin()
-
 
 class StepTimer:
     """How long the kernels of steps take. Of the worker's thread; never waits."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import collections
 import functools
 import os
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np

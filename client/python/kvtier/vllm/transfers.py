@@ -3,28 +3,25 @@
 
 The host memory of a job belongs to the daemon until its transfer has ended, so that a job is
 reported as failed only when it was not begun or when the region says that it is over, never because
-it takes long. A load that was cut off with the connection is reported a little later still: if
-the library gave the connection up, a daemon that lives may be in the midst of a copy into a row that
-vLLM would use anew at once. One that ends the connection by itself has ended its copies before.
+it takes long. A load that was cut off with the connection is reported a little later still: if the
+library gave the connection up, a daemon that lives may be in the midst of a copy into a row that vLLM
+would use anew at once. One that ends the connection by itself has ended its copies before.
 """
 
 from __future__ import annotations
 
-import functools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
-from ..errors import KvtierError, TimedOutError, UnavailableError
+from ..errors import KvtierError, UnavailableError
 from .link import Attachment, Link, logger
 from .lookups import NO_DAEMON
 from .rows import StoreRows
 
-_LAYERS_TIMEOUT_MS = 1000
 _DRAIN_PAUSE_S = 0.0005
 # Far longer than a copy, and seldom: a load is cut off when the daemon ends.
 SETTLE_S = 2.0
@@ -83,15 +80,6 @@ class Transfers:
         self._link.wait_for_first_try()
         self._submit(job, lambda region: region.load_many(rows, hashes))
 
-    def load_layers(
-        self, job: Job, rows: npt.NDArray[Any], hashes: Sequence[bytes]
-    ) -> Callable[[int], bool]:
-        """As `load`, the blocks' layers one after the other. The result waits until so many layers
-        have come; False: the load has failed, and the job's end tells of what."""
-        self._link.wait_for_first_try()
-        begun = self._submit(job, lambda region: region.load_many(rows, hashes, in_layers=True))
-        return functools.partial(_wait_layers, begun)
-
     def take_ended(self) -> list[EndedJob]:
         """The jobs that have ended since the last call; never waits."""
         now = time.monotonic()
@@ -127,48 +115,30 @@ class Transfers:
         else:
             self._ended.append(ended)
 
-    def _submit(self, job: Job, begin: Callable[[Any], int]) -> tuple[Any, int] | None:
-        """The region and the number of the transfer; None if it was not begun."""
+    def _submit(self, job: Job, begin: Callable[[Any], int]) -> None:
         attachment = self._link.borrow()
         if attachment is None:
             self._fail(job, NO_DAEMON)
-            return None
+            return
         try:
             transfer = begin(attachment.regions[job.group])
         except UnavailableError:
             self._link.lost(attachment)
             attachment.give_back()
             self._fail(job, NO_DAEMON)
-            return None
+            return
         except (KvtierError, ValueError) as error:
             logger.warning("kvtier: a transfer was refused: %s", error)
             attachment.give_back()
             self._fail(job, getattr(error, "reason", "refused"))
-            return None
+            return
         jobs = self._under_way.get(attachment)
         if jobs is None:
             self._under_way[attachment] = {(job.group, transfer): job}
         else:
             jobs[job.group, transfer] = job
             attachment.give_back()  # one borrowing for all jobs of a region
-        return attachment.regions[job.group], transfer
 
     def _fail(self, job: Job, reason: str) -> None:
         failed = dict.fromkeys(range(len(job.keys)), reason)
         self._ended.append(EndedJob(job, failed, 0, time.monotonic() - job.began))
-
-
-def _wait_layers(begun: tuple[Any, int] | None, layers: int) -> bool:
-    """The blocks are the daemon's until the load ends, so that there is no time limit; other
-    threads run meanwhile."""
-    if begun is None:
-        return False
-    region, transfer = begun
-    while True:
-        try:
-            region.wait_layers(transfer, layers, timeout_ms=_LAYERS_TIMEOUT_MS)
-            return True
-        except TimedOutError:
-            continue
-        except KvtierError:
-            return False
