@@ -581,9 +581,9 @@ KVT_API kvt_status kvt_hash_blocks(const kvt_hash_options* options, const uint32
 /* Called with the text of each progress message, on the calling thread. */
 typedef void (*kvt_admin_progress)(void* user, const char* json);
 
-/* Sends one request to the admin socket (an empty path: beside that which kvt_connect finds) and
- * waits up to `timeout_ms` after the last message from the daemon, whose refusals are errors with
- * their code. Free `*reply_json` with kvt_string_free. `progress` may be NULL. Any thread. */
+/* Sends one request to the admin socket (an empty path: admin.sock beside the socket that
+ * kvt_connect finds), waits up to `timeout_ms` after the last message from the daemon, and returns
+ * refusals with their code. `progress` may be NULL. Free with kvt_string_free. Any thread. */
 KVT_API kvt_status kvt_admin(const char* admin_socket_path, const char* request_json,
                              int64_t timeout_ms, kvt_admin_progress progress, void* user,
                              char** reply_json);

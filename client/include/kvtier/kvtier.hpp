@@ -327,7 +327,7 @@ class Region {
     if (kvt_region_begin_store(get(), transfer)) return Error::Last();
     return {};
   }
-  // Begins behind what the stream (a cudaStream_t) was given before.
+  // Begins when the stream (a cudaStream_t) has done all that it was given before.
   Result<uint64_t> StoreAfter(std::span<const kvt_store_block> blocks, void* stream) {
     uint64_t transfer = 0;
     if (kvt_region_store_after(get(), blocks.data(), blocks.size(), stream, &transfer))
