@@ -12,6 +12,7 @@
 
 #include "base/units.h"
 #include "base/user_paths.h"
+#include "daemon/config/config_loader.h"
 #include "gpu/cuda_device.h"
 
 namespace kvtier {
@@ -85,13 +86,13 @@ void LookAtDisk(DevFacts* facts) {
   const mode_t before = ::umask(0077);
   fs::create_directories(facts->disk_directory, error);
   ::umask(before);
-  if (!error && ::access(facts->disk_directory.c_str(), W_OK) != 0) {
+  // Another user who owns the directory can read the tier's files or put others in their place.
+  if (!error) facts->why_no_disk = WhyNotPrivate(facts->disk_directory);
+  if (!error && facts->why_no_disk.empty() && ::access(facts->disk_directory.c_str(), W_OK) != 0) {
     error = std::error_code(errno, std::generic_category());
   }
-  if (error) {
-    facts->why_no_disk = fmt::format("{}: {}", facts->disk_directory, error.message());
-    return;
-  }
+  if (error) facts->why_no_disk = fmt::format("{}: {}", facts->disk_directory, error.message());
+  if (!facts->why_no_disk.empty()) return;
   const fs::space_info space = fs::space(facts->disk_directory, error);
   if (!error) facts->disk_free_bytes = space.available + AllocatedBytes(facts->disk_directory);
 }
@@ -112,26 +113,13 @@ std::string MemoryNote(const DevFacts& facts) {
 }
 
 std::string DiskNote(const DevFacts& facts, const Config& config) {
-  if (!facts.why_no_disk.empty()) return "off: " + facts.why_no_disk;
   if (config.disk.bytes == 0) {
+    if (!facts.why_no_disk.empty()) return "off: " + facts.why_no_disk;
     return fmt::format("off ({} were free)", FormatByteSize(facts.disk_free_bytes));
   }
+  if (config.disk.directory != facts.disk_directory) return config.disk.directory;
   return fmt::format("{}, {} were free", facts.disk_directory,
                      FormatByteSize(facts.disk_free_bytes));
-}
-
-}  // namespace
-
-Result<DevFacts> GatherDevFacts() {
-  DevFacts facts;
-  facts.memory = ReadMachineMemory();
-  KVT_ASSIGN_OR_RETURN(facts.socket_directory, MakeUserSocketDirectory());
-  LookAtDisk(&facts);
-  // A driver that does not work is as good as none here: the screen says why.
-  const Result<CudaPresence> gpus = FindCudaDevices();
-  facts.has_gpu = gpus && gpus->devices > 0;
-  if (!facts.has_gpu) facts.why_no_gpu = gpus ? gpus->why_none : gpus.error().context;
-  return facts;
 }
 
 std::string DevConfigToml(const DevFacts& facts) {
@@ -155,6 +143,32 @@ std::string DevConfigToml(const DevFacts& facts) {
     text += fmt::format("directory = {}\n", Quoted(facts.disk_directory));
   }
   return text;
+}
+
+}  // namespace
+
+Result<DevFacts> GatherDevFacts() {
+  DevFacts facts;
+  facts.memory = ReadMachineMemory();
+  KVT_ASSIGN_OR_RETURN(facts.socket_directory, MakeUserSocketDirectory());
+  LookAtDisk(&facts);
+  // A driver that does not work is as good as none here: the screen says why.
+  const Result<CudaPresence> gpus = FindCudaDevices();
+  facts.has_gpu = gpus && gpus->devices > 0;
+  if (!facts.has_gpu) facts.why_no_gpu = gpus ? gpus->why_none : gpus.error().context;
+  return facts;
+}
+
+Result<Config> DevConfig(const DevFacts& facts, const std::vector<std::string>& overrides) {
+  KVT_ASSIGN_OR_RETURN(Config config, ParseConfig(DevConfigToml(facts), "--dev", overrides));
+  if (config.disk.bytes > 0 && !facts.why_no_disk.empty() &&
+      config.disk.directory == facts.disk_directory) {
+    return MakeError(ErrorCode::kInvalidArgument, "config_disk_directory",
+                     fmt::format("--set disk.bytes: {}; mend that, or name another directory with "
+                                 "--set disk.directory",
+                                 facts.why_no_disk));
+  }
+  return config;
 }
 
 std::string DevScreen(const DevFacts& facts, const Config& config) {
