@@ -130,12 +130,10 @@ std::string DevConfigToml(const DevFacts& facts) {
                                  socket(kSocketName), socket(kAdminSocketName));
   if (facts.has_gpu) {
     text += fmt::format(
-        "[pool]\ndevice = \"auto\"\n# Of what is free on the GPU.\nfree_fraction = {}\n"
-        "when_vram_held = \"shrink\"\n\n",
+        "[pool]\ndevice = \"auto\"\nfree_fraction = {}\nwhen_vram_held = \"shrink\"\n\n",
         kVramShare);
   } else {
-    text += fmt::format("[pool]\n# No GPU can be used.\ndevice = \"host\"\nbytes = {}\n\n",
-                        InBytes(PoolBytes(facts)));
+    text += fmt::format("[pool]\ndevice = \"host\"\nbytes = {}\n\n", InBytes(PoolBytes(facts)));
   }
   text += fmt::format("[host]\nbytes = {}\n\n[disk]\nbytes = {}\n", InBytes(HostBytes(facts)),
                       InBytes(DiskBytes(facts)));
@@ -177,9 +175,11 @@ std::string DevScreen(const DevFacts& facts, const Config& config) {
                                : FormatByteSize(config.cache.pool_bytes);
   const std::string disk = config.disk.bytes == 0 ? "-" : FormatByteSize(config.disk.bytes);
   const char* const named = std::getenv(kSocketVariable);
+  // As FindSocket does once the socket is there: a variable that is empty names nothing.
   const bool found =
-      config.server.socket ==
-      (named != nullptr ? named : fmt::format("{}/{}", facts.socket_directory, kSocketName));
+      config.server.socket == (named != nullptr && *named != '\0'
+                                   ? named
+                                   : fmt::format("{}/{}", facts.socket_directory, kSocketName));
   return fmt::format(
       R"(
 kvtierd for development serves user {} alone.

@@ -102,6 +102,8 @@ TEST(DevMode, SaysOnOneScreenWhatItChoseAndWhatToTypeNext) {
   }
   EXPECT_THAT(DevScreen(Workstation(), ConfigFor(Workstation(), {"server.socket=/run/x.sock"})),
               HasSubstr("export KVTIER_SOCKET=/run/x.sock"));
+  const ScopedVariable empty(kSocketVariable, "");
+  EXPECT_EQ(DevScreen(Workstation(), ConfigFor(Workstation())), screen);
 }
 
 // With a runtime directory and a cache directory of the test's own.
