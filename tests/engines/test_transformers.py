@@ -237,6 +237,9 @@ class RefusalTest(KvtierTestCase):
         prompt = prompt_of()
         training = llama(seed=4).train()
         self.assertEqual(self.cache(training, prompt).outcome, Outcome.UNSUPPORTED)
+        # The same weights, which are known by then.
+        self.check(training.eval(), prompt)
+        self.assertEqual(self.cache(training.train(), prompt).outcome, Outcome.UNSUPPORTED)
         sizes = {"d_model": 32, "d_kv": 16, "d_ff": 32, "num_layers": 1, "num_heads": 2}
         both = T5ForConditionalGeneration(T5Config(vocab_size=VOCABULARY, **sizes))
         self.assertEqual(self.cache(both, prompt).outcome, Outcome.UNSUPPORTED)

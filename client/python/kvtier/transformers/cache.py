@@ -439,11 +439,12 @@ def _runs(depths: list[int]) -> Iterator[tuple[int, int, int]]:
 
 def _know(model: Any, settings: _Settings, identity: str, tokens: list[int]) -> _KnownModel:
     """What there is to know of a model, found out once. Raises UnsupportedModelError."""
+    if model.training:
+        # Asked each time, since the mode changes without the weights, and dropout would be stored.
+        raise UnsupportedModelError("it is in training mode")
     version = (weights_version(model), settings.block_tokens, settings.state_tokens, identity)
     known = _known_models.get(model)
     if known is None or known.version != version:
-        if model.training:
-            raise UnsupportedModelError("it is in training mode")
         try:
             known = _try_model(model, settings, identity, tokens, version)
         except UnsupportedModelError:
