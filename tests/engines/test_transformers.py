@@ -259,6 +259,9 @@ class RefusalTest(KvtierTestCase):
 
         with mock.patch.object(forgetful, "forward", forget):
             self.assertEqual(self.cache(forgetful, prompt).outcome, Outcome.UNSUPPORTED)
+        with mock.patch.object(forgetful, "forward") as again:
+            self.assertEqual(self.cache(forgetful, prompt).outcome, Outcome.UNSUPPORTED)
+        again.assert_not_called()
 
 
 class FailureTest(KvtierTestCase):

@@ -80,6 +80,8 @@ class _KnownModel:
 
 
 _known_models: weakref.WeakKeyDictionary[Any, _KnownModel] = weakref.WeakKeyDictionary()
+# Of models that are not cached, the version and why: as text, since an exception holds its model.
+_refused_models: weakref.WeakKeyDictionary[Any, tuple[Any, str]] = weakref.WeakKeyDictionary()
 
 
 class KvtierCache(DynamicCache):
@@ -443,14 +445,19 @@ def _know(model: Any, settings: _Settings, identity: str, tokens: list[int]) -> 
         # Asked each time, since the mode changes without the weights, and dropout would be stored.
         raise UnsupportedModelError("it is in training mode")
     version = (weights_version(model), settings.block_tokens, settings.state_tokens, identity)
+    refused_version, reason = _refused_models.get(model, (None, ""))
+    if refused_version == version:
+        raise UnsupportedModelError(reason)
     known = _known_models.get(model)
     if known is None or known.version != version:
         try:
             known = _try_model(model, settings, identity, tokens, version)
-        except UnsupportedModelError:
+        except UnsupportedModelError as error:
+            _refused_models[model] = (version, str(error))
             raise
         except Exception as error:
-            # Models may have code of their own; this one may still generate by itself.
+            # Models may have code of their own; this one may still generate by itself. It is tried
+            # again, since this may also be for want of memory.
             raise UnsupportedModelError(f"trying it failed: {error!r}") from error
         _known_models[model] = known
     return known
