@@ -320,7 +320,9 @@ class KvtierCache(DynamicCache):
         stored = 0
         for number, (group, hashes) in enumerate(zip(self._model.groups, self._hashes(tokens))):
             depths = self._new_blocks(group, self._presence[number], len(hashes))
-            cached = {i: 1 for i, tiers in enumerate(self._presence[number]) if tiers}
+            # A later call stores only what is new then.
+            known = self._presence[number]
+            presence = np.pad(known, (0, max(0, len(hashes) - len(known))))
             rows = max(1, _STORE_BYTES // sum(group.piece_bytes()))
             for begin in range(0, len(depths), rows):
                 part = depths[begin : begin + rows]
@@ -329,13 +331,9 @@ class KvtierCache(DynamicCache):
                 done = transfer.store(
                     session, number, memory, part, hashes, self._settings.retention
                 )
-                cached.update(dict.fromkeys(done, 1))
+                presence[done] = 1
                 stored += len(done)
-            # A later call stores only what is new then.
-            self._presence[number] = np.array(
-                [cached.get(i, 0) for i in range(max(len(hashes), len(self._presence[number])))],
-                np.uint8,
-            )
+            self._presence[number] = presence
         begun = len(tokens) % self._settings.block_tokens  # of a block that is not full yet
         for layer in self.layers:
             if isinstance(layer, WindowLayer):
