@@ -176,9 +176,15 @@ Status Session::OnStore(const Call& call, const wire::Store& request) {
     return MakeError(ErrorCode::kInvalidArgument, "bad_counter",
                      fmt::format("offset {}", request.after->offset));
   }
+  const bool hold = request.after && !HeldStores::Reached(*counters_, *request.after);
+  if (hold && held_stores_.blocks() + blocks.size() > kMaxHeldBlocks) {
+    return MakeError(
+        ErrorCode::kLimitExceeded, "too_many_held_blocks",
+        fmt::format("{} beside {} that are held", blocks.size(), held_stores_.blocks()));
+  }
   KVT_RETURN_IF_ERROR(BeginTransfer(request, {}));
   trace_.End(wire::MessageType::kStore, call.request_id, /*failed=*/false);
-  if (request.after && !HeldStores::Reached(*counters_, *request.after)) {
+  if (hold) {
     held_stores_.Hold(request.region, std::move(blocks), counters_, *request.after);
     return {};
   }
