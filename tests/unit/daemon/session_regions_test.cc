@@ -248,10 +248,10 @@ TEST_F(SessionRegions, StoresThatAreHeldLeaveRoomForALoad) {
   wire::Store store = StoreMessage(region, 0, kStep);
   store.after = {.offset = kCounterPageBytes / 2, .value = 1};
   const auto next = [&] {
-    ++store.transfer;
-    for (wire::StoreItem& item : store.items) {
-      item.block += kStep;
-      item.hash = TestHash(store.transfer, item.depth);
+    const std::vector<BlockHash> hashes = Hashes(++store.transfer * kStep, kStep);
+    for (uint32_t i = 0; i < kStep; ++i) {
+      store.items[i].block += kStep;
+      store.items[i].hash = hashes[i];
     }
   };
   for (uint64_t held = 0; held < kMaxHeldBlocks; held += kStep) {
