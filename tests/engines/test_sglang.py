@@ -310,7 +310,10 @@ class FailureTest(SglangTestCase):
             with self.subTest(allocator):
                 self.daemon.kill()
                 pool, keys = host_pool(allocator=allocator), keys_of()
-                storage = self.storage(pool, wait=False)
+                with self.assertLogs("sglang.kvtier", "WARNING") as log:
+                    storage = self.storage(pool, wait=False)
+                    self.wait_until(lambda: log.output)
+                self.assertIn("no region: ", log.output[0])
                 self.assertEqual(storage.batch_exists(keys), 0)
                 for call in (storage.batch_set_v1, storage.batch_get_v1):
                     self.assertEqual(call(keys, indices_of(range(BATCH))), [False] * BATCH)

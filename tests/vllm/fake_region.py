@@ -10,7 +10,7 @@ import numpy as np
 
 import kvtier
 from kvtier import Miss, Presence
-from kvtier.vllm.link import Attachment
+from kvtier._link import Attachment
 
 
 @dataclass

@@ -8,11 +8,11 @@ import unittest
 import numpy as np
 
 from kvtier import HitRule, Presence, Retention
+from kvtier._link import LinkState
 from kvtier.vllm.cache_groups import CacheGroup, longest_prefix, prefix_unit
 from kvtier.vllm.connector_scheduler import STORE_PATIENCE_S, BlockList, SchedulerSide, StepPlan
 from kvtier.vllm.connector_worker import WorkerSide
 from kvtier.vllm.hit_prices import BELIEVED_S, MIN_STEP_TOKENS, TRIAL_TOKENS, HitPrices
-from kvtier.vllm.link import LinkState
 from kvtier.vllm.lookups import Lookups
 from kvtier.vllm.rows import key_of
 from kvtier.vllm.transfers import Transfers

@@ -12,9 +12,10 @@ import numpy as np
 
 from fake_region import FakeDaemon
 from kvtier import Presence, Retention
+from kvtier._link import LinkState
 from kvtier.vllm import identity
 from kvtier.vllm.host_view import NotSharedError, find_host_view
-from kvtier.vllm.link import Link, LinkState
+from kvtier.vllm.link import LookupLink
 from kvtier.vllm.lookups import Lookups, Verdict
 from kvtier.vllm.rows import Chains, block_hash
 from kvtier.vllm.transfers import Job, Transfers
@@ -339,7 +340,7 @@ class LinkCase(unittest.TestCase):
 
     def open_link(self, attach=None):
         attach = attach or (lambda: self.daemon.attach(self.rows))
-        link = Link(attach, self.on_answer, retry_min_s=0.001, retry_max_s=0.002)
+        link = LookupLink(attach, self.on_answer, retry_min_s=0.001, retry_max_s=0.002)
         self.addCleanup(link.close)
         return link
 

@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from .._link import Attachment, Link, LinkState
 from ..connection import connect
 from ..errors import KvtierError, TimedOutError, UnavailableError
 from ..model import KvGroup, ModelRecord
 from ..types import Retention
-from ..vllm.link import Attachment, Link, LinkState
 
 logger = logging.getLogger("sglang.kvtier")
 
@@ -102,7 +102,7 @@ class PagePool:
         group = KvGroup(layers=1, layer_bytes=self._page_bytes, block_tokens=tokens)
         extra = {**facts, "order": order}
         self._record = ModelRecord(extra=extra, groups=(group,), **record_options)
-        self._link = Link(self._open, lambda _: None, *retry_s)
+        self._link = Link(self._open, logger, *retry_s)
 
     @property
     def in_place(self) -> bool:

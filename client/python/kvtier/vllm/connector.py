@@ -28,6 +28,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes
 
+from .._link import Attachment, LinkState
 from ..connection import DEFAULT_SOCKET
 from ..types import Retention
 from . import identity
@@ -38,7 +39,7 @@ from .connector_worker import WorkerSide
 from .gpu_memory import AfterKernels, GpuMemory, StepTimer
 from .hit_prices import MIN_STEP_TOKENS, HostStepTimer
 from .kv_memory import BlockPieces, SharedAllocation, block_pieces
-from .link import Attachment, Link, LinkState, attach_regions
+from .link import LookupLink, attach_regions
 from .lookups import Lookups
 from .transfers import Transfers
 
@@ -125,7 +126,7 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
             self._allocation = SharedAllocation(self._groups[0].memory_bytes)
         else:
             self._after_kernels = AfterKernels()
-        self._link: Link | None = None
+        self._link: LookupLink | None = None
         self._lookup_counts: collections.Counter[tuple[str, str]] = collections.Counter()
         self._connected_told: bool | None = None
         self._hash_root: bytes | None = None
@@ -349,14 +350,14 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         on_answer: Callable[[Any], None],
         memories: Sequence[Mapping[str, Any]] | None,
         ranks: Sequence[int | None],
-    ) -> Link:
+    ) -> LookupLink:
         """memories: of each group, what `attach_regions` needs; None if there are none to be opened.
         ranks: whose blocks the regions have; None: this process's."""
         pauses = [
             float(self._options.get(name, default)) / 1000
             for name, default in (("retry_min_ms", 50), ("retry_max_ms", 2000))
         ]
-        return Link(functools.partial(self._attach, memories, ranks), on_answer, *pauses)
+        return LookupLink(functools.partial(self._attach, memories, ranks), on_answer, *pauses)
 
     def _attach(
         self, memories: Sequence[Mapping[str, Any]] | None, ranks: Sequence[int | None]

@@ -14,8 +14,9 @@ import queue
 import time
 from collections.abc import Callable, Iterable, Sequence
 
+from .._link import LinkState
 from ..types import Presence
-from .link import FIRST_CONNECT_S, Answer, LinkState
+from .link import FIRST_CONNECT_S, Answer
 
 #: Names of outcomes, for the counters: where a block was found, or why it was not.
 FOUND_IN_HOST, FOUND_ON_DISK = "host", "disk"

@@ -22,12 +22,13 @@ import vllm
 from vllm.v1.kv_offload import base as offload
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
 
+from .._link import Attachment, LinkState
 from ..connection import DEFAULT_SOCKET
 from ..types import Retention
 from . import identity as model_identity
 from . import metrics
 from .host_view import HostView, NotSharedError, find_host_view
-from .link import Attachment, Link, LinkState, attach_regions
+from .link import LookupLink, attach_regions
 from .lookups import Lookups, Verdict
 from .rows import Chains, block_hash
 from .transfers import EndedJob, Job, Transfers
@@ -87,7 +88,7 @@ class KvtierTier(SecondaryTierManager):
         self._connected_told: bool | None = None
         self._view: HostView | None = None
         opener = self._make_opener(socket or os.environ.get("KVTIER_SOCKET", ""), identity)
-        self._link = Link(opener, self._receive, retry_min_ms / 1000, retry_max_ms / 1000)
+        self._link = LookupLink(opener, self._receive, retry_min_ms / 1000, retry_max_ms / 1000)
         self._transfers = Transfers(self._link)
         self._lookups = Lookups(
             self._link.ask,

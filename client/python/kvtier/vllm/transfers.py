@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy.typing as npt
 
+from .._link import Attachment
 from ..errors import KvtierError, UnavailableError
-from .link import Attachment, Link, logger
+from .link import LookupLink, logger
 from .lookups import NO_DAEMON
 from .rows import StoreRows
 
@@ -58,7 +59,7 @@ class EndedJob:
 class Transfers:
     """Of the scheduler's thread."""
 
-    def __init__(self, link: Link, settle_s: float = SETTLE_S) -> None:
+    def __init__(self, link: LookupLink, settle_s: float = SETTLE_S) -> None:
         self._link = link
         self._settle_s = settle_s
         # By region and transfer.

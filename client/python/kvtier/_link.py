@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An engine's connection to the daemon: a thread that opens the regions, and comes back after the
+daemon was lost, so that the engine's threads never wait for it. Each engine's module has a logger
+of its own below the engine's."""
+
+from __future__ import annotations
+
+import enum
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from .errors import KvtierError
+
+# How often an idle link looks whether the daemon is still there.
+_IDLE_CHECK_S = 0.5
+# Shutting down waits so long for copies; after that the process's end ends them.
+_CLOSE_TIMEOUT_S = 10.0
+
+
+class LinkState(enum.Enum):
+    """CONNECTING: the first try is under way; READY: there is a region; DOWN: there is none, and
+    the thread tries again; CLOSED: for good."""
+
+    CONNECTING = 0
+    READY = 1
+    DOWN = 2
+    CLOSED = 3
+
+
+class Region(Protocol):
+    """What the link and its user need of kvtier.Region, and what tests put in its place."""
+
+    def store_many(
+        self, blocks: Any, hashes: Any, parents: Any, tokens: Any, depths: Any, retention: Any
+    ) -> int: ...
+
+    def load_many(self, blocks: Any, hashes: Any) -> int: ...
+
+    def poll(self) -> Sequence[Any]: ...
+
+    def lookup(self, hashes: Sequence[bytes]) -> npt.NDArray[np.uint8]: ...
+
+    def close(self) -> None: ...
+
+
+class Attachment:
+    """The regions of one connection, one for each cache group, and what is closed with them. Users
+    take it by `Link.borrow` and give it back. Those who only ask have regions of all
+    tensor-parallel ranks, one rank's after the other's.
+
+    A retired attachment takes no more borrowers and is closed when the last one has left: the
+    transfers that a lost daemon had under way are still reported by its region.
+    """
+
+    def __init__(
+        self,
+        regions: Sequence[Region],
+        close: Callable[[], None],
+        alive: Callable[[], bool],
+        ranks: int = 1,
+    ) -> None:
+        self.regions = regions
+        self.ranks = ranks
+        self.alive = alive
+        self._close = close
+        self._lock = threading.Lock()
+        self._borrowers = 0
+        self._retired = False
+        self._closed = False
+
+    def borrow(self) -> bool:
+        """Counts one more borrower; False if it is retired."""
+        with self._lock:
+            if self._retired:
+                return False
+            self._borrowers += 1
+            return True
+
+    def give_back(self) -> None:
+        with self._lock:
+            self._borrowers -= 1
+
+    def retire(self) -> None:
+        with self._lock:
+            self._retired = True
+
+    def close_if_unused(self, force: bool = False) -> bool:
+        """Whether it is closed. Waits for copies that are under way; only the link's thread. Raises
+        KvtierError once, of what closing it found."""
+        with self._lock:
+            if self._closed:
+                return True
+            if not self._retired or (self._borrowers > 0 and not force):
+                return False
+            self._closed = True
+        self._close()
+        return True
+
+
+class Link:
+    """Made and closed by one thread of the engine; `borrow` may be called often, by any thread, and
+    never waits.
+
+    open_attachment: connects and opens the regions, on the link's thread; it raises KvtierError,
+    OSError or ImportError when that fails, and returns None when it is too early. logger: the
+    engine's.
+    """
+
+    def __init__(
+        self,
+        open_attachment: Callable[[], Attachment | None],
+        logger: logging.Logger,
+        retry_min_s: float = 0.05,
+        retry_max_s: float = 2.0,
+    ) -> None:
+        self._open_attachment = open_attachment
+        self._logger = logger
+        self._retry_s = (retry_min_s, retry_max_s)
+        self._pause_s = retry_min_s
+        self._retry_at = 0.0
+        self._wake = threading.Condition()
+        self._current: Attachment | None = None
+        self._state = LinkState.CONNECTING
+        self._reported: str | None = None
+        self.connections = 0  # how often a region was opened
+        self._thread = threading.Thread(target=self._run, name="kvtier-link", daemon=True)
+        self._thread.start()
+
+    @property
+    def state(self) -> LinkState:
+        return self._state
+
+    def borrow(self) -> Attachment | None:
+        """The region to use now, to be given back; None if there is none."""
+        attachment = self._current
+        return attachment if attachment is not None and attachment.borrow() else None
+
+    def lost(self, attachment: Attachment) -> None:
+        """Says that a call found the daemon gone. Any thread, any number of times."""
+        with self._wake:
+            if self._current is attachment:
+                self._current = None
+                self._state = LinkState.DOWN
+                attachment.retire()
+                self._wake.notify()
+
+    def close(self) -> None:
+        """Ends the thread once nothing touches the memory any more, within ten seconds."""
+        with self._wake:
+            self._state = LinkState.CLOSED
+            self._wake.notify()
+        self._thread.join(_CLOSE_TIMEOUT_S)
+        if self._thread.is_alive():
+            self._logger.warning("kvtier: copies of the daemon are still under way")
+
+    def _run(self) -> None:
+        retired: list[Attachment] = []
+        attachment: Attachment | None = None
+        while self._state is not LinkState.CLOSED:
+            if attachment is not None and not self._serves(attachment):
+                retired.append(attachment)
+                attachment = None
+            if attachment is None and time.monotonic() >= self._retry_at:
+                attachment = self._try_to_open()
+            self._work(attachment)
+            retired = [one for one in retired if not self._close_unused(one)]
+        self._current = None
+        if attachment is not None:
+            attachment.retire()
+            retired.append(attachment)
+        for one in retired:
+            self._close_unused(one, force=True)
+
+    def _work(self, attachment: Attachment | None) -> None:
+        """What the thread does between two looks at the daemon: it waits. Derived classes do more,
+        on which `_wake` is notified."""
+        with self._wake:
+            self._wait(attachment)
+
+    def _wait(self, attachment: Attachment | None) -> None:
+        """Holding `_wake`: until it is notified, or time to look at the daemon or to try again."""
+        if self._state is LinkState.CLOSED:
+            return
+        timeout_s = _IDLE_CHECK_S
+        if attachment is None:
+            timeout_s = max(0.0, self._retry_at - time.monotonic())
+        self._wake.wait(timeout_s)
+
+    def _close_unused(self, attachment: Attachment, force: bool = False) -> bool:
+        """Whether it is closed."""
+        try:
+            return attachment.close_if_unused(force)
+        except KvtierError as error:
+            self._logger.warning("kvtier: closing the region failed: %s", error)
+            return True
+
+    def _serves(self, attachment: Attachment) -> bool:
+        if not attachment.alive():
+            self.lost(attachment)
+        return self._current is attachment
+
+    def _try_to_open(self) -> Attachment | None:
+        try:
+            attachment = self._open_attachment()
+        except (KvtierError, OSError, ImportError) as error:
+            self._report(f"no region: {error}")
+            self._fail(LinkState.DOWN)
+            return None
+        except Exception:
+            # Wrong for good, such as hashes that are too short; no reason to stop the engine.
+            self._logger.exception("kvtier: the tier is off; its blocks are misses")
+            self._fail(LinkState.CLOSED)
+            return None
+        if attachment is None:
+            self._retry_at = time.monotonic() + self._retry_s[0]
+            return None
+        with self._wake:
+            if self._state is not LinkState.CLOSED:
+                self._current = attachment
+                self._state = LinkState.READY
+                self._wake.notify_all()
+        self.connections += 1
+        self._pause_s = self._retry_s[0]
+        self._reported = None
+        self._logger.info("kvtier: the daemon has the engine's host memory")
+        return attachment
+
+    def _fail(self, state: LinkState) -> None:
+        """Waits for longer and longer before the next try."""
+        self._retry_at = time.monotonic() + self._pause_s
+        self._pause_s = min(2 * self._pause_s, self._retry_s[1])
+        with self._wake:
+            if self._state is not LinkState.CLOSED:
+                self._state = state
+                self._wake.notify_all()
+
+    def _report(self, text: str) -> None:
+        """Logs what is wrong, once until it is something else or right again."""
+        if text != self._reported:
+            self._logger.warning("kvtier: %s; its blocks are misses", text)
+            self._reported = text
