@@ -143,14 +143,16 @@ void Session::TransferInSteps(std::vector<Block> blocks, Work work) {
     size_t done = 0;
   };
   const auto steps = std::make_shared<Steps>(Steps{.blocks = std::move(blocks)});
-  connection_.WorkInSteps([this, steps, work = std::move(work)] {
+  // Its end is told by an event. A load in layers has host slots pinned until all is named.
+  const auto step = [this, steps, work = std::move(work)] {
     const std::span<const Block> rest = std::span(steps->blocks).subspan(steps->done);
     const auto part = rest.first(std::min<size_t>(rest.size(), connection_.budget()));
     connection_.Spend(part.size());
     steps->done += part.size();
     work(part);
     return steps->done < steps->blocks.size();
-  });
+  };
+  connection_.WorkInSteps(step, Connection::StepKind::kSendsNothing);
 }
 
 Status Session::OnStore(const Call& call, const wire::Store& request) {
