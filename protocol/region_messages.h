@@ -84,10 +84,11 @@ struct StoreItem {
 };
 
 // A word of the counter page, in the half that is the client's to name, and the value from which on
-// the blocks of a store are complete, modulo 2^32: the difference as a signed number is not less
-// than 0.
+// the blocks of a store are complete: the word less the value, modulo 2^32, is less than 2^29. A
+// client whose connection is lost adds 2^30 to every word, and that must not begin a store.
 struct StoreAfter {
-  uint32_t offset = 0;  // a multiple of 4, else Decode says "bad_counter"
+  // The first word of a slot (PROTOCOL.md); Decode says "bad_counter" if it is no multiple of 4.
+  uint32_t offset = 0;
   uint32_t value = 0;
   friend bool operator==(const StoreAfter&, const StoreAfter&) = default;
 };
@@ -100,7 +101,8 @@ struct Store {
   PoolId region;
   uint64_t transfer = 0;         // the client's choice, not one that is under way in the region
   std::vector<StoreItem> items;  // at most kMaxStoresPerCall
-  // Nothing is read before; if that takes too long, all blocks fail as kCancelled.
+  // Nothing of the blocks is read before the word has reached the value; if it has not after some
+  // ten seconds, all blocks fail as kCancelled.
   std::optional<StoreAfter> after;
 };
 

@@ -110,14 +110,18 @@ typedef struct kvt_load_block {
  * KVT_UNAVAILABLE. */
 KVT_API kvt_status kvt_region_store(kvt_region* region, const kvt_store_block* blocks, size_t count,
                                     uint64_t* transfer);
-/* The same for blocks whose bytes are not complete yet. The store is held, and nothing of it is
- * read, until kvt_region_begin_store is called for it; or, without any call and without that a
- * thread waits, until `stream` (a cudaStream_t of the calling thread's current device; null is the
- * default stream) has done all that it was given before. The daemon notices within a millisecond or
- * two. What has not begun within ten seconds fails with KVT_MISS_CANCELLED. Errors besides:
- * KVT_RESOURCE_EXHAUSTED "no_free_counter" (stores that are held and loads in layers share 256 of
- * them); of a stream KVT_UNSUPPORTED and KVT_IO_ERROR, KVT_NOT_FOUND "no_current_device"; of
- * kvt_region_begin_store KVT_NOT_FOUND "unknown_transfer" (not held, or ended). */
+/* The same for blocks whose bytes are not complete yet: the daemon holds the store and reads none
+ * of its blocks before it begins. A store of kvt_region_store_held begins when
+ * kvt_region_begin_store is called for it. One of kvt_region_store_after begins when `stream` (a
+ * cudaStream_t of the calling thread's current device; null is the default stream) has done all
+ * that it was given before; no thread waits for that. The daemon notices within a millisecond or
+ * two. A store that has not begun after some ten seconds fails with KVT_MISS_CANCELLED. Its blocks
+ * belong to the transfer from the call on: kernels launched before may write them, nothing else.
+ *
+ * Further errors: KVT_RESOURCE_EXHAUSTED "no_free_counter" (held stores and loads in layers share
+ * the 256 counters of the connection); of kvt_region_store_after KVT_UNSUPPORTED, KVT_IO_ERROR and
+ * KVT_NOT_FOUND "no_current_device"; of kvt_region_begin_store KVT_NOT_FOUND "unknown_transfer"
+ * (not held, or ended). */
 KVT_API kvt_status kvt_region_store_held(kvt_region* region, const kvt_store_block* blocks,
                                          size_t count, uint64_t* transfer);
 KVT_API kvt_status kvt_region_begin_store(kvt_region* region, uint64_t transfer);
@@ -153,8 +157,8 @@ KVT_API kvt_status kvt_region_wait(kvt_region* region, uint64_t transfer, int64_
 /* How many layers of a load begun with KVT_LOAD_LAYERS have come: layers 0 to *layers - 1 of all
  * its blocks are in the region's memory, so that a kernel which is launched after this call sees
  * them. Never goes back; is all of the group's layers once the load has ended well. Made to be
- * called in a loop: reads shared memory alone, unless all counters of the connection are in use or
- * some block has failed, when it reads the socket.
+ * called in a loop: reads shared memory alone, unless all counters of the connection were in use
+ * when the load began or some block has failed; then it reads the socket, too.
  *
  * Blocks that are in host memory come layer by layer, those on disk whole: no layer is counted
  * before these. The blocks belong to the transfer until its end is reported, as always.

@@ -184,12 +184,14 @@ class Region(Scoped):
         are those of StoreBlock; numbers that are the same for all blocks may be given once. tokens:
         None if all blocks are full.
 
-        The store of blocks that are still being computed can be asked for beforehand; nothing is
-        read before it begins, and if that takes ten seconds, it fails as CANCELLED. after: a stream
-        of the current GPU (torch.cuda.current_stream().cuda_stream; 0 is the default one), behind
-        whose work it begins: no thread waits for that. held: it begins when `begin_store` is called.
-        Raises ResourceExhaustedError "no_free_counter" (256 stores that wait and loads in layers
-        are under way), and with `after` what CUDA does not do: UnsupportedError, IoError, NotFoundError.
+        The store of blocks that are still being computed can be asked for beforehand; none of them
+        is read before it begins, and if that takes more than some ten seconds, it fails as
+        CANCELLED. after: a stream of the current GPU (torch.cuda.current_stream().cuda_stream; 0 is
+        the default one); the store begins when the stream has done all that it was given before,
+        and no thread waits for that. held: it begins when `begin_store` is called.
+        Raises ResourceExhaustedError "no_free_counter" (256 held stores and loads in layers are
+        under way), and with `after` UnsupportedError (no CUDA, or a GPU that cannot do this),
+        IoError, NotFoundError (no current GPU).
         """
         joined = _hash_rows(hashes)
         array = np.zeros(len(joined), _STORE_BLOCK)
@@ -227,7 +229,7 @@ class Region(Scoped):
 
         Exactly these blocks come, each for itself: one that cannot be served does not keep the
         others from arriving. in_layers: what is in host memory comes layer by layer, and
-        `layers_loaded` tells how far it is.
+        `layers_loaded` tells how many layers have arrived.
         """
         items = list(blocks)
         if not items:
@@ -255,7 +257,8 @@ class Region(Scoped):
         and a kernel that is launched after this call sees them. All layers once it has ended well.
 
         Made to be called in a loop: looks at shared memory alone, unless all counters of the
-        connection are in use. The blocks belong to the transfer until its end is reported. Raises
+        connection were in use when the load began or some block has failed; then it reads the
+        socket, too. The blocks belong to the transfer until its end is reported. Raises
         CancelledError "load_incomplete" once a load has ended without some block (its end tells
         which), UnavailableError (the connection was lost before it ended), what the daemon refused it
         with, NotFoundError (not a load in layers, or ended 4,096 of them ago).
