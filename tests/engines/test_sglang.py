@@ -302,6 +302,13 @@ class FailureTest(SglangTestCase):
                 self.stored(storage, pool, keys)
                 self.assertEqual(storage.batch_exists(keys), BATCH)
 
+    def test_memory_that_cannot_be_had_is_asked_for_again(self):
+        refusals = itertools.chain([OSError("no memory")], itertools.repeat(mock.DEFAULT))
+        create = mock.Mock(wraps=os.memfd_create, side_effect=refusals)
+        with mock.patch.object(os, "memfd_create", create):
+            self.storage(host_pool(allocator="default"))
+        self.assertEqual(create.call_count, 2)
+
     def test_pages_survive_kill_9_on_disk(self):
         pool, keys = host_pool(), keys_of()
         fill(pool, 5)

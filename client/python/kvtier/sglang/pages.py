@@ -21,9 +21,10 @@ import numpy as np
 import torch
 
 from .._link import Attachment, Link, LinkState
-from ..connection import connect
+from ..connection import Connection, connect
 from ..errors import KvtierError, TimedOutError, UnavailableError
 from ..model import KvGroup, ModelRecord
+from ..regions import Region
 from ..types import Retention
 
 logger = logging.getLogger("sglang.kvtier")
@@ -137,7 +138,7 @@ class PagePool:
             return self._finish(attachment, transfer, len(keys))
 
         def staged(attachment: Attachment) -> list[bool]:
-            rows: Any = attachment.rows  # type: ignore[attr-defined]
+            rows = attachment.memory
             numbers = np.arange(len(keys))
             with self._staging:
                 transfer = attachment.regions[0].load_many(numbers, hashes)
@@ -172,7 +173,7 @@ class PagePool:
             return self._finish(attachment, transfer, len(keys))
 
         def staged(attachment: Attachment) -> list[bool]:
-            rows: Any = attachment.rows  # type: ignore[attr-defined]
+            rows = attachment.memory
             with self._staging:
                 for row, page in enumerate(pages):
                     rows[row].copy_(self._read_page(int(page)))
@@ -230,36 +231,42 @@ class PagePool:
     def _open(self) -> Attachment:
         """On the link's thread. Raises KvtierError, OSError."""
         connection = connect(self._socket, client_name="sglang", reconnect_min_ms=-1)
-        rows = None
         try:
-            if self._pieces is not None:
-                fd, pieces = self._pool.fd, self._pieces
+            if self.in_place:
                 blocks = self._pool.size // self._page_tokens
-                byte_count = os.fstat(fd).st_size
+                region, rows = self._open_region(connection, self._pool.fd, blocks), None
             else:
-                blocks, pieces = _STAGED_PAGES, None
-                byte_count = blocks * self._page_bytes
-                fd = os.memfd_create("kvtier-sglang", os.MFD_CLOEXEC)
-                os.ftruncate(fd, byte_count)
-                rows = torch.frombuffer(mmap.mmap(fd, byte_count), dtype=torch.uint8)
-                rows = rows.view(blocks, self._page_bytes)
-            region = connection.open_region(
-                self._record, fd=fd, bytes=byte_count, blocks=blocks, pieces=pieces
-            )
+                region, rows = self._open_staged(connection)
         except BaseException:
             connection.close()
             raise
-        finally:
-            if self._pieces is None:
-                os.close(fd)
 
         def close() -> None:
             region.close()
             connection.close()
 
-        attachment = Attachment([region], close, region.is_connected)
-        attachment.rows = rows  # type: ignore[attr-defined]
-        return attachment
+        return Attachment([region], close, region.is_connected, memory=rows)
+
+    def _open_region(self, connection: Connection, fd: int, blocks: int) -> Region:
+        return connection.open_region(
+            self._record,
+            fd=fd,
+            bytes=os.fstat(fd).st_size,
+            blocks=blocks,
+            pieces=self._pieces,
+        )
+
+    def _open_staged(self, connection: Connection) -> tuple[Region, torch.Tensor]:
+        """A region in memory of this module, and that memory, a row for each page."""
+        byte_count = _STAGED_PAGES * self._page_bytes
+        fd = os.memfd_create("kvtier-sglang", os.MFD_CLOEXEC)
+        try:
+            os.ftruncate(fd, byte_count)
+            rows = torch.frombuffer(mmap.mmap(fd, byte_count), dtype=torch.uint8)
+            region = self._open_region(connection, fd, _STAGED_PAGES)
+        finally:
+            os.close(fd)
+        return region, rows.view(_STAGED_PAGES, self._page_bytes)
 
     def _read_page(self, page: int) -> torch.Tensor:
         data = self._pool.get_data_page(page * self._page_tokens, flat=True)
