@@ -30,8 +30,6 @@ from kvtier.sglang import KvtierStorage, pages
 PAGE_TOKENS, PAGES, BATCH = 16, 40, 12
 LAYOUTS = ("layer_first", "page_first", "page_first_direct", "page_head")
 CONNECT_TIMEOUT_S = 30
-# Far shorter than in service: no daemon of these tests outlives the connection to it.
-pages._SETTLE_S = 0.01
 seeds = itertools.count()
 CONFIG = HiCacheStorageConfig(
     tp_rank=0,
@@ -333,9 +331,12 @@ class FailureTest(SglangTestCase):
                 self.daemon.pause()
                 killer = threading.Timer(0.2, self.daemon.kill)
                 killer.start()
-                self.assertEqual(
-                    storage.batch_get_v1(keys, indices_of(range(BATCH))), [False] * BATCH
-                )
+                # No daemon of these tests outlives the connection to it.
+                with mock.patch.object(pages, "time") as time_of_pages:
+                    results = storage.batch_get_v1(keys, indices_of(range(BATCH)))
+                self.assertEqual(results, [False] * BATCH)
+                # Only the pool's own pages could still be written.
+                self.assertEqual(time_of_pages.sleep.call_count, allocator == "shm")
                 killer.join()
                 self.daemon.start()
 

@@ -31,7 +31,7 @@ logger = logging.getLogger("sglang.kvtier")
 
 # As many pages as SGLang hands over in one call.
 _STAGED_PAGES = 128
-# A daemon that was lost in the midst of a load might still write its pages for so long.
+# A daemon that was lost in the midst of a load in place might still write its pages for so long.
 _SETTLE_S = 2.0
 _WAIT_MS = 1000
 # The largest that a record takes; the tokens of longer pages are only counted wrong.
@@ -135,7 +135,12 @@ class PagePool:
 
         def in_place(attachment: Attachment) -> list[bool]:
             transfer = attachment.regions[0].load_many(pages, hashes)
-            return self._finish(attachment, transfer, len(keys))
+            try:
+                return self._finish(attachment, transfer, len(keys))
+            except UnavailableError:
+                # SGLang gives the pages to others when this returns.
+                time.sleep(_SETTLE_S)
+                raise
 
         def staged(attachment: Attachment) -> list[bool]:
             rows = attachment.memory
@@ -223,8 +228,6 @@ class PagePool:
             except TimedOutError:
                 continue
         if end.error is not None:
-            if isinstance(end.error, UnavailableError):
-                time.sleep(_SETTLE_S)
             raise end.error
         return [position not in end.failed for position in range(count)]
 
