@@ -23,7 +23,7 @@ import torch
 from .._link import Attachment, Link, LinkState
 from ..connection import Connection, connect
 from ..errors import KvtierError, TimedOutError, UnavailableError
-from ..model import KvGroup, ModelRecord
+from ..model import MAX_BLOCK_TOKENS, KvGroup, ModelRecord
 from ..regions import Region
 from ..types import Retention
 
@@ -34,8 +34,6 @@ _STAGED_PAGES = 128
 # A daemon that was lost in the midst of a load in place might still write its pages for so long.
 _SETTLE_S = 2.0
 _WAIT_MS = 1000
-# The largest that a record takes; the tokens of longer pages are only counted wrong.
-_MAX_BLOCK_TOKENS = 1024
 
 
 def page_hash(key: str) -> bytes:
@@ -99,7 +97,7 @@ class PagePool:
         else:
             self._page_bytes = sum(length for _, _, length in self._pieces)
         order = "pieces" if self._pieces is not None else "flat"
-        tokens = min(self._page_tokens, _MAX_BLOCK_TOKENS)
+        tokens = min(self._page_tokens, MAX_BLOCK_TOKENS)
         group = KvGroup(layers=1, layer_bytes=self._page_bytes, block_tokens=tokens)
         extra = {**facts, "order": order}
         self._record = ModelRecord(extra=extra, groups=(group,), **record_options)
