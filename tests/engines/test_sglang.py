@@ -30,8 +30,6 @@ from kvtier.sglang import KvtierStorage, pages
 PAGE_TOKENS, PAGES, BATCH = 16, 40, 12
 LAYOUTS = ("layer_first", "page_first", "page_first_direct", "page_head")
 CONNECT_TIMEOUT_S = 30
-# Far shorter than in service: no daemon of these tests outlives the connection to it.
-pages._SETTLE_S = 0.01
 seeds = itertools.count()
 CONFIG = HiCacheStorageConfig(
     tp_rank=0,
@@ -302,6 +300,13 @@ class FailureTest(SglangTestCase):
                 self.stored(storage, pool, keys)
                 self.assertEqual(storage.batch_exists(keys), BATCH)
 
+    def test_memory_that_cannot_be_had_is_asked_for_again(self):
+        refusals = itertools.chain([OSError("no memory")], itertools.repeat(mock.DEFAULT))
+        create = mock.Mock(wraps=os.memfd_create, side_effect=refusals)
+        with mock.patch.object(os, "memfd_create", create):
+            self.storage(host_pool(allocator="default"))
+        self.assertEqual(create.call_count, 2)
+
     def test_pages_survive_kill_9_on_disk(self):
         pool, keys = host_pool(), keys_of()
         fill(pool, 5)
@@ -326,9 +331,12 @@ class FailureTest(SglangTestCase):
                 self.daemon.pause()
                 killer = threading.Timer(0.2, self.daemon.kill)
                 killer.start()
-                self.assertEqual(
-                    storage.batch_get_v1(keys, indices_of(range(BATCH))), [False] * BATCH
-                )
+                # No daemon of these tests outlives the connection to it.
+                with mock.patch.object(pages, "time") as time_of_pages:
+                    results = storage.batch_get_v1(keys, indices_of(range(BATCH)))
+                self.assertEqual(results, [False] * BATCH)
+                # Only the pool's own pages could still be written.
+                self.assertEqual(time_of_pages.sleep.call_count, allocator == "shm")
                 killer.join()
                 self.daemon.start()
 
