@@ -231,7 +231,7 @@ class Link:
         self.connections += 1
         self._pause_s = self._retry_s[0]
         self._reported = None
-        self._logger.info("kvtier: the daemon has the engine's host memory")
+        self._logger.info("kvtier: the daemon has the engine's memory")
         return attachment
 
     def _fail(self, state: LinkState) -> None:
