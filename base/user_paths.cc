@@ -9,7 +9,6 @@
 
 #include <cerrno>
 #include <filesystem>
-#include <vector>
 
 #include "base/posix.h"
 
@@ -39,23 +38,6 @@ std::string RuntimeUserDirectory() {
   return runtime + "/kvtier";
 }
 
-// Why other users could put something into the directory; empty if none can. A symbolic link is
-// refused, because its owner says nothing about the directory that it leads to.
-std::string WhyNotPrivate(const std::string& directory) {
-  struct stat facts {};
-  if (::lstat(directory.c_str(), &facts) != 0) {
-    return fmt::format("{}: {}", directory, ::strerrordesc_np(errno));
-  }
-  if (!S_ISDIR(facts.st_mode)) return directory + " is no directory";
-  if (facts.st_uid != ::geteuid()) {
-    return fmt::format("{} belongs to user {}, not to {}", directory, facts.st_uid, ::geteuid());
-  }
-  if ((facts.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
-    return fmt::format("{} can be written by other users", directory);
-  }
-  return {};
-}
-
 }  // namespace
 
 std::string UserDiskDirectory() {
@@ -73,6 +55,22 @@ std::string UserDiskDirectory() {
 std::string UserSocketDirectory() {
   const std::string runtime = RuntimeUserDirectory();
   return runtime.empty() ? TemporaryUserDirectory() : runtime;
+}
+
+std::string WhyNotPrivate(const std::string& directory) {
+  struct stat facts {};
+  if (::lstat(directory.c_str(), &facts) != 0) {
+    return fmt::format("{}: {}", directory, ::strerrordesc_np(errno));
+  }
+  if (S_ISLNK(facts.st_mode)) return directory + " is a symbolic link";
+  if (!S_ISDIR(facts.st_mode)) return directory + " is no directory";
+  if (facts.st_uid != ::geteuid()) {
+    return fmt::format("{} belongs to user {}, not to {}", directory, facts.st_uid, ::geteuid());
+  }
+  if ((facts.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
+    return fmt::format("{} can be written by other users", directory);
+  }
+  return {};
 }
 
 Result<std::string> MakeUserSocketDirectory() {

@@ -25,12 +25,17 @@ inline constexpr std::string_view kAdminSocketName = "admin.sock";
 // neither is known.
 [[nodiscard]] std::string UserDiskDirectory();
 
-// Where it has its sockets: $XDG_RUNTIME_DIR/kvtier, and
-// where that variable names no directory of this user's, kvtier-UID in the temporary directory.
+// Where it has its sockets: $XDG_RUNTIME_DIR/kvtier, and where that variable names no directory of
+// this user's, kvtier-UID in the temporary directory.
 [[nodiscard]] std::string UserSocketDirectory();
 
-// Makes that directory for this user alone, or checks that it is so. Errors: kPermissionDenied
-// "socket_directory_owner" if another user owns it or may write to it, kIoError with the errno.
+// Why other users could put something into `directory`, or have made it; empty if none can. A
+// symbolic link is refused, because its owner says nothing about the directory that it leads to.
+[[nodiscard]] std::string WhyNotPrivate(const std::string& directory);
+
+// Makes UserSocketDirectory() for this user alone, or checks that it is so. Errors:
+// kPermissionDenied "socket_directory_owner" if another user owns it or may write to it, kIoError
+// with the errno.
 [[nodiscard]] Result<std::string> MakeUserSocketDirectory();
 
 // The socket to connect to: $KVTIER_SOCKET, which is trusted as it is named; else this user's own,

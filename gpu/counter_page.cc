@@ -116,8 +116,7 @@ bool CounterPage::CanBeNamed(uint32_t offset) const {
 
 uint32_t CounterPage::Read(uint32_t offset) const {
   KVT_CHECK(CanBeNamed(offset));
-  auto* const word = reinterpret_cast<uint32_t*>(memory_.data() + offset);
-  return std::atomic_ref(*word).load(std::memory_order_acquire);
+  return std::atomic_ref(WordOf(offset / kCounterSlotBytes)).load(std::memory_order_acquire);
 }
 
 std::shared_ptr<StepCounter> CounterPage::OpenNamed(uint32_t offset, uint32_t base,
@@ -134,8 +133,7 @@ std::shared_ptr<StepCounter> CounterPage::OpenNamed(uint32_t offset, uint32_t ba
 }
 
 void CounterPage::Write(uint32_t slot, uint32_t value) {
-  auto* const word = reinterpret_cast<uint32_t*>(memory_.data() + slot * kCounterSlotBytes);
-  std::atomic_ref(*word).store(value, std::memory_order_release);
+  std::atomic_ref(WordOf(slot)).store(value, std::memory_order_release);
 }
 
 void CounterPage::GiveBack(uint32_t slot) {

@@ -107,6 +107,10 @@ class CounterPage : public std::enable_shared_from_this<CounterPage> {
   [[nodiscard]] uint32_t first_named() const {
     return static_cast<uint32_t>(memory_.size() / kCounterSlotBytes / 2);
   }
+  // Mapped memory, in which the kernel's zeros are the words of all slots.
+  [[nodiscard]] uint32_t& WordOf(uint32_t slot) const {
+    return *reinterpret_cast<uint32_t*>(memory_.data() + size_t{slot} * kCounterSlotBytes);
+  }
   void Write(uint32_t slot, uint32_t value);
   void GiveBack(uint32_t slot);
 

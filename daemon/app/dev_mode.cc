@@ -12,6 +12,7 @@
 
 #include "base/units.h"
 #include "base/user_paths.h"
+#include "daemon/config/config_loader.h"
 #include "gpu/cuda_device.h"
 
 namespace kvtier {
@@ -85,13 +86,13 @@ void LookAtDisk(DevFacts* facts) {
   const mode_t before = ::umask(0077);
   fs::create_directories(facts->disk_directory, error);
   ::umask(before);
-  if (!error && ::access(facts->disk_directory.c_str(), W_OK) != 0) {
+  // Another user who owns the directory can read the tier's files or put others in their place.
+  if (!error) facts->why_no_disk = WhyNotPrivate(facts->disk_directory);
+  if (!error && facts->why_no_disk.empty() && ::access(facts->disk_directory.c_str(), W_OK) != 0) {
     error = std::error_code(errno, std::generic_category());
   }
-  if (error) {
-    facts->why_no_disk = fmt::format("{}: {}", facts->disk_directory, error.message());
-    return;
-  }
+  if (error) facts->why_no_disk = fmt::format("{}: {}", facts->disk_directory, error.message());
+  if (!facts->why_no_disk.empty()) return;
   const fs::space_info space = fs::space(facts->disk_directory, error);
   if (!error) facts->disk_free_bytes = space.available + AllocatedBytes(facts->disk_directory);
 }
@@ -112,12 +113,34 @@ std::string MemoryNote(const DevFacts& facts) {
 }
 
 std::string DiskNote(const DevFacts& facts, const Config& config) {
-  if (!facts.why_no_disk.empty()) return "off: " + facts.why_no_disk;
   if (config.disk.bytes == 0) {
+    if (!facts.why_no_disk.empty()) return "off: " + facts.why_no_disk;
     return fmt::format("off ({} were free)", FormatByteSize(facts.disk_free_bytes));
   }
+  if (config.disk.directory != facts.disk_directory) return config.disk.directory;
   return fmt::format("{}, {} were free", facts.disk_directory,
                      FormatByteSize(facts.disk_free_bytes));
+}
+
+std::string DevConfigToml(const DevFacts& facts) {
+  const auto socket = [&facts](std::string_view name) {
+    return Quoted(fmt::format("{}/{}", facts.socket_directory, name));
+  };
+  std::string text = fmt::format("[server]\nsocket = {}\nadmin_socket = {}\n\n",
+                                 socket(kSocketName), socket(kAdminSocketName));
+  if (facts.has_gpu) {
+    text += fmt::format(
+        "[pool]\ndevice = \"auto\"\nfree_fraction = {}\nwhen_vram_held = \"shrink\"\n\n",
+        kVramShare);
+  } else {
+    text += fmt::format("[pool]\ndevice = \"host\"\nbytes = {}\n\n", InBytes(PoolBytes(facts)));
+  }
+  text += fmt::format("[host]\nbytes = {}\n\n[disk]\nbytes = {}\n", InBytes(HostBytes(facts)),
+                      InBytes(DiskBytes(facts)));
+  if (!facts.disk_directory.empty()) {
+    text += fmt::format("directory = {}\n", Quoted(facts.disk_directory));
+  }
+  return text;
 }
 
 }  // namespace
@@ -134,27 +157,16 @@ Result<DevFacts> GatherDevFacts() {
   return facts;
 }
 
-std::string DevConfigToml(const DevFacts& facts) {
-  const auto socket = [&facts](std::string_view name) {
-    return Quoted(fmt::format("{}/{}", facts.socket_directory, name));
-  };
-  std::string text = fmt::format("[server]\nsocket = {}\nadmin_socket = {}\n\n",
-                                 socket(kSocketName), socket(kAdminSocketName));
-  if (facts.has_gpu) {
-    text += fmt::format(
-        "[pool]\ndevice = \"auto\"\n# Of what is free on the GPU.\nfree_fraction = {}\n"
-        "when_vram_held = \"shrink\"\n\n",
-        kVramShare);
-  } else {
-    text += fmt::format("[pool]\n# No GPU can be used.\ndevice = \"host\"\nbytes = {}\n\n",
-                        InBytes(PoolBytes(facts)));
+Result<Config> DevConfig(const DevFacts& facts, const std::vector<std::string>& overrides) {
+  KVT_ASSIGN_OR_RETURN(Config config, ParseConfig(DevConfigToml(facts), "--dev", overrides));
+  if (config.disk.bytes > 0 && !facts.why_no_disk.empty() &&
+      config.disk.directory == facts.disk_directory) {
+    return MakeError(ErrorCode::kInvalidArgument, "config_disk_directory",
+                     fmt::format("--set disk.bytes: {}; mend that, or name another directory with "
+                                 "--set disk.directory",
+                                 facts.why_no_disk));
   }
-  text += fmt::format("[host]\nbytes = {}\n\n[disk]\nbytes = {}\n", InBytes(HostBytes(facts)),
-                      InBytes(DiskBytes(facts)));
-  if (!facts.disk_directory.empty()) {
-    text += fmt::format("directory = {}\n", Quoted(facts.disk_directory));
-  }
-  return text;
+  return config;
 }
 
 std::string DevScreen(const DevFacts& facts, const Config& config) {
@@ -163,9 +175,11 @@ std::string DevScreen(const DevFacts& facts, const Config& config) {
                                : FormatByteSize(config.cache.pool_bytes);
   const std::string disk = config.disk.bytes == 0 ? "-" : FormatByteSize(config.disk.bytes);
   const char* const named = std::getenv(kSocketVariable);
+  // As FindSocket does once the socket is there: a variable that is empty names nothing.
   const bool found =
-      config.server.socket ==
-      (named != nullptr ? named : fmt::format("{}/{}", facts.socket_directory, kSocketName));
+      config.server.socket == (named != nullptr && *named != '\0'
+                                   ? named
+                                   : fmt::format("{}/{}", facts.socket_directory, kSocketName));
   return fmt::format(
       R"(
 kvtierd for development serves user {} alone.

@@ -3,12 +3,13 @@
 //
 // What it needs is chosen from the machine once, before the daemon starts, and written as a
 // configuration: every value can be overridden by --set and is shown by --check-config. Nothing
-// here has state; to be called before the event loop runs, since it asks the file system and the
-// GPU's driver.
+// here has state; GatherDevFacts is to be called before the event loop runs, since it asks the file
+// system and the GPU's driver.
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/machine_memory.h"
 #include "base/result.h"
@@ -30,12 +31,16 @@ struct DevFacts {
 };
 
 // Looks, and makes the two directories for this user alone: the one for sockets is
-// UserSocketDirectory(), the other is kvtier/disk in $XDG_CACHE_HOME or ~/.cache. A directory for
-// the disk tier that cannot be made leaves that tier out. Errors: of MakeUserSocketDirectory.
+// UserSocketDirectory(), the other is UserDiskDirectory(). The disk tier is left out if its
+// directory cannot be made, belongs to another user or can be written by one. Errors: of
+// MakeUserSocketDirectory.
 [[nodiscard]] Result<DevFacts> GatherDevFacts();
 
-// The configuration for them, as TOML with a reason beside each value.
-[[nodiscard]] std::string DevConfigToml(const DevFacts& facts);
+// The configuration for them, with `overrides` as for ParseConfig. Any thread. Errors: of
+// ParseConfig; "config_disk_directory" if the overrides ask for a disk tier in the directory that
+// `why_no_disk` rules out.
+[[nodiscard]] Result<Config> DevConfig(const DevFacts& facts,
+                                       const std::vector<std::string>& overrides);
 
 // What a person wants to know once the daemon serves: sizes, places and the next command. At most
 // 24 lines of 100 columns.

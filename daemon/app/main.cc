@@ -68,11 +68,10 @@ int Main(int argc, char** argv) {
     if (!gathered) return Complain(gathered.error(), kExitConfiguration);
     facts = *std::move(gathered);
   }
-  // Chosen once: a reload must not change sizes because the machine is busier by then.
-  const std::string dev_config = arguments.dev ? DevConfigToml(facts) : "";
-  // Owns its arguments: a read may outlive this function on a thread that hangs.
-  const auto read = [arguments, dev_config] {
-    if (arguments.dev) return ParseConfig(dev_config, "--dev", arguments.overrides);
+  // Owns its arguments: a read may outlive this function on a thread that hangs. The facts stay
+  // those of the start: a reload must not change sizes because the machine is busier by then.
+  const auto read = [arguments, facts] {
+    if (arguments.dev) return DevConfig(facts, arguments.overrides);
     return LoadConfig(arguments.config_path, arguments.overrides);
   };
   const Result<Config> config = read();

@@ -33,9 +33,8 @@ class MetricsServer::SnapshotSource {
   SnapshotSource(EventLoop* loop, std::function<MetricsSnapshot()> snapshot)
       : loop_(loop), snapshot_(std::move(snapshot)), pass_(gate_.MakePass()) {}
 
-  // A snapshot taken after the call. If the loop does not answer in time, the last one there is,
-  // or null; `*answered` tells which. Any thread but the loop's.
-  std::shared_ptr<const MetricsSnapshot> Fetch(bool* answered = nullptr) {
+  // Has a snapshot taken; false if the loop does not answer in time. Any thread but the loop's.
+  bool Refresh() {
     std::unique_lock lock(mutex_);
     // One event is enough, however many threads wait for the snapshot.
     if (!std::exchange(asked_, true)) {
@@ -45,7 +44,14 @@ class MetricsServer::SnapshotSource {
     }
     const uint64_t before = taken_;
     arrived_.wait_for(lock, kLoopPatience, [&] { return taken_ != before || closed_; });
-    if (answered != nullptr) *answered = taken_ != before;
+    return taken_ != before;
+  }
+
+  // A new snapshot. If the loop does not answer in time, the last one there is, or null. Any thread
+  // but the loop's.
+  std::shared_ptr<const MetricsSnapshot> Fetch() {
+    (void)Refresh();
+    const std::scoped_lock lock(mutex_);
     return latest_;
   }
 
@@ -113,10 +119,8 @@ HttpResponse MetricsServer::Handle(const HttpRequest& request) {
 
 // For probes, which look at the status alone: the daemon serves exactly when its loop answers.
 HttpResponse MetricsServer::Health() {
-  bool answered = false;
-  (void)source_->Fetch(&answered);
-  if (!answered) return {.status = 503, .body = "The event loop does not answer.\n"};
-  return {.content_type = "text/plain; charset=utf-8", .body = "ok\n"};
+  if (!source_->Refresh()) return {.status = 503, .body = "The event loop does not answer.\n"};
+  return {.body = "ok\n"};
 }
 
 HttpResponse MetricsServer::MetricsPage(const HttpRequest& request) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The pages of the local web listener: / for people, /status.json for that page, /metrics for
-// Prometheus. Rendered on the listener's thread; the event loop gives a snapshot and no more.
+// Prometheus, /healthz for probes. Rendered on the listener's thread; the event loop gives a snapshot and no more.
 #pragma once
 
 #include <functional>

@@ -97,12 +97,12 @@ uint32_t Connection::TakeTurn(uint32_t quantum) {
 }
 
 bool Connection::Work() {
-  while (MayRead()) {
+  while (MayWork()) {
     if (spent_ >= quantum_) return true;
     if (step_) {
       // A step that could not finish waits for the next turn. If the connection was paused,
       // congested or closed within the step, Resume or Continue asks for that turn, not the caller.
-      if (step_()) return MayRead();
+      if (step_()) return MayWork();
       step_ = nullptr;
       continue;
     }
@@ -191,7 +191,7 @@ void Connection::GiveBackMemory() {
 void Connection::Resume() {
   KVT_CHECK(pauses_ > 0);
   --pauses_;
-  if (MayRead() && !batching_) turns_.ReadyLater();
+  if (MayWork() && !batching_) turns_.ReadyLater();
 }
 
 // Congestion is judged before sending: what the kernel takes in this call counts again in
@@ -272,7 +272,7 @@ void Connection::Continue() {
   }
   if (state_ == State::kClosed) return listener_->OnClosed(close_reason_);
   if (on_drained_ && !congested_) std::exchange(on_drained_, nullptr)();
-  if (MayRead()) turns_.ReadyLater();
+  if (MayWork()) turns_.ReadyLater();
 }
 
 void SendRefusal(int socket, const Error& error) {

@@ -116,8 +116,14 @@ class Connection {
   [[nodiscard]] uint32_t budget() const;
   // The frame being handled is too dear for one turn: `step` does a part of it, as large as the
   // budget, in each turn from now on and returns whether there is more. No other frame is handed
-  // out before. It is dropped when the connection ends. REQUIRES: within OnFrame, at most once.
-  void WorkInSteps(std::function<bool()> step) { step_ = std::move(step); }
+  // out before. It is dropped when the connection ends. kSendsNothing: it goes on although
+  // the client does not take in its replies, so that what it has begun to take does not stay taken
+  // for as long as the client likes. REQUIRES: within OnFrame, at most once.
+  enum class StepKind : uint8_t { kMaySend, kSendsNothing };
+  void WorkInSteps(std::function<bool()> step, StepKind kind = StepKind::kMaySend) {
+    step_ = std::move(step);
+    step_kind_ = kind;
+  }
 
   // Until Resume, no more frames are handed out. Calls nest.
   void Pause() { ++pauses_; }
@@ -148,6 +154,11 @@ class Connection {
   [[nodiscard]] bool CanSend() const { return state_ == State::kOpen; }
   [[nodiscard]] bool MayRead() const {
     return state_ == State::kOpen && pauses_ == 0 && !congested_;
+  }
+  // Whether a step may be done, or, without one, a frame read and handed out.
+  [[nodiscard]] bool MayWork() const {
+    if (!step_ || step_kind_ == StepKind::kMaySend) return MayRead();
+    return state_ == State::kOpen && pauses_ == 0;
   }
 
   // One turn at the loop: hands out what was received, reads once if the socket is readable, and
@@ -196,6 +207,7 @@ class Connection {
   // received, which would overwrite its payload.
   std::optional<wire::Frame> held_;
   std::function<bool()> step_;
+  StepKind step_kind_ = StepKind::kMaySend;
   std::function<void()> on_drained_;
   Timer slow_reader_;
   Timer later_;

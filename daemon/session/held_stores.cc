@@ -26,6 +26,12 @@ void HeldStores::Drop(PoolId region) {
 
 void HeldStores::DropAll() { held_.clear(); }
 
+size_t HeldStores::blocks() const {
+  size_t blocks = 0;
+  for (const auto& held : held_) blocks += held->blocks.size();
+  return blocks;
+}
+
 // The cache may report the end of a transfer from within its calls, which may end the connection
 // and thereby drop what is held here: so each store is looked for anew after such a call.
 void HeldStores::Look() {
@@ -46,8 +52,11 @@ void HeldStores::Look() {
 
 void HeldStores::CancelLate() {
   std::vector<std::shared_ptr<Held>> late;
+  size_t blocks = 0;
   for (const auto& held : held_) {
-    if (held->begun == 0 && --held->looks_left <= 0) late.push_back(held);
+    if (held->begun > 0 || --held->looks_left > 0 || blocks >= kBlocksPerLook) continue;
+    late.push_back(held);
+    blocks += held->blocks.size();
   }
   for (const auto& held : late) {
     if (std::erase(held_, held) == 0) continue;

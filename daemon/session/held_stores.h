@@ -29,7 +29,7 @@ class HeldStores {
   // So long a store is held at least before it fails: longer than any step of an engine takes.
   static constexpr int kMostLooks = 10'000;
   static constexpr int64_t kLookEveryMs = 1;
-  // As many blocks are stored in one event.
+  // As many blocks are stored, or cancelled, in one event; the last store's may be more.
   static constexpr size_t kBlocksPerLook = 1024;
 
   HeldStores(EventLoop* loop, Cache* cache) : cache_(*cache), next_look_(loop) {}
@@ -44,6 +44,8 @@ class HeldStores {
   // The region is about to be closed, which ends its transfers; or all regions of the session are.
   void Drop(PoolId region);
   void DropAll();
+  // Of all stores that are held.
+  [[nodiscard]] size_t blocks() const;
 
  private:
   struct Held {

@@ -53,6 +53,9 @@ inline constexpr size_t kMaxAttendsInFlight = 4;
 // transfer counting as kTransferPrice more: they take memory here until they are reported.
 inline constexpr uint64_t kMaxTransferBlocksInFlight = 1u << 16;
 inline constexpr uint64_t kTransferPrice = 64;
+// Of these, blocks of stores that wait for the client. It may wait itself for a load that it sends
+// behind them, for which there must be room.
+inline constexpr size_t kMaxHeldBlocks = kMaxTransferBlocksInFlight / 2;
 // The longest frame of a connection that has not said HELLO yet: a process that only connects must
 // not be able to make the daemon allocate a full frame's buffer.
 inline constexpr uint32_t kMaxHelloFrameBytes = 64u << 10;

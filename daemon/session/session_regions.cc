@@ -143,14 +143,16 @@ void Session::TransferInSteps(std::vector<Block> blocks, Work work) {
     size_t done = 0;
   };
   const auto steps = std::make_shared<Steps>(Steps{.blocks = std::move(blocks)});
-  connection_.WorkInSteps([this, steps, work = std::move(work)] {
+  // Its end is told by an event. A load in layers has host slots pinned until all is named.
+  const auto step = [this, steps, work = std::move(work)] {
     const std::span<const Block> rest = std::span(steps->blocks).subspan(steps->done);
     const auto part = rest.first(std::min<size_t>(rest.size(), connection_.budget()));
     connection_.Spend(part.size());
     steps->done += part.size();
     work(part);
     return steps->done < steps->blocks.size();
-  });
+  };
+  connection_.WorkInSteps(step, Connection::StepKind::kSendsNothing);
 }
 
 Status Session::OnStore(const Call& call, const wire::Store& request) {
@@ -176,9 +178,15 @@ Status Session::OnStore(const Call& call, const wire::Store& request) {
     return MakeError(ErrorCode::kInvalidArgument, "bad_counter",
                      fmt::format("offset {}", request.after->offset));
   }
+  const bool hold = request.after && !HeldStores::Reached(*counters_, *request.after);
+  if (hold && held_stores_.blocks() + blocks.size() > kMaxHeldBlocks) {
+    return MakeError(
+        ErrorCode::kLimitExceeded, "too_many_held_blocks",
+        fmt::format("{} beside {} that are held", blocks.size(), held_stores_.blocks()));
+  }
   KVT_RETURN_IF_ERROR(BeginTransfer(request, {}));
   trace_.End(wire::MessageType::kStore, call.request_id, /*failed=*/false);
-  if (request.after && !HeldStores::Reached(*counters_, *request.after)) {
+  if (hold) {
     held_stores_.Hold(request.region, std::move(blocks), counters_, *request.after);
     return {};
   }

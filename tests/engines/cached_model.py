@@ -9,7 +9,7 @@ Prints for each model {"tokens": [...], "restored": N, "outcome": "..."}, in a l
 import json
 import sys
 
-import tiny_models  # noqa: F401 - for what it says about stand-ins of GPU libraries
+import tiny_models  # noqa: F401 - imported because it lets torch run without GPU libraries
 import torch
 from transformers import AutoModelForCausalLM
 

@@ -5,17 +5,14 @@ import dataclasses
 import hashlib
 import itertools
 import os
-import pathlib
-import signal
-import tempfile
 import threading
 import time
 import unittest
 from unittest import mock
 
-import sglang_modules  # noqa: F401 - lets sglang be imported
+import sglang_modules  # noqa: F401 - imported because it makes `import sglang` find the wheel's
 import torch
-from harness.private_daemon import PrivateDaemon
+from harness.shared_daemon import SharedDaemonCase
 from sglang.srt.mem_cache.hicache_storage import (
     HiCacheStorageConfig,
     HiCacheStorageExtraInfo,
@@ -32,17 +29,7 @@ from kvtier.sglang import KvtierStorage, pages
 
 PAGE_TOKENS, PAGES, BATCH = 16, 40, 12
 LAYOUTS = ("layer_first", "page_first", "page_first_direct", "page_head")
-SETTINGS = [
-    "pool.bytes=16MiB",
-    "pool.device=host",
-    "host.bytes=64MiB",
-    "disk.bytes=128MiB",
-    "cache.slab_bytes=1MiB",
-    "disk.free_floor_bytes=0B",
-]
 CONNECT_TIMEOUT_S = 30
-# Far shorter than in service: no daemon of these tests outlives the connection to it.
-pages._SETTLE_S = 0.01
 seeds = itertools.count()
 CONFIG = HiCacheStorageConfig(
     tp_rank=0,
@@ -92,16 +79,7 @@ def keys_of(count=BATCH):
     return [hashlib.sha256(f"{seed} {i}".encode()).hexdigest() for i in range(count)]
 
 
-class SglangTestCase(unittest.TestCase):
-    @classmethod
-    def setUpClass(cls):
-        directory = tempfile.TemporaryDirectory(prefix="kvtier-sglang-")
-        cls.addClassCleanup(directory.cleanup)
-        cls.directory = pathlib.Path(directory.name)
-        cls.daemon = PrivateDaemon(directory.name, SETTINGS)
-        cls.addClassCleanup(cls.daemon.kill)
-        cls.daemon.start()
-
+class SglangTestCase(SharedDaemonCase, unittest.TestCase):
     def storage(self, pool, wait=True, **config):
         """As SGLang makes it."""
         extra = {
@@ -322,6 +300,13 @@ class FailureTest(SglangTestCase):
                 self.stored(storage, pool, keys)
                 self.assertEqual(storage.batch_exists(keys), BATCH)
 
+    def test_memory_that_cannot_be_had_is_asked_for_again(self):
+        refusals = itertools.chain([OSError("no memory")], itertools.repeat(mock.DEFAULT))
+        create = mock.Mock(wraps=os.memfd_create, side_effect=refusals)
+        with mock.patch.object(os, "memfd_create", create):
+            self.storage(host_pool(allocator="default"))
+        self.assertEqual(create.call_count, 2)
+
     def test_pages_survive_kill_9_on_disk(self):
         pool, keys = host_pool(), keys_of()
         fill(pool, 5)
@@ -343,14 +328,16 @@ class FailureTest(SglangTestCase):
                 storage = self.storage(pool)
                 self.stored(storage, pool, keys)
                 # It cannot answer before it is killed.
-                self.daemon._process.send_signal(signal.SIGSTOP)
-                killer = threading.Timer(0.2, self.daemon._process.kill)
+                self.daemon.pause()
+                killer = threading.Timer(0.2, self.daemon.kill)
                 killer.start()
-                self.assertEqual(
-                    storage.batch_get_v1(keys, indices_of(range(BATCH))), [False] * BATCH
-                )
+                # No daemon of these tests outlives the connection to it.
+                with mock.patch.object(pages, "time") as time_of_pages:
+                    results = storage.batch_get_v1(keys, indices_of(range(BATCH)))
+                self.assertEqual(results, [False] * BATCH)
+                # Only the pool's own pages could still be written.
+                self.assertEqual(time_of_pages.sleep.call_count, allocator == "shm")
                 killer.join()
-                self.daemon.kill()
                 self.daemon.start()
 
     def test_sglangs_own_failures_change_no_bytes(self):

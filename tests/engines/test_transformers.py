@@ -7,17 +7,15 @@ import json
 import os
 import pathlib
 import random
-import signal
 import subprocess
 import sys
-import tempfile
 import unittest
 from unittest import mock
 
 import numpy as np
 import torch
-from harness.private_daemon import PrivateDaemon
-from tiny_models import MODELS, VOCABULARY, WINDOW, gemma3, llama, qwen3_next
+from harness.shared_daemon import SharedDaemonCase
+from tiny_models import MODELS, VOCABULARY, WINDOW, llama, qwen3_next
 from transformers import DynamicCache, T5Config, T5ForConditionalGeneration
 
 from kvtier import HitRule, KvGroup
@@ -27,15 +25,6 @@ from kvtier.transformers.layers import Group
 HERE = pathlib.Path(__file__).resolve().parent
 PROMPT_TOKENS, NEW_TOKENS = 300, 24
 BLOCK_TOKENS, STATE_TOKENS = 16, 64
-# Small tiers, but far more than all prompts of this file need.
-SETTINGS = [
-    "pool.bytes=16MiB",
-    "pool.device=host",
-    "host.bytes=96MiB",
-    "disk.bytes=128MiB",
-    "cache.slab_bytes=1MiB",
-    "disk.free_floor_bytes=0B",
-]
 PROCESS_TIMEOUT_S = 120
 # Threads that wait for each other's turns make a small machine slow.
 torch.set_num_threads(1)
@@ -69,17 +58,8 @@ def generate(model, prompt, cache=None, **more):
     return model.generate(prompt, past_key_values=cache, **options)
 
 
-class KvtierTestCase(unittest.TestCase):
-    """One daemon for all tests, each of which has prompts of its own."""
-
-    @classmethod
-    def setUpClass(cls):
-        directory = tempfile.TemporaryDirectory(prefix="kvtier-transformers-")
-        cls.addClassCleanup(directory.cleanup)
-        cls.directory = pathlib.Path(directory.name)
-        cls.daemon = PrivateDaemon(directory.name, SETTINGS)
-        cls.addClassCleanup(cls.daemon.kill)
-        cls.daemon.start()
+class KvtierTestCase(SharedDaemonCase, unittest.TestCase):
+    host_bytes = "96MiB"
 
     def cache(self, model, prompt, **more):
         options = {"state_tokens": STATE_TOKENS, "checkpoint_tokens": 128, **more}
@@ -257,6 +237,9 @@ class RefusalTest(KvtierTestCase):
         prompt = prompt_of()
         training = llama(seed=4).train()
         self.assertEqual(self.cache(training, prompt).outcome, Outcome.UNSUPPORTED)
+        # The same weights, which are known by then.
+        self.check(training.eval(), prompt)
+        self.assertEqual(self.cache(training.train(), prompt).outcome, Outcome.UNSUPPORTED)
         sizes = {"d_model": 32, "d_kv": 16, "d_ff": 32, "num_layers": 1, "num_heads": 2}
         both = T5ForConditionalGeneration(T5Config(vocab_size=VOCABULARY, **sizes))
         self.assertEqual(self.cache(both, prompt).outcome, Outcome.UNSUPPORTED)
@@ -276,6 +259,9 @@ class RefusalTest(KvtierTestCase):
 
         with mock.patch.object(forgetful, "forward", forget):
             self.assertEqual(self.cache(forgetful, prompt).outcome, Outcome.UNSUPPORTED)
+        with mock.patch.object(forgetful, "forward") as again:
+            self.assertEqual(self.cache(forgetful, prompt).outcome, Outcome.UNSUPPORTED)
+        again.assert_not_called()
 
 
 class FailureTest(KvtierTestCase):
@@ -308,10 +294,10 @@ class FailureTest(KvtierTestCase):
     def test_a_daemon_that_does_not_answer_is_a_miss(self):
         model, prompt = model_of("llama"), prompt_of()
         self.check(model, prompt)
-        self.daemon._process.send_signal(signal.SIGSTOP)
+        self.daemon.pause()
         cache = self.cache(model, prompt, timeout_ms=100)
         self.assertEqual(cache.outcome, Outcome.UNAVAILABLE)
-        self.daemon._process.send_signal(signal.SIGCONT)
+        self.daemon.resume()
         self.assertEqual(self.cache(model, prompt).outcome, Outcome.RESTORED)
 
     def test_a_daemon_that_dies_while_it_loads_is_a_miss(self):
@@ -348,7 +334,7 @@ class FailureTest(KvtierTestCase):
                 self.check(model, prompt)
                 self.daemon.drain()
                 self.daemon.kill()
-                self.damage_disk()
+                self.daemon.corrupt_disk(first=(1 << 20) + 6_000, step=8 << 10)
                 self.daemon.start()
                 cache, _ = self.check(model, prompt)
                 self.assertLess(cache.restored_tokens, restorable(name, PROMPT_TOKENS))
@@ -362,16 +348,6 @@ class FailureTest(KvtierTestCase):
         )
         self.assertEqual(done.returncode, 0, done.stderr[-3000:])
         return json.loads(done.stdout)
-
-    def damage_disk(self):
-        """Flips a byte in each stretch of the slabs as long as a block."""
-        for path in (self.directory / "disk").glob("blocks-*.kvt"):
-            with open(path, "r+b") as blocks:
-                for offset in range((1 << 20) + 6_000, path.stat().st_size, 8 << 10):
-                    blocks.seek(offset)
-                    byte = blocks.read(1)
-                    blocks.seek(offset)
-                    blocks.write(bytes([byte[0] ^ 0xFF]))
 
 
 class LongestPrefixTest(unittest.TestCase):

@@ -59,6 +59,16 @@ class DoctorTest(unittest.TestCase):
         self.assertIn("fail  socket owner", done.stdout)
         self.assertIn("can be written by other users", done.stdout)
 
+    def test_a_disk_directory_that_others_may_write_to_is_warned_of(self):
+        disk = self.directory / "kvtier" / "disk"
+        disk.mkdir(parents=True)
+        for mode, level in ((0o700, "ok"), (0o777, "warn")):
+            disk.chmod(mode)
+            # No directory is named: doctor looks where kvtierd --dev would write.
+            done = run_doctor("", "--json", KVTIER_SOCKET="/nonexistent/kvtier.sock",
+                              XDG_CACHE_HOME=str(self.directory))
+            self.assertEqual(self.checks(done)["disk owner"]["level"], level, done.stdout)
+
     def test_it_fits_on_one_screen(self):
         done = run_doctor(self.directory)
         self.assertLessEqual(done.stdout.count("\n"), 40)

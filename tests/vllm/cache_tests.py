@@ -8,12 +8,11 @@ import json
 import pathlib
 import random
 import shutil
-import signal
 import tempfile
 
 from engine import BLOCK_TOKENS
 from engine_process import EngineProcess
-from harness.private_daemon import PrivateDaemon
+from harness.shared_daemon import SharedDaemonCase
 from tiny_model import VOCABULARY, make_model, make_model_of_kind
 
 PROMPT_TOKENS = 300
@@ -21,15 +20,6 @@ PROMPT_TOKENS = 300
 CACHED_TOKENS = (PROMPT_TOKENS - 1) // BLOCK_TOKENS * BLOCK_TOKENS
 PROMPTS = 6
 LLAMA = "llama"
-# Small tiers, but far more than all prompts of this file need.
-SETTINGS = [
-    "pool.bytes=16MiB",
-    "pool.device=host",
-    "host.bytes=64MiB",
-    "disk.bytes=128MiB",
-    "cache.slab_bytes=1MiB",
-    "disk.free_floor_bytes=0B",
-]
 SEEDS = 12
 # A machine that does more than one thing is no reason to miss.
 PATIENT = {"lookup_timeout_ms": 30_000, "retry_max_ms": 50}
@@ -66,15 +56,7 @@ def shared_model(kind, tokens, engine):
     return model, expected
 
 
-class PausableDaemon(PrivateDaemon):
-    def pause(self):
-        self._process.send_signal(signal.SIGSTOP)
-
-    def resume(self):
-        self._process.send_signal(signal.SIGCONT)
-
-
-class EngineCase:
+class EngineCase(SharedDaemonCase):
     """Mixed into a TestCase that sets `options`, of the tier or of the connector, and the `kind` of
     model. One daemon and one engine for all tests, each of which has prompts of its own."""
 
@@ -85,15 +67,10 @@ class EngineCase:
 
     @classmethod
     def setUpClass(cls):
-        directory = tempfile.TemporaryDirectory(prefix="kvtier-vllm-")
-        cls.addClassCleanup(directory.cleanup)
-        cls.directory = pathlib.Path(directory.name)
+        super().setUpClass()
         engine = json.dumps(cls.options.get("engine", {})) if cls.with_expected else ""
         cls.model, cls.expected = shared_model(cls.kind, cls.prompt_tokens, engine)
         cls.seeds = itertools.count()
-        cls.daemon = PausableDaemon(directory.name, SETTINGS)
-        cls.addClassCleanup(cls.daemon.kill)
-        cls.daemon.start()
         cls.engine = cls.start_engine()
 
     @classmethod
@@ -145,19 +122,6 @@ class EngineCase:
 
     def counted(self, outcome, before):
         return self.engine.metrics().get(outcome, 0) - before.get(outcome, 0)
-
-    def corrupt_disk(self, step=64 << 10, first=(1 << 20) + 40_000):
-        """Flips a byte in each stretch of the slabs as long as a block; returns how many."""
-        flipped = 0
-        for path in (self.directory / "disk").glob("blocks-*.kvt"):
-            with open(path, "r+b") as blocks:
-                for offset in range(first, path.stat().st_size, step):
-                    blocks.seek(offset)
-                    byte = blocks.read(1)
-                    blocks.seek(offset)
-                    blocks.write(bytes([byte[0] ^ 0xFF]))
-                    flipped += 1
-        return flipped
 
 
 class CacheTests(EngineCase):
@@ -228,8 +192,7 @@ class CacheTests(EngineCase):
         self.daemon.drain()
         self.daemon.kill()
         self.step_until_disconnected()
-        flipped = self.corrupt_disk()
-        self.assertGreater(flipped, 0)
+        self.assertGreater(self.daemon.corrupt_disk(first=(1 << 20) + 40_000, step=64 << 10), 0)
         self.daemon.start()
         self.wait_for_connection()
         before = self.engine.metrics()

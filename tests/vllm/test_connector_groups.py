@@ -68,7 +68,7 @@ class GroupTests(EngineCase):
             self.daemon.kill()
             self.step_until_disconnected()
             first = (1 << 20) + 40_000 + (shift << 16)
-            self.assertGreater(self.corrupt_disk(step=7 << 16, first=first), 0)
+            self.assertGreater(self.daemon.corrupt_disk(first, 7 << 16), 0)
             self.daemon.start()
             self.wait_for_connection()
             self.engine.forget()
@@ -78,7 +78,7 @@ class GroupTests(EngineCase):
     def restart_daemon_empty(self):
         self.daemon.kill()
         self.step_until_disconnected()
-        self.corrupt_disk(step=4096, first=1 << 20)
+        self.daemon.corrupt_disk(first=1 << 20, step=4096)
         self.daemon.start()
         self.wait_for_connection()
 

@@ -362,7 +362,7 @@ class LongestPrefixTest(unittest.TestCase):
     def restorable(self, groups, here, first, tokens):
         for group, present in zip(groups, here):
             for position in range(first // group.block_tokens, tokens // group.block_tokens):
-                begin, end = position * group.block_tokens, (position + 1) * group.block_tokens
+                end = (position + 1) * group.block_tokens
                 needed = {
                     HitRule.ALL: True,
                     HitRule.STATE: end == tokens,

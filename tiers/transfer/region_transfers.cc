@@ -402,8 +402,10 @@ void RegionTransfers::End(Region* region, BlockIndex block, Outcome outcome, Mis
       break;
   }
   if (--transfer.left > 0) return;
-  const Transfer ended = std::move(transfer);
+  Transfer ended = std::move(transfer);
   region->transfers.erase(found);
+  // The client may name the counter anew as soon as it hears of the end.
+  ended.count.reset();
   if (!ended.done) return;
   TransferEnd end = ended.end;
   std::ranges::sort(end.failed);

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <iterator>
 #include <memory>
+#include <system_error>
 #include <vector>
 
 #include "base/units.h"
@@ -37,8 +38,8 @@ uint64_t LimitOf(int resource, bool hard) {
   return value == RLIM_INFINITY ? UINT64_MAX : value;
 }
 
-// Sockets of this user's that are passed over, because another user may have put them there. A
-// client would connect elsewhere without a word.
+// Whether clients pass over a socket where this user's own would be, because another user may have
+// put it there. They would connect to the system's socket instead and not say so.
 Check TrustCheck() {
   const std::string path = UserSocketDirectory() + "/" + std::string(kSocketName);
   const std::string why = WhyNotTrusted(path);
@@ -71,8 +72,19 @@ Check ClientCheck(const std::string& socket) {
   return {"daemon", CheckLevel::kFail, found, "see the daemon's log"};
 }
 
-// The daemon's word about itself: what it runs with less of than it was told, and whether this
-// program is of its version. `status` is nowhere if there is no daemon, or no right to ask.
+// Whether `kvtierd --dev` would leave its disk tier out because of who owns the directory. One that
+// is not there yet is made for the user alone.
+Check DiskOwnerCheck(const std::string& directory) {
+  std::error_code error;
+  const bool found = std::filesystem::exists(std::filesystem::symlink_status(directory, error));
+  const std::string why = found ? WhyNotPrivate(directory) : "";
+  if (why.empty()) return {"disk owner", CheckLevel::kOk, "no directory of another user", {}};
+  return {"disk owner", CheckLevel::kWarn, why,
+          "kvtierd --dev leaves the disk tier out: chown and chmod 700 it, or remove it"};
+}
+
+// What the daemon reports of itself: a disk tier that is degraded, and a version that is not this
+// program's. `status` is nowhere if there is no daemon, or no right to ask.
 void AddDaemonChecks(JsonView status, std::vector<Check>* checks) {
   if (!status.present()) return;
   const std::string version = status["version"].Text();
@@ -110,7 +122,10 @@ std::vector<Check> Examine(const DoctorArguments& arguments, const CommandContex
   AddDaemonChecks(status, &checks);
   std::string directory = arguments.directory;
   if (directory.empty()) directory = status["disk"]["directory"].Text();
-  if (directory.empty()) directory = UserDiskDirectory();
+  if (directory.empty()) {
+    directory = UserDiskDirectory();
+    checks.push_back(DiskOwnerCheck(directory));
+  }
   std::ranges::move(DiskChecks(directory, kTestBytes), std::back_inserter(checks));
   return checks;
 }

@@ -68,6 +68,8 @@ std::string Chosen(const std::string& choices) {
   return choices.substr(begin + 1, end - begin - 1);
 }
 
+// A function of a loaded library; null if it has none of that name. dlsym returns void*, which only
+// reinterpret_cast makes a function again; POSIX guarantees that such a cast works.
 template <typename Function>
 Function Symbol(void* library, const char* name) {
   return reinterpret_cast<Function>(::dlsym(library, name));
@@ -77,6 +79,7 @@ Function Symbol(void* library, const char* name) {
 
 Check DriverCheck() {
   constexpr const char* kName = "driver";
+  // Never closed: the driver does not bear being unloaded.
   void* const library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     return Ok(kName, "no NVIDIA driver: pools are in host memory");
@@ -214,13 +217,17 @@ Check KernelCheck() {
 
 namespace {
 
-// A file without a name; O_TMPFILE where the file system has it.
+// A file without a name; O_TMPFILE where the file system has it. Invalid, with errno, if it cannot
+// be opened.
 UniqueFd OpenUnnamed(const fs::path& directory, int flags) {
   UniqueFd fd(::open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC | flags, 0600));
   if (fd.valid() || (errno != EOPNOTSUPP && errno != EISDIR)) return fd;
-  std::string name = directory / "kvtier-doctor-XXXXXX";
+  std::string name = directory / "kvtier-doctor-XXXXXX";  // mkostemp writes the name chosen here
   fd = UniqueFd(::mkostemp(name.data(), O_CLOEXEC | flags));
-  if (fd.valid()) ::unlink(name.c_str());
+  // Also after a failure: where O_DIRECT is refused, the kernel has made the file before.
+  const int error = errno;
+  ::unlink(name.c_str());
+  errno = error;
   return fd;
 }
 

@@ -2,9 +2,9 @@
 // What `kvtierctl doctor` looks at on a machine: each check says what was found, whether it would
 // hurt a kvtierd, and what to do about it.
 //
-// Checks change nothing but for a file without a name that DiskCheck writes and that is gone with
+// Checks change nothing but for a file without a name that DiskChecks writes and that is gone with
 // its descriptor. Those that take a `root` read files below it, so that tests can show them any
-// machine. Any thread; DiskCheck and DriverCheck may take seconds.
+// machine. Any thread; DiskChecks and DriverCheck may take seconds.
 #pragma once
 
 #include <cstdint>

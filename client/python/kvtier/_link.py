@@ -52,7 +52,8 @@ class Region(Protocol):
 class Attachment:
     """The regions of one connection, one for each cache group, and what is closed with them. Users
     take it by `Link.borrow` and give it back. Those who only ask have regions of all
-    tensor-parallel ranks, one rank's after the other's.
+    tensor-parallel ranks, one rank's after the other's. memory: what the regions are in, if it was
+    made for this connection.
 
     A retired attachment takes no more borrowers and is closed when the last one has left: the
     transfers that a lost daemon had under way are still reported by its region.
@@ -64,8 +65,10 @@ class Attachment:
         close: Callable[[], None],
         alive: Callable[[], bool],
         ranks: int = 1,
+        memory: Any = None,
     ) -> None:
         self.regions = regions
+        self.memory = memory
         self.ranks = ranks
         self.alive = alive
         self._close = close
@@ -228,7 +231,7 @@ class Link:
         self.connections += 1
         self._pause_s = self._retry_s[0]
         self._reported = None
-        self._logger.info("kvtier: the daemon has the engine's host memory")
+        self._logger.info("kvtier: the daemon has the engine's memory")
         return attachment
 
     def _fail(self, state: LinkState) -> None:

@@ -15,6 +15,11 @@ from .hashing import DEFAULT_RECIPE
 from .types import DType, HitRule
 
 
+#: The largest `KvGroup.block_tokens`. The tokens of blocks that only an engine can read, and that
+#: are longer, are counted as so many.
+MAX_BLOCK_TOKENS = 1024
+
+
 @dataclass(frozen=True)
 class KvGroup:
     """A group of a model's layers, whose blocks have a geometry and a pool of their own.

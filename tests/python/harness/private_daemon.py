@@ -91,6 +91,27 @@ class PrivateDaemon:
             self._process.wait()
             self._process = None
 
+    def pause(self) -> None:
+        """It answers nothing until `resume`, and can be killed."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._signal(signal.SIGCONT)
+
+    def corrupt_disk(self, first: int, step: int) -> int:
+        """Flips each slab's bytes `first`, `first` + `step`, ...; returns how many. Of a daemon
+        that was killed."""
+        flipped = 0
+        for path in (self._directory / "disk").glob("blocks-*.kvt"):
+            with open(path, "r+b") as blocks:
+                for offset in range(first, path.stat().st_size, step):
+                    blocks.seek(offset)
+                    byte = blocks.read(1)
+                    blocks.seek(offset)
+                    blocks.write(bytes([byte[0] ^ 0xFF]))
+                    flipped += 1
+        return flipped
+
     def drain(self) -> None:
         """Writes what should survive a restart to disk."""
         self._admin("drain")
@@ -98,6 +119,10 @@ class PrivateDaemon:
     def settle(self) -> None:
         """Returns when nothing is under way."""
         self._admin("settle")
+
+    def _signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
 
     def _admin(self, operation: str) -> Any:
         return kvtier.admin({"op": operation}, self.admin_socket)

@@ -23,16 +23,19 @@ class MachineMemoryTest : public testing::Test {
     std::filesystem::create_directories((root_.path() / path).parent_path());
     std::ofstream(root_.path() / path) << text;
   }
-  [[nodiscard]] MachineMemory Read() const { return ReadMachineMemory(root_.path()); }
+  void ExpectMemory(uint64_t total_bytes, uint64_t available_bytes,
+                    const std::string& limited_by) const {
+    const MachineMemory memory = ReadMachineMemory(root_.path());
+    EXPECT_EQ(memory.total_bytes, total_bytes);
+    EXPECT_EQ(memory.available_bytes, available_bytes);
+    EXPECT_EQ(memory.limited_by, limited_by);
+  }
 
   const TemporaryDirectory root_;
 };
 
 TEST_F(MachineMemoryTest, WithoutControlGroupsTheMachineCounts) {
-  const MachineMemory memory = Read();
-  EXPECT_EQ(memory.total_bytes, 16 * kGiB);
-  EXPECT_EQ(memory.available_bytes, 12 * kGiB);
-  EXPECT_EQ(memory.limited_by, "");
+  ExpectMemory(16 * kGiB, 12 * kGiB, "");
 }
 
 TEST_F(MachineMemoryTest, ALimitOfVersion2LeavesWhatIsNotUsed) {
@@ -41,49 +44,43 @@ TEST_F(MachineMemoryTest, ALimitOfVersion2LeavesWhatIsNotUsed) {
   Write("sys/fs/cgroup/user.slice/a/memory.current", "2147483648\n");
   // Of the two GiB in use, one is a cache of files that the kernel would drop.
   Write("sys/fs/cgroup/user.slice/a/memory.stat", "anon 1\ninactive_file 1073741824\n");
-  const MachineMemory memory = Read();
-  EXPECT_EQ(memory.total_bytes, 4 * kGiB);
-  EXPECT_EQ(memory.available_bytes, 3 * kGiB);
-  EXPECT_EQ(memory.limited_by, "/user.slice/a");
+  ExpectMemory(4 * kGiB, 3 * kGiB, "/user.slice/a");
 }
 
 TEST_F(MachineMemoryTest, AParentsLimitHoldsToo) {
   Write("proc/self/cgroup", "0::/pod/container\n");
   Write("sys/fs/cgroup/pod/container/memory.max", "max\n");
   Write("sys/fs/cgroup/pod/memory.max", "2147483648\n");
-  EXPECT_EQ(Read().total_bytes, 2 * kGiB);
-  EXPECT_EQ(Read().limited_by, "/pod");
+  ExpectMemory(2 * kGiB, 2 * kGiB, "/pod");
 }
 
 TEST_F(MachineMemoryTest, InAContainerTheLimitStandsAtTheMount) {
   Write("proc/self/cgroup", "0::/docker/0123\n");
   Write("sys/fs/cgroup/memory.max", "1073741824\n");
-  EXPECT_EQ(Read().total_bytes, 1 * kGiB);
-  EXPECT_EQ(Read().available_bytes, 1 * kGiB);
+  ExpectMemory(1 * kGiB, 1 * kGiB, "/");
 }
 
 TEST_F(MachineMemoryTest, VersionOneIsReadAndItsNoLimitIsNone) {
   Write("proc/self/cgroup", "5:cpu,cpuacct:/x\n4:memory:/x\n");
   Write("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
-  EXPECT_EQ(Read().limited_by, "");
+  ExpectMemory(16 * kGiB, 12 * kGiB, "");
   Write("sys/fs/cgroup/memory/x/memory.limit_in_bytes", "3221225472\n");
   Write("sys/fs/cgroup/memory/x/memory.usage_in_bytes", "1073741824\n");
-  EXPECT_EQ(Read().total_bytes, 3 * kGiB);
-  EXPECT_EQ(Read().available_bytes, 2 * kGiB);
+  ExpectMemory(3 * kGiB, 2 * kGiB, "/x");
 }
 
 TEST_F(MachineMemoryTest, AFullGroupLeavesNothing) {
   Write("proc/self/cgroup", "0::/a\n");
   Write("sys/fs/cgroup/a/memory.max", "1048576\n");
   Write("sys/fs/cgroup/a/memory.current", "2097152\n");
-  EXPECT_EQ(Read().available_bytes, 0u);
+  ExpectMemory(1 * kMiB, 0, "/a");
 }
 
 TEST_F(MachineMemoryTest, WhatIsNoNumberLimitsNothing) {
   Write("proc/self/cgroup", "nonsense\n0::\n");
   Write("sys/fs/cgroup/memory.max", "\n");
   Write("sys/fs/cgroup/memory.stat", "inactive_file\n");
-  EXPECT_EQ(Read().total_bytes, 16 * kGiB);
+  ExpectMemory(16 * kGiB, 12 * kGiB, "");
 }
 
 }  // namespace

@@ -128,6 +128,7 @@ TEST_F(RegionTest, ADescriptorGoesWithItsOwnRequestBehindWhatWasPutOff) {
   options.request_timeout_ms = 20;
   Connect(options);
   Fill(Hashes(1, 1));
+  ASSERT_TRUE(connection_->Ping()) << "the block is in the cache now";
   // An acquire that is granted too late has its release sent ahead of the next request.
   wire::AcquireReply held;
   uint64_t held_id = 0;

@@ -144,6 +144,30 @@ TEST_F(ConnectionTest, RequestsAreNotReadWhileRepliesPileUp) {
   });
 }
 
+TEST_F(ConnectionTest, OnlyStepsThatSendNothingGoOnWhileRepliesPileUp) {
+  for (const auto kind : {Connection::StepKind::kMaySend, Connection::StepKind::kSendsNothing}) {
+    constexpr int kSteps = 20;
+    int steps = 0;
+    listener_.on_frame = [&](const wire::Frame&) {
+      const auto step = [&] {
+        // One step a turn; events of the daemon pile up behind the first.
+        connection_->Spend(1u << 20);
+        for (int i = 0; steps == 0 && i < 200; ++i) connection_->Send(0, ReplyOf(16'000));
+        return ++steps < kSteps;
+      };
+      connection_->WorkInSteps(step, kind);
+    };
+    SendPings(1, 1);
+    loop_.RunUntil([&] { return connection_->congested(); });
+    RunIdly();
+    EXPECT_EQ(steps == kSteps, kind == Connection::StepKind::kSendsNothing) << steps;
+    loop_.RunUntil([&] {
+      Drain();
+      return steps == kSteps && !connection_->congested();
+    });
+  }
+}
+
 TEST_F(ConnectionTest, CloseDeliversWhatWasQueuedAndTheReason) {
   connection_->Send(7, ReplyOf(10'000));
   connection_->CloseWith({ErrorCode::kTimeout, "enough", ""});

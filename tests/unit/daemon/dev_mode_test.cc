@@ -3,12 +3,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 
 #include "base/units.h"
 #include "base/user_paths.h"
-#include "daemon/config/config_loader.h"
 #include "tests/fakes/environment.h"
 #include "tests/fakes/temporary_directory.h"
 
@@ -28,7 +28,7 @@ DevFacts Workstation() {
 }
 
 Config ConfigFor(const DevFacts& facts, const std::vector<std::string>& overrides = {}) {
-  const Result<Config> config = ParseConfig(DevConfigToml(facts), "--dev", overrides);
+  const Result<Config> config = DevConfig(facts, overrides);
   EXPECT_TRUE(config) << config.error().ToString();
   return config.value_or(Config{});
 }
@@ -74,10 +74,20 @@ TEST(DevMode, GoesWithoutADiskThatCannotBeUsed) {
   EXPECT_THAT(DevScreen(facts, ConfigFor(facts)), HasSubstr("off: /home: Read-only file system"));
 }
 
+TEST(DevMode, NoOverrideBringsBackADiskThatCannotBeUsed) {
+  DevFacts facts = Workstation();
+  facts.why_no_disk = "it belongs to user 9";
+  const Result<Config> refused = DevConfig(facts, {"disk.bytes=2GiB"});
+  ASSERT_FALSE(refused);
+  EXPECT_THAT(refused.error().context, HasSubstr("it belongs to user 9"));
+  const Config elsewhere = ConfigFor(facts, {"disk.bytes=2GiB", "disk.directory=/mnt/mine"});
+  EXPECT_EQ(elsewhere.disk.bytes, 2 * kGiB);
+  EXPECT_THAT(DevScreen(facts, elsewhere), HasSubstr("2.0 GiB  /mnt/mine\n"));
+}
+
 TEST(DevMode, OverridesHoldAndMistakesSayWhereTheyAre) {
   EXPECT_EQ(ConfigFor(Workstation(), {"host.bytes=1GiB"}).host.bytes, 1 * kGiB);
-  const Result<Config> wrong =
-      ParseConfig(DevConfigToml(Workstation()), "--dev", {"host.bites=1GiB"});
+  const Result<Config> wrong = DevConfig(Workstation(), {"host.bites=1GiB"});
   ASSERT_FALSE(wrong);
   EXPECT_THAT(wrong.error().context, HasSubstr("--set host.bites=1GiB"));
 }
@@ -92,30 +102,60 @@ TEST(DevMode, SaysOnOneScreenWhatItChoseAndWhatToTypeNext) {
   }
   EXPECT_THAT(DevScreen(Workstation(), ConfigFor(Workstation(), {"server.socket=/run/x.sock"})),
               HasSubstr("export KVTIER_SOCKET=/run/x.sock"));
+  const ScopedVariable empty(kSocketVariable, "");
+  EXPECT_EQ(DevScreen(Workstation(), ConfigFor(Workstation())), screen);
 }
 
-TEST(DevMode, MakesItsDirectoriesForThisUserAlone) {
-  const TemporaryDirectory directory;
-  const ScopedVariable runtime("XDG_RUNTIME_DIR", directory.path());
-  const ScopedVariable cache("XDG_CACHE_HOME", directory.path() / "cache");
-  const Result<DevFacts> facts = GatherDevFacts();
-  ASSERT_TRUE(facts) << facts.error().ToString();
-  EXPECT_EQ(facts->socket_directory, directory.path() / "kvtier");
-  EXPECT_EQ(facts->disk_directory, directory.path() / "cache/kvtier/disk");
-  EXPECT_EQ(facts->why_no_disk, "");
-  EXPECT_GT(facts->disk_free_bytes, 0u);
-  for (const std::string& made : {facts->socket_directory, facts->disk_directory}) {
+// With a runtime directory and a cache directory of the test's own.
+class DevDirectoriesTest : public testing::Test {
+ protected:
+  [[nodiscard]] static DevFacts Gather() {
+    const Result<DevFacts> facts = GatherDevFacts();
+    EXPECT_TRUE(facts) << facts.error().ToString();
+    return facts.value_or(DevFacts{});
+  }
+
+  const TemporaryDirectory directory_;
+  const std::filesystem::path disk_ = directory_.path() / "cache/kvtier/disk";
+  const ScopedVariable runtime_{"XDG_RUNTIME_DIR", directory_.path()};
+  const ScopedVariable cache_{"XDG_CACHE_HOME", directory_.path() / "cache"};
+};
+
+TEST_F(DevDirectoriesTest, AreMadeForThisUserAlone) {
+  const DevFacts facts = Gather();
+  EXPECT_EQ(facts.socket_directory, directory_.path() / "kvtier");
+  EXPECT_EQ(facts.disk_directory, disk_);
+  EXPECT_EQ(facts.why_no_disk, "");
+  EXPECT_GT(facts.disk_free_bytes, 0u);
+  for (const std::string& made : {facts.socket_directory, facts.disk_directory}) {
     EXPECT_EQ(std::filesystem::status(made).permissions(), std::filesystem::perms::owner_all);
   }
 }
 
-TEST(DevMode, SaysWhyTheDirectoryOfTheDiskCannotBeMade) {
-  const TemporaryDirectory directory;
-  const ScopedVariable runtime("XDG_RUNTIME_DIR", directory.path());
+TEST_F(DevDirectoriesTest, ADiskDirectoryThatCannotBeMadeIsLeftOut) {
   const ScopedVariable cache("XDG_CACHE_HOME", "/proc/nowhere");
-  const Result<DevFacts> facts = GatherDevFacts();
-  ASSERT_TRUE(facts);
-  EXPECT_THAT(facts->why_no_disk, HasSubstr("/proc/nowhere/kvtier/disk: "));
+  EXPECT_THAT(Gather().why_no_disk, HasSubstr("/proc/nowhere/kvtier/disk: "));
+}
+
+TEST_F(DevDirectoriesTest, ADiskDirectoryThatOthersMayWriteToIsLeftOut) {
+  std::filesystem::create_directories(disk_);
+  std::filesystem::permissions(disk_, std::filesystem::perms(0777));
+  const DevFacts facts = Gather();
+  EXPECT_EQ(facts.why_no_disk, disk_.string() + " can be written by other users");
+  EXPECT_EQ(ConfigFor(facts).disk.bytes, 0u);
+}
+
+TEST_F(DevDirectoriesTest, ADiskDirectoryOfAnotherUserIsLeftOut) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root to give files away";
+  std::filesystem::create_directories(disk_);
+  ASSERT_EQ(::chown(disk_.c_str(), 1, 1), 0);
+  EXPECT_THAT(Gather().why_no_disk, HasSubstr("belongs to user 1, not to 0"));
+}
+
+TEST_F(DevDirectoriesTest, ALinkToADiskDirectoryIsLeftOut) {
+  std::filesystem::create_directories(disk_.parent_path());
+  std::filesystem::create_directory_symlink(directory_.path(), disk_);
+  EXPECT_THAT(Gather().why_no_disk, HasSubstr("is a symbolic link"));
 }
 
 }  // namespace

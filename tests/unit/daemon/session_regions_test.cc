@@ -221,6 +221,48 @@ TEST_F(SessionRegions, StoresAreHeldEachForItself) {
   EXPECT_EQ(ExpectDone().transfer, 1u);
 }
 
+TEST_F(SessionRegions, AStoreWhoseClientHasLostItsConnectionDoesNotBegin) {
+  wire::Store store = StoreMessage(Open(), 1, 2);
+  store.after = {.offset = kCounterPageBytes / 2, .value = 1};
+  client_.Send(store);
+  // So the library ends all waits for its words once the connection is lost.
+  SetWord(store.after->offset, uint32_t{1} << 30);
+  (void)client_.Call<wire::Pong>(wire::Ping{});
+  // A store behind it shows that the word was looked at.
+  wire::Store second = StoreMessage(Open(), 2, 1);
+  second.after = {.offset = kCounterPageBytes / 2 + kCounterSlotBytes, .value = 1};
+  client_.Send(second);
+  SetWord(second.after->offset, 1);
+  EXPECT_EQ(ExpectDone().transfer, 2u);
+}
+
+TEST_F(SessionRegions, StoresThatAreHeldLeaveRoomForALoad) {
+  constexpr uint32_t kMany = 1u << 16;
+  constexpr uint32_t kStep = 1u << 13;
+  memory_.Resize(uint64_t{kMany} * kBlockBytes);
+  wire::OpenRegion open = OpenMessage();
+  open.bytes = uint64_t{kMany} * kBlockBytes;
+  open.blocks = kMany;
+  client_.SendWithDescriptor(open, memory_.fd());
+  const PoolId region = client_.Expect<wire::OpenRegionReply>().region;
+  wire::Store store = StoreMessage(region, 0, kStep);
+  store.after = {.offset = kCounterPageBytes / 2, .value = 1};
+  const auto next = [&] {
+    const std::vector<BlockHash> hashes = Hashes(++store.transfer * kStep, kStep);
+    for (uint32_t i = 0; i < kStep; ++i) {
+      store.items[i].block += kStep;
+      store.items[i].hash = hashes[i];
+    }
+  };
+  for (uint64_t held = 0; held < kMaxHeldBlocks; held += kStep) {
+    client_.Send(store);
+    next();
+  }
+  EXPECT_EQ(client_.ErrorOf(store), "too_many_held_blocks");
+  client_.Send(LoadMessage(region, 100, kMany - 2, 2));
+  EXPECT_EQ(ExpectDone().transfer, 100u);
+}
+
 TEST_F(SessionRegions, ClosingARegionEndsStoresThatAreHeld) {
   const PoolId region = Open();
   wire::Store store = StoreMessage(region, 1, 2);

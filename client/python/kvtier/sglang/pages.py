@@ -21,20 +21,19 @@ import numpy as np
 import torch
 
 from .._link import Attachment, Link, LinkState
-from ..connection import connect
+from ..connection import Connection, connect
 from ..errors import KvtierError, TimedOutError, UnavailableError
-from ..model import KvGroup, ModelRecord
+from ..model import MAX_BLOCK_TOKENS, KvGroup, ModelRecord
+from ..regions import Region
 from ..types import Retention
 
 logger = logging.getLogger("sglang.kvtier")
 
 # As many pages as SGLang hands over in one call.
 _STAGED_PAGES = 128
-# A daemon that was lost in the midst of a load might still write its pages for so long.
+# A daemon that was lost in the midst of a load in place might still write its pages for so long.
 _SETTLE_S = 2.0
 _WAIT_MS = 1000
-# The largest that a record takes; the tokens of longer pages are only counted wrong.
-_MAX_BLOCK_TOKENS = 1024
 
 
 def page_hash(key: str) -> bytes:
@@ -98,7 +97,7 @@ class PagePool:
         else:
             self._page_bytes = sum(length for _, _, length in self._pieces)
         order = "pieces" if self._pieces is not None else "flat"
-        tokens = min(self._page_tokens, _MAX_BLOCK_TOKENS)
+        tokens = min(self._page_tokens, MAX_BLOCK_TOKENS)
         group = KvGroup(layers=1, layer_bytes=self._page_bytes, block_tokens=tokens)
         extra = {**facts, "order": order}
         self._record = ModelRecord(extra=extra, groups=(group,), **record_options)
@@ -134,10 +133,15 @@ class PagePool:
 
         def in_place(attachment: Attachment) -> list[bool]:
             transfer = attachment.regions[0].load_many(pages, hashes)
-            return self._finish(attachment, transfer, len(keys))
+            try:
+                return self._finish(attachment, transfer, len(keys))
+            except UnavailableError:
+                # SGLang gives the pages to others when this returns.
+                time.sleep(_SETTLE_S)
+                raise
 
         def staged(attachment: Attachment) -> list[bool]:
-            rows: Any = attachment.rows  # type: ignore[attr-defined]
+            rows = attachment.memory
             numbers = np.arange(len(keys))
             with self._staging:
                 transfer = attachment.regions[0].load_many(numbers, hashes)
@@ -172,7 +176,7 @@ class PagePool:
             return self._finish(attachment, transfer, len(keys))
 
         def staged(attachment: Attachment) -> list[bool]:
-            rows: Any = attachment.rows  # type: ignore[attr-defined]
+            rows = attachment.memory
             with self._staging:
                 for row, page in enumerate(pages):
                     rows[row].copy_(self._read_page(int(page)))
@@ -222,44 +226,48 @@ class PagePool:
             except TimedOutError:
                 continue
         if end.error is not None:
-            if isinstance(end.error, UnavailableError):
-                time.sleep(_SETTLE_S)
             raise end.error
         return [position not in end.failed for position in range(count)]
 
     def _open(self) -> Attachment:
         """On the link's thread. Raises KvtierError, OSError."""
         connection = connect(self._socket, client_name="sglang", reconnect_min_ms=-1)
-        rows = None
         try:
-            if self._pieces is not None:
-                fd, pieces = self._pool.fd, self._pieces
+            if self.in_place:
                 blocks = self._pool.size // self._page_tokens
-                byte_count = os.fstat(fd).st_size
+                region, rows = self._open_region(connection, self._pool.fd, blocks), None
             else:
-                blocks, pieces = _STAGED_PAGES, None
-                byte_count = blocks * self._page_bytes
-                fd = os.memfd_create("kvtier-sglang", os.MFD_CLOEXEC)
-                os.ftruncate(fd, byte_count)
-                rows = torch.frombuffer(mmap.mmap(fd, byte_count), dtype=torch.uint8)
-                rows = rows.view(blocks, self._page_bytes)
-            region = connection.open_region(
-                self._record, fd=fd, bytes=byte_count, blocks=blocks, pieces=pieces
-            )
+                region, rows = self._open_staged(connection)
         except BaseException:
             connection.close()
             raise
-        finally:
-            if self._pieces is None:
-                os.close(fd)
 
         def close() -> None:
             region.close()
             connection.close()
 
-        attachment = Attachment([region], close, region.is_connected)
-        attachment.rows = rows  # type: ignore[attr-defined]
-        return attachment
+        return Attachment([region], close, region.is_connected, memory=rows)
+
+    def _open_region(self, connection: Connection, fd: int, blocks: int) -> Region:
+        return connection.open_region(
+            self._record,
+            fd=fd,
+            bytes=os.fstat(fd).st_size,
+            blocks=blocks,
+            pieces=self._pieces,
+        )
+
+    def _open_staged(self, connection: Connection) -> tuple[Region, torch.Tensor]:
+        """A region in memory of this module, and that memory, a row for each page."""
+        byte_count = _STAGED_PAGES * self._page_bytes
+        fd = os.memfd_create("kvtier-sglang", os.MFD_CLOEXEC)
+        try:
+            os.ftruncate(fd, byte_count)
+            rows = torch.frombuffer(mmap.mmap(fd, byte_count), dtype=torch.uint8)
+            region = self._open_region(connection, fd, _STAGED_PAGES)
+        finally:
+            os.close(fd)
+        return region, rows.view(_STAGED_PAGES, self._page_bytes)
 
     def _read_page(self, page: int) -> torch.Tensor:
         data = self._pool.get_data_page(page * self._page_tokens, flat=True)

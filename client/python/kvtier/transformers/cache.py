@@ -80,6 +80,8 @@ class _KnownModel:
 
 
 _known_models: weakref.WeakKeyDictionary[Any, _KnownModel] = weakref.WeakKeyDictionary()
+# Of models that are not cached, the version and why: as text, since an exception holds its model.
+_refused_models: weakref.WeakKeyDictionary[Any, tuple[Any, str]] = weakref.WeakKeyDictionary()
 
 
 class KvtierCache(DynamicCache):
@@ -318,7 +320,9 @@ class KvtierCache(DynamicCache):
         stored = 0
         for number, (group, hashes) in enumerate(zip(self._model.groups, self._hashes(tokens))):
             depths = self._new_blocks(group, self._presence[number], len(hashes))
-            cached = {i: 1 for i, tiers in enumerate(self._presence[number]) if tiers}
+            # A later call stores only what is new then.
+            known = self._presence[number]
+            presence = np.pad(known, (0, max(0, len(hashes) - len(known))))
             rows = max(1, _STORE_BYTES // sum(group.piece_bytes()))
             for begin in range(0, len(depths), rows):
                 part = depths[begin : begin + rows]
@@ -327,13 +331,9 @@ class KvtierCache(DynamicCache):
                 done = transfer.store(
                     session, number, memory, part, hashes, self._settings.retention
                 )
-                cached.update(dict.fromkeys(done, 1))
+                presence[done] = 1
                 stored += len(done)
-            # A later call stores only what is new then.
-            self._presence[number] = np.array(
-                [cached.get(i, 0) for i in range(max(len(hashes), len(self._presence[number])))],
-                np.uint8,
-            )
+            self._presence[number] = presence
         begun = len(tokens) % self._settings.block_tokens  # of a block that is not full yet
         for layer in self.layers:
             if isinstance(layer, WindowLayer):
@@ -439,17 +439,23 @@ def _runs(depths: list[int]) -> Iterator[tuple[int, int, int]]:
 
 def _know(model: Any, settings: _Settings, identity: str, tokens: list[int]) -> _KnownModel:
     """What there is to know of a model, found out once. Raises UnsupportedModelError."""
+    if model.training:
+        # Asked each time, since the mode changes without the weights, and dropout would be stored.
+        raise UnsupportedModelError("it is in training mode")
     version = (weights_version(model), settings.block_tokens, settings.state_tokens, identity)
+    refused_version, reason = _refused_models.get(model, (None, ""))
+    if refused_version == version:
+        raise UnsupportedModelError(reason)
     known = _known_models.get(model)
     if known is None or known.version != version:
-        if model.training:
-            raise UnsupportedModelError("it is in training mode")
         try:
             known = _try_model(model, settings, identity, tokens, version)
-        except UnsupportedModelError:
+        except UnsupportedModelError as error:
+            _refused_models[model] = (version, str(error))
             raise
         except Exception as error:
-            # Models may have code of their own; this one may still generate by itself.
+            # Models may have code of their own; this one may still generate by itself. It is tried
+            # again, since this may also be for want of memory.
             raise UnsupportedModelError(f"trying it failed: {error!r}") from error
         _known_models[model] = known
     return known

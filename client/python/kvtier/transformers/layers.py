@@ -21,7 +21,7 @@ from ..types import DType, HitRule
 # States of many layers may exceed what the daemon takes as one block (64 MiB by default), and are
 # then several groups.
 _MAX_STATE_BYTES = 32 << 20
-# The daemon's limits: groups of a record, and token positions of a block.
+# The daemon's limit of groups of a record.
 _MAX_GROUPS = 16
 _DTYPES = {getattr(torch, one.torch_name): one for one in DType if hasattr(torch, one.torch_name)}
 # Releases before 5.17 have no such layers, or cannot continue their states with several tokens.

@@ -15,10 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .._facts import config_digest, digest, files_of, record_name, short
-from ..model import KvGroup, ModelRecord
-
-# The largest that a record takes; the tokens of longer chunks are only counted wrong.
-MAX_BLOCK_TOKENS = 1024
+from ..model import MAX_BLOCK_TOKENS, KvGroup, ModelRecord
 
 
 class UnknownModelError(Exception):

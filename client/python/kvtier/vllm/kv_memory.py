@@ -15,10 +15,9 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from ..model import KvGroup
+from ..model import MAX_BLOCK_TOKENS, KvGroup
 from ..types import HitRule
 from .cache_groups import CacheGroup
-from .identity import MAX_BLOCK_TOKENS
 
 
 class SharedAllocation(TorchFunctionMode):

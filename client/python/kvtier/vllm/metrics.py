@@ -28,7 +28,7 @@ def definitions() -> dict[str, Any]:
             documentation="1 while kvtierd serves this engine, 0 while all lookups are misses.",
         ),
         CONNECTIONS: OffloadingCounterMetadata(
-            documentation="How often the engine's host memory was registered with a daemon.",
+            documentation="How often the engine's memory was registered with a daemon.",
         ),
     }
 

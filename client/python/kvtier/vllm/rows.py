@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..model import MAX_BLOCK_TOKENS
 from ..types import Retention
-from .identity import MAX_BLOCK_TOKENS, chunk_tokens
+from .identity import chunk_tokens
 
 _HASH_BYTES = 32
 
