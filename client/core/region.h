@@ -105,6 +105,7 @@ class Region {
   // Constant once open.
   PoolId id_;
   bool open_ = false;
+  uint64_t looks_ = 0;  // of LayersLoaded; guarded by the channel's lock
   // Shared with the session, which hears of the transfers. Guarded by the channel's lock.
   const std::shared_ptr<Transfers> transfers_;
 };

@@ -318,7 +318,7 @@ class CacheState {
 
   // Counts that a copy of the block left the tier, or never reached it, and remembers why.
   void CountDrop(const BlockKey& key, Tier tier, DropReason reason) {
-    ++stats.drops[static_cast<size_t>(tier)][static_cast<size_t>(reason)];
+    stats.CountDrops(tier, reason, 1);
     history.NoteDrop(key, {ToWallS(NowS()), tier, reason});
     trace.Evict(key, tier, reason);
   }

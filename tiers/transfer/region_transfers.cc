@@ -191,6 +191,8 @@ EntryIndex RegionTransfers::EntryForStore(CachePool* pool, const StoreRequest& r
 
 void RegionTransfers::CancelBlocks(PoolId id, std::span<const BlockIndex> blocks) {
   Region& region = regions_.at(id);
+  // Their hashes are not known here.
+  state_.stats.CountDrops(Tier::kHost, DropReason::kHeldTooLong, blocks.size());
   for (const BlockIndex block : blocks) {
     End(&region, block, Outcome::kFailed, MissReason::kCancelled);
   }

@@ -39,8 +39,9 @@ enum class DropReason : uint8_t {
   kTenantCap,             // its tenant is at its cap: made room for another, or found none
   kOnOtherDevice,         // evicted from a pool while another device's still held it
   kParentLost,            // a block before it in its sequence is in no tier: it could not be hit
+  kHeldTooLong,           // its store waited in vain for its client to say that it may begin
 };
-inline constexpr int kDropReasonCount = 20;
+inline constexpr int kDropReasonCount = 21;
 [[nodiscard]] std::string_view DropReasonName(DropReason reason);
 
 struct CacheStats {
@@ -56,6 +57,10 @@ struct CacheStats {
     tokens.asked += count * block_tokens;
     tokens.miss += count * block_tokens;
     misses_by_reason[static_cast<size_t>(reason)] += count;
+  }
+
+  void CountDrops(Tier tier, DropReason reason, uint64_t count) {
+    drops[static_cast<size_t>(tier)][static_cast<size_t>(reason)] += count;
   }
 
   // What acquires asked for; asked = pool + host + disk + miss. What belongs to an acquire that has

@@ -97,6 +97,15 @@ TEST_F(RegionLayersTest, ALoadThatHasEndedHasAllLayers) {
   EXPECT_TRUE(region_->WaitLayers(transfer, kLayers, 0));
 }
 
+TEST_F(RegionLayersTest, ALoadThatTheDaemonDoesNotCountIsSeenToEndByLookingAlone) {
+  const uint64_t transfer = Load();
+  Done(transfer);
+  const auto give_up = SteadyClock::now() + std::chrono::seconds(30);
+  while (Loaded(transfer) < kLayers && SteadyClock::now() < give_up) {
+  }
+  EXPECT_EQ(Loaded(transfer), kLayers);
+}
+
 TEST_F(RegionLayersTest, CountersOfLoadsAreTheirOwnAndUsedAgain) {
   std::set<uint32_t> offsets;
   const uint64_t first = Load();
