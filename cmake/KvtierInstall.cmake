@@ -20,6 +20,9 @@ add_custom_target(kvtierd_example_config ALL DEPENDS ${example_config})
 # --- kvtierd ---
 set(systemd ${CMAKE_SOURCE_DIR}/daemon/systemd)
 install(TARGETS kvtierd RUNTIME DESTINATION ${CMAKE_INSTALL_SBINDIR} COMPONENT kvtierd)
+# Where the daemon looks for it; nothing else starts it.
+install(TARGETS kvtier-keeper
+  RUNTIME DESTINATION ${CMAKE_INSTALL_LIBEXECDIR}/kvtier COMPONENT kvtierd)
 # The unit names the program by its full path, which the prefix decides at the time of installing.
 install(CODE "
   file(READ \"${systemd}/kvtierd.service\" unit)
@@ -34,8 +37,12 @@ install(FILES ${systemd}/tmpfiles.conf
   DESTINATION lib/tmpfiles.d RENAME kvtier.conf COMPONENT kvtierd)
 # Where the unit looks for it, whatever the prefix.
 install(FILES ${example_config} DESTINATION /etc/kvtier COMPONENT kvtierd)
-install(FILES docs/OPERATIONS.md docs/CONFIGURATION.md docs/THREAT_MODEL.md docs/TRACING.md
+install(FILES docs/OPERATIONS.md docs/CONFIGURATION.md docs/CONTAINERS.md docs/METRICS.md
+  docs/THREAT_MODEL.md docs/TRACING.md
   DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/kvtierd COMPONENT kvtierd)
+# Alerts name METRICS.md by its path there.
+install(FILES tools/monitoring/kvtier.rules.yml tools/monitoring/kvtier-dashboard.json
+  DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/kvtierd/monitoring COMPONENT kvtierd)
 
 # The kernels, where there was a compiler for them; opened at run time, so not among the libraries to
 # link with.

@@ -42,6 +42,8 @@ set(CPACK_DEBIAN_KVTIERD_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 set(CPACK_DEBIAN_KVTIER-TOOLS_PACKAGE_NAME kvtier-tools)
 # dpkg-shlibdeps looks for the package of a library on this machine, where it is not installed.
 set(CPACK_DEBIAN_KVTIER-TOOLS_PACKAGE_DEPENDS "libkvtier0 (>= ${PROJECT_VERSION})")
+# For `kvtierctl bench --plot`.
+set(CPACK_DEBIAN_KVTIER-TOOLS_PACKAGE_SUGGESTS "gnuplot-nox")
 set(CPACK_COMPONENT_KVTIER-TOOLS_DESCRIPTION
   "KV cache of LLM inference in three tiers: tools
  kvtierctl looks into a running kvtierd and at its disk, and measures.")

@@ -83,6 +83,7 @@ class CudaDevice final : public Device {
       loop_->Post([done = std::move(request.done), bounds] { done(bounds); });
       return;
     }
+    if (request.priority == CopyPriority::kDemand) HoldPins(&request);
     std::byte* const pool = request.pool->data();
     engine_->Submit(std::move(request), pool);
   }
@@ -96,6 +97,18 @@ class CudaDevice final : public Device {
   [[nodiscard]] HostPinner* host_pinner() override { return pinner_.get(); }
 
  private:
+  // A copy that a client waits for takes several calls of the driver. After a start, while host
+  // memory is pinned, each of them would wait for a piece, and a load of 32 MiB took two seconds.
+  void HoldPins(CopyRequest* request) {
+    auto urgent = std::make_shared<PinGate::Urgent>(&pinner_->gate());
+    // The gate lives as long as the pinner, and an event may outlive the device.
+    request->done = [pinner = pinner_, urgent = std::move(urgent),
+                     done = std::move(request->done)](const Status& outcome) mutable {
+      urgent.reset();
+      done(outcome);
+    };
+  }
+
   const DeviceInfo info_;
   const CudaDriver driver_;
   const std::shared_ptr<CudaHostPinner> pinner_;

@@ -61,7 +61,7 @@ Result<CudaDriver> CudaDriver::Load() {
 }
 
 Status CudaHostPinner::Pin(std::span<std::byte> memory) {
-  gate_.Wait();
+  (void)gate_.Wait();
   KVT_RETURN_IF_CUDA_ERROR(cudaSetDevice(ordinal_), "choosing a device");
   const cudaError_t code = cudaHostRegister(memory.data(), memory.size(), cudaHostRegisterPortable);
   if (code != cudaSuccess) {

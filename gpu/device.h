@@ -47,6 +47,10 @@ class DevicePool {
   // Calls `ready` on the event loop when the memory is all zeros; within this call if it has been.
   // Not called if the pool ends before.
   virtual void WhenReady(std::function<void()> ready) { ready(); }
+  // The memory returns to the machine though other processes may still have it mapped: what these
+  // see from now on is undefined. May take seconds; any thread. Memory of a GPU cannot be taken
+  // back: it returns when they have let go of it.
+  virtual void Discard() {}
 };
 
 // A descriptor that another process has sent. Closing it may take seconds: if that process has

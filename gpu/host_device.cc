@@ -74,9 +74,19 @@ HostPool::HostPool(UniqueFd fd, std::span<std::byte> memory)
 }
 
 HostPool::~HostPool() {
-  stopping_ = true;
-  filler_.join();
+  StopFilling();
   ::munmap(memory_.data(), memory_.size());
+}
+
+void HostPool::StopFilling() {
+  stopping_ = true;
+  if (filler_.joinable()) filler_.join();
+}
+
+void HostPool::Discard() {
+  StopFilling();
+  (void)::fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0,
+                    static_cast<off_t>(memory_.size()));
 }
 
 void HostPool::FillIn() {

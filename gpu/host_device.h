@@ -40,10 +40,13 @@ class HostPool final : public DevicePool {
   [[nodiscard]] uint64_t bytes() const override { return memory_.size(); }
   [[nodiscard]] int shareable_fd() const override { return fd_.get(); }
   [[nodiscard]] std::byte* data() const override { return memory_.data(); }
+  // Others see zeros from now on, in pages that are their own to account for.
+  void Discard() override;
 
  private:
   HostPool(UniqueFd fd, std::span<std::byte> memory);
   void FillIn();
+  void StopFilling();
 
   const UniqueFd fd_;
   const std::span<std::byte> memory_;

@@ -4,6 +4,7 @@
 // calls of the driver go before the next piece is pinned.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -45,7 +46,11 @@ class PinnedRanges {
 // Thread-safe.
 class PinGate {
  public:
-  // While one lives, no further piece is pinned.
+  // How long a piece waits at most: clients that always wait for something must not keep the host
+  // tier from growing.
+  static constexpr std::chrono::milliseconds kLongestWait{1000};
+
+  // While one lives, no further piece is pinned, for as long as `kLongestWait`.
   class Urgent {
    public:
     explicit Urgent(PinGate* gate) : gate_(*gate) {
@@ -66,10 +71,10 @@ class PinGate {
     PinGate& gate_;
   };
 
-  // Returns when no Urgent lives.
-  void Wait() {
+  // Returns when no Urgent lives, and true; false if that takes longer than `at_most`.
+  bool Wait(std::chrono::milliseconds at_most = kLongestWait) {
     std::unique_lock lock(mutex_);
-    passed_.wait(lock, [this] { return urgent_ == 0; });
+    return passed_.wait_for(lock, at_most, [this] { return urgent_ == 0; });
   }
 
  private:

@@ -39,6 +39,10 @@ inline constexpr uint32_t kMaxStoresPerCall = 8192;
 // and V of any model.
 inline constexpr uint32_t kMaxRegionBlocks = 1u << 20;
 inline constexpr uint32_t kMaxRegionPieces = 4096;
+// Names of kept memory of one tenant: more than any machine has GPUs and engines together.
+inline constexpr uint32_t kMaxKeptMemories = 64;
+// Of one, or of its table: sums of them stay far from overflow.
+inline constexpr uint64_t kMaxKeptMemoryBytes = uint64_t{1} << 48;
 
 // Sequences of one ATTEND, and the query tokens of all of them.
 inline constexpr uint32_t kMaxAttendSequences = 4096;

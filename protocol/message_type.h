@@ -56,7 +56,13 @@ namespace kvtier::wire {
   X(kCloseRegionReply, 38, "CLOSE_REGION_REPLY")    \
   X(kStore, 39, "STORE")                            \
   X(kLoad, 40, "LOAD")                              \
-  X(kTransferDone, 41, "TRANSFER_DONE")
+  X(kTransferDone, 41, "TRANSFER_DONE")             \
+  X(kKeepMemory, 42, "KEEP_MEMORY")                 \
+  X(kKeepMemoryReply, 43, "KEEP_MEMORY_REPLY")      \
+  X(kTakeMemory, 44, "TAKE_MEMORY")                 \
+  X(kTakeMemoryReply, 45, "TAKE_MEMORY_REPLY")      \
+  X(kReleaseMemory, 46, "RELEASE_MEMORY")           \
+  X(kReleaseMemoryReply, 47, "RELEASE_MEMORY_REPLY")
 
 enum class MessageType : uint16_t {
 #define KVT_X(enumerator, number, name) enumerator = number,

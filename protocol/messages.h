@@ -9,6 +9,7 @@
 
 #include "protocol/attend_messages.h"
 #include "protocol/block_messages.h"
+#include "protocol/kept_memory_messages.h"
 #include "protocol/message_type.h"
 #include "protocol/region_messages.h"
 #include "protocol/session_messages.h"

@@ -38,20 +38,22 @@ void CollectDescriptors(msghdr* message, std::vector<UniqueFd>* descriptors) {
 
 }  // namespace
 
-Result<std::optional<size_t>> Send(int socket, std::span<const std::byte> bytes, int descriptor) {
+Result<std::optional<size_t>> Send(int socket, std::span<const std::byte> bytes,
+                                   std::span<const int> descriptors) {
+  KVT_CHECK(descriptors.size() <= kMaxDescriptorsPerSend);
   iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  alignas(cmsghdr) char control[CMSG_SPACE(kMaxDescriptorsPerSend * sizeof(int))] = {};
   msghdr message{};
   message.msg_iov = &part;
   message.msg_iovlen = 1;
-  if (descriptor >= 0) {
+  if (!descriptors.empty()) {
     message.msg_control = control;
-    message.msg_controllen = sizeof(control);
+    message.msg_controllen = CMSG_SPACE(descriptors.size_bytes());
     cmsghdr* const rights = CMSG_FIRSTHDR(&message);
     rights->cmsg_level = SOL_SOCKET;
     rights->cmsg_type = SCM_RIGHTS;
-    rights->cmsg_len = CMSG_LEN(sizeof(int));
-    std::memcpy(CMSG_DATA(rights), &descriptor, sizeof(int));
+    rights->cmsg_len = CMSG_LEN(descriptors.size_bytes());
+    std::memcpy(CMSG_DATA(rights), descriptors.data(), descriptors.size_bytes());
   }
   while (true) {
     const ssize_t sent = ::sendmsg(socket, &message, MSG_NOSIGNAL);

@@ -17,11 +17,15 @@ namespace kvtier::wire {
 // within recvmsg, and close() may block for as long as the descriptor's maker likes.
 inline constexpr size_t kMaxDescriptorsPerReceive = 253;
 
-// Sends a first part of `bytes`, with `descriptor` (if not -1) attached to its first byte; returns
-// how many bytes went, or nothing if the socket would block. The descriptor has gone exactly if a
-// byte has. Errors: kUnavailable "peer_closed", kIoError "send_failed".
+// The most that one frame carries.
+inline constexpr size_t kMaxDescriptorsPerSend = 2;
+
+// Sends a first part of `bytes`, with `descriptors` (at most kMaxDescriptorsPerSend) attached to
+// its first byte; returns how many bytes went, or nothing if the socket would block. The
+// descriptors have gone exactly if a byte has. Errors: kUnavailable "peer_closed", kIoError
+// "send_failed".
 [[nodiscard]] Result<std::optional<size_t>> Send(int socket, std::span<const std::byte> bytes,
-                                                 int descriptor = -1);
+                                                 std::span<const int> descriptors = {});
 
 // Receives into `space`; returns how many bytes came (0: the peer closed), or nothing if the socket
 // would block. Descriptors that came along are appended to `descriptors` in order, close-on-exec;

@@ -49,14 +49,22 @@ class Cache {
 
   // --- pools ---
   // The pool of (tenant, model) on a device, created on first use with `pool_bytes` (0: of what is
-  // left to the tenant of the device's configured bytes, one of `shares` equal parts). One (tenant,
-  // model) may have a pool on each: what is cached in one can be acquired in all, by way of host.
-  // Errors: kResourceExhausted, kInvalidArgument (block larger than a slab), kNotFound
-  // "unknown_device".
+  // left to the tenant of the device's configured bytes, one of `shares` equal parts, which are
+  // those that are left of the model's `groups`). One (tenant, model) may have a pool on each: what
+  // is cached in one can be acquired in all, by way of host. If too little is left, pools that no
+  // session uses give their memory back, whole and the longest unused first. That takes time: until
+  // it is there, the answer is kUnavailable "pool_bytes_returning", and a later call goes on with
+  // it. Errors: kResourceExhausted "pool_bytes_exhausted", kInvalidArgument (block larger than a
+  // slab), kNotFound "unknown_device".
   [[nodiscard]] Result<PoolInfo> AttachPool(const NamespaceIdentity& identity, uint64_t pool_bytes,
                                             DeviceIndex device = DeviceIndex(0),
-                                            uint32_t shares = 1);
+                                            uint32_t shares = 1, uint32_t groups = 1);
   [[nodiscard]] bool HasPool(const NamespaceIdentity& identity, DeviceIndex device) const;
+  // The session uses the pool until it is closed and all that it held there is free or evictable.
+  // A pool that no session uses keeps its blocks, until an AttachPool needs its memory: what is in
+  // no other tier is dropped then. One that no session ever used is not closed. REQUIRES: the
+  // session is open; there is such a pool.
+  void UsePool(SessionId session, PoolId pool);
   // Calls `ready` when the pool's memory may be used: nothing is acquired from it, nor is it shown
   // to any client, before. Within this call if it may be at once; never if there is no such pool.
   void WhenPoolReady(PoolId pool, std::function<void()> ready);

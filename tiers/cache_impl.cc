@@ -35,7 +35,8 @@ Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, Ind
       regions(&state, &finder, &loader, &offloader),
       acquirer(&state, &pools, &loader, &loads, &sessions),
       retention(&state, &pools, &offloader, &host, &persister, &disk),
-      verifier(&state, &disk) {
+      verifier(&state, &disk),
+      adoption(&state, &host) {
   state.to_host = &offloader;
   state.pump = [this] { Pump(); };
   state.next_part = [this] {
@@ -73,6 +74,7 @@ void Cache::Impl::Pump() {
     if (!draining_stopped) {
       progressed |= offloader.Pump();
       progressed |= persister.Pump();
+      progressed |= adoption.Pump();
     }
     progressed |= regions.Pump();
     progressed |= disk.committer().Pump();
@@ -86,7 +88,7 @@ bool Cache::Impl::Settled() const {
   if (draining_stopped) {
     return offloader.in_flight() + persister.writes_in_flight() == 0 && disk.committer().Idle();
   }
-  return offloader.Idle() && persister.Idle() && disk.committer().Idle();
+  return offloader.Idle() && persister.Idle() && adoption.Idle() && disk.committer().Idle();
 }
 
 void Cache::Impl::DrainFrom(uint64_t row, std::function<void()> done) {
@@ -110,6 +112,8 @@ void Cache::Impl::DrainFrom(uint64_t row, std::function<void()> done) {
 // What was committed since a drain began is written, too; it would not be before it has been idle.
 void Cache::Impl::FinishDrains() {
   if (drains.empty()) return;
+  // What an earlier daemon left may be worth writing, too.
+  if (!draining_stopped && adoption.waiting() > 0) return;
   if (!state.unpersisted.empty()) {
     if (draining_stopped) return;
     (void)retention.PersistSome(state.options.drain_part_rows);
@@ -121,21 +125,19 @@ void Cache::Impl::FinishDrains() {
   for (const auto& done : finished) done();
 }
 
-EntryIndex Cache::Impl::EntryForCommit(const CachePool& pool, const CommitRequest& request) {
-  const BlockKey key{pool.namespace_id, request.hash};
+EntryIndex Cache::Impl::EntryForCommit(CachePool* pool, const CommitRequest& request) {
+  const BlockKey key{pool->namespace_id, request.hash};
   const EntryIndex known = state.Find(key);
   if (known == kNoEntry) {
-    return state.AddEntry(key, request.tokens, request.depth, request.retention);
+    const EntryIndex added = state.AddEntry(key, request.tokens, request.depth, request.retention);
+    // It may be known to the pool from an earlier life.
+    pool->victims.NoteUse(state.FactsOf(added));
+    return added;
   }
   // The content is known already. If this pool has a block of it, the answer is kNoEntry: the
   // client's own block stays private, and the commit is reported as a duplicate.
-  BlockEntry& entry = state[known];
-  if (request.retention == RetentionClass::kExtended) state.Extend(known);
-  // Committing proves the content anew, whatever its age.
-  entry.created_s = state.NowS();
-  state.Use(known);
-  state.QueueRecencyUpdate(known);
-  return state.BlockIn(pool, entry) == kNoBlock ? known : kNoEntry;
+  state.UseComputedAnew(pool, known, request.retention);
+  return state.BlockIn(*pool, state[known]) == kNoBlock ? known : kNoEntry;
 }
 
 Result<CommitReply> Cache::Impl::Commit(SessionId session, PoolId pool_id,
@@ -160,7 +162,7 @@ Result<CommitReply> Cache::Impl::Commit(SessionId session, PoolId pool_id,
         fmt::format("block {} is private to another session", request.block.index.value));
   }
   if (request.tokens == 0) return MakeError(ErrorCode::kInvalidArgument, "zero_tokens");
-  const EntryIndex index = EntryForCommit(*pool, request);
+  const EntryIndex index = EntryForCommit(pool, request);
   if (index == kNoEntry) {
     ++state.stats.commit_duplicates;
     return CommitReply{.duplicate = true};
@@ -233,7 +235,7 @@ void Cache::ReleaseQuarantine(SessionId session) {
 }
 
 Result<PoolInfo> Cache::AttachPool(const NamespaceIdentity& identity, uint64_t pool_bytes,
-                                   DeviceIndex device, uint32_t shares) {
+                                   DeviceIndex device, uint32_t shares, uint32_t groups) {
   KVT_RETURN_IF_ERROR(CheckIdentity(identity));
   if (device.value >= impl_->state.env.devices.size()) {
     return MakeError(ErrorCode::kNotFound, "unknown_device",
@@ -242,7 +244,7 @@ Result<PoolInfo> Cache::AttachPool(const NamespaceIdentity& identity, uint64_t p
   }
   KVT_ASSIGN_OR_RETURN(const NamespaceId namespace_id, impl_->state.InternNamespace(identity));
   KVT_ASSIGN_OR_RETURN(const CachePool* pool,
-                       impl_->pools.Attach(namespace_id, device, pool_bytes, shares));
+                       impl_->pools.Attach(namespace_id, device, pool_bytes, shares, groups));
   return PoolInfo{.id = pool->id,
                   .namespace_id = namespace_id,
                   .generation = pool->generation,
@@ -250,6 +252,12 @@ Result<PoolInfo> Cache::AttachPool(const NamespaceIdentity& identity, uint64_t p
                   .block_bytes = pool->block_bytes,
                   .blocks = pool->blocks.size(),
                   .fd = pool->memory->shareable_fd()};
+}
+
+void Cache::UsePool(SessionId session, PoolId pool_id) {
+  CachePool* const pool = impl_->state.FindPool(pool_id);
+  KVT_CHECK(pool != nullptr && impl_->sessions.IsOpen(session));
+  impl_->sessions.UsePool(session, pool);
 }
 
 bool Cache::HasPool(const NamespaceIdentity& identity, DeviceIndex device) const {
@@ -382,6 +390,7 @@ Result<uint32_t> Cache::Pin(NamespaceId namespace_id, std::span<const BlockHash>
 }
 
 EvictOutcome Cache::Evict(const BlockKey& key, std::optional<Tier> tier) {
+  if (tier.value_or(Tier::kHost) == Tier::kHost) impl_->adoption.NoteEvicted(key);
   const EvictOutcome outcome = impl_->retention.Evict(key, tier);
   if (outcome == EvictOutcome::kEvicted) impl_->state.SchedulePump();
   return outcome;

@@ -13,6 +13,7 @@
 #include "tiers/state/cache_state.h"
 #include "tiers/state/session_table.h"
 #include "tiers/transfer/acquirer.h"
+#include "tiers/transfer/host_adoption.h"
 #include "tiers/transfer/load_table.h"
 #include "tiers/transfer/loader.h"
 #include "tiers/transfer/offloader.h"
@@ -57,13 +58,14 @@ class Cache::Impl {
   Acquirer acquirer;
   Retention retention;
   Verifier verifier;
+  HostAdoption adoption;
   std::vector<std::function<void()>> drains;
   bool draining_stopped = false;
   uint64_t drains_beginning = 0;  // their rows are being walked
 
  private:
   // The block's entry, new or known from elsewhere; kNoEntry if the pool has it already.
-  [[nodiscard]] EntryIndex EntryForCommit(const CachePool& pool, const CommitRequest& request);
+  [[nodiscard]] EntryIndex EntryForCommit(CachePool* pool, const CommitRequest& request);
   void CheckTenants() const;
   void CheckLineage(EntryIndex index) const;
   void CheckEntry(EntryIndex index) const;

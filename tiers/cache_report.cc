@@ -122,6 +122,7 @@ CacheGauges Cache::Impl::Gauges() const {
   gauges.infinite_missed_blocks = state.infinite_cache.misses();
   for (const BlockFile* file : state.env.files) gauges.disk_engines.emplace_back(file->engine());
   gauges.disk_degraded = disk.degraded();
+  gauges.adoption_waiting = adoption.waiting();
   return gauges;
 }
 
@@ -147,8 +148,9 @@ void Cache::Impl::CheckInvariants() const {
     pool_bytes[pool->device.value] += pool->memory->bytes();
   }
   for (uint32_t i = 0; i < state.env.devices.size(); ++i) {
-    KVT_CHECK(pool_bytes[i] == pools.used_bytes(DeviceIndex(i)));
-    KVT_CHECK(pool_bytes[i] <= pools.capacity_bytes(DeviceIndex(i)));
+    const DeviceIndex device(i);
+    KVT_CHECK(pool_bytes[i] + pools.returning_bytes(device) == pools.used_bytes(device));
+    KVT_CHECK(pools.used_bytes(device) <= pools.capacity_bytes(device));
   }
   KVT_CHECK(host.allocator().used_bytes() <= state.env.arena->capacity_bytes());
   KVT_CHECK(disk.allocator().used_bytes() <= state.env.geometry.bytes());

@@ -65,7 +65,7 @@ start_daemon() {
     --set "server.socket=$work/kvtier.sock" --set "server.admin_socket=$work/admin.sock" \
     --set "pool.device=$device" --set pool.bytes=256MiB --set host.bytes=512MiB \
     --set disk.bytes=4GiB --set "disk.directory=$work/disk" \
-    --set cache.max_wait_ms=60000 >>"$work/kvtierd.log" 2>&1 &
+    --set cache.max_wait_ms=60000 --set restart.keep_for=0s >>"$work/kvtierd.log" 2>&1 &
   daemon=$!
   local tries
   for ((tries = 0; tries < 300; tries++)); do
@@ -79,7 +79,7 @@ start_daemon() {
 # A GPU counts if there is a driver for it and a compiler for the kernels, or they are there already.
 has_gpu() {
   [[ ${KVTIER_QUICKSTART_DEVICE:-} != host ]] || return 1
-  nvidia-smi -L 2>/dev/null | grep -q '^GPU ' || return 1
+  nvidia-smi -L 2>/dev/null | grep '^GPU ' >/dev/null || return 1
   [[ -e $build/lib/libkvtier_kernels.so ]] || command -v nvcc >/dev/null ||
     [[ -x /usr/local/cuda/bin/nvcc ]]
 }

@@ -1,22 +1,26 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Installs the Debian 12 packages that kvtier is built with, and those that its tests use unless
-# called with --build. Quick and silent when all of them are there; needs root only when something is
-# missing.
+# Installs the packages of Debian 12 or later that kvtier is built with, and those that its tests use
+# unless called with --build. Quick and silent when all of them are there; needs root only when
+# something is missing. Debian 12 is what kvtier is tested on.
 set -euo pipefail
+
+# Debian 12 has a Boost and a clang that are too old under their plain names; later ones have no others.
+boost='' clang=''
+if grep -qs '^VERSION_CODENAME=bookworm' /etc/os-release; then boost=1.81 clang=-14; fi
 
 packages=(
   # build
   g++ cmake ninja-build pkg-config ccache
   # libraries
-  libboost1.81-dev libboost-json1.81-dev libcli11-dev libexpected-dev libfmt-dev librocksdb-dev
+  "libboost$boost-dev" "libboost-json$boost-dev" libcli11-dev libexpected-dev libfmt-dev librocksdb-dev
   libspdlog-dev libssl-dev libsystemd-dev libtomlplusplus-dev liburing-dev libxxhash-dev
   # static probes; only a header, and the build works without
   systemtap-sdt-dev
   # manual pages; the build works without
   pandoc
   # tests that the build configures: GoogleTest, libFuzzer
-  libgtest-dev libgmock-dev clang-14 libclang-rt-14-dev python3
+  libgtest-dev libgmock-dev "clang$clang" "libclang-rt$clang-dev" python3
 )
 test_packages=(
   # the Python package, its arrays and tensors, and its installation

@@ -44,6 +44,7 @@ Result<ConnectionOptions> ToOptions(const kvt_connect_options* given) {
       .request_timeout_ms = options.request_timeout_ms,
       .reconnect_min_ms = options.reconnect_min_ms,
       .reconnect_max_ms = options.reconnect_max_ms,
+      .wait_for_daemon = options.wait_for_daemon != 0,
   };
   KVT_RETURN_IF_ERROR(result.Validate());
   return result;
@@ -122,8 +123,7 @@ Status Connect(const char* socket_path, const kvt_connect_options* options,
   KVT_ASSIGN_OR_RETURN(ConnectionOptions checked, ToOptions(options));
   auto handle = std::make_unique<kvt_connection>();
   handle->connection = std::make_unique<Connection>(socket_path, std::move(checked));
-  const bool may_fail = options != nullptr && options->wait_for_daemon != 0;
-  KVT_RETURN_IF_ERROR(handle->connection->Connect(may_fail));
+  KVT_RETURN_IF_ERROR(handle->connection->Connect());
   *connection = handle.release();
   return {};
 }

@@ -14,8 +14,9 @@ namespace {
 Status MapDevice(kvt_pool* pool, kvt_device_mapping* mapping) {
   KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
   KVT_RETURN_IF_ERROR(CheckStruct(mapping, "mapping"));
-  const auto attached = pool->pool->Attached();
-  const auto attachment = attached ? *attached : pool->pool->Latest();
+  auto attached = pool->pool->Attached();
+  if (!attached) attached = pool->pool->Latest();
+  KVT_ASSIGN_OR_RETURN(const auto attachment, std::move(attached));
   PoolMapping& memory = *attachment->mapping();
   KVT_ASSIGN_OR_RETURN(const std::shared_ptr<const CudaMapping> device, memory.OnDevice());
   mapping->base = device->address();
@@ -35,7 +36,7 @@ Result<BlockPart> PartOf(kvt_pool* pool, const kvt_block& block, uint64_t offset
   KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
   KVT_ASSIGN_OR_RETURN(std::shared_ptr<PoolMapping> mapping,
                        pool->pool->MappingOf(block.attachment));
-  const auto attachment = pool->pool->Latest();
+  KVT_ASSIGN_OR_RETURN(const auto attachment, pool->pool->Latest());
   const uint64_t block_bytes = attachment->block_bytes();
   if (block.index >= attachment->blocks()) {
     return MakeError(ErrorCode::kInvalidArgument, "block_outside_pool",

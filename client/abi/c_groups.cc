@@ -17,7 +17,7 @@ using AttachmentPtr = std::shared_ptr<const Attachment>;
 Status CheckGroupCount(size_t count) {
   if (count >= 1 && count <= KVT_MAX_GROUPS) return {};
   return MakeError(ErrorCode::kInvalidArgument, "bad_group_count",
-                   fmt::format("{}, 1 to {} can be named", count, KVT_MAX_GROUPS));
+                   fmt::format("{}, 1 to {} can be named", count, int{KVT_MAX_GROUPS}));
 }
 
 Status CheckRequest(const kvt_acquire_request* request, const kvt_acquire_reply* reply) {

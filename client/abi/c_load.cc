@@ -14,7 +14,7 @@ using AttachmentPtr = std::shared_ptr<const Attachment>;
 
 Result<AttachmentPtr> AttachmentOf(kvt_pool* pool, kvt_load load) {
   KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
-  AttachmentPtr attachment = pool->pool->Latest();
+  KVT_ASSIGN_OR_RETURN(AttachmentPtr attachment, pool->pool->Latest());
   KVT_RETURN_IF_ERROR(CheckAttachment(load.attachment, attachment->id()));
   return attachment;
 }

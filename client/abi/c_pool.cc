@@ -32,8 +32,9 @@ Status Attach(kvt_connection* connection, uint32_t model, uint32_t group, uint32
 Status GetInfo(kvt_pool* pool, kvt_pool_info* info) {
   KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
   KVT_RETURN_IF_ERROR(CheckStruct(info, "info"));
-  const Result<AttachmentPtr> attached = pool->pool->Attached();
-  const AttachmentPtr attachment = attached ? *attached : pool->pool->Latest();
+  Result<AttachmentPtr> attached = pool->pool->Attached();
+  if (!attached) attached = pool->pool->Latest();
+  KVT_ASSIGN_OR_RETURN(const AttachmentPtr attachment, std::move(attached));
   const PoolMapping& mapping = *attachment->mapping();
   info->base = mapping.base();
   info->bytes = mapping.bytes();
@@ -55,7 +56,8 @@ Status BlockAddress(kvt_pool* pool, kvt_block block, void** address) {
   *address = nullptr;
   KVT_ASSIGN_OR_RETURN(const std::shared_ptr<PoolMapping> mapping,
                        pool->pool->MappingOf(block.attachment));
-  const uint64_t block_bytes = pool->pool->Latest()->block_bytes();
+  KVT_ASSIGN_OR_RETURN(const AttachmentPtr latest, pool->pool->Latest());
+  const uint64_t block_bytes = latest->block_bytes();
   if (block.index >= mapping->bytes() / block_bytes) {
     return MakeError(ErrorCode::kInvalidArgument, "block_outside_pool",
                      fmt::format("block {}", block.index));
@@ -98,7 +100,7 @@ wire::CommitItem ToItem(const kvt_commit_entry& entry) {
 Status Commit(kvt_pool* pool, const kvt_commit_entry* entries, size_t count, kvt_status* results) {
   KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
   KVT_RETURN_IF_ERROR(CheckArray(entries, count, "entries"));
-  const AttachmentPtr attachment = pool->pool->Latest();
+  KVT_ASSIGN_OR_RETURN(const AttachmentPtr attachment, pool->pool->Latest());
   std::vector<wire::CommitItem> items;
   items.reserve(count);
   for (size_t i = 0; i < count; ++i) {
@@ -119,7 +121,11 @@ Status Commit(kvt_pool* pool, const kvt_commit_entry* entries, size_t count, kvt
 Status Release(kvt_pool* pool, const kvt_block* blocks, size_t count, kvt_status* results) {
   KVT_RETURN_IF_ERROR(CheckPointer(pool, "pool"));
   KVT_RETURN_IF_ERROR(CheckArray(blocks, count, "blocks"));
-  const AttachmentPtr attachment = pool->pool->Latest();
+  const Result<AttachmentPtr> latest = pool->pool->Latest();
+  // Whatever the handles are, no daemon knows them.
+  if (!latest && results != nullptr) std::fill_n(results, count, KVT_STALE_HANDLE);
+  if (!latest) return {};
+  const AttachmentPtr& attachment = *latest;
   std::vector<BlockHandle> handles;
   std::vector<size_t> positions;
   for (size_t i = 0; i < count; ++i) {

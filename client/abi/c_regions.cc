@@ -196,6 +196,15 @@ Status LookUp(kvt_region* region, const kvt_hash* hashes, size_t count, uint8_t*
   return {};
 }
 
+Status Pin(kvt_region* region, const kvt_hash* hashes, size_t count, int64_t ttl_ms,
+           uint32_t* pinned) {
+  KVT_RETURN_IF_ERROR(CheckPointer(region, "region"));
+  KVT_RETURN_IF_ERROR(CheckArray(hashes, count, "hashes"));
+  KVT_ASSIGN_OR_RETURN(const uint32_t known, region->region->Pin(ToHashes(hashes, count), ttl_ms));
+  if (pinned != nullptr) *pinned = known;
+  return {};
+}
+
 }  // namespace
 }  // namespace kvtier::client
 
@@ -283,6 +292,11 @@ kvt_status kvt_region_failures(kvt_region* region, uint64_t transfer, uint32_t* 
 kvt_status kvt_region_lookup(kvt_region* region, const kvt_hash* hashes, size_t count,
                              uint8_t* presence) {
   return client::Guard([&] { return client::LookUp(region, hashes, count, presence); });
+}
+
+kvt_status kvt_region_pin(kvt_region* region, const kvt_hash* hashes, size_t count, int64_t ttl_ms,
+                          uint32_t* pinned) {
+  return client::Guard([&] { return client::Pin(region, hashes, count, ttl_ms, pinned); });
 }
 
 }  // extern "C"

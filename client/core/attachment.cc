@@ -42,7 +42,7 @@ Result<std::shared_ptr<const Attachment>> Attachment::Open(
       const wire::AttachReply reply,
       channel.Call<wire::AttachReply>(
           request, deadline,
-          {.on_reply = [&](const auto& r) { return CheckGeometry(r, block_bytes); }}, &fd));
+          {.on_reply = [&](const auto& r) { return CheckGeometry(r, block_bytes); }}, {&fd, 1}));
   const std::shared_ptr<Attachment> attachment(new Attachment);
   if (known && known->Serves(reply.generation, reply.pool_bytes)) {
     attachment->mapping_ = known;

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "protocol/socket_io.h"
@@ -22,10 +23,20 @@ constexpr int kReadsPerTurn = 32;
 // A sender's memory for requests larger than this is given back after use.
 constexpr size_t kSendBufferKeptBytes = 1 << 20;
 
-bool CarriesDescriptor(uint16_t type) {
-  return type == static_cast<uint16_t>(wire::MessageType::kHelloReply) ||
-         type == static_cast<uint16_t>(wire::MessageType::kAttachReply) ||
-         type == static_cast<uint16_t>(wire::MessageType::kWorkspaceReply);
+// How many descriptors come with the frame.
+size_t DescriptorsOf(const wire::Frame& frame) {
+  switch (static_cast<wire::MessageType>(frame.type)) {
+    case wire::MessageType::kHelloReply:
+    case wire::MessageType::kAttachReply:
+    case wire::MessageType::kWorkspaceReply:
+      return 1;
+    case wire::MessageType::kTakeMemoryReply: {
+      const auto reply = wire::Decode<wire::TakeMemoryReply>(frame.payload);
+      return reply ? reply->descriptors() : 0;
+    }
+    default:
+      return 0;
+  }
 }
 
 }  // namespace
@@ -39,9 +50,9 @@ Channel::Channel(UniqueFd socket, uint32_t max_frame_bytes, Sink sink,
 
 Channel::~Channel() = default;
 
-Status Channel::Exchange(Pending* pending, const Encoder& encode, int descriptor, Deadline deadline,
-                         const std::function<void(uint64_t)>& on_cancelled) {
-  const Status sent = Send(encode, descriptor, deadline, [&](uint64_t request_id) {
+Status Channel::Exchange(Pending* pending, const Encoder& encode, std::span<const int> descriptors,
+                         Deadline deadline, const std::function<void(uint64_t)>& on_cancelled) {
+  const Status sent = Send(encode, descriptors, deadline, [&](uint64_t request_id) {
     pending->request_id = request_id;
     pending_.push_back(pending);
   });
@@ -56,7 +67,7 @@ Status Channel::Exchange(Pending* pending, const Encoder& encode, int descriptor
   return waited;
 }
 
-Status Channel::Send(const Encoder& encode, int descriptor, Deadline deadline,
+Status Channel::Send(const Encoder& encode, std::span<const int> descriptors, Deadline deadline,
                      const std::function<void(uint64_t)>& on_sent) {
   const std::lock_guard send_lock(send_mutex_);
   send_buffer_.clear();
@@ -70,20 +81,21 @@ Status Channel::Send(const Encoder& encode, int descriptor, Deadline deadline,
   }
   const size_t request_begin = send_buffer_.size();
   encode(request_id, &send_buffer_);
-  const Status status = SendBuffer(request_begin, descriptor, deadline);
+  const Status status = SendBuffer(request_begin, descriptors, deadline);
   if (send_buffer_.capacity() > kSendBufferKeptBytes) send_buffer_ = {};
   return status;
 }
 
-Status Channel::SendBuffer(size_t request_begin, int descriptor, Deadline deadline) {
+Status Channel::SendBuffer(size_t request_begin, std::span<const int> descriptors,
+                           Deadline deadline) {
   size_t begin = 0;
   while (begin < send_buffer_.size()) {
-    // What was deferred goes for itself ahead of a descriptor, which belongs to the request.
-    const bool deferred = descriptor >= 0 && begin < request_begin;
+    // What was deferred goes for itself ahead of descriptors, which belong to the request.
+    const bool deferred = !descriptors.empty() && begin < request_begin;
     const size_t end = deferred ? request_begin : send_buffer_.size();
     const Result<std::optional<size_t>> sent =
         wire::Send(socket_.get(), std::span(send_buffer_).subspan(begin, end - begin),
-                   begin == request_begin ? descriptor : -1);
+                   begin == request_begin ? descriptors : std::span<const int>());
     if (!sent) {
       std::unique_lock lock(mutex_);
       // A daemon that turns its client away may have said why.
@@ -222,10 +234,17 @@ Status Channel::Dispatch(const wire::Frame& frame) {
         ErrorCode::kCorrupt, "unknown_request_id",
         fmt::format("{} with id {}", wire::MessageTypeName(frame.type), frame.request_id));
   }
-  if (CarriesDescriptor(frame.type) && !descriptors_.empty()) {
-    descriptors_.erase(descriptors_.begin());
-  }
+  (void)TakeDescriptors(frame);
   return sink_(frame);
+}
+
+std::vector<UniqueFd> Channel::TakeDescriptors(const wire::Frame& frame) {
+  const size_t count = std::min(DescriptorsOf(frame), descriptors_.size());
+  const auto end = descriptors_.begin() + static_cast<ptrdiff_t>(count);
+  std::vector<UniqueFd> taken(std::make_move_iterator(descriptors_.begin()),
+                              std::make_move_iterator(end));
+  descriptors_.erase(descriptors_.begin(), end);
+  return taken;
 }
 
 Status Channel::Complete(Pending* pending, const wire::Frame& frame) {
@@ -234,10 +253,7 @@ Status Channel::Complete(Pending* pending, const wire::Frame& frame) {
     pending->refusal = std::move(reply.error);
   } else if (frame.type == static_cast<uint16_t>(pending->type)) {
     KVT_RETURN_IF_ERROR(pending->decode(frame.payload));
-    if (CarriesDescriptor(frame.type) && !descriptors_.empty()) {
-      pending->descriptor = std::move(descriptors_.front());
-      descriptors_.erase(descriptors_.begin());
-    }
+    pending->descriptors = TakeDescriptors(frame);
   } else {
     return MakeError(ErrorCode::kCorrupt, "unexpected_reply",
                      fmt::format("{} to a request for {}", wire::MessageTypeName(frame.type),

@@ -6,6 +6,7 @@
 // thread of its own: of the threads that wait, one at a time reads the socket for all of them.
 #pragma once
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -44,20 +45,21 @@ class Channel {
   Channel& operator=(const Channel&) = delete;
 
   // Sends a request and waits for its reply; COMMIT and RELEASE, which are answered on demand, ask
-  // for it. `descriptor`, if given, receives what came with the reply; `to_send`, if not -1, goes
-  // with the request's first byte and remains the caller's. Errors: the daemon's; kUnavailable when
-  // the connection is lost; kTimeout.
+  // for it. `received` gets the first of the descriptors that came with the reply; `to_send`, at
+  // most wire::kMaxDescriptorsPerSend of them, go with the request's first byte and remain the
+  // caller's. Errors: the daemon's; kUnavailable when the connection is lost; kTimeout.
   template <typename Reply, typename Request>
   [[nodiscard]] Result<Reply> Call(const Request& request, Deadline deadline,
-                                   const Hooks<Reply>& hooks = {}, UniqueFd* descriptor = nullptr,
-                                   int to_send = -1);
+                                   const Hooks<Reply>& hooks = {},
+                                   std::span<UniqueFd> received = {},
+                                   std::span<const int> to_send = {});
   // Sends without waiting for an answer. `on_sent` runs under the lock before the request is
   // encoded, and may still change it. Errors: kUnavailable, also if the daemon does not take the
   // request in by the deadline.
   template <typename Request>
   [[nodiscard]] Status Post(const Request& request, Deadline deadline,
                             const std::function<void(uint64_t request_id)>& on_sent = {}) {
-    return Send(EncoderOf(request, 0), -1, deadline, on_sent);
+    return Send(EncoderOf(request, 0), {}, deadline, on_sent);
   }
   // Waits until `done`, called under the lock, is true. A deadline already past still takes in what
   // has arrived. Errors: kUnavailable, kTimeout.
@@ -96,7 +98,7 @@ class Channel {
     wire::MessageType type{};
     std::function<Status(std::span<const std::byte>)> decode;
     std::optional<Error> refusal;
-    UniqueFd descriptor;
+    std::vector<UniqueFd> descriptors;
     bool done = false;
   };
   struct Waiter {
@@ -104,14 +106,15 @@ class Channel {
     const std::function<bool()>* done;
   };
 
-  [[nodiscard]] Status Exchange(Pending* pending, const Encoder& encode, int descriptor,
-                                Deadline deadline,
+  [[nodiscard]] Status Exchange(Pending* pending, const Encoder& encode,
+                                std::span<const int> descriptors, Deadline deadline,
                                 const std::function<void(uint64_t)>& on_cancelled);
-  // Encodes and sends one request, with `descriptor` unless it is -1. `on_sent` runs under mutex_.
-  [[nodiscard]] Status Send(const Encoder& encode, int descriptor, Deadline deadline,
-                            const std::function<void(uint64_t)>& on_sent);
+  // Encodes and sends one request with its descriptors. `on_sent` runs under mutex_.
+  [[nodiscard]] Status Send(const Encoder& encode, std::span<const int> descriptors,
+                            Deadline deadline, const std::function<void(uint64_t)>& on_sent);
   // The request begins at `request_begin`, behind what was deferred.
-  [[nodiscard]] Status SendBuffer(size_t request_begin, int descriptor, Deadline deadline);
+  [[nodiscard]] Status SendBuffer(size_t request_begin, std::span<const int> descriptors,
+                                  Deadline deadline);
   [[nodiscard]] Status WaitWritable(Deadline deadline);
 
   // The functions below take mutex_ held by `lock` and return with it held.
@@ -122,6 +125,8 @@ class Channel {
   [[nodiscard]] Status Receive();
   void DispatchAll();
   [[nodiscard]] Status Dispatch(const wire::Frame& frame);
+  // Those that came with the frame.
+  [[nodiscard]] std::vector<UniqueFd> TakeDescriptors(const wire::Frame& frame);
   [[nodiscard]] Status Complete(Pending* pending, const wire::Frame& frame);
   void Fail(ErrorCode code, std::string reason, std::string context);
   void WakeSatisfied();
@@ -150,7 +155,7 @@ class Channel {
 
 template <typename Reply, typename Request>
 Result<Reply> Channel::Call(const Request& request, Deadline deadline, const Hooks<Reply>& hooks,
-                            UniqueFd* descriptor, int to_send) {
+                            std::span<UniqueFd> received, std::span<const int> to_send) {
   constexpr bool kOnDemand =
       std::is_same_v<Request, wire::Commit> || std::is_same_v<Request, wire::Release>;
   Reply reply;
@@ -162,7 +167,9 @@ Result<Reply> Channel::Call(const Request& request, Deadline deadline, const Hoo
   };
   KVT_RETURN_IF_ERROR(Exchange(&pending, EncoderOf(request, kOnDemand ? wire::kFlagWantReply : 0),
                                to_send, deadline, hooks.on_cancelled));
-  if (descriptor != nullptr) *descriptor = std::move(pending.descriptor);
+  const size_t count = std::min(received.size(), pending.descriptors.size());
+  std::move(pending.descriptors.begin(),
+            pending.descriptors.begin() + static_cast<ptrdiff_t>(count), received.begin());
   return reply;
 }
 

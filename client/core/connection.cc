@@ -32,13 +32,13 @@ Status ConnectionOptions::Validate() const {
 Connection::Connection(std::string socket_path, ConnectionOptions options)
     : socket_path_(std::move(socket_path)), options_(std::move(options)) {}
 
-Status Connection::Connect(bool may_fail) {
+Status Connection::Connect() {
   {
     const std::lock_guard lock(mutex_);
     connecting_ = true;
   }
   const Result<std::shared_ptr<DaemonSession>> session = TryConnect();
-  if (session || (may_fail && session.error().code == ErrorCode::kUnavailable)) return {};
+  if (session || MayWait(session.error())) return {};
   return tl::unexpected(session.error());
 }
 
@@ -117,13 +117,16 @@ Result<std::vector<wire::DevicesReply::Device>> Connection::DevicesOf(
 Result<uint32_t> Connection::RegisterModel(ModelRecord record) {
   std::sort(record.extra.begin(), record.extra.end());
   KVT_RETURN_IF_ERROR(record.Validate());
-  KVT_ASSIGN_OR_RETURN(const std::shared_ptr<DaemonSession> session, GetSession());
   Model model{.record = std::move(record)};
   model.fingerprint = model.record.Fingerprint();
   for (uint32_t i = 0; i < model.record.groups.size(); ++i) {
     model.groups.push_back({model.record.GroupFingerprint(i), model.record.groups[i].BlockBytes()});
   }
-  KVT_ASSIGN_OR_RETURN(const wire::ModelId id, RegisterIn(session.get(), model));
+  const Result<std::shared_ptr<DaemonSession>> session = GetSession();
+  const Result<wire::ModelId> id =
+      session ? RegisterIn(session->get(), model) : tl::unexpected(session.error());
+  // The daemon is told by ModelIn, when there is one.
+  if (!id && !MayWait(id.error())) return tl::unexpected(id.error());
 
   const std::lock_guard lock(mutex_);
   const auto it = std::find_if(models_.begin(), models_.end(), [&](const Model& known) {
@@ -131,7 +134,7 @@ Result<uint32_t> Connection::RegisterModel(ModelRecord record) {
   });
   const auto number = static_cast<uint32_t>(it - models_.begin());
   if (it == models_.end()) models_.push_back(std::move(model));
-  if (session == session_) wire_models_[number] = id;
+  if (id && *session == session_) wire_models_[number] = *id;
   return number;
 }
 

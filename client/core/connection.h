@@ -26,6 +26,8 @@ struct ConnectionOptions {
   // lost.
   int64_t reconnect_min_ms = 50;
   int64_t reconnect_max_ms = 2000;
+  // Models and pools may be named before the daemon is there for the first time.
+  bool wait_for_daemon = false;
 
   // Errors: kInvalidArgument naming the field.
   [[nodiscard]] Status Validate() const;
@@ -37,8 +39,8 @@ class Connection {
   // Does not connect yet. REQUIRES: options passed Validate().
   Connection(std::string socket_path, ConnectionOptions options);
 
-  // The first try. With `may_fail`, a missing daemon is no error.
-  [[nodiscard]] Status Connect(bool may_fail);
+  // The first try. With wait_for_daemon, a missing daemon is no error.
+  [[nodiscard]] Status Connect();
   // The current session; a lost one is replaced, if it is time for a try. Never waits for another
   // thread's try. Errors: kUnavailable.
   [[nodiscard]] Result<std::shared_ptr<DaemonSession>> GetSession();
@@ -59,7 +61,7 @@ class Connection {
     std::vector<wire::RegisterModelReply::Group> groups;  // as the record's
   };
   // Returns the model's number on this connection, the same for equal records. Errors: those of
-  // ModelRecord::Validate; the daemon's; kUnavailable; kTimeout.
+  // ModelRecord::Validate; the daemon's; kUnavailable, unless wait_for_daemon; kTimeout.
   [[nodiscard]] Result<uint32_t> RegisterModel(ModelRecord record);
   // Errors: kNotFound "unknown_model".
   [[nodiscard]] Result<Model> GetModel(uint32_t model) const;
@@ -67,6 +69,11 @@ class Connection {
   // RegisterModel, GetModel.
   [[nodiscard]] Result<wire::ModelId> ModelIn(const std::shared_ptr<DaemonSession>& session,
                                               uint32_t model);
+
+  // Whether an error means that there is no daemon, and the application can go on until there is.
+  [[nodiscard]] bool MayWait(const Error& error) const {
+    return options_.wait_for_daemon && error.code == ErrorCode::kUnavailable;
+  }
 
   [[nodiscard]] Deadline RequestDeadline() const { return DeadlineIn(options_.request_timeout_ms); }
   [[nodiscard]] const ConnectionOptions& options() const { return options_; }

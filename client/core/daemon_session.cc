@@ -37,7 +37,8 @@ DaemonSession::DaemonSession(UniqueFd socket, AsyncErrors* errors)
 Status DaemonSession::SayHello(const std::string& client_name, Deadline deadline) {
   const wire::Hello hello{.client_name = client_name};
   UniqueFd counters;
-  Result<wire::HelloReply> reply = channel_.Call<wire::HelloReply>(hello, deadline, {}, &counters);
+  Result<wire::HelloReply> reply =
+      channel_.Call<wire::HelloReply>(hello, deadline, {}, {&counters, 1});
   if (!reply) {
     // A daemon that turns a client away says why before it hangs up.
     const std::optional<Error> farewell = channel_.farewell();
@@ -135,6 +136,9 @@ Status DaemonSession::OnFrame(const wire::Frame& frame) {
     case wire::MessageType::kLookupReply:
     case wire::MessageType::kPinReply:
     case wire::MessageType::kStatsReply:
+    case wire::MessageType::kKeepMemoryReply:
+    case wire::MessageType::kTakeMemoryReply:
+    case wire::MessageType::kReleaseMemoryReply:
     case wire::MessageType::kPong:
       return {};
     default:

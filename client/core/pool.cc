@@ -49,18 +49,24 @@ Result<uint32_t> ChooseDevice(std::span<const wire::DevicesReply::Device> device
 
 Result<std::unique_ptr<Pool>> Pool::Open(Connection* connection, uint32_t model, uint32_t group,
                                          uint32_t device, uint64_t pool_bytes) {
-  KVT_ASSIGN_OR_RETURN(const std::shared_ptr<DaemonSession> session, connection->GetSession());
   std::unique_ptr<Pool> pool(new Pool(connection, model, group, device, pool_bytes));
+  const Result<std::shared_ptr<DaemonSession>> session = connection->GetSession();
   const std::lock_guard lock(pool->attach_mutex_);
-  KVT_RETURN_IF_ERROR(pool->Attach(session));
+  const Status attached = session ? pool->Attach(*session) : tl::unexpected(session.error());
+  if (attached) return pool;
+  if (!connection->MayWait(attached.error())) return tl::unexpected(attached.error());
+  KVT_RETURN_IF_ERROR(pool->CheckGroup());
+  const Result<DeviceUuid> current =
+      device == kAnyDevice ? CurrentDeviceUuid() : MakeError(ErrorCode::kNotFound, "not_asked");
+  if (current) pool->current_at_open_ = *current;
   return pool;
 }
 
 Result<std::shared_ptr<const Attachment>> Pool::Attached() {
   KVT_ASSIGN_OR_RETURN(const std::shared_ptr<DaemonSession> session, connection_->GetSession());
-  if (auto latest = Latest(); latest->session() == session) return latest;
+  if (IsAttachedTo(session)) return Latest();
   const std::lock_guard lock(attach_mutex_);
-  if (auto latest = Latest(); latest->session() == session) return latest;
+  if (IsAttachedTo(session)) return Latest();
   if (const Status status = Attach(session); !status) {
     return MakeError(ErrorCode::kUnavailable, "reattach_failed", status.error().ToString());
   }
@@ -70,19 +76,27 @@ Result<std::shared_ptr<const Attachment>> Pool::Attached() {
 Result<uint32_t> Pool::DeviceIn(const std::shared_ptr<DaemonSession>& session) {
   if (device_ != kAnyDevice) return device_;
   KVT_ASSIGN_OR_RETURN(const auto devices, connection_->DevicesOf(*session));
-  KVT_ASSIGN_OR_RETURN(const uint32_t device, ChooseDevice(devices, chosen_, CurrentDeviceUuid));
+  const auto current = [this]() -> Result<DeviceUuid> {
+    if (current_at_open_) return *current_at_open_;
+    return CurrentDeviceUuid();
+  };
+  KVT_ASSIGN_OR_RETURN(const uint32_t device, ChooseDevice(devices, chosen_, current));
   if (devices[device].kind == wire::DeviceKind::kCuda) chosen_ = devices[device].uuid;
   return device;
 }
 
+Status Pool::CheckGroup() const {
+  KVT_ASSIGN_OR_RETURN(const Connection::Model model, connection_->GetModel(model_));
+  if (group_ < model.groups.size()) return {};
+  return MakeError(ErrorCode::kNotFound, "unknown_group",
+                   fmt::format("group {} of {}", group_, model.groups.size()));
+}
+
 Status Pool::Attach(const std::shared_ptr<DaemonSession>& session) {
+  KVT_RETURN_IF_ERROR(CheckGroup());
   KVT_ASSIGN_OR_RETURN(const Connection::Model model, connection_->GetModel(model_));
   KVT_ASSIGN_OR_RETURN(const wire::ModelId wire_model, connection_->ModelIn(session, model_));
   KVT_ASSIGN_OR_RETURN(const uint32_t device, DeviceIn(session));
-  if (group_ >= model.groups.size()) {
-    return MakeError(ErrorCode::kNotFound, "unknown_group",
-                     fmt::format("group {} of {}", group_, model.groups.size()));
-  }
   const wire::Attach request{
       .model = wire_model, .group = group_, .device = device, .pool_bytes = pool_bytes_};
   const std::shared_ptr<PoolMapping> known = latest_ ? latest_->mapping() : nullptr;
@@ -99,15 +113,21 @@ Status Pool::Attach(const std::shared_ptr<DaemonSession>& session) {
   return {};
 }
 
-std::shared_ptr<const Attachment> Pool::Latest() const {
+Result<std::shared_ptr<const Attachment>> Pool::Latest() const {
   const std::lock_guard lock(mutex_);
-  return latest_;
+  if (latest_) return latest_;
+  return MakeError(ErrorCode::kUnavailable, "never_attached", "no daemon has been there yet");
+}
+
+bool Pool::IsAttachedTo(const std::shared_ptr<DaemonSession>& session) const {
+  const std::lock_guard lock(mutex_);
+  return latest_ && latest_->session() == session;
 }
 
 Result<std::shared_ptr<PoolMapping>> Pool::MappingOf(uint64_t attachment) const {
   const std::lock_guard lock(mutex_);
   const auto next = mappings_.upper_bound(attachment);
-  if (next == mappings_.begin() || attachment > latest_->id()) {
+  if (next == mappings_.begin() || !latest_ || attachment > latest_->id()) {
     return MakeError(ErrorCode::kStaleHandle, "attachment_dropped",
                      fmt::format("attachment {}", attachment));
   }
@@ -121,7 +141,7 @@ void Pool::UnmapDevice() {
 
 void Pool::DropStaleMappings() {
   const std::lock_guard lock(mutex_);
-  mappings_.erase(mappings_.begin(), std::prev(mappings_.end()));
+  if (!mappings_.empty()) mappings_.erase(mappings_.begin(), std::prev(mappings_.end()));
 }
 
 }  // namespace kvtier::client

@@ -34,8 +34,9 @@ inline constexpr uint32_t kAnyDevice = UINT32_MAX;
 // Thread-safe. The connection must outlive it.
 class Pool {
  public:
-  // Attaches for the first time. `device` is a position in Connection::Devices or kAnyDevice; see
-  // kvt_attach. Errors: those of Connection::ModelIn, ChooseDevice and Attachment::Open.
+  // Attaches for the first time, or if there is no daemon and the connection waits for one, once
+  // there is. `device` is a position in Connection::Devices or kAnyDevice; see kvt_attach. Errors:
+  // those of Connection::ModelIn, ChooseDevice and Attachment::Open.
   [[nodiscard]] static Result<std::unique_ptr<Pool>> Open(Connection* connection, uint32_t model,
                                                           uint32_t group, uint32_t device,
                                                           uint64_t pool_bytes);
@@ -43,8 +44,9 @@ class Pool {
   // An attachment over the connection's current session: attaches again after a reconnection.
   // Errors: kUnavailable, for whatever reason.
   [[nodiscard]] Result<std::shared_ptr<const Attachment>> Attached();
-  // The last attachment, alive or not; never null.
-  [[nodiscard]] std::shared_ptr<const Attachment> Latest() const;
+  // The last attachment, alive or not. Errors: kUnavailable "never_attached": the daemon has not
+  // been there yet.
+  [[nodiscard]] Result<std::shared_ptr<const Attachment>> Latest() const;
   // The mapping that an attachment used. Errors: kStaleHandle once it has been dropped.
   [[nodiscard]] Result<std::shared_ptr<PoolMapping>> MappingOf(uint64_t attachment) const;
   // Forgets the mappings of earlier generations.
@@ -63,8 +65,11 @@ class Pool {
         group_(group),
         device_(device),
         pool_bytes_(pool_bytes) {}
+  [[nodiscard]] bool IsAttachedTo(const std::shared_ptr<DaemonSession>& session) const;
   // The device's position in this session's daemon. REQUIRES: attach_mutex_ is held.
   [[nodiscard]] Result<uint32_t> DeviceIn(const std::shared_ptr<DaemonSession>& session);
+  // Errors: kNotFound "unknown_group".
+  [[nodiscard]] Status CheckGroup() const;
   // REQUIRES: attach_mutex_ is held.
   [[nodiscard]] Status Attach(const std::shared_ptr<DaemonSession>& session);
 
@@ -74,6 +79,9 @@ class Pool {
   const uint32_t device_;
   // Of the GPU that kAnyDevice meant the first time; guarded by attach_mutex_.
   std::optional<DeviceUuid> chosen_;
+  // Of the GPU that was current where the pool was opened before there was a daemon: the thread
+  // that finds one may have none.
+  std::optional<DeviceUuid> current_at_open_;
   const uint64_t pool_bytes_;
 
   // One thread attaches; taken before mutex_.

@@ -90,8 +90,10 @@ Result<std::unique_ptr<Region>> Region::Open(Connection* connection, uint32_t mo
     region->open_ = true;
     return {};
   };
+  const int to_send = descriptor.get();
+  const size_t count = descriptor.valid() ? 1 : 0;
   const Result<wire::OpenRegionReply> opened = session->channel().Call<wire::OpenRegionReply>(
-      request, connection->RequestDeadline(), {.on_reply = add}, nullptr, descriptor.get());
+      request, connection->RequestDeadline(), {.on_reply = add}, {}, {&to_send, count});
   if (opened) return region;
   return tl::unexpected(opened.error());
 }
@@ -273,12 +275,26 @@ std::vector<wire::TransferDone::Failed> Region::TakeFailures(uint64_t transfer, 
   return taken;
 }
 
-Result<std::vector<uint8_t>> Region::Lookup(std::span<const BlockHash> hashes) const {
-  if (hashes.size() > session_->limits().max_hashes) {
-    return MakeError(
-        ErrorCode::kLimitExceeded, "too_many_hashes",
-        fmt::format("{} in one call, at most {}", hashes.size(), session_->limits().max_hashes));
+Status Region::CheckHashCount(size_t count) const {
+  if (count <= session_->limits().max_hashes) return {};
+  return MakeError(ErrorCode::kLimitExceeded, "too_many_hashes",
+                   fmt::format("{} in one call, at most {}", count, session_->limits().max_hashes));
+}
+
+Result<uint32_t> Region::Pin(std::span<const BlockHash> hashes, int64_t ttl_ms) const {
+  KVT_RETURN_IF_ERROR(CheckHashCount(hashes.size()));
+  if (ttl_ms < 0) {
+    return MakeError(ErrorCode::kInvalidArgument, "bad_ttl", fmt::format("{} ms", ttl_ms));
   }
+  if (hashes.empty()) return 0;
+  const wire::Pin request{.pool = id_, .ttl_ms = ttl_ms, .hashes = hashes};
+  KVT_ASSIGN_OR_RETURN(const wire::PinReply reply, session_->channel().Call<wire::PinReply>(
+                                                       request, connection_.RequestDeadline()));
+  return reply.count;
+}
+
+Result<std::vector<uint8_t>> Region::Lookup(std::span<const BlockHash> hashes) const {
+  KVT_RETURN_IF_ERROR(CheckHashCount(hashes.size()));
   if (hashes.empty()) return std::vector<uint8_t>();
   const wire::Lookup request{.parts = {{.pool = id_, .hashes = hashes}}};
   const auto check = [&](const wire::LookupReply& reply) -> Status {

@@ -81,6 +81,9 @@ class Region {
   [[nodiscard]] std::vector<wire::TransferDone::Failed> TakeFailures(uint64_t transfer,
                                                                      size_t limit, size_t* count);
 
+  // Keeps blocks of the group from being forgotten until `ttl_ms` from now, 0 unpins; returns how
+  // many are cached. Errors: as Attachment::Pin.
+  [[nodiscard]] Result<uint32_t> Pin(std::span<const BlockHash> hashes, int64_t ttl_ms) const;
   // Which tiers hold each block now, one byte of kPresent* bits each. Errors: the daemon's;
   // kLimitExceeded "too_many_hashes"; kUnavailable; kTimeout.
   [[nodiscard]] Result<std::vector<uint8_t>> Lookup(std::span<const BlockHash> hashes) const;
@@ -97,6 +100,7 @@ class Region {
   template <typename Message>
   [[nodiscard]] Result<uint64_t> Begin(Message message, size_t blocks_per_message);
   [[nodiscard]] Status CheckBlock(uint32_t block) const;
+  [[nodiscard]] Status CheckHashCount(size_t count) const;
 
   const Connection& connection_;
   const std::shared_ptr<DaemonSession> session_;

@@ -38,7 +38,7 @@ Result<std::unique_ptr<Workspace>> Workspace::Open(std::shared_ptr<const Attachm
             if (r.bytes >= bytes) return {};
             return MakeError(ErrorCode::kCorrupt, "workspace_too_small");
           }},
-          &fd));
+          {&fd, 1}));
   auto mapping = PoolMapping::Map(std::move(fd), 0, reply.bytes, reply.device_kind);
   if (!mapping) {
     workspace->Close(deadline);

@@ -29,6 +29,10 @@ Status FindAll(void* library, DriverApi* driver) {
   KVT_RETURN_IF_ERROR(find("cuDevicePrimaryCtxRelease_v2", &driver->primary_ctx_release));
   KVT_RETURN_IF_ERROR(find("cuCtxPushCurrent_v2", &driver->ctx_push));
   KVT_RETURN_IF_ERROR(find("cuCtxPopCurrent_v2", &driver->ctx_pop));
+  KVT_RETURN_IF_ERROR(find("cuMemGetAllocationGranularity", &driver->mem_granularity));
+  KVT_RETURN_IF_ERROR(find("cuMemCreate", &driver->mem_create));
+  KVT_RETURN_IF_ERROR(find("cuMemExportToShareableHandle", &driver->mem_export));
+  KVT_RETURN_IF_ERROR(find("cuMemsetD8Async", &driver->fill));
   KVT_RETURN_IF_ERROR(find("cuMemImportFromShareableHandle", &driver->mem_import));
   KVT_RETURN_IF_ERROR(find("cuMemGetAllocationPropertiesFromHandle", &driver->mem_properties));
   KVT_RETURN_IF_ERROR(find("cuMemAddressReserve", &driver->mem_address_reserve));

@@ -23,6 +23,10 @@ struct DriverApi {
   PFN_cuDevicePrimaryCtxRelease_v11000 primary_ctx_release = nullptr;
   PFN_cuCtxPushCurrent_v4000 ctx_push = nullptr;
   PFN_cuCtxPopCurrent_v4000 ctx_pop = nullptr;
+  PFN_cuMemGetAllocationGranularity_v10020 mem_granularity = nullptr;
+  PFN_cuMemCreate_v10020 mem_create = nullptr;
+  PFN_cuMemExportToShareableHandle_v10020 mem_export = nullptr;
+  PFN_cuMemsetD8Async_v3020 fill = nullptr;
   PFN_cuMemImportFromShareableHandle_v10020 mem_import = nullptr;
   PFN_cuMemGetAllocationPropertiesFromHandle_v10020 mem_properties = nullptr;
   PFN_cuMemAddressReserve_v10020 mem_address_reserve = nullptr;

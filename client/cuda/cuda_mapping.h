@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A CUDA pool in this process's address space. No CUDA header is needed to use this.
+// Memory of a GPU that processes share, in this process's address space: a pool of the daemon's, or
+// memory of this process's own. No CUDA header is needed to use this.
 //
-// The library links neither the runtime nor the driver: it loads the driver when the first pool is
-// mapped, so it can live beside any engine's own runtime and on machines without one.
+// The library links neither the runtime nor the driver: it loads the driver when the first memory
+// is mapped, so it can live beside any engine's own runtime and on machines without one.
 #pragma once
 
 #include <array>
@@ -10,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "base/posix.h"
 #include "base/result.h"
 
 namespace kvtier::client {
@@ -23,6 +25,13 @@ class CudaMapping {
   // "no_cuda_driver", "cuda_driver_too_old", "no_cuda" (built without); kIoError with the driver's
   // name for what is wrong, such as a device that this process may not see.
   [[nodiscard]] static Result<std::shared_ptr<CudaMapping>> Map(int fd, uint64_t bytes);
+  // Allocates and maps zeros on a GPU, as this process numbers them; `fd` is what other processes
+  // import. REQUIRES: `bytes` are as RoundUp gives them. Errors: as of Map; kResourceExhausted
+  // "CUDA_ERROR_OUT_OF_MEMORY".
+  [[nodiscard]] static Result<std::shared_ptr<CudaMapping>> Allocate(int ordinal, uint64_t bytes,
+                                                                     UniqueFd* fd);
+  // Memory of that GPU comes in whole multiples of some size. Errors: as of Map.
+  [[nodiscard]] static Result<uint64_t> RoundUp(int ordinal, uint64_t bytes);
   virtual ~CudaMapping() = default;
 
   // Of the first block. Kernels of any stream of the process can use it.
@@ -47,5 +56,7 @@ class CudaMapping {
 [[nodiscard]] Result<std::array<uint8_t, 16>> CurrentDeviceUuid();
 // The same as a number among those that the process sees.
 [[nodiscard]] Result<int> CurrentDeviceOrdinal();
+// Of a GPU with such a number. Errors: kNotFound "no_such_gpu"; kUnsupported as CudaMapping::Map.
+[[nodiscard]] Result<std::array<uint8_t, 16>> UuidOfDevice(int ordinal);
 
 }  // namespace kvtier::client

@@ -2,15 +2,20 @@
 #include "daemon/admin/admin_operations.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <boost/json.hpp>
+#include <csignal>
 #include <utility>
 
 #include "daemon/admin/admin_request.h"
 #include "daemon/config/config.h"
 #include "daemon/config/config_schema.h"
+#include "daemon/keeper/descriptor_store.h"
 #include "daemon/metrics/status_json.h"
+#include "daemon/session/kept_memories.h"
+#include "daemon/session/server.h"
 #include "tiers/cache.h"
 
 namespace kvtier {
@@ -151,6 +156,45 @@ class Drain final : public AdminOperation {
   uint64_t total_ = 0;
 };
 
+// Ends the daemon as SIGTERM does. There is no reply: when all is written, the connection ends, and
+// shortly afterwards the process does.
+class Stop final : public AdminOperation {
+ public:
+  Stop(const ServiceContext& context, std::shared_ptr<AdminCall> call, bool release)
+      : AdminOperation(context, std::move(call)), release_(release) {}
+
+  void Run() override {
+    // At once and not at the end: a daemon that is killed while it drains leaves nothing either.
+    if (release_) env_.descriptors->ReleaseAll();
+    // A second signal would end the daemon without a drain.
+    if (!env_.server->draining()) ::kill(::getpid(), SIGTERM);
+    total_ = Left();
+    ReportForever();
+  }
+
+ private:
+  [[nodiscard]] uint64_t Left() const { return env_.cache->Gauges().unpersisted_blocks; }
+
+  void ReportForever() {
+    if (Cancelled()) return;
+    const uint64_t left = Left();
+    total_ = std::max(total_, left);
+    Progress(Text({{"pid", ::getpid()}, {"done", total_ - left}, {"total", total_}}));
+    Later(kAdminProgressMs, [this] { ReportForever(); });
+  }
+
+  const bool release_;
+  uint64_t total_ = 0;
+};
+
+// Of the memory that engines have left, or of all that is kept.
+std::string ReleaseMemory(const ServiceContext& context, bool all) {
+  const wire::ReleaseMemoryReply reply = context.kept_memories->ReleaseAll(all);
+  return Text({{"schema", "kvtier.release_memory/1"},
+               {"released", reply.released},
+               {"bytes", reply.released_bytes}});
+}
+
 // The value as JSON: numbers and booleans as such, sizes and durations as the texts they are.
 json::value ConfigValueJson(const ConfigKey& key, const Config& config) {
   const std::string text = FormatConfigValue(key, config);
@@ -177,6 +221,7 @@ bool AdminOperations::AnswerAtOnce(const AdminRequestBody& request, AdminCall* c
   if (op == "inspect") return answer(InspectBlock(context_, request));
   if (op == "lookup") return answer(LookUpBlocks(context_, request));
   if (op == "pin") return answer(PinBlocks(context_, request));
+  if (op == "release_memory") return answer(ReleaseMemory(context_, request.all));
   return false;
 }
 
@@ -188,11 +233,14 @@ Result<std::unique_ptr<AdminOperation>> AdminOperations::MakeOperation(
   if (op == "verify") return std::make_unique<Verify>(context_, call);
   if (op == "evict") return std::make_unique<Evict>(context_, call, request);
   if (op == "drain") return std::make_unique<Drain>(context_, call);
+  if (op == "stop") return std::make_unique<Stop>(context_, call, request.release);
   if (op == "settle") return std::make_unique<Settle>(context_, call, request.timeout_ms);
-  return MakeError(ErrorCode::kInvalidArgument, "unknown_op",
-                   fmt::format("\"{}\" is not one of status, stats, config, config_defaults, "
-                               "inspect, lookup, pin, evict, ls, trace, verify, drain, settle",
-                               op));
+  return MakeError(
+      ErrorCode::kInvalidArgument, "unknown_op",
+      fmt::format("\"{}\" is not one of status, stats, config, config_defaults, "
+                  "inspect, lookup, pin, release_memory, evict, ls, trace, verify, drain, "
+                  "settle, stop",
+                  op));
 }
 
 void AdminOperations::Start(std::string_view request_json, std::shared_ptr<AdminCall> call) {

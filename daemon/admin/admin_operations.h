@@ -14,9 +14,10 @@
 //   {"op":"verify"}                    reads every persisted block back and checks it
 //   {"op":"drain"}                     writes what should survive a restart to disk
 //   {"op":"settle","timeout_ms":60000} replies when nothing is under way
+//   {"op":"stop","release":false}      as SIGTERM; the end of the connection is the reply
 //
 // Those on blocks take "tenant" and "model" (its name or the first digits of its fingerprint); ls
-// and evict take "tier", ls takes "prefix" of the hash. The last three send progress at least every
+// and evict take "tier", ls takes "prefix" of the hash. The last four send progress at least every
 // kAdminProgressMs.
 #pragma once
 

@@ -35,6 +35,13 @@ Status TakeText(const json::value& value, std::string* out) {
   return {};
 }
 
+Status TakeFlag(const json::value& value, bool* out) {
+  const bool* flag = value.if_bool();
+  if (flag == nullptr) return BadRequest("must be true or false");
+  *out = *flag;
+  return {};
+}
+
 Status TakeTier(const json::value& value, std::optional<Tier>* out) {
   std::string name;
   KVT_RETURN_IF_ERROR(TakeText(value, &name));
@@ -75,6 +82,8 @@ Status TakeMember(std::string_view name, const json::value& value, AdminRequestB
   if (name == "prefix") return TakeText(value, &request->prefix);
   if (name == "tier") return TakeTier(value, &request->tier);
   if (name == "hashes") return TakeHashes(value, &request->hashes);
+  if (name == "all") return TakeFlag(value, &request->all);
+  if (name == "release") return TakeFlag(value, &request->release);
   if (name == "timeout_ms") return TakeInteger(value, kMaxSettleTimeoutMs, &request->timeout_ms);
   if (name == "ttl_ms") return TakeInteger(value, INT64_MAX, &request->ttl_ms);
   if (name == "since_ms") return TakeInteger(value, kMaxTraceSinceMs, &request->since_ms);

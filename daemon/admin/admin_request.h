@@ -40,6 +40,8 @@ struct AdminRequestBody {
   uint32_t limit = kMaxListedBlocks;
   int64_t ttl_ms = 0;
   int64_t since_ms = 0;  // before now; 0: however long ago
+  bool all = false;      // not only what no process uses
+  bool release = false;  // what is kept for the next daemon, too
 };
 
 // Pure; never recurses deeper than the document may be. Errors: kInvalidArgument "bad_json" or

@@ -9,10 +9,12 @@
 #include <utility>
 
 #include "base/executor.h"
+#include "base/machine_memory.h"
 #include "base/units.h"
 #include "daemon/config/config_check.h"
 #include "daemon/config/reload.h"
 #include "daemon/config/tenants.h"
+#include "daemon/keeper/store_opening.h"
 #include "daemon/runtime/process.h"
 #include "gpu/cuda_device.h"
 #include "gpu/host_device.h"
@@ -101,6 +103,12 @@ Status Daemon::Start() {
       .on_fatal = [this](const std::string& error) { EndForLostDevice(error); }};
   for (const OpenedDevice& opened : devices_) attention.devices.push_back(opened.device.get());
   attention_ = std::make_unique<AttentionService>(attention);
+  // Behind the disk's lock, so that memory is not taken from a daemon that runs.
+  descriptors_ = OpenDescriptorStore({.socket = config_.server.socket,
+                                      .keep_for_ms = config_.restart.keep_for_ms,
+                                      .loop = loop_,
+                                      .executor = executor_.get(),
+                                      .log = log_});
   KVT_RETURN_IF_ERROR(AnnotateWithKey(config_, "host.bytes", OpenArena()));
   if (config_.trace.events > 0) trace_ = std::make_unique<TraceRing>(config_.trace.events);
   MakeCache();
@@ -117,7 +125,7 @@ Status Daemon::Start() {
 
 Status Daemon::OpenDevices() {
   KVT_ASSIGN_OR_RETURN(
-      devices_, kvtier::OpenDevices(config_, clock_, loop_, log_,
+      devices_, kvtier::OpenDevices(config_, clock_, loop_, log_, ReadMachineMemory(),
                                     [this](const std::string& error) { EndForLostDevice(error); }));
   return {};
 }
@@ -136,39 +144,70 @@ Status Daemon::OpenArena() {
     if (pinner == nullptr) pinner = opened.device->host_pinner();
   }
   const uint32_t touch_threads = WorkerThreads(config_.host.touch_threads);
-  KVT_ASSIGN_OR_RETURN(
-      arena_, MappedArena::Create({.bytes = config_.host.bytes,
-                                   .slab_bytes = config_.cache.slab_bytes,
-                                   .touch_threads = static_cast<int>(touch_threads),
-                                   .pinner = pinner,
-                                   .numa_node = CommonNumaNode(devices_),
-                                   .log =
-                                       [log = log_](const std::string& note) {
-                                         log->Warning("host.degraded", "{}", note);
-                                       },
-                                   .on_complete =
-                                       [this](const ArenaTimes& times) {
-                                         log_->Info("host.complete",
-                                                    "{} of host memory ready after {:.2f} s: "
-                                                    "{:.2f} s for pages, {:.2f} s for pinning",
-                                                    FormatByteSize(arena_->capacity_bytes()),
-                                                    times.seconds, times.pages_s, times.pin_s);
-                                       }},
-                                  loop_));
+  MappedArenaOptions options{
+      .bytes = config_.host.bytes,
+      .slab_bytes = config_.cache.slab_bytes,
+      .touch_threads = static_cast<int>(touch_threads),
+      .pinner = pinner,
+      .numa_node = CommonNumaNode(devices_),
+      // Without a holder the memory ends with the process, and anonymous memory is had sooner.
+      .keep = config_.host.keep && descriptors_->holder().name != "none",
+      .log = [log = log_](const std::string& note) { log->Warning("host.degraded", "{}", note); },
+      .on_complete =
+          [this](const ArenaTimes& times) {
+            log_->Info("host.complete",
+                       "{} of host memory ready after {:.2f} s: {:.2f} s for pages, {:.2f} s for "
+                       "pinning",
+                       FormatByteSize(arena_->capacity_bytes()), times.seconds, times.pages_s,
+                       times.pin_s);
+          }};
+  const bool keep = options.keep;
+  if (keep) {
+    options.kept_arena = descriptors_->Take(kHostArenaName).value_or(UniqueFd());
+    options.kept_table = descriptors_->Take(kHostTableName).value_or(UniqueFd());
+  }
+  KVT_ASSIGN_OR_RETURN(arena_, MappedArena::Create(std::move(options), loop_));
   log_->Info("host.open", "{} of host memory, to be touched by {} thread(s); {} for checksums",
              FormatByteSize(arena_->capacity_bytes()), touch_threads,
              WorkerThreads(config_.host.checksum_threads));
+  if (keep) KeepArena();
+  // Of a daemon with other settings, or of another version: none will ask for it.
+  descriptors_->ReleaseUnclaimed();
   return {};
+}
+
+void Daemon::KeepArena() {
+  if (arena_->adoption() == "adopted") {
+    log_->Info("host.adopted", "host memory of an earlier daemon is there again, to be verified");
+  } else if (arena_->adoption() != "none") {
+    log_->Info("host.not_adopted", "host memory begins empty: {}", arena_->adoption());
+  }
+  for (const auto& [name, descriptor] : {std::pair(kHostArenaName, arena_->arena_descriptor()),
+                                         std::pair(kHostTableName, arena_->table_descriptor())}) {
+    const Status kept = descriptors_->Keep(name, descriptor);
+    if (kept) continue;
+    log_->Warning("keeper.none", "{} is not kept over a restart: {}", name,
+                  kept.error().ToString());
+    return;
+  }
 }
 
 void Daemon::MakeCache() {
   lent_host_memory_ = std::make_unique<HostDevice>(loop_);
-  CacheEnvironment environment{.clock = &clock_,
-                               .loop = loop_,
-                               .executor = executor_.get(),
-                               .lent_host_memory = lent_host_memory_.get(),
-                               .arena = arena_.get(),
-                               .tracer = trace_.get()};
+  CacheEnvironment environment{
+      .clock = &clock_,
+      .loop = loop_,
+      .executor = executor_.get(),
+      .lent_host_memory = lent_host_memory_.get(),
+      .arena = arena_.get(),
+      .tracer = trace_.get(),
+      .pools_read = [this](DeviceIndex device) { return attention_->busy(device.value); },
+      .on_adopted =
+          [log = log_](const AdoptionReport& report) {
+            log->Info("host.blocks_adopted",
+                      "{} blocks of an earlier daemon, {}, verified in {} ms; {} dropped",
+                      report.blocks, FormatByteSize(report.bytes), report.ms, report.dropped);
+          }};
   for (const OpenedDevice& opened : devices_) {
     environment.devices.push_back({opened.device.get(), opened.pool_bytes});
   }
@@ -227,6 +266,10 @@ Status Daemon::Listen() {
   context_.models = models_.get();
   context_.counters = &counters_;
   context_.kernels_remain = KernelsRemain();
+  kept_memories_ = std::make_unique<KeptMemories>(context_);
+  context_.kept_memories = kept_memories_.get();
+  context_.descriptors = descriptors_.get();
+  context_.host_adoption = &arena_->adoption();
   server_ = std::make_unique<Server>(context_, TenantMap(config_.tenants, ::geteuid()));
   context_.server = server_.get();
   shutdown_ = std::make_unique<Shutdown>(context_);
@@ -278,7 +321,7 @@ Status Daemon::Reload(const Config& wanted) {
 Status Daemon::ListenForMetrics() {
   if (config_.metrics.listen.empty()) return {};
   KVT_ASSIGN_OR_RETURN(metrics_server_,
-                       MetricsServer::Start(config_.metrics.listen, loop_, &loop_lag_,
+                       MetricsServer::Start(config_.metrics, loop_, &loop_lag_,
                                             [this] { return TakeMetricsSnapshot(context_); }));
   log_->Info("metrics.listening", "{} for people, {}metrics for Prometheus", metrics_server_->Url(),
              metrics_server_->Url());
@@ -291,6 +334,7 @@ void Daemon::TickForever() {
     loop_lag_.ObserveTick(kTickMs);
     history_.Tick(cache_->stats(), clock_.MonotonicMs());
     cache_->Tick();
+    kept_memories_->Tick();
     if (clock_.MonotonicMs() >= trim_at_ms_) TrimHeap();
     TickForever();
   });
@@ -312,6 +356,15 @@ wire::DevicesReply Daemon::WireDevices() const {
                              .name = info.name.substr(0, wire::kMaxDeviceNameBytes)});
   }
   return reply;
+}
+
+std::string Daemon::WhatStaysKept() const {
+  uint64_t bytes = 0;
+  for (const DescriptorStore::Entry& entry : descriptors_->entries()) bytes += entry.bytes;
+  if (bytes == 0) return "nothing stays kept";
+  const DescriptorStore::Holder holder = descriptors_->holder();
+  return fmt::format("{} stay in memory, kept by {} until {}", FormatByteSize(bytes), holder.name,
+                     holder.until);
 }
 
 void Daemon::BeginShutdown(std::function<void()> finished) {

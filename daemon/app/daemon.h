@@ -17,6 +17,7 @@
 #include "daemon/attention/attention_service.h"
 #include "daemon/config/config.h"
 #include "daemon/config/config_check.h"
+#include "daemon/keeper/descriptor_store.h"
 #include "daemon/metrics/metrics_server.h"
 #include "daemon/metrics/metrics_snapshot.h"
 #include "daemon/net/peer.h"
@@ -26,6 +27,7 @@
 #include "daemon/runtime/log.h"
 #include "daemon/runtime/service_context.h"
 #include "daemon/runtime/supervision.h"
+#include "daemon/session/kept_memories.h"
 #include "daemon/session/server.h"
 #include "gpu/device.h"
 #include "tiers/cache.h"
@@ -66,6 +68,8 @@ class Daemon {
   [[nodiscard]] bool idle() const {
     return cache_ == nullptr || (cache_->Idle() && attention_->idle());
   }
+  // For the last line of the log: memory that is in use without a daemon surprises.
+  [[nodiscard]] std::string WhatStaysKept() const;
   // Where the metrics page is, with the port chosen; empty without one. REQUIRES: started.
   [[nodiscard]] std::string metrics_url() const {
     return metrics_server_ ? metrics_server_->Url() : "";
@@ -80,6 +84,8 @@ class Daemon {
   // May be called on the loop's thread only.
   [[noreturn]] void EndForLostDevice(const std::string& error);
   [[nodiscard]] Status OpenArena();
+  // Has its memory outlive this process.
+  void KeepArena();
   void MakeCache();
   // Says in the log which of the tenants' reserves this machine cannot keep; the daemon goes on.
   void WarnOfReserves(const CacheEnvironment& environment);
@@ -106,18 +112,20 @@ class Daemon {
   ServiceContext context_;
 
   // Destroyed from the last to the first: no part uses one that stands after it.
-  std::unique_ptr<TraceRing> trace_;   // null: nothing is recorded
-  std::vector<OpenedDevice> devices_;  // by DeviceIndex
+  std::unique_ptr<TraceRing> trace_;          // null: nothing is recorded
+  std::vector<OpenedDevice> devices_;         // by DeviceIndex
   std::unique_ptr<Device> lent_host_memory_;  // copies to and from regions in host memory
   std::unique_ptr<MappedArena> arena_;
   // Checksums and other work that takes milliseconds; its answers arrive as events of the loop.
   std::unique_ptr<Executor> executor_;
+  std::unique_ptr<DescriptorStore> descriptors_;
   std::unique_ptr<DiskTier> disk_;
   std::unique_ptr<AttentionService> attention_;
   std::unique_ptr<Cache> cache_;
   wire::DevicesReply wire_devices_;
   ServerCounters counters_;
   std::unique_ptr<ModelRegistry> models_;
+  std::unique_ptr<KeptMemories> kept_memories_;
   std::unique_ptr<Server> server_;
   std::unique_ptr<Shutdown> shutdown_;
   std::unique_ptr<AdminOperations> admin_operations_;

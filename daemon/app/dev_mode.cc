@@ -13,6 +13,8 @@
 #include "base/units.h"
 #include "base/user_paths.h"
 #include "daemon/config/config_loader.h"
+#include "daemon/keeper/descriptor_store.h"
+#include "daemon/keeper/keeper_link.h"
 #include "gpu/cuda_device.h"
 
 namespace kvtier {
@@ -34,6 +36,7 @@ constexpr uint64_t kMinPoolBytes = 128 * kMiB, kMaxPoolBytes = 16 * kGiB;
 constexpr uint64_t kMinDiskBytes = 1 * kGiB, kMaxDiskBytes = 64 * kGiB;
 
 uint64_t HostBytes(const DevFacts& facts) {
+  if (facts.kept_host_bytes > 0) return facts.kept_host_bytes;
   const uint64_t share = facts.memory.available_bytes / kHostShare;
   return std::clamp(share - share % (64 * kMiB), kMinHostBytes, kMaxHostBytes);
 }
@@ -97,12 +100,24 @@ void LookAtDisk(DevFacts* facts) {
   if (!error) facts->disk_free_bytes = space.available + AllocatedBytes(facts->disk_directory);
 }
 
+// The connection ends here: the daemon's own comes later.
+uint64_t KeptHostBytes(const std::string& socket) {
+  Result<std::optional<KeeperLink>> keeper =
+      KeeperLink::Find(KeeperPlace::Beside(socket, ""), RestartConfig{}.keep_for_ms);
+  if (!keeper || !*keeper) return 0;
+  const Result<std::optional<UniqueFd>> arena = (*keeper)->Take(kHostArenaName);
+  struct stat facts {};
+  if (!arena || !*arena || ::fstat((*arena)->get(), &facts) != 0) return 0;
+  return static_cast<uint64_t>(facts.st_size);
+}
+
 std::string PoolNote(const DevFacts& facts) {
   if (!facts.has_gpu) return "in host memory: " + facts.why_no_gpu;
   return fmt::format("{:.0f} % of the free memory of the first GPU", kVramShare * 100);
 }
 
 std::string MemoryNote(const DevFacts& facts) {
+  if (facts.kept_host_bytes > 0) return "as the last daemon has left it";
   std::string note = fmt::format("{} of memory were free",  //
                                  FormatByteSize(facts.memory.available_bytes));
   if (!facts.memory.limited_by.empty()) {
@@ -149,6 +164,7 @@ Result<DevFacts> GatherDevFacts() {
   DevFacts facts;
   facts.memory = ReadMachineMemory();
   KVT_ASSIGN_OR_RETURN(facts.socket_directory, MakeUserSocketDirectory());
+  facts.kept_host_bytes = KeptHostBytes(fmt::format("{}/{}", facts.socket_directory, kSocketName));
   LookAtDisk(&facts);
   // A driver that does not work is as good as none here: the screen says why.
   const Result<CudaPresence> gpus = FindCudaDevices();
@@ -193,6 +209,7 @@ kvtierd for development serves user {} alone.
 Other sizes: --set host.bytes=8GiB, --set disk.bytes=0B, and so on; --check-config shows all.
 A page for people: --set metrics.listen=127.0.0.1:9400
 Ctrl-C ends it; what is on disk is there again at the next start.
+{}
 
 Next, in another terminal:
 
@@ -203,7 +220,11 @@ Next, in another terminal:
       disk, DiskNote(facts, config), config.server.socket,
       found ? "Clients of this user find it by themselves: kvtier.connect() needs no arguments."
             : fmt::format("Clients do not find it by themselves: export {}={}", kSocketVariable,
-                          config.server.socket));
+                          config.server.socket),
+      config.host.keep && config.restart.keep_for_ms > 0
+          ? fmt::format("Host memory is, too, for {}; kvtierctl stop --release gives it back.",
+                        FormatDuration(config.restart.keep_for_ms))
+          : "Host memory is not (host.keep, restart.keep_for).");
 }
 
 }  // namespace kvtier

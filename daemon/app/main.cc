@@ -9,8 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "base/machine_memory.h"
 #include "daemon/app/dev_mode.h"
 #include "daemon/app/service.h"
+#include "daemon/config/config_check.h"
 #include "daemon/config/config_loader.h"
 #include "daemon/config/config_schema.h"
 #include "daemon/metrics/metrics.h"
@@ -78,6 +80,9 @@ int Main(int argc, char** argv) {
   if (!config) return Complain(config.error(), kExitConfiguration);
   if (arguments.check_config) {
     fmt::print("{}", FormatConfig(*config));
+    for (const std::string& beyond : BeyondMemory(*config, ReadMachineMemory().total_bytes)) {
+      fmt::print(stderr, "kvtierd: warning: {}\n", beyond);
+    }
     return 0;
   }
   return Service(*config, read, arguments.dev ? DevScreen(facts, *config) : "").Run();

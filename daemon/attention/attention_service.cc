@@ -243,4 +243,8 @@ bool AttentionService::idle() const {
                              [](const Worker& worker) { return worker.report.in_flight == 0; });
 }
 
+bool AttentionService::busy(uint32_t device) const {
+  return workers_[device].report.in_flight > 0;
+}
+
 }  // namespace kvtier

@@ -112,6 +112,8 @@ class AttentionService {
   [[nodiscard]] AttentionReports Report() const;
   // Whether no job is queued or computed on any device.
   [[nodiscard]] bool idle() const;
+  // Whether a job is queued or computed on the device.
+  [[nodiscard]] bool busy(uint32_t device) const;
 
  private:
   // What computes on one device, and whether that can be relied on.

@@ -68,6 +68,7 @@ struct PoolConfig {
 
 struct HostConfig {
   uint64_t bytes = 1 * kGiB;
+  bool keep = true;  // over a restart, where something can keep it
   // 0: as many as fit the machine (WorkerThreads).
   uint32_t touch_threads = 0;
   uint32_t checksum_threads = 0;
@@ -99,8 +100,14 @@ struct DrainConfig {
   int64_t deadline_ms = 60 * 1000;
 };
 
+// What holds memory between two daemons waits so long for the second; 0: nothing is kept.
+struct RestartConfig {
+  int64_t keep_for_ms = 10 * kMinuteMs;
+};
+
 struct MetricsConfig {
   std::string listen;  // empty: nowhere
+  bool listen_beyond_loopback = false;
 };
 
 struct TraceConfig {
@@ -116,6 +123,12 @@ struct KernelsConfig {
   uint64_t workspace_bytes = 256 * kMiB;
 };
 
+// Memory of engines that the daemon holds for those that come after them.
+struct KeptMemoryConfig {
+  int64_t keep_for_ms = 10 * kMinuteMs;  // without an owner; 0: not at all
+  uint64_t max_bytes = 0;                // of all together; 0: no limit
+};
+
 struct Config {
   ServerConfig server;
   std::vector<TenantConfig> tenants;
@@ -123,8 +136,10 @@ struct Config {
   HostConfig host;
   DiskConfig disk;
   KernelsConfig kernels;
+  KeptMemoryConfig kept_memory;
   LogConfig log;
   DrainConfig drain;
+  RestartConfig restart;
   MetricsConfig metrics;
   TraceConfig trace;
   // [retention], [cache] and the cache's share of [server], [pool] and [disk].

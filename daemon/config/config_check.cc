@@ -11,6 +11,7 @@
 #include <set>
 
 #include "base/digest.h"
+#include "base/units.h"
 #include "daemon/config/config_schema.h"
 #include "daemon/config/loopback_address.h"
 #include "daemon/config/tenants.h"
@@ -190,7 +191,8 @@ Status CheckTiers(const Config& config) {
 
 Status CheckMetrics(const Config& config) {
   if (config.metrics.listen.empty()) return {};
-  const Result<LoopbackAddress> address = ParseLoopbackAddress(config.metrics.listen);
+  const Result<ListenAddress> address =
+      ParseListenAddress(config.metrics.listen, config.metrics.listen_beyond_loopback);
   if (!address) {
     return Conflict(config, {"metrics.listen"}, "metrics.listen {}", address.error().context);
   }
@@ -280,6 +282,29 @@ const Remedy* FindRemedy(std::string_view reason) {
 }
 
 }  // namespace
+
+std::vector<std::string> BeyondMemory(const Config& config, uint64_t memory_bytes) {
+  if (memory_bytes == 0) return {};
+  uint64_t pool_bytes = 0;
+  for (size_t i = 0; i < config.pool.devices.size(); ++i) {
+    if (config.pool.devices[i] != DeviceChoice::kHost) continue;
+    const bool own = !config.pool.device_bytes.empty();
+    pool_bytes += own ? config.pool.device_bytes[i] : config.cache.pool_bytes;
+  }
+  std::vector<std::string> beyond;
+  const auto compare = [&](std::string_view key, std::string_view what, uint64_t bytes) {
+    if (bytes <= memory_bytes) return;
+    beyond.push_back(fmt::format("{}: {} would take {}, this machine has {}",
+                                 PlaceOfKey(config, key), what, FormatByteSize(bytes),
+                                 FormatByteSize(memory_bytes)));
+  };
+  compare("host.bytes", "host.bytes", config.host.bytes);
+  compare("pool.bytes", "pools in host memory", pool_bytes);
+  if (beyond.empty()) {
+    compare("host.bytes", "host.bytes and pools in host memory", config.host.bytes + pool_bytes);
+  }
+  return beyond;
+}
 
 Error AnnotateWithKey(const Config& config, std::string_view key, Error error) {
   const Remedy* const remedy = FindRemedy(error.reason);

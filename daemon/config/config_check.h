@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/result.h"
 #include "daemon/config/config.h"
@@ -18,6 +19,10 @@ namespace kvtier {
 // Errors: kInvalidArgument "config_conflict"; the context names the place, the keys and the way
 // out.
 [[nodiscard]] Status CheckConfig(const Config& config);
+
+// What of it a machine with so much memory cannot give; for `--check-config`, which may run on
+// another machine than the daemon will. Sentences without a full stop.
+[[nodiscard]] std::vector<std::string> BeyondMemory(const Config& config, uint64_t memory_bytes);
 
 // Where `key` ("section.name") was given, for complaints about it; "(default)" if it was not.
 [[nodiscard]] std::string PlaceOfKey(const Config& config, std::string_view key);

@@ -2,6 +2,7 @@
 #include "daemon/config/config_loader.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -45,6 +46,9 @@ const ConfigSection* FindSection(std::string_view name) {
   const auto found = std::ranges::find(sections, name, &ConfigSection::name);
   return found == sections.end() ? nullptr : &*found;
 }
+
+// REQUIRES: there is such a section.
+std::string HeaderOf(std::string_view name) { return SectionHeader(*FindSection(name)); }
 
 const ConfigKey* FindKey(std::string_view section, std::string_view name) {
   for (const ConfigKey& key : ConfigKeys()) {
@@ -132,11 +136,20 @@ class Reader {
   }
 
   Status UnknownSection(const TomlEntry& entry) const {
-    std::vector<std::string_view> known;
-    for (const ConfigSection& section : ConfigSections()) known.push_back(section.name);
+    std::vector<std::string> known;
+    for (const ConfigKey& key : ConfigKeys()) {
+      if (key.name == entry.key) known.push_back(HeaderOf(key.section));
+    }
+    if (!known.empty() && !std::holds_alternative<TomlTable>(entry.value.data)) {
+      return Fail(entry.position, "config_unknown_key",
+                  fmt::format("\"{}\" stands in no section; write {} above it", entry.key,
+                              fmt::join(known, " or ")));
+    }
+    std::vector<std::string_view> names;
+    for (const ConfigSection& section : ConfigSections()) names.push_back(section.name);
     return Fail(entry.position, "config_unknown_key",
-                fmt::format("there is no section [{}]; the nearest is [{}]", entry.key,
-                            Nearest(entry.key, known)));
+                fmt::format("there is no section [{}]; the nearest is {}", entry.key,
+                            HeaderOf(Nearest(entry.key, names))));
   }
 
   Status UnknownKey(const ConfigSection& section, const TomlEntry& entry) const {
@@ -144,14 +157,14 @@ class Reader {
     for (const ConfigKey& key : ConfigKeys()) {
       if (key.name == entry.key) {
         return Fail(entry.position, "config_unknown_key",
-                    fmt::format("there is no key \"{}\" in [{}]; it belongs in [{}]", entry.key,
-                                section.name, key.section));
+                    fmt::format("there is no key \"{}\" in {}; it belongs in {}", entry.key,
+                                SectionHeader(section), HeaderOf(key.section)));
       }
       if (key.section == section.name) known.push_back(key.name);
     }
     return Fail(entry.position, "config_unknown_key",
-                fmt::format("there is no key \"{}\" in [{}]; the nearest is \"{}\"", entry.key,
-                            section.name, Nearest(entry.key, known)));
+                fmt::format("there is no key \"{}\" in {}; the nearest is \"{}\"", entry.key,
+                            SectionHeader(section), Nearest(entry.key, known)));
   }
 
   const std::string source_;

@@ -56,7 +56,8 @@ extended_ttl = "24h"
 
 constexpr std::string_view kExampleHead =
     R"(# The configuration of kvtierd. Every key is here with its default; remove the # before those
-# that you want to change. Check with:   kvtierd --check-config --config /etc/kvtier/kvtierd.toml
+# that you want to change, and before the [section] above them. Or write sections of your own at
+# the end. Check with:   kvtierd --check-config --config /etc/kvtier/kvtierd.toml
 # Take over what can change at run time: systemctl reload kvtierd
 )";
 
@@ -89,10 +90,6 @@ std::string Capitalised(std::string text) {
   return text;
 }
 
-std::string Header(const ConfigSection& section) {
-  return section.repeated ? fmt::format("[[{}]]", section.name) : fmt::format("[{}]", section.name);
-}
-
 // Escapes what would end a table cell.
 std::string Cell(std::string_view text) {
   std::string cell;
@@ -116,7 +113,7 @@ std::string FormatConfig(const Config& config) {
   std::string text;
   for (const ConfigSection& section : ConfigSections()) {
     if (!section.repeated) {
-      text += fmt::format("{}{}\n", text.empty() ? "" : "\n", Header(section));
+      text += fmt::format("{}{}\n", text.empty() ? "" : "\n", SectionHeader(section));
       AppendKeys(section, config, &text);
       continue;
     }
@@ -124,7 +121,7 @@ std::string FormatConfig(const Config& config) {
       // The schema's accessors look at the last tenant.
       Config only;
       only.tenants = {tenant};
-      text += fmt::format("\n{}\n", Header(section));
+      text += fmt::format("\n{}\n", SectionHeader(section));
       AppendKeys(section, only, &text);
     }
   }
@@ -137,7 +134,8 @@ std::string ConfigExampleToml() {
   std::string text(kExampleHead);
   for (const ConfigSection& section : ConfigSections()) {
     text += fmt::format("\n{}", Commented(section.help));
-    text += fmt::format("{}{}\n", section.repeated ? "#" : "", Header(section));
+    // A section that is there may not be written a second time, by an administrator who appends.
+    text += fmt::format("#{}\n", SectionHeader(section));
     for (const ConfigKey& key : ConfigKeys()) {
       if (key.section != section.name) continue;
       text += fmt::format("\n{}{}#{} = {}\n", Commented(key.help),
@@ -155,7 +153,7 @@ std::string ConfigReferenceMarkdown() {
   for (const ConfigSection& section : ConfigSections()) {
     text += fmt::format(
         "\n## {}\n\n{}\n\n| key | default | allowed | changes | meaning |\n|---|---|---|---|---|\n",
-        Header(section), section.help);
+        SectionHeader(section), section.help);
     for (const ConfigKey& key : ConfigKeys()) {
       if (key.section != section.name) continue;
       text += fmt::format("| `{}` | `{}` | {} | {} | {} |\n", key.name,

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/config/config_schema.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 
@@ -101,8 +103,15 @@ constexpr std::array kSections = {
     ConfigSection{"retention", false, "How long blocks are kept."},
     ConfigSection{"cache", false, "Watermarks and bounds of the cache."},
     ConfigSection{"kernels", false, "Attention for clients that launch no kernels of their own."},
+    ConfigSection{
+        "kept_memory", false,
+        "KV caches of engines that outlive their processes (docs/PROTOCOL.md): the daemon "
+        "holds them for the engines' next start, on GPUs and in host memory."},
     ConfigSection{"log", false, "The log, on standard error or in the journal."},
     ConfigSection{"drain", false, "What happens on SIGTERM."},
+    ConfigSection{"restart", false,
+                  "What is kept in memory between the end of a daemon and the next (docs/"
+                  "OPERATIONS.md)."},
     ConfigSection{"metrics", false,
                   "The page for Prometheus (`/metrics`, docs/METRICS.md) and the one for people "
                   "(`/`), for processes on this machine."},
@@ -263,6 +272,11 @@ std::vector<ConfigKey> PoolKeys() {
           "If less of the GPU's memory is free than `pool.bytes`, as when clients of an earlier "
           "daemon still hold theirs: end with an error, wait for up to a minute and then end, or "
           "start with what is free. The log names the processes that hold memory."),
+      Choice(
+          "pool.eviction", &ChoiceAt<&Config::cache, &CacheOptions::pool_eviction>, {"cls", "lru"},
+          "Which block a pool evicts: `lru` the least recently used; `cls` the one of the lowest "
+          "rank by how often it was used and how long it has been idle, as the pool learns from "
+          "its own blocks. Host memory and disk evict the least recently used."),
       Count("pool.copy_threads", kPool<&PoolConfig::copy_threads>, 1, 64,
             "Threads that copy between pool and host memory on the host device."),
       Size("pool.offload_bytes_per_s", kPool<&PoolConfig::offload_bytes_per_s>, 0, kMaxBytes,
@@ -275,6 +289,12 @@ std::vector<ConfigKey> HostKeys() {
   return {
       Size("host.bytes", kHost<&HostConfig::bytes>, 64 * kKiB, kMaxBytes,
            "Size of the arena: a hard cap. Rounded down to whole slabs (`cache.slab_bytes`)."),
+      Boolean("host.keep", kHost<&HostConfig::keep>,
+              "Whether host memory outlives the daemon, so that blocks in it are hits after a "
+              "restart, an upgrade or a crash. systemd or `kvtier-keeper` holds it meanwhile; see "
+              "`restart.keep_for`. Memory that can be kept is shared memory, which has huge pages "
+              "only where the kernel gives them to it "
+              "(`/sys/kernel/mm/transparent_hugepage/shmem_enabled`)."),
       Count("host.touch_threads", kHost<&HostConfig::touch_threads>, 0, 64,
             "Threads that allocate the arena's memory in the background after a start; it is "
             "used from the first part on. `0`: two fewer than the cores that the daemon may use, "
@@ -388,6 +408,21 @@ std::vector<ConfigKey> KernelsKeys() {
   };
 }
 
+std::vector<ConfigKey> KeptMemoryKeys() {
+  return {
+      Duration("kept_memory.keep_for", &At<&Config::kept_memory, &KeptMemoryConfig::keep_for_ms>, 0,
+               kYearMs,
+               "How long the memory of an engine that has ended is kept for the next; `0s`: not at "
+               "all. Until then no other process can use it: `kvtierctl release-memory` gives it "
+               "back at once."),
+      Size(
+          "kept_memory.max_bytes", &At<&Config::kept_memory, &KeptMemoryConfig::max_bytes>, 0,
+          kMaxBytes,
+          "How much memory may be kept for all engines together, whether or not they run; `0B`: no "
+          "limit. Beside `pool.bytes` and `host.bytes`."),
+  };
+}
+
 std::vector<ConfigKey> LogKeys() {
   return {
       Choice("log.level", &ChoiceAt<&Config::log, &LogConfig::level>,
@@ -408,12 +443,29 @@ std::vector<ConfigKey> DrainKeys() {
   };
 }
 
+std::vector<ConfigKey> RestartKeys() {
+  return {
+      Duration(
+          "restart.keep_for", &At<&Config::restart, &RestartConfig::keep_for_ms>, 0, kYearMs,
+          "How long `kvtier-keeper` holds what is kept when the daemon has ended, whether by a "
+          "crash or by SIGTERM; the memory is in use meanwhile. `0s`: nothing is kept. "
+          "systemd's store knows no time: it holds until the unit is stopped. `kvtierctl stop "
+          "--release` gives everything back at once."),
+  };
+}
+
 std::vector<ConfigKey> MetricsKeys() {
   return {
-      Ranged(kText, "metrics.listen", &At<&Config::metrics, &MetricsConfig::listen>, 0, 64,
-             "Address and port, for example `127.0.0.1:9400` or `[::1]:9400`; addresses of this "
-             "machine alone are allowed, port 0 takes a free one and logs it. Every process of this "
-             "machine may read the pages. Empty: no pages."),
+      Ranged(
+          kText, "metrics.listen", &At<&Config::metrics, &MetricsConfig::listen>, 0, 64,
+          "Address and port, for example `127.0.0.1:9400` or `[::1]:9400`; addresses of this "
+          "machine alone are allowed, port 0 takes a free one and logs it. Every process of this "
+          "machine may read the pages. Empty: no pages."),
+      Boolean(
+          "metrics.listen_beyond_loopback",
+          &At<&Config::metrics, &MetricsConfig::listen_beyond_loopback>,
+          "`metrics.listen` may be any address, as `0.0.0.0:9400`: other machines get `/metrics` "
+          "and `/healthz` without a password, and no other page."),
   };
 }
 
@@ -425,9 +477,9 @@ std::vector<ConfigKey> TraceKeys() {
   };
 }
 
-// What no part of the daemon keeps a copy of and no client was told: sizes and paths are taken at the start, and
-// clients learn of limits on their calls when they connect.
-constexpr std::array<std::string_view, 32> kReloadable = {
+// What no part of the daemon keeps a copy of and no client was told: sizes and paths are taken at
+// the start, and clients learn of limits on their calls when they connect.
+constexpr std::array<std::string_view, 34> kReloadable = {
     "server.max_clients",
     "server.max_outbound_bytes_per_client",
     "server.slow_reader_timeout_ms",
@@ -458,6 +510,8 @@ constexpr std::array<std::string_view, 32> kReloadable = {
     "cache.max_offload_bytes",
     "cache.max_disk_read_bytes",
     "cache.max_disk_write_bytes",
+    "kept_memory.keep_for",
+    "kept_memory.max_bytes",
     "log.level",
     "drain.deadline",
 };
@@ -475,9 +529,9 @@ void MarkReloadable(std::vector<ConfigKey>* keys) {
 
 std::vector<ConfigKey> AllKeys() {
   std::vector<ConfigKey> all;
-  for (const auto& keys :
-       {ServerKeys(), TenantKeys(), PoolKeys(), HostKeys(), DiskKeys(), RetentionKeys(),
-        CacheKeys(), KernelsKeys(), LogKeys(), DrainKeys(), MetricsKeys(), TraceKeys()}) {
+  for (const auto& keys : {ServerKeys(), TenantKeys(), PoolKeys(), HostKeys(), DiskKeys(),
+                           RetentionKeys(), CacheKeys(), KernelsKeys(), KeptMemoryKeys(), LogKeys(),
+                           DrainKeys(), RestartKeys(), MetricsKeys(), TraceKeys()}) {
     all.insert(all.end(), keys.begin(), keys.end());
   }
   MarkReloadable(&all);
@@ -487,6 +541,10 @@ std::vector<ConfigKey> AllKeys() {
 }  // namespace
 
 std::span<const ConfigSection> ConfigSections() { return kSections; }
+
+std::string SectionHeader(const ConfigSection& section) {
+  return section.repeated ? fmt::format("[[{}]]", section.name) : fmt::format("[{}]", section.name);
+}
 
 std::span<const ConfigKey> ConfigKeys() {
   static const std::vector<ConfigKey> keys = AllKeys();

@@ -80,6 +80,9 @@ struct ConfigSection {
 
 inline constexpr std::string_view kTenantSection = "tenant";
 
+// As it stands above the section's keys: "[pool]", "[[tenant]]".
+[[nodiscard]] std::string SectionHeader(const ConfigSection& section);
+
 // In the order in which they are shown.
 [[nodiscard]] std::span<const ConfigSection> ConfigSections();
 [[nodiscard]] std::span<const ConfigKey> ConfigKeys();

@@ -19,9 +19,12 @@ tl::unexpected<Error> WrongType(const ConfigKey& key, const TomlValue& value) {
                    fmt::format("must be {}, not {}", DescribeAllowed(key), value.KindName()));
 }
 
-tl::unexpected<Error> OutOfRange(const ConfigKey& key, std::string_view shown) {
+// `units` are named where the value could not be read.
+tl::unexpected<Error> OutOfRange(const ConfigKey& key, std::string_view shown,
+                                 std::string_view units = "") {
   return MakeError(ErrorCode::kInvalidArgument, "config_out_of_range",
-                   fmt::format("{} is not allowed; must be {}", shown, DescribeAllowed(key)));
+                   fmt::format("{} is not allowed; must be {}{}{}", shown, DescribeAllowed(key),
+                               units.empty() ? "" : "; units are ", units));
 }
 
 template <typename T>
@@ -68,8 +71,11 @@ Result<uint64_t> ReadSize(const ConfigKey& key, const TomlValue& value) {
   const auto* text = std::get_if<std::string>(&value.data);
   if (text == nullptr) return WrongType(key, value);
   const Result<uint64_t> bytes = ParseByteSize(*text);
+  if (!bytes) {
+    return OutOfRange(key, fmt::format("\"{}\"", *text), "B, KiB, MiB, GiB, TiB, kB, MB, GB, TB");
+  }
   const bool allowed =
-      bytes && static_cast<double>(*bytes) >= key.min && static_cast<double>(*bytes) <= key.max;
+      static_cast<double>(*bytes) >= key.min && static_cast<double>(*bytes) <= key.max;
   if (!allowed) return OutOfRange(key, fmt::format("\"{}\"", *text));
   return *bytes;
 }
@@ -95,7 +101,7 @@ Status AssignDuration(const ConfigKey& key, const TomlValue& value, Config* conf
   const auto* text = std::get_if<std::string>(&value.data);
   if (text == nullptr) return WrongType(key, value);
   const Result<int64_t> milliseconds = ParseDuration(*text);
-  if (!milliseconds) return OutOfRange(key, fmt::format("\"{}\"", *text));
+  if (!milliseconds) return OutOfRange(key, fmt::format("\"{}\"", *text), "ms, s, min, h, d");
   return AssignInRange<int64_t>(key, *milliseconds, fmt::format("\"{}\"", *text), config);
 }
 

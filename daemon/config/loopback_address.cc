@@ -29,6 +29,12 @@ std::optional<HostAndPort> Split(std::string_view text) {
   return HostAndPort{std::string(host), rest.substr(1)};
 }
 
+bool IsLiteral(const std::string& host) {
+  in6_addr address{};
+  return ::inet_pton(AF_INET, host.c_str(), &address) == 1 ||
+         ::inet_pton(AF_INET6, host.c_str(), &address) == 1;
+}
+
 // Names are refused, since what a name resolves to can change after the check.
 bool IsLoopbackLiteral(const std::string& host) {
   in_addr four{};
@@ -39,7 +45,7 @@ bool IsLoopbackLiteral(const std::string& host) {
 
 }  // namespace
 
-Result<LoopbackAddress> ParseLoopbackAddress(std::string_view text) {
+Result<ListenAddress> ParseListenAddress(std::string_view text, bool beyond_loopback) {
   const auto bad = [text](std::string_view why) {
     return MakeError(ErrorCode::kInvalidArgument, "bad_listen",
                      fmt::format("\"{}\" {}; write for example \"127.0.0.1:9400\" or "
@@ -48,8 +54,13 @@ Result<LoopbackAddress> ParseLoopbackAddress(std::string_view text) {
   };
   const std::optional<HostAndPort> parts = Split(text);
   if (!parts || !parts->port) return bad("is not an address and a port");
-  if (!IsLoopbackLiteral(parts->host)) {
-    return bad("is not an address of this machine alone, and no other machine may read the page");
+  if (!IsLiteral(parts->host)) {
+    return bad("is not an address of this machine in figures: a name may come to mean another");
+  }
+  if (!beyond_loopback && !IsLoopbackLiteral(parts->host)) {
+    return bad(
+        "is not an address of this machine alone; metrics.listen_beyond_loopback = true lets other "
+        "machines read the metrics");
   }
   uint16_t port = 0;
   const std::string_view digits = *parts->port;
@@ -57,7 +68,7 @@ Result<LoopbackAddress> ParseLoopbackAddress(std::string_view text) {
   if (error != std::errc() || end != digits.data() + digits.size()) {
     return bad("has no port between 0 and 65535");
   }
-  return LoopbackAddress{parts->host, port};
+  return ListenAddress{parts->host, port};
 }
 
 bool IsLoopbackHost(std::string_view host_header) {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the metrics page may listen: on this machine's own addresses and nowhere else.
+// Where the metrics page may listen: on this machine's own addresses, unless others are allowed.
 //
 // The pages tell the names of models and tenants to every process that can reach them and ask for
-// no password, so that no other machine may. Pure; any thread.
+// no password, so that other machines get the metrics alone, and only where an operator wants it.
+// Pure; any thread.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +14,14 @@
 
 namespace kvtier {
 
-struct LoopbackAddress {
+struct ListenAddress {
   std::string host;   // a literal: "127.0.0.1" or "::1"
   uint16_t port = 0;  // 0: any that is free
 };
 
-// "127.0.0.1:9400" (any of 127.0.0.0/8) or "[::1]:9400". Errors: kInvalidArgument "bad_listen".
-[[nodiscard]] Result<LoopbackAddress> ParseLoopbackAddress(std::string_view text);
+// "127.0.0.1:9400" (any of 127.0.0.0/8) or "[::1]:9400"; with `beyond_loopback` any literal
+// address, as "0.0.0.0:9400". Errors: kInvalidArgument "bad_listen".
+[[nodiscard]] Result<ListenAddress> ParseListenAddress(std::string_view text, bool beyond_loopback);
 
 // Whether an HTTP Host header names this machine: a page from elsewhere, whose name was made to
 // resolve to 127.0.0.1, must not be able to read ours.

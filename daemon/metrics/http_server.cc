@@ -35,20 +35,34 @@ constexpr std::string_view kContentPolicy =
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src "
     "'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-HttpResponse Answer(const http::request<http::empty_body>& request,
+// The peer's address cannot be forged, unlike a header. A socket that listens to both families
+// shows addresses of the old one as parts of the new.
+bool CameOverLoopback(const tcp::socket& socket) {
+  error_code error;
+  const tcp::endpoint peer = socket.remote_endpoint(error);
+  if (error) return false;
+  const asio::ip::address& address = peer.address();
+  if (address.is_v6() && address.to_v6().is_v4_mapped()) {
+    return asio::ip::make_address_v4(asio::ip::v4_mapped, address.to_v6()).is_loopback();
+  }
+  return address.is_loopback();
+}
+
+HttpResponse Answer(const http::request<http::empty_body>& request, bool over_loopback,
                     const HttpServer::Handler& handler) {
   const std::string_view host = request[http::field::host];
   // Against DNS rebinding: a page of another site whose name resolves to 127.0.0.1 has the site's
   // name in the Host header.
-  if (!host.empty() && !IsLoopbackHost(host)) {
+  if (over_loopback && !host.empty() && !IsLoopbackHost(host)) {
     return {.status = 403, .body = "This page is for 127.0.0.1 and localhost only.\n"};
   }
   if (request.method() != http::verb::get && request.method() != http::verb::head) {
     return {.status = 405, .body = "Only GET is served here.\n"};
   }
   const std::string_view target = request.target();
-  return handler(
-      {.path = target.substr(0, target.find('?')), .accept = request[http::field::accept]});
+  return handler({.path = target.substr(0, target.find('?')),
+                  .accept = request[http::field::accept],
+                  .from_this_machine = over_loopback});
 }
 
 http::response<http::string_body> ToBeast(const http::request<http::empty_body>& request,
@@ -72,7 +86,10 @@ http::response<http::string_body> ToBeast(const http::request<http::empty_body>&
 class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
  public:
   HttpConnection(tcp::socket socket, const HttpServer::Handler* handler, size_t* count)
-      : stream_(std::move(socket)), handler_(*handler), count_(*count) {
+      : over_loopback_(CameOverLoopback(socket)),
+        stream_(std::move(socket)),
+        handler_(*handler),
+        count_(*count) {
     ++count_;
   }
   ~HttpConnection() { --count_; }
@@ -92,7 +109,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
  private:
   void Write() {
     const auto& request = parser_->get();
-    response_ = ToBeast(request, Answer(request, handler_));
+    response_ = ToBeast(request, Answer(request, over_loopback_, handler_));
     // A body is not read: what follows it would be taken for a request.
     if (!parser_->is_done()) response_.keep_alive(false);
     stream_.expires_after(kWriteTimeout);
@@ -107,6 +124,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     });
   }
 
+  const bool over_loopback_;
   beast::tcp_stream stream_;
   beast::flat_buffer buffer_{kMaxHeaderBytes};
   std::optional<http::request_parser<http::empty_body>> parser_;
@@ -126,7 +144,7 @@ class HttpServer::Impl {
   }
 
   // Binds before the thread starts, so that an address in use is an error of the daemon's start.
-  Status Start(const LoopbackAddress& address) {
+  Status Start(const ListenAddress& address) {
     const tcp::endpoint endpoint(asio::ip::make_address(address.host), address.port);
     error_code error;
     acceptor_.open(endpoint.protocol(), error);
@@ -171,7 +189,7 @@ class HttpServer::Impl {
   std::thread thread_;
 };
 
-Result<std::unique_ptr<HttpServer>> HttpServer::Start(const LoopbackAddress& address,
+Result<std::unique_ptr<HttpServer>> HttpServer::Start(const ListenAddress& address,
                                                       Handler handler) {
   auto impl = std::make_unique<Impl>(std::move(handler));
   KVT_RETURN_IF_ERROR(impl->Start(address));

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// A small web server for this machine's own eyes: GET only, a few connections, a thread of its own.
+// A small web server for status pages: GET only, a few connections, a thread of its own.
 //
 // Built on Boost.Beast, which stays inside http_server.cc.
 //
-// Its clients are scrapers and browsers of this machine, but a browser also runs scripts of other
-// sites: the Host header is checked, no response may be read across origins, and nothing can be
-// changed through this server.
+// Its clients are scrapers and this machine's browsers, but a browser also runs scripts of other
+// sites: of connections over loopback the Host header is checked, no response may be read across
+// origins, and nothing can be changed through this server. Which pages other machines get is the
+// handler's to decide.
 #pragma once
 
 #include <cstdint>
@@ -27,6 +28,8 @@ inline constexpr size_t kMaxHttpConnections = 16;
 struct HttpRequest {
   std::string_view path;    // without the query
   std::string_view accept;  // the Accept header
+  // It came over loopback, and its Host header names this machine.
+  bool from_this_machine = true;
 };
 
 struct HttpResponse {
@@ -44,7 +47,7 @@ class HttpServer {
   using Handler = std::function<HttpResponse(const HttpRequest&)>;
 
   // Errors: kIoError, as of bind (for example EADDRINUSE), naming the address.
-  [[nodiscard]] static Result<std::unique_ptr<HttpServer>> Start(const LoopbackAddress& address,
+  [[nodiscard]] static Result<std::unique_ptr<HttpServer>> Start(const ListenAddress& address,
                                                                  Handler handler);
   // Waits for a handler that is running.
   ~HttpServer();

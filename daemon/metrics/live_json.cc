@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is left out matters here: no process numbers, no users and no hashes, since every process of
 // the machine may read this document.
+#include <unistd.h>
+
 #include <array>
 #include <boost/json.hpp>
 
@@ -113,11 +115,19 @@ json::object CopiedOf(const HitHistory& history) {
   return copied;
 }
 
+// So that pages of many machines can be told apart.
+std::string MachineName() {
+  std::array<char, 256> name{};
+  if (::gethostname(name.data(), name.size() - 1) != 0) return "an unknown machine";
+  return name.data();
+}
+
 }  // namespace
 
 std::string LiveStatusJson(const MetricsSnapshot& snapshot, double loop_silent_seconds) {
   json::object document{
       {"schema", kLiveSchema},
+      {"machine", MachineName()},
       {"version", Version()},
       {"state", snapshot.draining ? "draining" : "serving"},
       {"uptime_s", static_cast<double>(snapshot.uptime_ms) / 1000},

@@ -95,6 +95,23 @@ double OrInfinity(uint64_t value, bool limited) {
   return limited ? static_cast<double>(value) : std::numeric_limits<double>::infinity();
 }
 
+// Of one device, or of host memory if none is given, that has an owner or waits for one.
+uint64_t KeptBytes(From from, std::optional<size_t> device, bool waiting) {
+  uint64_t bytes = 0;
+  for (const KeptMemories::Entry& kept : from.snapshot.kept_memories) {
+    const bool on_gpu = kept.memory == wire::RegionMemory::kVmm;
+    const bool is_there = device ? on_gpu && kept.device == *device : !on_gpu;
+    if (is_there && kept.waiting == waiting) bytes += kept.bytes;
+  }
+  return bytes;
+}
+
+void AddKeptBytes(Family family, From from, std::optional<size_t> device) {
+  const std::string label = device ? std::to_string(*device) : "host";
+  family.Add({{"device", label}, {"state", "owned"}}, KeptBytes(from, device, false))
+      .Add({{"device", label}, {"state", "waiting"}}, KeptBytes(from, device, true));
+}
+
 double Seconds(uint64_t nanoseconds) { return static_cast<double>(nanoseconds) / 1e9; }
 
 uint64_t IsReady(const AttentionReport& report) { return report.state == AttentionState::kReady; }
@@ -435,6 +452,56 @@ constexpr MetricRow kDaemonRows[] = {
      "Ended sessions whose processes live on and keep private blocks from use.",
      "sessions.quarantined", "",
      [](From from, Family family) { family.Add(uint64_t{from.snapshot.quarantined_sessions}); }},
+    {kGauge, "kvtier_kept_memory_bytes",
+     "Memory of engines that outlives them, by whether an engine uses it or it waits for one.", "",
+     "",
+     [](From from, Family family) {
+       AddKeptBytes(family, from, std::nullopt);
+       for (size_t i = 0; i < from.snapshot.devices.size(); ++i) {
+         if (from.snapshot.devices[i].kind == "cuda") AddKeptBytes(family, from, i);
+       }
+     }},
+    {kCounter, "kvtier_kept_memory",
+     "What became of the memory of engines: kept for one, taken over by the next, given back "
+     "because none came in time or on request; and requests that were refused.",
+     "kept_memory.events.{}", "",
+     [](From from, Family family) {
+       const KeptMemories::Counters& events = from.snapshot.kept_memory_events;
+       family.Add({{"event", "kept"}}, events.kept)
+           .Add({{"event", "adopted"}}, events.adopted)
+           .Add({{"event", "expired"}}, events.expired)
+           .Add({{"event", "released"}}, events.released)
+           .Add({{"event", "refused"}}, events.refused);
+     }},
+    {kGauge, "kvtier_restart_kept_bytes",
+     "Memory that outlives the daemon for the next one, by who holds it; 0: it does not.",
+     "restart.bytes.{}", "",
+     [](From from, Family family) {
+       uint64_t bytes = 0;
+       for (const DescriptorStore::Entry& held : from.snapshot.held) bytes += held.bytes;
+       for (const char* holder : {"systemd", "kvtier-keeper"}) {
+         family.Add({{"holder", holder}}, from.snapshot.holder.name == holder ? bytes : 0);
+       }
+     }},
+    {kCounter, "kvtier_adopted_blocks",
+     "Blocks that an earlier daemon left in host memory, and that were verified and taken over.",
+     "restart.adopted.blocks", "",
+     [](From from, Family family) { family.Add(from.snapshot.stats.adopted_blocks); }},
+    {kCounter, "kvtier_adopted_bytes", "The same in bytes.", "restart.adopted.bytes", "",
+     [](From from, Family family) { family.Add(from.snapshot.stats.adopted_bytes); }},
+    {kCounter, "kvtier_adoption_drops",
+     "Slots that an earlier daemon left in host memory and that were not taken over.",
+     "restart.adopted.drops.{}", "",
+     [](From from, Family family) {
+       for (int i = 0; i < kAdoptionDropCount; ++i) {
+         family.Add({{"reason", std::string(AdoptionDropName(static_cast<AdoptionDrop>(i)))}},
+                    from.snapshot.stats.adoption_drops[i]);
+       }
+     }},
+    {kGauge, "kvtier_adoption_waiting_slots",
+     "Slots that an earlier daemon left in host memory and that are still to be verified.",
+     "restart.adopted.waiting", "",
+     [](From from, Family family) { family.Add(from.snapshot.gauges.adoption_waiting); }},
     {kGauge, "kvtier_references", "References that sessions hold to blocks.", "references", "",
      [](From from, Family family) { family.Add(from.snapshot.gauges.references); }},
     {kCounter, "kvtier_connections", "Connections to the clients' socket.",

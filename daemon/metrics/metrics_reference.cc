@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::string_view kIntroduction = R"(# Metrics
 
-With `metrics.listen = "127.0.0.1:9400"` in the configuration, `kvtierd` answers three requests
+With `metrics.listen = "127.0.0.1:9400"` in the configuration, `kvtierd` answers these requests
 there, to processes on this machine only:
 
 | request | answer |
@@ -24,14 +24,37 @@ there, to processes on this machine only:
 | `GET /healthz` | for probes: 200 `ok`, or 503 if the event loop does not answer within a second |
 
 ```yaml
-# prometheus.yml
-rule_files: [kvtier.rules.yml]     # tools/monitoring/
+# prometheus.yml of the agent on each host, which sends on what it scrapes
+global:
+  external_labels: {host: gpu-17}  # this host's name: every daemon is instance 127.0.0.1:9400
+rule_files: [kvtier.rules.yml]
 scrape_configs:
   - job_name: kvtier
     static_configs: [{targets: ["127.0.0.1:9400"]}]
 ```
 
-`tools/monitoring/` holds the alert rules (what to do about each stands [below](#alerts)) and a
+A Prometheus that scrapes the hosts itself needs an address that it can reach, which has to be allowed
+twice: in the configuration, and in the unit (`systemctl edit kvtierd`). Other machines get `/metrics` and
+`/healthz` alone, without a password; `instance` then tells the hosts apart.
+
+```toml
+[metrics]
+listen = "0.0.0.0:9400"
+listen_beyond_loopback = true
+```
+
+```ini
+[Service]
+IPAddressAllow=10.0.0.0/8
+```
+
+```yaml
+scrape_configs:
+  - job_name: kvtier
+    static_configs: [{targets: ["gpu-17:9400", "gpu-18:9400"]}]
+```
+
+`tools/monitoring/` (`/usr/share/doc/kvtierd/monitoring` where the package is installed) holds the alert rules (what to do about each stands [below](#alerts)) and a
 dashboard for Grafana (`kvtier-dashboard.json`: Dashboards, Import).
 
 All series exist from the start. Labels take values of fixed lists; models and clients do not appear,
@@ -74,6 +97,19 @@ look at the drive's own health; a slot that failed is not used again before a re
 ### KvtierDiskErrors
 Reads, writes or the index failed. Writing pauses for ten seconds after each failure; blocks that
 cannot be written live in memory only. Look at the kernel's log and at free space.
+
+### KvtierDiskDegraded
+For five minutes the disk tier has been smaller than configured, or has refused writes. What is committed
+meanwhile lives in memory only. The log says why: `disk.degraded`.
+
+### KvtierAttentionLost
+Attention was computed for clients within the last day and is not any more: `kernels.failed` in the log says
+why, `kvtierctl status` names the case. A GPU that fails needs `dmesg` (Xid errors); clients with kernels of
+their own, and the cache, are not touched by it.
+
+### KvtierRestarts
+The daemon has started more than three times within an hour. Each start begins with empty pools and host
+memory. The journal says how it ended: a watchdog, a lost GPU, want of memory.
 
 ### KvtierPoolExhausted
 Acquires are refused, or unsaved blocks dropped, for want of pool blocks. Either too many are held

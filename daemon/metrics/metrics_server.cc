@@ -33,8 +33,23 @@ class MetricsServer::SnapshotSource {
   SnapshotSource(EventLoop* loop, std::function<MetricsSnapshot()> snapshot)
       : loop_(loop), snapshot_(std::move(snapshot)), pass_(gate_.MakePass()) {}
 
-  // Has a snapshot taken; false if the loop does not answer in time. Any thread but the loop's.
-  bool Refresh() {
+  // Whether the loop runs an event within the time that is waited for it. No snapshot is taken: a
+  // probe comes often. Any thread but the loop's.
+  bool LoopAnswers() {
+    std::unique_lock lock(mutex_);
+    if (!std::exchange(pinged_, true)) {
+      loop_->Post([this, pass = pass_] {
+        if (pass.open()) Pong();
+      });
+    }
+    const uint64_t before = pongs_;
+    arrived_.wait_for(lock, kLoopPatience, [&] { return pongs_ != before || closed_; });
+    return pongs_ != before;
+  }
+
+  // A new snapshot. If the loop does not answer in time, the last one there is, or null. Any thread
+  // but the loop's.
+  std::shared_ptr<const MetricsSnapshot> Fetch() {
     std::unique_lock lock(mutex_);
     // One event is enough, however many threads wait for the snapshot.
     if (!std::exchange(asked_, true)) {
@@ -44,14 +59,6 @@ class MetricsServer::SnapshotSource {
     }
     const uint64_t before = taken_;
     arrived_.wait_for(lock, kLoopPatience, [&] { return taken_ != before || closed_; });
-    return taken_ != before;
-  }
-
-  // A new snapshot. If the loop does not answer in time, the last one there is, or null. Any thread
-  // but the loop's.
-  std::shared_ptr<const MetricsSnapshot> Fetch() {
-    (void)Refresh();
-    const std::scoped_lock lock(mutex_);
     return latest_;
   }
 
@@ -73,22 +80,32 @@ class MetricsServer::SnapshotSource {
     arrived_.notify_all();
   }
 
+  void Pong() {
+    const std::scoped_lock lock(mutex_);
+    pinged_ = false;
+    ++pongs_;
+    arrived_.notify_all();
+  }
+
   EventLoop* const loop_;
   const std::function<MetricsSnapshot()> snapshot_;
   Gate gate_;
   const Gate::Pass pass_;  // copied by other threads, asked on the loop only
   std::mutex mutex_;
   std::condition_variable arrived_;
-  bool asked_ = false;
+  bool asked_ = false;   // a snapshot is on its way
+  bool pinged_ = false;  // a sign of life is
   bool closed_ = false;
   uint64_t taken_ = 0;
+  uint64_t pongs_ = 0;
   std::shared_ptr<const MetricsSnapshot> latest_;
 };
 
 Result<std::unique_ptr<MetricsServer>> MetricsServer::Start(
-    const std::string& listen, EventLoop* loop, const LoopLag* lag,
+    const MetricsConfig& config, EventLoop* loop, const LoopLag* lag,
     std::function<MetricsSnapshot()> snapshot) {
-  KVT_ASSIGN_OR_RETURN(const LoopbackAddress address, ParseLoopbackAddress(listen));
+  KVT_ASSIGN_OR_RETURN(const ListenAddress address,
+                       ParseListenAddress(config.listen, config.listen_beyond_loopback));
   std::unique_ptr<MetricsServer> server(new MetricsServer(loop, lag, std::move(snapshot)));
   KVT_ASSIGN_OR_RETURN(
       server->http_, HttpServer::Start(address, [self = server.get()](const HttpRequest& request) {
@@ -109,17 +126,20 @@ MetricsServer::~MetricsServer() { source_->Close(); }
 
 HttpResponse MetricsServer::Handle(const HttpRequest& request) {
   if (request.path == "/metrics") return MetricsPage(request);
+  if (request.path == "/healthz") return Health();
+  if (!request.from_this_machine) {
+    return {.status = 403, .body = "Other machines get /metrics and /healthz.\n"};
+  }
   if (request.path == "/status.json") return LiveDocument();
   if (request.path == "/") {
     return {.content_type = "text/html; charset=utf-8", .body = std::string(LivePageHtml())};
   }
-  if (request.path == "/healthz") return Health();
   return {.status = 404, .body = "Here are /, /status.json, /metrics and /healthz.\n"};
 }
 
 // For probes, which look at the status alone: the daemon serves exactly when its loop answers.
 HttpResponse MetricsServer::Health() {
-  if (!source_->Refresh()) return {.status = 503, .body = "The event loop does not answer.\n"};
+  if (!source_->LoopAnswers()) return {.status = 503, .body = "The event loop does not answer.\n"};
   return {.body = "ok\n"};
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The pages of the local web listener: / for people, /status.json for that page, /metrics for
-// Prometheus, /healthz for probes. Rendered on the listener's thread; the event loop gives a snapshot and no more.
+// Prometheus, /healthz for probes; other machines get the last two alone. Rendered on the
+// listener's thread; the event loop gives a snapshot and no more.
 #pragma once
 
 #include <functional>
@@ -8,6 +9,7 @@
 #include <string>
 
 #include "base/result.h"
+#include "daemon/config/config.h"
 #include "daemon/metrics/http_server.h"
 #include "daemon/metrics/metrics_snapshot.h"
 #include "daemon/runtime/event_loop.h"
@@ -20,11 +22,10 @@ namespace kvtier {
 // has been silent, so that a hanging daemon can be seen in its metrics.
 class MetricsServer {
  public:
-  // `listen` as in ParseLoopbackAddress; `snapshot` is called on the event loop. `loop` and `lag`
-  // are borrowed and outlive the server. Errors: those of ParseLoopbackAddress and of
-  // HttpServer::Start.
+  // `snapshot` is called on the event loop. `loop` and `lag` are borrowed and outlive the server.
+  // Errors: those of ParseListenAddress and of HttpServer::Start.
   [[nodiscard]] static Result<std::unique_ptr<MetricsServer>> Start(
-      const std::string& listen, EventLoop* loop, const LoopLag* lag,
+      const MetricsConfig& config, EventLoop* loop, const LoopLag* lag,
       std::function<MetricsSnapshot()> snapshot);
   // Event loop's thread, or when the loop has stopped.
   ~MetricsServer();

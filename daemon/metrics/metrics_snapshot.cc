@@ -32,6 +32,13 @@ MetricsSnapshot TakeMetricsSnapshot(const ServiceContext& context) {
   snapshot.session_count = context.server->session_count();
   snapshot.quarantined_sessions = context.server->quarantined_sessions();
   snapshot.sessions = context.server->Sessions(MetricsSnapshot::kMaxSessionsListed);
+  snapshot.kept_memories = context.kept_memories->entries();
+  snapshot.kept_memory_events = context.kept_memories->counters();
+  if (context.descriptors != nullptr) {
+    snapshot.holder = context.descriptors->holder();
+    snapshot.held = context.descriptors->entries();
+  }
+  if (context.host_adoption != nullptr) snapshot.host_adoption = *context.host_adoption;
   snapshot.disk_enabled = context.disk->enabled;
   snapshot.disk_degraded = context.disk->degraded || snapshot.gauges.disk_degraded;
   snapshot.index_rebuilt = context.disk->index_rebuilt;

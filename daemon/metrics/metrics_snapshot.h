@@ -10,8 +10,10 @@
 #include <vector>
 
 #include "daemon/attention/attention_service.h"
+#include "daemon/keeper/descriptor_store.h"
 #include "daemon/runtime/service_context.h"
 #include "daemon/runtime/supervision.h"
+#include "daemon/session/kept_memories.h"
 #include "daemon/session/request_trace.h"
 #include "daemon/session/session.h"
 #include "tiers/types/cache_stats.h"
@@ -97,6 +99,11 @@ struct MetricsSnapshot {
   size_t session_count = 0;
   size_t quarantined_sessions = 0;
   std::vector<Session::Summary> sessions;
+  std::vector<KeptMemories::Entry> kept_memories;
+  KeptMemories::Counters kept_memory_events;
+  DescriptorStore::Holder holder;  // of what outlives the daemon
+  std::vector<DescriptorStore::Entry> held;
+  std::string host_adoption;  // "adopted", or why host memory began empty
   bool disk_enabled = false;
   bool disk_degraded = false;
   bool index_rebuilt = false;

@@ -130,6 +130,35 @@ json::object SessionsStatus(const Server& server) {
   return {{"list", std::move(list)}};
 }
 
+json::object KeptMemoryStatus(const MetricsSnapshot& snapshot, int64_t keep_for_ms) {
+  json::array list;
+  for (const KeptMemories::Entry& kept : snapshot.kept_memories) {
+    const bool on_gpu = kept.memory == wire::RegionMemory::kVmm;
+    list.push_back({{"tenant", kept.tenant},
+                    {"name", Digest256{kept.name}.Hex()},
+                    {"device", on_gpu ? json::value(kept.device) : json::value("host")},
+                    {"bytes", kept.bytes},
+                    {"waiting", kept.waiting},
+                    {"owner_pid", kept.owner_pid},
+                    {"waiting_ms", kept.waiting_ms}});
+  }
+  return {{"keep_for_ms", keep_for_ms}, {"list", std::move(list)}};
+}
+
+// What the next daemon will find in memory, and who holds it meanwhile.
+json::object RestartStatus(const MetricsSnapshot& snapshot) {
+  json::array list;
+  for (const DescriptorStore::Entry& held : snapshot.held) {
+    list.push_back({{"name", held.name}, {"bytes", held.bytes}});
+  }
+  return {{"holder", snapshot.holder.name},
+          {"pid", snapshot.holder.pid},
+          {"until", snapshot.holder.until},
+          {"reason", snapshot.holder.reason},
+          {"host", snapshot.host_adoption},
+          {"list", std::move(list)}};
+}
+
 // By the errors' own reasons; metrics have only the kinds of errors, to keep their series few.
 json::object RefusalsStatus(const ServerCounters& counters) {
   json::object refusals;
@@ -231,6 +260,8 @@ std::string StatusJson(const ServiceContext& context) {
       {"pools", PoolsStatus(snapshot.gauges, *context.models)},
       {"tenants", TenantsStatus(snapshot.gauges)},
       {"sessions", SessionsStatus(*context.server)},
+      {"kept_memory", KeptMemoryStatus(snapshot, context.config->kept_memory.keep_for_ms)},
+      {"restart", RestartStatus(snapshot)},
       {"stats", {{"server", RefusalsStatus(snapshot.server)}}},
   };
   AddMetrics(snapshot, &MetricRow::status, &status);

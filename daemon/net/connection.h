@@ -92,12 +92,15 @@ class Connection {
   void Send(uint64_t request_id, const Message& message) {
     SendEncoded([&](std::vector<std::byte>* out) { wire::Encode(message, request_id, out); });
   }
+  // The descriptors stay open until they were sent: `owner`, if given, is kept until then.
   template <typename Message>
-  void SendWithDescriptor(uint64_t request_id, const Message& message, int descriptor,
-                          std::shared_ptr<const void> owner = nullptr) {
+  void SendWithDescriptors(uint64_t request_id, const Message& message,
+                           std::vector<int> descriptors,
+                           std::shared_ptr<const void> owner = nullptr) {
     if (!CanSend()) return;
-    outbox_.AppendWithDescriptor(
-        descriptor, [&](std::vector<std::byte>* out) { wire::Encode(message, request_id, out); },
+    outbox_.AppendWithDescriptors(
+        std::move(descriptors),
+        [&](std::vector<std::byte>* out) { wire::Encode(message, request_id, out); },
         std::move(owner));
     FlushUnlessBatching();
   }

@@ -26,11 +26,12 @@ Result<size_t> Outbox::SendTo(int socket) {
   while (!segments_.empty()) {
     Segment& segment = segments_.front();
     const auto rest = std::span<const std::byte>(segment.data).subspan(segment.sent);
-    // The descriptor goes with the first byte only. A send that took no byte has not sent it
+    // The descriptors go with the first byte only. A send that took no byte has not sent them
     // either.
-    const int descriptor = segment.sent == 0 ? segment.descriptor : -1;
+    const std::span<const int> descriptors =
+        segment.sent == 0 ? std::span<const int>(segment.descriptors) : std::span<const int>();
     if (!rest.empty()) {
-      KVT_ASSIGN_OR_RETURN(const std::optional<size_t> sent, wire::Send(socket, rest, descriptor));
+      KVT_ASSIGN_OR_RETURN(const std::optional<size_t> sent, wire::Send(socket, rest, descriptors));
       if (!sent) return total;
       segment.sent += *sent;
       total += *sent;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a connection still has to send: encoded frames, some with a descriptor that travels with
+// What a connection still has to send: encoded frames, some with descriptors that travel with
 // their first byte. Does not limit itself: its owner looks at bytes() and stops making more.
 #pragma once
 
@@ -13,9 +13,9 @@
 
 namespace kvtier {
 
-// Event loop only. It owns the encoded bytes, not the descriptors. A frame with a descriptor begins
-// a segment, so that the descriptor travels with exactly its first byte: the client's receiver
-// relies on that to match the two.
+// Event loop only. It owns the encoded bytes, not the descriptors. A frame with descriptors begins
+// a segment, so that they travel with exactly its first byte: the client's receiver relies on that
+// to match the two.
 class Outbox {
  public:
   // Appends what `encode(std::vector<std::byte>*)` appends to the buffer it is given.
@@ -26,13 +26,13 @@ class Outbox {
     encode(&tail);
     bytes_ += tail.size() - before;
   }
-  // The same, with `descriptor` attached to the first byte appended. The descriptor stays its
-  // owner's and must stay open until it was sent: `owner`, if given, is kept until then.
-  // REQUIRES: `encode` appends something.
+  // The same, with `descriptors` attached to the first byte appended. They stay their owner's and
+  // must stay open until they were sent: `owner`, if given, is kept until then.
+  // REQUIRES: `encode` appends something; at most wire::kMaxDescriptorsPerSend.
   template <typename Encode>
-  void AppendWithDescriptor(int descriptor, Encode&& encode,
-                            std::shared_ptr<const void> owner = nullptr) {
-    segments_.push_back({{}, 0, descriptor, std::move(owner)});
+  void AppendWithDescriptors(std::vector<int> descriptors, Encode&& encode,
+                             std::shared_ptr<const void> owner = nullptr) {
+    segments_.push_back({{}, 0, std::move(descriptors), std::move(owner)});
     Append(std::forward<Encode>(encode));
   }
 
@@ -47,12 +47,12 @@ class Outbox {
   void Clear();
 
  private:
-  // Bytes that are sent one after the other, with at most one descriptor at their beginning.
+  // Bytes that are sent one after the other, with descriptors only at their beginning.
   struct Segment {
     std::vector<std::byte> data;
     size_t sent = 0;
-    int descriptor = -1;
-    std::shared_ptr<const void> owner;  // of the descriptor
+    std::vector<int> descriptors;
+    std::shared_ptr<const void> owner;  // of the descriptors
   };
 
   // A buffer to append to: small frames share one, so that they share system calls.

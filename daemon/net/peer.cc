@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -15,6 +17,8 @@ namespace {
 
 // SO_PEERPIDFD of Linux 6.5; older headers lack the name.
 constexpr int kSoPeerPidfd = 77;
+// pidfds are files of a file system of their own since Linux 6.9, with a number for each process.
+constexpr decltype(statfs::f_type) kPidFsMagic = 0x50494446;
 
 Error PeerError(std::string_view call) {
   const ErrorCode code = errno == ESRCH    ? ErrorCode::kUnavailable
@@ -44,6 +48,15 @@ Result<UniqueFd> OpenPidfd(int socket, int32_t pid) {
     return MakeError(ErrorCode::kUnavailable, "peer_gone", "the connection was closed");
   }
   return pidfd;
+}
+
+bool IsSameInode(int pidfd, int other) {
+  struct statfs system {};
+  struct stat one {};
+  struct stat two {};
+  return ::fstatfs(pidfd, &system) == 0 && system.f_type == kPidFsMagic &&
+         ::fstat(pidfd, &one) == 0 && ::fstat(other, &two) == 0 && one.st_dev == two.st_dev &&
+         one.st_ino == two.st_ino;
 }
 
 }  // namespace
@@ -83,6 +96,13 @@ Result<std::string> TenantMap::TenantOf(const Peer& peer) const {
 bool ProcessHasEnded(int pidfd) {
   pollfd poll_fd{pidfd, POLLIN, 0};
   return ::poll(&poll_fd, 1, 0) > 0;
+}
+
+// A process keeps its number until its parent has waited for it, which is after its end.
+bool IsSameProcess(const Peer& known, const Peer& other) {
+  if (ProcessHasEnded(known.pidfd.get())) return false;
+  if (known.pid != 0) return known.pid == other.pid;
+  return other.pid == 0 && IsSameInode(known.pidfd.get(), other.pidfd.get());
 }
 
 }  // namespace kvtier

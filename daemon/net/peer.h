@@ -58,4 +58,9 @@ class TenantMap {
 // Whether the process behind `pidfd` has ended. Any thread; does not block.
 [[nodiscard]] bool ProcessHasEnded(int pidfd);
 
+// Whether `other` is the process `known`, which still lives: a number may be another's after its
+// end. All processes of other pid namespaces have the number 0; kernels before 6.9 cannot tell
+// these apart, so that any two differ there. Any thread; does not block.
+[[nodiscard]] bool IsSameProcess(const Peer& known, const Peer& other);
+
 }  // namespace kvtier

@@ -151,14 +151,40 @@ class CudaOpening {
   uint64_t wanted_bytes_ = 0;
 };
 
+// Pools in host memory are made when they are attached, long after the start: what can never be is
+// refused now, and what may end in the kernel's killing of processes is said.
+Status CheckHostMemory(uint64_t pool_bytes, uint64_t host_tier_bytes, const MachineMemory& memory,
+                       Log* log) {
+  if (memory.total_bytes == 0) return {};
+  const std::string limit = memory.limited_by.empty()
+                                ? "the machine has"
+                                : fmt::format("the control group {} allows", memory.limited_by);
+  if (pool_bytes > memory.total_bytes) {
+    return MakeError(
+        ErrorCode::kInvalidArgument, "pool_exceeds_memory",
+        fmt::format("pools in host memory may take {}, {} {}", FormatByteSize(pool_bytes), limit,
+                    FormatByteSize(memory.total_bytes)));
+  }
+  if (pool_bytes + host_tier_bytes > memory.total_bytes) {
+    log->Warning("memory.short",
+                 "pools in host memory ({}) and the host tier ({}) together exceed what there is: "
+                 "{} {}",
+                 FormatByteSize(pool_bytes), FormatByteSize(host_tier_bytes), limit,
+                 FormatByteSize(memory.total_bytes));
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<std::vector<OpenedDevice>> OpenDevices(const Config& config, const Clock& clock,
                                               EventQueue* loop, Log* log,
+                                              const MachineMemory& memory,
                                               const std::function<void(std::string)>& on_fatal) {
   std::vector<OpenedDevice> all;
   // Host memory is pinned once, for all GPUs.
   std::shared_ptr<HostPinner> pinner;
+  uint64_t host_pool_bytes = 0;
   for (size_t position = 0; position < config.pool.devices.size(); ++position) {
     const DeviceChoice asked = config.pool.devices[position];
     KVT_ASSIGN_OR_RETURN(Choice choice, Choose(asked));
@@ -175,6 +201,7 @@ Result<std::vector<OpenedDevice>> OpenDevices(const Config& config, const Clock&
       opened.device =
           std::make_unique<HostDevice>(loop, static_cast<int>(config.pool.copy_threads));
       opened.pool_bytes = WantedBytes(config, position, opened.device->info());
+      host_pool_bytes += opened.pool_bytes;
     }
     opened.asked = asked;
     opened.reason = std::move(choice.reason);
@@ -184,6 +211,7 @@ Result<std::vector<OpenedDevice>> OpenDevices(const Config& config, const Clock&
               FormatByteSize(opened.pool_bytes), opened.reason);
     all.push_back(std::move(opened));
   }
+  KVT_RETURN_IF_ERROR(CheckHostMemory(host_pool_bytes, config.host.bytes, memory, log));
   return all;
 }
 

@@ -67,7 +67,7 @@ struct Log::Impl {
         logger("kvtierd", std::make_shared<spdlog::sinks::stderr_sink_mt>()) {
     logger.set_level(SpdlogLevel(config.level));
     logger.set_pattern(json ? R"({"time":"%Y-%m-%dT%H:%M:%S.%e%z","level":"%l",%v})"
-                            : "%Y-%m-%d %H:%M:%S.%e %L %v");
+                            : "%Y-%m-%d %H:%M:%S.%e%z %L %v");
   }
 
   // How many lines of this id were left out before this one; -1 if this one is to be.

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <vector>
 
 namespace kvtier {
@@ -14,8 +15,10 @@ namespace kvtier {
 class AttentionService;
 class Cache;
 class Clock;
+class DescriptorStore;
 class EventLoop;
 class HitHistory;
+class KeptMemories;
 class Log;
 class LoopLag;
 class ModelRegistry;
@@ -63,6 +66,9 @@ struct ServiceContext {
   // Finds out whether kernels of a process that has ended can still write, and answers by a later
   // event on the loop. Empty: they cannot.
   std::function<void(int32_t pid, std::function<void(bool)> answer)> kernels_remain;
+  KeptMemories* kept_memories = nullptr;
+  DescriptorStore* descriptors = nullptr;
+  const std::string* host_adoption = nullptr;  // MappedArena::adoption()
   Server* server = nullptr;
   const LoopLag* loop_lag = nullptr;
   const HitHistory* history = nullptr;

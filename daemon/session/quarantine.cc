@@ -15,11 +15,8 @@ constexpr int64_t kAskAgainMs = 250;
 }  // namespace
 
 void Quarantine::Add(SessionId session, Peer peer) {
-  // A process that lives still owns its number: an entry of that number is the same process.
-  const auto known = std::ranges::find_if(processes_, [&peer](const Process& process) {
-    // Number 0: a process of another pid namespace, which has none here.
-    return peer.pid != 0 && process.pid == peer.pid && !ProcessHasEnded(process.pidfd.get());
-  });
+  const auto known = std::ranges::find_if(
+      processes_, [&peer](const Process& process) { return IsSameProcess(process.peer, peer); });
   if (known != processes_.end()) {
     known->sessions.push_back(session);
     return;
@@ -29,9 +26,17 @@ void Quarantine::Add(SessionId session, Peer peer) {
   process->watch.WaitReadable([this, process] { OnEnded(process); });
 }
 
+void Quarantine::Forget(SessionId session) {
+  processes_.remove_if([session](Process& process) {
+    std::erase(process.sessions, session);
+    return process.sessions.empty() && !process.asked;
+  });
+}
+
 void Quarantine::OnEnded(Place process) {
   if (!kernels_remain_) return OnAnswer(process, false);
-  kernels_remain_(process->pid,
+  process->asked = true;
+  kernels_remain_(process->peer.pid,
                   gate_.WhileOpen([this, process](bool remain) { OnAnswer(process, remain); }));
 }
 
@@ -47,7 +52,7 @@ void Quarantine::OnAnswer(Place process, bool remain) {
     log_->Warning("session.warned",
                   "process {} is gone, but not its work on the GPU: a child that it left has its "
                   "files open; what it could write to stays out of use until that has ended",
-                  process->pid);
+                  process->peer.pid);
   }
   process->again.Start(kAskAgainMs, [this, process] { OnEnded(process); });
 }

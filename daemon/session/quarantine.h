@@ -42,23 +42,27 @@ class Quarantine {
   Quarantine& operator=(const Quarantine&) = delete;
 
   // Takes over the ended session's peer. If the process has ended already, `released` is called in
-  // a later event all the same. Adding cannot fail, and it keeps at most one descriptor per
-  // process.
+  // a later event all the same. Adding cannot fail, and it keeps at most one descriptor for each
+  // process that IsSameProcess can tell from others.
   void Add(SessionId session, Peer peer);
+
+  // `released` is not called for this session. Nothing happens if it is not waited for.
+  void Forget(SessionId session);
 
   // Sessions that wait for their processes to end.
   [[nodiscard]] size_t sessions() const;
 
  private:
   // A process that lives, or that has ended while something of it on a GPU remains. `again` spaces
-  // the questions to the driver; `warned` keeps the log to one line for each process.
+  // the questions to the driver; one that was `asked` about stays for the answer, which names it;
+  // `warned` keeps the log to one line for each process.
   struct Process {
-    Process(EventLoop* loop, Peer peer)
-        : pid(peer.pid), pidfd(std::move(peer.pidfd)), watch(loop, pidfd.get()), again(loop) {}
-    const int32_t pid;
-    const UniqueFd pidfd;
+    Process(EventLoop* loop, Peer of)
+        : peer(std::move(of)), watch(loop, peer.pidfd.get()), again(loop) {}
+    const Peer peer;
     FdWatch watch;
     Timer again;
+    bool asked = false;
     bool warned = false;
     std::vector<SessionId> sessions;
   };
@@ -73,8 +77,8 @@ class Quarantine {
   Log* const log_;
   const std::function<void(SessionId)> released_;
   const KernelsRemain kernels_remain_;
-  // One entry per living process, however often it connects, so that it cannot use up our
-  // descriptors. One that has ended is not added to: its number may be another's by now.
+  // One entry for each living process, however often it connects, so that it cannot use up the
+  // daemon's descriptors. One that has ended is not added to: its number may be another's by now.
   std::list<Process> processes_;
   // Answers may come when this is gone.
   Gate gate_;

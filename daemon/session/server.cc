@@ -7,6 +7,7 @@
 #include <memory>
 #include <utility>
 
+#include "daemon/session/kept_memories.h"
 #include "tiers/cache.h"
 
 namespace kvtier {
@@ -58,6 +59,7 @@ Status Server::AdmitSocket(UniqueFd* socket) {
 }
 
 void Server::OnSessionEnded(Session* session) {
+  context_.kept_memories->OnSessionEnded(session->id());
   // The process has mapped the pool and may still write to blocks that only it wrote to, so that
   // those stay out of use until it has ended. A session that never had such a block needs no
   // quarantine.

@@ -114,7 +114,7 @@ void Session::OnHello(const wire::Frame& frame) {
       .max_references = services_.config->cache.max_references_per_session,
       .tenant = tenant_,
   };
-  connection_.SendWithDescriptor(frame.request_id, reply, counters_->fd());
+  connection_.SendWithDescriptors(frame.request_id, reply, {counters_->fd()});
 }
 
 // A request without an id has no place for an answer. The client could not learn that it failed and
@@ -148,7 +148,9 @@ void Session::OnClosed(const Error& why) {
     trace_.SessionEnd();
   }
   if (IsOrderlyEnd(why)) {
-    services_.log->Info("session.closed", "session {}: {}", id_.value, why.ToString());
+    const std::string how =
+        why.reason == std::string_view("peer_closed") ? "the client has closed it" : why.ToString();
+    services_.log->Info("session.closed", "session {}: {}", id_.value, how);
   } else {
     services_.counters->CountRefusal(why);
     services_.log->Warning("session.cut", "session {} of \"{}\", pid {}, uid {}: {}", id_.value,

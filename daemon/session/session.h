@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One client's session: HELLO first, then requests, until the connection ends. The requests
-// themselves are in session_requests.cc, session_acquire.cc, session_regions.cc and
-// session_attention.cc.
+// themselves are in session_requests.cc, session_acquire.cc, session_regions.cc,
+// session_kept_memory.cc and session_attention.cc.
 //
 // Whatever a client does wrong costs it that call, or at most this session.
 //
@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <list>
 #include <memory>
 #include <optional>
 #include <span>
@@ -153,7 +154,16 @@ class Session final : public ConnectionListener {
   Status OnCloseRegion(const Call& call, const wire::CloseRegion& request);
   Status OnStore(const Call& call, const wire::Store& request);
   Status OnLoad(const Call& call, const wire::Load& request);
+  Status OnKeepMemory(const Call& call, const wire::KeepMemory& request);
+  Status OnTakeMemory(const Call& call, const wire::TakeMemory& request);
+  Status OnReleaseMemory(const Call& call, const wire::ReleaseMemory& request);
 
+  // As OnAttach. until_ms: when to give up waiting for memory; nothing: it is the first try.
+  [[nodiscard]] Status TryAttach(const Call& call, const wire::Attach& request,
+                                 std::optional<int64_t> until_ms);
+  // After the cache's `error`: tries again soon if memory is on its way back, else returns it.
+  [[nodiscard]] Status AttachLater(const Call& call, const wire::Attach& request,
+                                   const Error& error, std::optional<int64_t> until_ms);
   // The pool's memory is ready: only now does the client get its descriptor.
   void OnAttached(const Call& call, const PoolInfo& pool, const AttachedPool& attached);
   // What is asked of the groups of one model. Errors: those of FindPool; kInvalidArgument
@@ -228,8 +238,8 @@ class Session final : public ConnectionListener {
 
   // What the client lends. Errors: kInvalidArgument "no_descriptor".
   [[nodiscard]] Result<LentMemory> TakeLentMemory(const wire::OpenRegion& request);
-  // The one that came with an OPEN_REGION that cannot be read.
-  void DropDescriptor();
+  // Those that came with a message that cannot be read.
+  void DropDescriptors(size_t count);
   // Announces the transfer to the cache; its end is reported to the client. Errors: those of
   // FindRegion and Cache::BeginTransfer; kInvalidArgument "empty_request".
   template <typename Message>
@@ -278,6 +288,8 @@ class Session final : public ConnectionListener {
   // Until the session has ended, of the peer's pidfd.
   std::optional<FdWatch> process_;
   Timer orphaned_;
+  // Each runs out when an ATTACH that waits for memory of closed pools is tried again.
+  std::list<Timer> attaches_waiting_;
   // Answers of the cache and of attention may come after the session's destruction. The gate is the
   // last member, so that it closes before anything that those callbacks would use is destroyed.
   Gate gate_;

@@ -27,11 +27,11 @@ Status Session::OnWorkspace(const Call& call, const wire::Workspace& request) {
   KVT_ASSIGN_OR_RETURN(std::shared_ptr<DevicePool> memory,
                        services_.attention->CreateWorkspace(attached->device, request.bytes));
   workspaces_[request.number] = {memory, attached->device};
-  connection_.SendWithDescriptor(
+  connection_.SendWithDescriptors(
       call.request_id,
       wire::WorkspaceReply{.bytes = memory->bytes(),
                            .device_kind = services_.wire_devices->devices[attached->device].kind},
-      memory->shareable_fd(), memory);
+      {memory->shareable_fd()}, memory);
   return {};
 }
 

@@ -43,9 +43,11 @@ Result<LentMemory> Session::TakeLentMemory(const wire::OpenRegion& request) {
   return lent;
 }
 
-void Session::DropDescriptor() {
-  std::optional<UniqueFd> descriptor = connection_.TakeDescriptor();
-  if (descriptor) services_.network->closer.Close(*std::move(descriptor));
+void Session::DropDescriptors(size_t count) {
+  for (; count > 0; --count) {
+    std::optional<UniqueFd> descriptor = connection_.TakeDescriptor();
+    if (descriptor) services_.network->closer.Close(*std::move(descriptor));
+  }
 }
 
 Status Session::OnOpenRegion(const Call& call, const wire::OpenRegion& request) {

@@ -19,6 +19,14 @@ namespace {
 
 constexpr const char* kTooManyHashes = "too_many_hashes";
 constexpr const char* kTooManyBlocks = "too_many_blocks";
+constexpr const char* kPoolBytesReturning = "pool_bytes_returning";
+
+// How often, and for how long, an attach is tried while pools without clients are closed for it: a
+// second less than clients wait for a reply.
+constexpr int64_t kAttachAgainMs = 5;
+constexpr int64_t kAttachPatienceMs = 4000;
+// Attaches of one session that may wait so.
+constexpr uint32_t kMaxAttachesWaiting = 16;
 
 // Requests that spend as they go, because they may name more items than one turn at the loop
 // allows.
@@ -26,6 +34,13 @@ constexpr bool WorkedInSteps(wire::MessageType message) {
   return message == wire::MessageType::kCommit || message == wire::MessageType::kRelease ||
          message == wire::MessageType::kLookup || message == wire::MessageType::kPrefetch ||
          message == wire::MessageType::kStore || message == wire::MessageType::kLoad;
+}
+
+// How many descriptors a client sends along.
+constexpr size_t DescriptorsOf(wire::MessageType message) {
+  return message == wire::MessageType::kOpenRegion   ? 1
+         : message == wire::MessageType::kKeepMemory ? 2
+                                                     : 0;
 }
 
 // These requests are answered by an event of their own, and their trace ends there.
@@ -44,7 +59,7 @@ void Session::Handle(const wire::Frame& frame,
   const Result<Message> message = wire::Decode<Message>(frame.payload);
   if (!message) {
     // The memory that came with it must not become that of the session's next region.
-    if (Message::kType == wire::MessageType::kOpenRegion) DropDescriptor();
+    DropDescriptors(DescriptorsOf(Message::kType));
     return Refuse(call, message.error());
   }
   const RequestTrace::Asked asked = RequestTrace::AskedBy(*message);
@@ -97,6 +112,12 @@ void Session::Dispatch(const wire::Frame& frame) {
       return Handle(frame, &Session::OnStore);
     case Type::kLoad:
       return Handle(frame, &Session::OnLoad);
+    case Type::kKeepMemory:
+      return Handle(frame, &Session::OnKeepMemory);
+    case Type::kTakeMemory:
+      return Handle(frame, &Session::OnTakeMemory);
+    case Type::kReleaseMemory:
+      return Handle(frame, &Session::OnReleaseMemory);
     case Type::kHello:
       return Refuse({frame.request_id, false},
                     {ErrorCode::kWrongState, "hello_again", "the session is open already"});
@@ -160,6 +181,33 @@ Status Session::OnDevices(const Call& call, const wire::Devices&) {
 }
 
 Status Session::OnAttach(const Call& call, const wire::Attach& request) {
+  return TryAttach(call, request, std::nullopt);
+}
+
+// Once the cache has begun to close pools, each call goes on with it.
+Status Session::AttachLater(const Call& call, const wire::Attach& request, const Error& error,
+                            std::optional<int64_t> until_ms) {
+  const int64_t now_ms = services_.clock->MonotonicMs();
+  if (error.reason != kPoolBytesReturning || (until_ms && now_ms >= *until_ms) ||
+      attaches_waiting_.size() == kMaxAttachesWaiting) {
+    return tl::unexpected(error);
+  }
+  const int64_t until = until_ms.value_or(now_ms + kAttachPatienceMs);
+  const auto timer = attaches_waiting_.emplace(attaches_waiting_.end(), services_.loop);
+  timer->Start(kAttachAgainMs, [this, timer, call, request, until] {
+    // The callback was moved out of the timer, so that it may end it.
+    attaches_waiting_.erase(timer);
+    if (ended_) return;
+    const Status again = TryAttach(call, request, until);
+    if (again) return;
+    trace_.End(wire::MessageType::kAttach, call.request_id, /*failed=*/true);
+    Refuse(call, again.error());
+  });
+  return {};
+}
+
+Status Session::TryAttach(const Call& call, const wire::Attach& request,
+                          std::optional<int64_t> until_ms) {
   KVT_ASSIGN_OR_RETURN(const RegisteredModel* model,
                        services_.models->Find(tenant_, request.model));
   if (request.group >= model->groups.size()) {
@@ -176,10 +224,19 @@ Status Session::OnAttach(const Call& call, const wire::Attach& request) {
       std::ranges::count_if(model->groups, [&](const wire::RegisterModelReply::Group& group) {
         return !services_.cache->HasPool(identity_of(group), device);
       });
-  KVT_ASSIGN_OR_RETURN(const PoolInfo pool,
-                       services_.cache->AttachPool(
-                           identity_of(model->groups[request.group]), request.pool_bytes, device,
-                           static_cast<uint32_t>(std::max<int64_t>(1, without_pool))));
+  const Result<PoolInfo> attached =
+      services_.cache->AttachPool(identity_of(model->groups[request.group]), request.pool_bytes,
+                                  device, static_cast<uint32_t>(std::max<int64_t>(1, without_pool)),
+                                  static_cast<uint32_t>(model->groups.size()));
+  if (!attached) return AttachLater(call, request, attached.error(), until_ms);
+  const PoolInfo& pool = *attached;
+  // From here on, so that no other attach takes the memory before the reply.
+  services_.cache->UsePool(id_, pool.id);
+  if (until_ms) {
+    services_.log->Info("pool.reclaimed",
+                        "pools that no client used made way for \"{}\" of tenant {}",
+                        model->record.name, tenant_);
+  }
   // The pool's memory may have to be zeroed first, so that a client never sees what an earlier
   // owner left there. The reply waits for that, and so the descriptor is not given out before.
   services_.cache->WhenPoolReady(
@@ -197,7 +254,7 @@ void Session::OnAttached(const Call& call, const PoolInfo& pool, const AttachedP
   trace_.End(wire::MessageType::kAttach, call.request_id, /*failed=*/false);
   if (ended_) return;
   pools_[pool.id] = attached;
-  connection_.SendWithDescriptor(
+  connection_.SendWithDescriptors(
       call.request_id,
       wire::AttachReply{.pool = pool.id,
                         .generation = pool.generation,
@@ -205,7 +262,7 @@ void Session::OnAttached(const Call& call, const PoolInfo& pool, const AttachedP
                         .block_bytes = pool.block_bytes,
                         .blocks = pool.blocks,
                         .device_kind = services_.wire_devices->devices[attached.device].kind},
-      pool.fd);
+      {pool.fd});
 }
 
 // An item that is refused leaves its block as it was, so that the client may repeat it or release

@@ -2,14 +2,17 @@
 // kill -9 of the daemon at random moments while clients replay: no client sees a wrong byte, and
 // what the daemon had reported to be on disk is there when it is back.
 #include <fmt/format.h>
+#include <signal.h>
 
 #include <chrono>
 #include <condition_variable>
+#include <functional>
 #include <mutex>
 #include <random>
 #include <set>
 #include <thread>
 
+#include "daemon/keeper/keeper_link.h"
 #include "tests/crash/seed.h"
 #include "tests/integration/harness/daemon_test.h"
 
@@ -17,6 +20,8 @@ namespace kvtier {
 namespace {
 
 constexpr int kKills = 200;
+constexpr int kFewerKills = 80;
+constexpr int kKillsToAKeeper = 7;
 constexpr int kClients = 3;
 constexpr size_t kConversations = 48;
 constexpr size_t kLongestConversation = 24;
@@ -127,15 +132,29 @@ class DaemonKillTest : public DaemonTest {
     }
   }
 
+  // Each kill of the daemon may be followed by what else dies with it. Checks what every daemon
+  // promises, whatever is kept over its end.
+  void KillOverAndOver(int kills, std::vector<std::string> settings,
+                       const std::function<void(int)>& killed);
+
+  // Blocks that this daemon has taken over in host memory from the one before.
+  [[nodiscard]] uint64_t AdoptedBlocks() {
+    (void)Admin("settle");
+    const boost::json::value status = Admin("status");
+    return JsonView(&status)["restart"]["adopted"]["blocks"].Count();
+  }
+
   std::vector<TraceRequest> conversations_;
   uint64_t blocks_promised_ = 0;
 };
 
-TEST_F(DaemonKillTest, NoWrongByteAndNothingPersistedIsForgotten) {
+void DaemonKillTest::KillOverAndOver(int kills, std::vector<std::string> settings,
+                                     const std::function<void(int)>& killed) {
   const uint64_t seed = SeedFromEnvironment(1);
   std::mt19937_64 random(seed);
   MakeConversations();
-  StartDaemon(kTiers, {"retention.persist_after=0s"});
+  settings.emplace_back("retention.persist_after=0s");
+  StartDaemon(kTiers, std::move(settings));
   auto observer = ReplayClient::Connect(Target(), kTestBlockTokens);
   ASSERT_TRUE(observer) << observer.error().ToString();
   LifeGate gate;
@@ -145,12 +164,13 @@ TEST_F(DaemonKillTest, NoWrongByteAndNothingPersistedIsForgotten) {
     clients.emplace_back([&, i] { reports[i] = PlayUntilOver(seed + 1 + i, &gate); });
   }
 
-  for (int kill = 1; kill <= kKills && !HasFailure(); ++kill) {
+  for (int kill = 1; kill <= kills && !HasFailure(); ++kill) {
     const std::chrono::microseconds life(random() % (1000 * kLongestLifeMs));
     std::this_thread::sleep_for(life / 2);
     const auto before = Persisted(*observer);
     std::this_thread::sleep_for(life / 2);
     daemon().Kill();
+    killed(kill);
     gate.Set(false);
     const Status restarted = daemon().Restart();
     ASSERT_TRUE(restarted) << restarted.error().ToString();
@@ -171,11 +191,32 @@ TEST_F(DaemonKillTest, NoWrongByteAndNothingPersistedIsForgotten) {
   EXPECT_EQ(total.wrong_blocks, 0u);
   EXPECT_EQ(total.errors, 0u);
   // The test has seen what it is about.
-  EXPECT_GT(blocks_promised_, 1000u);
+  EXPECT_GT(blocks_promised_, 5u * static_cast<unsigned>(kills));
   EXPECT_GT(total.requests_without_daemon, 0u);
   for (const uint64_t hits : total.blocks.hit) EXPECT_GT(hits, 0u);
-  std::printf("%d kills; %llu promises kept; %s\n", kKills,
+  std::printf("%d kills; %llu promises kept; %s\n", kills,
               static_cast<unsigned long long>(blocks_promised_), total.ToJson().c_str());
+}
+
+TEST_F(DaemonKillTest, NoWrongByteAndNothingPersistedIsForgotten) {
+  KillOverAndOver(kKills, {}, [](int) {});
+}
+
+TEST_F(DaemonKillTest, NoWrongByteWhereHostMemoryOutlivesIt) {
+  int keepers_killed = 0;
+  KillOverAndOver(kFewerKills, {"restart.keep_for=1min"}, [&](int kill) {
+    // Now and then the keeper dies with its daemon, and nothing can be adopted.
+    if (kill % kKillsToAKeeper != 0) return;
+    const auto keeper = KeeperLink::Find(KeeperPlace::Beside(daemon().socket(), ""), kMinuteMs);
+    if (!keeper || !*keeper) return;
+    ::kill((*keeper)->pid(), SIGKILL);
+    ++keepers_killed;
+  });
+  EXPECT_EQ(keepers_killed, kFewerKills / kKillsToAKeeper);
+  daemon().Kill();
+  ASSERT_TRUE(daemon().Restart());
+  EXPECT_GT(AdoptedBlocks(), 0u);
+  (void)Ctl({"stop", "--release"});
 }
 
 }  // namespace

@@ -1,25 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
-// A host arena that grows when it is told.
+// A host arena that grows when it is told, and that may outlive the caches that use it.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <utility>
 
 #include "base/result.h"
 #include "tests/fakes/aligned_bytes.h"
 #include "tiers/memory/host_arena.h"
+#include "tiers/memory/host_table.h"
 
 namespace kvtier {
 
 class FakeArena final : public HostArena {
  public:
-  // `ready_bytes` of `capacity_bytes` are usable at once.
-  FakeArena(uint64_t capacity_bytes, uint64_t ready_bytes)
+  // `ready_bytes` of `capacity_bytes` are usable at once. With a table beside it if `slab_bytes`
+  // is not 0.
+  FakeArena(uint64_t capacity_bytes, uint64_t ready_bytes, uint64_t slab_bytes = 0)
       : memory_(capacity_bytes, 0xda), ready_bytes_(ready_bytes) {
     KVT_CHECK(ready_bytes <= capacity_bytes);
+    if (slab_bytes == 0 || capacity_bytes == 0) return;
+    const HostTableShape shape{.arena_bytes = capacity_bytes, .slab_bytes = slab_bytes};
+    table_memory_.emplace(HostTable::BytesFor(shape), 0);
+    const auto bytes = table_memory_->Slice(0, table_memory_->size());
+    HostTable::Format(shape, bytes);
+    table_.emplace(shape, bytes);
   }
 
   [[nodiscard]] uint64_t capacity_bytes() const override { return memory_.size(); }
@@ -27,6 +36,18 @@ class FakeArena final : public HostArena {
   [[nodiscard]] std::byte* data() override { return memory_.data(); }
   void OnGrowth(std::function<void(std::span<std::byte>)> listener) override {
     listener_ = std::move(listener);
+  }
+
+  [[nodiscard]] HostTable* table() override { return table_ ? &*table_ : nullptr; }
+  // All bytes of the table, to be damaged.
+  [[nodiscard]] std::span<std::byte> table_bytes() {
+    return table_memory_->Slice(0, table_memory_->size());
+  }
+
+  // Another process has the same memory, of which so much is usable at once.
+  void Restart(uint64_t ready_bytes) {
+    ready_bytes_ = ready_bytes;
+    listener_ = nullptr;
   }
 
   // The next `bytes` become usable. REQUIRES: as many are left.
@@ -39,6 +60,8 @@ class FakeArena final : public HostArena {
  private:
   const AlignedBytes memory_;
   uint64_t ready_bytes_;
+  std::optional<AlignedBytes> table_memory_;
+  std::optional<HostTable> table_;
   std::function<void(std::span<std::byte>)> listener_;
 };
 

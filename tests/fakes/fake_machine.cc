@@ -19,7 +19,8 @@ FakeMachine::FakeMachine(const MachineSizes& sizes, uint64_t seed) : sizes_(size
 
 void FakeMachine::MakeArena() {
   arena = std::make_unique<FakeArena>(sizes_.host_slabs * sizes_.slab_bytes,
-                                      sizes_.host_slabs_ready * sizes_.slab_bytes);
+                                      sizes_.host_slabs_ready * sizes_.slab_bytes,
+                                      sizes_.keep_host ? sizes_.slab_bytes : 0);
 }
 
 DiskGeometry FakeMachine::geometry() const {
@@ -41,10 +42,14 @@ CacheEnvironment FakeMachine::Environment() {
 
 IndexSnapshot FakeMachine::Snapshot() const { return index ? index->Snapshot() : IndexSnapshot{}; }
 
-void FakeMachine::Crash() {
+void FakeMachine::Crash(HostMemory host) {
   loop.DropAll();
   for (const auto& each : devices) KVT_CHECK(each->allocated_bytes() == 0);
-  MakeArena();
+  if (host == HostMemory::kKept) {
+    arena->Restart(sizes_.host_slabs_ready * sizes_.slab_bytes);
+  } else {
+    MakeArena();
+  }
   for (const auto& file : files) file->Crash();
   if (index) index->Crash();
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Everything a cache needs of the world, in memory: what stays over a crash (files, index, clock)
-// and what does not (arena, device, events).
+// Everything a cache needs of the world, in memory: what stays over a crash (files, index, clock),
+// what may stay (arena), and what does not (device, events).
 #pragma once
 
 #include <cstdint>
@@ -25,6 +25,7 @@ struct MachineSizes {
   uint64_t slab_bytes = 256 * kKiB;   // equal to the cache options'
   uint32_t host_slabs = 4;
   uint32_t host_slabs_ready = 4;  // at the start; the rest when grown
+  bool keep_host = false;         // the arena has a table, and may be kept by Crash
   uint32_t disk_slabs = 8;
   uint32_t disk_files = 1;  // 0: no disk tier
 };
@@ -39,8 +40,10 @@ class FakeMachine {
   [[nodiscard]] IndexSnapshot Snapshot() const;
 
   // The machine lost power and came back: events are gone, arena and device are empty, of what was
-  // not synced or acknowledged a part is left. REQUIRES: the cache is destroyed.
-  void Crash();
+  // not synced or acknowledged a part is left. With kKept the arena stays as it is, as if only the
+  // process had died. REQUIRES: the cache is destroyed.
+  enum class HostMemory : uint8_t { kLost, kKept };
+  void Crash(HostMemory host = HostMemory::kLost);
 
   // Of all files; index and device have their own.
   void SetDiskFaultRates(const DiskFaultRates& rates);

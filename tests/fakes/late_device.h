@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -20,7 +21,12 @@ class LateDevice final : public Device {
   void HoldPools() { line_->held = true; }
   void LetPoolsBeReady() {
     line_->held = false;
-    for (const Waiter& waiter : std::exchange(line_->waiters, {})) waiter.ready();
+    std::vector<Waiter> waiters;
+    {
+      const std::scoped_lock lock(line_->mutex);
+      waiters.swap(line_->waiters);
+    }
+    for (const Waiter& waiter : waiters) waiter.ready();
   }
 
   // Copies begin only when they are let go.
@@ -54,6 +60,7 @@ class LateDevice final : public Device {
   // Outlives the device with its pools, which a request in an event that never runs may hold.
   struct Line {
     bool held = false;
+    std::mutex mutex;  // pools end on any thread
     std::vector<Waiter> waiters;
   };
 
@@ -62,6 +69,7 @@ class LateDevice final : public Device {
     LatePool(std::shared_ptr<Line> line, std::unique_ptr<DevicePool> memory)
         : line_(std::move(line)), memory_(std::move(memory)) {}
     ~LatePool() override {
+      const std::scoped_lock lock(line_->mutex);
       std::erase_if(line_->waiters, [this](const Waiter& waiter) { return waiter.pool == this; });
     }
 
@@ -71,8 +79,10 @@ class LateDevice final : public Device {
     [[nodiscard]] int shareable_fd() const override { return memory_->shareable_fd(); }
     void WhenReady(std::function<void()> ready) override {
       if (!line_->held) return ready();
+      const std::scoped_lock lock(line_->mutex);
       line_->waiters.push_back({this, std::move(ready)});
     }
+    void Discard() override { memory_->Discard(); }
 
    private:
     const std::shared_ptr<Line> line_;

@@ -226,6 +226,8 @@ void HostileClient::OpenRegion() {
   }
   int descriptor = SharedRows();
   switch (input_.Below(32)) {
+    case 24:
+      return UseKeptMemory();
     case 25:
       open.memory = input_.OneOf({wire::RegionMemory::kVmm, wire::RegionMemory::kCudaIpc});
       break;
@@ -254,6 +256,29 @@ void HostileClient::OpenRegion() {
   wire::Encode(open, ++last_request_, &frame);
   asked_[last_request_] = open.blocks;
   SendBytes(std::move(frame), descriptor);
+}
+
+// Two descriptors, or too few, or one too many; sizes that fit and such that do not.
+void HostileClient::UseKeptMemory() {
+  wire::KeptMemoryName name{};
+  name[0] = static_cast<uint8_t>(input_.Below(4));
+  const uint32_t choice = input_.Below(4);
+  if (choice == 0) return Send(wire::TakeMemory{name, input_.Flag()});
+  if (choice == 1) {
+    wire::ReleaseMemory release{.device = input_.Below(3), .name = std::nullopt};
+    if (input_.Flag()) release.name = name;
+    return Send(release);
+  }
+  const wire::KeepMemory keep{
+      .name = name,
+      .device = input_.Below(3),
+      .memory = input_.OneOf({wire::RegionMemory::kSharedMemory, wire::RegionMemory::kVmm}),
+      .bytes = input_.OneOf({uint64_t{64}, uint64_t{1}, wire::kMaxKeptMemoryBytes}),
+      .table_bytes = 64};
+  std::vector<std::byte> frame;
+  wire::Encode(keep, ++last_request_, &frame);
+  const int descriptors[] = {SharedRows(), input_.Flag() ? SharedRows() : socket_.get()};
+  (void)wire::Send(socket_.get(), frame, {descriptors, 1 + input_.Below(2)});
 }
 
 void HostileClient::Store() {
@@ -335,7 +360,7 @@ void HostileClient::SendBytes(std::vector<std::byte> frame, int descriptor) {
     frame[position] ^= static_cast<std::byte>(1u << input_.Below(8));
   }
   // Requests are small: they fit into the socket's buffer, or the daemon has stopped reading.
-  (void)wire::Send(socket_.get(), frame, descriptor);
+  (void)wire::Send(socket_.get(), frame, {&descriptor, descriptor < 0 ? 0u : 1u});
 }
 
 bool HostileClient::Receive() {

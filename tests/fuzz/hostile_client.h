@@ -71,6 +71,7 @@ class HostileClient {
   [[nodiscard]] PoolId PickPool();
   [[nodiscard]] Pool PickRegion();
   void OpenRegion();
+  void UseKeptMemory();
   void Store();
   void Load();
   [[nodiscard]] std::vector<BlockHash> PickHashes();

@@ -126,6 +126,8 @@ HostileWorld::HostileWorld(const HostileSetup& setup)
               .cache = cache_.get(),
               .models = &models_,
               .counters = &counters_};
+  kept_memories_ = std::make_unique<KeptMemories>(context_);
+  context_.kept_memories = kept_memories_.get();
   server_ = std::make_unique<Server>(context_, TenantMap(setup_.config.tenants, 0));
   const Status listens = server_->Listen();
   KVT_CHECK(listens.has_value());

@@ -14,6 +14,7 @@
 #include "daemon/runtime/event_loop.h"
 #include "daemon/runtime/log.h"
 #include "daemon/runtime/service_context.h"
+#include "daemon/session/kept_memories.h"
 #include "daemon/session/server.h"
 #include "protocol/model_record.h"
 #include "tests/fakes/fake_machine.h"
@@ -95,6 +96,7 @@ class HostileWorld {
   ModelRegistry models_;
   ServerCounters counters_;
   ServiceContext context_;
+  std::unique_ptr<KeptMemories> kept_memories_;
   std::unique_ptr<Server> server_;
   Timer settled_;
 };

@@ -168,6 +168,20 @@ void AddRegions(SampleList* list) {
   list->Add("transfer_done_skipped", 0, TransferDone{PoolId{3}, 7, 1, 1, {}});
 }
 
+void AddKeptMemory(SampleList* list) {
+  const KeptMemoryName name = HashOf(0xd1).bytes;
+  list->Add("keep_memory", 22, KeepMemory{name, 1, RegionMemory::kVmm, 1ull << 30, 65600});
+  list->Add("keep_memory_reply", 22, KeepMemoryReply{});
+  list->Add("take_memory", 23, TakeMemory{name, false});
+  list->Add("take_memory_reply", 23,
+            TakeMemoryReply{true, RegionMemory::kSharedMemory, 0, 8192, 320});
+  list->Add("take_memory_nothing", 24, TakeMemory{HashOf(0xd2).bytes, true});
+  list->Add("take_memory_reply_nothing", 24, TakeMemoryReply{});
+  list->Add("release_memory", 25, ReleaseMemory{.name = name});
+  list->Add("release_memory_device", 26, ReleaseMemory{.device = 1, .name = std::nullopt});
+  list->Add("release_memory_reply", 25, ReleaseMemoryReply{1, 8192});
+}
+
 void AddRest(SampleList* list) {
   list->Add("stats", 10, Stats{});
   list->Add("stats_reply", 10, StatsReply{10, 4, 3, 2, 1, 64, 32, 8, 20, 4});
@@ -201,6 +215,7 @@ std::vector<Sample> SampleMessages() {
   AddLookups(&list);
   AddAttention(&list);
   AddRegions(&list);
+  AddKeptMemory(&list);
   AddRest(&list);
   return list.Take();
 }

@@ -185,5 +185,29 @@ TEST_F(BlocksTest, BenchMeasuresAPrivateDaemonAndDrawsIt) {
   EXPECT_EQ(Ctl({"bench", "--spawn", "--pool", "1MiB"}).exit_code, 2);
 }
 
+TEST_F(BlocksTest, BenchWithoutGnuplotSaysSoBeforeItMeasures) {
+  const std::string picture = directory() + "/bench.svg";
+  const ProgramResult bench = RunProgram(
+      {"env", "PATH=" + directory(), KvtierctlPath(), "bench", "--spawn", "--plot", picture});
+  EXPECT_EQ(bench.exit_code, 4) << bench.errors;
+  EXPECT_EQ(bench.output, "");
+  EXPECT_NE(bench.errors.find("no_gnuplot"), std::string::npos) << bench.errors;
+  EXPECT_FALSE(std::filesystem::exists(picture));
+}
+
+TEST_F(BlocksTest, WhatIsNotThereIsSaidAndWhatIsNoCommandRefused) {
+  const ProgramResult listed = Ctl({"ls", "--tenant", "absent"});
+  EXPECT_EQ(listed.exit_code, 0);
+  EXPECT_EQ(listed.errors, "no blocks\n");
+  EXPECT_EQ(Ctl({"ls", "--tenant", "absent", "--hashes"}).errors, "");
+  const ProgramResult unknown = RunProgram({KvtierctlPath(), "stats", "--help"});
+  EXPECT_EQ(unknown.exit_code, 2);
+  EXPECT_NE(unknown.errors.find("there is no command \"stats\""), std::string::npos);
+  EXPECT_EQ(RunProgram({KvtierctlPath(), "status", "--help"}).exit_code, 0);
+  const ProgramResult misled =
+      RunProgram({KvtierctlPath(), "--admin-socket", daemon().socket(), "status"});
+  EXPECT_NE(misled.errors.find("--admin-socket PATH names the other one"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace kvtier

@@ -92,6 +92,40 @@ TEST_F(KvtierctlTest, StatusShowsTiersSessionsAndEnginesInEightyColumns) {
   for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80u) << line;
 }
 
+TEST_F(KvtierctlTest, RanksOfAModelShareHostAndDiskAndHaveAPoolEach) {
+  const std::string config = directory() + "/config.json";
+  std::ofstream(config) << R"({"architectures": ["LlamaForCausalLM"], "hidden_size": 8192,
+      "num_attention_heads": 64, "num_hidden_layers": 80, "num_key_value_heads": 8,
+      "torch_dtype": "bfloat16"})";
+  const auto tokens = [&](const std::string& tier, const std::string& ranks) {
+    const ProgramResult result =
+        RunProgram({KvtierctlPath(), "--json", "size", config, "--tensor-parallel", ranks, "--pool",
+                    "40GiB", "--host", "200GiB", "--disk", "4TiB"});
+    EXPECT_EQ(result.exit_code, 0) << result.errors;
+    const boost::json::value size = Json(result);
+    return static_cast<double>(JsonView(&size)["tiers"][tier]["tokens"].Count());
+  };
+  // A rank's blocks are an eighth as large, and each token has one on every rank.
+  EXPECT_NEAR(tokens("host", "8") / tokens("host", "1"), 1, 0.1);
+  EXPECT_NEAR(tokens("disk", "8") / tokens("disk", "1"), 1, 0.1);
+  EXPECT_NEAR(tokens("pool", "8") / tokens("pool", "1"), 8, 0.1) << "eight GPUs";
+  const ProgramResult text =
+      RunProgram({KvtierctlPath(), "size", config, "--tensor-parallel", "8"});
+  EXPECT_NE(text.output.find("its 8 ranks share host memory and disk"), std::string::npos)
+      << text.output;
+}
+
+TEST_F(KvtierctlTest, ABenchOfARunningDaemonLeavesNoBlockBehind) {
+  StartDaemon({}, {"pool.bytes=128MiB", "host.bytes=64MiB", "disk.bytes=64MiB"});
+  const ProgramResult bench = Ctl({"bench", "--samples", "3"});
+  EXPECT_EQ(bench.exit_code, 0) << bench.errors;
+  EXPECT_NE(bench.output.find("8,192"), std::string::npos) << bench.output;
+  const boost::json::value left = Json(Ctl({"ls", "--json"}));
+  EXPECT_TRUE(left.at("blocks").as_array().empty());
+  EXPECT_EQ(Ctl({"drain"}).exit_code, 0);
+  EXPECT_TRUE(Json(Ctl({"ls", "--json"})).at("blocks").as_array().empty());
+}
+
 TEST_F(KvtierctlTest, StatusInJsonIsTheDaemonsDocument) {
   StartDaemon();
   const ProgramResult result = Ctl({"status", "--json"});
@@ -230,6 +264,20 @@ TEST_F(KvtierctlTest, FsckRebuildsTheIndexFromTheHeaders) {
   EXPECT_EQ(JsonView(&fsck)["rebuilt"]["entries"].Count(), kBlocks);
   ASSERT_TRUE(daemon().Restart());
   EXPECT_EQ(Play(Prompt("a", kBlocks)).blocks.hit[static_cast<int>(Tier::kDisk)], kBlocks);
+}
+
+TEST_F(KvtierctlTest, FsckSumsUpWhatIsHarmlessAndIsCleanOnceItHasMended) {
+  StartDaemon();
+  EXPECT_EQ(Play(Prompt("a", kBlocks)).blocks.miss, kBlocks);
+  EXPECT_EQ(daemon().Terminate(), 0);
+  const std::string disk = daemon().disk_directory();
+  ASSERT_GT(std::filesystem::remove_all(disk + "/index"), 0u);
+  const ProgramResult result = Ctl({"fsck", "--directory", disk, "--rebuild-index"});
+  EXPECT_EQ(result.exit_code, 0) << result.output << result.errors;
+  EXPECT_TRUE(result.output.ends_with("\nclean now\n")) << result.output;
+  const size_t orphans = result.output.find("orphan_slot");
+  EXPECT_EQ(orphans, result.output.rfind("orphan_slot")) << result.output;
+  EXPECT_TRUE(Ctl({"fsck", "--directory", disk}).output.ends_with("\nclean\n"));
 }
 
 TEST_F(KvtierctlTest, ReplayReportsInTheDocumentedForm) {

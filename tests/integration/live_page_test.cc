@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The page for people, in a browser without a screen.
+#include <unistd.h>
+
+#include <array>
 #include <chrono>
 #include <fstream>
+#include <map>
 #include <thread>
 
 #include "tests/fakes/http_get.h"
@@ -16,11 +20,12 @@ class LivePageTest : public DaemonTest {
  protected:
   // Loads the page and lets `seconds` pass in the browser's own time, waiting for no clock. What
   // the page then consists of is the output, what it complained about on its console the errors.
-  ProgramResult Browse(int seconds) {
-    return RunProgram(
-        {"chromium-headless-shell", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr",
-         "--window-size=390,844", "--user-data-dir=" + directory() + "/browser",
-         "--virtual-time-budget=" + std::to_string(seconds * 1000), "--dump-dom", MetricsUrl()});
+  ProgramResult Browse(int seconds, int width = 390) {
+    return RunProgram({"chromium-headless-shell", "--no-sandbox", "--disable-gpu",
+                       "--enable-logging=stderr", "--window-size=" + std::to_string(width) + ",844",
+                       "--user-data-dir=" + directory() + "/browser",
+                       "--virtual-time-budget=" + std::to_string(seconds * 1000), "--dump-dom",
+                       MetricsUrl()});
   }
   // Until the first interval of the history has ended.
   void WaitForHistory() {
@@ -74,6 +79,25 @@ TEST_F(LivePageTest, ShowsALineForEachOfSeveralDevices) {
   for (const char* text : {"device 0: host memory", "device 1: host memory"}) {
     EXPECT_NE(page.output.find(text), std::string::npos) << text << "\n" << page.output;
   }
+}
+
+TEST_F(LivePageTest, CardsAreWideEnoughForTheirTablesAtAnyWidth) {
+  StartDaemon({}, {kMetricsSetting});
+  for (const auto& [width, columns] :
+       std::map<int, int>{{390, 1}, {860, 1}, {1016, 2}, {1920, 2}}) {
+    const ProgramResult page = Browse(3, width);
+    const std::string expected = "data-columns=\"" + std::to_string(columns) + "\"";
+    EXPECT_NE(page.output.find(expected), std::string::npos) << width << "\n" << page.output;
+  }
+}
+
+TEST_F(LivePageTest, NamesItsMachine) {
+  StartDaemon({}, {kMetricsSetting});
+  std::array<char, 256> name{};
+  ASSERT_EQ(::gethostname(name.data(), name.size() - 1), 0);
+  const ProgramResult page = Browse(3);
+  EXPECT_NE(page.output.find("<title>" + std::string(name.data()) + " - kvtier"), std::string::npos)
+      << page.output;
 }
 
 TEST_F(LivePageTest, SaysThatTheDaemonDoesNotAnswerAnyMore) {

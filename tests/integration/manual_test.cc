@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <regex>
 #include <sstream>
 
 #include "tests/integration/harness/program.h"
@@ -66,7 +67,9 @@ TEST(ManualContentTest, EveryCommandOfTheHelpHasItsPlaceInThePage) {
   for (std::string line; std::getline(help, line);) {
     if (line == "Subcommands:") commands = true;
     if (!commands || line.size() < 3 || !line.starts_with("  ") || line[2] == ' ') continue;
-    const std::string name = line.substr(2, line.find(' ', 2) - 2);
+    // Roff would make a typographic hyphen of a plain one.
+    const std::string name =
+        std::regex_replace(line.substr(2, line.find(' ', 2) - 2), std::regex("-"), R"(\-)");
     EXPECT_NE(page.find(".SS " + name), std::string::npos) << name;
     ++found;
   }

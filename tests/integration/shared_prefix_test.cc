@@ -2,6 +2,7 @@
 // Several processes, one cache.
 #include <fmt/format.h>
 
+#include <atomic>
 #include <fstream>
 
 #include "tests/integration/harness/daemon_test.h"
@@ -73,8 +74,16 @@ TEST_F(SharedPrefixTest, ManyClientsOnOneTraceSeeNoWrongByte) {
   options.target.socket = daemon().socket();
   options.target.block_bytes = kTestBlockBytes;
   options.clients = 4;
+  std::atomic<uint64_t> played_last = 0;
+  options.on_progress = [&played_last](uint64_t played, uint64_t requests) {
+    EXPECT_EQ(requests, 240u);
+    uint64_t before = played_last;
+    while (before < played && !played_last.compare_exchange_weak(before, played)) {
+    }
+  };
   const auto report = Replay(trace, options);
   ASSERT_TRUE(report) << report.error().ToString();
+  EXPECT_EQ(played_last, 240u) << "progress is told to the end";
   const HitCounts& blocks = report->blocks;
   EXPECT_EQ(report->wrong_blocks, 0u);
   EXPECT_EQ(report->requests, 240u);

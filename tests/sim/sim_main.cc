@@ -35,7 +35,7 @@ struct SimArguments {
 struct SimShared {
   uint64_t seed;  // under way
   uint64_t done;  // seeds that held
-  uint64_t events, crashes, survivors, floors, onloads, offloads, disk_writes;
+  uint64_t events, crashes, survivors, adopted, floors, onloads, offloads, disk_writes;
 };
 
 bool ParseNumber(std::string_view text, uint64_t* value) {
@@ -88,6 +88,7 @@ void RunSeed(uint64_t seed, const SimArguments& arguments, SimShared* shared) {
   shared->events += report.events;
   shared->crashes += report.crashes;
   shared->survivors += report.survivors;
+  shared->adopted += report.adopted;
   shared->floors += report.floors;
   shared->onloads += report.stats.onload_blocks;
   shared->offloads += report.stats.offload_blocks;
@@ -138,11 +139,13 @@ int Run(const SimArguments& arguments) {
   }
   std::printf(
       "kvtier-sim: %llu seeds hold, %llu fail; %llu events, %llu crashes, %llu blocks served after "
-      "a crash, %llu floors tried, %llu onloads, %llu offloads, %llu disk writes\n",
+      "a crash, %llu adopted in host, %llu floors tried, %llu onloads, %llu offloads, %llu disk "
+      "writes\n",
       static_cast<unsigned long long>(shared->done), static_cast<unsigned long long>(failures),
       static_cast<unsigned long long>(shared->events),
       static_cast<unsigned long long>(shared->crashes),
       static_cast<unsigned long long>(shared->survivors),
+      static_cast<unsigned long long>(shared->adopted),
       static_cast<unsigned long long>(shared->floors),
       static_cast<unsigned long long>(shared->onloads),
       static_cast<unsigned long long>(shared->offloads),

@@ -48,9 +48,10 @@ Status SimWorld::Reconfigure(const CacheOptions& options) {
   return {};
 }
 
-void SimWorld::CrashAndRestart(Recovery recovery, size_t lost_batches) {
+void SimWorld::CrashAndRestart(Recovery recovery, size_t lost_batches,
+                               FakeMachine::HostMemory host) {
   cache_.reset();
-  machine_.Crash();
+  machine_.Crash(host);
   IndexSnapshot snapshot;
   if (machine_.index != nullptr) {
     machine_.index->LoseTail(lost_batches);

@@ -20,7 +20,8 @@ Simulator::Simulator(const SimPlan& plan, bool verbose)
       universe_(random_.Fork()),
       world_(plan, random_.Fork()),
       oracle_(plan, &world_, universe_),
-      floors_({plan, world_, oracle_, universe_}, SeededRandom(plan.seed), [this] { Drain(); }) {
+      floors_({plan, world_, oracle_, universe_}, SeededRandom(plan.seed), [this] { Drain(); }),
+      kept_host_({plan, world_, oracle_, universe_}, SeededRandom(plan.seed).Fork()) {
   OpenClient();
 }
 
@@ -34,6 +35,7 @@ SimReport Simulator::Run() {
   }
   Quiesce();
   report_.stats = world_.cache().stats();
+  report_.adopted = kept_host_.survivors();
   return report_;
 }
 
@@ -240,8 +242,15 @@ void Simulator::Drain() {
 
 // Only where all is at rest can be said whose doing it is that something goes.
 void Simulator::TryFloors() {
+  // A slab may be another tenant's by what a damaged record says of it.
+  if (kept_host_.damaged_ever()) return;
   world_.SetFaults(false);
   UnpinEverything();
+  if (kept_host_.adopted_ever()) {
+    // Until slots that a dead daemon was filling are given out again.
+    world_.machine().clock.Advance(kMinuteMs);
+    Tick();
+  }
   if (ComeToRest()) {
     Trace("floors");
     const bool tried = floors_.Try({.session = SessionId(next_session_++),
@@ -273,32 +282,37 @@ void Simulator::GrowArena() {
 void Simulator::MaybeCrash() {
   if (!random_.Chance(plan_.crash_rate)) return;
   oracle_.BeforeCrash();
+  const FakeMachine::HostMemory host = kept_host_.BeforeDeath();
   clients_.clear();
   quarantines_.clear();
   draining_ = verifying_ = 0;
   ++report_.crashes;
   if (random_.Chance(0.4)) {
-    RestartFromHeaders();
+    RestartFromHeaders(host);
   } else {
-    RestartFromIndex();
+    RestartFromIndex(host);
   }
+  kept_host_.AfterRestart();
   report_.survivors += oracle_.survivors().size();
   Judge();
   OpenClient();
+  // Host may be full of blocks that have to be written first.
+  if (host == FakeMachine::HostMemory::kKept) return;
   if (!plan_.disk_faulty && plan_.copy_failure_rate == 0) ServeSurvivors();
 }
 
-void Simulator::RestartFromIndex() {
+void Simulator::RestartFromIndex(FakeMachine::HostMemory host) {
   const bool lose_tail = random_.Chance(plan_.index_tail_loss_rate);
   Trace(lose_tail ? "crash, tail" : "crash");
-  world_.CrashAndRestart(SimWorld::Recovery::kFromIndex, lose_tail ? random_.Between(1, 10) : 0);
+  world_.CrashAndRestart(SimWorld::Recovery::kFromIndex, lose_tail ? random_.Between(1, 10) : 0,
+                         host);
   oracle_.AfterRestart(lose_tail ? SimOracle::Source::kNothingSure : SimOracle::Source::kIndex);
 }
 
-void Simulator::RestartFromHeaders() {
+void Simulator::RestartFromHeaders(FakeMachine::HostMemory host) {
   Trace("crash, scan");
   scanned_ = true;
-  world_.CrashAndRestart(SimWorld::Recovery::kFromHeaders, 0);
+  world_.CrashAndRestart(SimWorld::Recovery::kFromHeaders, 0, host);
   // What a scan found counts as persisted only once it has been read.
   const bool verify = !plan_.disk_faulty && random_.Chance(0.5);
   if (verify) {

@@ -9,6 +9,7 @@
 
 #include "tests/sim/sim_client.h"
 #include "tests/sim/sim_floors.h"
+#include "tests/sim/sim_kept_host.h"
 #include "tests/sim/sim_oracle.h"
 #include "tests/sim/sim_plan.h"
 #include "tests/sim/sim_universe.h"
@@ -20,6 +21,7 @@ struct SimReport {
   uint64_t events = 0;
   uint64_t crashes = 0;
   uint64_t survivors = 0;  // blocks that had to be there after a crash and were
+  uint64_t adopted = 0;    // blocks that had to be in host again and were
   uint64_t floors = 0;     // trials of what is reserved for a tenant
   CacheStats stats;        // of the last life
 };
@@ -58,8 +60,8 @@ class Simulator {
   [[nodiscard]] bool ComeToRest();
   void GrowArena();
   void MaybeCrash();
-  void RestartFromIndex();
-  void RestartFromHeaders();
+  void RestartFromIndex(FakeMachine::HostMemory host);
+  void RestartFromHeaders(FakeMachine::HostMemory host);
   void ServeSurvivors();
 
   // Ends everything and checks that nothing is left under way or behind.
@@ -82,6 +84,7 @@ class Simulator {
   SimWorld world_;
   SimOracle oracle_;
   SimFloors floors_;
+  SimKeptHost kept_host_;
   std::vector<std::shared_ptr<SimClient>> clients_;
   std::vector<Quarantine> quarantines_;
   uint64_t next_session_ = 1;

@@ -264,7 +264,7 @@ inline constexpr std::array<Transition, 39> kBlockTransitions = {{
      .from = EntryBits::kHostSlot,
      .unless = EntryBits::kInHost,
      .sets = EntryBits::kInHost,
-     .fired_by = "HostSlots, after an offload or a read"},
+     .fired_by = "HostSlots, after an offload, a read or an adoption"},
     {.event = "PinHost", .from = EntryBits::kInHost, .pins = 1, .fired_by = "Loader, Persister"},
     {.event = "UnpinHost",
      .from = EntryBits::kInHost,
@@ -482,6 +482,7 @@ struct BlockEntry {
   uint32_t uses = 0;
   uint16_t tokens = 0;
   RetentionClass retention = RetentionClass::kExtended;
+  uint8_t recent_uses = 1;  // since its bytes were computed or read from disk; 255: or more
 
   // --- states ---
   [[nodiscard]] bool loading() const { return Has(EntryBits::kLoading); }
@@ -559,8 +560,6 @@ struct BlockEntry {
            !Has(EntryBits::kLoading | EntryBits::kReading | EntryBits::kCommitting |
                 EntryBits::kVerifying);
   }
-
-  [[nodiscard]] BlockFacts facts() const { return {uses, created_s, last_use_s, depth, retention}; }
 
  private:
   friend class CacheState;

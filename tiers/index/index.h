@@ -30,6 +30,8 @@ struct IndexRecord {
   // The payload is known to be whole: it was synced before the record was made, or has been read
   // back since. False for what a rebuild found by its header alone.
   bool verified = true;
+  // The block before it in its sequence; nothing if that is not known, or there is none.
+  std::optional<BlockHash> parent = {};
 };
 
 // Applied atomically: the deletes first, then the puts.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tiers/index/index_codec.h"
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 
@@ -15,8 +16,10 @@ namespace {
 using Bytes = std::span<const std::byte>;
 
 constexpr size_t kChecksumBytes = sizeof(uint32_t);
-// The longest value is a space's: version, block bytes, model, length and tenant, checksum.
-constexpr size_t kMaxCheckedBytes = sizeof(RecordKey) + 1 + 8 + 32 + 2 + kMaxTenantBytes;
+// The longest is a record, or a space's: version, block bytes, model, length and tenant.
+constexpr size_t kMaxCheckedBytes =
+    std::max(sizeof(NamespaceKey) + 1 + 8 + 32 + 2 + kMaxTenantBytes,
+             sizeof(RecordKey) + sizeof(RecordValue));
 
 // The key is part of the sum, so that a value under another block's key is found to be wrong.
 uint32_t Checksum(Bytes key, Bytes body) {
@@ -79,10 +82,12 @@ bool IsKey(Bytes key, IndexKeyKind kind) {
 
 constexpr uint8_t kFlagExtended = 1;
 constexpr uint8_t kFlagVerified = 2;
+constexpr uint8_t kFlagParent = 4;
 
 uint8_t EncodeFlags(const IndexRecord& record) {
   const int extended = record.retention == RetentionClass::kExtended ? kFlagExtended : 0;
-  return static_cast<uint8_t>(extended | (record.verified ? kFlagVerified : 0));
+  const int verified = record.verified ? kFlagVerified : 0;
+  return static_cast<uint8_t>(extended | verified | (record.parent ? kFlagParent : 0));
 }
 
 template <typename T>
@@ -193,6 +198,7 @@ RecordValue EncodeRecord(const RecordKey& key, const IndexRecord& record) {
   Put(out, record.depth);
   Put(out, record.created_s);
   Put(out, record.last_use_s);
+  Put(out, record.parent.value_or(BlockHash{}));
   Put(out, Checksum(key, std::span(value).first(value.size() - kChecksumBytes)));
   KVT_CHECK(out == value.data() + value.size());
   return value;
@@ -213,12 +219,18 @@ Result<IndexRecord> DecodeRecord(Bytes key, Bytes value) {
   record.depth = Take<uint32_t>(in);
   record.created_s = Take<uint32_t>(in);
   record.last_use_s = Take<uint32_t>(in);
+  const auto parent = Take<BlockHash>(in);
   // The checksum was good, but a later program may have set what this one does not know.
-  if ((flags & ~(kFlagExtended | kFlagVerified)) != 0) return BadValue();
+  if ((flags & ~(kFlagExtended | kFlagVerified | kFlagParent)) != 0) return BadValue();
   if (record.location.offset % kIoAlignment != 0) return BadValue();
   record.retention =
       (flags & kFlagExtended) != 0 ? RetentionClass::kExtended : RetentionClass::kMemory;
   record.verified = (flags & kFlagVerified) != 0;
+  if ((flags & kFlagParent) != 0) {
+    record.parent = parent;
+  } else if (parent != BlockHash{}) {
+    return BadValue();
+  }
   return record;
 }
 

@@ -7,9 +7,9 @@
 //   budget  02                  version 1, day 4, spent_bytes 8, checksum 4
 //   space   03 space 4          version 1, block_bytes 8, model 32, length 2, tenant, checksum 4
 //   record  04 space 4 hash 32  version 1, flags 1, tokens 2, generation 4, address 8,
-//                               depth 4, created_s 4, last_use_s 4, checksum 4
+//                               depth 4, created_s 4, last_use_s 4, parent 32, checksum 4
 //
-// Flags: bit 0 retention `extended`, bit 1 payload verified.
+// Flags: bit 0 retention `extended`, bit 1 payload verified, bit 2 the parent is known (else 0).
 //
 // The checksum is the lower half of the xxh3-64 of the key and the value before it: a value under
 // another's key is as bad as a flipped one.
@@ -32,7 +32,7 @@
 namespace kvtier {
 
 // Raised when any encoding below changes; an index of another version is rebuilt from the headers.
-inline constexpr uint8_t kIndexVersion = 1;
+inline constexpr uint8_t kIndexVersion = 2;
 
 // Which disk files an index describes, and as of when.
 struct IndexMeta {
@@ -50,7 +50,7 @@ enum class IndexKeyKind : uint8_t { kMeta = 1, kBudget = 2, kNamespace = 3, kRec
 using SingleKey = std::array<std::byte, 1>;
 using NamespaceKey = std::array<std::byte, 1 + 4>;
 using RecordKey = std::array<std::byte, 1 + 4 + 32>;
-using RecordValue = std::array<std::byte, 32>;
+using RecordValue = std::array<std::byte, 64>;
 
 inline constexpr SingleKey kMetaKey{std::byte{1}};
 inline constexpr SingleKey kBudgetKey{std::byte{2}};

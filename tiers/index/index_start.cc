@@ -67,7 +67,8 @@ class Collector final : public HeaderVisitor {
                                          .last_use_s = std::min(header.last_use_s, now_s),
                                          .tokens = header.tokens,
                                          .retention = header.retention,
-                                         .verified = false});
+                                         .verified = false,
+                                         .parent = header.parent});
   }
 
   NamespaceId Intern(const SlotHeader& header) {

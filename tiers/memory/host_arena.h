@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The host tier's memory: one anonymous mapping, touched in the background slice by slice and
-// usable from the first slice on.
+// The host tier's memory: one mapping, touched in the background slice by slice and usable from the
+// first slice on.
 #pragma once
 
 #include <cstddef>
@@ -10,6 +10,8 @@
 
 namespace kvtier {
 
+class HostTable;
+
 class HostArena {
  public:
   virtual ~HostArena() = default;
@@ -18,6 +20,9 @@ class HostArena {
   // The first `ready_bytes()` may be used; grows up to the capacity.
   [[nodiscard]] virtual uint64_t ready_bytes() const = 0;
   [[nodiscard]] virtual std::byte* data() = 0;
+  // Of memory that outlives the process; null if it does not. It may tell of blocks that another
+  // process has left.
+  [[nodiscard]] virtual HostTable* table() { return nullptr; }
   // Called on the event loop after each growth with the new slice. At most one listener.
   virtual void OnGrowth(std::function<void(std::span<std::byte>)> listener) = 0;
 };

@@ -21,7 +21,6 @@
 namespace kvtier {
 namespace {
 
-constexpr uint64_t kHugePageBytes = 2 * kMiB;
 // The largest slice, equal to the largest buffer that io_uring registers in one piece.
 constexpr uint64_t kMaxSliceBytes = 1 * kGiB;
 
@@ -33,12 +32,6 @@ using SteadyClock = std::chrono::steady_clock;
 
 double SecondsBetween(SteadyClock::time_point from, SteadyClock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
-}
-
-std::span<std::byte> AlignToHugePage(std::span<std::byte> mapping, uint64_t bytes) {
-  const auto address = reinterpret_cast<uintptr_t>(mapping.data());
-  const uint64_t skip = (kHugePageBytes - address % kHugePageBytes) % kHugePageBytes;
-  return mapping.subspan(skip, bytes);
 }
 
 }  // namespace
@@ -57,31 +50,30 @@ Result<std::unique_ptr<MappedArena>> MappedArena::Create(MappedArenaOptions opti
                      fmt::format("{} asked for, the machine has {}", FormatByteSize(options.bytes),
                                  FormatByteSize(memory_bytes)));
   }
-  // Reserved without a claim on memory: the claim is made slice by slice, by touching.
-  const uint64_t mapped_bytes = options.bytes + kHugePageBytes;
-  void* address = ::mmap(nullptr, mapped_bytes, PROT_READ | PROT_WRITE,
-                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (address == MAP_FAILED) {
-    return tl::unexpected<Error>(
-        ErrnoError(ErrorCode::kResourceExhausted, errno,
-                   fmt::format("mmap of {} for the host arena", FormatByteSize(mapped_bytes))));
-  }
-  // Worth having, not needed: without it the pages are small.
-  ::madvise(address, mapped_bytes, MADV_HUGEPAGE);
-  // A child must not share the pages that the kernel does I/O on.
-  ::madvise(address, mapped_bytes, MADV_DONTFORK);
+  // The claim on memory is made slice by slice, by touching.
+  Result<ArenaMapping> mapping =
+      options.keep
+          ? ArenaMapping::MapKept(options.bytes, options.slab_bytes, std::move(options.kept_arena),
+                                  std::move(options.kept_table))
+          : ArenaMapping::MapAnonymous(options.bytes);
+  if (!mapping) return tl::unexpected<Error>(std::move(mapping).error());
   return std::unique_ptr<MappedArena>(
-      new MappedArena(std::move(options), loop, {static_cast<std::byte*>(address), mapped_bytes}));
+      new MappedArena(std::move(options), loop, std::move(*mapping)));
 }
 
-MappedArena::MappedArena(MappedArenaOptions options, EventQueue* loop, std::span<std::byte> mapping)
+MappedArena::MappedArena(MappedArenaOptions options, EventQueue* loop, ArenaMapping mapping)
     : options_(std::move(options)),
       loop_(loop),
-      mapping_(mapping),
-      arena_(AlignToHugePage(mapping, options_.bytes)),
+      mapping_(std::move(mapping)),
+      arena_(mapping_.arena()),
       self_(std::make_shared<MappedArena*>(this)),
       may_pin_(options_.pinner != nullptr) {
   Place();
+  if (!mapping_.huge_pages()) {
+    Note(
+        "host arena: the kernel has no huge pages for memory that is kept "
+        "(/sys/kernel/mm/transparent_hugepage/shmem_enabled); its first use takes longer");
+  }
 }
 
 void MappedArena::Prepare() {
@@ -99,7 +91,6 @@ MappedArena::~MappedArena() {
     toucher_.reset();
   }
   for (const auto slice : pinned_) options_.pinner->Unpin(slice);
-  ::munmap(mapping_.data(), mapping_.size());
 }
 
 void MappedArena::OnGrowth(std::function<void(std::span<std::byte>)> listener) {
@@ -114,7 +105,7 @@ void MappedArena::Place() {
   const auto node = static_cast<unsigned>(options_.numa_node);
   if (node >= kMaskBits * mask.size()) return;
   mask[node / kMaskBits] = 1UL << node % kMaskBits;
-  if (::syscall(SYS_mbind, mapping_.data(), mapping_.size(), MPOL_PREFERRED, mask.data(),
+  if (::syscall(SYS_mbind, arena_.data(), arena_.size(), MPOL_PREFERRED, mask.data(),
                 kMaskBits * mask.size(), 0) != 0) {
     Note(fmt::format("host arena: not placed on NUMA node {} ({}); copies may be slower", node,
                      ErrnoName(errno)));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The host tier's memory on this machine: an anonymous mapping with huge pages where they are to be
-// had, touched by a few threads in the background and pinned for the device.
+// The host tier's memory on this machine, with huge pages where they are to be had: touched by a
+// few threads in the background and pinned for the device. It ends with the process, or may be kept
+// for the next one.
 #pragma once
 
 #include <atomic>
@@ -13,9 +14,11 @@
 #include <vector>
 
 #include "base/executor.h"
+#include "base/posix.h"
 #include "base/result.h"
 #include "base/units.h"
 #include "gpu/host_pinner.h"
+#include "tiers/memory/arena_mapping.h"
 #include "tiers/memory/host_arena.h"
 #include "tiers/memory/memory_toucher.h"
 
@@ -38,6 +41,12 @@ struct MappedArenaOptions {
   uint64_t pinned_at_once_bytes = 256 * kMiB;
   // The NUMA node to take memory from as long as it has some; -1: any.
   int numa_node = -1;
+  // The memory is made of descriptors that may be kept for another process.
+  bool keep = false;
+  // With `keep`: what an earlier process has left, adopted if both match. May be invalid, or hold
+  // anything.
+  UniqueFd kept_arena;
+  UniqueFd kept_table;
   // Called on the event loop if the memory ends before the capacity is reached, or cannot be pinned
   // or placed as wanted. May be empty.
   std::function<void(std::string)> log;
@@ -49,9 +58,9 @@ struct MappedArenaOptions {
 // after its destruction.
 class MappedArena final : public HostArena {
  public:
-  // Maps; there is no memory before Prepare. Errors: kInvalidArgument "arena_too_small" (less
-  // than one slab), kResourceExhausted "arena_exceeds_memory" (more than the machine has), or the
-  // errno's name.
+  // Maps; no memory is taken before Prepare. Errors: kInvalidArgument "arena_too_small" (less
+  // than one slab), kResourceExhausted "arena_exceeds_memory" (more than the machine has), or
+  // that or kUnsupported with the errno's name.
   [[nodiscard]] static Result<std::unique_ptr<MappedArena>> Create(MappedArenaOptions options,
                                                                    EventQueue* loop);
   // REQUIRES: no copy or I/O to or from the arena is under way.
@@ -67,11 +76,19 @@ class MappedArena final : public HostArena {
   [[nodiscard]] uint64_t capacity_bytes() const override { return arena_.size(); }
   [[nodiscard]] uint64_t ready_bytes() const override { return ready_bytes_; }
   [[nodiscard]] std::byte* data() override { return arena_.data(); }
+  [[nodiscard]] HostTable* table() override { return mapping_.table(); }
   // A listener set late is told at once, from within this call, of what is ready already.
   void OnGrowth(std::function<void(std::span<std::byte>)> listener) override;
 
+  // "adopted", or the reason why there is nothing in the memory; see ArenaMapping::adoption.
+  [[nodiscard]] const std::string& adoption() const { return mapping_.adoption(); }
+  // For whatever is to hold the memory over the end of this process; the arena owns them. -1
+  // without `keep`.
+  [[nodiscard]] int arena_descriptor() const { return mapping_.arena_descriptor(); }
+  [[nodiscard]] int table_descriptor() const { return mapping_.table_descriptor(); }
+
  private:
-  MappedArena(MappedArenaOptions options, EventQueue* loop, std::span<std::byte> mapping);
+  MappedArena(MappedArenaOptions options, EventQueue* loop, ArenaMapping mapping);
   // Asks for memory of the wanted NUMA node.
   void Place();
   // On the preparing thread.
@@ -85,7 +102,7 @@ class MappedArena final : public HostArena {
 
   const MappedArenaOptions options_;
   EventQueue* const loop_;
-  const std::span<std::byte> mapping_;  // holds the arena, aligned to huge pages
+  const ArenaMapping mapping_;
   const std::span<std::byte> arena_;
   uint64_t ready_bytes_ = 0;
   std::function<void(std::span<std::byte>)> listener_;

@@ -6,11 +6,11 @@
 namespace kvtier {
 
 void EntryList::PushHot(EntryIndex entry) {
-  Link& link = links_.At(entry.value);
+  Link& link = links_->At(entry.value);
   KVT_CHECK(link.hotter == kUnlinked);
   link = {.colder = hottest_, .hotter = kNoEntry};
   if (hottest_ != kNoEntry) {
-    links_[hottest_.value].hotter = entry;
+    (*links_)[hottest_.value].hotter = entry;
   } else {
     coldest_ = entry;
   }
@@ -18,16 +18,31 @@ void EntryList::PushHot(EntryIndex entry) {
   ++size_;
 }
 
+void EntryList::PushColderThan(EntryIndex hotter, EntryIndex entry) {
+  if (hotter == kNoEntry) return PushHot(entry);
+  Link& link = links_->At(entry.value);
+  KVT_CHECK(link.hotter == kUnlinked && Contains(hotter));
+  const EntryIndex colder = (*links_)[hotter.value].colder;
+  link = {.colder = colder, .hotter = hotter};
+  (*links_)[hotter.value].colder = entry;
+  if (colder != kNoEntry) {
+    (*links_)[colder.value].hotter = entry;
+  } else {
+    coldest_ = entry;
+  }
+  ++size_;
+}
+
 void EntryList::Remove(EntryIndex entry) {
   if (!Contains(entry)) return;
-  Link& link = links_[entry.value];
+  Link& link = (*links_)[entry.value];
   if (link.colder != kNoEntry) {
-    links_[link.colder.value].hotter = link.hotter;
+    (*links_)[link.colder.value].hotter = link.hotter;
   } else {
     coldest_ = link.hotter;
   }
   if (link.hotter != kNoEntry) {
-    links_[link.hotter.value].colder = link.colder;
+    (*links_)[link.hotter.value].colder = link.colder;
   } else {
     hottest_ = link.colder;
   }
@@ -40,11 +55,11 @@ namespace {
 class LruPolicy final : public EvictionPolicy {
  public:
   void Insert(EntryIndex entry, const BlockFacts&) override { list_.PushHot(entry); }
+  void InsertCold(EntryIndex entry, const BlockFacts&) override { list_.PushCold(entry); }
   void Touch(EntryIndex entry, const BlockFacts&) override { list_.Touch(entry); }
   void Remove(EntryIndex entry) override { list_.Remove(entry); }
   bool Contains(EntryIndex entry) const override { return list_.Contains(entry); }
   EntryIndex Victim() const override { return list_.coldest(); }
-  EntryIndex VictimAfter(EntryIndex entry) const override { return list_.Hotter(entry); }
   size_t size() const override { return list_.size(); }
   size_t memory_bytes() const override { return list_.memory_bytes(); }
 

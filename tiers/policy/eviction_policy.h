@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "base/ids.h"
@@ -51,12 +52,22 @@ class PagedArray {
 };
 
 // A doubly linked list of directory entries, cold end first. Links live in the list, not in the
-// entry, so that an entry can be in several lists and pays only for those it was ever in. Event
-// loop only.
+// entry, so that an entry can be in several lists and pays only for those it was ever in. Lists
+// that share their links cost an entry no more than one list does; it can be in one of them only.
+// Event loop only.
 class EntryList {
  public:
+  EntryList() : links_(std::make_shared<Links>()) {}
+  EntryList(EntryList&&) = default;
+  EntryList& operator=(EntryList&&) = default;
+  // A list that shares the links of `other`.
+  [[nodiscard]] static EntryList SharingLinksOf(const EntryList& other) {
+    return EntryList(other.links_);
+  }
+
+  // Of lists that share their links: whether one of them contains the entry.
   [[nodiscard]] bool Contains(EntryIndex entry) const {
-    const Link* link = links_.Find(entry.value);
+    const Link* link = links_->Find(entry.value);
     return link != nullptr && link->hotter != kUnlinked;
   }
   [[nodiscard]] size_t size() const { return size_; }
@@ -64,11 +75,16 @@ class EntryList {
   // kNoEntry when empty.
   [[nodiscard]] EntryIndex coldest() const { return coldest_; }
   // The next hotter entry, or kNoEntry. REQUIRES: Contains(entry).
-  [[nodiscard]] EntryIndex Hotter(EntryIndex entry) const { return links_[entry.value].hotter; }
+  [[nodiscard]] EntryIndex Hotter(EntryIndex entry) const { return (*links_)[entry.value].hotter; }
 
   // REQUIRES: !Contains(entry).
   void PushHot(EntryIndex entry);
-  // Does nothing if the entry is not in the list.
+  // Right behind `hotter`, as the next to be colder; at the hot end for kNoEntry. REQUIRES:
+  // !Contains(entry), and Contains(hotter) unless it is kNoEntry.
+  void PushColderThan(EntryIndex hotter, EntryIndex entry);
+  // REQUIRES: !Contains(entry).
+  void PushCold(EntryIndex entry) { PushColderThan(coldest_, entry); }
+  // Does nothing if the entry is not in the list. REQUIRES: in none that shares its links either.
   void Remove(EntryIndex entry);
   // Moves to (or inserts at) the hot end.
   void Touch(EntryIndex entry) {
@@ -76,7 +92,8 @@ class EntryList {
     PushHot(entry);
   }
 
-  [[nodiscard]] size_t memory_bytes() const { return links_.memory_bytes(); }
+  // Of lists that share their links: those of all.
+  [[nodiscard]] size_t memory_bytes() const { return links_->memory_bytes(); }
 
  private:
   // Stands in `hotter` of an entry that is not in the list.
@@ -86,7 +103,10 @@ class EntryList {
     EntryIndex hotter = kUnlinked;
   };
 
-  PagedArray<Link> links_;
+  using Links = PagedArray<Link>;
+  explicit EntryList(std::shared_ptr<Links> links) : links_(std::move(links)) {}
+
+  std::shared_ptr<Links> links_;
   EntryIndex coldest_ = kNoEntry;
   EntryIndex hottest_ = kNoEntry;
   size_t size_ = 0;
@@ -94,11 +114,11 @@ class EntryList {
 
 // What a policy may base its choice on.
 struct BlockFacts {
-  uint32_t uses = 0;
-  uint32_t first_use_s = 0;  // Unix time
-  uint32_t last_use_s = 0;
-  uint32_t depth = 0;  // blocks before this one in its sequence
-  RetentionClass retention = RetentionClass::kExtended;
+  EntryIndex parent = kNoEntry;  // the block before it in its sequence, as far as it is known
+  uint64_t hash = 0;             // names the block beyond the life of its entry
+  uint32_t last_use_s = 0;       // on the age clock
+  uint16_t tokens = 0;
+  uint8_t uses = 0;  // since its bytes were computed or read from disk
 };
 
 // Holds the evictable blocks of one tier; there is one instance per tier, pool and tenant with
@@ -109,6 +129,8 @@ class EvictionPolicy {
   virtual ~EvictionPolicy() = default;
   // REQUIRES: not held.
   virtual void Insert(EntryIndex entry, const BlockFacts& facts) = 0;
+  // As one that was used before all that are held. REQUIRES: not held.
+  virtual void InsertCold(EntryIndex entry, const BlockFacts& facts) = 0;
   // The block was used while held. Inserts it if it is not held.
   virtual void Touch(EntryIndex entry, const BlockFacts& facts) = 0;
   // Does nothing if not held.
@@ -116,10 +138,13 @@ class EvictionPolicy {
   [[nodiscard]] virtual bool Contains(EntryIndex entry) const = 0;
   // The block to forget first, or kNoEntry.
   [[nodiscard]] virtual EntryIndex Victim() const = 0;
-  // The victim if `entry` (which is held) were not there to be taken, or kNoEntry.
-  [[nodiscard]] virtual EntryIndex VictimAfter(EntryIndex entry) const = 0;
   [[nodiscard]] virtual size_t size() const = 0;
   [[nodiscard]] virtual size_t memory_bytes() const = 0;
+
+  // What a policy that learns is told besides: a block was used just now, held or not; a request
+  // was served.
+  virtual void NoteUse(const BlockFacts& /*facts*/) {}
+  virtual void NoteRequest() {}
 };
 
 [[nodiscard]] std::unique_ptr<EvictionPolicy> MakeLruPolicy();

@@ -55,7 +55,7 @@ size_t TenantVictims::memory_bytes() const {
 TenantRecency::Walk::Walk(const TenantRecency& order, const std::function<bool(TenantId)>& admits)
     : order_(order), next_(order.lanes_.size(), kNoEntry) {
   for (uint32_t i = 0; i < next_.size(); ++i) {
-    if (admits(TenantId(i))) next_[i] = order_.lanes_[i]->Victim();
+    if (admits(TenantId(i))) next_[i] = order_.lanes_[i].coldest();
   }
 }
 
@@ -71,13 +71,13 @@ EntryIndex TenantRecency::Walk::Next() {
     }
   }
   const EntryIndex entry = next_[lane];
-  if (entry != kNoEntry) next_[lane] = order_.lanes_[lane]->VictimAfter(entry);
+  if (entry != kNoEntry) next_[lane] = order_.lanes_[lane].Hotter(entry);
   return entry;
 }
 
 size_t TenantRecency::memory_bytes() const {
   size_t total = stamps_.memory_bytes();
-  for (const auto& lane : lanes_) total += lane->memory_bytes();
+  for (const EntryList& lane : lanes_) total += lane.memory_bytes();
   return total;
 }
 

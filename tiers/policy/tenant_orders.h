@@ -29,6 +29,8 @@ class VictimQueue {
 
   // REQUIRES: !Contains(entry).
   void Insert(EntryIndex entry, const BlockFacts& facts) { policy_->Insert(entry, facts); }
+  // As the coldest of those that are not prepared. REQUIRES: !Contains(entry).
+  void InsertCold(EntryIndex entry, const BlockFacts& facts) { policy_->InsertCold(entry, facts); }
   // Does nothing if the entry is not held.
   void Remove(EntryIndex entry) {
     prepared_.Remove(entry);
@@ -53,6 +55,10 @@ class VictimQueue {
       prepare(entry);
     }
   }
+
+  // For policies that learn; see EvictionPolicy.
+  void NoteUse(const BlockFacts& facts) { policy_->NoteUse(facts); }
+  void NoteRequest() { policy_->NoteRequest(); }
 
   // The next to be evicted, or the next to be prepared; kNoEntry if there is none.
   [[nodiscard]] EntryIndex Coldest() const {
@@ -85,13 +91,19 @@ class TouchStamps {
   void Renew(EntryIndex entry) {
     if (several_) stamps_.At(entry.value) = ++now_;
   }
+  // Older than every other.
+  void MakeOldest(EntryIndex entry) {
+    if (several_) stamps_.At(entry.value) = --oldest_;
+  }
   // REQUIRES: several orders; renewed before.
   [[nodiscard]] uint64_t Of(EntryIndex entry) const { return stamps_[entry.value]; }
   [[nodiscard]] size_t memory_bytes() const { return stamps_.memory_bytes(); }
 
  private:
   const bool several_;
-  uint64_t now_ = 0;
+  // Both begin in the middle: there are more numbers on either side than touches.
+  uint64_t now_ = uint64_t{1} << 63;
+  uint64_t oldest_ = now_;
   PagedArray<uint64_t> stamps_;
 };
 
@@ -108,9 +120,15 @@ class TenantVictims {
   }
 
   // The block is the youngest as of now.
-  void Touch(TenantId lane, EntryIndex entry, const BlockFacts& facts) {
+  void Touch(TenantId lane, EntryIndex entry) {
     stamps_.Renew(entry);
-    lanes_[lane.value].Touch(entry, facts);
+    lanes_[lane.value].Touch(entry, {});
+  }
+  // The block is the coldest of all, but for those that are prepared already.
+  void MakeColdest(TenantId lane, EntryIndex entry) {
+    lanes_[lane.value].Remove(entry);
+    stamps_.MakeOldest(entry);
+    lanes_[lane.value].InsertCold(entry, {});
   }
   // Does nothing if the entry is not held.
   void Remove(TenantId lane, EntryIndex entry) { lanes_[lane.value].Remove(entry); }
@@ -144,19 +162,17 @@ class TenantVictims {
 // Event loop only.
 class TenantRecency {
  public:
-  explicit TenantRecency(uint32_t lanes) : stamps_(lanes > 1) {
-    for (uint32_t i = 0; i < lanes; ++i) lanes_.push_back(MakeLruPolicy());
-  }
+  explicit TenantRecency(uint32_t lanes) : lanes_(lanes), stamps_(lanes > 1) {}
 
   // The block is the youngest as of now. Inserts it if it is not held.
-  void Touch(TenantId lane, EntryIndex entry, const BlockFacts& facts) {
+  void Touch(TenantId lane, EntryIndex entry) {
     stamps_.Renew(entry);
-    lanes_[lane.value]->Touch(entry, facts);
+    lanes_[lane.value].Touch(entry);
   }
   // Does nothing if the entry is not held.
-  void Remove(TenantId lane, EntryIndex entry) { lanes_[lane.value]->Remove(entry); }
+  void Remove(TenantId lane, EntryIndex entry) { lanes_[lane.value].Remove(entry); }
   [[nodiscard]] bool Contains(TenantId lane, EntryIndex entry) const {
-    return lanes_[lane.value]->Contains(entry);
+    return lanes_[lane.value].Contains(entry);
   }
   [[nodiscard]] size_t memory_bytes() const;
 
@@ -173,7 +189,7 @@ class TenantRecency {
   };
 
  private:
-  std::vector<std::unique_ptr<EvictionPolicy>> lanes_;
+  std::vector<EntryList> lanes_;
   TouchStamps stamps_;
 };
 

@@ -105,8 +105,7 @@ uint64_t TenantTable::PoolBytesLeft(TenantId tenant, uint64_t capacity_bytes) co
     taken += other ? std::max(used, rows_[i].quota.tiers[kPool].reserved_bytes) : used;
   }
   const uint64_t left = capacity_bytes - std::min(capacity_bytes, taken);
-  const uint64_t cap = cap_bytes(Tier::kPool, tenant);
-  return std::min(left, cap - std::min(cap, used_bytes(Tier::kPool, tenant)));
+  return std::min(left, CapBytesLeft(Tier::kPool, tenant));
 }
 
 }  // namespace kvtier

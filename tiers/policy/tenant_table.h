@@ -3,6 +3,7 @@
 // live. Knows bytes, not blocks.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <string_view>
@@ -66,6 +67,16 @@ class TenantTable {
   // What the tenant may still take of the tier's `capacity_bytes`: neither what others have, nor
   // what is reserved for others, nor more than its cap.
   [[nodiscard]] uint64_t PoolBytesLeft(TenantId tenant, uint64_t capacity_bytes) const;
+  [[nodiscard]] uint64_t CapBytesLeft(Tier tier, TenantId tenant) const {
+    const uint64_t cap = cap_bytes(tier, tenant);
+    return cap - std::min(cap, used_bytes(tier, tenant));
+  }
+  // Whether the tenant keeps what is reserved for it when it gives up so many bytes.
+  [[nodiscard]] bool KeepsPoolReserve(TenantId tenant, uint64_t bytes) const {
+    constexpr auto kPool = static_cast<size_t>(Tier::kPool);
+    return At(tenant).tiers[kPool].used_bytes >=
+           At(tenant).quota.tiers[kPool].reserved_bytes + bytes;
+  }
 
   // --- retention ---
   [[nodiscard]] int64_t TtlMs(TenantId tenant, RetentionClass retention) const {

@@ -72,6 +72,15 @@ void DiskSlots::Restore(IndexSnapshot snapshot) {
   state_.directory.Reserve(snapshot.records.size());
   const std::vector<uint32_t> groups = GroupsOfSlabs(snapshot);
   for (const IndexRecord& record : snapshot.records) RestoreRecord(record, groups);
+  for (const IndexRecord& record : snapshot.records) RestoreParent(record);
+}
+
+// Once all are restored, so that a parent that has no record is known to be in no tier: what
+// follows it cannot be hit, and is dropped unless the parent comes back in time.
+void DiskSlots::RestoreParent(const IndexRecord& record) {
+  if (!record.parent || record.key.namespace_id.value >= state_.namespaces.size()) return;
+  const EntryIndex index = state_.Find(record.key);
+  if (index != kNoEntry) state_.LinkToParent(index, *record.parent);
 }
 
 void DiskSlots::RestoreRecord(const IndexRecord& record, const std::vector<uint32_t>& groups) {

@@ -83,6 +83,7 @@ class DiskSlots {
   // Which group each slab belongs to.
   [[nodiscard]] std::vector<uint32_t> GroupsOfSlabs(const IndexSnapshot& snapshot) const;
   void RestoreRecord(const IndexRecord& record, const std::vector<uint32_t>& groups);
+  void RestoreParent(const IndexRecord& record);
   // Whether the tenant's blocks may be evicted for others.
   [[nodiscard]] bool EvictableForOthers(TenantId tenant) const;
   // Evicts until the wanted share of slots of this class is free or being freed.

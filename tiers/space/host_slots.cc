@@ -14,12 +14,17 @@ HostSlots::HostSlots(CacheState* state, CopyDown* to_disk)
     : state_(*state),
       to_disk_(*to_disk),
       allocator_(state->options.slab_bytes, 0),
+      kept_(state, &allocator_),
       victims_(state->tenants.rows()),
       shares_(state->tenants.rows()) {}
 
 void HostSlots::Grow() {
   const uint64_t slabs = state_.env.arena->ready_bytes() / allocator_.slab_bytes();
-  if (slabs > allocator_.slabs()) allocator_.Grow(slabs - allocator_.slabs());
+  const uint64_t known = allocator_.slabs();
+  if (slabs <= known) return;
+  allocator_.Grow(slabs - known);
+  // In the same event, before any of these slots can be given out.
+  kept_.Claim(known, slabs);
 }
 
 // A tenant that has less than was reserved for it takes from others first.
@@ -62,12 +67,34 @@ HostSlots::Outcome HostSlots::MakeSpaceUnderCap(TenantId tenant, uint64_t bytes)
 bool HostSlots::TakeFreeSlot(EntryIndex index, const SpaceRequest& request) {
   const std::optional<uint64_t> address = allocator_.Allocate(request.slots, index);
   if (!address) return false;
-  state_.Apply(index, BlockEvent::kTakeHostSlot);
-  state_[index].host_slot = HostSlot(static_cast<uint32_t>(*address / kHostSlotUnit));
-  state_.tenants.Charge(Tier::kHost, request.tenant, request.slots.slot_bytes);
-  ++shares_[request.tenant.value].slots;
+  GiveSlot(index, *address);
+  state_.BeginHostChange(state_[index]);
   state_.host_awaits_disk = false;
   return true;
+}
+
+void HostSlots::GiveSlot(EntryIndex index, uint64_t address) {
+  const Namespace& name_space = state_.NamespaceOf(state_[index]);
+  state_.Apply(index, BlockEvent::kTakeHostSlot);
+  state_[index].host_slot = HostSlot(static_cast<uint32_t>(address / kHostSlotUnit));
+  state_.tenants.Charge(Tier::kHost, name_space.tenant, name_space.slot_bytes);
+  ++shares_[name_space.tenant.value].slots;
+}
+
+// A block that some movement expects keeps the place in the order that it took with that.
+void HostSlots::Adopt(EntryIndex index, uint64_t address) {
+  KVT_CHECK(allocator_.ClassAt(address).slot_bytes == state_.NamespaceOf(state_[index]).slot_bytes);
+  GiveSlot(index, address);
+  allocator_.SetOwner(address, index);
+  if (!InOrder(index)) MakeColdest(index);
+  // The table says that the slot is whole, as it did when the earlier daemon died.
+  state_.BeginHostChange(state_[index]);
+  Ready(index);
+}
+
+void HostSlots::FreeKept(uint64_t address) {
+  kept_.Free(address);
+  ++changes_;
 }
 
 void HostSlots::CancelArrival(EntryIndex index) {
@@ -81,6 +108,7 @@ void HostSlots::Ready(EntryIndex index) {
   BlockEntry& entry = state_[index];
   KVT_CHECK(InOrder(index));
   state_.Apply(index, BlockEvent::kFillHostSlot);
+  state_.EndHostChange(entry);
   entry.host_since_ds = state_.NowDs();
   ++ready_blocks_;
   ++changes_;
@@ -92,7 +120,10 @@ void HostSlots::RollBack(EntryIndex index) {
   BlockEntry& entry = state_[index];
   state_.Apply(index, BlockEvent::kFreeHostSlot);
   const Namespace& name_space = state_.NamespaceOf(entry);
-  allocator_.Free(entry.host_slot.value * kHostSlotUnit);
+  const uint64_t address = entry.host_slot.value * kHostSlotUnit;
+  // Before the slot can be given to another block.
+  if (HostTable* const table = state_.env.arena->table()) table->Clear(address);
+  allocator_.Free(address);
   ++changes_;
   state_.tenants.Refund(Tier::kHost, name_space.tenant, name_space.slot_bytes);
   --shares_[name_space.tenant.value].slots;
@@ -111,10 +142,11 @@ void HostSlots::Drop(EntryIndex index, DropReason reason) {
   state_.ForgetIfGone(index);
 }
 
-// Whether waiting can help: a slot that is being filled will hold a block that can be evicted, and
-// an arena that is still growing will have more slots.
+// Whether waiting can help: a slot that is being filled will hold a block that can be evicted, one
+// that an earlier daemon left will be adopted or freed, and an arena that is still growing will
+// have more slots.
 bool HostSlots::MoreToCome(const SpaceRequest& request) const {
-  // Slots that are in use but not cached are being filled.
+  // Slots that are in use but not cached are being filled, or wait to be adopted.
   if (request.from == SpaceRequest::From::kOwn) {
     const Share& own = shares_[request.tenant.value];
     return own.slots > own.ready;
@@ -226,6 +258,11 @@ HostSlots::SlabEviction HostSlots::EvictSlab(EntryIndex coldest) {
   std::vector<EntryIndex> owners;
   allocator_.ForEachInSlab(state_[coldest].host_slot.value * kHostSlotUnit, [&](uint64_t,
                                                                                 EntryIndex owner) {
+    // What an earlier daemon left is no block's until it has been looked at.
+    if (owner == kNoEntry) {
+      outcome = SlabEviction::kBlocked;
+      return;
+    }
     const BlockEntry& entry = state_[owner];
     owners.push_back(owner);
     if (MayLeave(entry) && !Kept(entry)) return;

@@ -8,6 +8,7 @@
 
 #include "tiers/memory/slab_allocator.h"
 #include "tiers/policy/tenant_orders.h"
+#include "tiers/space/kept_slots.h"
 #include "tiers/state/cache_state.h"
 
 namespace kvtier {
@@ -21,8 +22,19 @@ class HostSlots {
  public:
   HostSlots(CacheState* state, CopyDown* to_disk);
 
-  // More of the arena is ready.
+  // More of the arena is ready. What an earlier daemon has left there waits in kept().
   void Grow();
+  [[nodiscard]] KeptSlots& kept() { return kept_; }
+  // The slot, which came from kept(), holds the entry's block: it is cached in host. It counts
+  // against the tenant's cap, which the caller has looked at. REQUIRES: the entry has no slot, and
+  // slots of this size.
+  void Adopt(EntryIndex entry, uint64_t address);
+  // The slot, which came from kept(), is empty.
+  void FreeKept(uint64_t address);
+  // The block was used before all others in host.
+  void MakeColdest(EntryIndex entry) {
+    victims_.MakeColdest(state_.TenantOf(state_[entry]), entry);
+  }
 
   enum class Outcome : uint8_t {
     kAllocated,  // entry.host_slot is set; not ready yet
@@ -32,7 +44,7 @@ class HostSlots {
   };
   // The block is used in host, or will arrive there: it is the youngest as of now.
   void Touch(EntryIndex entry) {
-    victims_.Touch(state_.TenantOf(state_[entry]), entry, state_[entry].facts());
+    victims_.Touch(state_.TenantOf(state_[entry]), entry);
   }
   // It will not arrive after all. Does nothing if its slot is being filled, or if another movement
   // still expects it.
@@ -50,7 +62,10 @@ class HostSlots {
   // Readies the coldest to be dropped at no cost, and evicts what is beyond a lowered cap.
   void Prepare();
   // Lets searches that found only blocks to wait for look at all of them again.
-  void Tick() { ++changes_; }
+  void Tick() {
+    ++changes_;
+    if (kept_.Tick()) state_.SchedulePump();
+  }
 
   [[nodiscard]] const SlabAllocator& allocator() const { return allocator_; }
   [[nodiscard]] uint64_t blocks() const { return ready_blocks_; }
@@ -93,6 +108,8 @@ class HostSlots {
   // Evicts the tenant's own until `bytes` more keep it within its cap.
   [[nodiscard]] Outcome MakeSpaceUnderCap(TenantId tenant, uint64_t bytes);
   [[nodiscard]] bool TakeFreeSlot(EntryIndex entry, const SpaceRequest& request);
+  // The slot of the allocator is the entry's.
+  void GiveSlot(EntryIndex entry, uint64_t address);
   // The tenant's blocks may be evicted for others.
   [[nodiscard]] bool EvictableForOthers(TenantId tenant) const;
   [[nodiscard]] bool Admits(const SpaceRequest& request, TenantId tenant) const;
@@ -129,6 +146,7 @@ class HostSlots {
   CacheState& state_;
   CopyDown& to_disk_;
   SlabAllocator allocator_;
+  KeptSlots kept_;
   TenantVictims victims_;  // what is in host and what is expected
   std::vector<Share> shares_;
   uint64_t ready_blocks_ = 0;

@@ -157,7 +157,8 @@ void IndexCommitter::AddPut(EntryIndex index, IndexBatch* batch) {
                          state_.ToWallS(entry.last_use_s),
                          entry.tokens,
                          entry.retention,
-                         entry.verified()});
+                         entry.verified(),
+                         state_.ParentHashOf(index)});
 }
 
 void IndexCommitter::AddRecencyUpdates(IndexBatch* batch) {

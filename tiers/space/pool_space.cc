@@ -5,10 +5,19 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
+#include <tuple>
+#include <utility>
 #include <vector>
+
+#include "tiers/policy/use_class_policy.h"
 
 namespace kvtier {
 namespace {
+
+// The pools of a model whose sizes are left to the daemon get together at least one part in so many
+// of the device, if closing unused pools can make that much.
+constexpr uint64_t kUnsizedShare = 4;
 
 int PoolsWithBytes(const CacheState& state, const BlockEntry& entry) {
   int pools = 0;
@@ -32,22 +41,44 @@ uint64_t PoolSpace::capacity_bytes() const {
   return bytes;
 }
 
+uint64_t PoolSpace::returning_bytes(DeviceIndex device) const {
+  uint64_t bytes = 0;
+  for (const Returning& memory : returning_) bytes += memory.device == device ? memory.bytes : 0;
+  return bytes;
+}
+
+std::unique_ptr<EvictionPolicy> PoolSpace::MakeOrder() const {
+  if (state_.options.pool_eviction == PoolEviction::kLru) return MakeLruPolicy();
+  return MakeUseClassPolicy([&state = state_] { return state.NowS(); });
+}
+
+// What is reserved for tenants, and their caps, count over all devices.
+uint64_t PoolSpace::BytesLeft(TenantId tenant, DeviceIndex device) const {
+  return std::min(capacity_bytes(device) - used_bytes(device),
+                  state_.tenants.PoolBytesLeft(tenant, capacity_bytes()));
+}
+
 Result<CachePool*> PoolSpace::Attach(NamespaceId namespace_id, DeviceIndex device,
-                                     uint64_t pool_bytes, uint32_t shares) {
+                                     uint64_t pool_bytes, uint32_t shares, uint32_t groups) {
   Namespace& name_space = state_.namespaces[namespace_id.value];
   if (CachePool* const known = name_space.pools[device.value]) return known;
-  // What is reserved for tenants, and their caps, count over all devices.
-  const uint64_t left = std::min(capacity_bytes(device) - used_bytes(device),
-                                 state_.tenants.PoolBytesLeft(name_space.tenant, capacity_bytes()));
   const uint64_t block_bytes = name_space.identity.block_bytes;
+  const bool sized = pool_bytes > 0;
+  KVT_RETURN_IF_ERROR(
+      MakeRoom(name_space.tenant, device,
+               sized ? pool_bytes : capacity_bytes(device) / kUnsizedShare / groups * shares,
+               /*any=*/!sized));
+  const uint64_t left = BytesLeft(name_space.tenant, device);
   const uint64_t wanted = pool_bytes == 0 ? left / shares : pool_bytes;
   const uint64_t blocks = std::min<uint64_t>(wanted / block_bytes, PoolPlace::kMaxBlocks);
   const auto exhausted = [&](uint64_t bytes) {
     return MakeError(
         ErrorCode::kResourceExhausted, "pool_bytes_exhausted",
-        fmt::format("{} bytes wanted in blocks of {}, {} of {} configured bytes are left to tenant "
-                    "\"{}\"",
-                    bytes, block_bytes, left, capacity_bytes(device), name_space.identity.tenant));
+        fmt::format("{} wanted in blocks of {}, {} of {} configured bytes are left to tenant "
+                    "\"{}\"; other models have the rest (kvtierctl status): attach them with fewer "
+                    "bytes, or raise pool.bytes",
+                    bytes == 0 ? "a pool of any size" : fmt::format("{} bytes", bytes), block_bytes,
+                    left, capacity_bytes(device), name_space.identity.tenant));
   };
   // Nothing has been charged up to here, so that a refused pool leaves no trace.
   if (wanted > left || blocks == 0) return exhausted(wanted);
@@ -65,11 +96,112 @@ Result<CachePool*> PoolSpace::Attach(NamespaceId namespace_id, DeviceIndex devic
                                             .copier = state_.env.devices[device.value].device,
                                             .memory = std::move(memory),
                                             .blocks = PoolBlocks(static_cast<uint32_t>(blocks)),
-                                            .victims = VictimQueue(MakeLruPolicy())}));
-  // Wall time makes it differ from pools of earlier processes, the number from this process's
-  // others.
-  pool->generation = static_cast<uint64_t>(state_.env.clock->WallMs()) << 16 | pool->id.value;
+                                            .victims = VictimQueue(MakeOrder())}));
+  // Wall time makes it differ from pools of earlier processes, the count from this process's
+  // others: a client that finds the generation that it knows keeps the memory that it has mapped.
+  pool->generation =
+      static_cast<uint64_t>(state_.env.clock->WallMs()) << 16 | (++created_ & 0xffff);
   return pool;
+}
+
+Status PoolSpace::MakeRoom(TenantId tenant, DeviceIndex device, uint64_t wanted, bool any) {
+  if (BytesLeft(tenant, device) >= wanted) return {};
+  const Plan plan = PlanToClose(tenant, device, wanted);
+  const bool helps = plan.bytes_left > BytesLeft(tenant, device);
+  // A pool that is refused all the same must not have cost others their blocks.
+  if (!helps || (plan.bytes_left < wanted && !any)) return {};
+  // A process that lost its connection and lives on may keep a pool for long: until all of them can
+  // be closed, none is touched.
+  const bool awaited = std::ranges::any_of(
+      plan.pools, [](const CachePool* pool) { return pool->ended_sessions > 0; });
+  const bool read = state_.env.pools_read && state_.env.pools_read(device);
+  for (CachePool* const pool : plan.pools) {
+    if (!awaited && !read) Empty(pool);
+  }
+  return MakeError(ErrorCode::kUnavailable, "pool_bytes_returning",
+                   "pools of clients that have gone are being closed");
+}
+
+// What each step would leave is asked of a copy of the table, so that caps and reserves count as
+// they will when it has been done.
+PoolSpace::Plan PoolSpace::PlanToClose(TenantId tenant, DeviceIndex device, uint64_t wanted) const {
+  TenantTable tenants = state_.tenants;
+  uint64_t free_bytes = capacity_bytes(device) - used_bytes(device);
+  const auto left = [&] {
+    return std::min(free_bytes, tenants.PoolBytesLeft(tenant, capacity_bytes()));
+  };
+  const auto give_back = [&](TenantId owner, uint64_t bytes) {
+    tenants.Refund(Tier::kPool, owner, bytes);
+    free_bytes += bytes;
+  };
+  for (const Returning& memory : returning_) {
+    if (memory.device == device) give_back(memory.tenant, memory.bytes);
+  }
+  std::vector<CachePool*> unused;
+  for (const auto& pool : state_.pools) {
+    const bool closable = pool && pool->region == nullptr && pool->unused_since_ms.has_value();
+    if (closable && pool->device == device) unused.push_back(pool.get());
+  }
+  // Those that can be closed now before those that a process may still write to.
+  std::ranges::sort(unused, {}, [](const CachePool* pool) {
+    return std::tuple(pool->ended_sessions > 0, *pool->unused_since_ms);
+  });
+  Plan plan;
+  for (CachePool* const pool : unused) {
+    if (left() >= wanted) break;
+    const TenantId owner = state_.namespaces[pool->namespace_id.value].tenant;
+    const uint64_t bytes = pool->memory->bytes();
+    // Where its own cap is in the tenant's way, pools of others would not help.
+    const bool capped = left() == tenants.CapBytesLeft(Tier::kPool, tenant);
+    if (owner != tenant && (capped || !tenants.KeepsPoolReserve(owner, bytes))) continue;
+    give_back(owner, bytes);
+    plan.pools.push_back(pool);
+  }
+  plan.bytes_left = left();
+  return plan;
+}
+
+// In parts, since a pool may have very many blocks. What is being copied, or awaited by a prefetch,
+// is passed over until that has ended; a pinned block without a copy, until it has one.
+void PoolSpace::Empty(CachePool* pool) {
+  const CacheTrace::Together together(&state_.trace);
+  const uint32_t blocks = pool->blocks.size();
+  for (uint32_t i = std::min(blocks, state_.options.close_part_blocks); i > 0; --i) {
+    const BlockIndex index(pool->next_to_close);
+    pool->next_to_close = (pool->next_to_close + 1) % blocks;
+    const PoolBlock& block = pool->blocks[index];
+    if (block.state() != PoolBlockState::kCommitted || block.loading() || block.pins() > 0 ||
+        block.references > 0) {
+      continue;
+    }
+    const EntryIndex entry = block.entry;
+    if (MayLeave(state_[entry])) {
+      Drop(pool, entry, ReasonFor(state_[entry], DropReason::kPoolPressure));
+    } else {
+      to_host_.Want(entry);
+    }
+  }
+  if (pool->blocks.free() == blocks && pool->operations == 0) Close(pool);
+}
+
+// The memory goes on a thread of the executor, because giving back a hundred gigabytes takes the
+// kernel seconds; checksums have one thread less meanwhile.
+void PoolSpace::Close(CachePool* pool) {
+  const auto returning = returning_.insert(
+      returning_.end(),
+      {state_.namespaces[pool->namespace_id.value].tenant, pool->device, pool->memory->bytes()});
+  const auto memory = std::make_shared<std::unique_ptr<DevicePool>>(std::move(pool->memory));
+  state_.RemovePool(pool);
+  state_.env.executor->Run(
+      [memory] {
+        (*memory)->Discard();
+        memory->reset();
+      },
+      gate_.WhileOpen([this, returning] {
+        used_bytes_[returning->device.value] -= returning->bytes;
+        state_.tenants.Refund(Tier::kPool, returning->tenant, returning->bytes);
+        returning_.erase(returning);
+      }));
 }
 
 bool PoolSpace::MayLeave(const BlockEntry& entry) const {
@@ -101,7 +233,7 @@ bool PoolSpace::EnsureFree(CachePool* pool, uint64_t blocks) {
     // A pinned block that has no other copy may not leave: it goes to the hot end, so that the next
     // one is looked at.
     if (!MayLeave(entry)) {
-      pool->victims.Touch(front, entry.facts());
+      pool->victims.Touch(front, state_.FactsOf(front));
       PrepareVictims(pool, blocks - pool->blocks.free(), Need::kNow);
       continue;
     }

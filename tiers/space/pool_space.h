@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Space in the pools: free blocks, and which cached block leaves to make one.
+// Space in the pools, and for pools: which cached block leaves to make a free one, and which unused
+// pool is closed to make another.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <list>
+#include <memory>
+#include <vector>
 
+#include "base/gate.h"
 #include "tiers/state/cache_state.h"
 
 namespace kvtier {
@@ -16,7 +21,7 @@ class PoolSpace {
 
   // The pool of the namespace on a device, created on first use. See Cache::AttachPool.
   [[nodiscard]] Result<CachePool*> Attach(NamespaceId namespace_id, DeviceIndex device,
-                                          uint64_t pool_bytes, uint32_t shares);
+                                          uint64_t pool_bytes, uint32_t shares, uint32_t groups);
 
   // Blocks that are free or could become free by eviction.
   [[nodiscard]] static uint64_t Obtainable(const CachePool& pool) {
@@ -35,12 +40,38 @@ class PoolSpace {
   // Readies each pool's coldest to be dropped at no cost.
   void Prepare();
 
-  // The cap of all pools of a device together, and what they take of it.
+  // The cap of all pools of a device together, and what they take of it, with the memory of closed
+  // pools that has not returned yet.
   [[nodiscard]] uint64_t capacity_bytes(DeviceIndex device) const;
   [[nodiscard]] uint64_t capacity_bytes() const;  // of all devices
   [[nodiscard]] uint64_t used_bytes(DeviceIndex device) const { return used_bytes_[device.value]; }
+  [[nodiscard]] uint64_t returning_bytes(DeviceIndex device) const;
 
  private:
+  // Memory of a closed pool that the device does not have back yet. It stays charged until then.
+  struct Returning {
+    TenantId tenant;
+    DeviceIndex device;
+    uint64_t bytes = 0;
+  };
+
+  // The order of eviction of a new pool.
+  [[nodiscard]] std::unique_ptr<EvictionPolicy> MakeOrder() const;
+  // What is left of a device to the tenant.
+  [[nodiscard]] uint64_t BytesLeft(TenantId tenant, DeviceIndex device) const;
+  // Closes pools that no session uses until so many bytes are left, or as many as can be if `any`.
+  // Nothing is closed if that would not do. Errors: kUnavailable "pool_bytes_returning" until then.
+  [[nodiscard]] Status MakeRoom(TenantId tenant, DeviceIndex device, uint64_t wanted, bool any);
+  // The unused pools of the device whose closing leaves the tenant `wanted` bytes, and how many
+  // bytes that will be.
+  struct Plan {
+    std::vector<CachePool*> pools;
+    uint64_t bytes_left = 0;
+  };
+  [[nodiscard]] Plan PlanToClose(TenantId tenant, DeviceIndex device, uint64_t wanted) const;
+  // Drops some of the blocks; the pool is closed when all are free.
+  void Empty(CachePool* pool);
+  void Close(CachePool* pool);
   [[nodiscard]] bool MayLeave(const BlockEntry& entry) const;
   // What it means for the block to leave a pool that some tier or other pool could outlive.
   [[nodiscard]] DropReason ReasonFor(const BlockEntry& entry, DropReason last_copy) const;
@@ -52,6 +83,10 @@ class PoolSpace {
   CacheState& state_;
   CopyDown& to_host_;
   std::array<uint64_t, kMaxDevices> used_bytes_{};
+  uint32_t created_ = 0;  // pools so far
+  std::list<Returning> returning_;
+  // Memory may return when this is gone.
+  Gate gate_;
 };
 
 }  // namespace kvtier

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "base/clock.h"
@@ -23,19 +24,33 @@ struct PoolDevice {
   uint64_t pool_bytes = 0;  // 0: CacheOptions::pool_bytes
 };
 
+// What has become of the blocks that an earlier daemon left in host memory.
+struct AdoptionReport {
+  uint64_t blocks = 0;
+  uint64_t bytes = 0;
+  uint64_t dropped = 0;  // CacheStats::adoption_drops says why
+  int64_t ms = 0;        // from the first verification to the end
+};
+
 // What the cache needs of the world. All pointers are borrowed and outlive the cache; each
 // implementation must stop calling back before the cache is destroyed.
 struct CacheEnvironment {
   const Clock* clock = nullptr;
   EventQueue* loop = nullptr;
   Executor* executor = nullptr;
-  std::vector<PoolDevice> devices;  // by DeviceIndex; one at least, kMaxDevices at most
+  std::vector<PoolDevice> devices;     // by DeviceIndex; one at least, kMaxDevices at most
   Device* lent_host_memory = nullptr;  // for regions in host memory; null: there are none
   HostArena* arena = nullptr;
   std::vector<BlockFile*> files;  // empty: no disk tier
   DiskGeometry geometry;          // of `files`
   Index* index = nullptr;         // null exactly when `files` is empty
   Tracer* tracer = nullptr;       // null: nothing is traced
+  // Whether computations besides the cache's copies read pools of the device now, though their
+  // sessions may have ended: no pool is closed then. Null: there are none.
+  std::function<bool(DeviceIndex)> pools_read;
+  // Called once, when all that an earlier daemon left in host memory has been looked at; not if it
+  // left nothing. May be null.
+  std::function<void(const AdoptionReport&)> on_adopted;
 };
 
 }  // namespace kvtier

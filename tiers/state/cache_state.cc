@@ -15,6 +15,9 @@ namespace {
 // A block in steady use has its record in the index rewritten this often per time to live: so far
 // may its last use be behind after a crash.
 constexpr int64_t kRecencyWrites = 32;
+// The table beside host memory learns of a block's uses once in so many seconds: so far may its
+// last use be behind after a death. A block that is used again and again costs nothing in between.
+constexpr uint32_t kTableRecencyS = 8;
 
 }  // namespace
 
@@ -91,8 +94,9 @@ CachePool* CacheState::FindPool(PoolId id) {
   return id.value < pools.size() ? pools[id.value].get() : nullptr;
 }
 
-// The numbers of closed regions are used again, so that an engine that opens and closes regions
-// does not make the table grow. No session can name a region that is not its own.
+// The numbers of closed pools are used again, so that an engine that opens and closes regions does
+// not make the table grow. No session can name a region that is not its own, and a pool is closed
+// when no session can name it any more.
 CachePool* CacheState::AddPool(std::unique_ptr<CachePool> pool) {
   CachePool*& slot = namespaces[pool->namespace_id.value].pools[pool->slot.value];
   KVT_CHECK(slot == nullptr);
@@ -107,7 +111,8 @@ CachePool* CacheState::AddPool(std::unique_ptr<CachePool> pool) {
 }
 
 void CacheState::RemovePool(CachePool* pool) {
-  KVT_CHECK(pool->region != nullptr && pool->blocks.free() == pool->blocks.size());
+  KVT_CHECK(pool->blocks.free() == pool->blocks.size());
+  KVT_CHECK(pool->sessions + pool->ended_sessions + pool->operations == 0);
   namespaces[pool->namespace_id.value].pools[pool->slot.value] = nullptr;
   pools[pool->id.value].reset();
 }
@@ -195,6 +200,7 @@ EntryIndex CacheState::AddEntry(const BlockKey& key, uint16_t tokens, uint32_t d
   BlockEntry& entry = directory[index];
   entry.tokens = tokens;
   entry.uses = 0;
+  CountUsesAnew(index);
   // Blocks are linked by their depths: what follows the block relies on the one that it had.
   if (!was_lost) entry.depth = depth;
   entry.retention = retention;
@@ -240,22 +246,48 @@ void CacheState::Extend(EntryIndex index) {
   AgesOf(entry).Remove(index);
   entry.retention = RetentionClass::kExtended;
   AgesOf(entry).PushHot(index);
+  UpdateHostTable(entry);
 }
 
-void CacheState::Use(EntryIndex index) {
+void CacheState::Use(CachePool* pool, EntryIndex index) {
   BlockEntry& entry = directory[index];
   ++entry.uses;
+  if (entry.recent_uses < UINT8_MAX) ++entry.recent_uses;
   Apply(index, BlockEvent::kAllowPersist);
   const uint32_t before_s = entry.last_use_s;
   Touch(index);
   stats.reuse_gap.ObserveMs((int64_t{entry.last_use_s} - before_s) * 1000);
+  pool->victims.NoteUse(FactsOf(index));
+}
+
+// The index and the table beside host learn of other uses once in a while, but of this one now: the
+// block may be at the end of its maximum age.
+void CacheState::UseComputedAnew(CachePool* pool, EntryIndex index, RetentionClass retention) {
+  BlockEntry& entry = directory[index];
+  if (retention == RetentionClass::kExtended) Extend(index);
+  entry.created_s = NowS();
+  Use(pool, index);
+  UpdateHostTable(entry);
+  QueueRecencyUpdate(index);
+}
+
+// Of the hash the first word is enough: two blocks that have it in common are one block in what a
+// policy learns, and nowhere else.
+BlockFacts CacheState::FactsOf(EntryIndex index) const {
+  const BlockEntry& entry = directory[index];
+  return {.parent = lineage.ParentOf(index),
+          .hash = entry.hash.Prefix64(),
+          .last_use_s = entry.last_use_s,
+          .tokens = entry.tokens,
+          .uses = entry.recent_uses};
 }
 
 void CacheState::Touch(EntryIndex index) {
   BlockEntry& entry = directory[index];
-  entry.last_use_s = NowS();
+  const uint32_t before_s = std::exchange(entry.last_use_s, NowS());
   AgesOf(entry).Touch(index);
   if (unpersisted.Contains(index)) unpersisted.Touch(index);
+  if (before_s / kTableRecencyS != entry.last_use_s / kTableRecencyS) UpdateHostTable(entry);
   if (!entry.has_disk_slot() && !entry.persist_wanted()) return;
   TouchDisk(index);
   QueueUpdateIfBehind(index);
@@ -365,6 +397,27 @@ void CacheState::SchedulePart() {
 std::span<std::byte> CacheState::HostBytes(const BlockEntry& entry) {
   KVT_CHECK(entry.has_host_slot());
   return {env.arena->data() + entry.host_slot.value * kHostSlotUnit, NamespaceOf(entry).slot_bytes};
+}
+
+HostSlotFacts CacheState::HostFactsOf(const BlockEntry& entry) const {
+  return {entry.uses, ToWallS(entry.last_use_s), ToWallS(entry.created_s), entry.retention};
+}
+
+void CacheState::UpdateHostTable(const BlockEntry& entry) {
+  if (!entry.in_host() || env.arena->table() == nullptr) return;
+  env.arena->table()->Update(entry.host_slot.value * kHostSlotUnit, HostFactsOf(entry));
+}
+
+void CacheState::BeginHostChange(const BlockEntry& entry) {
+  KVT_CHECK(entry.has_host_slot());
+  if (env.arena->table() == nullptr) return;
+  env.arena->table()->BeginFill(entry.host_slot.value * kHostSlotUnit,
+                                NamespaceOf(entry).slot_bytes);
+}
+
+void CacheState::EndHostChange(const BlockEntry& entry) {
+  if (env.arena->table() == nullptr) return;
+  env.arena->table()->Complete(entry.host_slot.value * kHostSlotUnit, HostFactsOf(entry));
 }
 
 SlotExpectation CacheState::ExpectationOf(const BlockEntry& entry) {

@@ -13,6 +13,7 @@
 //   Loader          disk -> host -> pool
 //   Acquirer        prefix walks, waiting allocations
 //   Retention       expiry, pins, persist-after-idle
+//   HostAdoption    what an earlier daemon left in host
 #pragma once
 
 #include <algorithm>
@@ -32,6 +33,7 @@
 #include "tiers/directory/directory.h"
 #include "tiers/directory/lineage.h"
 #include "tiers/directory/pool_blocks.h"
+#include "tiers/memory/host_table.h"
 #include "tiers/policy/eviction_policy.h"
 #include "tiers/policy/infinite_cache.h"
 #include "tiers/policy/tenant_orders.h"
@@ -82,6 +84,12 @@ struct CachePool {
   // other.
   std::vector<RegionPiece> pieces;
   RegionEvents* region = nullptr;  // null: not a region
+  uint32_t sessions = 0;           // that use it (SessionTable::UsePool)
+  uint32_t ended_sessions = 0;     // that did, and hold blocks or may still write to them
+  uint32_t operations = 0;         // acquires under way
+  // When the last of its sessions ended; none of a pool that is used, or never was.
+  std::optional<int64_t> unused_since_ms;
+  uint32_t next_to_close = 0;  // the block at which PoolSpace goes on to empty the pool
 
   // Calls `visit(offset in the memory, offset in the payload, bytes)` for each contiguous part of
   // the given part of a block's payload.
@@ -139,7 +147,7 @@ class CacheState {
   TenantTable tenants;
   Directory directory;
   std::vector<Namespace> namespaces;              // by NamespaceId
-  std::vector<std::unique_ptr<CachePool>> pools;  // by PoolId; null: a region that was closed
+  std::vector<std::unique_ptr<CachePool>> pools;  // by PoolId; null: one that was closed
 
   // Recency of what is on disk or is to be written there; a use anywhere counts. A block takes its
   // place when its write is decided: the order in which writes end does not matter.
@@ -216,7 +224,7 @@ class CacheState {
   void TouchDisk(EntryIndex index) {
     const BlockEntry& entry = directory[index];
     if (entry.pinned()) return;
-    disk_recency.Touch(TenantOf(entry), index, entry.facts());
+    disk_recency.Touch(TenantOf(entry), index);
   }
   // Sets or clears the pin, and keeps the order on disk as TouchDisk says.
   void SetPinned(EntryIndex index, bool pinned);
@@ -228,7 +236,7 @@ class CacheState {
   [[nodiscard]] CachePool* FindPool(PoolId id);
   // The pool gets its number and stands in its namespace's slot. REQUIRES: the slot is free.
   CachePool* AddPool(std::unique_ptr<CachePool> pool);
-  // REQUIRES: a region of which no block is taken.
+  // The pool's memory goes with it. REQUIRES: no block is taken, and nothing uses the pool.
   void RemovePool(CachePool* pool);
 
   // The block of `pool` that is the entry's, loaded or not; kNoBlock if there is none. REQUIRES: a
@@ -268,8 +276,20 @@ class CacheState {
   void Extend(EntryIndex entry);
   // The entry is young again in every order that ages.
   void Touch(EntryIndex entry);
-  // Counts a use now, and refreshes.
-  void Use(EntryIndex index);
+  // Counts a use now, by way of the pool, and refreshes.
+  void Use(CachePool* pool, EntryIndex index);
+  // A client has computed the block, which is known, once more: that is a use, and its content is
+  // proven anew, whatever its age.
+  void UseComputedAnew(CachePool* pool, EntryIndex entry, RetentionClass retention);
+  // The block's bytes have been computed or read from disk, for its first use as the pools' orders
+  // of eviction count them.
+  void CountUsesAnew(EntryIndex index) { directory[index].recent_uses = 1; }
+  // What the order of eviction of a pool is told of a block.
+  [[nodiscard]] BlockFacts FactsOf(EntryIndex index) const;
+  // The block can be evicted from the pool from now on.
+  void EnterEvictionOrder(CachePool* pool, EntryIndex index) {
+    pool->victims.Insert(index, FactsOf(index));
+  }
   [[nodiscard]] bool Expired(const BlockEntry& entry) const;
   // When the block expires unless it is used, in milliseconds of the age clock. A pin counts as use
   // until it ends.
@@ -286,6 +306,11 @@ class CacheState {
 
   // The entry's slot in the arena: header, then payload. REQUIRES: it has one.
   [[nodiscard]] std::span<std::byte> HostBytes(const BlockEntry& entry);
+  // The table beside host memory says no longer, or again, that the entry's slot is whole; nothing
+  // happens where there is no table. Between the two calls the slot's bytes may change. REQUIRES:
+  // it has a slot.
+  void BeginHostChange(const BlockEntry& entry);
+  void EndHostChange(const BlockEntry& entry);
   // What a slot that holds the entry's block must say.
   [[nodiscard]] SlotExpectation ExpectationOf(const BlockEntry& entry);
 
@@ -333,6 +358,9 @@ class CacheState {
  private:
   // Of an entry that no tier holds, and that nothing follows.
   void Erase(EntryIndex entry);
+  // The table beside host memory learns of the entry's times and uses, if it is there.
+  void UpdateHostTable(const BlockEntry& entry);
+  [[nodiscard]] HostSlotFacts HostFactsOf(const BlockEntry& entry) const;
 
   const int64_t age_clock_offset_ms_;
 

@@ -20,6 +20,11 @@ void SessionTable::Close(SessionId session) {
   auto node = sessions_.extract(session);
   if (node.empty()) return;
   node.mapped().on_progress = nullptr;
+  for (const PoolId id : node.mapped().used) {
+    CachePool* const pool = state_.FindPool(id);
+    ++pool->ended_sessions;
+    if (--pool->sessions == 0) pool->unused_since_ms = state_.NowMs();
+  }
   closed_.insert(std::move(node));
   closing_.push_back(session);
   if (closing_.size() == 1) CloseSome();
@@ -33,9 +38,22 @@ void SessionTable::CloseSome() {
   if (GiveBack(&closed->second, state_.options.close_part_blocks) && closed->second.held == 0) {
     closing_.pop_front();
     // Without private blocks there is nothing to wait for.
-    if (closed->second.process_gone || closed->second.quarantined.empty()) closed_.erase(closed);
+    if (closed->second.process_gone || closed->second.quarantined.empty()) Forget(closed);
   }
   if (!closing_.empty()) state_.SchedulePart();
+}
+
+void SessionTable::UsePool(SessionId session, CachePool* pool) {
+  std::vector<PoolId>& used = sessions_.at(session).used;
+  if (std::ranges::find(used, pool->id) != used.end()) return;
+  used.push_back(pool->id);
+  ++pool->sessions;
+  pool->unused_since_ms.reset();
+}
+
+void SessionTable::Forget(Sessions::iterator closed) {
+  for (const PoolId id : closed->second.used) --state_.FindPool(id)->ended_sessions;
+  closed_.erase(closed);
 }
 
 // Pool by pool, references before private blocks; what is left stands where it was when the next
@@ -117,7 +135,7 @@ void SessionTable::EnterEvictionOrder(CachePool* pool, std::vector<EntryIndex> c
   for (const EntryIndex entry : cached) {
     // The session that held the block was using it until now.
     state_.Touch(entry);
-    pool->victims.Insert(entry, state_[entry].facts());
+    state_.EnterEvictionOrder(pool, entry);
   }
 }
 
@@ -156,7 +174,9 @@ uint64_t SessionTable::references() const {
 }
 
 HeldReferences::HeldReferences(SessionTable* table, SessionId session, CachePool* pool)
-    : table_(table), pool_(pool), session_(&table->sessions_.at(session)) {}
+    : table_(table), pool_(pool), session_(&table->sessions_.at(session)) {
+  ++pool->operations;
+}
 
 HeldReferences::HeldReferences(HeldReferences&& other) noexcept
     : table_(std::exchange(other.table_, nullptr)),
@@ -177,6 +197,7 @@ HeldReferences& HeldReferences::operator=(HeldReferences&& other) noexcept {
 
 HeldReferences::~HeldReferences() {
   if (count_ > 0) DropAll(blocks_);
+  if (table_ != nullptr) --pool_->operations;
 }
 
 void HeldReferences::Assign(std::vector<BlockIndex> blocks) {

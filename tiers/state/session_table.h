@@ -92,6 +92,9 @@ class SessionTable {
   void Close(SessionId session);
   // The next part of what closed sessions held; once for each event that the cache schedules.
   void CloseSome();
+  // The pool stays until the session is closed, all that it held has been given back, and its
+  // process can no longer write to blocks that were private to it. REQUIRES: open.
+  void UsePool(SessionId session, CachePool* pool);
   // Frees what Close() quarantined, or will. Does nothing if there is nothing.
   void ReleaseQuarantine(SessionId session);
   [[nodiscard]] bool IsOpen(SessionId session) const { return sessions_.contains(session); }
@@ -130,7 +133,8 @@ class SessionTable {
   struct Session {
     std::function<void(const LoadProgress&)> on_progress;
     HoldingsByPool pools;
-    uint64_t held = 0;  // references of HeldReferences
+    std::vector<PoolId> used;  // see UsePool
+    uint64_t held = 0;         // references of HeldReferences
     // Once it is closed:
     std::map<PoolId, PoolBlockList> quarantined;
     bool process_gone = false;  // the private blocks may be freed
@@ -146,6 +150,8 @@ class SessionTable {
 
   // Gives back at most `most` blocks of a closed session; true if nothing is left to give back.
   bool GiveBack(Session* closed, uint32_t most);
+  // Nothing of the closed session is left, so that its pools may be closed.
+  void Forget(Sessions::iterator closed);
 
   CacheState& state_;
   Sessions sessions_;

@@ -13,6 +13,8 @@
 #include <cerrno>
 #include <charconv>
 #include <chrono>
+#include <fstream>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -26,8 +28,9 @@ constexpr const char* kLockName = "lock";
 // How long the lock is waited for while its holder lives: it may be about to end.
 constexpr auto kHolderPatience = std::chrono::milliseconds(500);
 // A killed daemon's lock lasts until the kernel has ended its last disk I/O (see
-// IoEngineOptions::held_fd), which takes a busy disk seconds.
-constexpr auto kLastIoPatience = std::chrono::seconds(30);
+// IoEngineOptions::held_fd): seconds as a rule, more on a machine that is short of disk or
+// processor. It is less than systemd's start time-out of 120 s, so that the error is told.
+constexpr auto kLastIoPatience = std::chrono::seconds(90);
 constexpr auto kLockPoll = std::chrono::milliseconds(10);
 constexpr mode_t kPrivateDirectory = 0700;
 constexpr mode_t kPrivateFile = 0600;
@@ -51,8 +54,27 @@ std::string NameOfHolder(pid_t pid) {
   return pid == 0 ? "an unknown process" : fmt::format("process {}", pid);
 }
 
-// Only ESRCH says that the process has ended; EPERM means that it lives under another user.
-bool IsGone(pid_t pid) { return pid > 0 && ::kill(pid, 0) != 0 && errno == ESRCH; }
+// Of a process that the kernel is taking down, in the flags of /proc/PID/stat: PF_EXITING.
+constexpr uint64_t kExitingFlag = 0x4;
+
+// Whether the process has ended or is ending: one that was killed keeps its number until its files
+// are closed and its parent has asked for its exit code.
+bool IsGone(pid_t pid) {
+  if (pid <= 0) return false;
+  // EPERM would mean that it lives under another user.
+  if (::kill(pid, 0) != 0) return errno == ESRCH;
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  std::string line;
+  std::getline(file, line);
+  // The name, the second field, may contain anything; flags are the seventh field after it.
+  const size_t name_end = line.rfind(')');
+  if (name_end == std::string::npos) return false;
+  std::istringstream fields(line.substr(name_end + 1));
+  std::string skipped;
+  for (int i = 0; i < 6; ++i) fields >> skipped;
+  uint64_t flags = 0;
+  return static_cast<bool>(fields >> flags) && (flags & kExitingFlag) != 0;
+}
 
 Status CheckOwner(const struct stat& status, const std::filesystem::path& path) {
   if (status.st_uid == ::geteuid()) return {};
@@ -81,10 +103,18 @@ Status TakeLock(DiskDirectory* directory, const std::filesystem::path& path) {
   UniqueFd fd(::openat(directory->fd.get(), kLockName, flags, kPrivateFile));
   if (!fd.valid()) return Failed("open", path / kLockName);
   KVT_ASSIGN_OR_RETURN(const bool locked, WaitForLock(fd.get(), path));
+  const pid_t holder = HolderOf(fd.get());
+  if (!locked && IsGone(holder)) {
+    // An error of I/O, because it passes by itself: the service is started again.
+    return MakeError(ErrorCode::kIoError, "last_io_under_way",
+                     fmt::format("process {}, which used {}, has ended, but the kernel is still "
+                                 "busy with its last disk I/O after {} s",
+                                 holder, path.native(), kLastIoPatience.count()));
+  }
   if (!locked) {
     return MakeError(ErrorCode::kAlreadyExists, "directory_locked",
                      fmt::format("{} is in use by {}; one daemon to a directory", path.native(),
-                                 NameOfHolder(HolderOf(fd.get()))));
+                                 NameOfHolder(holder)));
   }
   const std::string pid = fmt::format("{}\n", ::getpid());
   if (::ftruncate(fd.get(), 0) != 0 ||

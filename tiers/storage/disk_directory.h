@@ -41,7 +41,8 @@ struct DiskDirectory {
 // Creates the directory (not its parents) if need be, makes it private to this user and locks it;
 // waits a moment for a process that is just ending. Errors: kPermissionDenied "directory_owner" if
 // another user owns it; kAlreadyExists "directory_locked" naming the process that has it; kIoError
-// by errno name.
+// "last_io_under_way" (of a process that has ended), after a minute and a half; kIoError by errno
+// name.
 [[nodiscard]] Result<DiskDirectory> OpenDiskDirectory(const std::filesystem::path& path);
 
 // The disk files' side of the handshake with the index: a small file beside them that names the

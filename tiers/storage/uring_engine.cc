@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
+#include <deque>
 #include <future>
 #include <mutex>
 #include <thread>
@@ -24,6 +26,9 @@ namespace {
 constexpr uint32_t kMaxRequests = 255;
 constexpr uint32_t kRingEntries = kMaxRequests + 1;
 constexpr uint64_t kWakeTag = UINT64_MAX;
+
+// How long memory waits to be registered while there are always requests.
+constexpr std::chrono::seconds kLongestWaitOfMemory(1);
 
 // The best set of flags the kernel takes. Task work runs only where the thread waits (6.1 on), or
 // at least without interrupting it (5.19 on).
@@ -156,7 +161,8 @@ class UringEngine final : public IoEngine {
         CheckSubmitted(::io_uring_submit(&ring_));
         completions_.Deliver(std::move(completed));
       }
-      if (stop_seen_ && free_slots_.size() == kMaxRequests) break;
+      if (stop_seen_ && IsIdle()) break;
+      if (!stop_seen_) RegisterNext();
       SubmitAndWait();
       completed = Reap();
     }
@@ -174,7 +180,23 @@ class UringEngine final : public IoEngine {
       stop_seen_ = stopping_;
     }
     for (IoRequest& request : requests) queue_.Push(std::move(request));
-    for (const auto& slice : memory) Register(slice);
+    if (unregistered_.empty() && !memory.empty()) waits_since_ = std::chrono::steady_clock::now();
+    unregistered_.insert(unregistered_.end(), memory.begin(), memory.end());
+  }
+
+  [[nodiscard]] bool IsIdle() const { return free_slots_.size() == kMaxRequests; }
+
+  // The kernel pins the pages of what it registers, which takes long for gigabytes. After a start
+  // the host tier grows slice by slice, and the first reads would wait for all of them: so requests
+  // go first, and then one slice at a time.
+  void RegisterNext() {
+    if (unregistered_.empty()) return;
+    const auto waited = std::chrono::steady_clock::now() - waits_since_;
+    if (!IsIdle() && waited < kLongestWaitOfMemory) return;
+    CheckSubmitted(::io_uring_submit(&ring_));
+    Register(unregistered_.front());
+    unregistered_.pop_front();
+    waits_since_ = std::chrono::steady_clock::now();
   }
 
   void Register(std::span<std::byte> memory) {
@@ -250,7 +272,8 @@ class UringEngine final : public IoEngine {
     bool wait = false;
     {
       const std::lock_guard lock(mutex_);
-      wait = inbox_.empty() && memory_inbox_.empty() && stopping_ == stop_seen_;
+      wait = inbox_.empty() && memory_inbox_.empty() && stopping_ == stop_seen_ &&
+             (unregistered_.empty() || !IsIdle());
       ring_waits_ = wait;
     }
     CheckSubmitted(::io_uring_submit_and_wait(&ring_, wait ? 1 : 0));
@@ -316,6 +339,8 @@ class UringEngine final : public IoEngine {
   bool may_register_ = false;
   bool refusal_told_ = false;
   RegisteredMemory registered_;
+  std::deque<std::span<std::byte>> unregistered_;
+  std::chrono::steady_clock::time_point waits_since_{};  // the next of `unregistered_`
   IoQueue queue_;
   std::vector<Slot> slots_;
   std::vector<uint32_t> free_slots_;

@@ -192,7 +192,9 @@ void Acquirer::CountAsked(const Operation& operation) {
   const AcquireRequest& request = operation.request;
   const AcquireReply& reply = operation.reply;
   const uint64_t asked = request.hashes.size() + (reply.partial_block ? 1 : 0);
-  const NamespaceId namespace_id = state_.FindPool(request.pool)->namespace_id;
+  CachePool* const pool = state_.FindPool(request.pool);
+  if (!request.hashes.empty()) pool->victims.NoteRequest();
+  const NamespaceId namespace_id = pool->namespace_id;
   if (reply.hits.size() < request.hashes.size()) {
     state_.history.NoteMiss({namespace_id, request.hashes[reply.hits.size()]},
                             {state_.ToWallS(state_.NowS()), reply.miss});
@@ -225,7 +227,7 @@ uint32_t Acquirer::Prefetch(CachePool* pool, std::span<const BlockHash> hashes, 
       state_.trace.BlockLoadBegin(tag, index);
       loader_.TouchLoading(*pool, index);
     }
-    state_.Use(index);
+    state_.Use(pool, index);
     ++count;
   }
   return count;
@@ -293,7 +295,9 @@ bool Acquirer::Pump() {
 void Acquirer::TellDevices() {
   std::array<bool, kMaxDevices> awaited{};
   for (const auto& [pool_id, line] : lines_) {
-    awaited[state_.FindPool(pool_id)->device.value] |= !line.empty() && line.front().waits;
+    // The line of a pool that was closed stays, and is empty.
+    if (line.empty()) continue;
+    awaited[state_.FindPool(pool_id)->device.value] |= line.front().waits;
   }
   if (std::ranges::count(awaited, true) == 0) state_.acquire_late = false;
   for (uint32_t i = 0; i < state_.env.devices.size(); ++i) {

@@ -211,10 +211,10 @@ void BlockTaker::HandOver(CachePool* pool, AcquireOperation* operation) {
     const AcquiredBlock& hit = reply.hits[i - 1];
     const PoolBlock& block = pool->blocks[hit.handle.index];
     if (block.state() != PoolBlockState::kCommitted) {
-      UseFailed(*pool, *operation, i - 1);
+      UseFailed(pool, *operation, i - 1);
       continue;
     }
-    state_.Use(block.entry);
+    state_.Use(pool, block.entry);
     if (i > 1) LinkTo(*pool, reply.hits[i - 2], block.entry);
     if (block.loading()) {
       loader_.TouchLoading(*pool, block.entry);
@@ -237,12 +237,11 @@ void BlockTaker::LinkTo(const CachePool& pool, const AcquiredBlock& before, Entr
   if (block.state() == PoolBlockState::kCommitted) state_.LinkToParent(index, block.entry);
 }
 
-void BlockTaker::UseFailed(const CachePool& pool, const AcquireOperation& operation,
-                           size_t position) {
+void BlockTaker::UseFailed(CachePool* pool, const AcquireOperation& operation, size_t position) {
   MissReason miss = MissReason::kNone;
   const EntryIndex index =
-      finder_.FindAgain(pool, operation.request, operation.found, position, &miss);
-  if (index != kNoEntry) state_.Use(index);
+      finder_.FindAgain(*pool, operation.request, operation.found, position, &miss);
+  if (index != kNoEntry) state_.Use(pool, index);
 }
 
 void BlockTaker::QueueLayers(CachePool* pool, AcquireOperation* operation) {

@@ -134,7 +134,7 @@ class BlockTaker {
   void LinkTo(const CachePool& pool, const AcquiredBlock& before, EntryIndex entry);
   // A hit whose load has failed before the reply, in an earlier part, was used like one that fails
   // after it: what a lower tier still has of it stays young.
-  void UseFailed(const CachePool& pool, const AcquireOperation& operation, size_t position);
+  void UseFailed(CachePool* pool, const AcquireOperation& operation, size_t position);
   void QueueLayers(CachePool* pool, AcquireOperation* operation);
 
   // How a block comes that is not in the pool.

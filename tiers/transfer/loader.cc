@@ -217,6 +217,7 @@ void Loader::OnVerified(Reads::iterator read) {
   if (read->attempt > 1) ++state_.stats.disk_read_repaired;
   const Arrival arrival = EndRead(read);
   disk_.MarkVerified(arrival.entry);
+  state_.CountUsesAnew(arrival.entry);
   host_.Ready(arrival.entry);
   QueueCopy(arrival);
   Wake(arrival.entry);
@@ -359,7 +360,7 @@ void Loader::Arrived(CachePool* pool, std::span<const EntryIndex> entries) {
     if (pool->region != nullptr) continue;
     PoolBlock& block = BlockOf({pool, entry});
     block.since_ds = now_ds;
-    if (block.references == 0) pool->victims.Insert(entry, state_[entry].facts());
+    if (block.references == 0) state_.EnterEvictionOrder(pool, entry);
   }
   state_.stats.onload_blocks += entries.size();
   state_.stats.onload_bytes += entries.size() * pool->block_bytes;

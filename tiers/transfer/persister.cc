@@ -167,11 +167,13 @@ void Persister::StartWrite(EntryIndex index) {
   const BlockEntry& entry = state_[index];
   state_.Apply(index, BlockEvent::kBeginWrite);
   const std::span<std::byte> slot = state_.HostBytes(entry);
+  state_.BeginHostChange(entry);
   PlaceSlotHeader({.address = entry.disk,
                    .generation = entry.disk_generation,
                    .created_s = state_.ToWallS(entry.created_s),
                    .last_use_s = state_.ToWallS(entry.last_use_s)},
                   slot.first<kSlotHeaderBytes>());
+  state_.EndHostChange(entry);
   read_bytes_before_write_ = state_.stats.disk_read_bytes;
   writes_.try_emplace(index, Write{HostPin(&state_, index), {&in_flight_, slot.size(), 1}});
   state_.stats.Lane(CopyLane::kHostToDisk).Begin(state_.NowMs());

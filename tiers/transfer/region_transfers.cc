@@ -182,10 +182,7 @@ EntryIndex RegionTransfers::EntryForStore(CachePool* pool, const StoreRequest& r
   if (known == kNoEntry) {
     return state_.AddEntry(key, request.tokens, request.depth, request.retention);
   }
-  if (request.retention == RetentionClass::kExtended) state_.Extend(known);
-  state_[known].created_s = state_.NowS();
-  state_.Use(known);
-  state_.QueueRecencyUpdate(known);
+  state_.UseComputedAnew(pool, known, request.retention);
   return kNoEntry;
 }
 
@@ -329,7 +326,7 @@ EntryIndex RegionTransfers::TakeForLoad(Region* region, const LoadRequest& reque
   Use& use = region->uses.at(request.block);
   use.tier = loader_.SourceOf(state_[index]);
   use.tokens = state_[index].tokens;
-  state_.Use(index);
+  state_.Use(pool, index);
   Take(pool, request.block, index);
   return index;
 }

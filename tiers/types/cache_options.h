@@ -31,9 +31,17 @@ struct TenantQuota {
   int64_t max_age_ms = 0;
 };
 
+// How a pool chooses the block to evict. Host and disk evict the least recently used.
+enum class PoolEviction : uint8_t {
+  kCls,  // of the lowest rank, by class of use and age; see UseClassPolicy
+  kLru,
+};
+
 struct CacheOptions {
   // Pool memory over all pools of a device: a hard cap.
   uint64_t pool_bytes = 1 * kGiB;
+  // Of pools that are created from now on.
+  PoolEviction pool_eviction = PoolEviction::kLru;
   // Slots are carved from slabs of this size, in the host arena and on disk. The largest block and
   // its header must fit into one.
   uint64_t slab_bytes = 64 * kMiB;

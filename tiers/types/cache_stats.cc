@@ -17,6 +17,26 @@ std::string_view CopyLaneName(CopyLane lane) {
   return "invalid";
 }
 
+std::string_view AdoptionDropName(AdoptionDrop reason) {
+  switch (reason) {
+    case AdoptionDrop::kCorrupt:
+      return "corrupt";
+    case AdoptionDrop::kUnfinished:
+      return "unfinished";
+    case AdoptionDrop::kMisplaced:
+      return "misplaced";
+    case AdoptionDrop::kExpired:
+      return "expired";
+    case AdoptionDrop::kDuplicate:
+      return "duplicate";
+    case AdoptionDrop::kTenantCap:
+      return "tenant_cap";
+    case AdoptionDrop::kEvictedByHand:
+      return "evicted_by_hand";
+  }
+  return "invalid";
+}
+
 std::string_view DropReasonName(DropReason reason) {
   switch (reason) {
     case DropReason::kCleanCopyBelow:

@@ -44,6 +44,19 @@ enum class DropReason : uint8_t {
 inline constexpr int kDropReasonCount = 21;
 [[nodiscard]] std::string_view DropReasonName(DropReason reason);
 
+// Why a slot of host memory that an earlier daemon left was not taken over.
+enum class AdoptionDrop : uint8_t {
+  kCorrupt = 0,  // header or payload is damaged, or what the table says of it cannot be
+  kUnfinished,   // it was being filled
+  kMisplaced,    // whole, but of another size than its slot, or not what is known of its block
+  kExpired,
+  kDuplicate,     // the block has come to host again before its turn
+  kTenantCap,     // its tenant would be beyond its cap
+  kEvictedByHand  // an administrator evicted the block before its turn
+};
+inline constexpr int kAdoptionDropCount = 7;
+[[nodiscard]] std::string_view AdoptionDropName(AdoptionDrop reason);
+
 struct CacheStats {
   void CountHit(Tier tier, uint64_t block_tokens) {
     ++blocks.asked;
@@ -95,6 +108,10 @@ struct CacheStats {
   uint64_t host_eviction_steps = 0;
   uint64_t disk_eviction_steps = 0;
   uint64_t restored_blocks = 0;
+  // Taken over in host from an earlier daemon; of slots that were not, why.
+  uint64_t adopted_blocks = 0, adopted_bytes = 0;
+  std::array<uint64_t, kAdoptionDropCount> adoption_drops{};
+  void CountAdoptionDrop(AdoptionDrop reason) { ++adoption_drops[static_cast<size_t>(reason)]; }
 
   [[nodiscard]] CopyMeter& Lane(CopyLane lane) { return lanes[static_cast<size_t>(lane)]; }
   [[nodiscard]] const CopyMeter& Lane(CopyLane lane) const {
@@ -158,6 +175,8 @@ struct CacheGauges {
   uint64_t infinite_missed_blocks = 0;
   std::vector<std::string> disk_engines;
   bool disk_degraded = false;
+  // Slots that an earlier daemon left in host and that have not been looked at yet.
+  uint64_t adoption_waiting = 0;
 };
 
 }  // namespace kvtier

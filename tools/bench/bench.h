@@ -19,6 +19,7 @@ struct BenchOptions {
   uint64_t set_bytes = uint64_t{1} << 30;  // moved in one repetition
   std::vector<uint64_t> block_bytes;
   uint64_t entries = 1'000'000;
+  uint32_t samples = 1000;  // of each acquire
   uint32_t copy_threads = 2;
   std::vector<std::string> settings;  // of the onloads' daemons, KEY=VALUE, beside the bench's own
 };
@@ -64,11 +65,12 @@ struct AcquireResult {
 };
 [[nodiscard]] Result<std::vector<AcquireResult>> MeasureAcquire(const BenchOptions& options);
 // The same of a daemon that runs already, with a pool of 64 MiB of its own on the device of that
-// position. Errors:
-// kResourceExhausted when the daemon's pools leave no room for it.
+// position, and evicts what it stored there. Errors: those of the admin socket, before anything is
+// stored; kResourceExhausted when the daemon's pools leave no room for it.
 [[nodiscard]] Result<std::vector<AcquireResult>> MeasureAcquireOf(const std::string& socket,
                                                                   const std::string& admin_socket,
-                                                                  uint32_t device);
+                                                                  uint32_t device,
+                                                                  uint32_t samples);
 
 // From starting the daemon on a full disk until a client has its first answer.
 struct StartResult {
@@ -105,6 +107,8 @@ struct BenchSelection {
 // Tables with the bars of the project beside the figures.
 [[nodiscard]] std::string ToText(const BenchResults& results);
 
+// To be called before what is to be drawn is measured. Errors: kNotFound "no_gnuplot".
+[[nodiscard]] Status FindGnuplot();
 // Throughput against block size, each tier with its ceiling, as an SVG file drawn by gnuplot.
 // Errors: kInvalidArgument "nothing_to_plot"; kNotFound "no_gnuplot"; kIoError.
 [[nodiscard]] Status PlotOnloads(const BenchResults& results, const std::string& path);

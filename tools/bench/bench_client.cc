@@ -183,7 +183,7 @@ Result<uint64_t> BenchClient::CountOnDisk(const std::vector<BlockHash>& set) {
                                [](uint8_t tiers) { return (tiers & KVT_PRESENT_DISK) != 0; });
 }
 
-Status BenchClient::EvictFromHost(const std::vector<BlockHash>& set) {
+Status BenchClient::Evict(const std::vector<BlockHash>& set, std::string_view more) {
   // So many hashes fit a request of the admin socket.
   constexpr size_t kHashesPerRequest = 512;
   for (size_t first = 0; first < set.size(); first += kHashesPerRequest) {
@@ -193,9 +193,9 @@ Status BenchClient::EvictFromHost(const std::vector<BlockHash>& set) {
     for (const BlockHash& hash : part) {
       hashes += fmt::format("{}\"{}\"", hashes.empty() ? "" : ",", hash.Hex());
     }
-    const auto reply = CallAdmin(
-        admin_socket_, fmt::format(R"({{"op":"evict","tier":"host","hashes":[{}]}})", hashes),
-        kAdminSilenceMs);
+    const auto reply =
+        CallAdmin(admin_socket_, fmt::format(R"({{"op":"evict",{}"hashes":[{}]}})", more, hashes),
+                  kAdminSilenceMs);
     if (!reply) return tl::unexpected(reply.error());
   }
   return {};

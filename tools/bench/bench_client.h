@@ -5,6 +5,8 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/ids.h"
@@ -71,12 +73,18 @@ class BenchClient {
   // What the daemon has copied from its pools to host memory since it began.
   [[nodiscard]] Result<uint64_t> OffloadedBytes();
   // Asks the admin socket: the blocks leave host memory, so that the next load reads the disk.
-  [[nodiscard]] Status EvictFromHost(const std::vector<BlockHash>& set);
+  [[nodiscard]] Status EvictFromHost(const std::vector<BlockHash>& set) {
+    return Evict(set, R"("tier":"host",)");
+  }
+  // The same; they leave all tiers.
+  [[nodiscard]] Status Evict(const std::vector<BlockHash>& set) { return Evict(set, ""); }
   // Asks the admin socket: every block is on disk afterwards.
   [[nodiscard]] Status Drain();
   [[nodiscard]] Status Settle();
 
  private:
+  // `more`: members of the request, each with a comma after it.
+  [[nodiscard]] Status Evict(const std::vector<BlockHash>& set, std::string_view more);
   // New blocks, committed as the set; filled or with whatever they hold.
   [[nodiscard]] Result<kvt::Acquired> CommitNew(const std::vector<BlockHash>& set, bool fill);
 

@@ -44,7 +44,7 @@ int Main(int argc, char** argv) {
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
   app.add_option("--set", options.settings,
-                 "KEY=VALUE for the daemons of the onloads; may be repeated.");
+                 "KEY=VALUE for the daemons of the onloads and acquires; may be repeated.");
   app.add_flag("--json", json, "Print JSON instead of tables.");
   app.add_option("--output", output, "Also write the JSON to this file.");
   CLI11_PARSE(app, argc, argv);

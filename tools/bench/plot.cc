@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <memory>
 #include <vector>
@@ -71,7 +72,20 @@ std::string Script(const BenchResults& results, const std::string& path) {
       static_cast<double>(sizes.max.block_bytes) / kKiB * 1.5, curves);
 }
 
+Error NoGnuplot() {
+  return {ErrorCode::kNotFound, "no_gnuplot",
+          "gnuplot is not in $PATH; Debian has it in the package gnuplot-nox"};
+}
+
 }  // namespace
+
+Status FindGnuplot() {
+  const int status = std::system("gnuplot --version >/dev/null 2>&1");
+  if (WIFEXITED(status) && WEXITSTATUS(status) == kCommandNotFound) {
+    return tl::unexpected(NoGnuplot());
+  }
+  return {};
+}
 
 Status PlotOnloads(const BenchResults& results, const std::string& path) {
   if (results.onload.empty()) {
@@ -91,8 +105,7 @@ Status PlotOnloads(const BenchResults& results, const std::string& path) {
   const int status = ::pclose(gnuplot);
   if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return {};
   if (WIFEXITED(status) && WEXITSTATUS(status) == kCommandNotFound) {
-    return MakeError(ErrorCode::kNotFound, "no_gnuplot",
-                     "gnuplot is not in $PATH; Debian has it in the package gnuplot-nox");
+    return tl::unexpected(NoGnuplot());
   }
   return MakeError(ErrorCode::kIoError, "gnuplot_failed", "gnuplot could not draw " + path);
 }

@@ -56,7 +56,8 @@ std::string OnloadTable(const std::vector<OnloadResult>& results) {
                   fmt::format("{:.1f} %", 100 * result.ratio), fmt::format("{:.1f}", result.cpu_us),
                   fmt::format("{:.2f}", result.loop_us)});
   }
-  return table.Render();
+  // So it is not the quotient of the two columns before it, which are medians of their own.
+  return table.Render() + "ratio: the median over pairs of a run and the ceiling beside it\n";
 }
 
 std::string AcquireTable(const std::vector<AcquireResult>& results) {

@@ -57,21 +57,25 @@ Status MeasurePrivate(const BenchArguments& arguments, BenchResults* results) {
   return RunBench(options, {.onload_host = true, .onload_disk = disk, .acquire = true}, results);
 }
 
-Status MeasureRunning(const std::string& device, const CommandContext& context,
+Status MeasureRunning(const std::string& device, uint32_t samples, const CommandContext& context,
                       BenchResults* results) {
   KVT_ASSIGN_OR_RETURN(const uint32_t position, FindDevice(context, device));
   KVT_ASSIGN_OR_RETURN(results->acquire,
-                       MeasureAcquireOf(context.socket, context.AdminSocket(), position));
+                       MeasureAcquireOf(context.socket, context.AdminSocket(), position, samples));
   return {};
 }
 
 void Bench(const BenchArguments& arguments, CommandContext* context) {
   BenchResults results;
   Status measured;
+  if (!arguments.plot.empty()) {
+    if (const Status found = FindGnuplot(); !found) return context->Fail(found.error());
+  }
   if (arguments.spawn) {
     measured = MeasurePrivate(arguments, &results);
   } else {
-    measured = MeasureRunning(arguments.options.device, *context, &results);
+    measured =
+        MeasureRunning(arguments.options.device, arguments.options.samples, *context, &results);
   }
   Terminal(stderr).ShowProgress("");
   if (!measured) return context->Fail(measured.error());
@@ -90,6 +94,12 @@ void AddSpawnOptions(CLI::App* command, BenchArguments* arguments) {
   AddSizeOption(command, "--host", &arguments->tiers.host_bytes, "Its host tier.");
   AddSizeOption(command, "--disk", &arguments->tiers.disk_bytes,
                 "Its disk tier; 0B: none, and not measured.");
+  command
+      ->add_option("--samples", arguments->options.samples,
+                   "Acquires that are timed for each number of hashes.")
+      ->check(CLI::Range(1, 1'000'000))
+      ->type_name("N")
+      ->capture_default_str();
   command
       ->add_option("--directory", arguments->options.directory,
                    "Where to make the temporary directory; on the disk to be measured.")

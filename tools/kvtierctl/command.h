@@ -87,6 +87,7 @@ void AddLookupCommand(CLI::App* app, CommandContext* context);
 void AddPinCommand(CLI::App* app, CommandContext* context);
 void AddUnpinCommand(CLI::App* app, CommandContext* context);
 void AddEvictCommand(CLI::App* app, CommandContext* context);
+void AddReleaseMemoryCommand(CLI::App* app, CommandContext* context);
 void AddSizeCommand(CLI::App* app, CommandContext* context);
 void AddConfigCommand(CLI::App* app, CommandContext* context);
 void AddDoctorCommand(CLI::App* app, CommandContext* context);
@@ -94,6 +95,7 @@ void AddBenchCommand(CLI::App* app, CommandContext* context);
 void AddFsckCommand(CLI::App* app, CommandContext* context);
 void AddVerifyCommand(CLI::App* app, CommandContext* context);
 void AddDrainCommand(CLI::App* app, CommandContext* context);
+void AddStopCommand(CLI::App* app, CommandContext* context);
 void AddTraceCommand(CLI::App* app, CommandContext* context);
 void AddReplayCommand(CLI::App* app, CommandContext* context);
 

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// kvtierctl evict: blocks to be forgotten now.
+// kvtierctl evict: blocks to be forgotten now. kvtierctl release-memory: what engines have left for
+// their next start, to be given back now.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
 #include <array>
 #include <memory>
 
+#include "base/units.h"
 #include "tools/kvtierctl/blocks.h"
 #include "tools/kvtierctl/command.h"
+#include "tools/support/json_view.h"
 #include "tools/support/table.h"
 #include "tools/support/terminal.h"
 
@@ -74,7 +77,34 @@ void Evict(const EvictArguments& arguments, CommandContext* context) {
   context->exit_code = all_absent ? ExitCode::kNotFound : ExitCode::kPartial;
 }
 
+void ReleaseMemory(bool all, CommandContext* context) {
+  const boost::json::object request{{"op", "release_memory"}, {"all", all}};
+  const auto reply = context->CallAdminJson(boost::json::serialize(request));
+  if (!reply) return context->Fail(reply.error());
+  boost::json::error_code error;
+  const boost::json::value document = boost::json::parse(*reply, error);
+  const JsonView result(error ? nullptr : &document);
+  if (!result["released"].present()) {
+    return context->Fail({ErrorCode::kCorrupt, "bad_reply", *reply});
+  }
+  const uint64_t released = result["released"].Count();
+  context->Print(context->json ? *reply
+                               : fmt::format("released {} kept {}, {}", FormatCount(released),
+                                             released == 1 ? "memory" : "memories",
+                                             FormatByteSize(result["bytes"].Count())));
+}
+
 }  // namespace
+
+void AddReleaseMemoryCommand(CLI::App* app, CommandContext* context) {
+  CLI::App* command = app->add_subcommand(
+      "release-memory",
+      "Give back the KV caches that ended engines have left for their next start.");
+  const auto all = std::make_shared<bool>(false);
+  command->add_flag("--all", *all,
+                    "Those of engines that run, too: they go on, but leave nothing at their end.");
+  command->callback([all, context] { ReleaseMemory(*all, context); });
+}
 
 void AddEvictCommand(CLI::App* app, CommandContext* context) {
   CLI::App* command = app->add_subcommand(

@@ -101,6 +101,11 @@ std::string ReportJson(const FsckReport& report) {
   return json::serialize(document);
 }
 
+// A rebuilt index mends whatever was wrong with the old one; nothing mends a payload.
+bool Mended(const FsckReport& report) {
+  return report.rebuilt && report.count(FsckFault::kPayloadCorrupt) == 0;
+}
+
 std::string ReportText(const FsckReport& report, const Terminal& terminal) {
   std::string text = fmt::format(
       "{} files, {}; {} slots hold {} blocks, {} of them expired\n"
@@ -114,29 +119,26 @@ std::string ReportText(const FsckReport& report, const Terminal& terminal) {
                         FormatByteSize(report.payload_bytes_checked));
   }
   for (const FsckFinding& finding : report.findings) {
-    const TextStyle style = IsHarmless(finding.fault) ? TextStyle::kPlain : TextStyle::kBad;
-    text += fmt::format("{}  {}\n", terminal.Style(FsckFaultName(finding.fault), style),
+    // A healthy tier has many of these, and nothing has to be done about any: JSON lists them.
+    if (IsHarmless(finding.fault)) continue;
+    text += fmt::format("{}  {}\n", terminal.Style(FsckFaultName(finding.fault), TextStyle::kBad),
                         finding.detail);
   }
   for (int i = 0; i < kFsckFaultCount; ++i) {
     const auto fault = static_cast<FsckFault>(i);
-    if (report.count(fault) > FsckReport::kMaxFindingsPerFault) {
-      text +=
-          fmt::format("{}  {} in all\n", FsckFaultName(fault), FormatCount(report.count(fault)));
+    const uint64_t count = report.count(fault);
+    if (IsHarmless(fault) ? count > 0 : count > FsckReport::kMaxFindingsPerFault) {
+      text += fmt::format("{}  {} in all{}\n", FsckFaultName(fault), FormatCount(count),
+                          IsHarmless(fault) ? ", harmless" : "");
     }
   }
   if (report.rebuilt) {
     text +=
         fmt::format("index rebuilt: {} entries\n", FormatCount(RebuiltEntries(*report.rebuilt)));
   }
-  text += report.clean() ? terminal.Style("clean", TextStyle::kGood)
-                         : terminal.Style("not clean", TextStyle::kBad);
-  return text;
-}
-
-// A rebuilt index mends whatever was wrong with the old one; nothing mends a payload.
-bool Mended(const FsckReport& report) {
-  return report.rebuilt && report.count(FsckFault::kPayloadCorrupt) == 0;
+  if (report.clean()) return text + terminal.Style("clean", TextStyle::kGood);
+  if (Mended(report)) return text + terminal.Style("clean now", TextStyle::kGood);
+  return text + terminal.Style("not clean", TextStyle::kBad);
 }
 
 void Fsck(const FsckArguments& arguments, CommandContext* context) {

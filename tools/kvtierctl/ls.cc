@@ -94,11 +94,13 @@ Status PrintJson(const LsArguments& arguments, const CommandContext& context) {
 
 Status PrintTable(const LsArguments& arguments, const CommandContext& context) {
   bool headed = false;
-  return ForEachBlock(context, arguments.selection, arguments.limit,
-                      [&](const ListedBlock& listed) {
-                        if (!std::exchange(headed, true)) PrintHeading(arguments);
-                        PrintBlock(arguments, listed);
-                      });
+  const Status listed =
+      ForEachBlock(context, arguments.selection, arguments.limit, [&](const ListedBlock& block) {
+        if (!std::exchange(headed, true)) PrintHeading(arguments);
+        PrintBlock(arguments, block);
+      });
+  if (listed && !headed && !arguments.hashes_only) fmt::print(stderr, "no blocks\n");
+  return listed;
 }
 
 void Ls(const LsArguments& arguments, CommandContext* context) {

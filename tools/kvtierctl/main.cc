@@ -4,8 +4,11 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <csignal>
 #include <memory>
+#include <span>
+#include <string_view>
 
 #include "kvtier/kvtier.h"
 #include "tools/kvtierctl/command.h"
@@ -58,9 +61,9 @@ std::unique_ptr<CLI::App> MakeKvtierctlApp(CommandContext* context) {
   app->fallthrough();
   for (const auto add :
        {AddStatusCommand, AddTopCommand, AddLsCommand, AddInspectCommand, AddLookupCommand,
-        AddPinCommand, AddUnpinCommand, AddEvictCommand, AddDrainCommand, AddVerifyCommand,
-        AddFsckCommand, AddTraceCommand, AddConfigCommand, AddSizeCommand, AddDoctorCommand,
-        AddBenchCommand, AddReplayCommand}) {
+        AddPinCommand, AddUnpinCommand, AddEvictCommand, AddReleaseMemoryCommand, AddDrainCommand,
+        AddStopCommand, AddVerifyCommand, AddFsckCommand, AddTraceCommand, AddConfigCommand,
+        AddSizeCommand, AddDoctorCommand, AddBenchCommand, AddReplayCommand}) {
     add(app.get(), context);
   }
   // Last: commands without a footer would take this one.
@@ -68,9 +71,25 @@ std::unique_ptr<CLI::App> MakeKvtierctlApp(CommandContext* context) {
   return app;
 }
 
+// A first word that is no command, where help is asked for: CLI11 would show the program's own, as
+// if the command were there. Empty if there is none.
+std::string_view UnknownCommand(const CLI::App& app, std::span<char*> words) {
+  const auto asks = [](std::string_view word) { return word == "--help" || word == "-h"; };
+  if (words.size() < 2 || words[1][0] == '-' || std::ranges::none_of(words, asks)) return {};
+  const auto is_named = [&](const CLI::App* command) { return command->get_name() == words[1]; };
+  return app.get_subcommands(is_named).empty() ? words[1] : std::string_view();
+}
+
 int Main(int argc, char** argv) {
   CommandContext context;
   const std::unique_ptr<CLI::App> app = MakeKvtierctlApp(&context);
+  const std::string_view unknown = UnknownCommand(*app, {argv, static_cast<size_t>(argc)});
+  if (!unknown.empty()) {
+    fmt::print(stderr,
+               "kvtierctl: there is no command \"{}\"\nRun with --help for more information.\n",
+               unknown);
+    return static_cast<int>(ExitCode::kUsage);
+  }
   try {
     app->parse(argc, argv);
   } catch (const CLI::RequiredError& error) {

@@ -100,7 +100,13 @@ Result<ReplayReport> RunReplay(const ReplayArguments& arguments, const CommandCo
     KVT_ASSIGN_OR_RETURN(options.target.device, FindDevice(context, arguments.device));
   }
   if (arguments.settle) options.target.settle_admin_socket = admin_socket;
-  return Replay(trace, options);
+  const Terminal terminal(stderr);
+  options.on_progress = [&terminal](uint64_t played, uint64_t requests) {
+    terminal.ShowProgress(fmt::format("played {} of {} requests", played, requests));
+  };
+  Result<ReplayReport> report = Replay(trace, options);
+  terminal.ShowProgress("");
+  return report;
 }
 
 std::string Share(uint64_t part, uint64_t whole) {

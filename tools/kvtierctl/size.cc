@@ -42,10 +42,15 @@ struct TierPlan {
   std::string_view name;
   uint64_t bytes = 0;
   uint64_t blocks = 0;
+  uint64_t sharers = 1;  // ranks that keep a block of their own of the same tokens here
 };
 struct Plan {
   ModelSize model;
   uint64_t block_tokens = 0;
+
+  [[nodiscard]] uint64_t TokensIn(const TierPlan& tier) const {
+    return tier.blocks / tier.sharers * block_tokens;
+  }
   uint64_t block_bytes = 0;
   uint64_t slab_bytes = 0;
   bool slab_is_default = true;
@@ -88,12 +93,22 @@ Result<Plan> MakePlan(const SizeArguments& arguments) {
                                  "fewer --block-tokens",
                                  FormatByteSize(plan.block_bytes), FormatByteSize(kMostSlabBytes)));
   }
+  // A GPU has a pool of its own; host memory and disk are all ranks'. Latent vectors are the same
+  // on each rank, and stored once.
+  const uint64_t sharers = plan.model.latent ? 1 : arguments.tensor_parallel;
+  if (sharers > 1) {
+    plan.model.notes.push_back(
+        fmt::format("a token takes {} on the host: its {} ranks share host memory and disk, each "
+                    "GPU has a pool",
+                    FormatByteSize(plan.model.BytesPerToken() * sharers), sharers));
+  }
   plan.tiers = {
       {{"pool", arguments.pool_bytes, arguments.pool_bytes / plan.block_bytes},
        {"host", arguments.host_bytes,
-        SlotsIn(arguments.host_bytes, plan.block_bytes, plan.slab_bytes, 0)},
+        SlotsIn(arguments.host_bytes, plan.block_bytes, plan.slab_bytes, 0), sharers},
        {"disk", arguments.disk_bytes,
-        SlotsIn(arguments.disk_bytes, plan.block_bytes, plan.slab_bytes, kSlabHeaderBytes)}}};
+        SlotsIn(arguments.disk_bytes, plan.block_bytes, plan.slab_bytes, kSlabHeaderBytes),
+        sharers}}};
   return plan;
 }
 
@@ -136,7 +151,7 @@ std::string ToText(const Plan& plan) {
   Table table({{"tier", kLeft}, {"bytes"}, {"blocks"}, {"tokens"}});
   for (const TierPlan& tier : plan.tiers) {
     table.AddRow({std::string(tier.name), FormatByteSize(tier.bytes), FormatCount(tier.blocks),
-                  FormatCount(tier.blocks * plan.block_tokens)});
+                  FormatCount(plan.TokensIn(tier))});
   }
   return text + "\n" + table.Render() + "\n" + ConfigSection(plan);
 }
@@ -145,9 +160,8 @@ std::string ToJson(const Plan& plan) {
   const ModelSize& model = plan.model;
   json::object tiers;
   for (const TierPlan& tier : plan.tiers) {
-    tiers[tier.name] = {{"bytes", tier.bytes},
-                        {"blocks", tier.blocks},
-                        {"tokens", tier.blocks * plan.block_tokens}};
+    tiers[tier.name] = {
+        {"bytes", tier.bytes}, {"blocks", tier.blocks}, {"tokens", plan.TokensIn(tier)}};
   }
   json::array notes;
   for (const std::string& note : model.notes) notes.emplace_back(note);
@@ -180,8 +194,10 @@ void AddOptions(CLI::App* command, SizeArguments* arguments) {
       ->type_name("N")
       ->capture_default_str();
   command
-      ->add_option("--tensor-parallel", arguments->tensor_parallel,
-                   "Ranks that share the model; the figures are one rank's.")
+      ->add_option(
+          "--tensor-parallel", arguments->tensor_parallel,
+          "Ranks that share the model, all on one host. A block and the pool are one rank's, "
+          "host memory and disk all ranks', tokens the model's.")
       ->check(CLI::Range(uint32_t{1}, kMaxModelTensorParallelSize))
       ->type_name("N")
       ->capture_default_str();

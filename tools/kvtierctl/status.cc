@@ -14,7 +14,8 @@ namespace kvtier {
 namespace {
 
 constexpr size_t kLongestName = 20;
-constexpr size_t kLongestNote = 76;
+// More would push what stands before them off the screen; JSON lists all.
+constexpr size_t kMostSessions = 10;
 
 std::string Share(uint64_t part, uint64_t whole) {
   if (whole == 0) return "-";
@@ -179,6 +180,59 @@ std::string TenantTable(JsonView tenants) {
   return any ? "\n" + table.Render() : std::string();
 }
 
+// What engines have in memory that outlives them, or have left there.
+std::string KeptMemoryTable(JsonView kept_memory) {
+  using enum Table::Align;
+  Table table({{"kept memory", kLeft}, {"size"}, {"device"}, {"owner", kLeft}});
+  bool any = false;
+  const auto keep_for_ms = static_cast<int64_t>(kept_memory["keep_for_ms"].Count());
+  kept_memory["list"].ForEach([&](JsonView kept) {
+    any = true;
+    const std::string device = kept["device"].Text();
+    const auto waiting_ms = static_cast<int64_t>(kept["waiting_ms"].Count());
+    table.AddRow({Cut(kept["tenant"].Text() + "/" + kept["name"].Text(), kLongestName),
+                  FormatByteSize(kept["bytes"].Count()),
+                  device.empty() ? std::to_string(kept["device"].Count()) : device,
+                  kept["waiting"].IsTrue()
+                      ? fmt::format("none: waiting {} of {}", FormatElapsed(waiting_ms),
+                                    FormatElapsed(keep_for_ms))
+                      : fmt::format("pid {}", kept["owner_pid"].Count())});
+  });
+  return any ? "\n" + table.Render() : std::string();
+}
+
+std::string SessionTable(JsonView sessions) {
+  using enum Table::Align;
+  Table table(
+      {{"session"}, {"client", kLeft}, {"pid"}, {"uid"}, {"blocks held"}, {"tenant", kLeft}});
+  size_t listed = 0;
+  sessions["list"].ForEach([&](JsonView session) {
+    if (++listed > kMostSessions) return;
+    table.AddRow({std::to_string(session["id"].Count()),
+                  Cut(session["client"].Text(), kLongestName),
+                  std::to_string(session["pid"].Count()), std::to_string(session["uid"].Count()),
+                  FormatCompactCount(session["references"].Count()),
+                  Cut(session["tenant"].Text(), kLongestName)});
+  });
+  if (listed == 0) return {};
+  std::string text = "\n" + table.Render();
+  if (listed > kMostSessions) text += fmt::format("and {} more\n", listed - kMostSessions);
+  return text;
+}
+
+// What outlives the daemon, who holds it and until when.
+std::string RestartText(JsonView restart) {
+  const std::string holder = restart["holder"].Text();
+  if (holder.empty()) return {};
+  if (holder == "none") {
+    return fmt::format("\nover a restart: nothing in memory is kept\n  {}\n",
+                       restart["reason"].Text());
+  }
+  return fmt::format("\nover a restart: {} kept by {} (pid {})\n  until {}\n",
+                     FormatByteSize(restart["bytes"][holder].Count()), holder,
+                     restart["pid"].Count(), restart["until"].Text());
+}
+
 std::string Activity(JsonView status) {
   const JsonView stats = status["stats"];
   const JsonView asked = stats["blocks"];
@@ -186,7 +240,7 @@ std::string Activity(JsonView status) {
   const JsonView unusable = status["unusable_blocks"];
   const uint64_t hits = asked["asked"].Count() - asked["miss"].Count();
   return fmt::format(
-      "\nsessions {}  references {}  pinned {}  not yet on disk {}  unusable {}\n"
+      "\nsessions {}  shared blocks in use {}  pinned {}  not yet on disk {}  unusable {}\n"
       "asked {} blocks, {} hit  misses {}\n"
       "in flight: loads {}  offloads {}  disk reads {}  disk writes {}  waiting {}\n",
       status["sessions"]["count"].Count(), FormatCount(status["references"].Count()),
@@ -201,7 +255,7 @@ std::string Activity(JsonView status) {
 
 std::string KernelsText(JsonView kernels) {
   if (kernels["state"].Text() != "ready") return {};
-  return fmt::format("kernels: {}{}{}, {} cases right at start  calls {}  in flight {}\n",
+  return fmt::format("kernels: {}{}{}, self-test passed ({} cases)  calls {}  in flight {}\n",
                      kernels["engine"].Text(), kernels["library_version"].Text().empty() ? "" : " ",
                      kernels["library_version"].Text(), kernels["self_test"]["cases"].Count(),
                      FormatCompactCount(kernels["calls"].Count()), kernels["in_flight"].Count());
@@ -211,7 +265,7 @@ std::string KernelsText(JsonView kernels) {
 std::string Troubles(JsonView status, const Terminal& terminal) {
   std::string text;
   const auto add = [&](const std::string& line) {
-    text += terminal.Style("! " + Cut(line, kLongestNote), TextStyle::kWarning) + "\n";
+    text += terminal.Style("! " + line, TextStyle::kWarning) + "\n";
   };
   const JsonView disk = status["disk"];
   disk["notes"].ForEach([&add](JsonView note) { add(note.Text()); });
@@ -244,7 +298,9 @@ Result<std::string> FormatStatus(std::string_view status_json, const Terminal& t
   const std::string devices = DeviceTable(status);
   return Heading(status, terminal) + "\n" + TierTable(status) + devices +
          PoolTable(status["pools"], !devices.empty()) + TenantTable(status["tenants"]) +
-         Activity(status) + KernelsText(status["kernels"]) + Troubles(status, terminal);
+         KeptMemoryTable(status["kept_memory"]) + RestartText(status["restart"]) +
+         SessionTable(status["sessions"]) + Activity(status) + KernelsText(status["kernels"]) +
+         Troubles(status, terminal);
 }
 
 void AddStatusCommand(CLI::App* app, CommandContext* context) {

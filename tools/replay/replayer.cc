@@ -2,13 +2,16 @@
 #include "tools/replay/replayer.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <new>
 #include <span>
 #include <string>
 #include <thread>
@@ -31,9 +34,44 @@ void WaitForArrival(const TraceRequest& request, SteadyClock::time_point start, 
                                 std::chrono::duration_cast<SteadyClock::duration>(since_start));
 }
 
+// What the clients have played together; in memory that a process shares with those that it forks.
+class Progress {
+ public:
+  explicit Progress(uint64_t requests) : requests_(requests) {
+    void* const memory =
+        ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    KVT_CHECK(memory != MAP_FAILED);
+    shared_ = new (memory) Shared;
+  }
+  ~Progress() { ::munmap(shared_, sizeof(Shared)); }
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  // One request more. Any thread, any of the processes.
+  void Played(const ReplayOptions& options) {
+    const uint64_t played = ++shared_->played;
+    if (!options.on_progress) return;
+    const int64_t now = SteadyClock::now().time_since_epoch() / std::chrono::milliseconds(1);
+    int64_t next = shared_->next_ms;
+    // Of several that find it due, one shows it.
+    const bool due =
+        now >= next && shared_->next_ms.compare_exchange_strong(next, now + kShownEveryMs);
+    if (due || played == requests_) options.on_progress(played, requests_);
+  }
+
+ private:
+  static constexpr int64_t kShownEveryMs = 100;
+  struct Shared {
+    std::atomic<uint64_t> played = 0;
+    std::atomic<int64_t> next_ms = 0;
+  };
+  const uint64_t requests_;
+  Shared* shared_;
+};
+
 // Plays the streams of one client from beginning to end.
-Result<ReplayReport> PlayAs(uint32_t client_index, const Trace& trace,
-                            const ReplayOptions& options) {
+Result<ReplayReport> PlayAs(uint32_t client_index, const Trace& trace, const ReplayOptions& options,
+                            Progress* progress) {
   KVT_ASSIGN_OR_RETURN(ReplayClient client,
                        ReplayClient::Connect(options.target, trace.block_tokens));
   const auto start = SteadyClock::now();
@@ -41,6 +79,7 @@ Result<ReplayReport> PlayAs(uint32_t client_index, const Trace& trace,
     if (request.stream % options.clients != client_index) continue;
     WaitForArrival(request, start, options.speed);
     KVT_RETURN_IF_ERROR(client.Play(request));
+    progress->Played(options);
   }
   ReplayReport report = client.Finish();
   report.seconds = std::chrono::duration<double>(SteadyClock::now() - start).count();
@@ -56,11 +95,12 @@ Result<ReplayReport> Merge(std::span<const Result<ReplayReport>> reports) {
   return merged;
 }
 
-Result<ReplayReport> ReplayWithThreads(const Trace& trace, const ReplayOptions& options) {
+Result<ReplayReport> ReplayWithThreads(const Trace& trace, const ReplayOptions& options,
+                                       Progress* progress) {
   std::vector<Result<ReplayReport>> reports(options.clients);
   std::vector<std::thread> threads;
   for (uint32_t i = 0; i < options.clients; ++i) {
-    threads.emplace_back([&, i] { reports[i] = PlayAs(i, trace, options); });
+    threads.emplace_back([&, i] { reports[i] = PlayAs(i, trace, options, progress); });
   }
   for (std::thread& thread : threads) thread.join();
   return Merge(reports);
@@ -117,8 +157,8 @@ std::vector<std::byte> ReadAll(int fd) {
 }
 
 [[noreturn]] void RunChild(int fd, uint32_t client_index, const Trace& trace,
-                           const ReplayOptions& options) {
-  WriteAll(fd, EncodeOutcome(PlayAs(client_index, trace, options)));
+                           const ReplayOptions& options, Progress* progress) {
+  WriteAll(fd, EncodeOutcome(PlayAs(client_index, trace, options, progress)));
   ::_exit(0);
 }
 
@@ -128,7 +168,7 @@ struct ClientProcess {
 };
 
 Result<ClientProcess> StartProcess(uint32_t client_index, const Trace& trace,
-                                   const ReplayOptions& options) {
+                                   const ReplayOptions& options, Progress* progress) {
   std::array<int, 2> ends;
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) {
     return tl::unexpected(ErrnoError(ErrorCode::kIoError, errno, "pipe"));
@@ -137,15 +177,16 @@ Result<ClientProcess> StartProcess(uint32_t client_index, const Trace& trace,
   UniqueFd write_end(ends[1]);
   const pid_t pid = ::fork();
   if (pid < 0) return tl::unexpected(ErrnoError(ErrorCode::kIoError, errno, "fork"));
-  if (pid == 0) RunChild(write_end.get(), client_index, trace, options);
+  if (pid == 0) RunChild(write_end.get(), client_index, trace, options, progress);
   return ClientProcess{pid, std::move(read_end)};
 }
 
-Result<ReplayReport> ReplayWithProcesses(const Trace& trace, const ReplayOptions& options) {
+Result<ReplayReport> ReplayWithProcesses(const Trace& trace, const ReplayOptions& options,
+                                         Progress* progress) {
   std::vector<ClientProcess> processes;
   std::vector<Result<ReplayReport>> reports;
   for (uint32_t i = 0; i < options.clients; ++i) {
-    auto process = StartProcess(i, trace, options);
+    auto process = StartProcess(i, trace, options, progress);
     if (process) {
       processes.push_back(std::move(*process));
     } else {
@@ -163,8 +204,9 @@ Result<ReplayReport> ReplayWithProcesses(const Trace& trace, const ReplayOptions
 
 Result<ReplayReport> Replay(const Trace& trace, const ReplayOptions& options) {
   KVT_CHECK(options.clients > 0);
-  return options.processes ? ReplayWithProcesses(trace, options)
-                           : ReplayWithThreads(trace, options);
+  Progress progress(trace.requests.size());
+  return options.processes ? ReplayWithProcesses(trace, options, &progress)
+                           : ReplayWithThreads(trace, options, &progress);
 }
 
 }  // namespace kvtier

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "base/result.h"
 #include "tools/replay/replay_client.h"
@@ -19,6 +20,9 @@ struct ReplayOptions {
   // Requests arrive `speed` times as fast as in the trace; 0: each follows at once on the one
   // before.
   double speed = 0;
+  // Called with the requests that all clients have played so far, and with all that there are: ten
+  // times a second at most, and at the end. By a thread or process of any client. May be empty.
+  std::function<void(uint64_t played, uint64_t requests)> on_progress;
 };
 
 // Streams are dealt out to the clients in turn; a client plays the requests of its streams in order

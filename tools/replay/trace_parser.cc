@@ -120,6 +120,10 @@ Result<Trace> ParseAgentic(std::string_view text, const TraceScope& scope) {
     const json::object& session = document.as_object();
     trace.block_tokens = static_cast<uint32_t>(NonNegative(session, "block_size", kMaxBlockTokens));
     if (trace.block_tokens == 0) return BadTrace("\"block_size\" is 0");
+    if (session.contains("tool_tokens")) {
+      trace.tool_tokens =
+          static_cast<uint32_t>(NonNegative(session, "tool_tokens", kMaxInputTokens));
+    }
     AppendAgenticRequests(session.at("requests").as_array(), 0, scope, 0, &trace);
   } catch (const std::exception& error) {
     return BadTrace(Explain(error));

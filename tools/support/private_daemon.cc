@@ -93,6 +93,8 @@ Status PrivateDaemon::Launch() {
   set("server.socket=" + socket());
   set("server.admin_socket=" + admin_socket());
   set("disk.directory=" + disk_directory());
+  // It ends with its owner, and memory that a process kept for the next would be no one's.
+  set("restart.keep_for=0s");
   for (const std::string& setting : options_.settings) set(setting);
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());

@@ -15,10 +15,9 @@
  *                     reconnects.
  *   everything else   what was asked for cannot be done, for the stated reason.
  *
- * Ownership. Objects (`kvt_connection`, `kvt_pool`, `kvt_sequence`) belong to the caller, which
- * frees them with the function named there; NULL is accepted. Arrays and structs passed in are only
- * read during the call. Arrays to be filled belong to the caller. Strings handed out as `char**`
- * are freed with `kvt_string_free`.
+ * Ownership. Objects (`kvt_connection`, `kvt_pool`) belong to the caller, which frees them with the
+ * function named there; NULL is accepted. Arrays and structs passed in are only read during the
+ * call; those to be filled are the caller's. Free what comes as `char**` with `kvt_string_free`.
  *
  * Threads. A connection and its pools may be used by any number of threads at once: requests go out
  * in the order of the calls, each caller gets its own reply, and one thread's wait does not hold up
@@ -158,7 +157,7 @@ typedef struct kvt_connect_options {
   int64_t request_timeout_ms; /* for any other reply; default 5000 */
   int64_t reconnect_min_ms;   /* pause after the first failed try; default 50; < 0: never again */
   int64_t reconnect_max_ms;   /* longest pause between tries; default 2000 */
-  int32_t wait_for_daemon;    /* nonzero: kvt_connect succeeds without a daemon; default 0 */
+  int32_t wait_for_daemon;    /* nonzero: succeed without a daemon; see kvt_attach. Default 0 */
 } kvt_connect_options;
 KVT_API void kvt_connect_options_init(kvt_connect_options* options);
 
@@ -319,10 +318,10 @@ KVT_API kvt_status kvt_get_devices(kvt_connection* connection, kvt_device* devic
  * writing. Pools of one model on several devices share what is cached below them. `group` is a
  * position in the record's groups. The pool is created on first use with `pool_bytes`; 0 leaves the
  * size to the daemon, which shares what is left among the groups that have no pool yet. Two
- * attaches to one model give two mappings of one pool. Free with kvt_pool_close. Errors:
- * KVT_RESOURCE_EXHAUSTED, KVT_INVALID_ARGUMENT, KVT_NOT_FOUND (model; "unknown_device",
- * "device_not_served": the daemon has no pools on this GPU; "device_ambiguous": it has several, and
- * none is current here). */
+ * attaches to one model give two mappings of one pool. With wait_for_daemon and no daemon, calls
+ * are KVT_UNAVAILABLE (misses) until one finds a daemon. Free with kvt_pool_close. Errors:
+ * KVT_RESOURCE_EXHAUSTED, KVT_INVALID_ARGUMENT, KVT_NOT_FOUND (model; "unknown_device";
+ * "device_not_served": no pools on this GPU; "device_ambiguous": several, none is current here). */
 KVT_API kvt_status kvt_attach(kvt_connection* connection, uint32_t model, uint32_t group,
                               uint32_t device, uint64_t pool_bytes, kvt_pool** pool);
 /* Unmaps the pool, old mappings included. What was acquired from it must have been released. */
@@ -594,6 +593,7 @@ KVT_API kvt_status kvt_admin(const char* admin_socket_path, const char* request_
 
 #include "kvtier_attention.h"
 #include "kvtier_groups.h"
+#include "kvtier_kept_memory.h"
 #include "kvtier_region.h"
 #include "kvtier_sequence.h"
 

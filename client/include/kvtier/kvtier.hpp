@@ -385,6 +385,11 @@ class Region {
       return Error::Last();
     return presence;
   }
+  Result<uint32_t> Pin(std::span<const kvt_hash> hashes, int64_t ttl_ms) {
+    uint32_t pinned = 0;
+    if (kvt_region_pin(get(), hashes.data(), hashes.size(), ttl_ms, &pinned)) return Error::Last();
+    return pinned;
+  }
 
  private:
   std::unique_ptr<kvt_region, Handle> region_;

@@ -48,10 +48,10 @@ void DaemonTest::TearDown() {
 }
 
 void DaemonTest::StartDaemon(const TierSizes& sizes, std::vector<std::string> more_settings,
-                             const std::string& config_file) {
+                             const std::string& config_file, const std::string& program) {
   PrivateDaemonOptions options;
   options.config_file = config_file;
-  options.program = KvtierdPath();
+  options.program = program.empty() ? KvtierdPath() : program;
   options.directory = directory();
   // The same on every machine; what needs a GPU has tests of its own.
   options.settings = {"pool.device=host"};

@@ -44,9 +44,11 @@ class DaemonTest : public testing::Test {
   // Fails the test if the daemon's log tells of a failed check or a sanitizer's finding.
   void TearDown() override;
 
-  // Starts (or starts again) a daemon in the test's directory. Fails the test if it does not come.
+  // Starts (or starts again) a daemon in the test's directory: the build's, if no program is named,
+  // which keeps nothing in memory over a restart unless the settings say so. Fails the test if it
+  // does not come.
   void StartDaemon(const TierSizes& sizes = {}, std::vector<std::string> more_settings = {},
-                   const std::string& config_file = "");
+                   const std::string& config_file = "", const std::string& program = "");
   [[nodiscard]] PrivateDaemon& daemon() { return *daemon_; }
   [[nodiscard]] std::string directory() const { return directory_->path(); }
 

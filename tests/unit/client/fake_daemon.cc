@@ -168,6 +168,10 @@ void FakeDaemon::AnswerBlocks(const wire::Frame& frame) {
   } else if (Is(frame, wire::MessageType::kPrefetch)) {
     const auto count = wire::Decode<wire::Prefetch>(frame.payload)->hashes.size();
     Reply(frame, wire::PrefetchReply{static_cast<uint32_t>(count)});
+  } else if (Is(frame, wire::MessageType::kKeepMemory) ||
+             Is(frame, wire::MessageType::kTakeMemory) ||
+             Is(frame, wire::MessageType::kReleaseMemory)) {
+    AnswerKeptMemory(frame);
   } else if (Is(frame, wire::MessageType::kPin)) {
     const auto count = wire::Decode<wire::Pin>(frame.payload)->hashes.size();
     Reply(frame, wire::PinReply{static_cast<uint32_t>(count)});
@@ -245,10 +249,12 @@ void FakeDaemon::Count(const wire::LoadCounter& counter, uint32_t done) {
   WriteCounter(counter, done);
 }
 
-void FakeDaemon::SendLocked(const Bytes& bytes, int descriptor) {
+void FakeDaemon::SendLocked(const Bytes& bytes, int descriptor, int second) {
+  std::vector<int> descriptors = {descriptor, second};
+  std::erase(descriptors, -1);
   std::span<const std::byte> rest = bytes;
   while (!rest.empty() && client_ >= 0) {
-    const auto sent = wire::Send(client_, rest, descriptor);
+    const auto sent = wire::Send(client_, rest, descriptors);
     if (!sent) return;
     if (!*sent) {
       pollfd fd{client_, POLLOUT, 0};
@@ -256,8 +262,54 @@ void FakeDaemon::SendLocked(const Bytes& bytes, int descriptor) {
       continue;
     }
     rest = rest.subspan(**sent);
-    descriptor = -1;
+    descriptors.clear();
   }
+}
+
+void FakeDaemon::AnswerKeptMemory(const wire::Frame& frame) {
+  if (refuse_kept_memory_) {
+    descriptors_.clear();
+    return Reply(frame, wire::ErrorReply{{ErrorCode::kWrongState, "memory_in_use", "by another"}});
+  }
+  if (Is(frame, wire::MessageType::kKeepMemory)) {
+    const auto request = wire::Decode<wire::KeepMemory>(frame.payload).value();
+    KVT_CHECK(descriptors_.size() == 2);
+    kept_[request.name] = {request, std::move(descriptors_[0]), std::move(descriptors_[1])};
+    descriptors_.clear();
+    return Reply(frame, wire::KeepMemoryReply{});
+  }
+  if (Is(frame, wire::MessageType::kReleaseMemory)) {
+    const auto request = wire::Decode<wire::ReleaseMemory>(frame.payload).value();
+    wire::ReleaseMemoryReply reply;
+    std::erase_if(kept_, [&](const auto& item) {
+      if (request.name && item.first != *request.name) return false;
+      ++reply.released;
+      reply.released_bytes += item.second.message.bytes;
+      return true;
+    });
+    return Reply(frame, reply);
+  }
+  const auto request = wire::Decode<wire::TakeMemory>(frame.payload).value();
+  const auto found = kept_.find(request.name);
+  if (found == kept_.end()) return Reply(frame, wire::TakeMemoryReply{});
+  const Kept& kept = found->second;
+  SendLocked(FrameOf(wire::TakeMemoryReply{.found = true,
+                                           .memory = kept.message.memory,
+                                           .device = kept.message.device,
+                                           .bytes = request.table_only ? 0 : kept.message.bytes,
+                                           .table_bytes = kept.message.table_bytes},
+                     frame.request_id),
+             request.table_only ? -1 : kept.memory.get(), kept.table.get());
+}
+
+void FakeDaemon::RefuseKeptMemory(bool refuse) {
+  const std::lock_guard lock(mutex_);
+  refuse_kept_memory_ = refuse;
+}
+
+void FakeDaemon::WithKept(const std::function<void(std::map<wire::KeptMemoryName, Kept>*)>& body) {
+  const std::lock_guard lock(mutex_);
+  body(&kept_);
 }
 
 void FakeDaemon::DropClient() {

@@ -58,6 +58,15 @@ class FakeDaemon {
   // The bytes of the memory that came with the last OPEN_REGION, read through its descriptor; empty
   // if none came.
   [[nodiscard]] std::vector<std::byte> RegionMemory();
+  // Sends another process's answer to requests for kept memory.
+  void RefuseKeptMemory(bool refuse);
+  // What is kept, of all names: the message, and the descriptors that came with it.
+  struct Kept {
+    wire::KeepMemory message;
+    UniqueFd memory;
+    UniqueFd table;
+  };
+  void WithKept(const std::function<void(std::map<wire::KeptMemoryName, Kept>*)>& body);
   // What stands in the counter of the load: so many steps done. No event.
   void Count(LoadId load, uint32_t done);
   // The same in a counter that the client has named; its load need not be known.
@@ -82,6 +91,7 @@ class FakeDaemon {
   void AnswerAttach(const wire::Frame& frame);
   void AnswerAcquire(const wire::Frame& frame);
   void AnswerOpenRegion(const wire::Frame& frame);
+  void AnswerKeptMemory(const wire::Frame& frame);
   void WriteCounter(const wire::LoadCounter& counter, uint32_t done);
   template <typename Message>
   void Reply(const wire::Frame& frame, const Message& message) {
@@ -89,7 +99,7 @@ class FakeDaemon {
     wire::Encode(message, frame.request_id, &bytes);
     SendLocked(bytes);
   }
-  void SendLocked(const Bytes& bytes, int descriptor = -1);
+  void SendLocked(const Bytes& bytes, int descriptor = -1, int second = -1);
 
   const FakeDaemonOptions options_;
   const std::string socket_path_;
@@ -102,6 +112,8 @@ class FakeDaemon {
   UniqueFd counters_;
   std::vector<UniqueFd> descriptors_;  // that the client sent, and no request has taken yet
   UniqueFd region_memory_;
+  std::map<wire::KeptMemoryName, Kept> kept_;
+  bool refuse_kept_memory_ = false;
   int client_ = -1;
   uint64_t block_bytes_ = 0;
   uint32_t block_tokens_ = 0;

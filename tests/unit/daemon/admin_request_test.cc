@@ -11,7 +11,7 @@ namespace {
 const std::string kHash(64, 'a');
 const std::string kWhole =
     R"({"op":"ls","tier":"host","tenant":"t","model":"m","prefix":"ab","cursor":7,"limit":9,)"
-    R"("ttl_ms":11,"timeout_ms":13,"since_ms":17,"hashes":[")" +
+    R"("ttl_ms":11,"timeout_ms":13,"since_ms":17,"all":true,"hashes":[")" +
     kHash + "\"]}";
 
 std::string ReasonOf(const std::string& json) {
@@ -32,6 +32,7 @@ TEST(AdminRequestTest, EveryMemberIsRead) {
   EXPECT_EQ(request->ttl_ms, 11);
   EXPECT_EQ(request->timeout_ms, 13);
   EXPECT_EQ(request->since_ms, 17);
+  EXPECT_TRUE(request->all);
   ASSERT_EQ(request->hashes.size(), 1u);
   EXPECT_EQ(request->hashes[0].Hex(), kHash);
 }
@@ -49,6 +50,7 @@ TEST(AdminRequestTest, RangesAreClosed) {
   EXPECT_EQ(ReasonOf(R"({"cursor":9223372036854775808})"), "bad_request");
   EXPECT_EQ(ReasonOf(R"({"cursor":1.5})"), "bad_request");
   EXPECT_EQ(ReasonOf(R"({"ttl_ms":-1})"), "bad_request");
+  EXPECT_EQ(ReasonOf(R"({"all":1})"), "bad_request");
 }
 
 TEST(AdminRequestTest, NoPrefixOfARequestIsARequest) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <boost/json.hpp>
 #include <set>
@@ -80,6 +82,29 @@ TEST_F(Admin, StatusShowsTiersSessionsAndReasons) {
   EXPECT_EQ(stats.at("misses").as_object().size(), size_t{kMissReasonCount - 1});
   EXPECT_EQ(stats.at("drops").at("disk").as_object().size(), size_t{kDropReasonCount});
   EXPECT_GT(status.at("index").at("entry_bytes").to_number<uint64_t>(), 0u);
+}
+
+TEST_F(Admin, KeptMemoryIsShownAndReleased) {
+  const UniqueFd memory(::memfd_create("kept", MFD_CLOEXEC));
+  ASSERT_EQ(::ftruncate(memory.get(), 8192), 0);
+  WireClient client(daemon_.socket());
+  (void)client.Hello();
+  client.SendWithDescriptors(wire::KeepMemory{.bytes = 8192, .table_bytes = 128},
+                             {memory.get(), memory.get()});
+  (void)client.Expect<wire::KeepMemoryReply>();
+  const json::value status = Ask(R"({"op":"status"})");
+  EXPECT_EQ(status.at("kept_memory").at("keep_for_ms"), 10 * kMinuteMs);
+  EXPECT_EQ(status.at("kept_memory").at("events").at("kept"), 1);
+  const json::value& kept = status.at("kept_memory").at("list").at(0);
+  EXPECT_EQ(kept.at("bytes"), 8192);
+  EXPECT_EQ(kept.at("device"), "host");
+  EXPECT_EQ(kept.at("waiting"), false);
+  EXPECT_EQ(kept.at("owner_pid"), ::getpid());
+  EXPECT_EQ(Ask(R"({"op":"release_memory"})").at("released"), 0) << "its owner lives";
+  const json::value released = Ask(R"({"op":"release_memory","all":true})");
+  EXPECT_EQ(released.at("schema"), "kvtier.release_memory/1");
+  EXPECT_EQ(released.at("released"), 1);
+  EXPECT_EQ(released.at("bytes"), 8192);
 }
 
 TEST_F(Admin, ConfigShowsWhatIsInEffect) {

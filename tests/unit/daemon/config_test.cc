@@ -4,6 +4,8 @@
 #include <fstream>
 #include <sstream>
 
+#include "base/units.h"
+#include "daemon/config/config_check.h"
 #include "daemon/config/config_loader.h"
 #include "daemon/config/config_schema.h"
 #include "tests/fakes/temporary_directory.h"
@@ -99,6 +101,13 @@ TEST(Config, DevicesAreNamedAndNumbered) {
   EXPECT_EQ(ReasonOf("[pool]\ndevice = \"gpu\"\n"), "config_out_of_range");
 }
 
+TEST(Config, PoolEvictionIsOneOfTwo) {
+  EXPECT_EQ(Parse("")->cache.pool_eviction, PoolEviction::kLru);
+  EXPECT_EQ(Parse("[pool]\neviction = \"cls\"\n")->cache.pool_eviction, PoolEviction::kCls);
+  EXPECT_EQ(Parse("[pool]\neviction = \"lru\"\n")->cache.pool_eviction, PoolEviction::kLru);
+  EXPECT_EQ(ReasonOf("[pool]\neviction = \"fifo\"\n"), "config_out_of_range");
+}
+
 TEST(Config, SeveralDevicesAreAListEachWithItsSize) {
   const Result<Config> two =
       Parse("[pool]\ndevice = [\"cuda:0\", \"cuda:3\"]\ndevice_bytes = [\"16GiB\", \"8GiB\"]\n");
@@ -136,6 +145,12 @@ TEST(Config, UnknownKeyNamesPlaceAndNearestKey) {
 TEST(Config, KeyInTheWrongSectionNamesTheRightOne) {
   EXPECT_EQ(ContextOf("[pool]\nmax_clients = 2\n"),
             "test.toml:2:1: there is no key \"max_clients\" in [pool]; it belongs in [server]");
+  EXPECT_EQ(ContextOf("[pool]\nuids = [1]\n"),
+            "test.toml:2:1: there is no key \"uids\" in [pool]; it belongs in [[tenant]]");
+  EXPECT_EQ(ContextOf("uids = [1]\n"),
+            "test.toml:1:1: \"uids\" stands in no section; write [[tenant]] above it");
+  EXPECT_EQ(ContextOf("[[tenants]]\nuids = [1]\n"),
+            "test.toml:1:3: there is no section [tenants]; the nearest is [[tenant]]");
 }
 
 TEST(Config, UnknownSectionNamesTheNearest) {
@@ -395,6 +410,37 @@ TEST(Config, ExampleAsInstalledIsTheDefaults) {
   ASSERT_TRUE(config) << config.error().context;
   EXPECT_EQ(FormatConfig(*config), FormatConfig(Config{}));
   EXPECT_TRUE(config->places.empty());
+}
+
+TEST(Config, SectionsCanBeAppendedToTheExample) {
+  for (const ConfigSection& section : ConfigSections()) {
+    if (section.repeated) continue;
+    const std::string text = ConfigExampleToml() + "[" + std::string(section.name) + "]\n";
+    EXPECT_EQ(ReasonOf(text), "") << section.name;
+  }
+}
+
+TEST(Config, AKeyOfTheExampleWithoutItsSectionIsToldWhereItBelongs) {
+  EXPECT_EQ(ContextOf("touch_threads = 1\n"),
+            "test.toml:1:1: \"touch_threads\" stands in no section; write [host] above it");
+}
+
+TEST(Config, UnitsAreNamedWhereAValueCannotBeRead) {
+  EXPECT_EQ(ContextOf("[pool]\nbytes = \"16G\"\n"),
+            "test.toml:2:9: pool.bytes \"16G\" is not allowed; must be a size with a unit, "
+            "\"64KiB\" to \"1024TiB\"; units are B, KiB, MiB, GiB, TiB, kB, MB, GB, TB");
+  EXPECT_TRUE(ContextOf("[drain]\ndeadline = \"10m\"\n").ends_with("; units are ms, s, min, h, d"));
+}
+
+TEST(Config, WhatAMachinesMemoryCannotGiveIsSaid) {
+  const Config config =
+      *Parse("[pool]\ndevice = \"host\"\nbytes = \"20GiB\"\n[host]\nbytes = \"20GiB\"\n");
+  EXPECT_TRUE(BeyondMemory(config, 64 * kGiB).empty());
+  EXPECT_EQ(BeyondMemory(config, 24 * kGiB),
+            std::vector<std::string>{"test.toml:5:9: host.bytes and pools in host memory would "
+                                     "take 40.0 GiB, this machine has 24.0 GiB"});
+  EXPECT_EQ(BeyondMemory(config, 16 * kGiB).size(), 2u);
+  EXPECT_TRUE(BeyondMemory(config, 0).empty()) << "the machine does not say";
 }
 
 TEST(Config, ExampleHasEveryKeyWithItsDefault) {

@@ -245,7 +245,8 @@ TEST_F(ConnectionTest, DescriptorsOfClientsAreClosed) {
   UniqueFd writing(pipe_fds[1]);
   std::vector<std::byte> bytes;
   wire::Encode(wire::Ping{}, 1, &bytes);
-  ASSERT_TRUE(wire::Send(client_.get(), bytes, writing.get()));
+  const int sent = writing.get();
+  ASSERT_TRUE(wire::Send(client_.get(), bytes, {&sent, 1}));
   RunUntilFrames(1);
   // The last writing end is gone: the pipe has ended.
   writing.Reset();

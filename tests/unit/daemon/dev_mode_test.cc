@@ -67,6 +67,16 @@ TEST(DevMode, TakesAShareOfTheGpuIfThereIsOne) {
   EXPECT_THAT(DevScreen(facts, config), HasSubstr("20 %"));
 }
 
+TEST(DevMode, TakesTheHostMemoryThatTheLastDaemonLeft) {
+  DevFacts facts = Workstation();
+  facts.kept_host_bytes = 5 * kGiB;
+  const Config config = ConfigFor(facts);
+  EXPECT_EQ(config.host.bytes, 5 * kGiB) << "memory of another size would begin empty";
+  EXPECT_THAT(DevScreen(facts, config), HasSubstr("as the last daemon has left it"));
+  EXPECT_THAT(DevScreen(facts, config), HasSubstr("kvtierctl stop --release gives it back"));
+  EXPECT_EQ(ConfigFor(facts, {"host.bytes=1GiB"}).host.bytes, 1 * kGiB);
+}
+
 TEST(DevMode, GoesWithoutADiskThatCannotBeUsed) {
   DevFacts facts = Workstation();
   facts.why_no_disk = "/home: Read-only file system";

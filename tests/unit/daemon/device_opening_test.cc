@@ -27,7 +27,8 @@ class DeviceOpeningTest : public ::testing::Test {
     Opening opening;
     {
       Log log(config_.log);
-      Result<std::vector<OpenedDevice>> all = OpenDevices(config_, clock_, &loop_, &log, {});
+      Result<std::vector<OpenedDevice>> all =
+          OpenDevices(config_, clock_, &loop_, &log, memory_, {});
       if (all) {
         EXPECT_EQ(all->size(), 1u);
         opening.opened = std::move(all->front());
@@ -43,6 +44,7 @@ class DeviceOpeningTest : public ::testing::Test {
   Config config_;
   SystemClock clock_;
   BlockingLoop loop_;
+  MachineMemory memory_ = ReadMachineMemory();
 };
 
 TEST_F(DeviceOpeningTest, AutoTakesHostMemoryWithoutAGpuAndSaysSo) {
@@ -54,6 +56,39 @@ TEST_F(DeviceOpeningTest, AutoTakesHostMemoryWithoutAGpuAndSaysSo) {
   EXPECT_TRUE(opening.opened->reason.starts_with("auto: no GPU can be used: "));
   EXPECT_NE(opening.log.find(" I device.chosen: host: "), std::string::npos) << opening.log;
   EXPECT_NE(opening.log.find(opening.opened->reason), std::string::npos) << opening.log;
+}
+
+TEST_F(DeviceOpeningTest, APoolThatNoMemoryCanHoldIsRefusedAtTheStart) {
+  config_.cache.pool_bytes = uint64_t{100} << 40;
+  const Opening opening = Open(DeviceChoice::kHost);
+  ASSERT_FALSE(opening.opened);
+  EXPECT_EQ(opening.opened.error().reason, "pool_exceeds_memory");
+}
+
+TEST_F(DeviceOpeningTest, PoolsAndHostTierThatExceedTheMemoryTogetherAreWarnedOf) {
+  config_.host.bytes = uint64_t{100} << 40;
+  const Opening opening = Open(DeviceChoice::kHost);
+  EXPECT_TRUE(opening.opened);
+  EXPECT_NE(opening.log.find(" W memory.short: "), std::string::npos) << opening.log;
+}
+
+TEST_F(DeviceOpeningTest, AControlGroupsLimitCountsAndIsNamed) {
+  memory_ = {.total_bytes = 64 * kMiB, .available_bytes = 64 * kMiB, .limited_by = "/kvtier"};
+  config_.cache.pool_bytes = 48 * kMiB;
+  config_.host.bytes = 32 * kMiB;
+  const Opening opening = Open(DeviceChoice::kHost);
+  ASSERT_TRUE(opening.opened);
+  EXPECT_NE(opening.log.find("the control group /kvtier allows 64.0 MiB"), std::string::npos)
+      << opening.log;
+  config_.cache.pool_bytes = 65 * kMiB;
+  EXPECT_EQ(Open(DeviceChoice::kHost).opened.error().reason, "pool_exceeds_memory");
+}
+
+TEST_F(DeviceOpeningTest, WhatFitsTheMemoryIsNotWarnedOf) {
+  memory_ = {.total_bytes = 64 * kMiB, .available_bytes = 64 * kMiB, .limited_by = {}};
+  config_.cache.pool_bytes = 32 * kMiB;
+  config_.host.bytes = 32 * kMiB;
+  EXPECT_EQ(Open(DeviceChoice::kHost).log.find("memory.short"), std::string::npos);
 }
 
 TEST_F(DeviceOpeningTest, AGpuThatIsNotThereIsAnErrorNotHostMemory) {

@@ -66,8 +66,9 @@ std::vector<std::string> SmallArguments(const std::filesystem::path& directory) 
        {"server.socket=" + (directory / "kvtier.sock").string(),
         "server.admin_socket=" + (directory / "admin.sock").string(),
         "disk.directory=" + (directory / "disk").string(), std::string("disk.bytes=8MiB"),
-        std::string("disk.free_floor_bytes=0B"), std::string("pool.bytes=256KiB"),
-        std::string("host.bytes=2MiB"), std::string("cache.slab_bytes=128KiB")}) {
+        std::string("disk.free_floor_bytes=0B"), std::string("restart.keep_for=0s"),
+        std::string("pool.bytes=256KiB"), std::string("host.bytes=2MiB"),
+        std::string("cache.slab_bytes=128KiB")}) {
     arguments.push_back("--set");
     arguments.push_back(setting);
   }

@@ -6,35 +6,49 @@
 namespace kvtier {
 namespace {
 
-TEST(LoopbackAddress, IsAnAddressOfThisMachineAndAPort) {
-  const auto four = ParseLoopbackAddress("127.0.0.1:9400");
+TEST(ListenAddress, IsAnAddressOfThisMachineAndAPort) {
+  const auto four = ParseListenAddress("127.0.0.1:9400", false);
   ASSERT_TRUE(four) << four.error().ToString();
   EXPECT_EQ(four->host, "127.0.0.1");
   EXPECT_EQ(four->port, 9400);
-  EXPECT_EQ(ParseLoopbackAddress("127.8.9.10:1")->host, "127.8.9.10");
-  EXPECT_EQ(ParseLoopbackAddress("[::1]:65535")->host, "::1");
-  EXPECT_EQ(ParseLoopbackAddress("127.0.0.1:0")->port, 0);
+  EXPECT_EQ(ParseListenAddress("127.8.9.10:1", false)->host, "127.8.9.10");
+  EXPECT_EQ(ParseListenAddress("[::1]:65535", false)->host, "::1");
+  EXPECT_EQ(ParseListenAddress("127.0.0.1:0", false)->port, 0);
 }
 
-TEST(LoopbackAddress, NobodyElseMayBeListenedTo) {
+TEST(ListenAddress, NobodyElseMayBeListenedTo) {
   for (const char* text :
        {"0.0.0.0:9400", "192.168.1.2:9400", "[::]:9400", "128.0.0.1:9400", "[fe80::1]:9400",
         "localhost:9400", "example.org:9400", "127.0.0.1.example.org:9400"}) {
-    const auto address = ParseLoopbackAddress(text);
+    const auto address = ParseListenAddress(text, false);
     ASSERT_FALSE(address) << text;
     EXPECT_EQ(address.error().reason, "bad_listen");
     EXPECT_NE(address.error().context.find("this machine"), std::string::npos) << text;
   }
 }
 
-TEST(LoopbackAddress, MistakesAreExplained) {
+TEST(ListenAddress, MistakesAreExplained) {
   for (const char* text :
        {"", "127.0.0.1", "9400", ":9400", "127.0.0.1:", "127.0.0.1:65536", "127.0.0.1:94x",
         "127.0.0.1:-1", "[::1]", "[::1:9400", "[::1]x9400", "127.0.0.1 :9400"}) {
-    const auto address = ParseLoopbackAddress(text);
+    const auto address = ParseListenAddress(text, false);
     ASSERT_FALSE(address) << text;
     EXPECT_NE(address.error().context.find("127.0.0.1:9400"), std::string::npos) << text;
   }
+}
+
+TEST(ListenAddress, MayBeAnyWhereOtherMachinesMayAsk) {
+  EXPECT_EQ(ParseListenAddress("0.0.0.0:9400", true)->host, "0.0.0.0");
+  EXPECT_EQ(ParseListenAddress("[::]:9400", true)->host, "::");
+  EXPECT_EQ(ParseListenAddress("192.168.1.2:9400", true)->port, 9400);
+  EXPECT_EQ(ParseListenAddress("127.0.0.1:9400", true)->host, "127.0.0.1");
+  for (const char* text : {"gpu-17:9400", "0.0.0.0", "0.0.0.0:x", "1.2.3:4"}) {
+    EXPECT_FALSE(ParseListenAddress(text, true)) << text;
+  }
+  EXPECT_NE(ParseListenAddress("0.0.0.0:9400", false)
+                .error()
+                .context.find("metrics.listen_beyond_loopback = true"),
+            std::string::npos);
 }
 
 TEST(LoopbackAddress, HostHeadersOfOtherNamesAreToldApart) {

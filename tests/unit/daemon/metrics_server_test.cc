@@ -2,7 +2,10 @@
 // The web pages when the event loop is well, and when it hangs.
 #include "daemon/metrics/metrics_server.h"
 
+#include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <ifaddrs.h>
+#include <netinet/in.h>
 
 #include <future>
 #include <thread>
@@ -14,8 +17,9 @@ namespace {
 
 class MetricsServerTest : public testing::Test {
  protected:
-  void SetUp() override {
-    auto server = MetricsServer::Start("127.0.0.1:0", &loop_, &lag_, [this] {
+  void SetUp() override { Start({.listen = "127.0.0.1:0"}); }
+  void Start(const MetricsConfig& config) {
+    auto server = MetricsServer::Start(config, &loop_, &lag_, [this] {
       MetricsSnapshot snapshot;
       snapshot.stats.acquires = ++snapshots_;
       return snapshot;
@@ -52,6 +56,50 @@ TEST_F(MetricsServerTest, EachScrapeSeesTheCountersOfItsMoment) {
   EXPECT_EQ(ValueOf(Get("metrics").body, "kvtier_acquires_total"), 2);
 }
 
+// An address of this machine that is not loopback: what comes from there could be another
+// machine's.
+std::string OuterAddress() {
+  std::string found;
+  ifaddrs* all = nullptr;
+  if (::getifaddrs(&all) != 0) return found;
+  for (const ifaddrs* one = all; one != nullptr; one = one->ifa_next) {
+    if (one->ifa_addr == nullptr || one->ifa_addr->sa_family != AF_INET) continue;
+    char text[INET_ADDRSTRLEN];
+    const auto* address = reinterpret_cast<const sockaddr_in*>(one->ifa_addr);
+    ::inet_ntop(AF_INET, &address->sin_addr, text, sizeof(text));
+    if (!std::string_view(text).starts_with("127.")) found = text;
+  }
+  ::freeifaddrs(all);
+  return found;
+}
+
+TEST_F(MetricsServerTest, OtherMachinesGetTheMetricsAndNothingElse) {
+  const std::string outer = OuterAddress();
+  if (outer.empty()) GTEST_SKIP() << "this machine has no other address";
+  server_.reset();
+  Start({.listen = "0.0.0.0:0", .listen_beyond_loopback = true});
+  RunLoop();
+  const std::string port = server_->Url().substr(server_->Url().rfind(':') + 1);
+  const auto status = [&](const std::string& host, const std::string& page,
+                          const std::string& named) {
+    return HttpGet("http://" + host + ":" + port + page, {{"Host", named}}).status;
+  };
+  EXPECT_EQ(status(outer, "metrics", "gpu-17.example"), 200u);
+  EXPECT_EQ(status(outer, "healthz", outer), 200u);
+  // Whatever its client says of itself.
+  for (const char* page : {"", "status.json", "nothing"}) {
+    EXPECT_EQ(status(outer, page, "localhost"), 403u) << page;
+  }
+  EXPECT_EQ(status("127.0.0.1", "", "localhost"), 200u);
+  EXPECT_EQ(status("127.0.0.1", "metrics", "rebound.example"), 403u);
+}
+
+TEST_F(MetricsServerTest, AnAddressBeyondLoopbackHasToBeAllowed) {
+  const auto server = MetricsServer::Start({.listen = "0.0.0.0:0"}, &loop_, &lag_, {});
+  ASSERT_FALSE(server);
+  EXPECT_EQ(server.error().reason, "bad_listen");
+}
+
 TEST_F(MetricsServerTest, PagesHaveTheirTypes) {
   RunLoop();
   EXPECT_EQ(Get("").content_type, "text/html; charset=utf-8");
@@ -81,6 +129,12 @@ TEST_F(MetricsServerTest, HealthIsWhetherTheLoopAnswers) {
   go_on.set_value();
   // The server ends on the loop's thread or beside a loop that has nothing of it to run.
   EXPECT_EQ(Get("healthz").status, 200u);
+}
+
+TEST_F(MetricsServerTest, ProbesCostNoSnapshot) {
+  RunLoop();
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(Get("healthz").status, 200u);
+  EXPECT_EQ(ValueOf(Get("metrics").body, "kvtier_acquires_total"), 1) << "snapshots so far";
 }
 
 TEST_F(MetricsServerTest, LoopThatHangsShowsInOldFiguresAndItsSilence) {

@@ -5,6 +5,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "tests/unit/daemon/bystander.h"
+
 namespace kvtier {
 namespace {
 
@@ -27,6 +29,25 @@ TEST(SocketPeerInspector, RefusesWhatIsNotASocket) {
   const UniqueFd reading(fds[0]);
   const UniqueFd writing(fds[1]);
   EXPECT_FALSE(SocketPeerInspector().Inspect(reading.get()));
+}
+
+TEST(IsSameProcess, NumbersTellProcessesApartThatLive) {
+  Bystander one, two;
+  EXPECT_TRUE(IsSameProcess(one.peer(), one.peer()));
+  EXPECT_FALSE(IsSameProcess(one.peer(), two.peer()));
+  const Peer known = one.peer();
+  Peer later = two.peer();
+  later.pid = one.pid();
+  one.Kill();
+  EXPECT_FALSE(IsSameProcess(known, later)) << "the number was given to another after its end";
+}
+
+TEST(IsSameProcess, TheKernelTellsThoseApartThatHaveNoNumberHere) {
+  Bystander one, two;
+  EXPECT_FALSE(IsSameProcess(one.foreign_peer(), two.foreign_peer()));
+  EXPECT_FALSE(IsSameProcess(one.foreign_peer(), one.peer()));
+  if (!one.CanBeToldWithoutANumber()) GTEST_SKIP() << "only kernels since 6.9 can";
+  EXPECT_TRUE(IsSameProcess(one.foreign_peer(), one.foreign_peer()));
 }
 
 TEST(TenantMap, UsersComeBeforeGroups) {

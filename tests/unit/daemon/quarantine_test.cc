@@ -2,40 +2,15 @@
 #include "daemon/session/quarantine.h"
 
 #include <gtest/gtest.h>
-#include <signal.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <functional>
 #include <vector>
 
+#include "tests/unit/daemon/bystander.h"
+
 namespace kvtier {
 namespace {
-
-// A process that does nothing until it is killed.
-class Bystander {
- public:
-  Bystander() : pid_(::fork()) {
-    if (pid_ == 0) {
-      while (true) ::pause();
-    }
-  }
-  ~Bystander() { Kill(); }
-  Bystander(const Bystander&) = delete;
-  Bystander& operator=(const Bystander&) = delete;
-
-  [[nodiscard]] Peer peer() const {
-    return {.pid = pid_, .pidfd = UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)))};
-  }
-  void Kill() {
-    ::kill(pid_, SIGKILL);
-    ::waitpid(pid_, nullptr, 0);
-  }
-
- private:
-  const pid_t pid_;
-};
 
 class QuarantineTest : public testing::Test {
  protected:
@@ -97,6 +72,51 @@ TEST_F(QuarantineTest, ALaterProcessOfTheSameNumberIsAwaitedForItself) {
   second.Kill();
   loop_.RunUntil([&] { return released_.size() == 2; });
   EXPECT_EQ(quarantine.sessions(), 0u);
+}
+
+TEST_F(QuarantineTest, AProcessOfAnotherPidNamespaceCostsOneDescriptorHoweverOftenItConnects) {
+  Bystander process;
+  if (!process.CanBeToldWithoutANumber()) GTEST_SKIP() << "this kernel cannot tell them apart";
+  Quarantine quarantine(&loop_, &log_, Releasing(), {});
+  quarantine.Add(SessionId(1), process.foreign_peer());
+  const size_t open = OpenPidfds();
+  for (uint64_t id = 2; id <= 10; ++id) quarantine.Add(SessionId(id), process.foreign_peer());
+  EXPECT_EQ(OpenPidfds(), open);
+  EXPECT_EQ(quarantine.sessions(), 10u);
+  Bystander other;
+  quarantine.Add(SessionId(11), other.foreign_peer());
+  EXPECT_EQ(OpenPidfds(), open + 1) << "another process is awaited for itself";
+  process.Kill();
+  loop_.RunUntil([&] { return released_.size() == 10; });
+  EXPECT_EQ(quarantine.sessions(), 1u);
+}
+
+TEST_F(QuarantineTest, AProcessOfWhichNothingIsAwaitedCostsNoDescriptor) {
+  Quarantine quarantine(&loop_, &log_, Releasing(), {});
+  Bystander process;
+  const size_t open = OpenPidfds();
+  quarantine.Add(SessionId(1), process.peer());
+  quarantine.Add(SessionId(2), process.peer());
+  quarantine.Forget(SessionId(1));
+  quarantine.Forget(SessionId(3));
+  EXPECT_EQ(quarantine.sessions(), 1u);
+  quarantine.Forget(SessionId(2));
+  EXPECT_EQ(quarantine.sessions(), 0u);
+  EXPECT_EQ(OpenPidfds(), open);
+}
+
+// The driver is asked about the process, and its answer names the entry.
+TEST_F(QuarantineTest, WhatIsForgottenAfterItsProcessEndedIsNotReleased) {
+  std::function<void(bool)> answer;
+  Quarantine quarantine(&loop_, &log_, Releasing(),
+                        [&](int32_t, std::function<void(bool)> asked) { answer = asked; });
+  Bystander process;
+  quarantine.Add(SessionId(1), process.peer());
+  process.Kill();
+  loop_.RunUntil([&] { return answer != nullptr; });
+  quarantine.Forget(SessionId(1));
+  answer(false);
+  EXPECT_TRUE(released_.empty());
 }
 
 TEST_F(QuarantineTest, AnAnswerThatComesAfterItsEndIsNobodys) {

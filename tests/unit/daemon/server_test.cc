@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Who is let in, who is thrown out, and what is left behind.
 
-#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/socket.h>
@@ -15,6 +14,7 @@
 #include <thread>
 
 #include "tests/fakes/seeded_random.h"
+#include "tests/unit/daemon/client_process.h"
 #include "tests/unit/daemon/server_under_test.h"
 #include "tests/unit/daemon/verbs.h"
 #include "tests/unit/daemon/wire_client.h"
@@ -247,52 +247,36 @@ TEST(Server, ShutDownIsTold) {
 
 // As data loaders do that are forked from an engine.
 TEST(Server, ASessionEndsWithItsProcessThoughAChildHasItsSocket) {
-  ServerUnderTest daemon;
-  int ready[2];
-  ASSERT_EQ(::pipe2(ready, O_CLOEXEC), 0);
-  const pid_t engine = ::fork();
-  if (engine == 0) {
-    WireClient client(daemon.socket());
+  ClientProcess engine([](const std::string& socket, const auto& answer) {
+    WireClient client(socket);
     (void)Fill(&client, client.Attach().pool, Hashes(0, 8));
     const pid_t loader = ::fork();
-    if (loader == 0) {
-      while (true) ::pause();
-    }
-    (void)!::write(ready[1], &loader, sizeof(loader));
-    while (true) ::pause();
-  }
-  pid_t loader = 0;
-  ASSERT_EQ(::read(ready[0], &loader, sizeof(loader)), ssize_t{sizeof(loader)});
+    while (loader == 0) ::pause();
+    answer(loader);
+  });
+  ServerUnderTest daemon;
+  const pid_t loader = engine.Start(daemon.socket());
+  ASSERT_GT(loader, 0);
   daemon.OnLoop([&] { EXPECT_EQ(daemon.cache().Gauges().references, 8u); });
-  ::kill(engine, SIGKILL);
-  ::waitpid(engine, nullptr, 0);
+  engine.Kill();
   const auto killed = std::chrono::steady_clock::now();
   daemon.WaitUntil([&] { return daemon.server().session_count() == 0; });
   daemon.OnLoop([&] { EXPECT_EQ(daemon.cache().Gauges().references, 0u); });
   EXPECT_LT(std::chrono::steady_clock::now() - killed, std::chrono::seconds(1));
   EXPECT_EQ(::kill(loader, SIGKILL), 0);
-  ::close(ready[0]);
-  ::close(ready[1]);
 }
 
 TEST(Quarantine, PrivateBlocksAreWithheldUntilTheProcessIsGone) {
-  ServerUnderTest daemon;
-  int ready[2];
-  ASSERT_EQ(::pipe2(ready, O_CLOEXEC), 0);
-  const pid_t child = ::fork();
-  if (child == 0) {
-    // Takes 60 of 64 blocks, closes the connection and lives on.
-    auto client = std::make_unique<WireClient>(daemon.socket());
+  // Takes 60 of 64 blocks, closes the connection and lives on.
+  ClientProcess holder([](const std::string& socket, const auto& answer) {
+    auto client = std::make_unique<WireClient>(socket);
     const PoolId pool = client->Attach().pool;
-    const bool got_all = Acquire(client.get(), pool, {}, 60).new_blocks.size() == 60;
+    const auto taken = static_cast<int>(Acquire(client.get(), pool, {}, 60).new_blocks.size());
     client.reset();
-    const char answer = got_all ? 'y' : 'n';
-    (void)!::write(ready[1], &answer, 1);
-    while (true) ::pause();
-  }
-  char answer = 0;
-  ASSERT_EQ(::read(ready[0], &answer, 1), 1);
-  ASSERT_EQ(answer, 'y');
+    answer(taken);
+  });
+  ServerUnderTest daemon;
+  ASSERT_EQ(holder.Start(daemon.socket()), 60);
   daemon.WaitUntil([&] { return daemon.server().quarantined_sessions() == 1; });
   WireClient client(daemon.socket());
   const PoolId pool = client.Attach().pool;
@@ -300,12 +284,9 @@ TEST(Quarantine, PrivateBlocksAreWithheldUntilTheProcessIsGone) {
             "pool_full");
   EXPECT_EQ(Acquire(&client, pool, {}, 4).new_blocks.size(), 4u);
 
-  ::kill(child, SIGKILL);
-  ::waitpid(child, nullptr, 0);
+  holder.Kill();
   daemon.WaitUntil([&] { return daemon.server().quarantined_sessions() == 0; });
   EXPECT_EQ(Acquire(&client, pool, {}, 60).new_blocks.size(), 60u);
-  ::close(ready[0]);
-  ::close(ready[1]);
 }
 
 }  // namespace

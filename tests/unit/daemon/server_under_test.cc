@@ -53,6 +53,7 @@ Config SmallConfig(const std::filesystem::path& directory) {
   config.host.bytes = 2 * kMiB;
   config.disk.directory = directory / "disk";
   config.disk.free_floor_bytes = 0;
+  config.restart.keep_for_ms = 0;
   config.log.level = LogLevel::kError;
   return config;
 }
@@ -93,7 +94,9 @@ ServerUnderTest::ServerUnderTest(const std::function<void(Config*)>& adjust)
                .trace = &trace_,
                .cache = cache_.get(),
                .models = &models_,
-               .counters = &counters_},
+               .counters = &counters_,
+               .kept_memories = &kept_memories_},
+      kept_memories_(context_),
       server_(std::make_unique<Server>(context_, TenantMap(config_.tenants, ::geteuid()))),
       tick_(&loop_) {
   KVT_CHECK(server_->Listen().has_value());
@@ -126,6 +129,7 @@ ServerUnderTest::~ServerUnderTest() {
 void ServerUnderTest::TickForever() {
   tick_.Start(1, [this] {
     cache_->Tick();
+    kept_memories_.Tick();
     TickForever();
   });
 }

@@ -18,10 +18,12 @@
 #include "daemon/net/peer.h"
 #include "daemon/runtime/event_loop.h"
 #include "daemon/runtime/log.h"
+#include "daemon/session/kept_memories.h"
 #include "daemon/session/server.h"
 #include "protocol/message_type.h"
 #include "tests/fakes/late_device.h"
 #include "tests/fakes/temporary_directory.h"
+#include "tests/unit/daemon/bystander.h"
 #include "tiers/cache.h"
 #include "tiers/memory/mapped_arena.h"
 
@@ -36,12 +38,18 @@ class DisguisedPeers final : public PeerInspector {
     Result<Peer> peer = real_.Inspect(socket);
     if (peer && uid != kTrue) peer->uid = static_cast<uint32_t>(uid);
     if (peer && gid != kTrue) peer->gid = static_cast<uint32_t>(gid);
+    if (peer && pid != kTrue) {
+      Peer disguised = Bystander::PeerOf(static_cast<pid_t>(pid));
+      peer->pid = disguised.pid;
+      peer->pidfd = std::move(disguised.pidfd);
+    }
     return peer;
   }
 
   // For connections that come from now on.
   std::atomic<int64_t> uid = kTrue;
   std::atomic<int64_t> gid = kTrue;
+  std::atomic<int64_t> pid = kTrue;  // a process that lives
 
  private:
   SocketPeerInspector real_;
@@ -73,6 +81,7 @@ class ServerUnderTest {
   [[nodiscard]] Network& network() { return network_; }
   [[nodiscard]] const ServerCounters& counters() { return counters_; }
   [[nodiscard]] LateDevice& device() { return devices_.front(); }
+  [[nodiscard]] KeptMemories& kept_memories() { return kept_memories_; }
 
   // How often something was refused for this reason.
   [[nodiscard]] uint64_t Refusals(const std::string& reason);
@@ -102,6 +111,7 @@ class ServerUnderTest {
   ModelRegistry models_;
   ServerCounters counters_;
   const ServiceContext context_;
+  KeptMemories kept_memories_;
   std::unique_ptr<Server> server_;
   Timer tick_;
   std::thread thread_;

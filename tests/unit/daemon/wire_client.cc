@@ -42,9 +42,9 @@ uint64_t WireClient::SendFrame(uint16_t type, uint16_t flags, std::span<const st
   return last_request_;
 }
 
-void WireClient::SendBytes(std::span<const std::byte> bytes, int descriptor) {
+void WireClient::SendBytes(std::span<const std::byte> bytes, std::span<const int> descriptors) {
   while (!bytes.empty()) {
-    const auto sent = wire::Send(socket_.get(), bytes, std::exchange(descriptor, -1));
+    const auto sent = wire::Send(socket_.get(), bytes, std::exchange(descriptors, {}));
     if (!sent || !*sent) return;
     bytes = bytes.subspan(**sent);
   }
@@ -54,10 +54,14 @@ std::optional<WireClient::Received> WireClient::Receive() {
   while (true) {
     const auto frame = decoder_.Next();
     if (frame && *frame) {
-      Received received{(*frame)->type, (*frame)->request_id, {}, {}};
+      Received received{(*frame)->type, (*frame)->request_id, {}, {}, {}};
       received.payload.assign((*frame)->payload.begin(), (*frame)->payload.end());
       if (!descriptors_.empty()) {
         received.descriptor = std::move(descriptors_.front());
+        descriptors_.erase(descriptors_.begin());
+      }
+      if (received.Is(wire::MessageType::kTakeMemoryReply) && !descriptors_.empty()) {
+        received.second = std::move(descriptors_.front());
         descriptors_.erase(descriptors_.begin());
       }
       return received;

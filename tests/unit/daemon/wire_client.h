@@ -25,6 +25,7 @@ class WireClient {
     uint64_t request_id = 0;
     std::vector<std::byte> payload;
     UniqueFd descriptor;
+    UniqueFd second;  // of a TAKE_MEMORY_REPLY
 
     [[nodiscard]] bool Is(wire::MessageType expected) const {
       return type == static_cast<uint16_t>(expected);
@@ -42,18 +43,23 @@ class WireClient {
     SendBytes(frame);
     return last_request_;
   }
-  // The same with a descriptor, which stays the caller's.
+  // The same with a descriptor, or two of them, which stay the caller's.
   template <typename Message>
   uint64_t SendWithDescriptor(const Message& message, int descriptor) {
+    return SendWithDescriptors(message,
+                               descriptor < 0 ? std::vector<int>() : std::vector<int>{descriptor});
+  }
+  template <typename Message>
+  uint64_t SendWithDescriptors(const Message& message, const std::vector<int>& descriptors) {
     std::vector<std::byte> frame;
     wire::Encode(message, ++last_request_, &frame);
-    SendBytes(frame, descriptor);
+    SendBytes(frame, descriptors);
     return last_request_;
   }
   // Sends a frame of any content.
   uint64_t SendFrame(uint16_t type, uint16_t flags, std::span<const std::byte> payload);
   // Sends anything. A daemon that has closed the connection is no failure.
-  void SendBytes(std::span<const std::byte> bytes, int descriptor = -1);
+  void SendBytes(std::span<const std::byte> bytes, std::span<const int> descriptors = {});
 
   // The next frame; nothing at the end of the stream.
   [[nodiscard]] std::optional<Received> Receive();

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <atomic>
@@ -142,6 +143,17 @@ TEST_F(HostDeviceTest, MappingsOutliveThePool) {
   client.bytes()[5] = std::byte{9};
   pool.reset();
   EXPECT_EQ(client.bytes()[5], std::byte{9});
+}
+
+TEST_F(HostDeviceTest, TheMemoryOfADiscardedPoolReturnsThoughAClientHasItMapped) {
+  const auto pool = MakePool(4 * kMiB);
+  const ClientView view(*pool);
+  std::ranges::fill(view.bytes(), std::byte{7});
+  pool->Discard();
+  struct stat file {};
+  ASSERT_EQ(::fstat(pool->shareable_fd(), &file), 0);
+  EXPECT_EQ(file.st_blocks, 0) << "the kernel keeps no page of it";
+  EXPECT_EQ(view.bytes().front(), std::byte{0}) << "reading it ends no process";
 }
 
 TEST_F(HostDeviceTest, ImpossiblePoolsAreRefused) {

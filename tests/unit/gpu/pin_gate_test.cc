@@ -11,11 +11,19 @@
 namespace kvtier {
 namespace {
 
+constexpr std::chrono::seconds kPatience(20);
+
 TEST(PinGateTest, IsOpenWhenNobodyIsUrgent) {
   PinGate gate;
-  gate.Wait();
+  EXPECT_TRUE(gate.Wait());
   { const PinGate::Urgent urgent(&gate); }
-  gate.Wait();
+  EXPECT_TRUE(gate.Wait());
+}
+
+TEST(PinGateTest, LetsMemoryBePinnedAfterAWhileThoughSomebodyIsAlwaysUrgent) {
+  PinGate gate;
+  const PinGate::Urgent urgent(&gate);
+  EXPECT_FALSE(gate.Wait(std::chrono::milliseconds(1)));
 }
 
 TEST(PinGateTest, OpensWhenTheLastOfThoseWhoAreUrgentIsDone) {
@@ -25,13 +33,13 @@ TEST(PinGateTest, OpensWhenTheLastOfThoseWhoAreUrgentIsDone) {
   std::promise<void> passed;
   std::future<void> done = passed.get_future();
   std::thread waiter([&] {
-    gate.Wait();
+    EXPECT_TRUE(gate.Wait(kPatience));
     passed.set_value();
   });
   first.reset();
   EXPECT_EQ(done.wait_for(std::chrono::seconds(0)), std::future_status::timeout);
   second.reset();
-  EXPECT_EQ(done.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+  EXPECT_EQ(done.wait_for(kPatience), std::future_status::ready);
   waiter.join();
 }
 

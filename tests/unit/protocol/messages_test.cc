@@ -11,6 +11,7 @@
 #include "protocol/frame.h"
 #include "tests/fuzz/reencode.h"
 #include "tests/fuzz/sample_messages.h"
+#include "tests/unit/protocol/payload.h"
 
 namespace kvtier::wire {
 namespace {
@@ -40,13 +41,6 @@ Frame FrameIn(std::span<const std::byte> bytes) {
   frame.payload = reader.ReadBytes(payload_bytes);
   EXPECT_TRUE(reader.AtEnd());
   return frame;
-}
-
-template <typename Message>
-std::vector<std::byte> PayloadOf(const Message& message) {
-  std::vector<std::byte> bytes;
-  Encode(message, 0, &bytes);
-  return {bytes.begin() + kFrameHeaderBytes, bytes.end()};
 }
 
 // --- what holds for all messages ---

@@ -10,22 +10,10 @@
 
 #include "base/bytes.h"
 #include "protocol/frame.h"
+#include "tests/unit/protocol/payload.h"
 
 namespace kvtier::wire {
 namespace {
-
-template <typename Message>
-std::vector<std::byte> PayloadOf(const Message& message) {
-  std::vector<std::byte> frame;
-  Encode(message, 1, &frame);
-  return {frame.begin() + kFrameHeaderBytes, frame.end()};
-}
-
-template <typename Message>
-std::string ReasonFor(const Message& message) {
-  const auto decoded = wire::Decode<Message>(PayloadOf(message));
-  return decoded ? "" : decoded.error().reason;
-}
 
 BlockHash HashOf(uint32_t number) {
   BlockHash hash;

@@ -50,9 +50,10 @@ TEST_F(SocketIo, ReceivingNothingIsNotAnError) {
 
 TEST_F(SocketIo, ADescriptorArrivesWithItsFirstByteAndIsTheSameFile) {
   const UniqueFd memory(::memfd_create("test", MFD_CLOEXEC));
+  const int descriptor = memory.get();
   ASSERT_EQ(::pwrite(memory.get(), "shared", 6, 0), 6);
   ASSERT_TRUE(Send(left_.get(), BytesOf("before ")).has_value());
-  ASSERT_TRUE(Send(left_.get(), BytesOf("with"), memory.get()).has_value());
+  ASSERT_TRUE(Send(left_.get(), BytesOf("with"), {&descriptor, 1}).has_value());
   std::string text = ReceiveText();
   while (descriptors_.empty()) {
     const std::string more = ReceiveText();
@@ -72,7 +73,8 @@ TEST_F(SocketIo, UnwantedDescriptorsAreClosed) {
   ASSERT_EQ(::pipe2(pipe_ends, O_CLOEXEC | O_NONBLOCK), 0);
   const UniqueFd read_end(pipe_ends[0]);
   UniqueFd write_end(pipe_ends[1]);
-  ASSERT_TRUE(Send(left_.get(), BytesOf("x"), write_end.get()).has_value());
+  const int sent = write_end.get();
+  ASSERT_TRUE(Send(left_.get(), BytesOf("x"), {&sent, 1}).has_value());
   write_end.Reset();
   ASSERT_TRUE(Receive(right_.get(), namespace_id_, nullptr)->has_value());
   // End of file: no write end is open anywhere.

@@ -34,6 +34,7 @@ void CacheTest::Start(const CacheSetup& setup) {
   sizes.slab_bytes = kSlabBytes;
   sizes.host_slabs = setup.host_slots / kSlotsPerSlab;
   sizes.host_slabs_ready = std::min(setup.host_slots, setup.host_slots_ready) / kSlotsPerSlab;
+  sizes.keep_host = setup.keep_host;
   sizes.disk_slabs = setup.disk_slots / kSlotsPerSlab;
   sizes.disk_files = setup.disk_slots == 0 ? 0 : setup.disk_files;
   machine_ = std::make_unique<FakeMachine>(sizes, /*seed=*/1);
@@ -43,6 +44,7 @@ void CacheTest::Start(const CacheSetup& setup) {
 void CacheTest::StartCache(IndexSnapshot snapshot) {
   CacheEnvironment environment = machine_->Environment();
   environment.tracer = setup_.tracer;
+  environment.pools_read = pools_read_;
   cache_ = std::make_unique<Cache>(setup_.options, std::move(environment), std::move(snapshot));
   for (const SessionId session : {kAlice, kBob}) {
     cache_->OpenSession(session, [this, session](const LoadProgress& p) {
@@ -65,6 +67,14 @@ void CacheTest::CrashAndRestart() {
   machine_->Crash();
   progress_.clear();
   StartCache(machine_->Snapshot());
+}
+
+void CacheTest::DieAndAdopt() {
+  cache_.reset();
+  machine_->Crash(FakeMachine::HostMemory::kKept);
+  progress_.clear();
+  StartCache(machine_->Snapshot());
+  Settle();
 }
 
 void CacheTest::LoseIndexAndRestart() {

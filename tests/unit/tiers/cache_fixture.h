@@ -27,7 +27,8 @@ struct CacheSetup {
   uint32_t pool_blocks = 16;  // on each device
   uint32_t host_slots = 16;   // a multiple of CacheTest::kSlotsPerSlab
   uint32_t host_slots_ready = UINT32_MAX;
-  uint32_t disk_slots = 32;  // the same; 0: no disk tier
+  bool keep_host = false;    // host memory stays when the process dies
+  uint32_t disk_slots = 32;  // as host_slots; 0: no disk tier
   uint32_t disk_files = 1;
   CacheOptions options = Options();
   Tracer* tracer = nullptr;
@@ -67,7 +68,10 @@ class CacheTest : public ::testing::Test {
   void UseDevice(uint32_t device);
   // The process dies without warning and starts again; what the index says is served.
   void CrashAndRestart();
-  // The same after a Drain that ran to its end.
+  // The process dies and starts again, and host memory has been kept meanwhile. What it holds has
+  // been looked at when this returns.
+  void DieAndAdopt();
+  // As CrashAndRestart, after a Drain that ran to its end.
   void DrainAndRestart();
   // As CrashAndRestart, but the index is lost and rebuilt from the headers on disk.
   void LoseIndexAndRestart();
@@ -128,6 +132,7 @@ class CacheTest : public ::testing::Test {
                                                   uint64_t block_bytes = kBlockBytes);
 
   CacheSetup setup_;
+  std::function<bool(DeviceIndex)> pools_read_;  // see CacheEnvironment
   std::unique_ptr<FakeMachine> machine_;
   std::unique_ptr<Cache> cache_;
   uint32_t device_ = 0;

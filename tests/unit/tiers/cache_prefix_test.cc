@@ -316,6 +316,44 @@ TEST_F(CachePrefixTest, BlocksWithoutAKnownParentStay) {
   EXPECT_TRUE(Presence(TestHash(1, 2)).anywhere());
 }
 
+TEST_F(CachePrefixTest, LinksOutliveTheDaemonInTheIndex) {
+  Start(KeepingUnusable());
+  PutLinked(Sequence(1, 6));
+  DrainAndRestart();
+  EXPECT_EQ(UnusableNow(), 0u);
+  EvictEverywhere(TestHash(1, 2));
+  LetUnusableGo();
+  for (uint32_t i = 0; i < 6; ++i) EXPECT_EQ(Presence(TestHash(1, i)).disk, i < 2) << i;
+}
+
+TEST_F(CachePrefixTest, LinksOutliveTheIndexInTheHeaders) {
+  Start(KeepingUnusable());
+  PutLinked(Sequence(1, 6));
+  Drain();
+  LoseIndexAndRestart();
+  EXPECT_EQ(UnusableNow(), 0u);
+  EvictEverywhere(TestHash(1, 2));
+  LetUnusableGo();
+  EXPECT_EQ(cache_->Gauges().disk_blocks, 2u);
+  EXPECT_EQ(Acquire(kAlice, Sequence(1, 6)).hits.size(), 2u);
+}
+
+// The start of the sequence was only in memory when the daemon died.
+TEST_F(CachePrefixTest, WhatLostItsStartWithTheDaemonWaitsForIt) {
+  Start(KeepingUnusable());
+  PutLinked(Sequence(1, 6));
+  Drain();
+  IndexSnapshot snapshot = machine_->Snapshot();
+  std::erase_if(snapshot.records, [](const IndexRecord& record) { return record.depth == 2; });
+  machine_->index->ReplaceWith(snapshot);
+  CrashAndRestart();
+  EXPECT_EQ(UnusableNow(), 1u) << "of each stretch the first is counted";
+  AdvanceAndTick(kKeepMs / 2);
+  EXPECT_TRUE(Presence(TestHash(1, 5)).disk) << "the lost block may come back";
+  LetUnusableGo();
+  for (uint32_t i = 0; i < 6; ++i) EXPECT_EQ(Presence(TestHash(1, i)).disk, i < 2) << i;
+}
+
 TEST_F(CachePrefixTest, TheHeaderOnDiskNamesTheParent) {
   Start(KeepingUnusable());
   PutLinked(Sequence(1, 2));

@@ -158,6 +158,25 @@ TEST_F(DiskFilesTest, TheLockOfAProcessThatIsGoneIsWaitedFor) {
   EXPECT_EQ(opened.get(), 2u);
 }
 
+// A service manager, or a container's first process, may take its time to ask for the exit code.
+TEST_F(DiskFilesTest, TheLockOfAKilledProcessIsWaitedForBeforeItsParentHasAsked) {
+  { const DiskFiles files = OpenOrDie(); }
+  const std::filesystem::path path = options_.directory / "lock";
+  const UniqueFd lock(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  ASSERT_EQ(::flock(lock.get(), LOCK_EX), 0);
+  const pid_t killed = ::fork();
+  if (killed == 0) ::_exit(0);
+  siginfo_t ended{};
+  ASSERT_EQ(::waitid(P_PID, static_cast<id_t>(killed), &ended, WEXITED | WNOWAIT), 0);
+  std::ofstream(path) << killed << "\n";
+  auto opened = std::async(std::launch::async, [this] { return OpenOrDie().epoch; });
+  // Twice as long as a living process is waited for.
+  EXPECT_EQ(opened.wait_for(std::chrono::seconds(1)), std::future_status::timeout);
+  ASSERT_EQ(::flock(lock.get(), LOCK_UN), 0);
+  EXPECT_EQ(opened.get(), 2u);
+  ::waitpid(killed, nullptr, 0);
+}
+
 TEST_F(DiskFilesTest, TheLockGoesWithItsHolder) {
   { const DiskFiles files = OpenOrDie(); }
   EXPECT_EQ(OpenOrDie().epoch, 2u);

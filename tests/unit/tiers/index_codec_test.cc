@@ -25,7 +25,8 @@ IndexRecord SomeRecord() {
                      .created_s = 1'748'736'000,
                      .last_use_s = 1'748'736'111,
                      .tokens = 16,
-                     .retention = RetentionClass::kExtended};
+                     .retention = RetentionClass::kExtended,
+                     .parent = TestHash(1, 1)};
 }
 
 IndexMeta SomeMeta() {
@@ -41,7 +42,8 @@ NamespaceIdentity SomeNamespace() {
 bool operator==(const IndexRecord& a, const IndexRecord& b) {
   return a.key == b.key && a.location == b.location && a.generation == b.generation &&
          a.depth == b.depth && a.created_s == b.created_s && a.last_use_s == b.last_use_s &&
-         a.tokens == b.tokens && a.retention == b.retention && a.verified == b.verified;
+         a.tokens == b.tokens && a.retention == b.retention && a.verified == b.verified &&
+         a.parent == b.parent;
 }
 
 template <typename Array>
@@ -96,7 +98,8 @@ TEST(IndexCodecTest, RandomRecordsSurviveTheRoundTrip) {
         .last_use_s = static_cast<uint32_t>(random.Next()),
         .tokens = static_cast<uint16_t>(random.Next()),
         .retention = random.Chance(0.5) ? RetentionClass::kMemory : RetentionClass::kExtended,
-        .verified = random.Chance(0.5)};
+        .verified = random.Chance(0.5),
+        .parent = random.Chance(0.5) ? std::optional(TestHash(random.Next(), 1)) : std::nullopt};
     const RecordKey key = EncodeRecordKey(record.key);
     const auto decoded = DecodeRecord(key, EncodeRecord(key, record));
     ASSERT_TRUE(decoded && *decoded == record);
@@ -126,16 +129,27 @@ TEST(IndexCodecTest, ARecordThatCannotBeIsRejectedThoughItsChecksumHolds) {
   EXPECT_FALSE(DecodeRecord(key, EncodeRecord(key, record)));
 }
 
+TEST(IndexCodecTest, ABlockWithoutAParentSurvivesTheRoundTrip) {
+  IndexRecord record = SomeRecord();
+  record.parent.reset();
+  const RecordKey key = EncodeRecordKey(record.key);
+  const auto decoded = DecodeRecord(key, EncodeRecord(key, record));
+  ASSERT_TRUE(decoded) << decoded.error().ToString();
+  EXPECT_TRUE(*decoded == record);
+}
+
 TEST(IndexCodecTest, UnknownFlagsOfARecordAreRejectedThoughItsChecksumHolds) {
-  const RecordKey key = EncodeRecordKey(SomeRecord().key);
+  IndexRecord record = SomeRecord();
+  record.parent.reset();
+  const RecordKey key = EncodeRecordKey(record.key);
   for (int bit = 0; bit < 8; ++bit) {
-    RecordValue value = EncodeRecord(key, SomeRecord());
+    RecordValue value = EncodeRecord(key, record);
     value[1] = static_cast<std::byte>(1 << bit);
     Bytes sealed = ToBytes(key);
     sealed.insert(sealed.end(), value.begin(), value.end() - 4);
     const auto checksum = static_cast<uint32_t>(ChecksumHeader(sealed));
     std::memcpy(value.end() - 4, &checksum, sizeof(checksum));
-    EXPECT_EQ(DecodeRecord(key, value).has_value(), bit < 2) << "bit " << bit;
+    EXPECT_EQ(DecodeRecord(key, value).has_value(), bit < 3) << "bit " << bit;
   }
 }
 

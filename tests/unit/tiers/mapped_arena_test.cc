@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tiers/memory/mapped_arena.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cstring>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -197,6 +200,100 @@ TEST(MappedArenaTest, ANumaNodeThatIsNotThereIsSaid) {
   (*arena)->Prepare();
   loop.RunUntil([&] { return (*arena)->ready_bytes() == 8 * kMiB; });
   EXPECT_EQ(notes.size(), 1u);
+}
+
+// An arena that is kept, with 16 MiB unless told otherwise, of what `left` describes if it is
+// given.
+std::unique_ptr<MappedArena> MakeKeptArena(EventQueue* loop, const MappedArena* left = nullptr,
+                                           uint64_t bytes = 16 * kMiB) {
+  MappedArenaOptions options{.bytes = bytes, .slab_bytes = kSlabBytes, .keep = true};
+  if (left != nullptr) {
+    options.kept_arena = UniqueFd(::dup(left->arena_descriptor()));
+    options.kept_table = UniqueFd(::dup(left->table_descriptor()));
+  }
+  auto arena = MappedArena::Create(std::move(options), loop);
+  EXPECT_TRUE(arena) << arena.error().ToString();
+  (*arena)->Prepare();
+  return std::move(*arena);
+}
+
+TEST(KeptArenaTest, ASecondArenaOverTheDescriptorsOfTheFirstHasTheSameBytesAndTheSameTable) {
+  BlockingLoop loop;
+  const auto first = MakeKeptArena(&loop);
+  EXPECT_EQ(first->adoption(), "none");
+  ASSERT_NE(first->table(), nullptr);
+  loop.RunUntil([&] { return first->ready_bytes() == 16 * kMiB; });
+  std::memset(first->data(), 7, 16 * kMiB);
+  first->table()->BeginFill(kSlabBytes, 8192);
+  first->table()->Complete(kSlabBytes, {.uses = 3});
+  const auto second = MakeKeptArena(&loop, first.get());
+  EXPECT_EQ(second->adoption(), "adopted");
+  loop.RunUntil([&] { return second->ready_bytes() == 16 * kMiB; });
+  EXPECT_EQ(std::memcmp(first->data(), second->data(), 16 * kMiB), 0);
+  EXPECT_EQ(second->data()[16 * kMiB - 1], std::byte{7});
+  EXPECT_EQ(second->table()->SlotBytesOf(0), 0u);
+  EXPECT_EQ(second->table()->SlotBytesOf(1), 8192u);
+  EXPECT_EQ(second->table()->FactsOf(kSlabBytes).uses, 3u);
+}
+
+TEST(KeptArenaTest, MemoryThatIsNotKeptHasNoDescriptorsAndNoTable) {
+  BlockingLoop loop;
+  const auto arena = MakeArena(16 * kMiB, &loop);
+  EXPECT_EQ(arena->adoption(), "off");
+  EXPECT_EQ(arena->arena_descriptor(), -1);
+  EXPECT_EQ(arena->table_descriptor(), -1);
+  EXPECT_EQ(arena->table(), nullptr);
+}
+
+TEST(KeptArenaTest, AnotherSizeOfArenaOrSlabsIsNotAdopted) {
+  BlockingLoop loop;
+  const auto first = MakeKeptArena(&loop);
+  EXPECT_EQ(MakeKeptArena(&loop, first.get(), 32 * kMiB)->adoption(), "size_changed");
+  const auto other_slabs =
+      MappedArena::Create({.bytes = 16 * kMiB,
+                           .slab_bytes = 2 * kSlabBytes,
+                           .keep = true,
+                           .kept_arena = UniqueFd(::dup(first->arena_descriptor())),
+                           .kept_table = UniqueFd(::dup(first->table_descriptor()))},
+                          &loop);
+  ASSERT_TRUE(other_slabs);
+  EXPECT_EQ((*other_slabs)->adoption(), "size_changed");
+}
+
+TEST(KeptArenaTest, DescriptorsThatAreNotAPairAreNotAdopted) {
+  BlockingLoop loop;
+  const auto first = MakeKeptArena(&loop);
+  const auto other = MakeKeptArena(&loop);
+  const auto adoption_of = [&](int arena_fd, int table_fd) {
+    const auto arena = MappedArena::Create({.bytes = 16 * kMiB,
+                                            .slab_bytes = kSlabBytes,
+                                            .keep = true,
+                                            .kept_arena = UniqueFd(::dup(arena_fd)),
+                                            .kept_table = UniqueFd(::dup(table_fd))},
+                                           &loop);
+    EXPECT_TRUE(arena);
+    return (*arena)->adoption();
+  };
+  EXPECT_EQ(adoption_of(first->arena_descriptor(), other->table_descriptor()), "other_arena");
+  EXPECT_EQ(adoption_of(first->arena_descriptor(), -1), "incomplete");
+  EXPECT_EQ(adoption_of(first->table_descriptor(), first->arena_descriptor()), "size_changed");
+  const UniqueFd file(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  EXPECT_EQ(adoption_of(file.get(), first->table_descriptor()), "not_sealed");
+}
+
+TEST(KeptArenaTest, AHeadThatWasOverwrittenIsNotAdopted) {
+  BlockingLoop loop;
+  const auto first = MakeKeptArena(&loop);
+  const uint64_t garbage = 0x5A5A5A5A5A5A5A5A;
+  ASSERT_EQ(::pwrite(first->table_descriptor(), &garbage, sizeof(garbage), 0), 8);
+  EXPECT_EQ(MakeKeptArena(&loop, first.get())->adoption(), "damaged");
+}
+
+TEST(KeptArenaTest, MemoryCannotBeCutByAnotherHolder) {
+  BlockingLoop loop;
+  const auto arena = MakeKeptArena(&loop);
+  EXPECT_NE(::ftruncate(arena->arena_descriptor(), 0), 0);
+  EXPECT_NE(::ftruncate(arena->table_descriptor(), 0), 0);
 }
 
 }  // namespace

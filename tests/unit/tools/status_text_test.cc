@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tools/kvtierctl/status.h"
-
 #include <gtest/gtest.h>
 
 #include <cstdio>
 #include <sstream>
 #include <string>
 #include <vector>
+
+#include "tools/kvtierctl/status.h"
 
 namespace kvtier {
 namespace {
@@ -40,7 +40,7 @@ TEST(StatusTextTest, ShowsStateTiersPoolsAndHitRate) {
   const std::string text = Format(kStatus);
   for (const char* part :
        {"kvtierd 0.1.0", "serving", "pid 42", "2 h 4 min", "256.0 MiB", "25 %", "io_uring", "1.23M",
-        "sessions 4", "75 % hit", "kernels: cpu, 48 cases right"}) {
+        "sessions 4", "75 % hit", "kernels: cpu, self-test passed (48 cases)"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
   }
 }
@@ -94,6 +94,78 @@ TEST(StatusTextTest, ShowsALineForEachOfSeveralDevices) {
   EXPECT_EQ(Format(kStatus).find("attention"), std::string::npos);
 }
 
+TEST(StatusTextTest, ListsSessionsWithWhatTheyHold) {
+  EXPECT_EQ(Format(kStatus).find("blocks held"), std::string::npos) << "there are none";
+  std::string status(kStatus);
+  std::string list;
+  for (int i = 1; i <= 12; ++i) {
+    list += (list.empty() ? "" : ",") +
+            (R"({"id": )" + std::to_string(i) + R"(, "tenant": "default", "client": "engine-)" +
+             std::to_string(i) + R"(", "pid": 4711, "uid": 1000, "references": 7})");
+  }
+  constexpr std::string_view kSessions = R"("sessions": {"count": 4})";
+  status.replace(status.find(kSessions), kSessions.size(),
+                 R"("sessions": {"count": 12, "list": [)" + list + "]}");
+  const std::string text = Format(status);
+  for (const char* part : {"blocks held", "engine-1 ", "engine-10", "4711", "and 2 more"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
+  }
+  EXPECT_EQ(text.find("engine-11"), std::string::npos) << text;
+}
+
+TEST(StatusTextTest, ANoteIsNotCut) {
+  const std::string note =
+      "the disk tier is smaller than configured: 100.0 GiB of 200.0 GiB, because the file system "
+      "keeps disk.free_floor_bytes";
+  std::string status(kStatus);
+  status.replace(status.find(R"("notes": [])"), 11, R"("notes": [")" + note + R"("])");
+  EXPECT_NE(Format(status).find("! " + note + "\n"), std::string::npos);
+}
+
+// The status of a daemon that keeps the memory of two engines.
+std::string WithKeptMemory() {
+  std::string status(kStatus);
+  constexpr std::string_view kSessions = R"("sessions": {"count": 4})";
+  return status.replace(status.find(kSessions), kSessions.size(), R"("sessions": {"count": 4},
+      "kept_memory": {"keep_for_ms": 600000, "list": [
+        {"tenant": "default", "name": "d1d1d1d1d1d1d1d1d1d1d1d1d1d1d1d1", "device": 0,
+         "bytes": 34359738368, "waiting": false, "owner_pid": 4711, "waiting_ms": 0},
+        {"tenant": "default", "name": "d2d2d2d2d2d2d2d2d2d2d2d2d2d2d2d2", "device": "host",
+         "bytes": 1048576, "waiting": true, "owner_pid": 0, "waiting_ms": 30000}]})");
+}
+
+TEST(StatusTextTest, TellsWhoOwnsKeptMemoryOrHowLongItWaits) {
+  const std::string text = Format(WithKeptMemory());
+  for (const char* part : {"kept memory", "default/d1d1", "32.0 GiB", "pid 4711", "1.0 MiB", "host",
+                           "waiting 30.0 s of 10 min 0 s"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
+  }
+  EXPECT_EQ(Format(kStatus).find("kept memory"), std::string::npos);
+}
+
+// The status of a daemon whose memory this one keeps for the next.
+std::string WithHolder(const std::string& holder) {
+  std::string status(kStatus);
+  constexpr std::string_view kSessions = R"("sessions": {"count": 4})";
+  return status.replace(status.find(kSessions), kSessions.size(),
+                        R"("sessions": {"count": 4}, "restart": )" + holder);
+}
+
+TEST(StatusTextTest, TellsWhoKeepsMemoryOverARestartAndUntilWhen) {
+  const std::string kept = Format(WithHolder(
+      R"({"holder": "kvtier-keeper", "pid": 4711, "until": "10min after the daemon's end",
+          "reason": "", "bytes": {"kvtier-keeper": 68719476736, "systemd": 0}, "list": []})"));
+  EXPECT_NE(kept.find("over a restart: 64.0 GiB kept by kvtier-keeper (pid 4711)\n"
+                      "  until 10min after the daemon's end\n"),
+            std::string::npos)
+      << kept;
+  const std::string none = Format(WithHolder(
+      R"({"holder": "none", "pid": 0, "until": "", "reason": "restart.keep_for is 0",
+          "bytes": {"kvtier-keeper": 0, "systemd": 0}, "list": []})"));
+  EXPECT_NE(none.find("nothing in memory is kept\n  restart.keep_for is 0\n"), std::string::npos)
+      << none;
+}
+
 TEST(StatusTextTest, NoLineIsLongerThanEightyColumnsHoweverLargeTheNumbers) {
   std::string large = OnGpu("NVIDIA with a name that is longer than any");
   for (const char* number : {"1024", "4096", "3072", "1000", "268435456"}) {
@@ -102,7 +174,7 @@ TEST(StatusTextTest, NoLineIsLongerThanEightyColumnsHoweverLargeTheNumbers) {
       at += 20;
     }
   }
-  std::istringstream lines(Format(large) + Format(kStatus) +
+  std::istringstream lines(Format(large) + Format(kStatus) + Format(WithKeptMemory()) +
                            Format(OnTwoGpus("NVIDIA with a name that is longer than any")));
   for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80u) << line;
 }

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/model/offline_replay.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+#include "tests/fakes/fake_machine.h"
+#include "tiers/cache.h"
+
+namespace kvtier {
+namespace {
+
+constexpr SessionId kSession{1};
+// Blocks hold nothing that anyone looks at. A slot is its header's page and the payload's.
+constexpr uint64_t kBlockBytes = 4 * kKiB;
+constexpr uint64_t kSlotsPerSlab = 64;
+constexpr uint64_t kSlabBytes = kSlotsPerSlab * 2 * kBlockBytes + 4 * kKiB;
+
+uint32_t Slabs(uint64_t slots) {
+  return static_cast<uint32_t>((slots + kSlotsPerSlab - 1) / kSlotsPerSlab);
+}
+
+MachineSizes MachineFor(const OfflineSizes& sizes) {
+  return {.device_bytes = sizes.pool * kBlockBytes,
+          .slab_bytes = kSlabBytes,
+          .host_slabs = Slabs(sizes.host),
+          .host_slabs_ready = Slabs(sizes.host),
+          .disk_slabs = Slabs(sizes.disk),
+          .disk_files = sizes.disk == 0 ? 0u : 1u};
+}
+
+CacheOptions OptionsFor(const OfflineSizes& sizes) {
+  CacheOptions options;
+  options.pool_bytes = sizes.pool * kBlockBytes;
+  options.pool_eviction = sizes.eviction;
+  options.slab_bytes = kSlabBytes;
+  return options;
+}
+
+class OfflineClient {
+ public:
+  OfflineClient(const Trace& trace, const OfflineSizes& sizes)
+      : trace_(trace),
+        machine_(MachineFor(sizes), /*seed=*/1),
+        cache_(OptionsFor(sizes), machine_.Environment(), IndexSnapshot{}) {
+    cache_.OpenSession(kSession, [](const LoadProgress&) {});
+    const NamespaceIdentity identity{.tenant = "tenant", .block_bytes = kBlockBytes};
+    auto pool = cache_.AttachPool(identity, 0);
+    KVT_CHECK(pool);
+    pool_ = std::move(*pool);
+  }
+
+  OfflineReport PlayAll() {
+    const int64_t start_ms = trace_.requests.empty() ? 0 : trace_.requests.front().arrival_ms;
+    for (const TraceRequest& request : trace_.requests) {
+      AdvanceTo(request.arrival_ms - start_ms);
+      Play(request);
+    }
+    report_.disk_read_blocks = cache_.stats().disk_read_blocks;
+    report_.disk_written_blocks = machine_.disk_writes();
+    machine_.loop.DropAll();
+    return report_;
+  }
+
+ private:
+  void AdvanceTo(int64_t ms) {
+    const int64_t elapsed_ms = machine_.clock.elapsed_ms();
+    if (ms <= elapsed_ms) return;
+    machine_.clock.Advance(ms - elapsed_ms);
+    if (ms / 1000 == elapsed_ms / 1000) return;
+    cache_.Tick();
+    machine_.loop.RunAll();
+  }
+
+  void Play(const TraceRequest& request) {
+    const AcquireReply found = Acquire(request.hashes, 0);
+    const size_t hits = found.hits.size();
+    for (size_t i = 0; i < request.hashes.size(); ++i) {
+      const uint32_t tokens = BlockTokens(request, trace_.block_tokens, i);
+      report_.asked_tokens += tokens;
+      if (i < hits) report_.hit_tokens[static_cast<size_t>(found.hits[i].tier)] += tokens;
+    }
+    const auto missing = static_cast<uint32_t>(request.hashes.size() - hits);
+    std::vector<BlockHandle> held;
+    for (const AcquiredBlock& hit : found.hits) held.push_back(hit.handle);
+    for (const BlockHandle& block : Acquire({}, missing).new_blocks) {
+      const size_t depth = held.size();
+      CommitRequest commit{.block = block, .hash = request.hashes[depth]};
+      commit.tokens =
+          static_cast<uint16_t>(std::max(BlockTokens(request, trace_.block_tokens, depth), 1u));
+      commit.depth = static_cast<uint32_t>(depth);
+      if (depth > 0) commit.parent = request.hashes[depth - 1];
+      KVT_CHECK(cache_.Commit(kSession, pool_.id, commit));
+      held.push_back(block);
+    }
+    std::ranges::reverse(held);
+    KVT_CHECK(cache_.Release(kSession, pool_.id, held).empty());
+    machine_.loop.RunAll();
+  }
+
+  AcquireReply Acquire(const std::vector<BlockHash>& hashes, uint32_t new_blocks) {
+    std::optional<Result<AcquireReply>> reply;
+    cache_.Acquire(
+        {.session = kSession, .pool = pool_.id, .hashes = hashes, .new_blocks = new_blocks},
+        [&](Result<AcquireReply> result) { reply = std::move(result); });
+    machine_.loop.RunAll();
+    KVT_CHECK(reply.has_value() && reply->has_value());
+    return std::move(**reply);
+  }
+
+  const Trace& trace_;
+  FakeMachine machine_;
+  Cache cache_;
+  PoolInfo pool_;
+  OfflineReport report_;
+};
+
+}  // namespace
+
+OfflineReport ReplayOffline(const Trace& trace, const OfflineSizes& sizes) {
+  return OfflineClient(trace, sizes).PlayAll();
+}
+
+}  // namespace kvtier

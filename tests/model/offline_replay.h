@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plays a trace against the cache alone, in memory and at the times of the trace: hours of requests
+// in seconds. What `kvtierctl replay` does with a daemon, for what only policies decide.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "tiers/types/cache_options.h"
+#include "tools/replay/trace.h"
+
+namespace kvtier {
+
+struct OfflineSizes {
+  // In blocks of the trace; at least those of its longest request.
+  uint64_t pool = 0;
+  uint64_t host = 0;
+  uint64_t disk = 0;
+  PoolEviction eviction = PoolEviction::kLru;
+};
+
+struct OfflineReport {
+  uint64_t asked_tokens = 0;
+  std::array<uint64_t, kTierCount> hit_tokens{};  // by Tier
+  uint64_t disk_read_blocks = 0;
+  uint64_t disk_written_blocks = 0;
+
+  [[nodiscard]] double PoolHitPercent() const { return Percent(hit_tokens[0]); }
+  [[nodiscard]] double TotalHitPercent() const {
+    return Percent(hit_tokens[0] + hit_tokens[1] + hit_tokens[2]);
+  }
+
+ private:
+  [[nodiscard]] double Percent(uint64_t tokens) const {
+    return asked_tokens == 0
+               ? 0
+               : 100 * static_cast<double>(tokens) / static_cast<double>(asked_tokens);
+  }
+};
+
+// One client: each request acquires its longest prefix, commits the rest and releases all of it at
+// one moment, and the cache comes to rest before the next. The same arguments lead to the same
+// report.
+[[nodiscard]] OfflineReport ReplayOffline(const Trace& trace, const OfflineSizes& sizes);
+
+}  // namespace kvtier

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/sim/sim_kept_host.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "tests/fakes/derived_bytes.h"
+#include "tests/sim/sim_check.h"
+
+namespace kvtier {
+
+FakeMachine::HostMemory SimKeptHost::BeforeDeath() {
+  expected_.clear();
+  filling_.clear();
+  kept_ = context_.plan.sizes.keep_host && random_.Chance(0.8);
+  if (!kept_) {
+    damaged_ = false;
+    return FakeMachine::HostMemory::kLost;
+  }
+  adopted_ever_ = true;
+  NoteComplete();
+  FakeArena& arena = *context_.world.machine().arena;
+  const HostTable& table = *arena.table();
+  const uint64_t slab_bytes = context_.plan.sizes.slab_bytes;
+  for (uint64_t slab = 0; slab < table.slabs(); ++slab) {
+    const uint64_t slot_bytes = table.SlotBytesOf(slab);
+    for (uint64_t i = 0; slot_bytes > 0 && i < slab_bytes / slot_bytes; ++i) {
+      const uint64_t address = slab * slab_bytes + i * slot_bytes;
+      if (table.StateOf(address) == HostSlotState::kFilling) {
+        filling_.push_back({address, slot_bytes});
+      }
+    }
+  }
+  WriteLate();
+  if (random_.Chance(0.15)) ChangeBits();
+  return FakeMachine::HostMemory::kKept;
+}
+
+void SimKeptHost::NoteComplete() {
+  const Cache& cache = context_.world.cache();
+  for (uint32_t name_space = 0; name_space < context_.plan.namespaces.size(); ++name_space) {
+    const SimPool pool{name_space, 0};
+    const PoolInfo& info = context_.world.pool(pool);
+    const std::vector<BlockHash>& all = context_.universe.all();
+    const auto present = cache.Lookup(info.id, all);
+    for (size_t i = 0; i < present.size(); ++i) {
+      if (!present[i].host) continue;
+      const auto block = cache.Inspect({info.namespace_id, all[i]});
+      SIM_CHECK(block.has_value(), "a block in host that is not known");
+      expected_.push_back({pool, all[i], block->expires_ms});
+    }
+  }
+}
+
+void SimKeptHost::WriteLate() {
+  FakeArena& arena = *context_.world.machine().arena;
+  for (const Slot& slot : filling_) {
+    FillFromHash(TestHash(random_.Next(), 0), {arena.data() + slot.address, slot.bytes});
+  }
+}
+
+// Of the table, its states and cuts: times and uses are believed as they are (tiers_cache_test
+// damages these).
+void SimKeptHost::ChangeBits() {
+  damaged_ = damaged_ever_ = true;
+  FakeArena& arena = *context_.world.machine().arena;
+  for (uint64_t i = random_.Between(1, 6); i > 0; --i) {
+    arena.data()[random_.Below(arena.capacity_bytes())] ^= std::byte{1};
+  }
+  const std::span<std::byte> table = arena.table_bytes();
+  for (uint64_t i = random_.Below(4); i > 0; --i) {
+    constexpr uint64_t kPage = 4096;
+    const uint64_t cut = kPage + 8 * random_.Below(arena.table()->slabs()) + random_.Below(8);
+    const uint64_t word = (2 + random_.Below(table.size() / kPage - 2)) * kPage +
+                          16 * random_.Below(8) + random_.Below(4);
+    table[random_.Chance(0.3) ? cut : word] ^= static_cast<std::byte>(1 << random_.Below(8));
+  }
+}
+
+void SimKeptHost::AfterRestart() {
+  if (!kept_) return;
+  FakeMachine& machine = context_.world.machine();
+  // No block has these slots yet, so that no block changes by it.
+  const bool late = random_.Chance(0.5) && !damaged_;
+  if (random_.Chance(0.4)) return;
+  while (machine.arena->ready_bytes() < machine.arena->capacity_bytes()) {
+    machine.arena->Grow(context_.plan.sizes.slab_bytes);
+  }
+  machine.loop.RunAll();
+  if (late) WriteLate();
+  const Cache& cache = context_.world.cache();
+  SIM_CHECK(cache.Gauges().adoption_waiting == 0, "kept slots that are never looked at");
+  if (std::exchange(damaged_, false)) return;
+  const auto& drops = cache.stats().adoption_drops;
+  // A block may be there twice: it came to host anew while an earlier life had not looked at all.
+  for (const AdoptionDrop reason :
+       {AdoptionDrop::kCorrupt, AdoptionDrop::kMisplaced, AdoptionDrop::kEvictedByHand}) {
+    SIM_CHECK(drops[static_cast<size_t>(reason)] == 0,
+              fmt::format("dropped as {}", AdoptionDropName(reason)));
+  }
+  SIM_CHECK(drops[static_cast<size_t>(AdoptionDrop::kUnfinished)] == filling_.size(),
+            "slots that were being filled");
+  // A cap that was lowered may be below what its tenant had.
+  if (drops[static_cast<size_t>(AdoptionDrop::kTenantCap)] > 0) {
+    SIM_CHECK(!context_.plan.options.tenants.empty(), "a cap without quotas");
+    return;
+  }
+  // Times are kept in seconds, and the table knows of a use 8 seconds later at most.
+  constexpr int64_t kSlackMs = 10'000;
+  for (const Expected& block : expected_) {
+    if (block.expires_ms <= machine.clock.WallMs() + kSlackMs) continue;
+    const auto present = cache.Lookup(context_.world.pool(block.pool).id, std::vector{block.hash});
+    SIM_CHECK(present.front().host,
+              fmt::format("a block of space {} was in host and is not; it would expire in {} ms",
+                          block.pool.name_space, block.expires_ms - machine.clock.WallMs()));
+    ++survivors_;
+  }
+}
+
+}  // namespace kvtier

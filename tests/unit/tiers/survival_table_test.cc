@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tiers/policy/survival_table.h"
+
+#include <gtest/gtest.h>
+
+namespace kvtier {
+namespace {
+
+constexpr size_t kUsedOnce = 0;
+constexpr size_t kUsedTwice = 1;
+
+// `count` blocks become idle, one every ten seconds, and each is used again after `idle_s`; 0:
+// never. Returns when the last became idle.
+uint32_t Watch(SurvivalTable* table, uint64_t first, uint32_t count, size_t use_class,
+               uint32_t idle_s) {
+  for (uint32_t i = 0; i < count; ++i) {
+    table->BeginEpisode(first + i, use_class, 10 * i);
+    if (idle_s > 0) table->EndEpisode(first + i, 10 * i + idle_s);
+  }
+  return 10 * (count - 1);
+}
+
+TEST(SurvivalTableTest, ClassesAreOfUsesThatDouble) {
+  const std::vector<std::pair<uint32_t, size_t>> expected = {{1, 0}, {2, 1}, {3, 2}, {4, 2},
+                                                             {5, 3}, {8, 3}, {9, 4}, {255, 4}};
+  for (const auto& [uses, use_class] : expected) {
+    EXPECT_EQ(SurvivalTable::ClassOf(uses), use_class) << uses;
+  }
+}
+
+TEST(SurvivalTableTest, SampleTakesOneBlockInFourThousandTokens) {
+  for (const auto& [tokens, one_in] : {std::pair{16u, 256}, {64u, 64}, {512u, 8}, {4096u, 1}}) {
+    int sampled = 0;
+    for (uint64_t i = 0; i < 100'000; ++i) {
+      sampled += SurvivalTable::Samples(i * 0x9E37'79B9'7F4A'7C15, tokens);
+    }
+    EXPECT_NEAR(sampled, 100'000 / one_in, 100'000 / one_in / 4.0) << tokens;
+  }
+}
+
+TEST(SurvivalTableTest, BeforeAnythingIsLearnedTheLongestIdleRanksLowest) {
+  SurvivalTable table;
+  table.Learn(1000);
+  EXPECT_LT(table.Rank(kUsedTwice, 20), table.Rank(kUsedOnce, 10));
+  EXPECT_LT(table.Rank(kUsedOnce, 10), table.Rank(kUsedTwice, 10));
+}
+
+TEST(SurvivalTableTest, BlocksThatComeBackRankAboveThoseThatDoNot) {
+  SurvivalTable table;
+  Watch(&table, 1, 1000, kUsedOnce, 0);
+  const uint32_t end_s = Watch(&table, 10'000, 1000, kUsedTwice, 60);
+  table.Learn(end_s + 100'000);
+  for (const uint32_t idle_s : {0u, 10u, 30u}) {
+    EXPECT_GT(table.Rank(kUsedTwice, idle_s), table.Rank(kUsedOnce, idle_s)) << idle_s;
+  }
+  // Though it was used a minute ago and the other just now.
+  EXPECT_GT(table.Rank(kUsedTwice, 55), table.Rank(kUsedOnce, 0));
+}
+
+TEST(SurvivalTableTest, BlockThatMissedItsTimeRanksBelowOneWhoseTimeIsToCome) {
+  SurvivalTable table;
+  const uint32_t end_s = Watch(&table, 1, 1000, kUsedOnce, 60);
+  table.Learn(end_s + 60);
+  EXPECT_LT(table.Rank(kUsedOnce, 600), table.Rank(kUsedOnce, 5));
+  // The nearer its time, the shorter it has to be kept.
+  EXPECT_GT(table.Rank(kUsedOnce, 50), table.Rank(kUsedOnce, 5));
+}
+
+TEST(SurvivalTableTest, EpisodesThatGoOnCountAsNotUsedUpToNow) {
+  SurvivalTable idle, ended;
+  Watch(&idle, 1, 1000, kUsedOnce, 0);
+  Watch(&ended, 1, 1000, kUsedOnce, 500);
+  idle.Learn(20'000);
+  ended.Learn(20'000);
+  EXPECT_LT(idle.Rank(kUsedOnce, 100), ended.Rank(kUsedOnce, 100));
+}
+
+TEST(SurvivalTableTest, UseOfABlockThatIsNotIdleChangesNothing) {
+  SurvivalTable table, same;
+  const uint32_t end_s = Watch(&table, 1, 1000, kUsedOnce, 60);
+  Watch(&same, 1, 1000, kUsedOnce, 60);
+  for (uint64_t block = 0; block < 2000; ++block) table.EndEpisode(block, end_s + 100);
+  table.Learn(end_s + 200);
+  same.Learn(end_s + 200);
+  for (uint32_t idle_s = 0; idle_s < 1000; idle_s += 7) {
+    EXPECT_EQ(table.Rank(kUsedOnce, idle_s), same.Rank(kUsedOnce, idle_s));
+  }
+}
+
+TEST(SurvivalTableTest, OldEpisodesAreForgottenAndMemoryIsBounded) {
+  SurvivalTable table;
+  // Once blocks that are used twice come back, later no more.
+  Watch(&table, 1, 10'000, kUsedTwice, 5);
+  table.Learn(200'000);
+  const double before = table.Rank(kUsedTwice, 0);
+  for (uint64_t i = 0; i < 5 * SurvivalTable::kMaxEpisodes; ++i) {
+    table.BeginEpisode(100'000 + i, kUsedTwice, 200'000);
+  }
+  table.Learn(300'000);
+  EXPECT_LT(table.Rank(kUsedTwice, 0), before / 100);
+  EXPECT_LT(table.memory_bytes(), 3u << 20);
+}
+
+}  // namespace
+}  // namespace kvtier

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tiers/memory/host_table.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <string_view>
+
+namespace kvtier {
+namespace {
+
+constexpr std::string_view kMagic = "KVTHOST1";
+constexpr uint32_t kVersion = 1;
+constexpr uint64_t kPageBytes = 4096;
+// Of a slot that was never used, in memory that is all zeros at first.
+constexpr uint32_t kEmptyWord = 0;
+
+constexpr uint64_t RoundUpToPage(uint64_t bytes) {
+  return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+}
+
+// A record's state is one aligned word, so that a reader finds the old one or the new one. The
+// order matters to the compiler alone: a process that dies has executed all instructions before.
+void StoreState(uint32_t* word, uint32_t value) {
+  std::atomic_ref(*word).store(value, std::memory_order_release);
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+}
+
+// State and retention share the word. Its upper half is the complement of the lower: a block that
+// must not be written to disk does not come to be one that may because some bits have changed.
+uint32_t WordOf(HostSlotState state, RetentionClass retention) {
+  const uint32_t low = static_cast<uint32_t>(state) | static_cast<uint32_t>(retention) << 8;
+  return low | (~low & 0xFFFF) << 16;
+}
+
+HostSlotState StateOfWord(uint32_t word) {
+  if (word == kEmptyWord) return HostSlotState::kEmpty;
+  for (const RetentionClass retention : {RetentionClass::kMemory, RetentionClass::kExtended}) {
+    for (const HostSlotState state : {HostSlotState::kFilling, HostSlotState::kComplete}) {
+      if (word == WordOf(state, retention)) return state;
+    }
+  }
+  return HostSlotState::kDamaged;
+}
+
+}  // namespace
+
+// The bytes as they lie in memory. The table never leaves the machine: its byte order is its own.
+struct HostTable::Head {
+  char magic[8];
+  uint32_t version;
+  uint32_t zero;
+  uint64_t arena_bytes;
+  uint64_t slab_bytes;
+  uint64_t arena_id;
+  Digest128 boot_id;
+};
+struct HostTable::SlabRecord {
+  uint64_t slot_bytes;
+};
+struct HostTable::SlotRecord {
+  uint32_t word;
+  uint32_t uses;
+  uint32_t last_use_s;
+  uint32_t created_s;
+};
+
+namespace {
+
+// Where the parts of the table lie. A slab's records begin on a page of their own, so that memory
+// is taken only for as many records as its slots need.
+struct Layout {
+  uint64_t slabs_at = kPageBytes;
+  uint64_t slots_at = 0;
+  uint64_t slots_stride = 0;
+};
+
+Layout LayoutOf(const HostTableShape& shape) {
+  constexpr uint64_t kSlabRecordBytes = 8;
+  constexpr uint64_t kSlotRecordBytes = 16;
+  Layout layout;
+  layout.slots_at =
+      layout.slabs_at + RoundUpToPage(shape.arena_bytes / shape.slab_bytes * kSlabRecordBytes);
+  layout.slots_stride =
+      RoundUpToPage(shape.slab_bytes / HostTable::kMinSlotBytes * kSlotRecordBytes);
+  return layout;
+}
+
+}  // namespace
+
+uint64_t HostTable::BytesFor(const HostTableShape& shape) {
+  const Layout layout = LayoutOf(shape);
+  return layout.slots_at + shape.arena_bytes / shape.slab_bytes * layout.slots_stride;
+}
+
+void HostTable::Format(const HostTableShape& shape, std::span<std::byte> memory) {
+  KVT_CHECK(memory.size() == BytesFor(shape));
+  Head head{};
+  std::memcpy(head.magic, kMagic.data(), kMagic.size());
+  head.version = kVersion;
+  head.arena_bytes = shape.arena_bytes;
+  head.slab_bytes = shape.slab_bytes;
+  head.arena_id = shape.arena_id;
+  head.boot_id = shape.boot_id;
+  std::memcpy(memory.data(), &head, sizeof(head));
+}
+
+// No checksum: each field must have the one value expected.
+Status HostTable::Check(const HostTableShape& shape, std::span<const std::byte> memory) {
+  const auto refuse = [](const char* reason) { return MakeError(ErrorCode::kCorrupt, reason); };
+  if (memory.size() < kPageBytes) return refuse("damaged");
+  Head head;
+  std::memcpy(&head, memory.data(), sizeof(head));
+  if (std::string_view(head.magic, sizeof(head.magic)) != kMagic) return refuse("damaged");
+  if (head.version != kVersion) return refuse("version");
+  if (head.arena_bytes != shape.arena_bytes || head.slab_bytes != shape.slab_bytes) {
+    return refuse("size_changed");
+  }
+  if (head.boot_id != shape.boot_id) return refuse("other_boot");
+  if (head.arena_id != shape.arena_id) return refuse("other_arena");
+  if (memory.size() != BytesFor(shape)) return refuse("damaged");
+  return {};
+}
+
+HostTable::HostTable(const HostTableShape& shape, std::span<std::byte> memory)
+    : shape_(shape), memory_(memory) {
+  static_assert(sizeof(Head) <= kPageBytes && sizeof(SlabRecord) == 8 && sizeof(SlotRecord) == 16);
+  KVT_CHECK(memory.size() == BytesFor(shape));
+}
+
+HostTable::SlabRecord& HostTable::SlabOf(uint64_t slab) const {
+  KVT_CHECK(slab < slabs());
+  return reinterpret_cast<SlabRecord*>(memory_.data() + LayoutOf(shape_).slabs_at)[slab];
+}
+
+HostTable::SlotRecord* HostTable::RecordsOf(uint64_t slab) const {
+  const Layout layout = LayoutOf(shape_);
+  return reinterpret_cast<SlotRecord*>(memory_.data() + layout.slots_at +
+                                       slab * layout.slots_stride);
+}
+
+HostTable::SlotRecord& HostTable::RecordOf(uint64_t address) const {
+  const uint64_t slab = address / shape_.slab_bytes;
+  const uint64_t slot_bytes = SlotBytesOf(slab);
+  KVT_CHECK(slot_bytes != 0);
+  return RecordsOf(slab)[address % shape_.slab_bytes / slot_bytes];
+}
+
+// A slab is cut anew only when all of its slots are empty. The records are cleared all the same:
+// there are more of them when slots become smaller, and what lies there may be anything.
+void HostTable::BeginFill(uint64_t address, uint64_t slot_bytes) {
+  KVT_CHECK(slot_bytes >= kMinSlotBytes && slot_bytes <= shape_.slab_bytes);
+  const uint64_t slab = address / shape_.slab_bytes;
+  SlabRecord& cut = SlabOf(slab);
+  if (cut.slot_bytes != slot_bytes) {
+    std::atomic_ref(cut.slot_bytes).store(0, std::memory_order_release);
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    std::memset(RecordsOf(slab), 0, shape_.slab_bytes / slot_bytes * sizeof(SlotRecord));
+    std::atomic_ref(cut.slot_bytes).store(slot_bytes, std::memory_order_release);
+  }
+  StoreState(&RecordOf(address).word, WordOf(HostSlotState::kFilling, RetentionClass::kMemory));
+}
+
+void HostTable::WriteFacts(SlotRecord* record, const HostSlotFacts& facts) {
+  record->uses = facts.uses;
+  record->last_use_s = facts.last_use_s;
+  record->created_s = facts.created_s;
+  StoreState(&record->word, WordOf(HostSlotState::kComplete, facts.retention));
+}
+
+void HostTable::Complete(uint64_t address, const HostSlotFacts& facts) {
+  SlotRecord& record = RecordOf(address);
+  KVT_CHECK(StateOfWord(record.word) == HostSlotState::kFilling);
+  WriteFacts(&record, facts);
+}
+
+// Each field is a word of its own: a death between two of them leaves values that were true a
+// moment ago.
+void HostTable::Update(uint64_t address, const HostSlotFacts& facts) {
+  SlotRecord& record = RecordOf(address);
+  KVT_CHECK(StateOfWord(record.word) == HostSlotState::kComplete);
+  WriteFacts(&record, facts);
+}
+
+void HostTable::Clear(uint64_t address) { StoreState(&RecordOf(address).word, kEmptyWord); }
+
+uint64_t HostTable::SlotBytesOf(uint64_t slab) const {
+  const uint64_t slot_bytes = SlabOf(slab).slot_bytes;
+  const bool possible = slot_bytes >= kMinSlotBytes && slot_bytes <= shape_.slab_bytes &&
+                        slot_bytes % kPageBytes == 0;
+  return possible ? slot_bytes : 0;
+}
+
+HostSlotState HostTable::StateOf(uint64_t address) const {
+  return StateOfWord(RecordOf(address).word);
+}
+
+HostSlotFacts HostTable::FactsOf(uint64_t address) const {
+  const SlotRecord& record = RecordOf(address);
+  return {record.uses, record.last_use_s, record.created_s,
+          static_cast<RetentionClass>(record.word >> 8 & 0xFF)};
+}
+
+}  // namespace kvtier

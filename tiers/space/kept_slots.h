@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// Slots of the host arena in which an earlier daemon has left something. Until each has been looked
+// at it is taken, and no block's, so that nothing is written there.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "tiers/memory/host_table.h"
+#include "tiers/memory/slab_allocator.h"
+#include "tiers/state/cache_state.h"
+
+namespace kvtier {
+
+// Event loop only.
+class KeptSlots {
+ public:
+  // `allocator` is the host's.
+  KeptSlots(CacheState* state, SlabAllocator* allocator) : state_(*state), allocator_(*allocator) {}
+
+  // These slabs have been added to the allocator, and no slot of theirs has been given out. Takes
+  // what may be whole, and for a while what was being filled; the rest is empty from now on. A walk
+  // over the records of the slabs' slots.
+  void Claim(uint64_t first_slab, uint64_t end_slab);
+
+  struct Slot {
+    uint64_t address = 0;
+    uint32_t last_use_s = 0;  // as the table has it: any number
+  };
+  // The most recently used that is left, if there is one: the caller adopts it or frees it.
+  [[nodiscard]] std::optional<Slot> Next();
+  [[nodiscard]] uint64_t waiting() const { return waiting_; }
+  // The slot is empty. REQUIRES: taken by Claim, no block's.
+  void Free(uint64_t address);
+  // Frees what was being filled long enough ago. True if anything was freed.
+  [[nodiscard]] bool Tick();
+
+ private:
+  void ClaimSlab(uint64_t slab, uint64_t slot_bytes, std::vector<Slot>* found);
+  // The group that the slab belongs to: that of the first tenant who is found in it.
+  [[nodiscard]] uint32_t GroupOf(uint64_t slab, uint64_t slot_bytes) const;
+
+  CacheState& state_;
+  SlabAllocator& allocator_;
+  // What each call of Claim has found, the most recently used last: sorting all of it anew with
+  // each would take ever longer.
+  std::vector<std::vector<Slot>> found_;
+  uint64_t waiting_ = 0;
+  // Slots that were being filled, and until when a write of the dead daemon may still reach them.
+  std::deque<std::pair<int64_t, uint64_t>> unfinished_;
+};
+
+}  // namespace kvtier

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tiers/transfer/host_adoption.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "base/units.h"
+
+namespace kvtier {
+namespace {
+
+// One piece of work for a thread: under a millisecond, so that the checksum of an offload never
+// waits for long, and few enough blocks for one event.
+constexpr uint64_t kBatchBytes = 4 * kMiB;
+// Enough for all threads there are (16 at most) to have one each.
+constexpr uint64_t kMaxInFlightBytes = 16 * kBatchBytes;
+constexpr size_t kOrderedPerEvent = 512;
+
+}  // namespace
+
+HostAdoption::HostAdoption(CacheState* state, HostSlots* host)
+    : state_(*state), host_(*host), youngest_added_(state->by_age.size(), kNoEntry) {}
+
+bool HostAdoption::Pump() {
+  bool started = false;
+  while (in_flight_bytes_ < kMaxInFlightBytes && host_.kept().waiting() > 0) {
+    if (stage_ != Stage::kVerifying) began_ms_ = state_.NowMs();
+    stage_ = Stage::kVerifying;
+    StartBatch();
+    started = true;
+  }
+  const HostArena& arena = *state_.env.arena;
+  const bool complete = waiting() == 0 && arena.ready_bytes() == arena.capacity_bytes();
+  if (stage_ == Stage::kVerifying && complete) BeginOrdering();
+  return started;
+}
+
+void HostAdoption::NoteEvicted(const BlockKey& key) {
+  if (waiting() > 0) evicted_.insert(key);
+}
+
+void HostAdoption::StartBatch() {
+  const auto batch = std::make_shared<Batch>();
+  uint64_t bytes = 0;
+  while (bytes < kBatchBytes) {
+    const std::optional<KeptSlots::Slot> next = host_.kept().Next();
+    if (!next) break;
+    const uint64_t slot_bytes = host_.allocator().ClassAt(next->address).slot_bytes;
+    batch->push_back({.address = next->address,
+                      .bytes = {state_.env.arena->data() + next->address, slot_bytes}});
+    bytes += slot_bytes;
+  }
+  in_flight_bytes_ += bytes;
+  slots_in_flight_ += batch->size();
+  // The slots are taken and no block's: nothing writes to them meanwhile. The work may end after
+  // the cache, but not after the arena.
+  state_.env.executor->Run(
+      [batch] { std::ranges::for_each(*batch, [](Slot& slot) { Verify(&slot); }); },
+      gate_.WhileOpen([this, batch, bytes] {
+        in_flight_bytes_ -= bytes;
+        slots_in_flight_ -= batch->size();
+        Finish(*batch);
+      }));
+}
+
+// The payload comes last: its checksum costs most.
+void HostAdoption::Verify(Slot* slot) {
+  Result<SlotHeader> header = DecodeSlotHeader(slot->bytes.first<kSlotHeaderBytes>());
+  if (!header) return;
+  slot->misplaced = SlotBytes(header->payload_bytes) != slot->bytes.size();
+  if (slot->misplaced) return;
+  const auto payload = slot->bytes.subspan(kSlotHeaderBytes, header->payload_bytes);
+  if (ChecksumPayload(payload) == header->payload_checksum) slot->header = *std::move(header);
+}
+
+void HostAdoption::Finish(const Batch& batch) {
+  state_.SchedulePump();
+  for (const Slot& slot : batch) {
+    if (const std::optional<AdoptionDrop> dropped = Adopt(slot)) {
+      state_.stats.CountAdoptionDrop(*dropped);
+      host_.FreeKept(slot.address);
+      continue;
+    }
+    ++state_.stats.adopted_blocks;
+    state_.stats.adopted_bytes += slot.header->payload_bytes;
+  }
+}
+
+Result<BlockEntry> HostAdoption::Describe(const Slot& slot) {
+  const SlotHeader& header = *slot.header;
+  BlockEntry found;
+  KVT_ASSIGN_OR_RETURN(found.namespace_id,
+                       state_.InternNamespace({header.tenant, header.model, header.payload_bytes}));
+  // The table knows of later uses than the header, but no checksum guards it: what it says can make
+  // a block younger than it is, by its time to live at most, and never older.
+  const HostSlotFacts facts = state_.env.arena->table()->FactsOf(slot.address);
+  found.hash = header.hash;
+  found.depth = header.depth;
+  found.tokens = header.tokens;
+  found.uses = facts.uses;
+  found.retention = std::max(header.retention, facts.retention);
+  found.created_s = state_.FromWallS(std::max(header.created_s, facts.created_s));
+  found.last_use_s = state_.FromWallS(std::max(header.last_use_s, facts.last_use_s));
+  return found;
+}
+
+std::optional<AdoptionDrop> HostAdoption::Adopt(const Slot& slot) {
+  if (slot.misplaced) return AdoptionDrop::kMisplaced;
+  if (!slot.header) return AdoptionDrop::kCorrupt;
+  const Result<BlockEntry> found = Describe(slot);
+  if (!found || found->tokens == 0) return AdoptionDrop::kMisplaced;
+  const BlockKey key{found->namespace_id, found->hash};
+  if (evicted_.contains(key)) return AdoptionDrop::kEvictedByHand;
+  EntryIndex index = state_.Find(key);
+  if (index == kNoEntry && state_.Expired(*found)) return AdoptionDrop::kExpired;
+  if (index != kNoEntry) {
+    const BlockEntry& known = state_[index];
+    if (known.has_host_slot()) return AdoptionDrop::kDuplicate;
+    if (known.tokens != found->tokens) return AdoptionDrop::kMisplaced;
+  }
+  if (!state_.tenants.Fits(Tier::kHost, state_.TenantOf(*found), slot.bytes.size())) {
+    return AdoptionDrop::kTenantCap;
+  }
+  if (index == kNoEntry) index = AddEntry(*slot.header, *found);
+  BlockEntry& entry = state_[index];
+  entry.uses = std::max(entry.uses, found->uses);
+  entry.last_use_s = std::max(entry.last_use_s, found->last_use_s);
+  host_.Adopt(index, slot.address);
+  adopted_.push_back({index, entry.last_use_s});
+  return std::nullopt;
+}
+
+// What is adopted comes the youngest first. Where blocks stand by their age it follows the one
+// before it, among those that were restored from disk and those that are new.
+EntryIndex HostAdoption::AddEntry(const SlotHeader& header, const BlockEntry& found) {
+  const auto put = [](EntryList* list, EntryIndex entry, EntryIndex* youngest) {
+    list->Remove(entry);
+    const bool known = *youngest != kNoEntry && list->Contains(*youngest);
+    list->PushColderThan(known ? *youngest : kNoEntry, entry);
+    *youngest = entry;
+  };
+  const BlockKey key{found.namespace_id, found.hash};
+  const EntryIndex index = state_.AddEntry(key, found.tokens, found.depth, found.retention);
+  BlockEntry& entry = state_[index];
+  entry.created_s = found.created_s;
+  entry.last_use_s = found.last_use_s;
+  EntryList& ages = state_.AgesOf(entry);
+  put(&ages, index, &youngest_added_[static_cast<size_t>(&ages - state_.by_age.data())]);
+  if (state_.NeedsPersist(entry)) put(&state_.unpersisted, index, &youngest_unpersisted_);
+  state_.infinite_cache.Store(key.namespace_id, header.hash);
+  return index;
+}
+
+void HostAdoption::BeginOrdering() {
+  stage_ = Stage::kOrdering;
+  evicted_.clear();
+  const auto order = std::make_shared<std::vector<Adopted>>(std::move(adopted_));
+  adopted_.clear();
+  // There may be a million.
+  state_.env.executor->Run(
+      [order] { std::ranges::sort(*order, std::ranges::greater(), &Adopted::last_use_s); },
+      gate_.WhileOpen([this, order] { OrderFrom(order, 0); }));
+}
+
+void HostAdoption::OrderFrom(const Order& order, size_t next) {
+  const size_t end = std::min(order->size(), next + kOrderedPerEvent);
+  for (; next < end; ++next) PutInOrder((*order)[next]);
+  if (next < order->size()) {
+    return state_.env.loop->Post(gate_.WhileOpen([this, order, next] { OrderFrom(order, next); }));
+  }
+  stage_ = Stage::kDone;
+  state_.SchedulePump();
+  const CacheStats& stats = state_.stats;
+  if (!state_.env.on_adopted) return;
+  state_.env.on_adopted({.blocks = stats.adopted_blocks,
+                         .bytes = stats.adopted_bytes,
+                         .dropped = std::accumulate(stats.adoption_drops.begin(),
+                                                    stats.adoption_drops.end(), uint64_t{0}),
+                         .ms = state_.NowMs() - began_ms_});
+}
+
+// Slabs became ready one after the other, so that older blocks may have been adopted before younger
+// ones. The row may be another block's by now, or the block may have been used: then it stands
+// where it should. Parents are looked for now, since they may have been adopted after their
+// children; one that is not there, because only a pool had it, is not counted as lost.
+void HostAdoption::PutInOrder(const Adopted& adopted) {
+  if (!state_.directory.Live(adopted.entry)) return;
+  const BlockEntry& entry = state_[adopted.entry];
+  if (!entry.in_host()) return;
+  if (entry.last_use_s == adopted.last_use_s) host_.MakeColdest(adopted.entry);
+  const auto header = DecodeSlotHeader(state_.HostBytes(entry).first<kSlotHeaderBytes>());
+  if (!header || !header->parent) return;
+  const EntryIndex parent = state_.Find({entry.namespace_id, *header->parent});
+  if (parent != kNoEntry) state_.LinkToParent(adopted.entry, parent);
+}
+
+}  // namespace kvtier

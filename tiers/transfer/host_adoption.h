@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// Takes over the blocks that an earlier daemon has left in host memory: each slot's header and
+// payload are verified on the executor, beside the normal traffic, and what is whole becomes a
+// block in host like any other. Nothing is served before that.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <unordered_set>
+#include <vector>
+
+#include "base/gate.h"
+#include "base/result.h"
+#include "tiers/space/host_slots.h"
+#include "tiers/state/cache_state.h"
+#include "tiers/storage/slot_header.h"
+
+namespace kvtier {
+
+// Event loop only.
+class HostAdoption {
+ public:
+  HostAdoption(CacheState* state, HostSlots* host);
+
+  // Starts verifications, as many as may be under way; puts what was adopted into its order, in
+  // parts. True if anything was started.
+  bool Pump();
+  // An administrator has evicted the block: it must not come back from a slot that has not been
+  // looked at yet.
+  void NoteEvicted(const BlockKey& key);
+
+  // Nothing is left to be verified of what is ready of the arena, and nothing to be put in order.
+  [[nodiscard]] bool Idle() const { return waiting() == 0 && stage_ != Stage::kOrdering; }
+  [[nodiscard]] uint64_t waiting() const { return host_.kept().waiting() + slots_in_flight_; }
+
+ private:
+  // One slot, filled in by the thread that verifies it.
+  struct Slot {
+    uint64_t address = 0;
+    std::span<const std::byte> bytes;
+    std::optional<SlotHeader> header;  // if it and the payload are whole
+    bool misplaced = false;            // whole, but of another size than the slot
+  };
+  using Batch = std::vector<Slot>;
+  // What was adopted, until it stands in its order.
+  struct Adopted {
+    EntryIndex entry;
+    uint32_t last_use_s = 0;
+  };
+
+  void StartBatch();
+  static void Verify(Slot* slot);
+  void Finish(const Batch& batch);
+  // Why the slot cannot be adopted; nothing if it has been.
+  [[nodiscard]] std::optional<AdoptionDrop> Adopt(const Slot& slot);
+  // What the header and the table know of the block, as an entry of its space.
+  [[nodiscard]] Result<BlockEntry> Describe(const Slot& slot);
+  [[nodiscard]] EntryIndex AddEntry(const SlotHeader& header, const BlockEntry& found);
+  using Order = std::shared_ptr<std::vector<Adopted>>;
+  void BeginOrdering();
+  void OrderFrom(const Order& order, size_t next);
+  void PutInOrder(const Adopted& adopted);
+
+  CacheState& state_;
+  HostSlots& host_;
+  uint64_t in_flight_bytes_ = 0;
+  uint64_t slots_in_flight_ = 0;
+  // The last entries that were added, by list of state_.by_age: the next is as old or older.
+  std::vector<EntryIndex> youngest_added_;
+  EntryIndex youngest_unpersisted_ = kNoEntry;
+  std::vector<Adopted> adopted_;
+  std::unordered_set<BlockKey> evicted_;
+  // kNone: nothing was found so far. kDone: everything has been looked at, and the rest was said.
+  enum class Stage : uint8_t { kNone, kVerifying, kOrdering, kDone };
+  Stage stage_ = Stage::kNone;
+  int64_t began_ms_ = 0;
+  Gate gate_;
+};
+
+}  // namespace kvtier
