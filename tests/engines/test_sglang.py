@@ -278,6 +278,77 @@ class PoolsTest(SglangTestCase):
         self.assertEqual(self.backend.batch_get_v2([transfer]), {PoolName.SWA: [False]})
 
 
+class RanksTest(SglangTestCase):
+    """Two tensor-parallel ranks, which take the smallest of what they are told, as SGLang's
+    controller does by all_reduce."""
+
+    def setUp(self):
+        self.pools = [host_pool(), host_pool()]
+        self.ranks = [self.storage(pool, tp_rank=rank) for rank, pool in enumerate(self.pools)]
+        self.keys = keys_of()
+        for seed, pool in enumerate(self.pools):
+            fill(pool, 40 + seed)
+
+    def load(self, count):
+        """Loads the first pages on both ranks; whether each page came, and their bytes."""
+        places = range(20, 20 + count)
+        came = [rank.batch_get_v1(self.keys[:count], indices_of(places)) for rank in self.ranks]
+        return came, [[page_bytes(pool, place) for place in places] for pool in self.pools]
+
+    def test_ranks_with_different_hits_load_the_shorter_prefix_each_its_own(self):
+        stored = [
+            self.stored(rank, pool, self.keys[:count])
+            for rank, pool, count in zip(self.ranks, self.pools, (BATCH, 7))
+        ]
+        hits = [rank.batch_exists(self.keys) for rank in self.ranks]
+        self.assertEqual(hits, [BATCH, 7])
+        came, found = self.load(min(hits))
+        self.assertEqual(came, [[True] * 7] * 2)
+        self.assertEqual(found, [pages[:7] for pages in stored])
+        self.assertNotEqual(found[0], found[1])
+
+    def test_what_only_one_rank_lost_shortens_what_both_have(self):
+        stored = [self.stored(rank, pool, self.keys) for rank, pool in zip(self.ranks, self.pools)]
+        # Between the question and the load, as when the daemon evicted it.
+        lost = self.keys[4]
+        self.keys[4] = keys_of(1)[0]
+        came = [
+            self.ranks[0].batch_get_v1([*self.keys[:4], lost], indices_of(range(20, 25))),
+            self.ranks[1].batch_get_v1(self.keys[:5], indices_of(range(20, 25))),
+        ]
+        self.assertEqual(came, [[True] * 5, [True] * 4 + [False]])
+        usable = min(one.index(False) if False in one else len(one) for one in came)
+        for pool, pages_stored in zip(self.pools, stored):
+            found = [page_bytes(pool, 20 + page) for page in range(usable)]
+            self.assertEqual(found, pages_stored[:usable])
+
+    def test_ranks_with_different_states_agree_on_a_length_that_both_can_restore(self):
+        transfers = []
+        for rank, pages_stored in zip(self.ranks, ([2, 6, 9], [2, 4, 6])):
+            states = host_pool()
+            rank.register_mem_host_pool_v2(states, PoolName.MAMBA)
+            self.wait_until(lambda rank=rank: rank._pools[PoolName.MAMBA.value].connected)
+            keys = [self.keys[page] for page in pages_stored]
+            transfer = PoolTransfer(PoolName.MAMBA, indices_of(pages_stored), keys=keys)
+            self.assertEqual(rank.batch_set_v2([transfer]), {PoolName.MAMBA: [True] * 3})
+            policy = PoolHitPolicy.TRAILING_PAGES
+            transfers.append(PoolTransfer(PoolName.MAMBA, keys=self.keys[:1], hit_policy=policy))
+        for rank, pool in zip(self.ranks, self.pools):
+            self.stored(rank, pool, self.keys)
+        told = [
+            rank.batch_exists_v2(self.keys, [transfer])
+            for rank, transfer in zip(self.ranks, transfers)
+        ]
+        self.assertEqual([one.kv_hit_pages for one in told], [10, 7])
+        self.assertEqual([one.restorable_prefix_pages for one in told], [[3, 7, 10], [3, 5, 7]])
+        agreed = set(told[0].restorable_prefix_pages) & set(told[1].restorable_prefix_pages)
+        came, _ = self.load(max(agreed))
+        self.assertEqual(came, [[True] * 7] * 2)
+        for rank in self.ranks:
+            state = PoolTransfer(PoolName.MAMBA, indices_of([30]), keys=[self.keys[6]])
+            self.assertEqual(rank.batch_get_v2([state]), {PoolName.MAMBA: [True]})
+
+
 class FailureTest(SglangTestCase):
     def setUp(self):
         self.addCleanup(self.daemon.start)

@@ -14,7 +14,7 @@ from unittest import mock
 import numpy as np
 
 import kvtier
-from harness.daemon_test_case import BLOCK_BYTES, RECORD, DaemonTestCase, prompt
+from harness.daemon_test_case import BLOCK_BYTES, BLOCK_TOKENS, RECORD, DaemonTestCase, prompt
 from harness.paths import SOURCE, daemon_program
 
 
@@ -29,7 +29,7 @@ class DocumentationTest(DaemonTestCase):
         self.addCleanup(named.stop)
         text = (SOURCE / "docs" / "PYTHON.md").read_text()
         blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-        self.example, self.compute, self.groups, self.region, self.layers, _ = blocks
+        self.example, self.compute, self.decode, self.groups, self.region, self.layers, *_ = blocks
 
     def test_the_ten_lines_compute_once_what_a_second_run_finds(self):
         computed = []
@@ -40,6 +40,20 @@ class DocumentationTest(DaemonTestCase):
         for _ in range(2):
             exec(self.example, names)
         self.assertEqual(computed, [(50, 50), (1, 1)])
+
+    def test_generated_tokens_are_found_by_the_next_prompt_that_has_them(self):
+        slots = []
+        names = {"decode": lambda pool, slot, table, token: slots.append(slot) or token + 1}
+        exec(self.decode, names)
+        pool = self.attach()
+        with pool.open_sequence(prompt(blocks=2)) as sequence:
+            sequence.mark_computed(len(sequence))
+            names["generate"](pool, sequence, 7, 20)
+            self.assertEqual([len(one) for one in slots], [1] * 20)
+            self.assertEqual(len(sequence), 2 * BLOCK_TOKENS + 20)
+        longer = [*prompt(blocks=2), *range(7, 27), 99]
+        with self.attach().open_sequence(longer) as again:
+            self.assertEqual(again.cached_tokens, 2 * BLOCK_TOKENS + 20)
 
     def test_the_ten_lines_compute_everything_when_the_daemon_dies_under_them(self):
         computed = []

@@ -31,7 +31,6 @@ def run_python(code, **environment):
 class LibraryTest(unittest.TestCase):
     def test_package_and_library_are_of_one_version(self):
         self.assertEqual(kvtier.library_version(), kvtier.__version__)
-        self.assertIn(f'version = "{kvtier.__version__}"', (PACKAGE / "pyproject.toml").read_text())
 
     def test_importing_loads_nothing(self):
         done = run_python(
@@ -63,7 +62,7 @@ class LibraryTest(unittest.TestCase):
             self.assertEqual(done.stdout.strip(), str(copy / _library.LIBRARY_NAME), done.stderr)
 
     def test_every_function_of_the_headers_is_declared(self):
-        names = ("", "_attention", "_groups", "_region", "_sequence")
+        names = ("", "_attention", "_groups", "_kept_memory", "_region", "_sequence")
         headers = [SOURCE / f"client/include/kvtier/kvtier{name}.h" for name in names]
         functions = declared_functions([header.read_text() for header in headers], "KVT_API")
         self.assertEqual(functions, set(_library.abi.functions))

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A lost daemon means misses, not exceptions; the client comes back by itself."""
 
+import dataclasses
 import os
 import tempfile
 import unittest
@@ -22,9 +23,54 @@ class NoDaemonTest(unittest.TestCase):
             with kvtier.connect(socket, wait_for_daemon=True) as connection:
                 self.assertFalse(connection.is_connected())
                 with self.assertRaises(kvtier.UnavailableError):
-                    connection.register_model(RECORD)
-                with self.assertRaises(kvtier.UnavailableError):
                     connection.ping()
+
+
+class EarlyEngineTest(DaemonTestCase):
+    """An engine that starts before its daemon."""
+
+    def open_pool(self):
+        self.daemon.kill()
+        connection = kvtier.connect(
+            self.daemon.socket, wait_for_daemon=True, reconnect_min_ms=1, reconnect_max_ms=5
+        )
+        self.addCleanup(connection.close)
+        return connection.attach(connection.register_model(RECORD))
+
+    def test_its_pool_misses_until_the_daemon_is_there_and_then_is_one(self):
+        pool = self.open_pool()
+        with pool.open_sequence(prompt(3)) as sequence:
+            self.assertFalse(sequence.available)
+        self.assertEqual(pool.acquire([bytes(32)], new_blocks=1).miss, Miss.UNAVAILABLE)
+        self.assertEqual(pool.lookup([bytes(32)]), [Presence(0)])
+        self.assertEqual(pool.prefetch([bytes(32)]), 0)
+        with self.assertRaises(kvtier.UnavailableError):
+            pool.layer(0)
+        self.daemon.start()
+        while not pool.connection.is_connected():
+            pool.lookup([bytes(32)])
+        with pool.open_sequence(prompt(3)) as sequence:
+            self.assertTrue(sequence.available)
+            self.assertEqual(len(pool.layer(0).k), pool.info().blocks)
+
+    def test_blocks_that_it_never_had_are_released_and_committed_nowhere(self):
+        pool = self.open_pool()
+        block = kvtier.Block(0, 0, 1)
+        self.assertEqual(pool.release_and_wait([block]), [Status.STALE_HANDLE])
+        entries = kvtier.chain_entries([bytes(32)], [block], BLOCK_TOKENS)
+        self.assertFalse(pool.commit(entries))
+        self.assertEqual(pool.commit_and_wait(entries), [Status.UNAVAILABLE])
+        with self.assertRaises(kvtier.UnavailableError):
+            pool.info()
+
+    def test_mistakes_are_told_at_once(self):
+        self.daemon.kill()
+        with kvtier.connect(self.daemon.socket, wait_for_daemon=True) as connection:
+            model = connection.register_model(RECORD)
+            with self.assertRaises(kvtier.NotFoundError):
+                connection.attach(model, group=1)
+            with self.assertRaises(kvtier.InvalidArgumentError):
+                connection.register_model(dataclasses.replace(RECORD, layers=0))
 
 
 class LostDaemonTest(DaemonTestCase):

@@ -42,6 +42,28 @@ class LayoutTest(unittest.TestCase):
                 dataclasses.replace(RECORD, **{field: value}).layout()
             self.assertIn(field, str(raised.exception))
 
+    def test_a_dtype_may_be_a_text_or_a_dtype_of_numpy_or_torch(self):
+        class TorchLike:
+            def __str__(self):
+                return "torch.float8_e4m3fn"
+
+        named = {
+            "bf16": DType.BFLOAT16,
+            "float16": DType.FLOAT16,
+            "FP8": DType.FLOAT8_E4M3,
+            np.float32: DType.FLOAT32,
+            np.dtype("int8"): DType.INT8,
+            TorchLike(): DType.FLOAT8_E4M3,
+            DType.FLOAT16: DType.FLOAT16,
+        }
+        for given, expected in named.items():
+            record = kvtier.ModelRecord("m", 1, 1, 8, 8, dtype=given)
+            self.assertIs(record.dtype, expected)
+            self.assertIs(kvtier.KvGroup(1, 1, 8, 8, dtype=given).dtype, expected)
+        for wrong in ("float12", 99, None):
+            with self.assertRaisesRegex(kvtier.InvalidArgumentError, "bfloat16"):
+                kvtier.ModelRecord("m", 1, 1, 8, 8, dtype=wrong)
+
     def test_an_opaque_group_has_sizes_and_no_views(self):
         group = kvtier.KvGroup(3, block_tokens=32, layer_bytes=4096)
         layout = kvtier.ModelRecord("opaque", groups=[group]).layout()

@@ -251,6 +251,19 @@ class RegionTest(RegionTestCase):
         self.assertTrue(region.is_connected())
         region.close()
 
+    def test_blocks_are_pinned_by_way_of_a_region(self):
+        region, hashes = self.open_region(), hashes_of(4)
+        self.memory.fill(7)
+        self.store_all(region, hashes)
+        request = {"op": "evict", "hashes": [one.hex() for one in hashes]}
+        self.assertEqual(region.pin([*hashes[:2], hashes_of(1, seed=9)[0]], 60_000), 2)
+        self.daemon.settle()
+        self.assertEqual(kvtier.admin(request, self.daemon.admin_socket)["pinned"], 2)
+        self.assertEqual([bool(one) for one in region.lookup(hashes)], [True, True, False, False])
+        self.assertEqual(region.pin(hashes[:2], 0), 2)
+        self.assertEqual(kvtier.admin(request, self.daemon.admin_socket)["pinned"], 0)
+        self.assertEqual(region.pin([], 60_000), 0)
+
     def test_a_models_blocks_can_be_opaque(self):
         self.record = kvtier.ModelRecord(
             "opaque", groups=[kvtier.KvGroup(2, layer_bytes=BLOCK_BYTES // 2)]

@@ -1,23 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
 """One vLLM engine in a process of its own, driven by lines of JSON.
 
-    engine.py MODEL [OPTIONS_JSON]    options of KvtierTier, or of KvtierConnector if they have
-                                      "connector": true; without any, vLLM has no connector;
-                                      "engine": {...}: more arguments of vllm.LLM, which are no
-                                      reason for a connector
+    engine.py SOCKET_FD    makes engines until the other end of the socket is closed
 
-Each line on standard input is a request, for example {"op": "generate", "prompts": [[3, 4, 5]]};
-the reply is one line on the descriptor that KVTIER_TEST_REPLY_FD names. Standard output and
-standard error are vLLM's.
+It imports vLLM, which takes most of an engine's start, and forks for each engine. A message on the
+socket has {"model": path, "options": {...} or null} and the descriptors of the engine's requests,
+replies and log; the answer is the engine's process id. {"wait": id} is answered with the exit
+status of one that ends.
+
+options: of KvtierTier, or of KvtierConnector if they have "connector": true; null: vLLM has no
+connector; "engine": {...}: more arguments of vllm.LLM, which are no reason for a connector. Each
+line of the requests is one, for example {"op": "generate", "prompts": [[3, 4, 5]]}; the reply is
+one line, too.
 """
 
+import ctypes
+import importlib
 import json
 import os
+import signal
+import socket
 import sys
+import traceback
 
 BLOCK_TOKENS = 32
 HOST_ROWS = 96
 STEPS_TO_SETTLE = 10_000
+PR_SET_PDEATHSIG = 1
+MAX_MESSAGE_BYTES = 1 << 16
+VLLM_METRICS = {"vllm:num_preemptions": "preemptions", "vllm:prefix_cache_hits": "hits"}
+# What every engine imports.
+MODULES = (
+    "vllm.v1.engine.llm_engine",
+    "vllm.v1.engine.core_client",
+    "vllm.v1.executor.uniproc_executor",
+    "vllm.v1.worker.cpu_worker",
+    "vllm.model_executor.models.llama",
+    "kvtier.vllm.connector",
+)
 
 for name, value in {
     "HF_HUB_OFFLINE": "1",
@@ -110,11 +130,12 @@ def forget(engine, request):
 
 def metrics(engine, request):
     """The tier's or the connector's figures in vLLM's registry: {"load:copied": 12, ...} and what
-    else there is by the last word of its name, the smallest of several; "preemptions" of vLLM."""
+    else there is by the last word of its name, the smallest of several; of vLLM "preemptions", and
+    "hits", the tokens that its own cache had."""
     found = {}
     for metric in engine.get_metrics():
-        if metric.name == "vllm:num_preemptions":
-            found["preemptions"] = metric.value
+        if metric.name in VLLM_METRICS:
+            found[VLLM_METRICS[metric.name]] = metric.value
         if not metric.name.startswith("vllm:kvtier_"):
             continue
         if "outcome" in metric.labels:
@@ -125,18 +146,51 @@ def metrics(engine, request):
     return found
 
 
+def run_engine(model, options, requests, replies):
+    engine = make_engine(model, options)
+    operations = {"generate": generate, "forget": forget, "metrics": metrics}
+    print(json.dumps({"ready": True}), file=replies, flush=True)
+    for line in requests:
+        request = json.loads(line)
+        reply = operations[request["op"]](engine, request)
+        print(json.dumps(reply), file=replies, flush=True)
+    # The engine's scheduler, and with it the tier, closes before the interpreter ends.
+    engine.llm_engine.engine_core.shutdown()
+
+
+def become_engine(message, requests, replies, log):
+    """Ends with its parent. The descriptors are this process's."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    try:
+        with os.fdopen(requests) as lines, os.fdopen(replies, "w") as answers:
+            run_engine(message["model"], message["options"], lines, answers)
+    except BaseException:
+        traceback.print_exc()
+        sys.exit(1)
+    sys.exit(0)
+
+
 def main():
-    with os.fdopen(int(os.environ["KVTIER_TEST_REPLY_FD"]), "w") as replies:
-        options = json.loads(sys.argv[2]) if len(sys.argv) > 2 else None
-        engine = make_engine(sys.argv[1], options)
-        operations = {"generate": generate, "forget": forget, "metrics": metrics}
-        print(json.dumps({"ready": True}), file=replies, flush=True)
-        for line in sys.stdin:
-            request = json.loads(line)
-            reply = operations[request["op"]](engine, request)
-            print(json.dumps(reply), file=replies, flush=True)
-        # The engine's scheduler, and with it the tier, closes before the interpreter ends.
-        engine.llm_engine.engine_core.shutdown()
+    for name in MODULES:
+        importlib.import_module(name)
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    while True:
+        data, descriptors, _, _ = socket.recv_fds(connection, MAX_MESSAGE_BYTES, 3)
+        if not data:
+            return
+        message = json.loads(data)
+        if "wait" in message:
+            answer = os.waitstatus_to_exitcode(os.waitpid(message["wait"], 0)[1])
+        else:
+            answer = os.fork()
+            if answer == 0:
+                connection.close()
+                become_engine(message, *descriptors)
+            for descriptor in descriptors:
+                os.close(descriptor)
+        connection.send(json.dumps(answer).encode())
 
 
 if __name__ == "__main__":

@@ -120,7 +120,11 @@ class TwoRanksTest(EngineCase, unittest.TestCase):
     """Each rank has blocks of its own, and what one of them lacks is of no use to the other. Two
     ranks round otherwise than one does, so that their tokens are compared with their own."""
 
-    options = {"connector": True, "engine": {"tensor_parallel_size": 2}}
+    options = {
+        "connector": True,
+        "keep_kv_cache": True,
+        "engine": {"tensor_parallel_size": 2},
+    }
     kind = "windows and experts"
     with_expected = False
 
@@ -134,6 +138,16 @@ class TwoRanksTest(EngineCase, unittest.TestCase):
         self.assertEqual(served["tokens"], computed["tokens"])
         looked_up = self.counted("lookup:host", before)
         self.assertEqual(self.counted("load:copied", before), 2 * looked_up)
+        self.check_that_the_next_engine_has_it(computed)
+
+    def check_that_the_next_engine_has_it(self, computed):
+        """Which both ranks have loaded in part, and computed in part."""
+        self.engine.kill()
+        type(self).engine = self.start_engine()
+        kept = self.engine.generate(self.prompts)
+        self.assertEqual(set(kept["cached"]), {CACHED_TOKENS})
+        self.assertEqual(kept["tokens"], computed["tokens"])
+        self.assertEqual(self.engine.metrics().get("load:copied", 0), 0)
         self.engine.stop()
 
 

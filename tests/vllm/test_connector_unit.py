@@ -93,8 +93,9 @@ class SchedulerCase(unittest.TestCase):
         self.asked = []
         self.now = 0.0
         self.manager = FakeManager()
+        self.answers_at_once = False
         lookups = Lookups(
-            self.asked.append,
+            self.ask,
             lambda: LinkState.READY,
             lambda outcome: None,
             timeout_s=PATIENCE_S,
@@ -103,6 +104,11 @@ class SchedulerCase(unittest.TestCase):
         self.lookups = lookups
         self.side = SchedulerSide(lookups, self.groups, self.workers, clock=lambda: self.now)
         self.side.bind(self.manager)
+
+    def ask(self, keys):
+        self.asked.append(keys)
+        if self.answers_at_once:
+            self.answer()
 
     def answer(self):
         for keys in self.asked:
@@ -136,6 +142,17 @@ class SchedulerSideTest(SchedulerCase):
         self.assertIsNone(self.side.matched_tokens(request(64), 0))
         self.step()
         self.assertEqual(self.side.matched_tokens(request(64), 0), 0)
+
+    def test_a_request_that_is_alone_waits_for_a_quick_answer(self):
+        self.answers_at_once = True
+        self.have(0, 1, 2)
+        self.assertEqual(self.side.matched_tokens(request(48 + 5), 0), 48)
+
+    def test_a_request_beside_others_does_not_wait(self):
+        self.answers_at_once = True
+        self.have(0, 1, 2)
+        self.side.matched_tokens(request(16 + 5, name="other", first=100), 0)
+        self.assertIsNone(self.side.matched_tokens(request(48 + 5), 0))
 
     def test_the_prefix_that_the_daemon_has_is_matched_after_the_engine_s_own(self):
         self.have(0, 1, 2, 4)

@@ -12,9 +12,9 @@ import numpy as np
 
 from fake_region import FakeDaemon
 from kvtier import Presence, Retention
+from kvtier._host_view import NotSharedError, find_host_view
 from kvtier._link import LinkState
 from kvtier.vllm import identity
-from kvtier.vllm.host_view import NotSharedError, find_host_view
 from kvtier.vllm.link import LookupLink
 from kvtier.vllm.lookups import Lookups, Verdict
 from kvtier.vllm.rows import Chains, block_hash

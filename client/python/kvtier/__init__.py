@@ -12,6 +12,8 @@ A lost daemon is a miss, not an exception: see docs/PYTHON.md for that, threads 
 is loaded or opened before the first call.
 """
 
+import pathlib as _pathlib
+
 from ._library import LibraryNotFoundError
 from ._library import version as library_version
 from ._native import Hashes, Tokens
@@ -49,6 +51,7 @@ from .errors import (
 )
 from .groups import GroupRequest, PrefixLookup, acquire_groups, lookup_groups
 from .hashing import RECIPES, MultimodalItem, PromptIdentity, hash_blocks
+from .kept_memory import KeptBlocks, KeptMemory, KeptTable
 from .memory import PoolInfo, PoolMemory
 from .model import KvGroup, KvView, Layout, Model, ModelRecord
 from .pool import Pool
@@ -73,7 +76,7 @@ from .types import (
     chain_entries,
 )
 
-__version__ = "0.1.0"
+__version__ = _pathlib.Path(__file__).with_name("VERSION").read_text(encoding="ascii").strip()
 
 __all__ = [
     "ALL_LAYERS",
@@ -103,6 +106,9 @@ __all__ = [
     "InternalError",
     "InvalidArgumentError",
     "IoError",
+    "KeptBlocks",
+    "KeptMemory",
+    "KeptTable",
     "KvGroup",
     "KvView",
     "KvtierError",

@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from . import _library, _native
+from . import _library, _native, kept_memory
 from ._library import abi
 from ._native import Handle, Scoped
 from .errors import Status, check, check_available, invalid
+from .kept_memory import KeptTable
 from .model import Model, ModelRecord, to_abi
 from .pool import Pool
 from .regions import Region, RegionMemory, region_options
@@ -76,8 +77,9 @@ def connect(
     client_name: shown by `kvtierctl status`; default: the program's name. connect_timeout_ms: for
     connecting (default 2000); request_timeout_ms: for any other reply (5000). reconnect_min_ms,
     reconnect_max_ms: the pause after a failed try to reconnect, doubling from the one (50) to the
-    other (2000); a negative minimum: never again. wait_for_daemon: succeed without a daemon; all
-    that needs one then raises UnavailableError until it is there.
+    other (2000); a negative minimum: never again. wait_for_daemon: succeed without a daemon, as
+    `register_model` and `attach` then do: the pool misses until the daemon is there. What else needs
+    one raises UnavailableError until then.
 
     Raises UnavailableError (no daemon listens), PermissionDeniedError, UnsupportedError (no common
     version of the protocol), TimedOutError, InvalidArgumentError; LibraryNotFoundError.
@@ -119,6 +121,11 @@ class Connection(Scoped):
         handle.close_with(self)
 
     @property
+    def handle(self) -> Handle:
+        """Of the C object, for what is made with it."""
+        return self._handle
+
+    @property
     def closed(self) -> bool:
         return self._handle.closed
 
@@ -150,7 +157,8 @@ class Connection(Scoped):
     def register_model(self, record: ModelRecord) -> Model:
         """Tells the daemon of a model; the same record is the same model on every connection.
 
-        Raises InvalidArgumentError naming the field, LimitExceededError, UnavailableError.
+        Raises InvalidArgumentError naming the field, LimitExceededError; UnavailableError, unless
+        the connection was made with `wait_for_daemon`.
         """
         layout = record.layout()
         info: Any = _library.sized(abi.kvt_model_info)
@@ -185,7 +193,8 @@ class Connection(Scoped):
         position in `devices()`; None: the only one, or the GPU whose CUDA context is current on
         this thread (after `torch.cuda.set_device`), or the only GPU that this process may see.
         Raises ResourceExhaustedError, InvalidArgumentError, NotFoundError (model; group; device, or
-        which device is meant cannot be told), UnavailableError.
+        which device is meant cannot be told); UnavailableError, unless the connection was made with
+        `wait_for_daemon`: the pool then misses until a daemon is there and gives it its memory.
         """
         if device is None:
             device = abi.KVT_ANY_DEVICE
@@ -246,6 +255,19 @@ class Connection(Scoped):
             device=device,
         )
         return Region(self, self._handle, known, options)
+
+    def kept_table(self, name: bytes) -> KeptTable | None:
+        """What the memory kept under a name (32 bytes) holds, for another process than its owner;
+        None if the daemon keeps nothing under it. Changes no owner. One round trip. Raises
+        UnavailableError."""
+        return kept_memory.read_table(self._handle, name)
+
+    def release_memory(self, name: bytes | None = None, device: int | None = None) -> tuple[int, int]:
+        """Has the daemon give kept memory back: of one name, or all of this tenant that has no
+        owner, on one of `devices()` or anywhere. Returns how many and how many bytes. One round
+        trip. Raises WrongStateError "memory_in_use" (of a name: another process that lives owns
+        it), UnavailableError."""
+        return kept_memory.release(self._handle, name, device)
 
     def _model_here(self, model: Model | ModelRecord) -> Model:
         """The model as this connection numbers it. Raises as `register_model`."""

@@ -203,6 +203,7 @@ class OwnDaemon:
             "host.bytes": "256MiB",
             "disk.bytes": "1GiB",
             "disk.free_floor_bytes": "0B",
+            "restart.keep_for": "0s",
         }
         command = [_programs.find("kvtierd"), "--dev"]
         for key, value in settings.items():
@@ -236,7 +237,8 @@ def _die_with_parent() -> None:
 
 
 def find_daemon() -> tuple[str | None, str]:
-    """The socket of a daemon that is running and serves for the demonstration; or none, and why."""
+    """What a daemon that is running, and serves for the demonstration, calls its socket (in a
+    container it may be elsewhere than here); or none, and why."""
     try:
         status = kvtier.admin({"op": "status"}, timeout_ms=5000)
         with kvtier.connect() as connection:
@@ -252,11 +254,12 @@ def find_daemon() -> tuple[str | None, str]:
 
 @contextlib.contextmanager
 def daemon(private: bool) -> Iterator[tuple[str, OwnDaemon | None]]:
-    """The socket of the daemon to use, and the daemon if it is this program's own."""
+    """The socket of the daemon to use, "" for the one that any client finds; and the daemon if it is
+    this program's own."""
     socket, why = (None, "as asked") if private else find_daemon()
     if socket is not None:
         print(f"daemon: the one that runs, at {socket}")
-        yield socket, None
+        yield "", None
         return
     with tempfile.TemporaryDirectory(prefix="kvtier-demo-") as directory:
         own = OwnDaemon(directory)
@@ -272,11 +275,13 @@ def daemon(private: bool) -> Iterator[tuple[str, OwnDaemon | None]]:
 
 
 def _admin(socket: str, request: dict[str, Any]) -> Any:
-    return kvtier.admin(request, pathlib.Path(socket).parent / "admin.sock")
+    return kvtier.admin(request, pathlib.Path(socket).parent / "admin.sock" if socket else "")
 
 
-def push_to_host(pool: kvtier.Pool, hashes: list[bytes]) -> list[bytes]:
+def push_to_host(socket: str, pool: kvtier.Pool, hashes: list[bytes]) -> list[bytes]:
     """Other prompts come until nothing of `hashes` is left in the pool; returns their hashes."""
+    # All of it has copies below now: a machine too busy to make them in time would drop some.
+    _admin(socket, {"op": "drain"})
     others: list[bytes] = []
     random = np.random.default_rng()
     deadline = time.monotonic() + PATIENCE_S
@@ -346,7 +351,7 @@ def demonstrate(socket: str, own: OwnDaemon | None) -> list[Run]:
             if not hashes:
                 hashes = list(pool.hash_blocks(prompt[:-1]))
             if name == "host":
-                others = push_to_host(pool, hashes)
+                others = push_to_host(socket, pool, hashes)
             runs.append(generate(name, model, pool, prompt))
         show(runs[-1])
         if name == "host":

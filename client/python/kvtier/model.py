@@ -27,11 +27,12 @@ class KvGroup:
     hit_rule: which of its blocks a prefix needs: all of them (full attention, indexers), those with
     any of the last `window_tokens` tokens (sliding windows), or the one state at its end (Mamba,
     linear attention). kv_heads: stored by this tensor-parallel rank. v_head_dim: 0 for one tensor
-    without values beside the keys, as in a latent (MLA) cache. scale_bytes: of quantization scales
-    stored inline, per token and KV head. block_tokens: tokens of a full block; of states, how far
-    apart they can be kept. replicated: every rank holds the same bytes, which are stored once.
-    layer_bytes: of one layer of a block whose inner layout only the engine knows, in place of heads
-    and head sizes; always so for a group of states.
+    without values beside the keys, as in a latent (MLA) cache. dtype: whatever `DType.of` takes, as
+    a torch.dtype or "bf16"; it reads as a DType. scale_bytes: of quantization scales stored inline,
+    per token and KV head. block_tokens: tokens of a full block; of states, how far apart they can be
+    kept. replicated: every rank holds the same bytes, which are stored once. layer_bytes: of one
+    layer of a block whose inner layout only the engine knows, in place of heads and head sizes;
+    always so for a group of states.
     """
 
     layers: int
@@ -45,6 +46,9 @@ class KvGroup:
     scale_bytes: int = 0
     replicated: bool = False
     layer_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", DType.of(self.dtype))
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,9 @@ class ModelRecord:
     hash_recipe: str = DEFAULT_RECIPE
     extra: Mapping[str, str] = field(default_factory=dict)
     groups: Sequence[KvGroup] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", DType.of(self.dtype))
 
     def all_groups(self) -> tuple[KvGroup, ...]:
         """The groups, also of a record that gives one by its own fields. Raises

@@ -358,6 +358,22 @@ class Region(Scoped):
         )
         return presence
 
+    def pin(self, hashes: HashArray, ttl_ms: int) -> int:
+        """Keeps blocks from being forgotten until `ttl_ms` from now; 0 unpins. One round trip.
+
+        Returns how many of them are cached and now pinned. Raises LimitExceededError (too large a
+        share of the cache would be pinned), UnavailableError, TimedOutError.
+        """
+        joined = _hash_rows(hashes)
+        _native.unsigned(ttl_ms, 63, "ttl_ms")
+        pinned = ctypes.c_uint32()
+        check(
+            self._library.kvt_region_pin(
+                self._handle.get(), address(joined), len(joined), ttl_ms, ctypes.byref(pinned)
+            )
+        )
+        return pinned.value
+
 
 def region_options(
     group_bytes: int,

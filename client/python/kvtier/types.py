@@ -75,10 +75,36 @@ class DType(HeaderEnum):
         """Bytes of one element."""
         return int(np.dtype(self.numpy).itemsize)
 
+    @classmethod
+    def of(cls, dtype: object) -> DType:
+        """What a torch.dtype, a numpy dtype or a text ("bfloat16", "bf16") names.
+
+        Raises InvalidArgumentError "bad_dtype".
+        """
+        if isinstance(dtype, int) and dtype in iter(cls):
+            return cls(dtype)
+        # str(torch.bfloat16) is "torch.bfloat16", np.float16.__name__ "float16".
+        name = dtype.__name__ if isinstance(dtype, type) else str(dtype)
+        name = name.rpartition(".")[2].lower()
+        name = _SHORT.get(name, name)
+        for one in cls:
+            if name in (one.name.lower(), one.torch_name):
+                return one
+        raise invalid("bad_dtype", f"{dtype!r} is none of {', '.join(i.name.lower() for i in cls)}")
+
 
 # Where the name is not the header's in small letters.
 _NUMPY = {"BFLOAT16": "uint16", "FLOAT8_E4M3": "uint8", "FLOAT8_E5M2": "uint8"}
 _TORCH = {"FLOAT8_E4M3": "float8_e4m3fn"}
+_SHORT = {
+    "fp32": "float32",
+    "fp16": "float16",
+    "half": "float16",
+    "bf16": "bfloat16",
+    "fp8": "float8_e4m3",
+    "fp8_e4m3": "float8_e4m3",
+    "fp8_e5m2": "float8_e5m2",
+}
 
 #: LoadProgress.layers when every hit is usable.
 ALL_LAYERS: int = abi.KVT_ALL_LAYERS

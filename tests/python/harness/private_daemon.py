@@ -4,14 +4,16 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import pathlib
 import signal
 import subprocess
 import time
-from typing import Any
+from typing import Any, Callable
 
 import kvtier
 
+from .contained import contained_process
 from .paths import daemon_program
 
 START_TIMEOUT_S = 60
@@ -44,14 +46,22 @@ def _die_with_parent() -> None:
 
 
 class PrivateDaemon:
-    """Started by `start`; killed by `kill`, or with the test's process."""
+    """Started by `start`; killed by `kill`, or with the test's process. `contain` gives the command
+    that runs the daemon's command in namespaces of its own."""
 
-    def __init__(self, directory: str, more_settings: list[str]) -> None:
+    def __init__(
+        self,
+        directory: str,
+        more_settings: list[str],
+        contain: Callable[[list[str]], list[str]] | None = None,
+    ) -> None:
+        self._contain = contain
         self._directory = pathlib.Path(directory)
         self._settings = [
             f"server.socket={self.socket}",
             f"server.admin_socket={self.admin_socket}",
             f"disk.directory={self._directory / 'disk'}",
+            "restart.keep_for=0s",
             *more_settings,
         ]
         self._process: subprocess.Popen[bytes] | None = None
@@ -73,6 +83,8 @@ class PrivateDaemon:
         command = [daemon_program()]
         for setting in self._settings:
             command += ["--set", setting]
+        if self._contain is not None:
+            command = self._contain(command)
         with open(self._directory / "kvtierd.log", "ab") as log:
             self._process = subprocess.Popen(
                 command, stdout=log, stderr=log, preexec_fn=_die_with_parent
@@ -87,7 +99,11 @@ class PrivateDaemon:
     def kill(self) -> None:
         """kill -9, and waits until the process is gone. Does nothing when none is running."""
         if self._process is not None:
-            self._process.kill()
+            # What runs the namespaces ends when the daemon in it has ended.
+            if self._contain is not None and (daemon := contained_process(self._process)):
+                os.kill(daemon, signal.SIGKILL)
+            else:
+                self._process.kill()
             self._process.wait()
             self._process = None
 
@@ -119,6 +135,9 @@ class PrivateDaemon:
     def settle(self) -> None:
         """Returns when nothing is under way."""
         self._admin("settle")
+
+    def status(self) -> Any:
+        return self._admin("status")
 
     def _signal(self, number: signal.Signals) -> None:
         assert self._process is not None

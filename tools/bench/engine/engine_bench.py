@@ -8,11 +8,15 @@ same prompts; the model is Llama-3.1-8B's shape with random weights (`--small`: 
     native   its OffloadingConnector, host memory
     fs       its TieringOffloadingSpec, host memory and a file system
     kvtier   KvtierConnector and a kvtierd of its own
+    kept     the same with `keep_kv_cache`: the KV cache outlives the engine
+    pair     two vLLM on one GPU, each with half of the KV cache, and one kvtierd
 
 What is measured of each prompt, where the configuration has it: `cold` (computed), `vram` (vLLM's own
 prefix cache), `host` (after vLLM has forgotten it), `restart` (first request of a new vLLM, the one
-before was killed), `disk` (a new kvtierd, the one before was killed); and many requests at once with
-nothing cached, as the daemon runs and as it is killed in their midst.
+before was killed), `disk` (a new kvtierd, the one before was killed), `other` (asked of the second
+vLLM of a pair when the first has computed it); and many requests at once with
+nothing cached, as the daemon runs and as it is killed in their midst. With --traces and
+--only-converse instead: `conversation`, sessions of agents as conversation.py makes them.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ import argparse
 import json
 import os
 import pathlib
+import shutil
 import signal
 import statistics
 import subprocess
@@ -61,6 +66,11 @@ class Settings:
         self.load = dict(
             requests=arguments.requests, length=arguments.request_length, tokens=arguments.output
         )
+        self.converse = dict(
+            traces=arguments.traces, sessions=arguments.sessions, turns=arguments.turns,
+            longest=max(self.lengths),
+        )  # fmt: skip
+        self.only_converse: bool = arguments.only_converse
         self.work = work
 
     def model(self) -> str:
@@ -71,7 +81,7 @@ class Settings:
             config.write_text(json.dumps(SMALL_MODEL if self.small else MODEL))
         return str(path)
 
-    def engine_options(self, connector: dict | None) -> dict:
+    def engine_options(self, connector: dict | None, share: float) -> dict:
         options = dict(
             load_format="kvtier_random",
             skip_tokenizer_init=True,
@@ -87,17 +97,24 @@ class Settings:
         if self.small:
             options["block_size"] = 32
         else:
-            options["gpu_memory_utilization"] = 0.7
-            options["kv_cache_memory_bytes"] = self.kv_bytes
+            # vLLM wants so much to be free, beside a KV cache that was kept or another engine.
+            options["gpu_memory_utilization"] = 0.3
+            options["kv_cache_memory_bytes"] = int(self.kv_bytes * share)
         return options
 
 
 class EngineProcess:
-    """A vLLM in a process of its own, and its processes' group."""
+    """A vLLM in a process of its own, and its processes' group. share: of the KV cache's bytes."""
 
-    def __init__(self, settings: Settings, connector: dict | None, log: pathlib.Path) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        connector: dict | None,
+        log: pathlib.Path,
+        share: float = 1.0,
+    ) -> None:
         read_fd, write_fd = os.pipe()
-        options = settings.engine_options(connector)
+        options = settings.engine_options(connector, share)
         with open(log, "ab") as output:
             self._process = subprocess.Popen(
                 [sys.executable, str(HERE / "engine_process.py"), settings.model(),
@@ -185,6 +202,13 @@ class Results:
                     f"pause p50 {row['pause_p50_ms']:.1f} p99 {row['pause_p99_ms']:.1f}, longest step "
                     f"{row['longest_step_ms']:.1f} ms | | errors {row['errors']} |"
                 )
+            elif row["kind"] == "conversation":
+                lines.append(
+                    f"| {row['configuration']} | conversation, {row['requests']} requests in "
+                    f"{row['seconds']:.0f} s | {row['prompt_tokens']} | mean {row['mean_ttft_ms']:.0f}, "
+                    f"p50 {row['p50_ttft_ms']:.0f}, p99 {row['p99_ttft_ms']:.0f} "
+                    f"| {100 * row['cached_share']:.0f} % | |"
+                )
         return "\n".join(lines)
 
 
@@ -208,13 +232,8 @@ def warm_up(settings: Settings, engine: EngineProcess, trial: int) -> None:
     engine.call("load", trial=trial, requests=4, length=200, tokens=8)
 
 
-def first_engine(
-    settings: Settings, results: Results, name: str, connector: dict | None, log: pathlib.Path
-) -> EngineProcess:
-    """Cold, VRAM and host hits, and a load without hits; the engine goes on."""
-    engine = EngineProcess(settings, connector, log)
-    results.add(name, "start", {"start_s": engine.start_s})
-    warm_up(settings, engine, 900)
+def compute(settings: Settings, engine: EngineProcess, results: Results, name: str) -> None:
+    """Each prompt cold, and at once again."""
     for length in settings.lengths:
         for trial in range(settings.trials):
             for kind in ("cold", "vram"):
@@ -222,6 +241,19 @@ def first_engine(
                 results.add(
                     name, kind, {"length": length, "trial": trial, **row, "same_as_vram": None}
                 )
+
+
+def first_engine(
+    settings: Settings, results: Results, name: str, connector: dict | None, log: pathlib.Path
+) -> EngineProcess:
+    """Cold, VRAM and host hits, and a load without hits; the engine goes on."""
+    engine = EngineProcess(settings, connector, log)
+    results.add(name, "start", {"start_s": engine.start_s})
+    warm_up(settings, engine, 900)
+    if settings.only_converse:
+        results.add(name, "conversation", engine.call("converse", **settings.converse))
+        return engine
+    compute(settings, engine, results, name)
     if connector is not None:
         # What was just computed is still being stored.
         time.sleep(1.0)
@@ -240,16 +272,48 @@ def run_plain(settings: Settings, results: Results, name: str, connector: dict |
     engine.kill()
 
 
-def run_kvtier(settings: Settings, results: Results, daemon, log: pathlib.Path) -> None:
-    connector = {
+def kvtier_connector(daemon, **options) -> dict:
+    return {
         "kv_connector": "KvtierConnector",
         "kv_connector_module_path": "kvtier.vllm",
         "kv_role": "kv_both",
         "kv_load_failure_policy": "recompute",
-        "kv_connector_extra_config": {"socket": daemon.socket},
+        "kv_connector_extra_config": {"socket": daemon.socket, **options},
     }
+
+
+def run_kept(settings: Settings, results: Results, daemon, log: pathlib.Path) -> None:
+    connector = kvtier_connector(daemon, keep_kv_cache=True)
+    engine = EngineProcess(settings, connector, log)
+    warm_up(settings, engine, 900)
+    compute(settings, engine, results, "kept")
+    engine.kill()
+    engine = EngineProcess(settings, connector, log)
+    results.add("kept", "start", {"start_s": engine.start_s})
+    warm_up(settings, engine, 901)
+    ask_all(settings, engine, results, "kept", "restart")
+    engine.kill()
+
+
+def run_pair(settings: Settings, results: Results, daemon, log: pathlib.Path) -> None:
+    connector = kvtier_connector(daemon)
+    engines = [EngineProcess(settings, connector, log, share=0.5) for _ in range(2)]
+    for trial, engine in enumerate(engines, 900):
+        warm_up(settings, engine, trial)
+    compute(settings, engines[0], results, "pair")
+    # What was just computed is still being stored.
+    time.sleep(1.0)
+    ask_all(settings, engines[1], results, "pair", "other")
+    for engine in engines:
+        engine.kill()
+
+
+def run_kvtier(settings: Settings, results: Results, daemon, log: pathlib.Path) -> None:
+    connector = kvtier_connector(daemon)
     engine = first_engine(settings, results, "kvtier", connector, log)
     engine.kill()
+    if settings.only_converse:
+        return
 
     engine = EngineProcess(settings, connector, log)
     # The very first request of an engine compiles kernels, cached or not; what is asked for here
@@ -298,7 +362,7 @@ def run(settings: Settings, results: Results, name: str) -> None:
         directory = str(settings.work / "fs")
         tiers = [{"type": "fs", "root_dir": directory}]
         run_plain(settings, results, name, native(settings, tiers))
-    else:
+    elif name in ("kvtier", "kept", "pair"):
         from harness.private_daemon import PrivateDaemon
 
         device = "host" if settings.small else "cuda:0"
@@ -309,10 +373,14 @@ def run(settings: Settings, results: Results, name: str) -> None:
         )  # fmt: skip
         daemon.start()
         try:
-            run_kvtier(settings, results, daemon, results_log(settings, "kvtier"))
+            with_daemon = {"kvtier": run_kvtier, "kept": run_kept, "pair": run_pair}
+            with_daemon[name](settings, results, daemon, results_log(settings, name))
         finally:
             daemon.kill()
-            (settings.work / "kvtier-daemon.log").write_text(daemon.log)
+            (settings.work / f"{name}-daemon.log").write_text(daemon.log)
+            shutil.rmtree(settings.work / "disk", ignore_errors=True)
+    else:
+        raise RuntimeError("there is no such configuration")
 
 
 def main() -> None:
@@ -327,9 +395,17 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=32, help="at once, in the load")
     parser.add_argument("--request-length", type=int, default=1000)
     parser.add_argument("--output", type=int, default=128, help="tokens of each such request")
+    parser.add_argument("--traces", help="a directory with sessions of agents")
+    parser.add_argument("--sessions", type=int, default=12, help="of the traces, at once")
+    parser.add_argument("--turns", type=int, default=8, help="of each session")
+    parser.add_argument("--only-converse", action="store_true", help="nothing but the sessions")
     parser.add_argument("--graphs", action="store_true", help="with CUDA graphs")
     parser.add_argument("--small", action="store_true", help="a tiny model, for vLLM on CPUs")
     arguments = parser.parse_args()
+    if arguments.only_converse != bool(arguments.traces):
+        parser.error("--traces and --only-converse go together")
+    if arguments.only_converse and {"kept", "pair"} & set(arguments.configurations.split(",")):
+        parser.error("kept and pair have no sessions of agents")
     arguments.out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="kvtier-engine-bench-") as work:
         settings = Settings(arguments, pathlib.Path(work))

@@ -7,6 +7,8 @@ Operations, each answered by a line of JSON on the descriptor KVTIER_BENCH_REPLY
     {"op": "forget"}                               vLLM's own prefix cache is dropped
     {"op": "load", "requests": 32, "length": 1000, "tokens": 128, "trial": 0}
                                                    many requests at once: throughput and pauses
+    {"op": "converse", "traces": "...", "sessions": 12, "turns": 8, "longest": 32000}
+                                                   agents' sessions, each waiting for its answers
     {"op": "end"}
 
 Times are taken in the loop that steps the engine, as a server in front of it would see them.
@@ -16,10 +18,13 @@ from __future__ import annotations
 
 import json
 import os
+import pathlib
 import random
 import sys
 import time
 import zlib
+
+from conversation import read_sessions
 
 FIRST_TOKEN_ID, VOCABULARY_MARGIN = 10, 10
 OUTPUT_TOKENS = 32
@@ -94,6 +99,51 @@ class Engine:
             "longest_pause_ms": 1e3 * pauses[-1],
             "longest_step_ms": 1e3 * longest_step,
             "errors": errors,
+        }
+
+    def converse(self, request: dict) -> dict:
+        sessions = read_sessions(
+            pathlib.Path(request["traces"]), self._vocabulary, request["longest"],
+            request["sessions"], request["turns"],
+        )  # fmt: skip
+        if not sessions:
+            raise RuntimeError("no trace has prompts of so few tokens")
+        began = time.perf_counter()
+        waiting = {number: began for number in range(len(sessions))}  # when its next turn is due
+        turn_of = [0] * len(sessions)
+        asked: dict[str, tuple[int, float]] = {}
+        first: dict[str, float] = {}
+        prompt_tokens, cached_tokens = 0, 0
+        while waiting or asked:
+            now = time.perf_counter()
+            for number in [one for one, due in waiting.items() if due <= now]:
+                del waiting[number]
+                turn = sessions[number][turn_of[number]]
+                asked[self._add(turn.prompt, turn.output_tokens)] = (number, now)
+                prompt_tokens += len(turn.prompt)
+            if not asked:
+                time.sleep(max(0.0, min(waiting.values()) - time.perf_counter()))
+                continue
+            for output in self._engine.step():
+                name, now = output.request_id, time.perf_counter()
+                number, since = asked[name]
+                if name not in first and output.outputs[0].token_ids:
+                    first[name] = now - since
+                if output.finished:
+                    del asked[name]
+                    cached_tokens += output.num_cached_tokens or 0
+                    turn_of[number] += 1
+                    if turn_of[number] < len(sessions[number]):
+                        waiting[number] = now + sessions[number][turn_of[number]].think_s
+        times = sorted(first.values())
+        return {
+            "seconds": time.perf_counter() - began,
+            "requests": len(times),
+            "prompt_tokens": prompt_tokens,
+            "cached_share": cached_tokens / prompt_tokens,
+            "mean_ttft_ms": 1e3 * sum(times) / len(times),
+            "p50_ttft_ms": 1e3 * times[len(times) // 2],
+            "p99_ttft_ms": 1e3 * times[len(times) * 99 // 100],
         }
 
     def close(self) -> None:

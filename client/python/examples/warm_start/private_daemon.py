@@ -32,6 +32,8 @@ class PrivateDaemon:
             "server.admin_socket": self.admin_socket,
             "disk.directory": str(directory / "disk"),
             "disk.free_floor_bytes": "0B",
+            # What it shows is what the disk brings back.
+            "restart.keep_for": "0s",
             **settings,
         }
         self._process: subprocess.Popen[bytes] | None = None

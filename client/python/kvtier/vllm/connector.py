@@ -12,34 +12,33 @@ from __future__ import annotations
 
 import collections
 import functools
-import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import vllm
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
+    KVConnectorHandshakeMetadata,
     KVConnectorMetadata,
     KVConnectorRole,
     KVConnectorTransferResults,
-    KVConnectorWorkerMetadata,
     SupportsHMA,
 )
 from vllm.v1.core.kv_cache_utils import resolve_kv_cache_block_sizes
 
-from .._link import Attachment, LinkState
-from ..connection import DEFAULT_SOCKET
+from .._link import LinkState
 from ..types import Retention
 from . import identity
 from .cache_groups import cache_groups
+from .connector_metadata import KvtierHandshake, KvtierMetadata, KvtierWorkerMetadata
 from .connector_metrics import KvtierPromMetrics, KvtierStats
-from .connector_scheduler import SchedulerSide, StepPlan
+from .connector_scheduler import SchedulerSide
 from .connector_worker import WorkerSide
-from .gpu_memory import AfterKernels, GpuMemory, StepTimer
+from .engine_blocks import EngineBlocks
+from .gpu_memory import AfterKernels, StepTimer
 from .hit_prices import MIN_STEP_TOKENS, HostStepTimer
-from .kv_memory import BlockPieces, SharedAllocation, block_pieces
-from .link import LookupLink, attach_regions
+from .kept_allocation import KeptAllocation, warm_up_blocks
+from .kept_cache import KeptCacheScheduler, KeptCacheWorker, why_not_kept
+from .kv_memory import SharedAllocation, block_pieces
+from .link import LookupLink, logger
 from .lookups import Lookups
 from .transfers import Transfers
 
@@ -52,6 +51,7 @@ _OPTIONS = frozenset(
     {
         "always_load",
         "identity",
+        "keep_kv_cache",
         "lookup_timeout_ms",
         "retention",
         "retry_max_ms",
@@ -61,39 +61,10 @@ _OPTIONS = frozenset(
 )
 
 
-@dataclass
-class KvtierMetadata(KVConnectorMetadata):
-    """hash_root: of the engine's hashes, which only the scheduler's process knows.
-    tokens: that the step computes."""
-
-    plan: StepPlan = field(default_factory=StepPlan)
-    hash_root: bytes | None = None
-    tokens: int = 0
-
-
-@dataclass
-class KvtierWorkerMetadata(KVConnectorWorkerMetadata):
-    """stored: by the numbers of stores, how many workers have ended them. failed: keys of blocks
-    that some worker could not load. steps, disk_loads: tokens and seconds, of some worker."""
-
-    stored: collections.Counter[int]
-    failed: set[bytes]
-    steps: list[tuple[int, float]] = field(default_factory=list)
-    disk_loads: list[tuple[int, float]] = field(default_factory=list)
-
-    def aggregate(self, other: KVConnectorWorkerMetadata) -> KvtierWorkerMetadata:
-        assert isinstance(other, KvtierWorkerMetadata)
-        return KvtierWorkerMetadata(
-            self.stored + other.stored,
-            self.failed | other.failed,
-            self.steps or other.steps,
-            self.disk_loads or other.disk_loads,
-        )
-
-
 class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
-    """The options of `kv_connector_extra_config` are KvtierTier's and `always_load`. Raises
-    ValueError for others, and for models and devices that it does not know."""
+    """The options of `kv_connector_extra_config` are KvtierTier's, `always_load` and
+    `keep_kv_cache`. Raises ValueError for others, and for models and devices that it does not
+    know."""
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
@@ -114,22 +85,27 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         replicated = 1 < self._ranks <= getattr(kv_cache_config, "kv_tp_replicas", 1)
         # One entry and one region for each of vLLM's cache groups that are cached by hash.
         self._cache_groups = cache_groups(kv_cache_config, hash_tokens)
-        self._groups: list[BlockPieces] = [
-            block_pieces(kv_cache_config, group, replicated) for group in self._cache_groups
-        ]
+        pieces = [block_pieces(kv_cache_config, group, replicated) for group in self._cache_groups]
+        self._blocks = EngineBlocks(vllm_config, options, pieces)
+        self._keeps = self._can_keep(kv_cache_config)
+        self._kept: KeptCacheWorker | None = None
+        self._bound: KvtierMetadata | None = None
         # On the CPU the KV cache is put where the daemon can map it; on a GPU it can open what
         # torch allocates.
         self._allocation: SharedAllocation | None = None
         self._after_kernels: AfterKernels | None = None
         self._timer = StepTimer() if device == "cuda" else HostStepTimer()
-        if device == "cpu":
-            self._allocation = SharedAllocation(self._groups[0].memory_bytes)
-        else:
+        if self._keeps and role is KVConnectorRole.WORKER:
+            likely_written = warm_up_blocks(vllm_config, kv_cache_config)
+            self._allocation = self._blocks.kept_allocation(likely_written, device)
+        elif device == "cpu":
+            self._allocation = SharedAllocation(pieces[0].memory_bytes)
+        if device == "cuda":
             self._after_kernels = AfterKernels()
         self._link: LookupLink | None = None
+        self._tables: list[Any] | None = []
         self._lookup_counts: collections.Counter[tuple[str, str]] = collections.Counter()
         self._connected_told: bool | None = None
-        self._hash_root: bytes | None = None
         self._scheduler: SchedulerSide | None = None
         self._worker: WorkerSide | None = None
         if role is KVConnectorRole.SCHEDULER:
@@ -143,25 +119,51 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         takes another layout where the attention backend cannot do this one."""
         return "BLNHC" if vllm_config.device_config.device_type == "cuda" else None
 
+    @classmethod
+    def supports_sleep_mode(cls, kv_transfer_config: Any) -> bool:
+        """What is kept does not move."""
+        return not kv_transfer_config.kv_connector_extra_config.get("keep_kv_cache", False)
+
     def get_mem_pool_context(self) -> AbstractContextManager[Any] | None:
         return self._allocation
 
     def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
+        if isinstance(self._allocation, KeptAllocation) and self._allocation.memory is not None:
+            self._kept = KeptCacheWorker(self._allocation.memory)
         cache: Any = next(iter(kv_caches.values()))
         # A layer of states has a tensor for each part of a state.
-        memories = self._memories(cache[0] if isinstance(cache, (list, tuple)) else cache)
-        self._link = self._open_link(lambda _: None, memories, [None])
+        cache = cache[0] if isinstance(cache, (list, tuple)) else cache
+        memories = self._blocks.memories_of(cache, self._allocation)
+        keep = None if self._kept is None else self._kept.keep
+        self._link = self._blocks.open_link(lambda _: None, memories, [None], keep)
         retention = Retention[str(self._options.get("retention", "extended")).upper()]
-        tokens = [group.group.block_tokens for group in self._groups]
-        self._worker = WorkerSide(Transfers(self._link), tokens, retention)
+        tokens = [group.group.block_tokens for group in self._blocks.groups]
+        self._worker = WorkerSide(Transfers(self._link), tokens, retention, self._kept)
+
+    def get_handshake_metadata(self) -> KVConnectorHandshakeMetadata | None:
+        """After the warm-up."""
+        if not isinstance(self._allocation, KeptAllocation):
+            return None
+        table = self._allocation.found()
+        return None if table is None else KvtierHandshake(table)
+
+    def handle_preemptions(self, kv_connector_metadata: KVConnectorMetadata) -> None:
+        """The first that a worker hears of a step. vLLM's first model runner clears and copies
+        blocks between this and `bind_connector_metadata`."""
+        if self._kept is None or kv_connector_metadata is self._bound:
+            return
+        if isinstance(kv_connector_metadata, KvtierMetadata):
+            self._bound = kv_connector_metadata
+            self._kept.apply(kv_connector_metadata.plan.kept, kv_connector_metadata.hash_root)
 
     def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
         """Before the step's kernels are launched. The step's transfers are of blocks that earlier
         kernels may still be writing or reading, and that no later one touches."""
         super().bind_connector_metadata(connector_metadata)
+        self.handle_preemptions(connector_metadata)
         if self._worker is None or not isinstance(connector_metadata, KvtierMetadata):
             return
-        self._hash_root = connector_metadata.hash_root
+        self._blocks.hash_root = connector_metadata.hash_root
         if connector_metadata.tokens >= MIN_STEP_TOKENS:
             self._timer.begin(connector_metadata.tokens)
         if self._after_kernels is not None and connector_metadata.plan:
@@ -198,14 +200,14 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         self._worker.poll()
         loaded, failed = self._worker.take_loaded()
         # With one group, vLLM uses what comes before the first block that failed.
-        failed = failed if len(self._groups) > 1 else set()
+        failed = failed if len(self._cache_groups) > 1 else set()
         return KVConnectorTransferResults(finished_recving=loaded, failed_recving=failed)
 
     def get_block_ids_with_load_errors(self) -> set[int]:
         if self._worker is None:
             return set()
         failed = self._worker.take_failed_blocks()
-        return failed if len(self._groups) == 1 else set()
+        return failed if len(self._cache_groups) == 1 else set()
 
     def build_connector_worker_meta(self) -> KvtierWorkerMetadata | None:
         if self._worker is None:
@@ -221,6 +223,17 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
     def bind_kv_cache_manager(self, kv_cache_manager: Any) -> None:
         assert self._scheduler is not None
         self._scheduler.bind(kv_cache_manager)
+
+    def set_xfer_handshake_metadata(self, metadata: dict[int, Any]) -> None:
+        tables = [one.table for one in metadata.values() if isinstance(one, KvtierHandshake)]
+        if self._tables is not None and len(tables) == self._ranks:
+            self._tables = tables
+            kept = None if self._scheduler is None else self._scheduler.kept
+            if kept is not None and kept.is_bound():
+                kept.expect(tables)
+
+    def on_new_request(self, request: Any) -> None:
+        self._restore()
 
     def get_num_new_matched_tokens(
         self, request: Any, num_computed_tokens: int
@@ -252,6 +265,8 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
                 self._scheduler.prices.computed(*step)
             for load in metadata.disk_loads:
                 self._scheduler.prices.loaded_from_disk(*load)
+        if self._scheduler.kept is not None:
+            self._scheduler.kept.loaded(connector_output.finished_recving or ())
 
     def request_finished(
         self, request: Any, block_ids: list[int]
@@ -266,6 +281,7 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         return self.request_finished(request, [])
 
     def has_pending_push_work(self) -> bool:
+        self._restore()  # vLLM asks as soon as it is ready, so that no request waits for this
         return self._scheduler is not None and self._scheduler.has_work()
 
     def has_pending_block_frees(self) -> bool:
@@ -295,7 +311,9 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         return KvtierPromMetrics(*arguments)
 
     def reset_cache(self) -> bool | None:
-        """What the daemon has stays; vLLM's own cache is no affair of the connector."""
+        """What the daemon has stays. What was kept for the next engine does not."""
+        if self._scheduler is not None and self._scheduler.kept is not None:
+            self._scheduler.kept.reset()
         return True
 
     def shutdown(self) -> None:
@@ -304,18 +322,32 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
 
     # ---------------------------------------------------------------- both
 
+    def _can_keep(self, kv_cache_config: Any) -> bool:
+        if not self._options.get("keep_kv_cache", False):
+            return False
+        why = why_not_kept(self._engine, kv_cache_config)
+        if why is not None:
+            logger.warning("kvtier: the KV cache will not outlive this engine: %s", why)
+        return why is None
+
+    def _restore(self) -> None:
+        """Once, when the root of vLLM's hashes is known, before the first request is scheduled."""
+        kept = None if self._scheduler is None else self._scheduler.kept
+        if self._tables is None or kept is None or not kept.is_bound():
+            return
+        root = identity.hash_root()
+        if root is not None:
+            tables, self._tables = self._tables, None
+            self._lookup_counts["restore", "kept"] += kept.restore(tables, root)
+
     def _make_scheduler(self) -> SchedulerSide:
         """Asks through regions of one block, since the KV cache is the worker's."""
-        block_bytes = [sum(piece[2] for piece in group.pieces) for group in self._groups]
-        fd = os.memfd_create("kvtier-vllm-lookups", os.MFD_CLOEXEC)
-        os.ftruncate(fd, max(block_bytes))
-        memories = [
-            {"fd": fd, "bytes": max(block_bytes), "blocks": 1, "pieces": [(0, one, one)]}
-            for one in block_bytes
-        ]
         answers: list[Lookups] = []
-        ranks = list(range(self._ranks))
-        link = self._open_link(lambda answer: answers[0].receive(answer), memories, ranks)
+        link = self._blocks.open_link(
+            lambda answer: answers[0].receive(answer),
+            self._blocks.lookup_memories(),
+            list(range(self._ranks)),
+        )
         lookups = Lookups(
             link.ask,
             lambda: link.state,
@@ -324,61 +356,9 @@ class KvtierConnector(KVConnectorBase_V1, SupportsHMA):
         )
         answers.append(lookups)
         self._link = link
+        kept = KeptCacheScheduler(self._cache_groups) if self._keeps else None
         always_load = bool(self._options.get("always_load", False))
-        return SchedulerSide(lookups, self._cache_groups, self._ranks, always_load)
+        return SchedulerSide(lookups, self._cache_groups, self._ranks, always_load, kept)
 
     def _count_lookup(self, outcome: str) -> None:
         self._lookup_counts["lookup", outcome] += 1
-
-    def _memories(self, cache: torch.Tensor) -> list[dict[str, Any]] | None:
-        """Of each group, what `attach_regions` needs. cache: any layer's, since all layers' are in
-        one allocation. None if vLLM has put them elsewhere."""
-        if cache.untyped_storage().nbytes() < self._groups[0].memory_bytes:
-            return None
-        if self._allocation is None:
-            gpu = GpuMemory(cache)
-            places = [gpu.arguments(group.pieces) for group in self._groups]
-        elif self._allocation.fd is not None:
-            file = {"fd": self._allocation.fd, "bytes": self._groups[0].memory_bytes}
-            places = [{**file, "pieces": group.pieces} for group in self._groups]
-        else:
-            return None
-        return [{**place, "blocks": group.blocks} for place, group in zip(places, self._groups)]
-
-    def _open_link(
-        self,
-        on_answer: Callable[[Any], None],
-        memories: Sequence[Mapping[str, Any]] | None,
-        ranks: Sequence[int | None],
-    ) -> LookupLink:
-        """memories: of each group, what `attach_regions` needs; None if there are none to be opened.
-        ranks: whose blocks the regions have; None: this process's."""
-        pauses = [
-            float(self._options.get(name, default)) / 1000
-            for name, default in (("retry_min_ms", 50), ("retry_max_ms", 2000))
-        ]
-        return LookupLink(functools.partial(self._attach, memories, ranks), on_answer, *pauses)
-
-    def _attach(
-        self, memories: Sequence[Mapping[str, Any]] | None, ranks: Sequence[int | None]
-    ) -> Attachment | None:
-        if memories is None:
-            # The scheduler cannot know, so that the worker must go on answering, with failures.
-            raise RuntimeError("vLLM has not allocated the KV cache as expected")
-        root = self._hash_root or identity.hash_root()
-        if root is None:
-            return None
-        records = [
-            identity.block_record(
-                self._engine,
-                [[group.spec, group.layers] for group in self._groups],
-                [group.group for group in self._groups],
-                root,
-                vllm.__version__,
-                str(self._options.get("identity", "")),
-                rank,
-            )
-            for rank in ranks
-        ]
-        socket = str(self._options.get("socket") or os.environ.get("KVTIER_SOCKET", ""))
-        return attach_regions(socket or DEFAULT_SOCKET, records, memories)

@@ -68,9 +68,10 @@ class KvtierPromMetrics(KVConnectorPromMetrics):
         self._blocks = metric_types[Counter](
             name=BLOCKS,
             documentation=(
-                "Blocks by operation (lookup, load, store) and outcome: of lookups the tier that "
-                "has the block, or why it is a miss; of loads and stores copied, skipped (stored "
-                "before), or why it was not copied."
+                "Blocks by operation (lookup, load, store, restore) and outcome: of lookups the "
+                "tier that has the block, or why it is a miss; of loads and stores copied, skipped "
+                "(stored before), or why it was not copied; of restore kept, in place as the last "
+                "engine left them."
             ),
             labelnames=[*labelnames, "operation", "outcome"],
         )

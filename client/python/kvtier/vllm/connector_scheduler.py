@@ -10,19 +10,24 @@ sliding window, without the block being written anew.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..types import HitRule
 from .cache_groups import CacheGroup, longest_prefix, prefix_unit
 from .hit_prices import HitPrices
+from .kept_cache import KeptCacheScheduler, KeptChanges
 from .lookups import Lookups
 from .rows import key_of
 
 #: Longer than stores take that are under way. With a daemon that hangs, vLLM must preempt requests
 #: instead of waiting for the blocks of stores.
 STORE_PATIENCE_S = 0.2
+
+#: How long a request that is alone waits for the daemon's answer. Asked again, it would wait for a
+#: step that computes nothing, which takes vLLM more than 2 ms, and the answer mostly takes less.
+LONE_WAIT_S = 0.005
 
 
 @dataclass
@@ -45,10 +50,12 @@ class BlockList:
 @dataclass
 class StepPlan:
     """What each worker is to do in one step. loads: by request, which is to be reported when all of
-    its lists are loaded, at once if there are none. stores: one list for each cache group."""
+    its lists are loaded, at once if there are none. stores: one list for each cache group. kept: of
+    its table of blocks that outlive the engine."""
 
     loads: dict[str, list[BlockList]] = field(default_factory=dict)
     stores: list[BlockList] = field(default_factory=list)
+    kept: KeptChanges = field(default_factory=lambda: KeptChanges(clear=True))
 
     def __bool__(self) -> bool:
         return bool(self.loads or self.stores)
@@ -90,7 +97,8 @@ class _Store:
 
 class SchedulerSide:
     """Of the scheduler's thread. lookups: the daemon's answers; workers: how many there are, each
-    with its part of every block. always_load: also what takes longer to load than to compute."""
+    with its part of every block. always_load: also what takes longer to load than to compute. kept:
+    None if the KV cache is not kept."""
 
     def __init__(
         self,
@@ -98,12 +106,14 @@ class SchedulerSide:
         groups: Sequence[CacheGroup],
         workers: int = 1,
         always_load: bool = False,
+        kept: KeptCacheScheduler | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._lookups = lookups
         self._groups = groups
         self._workers = workers
         self._always_load = always_load
+        self.kept = kept
         self._clock = clock
         self.prices = HitPrices(clock)
         self._manager: Any = None
@@ -116,6 +126,10 @@ class SchedulerSide:
     def bind(self, manager: Any) -> None:
         """Gets vLLM's KVCacheManager, before the first step."""
         self._manager = manager
+        if self.kept is not None and manager.enable_caching:
+            self.kept.bind(manager.block_pool)
+        else:
+            self.kept = None  # vLLM may have turned caching off since the workers started
 
     def matched_tokens(self, request: Any, local_tokens: int) -> int | None:
         """How many tokens after the first `local_tokens` the daemon has; None: ask again."""
@@ -133,6 +147,8 @@ class SchedulerSide:
         # vLLM computes at least one token of each request.
         limit = min(request.num_tokens - 1, *hashed)
         found = longest_prefix(self._groups, local_tokens, limit, look_up)
+        if found is None and len(self._requests) == 1 and self._lookups.wait(LONE_WAIT_S):
+            found = longest_prefix(self._groups, local_tokens, limit, look_up)
         if found is None:
             return None
         if not self._always_load:
@@ -155,13 +171,16 @@ class SchedulerSide:
             end = tokens // group.block_tokens
             hashes = group.hashes(request.block_hashes, begin, end)
             wanted = [
-                (block.block_id, one)
+                (block, one)
                 for block, one in zip(blocks[group.number][begin:end], hashes)
                 if not block.is_null
             ]
             if wanted:
-                numbers, names = zip(*wanted)
-                load = BlockList(request.request_id, index, list(numbers), list(names))
+                targets, names = map(list, zip(*wanted))
+                numbers = [block.block_id for block in targets]
+                load = BlockList(request.request_id, index, numbers, names)
+                if self.kept is not None:
+                    self.kept.loading(request.request_id, index, targets, names)
                 on_disk = self._lookups.are_on_disk(known.keys[index][begin:end])
                 load.disk_tokens = sum(on_disk) * group.block_tokens
                 loads.append(load)
@@ -176,6 +195,8 @@ class SchedulerSide:
                 self._pin(known, tokens)
         self._lookups.flush()
         plan, self._plan = self._plan, StepPlan()
+        if self.kept is not None:
+            plan.kept = self.kept.take_changes()
         return plan
 
     def finished(self, request: Any) -> None:
@@ -187,10 +208,12 @@ class SchedulerSide:
             self._unpin(block for _, _, block in known.pinned)
             self._with_pins.pop(request.request_id, None)
 
-    def failed(self, keys: Iterable[bytes]) -> None:
+    def failed(self, keys: Collection[bytes]) -> None:
         """These could not be loaded: the requests that wanted them compute them, and must not hear
         again that the daemon has them."""
         self._lookups.refuse(keys)
+        if self.kept is not None:
+            self.kept.failed(keys)
 
     def stored(self, workers: Mapping[int, int]) -> None:
         """By the numbers of stores, how many workers have ended them since the last call."""
@@ -203,7 +226,8 @@ class SchedulerSide:
 
     def has_work(self) -> bool:
         """Whether the engine must go on stepping although it has no request."""
-        return bool(self._plan) or bool(self._stores)
+        kept = self.kept is not None and self.kept.has_changes()
+        return bool(self._plan) or bool(self._stores) or kept
 
     def frees_blocks_soon(self) -> bool:
         """Whether blocks are pinned that will be free in a moment."""
@@ -291,6 +315,9 @@ class SchedulerSide:
         store.hashes += [hashes[position] for position, _ in sound]
         store.parents += [hashes[position - 1] if position > 0 else None for position, _ in sound]
         store.depths += [position for position, _ in sound]
+        if self.kept is not None:
+            of_blocks = [hashes[position] for position, _ in sound]
+            self.kept.computed(index, [block for _, block in sound], of_blocks)
 
     def _store_of_step(self, index: int) -> BlockList:
         """What the step stores of a group: one transfer costs the engine less than many."""

@@ -10,16 +10,23 @@ import numpy as np
 
 from ..types import Retention
 from .connector_scheduler import BlockList, StepPlan
+from .kept_cache import KeptCacheWorker
 from .rows import StoreRows, key_of
 from .transfers import EndedJob, Job, Transfers
 
 
 class WorkerSide:
-    """Of the worker's thread. block_tokens: tokens of a block, by cache group."""
+    """Of the worker's thread. block_tokens: tokens of a block, by cache group. kept: None if the
+    KV cache is not kept."""
 
     def __init__(
-        self, transfers: Transfers, block_tokens: Sequence[int], retention: Retention
+        self,
+        transfers: Transfers,
+        block_tokens: Sequence[int],
+        retention: Retention,
+        kept: KeptCacheWorker | None = None,
     ) -> None:
+        self._kept = kept
         self._transfers = transfers
         self._block_tokens = block_tokens
         self._retention = retention
@@ -35,7 +42,10 @@ class WorkerSide:
         self.counts: collections.Counter[tuple[str, str]] = collections.Counter()
 
     def begin(self, plan: StepPlan) -> None:
-        """Begins the step's transfers; never waits."""
+        """Begins the step's transfers; never waits. The kernels of the steps before it have
+        ended."""
+        if self._kept is not None:
+            self._kept.publish(plan.kept.computed)
         for blocks in plan.stores:
             tokens = self._block_tokens[blocks.group]
             self._transfers.store(

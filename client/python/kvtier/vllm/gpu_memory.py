@@ -45,7 +45,7 @@ class GpuMemory:
         self._bytes = size.value
         # Of the tensor in the allocation.
         self._offset = start - base.value
-        self._uuid = uuid.UUID(str(torch.cuda.get_device_properties(tensor.device).uuid))
+        self._uuid = gpu_uuid(tensor.device)
 
     def arguments(self, pieces: Sequence[tuple[int, int, int]]) -> dict[str, Any]:
         """What `attach_regions` needs for a region in the tensor's storage."""
@@ -56,6 +56,11 @@ class GpuMemory:
             "pieces": [(self._offset + at, stride, size) for at, stride, size in pieces],
             "gpu_uuid": self._uuid,
         }
+
+
+def gpu_uuid(device: torch.device) -> uuid.UUID:
+    """The same in every process."""
+    return uuid.UUID(str(torch.cuda.get_device_properties(device).uuid))
 
 
 class AfterKernels:

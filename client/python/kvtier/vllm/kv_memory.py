@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,10 +37,16 @@ class SharedAllocation(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is torch.zeros and self.fd is None and args == (self.byte_count,):
             if kwargs.get("dtype") is torch.int8:
-                return self._allocate()
+                tensor = self._allocate()
+                if tensor is not None:
+                    return tensor
         return func(*args, **kwargs)
 
-    def _allocate(self) -> torch.Tensor:
+    def arguments(self, pieces: Sequence[tuple[int, int, int]]) -> dict[str, Any]:
+        """What `attach_regions` needs for a region in the file."""
+        return {"fd": self.fd, "bytes": self.byte_count, "pieces": pieces}
+
+    def _allocate(self) -> torch.Tensor | None:
         self.fd = os.memfd_create("kvtier-vllm", os.MFD_CLOEXEC)
         os.ftruncate(self.fd, self.byte_count)
         memory = mmap.mmap(self.fd, self.byte_count)

@@ -35,13 +35,19 @@ Answer = tuple[Sequence[bytes], "Sequence[int] | None"]
 
 
 def attach_regions(
-    socket: str, records: Sequence[ModelRecord], memories: Sequence[Mapping[str, Any]]
+    socket: str,
+    records: Sequence[ModelRecord],
+    memories: Sequence[Mapping[str, Any]],
+    on_connection: Callable[[Connection], None] | None = None,
 ) -> Attachment:
     """Connects and opens a region for each group of each record. records: of tensor-parallel ranks.
     memories: of each group, the arguments of Connection.open_region but model and group, and
-    instead of `device` a GPU's `gpu_uuid`. Raises KvtierError."""
+    instead of `device` a GPU's `gpu_uuid`. on_connection: called before regions are opened. Raises
+    KvtierError."""
     connection = connect(socket, client_name="vllm", reconnect_min_ms=-1)
     try:
+        if on_connection is not None:
+            on_connection(connection)
         # What fails half-way closes the regions that were opened with their connection.
         regions = [
             connection.open_region(record, group=group, **_arguments(connection, memory))

@@ -130,12 +130,19 @@ class Lookups:
 
     def flush(self) -> None:
         """At the end of a scheduler step: asks for all that came up in it."""
-        if self._unasked:
-            self._ask(self._unasked)
-            self._unasked = []
-            self._unanswered += 1
+        self._ask_open()
         if self._unanswered:
             self._yield()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Asks at once instead of at the end of the step, and waits for an answer; False if none came
+        in time."""
+        self._ask_open()
+        try:
+            self._take(self._answers.get(timeout=timeout_s))
+        except queue.Empty:
+            return False
+        return True
 
     def receive(self, answer: Answer) -> None:
         """The link's answer to a `flush`; any thread."""
@@ -157,15 +164,24 @@ class Lookups:
             if not probe.requests:
                 del self._probes[key]
 
+    def _ask_open(self) -> None:
+        if self._unasked:
+            self._ask(self._unasked)
+            self._unasked = []
+            self._unanswered += 1
+
     def _take_answers(self) -> None:
         while not self._answers.empty():
-            keys, presence = self._answers.get()
-            self._unanswered -= 1
-            for position, key in enumerate(keys):
-                probe = self._probes.get(key)
-                # A probe that was given up stays a miss; one that was forgotten is no more.
-                if probe is not None and probe.verdict is Verdict.RETRY:
-                    self._decide(probe, None if presence is None else presence[position])
+            self._take(self._answers.get())
+
+    def _take(self, answer: Answer) -> None:
+        keys, presence = answer
+        self._unanswered -= 1
+        for position, key in enumerate(keys):
+            probe = self._probes.get(key)
+            # A probe that was given up stays a miss; one that was forgotten is no more.
+            if probe is not None and probe.verdict is Verdict.RETRY:
+                self._decide(probe, None if presence is None else presence[position])
 
     def _decide(self, probe: _Probe, presence: int | None) -> None:
         if presence is None:

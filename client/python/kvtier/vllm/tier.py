@@ -22,12 +22,12 @@ import vllm
 from vllm.v1.kv_offload import base as offload
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager, TransferJob
 
+from .._host_view import HostView, NotSharedError, find_host_view
 from .._link import Attachment, LinkState
 from ..connection import DEFAULT_SOCKET
 from ..types import Retention
 from . import identity as model_identity
 from . import metrics
-from .host_view import HostView, NotSharedError, find_host_view
 from .link import LookupLink, attach_regions
 from .lookups import Lookups, Verdict
 from .rows import Chains, block_hash

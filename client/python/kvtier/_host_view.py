@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The shared memory that a memoryview shows: what the daemon needs to map the same bytes.
 
-vLLM gives a tier a view of its host memory and no descriptor. The view's address is looked up in
-/proc/self/maps, which names the file that is mapped there by device and inode; any descriptor of
-that file that the process has open serves, also after the file's name was removed.
+vLLM and LMCache give their modules a view or an address of host memory and no descriptor. The
+address is looked up in /proc/self/maps, which names the file that is mapped there by device and
+inode; any descriptor of that file that the process has open serves, also after the file's name was
+removed.
 """
 
 from __future__ import annotations

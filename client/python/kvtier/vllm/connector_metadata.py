@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the connector's two sides tell each other, in vLLM's own messages."""
+
+from __future__ import annotations
+
+import collections
+from dataclasses import dataclass, field
+
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorHandshakeMetadata,
+    KVConnectorMetadata,
+    KVConnectorWorkerMetadata,
+)
+
+from .connector_scheduler import StepPlan
+from .kept_cache import KeptTable
+
+
+@dataclass
+class KvtierMetadata(KVConnectorMetadata):
+    """hash_root: of the engine's hashes, which only the scheduler's process knows.
+    tokens: that the step computes."""
+
+    plan: StepPlan = field(default_factory=StepPlan)
+    hash_root: bytes | None = None
+    tokens: int = 0
+
+
+@dataclass
+class KvtierWorkerMetadata(KVConnectorWorkerMetadata):
+    """stored: by the numbers of stores, how many workers have ended them. failed: keys of blocks
+    that some worker could not load. steps, disk_loads: tokens and seconds, of some worker."""
+
+    stored: collections.Counter[int]
+    failed: set[bytes]
+    steps: list[tuple[int, float]] = field(default_factory=list)
+    disk_loads: list[tuple[int, float]] = field(default_factory=list)
+
+    def aggregate(self, other: KVConnectorWorkerMetadata) -> KvtierWorkerMetadata:
+        assert isinstance(other, KvtierWorkerMetadata)
+        return KvtierWorkerMetadata(
+            self.stored + other.stored,
+            self.failed | other.failed,
+            self.steps or other.steps,
+            self.disk_loads or other.disk_loads,
+        )
+
+
+@dataclass
+class KvtierHandshake(KVConnectorHandshakeMetadata):
+    """table: of the blocks that the last engine left to this worker."""
+
+    table: KeptTable

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The blocks of an engine's KV cache as the daemon gets to know them: who may share them, where
+they lie, and by which connection."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+import vllm
+
+from .._link import Attachment
+from ..connection import DEFAULT_SOCKET, Connection
+from ..model import ModelRecord
+from . import identity
+from .gpu_memory import GpuMemory, gpu_uuid
+from .kept_allocation import KeptAllocation, memory_name, open_memory
+from .kv_memory import BlockPieces, SharedAllocation
+from .link import LookupLink, attach_regions
+
+#: Of each group, what `attach_regions` needs.
+Memories = Sequence[Mapping[str, Any]]
+
+
+class EngineBlocks:
+    """Of one side of a connector. groups: one for each region. hash_root: of the engine's hashes;
+    set when it is known."""
+
+    def __init__(self, engine: Any, options: Mapping[str, Any], groups: list[BlockPieces]) -> None:
+        self._engine = engine
+        self._options = options
+        self.groups = groups
+        self.hash_root: bytes | None = None
+
+    def memories_of(
+        self, cache: torch.Tensor, allocation: SharedAllocation | None
+    ) -> Memories | None:
+        """Of the worker. cache: any layer's, since all layers' are in one allocation. allocation:
+        what it may have come from. None if vLLM has put them elsewhere."""
+        if cache.untyped_storage().nbytes() < self.groups[0].memory_bytes:
+            return None
+        if allocation is not None and allocation.fd is not None:
+            places = [allocation.arguments(group.pieces) for group in self.groups]
+        elif cache.is_cuda:
+            gpu = GpuMemory(cache)
+            places = [gpu.arguments(group.pieces) for group in self.groups]
+        else:
+            return None
+        return [{**place, "blocks": group.blocks} for place, group in zip(places, self.groups)]
+
+    def lookup_memories(self) -> Memories:
+        """Of the scheduler, which only asks: memory of one block."""
+        block_bytes = [sum(piece[2] for piece in group.pieces) for group in self.groups]
+        fd = os.memfd_create("kvtier-vllm-lookups", os.MFD_CLOEXEC)
+        os.ftruncate(fd, max(block_bytes))
+        file = {"fd": fd, "bytes": max(block_bytes), "blocks": 1}
+        return [{**file, "pieces": [(0, one, one)]} for one in block_bytes]
+
+    def open_link(
+        self,
+        on_answer: Callable[[Any], None],
+        memories: Memories | None,
+        ranks: Sequence[int | None],
+        on_connection: Callable[[Connection], None] | None = None,
+    ) -> LookupLink:
+        """memories: None if there are none to be opened. ranks: whose blocks the regions have; None:
+        this process's. on_connection: gets each new one before its regions are opened, on the
+        link's thread."""
+        pauses = [
+            float(self._options.get(name, default)) / 1000
+            for name, default in (("retry_min_ms", 50), ("retry_max_ms", 2000))
+        ]
+        attach = functools.partial(self._attach, memories, ranks, on_connection)
+        return LookupLink(attach, on_answer, *pauses)
+
+    def kept_allocation(self, likely_written: int, device: str) -> KeptAllocation:
+        """Of the worker. likely_written: as there."""
+        return KeptAllocation(self.groups, self._open_memory, likely_written, device)
+
+    def _socket(self) -> str:
+        socket = str(self._options.get("socket") or os.environ.get("KVTIER_SOCKET", ""))
+        return socket or DEFAULT_SOCKET
+
+    def _record(self, root: bytes, rank: int | None) -> ModelRecord:
+        return identity.block_record(
+            self._engine,
+            [[group.spec, group.layers] for group in self.groups],
+            [group.group for group in self.groups],
+            root,
+            vllm.__version__,
+            str(self._options.get("identity", "")),
+            rank,
+        )
+
+    def _open_memory(self) -> Any:
+        is_gpu = self._engine.device_config.device_type == "cuda"
+        gpu = torch.cuda.current_device() if is_gpu else None
+        uuid = None if gpu is None else gpu_uuid(torch.device("cuda", gpu))
+        first = self.groups[0]
+        name = memory_name(self._record(bytes(32), None), self.groups, uuid)
+        return open_memory(self._socket(), name, first.memory_bytes, first.blocks, gpu)
+
+    def _attach(
+        self,
+        memories: Memories | None,
+        ranks: Sequence[int | None],
+        on_connection: Callable[[Connection], None] | None,
+    ) -> Attachment | None:
+        if memories is None:
+            # The scheduler cannot know, so that the worker must go on answering, with failures.
+            raise RuntimeError("vLLM has not allocated the KV cache as expected")
+        root = self.hash_root or identity.hash_root()
+        if root is None:
+            return None
+        records = [self._record(root, rank) for rank in ranks]
+        return attach_regions(self._socket(), records, memories, on_connection)

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sessions of agents as load: every request has the prompt of the one before and what came since.
+
+Read from traces whose files hold `requests`, each with `in` and `out` (tokens), `hash_ids` (one for each
+`block_size` tokens of the prompt; equal ids in a session are equal tokens) and `think_time` (seconds
+before it). All lengths are divided by `SHRINK`, so that a dozen or so sessions
+fit one GPU while their lengths keep their proportions, and think times by `HASTE`.
+"""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import random
+from dataclasses import dataclass
+
+SHRINK, HASTE = 4, 20
+MAX_OUTPUT_TOKENS = 64
+MAX_THINK_S = 5.0
+
+
+@dataclass
+class Turn:
+    """A request. think_s: between the end of the one before and this one."""
+
+    prompt: list[int]
+    output_tokens: int
+    think_s: float
+
+
+def read_sessions(
+    directory: pathlib.Path, vocabulary: int, longest: int, count: int, turns: int
+) -> list[list[Turn]]:
+    """The first turns of the first sessions whose prompts, all of them, have at most `longest` tokens."""
+    sessions = []
+    for path in sorted(directory.glob("*.json")):
+        trace = json.loads(path.read_text())
+        requests = [one for one in trace["requests"] if "in" in one][:turns]
+        if len(requests) < 2 or max(one["in"] for one in requests) // SHRINK > longest:
+            continue
+        tokens = trace["block_size"] // SHRINK
+        sessions.append([_turn(path.stem, one, tokens, vocabulary) for one in requests])
+        if len(sessions) == count:
+            break
+    return sessions
+
+
+def _turn(session: str, request: dict, block_tokens: int, vocabulary: int) -> Turn:
+    prompt: list[int] = []
+    for number in request["hash_ids"]:
+        source = random.Random(f"{session} {number}")
+        prompt += [source.randrange(10, vocabulary - 10) for _ in range(block_tokens)]
+    return Turn(
+        prompt[: max(1, request["in"] // SHRINK)],
+        max(1, min(MAX_OUTPUT_TOKENS, request["out"] // SHRINK)),
+        min(MAX_THINK_S, request.get("think_time", 0.0) / HASTE),
+    )
