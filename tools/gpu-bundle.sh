@@ -18,7 +18,7 @@ cd "$(dirname "$0")/.."
 source tools/build.sh
 
 readonly bundle=${1:-build/gpu-bundle}
-readonly programs=(kvtierd kvtierctl kvtier-generate kvtier-gpu-bench kvtier-kernel-bench)
+readonly programs=(kvtierd kvtier-keeper kvtierctl kvtier-generate kvtier-gpu-bench kvtier-kernel-bench)
 readonly tests=(gpu_device_test gpu_daemon_test gpu_attention_test gpu_pool_peer gpu_decode_test
   gpu_prefill_test gpu_mla_test gpu_kv_write_test gpu_block_ops_test)
 readonly libraries=(kvtier kvtier_kernels kvtier_faulty_kernels)
@@ -40,7 +40,8 @@ done
 # Shared libraries, but for those that belong to the system and must fit its kernel and driver.
 readonly base='^(linux-vdso|ld-linux.*|libc|libm|libdl|librt|libpthread|libresolv|libstdc\+\+|libgcc_s|libcuda)\.so'
 for program in "$bundle"/bin/*; do
-  LD_LIBRARY_PATH=$build/lib ldd "$program"
+  # kvtier-keeper is static.
+  LD_LIBRARY_PATH=$build/lib ldd "$program" || true
 done | awk '$2 == "=>" && $3 ~ /^\// {print $3}' | sort -u | while read -r library; do
   name=$(basename "$library")
   [[ $name =~ $base ]] || cp --dereference "$library" "$bundle/lib/$name"
@@ -142,7 +143,7 @@ cat >"$bundle/gpu-python.sh" <<'END'
 set -euo pipefail
 source "$(dirname "$0")/python-environment.sh"
 cd "$here/source/tests/python"
-[[ $# -gt 0 ]] || set -- test_gpu test_kernels test_kernel_attention test_kernels_on_gpu test_torch
+[[ $# -gt 0 ]] || set -- test_gpu test_kernels test_kernel_attention test_kernels_on_gpu test_kept_memory_on_gpu test_torch
 exec python3 -m unittest --verbose "$@"
 END
 cat >"$bundle/gpu-engine.sh" <<'END'

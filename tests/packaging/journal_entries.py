@@ -21,7 +21,8 @@ def main(kvtierd):
     # Standard error is a pipe; said to be the journal's by its device and inode.
     reading, writing = os.pipe()
     status = os.fstat(writing)
-    settings = ["pool.bytes=1MiB", "host.bytes=64MiB", "server.socket=/run/kvtier/s",
+    settings = ["pool.bytes=1MiB", "host.bytes=64MiB", "restart.keep_for=0s",
+                "server.socket=/run/kvtier/s",
                 "server.admin_socket=/run/kvtier/a"]
     daemon = subprocess.Popen(
         [kvtierd] + [word for setting in settings for word in ("--set", setting)],

@@ -32,11 +32,14 @@ lacks() {
     fail "$1 should not have $2"
 }
 has kvtierd /usr/sbin/kvtierd
+has kvtierd /usr/libexec/kvtier/kvtier-keeper
 has kvtierd /usr/lib/systemd/system/kvtierd.service
 has kvtierd /usr/lib/sysusers.d/kvtier.conf
 has kvtierd /usr/lib/tmpfiles.d/kvtier.conf
 has kvtierd /etc/kvtier/kvtierd.toml
 has kvtierd /usr/share/doc/kvtierd/OPERATIONS.md
+has kvtierd /usr/share/doc/kvtierd/METRICS.md
+has kvtierd /usr/share/doc/kvtierd/monitoring/kvtier.rules.yml
 has kvtierd /usr/share/man/man8/kvtierd.8
 has kvtierd /usr/share/man/man5/kvtierd.toml.5
 has kvtier-tools /usr/share/man/man1/kvtierctl.1

@@ -35,8 +35,8 @@ trap 'rm -rf "$work"' EXIT
 build_programs() {
   [[ -z ${KVTIER_BUILD_DIRECTORY:-} ]] || return 0
   cmake --preset release -B "$build" -DKVTIER_STATIC=ON -DKVTIER_BUILD_TESTS=OFF
-  local targets=(kvtierd kvtierctl kvtier)
-  ! cmake --build "$build" --target help | grep -q '^kvtier_kernels:' || targets+=(kvtier_kernels)
+  local targets=(kvtierd kvtier-keeper kvtierctl kvtier)
+  ! cmake --build "$build" --target help | grep '^kvtier_kernels:' >/dev/null || targets+=(kvtier_kernels)
   cmake --build "$build" --target "${targets[@]}"
 }
 
@@ -47,8 +47,8 @@ carried_libraries() {
   done
 }
 
-# The newest version of glibc that FILE asks for.
-glibc_of() { objdump -T "$1" | grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -n 1 | cut -d_ -f2; }
+# The newest version of glibc that FILE asks for; nothing for a static program.
+glibc_of() { { objdump -T "$1" 2>&1 || true; } | { grep -o 'GLIBC_[0-9.]*' || true; } | sort -uV | tail -n 1 | cut -d_ -f2; }
 
 check_glibc() {
   local needed
@@ -99,6 +99,8 @@ mapfile -t carried < <(for program in kvtierd kvtierctl; do
 done | sort -u)
 for path in "${carried[@]}"; do copy_stripped "$path" "$package/libs" '$ORIGIN'; done
 copy_stripped "$build/bin/kvtierd" "$package/bin" '$ORIGIN/../libs'
+# Static: it has no path of libraries.
+install -m 0755 -s "$build/bin/kvtier-keeper" "$package/bin/"
 copy_stripped "$build/bin/kvtierctl" "$package/bin" '$ORIGIN/..:$ORIGIN/../libs'
 copy_stripped "$build/lib/libkvtier.so.0" "$package"
 [[ ! -e $build/lib/libkvtier_kernels.so ]] || copy_stripped "$build/lib/libkvtier_kernels.so" "$package"
@@ -111,8 +113,7 @@ while read -r file; do check_glibc "$file"; done \
   < <(find "$package" -type f \( -path '*/bin/*' -o -name '*.so*' \))
 
 version=$("$package/bin/kvtierd" --version | awk '{print $2}')
-grep -qx "version = \"$version\"" "$work/stage/pyproject.toml" ||
-  die "kvtierd is $version, client/python/pyproject.toml has another version"
+[[ $version == "$(<VERSION)" ]] || die "kvtierd is $version, the tree is $(<VERSION)"
 cat >>"$work/stage/pyproject.toml" <<'TOML'
 
 [project.scripts]

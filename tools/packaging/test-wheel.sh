@@ -41,7 +41,7 @@ PATH=$home/venv/bin:$PATH
 pip install -q --disable-pip-version-check "$wheel"
 kvtierd --version
 kvtierctl --version
-kvtierd --dev --set disk.bytes=1GiB --set host.bytes=256MiB >"$home/kvtierd.log" 2>&1 &
+kvtierd --dev --set disk.bytes=1GiB --set host.bytes=256MiB --set restart.keep_for=0s >"$home/kvtierd.log" 2>&1 &
 daemon=$!
 trap "kill $daemon" EXIT
 tries=0

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""sdist.py SOURCE: the source distribution is the same bytes each time, also when it is made from one
+that was unpacked; and what is in it can be configured and has the headers that Python reads."""
+
+import hashlib
+import pathlib
+import subprocess
+import sys
+import tarfile
+import tempfile
+
+SOURCE = pathlib.Path(sys.argv[1])
+VERSION = (SOURCE / "VERSION").read_text().strip()
+BUILD = "import build_backend, sys; print(build_backend.build_sdist(sys.argv[1]))"
+
+
+def expect(held: bool, what: str) -> None:
+    if not held:
+        sys.exit(f"FAILED: {what}")
+
+
+def run(command: list[str], directory: pathlib.Path) -> str:
+    done = subprocess.run(
+        command, cwd=directory, capture_output=True, text=True,
+        env={"PATH": "/usr/local/bin:/usr/bin:/bin", "SOURCE_DATE_EPOCH": "1000000000",
+             "PYTHONPATH": "tools/packaging", "PYTHONDONTWRITEBYTECODE": "1"},
+    )
+    expect(done.returncode == 0, f"{' '.join(command)}:\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
+    return done.stdout
+
+
+with tempfile.TemporaryDirectory() as scratch:
+    work = pathlib.Path(scratch)
+    digests = []
+    tree = SOURCE
+    for number in range(2):
+        made = work / str(number)
+        made.mkdir()
+        name = run([sys.executable, "-c", BUILD, str(made)], tree).strip()
+        expect(name == f"kvtier-{VERSION}.tar.gz", f"it is called {name}")
+        digests.append(hashlib.sha256((made / name).read_bytes()).hexdigest())
+        with tarfile.open(made / name) as archive:
+            members = archive.getmembers()
+            expect(all(one.isfile() for one in members), "something is no file")
+            archive.extractall(made)
+        tree = made / f"kvtier-{VERSION}"
+        expect((tree / "client/python/kvtier/include/kvtier.h").is_file(), "headers are missing")
+        expect((tree / "PKG-INFO").read_text().count(f"\nVersion: {VERSION}\n") == 1, "PKG-INFO")
+    expect(digests[0] == digests[1], "two of them differ")
+    run(["cmake", "--preset", "release", "-DKVTIER_BUILD_TESTS=OFF", "-DKVTIER_CUDA=OFF"], tree)
+print("ok")
