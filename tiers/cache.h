@@ -171,6 +171,8 @@ class Cache {
   void StopDraining();
   // True when no copy, disk I/O, index batch or wait is under way, and none is to be started.
   [[nodiscard]] bool Idle() const;
+  // True when all that an earlier daemon left in host memory has been looked at.
+  [[nodiscard]] bool AdoptionEnded() const;
 
   // Reads up to `max_blocks` blocks on disk back from disk, from `cursor` on (0 at first), and
   // checks header and payload without disturbing recency. A bad slot is quarantined as on any read.

@@ -425,6 +425,8 @@ bool Cache::Idle() const {
          impl_->drains_beginning == 0 && !impl_->state.pump_scheduled();
 }
 
+bool Cache::AdoptionEnded() const { return impl_->adoption.Ended(); }
+
 void Cache::VerifyStep(uint64_t cursor, uint32_t max_blocks,
                        std::function<void(VerifyResult)> done) {
   impl_->verifier.Step(cursor, max_blocks, std::move(done));

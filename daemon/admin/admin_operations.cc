@@ -86,7 +86,7 @@ class Settle final : public AdminOperation {
   void Run() override {
     if (Cancelled()) return;
     const int64_t waited_ms = ElapsedMs();
-    if (env_.cache->Idle()) {
+    if (env_.cache->Idle() && env_.cache->AdoptionEnded()) {
       return Reply(Text({{"schema", "kvtier.settle/1"}, {"waited_ms", waited_ms}}));
     }
     if (waited_ms >= timeout_ms_) {

@@ -13,7 +13,7 @@
 //   {"op":"trace","cursor":0,"limit":100,"since_ms":60000}  what happened, see trace_operation.h
 //   {"op":"verify"}                    reads every persisted block back and checks it
 //   {"op":"drain"}                     writes what should survive a restart to disk
-//   {"op":"settle","timeout_ms":60000} replies when nothing is under way
+//   {"op":"settle","timeout_ms":60000} replies when nothing is under way or to be adopted
 //   {"op":"stop","release":false}      as SIGTERM; the end of the connection is the reply
 //
 // Those on blocks take "tenant" and "model" (its name or the first digits of its fingerprint); ls

@@ -126,6 +126,7 @@ IndexSnapshot DiskTier::Join(CacheEnvironment* environment) {
   if (!facts_.enabled) return {};
   for (const auto& file : files_.files) environment->files.push_back(file.get());
   environment->geometry = files_.geometry;
+  environment->disk_set = files_.set_uuid;
   environment->index = index_.index.get();
   return std::move(index_.snapshot);
 }

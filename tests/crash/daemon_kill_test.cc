@@ -215,7 +215,7 @@ TEST_F(DaemonKillTest, NoWrongByteWhereHostMemoryOutlivesIt) {
   EXPECT_EQ(keepers_killed, kFewerKills / kKillsToAKeeper);
   daemon().Kill();
   ASSERT_TRUE(daemon().Restart());
-  EXPECT_GT(AdoptedBlocks(), 0u);
+  EXPECT_GT(AdoptedBlocks(), 0u) << Log();
   (void)Ctl({"stop", "--release"});
 }
 

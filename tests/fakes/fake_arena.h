@@ -33,6 +33,7 @@ class FakeArena final : public HostArena {
 
   [[nodiscard]] uint64_t capacity_bytes() const override { return memory_.size(); }
   [[nodiscard]] uint64_t ready_bytes() const override { return ready_bytes_; }
+  [[nodiscard]] bool growing() const override { return !ended_ && ready_bytes_ < memory_.size(); }
   [[nodiscard]] std::byte* data() override { return memory_.data(); }
   void OnGrowth(std::function<void(std::span<std::byte>)> listener) override {
     listener_ = std::move(listener);
@@ -47,9 +48,12 @@ class FakeArena final : public HostArena {
   // Another process has the same memory, of which so much is usable at once.
   void Restart(uint64_t ready_bytes) {
     ready_bytes_ = ready_bytes;
+    ended_ = false;
     listener_ = nullptr;
   }
 
+  // The machine has no more memory.
+  void EndGrowth() { ended_ = true; }
   // The next `bytes` become usable. REQUIRES: as many are left.
   void Grow(uint64_t bytes) {
     const std::span<std::byte> slice = memory_.Slice(ready_bytes_, bytes);
@@ -60,6 +64,7 @@ class FakeArena final : public HostArena {
  private:
   const AlignedBytes memory_;
   uint64_t ready_bytes_;
+  bool ended_ = false;
   std::optional<AlignedBytes> table_memory_;
   std::optional<HostTable> table_;
   std::function<void(std::span<std::byte>)> listener_;

@@ -14,6 +14,7 @@ FakeMachine::FakeMachine(const MachineSizes& sizes, uint64_t seed) : sizes_(size
     files.push_back(
         std::make_unique<FakeBlockFile>(&loop, geometry().FileBytes(i), random_.Next()));
   }
+  disk_set.bytes[0] = sizes_.disk_files > 0 ? 1 : 0;
   if (sizes_.disk_files > 0) index = std::make_unique<FakeIndex>(&loop, random_.Next());
 }
 
@@ -34,6 +35,7 @@ CacheEnvironment FakeMachine::Environment() {
                                .lent_host_memory = device,
                                .arena = arena.get(),
                                .geometry = geometry(),
+                               .disk_set = disk_set,
                                .index = index.get()};
   for (const auto& each : devices) environment.devices.push_back({each.get()});
   for (const auto& file : files) environment.files.push_back(file.get());

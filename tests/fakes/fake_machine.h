@@ -60,6 +60,7 @@ class FakeMachine {
   FakeDevice* device = nullptr;  // the first
   std::unique_ptr<FakeArena> arena;
   std::vector<std::unique_ptr<FakeBlockFile>> files;
+  Digest128 disk_set;  // of `files`, as the next cache is told
   std::unique_ptr<FakeIndex> index;  // null without a disk tier
 
  private:

@@ -19,6 +19,8 @@ class HostArena {
   [[nodiscard]] virtual uint64_t capacity_bytes() const = 0;
   // The first `ready_bytes()` may be used; grows up to the capacity.
   [[nodiscard]] virtual uint64_t ready_bytes() const = 0;
+  // Whether more of it will be ready. False before the capacity is reached if memory has ended.
+  [[nodiscard]] virtual bool growing() const = 0;
   [[nodiscard]] virtual std::byte* data() = 0;
   // Of memory that outlives the process; null if it does not. It may tell of blocks that another
   // process has left.

@@ -10,7 +10,7 @@ namespace kvtier {
 namespace {
 
 constexpr std::string_view kMagic = "KVTHOST1";
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 constexpr uint64_t kPageBytes = 4096;
 // Of a slot that was never used, in memory that is all zeros at first.
 constexpr uint32_t kEmptyWord = 0;
@@ -54,6 +54,7 @@ struct HostTable::Head {
   uint64_t slab_bytes;
   uint64_t arena_id;
   Digest128 boot_id;
+  Digest128 disk_set;  // may change; no part of the shape
 };
 struct HostTable::SlabRecord {
   uint64_t slot_bytes;
@@ -126,6 +127,14 @@ HostTable::HostTable(const HostTableShape& shape, std::span<std::byte> memory)
     : shape_(shape), memory_(memory) {
   static_assert(sizeof(Head) <= kPageBytes && sizeof(SlabRecord) == 8 && sizeof(SlotRecord) == 16);
   KVT_CHECK(memory.size() == BytesFor(shape));
+}
+
+void HostTable::SetDiskSet(const Digest128& disk_set) {
+  reinterpret_cast<Head*>(memory_.data())->disk_set = disk_set;
+}
+
+Digest128 HostTable::disk_set() const {
+  return reinterpret_cast<const Head*>(memory_.data())->disk_set;
 }
 
 HostTable::SlabRecord& HostTable::SlabOf(uint64_t slab) const {

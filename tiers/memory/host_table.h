@@ -68,8 +68,12 @@ class HostTable {
   void Update(uint64_t address, const HostSlotFacts& facts);
   // From now on the slot's bytes may change. REQUIRES: no write to it is under way.
   void Clear(uint64_t address);
+  // The files from which slots are filled from now on, by DiskFiles::set_uuid; zeros for none.
+  void SetDiskSet(const Digest128& disk_set);
 
   // --- reading what a daemon has left ---
+  // A process that died while it set it leaves the one before, the new one, or one that is neither.
+  [[nodiscard]] Digest128 disk_set() const;
   [[nodiscard]] uint64_t slabs() const { return shape_.arena_bytes / shape_.slab_bytes; }
   // 0 for a slab that was never cut, or whose record is damaged.
   [[nodiscard]] uint64_t SlotBytesOf(uint64_t slab) const;

@@ -153,6 +153,7 @@ void MappedArena::PrepareSlices() {
     const auto waiting = SteadyClock::now();
     if (const int failure = toucher_->WaitFor(prepared + slice.size()); failure != 0) {
       if (failure == ECANCELED) return;
+      PostToLoop([](MappedArena* arena) { arena->growing_ = false; });
       return Note(
           fmt::format("host arena: memory ended at {} of {} ({}); the tier works with what it has",
                       FormatByteSize(prepared), FormatByteSize(arena_.size()), ErrnoName(failure)));
@@ -180,6 +181,7 @@ void MappedArena::PostToLoop(std::function<void(MappedArena*)> event) {
 
 void MappedArena::AddSlice(std::span<std::byte> slice) {
   ready_bytes_ += slice.size();
+  growing_ = ready_bytes_ < arena_.size();
   if (listener_) listener_(slice);
 }
 

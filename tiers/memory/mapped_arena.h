@@ -75,6 +75,7 @@ class MappedArena final : public HostArena {
 
   [[nodiscard]] uint64_t capacity_bytes() const override { return arena_.size(); }
   [[nodiscard]] uint64_t ready_bytes() const override { return ready_bytes_; }
+  [[nodiscard]] bool growing() const override { return growing_; }
   [[nodiscard]] std::byte* data() override { return arena_.data(); }
   [[nodiscard]] HostTable* table() override { return mapping_.table(); }
   // A listener set late is told at once, from within this call, of what is ready already.
@@ -105,6 +106,7 @@ class MappedArena final : public HostArena {
   const ArenaMapping mapping_;
   const std::span<std::byte> arena_;
   uint64_t ready_bytes_ = 0;
+  bool growing_ = true;
   std::function<void(std::span<std::byte>)> listener_;
   std::shared_ptr<MappedArena*> self_;        // posted events hold it weakly
   std::vector<std::span<std::byte>> pinned_;  // the preparing thread's, while there is one

@@ -151,8 +151,7 @@ bool HostSlots::MoreToCome(const SpaceRequest& request) const {
     const Share& own = shares_[request.tenant.value];
     return own.slots > own.ready;
   }
-  return allocator_.used_slots() > ready_blocks_ ||
-         state_.env.arena->ready_bytes() < state_.env.arena->capacity_bytes();
+  return allocator_.used_slots() > ready_blocks_ || state_.env.arena->growing();
 }
 
 bool HostSlots::EvictableForOthers(TenantId tenant) const {

@@ -2,6 +2,7 @@
 #include "tiers/space/kept_slots.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/units.h"
 #include "tiers/storage/slot_header.h"
@@ -9,13 +10,28 @@
 namespace kvtier {
 namespace {
 
-// A read from disk that was under way when its process died ends when the drive has answered: the
-// kernel waits for so long at most before it gives up. Its bytes must not reach another block.
-constexpr int64_t kLateWritesMs = 30 * kSecondMs;
+// A dead daemon's threads have ended when its memory is handed over, and the lock of its disk
+// directory is not had before its last disk I/O has ended. What is left are reads from another
+// directory, for which the kernel waits for so long at most before it gives up,
+constexpr int64_t kLateReadsMs = 30 * kSecondMs;
+// and copies of a device, which end with the process's context, a moment after its files.
+constexpr int64_t kLateCopiesMs = 5 * kSecondMs;
 // Headers looked at to learn whose slab it is.
 constexpr uint64_t kHeadersTried = 8;
 
 }  // namespace
+
+KeptSlots::KeptSlots(CacheState* state, SlabAllocator* allocator)
+    : state_(*state), allocator_(*allocator) {
+  const CacheEnvironment& env = state_.env;
+  HostTable* const table = env.arena->table();
+  if (table == nullptr) return;
+  const bool from_host = std::ranges::all_of(
+      env.devices, [](const PoolDevice& each) { return each.device->info().kind == "host"; });
+  late_until_ms_ = state_.NowMs() + (from_host ? 0 : kLateCopiesMs);
+  if (table->disk_set() == Digest128{}) table->SetDiskSet(env.disk_set);
+  if (table->disk_set() != env.disk_set) late_until_ms_ = state_.NowMs() + kLateReadsMs;
+}
 
 void KeptSlots::Claim(uint64_t first_slab, uint64_t end_slab) {
   HostTable* const table = state_.env.arena->table();
@@ -45,9 +61,7 @@ void KeptSlots::ClaimSlab(uint64_t slab, uint64_t slot_bytes, std::vector<Slot>*
         table.Clear(address);
         break;
       case HostSlotState::kFilling:
-        state_.stats.CountAdoptionDrop(AdoptionDrop::kUnfinished);
-        KVT_CHECK(allocator_.Claim(address, slots, kNoEntry));
-        unfinished_.emplace_back(state_.NowMs() + kLateWritesMs, address);
+        ClaimUnfinished(address, slots);
         break;
       case HostSlotState::kComplete:
         KVT_CHECK(allocator_.Claim(address, slots, kNoEntry));
@@ -55,6 +69,13 @@ void KeptSlots::ClaimSlab(uint64_t slab, uint64_t slot_bytes, std::vector<Slot>*
         break;
     }
   }
+}
+
+void KeptSlots::ClaimUnfinished(uint64_t address, const SlotClass& slots) {
+  state_.stats.CountAdoptionDrop(AdoptionDrop::kUnfinished);
+  if (state_.NowMs() >= late_until_ms_) return state_.env.arena->table()->Clear(address);
+  KVT_CHECK(allocator_.Claim(address, slots, kNoEntry));
+  unfinished_.push_back(address);
 }
 
 // The header is not checked against its payload yet: whatever it says, the slab gets a group that
@@ -92,13 +113,13 @@ void KeptSlots::Free(uint64_t address) {
 }
 
 bool KeptSlots::Tick() {
-  bool freed = false;
-  while (!unfinished_.empty() && unfinished_.front().first <= state_.NowMs()) {
-    Free(unfinished_.front().second);
-    unfinished_.pop_front();
-    freed = true;
-  }
-  return freed;
+  HostTable* const table = state_.env.arena->table();
+  if (table == nullptr || state_.NowMs() < late_until_ms_) return false;
+  // Not sooner: a daemon that follows before that has to wait for the same reads.
+  const Digest128& disk_set = state_.env.disk_set;
+  if (table->disk_set() != disk_set) table->SetDiskSet(disk_set);
+  for (const uint64_t address : unfinished_) Free(address);
+  return !std::exchange(unfinished_, {}).empty();
 }
 
 }  // namespace kvtier

@@ -4,9 +4,7 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <optional>
-#include <utility>
 #include <vector>
 
 #include "tiers/memory/host_table.h"
@@ -19,11 +17,11 @@ namespace kvtier {
 class KeptSlots {
  public:
   // `allocator` is the host's.
-  KeptSlots(CacheState* state, SlabAllocator* allocator) : state_(*state), allocator_(*allocator) {}
+  KeptSlots(CacheState* state, SlabAllocator* allocator);
 
   // These slabs have been added to the allocator, and no slot of theirs has been given out. Takes
-  // what may be whole, and for a while what was being filled; the rest is empty from now on. A walk
-  // over the records of the slabs' slots.
+  // what may be whole, and what was being filled for as long as a dead daemon's write may still
+  // reach it; the rest is empty from now on. A walk over the records of the slabs' slots.
   void Claim(uint64_t first_slab, uint64_t end_slab);
 
   struct Slot {
@@ -35,11 +33,12 @@ class KeptSlots {
   [[nodiscard]] uint64_t waiting() const { return waiting_; }
   // The slot is empty. REQUIRES: taken by Claim, no block's.
   void Free(uint64_t address);
-  // Frees what was being filled long enough ago. True if anything was freed.
+  // Frees what no late write can reach any more. True if anything was freed.
   [[nodiscard]] bool Tick();
 
  private:
   void ClaimSlab(uint64_t slab, uint64_t slot_bytes, std::vector<Slot>* found);
+  void ClaimUnfinished(uint64_t address, const SlotClass& slots);
   // The group that the slab belongs to: that of the first tenant who is found in it.
   [[nodiscard]] uint32_t GroupOf(uint64_t slab, uint64_t slot_bytes) const;
 
@@ -49,8 +48,9 @@ class KeptSlots {
   // each would take ever longer.
   std::vector<std::vector<Slot>> found_;
   uint64_t waiting_ = 0;
-  // Slots that were being filled, and until when a write of the dead daemon may still reach them.
-  std::deque<std::pair<int64_t, uint64_t>> unfinished_;
+  // Until when writes of a dead daemon may still arrive, and the slots that they may reach.
+  int64_t late_until_ms_ = 0;
+  std::vector<uint64_t> unfinished_;
 };
 
 }  // namespace kvtier

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/digest.h"
 #include "base/executor.h"
 #include "gpu/device.h"
 #include "tiers/index/index.h"
@@ -43,6 +44,7 @@ struct CacheEnvironment {
   HostArena* arena = nullptr;
   std::vector<BlockFile*> files;  // empty: no disk tier
   DiskGeometry geometry;          // of `files`
+  Digest128 disk_set;             // likewise: DiskFiles::set_uuid; zeros without files
   Index* index = nullptr;         // null exactly when `files` is empty
   Tracer* tracer = nullptr;       // null: nothing is traced
   // Whether computations besides the cache's copies read pools of the device now, though their

@@ -30,10 +30,15 @@ bool HostAdoption::Pump() {
     StartBatch();
     started = true;
   }
-  const HostArena& arena = *state_.env.arena;
-  const bool complete = waiting() == 0 && arena.ready_bytes() == arena.capacity_bytes();
-  if (stage_ == Stage::kVerifying && complete) BeginOrdering();
+  if (stage_ == Stage::kVerifying && waiting() == 0 && !state_.env.arena->growing()) {
+    BeginOrdering();
+  }
   return started;
+}
+
+bool HostAdoption::Ended() const {
+  const bool more_to_come = state_.env.arena->table() != nullptr && state_.env.arena->growing();
+  return !more_to_come && waiting() == 0 && (stage_ == Stage::kNone || stage_ == Stage::kDone);
 }
 
 void HostAdoption::NoteEvicted(const BlockKey& key) {

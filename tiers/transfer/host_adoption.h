@@ -33,6 +33,8 @@ class HostAdoption {
 
   // Nothing is left to be verified of what is ready of the arena, and nothing to be put in order.
   [[nodiscard]] bool Idle() const { return waiting() == 0 && stage_ != Stage::kOrdering; }
+  // All of the arena has been looked at: nothing of an earlier daemon will appear any more.
+  [[nodiscard]] bool Ended() const;
   [[nodiscard]] uint64_t waiting() const { return host_.kept().waiting() + slots_in_flight_; }
 
  private:

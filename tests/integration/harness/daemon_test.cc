@@ -39,12 +39,17 @@ void DaemonTest::SetUp() {
 
 void DaemonTest::TearDown() {
   if (!daemon_) return;
-  std::ifstream file(daemon_->log_path());
+  const std::string log = Log();
+  for (const char* alarm : {"check failed", "Sanitizer", "runtime error"}) {
+    EXPECT_EQ(log.find(alarm), std::string::npos) << log;
+  }
+}
+
+std::string DaemonTest::Log() {
+  std::ifstream file(daemon().log_path());
   std::ostringstream log;
   log << file.rdbuf();
-  for (const char* alarm : {"check failed", "Sanitizer", "runtime error"}) {
-    EXPECT_EQ(log.view().find(alarm), std::string_view::npos) << log.view();
-  }
+  return std::move(log).str();
 }
 
 void DaemonTest::StartDaemon(const TierSizes& sizes, std::vector<std::string> more_settings,
@@ -100,15 +105,13 @@ ProgramResult DaemonTest::Ctl(std::vector<std::string> arguments) {
 }
 
 std::string DaemonTest::MetricsUrl() {
-  std::ifstream file(daemon().log_path());
-  std::ostringstream log;
-  log << file.rdbuf();
-  const size_t begin = log.view().find("http://");
-  if (begin == std::string_view::npos) {
-    ADD_FAILURE() << "no web page: " << log.view();
+  const std::string log = Log();
+  const size_t begin = log.find("http://");
+  if (begin == std::string::npos) {
+    ADD_FAILURE() << "no web page: " << log;
     return "";
   }
-  return std::string(log.view().substr(begin, log.view().find(' ', begin) - begin));
+  return log.substr(begin, log.find(' ', begin) - begin);
 }
 
 boost::json::value DaemonTest::Admin(const std::string& operation) {

@@ -64,6 +64,8 @@ class DaemonTest : public testing::Test {
   // Where the daemon's web pages are, for example "http://127.0.0.1:43210/". REQUIRES: started with
   // kMetricsSetting.
   [[nodiscard]] std::string MetricsUrl();
+  // What all daemons of this directory have logged.
+  [[nodiscard]] std::string Log();
   // The reply of an admin operation.
   [[nodiscard]] boost::json::value Admin(const std::string& operation);
 

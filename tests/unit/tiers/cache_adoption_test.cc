@@ -263,10 +263,50 @@ TEST_F(CacheAdoptionTest, SlotsThatWereBeingFilledAreDroppedAndStayEmptyForAWhil
   EXPECT_EQ(Dropped(AdoptionDrop::kUnfinished), filling);
   EXPECT_EQ(cache_->stats().adopted_blocks, complete);
   EXPECT_EQ(cache_->Gauges().host_used_bytes, (complete + filling) * kSlotBytes);
-  AdvanceAndTick(29 * kSecondMs);
+  AdvanceAndTick(4 * kSecondMs);
   EXPECT_EQ(cache_->Gauges().host_used_bytes, (complete + filling) * kSlotBytes);
   AdvanceAndTick(2 * kSecondMs);
   EXPECT_EQ(cache_->Gauges().host_used_bytes, complete * kSlotBytes);
+}
+
+TEST_F(CacheAdoptionTest, EndsWhenTheArenaHasGrownAsFarAsItCan) {
+  CacheSetup setup = KeptSetup();
+  setup.host_slots_ready = 8;
+  Start(setup);
+  machine_->arena->Grow(kSlabBytes);
+  Sink(Sequence(1, 10), RetentionClass::kMemory);
+  DieAndBegin();
+  Settle();
+  EXPECT_FALSE(cache_->AdoptionEnded()) << "more of the arena is to come";
+  EXPECT_TRUE(reports_.empty());
+  machine_->arena->EndGrowth();
+  AdvanceAndTick(1 * kSecondMs);
+  EXPECT_TRUE(cache_->AdoptionEnded());
+  ASSERT_EQ(reports_.size(), 1u);
+  EXPECT_GT(reports_[0].blocks, 0u);
+}
+
+// The lock of the directory that the dead daemon read from is not this daemon's.
+TEST_F(CacheAdoptionTest, AfterAChangeOfDiskDirectoryUnfinishedSlotsStayEmptyForLonger) {
+  CacheSetup setup = KeptSetup();
+  setup.disk_slots = 32;
+  Start(setup);
+  Put(Sequence(1, 16));
+  const PendingAcquire evicting = BeginAcquire(kBob, {}, 8);
+  const uint64_t complete = cache_->Gauges().host_blocks;
+  ASSERT_GT(cache_->Gauges().host_used_bytes, complete * kSlotBytes);
+  machine_->disk_set.bytes[0] = 2;
+  DieAndBegin();
+  AdvanceAndTick(29 * kSecondMs);
+  // One that follows soon has to wait as long, though it has the same directory.
+  DieAndBegin();
+  AdvanceAndTick(29 * kSecondMs);
+  EXPECT_GT(cache_->Gauges().host_used_bytes, cache_->Gauges().host_blocks * kSlotBytes);
+  AdvanceAndTick(2 * kSecondMs);
+  EXPECT_EQ(cache_->Gauges().host_used_bytes, cache_->Gauges().host_blocks * kSlotBytes);
+  DieAndBegin();
+  AdvanceAndTick(6 * kSecondMs);
+  EXPECT_EQ(cache_->Gauges().host_used_bytes, cache_->Gauges().host_blocks * kSlotBytes);
 }
 
 TEST_F(CacheAdoptionTest, BlocksThatAreOnDiskTooAreAdoptedAsCleanOnes) {

@@ -76,6 +76,15 @@ TEST(HostTableTest, ASlabThatIsCutAnewHasNoOldSlots) {
   }
 }
 
+TEST(HostTableTest, TheDiskSetIsRememberedAndIsNoPartOfTheShape) {
+  std::vector<std::byte> memory = NewTable();
+  HostTable table(kShape, memory);
+  EXPECT_EQ(table.disk_set(), Digest128{});
+  table.SetDiskSet({.bytes = {1, 2, 3}});
+  EXPECT_EQ(HostTable(kShape, memory).disk_set(), (Digest128{.bytes = {1, 2, 3}}));
+  EXPECT_TRUE(HostTable::Check(kShape, memory));
+}
+
 TEST(HostTableTest, ATableOfAnotherShapeIsRefusedWithItsReason) {
   const std::vector<std::byte> memory = NewTable();
   EXPECT_TRUE(HostTable::Check(kShape, memory));

@@ -30,6 +30,7 @@ TEST(MappedArenaTest, GrowsSliceBySliceUpToItsCapacity) {
   const auto arena = MakeArena(64 * kMiB + 123, &loop);
   EXPECT_EQ(arena->capacity_bytes(), 64 * kMiB);
   EXPECT_EQ(arena->ready_bytes(), 0u);
+  EXPECT_TRUE(arena->growing());
   std::byte* next = arena->data();
   uint64_t told = 0;
   arena->OnGrowth([&](std::span<std::byte> slice) {
@@ -42,6 +43,7 @@ TEST(MappedArenaTest, GrowsSliceBySliceUpToItsCapacity) {
   });
   loop.RunUntil([&] { return arena->ready_bytes() == arena->capacity_bytes(); });
   EXPECT_EQ(told, 64 * kMiB);
+  EXPECT_FALSE(arena->growing());
 }
 
 TEST(MappedArenaTest, TheFirstSliceIsOneSlab) {
