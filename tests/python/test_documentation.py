@@ -15,6 +15,7 @@ import numpy as np
 
 import kvtier
 from harness.daemon_test_case import BLOCK_BYTES, BLOCK_TOKENS, RECORD, DaemonTestCase, prompt
+from harness.model_cache import model_cache
 from harness.paths import SOURCE, daemon_program
 
 
@@ -24,9 +25,10 @@ class DocumentationTest(DaemonTestCase):
 
     def setUp(self):
         super().setUp()
-        named = mock.patch.dict(os.environ, KVTIER_SOCKET=self.daemon.socket)
-        named.start()
-        self.addCleanup(named.stop)
+        contexts = contextlib.ExitStack()
+        self.addCleanup(contexts.close)
+        contexts.enter_context(mock.patch.dict(os.environ, KVTIER_SOCKET=self.daemon.socket))
+        contexts.enter_context(model_cache("meta-llama/Llama-3.1-8B"))
         text = (SOURCE / "docs" / "PYTHON.md").read_text()
         blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
         self.example, self.compute, self.decode, self.groups, self.region, self.layers, *_ = blocks

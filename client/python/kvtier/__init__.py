@@ -4,7 +4,8 @@
 To begin with:
 
     with kvtier.connect() as connection:
-        model = connection.register_model(kvtier.ModelRecord("llama", 32, 8, 128, 128))
+        record = kvtier.ModelRecord.from_pretrained("meta-llama/Llama-3.1-8B")
+        model = connection.register_model(record)
         pool = connection.attach(model)
         sequence = pool.open_sequence(prompt_tokens)
 

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from . import _library, _native
+from . import _library, _model_config, _native
+from ._facts import record_name
 from ._library import abi
 from .errors import Status, check, error_of, invalid
 from .hashing import DEFAULT_RECIPE
@@ -51,6 +53,10 @@ class KvGroup:
         object.__setattr__(self, "dtype", DType.of(self.dtype))
 
 
+# Fields of a record that are those of its group, where it has one.
+_OWN_GEOMETRY = ("layers", "kv_heads", "k_head_dim", "v_head_dim", "dtype", "block_tokens")
+
+
 @dataclass(frozen=True)
 class ModelRecord:
     """KV geometries with their identity: blocks of models that differ in any field never meet.
@@ -80,20 +86,74 @@ class ModelRecord:
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", DType.of(self.dtype))
 
+    @classmethod
+    def from_pretrained(
+        cls, name_or_path: str | os.PathLike[str], *, revision: str = "", **fields: Any
+    ) -> ModelRecord:
+        """The record of a model whose files are on this machine: in a directory, or in the cache
+        that transformers and vLLM download to, as "meta-llama/Llama-3.1-8B". Reads its config.json
+        and nothing else; asks no network.
+
+        revision: a commit, branch or tag; by default what "main" named when it was downloaded. The
+        record has the commit. A directory without one is told apart by the names, sizes and times
+        of its files. fields: as of `from_config`. Raises NotFoundError, and as `from_config`.
+        """
+        directory, commit = _model_config.directory_of(os.fspath(name_or_path), revision)
+        extra = dict(fields.pop("extra", None) or {})
+        if not commit:
+            extra["files"] = _model_config.files(directory)
+        fields.setdefault("name", record_name(os.fspath(name_or_path)))
+        return cls.from_config(directory, revision=commit, extra=extra, **fields)
+
+    @classmethod
+    def from_config(
+        cls,
+        config: _model_config.Source,
+        *,
+        name: str = "",
+        revision: str = "",
+        dtype: Any = None,
+        block_tokens: int = 16,
+        tensor_parallel_rank: int = 0,
+        tensor_parallel_size: int = 1,
+        hash_recipe: str = DEFAULT_RECIPE,
+        extra: Mapping[str, str] | None = None,
+    ) -> ModelRecord:
+        """The record of a model by its configuration: an object of the transformers library, a
+        mapping, or the path of a config.json or its directory.
+
+        name, revision: by default what the configuration says, which is often nothing: a revision
+        tells other weights of the same name apart. dtype: the KV cache's, if it is not the
+        weights'. Rope and quantization go into `extra`. Layers with a sliding window are a group of
+        their own if `layer_types` names them; KV heads are divided by the ranks. Raises
+        InvalidArgumentError (something is missing; it says what to pass), NotFoundError (no such
+        file), UnsupportedError (layers whose state the configuration does not tell).
+        """
+        values = _model_config.read(config)
+        kinds = _model_config.groups(values, tensor_parallel_size)
+        kv_dtype = DType.of(_model_config.dtype(values) if dtype is None else dtype)
+        name = name or str(values.get("_name_or_path") or "")
+        if not name:
+            raise invalid("no_name", "the configuration has none: pass name=")
+        groups = tuple(_group(kind, kv_dtype, block_tokens) for kind in kinds)
+        geometry: dict[str, Any] = {name: getattr(groups[0], name) for name in _OWN_GEOMETRY}
+        if groups != (KvGroup(**geometry),):  # more than a record's own fields can tell
+            geometry = {"groups": groups}
+        return cls(
+            name=record_name(name),
+            revision=revision or str(values.get("_commit_hash") or ""),
+            tensor_parallel_rank=tensor_parallel_rank,
+            tensor_parallel_size=tensor_parallel_size,
+            hash_recipe=hash_recipe,
+            extra={**_model_config.facts(values), **(extra or {})},
+            **geometry,
+        )
+
     def all_groups(self) -> tuple[KvGroup, ...]:
         """The groups, also of a record that gives one by its own fields. Raises
         InvalidArgumentError if both are given."""
         if not self.groups:
-            return (
-                KvGroup(
-                    self.layers,
-                    self.kv_heads,
-                    self.k_head_dim,
-                    self.v_head_dim,
-                    self.dtype,
-                    self.block_tokens,
-                ),
-            )
+            return (KvGroup(**{name: getattr(self, name) for name in _OWN_GEOMETRY}),)
         if self.layers or self.kv_heads or self.k_head_dim or self.v_head_dim:
             raise invalid("bad_groups", "a geometry beside the groups")
         return tuple(self.groups)
@@ -108,6 +168,11 @@ class ModelRecord:
             )
         )
         return Layout(*(getattr(layout, field.name) for field in fields(Layout)))
+
+
+def _group(kind: Mapping[str, Any], dtype: DType, block_tokens: int) -> KvGroup:
+    rule = HitRule.TRAILING if "window_tokens" in kind else HitRule.ALL
+    return KvGroup(**kind, dtype=dtype, block_tokens=block_tokens, hit_rule=rule)
 
 
 @dataclass(frozen=True)
