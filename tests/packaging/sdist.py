@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """sdist.py SOURCE: the source distribution is the same bytes each time, also when it is made from one
-that was unpacked; and what is in it can be configured and has the headers that Python reads."""
+that was unpacked; what is in it can be configured and has the headers that Python reads; and what is
+missing without git is said."""
 
 import hashlib
 import pathlib
@@ -19,12 +20,18 @@ def expect(held: bool, what: str) -> None:
         sys.exit(f"FAILED: {what}")
 
 
-def run(command: list[str], directory: pathlib.Path) -> str:
-    done = subprocess.run(
-        command, cwd=directory, capture_output=True, text=True,
-        env={"PATH": "/usr/local/bin:/usr/bin:/bin", "SOURCE_DATE_EPOCH": "1000000000",
+def attempt(
+    command: list[str], directory: pathlib.Path, path: str = "/usr/local/bin:/usr/bin:/bin"
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, cwd=directory, capture_output=True, text=True, check=False,
+        env={"PATH": path, "SOURCE_DATE_EPOCH": "1000000000",
              "PYTHONPATH": "tools/packaging", "PYTHONDONTWRITEBYTECODE": "1"},
     )
+
+
+def run(command: list[str], directory: pathlib.Path) -> str:
+    done = attempt(command, directory)
     expect(done.returncode == 0, f"{' '.join(command)}:\n{done.stdout[-2000:]}{done.stderr[-4000:]}")
     return done.stdout
 
@@ -47,5 +54,13 @@ with tempfile.TemporaryDirectory() as scratch:
         expect((tree / "client/python/kvtier/include/kvtier.h").is_file(), "headers are missing")
         expect((tree / "PKG-INFO").read_text().count(f"\nVersion: {VERSION}\n") == 1, "PKG-INFO")
     expect(digests[0] == digests[1], "two of them differ")
+    # An interpreter by its path, and no program to be found.
+    without_git = attempt([sys.executable, "-c", BUILD, str(work)], tree, str(work))
+    expect(without_git.returncode == 0, f"a tree that was unpacked needs git: {without_git.stderr}")
+    if (SOURCE / ".git").exists():
+        without_git = attempt([sys.executable, "-c", BUILD, str(work)], SOURCE, str(work))
+        expect(without_git.returncode != 0, "a checkout was packed without git")
+        expect("install git" in without_git.stderr, f"not said: {without_git.stderr}")
+        expect("Traceback" not in without_git.stderr, "a traceback instead of a message")
     run(["cmake", "--preset", "release", "-DKVTIER_BUILD_TESTS=OFF", "-DKVTIER_CUDA=OFF"], tree)
 print("ok")

@@ -60,9 +60,8 @@ def _add(archive: tarfile.TarFile, name: str, content: bytes, mode: int, epoch: 
 
 
 def _files() -> list[str]:
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=SOURCE, capture_output=True, check=False)
-    if listed.returncode == 0 and listed.stdout:
-        names = [name for name in listed.stdout.decode().split("\0") if name]
+    if (listed := _git("ls-files", "-z")) is not None:
+        names = [name for name in listed.split("\0") if name]
         files = {name for name in names if (SOURCE / name).is_file()}
         for link in (SOURCE / name for name in names if (SOURCE / name).is_dir()):
             files.update(str(path.relative_to(SOURCE)) for path in link.iterdir() if path.is_file())
@@ -75,6 +74,23 @@ def _files() -> list[str]:
 def _epoch() -> int:
     if given := os.environ.get("SOURCE_DATE_EPOCH"):
         return int(given)
-    command = ["git", "log", "-1", "--format=%ct"]
-    told = subprocess.run(command, cwd=SOURCE, capture_output=True, text=True, check=False)
-    return int(told.stdout) if told.returncode == 0 and told.stdout.strip() else 315532800
+    told = _git("log", "-1", "--format=%ct")
+    return int(told) if told and told.strip() else 315532800
+
+
+def _git(*arguments: str) -> str | None:
+    """What git says of the tree; None where the tree is no checkout. Of a checkout only git knows what
+    belongs to it: without its answer, whatever lies about would be packed."""
+    if not (SOURCE / ".git").exists():
+        return None
+    command = ["git", *arguments]
+    try:
+        told = subprocess.run(command, cwd=SOURCE, capture_output=True, text=True, check=True)
+    except FileNotFoundError:
+        raise SystemExit(
+            "kvtier: this source tree is a git checkout and git is not installed: install git, or build "
+            "from an unpacked source distribution"
+        ) from None
+    except subprocess.CalledProcessError as error:
+        raise SystemExit(f"kvtier: {' '.join(command)} in {SOURCE}: {error.stderr.strip()}") from None
+    return told.stdout
