@@ -213,6 +213,9 @@ TEST_F(DaemonKillTest, NoWrongByteWhereHostMemoryOutlivesIt) {
     ++keepers_killed;
   });
   EXPECT_EQ(keepers_killed, kFewerKills / kKillsToAKeeper);
+  // A daemon begins empty after many that died too soon to look at everything.
+  (void)Play(Prompt("after the kills", kLongestConversation));
+  (void)Play(Prompt("more than the pool holds", kTiers.pool_blocks));
   daemon().Kill();
   ASSERT_TRUE(daemon().Restart());
   EXPECT_GT(AdoptedBlocks(), 0u) << Log();

@@ -22,6 +22,10 @@ tl::unexpected<Error> Failed(const char* what) {
   return tl::unexpected<Error>(ErrnoError(code, errno, what));
 }
 
+// Some deaths are chance. A daemon that dies of what it finds would do so for ever; this many are
+// fewer than systemd allows in a minute.
+constexpr uint32_t kMaxUnfinishedAdoptions = 5;
+
 Result<UniqueFd> MakeFile(const char* name, uint64_t bytes) {
   UniqueFd fd(::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.valid()) return Failed("memfd_create for the host arena");
@@ -121,12 +125,16 @@ Status ArenaMapping::MapFiles(uint64_t slab_bytes, bool format) {
   table_memory_ = {static_cast<std::byte*>(table), table_bytes};
   if (format) HostTable::Format(shape, table_memory_);
   KVT_RETURN_IF_ERROR(HostTable::Check(shape, table_memory_));
+  table_ = std::make_unique<HostTable>(shape, table_memory_);
+  if (table_->unfinished_adoptions() >= kMaxUnfinishedAdoptions) {
+    return MakeError(ErrorCode::kCorrupt, "adoption_unfinished");
+  }
   if (::mmap(arena_.data(), arena_.size(), PROT_READ | PROT_WRITE,
              MAP_SHARED | MAP_FIXED | MAP_NORESERVE, arena_fd_.get(), 0) == MAP_FAILED) {
     return Failed("mmap of the host arena");
   }
   AdviseKernel();
-  table_ = std::make_unique<HostTable>(shape, table_memory_);
+  if (!format) table_->BeginAdoption();
   return {};
 }
 

@@ -39,7 +39,8 @@ class ArenaMapping {
   [[nodiscard]] HostTable* table() const { return table_.get(); }
   // "adopted", or why the memory is new: "off" (not to be kept), "none" (no descriptors), or
   // "incomplete" (one of two), "not_sealed", "size_changed", "version", "other_boot",
-  // "other_arena", "damaged", or the errno's name with which the kernel refused to map it.
+  // "other_arena", "damaged", "adoption_unfinished" (daemon after daemon has died before it had
+  // looked at all of it), or the errno's name with which the kernel refused to map it.
   [[nodiscard]] const std::string& adoption() const { return adoption_; }
   // Owned here; -1 for anonymous memory.
   [[nodiscard]] int arena_descriptor() const { return arena_fd_.get(); }

@@ -49,7 +49,7 @@ HostSlotState StateOfWord(uint32_t word) {
 struct HostTable::Head {
   char magic[8];
   uint32_t version;
-  uint32_t zero;
+  uint32_t unfinished_adoptions;
   uint64_t arena_bytes;
   uint64_t slab_bytes;
   uint64_t arena_id;
@@ -129,13 +129,17 @@ HostTable::HostTable(const HostTableShape& shape, std::span<std::byte> memory)
   KVT_CHECK(memory.size() == BytesFor(shape));
 }
 
-void HostTable::SetDiskSet(const Digest128& disk_set) {
-  reinterpret_cast<Head*>(memory_.data())->disk_set = disk_set;
-}
+HostTable::Head& HostTable::head() const { return *reinterpret_cast<Head*>(memory_.data()); }
 
-Digest128 HostTable::disk_set() const {
-  return reinterpret_cast<const Head*>(memory_.data())->disk_set;
-}
+uint32_t HostTable::unfinished_adoptions() const { return head().unfinished_adoptions; }
+
+void HostTable::BeginAdoption() { ++head().unfinished_adoptions; }
+
+void HostTable::EndAdoption() { head().unfinished_adoptions = 0; }
+
+void HostTable::SetDiskSet(const Digest128& disk_set) { head().disk_set = disk_set; }
+
+Digest128 HostTable::disk_set() const { return head().disk_set; }
 
 HostTable::SlabRecord& HostTable::SlabOf(uint64_t slab) const {
   KVT_CHECK(slab < slabs());

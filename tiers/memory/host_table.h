@@ -68,10 +68,16 @@ class HostTable {
   void Update(uint64_t address, const HostSlotFacts& facts);
   // From now on the slot's bytes may change. REQUIRES: no write to it is under way.
   void Clear(uint64_t address);
+  // A process begins to look at what is here, and has looked at all of it.
+  void BeginAdoption();
+  void EndAdoption();
   // The files from which slots are filled from now on, by DiskFiles::set_uuid; zeros for none.
   void SetDiskSet(const Digest128& disk_set);
 
   // --- reading what a daemon has left ---
+  // Adoptions in a row that have begun and not ended: their daemons died before they had looked at
+  // everything here, perhaps because of what they found.
+  [[nodiscard]] uint32_t unfinished_adoptions() const;
   // A process that died while it set it leaves the one before, the new one, or one that is neither.
   [[nodiscard]] Digest128 disk_set() const;
   [[nodiscard]] uint64_t slabs() const { return shape_.arena_bytes / shape_.slab_bytes; }
@@ -85,6 +91,7 @@ class HostTable {
   struct Head;
   struct SlabRecord;
   struct SlotRecord;
+  [[nodiscard]] Head& head() const;
   [[nodiscard]] SlabRecord& SlabOf(uint64_t slab) const;
   // The records of the slab's slots, of which there are as many as slots of the smallest size.
   [[nodiscard]] SlotRecord* RecordsOf(uint64_t slab) const;

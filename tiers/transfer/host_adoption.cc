@@ -33,6 +33,10 @@ bool HostAdoption::Pump() {
   if (stage_ == Stage::kVerifying && waiting() == 0 && !state_.env.arena->growing()) {
     BeginOrdering();
   }
+  if (!end_noted_ && Ended()) {
+    end_noted_ = true;
+    if (HostTable* const table = state_.env.arena->table()) table->EndAdoption();
+  }
   return started;
 }
 

@@ -78,6 +78,7 @@ class HostAdoption {
   enum class Stage : uint8_t { kNone, kVerifying, kOrdering, kDone };
   Stage stage_ = Stage::kNone;
   int64_t began_ms_ = 0;
+  bool end_noted_ = false;  // in the table
   Gate gate_;
 };
 

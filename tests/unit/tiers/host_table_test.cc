@@ -76,6 +76,17 @@ TEST(HostTableTest, ASlabThatIsCutAnewHasNoOldSlots) {
   }
 }
 
+TEST(HostTableTest, AdoptionsThatDoNotEndAreCounted) {
+  std::vector<std::byte> memory = NewTable();
+  for (uint32_t begun = 1; begun < 4; ++begun) {
+    HostTable table(kShape, memory);
+    table.BeginAdoption();
+    EXPECT_EQ(table.unfinished_adoptions(), begun);
+  }
+  HostTable(kShape, memory).EndAdoption();
+  EXPECT_EQ(HostTable(kShape, memory).unfinished_adoptions(), 0u);
+}
+
 TEST(HostTableTest, TheDiskSetIsRememberedAndIsNoPartOfTheShape) {
   std::vector<std::byte> memory = NewTable();
   HostTable table(kShape, memory);

@@ -291,6 +291,21 @@ TEST(KeptArenaTest, AHeadThatWasOverwrittenIsNotAdopted) {
   EXPECT_EQ(MakeKeptArena(&loop, first.get())->adoption(), "damaged");
 }
 
+// A daemon that dies of what it finds must not do so for ever.
+TEST(KeptArenaTest, MemoryThatNoDaemonHasLookedAtToTheEndIsGivenUpAfterSomeDeaths) {
+  BlockingLoop loop;
+  const auto first = MakeKeptArena(&loop);
+  const auto deaths_until_given_up = [&] {
+    int deaths = 0;
+    while (MakeKeptArena(&loop, first.get())->adoption() == "adopted") ++deaths;
+    EXPECT_EQ(MakeKeptArena(&loop, first.get())->adoption(), "adoption_unfinished");
+    return deaths;
+  };
+  EXPECT_EQ(deaths_until_given_up(), 5);
+  first->table()->EndAdoption();
+  EXPECT_EQ(deaths_until_given_up(), 5);
+}
+
 TEST(KeptArenaTest, MemoryCannotBeCutByAnotherHolder) {
   BlockingLoop loop;
   const auto arena = MakeKeptArena(&loop);
