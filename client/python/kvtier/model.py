@@ -95,15 +95,14 @@ class ModelRecord:
         and nothing else; asks no network.
 
         revision: a commit, branch or tag; by default what "main" named when it was downloaded. The
-        record has the commit. A directory without one is told apart by the names, sizes and times
-        of its files. fields: as of `from_config`. Raises NotFoundError, and as `from_config`.
+        record has the commit; that of a directory without one is a digest of the names, sizes and
+        times of its files. fields: as of `from_config`. Raises NotFoundError, and as `from_config`.
         """
         directory, commit = _model_config.directory_of(os.fspath(name_or_path), revision)
-        extra = dict(fields.pop("extra", None) or {})
-        if not commit:
-            extra["files"] = _model_config.files(directory)
-        fields.setdefault("name", record_name(os.fspath(name_or_path)))
-        return cls.from_config(directory, revision=commit, extra=extra, **fields)
+        fields.setdefault("name", os.fspath(name_or_path))
+        return cls.from_config(
+            directory, revision=commit or _model_config.files(directory), **fields
+        )
 
     @classmethod
     def from_config(
