@@ -117,7 +117,7 @@ Status Daemon::Start() {
   // Touching and pinning host memory comes last: it goes on in the background, and holds up
   // whatever maps memory, starts threads or launches kernels at the same time.
   arena_->Prepare();
-  log_->Info("server.ready", "READY: serving on {}, admin on {}, after {} ms",
+  log_->Info("server.ready", "serving on {}, admin on {}, after {} ms",
              config_.server.socket, config_.server.admin_socket,
              clock_.MonotonicMs() - context_.started_ms);
   return {};

@@ -98,8 +98,11 @@ int Service::Run() {
   loop_.OnSignals({SIGTERM, SIGINT, SIGHUP}, [this](int signal) { OnSignal(signal); });
   StartHeartbeats();
   const ServerConfig& server = daemon_.config().server;
-  fmt::print("READY socket={} admin_socket={} pid={}\n", server.socket, server.admin_socket,
-             ::getpid());
+  // For scripts that started it. In the journal the log says so already.
+  if (!IsJournal(STDOUT_FILENO)) {
+    fmt::print("READY socket={} admin_socket={} pid={}\n", server.socket, server.admin_socket,
+               ::getpid());
+  }
   fmt::print("{}", ready_text_);
   std::fflush(stdout);
   manager_.Ready(StatusLine());

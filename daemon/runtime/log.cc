@@ -63,7 +63,7 @@ struct Log::Impl {
   explicit Impl(const LogConfig& config)
       : json(config.format == LogFormat::kJson),
         journal(config.format == LogFormat::kJournal ||
-                (config.format == LogFormat::kAuto && StandardErrorIsJournal())),
+                (config.format == LogFormat::kAuto && IsJournal(STDERR_FILENO))),
         logger("kvtierd", std::make_shared<spdlog::sinks::stderr_sink_mt>()) {
     logger.set_level(SpdlogLevel(config.level));
     logger.set_pattern(json ? R"({"time":"%Y-%m-%dT%H:%M:%S.%e%z","level":"%l",%v})"
@@ -142,11 +142,11 @@ int SyslogPriority(LogLevel level) {
 
 }  // namespace
 
-bool StandardErrorIsJournal() {
+bool IsJournal(int descriptor) {
   const char* stream = std::getenv("JOURNAL_STREAM");
   struct stat status {};
-  if (stream == nullptr || ::fstat(STDERR_FILENO, &status) != 0) return false;
-  // The variable is inherited by children whose standard error may lead elsewhere.
+  if (stream == nullptr || ::fstat(descriptor, &status) != 0) return false;
+  // The variable is inherited by children whose output may lead elsewhere.
   return fmt::format("{}:{}", status.st_dev, status.st_ino) == stream;
 }
 

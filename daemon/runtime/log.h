@@ -64,8 +64,9 @@ class Log {
 // Lines per id and second: enough to see what happens, little enough for a disk at any load.
 inline constexpr int kMaxLinesPerSecond = 50;
 
-// Whether standard error is connected to the journal (systemd tells in JOURNAL_STREAM).
-[[nodiscard]] bool StandardErrorIsJournal();
+// Whether a descriptor (standard output or error) is connected to the journal, as systemd tells in
+// JOURNAL_STREAM.
+[[nodiscard]] bool IsJournal(int descriptor);
 
 // The fields of one entry, "NAME=value": MESSAGE, PRIORITY (as syslog's), KVTIER_ID and
 // SYSLOG_IDENTIFIER.

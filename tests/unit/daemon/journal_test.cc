@@ -20,15 +20,16 @@ TEST(Journal, EntryKeepsLevelAndIdAsFields) {
   EXPECT_EQ(JournalFields(LogLevel::kDebug, "a", "b")[1], "PRIORITY=7");
 }
 
-TEST(Journal, IsRecognisedByStandardErrorItselfAndNotByTheVariableAlone) {
+TEST(Journal, IsRecognisedByTheDescriptorItselfAndNotByTheVariableAlone) {
   ::unsetenv("JOURNAL_STREAM");
-  EXPECT_FALSE(StandardErrorIsJournal());
+  EXPECT_FALSE(IsJournal(STDERR_FILENO));
   ::setenv("JOURNAL_STREAM", "1:1", 1);
-  EXPECT_FALSE(StandardErrorIsJournal()) << "inherited, but led elsewhere since";
+  EXPECT_FALSE(IsJournal(STDERR_FILENO)) << "inherited, but led elsewhere since";
   struct stat status {};
   ASSERT_EQ(::fstat(STDERR_FILENO, &status), 0);
   ::setenv("JOURNAL_STREAM", fmt::format("{}:{}", status.st_dev, status.st_ino).c_str(), 1);
-  EXPECT_TRUE(StandardErrorIsJournal());
+  EXPECT_TRUE(IsJournal(STDERR_FILENO));
+  EXPECT_FALSE(IsJournal(-1));
   ::unsetenv("JOURNAL_STREAM");
 }
 
