@@ -36,6 +36,7 @@ Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, Ind
       acquirer(&state, &pools, &loader, &loads, &sessions),
       retention(&state, &pools, &offloader, &host, &persister, &disk),
       verifier(&state, &disk),
+      key_expiry(&state),
       adoption(&state, &host) {
   state.to_host = &offloader;
   state.pump = [this] { Pump(); };
@@ -403,6 +404,7 @@ void Cache::WhenEvictionsAreDurable(std::function<void(Status)> done) {
 // The disk first: what it can take again after a failure is wanted by all others.
 void Cache::Tick() {
   impl_->disk.Tick();
+  impl_->key_expiry.Tick();
   impl_->host.Tick();
   impl_->loader.Tick();
   impl_->acquirer.Tick();

@@ -9,6 +9,7 @@
 #include "tiers/cache.h"
 #include "tiers/space/disk_slots.h"
 #include "tiers/space/host_slots.h"
+#include "tiers/space/key_expiry.h"
 #include "tiers/space/pool_space.h"
 #include "tiers/state/cache_state.h"
 #include "tiers/state/session_table.h"
@@ -58,6 +59,7 @@ class Cache::Impl {
   Acquirer acquirer;
   Retention retention;
   Verifier verifier;
+  KeyExpiry key_expiry;
   HostAdoption adoption;
   std::vector<std::function<void()>> drains;
   bool draining_stopped = false;

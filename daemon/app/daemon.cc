@@ -88,9 +88,7 @@ Status Daemon::Start() {
       ThreadExecutor::Priority::kBackground);
   // The disk tier comes first, because its lock tells whether another daemon runs here: that
   // daemon's sockets must then not be touched.
-  KVT_ASSIGN_OR_RETURN(disk_, AnnotateWithKey(config_, "disk.directory",
-                                              DiskTier::Open(config_, clock_, loop_,
-                                                             executor_.get(), log_, manager_)));
+  KVT_RETURN_IF_ERROR(OpenDisk());
   manager_->ExtendStart("Opening the devices",
                         kDevicePatienceMs * static_cast<int64_t>(config_.pool.devices.size()));
   KVT_RETURN_IF_ERROR(AnnotateWithKey(config_, "pool.device", OpenDevices()));
@@ -103,12 +101,7 @@ Status Daemon::Start() {
       .on_fatal = [this](const std::string& error) { EndForLostDevice(error); }};
   for (const OpenedDevice& opened : devices_) attention.devices.push_back(opened.device.get());
   attention_ = std::make_unique<AttentionService>(attention);
-  // Behind the disk's lock, so that memory is not taken from a daemon that runs.
-  descriptors_ = OpenDescriptorStore({.socket = config_.server.socket,
-                                      .keep_for_ms = config_.restart.keep_for_ms,
-                                      .loop = loop_,
-                                      .executor = executor_.get(),
-                                      .log = log_});
+  OpenDescriptors();
   KVT_RETURN_IF_ERROR(AnnotateWithKey(config_, "host.bytes", OpenArena()));
   if (config_.trace.events > 0) trace_ = std::make_unique<TraceRing>(config_.trace.events);
   MakeCache();
@@ -120,6 +113,35 @@ Status Daemon::Start() {
   log_->Info("server.ready", "serving on {}, admin on {}, after {} ms",
              config_.server.socket, config_.server.admin_socket,
              clock_.MonotonicMs() - context_.started_ms);
+  return {};
+}
+
+void Daemon::OpenDescriptors() {
+  if (descriptors_) return;
+  descriptors_ = OpenDescriptorStore({.socket = config_.server.socket,
+                                      .keep_for_ms = config_.restart.keep_for_ms,
+                                      .loop = loop_,
+                                      .executor = executor_.get(),
+                                      .log = log_});
+}
+
+Status Daemon::OpenDisk() {
+  const auto take_keys = [this] {
+    OpenDescriptors();
+    return descriptors_->Take(kDiskKeysName);
+  };
+  KVT_ASSIGN_OR_RETURN(
+      disk_, AnnotateWithKey(config_, "disk.directory",
+                             DiskTier::Open(config_, clock_, loop_, executor_.get(), log_, manager_,
+                                            take_keys)));
+  if (disk_->keys_descriptor() < 0) return {};
+  const Status kept = descriptors_->Keep(kDiskKeysName, disk_->keys_descriptor());
+  if (!kept) {
+    log_->Warning("disk.keys_not_kept",
+                  "a restart will lose what is on disk, for the encryption keys end with this "
+                  "process: {}",
+                  kept.error().ToString());
+  }
   return {};
 }
 

@@ -83,6 +83,9 @@ class Daemon {
   // Ends the process at once: a GPU's context that is broken can only be replaced by a new process.
   // May be called on the loop's thread only.
   [[noreturn]] void EndForLostDevice(const std::string& error);
+  // Behind the disk's lock, so that memory is not taken from a daemon that runs. Once.
+  void OpenDescriptors();
+  [[nodiscard]] Status OpenDisk();
   [[nodiscard]] Status OpenArena();
   // Has its memory outlive this process.
   void KeepArena();

@@ -76,6 +76,8 @@ struct HostConfig {
 
 enum class DiskEngineChoice : uint8_t { kAuto, kIoUring, kPread };
 
+enum class DiskEncryption : uint8_t { kNone, kAes256Gcm };
+
 struct DiskConfig {
   std::string directory = "/var/lib/kvtier";
   uint64_t bytes = 0;  // 0: no disk tier
@@ -84,6 +86,7 @@ struct DiskConfig {
   DiskEngineChoice engine = DiskEngineChoice::kAuto;
   uint32_t pread_threads = 8;
   bool reformat = false;
+  DiskEncryption encryption = DiskEncryption::kNone;
   uint64_t free_floor_bytes = 1 * kGiB;
 };
 

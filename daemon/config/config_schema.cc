@@ -327,6 +327,11 @@ std::vector<ConfigKey> DiskKeys() {
               "Allows files of another shape (`cache.slab_bytes`, `disk.files`) or with "
               "damaged superblocks to be emptied and made anew; otherwise the daemon refuses "
               "to start on them."),
+      Choice("disk.encryption", &ChoiceAt<&Config::disk, &DiskConfig::encryption>,
+             {"none", "aes-256-gcm"},
+             "What lies on disk can be read with keys that are in memory only, one for each tenant "
+             "and hour. They are kept over a restart as host memory is (`restart.keep_for`); "
+             "without them, and whenever this setting changes, the disk tier begins anew."),
       Size("disk.free_floor_bytes", kDisk<&DiskConfig::free_floor_bytes>, 0, kMaxBytes,
            "The file system keeps at least this much free: the files are made smaller than "
            "`disk.bytes` if it must be, and the log and `status` say so."),

@@ -23,6 +23,7 @@ namespace kvtier {
 // The names in use. A name has at most kMaxKeptNameBytes (keeper_protocol.h).
 inline constexpr std::string_view kHostArenaName = "host-arena";
 inline constexpr std::string_view kHostTableName = "host-table";
+inline constexpr std::string_view kDiskKeysName = "disk-keys";
 
 // Event loop only, or the time before it runs. Calls wait for the holder, for two seconds at most
 // and microseconds as a rule; after the start they are rare.

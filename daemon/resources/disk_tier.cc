@@ -30,13 +30,14 @@ DiskEngine EngineOf(DiskEngineChoice choice) {
 
 Result<std::unique_ptr<DiskTier>> DiskTier::Open(const Config& config, const Clock& clock,
                                                  EventLoop* loop, Executor* executor, Log* log,
-                                                 ServiceManager* manager) {
+                                                 ServiceManager* manager,
+                                                 const TakeKeys& take_keys) {
   std::unique_ptr<DiskTier> tier(new DiskTier(log, manager));
   if (config.disk.bytes == 0) {
     log->Info("disk.off", "no disk tier is configured (disk.bytes)");
     return tier;
   }
-  KVT_RETURN_IF_ERROR(tier->OpenFiles(config, loop, executor));
+  KVT_RETURN_IF_ERROR(tier->OpenFiles(config, loop, executor, take_keys));
   KVT_RETURN_IF_ERROR(tier->OpenIndex(config, clock, loop));
   return tier;
 }
@@ -46,9 +47,37 @@ void DiskTier::Note(const std::string& note) {
   facts_.notes.push_back(note);
 }
 
+Result<bool> DiskTier::OpenKeys(const TakeKeys& take_keys) {
+  std::unique_ptr<KeyRing> keys;
+  if (std::optional<UniqueFd> kept = take_keys()) {
+    Result<std::unique_ptr<KeyRing>> adopted = KeyRing::Adopt(*std::move(kept));
+    if (adopted) {
+      keys = *std::move(adopted);
+    } else if (adopted.error().code == ErrorCode::kCorrupt) {
+      Note("the kept encryption keys cannot be used: " + adopted.error().ToString());
+    } else {
+      return tl::unexpected<Error>(std::move(adopted).error());
+    }
+  }
+  if (keys == nullptr) {
+    KVT_ASSIGN_OR_RETURN(keys, KeyRing::Create());
+  }
+  const bool adopted = keys->adopted();
+  log_->Info("disk.keys", "blocks are encrypted, {} keys{}{}", keys->size(),
+             adopted ? " of an earlier daemon" : "",
+             keys->rejected() > 0 ? fmt::format(", {} damaged", keys->rejected()) : "");
+  KVT_ASSIGN_OR_RETURN(cipher_, SlotCipher::Create(std::move(keys)));
+  return adopted;
+}
+
 // The lock is taken first of all, within OpenDiskFiles: nothing is read or written without it.
-Status DiskTier::OpenFiles(const Config& config, EventLoop* loop, Executor* executor) {
+Status DiskTier::OpenFiles(const Config& config, EventLoop* loop, Executor* executor,
+                           const TakeKeys& take_keys) {
   const DiskConfig& disk = config.disk;
+  std::function<Result<bool>()> has_keys;
+  if (disk.encryption != DiskEncryption::kNone) {
+    has_keys = [&] { return OpenKeys(take_keys); };
+  }
   manager_->ExtendStart("Opening the disk tier", kStartPatienceMs);
   KVT_ASSIGN_OR_RETURN(
       files_, OpenDiskFiles({.directory = disk.directory,
@@ -57,6 +86,7 @@ Status DiskTier::OpenFiles(const Config& config, EventLoop* loop, Executor* exec
                              .slab_bytes = config.cache.slab_bytes,
                              .free_floor_bytes = disk.free_floor_bytes,
                              .reformat = disk.reformat,
+                             .has_keys = std::move(has_keys),
                              .engine = EngineOf(disk.engine),
                              .io = {.threads = static_cast<int>(disk.pread_threads),
                                     .executor = executor,
@@ -65,6 +95,11 @@ Status DiskTier::OpenFiles(const Config& config, EventLoop* loop, Executor* exec
   facts_.enabled = true;
   facts_.directory = disk.directory;
   facts_.degraded = files_.degraded;
+  if (cipher_) {
+    for (const auto& file : files_.files) {
+      encrypted_files_.push_back(std::make_unique<EncryptedFile>(file.get(), cipher_, executor));
+    }
+  }
   for (const std::string& note : files_.notes) Note(note);
   log_->Info("disk.open", "{}: {} in {} file(s), engine {}{}", disk.directory,
              FormatByteSize(files_.geometry.bytes()), files_.files.size(),
@@ -93,7 +128,8 @@ Status DiskTier::OpenIndex(const Config& config, const Clock& clock, EventLoop* 
                                           {.now_ms = clock.WallMs(),
                                            .extended_ttl_ms = config.cache.extended_ttl_ms,
                                            .max_age_ms = config.cache.max_age_ms,
-                                           .tenants = config.cache.tenants},
+                                           .tenants = config.cache.tenants,
+                                           .cipher = cipher_},
                                           loop, report));
   // New files have no index and need none rebuilt.
   facts_.index_found = files_.created ? "new" : IndexStateName(index_.found);
@@ -124,7 +160,15 @@ void DiskTier::LogRebuild(const RebuiltIndex& rebuilt) const {
 IndexSnapshot DiskTier::Join(CacheEnvironment* environment) {
   // Without a disk tier the environment stays as it is, and the cache has two tiers.
   if (!facts_.enabled) return {};
-  for (const auto& file : files_.files) environment->files.push_back(file.get());
+  if (cipher_) {
+    for (const auto& file : encrypted_files_) environment->files.push_back(file.get());
+    environment->keys = &cipher_->keys();
+    environment->on_keys_expired = [log = log_](uint64_t keys) {
+      log->Info("disk.keys_expired", "{} encryption keys are gone: no block needs them", keys);
+    };
+  } else {
+    for (const auto& file : files_.files) environment->files.push_back(file.get());
+  }
   environment->geometry = files_.geometry;
   environment->disk_set = files_.set_uuid;
   environment->index = index_.index.get();

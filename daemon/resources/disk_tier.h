@@ -2,11 +2,14 @@
 // The disk tier as the daemon starts it: lock, files, engine and index.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/posix.h"
 #include "base/result.h"
 #include "daemon/config/config.h"
 #include "daemon/runtime/event_loop.h"
@@ -15,6 +18,8 @@
 #include "tiers/cache.h"
 #include "tiers/index/index_start.h"
 #include "tiers/storage/disk_files.h"
+#include "tiers/storage/encrypted_file.h"
+#include "tiers/storage/slot_cipher.h"
 
 namespace kvtier {
 
@@ -34,21 +39,30 @@ struct DiskStartFacts {
 // cache's calls use them on the event loop; nothing here is called after Join but facts().
 class DiskTier {
  public:
+  using TakeKeys = std::function<std::optional<UniqueFd>()>;
+
   // Does nothing if the configuration has no disk tier. Blocks; `manager` hears of what takes long.
-  // `executor` checks what is read. All are borrowed. Errors: those of OpenDiskFiles and
-  // StartIndex.
+  // `executor` checks what is read and encrypts what is written. All are borrowed. `take_keys` is
+  // called, if blocks are encrypted, once the directory is locked, for the keys that an earlier
+  // daemon left, if any. Errors: those of OpenDiskFiles, StartIndex, KeyRing and SlotCipher.
   [[nodiscard]] static Result<std::unique_ptr<DiskTier>> Open(const Config& config,
                                                               const Clock& clock, EventLoop* loop,
                                                               Executor* executor, Log* log,
-                                                              ServiceManager* manager);
+                                                              ServiceManager* manager,
+                                                              const TakeKeys& take_keys);
 
   // Fills in files, geometry and index; returns what they hold, once.
   [[nodiscard]] IndexSnapshot Join(CacheEnvironment* environment);
   [[nodiscard]] const DiskStartFacts& facts() const { return facts_; }
+  // What holds it can read what is on disk; -1 if nothing is encrypted.
+  [[nodiscard]] int keys_descriptor() const { return cipher_ ? cipher_->keys().descriptor() : -1; }
 
  private:
   DiskTier(Log* log, ServiceManager* manager) : log_(log), manager_(manager) {}
-  [[nodiscard]] Status OpenFiles(const Config& config, EventLoop* loop, Executor* executor);
+  [[nodiscard]] Status OpenFiles(const Config& config, EventLoop* loop, Executor* executor,
+                                 const TakeKeys& take_keys);
+  // False if the keys are new.
+  [[nodiscard]] Result<bool> OpenKeys(const TakeKeys& take_keys);
   [[nodiscard]] Status OpenIndex(const Config& config, const Clock& clock, EventLoop* loop);
   // For people: into the log and into the status, since the log may be gone when an operator asks.
   void Note(const std::string& note);
@@ -59,6 +73,8 @@ class DiskTier {
   DiskStartFacts facts_;
   // The lock within goes last, after the index is closed.
   DiskFiles files_;
+  std::shared_ptr<SlotCipher> cipher_;                           // null: nothing is encrypted
+  std::vector<std::unique_ptr<EncryptedFile>> encrypted_files_;  // over those of `files_`
   StartedIndex index_;
 };
 

@@ -16,6 +16,7 @@
 #include "base/result.h"
 #include "tiers/index/index_codec.h"
 #include "tiers/storage/disk_geometry.h"
+#include "tiers/storage/encrypted_header.h"
 #include "tiers/storage/header_page.h"
 #include "tiers/storage/slot_header.h"
 
@@ -52,6 +53,11 @@ Page PageOf(Bytes bytes, bool right_checksum) {
 void CheckPage(Kind kind, const Page& page) {
   Page again;
   if (kind == Kind::kSlot) {
+    const auto without_hashes = DecodeEncryptedSlotHeader(page);
+    if (without_hashes.has_value()) {
+      KVT_CHECK(ClaimsEncryptedSlot(page) && without_hashes->hash == BlockHash{});
+      KVT_CHECK(!DecodeSlotHeader(page).has_value());
+    }
     const auto header = DecodeSlotHeader(page);
     if (!header.has_value()) return;
     KVT_CHECK(header->payload_bytes > 0 && header->payload_bytes <= kMaxPayloadBytes);

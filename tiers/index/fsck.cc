@@ -48,7 +48,7 @@ class IndexComparison final : public HeaderVisitor {
   void OnSlot(const ScannedSlot& slot) override {
     ++report_.slots;
     if (slot.state == HeaderState::kEmpty) ++report_.slots_empty;
-    const bool valid = slot.state == HeaderState::kValid;
+    const bool valid = IsBlock(slot);
     const bool expired = valid && IsExpired(slot.header, options_.rebuild);
     if (valid) ++report_.blocks;
     if (expired) ++report_.blocks_expired;
@@ -70,6 +70,10 @@ class IndexComparison final : public HeaderVisitor {
   [[nodiscard]] std::vector<PayloadToCheck> TakePayloads() { return std::move(payloads_); }
 
  private:
+  [[nodiscard]] bool IsBlock(const ScannedSlot& slot) const {
+    return slot.state == (disk_.encrypted ? HeaderState::kEncrypted : HeaderState::kValid);
+  }
+
   [[nodiscard]] std::string Where(DiskLocation location) const {
     return fmt::format("file {} at {}", disk_.geometry.FileOf(location),
                        disk_.geometry.OffsetInFile(location));
@@ -94,7 +98,7 @@ class IndexComparison final : public HeaderVisitor {
   // new.
   void CheckUnnamedSlot(const ScannedSlot& slot) {
     if (slot.state == HeaderState::kEmpty) return;
-    if (slot.state != HeaderState::kValid) {
+    if (!IsBlock(slot)) {
       AddFinding(FsckFault::kSlotDamaged,
                  fmt::format("{}: header {}", Where(slot.location), HeaderStateName(slot.state)),
                  &report_);
@@ -106,7 +110,7 @@ class IndexComparison final : public HeaderVisitor {
   }
 
   void CheckEntry(const IndexRecord& record, const ScannedSlot& slot) {
-    if (slot.state != HeaderState::kValid) {
+    if (!IsBlock(slot)) {
       AddFinding(FsckFault::kEntryMissing,
                  fmt::format("{}: header {}", Describe(record), HeaderStateName(slot.state)),
                  &report_);
@@ -114,7 +118,8 @@ class IndexComparison final : public HeaderVisitor {
     }
     const SlotHeader& header = slot.header;
     const NamespaceIdentity found{header.tenant, header.model, header.payload_bytes};
-    if (header.hash != record.key.hash || found != namespaces_[record.key.namespace_id]) {
+    const bool other_hash = !disk_.encrypted && header.hash != record.key.hash;
+    if (other_hash || found != namespaces_[record.key.namespace_id]) {
       AddFinding(FsckFault::kEntryMismatch,
                  fmt::format("{}: holds block {} of tenant {}", Describe(record), header.hash.Hex(),
                              header.tenant),
@@ -126,7 +131,7 @@ class IndexComparison final : public HeaderVisitor {
                  &report_);
     } else {
       ++report_.entries_good;
-      if (options_.verify_payloads) {
+      if (options_.verify_payloads && !disk_.encrypted) {
         payloads_.push_back({slot.location, header.payload_bytes, header.payload_checksum});
       }
     }
@@ -223,13 +228,20 @@ bool FsckReport::clean() const {
 
 Result<FsckReport> RunFsck(const FsckOptions& options) {
   KVT_ASSIGN_OR_RETURN(const OfflineDisk disk, OpenOfflineDisk(options.directory));
-  FsckReport report{.set_uuid = disk.set_uuid, .epoch = disk.epoch, .geometry = disk.geometry};
+  FsckReport report{.set_uuid = disk.set_uuid,
+                    .epoch = disk.epoch,
+                    .encrypted = disk.encrypted,
+                    .geometry = disk.geometry};
   for (const std::string& fault : disk.faults) AddFinding(FsckFault::kSuperblock, fault, &report);
   if (!disk.usable()) {
     if (!options.rebuild_index) return report;
     return MakeError(ErrorCode::kCorrupt, "no_superblock",
                      "the superblocks do not tell how the files are laid out: " +
                          (disk.faults.empty() ? std::string() : disk.faults.front()));
+  }
+  if (disk.encrypted && options.rebuild_index) {
+    return MakeError(ErrorCode::kUnsupported, "encrypted",
+                     "only a daemon has the keys; it rebuilds the index at its start if it must");
   }
   KVT_ASSIGN_OR_RETURN(const ParallelReader reader,
                        ParallelReader::Open(options.directory, disk.geometry.files));

@@ -62,6 +62,8 @@ struct FsckReport {
 
   Digest128 set_uuid;
   uint64_t epoch = 0;
+  // Hashes and payloads cannot be compared without the keys, which only a daemon has.
+  bool encrypted = false;
   DiskGeometry geometry;
   IndexState index_state = IndexState::kMissing;
   uint64_t slabs_uncut = 0;
@@ -86,7 +88,8 @@ struct FsckReport {
 // Blocks; takes the directory's lock for as long as it runs. Changes nothing unless told to
 // rebuild. Errors: those of OpenOfflineDisk (kAlreadyExists "directory_locked" while a daemon runs)
 // and of RocksdbIndex::Read and Replace; kCorrupt "no_superblock" when asked to rebuild without a
-// set of superblocks that tell how the files are laid out.
+// set of superblocks that tell how the files are laid out; kUnsupported "encrypted" when asked to
+// rebuild the index of an encrypted set.
 [[nodiscard]] Result<FsckReport> RunFsck(const FsckOptions& options);
 
 }  // namespace kvtier

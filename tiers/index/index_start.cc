@@ -6,7 +6,10 @@
 #include <tuple>
 #include <utility>
 
+#include "tiers/index/encrypted_index.h"
+#include "tiers/storage/encrypted_header.h"
 #include "tiers/storage/parallel_reader.h"
+#include "tiers/storage/slot_cipher.h"
 
 namespace kvtier {
 namespace {
@@ -40,6 +43,8 @@ class Collector final : public HeaderVisitor {
         return Reject(RebuildReject::kMisplaced);
       case HeaderState::kMisfit:
         return Reject(RebuildReject::kMisfit);
+      case HeaderState::kEncrypted:
+        return Reject(RebuildReject::kErased);
     }
   }
 
@@ -134,15 +139,32 @@ std::string_view RebuildRejectName(RebuildReject reject) {
       return "memory_class";
     case RebuildReject::kDuplicate:
       return "duplicate";
+    case RebuildReject::kErased:
+      return "erased";
   }
   return "unknown";
 }
+
+namespace {
+
+// Headers whose keys are gone stay as they are, and the scan tells them; plain ones were not
+// written by this tier.
+void DecryptIfSlot(const SlotCipher& cipher, const DiskRead& read) {
+  const auto page = read.into.first<kSlotHeaderBytes>();
+  if (read.status && ClaimsSlot(page)) (void)cipher.DecryptHeader(page);
+}
+
+}  // namespace
 
 RebuiltIndex RebuildIndex(const DiskGeometry& geometry, const DiskReadFunction& read,
                           const RebuildOptions& options,
                           const std::function<void(const ScanProgress&)>& on_progress) {
   Collector collector(options);
-  ScanHeaders(geometry, read, &collector, on_progress);
+  const DiskReadFunction decrypted = [&](std::span<DiskRead> reads) {
+    read(reads);
+    for (const DiskRead& one : reads) DecryptIfSlot(*options.cipher, one);
+  };
+  ScanHeaders(geometry, options.cipher ? decrypted : read, &collector, on_progress);
   return collector.Finish();
 }
 
@@ -159,6 +181,23 @@ Result<RebuiltIndex> Rebuild(const std::filesystem::path& directory, const DiskF
       files.geometry, [&](std::span<DiskRead> reads) { reader.Read(reads); }, options, on_progress);
 }
 
+// What lies on disk has its hashes encrypted; `snapshot` does not.
+Status ReplaceIndex(const IndexPlace& place, const IndexMeta& start, IndexSnapshot* snapshot,
+                    const SlotCipher* cipher) {
+  if (cipher != nullptr) KVT_RETURN_IF_ERROR(EncryptSnapshot(*cipher, snapshot));
+  return RocksdbIndex::Replace(place, start, *snapshot);
+}
+
+// A good index whose hashes cannot be decrypted is no better than none.
+Result<OpenedIndex> OpenIndex(const IndexPlace& place, const IndexMeta& start,
+                              const SlotCipher* cipher, EventQueue* loop) {
+  KVT_ASSIGN_OR_RETURN(OpenedIndex opened, RocksdbIndex::Open(place, start, loop));
+  if (opened.contents.state != IndexState::kGood || cipher == nullptr) return opened;
+  if (DecryptSnapshot(*cipher, &opened.contents.snapshot)) return opened;
+  return OpenedIndex{
+      .contents = {.state = IndexState::kDamaged, .detail = "the keys of its hashes are gone"}};
+}
+
 }  // namespace
 
 IndexPlace IndexPlaceIn(const std::filesystem::path& directory) {
@@ -170,15 +209,16 @@ Result<StartedIndex> StartIndex(const std::filesystem::path& directory, const Di
                                 const std::function<void(const ScanProgress&)>& on_progress) {
   const IndexPlace place = IndexPlaceIn(directory);
   const IndexMeta start{.file_set = files.set_uuid, .epoch = files.epoch};
-  KVT_ASSIGN_OR_RETURN(OpenedIndex opened, RocksdbIndex::Open(place, start, loop));
+  const SlotCipher* const cipher = options.cipher.get();
+  KVT_ASSIGN_OR_RETURN(OpenedIndex opened, OpenIndex(place, start, cipher, loop));
   StartedIndex result{.found = opened.contents.state, .found_detail = opened.contents.detail};
   if (result.found != IndexState::kGood) {
     KVT_ASSIGN_OR_RETURN(result.rebuilt, Rebuild(directory, files, options, on_progress));
     // Written and opened again, rather than used as it is: the index that serves is one that has
     // been read back. The records are given up between, so that memory holds them once.
-    KVT_RETURN_IF_ERROR(RocksdbIndex::Replace(place, start, result.rebuilt->snapshot));
+    KVT_RETURN_IF_ERROR(ReplaceIndex(place, start, &result.rebuilt->snapshot, cipher));
     result.rebuilt->snapshot = {};
-    KVT_ASSIGN_OR_RETURN(opened, RocksdbIndex::Open(place, start, loop));
+    KVT_ASSIGN_OR_RETURN(opened, OpenIndex(place, start, cipher, loop));
   }
   if (opened.index == nullptr) {
     return MakeError(ErrorCode::kInternal, "index_rebuild",
@@ -186,6 +226,10 @@ Result<StartedIndex> StartIndex(const std::filesystem::path& directory, const Di
   }
   result.snapshot = std::move(opened.contents.snapshot);
   result.index = std::move(opened.index);
+  if (options.cipher != nullptr) {
+    result.index = std::make_unique<EncryptedIndex>(std::move(result.index), options.cipher,
+                                                    result.snapshot, loop);
+  }
   return result;
 }
 

@@ -23,12 +23,16 @@
 
 namespace kvtier {
 
+class SlotCipher;
+
 struct RebuildOptions {
   int64_t now_ms = 0;  // Unix time
   int64_t extended_ttl_ms = 24 * 60 * 60 * 1000;
   int64_t max_age_ms = 0;  // 0: no maximum
   // Of these, what they have of their own counts.
   std::vector<TenantQuota> tenants = {};
+  // Null: nothing is encrypted, or there are no keys.
+  std::shared_ptr<const SlotCipher> cipher = nullptr;
 };
 
 // Whether a block with this header has outlived its time to live since last use, or its maximum
@@ -44,9 +48,10 @@ enum class RebuildReject : uint8_t {
   kExpired,
   kMemoryClass,  // retention `memory` has no business on disk
   kDuplicate,    // another slot holds the same block, written later
+  kErased,       // the key that it was encrypted with is gone
 };
-inline constexpr int kRebuildRejectCount = 7;
-// "unreadable", "damaged", "misplaced", "misfit", "expired", "memory_class", "duplicate".
+inline constexpr int kRebuildRejectCount = 8;
+// "unreadable", "damaged", "misplaced", "misfit", "expired", "memory_class", "duplicate", "erased".
 [[nodiscard]] std::string_view RebuildRejectName(RebuildReject reject);
 
 struct RebuiltIndex {
@@ -68,7 +73,7 @@ struct RebuiltIndex {
     const std::function<void(const ScanProgress&)>& on_progress = {});
 
 struct StartedIndex {
-  std::unique_ptr<RocksdbIndex> index;
+  std::unique_ptr<Index> index;
   IndexSnapshot snapshot;
   // What was found; if not good, it was rebuilt for that reason.
   IndexState found = IndexState::kGood;

@@ -19,6 +19,8 @@
 
 namespace kvtier {
 
+class KeyRing;
+
 // A device for pools, and how many bytes of it they may take together.
 struct PoolDevice {
   Device* device = nullptr;
@@ -45,14 +47,18 @@ struct CacheEnvironment {
   std::vector<BlockFile*> files;  // empty: no disk tier
   DiskGeometry geometry;          // of `files`
   Digest128 disk_set;             // likewise: DiskFiles::set_uuid; zeros without files
-  Index* index = nullptr;         // null exactly when `files` is empty
-  Tracer* tracer = nullptr;       // null: nothing is traced
+  // Of EncryptedFiles, which `files` then are; null: nothing is encrypted.
+  KeyRing* keys = nullptr;
+  Index* index = nullptr;    // null exactly when `files` is empty
+  Tracer* tracer = nullptr;  // null: nothing is traced
   // Whether computations besides the cache's copies read pools of the device now, though their
   // sessions may have ended: no pool is closed then. Null: there are none.
   std::function<bool(DeviceIndex)> pools_read;
   // Called once, when all that an earlier daemon left in host memory has been looked at; not if it
   // left nothing. May be null.
   std::function<void(const AdoptionReport&)> on_adopted;
+  // Told how many keys were wiped because no block needs them any more. May be null.
+  std::function<void(uint64_t)> on_keys_expired;
 };
 
 }  // namespace kvtier

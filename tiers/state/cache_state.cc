@@ -421,7 +421,8 @@ void CacheState::EndHostChange(const BlockEntry& entry) {
 }
 
 SlotExpectation CacheState::ExpectationOf(const BlockEntry& entry) {
-  return {NamespaceOf(entry).identity, entry.hash, entry.disk, entry.disk_generation, entry.tokens};
+  return {NamespaceOf(entry).identity, entry.hash,   entry.disk,
+          entry.disk_generation,       entry.tokens, env.keys != nullptr};
 }
 
 }  // namespace kvtier

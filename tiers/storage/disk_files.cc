@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -37,12 +38,31 @@ Status Validate(const DiskFilesOptions& options) {
   return {};
 }
 
+// Why nothing that usable files hold can be served; nothing if it can.
+std::optional<std::string> WhyAnew(const DiskSet& set, const DiskFilesOptions& options,
+                                   bool has_keys) {
+  const bool encrypted = options.has_keys != nullptr;
+  if (set.encrypted() != encrypted) {
+    return fmt::format("emptied the disk tier because disk.encryption was turned {}",
+                       encrypted ? "on" : "off");
+  }
+  if (encrypted && !has_keys) {
+    return "emptied the disk tier because the keys that it was encrypted with are gone";
+  }
+  return std::nullopt;
+}
+
 // Brings the files to the configured shape, keeping what they hold if that is possible.
 Result<DiskSet> OpenSet(const DiskFilesOptions& options, DiskFiles* result) {
   const DiskSetShape shape{.files = options.files,
                            .slab_bytes = options.slab_bytes,
                            .bytes = options.bytes,
-                           .free_floor_bytes = options.free_floor_bytes};
+                           .free_floor_bytes = options.free_floor_bytes,
+                           .encrypted = options.has_keys != nullptr};
+  bool has_keys = false;
+  if (options.has_keys) {
+    KVT_ASSIGN_OR_RETURN(has_keys, options.has_keys());
+  }
   KVT_ASSIGN_OR_RETURN(DiskSet set, DiskSet::Inspect(options.directory, shape));
   const Status usable = set.CheckUsable();
   if (!usable && !options.reformat) return tl::unexpected<Error>(usable.error());
@@ -51,6 +71,12 @@ Result<DiskSet> OpenSet(const DiskFilesOptions& options, DiskFiles* result) {
                             usable.error().ToString());
   }
   result->created = !usable || set.IsNew();
+  if (!result->created) {
+    if (std::optional<std::string> why = WhyAnew(set, options, has_keys)) {
+      result->notes.push_back(*std::move(why));
+      result->created = true;
+    }
+  }
   if (result->created) KVT_RETURN_IF_ERROR(set.Reset());
   KVT_RETURN_IF_ERROR(set.SizeAndBegin());
   return set;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -35,6 +36,11 @@ struct DiskFilesOptions {
   // Allows files of another shape (`slab_bytes`, `files`), incomplete or damaged ones to be
   // emptied and made anew.
   bool reformat = false;
+  // Empty: blocks lie on disk as they are. Otherwise they are encrypted, by the caller, and this is
+  // called once, with the directory locked: false if the keys of what was written before are gone.
+  // The set then begins anew, as it does when encryption was turned on or off. Its errors are
+  // returned, and nothing has been changed then.
+  std::function<Result<bool>()> has_keys;
   DiskEngine engine = DiskEngine::kAuto;
   IoEngineOptions io;
   // For tests: behave as if the kernel had refused io_uring.

@@ -85,6 +85,8 @@ bool DiskSet::IsNew() const {
   });
 }
 
+bool DiskSet::encrypted() const { return found_.front().superblock->encrypted; }
+
 Status DiskSet::CheckUsable() const {
   for (const Found& found : found_) {
     if (!found.damage) continue;
@@ -126,7 +128,8 @@ Status DiskSet::CheckFile(uint32_t number, const Superblock& first) const {
   }
   const Superblock& own = *found.superblock;
   if (own.set_uuid != first.set_uuid || own.file_number != number ||
-      own.file_count != first.file_count || own.slab_bytes != first.slab_bytes) {
+      own.file_count != first.file_count || own.slab_bytes != first.slab_bytes ||
+      own.encrypted != first.encrypted) {
     return Unusable("foreign_file",
                     fmt::format("{} is file {} of set {}, expected file {} of set {}", name,
                                 own.file_number, own.set_uuid.Hex(), number, first.set_uuid.Hex()));
@@ -263,7 +266,8 @@ Status DiskSet::Begin() {
                                                          .file_count = shape_.files,
                                                          .slab_bytes = shape_.slab_bytes,
                                                          .file_bytes = geometry_.FileBytes(i),
-                                                         .epoch = epoch_}));
+                                                         .epoch = epoch_,
+                                                         .encrypted = shape_.encrypted}));
   }
   return {};
 }

@@ -21,6 +21,7 @@ struct DiskSetShape {
   uint64_t slab_bytes = 0;
   uint64_t bytes = 0;             // the cap, over all files
   uint64_t free_floor_bytes = 0;  // to leave to the file system
+  bool encrypted = false;
 };
 
 // Move-only. Call in this order: Inspect, then CheckUsable (and on its error either give up or
@@ -35,6 +36,8 @@ class DiskSet {
   [[nodiscard]] Status CheckUsable() const;
   // Whether there is nothing to keep: no files, or such as no daemon ever came to use.
   [[nodiscard]] bool IsNew() const;
+  // As the files say. REQUIRES: CheckUsable, and not IsNew.
+  [[nodiscard]] bool encrypted() const;
   // Empties and creates what is needed, removes what is not.
   [[nodiscard]] Status Reset();
   // Gives the files as many slabs as cap, file system and floor allow, and durably begins a new

@@ -113,7 +113,7 @@ Status CheckFields(const SuperblockFields& f) {
 void EncodeSuperblock(const Superblock& superblock, std::span<std::byte, kSuperblockBytes> out) {
   SuperblockFields f{};
   std::memcpy(f.prefix.magic, kMagic.data(), kMagic.size());
-  f.prefix.version = kSuperblockFormatVersion;
+  f.prefix.version = superblock.encrypted ? kEncryptedSuperblockVersion : kSuperblockFormatVersion;
   f.set_uuid = superblock.set_uuid;
   f.file_number = superblock.file_number;
   f.file_count = superblock.file_count;
@@ -125,10 +125,11 @@ void EncodeSuperblock(const Superblock& superblock, std::span<std::byte, kSuperb
 }
 
 Result<Superblock> DecodeSuperblock(std::span<const std::byte, kSuperblockBytes> in) {
-  KVT_RETURN_IF_ERROR(
-      CheckHeaderPage(in, kMagic, kSuperblockFormatVersion, sizeof(SuperblockFields)));
   SuperblockFields f;
   std::memcpy(&f, in.data(), sizeof(f));
+  const bool encrypted = f.prefix.version == kEncryptedSuperblockVersion;
+  const uint32_t version = encrypted ? kEncryptedSuperblockVersion : kSuperblockFormatVersion;
+  KVT_RETURN_IF_ERROR(CheckHeaderPage(in, kMagic, version, sizeof(SuperblockFields)));
   KVT_RETURN_IF_ERROR(CheckFields(f));
   Superblock superblock;
   superblock.set_uuid = f.set_uuid;
@@ -137,6 +138,7 @@ Result<Superblock> DecodeSuperblock(std::span<const std::byte, kSuperblockBytes>
   superblock.slab_bytes = f.slab_bytes;
   superblock.file_bytes = f.file_bytes;
   superblock.epoch = f.epoch;
+  superblock.encrypted = encrypted;
   return superblock;
 }
 

@@ -46,6 +46,8 @@ void SealHeaderPage(std::span<const std::byte> fields, std::span<std::byte, kHea
 
 inline constexpr size_t kSuperblockBytes = 4096;
 inline constexpr uint32_t kSuperblockFormatVersion = 1;
+// Of a set whose slots and hashes are encrypted; no field differs.
+inline constexpr uint32_t kEncryptedSuperblockVersion = 2;
 
 struct Superblock {
   Digest128 set_uuid;        // the same in all files of a set, random at creation
@@ -54,6 +56,7 @@ struct Superblock {
   uint64_t slab_bytes = 0;   // a multiple of 4 KiB
   uint64_t file_bytes = 0;   // superblock area and whole slabs
   uint64_t epoch = 0;        // 0 at creation, then one more at each start
+  bool encrypted = false;
   friend bool operator==(const Superblock&, const Superblock&) = default;
 };
 

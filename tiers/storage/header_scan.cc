@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/bytes.h"
+#include "tiers/storage/encrypted_header.h"
 
 namespace kvtier {
 namespace {
@@ -105,14 +106,17 @@ class Scan {
       slot->state = HeaderState::kUnreadable;
       return;
     }
-    Result<SlotHeader> header = DecodeSlotHeader(read.into.first<kSlotHeaderBytes>());
+    const auto page = read.into.first<kSlotHeaderBytes>();
+    const bool encrypted = ClaimsEncryptedSlot(page);
+    Result<SlotHeader> header =
+        encrypted ? DecodeEncryptedSlotHeader(page) : DecodeSlotHeader(page);
     if (!header) {
       slot->state = StateOf(header.error());
       return;
     }
     slot->header = *std::move(header);
     const uint64_t bytes = slot->header.payload_bytes;
-    slot->state = HeaderState::kValid;
+    slot->state = encrypted ? HeaderState::kEncrypted : HeaderState::kValid;
     // A header that names another place is a copy of a slot from elsewhere, or a write that the
     // drive has put in the wrong place: the payload beside it cannot be trusted.
     if (slot->header.address != slot->location) {
@@ -147,6 +151,8 @@ std::string_view HeaderStateName(HeaderState state) {
       return "misplaced";
     case HeaderState::kMisfit:
       return "misfit";
+    case HeaderState::kEncrypted:
+      return "encrypted";
   }
   return "unknown";
 }

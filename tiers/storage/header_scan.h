@@ -20,9 +20,10 @@ enum class HeaderState : uint8_t {
   kDamaged,     // a header whose checksum, version or fields do not hold
   kMisplaced,   // a header of another place
   kMisfit,      // a slot header whose payload does not make up the slot; a slab without any slot
+  kEncrypted,   // as kValid, of a block whose key is not at hand: the header is without hashes
 };
-inline constexpr int kHeaderStateCount = 6;
-// "valid", "empty", "unreadable", "damaged", "misplaced", "misfit".
+inline constexpr int kHeaderStateCount = 7;
+// "valid", "empty", "unreadable", "damaged", "misplaced", "misfit", "encrypted".
 [[nodiscard]] std::string_view HeaderStateName(HeaderState state);
 
 struct ScannedSlab {
@@ -35,7 +36,7 @@ struct ScannedSlot {
   DiskLocation location;
   uint64_t slot_bytes = 0;
   HeaderState state = HeaderState::kEmpty;
-  SlotHeader header;  // as read if valid, misplaced or misfit
+  SlotHeader header;  // as read if valid, misplaced, misfit or encrypted
 };
 
 // Sees every slab, each before its slots; slots in the order of the address space.

@@ -49,7 +49,8 @@ void CheckFile(const FoundFile& file, uint32_t number, const Superblock& newest,
   if (!file.superblock) return;
   const Superblock& own = *file.superblock;
   if (own.set_uuid != newest.set_uuid || own.file_number != number ||
-      own.file_count != newest.file_count || own.slab_bytes != newest.slab_bytes) {
+      own.file_count != newest.file_count || own.slab_bytes != newest.slab_bytes ||
+      own.encrypted != newest.encrypted) {
     faults->push_back(
         fmt::format("{}: is file {} of {} of set {}, expected file {} of {} of set {}", file.name,
                     own.file_number, own.file_count, own.set_uuid.Hex(), number, newest.file_count,
@@ -97,6 +98,7 @@ Result<OfflineDisk> OpenOfflineDisk(const std::filesystem::path& directory) {
   const Superblock& superblock = *newest->superblock;
   disk.set_uuid = superblock.set_uuid;
   disk.epoch = superblock.epoch;
+  disk.encrypted = superblock.encrypted;
   if (superblock.file_count != files.size()) {
     disk.faults.push_back(
         fmt::format("{} files found, the set has {}", files.size(), superblock.file_count));

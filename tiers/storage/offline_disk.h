@@ -22,6 +22,7 @@ struct OfflineDisk {
   DiskGeometry geometry;
   Digest128 set_uuid;
   uint64_t epoch = 0;  // of the last start
+  bool encrypted = false;
   // What does not hold about the superblocks, one sentence each.
   std::vector<std::string> faults;
 

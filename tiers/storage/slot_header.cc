@@ -13,6 +13,8 @@ namespace kvtier {
 namespace {
 
 constexpr std::string_view kMagic = "KVTSLOT1";
+// Of a header that encrypted_header.h describes, which stands on this one.
+constexpr uint32_t kEncryptedVersion = 2;
 
 // The format has fields for encryption, but this program can read only what is not encrypted.
 enum class EncryptionAlgorithm : uint8_t { kNone = 0 };
@@ -160,6 +162,13 @@ Result<SlotHeader> DecodeSlotHeader(std::span<const std::byte, kSlotHeaderBytes>
 
 namespace {
 
+bool IsStillEncrypted(std::span<const std::byte> slot) {
+  HeaderPagePrefix prefix;
+  std::memcpy(&prefix, slot.data(), sizeof(prefix));
+  return std::string_view(prefix.magic, sizeof(prefix.magic)) == kMagic &&
+         prefix.version == kEncryptedVersion;
+}
+
 // The size is compared too, so that the checksum is made over as many bytes as the writer had.
 bool SameBlock(const SlotExpectation& expected, const SlotHeader& header) {
   return header.hash == expected.hash && header.model == expected.identity.model &&
@@ -170,12 +179,14 @@ bool SameBlock(const SlotExpectation& expected, const SlotHeader& header) {
 }  // namespace
 
 SlotVerdict CheckDiskSlot(const SlotExpectation& expected, std::span<const std::byte> slot) {
+  if (IsStillEncrypted(slot)) return SlotVerdict::kErased;
   const Result<SlotHeader> header = DecodeSlotHeader(slot.first<kSlotHeaderBytes>());
   if (!header) return SlotVerdict::kCorrupt;
   if (!SameBlock(expected, *header) || header->address != expected.location ||
       header->generation != expected.generation) {
     return SlotVerdict::kIdentityMismatch;
   }
+  if (expected.authenticated) return SlotVerdict::kGood;
   // The payload comes last: its checksum costs most and means nothing for a slot of another block.
   const auto payload = slot.subspan(kSlotHeaderBytes, expected.identity.block_bytes);
   return ChecksumPayload(payload) == header->payload_checksum ? SlotVerdict::kGood

@@ -82,15 +82,20 @@ struct SlotExpectation {
   DiskLocation location;
   uint32_t generation = 0;
   uint16_t tokens = 0;
+  // Decryption has shown already that header and payload are what was written: the payload's
+  // checksum would cost a second pass over the bytes and say nothing more.
+  bool authenticated = false;
 };
 
 enum class SlotVerdict : uint8_t {
   kGood,
   kIdentityMismatch,  // whole, but another block, place or write
   kCorrupt,           // header or payload damaged
+  kErased,            // encrypted still, for its key is gone
 };
 
-// Checks header, identity and the payload's checksum. `slot` is header and payload as read. Pure.
+// Checks header, identity and, unless it was authenticated, the payload's checksum. `slot` is
+// header and payload as read. Pure.
 [[nodiscard]] SlotVerdict CheckDiskSlot(const SlotExpectation& expected,
                                         std::span<const std::byte> slot);
 

@@ -204,6 +204,9 @@ void Loader::OnRead(Reads::iterator read, const Status& status) {
   const bool good = read->verdict == SlotVerdict::kGood;
   state_.trace.EndOfRead(index, read->check_begun_us, /*check_failed=*/!good);
   if (good) return OnVerified(read);
+  if (read->verdict == SlotVerdict::kErased) {
+    return ReadFailed(read, MissReason::kErased, DropReason::kErased);
+  }
   const bool corrupt = read->verdict == SlotVerdict::kCorrupt;
   ReadFailed(read, corrupt ? MissReason::kChecksumMismatch : MissReason::kIdentityMismatch,
              DropReason::kCorrupt);
@@ -227,7 +230,8 @@ void Loader::OnVerified(Reads::iterator read) {
 // second failure gives the slot up for good, and the block is a miss for all pools that wait for
 // it.
 void Loader::ReadFailed(Reads::iterator read, MissReason miss, DropReason drop) {
-  if (read->attempt < kReadAttempts) {
+  const bool erased = drop == DropReason::kErased;
+  if (!erased && read->attempt < kReadAttempts) {
     ++read->attempt;
     ++state_.stats.disk_read_retries;
     IssueRead(read);
@@ -238,7 +242,9 @@ void Loader::ReadFailed(Reads::iterator read, MissReason miss, DropReason drop) 
   const EntryIndex index = arrival.entry;
   host_.RollBack(index);
   // A verification that failed meanwhile may have dropped it already.
-  if (state_[index].disk == location) disk_.Drop(index, drop, IndexCommitter::Slot::kKeep);
+  // Nothing is wrong with the place of one that was erased.
+  const auto slot = erased ? IndexCommitter::Slot::kFree : IndexCommitter::Slot::kKeep;
+  if (state_[index].disk == location) disk_.Drop(index, drop, slot);
   // Other pools' loads waited for the same bytes.
   auto others = waiting_.extract(index);
   Fail(arrival, miss);

@@ -34,8 +34,7 @@ void Verifier::StartRead(EntryIndex index, const std::shared_ptr<StepState>& ste
   const Namespace& name_space = state_.NamespaceOf(entry);
   const auto read = std::make_shared<Read>();
   read->entry = index;
-  read->expected = {name_space.identity, entry.hash, entry.disk, entry.disk_generation,
-                    entry.tokens};
+  read->expected = state_.ExpectationOf(entry);
   read->buffer = AlignedBuffer(name_space.slot_bytes);
   read->step = step;
   state_.Apply(index, BlockEvent::kBeginVerify);
@@ -62,7 +61,9 @@ void Verifier::Finish(const std::shared_ptr<Read>& read, bool good) {
   if (good && entry.disk == read->expected.location) disk_.MarkVerified(read->entry);
   // A load that failed meanwhile may have dropped it already.
   if (!good && entry.disk == read->expected.location) {
-    disk_.Drop(read->entry, DropReason::kCorrupt, IndexCommitter::Slot::kKeep);
+    const bool erased = read->verdict == SlotVerdict::kErased;
+    disk_.Drop(read->entry, erased ? DropReason::kErased : DropReason::kCorrupt,
+               erased ? IndexCommitter::Slot::kFree : IndexCommitter::Slot::kKeep);
   } else {
     state_.ForgetIfGone(read->entry);
   }

@@ -79,6 +79,8 @@ std::string_view DropReasonName(DropReason reason) {
       return "on_other_device";
     case DropReason::kParentLost:
       return "parent_lost";
+    case DropReason::kErased:
+      return "erased";
     case DropReason::kHeldTooLong:
       return "held_too_long";
   }

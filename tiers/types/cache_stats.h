@@ -40,8 +40,9 @@ enum class DropReason : uint8_t {
   kOnOtherDevice,         // evicted from a pool while another device's still held it
   kParentLost,            // a block before it in its sequence is in no tier: it could not be hit
   kHeldTooLong,           // its store waited in vain for its client to say that it may begin
+  kErased,                // the key that it was encrypted with is gone
 };
-inline constexpr int kDropReasonCount = 21;
+inline constexpr int kDropReasonCount = 22;
 [[nodiscard]] std::string_view DropReasonName(DropReason reason);
 
 // Why a slot of host memory that an earlier daemon left was not taken over.

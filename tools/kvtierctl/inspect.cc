@@ -25,7 +25,7 @@ struct Explanation {
   std::string_view text;
 };
 
-constexpr std::array<Explanation, 21> kDropExplanations = {{
+constexpr std::array<Explanation, 22> kDropExplanations = {{
     {"clean_copy_below", "its space was needed; a lower tier has a copy"},
     {"lru", "its space was needed, and it was the least recently used"},
     {"memory_class", "its space was needed; retention `memory` never goes to disk"},
@@ -47,9 +47,10 @@ constexpr std::array<Explanation, 21> kDropExplanations = {{
     {"on_other_device", "its space was needed; another device's pool has it"},
     {"parent_lost", "a block before it in its sequence was lost"},
     {"held_too_long", "its client did not say in time that it may be stored"},
+    {"erased", "the key that it was encrypted with is gone"},
 }};
 
-constexpr std::array<Explanation, 9> kMissExplanations = {{
+constexpr std::array<Explanation, 10> kMissExplanations = {{
     {"unknown", "it was not cached"},
     {"expired", "its time to live had passed"},
     {"pool_full", "the pool had no room to load it"},
@@ -59,6 +60,7 @@ constexpr std::array<Explanation, 9> kMissExplanations = {{
     {"identity_mismatch", "its place held another block"},
     {"copy_failed", "the device failed to copy it"},
     {"cancelled", "the load was given up"},
+    {"erased", "the key that it was encrypted with is gone"},
 }};
 
 template <size_t kCount>

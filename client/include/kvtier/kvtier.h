@@ -126,8 +126,7 @@ enum {
   KVT_RETENTION_EXTENDED = 1 /* persisted */
 };
 
-/* Why a block asked for was not served. */
-typedef uint8_t kvt_miss;
+typedef uint8_t kvt_miss; /* why a block asked for was not served */
 enum {
   KVT_MISS_NONE = 0,
   KVT_MISS_UNKNOWN = 1, /* never seen, or forgotten */
@@ -139,6 +138,7 @@ enum {
   KVT_MISS_IDENTITY_MISMATCH = 7,
   KVT_MISS_COPY_FAILED = 8,
   KVT_MISS_CANCELLED = 9,
+  KVT_MISS_ERASED = 10, /* the key that it was encrypted with is gone */
   KVT_MISS_UNAVAILABLE = 255 /* no daemon was asked; only the library says this */
 };
 /* "checksum_mismatch" for KVT_MISS_CHECKSUM_MISMATCH, and so on; never NULL. */

@@ -59,6 +59,7 @@ TEST(CApi, EveryStatusAndMissHasAName) {
   }
   EXPECT_STREQ(kvt_status_name(999), "unknown");
   EXPECT_STREQ(kvt_miss_name(KVT_MISS_CANCELLED), "cancelled");
+  EXPECT_STREQ(kvt_miss_name(KVT_MISS_ERASED), "erased");
   EXPECT_STREQ(kvt_miss_name(KVT_MISS_UNAVAILABLE), "unavailable");
   EXPECT_STREQ(kvt_miss_name(200), "other");
 }

@@ -133,6 +133,8 @@ class CacheTest : public ::testing::Test {
 
   CacheSetup setup_;
   std::function<bool(DeviceIndex)> pools_read_;  // see CacheEnvironment
+  // May put its own between the machine and the next cache, and see what that begins with.
+  std::function<void(CacheEnvironment*, IndexSnapshot*)> change_environment_;
   std::unique_ptr<FakeMachine> machine_;
   std::unique_ptr<Cache> cache_;
   uint32_t device_ = 0;

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+// A cache whose files are encrypted: nothing changes for those who use it, and what is on disk
+// comes to nothing without the keys.
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "tests/unit/tiers/cache_fixture.h"
+#include "tiers/index/encrypted_index.h"
+#include "tiers/index/index_start.h"
+#include "tiers/storage/encrypted_file.h"
+#include "tiers/storage/slot_cipher.h"
+
+namespace kvtier {
+namespace {
+
+using ::testing::Each;
+
+constexpr int64_t kHourMs = 60 * 60 * 1000;
+
+// Lets a cache use an index that it does not own.
+class BorrowedIndex final : public Index {
+ public:
+  explicit BorrowedIndex(Index* index) : index_(*index) {}
+  void Apply(IndexBatch batch, std::function<void(Status)> done) override {
+    index_.Apply(std::move(batch), std::move(done));
+  }
+
+ private:
+  Index& index_;
+};
+
+class CacheEncryptionTest : public CacheTest {
+ protected:
+  CacheEncryptionTest() {
+    NewKeys();
+    change_environment_ = [this](CacheEnvironment* environment, IndexSnapshot* snapshot) {
+      encrypted_files_.clear();
+      for (BlockFile*& file : environment->files) {
+        encrypted_files_.push_back(
+            std::make_unique<EncryptedFile>(file, cipher_, environment->executor));
+        file = encrypted_files_.back().get();
+      }
+      // As a start does: a snapshot that cannot be decrypted is of no use.
+      if (!DecryptSnapshot(*cipher_, snapshot)) *snapshot = {};
+      index_ = std::make_unique<EncryptedIndex>(std::make_unique<BorrowedIndex>(environment->index),
+                                                cipher_, *snapshot, environment->loop);
+      environment->index = index_.get();
+      environment->keys = &cipher_->keys();
+      environment->on_keys_expired = [this](uint64_t keys) { keys_expired_ += keys; };
+    };
+  }
+  // The cache goes before what it uses.
+  ~CacheEncryptionTest() override {
+    cache_.reset();
+    machine_->loop.DropAll();
+  }
+
+  void NewKeys() { cipher_ = SlotCipher::Create(KeyRing::Create().value()).value(); }
+  // The keys come back as an earlier daemon left them.
+  void AdoptKeys() {
+    UniqueFd kept(::dup(cipher_->keys().descriptor()));
+    cipher_ = SlotCipher::Create(KeyRing::Adopt(std::move(kept)).value()).value();
+  }
+
+  [[nodiscard]] bool OnDisk(std::span<const std::byte> bytes) {
+    return !std::ranges::search(file().contents(), bytes).empty();
+  }
+
+  std::shared_ptr<SlotCipher> cipher_;
+  std::vector<std::unique_ptr<EncryptedFile>> encrypted_files_;
+  std::unique_ptr<Index> index_;
+  uint64_t keys_expired_ = 0;
+};
+
+TEST_F(CacheEncryptionTest, BlocksAreServedFromDiskWithTheirBytes) {
+  Start();
+  Put(Sequence(1, 10));
+  Drain();
+  CrashAndRestart();
+  const AcquireReply reply = Acquire(kAlice, Sequence(1, 10));
+  ASSERT_EQ(reply.hits.size(), 10u);
+  EXPECT_THAT(TiersOf(reply), Each(Tier::kDisk));
+  EXPECT_EQ(LastProgress(reply.load).ready, 10u);
+  for (uint32_t i = 0; i < 10; ++i) {
+    EXPECT_TRUE(MatchesHash(TestHash(1, i), Bytes(reply.hits[i].handle)));
+  }
+}
+
+TEST_F(CacheEncryptionTest, KeysThatAreKeptServeTheNextDaemon) {
+  Start();
+  Put(Sequence(1, 10));
+  Drain();
+  AdoptKeys();
+  CrashAndRestart();
+  const AcquireReply reply = Acquire(kAlice, Sequence(1, 10));
+  ASSERT_EQ(reply.hits.size(), 10u);
+  EXPECT_EQ(LastProgress(reply.load).ready, 10u);
+  EXPECT_TRUE(MatchesHash(TestHash(1, 3), Bytes(reply.hits[3].handle)));
+}
+
+TEST_F(CacheEncryptionTest, WithoutTheKeysNothingIsServed) {
+  Start();
+  Put(Sequence(1, 10));
+  Drain();
+  NewKeys();
+  CrashAndRestart();
+  EXPECT_EQ(cache_->stats().restored_blocks, 0u);
+  EXPECT_TRUE(Acquire(kAlice, Sequence(1, 10)).hits.empty());
+}
+
+TEST_F(CacheEncryptionTest, NeitherHashesNorBytesLieOnDiskOrInTheIndex) {
+  Start();
+  Put(Sequence(1, 10));
+  Drain();
+  const IndexSnapshot stored = machine_->Snapshot();
+  ASSERT_EQ(stored.records.size(), 10u);
+  const Hashes hashes = Sequence(1, 10);
+  for (const IndexRecord& record : stored.records) {
+    EXPECT_EQ(std::ranges::count(hashes, record.key.hash), 0);
+    if (record.parent) {
+      EXPECT_EQ(std::ranges::count(hashes, *record.parent), 0);
+    }
+  }
+  const AcquireReply reply = Acquire(kAlice, hashes);
+  for (uint32_t i = 0; i < 10; ++i) {
+    EXPECT_FALSE(OnDisk(std::as_bytes(std::span(hashes[i].bytes))));
+    EXPECT_FALSE(OnDisk(Bytes(reply.hits[i].handle).first(32)));
+  }
+}
+
+TEST_F(CacheEncryptionTest, AnIndexThatIsLostIsRebuiltFromEncryptedHeaders) {
+  Start();
+  Put(Sequence(1, 10));
+  Drain();
+  cache_.reset();
+  machine_->Crash();
+  const DiskReadFunction read = [this](std::span<DiskRead> reads) {
+    for (DiskRead& one : reads) {
+      const auto from = file(one.file).contents().subspan(one.offset, one.into.size());
+      std::ranges::copy(from, one.into.begin());
+    }
+  };
+  RebuildOptions options{.now_ms = machine_->clock.WallMs(), .cipher = cipher_};
+  const RebuiltIndex rebuilt = RebuildIndex(machine_->geometry(), read, options);
+  std::vector<BlockHash> found;
+  for (const IndexRecord& record : rebuilt.snapshot.records) found.push_back(record.key.hash);
+  EXPECT_THAT(found, ::testing::UnorderedElementsAreArray(Sequence(1, 10)));
+  // And without keys nothing is found, and it is said why.
+  cipher_->keys().Destroy("tenant", KeyRing::kNoHour);
+  const RebuiltIndex erased = RebuildIndex(machine_->geometry(), read, options);
+  EXPECT_TRUE(erased.snapshot.records.empty());
+  EXPECT_EQ(erased.rejected[static_cast<size_t>(RebuildReject::kErased)], 10u);
+}
+
+TEST_F(CacheEncryptionTest, ABlockWhoseKeyIsGoneIsAMissThatSaysErasedAndItsSlotIsUsedAgain) {
+  Start();
+  Put(Sequence(1, 4));
+  Drain();
+  CrashAndRestart();
+  cipher_->keys().Destroy("tenant", KeyRing::kNoHour);
+  const AcquireReply reply = Acquire(kAlice, Sequence(1, 1));
+  EXPECT_EQ(LastProgress(reply.load).ready, 0u);
+  EXPECT_EQ(LastProgress(reply.load).miss, MissReason::kErased);
+  EXPECT_EQ(Misses(MissReason::kErased), 1u);
+  EXPECT_EQ(Drops(Tier::kDisk, DropReason::kErased), 1u);
+  EXPECT_EQ(cache_->stats().slots_quarantined, 0u);
+}
+
+TEST_F(CacheEncryptionTest, AScrubDropsWhatIsErased) {
+  Start();
+  Put(Sequence(1, 4));
+  Drain();
+  CrashAndRestart();
+  cipher_->keys().Destroy("tenant", KeyRing::kNoHour);
+  std::optional<VerifyResult> result;
+  cache_->VerifyStep(0, 100, [&](const VerifyResult& verified) { result = verified; });
+  Settle();
+  ASSERT_TRUE(result.has_value());
+  EXPECT_EQ(result->bad, 4u);
+  EXPECT_EQ(Drops(Tier::kDisk, DropReason::kErased), 4u);
+  EXPECT_EQ(Drops(Tier::kDisk, DropReason::kCorrupt), 0u);
+}
+
+TEST_F(CacheEncryptionTest, AFlippedBitOnDiskIsAMiss) {
+  Start();
+  Put(Sequence(1, 1));
+  Drain();
+  const DiskLocation location = machine_->Snapshot().records.at(0).location;
+  const uint64_t slot = machine_->geometry().OffsetInFile(location);
+  CrashAndRestart();
+  file().contents()[slot + kSlotHeaderBytes + 17] ^= std::byte{1};
+  const AcquireReply reply = Acquire(kAlice, Sequence(1, 1));
+  EXPECT_EQ(LastProgress(reply.load).miss, MissReason::kChecksumMismatch);
+}
+
+TEST_F(CacheEncryptionTest, KeysEndWithTheirLastBlock) {
+  Start();
+  Put(Sequence(1, 4));
+  Drain();
+  AdvanceAndTick(2 * kHourMs);
+  Put(Sequence(2, 4));
+  Drain();
+  // The index's, and two hours'.
+  EXPECT_EQ(cipher_->keys().size(), 3u);
+  for (const BlockHash& hash : Sequence(1, 4)) {
+    EXPECT_EQ(cache_->Evict({NamespaceId(0), hash}, std::nullopt), EvictOutcome::kEvicted);
+  }
+  Settle();
+  AdvanceAndTick(2 * 60 * 1000);
+  AdvanceAndTick(2 * 60 * 1000);
+  EXPECT_EQ(cipher_->keys().size(), 2u);
+  EXPECT_EQ(keys_expired_, 1u);
+  CrashAndRestart();
+  const AcquireReply reply = Acquire(kAlice, Sequence(2, 4));
+  EXPECT_EQ(LastProgress(reply.load).ready, 4u);
+}
+
+TEST_F(CacheEncryptionTest, EvictedBlocksLeaveTheIndex) {
+  Start();
+  Put(Sequence(1, 4));
+  Drain();
+  for (const BlockHash& hash : Sequence(1, 4)) {
+    EXPECT_EQ(cache_->Evict({NamespaceId(0), hash}, std::nullopt), EvictOutcome::kEvicted);
+  }
+  Settle();
+  EXPECT_TRUE(machine_->Snapshot().records.empty());
+}
+
+}  // namespace
+}  // namespace kvtier

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tiers/index/encrypted_index.h"
+
+#include <utility>
+
+namespace kvtier {
+namespace {
+
+using Tenants = std::unordered_map<NamespaceId, std::string>;
+
+Tenants TenantsOf(const IndexSnapshot& snapshot) {
+  Tenants tenants;
+  for (const auto& [id, identity] : snapshot.namespaces) tenants[id] = identity.tenant;
+  return tenants;
+}
+
+BlockHash* ParentOf(IndexRecord* record) { return record->parent ? &*record->parent : nullptr; }
+
+tl::unexpected<Error> NoTenant() {
+  return MakeError(ErrorCode::kWrongState, "index_namespace", "a record of no known namespace");
+}
+
+}  // namespace
+
+Status EncryptSnapshot(const SlotCipher& cipher, IndexSnapshot* snapshot) {
+  const Tenants tenants = TenantsOf(*snapshot);
+  for (IndexRecord& record : snapshot->records) {
+    const auto tenant = tenants.find(record.key.namespace_id);
+    if (tenant == tenants.end()) return NoTenant();
+    KVT_RETURN_IF_ERROR(cipher.EncryptHashes(tenant->second, &record.key.hash, ParentOf(&record)));
+  }
+  return {};
+}
+
+bool DecryptSnapshot(const SlotCipher& cipher, IndexSnapshot* snapshot) {
+  const Tenants tenants = TenantsOf(*snapshot);
+  for (IndexRecord& record : snapshot->records) {
+    const auto tenant = tenants.find(record.key.namespace_id);
+    if (tenant == tenants.end()) return false;
+    if (!cipher.DecryptHashes(tenant->second, &record.key.hash, ParentOf(&record))) return false;
+  }
+  return true;
+}
+
+EncryptedIndex::EncryptedIndex(std::unique_ptr<Index> index,
+                               std::shared_ptr<const SlotCipher> cipher,
+                               const IndexSnapshot& snapshot, EventQueue* loop)
+    : index_(std::move(index)),
+      cipher_(std::move(cipher)),
+      loop_(loop),
+      tenants_(TenantsOf(snapshot)) {}
+
+void EncryptedIndex::Apply(IndexBatch batch, std::function<void(Status)> done) {
+  Status encrypted = Encrypt(&batch);
+  if (encrypted) {
+    index_->Apply(std::move(batch), std::move(done));
+    return;
+  }
+  loop_->Post([status = std::move(encrypted), done = std::move(done)] { done(status); });
+}
+
+Status EncryptedIndex::Encrypt(IndexBatch* batch) {
+  for (const auto& [id, identity] : batch->namespaces) tenants_[id] = identity.tenant;
+  for (IndexRecord& record : batch->puts) {
+    const auto tenant = tenants_.find(record.key.namespace_id);
+    if (tenant == tenants_.end()) return NoTenant();
+    KVT_RETURN_IF_ERROR(
+        cipher_->EncryptHashes(tenant->second, &record.key.hash, ParentOf(&record)));
+  }
+  // Of a namespace that was never written there is nothing to delete.
+  std::erase_if(batch->deletes,
+                [&](const BlockKey& key) { return !tenants_.contains(key.namespace_id); });
+  for (BlockKey& key : batch->deletes) {
+    KVT_RETURN_IF_ERROR(cipher_->EncryptHashes(tenants_.at(key.namespace_id), &key.hash, nullptr));
+  }
+  return {};
+}
+
+}  // namespace kvtier

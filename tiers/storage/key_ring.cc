@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tiers/storage/key_ring.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "tiers/storage/header_page.h"
+
+namespace kvtier {
+namespace {
+
+constexpr std::string_view kMagic = "KVTKEYS1";
+constexpr uint32_t kVersion = 1;
+constexpr size_t kHeadBytes = 4096;
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+// Far below what GCM allows for one key, and the counter is never near its end.
+constexpr uint32_t kMostNonces = UINT32_MAX - 1;
+
+tl::unexpected<Error> Failed(const char* what) {
+  return tl::unexpected<Error>(ErrnoError(ErrorCode::kResourceExhausted, errno, what));
+}
+
+tl::unexpected<Error> Refused(const char* reason) {
+  return MakeError(ErrorCode::kCorrupt, reason, "kept encryption keys");
+}
+
+[[nodiscard]] Status FillRandom(std::span<std::byte> bytes) {
+  if (::getrandom(bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size())) return {};
+  return MakeError(ErrorCode::kIoError, "random", "getrandom gave no bytes");
+}
+
+Digest256 DigestOf(std::string_view tenant) { return Sha256(std::as_bytes(std::span(tenant))); }
+
+// Count and check in one word, which is stored at once: a process that dies leaves a count that
+// holds, and a count that does not is noticed.
+uint64_t CounterWord(uint64_t id, uint32_t count) {
+  const std::array<uint64_t, 2> checked{id, count};
+  const uint64_t check = ChecksumHeader(std::as_bytes(std::span(checked)));
+  return uint64_t{count} << 32 | (check & UINT32_MAX);
+}
+
+}  // namespace
+
+// The bytes as they lie in memory; the byte order is the machine's, which they never leave.
+struct KeyRing::Head {
+  char magic[8];
+  uint32_t version;
+  uint32_t records;
+};
+struct KeyRing::Record {
+  uint64_t checksum;  // of what follows the counter; written last and cleared first
+  uint64_t counter;   // see CounterWord
+  uint64_t id;        // random; 0: the record is free
+  Scope scope;
+  uint32_t zero;
+  std::byte key[kXtsKeyBytes];
+};
+
+SecretKey::SecretKey(std::span<const std::byte, kXtsKeyBytes> bytes) : bytes_{} {
+  std::ranges::copy(bytes, bytes_.begin());
+}
+
+KeyRing::KeyRing(UniqueFd memory_fd, std::span<std::byte> memory)
+    : memory_fd_(std::move(memory_fd)), memory_(memory) {}
+
+KeyRing::~KeyRing() { ::munmap(memory_.data(), memory_.size()); }
+
+std::span<KeyRing::Record> KeyRing::records() const {
+  static_assert(sizeof(Record) == 128 && sizeof(Head) <= kHeadBytes);
+  return {reinterpret_cast<Record*>(memory_.data() + kHeadBytes), kMaxKeys};
+}
+
+Result<std::unique_ptr<KeyRing>> KeyRing::Map(UniqueFd memory_fd) {
+  constexpr size_t kBytes = kHeadBytes + kMaxKeys * sizeof(Record);
+  const int seals = ::fcntl(memory_fd.get(), F_GET_SEALS);
+  if (seals < 0 || (seals & kSeals) != kSeals) return Refused("not_sealed");
+  struct stat info {};
+  if (::fstat(memory_fd.get(), &info) != 0 || static_cast<uint64_t>(info.st_size) != kBytes) {
+    return Refused("size_changed");
+  }
+  void* const address =
+      ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory_fd.get(), 0);
+  if (address == MAP_FAILED) return Failed("mmap of the encryption keys");
+  const std::span<std::byte> memory(static_cast<std::byte*>(address), kBytes);
+  std::unique_ptr<KeyRing> ring(new KeyRing(std::move(memory_fd), memory));
+  if (::mlock(address, kBytes) != 0) return Failed("mlock of the encryption keys");
+  if (::madvise(address, kBytes, MADV_DONTDUMP) != 0 ||
+      ::madvise(address, kBytes, MADV_DONTFORK) != 0) {
+    return Failed("madvise of the encryption keys");
+  }
+  KVT_RETURN_IF_ERROR(FillRandom(ring->process_));
+  return ring;
+}
+
+Result<std::unique_ptr<KeyRing>> KeyRing::Create() {
+  constexpr size_t kBytes = kHeadBytes + kMaxKeys * sizeof(Record);
+  UniqueFd fd(::memfd_create("kvtier-keys", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd.valid()) return Failed("memfd_create for the encryption keys");
+  if (::ftruncate(fd.get(), kBytes) != 0) return Failed("size of the encryption keys");
+  if (::fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) return Failed("seals of the encryption keys");
+  KVT_ASSIGN_OR_RETURN(std::unique_ptr<KeyRing> ring, Map(std::move(fd)));
+  ring->Format();
+  return ring;
+}
+
+Result<std::unique_ptr<KeyRing>> KeyRing::Adopt(UniqueFd memory) {
+  KVT_ASSIGN_OR_RETURN(std::unique_ptr<KeyRing> ring, Map(std::move(memory)));
+  KVT_RETURN_IF_ERROR(ring->CheckHead());
+  ring->LoadRecords();
+  ring->adopted_ = true;
+  return ring;
+}
+
+void KeyRing::Format() {
+  Head head{};
+  std::memcpy(head.magic, kMagic.data(), kMagic.size());
+  head.version = kVersion;
+  head.records = kMaxKeys;
+  std::memcpy(memory_.data(), &head, sizeof(head));
+}
+
+Status KeyRing::CheckHead() const {
+  Head head;
+  std::memcpy(&head, memory_.data(), sizeof(head));
+  if (std::string_view(head.magic, sizeof(head.magic)) != kMagic) return Refused("damaged");
+  if (head.version != kVersion || head.records != kMaxKeys) return Refused("version");
+  return {};
+}
+
+bool KeyRing::IsFree(const Record& record) {
+  return IsAllZero(std::as_bytes(std::span(&record, 1)));
+}
+
+bool KeyRing::Holds(const Record& record) {
+  const auto covered = std::as_bytes(std::span(&record, 1)).subspan(offsetof(Record, id));
+  return record.id != 0 && record.zero == 0 && record.checksum == ChecksumHeader(covered);
+}
+
+// A key whose counter does not hold may still decrypt; it is not written with again. Of two records
+// with one identity the first stays.
+void KeyRing::LoadRecords() {
+  const std::span<Record> all = records();
+  for (uint32_t number = 0; number < all.size(); ++number) {
+    if (IsFree(all[number])) continue;
+    if (Holds(all[number]) && !by_id_.contains(all[number].id)) {
+      Index(number);
+    } else {
+      ++rejected_;
+      WipeBytes(std::as_writable_bytes(std::span(&all[number], 1)));
+    }
+  }
+}
+
+void KeyRing::Index(uint32_t number) {
+  const Record& record = records()[number];
+  by_id_.emplace(record.id, number);
+  const auto count = static_cast<uint32_t>(record.counter >> 32);
+  const bool writable = record.counter == CounterWord(record.id, count) && count < kMostNonces;
+  if (writable) by_scope_.try_emplace(record.scope, number);
+}
+
+Result<uint32_t> KeyRing::Obtain(const Scope& scope) {
+  const auto found = by_scope_.find(scope);
+  if (found != by_scope_.end()) return found->second;
+  return Make(scope);
+}
+
+Result<uint32_t> KeyRing::Make(const Scope& scope) {
+  const std::span<Record> all = records();
+  uint32_t number = next_free_;
+  uint32_t tried = 0;
+  while (tried < kMaxKeys && !IsFree(all[number])) {
+    number = (number + 1) % kMaxKeys;
+    ++tried;
+  }
+  if (tried == kMaxKeys) {
+    return MakeError(ErrorCode::kResourceExhausted, "key_ring_full",
+                     "no room for another hour's encryption key");
+  }
+  next_free_ = (number + 1) % kMaxKeys;
+  Record made{.scope = scope};
+  Status random = FillRandom(made.key);
+  if (random) random = FillRandom(std::as_writable_bytes(std::span(&made.id, 1)));
+  if (!random) return tl::unexpected<Error>(std::move(random).error());
+  if (made.id == 0 || by_id_.contains(made.id)) {
+    return MakeError(ErrorCode::kIoError, "random", "random bytes repeat themselves");
+  }
+  made.counter = CounterWord(made.id, 0);
+  Record& record = all[number];
+  std::memcpy(&record, &made, sizeof(record));
+  WipeBytes(made.key);
+  const auto covered = std::as_bytes(std::span(&record, 1)).subspan(offsetof(Record, id));
+  const uint64_t checksum = ChecksumHeader(covered);
+  // A process that dies before leaves a record that does not hold.
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  std::atomic_ref(record.checksum).store(checksum, std::memory_order_release);
+  Index(number);
+  return number;
+}
+
+// The nonces are taken, in the memory that outlives the process, before they are used.
+Result<SlotKey> KeyRing::ForSlot(std::string_view tenant, uint32_t hour) {
+  const Scope scope{DigestOf(tenant), std::min(hour, kNoHour - 1)};
+  const std::lock_guard lock(mutex_);
+  KVT_ASSIGN_OR_RETURN(uint32_t number, Obtain(scope));
+  auto count = static_cast<uint32_t>(records()[number].counter >> 32);
+  const bool holds = records()[number].counter == CounterWord(records()[number].id, count);
+  if (!holds || count > kMostNonces - 2) {
+    by_scope_.erase(scope);
+    KVT_ASSIGN_OR_RETURN(number, Make(scope));
+    count = 0;
+  }
+  Record& record = records()[number];
+  std::atomic_ref(record.counter).store(CounterWord(record.id, count + 2));
+  used_.insert(number);
+  SlotKey slot{.id = record.id, .key = SecretKey(record.key)};
+  std::memcpy(slot.nonce.data(), process_.data(), process_.size());
+  std::memcpy(slot.nonce.data() + process_.size(), &count, sizeof(count));
+  return slot;
+}
+
+GcmNonce NonceAfter(const GcmNonce& nonce) {
+  GcmNonce after = nonce;
+  uint32_t count;
+  std::byte* const place = after.data() + after.size() - sizeof(count);
+  std::memcpy(&count, place, sizeof(count));
+  ++count;
+  std::memcpy(place, &count, sizeof(count));
+  return after;
+}
+
+std::optional<SecretKey> KeyRing::Find(std::string_view tenant, uint64_t id) const {
+  const Digest256 digest = DigestOf(tenant);
+  const std::lock_guard lock(mutex_);
+  const auto found = by_id_.find(id);
+  if (found == by_id_.end()) return std::nullopt;
+  const Record& record = records()[found->second];
+  if (record.scope.tenant != digest || record.scope.hour == kNoHour) return std::nullopt;
+  return SecretKey(record.key);
+}
+
+Result<SecretKey> KeyRing::ForIndex(std::string_view tenant) {
+  const Scope scope{DigestOf(tenant), kNoHour};
+  const std::lock_guard lock(mutex_);
+  KVT_ASSIGN_OR_RETURN(const uint32_t number, Obtain(scope));
+  return SecretKey(records()[number].key);
+}
+
+std::optional<SecretKey> KeyRing::FindForIndex(std::string_view tenant) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = by_scope_.find({DigestOf(tenant), kNoHour});
+  if (found == by_scope_.end()) return std::nullopt;
+  return SecretKey(records()[found->second].key);
+}
+
+DestroyedKeys KeyRing::Destroy(std::string_view tenant, uint32_t end_hour) {
+  const Digest256 digest = DigestOf(tenant);
+  const std::lock_guard lock(mutex_);
+  DestroyedKeys destroyed;
+  std::vector<uint32_t> numbers;
+  for (const auto& [id, number] : by_id_) {
+    const Scope& scope = records()[number].scope;
+    if (scope.tenant == digest && scope.hour < end_hour) numbers.push_back(number);
+  }
+  for (const uint32_t number : numbers) {
+    const uint32_t hour = records()[number].scope.hour;
+    const bool first = destroyed.keys++ == 0;
+    destroyed.first_hour = first ? hour : std::min(destroyed.first_hour, hour);
+    destroyed.last_hour = std::max(destroyed.last_hour, hour);
+    Wipe(number);
+  }
+  return destroyed;
+}
+
+void KeyRing::BeginPass() {
+  const std::lock_guard lock(mutex_);
+  used_.clear();
+}
+
+uint64_t KeyRing::DestroyUnused(const std::map<std::string, uint32_t>& oldest_hours) {
+  std::map<Digest256, uint32_t> oldest;
+  for (const auto& [tenant, hour] : oldest_hours) oldest[DigestOf(tenant)] = hour;
+  const std::lock_guard lock(mutex_);
+  std::vector<uint32_t> numbers;
+  for (const auto& [id, number] : by_id_) {
+    const Scope& scope = records()[number].scope;
+    if (scope.hour == kNoHour || used_.contains(number)) continue;
+    const auto needed = oldest.find(scope.tenant);
+    if (needed == oldest.end() || scope.hour < needed->second) numbers.push_back(number);
+  }
+  for (const uint32_t number : numbers) Wipe(number);
+  return numbers.size();
+}
+
+void KeyRing::Wipe(uint32_t number) {
+  Record& record = records()[number];
+  by_id_.erase(record.id);
+  const auto writing = by_scope_.find(record.scope);
+  if (writing != by_scope_.end() && writing->second == number) by_scope_.erase(writing);
+  WipeBytes(std::as_writable_bytes(std::span(&record, 1)));
+}
+
+uint64_t KeyRing::size() const {
+  const std::lock_guard lock(mutex_);
+  return by_id_.size();
+}
+
+}  // namespace kvtier

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// The keys of an encrypted disk tier: one for each tenant and hour, and one for each tenant's
+// hashes in the index. They lie in one file in memory, locked, sealed against other sizes and left
+// out of core dumps, and are never written anywhere. Who holds its descriptor holds the keys: given
+// to what outlives the daemon, they are there for the next one; when the last descriptor is closed,
+// every byte that was encrypted with them is gone for good.
+//
+// What an earlier daemon left is believed no more than a disk: each record has a checksum, and one
+// that does not hold is wiped, so that what it encrypted is lost rather than misread.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "base/digest.h"
+#include "base/posix.h"
+#include "base/result.h"
+#include "tiers/storage/aes.h"
+
+namespace kvtier {
+
+// A copy of a key's bytes, wiped when it ends. Move-only.
+class SecretKey {
+ public:
+  explicit SecretKey(std::span<const std::byte, kXtsKeyBytes> bytes);
+  ~SecretKey() { WipeBytes(bytes_); }
+  SecretKey(SecretKey&& other) noexcept : bytes_(other.bytes_) { WipeBytes(other.bytes_); }
+  SecretKey& operator=(SecretKey&&) = delete;
+
+  [[nodiscard]] std::span<const std::byte, kGcmKeyBytes> gcm() const {
+    return std::span(bytes_).first<kGcmKeyBytes>();
+  }
+  [[nodiscard]] std::span<const std::byte, kXtsKeyBytes> xts() const { return bytes_; }
+
+ private:
+  std::array<std::byte, kXtsKeyBytes> bytes_;
+};
+
+// For one slot: its key, and a nonce for its header. Nothing else under that key has had or will
+// have that nonce or the one after it, which is the payload's.
+struct SlotKey {
+  uint64_t id = 0;
+  SecretKey key;
+  GcmNonce nonce{};
+};
+[[nodiscard]] GcmNonce NonceAfter(const GcmNonce& nonce);
+
+// What a call of Destroy has wiped.
+struct DestroyedKeys {
+  uint64_t keys = 0;
+  uint32_t first_hour = 0;  // of those for slots, in hours since 1970; 0 if there were none
+  uint32_t last_hour = 0;
+};
+
+// Any thread.
+class KeyRing {
+ public:
+  static constexpr uint32_t kMaxKeys = 4096;
+  // Later than any hour, so that Destroy leaves nothing.
+  static constexpr uint32_t kNoHour = UINT32_MAX;
+
+  // An empty ring. Errors: kResourceExhausted by errno's name if the memory cannot be had or not be
+  // locked (LimitMEMLOCK=).
+  [[nodiscard]] static Result<std::unique_ptr<KeyRing>> Create();
+  // The one that an earlier daemon left. Errors: kCorrupt "not_sealed", "size_changed", "damaged",
+  // "version", after all of which a new ring has to be made; those of Create.
+  [[nodiscard]] static Result<std::unique_ptr<KeyRing>> Adopt(UniqueFd memory);
+
+  // The descriptor stays open elsewhere if it was given away; this process's copies are unmapped.
+  ~KeyRing();
+  KeyRing(const KeyRing&) = delete;
+  KeyRing& operator=(const KeyRing&) = delete;
+
+  // To write a slot with: the key of that tenant and hour, made if there is none. Errors:
+  // kResourceExhausted "key_ring_full"; kIoError "random" if the system gives no random bytes.
+  [[nodiscard]] Result<SlotKey> ForSlot(std::string_view tenant, uint32_t hour);
+  // The key that a slot's header names; nothing if it is gone or another tenant's.
+  [[nodiscard]] std::optional<SecretKey> Find(std::string_view tenant, uint64_t id) const;
+  // Of a tenant's hashes in the index, made if there is none; errors as above.
+  [[nodiscard]] Result<SecretKey> ForIndex(std::string_view tenant);
+  // The same; nothing if there is none, so that what was written with it cannot be read.
+  [[nodiscard]] std::optional<SecretKey> FindForIndex(std::string_view tenant) const;
+
+  // Wipes the keys of the tenant's hours before `end_hour`; with kNoHour, of all its hours. The key
+  // of its hashes stays: the index's deletions need it.
+  DestroyedKeys Destroy(std::string_view tenant, uint32_t end_hour);
+
+  // Wipes the slots' keys that no block needs: of hours before the oldest of their tenant, or of a
+  // tenant that has none in `oldest_hours`, and that ForSlot has not given since BeginPass. Returns
+  // how many.
+  void BeginPass();
+  uint64_t DestroyUnused(const std::map<std::string, uint32_t>& oldest_hours);
+
+  [[nodiscard]] uint64_t size() const;
+  // Records that an earlier daemon left and that did not hold.
+  [[nodiscard]] uint64_t rejected() const { return rejected_; }
+  // Whether the ring came with keys.
+  [[nodiscard]] bool adopted() const { return adopted_; }
+  [[nodiscard]] int descriptor() const { return memory_fd_.get(); }
+
+ private:
+  struct Head;
+  struct Record;
+  // What a record is found by: the tenant's digest and the hour, kNoHour for that of the index.
+  struct Scope {
+    Digest256 tenant;
+    uint32_t hour = 0;
+    friend bool operator==(const Scope&, const Scope&) = default;
+  };
+  struct HashScope {
+    size_t operator()(const Scope& scope) const {
+      return std::hash<Digest256>()(scope.tenant) ^ scope.hour;
+    }
+  };
+
+  KeyRing(UniqueFd memory_fd, std::span<std::byte> memory);
+  [[nodiscard]] static Result<std::unique_ptr<KeyRing>> Map(UniqueFd memory_fd);
+  [[nodiscard]] Status CheckHead() const;
+  void Format();
+  void LoadRecords();
+  [[nodiscard]] static bool IsFree(const Record& record);
+  [[nodiscard]] static bool Holds(const Record& record);
+  [[nodiscard]] std::span<Record> records() const;
+  // REQUIRES of the following: mutex_ held.
+  [[nodiscard]] Result<uint32_t> Obtain(const Scope& scope);
+  [[nodiscard]] Result<uint32_t> Make(const Scope& scope);
+  void Index(uint32_t number);
+  void Wipe(uint32_t number);
+
+  const UniqueFd memory_fd_;
+  const std::span<std::byte> memory_;
+  // Part of each nonce: even a counter that went back would not repeat one of another process.
+  std::array<std::byte, 8> process_{};
+  bool adopted_ = false;
+  uint64_t rejected_ = 0;
+  mutable std::mutex mutex_;  // guards what follows, and the memory
+  std::unordered_map<uint64_t, uint32_t> by_id_;
+  std::unordered_map<Scope, uint32_t, HashScope> by_scope_;  // to write with
+  std::unordered_set<uint32_t> used_;                        // records, since BeginPass
+  uint32_t next_free_ = 0;                                   // where the search begins
+};
+
+}  // namespace kvtier

@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tiers/storage/slot_cipher.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "tiers/storage/encrypted_header.h"
+#include "tiers/storage/header_page.h"
+
+namespace kvtier {
+namespace {
+
+using Fields = EncryptedSlotFields;
+using Secrets = std::array<std::byte, sizeof(Fields::hashes) + sizeof(Fields::payload_checksum)>;
+using Direction = AesAlgorithms::Direction;
+
+constexpr uint32_t kSecondsPerHour = 3600;
+
+// A parent's bytes differ from those of the same hash as a block's own.
+constexpr std::array<std::byte, 16> kHashTweak{std::byte{1}};
+constexpr std::array<std::byte, 16> kParentTweak{std::byte{2}};
+
+Secrets SecretsOf(const Fields& fields) {
+  Secrets secrets;
+  std::ranges::copy(fields.hashes, secrets.begin());
+  std::ranges::copy(fields.payload_checksum, secrets.begin() + sizeof(fields.hashes));
+  return secrets;
+}
+
+void PutSecrets(const Secrets& secrets, Fields* fields) {
+  const auto [hashes_end, unused] =
+      std::ranges::copy_n(secrets.begin(), std::ssize(fields->hashes), fields->hashes.begin());
+  std::ranges::copy_n(hashes_end, std::ssize(fields->payload_checksum),
+                      fields->payload_checksum.begin());
+}
+
+// Everything that stands in the open.
+Fields AssociatedData(const Fields& fields) {
+  Fields associated = fields;
+  associated.prefix.checksum = 0;
+  PutSecrets(Secrets{}, &associated);
+  associated.payload_tag = {};
+  associated.header_tag = {};
+  return associated;
+}
+
+std::span<const std::byte> BytesOf(const Fields& fields) {
+  return std::as_bytes(std::span(&fields, 1));
+}
+
+std::string_view TenantOf(const Fields& fields) {
+  return {fields.tenant, std::min<size_t>(fields.tenant_bytes, sizeof(fields.tenant))};
+}
+
+DecryptOutcome Damaged(std::span<std::byte, kSlotHeaderBytes> page) {
+  std::ranges::fill(page, std::byte{0});
+  return DecryptOutcome::kDamaged;
+}
+
+tl::unexpected<Error> Failed() {
+  return MakeError(ErrorCode::kIoError, "encryption", "OpenSSL failed");
+}
+
+}  // namespace
+
+Result<std::unique_ptr<SlotCipher>> SlotCipher::Create(std::unique_ptr<KeyRing> keys) {
+  KVT_ASSIGN_OR_RETURN(AesAlgorithms aes, AesAlgorithms::Fetch());
+  return std::unique_ptr<SlotCipher>(new SlotCipher(std::move(keys), std::move(aes)));
+}
+
+Status SlotCipher::Encrypt(std::span<const std::byte> slot, std::span<std::byte> out) const {
+  KVT_CHECK(slot.size() > kSlotHeaderBytes && out.size() == slot.size());
+  Fields fields;
+  std::memcpy(&fields, slot.data(), sizeof(fields));
+  const auto payload = slot.subspan(kSlotHeaderBytes);
+  if (fields.prefix.version != kSlotFormatVersion ||
+      fields.payload_bytes > slot.size() - kSlotHeaderBytes) {
+    return MakeError(ErrorCode::kCorrupt, "slot_header", "a slot in host memory was damaged");
+  }
+  KVT_ASSIGN_OR_RETURN(const SlotKey key,
+                       keys_->ForSlot(TenantOf(fields), fields.created_s / kSecondsPerHour));
+  AesAlgorithms::Gcm gcm = aes_.WithKey(Direction::kEncrypt, key.key.gcm());
+
+  const Secrets plain = SecretsOf(fields);
+  fields.prefix.version = kEncryptedSlotVersion;
+  fields.prefix.checksum = 0;
+  fields.encryption_algorithm = kEncryptionAes256Gcm;
+  fields.key_id = key.id;
+  fields.nonce = key.nonce;
+  const Fields associated = AssociatedData(fields);
+  Secrets secrets;
+  const auto out_payload = out.subspan(kSlotHeaderBytes);
+  const bool encrypted =
+      gcm.Encrypt(key.nonce, BytesOf(associated), plain, secrets, &fields.header_tag) &&
+      gcm.Encrypt(NonceAfter(key.nonce), BytesOf(associated), payload.first(fields.payload_bytes),
+                  out_payload.first(fields.payload_bytes), &fields.payload_tag);
+  if (!encrypted) return Failed();
+  // What fills the slot is not the payload's, and may be what an earlier one left.
+  std::ranges::fill(out_payload.subspan(fields.payload_bytes), std::byte{0});
+  PutSecrets(secrets, &fields);
+  SealHeaderPage(BytesOf(fields), out.first<kSlotHeaderBytes>());
+  return {};
+}
+
+DecryptOutcome SlotCipher::Decrypt(std::span<std::byte> slot) const {
+  KVT_CHECK(slot.size() > kSlotHeaderBytes);
+  return DecryptParts(slot.first<kSlotHeaderBytes>(), slot.subspan(kSlotHeaderBytes), true);
+}
+
+DecryptOutcome SlotCipher::DecryptHeader(std::span<std::byte, kSlotHeaderBytes> page) const {
+  return DecryptParts(page, {}, false);
+}
+
+DecryptOutcome SlotCipher::DecryptParts(std::span<std::byte, kSlotHeaderBytes> page,
+                                        std::span<std::byte> payload, bool with_payload) const {
+  if (!DecodeEncryptedSlotHeader(page)) return Damaged(page);
+  Fields fields;
+  std::memcpy(&fields, page.data(), sizeof(fields));
+  if (with_payload && fields.payload_bytes > payload.size()) return Damaged(page);
+  const std::optional<SecretKey> key = keys_->Find(TenantOf(fields), fields.key_id);
+  if (!key) return DecryptOutcome::kNoKey;
+  AesAlgorithms::Gcm gcm = aes_.WithKey(Direction::kDecrypt, key->gcm());
+  const Fields associated = AssociatedData(fields);
+  Secrets plain;
+  if (!gcm.Decrypt(fields.nonce, BytesOf(associated), SecretsOf(fields), plain,
+                   fields.header_tag)) {
+    return Damaged(page);
+  }
+  if (with_payload) {
+    const auto bytes = payload.first(fields.payload_bytes);
+    if (!gcm.Decrypt(NonceAfter(fields.nonce), BytesOf(associated), bytes, bytes,
+                     fields.payload_tag)) {
+      return Damaged(page);
+    }
+  }
+  PutSecrets(plain, &fields);
+  fields.prefix.version = kSlotFormatVersion;
+  fields.prefix.checksum = 0;
+  fields.encryption_algorithm = 0;
+  fields.key_id = 0;
+  fields.nonce = {};
+  fields.payload_tag = {};
+  fields.header_tag = {};
+  SealHeaderPage(BytesOf(fields), page);
+  return DecryptOutcome::kDecrypted;
+}
+
+Status SlotCipher::EncryptHashes(std::string_view tenant, BlockHash* hash,
+                                 BlockHash* parent) const {
+  KVT_ASSIGN_OR_RETURN(const SecretKey key, keys_->ForIndex(tenant));
+  if (!Xts(Direction::kEncrypt, key, hash, parent)) return Failed();
+  return {};
+}
+
+bool SlotCipher::DecryptHashes(std::string_view tenant, BlockHash* hash, BlockHash* parent) const {
+  const std::optional<SecretKey> key = keys_->FindForIndex(tenant);
+  return key.has_value() && Xts(Direction::kDecrypt, *key, hash, parent);
+}
+
+bool SlotCipher::Xts(Direction direction, const SecretKey& key, BlockHash* hash,
+                     BlockHash* parent) const {
+  const auto change = [&](BlockHash* bytes, std::span<const std::byte, 16> tweak) {
+    const BlockHash before = *bytes;
+    return aes_.Xts(direction, key.xts(), tweak, std::as_bytes(std::span(before.bytes)),
+                    std::as_writable_bytes(std::span(bytes->bytes)));
+  };
+  return change(hash, kHashTweak) && (parent == nullptr || change(parent, kParentTweak));
+}
+
+}  // namespace kvtier
