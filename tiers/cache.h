@@ -132,11 +132,17 @@ class Cache {
   [[nodiscard]] std::optional<NamespaceId> FindNamespace(const NamespaceIdentity& identity) const;
   // What every NamespaceId stands for, from 0 on.
   [[nodiscard]] std::vector<NamespaceIdentity> Namespaces() const;
+  [[nodiscard]] size_t NamespaceCount() const;
   // The blocks that `filter` admits, from `cursor` on (0 at first), looking at `max_rows` rows of
   // the directory and reporting `max_blocks` at most; so that a walk over millions can be cut into
   // steps. A block that is cached from the first step to the last is reported exactly once.
   [[nodiscard]] BlockWalk Walk(uint64_t cursor, uint32_t max_rows, uint32_t max_blocks,
                                const BlockFilter& filter) const;
+  // Tells `sink` what the environment's sink was told and still holds, for `max_rows` rows of the
+  // directory from `cursor` on (0 at first). Returns the cursor to go on from, or kReplayEnd. What
+  // a tier holds from the first step to the last is told exactly once.
+  uint64_t ReplayEvents(uint64_t cursor, uint32_t max_rows, BlockEventSink* sink) const;
+  static constexpr uint64_t kReplayEnd = UINT64_MAX;
   // Nothing if the block is not cached.
   [[nodiscard]] std::optional<BlockRecord> Inspect(const BlockKey& key) const;
   [[nodiscard]] BlockPast PastOf(const BlockKey& key) const;

@@ -115,6 +115,8 @@ std::vector<NamespaceIdentity> Cache::Namespaces() const {
   return namespaces;
 }
 
+size_t Cache::NamespaceCount() const { return impl_->state.namespaces.size(); }
+
 BlockWalk Cache::Walk(uint64_t cursor, uint32_t max_rows, uint32_t max_blocks,
                       const BlockFilter& filter) const {
   const Directory& directory = impl_->state.directory;
@@ -131,6 +133,11 @@ BlockWalk Cache::Walk(uint64_t cursor, uint32_t max_rows, uint32_t max_blocks,
   walk.next_cursor = cursor;
   walk.finished = cursor >= directory.end();
   return walk;
+}
+
+uint64_t Cache::ReplayEvents(uint64_t cursor, uint32_t max_rows, BlockEventSink* sink) const {
+  static_assert(kReplayEnd == PresenceFeed::kEnd);
+  return impl_->state.presence.Replay(cursor, max_rows, sink);
 }
 
 std::optional<BlockRecord> Cache::Inspect(const BlockKey& key) const {

@@ -206,6 +206,7 @@ void Cache::Impl::CheckEntry(EntryIndex index) const {
   KVT_CHECK(state.directory.Find({entry.namespace_id, entry.hash}) == index);
   KVT_CHECK(state.AgesOf(entry).Contains(index));
   KVT_CHECK(!entry.gone());
+  KVT_CHECK(state.presence.Agrees(index));
   bool loading = false;
   uint32_t copied_from = 0;
   state.ForEachPlace(entry, [&](const CachePool& pool, BlockIndex at) {

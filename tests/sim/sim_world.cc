@@ -9,6 +9,37 @@
 
 namespace kvtier {
 
+void SimView::BlockStored(const StoredBlock& block) {
+  bool& stored = tiers_[block.key][static_cast<size_t>(block.tier)];
+  SIM_CHECK(!stored, "a block was stored twice");
+  stored = true;
+}
+
+void SimView::BlockRemoved(const BlockKey& key, Tier tier) {
+  const auto known = tiers_.find(key);
+  SIM_CHECK(known != tiers_.end() && known->second[static_cast<size_t>(tier)],
+            "a block was removed that was not stored");
+  known->second[static_cast<size_t>(tier)] = false;
+  if (known->second == std::array<bool, kTierCount>{}) tiers_.erase(known);
+}
+
+// The cache does not list blocks past their time, though they are there until the next tick.
+void SimView::Check(const Cache& cache) const {
+  size_t listed = 0;
+  for (const BlockRecord& block : cache.Walk(0, UINT32_MAX, UINT32_MAX, {}).blocks) {
+    if (!block.presence.anywhere()) continue;
+    ++listed;
+    const auto known = tiers_.find(block.key);
+    SIM_CHECK(known != tiers_.end(), "a block was not told of");
+    for (const Tier tier : {Tier::kPool, Tier::kHost, Tier::kDisk}) {
+      SIM_CHECK(known->second[static_cast<size_t>(tier)] == block.presence.in(tier),
+                "a tier holds something else than was told");
+    }
+  }
+  SIM_CHECK(listed <= tiers_.size(), "a block is listed twice");
+  SIM_CHECK(tiers_.size() <= cache.Gauges().entries, "a block that is gone is told of");
+}
+
 SimWorld::SimWorld(const SimPlan& plan, SeededRandom random)
     : plan_(plan), options_(plan.options), machine_(plan.sizes, random.Next()) {
   machine_.loop.Shuffle(random.Next());
@@ -22,7 +53,10 @@ SimWorld::~SimWorld() {
 }
 
 void SimWorld::StartCache(IndexSnapshot snapshot) {
-  cache_ = std::make_unique<Cache>(options_, machine_.Environment(), std::move(snapshot));
+  view_.Clear();
+  CacheEnvironment environment = machine_.Environment();
+  environment.events = &view_;
+  cache_ = std::make_unique<Cache>(options_, std::move(environment), std::move(snapshot));
   pools_.clear();
   for (const SimNamespace& name_space : plan_.namespaces) {
     for (uint32_t device = 0; device < plan_.sizes.devices; ++device) {

@@ -2,10 +2,12 @@
 // The machine, the cache on it and the pools as clients see them; dies and comes back.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "tests/fakes/fake_machine.h"
@@ -14,6 +16,19 @@
 
 namespace kvtier {
 
+// What the cache has told of its tiers.
+class SimView final : public BlockEventSink {
+ public:
+  void BlockStored(const StoredBlock& block) override;
+  void BlockRemoved(const BlockKey& key, Tier tier) override;
+  // Checks that it is what the cache says of itself. REQUIRES: no event is pending.
+  void Check(const Cache& cache) const;
+  void Clear() { tiers_.clear(); }
+
+ private:
+  std::unordered_map<BlockKey, std::array<bool, kTierCount>> tiers_;
+};
+
 class SimWorld {
  public:
   explicit SimWorld(const SimPlan& plan, SeededRandom random);
@@ -21,6 +36,7 @@ class SimWorld {
 
   [[nodiscard]] Cache& cache() { return *cache_; }
   [[nodiscard]] const Cache& cache() const { return *cache_; }
+  [[nodiscard]] const SimView& view() const { return view_; }
   [[nodiscard]] FakeMachine& machine() { return machine_; }
   [[nodiscard]] const PoolInfo& pool(SimPool pool) const {
     return pools_[pool.name_space * plan_.sizes.devices + pool.device];
@@ -48,6 +64,7 @@ class SimWorld {
   const SimPlan& plan_;
   CacheOptions options_;
   FakeMachine machine_;
+  SimView view_;
   std::unique_ptr<Cache> cache_;
   std::vector<PoolInfo> pools_;  // those of one space after the other
 };

@@ -113,7 +113,9 @@ void Simulator::RunSomeEvents() {
   uint64_t count = random_.Below(8);
   if (random_.Chance(0.1)) count = 200;
   while (count-- > 0 && world_.machine().loop.RunOne()) ++report_.events;
-  if (world_.machine().loop.pending() == 0) oracle_.OnQuiet();
+  if (world_.machine().loop.pending() > 0) return;
+  oracle_.OnQuiet();
+  world_.view().Check(world_.cache());
 }
 
 void Simulator::AdvanceClock(int64_t ms) {

@@ -13,6 +13,7 @@
 #include "gpu/device.h"
 #include "tiers/index/index.h"
 #include "tiers/memory/host_arena.h"
+#include "tiers/state/block_event_sink.h"
 #include "tiers/storage/block_file.h"
 #include "tiers/storage/disk_geometry.h"
 #include "tiers/types/tracer.h"
@@ -49,8 +50,9 @@ struct CacheEnvironment {
   Digest128 disk_set;             // likewise: DiskFiles::set_uuid; zeros without files
   // Of EncryptedFiles, which `files` then are; null: nothing is encrypted.
   KeyRing* keys = nullptr;
-  Index* index = nullptr;    // null exactly when `files` is empty
-  Tracer* tracer = nullptr;  // null: nothing is traced
+  Index* index = nullptr;            // null exactly when `files` is empty
+  Tracer* tracer = nullptr;          // null: nothing is traced
+  BlockEventSink* events = nullptr;  // null: no events
   // Whether computations besides the cache's copies read pools of the device now, though their
   // sessions may have ended: no pool is closed then. Null: there are none.
   std::function<bool(DeviceIndex)> pools_read;

@@ -150,6 +150,7 @@ void CacheState::AddPlace(CachePool* pool, BlockIndex block) {
   KVT_CHECK(BlockIn(*pool, entry) == kNoBlock);
   record.elsewhere = entry.place;
   entry.place = PoolPlace(pool->slot, block);
+  NotePresence(record.entry);
 }
 
 void CacheState::BeginLoad(CachePool* pool, EntryIndex index) {
@@ -164,6 +165,7 @@ void CacheState::EndLoad(CachePool* pool, EntryIndex index) {
     awaited |= other.blocks[block].loading();
   });
   if (!awaited) Apply(index, BlockEvent::kEndLoad);
+  NotePresence(index);
 }
 
 // The places of an entry form a list through the pools' blocks; there are as many as pools of its
@@ -181,6 +183,7 @@ BlockIndex CacheState::RemovePlace(CachePool* pool, EntryIndex index) {
   *link = std::exchange(record.elsewhere, kNoPlace);
   if (!entry.in_pool()) Apply(index, BlockEvent::kAllowOffload);
   commit_checksums.erase(ArrivalKey(*pool, index));
+  NotePresence(index);
   return block;
 }
 
@@ -370,6 +373,7 @@ void CacheState::ForgetIfGone(EntryIndex index) {
 void CacheState::Erase(EntryIndex index) {
   lost.Remove(index);
   Apply(index, BlockEvent::kForget);
+  if (env.events != nullptr) presence.Forget(index);
   directory.Erase(index);
 }
 

@@ -41,6 +41,7 @@
 #include "tiers/policy/write_budget.h"
 #include "tiers/state/cache_environment.h"
 #include "tiers/state/cache_trace.h"
+#include "tiers/state/presence_feed.h"
 #include "tiers/storage/slot_header.h"
 #include "tiers/types/block_view.h"
 #include "tiers/types/cache_options.h"
@@ -143,6 +144,7 @@ class CacheState {
   InfiniteCache infinite_cache;
   BlockHistory history;
   CacheTrace trace{this};
+  PresenceFeed presence{this};
   WriteBudget write_budget;
   TenantTable tenants;
   Directory directory;
@@ -323,6 +325,11 @@ class CacheState {
     entry.Apply(event);
     persisted_blocks_ += entry.persisted();
     persist_wanted_blocks_ += entry.persist_wanted();
+    NotePresence(index);
+  }
+  // The block may have come to a tier or left one.
+  void NotePresence(EntryIndex index) {
+    if (env.events != nullptr) presence.Note(index);
   }
   [[nodiscard]] uint64_t persist_wanted_blocks() const { return persist_wanted_blocks_; }
   // The index learns of the entry's last use if what it knows is too old.

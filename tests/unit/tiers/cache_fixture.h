@@ -32,6 +32,7 @@ struct CacheSetup {
   uint32_t disk_files = 1;
   CacheOptions options = Options();
   Tracer* tracer = nullptr;
+  BlockEventSink* events = nullptr;
 
   // A quarter of pool and host kept clean, the disk filled to the last slot, no writes but those
   // that demotion or a drain asks for.

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tiers/state/presence_feed.h"
+
+#include <algorithm>
+
+#include "base/result.h"
+#include "tiers/state/cache_state.h"
+
+namespace kvtier {
+namespace {
+
+// More are told in an event of their own: at a start all blocks on disk come at once.
+constexpr size_t kMaxTold = 4096;
+
+constexpr uint8_t BitOf(Tier tier) { return static_cast<uint8_t>(1 << static_cast<int>(tier)); }
+
+}  // namespace
+
+uint8_t PresenceFeed::TiersOf(EntryIndex index) const {
+  const BlockEntry& entry = state_.directory[index];
+  uint8_t tiers = 0;
+  state_.ForEachPlace(entry, [&](const CachePool& pool, BlockIndex block) {
+    if (pool.region == nullptr && !pool.blocks[block].loading()) tiers |= BitOf(Tier::kPool);
+  });
+  if (entry.in_host()) tiers |= BitOf(Tier::kHost);
+  if (entry.persisted() || entry.unverified_on_disk()) tiers |= BitOf(Tier::kDisk);
+  return tiers;
+}
+
+void PresenceFeed::Note(EntryIndex entry) {
+  if (entry.value >= told_.size())
+    told_.resize(std::max<size_t>(entry.value + 1, 2 * told_.size()));
+  if ((told_[entry.value] & kMarked) != 0) return;
+  told_[entry.value] |= kMarked;
+  marked_.push_back(entry);
+  Schedule();
+}
+
+void PresenceFeed::Schedule() {
+  if (scheduled_) return;
+  scheduled_ = true;
+  auto tell = gate_.WhileOpen([this] {
+    scheduled_ = false;
+    TellMarked();
+  });
+  if (next_marked_ == 0) {
+    state_.env.loop->RunAfterEvent(std::move(tell));
+  } else {
+    state_.env.loop->Post(std::move(tell));
+  }
+}
+
+void PresenceFeed::TellMarked() {
+  const size_t end = std::min(marked_.size(), next_marked_ + kMaxTold);
+  for (; next_marked_ < end; ++next_marked_) {
+    const EntryIndex entry = marked_[next_marked_];
+    told_[entry.value] &= static_cast<uint8_t>(~kMarked);
+    // A row that is free now was told empty when it was erased.
+    if (state_.directory.Live(entry)) Tell(entry);
+  }
+  if (next_marked_ < marked_.size()) return Schedule();
+  marked_.clear();
+  next_marked_ = 0;
+}
+
+void PresenceFeed::Tell(EntryIndex index) {
+  const uint8_t tiers = TiersOf(index);
+  const uint8_t changed = (told_[index.value] ^ tiers) & static_cast<uint8_t>(~kMarked);
+  if (changed == 0) return;
+  told_[index.value] ^= changed;
+  const BlockEntry& entry = state_.directory[index];
+  const BlockKey key{entry.namespace_id, entry.hash};
+  for (const Tier tier : {Tier::kPool, Tier::kHost, Tier::kDisk}) {
+    if ((changed & BitOf(tier)) == 0) continue;
+    if ((tiers & BitOf(tier)) != 0) {
+      state_.env.events->BlockStored({key, state_.ParentHashOf(index), entry.tokens, tier});
+    } else {
+      state_.env.events->BlockRemoved(key, tier);
+    }
+  }
+}
+
+void PresenceFeed::Forget(EntryIndex entry) {
+  if (entry.value >= told_.size()) return;
+  KVT_CHECK(TiersOf(entry) == 0);
+  Tell(entry);
+}
+
+uint64_t PresenceFeed::Replay(uint64_t cursor, uint32_t rows, BlockEventSink* sink) const {
+  const uint64_t end = std::min<uint64_t>(cursor + rows, told_.size());
+  for (; cursor < end; ++cursor) {
+    const EntryIndex index(static_cast<uint32_t>(cursor));
+    if ((told_[cursor] & ~kMarked) == 0) continue;
+    const BlockEntry& entry = state_.directory[index];
+    for (const Tier tier : {Tier::kPool, Tier::kHost, Tier::kDisk}) {
+      if ((told_[cursor] & BitOf(tier)) == 0) continue;
+      sink->BlockStored(
+          {{entry.namespace_id, entry.hash}, state_.ParentHashOf(index), entry.tokens, tier});
+    }
+  }
+  return cursor < told_.size() ? cursor : kEnd;
+}
+
+bool PresenceFeed::Agrees(EntryIndex entry) const {
+  if (state_.env.events == nullptr) return true;
+  const uint8_t told = entry.value < told_.size() ? told_[entry.value] : 0;
+  return (told & kMarked) != 0 || told == TiersOf(entry);
+}
+
+}  // namespace kvtier

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tells a BlockEventSink what the tiers hold, by comparing what it was told with what is.
+//
+// Transitions only mark a block; it is looked at when the event has ended. So a block that passes
+// through a tier within one event is not told, and what was told and what is cannot drift apart.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/gate.h"
+#include "tiers/state/block_event_sink.h"
+
+namespace kvtier {
+
+class CacheState;
+
+// Part of CacheState. Event loop only.
+class PresenceFeed {
+ public:
+  static constexpr uint64_t kEnd = UINT64_MAX;
+
+  // `state` is borrowed and outlives the feed.
+  explicit PresenceFeed(CacheState* state) : state_(*state) {}
+
+  // The block may have come to a tier or left one. REQUIRES: there is a sink, as for Forget.
+  void Note(EntryIndex entry);
+  // The entry's row becomes another block's. REQUIRES: no tier holds the block.
+  void Forget(EntryIndex entry);
+
+  // Calls `sink->BlockStored` for each tier of each block as it was last told, for at most `rows`
+  // rows of the directory from `cursor` on (0 at first). Returns the cursor to go on from, or kEnd.
+  // What a tier holds from the first step to the last is told exactly once.
+  uint64_t Replay(uint64_t cursor, uint32_t rows, BlockEventSink* sink) const;
+
+  // The sink knows, or is about to learn, what holds of the block. For tests.
+  [[nodiscard]] bool Agrees(EntryIndex entry) const;
+
+ private:
+  // Bits of `told_`, above those of the tiers.
+  static constexpr uint8_t kMarked = 1 << 7;
+
+  // One bit per tier.
+  [[nodiscard]] uint8_t TiersOf(EntryIndex entry) const;
+  void Schedule();
+  void TellMarked();
+  void Tell(EntryIndex entry);
+
+  CacheState& state_;
+  std::vector<uint8_t> told_;  // by the row of the directory
+  std::vector<EntryIndex> marked_;
+  size_t next_marked_ = 0;
+  bool scheduled_ = false;
+  // Last, so that what is posted does not outlive what it uses.
+  Gate gate_;
+};
+
+}  // namespace kvtier
