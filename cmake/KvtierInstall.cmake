@@ -37,7 +37,7 @@ install(FILES ${systemd}/tmpfiles.conf
   DESTINATION lib/tmpfiles.d RENAME kvtier.conf COMPONENT kvtierd)
 # Where the unit looks for it, whatever the prefix.
 install(FILES ${example_config} DESTINATION /etc/kvtier COMPONENT kvtierd)
-install(FILES docs/OPERATIONS.md docs/CONFIGURATION.md docs/CONTAINERS.md docs/METRICS.md
+install(FILES docs/OPERATIONS.md docs/CONFIGURATION.md docs/CONTAINERS.md docs/EVENTS.md docs/METRICS.md
   docs/THREAT_MODEL.md docs/TRACING.md
   DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/kvtierd COMPONENT kvtierd)
 # Alerts name METRICS.md by its path there.

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Tests kvtier with the other engines that it has a module for, on the CPU: with a real transformers,
 # with the storage classes and host pools of SGLang's wheel, 40 MB, and the storage manager of LMCache's,
-# 18 MB, which are unpacked and not installed, and with the example engine. They run in the environment that tools/test-vllm.sh installs, which has PyTorch and
+# 18 MB, which are unpacked and not installed, with the example engine, and with the structs of events of
+# vLLM's wheel. They run in the environment that tools/test-vllm.sh installs, which has PyTorch and
 # transformers.
 #
 # KVTIER_SGLANG_DIRECTORY: where the wheel is unpacked; default ~/.cache/kvtier/sglang-VERSION.

@@ -104,6 +104,7 @@ Status Daemon::Start() {
   OpenDescriptors();
   KVT_RETURN_IF_ERROR(AnnotateWithKey(config_, "host.bytes", OpenArena()));
   if (config_.trace.events > 0) trace_ = std::make_unique<TraceRing>(config_.trace.events);
+  MakeEvents();
   MakeCache();
   KVT_RETURN_IF_ERROR(Listen());
   TickForever();
@@ -223,6 +224,7 @@ void Daemon::MakeCache() {
       .lent_host_memory = lent_host_memory_.get(),
       .arena = arena_.get(),
       .tracer = trace_.get(),
+      .events = events_ ? events_->sink() : nullptr,
       .pools_read = [this](DeviceIndex device) { return attention_->busy(device.value); },
       .on_adopted =
           [log = log_](const AdoptionReport& report) {
@@ -285,6 +287,7 @@ Status Daemon::Listen() {
   context_.tracer = trace_.get();
   context_.trace = trace_.get();
   context_.cache = cache_.get();
+  context_.events = events_.get();
   context_.models = models_.get();
   context_.counters = &counters_;
   context_.kernels_remain = KernelsRemain();
@@ -306,6 +309,7 @@ Status Daemon::Listen() {
       AnnotateWithKey(config_, "server.admin_socket", admin_server_->Listen(admin_socket)));
   // The clients' socket is bound last: a client that can connect finds everything else in place.
   KVT_RETURN_IF_ERROR(AnnotateWithKey(config_, "metrics.listen", ListenForMetrics()));
+  KVT_RETURN_IF_ERROR(AnnotateWithKey(config_, "events.endpoint", ListenForEvents()));
   return AnnotateWithKey(config_, "server.socket", server_->Listen());
 }
 
@@ -350,6 +354,24 @@ Status Daemon::ListenForMetrics() {
   return {};
 }
 
+void Daemon::MakeEvents() {
+  if (config_.events.endpoint.empty()) return;
+  events_ = std::make_unique<EventService>(
+      config_.events, loop_, &clock_, log_,
+      [this](const NamespaceIdentity& identity) -> std::optional<EventStream::Name> {
+        const auto group = models_->FindGroup(identity.tenant, identity.model);
+        if (!group) return std::nullopt;
+        EventStream::Name name{.model = group->model->record.name, .group = std::nullopt};
+        if (group->model->groups.size() > 1) name.group = group->index;
+        return name;
+      });
+}
+
+Status Daemon::ListenForEvents() {
+  if (events_ == nullptr) return {};
+  return events_->Listen(cache_.get());
+}
+
 void Daemon::TickForever() {
   tick_.Start(kTickMs, [this] {
     // First, so that the work of this tick does not count as lateness of its timer.
@@ -357,6 +379,7 @@ void Daemon::TickForever() {
     history_.Tick(cache_->stats(), clock_.MonotonicMs());
     cache_->Tick();
     kept_memories_->Tick();
+    if (events_) events_->Tick();
     if (clock_.MonotonicMs() >= trim_at_ms_) TrimHeap();
     TickForever();
   });

@@ -17,6 +17,7 @@
 #include "daemon/attention/attention_service.h"
 #include "daemon/config/config.h"
 #include "daemon/config/config_check.h"
+#include "daemon/events/event_service.h"
 #include "daemon/keeper/descriptor_store.h"
 #include "daemon/metrics/metrics_server.h"
 #include "daemon/metrics/metrics_snapshot.h"
@@ -94,6 +95,9 @@ class Daemon {
   void WarnOfReserves(const CacheEnvironment& environment);
   [[nodiscard]] Status Listen();
   [[nodiscard]] Status ListenForMetrics();
+  // Makes what publishes events, if they are asked for.
+  void MakeEvents();
+  [[nodiscard]] Status ListenForEvents();
   // Drives everything that depends on time: the cache's deadlines, the history and the loop's lag.
   void TickForever();
   // Now and then gives memory back that clients have made the process allocate.
@@ -124,6 +128,7 @@ class Daemon {
   std::unique_ptr<DescriptorStore> descriptors_;
   std::unique_ptr<DiskTier> disk_;
   std::unique_ptr<AttentionService> attention_;
+  std::unique_ptr<EventService> events_;  // null: off
   std::unique_ptr<Cache> cache_;
   wire::DevicesReply wire_devices_;
   ServerCounters counters_;

@@ -113,6 +113,26 @@ struct MetricsConfig {
   bool listen_beyond_loopback = false;
 };
 
+// By position: the names in config_schema.cc. kVllm and kSglang call tiers and hashes differently.
+enum class EventMedia : uint8_t { kVllm, kSglang };
+enum class EventEncoding : uint8_t { kMap, kArray };
+enum class EventHash : uint8_t { kInt64, kBytes };
+
+// What routers are told of the blocks that the tiers hold (docs/EVENTS.md).
+struct EventsConfig {
+  std::string endpoint;         // empty: no events
+  std::string replay_endpoint;  // empty: none
+  bool listen_beyond_loopback = false;
+  std::string topic = "kv@<pod>@<model>";
+  std::string pod;                   // empty: the host's name
+  std::vector<std::string> tenants;  // beside the tenant "default"
+  EventMedia media = EventMedia::kVllm;
+  EventEncoding encoding = EventEncoding::kMap;
+  EventHash hash = EventHash::kInt64;
+  uint32_t buffer_steps = 10'000;
+  bool snapshots = true;
+};
+
 struct TraceConfig {
   uint32_t events = 65536;  // 0: none are kept
 };
@@ -144,6 +164,7 @@ struct Config {
   DrainConfig drain;
   RestartConfig restart;
   MetricsConfig metrics;
+  EventsConfig events;
   TraceConfig trace;
   // [retention], [cache] and the cache's share of [server], [pool] and [disk].
   CacheOptions cache;

@@ -199,6 +199,23 @@ Status CheckMetrics(const Config& config) {
   return {};
 }
 
+Status CheckEvents(const Config& config) {
+  const EventsConfig& events = config.events;
+  for (const auto& [key, endpoint] :
+       {std::pair("events.endpoint", &events.endpoint),
+        std::pair("events.replay_endpoint", &events.replay_endpoint)}) {
+    if (endpoint->empty()) continue;
+    const Result<EventEndpoint> parsed =
+        ParseEventEndpoint(*endpoint, events.listen_beyond_loopback);
+    if (!parsed) return Conflict(config, {key}, "{} {}", key, parsed.error().context);
+  }
+  if (events.endpoint.empty() && !events.replay_endpoint.empty()) {
+    return Conflict(config, {"events.replay_endpoint"},
+                    "events.replay_endpoint has nothing to replay without events.endpoint");
+  }
+  return {};
+}
+
 }  // namespace
 
 std::string PlaceOfKey(const Config& config, std::string_view key) {
@@ -214,6 +231,7 @@ Status CheckConfig(const Config& config) {
   KVT_RETURN_IF_ERROR(CheckTiers(config));
   KVT_RETURN_IF_ERROR(CheckQuotas(config));
   KVT_RETURN_IF_ERROR(CheckMetrics(config));
+  KVT_RETURN_IF_ERROR(CheckEvents(config));
   if (Status cache = config.cache.Validate(); !cache) {
     return ConflictAt("[cache]", "{}", cache.error().context);
   }

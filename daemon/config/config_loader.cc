@@ -140,7 +140,10 @@ class Reader {
     for (const ConfigKey& key : ConfigKeys()) {
       if (key.name == entry.key) known.push_back(HeaderOf(key.section));
     }
-    if (!known.empty() && !std::holds_alternative<TomlTable>(entry.value.data)) {
+    // [name] or [[name]], and not name = value.
+    const auto* const items = std::get_if<TomlArray>(&entry.value.data);
+    const TomlValue& first = items != nullptr && !items->empty() ? items->front() : entry.value;
+    if (!known.empty() && !std::holds_alternative<TomlTable>(first.data)) {
       return Fail(entry.position, "config_unknown_key",
                   fmt::format("\"{}\" stands in no section; write {} above it", entry.key,
                               fmt::join(known, " or ")));

@@ -73,6 +73,8 @@ constexpr auto kHost = &At<&Config::host, kMember>;
 template <auto kMember>
 constexpr auto kDisk = &At<&Config::disk, kMember>;
 template <auto kMember>
+constexpr auto kEvents = &At<&Config::events, kMember>;
+template <auto kMember>
 constexpr auto kCache = &At<&Config::cache, kMember>;
 
 constexpr double kYearMs = 366.0 * kDayMs;
@@ -115,6 +117,8 @@ constexpr std::array kSections = {
     ConfigSection{"metrics", false,
                   "The page for Prometheus (`/metrics`, docs/METRICS.md) and the one for people "
                   "(`/`), for processes on this machine."},
+    ConfigSection{"events", false,
+                  "What the tiers hold, told to routers as engines tell it (docs/EVENTS.md)."},
     ConfigSection{"trace", false, "What `kvtierctl trace` shows (docs/TRACING.md)."},
 };
 
@@ -474,6 +478,37 @@ std::vector<ConfigKey> MetricsKeys() {
   };
 }
 
+std::vector<ConfigKey> EventsKeys() {
+  return {
+      Ranged(kText, "events.endpoint", kEvents<&EventsConfig::endpoint>, 0, kMaxPathBytes,
+             "Where routers subscribe, by ZMQ: `tcp://127.0.0.1:5557` or `ipc:///PATH`. Every "
+             "process that can reach it learns which hashes are cached. Empty: no events."),
+      Ranged(kText, "events.replay_endpoint", kEvents<&EventsConfig::replay_endpoint>, 0,
+             kMaxPathBytes, "Where routers ask for batches that they missed. Empty: nowhere."),
+      Boolean("events.listen_beyond_loopback", kEvents<&EventsConfig::listen_beyond_loopback>,
+              "Both may be any address, as `tcp://0.0.0.0:5557`: other machines get the events "
+              "without a password."),
+      Text("events.topic", kEvents<&EventsConfig::topic>, 256,
+           "The topic of a model's events; `<pod>`, `<model>`, `<tenant>` and `<fingerprint>` "
+           "stand for what they say."),
+      Ranged(kText, "events.pod", kEvents<&EventsConfig::pod>, 0, 253,
+             "What routers call this daemon. Empty: the host's name."),
+      NameList("events.tenants", kEvents<&EventsConfig::tenants>,
+               "Tenants whose blocks are told of, beside `default`."),
+      Choice("events.media", &ChoiceAt<&Config::events, &EventsConfig::media>, {"vllm", "sglang"},
+             "How tiers are called: GPU, CPU, STORAGE or GPU, CPU_PINNED, DISK."),
+      Choice("events.encoding", &ChoiceAt<&Config::events, &EventsConfig::encoding>,
+             {"map", "array"}, "The form of an event: `array` for llm-d-kv-cache and AIBrix."),
+      Choice(
+          "events.hash", &ChoiceAt<&Config::events, &EventsConfig::hash>, {"int64", "bytes"},
+          "The form of a hash: 8 of its bytes, as the engine of `events.media` does, or all 32."),
+      Count("events.buffer_steps", kEvents<&EventsConfig::buffer_steps>, 1, 1 << 20,
+            "Batches kept for routers that are behind, in 64 MiB at most."),
+      Boolean("events.snapshots", kEvents<&EventsConfig::snapshots>,
+              "Whether a router that subscribes, or fell too far behind, is told all there is."),
+  };
+}
+
 std::vector<ConfigKey> TraceKeys() {
   return {
       Count("trace.events", &At<&Config::trace, &TraceConfig::events>, 0, 1 << 24,
@@ -536,7 +571,7 @@ std::vector<ConfigKey> AllKeys() {
   std::vector<ConfigKey> all;
   for (const auto& keys : {ServerKeys(), TenantKeys(), PoolKeys(), HostKeys(), DiskKeys(),
                            RetentionKeys(), CacheKeys(), KernelsKeys(), KeptMemoryKeys(), LogKeys(),
-                           DrainKeys(), RestartKeys(), MetricsKeys(), TraceKeys()}) {
+                           DrainKeys(), RestartKeys(), MetricsKeys(), EventsKeys(), TraceKeys()}) {
     all.insert(all.end(), keys.begin(), keys.end());
   }
   MarkReloadable(&all);

@@ -324,7 +324,7 @@ std::string DescribeAllowed(const ConfigKey& key) {
     case ConfigType::kIdList:
       return "a list of numeric ids";
     case ConfigType::kNameList:
-      return "a list of names of users";
+      return "a list of names";
     case ConfigType::kSizeList:
       return fmt::format("a list of sizes with a unit, each \"{}\" to \"{}\"",
                          FormatExactByteSize(static_cast<uint64_t>(key.min)),

@@ -45,7 +45,8 @@ bool IsLoopbackLiteral(const std::string& host) {
 
 }  // namespace
 
-Result<ListenAddress> ParseListenAddress(std::string_view text, bool beyond_loopback) {
+Result<ListenAddress> ParseListenAddress(std::string_view text, bool beyond_loopback,
+                                         std::string_view remedy) {
   const auto bad = [text](std::string_view why) {
     return MakeError(ErrorCode::kInvalidArgument, "bad_listen",
                      fmt::format("\"{}\" {}; write for example \"127.0.0.1:9400\" or "
@@ -58,9 +59,7 @@ Result<ListenAddress> ParseListenAddress(std::string_view text, bool beyond_loop
     return bad("is not an address of this machine in figures: a name may come to mean another");
   }
   if (!beyond_loopback && !IsLoopbackLiteral(parts->host)) {
-    return bad(
-        "is not an address of this machine alone; metrics.listen_beyond_loopback = true lets other "
-        "machines read the metrics");
+    return bad(fmt::format("is not an address of this machine alone; {}", remedy));
   }
   uint16_t port = 0;
   const std::string_view digits = *parts->port;
@@ -69,6 +68,23 @@ Result<ListenAddress> ParseListenAddress(std::string_view text, bool beyond_loop
     return bad("has no port between 0 and 65535");
   }
   return ListenAddress{parts->host, port};
+}
+
+Result<EventEndpoint> ParseEventEndpoint(std::string_view text, bool beyond_loopback) {
+  constexpr std::string_view kTcp = "tcp://";
+  constexpr std::string_view kIpc = "ipc://";
+  if (text.starts_with(kIpc) && text.substr(kIpc.size()).starts_with('/')) {
+    return EventEndpoint{.path = std::string(text.substr(kIpc.size())), .address = {}};
+  }
+  if (!text.starts_with(kTcp)) {
+    return MakeError(ErrorCode::kInvalidArgument, "bad_endpoint",
+                     fmt::format("\"{}\" is neither tcp://ADDRESS:PORT nor ipc:///PATH", text));
+  }
+  KVT_ASSIGN_OR_RETURN(
+      ListenAddress address,
+      ParseListenAddress(text.substr(kTcp.size()), beyond_loopback,
+                         "events.listen_beyond_loopback = true lets other machines subscribe"));
+  return EventEndpoint{.path = {}, .address = std::move(address)};
 }
 
 bool IsLoopbackHost(std::string_view host_header) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the metrics page may listen: on this machine's own addresses, unless others are allowed.
+// Where the metrics page and events may be listened for: on this machine's own addresses, unless
+// others are allowed.
 //
 // The pages tell the names of models and tenants to every process that can reach them and ask for
 // no password, so that other machines get the metrics alone, and only where an operator wants it.
@@ -19,9 +20,22 @@ struct ListenAddress {
   uint16_t port = 0;  // 0: any that is free
 };
 
+// What to change so that other machines are let in, for complaints.
+inline constexpr std::string_view kMetricsRemedy =
+    "metrics.listen_beyond_loopback = true lets other machines read the metrics";
+
 // "127.0.0.1:9400" (any of 127.0.0.0/8) or "[::1]:9400"; with `beyond_loopback` any literal
 // address, as "0.0.0.0:9400". Errors: kInvalidArgument "bad_listen".
-[[nodiscard]] Result<ListenAddress> ParseListenAddress(std::string_view text, bool beyond_loopback);
+[[nodiscard]] Result<ListenAddress> ParseListenAddress(std::string_view text, bool beyond_loopback,
+                                                       std::string_view remedy = kMetricsRemedy);
+
+// Where events are listened for: "tcp://" and a ListenAddress, or "ipc://" and an absolute path.
+struct EventEndpoint {
+  std::string path;  // empty: `address` counts
+  ListenAddress address;
+};
+// Errors: kInvalidArgument "bad_endpoint", or those of ParseListenAddress.
+[[nodiscard]] Result<EventEndpoint> ParseEventEndpoint(std::string_view text, bool beyond_loopback);
 
 // Whether an HTTP Host header names this machine: a page from elsewhere, whose name was made to
 // resolve to 127.0.0.1, must not be able to read ours.

@@ -548,21 +548,22 @@ constexpr MetricRow kDaemonRows[] = {
      "", "", [](From from, Family family) { family.Add(from.process.written_bytes); }},
 };
 
-constexpr std::array kSections = {
-    MetricSection{"Requests", kRequestRows},  MetricSection{"Tiers", kTierRows},
-    MetricSection{"Movement", kMovementRows}, MetricSection{"Attention", kAttentionRows},
-    MetricSection{"The daemon", kDaemonRows},
-};
-
 }  // namespace
 
-std::span<const MetricSection> MetricSections() { return kSections; }
+std::span<const MetricSection> MetricSections() {
+  static const std::array kSections = {
+      MetricSection{"Requests", kRequestRows},    MetricSection{"Tiers", kTierRows},
+      MetricSection{"Movement", kMovementRows},   MetricSection{"Attention", kAttentionRows},
+      MetricSection{"Events", EventMetricRows()}, MetricSection{"The daemon", kDaemonRows},
+  };
+  return kSections;
+}
 
 MetricFamilies MetricsOf(const MetricsSnapshot& snapshot, const LoopFacts& loop,
                          const ProcessFacts& process) {
   const MetricSource source{snapshot, loop, process};
   MetricFamilies families;
-  for (const MetricSection& section : kSections) {
+  for (const MetricSection& section : MetricSections()) {
     for (const MetricRow& row : section.rows) {
       if (!row.name.empty()) row.read(source, families.Make(row.name, row.type, row.help));
     }

@@ -52,6 +52,8 @@ struct MetricSection {
 };
 
 [[nodiscard]] std::span<const MetricSection> MetricSections();
+// One of them, which stands in a source of its own.
+[[nodiscard]] std::span<const MetricRow> EventMetricRows();
 
 // What the page at /metrics holds. Any thread.
 [[nodiscard]] MetricFamilies MetricsOf(const MetricsSnapshot& snapshot, const LoopFacts& loop,

@@ -28,6 +28,7 @@ MetricsSnapshot TakeMetricsSnapshot(const ServiceContext& context) {
   }
   snapshot.unreachable_counter_pages = UnreachableCounterPages(*context.devices);
   snapshot.server = *context.counters;
+  if (context.events != nullptr) snapshot.events = context.events->Report();
   if (context.attention != nullptr) snapshot.attention = context.attention->Report();
   snapshot.session_count = context.server->session_count();
   snapshot.quarantined_sessions = context.server->quarantined_sessions();

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "daemon/attention/attention_service.h"
+#include "daemon/events/event_report.h"
 #include "daemon/keeper/descriptor_store.h"
 #include "daemon/runtime/service_context.h"
 #include "daemon/runtime/supervision.h"
@@ -95,6 +96,7 @@ struct MetricsSnapshot {
   std::vector<Device> devices;             // of gauges.devices
   uint64_t unreachable_counter_pages = 0;  // of all devices
   ServerCounters server;
+  EventReport events;
   AttentionReports attention;
   size_t session_count = 0;
   size_t quarantined_sessions = 0;

@@ -145,18 +145,21 @@ json::object KeptMemoryStatus(const MetricsSnapshot& snapshot, int64_t keep_for_
   return {{"keep_for_ms", keep_for_ms}, {"list", std::move(list)}};
 }
 
+json::object EventsStatus(const EventReport& events) {
+  return {{"endpoint", events.endpoint},
+          {"replay_endpoint", events.replay_endpoint},
+          {"next_sequence", events.next_sequence}};
+}
+
 // What the next daemon will find in memory, and who holds it meanwhile.
 json::object RestartStatus(const MetricsSnapshot& snapshot) {
   json::array list;
   for (const DescriptorStore::Entry& held : snapshot.held) {
     list.push_back({{"name", held.name}, {"bytes", held.bytes}});
   }
-  return {{"holder", snapshot.holder.name},
-          {"pid", snapshot.holder.pid},
-          {"until", snapshot.holder.until},
-          {"reason", snapshot.holder.reason},
-          {"host", snapshot.host_adoption},
-          {"list", std::move(list)}};
+  return {{"holder", snapshot.holder.name}, {"pid", snapshot.holder.pid},
+          {"until", snapshot.holder.until}, {"reason", snapshot.holder.reason},
+          {"host", snapshot.host_adoption}, {"list", std::move(list)}};
 }
 
 // By the errors' own reasons; metrics have only the kinds of errors, to keep their series few.
@@ -260,6 +263,7 @@ std::string StatusJson(const ServiceContext& context) {
       {"pools", PoolsStatus(snapshot.gauges, *context.models)},
       {"tenants", TenantsStatus(snapshot.gauges)},
       {"sessions", SessionsStatus(*context.server)},
+      {"events", EventsStatus(snapshot.events)},
       {"kept_memory", KeptMemoryStatus(snapshot, context.config->kept_memory.keep_for_ms)},
       {"restart", RestartStatus(snapshot)},
       {"stats", {{"server", RefusalsStatus(snapshot.server)}}},

@@ -17,6 +17,7 @@ class Cache;
 class Clock;
 class DescriptorStore;
 class EventLoop;
+class EventReportSource;
 class HitHistory;
 class KeptMemories;
 class Log;
@@ -60,6 +61,7 @@ struct ServiceContext {
   Tracer* tracer = nullptr;                            // null: nothing is recorded
   const TraceRing* trace = nullptr;                    // the tracer, to read from; may be null
   Cache* cache = nullptr;
+  const EventReportSource* events = nullptr;  // null: off
 
   ModelRegistry* models = nullptr;
   ServerCounters* counters = nullptr;

@@ -44,6 +44,19 @@ Result<const RegisteredModel*> ModelRegistry::Find(const std::string& tenant,
   return &models->second[id.value - 1];
 }
 
+std::optional<ModelRegistry::Group> ModelRegistry::FindGroup(
+    const std::string& tenant, const ModelFingerprint& fingerprint) const {
+  const auto models = tenants_.find(tenant);
+  if (models == tenants_.end()) return std::nullopt;
+  for (const RegisteredModel& model : models->second) {
+    const auto found =
+        std::ranges::find(model.groups, fingerprint, &wire::RegisterModelReply::Group::fingerprint);
+    if (found == model.groups.end()) continue;
+    return Group{&model, static_cast<uint32_t>(found - model.groups.begin())};
+  }
+  return std::nullopt;
+}
+
 std::string ModelRegistry::NameOf(const std::string& tenant,
                                   const std::string& fingerprint_hex) const {
   const auto models = tenants_.find(tenant);

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -44,6 +45,14 @@ class ModelRegistry {
   // Errors: kNotFound "unknown_model".
   [[nodiscard]] Result<const RegisteredModel*> Find(const std::string& tenant,
                                                     wire::ModelId id) const;
+  // A group of a registered model.
+  struct Group {
+    const RegisteredModel* model = nullptr;
+    uint32_t index = 0;  // of the model's groups
+  };
+  // Nothing if no model of the tenant has a group of this fingerprint.
+  [[nodiscard]] std::optional<Group> FindGroup(const std::string& tenant,
+                                               const ModelFingerprint& fingerprint) const;
   // The name of the model that has a group with this fingerprint, or an empty text.
   [[nodiscard]] std::string NameOf(const std::string& tenant,
                                    const std::string& fingerprint_hex) const;

@@ -313,8 +313,11 @@ TEST(Config, EndlessFileIsRefused) {
   EXPECT_EQ(config.error().reason, "config_too_long");
 }
 
-TEST(Config, MetricsAreForThisMachineOnly) {
+TEST(Config, MetricsAndEventsAreForThisMachineOnly) {
   EXPECT_TRUE(LoadConfig("", {"metrics.listen=127.0.0.1:9400"}));
+  EXPECT_TRUE(LoadConfig("", {"events.endpoint=tcp://127.0.0.1:5557"}));
+  EXPECT_FALSE(LoadConfig("", {"events.endpoint=tcp://0.0.0.0:5557"}));
+  EXPECT_FALSE(LoadConfig("", {"events.replay_endpoint=tcp://127.0.0.1:5558"}));
   EXPECT_TRUE(LoadConfig("", {}));
   const Result<Config> open = LoadConfig("", {"metrics.listen=0.0.0.0:9400"});
   ASSERT_FALSE(open);

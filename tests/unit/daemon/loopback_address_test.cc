@@ -51,6 +51,31 @@ TEST(ListenAddress, MayBeAnyWhereOtherMachinesMayAsk) {
             std::string::npos);
 }
 
+TEST(EventEndpoint, IsAnAddressOfTcpOrAPath) {
+  EXPECT_EQ(ParseEventEndpoint("ipc:///run/kvtier/events", false)->path, "/run/kvtier/events");
+  const auto tcp = ParseEventEndpoint("tcp://[::1]:5557", false);
+  ASSERT_TRUE(tcp) << tcp.error().ToString();
+  EXPECT_EQ(tcp->path, "");
+  EXPECT_EQ(tcp->address.host, "::1");
+  EXPECT_EQ(tcp->address.port, 5557);
+  EXPECT_EQ(ParseEventEndpoint("tcp://0.0.0.0:5557", true)->address.host, "0.0.0.0");
+  for (const char* text : {"127.0.0.1:5557", "ipc://events", "ipc://", "inproc://x", "udp://x:1"}) {
+    const auto endpoint = ParseEventEndpoint(text, true);
+    ASSERT_FALSE(endpoint) << text;
+    EXPECT_EQ(endpoint.error().reason, "bad_endpoint");
+  }
+}
+
+TEST(EventEndpoint, OtherMachinesMayNotSubscribeUnlessTheyAreLetIn) {
+  for (const char* text : {"tcp://0.0.0.0:5557", "tcp://*:5557", "tcp://10.0.0.1:5557"}) {
+    EXPECT_FALSE(ParseEventEndpoint(text, false)) << text;
+  }
+  EXPECT_NE(ParseEventEndpoint("tcp://0.0.0.0:5557", false)
+                .error()
+                .context.find("events.listen_beyond_loopback = true"),
+            std::string::npos);
+}
+
 TEST(LoopbackAddress, HostHeadersOfOtherNamesAreToldApart) {
   for (const char* host :
        {"localhost", "localhost:9400", "127.0.0.1:9400", "[::1]:9400", "[::1]"}) {

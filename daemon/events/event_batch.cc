@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/events/event_batch.h"
+
+#include <array>
+#include <span>
+
+#include "base/result.h"
+#include "daemon/events/msgpack_writer.h"
+
+namespace kvtier {
+namespace {
+
+uint64_t BigEndian(std::span<const uint8_t, 8> bytes) {
+  uint64_t value = 0;
+  for (const uint8_t byte : bytes) value = value << 8 | byte;
+  return value;
+}
+
+}  // namespace
+
+std::string_view MediumName(Tier tier, EventMedia media) {
+  static constexpr std::array<std::array<std::string_view, kTierCount>, 2> kNames = {
+      {{"GPU", "CPU", "STORAGE"}, {"GPU", "CPU_PINNED", "DISK"}}};
+  return kNames[static_cast<size_t>(media)][static_cast<size_t>(tier)];
+}
+
+void EventBatch::AddCleared() {
+  events_.push_back({.kind = Kind::kCleared});
+  ++cleared_;
+}
+
+void EventBatch::AddStored(const StoredBlock& block, std::optional<uint32_t> group) {
+  const Event* const last = events_.empty() ? nullptr : &events_.back();
+  const bool joins = last != nullptr && last->kind == Kind::kStored && last->tier == block.tier &&
+                     last->tokens == block.tokens && last->group == group &&
+                     block.parent == hashes_.back();
+  if (!joins) {
+    events_.push_back({.kind = Kind::kStored,
+                       .tier = block.tier,
+                       .tokens = block.tokens,
+                       .group = group,
+                       .parent = block.parent});
+  }
+  ++events_.back().hashes;
+  hashes_.push_back(block.key.hash);
+}
+
+void EventBatch::AddRemoved(const BlockHash& hash, Tier tier, std::optional<uint32_t> group) {
+  const Event* const last = events_.empty() ? nullptr : &events_.back();
+  const bool joins =
+      last != nullptr && last->kind == Kind::kRemoved && last->tier == tier && last->group == group;
+  if (!joins) events_.push_back({.kind = Kind::kRemoved, .tier = tier, .group = group});
+  ++events_.back().hashes;
+  hashes_.push_back(hash);
+}
+
+// Writes the fields of one event after the other; in a map each stands behind its name.
+class EventBatch::Encoder {
+ public:
+  Encoder(const EventsConfig& format, std::string* out)
+      : format_(format), map_(format.encoding == EventEncoding::kMap), writer_(out) {}
+
+  void Write(const Event& event, std::span<const BlockHash> hashes) {
+    switch (event.kind) {
+      case Kind::kCleared:
+        return Begin("AllBlocksCleared", 0);
+      case Kind::kStored:
+        return WriteStored(event, hashes);
+      case Kind::kRemoved:
+        return WriteRemoved(event, hashes);
+    }
+  }
+
+ private:
+  void WriteStored(const Event& event, std::span<const BlockHash> hashes) {
+    // In an array a field can be left out only together with all behind it.
+    Begin("BlockStored", map_ ? 7 + event.group.has_value() : event.group ? 9 : 6);
+    WriteHashes(hashes);
+    Name("parent_block_hash");
+    if (event.parent) {
+      WriteHash(*event.parent);
+    } else {
+      writer_.WriteNull();
+    }
+    // The daemon is told how many tokens a block has, not which.
+    Name("token_ids");
+    writer_.WriteArray(0);
+    Name("block_size");
+    writer_.WriteUnsigned(event.tokens);
+    Name("lora_id");
+    writer_.WriteNull();
+    WriteMedium(event.tier);
+    if (map_ || event.group) {
+      Name("lora_name");
+      writer_.WriteNull();
+    }
+    if (!map_ && event.group) writer_.WriteNull();  // extra_keys
+    WriteGroup(event.group);
+  }
+
+  void WriteRemoved(const Event& event, std::span<const BlockHash> hashes) {
+    Begin("BlockRemoved", 2 + event.group.has_value());
+    WriteHashes(hashes);
+    WriteMedium(event.tier);
+    WriteGroup(event.group);
+  }
+
+  void Begin(std::string_view type, uint32_t fields) {
+    if (map_) {
+      writer_.WriteMap(1 + fields);
+    } else {
+      writer_.WriteArray(1 + fields);
+    }
+    Name("type");
+    writer_.WriteText(type);
+  }
+  void Name(std::string_view name) {
+    if (map_) writer_.WriteText(name);
+  }
+  void WriteHashes(std::span<const BlockHash> hashes) {
+    Name("block_hashes");
+    writer_.WriteArray(static_cast<uint32_t>(hashes.size()));
+    for (const BlockHash& hash : hashes) WriteHash(hash);
+  }
+  void WriteMedium(Tier tier) {
+    Name("medium");
+    writer_.WriteText(MediumName(tier, format_.media));
+  }
+  void WriteGroup(std::optional<uint32_t> group) {
+    if (!group) return;
+    Name("group_idx");
+    writer_.WriteUnsigned(*group);
+  }
+  // As an integer the engines take different ends of a hash.
+  void WriteHash(const BlockHash& hash) {
+    const std::span<const uint8_t, 32> bytes(hash.bytes);
+    if (format_.hash == EventHash::kBytes) {
+      writer_.WriteBytes({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+    } else if (format_.media == EventMedia::kVllm) {
+      writer_.WriteUnsigned(BigEndian(bytes.last<8>()));
+    } else {
+      writer_.WriteInteger(static_cast<int64_t>(BigEndian(bytes.first<8>())));
+    }
+  }
+
+  const EventsConfig& format_;
+  const bool map_;
+  MsgpackWriter writer_;
+};
+
+std::string EventBatch::Take(const EventsConfig& format, int64_t now_ms) {
+  KVT_CHECK(!empty());
+  std::string payload;
+  payload.reserve(64 + 96 * events_.size() + 34 * hashes_.size());
+  MsgpackWriter writer(&payload);
+  writer.WriteArray(3);
+  writer.WriteDouble(static_cast<double>(now_ms) / 1000);
+  writer.WriteArray(static_cast<uint32_t>(events_.size()));
+  Encoder encoder(format, &payload);
+  std::span<const BlockHash> rest = hashes_;
+  for (const Event& event : events_) {
+    encoder.Write(event, rest.first(event.hashes));
+    rest = rest.subspan(event.hashes);
+  }
+  writer.WriteUnsigned(0);  // the rank: one daemon has one
+  events_.clear();
+  hashes_.clear();
+  cleared_ = 0;
+  return payload;
+}
+
+}  // namespace kvtier

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which batches one router gets next: a snapshot if it needs one, then all that was published
+// since, each once and in order.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+
+#include "daemon/events/event_stream.h"
+
+namespace kvtier {
+
+// Pulled by a connection as fast as its peer reads, so that a slow peer costs no memory: what has
+// left the ring meanwhile is lost to it, and made good by a snapshot or seen as a gap in the
+// numbers. Event loop only.
+class EventFeed {
+ public:
+  // Begins behind the last batch published, with a snapshot if `snapshot`. With `snapshots` a gap
+  // is made good by one. `stream` and `counters` are borrowed.
+  static EventFeed Live(EventStream* stream, EventPeerCounters* counters, bool snapshot);
+  // Begins with this number, with a snapshot first if the ring no longer has it, or never had. Ends
+  // with the last batch that is published when it comes there.
+  static EventFeed Replay(EventStream* stream, EventPeerCounters* counters, uint64_t first);
+
+  // The next batch, or nothing: a live feed has more later, a replay is at its end. A batch without
+  // a payload is a step of a snapshot that found nothing; steps take time, so that the caller
+  // bounds how many it takes in one event.
+  [[nodiscard]] std::optional<PublishedBatch> Next();
+
+ private:
+  EventFeed(EventStream* stream, EventPeerCounters* counters, bool snapshots, uint64_t next)
+      : stream_(stream), counters_(counters), snapshots_(snapshots), next_(next) {}
+  void BeginSnapshot();
+
+  EventStream* stream_;
+  EventPeerCounters* counters_;
+  bool snapshots_;
+  uint64_t next_;  // of the ring, behind the snapshot
+  std::optional<EventStream::Snapshot> snapshot_;
+  std::deque<PublishedBatch> ready_;  // of the snapshot
+};
+
+}  // namespace kvtier

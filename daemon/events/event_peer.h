@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// One connection of a router: what it subscribed to or asked for, and what it is sent.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "base/posix.h"
+#include "base/result.h"
+#include "daemon/events/event_feed.h"
+#include "daemon/events/event_stream.h"
+#include "daemon/events/zmtp.h"
+#include "daemon/runtime/event_loop.h"
+
+namespace kvtier {
+
+// Whom the socket that a peer connected to is for: subscribers (it is a PUB socket), or those who
+// ask for batches that they missed (ROUTER).
+enum class EventPeerRole : uint8_t { kSubscriber, kReplay };
+
+// Event loop only. It owns its socket. What a peer sends is not trusted: memory and time that it
+// can make the daemon spend are bounded, and a breach of the protocol ends the connection.
+class EventPeer {
+ public:
+  struct Environment {
+    EventLoop* loop = nullptr;
+    EventStream* stream = nullptr;
+    EventPeerCounters* counters = nullptr;
+    bool snapshots = true;
+  };
+
+  // `ended` is called once, when the connection is over; the peer is then to be destroyed, in a
+  // later event.
+  EventPeer(const Environment& environment, EventPeerRole role, UniqueFd socket,
+            std::function<void()> ended);
+  EventPeer(const EventPeer&) = delete;
+  EventPeer& operator=(const EventPeer&) = delete;
+
+  // Greets, and goes on by itself. Call once.
+  void Start();
+  // There may be more to send.
+  void Pump();
+  // Greeting and READY have come.
+  [[nodiscard]] bool ready() const { return ready_; }
+  [[nodiscard]] bool over() const { return over_; }
+  [[nodiscard]] bool subscribed() const { return !topics_.empty(); }
+  // Ends the connection.
+  void End();
+
+ private:
+  void WaitForMore();
+  void Receive();
+  [[nodiscard]] Status HandleAll();
+  [[nodiscard]] Status Handle(const ZmtpFrame& frame);
+  [[nodiscard]] Status HandleCommand(const ZmtpCommand& command);
+  [[nodiscard]] Status HandleReady(std::string_view socket_type);
+  [[nodiscard]] Status HandleSubscription(const ZmtpFrame& frame);
+  [[nodiscard]] Status HandleRequestPart(const ZmtpFrame& frame);
+  [[nodiscard]] Status Subscribe(std::string_view topic);
+  // Fills the outbox from the feed; true if there may be more when other events have had their
+  // turn.
+  [[nodiscard]] bool Fill();
+  void NextRequest();
+  [[nodiscard]] bool Wanted(const std::string& topic) const;
+  void Append(std::string_view topic, uint64_t sequence, std::string_view payload);
+  void Flush();
+  [[nodiscard]] size_t unsent() const { return out_.size() - sent_; }
+
+  const Environment environment_;
+  const EventPeerRole role_;
+  const UniqueFd socket_;
+  const std::function<void()> ended_;
+  ZmtpDecoder decoder_;
+  bool ready_ = false;
+  bool over_ = false;
+  std::set<std::string, std::less<>> topics_;  // prefixes
+  size_t request_parts_ = 0;                   // of the request that is coming in
+  std::deque<uint64_t> requests_;              // first numbers, not yet begun
+  std::optional<EventFeed> feed_;
+  std::string out_;
+  size_t sent_ = 0;  // of `out_`
+  Timer later_;
+  FdWatch watch_;
+};
+
+}  // namespace kvtier

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is counted of events, for status and metrics.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace kvtier {
+
+// What was published.
+struct EventCounters {
+  uint64_t stored = 0;   // blocks
+  uint64_t removed = 0;  // blocks
+  uint64_t batches = 0;
+};
+
+// Of all routers together.
+struct EventPeerCounters {
+  uint64_t sent = 0;       // batches
+  uint64_t lost = 0;       // batches that left the ring before a router took them
+  uint64_t snapshots = 0;  // begun
+  uint64_t replays = 0;    // requests answered
+  uint64_t refused = 0;    // connections ended for what they sent, or for being too many
+};
+
+struct EventReport {
+  // Where events are listened for, as configured, with the port that was chosen; empty: nowhere.
+  std::string endpoint;
+  std::string replay_endpoint;
+  EventCounters stream;
+  EventPeerCounters peers;
+  uint64_t subscribers = 0;
+  uint64_t next_sequence = 0;
+};
+
+// What knows it. Event loop only.
+class EventReportSource {
+ public:
+  virtual ~EventReportSource() = default;
+  [[nodiscard]] virtual EventReport Report() const = 0;
+};
+
+}  // namespace kvtier

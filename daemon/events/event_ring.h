@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// The batches that were published last, for those who are behind.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <utility>
+
+namespace kvtier {
+
+// What travels in one message. Copies share topic and payload.
+struct PublishedBatch {
+  uint64_t sequence = 0;
+  std::shared_ptr<const std::string> topic;
+  std::shared_ptr<const std::string> payload;
+};
+
+// Numbers batches from 0 on and keeps the latest: at most `batches` of them, in at most kMaxBytes.
+// Event loop only.
+class EventRing {
+ public:
+  static constexpr size_t kMaxBytes = 64u << 20;
+
+  explicit EventRing(size_t batches) : batches_(batches) {}
+
+  void Add(std::shared_ptr<const std::string> topic, std::string payload) {
+    bytes_ += payload.size();
+    kept_.push_back(
+        {next_++, std::move(topic), std::make_shared<const std::string>(std::move(payload))});
+    while (kept_.size() > batches_ || bytes_ > kMaxBytes) {
+      bytes_ -= kept_.front().payload->size();
+      kept_.pop_front();
+    }
+  }
+
+  // The number of the oldest batch that is kept; next() if none is.
+  [[nodiscard]] uint64_t first() const { return next_ - kept_.size(); }
+  // The number that the next batch will have.
+  [[nodiscard]] uint64_t next() const { return next_; }
+  // REQUIRES: first() <= sequence < next().
+  [[nodiscard]] const PublishedBatch& operator[](uint64_t sequence) const {
+    return kept_[sequence - first()];
+  }
+
+ private:
+  const size_t batches_;
+  std::deque<PublishedBatch> kept_;
+  size_t bytes_ = 0;
+  uint64_t next_ = 0;
+};
+
+}  // namespace kvtier

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/events/event_service.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <array>
+#include <utility>
+
+#include "daemon/events/event_peer.h"
+
+namespace kvtier {
+namespace {
+
+// So many milliseconds of events share a batch.
+constexpr int64_t kCollectMs = 5;
+constexpr int64_t kHandshakeTimeoutMs = 10'000;
+// Of a socket's file: routers run as the daemon's user, or as root.
+constexpr mode_t kSocketMode = 0600;
+
+EventsConfig WithPod(EventsConfig config) {
+  if (!config.pod.empty()) return config;
+  std::array<char, 256> name{};
+  if (::gethostname(name.data(), name.size() - 1) == 0) config.pod = name.data();
+  return config;
+}
+
+}  // namespace
+
+EventService::EventService(const EventsConfig& config, EventLoop* loop, const Clock* clock,
+                           Log* log, EventStream::NameOf name_of)
+    : config_(WithPod(config)),
+      loop_(loop),
+      clock_(*clock),
+      log_(log),
+      soon_(loop),
+      stream_(config_, clock, std::move(name_of), [this] { WorkSoon(); }),
+      subscribers_{.role = EventPeerRole::kSubscriber},
+      replays_{.role = EventPeerRole::kReplay} {}
+
+EventService::~EventService() = default;
+
+Status EventService::Listen(const Cache* cache) {
+  stream_.SetCache(cache);
+  KVT_RETURN_IF_ERROR(Open(config_.endpoint, &subscribers_));
+  if (!config_.replay_endpoint.empty()) {
+    KVT_RETURN_IF_ERROR(Open(config_.replay_endpoint, &replays_));
+  }
+  listening_ = true;
+  log_->Info("events.listening", "{} for routers{}{}", subscribers_.endpoint,
+             replays_.endpoint.empty() ? "" : ", replays on ", replays_.endpoint);
+  return {};
+}
+
+Status EventService::Open(const std::string& endpoint, Socket* socket) {
+  KVT_ASSIGN_OR_RETURN(const EventEndpoint parsed,
+                       ParseEventEndpoint(endpoint, config_.listen_beyond_loopback));
+  auto accepted = [this, socket](UniqueFd connection) { Accept(socket, std::move(connection)); };
+  socket->endpoint = endpoint;
+  if (!parsed.path.empty()) {
+    KVT_ASSIGN_OR_RETURN(socket->unix_socket,
+                         Acceptor::Listen(loop_, log_, parsed.path, kSocketMode,
+                                          /*descriptors=*/false, std::move(accepted)));
+    return {};
+  }
+  KVT_ASSIGN_OR_RETURN(socket->tcp,
+                       TcpAcceptor::Listen(loop_, parsed.address, std::move(accepted)));
+  if (parsed.address.port == 0) {
+    socket->endpoint =
+        fmt::format("{}{}", endpoint.substr(0, endpoint.rfind(':') + 1), socket->tcp->port());
+  }
+  return {};
+}
+
+void EventService::Accept(Socket* socket, UniqueFd connection) {
+  if (socket->peers.size() >= kMaxPeers) {
+    ++counters_.refused;
+    return;
+  }
+  const EventPeer::Environment environment{
+      .loop = loop_, .stream = &stream_, .counters = &counters_, .snapshots = config_.snapshots};
+  socket->peers.push_back(
+      {std::make_unique<EventPeer>(environment, socket->role, std::move(connection),
+                                   [this] { RemoveEnded(); }),
+       clock_.MonotonicMs()});
+  socket->peers.back().peer->Start();
+}
+
+// In an event of its own, because the peer that says so is still on the stack.
+void EventService::RemoveEnded() {
+  if (std::exchange(removing_, true)) return;
+  loop_->Post(gate_.WhileOpen([this] {
+    removing_ = false;
+    for (Socket* const socket : {&subscribers_, &replays_}) {
+      std::erase_if(socket->peers, [](const Connected& each) { return each.peer->over(); });
+    }
+  }));
+}
+
+void EventService::WorkSoon() {
+  if (listening_ && !soon_.running()) soon_.Start(kCollectMs, [this] { Work(); });
+}
+
+void EventService::Work() {
+  const bool more = stream_.Work();
+  for (const Socket* const socket : {&subscribers_, &replays_}) {
+    for (const Connected& each : socket->peers) each.peer->Pump();
+  }
+  if (more) soon_.Start(0, [this] { Work(); });
+}
+
+void EventService::Tick() {
+  const int64_t now_ms = clock_.MonotonicMs();
+  for (const Socket* const socket : {&subscribers_, &replays_}) {
+    for (const Connected& each : socket->peers) {
+      if (!each.peer->ready() && now_ms - each.since_ms > kHandshakeTimeoutMs) each.peer->End();
+    }
+  }
+  Work();
+}
+
+EventReport EventService::Report() const {
+  EventReport report{.endpoint = subscribers_.endpoint,
+                     .replay_endpoint = replays_.endpoint,
+                     .stream = stream_.counters(),
+                     .peers = counters_,
+                     .next_sequence = stream_.ring().next()};
+  for (const Connected& each : subscribers_.peers) report.subscribers += each.peer->subscribed();
+  return report;
+}
+
+}  // namespace kvtier

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tells routers what the tiers hold: what the cache's sink hears, as batches, over the sockets that
+// `[events]` names. docs/EVENTS.md says what routers see.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+#include <string>
+
+#include "base/clock.h"
+#include "base/gate.h"
+#include "base/posix.h"
+#include "base/result.h"
+#include "daemon/config/config.h"
+#include "daemon/config/loopback_address.h"
+#include "daemon/events/event_report.h"
+#include "daemon/events/event_stream.h"
+#include "daemon/events/tcp_acceptor.h"
+#include "daemon/net/acceptor.h"
+#include "daemon/runtime/event_loop.h"
+#include "daemon/runtime/log.h"
+
+namespace kvtier {
+
+class EventPeer;
+enum class EventPeerRole : uint8_t;
+
+// Event loop only; the loop and the log are borrowed. It outlives the cache, which it hears before
+// Listen and may be asked of after it.
+class EventService final : public EventReportSource {
+ public:
+  // Connections at once, for each of the two sockets; more are closed.
+  static constexpr size_t kMaxPeers = 64;
+
+  EventService(const EventsConfig& config, EventLoop* loop, const Clock* clock, Log* log,
+               EventStream::NameOf name_of);
+  ~EventService() override;
+  EventService(const EventService&) = delete;
+  EventService& operator=(const EventService&) = delete;
+
+  // For the cache's environment.
+  [[nodiscard]] BlockEventSink* sink() { return &stream_; }
+  // Binds the sockets and begins to publish. `cache` is borrowed. Errors: those of
+  // ParseEventEndpoint and of what listens there.
+  [[nodiscard]] Status Listen(const Cache* cache);
+  // Looks for models that have got their names, and ends connections that never said what they
+  // want. Call a few times a second. REQUIRES: listening.
+  void Tick();
+
+  [[nodiscard]] EventReport Report() const override;
+
+ private:
+  struct Connected {
+    std::unique_ptr<EventPeer> peer;
+    int64_t since_ms = 0;
+  };
+  // One listening socket and those who connected to it.
+  struct Socket {
+    EventPeerRole role;
+    std::string endpoint;
+    std::unique_ptr<TcpAcceptor> tcp;
+    std::unique_ptr<Acceptor> unix_socket;
+    std::list<Connected> peers;
+  };
+
+  [[nodiscard]] Status Open(const std::string& endpoint, Socket* socket);
+  void Accept(Socket* socket, UniqueFd connection);
+  void RemoveEnded();
+  // Publishes and sends what there is.
+  void Work();
+  // The same soon.
+  void WorkSoon();
+
+  const EventsConfig config_;
+  EventLoop* const loop_;
+  const Clock& clock_;
+  Log* const log_;
+  EventPeerCounters counters_;
+  Timer soon_;
+  EventStream stream_;
+  Socket subscribers_;
+  Socket replays_;
+  bool removing_ = false;
+  bool listening_ = false;
+  // Last, so that what is posted does not outlive what it uses.
+  Gate gate_;
+};
+
+}  // namespace kvtier

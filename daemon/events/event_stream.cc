@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/events/event_stream.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/result.h"
+
+namespace kvtier {
+namespace {
+
+constexpr std::string_view kDefaultTenant = "default";
+
+void ReplaceAll(std::string* text, std::string_view what, std::string_view with) {
+  for (size_t at = text->find(what); at != std::string::npos;
+       at = text->find(what, at + with.size())) {
+    text->replace(at, what.size(), with);
+  }
+}
+
+}  // namespace
+
+// Sorts a walk's blocks by their topics and tiers, so that those of a sequence share one event.
+class EventStream::Collector final : public BlockEventSink {
+ public:
+  // Only those of one namespace, if it is given.
+  Collector(const EventStream* stream, std::optional<NamespaceId> only)
+      : stream_(*stream), only_(only) {}
+
+  void BlockStored(const StoredBlock& block) override {
+    if (only_ && block.key.namespace_id != *only_) return;
+    const Space* const space = stream_.SpaceOf(block.key.namespace_id);
+    if (space == nullptr) return;
+    batches_[{space->topic, block.tier}].AddStored(block, space->group);
+    ++blocks_;
+  }
+  void BlockRemoved(const BlockKey&, Tier) override {}
+
+  using Batches = std::map<std::pair<const Topic*, Tier>, EventBatch>;
+  [[nodiscard]] Batches& batches() { return batches_; }
+  [[nodiscard]] uint64_t blocks() const { return blocks_; }
+
+ private:
+  const EventStream& stream_;
+  const std::optional<NamespaceId> only_;
+  Batches batches_;
+  uint64_t blocks_ = 0;
+};
+
+EventStream::EventStream(EventsConfig config, const Clock* clock, NameOf name_of,
+                         std::function<void()> changed, uint32_t rows_per_step)
+    : config_(std::move(config)),
+      clock_(*clock),
+      name_of_(std::move(name_of)),
+      changed_(std::move(changed)),
+      rows_per_step_(rows_per_step),
+      ring_(config_.buffer_steps) {}
+
+bool EventStream::MayTell(const std::string& tenant) const {
+  return tenant == kDefaultTenant ||
+         std::ranges::find(config_.tenants, tenant) != config_.tenants.end();
+}
+
+std::string EventStream::TopicText(const NamespaceIdentity& identity,
+                                   const std::string& model) const {
+  std::string text = config_.topic;
+  ReplaceAll(&text, "<pod>", config_.pod);
+  ReplaceAll(&text, "<tenant>", identity.tenant);
+  ReplaceAll(&text, "<fingerprint>", identity.model.Hex());
+  // Last, because the name is a client's and may look like one of the others.
+  ReplaceAll(&text, "<model>", model);
+  return text;
+}
+
+const EventStream::Space* EventStream::SpaceOf(NamespaceId id) const {
+  if (id.value >= spaces_.size() || spaces_[id.value].topic == nullptr) return nullptr;
+  return &spaces_[id.value];
+}
+
+void EventStream::BlockStored(const StoredBlock& block) {
+  const Space* const space = SpaceOf(block.key.namespace_id);
+  if (space == nullptr) return;
+  space->topic->batch.AddStored(block, space->group);
+  ++counters_.stored;
+  NoteAdded(space->topic);
+}
+
+void EventStream::BlockRemoved(const BlockKey& key, Tier tier) {
+  const Space* const space = SpaceOf(key.namespace_id);
+  if (space == nullptr) return;
+  space->topic->batch.AddRemoved(key.hash, tier, space->group);
+  ++counters_.removed;
+  NoteAdded(space->topic);
+}
+
+void EventStream::NoteAdded(Topic* topic) {
+  if (topic->batch.size() >= EventBatch::kMaxBlocks) return Publish(topic);
+  if (topic->batch.size() == 1) changed_();
+}
+
+void EventStream::Publish(Topic* topic) {
+  if (topic->batch.empty()) return;
+  ring_.Add(topic->text, topic->batch.Take(config_, clock_.WallMs()));
+  ++counters_.batches;
+  changed_();
+}
+
+bool EventStream::Work() {
+  for (auto& [text, topic] : topics_) Publish(&topic);
+  NameSpaces();
+  if (!walks_.empty()) PublishPart();
+  return !walks_.empty();
+}
+
+// Engines name their models when they connect, which is after the cache has met those of an earlier
+// daemon's disk.
+void EventStream::NameSpaces() {
+  if (unnamed_ == 0 && cache_->NamespaceCount() == spaces_.size()) return;
+  const std::vector<NamespaceIdentity> identities = cache_->Namespaces();
+  spaces_.resize(identities.size());
+  unnamed_ = 0;
+  for (size_t i = 0; i < identities.size(); ++i) {
+    Space& space = spaces_[i];
+    if (space.topic != nullptr || space.excluded) continue;
+    space.excluded = !MayTell(identities[i].tenant);
+    if (space.excluded) continue;
+    const std::optional<Name> name = name_of_(identities[i]);
+    if (!name) {
+      ++unnamed_;
+      continue;
+    }
+    const std::string text = TopicText(identities[i], name->model);
+    const auto [topic, added] = topics_.try_emplace(text);
+    space.topic = &topic->second;
+    space.group = name->group;
+    if (added) {
+      // What an earlier daemon published under this topic holds no longer.
+      topic->second.text = std::make_shared<const std::string>(text);
+      topic->second.batch.AddCleared();
+    }
+    walks_.emplace_back(static_cast<uint32_t>(i));
+  }
+  for (auto& [text, topic] : topics_) Publish(&topic);
+}
+
+void EventStream::PublishPart() {
+  Collector collector(this, walks_.front());
+  cursor_ = cache_->ReplayEvents(cursor_, rows_per_step_, &collector);
+  counters_.stored += collector.blocks();
+  for (auto& [key, batch] : collector.batches()) {
+    ring_.Add(key.first->text, batch.Take(config_, clock_.WallMs()));
+    ++counters_.batches;
+    changed_();
+  }
+  if (cursor_ != Cache::kReplayEnd) return;
+  cursor_ = 0;
+  walks_.pop_front();
+}
+
+std::optional<EventStream::Snapshot> EventStream::BeginSnapshot() {
+  // What has happened so far is part of what is cached.
+  for (auto& [text, topic] : topics_) Publish(&topic);
+  if (ring_.next() == 0) return std::nullopt;
+  Snapshot snapshot;
+  snapshot.sequence_ = ring_.next() - 1;
+  return snapshot;
+}
+
+std::vector<PublishedBatch> EventStream::Continue(Snapshot* snapshot) const {
+  KVT_CHECK(!snapshot->finished());
+  std::vector<PublishedBatch> batches;
+  const auto add = [&](const Topic& topic, EventBatch* batch) {
+    batches.push_back({snapshot->sequence_, topic.text,
+                       std::make_shared<const std::string>(batch->Take(config_, clock_.WallMs()))});
+  };
+  if (!std::exchange(snapshot->cleared_, true)) {
+    for (const auto& [text, topic] : topics_) {
+      EventBatch batch;
+      batch.AddCleared();
+      add(topic, &batch);
+    }
+    return batches;
+  }
+  Collector collector(this, std::nullopt);
+  snapshot->cursor_ = cache_->ReplayEvents(snapshot->cursor_, rows_per_step_, &collector);
+  for (auto& [key, batch] : collector.batches()) add(*key.first, &batch);
+  return batches;
+}
+
+}  // namespace kvtier

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+// What happens in the tiers as one row of numbered batches, each under the topic of a model.
+//
+// A tenant's blocks are told only if the configuration says so. A model's blocks are told once an
+// engine has said what the model is called: whatever is cached by then is published first. So what
+// was published from batch 0 on always adds up to what the tiers hold, topic by topic.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "daemon/config/config.h"
+#include "daemon/events/event_batch.h"
+#include "daemon/events/event_report.h"
+#include "daemon/events/event_ring.h"
+#include "tiers/cache.h"
+#include "tiers/state/block_event_sink.h"
+
+namespace kvtier {
+
+// Event loop only.
+class EventStream final : public BlockEventSink {
+ public:
+  // Rows of the directory that one step of a walk looks at: well under a millisecond.
+  static constexpr uint32_t kRowsPerStep = 1024;
+
+  // What a router knows a namespace by.
+  struct Name {
+    std::string model;
+    std::optional<uint32_t> group;  // as EventBatch::AddStored
+  };
+  // Nothing if no engine has named the model yet.
+  using NameOf = std::function<std::optional<Name>(const NamespaceIdentity&)>;
+
+  // `clock` is borrowed. `changed` is called when there is something to publish, or a new batch; it
+  // must not call the stream.
+  EventStream(EventsConfig config, const Clock* clock, NameOf name_of,
+              std::function<void()> changed, uint32_t rows_per_step = kRowsPerStep);
+
+  // Before any call but those of the sink. `cache` is borrowed.
+  void SetCache(const Cache* cache) { cache_ = cache; }
+
+  void BlockStored(const StoredBlock& block) override;
+  void BlockRemoved(const BlockKey& key, Tier tier) override;
+
+  // Publishes what has happened, and a part of what is cached of models that have got their names.
+  // Returns whether there is more to publish now. Call soon after something has happened, and now
+  // and then.
+  bool Work();
+  [[nodiscard]] const EventRing& ring() const { return ring_; }
+  [[nodiscard]] const EventCounters& counters() const { return counters_; }
+
+  // Everything that is cached, in steps: first that all topics are cleared, then what is stored.
+  // The batches bear the number of the last one published when the snapshot began; a router
+  // that applies them and then the batches that follow that number knows what the tiers hold.
+  class Snapshot {
+   public:
+    [[nodiscard]] uint64_t sequence() const { return sequence_; }
+    [[nodiscard]] bool finished() const { return cursor_ == Cache::kReplayEnd; }
+
+   private:
+    friend class EventStream;
+    uint64_t sequence_ = 0;
+    uint64_t cursor_ = 0;
+    bool cleared_ = false;
+  };
+  // Nothing before the first batch is published: there is nothing to tell.
+  [[nodiscard]] std::optional<Snapshot> BeginSnapshot();
+  // REQUIRES: not finished.
+  [[nodiscard]] std::vector<PublishedBatch> Continue(Snapshot* snapshot) const;
+
+ private:
+  struct Topic {
+    std::shared_ptr<const std::string> text;
+    EventBatch batch;
+  };
+  struct Space {
+    Topic* topic = nullptr;  // null: not told, or not yet
+    std::optional<uint32_t> group;
+    bool excluded = false;  // its tenant is not told of
+  };
+  class Collector;
+
+  // Null if the namespace is not told of.
+  [[nodiscard]] const Space* SpaceOf(NamespaceId id) const;
+  void NameSpaces();
+  void PublishPart();
+  void Publish(Topic* topic);
+  void NoteAdded(Topic* topic);
+  [[nodiscard]] bool MayTell(const std::string& tenant) const;
+  [[nodiscard]] std::string TopicText(const NamespaceIdentity& identity,
+                                      const std::string& model) const;
+
+  const EventsConfig config_;
+  const Clock& clock_;
+  const NameOf name_of_;
+  const std::function<void()> changed_;
+  const uint32_t rows_per_step_;
+  const Cache* cache_ = nullptr;
+  EventRing ring_;
+  EventCounters counters_;
+  std::map<std::string, Topic, std::less<>> topics_;  // by text; rows stay where they are
+  std::vector<Space> spaces_;                         // by NamespaceId
+  size_t unnamed_ = 0;                                // of `spaces_`, those that may get a name
+  // What is cached of these is being published, the first of them from `cursor_` on.
+  std::deque<NamespaceId> walks_;
+  uint64_t cursor_ = 0;
+};
+
+}  // namespace kvtier

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a real kvtierd tells routers, over real ZMQ sockets, read as routers read it."""
+
+import pathlib
+import tempfile
+import unittest
+
+import msgspec
+import numpy as np
+import zmq
+from event_structs import SglangBatch, decode_dynamo, decode_llmd, vllm_events
+from harness.private_daemon import PrivateDaemon
+
+import kvtier
+
+BLOCKS, BLOCK_TOKENS = 4, 16
+TOPIC = b"kv@pod-1@some/model"
+TIMEOUT_MS = 60_000
+RECORD = kvtier.ModelRecord(
+    name="some/model", layers=2, kv_heads=2, k_head_dim=32, v_head_dim=32, block_tokens=BLOCK_TOKENS
+)
+
+
+class EventsTest(unittest.TestCase):
+    def start(self, *settings):
+        directory = tempfile.TemporaryDirectory(prefix="kvtier-events-")
+        self.addCleanup(directory.cleanup)
+        path = pathlib.Path(directory.name)
+        self.endpoint, self.replay_endpoint = f"ipc://{path}/events", f"ipc://{path}/replay"
+        self.daemon = PrivateDaemon(
+            directory.name,
+            [
+                "pool.bytes=2MiB",
+                "pool.device=host",
+                "host.bytes=4MiB",
+                "cache.slab_bytes=64KiB",
+                "disk.bytes=0B",
+                "events.pod=pod-1",
+                f"events.endpoint={self.endpoint}",
+                f"events.replay_endpoint={self.replay_endpoint}",
+                *settings,
+            ],
+        )
+        self.addCleanup(self.daemon.kill)
+        self.daemon.start()
+        self.context = zmq.Context()
+        self.addCleanup(self.context.term)
+
+    def socket(self, kind):
+        socket = self.context.socket(kind)
+        self.addCleanup(socket.close, linger=0)
+        socket.setsockopt(zmq.RCVTIMEO, TIMEOUT_MS)
+        return socket
+
+    def subscribe(self, topic=b"kv@"):
+        socket = self.socket(zmq.SUB)
+        socket.setsockopt(zmq.SUBSCRIBE, topic)
+        socket.connect(self.endpoint)
+        return socket
+
+    def compute_prompt(self, seed=0):
+        with kvtier.connect(self.daemon.socket) as connection:
+            pool = connection.attach(connection.register_model(RECORD))
+            tokens = np.arange(BLOCKS * BLOCK_TOKENS, dtype=np.uint32) + 1000 * seed
+            with pool.open_sequence(tokens) as sequence:
+                sequence.wait()
+                sequence.mark_computed(len(tokens))
+                sequence.finish()
+
+    def payloads(self, socket, seen):
+        """Receives until `seen(payload)` says that there is enough; checks frames and numbers."""
+        payloads, last = [], None
+        while True:
+            topic, number, payload = socket.recv_multipart()
+            self.assertEqual(topic, TOPIC)
+            number = int.from_bytes(number, "big")
+            if last is not None:
+                self.assertIn(number, (last, last + 1))
+            last = number
+            payloads.append(payload)
+            if seen(payload):
+                return payloads, last
+
+    @staticmethod
+    def counts_pool_blocks(hashes_of):
+        """A `seen` that is content when all blocks of the prompt are known to be in the pool."""
+        known = set()
+
+        def seen(payload):
+            known.update(hashes_of(payload))
+            return len(known) >= BLOCKS
+
+        return seen
+
+    def test_vllms_own_structs_read_maps(self):
+        decoder = msgspec.msgpack.Decoder(type=vllm_events().KVEventBatch)
+        self.start()
+
+        def stored(payload):
+            events = decoder.decode(payload).events
+            return [
+                block_hash
+                for event in events
+                if type(event).__name__ == "BlockStored" and event.medium == "GPU"
+                for block_hash in event.block_hashes
+            ]
+
+        socket = self.subscribe()
+        self.compute_prompt()
+        payloads, _ = self.payloads(socket, self.counts_pool_blocks(stored))
+        first = decoder.decode(payloads[0])
+        self.assertEqual(type(first.events[0]).__name__, "AllBlocksCleared")
+        self.assertEqual(first.data_parallel_rank, 0)
+        blocks = [event for payload in payloads for event in decoder.decode(payload).events]
+        for event in blocks:
+            if type(event).__name__ == "BlockStored":
+                self.assertEqual((event.block_size, event.token_ids), (BLOCK_TOKENS, []))
+        self.check_replay(decoder)
+
+    def check_replay(self, decoder):
+        """What vLLM's subscribers do after a gap, with the same answer."""
+        asker = self.socket(zmq.DEALER)
+        asker.connect(self.replay_endpoint)
+        for first in (0, 2**63):
+            asker.send_multipart((b"", first.to_bytes(8, "big")))
+            answers = 0
+            while True:
+                delimiter, topic, number, payload = asker.recv_multipart()
+                self.assertEqual(delimiter, b"")
+                if number == (-1).to_bytes(8, "big", signed=True):
+                    break
+                self.assertEqual(topic, TOPIC)
+                decoder.decode(payload)
+                answers += 1
+            self.assertGreater(answers, 0)
+
+    def test_sglangs_structs_read_maps(self):
+        decoder = msgspec.msgpack.Decoder(type=SglangBatch)
+        self.start("events.media=sglang")
+
+        def stored(payload):
+            events = decoder.decode(payload).events
+            return [
+                block_hash
+                for event in events
+                if type(event).__name__ == "BlockStored" and event.medium == "GPU"
+                for block_hash in event.block_hashes
+            ]
+
+        socket = self.subscribe()
+        self.compute_prompt()
+        payloads, _ = self.payloads(socket, self.counts_pool_blocks(stored))
+        self.assertTrue(all(decode_dynamo(payload) is not None for payload in payloads))
+
+    def test_llmds_and_dynamos_decoders_read_arrays(self):
+        self.start("events.encoding=array")
+
+        def stored(payload):
+            return [
+                block_hash
+                for event in decode_llmd(payload)
+                if event["tag"] == "BlockStored" and event["medium"] == "GPU"
+                for block_hash in event["hashes"]
+            ]
+
+        socket = self.subscribe(TOPIC)
+        self.compute_prompt()
+        payloads, _ = self.payloads(socket, self.counts_pool_blocks(stored))
+        for payload in payloads:
+            for llmd, dynamo in zip(decode_llmd(payload), decode_dynamo(payload), strict=True):
+                self.assertEqual(llmd["tag"], dynamo["type"])
+                if "hashes" in llmd:
+                    self.assertEqual(llmd["hashes"], dynamo["block_hashes"])
+
+    def test_llmds_decoder_reads_hashes_as_bytes(self):
+        self.start("events.encoding=array", "events.hash=bytes")
+
+        def stored(payload):
+            return [
+                block_hash
+                for event in decode_llmd(payload)
+                if event["tag"] == "BlockStored" and event["medium"] == "GPU"
+                for block_hash in event["hashes"]
+            ]
+
+        socket = self.subscribe()
+        self.compute_prompt()
+        self.payloads(socket, self.counts_pool_blocks(stored))
+
+    def test_a_router_follows_a_daemon_that_is_killed_and_started_again(self):
+        self.start()
+        socket = self.subscribe()
+        self.compute_prompt()
+        in_pool = self.counts_pool_blocks(self.dynamo_blocks_on_device)
+        self.payloads(socket, in_pool)
+        self.daemon.kill()
+        self.daemon.start()
+        self.compute_prompt(seed=1)
+        # Its numbers begin again, after all that the router believed is cleared.
+        known, cleared, last = set(), False, None
+        while len(known) < BLOCKS:
+            _, number, payload = socket.recv_multipart()
+            if not cleared:
+                cleared = decode_dynamo(payload)[0]["type"] == "AllBlocksCleared"
+                continue
+            known.update(self.dynamo_blocks_on_device(payload))
+            last = int.from_bytes(number, "big")
+        self.assertTrue(cleared)
+        self.assertLess(last, 100)
+
+    @staticmethod
+    def dynamo_blocks_on_device(payload):
+        return [
+            block_hash
+            for event in decode_dynamo(payload)
+            if event["type"] == "BlockStored" and event["tier"] == "device"
+            for block_hash in event["block_hashes"]
+        ]
+
+
+if __name__ == "__main__":
+    unittest.main()
