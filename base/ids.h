@@ -48,6 +48,13 @@ enum class RetentionClass : uint8_t {
   kExtended = 1,  // persisted
 };
 
+// What a client knows of a sequence that its blocks do not tell.
+enum class SequenceHint : uint8_t {
+  kClosed = 1,   // it will not be continued
+  kOnce = 2,     // it will not be asked for again, though it may be used until then
+  kReturns = 3,  // it will be asked for again, about then
+};
+
 }  // namespace kvtier
 
 template <typename Tag, typename Rep>

@@ -151,4 +151,17 @@ KVT_DEFINE_MESSAGE(Pin);
 void Fields(auto& io, Like<PinReply> auto& m) { io.Number(m.count); }
 KVT_DEFINE_MESSAGE(PinReply);
 
+void Fields(auto& io, Like<Hint> auto& m) {
+  io.Number(m.pool);
+  io.OneOf(m.hint, SequenceHint::kClosed, SequenceHint::kReturns);
+  io.Number(m.returns_in_ms);
+  io.Check(m.hint == SequenceHint::kReturns ? m.returns_in_ms >= 0 : m.returns_in_ms == 0,
+           "bad_returns_in", m.returns_in_ms);
+  io.Hashes(m.hashes, kMaxHashesPerCall, "too_many_hashes");
+}
+KVT_DEFINE_MESSAGE(Hint);
+
+void Fields(auto& io, Like<HintReply> auto& m) { io.Number(m.count); }
+KVT_DEFINE_MESSAGE(HintReply);
+
 }  // namespace kvtier::wire

@@ -186,4 +186,19 @@ struct PinReply {
   uint32_t count = 0;  // of the hashes, those cached and now pinned
 };
 
+// What the client knows of a sequence, whose hashes these are from its first block on.
+struct Hint {
+  static constexpr MessageType kType = MessageType::kHint;
+  PoolId pool;
+  SequenceHint hint = SequenceHint::kClosed;
+  // Of kReturns; 0 with the others. Else kInvalidArgument "bad_returns_in".
+  int64_t returns_in_ms = 0;
+  std::span<const BlockHash> hashes;
+};
+
+struct HintReply {
+  static constexpr MessageType kType = MessageType::kHintReply;
+  uint32_t count = 0;  // of the hashes, those of which the hint was taken
+};
+
 }  // namespace kvtier::wire

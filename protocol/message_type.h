@@ -15,54 +15,56 @@ namespace kvtier::wire {
 
 // X(enumerator, number, name), in the order of the numbers, which have no gaps. A message that a
 // later 1.x adds is appended; see "Versions" in docs/PROTOCOL.md.
-#define KVT_MESSAGES(X)                             \
-  X(kHello, 1, "HELLO")                             \
-  X(kHelloReply, 2, "HELLO_REPLY")                  \
-  X(kRegisterModel, 3, "REGISTER_MODEL")            \
-  X(kRegisterModelReply, 4, "REGISTER_MODEL_REPLY") \
-  X(kDevices, 5, "DEVICES")                         \
-  X(kDevicesReply, 6, "DEVICES_REPLY")              \
-  X(kAttach, 7, "ATTACH")                           \
-  X(kAttachReply, 8, "ATTACH_REPLY")                \
-  X(kAcquire, 9, "ACQUIRE")                         \
-  X(kAcquireReply, 10, "ACQUIRE_REPLY")             \
-  X(kLoadProgress, 11, "LOAD_PROGRESS")             \
-  X(kCommit, 12, "COMMIT")                          \
-  X(kCommitReply, 13, "COMMIT_REPLY")               \
-  X(kRelease, 14, "RELEASE")                        \
-  X(kReleaseReply, 15, "RELEASE_REPLY")             \
-  X(kPrefetch, 16, "PREFETCH")                      \
-  X(kPrefetchReply, 17, "PREFETCH_REPLY")           \
-  X(kLookup, 18, "LOOKUP")                          \
-  X(kLookupReply, 19, "LOOKUP_REPLY")               \
-  X(kPin, 20, "PIN")                                \
-  X(kPinReply, 21, "PIN_REPLY")                     \
-  X(kWorkspace, 22, "WORKSPACE")                    \
-  X(kWorkspaceReply, 23, "WORKSPACE_REPLY")         \
-  X(kWorkspaceClose, 24, "WORKSPACE_CLOSE")         \
-  X(kAttend, 25, "ATTEND")                          \
-  X(kAttendReply, 26, "ATTEND_REPLY")               \
-  X(kStats, 27, "STATS")                            \
-  X(kStatsReply, 28, "STATS_REPLY")                 \
-  X(kPing, 29, "PING")                              \
-  X(kPong, 30, "PONG")                              \
-  X(kError, 31, "ERROR")                            \
-  X(kAdminRequest, 32, "ADMIN_REQUEST")             \
-  X(kAdminProgress, 33, "ADMIN_PROGRESS")           \
-  X(kAdminReply, 34, "ADMIN_REPLY")                 \
-  X(kOpenRegion, 35, "OPEN_REGION")                 \
-  X(kOpenRegionReply, 36, "OPEN_REGION_REPLY")      \
-  X(kCloseRegion, 37, "CLOSE_REGION")               \
-  X(kCloseRegionReply, 38, "CLOSE_REGION_REPLY")    \
-  X(kStore, 39, "STORE")                            \
-  X(kLoad, 40, "LOAD")                              \
-  X(kTransferDone, 41, "TRANSFER_DONE")             \
-  X(kKeepMemory, 42, "KEEP_MEMORY")                 \
-  X(kKeepMemoryReply, 43, "KEEP_MEMORY_REPLY")      \
-  X(kTakeMemory, 44, "TAKE_MEMORY")                 \
-  X(kTakeMemoryReply, 45, "TAKE_MEMORY_REPLY")      \
-  X(kReleaseMemory, 46, "RELEASE_MEMORY")           \
-  X(kReleaseMemoryReply, 47, "RELEASE_MEMORY_REPLY")
+#define KVT_MESSAGES(X)                              \
+  X(kHello, 1, "HELLO")                              \
+  X(kHelloReply, 2, "HELLO_REPLY")                   \
+  X(kRegisterModel, 3, "REGISTER_MODEL")             \
+  X(kRegisterModelReply, 4, "REGISTER_MODEL_REPLY")  \
+  X(kDevices, 5, "DEVICES")                          \
+  X(kDevicesReply, 6, "DEVICES_REPLY")               \
+  X(kAttach, 7, "ATTACH")                            \
+  X(kAttachReply, 8, "ATTACH_REPLY")                 \
+  X(kAcquire, 9, "ACQUIRE")                          \
+  X(kAcquireReply, 10, "ACQUIRE_REPLY")              \
+  X(kLoadProgress, 11, "LOAD_PROGRESS")              \
+  X(kCommit, 12, "COMMIT")                           \
+  X(kCommitReply, 13, "COMMIT_REPLY")                \
+  X(kRelease, 14, "RELEASE")                         \
+  X(kReleaseReply, 15, "RELEASE_REPLY")              \
+  X(kPrefetch, 16, "PREFETCH")                       \
+  X(kPrefetchReply, 17, "PREFETCH_REPLY")            \
+  X(kLookup, 18, "LOOKUP")                           \
+  X(kLookupReply, 19, "LOOKUP_REPLY")                \
+  X(kPin, 20, "PIN")                                 \
+  X(kPinReply, 21, "PIN_REPLY")                      \
+  X(kWorkspace, 22, "WORKSPACE")                     \
+  X(kWorkspaceReply, 23, "WORKSPACE_REPLY")          \
+  X(kWorkspaceClose, 24, "WORKSPACE_CLOSE")          \
+  X(kAttend, 25, "ATTEND")                           \
+  X(kAttendReply, 26, "ATTEND_REPLY")                \
+  X(kStats, 27, "STATS")                             \
+  X(kStatsReply, 28, "STATS_REPLY")                  \
+  X(kPing, 29, "PING")                               \
+  X(kPong, 30, "PONG")                               \
+  X(kError, 31, "ERROR")                             \
+  X(kAdminRequest, 32, "ADMIN_REQUEST")              \
+  X(kAdminProgress, 33, "ADMIN_PROGRESS")            \
+  X(kAdminReply, 34, "ADMIN_REPLY")                  \
+  X(kOpenRegion, 35, "OPEN_REGION")                  \
+  X(kOpenRegionReply, 36, "OPEN_REGION_REPLY")       \
+  X(kCloseRegion, 37, "CLOSE_REGION")                \
+  X(kCloseRegionReply, 38, "CLOSE_REGION_REPLY")     \
+  X(kStore, 39, "STORE")                             \
+  X(kLoad, 40, "LOAD")                               \
+  X(kTransferDone, 41, "TRANSFER_DONE")              \
+  X(kKeepMemory, 42, "KEEP_MEMORY")                  \
+  X(kKeepMemoryReply, 43, "KEEP_MEMORY_REPLY")       \
+  X(kTakeMemory, 44, "TAKE_MEMORY")                  \
+  X(kTakeMemoryReply, 45, "TAKE_MEMORY_REPLY")       \
+  X(kReleaseMemory, 46, "RELEASE_MEMORY")            \
+  X(kReleaseMemoryReply, 47, "RELEASE_MEMORY_REPLY") \
+  X(kHint, 48, "HINT")                               \
+  X(kHintReply, 49, "HINT_REPLY")
 
 enum class MessageType : uint16_t {
 #define KVT_X(enumerator, number, name) enumerator = number,

@@ -57,8 +57,8 @@ struct OpenRegion {
 
 struct OpenRegionReply {
   static constexpr MessageType kType = MessageType::kOpenRegionReply;
-  // LOOKUP and PIN take it as a pool's. Calls that allocate blocks refuse it: kInvalidArgument
-  // "pool_is_region".
+  // LOOKUP, PIN and HINT take it as a pool's. Calls that allocate blocks refuse it:
+  // kInvalidArgument "pool_is_region".
   PoolId region;
   uint64_t block_bytes = 0;  // of the group
 };

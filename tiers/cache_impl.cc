@@ -28,6 +28,7 @@ Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, Ind
       disk(&state),
       persister(&state, &disk),
       host(&state, &persister),
+      hints(&state, &host),
       offloader(&state, &host),
       pools(&state, &offloader),
       loader(&state, &host, &offloader, &disk, &loads),
@@ -39,6 +40,7 @@ Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, Ind
       key_expiry(&state),
       adoption(&state, &host) {
   state.to_host = &offloader;
+  state.reorder = [this](EntryIndex index) { hints.Reorder(index); };
   state.pump = [this] { Pump(); };
   state.next_part = [this] {
     acquirer.GoOn();
@@ -362,6 +364,15 @@ Result<uint32_t> Cache::Pin(PoolId pool_id, std::span<const BlockHash> hashes, i
   const CachePool* pool = impl_->state.FindPool(pool_id);
   if (pool == nullptr) return MakeError(ErrorCode::kNotFound, "unknown_pool");
   return impl_->retention.Pin(pool->namespace_id, hashes, ttl_ms);
+}
+
+Result<uint32_t> Cache::Hint(PoolId pool_id, std::span<const BlockHash> hashes, SequenceHint hint,
+                             int64_t returns_in_ms) {
+  const CachePool* pool = impl_->state.FindPool(pool_id);
+  if (pool == nullptr) return MakeError(ErrorCode::kNotFound, "unknown_pool");
+  const uint32_t taken = impl_->hints.Give(pool->namespace_id, hashes, hint, returns_in_ms);
+  impl_->Pump();
+  return taken;
 }
 
 Status Cache::Reconfigure(const CacheOptions& options) {

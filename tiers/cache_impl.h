@@ -21,6 +21,7 @@
 #include "tiers/transfer/persister.h"
 #include "tiers/transfer/region_transfers.h"
 #include "tiers/transfer/retention.h"
+#include "tiers/transfer/sequence_hints.h"
 #include "tiers/transfer/verifier.h"
 
 namespace kvtier {
@@ -51,6 +52,7 @@ class Cache::Impl {
   DiskSlots disk;
   Persister persister;
   HostSlots host;
+  SequenceHints hints;
   Offloader offloader;
   PoolSpace pools;
   Loader loader;

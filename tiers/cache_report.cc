@@ -98,8 +98,8 @@ CacheGauges Cache::Impl::Gauges() const {
   gauges.entries = state.directory.size();
   for (const EntryList& list : state.by_age) order_bytes += list.memory_bytes();
   gauges.entry_bytes = state.directory.memory_bytes() + state.unpersisted.memory_bytes() +
-                       host.memory_bytes() + disk.memory_bytes() + order_bytes +
-                       state.lineage.memory_bytes() + state.lost.memory_bytes();
+                       state.returns_s.memory_bytes() + host.memory_bytes() + disk.memory_bytes() +
+                       order_bytes + state.lineage.memory_bytes() + state.lost.memory_bytes();
   gauges.unpersisted_blocks =
       state.unpersisted.size() + state.persist_wanted_blocks() + persister.writes_in_flight();
   gauges.pinned_blocks = state.pins.size();
@@ -171,6 +171,8 @@ void Cache::Impl::CheckLineage(EntryIndex index) const {
   KVT_CHECK(state.directory.Live(parent));
   KVT_CHECK(state.directory[parent].namespace_id == entry.namespace_id);
   KVT_CHECK(state.directory[parent].depth + 1 == entry.depth);
+  // What leaves first does so behind all that follows it.
+  KVT_CHECK(entry.hinted() || !state.directory[parent].hinted());
 }
 
 // What each tenant has is what its blocks take, and within its cap.

@@ -99,6 +99,18 @@ static_assert(sizeof(kvt_hash) == sizeof(BlockHash) && alignof(kvt_hash) == alig
   return {handle.index.value, handle.generation, attachment};
 }
 
+// What a caller may give as a hint. Errors: kInvalidArgument "bad_enum", "bad_returns_in".
+[[nodiscard]] inline Status CheckHint(kvt_hint hint, int64_t returns_in_ms) {
+  if (hint < KVT_HINT_CLOSED || hint > KVT_HINT_RETURNS) {
+    return MakeError(ErrorCode::kInvalidArgument, "bad_enum", "hint is " + std::to_string(hint));
+  }
+  if (returns_in_ms < 0 || (returns_in_ms > 0 && hint != KVT_HINT_RETURNS)) {
+    return MakeError(ErrorCode::kInvalidArgument, "bad_returns_in",
+                     std::to_string(returns_in_ms) + " ms");
+  }
+  return {};
+}
+
 // KVT_DEFAULT_TIMEOUT, or any negative number, is the connection's.
 [[nodiscard]] inline Deadline ToDeadline(int64_t timeout_ms, const Connection& connection) {
   return timeout_ms < 0 ? connection.RequestDeadline() : DeadlineIn(timeout_ms);

@@ -214,6 +214,19 @@ kvt_status kvt_prefetch(kvt_pool* pool, const kvt_hash* hashes, size_t count, ui
   });
 }
 
+kvt_status kvt_hint_blocks(kvt_pool* pool, const kvt_hash* hashes, size_t count, kvt_hint hint,
+                           int64_t returns_in_ms, uint32_t* taken) {
+  return client::Guard([&]() -> Status {
+    KVT_RETURN_IF_ERROR(client::CheckHint(hint, returns_in_ms));
+    return client::WithHashes(
+        pool, hashes, count,
+        [&](const Attachment& attachment, std::span<const BlockHash> span, Deadline deadline) {
+          const auto known = static_cast<kvtier::SequenceHint>(hint);
+          return client::StoreCount(attachment.Hint(span, known, returns_in_ms, deadline), taken);
+        });
+  });
+}
+
 kvt_status kvt_pin(kvt_pool* pool, const kvt_hash* hashes, size_t count, int64_t ttl_ms,
                    uint32_t* pinned) {
   return client::Guard([&] {

@@ -205,6 +205,18 @@ Status Pin(kvt_region* region, const kvt_hash* hashes, size_t count, int64_t ttl
   return {};
 }
 
+Status Hint(kvt_region* region, const kvt_hash* hashes, size_t count, kvt_hint hint,
+            int64_t returns_in_ms, uint32_t* taken) {
+  KVT_RETURN_IF_ERROR(CheckPointer(region, "region"));
+  KVT_RETURN_IF_ERROR(CheckArray(hashes, count, "hashes"));
+  KVT_RETURN_IF_ERROR(CheckHint(hint, returns_in_ms));
+  KVT_ASSIGN_OR_RETURN(const uint32_t known,
+                       region->region->Hint(ToHashes(hashes, count),
+                                            static_cast<SequenceHint>(hint), returns_in_ms));
+  if (taken != nullptr) *taken = known;
+  return {};
+}
+
 }  // namespace
 }  // namespace kvtier::client
 
@@ -297,6 +309,12 @@ kvt_status kvt_region_lookup(kvt_region* region, const kvt_hash* hashes, size_t 
 kvt_status kvt_region_pin(kvt_region* region, const kvt_hash* hashes, size_t count, int64_t ttl_ms,
                           uint32_t* pinned) {
   return client::Guard([&] { return client::Pin(region, hashes, count, ttl_ms, pinned); });
+}
+
+kvt_status kvt_region_hint(kvt_region* region, const kvt_hash* hashes, size_t count, kvt_hint hint,
+                           int64_t returns_in_ms, uint32_t* taken) {
+  return client::Guard(
+      [&] { return client::Hint(region, hashes, count, hint, returns_in_ms, taken); });
 }
 
 }  // extern "C"

@@ -310,4 +310,16 @@ kvt_status kvt_sequence_fork(kvt_sequence* sequence, kvt_sequence** fork) {
   return client::WithSequence(sequence, [&] { return client::Fork(sequence, fork); });
 }
 
+kvt_status kvt_sequence_hint(kvt_sequence* sequence, kvt_hint hint, int64_t returns_in_ms,
+                             uint32_t* taken) {
+  return client::WithSequence(sequence, [&]() -> Status {
+    KVT_RETURN_IF_ERROR(client::CheckHint(hint, returns_in_ms));
+    KVT_ASSIGN_OR_RETURN(
+        const uint32_t known,
+        sequence->sequence->Hint(static_cast<kvtier::SequenceHint>(hint), returns_in_ms));
+    if (taken != nullptr) *taken = known;
+    return {};
+  });
+}
+
 }  // extern "C"

@@ -212,6 +212,17 @@ Result<uint32_t> Attachment::Pin(std::span<const BlockHash> hashes, int64_t ttl_
   return reply.count;
 }
 
+Result<uint32_t> Attachment::Hint(std::span<const BlockHash> hashes, SequenceHint hint,
+                                  int64_t returns_in_ms, Deadline deadline) const {
+  KVT_RETURN_IF_ERROR(CheckHashCount(hashes.size()));
+  if (hashes.empty()) return 0;
+  const wire::Hint request{
+      .pool = pool_, .hint = hint, .returns_in_ms = returns_in_ms, .hashes = hashes};
+  KVT_ASSIGN_OR_RETURN(const wire::HintReply reply,
+                       session_->channel().Call<wire::HintReply>(request, deadline));
+  return reply.count;
+}
+
 Result<std::vector<uint8_t>> Attachment::Lookup(std::span<const BlockHash> hashes,
                                                 Deadline deadline) const {
   const GroupRequest request{.attachment = this, .hashes = hashes};

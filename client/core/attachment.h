@@ -79,6 +79,8 @@ class Attachment {
                                           Deadline deadline) const;
   [[nodiscard]] Result<uint32_t> Pin(std::span<const BlockHash> hashes, int64_t ttl_ms,
                                      Deadline deadline) const;
+  [[nodiscard]] Result<uint32_t> Hint(std::span<const BlockHash> hashes, SequenceHint hint,
+                                      int64_t returns_in_ms, Deadline deadline) const;
   [[nodiscard]] Result<std::vector<uint8_t>> Lookup(std::span<const BlockHash> hashes,
                                                     Deadline deadline) const;
 

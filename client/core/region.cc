@@ -293,6 +293,17 @@ Result<uint32_t> Region::Pin(std::span<const BlockHash> hashes, int64_t ttl_ms) 
   return reply.count;
 }
 
+Result<uint32_t> Region::Hint(std::span<const BlockHash> hashes, SequenceHint hint,
+                              int64_t returns_in_ms) const {
+  KVT_RETURN_IF_ERROR(CheckHashCount(hashes.size()));
+  if (hashes.empty()) return 0;
+  const wire::Hint request{
+      .pool = id_, .hint = hint, .returns_in_ms = returns_in_ms, .hashes = hashes};
+  KVT_ASSIGN_OR_RETURN(const wire::HintReply reply, session_->channel().Call<wire::HintReply>(
+                                                        request, connection_.RequestDeadline()));
+  return reply.count;
+}
+
 Result<std::vector<uint8_t>> Region::Lookup(std::span<const BlockHash> hashes) const {
   KVT_RETURN_IF_ERROR(CheckHashCount(hashes.size()));
   if (hashes.empty()) return std::vector<uint8_t>();

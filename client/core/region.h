@@ -84,6 +84,9 @@ class Region {
   // Keeps blocks of the group from being forgotten until `ttl_ms` from now, 0 unpins; returns how
   // many are cached. Errors: as Attachment::Pin.
   [[nodiscard]] Result<uint32_t> Pin(std::span<const BlockHash> hashes, int64_t ttl_ms) const;
+  // See Attachment::Hint.
+  [[nodiscard]] Result<uint32_t> Hint(std::span<const BlockHash> hashes, SequenceHint hint,
+                                      int64_t returns_in_ms) const;
   // Which tiers hold each block now, one byte of kPresent* bits each. Errors: the daemon's;
   // kLimitExceeded "too_many_hashes"; kUnavailable; kTimeout.
   [[nodiscard]] Result<std::vector<uint8_t>> Lookup(std::span<const BlockHash> hashes) const;

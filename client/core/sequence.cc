@@ -309,6 +309,29 @@ Status Sequence::CopyBlocksOf(const Sequence& parent, size_t first) {
   return {};
 }
 
+// The last blocks first, where one call cannot name all: whether a block is this sequence's alone
+// depends on those that follow it.
+Result<uint32_t> Sequence::Hint(SequenceHint hint, int64_t returns_in_ms) const {
+  KVT_RETURN_IF_ERROR(Check());
+  const size_t full = shared_blocks_ - (partial_committed_ ? 1 : 0);
+  std::vector<BlockHash> hashes(hasher_.hashes().begin(),
+                                hasher_.hashes().begin() + static_cast<ptrdiff_t>(full));
+  if (partial_committed_) {
+    hashes.push_back(ItemOf(full, static_cast<uint16_t>(computed_tokens_ % block_tokens())).hash);
+  }
+  const size_t most = std::max<size_t>(attachment_->session()->limits().max_hashes, 1);
+  uint32_t taken = 0;
+  for (size_t end = hashes.size(); end > 0;) {
+    const size_t begin = end - std::min(end, most);
+    const auto part = std::span(hashes).subspan(begin, end - begin);
+    const Result<uint32_t> answer = attachment_->Hint(part, hint, returns_in_ms, RequestDeadline());
+    if (!answer) return tl::unexpected(LostIfUnavailable(answer.error()));
+    taken += *answer;
+    end = begin;
+  }
+  return taken;
+}
+
 std::array<uint64_t, kTierCount> Sequence::TokensByTier() const {
   std::array<uint64_t, kTierCount> tokens{};
   for (size_t block = 0; block < cached_tiers_.size(); ++block) {

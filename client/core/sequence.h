@@ -57,6 +57,9 @@ class Sequence {
 
   // Whether the block table is final and the cached prefix usable.
   [[nodiscard]] bool ready() const { return ready_; }
+  // Gives the daemon a hint about the blocks that this sequence found or has committed; returns of
+  // how many it was taken. Errors: as Attachment::Hint; kStaleHandle.
+  [[nodiscard]] Result<uint32_t> Hint(SequenceHint hint, int64_t returns_in_ms) const;
   [[nodiscard]] size_t blocks() const { return blocks_.size(); }
   // REQUIRES: i < blocks().
   [[nodiscard]] BlockIndex block(size_t i) const { return blocks_[i].index; }

@@ -63,6 +63,8 @@ inline constexpr uint32_t kMaxHelloFrameBytes = 64u << 10;
 // The longest time for which a client may pin blocks, a year. It keeps sums of times far from
 // overflow.
 inline constexpr int64_t kMaxPinTtlMs = int64_t{366} * 24 * 60 * 60 * 1000;
+// The longest time for which a client may expect a sequence back, a day.
+inline constexpr int64_t kMaxReturnsInMs = int64_t{24} * 60 * 60 * 1000;
 
 class Session final : public ConnectionListener {
  public:
@@ -145,6 +147,7 @@ class Session final : public ConnectionListener {
   Status OnPrefetch(const Call& call, const wire::Prefetch& request);
   Status OnLookup(const Call& call, const wire::Lookup& request);
   Status OnPin(const Call& call, const wire::Pin& request);
+  Status OnHint(const Call& call, const wire::Hint& request);
   Status OnStats(const Call& call, const wire::Stats& request);
   Status OnPing(const Call& call, const wire::Ping& request);
   Status OnWorkspace(const Call& call, const wire::Workspace& request);

@@ -94,6 +94,8 @@ void Session::Dispatch(const wire::Frame& frame) {
       return Handle(frame, &Session::OnLookup);
     case Type::kPin:
       return Handle(frame, &Session::OnPin);
+    case Type::kHint:
+      return Handle(frame, &Session::OnHint);
     case Type::kStats:
       return Handle(frame, &Session::OnStats);
     case Type::kPing:
@@ -407,6 +409,20 @@ Status Session::OnPin(const Call& call, const wire::Pin& request) {
   KVT_ASSIGN_OR_RETURN(const uint32_t pinned,
                        services_.cache->Pin(request.pool, request.hashes, request.ttl_ms));
   Reply(call, wire::PinReply{pinned});
+  return {};
+}
+
+Status Session::OnHint(const Call& call, const wire::Hint& request) {
+  KVT_RETURN_IF_ERROR(FindPoolOrRegion(request.pool));
+  KVT_RETURN_IF_ERROR(CheckHashes(request.hashes));
+  if (request.returns_in_ms > kMaxReturnsInMs) {
+    return MakeError(ErrorCode::kInvalidArgument, "bad_returns_in",
+                     fmt::format("{} ms; {} are allowed", request.returns_in_ms, kMaxReturnsInMs));
+  }
+  KVT_ASSIGN_OR_RETURN(
+      const uint32_t taken,
+      services_.cache->Hint(request.pool, request.hashes, request.hint, request.returns_in_ms));
+  Reply(call, wire::HintReply{taken});
   return {};
 }
 

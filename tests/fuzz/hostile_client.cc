@@ -195,6 +195,16 @@ void HostileClient::Pin() {
                  .hashes = hashes});
 }
 
+void HostileClient::Hint() {
+  const std::vector<BlockHash> hashes = PickHashes();
+  Send(wire::Hint{.pool = PickPool(),
+                  .hint = input_.OneOf({SequenceHint::kClosed, SequenceHint::kOnce,
+                                        SequenceHint::kReturns, SequenceHint{0}, SequenceHint{4}}),
+                  .returns_in_ms = input_.OneOf({int64_t{0}, int64_t{1}, int64_t{60'000},
+                                                 kMaxReturnsInMs, int64_t{-1}, INT64_MAX}),
+                  .hashes = hashes});
+}
+
 void HostileClient::UseRegions() {
   for (uint32_t count = 1 + input_.Below(4); count > 0; --count) {
     const uint32_t choice = input_.Below(16);

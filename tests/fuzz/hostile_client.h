@@ -44,6 +44,7 @@ class HostileClient {
   void ReleaseStretch();
   void Prefetch();
   void Pin();
+  void Hint();
   void Ask();
   void Attach();
   // A few requests about regions: mostly of memory that fits the model, and blocks that it has.

@@ -107,6 +107,8 @@ void AddLookups(SampleList* list) {
   list->Add("lookup_reply", 8, LookupReply{{16}, {{{kPresentInPool | kPersistedOnDisk, 0}}}});
   list->Add("pin", 9, Pin{PoolId{1}, 60000, hashes});
   list->Add("pin_reply", 9, PinReply{1});
+  list->Add("hint", 30, Hint{PoolId{1}, SequenceHint::kReturns, 30000, hashes});
+  list->Add("hint_reply", 30, HintReply{2});
 }
 
 void AddAttention(SampleList* list) {

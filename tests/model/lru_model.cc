@@ -94,9 +94,14 @@ LruModelCounts LruModel::Acquire(std::span<const BlockHash> hashes) {
     (host_.Contains(hash) ? counts.host : counts.disk) += 1;
     loading.push_back(hash);
   }
-  for (const BlockHash& hash : std::views::reverse(hits)) TouchDisk(hash);
+  loading_.insert(loading.begin(), loading.end());
   std::vector<Arrival> to_read;
-  for (const BlockHash& hash : std::views::reverse(loading)) ArriveInHost(hash, &to_read);
+  for (const BlockHash& hash : std::views::reverse(hits)) {
+    Use(hash);
+    TouchDisk(hash);
+    if (loading_.contains(hash)) ArriveInHost(hash, &to_read);
+  }
+  loading_.clear();
   // They are read in the order of the prefix.
   std::ranges::reverse(to_read);
   PreparePool(pool_clean_, Need::kLater);
@@ -117,17 +122,92 @@ void LruModel::Commit(std::span<const BlockHash> hashes, uint64_t hits) {
   // block is given back and the one in the pool is left alone.
   private_ = hashes.size() - hits;
   SettlePool();
-  for (const BlockHash& hash : hashes.subspan(hits)) {
+  for (size_t i = hits; i < hashes.size(); ++i) {
+    const BlockHash& hash = hashes[i];
+    if (Where(hash) == Presence{}) {
+      // What was said of an earlier copy of it was forgotten with that.
+      ended_.erase(hash);
+      if (i > 0) TakeBackEnd(hashes[i - 1]);
+    } else {
+      TakeBackEnd(hash);
+    }
+    awaited_.erase(hash);
+    not_written_.erase(hash);
     TouchDisk(hash);
     if (!pool_.Contains(hash)) held_.insert(hash);
   }
   private_ = 0;
 }
 
+// --- what clients say ---
+
+bool LruModel::FollowedByOthers(const BlockHash& hash) const {
+  size_t followers = 0;
+  bool ended = true;
+  for (const auto& [child, parent] : parents_) {
+    if (parent != hash || Where(child) == Presence{}) continue;
+    ++followers;
+    ended &= ended_.contains(child);
+  }
+  return followers > 1 || !ended;
+}
+
+void LruModel::EndUse(std::span<const BlockHash> hashes, bool once) {
+  for (const BlockHash& hash : std::views::reverse(hashes)) {
+    if (Where(hash) == Presence{} || FollowedByOthers(hash)) continue;
+    ended_[hash] |= once;
+    if (pool_.Contains(hash)) pool_.PlaceToLeaveFirst(hash);
+    if (host_.Contains(hash)) host_.PlaceToLeaveFirst(hash);
+  }
+  SettlePool();
+}
+
+void LruModel::Expect(std::span<const BlockHash> hashes) {
+  for (const BlockHash& hash : std::views::reverse(hashes)) {
+    if (Where(hash) == Presence{}) continue;
+    TakeBackEnd(hash);
+    awaited_.insert(hash);
+    if (pool_.Contains(hash)) pool_.Place(hash, ++now_);
+    if (host_.Contains(hash)) host_.Place(hash, ++now_);
+  }
+  SettlePool();
+}
+
+void LruModel::TakeBackEnd(const BlockHash& hash) {
+  for (BlockHash block = hash; ended_.erase(block) > 0;) {
+    if (pool_.Contains(block)) pool_.Place(block, ++now_);
+    if (host_.Contains(block) && !loading_.contains(block)) host_.Place(block, ++now_);
+    const auto parent = parents_.find(block);
+    if (parent == parents_.end()) return;
+    block = parent->second;
+  }
+}
+
+void LruModel::Use(const BlockHash& hash) {
+  const auto ended = ended_.find(hash);
+  if (ended != ended_.end() && !ended->second) TakeBackEnd(hash);
+  awaited_.erase(hash);
+  not_written_.erase(hash);
+}
+
+BlockHash LruModel::PrepareNext(LruTier* tier) {
+  constexpr int kMostSpared = 64;
+  for (int spared = 0; spared < kMostSpared; ++spared) {
+    const BlockHash next = tier->NextToPrepare();
+    if (!awaited_.contains(next)) break;
+    tier->Place(next, ++now_);
+  }
+  return tier->PrepareNext();
+}
+
 void LruModel::Release(std::span<const BlockHash> hashes) {
   for (const BlockHash& hash : std::views::reverse(hashes)) {
     if (held_.erase(hash) == 0) continue;
-    pool_.Place(hash, ++now_);
+    if (ended_.contains(hash)) {
+      pool_.PlaceToLeaveFirst(hash);
+    } else {
+      pool_.Place(hash, ++now_);
+    }
     TouchDisk(hash);
   }
   SettlePool();
@@ -146,7 +226,7 @@ void LruModel::MakeRoomInPool(uint64_t blocks) {
 // `target`: free and prepared blocks together.
 void LruModel::PreparePool(uint64_t target, Need need) {
   while (FreePoolBlocks() + pool_.prepared() < target && pool_.prepared() < pool_.size()) {
-    const BlockHash hash = pool_.PrepareNext();
+    const BlockHash hash = PrepareNext(&pool_);
     if (need == Need::kNow && !host_.Contains(hash) && disk_.Contains(hash)) continue;
     ArriveInHost(hash, &sinking_);
   }
@@ -154,7 +234,10 @@ void LruModel::PreparePool(uint64_t target, Need need) {
 
 void LruModel::ArriveInHost(const BlockHash& hash, std::vector<Arrival>* arrivals) {
   ++now_;
-  if (host_.Contains(hash)) {
+  const bool used = loading_.contains(hash);
+  if (!used && ended_.contains(hash)) {
+    if (host_.Contains(hash)) host_.PlaceToLeaveFirst(hash);
+  } else if (host_.Contains(hash)) {
     host_.Place(hash, now_);
   } else {
     arrivals->push_back({hash, now_});
@@ -178,7 +261,7 @@ void LruModel::FillHost(const std::vector<Arrival>& arrivals) {
 void LruModel::MakeRoomInHost() {
   if (host_.prepared() == 0) PrepareHost(1);
   const BlockHash leaving = host_.coldest();
-  if (!disk_.Contains(leaving)) {
+  if (!disk_.Contains(leaving) && IsToBeWritten(leaving)) {
     WriteToDisk(leaving, ++now_);
     SettleHost();
   }
@@ -189,11 +272,11 @@ void LruModel::PrepareHost(uint64_t target) {
   std::vector<Arrival> to_write;
   while (host_.capacity() - host_.size() + host_.prepared() < target &&
          host_.prepared() < host_.size()) {
-    const BlockHash hash = host_.PrepareNext();
+    const BlockHash hash = PrepareNext(&host_);
     ++now_;
     if (disk_.Contains(hash)) {
       disk_.Place(hash, now_);
-    } else {
+    } else if (IsToBeWritten(hash)) {
       to_write.push_back({hash, now_});
     }
   }
@@ -203,9 +286,14 @@ void LruModel::PrepareHost(uint64_t target) {
 void LruModel::SettleHost() { PrepareHost(host_clean_); }
 
 void LruModel::WriteToDisk(const BlockHash& hash, uint64_t time) {
-  if (disk_.size() == disk_.capacity()) disk_.Remove(BlockHash(disk_.coldest()));
+  const auto forget_coldest = [this] {
+    const BlockHash coldest = disk_.coldest();
+    disk_.Remove(coldest);
+    not_written_.insert(coldest);
+  };
+  if (disk_.size() == disk_.capacity()) forget_coldest();
   disk_.Place(hash, time);
-  while (disk_.capacity() - disk_.size() < disk_free_) disk_.Remove(BlockHash(disk_.coldest()));
+  while (disk_.capacity() - disk_.size() < disk_free_) forget_coldest();
 }
 
 }  // namespace kvtier

@@ -25,11 +25,21 @@
 //     it. A call that waits for such copies lets the pool prepare up to its share meanwhile.
 //  7. Host does the same with the disk: evicts its coldest, which has a copy on disk by then.
 //  8. A write takes a free slot of the disk, or its coldest; then the coldest leave until
-//     ceil(free fraction * slots) are free.
+//     ceil(free fraction * slots) are free. What the disk has given up is not written again before
+//     it is used again, wherever else it is.
 //  9. A block whose parent no tier holds is unusable, and so is all that follows it. It leaves
 //  every
 //     tier when its parent has not come back for `retention.keep_unusable`: DropUnusable() is the
 //     moment at which that time has passed for all of them.
+// 10. A sequence may be said not to be used again. From its last block on, each that is followed by
+//     nothing, or by one such block alone, leaves pool and host before all that are not prepared
+//     and are not such blocks themselves; it is copied neither to host nor to disk. A use takes
+//     this back of the block and of all before it, unless it was said that uses do not; a block
+//     that is computed takes it back of all before it. What it is taken back of becomes the hottest
+//     where it is, unless it is in use there.
+// 11. A sequence may be said to be expected back. Its blocks become the hottest where they are, and
+//     again whenever one of them would be prepared, at most 64 times before another is. This ends
+//     with the block's use, and with ForgetReturns().
 #pragma once
 
 #include <cstdint>
@@ -74,6 +84,13 @@ class LruModel {
   // first block on, each once.
   LruModelCounts Request(std::span<const BlockHash> hashes);
 
+  // The client says of a sequence, whose blocks these are from the first one on, that it will not
+  // be used again (`once`: and that uses do not disprove it), or that it is expected back. Between
+  // requests only.
+  void EndUse(std::span<const BlockHash> hashes, bool once);
+  void Expect(std::span<const BlockHash> hashes);
+  void ForgetReturns() { awaited_.clear(); }
+
   // Which tiers hold the block now. Between requests only.
   struct Presence {
     bool pool = false, host = false, disk = false;
@@ -92,6 +109,15 @@ class LruModel {
  private:
   [[nodiscard]] uint64_t PrefixLength(std::span<const BlockHash> hashes) const;
   LruModelCounts Acquire(std::span<const BlockHash> hashes);
+  [[nodiscard]] bool FollowedByOthers(const BlockHash& hash) const;
+  // Of the block and of all before it.
+  void TakeBackEnd(const BlockHash& hash);
+  void Use(const BlockHash& hash);
+  [[nodiscard]] bool IsToBeWritten(const BlockHash& hash) const {
+    return !ended_.contains(hash) && !not_written_.contains(hash);
+  }
+  // Prepares the tier's coldest block that is not spared.
+  BlockHash PrepareNext(LruTier* tier);
   void Hold(const BlockHash& hash);
   void Commit(std::span<const BlockHash> hashes, uint64_t hits);
   void Release(std::span<const BlockHash> hashes);
@@ -126,10 +152,14 @@ class LruModel {
   LruTier host_;
   LruTier disk_;
   std::unordered_map<BlockHash, BlockHash> parents_;  // of all blocks asked for but first ones
-  std::unordered_set<BlockHash> held_;                // in the pool, by the request under way
-  uint64_t private_ = 0;                              // allocated for blocks to be committed
-  std::vector<Arrival> sinking_;                      // prepared in the pool, not yet in host
-  uint64_t now_ = 0;  // counts the moments at which blocks became young
+  std::unordered_map<BlockHash, bool> ended_;         // will not be used again; whether `once`
+  std::unordered_set<BlockHash> awaited_;
+  std::unordered_set<BlockHash> not_written_;  // the disk had it; it has not been used since
+  std::unordered_set<BlockHash> loading_;
+  std::unordered_set<BlockHash> held_;  // in the pool, by the request under way
+  uint64_t private_ = 0;                // allocated for blocks to be committed
+  std::vector<Arrival> sinking_;        // prepared in the pool, not yet in host
+  uint64_t now_ = 0;                    // counts the moments at which blocks became young
   LruModelCounts total_;
 };
 

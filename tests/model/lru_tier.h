@@ -11,7 +11,8 @@
 
 namespace kvtier {
 
-// The coldest blocks are marked as prepared; every prepared block is colder than every other.
+// The coldest blocks are marked as prepared; every prepared block is colder than every other. Of
+// the others, those that leave first are colder than those that do not.
 class LruTier {
  public:
   explicit LruTier(uint64_t capacity) : capacity_(capacity) {}
@@ -29,10 +30,18 @@ class LruTier {
   void Place(const BlockHash& hash, uint64_t time) {
     Remove(hash);
     auto hotter = order_.end();
-    while (hotter != order_.begin() && std::prev(hotter)->time > time) --hotter;
-    const auto place = order_.insert(hotter, {hash, time, false});
-    if (hotter == first_unprepared_) first_unprepared_ = place;
-    places_[hash] = place;
+    while (hotter != order_.begin() && std::prev(hotter)->time > time &&
+           !std::prev(hotter)->leaves_first) {
+      --hotter;
+    }
+    Insert(hotter, {hash, time, false, false});
+  }
+  // Adds the block, or moves it, unprepared: as the last of those that leave first.
+  void PlaceToLeaveFirst(const BlockHash& hash) {
+    Remove(hash);
+    auto hotter = first_unprepared_;
+    while (hotter != order_.end() && hotter->leaves_first) ++hotter;
+    Insert(hotter, {hash, 0, false, true});
   }
 
   // Does nothing if the block is not there.
@@ -45,7 +54,9 @@ class LruTier {
     places_.erase(found);
   }
 
-  // Marks the coldest block that is not prepared yet. REQUIRES: prepared() < size().
+  // The coldest block that is not prepared yet. REQUIRES: prepared() < size().
+  [[nodiscard]] BlockHash NextToPrepare() const { return first_unprepared_->hash; }
+  // Marks it.
   const BlockHash& PrepareNext() {
     const auto next = first_unprepared_++;
     next->prepared = true;
@@ -58,7 +69,14 @@ class LruTier {
     BlockHash hash;
     uint64_t time;
     bool prepared;
+    bool leaves_first;
   };
+
+  void Insert(std::list<Block>::iterator hotter, const Block& block) {
+    const auto place = order_.insert(hotter, block);
+    if (hotter == first_unprepared_) first_unprepared_ = place;
+    places_[block.hash] = place;
+  }
 
   uint64_t capacity_;
   uint64_t prepared_ = 0;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -18,6 +19,25 @@ constexpr SessionId kSession{1};
 constexpr uint64_t kBlockBytes = 4 * kKiB;
 constexpr uint64_t kSlotsPerSlab = 64;
 constexpr uint64_t kSlabBytes = kSlotsPerSlab * 2 * kBlockBytes + 4 * kKiB;
+
+constexpr uint64_t kConversationTokens = 1536;
+
+// Which requests are the last of a conversation that the client closes.
+std::vector<bool> Closing(const Trace& trace, double share) {
+  const uint64_t blocks = std::max<uint64_t>(kConversationTokens / trace.block_tokens, 1);
+  std::unordered_map<BlockHash, size_t> last;
+  for (size_t i = 0; i < trace.requests.size(); ++i) {
+    const std::vector<BlockHash>& hashes = trace.requests[i].hashes;
+    if (!hashes.empty()) last[hashes[std::min<uint64_t>(hashes.size(), blocks) - 1]] = i;
+  }
+  std::vector<bool> closing(trace.requests.size());
+  constexpr uint64_t kParts = 1000;
+  for (const auto& [conversation, request] : last) {
+    const uint64_t spread = conversation.Prefix64() * 0x9E37'79B9'7F4A'7C15 >> 32;
+    closing[request] = static_cast<double>(spread % kParts) < share * kParts;
+  }
+  return closing;
+}
 
 uint32_t Slabs(uint64_t slots) {
   return static_cast<uint32_t>((slots + kSlotsPerSlab - 1) / kSlotsPerSlab);
@@ -44,6 +64,7 @@ class OfflineClient {
  public:
   OfflineClient(const Trace& trace, const OfflineSizes& sizes)
       : trace_(trace),
+        closing_(Closing(trace, sizes.closed_share)),
         machine_(MachineFor(sizes), /*seed=*/1),
         cache_(OptionsFor(sizes), machine_.Environment(), IndexSnapshot{}) {
     cache_.OpenSession(kSession, [](const LoadProgress&) {});
@@ -55,9 +76,13 @@ class OfflineClient {
 
   OfflineReport PlayAll() {
     const int64_t start_ms = trace_.requests.empty() ? 0 : trace_.requests.front().arrival_ms;
-    for (const TraceRequest& request : trace_.requests) {
+    for (size_t i = 0; i < trace_.requests.size(); ++i) {
+      const TraceRequest& request = trace_.requests[i];
       AdvanceTo(request.arrival_ms - start_ms);
       Play(request);
+      if (!closing_[i]) continue;
+      KVT_CHECK(cache_.Hint(pool_.id, request.hashes, SequenceHint::kClosed));
+      machine_.loop.RunAll();
     }
     report_.disk_read_blocks = cache_.stats().disk_read_blocks;
     report_.disk_written_blocks = machine_.disk_writes();
@@ -112,6 +137,7 @@ class OfflineClient {
   }
 
   const Trace& trace_;
+  const std::vector<bool> closing_;
   FakeMachine machine_;
   Cache cache_;
   PoolInfo pool_;

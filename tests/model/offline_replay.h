@@ -17,6 +17,9 @@ struct OfflineSizes {
   uint64_t host = 0;
   uint64_t disk = 0;
   PoolEviction eviction = PoolEviction::kLru;
+  // Of so many of the conversations the client says with the last request that they are closed.
+  // Requests whose first 1,536 tokens are the same are one conversation.
+  double closed_share = 0;
 };
 
 struct OfflineReport {

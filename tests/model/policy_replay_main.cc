@@ -29,6 +29,7 @@ struct Arguments {
   std::vector<double> pool_percents;
   double host_share = 4;
   double disk_share = 0;
+  double closed_percent = 0;
   uint32_t copies = 1;
   double starts_per_hour = 30;
   uint32_t tokens = 512;
@@ -132,7 +133,8 @@ void Compare(const std::string& name, Trace trace, const Arguments& arguments) {
       reports[i] = ReplayOffline(fitting, {.pool = pool,
                                            .host = share(arguments.host_share),
                                            .disk = share(arguments.disk_share),
-                                           .eviction = eviction});
+                                           .eviction = eviction,
+                                           .closed_share = arguments.closed_percent / 100});
       seconds[i] = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     }
     const double lru = reports[0].PoolHitPercent(), cls = reports[1].PoolHitPercent();
@@ -154,6 +156,8 @@ int Main(int argc, char** argv) {
   app.add_option("--pool-percent", arguments.pool_percents, "of the unique blocks")->delimiter(',');
   app.add_option("--host", arguments.host_share, "host, in sizes of the pool");
   app.add_option("--disk", arguments.disk_share, "disk, in sizes of the pool");
+  app.add_option("--closed-percent", arguments.closed_percent,
+                 "of the conversations, which the client closes");
   app.add_option("--copies", arguments.copies, "of each trace");
   app.add_option("--starts-per-hour", arguments.starts_per_hour, "of the traces, if several");
   app.add_option("--block-tokens", arguments.tokens, "blocks are joined to this size");

@@ -8,7 +8,7 @@ import numpy as np
 
 import kvtier
 from harness.daemon_test_case import BLOCK_BYTES, BLOCK_TOKENS, RECORD, DaemonTestCase, prompt
-from kvtier import Miss, Presence, Status, Tier
+from kvtier import Hint, Miss, Presence, Status, Tier
 
 
 class BlocksTest(DaemonTestCase):
@@ -181,6 +181,13 @@ class BlocksTest(DaemonTestCase):
         self.assertEqual(pool.pin([*hashes, bytes(32)], ttl_ms=60_000), 3)
         self.assertEqual(pool.pin(hashes, ttl_ms=0), 3)
 
+    def test_hint_counts_the_blocks_of_which_it_was_taken(self):
+        pool = self.attach()
+        hashes = self.commit_prefix(pool, prompt(blocks=3), fill=1)
+        self.assertEqual(pool.hint(hashes, Hint.RETURNS, 60_000), 3)
+        self.assertEqual(pool.hint([*hashes, bytes(32)], Hint.CLOSED), 3)
+        self.assertEqual(pool.hint(hashes, Hint.ONCE), 3)
+
     def test_stats_count_what_was_asked_and_what_is_held(self):
         pool = self.attach()
         hashes = self.commit_prefix(pool, prompt(blocks=2), fill=1)
@@ -211,6 +218,8 @@ class BlocksTest(DaemonTestCase):
             lambda: pool.acquire(tokens=[1 << 32]),
             lambda: pool.acquire(tokens=np.zeros((2, 2), np.uint32)),
             lambda: pool.pin([bytes(32)], ttl_ms=-1),
+            lambda: pool.hint([bytes(32)], Hint.CLOSED, 1),
+            lambda: pool.hint([bytes(32)], 9),
             lambda: pool.wait(kvtier.Load(1, 1), timeout_ms=-1),
             lambda: pool.wait(kvtier.Load(1, 1), up_to=-1),
             lambda: pool.release([kvtier.Block(-1, 0, 0)]),

@@ -10,7 +10,7 @@ import numpy as np
 
 import kvtier
 from harness.daemon_test_case import BLOCK_TOKENS, RECORD, DaemonTestCase, prompt
-from kvtier import Miss, Presence, Status
+from kvtier import Hint, Miss, Presence, Status
 
 
 class NoDaemonTest(unittest.TestCase):
@@ -90,6 +90,7 @@ class LostDaemonTest(DaemonTestCase):
         self.assertEqual(pool.lookup(hashes), [Presence(0)] * 2)
         self.assertEqual(pool.prefetch(hashes), 0)
         self.assertEqual(pool.pin(hashes, ttl_ms=1000), 0)
+        self.assertEqual(pool.hint(hashes, Hint.CLOSED), 0)
         self.assertFalse(pool.commit(entries))
         self.assertEqual(pool.commit_and_wait(entries), [Status.UNAVAILABLE] * 2)
         self.assertEqual(pool.release_and_wait(got.new_blocks), [Status.UNAVAILABLE] * 2)

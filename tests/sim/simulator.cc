@@ -104,6 +104,7 @@ void Simulator::UpkeepStep(uint64_t choice) {
   if (choice < 47) return oracle_.CheckMemoryClass();
   if (choice < 48) return ChangeCaps();
   if (choice < 49 && !plan_.options.tenants.empty()) return TryFloors();
+  if (choice < 56) return Hint();
   if (choice < 90) return AdvanceClock(static_cast<int64_t>(random_.Below(500)));
   if (choice < 97) return AdvanceClock(static_cast<int64_t>(random_.Below(3 * kMinuteMs)));
   AdvanceClock(static_cast<int64_t>(random_.Below(8 * kHourMs)));
@@ -206,6 +207,17 @@ void Simulator::Pin() {
   SIM_CHECK(pinned || pinned.error().code == ErrorCode::kLimitExceeded, pinned.error().ToString());
   const int64_t until_ms = world_.machine().clock.WallMs() + ttl_ms;
   for (const BlockHash& hash : hashes) oracle_.OnPinned(pool.name_space, hash, until_ms);
+}
+
+// Changes the order in which blocks leave, and nothing that the oracle knows of.
+void Simulator::Hint() {
+  Trace("hint");
+  const SimPool pool = RandomPool();
+  const std::vector<BlockHash> hashes = RandomPrefix();
+  const auto hint = static_cast<SequenceHint>(random_.Between(1, 3));
+  const auto returns_in_ms = static_cast<int64_t>(random_.Below(4 * kHourMs));
+  const auto taken = world_.cache().Hint(world_.pool(pool).id, hashes, hint, returns_in_ms);
+  SIM_CHECK(taken && *taken <= hashes.size(), "a hint was taken of more blocks than it names");
 }
 
 void Simulator::Verify() {

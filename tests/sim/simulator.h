@@ -52,6 +52,7 @@ class Simulator {
   void ScribbleInQuarantine();
   void Prefetch();
   void Pin();
+  void Hint();
   void Verify();
   void Drain();
   void ChangeCaps();

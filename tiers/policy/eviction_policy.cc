@@ -54,17 +54,32 @@ namespace {
 
 class LruPolicy final : public EvictionPolicy {
  public:
-  void Insert(EntryIndex entry, const BlockFacts&) override { list_.PushHot(entry); }
-  void InsertCold(EntryIndex entry, const BlockFacts&) override { list_.PushCold(entry); }
-  void Touch(EntryIndex entry, const BlockFacts&) override { list_.Touch(entry); }
-  void Remove(EntryIndex entry) override { list_.Remove(entry); }
-  bool Contains(EntryIndex entry) const override { return list_.Contains(entry); }
-  EntryIndex Victim() const override { return list_.coldest(); }
-  size_t size() const override { return list_.size(); }
-  size_t memory_bytes() const override { return list_.memory_bytes(); }
+  void Insert(EntryIndex entry, const BlockFacts& facts) override {
+    (facts.leaves_first ? leaving_ : list_).PushHot(entry);
+  }
+  void InsertCold(EntryIndex entry, const BlockFacts& facts) override {
+    (facts.leaves_first ? leaving_ : list_).PushCold(entry);
+  }
+  void Touch(EntryIndex entry, const BlockFacts& facts) override {
+    Remove(entry);
+    Insert(entry, facts);
+  }
+  void Remove(EntryIndex entry) override {
+    list_.Remove(entry);
+    leaving_.Remove(entry);
+  }
+  bool Contains(EntryIndex entry) const override {
+    return list_.Contains(entry) || leaving_.Contains(entry);
+  }
+  EntryIndex Victim() const override {
+    return leaving_.empty() ? list_.coldest() : leaving_.coldest();
+  }
+  size_t size() const override { return list_.size() + leaving_.size(); }
+  size_t memory_bytes() const override { return list_.memory_bytes() + leaving_.memory_bytes(); }
 
  private:
   EntryList list_;
+  EntryList leaving_;  // what leaves first; costs nothing where there never is any
 };
 
 }  // namespace

@@ -119,11 +119,13 @@ struct BlockFacts {
   uint32_t last_use_s = 0;       // on the age clock
   uint16_t tokens = 0;
   uint8_t uses = 0;  // since its bytes were computed or read from disk
+  // It goes before all that do not, but not before a block that follows it.
+  bool leaves_first = false;
 };
 
 // Holds the evictable blocks of one tier; there is one instance per tier, pool and tenant with
 // quotas. Among blocks inserted by one release the deeper comes first (the caller inserts them in
-// that order). Event loop only.
+// that order). Of blocks that leave first the one inserted first goes first. Event loop only.
 class EvictionPolicy {
  public:
   virtual ~EvictionPolicy() = default;

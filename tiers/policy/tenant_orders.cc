@@ -3,6 +3,16 @@
 
 namespace kvtier {
 
+TenantVictims::TenantVictims(uint32_t lanes, Spares spares) : stamps_(lanes > 1) {
+  const VictimQueue::Spares put_back =
+      [this, spares = std::move(spares)](EntryIndex entry) -> std::optional<BlockFacts> {
+    if (!spares(entry)) return std::nullopt;
+    stamps_.Renew(entry);
+    return BlockFacts{};
+  };
+  for (uint32_t i = 0; i < lanes; ++i) lanes_.emplace_back(MakeLruPolicy(), put_back);
+}
+
 // Compares one block of each tenant. Stamps are kept only where there are several orders.
 VictimQueue* TenantVictims::ColdestTenant(const Admits& admits,
                                           EntryIndex (VictimQueue::*choose)() const) {

@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "tiers/policy/eviction_policy.h"
@@ -25,7 +27,15 @@ namespace kvtier {
 // loop only.
 class VictimQueue {
  public:
-  explicit VictimQueue(std::unique_ptr<EvictionPolicy> policy) : policy_(std::move(policy)) {}
+  // What is to be told of a block that is spared: its turn came, and it is put back to the hot
+  // side. Nothing of one that is not.
+  using Spares = std::function<std::optional<BlockFacts>(EntryIndex)>;
+  // Before each block that is prepared, so many are spared at most: where all are to be spared, the
+  // coldest goes nevertheless.
+  static constexpr int kMostSpared = 64;
+
+  explicit VictimQueue(std::unique_ptr<EvictionPolicy> policy, Spares spares = nullptr)
+      : policy_(std::move(policy)), spares_(std::move(spares)) {}
 
   // REQUIRES: !Contains(entry).
   void Insert(EntryIndex entry, const BlockFacts& facts) { policy_->Insert(entry, facts); }
@@ -49,7 +59,7 @@ class VictimQueue {
   // `prepare` for each; `prepare` must not change this queue.
   void Prepare(size_t target, const std::function<void(EntryIndex)>& prepare) {
     while (prepared_.size() < target && policy_->size() > 0) {
-      const EntryIndex entry = policy_->Victim();
+      const EntryIndex entry = NextVictim();
       policy_->Remove(entry);
       prepared_.PushHot(entry);
       prepare(entry);
@@ -77,7 +87,18 @@ class VictimQueue {
   }
 
  private:
+  [[nodiscard]] EntryIndex NextVictim() {
+    for (int spared = 0; spares_ && spared < kMostSpared; ++spared) {
+      const EntryIndex entry = policy_->Victim();
+      const std::optional<BlockFacts> facts = spares_(entry);
+      if (!facts) return entry;
+      policy_->Touch(entry, *facts);
+    }
+    return policy_->Victim();
+  }
+
   std::unique_ptr<EvictionPolicy> policy_;
+  Spares spares_;
   EntryList prepared_;
 };
 
@@ -115,14 +136,21 @@ class TenantVictims {
   using Admits = std::function<bool(TenantId)>;
   using Prepare = std::function<void(EntryIndex)>;
 
-  explicit TenantVictims(uint32_t lanes) : stamps_(lanes > 1) {
-    for (uint32_t i = 0; i < lanes; ++i) lanes_.emplace_back(MakeLruPolicy());
-  }
+  // Whether the block is spared when its turn comes; see VictimQueue.
+  using Spares = std::function<bool(EntryIndex)>;
+
+  TenantVictims(uint32_t lanes, Spares spares);
 
   // The block is the youngest as of now.
   void Touch(TenantId lane, EntryIndex entry) {
     stamps_.Renew(entry);
     lanes_[lane.value].Touch(entry, {});
+  }
+  // The block goes before all others of the lane that are not prepared, in the order of these
+  // calls.
+  void LeaveFirst(TenantId lane, EntryIndex entry) {
+    stamps_.MakeOldest(entry);
+    lanes_[lane.value].Touch(entry, {.leaves_first = true});
   }
   // The block is the coldest of all, but for those that are prepared already.
   void MakeColdest(TenantId lane, EntryIndex entry) {
@@ -154,8 +182,8 @@ class TenantVictims {
   [[nodiscard]] VictimQueue* ColdestTenant(const Admits& admits,
                                            EntryIndex (VictimQueue::*choose)() const);
 
-  std::vector<VictimQueue> lanes_;
   TouchStamps stamps_;
+  std::vector<VictimQueue> lanes_;
 };
 
 // The order in which the disk evicts.

@@ -23,12 +23,12 @@ class UseClassPolicy final : public EvictionPolicy {
   }
 
   void Insert(EntryIndex entry, const BlockFacts& facts) override {
-    lists_[SurvivalTable::ClassOf(facts.uses)].PushHot(entry);
+    lists_[ListOf(facts)].PushHot(entry);
     Hold(entry, facts);
   }
 
   void InsertCold(EntryIndex entry, const BlockFacts& facts) override {
-    lists_[SurvivalTable::ClassOf(facts.uses)].PushCold(entry);
+    lists_[ListOf(facts)].PushCold(entry);
     Hold(entry, facts);
   }
 
@@ -40,18 +40,20 @@ class UseClassPolicy final : public EvictionPolicy {
   void Remove(EntryIndex entry) override {
     if (!Contains(entry)) return;
     const Held& held = held_[entry.value];
-    lists_[held.use_class].Remove(entry);
+    lists_[held.list].Remove(entry);
     if (held.parent != kNoEntry) --children_[held.parent.value];
   }
 
   bool Contains(EntryIndex entry) const override { return lists_[0].Contains(entry); }
 
   EntryIndex Victim() const override {
+    const EntryIndex leaving = lists_[kLeaving].coldest();
+    if (leaving != kNoEntry && !HasChildren(leaving)) return leaving;
     const uint32_t now_s = now_s_();
     EntryIndex victim = kNoEntry;
     double lowest = std::numeric_limits<double>::infinity();
     bool has_children = true;
-    for (size_t use_class = 0; use_class < lists_.size(); ++use_class) {
+    for (size_t use_class = 0; use_class < kLeaving; ++use_class) {
       const EntryIndex coldest = lists_[use_class].coldest();
       if (coldest == kNoEntry) continue;
       const bool is_parent = HasChildren(coldest);
@@ -62,7 +64,7 @@ class UseClassPolicy final : public EvictionPolicy {
       lowest = rank;
       has_children = is_parent;
     }
-    return victim;
+    return victim == kNoEntry ? leaving : victim;
   }
 
   size_t size() const override {
@@ -90,22 +92,30 @@ class UseClassPolicy final : public EvictionPolicy {
   static constexpr int kTimeBits = 29;
   static constexpr uint32_t kTimeMask = (1u << kTimeBits) - 1;
 
+  // The list behind those of the classes: of what leaves first.
+  static constexpr size_t kLeaving = SurvivalTable::kClasses;
+
   struct Held {
     EntryIndex parent = kNoEntry;  // in whose count of children the block is
     uint32_t last_use_s : kTimeBits = 0;
-    uint32_t use_class : 3 = 0;
+    uint32_t list : 3 = 0;
   };
   static_assert(sizeof(Held) == 8);
 
+  [[nodiscard]] static size_t ListOf(const BlockFacts& facts) {
+    return facts.leaves_first ? kLeaving : SurvivalTable::ClassOf(facts.uses);
+  }
+
   // What is known of a block that a list has got.
   void Hold(EntryIndex entry, const BlockFacts& facts) {
-    const auto use_class = static_cast<uint32_t>(SurvivalTable::ClassOf(facts.uses));
+    const auto list = static_cast<uint32_t>(ListOf(facts));
     const bool counted = facts.parent != kNoEntry && AddChild(facts.parent);
     held_.At(entry.value) = {.parent = counted ? facts.parent : kNoEntry,
                              .last_use_s = facts.last_use_s & kTimeMask,
-                             .use_class = use_class & 7};
-    if (SurvivalTable::Samples(facts.hash, facts.tokens)) {
-      survival_.BeginEpisode(facts.hash, use_class, facts.last_use_s);
+                             .list = list & 7};
+    // What will not be used again, as its client says, does not tell how others of its class fare.
+    if (!facts.leaves_first && SurvivalTable::Samples(facts.hash, facts.tokens)) {
+      survival_.BeginEpisode(facts.hash, list, facts.last_use_s);
     }
   }
   // False if the parent's count is full: the child is not counted then.
@@ -128,7 +138,7 @@ class UseClassPolicy final : public EvictionPolicy {
   }
 
   const std::function<uint32_t()> now_s_;
-  std::array<EntryList, SurvivalTable::kClasses> lists_;  // by class; they share their links
+  std::array<EntryList, kLeaving + 1> lists_;  // by class, and kLeaving; they share their links
   PagedArray<Held> held_;
   PagedArray<uint16_t> children_;  // of each row, how many are in the order
   SurvivalTable survival_;

@@ -15,7 +15,10 @@ HostSlots::HostSlots(CacheState* state, CopyDown* to_disk)
       to_disk_(*to_disk),
       allocator_(state->options.slab_bytes, 0),
       kept_(state, &allocator_),
-      victims_(state->tenants.rows()),
+      victims_(state->tenants.rows(),
+               [state](EntryIndex entry) {
+                 return state->Awaited(entry) && !state->IsShared(state->TenantOf((*state)[entry]));
+               }),
       shares_(state->tenants.rows()) {}
 
 void HostSlots::Grow() {
@@ -246,6 +249,8 @@ HostSlots::Outcome HostSlots::EvictFor(const SpaceRequest& request) {
   return waits ? Outcome::kWait : Outcome::kFull;
 }
 
+// Behind all others, though it may be one that leaves first: the search would meet it again at
+// once.
 void HostSlots::PassOver(EntryIndex index, Search* search) {
   Touch(index);
   ++search->passed_over;

@@ -43,8 +43,12 @@ class HostSlots {
     kOverCap,    // every slot of the tenant is pinned, and it is at its cap
   };
   // The block is used in host, or will arrive there: it is the youngest as of now.
-  void Touch(EntryIndex entry) {
-    victims_.Touch(state_.TenantOf(state_[entry]), entry);
+  void Touch(EntryIndex entry) { victims_.Touch(state_.TenantOf(state_[entry]), entry); }
+  // The same for a block that is in host and not used there just now: one that leaves first
+  // (BlockEntry::LeavesFirst) is the youngest of these only.
+  void Reorder(EntryIndex entry) {
+    if (!state_[entry].LeavesFirst()) return Touch(entry);
+    victims_.LeaveFirst(state_.TenantOf(state_[entry]), entry);
   }
   // It will not arrive after all. Does nothing if its slot is being filled, or if another movement
   // still expects it.

@@ -88,15 +88,16 @@ Result<CachePool*> PoolSpace::Attach(NamespaceId namespace_id, DeviceIndex devic
   if (memory->bytes() > left) return exhausted(memory->bytes());
   used_bytes_[device.value] += memory->bytes();
   state_.tenants.Charge(Tier::kPool, name_space.tenant, memory->bytes());
-  CachePool* const pool = state_.AddPool(
-      std::make_unique<CachePool>(CachePool{.namespace_id = namespace_id,
-                                            .device = device,
-                                            .slot = PoolSlot(device.value),
-                                            .block_bytes = block_bytes,
-                                            .copier = state_.env.devices[device.value].device,
-                                            .memory = std::move(memory),
-                                            .blocks = PoolBlocks(static_cast<uint32_t>(blocks)),
-                                            .victims = VictimQueue(MakeOrder())}));
+  CachePool* const pool = state_.AddPool(std::make_unique<CachePool>(CachePool{
+      .namespace_id = namespace_id,
+      .device = device,
+      .slot = PoolSlot(device.value),
+      .block_bytes = block_bytes,
+      .copier = state_.env.devices[device.value].device,
+      .memory = std::move(memory),
+      .blocks = PoolBlocks(static_cast<uint32_t>(blocks)),
+      .victims = VictimQueue(MakeOrder(),
+                             [this](EntryIndex entry) { return state_.FactsIfAwaited(entry); })}));
   // Wall time makes it differ from pools of earlier processes, the count from this process's
   // others: a client that finds the generation that it knows keeps the memory that it has mapped.
   pool->generation =

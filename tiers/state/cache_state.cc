@@ -235,6 +235,7 @@ void CacheState::LinkToParent(EntryIndex index, EntryIndex parent) {
     return;
   }
   lineage.Link(index, parent);
+  if (!directory[index].hinted()) ForgetHint(parent);
 }
 
 std::optional<BlockHash> CacheState::ParentHashOf(EntryIndex index) const {
@@ -257,6 +258,8 @@ void CacheState::Use(CachePool* pool, EntryIndex index) {
   ++entry.uses;
   if (entry.recent_uses < UINT8_MAX) ++entry.recent_uses;
   Apply(index, BlockEvent::kAllowPersist);
+  if (!entry.once()) ForgetHint(index);
+  ForgetReturn(index);
   const uint32_t before_s = entry.last_use_s;
   Touch(index);
   stats.reuse_gap.ObserveMs((int64_t{entry.last_use_s} - before_s) * 1000);
@@ -269,6 +272,7 @@ void CacheState::UseComputedAnew(CachePool* pool, EntryIndex index, RetentionCla
   BlockEntry& entry = directory[index];
   if (retention == RetentionClass::kExtended) Extend(index);
   entry.created_s = NowS();
+  ForgetHint(index);
   Use(pool, index);
   UpdateHostTable(entry);
   QueueRecencyUpdate(index);
@@ -282,7 +286,39 @@ BlockFacts CacheState::FactsOf(EntryIndex index) const {
           .hash = entry.hash.Prefix64(),
           .last_use_s = entry.last_use_s,
           .tokens = entry.tokens,
-          .uses = entry.recent_uses};
+          .uses = entry.recent_uses,
+          .leaves_first = entry.LeavesFirst()};
+}
+
+// Blocks after one that is of use may stay hinted, none before it: a block is nothing without those
+// before it. Each step takes back a hint, so that a client pays for what it has said.
+void CacheState::ForgetHint(EntryIndex index) {
+  for (; index != kNoEntry && directory[index].hinted(); index = lineage.ParentOf(index)) {
+    Apply(index, BlockEvent::kForgetHint);
+    const BlockEntry& entry = directory[index];
+    if (NeedsPersist(entry) && !entry.persist_wanted() && !entry.writing() &&
+        !unpersisted.Contains(index)) {
+      unpersisted.PushHot(index);
+    }
+    reorder(index);
+  }
+}
+
+std::optional<BlockFacts> CacheState::FactsIfAwaited(EntryIndex index) const {
+  if (!Awaited(index)) return std::nullopt;
+  BlockFacts facts = FactsOf(index);
+  facts.last_use_s = NowS();
+  return facts;
+}
+
+bool CacheState::IsShared(TenantId tenant) const {
+  const std::string* first = nullptr;
+  for (const Namespace& name_space : namespaces) {
+    if (name_space.tenant != tenant) continue;
+    if (first != nullptr && *first != name_space.identity.tenant) return true;
+    first = &name_space.identity.tenant;
+  }
+  return false;
 }
 
 void CacheState::Touch(EntryIndex index) {
@@ -358,6 +394,8 @@ void CacheState::ForgetIfGone(EntryIndex index) {
     pins.Erase(index);
   }
   Apply(index, BlockEvent::kUnwantPersist);
+  Apply(index, BlockEvent::kForgetHint);
+  ForgetReturn(index);
   const EntryIndex parent = lineage.ParentOf(index);
   lineage.Unlink(index);
   if (lineage.HasChildren(index)) {

@@ -172,6 +172,9 @@ class CacheState {
   // their `last_use_s` says since when. Their entries stay, so that they are known again when they
   // are committed again. What follows them is unusable.
   EntryList lost;
+  // When blocks are expected to be used again, as clients say, in seconds of the age clock; by row.
+  // 0: nothing is known.
+  PagedArray<uint32_t> returns_s;
   // How many lost blocks have come back.
   uint64_t returned = 0;
   // Until then, on the monotonic clock, acquires have lately waited for space in host that the disk
@@ -283,6 +286,19 @@ class CacheState {
   // A client has computed the block, which is known, once more: that is a use, and its content is
   // proven anew, whatever its age.
   void UseComputedAnew(CachePool* pool, EntryIndex entry, RetentionClass retention);
+  // The block is of use after all, and so are those before it: what clients said of them counts no
+  // more. Does nothing if it said nothing.
+  void ForgetHint(EntryIndex entry);
+  // A client expects to use the block again, and the time for that has not passed.
+  [[nodiscard]] bool Awaited(EntryIndex entry) const {
+    const uint32_t* until_s = returns_s.Find(entry.value);
+    return until_s != nullptr && *until_s > NowS();
+  }
+  // What a pool's order is told of a block that it is to spare: nothing unless the block is
+  // awaited.
+  [[nodiscard]] std::optional<BlockFacts> FactsIfAwaited(EntryIndex entry) const;
+  // Whether tenants share this row of tenant tables: one's hints must not cost another's blocks.
+  [[nodiscard]] bool IsShared(TenantId tenant) const;
   // The block's bytes have been computed or read from disk, for its first use as the pools' orders
   // of eviction count them.
   void CountUsesAnew(EntryIndex index) { directory[index].recent_uses = 1; }
@@ -342,9 +358,11 @@ class CacheState {
   void SchedulePump();
   // There is more to do than one event should: the next part of it follows in an event of its own.
   void SchedulePart();
-  // These are set by the cache; the last is the way from pools to host.
+  // These are set by the cache; `reorder` gives a block its places in the orders of eviction anew,
+  // after what is known of it has changed, and the last is the way from pools to host.
   std::function<void()> pump;
   std::function<void()> next_part;
+  std::function<void(EntryIndex)> reorder;
   CopyDown* to_host = nullptr;
   [[nodiscard]] bool pump_scheduled() const { return pump_scheduled_ || part_scheduled_; }
 
@@ -365,6 +383,10 @@ class CacheState {
  private:
   // Of an entry that no tier holds, and that nothing follows.
   void Erase(EntryIndex entry);
+  // The block is used, or is no block any more: none waits for its return.
+  void ForgetReturn(EntryIndex entry) {
+    if (returns_s.Find(entry.value) != nullptr) returns_s[entry.value] = 0;
+  }
   // The table beside host memory learns of the entry's times and uses, if it is there.
   void UpdateHostTable(const BlockEntry& entry);
   [[nodiscard]] HostSlotFacts HostFactsOf(const BlockEntry& entry) const;

@@ -9,11 +9,17 @@ namespace kvtier {
 void Offloader::Want(EntryIndex index) {
   const BlockEntry& entry = state_[index];
   if (entry.in_host()) {
-    host_.Touch(index);
+    host_.Reorder(index);
     return;
   }
-  if (state_.ReadyPool(entry) == nullptr || entry.offload_failed()) return;
-  if (entry.offload_queued() || entry.offloading()) return;
+  // What will not be used again is not worth the copy.
+  if (state_.ReadyPool(entry) == nullptr || entry.offload_failed() || entry.LeavesFirst()) return;
+  Queue(index);
+}
+
+void Offloader::Queue(EntryIndex index) {
+  const BlockEntry& entry = state_[index];
+  if (entry.in_host() || entry.offload_queued() || entry.offloading()) return;
   state_.Apply(index, BlockEvent::kQueueOffload);
   host_.Touch(index);
   queues_.Push(state_.TenantOf(entry), index);
@@ -27,7 +33,7 @@ bool Offloader::WantNow(EntryIndex index) {
   if (entry.in_host() || state_.ReadyPool(entry) == nullptr) return false;
   if (entry.offloading()) return true;
   state_.Apply(index, BlockEvent::kAllowOffload);
-  Want(index);
+  Queue(index);
   urgent_.Push(state_.TenantOf(entry), index);
   return true;
 }

@@ -55,6 +55,8 @@ class Offloader final : public CopyDown {
   [[nodiscard]] uint64_t queued() const { return queues_.size() + urgent_.size(); }
 
  private:
+  // Unless host has the block, or is about to get it. REQUIRES: some pool has its bytes.
+  void Queue(EntryIndex entry);
   // Blocks that are copied, and then sealed, together. A thread of the executor makes the
   // checksums.
   struct Batch {

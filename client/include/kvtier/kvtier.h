@@ -521,8 +521,7 @@ KVT_API kvt_status kvt_pin(kvt_pool* pool, const kvt_hash* hashes, size_t count,
                            uint32_t* pinned);
 
 enum { KVT_PRESENT_POOL = 1, KVT_PRESENT_HOST = 2, KVT_PRESENT_DISK = 4 };
-/* Fills presence[0..count) with the tiers that hold each block now (KVT_PRESENT_*; disk: durably).
- */
+/* Fills presence[0..count) with the tiers that have each block (KVT_PRESENT_*; disk: durably). */
 KVT_API kvt_status kvt_lookup(kvt_pool* pool, const kvt_hash* hashes, size_t count,
                               uint8_t* presence);
 
@@ -593,6 +592,7 @@ KVT_API kvt_status kvt_admin(const char* admin_socket_path, const char* request_
 
 #include "kvtier_attention.h"
 #include "kvtier_groups.h"
+#include "kvtier_hints.h"
 #include "kvtier_kept_memory.h"
 #include "kvtier_region.h"
 #include "kvtier_sequence.h"

@@ -123,6 +123,13 @@ class Sequence {
     return ToStatus(kvt_sequence_mark_computed(get(), tokens));
   }
   Status Finish() { return ToStatus(kvt_sequence_finish(get())); }
+  // Tells what is known of the sequence; see kvtier_hints.h. Returns of how many blocks the hint
+  // was taken.
+  Result<uint32_t> Hint(kvt_hint hint, int64_t returns_in_ms = 0) {
+    uint32_t taken = 0;
+    if (kvt_sequence_hint(get(), hint, returns_in_ms, &taken)) return Error::Last();
+    return taken;
+  }
   Result<Sequence> Fork() {
     kvt_sequence* fork = nullptr;
     if (kvt_sequence_fork(get(), &fork)) return Error::Last();
@@ -268,6 +275,15 @@ class Pool {
     if (kvt_pin(get(), hashes.data(), hashes.size(), ttl_ms, &pinned)) return Error::Last();
     return pinned;
   }
+  // Tells what is known of a sequence whose hashes these are; see kvtier_hints.h. Returns of how
+  // many blocks the hint was taken.
+  Result<uint32_t> Hint(std::span<const kvt_hash> hashes, kvt_hint hint,
+                        int64_t returns_in_ms = 0) {
+    uint32_t taken = 0;
+    if (kvt_hint_blocks(get(), hashes.data(), hashes.size(), hint, returns_in_ms, &taken))
+      return Error::Last();
+    return taken;
+  }
   // KVT_PRESENT_* bits of each block.
   Result<std::vector<uint8_t>> Lookup(std::span<const kvt_hash> hashes) {
     std::vector<uint8_t> presence(hashes.size());
@@ -389,6 +405,15 @@ class Region {
     uint32_t pinned = 0;
     if (kvt_region_pin(get(), hashes.data(), hashes.size(), ttl_ms, &pinned)) return Error::Last();
     return pinned;
+  }
+  // Tells what is known of a sequence whose hashes these are; see kvtier_hints.h. Returns of how
+  // many blocks the hint was taken.
+  Result<uint32_t> Hint(std::span<const kvt_hash> hashes, kvt_hint hint,
+                        int64_t returns_in_ms = 0) {
+    uint32_t taken = 0;
+    if (kvt_region_hint(get(), hashes.data(), hashes.size(), hint, returns_in_ms, &taken))
+      return Error::Last();
+    return taken;
   }
 
  private:

@@ -191,6 +191,9 @@ KVT_API kvt_status kvt_region_failures(kvt_region* region, uint64_t transfer, ui
 KVT_API kvt_status kvt_region_lookup(kvt_region* region, const kvt_hash* hashes, size_t count,
                                      uint8_t* presence);
 
+/* As kvt_hint_blocks; `hint` is one of KVT_HINT_*. */
+KVT_API kvt_status kvt_region_hint(kvt_region* region, const kvt_hash* hashes, size_t count,
+                                   uint8_t hint, int64_t returns_in_ms, uint32_t* taken);
 /* Keeps blocks from being forgotten until `ttl_ms` from now, as kvt_pin; 0 unpins. */
 KVT_API kvt_status kvt_region_pin(kvt_region* region, const kvt_hash* hashes, size_t count,
                                   int64_t ttl_ms, uint32_t* pinned);

@@ -18,7 +18,7 @@ from .errors import Status, error_of, invalid, last_error
 from .hashing import PromptIdentity, identity_to_abi
 from .memory import AttachedPool, PoolMemory
 from .sequence import Copier, CopyFunction, Sequence, SequenceInfo
-from .types import Miss, Retention
+from .types import Hint, Miss, Retention
 
 
 @dataclass(frozen=True)
@@ -135,6 +135,11 @@ class MissedSequence(Sequence):
         if first + (count or 0) > self._tokens:
             raise invalid("beyond_sequence", f"{first} + {count} of {self._tokens} tokens")
         return np.zeros(0, dtype=np.int64)
+
+    def hint(self, hint: Hint, returns_in_ms: int = 0) -> int:
+        self._require_open()
+        _native.unsigned(returns_in_ms, 63, "returns_in_ms")
+        return 0
 
     def append(self, tokens: Tokens) -> None:
         self._require_open()

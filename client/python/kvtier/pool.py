@@ -30,7 +30,7 @@ from .memory import AttachedPool
 from .model import Model
 from .opening import SequenceSettings, open_sequence
 from .sequence import CopyFunction, Sequence
-from .types import CommitEntry, Load, LoadProgress, Miss, Presence, Retention
+from .types import CommitEntry, Hint, Load, LoadProgress, Miss, Presence, Retention
 
 _ALL_HITS = 0xFFFFFFFF
 
@@ -295,6 +295,25 @@ class Pool(AttachedPool):
             self._library.kvt_pin(self._handle.get(), joined, count, ttl_ms, ctypes.byref(pinned))
         )
         return pinned.value
+
+    def hint(self, hashes: Hashes, hint: Hint, returns_in_ms: int = 0) -> int:
+        """Tells the daemon what is known of a sequence, whose hashes these are from its first block
+        on: Hint.CLOSED, Hint.ONCE, or Hint.RETURNS with `returns_in_ms`, at most a day. One round
+        trip. Of blocks that will not be used again, those that no other cached sequence goes on
+        from leave first, and are not copied to lower tiers.
+
+        Returns of how many blocks the hint was taken; without a daemon 0. Raises
+        InvalidArgumentError.
+        """
+        joined, count = _joined(hashes)
+        _native.unsigned(returns_in_ms, 63, "returns_in_ms")
+        taken = ctypes.c_uint32()
+        check_available(
+            self._library.kvt_hint_blocks(
+                self._handle.get(), joined, count, hint, returns_in_ms, ctypes.byref(taken)
+            )
+        )
+        return taken.value
 
     def lookup(self, hashes: Hashes) -> list[Presence]:
         """The tiers that hold each block now; without a daemon none."""

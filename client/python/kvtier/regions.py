@@ -25,7 +25,7 @@ from ._library import abi
 from ._native import HASH_BYTES, Handle, Hashes, Scoped, address
 from .errors import KvtierError, check, error_of, invalid
 from .model import KvGroup, Model
-from .types import Miss, Retention
+from .types import Hint, Miss, Retention
 
 # The C structures as elements of numpy's arrays: their fields are whole arrays.
 _STORE_BLOCK = np.dtype(abi.kvt_store_block)
@@ -373,6 +373,23 @@ class Region(Scoped):
             )
         )
         return pinned.value
+
+    def hint(self, hashes: HashArray, hint: Hint, returns_in_ms: int = 0) -> int:
+        """As Pool.hint. Raises besides UnavailableError, TimedOutError."""
+        joined = _hash_rows(hashes)
+        _native.unsigned(returns_in_ms, 63, "returns_in_ms")
+        taken = ctypes.c_uint32()
+        check(
+            self._library.kvt_region_hint(
+                self._handle.get(),
+                address(joined),
+                len(joined),
+                hint,
+                returns_in_ms,
+                ctypes.byref(taken),
+            )
+        )
+        return taken.value
 
 
 def region_options(

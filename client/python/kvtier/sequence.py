@@ -29,7 +29,7 @@ from ._native import Handle, Scoped, Tokens, address
 from .blocks import Blocks, new_block_array
 from .errors import Status, check, error_of, last_error
 from .memory import AttachedPool, PoolMemory
-from .types import Miss
+from .types import Hint, Miss
 
 #: Copies one block within the pool: (target_offset, source_offset, byte_count), in bytes, offsets
 #: from the pool's first byte. Returns when the copy is complete; raises if it failed.
@@ -256,6 +256,19 @@ class Sequence(Scoped):
         is due; "tokens_not_computed": there are tokens beyond the computed ones), StaleHandleError.
         """
         check(self._library.kvt_sequence_finish(self._handle.get()))
+
+    def hint(self, hint: Hint, returns_in_ms: int = 0) -> int:
+        """Tells the daemon what is known of this sequence, before or after its blocks are complete:
+        see Pool.hint. It concerns the blocks that were found or committed so far; returns of how
+        many it was taken, 0 without a daemon. Raises InvalidArgumentError, StaleHandleError."""
+        _native.unsigned(returns_in_ms, 63, "returns_in_ms")
+        taken = ctypes.c_uint32()
+        check(
+            self._library.kvt_sequence_hint(
+                self._handle.get(), hint, returns_in_ms, ctypes.byref(taken)
+            )
+        )
+        return taken.value
 
     def fork(self) -> Sequence:
         """A second sequence with the same tokens: committed blocks are shared, private ones copied.

@@ -45,6 +45,12 @@ class Retention(HeaderEnum):
     """MEMORY: never touches the disk. EXTENDED: persisted."""
 
 
+@enum_of(abi, "KVT_HINT_CLOSED")
+class Hint(HeaderEnum):
+    """What is known of a sequence. CLOSED: it will not be continued. ONCE: the same, and uses do not
+    disprove it. RETURNS: it goes on after a known time."""
+
+
 @enum_of(abi, "KVT_MISS_NONE")
 class Miss(HeaderEnum):
     """Why the block after the hits was not served; NONE if all were. UNAVAILABLE: no daemon was

@@ -187,6 +187,14 @@ TEST_F(BlocksTest, LookupPrefetchPinAndStatsReachTheDaemon) {
   EXPECT_EQ(connection_->Stats()->session_references, 3u);
 }
 
+TEST_F(BlocksTest, HintsReachTheDaemonAndWrongOnesDoNot) {
+  EXPECT_EQ(*pool_->Hint(Hashes(1, 3), KVT_HINT_CLOSED), 3u);
+  EXPECT_EQ(*pool_->Hint(Hashes(1, 2), KVT_HINT_RETURNS, 5000), 2u);
+  EXPECT_EQ(pool_->Hint(Hashes(1, 2), kvt_hint{9}).error().reason, "bad_enum");
+  EXPECT_EQ(pool_->Hint(Hashes(1, 2), KVT_HINT_ONCE, 5000).error().reason, "bad_returns_in");
+  EXPECT_EQ(pool_->Hint(Hashes(1, 2), KVT_HINT_RETURNS, -1).error().reason, "bad_returns_in");
+}
+
 TEST_F(BlocksTest, AGroupIsLookedUpByName) {
   Fill(Hashes(1, 1));
   const std::vector<kvt_hash> hashes = Hashes(1, 2);

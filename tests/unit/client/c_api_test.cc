@@ -28,6 +28,11 @@ TEST(CApi, NullAndUnsizedArgumentsArePreciseErrors) {
   EXPECT_EQ(kvt_ping(nullptr, nullptr), KVT_INVALID_ARGUMENT);
   EXPECT_EQ(kvt_acquire(nullptr, nullptr, nullptr), KVT_INVALID_ARGUMENT);
   EXPECT_EQ(kvt_sequence_append(nullptr, nullptr, 0), KVT_INVALID_ARGUMENT);
+  EXPECT_EQ(kvt_hint_blocks(nullptr, nullptr, 0, KVT_HINT_CLOSED, 0, nullptr),
+            KVT_INVALID_ARGUMENT);
+  EXPECT_EQ(kvt_region_hint(nullptr, nullptr, 0, KVT_HINT_CLOSED, 0, nullptr),
+            KVT_INVALID_ARGUMENT);
+  EXPECT_EQ(kvt_sequence_hint(nullptr, KVT_HINT_CLOSED, 0, nullptr), KVT_INVALID_ARGUMENT);
   EXPECT_EQ(kvt_is_connected(nullptr), 0);
   EXPECT_EQ(kvt_take_errors(nullptr, nullptr, 0, nullptr), 0u);
 }

@@ -175,6 +175,9 @@ void FakeDaemon::AnswerBlocks(const wire::Frame& frame) {
   } else if (Is(frame, wire::MessageType::kPin)) {
     const auto count = wire::Decode<wire::Pin>(frame.payload)->hashes.size();
     Reply(frame, wire::PinReply{static_cast<uint32_t>(count)});
+  } else if (Is(frame, wire::MessageType::kHint)) {
+    const auto count = wire::Decode<wire::Hint>(frame.payload)->hashes.size();
+    Reply(frame, wire::HintReply{static_cast<uint32_t>(count)});
   }
 }
 

@@ -131,9 +131,10 @@ TEST_F(SessionErrors, UnknownMessageIsRefused) {
 
 TEST_F(SessionErrors, TruncatedMessageIsRefused) {
   const auto client = Attached();
-  for (const MessageType type : {MessageType::kRegisterModel, MessageType::kAttach,
-                                 MessageType::kAcquire, MessageType::kCommit, MessageType::kRelease,
-                                 MessageType::kPrefetch, MessageType::kLookup, MessageType::kPin}) {
+  for (const MessageType type :
+       {MessageType::kRegisterModel, MessageType::kAttach, MessageType::kAcquire,
+        MessageType::kCommit, MessageType::kRelease, MessageType::kPrefetch, MessageType::kLookup,
+        MessageType::kPin, MessageType::kHint}) {
     const uint64_t request =
         client->SendFrame(static_cast<uint16_t>(type), 0, std::vector<std::byte>(1));
     EXPECT_EQ(client->ExpectError(request), "truncated_message") << wire::MessageTypeName(type);
@@ -202,6 +203,7 @@ TEST_F(SessionErrors, PoolThatWasNotAttachedIsRefused) {
   EXPECT_EQ(client.ErrorOf(wire::Prefetch{.pool = pool_, .hashes = hashes}), "pool_not_attached");
   EXPECT_EQ(client.ErrorOf(wire::Pin{.pool = pool_, .ttl_ms = 1000, .hashes = hashes}),
             "pool_not_attached");
+  EXPECT_EQ(client.ErrorOf(wire::Hint{.pool = pool_, .hashes = hashes}), "pool_not_attached");
   EXPECT_EQ(client.ExpectError(client.Send(CommitOf(pool_, kept_, hashes), false)),
             "pool_not_attached");
   EXPECT_EQ(client.ExpectError(client.Send(wire::Release{.pool = pool_, .blocks = kept_}, false)),
@@ -224,6 +226,17 @@ TEST_F(SessionErrors, NegativeAndEndlessPinsAreRefused) {
   EXPECT_EQ(client->ErrorOf(wire::Pin{.pool = pool_, .ttl_ms = INT64_MAX, .hashes = hashes}),
             "bad_ttl");
   EXPECT_EQ(client->ErrorOf(wire::Pin{.pool = pool_, .ttl_ms = -1, .hashes = hashes}), "bad_ttl");
+  ExpectAlive(client.get());
+}
+
+TEST_F(SessionErrors, SequencesThatReturnAfterMoreThanADayAreRefused) {
+  const auto client = Attached();
+  const auto hashes = Hashes(900, 1);
+  wire::Hint hint{.pool = pool_, .hint = SequenceHint::kReturns, .hashes = hashes};
+  for (const int64_t returns_in_ms : {kMaxReturnsInMs + 1, INT64_MAX, int64_t{-1}}) {
+    hint.returns_in_ms = returns_in_ms;
+    EXPECT_EQ(client->ErrorOf(hint), "bad_returns_in");
+  }
   ExpectAlive(client.get());
 }
 

@@ -178,6 +178,23 @@ TEST(Session, PinCountsWhatIsCached) {
             2u);
 }
 
+TEST(Session, HintCountsTheBlocksOfWhichItWasTaken) {
+  ServerUnderTest daemon;
+  WireClient client(daemon.socket());
+  const PoolId pool = client.Attach().pool;
+  (void)Fill(&client, pool, Hashes(0, 2));
+  const auto hashes = Hashes(0, 3);
+  const auto taken = [&](SequenceHint hint, int64_t returns_in_ms) {
+    return client
+        .Call<wire::HintReply>(wire::Hint{
+            .pool = pool, .hint = hint, .returns_in_ms = returns_in_ms, .hashes = hashes})
+        .count;
+  };
+  EXPECT_EQ(taken(SequenceHint::kReturns, 60'000), 2u);
+  EXPECT_EQ(taken(SequenceHint::kClosed, 0), 2u);
+  EXPECT_EQ(taken(SequenceHint::kOnce, 0), 2u);
+}
+
 TEST(Session, StatsCountWhatWasAsked) {
   ServerUnderTest daemon;
   WireClient client(daemon.socket());

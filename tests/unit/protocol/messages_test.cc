@@ -399,6 +399,25 @@ TEST(Pin, NegativeLifeIsRefused) {
   EXPECT_EQ(Decode<Pin>(PayloadOf(Pin{PoolId{1}, INT64_MAX, {}}))->ttl_ms, INT64_MAX);
 }
 
+TEST(Hint, KindsWithoutANameAreRefused) {
+  EXPECT_EQ(Decode<Hint>(PayloadOf(Hint{PoolId{1}, SequenceHint{0}, 0, {}})).error().reason,
+            "bad_enum");
+  EXPECT_EQ(Decode<Hint>(PayloadOf(Hint{PoolId{1}, SequenceHint{4}, 0, {}})).error().reason,
+            "bad_enum");
+}
+
+TEST(Hint, OnlyOneThatReturnsHasATimeAndThatIsNotNegative) {
+  const auto reason = [](SequenceHint hint, int64_t returns_in_ms) -> std::string {
+    const auto decoded = Decode<Hint>(PayloadOf(Hint{PoolId{1}, hint, returns_in_ms, {}}));
+    return decoded ? "" : decoded.error().reason;
+  };
+  EXPECT_EQ(reason(SequenceHint::kReturns, 5000), "");
+  EXPECT_EQ(reason(SequenceHint::kReturns, -1), "bad_returns_in");
+  EXPECT_EQ(reason(SequenceHint::kClosed, 0), "");
+  EXPECT_EQ(reason(SequenceHint::kClosed, 1), "bad_returns_in");
+  EXPECT_EQ(reason(SequenceHint::kOnce, 1), "bad_returns_in");
+}
+
 TEST(LookupReply, UnknownTiersAreRefused) {
   EXPECT_EQ(
       Decode<LookupReply>(PayloadOf(LookupReply{.parts = {{.presence = {7, 8}}}})).error().reason,
