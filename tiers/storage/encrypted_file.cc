@@ -16,8 +16,6 @@ EncryptedFile::EncryptedFile(BlockFile* file, std::shared_ptr<const SlotCipher> 
                              Executor* executor)
     : file_(file), cipher_(std::move(cipher)), executor_(executor) {}
 
-EncryptedFile::~EncryptedFile() { *alive_ = false; }
-
 void EncryptedFile::ReadAndCheck(uint64_t offset, std::span<std::byte> buffer, IoCheck check,
                                  IoDone done) {
   if (buffer.size() <= kSlotHeaderBytes) {
@@ -48,9 +46,7 @@ void EncryptedFile::Write(uint64_t offset, std::span<const std::byte> buffer, Io
       [write, cipher = cipher_] {
         write->status = cipher->Encrypt(write->slot, write->encrypted.span());
       },
-      [this, write, alive = alive_] {
-        if (*alive) OnEncrypted(write);
-      });
+      gate_.WhileOpen([this, write] { OnEncrypted(write); }));
 }
 
 void EncryptedFile::OnEncrypted(const std::shared_ptr<Encryption>& write) {
@@ -59,8 +55,8 @@ void EncryptedFile::OnEncrypted(const std::shared_ptr<Encryption>& write) {
     return;
   }
   file_->Write(write->offset, write->encrypted.span(),
-               [this, write, alive = alive_](const Status& status) {
-                 if (*alive && free_buffers_.size() < kMostFreeBuffers) {
+               [this, write, pass = gate_.MakePass()](const Status& status) {
+                 if (pass.open() && free_buffers_.size() < kMostFreeBuffers) {
                    free_buffers_.push_back(std::move(write->encrypted));
                  }
                  write->done(status);

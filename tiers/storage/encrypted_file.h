@@ -16,6 +16,7 @@
 
 #include "base/bytes.h"
 #include "base/executor.h"
+#include "base/gate.h"
 #include "tiers/storage/block_file.h"
 #include "tiers/storage/slot_cipher.h"
 
@@ -29,7 +30,6 @@ class EncryptedFile final : public BlockFile {
   // `file` and `executor` are borrowed and outlive this. Destroying it drops the writes that have
   // not been encrypted yet; nothing is called for them.
   EncryptedFile(BlockFile* file, std::shared_ptr<const SlotCipher> cipher, Executor* executor);
-  ~EncryptedFile() override;
 
   [[nodiscard]] uint64_t bytes() const override { return file_->bytes(); }
   [[nodiscard]] std::string_view engine() const override { return file_->engine(); }
@@ -57,8 +57,7 @@ class EncryptedFile final : public BlockFile {
   const std::shared_ptr<const SlotCipher> cipher_;
   Executor* const executor_;
   std::vector<AlignedBuffer> free_buffers_;  // all of one size, the last one asked for
-  // What an executor's answer is for; false when this is gone.
-  const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  Gate gate_;
 };
 
 }  // namespace kvtier
