@@ -40,8 +40,9 @@ class FakeArena final : public HostArena {
   }
 
   [[nodiscard]] HostTable* table() override { return table_ ? &*table_ : nullptr; }
-  // All bytes of the table, to be damaged.
+  // All bytes of the table, to be damaged; none without a table.
   [[nodiscard]] std::span<std::byte> table_bytes() {
+    if (!table_memory_) return {};
     return table_memory_->Slice(0, table_memory_->size());
   }
 

@@ -99,7 +99,6 @@ void SimClient::OnAcquired(uint64_t id, const Result<AcquireReply>& result) {
     SIM_CHECK(code == ErrorCode::kResourceExhausted || code == ErrorCode::kLimitExceeded ||
                   code == ErrorCode::kCancelled,
               result.error().ToString());
-    // It may have held what it found while it waited.
     TouchRequested(sequence);
     sequences_.erase(found);
     return;
@@ -108,6 +107,7 @@ void SimClient::OnAcquired(uint64_t id, const Result<AcquireReply>& result) {
   sequence.answered = true;
   TakeHits(&sequence, *result);
   TakeNewBlocks(&sequence, *result);
+  TouchRequested(sequence);
 }
 
 void SimClient::CheckReply(const Sequence& sequence, const AcquireReply& reply) const {
@@ -366,6 +366,7 @@ void SimClient::TouchAwaited() {
   }
 }
 
+// While it waited it may have held more than it was given in the end.
 void SimClient::TouchRequested(const Sequence& sequence) {
   for (const BlockHash& hash : sequence.request.hashes) {
     context_.oracle.OnTouched(sequence.pool.name_space, hash);

@@ -32,9 +32,13 @@ FakeMachine::HostMemory SimKeptHost::BeforeDeath() {
       }
     }
   }
+  return FakeMachine::HostMemory::kKept;
+}
+
+void SimKeptHost::AfterDeath() {
+  if (!kept_) return;
   WriteLate();
   if (random_.Chance(0.15)) ChangeBits();
-  return FakeMachine::HostMemory::kKept;
 }
 
 void SimKeptHost::NoteComplete() {

@@ -15,9 +15,10 @@ class SimKeptHost {
  public:
   SimKeptHost(SimContext context, SeededRandom random) : context_(context), random_(random) {}
 
-  // The daemon is about to die. Says whether host memory stays; if so, what was being filled holds
-  // anything from now on, and sometimes bits change.
+  // The daemon is about to die. Says whether host memory stays.
   [[nodiscard]] FakeMachine::HostMemory BeforeDeath();
+  // The daemon has ended, and the next one has not begun. Late writes may arrive, bits may change.
+  void AfterDeath();
   // The next daemon has begun, and no client has come yet. Sometimes has all of the memory looked
   // at at once, and checks that what was whole is in host again.
   void AfterRestart();

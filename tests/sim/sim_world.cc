@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/sim/sim_world.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -83,8 +84,13 @@ Status SimWorld::Reconfigure(const CacheOptions& options) {
 }
 
 void SimWorld::CrashAndRestart(Recovery recovery, size_t lost_batches,
-                               FakeMachine::HostMemory host) {
+                               FakeMachine::HostMemory host, const std::function<void()>& died) {
+  // A process that is killed runs no destructors: what these write to the table is taken back.
+  const std::span<std::byte> table = machine_.arena->table_bytes();
+  const std::vector<std::byte> at_death(table.begin(), table.end());
   cache_.reset();
+  std::ranges::copy(at_death, table.begin());
+  died();
   machine_.Crash(host);
   IndexSnapshot snapshot;
   if (machine_.index != nullptr) {

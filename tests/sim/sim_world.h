@@ -51,8 +51,10 @@ class SimWorld {
 
   enum class Recovery : uint8_t { kFromIndex, kFromHeaders };
   // Power fails; then a new process starts. Forgets up to `lost_batches` of the index's
-  // acknowledged batches. With kKept host memory is there again all the same.
-  void CrashAndRestart(Recovery recovery, size_t lost_batches, FakeMachine::HostMemory host);
+  // acknowledged batches. With kKept host memory is there again all the same, as `died` leaves it,
+  // which is called between the two processes.
+  void CrashAndRestart(Recovery recovery, size_t lost_batches, FakeMachine::HostMemory host,
+                       const std::function<void()>& died);
 
   // Turns every fault off, or on again as planned.
   void SetFaults(bool on);

@@ -319,14 +319,15 @@ void Simulator::RestartFromIndex(FakeMachine::HostMemory host) {
   const bool lose_tail = random_.Chance(plan_.index_tail_loss_rate);
   Trace(lose_tail ? "crash, tail" : "crash");
   world_.CrashAndRestart(SimWorld::Recovery::kFromIndex, lose_tail ? random_.Between(1, 10) : 0,
-                         host);
+                         host, [this] { kept_host_.AfterDeath(); });
   oracle_.AfterRestart(lose_tail ? SimOracle::Source::kNothingSure : SimOracle::Source::kIndex);
 }
 
 void Simulator::RestartFromHeaders(FakeMachine::HostMemory host) {
   Trace("crash, scan");
   scanned_ = true;
-  world_.CrashAndRestart(SimWorld::Recovery::kFromHeaders, 0, host);
+  world_.CrashAndRestart(SimWorld::Recovery::kFromHeaders, 0, host,
+                         [this] { kept_host_.AfterDeath(); });
   // What a scan found counts as persisted only once it has been read.
   const bool verify = !plan_.disk_faulty && random_.Chance(0.5);
   if (verify) {

@@ -15,6 +15,11 @@ namespace {
 // block cannot be, and a search through all of them would hold the event loop.
 constexpr size_t kSlabsTriedPerSearch = 16;
 
+// A process that dies may have written slots of which the index did not hear. The generations after
+// the highest that it knows may be theirs, so that as many as can have been under way are left out:
+// of two headers of one block, the one that was written later has the higher generation.
+constexpr uint32_t kUnheardWrites = 1 << 16;
+
 }  // namespace
 
 DiskSlots::DiskSlots(CacheState* state)
@@ -72,6 +77,7 @@ void DiskSlots::Restore(IndexSnapshot snapshot) {
   state_.directory.Reserve(snapshot.records.size());
   const std::vector<uint32_t> groups = GroupsOfSlabs(snapshot);
   for (const IndexRecord& record : snapshot.records) RestoreRecord(record, groups);
+  next_generation_ += kUnheardWrites;
   for (const IndexRecord& record : snapshot.records) RestoreParent(record);
 }
 
