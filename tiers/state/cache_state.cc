@@ -267,11 +267,13 @@ void CacheState::Use(CachePool* pool, EntryIndex index) {
 }
 
 // The index and the table beside host learn of other uses once in a while, but of this one now: the
-// block may be at the end of its maximum age.
+// block may be at the end of its maximum age. An encrypted slot on disk can be read for as long as
+// there is the key of the hour in which it was made, and no hour but that of the block's age is
+// known of it: with such a slot the block grows no younger.
 void CacheState::UseComputedAnew(CachePool* pool, EntryIndex index, RetentionClass retention) {
   BlockEntry& entry = directory[index];
   if (retention == RetentionClass::kExtended) Extend(index);
-  entry.created_s = NowS();
+  if (env.keys == nullptr || !entry.has_disk_slot()) entry.created_s = NowS();
   ForgetHint(index);
   Use(pool, index);
   UpdateHostTable(entry);

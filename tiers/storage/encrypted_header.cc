@@ -24,8 +24,8 @@ bool ClaimsEncryptedSlot(std::span<const std::byte, kSlotHeaderBytes> page) {
 // Without what is encrypted it is a plain header, which has a decoder that checks the other fields.
 Result<SlotHeader> DecodeEncryptedSlotHeader(std::span<const std::byte, kSlotHeaderBytes> page) {
   KVT_RETURN_IF_ERROR(
-      CheckHeaderPage(page, kMagic, kEncryptedSlotVersion, sizeof(EncryptedSlotFields)));
-  EncryptedSlotFields f;
+      CheckHeaderPage(page, kMagic, kEncryptedSlotVersion, sizeof(SlotFields)));
+  SlotFields f;
   std::memcpy(&f, page.data(), sizeof(f));
   if (f.encryption_algorithm != kEncryptionAes256Gcm) {
     return BadField("encryption_algorithm", f.encryption_algorithm);
@@ -36,7 +36,8 @@ Result<SlotHeader> DecodeEncryptedSlotHeader(std::span<const std::byte, kSlotHea
   f.prefix.checksum = 0;
   f.encryption_algorithm = 0;
   f.has_parent = 0;
-  f.hashes = {};
+  f.hash = {};
+  f.parent = {};
   f.payload_checksum = {};
   f.key_id = 0;
   f.nonce = {};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The header of a slot that is encrypted, as it lies on disk: the plain header's fields in the same
-// places, of another version, with the hashes and the payload's checksum encrypted and what is
-// needed to decrypt them beside. docs/DISK_FORMAT.md gives the bytes.
+// The bytes of a slot's header, and the header of a slot that is encrypted: the plain header's fields
+// in the same places, of another version, with the hashes and the payload's checksum encrypted and
+// what is needed to decrypt them beside. docs/DISK_FORMAT.md gives the bytes.
 #pragma once
 
 #include <array>
@@ -20,9 +20,9 @@ namespace kvtier {
 inline constexpr uint32_t kEncryptedSlotVersion = 2;
 inline constexpr uint8_t kEncryptionAes256Gcm = 1;
 
-// The bytes as they lie on disk, little-endian. Up to `payload_checksum` and in `tenant` those of a
-// plain header.
-struct EncryptedSlotFields {
+// The bytes as they lie in memory and on disk, little-endian. From `key_id` on all are zero in a plain
+// header, and `encryption_algorithm` is, too.
+struct SlotFields {
   HeaderPagePrefix prefix;
   uint64_t address;
   uint64_t payload_bytes;
@@ -36,9 +36,11 @@ struct EncryptedSlotFields {
   uint8_t tenant_bytes;
   uint8_t encryption_algorithm;
   uint8_t zero[2];
-  std::array<std::byte, 64> hashes;  // encrypted: the block's and its parent's
+  // Encrypted in an encrypted header, with the payload's checksum.
+  BlockHash hash;
+  BlockHash parent;
   ModelFingerprint model;
-  std::array<std::byte, 16> payload_checksum;  // encrypted
+  PayloadChecksum payload_checksum;
   char tenant[kMaxTenantBytes];
   uint64_t key_id;
   GcmNonce nonce;
@@ -46,7 +48,8 @@ struct EncryptedSlotFields {
   uint8_t zero_end[4];
   GcmTag header_tag;
 };
-static_assert(sizeof(EncryptedSlotFields) == 296, "docs/DISK_FORMAT.md lists every byte");
+static_assert(sizeof(SlotFields) == 296, "no holes: docs/DISK_FORMAT.md lists every byte");
+static_assert(offsetof(SlotFields, hash) == 64 && offsetof(SlotFields, parent) == 96);
 
 // Whether the page claims to be the header of a slot, and of an encrypted one. Nothing else is
 // looked at.

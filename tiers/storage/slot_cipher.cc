@@ -12,8 +12,10 @@
 namespace kvtier {
 namespace {
 
-using Fields = EncryptedSlotFields;
-using Secrets = std::array<std::byte, sizeof(Fields::hashes) + sizeof(Fields::payload_checksum)>;
+using Fields = SlotFields;
+// Hash, parent and payload checksum.
+constexpr size_t kHashesBytes = sizeof(Fields::hash) + sizeof(Fields::parent);
+using Secrets = std::array<std::byte, kHashesBytes + sizeof(Fields::payload_checksum)>;
 using Direction = AesAlgorithms::Direction;
 
 constexpr uint32_t kSecondsPerHour = 3600;
@@ -24,16 +26,18 @@ constexpr std::array<std::byte, 16> kParentTweak{std::byte{2}};
 
 Secrets SecretsOf(const Fields& fields) {
   Secrets secrets;
-  std::ranges::copy(fields.hashes, secrets.begin());
-  std::ranges::copy(fields.payload_checksum, secrets.begin() + sizeof(fields.hashes));
+  std::memcpy(secrets.data(), &fields.hash, sizeof(fields.hash));
+  std::memcpy(secrets.data() + sizeof(fields.hash), &fields.parent, sizeof(fields.parent));
+  std::memcpy(secrets.data() + kHashesBytes, &fields.payload_checksum,
+              sizeof(fields.payload_checksum));
   return secrets;
 }
 
 void PutSecrets(const Secrets& secrets, Fields* fields) {
-  const auto [hashes_end, unused] =
-      std::ranges::copy_n(secrets.begin(), std::ssize(fields->hashes), fields->hashes.begin());
-  std::ranges::copy_n(hashes_end, std::ssize(fields->payload_checksum),
-                      fields->payload_checksum.begin());
+  std::memcpy(&fields->hash, secrets.data(), sizeof(fields->hash));
+  std::memcpy(&fields->parent, secrets.data() + sizeof(fields->hash), sizeof(fields->parent));
+  std::memcpy(&fields->payload_checksum, secrets.data() + kHashesBytes,
+              sizeof(fields->payload_checksum));
 }
 
 // Everything that stands in the open.

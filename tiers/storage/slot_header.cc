@@ -7,46 +7,13 @@
 #include "base/digest.h"
 #include "base/result.h"
 #include "tiers/storage/block_file.h"
+#include "tiers/storage/encrypted_header.h"
 #include "tiers/storage/header_page.h"
 
 namespace kvtier {
 namespace {
 
 constexpr std::string_view kMagic = "KVTSLOT1";
-// Of a header that encrypted_header.h describes, which stands on this one.
-constexpr uint32_t kEncryptedVersion = 2;
-
-// The format has fields for encryption, but this program can read only what is not encrypted.
-enum class EncryptionAlgorithm : uint8_t { kNone = 0 };
-
-// The bytes as they lie in memory and on disk, little-endian.
-struct SlotFields {
-  HeaderPagePrefix prefix;
-  uint64_t address;
-  uint64_t payload_bytes;
-  uint32_t generation;
-  uint32_t depth;
-  uint32_t created_s;
-  uint32_t last_use_s;
-  uint16_t tokens;
-  uint8_t retention;
-  uint8_t has_parent;
-  uint8_t tenant_bytes;
-  uint8_t encryption_algorithm;
-  uint8_t zero[2];
-  BlockHash hash;
-  BlockHash parent;
-  ModelFingerprint model;
-  PayloadChecksum payload_checksum;
-  char tenant[kMaxTenantBytes];
-  // Room for encryption at rest: all zero while the algorithm is kNone.
-  uint64_t encryption_key_id;
-  uint8_t encryption_nonce[12];
-  uint8_t encryption_tag[16];
-  uint8_t zero_end[4];
-};
-static_assert(sizeof(SlotFields) == 280, "no holes: docs/DISK_FORMAT.md lists every byte");
-static_assert(offsetof(SlotFields, hash) == 64);
 static_assert(kSlotHeaderBytes == kHeaderPageBytes && kSlotHeaderBytes == kIoAlignment);
 
 template <typename T>
@@ -73,13 +40,14 @@ Status CheckFields(const SlotFields& f) {
     return BadField("tenant", f.tenant_bytes);
   }
   if (!IsZero(f.zero)) return BadField("zero", 1);
-  if (f.encryption_algorithm != static_cast<uint8_t>(EncryptionAlgorithm::kNone)) {
+  if (f.encryption_algorithm != 0) {
     return BadField("encryption_algorithm", f.encryption_algorithm);
   }
-  if (f.encryption_key_id != 0) return BadField("encryption_key_id", f.encryption_key_id);
-  if (!IsZero(f.encryption_nonce)) return BadField("encryption_nonce", 1);
-  if (!IsZero(f.encryption_tag)) return BadField("encryption_tag", 1);
+  if (f.key_id != 0) return BadField("encryption_key_id", f.key_id);
+  if (!IsZero(f.nonce)) return BadField("encryption_nonce", 1);
+  if (!IsZero(f.payload_tag)) return BadField("encryption_tag", 1);
   if (!IsZero(f.zero_end)) return BadField("zero_end", 1);
+  if (!IsZero(f.header_tag)) return BadField("header_tag", 1);
   return {};
 }
 
@@ -162,13 +130,6 @@ Result<SlotHeader> DecodeSlotHeader(std::span<const std::byte, kSlotHeaderBytes>
 
 namespace {
 
-bool IsStillEncrypted(std::span<const std::byte> slot) {
-  HeaderPagePrefix prefix;
-  std::memcpy(&prefix, slot.data(), sizeof(prefix));
-  return std::string_view(prefix.magic, sizeof(prefix.magic)) == kMagic &&
-         prefix.version == kEncryptedVersion;
-}
-
 // The size is compared too, so that the checksum is made over as many bytes as the writer had.
 bool SameBlock(const SlotExpectation& expected, const SlotHeader& header) {
   return header.hash == expected.hash && header.model == expected.identity.model &&
@@ -179,7 +140,7 @@ bool SameBlock(const SlotExpectation& expected, const SlotHeader& header) {
 }  // namespace
 
 SlotVerdict CheckDiskSlot(const SlotExpectation& expected, std::span<const std::byte> slot) {
-  if (IsStillEncrypted(slot)) return SlotVerdict::kErased;
+  if (ClaimsEncryptedSlot(slot.first<kSlotHeaderBytes>())) return SlotVerdict::kErased;
   const Result<SlotHeader> header = DecodeSlotHeader(slot.first<kSlotHeaderBytes>());
   if (!header) return SlotVerdict::kCorrupt;
   if (!SameBlock(expected, *header) || header->address != expected.location ||

@@ -218,6 +218,26 @@ TEST_F(CacheEncryptionTest, KeysEndWithTheirLastBlock) {
   EXPECT_EQ(LastProgress(reply.load).ready, 4u);
 }
 
+TEST_F(CacheEncryptionTest, BlocksThatAreComputedAnewKeepTheKeyOfTheirSlots) {
+  Start();
+  Put(Sequence(1, 4));
+  Drain();
+  AdvanceAndTick(2 * kHourMs);
+  const Handles blocks = Acquire(kAlice, {}, 4).new_blocks;
+  for (uint32_t i = 0; i < 4; ++i) {
+    ASSERT_TRUE(TryCommit(kAlice, blocks[i], {.hash = TestHash(1, i), .depth = i})->duplicate);
+  }
+  Release(kAlice, blocks);
+  Drain();
+  AdvanceAndTick(2 * 60 * 1000);
+  AdvanceAndTick(2 * 60 * 1000);
+  EXPECT_EQ(keys_expired_, 0u);
+  CrashAndRestart();
+  const AcquireReply reply = Acquire(kAlice, Sequence(1, 4));
+  ASSERT_EQ(reply.hits.size(), 4u);
+  EXPECT_EQ(LastProgress(reply.load).ready, 4u);
+}
+
 TEST_F(CacheEncryptionTest, EvictedBlocksLeaveTheIndex) {
   Start();
   Put(Sequence(1, 4));

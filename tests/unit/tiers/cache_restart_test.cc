@@ -35,6 +35,22 @@ TEST_F(CacheRestartTest, WhatWasNotPersistedIsGone) {
   EXPECT_EQ(Acquire(kAlice, Sequence(1, 2)).miss, MissReason::kUnknown);
 }
 
+// The process may have written slots before its end of which the index never heard.
+TEST_F(CacheRestartTest, GenerationsLeaveOutThoseOfWritesThatTheIndexNeverHeardOf) {
+  constexpr uint32_t kLeftOut = 65536;
+  Start();
+  Put(Sequence(1, 1));
+  DrainAndRestart();
+  const uint32_t known = machine_->Snapshot().records.at(0).generation;
+  Put(Sequence(2, 1));
+  Drain();
+  uint32_t newest = 0;
+  for (const IndexRecord& record : machine_->Snapshot().records) {
+    newest = std::max(newest, record.generation);
+  }
+  EXPECT_EQ(newest, known + 1 + kLeftOut);
+}
+
 TEST_F(CacheRestartTest, TokensSurvive) {
   Start();
   const BlockHandle block = Acquire(kAlice, {}, 1).new_blocks.front();

@@ -57,7 +57,7 @@ class SlotCipherTest : public ::testing::Test {
   // The header after a change, sealed again, as one does who cannot encrypt.
   [[nodiscard]] std::vector<std::byte> Forge(size_t offset, std::byte flip) const {
     std::vector<std::byte> slot = Copy();
-    EncryptedSlotFields fields;
+    SlotFields fields;
     std::memcpy(&fields, slot.data(), sizeof(fields));
     fields.prefix.checksum = 0;
     auto bytes = std::as_writable_bytes(std::span(&fields, 1));
@@ -116,7 +116,7 @@ TEST_F(SlotCipherTest, TheSameSlotTwiceSharesNoBytes) {
 }
 
 TEST_F(SlotCipherTest, EveryFlippedBitOfTheHeaderIsNoticed) {
-  for (size_t byte = 0; byte < sizeof(EncryptedSlotFields) + 16; ++byte) {
+  for (size_t byte = 0; byte < sizeof(SlotFields) + 16; ++byte) {
     for (int bit = 0; bit < 8; ++bit) {
       std::vector<std::byte> slot = Copy();
       slot[byte] ^= static_cast<std::byte>(1 << bit);
@@ -128,14 +128,14 @@ TEST_F(SlotCipherTest, EveryFlippedBitOfTheHeaderIsNoticed) {
 
 // The checksum alone would not tell: it has no secret.
 TEST_F(SlotCipherTest, EveryForgedBitOfTheHeaderIsNoticed) {
-  for (size_t byte = sizeof(HeaderPagePrefix); byte < sizeof(EncryptedSlotFields); ++byte) {
+  for (size_t byte = sizeof(HeaderPagePrefix); byte < sizeof(SlotFields); ++byte) {
     for (int bit = 0; bit < 8; ++bit) {
       std::vector<std::byte> slot = Forge(byte, static_cast<std::byte>(1 << bit));
       EXPECT_NE(cipher_->Decrypt(slot), DecryptOutcome::kDecrypted) << byte << "." << bit;
       EXPECT_NE(Check(slot, true), SlotVerdict::kGood);
       std::vector<std::byte> again = Forge(byte, static_cast<std::byte>(1 << bit));
-      const bool in_payload_tag = byte >= offsetof(EncryptedSlotFields, payload_tag) &&
-                                  byte < offsetof(EncryptedSlotFields, zero_end);
+      const bool in_payload_tag = byte >= offsetof(SlotFields, payload_tag) &&
+                                  byte < offsetof(SlotFields, zero_end);
       const auto outcome = cipher_->DecryptHeader(std::span(again).first<kSlotHeaderBytes>());
       // That one tells of the payload, which a header alone does not have.
       EXPECT_EQ(outcome == DecryptOutcome::kDecrypted, in_payload_tag) << byte << "." << bit;
@@ -189,7 +189,7 @@ TEST_F(SlotCipherTest, AnyBytesAreReadWithoutHarm) {
   for (int round = 0; round < 2000; ++round) {
     std::vector<std::byte> slot = Copy();
     const size_t end =
-        random.Chance(0.5) ? sizeof(EncryptedSlotFields) : kSlotHeaderBytes + kPayloadBytes;
+        random.Chance(0.5) ? sizeof(SlotFields) : kSlotHeaderBytes + kPayloadBytes;
     for (uint64_t i = random.Below(40) + 1; i > 0; --i) {
       slot[random.Below(end)] = static_cast<std::byte>(random.Next());
     }

@@ -162,7 +162,8 @@ TEST(SlotHeaderTest, RejectsImpossibleFieldsUnderAGoodChecksum) {
       {248, 1, "encryption_nonce"},
       {275, 1, "encryption_tag"},
       {276, 1, "zero_end"},
-      {280, 1, "padding"},
+      {280, 1, "header_tag"},
+      {296, 1, "padding"},
       {4095, 1, "padding"},
   };
   for (const auto& c : kCases) {
