@@ -29,27 +29,41 @@ class Turn:
 
 
 def read_sessions(
-    directory: pathlib.Path, vocabulary: int, longest: int, count: int, turns: int
+    directory: pathlib.Path, vocabulary: int, longest: int, count: int, turns: int, seed: int
 ) -> list[list[Turn]]:
-    """The first turns of the first sessions whose prompts, all of them, have at most `longest` tokens."""
+    """The first turns of `count` sessions whose prompts, all of them, have at most `longest`
+    tokens. seed: draws the sessions and all tokens, so that no other seed's prompts are cached."""
+    paths = sorted(directory.glob("*.json"))
+    random.Random(seed).shuffle(paths)
     sessions = []
-    for path in sorted(directory.glob("*.json")):
+    for path in paths:
         trace = json.loads(path.read_text())
         requests = [one for one in trace["requests"] if "in" in one][:turns]
         if len(requests) < 2 or max(one["in"] for one in requests) // SHRINK > longest:
             continue
-        tokens = trace["block_size"] // SHRINK
-        sessions.append([_turn(path.stem, one, tokens, vocabulary) for one in requests])
+        block_tokens = trace["block_size"] // SHRINK
+        sessions.append(_turns(f"{seed} {path.stem}", requests, block_tokens, vocabulary))
         if len(sessions) == count:
             break
     return sessions
 
 
-def _turn(session: str, request: dict, block_tokens: int, vocabulary: int) -> Turn:
-    prompt: list[int] = []
-    for number in request["hash_ids"]:
-        source = random.Random(f"{session} {number}")
-        prompt += [source.randrange(10, vocabulary - 10) for _ in range(block_tokens)]
+def start_delays_s(sessions: int, spread_s: float, seed: int) -> list[float]:
+    """When each session begins: the first at once, the others at any time within spread_s."""
+    source = random.Random(seed)
+    return [0.0] + [source.uniform(0.0, spread_s) for _ in range(sessions - 1)]
+
+
+def _turns(name: str, requests: list[dict], block_tokens: int, vocabulary: int) -> list[Turn]:
+    blocks: dict[int, list[int]] = {}
+    for number in {number for request in requests for number in request["hash_ids"]}:
+        source = random.Random(f"{name} {number}")
+        blocks[number] = [source.randrange(10, vocabulary - 10) for _ in range(block_tokens)]
+    return [_turn(one, blocks) for one in requests]
+
+
+def _turn(request: dict, blocks: dict[int, list[int]]) -> Turn:
+    prompt = [token for number in request["hash_ids"] for token in blocks[number]]
     return Turn(
         prompt[: max(1, request["in"] // SHRINK)],
         max(1, min(MAX_OUTPUT_TOKENS, request["out"] // SHRINK)),

@@ -5,10 +5,11 @@ Operations, each answered by a line of JSON on the descriptor KVTIER_BENCH_REPLY
 
     {"op": "ask", "length": 2048, "trial": 0}      one request alone: its time to first token
     {"op": "forget"}                               vLLM's own prefix cache is dropped
+    {"op": "forget", "connector": true}            and its offloading's host memory, too
     {"op": "load", "requests": 32, "length": 1000, "tokens": 128, "trial": 0}
                                                    many requests at once: throughput and pauses
-    {"op": "converse", "traces": "...", "sessions": 12, "turns": 8, "longest": 32000}
-                                                   agents' sessions, each waiting for its answers
+    {"op": "converse", "traces": "...", "sessions": 12, "turns": 8, "longest": 32000, "seed": 1,
+     "spread_s": 20}                               agents' sessions, each waiting for its answers
     {"op": "end"}
 
 Times are taken in the loop that steps the engine, as a server in front of it would see them.
@@ -24,7 +25,7 @@ import sys
 import time
 import zlib
 
-from conversation import read_sessions
+from conversation import read_sessions, start_delays_s
 
 FIRST_TOKEN_ID, VOCABULARY_MARGIN = 10, 10
 OUTPUT_TOKENS = 32
@@ -55,7 +56,7 @@ class Engine:
         """Blocks that a connector still stores are not free. An engine without a request may not
         step, so that a short one is served now and then."""
         for attempt in range(200):
-            if self._llm.reset_prefix_cache():
+            if self._llm.reset_prefix_cache(reset_connector=request.get("connector", False)):
                 return {"done": True}
             time.sleep(0.05)
             if attempt % 20 == 19:
@@ -104,15 +105,18 @@ class Engine:
     def converse(self, request: dict) -> dict:
         sessions = read_sessions(
             pathlib.Path(request["traces"]), self._vocabulary, request["longest"],
-            request["sessions"], request["turns"],
+            request["sessions"], request["turns"], request["seed"],
         )  # fmt: skip
         if not sessions:
             raise RuntimeError("no trace has prompts of so few tokens")
+        delays = start_delays_s(len(sessions), request["spread_s"], request["seed"])
         began = time.perf_counter()
-        waiting = {number: began for number in range(len(sessions))}  # when its next turn is due
+        # When the next turn of each is due.
+        waiting = {number: began + delay for number, delay in enumerate(delays)}
         turn_of = [0] * len(sessions)
         asked: dict[str, tuple[int, float]] = {}
         first: dict[str, float] = {}
+        later: list[float] = []  # the same without those of each session's first turn
         prompt_tokens, cached_tokens = 0, 0
         while waiting or asked:
             now = time.perf_counter()
@@ -129,6 +133,8 @@ class Engine:
                 number, since = asked[name]
                 if name not in first and output.outputs[0].token_ids:
                     first[name] = now - since
+                    if turn_of[number] > 0:
+                        later.append(now - since)
                 if output.finished:
                     del asked[name]
                     cached_tokens += output.num_cached_tokens or 0
@@ -144,6 +150,7 @@ class Engine:
             "mean_ttft_ms": 1e3 * sum(times) / len(times),
             "p50_ttft_ms": 1e3 * times[len(times) // 2],
             "p99_ttft_ms": 1e3 * times[len(times) * 99 // 100],
+            "later_mean_ttft_ms": 1e3 * sum(later) / len(later),
         }
 
     def close(self) -> None:

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What engine_bench.py has measured: rows, as JSON and as a table."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import statistics
+
+
+class Results:
+    """Rows as they come, printed at once, so that a run that is cut short still says something."""
+
+    def __init__(self, path: pathlib.Path, facts: dict) -> None:
+        self._path = path
+        self._all: dict = {"facts": facts, "rows": []}
+
+    def add(self, configuration: str, kind: str, row: dict) -> None:
+        row = {"configuration": configuration, "kind": kind, **row}
+        row = {key: round(value, 3) if isinstance(value, float) else value
+               for key, value in row.items()}  # fmt: skip
+        self._all["rows"].append(row)
+        self._path.write_text(json.dumps(self._all, indent=1))
+        print("row", json.dumps(row), flush=True)
+
+    def vram_hit(self, configuration: str, length: int, trial: int) -> dict | None:
+        for row in self._all["rows"]:
+            if (row["configuration"], row["kind"]) == (configuration, "vram"):
+                if (row["length"], row["trial"]) == (length, trial):
+                    return row
+        return None
+
+    def table(self) -> str:
+        """Medians of the times to first token, and how many rows had the tokens of the VRAM hit."""
+        groups: dict[tuple, list[dict]] = {}
+        for row in self._all["rows"]:
+            if "ttft_ms" in row:
+                key = (row["configuration"], row["kind"], row["length"])
+                groups.setdefault(key, []).append(row)
+        lines = ["| configuration | | tokens | TTFT ms, median (min to max) | cached | same tokens |",
+                 "|---|---|---|---|---|---|"]  # fmt: skip
+        lines += [_of_prompts(*key, rows) for key, rows in groups.items()]
+        for row in self._all["rows"]:
+            if "tokens_per_s" in row:
+                lines.append(_of_load(row))
+            elif row["kind"] == "conversation":
+                lines.append(_of_conversation(row))
+        return "\n".join(lines)
+
+
+def _of_prompts(configuration: str, kind: str, length: int, rows: list[dict]) -> str:
+    times = [row["ttft_ms"] for row in rows]
+    same = [row["same_as_vram"] for row in rows if row["same_as_vram"] is not None]
+    return (
+        f"| {configuration} | {kind} | {length} | {statistics.median(times):.1f} "
+        f"({min(times):.1f} to {max(times):.1f}) | {min(row['cached_tokens'] for row in rows)} "
+        f"| {sum(same)} of {len(same)} |"
+    )
+
+
+def _of_load(row: dict) -> str:
+    return (
+        f"| {row['configuration']} | {row['kind']} | | {row['tokens_per_s']:.0f} tokens/s, "
+        f"pause p50 {row['pause_p50_ms']:.1f} p99 {row['pause_p99_ms']:.1f}, longest step "
+        f"{row['longest_step_ms']:.1f} ms | | errors {row['errors']} |"
+    )
+
+
+def _of_conversation(row: dict) -> str:
+    return (
+        f"| {row['configuration']} | conversation {row['seed']}, {row['requests']} requests in "
+        f"{row['seconds']:.0f} s | {row['prompt_tokens']} | mean {row['mean_ttft_ms']:.0f}, "
+        f"p50 {row['p50_ttft_ms']:.0f}, p99 {row['p99_ttft_ms']:.0f}, without first turns mean "
+        f"{row['later_mean_ttft_ms']:.0f} | {100 * row['cached_share']:.0f} % | |"
+    )

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What one run of the benchmark has: the model, the sizes, what is asked of each engine."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import pathlib
+from typing import Any
+
+GIB = 1 << 30
+LLAMA = dict(
+    architectures=["LlamaForCausalLM"], model_type="llama", hidden_size=4096,
+    intermediate_size=14336, num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8,
+    head_dim=128, vocab_size=128256, max_position_embeddings=131072, rms_norm_eps=1e-5,
+    rope_theta=500000.0, hidden_act="silu", tie_word_embeddings=False, torch_dtype="bfloat16",
+    bos_token_id=1, eos_token_id=2, attention_bias=False,
+)  # fmt: skip
+# In the manner of Gemma 3: five layers in six see a window only.
+WINDOWS = dict(
+    architectures=["Gemma3ForCausalLM"], model_type="gemma3_text", hidden_size=2560,
+    intermediate_size=10240, num_hidden_layers=30, num_attention_heads=16, num_key_value_heads=8,
+    head_dim=128, vocab_size=128256, max_position_embeddings=131072, rms_norm_eps=1e-6,
+    query_pre_attn_scalar=128, sliding_window=1024, hidden_activation="gelu_pytorch_tanh",
+    layer_types=(["sliding_attention"] * 5 + ["full_attention"]) * 5, tie_word_embeddings=False,
+    torch_dtype="bfloat16", bos_token_id=1, eos_token_id=2, pad_token_id=0, attention_bias=False,
+)  # fmt: skip
+MODELS: dict[str, dict[str, Any]] = {"llama": LLAMA, "windows": WINDOWS}
+SMALL_MODELS: dict[str, dict[str, Any]] = {
+    "llama": dict(
+        LLAMA, hidden_size=256, intermediate_size=512, num_hidden_layers=4, num_attention_heads=8,
+        num_key_value_heads=4, head_dim=64, vocab_size=1024,
+    ),
+    "windows": dict(
+        WINDOWS, hidden_size=256, intermediate_size=512, num_hidden_layers=4, vocab_size=1024,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=64, query_pre_attn_scalar=64,
+        sliding_window=48, layer_types=["sliding_attention"] * 3 + ["full_attention"],
+    ),
+}  # fmt: skip
+
+
+class Settings:
+    """Of one run, from the command line. work: a directory for the model, sockets and disk tiers."""
+
+    def __init__(self, arguments: argparse.Namespace, work: pathlib.Path) -> None:
+        self.small: bool = arguments.small
+        self.lengths: list[int] = [int(one) for one in arguments.lengths.split(",")]
+        self.trials: int = arguments.trials
+        self.host_bytes = int(arguments.host_gib * GIB)
+        self.disk_bytes = int(arguments.disk_gib * GIB)
+        self.kv_bytes = int(arguments.kv_gib * GIB)
+        self.eager: bool = not arguments.graphs
+        self.load = dict(
+            requests=arguments.requests, length=arguments.request_length, tokens=arguments.output
+        )
+        self.converse = dict(
+            traces=arguments.traces, sessions=arguments.sessions, turns=arguments.turns,
+            longest=max(self.lengths), spread_s=arguments.spread_s,
+        )  # fmt: skip
+        self.seeds: list[int] = [int(one) for one in arguments.seeds.split(",")]
+        self.only_converse: bool = arguments.only_converse
+        self.only_hits: bool = arguments.only_hits
+        self.work = work
+        self._model: dict[str, Any] = (SMALL_MODELS if self.small else MODELS)[arguments.model]
+
+    def model(self) -> str:
+        path = self.work / "model"
+        path.mkdir(exist_ok=True)
+        config = path / "config.json"
+        if not config.exists():
+            config.write_text(json.dumps(self._model))
+        return str(path)
+
+    def log(self, name: str) -> pathlib.Path:
+        return self.work / f"{name}.log"
+
+    def engine_options(self, connector: dict | None, share: float) -> dict:
+        options: dict[str, Any] = dict(
+            load_format="kvtier_random",
+            skip_tokenizer_init=True,
+            dtype="bfloat16",
+            seed=0,
+            max_model_len=max(self.lengths) + 256,
+            enforce_eager=self.eager,
+            enable_prefix_caching=True,
+            disable_log_stats=True,
+            prefix_caching_hash_algo="sha256_cbor",
+            kv_transfer_config=connector,
+        )
+        if self.small:
+            options["block_size"] = 32
+        else:
+            # vLLM wants so much to be free, beside a KV cache that was kept or another engine.
+            options["gpu_memory_utilization"] = 0.3
+            options["kv_cache_memory_bytes"] = int(self.kv_bytes * share)
+            # More than ever run at once here; with vLLM's 1,024 it captures many more graphs.
+            options["max_num_seqs"] = 64
+        return options
