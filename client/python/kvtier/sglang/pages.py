@@ -8,9 +8,6 @@ SGLang's storage threads and wait for the daemon, but none raises because of it.
 
 from __future__ import annotations
 
-import hashlib
-import logging
-import mmap
 import os
 import threading
 import time
@@ -26,24 +23,14 @@ from ..errors import KvtierError, TimedOutError, UnavailableError
 from ..model import MAX_BLOCK_TOKENS, KvGroup, ModelRecord
 from ..regions import Region
 from ..types import Retention
-
-logger = logging.getLogger("sglang.kvtier")
+from .prefixes import logger, page_hash
+from .shared_rows import SharedRows
 
 # As many pages as SGLang hands over in one call.
 _STAGED_PAGES = 128
 # A daemon that was lost in the midst of a load in place might still write its pages for so long.
 _SETTLE_S = 2.0
 _WAIT_MS = 1000
-
-
-def page_hash(key: str) -> bytes:
-    """SGLang's key as a block's hash: 32 bytes, which most keys name in hexadecimal."""
-    if len(key) == 64:
-        try:
-            return bytes.fromhex(key)
-        except ValueError:
-            pass
-    return hashlib.sha256(key.encode()).digest()
 
 
 def page_pieces(host_pool: Any) -> list[tuple[int, int, int]] | None:
@@ -234,8 +221,7 @@ class PagePool:
         connection = connect(self._socket, client_name="sglang", reconnect_min_ms=-1)
         try:
             if self.in_place:
-                blocks = self._pool.size // self._page_tokens
-                region, rows = self._open_region(connection, self._pool.fd, blocks), None
+                region, rows = self._open_in_place(connection), None
             else:
                 region, rows = self._open_staged(connection)
         except BaseException:
@@ -248,26 +234,22 @@ class PagePool:
 
         return Attachment([region], close, region.is_connected, memory=rows)
 
-    def _open_region(self, connection: Connection, fd: int, blocks: int) -> Region:
+    def _open_in_place(self, connection: Connection) -> Region:
         return connection.open_region(
             self._record,
-            fd=fd,
-            bytes=os.fstat(fd).st_size,
-            blocks=blocks,
+            fd=self._pool.fd,
+            bytes=os.fstat(self._pool.fd).st_size,
+            blocks=self._pool.size // self._page_tokens,
             pieces=self._pieces,
         )
 
     def _open_staged(self, connection: Connection) -> tuple[Region, torch.Tensor]:
         """A region in memory of this module, and that memory, a row for each page."""
-        byte_count = _STAGED_PAGES * self._page_bytes
-        fd = os.memfd_create("kvtier-sglang", os.MFD_CLOEXEC)
+        rows = SharedRows(_STAGED_PAGES, self._page_bytes, torch.device("cpu"))
         try:
-            os.ftruncate(fd, byte_count)
-            rows = torch.frombuffer(mmap.mmap(fd, byte_count), dtype=torch.uint8)
-            region = self._open_region(connection, fd, _STAGED_PAGES)
+            return rows.open_region(connection, self._record), rows.rows
         finally:
-            os.close(fd)
-        return region, rows.view(_STAGED_PAGES, self._page_bytes)
+            rows.close()
 
     def _read_page(self, page: int) -> torch.Tensor:
         data = self._pool.get_data_page(page * self._page_tokens, flat=True)

@@ -7,8 +7,6 @@ type. What fails, or finds no daemon, is a miss: SGLang's storage threads see no
 
 from __future__ import annotations
 
-import functools
-import importlib.metadata
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,25 +18,12 @@ from sglang.srt.mem_cache.hicache_storage import (
     PoolTransferResult,
 )
 
-from .._facts import digest, files_of, record_name, short
-from ..connection import DEFAULT_SOCKET
-from .pages import PagePool, logger, page_hash
+from .._facts import short
+from .configuration import Options, page_facts, record_options, running_arguments
+from .pages import PagePool
+from .prefixes import leading, logger, page_hash, restorable_prefixes
 
 _KV = "kv"
-_RETRY_MIN_MS, _RETRY_MAX_MS = 50, 2000
-# Of SGLang's arguments, those that change what a page holds.
-_ARGUMENTS = (
-    "model_path",
-    "revision",
-    "quantization",
-    "kv_cache_dtype",
-    "dtype",
-    "load_format",
-    "json_model_override_args",
-    "speculative_algorithm",
-    "speculative_draft_model_path",
-    "speculative_draft_model_revision",
-)
 # Of a host pool, what its pages look like.
 _SHAPE = (
     "dtype",
@@ -69,12 +54,7 @@ class KvtierStorage(HiCacheStorage):  # type: ignore[misc]
         if storage_config.should_split_heads:
             raise ValueError("kvtier stores whole pages, not parts by heads (tp_lcm_size)")
         self._config = storage_config
-        self._socket = str(extra.get("socket") or DEFAULT_SOCKET)
-        self._identity = str(extra.get("identity", ""))
-        self._retry_s = (
-            float(extra.get("retry_min_ms", _RETRY_MIN_MS)) / 1e3,
-            float(extra.get("retry_max_ms", _RETRY_MAX_MS)) / 1e3,
-        )
+        self._options = Options.of(extra)
         self.registered_pools: dict[str, Any] = {}
         self.mem_pool_host: Any = None
         self._anchor_only = False
@@ -112,7 +92,7 @@ class KvtierStorage(HiCacheStorage):  # type: ignore[misc]
 
     def batch_exists(self, keys: list[str], extra_info: Any = None) -> int:
         """How many pages there are from the first on."""
-        return _leading(self._exists(_KV, keys))
+        return leading(self._exists(_KV, keys))
 
     def batch_get_v1(
         self, keys: list[str], host_indices: Any, extra_info: Any = None
@@ -139,7 +119,8 @@ class KvtierStorage(HiCacheStorage):  # type: ignore[misc]
             if transfer.hit_policy == PoolHitPolicy.BLOCK_GROUPS:
                 pages = self._group_pages(transfer, keys)
             else:
-                possible = self._pool_prefixes(transfer, keys[:kv_pages])
+                found = self._exists(str(transfer.name), keys[:kv_pages])
+                possible = restorable_prefixes(transfer, found)
                 pages = max(possible, default=0)
                 restorable &= possible
             if pages:
@@ -192,13 +173,10 @@ class KvtierStorage(HiCacheStorage):  # type: ignore[misc]
         before = self._pools.pop(name, None)
         if before is not None:
             before.close()
-        options = {
-            "name": record_name(str(self._config.model_name or "unnamed")),
-            "hash_recipe": "sglang-pages/1",
-        }
+        options = record_options(self._config.model_name)
         try:
             facts = self._facts(name, host_pool)
-            pool = PagePool(host_pool, options, facts, self._socket, self._retry_s)
+            pool = PagePool(host_pool, options, facts, self._options.socket, self._options.retry_s)
         except Exception:
             # Such as a pool without flat pages; an exception would keep the server from starting.
             logger.exception("kvtier: pages of pool %s are misses", name)
@@ -212,25 +190,10 @@ class KvtierStorage(HiCacheStorage):  # type: ignore[misc]
 
     def _facts(self, name: str, host_pool: Any) -> dict[str, str]:
         """What decides the bytes of a page, beside its tokens."""
-        config = self._config
-        # Keys and values of latent attention are the same on all ranks, states are not.
-        replicated = config.is_mla_model and name != PoolName.MAMBA.value
-        ranks = [("pp", config.pp_rank, config.pp_size)]
-        ranks.append(("cp", config.attn_cp_rank, config.attn_cp_size))
-        ranks.append(("dcp", config.dcp_rank, config.dcp_size))
-        ranks.append(("tp", 0, 1) if replicated else ("tp", config.tp_rank, config.tp_size))
         shape = {key: str(getattr(host_pool, key, None)) for key in _SHAPE}
-        facts = {
-            "engine": "sglang " + ".".join(_sglang_version().split(".")[:2]),
-            "pool": name,
-            "ranks": " ".join(f"{kind}={rank}/{size}" for kind, rank, size in ranks),
-            "layout": short(" ".join(f"{key}={value}" for key, value in shape.items())),
-            "files": digest(files_of(config.model_name)),
-            "arguments": digest(_arguments()),
-        }
-        if self._identity:
-            facts["label"] = short(self._identity)
-        return facts
+        layout = short(" ".join(f"{key}={value}" for key, value in shape.items()))
+        # Not within a server: the directory's files and `identity` remain.
+        return page_facts(self._config, name, layout, running_arguments(), self._options.identity)
 
     def _exists(self, name: str, keys: Sequence[str]) -> list[bool]:
         return self._guarded(name, len(keys), lambda pool: pool.exists(keys))
@@ -265,19 +228,6 @@ class KvtierStorage(HiCacheStorage):  # type: ignore[misc]
             logger.exception("kvtier: pages of pool %s are misses", name)
             return [False] * count
 
-    def _pool_prefixes(self, transfer: Any, keys: Sequence[str]) -> set[int]:
-        """The prefixes of these pages that one pool can restore."""
-        here = self._exists(str(transfer.name), keys)
-        if transfer.hit_policy == PoolHitPolicy.ALL_PAGES:
-            return set(range(1, _leading(here) + 1))
-        if transfer.hit_policy == PoolHitPolicy.TRAILING_PAGES:
-            trailing = max(1, len(transfer.keys or []))
-            return {
-                end for end in range(1, len(keys) + 1) if all(here[max(0, end - trailing) : end])
-            }
-        logger.error("kvtier: %s has an unknown hit policy", transfer.name)
-        return set()
-
     def _group_pages(self, transfer: Any, keys: Sequence[str]) -> int:
         """Pages that the leading complete groups of a pool cover."""
         block, size = transfer.block_pages, transfer.group_pages
@@ -287,28 +237,4 @@ class KvtierStorage(HiCacheStorage):  # type: ignore[misc]
         if own is None:
             begins = range(0, len(keys), block)
             own = [key for begin in begins for key in keys[begin : begin + size]]
-        return _leading(self._exists(str(transfer.name), own)) // size * block
-
-
-def _leading(found: Sequence[bool]) -> int:
-    return next((i for i, one in enumerate(found) if not one), len(found))
-
-
-@functools.lru_cache(maxsize=None)
-def _sglang_version() -> str:
-    try:
-        return importlib.metadata.version("sglang")
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"
-
-
-def _arguments() -> dict[str, str]:
-    """SGLang's arguments as far as they can be asked."""
-    try:
-        from sglang.srt.runtime_context import get_server_args
-
-        arguments = get_server_args()
-    except Exception:
-        # Not within a server, or another release: the directory's files and `identity` remain.
-        return {}
-    return {name: str(getattr(arguments, name, None)) for name in _ARGUMENTS}
+        return leading(self._exists(str(transfer.name), own)) // size * block

@@ -33,7 +33,7 @@ from .connector_metrics import KvtierPromMetrics, KvtierStats
 from .connector_scheduler import SchedulerSide
 from .connector_worker import WorkerSide
 from .engine_blocks import EngineBlocks
-from .gpu_memory import AfterKernels, StepTimer
+from .gpu_order import AfterKernels, StepTimer
 from .hit_prices import MIN_STEP_TOKENS, HostStepTimer
 from .kept_allocation import KeptAllocation, warm_up_blocks
 from .kept_cache import KeptCacheScheduler, KeptCacheWorker, why_not_kept

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 import vllm
 
+from .._gpu_memory import GpuMemory, gpu_uuid
 from .._link import Attachment
 from ..connection import DEFAULT_SOCKET, Connection
 from ..model import ModelRecord
 from . import identity
-from .gpu_memory import GpuMemory, gpu_uuid
 from .kept_allocation import KeptAllocation, memory_name, open_memory
 from .kv_memory import BlockPieces, SharedAllocation
 from .link import LookupLink, attach_regions

@@ -62,7 +62,7 @@ class HitPrices:
 
 
 class HostStepTimer:
-    """How long steps take that are computed on the CPU. As gpu_memory.StepTimer."""
+    """How long steps take that are computed on the CPU. As gpu_order.StepTimer."""
 
     def __init__(self) -> None:
         self._begun: tuple[int, float] | None = None

@@ -18,10 +18,10 @@ import numpy as np
 import torch
 
 from .._facts import digest
+from .._gpu_memory import gpu_uuid
 from ..connection import connect
 from ..errors import KvtierError, WrongStateError
 from ..regions import RegionMemory
-from .gpu_memory import gpu_uuid
 from .kept_cache import KeptTable
 from .kv_memory import BlockPieces, SharedAllocation
 from .link import FIRST_CONNECT_S, logger

@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from .._gpu_memory import region_arguments
 from .._link import Attachment, Link, LinkState
 from ..connection import Connection, connect
-from ..errors import KvtierError, UnavailableError, invalid
+from ..errors import KvtierError, UnavailableError
 from ..model import ModelRecord
 from ..types import Presence
 from .rows import block_hash, group_of, hash_of
@@ -50,7 +51,7 @@ def attach_regions(
             on_connection(connection)
         # What fails half-way closes the regions that were opened with their connection.
         regions = [
-            connection.open_region(record, group=group, **_arguments(connection, memory))
+            connection.open_region(record, group=group, **region_arguments(connection, memory))
             for record in records
             for group, memory in enumerate(memories)
         ]
@@ -65,17 +66,6 @@ def attach_regions(
 
     # All regions live as long as the connection does.
     return Attachment(regions, close, regions[0].is_connected, len(records))
-
-
-def _arguments(connection: Connection, memory: Mapping[str, Any]) -> dict[str, Any]:
-    arguments = dict(memory)
-    gpu_uuid = arguments.pop("gpu_uuid", None)
-    if gpu_uuid is not None:
-        known = [device.uuid for device in connection.devices()]
-        if gpu_uuid not in known:
-            raise invalid("unknown_gpu", f"the daemon does not serve the GPU {gpu_uuid}")
-        arguments["device"] = known.index(gpu_uuid)
-    return arguments
 
 
 class LookupLink(Link):

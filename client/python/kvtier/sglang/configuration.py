@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the user tells kvtier's modules, and which pages of SGLang may meet: whatever decides their
+bytes is in the record of their pool."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sglang.srt.mem_cache.hicache_storage import PoolName
+
+from .._facts import digest, files_of, record_name, short
+from ..connection import DEFAULT_SOCKET
+
+# Of SGLang's arguments, those that change what a page holds.
+_ARGUMENTS = (
+    "model_path",
+    "revision",
+    "quantization",
+    "kv_cache_dtype",
+    "dtype",
+    "load_format",
+    "json_model_override_args",
+    "speculative_algorithm",
+    "speculative_draft_model_path",
+    "speculative_draft_model_revision",
+)
+
+
+@dataclass(frozen=True)
+class Options:
+    """socket: where the daemon listens. identity: tells pages apart in addition to all else.
+    retry_s: the shortest and the longest pause between tries to reach the daemon."""
+
+    socket: str
+    identity: str
+    retry_s: tuple[float, float]
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Options:
+        """Raises ValueError for what is no number."""
+        return cls(
+            str(given.get("socket") or DEFAULT_SOCKET),
+            str(given.get("identity", "")),
+            (
+                float(given.get("retry_min_ms", 50)) / 1000,
+                float(given.get("retry_max_ms", 2000)) / 1000,
+            ),
+        )
+
+
+def record_options(model_name: str | None) -> dict[str, Any]:
+    """Of the record of any of a model's pools."""
+    return {"name": record_name(str(model_name or "unnamed")), "hash_recipe": "sglang-pages/1"}
+
+
+def page_facts(
+    config: Any, pool: str, layout: str, arguments: dict[str, str], label: str
+) -> dict[str, str]:
+    """What decides the bytes of a page, beside its tokens, as a record's extra. config: a
+    HiCacheStorageConfig. layout: what the pool's pages look like, short enough for a record.
+    arguments: see `arguments_of`. label: whatever else tells pages apart."""
+    # Keys and values of latent attention are the same on all ranks, states are not.
+    replicated = config.is_mla_model and pool != PoolName.MAMBA.value
+    ranks = [("pp", config.pp_rank, config.pp_size)]
+    ranks.append(("cp", config.attn_cp_rank, config.attn_cp_size))
+    ranks.append(("dcp", config.dcp_rank, config.dcp_size))
+    ranks.append(("tp", 0, 1) if replicated else ("tp", config.tp_rank, config.tp_size))
+    facts = {
+        "engine": "sglang " + ".".join(_sglang_version().split(".")[:2]),
+        "pool": pool,
+        "ranks": " ".join(f"{kind}={rank}/{size}" for kind, rank, size in ranks),
+        "layout": layout,
+        "files": digest(files_of(config.model_name)),
+        "arguments": digest(arguments),
+    }
+    if label:
+        facts["label"] = short(label)
+    return facts
+
+
+def arguments_of(server_arguments: Any) -> dict[str, str]:
+    """Those of SGLang's arguments that change what a page holds."""
+    return {name: str(getattr(server_arguments, name, None)) for name in _ARGUMENTS}
+
+
+def running_arguments() -> dict[str, str]:
+    """Of the server that this process is, as far as they can be asked."""
+    try:
+        from sglang.srt.runtime_context import get_server_args
+
+        arguments = get_server_args()
+    except Exception:
+        # Not within a server, or another release.
+        return {}
+    return arguments_of(arguments)
+
+
+@functools.lru_cache(maxsize=None)
+def _sglang_version() -> str:
+    try:
+        return importlib.metadata.version("sglang")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
