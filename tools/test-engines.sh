@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Tests kvtier with the other engines that it has a module for, on the CPU: with a real transformers,
-# with the storage classes and host pools of SGLang's wheel, 40 MB, and the storage manager of LMCache's,
+# with the storage classes, pools and radix cache of SGLang's wheel, 40 MB, and the storage manager of LMCache's,
 # 18 MB, which are unpacked and not installed, with the example engine, and with the structs of events of
 # vLLM's wheel. They run in the environment that tools/test-vllm.sh installs, which has PyTorch and
 # transformers.

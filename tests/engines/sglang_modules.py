@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SGLang's storage classes and host pools, as they are in its wheel, without the rest of SGLang.
+"""SGLang's storage classes, pools and radix cache, as in its wheel, without the rest of SGLang.
 
 Its packages import everything that a server needs, kernels for GPUs included. What is tested here
 is taken from the unpacked wheel that KVTIER_SGLANG_DIRECTORY names; every other module of SGLang is
-a stand-in whose functions return False and whose classes are empty.
+a stand-in whose functions return zero, and whose classes are empty.
 """
 
 import importlib.machinery
@@ -14,26 +14,89 @@ import types
 
 ROOT = pathlib.Path(os.environ["KVTIER_SGLANG_DIRECTORY"])
 PREFIX = "sglang.srt.mem_cache"
+UNIFIED = f"{PREFIX}.unified_cache"
 REAL = {
+    "sglang.srt.disaggregation.kv_events",
     "sglang.srt.environ",
+    "sglang.srt.session.streaming_session",
+    "sglang.srt.utils.invariants",
+    "sglang.srt.utils.rank_consensus_checker",
+    "sglang.srt.utils.torch_memory_saver_adapter",
+    f"{PREFIX}.allocator",
+    f"{PREFIX}.allocator.base",
+    f"{PREFIX}.allocator.paged",
+    f"{PREFIX}.allocator.token",
+    f"{PREFIX}.base_prefix_cache",
+    f"{PREFIX}.base_swa_memory_pool",
+    f"{PREFIX}.cache_init_params",
+    f"{PREFIX}.events",
+    f"{PREFIX}.evict_policy",
     f"{PREFIX}.hicache_storage",
     f"{PREFIX}.host_memory",
-    f"{PREFIX}.storage.backend_factory",
-    f"{PREFIX}.storage.mmap",
-    f"{PREFIX}.storage.mmap.mmap_allocator",
+    f"{PREFIX}.hybrid_cache.hybrid_pool_assembler",
+    f"{PREFIX}.hybrid_cache.linker_pool_assembler",
+    f"{PREFIX}.memory_pool",
     f"{PREFIX}.pool_host.base",
     f"{PREFIX}.pool_host.common",
     f"{PREFIX}.pool_host.mha",
+    f"{PREFIX}.radix_cache",
+    f"{PREFIX}.storage.backend_factory",
+    f"{PREFIX}.storage.mmap",
+    f"{PREFIX}.storage.mmap.mmap_allocator",
+    f"{PREFIX}.swa_memory_pool",
+    f"{PREFIX}.unified_radix_cache",
+    f"{PREFIX}.utils",
+    f"{UNIFIED}.cache_action",
+    f"{UNIFIED}.component_type",
+    f"{UNIFIED}.components",
+    f"{UNIFIED}.components.base",
+    f"{UNIFIED}.components.full",
+    f"{UNIFIED}.components.mamba",
+    f"{UNIFIED}.components.swa",
+    f"{UNIFIED}.linker_config",
+    f"{UNIFIED}.linker_factory",
+    f"{UNIFIED}.session_ref_tracker",
+    f"{UNIFIED}.tree_core_registry",
+    f"{UNIFIED}.unified_cache_linker",
+    f"{UNIFIED}.unified_tree_core",
+    f"{UNIFIED}.unified_tree_core_interface",
 }
 # Packages without what their __init__ imports.
-BARE = {"sglang", "sglang.srt", PREFIX, f"{PREFIX}.storage", f"{PREFIX}.pool_host"}
+BARE = {
+    "sglang",
+    "sglang.srt",
+    PREFIX,
+    UNIFIED,
+    f"{PREFIX}.hybrid_cache",
+    f"{PREFIX}.pool_host",
+    f"{PREFIX}.storage",
+}
+# Not SGLang's, and not installed where there is no GPU.
+MISSING = {"triton"}
+
+
+class Nothing(int):
+    """Zero, which has any attribute and can be called; so is all that comes of that."""
+
+    def __call__(self, *arguments, **more):
+        return self
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self
+
+
+class Empty:
+    def __init__(self, *arguments, **more):
+        pass
 
 
 class StandIn(types.ModuleType):
     def __getattr__(self, name):
         if name.startswith("__"):
             raise AttributeError(name)
-        made = type(name, (), {}) if name[0].isupper() else lambda *arguments, **more: False
+        made = type(name, (Empty,), {}) if name[0].isupper() else Nothing()
         setattr(self, name, made)
         return made
 
@@ -42,7 +105,7 @@ class Finder:
     """For import; a loader for what is not real, too."""
 
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] != "sglang" or name in REAL:
+        if name.partition(".")[0] not in {"sglang", *MISSING} or name in REAL:
             return None
         return importlib.machinery.ModuleSpec(name, self, is_package=True)
 

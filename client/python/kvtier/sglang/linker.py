@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SGLang's external cache linker, loaded by name: from the device's pools to the daemon and back,
+without host memory of SGLang's own, layer by layer.
+
+SGLang's scheduler asks, queues and counts; two threads of this module copy. What the daemon lacks
+or loses is a miss. Only a load that fails after a lookup had promised it costs a request: SGLang
+aborts it then.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from sglang.srt.mem_cache.hicache_storage import HiCacheStorageConfig, PoolName
+from sglang.srt.mem_cache.unified_cache.unified_cache_linker import (
+    LayerWiseLoadCounter,
+    UnifiedCacheLinker,
+)
+
+from ..model import ModelRecord
+from .configuration import Options, arguments_of, page_facts, record_options
+from .copy_worker import CopyWorker
+from .device_pools import DevicePages, device_pool_group
+from .device_transfers import DevicePool
+from .linker_pools import LinkerPools
+from .prefixes import logger
+
+_STAGING_BYTES = 256 << 20
+_LOAD_TIMEOUT_MS = 30_000
+_CLOSE_TIMEOUT_S = 10.0
+
+
+class KvtierLinker(UnifiedCacheLinker):  # type: ignore[misc]
+    """Options, in "linker_extra_config": "socket", "identity", "retry_min_ms", "retry_max_ms",
+    "staging_bytes" (of memory beside each pool), "load_timeout_ms".
+
+    All methods are called by SGLang's scheduler. The constructor raises ValueError and OSError for
+    what cannot work; no method raises.
+    """
+
+    def __init__(
+        self,
+        server_args: Any,
+        params: Any,
+        *,
+        components: Any,
+        extra_config: Any = None,
+        forward_stream: Any = None,
+    ) -> None:
+        extra = extra_config or {}
+        options = Options.of(extra)
+        self.forward_stream = forward_stream
+        self._load_timeout_s = float(extra.get("load_timeout_ms", _LOAD_TIMEOUT_MS)) / 1000
+        kv_cache = params.token_to_kv_pool_allocator.get_kvcache()
+        self._group = device_pool_group(kv_cache, params, components)
+        self.pools = self._group.entry_map
+        config = _storage_config(server_args, params, self._group.rank_replicated)
+        # All ranks have the same pages of latent attention; one stores them.
+        self._stores = not self._group.rank_replicated or config.tp_rank == 0
+        arguments = arguments_of(server_args)
+        staging_bytes = int(extra.get("staging_bytes", _STAGING_BYTES))
+        pools = {
+            name: _device_pool(entry, config, arguments, options.identity, staging_bytes)
+            for name, entry in self.pools.items()
+        }
+        self.layer_done_counter = LayerWiseLoadCounter(self._group.num_layers)
+        if PoolName.MAMBA in self.pools:
+            params.req_to_token_pool.register_layer_transfer_counter(self.layer_done_counter)
+        self._queued: dict[str, list[Any]] = {}
+        self._results: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._pools = LinkerPools(pools, self._group.num_layers, options)
+        device = next(iter(pools.values())).pages.device
+        self._loader = CopyWorker("kvtier-load", device, self._load)
+        self._storer = CopyWorker("kvtier-store", device, self._store)
+
+    @property
+    def connected(self) -> bool:
+        return self._pools.connected
+
+    def lookup(self, rid: str, transfers: list[Any]) -> list[int]:
+        wanted = self._group.resolve_transfers(transfers)
+        keys = next((one.keys or [] for one in transfers if one.name == PoolName.KV), [])
+        return self._pools.restorable(keys, wanted) if wanted else []
+
+    # ---------------------------------------------------------------- loads
+
+    def load(self, rid: str, transfers: list[Any]) -> bool:
+        # By nothing but the transfers, so that all ranks answer the same.
+        wanted = self._group.resolve_transfers(transfers, allow_partial=True, allow_missing_kv=True)
+        if not wanted or rid in self._queued:
+            return False
+        self._queued[rid] = wanted
+        return True
+
+    def cancel_queued_load(self, rid: str) -> bool:
+        return self._queued.pop(rid, None) is not None
+
+    def start_layer_wise_loading(self) -> int:
+        if not self._queued:
+            return -1
+        transfers = [one for wanted in self._queued.values() for one in wanted]
+        self._queued = {}
+        index = int(self.layer_done_counter.update_producer())
+        # The current stream has chosen the slots; what the forward's stream writes are others.
+        self._loader.put((index, transfers, self.record_offload_ready()[:1]))
+        self._fail_waiting()
+        return index
+
+    def finish_layer_wise_loading(self, counter_index: int) -> bool:
+        return bool(self.layer_done_counter.finish(counter_index))
+
+    def _load(self, task: tuple[int, list[Any], Sequence[Any]]) -> None:
+        """On the loading thread."""
+        index, transfers, ready = task
+        counter = self.layer_done_counter
+        try:
+            for event in ready:
+                event.synchronize()
+            self._pools.load(
+                transfers,
+                self._loader.stream,
+                self._load_timeout_s,
+                lambda layer: counter.complete(index, layer),
+                lambda error: self._fail(index, error),
+            )
+        except Exception as error:
+            logger.exception("kvtier: a load failed")
+            counter.fail(index, error)
+
+    def _fail(self, index: int, error: Exception) -> None:
+        self.layer_done_counter.fail(index, error)
+        self._fail_waiting()
+
+    def _fail_waiting(self) -> None:
+        """Loads that wait for one that hangs would hold SGLang's forward."""
+        if self._pools.hanging:
+            for index, _, _ in self._loader.take_waiting():
+                self.layer_done_counter.fail(index, TimeoutError("the daemon hangs"))
+
+    # ---------------------------------------------------------------- stores
+
+    def offload(self, transfers: list[Any], session_id: str | None = None) -> bool:
+        # By nothing but the transfers, so that all ranks answer the same.
+        wanted = self._group.resolve_transfers(transfers, allow_partial=True)
+        if not wanted:
+            return False
+        if self._stores:
+            self._storer.put((wanted, self.record_offload_ready()))
+        else:
+            self._results.put(True)
+        return True
+
+    def num_completed_offloads(self) -> int:
+        return self._results.qsize()
+
+    def pop_completed_offload(self) -> bool:
+        return self._results.get_nowait()
+
+    def _store(self, task: tuple[list[Any], Sequence[Any]]) -> None:
+        """On the storing thread."""
+        transfers, ready = task
+        done = False
+        try:
+            for event in ready:
+                event.synchronize()
+            done = self._pools.store(transfers, self._storer.stream)
+        except Exception:
+            logger.exception("kvtier: pages are not stored")
+        self._results.put(done)
+
+    # ---------------------------------------------------------------- life
+
+    def reset(self) -> None:
+        """Waits until nothing is copied any more."""
+        self._queued.clear()
+        self._loader.drain()
+        self._storer.drain()
+        while not self._results.empty():
+            self._results.get_nowait()
+        self.layer_done_counter.reset()
+
+    def close(self) -> None:
+        """Ends also if the daemon hangs, after some seconds."""
+        self._queued.clear()
+        for worker in (self._loader, self._storer):
+            if not worker.close(_CLOSE_TIMEOUT_S):
+                logger.warning("kvtier: copies of the daemon are still under way")
+        self._pools.close()
+
+
+def _device_pool(
+    entry: Any, config: Any, arguments: dict[str, str], identity: str, staging_bytes: int
+) -> DevicePool:
+    """Raises ValueError and OSError."""
+    name = str(entry.name)
+    pages = DevicePages(entry)
+    facts = page_facts(config, name, pages.layout(), arguments, identity)
+    group = pages.group()
+    record = ModelRecord(extra=facts, groups=(group,), **record_options(config.model_name))
+    pool = DevicePool(pages, record, staging_bytes)
+    logger.info(
+        "kvtier: pool %s: pages of %d bytes, %s, %d rows beside it",
+        name,
+        pages.page_bytes,
+        f"{group.layers} layers one by one" if pages.in_layers else "all layers at once",
+        pool.shared.rows.shape[0],
+    )
+    return pool
+
+
+def _storage_config(server_args: Any, params: Any, replicated: bool) -> HiCacheStorageConfig:
+    """Which rank this is, in SGLang's terms."""
+    group = params.attn_tp_cache_group or params.tp_cache_group
+    rank, size = 0, 1
+    if group is not None:
+        rank = torch.distributed.get_rank(group=group)
+        size = torch.distributed.get_world_size(group=group)
+    return HiCacheStorageConfig(
+        tp_rank=rank,
+        tp_size=size,
+        pp_rank=params.pp_rank,
+        pp_size=params.pp_size,
+        attn_cp_rank=params.attn_cp_rank,
+        attn_cp_size=params.attn_cp_size,
+        is_mla_model=replicated,
+        enable_storage_metrics=False,
+        is_page_first_layout=False,
+        model_name=server_args.model_path,
+    )

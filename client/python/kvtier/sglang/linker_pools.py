@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All of a linker's device pools and their connection to the daemon: which prefixes it can restore,
+and the copies, pool by pool and layer by layer."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from sglang.srt.mem_cache.hicache_storage import PoolHitPolicy, PoolName
+
+from .._link import Attachment, Link, LinkState
+from ..connection import connect
+from ..errors import KvtierError, TimedOutError, UnavailableError
+from .configuration import Options
+from .copy_worker import CopyStream
+from .device_transfers import DevicePool, PoolLoad, exists, promise, store
+from .prefixes import logger, page_hash, restorable_prefixes
+
+# A daemon that was lost in the midst of a copy might still touch its rows for so long.
+_SETTLE_S = 2.0
+
+
+class LinkerPools:
+    """pools: by SGLang's names. layers: of the model. None of the methods raises because of the
+    daemon. Transfers are SGLang's PoolTransfers, resolved to these pools."""
+
+    def __init__(self, pools: dict[Any, DevicePool], layers: int, options: Options) -> None:
+        self._pools = pools
+        self._layers = layers
+        self._socket = options.socket
+        self._numbers = {name: i for i, name in enumerate(pools)}  # of regions
+        self._settling = threading.Event()  # rows for loads may still be the daemon's
+        self._hanging = threading.Event()
+        self._link = Link(self._open, logger, *options.retry_s)
+
+    @property
+    def connected(self) -> bool:
+        return self._link.state is LinkState.READY
+
+    @property
+    def hanging(self) -> bool:
+        """Whether the daemon has taken too long for a load, and still has its rows."""
+        return self._hanging.is_set()
+
+    def close(self) -> None:
+        """After the last load and store."""
+        self._link.close()
+        for pool in self._pools.values():
+            pool.shared.close()
+
+    def restorable(self, keys: Sequence[str], transfers: list[Any]) -> list[int]:
+        """All prefixes of these pages that can be restored, and that will still be there when they
+        are loaded; of the scheduler's thread."""
+        if self._settling.is_set():
+            return []
+        hashes = [page_hash(key) for key in keys]
+        return self._guarded(lambda one: self._look_up(one, hashes, transfers), [])
+
+    def load(
+        self,
+        transfers: list[Any],
+        stream: CopyStream,
+        timeout_s: float,
+        on_layer: Callable[[int], None],
+        on_failure: Callable[[Exception], None],
+    ) -> None:
+        """Brings pages to the pools; of one thread. Calls `on_layer` for each layer that is there,
+        in order, or `on_failure` in between; nothing is written to a pool after that, but it may be
+        long until this returns, since rows are waited for."""
+
+        def bring(attachment: Attachment) -> bool:
+            self._load_layers(attachment, transfers, stream, timeout_s, on_layer, on_failure)
+            return True
+
+        if not self._guarded(bring, False):
+            # Told before, unless nothing was begun.
+            on_failure(ConnectionError("the daemon is not there, or refuses the load"))
+
+    def store(self, transfers: list[Any], stream: CopyStream) -> bool:
+        """Stores pages; of one thread. Whether all of them are cached."""
+        return self._guarded(lambda one: self._store(one, transfers, stream), False)
+
+    # ---------------------------------------------------------------- on a connection
+
+    def _look_up(
+        self, attachment: Attachment, hashes: list[bytes], transfers: list[Any]
+    ) -> list[int]:
+        # Pools that need all pages come first, since they limit what is asked of the others.
+        wanted = sorted(transfers, key=lambda one: one.hit_policy != PoolHitPolicy.ALL_PAGES)
+        possible = set(range(1, len(hashes) + 1)) if wanted else set()
+        found_in: list[tuple[Any, list[bool]]] = []
+        for transfer in wanted:
+            if not possible:
+                return []
+            region = self._region(attachment, transfer.name)
+            found = exists(region, hashes[: max(possible)])
+            found_in.append((region, found))
+            possible &= restorable_prefixes(transfer, found)
+        end = max(possible, default=0)
+        for region, found in found_in if end else []:
+            there = [one for one, is_there in zip(hashes[:end], found) if is_there]
+            if not promise(region, there):
+                return []
+        return sorted(possible)
+
+    def _load_layers(
+        self,
+        attachment: Attachment,
+        transfers: list[Any],
+        stream: CopyStream,
+        timeout_s: float,
+        on_layer: Callable[[int], None],
+        on_failure: Callable[[Exception], None],
+    ) -> None:
+        deadline = time.monotonic() + timeout_s
+        loads: list[PoolLoad] = []
+        try:
+            with stream.current():
+                for name, (hashes, pages) in self._pages_by_pool(transfers).items():
+                    region = self._region(attachment, name)
+                    loads.append(PoolLoad(self._pools[name], region, hashes, pages))
+                for load in loads:
+                    load.begin(stream, deadline)
+                for layer in range(self._layers):
+                    for load in loads:
+                        load.bring(layer, deadline)
+                    stream.synchronize()
+                    on_layer(layer)
+        except Exception as error:
+            self._settling.set()
+            if isinstance(error, TimedOutError):
+                self._hanging.set()
+            # From the call on, SGLang may give the pages to others.
+            stream.synchronize()
+            on_failure(error)
+            raise
+        finally:
+            self._end(loads)
+
+    def _end(self, loads: list[PoolLoad]) -> None:
+        """Once it returns no row for loads is the daemon's."""
+        lost = False
+        for load in loads:
+            try:
+                load.end()
+            except UnavailableError:
+                lost = True
+            except KvtierError as error:
+                logger.warning("kvtier: a load ended with: %s", error)
+        if lost:
+            time.sleep(_SETTLE_S)
+        self._hanging.clear()
+        self._settling.clear()
+
+    def _store(self, attachment: Attachment, transfers: list[Any], stream: CopyStream) -> bool:
+        try:
+            with stream.current():
+                return all(
+                    store(
+                        self._pools[one.name],
+                        self._region(attachment, one.name),
+                        stream,
+                        [page_hash(key) for key in one.keys],
+                        self._pools[one.name].pages.numbers(one.host_indices),
+                        chained=one.hit_policy == PoolHitPolicy.ALL_PAGES,
+                    )
+                    for one in transfers
+                )
+        except UnavailableError:
+            self._link.lost(attachment)
+            # The rows are used anew when this returns.
+            time.sleep(_SETTLE_S)
+            raise
+
+    def _pages_by_pool(self, transfers: list[Any]) -> dict[Any, tuple[list[bytes], torch.Tensor]]:
+        """Of all requests, the hashes and the pages of each pool."""
+        hashes: dict[Any, list[bytes]] = {}
+        numbers: dict[Any, list[torch.Tensor]] = {}
+        for one in transfers:
+            hashes.setdefault(one.name, []).extend(page_hash(key) for key in one.keys)
+            pages = self._pools[one.name].pages.numbers(one.host_indices)
+            numbers.setdefault(one.name, []).append(pages)
+        return {name: (hashes[name], torch.cat(pages)) for name, pages in numbers.items()}
+
+    def _region(self, attachment: Attachment, name: PoolName) -> Any:
+        return attachment.regions[self._numbers[name]]
+
+    def _guarded(self, call: Callable[[Attachment], Any], otherwise: Any) -> Any:
+        """What the call says, or `otherwise` if there is no daemon, or it refuses."""
+        attachment = self._link.borrow()
+        if attachment is None:
+            return otherwise
+        try:
+            return call(attachment)
+        except (UnavailableError, TimedOutError):
+            # One that hangs would hold SGLang's scheduler again with the next lookup.
+            self._link.lost(attachment)
+        except KvtierError as error:
+            logger.warning("kvtier: a request was refused: %s", error)
+        except Exception:
+            # An exception would end SGLang's scheduler.
+            logger.exception("kvtier: pages are misses")
+        finally:
+            attachment.give_back()
+        return otherwise
+
+    def _open(self) -> Attachment:
+        """On the link's thread. Raises KvtierError, OSError."""
+        connection = connect(self._socket, client_name="sglang", reconnect_min_ms=-1)
+        try:
+            regions = [
+                pool.shared.open_region(connection, pool.record) for pool in self._pools.values()
+            ]
+        except BaseException:
+            connection.close()
+            raise
+
+        def close() -> None:
+            for region in regions:
+                region.close()
+            connection.close()
+
+        return Attachment(regions, close, regions[0].is_connected)

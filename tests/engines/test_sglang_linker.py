@@ -1,0 +1,583 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SGLang's own radix cache, pools and linker factory, and a real kvtierd."""
+
+import concurrent.futures
+import itertools
+import threading
+import time
+import types
+import unittest
+from unittest import mock
+
+import sglang_cache
+import torch
+from harness.shared_daemon import SharedDaemonCase
+from sglang.srt.mem_cache.hicache_storage import PoolHitPolicy, PoolName, PoolTransfer
+from sglang.srt.mem_cache.hybrid_cache.linker_pool_assembler import DevicePoolEntry
+from sglang_cache import PAGE_TOKENS, ComponentType, Engine, Event, Group, mha_pool, mla_pool
+
+import kvtier
+from kvtier.sglang import device_pools, device_transfers, linker_pools
+
+CONNECT_TIMEOUT_S = 30
+PROMPT_PAGES = 12
+seeds = itertools.count(1)
+
+
+def prompt_of(pages=PROMPT_PAGES, after=()):
+    """`after`, and tokens that no other prompt begins with."""
+    first = next(seeds) << 20
+    return [*after, *range(first, first + pages * PAGE_TOKENS)]
+
+
+def equal(some, others):
+    return len(some) == len(others) and all(map(torch.equal, some, others))
+
+
+def rows(layers, tokens):
+    """Of KV as `Engine.kv_of` returns it, some tokens."""
+    return [layer[tokens] for layer in layers]
+
+
+class LinkerTestCase(SharedDaemonCase, unittest.TestCase):
+    def engine(self, wait=True, pool=None, model="some/model", group=None, **extra):
+        engine = Engine({"socket": self.daemon.socket, **extra}, pool, model, group)
+        self.addCleanup(engine.close)
+        if wait:
+            self.wait_until(lambda: engine.linker.connected)
+        return engine
+
+    def wait_until(self, condition):
+        deadline = time.monotonic() + CONNECT_TIMEOUT_S
+        while not condition():
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.005)
+
+    def take_stored(self, engine):
+        """Has SGLang take notice of the stores, all of which have ended then."""
+        pending = engine.cache.linker.pending_offloads
+        self.wait_until(lambda: engine.linker.num_completed_offloads() == len(pending))
+        engine.cache.check_hicache_events()
+        self.assertEqual(pending, [])
+
+    def stored(self, engine, prompt):
+        """The KV of a prompt that was computed, is stored, and left the device."""
+        kv = engine.compute(prompt, next(seeds))
+        self.take_stored(engine)
+        engine.forget()
+        return kv
+
+    def begin(self, engine, prompt):
+        """A request whose load was begun."""
+        request, offered = engine.match(prompt)
+        self.assertGreater(offered, 0)
+        self.assertEqual(engine.admit(request), offered)
+        engine.start_loading()
+        return request
+
+    def loaded(self, engine, prompt):
+        """The KV that a request with this prompt gets."""
+        request = self.begin(engine, prompt)
+        kv = engine.forward(request.slots)
+        self.assertFalse(engine.failed(request))
+        return kv
+
+
+class LoadTest(LinkerTestCase):
+    def test_a_prompt_that_left_the_device_comes_back_into_other_slots(self):
+        for shape in ({}, {"v_head_dim": 4}, {"dtype": torch.float32}, {"layers": 1}):
+            with self.subTest(str(shape)):
+                pool = mha_pool(**shape)
+                engine, prompt = self.engine(pool=pool), prompt_of()
+                kv = self.stored(engine, prompt)
+                taken = engine.allocator.alloc(3 * PAGE_TOKENS)
+                self.assertTrue(equal(self.loaded(engine, prompt), kv))
+                self.assertFalse(any(layer.any() for layer in engine.kv_of(taken)))
+
+    def test_another_engine_gets_it_too(self):
+        prompt = prompt_of()
+        kv = self.stored(self.engine(), prompt)
+        self.assertTrue(equal(self.loaded(self.engine(), prompt), kv))
+
+    def test_prompts_that_differ_share_their_beginning(self):
+        engine, prompt = self.engine(), prompt_of()
+        kv = self.stored(engine, prompt)
+        other = prompt_of(pages=4, after=prompt[: 5 * PAGE_TOKENS])
+        found = self.loaded(engine, other)
+        self.assertTrue(equal(found, rows(kv, slice(0, 5 * PAGE_TOKENS))))
+
+    def test_what_the_device_still_has_is_not_loaded(self):
+        engine, prompt = self.engine(), prompt_of()
+        kv = self.stored(engine, prompt)
+        half = prompt[: 6 * PAGE_TOKENS]
+        engine.compute(half, next(seeds))
+        self.take_stored(engine)
+        found = self.loaded(engine, prompt)
+        self.assertTrue(equal(found, rows(kv, slice(len(half), None))))
+
+    def test_more_pages_than_rows_come_in_turn(self):
+        pool = mha_pool()
+        page_bytes = sum(buffer[:PAGE_TOKENS].nbytes for buffer in [*pool.k_buffer, *pool.v_buffer])
+        engine, prompt = self.engine(pool=pool, staging_bytes=2 * 5 * page_bytes), prompt_of(17)
+        kv = self.stored(engine, prompt)
+        self.assertTrue(equal(self.loaded(engine, prompt), kv))
+
+    def test_requests_of_one_batch_load_together(self):
+        engine, prompts = self.engine(), [prompt_of(3), prompt_of(4)]
+        kept = [self.stored(engine, prompt) for prompt in prompts]
+        admitted = [engine.match(prompt)[0] for prompt in prompts]
+        for request in admitted:
+            engine.admit(request)
+        engine.start_loading()
+        for request, kv in zip(admitted, kept):
+            self.assertTrue(equal(engine.forward(request.slots), kv))
+        self.assertFalse(engine.failed(admitted[0]))
+
+    def test_requests_of_one_batch_may_load_the_same_pages(self):
+        engine, prompt = self.engine(), prompt_of(3)
+        kv = self.stored(engine, prompt)
+        admitted = [engine.match(prompt)[0] for _ in range(2)]
+        for request in admitted:
+            engine.admit(request)
+        engine.start_loading()
+        for request in admitted:
+            self.assertTrue(equal(engine.forward(request.slots), kv))
+        self.assertFalse(engine.failed(admitted[0]))
+
+    def test_a_layer_can_be_read_before_the_next_one_is_there(self):
+        engine, prompt = self.engine(), prompt_of()
+        kv = self.stored(engine, prompt)
+        go_on = threading.Event()
+        scatter = device_pools.DevicePages.scatter
+
+        def slow(pages, layer, *more):
+            if layer == 2:
+                self.assertTrue(go_on.wait(CONNECT_TIMEOUT_S))
+            scatter(pages, layer, *more)
+
+        with mock.patch.object(device_pools.DevicePages, "scatter", slow):
+            request = self.begin(engine, prompt)
+            for layer in (0, 1):
+                found = [buffer[request.slots] for buffer in engine.pool.get_kv_buffer(layer)]
+                self.assertTrue(equal(found, kv[2 * layer : 2 * layer + 2]))
+            index = engine.linker.layer_done_counter.consumer_index
+            self.assertFalse(engine.linker.layer_done_counter.futures[index][2].done())
+            go_on.set()
+            self.assertTrue(equal(engine.forward(request.slots), kv))
+        self.assertFalse(engine.failed(request))
+
+    def test_a_layer_is_copied_once_it_has_come(self):
+        engine, prompt = self.engine(), prompt_of()
+        self.stored(engine, prompt)
+        log = []
+        scatter, wait_layers = device_pools.DevicePages.scatter, kvtier.Region.wait_layers
+
+        def copy(pages, layer, *more):
+            log.append(f"copy {layer}")
+            scatter(pages, layer, *more)
+
+        def wait(region, transfer, layers, timeout_ms):
+            wait_layers(region, transfer, layers, timeout_ms)
+            log.append(f"has {layers}")
+
+        with mock.patch.object(device_pools.DevicePages, "scatter", copy):
+            with mock.patch.object(kvtier.Region, "wait_layers", wait):
+                self.loaded(engine, prompt)
+        self.assertEqual(log, ["has 1", "copy 0", "has 2", "copy 1", "has 3", "copy 2"])
+
+    def test_a_request_that_ends_before_its_load_begins_loads_nothing(self):
+        engine, prompt = self.engine(), prompt_of()
+        self.stored(engine, prompt)
+        request, _ = engine.match(prompt)
+        engine.admit(request)
+        engine.cache.linker.release_request(request.rid)
+        self.assertEqual(engine.start_loading(), -1)
+        self.assertFalse(engine.failed(request))
+        self.assertFalse(any(layer.any() for layer in engine.kv_of(request.slots)))
+
+    def test_a_reset_waits_for_copies_and_forgets_what_was_queued(self):
+        engine, prompt = self.engine(), prompt_of()
+        kv = engine.compute(prompt, next(seeds))
+        engine.cache.reset()
+        self.assertEqual(engine.linker.num_completed_offloads(), 0)
+        self.assertTrue(equal(self.loaded(engine, prompt), kv))
+
+
+class DevicePagesTest(unittest.TestCase):
+    def assert_comes_back(self, components, layer_mapping, rows_are_pages):
+        entry = DevicePoolEntry(
+            name=PoolName.KV,
+            indices_from_pool=PoolName.KV,
+            device_pool=None,
+            components=components,
+            layer_mapping=layer_mapping,
+            page_size=4,
+            rows_are_pages=rows_are_pages,
+        )
+        device_pages = device_pools.DevicePages(entry)
+        for component in components:
+            for buffer in component:
+                buffer.copy_(torch.randint(0, 100, buffer.shape))
+        kept = [[buffer.clone() for buffer in component] for component in components]
+        pages = device_pages.numbers(torch.tensor([*range(8, 12), *range(0, 4)]))
+        self.assertEqual(pages.tolist(), [2, 0])
+        memory = torch.zeros(3, device_pages.page_bytes, dtype=torch.uint8)[1:]
+        device_pages.gather(pages, memory)
+        for buffer in itertools.chain(*components):
+            buffer[:12] = 0
+        for layer in device_pages.layers:
+            device_pages.scatter(layer, pages, memory)
+        span = 1 if rows_are_pages else 4
+        for buffers, before in zip(components, kept):
+            for buffer, was in zip(buffers, before):
+                self.assertTrue(torch.equal(buffer[:span], was[:span]))
+                self.assertFalse(buffer[span : 2 * span].any())
+                self.assertTrue(torch.equal(buffer[2 * span : 3 * span], was[2 * span : 3 * span]))
+        return device_pages
+
+    def test_rows_of_any_size_and_distance(self):
+        wide = [torch.zeros(16, 9, dtype=torch.uint8)[:, 2:7] for _ in range(2)]
+        self.assert_comes_back([wide], {0: 0, 1: 1}, rows_are_pages=False)
+        whole = [torch.zeros(4, 3, 8, dtype=torch.bfloat16) for _ in range(2)]
+        self.assert_comes_back([whole], {5: 1, 2: 0}, rows_are_pages=True)
+
+    def test_layers_of_different_sizes_come_at_once(self):
+        buffers = [torch.zeros(4, 3 + i, dtype=torch.float32) for i in range(3)]
+        packed = self.assert_comes_back([buffers], {0: (0, 2), 1: 1}, rows_are_pages=True)
+        self.assertFalse(packed.in_layers)
+        self.assertEqual((packed.group().layers, packed.group().layer_bytes), (1, 48))
+
+    def test_rows_that_are_not_contiguous_are_refused(self):
+        turned = torch.zeros(8, 4, 3).transpose(1, 2)
+        with self.assertRaisesRegex(ValueError, "contiguous"):
+            self.assert_comes_back([[turned]], {0: 0}, rows_are_pages=True)
+
+
+class StoreTest(LinkerTestCase):
+    def test_pages_are_read_once_the_streams_that_write_them_have_come_so_far(self):
+        engine = self.engine()
+        gather = device_pools.DevicePages.gather
+
+        def logged(*arguments):
+            Event.log.append(("read", None))
+            gather(*arguments)
+
+        Event.log.clear()
+        with mock.patch.object(device_pools.DevicePages, "gather", logged):
+            self.stored(engine, prompt_of())
+        streams = [("recorded", None), ("recorded", "the forward's stream")]
+        self.assertEqual(Event.log, [*streams, ("waited", None), ("waited", None), ("read", None)])
+
+    def test_pages_that_were_not_stored_are_stored_when_they_are_used_again(self):
+        engine, prompt = self.engine(), prompt_of()
+        with mock.patch.object(linker_pools, "store", return_value=False):
+            engine.compute(prompt, next(seeds))
+            self.take_stored(engine)
+        self.assertEqual(self.engine().match(prompt)[1], 0)
+        engine.compute(prompt, next(seeds))
+        self.take_stored(engine)
+        self.assertEqual(self.engine().match(prompt)[1], len(prompt))
+
+
+class IdentityTest(LinkerTestCase):
+    def test_pages_of_other_engines_are_not_offered(self):
+        prompt = prompt_of()
+        self.stored(self.engine(), prompt)
+        self.assertEqual(self.engine().match(prompt)[1], len(prompt))
+        others = [
+            {"model": "other/model"},
+            {"identity": "other"},
+            {"pool": mha_pool(torch.float16)},
+            {"pool": mha_pool(v_head_dim=4)},
+            {"pool": mha_pool(layers=2)},
+            {"group": Group(1, 2)},
+        ]
+        for other in others:
+            with self.subTest(str(other)):
+                engine = self.engine(**other)
+                # Of one rank alone, without those that it would ask.
+                engine.cache.attn_tp_group = None
+                self.assertEqual(engine.match(prompt)[1], 0)
+
+    def test_pools_that_cannot_be_served_are_an_error_at_the_start(self):
+        scaled = mha_pool()
+        scaled.k_scale_buffer = scaled.k_buffer
+        with self.assertRaisesRegex(ValueError, "scaled"):
+            self.engine(pool=scaled)
+        params = types.SimpleNamespace(page_size=PAGE_TOKENS)
+        components = {ComponentType.FULL}
+        with self.assertRaises(ValueError):
+            device_pools.device_pool_group(object(), params, components)
+        for pools in ({ComponentType.MAMBA}, {*components, ComponentType.SWA}):
+            with self.assertRaisesRegex(ValueError, "no such pools"):
+                device_pools.device_pool_group(mha_pool(), params, pools)
+        params.mtp_draft_device_pools = (mha_pool(),)
+        with self.assertRaisesRegex(ValueError, "draft"):
+            device_pools.device_pool_group(mha_pool(), params, components)
+
+
+class RanksTest(LinkerTestCase):
+    """Two tensor-parallel ranks, which agree as SGLang's do."""
+
+    def setUp(self):
+        self.executor = concurrent.futures.ThreadPoolExecutor(2)
+        self.addCleanup(self.executor.shutdown)
+
+    def ranks(self, make_pool=mha_pool):
+        return [self.engine(pool=make_pool(), group=group) for group in Group.of_threads(2)]
+
+    def together(self, call, *arguments):
+        """On both ranks at once; each argument has a value for each rank."""
+        futures = [self.executor.submit(call, *one) for one in zip(*arguments)]
+        return [future.result(CONNECT_TIMEOUT_S) for future in futures]
+
+    def test_ranks_with_different_hits_load_the_shorter_prefix_each_its_own(self):
+        ranks, prompt = self.ranks(), prompt_of()
+        kept = self.together(self.stored, ranks, [prompt] * 2)
+        longer = prompt_of(pages=4, after=prompt)
+        # Only one of them has the end, for it fails to be stored on the other.
+        with mock.patch.object(linker_pools, "store", side_effect=self.only(ranks[0])):
+            self.together(self.stored, ranks, [longer] * 2)
+        found = self.together(self.loaded, ranks, [longer] * 2)
+        self.assertTrue(all(map(equal, found, kept)))
+        self.assertFalse(equal(*found))
+
+    def only(self, engine):
+        """A `store` of one rank that works."""
+        own = engine.linker._pools._pools[PoolName.KV]
+        return lambda pool, *more, **names: pool is own and device_transfers.store(
+            pool, *more, **names
+        )
+
+    def test_a_load_that_fails_on_one_rank_fails_on_both(self):
+        ranks, prompt = self.ranks(), prompt_of()
+        self.together(self.stored, ranks, [prompt] * 2)
+        matched = self.together(lambda rank: rank.match(prompt), ranks)
+        first = ranks[0].linker._pools._pools[PoolName.KV].pages
+        scatter = device_pools.DevicePages.scatter
+
+        def broken(pages, *more):
+            if pages is first:
+                raise RuntimeError("broken")
+            scatter(pages, *more)
+
+        with mock.patch.object(device_pools.DevicePages, "scatter", broken):
+            with self.assertLogs("sglang.kvtier", "ERROR"):
+                for rank, (request, offered) in zip(ranks, matched):
+                    self.assertEqual(rank.admit(request), offered)
+                    rank.start_loading()
+                requests = [request for request, _ in matched]
+                failed = self.together(lambda rank, one: rank.failed(one), ranks, requests)
+        self.assertEqual(failed, [True, True])
+
+    def test_latent_pages_are_stored_by_one_rank_and_loaded_by_all(self):
+        ranks, prompt = self.ranks(mla_pool), prompt_of()
+        kv = torch.randn(len(prompt), *ranks[0].pool.kv_buffer[0].shape[1:]).bfloat16()
+
+        def compute(rank):
+            slots = rank.allocator.alloc(len(prompt))
+            for buffer in rank.pool.kv_buffer:
+                buffer[slots] = kv
+            rank.insert(prompt, slots)
+            self.take_stored(rank)
+            rank.forget()
+
+        with mock.patch.object(linker_pools, "store", wraps=device_transfers.store) as store:
+            self.together(compute, ranks)
+        self.assertEqual(store.call_count, 1)
+        requests = self.together(lambda rank: self.begin(rank, prompt), ranks)
+        for rank, request in zip(ranks, requests):
+            for layer in range(rank.pool.layer_num):
+                self.assertTrue(torch.equal(rank.pool.get_key_buffer(layer)[request.slots], kv))
+
+
+class FailureTest(LinkerTestCase):
+    def setUp(self):
+        self.addCleanup(self.daemon.start)
+        self.addCleanup(self.daemon.kill)
+
+    def test_without_a_daemon_all_is_a_miss_until_it_is_there(self):
+        self.daemon.kill()
+        engine, prompt = self.engine(wait=False), prompt_of()
+        engine.compute(prompt, next(seeds))
+        self.take_stored(engine)
+        engine.forget()
+        self.assertEqual(engine.match(prompt)[1], 0)
+        self.daemon.start()
+        self.wait_until(lambda: engine.linker.connected)
+        kv = self.stored(engine, prompt)
+        self.assertTrue(equal(self.loaded(engine, prompt), kv))
+
+    def test_pages_survive_kill_9_on_disk(self):
+        engine, prompt = self.engine(), prompt_of()
+        kv = self.stored(engine, prompt)
+        self.daemon.drain()
+        self.daemon.kill()
+        self.wait_until(lambda: not engine.linker.connected)
+        self.daemon.start()
+        self.wait_until(lambda: engine.linker.connected)
+        self.assertTrue(equal(self.loaded(engine, prompt), kv))
+
+    def test_a_daemon_that_dies_while_it_loads_costs_the_requests_of_the_batch(self):
+        engine, prompt = self.engine(), prompt_of()
+        self.stored(engine, prompt)
+        request, _ = engine.match(prompt)
+        engine.admit(request)
+        # It cannot answer before it is killed.
+        self.daemon.pause()
+        killer = threading.Timer(0.2, self.daemon.kill)
+        killer.start()
+        # No daemon of these tests outlives the connection to it.
+        with mock.patch.object(linker_pools, "_SETTLE_S", 0):
+            engine.start_loading()
+            engine.forward(request.slots)
+            self.assertTrue(engine.failed(request))
+            killer.join()
+            self.daemon.start()
+            self.wait_until(lambda: engine.linker.connected)
+        kv = self.stored(engine, prompt_again := prompt_of())
+        self.assertTrue(equal(self.loaded(engine, prompt_again), kv))
+
+    def test_a_daemon_that_hangs_holds_a_forward_for_a_limited_time(self):
+        engine, prompt = self.engine(load_timeout_ms=300), prompt_of()
+        kv = self.stored(engine, prompt)
+        first, second = (engine.match(prompt)[0] for _ in range(2))
+        self.daemon.pause()
+        self.addCleanup(self.daemon.resume)
+        engine.admit(first)
+        engine.start_loading()
+        engine.forward(first.slots)
+        self.assertTrue(engine.failed(first))
+        # One that was promised its pages before.
+        engine.admit(second)
+        engine.start_loading()
+        engine.forward(second.slots)
+        self.assertTrue(engine.failed(second))
+        self.assertEqual(engine.match(prompt)[1], 0)
+        self.daemon.resume()
+        self.wait_until(lambda: engine.linker.connected and engine.match(prompt)[1])
+        self.assertTrue(equal(self.loaded(engine, prompt), kv))
+
+
+class AloneTestCase(LinkerTestCase):
+    """A linker without the radix cache. Derived: `open`, which returns it."""
+
+    def setUp(self):
+        self.linker = self.open()
+        self.addCleanup(self.linker.close)
+        self.wait_until(lambda: self.linker.connected)
+        first = next(seeds) << 20
+        self.keys = [f"{first + i:064x}" for i in range(10)]
+
+    @staticmethod
+    def transfer(name, keys, pages=()):
+        """Pages of tokens, or states, which have no pages."""
+        tokens = 1 if name == PoolName.MAMBA else PAGE_TOKENS
+        slots = [torch.arange(n * tokens, (n + 1) * tokens) for n in pages]
+        trailing = PoolHitPolicy.TRAILING_PAGES
+        return PoolTransfer(
+            name=name,
+            device_indices=torch.cat(slots) if slots else None,
+            keys=keys,
+            hit_policy=PoolHitPolicy.ALL_PAGES if name == PoolName.KV else trailing,
+        )
+
+    def put(self, *transfers):
+        self.assertTrue(self.linker.offload(list(transfers)))
+        self.wait_until(self.linker.num_completed_offloads)
+        self.assertTrue(self.linker.pop_completed_offload())
+
+    def get(self, *transfers):
+        self.assertTrue(self.linker.load("one", list(transfers)))
+        index = self.linker.start_layer_wise_loading()
+        self.assertTrue(self.linker.finish_layer_wise_loading(index))
+
+    def assert_came(self, before, buffers, tokens, places):
+        """places: the page, or the state, that each was loaded from."""
+        for was, now in zip(before, buffers):
+            for new, old in places.items():
+                some, other = (slice(n * tokens, (n + 1) * tokens) for n in (old, new))
+                self.assertTrue(torch.equal(now[other], was[some]))
+
+
+class WindowsTest(AloneTestCase):
+    """Sliding windows of two pages beside full attention."""
+
+    def open(self):
+        self.pool = sglang_cache.window_pool()
+        components = {ComponentType.FULL, ComponentType.SWA}
+        return sglang_cache.linker_alone(self.pool, components, self.daemon.socket)
+
+    def put_pages(self, kv_pages, window_pages):
+        pools = {PoolName.KV: kv_pages, PoolName.SWA: window_pages}
+        keys = self.keys
+        self.put(*(self.transfer(name, [keys[n] for n in of], of) for name, of in pools.items()))
+
+    def asked(self, count):
+        windows = self.transfer(PoolName.SWA, self.keys[count - 2 : count])
+        return [self.transfer(PoolName.KV, self.keys[:count]), windows]
+
+    def test_all_lengths_whose_windows_are_there_are_offered_and_come_back(self):
+        full, windows = (
+            [*half.k_buffer, *half.v_buffer]
+            for half in (self.pool.full_kv_pool, self.pool.swa_kv_pool)
+        )
+        for buffer in [*full, *windows]:
+            buffer.copy_(torch.randn(buffer.shape))
+        kept = [[buffer.clone() for buffer in half] for half in (full, windows)]
+        self.put_pages(range(8), [1, 2, 3, 6, 7])
+        self.assertEqual(self.linker.lookup("one", self.asked(10)), [3, 4, 8])
+        for buffer in [*full, *windows]:
+            buffer.zero_()
+        self.get(
+            self.transfer(PoolName.KV, self.keys[:8], range(20, 28)),
+            self.transfer(PoolName.SWA, self.keys[6:8], [30, 31]),
+        )
+        self.assert_came(kept[0], full, PAGE_TOKENS, {20 + page: page for page in range(8)})
+        self.assert_came(kept[1], windows, PAGE_TOKENS, {30: 6, 31: 7})
+
+    def test_a_page_that_leaves_before_it_is_promised_is_a_miss(self):
+        self.put_pages(range(4), range(4))
+        with mock.patch.object(linker_pools, "promise", return_value=False):
+            self.assertEqual(self.linker.lookup("one", self.asked(4)), [])
+        self.assertEqual(self.linker.lookup("one", self.asked(4)), [1, 2, 3, 4])
+
+
+class StatesTest(AloneTestCase):
+    """States beside latent attention, in pools that SGLang itself describes."""
+
+    def open(self):
+        self.kv_cache, self.requests = sglang_cache.state_pools()
+        components = {ComponentType.FULL, ComponentType.MAMBA}
+        return sglang_cache.linker_alone(
+            self.kv_cache, components, self.daemon.socket, self.requests
+        )
+
+    def test_states_are_offered_where_they_were_stored_and_come_back(self):
+        self.assertEqual(self.requests.counters, [self.linker.layer_done_counter])
+        cache = self.requests.mamba_pool.mamba_cache
+        states, latent = [*cache.temporal, *cache.conv[0]], self.kv_cache.full_kv_pool.kv_buffer
+        for buffer in [*states, *latent]:
+            buffer.copy_(torch.randn(buffer.shape))
+        kept = [[buffer.clone() for buffer in half] for half in (states, latent)]
+        # Nodes of the radix cache with three and two pages, with a state at the end of each.
+        for first, last, state in ((0, 3, 5), (3, 5, 9)):
+            pages = self.transfer(PoolName.KV, self.keys[first:last], range(first, last))
+            self.put(pages, self.transfer(PoolName.MAMBA, [self.keys[last - 1]], [state]))
+        asked = [
+            self.transfer(PoolName.KV, self.keys),
+            self.transfer(PoolName.MAMBA, self.keys[-1:]),
+        ]
+        self.assertEqual(self.linker.lookup("one", asked), [3, 5])
+        for buffer in [*states, *latent]:
+            buffer.zero_()
+        self.get(
+            self.transfer(PoolName.KV, self.keys[:5], range(20, 25)),
+            self.transfer(PoolName.MAMBA, [self.keys[4]], [17]),
+        )
+        self.assert_came(kept[0], states, 1, {17: 9})
+        self.assert_came(kept[1], latent, PAGE_TOKENS, {20 + page: page for page in range(5)})
+
+
+if __name__ == "__main__":
+    unittest.main()
