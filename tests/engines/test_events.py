@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a real kvtierd tells routers, over real ZMQ sockets, read as routers read it."""
 
+import functools
 import pathlib
 import tempfile
 import unittest
@@ -19,6 +20,34 @@ TIMEOUT_MS = 60_000
 RECORD = kvtier.ModelRecord(
     name="some/model", layers=2, kv_heads=2, k_head_dim=32, v_head_dim=32, block_tokens=BLOCK_TOKENS
 )
+
+
+def struct_blocks_on_device(decoder, payload):
+    """The hashes of the blocks that are in the pool now, by an engine's own structs."""
+    return [
+        block_hash
+        for event in decoder.decode(payload).events
+        if type(event).__name__ == "BlockStored" and event.medium == "GPU"
+        for block_hash in event.block_hashes
+    ]
+
+
+def llmd_blocks_on_device(payload):
+    return [
+        block_hash
+        for event in decode_llmd(payload)
+        if event["tag"] == "BlockStored" and event["medium"] == "GPU"
+        for block_hash in event["hashes"]
+    ]
+
+
+def dynamo_blocks_on_device(payload):
+    return [
+        block_hash
+        for event in decode_dynamo(payload)
+        if event["type"] == "BlockStored" and event["tier"] == "device"
+        for block_hash in event["block_hashes"]
+    ]
 
 
 class EventsTest(unittest.TestCase):
@@ -96,17 +125,9 @@ class EventsTest(unittest.TestCase):
         decoder = msgspec.msgpack.Decoder(type=vllm_events().KVEventBatch)
         self.start()
 
-        def stored(payload):
-            events = decoder.decode(payload).events
-            return [
-                block_hash
-                for event in events
-                if type(event).__name__ == "BlockStored" and event.medium == "GPU"
-                for block_hash in event.block_hashes
-            ]
-
         socket = self.subscribe()
         self.compute_prompt()
+        stored = functools.partial(struct_blocks_on_device, decoder)
         payloads, _ = self.payloads(socket, self.counts_pool_blocks(stored))
         first = decoder.decode(payloads[0])
         self.assertEqual(type(first.events[0]).__name__, "AllBlocksCleared")
@@ -138,34 +159,18 @@ class EventsTest(unittest.TestCase):
         decoder = msgspec.msgpack.Decoder(type=SglangBatch)
         self.start("events.media=sglang")
 
-        def stored(payload):
-            events = decoder.decode(payload).events
-            return [
-                block_hash
-                for event in events
-                if type(event).__name__ == "BlockStored" and event.medium == "GPU"
-                for block_hash in event.block_hashes
-            ]
-
         socket = self.subscribe()
         self.compute_prompt()
+        stored = functools.partial(struct_blocks_on_device, decoder)
         payloads, _ = self.payloads(socket, self.counts_pool_blocks(stored))
         self.assertTrue(all(decode_dynamo(payload) is not None for payload in payloads))
 
     def test_llmds_and_dynamos_decoders_read_arrays(self):
         self.start("events.encoding=array")
 
-        def stored(payload):
-            return [
-                block_hash
-                for event in decode_llmd(payload)
-                if event["tag"] == "BlockStored" and event["medium"] == "GPU"
-                for block_hash in event["hashes"]
-            ]
-
         socket = self.subscribe(TOPIC)
         self.compute_prompt()
-        payloads, _ = self.payloads(socket, self.counts_pool_blocks(stored))
+        payloads, _ = self.payloads(socket, self.counts_pool_blocks(llmd_blocks_on_device))
         for payload in payloads:
             for llmd, dynamo in zip(decode_llmd(payload), decode_dynamo(payload), strict=True):
                 self.assertEqual(llmd["tag"], dynamo["type"])
@@ -175,23 +180,15 @@ class EventsTest(unittest.TestCase):
     def test_llmds_decoder_reads_hashes_as_bytes(self):
         self.start("events.encoding=array", "events.hash=bytes")
 
-        def stored(payload):
-            return [
-                block_hash
-                for event in decode_llmd(payload)
-                if event["tag"] == "BlockStored" and event["medium"] == "GPU"
-                for block_hash in event["hashes"]
-            ]
-
         socket = self.subscribe()
         self.compute_prompt()
-        self.payloads(socket, self.counts_pool_blocks(stored))
+        self.payloads(socket, self.counts_pool_blocks(llmd_blocks_on_device))
 
     def test_a_router_follows_a_daemon_that_is_killed_and_started_again(self):
         self.start()
         socket = self.subscribe()
         self.compute_prompt()
-        in_pool = self.counts_pool_blocks(self.dynamo_blocks_on_device)
+        in_pool = self.counts_pool_blocks(dynamo_blocks_on_device)
         self.payloads(socket, in_pool)
         self.daemon.kill()
         self.daemon.start()
@@ -203,19 +200,10 @@ class EventsTest(unittest.TestCase):
             if not cleared:
                 cleared = decode_dynamo(payload)[0]["type"] == "AllBlocksCleared"
                 continue
-            known.update(self.dynamo_blocks_on_device(payload))
+            known.update(dynamo_blocks_on_device(payload))
             last = int.from_bytes(number, "big")
         self.assertTrue(cleared)
         self.assertLess(last, 100)
-
-    @staticmethod
-    def dynamo_blocks_on_device(payload):
-        return [
-            block_hash
-            for event in decode_dynamo(payload)
-            if event["type"] == "BlockStored" and event["tier"] == "device"
-            for block_hash in event["block_hashes"]
-        ]
 
 
 if __name__ == "__main__":
