@@ -32,9 +32,11 @@ def read_sessions(
     directory: pathlib.Path, vocabulary: int, longest: int, count: int, turns: int, seed: int
 ) -> list[list[Turn]]:
     """The first turns of `count` sessions whose prompts, all of them, have at most `longest`
-    tokens. seed: draws the sessions and all tokens, so that no other seed's prompts are cached."""
+    tokens. seed: draws the sessions (0: in the order of their names) and all tokens, so that no
+    other seed's prompts are cached."""
     paths = sorted(directory.glob("*.json"))
-    random.Random(seed).shuffle(paths)
+    if seed:
+        random.Random(seed).shuffle(paths)
     sessions = []
     for path in paths:
         trace = json.loads(path.read_text())

@@ -259,7 +259,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--traces", help="a directory with sessions of agents")
     parser.add_argument("--sessions", type=int, default=12, help="of the traces, at once")
     parser.add_argument("--turns", type=int, default=8, help="of each session")
-    parser.add_argument("--seeds", default="1", help="one run of the sessions for each")
+    parser.add_argument("--seeds", default="0", help="one run of the sessions for each")
     parser.add_argument("--spread-s", type=float, default=0, help="in which the sessions begin")
     parser.add_argument("--only-converse", action="store_true", help="nothing but the sessions")
     parser.add_argument("--graphs", action="store_true", help="with CUDA graphs")
