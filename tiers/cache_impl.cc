@@ -38,7 +38,8 @@ Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, Ind
       retention(&state, &pools, &offloader, &host, &persister, &disk),
       verifier(&state, &disk),
       key_expiry(&state),
-      adoption(&state, &host) {
+      adoption(&state, &host),
+      erasure(&state, &pools, &host, &disk, &adoption) {
   state.to_host = &offloader;
   state.reorder = [this](EntryIndex index) { hints.Reorder(index); };
   state.pump = [this] { Pump(); };
@@ -412,6 +413,11 @@ void Cache::WhenEvictionsAreDurable(std::function<void(Status)> done) {
   impl_->disk.committer().WhenVoided(std::move(done));
 }
 
+uint64_t Cache::Erase(const EraseRequest& request,
+                      std::function<void(const EraseReport&, const Status&)> done) {
+  return impl_->erasure.Begin(request, std::move(done));
+}
+
 // The disk first: what it can take again after a failure is wanted by all others.
 void Cache::Tick() {
   impl_->disk.Tick();
@@ -421,6 +427,7 @@ void Cache::Tick() {
   impl_->acquirer.Tick();
   impl_->regions.Tick();
   impl_->retention.Tick();
+  impl_->erasure.Tick();
   impl_->Pump();
 }
 
@@ -434,8 +441,9 @@ void Cache::StopDraining() { impl_->draining_stopped = true; }
 // Something that is scheduled may start more: it counts as under way.
 bool Cache::Idle() const {
   return impl_->Settled() && impl_->loader.Idle() && impl_->verifier.Idle() &&
-         impl_->acquirer.waiting() == 0 && impl_->regions.in_flight() == 0 &&
-         impl_->drains_beginning == 0 && !impl_->state.pump_scheduled();
+         impl_->erasure.Idle() && impl_->acquirer.waiting() == 0 &&
+         impl_->regions.in_flight() == 0 && impl_->drains_beginning == 0 &&
+         !impl_->state.pump_scheduled();
 }
 
 bool Cache::AdoptionEnded() const { return impl_->adoption.Ended(); }

@@ -14,6 +14,7 @@
 #include "tiers/state/cache_state.h"
 #include "tiers/state/session_table.h"
 #include "tiers/transfer/acquirer.h"
+#include "tiers/transfer/erasure.h"
 #include "tiers/transfer/host_adoption.h"
 #include "tiers/transfer/load_table.h"
 #include "tiers/transfer/loader.h"
@@ -63,6 +64,7 @@ class Cache::Impl {
   Verifier verifier;
   KeyExpiry key_expiry;
   HostAdoption adoption;
+  Erasure erasure;
   std::vector<std::function<void()>> drains;
   bool draining_stopped = false;
   uint64_t drains_beginning = 0;  // their rows are being walked

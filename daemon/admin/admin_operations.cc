@@ -232,13 +232,14 @@ Result<std::unique_ptr<AdminOperation>> AdminOperations::MakeOperation(
   if (op == "trace") return MakeTraceListing(context_, request, call);
   if (op == "verify") return std::make_unique<Verify>(context_, call);
   if (op == "evict") return std::make_unique<Evict>(context_, call, request);
+  if (op == "erase") return MakeErasure(context_, request, call);
   if (op == "drain") return std::make_unique<Drain>(context_, call);
   if (op == "stop") return std::make_unique<Stop>(context_, call, request.release);
   if (op == "settle") return std::make_unique<Settle>(context_, call, request.timeout_ms);
   return MakeError(
       ErrorCode::kInvalidArgument, "unknown_op",
       fmt::format("\"{}\" is not one of status, stats, config, config_defaults, "
-                  "inspect, lookup, pin, release_memory, evict, ls, trace, verify, drain, "
+                  "inspect, lookup, pin, release_memory, evict, erase, ls, trace, verify, drain, "
                   "settle, stop",
                   op));
 }

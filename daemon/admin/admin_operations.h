@@ -9,6 +9,8 @@
 //   {"op":"lookup","hashes":[H,...]}   which tiers hold them
 //   {"op":"pin","hashes":[H,...],"ttl_ms":3600000}  keeps them; 0 lets go of them
 //   {"op":"evict","hashes":[H,...]}    forgets them, durably
+//   {"op":"erase","tenant":"t","before_ms":0}  destroys its keys and forgets its blocks, for good;
+//                                      "before_ms": only of whole hours before; "without_proof"
 //   {"op":"ls","cursor":0,"limit":100} a stretch of all blocks, and the cursor for the next
 //   {"op":"trace","cursor":0,"limit":100,"since_ms":60000}  what happened, see trace_operation.h
 //   {"op":"verify"}                    reads every persisted block back and checks it
@@ -17,8 +19,8 @@
 //   {"op":"stop","release":false}      as SIGTERM; the end of the connection is the reply
 //
 // Those on blocks take "tenant" and "model" (its name or the first digits of its fingerprint); ls
-// and evict take "tier", ls takes "prefix" of the hash. The last four send progress at least every
-// kAdminProgressMs.
+// and evict take "tier", ls takes "prefix" of the hash. The last four and erase send progress at
+// least every kAdminProgressMs.
 #pragma once
 
 #include <memory>
@@ -82,6 +84,15 @@ class AdminOperations {
                                             const AdminRequestBody& request);
 [[nodiscard]] Result<std::string> EvictBlocks(const ServiceContext& context,
                                               const AdminRequestBody& request);
+
+// "erase": the keys are destroyed when it begins. Replies, when no restart brings anything back, with
+//   {"schema":"kvtier.erase/1","tenant":,"before_ms":,"proven":,"keys":,"blocks":{"pool":,"host":,
+//    "disk":},"bytes":{...},"referenced":,"moving":,"seconds":}
+// "proven" is false if the disk is not encrypted. Errors: kInvalidArgument "bad_request";
+// kUnsupported "not_encrypted" without request.without_proof; kIoError if the disk refuses.
+[[nodiscard]] Result<std::unique_ptr<AdminOperation>> MakeErasure(const ServiceContext& context,
+                                                                  const AdminRequestBody& request,
+                                                                  std::shared_ptr<AdminCall> call);
 
 // Events from request.cursor on, or, where that is 0, of the last request.since_ms (0: all there
 // are); request.limit at most. Replies with

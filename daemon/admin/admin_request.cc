@@ -86,6 +86,8 @@ Status TakeMember(std::string_view name, const json::value& value, AdminRequestB
   if (name == "release") return TakeFlag(value, &request->release);
   if (name == "timeout_ms") return TakeInteger(value, kMaxSettleTimeoutMs, &request->timeout_ms);
   if (name == "ttl_ms") return TakeInteger(value, INT64_MAX, &request->ttl_ms);
+  if (name == "before_ms") return TakeInteger(value, INT64_MAX, &request->before_ms);
+  if (name == "without_proof") return TakeFlag(value, &request->without_proof);
   if (name == "since_ms") return TakeInteger(value, kMaxTraceSinceMs, &request->since_ms);
   if (name == "cursor") {
     KVT_RETURN_IF_ERROR(TakeInteger(value, INT64_MAX, &cursor));

@@ -39,7 +39,9 @@ struct AdminRequestBody {
   uint64_t cursor = 0;
   uint32_t limit = kMaxListedBlocks;
   int64_t ttl_ms = 0;
-  int64_t since_ms = 0;  // before now; 0: however long ago
+  int64_t since_ms = 0;   // before now; 0: however long ago
+  int64_t before_ms = 0;  // Unix time; 0: whenever it was made
+  bool without_proof = false;
   bool all = false;      // not only what no process uses
   bool release = false;  // what is kept for the next daemon, too
 };

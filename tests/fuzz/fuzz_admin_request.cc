@@ -18,10 +18,17 @@ namespace {
 namespace json = boost::json;
 
 std::string Written(const AdminRequestBody& request) {
-  json::object object{
-      {"op", request.op},       {"timeout_ms", request.timeout_ms}, {"tenant", request.tenant},
-      {"model", request.model}, {"prefix", request.prefix},         {"cursor", request.cursor},
-      {"limit", request.limit}, {"ttl_ms", request.ttl_ms},         {"since_ms", request.since_ms}};
+  json::object object{{"op", request.op},
+                      {"timeout_ms", request.timeout_ms},
+                      {"tenant", request.tenant},
+                      {"model", request.model},
+                      {"prefix", request.prefix},
+                      {"cursor", request.cursor},
+                      {"limit", request.limit},
+                      {"ttl_ms", request.ttl_ms},
+                      {"since_ms", request.since_ms},
+                      {"before_ms", request.before_ms},
+                      {"without_proof", request.without_proof}};
   constexpr const char* kTiers[] = {"pool", "host", "disk"};
   if (request.tier) object["tier"] = kTiers[static_cast<size_t>(*request.tier)];
   json::array hashes;
@@ -33,7 +40,7 @@ std::string Written(const AdminRequestBody& request) {
 void CheckBounds(const AdminRequestBody& request) {
   KVT_CHECK(request.timeout_ms >= 0 && request.timeout_ms <= kMaxSettleTimeoutMs);
   KVT_CHECK(request.since_ms >= 0 && request.since_ms <= kMaxTraceSinceMs);
-  KVT_CHECK(request.ttl_ms >= 0);
+  KVT_CHECK(request.ttl_ms >= 0 && request.before_ms >= 0);
   KVT_CHECK(request.limit <= kMaxListedBlocks);
   KVT_CHECK(request.cursor <= INT64_MAX);
 }

@@ -179,6 +179,32 @@ TEST_F(KvtierctlTest, DamagedPayloadsAreFoundByVerifyAndNeverServed) {
   EXPECT_GT(report.blocks.miss, 0u);
 }
 
+TEST_F(KvtierctlTest, EraseWantsAYesAndSaysWhatIsGone) {
+  StartDaemon({}, {"disk.encryption=aes-256-gcm"});
+  EXPECT_EQ(Play(Prompt("a", kBlocks)).blocks.miss, kBlocks);
+  EXPECT_EQ(Ctl({"drain"}).exit_code, 0);
+  const ProgramResult unconfirmed = Ctl({"erase", "--tenant", "default"});
+  EXPECT_EQ(unconfirmed.exit_code, 2);
+  EXPECT_NE(unconfirmed.errors.find("--yes"), std::string::npos) << unconfirmed.errors;
+  for (const char* time : {"yesterday", "2026-13-01", "2026-11-23T25:00", "2026-11-23 18:00"}) {
+    EXPECT_EQ(Ctl({"erase", "--tenant", "default", "--yes", "--before", time}).exit_code, 2);
+  }
+  // All blocks are younger.
+  for (const char* time : {"2d", "2001-02-03", "2001-02-03T04:05Z"}) {
+    const ProgramResult older = Ctl({"erase", "--tenant", "default", "--yes", "--before", time});
+    EXPECT_EQ(older.exit_code, 0) << older.errors;
+    EXPECT_NE(older.output.find("disk: 0 blocks"), std::string::npos) << older.output;
+  }
+  const ProgramResult erased = Ctl({"erase", "--tenant", "default", "--yes", "--json"});
+  EXPECT_EQ(erased.exit_code, 0) << erased.errors;
+  const boost::json::value reply = Json(erased);
+  EXPECT_EQ(Schema(reply), "kvtier.erase/1");
+  EXPECT_EQ(JsonView(&reply)["blocks"]["disk"].Count(), kBlocks);
+  EXPECT_GE(JsonView(&reply)["keys"].Count(), 1u);
+  EXPECT_EQ(Play(Prompt("a", kBlocks)).blocks.miss, kBlocks);
+  EXPECT_NE(Log().find("erase.ended"), std::string::npos);
+}
+
 TEST_F(KvtierctlTest, FsckFindsAStoppedDirectoryCleanAndARunningOneLocked) {
   StartDaemon();
   EXPECT_EQ(Play(Prompt("a", kBlocks)).blocks.miss, kBlocks);

@@ -313,6 +313,13 @@ std::optional<BlockFacts> CacheState::FactsIfAwaited(EntryIndex index) const {
   return facts;
 }
 
+bool CacheState::IsErased(const Erasing& scope, const BlockEntry& entry) const {
+  constexpr uint32_t kSecondsPerHour = 3600;
+  return entry.created_s <= scope.begun_s &&
+         ToWallS(entry.created_s) / kSecondsPerHour < scope.request.end_hour &&
+         namespaces[entry.namespace_id.value].identity.tenant == scope.request.tenant;
+}
+
 bool CacheState::IsShared(TenantId tenant) const {
   const std::string* first = nullptr;
   for (const Namespace& name_space : namespaces) {

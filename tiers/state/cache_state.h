@@ -166,6 +166,12 @@ class CacheState {
   std::vector<EntryIndex> seen_expired;
   // Checksums given at commit, by ArrivalKey: what one pool holds, compared when it is offloaded.
   std::unordered_map<uint64_t, PayloadChecksum> commit_checksums;
+  // What is being erased (Erasure): nothing of it is written to disk any more.
+  struct Erasing {
+    EraseRequest request;
+    uint32_t begun_s = 0;  // what is made later stays
+  };
+  std::vector<Erasing> erasing;
   // Which block follows which.
   Lineage lineage;
   // Blocks that no tier holds while blocks that follow them are cached, the longest lost first;
@@ -293,6 +299,11 @@ class CacheState {
   [[nodiscard]] bool Awaited(EntryIndex entry) const {
     const uint32_t* until_s = returns_s.Find(entry.value);
     return until_s != nullptr && *until_s > NowS();
+  }
+  // The block is one of those that are to be erased.
+  [[nodiscard]] bool IsErased(const Erasing& scope, const BlockEntry& entry) const;
+  [[nodiscard]] bool BeingErased(const BlockEntry& entry) const {
+    return std::ranges::any_of(erasing, [&](const auto& scope) { return IsErased(scope, entry); });
   }
   // What a pool's order is told of a block that it is to spare: nothing unless the block is
   // awaited.

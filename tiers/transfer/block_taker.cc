@@ -18,7 +18,7 @@ constexpr size_t kTakenTogether = 64;
 EntryIndex PrefixFinder::Servable(EntryIndex before, const BlockKey& key, MissReason* miss) {
   const EntryIndex index = state_.directory.FindAfter(before, key);
   if (index == kNoEntry) {
-    *miss = MissReason::kUnknown;
+    *miss = WhyUnknown(key);
     return kNoEntry;
   }
   const BlockEntry& entry = state_[index];
@@ -28,8 +28,13 @@ EntryIndex PrefixFinder::Servable(EntryIndex before, const BlockKey& key, MissRe
     return kNoEntry;
   }
   if (entry.in_pool() || entry.in_host() || entry.on_disk()) return index;
-  *miss = MissReason::kUnknown;
+  *miss = WhyUnknown(key);
   return kNoEntry;
+}
+
+MissReason PrefixFinder::WhyUnknown(const BlockKey& key) const {
+  const std::optional<BlockDrop> drop = state_.history.Of(key).drop;
+  return drop && drop->reason == DropReason::kErased ? MissReason::kErased : MissReason::kUnknown;
 }
 
 FoundPrefix PrefixFinder::Find(const CachePool& pool, const AcquireRequest& request) {

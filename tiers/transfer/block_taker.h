@@ -43,6 +43,9 @@ class PrefixFinder {
                                      const FoundPrefix& found, size_t position, MissReason* miss);
 
  private:
+  // Of a block in no tier: as far as it is remembered, whether it was erased.
+  [[nodiscard]] MissReason WhyUnknown(const BlockKey& key) const;
+
   CacheState& state_;
 };
 

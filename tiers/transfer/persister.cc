@@ -124,6 +124,10 @@ Persister::Step Persister::TryWrite(EntryIndex index) {
     if (state_.directory.Live(index)) Unqueue(index);
     return Step::kSkipped;
   }
+  if (state_.BeingErased(entry)) {
+    FailPersist(index, DropReason::kErased);
+    return Step::kSkipped;
+  }
   const uint64_t slot_bytes = state_.NamespaceOf(entry).slot_bytes;
   if (state_.write_budget.left_bytes() < slot_bytes) {
     FailPersist(index, DropReason::kWriteBudget);

@@ -2,9 +2,11 @@
 // What callers ask of the cache, and what it answers; see cache.h for the calls.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -151,6 +153,24 @@ struct ReleaseError {
 };
 
 // Of a stretch of a verification.
+// Which blocks an administrator wants to be gone for good.
+struct EraseRequest {
+  std::string tenant;
+  // Those that were made in earlier hours, which count from 1970. Default: all.
+  uint32_t end_hour = UINT32_MAX;
+};
+
+struct EraseReport {
+  uint64_t keys = 0;  // of blocks on disk; 0 too if they are not encrypted
+  // Copies of blocks that tiers had, by Tier, and what they took there.
+  std::array<uint64_t, kTierCount> blocks{};
+  std::array<uint64_t, kTierCount> bytes{};
+  // Of those in pools: sessions still hold them, and their memory is free when the last lets go.
+  uint64_t referenced = 0;
+  // In use without a pause, and still cached.
+  uint64_t moving = 0;
+};
+
 struct VerifyResult {
   uint64_t next_cursor = 0;
   uint64_t checked = 0;

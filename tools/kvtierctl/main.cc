@@ -61,7 +61,7 @@ std::unique_ptr<CLI::App> MakeKvtierctlApp(CommandContext* context) {
   app->fallthrough();
   for (const auto add :
        {AddStatusCommand, AddTopCommand, AddLsCommand, AddInspectCommand, AddLookupCommand,
-        AddPinCommand, AddUnpinCommand, AddEvictCommand, AddReleaseMemoryCommand, AddDrainCommand,
+        AddPinCommand, AddUnpinCommand, AddEvictCommand, AddEraseCommand, AddReleaseMemoryCommand, AddDrainCommand,
         AddStopCommand, AddVerifyCommand, AddFsckCommand, AddTraceCommand, AddConfigCommand,
         AddSizeCommand, AddDoctorCommand, AddBenchCommand, AddReplayCommand}) {
     add(app.get(), context);

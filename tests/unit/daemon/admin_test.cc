@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <boost/json.hpp>
+#include <functional>
 #include <set>
 
 #include "tests/fakes/temporary_directory.h"
@@ -19,7 +20,8 @@ namespace json = boost::json;
 
 class Admin : public testing::Test {
  protected:
-  Admin() : daemon_(directory_.path()) {
+  explicit Admin(const std::function<void(Config*)>& adjust = {})
+      : daemon_(directory_.path(), adjust) {
     EXPECT_TRUE(daemon_.status()) << daemon_.status().error().ToString();
   }
 
@@ -242,6 +244,46 @@ TEST_F(Admin, PinnedBlocksAreEvictedOnlyWhenUnpinned) {
   const json::value evicted = Ask(R"({"op":"evict","hashes":)" + Quoted(hashes) + "}");
   EXPECT_EQ(evicted.at("evicted"), 2);
   EXPECT_EQ(Ask(R"({"op":"evict","hashes":)" + Quoted(hashes) + "}").at("absent"), 2);
+}
+
+TEST_F(Admin, ErasingRefusesToClaimWhatAPlainDiskCannotProve) {
+  EXPECT_EQ(ErrorOf(R"({"op":"erase","tenant":"default"})"), "not_encrypted");
+  EXPECT_EQ(ErrorOf(R"({"op":"erase","without_proof":true})"), "bad_request");
+  EXPECT_EQ(ErrorOf(R"({"op":"erase","tenant":"default","before_ms":9000000000000000})"),
+            "bad_request");
+  {
+    WireClient client(daemon_.socket());
+    (void)Fill(&client, client.Attach().pool, Hashes(0, 4));
+  }
+  (void)Ask(R"({"op":"drain"})");
+  const json::value erased = Ask(R"({"op":"erase","tenant":"default","without_proof":true})");
+  EXPECT_EQ(erased.at("schema"), "kvtier.erase/1");
+  EXPECT_EQ(erased.at("proven"), false);
+  EXPECT_EQ(erased.at("keys"), 0);
+  EXPECT_EQ(erased.at("blocks").at("disk"), 4);
+  EXPECT_EQ(Ask(R"({"op":"evict","hashes":)" + Quoted(Hashes(0, 4)) + "}").at("absent"), 4);
+}
+
+class EncryptedAdmin : public Admin {
+ protected:
+  EncryptedAdmin()
+      : Admin([](Config* config) { config->disk.encryption = DiskEncryption::kAes256Gcm; }) {}
+};
+
+TEST_F(EncryptedAdmin, ErasingDestroysKeysAndForgetsBlocksThatSessionsHold) {
+  WireClient client(daemon_.socket());
+  (void)Fill(&client, client.Attach().pool, Hashes(0, 4));
+  (void)Ask(R"({"op":"drain"})");
+  const json::value erased = Ask(R"({"op":"erase","tenant":"default"})");
+  EXPECT_EQ(erased.at("proven"), true);
+  // The hour may have ended between two writes.
+  EXPECT_GE(erased.at("keys").to_number<uint64_t>(), 1u);
+  EXPECT_EQ(erased.at("blocks").at("pool"), 4);
+  EXPECT_EQ(erased.at("blocks").at("disk"), 4);
+  EXPECT_EQ(erased.at("bytes").at("pool"), 4 * 4096);
+  EXPECT_EQ(erased.at("referenced"), 4);
+  EXPECT_EQ(erased.at("moving"), 0);
+  EXPECT_EQ(Ask(R"({"op":"status"})").at("stats").at("drops").at("disk").at("erased"), 4);
 }
 
 TEST_F(Admin, DefaultsAreShownBesideWhatIsInEffect) {

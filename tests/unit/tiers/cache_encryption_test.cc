@@ -17,6 +17,7 @@ namespace kvtier {
 namespace {
 
 using ::testing::Each;
+using ::testing::ElementsAre;
 
 constexpr int64_t kHourMs = 60 * 60 * 1000;
 
@@ -65,6 +66,21 @@ class CacheEncryptionTest : public CacheTest {
     cipher_ = SlotCipher::Create(KeyRing::Adopt(std::move(kept)).value()).value();
   }
 
+  void Erase(const EraseRequest& request) {
+    erasure_ended_ = false;
+    (void)cache_->Erase(request, [this](const EraseReport& report, const Status& status) {
+      EXPECT_TRUE(status);
+      erased_ = report;
+      erasure_ended_ = true;
+    });
+  }
+  // Blocks that were on the move are looked at again with each tick.
+  [[nodiscard]] bool FinishErasure() {
+    Settle();
+    for (int ticks = 0; ticks < 5 && !erasure_ended_; ++ticks) AdvanceAndTick(1);
+    return erasure_ended_;
+  }
+
   [[nodiscard]] bool OnDisk(std::span<const std::byte> bytes) {
     return !std::ranges::search(file().contents(), bytes).empty();
   }
@@ -73,6 +89,8 @@ class CacheEncryptionTest : public CacheTest {
   std::vector<std::unique_ptr<EncryptedFile>> encrypted_files_;
   std::unique_ptr<Index> index_;
   uint64_t keys_expired_ = 0;
+  EraseReport erased_;
+  bool erasure_ended_ = false;
 };
 
 TEST_F(CacheEncryptionTest, BlocksAreServedFromDiskWithTheirBytes) {
@@ -236,6 +254,133 @@ TEST_F(CacheEncryptionTest, BlocksThatAreComputedAnewKeepTheKeyOfTheirSlots) {
   const AcquireReply reply = Acquire(kAlice, Sequence(1, 4));
   ASSERT_EQ(reply.hits.size(), 4u);
   EXPECT_EQ(LastProgress(reply.load).ready, 4u);
+}
+
+TEST_F(CacheEncryptionTest, ErasedBlocksAreGoneFromEveryTierAndTheirKeysAtOnce) {
+  Start();
+  Put(Sequence(1, 4));
+  Drain();
+  ASSERT_EQ(cipher_->keys().size(), 2u);
+  Erase({.tenant = "tenant"});
+  // That of the index stays, for deletions need it.
+  EXPECT_EQ(cipher_->keys().size(), 1u);
+  ASSERT_TRUE(FinishErasure());
+  EXPECT_EQ(erased_.keys, 1u);
+  EXPECT_THAT(erased_.blocks, ElementsAre(4u, 4u, 4u));
+  EXPECT_EQ(erased_.referenced, 0u);
+  EXPECT_EQ(erased_.moving, 0u);
+  EXPECT_TRUE(machine_->Snapshot().records.empty());
+  EXPECT_EQ(cache_->Gauges().host_blocks, 0u);
+  EXPECT_EQ(PoolGaugesNow().cached, 0u);
+  const AcquireReply reply = Acquire(kAlice, Sequence(1, 4));
+  EXPECT_TRUE(reply.hits.empty());
+  EXPECT_EQ(reply.miss, MissReason::kErased);
+}
+
+TEST_F(CacheEncryptionTest, ErasingOneTenantLeavesTheOthers) {
+  Start();
+  Put(Sequence(1, 4));
+  Drain();
+  Erase({.tenant = "another"});
+  ASSERT_TRUE(FinishErasure());
+  EXPECT_EQ(erased_.keys, 0u);
+  EXPECT_THAT(erased_.blocks, Each(0u));
+  CrashAndRestart();
+  EXPECT_EQ(LastProgress(Acquire(kAlice, Sequence(1, 4)).load).ready, 4u);
+}
+
+TEST_F(CacheEncryptionTest, ErasingWhatIsOlderLeavesWhatIsYounger) {
+  Start();
+  Put(Sequence(1, 4));
+  Drain();
+  AdvanceAndTick(2 * kHourMs);
+  Put(Sequence(2, 4));
+  Drain();
+  const auto hour = static_cast<uint32_t>(machine_->clock.WallMs() / kHourMs);
+  Erase({.tenant = "tenant", .end_hour = hour});
+  ASSERT_TRUE(FinishErasure());
+  EXPECT_EQ(erased_.keys, 1u);
+  EXPECT_THAT(erased_.blocks, ElementsAre(4u, 4u, 4u));
+  CrashAndRestart();
+  EXPECT_TRUE(Acquire(kAlice, Sequence(1, 4)).hits.empty());
+  EXPECT_EQ(LastProgress(Acquire(kAlice, Sequence(2, 4)).load).ready, 4u);
+}
+
+TEST_F(CacheEncryptionTest, ErasedBlocksThatAreHeldLiveUntilTheyAreReleased) {
+  Start();
+  const Handles held = Store(kAlice, Sequence(1, 4));
+  Drain();
+  Erase({.tenant = "tenant"});
+  ASSERT_TRUE(FinishErasure());
+  EXPECT_EQ(erased_.referenced, 4u);
+  EXPECT_TRUE(MatchesHash(TestHash(1, 2), Bytes(held[2])));
+  EXPECT_EQ(Acquire(kBob, Sequence(1, 4)).miss, MissReason::kErased);
+  EXPECT_EQ(PoolGaugesNow().free, 12u);
+  Release(kAlice, held);
+  Settle();
+  EXPECT_EQ(PoolGaugesNow().free, 16u);
+  EXPECT_TRUE(Acquire(kBob, Sequence(1, 4)).hits.empty());
+}
+
+TEST_F(CacheEncryptionTest, PinsDoNotKeepBlocksFromBeingErased) {
+  Start();
+  Put(Sequence(1, 4));
+  Drain();
+  ASSERT_EQ(cache_->Pin(NamespaceId(0), Sequence(1, 4), kHourMs).value(), 4u);
+  Erase({.tenant = "tenant"});
+  ASSERT_TRUE(FinishErasure());
+  EXPECT_THAT(erased_.blocks, ElementsAre(4u, 4u, 4u));
+  EXPECT_EQ(cache_->Gauges().pinned_blocks, 0u);
+}
+
+TEST_F(CacheEncryptionTest, AnErasureDuringWritesLeavesNothingOfThem) {
+  Start();
+  Put(Sequence(1, 4));
+  Drain();
+  Put(Sequence(2, 4));
+  file().HoldWrites();
+  cache_->Drain([] {});
+  Settle();
+  ASSERT_GT(cache_->Gauges().disk_writes_in_flight, 0u);
+  Erase({.tenant = "tenant"});
+  Settle();
+  EXPECT_FALSE(erasure_ended_) << "a block is looked at again when it has been written";
+  for (int i = 0; i < 10 && !erasure_ended_; ++i) {
+    file().LetWritesGo(100);
+    AdvanceAndTick(1);
+  }
+  ASSERT_TRUE(erasure_ended_);
+  EXPECT_EQ(erased_.moving, 0u);
+  EXPECT_EQ(cipher_->keys().size(), 1u);
+  EXPECT_TRUE(machine_->Snapshot().records.empty());
+  CrashAndRestart();
+  EXPECT_TRUE(Acquire(kAlice, Sequence(1, 4)).hits.empty());
+  EXPECT_TRUE(Acquire(kAlice, Sequence(2, 4)).hits.empty());
+}
+
+TEST_F(CacheEncryptionTest, ACrashDuringAnErasureLeavesTheKeysDestroyed) {
+  Start();
+  Put(Sequence(1, 4));
+  Drain();
+  Erase({.tenant = "tenant"});
+  AdoptKeys();
+  CrashAndRestart();
+  const AcquireReply reply = Acquire(kAlice, Sequence(1, 4));
+  EXPECT_EQ(LastProgress(reply.load).ready, 0u);
+  EXPECT_EQ(LastProgress(reply.load).miss, MissReason::kErased);
+}
+
+TEST_F(CacheEncryptionTest, BlocksThatAreStoredAfterAnErasureStay) {
+  Start();
+  Put(Sequence(1, 4));
+  Drain();
+  Erase({.tenant = "tenant"});
+  ASSERT_TRUE(FinishErasure());
+  AdvanceAndTick(1000);
+  Put(Sequence(1, 4));
+  Drain();
+  CrashAndRestart();
+  EXPECT_EQ(LastProgress(Acquire(kAlice, Sequence(1, 4)).load).ready, 4u);
 }
 
 TEST_F(CacheEncryptionTest, EvictedBlocksLeaveTheIndex) {

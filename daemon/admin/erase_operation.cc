@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// "erase": a tenant's blocks are gone for good, and the log keeps that they are.
+#include <fmt/format.h>
+
+#include <boost/json.hpp>
+#include <utility>
+
+#include "base/units.h"
+#include "daemon/admin/admin_operations.h"
+#include "daemon/config/config.h"
+#include "daemon/runtime/log.h"
+#include "tiers/cache.h"
+
+namespace kvtier {
+namespace {
+
+namespace json = boost::json;
+
+json::object ByTier(const std::array<uint64_t, kTierCount>& counts) {
+  return {{"pool", counts[static_cast<size_t>(Tier::kPool)]},
+          {"host", counts[static_cast<size_t>(Tier::kHost)]},
+          {"disk", counts[static_cast<size_t>(Tier::kDisk)]}};
+}
+
+bool HasUnencryptedDisk(const Config& config) {
+  return config.disk.bytes > 0 && config.disk.encryption == DiskEncryption::kNone;
+}
+
+// It goes on when its caller has gone: half of an erasure is of no use. Its lines in the log are
+// warnings, so that no usual level leaves them out.
+class Erase final : public AdminOperation {
+ public:
+  Erase(const ServiceContext& context, std::shared_ptr<AdminCall> call, AdminRequestBody request)
+      : AdminOperation(context, std::move(call)), request_(std::move(request)) {}
+
+  void Run() override {
+    const int64_t before_ms = request_.before_ms;
+    EraseRequest erase{.tenant = request_.tenant};
+    if (before_ms > 0) erase.end_hour = static_cast<uint32_t>(before_ms / kHourMs);
+    const uint64_t keys = env_.cache->Erase(
+        erase, WhileAlive([this](const EraseReport& report, const Status& status) {
+          OnErased(report, status);
+        }));
+    env_.log->Warning("erase.begun", "tenant {}{}: {} encryption keys are destroyed",
+                      request_.tenant,
+                      before_ms > 0 ? fmt::format(", hours before {} ms", before_ms) : "", keys);
+    ReportForever();
+  }
+
+ private:
+  void OnErased(const EraseReport& report, const Status& status) {
+    if (!status) {
+      env_.log->Warning("erase.failed", "tenant {}: {}", request_.tenant,
+                        status.error().ToString());
+      return Fail(status.error());
+    }
+    env_.log->Warning("erase.ended",
+                      "tenant {}: {} keys, {} blocks of pools, {} of host, {} of disk; {} "
+                      "referenced, {} in use stay",
+                      request_.tenant, report.keys, report.blocks[0], report.blocks[1],
+                      report.blocks[2], report.referenced, report.moving);
+    Reply(json::serialize(json::object{{"schema", "kvtier.erase/1"},
+                                       {"tenant", request_.tenant},
+                                       {"before_ms", request_.before_ms},
+                                       {"proven", !HasUnencryptedDisk(*env_.config)},
+                                       {"keys", report.keys},
+                                       {"blocks", ByTier(report.blocks)},
+                                       {"bytes", ByTier(report.bytes)},
+                                       {"referenced", report.referenced},
+                                       {"moving", report.moving},
+                                       {"seconds", Seconds()}}));
+  }
+
+  void ReportForever() {
+    Later(kAdminProgressMs, [this] {
+      Progress(json::serialize(json::object{{"waited_ms", ElapsedMs()}}));
+      ReportForever();
+    });
+  }
+
+  const AdminRequestBody request_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<AdminOperation>> MakeErasure(const ServiceContext& context,
+                                                    const AdminRequestBody& request,
+                                                    std::shared_ptr<AdminCall> call) {
+  if (request.tenant.empty()) {
+    return MakeError(ErrorCode::kInvalidArgument, "bad_request", "\"tenant\" is missing");
+  }
+  if (request.before_ms > context.clock->WallMs()) {
+    return MakeError(ErrorCode::kInvalidArgument, "bad_request", "\"before_ms\" is in the future");
+  }
+  if (HasUnencryptedDisk(*context.config) && !request.without_proof) {
+    return MakeError(ErrorCode::kUnsupported, "not_encrypted",
+                     "the disk is not encrypted: freed bytes stay there until they are written "
+                     "over, and none can prove that they are gone; --without-proof drops the "
+                     "blocks nevertheless");
+  }
+  return std::make_unique<Erase>(context, std::move(call), request);
+}
+
+}  // namespace kvtier

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tiers/transfer/erasure.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "tiers/storage/key_ring.h"
+
+namespace kvtier {
+namespace {
+
+// A block that is loaded again and again is given up after so many ticks, and counted.
+constexpr uint32_t kMostPasses = 200;
+
+}  // namespace
+
+uint64_t Erasure::Begin(const EraseRequest& request, Done done) {
+  jobs_.push_back({.request = request, .done = std::move(done)});
+  Job& job = jobs_.back();
+  state_.erasing.push_back({request, state_.NowS()});
+  DestroyKeys(&job);
+  const uint64_t keys = job.report.keys;
+  if (jobs_.size() == 1) BeginPass();
+  return keys;
+}
+
+void Erasure::DestroyKeys(Job* job) {
+  if (state_.env.keys == nullptr) return;
+  const EraseRequest& request = job->request;
+  job->report.keys += state_.env.keys->Destroy(request.tenant, request.end_hour).keys;
+}
+
+void Erasure::BeginPass() {
+  next_row_ = 0;
+  moving_ = 0;
+  waiting_ = false;
+  ++jobs_.front().passes;
+  all_was_adopted_ = adoption_.Ended();
+  state_.env.loop->Post(gate_.WhileOpen([this] { GoOn(); }));
+}
+
+void Erasure::Tick() {
+  if (waiting_) BeginPass();
+}
+
+// The slots' headers are voided, with keys or without: they tell the tenant's name in the open.
+void Erasure::GoOn() {
+  Job& job = jobs_.front();
+  const CacheState::Erasing& scope = state_.erasing.front();
+  const uint64_t end =
+      std::min<uint64_t>(state_.directory.end(), next_row_ + state_.options.drain_part_rows);
+  uint32_t dropped = 0;
+  for (; next_row_ < end && dropped < state_.options.close_part_blocks; ++next_row_) {
+    const EntryIndex index(static_cast<uint32_t>(next_row_));
+    if (!state_.directory.Live(index) || state_.lost.Contains(index)) continue;
+    if (!state_.IsErased(scope, state_[index])) continue;
+    if (Drop(index, &job.report)) {
+      ++dropped;
+    } else {
+      ++moving_;
+    }
+  }
+  state_.SchedulePump();
+  disk_.committer().WhenVoided(gate_.WhileOpen([this](const Status& status) {
+    if (!status) jobs_.front().status = status;
+    state_.env.loop->Post(gate_.WhileOpen([this] {
+      if (next_row_ < state_.directory.end()) return GoOn();
+      EndPass();
+    }));
+  }));
+}
+
+void Erasure::EndPass() {
+  Job& job = jobs_.front();
+  const bool complete = moving_ == 0 && all_was_adopted_;
+  if (complete || job.passes == kMostPasses) return Finish();
+  waiting_ = true;
+}
+
+// A write that was being encrypted at the beginning may have made a new key for an old hour.
+void Erasure::Finish() {
+  DestroyKeys(&jobs_.front());
+  Job job = std::move(jobs_.front());
+  jobs_.pop_front();
+  state_.erasing.erase(state_.erasing.begin());
+  job.report.moving = moving_;
+  if (!jobs_.empty()) BeginPass();
+  job.done(job.report, job.status);
+}
+
+bool Erasure::InRegion(const BlockEntry& entry) const {
+  bool in_region = false;
+  state_.ForEachPlace(
+      entry, [&](const CachePool& pool, BlockIndex) { in_region |= pool.region != nullptr; });
+  return in_region;
+}
+
+// The last drop forgets the entry: where the block is must be known before.
+bool Erasure::Drop(EntryIndex index, EraseReport* report) {
+  const BlockEntry& entry = state_[index];
+  // What an engine stores from memory of its own or loads into it ends soon.
+  if (entry.busy() || InRegion(entry)) return false;
+  if (entry.pinned()) {
+    state_.SetPinned(index, false);
+    state_.pins.Erase(index);
+  }
+  const bool in_host = entry.in_host();
+  const bool on_disk = entry.on_disk();
+  const uint64_t slot_bytes = state_.NamespaceOf(entry).slot_bytes;
+  const auto count = [report](Tier tier, uint64_t bytes) {
+    ++report->blocks[static_cast<size_t>(tier)];
+    report->bytes[static_cast<size_t>(tier)] += bytes;
+  };
+  if (in_host) count(Tier::kHost, slot_bytes);
+  if (on_disk) count(Tier::kDisk, slot_bytes);
+  if (entry.in_pool()) DropFromPools(index, report);
+  if (in_host) host_.Drop(index, DropReason::kErased);
+  if (on_disk) disk_.Drop(index, DropReason::kErased, IndexCommitter::Slot::kVoid);
+  return true;
+}
+
+void Erasure::DropFromPools(EntryIndex index, EraseReport* report) {
+  std::vector<CachePool*> unused;
+  std::vector<CachePool*> referenced;
+  state_.ForEachPlace(state_[index], [&](CachePool& pool, BlockIndex block) {
+    ++report->blocks[static_cast<size_t>(Tier::kPool)];
+    report->bytes[static_cast<size_t>(Tier::kPool)] += pool.block_bytes;
+    (pool.blocks[block].references > 0 ? referenced : unused).push_back(&pool);
+  });
+  // These first: they leave the entry, which the others may forget.
+  for (CachePool* const pool : referenced) {
+    ++report->referenced;
+    state_.CountDrop(index, Tier::kPool, DropReason::kErased);
+    state_.LosePoolBlock(pool, index);
+  }
+  for (CachePool* const pool : unused) pools_.Drop(pool, index, DropReason::kErased);
+  if (!unused.empty()) return;
+  state_.to_host->SourceGone(index);
+  state_.ForgetIfGone(index);
+}
+
+}  // namespace kvtier

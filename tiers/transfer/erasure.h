@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// Erases a tenant's blocks for good: first the keys of what is encrypted on disk, then the blocks
+// themselves in every tier.
+//
+// The keys go within the first call, so that nothing that happens later brings bytes on disk back.
+// The directory is then walked in parts. A block that something moves is looked at again at the
+// next tick. A reference does not keep a block: no lookup finds it any more, and its memory is free
+// when the last session lets go of it.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+
+#include "base/gate.h"
+#include "tiers/space/disk_slots.h"
+#include "tiers/space/host_slots.h"
+#include "tiers/space/pool_space.h"
+#include "tiers/state/cache_state.h"
+#include "tiers/transfer/host_adoption.h"
+#include "tiers/types/cache_requests.h"
+
+namespace kvtier {
+
+// Event loop only. Several erasures wait for one another.
+class Erasure {
+ public:
+  // With the error of the disk or the index if they refuse to forget the blocks.
+  using Done = std::function<void(const EraseReport&, const Status&)>;
+
+  Erasure(CacheState* state, PoolSpace* pools, HostSlots* host, DiskSlots* disk,
+          const HostAdoption* adoption)
+      : state_(*state), pools_(*pools), host_(*host), disk_(*disk), adoption_(*adoption) {}
+
+  // See Cache::Erase. Returns how many keys it has destroyed.
+  uint64_t Begin(const EraseRequest& request, Done done);
+  // Goes on with what had to be waited for.
+  void Tick();
+  [[nodiscard]] bool Idle() const { return jobs_.empty(); }
+
+ private:
+  struct Job {
+    EraseRequest request;
+    Done done;
+    EraseReport report;
+    Status status;
+    uint32_t passes = 0;
+  };
+
+  void DestroyKeys(Job* job);
+  void BeginPass();
+  // The next part of the directory; then waits until what was dropped is gone from the disk.
+  void GoOn();
+  void EndPass();
+  void Finish();
+  // False if something moves the block.
+  [[nodiscard]] bool Drop(EntryIndex entry, EraseReport* report);
+  [[nodiscard]] bool InRegion(const BlockEntry& entry) const;
+  void DropFromPools(EntryIndex entry, EraseReport* report);
+
+  CacheState& state_;
+  PoolSpace& pools_;
+  HostSlots& host_;
+  DiskSlots& disk_;
+  const HostAdoption& adoption_;
+  std::deque<Job> jobs_;  // the first is under way; in the order of CacheState::erasing
+  uint64_t next_row_ = 0;
+  uint64_t moving_ = 0;           // blocks of this pass
+  bool all_was_adopted_ = false;  // when this pass began
+  bool waiting_ = false;          // for a tick
+  Gate gate_;
+};
+
+}  // namespace kvtier
