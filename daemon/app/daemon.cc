@@ -137,7 +137,7 @@ Status Daemon::OpenDisk() {
                                             take_keys)));
   if (disk_->keys_descriptor() < 0) return {};
   const Status kept = descriptors_->Keep(kDiskKeysName, disk_->keys_descriptor());
-  if (!kept) {
+  if (!kept && config_.disk.keys == DiskKeys::kMemory) {
     log_->Warning("disk.keys_not_kept",
                   "a restart will lose what is on disk, for the encryption keys end with this "
                   "process: {}",

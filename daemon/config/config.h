@@ -77,6 +77,7 @@ struct HostConfig {
 enum class DiskEngineChoice : uint8_t { kAuto, kIoUring, kPread };
 
 enum class DiskEncryption : uint8_t { kNone, kAes256Gcm };
+enum class DiskKeys : uint8_t { kMemory, kPersist };
 
 struct DiskConfig {
   std::string directory = "/var/lib/kvtier";
@@ -87,6 +88,10 @@ struct DiskConfig {
   uint32_t pread_threads = 8;
   bool reformat = false;
   DiskEncryption encryption = DiskEncryption::kNone;
+  DiskKeys keys = DiskKeys::kMemory;
+  // Paths, or names of systemd's credentials.
+  std::string root_key;
+  std::string previous_root_key;
   uint64_t free_floor_bytes = 1 * kGiB;
 };
 

@@ -189,6 +189,19 @@ Status CheckTiers(const Config& config) {
   return {};
 }
 
+Status CheckDiskKeys(const Config& config) {
+  const DiskConfig& disk = config.disk;
+  if (disk.keys == DiskKeys::kMemory) return {};
+  if (disk.encryption == DiskEncryption::kNone) {
+    return Conflict(config, {"disk.keys"},
+                    "disk.keys is \"persist\", but nothing is encrypted; set disk.encryption");
+  }
+  if (disk.root_key.empty()) {
+    return Conflict(config, {"disk.keys"}, "disk.keys is \"persist\", which needs a disk.root_key");
+  }
+  return {};
+}
+
 Status CheckMetrics(const Config& config) {
   if (config.metrics.listen.empty()) return {};
   const Result<ListenAddress> address =
@@ -230,6 +243,7 @@ Status CheckConfig(const Config& config) {
   KVT_RETURN_IF_ERROR(CheckPools(config));
   KVT_RETURN_IF_ERROR(CheckTiers(config));
   KVT_RETURN_IF_ERROR(CheckQuotas(config));
+  KVT_RETURN_IF_ERROR(CheckDiskKeys(config));
   KVT_RETURN_IF_ERROR(CheckMetrics(config));
   KVT_RETURN_IF_ERROR(CheckEvents(config));
   if (Status cache = config.cache.Validate(); !cache) {

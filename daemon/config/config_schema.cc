@@ -333,9 +333,15 @@ std::vector<ConfigKey> DiskKeys() {
               "to start on them."),
       Choice("disk.encryption", &ChoiceAt<&Config::disk, &DiskConfig::encryption>,
              {"none", "aes-256-gcm"},
-             "What lies on disk can be read with keys that are in memory only, one for each tenant "
-             "and hour. They are kept over a restart as host memory is (`restart.keep_for`); "
-             "without them, and whenever this setting changes, the disk tier begins anew."),
+             "What lies on disk can be read with keys in memory (`disk.keys`), one for each tenant "
+             "and hour, kept over a restart as host memory is (`restart.keep_for`). Without them, "
+             "and when this setting changes, the disk tier begins anew."),
+      Choice("disk.keys", &ChoiceAt<&Config::disk, &DiskConfig::keys>, {"memory", "persist"},
+             "`persist`: they are also in a file, wrapped by a root key, and survive a reboot."),
+      Ranged(kText, "disk.root_key", kDisk<&DiskConfig::root_key>, 0, kMaxPathBytes,
+             "Wraps them, 32 bytes: a file closed to others, or the name of a credential."),
+      Ranged(kText, "disk.previous_root_key", kDisk<&DiskConfig::previous_root_key>, 0,
+             kMaxPathBytes, "Opens that file once, after a change of the root key."),
       Size("disk.free_floor_bytes", kDisk<&DiskConfig::free_floor_bytes>, 0, kMaxBytes,
            "The file system keeps at least this much free: the files are made smaller than "
            "`disk.bytes` if it must be, and the log and `status` say so."),

@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "base/units.h"
+#include "daemon/resources/root_key.h"
+#include "tiers/storage/key_file.h"
 
 namespace kvtier {
 namespace {
@@ -47,7 +49,35 @@ void DiskTier::Note(const std::string& note) {
   facts_.notes.push_back(note);
 }
 
-Result<bool> DiskTier::OpenKeys(const TakeKeys& take_keys) {
+// What was destroyed in memory must not come back from the file: memory that an earlier daemon left
+// is newer, or as new.
+Status DiskTier::OpenKeyFile(const DiskConfig& disk, Executor* executor, KeyRing* keys) {
+  if (disk.keys == DiskKeys::kMemory) return KeyFile::Remove(disk.directory);
+  KVT_ASSIGN_OR_RETURN(RootKey root, LoadRootKey(disk.root_key));
+  std::optional<RootKey> previous;
+  if (!disk.previous_root_key.empty()) {
+    KVT_ASSIGN_OR_RETURN(RootKey loaded, LoadRootKey(disk.previous_root_key));
+    previous.emplace(std::move(loaded));
+  }
+  KVT_ASSIGN_OR_RETURN(AesAlgorithms aes, AesAlgorithms::Fetch());
+  const auto file = std::make_shared<KeyFile>(disk.directory, std::move(root), std::move(aes));
+  if (!keys->adopted()) {
+    Result<std::vector<StoredKey>> stored = file->Load(previous);
+    if (!stored && stored.error().reason == "key_file_damaged" && disk.reformat) {
+      Note("the stored encryption keys are damaged: " + stored.error().ToString());
+      stored = std::vector<StoredKey>{};
+    }
+    if (!stored) return tl::unexpected<Error>(std::move(stored).error());
+    keys->Load(*stored);
+  }
+  // Under the root key of now, and under a nonce of its own.
+  KVT_RETURN_IF_ERROR(file->Save(keys->Copy()));
+  keys->KeepStored([file](const KeyRing::Contents& now) { return file->Save(now); }, executor);
+  return {};
+}
+
+Result<bool> DiskTier::OpenKeys(const DiskConfig& disk, Executor* executor,
+                                const TakeKeys& take_keys) {
   std::unique_ptr<KeyRing> keys;
   if (std::optional<UniqueFd> kept = take_keys()) {
     Result<std::unique_ptr<KeyRing>> adopted = KeyRing::Adopt(*std::move(kept));
@@ -63,11 +93,13 @@ Result<bool> DiskTier::OpenKeys(const TakeKeys& take_keys) {
     KVT_ASSIGN_OR_RETURN(keys, KeyRing::Create());
   }
   const bool adopted = keys->adopted();
+  KVT_RETURN_IF_ERROR(OpenKeyFile(disk, executor, keys.get()));
+  const bool has_keys = adopted || keys->size() > 0;
   log_->Info("disk.keys", "blocks are encrypted, {} keys{}{}", keys->size(),
-             adopted ? " of an earlier daemon" : "",
+             has_keys ? " of an earlier daemon" : "",
              keys->rejected() > 0 ? fmt::format(", {} damaged", keys->rejected()) : "");
   KVT_ASSIGN_OR_RETURN(cipher_, SlotCipher::Create(std::move(keys)));
-  return adopted;
+  return has_keys;
 }
 
 // The lock is taken first of all, within OpenDiskFiles: nothing is read or written without it.
@@ -76,7 +108,7 @@ Status DiskTier::OpenFiles(const Config& config, EventLoop* loop, Executor* exec
   const DiskConfig& disk = config.disk;
   std::function<Result<bool>()> has_keys;
   if (disk.encryption != DiskEncryption::kNone) {
-    has_keys = [&] { return OpenKeys(take_keys); };
+    has_keys = [&] { return OpenKeys(disk, executor, take_keys); };
   }
   manager_->ExtendStart("Opening the disk tier", kStartPatienceMs);
   KVT_ASSIGN_OR_RETURN(
@@ -92,6 +124,10 @@ Status DiskTier::OpenFiles(const Config& config, EventLoop* loop, Executor* exec
                                     .executor = executor,
                                     .log = [this](const std::string& note) { Note(note); }}},
                             loop));
+  // Of a tier that was encrypted before.
+  if (disk.encryption == DiskEncryption::kNone) {
+    KVT_RETURN_IF_ERROR(KeyFile::Remove(disk.directory));
+  }
   facts_.enabled = true;
   facts_.directory = disk.directory;
   facts_.degraded = files_.degraded;

@@ -53,7 +53,12 @@ EncryptedIndex::EncryptedIndex(std::unique_ptr<Index> index,
 void EncryptedIndex::Apply(IndexBatch batch, std::function<void(Status)> done) {
   Status encrypted = Encrypt(&batch);
   if (encrypted) {
-    index_->Apply(std::move(batch), std::move(done));
+    // No record may outlive the key without which its block cannot be read.
+    const auto stored = std::make_shared<IndexBatch>(std::move(batch));
+    cipher_->keys().WhenStored(
+        gate_.WhileOpen([this, stored, done = std::move(done)](const Status& status) {
+          status ? index_->Apply(std::move(*stored), done) : done(status);
+        }));
     return;
   }
   loop_->Post([status = std::move(encrypted), done = std::move(done)] { done(status); });

@@ -10,6 +10,7 @@
 #include <unordered_map>
 
 #include "base/executor.h"
+#include "base/gate.h"
 #include "base/result.h"
 #include "tiers/index/index.h"
 #include "tiers/storage/slot_cipher.h"
@@ -29,7 +30,8 @@ class EncryptedIndex final : public Index {
   EncryptedIndex(std::unique_ptr<Index> index, std::shared_ptr<const SlotCipher> cipher,
                  const IndexSnapshot& snapshot, EventQueue* loop);
 
-  // Errors besides the index's: SlotCipher::EncryptHashes's.
+  // The keys of what is put are stored first, if they are to be. Errors besides the index's:
+  // SlotCipher::EncryptHashes's and KeyRing::WhenStored's.
   void Apply(IndexBatch batch, std::function<void(Status)> done) override;
 
  private:
@@ -39,6 +41,7 @@ class EncryptedIndex final : public Index {
   const std::shared_ptr<const SlotCipher> cipher_;
   EventQueue* const loop_;
   std::unordered_map<NamespaceId, std::string> tenants_;
+  Gate gate_;
 };
 
 }  // namespace kvtier

@@ -174,19 +174,20 @@ Result<uint32_t> KeyRing::Obtain(const Scope& scope) {
   return Make(scope);
 }
 
-Result<uint32_t> KeyRing::Make(const Scope& scope) {
-  const std::span<Record> all = records();
-  uint32_t number = next_free_;
-  uint32_t tried = 0;
-  while (tried < kMaxKeys && !IsFree(all[number])) {
-    number = (number + 1) % kMaxKeys;
-    ++tried;
+uint32_t KeyRing::FindFree() const {
+  for (uint32_t tried = 0; tried < kMaxKeys; ++tried) {
+    const uint32_t number = (next_free_ + tried) % kMaxKeys;
+    if (IsFree(records()[number])) return number;
   }
-  if (tried == kMaxKeys) {
+  return kMaxKeys;
+}
+
+Result<uint32_t> KeyRing::Make(const Scope& scope) {
+  const uint32_t number = FindFree();
+  if (number == kMaxKeys) {
     return MakeError(ErrorCode::kResourceExhausted, "key_ring_full",
                      "no room for another hour's encryption key");
   }
-  next_free_ = (number + 1) % kMaxKeys;
   Record made{.scope = scope};
   Status random = FillRandom(made.key);
   if (random) random = FillRandom(std::as_writable_bytes(std::span(&made.id, 1)));
@@ -195,16 +196,22 @@ Result<uint32_t> KeyRing::Make(const Scope& scope) {
     return MakeError(ErrorCode::kIoError, "random", "random bytes repeat themselves");
   }
   made.counter = CounterWord(made.id, 0);
-  Record& record = all[number];
-  std::memcpy(&record, &made, sizeof(record));
+  Put(number, made);
   WipeBytes(made.key);
+  return number;
+}
+
+void KeyRing::Put(uint32_t number, const Record& made) {
+  next_free_ = (number + 1) % kMaxKeys;
+  ++version_;
+  Record& record = records()[number];
+  std::memcpy(&record, &made, sizeof(record));
   const auto covered = std::as_bytes(std::span(&record, 1)).subspan(offsetof(Record, id));
   const uint64_t checksum = ChecksumHeader(covered);
   // A process that dies before leaves a record that does not hold.
   std::atomic_signal_fence(std::memory_order_seq_cst);
   std::atomic_ref(record.checksum).store(checksum, std::memory_order_release);
   Index(number);
-  return number;
 }
 
 // The nonces are taken, in the memory that outlives the process, before they are used.
@@ -303,10 +310,76 @@ uint64_t KeyRing::DestroyUnused(const std::map<std::string, uint32_t>& oldest_ho
 
 void KeyRing::Wipe(uint32_t number) {
   Record& record = records()[number];
+  ++version_;
   by_id_.erase(record.id);
   const auto writing = by_scope_.find(record.scope);
   if (writing != by_scope_.end() && writing->second == number) by_scope_.erase(writing);
   WipeBytes(std::as_writable_bytes(std::span(&record, 1)));
+}
+
+KeyRing::Contents KeyRing::Copy() const {
+  const std::lock_guard lock(mutex_);
+  Contents contents{.version = version_};
+  contents.keys.reserve(by_id_.size());
+  for (const auto& [id, number] : by_id_) {
+    const Record& record = records()[number];
+    StoredKey& key = contents.keys.emplace_back();
+    key.id = id;
+    key.tenant = record.scope.tenant;
+    key.hour = record.scope.hour;
+    std::ranges::copy(record.key, key.key.begin());
+  }
+  return contents;
+}
+
+// The key of a tenant's hashes has no nonces.
+void KeyRing::Load(std::span<const StoredKey> keys) {
+  const std::lock_guard lock(mutex_);
+  for (const StoredKey& key : keys) {
+    const uint32_t number = FindFree();
+    if (number == kMaxKeys) return;
+    if (key.id == 0 || by_id_.contains(key.id)) continue;
+    Record record{.id = key.id, .scope = {key.tenant, key.hour}};
+    record.counter = CounterWord(key.id, key.hour == kNoHour ? 0 : kMostNonces);
+    std::ranges::copy(key.key, record.key);
+    Put(number, record);
+    WipeBytes(record.key);
+  }
+}
+
+// Outlives the ring while a thread saves.
+struct KeyRing::Store {
+  Save save;
+  Executor* executor = nullptr;
+  std::atomic<uint64_t> version = 0;  // the latest that was saved
+};
+
+void KeyRing::KeepStored(Save save, Executor* executor) {
+  store_ = std::make_shared<Store>();
+  store_->save = std::move(save);
+  store_->executor = executor;
+}
+
+// The copy is made here, and not by the thread that writes: the ring may be gone by then.
+void KeyRing::WhenStored(std::function<void(const Status&)> done) const {
+  if (store_ == nullptr) return done({});
+  {
+    const std::lock_guard lock(mutex_);
+    if (store_->version >= version_) return done({});
+  }
+  struct Saving {
+    Contents contents;
+    Status status;
+  };
+  const auto saving = std::make_shared<Saving>(Saving{.contents = Copy()});
+  store_->executor->Run(
+      [saving, store = store_] {
+        saving->status = store->save(saving->contents);
+        // A later one may have been faster.
+        const uint64_t saved = saving->contents.version;
+        if (saving->status && store->version < saved) store->version = saved;
+      },
+      [saving, done = std::move(done)] { done(saving->status); });
 }
 
 uint64_t KeyRing::size() const {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The keys of an encrypted disk tier: one for each tenant and hour, and one for each tenant's
 // hashes in the index. They lie in one file in memory, locked, sealed against other sizes and left
-// out of core dumps, and are never written anywhere. Who holds its descriptor holds the keys: given
-// to what outlives the daemon, they are there for the next one; when the last descriptor is closed,
-// every byte that was encrypted with them is gone for good.
+// out of core dumps. Who holds its descriptor holds the keys: given to what outlives the daemon,
+// they are there for the next one; when the last descriptor is closed, every byte that was
+// encrypted with them is gone for good. They are written nowhere, unless a ring is told to keep
+// them in a file, wrapped by a root key (key_file.h).
 //
 // What an earlier daemon left is believed no more than a disk: each record has a checksum, and one
 // that does not hold is wiped, so that what it encrypted is lost rather than misread.
@@ -12,6 +13,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -21,8 +23,10 @@
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>
+#include <vector>
 
 #include "base/digest.h"
+#include "base/executor.h"
 #include "base/posix.h"
 #include "base/result.h"
 #include "tiers/storage/aes.h"
@@ -54,6 +58,18 @@ struct SlotKey {
   GcmNonce nonce{};
 };
 [[nodiscard]] GcmNonce NonceAfter(const GcmNonce& nonce);
+
+// One key as it is stored. Wiped when it ends.
+struct StoredKey {
+  uint64_t id = 0;  // never 0
+  Digest256 tenant;
+  uint32_t hour = 0;
+  std::array<std::byte, kXtsKeyBytes> key{};
+  StoredKey() = default;
+  StoredKey(const StoredKey&) = default;
+  StoredKey& operator=(const StoredKey&) = default;
+  ~StoredKey() { WipeBytes(key); }
+};
 
 // What a call of Destroy has wiped.
 struct DestroyedKeys {
@@ -101,6 +117,25 @@ class KeyRing {
   void BeginPass();
   uint64_t DestroyUnused(const std::map<std::string, uint32_t>& oldest_hours);
 
+  // All keys as they are now; a later copy of other keys has a higher version.
+  struct Contents {
+    uint64_t version = 0;
+    std::vector<StoredKey> keys;
+  };
+  [[nodiscard]] Contents Copy() const;
+  // Adds keys that a file held. Slots are decrypted with them, but none is written with one again:
+  // which nonces they have had is not known, and the file may be an old one that was put back. A
+  // key of an id that is there already, or beyond kMaxKeys, is left out.
+  void Load(std::span<const StoredKey> keys);
+
+  // From now on the keys are to be stored, too, and WhenStored says when. `save` is called by
+  // threads of `executor`, which is borrowed. To be called once, before the ring is shared.
+  using Save = std::function<Status(const Contents&)>;
+  void KeepStored(Save save, Executor* executor);
+  // Calls `done` when the keys that there are now are stored, and those that are gone no more: at
+  // once if that is so, or if none are to be. Errors: those of `save`. Event loop only.
+  void WhenStored(std::function<void(const Status&)> done) const;
+
   [[nodiscard]] uint64_t size() const;
   // Records that an earlier daemon left and that did not hold.
   [[nodiscard]] uint64_t rejected() const { return rejected_; }
@@ -134,6 +169,10 @@ class KeyRing {
   // REQUIRES of the following: mutex_ held.
   [[nodiscard]] Result<uint32_t> Obtain(const Scope& scope);
   [[nodiscard]] Result<uint32_t> Make(const Scope& scope);
+  // kMaxKeys if there is none.
+  [[nodiscard]] uint32_t FindFree() const;
+  // Fills the free record; the counter is the caller's.
+  void Put(uint32_t number, const Record& record);
   void Index(uint32_t number);
   void Wipe(uint32_t number);
 
@@ -148,6 +187,9 @@ class KeyRing {
   std::unordered_map<Scope, uint32_t, HashScope> by_scope_;  // to write with
   std::unordered_set<uint32_t> used_;                        // records, since BeginPass
   uint32_t next_free_ = 0;                                   // where the search begins
+  uint64_t version_ = 1;                                     // of the set of keys
+  struct Store;
+  std::shared_ptr<Store> store_;  // null: the keys are in memory only
 };
 
 }  // namespace kvtier

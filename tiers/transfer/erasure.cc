@@ -5,7 +5,11 @@
 #include <utility>
 #include <vector>
 
+#include "tiers/space/disk_slots.h"
+#include "tiers/space/host_slots.h"
+#include "tiers/space/pool_space.h"
 #include "tiers/storage/key_ring.h"
+#include "tiers/transfer/host_adoption.h"
 
 namespace kvtier {
 namespace {
@@ -20,6 +24,7 @@ uint64_t Erasure::Begin(const EraseRequest& request, Done done) {
   Job& job = jobs_.back();
   state_.erasing.push_back({request, state_.NowS()});
   DestroyKeys(&job);
+  if (state_.env.keys != nullptr) state_.env.keys->WhenStored([](const Status&) {});
   const uint64_t keys = job.report.keys;
   if (jobs_.size() == 1) BeginPass();
   return keys;
@@ -81,6 +86,14 @@ void Erasure::EndPass() {
 // A write that was being encrypted at the beginning may have made a new key for an old hour.
 void Erasure::Finish() {
   DestroyKeys(&jobs_.front());
+  if (state_.env.keys == nullptr) return Answer();
+  state_.env.keys->WhenStored(gate_.WhileOpen([this](const Status& status) {
+    if (!status) jobs_.front().status = status;
+    Answer();
+  }));
+}
+
+void Erasure::Answer() {
   Job job = std::move(jobs_.front());
   jobs_.pop_front();
   state_.erasing.erase(state_.erasing.begin());

@@ -13,14 +13,15 @@
 #include <functional>
 
 #include "base/gate.h"
-#include "tiers/space/disk_slots.h"
-#include "tiers/space/host_slots.h"
-#include "tiers/space/pool_space.h"
 #include "tiers/state/cache_state.h"
-#include "tiers/transfer/host_adoption.h"
 #include "tiers/types/cache_requests.h"
 
 namespace kvtier {
+
+class DiskSlots;
+class HostAdoption;
+class HostSlots;
+class PoolSpace;
 
 // Event loop only. Several erasures wait for one another.
 class Erasure {
@@ -53,6 +54,7 @@ class Erasure {
   void GoOn();
   void EndPass();
   void Finish();
+  void Answer();
   // False if something moves the block.
   [[nodiscard]] bool Drop(EntryIndex entry, EraseReport* report);
   [[nodiscard]] bool InRegion(const BlockEntry& entry) const;

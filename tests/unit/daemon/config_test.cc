@@ -472,5 +472,15 @@ TEST(Config, ReferenceInTheDocumentationIsUpToDate) {
       << "run: kvtierd --print-config-reference > docs/CONFIGURATION.md";
 }
 
+TEST(Config, KeysPersistOnlyWithEncryptionAndARootKey) {
+  EXPECT_EQ(ReasonOf("[disk]\nkeys = \"persist\"\nroot_key = \"kvtier.root\"\n"),
+            "config_conflict");
+  EXPECT_EQ(ReasonOf("[disk]\nencryption = \"aes-256-gcm\"\nkeys = \"persist\"\n"),
+            "config_conflict");
+  EXPECT_EQ(ReasonOf("[disk]\nencryption = \"aes-256-gcm\"\nkeys = \"persist\"\n"
+                     "root_key = \"kvtier.root\"\n"),
+            "");
+}
+
 }  // namespace
 }  // namespace kvtier

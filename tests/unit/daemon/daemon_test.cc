@@ -3,10 +3,13 @@
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 
 #include "tests/fakes/temporary_directory.h"
 #include "tests/unit/daemon/daemon_under_test.h"
@@ -123,6 +126,94 @@ INSTANTIATE_TEST_SUITE_P(Engines, Daemons,
                          [](const auto& engine) {
                            return engine.param == DiskEngineChoice::kAuto ? "Auto" : "Pread";
                          });
+
+// --- keys that are stored, wrapped by a root key ---
+
+class StoredKeys : public testing::Test {
+ protected:
+  std::string RootKeyFile(const std::string& name, char byte, mode_t mode = 0400) {
+    const fs::path path = directory_.path() / name;
+    std::ofstream(path) << std::string(32, byte);
+    EXPECT_EQ(::chmod(path.c_str(), mode), 0);
+    return path;
+  }
+  // Nothing holds memory between these daemons.
+  [[nodiscard]] std::unique_ptr<DaemonUnderTest> Start(const std::string& root_key,
+                                                       const std::string& previous = "") const {
+    return std::make_unique<DaemonUnderTest>(directory_.path(), [&](Config* config) {
+      config->restart.keep_for_ms = 0;
+      config->disk.encryption = DiskEncryption::kAes256Gcm;
+      config->disk.keys = root_key.empty() ? DiskKeys::kMemory : DiskKeys::kPersist;
+      config->disk.root_key = root_key;
+      config->disk.previous_root_key = previous;
+    });
+  }
+  [[nodiscard]] fs::path key_file() const { return directory_.path() / "disk" / "keys"; }
+
+  const TemporaryDirectory directory_;
+};
+
+TEST_F(StoredKeys, ServeWhatWasDrainedAfterARestart) {
+  const std::string root = RootKeyFile("root", 'a');
+  {
+    const auto daemon = Start(root);
+    ASSERT_TRUE(daemon->status()) << daemon->status().error().ToString();
+    WriteBlocks(daemon->socket(), 1, 16);
+  }
+  const auto daemon = Start(root);
+  ASSERT_TRUE(daemon->status()) << daemon->status().error().ToString();
+  EXPECT_EQ(ReadBlocks(daemon->socket(), 1, 16, Tier::kDisk), 16u);
+}
+
+TEST_F(StoredKeys, AreInNoFileByDefault) {
+  const std::string root = RootKeyFile("root", 'a');
+  {
+    const auto daemon = Start(root);
+    ASSERT_TRUE(daemon->status());
+    EXPECT_TRUE(fs::exists(key_file()));
+  }
+  const auto daemon = Start("");
+  ASSERT_TRUE(daemon->status());
+  WriteBlocks(daemon->socket(), 1, 4);
+  EXPECT_FALSE(fs::exists(key_file())) << "what an earlier setting left is removed";
+}
+
+TEST_F(StoredKeys, AreWrappedAnewByAnotherRootKey) {
+  const std::string old_root = RootKeyFile("old", 'a');
+  const std::string new_root = RootKeyFile("new", 'b');
+  {
+    const auto daemon = Start(old_root);
+    ASSERT_TRUE(daemon->status());
+    WriteBlocks(daemon->socket(), 1, 16);
+  }
+  {
+    const auto refused = Start(new_root);
+    ASSERT_FALSE(refused->status());
+    EXPECT_EQ(refused->status().error().reason, "wrong_root_key");
+  }
+  {
+    const auto rotated = Start(new_root, old_root);
+    ASSERT_TRUE(rotated->status()) << rotated->status().error().ToString();
+  }
+  const auto daemon = Start(new_root);
+  ASSERT_TRUE(daemon->status());
+  EXPECT_EQ(ReadBlocks(daemon->socket(), 1, 16, Tier::kDisk), 16u);
+}
+
+TEST_F(StoredKeys, WantARootKeyThatIsWholeAndClosedToOthers) {
+  ::unsetenv("CREDENTIALS_DIRECTORY");
+  const auto reason_of = [this](const std::string& root) {
+    const auto daemon = Start(root);
+    return daemon->status() ? "" : daemon->status().error().reason;
+  };
+  EXPECT_EQ(reason_of(RootKeyFile("open", 'a', 0444)), "root_key_open");
+  EXPECT_EQ(reason_of((directory_.path() / "absent").native()), "ENOENT");
+  const fs::path shorter = directory_.path() / "short";
+  std::ofstream(shorter) << "short";
+  EXPECT_EQ(::chmod(shorter.c_str(), 0600), 0);
+  EXPECT_EQ(reason_of(shorter), "root_key_size");
+  EXPECT_EQ(reason_of("kvtier.root"), "no_credentials");
+}
 
 TEST(Daemon, TwoOnOneDirectoryAreRefused) {
   const TemporaryDirectory directory;

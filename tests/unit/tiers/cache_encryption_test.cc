@@ -3,14 +3,19 @@
 // comes to nothing without the keys.
 
 #include <algorithm>
+#include <array>
+#include <filesystem>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
+#include "tests/fakes/temporary_directory.h"
 #include "tests/unit/tiers/cache_fixture.h"
 #include "tiers/index/encrypted_index.h"
 #include "tiers/index/index_start.h"
 #include "tiers/storage/encrypted_file.h"
+#include "tiers/storage/key_file.h"
 #include "tiers/storage/slot_cipher.h"
 
 namespace kvtier {
@@ -50,6 +55,12 @@ class CacheEncryptionTest : public CacheTest {
                                                 cipher_, *snapshot, environment->loop);
       environment->index = index_.get();
       environment->keys = &cipher_->keys();
+      if (key_file_) {
+        const auto save = [file = key_file_](const KeyRing::Contents& keys) {
+          return file->Save(keys);
+        };
+        cipher_->keys().KeepStored(save, environment->executor);
+      }
       environment->on_keys_expired = [this](uint64_t keys) { keys_expired_ += keys; };
     };
   }
@@ -81,10 +92,29 @@ class CacheEncryptionTest : public CacheTest {
     return erasure_ended_;
   }
 
+  // From the next start on.
+  void KeepKeysInFile() {
+    key_file_ =
+        std::make_shared<KeyFile>(directory_.path(), Root(), AesAlgorithms::Fetch().value());
+  }
+  [[nodiscard]] static RootKey Root() {
+    const std::array<std::byte, kGcmKeyBytes> bytes{std::byte{7}};
+    return RootKey(bytes);
+  }
+  // The machine starts anew: memory is gone, and the keys come from the file.
+  void Reboot() {
+    NewKeys();
+    KeepKeysInFile();
+    cipher_->keys().Load(key_file_->Load(std::nullopt).value());
+    CrashAndRestart();
+  }
+
   [[nodiscard]] bool OnDisk(std::span<const std::byte> bytes) {
     return !std::ranges::search(file().contents(), bytes).empty();
   }
 
+  TemporaryDirectory directory_;
+  std::shared_ptr<KeyFile> key_file_;  // null: keys are in memory only
   std::shared_ptr<SlotCipher> cipher_;
   std::vector<std::unique_ptr<EncryptedFile>> encrypted_files_;
   std::unique_ptr<Index> index_;
@@ -368,6 +398,48 @@ TEST_F(CacheEncryptionTest, ACrashDuringAnErasureLeavesTheKeysDestroyed) {
   const AcquireReply reply = Acquire(kAlice, Sequence(1, 4));
   EXPECT_EQ(LastProgress(reply.load).ready, 0u);
   EXPECT_EQ(LastProgress(reply.load).miss, MissReason::kErased);
+}
+
+TEST_F(CacheEncryptionTest, StoredKeysServeBlocksAfterAReboot) {
+  KeepKeysInFile();
+  Start();
+  Put(Sequence(1, 4));
+  Drain();
+  for (int reboots = 0; reboots < 2; ++reboots) {
+    Reboot();
+    const AcquireReply reply = Acquire(kAlice, Sequence(1, 4));
+    ASSERT_EQ(reply.hits.size(), 4u);
+    EXPECT_EQ(LastProgress(reply.load).ready, 4u);
+    EXPECT_TRUE(MatchesHash(TestHash(1, 3), Bytes(reply.hits[3].handle)));
+  }
+  Put(Sequence(2, 4));
+  Drain();
+  Reboot();
+  EXPECT_EQ(LastProgress(Acquire(kAlice, Sequence(2, 4)).load).ready, 4u);
+}
+
+TEST_F(CacheEncryptionTest, AnErasureAnswersWhenTheFileOfKeysHasForgottenThem) {
+  KeepKeysInFile();
+  Start();
+  Put(Sequence(1, 4));
+  Drain();
+  ASSERT_EQ(key_file_->Load(std::nullopt)->size(), 2u);
+  Erase({.tenant = "tenant"});
+  ASSERT_TRUE(FinishErasure());
+  const std::vector<StoredKey> left = key_file_->Load(std::nullopt).value();
+  ASSERT_EQ(left.size(), 1u);
+  EXPECT_EQ(left.front().hour, KeyRing::kNoHour) << "that of the index";
+}
+
+TEST_F(CacheEncryptionTest, BlocksAreNotPersistedWhileTheirKeysCannotBeStored) {
+  KeepKeysInFile();
+  Start();
+  std::filesystem::remove_all(directory_.path());
+  Put(Sequence(1, 4));
+  cache_->Drain([] {});
+  Settle();
+  EXPECT_TRUE(machine_->Snapshot().records.empty());
+  EXPECT_GT(cache_->stats().index_errors, 0u);
 }
 
 TEST_F(CacheEncryptionTest, BlocksThatAreStoredAfterAnErasureStay) {
