@@ -263,9 +263,9 @@ def window_pool():
     )
 
 
-def linker_alone(pool, components, socket, req_to_token_pool=None):
-    """A linker without a radix cache."""
-    params = types.SimpleNamespace(
+def linker_parameters(pool, req_to_token_pool=None):
+    """What a linker needs of SGLang's CacheInitParams."""
+    return types.SimpleNamespace(
         page_size=PAGE_TOKENS,
         token_to_kv_pool_allocator=types.SimpleNamespace(get_kvcache=lambda: pool),
         req_to_token_pool=req_to_token_pool,
@@ -278,9 +278,13 @@ def linker_alone(pool, components, socket, req_to_token_pool=None):
         attn_cp_rank=0,
         attn_cp_size=1,
     )
+
+
+def linker_alone(pool, components, socket, req_to_token_pool=None):
+    """A linker without a radix cache."""
     return KvtierLinker(
         types.SimpleNamespace(model_path="some/model"),
-        params,
+        linker_parameters(pool, req_to_token_pool),
         components=components,
         extra_config={"socket": socket, "retry_max_ms": 50},
     )

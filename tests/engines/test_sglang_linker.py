@@ -2,85 +2,19 @@
 """SGLang's own radix cache, pools and linker factory, and a real kvtierd."""
 
 import concurrent.futures
-import itertools
 import threading
-import time
 import types
 import unittest
 from unittest import mock
 
-import sglang_cache
+import sglang_modules  # noqa: F401 - imported because it makes `import sglang` find the wheel's
 import torch
-from harness.shared_daemon import SharedDaemonCase
-from sglang.srt.mem_cache.hicache_storage import PoolHitPolicy, PoolName, PoolTransfer
-from sglang.srt.mem_cache.hybrid_cache.linker_pool_assembler import DevicePoolEntry
-from sglang_cache import PAGE_TOKENS, ComponentType, Engine, Event, Group, mha_pool, mla_pool
+from sglang.srt.mem_cache.hicache_storage import PoolName
+from sglang_cache import PAGE_TOKENS, ComponentType, Event, Group, mha_pool, mla_pool
+from sglang_linker_case import CONNECT_TIMEOUT_S, LinkerTestCase, equal, prompt_of, rows, seeds
 
 import kvtier
 from kvtier.sglang import device_pools, device_transfers, linker_pools
-
-CONNECT_TIMEOUT_S = 30
-PROMPT_PAGES = 12
-seeds = itertools.count(1)
-
-
-def prompt_of(pages=PROMPT_PAGES, after=()):
-    """`after`, and tokens that no other prompt begins with."""
-    first = next(seeds) << 20
-    return [*after, *range(first, first + pages * PAGE_TOKENS)]
-
-
-def equal(some, others):
-    return len(some) == len(others) and all(map(torch.equal, some, others))
-
-
-def rows(layers, tokens):
-    """Of KV as `Engine.kv_of` returns it, some tokens."""
-    return [layer[tokens] for layer in layers]
-
-
-class LinkerTestCase(SharedDaemonCase, unittest.TestCase):
-    def engine(self, wait=True, pool=None, model="some/model", group=None, **extra):
-        engine = Engine({"socket": self.daemon.socket, **extra}, pool, model, group)
-        self.addCleanup(engine.close)
-        if wait:
-            self.wait_until(lambda: engine.linker.connected)
-        return engine
-
-    def wait_until(self, condition):
-        deadline = time.monotonic() + CONNECT_TIMEOUT_S
-        while not condition():
-            self.assertLess(time.monotonic(), deadline)
-            time.sleep(0.005)
-
-    def take_stored(self, engine):
-        """Has SGLang take notice of the stores, all of which have ended then."""
-        pending = engine.cache.linker.pending_offloads
-        self.wait_until(lambda: engine.linker.num_completed_offloads() == len(pending))
-        engine.cache.check_hicache_events()
-        self.assertEqual(pending, [])
-
-    def stored(self, engine, prompt):
-        """The KV of a prompt that was computed, is stored, and left the device."""
-        kv = engine.compute(prompt, next(seeds))
-        self.take_stored(engine)
-        engine.forget()
-        return kv
-
-    def begin(self, engine, prompt):
-        """A request whose load was begun."""
-        request, offered = engine.match(prompt)
-        self.assertGreater(offered, 0)
-        self.assertEqual(engine.admit(request), offered)
-        engine.start_loading()
-        return request
-
-    def loaded(self, engine, prompt):
-        """The KV that a request with this prompt gets."""
-        request = self.begin(engine, prompt)
-        kv = engine.forward(request.slots)
-        self.assertFalse(engine.failed(request))
-        return kv
 
 
 class LoadTest(LinkerTestCase):
@@ -203,56 +137,6 @@ class LoadTest(LinkerTestCase):
         self.assertTrue(equal(self.loaded(engine, prompt), kv))
 
 
-class DevicePagesTest(unittest.TestCase):
-    def assert_comes_back(self, components, layer_mapping, rows_are_pages):
-        entry = DevicePoolEntry(
-            name=PoolName.KV,
-            indices_from_pool=PoolName.KV,
-            device_pool=None,
-            components=components,
-            layer_mapping=layer_mapping,
-            page_size=4,
-            rows_are_pages=rows_are_pages,
-        )
-        device_pages = device_pools.DevicePages(entry)
-        for component in components:
-            for buffer in component:
-                buffer.copy_(torch.randint(0, 100, buffer.shape))
-        kept = [[buffer.clone() for buffer in component] for component in components]
-        pages = device_pages.numbers(torch.tensor([*range(8, 12), *range(0, 4)]))
-        self.assertEqual(pages.tolist(), [2, 0])
-        memory = torch.zeros(3, device_pages.page_bytes, dtype=torch.uint8)[1:]
-        device_pages.gather(pages, memory)
-        for buffer in itertools.chain(*components):
-            buffer[:12] = 0
-        for layer in device_pages.layers:
-            device_pages.scatter(layer, pages, memory)
-        span = 1 if rows_are_pages else 4
-        for buffers, before in zip(components, kept):
-            for buffer, was in zip(buffers, before):
-                self.assertTrue(torch.equal(buffer[:span], was[:span]))
-                self.assertFalse(buffer[span : 2 * span].any())
-                self.assertTrue(torch.equal(buffer[2 * span : 3 * span], was[2 * span : 3 * span]))
-        return device_pages
-
-    def test_rows_of_any_size_and_distance(self):
-        wide = [torch.zeros(16, 9, dtype=torch.uint8)[:, 2:7] for _ in range(2)]
-        self.assert_comes_back([wide], {0: 0, 1: 1}, rows_are_pages=False)
-        whole = [torch.zeros(4, 3, 8, dtype=torch.bfloat16) for _ in range(2)]
-        self.assert_comes_back([whole], {5: 1, 2: 0}, rows_are_pages=True)
-
-    def test_layers_of_different_sizes_come_at_once(self):
-        buffers = [torch.zeros(4, 3 + i, dtype=torch.float32) for i in range(3)]
-        packed = self.assert_comes_back([buffers], {0: (0, 2), 1: 1}, rows_are_pages=True)
-        self.assertFalse(packed.in_layers)
-        self.assertEqual((packed.group().layers, packed.group().layer_bytes), (1, 48))
-
-    def test_rows_that_are_not_contiguous_are_refused(self):
-        turned = torch.zeros(8, 4, 3).transpose(1, 2)
-        with self.assertRaisesRegex(ValueError, "contiguous"):
-            self.assert_comes_back([[turned]], {0: 0}, rows_are_pages=True)
-
-
 class StoreTest(LinkerTestCase):
     def test_pages_are_read_once_the_streams_that_write_them_have_come_so_far(self):
         engine = self.engine()
@@ -344,7 +228,7 @@ class RanksTest(LinkerTestCase):
 
     def only(self, engine):
         """A `store` of one rank that works."""
-        own = engine.linker._pools._pools[PoolName.KV]
+        own = engine.linker._pools._pools[PoolName.KV][0]
         return lambda pool, *more, **names: pool is own and device_transfers.store(
             pool, *more, **names
         )
@@ -353,7 +237,7 @@ class RanksTest(LinkerTestCase):
         ranks, prompt = self.ranks(), prompt_of()
         self.together(self.stored, ranks, [prompt] * 2)
         matched = self.together(lambda rank: rank.match(prompt), ranks)
-        first = ranks[0].linker._pools._pools[PoolName.KV].pages
+        first = ranks[0].linker._pools._pools[PoolName.KV][0].pages
         scatter = device_pools.DevicePages.scatter
 
         def broken(pages, *more):
@@ -362,12 +246,14 @@ class RanksTest(LinkerTestCase):
             scatter(pages, *more)
 
         with mock.patch.object(device_pools.DevicePages, "scatter", broken):
-            with self.assertLogs("sglang.kvtier", "ERROR"):
+            with self.assertLogs("sglang.kvtier", "ERROR") as log:
                 for rank, (request, offered) in zip(ranks, matched):
                     self.assertEqual(rank.admit(request), offered)
                     rank.start_loading()
                 requests = [request for request, _ in matched]
                 failed = self.together(lambda rank, one: rank.failed(one), ranks, requests)
+                # SGLang is told first.
+                self.wait_until(lambda: log.output)
         self.assertEqual(failed, [True, True])
 
     def test_latent_pages_are_stored_by_one_rank_and_loaded_by_all(self):
@@ -457,126 +343,6 @@ class FailureTest(LinkerTestCase):
         self.daemon.resume()
         self.wait_until(lambda: engine.linker.connected and engine.match(prompt)[1])
         self.assertTrue(equal(self.loaded(engine, prompt), kv))
-
-
-class AloneTestCase(LinkerTestCase):
-    """A linker without the radix cache. Derived: `open`, which returns it."""
-
-    def setUp(self):
-        self.linker = self.open()
-        self.addCleanup(self.linker.close)
-        self.wait_until(lambda: self.linker.connected)
-        first = next(seeds) << 20
-        self.keys = [f"{first + i:064x}" for i in range(10)]
-
-    @staticmethod
-    def transfer(name, keys, pages=()):
-        """Pages of tokens, or states, which have no pages."""
-        tokens = 1 if name == PoolName.MAMBA else PAGE_TOKENS
-        slots = [torch.arange(n * tokens, (n + 1) * tokens) for n in pages]
-        trailing = PoolHitPolicy.TRAILING_PAGES
-        return PoolTransfer(
-            name=name,
-            device_indices=torch.cat(slots) if slots else None,
-            keys=keys,
-            hit_policy=PoolHitPolicy.ALL_PAGES if name == PoolName.KV else trailing,
-        )
-
-    def put(self, *transfers):
-        self.assertTrue(self.linker.offload(list(transfers)))
-        self.wait_until(self.linker.num_completed_offloads)
-        self.assertTrue(self.linker.pop_completed_offload())
-
-    def get(self, *transfers):
-        self.assertTrue(self.linker.load("one", list(transfers)))
-        index = self.linker.start_layer_wise_loading()
-        self.assertTrue(self.linker.finish_layer_wise_loading(index))
-
-    def assert_came(self, before, buffers, tokens, places):
-        """places: the page, or the state, that each was loaded from."""
-        for was, now in zip(before, buffers):
-            for new, old in places.items():
-                some, other = (slice(n * tokens, (n + 1) * tokens) for n in (old, new))
-                self.assertTrue(torch.equal(now[other], was[some]))
-
-
-class WindowsTest(AloneTestCase):
-    """Sliding windows of two pages beside full attention."""
-
-    def open(self):
-        self.pool = sglang_cache.window_pool()
-        components = {ComponentType.FULL, ComponentType.SWA}
-        return sglang_cache.linker_alone(self.pool, components, self.daemon.socket)
-
-    def put_pages(self, kv_pages, window_pages):
-        pools = {PoolName.KV: kv_pages, PoolName.SWA: window_pages}
-        keys = self.keys
-        self.put(*(self.transfer(name, [keys[n] for n in of], of) for name, of in pools.items()))
-
-    def asked(self, count):
-        windows = self.transfer(PoolName.SWA, self.keys[count - 2 : count])
-        return [self.transfer(PoolName.KV, self.keys[:count]), windows]
-
-    def test_all_lengths_whose_windows_are_there_are_offered_and_come_back(self):
-        full, windows = (
-            [*half.k_buffer, *half.v_buffer]
-            for half in (self.pool.full_kv_pool, self.pool.swa_kv_pool)
-        )
-        for buffer in [*full, *windows]:
-            buffer.copy_(torch.randn(buffer.shape))
-        kept = [[buffer.clone() for buffer in half] for half in (full, windows)]
-        self.put_pages(range(8), [1, 2, 3, 6, 7])
-        self.assertEqual(self.linker.lookup("one", self.asked(10)), [3, 4, 8])
-        for buffer in [*full, *windows]:
-            buffer.zero_()
-        self.get(
-            self.transfer(PoolName.KV, self.keys[:8], range(20, 28)),
-            self.transfer(PoolName.SWA, self.keys[6:8], [30, 31]),
-        )
-        self.assert_came(kept[0], full, PAGE_TOKENS, {20 + page: page for page in range(8)})
-        self.assert_came(kept[1], windows, PAGE_TOKENS, {30: 6, 31: 7})
-
-    def test_a_page_that_leaves_before_it_is_promised_is_a_miss(self):
-        self.put_pages(range(4), range(4))
-        with mock.patch.object(linker_pools, "promise", return_value=False):
-            self.assertEqual(self.linker.lookup("one", self.asked(4)), [])
-        self.assertEqual(self.linker.lookup("one", self.asked(4)), [1, 2, 3, 4])
-
-
-class StatesTest(AloneTestCase):
-    """States beside latent attention, in pools that SGLang itself describes."""
-
-    def open(self):
-        self.kv_cache, self.requests = sglang_cache.state_pools()
-        components = {ComponentType.FULL, ComponentType.MAMBA}
-        return sglang_cache.linker_alone(
-            self.kv_cache, components, self.daemon.socket, self.requests
-        )
-
-    def test_states_are_offered_where_they_were_stored_and_come_back(self):
-        self.assertEqual(self.requests.counters, [self.linker.layer_done_counter])
-        cache = self.requests.mamba_pool.mamba_cache
-        states, latent = [*cache.temporal, *cache.conv[0]], self.kv_cache.full_kv_pool.kv_buffer
-        for buffer in [*states, *latent]:
-            buffer.copy_(torch.randn(buffer.shape))
-        kept = [[buffer.clone() for buffer in half] for half in (states, latent)]
-        # Nodes of the radix cache with three and two pages, with a state at the end of each.
-        for first, last, state in ((0, 3, 5), (3, 5, 9)):
-            pages = self.transfer(PoolName.KV, self.keys[first:last], range(first, last))
-            self.put(pages, self.transfer(PoolName.MAMBA, [self.keys[last - 1]], [state]))
-        asked = [
-            self.transfer(PoolName.KV, self.keys),
-            self.transfer(PoolName.MAMBA, self.keys[-1:]),
-        ]
-        self.assertEqual(self.linker.lookup("one", asked), [3, 5])
-        for buffer in [*states, *latent]:
-            buffer.zero_()
-        self.get(
-            self.transfer(PoolName.KV, self.keys[:5], range(20, 25)),
-            self.transfer(PoolName.MAMBA, [self.keys[4]], [17]),
-        )
-        self.assert_came(kept[0], states, 1, {17: 9})
-        self.assert_came(kept[1], latent, PAGE_TOKENS, {20 + page: page for page in range(5)})
 
 
 if __name__ == "__main__":

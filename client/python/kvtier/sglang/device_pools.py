@@ -21,6 +21,7 @@ from sglang.srt.mem_cache.hybrid_cache.linker_pool_assembler import (
 from .._facts import digest
 from ..model import MAX_BLOCK_TOKENS, KvGroup
 
+_MIN_PART_BYTES = 512 << 10
 # Types that every backend of torch can copy by index, the widest first.
 _WORDS = (torch.int64, torch.int32, torch.int16, torch.uint8)
 
@@ -97,14 +98,25 @@ class _Part(NamedTuple):
     bytes: int
 
 
-class DevicePages:
-    """The pages of one pool, each as one row of bytes: layer after layer, in the order in which
-    layers are computed."""
+def split_layers(entry: Any, most_parts: int) -> list[list[int]]:
+    """The layers of a pool, in the order in which they are computed, in parts of nearly one size.
+    entry: a DevicePoolEntry. Parts are not so small that their blocks cost more than they bring."""
+    layers = sorted(entry.layer_mapping)
+    page_bytes = sum(size for metas in entry.buffer_meta for _, _, size in metas)
+    parts = max(1, min(most_parts, len(layers), page_bytes // _MIN_PART_BYTES))
+    ends = [len(layers) * part // parts for part in range(parts + 1)]
+    return [layers[first:end] for first, end in zip(ends, ends[1:])]
 
-    def __init__(self, entry: Any) -> None:
-        """entry: a DevicePoolEntry. Raises ValueError for buffers that are not as expected."""
+
+class DevicePages:
+    """Some layers of the pages of one pool, each page as one row of bytes: layer after layer, in
+    the order in which layers are computed."""
+
+    def __init__(self, entry: Any, layers: Sequence[int]) -> None:
+        """entry: a DevicePoolEntry. layers: in that order. Raises ValueError for buffers that are
+        not as expected."""
         self._entry = entry
-        self.layers: list[int] = sorted(entry.layer_mapping)
+        self.layers = list(layers)
         self._parts: dict[int, list[_Part]] = {}
         buffers = [
             (layer, component[index], metas[index][2])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages of one device pool between SGLang and the daemon.
+"""Pages of one device pool, or some layers of them, between SGLang and the daemon.
 
 The daemon copies to and from rows beside the pool, half of them for loads and half for stores, and
 this process copies between the rows and the pool. So a daemon that is lost, or hangs, never touches
@@ -77,10 +77,18 @@ class PoolLoad:
         self._first = 0  # of the pages that the rows are for
         self._transfer: int | None = None
 
-    def begin(self, stream: CopyStream, deadline: float) -> None:
-        """Begins to load the last pages, after those before them. Raises KvtierError."""
-        rows = len(self._pool.load_rows)
+    @property
+    def layers(self) -> list[int]:
+        return self._pool.pages.layers
+
+    def begin(self) -> None:
+        """Begins to load as many pages as there are rows. Raises KvtierError."""
         self._begin(0)
+
+    def go_on(self, stream: CopyStream, deadline: float) -> None:
+        """Brings all pages but the last ones for which the rows suffice, and begins to load those.
+        stream: the current one. Raises KvtierError."""
+        rows = len(self._pool.load_rows)
         while self._first + rows < len(self._hashes):
             for layer in self._positions:
                 self.bring(layer, deadline)
@@ -91,10 +99,7 @@ class PoolLoad:
     def bring(self, layer: int, deadline: float) -> None:
         """Waits for a layer of all pages and has it copied into the pool, on the current stream.
         Raises KvtierError."""
-        position = self._positions.get(layer)
-        if position is None or self._transfer is None:
-            return
-        needed = position + 1 if self._pool.pages.in_layers else 1
+        needed = self._positions[layer] + 1 if self._pool.pages.in_layers else 1
         while True:
             try:
                 self._region.wait_layers(self._transfer, needed, _WAIT_MS)

@@ -23,19 +23,20 @@ from sglang.srt.mem_cache.unified_cache.unified_cache_linker import (
 from ..model import ModelRecord
 from .configuration import Options, arguments_of, page_facts, record_options
 from .copy_worker import CopyWorker
-from .device_pools import DevicePages, device_pool_group
+from .device_pools import DevicePages, device_pool_group, split_layers
 from .device_transfers import DevicePool
 from .linker_pools import LinkerPools
 from .prefixes import logger
 
 _STAGING_BYTES = 256 << 20
+_LAYER_PARTS = 4
 _LOAD_TIMEOUT_MS = 30_000
 _CLOSE_TIMEOUT_S = 10.0
 
 
 class KvtierLinker(UnifiedCacheLinker):  # type: ignore[misc]
     """Options, in "linker_extra_config": "socket", "identity", "retry_min_ms", "retry_max_ms",
-    "staging_bytes" (of memory beside each pool), "load_timeout_ms".
+    "staging_bytes" (of memory beside each pool), "layer_parts" (at most), "load_timeout_ms".
 
     All methods are called by SGLang's scheduler. The constructor raises ValueError and OSError for
     what cannot work; no method raises.
@@ -61,9 +62,12 @@ class KvtierLinker(UnifiedCacheLinker):  # type: ignore[misc]
         # All ranks have the same pages of latent attention; one stores them.
         self._stores = not self._group.rank_replicated or config.tp_rank == 0
         arguments = arguments_of(server_args)
-        staging_bytes = int(extra.get("staging_bytes", _STAGING_BYTES))
+        sizes = (
+            int(extra.get("layer_parts", _LAYER_PARTS)),
+            int(extra.get("staging_bytes", _STAGING_BYTES)),
+        )
         pools = {
-            name: _device_pool(entry, config, arguments, options.identity, staging_bytes)
+            name: _parts_of(entry, config, arguments, options.identity, *sizes)
             for name, entry in self.pools.items()
         }
         self.layer_done_counter = LayerWiseLoadCounter(self._group.num_layers)
@@ -72,7 +76,7 @@ class KvtierLinker(UnifiedCacheLinker):  # type: ignore[misc]
         self._queued: dict[str, list[Any]] = {}
         self._results: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._pools = LinkerPools(pools, self._group.num_layers, options)
-        device = next(iter(pools.values())).pages.device
+        device = next(iter(pools.values()))[0].pages.device
         self._loader = CopyWorker("kvtier-load", device, self._load)
         self._storer = CopyWorker("kvtier-store", device, self._store)
 
@@ -183,7 +187,7 @@ class KvtierLinker(UnifiedCacheLinker):  # type: ignore[misc]
         self.layer_done_counter.reset()
 
     def close(self) -> None:
-        """Ends also if the daemon hangs, after some seconds."""
+        """Ends also if the daemon hangs, within half a minute then."""
         self._queued.clear()
         for worker in (self._loader, self._storer):
             if not worker.close(_CLOSE_TIMEOUT_S):
@@ -191,24 +195,32 @@ class KvtierLinker(UnifiedCacheLinker):  # type: ignore[misc]
         self._pools.close()
 
 
-def _device_pool(
-    entry: Any, config: Any, arguments: dict[str, str], identity: str, staging_bytes: int
-) -> DevicePool:
-    """Raises ValueError and OSError."""
-    name = str(entry.name)
-    pages = DevicePages(entry)
-    facts = page_facts(config, name, pages.layout(), arguments, identity)
-    group = pages.group()
-    record = ModelRecord(extra=facts, groups=(group,), **record_options(config.model_name))
-    pool = DevicePool(pages, record, staging_bytes)
+def _parts_of(
+    entry: Any,
+    config: Any,
+    arguments: dict[str, str],
+    identity: str,
+    most_parts: int,
+    staging_bytes: int,
+) -> list[DevicePool]:
+    """The parts of one of SGLang's pools, each of which has some of the layers. Raises ValueError
+    and OSError."""
+    name, parts = str(entry.name), []
+    split = split_layers(entry, most_parts)
+    for layers in split:
+        pages = DevicePages(entry, layers)
+        facts = page_facts(config, name, pages.layout(), arguments, identity)
+        options = record_options(config.model_name)
+        record = ModelRecord(extra=facts, groups=(pages.group(),), **options)
+        parts.append(DevicePool(pages, record, staging_bytes // len(split)))
     logger.info(
-        "kvtier: pool %s: pages of %d bytes, %s, %d rows beside it",
+        "kvtier: pool %s: pages of %d bytes in %d parts of the layers, %d rows beside each",
         name,
-        pages.page_bytes,
-        f"{group.layers} layers one by one" if pages.in_layers else "all layers at once",
-        pool.shared.rows.shape[0],
+        sum(part.pages.page_bytes for part in parts),
+        len(parts),
+        min(part.shared.rows.shape[0] for part in parts),
     )
-    return pool
+    return parts
 
 
 def _storage_config(server_args: Any, params: Any, replicated: bool) -> HiCacheStorageConfig:

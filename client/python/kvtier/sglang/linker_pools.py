@@ -25,14 +25,15 @@ _SETTLE_S = 2.0
 
 
 class LinkerPools:
-    """pools: by SGLang's names. layers: of the model. None of the methods raises because of the
-    daemon. Transfers are SGLang's PoolTransfers, resolved to these pools."""
+    """pools: by SGLang's names, each in parts of its layers. layers: of the model. None of the
+    methods raises because of the daemon. Transfers are SGLang's PoolTransfers, resolved to these
+    pools."""
 
-    def __init__(self, pools: dict[Any, DevicePool], layers: int, options: Options) -> None:
+    def __init__(self, pools: dict[Any, list[DevicePool]], layers: int, options: Options) -> None:
         self._pools = pools
         self._layers = layers
         self._socket = options.socket
-        self._numbers = {name: i for i, name in enumerate(pools)}  # of regions
+        self._parts = [part for parts in pools.values() for part in parts]  # as regions are
         self._settling = threading.Event()  # rows for loads may still be the daemon's
         self._hanging = threading.Event()
         self._link = Link(self._open, logger, *options.retry_s)
@@ -49,8 +50,8 @@ class LinkerPools:
     def close(self) -> None:
         """After the last load and store."""
         self._link.close()
-        for pool in self._pools.values():
-            pool.shared.close()
+        for part in self._parts:
+            part.shared.close()
 
     def restorable(self, keys: Sequence[str], transfers: list[Any]) -> list[int]:
         """All prefixes of these pages that can be restored, and that will still be there when they
@@ -58,7 +59,15 @@ class LinkerPools:
         if self._settling.is_set():
             return []
         hashes = [page_hash(key) for key in keys]
-        return self._guarded(lambda one: self._look_up(one, hashes, transfers), [])
+
+        def look_up(attachment: Attachment) -> list[int]:
+            # The first part of a pool nearly always tells what there is of the others.
+            found = self._look_up(attachment, hashes, transfers, 1)
+            if found is None:
+                found = self._look_up(attachment, hashes, transfers, len(self._parts))
+            return found or []
+
+        return self._guarded(look_up, [])
 
     def load(
         self,
@@ -87,24 +96,26 @@ class LinkerPools:
     # ---------------------------------------------------------------- on a connection
 
     def _look_up(
-        self, attachment: Attachment, hashes: list[bytes], transfers: list[Any]
-    ) -> list[int]:
+        self, attachment: Attachment, hashes: list[bytes], transfers: list[Any], asked_parts: int
+    ) -> list[int] | None:
+        """By so many parts of each pool. None: some page that these have is not there whole."""
         # Pools that need all pages come first, since they limit what is asked of the others.
         wanted = sorted(transfers, key=lambda one: one.hit_policy != PoolHitPolicy.ALL_PAGES)
         possible = set(range(1, len(hashes) + 1)) if wanted else set()
-        found_in: list[tuple[Any, list[bool]]] = []
+        found_in: list[tuple[list[Any], list[bool]]] = []
         for transfer in wanted:
             if not possible:
                 return []
-            region = self._region(attachment, transfer.name)
-            found = exists(region, hashes[: max(possible)])
-            found_in.append((region, found))
+            regions = self._regions(attachment, transfer.name)
+            asked = [exists(one, hashes[: max(possible)]) for one in regions[:asked_parts]]
+            found = [all(parts) for parts in zip(*asked)]
+            found_in.append((regions, found))
             possible &= restorable_prefixes(transfer, found)
         end = max(possible, default=0)
-        for region, found in found_in if end else []:
+        for regions, found in found_in if end else []:
             there = [one for one, is_there in zip(hashes[:end], found) if is_there]
-            if not promise(region, there):
-                return []
+            if not all(promise(region, there) for region in regions):
+                return None
         return sorted(possible)
 
     def _load_layers(
@@ -121,13 +132,17 @@ class LinkerPools:
         try:
             with stream.current():
                 for name, (hashes, pages) in self._pages_by_pool(transfers).items():
-                    region = self._region(attachment, name)
-                    loads.append(PoolLoad(self._pools[name], region, hashes, pages))
+                    for part, region in self._parts_of(attachment, name):
+                        loads.append(PoolLoad(part, region, hashes, pages))
+                loads.sort(key=lambda load: load.layers)
                 for load in loads:
-                    load.begin(stream, deadline)
+                    load.begin()
                 for layer in range(self._layers):
                     for load in loads:
-                        load.bring(layer, deadline)
+                        if layer == load.layers[0]:
+                            load.go_on(stream, deadline)
+                        if layer in load.layers:
+                            load.bring(layer, deadline)
                     stream.synchronize()
                     on_layer(layer)
         except Exception as error:
@@ -161,14 +176,15 @@ class LinkerPools:
             with stream.current():
                 return all(
                     store(
-                        self._pools[one.name],
-                        self._region(attachment, one.name),
+                        part,
+                        region,
                         stream,
                         [page_hash(key) for key in one.keys],
-                        self._pools[one.name].pages.numbers(one.host_indices),
+                        part.pages.numbers(one.host_indices),
                         chained=one.hit_policy == PoolHitPolicy.ALL_PAGES,
                     )
                     for one in transfers
+                    for part, region in self._parts_of(attachment, one.name)
                 )
         except UnavailableError:
             self._link.lost(attachment)
@@ -182,12 +198,17 @@ class LinkerPools:
         numbers: dict[Any, list[torch.Tensor]] = {}
         for one in transfers:
             hashes.setdefault(one.name, []).extend(page_hash(key) for key in one.keys)
-            pages = self._pools[one.name].pages.numbers(one.host_indices)
+            pages = self._pools[one.name][0].pages.numbers(one.host_indices)
             numbers.setdefault(one.name, []).append(pages)
         return {name: (hashes[name], torch.cat(pages)) for name, pages in numbers.items()}
 
-    def _region(self, attachment: Attachment, name: PoolName) -> Any:
-        return attachment.regions[self._numbers[name]]
+    def _parts_of(self, attachment: Attachment, name: PoolName) -> list[tuple[DevicePool, Any]]:
+        """The parts of one pool, with the region of each."""
+        own = self._pools[name]
+        return [one for one in zip(self._parts, attachment.regions) if one[0] in own]
+
+    def _regions(self, attachment: Attachment, name: PoolName) -> list[Any]:
+        return [region for _, region in self._parts_of(attachment, name)]
 
     def _guarded(self, call: Callable[[Attachment], Any], otherwise: Any) -> Any:
         """What the call says, or `otherwise` if there is no daemon, or it refuses."""
@@ -212,9 +233,7 @@ class LinkerPools:
         """On the link's thread. Raises KvtierError, OSError."""
         connection = connect(self._socket, client_name="sglang", reconnect_min_ms=-1)
         try:
-            regions = [
-                pool.shared.open_region(connection, pool.record) for pool in self._pools.values()
-            ]
+            regions = [part.shared.open_region(connection, part.record) for part in self._parts]
         except BaseException:
             connection.close()
             raise
