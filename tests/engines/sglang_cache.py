@@ -2,69 +2,35 @@
 """SGLang's radix cache with an external linker, as its scheduler makes and uses it, on the CPU."""
 
 import array
-import hashlib
-import importlib
 import itertools
 import threading
 import types
 
 import sglang_modules  # noqa: F401 - imported because it makes `import sglang` find the wheel's
 import torch
-from sglang.srt import utils as sglang_utils
-
-PAGE_TOKENS, PAGES, LAYERS, HEADS, HEAD_DIM, STATES = 16, 64, 3, 2, 8, 20
-requests = itertools.count()
-
-
-def chain_hashes(key, before, page_size):
-    """In place of SGLang's, which a compiler makes: SHA-256 over what came before and a page."""
-    hashes, digest = [], before or b""
-    tokens = key.raw_token_ids()[: len(key)]
-    for first in range(0, len(tokens), page_size):
-        digest = hashlib.sha256(digest + tokens[first : first + page_size].tobytes()).digest()
-        hashes.append(digest.hex())
-    return hashes
-
-
-class Event:
-    """In place of a GPU's: says when it was recorded and waited for."""
-
-    log: list = []
-
-    def record(self, stream=None):
-        self.log.append(("recorded", stream))
-
-    def synchronize(self):
-        self.log.append(("waited", None))
-
-
-native_hash = importlib.import_module("sglang.srt.mem_cache.cpp_utils.native_hash")
-native_hash.get_native_hash = chain_hashes
-sglang_utils.get_device_module = lambda: types.SimpleNamespace(Event=Event)
-sglang_utils.ceil_align = lambda value, step: -(-value // step) * step
-
-from sglang.srt.mem_cache.allocator.paged import PagedTokenToKVPoolAllocator  # noqa: E402
-from sglang.srt.mem_cache.base_prefix_cache import (  # noqa: E402
+from sglang.srt.mem_cache.allocator.paged import PagedTokenToKVPoolAllocator
+from sglang.srt.mem_cache.base_prefix_cache import (
     EvictParams,
     InitLoadBackParams,
     InsertParams,
     MatchPrefixParams,
 )
-from sglang.srt.mem_cache.cache_init_params import CacheInitParams  # noqa: E402
-from sglang.srt.mem_cache.memory_pool import (  # noqa: E402
+from sglang.srt.mem_cache.cache_init_params import CacheInitParams
+from sglang.srt.mem_cache.memory_pool import (
     HybridLinearKVPool,
     MHATokenToKVPool,
     MLATokenToKVPool,
 )
-from sglang.srt.mem_cache.radix_cache import RadixKey  # noqa: E402
-from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool  # noqa: E402
-from sglang.srt.mem_cache.unified_cache.component_type import ComponentType  # noqa: E402
-from sglang.srt.mem_cache.unified_cache.linker_factory import (  # noqa: E402
-    create_unified_cache_linker,
-)
-from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache  # noqa: E402
+from sglang.srt.mem_cache.radix_cache import RadixKey
+from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
+from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
+from sglang.srt.mem_cache.unified_cache.linker_factory import create_unified_cache_linker
+from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
-from kvtier.sglang import KvtierLinker  # noqa: E402
+from kvtier.sglang import KvtierLinker
+
+PAGE_TOKENS, PAGES, LAYERS, HEADS, HEAD_DIM, STATES = 16, 64, 3, 2, 8, 20
+requests = itertools.count()
 
 
 def mha_pool(dtype=torch.bfloat16, v_head_dim=HEAD_DIM, page_tokens=PAGE_TOKENS, layers=LAYERS):
@@ -121,7 +87,7 @@ class Group:
         barrier, masks = threading.Barrier(size, timeout=60), [None] * size
         return [cls(rank, size, barrier, masks) for rank in range(size)]
 
-    def all_reduce(self, tensor, op=None):
+    def all_reduce(self, tensor):
         """The smallest of all ranks, as SGLang asks for here."""
         self.masks[self.rank] = tensor.clone()
         self.barrier.wait()
@@ -129,9 +95,21 @@ class Group:
         self.barrier.wait()
 
 
-torch.distributed.get_rank = lambda group: group.rank
-torch.distributed.get_world_size = lambda group: group.size
-torch.distributed.all_reduce = lambda tensor, op, group: group.all_reduce(tensor, op)
+def for_groups(name, call):
+    """Has a function of torch.distributed take such groups, too."""
+    original = getattr(torch.distributed, name)
+
+    def either(*arguments, group=None, **more):
+        if isinstance(group, Group):
+            return call(group, *arguments)
+        return original(*arguments, group=group, **more)
+
+    setattr(torch.distributed, name, either)
+
+
+for_groups("get_rank", lambda group: group.rank)
+for_groups("get_world_size", lambda group: group.size)
+for_groups("all_reduce", lambda group, tensor: group.all_reduce(tensor))
 
 
 class Engine:

@@ -6,6 +6,8 @@ is taken from the unpacked wheel that KVTIER_SGLANG_DIRECTORY names; every other
 a stand-in whose functions return zero, and whose classes are empty.
 """
 
+import hashlib
+import importlib
 import importlib.machinery
 import os
 import pathlib
@@ -119,3 +121,41 @@ class Finder:
 
 
 sys.meta_path.insert(0, Finder())
+
+
+def chain_hashes(key, before, page_size):
+    """In place of SGLang's, which a compiler makes: SHA-256 over what came before and a page."""
+    hashes, digest = [], before or b""
+    tokens = key.raw_token_ids()[: len(key)]
+    for first in range(0, len(tokens), page_size):
+        digest = hashlib.sha256(digest + tokens[first : first + page_size].tobytes()).digest()
+        hashes.append(digest.hex())
+    return hashes
+
+
+class Event:
+    """In place of a GPU's: says when it was recorded and waited for."""
+
+    log: list = []
+
+    def record(self, stream=None):
+        self.log.append(("recorded", stream))
+
+    def synchronize(self):
+        self.log.append(("waited", None))
+
+
+def module(name):
+    return importlib.import_module(name)
+
+
+# Before anything of SGLang takes them from there.
+module(f"{PREFIX}.cpp_utils.native_hash").get_native_hash = chain_hashes
+module("sglang.srt.utils").get_device_module = lambda: types.SimpleNamespace(Event=Event)
+module("sglang.srt.utils").ceil_align = lambda value, step: -(-value // step) * step
+for name in sorted(REAL):
+    module(name)
+# Other engines that are tested in this process ask whether it is there.
+MISSING.clear()
+for name in [name for name in sys.modules if name.partition(".")[0] == "triton"]:
+    del sys.modules[name]

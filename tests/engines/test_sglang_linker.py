@@ -7,10 +7,10 @@ import types
 import unittest
 from unittest import mock
 
-import sglang_modules  # noqa: F401 - imported because it makes `import sglang` find the wheel's
+import sglang_modules
 import torch
 from sglang.srt.mem_cache.hicache_storage import PoolName
-from sglang_cache import PAGE_TOKENS, ComponentType, Event, Group, mha_pool, mla_pool
+from sglang_cache import PAGE_TOKENS, ComponentType, Group, mha_pool, mla_pool
 from sglang_linker_case import CONNECT_TIMEOUT_S, LinkerTestCase, equal, prompt_of, rows, seeds
 
 import kvtier
@@ -143,14 +143,15 @@ class StoreTest(LinkerTestCase):
         gather = device_pools.DevicePages.gather
 
         def logged(*arguments):
-            Event.log.append(("read", None))
+            sglang_modules.Event.log.append(("read", None))
             gather(*arguments)
 
-        Event.log.clear()
+        sglang_modules.Event.log.clear()
         with mock.patch.object(device_pools.DevicePages, "gather", logged):
             self.stored(engine, prompt_of())
         streams = [("recorded", None), ("recorded", "the forward's stream")]
-        self.assertEqual(Event.log, [*streams, ("waited", None), ("waited", None), ("read", None)])
+        waits = [("waited", None)] * 2
+        self.assertEqual(sglang_modules.Event.log, [*streams, *waits, ("read", None)])
 
     def test_pages_that_were_not_stored_are_stored_when_they_are_used_again(self):
         engine, prompt = self.engine(), prompt_of()
