@@ -65,6 +65,7 @@ class PrivateDaemon:
             *more_settings,
         ]
         self._process: subprocess.Popen[bytes] | None = None
+        self.start_timeout_s = START_TIMEOUT_S
 
     @property
     def socket(self) -> str:
@@ -79,7 +80,21 @@ class PrivateDaemon:
         return (self._directory / "kvtierd.log").read_text(errors="replace")
 
     def start(self) -> None:
-        """Returns when the daemon serves and all of its host memory is there."""
+        """Returns when the daemon serves and all of its host memory is there. Raises
+        AssertionError, which has the log, and the exit status as `exit_status` if it ended."""
+        self.launch()
+        assert self._process is not None
+        deadline = time.monotonic() + self.start_timeout_s
+        while not self._is_complete():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                error = AssertionError(f"the daemon does not serve:\n{self.log}")
+                error.exit_status = self._process.returncode  # type: ignore[attr-defined]
+                self.kill()
+                raise error
+            time.sleep(START_POLL_S)
+
+    def launch(self) -> None:
+        """Starts the process, and waits for nothing."""
         command = [daemon_program()]
         for setting in self._settings:
             command += ["--set", setting]
@@ -89,12 +104,15 @@ class PrivateDaemon:
             self._process = subprocess.Popen(
                 command, stdout=log, stderr=log, preexec_fn=_die_with_parent
             )
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while not self._is_complete():
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                self.kill()
-                raise AssertionError(f"the daemon does not serve:\n{self.log}")
-            time.sleep(START_POLL_S)
+
+    @property
+    def process_id(self) -> int:
+        """Of the daemon that runs; of what contains it, where it is contained."""
+        assert self._process is not None
+        return self._process.pid
+
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
 
     def kill(self) -> None:
         """kill -9, and waits until the process is gone. Does nothing when none is running."""
@@ -150,6 +168,6 @@ class PrivateDaemon:
         try:
             kvtier.connect(self.socket, client_name="start check").close()
             host = self._admin("status")["tiers"]["host"]
-        except kvtier.UnavailableError:
+        except (kvtier.UnavailableError, kvtier.TimedOutError):
             return False
         return bool(host["ready_bytes"] == host["capacity_bytes"])

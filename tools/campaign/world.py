@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A daemon of the campaign in a temporary directory, and the client processes that load it."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from typing import Any
+
+from harness.private_daemon import PrivateDaemon
+
+from blocks import BLOCK_BYTES, SLOT_BYTES
+
+SLAB_BYTES = 64 * 1024
+#: Generous: a campaign gives way to everything else on the machine.
+_END_TIMEOUT_S = 300
+_PR_SET_PDEATHSIG = 1
+_LOAD_CLIENT = pathlib.Path(__file__).with_name("load_client.py")
+_ENDED_BADLY = re.compile(r"check failed|Sanitizer|terminate called")
+
+
+def build_directory() -> pathlib.Path:
+    return pathlib.Path(os.environ["KVTIER_BUILD_DIRECTORY"])
+
+
+def program(name: str) -> pathlib.Path:
+    return build_directory() / "bin" / name
+
+
+def _tier_bytes(blocks: int) -> int:
+    slots = SLAB_BYTES // SLOT_BYTES - 1  # on disk a slab has a header
+    return -(-blocks // slots) * SLAB_BYTES
+
+
+def die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class World:
+    """Used in a `with` statement, whose end kills the daemon and its keeper and removes the
+    directory. Sizes are in blocks; 0 disk blocks: no disk tier. One thread."""
+
+    def __init__(
+        self, pool_blocks: int, host_blocks: int, disk_blocks: int, *more_settings: str
+    ) -> None:
+        self.directory = pathlib.Path(tempfile.mkdtemp(prefix="kvtier-campaign-"))
+        settings = [
+            f"pool.bytes={max(pool_blocks * BLOCK_BYTES, SLAB_BYTES)}B",
+            "pool.device=host",
+            f"host.bytes={_tier_bytes(host_blocks)}B",
+            f"disk.bytes={_tier_bytes(disk_blocks)}B",
+            f"cache.slab_bytes={SLAB_BYTES}B",
+            "disk.free_floor_bytes=0B",
+            "kernels.enabled=false",
+            *more_settings,
+        ]
+        self.daemon = PrivateDaemon(str(self.directory), settings)
+        self.daemon.start_timeout_s = _END_TIMEOUT_S
+
+    def __enter__(self) -> World:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.daemon.kill()
+        # Ends the keeper, too, if there is one.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            subprocess.run(
+                [program("kvtierctl"), "--socket", self.daemon.socket, "stop", "--release"],
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                timeout=_END_TIMEOUT_S,
+            )
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    @property
+    def disk(self) -> pathlib.Path:
+        return self.directory / "disk"
+
+    def log(self) -> str:
+        with contextlib.suppress(OSError):
+            return self.daemon.log
+        return ""
+
+    def broken_promise(self) -> str:
+        """The line of the log that says that a daemon ended by its own checks; empty if none."""
+        for line in self.log().splitlines():
+            if _ENDED_BADLY.search(line):
+                return line
+        return ""
+
+    def keeper(self) -> int:
+        """The process that holds memory for the next daemon; 0: none."""
+        return int(self.daemon.status()["restart"]["pid"])
+
+
+class LoadClient:
+    """A process that plays random prompts until it is told to stop."""
+
+    def __init__(self, socket: str, seed: int, prompts_seed: int) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, _LOAD_CLIENT, "play", socket, str(seed), str(prompts_seed)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            preexec_fn=die_with_parent,
+        )
+
+    @property
+    def process_id(self) -> int:
+        return self._process.pid
+
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
+    def finish(self) -> dict[str, Any]:
+        """What it has seen. Raises RuntimeError (it failed)."""
+        try:
+            output, errors = self._process.communicate(timeout=_END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise RuntimeError("a client does not end") from None
+        if self._process.returncode != 0:
+            text = errors.decode(errors="replace")[-2000:]
+            raise RuntimeError(f"a client ended with {self._process.returncode}: {text}")
+        return json.loads(output)
+
+    def kill(self) -> None:
+        """Does nothing when it has ended."""
+        self._process.kill()
+        self._process.communicate()
+
+
+class Nursery:
+    """A process that has loaded everything and makes clients by fork, to be killed."""
+
+    def __init__(self, socket: str, prompts_seed: int) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, _LOAD_CLIENT, "nursery", socket, "0", str(prompts_seed)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            preexec_fn=die_with_parent,
+        )
+
+    def start(self, seed: int) -> int:
+        """A client that plays until it is killed; returns its number."""
+        return int(self._ask(f"start {seed}"))
+
+    def kill(self, client: int) -> int:
+        """kill -9; returns its exit status as subprocess has it: -9, unless it had ended before."""
+        return int(self._ask(f"kill {client}"))
+
+    def close(self) -> None:
+        """What it has started ends with it."""
+        self._process.kill()
+        self._process.communicate()
+
+    def _ask(self, line: str) -> str:
+        assert self._process.stdin and self._process.stdout
+        self._process.stdin.write(line + "\n")
+        self._process.stdin.flush()
+        return self._process.stdout.readline()
