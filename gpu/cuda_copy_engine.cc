@@ -32,15 +32,17 @@ std::string_view DirectionName(CopyDirection direction) {
                                                  : "copying from host memory to the pool";
 }
 
-cudaError_t CopyBatch(const auto& batch, cudaStream_t stream) {
-  if (batch.sizes.empty()) return cudaSuccess;
-  // Copies read what was written before them in stream order; they should leave the SMs alone.
-  cudaMemcpyAttributes attributes{};
-  attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
-  attributes.flags = cudaMemcpyFlagPreferOverlapWithCompute;
-  size_t first = 0;
-  return cudaMemcpyBatchAsync(batch.targets.data(), batch.sources.data(), batch.sizes.data(),
-                              batch.sizes.size(), &attributes, &first, 1, stream);
+// Copies read what was written before them in stream order; they should leave the SMs alone.
+constexpr auto kAccessOrder = cudaMemcpySrcAccessOrderStream;
+constexpr unsigned kCopyFlags = cudaMemcpyFlagPreferOverlapWithCompute;
+
+// Rows of bytes; a row stands for what CUDA calls an element's row, its length is the stride.
+cudaMemcpy3DOperand Rows(void* first, uint64_t stride) {
+  cudaMemcpy3DOperand rows{};
+  rows.type = cudaMemcpyOperandTypePointer;
+  rows.op.ptr.ptr = first;
+  rows.op.ptr.rowLength = stride;
+  return rows;
 }
 
 }  // namespace
@@ -159,26 +161,67 @@ bool CudaCopyEngine::Launch(Lane& lane) {
   return true;
 }
 
+void CudaCopyEngine::Batch::Clear() {
+  targets.clear();
+  sources.clear();
+  sizes.clear();
+  strided.clear();
+}
+
+void CudaCopyEngine::Batch::Add(const PieceRun& run, CopyDirection direction) {
+  const bool up = direction == CopyDirection::kHostToPool;
+  const bool contiguous = run.pool_stride == run.bytes && run.host_stride == run.bytes;
+  if (run.pieces == 1 || contiguous) {
+    targets.push_back(up ? run.pool : run.host);
+    sources.push_back(up ? run.host : run.pool);
+    sizes.push_back(run.pieces * run.bytes);
+    return;
+  }
+  const cudaMemcpy3DOperand pool = Rows(run.pool, run.pool_stride);
+  const cudaMemcpy3DOperand host = Rows(run.host, run.host_stride);
+  cudaMemcpy3DBatchOp copy{};
+  copy.src = up ? host : pool;
+  copy.dst = up ? pool : host;
+  copy.extent = {.width = run.bytes, .height = run.pieces, .depth = 1};
+  copy.srcAccessOrder = kAccessOrder;
+  copy.flags = kCopyFlags;
+  strided.push_back(copy);
+}
+
+cudaError_t CudaCopyEngine::Batch::Launch(cudaStream_t stream) {
+  if (!strided.empty()) {
+    const cudaError_t code = cudaMemcpy3DBatchAsync(strided.size(), strided.data(), 0, stream);
+    if (code != cudaSuccess) return code;
+  }
+  if (sizes.empty()) return cudaSuccess;
+  cudaMemcpyAttributes attributes{};
+  attributes.srcAccessOrder = kAccessOrder;
+  attributes.flags = kCopyFlags;
+  size_t first = 0;
+  return cudaMemcpyBatchAsync(targets.data(), sources.data(), sizes.data(), sizes.size(),
+                              &attributes, &first, 1, stream);
+}
+
 cudaError_t CudaCopyEngine::Perform(const CopyChunk& chunk, const Lane& lane) {
-  batch_.targets.clear();
-  batch_.sources.clear();
-  batch_.sizes.clear();
+  batch_.Clear();
   const bool up = lane.direction == CopyDirection::kHostToPool;
-  for (const CopyPiece& piece : chunk.pieces) {
-    void* const target = up ? piece.pool : piece.host;
-    const void* const source = up ? piece.host : piece.pool;
-    if (pinned_.Holds(piece.host, piece.bytes)) {
-      batch_.targets.push_back(target);
-      batch_.sources.push_back(source);
-      batch_.sizes.push_back(piece.bytes);
+  for (std::span pieces(chunk.pieces); !pieces.empty();) {
+    const PieceRun run = FirstRun(pieces);
+    const std::span taken = pieces.first(run.pieces);
+    pieces = pieces.subspan(run.pieces);
+    if (pinned_.Holds(run.host, run.HostSpan())) {
+      batch_.Add(run, lane.direction);
       continue;
     }
     // Batches do not take memory that CUDA does not know everywhere; this is slow and always works.
-    const cudaError_t code =
-        cudaMemcpyAsync(target, source, piece.bytes, cudaMemcpyDefault, lane.stream);
-    if (code != cudaSuccess) return code;
+    for (const CopyPiece& piece : taken) {
+      const cudaError_t code =
+          cudaMemcpyAsync(up ? piece.pool : piece.host, up ? piece.host : piece.pool, piece.bytes,
+                          cudaMemcpyDefault, lane.stream);
+      if (code != cudaSuccess) return code;
+    }
   }
-  return CopyBatch(batch_, lane.stream);
+  return batch_.Launch(lane.stream);
 }
 
 std::vector<CountedStep> CudaCopyEngine::Count(const CopyChunk& chunk, const Lane& lane) {

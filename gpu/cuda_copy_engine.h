@@ -23,6 +23,7 @@
 #include "gpu/cuda_counters.h"
 #include "gpu/device.h"
 #include "gpu/host_pinner.h"
+#include "gpu/piece_runs.h"
 
 namespace kvtier {
 
@@ -74,11 +75,16 @@ class CudaCopyEngine {
     std::deque<Flight> flights;  // in order
     std::vector<cudaEvent_t> events;
   };
-  // One batch, as CUDA takes it.
+  // What CUDA takes at once: contiguous copies, and strided ones.
   struct Batch {
+    void Clear();
+    void Add(const PieceRun& run, CopyDirection direction);
+    [[nodiscard]] cudaError_t Launch(cudaStream_t stream);
+
     std::vector<void*> targets;
     std::vector<const void*> sources;
     std::vector<size_t> sizes;
+    std::vector<cudaMemcpy3DBatchOp> strided;
   };
   using Ending = std::pair<std::function<void(Status)>, Status>;
 

@@ -9,7 +9,7 @@
 
 namespace kvtier {
 
-// Byte strides of [block][layer][K,V][token][head][dim]. Inline scales follow a layer's values as
+// Byte strides of a group's KvLayoutKind. Inline scales follow a layer's keys and values as
 // [token][head][scale]. Of an opaque group only the strides of blocks and layers are not 0.
 struct KvLayout {
   uint32_t block_tokens = 0;
@@ -30,11 +30,14 @@ struct KvLayout {
     layout.block_stride = group.BlockBytes();
     if (group.IsOpaque()) return layout;
     layout.element_bytes = KvDtypeBytes(group.dtype);
-    layout.k_head_stride = group.k_head_dim * layout.element_bytes;
-    layout.v_head_stride = group.v_head_dim * layout.element_bytes;
+    const uint64_t k_bytes = group.k_head_dim * layout.element_bytes;
+    const uint64_t v_bytes = group.v_head_dim * layout.element_bytes;
+    const bool interleaved = group.layout == KvLayoutKind::kInterleaved;
+    layout.k_head_stride = interleaved ? k_bytes + v_bytes : k_bytes;
+    layout.v_head_stride = interleaved ? k_bytes + v_bytes : v_bytes;
     layout.k_token_stride = group.kv_heads * layout.k_head_stride;
     layout.v_token_stride = group.kv_heads * layout.v_head_stride;
-    layout.v_offset = group.block_tokens * layout.k_token_stride;
+    layout.v_offset = interleaved ? k_bytes : group.block_tokens * layout.k_token_stride;
     return layout;
   }
 

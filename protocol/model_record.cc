@@ -100,10 +100,17 @@ Status CheckWindow(const KvGroup& group) {
                     windowed ? 1 : 0);
 }
 
+// Without keys and values beside each other their order says nothing, so that there is one value.
+Status CheckHasNoOrder(const KvGroup& group) {
+  return CheckEnum(group.layout, KvLayoutKind::kBlockFirst, KvLayoutKind::kBlockFirst,
+                   "model_layout");
+}
+
 Status CheckDimensions(const KvGroup& group) {
   KVT_RETURN_IF_ERROR(CheckRange(group.kv_heads, kMaxModelKvHeads, "kv_heads"));
   KVT_RETURN_IF_ERROR(CheckRange(group.k_head_dim, kMaxModelHeadDim, "k_head_dim"));
   KVT_RETURN_IF_ERROR(CheckRange(group.v_head_dim, kMaxModelHeadDim, "v_head_dim", 0));
+  if (group.v_head_dim == 0) KVT_RETURN_IF_ERROR(CheckHasNoOrder(group));
   return CheckRange(group.scale_bytes, kMaxModelScaleBytes, "scale_bytes", 0);
 }
 
@@ -113,6 +120,7 @@ Status CheckOpaque(const KvGroup& group) {
   KVT_RETURN_IF_ERROR(CheckRange(group.k_head_dim, 0, "k_head_dim", 0));
   KVT_RETURN_IF_ERROR(CheckRange(group.v_head_dim, 0, "v_head_dim", 0));
   KVT_RETURN_IF_ERROR(CheckRange(group.scale_bytes, 0, "scale_bytes", 0));
+  KVT_RETURN_IF_ERROR(CheckHasNoOrder(group));
   return CheckRange(group.layer_bytes, kMaxModelBlockBytes, "layer_bytes");
 }
 
@@ -184,7 +192,7 @@ Status KvGroup::Validate() const {
   KVT_RETURN_IF_ERROR(CheckEnum(hit_rule, HitRule::kAll, HitRule::kState, "model_hit_rule"));
   KVT_RETURN_IF_ERROR(CheckEnum(dtype, KvDtype::kFloat32, KvDtype::kInt8, "model_dtype"));
   KVT_RETURN_IF_ERROR(
-      CheckEnum(layout, KvLayoutKind::kBlockFirst, KvLayoutKind::kBlockFirst, "model_layout"));
+      CheckEnum(layout, KvLayoutKind::kBlockFirst, KvLayoutKind::kInterleaved, "model_layout"));
   KVT_RETURN_IF_ERROR(CheckRange(layers, kMaxModelLayers, "layers"));
   KVT_RETURN_IF_ERROR(CheckRange(block_tokens, kMaxModelBlockTokens, "block_tokens"));
   KVT_RETURN_IF_ERROR(CheckWindow(*this));

@@ -55,7 +55,8 @@ enum class KvDtype : uint8_t {
 
 // Order of dimensions in the pool; strides follow from it, see kv_layout.h.
 enum class KvLayoutKind : uint8_t {
-  kBlockFirst = 1,  // [block][layer][K,V][token][head][dim]
+  kBlockFirst = 1,   // [block][layer][K,V][token][head][dim]
+  kInterleaved = 2,  // [block][layer][token][head][K dim, V dim], as in vLLM's KV cache
 };
 
 // One group of layers, in one of two forms. With dimensions (heads, head sizes, inline scales) the

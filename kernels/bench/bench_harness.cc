@@ -100,15 +100,18 @@ kvt_paged_kv PagedCache::Layer(int layer) const {
   const bool apart = shape_.layers == 0;
   const auto element = static_cast<int64_t>(ElementBytes(shape_.dtype));
   std::byte* const keys = memory_.get<std::byte>() + (apart ? 0 : 2 * layer * page * element);
+  const int64_t value_offset =
+      shape_.interleaved ? shape_.head_dim : (apart ? shape_.blocks * page : page);
+  const int row = shape_.interleaved ? 2 : 1;  // heads' vectors from one head's key to the next
   return {.key = keys,
-          .value = keys + (apart ? shape_.blocks * page : page) * element,
+          .value = keys + value_offset * element,
           .dtype = shape_.dtype,
           .kv_heads = shape_.kv_heads,
           .head_dim = shape_.head_dim,
           .page_tokens = shape_.page,
           .block_stride = apart ? page : 2 * shape_.layers * page,
-          .token_stride = token,
-          .head_stride = shape_.head_dim};
+          .token_stride = row * token,
+          .head_stride = int64_t{row} * shape_.head_dim};
 }
 
 int RotationCount(size_t bytes) {

@@ -44,6 +44,8 @@ struct CacheShape {
   // Layers that a block has, [layer][K, V], as in kvtier's pool. 0: one layer, its keys in one
   // tensor and its values in another.
   int layers = 1;
+  // [token][head][K dim, V dim] within a layer, as in vLLM's KV cache. Not with 0 layers.
+  bool interleaved = false;
 };
 class PagedCache {
  public:

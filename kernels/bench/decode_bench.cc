@@ -27,12 +27,14 @@ struct DecodeCase {
   bool zipf = false;  // lengths context / rank instead of context
   Scales scales = Scales::kNone;
   bool pool = false;  // in kvtier's pool, one layer of kPoolLayers after another, as in a step
+  bool interleaved = false;  // there in vLLM's layout
 };
 
 constexpr int kPoolLayers = 32;
 
 std::string Variant(const DecodeCase& c) {
   return std::string(c.zipf ? "zipf " : "") + (c.pool ? "pool " : "") +
+         (c.interleaved ? "interleaved " : "") +
          (c.scales == Scales::kPerHead    ? "head scales "
           : c.scales == Scales::kPerToken ? "token scales "
                                           : "") +
@@ -67,8 +69,8 @@ class DecodeWork {
     rotations_ = c.pool ? kPoolLayers : RotationCount(kv_bytes_);
     table_sets_ = c.pool ? 1 : rotations_;
     MakeTables();
-    cache_ =
-        PagedCache({blocks_, c.page, c.kv_heads, c.head_dim, c.kv_dtype, c.pool ? kPoolLayers : 0});
+    cache_ = PagedCache({blocks_, c.page, c.kv_heads, c.head_dim, c.kv_dtype,
+                         c.pool ? kPoolLayers : 0, c.interleaved});
     const size_t rows = static_cast<size_t>(c.batch) * c.q_heads;
     query_ = RandomOnDevice(KVT_BF16, rows * c.head_dim, 3);
     output_ = DeviceMemory(rows * c.head_dim * 2);
@@ -194,8 +196,17 @@ std::vector<DecodeCase> BarCases() {
   cases.push_back({.batch = 8, .context = 32768, .q_heads = 64});
   cases.push_back({.batch = 8, .context = 8192, .head_dim = 64});
   cases.push_back({.batch = 8, .context = 8192, .head_dim = 256});
-  cases.push_back({.batch = 8, .context = 4096, .pool = true});
-  cases.push_back({.batch = 8, .context = 32768, .pool = true});
+  for (const bool interleaved : {false, true}) {
+    for (const kvt_dtype dtype : {KVT_BF16, KVT_FP8_E4M3}) {
+      for (const int context : {4096, 32768}) {
+        cases.push_back({.batch = 8,
+                         .context = context,
+                         .kv_dtype = dtype,
+                         .pool = true,
+                         .interleaved = interleaved});
+      }
+    }
+  }
   return cases;
 }
 

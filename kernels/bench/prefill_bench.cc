@@ -19,11 +19,13 @@ struct PrefillCase {
   int q_heads = 32;
   int kv_heads = 8;
   int head_dim = 128;
+  bool interleaved = false;  // in vLLM's layout
 };
 
 std::string Name(const PrefillCase& c) {
   return std::string("prefill-") + TypeName(c.kv_dtype) + "-b" + std::to_string(c.batch) + "-q" +
-         std::to_string(c.q_len) + "-p" + std::to_string(c.prefix);
+         std::to_string(c.q_len) + "-p" + std::to_string(c.prefix) +
+         (c.interleaved ? "-interleaved" : "");
 }
 
 int KvLength(const PrefillCase& c) { return c.prefix + c.q_len; }
@@ -46,7 +48,12 @@ class PrefillWork {
         pages_((KvLength(c) + c.page - 1) / c.page),
         query_elements_(size_t(c.batch) * c.q_len * c.q_heads * c.head_dim) {
     const int64_t blocks = rotations_ * c.batch * pages_;
-    cache_ = PagedCache({blocks, c.page, c.kv_heads, c.head_dim, c.kv_dtype});
+    cache_ = PagedCache({.blocks = blocks,
+                         .page = c.page,
+                         .kv_heads = c.kv_heads,
+                         .head_dim = c.head_dim,
+                         .dtype = c.kv_dtype,
+                         .interleaved = c.interleaved});
     query_ = RandomOnDevice(KVT_BF16, query_elements_ * rotations_, 2);
     output_ = DeviceMemory(2 * query_elements_ * rotations_);
     table_ = ToDevice(Shuffled(blocks, 3));
@@ -101,6 +108,7 @@ class PrefillWork {
 void RunCase(const PrefillCase& c, BenchRun* run) {
   if (!run->Wants(Name(c))) return;
   const BenchResult shape{.kernel = "prefill",
+                          .variant = c.interleaved ? "interleaved" : "",
                           .kv_dtype = TypeName(c.kv_dtype),
                           .batch = c.batch,
                           .q_len = c.q_len,
@@ -127,6 +135,14 @@ void BenchPrefill(BenchRun* run) {
       RunCase({1, 512, 32768, page, kv_dtype}, run);
       RunCase({8, 512, 4096, page, kv_dtype}, run);
       RunCase({1, 32768, 0, page, kv_dtype}, run);
+    }
+  }
+  for (const kvt_dtype kv_dtype : {KVT_BF16, KVT_FP8_E4M3}) {
+    for (PrefillCase c :
+         {PrefillCase{1, 16, 4096}, {1, 8192, 0}, {1, 512, 32768}, {8, 512, 4096}}) {
+      c.kv_dtype = kv_dtype;
+      c.interleaved = true;
+      RunCase(c, run);
     }
   }
   // GPT-2's geometry: a token behind a long cached prefix against prefilling the whole.

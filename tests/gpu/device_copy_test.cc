@@ -117,6 +117,76 @@ TEST_F(DeviceCopyTest, CopiesBeyondThePoolAreRefusedWhole) {
   }
 }
 
+// Blocks whose parts lie apart in the pool, as those of layers that are tensors of their own: part
+// i of block b at (i * blocks + b) * part_bytes. On the host a block is contiguous.
+class SmallParts : public CudaDeviceTest, public ::testing::WithParamInterface<uint64_t> {
+ protected:
+  static constexpr uint64_t kBlocks = 64;
+  static constexpr uint64_t kParts = 32;
+
+  [[nodiscard]] static uint64_t BytesInAll() { return kBlocks * kParts * GetParam(); }
+  // Of every second block, so that something lies between them that no copy may touch.
+  [[nodiscard]] static CopyRequest Request(DevicePool* pool, CopyDirection direction,
+                                           std::byte* host) {
+    CopyRequest request{.pool = pool, .direction = direction};
+    for (uint64_t block = 0; block < kBlocks; block += 2) {
+      for (uint64_t part = 0; part < kParts; ++part) {
+        request.copies.push_back({(part * kBlocks + block) * GetParam(),
+                                  host + (block * kParts + part) * GetParam(), GetParam()});
+      }
+    }
+    return request;
+  }
+  // What the pool must hold after the blocks of `host` were copied into zeros.
+  [[nodiscard]] static std::vector<std::byte> Expected(std::span<const std::byte> host) {
+    std::vector<std::byte> expected(BytesInAll());
+    for (uint64_t block = 0; block < kBlocks; block += 2) {
+      for (uint64_t part = 0; part < kParts; ++part) {
+        std::ranges::copy(host.subspan((block * kParts + part) * GetParam(), GetParam()),
+                          expected.data() + (part * kBlocks + block) * GetParam());
+      }
+    }
+    return expected;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Bytes, SmallParts, ::testing::Values(16, 1000, 2048, 18432, 65536));
+
+TEST_P(SmallParts, ArriveInTheirPlacesAndTouchNothingBetween) {
+  OpenDevice();
+  const auto pool = MakePool(BytesInAll());
+  PinnedBuffer host(device_.get(), BytesInAll());
+  FillFromSeed(GetParam(), host.span());
+  ASSERT_TRUE(CopyAndWait(Request(pool.get(), CopyDirection::kHostToPool, host.data())));
+  std::vector<std::byte> seen(BytesInAll());
+  ASSERT_TRUE(Map(*pool)->Read(0, seen.data(), seen.size()));
+  EXPECT_EQ(seen, Expected(host.span()));
+
+  PinnedBuffer back(device_.get(), BytesInAll());
+  ASSERT_TRUE(CopyAndWait(Request(pool.get(), CopyDirection::kPoolToHost, back.data())));
+  const uint64_t block_bytes = kParts * GetParam();
+  for (uint64_t block = 0; block < kBlocks; ++block) {
+    const auto there = back.span().subspan(block * block_bytes, block_bytes);
+    const auto from = host.span().subspan(block * block_bytes, block_bytes);
+    if (block % 2 == 0) {
+      EXPECT_TRUE(std::ranges::equal(there, from)) << "block " << block;
+    } else {
+      EXPECT_TRUE(std::ranges::all_of(there, [](std::byte b) { return b == std::byte{0}; }));
+    }
+  }
+}
+
+TEST_P(SmallParts, ArriveFromMemoryThatIsNotPinned) {
+  OpenDevice();
+  const auto pool = MakePool(BytesInAll());
+  std::vector<std::byte> host(BytesInAll());
+  FillFromSeed(GetParam() + 1, host);
+  ASSERT_TRUE(CopyAndWait(Request(pool.get(), CopyDirection::kHostToPool, host.data())));
+  std::vector<std::byte> seen(BytesInAll());
+  ASSERT_TRUE(Map(*pool)->Read(0, seen.data(), seen.size()));
+  EXPECT_EQ(seen, Expected(host));
+}
+
 // Both directions, all priorities and several pools at once.
 TEST_F(DeviceCopyTest, ManyRequestsAtOnceDoNotMixTheirBytes) {
   OpenDevice({.chunk_bytes = 1 * kMiB});

@@ -79,6 +79,19 @@ class LayoutTest(unittest.TestCase):
         with self.assertRaisesRegex(kvtier.InvalidArgumentError, "bad_kv_heads"):
             kvtier.ModelRecord("both", groups=[group]).layout()
 
+    def test_interleaved_keys_and_values_lie_beside_each_other(self):
+        record = dataclasses.replace(RECORD, kv_layout=kvtier.KvLayout.INTERLEAVED)
+        layout = record.layout()
+        self.assertEqual((layout.v_offset, layout.k_head_stride), (32 * 4, 2 * 32 * 4))
+        self.assertEqual(layout.k_token_stride, RECORD.kv_heads * layout.k_head_stride)
+        self.assertEqual(layout.block_stride, RECORD.layout().block_stride)
+        plan = ViewPlan(record, layout, blocks=8)
+        self.assertEqual(plan.v(1).offset - plan.k(1).offset, 32 * 4)
+        self.assertEqual(plan.kv(1).shape, (8, 2, 16, 2, 32))
+        with self.assertRaisesRegex(kvtier.UnsupportedError, "model_layout"):
+            opaque = kvtier.KvGroup(3, layer_bytes=64, kv_layout=kvtier.KvLayout.INTERLEAVED)
+            kvtier.ModelRecord("opaque", groups=[opaque]).layout()
+
     def test_k_and_v_of_unequal_size_have_no_common_array(self):
         record = dataclasses.replace(RECORD, k_head_dim=24)
         plan = ViewPlan(record, record.layout(), blocks=8)

@@ -204,16 +204,16 @@ enum {
   KVT_DTYPE_FLOAT8_E5M2 = 5,
   KVT_DTYPE_INT8 = 6
 };
-
 /* Order of dimensions in the pool. */
 typedef uint8_t kvt_layout_kind;
-enum { KVT_LAYOUT_BLOCK_FIRST = 1 /* [block][layer][K,V][token][head][dim] */ };
-
+enum {
+  KVT_LAYOUT_BLOCK_FIRST = 1, /* [block][layer][K,V][token][head][dim] */
+  KVT_LAYOUT_INTERLEAVED = 2  /* [block][layer][token][head][K dim, V dim]; has K and V */
+};
 typedef struct kvt_key_value {
   const char* key;
   const char* value;
 } kvt_key_value;
-
 /* Which blocks of its group a prefix needs. */
 typedef uint8_t kvt_hit_rule;
 enum {
@@ -263,7 +263,7 @@ typedef struct kvt_model_record {
  * block_tokens 16, bfloat16, block-first; the rest 0. */
 KVT_API void kvt_model_record_init(kvt_model_record* record);
 
-/* Byte strides in the pool of a group. Inline scales follow a layer's values as
+/* Byte strides in the pool of a group. Inline scales follow a layer's keys and values as
  * [token][head][scale]. Of an opaque group only the strides of blocks and layers are not 0. */
 typedef struct kvt_layout {
   size_t size;

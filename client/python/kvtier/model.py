@@ -14,7 +14,7 @@ from ._facts import record_name
 from ._library import abi
 from .errors import Status, check, error_of, invalid
 from .hashing import DEFAULT_RECIPE
-from .types import DType, HitRule
+from .types import DType, HitRule, KvLayout
 
 
 #: The largest `KvGroup.block_tokens`. The tokens of blocks that only an engine can read, and that
@@ -34,7 +34,7 @@ class KvGroup:
     per token and KV head. block_tokens: tokens of a full block; of states, how far apart they can be
     kept. replicated: every rank holds the same bytes, which are stored once. layer_bytes: of one
     layer of a block whose inner layout only the engine knows, in place of heads and head sizes;
-    always so for a group of states.
+    always so for a group of states. kv_layout: how a block's keys and values are ordered.
     """
 
     layers: int
@@ -48,13 +48,22 @@ class KvGroup:
     scale_bytes: int = 0
     replicated: bool = False
     layer_bytes: int = 0
+    kv_layout: KvLayout = KvLayout.BLOCK_FIRST
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", DType.of(self.dtype))
 
 
 # Fields of a record that are those of its group, where it has one.
-_OWN_GEOMETRY = ("layers", "kv_heads", "k_head_dim", "v_head_dim", "dtype", "block_tokens")
+_OWN_GEOMETRY = (
+    "layers",
+    "kv_heads",
+    "k_head_dim",
+    "v_head_dim",
+    "dtype",
+    "block_tokens",
+    "kv_layout",
+)
 
 
 @dataclass(frozen=True)
@@ -82,6 +91,7 @@ class ModelRecord:
     hash_recipe: str = DEFAULT_RECIPE
     extra: Mapping[str, str] = field(default_factory=dict)
     groups: Sequence[KvGroup] = ()
+    kv_layout: KvLayout = KvLayout.BLOCK_FIRST
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", DType.of(self.dtype))
@@ -176,10 +186,10 @@ def _group(kind: Mapping[str, Any], dtype: DType, block_tokens: int) -> KvGroup:
 
 @dataclass(frozen=True)
 class Layout:
-    """Byte strides in the pool of a group, [block][layer][K,V][token][head][dim].
+    """Byte strides in the pool of a group, in the order that its `kv_layout` says.
 
     block_stride: the bytes of one block. v_offset: from a layer's K to its V. Inline scales follow
-    a layer's values, [token][head][scale]. Of a group with layer_bytes, all but block_stride and
+    a layer's keys and values, [token][head][scale]. Of a group with layer_bytes, all but block_stride and
     layer_stride are 0.
     """
 
@@ -237,6 +247,7 @@ def to_abi(record: ModelRecord) -> Any:
             setattr(target, name, _native.unsigned(getattr(group, name), 32, name))
         target.layer_bytes = _native.unsigned(group.layer_bytes, 64, "layer_bytes")
         target.hit_rule, target.dtype = group.hit_rule, group.dtype
+        target.layout = group.kv_layout
         target.replicated = 1 if group.replicated else 0
     result.group_count = len(groups)
     extra = (abi.kvt_key_value * len(record.extra))()

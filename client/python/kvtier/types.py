@@ -34,6 +34,12 @@ class Presence(HeaderFlag):
     """The tiers that hold a block now: POOL, HOST, DISK, which means durably. 0: none."""
 
 
+@enum_of(abi, "KVT_LAYOUT_BLOCK_FIRST")
+class KvLayout(HeaderEnum):
+    """How the keys and values of a block are ordered. BLOCK_FIRST: [layer][K,V][token][head][dim];
+    INTERLEAVED: [layer][token][head][K dim, V dim], as in vLLM's KV cache."""
+
+
 @enum_of(abi, "KVT_HIT_ALL")
 class HitRule(HeaderEnum):
     """Which blocks of its group a prefix needs. ALL: every one; TRAILING: those with any of the

@@ -78,6 +78,9 @@ int DecodeProblem::MaxLength() const {
 int64_t DecodeProblem::LayerElements() const {
   return int64_t{setup_.page} * setup_.kv_heads * setup_.head_dim;
 }
+RowLayout DecodeProblem::Rows() const {
+  return RowLayout::Of(setup_.rows, setup_.page, setup_.kv_heads, setup_.head_dim);
+}
 int64_t DecodeProblem::HostBlockStride() const { return kLayers * 2 * LayerElements(); }
 int64_t DecodeProblem::DeviceBlockStride() const {
   return setup_.device_block_stride > 0 ? setup_.device_block_stride : HostBlockStride();
@@ -112,10 +115,8 @@ void DecodeProblem::FillToken(int block, int in_page) {
   std::normal_distribution<float> normal;
   for (int part = 0; part < 2; ++part) {
     for (int head = 0; head < setup_.kv_heads; ++head) {
-      const int64_t row = setup_.heads_outside ? int64_t{head} * setup_.page + in_page
-                                               : int64_t{in_page} * setup_.kv_heads + head;
-      const int64_t at = block * HostBlockStride() + (kUsedLayer * 2 + part) * LayerElements() +
-                         row * setup_.head_dim;
+      const int64_t at = block * HostBlockStride() + kUsedLayer * 2 * LayerElements() +
+                         Rows().At(part, in_page, head);
       for (int d = 0; d < setup_.head_dim; ++d) {
         StoreElement(cache_.data(), setup_.kv_dtype, at + d, normal(generator_));
       }
@@ -168,15 +169,14 @@ kvt_paged_kv DecodeProblem::Cache(uint8_t* base, int64_t block_stride, const flo
   const int64_t element = static_cast<int64_t>(ElementBytes(setup_.kv_dtype));
   kvt_paged_kv kv = {};
   kv.key = base + kUsedLayer * 2 * LayerElements() * element;
-  kv.value = base + (kUsedLayer * 2 + 1) * LayerElements() * element;
+  kv.value = base + (kUsedLayer * 2 * LayerElements() + Rows().value_offset) * element;
   kv.dtype = setup_.kv_dtype;
   kv.kv_heads = setup_.kv_heads;
   kv.head_dim = setup_.head_dim;
   kv.page_tokens = setup_.page;
   kv.block_stride = block_stride;
-  kv.token_stride =
-      setup_.heads_outside ? setup_.head_dim : int64_t{setup_.kv_heads} * setup_.head_dim;
-  kv.head_stride = setup_.heads_outside ? int64_t{setup_.page} * setup_.head_dim : setup_.head_dim;
+  kv.token_stride = Rows().token_stride;
+  kv.head_stride = Rows().head_stride;
   if (setup_.scales != ScaleKind::kNone) {
     const bool by_token = setup_.scales == ScaleKind::kPerToken;
     kv.key_scales = {.values = scales,

@@ -15,6 +15,7 @@
 
 #include "kernels/reference/attention_reference.h"
 #include "kvtier/kernels.h"
+#include "tests/gpu/kernels/row_order.h"
 
 namespace kvtier::kernels {
 
@@ -60,10 +61,10 @@ struct DecodeSetup {
   ScaleKind scales = ScaleKind::kNone;
   // Elements from block to block on the GPU; 0: as on the host.
   int64_t device_block_stride = 0;
-  int shared_tokens = 0;         // so many tokens of all sequences lie in the first one's blocks
-  int shared_by = 0;             // not of all, but of so many sequences side by side; 0: all
-  int max_length = 0;            // 0: the longest
-  bool heads_outside = false;    // [K, V][head][token][dim] within a block
+  int shared_tokens = 0;  // so many tokens of all sequences lie in the first one's blocks
+  int shared_by = 0;      // not of all, but of so many sequences side by side; 0: all
+  int max_length = 0;     // 0: the longest
+  RowOrder rows = RowOrder::kTokenHead;
   bool repeated_blocks = false;  // every table entry of a sequence is one block
   uint64_t seed = 1;
 };
@@ -100,6 +101,7 @@ class DecodeProblem {
  private:
   [[nodiscard]] int MaxLength() const;
   [[nodiscard]] int64_t LayerElements() const;
+  [[nodiscard]] RowLayout Rows() const;
   [[nodiscard]] int64_t HostBlockStride() const;
   [[nodiscard]] int64_t DeviceBlockStride() const;
   // Of queries and output, from sequence to sequence.

@@ -178,9 +178,10 @@ TEST_F(DecodeShared, CountsPrefixAndOwnTokensInTheWindow) {
 }
 
 TEST_F(DecodeShared, ReadsOtherLayoutsAndRepeatedBlocks) {
-  ExpectRight({.prefix = 256,
-               .own = {40, 3},
-               .like = {.q_heads = 16, .kv_heads = 2, .heads_outside = true}});
+  for (const RowOrder rows : {RowOrder::kHeadToken, RowOrder::kInterleaved}) {
+    ExpectRight(
+        {.prefix = 256, .own = {40, 3}, .like = {.q_heads = 16, .kv_heads = 2, .rows = rows}});
+  }
   ExpectRight({.prefix = 256,
                .own = {40, 3},
                .like = {.q_heads = 16, .kv_heads = 2, .repeated_blocks = true}});

@@ -151,7 +151,9 @@ TEST_F(Decode, ServesTablesThatRepeatABlock) {
 TEST_F(Decode, ReadsOtherLayouts) {
   for (const kvt_dtype kv : {KVT_BF16, KVT_FP8_E4M3}) {
     for (const int page : {16, 128}) {
-      ExpectRight({.lengths = kOddLengths, .kv_dtype = kv, .page = page, .heads_outside = true});
+      for (const RowOrder rows : {RowOrder::kHeadToken, RowOrder::kInterleaved}) {
+        ExpectRight({.lengths = kOddLengths, .kv_dtype = kv, .page = page, .rows = rows});
+      }
     }
   }
 }

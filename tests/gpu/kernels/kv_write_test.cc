@@ -14,6 +14,7 @@
 #include "kernels/reference/number_format.h"
 #include "tests/gpu/kernels/device_array.h"
 #include "tests/gpu/kernels/graph_replay.h"
+#include "tests/gpu/kernels/row_order.h"
 
 namespace kvtier::kernels {
 namespace {
@@ -35,9 +36,9 @@ struct WriteCase {
   Scales scales = Scales::kNone;
   bool dynamic_scales = false;
   bool tables_settled = false;
-  bool in_place = false;       // queries turned where they are
-  bool heads_outside = false;  // [K, V][head][token][dim] within a block
-  int32_t blocks = 12;         // times the page: not a multiple of 7
+  bool in_place = false;  // queries turned where they are
+  RowOrder rows = RowOrder::kTokenHead;
+  int32_t blocks = 12;  // times the page: not a multiple of 7
 };
 
 // Everything a write reads and writes, in host memory.
@@ -129,14 +130,15 @@ kvt_kv_write_params Params(const WriteMemory& m, const Pointers& at) {
   p.rope = {c.rope, c.rotary_dim, at.positions, at.cos_sin};
   const int64_t slice = int64_t{c.page} * c.kv_heads * c.head_dim;
   p.cache.key = at.cache;
-  p.cache.value = at.cache + slice * static_cast<int64_t>(ElementBytes(c.cache_dtype));
+  const RowLayout rows = RowLayout::Of(c.rows, c.page, c.kv_heads, c.head_dim);
+  p.cache.value = at.cache + rows.value_offset * static_cast<int64_t>(ElementBytes(c.cache_dtype));
   p.cache.dtype = c.cache_dtype;
   p.cache.kv_heads = c.kv_heads;
   p.cache.head_dim = c.head_dim;
   p.cache.page_tokens = c.page;
   p.cache.block_stride = 2 * slice;
-  p.cache.token_stride = c.heads_outside ? c.head_dim : int64_t{c.kv_heads} * c.head_dim;
-  p.cache.head_stride = c.heads_outside ? int64_t{c.page} * c.head_dim : c.head_dim;
+  p.cache.token_stride = rows.token_stride;
+  p.cache.head_stride = rows.head_stride;
   p.cache.key_scales = ScalesOf(c, at.scales);
   p.cache.value_scales = ScalesOf(c, at.scales + int64_t{c.blocks} * c.page * c.kv_heads);
   p.dynamic_scales = c.dynamic_scales ? 1 : 0;
@@ -218,7 +220,9 @@ TEST(KvWrite, WritesOtherLayouts) {
   KVT_SKIP_WITHOUT_HOPPER();
   for (const kvt_dtype cache : {KVT_BF16, KVT_FP8_E4M3}) {
     for (const int32_t page : {16, 32, 128, 256}) {
-      ExpectSameBytesAsReference({.cache_dtype = cache, .page = page, .heads_outside = true});
+      for (const RowOrder rows : {RowOrder::kHeadToken, RowOrder::kInterleaved}) {
+        ExpectSameBytesAsReference({.cache_dtype = cache, .page = page, .rows = rows});
+      }
     }
   }
 }

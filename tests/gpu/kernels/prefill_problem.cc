@@ -97,10 +97,12 @@ void PrefillProblem::MakeScales() {
   }
 }
 
+RowLayout PrefillProblem::Rows() const {
+  return RowLayout::Of(setup_.rows, setup_.page, setup_.kv_heads, setup_.head_dim);
+}
+
 int64_t PrefillProblem::ElementAt(int32_t block, int value, int32_t token, int32_t head) const {
-  const int64_t row = setup_.heads_outside ? int64_t{head} * setup_.page + token
-                                           : int64_t{token} * setup_.kv_heads + head;
-  return block * BlockElements() + (2 + value) * SliceElements() + row * setup_.head_dim;
+  return block * BlockElements() + 2 * SliceElements() + Rows().At(value, token, head);
 }
 
 void PrefillProblem::MakeCache() {
@@ -191,15 +193,13 @@ ReferenceAttention PrefillProblem::Reference() const {
   r.kv.dtype = setup_.kv_dtype;
   auto* cache = const_cast<uint8_t*>(cache_.data());
   r.kv.key = cache + 2 * SliceElements() * ElementBytes(setup_.kv_dtype);
-  r.kv.value = cache + 3 * SliceElements() * ElementBytes(setup_.kv_dtype);
+  r.kv.value = cache + (2 * SliceElements() + Rows().value_offset) * ElementBytes(setup_.kv_dtype);
   r.kv.kv_heads = setup_.kv_heads;
   r.kv.head_dim = setup_.head_dim;
   r.kv.page_tokens = setup_.page;
   r.kv.block_stride = BlockElements();
-  r.kv.token_stride =
-      setup_.heads_outside ? setup_.head_dim : int64_t{setup_.kv_heads} * setup_.head_dim;
-  r.kv.head_stride =
-      setup_.heads_outside ? int64_t{setup_.page} * setup_.head_dim : setup_.head_dim;
+  r.kv.token_stride = Rows().token_stride;
+  r.kv.head_stride = Rows().head_stride;
   if (setup_.scales != PrefillScales::kNone) {
     const bool along_tokens =
         setup_.scales == PrefillScales::kPerToken || setup_.scales == PrefillScales::kOnlyOfValues;

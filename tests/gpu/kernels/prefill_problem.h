@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An prefill step with random contents, on the host and on the GPU, for tests.
+// A prefill step with random contents, on the host and on the GPU, for tests.
 //
 // The cache has the pool's layout, [block][layer][K, V][token][head][dim], of which the second of
 // two layers is used. Everything the step must not use holds NaN: unwritten tokens, other layers,
@@ -14,6 +14,7 @@
 #include "kernels/reference/attention_reference.h"
 #include "kvtier/prefill.h"
 #include "tests/gpu/kernels/device_array.h"
+#include "tests/gpu/kernels/row_order.h"
 
 namespace kvtier::kernels {
 
@@ -43,7 +44,7 @@ struct PrefillSetup {
   float soft_cap = 0;
   bool sinks = false;
   bool causal = true;
-  bool heads_outside = false;    // [K, V][head][token][dim] within a block
+  RowOrder rows = RowOrder::kTokenHead;
   bool repeated_blocks = false;  // every table entry of a sequence is one block
   float last_key_size = 1;       // of a sequence, the first one's being 1 and those between between
   PrefillScales scales = PrefillScales::kNone;
@@ -82,6 +83,7 @@ class PrefillProblem {
   [[nodiscard]] int64_t SliceElements() const;
   [[nodiscard]] int64_t BlockElements() const { return 4 * SliceElements(); }
   [[nodiscard]] int64_t OutputStride() const;
+  [[nodiscard]] RowLayout Rows() const;
   [[nodiscard]] int64_t ElementAt(int32_t block, int value, int32_t token, int32_t head) const;
 
   PrefillSetup setup_;

@@ -214,7 +214,9 @@ TEST(Prefill, WithoutCausalityEveryTokenSeesEveryKey) {
 TEST(Prefill, ReadsOtherLayoutsAndRepeatedBlocks) {
   KVT_SKIP_WITHOUT_HOPPER();
   for (const kvt_dtype kv : {KVT_BF16, KVT_FP8_E4M3}) {
-    ExpectRight({.sequences = kOddSequences, .kv_dtype = kv, .heads_outside = true});
+    for (const RowOrder rows : {RowOrder::kHeadToken, RowOrder::kInterleaved}) {
+      ExpectRight({.sequences = kOddSequences, .kv_dtype = kv, .rows = rows});
+    }
     ExpectRight({.sequences = {{20, 160}, {3, 64}}, .kv_dtype = kv, .repeated_blocks = true});
   }
 }
@@ -298,7 +300,7 @@ TEST(PrefillShort, AppliesScalesOfEveryGranularity) {
                  .page = 64,
                  .splits = 3,
                  .soft_cap = 5.0F,
-                 .heads_outside = true,
+                 .rows = RowOrder::kHeadToken,
                  .scales = scales});
   }
 }
@@ -310,7 +312,9 @@ TEST(PrefillShort, ServesEveryPageSizeAndLayout) {
       SCOPED_TRACE(page);
       ExpectRight({.sequences = {{7, 577}, {16, 300}}, .kv_dtype = kv, .page = page});
     }
-    ExpectRight({.sequences = kShortSequences, .kv_dtype = kv, .heads_outside = true});
+    for (const RowOrder rows : {RowOrder::kHeadToken, RowOrder::kInterleaved}) {
+      ExpectRight({.sequences = kShortSequences, .kv_dtype = kv, .rows = rows});
+    }
     ExpectRight({.sequences = {{16, 160}, {3, 64}}, .kv_dtype = kv, .repeated_blocks = true});
     ExpectRight(
         {.sequences = {{16, 50}}, .kv_dtype = kv, .device_block_stride = int64_t{1500} << 20});

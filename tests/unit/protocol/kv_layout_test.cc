@@ -22,25 +22,41 @@ ModelRecord SmallModel() {
   return record;
 }
 
-TEST(KvLayout, ElementsFillTheBlockWithoutGapOrOverlap) {
-  const ModelRecord record = SmallModel();
-  const KvLayout layout = KvLayout::Of(record.groups[0]);
-  ASSERT_EQ(layout.block_stride, record.groups[0].BlockBytes());
-  std::vector<int> touched(2 * record.groups[0].BlockBytes());
-  const auto touch = [&](uint64_t offset, uint64_t bytes) {
-    for (uint64_t i = 0; i < bytes; ++i) ++touched.at(offset + i);
+class KvLayoutKinds : public ::testing::TestWithParam<KvLayoutKind> {};
+
+INSTANTIATE_TEST_SUITE_P(All, KvLayoutKinds,
+                         ::testing::Values(KvLayoutKind::kBlockFirst, KvLayoutKind::kInterleaved));
+
+TEST_P(KvLayoutKinds, ElementsFillTheBlockWithoutGapOrOverlap) {
+  ModelRecord record = SmallModel();
+  record.groups[0].layout = GetParam();
+  const KvGroup& group = record.groups[0];
+  const KvLayout layout = KvLayout::Of(group);
+  ASSERT_EQ(layout.block_stride, group.BlockBytes());
+  std::vector<int> touched(2 * group.BlockBytes());
+  const auto touch = [&](uint64_t offset, uint64_t elements) {
+    for (uint64_t i = 0; i < elements * layout.element_bytes; ++i) ++touched.at(offset + i);
   };
   for (uint32_t block = 0; block < 2; ++block) {
-    for (uint32_t layer = 0; layer < record.groups[0].layers; ++layer) {
-      for (uint32_t token = 0; token < record.groups[0].block_tokens; ++token) {
-        for (uint32_t head = 0; head < record.groups[0].kv_heads; ++head) {
-          touch(layout.KeyOffset(BlockIndex{block}, layer, token, head), layout.k_head_stride);
-          touch(layout.ValueOffset(BlockIndex{block}, layer, token, head), layout.v_head_stride);
+    for (uint32_t layer = 0; layer < group.layers; ++layer) {
+      for (uint32_t token = 0; token < group.block_tokens; ++token) {
+        for (uint32_t head = 0; head < group.kv_heads; ++head) {
+          touch(layout.KeyOffset(BlockIndex{block}, layer, token, head), group.k_head_dim);
+          touch(layout.ValueOffset(BlockIndex{block}, layer, token, head), group.v_head_dim);
         }
       }
     }
   }
   EXPECT_THAT(touched, ::testing::Each(1));
+}
+
+TEST(KvLayout, InterleavedAHeadsValueFollowsItsKey) {
+  ModelRecord record = SmallModel();
+  record.groups[0].layout = KvLayoutKind::kInterleaved;
+  const KvLayout layout = KvLayout::Of(record.groups[0]);
+  EXPECT_EQ(layout.v_offset, 4u * 2);
+  EXPECT_EQ(layout.KeyOffset(BlockIndex{0}, 0, 1, 1), (1 * 2 + 1) * (4 + 6) * 2u);
+  EXPECT_EQ(layout.ValueOffset(BlockIndex{0}, 0, 1, 1), (1 * 2 + 1) * (4 + 6) * 2u + 4 * 2);
 }
 
 TEST(KvLayout, WithoutValuesTheRowsOfALayerFollowEachOther) {

@@ -177,7 +177,17 @@ TEST(ModelRecord, RefusesEachBadGroupWithItsReason) {
       {"model_hit_rule", [](ModelRecord* r) { r->groups[0].hit_rule = static_cast<HitRule>(4); }},
       {"model_dtype", [](ModelRecord* r) { r->groups[0].dtype = static_cast<KvDtype>(7); }},
       {"model_dtype", [](ModelRecord* r) { r->groups[0].dtype = static_cast<KvDtype>(0); }},
-      {"model_layout", [](ModelRecord* r) { r->groups[0].layout = static_cast<KvLayoutKind>(2); }},
+      {"model_layout", [](ModelRecord* r) { r->groups[0].layout = static_cast<KvLayoutKind>(3); }},
+      {"model_layout", [](ModelRecord* r) { r->groups[0].layout = static_cast<KvLayoutKind>(0); }},
+      {"model_layout",
+       [](ModelRecord* r) {
+         r->groups[0].layout = KvLayoutKind::kInterleaved;
+         r->groups[0].v_head_dim = 0;
+       }},
+      {"model_layout",
+       [](ModelRecord* r) {
+         r->groups[0] = {.layers = 1, .layout = KvLayoutKind::kInterleaved, .layer_bytes = 4096};
+       }},
   };
   ExpectRefused(cases);
 }
@@ -186,6 +196,15 @@ TEST(ModelRecord, ARecipeOfTheClientsOwnIsTaken) {
   ModelRecord record = Llama8B();
   record.hash_recipe = "my-engine_2.0/17";
   EXPECT_TRUE(record.Validate().has_value());
+}
+
+TEST(ModelRecord, InterleavedBlocksAreThoseOfAnotherModel) {
+  ModelRecord record = Llama8B();
+  record.groups[0].layout = KvLayoutKind::kInterleaved;
+  ASSERT_TRUE(record.Validate().has_value());
+  EXPECT_EQ(ModelRecord::Decode(record.Encode()).value(), record);
+  EXPECT_EQ(record.groups[0].BlockBytes(), Llama8B().groups[0].BlockBytes());
+  EXPECT_NE(record.Encode(), Llama8B().Encode());
 }
 
 TEST(ModelRecord, OneTensorWithoutValuesIsAModel) {
