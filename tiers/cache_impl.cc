@@ -42,6 +42,10 @@ Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, Ind
       erasure(&state, &pools, &host, &disk, &adoption) {
   state.to_host = &offloader;
   state.reorder = [this](EntryIndex index) { hints.Reorder(index); };
+  // While the bus is busy with copies to host, a copy that is there is worth more than its slot.
+  state.copy_is_spare = [this](EntryIndex index) {
+    if (!offloader.Busy()) host.GiveUpFirst(index);
+  };
   state.pump = [this] { Pump(); };
   state.next_part = [this] {
     acquirer.GoOn();

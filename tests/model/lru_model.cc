@@ -208,6 +208,8 @@ void LruModel::Release(std::span<const BlockHash> hashes) {
     } else {
       pool_.Place(hash, ++now_);
     }
+    const bool spare = disk_.Contains(hash) || ended_.contains(hash);
+    if (host_.Contains(hash) && spare) host_.PlaceToLeaveFirst(hash);
     TouchDisk(hash);
   }
   SettlePool();

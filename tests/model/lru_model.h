@@ -31,13 +31,15 @@
 //  every
 //     tier when its parent has not come back for `retention.keep_unusable`: DropUnusable() is the
 //     moment at which that time has passed for all of them.
-// 10. A sequence may be said not to be used again. From its last block on, each that is followed by
+// 10. A block that is released, and that host and disk have, becomes the last of those that leave host
+//     before all that are not prepared: host is the first to give up what the pool has.
+// 11. A sequence may be said not to be used again. From its last block on, each that is followed by
 //     nothing, or by one such block alone, leaves pool and host before all that are not prepared
 //     and are not such blocks themselves; it is copied neither to host nor to disk. A use takes
 //     this back of the block and of all before it, unless it was said that uses do not; a block
 //     that is computed takes it back of all before it. What it is taken back of becomes the hottest
 //     where it is, unless it is in use there.
-// 11. A sequence may be said to be expected back. Its blocks become the hottest where they are, and
+// 12. A sequence may be said to be expected back. Its blocks become the hottest where they are, and
 //     again whenever one of them would be prepared, at most 64 times before another is. This ends
 //     with the block's use, and with ForgetReturns().
 #pragma once

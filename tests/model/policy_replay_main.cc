@@ -138,11 +138,14 @@ void Compare(const std::string& name, Trace trace, const Arguments& arguments) {
       seconds[i] = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     }
     const double lru = reports[0].PoolHitPercent(), cls = reports[1].PoolHitPercent();
-    fmt::print("| {} | {:.2f} M | {:.2f} | {:.2f} | {:.3f} | {:.2f} | {:.2f} | {:.2f} | {:.2f} |\n",
-               name, static_cast<double>(pool * trace.block_tokens) / 1e6, lru, cls,
-               lru == 0 ? 1 : cls / lru, reports[0].TotalHitPercent(), reports[1].TotalHitPercent(),
-               seconds[0] * 1e6 / static_cast<double>(touches),
-               seconds[1] * 1e6 / static_cast<double>(touches));
+    fmt::print(
+        "| {} | {:.2f} M | {:.2f} | {:.2f} | {:.3f} | {:.2f} | {:.2f} | {} | {} | {:.2f} | {:.2f} "
+        "|\n",
+        name, static_cast<double>(pool * trace.block_tokens) / 1e6, lru, cls,
+        lru == 0 ? 1 : cls / lru, reports[0].TotalHitPercent(), reports[1].TotalHitPercent(),
+        reports[0].disk_read_blocks, reports[1].disk_read_blocks,
+        seconds[0] * 1e6 / static_cast<double>(touches),
+        seconds[1] * 1e6 / static_cast<double>(touches));
     (void)std::fflush(stdout);
   }
 }
@@ -169,8 +172,9 @@ int Main(int argc, char** argv) {
   }
   fmt::print(
       "| trace | pool, tokens | LRU, pool hits % | CLS, pool hits % | CLS / LRU | LRU, all hits % "
-      "| CLS, all hits % | LRU, us a block | CLS, us a block |\n"
-      "|---|---|---|---|---|---|---|---|---|\n");
+      "| CLS, all hits % | LRU, blocks read | CLS, blocks read | LRU, us a block | CLS, us a block "
+      "|\n"
+      "|---|---|---|---|---|---|---|---|---|---|---|\n");
   for (const std::string& pattern : arguments.patterns) {
     Compare(pattern, MakeAccessPattern(pattern, arguments.seed), arguments);
   }

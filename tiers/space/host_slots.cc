@@ -100,6 +100,15 @@ void HostSlots::FreeKept(uint64_t address) {
   ++changes_;
 }
 
+void HostSlots::GiveUpFirst(EntryIndex index) {
+  const BlockEntry& entry = state_[index];
+  if (!entry.in_host() || entry.loading() || entry.pinned()) return;
+  const bool belongs_on_disk =
+      state_.has_disk() && !entry.LeavesFirst() && entry.retention == RetentionClass::kExtended;
+  if (belongs_on_disk && !entry.on_disk()) return;
+  victims_.LeaveFirst(state_.TenantOf(entry), index);
+}
+
 void HostSlots::CancelArrival(EntryIndex index) {
   const BlockEntry& entry = state_[index];
   if (!entry.has_host_slot() && !entry.expected_in_host()) {

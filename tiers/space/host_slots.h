@@ -50,6 +50,10 @@ class HostSlots {
     if (!state_[entry].LeavesFirst()) return Touch(entry);
     victims_.LeaveFirst(state_.TenantOf(state_[entry]), entry);
   }
+  // A pool has the block, and no session uses it there: when host is full, its copy in host goes
+  // before those that host alone has. Does nothing if the copy is pinned, is being loaded from, or
+  // is not on disk though it should be: to lose it might cost a write.
+  void GiveUpFirst(EntryIndex entry);
   // It will not arrive after all. Does nothing if its slot is being filled, or if another movement
   // still expects it.
   void CancelArrival(EntryIndex entry);

@@ -318,6 +318,7 @@ class CacheState {
   // The block can be evicted from the pool from now on.
   void EnterEvictionOrder(CachePool* pool, EntryIndex index) {
     pool->victims.Insert(index, FactsOf(index));
+    if (directory[index].in_host()) copy_is_spare(index);
   }
   [[nodiscard]] bool Expired(const BlockEntry& entry) const;
   // When the block expires unless it is used, in milliseconds of the age clock. A pin counts as use
@@ -369,11 +370,13 @@ class CacheState {
   void SchedulePump();
   // There is more to do than one event should: the next part of it follows in an event of its own.
   void SchedulePart();
-  // These are set by the cache; `reorder` gives a block its places in the orders of eviction anew,
-  // after what is known of it has changed, and the last is the way from pools to host.
+  // These are set by the cache. `reorder` gives a block its places in the orders of eviction anew,
+  // after what is known of it has changed; `copy_is_spare` says that a pool keeps a block that host
+  // has, too; the last is the way from pools to host.
   std::function<void()> pump;
   std::function<void()> next_part;
   std::function<void(EntryIndex)> reorder;
+  std::function<void(EntryIndex)> copy_is_spare;
   CopyDown* to_host = nullptr;
   [[nodiscard]] bool pump_scheduled() const { return pump_scheduled_ || part_scheduled_; }
 

@@ -113,6 +113,45 @@ TEST_F(CacheEvictionTest, HostCopyStaysWhenABlockComesBack) {
   EXPECT_EQ(cache_->stats().offload_blocks, 1u);
 }
 
+// Two sequences that pool, host and disk have; the pool has served the older one since.
+TEST_F(CacheEvictionTest, AFullHostGivesUpFirstWhatThePoolHas) {
+  Start({.pool_blocks = 32, .host_slots = 16, .disk_slots = 64});
+  Put(Sequence(1, 6));
+  Drain();
+  Put(Sequence(2, 6));
+  Drain();
+  Use(Sequence(2, 6));
+  Put(Sequence(3, 6));
+  Drain();
+  EXPECT_EQ(InHost(Sequence(1, 6)), 6u);
+  EXPECT_LT(InHost(Sequence(2, 6)), 6u);
+  EXPECT_EQ(InPool(Sequence(2, 6)), 6u);
+}
+
+TEST_F(CacheEvictionTest, HostKeepsWhatThePoolHasWhileTheDiskLacksIt) {
+  Start({.pool_blocks = 16, .host_slots = 16, .disk_slots = 64});
+  Put(Sequence(1, 12));
+  TakeBlocks(4);
+  // The coldest quarter of the pool has been copied to host, and to nowhere else.
+  ASSERT_EQ(InHost(Sequence(1, 12)), 4u);
+  Use(Sequence(1, 12));
+  EXPECT_EQ(InHost(Sequence(1, 12)), 4u);
+  EXPECT_EQ(Drops(Tier::kHost, DropReason::kCopyAbove), 0u);
+}
+
+TEST_F(CacheEvictionTest, WhatHostHasGivenUpIsCopiedThereAgainBeforeItLeavesThePool) {
+  Start({.pool_blocks = 16, .host_slots = 8, .disk_slots = 64});
+  Put(Sequence(1, 8));
+  Drain();
+  Use(Sequence(1, 8));
+  Put(Sequence(2, 8));
+  Drain();
+  ASSERT_EQ(InHost(Sequence(1, 8)), 0u);
+  ASSERT_EQ(InPool(Sequence(1, 8)), 8u);
+  for (uint64_t stream = 3; InPool(Sequence(1, 8)) == 8; ++stream) Put(Sequence(stream, 2));
+  EXPECT_GT(InHost(Sequence(1, 8)), 0u);
+}
+
 TEST_F(CacheEvictionTest, HostNeverHoldsMoreThanItsSlots) {
   Start({.pool_blocks = 4, .host_slots = 8, .disk_slots = 0});
   for (uint64_t stream = 1; stream <= 10; ++stream) {
