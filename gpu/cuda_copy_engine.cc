@@ -157,7 +157,9 @@ bool CudaCopyEngine::Launch(Lane& lane) {
   }
   // A part of it may be under way, and its memory must not be given back before that has ended.
   (void)cudaStreamSynchronize(lane.stream);
-  Land(*chunk, Failed(code, lane));
+  std::vector<Ending> endings = Land(*chunk, Failed(code, lane));
+  chunk.reset();
+  PostEndings(std::move(endings));
   return true;
 }
 
@@ -252,9 +254,11 @@ bool CudaCopyEngine::Reap(Lane& lane) {
     for (const CountedStep& step : flight.left_to_count) {
       if (code == cudaSuccess) step.counter->Publish(step.done);
     }
-    Land(flight.chunk, code == cudaSuccess ? Status{} : Failed(code, lane));
+    std::vector<Ending> endings =
+        Land(flight.chunk, code == cudaSuccess ? Status{} : Failed(code, lane));
     lane.events.push_back(flight.landed);
     lane.flights.pop_front();
+    PostEndings(std::move(endings));
     progressed = true;
   }
   return progressed;
@@ -295,7 +299,8 @@ void CudaCopyEngine::CancelRest() {
   PostEndings(std::move(endings));
 }
 
-void CudaCopyEngine::Land(const CopyChunk& chunk, const Status& outcome) {
+std::vector<CudaCopyEngine::Ending> CudaCopyEngine::Land(const CopyChunk& chunk,
+                                                         const Status& outcome) {
   std::vector<Ending> endings;
   for (const auto& job : chunk.jobs) {
     job->chunks_under_way -= 1;
@@ -304,7 +309,7 @@ void CudaCopyEngine::Land(const CopyChunk& chunk, const Status& outcome) {
     if (!job->AllTaken() || job->chunks_under_way > 0) continue;
     endings.emplace_back(std::move(job->request.done), job->outcome);
   }
-  PostEndings(std::move(endings));
+  return endings;
 }
 
 void CudaCopyEngine::PostEndings(std::vector<Ending> endings) {

@@ -104,7 +104,9 @@ class CudaCopyEngine {
   // False when there is nothing left to do.
   bool WaitForWork();
   void CancelRest();
-  void Land(const CopyChunk& chunk, const Status& outcome);
+  // Ends the chunk's jobs; the requests that are done with it are to be told once it is gone, so
+  // that nothing of them is held any more when they hear.
+  [[nodiscard]] static std::vector<Ending> Land(const CopyChunk& chunk, const Status& outcome);
   void PostEndings(std::vector<Ending> endings);
   [[nodiscard]] Status Failed(cudaError_t code, const Lane& lane);
 

@@ -3,7 +3,7 @@
 
     KVTIER_LIBRARY=.. KVTIERD=.. PYTHONPATH=client/python python3 tests/python/region_benchmark.py
 
-Stores 4 GiB and loads it three times, in blocks of 64 KiB and 2 MiB, whole and in 32 parts that lie
+Stores 4 GiB and loads it three times, in blocks of 64 KiB, 256 KiB and 2 MiB, whole and in 32 parts that lie
 apart as the tensors of layers do, and compares the bytes. Needs torch and a GPU. Not a test: the
 figures are printed, and depend on the build and the machine.
 """
@@ -86,7 +86,7 @@ def main():
         )
         daemon.start()
         try:
-            for block_bytes in (64 << 10, 2 << 20):
+            for block_bytes in (64 << 10, 256 << 10, 2 << 20):
                 for parts in (1, PARTS):
                     with kvtier.connect(daemon.socket) as connection:
                         measure(connection, block_bytes, parts)
