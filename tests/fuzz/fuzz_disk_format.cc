@@ -16,8 +16,8 @@
 #include "base/result.h"
 #include "tiers/index/index_codec.h"
 #include "tiers/storage/disk_geometry.h"
-#include "tiers/storage/encrypted_header.h"
 #include "tiers/storage/header_page.h"
+#include "tiers/storage/superblock.h"
 #include "tiers/storage/slot_header.h"
 
 namespace kvtier {

@@ -12,14 +12,13 @@
 #include "base/result.h"
 #include "base/units.h"
 #include "tiers/storage/block_file.h"
+#include "tiers/storage/superblock.h"
 #include "tiers/types/block_key.h"
 
 namespace kvtier {
 
 inline constexpr size_t kSlabHeaderBytes = 4096;
 inline constexpr uint32_t kSlabFormatVersion = 1;
-// Where a file's first slab starts.
-inline constexpr uint64_t kFirstSlabOffset = 1 * kMiB;
 // More files than disks bring nothing, and their names have two digits.
 inline constexpr uint32_t kMaxDiskFiles = 64;
 

@@ -12,7 +12,7 @@
 #include "base/result.h"
 #include "tiers/storage/disk_geometry.h"
 #include "tiers/storage/disk_set_file.h"
-#include "tiers/storage/header_page.h"
+#include "tiers/storage/superblock.h"
 
 namespace kvtier {
 

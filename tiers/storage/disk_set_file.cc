@@ -14,6 +14,7 @@
 #include "base/posix.h"
 #include "tiers/storage/block_file.h"
 #include "tiers/storage/header_page.h"
+#include "tiers/storage/superblock.h"
 
 namespace kvtier {
 namespace {

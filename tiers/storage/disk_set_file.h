@@ -9,7 +9,7 @@
 
 #include "base/posix.h"
 #include "base/result.h"
-#include "tiers/storage/header_page.h"
+#include "tiers/storage/superblock.h"
 
 namespace kvtier {
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/bytes.h"
-#include "tiers/storage/encrypted_header.h"
+#include "tiers/storage/slot_header.h"
 
 namespace kvtier {
 namespace {

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <utility>
 
-#include "tiers/storage/encrypted_header.h"
+#include "tiers/storage/slot_header.h"
 #include "tiers/storage/header_page.h"
 
 namespace kvtier {

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The 4 KiB that precede every payload, in host slots and on disk, and the check that a slot which
 // was read holds the block that it should. On disk the header is the truth: whose block lies here,
-// what it holds and whether the bytes are whole. docs/DISK_FORMAT.md gives the bytes.
+// what it holds and whether the bytes are whole. An encrypted header has the plain one's fields in
+// the same places, hashes and payload checksum encrypted, and what is needed to decrypt them.
+// docs/DISK_FORMAT.md gives the bytes.
 #pragma once
 
 #include <cstddef>
@@ -13,13 +15,17 @@
 #include "base/digest.h"
 #include "base/ids.h"
 #include "base/result.h"
+#include "tiers/storage/aes.h"
 #include "tiers/storage/block_file.h"
+#include "tiers/storage/header_page.h"
 #include "tiers/types/block_key.h"
 
 namespace kvtier {
 
 inline constexpr size_t kSlotHeaderBytes = 4096;
 inline constexpr uint32_t kSlotFormatVersion = 1;
+inline constexpr uint32_t kEncryptedSlotVersion = 2;
+inline constexpr uint8_t kEncryptionAes256Gcm = 1;
 // No block comes near this; a header that says more is damaged.
 inline constexpr uint64_t kMaxPayloadBytes = uint64_t{1} << 40;
 
@@ -46,6 +52,37 @@ struct SlotHeader {
   uint32_t last_use_s = 0;
   friend bool operator==(const SlotHeader&, const SlotHeader&) = default;
 };
+
+// The header's bytes as they lie in memory and on disk, little-endian. In a plain header all from
+// `key_id` on are zero, and so is `encryption_algorithm`.
+struct SlotFields {
+  HeaderPagePrefix prefix;
+  uint64_t address;
+  uint64_t payload_bytes;
+  uint32_t generation;
+  uint32_t depth;
+  uint32_t created_s;
+  uint32_t last_use_s;
+  uint16_t tokens;
+  uint8_t retention;
+  uint8_t has_parent;
+  uint8_t tenant_bytes;
+  uint8_t encryption_algorithm;
+  uint8_t zero[2];
+  // Encrypted in an encrypted header, with the payload's checksum.
+  BlockHash hash;
+  BlockHash parent;
+  ModelFingerprint model;
+  PayloadChecksum payload_checksum;
+  char tenant[kMaxTenantBytes];
+  uint64_t key_id;
+  GcmNonce nonce;
+  GcmTag payload_tag;
+  uint8_t zero_end[4];
+  GcmTag header_tag;
+};
+static_assert(sizeof(SlotFields) == 296, "no holes: docs/DISK_FORMAT.md lists every byte");
+static_assert(offsetof(SlotFields, hash) == 64 && offsetof(SlotFields, parent) == 96);
 
 // Fills all of `out`. Under a microsecond. REQUIRES: the bounds noted above.
 void EncodeSlotHeader(const SlotHeader& header, std::span<std::byte, kSlotHeaderBytes> out);
@@ -74,6 +111,16 @@ inline constexpr size_t kSlotIdentityBytes = 5 * 64;
 // else), then "bad_version", "bad_header_checksum", and "bad_field" naming a field whose value
 // cannot be.
 [[nodiscard]] Result<SlotHeader> DecodeSlotHeader(std::span<const std::byte, kSlotHeaderBytes> in);
+
+// Whether the page claims to be the header of a slot, and of an encrypted one. Nothing else is
+// looked at.
+[[nodiscard]] bool ClaimsSlot(std::span<const std::byte, kSlotHeaderBytes> page);
+[[nodiscard]] bool ClaimsEncryptedSlot(std::span<const std::byte, kSlotHeaderBytes> page);
+
+// What can be read without a key: all fields but hash, parent and payload checksum, which are zeros
+// and nothing. For bytes that may hold anything; errors as those of DecodeSlotHeader.
+[[nodiscard]] Result<SlotHeader> DecodeEncryptedSlotHeader(
+    std::span<const std::byte, kSlotHeaderBytes> page);
 
 // What the reader believes of a slot; copied, so that a check can run on any thread.
 struct SlotExpectation {

@@ -20,7 +20,7 @@
 #include "base/result.h"
 #include "tests/fakes/aligned_bytes.h"
 #include "tests/fakes/temporary_directory.h"
-#include "tiers/storage/header_page.h"
+#include "tiers/storage/superblock.h"
 
 namespace kvtier {
 namespace {

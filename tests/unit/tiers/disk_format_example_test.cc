@@ -10,7 +10,7 @@
 
 #include "base/digest.h"
 #include "tiers/storage/disk_geometry.h"
-#include "tiers/storage/header_page.h"
+#include "tiers/storage/superblock.h"
 #include "tiers/storage/slot_header.h"
 
 namespace kvtier {

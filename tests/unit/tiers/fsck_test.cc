@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "tests/unit/tiers/disk_fixture.h"
-#include "tiers/storage/header_page.h"
+#include "tiers/storage/superblock.h"
 
 namespace kvtier {
 namespace {

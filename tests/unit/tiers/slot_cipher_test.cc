@@ -10,7 +10,7 @@
 
 #include "base/bytes.h"
 #include "tests/fakes/seeded_random.h"
-#include "tiers/storage/encrypted_header.h"
+#include "tiers/storage/slot_header.h"
 #include "tiers/storage/header_page.h"
 
 namespace kvtier {

@@ -4,7 +4,7 @@
 #include <array>
 
 #include "base/units.h"
-#include "tiers/storage/header_page.h"
+#include "tiers/storage/superblock.h"
 
 namespace kvtier {
 namespace {
