@@ -26,9 +26,9 @@ DiskSlots::DiskSlots(CacheState* state)
     : state_(*state),
       allocator_(state->options.slab_bytes, kSlabHeaderBytes),
       committer_(state, [this](DiskLocation location) { FreeSlot(location); }),
-      leaving_bytes_(state->tenants.rows()) {
+      leaving_bytes_(state->tenants.rows()),
+      slab_headers_(&state->env) {
   allocator_.Grow(state_.env.geometry.slabs);
-  header_slot_bytes_.resize(state_.env.geometry.slabs);
 }
 
 void DiskSlots::RestoreNamespaces(IndexSnapshot* snapshot) {
@@ -115,7 +115,7 @@ void DiskSlots::RestoreRecord(const IndexRecord& record, const std::vector<uint3
   entry.disk_generation = record.generation;
   state_.Apply(index, BlockEvent::kRestore);
   if (record.verified) state_.Apply(index, BlockEvent::kTrust);
-  header_slot_bytes_[state_.env.geometry.SlabOf(record.location)] = name_space.slot_bytes;
+  slab_headers_.Assume(state_.env.geometry.SlabOf(record.location), name_space.slot_bytes);
   ++blocks_;
   state_.tenants.Restore(Tier::kDisk, name_space.tenant, name_space.slot_bytes);
   state_.infinite_cache.Store(record.key.namespace_id, record.key.hash);
@@ -317,8 +317,9 @@ void DiskSlots::FreeSlot(DiskLocation location) {
 void DiskSlots::Write(EntryIndex index, std::span<const std::byte> slot,
                       std::function<void(Status)> done) {
   const DiskLocation location = state_[index].disk;
-  WithSlabHeader(
-      index, [this, index, slot, location, done = std::move(done)](const Status& header_status) {
+  slab_headers_.Ensure(
+      HeaderOf(state_[index]),
+      [this, index, slot, location, done = std::move(done)](const Status& header_status) {
         const auto finish = [this, index, bytes = slot.size(), done](const Status& status) {
           OnWritten(index, bytes, status);
           done(status);
@@ -353,34 +354,13 @@ void DiskSlots::OnWritten(EntryIndex index, uint64_t bytes, const Status& status
   entry.disk = DiskLocation{};
 }
 
-void DiskSlots::WithSlabHeader(EntryIndex index, std::function<void(Status)> write) {
-  const BlockEntry& entry = state_[index];
+SlabHeader DiskSlots::HeaderOf(const BlockEntry& entry) const {
   const Namespace& name_space = state_.NamespaceOf(entry);
-  const DiskGeometry& geometry = state_.env.geometry;
-  const uint64_t slab = geometry.SlabOf(entry.disk);
-  const auto under_way = header_writes_.find(slab);
-  if (under_way != header_writes_.end()) {
-    under_way->second.waiting.push_back(std::move(write));
-    return;
-  }
-  if (header_slot_bytes_[slab] == name_space.slot_bytes) {
-    write({});
-    return;
-  }
-  HeaderWrite& header = header_writes_[slab];
-  header.buffer = AlignedBuffer(kSlabHeaderBytes);
-  header.waiting.push_back(std::move(write));
-  EncodeSlabHeader({slab, name_space.slot_bytes, entry.disk_generation, name_space.identity.tenant,
-                    name_space.identity.model},
-                   header.buffer.span().first<kSlabHeaderBytes>());
-  const DiskLocation start = geometry.SlabStart(slab);
-  state_.env.files[geometry.FileOf(start)]->Write(
-      geometry.OffsetInFile(start), header.buffer.span(),
-      [this, slab, slot_bytes = name_space.slot_bytes](const Status& status) {
-        header_slot_bytes_[slab] = status ? slot_bytes : 0;
-        const auto node = header_writes_.extract(slab);
-        for (const auto& waiting : node.mapped().waiting) waiting(status);
-      });
+  return {.slab = state_.env.geometry.SlabOf(entry.disk),
+          .slot_bytes = name_space.slot_bytes,
+          .generation = entry.disk_generation,
+          .tenant = name_space.identity.tenant,
+          .model = name_space.identity.model};
 }
 
 void DiskSlots::MarkVerified(EntryIndex index) {

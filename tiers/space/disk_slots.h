@@ -9,9 +9,9 @@
 #include <unordered_map>
 #include <vector>
 
-#include "base/bytes.h"
 #include "tiers/memory/slab_allocator.h"
 #include "tiers/space/index_committer.h"
+#include "tiers/space/slab_headers.h"
 #include "tiers/state/cache_state.h"
 
 namespace kvtier {
@@ -98,8 +98,8 @@ class DiskSlots {
   // The slot is no block's any more, but its deletion is not durable yet.
   void BeginLeaving(TenantId tenant, DiskLocation location);
   void FreeSlot(DiskLocation location);
-  // Calls `write` once the slab's header is on disk.
-  void WithSlabHeader(EntryIndex entry, std::function<void(Status)> write);
+  // What the header of the slab must say in which the entry has its slot.
+  [[nodiscard]] SlabHeader HeaderOf(const BlockEntry& entry) const;
   void OnWritten(EntryIndex entry, uint64_t bytes, const Status& status);
 
   CacheState& state_;
@@ -111,13 +111,7 @@ class DiskSlots {
   // The same by tenant: bytes, and whose a slot is (by its offset).
   std::vector<uint64_t> leaving_bytes_;
   std::unordered_map<uint64_t, TenantId> leaving_;
-  // Per slab: the slot size its header on disk tells, 0 if none.
-  std::vector<uint64_t> header_slot_bytes_;
-  struct HeaderWrite {
-    AlignedBuffer buffer;
-    std::vector<std::function<void(Status)>> waiting;
-  };
-  std::unordered_map<uint64_t, HeaderWrite> header_writes_;  // by slab
+  SlabHeaders slab_headers_;
   int64_t write_pause_until_ms_ = 0;
 };
 

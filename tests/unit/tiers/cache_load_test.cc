@@ -311,6 +311,9 @@ TEST_F(CacheLoadTest, FewWritesAreInFlightWhileClientsWaitForReads) {
   setup.options.max_disk_write_bytes = 8 * 2 * kBlockBytes;
   Start(setup);
   PutOnDisk(Sequence(1, 4));
+  // The first write to a slab since the restart reads its header.
+  Put(Sequence(3, 1));
+  Drain();
   Put(Sequence(2, 8));
   machine_->loop.Hold(file().source());
   const PendingAcquire load = BeginAcquire(kAlice, Sequence(1, 4));

@@ -145,6 +145,25 @@ TEST_F(CacheNamespacesTest, SecondModelTakesItsShareOfAFullHostTier) {
   EXPECT_GT(Drops(Tier::kHost, DropReason::kSlabReclaimed), 0u);
 }
 
+// The index is older than the files: the slab has been cut for the second model since.
+TEST_F(CacheNamespacesTest, BlocksInASlabThatAnOldIndexIsWrongAboutAreFoundByTheirHeaders) {
+  StartWithRoom({.pool_blocks = 32, .host_slots = 32, .disk_slots = 8}, 16);
+  Put(Sequence(1, 8));
+  Drain();
+  const size_t batches = machine_->index->batches_applied();
+  (void)UsePool(Identity("tenant", 2, 2 * kBlockBytes), 0);
+  Put(Sequence(2, 2));
+  Drain();
+  ASSERT_TRUE(Presence(TestHash(2, 0)).disk);
+  machine_->index->LoseTail(machine_->index->batches_applied() - batches);
+  CrashAndRestart();
+  Put(Sequence(3, 4));
+  Drain();
+  ASSERT_TRUE(Presence(TestHash(3, 3)).disk);
+  LoseIndexAndRestart();
+  for (const BlockHash& hash : Sequence(3, 4)) EXPECT_TRUE(Presence(hash).disk_unverified);
+}
+
 TEST_F(CacheNamespacesTest, SecondModelTakesItsShareOfAFullDisk) {
   StartWithRoom({.pool_blocks = 48, .host_slots = 32, .disk_slots = 16}, 16);
   Put(Sequence(1, 16));

@@ -101,6 +101,18 @@ TEST_F(CacheRestartTest, SlotsOfRestoredBlocksAreNotGivenAway) {
   }
 }
 
+TEST_F(CacheRestartTest, SlabHeaderThatIsRightIsReadOnceAndNotWrittenAgain) {
+  Start();
+  Put(Sequence(1, 1));
+  DrainAndRestart();
+  const uint64_t reads = file().reads();
+  const uint64_t writes = file().writes();
+  Put(Sequence(2, 3));
+  Drain();
+  EXPECT_EQ(file().reads() - reads, 1u);
+  EXPECT_EQ(file().writes() - writes, 3u);
+}
+
 TEST_F(CacheRestartTest, RecordsOutsideTheFilesAreDroppedAndCounted) {
   Start();
   Put(Sequence(1, 2));
