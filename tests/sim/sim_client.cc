@@ -33,6 +33,12 @@ std::vector<SimBlock> SimClient::Close() {
       context_.oracle.OnReferenceDropped({sequence.pool, held.handle});
       context_.oracle.OnClosing(sequence.pool.name_space, held.hash);
     }
+    // What an acquire held while it waited is given back in the same parts.
+    if (!sequence.answered) {
+      ForEachRequested(sequence, [&](const BlockHash& hash) {
+        context_.oracle.OnClosing(sequence.pool.name_space, hash);
+      });
+    }
     for (const BlockHandle block : sequence.new_blocks) {
       quarantined.push_back({sequence.pool, block});
       context_.oracle.OnQuarantined(quarantined.back());
@@ -368,12 +374,15 @@ void SimClient::TouchAwaited() {
 
 // While it waited it may have held more than it was given in the end.
 void SimClient::TouchRequested(const Sequence& sequence) {
-  for (const BlockHash& hash : sequence.request.hashes) {
+  ForEachRequested(sequence, [&](const BlockHash& hash) {
     context_.oracle.OnTouched(sequence.pool.name_space, hash);
-  }
-  for (const BlockHash& hash : sequence.request.partial_blocks) {
-    context_.oracle.OnTouched(sequence.pool.name_space, hash);
-  }
+  });
+}
+
+void SimClient::ForEachRequested(const Sequence& sequence,
+                                 const std::function<void(const BlockHash&)>& visit) {
+  std::ranges::for_each(sequence.request.hashes, visit);
+  std::ranges::for_each(sequence.request.partial_blocks, visit);
 }
 
 void SimClient::CheckOne() {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -89,6 +90,9 @@ class SimClient : public std::enable_shared_from_this<SimClient> {
   void TakeHits(Sequence* sequence, const AcquireReply& reply);
   void TakeNewBlocks(Sequence* sequence, const AcquireReply& reply);
   void TouchRequested(const Sequence& sequence);
+  // Each hash that the sequence's acquire names.
+  static void ForEachRequested(const Sequence& sequence,
+                               const std::function<void(const BlockHash&)>& visit);
   void OnProgress(const LoadProgress& progress);
   void MarkUsable(const Sequence& sequence, Held* held);
   // Believes what the counter says, and checks it.
