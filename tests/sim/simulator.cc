@@ -119,10 +119,14 @@ void Simulator::RunSomeEvents() {
   world_.view().Check(world_.cache());
 }
 
-void Simulator::AdvanceClock(int64_t ms) {
+void Simulator::PassTime(int64_t ms) {
   world_.machine().clock.Advance(ms);
   for (const auto& client : clients_) client->TouchAwaited();
   oracle_.OnTime();
+}
+
+void Simulator::AdvanceClock(int64_t ms) {
+  PassTime(ms);
   if (random_.Chance(0.8)) Tick();
 }
 
@@ -262,7 +266,7 @@ void Simulator::TryFloors() {
   UnpinEverything();
   if (kept_host_.adopted_ever()) {
     // Until slots that a dead daemon was filling are given out again.
-    world_.machine().clock.Advance(kMinuteMs);
+    PassTime(kMinuteMs);
     Tick();
   }
   if (ComeToRest()) {

@@ -42,6 +42,8 @@ class Simulator {
   void ClientStep(uint64_t choice);
   void UpkeepStep(uint64_t choice);
   void RunSomeEvents();
+  void PassTime(int64_t ms);
+  // The same, mostly with a tick.
   void AdvanceClock(int64_t ms);
   void Tick();
   void Judge();
