@@ -264,6 +264,8 @@ void Simulator::TryFloors() {
   if (kept_host_.damaged_ever()) return;
   world_.SetFaults(false);
   UnpinEverything();
+  // After a failure nothing is written before the next tick.
+  Tick();
   if (kept_host_.adopted_ever()) {
     // Until slots that a dead daemon was filling are given out again.
     PassTime(kMinuteMs);
