@@ -3,10 +3,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "tests/fakes/derived_bytes.h"
 #include "tests/sim/sim_check.h"
+#include "tiers/storage/slot_header.h"
 
 namespace kvtier {
 
@@ -27,9 +29,9 @@ FakeMachine::HostMemory SimKeptHost::BeforeDeath() {
     const uint64_t slot_bytes = table.SlotBytesOf(slab);
     for (uint64_t i = 0; slot_bytes > 0 && i < slab_bytes / slot_bytes; ++i) {
       const uint64_t address = slab * slab_bytes + i * slot_bytes;
-      if (table.StateOf(address) == HostSlotState::kFilling) {
-        filling_.push_back({address, slot_bytes});
-      }
+      const HostSlotState state = table.StateOf(address);
+      if (state == HostSlotState::kFilling) filling_.push_back({address, slot_bytes});
+      if (state == HostSlotState::kComplete) NoteCopy(address);
     }
   }
   return FakeMachine::HostMemory::kKept;
@@ -55,6 +57,15 @@ void SimKeptHost::NoteComplete() {
       expected_.push_back({pool, all[i], block->expires_ms});
     }
   }
+}
+
+void SimKeptHost::NoteCopy(uint64_t address) {
+  FakeArena& arena = *context_.world.machine().arena;
+  const std::span<const std::byte> slot{arena.data() + address, kSlotHeaderBytes};
+  const auto header = DecodeSlotHeader(slot.first<kSlotHeaderBytes>());
+  if (!header) return;
+  const uint32_t last_use_s = arena.table()->FactsOf(address).last_use_s;
+  context_.oracle.OnCopyLeft(*header, std::max(header->last_use_s, last_use_s));
 }
 
 void SimKeptHost::WriteLate() {

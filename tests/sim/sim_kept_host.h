@@ -37,6 +37,7 @@ class SimKeptHost {
   };
 
   void NoteComplete();
+  void NoteCopy(uint64_t address);
   // Writes of the dead process that come late.
   void WriteLate();
   void ChangeBits();

@@ -279,6 +279,15 @@ void SimOracle::BeforeCrash() {
   doubtful_ = std::move(still_doubtful);
 }
 
+void SimOracle::OnCopyLeft(const SlotHeader& header, uint32_t last_use_s) {
+  const auto name_space = NamespaceOf(header.tenant, header.model);
+  if (!name_space) return;
+  const int64_t use_ms = int64_t{last_use_s} * 1000;
+  const auto [known, is_new] =
+      copy_use_ms_.try_emplace(BlockKey{NamespaceId(*name_space), header.hash}, use_ms);
+  known->second = std::min(known->second, use_ms);
+}
+
 bool SimOracle::Alive(uint32_t name_space, const BlockHash& hash, uint32_t created_s,
                       uint32_t last_use_s) {
   if (NowMs() - int64_t{last_use_s} * 1000 > TtlMs(name_space, hash)) return false;
@@ -346,8 +355,13 @@ void SimOracle::AfterRestart(Source source) {
   for (auto& [key, truth] : truths_) {
     // Headers know of no use after the write, and a cut index of less.
     if (source != Source::kIndex) truth.recorded_use_ms = 0;
+    // The daemon may drop its later copy before it finds the one in host memory.
+    if (const auto copy = copy_use_ms_.find(key); copy != copy_use_ms_.end()) {
+      truth.recorded_use_ms = std::min(truth.recorded_use_ms, copy->second);
+    }
     truth.last_use_ms = truth.ticked_use_ms = truth.recorded_use_ms;
   }
+  copy_use_ms_.clear();
   const std::vector<BlockKey> now = OnDisk(Proof::kNone);
   if (source == Source::kNothingSure) doubtful_.insert(now.begin(), now.end());
   const std::unordered_set<BlockKey> there(now.begin(), now.end());

@@ -16,6 +16,7 @@
 #include "tests/sim/sim_plan.h"
 #include "tests/sim/sim_universe.h"
 #include "tests/sim/sim_world.h"
+#include "tiers/storage/slot_header.h"
 
 namespace kvtier {
 
@@ -74,6 +75,9 @@ class SimOracle {
 
   // --- crash ---
   void BeforeCrash();
+  // Host memory that is kept has a copy of the block, with this use. Other lives may have left it
+  // there and used the block elsewhere since.
+  void OnCopyLeft(const SlotHeader& header, uint32_t last_use_s);
   // What was persisted and had not expired must still be there.
   enum class Source : uint8_t { kIndex, kHeaders, kNothingSure };
   void AfterRestart(Source source);
@@ -130,6 +134,8 @@ class SimOracle {
   std::vector<BlockKey> persisted_;
   // Listed, but perhaps overwritten: named by an index older than the files.
   std::unordered_set<BlockKey> doubtful_;
+  // The use that the oldest copy in kept memory tells of, until the next daemon has begun.
+  std::unordered_map<BlockKey, int64_t> copy_use_ms_;
   std::vector<std::pair<uint32_t, BlockHash>> closing_;
   uint64_t references_ = 0;
   // A disk that was over its cap at a crash may be so again, and forget others than before.
