@@ -27,7 +27,7 @@ namespace kvtier {
   X(kIdentityMismatch, IDENTITY_MISMATCH, "identity_mismatch", "the slot held another block")      \
   X(kCopyFailed, COPY_FAILED, "copy_failed", "the device failed")                                  \
   X(kCancelled, CANCELLED, "cancelled", "the load was cancelled")                                  \
-  X(kErased, ERASED, "erased", "the key that it was encrypted with is gone")
+  X(kErased, ERASED, "erased", "erased, or the key that it was encrypted with is gone")
 
 enum class MissReason : uint8_t {
 #define KVT_X(enumerator, c_name, name, meaning) enumerator,

@@ -9,7 +9,8 @@ namespace {
 constexpr size_t kFewestPieces = 4;
 
 // The step from one piece to the next on one side; 0 if it is none that a strided copy may have:
-// rows follow each other upwards and do not overlap.
+// rows follow each other upwards and do not overlap. The addresses are compared as numbers, since
+// pieces may lie in different allocations, between whose pointers there is no difference.
 uint64_t Stride(const std::byte* from, const std::byte* to, uint64_t bytes) {
   const uint64_t stride = reinterpret_cast<uintptr_t>(to) - reinterpret_cast<uintptr_t>(from);
   return to > from && stride >= bytes && stride <= kMaxRunStride ? stride : 0;

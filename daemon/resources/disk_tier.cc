@@ -72,7 +72,13 @@ Status DiskTier::OpenKeyFile(const DiskConfig& disk, Executor* executor, KeyRing
   }
   // Under the root key of now, and under a nonce of its own.
   KVT_RETURN_IF_ERROR(file->Save(keys->Copy()));
-  keys->KeepStored([file](const KeyRing::Contents& now) { return file->Save(now); }, executor);
+  keys->KeepStored(
+      [file, log = log_](const KeyRing::Contents& now) {
+        const Status saved = file->Save(now);
+        if (!saved) log->Warning("disk.keys_not_stored", "{}", saved.error().ToString());
+        return saved;
+      },
+      executor);
   return {};
 }
 

@@ -53,11 +53,13 @@ EncryptedIndex::EncryptedIndex(std::unique_ptr<Index> index,
 void EncryptedIndex::Apply(IndexBatch batch, std::function<void(Status)> done) {
   Status encrypted = Encrypt(&batch);
   if (encrypted) {
-    // No record may outlive the key without which its block cannot be read.
+    // No record may outlive the key without which its block cannot be read. Batches keep their
+    // order, since the caller waits for one before it makes the next.
     const auto stored = std::make_shared<IndexBatch>(std::move(batch));
     cipher_->keys().WhenStored(
         gate_.WhileOpen([this, stored, done = std::move(done)](const Status& status) {
-          status ? index_->Apply(std::move(*stored), done) : done(status);
+          if (!status) return done(status);
+          index_->Apply(std::move(*stored), done);
         }));
     return;
   }

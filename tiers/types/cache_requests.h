@@ -152,7 +152,6 @@ struct ReleaseError {
   Error error;
 };
 
-// Of a stretch of a verification.
 // Which blocks an administrator wants to be gone for good.
 struct EraseRequest {
   std::string tenant;
@@ -171,6 +170,7 @@ struct EraseReport {
   uint64_t moving = 0;
 };
 
+// Of a stretch of a verification.
 struct VerifyResult {
   uint64_t next_cursor = 0;
   uint64_t checked = 0;

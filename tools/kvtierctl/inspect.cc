@@ -47,7 +47,7 @@ constexpr std::array<Explanation, 22> kDropExplanations = {{
     {"on_other_device", "its space was needed; another device's pool has it"},
     {"parent_lost", "a block before it in its sequence was lost"},
     {"held_too_long", "its client did not say in time that it may be stored"},
-    {"erased", "the key that it was encrypted with is gone"},
+    {"erased", "erased, or the key that it was encrypted with is gone"},
 }};
 
 constexpr std::array<Explanation, 10> kMissExplanations = {{
@@ -60,7 +60,7 @@ constexpr std::array<Explanation, 10> kMissExplanations = {{
     {"identity_mismatch", "its place held another block"},
     {"copy_failed", "the device failed to copy it"},
     {"cancelled", "the load was given up"},
-    {"erased", "the key that it was encrypted with is gone"},
+    {"erased", "erased, or the key that it was encrypted with is gone"},
 }};
 
 template <size_t kCount>

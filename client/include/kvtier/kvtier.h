@@ -138,7 +138,7 @@ enum {
   KVT_MISS_IDENTITY_MISMATCH = 7,
   KVT_MISS_COPY_FAILED = 8,
   KVT_MISS_CANCELLED = 9,
-  KVT_MISS_ERASED = 10, /* the key that it was encrypted with is gone */
+  KVT_MISS_ERASED = 10, /* erased, or the key that it was encrypted with is gone */
   KVT_MISS_UNAVAILABLE = 255 /* no daemon was asked; only the library says this */
 };
 /* "checksum_mismatch" for KVT_MISS_CHECKSUM_MISMATCH, and so on; never NULL. */

@@ -12,7 +12,7 @@
 namespace kvtier {
 namespace {
 
-// Memory is never touched here, so that any address will do.
+// Memory is never touched here, so that any number will do as an address.
 std::byte* Address(uint64_t at) { return reinterpret_cast<std::byte*>(kGiB + at); }
 
 std::vector<CopyPiece> Pieces(size_t count, uint64_t bytes, uint64_t pool_stride,
