@@ -43,6 +43,9 @@ Result<DeviceInfo> InfoOf(int ordinal) {
                   .numa_node = NumaNodeOf(ordinal)};
   static_assert(sizeof(properties.uuid) == sizeof(info.uuid));
   std::memcpy(info.uuid.data(), &properties.uuid, sizeof(info.uuid));
+  int driver_version = 0;
+  KVT_RETURN_IF_CUDA_ERROR(cudaDriverGetVersion(&driver_version), "the driver's version");
+  info.driver_version = static_cast<uint32_t>(driver_version);
   return info;
 }
 
@@ -69,6 +72,13 @@ class CudaDevice final : public Device {
     const PinGate::Urgent urgent(&pinner_->gate());
     KVT_RETURN_IF_CUDA_ERROR(cudaSetDevice(info_.ordinal), "choosing a device");
     return CudaPool::Create(&driver_, info_.ordinal, bytes, loop_);
+  }
+
+  [[nodiscard]] Result<std::unique_ptr<DevicePool>> AdoptPool(UniqueFd fd,
+                                                              uint64_t bytes) override {
+    const PinGate::Urgent urgent(&pinner_->gate());
+    KVT_RETURN_IF_CUDA_ERROR(cudaSetDevice(info_.ordinal), "choosing a device");
+    return CudaPool::Adopt(&driver_, info_.ordinal, std::move(fd), bytes);
   }
 
   [[nodiscard]] Result<std::unique_ptr<DevicePool>> Borrow(LentMemory* memory) override {

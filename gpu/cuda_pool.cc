@@ -40,6 +40,43 @@ Result<std::unique_ptr<CudaPool>> CudaPool::Create(const CudaDriver* driver, int
   return pool;
 }
 
+Result<std::unique_ptr<CudaPool>> CudaPool::Adopt(const CudaDriver* driver, int ordinal,
+                                                  UniqueFd fd, uint64_t bytes) {
+  std::unique_ptr<CudaPool> pool(new CudaPool(driver));
+  KVT_RETURN_IF_ERROR(pool->Import(ordinal, std::move(fd), bytes));
+  KVT_RETURN_IF_ERROR(pool->Map(ordinal));
+  pool->readiness_->reached = true;
+  return pool;
+}
+
+// An allocation is mapped as a whole or not at all: one of another size is refused by the driver,
+// which takes a descriptor in the place of a pointer.
+Status CudaPool::Import(int ordinal, UniqueFd fd, uint64_t bytes) {
+  size_t granularity = 0;
+  const CUmemAllocationProp wanted = ShareableMemoryOf(ordinal);
+  KVT_RETURN_IF_CUDA_ERROR(driver_.mem_get_allocation_granularity(
+                               &granularity, &wanted, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED),
+                           "granularity of a pool");
+  if (bytes == 0 || bytes % granularity != 0 || bytes > uint64_t{1} << 48) {
+    return MakeError(ErrorCode::kCorrupt, "size_changed");
+  }
+  const CUresult imported =
+      driver_.mem_import(&handle_, reinterpret_cast<void*>(static_cast<uintptr_t>(fd.get())),
+                         CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  if (imported != CUDA_SUCCESS) handle_ = 0;
+  KVT_RETURN_IF_CUDA_ERROR(imported, "importing a pool");
+  CUmemAllocationProp properties{};
+  KVT_RETURN_IF_CUDA_ERROR(driver_.mem_get_properties(&properties, handle_),
+                           "asking what a pool is");
+  if (properties.location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
+      properties.location.id != ordinal) {
+    return MakeError(ErrorCode::kCorrupt, "other_device");
+  }
+  bytes_ = bytes;
+  fd_ = std::move(fd);
+  return {};
+}
+
 Status CudaPool::Allocate(const CUmemAllocationProp& properties, uint64_t bytes) {
   size_t granularity = 0;
   KVT_RETURN_IF_CUDA_ERROR(driver_.mem_get_allocation_granularity(

@@ -28,6 +28,11 @@ class CudaPool final : public DevicePool {
   [[nodiscard]] static Result<std::unique_ptr<CudaPool>> Create(const CudaDriver* driver,
                                                                 int ordinal, uint64_t bytes,
                                                                 EventQueue* loop);
+  // Maps the allocation of an earlier process's pool, which stays as it was. Errors: kCorrupt
+  // "other_device", "size_changed"; kIoError.
+  [[nodiscard]] static Result<std::unique_ptr<CudaPool>> Adopt(const CudaDriver* driver,
+                                                               int ordinal, UniqueFd fd,
+                                                               uint64_t bytes);
   ~CudaPool() override;
   CudaPool(const CudaPool&) = delete;
   CudaPool& operator=(const CudaPool&) = delete;
@@ -52,6 +57,7 @@ class CudaPool final : public DevicePool {
 
   explicit CudaPool(const CudaDriver* driver) : driver_(*driver) {}
   [[nodiscard]] Status Allocate(const CUmemAllocationProp& properties, uint64_t bytes);
+  [[nodiscard]] Status Import(int ordinal, UniqueFd fd, uint64_t bytes);
   [[nodiscard]] Status Map(int ordinal);
   [[nodiscard]] Status Zero(EventQueue* loop);
   // On a thread of the driver's, which may not call it.

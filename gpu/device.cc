@@ -17,6 +17,10 @@ Status CheckCopyBounds(const CopyRequest& request) {
   return {};
 }
 
+Result<std::unique_ptr<DevicePool>> Device::AdoptPool(UniqueFd /*fd*/, uint64_t /*bytes*/) {
+  return MakeError(ErrorCode::kUnsupported, "adopt_pool");
+}
+
 Result<std::unique_ptr<DevicePool>> Device::Borrow(LentMemory* memory) {
   return MakeError(ErrorCode::kUnsupported, "region_memory_kind",
                    fmt::format("kind {} on {}", static_cast<int>(memory->kind), info().name));

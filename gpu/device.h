@@ -31,6 +31,7 @@ struct DeviceInfo {
   int numa_node = -1;       // whose host memory is nearest; -1: unknown or all alike
   // Names the GPU to every process, however CUDA_VISIBLE_DEVICES numbers it; zeros for host memory.
   std::array<uint8_t, 16> uuid{};
+  uint32_t driver_version = 0;  // as the driver numbers itself; 0: there is none
 };
 
 // One contiguous allocation that other processes can map, all zeros when it is ready. Freed by its
@@ -133,6 +134,10 @@ class Device {
   [[nodiscard]] virtual DeviceInfo info() const = 0;
   // Errors: kResourceExhausted when the memory cannot be had.
   [[nodiscard]] virtual Result<std::unique_ptr<DevicePool>> CreatePool(uint64_t bytes) = 0;
+  // The memory of a pool that an earlier process made, with what was left in it. `fd` is what that
+  // pool showed as shareable_fd, and `bytes` what it had. Errors: kUnsupported "adopt_pool",
+  // kCorrupt "not_sealed", "size_changed" or "other_device"; what the mapping refuses.
+  [[nodiscard]] virtual Result<std::unique_ptr<DevicePool>> AdoptPool(UniqueFd fd, uint64_t bytes);
   // Makes another process's memory a pool that can be copied from and to, without a copy of its
   // own. Its owner may end, or take the memory away, at any time: copies then fail or move bytes
   // that mean nothing, and nothing worse. Errors: kUnsupported "region_memory_kind";

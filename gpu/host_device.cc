@@ -25,6 +25,7 @@ namespace {
 
 // Filled in between two looks at whether the pool is going.
 constexpr uint64_t kFillStepBytes = 32 * kMiB;
+constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW;
 
 tl::unexpected<Error> Exhausted(std::string_view call, uint64_t bytes) {
   return tl::unexpected<Error>(
@@ -57,9 +58,26 @@ Result<std::unique_ptr<HostPool>> HostPool::Create(uint64_t bytes) {
   UniqueFd fd(::memfd_create("kvtier-pool", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.valid()) return Exhausted("memfd_create", bytes);
   if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) return Exhausted("ftruncate", bytes);
-  if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+  if (::fcntl(fd.get(), F_ADD_SEALS, kSizeSeals | F_SEAL_SEAL) != 0) {
     return Exhausted("sealing", bytes);
   }
+  return Map(std::move(fd), bytes);
+}
+
+// Pages that the earlier process had are not touched again, so that this costs no time.
+Result<std::unique_ptr<HostPool>> HostPool::Adopt(UniqueFd fd, uint64_t bytes) {
+  const int seals = ::fcntl(fd.get(), F_GET_SEALS);
+  if (seals < 0 || (seals & kSizeSeals) != kSizeSeals) {
+    return MakeError(ErrorCode::kCorrupt, "not_sealed");
+  }
+  struct stat file {};
+  if (::fstat(fd.get(), &file) != 0 || static_cast<uint64_t>(file.st_size) != bytes) {
+    return MakeError(ErrorCode::kCorrupt, "size_changed");
+  }
+  return Map(std::move(fd), bytes);
+}
+
+Result<std::unique_ptr<HostPool>> HostPool::Map(UniqueFd fd, uint64_t bytes) {
   void* address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   if (address == MAP_FAILED) return Exhausted("mmap", bytes);
   // Heeded where the machine allows huge pages for shared memory; many do not.
@@ -138,6 +156,10 @@ DeviceInfo HostDevice::info() const {
 
 Result<std::unique_ptr<DevicePool>> HostDevice::CreatePool(uint64_t bytes) {
   return HostPool::Create(bytes);
+}
+
+Result<std::unique_ptr<DevicePool>> HostDevice::AdoptPool(UniqueFd fd, uint64_t bytes) {
+  return HostPool::Adopt(std::move(fd), bytes);
 }
 
 Result<std::unique_ptr<DevicePool>> HostDevice::Borrow(LentMemory* memory) {

@@ -33,6 +33,9 @@ class HostPool final : public DevicePool {
   // Errors: kInvalidArgument "empty_pool"; kResourceExhausted "pool_exceeds_memory" naming both
   // sizes, or the errno's name.
   [[nodiscard]] static Result<std::unique_ptr<HostPool>> Create(uint64_t bytes);
+  // The memory of an earlier process's pool. Errors: kCorrupt "not_sealed", "size_changed";
+  // kResourceExhausted with the errno's name.
+  [[nodiscard]] static Result<std::unique_ptr<HostPool>> Adopt(UniqueFd fd, uint64_t bytes);
   ~HostPool() override;
   HostPool(const HostPool&) = delete;
   HostPool& operator=(const HostPool&) = delete;
@@ -45,6 +48,8 @@ class HostPool final : public DevicePool {
 
  private:
   HostPool(UniqueFd fd, std::span<std::byte> memory);
+  // Errors: kResourceExhausted with the errno's name.
+  [[nodiscard]] static Result<std::unique_ptr<HostPool>> Map(UniqueFd fd, uint64_t bytes);
   void FillIn();
   void StopFilling();
 
@@ -90,6 +95,8 @@ class HostDevice final : public Device {
   [[nodiscard]] DeviceInfo info() const override;
   // Errors: as HostPool::Create.
   [[nodiscard]] Result<std::unique_ptr<DevicePool>> CreatePool(uint64_t bytes) override;
+  // Errors: as HostPool::Adopt.
+  [[nodiscard]] Result<std::unique_ptr<DevicePool>> AdoptPool(UniqueFd fd, uint64_t bytes) override;
   // Errors: as LentFile::Open.
   [[nodiscard]] Result<std::unique_ptr<DevicePool>> Borrow(LentMemory* memory) override;
   void Copy(CopyRequest request) override;

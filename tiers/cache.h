@@ -23,6 +23,7 @@
 #include "tiers/types/cache_options.h"
 #include "tiers/types/cache_requests.h"
 #include "tiers/types/cache_stats.h"
+#include "tiers/types/process_identity.h"
 
 namespace kvtier {
 
@@ -64,7 +65,10 @@ class Cache {
   // A pool that no session uses keeps its blocks, until an AttachPool needs its memory: what is in
   // no other tier is dropped then. One that no session ever used is not closed. REQUIRES: the
   // session is open; there is such a pool.
-  void UsePool(SessionId session, PoolId pool);
+  // `process` is the session's, for the table beside memory that is kept.
+  void UsePool(SessionId session, PoolId pool, const ProcessIdentity& process = {});
+  // Who had the pools that were taken over from an earlier daemon when that died; once.
+  [[nodiscard]] std::vector<AbsentClients> TakeAbsentClients();
   // Calls `ready` when the pool's memory may be used: nothing is acquired from it, nor is it shown
   // to any client, before. Within this call if it may be at once; never if there is no such pool.
   void WhenPoolReady(PoolId pool, std::function<void()> ready);

@@ -38,6 +38,7 @@ Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, Ind
       retention(&state, &pools, &offloader, &host, &persister, &disk),
       verifier(&state, &disk),
       key_expiry(&state),
+      pool_adoption(&state, &pools, &sessions),
       adoption(&state, &host),
       erasure(&state, &pools, &host, &disk, &adoption) {
   state.to_host = &offloader;
@@ -58,6 +59,8 @@ Cache::Impl::Impl(const CacheOptions& options, CacheEnvironment environment, Ind
   // Before host grows for the first time: the index's blocks get their disk slots before any write
   // of a new block can take them.
   disk.Restore(std::move(snapshot));
+  // Before host, whose blocks then find theirs; and before anything takes the pools' memory anew.
+  pool_adoption.Adopt();
   state.env.arena->OnGrowth([this](std::span<std::byte> slice) {
     // Registered before its slots can be used, so that no transfer has to pin the pages by itself.
     for (BlockFile* file : state.env.files) file->RegisterMemory(slice);
@@ -74,7 +77,8 @@ void Cache::Impl::Pump() {
   while (progressed) {
     progressed = acquirer.Pump();
     if (!draining_stopped) {
-      pools.Prepare();
+      // Before, the copy below of a block in a pool may not have been found yet.
+      if (adoption.Ended()) pools.Prepare();
       host.Prepare();
     }
     disk.TrimToCaps();
@@ -189,6 +193,7 @@ Result<CommitReply> Cache::Impl::Commit(SessionId session, PoolId pool_id,
   if (state.NeedsPersist(entry) && !entry.writing() && !state.unpersisted.Contains(index)) {
     state.unpersisted.PushHot(index);
   }
+  state.EnterPoolTable(pool, index);
   return CommitReply{};
 }
 
@@ -262,10 +267,14 @@ Result<PoolInfo> Cache::AttachPool(const NamespaceIdentity& identity, uint64_t p
                   .fd = pool->memory->shareable_fd()};
 }
 
-void Cache::UsePool(SessionId session, PoolId pool_id) {
+std::vector<AbsentClients> Cache::TakeAbsentClients() {
+  return impl_->pool_adoption.TakeAbsentClients();
+}
+
+void Cache::UsePool(SessionId session, PoolId pool_id, const ProcessIdentity& process) {
   CachePool* const pool = impl_->state.FindPool(pool_id);
   KVT_CHECK(pool != nullptr && impl_->sessions.IsOpen(session));
-  impl_->sessions.UsePool(session, pool);
+  impl_->sessions.UsePool(session, pool, process);
 }
 
 bool Cache::HasPool(const NamespaceIdentity& identity, DeviceIndex device) const {

@@ -20,6 +20,7 @@
 #include "tiers/transfer/loader.h"
 #include "tiers/transfer/offloader.h"
 #include "tiers/transfer/persister.h"
+#include "tiers/transfer/pool_adoption.h"
 #include "tiers/transfer/region_transfers.h"
 #include "tiers/transfer/retention.h"
 #include "tiers/transfer/sequence_hints.h"
@@ -63,6 +64,7 @@ class Cache::Impl {
   Retention retention;
   Verifier verifier;
   KeyExpiry key_expiry;
+  PoolAdoption pool_adoption;
   HostAdoption adoption;
   Erasure erasure;
   std::vector<std::function<void()>> drains;

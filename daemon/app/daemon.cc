@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <random>
@@ -30,6 +31,8 @@ constexpr int64_t kTrimMs = 5000;
 // for up to a minute, and the driver takes seconds to start.
 constexpr int64_t kDevicePatienceMs = 120 * 1000;
 constexpr int64_t kKernelsPatienceMs = 60 * 1000;
+// Copies of a dead daemon end with its context on the device, a moment after its files.
+constexpr int64_t kLateCopiesMs = 5000;
 
 // The exit code of any failure: systemd starts the daemon again, and the new process finds the disk
 // tier as it was.
@@ -89,6 +92,7 @@ Status Daemon::Start() {
   // The disk tier comes first, because its lock tells whether another daemon runs here: that
   // daemon's sockets must then not be touched.
   KVT_RETURN_IF_ERROR(OpenDisk());
+  OpenKeptPools();
   manager_->ExtendStart("Opening the devices",
                         kDevicePatienceMs * static_cast<int64_t>(config_.pool.devices.size()));
   KVT_RETURN_IF_ERROR(AnnotateWithKey(config_, "pool.device", OpenDevices()));
@@ -101,7 +105,6 @@ Status Daemon::Start() {
       .on_fatal = [this](const std::string& error) { EndForLostDevice(error); }};
   for (const OpenedDevice& opened : devices_) attention.devices.push_back(opened.device.get());
   attention_ = std::make_unique<AttentionService>(attention);
-  OpenDescriptors();
   KVT_RETURN_IF_ERROR(AnnotateWithKey(config_, "host.bytes", OpenArena()));
   if (config_.trace.events > 0) trace_ = std::make_unique<TraceRing>(config_.trace.events);
   MakeEvents();
@@ -111,9 +114,8 @@ Status Daemon::Start() {
   // Touching and pinning host memory comes last: it goes on in the background, and holds up
   // whatever maps memory, starts threads or launches kernels at the same time.
   arena_->Prepare();
-  log_->Info("server.ready", "serving on {}, admin on {}, after {} ms",
-             config_.server.socket, config_.server.admin_socket,
-             clock_.MonotonicMs() - context_.started_ms);
+  log_->Info("server.ready", "serving on {}, admin on {}, after {} ms", config_.server.socket,
+             config_.server.admin_socket, clock_.MonotonicMs() - context_.started_ms);
   return {};
 }
 
@@ -148,9 +150,29 @@ Status Daemon::OpenDisk() {
 
 Status Daemon::OpenDevices() {
   KVT_ASSIGN_OR_RETURN(
-      devices_, kvtier::OpenDevices(config_, clock_, loop_, log_, ReadMachineMemory(),
-                                    [this](const std::string& error) { EndForLostDevice(error); }));
+      devices_, kvtier::OpenDevices(
+                    config_, clock_, loop_, log_, ReadMachineMemory(),
+                    [this](const std::string& error) { EndForLostDevice(error); },
+                    [this](const DeviceInfo& device) { return kept_pools_->BytesOn(device); }));
+  // A share of what is free is never the same twice.
+  kept_pools_->SetDevices(&devices_, /*same_size=*/config_.pool.free_fraction <= 0);
   return {};
+}
+
+void Daemon::OpenKeptPools() {
+  OpenDescriptors();
+  kept_pools_ = std::make_unique<KeptPools>(
+      descriptors_.get(), log_, config_.pool.keep && descriptors_->holder().name != "none");
+}
+
+void Daemon::WatchFormerClients() {
+  const bool cuda = std::ranges::any_of(
+      devices_, [](const OpenedDevice& opened) { return opened.kind == wire::DeviceKind::kCuda; });
+  former_clients_ = std::make_unique<FormerClients>(
+      loop_, log_, cache_->TakeAbsentClients(), cuda ? kLateCopiesMs : 0, KernelsRemain(),
+      [this](SessionId session) { cache_->ReleaseQuarantine(session); });
+  context_.former_clients = former_clients_.get();
+  context_.kept_pools = kept_pools_.get();
 }
 
 void Daemon::EndForLostDevice(const std::string& error) {
@@ -223,6 +245,7 @@ void Daemon::MakeCache() {
       .executor = executor_.get(),
       .lent_host_memory = lent_host_memory_.get(),
       .arena = arena_.get(),
+      .pool_keeper = kept_pools_.get(),
       .tracer = trace_.get(),
       .events = events_ ? events_->sink() : nullptr,
       .pools_read = [this](DeviceIndex device) { return attention_->busy(device.value); },
@@ -291,6 +314,7 @@ Status Daemon::Listen() {
   context_.models = models_.get();
   context_.counters = &counters_;
   context_.kernels_remain = KernelsRemain();
+  WatchFormerClients();
   kept_memories_ = std::make_unique<KeptMemories>(context_);
   context_.kept_memories = kept_memories_.get();
   context_.descriptors = descriptors_.get();

@@ -24,10 +24,12 @@
 #include "daemon/net/peer.h"
 #include "daemon/resources/device_opening.h"
 #include "daemon/resources/disk_tier.h"
+#include "daemon/resources/kept_pools.h"
 #include "daemon/runtime/event_loop.h"
 #include "daemon/runtime/log.h"
 #include "daemon/runtime/service_context.h"
 #include "daemon/runtime/supervision.h"
+#include "daemon/session/former_clients.h"
 #include "daemon/session/kept_memories.h"
 #include "daemon/session/server.h"
 #include "gpu/device.h"
@@ -86,6 +88,10 @@ class Daemon {
   [[noreturn]] void EndForLostDevice(const std::string& error);
   // Behind the disk's lock, so that memory is not taken from a daemon that runs. Once.
   void OpenDescriptors();
+  // Takes what an earlier daemon left in pools, before the devices say what is free.
+  void OpenKeptPools();
+  // Watches who had the pools of an earlier daemon.
+  void WatchFormerClients();
   [[nodiscard]] Status OpenDisk();
   [[nodiscard]] Status OpenArena();
   // Has its memory outlive this process.
@@ -126,6 +132,7 @@ class Daemon {
   // Checksums and other work that takes milliseconds; its answers arrive as events of the loop.
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<DescriptorStore> descriptors_;
+  std::unique_ptr<KeptPools> kept_pools_;
   std::unique_ptr<DiskTier> disk_;
   std::unique_ptr<AttentionService> attention_;
   std::unique_ptr<EventService> events_;  // null: off
@@ -134,6 +141,7 @@ class Daemon {
   ServerCounters counters_;
   std::unique_ptr<ModelRegistry> models_;
   std::unique_ptr<KeptMemories> kept_memories_;
+  std::unique_ptr<FormerClients> former_clients_;
   std::unique_ptr<Server> server_;
   std::unique_ptr<Shutdown> shutdown_;
   std::unique_ptr<AdminOperations> admin_operations_;

@@ -64,6 +64,7 @@ struct PoolConfig {
   VramHeldChoice when_vram_held = VramHeldChoice::kWait;
   uint32_t copy_threads = 2;
   uint64_t offload_bytes_per_s = 0;  // 0: no limit
+  bool keep = true;                  // over a restart, where something can keep it
 };
 
 struct HostConfig {

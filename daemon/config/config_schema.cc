@@ -286,6 +286,7 @@ std::vector<ConfigKey> PoolKeys() {
       Size("pool.offload_bytes_per_s", kPool<&PoolConfig::offload_bytes_per_s>, 0, kMaxBytes,
            "How many bytes a second are copied from a GPU to host memory ahead of need; `0B`: no "
            "limit. What is waited for is never held back."),
+      Boolean("pool.keep", kPool<&PoolConfig::keep>, "Whether pools outlive the daemon, too."),
   };
 }
 
@@ -294,10 +295,9 @@ std::vector<ConfigKey> HostKeys() {
       Size("host.bytes", kHost<&HostConfig::bytes>, 64 * kKiB, kMaxBytes,
            "Size of the arena: a hard cap. Rounded down to whole slabs (`cache.slab_bytes`)."),
       Boolean("host.keep", kHost<&HostConfig::keep>,
-              "Whether host memory outlives the daemon, so that blocks in it are hits after a "
-              "restart, an upgrade or a crash. systemd or `kvtier-keeper` holds it meanwhile; see "
-              "`restart.keep_for`. Memory that can be kept is shared memory, which has huge pages "
-              "only where the kernel gives them to it "
+              "Whether host memory outlives the daemon: its blocks are hits after a restart or a "
+              "crash. systemd or `kvtier-keeper` holds it meanwhile; see `restart.keep_for`. It is "
+              "shared memory then, which has huge pages only where the kernel gives them to it "
               "(`/sys/kernel/mm/transparent_hugepage/shmem_enabled`)."),
       Count("host.touch_threads", kHost<&HostConfig::touch_threads>, 0, 64,
             "Threads that allocate the arena's memory in the background after a start; it is "

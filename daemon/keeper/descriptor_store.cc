@@ -21,7 +21,7 @@ std::optional<UniqueFd> DescriptorStore::Take(std::string_view name) {
   return DoTake(name);
 }
 
-Status DescriptorStore::Keep(std::string_view name, int descriptor) {
+Status DescriptorStore::Keep(std::string_view name, int descriptor, uint64_t bytes) {
   if (released_) return MakeError(ErrorCode::kUnavailable, "nothing_keeps", "all was released");
   auto duplicate =
       std::make_shared<const UniqueFd>(::fcntl(descriptor, F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
@@ -31,7 +31,7 @@ Status DescriptorStore::Keep(std::string_view name, int descriptor) {
   }
   const std::string key(name);
   KVT_RETURN_IF_ERROR(DoKeep(key, duplicate));
-  kept_[key] = {std::move(duplicate), FileBytes(descriptor)};
+  kept_[key] = {std::move(duplicate), bytes > 0 ? bytes : FileBytes(descriptor)};
   return {};
 }
 

@@ -34,7 +34,7 @@ class DescriptorStore {
   // For status and metrics.
   struct Entry {
     std::string name;
-    uint64_t bytes = 0;  // as the file's size says
+    uint64_t bytes = 0;
   };
   struct Holder {
     std::string name;  // "systemd", "kvtier-keeper" or "none"
@@ -51,8 +51,9 @@ class DescriptorStore {
   // has it until Keep replaces it, so that a daemon that dies in between loses nothing.
   [[nodiscard]] std::optional<UniqueFd> Take(std::string_view name);
   // Has a duplicate of the descriptor kept over this process's end, in place of what has that name.
+  // `bytes` is the memory behind it, for people; 0: the size of the file.
   // Errors: kUnavailable "nothing_keeps"; kResourceExhausted "descriptors" or "keeper_full".
-  [[nodiscard]] Status Keep(std::string_view name, int descriptor);
+  [[nodiscard]] Status Keep(std::string_view name, int descriptor, uint64_t bytes = 0);
   void Release(std::string_view name);
   // Everything that an earlier daemon left and this one has neither taken nor kept.
   virtual void ReleaseUnclaimed() {}

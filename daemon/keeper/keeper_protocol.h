@@ -20,7 +20,7 @@ inline constexpr uint32_t kKeeperMagic = 0x504b564b;  // "KVKP"
 inline constexpr uint32_t kKeeperVersion = 1;
 inline constexpr size_t kMaxKeptNameBytes = 31;
 // Far more than a daemon keeps today; it bounds what a client can make the keeper hold.
-inline constexpr size_t kMaxKeptDescriptors = 16;
+inline constexpr size_t kMaxKeptDescriptors = 64;
 
 enum class KeeperRequest : uint32_t {
   kHello = 1,             // number: keep_for in ms; answered with the keeper's pid

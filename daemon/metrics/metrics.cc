@@ -498,6 +498,26 @@ constexpr MetricRow kDaemonRows[] = {
                     from.snapshot.stats.adoption_drops[i]);
        }
      }},
+    {kCounter, "kvtier_adopted_pool_blocks",
+     "Blocks that an earlier daemon left in pools, and that were taken over.",
+     "restart.adopted.pool_blocks", "",
+     [](From from, Family family) { family.Add(from.snapshot.stats.adopted_pool_blocks); }},
+    {kCounter, "kvtier_adopted_pool_bytes", "The same in bytes.", "restart.adopted.pool_bytes", "",
+     [](From from, Family family) { family.Add(from.snapshot.stats.adopted_pool_bytes); }},
+    {kCounter, "kvtier_pool_adoption_drops",
+     "Blocks that an earlier daemon left in pools and that were not taken over.",
+     "restart.adopted.pool_drops.{}", "",
+     [](From from, Family family) {
+       for (int i = 0; i < kAdoptionDropCount; ++i) {
+         family.Add({{"reason", std::string(AdoptionDropName(static_cast<AdoptionDrop>(i)))}},
+                    from.snapshot.stats.pool_adoption_drops[i]);
+       }
+     }},
+    {kGauge, "kvtier_former_clients",
+     "Processes that used pools of an earlier daemon and are not gone: what they held stays out of "
+     "use.",
+     "restart.former_clients", "",
+     [](From from, Family family) { family.Add(from.snapshot.former_clients); }},
     {kGauge, "kvtier_adoption_waiting_slots",
      "Slots that an earlier daemon left in host memory and that are still to be verified.",
      "restart.adopted.waiting", "",

@@ -7,6 +7,7 @@
 #include "daemon/config/config.h"
 #include "daemon/resources/device_opening.h"
 #include "daemon/resources/disk_tier.h"
+#include "daemon/session/former_clients.h"
 #include "daemon/session/server.h"
 #include "tiers/cache.h"
 
@@ -40,6 +41,10 @@ MetricsSnapshot TakeMetricsSnapshot(const ServiceContext& context) {
     snapshot.held = context.descriptors->entries();
   }
   if (context.host_adoption != nullptr) snapshot.host_adoption = *context.host_adoption;
+  if (context.kept_pools != nullptr) snapshot.pool_adoptions = context.kept_pools->outcomes();
+  if (context.former_clients != nullptr) {
+    snapshot.former_clients = context.former_clients->waiting();
+  }
   snapshot.disk_enabled = context.disk->enabled;
   snapshot.disk_degraded = context.disk->degraded || snapshot.gauges.disk_degraded;
   snapshot.index_rebuilt = context.disk->index_rebuilt;

@@ -12,6 +12,7 @@
 #include "daemon/attention/attention_service.h"
 #include "daemon/events/event_report.h"
 #include "daemon/keeper/descriptor_store.h"
+#include "daemon/resources/kept_pools.h"
 #include "daemon/runtime/service_context.h"
 #include "daemon/runtime/supervision.h"
 #include "daemon/session/kept_memories.h"
@@ -106,6 +107,8 @@ struct MetricsSnapshot {
   DescriptorStore::Holder holder;  // of what outlives the daemon
   std::vector<DescriptorStore::Entry> held;
   std::string host_adoption;  // "adopted", or why host memory began empty
+  std::vector<KeptPools::Outcome> pool_adoptions;
+  size_t former_clients = 0;
   bool disk_enabled = false;
   bool disk_degraded = false;
   bool index_rebuilt = false;

@@ -157,9 +157,14 @@ json::object RestartStatus(const MetricsSnapshot& snapshot) {
   for (const DescriptorStore::Entry& held : snapshot.held) {
     list.push_back({{"name", held.name}, {"bytes", held.bytes}});
   }
+  json::array pools;
+  for (const KeptPools::Outcome& left : snapshot.pool_adoptions) {
+    pools.push_back({{"tenant", left.tenant}, {"bytes", left.bytes}, {"adoption", left.adoption}});
+  }
   return {{"holder", snapshot.holder.name}, {"pid", snapshot.holder.pid},
           {"until", snapshot.holder.until}, {"reason", snapshot.holder.reason},
-          {"host", snapshot.host_adoption}, {"list", std::move(list)}};
+          {"host", snapshot.host_adoption}, {"pools", std::move(pools)},
+          {"list", std::move(list)}};
 }
 
 // By the errors' own reasons; metrics have only the kinds of errors, to keep their series few.

@@ -11,6 +11,8 @@
 
 #include <cerrno>
 #include <cstring>
+#include <fstream>
+#include <sstream>
 
 namespace kvtier {
 namespace {
@@ -91,6 +93,23 @@ Result<std::string> TenantMap::TenantOf(const Peer& peer) const {
   if (const auto found = by_gid_.find(peer.gid); found != by_gid_.end()) return found->second;
   return MakeError(ErrorCode::kPermissionDenied, "unknown_user",
                    fmt::format("user {} (group {}) belongs to no tenant", peer.uid, peer.gid));
+}
+
+// The name, in brackets, may hold anything: what follows it is counted from its end.
+ProcessIdentity IdentityOf(int32_t pid) {
+  constexpr int kFieldsBefore = 19;  // from the state to the start time
+  ProcessIdentity process{.pid = pid};
+  std::ifstream file(fmt::format("/proc/{}/stat", pid));
+  std::string text;
+  std::getline(file, text);
+  const size_t name_end = text.rfind(')');
+  if (name_end == std::string::npos) return process;
+  std::istringstream fields(text.substr(name_end + 1));
+  std::string field;
+  for (int i = 0; i < kFieldsBefore; ++i) fields >> field;
+  uint64_t start_time = 0;
+  if (fields >> start_time) process.start_time = start_time;
+  return process;
 }
 
 bool ProcessHasEnded(int pidfd) {

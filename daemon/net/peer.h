@@ -14,6 +14,7 @@
 #include "base/posix.h"
 #include "base/result.h"
 #include "daemon/config/config.h"
+#include "tiers/types/process_identity.h"
 
 namespace kvtier {
 
@@ -54,6 +55,10 @@ class TenantMap {
   std::unordered_map<uint32_t, std::string> by_uid_;
   std::unordered_map<uint32_t, std::string> by_gid_;
 };
+
+// The process of this number as a later daemon can find it again; without a start time if the
+// kernel does not tell. Any thread; reads one small file of /proc.
+[[nodiscard]] ProcessIdentity IdentityOf(int32_t pid);
 
 // Whether the process behind `pidfd` has ended. Any thread; does not block.
 [[nodiscard]] bool ProcessHasEnded(int pidfd);

@@ -28,10 +28,10 @@ constexpr auto kVramPoll = std::chrono::milliseconds(250);
 
 // The bytes for pools on the device at `position` in pool.device: its own size if sizes are given
 // one by one, else a share of what is free, else the common size.
-uint64_t WantedBytes(const Config& config, size_t position, const DeviceInfo& info) {
+uint64_t WantedBytes(const Config& config, size_t position, uint64_t free_bytes) {
   if (!config.pool.device_bytes.empty()) return config.pool.device_bytes[position];
   if (config.pool.free_fraction <= 0) return config.cache.pool_bytes;
-  return static_cast<uint64_t>(config.pool.free_fraction * static_cast<double>(info.free_bytes));
+  return static_cast<uint64_t>(config.pool.free_fraction * static_cast<double>(free_bytes));
 }
 
 // For messages: an operator wants to know which process to end.
@@ -71,18 +71,20 @@ Result<Choice> Choose(DeviceChoice wanted) {
 class CudaOpening {
  public:
   CudaOpening(const Config& config, size_t position, const Clock& clock, EventQueue* loop, Log* log,
-              CudaDeviceOptions options)
+              CudaDeviceOptions options,
+              const std::function<uint64_t(const DeviceInfo&)>& kept_bytes)
       : config_(config),
         position_(position),
         clock_(clock),
         loop_(loop),
         log_(log),
-        options_(std::move(options)) {}
+        options_(std::move(options)),
+        kept_bytes_(kept_bytes) {}
 
   [[nodiscard]] Result<OpenedDevice> Open() {
     KVT_RETURN_IF_ERROR(Reopen());
     KVT_RETURN_IF_ERROR(WaitForMemory());
-    const uint64_t free_bytes = opened_.device->info().free_bytes;
+    const uint64_t free_bytes = free_bytes_;
     if (wanted_bytes_ > free_bytes) {
       if (config_.pool.when_vram_held != VramHeldChoice::kShrink) return NotFree(free_bytes);
       log_->Warning("device.degraded", "pools of cuda:{} get the {} that are free, not {}; {}",
@@ -108,25 +110,25 @@ class CudaOpening {
     opened_.device = nullptr;
     KVT_ASSIGN_OR_RETURN(opened_.device, OpenCudaDevice(options_, loop_));
     const DeviceInfo info = opened_.device->info();
-    wanted_bytes_ = WantedBytes(config_, position_, info);
+    free_bytes_ = info.free_bytes + (kept_bytes_ ? kept_bytes_(info) : 0);
+    wanted_bytes_ = WantedBytes(config_, position_, free_bytes_);
     if (wanted_bytes_ <= info.total_bytes) return {};
     return MakeError(
         ErrorCode::kInvalidArgument, "pool_exceeds_vram",
         fmt::format("pool.bytes is {}, the GPU cuda:{} ({}) has {}, of which {} are free",
                     FormatByteSize(wanted_bytes_), options_.ordinal, info.name,
-                    FormatByteSize(info.total_bytes), FormatByteSize(info.free_bytes)));
+                    FormatByteSize(info.total_bytes), FormatByteSize(free_bytes_)));
   }
 
   [[nodiscard]] Status WaitForMemory() {
     if (config_.pool.when_vram_held != VramHeldChoice::kWait) return {};
     const int64_t give_up_ms = clock_.MonotonicMs() + kVramWaitMs;
     bool said = false;
-    while (wanted_bytes_ > opened_.device->info().free_bytes && clock_.MonotonicMs() < give_up_ms) {
+    while (wanted_bytes_ > free_bytes_ && clock_.MonotonicMs() < give_up_ms) {
       if (!std::exchange(said, true)) {
         log_->Warning("device.waiting", "{} wanted on cuda:{}, {} free; waiting for up to {} s; {}",
-                      FormatByteSize(wanted_bytes_), options_.ordinal,
-                      FormatByteSize(opened_.device->info().free_bytes), kVramWaitMs / 1000,
-                      HoldersText(options_.ordinal));
+                      FormatByteSize(wanted_bytes_), options_.ordinal, FormatByteSize(free_bytes_),
+                      kVramWaitMs / 1000, HoldersText(options_.ordinal));
       }
       std::this_thread::sleep_for(kVramPoll);
       KVT_RETURN_IF_ERROR(Reopen());
@@ -147,7 +149,9 @@ class CudaOpening {
   EventQueue* const loop_;
   Log* const log_;
   const CudaDeviceOptions options_;
+  const std::function<uint64_t(const DeviceInfo&)>& kept_bytes_;
   OpenedDevice opened_;
+  uint64_t free_bytes_ = 0;  // with what pools of an earlier daemon have
   uint64_t wanted_bytes_ = 0;
 };
 
@@ -177,10 +181,10 @@ Status CheckHostMemory(uint64_t pool_bytes, uint64_t host_tier_bytes, const Mach
 
 }  // namespace
 
-Result<std::vector<OpenedDevice>> OpenDevices(const Config& config, const Clock& clock,
-                                              EventQueue* loop, Log* log,
-                                              const MachineMemory& memory,
-                                              const std::function<void(std::string)>& on_fatal) {
+Result<std::vector<OpenedDevice>> OpenDevices(
+    const Config& config, const Clock& clock, EventQueue* loop, Log* log,
+    const MachineMemory& memory, const std::function<void(std::string)>& on_fatal,
+    const std::function<uint64_t(const DeviceInfo&)>& kept_bytes) {
   std::vector<OpenedDevice> all;
   // Host memory is pinned once, for all GPUs.
   std::shared_ptr<HostPinner> pinner;
@@ -195,12 +199,13 @@ Result<std::vector<OpenedDevice>> OpenDevices(const Config& config, const Clock&
                           {.ordinal = choice.ordinal,
                            .background_bytes_per_s = config.pool.offload_bytes_per_s,
                            .on_fatal = on_fatal,
-                           .pinner = pinner});
+                           .pinner = pinner},
+                          kept_bytes);
       KVT_ASSIGN_OR_RETURN(opened, opening.Open());
     } else {
       opened.device =
           std::make_unique<HostDevice>(loop, static_cast<int>(config.pool.copy_threads));
-      opened.pool_bytes = WantedBytes(config, position, opened.device->info());
+      opened.pool_bytes = WantedBytes(config, position, opened.device->info().free_bytes);
       host_pool_bytes += opened.pool_bytes;
     }
     opened.asked = asked;

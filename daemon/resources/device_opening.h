@@ -37,13 +37,14 @@ struct OpenedDevice {
 // Opens what `pool.device` names, in its order, and says in the log what it is, and whether pools
 // in host memory and the host tier together exceed `memory`. May wait for a GPU's memory that other
 // processes hold, if told so. `on_fatal` is called on the loop when only a new process helps. All
-// or nothing.
-// Errors: kUnsupported "no_cuda", "no_such_device", "cuda_driver_too_old"; kInvalidArgument
-// "pool_exceeds_vram" (more than the GPU has), "pool_exceeds_memory", "pool_below_granule";
-// kIoError "vram_held" (more than is free), or CUDA's.
+// or nothing. `kept_bytes` tells how much of a device's memory pools of an earlier daemon have,
+// which counts as free; it may be empty. Errors: kUnsupported "no_cuda", "no_such_device",
+// "cuda_driver_too_old"; kInvalidArgument "pool_exceeds_vram" (more than the GPU has),
+// "pool_exceeds_memory", "pool_below_granule"; kIoError "vram_held" (more than is free), or CUDA's.
 [[nodiscard]] Result<std::vector<OpenedDevice>> OpenDevices(
     const Config& config, const Clock& clock, EventQueue* loop, Log* log,
-    const MachineMemory& memory, const std::function<void(std::string)>& on_fatal);
+    const MachineMemory& memory, const std::function<void(std::string)>& on_fatal,
+    const std::function<uint64_t(const DeviceInfo&)>& kept_bytes = nullptr);
 
 // "GPU-1b2c...", as nvidia-smi writes it; empty for host memory.
 [[nodiscard]] std::string DeviceUuidText(const DeviceInfo& info);

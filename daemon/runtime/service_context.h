@@ -19,7 +19,9 @@ class DescriptorStore;
 class EventLoop;
 class EventReportSource;
 class HitHistory;
+class FormerClients;
 class KeptMemories;
+class KeptPools;
 class Log;
 class LoopLag;
 class ModelRegistry;
@@ -71,6 +73,8 @@ struct ServiceContext {
   KeptMemories* kept_memories = nullptr;
   DescriptorStore* descriptors = nullptr;
   const std::string* host_adoption = nullptr;  // MappedArena::adoption()
+  const KeptPools* kept_pools = nullptr;
+  FormerClients* former_clients = nullptr;  // null: there were none
   Server* server = nullptr;
   const LoopLag* loop_lag = nullptr;
   const HitHistory* history = nullptr;

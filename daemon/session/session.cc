@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "daemon/session/former_clients.h"
+
 namespace kvtier {
 namespace {
 
@@ -94,6 +96,7 @@ void Session::OnHello(const wire::Frame& frame) {
   greeted_ = true;
   hello_timeout_.Cancel();
   client_name_ = hello->client_name;
+  if (services_.former_clients != nullptr) services_.former_clients->OnHello(peer_);
   ++services_.counters->sessions;
   trace_.SessionBegin();
   services_.cache->OpenSession(

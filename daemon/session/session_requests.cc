@@ -233,7 +233,7 @@ Status Session::TryAttach(const Call& call, const wire::Attach& request,
   if (!attached) return AttachLater(call, request, attached.error(), until_ms);
   const PoolInfo& pool = *attached;
   // From here on, so that no other attach takes the memory before the reply.
-  services_.cache->UsePool(id_, pool.id);
+  services_.cache->UsePool(id_, pool.id, IdentityOf(peer_.pid));
   if (until_ms) {
     services_.log->Info("pool.reclaimed",
                         "pools that no client used made way for \"{}\" of tenant {}",

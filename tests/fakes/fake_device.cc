@@ -44,10 +44,10 @@ bool InBounds(const CopyRequest& request) {
 
 }  // namespace
 
-FakeDevicePool::FakeDevicePool(FakeDevice* device, uint64_t bytes, int fd)
-    : device_(device), memory_(bytes, kGarbage), fd_(fd) {
+FakeDevicePool::FakeDevicePool(FakeDevice* device, std::shared_ptr<AlignedBytes> memory, int fd)
+    : device_(device), memory_(std::move(memory)), fd_(fd) {
   device_->pools_.push_back(this);
-  device_->allocated_bytes_ += bytes;
+  device_->allocated_bytes_ += bytes();
 }
 
 FakeDevicePool::~FakeDevicePool() {
@@ -77,14 +77,20 @@ Result<std::unique_ptr<DevicePool>> FakeDevice::CreatePool(uint64_t bytes) {
   if (bytes > total_bytes_ - allocated_bytes_) {
     return MakeError(ErrorCode::kResourceExhausted, "device_memory");
   }
-  return std::make_unique<FakeDevicePool>(this, bytes, shared_fd_ >= 0 ? shared_fd_ : next_fd_++);
+  return std::make_unique<FakeDevicePool>(this, std::make_shared<AlignedBytes>(bytes, kGarbage),
+                                          shared_fd_ >= 0 ? shared_fd_ : next_fd_++);
+}
+
+std::unique_ptr<DevicePool> FakeDevice::Reopen(std::shared_ptr<AlignedBytes> memory, int fd) {
+  return std::make_unique<FakeDevicePool>(this, std::move(memory), fd);
 }
 
 Result<std::unique_ptr<DevicePool>> FakeDevice::Borrow(LentMemory* memory) {
   if (memory->bytes > total_bytes_ - allocated_bytes_) {
     return MakeError(ErrorCode::kInvalidArgument, "bad_region_memory");
   }
-  auto pool = std::make_unique<FakeDevicePool>(this, memory->bytes, next_fd_++);
+  auto pool = std::make_unique<FakeDevicePool>(
+      this, std::make_shared<AlignedBytes>(memory->bytes, kGarbage), next_fd_++);
   lent_.push_back(pool.get());
   return pool;
 }

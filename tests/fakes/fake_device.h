@@ -20,19 +20,21 @@ class FakeDevice;
 
 class FakeDevicePool final : public DevicePool {
  public:
-  FakeDevicePool(FakeDevice* device, uint64_t bytes, int fd);
+  FakeDevicePool(FakeDevice* device, std::shared_ptr<AlignedBytes> memory, int fd);
   ~FakeDevicePool() override;
   FakeDevicePool(const FakeDevicePool&) = delete;
   FakeDevicePool& operator=(const FakeDevicePool&) = delete;
 
-  [[nodiscard]] uint64_t bytes() const override { return memory_.size(); }
+  [[nodiscard]] uint64_t bytes() const override { return memory_->size(); }
   [[nodiscard]] int shareable_fd() const override { return fd_; }
-  [[nodiscard]] std::byte* data() const override { return memory_.data(); }
+  [[nodiscard]] std::byte* data() const override { return memory_->data(); }
   void WhenReady(std::function<void()> ready) override;
+  // What holds it has the bytes as they are when the pool is gone.
+  [[nodiscard]] const std::shared_ptr<AlignedBytes>& memory() const { return memory_; }
 
  private:
   FakeDevice* const device_;
-  const AlignedBytes memory_;
+  const std::shared_ptr<AlignedBytes> memory_;
   const int fd_;
 };
 
@@ -47,6 +49,8 @@ class FakeDevice final : public Device {
 
   [[nodiscard]] DeviceInfo info() const override;
   [[nodiscard]] Result<std::unique_ptr<DevicePool>> CreatePool(uint64_t bytes) override;
+  // A pool of what was another's memory.
+  [[nodiscard]] std::unique_ptr<DevicePool> Reopen(std::shared_ptr<AlignedBytes> memory, int fd);
   // Makes memory of its own: the newest of `lent()`.
   [[nodiscard]] Result<std::unique_ptr<DevicePool>> Borrow(LentMemory* memory) override;
   void Copy(CopyRequest request) override;

@@ -37,6 +37,7 @@ CacheEnvironment FakeMachine::Environment() {
                                .geometry = geometry(),
                                .disk_set = disk_set,
                                .index = index.get()};
+  if (sizes_.keep_pools) environment.pool_keeper = &pool_keeper;
   for (const auto& each : devices) environment.devices.push_back({each.get()});
   for (const auto& file : files) environment.files.push_back(file.get());
   return environment;

@@ -14,6 +14,7 @@
 #include "tests/fakes/fake_executor.h"
 #include "tests/fakes/fake_index.h"
 #include "tests/fakes/fake_loop.h"
+#include "tests/fakes/fake_pool_keeper.h"
 #include "tiers/cache.h"
 #include "tiers/storage/disk_geometry.h"
 
@@ -26,6 +27,7 @@ struct MachineSizes {
   uint32_t host_slabs = 4;
   uint32_t host_slabs_ready = 4;  // at the start; the rest when grown
   bool keep_host = false;         // the arena has a table, and may be kept by Crash
+  bool keep_pools = false;        // pools have tables, and may be kept by Crash
   uint32_t disk_slabs = 8;
   uint32_t disk_files = 1;  // 0: no disk tier
 };
@@ -41,7 +43,7 @@ class FakeMachine {
 
   // The machine lost power and came back: events are gone, arena and device are empty, of what was
   // not synced or acknowledged a part is left. With kKept the arena stays as it is, as if only the
-  // process had died. REQUIRES: the cache is destroyed.
+  // process had died. Pools stay until pool_keeper loses them. REQUIRES: the cache is destroyed.
   enum class HostMemory : uint8_t { kLost, kKept };
   void Crash(HostMemory host = HostMemory::kLost);
 
@@ -58,9 +60,10 @@ class FakeMachine {
   std::unique_ptr<FakeExecutor> executor;
   std::vector<std::unique_ptr<FakeDevice>> devices;
   FakeDevice* device = nullptr;  // the first
+  FakePoolKeeper pool_keeper{&devices};
   std::unique_ptr<FakeArena> arena;
   std::vector<std::unique_ptr<FakeBlockFile>> files;
-  Digest128 disk_set;  // of `files`, as the next cache is told
+  Digest128 disk_set;                // of `files`, as the next cache is told
   std::unique_ptr<FakeIndex> index;  // null without a disk tier
 
  private:

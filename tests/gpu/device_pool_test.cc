@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Pools in VRAM: their memory, their bounds, their end.
 #include <fcntl.h>
+#include <sys/mman.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "tests/gpu/device_fixture.h"
 
@@ -44,6 +46,41 @@ TEST_F(DevicePoolTest, ImpossiblePoolsAreRefusedWithNumbers) {
     EXPECT_EQ(pool.error().reason, "pool_exceeds_vram");
     EXPECT_NE(pool.error().context.find(" free of "), std::string::npos) << pool.error().context;
   }
+}
+
+// The descriptor alone keeps the memory, as the keeper does between two daemons.
+TEST_F(DevicePoolTest, APoolIsThereAgainThroughItsDescriptor) {
+  OpenDevice();
+  constexpr uint64_t kBytes = 64 * kMiB;
+  PinnedBuffer buffer(device_.get(), kBytes);
+  FillFromSeed(7, buffer.span());
+  const std::vector<std::byte> written(buffer.span().begin(), buffer.span().end());
+  UniqueFd kept;
+  {
+    const auto pool = MakePool(kBytes);
+    ASSERT_TRUE(CopyAndWait({.pool = pool.get(),
+                             .direction = CopyDirection::kHostToPool,
+                             .copies = {{0, buffer.data(), kBytes}}}));
+    kept = UniqueFd(::fcntl(pool->shareable_fd(), F_DUPFD_CLOEXEC, 3));
+  }
+  const auto again = device_->AdoptPool(std::move(kept), kBytes);
+  ASSERT_TRUE(again) << again.error().ToString();
+  std::ranges::fill(buffer.span(), std::byte{0});
+  ASSERT_TRUE(CopyAndWait({.pool = again->get(),
+                           .direction = CopyDirection::kPoolToHost,
+                           .copies = {{0, buffer.data(), kBytes}}}));
+  EXPECT_TRUE(std::ranges::equal(buffer.span(), written));
+}
+
+TEST_F(DevicePoolTest, ADescriptorOfSomethingElseIsNoPool) {
+  OpenDevice();
+  const auto pool = MakePool(4 * kMiB);
+  const auto duplicate = [&] {
+    return UniqueFd(::fcntl(pool->shareable_fd(), F_DUPFD_CLOEXEC, 3));
+  };
+  EXPECT_FALSE(device_->AdoptPool(duplicate(), 8 * kMiB));
+  EXPECT_FALSE(device_->AdoptPool(duplicate(), 3 * kMiB));
+  EXPECT_FALSE(device_->AdoptPool(UniqueFd(::memfd_create("none", MFD_CLOEXEC)), 4 * kMiB));
 }
 
 TEST_F(DevicePoolTest, ALargePoolIsZeroWhenItIsSaidToBeReady) {

@@ -197,7 +197,7 @@ TEST_F(KeptHostTest, StoppingWithReleaseEndsTheKeeperToo) {
 }
 
 TEST_F(KeptHostTest, SwitchedOffNothingIsKept) {
-  Start({"host.keep=false"});
+  Start({"host.keep=false", "pool.keep=false"});
   Fill();
   const boost::json::value status = Admin("status");
   EXPECT_EQ(JsonView(&status)["restart"]["bytes"]["kvtier-keeper"].Count(), 0u);

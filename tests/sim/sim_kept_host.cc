@@ -121,6 +121,8 @@ void SimKeptHost::AfterRestart() {
     SIM_CHECK(!context_.plan.options.tenants.empty(), "a cap without quotas");
     return;
   }
+  // What was adopted in pools is copied down, and takes the place of what was here.
+  if (!machine.pool_keeper.kept().empty()) return;
   // Times are kept in seconds, and the table knows of a use 8 seconds later at most.
   constexpr int64_t kSlackMs = 10'000;
   for (const Expected& block : expected_) {

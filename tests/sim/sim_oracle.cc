@@ -108,6 +108,20 @@ void SimOracle::OnTick() {
   }
 }
 
+void SimOracle::OnAbsent() {
+  const CacheGauges gauges = world_.cache().Gauges();
+  absent_references_ = gauges.references;
+  for (uint32_t i = 0; i < gauges.pools.size(); ++i) {
+    absent_blocks_[{i / plan_.sizes.devices, i % plan_.sizes.devices}] =
+        gauges.pools[i].quarantined;
+  }
+}
+
+void SimOracle::OnAbsentGone() {
+  absent_references_ = 0;
+  absent_blocks_.clear();
+}
+
 void SimOracle::OnTime() {
   if (world_.cache().Gauges().sessions_closing == 0) closing_.clear();
   for (const auto& [name_space, hash] : closing_) OnTouched(name_space, hash);
@@ -174,8 +188,9 @@ void SimOracle::CheckGauges() const {
   SIM_CHECK(gauges.pinned_blocks <= gauges.entries, "pinned blocks");
   // Acquires that wait hold references of their own, and so do sessions that are closing.
   const bool exact = gauges.acquires_waiting + gauges.sessions_closing == 0;
-  SIM_CHECK(exact ? gauges.references == references_ : gauges.references >= references_,
-            fmt::format("{} references, clients hold {}", gauges.references, references_));
+  const uint64_t held = references_ + absent_references_;
+  SIM_CHECK(exact ? gauges.references == held : gauges.references >= held,
+            fmt::format("{} references, clients hold {}", gauges.references, held));
   SIM_CHECK(gauges.pools.size() == plan_.namespaces.size() * plan_.sizes.devices, "pools");
   for (uint32_t i = 0; i < gauges.pools.size(); ++i) {
     CheckPoolGauges({i / plan_.sizes.devices, i % plan_.sizes.devices}, gauges.pools[i],
@@ -211,7 +226,9 @@ void SimOracle::CheckQuotas(const CacheGauges& gauges) const {
 }
 
 void SimOracle::CheckPoolGauges(SimPool pool, const PoolGauges& gauges, bool closing) const {
-  uint64_t private_blocks = 0, quarantined = 0;
+  uint64_t private_blocks = 0;
+  const auto absent = absent_blocks_.find(pool);
+  uint64_t quarantined = absent == absent_blocks_.end() ? 0 : absent->second;
   for (const auto& [place, owned] : owned_) {
     if (place.first != pool) continue;
     private_blocks += owned.kind == Owned::Kind::kPrivate;
@@ -348,6 +365,7 @@ SimOracle::Readable SimOracle::ReadHeaders() {
 
 void SimOracle::AfterRestart(Source source) {
   owned_.clear();
+  OnAbsentGone();
   references_ = 0;
   host_caps_changed_ = false;
   if (source == Source::kNothingSure) persisted_.clear();

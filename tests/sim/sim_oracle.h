@@ -49,6 +49,9 @@ class SimOracle {
   void OnClosing(uint32_t name_space, const BlockHash& hash) {
     closing_.emplace_back(name_space, hash);
   }
+  // What processes of an earlier daemon's life hold now is theirs until they have gone.
+  void OnAbsent();
+  void OnAbsentGone();
   // Time has passed.
   void OnTime();
   void OnTouched(uint32_t name_space, const BlockHash& hash);
@@ -138,6 +141,8 @@ class SimOracle {
   std::unordered_map<BlockKey, int64_t> copy_use_ms_;
   std::vector<std::pair<uint32_t, BlockHash>> closing_;
   uint64_t references_ = 0;
+  uint64_t absent_references_ = 0;
+  std::map<SimPool, uint64_t> absent_blocks_;
   // A disk that was over its cap at a crash may be so again, and forget others than before.
   bool caps_changed_ = false;
   bool host_caps_changed_ = false;  // since the last crash

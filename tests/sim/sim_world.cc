@@ -83,13 +83,20 @@ Status SimWorld::Reconfigure(const CacheOptions& options) {
   return {};
 }
 
-void SimWorld::CrashAndRestart(Recovery recovery, size_t lost_batches,
-                               FakeMachine::HostMemory host, const std::function<void()>& died) {
+void SimWorld::CrashAndRestart(Recovery recovery, size_t lost_batches, FakeMachine::HostMemory host,
+                               const std::function<void()>& died) {
   // A process that is killed runs no destructors: what these write to the table is taken back.
   const std::span<std::byte> table = machine_.arena->table_bytes();
   const std::vector<std::byte> at_death(table.begin(), table.end());
+  std::vector<std::vector<std::byte>> pools_at_death;
+  for (const FakePoolKeeper::Kept& kept : machine_.pool_keeper.kept()) {
+    pools_at_death.emplace_back(kept.table_bytes().begin(), kept.table_bytes().end());
+  }
   cache_.reset();
   std::ranges::copy(at_death, table.begin());
+  for (size_t i = 0; i < pools_at_death.size(); ++i) {
+    std::ranges::copy(pools_at_death[i], machine_.pool_keeper.kept()[i].table_bytes().begin());
+  }
   died();
   machine_.Crash(host);
   IndexSnapshot snapshot;

@@ -12,6 +12,12 @@
 #include "tests/sim/sim_check.h"
 
 namespace kvtier {
+namespace {
+
+// Of a stream of its own: the rest of a seed's life is the same without kept pools.
+constexpr uint64_t kPoolsStream = 0x706f6f6c;
+
+}  // namespace
 
 Simulator::Simulator(const SimPlan& plan, bool verbose)
     : plan_(plan),
@@ -21,13 +27,15 @@ Simulator::Simulator(const SimPlan& plan, bool verbose)
       world_(plan, random_.Fork()),
       oracle_(plan, &world_, universe_),
       floors_({plan, world_, oracle_, universe_}, SeededRandom(plan.seed), [this] { Drain(); }),
-      kept_host_({plan, world_, oracle_, universe_}, SeededRandom(plan.seed).Fork()) {
+      kept_host_({plan, world_, oracle_, universe_}, SeededRandom(plan.seed).Fork()),
+      kept_pools_({plan, world_, oracle_, universe_}, SeededRandom(plan.seed ^ kPoolsStream)) {
   OpenClient();
 }
 
 SimReport Simulator::Run() {
   for (step_ = 0; step_ < plan_.steps; ++step_) {
     Step();
+    kept_pools_.Step();
     Judge();
     RunSomeEvents();
     Judge();
@@ -35,7 +43,7 @@ SimReport Simulator::Run() {
   }
   Quiesce();
   report_.stats = world_.cache().stats();
-  report_.adopted = kept_host_.survivors();
+  report_.adopted = kept_host_.survivors() + kept_pools_.survivors();
   return report_;
 }
 
@@ -262,6 +270,7 @@ void Simulator::Drain() {
 void Simulator::TryFloors() {
   // A slab may be another tenant's by what a damaged record says of it.
   if (kept_host_.damaged_ever()) return;
+  kept_pools_.ReleaseAll();
   world_.SetFaults(false);
   UnpinEverything();
   // After a failure nothing is written before the next tick.
@@ -303,6 +312,7 @@ void Simulator::MaybeCrash() {
   if (!random_.Chance(plan_.crash_rate)) return;
   oracle_.BeforeCrash();
   const FakeMachine::HostMemory host = kept_host_.BeforeDeath();
+  kept_pools_.BeforeDeath();
   clients_.clear();
   quarantines_.clear();
   draining_ = verifying_ = 0;
@@ -312,12 +322,13 @@ void Simulator::MaybeCrash() {
   } else {
     RestartFromIndex(host);
   }
+  kept_pools_.AfterRestart();
   kept_host_.AfterRestart();
   report_.survivors += oracle_.survivors().size();
   Judge();
   OpenClient();
   // Host may be full of blocks that have to be written first.
-  if (host == FakeMachine::HostMemory::kKept) return;
+  if (host == FakeMachine::HostMemory::kKept || kept_pools_.kept()) return;
   if (!plan_.disk_faulty && plan_.copy_failure_rate == 0) ServeSurvivors();
 }
 
@@ -325,17 +336,17 @@ void Simulator::RestartFromIndex(FakeMachine::HostMemory host) {
   const bool lose_tail = random_.Chance(plan_.index_tail_loss_rate);
   Trace(lose_tail ? "crash, tail" : "crash");
   world_.CrashAndRestart(SimWorld::Recovery::kFromIndex, lose_tail ? random_.Between(1, 10) : 0,
-                         host, [this] { kept_host_.AfterDeath(); });
+                         host, [this] { AfterDeath(); });
   oracle_.AfterRestart(lose_tail ? SimOracle::Source::kNothingSure : SimOracle::Source::kIndex);
 }
 
 void Simulator::RestartFromHeaders(FakeMachine::HostMemory host) {
   Trace("crash, scan");
   scanned_ = true;
-  world_.CrashAndRestart(SimWorld::Recovery::kFromHeaders, 0, host,
-                         [this] { kept_host_.AfterDeath(); });
+  world_.CrashAndRestart(SimWorld::Recovery::kFromHeaders, 0, host, [this] { AfterDeath(); });
   // What a scan found counts as persisted only once it has been read.
-  const bool verify = !plan_.disk_faulty && random_.Chance(0.5);
+  // With pools that were kept, much is copied and written meanwhile.
+  const bool verify = !plan_.disk_faulty && random_.Chance(0.5) && !kept_pools_.kept();
   if (verify) {
     world_.cache().VerifyStep(0, UINT32_MAX, [](const Cache::VerifyResult& result) {
       SIM_CHECK(result.finished, "not everything was verified");
@@ -343,6 +354,11 @@ void Simulator::RestartFromHeaders(FakeMachine::HostMemory host) {
     world_.machine().loop.RunAll();
   }
   oracle_.AfterRestart(verify ? SimOracle::Source::kHeaders : SimOracle::Source::kNothingSure);
+}
+
+void Simulator::AfterDeath() {
+  kept_host_.AfterDeath();
+  kept_pools_.AfterDeath();
 }
 
 // What was persisted is not only listed, it is served with its bytes.
@@ -380,6 +396,7 @@ void Simulator::Quiesce() {
     GrowArena();
   }
   UnpinEverything();
+  kept_pools_.ReleaseAll();
   while (!clients_.empty()) CloseClient();
   while (!quarantines_.empty()) ReleaseQuarantine();
   SettleUntilIdle();

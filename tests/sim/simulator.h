@@ -10,6 +10,7 @@
 #include "tests/sim/sim_client.h"
 #include "tests/sim/sim_floors.h"
 #include "tests/sim/sim_kept_host.h"
+#include "tests/sim/sim_kept_pools.h"
 #include "tests/sim/sim_oracle.h"
 #include "tests/sim/sim_plan.h"
 #include "tests/sim/sim_universe.h"
@@ -21,7 +22,7 @@ struct SimReport {
   uint64_t events = 0;
   uint64_t crashes = 0;
   uint64_t survivors = 0;  // blocks that had to be there after a crash and were
-  uint64_t adopted = 0;    // blocks that had to be in host again and were
+  uint64_t adopted = 0;    // blocks that had to be in host or in a pool again and were
   uint64_t floors = 0;     // trials of what is reserved for a tenant
   CacheStats stats;        // of the last life
 };
@@ -64,6 +65,7 @@ class Simulator {
   void GrowArena();
   void MaybeCrash();
   void RestartFromIndex(FakeMachine::HostMemory host);
+  void AfterDeath();
   void RestartFromHeaders(FakeMachine::HostMemory host);
   void ServeSurvivors();
 
@@ -88,6 +90,7 @@ class Simulator {
   SimOracle oracle_;
   SimFloors floors_;
   SimKeptHost kept_host_;
+  SimKeptPools kept_pools_;
   std::vector<std::shared_ptr<SimClient>> clients_;
   std::vector<Quarantine> quarantines_;
   uint64_t next_session_ = 1;

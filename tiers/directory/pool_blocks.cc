@@ -55,6 +55,14 @@ uint32_t PoolBlocks::Quarantine(PoolBlockList* from, PoolBlockList* to, uint32_t
   return moved;
 }
 
+void PoolBlocks::Withhold(BlockIndex block, PoolBlockList* list) {
+  KVT_CHECK(blocks_[block.value].state() == PoolBlockState::kFree);
+  Unlink(block, &free_);
+  Apply(block, PoolEvent::kTakePrivate);
+  Apply(block, PoolEvent::kQuarantine);
+  Link(block, list);
+}
+
 // The generation grows with each return to the free list, so that old handles name nothing.
 void PoolBlocks::Free(BlockIndex block, PoolBlockList* list) {
   PoolBlock& record = blocks_[block.value];
@@ -85,6 +93,33 @@ void PoolBlocks::Apply(BlockIndex block, PoolEvent event) {
   record.Apply(event);
   ++counts_[static_cast<size_t>(record.state())];
   loading_ += record.loading();
+  if (table_ != nullptr) Tell(block);
+}
+
+// A block that is committed and not loading may be whole, which Record alone can say.
+void PoolBlocks::Tell(BlockIndex block) {
+  const PoolBlock& record = blocks_[block.value];
+  const bool committed = record.state() == PoolBlockState::kCommitted && !record.loading();
+  if (record.state() == PoolBlockState::kFree) {
+    table_->SetFree(block);
+  } else if (!committed || !table_->Whole(block)) {
+    table_->Hold(block, record.generation);
+  }
+}
+
+void PoolBlocks::Record(BlockIndex block, const PoolEntryFacts& facts) {
+  const PoolBlock& record = blocks_[block.value];
+  KVT_CHECK(record.state() == PoolBlockState::kCommitted && !record.loading());
+  if (table_ != nullptr) table_->Complete(block, facts, record.references > 0);
+}
+
+void PoolBlocks::RecordReferences(BlockIndex block) {
+  if (table_ == nullptr || !table_->Whole(block)) return;
+  table_->SetReferenced(block, blocks_[block.value].references > 0);
+}
+
+void PoolBlocks::RecordUse(BlockIndex block, const PoolEntryFacts& facts) {
+  if (table_ != nullptr && table_->Whole(block)) table_->Update(block, facts);
 }
 
 BlockIndex PoolBlocks::TakeFree() {

@@ -10,6 +10,7 @@
 
 #include "base/ids.h"
 #include "tiers/directory/block_lifecycle.h"
+#include "tiers/memory/pool_table.h"
 
 namespace kvtier {
 
@@ -23,6 +24,11 @@ struct PoolBlockList {
 class PoolBlocks {
  public:
   explicit PoolBlocks(uint32_t blocks);
+  // From now on the table beside the pool's memory is told of every change, before the caller
+  // is; null: there is none. Borrowed; it outlives this. REQUIRES: all blocks are free, and
+  // what the table says of them is done with, or as Adopt and Withhold say next.
+  void SetTable(PoolTable* table) { table_ = table; }
+  [[nodiscard]] PoolTable* table() const { return table_; }
 
   [[nodiscard]] uint32_t size() const { return static_cast<uint32_t>(blocks_.size()); }
   [[nodiscard]] uint32_t free() const { return free_.size; }
@@ -61,6 +67,18 @@ class PoolBlocks {
   void Orphan(BlockIndex block);
   // private -> quarantined, at most `most` of them, from one list to the other. Returns how many.
   uint32_t Quarantine(PoolBlockList* from, PoolBlockList* to, uint32_t most);
+  // Handles of an earlier daemon's life name nothing. REQUIRES: the block is free.
+  void BeginAt(BlockIndex block, uint32_t generation) {
+    blocks_[block.value].generation = generation;
+  }
+  // free -> quarantined: an earlier daemon left the block to a process that may still write to it.
+  void Withhold(BlockIndex block, PoolBlockList* list);
+  // The block is whole, as the table is to say. REQUIRES: committed, not loading.
+  void Record(BlockIndex block, const PoolEntryFacts& facts);
+  // What changes in a block that stays whole: that the first reference came or the last one went,
+  // and its uses, times and retention. Do nothing if the table does not know it as whole.
+  void RecordReferences(BlockIndex block);
+  void RecordUse(BlockIndex block, const PoolEntryFacts& facts);
   // Any state -> free, with a new generation. `list` is the one a private or quarantined block is
   // in, else null. REQUIRES: no pins.
   void Free(BlockIndex block, PoolBlockList* list);
@@ -70,11 +88,14 @@ class PoolBlocks {
   void Unlink(BlockIndex block, PoolBlockList* list);
   BlockIndex TakeFree();
   void Apply(BlockIndex block, PoolEvent event);
+  // Tells the table of a block that is free, or may be written to.
+  void Tell(BlockIndex block);
 
   std::vector<PoolBlock> blocks_;
   std::array<uint32_t, kPoolBlockStateCount> counts_{};
   uint32_t loading_ = 0;
   PoolBlockList free_;
+  PoolTable* table_ = nullptr;
 };
 
 }  // namespace kvtier

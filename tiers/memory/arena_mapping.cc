@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tiers/memory/arena_mapping.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 
 #include <cerrno>
 #include <fstream>
@@ -11,51 +9,14 @@
 #include <string>
 #include <utility>
 
+#include "tiers/memory/kept_file.h"
+
 namespace kvtier {
 namespace {
-
-// Without them another process that holds the descriptor could cut the memory under the daemon.
-constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
 
 tl::unexpected<Error> Failed(const char* what) {
   const ErrorCode code = errno == ENOSYS ? ErrorCode::kUnsupported : ErrorCode::kResourceExhausted;
   return tl::unexpected<Error>(ErrnoError(code, errno, what));
-}
-
-// Some deaths are chance. A daemon that dies of what it finds would do so for ever; this many are
-// fewer than systemd allows in a minute.
-constexpr uint32_t kMaxUnfinishedAdoptions = 5;
-
-Result<UniqueFd> MakeFile(const char* name, uint64_t bytes) {
-  UniqueFd fd(::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!fd.valid()) return Failed("memfd_create for the host arena");
-  if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) return Failed("size of host memory");
-  if (::fcntl(fd.get(), F_ADD_SEALS, kSeals | F_SEAL_SEAL) != 0) return Failed("seals");
-  return fd;
-}
-
-// Why the descriptor is not of memory of this size; nothing if it is.
-std::optional<std::string> Refusal(int fd, uint64_t bytes) {
-  const int seals = ::fcntl(fd, F_GET_SEALS);
-  if (seals < 0 || (seals & kSeals) != kSeals) return "not_sealed";
-  struct stat info {};
-  if (::fstat(fd, &info) != 0) return ErrnoName(errno);
-  if (static_cast<uint64_t>(info.st_size) != bytes) return "size_changed";
-  return std::nullopt;
-}
-
-// A memory file's number is its own as long as it is held; it ties table and arena together.
-uint64_t IdOf(int fd) {
-  struct stat info {};
-  return ::fstat(fd, &info) == 0 ? static_cast<uint64_t>(info.st_ino) : 0;
-}
-
-// Zeros if the kernel does not tell: memory of another boot cannot be there in any case.
-Digest128 BootId() {
-  std::string text;
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> text;
-  std::erase(text, '-');
-  return Digest128::FromHex(text).value_or(Digest128{});
 }
 
 // Huge pages of shared memory are off unless an administrator has allowed them: for this size, or
@@ -117,7 +78,7 @@ Result<ArenaMapping> ArenaMapping::MapAnonymous(uint64_t bytes) {
 }
 
 Status ArenaMapping::MapFiles(uint64_t slab_bytes, bool format) {
-  const HostTableShape shape{arena_.size(), slab_bytes, IdOf(arena_fd_.get()), BootId()};
+  const HostTableShape shape{arena_.size(), slab_bytes, FileNumber(arena_fd_.get()), ReadBootId()};
   const uint64_t table_bytes = HostTable::BytesFor(shape);
   void* table =
       ::mmap(nullptr, table_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, table_fd_.get(), 0);
@@ -144,8 +105,8 @@ Result<ArenaMapping> ArenaMapping::MapKept(uint64_t bytes, uint64_t slab_bytes, 
   std::string reason = "none";
   if (arena.valid() != table.valid()) reason = "incomplete";
   if (arena.valid() && table.valid()) {
-    std::optional<std::string> refusal = Refusal(arena.get(), bytes);
-    if (!refusal) refusal = Refusal(table.get(), table_bytes);
+    std::optional<std::string> refusal = KeptFileRefusal(arena.get(), bytes);
+    if (!refusal) refusal = KeptFileRefusal(table.get(), table_bytes);
     if (!refusal) {
       ArenaMapping kept;
       KVT_RETURN_IF_ERROR(kept.Reserve(bytes));
@@ -166,8 +127,8 @@ Result<ArenaMapping> ArenaMapping::MapKept(uint64_t bytes, uint64_t slab_bytes, 
   table.Reset();
   ArenaMapping mapping;
   KVT_RETURN_IF_ERROR(mapping.Reserve(bytes));
-  KVT_ASSIGN_OR_RETURN(mapping.arena_fd_, MakeFile("kvtier-host-arena", bytes));
-  KVT_ASSIGN_OR_RETURN(mapping.table_fd_, MakeFile("kvtier-host-table", table_bytes));
+  KVT_ASSIGN_OR_RETURN(mapping.arena_fd_, MakeKeptFile("kvtier-host-arena", bytes));
+  KVT_ASSIGN_OR_RETURN(mapping.table_fd_, MakeKeptFile("kvtier-host-table", table_bytes));
   KVT_RETURN_IF_ERROR(mapping.MapFiles(slab_bytes, true));
   mapping.adoption_ = std::move(reason);
   mapping.huge_pages_ = SharedHugePagesAllowed();

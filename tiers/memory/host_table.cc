@@ -4,7 +4,10 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <optional>
 #include <string_view>
+
+#include "tiers/memory/record_word.h"
 
 namespace kvtier {
 namespace {
@@ -12,35 +15,22 @@ namespace {
 constexpr std::string_view kMagic = "KVTHOST1";
 constexpr uint32_t kVersion = 2;
 constexpr uint64_t kPageBytes = 4096;
-// Of a slot that was never used, in memory that is all zeros at first.
-constexpr uint32_t kEmptyWord = 0;
 
 constexpr uint64_t RoundUpToPage(uint64_t bytes) {
   return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
 }
 
-// A record's state is one aligned word, so that a reader finds the old one or the new one. The
-// order matters to the compiler alone: a process that dies has executed all instructions before.
-void StoreState(uint32_t* word, uint32_t value) {
-  std::atomic_ref(*word).store(value, std::memory_order_release);
-  std::atomic_signal_fence(std::memory_order_seq_cst);
-}
-
-// State and retention share the word. Its upper half is the complement of the lower: a block that
-// must not be written to disk does not come to be one that may because some bits have changed.
 uint32_t WordOf(HostSlotState state, RetentionClass retention) {
-  const uint32_t low = static_cast<uint32_t>(state) | static_cast<uint32_t>(retention) << 8;
-  return low | (~low & 0xFFFF) << 16;
+  return RecordWord({static_cast<uint8_t>(state), retention});
 }
 
 HostSlotState StateOfWord(uint32_t word) {
-  if (word == kEmptyWord) return HostSlotState::kEmpty;
-  for (const RetentionClass retention : {RetentionClass::kMemory, RetentionClass::kExtended}) {
-    for (const HostSlotState state : {HostSlotState::kFilling, HostSlotState::kComplete}) {
-      if (word == WordOf(state, retention)) return state;
-    }
-  }
-  return HostSlotState::kDamaged;
+  if (word == kEmptyRecordWord) return HostSlotState::kEmpty;
+  const std::optional<RecordState> record = ReadRecordWord(word);
+  if (!record) return HostSlotState::kDamaged;
+  const auto state = static_cast<HostSlotState>(record->state);
+  const bool written = state == HostSlotState::kFilling || state == HostSlotState::kComplete;
+  return written ? state : HostSlotState::kDamaged;
 }
 
 }  // namespace
@@ -171,14 +161,15 @@ void HostTable::BeginFill(uint64_t address, uint64_t slot_bytes) {
     std::memset(RecordsOf(slab), 0, shape_.slab_bytes / slot_bytes * sizeof(SlotRecord));
     std::atomic_ref(cut.slot_bytes).store(slot_bytes, std::memory_order_release);
   }
-  StoreState(&RecordOf(address).word, WordOf(HostSlotState::kFilling, RetentionClass::kMemory));
+  StoreRecordWord(&RecordOf(address).word,
+                  WordOf(HostSlotState::kFilling, RetentionClass::kMemory));
 }
 
 void HostTable::WriteFacts(SlotRecord* record, const HostSlotFacts& facts) {
   record->uses = facts.uses;
   record->last_use_s = facts.last_use_s;
   record->created_s = facts.created_s;
-  StoreState(&record->word, WordOf(HostSlotState::kComplete, facts.retention));
+  StoreRecordWord(&record->word, WordOf(HostSlotState::kComplete, facts.retention));
 }
 
 void HostTable::Complete(uint64_t address, const HostSlotFacts& facts) {
@@ -195,7 +186,9 @@ void HostTable::Update(uint64_t address, const HostSlotFacts& facts) {
   WriteFacts(&record, facts);
 }
 
-void HostTable::Clear(uint64_t address) { StoreState(&RecordOf(address).word, kEmptyWord); }
+void HostTable::Clear(uint64_t address) {
+  StoreRecordWord(&RecordOf(address).word, kEmptyRecordWord);
+}
 
 uint64_t HostTable::SlotBytesOf(uint64_t slab) const {
   const uint64_t slot_bytes = SlabOf(slab).slot_bytes;

@@ -86,22 +86,68 @@ Result<CachePool*> PoolSpace::Attach(NamespaceId namespace_id, DeviceIndex devic
                        state_.env.devices[device.value].device->CreatePool(blocks * block_bytes));
   // A device may round up; the cap holds for what it takes.
   if (memory->bytes() > left) return exhausted(memory->bytes());
+  // Wall time makes it differ from pools of earlier processes, the count from this process's
+  // others: a client that finds the generation that it knows keeps the memory that it has mapped.
+  const uint64_t generation =
+      static_cast<uint64_t>(state_.env.clock->WallMs()) << 16 | (++created_ & 0xffff);
+  CachePool* const pool =
+      Add(namespace_id, device, std::move(memory), static_cast<uint32_t>(blocks), generation);
+  Keep(pool);
+  return pool;
+}
+
+CachePool* PoolSpace::Add(NamespaceId namespace_id, DeviceIndex device,
+                          std::unique_ptr<DevicePool> memory, uint32_t blocks,
+                          uint64_t generation) {
+  const Namespace& name_space = state_.namespaces[namespace_id.value];
   used_bytes_[device.value] += memory->bytes();
   state_.tenants.Charge(Tier::kPool, name_space.tenant, memory->bytes());
-  CachePool* const pool = state_.AddPool(std::make_unique<CachePool>(CachePool{
+  return state_.AddPool(std::make_unique<CachePool>(CachePool{
       .namespace_id = namespace_id,
       .device = device,
       .slot = PoolSlot(device.value),
-      .block_bytes = block_bytes,
+      .generation = generation,
+      .block_bytes = name_space.identity.block_bytes,
       .copier = state_.env.devices[device.value].device,
       .memory = std::move(memory),
-      .blocks = PoolBlocks(static_cast<uint32_t>(blocks)),
+      .blocks = PoolBlocks(blocks),
       .victims = VictimQueue(MakeOrder(),
                              [this](EntryIndex entry) { return state_.FactsIfAwaited(entry); })}));
-  // Wall time makes it differ from pools of earlier processes, the count from this process's
-  // others: a client that finds the generation that it knows keeps the memory that it has mapped.
-  pool->generation =
-      static_cast<uint64_t>(state_.env.clock->WallMs()) << 16 | (++created_ & 0xffff);
+}
+
+// Until the memory has been zeroed, the next daemon must not show it to anyone.
+void PoolSpace::Keep(CachePool* pool) {
+  if (state_.env.pool_keeper == nullptr) return;
+  PoolTable* const table = state_.env.pool_keeper->Keep(
+      pool->device,
+      {.identity = state_.namespaces[pool->namespace_id.value].identity,
+       .generation = pool->generation,
+       .memory_bytes = pool->memory->bytes(),
+       .device_bytes = capacity_bytes(pool->device),
+       .blocks = pool->blocks.size()},
+      *pool->memory);
+  if (table == nullptr) return;
+  pool->blocks.SetTable(table);
+  pool->memory->WhenReady(gate_.WhileOpen([this, id = pool->id, table] {
+    const CachePool* const ready = state_.FindPool(id);
+    if (ready != nullptr && ready->blocks.table() == table) table->SetReady();
+  }));
+}
+
+Result<CachePool*> PoolSpace::Adopt(LeftPool left) {
+  KVT_ASSIGN_OR_RETURN(const NamespaceId namespace_id,
+                       state_.InternNamespace(left.description.identity));
+  const Namespace& name_space = state_.namespaces[namespace_id.value];
+  if (name_space.pools[left.device.value] != nullptr) {
+    return MakeError(ErrorCode::kCorrupt, "duplicate");
+  }
+  if (left.memory->bytes() > BytesLeft(name_space.tenant, left.device)) {
+    return MakeError(ErrorCode::kResourceExhausted, "size_changed");
+  }
+  CachePool* const pool = Add(namespace_id, left.device, std::move(left.memory),
+                              left.description.blocks, left.description.generation);
+  // No session of this daemon uses it: it may be closed to make room for another.
+  pool->unused_since_ms = state_.NowMs();
   return pool;
 }
 
@@ -192,7 +238,9 @@ void PoolSpace::Close(CachePool* pool) {
       returning_.end(),
       {state_.namespaces[pool->namespace_id.value].tenant, pool->device, pool->memory->bytes()});
   const auto memory = std::make_shared<std::unique_ptr<DevicePool>>(std::move(pool->memory));
+  PoolTable* const table = pool->blocks.table();
   state_.RemovePool(pool);
+  if (table != nullptr) state_.env.pool_keeper->Release(table, "");
   state_.env.executor->Run(
       [memory] {
         (*memory)->Discard();

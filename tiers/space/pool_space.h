@@ -23,6 +23,11 @@ class PoolSpace {
   [[nodiscard]] Result<CachePool*> Attach(NamespaceId namespace_id, DeviceIndex device,
                                           uint64_t pool_bytes, uint32_t shares, uint32_t groups);
 
+  // A pool of an earlier daemon, with all blocks free; what its table says is as it was. Errors,
+  // after which the memory is given back: kResourceExhausted "size_changed" (the device or the
+  // tenant has less left), kCorrupt "duplicate", and those of CacheState::InternNamespace.
+  [[nodiscard]] Result<CachePool*> Adopt(LeftPool left);
+
   // Blocks that are free or could become free by eviction.
   [[nodiscard]] static uint64_t Obtainable(const CachePool& pool) {
     return pool.blocks.free() + pool.victims.size();
@@ -55,6 +60,11 @@ class PoolSpace {
     uint64_t bytes = 0;
   };
 
+  // A pool of this memory, charged to its tenant.
+  CachePool* Add(NamespaceId namespace_id, DeviceIndex device, std::unique_ptr<DevicePool> memory,
+                 uint32_t blocks, uint64_t generation);
+  // Has a new pool's memory outlive the process, where something keeps it.
+  void Keep(CachePool* pool);
   // The order of eviction of a new pool.
   [[nodiscard]] std::unique_ptr<EvictionPolicy> MakeOrder() const;
   // What is left of a device to the tenant.

@@ -14,6 +14,7 @@
 #include "tiers/index/index.h"
 #include "tiers/memory/host_arena.h"
 #include "tiers/state/block_event_sink.h"
+#include "tiers/state/pool_keeper.h"
 #include "tiers/storage/block_file.h"
 #include "tiers/storage/disk_geometry.h"
 #include "tiers/types/tracer.h"
@@ -45,9 +46,10 @@ struct CacheEnvironment {
   std::vector<PoolDevice> devices;     // by DeviceIndex; one at least, kMaxDevices at most
   Device* lent_host_memory = nullptr;  // for regions in host memory; null: there are none
   HostArena* arena = nullptr;
-  std::vector<BlockFile*> files;  // empty: no disk tier
-  DiskGeometry geometry;          // of `files`
-  Digest128 disk_set;             // likewise: DiskFiles::set_uuid; zeros without files
+  PoolKeeper* pool_keeper = nullptr;  // null: pools end with the process
+  std::vector<BlockFile*> files;      // empty: no disk tier
+  DiskGeometry geometry;              // of `files`
+  Digest128 disk_set;                 // likewise: DiskFiles::set_uuid; zeros without files
   // Of EncryptedFiles, which `files` then are; null: nothing is encrypted.
   KeyRing* keys = nullptr;
   Index* index = nullptr;            // null exactly when `files` is empty

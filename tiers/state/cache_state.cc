@@ -250,7 +250,7 @@ void CacheState::Extend(EntryIndex index) {
   AgesOf(entry).Remove(index);
   entry.retention = RetentionClass::kExtended;
   AgesOf(entry).PushHot(index);
-  UpdateHostTable(entry);
+  UpdateTables(index);
 }
 
 void CacheState::Use(CachePool* pool, EntryIndex index) {
@@ -276,7 +276,7 @@ void CacheState::UseComputedAnew(CachePool* pool, EntryIndex index, RetentionCla
   if (env.keys == nullptr || !entry.has_disk_slot()) entry.created_s = NowS();
   ForgetHint(index);
   Use(pool, index);
-  UpdateHostTable(entry);
+  UpdateTables(index);
   QueueRecencyUpdate(index);
 }
 
@@ -335,7 +335,7 @@ void CacheState::Touch(EntryIndex index) {
   const uint32_t before_s = std::exchange(entry.last_use_s, NowS());
   AgesOf(entry).Touch(index);
   if (unpersisted.Contains(index)) unpersisted.Touch(index);
-  if (before_s / kTableRecencyS != entry.last_use_s / kTableRecencyS) UpdateHostTable(entry);
+  if (before_s / kTableRecencyS != entry.last_use_s / kTableRecencyS) UpdateTables(index);
   if (!entry.has_disk_slot() && !entry.persist_wanted()) return;
   TouchDisk(index);
   QueueUpdateIfBehind(index);
@@ -454,9 +454,34 @@ HostSlotFacts CacheState::HostFactsOf(const BlockEntry& entry) const {
   return {entry.uses, ToWallS(entry.last_use_s), ToWallS(entry.created_s), entry.retention};
 }
 
-void CacheState::UpdateHostTable(const BlockEntry& entry) {
+void CacheState::UpdateTables(EntryIndex index) {
+  const BlockEntry& entry = directory[index];
+  ForEachPlace(entry, [&](CachePool& pool, BlockIndex block) {
+    if (pool.blocks.table() != nullptr) pool.blocks.RecordUse(block, PoolFactsOf(pool, index));
+  });
   if (!entry.in_host() || env.arena->table() == nullptr) return;
   env.arena->table()->Update(entry.host_slot.value * kHostSlotUnit, HostFactsOf(entry));
+}
+
+PoolEntryFacts CacheState::PoolFactsOf(const CachePool& pool, EntryIndex index) const {
+  const BlockEntry& entry = directory[index];
+  PoolEntryFacts facts{.hash = entry.hash,
+                       .parent = ParentHashOf(index),
+                       .checksum = std::nullopt,
+                       .depth = entry.depth,
+                       .tokens = entry.tokens,
+                       .retention = entry.retention,
+                       .uses = entry.uses,
+                       .last_use_s = ToWallS(entry.last_use_s),
+                       .created_s = ToWallS(entry.created_s)};
+  const auto given = commit_checksums.find(ArrivalKey(pool, index));
+  if (given != commit_checksums.end()) facts.checksum = given->second;
+  return facts;
+}
+
+void CacheState::EnterPoolTable(CachePool* pool, EntryIndex index) {
+  if (pool->blocks.table() == nullptr) return;
+  pool->blocks.Record(BlockIn(*pool, directory[index]), PoolFactsOf(*pool, index));
 }
 
 void CacheState::BeginHostChange(const BlockEntry& entry) {

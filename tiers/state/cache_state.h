@@ -13,6 +13,7 @@
 //   Loader          disk -> host -> pool
 //   Acquirer        prefix walks, waiting allocations
 //   Retention       expiry, pins, persist-after-idle
+//   PoolAdoption    what an earlier daemon left in pools
 //   HostAdoption    what an earlier daemon left in host
 #pragma once
 
@@ -263,6 +264,8 @@ class CacheState {
   [[nodiscard]] uint32_t References(const BlockEntry& entry) const;
   // The block is the entry's. REQUIRES: it is committed for the entry, which has none in its pool.
   void AddPlace(CachePool* pool, BlockIndex block);
+  // The pool's block of the entry is whole: the table beside the pool's memory is to say so.
+  void EnterPoolTable(CachePool* pool, EntryIndex entry);
   // The pool's block of the entry awaits its bytes, or no longer does.
   void BeginLoad(CachePool* pool, EntryIndex entry);
   void EndLoad(CachePool* pool, EntryIndex entry);
@@ -401,8 +404,9 @@ class CacheState {
   void ForgetReturn(EntryIndex entry) {
     if (returns_s.Find(entry.value) != nullptr) returns_s[entry.value] = 0;
   }
-  // The table beside host memory learns of the entry's times and uses, if it is there.
-  void UpdateHostTable(const BlockEntry& entry);
+  // The tables beside host memory and pools learn of the entry's times and uses, where they are.
+  void UpdateTables(EntryIndex entry);
+  [[nodiscard]] PoolEntryFacts PoolFactsOf(const CachePool& pool, EntryIndex entry) const;
   [[nodiscard]] HostSlotFacts HostFactsOf(const BlockEntry& entry) const;
 
   const int64_t age_clock_offset_ms_;

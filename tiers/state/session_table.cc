@@ -20,8 +20,8 @@ void SessionTable::Close(SessionId session) {
   auto node = sessions_.extract(session);
   if (node.empty()) return;
   node.mapped().on_progress = nullptr;
-  for (const PoolId id : node.mapped().used) {
-    CachePool* const pool = state_.FindPool(id);
+  for (const Use& use : node.mapped().used) {
+    CachePool* const pool = state_.FindPool(use.pool);
     ++pool->ended_sessions;
     if (--pool->sessions == 0) pool->unused_since_ms = state_.NowMs();
   }
@@ -43,16 +43,39 @@ void SessionTable::CloseSome() {
   if (!closing_.empty()) state_.SchedulePart();
 }
 
-void SessionTable::UsePool(SessionId session, CachePool* pool) {
-  std::vector<PoolId>& used = sessions_.at(session).used;
-  if (std::ranges::find(used, pool->id) != used.end()) return;
-  used.push_back(pool->id);
+void SessionTable::UsePool(SessionId session, CachePool* pool, const ProcessIdentity& process) {
+  std::vector<Use>& used = sessions_.at(session).used;
+  if (std::ranges::find(used, pool->id, &Use::pool) != used.end()) return;
+  Use& use = used.emplace_back(Use{pool->id, {}});
+  if (PoolTable* const table = pool->blocks.table()) {
+    if (const auto number = table->AddProcess(process)) use.processes.push_back(*number);
+  }
   ++pool->sessions;
   pool->unused_since_ms.reset();
 }
 
+void SessionTable::AddAbsent(SessionId session, CachePool* pool, AbsentHoldings holdings) {
+  const auto [absent, inserted] = closed_.try_emplace(session);
+  KVT_CHECK(inserted);
+  ++pool->ended_sessions;
+  Session& held = absent->second;
+  held.used.push_back({pool->id, std::move(holdings.processes)});
+  ReferenceCounts& references = held.pools[pool->id].references;
+  for (const BlockIndex block : holdings.referenced) {
+    ++pool->blocks[block].references;
+    pool->blocks.RecordReferences(block);
+    references.Add(block);
+  }
+  PoolBlockList& withheld = held.quarantined[pool->id];
+  for (const BlockIndex block : holdings.withheld) pool->blocks.Withhold(block, &withheld);
+}
+
 void SessionTable::Forget(Sessions::iterator closed) {
-  for (const PoolId id : closed->second.used) --state_.FindPool(id)->ended_sessions;
+  for (const Use& use : closed->second.used) {
+    CachePool* const pool = state_.FindPool(use.pool);
+    --pool->ended_sessions;
+    for (const uint32_t number : use.processes) pool->blocks.table()->RemoveProcess(number);
+  }
   closed_.erase(closed);
 }
 
@@ -115,6 +138,7 @@ void SessionTable::Unreference(CachePool* pool, BlockIndex block, uint32_t count
   KVT_CHECK(record.references >= count);
   record.references -= count;
   if (record.references > 0) return;
+  pool->blocks.RecordReferences(block);
   if (record.state() == PoolBlockState::kOrphaned) {
     pool->blocks.Free(block, nullptr);
   } else if (!record.loading()) {
@@ -217,7 +241,10 @@ void HeldReferences::Add(size_t position, BlockIndex block) {
 
 void HeldReferences::Reference(BlockIndex block) {
   PoolBlock& record = pool_->blocks[block];
-  if (record.references++ == 0 && !record.loading()) pool_->victims.Remove(record.entry);
+  if (record.references++ == 0) {
+    pool_->blocks.RecordReferences(block);
+    if (!record.loading()) pool_->victims.Remove(record.entry);
+  }
   ++count_;
   ++session_->held;
 }

@@ -93,8 +93,18 @@ class SessionTable {
   // The next part of what closed sessions held; once for each event that the cache schedules.
   void CloseSome();
   // The pool stays until the session is closed, all that it held has been given back, and its
-  // process can no longer write to blocks that were private to it. REQUIRES: open.
-  void UsePool(SessionId session, CachePool* pool);
+  // process can no longer write to blocks that were private to it. The table beside the pool's
+  // memory names the process for as long. REQUIRES: open.
+  void UsePool(SessionId session, CachePool* pool, const ProcessIdentity& process);
+  // What sessions of an earlier daemon hold in a pool that was taken over.
+  struct AbsentHoldings {
+    std::vector<BlockIndex> referenced;  // REQUIRES: cached, and in no order of eviction
+    std::vector<BlockIndex> withheld;    // REQUIRES: free
+    std::vector<uint32_t> processes;     // their numbers in the pool's table
+  };
+  // As a closed session that holds them until ReleaseQuarantine. REQUIRES: the number is no other
+  // session's.
+  void AddAbsent(SessionId session, CachePool* pool, AbsentHoldings holdings);
   // Frees what Close() quarantined, or will. Does nothing if there is nothing.
   void ReleaseQuarantine(SessionId session);
   [[nodiscard]] bool IsOpen(SessionId session) const { return sessions_.contains(session); }
@@ -129,12 +139,16 @@ class SessionTable {
     PoolBlockList private_blocks;
   };
   using HoldingsByPool = std::map<PoolId, Holdings>;
+  struct Use {
+    PoolId pool;
+    std::vector<uint32_t> processes;  // in the pool's table
+  };
   // Stays at its address, open or closed, for as long as HeldReferences may point to it.
   struct Session {
     std::function<void(const LoadProgress&)> on_progress;
     HoldingsByPool pools;
-    std::vector<PoolId> used;  // see UsePool
-    uint64_t held = 0;         // references of HeldReferences
+    std::vector<Use> used;  // see UsePool
+    uint64_t held = 0;      // references of HeldReferences
     // Once it is closed:
     std::map<PoolId, PoolBlockList> quarantined;
     bool process_gone = false;  // the private blocks may be freed

@@ -20,7 +20,7 @@ constexpr size_t kOrderedPerEvent = 512;
 }  // namespace
 
 HostAdoption::HostAdoption(CacheState* state, HostSlots* host)
-    : state_(*state), host_(*host), youngest_added_(state->by_age.size(), kNoEntry) {}
+    : state_(*state), host_(*host), entries_(state) {}
 
 bool HostAdoption::Pump() {
   bool started = false;
@@ -131,34 +131,13 @@ std::optional<AdoptionDrop> HostAdoption::Adopt(const Slot& slot) {
   if (!state_.tenants.Fits(Tier::kHost, state_.TenantOf(*found), slot.bytes.size())) {
     return AdoptionDrop::kTenantCap;
   }
-  if (index == kNoEntry) index = AddEntry(*slot.header, *found);
+  if (index == kNoEntry) index = entries_.Add(*found);
   BlockEntry& entry = state_[index];
   entry.uses = std::max(entry.uses, found->uses);
   entry.last_use_s = std::max(entry.last_use_s, found->last_use_s);
   host_.Adopt(index, slot.address);
   adopted_.push_back({index, entry.last_use_s});
   return std::nullopt;
-}
-
-// What is adopted comes the youngest first. Where blocks stand by their age it follows the one
-// before it, among those that were restored from disk and those that are new.
-EntryIndex HostAdoption::AddEntry(const SlotHeader& header, const BlockEntry& found) {
-  const auto put = [](EntryList* list, EntryIndex entry, EntryIndex* youngest) {
-    list->Remove(entry);
-    const bool known = *youngest != kNoEntry && list->Contains(*youngest);
-    list->PushColderThan(known ? *youngest : kNoEntry, entry);
-    *youngest = entry;
-  };
-  const BlockKey key{found.namespace_id, found.hash};
-  const EntryIndex index = state_.AddEntry(key, found.tokens, found.depth, found.retention);
-  BlockEntry& entry = state_[index];
-  entry.created_s = found.created_s;
-  entry.last_use_s = found.last_use_s;
-  EntryList& ages = state_.AgesOf(entry);
-  put(&ages, index, &youngest_added_[static_cast<size_t>(&ages - state_.by_age.data())]);
-  if (state_.NeedsPersist(entry)) put(&state_.unpersisted, index, &youngest_unpersisted_);
-  state_.infinite_cache.Store(key.namespace_id, header.hash);
-  return index;
 }
 
 void HostAdoption::BeginOrdering() {

@@ -16,6 +16,7 @@
 #include "tiers/space/host_slots.h"
 #include "tiers/state/cache_state.h"
 #include "tiers/storage/slot_header.h"
+#include "tiers/transfer/adopted_entries.h"
 
 namespace kvtier {
 
@@ -59,7 +60,6 @@ class HostAdoption {
   [[nodiscard]] std::optional<AdoptionDrop> Adopt(const Slot& slot);
   // What the header and the table know of the block, as an entry of its space.
   [[nodiscard]] Result<BlockEntry> Describe(const Slot& slot);
-  [[nodiscard]] EntryIndex AddEntry(const SlotHeader& header, const BlockEntry& found);
   using Order = std::shared_ptr<std::vector<Adopted>>;
   void BeginOrdering();
   void OrderFrom(const Order& order, size_t next);
@@ -69,9 +69,7 @@ class HostAdoption {
   HostSlots& host_;
   uint64_t in_flight_bytes_ = 0;
   uint64_t slots_in_flight_ = 0;
-  // The last entries that were added, by list of state_.by_age: the next is as old or older.
-  std::vector<EntryIndex> youngest_added_;
-  EntryIndex youngest_unpersisted_ = kNoEntry;
+  AdoptedEntries entries_;
   std::vector<Adopted> adopted_;
   std::unordered_set<BlockKey> evicted_;
   // kNone: nothing was found so far. kDone: everything has been looked at, and the rest was said.

@@ -366,6 +366,7 @@ void Loader::Arrived(CachePool* pool, std::span<const EntryIndex> entries) {
     if (pool->region != nullptr) continue;
     PoolBlock& block = BlockOf({pool, entry});
     block.since_ds = now_ds;
+    state_.EnterPoolTable(pool, entry);
     if (block.references == 0) state_.EnterEvictionOrder(pool, entry);
   }
   state_.stats.onload_blocks += entries.size();

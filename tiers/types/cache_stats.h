@@ -40,7 +40,7 @@ enum class DropReason : uint8_t {
   kOnOtherDevice,         // evicted from a pool while another device's still held it
   kParentLost,            // a block before it in its sequence is in no tier: it could not be hit
   kHeldTooLong,           // its store waited in vain for its client to say that it may begin
-  kErased,                // the key that it was encrypted with is gone
+  kErased,                // by a command, or its encryption key is gone
 };
 inline constexpr int kDropReasonCount = 22;
 [[nodiscard]] std::string_view DropReasonName(DropReason reason);
@@ -111,6 +111,9 @@ struct CacheStats {
   uint64_t restored_blocks = 0;
   // Taken over in host from an earlier daemon; of slots that were not, why.
   uint64_t adopted_blocks = 0, adopted_bytes = 0;
+  // Blocks that an earlier daemon left in pools, and why others were not taken over.
+  uint64_t adopted_pool_blocks = 0, adopted_pool_bytes = 0;
+  std::array<uint64_t, kAdoptionDropCount> pool_adoption_drops{};
   std::array<uint64_t, kAdoptionDropCount> adoption_drops{};
   void CountAdoptionDrop(AdoptionDrop reason) { ++adoption_drops[static_cast<size_t>(reason)]; }
 

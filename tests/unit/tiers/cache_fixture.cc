@@ -35,6 +35,7 @@ void CacheTest::Start(const CacheSetup& setup) {
   sizes.host_slabs = setup.host_slots / kSlotsPerSlab;
   sizes.host_slabs_ready = std::min(setup.host_slots, setup.host_slots_ready) / kSlotsPerSlab;
   sizes.keep_host = setup.keep_host;
+  sizes.keep_pools = setup.keep_pools;
   sizes.disk_slabs = setup.disk_slots / kSlotsPerSlab;
   sizes.disk_files = setup.disk_slots == 0 ? 0 : setup.disk_files;
   machine_ = std::make_unique<FakeMachine>(sizes, /*seed=*/1);

@@ -28,6 +28,7 @@ struct CacheSetup {
   uint32_t host_slots = 16;   // a multiple of CacheTest::kSlotsPerSlab
   uint32_t host_slots_ready = UINT32_MAX;
   bool keep_host = false;    // host memory stays when the process dies
+  bool keep_pools = false;   // and so do pools
   uint32_t disk_slots = 32;  // as host_slots; 0: no disk tier
   uint32_t disk_files = 1;
   CacheOptions options = Options();

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/resources/kept_pools.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <span>
+
+#include "base/units.h"
+#include "daemon/net/peer.h"
+#include "daemon/resources/device_opening.h"
+#include "tiers/memory/kept_file.h"
+
+namespace kvtier {
+namespace {
+
+std::string MemoryName(uint32_t number) { return fmt::format("pool-{}", number); }
+std::string TableName(uint32_t number) { return fmt::format("pool-{}-table", number); }
+
+// Of a pool's blocks, the part that may be out of use for as long as clients of an earlier daemon
+// live: a pool that would lose more to them is made anew, as if nothing had been kept.
+constexpr uint32_t kMostWithheld = 4;
+
+bool MayLive(const ProcessIdentity& process) {
+  const ProcessIdentity now = IdentityOf(process.pid);
+  if (now.start_time == 0) return ::kill(process.pid, 0) == 0 || errno != ESRCH;
+  return process.start_time == 0 || now.start_time == process.start_time;
+}
+
+// Whether processes that live may still write to too much of the pool.
+bool TooMuchWithheld(const PoolTable& table, uint32_t blocks) {
+  const Result<std::vector<PoolTable::Process>> processes = table.Processes();
+  const auto lives = [](const PoolTable::Process& each) { return MayLive(each.identity); };
+  if (!processes || std::ranges::none_of(*processes, lives)) return false;
+  uint32_t held = 0;
+  for (uint32_t i = 0; i < blocks; ++i) {
+    const PoolEntryState state = table.StateOf(BlockIndex(i));
+    held += state != PoolEntryState::kFree && !table.Whole(BlockIndex(i));
+  }
+  return held > blocks / kMostWithheld;
+}
+
+bool IsOn(const PoolDescription& pool, const DeviceInfo& device) {
+  return pool.device_uuid == device.uuid;
+}
+
+}  // namespace
+
+// One pool's descriptors, as far as they are here, and the mapping of its table.
+struct KeptPools::Pool {
+  explicit Pool(uint32_t its_number) : number(its_number) {}
+  ~Pool() {
+    table.reset();
+    if (!mapped.empty()) ::munmap(mapped.data(), mapped.size());
+  }
+  Pool(const Pool&) = delete;
+  Pool& operator=(const Pool&) = delete;
+
+  // Errors: kResourceExhausted with the errno's name.
+  [[nodiscard]] Status Map(uint64_t bytes) {
+    void* const address =
+        ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, table_fd.get(), 0);
+    if (address == MAP_FAILED) {
+      return tl::unexpected<Error>(
+          ErrnoError(ErrorCode::kResourceExhausted, errno, "mapping a pool's table"));
+    }
+    mapped = {static_cast<std::byte*>(address), bytes};
+    return {};
+  }
+
+  const uint32_t number;
+  UniqueFd memory_fd;  // until the pool has it
+  UniqueFd table_fd;
+  std::span<std::byte> mapped;
+  PoolDescription description;
+  std::unique_ptr<PoolTable> table;
+};
+
+KeptPools::KeptPools(DescriptorStore* store, Log* log, bool keep)
+    : store_(*store), log_(*log), boot_id_(ReadBootId()) {
+  for (uint32_t number = 0; number < kMaxKeptPools; ++number) {
+    if (keep) free_numbers_.insert(number);
+    Look(number);
+  }
+  if (keep) return;
+  for (const auto& pool : std::exchange(left_, {})) Refuse(*pool, "off");
+}
+
+KeptPools::~KeptPools() = default;
+
+void KeptPools::Look(uint32_t number) {
+  auto pool = std::make_unique<Pool>(number);
+  pool->memory_fd = store_.Take(MemoryName(number)).value_or(UniqueFd());
+  pool->table_fd = store_.Take(TableName(number)).value_or(UniqueFd());
+  if (!pool->memory_fd.valid() && !pool->table_fd.valid()) return;
+  const auto look = [&]() -> Status {
+    if (!pool->memory_fd.valid() || !pool->table_fd.valid()) {
+      return MakeError(ErrorCode::kCorrupt, "incomplete");
+    }
+    const uint64_t bytes = FileBytes(pool->table_fd.get());
+    if (const auto refusal = KeptFileRefusal(pool->table_fd.get(), bytes)) {
+      return MakeError(ErrorCode::kCorrupt, *refusal);
+    }
+    if (bytes == 0) return MakeError(ErrorCode::kCorrupt, "damaged");
+    KVT_RETURN_IF_ERROR(pool->Map(bytes));
+    KVT_ASSIGN_OR_RETURN(pool->description, PoolTable::Read(pool->mapped, boot_id_));
+    pool->table = std::make_unique<PoolTable>(pool->mapped);
+    return {};
+  };
+  if (const Status looked = look(); !looked) return Refuse(*pool, looked.error().reason);
+  free_numbers_.erase(number);
+  left_.push_back(std::move(pool));
+}
+
+void KeptPools::Refuse(const Pool& pool, const std::string& reason) {
+  outcomes_.push_back({pool.description.identity.tenant, pool.description.memory_bytes, reason});
+  log_.Info("pool.not_adopted", "a pool of an earlier daemon ({}) is given back: {}",
+            FormatByteSize(pool.description.memory_bytes), reason);
+  Forget(pool.number);
+}
+
+void KeptPools::Forget(uint32_t number) {
+  store_.Release(MemoryName(number));
+  store_.Release(TableName(number));
+}
+
+uint64_t KeptPools::BytesOn(const DeviceInfo& device) const {
+  uint64_t bytes = 0;
+  for (const auto& pool : left_) {
+    if (IsOn(pool->description, device)) bytes += pool->description.memory_bytes;
+  }
+  return bytes;
+}
+
+void KeptPools::SetDevices(const std::vector<OpenedDevice>* devices, bool same_size) {
+  devices_ = devices;
+  same_size_ = same_size;
+}
+
+Result<LeftPool> KeptPools::Open(Pool* pool) {
+  const auto refuse = [](const char* reason) { return MakeError(ErrorCode::kCorrupt, reason); };
+  const PoolDescription& description = pool->description;
+  const auto device = std::ranges::find_if(*devices_, [&](const OpenedDevice& opened) {
+    return IsOn(description, opened.device->info());
+  });
+  if (device == devices_->end()) return refuse("no_device");
+  if (device->device->info().driver_version != description.driver_version) {
+    return refuse("other_driver");
+  }
+  if (same_size_ && device->pool_bytes != description.device_bytes) return refuse("size_changed");
+  if (description.memory_id != 0 && FileNumber(pool->memory_fd.get()) != description.memory_id) {
+    return refuse("other_memory");
+  }
+  if (TooMuchWithheld(*pool->table, description.blocks)) return refuse("held_by_clients");
+  LeftPool left{.device = DeviceIndex(static_cast<uint32_t>(device - devices_->begin())),
+                .description = description,
+                .memory = nullptr,
+                .table = pool->table.get()};
+  KVT_ASSIGN_OR_RETURN(
+      left.memory, device->device->AdoptPool(std::move(pool->memory_fd), description.memory_bytes));
+  if (left.memory->bytes() != description.memory_bytes) return refuse("size_changed");
+  return left;
+}
+
+std::vector<LeftPool> KeptPools::TakeLeft() {
+  std::vector<LeftPool> taken;
+  for (std::unique_ptr<Pool>& pool : std::exchange(left_, {})) {
+    Result<LeftPool> left = Open(pool.get());
+    if (!left) {
+      Refuse(*pool, left.error().reason);
+      free_numbers_.insert(pool->number);
+      continue;
+    }
+    // What the holder has already is kept anew: this process's list of it says what is kept.
+    (void)store_.Keep(TableName(pool->number), pool->table_fd.get());
+    (void)store_.Keep(MemoryName(pool->number), left->memory->shareable_fd(),
+                      left->memory->bytes());
+    outcomes_.push_back({pool->description.identity.tenant, left->memory->bytes(), "adopted"});
+    log_.Info("pool.adopted", "{} of an earlier daemon's pool are there again, {} blocks",
+              FormatByteSize(left->memory->bytes()), pool->description.blocks);
+    taken.push_back(*std::move(left));
+    pools_.push_back(std::move(pool));
+  }
+  return taken;
+}
+
+PoolTable* KeptPools::Keep(DeviceIndex device, const PoolDescription& description,
+                           const DevicePool& memory) {
+  if (free_numbers_.empty()) return nullptr;
+  const uint32_t number = *free_numbers_.begin();
+  const DeviceInfo info = (*devices_)[device.value].device->info();
+  auto pool = std::make_unique<Pool>(number);
+  pool->description = description;
+  pool->description.device_uuid = info.uuid;
+  pool->description.driver_version = info.driver_version;
+  pool->description.boot_id = boot_id_;
+  // Of host memory alone: a driver's descriptors all have one number.
+  if (info.driver_version == 0) pool->description.memory_id = FileNumber(memory.shareable_fd());
+  const auto keep = [&]() -> Status {
+    const uint64_t table_bytes = PoolTable::BytesFor(description.blocks);
+    KVT_ASSIGN_OR_RETURN(pool->table_fd, MakeKeptFile("kvtier-pool-table", table_bytes));
+    KVT_RETURN_IF_ERROR(pool->Map(table_bytes));
+    PoolTable::Format(pool->description, pool->mapped);
+    pool->table = std::make_unique<PoolTable>(pool->mapped);
+    // The memory alone would be held for nothing.
+    KVT_RETURN_IF_ERROR(store_.Keep(TableName(number), pool->table_fd.get()));
+    return store_.Keep(MemoryName(number), memory.shareable_fd(), memory.bytes());
+  };
+  if (const Status kept = keep(); !kept) {
+    log_.Warning("keeper.none", "a pool of {} is not kept over a restart: {}",
+                 FormatByteSize(memory.bytes()), kept.error().ToString());
+    Forget(number);
+    return nullptr;
+  }
+  free_numbers_.erase(number);
+  return pools_.emplace_back(std::move(pool))->table.get();
+}
+
+void KeptPools::Release(PoolTable* table, const std::string& refused) {
+  const auto pool =
+      std::ranges::find_if(pools_, [&](const auto& known) { return known->table.get() == table; });
+  KVT_CHECK(pool != pools_.end());
+  const uint32_t number = (*pool)->number;
+  if (!refused.empty()) {
+    // It was counted as adopted when the cache was given it.
+    const auto outcome = std::ranges::find_if(outcomes_, [&](const Outcome& each) {
+      return each.adoption == "adopted" && each.bytes == (*pool)->description.memory_bytes;
+    });
+    if (outcome != outcomes_.end()) outcome->adoption = refused;
+    log_.Info("pool.not_adopted", "the pool of an earlier daemon is given back after all: {}",
+              refused);
+  }
+  Forget(number);
+  free_numbers_.insert(number);
+  pools_.erase(pool);
+}
+
+}  // namespace kvtier

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory of pools that outlives the daemon: gives what an earlier one left to the cache, and has
+// the cache's own kept, each pool as two descriptors, of its memory and of the table beside it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/posix.h"
+#include "base/result.h"
+#include "daemon/keeper/descriptor_store.h"
+#include "daemon/runtime/log.h"
+#include "tiers/state/pool_keeper.h"
+
+namespace kvtier {
+
+struct OpenedDevice;
+
+// Pools beyond these end with the daemon.
+inline constexpr uint32_t kMaxKeptPools = 24;
+
+// Event loop only, or the time before it runs. Owns the tables. What cannot be kept or taken over
+// is in the log, and the daemon serves.
+class KeptPools final : public PoolKeeper {
+ public:
+  // Takes what an earlier daemon left; with `keep` false only to give it back. Both are borrowed
+  // and outlive this.
+  KeptPools(DescriptorStore* store, Log* log, bool keep);
+  ~KeptPools() override;
+  KeptPools(const KeptPools&) = delete;
+  KeptPools& operator=(const KeptPools&) = delete;
+
+  // What pools of an earlier daemon have of the device's memory: it is free for pools, though the
+  // device does not say so.
+  [[nodiscard]] uint64_t BytesOn(const DeviceInfo& device) const;
+  // Before the cache is made. `same_size` says that a pool is taken over only if the cap of its
+  // device has not changed.
+  void SetDevices(const std::vector<OpenedDevice>* devices, bool same_size);
+
+  [[nodiscard]] std::vector<LeftPool> TakeLeft() override;
+  [[nodiscard]] PoolTable* Keep(DeviceIndex device, const PoolDescription& description,
+                                const DevicePool& memory) override;
+  void Release(PoolTable* table, const std::string& refused) override;
+
+  // What has become of each pool that an earlier daemon left: "adopted", or the reason why not.
+  struct Outcome {
+    std::string tenant;
+    uint64_t bytes = 0;
+    std::string adoption;
+  };
+  [[nodiscard]] const std::vector<Outcome>& outcomes() const { return outcomes_; }
+
+ private:
+  struct Pool;
+  using Pools = std::vector<std::unique_ptr<Pool>>;
+
+  // Looks at what stands under the number, if anything does.
+  void Look(uint32_t number);
+  // The device of the pool, and its memory there. Errors: "no_device", "other_driver",
+  // "size_changed", "other_memory", "held_by_clients" (some live, and may write to more than a
+  // quarter of it), and those of Device::AdoptPool.
+  [[nodiscard]] Result<LeftPool> Open(Pool* pool);
+  void Refuse(const Pool& pool, const std::string& reason);
+  // The holder forgets both descriptors.
+  void Forget(uint32_t number);
+
+  DescriptorStore& store_;
+  Log& log_;
+  const Digest128 boot_id_;
+  const std::vector<OpenedDevice>* devices_ = nullptr;
+  bool same_size_ = true;
+  Pools left_;
+  Pools pools_;
+  std::set<uint32_t> free_numbers_;
+  std::vector<Outcome> outcomes_;
+};
+
+}  // namespace kvtier

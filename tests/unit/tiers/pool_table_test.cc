@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+// The table beside a kept pool, read by another life of the daemon than wrote it.
+#include "tiers/memory/pool_table.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <numeric>
+#include <vector>
+
+namespace kvtier {
+namespace {
+
+constexpr uint32_t kBlocks = 600;
+constexpr BlockIndex kBlock{3};
+
+class PoolTableTest : public ::testing::Test {
+ protected:
+  PoolTableTest() : memory_(PoolTable::BytesFor(kBlocks)) {
+    description_.identity = {.tenant = "tenant", .block_bytes = 4096};
+    description_.identity.model.bytes.fill(7);
+    description_.generation = 42;
+    description_.memory_bytes = kBlocks * 4096;
+    description_.blocks = kBlocks;
+    description_.boot_id.bytes.fill(1);
+    PoolTable::Format(description_, memory_);
+    table_.emplace(memory_);
+    table_->SetReady();
+  }
+  [[nodiscard]] Result<PoolDescription> Read() const {
+    return PoolTable::Read(memory_, description_.boot_id);
+  }
+  [[nodiscard]] std::string Refusal() const {
+    const Result<PoolDescription> read = Read();
+    return read ? "" : read.error().reason;
+  }
+  [[nodiscard]] static PoolEntryFacts Facts() {
+    PoolEntryFacts facts{.parent = BlockHash{}, .checksum = PayloadChecksum{}, .depth = 9};
+    facts.hash.bytes.fill(3);
+    facts.parent->bytes.fill(4);
+    facts.checksum->bytes.fill(5);
+    facts.tokens = 16;
+    facts.retention = RetentionClass::kMemory;
+    facts.uses = 2;
+    facts.last_use_s = 100;
+    facts.created_s = 90;
+    return facts;
+  }
+
+  static void ExpectTrueOrNothing(const PoolTable& table) {
+    if (!table.Whole(kBlock)) return;
+    const auto facts = table.FactsOf(kBlock);
+    if (!facts) return;
+    EXPECT_EQ(facts->hash, Facts().hash);
+    EXPECT_EQ(facts->checksum, Facts().checksum);
+    EXPECT_EQ(facts->retention, RetentionClass::kMemory);
+  }
+
+  std::vector<std::byte> memory_;
+  PoolDescription description_;
+  std::optional<PoolTable> table_;
+};
+
+TEST_F(PoolTableTest, AnotherLifeReadsWhatWasWritten) {
+  ASSERT_TRUE(Read());
+  EXPECT_EQ(*Read(), description_);
+  table_->Hold(kBlock, 12);
+  table_->Complete(kBlock, Facts(), true);
+  const PoolTable again(memory_);
+  EXPECT_EQ(again.StateOf(kBlock), PoolEntryState::kReferenced);
+  EXPECT_EQ(again.GenerationOf(kBlock), 12u);
+  EXPECT_EQ(again.FactsOf(kBlock), Facts());
+  EXPECT_EQ(again.StateOf(BlockIndex(4)), PoolEntryState::kFree);
+}
+
+TEST_F(PoolTableTest, ABlockIsWholeOnlyBetweenCompleteAndHold) {
+  table_->Hold(kBlock, 1);
+  EXPECT_FALSE(table_->Whole(kBlock));
+  table_->Complete(kBlock, Facts(), false);
+  EXPECT_EQ(table_->StateOf(kBlock), PoolEntryState::kCached);
+  table_->SetReferenced(kBlock, true);
+  EXPECT_EQ(table_->StateOf(kBlock), PoolEntryState::kReferenced);
+  table_->Hold(kBlock, 2);
+  EXPECT_EQ(table_->StateOf(kBlock), PoolEntryState::kHeld);
+  table_->SetFree(kBlock);
+  EXPECT_EQ(table_->StateOf(kBlock), PoolEntryState::kFree);
+}
+
+TEST_F(PoolTableTest, AMemoryClassBlockNeverBecomesOneThatMayGoToDisk) {
+  table_->Hold(kBlock, 1);
+  table_->Complete(kBlock, Facts(), false);
+  std::vector<std::byte> before = memory_;
+  // The head, the block's state and its record.
+  std::vector<size_t> places(256);
+  std::iota(places.begin(), places.end(), 0);
+  for (size_t i = 0; i < 8; ++i) places.push_back(5 * 4096 + 8 * kBlock.value + i);
+  const size_t record = memory_.size() - 128 * (kBlocks - kBlock.value);
+  for (size_t i = 0; i < 128; ++i) places.push_back(record + i);
+  for (const size_t at : places) {
+    for (int bit = 0; bit < 8; ++bit) {
+      memory_[at] ^= static_cast<std::byte>(1 << bit);
+      if (Read()) ExpectTrueOrNothing(PoolTable(memory_));
+      memory_[at] = before[at];
+    }
+  }
+}
+
+TEST_F(PoolTableTest, WhatDoesNotMatchIsRefused) {
+  description_.boot_id.bytes.fill(2);
+  EXPECT_EQ(Refusal(), "other_boot");
+  description_.boot_id.bytes.fill(1);
+  memory_[16] ^= std::byte{1};
+  EXPECT_EQ(Refusal(), "version");
+  memory_[16] ^= std::byte{1};
+  memory_[0] ^= std::byte{1};
+  EXPECT_EQ(Refusal(), "damaged");
+  memory_[0] ^= std::byte{1};
+  for (const size_t at : {20, 24, 32, 40, 48, 100, 150}) {
+    memory_[at] ^= std::byte{1};
+    EXPECT_EQ(Refusal(), "damaged") << at;
+    memory_[at] ^= std::byte{1};
+  }
+  memory_.resize(memory_.size() - 4096);
+  EXPECT_EQ(Refusal(), "damaged");
+  memory_.resize(100);
+  EXPECT_EQ(Refusal(), "damaged");
+}
+
+TEST_F(PoolTableTest, MemoryThatWasNotZeroedYetIsRefused) {
+  std::vector<std::byte> fresh(PoolTable::BytesFor(kBlocks));
+  PoolTable::Format(description_, fresh);
+  const auto read = PoolTable::Read(fresh, description_.boot_id);
+  ASSERT_FALSE(read);
+  EXPECT_EQ(read.error().reason, "not_ready");
+}
+
+TEST_F(PoolTableTest, AdoptionsThatDoNotEndAreCounted) {
+  for (int deaths = 0; deaths < 5; ++deaths) {
+    EXPECT_EQ(Refusal(), "");
+    table_->BeginAdoption();
+  }
+  EXPECT_EQ(Refusal(), "adoption_unfinished");
+  table_->EndAdoption();
+  EXPECT_EQ(Refusal(), "");
+}
+
+TEST_F(PoolTableTest, MoreProcessesThanItHasRoomForAreUnknown) {
+  std::vector<uint32_t> numbers;
+  for (uint32_t i = 0; i < PoolTable::kMaxProcesses; ++i) {
+    const auto number = table_->AddProcess({.pid = static_cast<int32_t>(i + 1), .start_time = i});
+    ASSERT_TRUE(number);
+    numbers.push_back(*number);
+  }
+  ASSERT_TRUE(table_->Processes());
+  EXPECT_EQ(table_->Processes()->size(), PoolTable::kMaxProcesses);
+  table_->RemoveProcess(numbers.back());
+  PoolTable again(memory_);
+  EXPECT_EQ(again.Processes()->size(), PoolTable::kMaxProcesses - 1);
+  EXPECT_TRUE(again.AddProcess({.pid = 4000}));
+  EXPECT_FALSE(again.AddProcess({.pid = 4001}));
+  EXPECT_EQ(again.Processes().error().reason, "clients_unknown");
+}
+
+}  // namespace
+}  // namespace kvtier

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// Takes over the pools that an earlier daemon left, with the blocks in them that were whole: they
+// are hits at once, and no byte is copied.
+//
+// Processes that used a pool when that daemon died still have its memory mapped. What they
+// referenced is served, and is neither evicted nor overwritten as long as they may read it; what
+// was neither free nor whole is not used as long as they may write to it.
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "base/gate.h"
+#include "tiers/space/pool_space.h"
+#include "tiers/state/cache_state.h"
+#include "tiers/state/pool_keeper.h"
+#include "tiers/state/session_table.h"
+#include "tiers/transfer/adopted_entries.h"
+
+namespace kvtier {
+
+// Event loop only.
+class PoolAdoption {
+ public:
+  PoolAdoption(CacheState* state, PoolSpace* pools, SessionTable* sessions)
+      : state_(*state), pools_(*pools), sessions_(*sessions), entries_(state) {}
+
+  // Once, before anything else takes pool memory. Some hundred thousand blocks take 100 ms.
+  void Adopt();
+  [[nodiscard]] std::vector<AbsentClients> TakeAbsentClients() { return std::move(absent_); }
+
+ private:
+  // A block that the table says is whole.
+  struct Found {
+    BlockIndex block;
+    PoolEntryFacts facts;
+    bool referenced = false;
+  };
+
+  void AdoptPool(LeftPool left);
+  // Gives every block of the pool what the table says of it; returns those that are whole, the most
+  // recently used first. The others that a process may write to go to `withheld`.
+  [[nodiscard]] std::vector<Found> Sort(CachePool* pool, PoolTable* table,
+                                        std::vector<BlockIndex>* withheld);
+  // The entry of the block, whose bytes are in the pool from now on. Why it cannot be adopted,
+  // otherwise.
+  [[nodiscard]] tl::expected<EntryIndex, AdoptionDrop> AdoptBlock(CachePool* pool,
+                                                                  const Found& found);
+  void AdoptBlocks(CachePool* pool, PoolTable* table, const std::vector<Found>& whole,
+                   SessionTable::AbsentHoldings* readers, std::vector<BlockIndex>* withheld);
+
+  CacheState& state_;
+  PoolSpace& pools_;
+  SessionTable& sessions_;
+  AdoptedEntries entries_;
+  std::vector<AbsentClients> absent_;
+  // The event that ends the adoption does not outlive the cache.
+  Gate gate_;
+};
+
+}  // namespace kvtier
