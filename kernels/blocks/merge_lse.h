@@ -4,9 +4,28 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstdint>
+
+#include "kernels/common/arithmetic.h"
+#include "kernels/common/call.h"
 #include "kvtier/block_ops.h"
 
 namespace kvtier::kernels {
+
+constexpr int kMergeElements = 4;  // of a row, for each thread
+
+// By value, as a kernel parameter.
+struct MergePlan {
+  kvt_merge_lse_params params;
+  FastDivide chunks_per_row;
+  FastDivide heads;
+  uint32_t threads;
+  const int32_t* token_limit;
+};
+
+// Of checked parameters.
+template <Family kFamily>
+[[nodiscard]] cudaError_t LaunchMerge(const MergePlan& plan, cudaStream_t stream);
 
 // `token_limit` (device memory, or null): tokens at or beyond *token_limit are left alone.
 kvt_kernel_status LaunchMergeLse(const kvt_merge_lse_params& params, const int32_t* token_limit,

@@ -4,13 +4,30 @@
 #include <cuda_runtime_api.h>
 
 namespace kvtier::kernels {
+namespace {
+
+// A build for tests: a Hopper device, too, gets the kernels that are compiled for all devices.
+#ifdef KVTIER_AMPERE_KERNELS_ONLY
+constexpr bool kAmpereOnly = true;
+#else
+constexpr bool kAmpereOnly = false;
+#endif
+
+}  // namespace
 
 bool QueryDevice(Device* device) {
-  return cudaGetDevice(&device->id) == cudaSuccess &&
-         cudaDeviceGetAttribute(&device->processors, cudaDevAttrMultiProcessorCount, device->id) ==
-             cudaSuccess &&
-         cudaDeviceGetAttribute(&device->major, cudaDevAttrComputeCapabilityMajor, device->id) ==
-             cudaSuccess;
+  if (cudaGetDevice(&device->id) != cudaSuccess) return false;
+  const auto read = [&](cudaDeviceAttr attribute, int* value) {
+    return cudaDeviceGetAttribute(value, attribute, device->id) == cudaSuccess;
+  };
+  if (!read(cudaDevAttrMultiProcessorCount, &device->processors) ||
+      !read(cudaDevAttrComputeCapabilityMajor, &device->major) ||
+      !read(cudaDevAttrMaxSharedMemoryPerMultiprocessor, &device->shared_bytes)) {
+    return false;
+  }
+  const bool hopper = device->major == kHopperMajor && !kAmpereOnly;
+  device->family = hopper ? Family::kHopper : Family::kAmpere;
+  return true;
 }
 
 }  // namespace kvtier::kernels

@@ -10,13 +10,22 @@
 
 namespace kvtier::kernels {
 
-inline constexpr int kHopper = 9;  // compute capability, major
+// For which devices a kernel is compiled. What Ampere's multiprocessors know (mma.sync, ldmatrix,
+// cp.async) all later ones do, so kAmpere runs everywhere; kHopper uses what Hopper has besides and
+// runs there alone. Kernels of both are compiled twice from one source, with this as a parameter of
+// their templates; those of prefill and MLA are Hopper's only.
+enum class Family { kAmpere, kHopper };
+
+inline constexpr int kAmpereMajor = 8;  // compute capability
+inline constexpr int kHopperMajor = 9;
 
 // The device that is current on the calling thread.
 struct Device {
   int id = 0;
-  int processors = 0;  // multiprocessors
-  int major = 0;       // compute capability
+  int processors = 0;    // multiprocessors
+  int major = 0;         // compute capability
+  int shared_bytes = 0;  // shared memory of a multiprocessor
+  Family family = Family::kAmpere;
 };
 
 // False: CUDA has no device, or refused to tell.

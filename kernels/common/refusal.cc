@@ -64,12 +64,27 @@ kvt_kernel_status CheckTypes(std::initializer_list<TypeLimit> limits) {
 
 kvt_kernel_status CheckDevice(Device* device) {
   if (!QueryDevice(device)) {
-    Note("no CUDA device is current; kernels are built for compute capability %d.0", kHopper);
+    Note("no CUDA device is current; kernels are built for compute capability %d.0 and later",
+         kAmpereMajor);
     return KVT_KERNEL_UNSUPPORTED;
   }
-  if (device->major != kHopper) {
-    Note("the current device has compute capability %d.x; kernels are built for %d.0",
-         device->major, kHopper);
+  if (device->major < kAmpereMajor) {
+    Note("the current device has compute capability %d.x; kernels are built for %d.0 and later",
+         device->major, kAmpereMajor);
+    return KVT_KERNEL_UNSUPPORTED;
+  }
+  return KVT_KERNEL_OK;
+}
+
+kvt_kernel_status CheckHopper(const char* kernels, Device* device) {
+  if (!QueryDevice(device)) {
+    Note("no CUDA device is current; %s kernels are built for compute capability %d.0", kernels,
+         kHopperMajor);
+    return KVT_KERNEL_UNSUPPORTED;
+  }
+  if (device->family != Family::kHopper) {
+    Note("the current device has compute capability %d.x; %s kernels are built for %d.0",
+         device->major, kernels, kHopperMajor);
     return KVT_KERNEL_UNSUPPORTED;
   }
   return KVT_KERNEL_OK;

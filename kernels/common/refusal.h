@@ -42,9 +42,11 @@ struct TypeLimit {
 };
 [[nodiscard]] kvt_kernel_status CheckTypes(std::initializer_list<TypeLimit> limits);
 
-// KVT_KERNEL_UNSUPPORTED unless the current device is of the architecture that all kernels are
-// built for (Hopper); fills in `device`.
+// KVT_KERNEL_UNSUPPORTED unless the current device runs the kernels that are built for all
+// families; fills in `device`.
 [[nodiscard]] kvt_kernel_status CheckDevice(Device* device);
+// Likewise for kernels that are Hopper's only, which `kernels` names.
+[[nodiscard]] kvt_kernel_status CheckHopper(const char* kernels, Device* device);
 
 // KVT_KERNEL_WORKSPACE_TOO_SMALL, with both sizes.
 [[nodiscard]] kvt_kernel_status CheckWorkspace(const void* workspace, size_t given, size_t needed);

@@ -71,19 +71,27 @@ kvt_kernel_status CheckIsBuilt(const kvt_decode_params& p) {
        {pairs <= KVT_DECODE_MAX_PAIRS, "sequences * kv_heads", pairs, "up to 65536"}});
 }
 
+template <Family kFamily>
 DecodeShape ShapeFor(const kvt_paged_kv& kv) {
   switch (OperandsOf(kv.dtype)) {
     case Operands::kBf16:
-      return DecodeShapeFor<Operands::kBf16>(kv.head_dim);
+      return DecodeShapeFor<kFamily, Operands::kBf16>(kv.head_dim);
     case Operands::kFp16:
-      return DecodeShapeFor<Operands::kFp16>(kv.head_dim);
+      return DecodeShapeFor<kFamily, Operands::kFp16>(kv.head_dim);
     default:
-      return DecodeShapeFor<Operands::kFp8>(kv.head_dim);
+      return DecodeShapeFor<kFamily, Operands::kFp8>(kv.head_dim);
   }
+}
+
+// How many of the step's blocks the device holds at once.
+int64_t CapacityOf(const Device& device, const DecodeShape& shape) {
+  const int room = device.shared_bytes / (shape.shared_bytes + kOtherSharedBytes);
+  return int64_t{device.processors} * std::clamp(room, 1, shape.blocks_per_sm);
 }
 
 // How a step is cut, from what the host knows.
 struct Cut {
+  Family family = Family::kAmpere;  // whose kernels work it off
   int unit_tokens = 0;
   int blocks = 0;
   int64_t slots = 0;  // parts that can be written
@@ -93,7 +101,9 @@ struct Cut {
 kvt_kernel_status MakeCut(const kvt_decode_params& params, Cut* cut) {
   Device device;
   if (const auto status = CheckDevice(&device); status != KVT_KERNEL_OK) return status;
-  const DecodeShape shape = ShapeFor(params.kv);
+  cut->family = device.family;
+  const DecodeShape shape = device.family == Family::kHopper ? ShapeFor<Family::kHopper>(params.kv)
+                                                             : ShapeFor<Family::kAmpere>(params.kv);
   cut->unit_tokens = params.split_tokens > 0 ? params.split_tokens : shape.tile_tokens;
   const int64_t pairs = int64_t{params.sequences.sequences} * params.kv.kv_heads;
   const int64_t longest = std::max(params.sequences.max_kv_length, 1);
@@ -101,8 +111,7 @@ kvt_kernel_status MakeCut(const kvt_decode_params& params, Cut* cut) {
   const auto counted = CheckBuilt({{units <= INT32_MAX / 2, "units of work of the step", units,
                                     "up to 2^30; longer split_tokens make fewer"}});
   if (counted != KVT_KERNEL_OK) return counted;
-  const int64_t capacity = int64_t{device.processors} * shape.blocks_per_sm;
-  cut->blocks = static_cast<int>(std::clamp<int64_t>(units, 1, capacity));
+  cut->blocks = static_cast<int>(std::clamp<int64_t>(units, 1, CapacityOf(device, shape)));
   cut->slots = params.split_tokens > 0 ? units : int64_t{2} * cut->blocks;
   return KVT_KERNEL_OK;
 }
@@ -152,14 +161,15 @@ DecodeArguments ArgumentsFor(const kvt_decode_params& params, const Cut& cut, bo
   return arguments;
 }
 
+template <Family kFamily>
 cudaError_t Launch(const DecodeArguments& arguments, int blocks, cudaStream_t stream) {
   switch (OperandsOf(arguments.params.kv.dtype)) {
     case Operands::kBf16:
-      return LaunchDecode<Operands::kBf16>(arguments, blocks, stream);
+      return LaunchDecode<kFamily, Operands::kBf16>(arguments, blocks, stream);
     case Operands::kFp16:
-      return LaunchDecode<Operands::kFp16>(arguments, blocks, stream);
+      return LaunchDecode<kFamily, Operands::kFp16>(arguments, blocks, stream);
     default:
-      return LaunchDecode<Operands::kFp8>(arguments, blocks, stream);
+      return LaunchDecode<kFamily, Operands::kFp8>(arguments, blocks, stream);
   }
 }
 
@@ -171,8 +181,11 @@ kvt_kernel_status Run(const kvt_decode_params& params, bool to_fp32, void* works
   const auto room = CheckWorkspace(workspace, workspace_bytes, LayOut(params, cut).bytes);
   if (room != KVT_KERNEL_OK) return room;
   if (params.sequences.sequences == 0) return KVT_KERNEL_OK;
-  const cudaError_t error = Launch(ArgumentsFor(params, cut, to_fp32, workspace), cut.blocks,
-                                   static_cast<cudaStream_t>(stream));
+  const DecodeArguments arguments = ArgumentsFor(params, cut, to_fp32, workspace);
+  const auto on = static_cast<cudaStream_t>(stream);
+  const cudaError_t error = cut.family == Family::kHopper
+                                ? Launch<Family::kHopper>(arguments, cut.blocks, on)
+                                : Launch<Family::kAmpere>(arguments, cut.blocks, on);
   return error == cudaSuccess ? KVT_KERNEL_OK : KVT_KERNEL_LAUNCH_FAILED;
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The decode kernel: schedule, stream, merge. Compiled once for each of Operands (KVT_OPERANDS).
+// The decode kernel: schedule, stream, merge. Compiled once for each Family (KVT_FAMILY) and each
+// of Operands (KVT_OPERANDS).
 #include "kernels/decode/part_merge.cuh"
 #include "kernels/hopper/launch.cuh"
 
@@ -49,7 +50,7 @@ __global__ void __launch_bounds__(kDecodeThreads, Traits::kBlocksPerSm)
 
   PrefetchArguments(arguments);
   const bool settled = arguments.params.tables_settled != 0;
-  if (!settled) WaitOnDependentGrids();
+  if (!settled) WaitOnDependentGrids<Traits::kFamily>();
   SegmentWalker walker = PartitionStep(arguments.step, blockIdx.x, gridDim.x, &schedule);
   KvRing<Traits> kv(arguments, ring, walker);
 
@@ -60,8 +61,8 @@ __global__ void __launch_bounds__(kDecodeThreads, Traits::kBlocksPerSm)
     HeadGroup<Traits> group;
     group.Begin();
     if (!primed) {
-      if (settled) WaitOnDependentGrids();
-      LaunchDependentGrids();
+      if (settled) WaitOnDependentGrids<Traits::kFamily>();
+      LaunchDependentGrids<Traits::kFamily>();
     }
     // Ahead of the keys and values, which everything else would wait behind.
     if constexpr (!Traits::kFetchesQuery) group.ReadQuery(arguments, segment);
@@ -102,47 +103,48 @@ template <typename Traits>
   const cudaError_t error = cudaFuncSetAttribute(
       DecodeKernel<Traits>, cudaFuncAttributeMaxDynamicSharedMemorySize, Traits::kSharedBytes);
   if (error != cudaSuccess) return error;
-  return LaunchOverlapped(DecodeKernel<Traits>, blocks, kDecodeThreads, Traits::kSharedBytes,
-                          stream, arguments);
+  return LaunchOverlapped<Traits::kFamily>(DecodeKernel<Traits>, blocks, kDecodeThreads,
+                                           Traits::kSharedBytes, stream, arguments);
 }
 
-template <Operands kOperands, int kHeadDim, int kHeadTiles>
-using TraitsFor = DecodeTraits<std::conditional_t<kOperands == Operands::kBf16, Bf16Math, Fp16Math>,
-                               kOperands == Operands::kFp8, kHeadDim, kHeadTiles>;
+template <Family kFamily, Operands kOperands, int kHeadDim, int kHeadTiles>
+using TraitsFor =
+    DecodeTraits<kFamily, std::conditional_t<kOperands == Operands::kBf16, Bf16Math, Fp16Math>,
+                 kOperands == Operands::kFp8, kHeadDim, kHeadTiles>;
 
-template <Operands kOperands, int kHeadTiles>
+template <Family kFamily, Operands kOperands, int kHeadTiles>
 [[nodiscard]] cudaError_t LaunchTiles(const DecodeArguments& arguments, int blocks,
                                       cudaStream_t stream) {
   switch (arguments.params.kv.head_dim) {
     case 64:
-      return Launch<TraitsFor<kOperands, 64, kHeadTiles>>(arguments, blocks, stream);
+      return Launch<TraitsFor<kFamily, kOperands, 64, kHeadTiles>>(arguments, blocks, stream);
     case 128:
-      return Launch<TraitsFor<kOperands, 128, kHeadTiles>>(arguments, blocks, stream);
+      return Launch<TraitsFor<kFamily, kOperands, 128, kHeadTiles>>(arguments, blocks, stream);
     default:
-      return Launch<TraitsFor<kOperands, 256, kHeadTiles>>(arguments, blocks, stream);
+      return Launch<TraitsFor<kFamily, kOperands, 256, kHeadTiles>>(arguments, blocks, stream);
   }
 }
 
-template <Operands kOperands>
+template <Family kFamily, Operands kOperands>
 DecodeShape DecodeShapeFor(int head_dim) {
   switch (head_dim) {
     case 64:
-      return ShapeOf<TraitsFor<kOperands, 64, 1>>();
+      return ShapeOf<TraitsFor<kFamily, kOperands, 64, 1>>();
     case 128:
-      return ShapeOf<TraitsFor<kOperands, 128, 1>>();
+      return ShapeOf<TraitsFor<kFamily, kOperands, 128, 1>>();
     default:
-      return ShapeOf<TraitsFor<kOperands, 256, 1>>();
+      return ShapeOf<TraitsFor<kFamily, kOperands, 256, 1>>();
   }
 }
 
-template <Operands kOperands>
+template <Family kFamily, Operands kOperands>
 cudaError_t LaunchDecode(const DecodeArguments& arguments, int blocks, cudaStream_t stream) {
-  return arguments.group <= 8 ? LaunchTiles<kOperands, 1>(arguments, blocks, stream)
-                              : LaunchTiles<kOperands, 2>(arguments, blocks, stream);
+  return arguments.group <= 8 ? LaunchTiles<kFamily, kOperands, 1>(arguments, blocks, stream)
+                              : LaunchTiles<kFamily, kOperands, 2>(arguments, blocks, stream);
 }
 
-template DecodeShape DecodeShapeFor<Operands::KVT_OPERANDS>(int head_dim);
-template cudaError_t LaunchDecode<Operands::KVT_OPERANDS>(const DecodeArguments& arguments,
-                                                          int blocks, cudaStream_t stream);
+template DecodeShape DecodeShapeFor<Family::KVT_FAMILY, Operands::KVT_OPERANDS>(int head_dim);
+template cudaError_t LaunchDecode<Family::KVT_FAMILY, Operands::KVT_OPERANDS>(
+    const DecodeArguments& arguments, int blocks, cudaStream_t stream);
 
 }  // namespace kvtier::kernels

@@ -60,14 +60,18 @@ struct DecodeArguments {
 // What a kernel wants of its launch.
 struct DecodeShape {
   int tile_tokens;    // the smallest unit: one slice for each warp
-  int blocks_per_sm;  // that fit, by shared memory
+  int blocks_per_sm;  // that fit, by shared memory, on the family's largest multiprocessors
   int shared_bytes;
 };
 
+// What a block has of a multiprocessor's shared memory beside shared_bytes, at most: its static
+// variables, and 1 KB that the system keeps.
+constexpr int kOtherSharedBytes = 2048;
+
 // Built for head_dim 64, 128 and 256 and groups up to kDecodeMaxGroup.
-template <Operands kOperands>
+template <Family kFamily, Operands kOperands>
 [[nodiscard]] DecodeShape DecodeShapeFor(int head_dim);
-template <Operands kOperands>
+template <Family kFamily, Operands kOperands>
 [[nodiscard]] cudaError_t LaunchDecode(const DecodeArguments& arguments, int blocks,
                                        cudaStream_t stream);
 

@@ -10,15 +10,27 @@
 
 namespace kvtier::kernels {
 
-// Dynamic shared memory that lets one or two blocks live on a multiprocessor: 227 KB, less what
-// each has statically and what the system keeps.
-constexpr int kWholeSmBytes = 225 * 1024;
-constexpr int kHalfSmBytes = 111 * 1024;
+// Dynamic shared memory that lets one or two blocks live on a multiprocessor, less what each has
+// statically and what the system keeps.
+template <Family kFamily>
+struct SmShare {
+  static constexpr int kWholeBytes = 225 * 1024;  // of 227 KB
+  static constexpr int kHalfBytes = 111 * 1024;
+};
+// One block must fit the 99 KB of the smallest devices (8.6, 8.9, 12.0), two the 164 KB of 8.0.
+template <>
+struct SmShare<Family::kAmpere> {
+  static constexpr int kWholeBytes = 97 * 1024;
+  static constexpr int kHalfBytes = 80 * 1024;
+};
 
 // kHeadTiles: groups of up to 8 query heads, the width of one matrix instruction.
-template <typename MathType, bool kFp8CacheValue, int kHeadDimValue, int kHeadTilesValue>
+template <Family kFamilyValue, typename MathType, bool kFp8CacheValue, int kHeadDimValue,
+          int kHeadTilesValue>
 struct DecodeTraits {
   using Math = MathType;
+  static constexpr Family kFamily = kFamilyValue;
+  static constexpr bool kLargeSm = kFamily == Family::kHopper;
   static constexpr bool kFp8Cache = kFp8CacheValue;
   static constexpr int kHeadDim = kHeadDimValue;
   static constexpr int kHeadTiles = kHeadTilesValue;
@@ -35,15 +47,16 @@ struct DecodeTraits {
   static constexpr int kStageBytes = 2 * kHalfSliceBytes;
   // Two stages of 8 warps are 128 KB on their way on each SM, 64 KB while all warps compute. HBM
   // needs 64 KB to run at 95 % of its rate; what is more makes everything else wait longer.
-  static constexpr int kStages = kStageBytes > 8192 ? 3 : 2;
+  // With less room, warps with large slices have one each and wait for it by turns.
+  static constexpr int kStages = kStageBytes <= 8192 ? 2 : kLargeSm ? 3 : 1;
   static constexpr int kWarpBytes = kStages * kStageBytes;
 
   // Heads whose sums the block adds up at a time.
-  static constexpr int kMergeHeads = kHeadDim == 256 ? 4 : 8;
+  static constexpr int kMergeHeads = kHeadDim == 256 || !kLargeSm ? 4 : 8;
   static constexpr int kMergeBytes = kDecodeWarps * kHeadDim * kMergeHeads * 4;
   static constexpr int kRingBytes =
       kDecodeWarps * (kWarpBytes + kStages * kScaleBytes) + kMergeBytes;
-  static constexpr int kBlocksPerSm = kRingBytes <= kHalfSmBytes ? 2 : 1;
+  static constexpr int kBlocksPerSm = kRingBytes <= SmShare<kFamily>::kHalfBytes ? 2 : 1;
 
   // A warp's copy of the next segment's queries, fetched with the segment's first slice: read when
   // needed, they would wait for microseconds behind the keys and values on their way. Where shared
@@ -51,8 +64,10 @@ struct DecodeTraits {
   static constexpr int kQueryRows = 8 * kHeadTiles;
   static constexpr int kQueryBytes = kQueryRows * kHeadDim * 2;
   static constexpr bool kFetchesQuery =
-      kRingBytes + kDecodeWarps * kQueryBytes <= (kBlocksPerSm == 2 ? kHalfSmBytes : kWholeSmBytes);
+      kRingBytes + kDecodeWarps * kQueryBytes <=
+      (kBlocksPerSm == 2 ? SmShare<kFamily>::kHalfBytes : SmShare<kFamily>::kWholeBytes);
   static constexpr int kSharedBytes = kRingBytes + (kFetchesQuery ? kDecodeWarps * kQueryBytes : 0);
+  static_assert(kSharedBytes <= SmShare<kFamily>::kWholeBytes);
 
   static constexpr int kQuerySteps = kHeadDim / 16;  // of 16 elements, the depth of an instruction
 };

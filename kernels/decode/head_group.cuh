@@ -190,9 +190,10 @@ class HeadGroup {
           for (int i = 0; i < 2; ++i) {
             const uint32_t low = loaded[2 * i];
             const uint32_t high = loaded[2 * i + 1];
-            const uint32_t a[4] = {
-                Fp16PairFromE4m3Pair(low & 0xFFFF), Fp16PairFromE4m3Pair(high & 0xFFFF),
-                Fp16PairFromE4m3Pair(low >> 16), Fp16PairFromE4m3Pair(high >> 16)};
+            const uint32_t a[4] = {Fp16PairFromE4m3Pair<Traits::kFamily>(low & 0xFFFF),
+                                   Fp16PairFromE4m3Pair<Traits::kFamily>(high & 0xFFFF),
+                                   Fp16PairFromE4m3Pair<Traits::kFamily>(low >> 16),
+                                   Fp16PairFromE4m3Pair<Traits::kFamily>(high >> 16)};
             MultiplyKeyStep(a, 2 * pair + i, chains[i % kChains].at[tile]);
           }
         } else {
@@ -368,9 +369,10 @@ class HeadGroup {
             // Bytes are [token 2t: d, d + 1][token 2t + 1: d, d + 1]; pairs of tokens are wanted.
             const uint32_t low = __byte_perm(loaded[2 * i], 0, 0x3120);
             const uint32_t high = __byte_perm(loaded[2 * i + 1], 0, 0x3120);
-            const uint32_t a[4] = {
-                Fp16PairFromE4m3Pair(low & 0xFFFF), Fp16PairFromE4m3Pair(low >> 16),
-                Fp16PairFromE4m3Pair(high & 0xFFFF), Fp16PairFromE4m3Pair(high >> 16)};
+            const uint32_t a[4] = {Fp16PairFromE4m3Pair<Traits::kFamily>(low & 0xFFFF),
+                                   Fp16PairFromE4m3Pair<Traits::kFamily>(low >> 16),
+                                   Fp16PairFromE4m3Pair<Traits::kFamily>(high & 0xFFFF),
+                                   Fp16PairFromE4m3Pair<Traits::kFamily>(high >> 16)};
             MultiplyValueStep(a, weights.at[tile], 2 * pair + i);
           }
         } else {

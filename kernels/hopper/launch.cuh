@@ -6,11 +6,17 @@
 // launch"): what such a kernel does before WaitOnDependentGrids overlaps with that work's tail, and
 // a kernel that calls LaunchDependentGrids lets the next one come up beside it. Without the launch
 // attribute, or in front of other kernels, both calls do nothing.
+//
+// Only Hopper's kernels overlap. Those of other families begin when the work ahead has ended, so
+// both calls are empty in them, and their launches do not have the attribute: it would promise the
+// wait that they lack.
 #pragma once
 
 #include <cuda_runtime.h>
 
 #include <cstdint>
+
+#include "kernels/common/call.h"
 
 namespace kvtier::kernels {
 
@@ -18,12 +24,16 @@ inline constexpr int kMaxSharedBytes = 227 * 1024;  // of a block that has a mul
 
 // Returns when all earlier work of the stream has ended and its writes are visible. Nothing that
 // this work may write is read, and nothing that it may read is written, before.
+template <Family kFamily = Family::kHopper>
 __device__ __forceinline__ void WaitOnDependentGrids() {
-  asm volatile("griddepcontrol.wait;" ::: "memory");
+  if constexpr (kFamily == Family::kHopper) asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 
+template <Family kFamily = Family::kHopper>
 __device__ __forceinline__ void LaunchDependentGrids() {
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  if constexpr (kFamily == Family::kHopper) {
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  }
 }
 
 // Counters in global memory through which blocks hand over: what the whole block wrote before its
@@ -47,7 +57,7 @@ __device__ __forceinline__ int32_t LoadAcquire(const int32_t* global) {
 // Both launches return how they themselves went: `<<<>>>` leaves that to the thread's last error,
 // in which an earlier failure of the caller's own may still stand.
 
-template <typename... Parameters, typename... Arguments>
+template <Family kFamily = Family::kHopper, typename... Parameters, typename... Arguments>
 cudaError_t LaunchOverlapped(void (*kernel)(Parameters...), unsigned grid, unsigned threads,
                              size_t shared_bytes, cudaStream_t stream,
                              const Arguments&... arguments) {
@@ -60,7 +70,7 @@ cudaError_t LaunchOverlapped(void (*kernel)(Parameters...), unsigned grid, unsig
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
   config.attrs = &attribute;
-  config.numAttrs = 1;
+  config.numAttrs = kFamily == Family::kHopper ? 1 : 0;
   return cudaLaunchKernelEx(&config, kernel, arguments...);
 }
 

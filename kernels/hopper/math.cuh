@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "kernels/common/call.h"
 #include "kernels/hopper/shared_memory.cuh"
 
 namespace kvtier::kernels {
@@ -107,10 +108,23 @@ __device__ __forceinline__ void StoreWide(uint32_t to, uint2 raw) {
 }
 
 // Two e4m3 values (the low and the high byte) as two fp16 values; exact.
+template <Family kFamily = Family::kHopper>
 __device__ inline uint32_t Fp16PairFromE4m3Pair(uint16_t pair) {
-  uint32_t result = 0;
-  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(result) : "h"(pair));
-  return result;
+  if constexpr (kFamily == Family::kHopper) {
+    uint32_t result = 0;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(result) : "h"(pair));
+    return result;
+  } else {
+    // Ampere has no instruction for it. Exponent and mantissa move to where fp16 has them, which
+    // makes a value 2^-8 of what it was, as fp16's exponents count from 15 and e4m3's from 7.
+    const uint32_t halves = __byte_perm(pair, 0, 0x1404);
+    const uint32_t magnitudes = (halves & 0x7F007F00U) >> 1;
+    const __half2 scaled = __hmul2(reinterpret_cast<const __half2&>(magnitudes),
+                                   __half2half2(__ushort_as_half(0x5C00)));  // 2^8
+    // Only a NaN, all of whose bits but the sign are set, carries into bit 14.
+    const uint32_t nan = ((magnitudes + 0x00800080U) & 0x40004000U) >> 14;
+    return reinterpret_cast<const uint32_t&>(scaled) | (nan * 0x7E00U) | (halves & 0x80008000U);
+  }
 }
 
 // The 8x8 matrix of 16-bit elements that the warp holds, transposed.

@@ -79,7 +79,7 @@ struct Cut {
 // Nothing if the device cannot run it, or the step has more units than are counted in 31 bits.
 std::optional<Cut> CutFor(const kvt_mla_decode_params& p) {
   Device device;
-  if (CheckDevice(&device) != KVT_KERNEL_OK) return std::nullopt;
+  if (CheckHopper("MLA decode", &device) != KVT_KERNEL_OK) return std::nullopt;
   Cut cut = {.unit_tokens = p.split_tokens > 0 ? p.split_tokens : kMlaTileTokens};
   const int64_t longest = std::max(p.sequences.max_kv_length, 1);
   const int64_t units = p.sequences.sequences * ((longest + cut.unit_tokens - 1) / cut.unit_tokens);

@@ -156,7 +156,7 @@ kvt_kernel_status Run(const kvt_prefill_params& params, bool to_fp32, void* work
                       size_t workspace_bytes, void* stream) {
   if (const auto status = CheckPrefill(&params); status != KVT_KERNEL_OK) return status;
   Device device;
-  if (const auto status = CheckDevice(&device); status != KVT_KERNEL_OK) return status;
+  if (const auto status = CheckHopper("prefill", &device); status != KVT_KERNEL_OK) return status;
   if (params.query_tokens == 0 || params.sequences.sequences == 0) return KVT_KERNEL_OK;
   const PrefillChoice choice = ChoosePrefill(params, device);
   const auto given = CheckRules({{workspace != nullptr, "a workspace must be given"}});
@@ -202,7 +202,10 @@ kvt_kernel_status PrefillToFp32(const kvt_prefill_params& params, void* workspac
 size_t kvt_prefill_workspace_bytes(const kvt_prefill_params* params) {
   using namespace kvtier::kernels;
   Device device;
-  if (CheckPrefill(params) != KVT_KERNEL_OK || CheckDevice(&device) != KVT_KERNEL_OK) return 0;
+  if (CheckPrefill(params) != KVT_KERNEL_OK ||
+      CheckHopper("prefill", &device) != KVT_KERNEL_OK) {
+    return 0;
+  }
   return static_cast<size_t>(LayOut(*params, ChoosePrefill(*params, device).splits).bytes);
 }
 

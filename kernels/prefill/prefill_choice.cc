@@ -187,7 +187,7 @@ int64_t BoundTiles(const kvt_prefill_params& p, int tile_rows) {
 }
 
 PrefillChoice ChoosePrefill(const kvt_prefill_params& p, const Device& device) {
-  if (p.kv.head_dim > 128 || device.major != kHopper) {
+  if (p.kv.head_dim > 128 || device.family != Family::kHopper) {
     return LongChoice(p, device);
   }
   const auto places = ClusterPlaces(device);

@@ -86,6 +86,13 @@ kvt_kernel_status Check(const kvt_kv_write_params* p) {
   return CheckIsBuilt(*p);
 }
 
+template <Family kFamily>
+cudaError_t Launch(const kvt_kv_write_params& params, int processors, cudaStream_t stream) {
+  return params.dtype == KVT_BF16
+             ? LaunchKvWrite<kFamily, Operands::kBf16>(params, processors, stream)
+             : LaunchKvWrite<kFamily, Operands::kFp16>(params, processors, stream);
+}
+
 uint32_t UpToWhole(uint32_t count, uint32_t unit) { return (count + unit - 1) / unit; }
 
 }  // namespace
@@ -135,8 +142,8 @@ kvt_kernel_status kvt_kv_write(const kvt_kv_write_params* params, void* stream) 
   Device device;
   if (const auto status = CheckDevice(&device); status != KVT_KERNEL_OK) return status;
   const auto on = static_cast<cudaStream_t>(stream);
-  const cudaError_t error = params->dtype == KVT_BF16
-                                ? LaunchKvWrite<Operands::kBf16>(*params, device.processors, on)
-                                : LaunchKvWrite<Operands::kFp16>(*params, device.processors, on);
+  const cudaError_t error = device.family == Family::kHopper
+                                ? Launch<Family::kHopper>(*params, device.processors, on)
+                                : Launch<Family::kAmpere>(*params, device.processors, on);
   return error == cudaSuccess ? KVT_KERNEL_OK : KVT_KERNEL_LAUNCH_FAILED;
 }

@@ -46,7 +46,7 @@ struct WritePlan {
 [[nodiscard]] WritePlan PlanWrite(const kvt_kv_write_params& params, const WriteShape& shape,
                                   int processors);
 // Inputs of a 16-bit type: kBf16 or kFp16.
-template <Operands kOperands>
+template <Family kFamily, Operands kOperands>
 [[nodiscard]] cudaError_t LaunchKvWrite(const kvt_kv_write_params& params, int processors,
                                         cudaStream_t stream);
 

@@ -53,6 +53,7 @@ __device__ __forceinline__ Share ShareOf(const WritePlan& plan, const FastDivide
 template <typename T, bool kHalves, typename Shape>
 class QueryRun {
  public:
+  static constexpr Family kFamily = Shape::kFamily;
   static constexpr int kPairs = Shape::kShape.query_pairs;
   using Rows = RowsInFlight<kPairs, Shape::kShape.query_stages, Shape::kShape.threads>;
 
@@ -120,6 +121,7 @@ class QueryRun {
 template <typename T, RowFormat kFormat, bool kHalves, typename Shape>
 class KvRun {
  public:
+  static constexpr Family kFamily = Shape::kFamily;
   static constexpr int kPairs = Shape::kShape.heads;
   using Rows = RowsInFlight<kPairs, Shape::kShape.stages, Shape::kShape.threads>;
 
@@ -252,7 +254,7 @@ class KvRun {
 template <typename Run>
 __device__ __forceinline__ void Begin(Run& run) {
   run.SettleAddresses();
-  WaitOnDependentGrids();
+  WaitOnDependentGrids<Run::kFamily>();
 #pragma unroll
   for (int place = 0; place < Run::Rows::kAtOnce; ++place) run.Queue(place);
 }
@@ -269,7 +271,7 @@ template <typename T, RowFormat kFormat, bool kHalves, typename Shape>
 __global__ void __launch_bounds__(Shape::kShape.threads, Shape::kShape.blocks)
     KvWriteKernel(const __grid_constant__ WritePlan plan) {
   extern __shared__ uint4 shared[];
-  LaunchDependentGrids();
+  LaunchDependentGrids<Shape::kFamily>();
   const bool queries = blockIdx.x >= plan.kv_blocks;
   const uint32_t block = queries ? blockIdx.x - plan.kv_blocks : blockIdx.x;
   const uint32_t thread = block * Shape::kShape.threads + threadIdx.x;

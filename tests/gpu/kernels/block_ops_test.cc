@@ -95,7 +95,7 @@ kvt_copy_blocks_params CopyOf(const Geometry& g, const kvt_block_layout& from,
 }
 
 TEST(CopyBlocks, CopiesWholeBlocksWithinOneLayoutAndSkipsNegativeIds) {
-  KVT_SKIP_WITHOUT_HOPPER();
+  KVT_SKIP_WITHOUT_GPU();
   for (const Geometry& g : {Geometry{3, 16, 2, 128}, Geometry{1, 16, 1, 16}}) {
     const kvt_block_layout layout = BlockFirst(nullptr, g);
     auto params = CopyOf(g, layout, layout);
@@ -104,7 +104,7 @@ TEST(CopyBlocks, CopiesWholeBlocksWithinOneLayoutAndSkipsNegativeIds) {
 }
 
 TEST(CopyBlocks, GathersIntoLayerFirstTensorsAndScattersBack) {
-  KVT_SKIP_WITHOUT_HOPPER();
+  KVT_SKIP_WITHOUT_GPU();
   for (const Geometry& g : {Geometry{2, 16, 8, 256}, Geometry{3, 32, 5, 48}}) {
     const kvt_block_layout pool = BlockFirst(nullptr, g);
     const kvt_block_layout engine = LayerFirstHeadsOutside(nullptr, g, 6);
@@ -114,7 +114,7 @@ TEST(CopyBlocks, GathersIntoLayerFirstTensorsAndScattersBack) {
 }
 
 TEST(CopyBlocks, ReachesTensorsThatLieApart) {
-  KVT_SKIP_WITHOUT_HOPPER();
+  KVT_SKIP_WITHOUT_GPU();
   const Geometry g{2, 16, 4, 256};
   const std::vector<uint8_t> pool = RandomBytes(4 * g.block(), 3);
   const DeviceArray<uint8_t> device_pool(pool);
@@ -142,7 +142,7 @@ TEST(CopyBlocks, ReachesTensorsThatLieApart) {
 }
 
 TEST(CopyBlocks, ReachesBlocksBeyondFourGigabytes) {
-  KVT_SKIP_WITHOUT_HOPPER();
+  KVT_SKIP_WITHOUT_GPU();
   const Geometry g{1, 16, 2, 64};
   kvt_block_layout far = BlockFirst(nullptr, g);
   far.block_stride = int64_t{5} << 30;
@@ -164,7 +164,7 @@ TEST(CopyBlocks, ReachesBlocksBeyondFourGigabytes) {
 }
 
 TEST(FillBlocks, FillsTheListedBlocksAndNoOthers) {
-  KVT_SKIP_WITHOUT_HOPPER();
+  KVT_SKIP_WITHOUT_GPU();
   constexpr int64_t kBytes = 4096 + 48, kStride = kBytes + 32;
   std::vector<uint8_t> pool = RandomBytes(5 * kStride, 5);
   const DeviceArray<uint8_t> device(pool);
@@ -177,7 +177,7 @@ TEST(FillBlocks, FillsTheListedBlocksAndNoOthers) {
 }
 
 TEST(ChecksumBlocks, EqualsTheChecksumOfTheTiersBelow) {
-  KVT_SKIP_WITHOUT_HOPPER();
+  KVT_SKIP_WITHOUT_GPU();
   for (const int64_t bytes :
        {256, 320, 1024, 1088, 2048, 3008, 32768, 32832, 33792, 66560, 2 * 1024 * 1024}) {
     const int64_t stride = bytes + 64;
@@ -198,7 +198,7 @@ TEST(ChecksumBlocks, EqualsTheChecksumOfTheTiersBelow) {
 }
 
 TEST(BlockLists, ReachBlocksBeyondFourGigabytes) {
-  KVT_SKIP_WITHOUT_HOPPER();
+  KVT_SKIP_WITHOUT_GPU();
   constexpr int64_t kBytes = 4096, kStride = int64_t{5} << 30;
   const DeviceArray<uint8_t> pool(2 * kStride);
   const DeviceArray<int32_t> ids(std::vector<int32_t>{1});
@@ -215,7 +215,7 @@ TEST(BlockLists, ReachBlocksBeyondFourGigabytes) {
 }
 
 TEST(BlockOps, OfNoBlocksTouchNothing) {
-  KVT_SKIP_WITHOUT_HOPPER();
+  KVT_SKIP_WITHOUT_GPU();
   const Geometry g{1, 16, 1, 64};
   const kvt_block_layout layout = BlockFirst(nullptr, g);
   ExpectSameCopy(CopyOf(g, layout, layout), 2 * g.block(), {}, {});
@@ -228,7 +228,7 @@ TEST(BlockOps, OfNoBlocksTouchNothing) {
 }
 
 TEST(BlockOps, ReplayInAGraphWithOtherIds) {
-  KVT_SKIP_WITHOUT_HOPPER();
+  KVT_SKIP_WITHOUT_GPU();
   const Geometry g{2, 16, 2, 64};
   std::vector<uint8_t> pool = RandomBytes(8 * g.block(), 10);
   const DeviceArray<uint8_t> device(pool);
@@ -262,7 +262,7 @@ TEST(BlockOps, ReplayInAGraphWithOtherIds) {
 }
 
 TEST(BlockOps, DoNotTakeAnEarlierErrorOfTheCallersForTheirOwn) {
-  KVT_SKIP_WITHOUT_HOPPER();
+  KVT_SKIP_WITHOUT_GPU();
   const Geometry g{1, 16, 1, 64};
   const DeviceArray<uint8_t> pool(2 * g.block());
   const DeviceArray<uint8_t> checksums(32);
@@ -332,7 +332,7 @@ void ExpectMerged(const MergeCase& c, const std::vector<float>& lse) {
 }
 
 TEST(MergeLse, MergesPartsOfAnyTypeAndNumber) {
-  KVT_SKIP_WITHOUT_HOPPER();
+  KVT_SKIP_WITHOUT_GPU();
   std::mt19937 random(8);
   std::normal_distribution<float> normal(0, 3);
   for (const MergeCase& c :
@@ -345,7 +345,7 @@ TEST(MergeLse, MergesPartsOfAnyTypeAndNumber) {
 }
 
 TEST(MergeLse, IgnoresPartsWithoutKeysAndYieldsZeroWhenNoneIsLeft) {
-  KVT_SKIP_WITHOUT_HOPPER();
+  KVT_SKIP_WITHOUT_GPU();
   const MergeCase c{KVT_FP32, KVT_FP16, 3, 4, 2, 64};
   std::vector<float> lse(3 * 8, -kInfinity);
   lse[0] = 1.0F;                        // row 0: only the first part
@@ -355,7 +355,7 @@ TEST(MergeLse, IgnoresPartsWithoutKeysAndYieldsZeroWhenNoneIsLeft) {
 }
 
 TEST(MergeLse, AveragesThePartsWithInfiniteWeight) {
-  KVT_SKIP_WITHOUT_HOPPER();
+  KVT_SKIP_WITHOUT_GPU();
   const MergeCase c{KVT_FP32, KVT_FP32, 3, 1, 1, 64};
   ExpectMerged(c, {kInfinity, 0.0F, kInfinity});
 }

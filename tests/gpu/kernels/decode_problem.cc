@@ -39,14 +39,6 @@ double Norm(const double* a, const double* b, int count) {
 
 }  // namespace
 
-bool HasKernelDevice() {
-  int device = 0;
-  int major = 0;
-  return cudaGetDevice(&device) == cudaSuccess &&
-         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
-         major == 9;
-}
-
 DeviceBuffer::DeviceBuffer(size_t bytes) : bytes_(bytes) {
   if (bytes > 0) Require(cudaMalloc(&data_, bytes));
 }

@@ -19,9 +19,6 @@
 
 namespace kvtier::kernels {
 
-// True if the device at hand can run the kernels; tests skip otherwise.
-[[nodiscard]] bool HasKernelDevice();
-
 // Device memory, freed by the destructor.
 class DeviceBuffer {
  public:

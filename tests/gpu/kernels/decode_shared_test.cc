@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "decode_problem.h"
+#include "tests/gpu/kernels/device_array.h"
 #include "tests/gpu/kernels/graph_replay.h"
 
 namespace kvtier::kernels {
@@ -93,7 +94,7 @@ class SharedProblem {
 class DecodeShared : public testing::Test {
  protected:
   void SetUp() override {
-    if (!HasKernelDevice()) GTEST_SKIP() << "no sm_90 GPU";
+    KVT_SKIP_WITHOUT_HOPPER();
   }
 
   static void ExpectRight(const SharedSetup& setup) {

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "decode_problem.h"
+#include "tests/gpu/kernels/device_array.h"
 #include "tests/gpu/kernels/graph_replay.h"
 
 namespace kvtier::kernels {
@@ -12,7 +13,7 @@ namespace {
 class Decode : public testing::Test {
  protected:
   void SetUp() override {
-    if (!HasKernelDevice()) GTEST_SKIP() << "no sm_90 GPU";
+    KVT_SKIP_WITHOUT_GPU();
   }
 
   static void Synchronize() { EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess); }
@@ -233,7 +234,7 @@ TEST_F(Decode, ReadsWhatThePreviousLaunchWrote) {
 }
 
 TEST(DecodeParameters, AreCheckedBeforeAnythingIsQueued) {
-  if (!HasKernelDevice()) GTEST_SKIP() << "no sm_90 GPU";
+  KVT_SKIP_WITHOUT_GPU();
   DecodeProblem problem({.lengths = {20}});
   const kvt_decode_params good = problem.params();
   DeviceBuffer& workspace = problem.workspace();

@@ -10,14 +10,31 @@
 
 namespace kvtier::kernels {
 
-[[nodiscard]] inline bool HasHopper() {
+// Of the compute capability; 0: there is no device.
+[[nodiscard]] inline int DeviceMajor() {
   int major = 0;
-  return cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0) == cudaSuccess &&
-         major == 9;
+  const bool is_there =
+      cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0) == cudaSuccess;
+  return is_there ? major : 0;
 }
 
+// Whether the library has kernels that are built for Hopper alone, and runs them here.
+[[nodiscard]] inline bool RunsHopperKernels() {
+#ifdef KVTIER_AMPERE_KERNELS_ONLY
+  return false;
+#else
+  return DeviceMajor() == 9;
+#endif
+}
+
+// For kernels that are built for all devices.
+#define KVT_SKIP_WITHOUT_GPU()              \
+  if (::kvtier::kernels::DeviceMajor() < 8) \
+  GTEST_SKIP() << "no GPU of compute capability 8.0 or later here"
+
+// For those that are built for Hopper alone.
 #define KVT_SKIP_WITHOUT_HOPPER() \
-  if (!::kvtier::kernels::HasHopper()) GTEST_SKIP() << "no Hopper GPU here"
+  if (!::kvtier::kernels::RunsHopperKernels()) GTEST_SKIP() << "no Hopper GPU here"
 
 template <typename T>
 class DeviceArray {

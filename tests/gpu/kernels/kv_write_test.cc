@@ -186,7 +186,7 @@ void ExpectSameBytesAsReference(const WriteCase& c) {
 }
 
 TEST(KvWrite, CopiesRowsIntoTheirSlotsAndLeavesEveryOtherByteAlone) {
-  KVT_SKIP_WITHOUT_HOPPER();
+  KVT_SKIP_WITHOUT_GPU();
   for (const int32_t page : {16, 64}) {
     for (const int32_t head_dim : {64, 128, 256}) {
       ExpectSameBytesAsReference({.rotary_dim = 64, .head_dim = head_dim, .page = page});
@@ -195,7 +195,7 @@ TEST(KvWrite, CopiesRowsIntoTheirSlotsAndLeavesEveryOtherByteAlone) {
 }
 
 TEST(KvWrite, IsRightForEveryNumberOfTokensAndHeads) {
-  KVT_SKIP_WITHOUT_HOPPER();
+  KVT_SKIP_WITHOUT_GPU();
   for (const int32_t tokens : {1, 5, 17, 37, 127, 129, 577, 1328, 2011}) {
     SCOPED_TRACE(tokens);
     ExpectSameBytesAsReference(
@@ -217,7 +217,7 @@ TEST(KvWrite, IsRightForEveryNumberOfTokensAndHeads) {
 }
 
 TEST(KvWrite, WritesOtherLayouts) {
-  KVT_SKIP_WITHOUT_HOPPER();
+  KVT_SKIP_WITHOUT_GPU();
   for (const kvt_dtype cache : {KVT_BF16, KVT_FP8_E4M3}) {
     for (const int32_t page : {16, 32, 128, 256}) {
       for (const RowOrder rows : {RowOrder::kHeadToken, RowOrder::kInterleaved}) {
@@ -228,7 +228,7 @@ TEST(KvWrite, WritesOtherLayouts) {
 }
 
 TEST(KvWrite, WritesNothingForNoTokensOrNoSlots) {
-  KVT_SKIP_WITHOUT_HOPPER();
+  KVT_SKIP_WITHOUT_GPU();
   WriteMemory memory(WriteCase{});
   memory.slots.assign(memory.slots.size(), -1);
   const WriteDevice device(memory);
@@ -240,7 +240,7 @@ TEST(KvWrite, WritesNothingForNoTokensOrNoSlots) {
 }
 
 TEST(KvWrite, ReachesBlocksBeyondTwoToTheThirtyFirstElements) {
-  KVT_SKIP_WITHOUT_HOPPER();
+  KVT_SKIP_WITHOUT_GPU();
   for (const kvt_dtype dtype : {KVT_BF16, KVT_FP8_E4M3}) {
     WriteMemory memory({.cache_dtype = dtype});
     const WriteDevice device(memory);
@@ -270,7 +270,7 @@ TEST(KvWrite, ReachesBlocksBeyondTwoToTheThirtyFirstElements) {
 }
 
 TEST(KvWrite, ReplaysOneGraphForOtherSlots) {
-  KVT_SKIP_WITHOUT_HOPPER();
+  KVT_SKIP_WITHOUT_GPU();
   WriteMemory memory({.rope = KVT_ROPE_NEOX});
   WriteDevice device(memory);
   const kvt_kv_write_params params = Params(memory, device.pointers());
@@ -290,7 +290,7 @@ TEST(KvWrite, ReplaysOneGraphForOtherSlots) {
 }
 
 TEST(KvWrite, TurnsKeysAndQueriesInBothRopeStyles) {
-  KVT_SKIP_WITHOUT_HOPPER();
+  KVT_SKIP_WITHOUT_GPU();
   for (const kvt_rope_style style : {KVT_ROPE_NEOX, KVT_ROPE_GPTJ}) {
     for (const kvt_dtype dtype : {KVT_BF16, KVT_FP16}) {
       WriteCase c{.dtype = dtype, .cache_dtype = dtype, .rope = style, .query_heads = 5};
@@ -304,7 +304,7 @@ TEST(KvWrite, TurnsKeysAndQueriesInBothRopeStyles) {
 }
 
 TEST(KvWrite, TurnsQueriesWhereTheyAre) {
-  KVT_SKIP_WITHOUT_HOPPER();
+  KVT_SKIP_WITHOUT_GPU();
   for (const int32_t tokens : {37, 1500}) {
     ExpectSameBytesAsReference({.cache_dtype = KVT_FP8_E4M3,
                                 .rope = KVT_ROPE_NEOX,
@@ -316,7 +316,7 @@ TEST(KvWrite, TurnsQueriesWhereTheyAre) {
 }
 
 TEST(KvWrite, QuantisesWithScalesOfEveryGranularity) {
-  KVT_SKIP_WITHOUT_HOPPER();
+  KVT_SKIP_WITHOUT_GPU();
   for (const Scales scales :
        {Scales::kNone, Scales::kPerTensor, Scales::kPerHead, Scales::kPerToken}) {
     ExpectSameBytesAsReference(
@@ -330,7 +330,7 @@ TEST(KvWrite, QuantisesWithScalesOfEveryGranularity) {
 }
 
 TEST(KvWrite, FindsTheScaleOfEachTokenAndHead) {
-  KVT_SKIP_WITHOUT_HOPPER();
+  KVT_SKIP_WITHOUT_GPU();
   for (const int32_t head_dim : {64, 128, 256}) {
     ExpectSameBytesAsReference({.cache_dtype = KVT_FP8_E4M3,
                                 .rope = KVT_ROPE_NEOX,
@@ -344,7 +344,7 @@ TEST(KvWrite, FindsTheScaleOfEachTokenAndHead) {
 
 // So many tokens that a thread takes several heads, in numbers that do not come out even.
 TEST(KvWrite, WritesStepsThatFillTheDevice) {
-  KVT_SKIP_WITHOUT_HOPPER();
+  KVT_SKIP_WITHOUT_GPU();
   for (const kvt_rope_style style : {KVT_ROPE_NONE, KVT_ROPE_NEOX, KVT_ROPE_GPTJ}) {
     for (const Scales scales : {Scales::kNone, Scales::kPerHead, Scales::kPerToken}) {
       SCOPED_TRACE(testing::Message() << "style " << style << " scales " << int(scales));
@@ -366,7 +366,7 @@ TEST(KvWrite, WritesStepsThatFillTheDevice) {
 }
 
 TEST(KvWrite, GivesTheBytesOfTheUnfusedPath) {
-  KVT_SKIP_WITHOUT_HOPPER();
+  KVT_SKIP_WITHOUT_GPU();
   const WriteCase fused_case{
       .cache_dtype = KVT_FP8_E4M3, .rope = KVT_ROPE_NEOX, .scales = Scales::kPerHead};
   const WriteMemory memory(fused_case);

@@ -13,7 +13,7 @@
 Calls check shapes, dtypes, strides and devices on the host, queue their work on torch's current
 stream and return. They allocate only what they return and, if not given, the workspace; block
 numbers, lengths and slots are not checked: they are on the device. Nothing is loaded before the
-first call; torch is needed, and a Hopper GPU.
+first call; torch is needed, and a GPU.
 """
 
 from ._launch import Workspace

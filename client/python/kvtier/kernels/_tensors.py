@@ -24,7 +24,9 @@ Shape = Sequence[Optional[int]]
 # Bytes that pointers and strides are multiples of.
 ALIGNMENT_BYTES = 16
 
-_NEEDED_DEVICE = "a GPU: the kernels are built for CUDA and Hopper (compute capability 9.0)"
+_NEEDED_DEVICE = (
+    "a GPU: the kernels are built for CUDA (compute capability 8.0 and later, some for Hopper's 9.0)"
+)
 
 
 SIXTEEN_BIT = ("bfloat16", "float16")
