@@ -32,17 +32,14 @@ std::string_view DirectionName(CopyDirection direction) {
                                                  : "copying from host memory to the pool";
 }
 
-// Copies read what was written before them in stream order; they should leave the SMs alone.
-constexpr auto kAccessOrder = cudaMemcpySrcAccessOrderStream;
-constexpr unsigned kCopyFlags = cudaMemcpyFlagPreferOverlapWithCompute;
-
-// Rows of bytes; a row stands for what CUDA calls an element's row, its length is the stride.
-cudaMemcpy3DOperand Rows(void* first, uint64_t stride) {
-  cudaMemcpy3DOperand rows{};
-  rows.type = cudaMemcpyOperandTypePointer;
-  rows.op.ptr.ptr = first;
-  rows.op.ptr.rowLength = stride;
-  return rows;
+StridedCopy CopyOf(const PieceRun& run, CopyDirection direction) {
+  const bool up = direction == CopyDirection::kHostToPool;
+  return {.target = up ? run.pool : run.host,
+          .source = up ? run.host : run.pool,
+          .target_stride = up ? run.pool_stride : run.host_stride,
+          .source_stride = up ? run.host_stride : run.pool_stride,
+          .row_bytes = run.bytes,
+          .rows = run.pieces};
 }
 
 }  // namespace
@@ -163,47 +160,6 @@ bool CudaCopyEngine::Launch(Lane& lane) {
   return true;
 }
 
-void CudaCopyEngine::Batch::Clear() {
-  targets.clear();
-  sources.clear();
-  sizes.clear();
-  strided.clear();
-}
-
-void CudaCopyEngine::Batch::Add(const PieceRun& run, CopyDirection direction) {
-  const bool up = direction == CopyDirection::kHostToPool;
-  const bool contiguous = run.pool_stride == run.bytes && run.host_stride == run.bytes;
-  if (run.pieces == 1 || contiguous) {
-    targets.push_back(up ? run.pool : run.host);
-    sources.push_back(up ? run.host : run.pool);
-    sizes.push_back(run.pieces * run.bytes);
-    return;
-  }
-  const cudaMemcpy3DOperand pool = Rows(run.pool, run.pool_stride);
-  const cudaMemcpy3DOperand host = Rows(run.host, run.host_stride);
-  cudaMemcpy3DBatchOp copy{};
-  copy.src = up ? host : pool;
-  copy.dst = up ? pool : host;
-  copy.extent = {.width = run.bytes, .height = run.pieces, .depth = 1};
-  copy.srcAccessOrder = kAccessOrder;
-  copy.flags = kCopyFlags;
-  strided.push_back(copy);
-}
-
-cudaError_t CudaCopyEngine::Batch::Launch(cudaStream_t stream) {
-  if (!strided.empty()) {
-    const cudaError_t code = cudaMemcpy3DBatchAsync(strided.size(), strided.data(), 0, stream);
-    if (code != cudaSuccess) return code;
-  }
-  if (sizes.empty()) return cudaSuccess;
-  cudaMemcpyAttributes attributes{};
-  attributes.srcAccessOrder = kAccessOrder;
-  attributes.flags = kCopyFlags;
-  size_t first = 0;
-  return cudaMemcpyBatchAsync(targets.data(), sources.data(), sizes.data(), sizes.size(),
-                              &attributes, &first, 1, stream);
-}
-
 cudaError_t CudaCopyEngine::Perform(const CopyChunk& chunk, const Lane& lane) {
   batch_.Clear();
   const bool up = lane.direction == CopyDirection::kHostToPool;
@@ -212,7 +168,7 @@ cudaError_t CudaCopyEngine::Perform(const CopyChunk& chunk, const Lane& lane) {
     const std::span taken = pieces.first(run.pieces);
     pieces = pieces.subspan(run.pieces);
     if (pinned_.Holds(run.host, run.HostSpan())) {
-      batch_.Add(run, lane.direction);
+      batch_.Add(CopyOf(run, lane.direction));
       continue;
     }
     // Batches do not take memory that CUDA does not know everywhere; this is slow and always works.

@@ -20,6 +20,7 @@
 
 #include "base/executor.h"
 #include "gpu/copy_queue.h"
+#include "gpu/cuda_copy_batch.h"
 #include "gpu/cuda_counters.h"
 #include "gpu/device.h"
 #include "gpu/host_pinner.h"
@@ -75,17 +76,6 @@ class CudaCopyEngine {
     std::deque<Flight> flights;  // in order
     std::vector<cudaEvent_t> events;
   };
-  // What CUDA takes at once: contiguous copies, and strided ones.
-  struct Batch {
-    void Clear();
-    void Add(const PieceRun& run, CopyDirection direction);
-    [[nodiscard]] cudaError_t Launch(cudaStream_t stream);
-
-    std::vector<void*> targets;
-    std::vector<const void*> sources;
-    std::vector<size_t> sizes;
-    std::vector<cudaMemcpy3DBatchOp> strided;
-  };
   using Ending = std::pair<std::function<void(Status)>, Status>;
 
   CudaCopyEngine(CudaCopyEngineOptions options, const CudaDriver* driver,
@@ -114,7 +104,7 @@ class CudaCopyEngine {
   const PinnedRanges& pinned_;
   EventQueue* const loop_;
   std::array<Lane, 2> lanes_;
-  Batch batch_;
+  CudaCopyBatch batch_;
   std::unique_ptr<CudaCounters> counters_;  // the thread's
   const CudaDriver& driver_;
   bool broken_ = false;

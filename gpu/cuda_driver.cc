@@ -27,19 +27,37 @@ constexpr unsigned int kVersion = 11070;
 
 template <typename Function>
 Status Find(const char* name, Function* function) {
-  void* address = nullptr;
-  cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-  const cudaError_t code =
-      cudaGetDriverEntryPointByVersion(name, &address, kVersion, cudaEnableDefault, &found);
-  if (code != cudaSuccess || found != cudaDriverEntryPointSuccess || address == nullptr) {
+  void* const address = FindInDriver(name, kVersion);
+  if (address == nullptr) {
     return MakeError(ErrorCode::kUnsupported, "cuda_driver_too_old",
-                     fmt::format("the driver has no {}: {}", name, cudaGetErrorString(code)));
+                     fmt::format("the driver has no {}", name));
   }
   *function = reinterpret_cast<Function>(address);
   return {};
 }
 
 }  // namespace
+
+void* FindInDriver(const char* name, unsigned int version) {
+  void* address = nullptr;
+#if CUDART_VERSION >= 12050
+  cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+  const cudaError_t code =
+      cudaGetDriverEntryPointByVersion(name, &address, version, cudaEnableDefault, &found);
+  const bool is_found = code == cudaSuccess && found == cudaDriverEntryPointSuccess;
+#else
+  // Earlier runtimes look for functions of their own version; the driver's lookup knows all.
+  void* lookup = nullptr;
+  if (cudaGetDriverEntryPoint("cuGetProcAddress", &lookup, cudaEnableDefault) != cudaSuccess ||
+      lookup == nullptr) {
+    return nullptr;
+  }
+  const bool is_found = reinterpret_cast<PFN_cuGetProcAddress_v12000>(lookup)(
+                            name, &address, static_cast<int>(version), CU_GET_PROC_ADDRESS_DEFAULT,
+                            nullptr) == CUDA_SUCCESS;
+#endif
+  return is_found ? address : nullptr;
+}
 
 Result<CudaDriver> CudaDriver::Load() {
   CudaDriver driver;

@@ -20,6 +20,9 @@ namespace kvtier {
 // The driver's codes have the same numbers and meanings.
 [[nodiscard]] tl::unexpected<Error> CudaError(CUresult code, std::string context);
 
+// The driver's function as it is since a version of CUDA (12080 for 12.8); null if it has none.
+[[nodiscard]] void* FindInDriver(const char* name, unsigned int version);
+
 // The driver's functions for memory that processes share and for counting on streams, which the
 // runtime does not have. They are found at run time, so that nothing links against the driver.
 struct CudaDriver {

@@ -19,8 +19,14 @@ using EncodeTiled = decltype(&cuTensorMapEncodeTiled);
 EncodeTiled FindEncodeTiled() {
   void* entry = nullptr;
   cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+#if CUDART_VERSION >= 12050
   const cudaError_t error = cudaGetDriverEntryPointByVersion(
       "cuTensorMapEncodeTiled", &entry, kDriverVersion, cudaEnableDefault, &found);
+#else
+  static_assert(CUDART_VERSION >= kDriverVersion);
+  const cudaError_t error =
+      cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &entry, cudaEnableDefault, &found);
+#endif
   if (error != cudaSuccess || found != cudaDriverEntryPointSuccess) return nullptr;
   return reinterpret_cast<EncodeTiled>(entry);
 }

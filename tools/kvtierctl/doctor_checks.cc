@@ -29,8 +29,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// kvtierd is built with CUDA 13 and its driver's interface.
-constexpr int kWantedCuda = 13000;
+// What the CUDA runtime in kvtierd takes at least, by the driver's number and by its version of
+// CUDA.
+constexpr int kWantedDriver = KVTIER_DRIVER;
+constexpr int kWantedCuda = KVTIER_DRIVER_CUDA;
 // Below this the smallest tiers of `kvtierd --dev` leave an engine nothing.
 constexpr uint64_t kLittleMemoryBytes = 2 * kGiB;
 constexpr uint64_t kLittleDiskBytes = 10 * kGiB;
@@ -102,8 +104,9 @@ Check DriverCheck() {
       fmt::format("CUDA {}.{}, {} GPU(s)", version / 1000, version % 1000 / 10, devices);
   if (version < kWantedCuda) {
     return Warn(kName, std::move(found),
-                "kvtierd needs driver 580 or later for pools in VRAM; until then they are in host "
-                "memory");
+                fmt::format("this kvtierd needs driver {} or later for pools in VRAM; until then "
+                            "they are in host memory",
+                            kWantedDriver));
   }
   if (devices == 0) {
     return Warn(kName, std::move(found),
