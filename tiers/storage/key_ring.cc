@@ -363,10 +363,12 @@ void KeyRing::KeepStored(Save save, Executor* executor) {
 // The copy is made here, and not by the thread that writes: the ring may be gone by then.
 void KeyRing::WhenStored(std::function<void(const Status&)> done) const {
   if (store_ == nullptr) return done({});
-  {
+  const auto stored = [this] {
     const std::lock_guard lock(mutex_);
-    if (store_->version >= version_) return done({});
-  }
+    return store_->version >= version_;
+  };
+  // Without the lock: `done` may call back.
+  if (stored()) return done({});
   struct Saving {
     Contents contents;
     Status status;

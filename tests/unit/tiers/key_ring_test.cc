@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/fakes/fake_executor.h"
 #include "tests/fakes/seeded_random.h"
 
 namespace kvtier {
@@ -222,6 +223,19 @@ TEST(KeyRingTest, KeysThatNoBlockNeedsAreWipedUnlessWrittenWithMeanwhile) {
   EXPECT_FALSE(ring->Find("b", only_b).has_value());
   EXPECT_TRUE(ring->Find("a", used_a).has_value());
   EXPECT_TRUE(ring->Find("a", kept_a).has_value());
+}
+
+TEST(KeyRingTest, WhatWaitsUntilKeysAreStoredMayCallTheRing) {
+  const std::unique_ptr<KeyRing> ring = NewRing();
+  FakeLoop loop;
+  FakeExecutor executor(&loop);
+  ring->KeepStored([](const KeyRing::Contents&) { return Status(); }, &executor);
+  ASSERT_TRUE(ring->ForSlot("tenant", 1));
+  ring->WhenStored([](const Status&) {});
+  loop.RunAll();
+  uint64_t keys = 0;
+  ring->WhenStored([&](const Status&) { keys = ring->Copy().keys.size(); });
+  EXPECT_EQ(keys, 1u);
 }
 
 TEST(KeyRingTest, AFullRingRefusesAnotherHourAndHasRoomAgainWhenOneEnds) {
